@@ -1,0 +1,94 @@
+/* checkpoint.h: the state of a run on disk: per-rank zstd shards, a manifest, atomic publication, reshard on load.
+ * The format is specified in docs/checkpoint-format.md.
+ *
+ *   <run>/checkpoints/epoch-0001/manifest.json, rank-00000.zst, …     step-00000020/ between epochs
+ *   <run>/checkpoints/latest -> epoch-0001
+ *
+ * Written as .tmp-NAME/, every file fsynced, the manifest last, then renamed; `latest` moves after every rank has
+ * finished. Every byte is covered by a checksum in the manifest (and the manifest by its own). */
+#ifndef ZTRAIN_CKPT_CHECKPOINT_H
+#define ZTRAIN_CKPT_CHECKPOINT_H
+
+#include "comm/comm.h"
+#include "comm/zero.h"
+#include "core/shard.h"
+#include "core/tensors.h"
+
+#include <jansson.h>
+
+/* Where training stands. All of it is in the manifest. */
+struct train_position {
+    int64_t step;           /* steps done, skipped ones included: the next is step + 1 */
+    int64_t optimizer_step; /* updates done: t of Adam, k of the schedule */
+    int64_t epoch;          /* the epoch that the next step belongs to, from 1 */
+    int64_t step_in_epoch;  /* steps of it that are done */
+    int64_t skipped_in_row;
+    double epoch_loss_sum; /* sum of losses of this epoch's steps, over all ranks, and their targets: for train_loss */
+    int64_t epoch_targets;
+    int64_t tokens; /* trained since the run's start */
+    bool epoch_end; /* this checkpoint ends an epoch: named epoch-NNNN */
+};
+
+struct checkpoint_writer {
+    const char *dir;       /* <run>/checkpoints; made if absent */
+    int compression_level; /* 0: stored, no zstd compression (frames of raw blocks) */
+    int64_t keep_last;     /* 0: all */
+    const struct tensor_table *table;
+    const struct shard_layout *layout;
+    struct comm *comm; /* world 1 too */
+    const char *host;
+    const json_t *spec;        /* spec_to_json() (borrowed) */
+    const json_t *model;       /* config.json of the model (borrowed) */
+    enum dtype dtype;          /* compute dtype of the run, for information and the default of export */
+    const char *tokenizer_dir; /* Hugging Face folder whose tokenizer files are copied into the checkpoint, or NULL */
+};
+
+/* Collective. `slice(context, state, unit)` gives this rank's slices. On success *name (at least 64 bytes) is the
+ * checkpoint's folder name, *bytes its size over all ranks. Old checkpoints beyond keep_last, and stale .tmp- folders,
+ * are deleted after `latest` has moved. An existing folder of the same name: replaced if it is valid and of the same
+ * step, moved aside (NAME.damaged-N) if damaged. Errors: STATUS_CHECKPOINT with file and errno; the previous one stays
+ * valid. */
+enum status checkpoint_save(const struct checkpoint_writer *writer, const struct train_position *position,
+                            float *(*slice)(void *context, enum zero_state state, int unit), void *context, char *name,
+                            int64_t *bytes, struct error *err);
+
+/* A checkpoint's manifest, read and checked against its own checksum. */
+struct checkpoint {
+    char path[4096]; /* its folder */
+    json_t *manifest;
+    struct train_position position;
+    json_t *spec;  /* borrowed from manifest */
+    json_t *model; /* borrowed: config.json */
+    int world;     /* that wrote it */
+    int64_t bytes;
+    enum dtype dtype;
+    /* parsed unit and file tables are private to checkpoint.c */
+    void *private_;
+};
+
+/* Opens `dir`: a checkpoint, or a run folder (<run> or <run>/checkpoints): then the newest valid one, and each newer
+ * one that is damaged is reported with log_warn. full: every byte is verified before one is taken; else manifest and
+ * file sizes (the contents are verified while they are loaded). STATUS_CHECKPOINT with file (and offset where there is
+ * one). */
+enum status checkpoint_open(const char *dir, bool full, struct checkpoint **checkpoint, struct error *err);
+void checkpoint_close(struct checkpoint *checkpoint);
+
+/* Verifies every byte; the first fault is in err with file and offset. */
+enum status checkpoint_verify(const struct checkpoint *checkpoint, struct error *err);
+
+/* Reads elements [first, first + count) of a unit's flat range (any writer's world size) of one kind of state into out.
+ * Only the frames that cover the range are read; each is verified. */
+enum status checkpoint_read(const struct checkpoint *checkpoint, enum zero_state state, int unit, int64_t first,
+                            int64_t count, float *out, struct error *err);
+
+/* Checks that the checkpoint's tensors are this table's (names, shapes, offsets; else names the first difference), then
+ * reads this rank's slices of every state and unit into slice(context, …). */
+enum status checkpoint_load(const struct checkpoint *checkpoint, const struct tensor_table *table,
+                            const struct shard_layout *layout, int rank,
+                            float *(*slice)(void *context, enum zero_state state, int unit), void *context,
+                            struct error *err);
+
+/* Whether `dir` (<run>/checkpoints) holds any checkpoint folder, valid or not. */
+bool checkpoint_any(const char *dir);
+
+#endif

@@ -1,0 +1,83 @@
+/* comm.h: collectives over the ranks of a job. One interface for ranks on one machine (shared memory), on several (TCP,
+ * later) and for GPUs (NCCL, later).
+ *
+ * Two channels, each with its own order of operations, the same on every rank:
+ *   data     comm_all_gather, comm_reduce_scatter, comm_all_reduce: in the order of a stream (the communication
+ * stream); asynchronous; counted control  comm_barrier, comm_exchange, comm_sum, comm_broadcast: small host values,
+ * block the calling (main) thread
+ *
+ * Reductions add the contributions of ranks 0, 1, … N-1 in this order, in fp32, so results do not depend on timing.
+ *
+ * Failure: a peer that dies, stays silent for the timeout (no progress_tick, see core/progress.h), or calls
+ * comm_abort() makes every operation that waits return, in all ranks, and comm_status() say who, where and what. After
+ * a failure data operations return at once without doing anything; the caller checks comm_status() before it trusts
+ * results.
+ *
+ * Memory: each rank has a shared segment (comm_shared); collectives whose buffers lie in it read peers' memory
+ * directly, others are staged through it. World 1: everything is local and nothing is counted. */
+#ifndef ZTRAIN_COMM_COMM_H
+#define ZTRAIN_COMM_COMM_H
+
+#include "comm/bootstrap.h"
+#include "core/dtype.h"
+#include "gpu/device.h"
+
+#include <stdbool.h>
+
+struct comm;
+
+struct comm_config {
+    double timeout_seconds;
+};
+
+/* Connects the ranks (collective). */
+enum status comm_open(const struct bootstrap *bootstrap, const struct comm_config *config, struct comm **comm,
+                      struct error *err);
+/* Collective: waits for the others unless the job has failed. */
+void comm_close(struct comm *comm);
+
+int comm_rank(const struct comm *comm);
+int comm_world(const struct comm *comm);
+
+/* Gives this rank a shared segment of `bytes` (the same on every rank; collective; once), zeroed and touched. */
+enum status comm_share(struct comm *comm, size_t bytes, void **memory, struct error *err);
+
+/* recv (world × count elements) = the ranks' send buffers (count each) in order. send may be recv + rank × count. */
+void comm_all_gather(struct comm *comm, const void *send, void *recv, size_t count, enum dtype dtype,
+                     struct stream *stream);
+
+/* recv (count fp32) = [recv +] sum over ranks of their send[rank × count …] (world × count elements of dtype).
+ * recv may be send + rank × count (fp32, not accumulate). *bad_ranks (may be NULL): bit r is set if rank r's
+ * contribution to this slice held a non-finite value; bits are only ever set, read it after the stream is synchronised.
+ */
+void comm_reduce_scatter(struct comm *comm, const void *send, float *recv, size_t count, enum dtype dtype,
+                         bool accumulate, uint64_t *bad_ranks, struct stream *stream);
+
+/* In place, fp32, world × count elements: reduce-scatter, then all-gather; same bits as those two. */
+void comm_all_reduce(struct comm *comm, float *data, size_t count, uint64_t *bad_ranks, struct stream *stream);
+
+/* Control channel; blocking. */
+enum status comm_barrier(struct comm *comm, struct error *err);
+/* all (world × bytes) = every rank's `own` (bytes, at most COMM_EXCHANGE_MAX) in rank order */
+enum { COMM_EXCHANGE_MAX = 65536 };
+enum status comm_exchange(struct comm *comm, const void *own, size_t bytes, void *all, struct error *err);
+/* values[i] = sum over ranks in order */
+enum status comm_sum(struct comm *comm, double *values, int count, struct error *err);
+enum status comm_broadcast(struct comm *comm, void *data, size_t bytes, int root, struct error *err);
+
+/* STATUS_OK, or why the job cannot go on: a peer's own exit code if it said so, else STATUS_PEER. Any thread. */
+enum status comm_status(struct comm *comm, struct error *err);
+
+/* Tells the peers that this rank ends with `err` (its code becomes theirs). Any thread; at most once counts. */
+void comm_abort(struct comm *comm, const struct error *err);
+
+/* Bytes this rank sent and received in collectives since the last reset, as a bandwidth-optimal algorithm over a
+ * network would: all-gather and reduce-scatter of P bytes: (N-1)/N · P each way. */
+struct comm_stats {
+    int64_t all_gather_calls, all_gather_bytes;
+    int64_t reduce_scatter_calls, reduce_scatter_bytes;
+    double seconds; /* busy on the data channel, waiting for peers included */
+};
+void comm_stats_read(struct comm *comm, struct comm_stats *stats, bool reset);
+
+#endif

@@ -1,0 +1,88 @@
+/* zero.h: ZeRO stages 0 to 3 behind the four verbs (gpu/params.h), gradient norm and clipping, the optimizer step on
+ * the owned slices (Rajbhandari et al., "ZeRO: memory optimizations toward training trillion parameter models", 2020).
+ *
+ *   stage | parameters            | gradients (fp32)       | master, m, v | after backward       | after the optimizer
+ *   0     | whole                 | whole                  | whole        | all-reduce           | -
+ *   1     | whole                 | whole                  | own slices   | reduce-scatter       | all-gather
+ *   2     | whole                 | own slices + buckets   | own slices   | reduce-scatter/micro | all-gather
+ *   3     | own slices + gathered | own slices + buckets   | own slices   | reduce-scatter/micro | -
+ *
+ * fp32: the parameters are the master weights (no second copy). World 1: all stages are the same: nothing is gathered.
+ * Communication runs on a stream of its own, ordered with the compute stream by events: the next unit is gathered while
+ * this one computes, a unit's gradients are reduced while backward goes on. The norm adds up slice by slice in double,
+ * so every stage gives the same bits at one world size (without accumulation). */
+#ifndef ZTRAIN_COMM_ZERO_H
+#define ZTRAIN_COMM_ZERO_H
+
+#include "comm/comm.h"
+#include "core/shard.h"
+#include "core/tensors.h"
+#include "gpu/arena.h"
+#include "gpu/ops.h"
+#include "gpu/params.h"
+
+struct zero;
+
+struct zero_config {
+    int stage;
+    enum dtype dtype; /* of parameters in compute */
+    bool overlap_comm;
+    int64_t reduce_bucket_size, allgather_bucket_size; /* elements: collectives are cut into pieces of at most this */
+    bool weight_decay_all;
+    const struct tensor_table *table;  /* borrowed */
+    const struct shard_layout *layout; /* borrowed; its world is comm's */
+    bool tied;                         /* the head uses unit 0 as well */
+    bool training;                     /* false: parameters only (evaluation) */
+};
+
+enum status zero_new(const struct zero_config *config, struct device *device, struct comm *comm, struct zero **zero,
+                     struct error *err);
+void zero_free(struct zero *zero);
+
+/* Takes buffers from the rank's arena and from its shared segment (comm_share); dry, then real. For a plan without
+ * running ranks, comm may be NULL in zero_new: the layout's world counts. */
+void zero_layout(struct zero *zero, struct arena *local, struct arena *shared);
+
+const struct param_verbs *zero_verbs(struct zero *zero);
+
+/* The three kinds of state that a checkpoint holds; each rank owns one slice of each unit, always fp32. */
+enum zero_state { ZERO_MASTER, ZERO_EXP_AVG, ZERO_EXP_AVG_SQ, ZERO_STATE_COUNT };
+const char *zero_state_name(enum zero_state state); /* "master", "exp_avg", "exp_avg_sq" */
+
+/* Own slice (layout->slice[unit] elements, padding included) of `unit`. Valid between steps; writing is allowed before
+ * zero_params_changed(). At stage 0, and in fp32, it is a part of the whole array. */
+float *zero_slice(struct zero *zero, enum zero_state state, int unit);
+
+/* The own slices were written (initialisation, import, resume): makes everything else from them (casts, gathers, stage
+ * 0's whole copies of master, m, v). Collective. */
+enum status zero_params_changed(struct zero *zero, struct stream *compute, struct error *err);
+
+/* A step consists of zero_begin_step, micro-batches with zero_begin_micro before each, zero_finish_step. */
+void zero_begin_step(struct zero *zero);
+void zero_begin_micro(struct zero *zero, bool last);
+
+struct zero_update {
+    float lr, beta1, beta2, eps, weight_decay, correction1, correction2;
+    bool adamw;
+    double clip;       /* 0: off. scale = clip / (norm + 1e-6) if norm > clip */
+    double loss_scale; /* gradients are divided by it; 1 without fp16 */
+    bool last;         /* reserved for overlap with the next step; false is always right */
+};
+
+struct zero_result {
+    double grad_norm;                         /* unscaled, before clipping */
+    bool skipped;                             /* non-finite: nothing was updated */
+    int bad_rank;                             /* where a non-finite value came from, -1 unknown */
+    const struct tensor_info *bad_tensor;     /* first such tensor, or NULL */
+    double reduce_seconds, optimizer_seconds; /* this rank's: waiting for reductions; norm, update, gather */
+};
+
+/* Waits for the reductions, norm, clip, update, gather. The same decision on all ranks. Collective. */
+enum status zero_finish_step(struct zero *zero, const struct zero_update *update, struct stream *compute,
+                             struct zero_result *result, struct error *err);
+
+/* Elements this rank should gather and reduce in one step by theory, times (N-1)/N as counted by comm_stats: what is
+ * counted must equal it (padding included). g micro-batches. */
+void zero_theory(const struct zero *zero, int micro_batches, int64_t *gather_bytes, int64_t *reduce_bytes);
+
+#endif

@@ -1,0 +1,79 @@
+/* dtype.h: element types, their sizes, and conversions of single values (round to nearest even). */
+#ifndef ZTRAIN_CORE_DTYPE_H
+#define ZTRAIN_CORE_DTYPE_H
+
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+enum dtype { DTYPE_F32, DTYPE_BF16, DTYPE_F16, DTYPE_COUNT };
+
+/* bytes of one element */
+static inline size_t dtype_size(enum dtype dtype)
+{
+    return dtype == DTYPE_F32 ? 4 : 2;
+}
+
+/* "fp32", "bf16", "fp16": the names that the run spec and --dtype use */
+static inline const char *dtype_name(enum dtype dtype)
+{
+    return dtype == DTYPE_F32 ? "fp32" : dtype == DTYPE_BF16 ? "bf16" : "fp16";
+}
+
+static inline float bf16_to_f32(uint16_t x)
+{
+    uint32_t bits = (uint32_t)x << 16;
+    float f;
+    memcpy(&f, &bits, sizeof f);
+    return f;
+}
+
+static inline uint16_t bf16_from_f32(float f)
+{
+    uint32_t bits;
+    memcpy(&bits, &f, sizeof bits);
+    if ((bits & 0x7fffffffu) > 0x7f800000u) /* NaN stays a (quiet) NaN */
+        return (uint16_t)((bits >> 16) | 0x40u);
+    return (uint16_t)((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
+}
+
+/* IEEE binary16 */
+static inline float f16_to_f32(uint16_t h)
+{
+    uint32_t sign = (uint32_t)(h & 0x8000u) << 16, exponent = (h >> 10) & 0x1fu, mantissa = h & 0x3ffu, bits;
+    if (exponent == 0x1f) {
+        bits = sign | 0x7f800000u | (mantissa << 13);
+    } else if (exponent) {
+        bits = sign | ((exponent + 112) << 23) | (mantissa << 13);
+    } else { /* zero or subnormal: mantissa × 2^-24 */
+        float f = (float)mantissa * 0x1p-24f;
+        memcpy(&bits, &f, sizeof bits);
+        bits |= sign;
+    }
+    float f;
+    memcpy(&f, &bits, sizeof f);
+    return f;
+}
+
+static inline uint16_t f16_from_f32(float f)
+{
+    uint32_t bits;
+    memcpy(&bits, &f, sizeof bits);
+    uint32_t sign = (bits >> 16) & 0x8000u, magnitude = bits & 0x7fffffffu;
+    if (magnitude > 0x7f800000u)
+        return (uint16_t)(sign | 0x7e00u);
+    if (magnitude >= 0x477ff000u) /* rounds to 65536 or more, or is infinite */
+        return (uint16_t)(sign | 0x7c00u);
+    if (magnitude < 0x38800000u) { /* subnormal result: let the FPU round at 2^-24 */
+        float absolute;
+        memcpy(&absolute, &magnitude, sizeof absolute);
+        float shifted = absolute + 0.5f; /* the ulp of [0.5, 1) is 2^-24 */
+        uint32_t rounded;
+        memcpy(&rounded, &shifted, sizeof rounded);
+        return (uint16_t)(sign | (rounded - 0x3f000000u));
+    }
+    uint32_t rounded = magnitude + 0xfffu + ((magnitude >> 13) & 1u);
+    return (uint16_t)(sign | ((rounded - 0x38000000u) >> 13));
+}
+
+#endif

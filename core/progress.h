@@ -1,0 +1,20 @@
+/* progress.h: a counter that says "this rank is alive and getting somewhere".
+ *
+ * Ops, collectives and I/O tick it once per piece of work; comm/ lets it live in shared memory, where peers that wait
+ * for this rank watch it: silence (no tick) of comm.timeout_seconds names a rank as hanging, however long a step takes.
+ * One relaxed atomic add; any thread. */
+#ifndef ZTRAIN_CORE_PROGRESS_H
+#define ZTRAIN_CORE_PROGRESS_H
+
+#include <stdatomic.h>
+#include <stdint.h>
+
+extern _Atomic(_Atomic uint64_t *) progress_counter; /* points at a private counter until comm/ moves it */
+
+static inline void progress_tick(void)
+{
+    _Atomic uint64_t *counter = atomic_load_explicit(&progress_counter, memory_order_acquire);
+    atomic_fetch_add_explicit(counter, 1, memory_order_relaxed);
+}
+
+#endif

@@ -1,0 +1,125 @@
+/* spec.h: the run spec. The only reader of YAML; one key table (spec_keys.c) drives parsing, defaults, --help-spec, the
+ * documentation and the comparison on resume.
+ *
+ * Errors are collected, all of them, as "file:line:column: message; hint"; the caller prints them and exits 2. */
+#ifndef ZTRAIN_CORE_SPEC_H
+#define ZTRAIN_CORE_SPEC_H
+
+#include "core/dtype.h"
+#include "core/schedule.h"
+#include "core/status.h"
+
+#include <jansson.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+
+enum spec_device { SPEC_DEVICE_AUTO, SPEC_DEVICE_CPU, SPEC_DEVICE_CUDA };
+enum spec_optimizer { OPTIMIZER_ADAMW, OPTIMIZER_ADAM /* L2 in the gradient: adam_w_mode false */ };
+
+struct string_list {
+    int count;
+    char **items; /* owned */
+};
+
+struct run_spec {
+    char *path; /* of the file, as given */
+    struct {
+        char *name; /* default: the file's name without .yaml */
+        char *dir;
+        uint64_t seed;
+    } run;
+    struct {
+        char *pretrained;  /* a Hugging Face folder, or NULL */
+        char *config_path; /* a config.json or a folder with one, or NULL */
+        json_t *config;    /* model.config given as a mapping, or NULL */
+        char where[512];   /* "file:line:column" of the model key that is set, for messages about its content */
+    } model;
+    struct {
+        struct string_list train, validation; /* validation.count 0: none */
+        int64_t seq_length;
+        bool shuffle, packing;
+    } data;
+    struct {
+        int64_t epochs;                            /* 0: unset */
+        int64_t max_steps;                         /* 0: unset */
+        int64_t eval_interval_steps, eval_batches; /* 0: only at ends; 0: all */
+        enum spec_device device;
+    } train;
+    struct {
+        int64_t interval_steps, keep_last; /* 0: only at ends; 0: keep all */
+        int compression_level;
+    } checkpoint;
+    struct {
+        double timeout_seconds;
+        char *interface; /* or NULL */
+    } comm;
+
+    /* DeepSpeed's keys. Batch sizes: 0 = unset or "auto" until spec_resolve_batch() */
+    int64_t train_batch_size, train_micro_batch_size_per_gpu, gradient_accumulation_steps;
+    double gradient_clipping; /* 0: off */
+    bool prescale_gradients;
+    double gradient_predivide_factor;
+    struct {
+        enum spec_optimizer type;
+        double lr, beta1, beta2, eps, weight_decay;
+        bool bias_correction, weight_decay_all;
+    } optimizer;
+    struct schedule_spec scheduler; /* total_steps 0: the run's length, set by spec_resolve_steps() */
+    enum dtype dtype;               /* of parameters and activations: bf16.enabled, fp16.enabled, else fp32 */
+    int64_t max_skipped_steps;      /* K consecutive non-finite steps abort: default 10 */
+    struct {
+        int stage;
+        bool overlap_comm; /* default true */
+        int64_t reduce_bucket_size, allgather_bucket_size;
+        int64_t stage3_prefetch_bucket_size, stage3_param_persistence_threshold, stage3_max_live_parameters,
+            stage3_max_reuse_distance; /* elements */
+    } zero;
+    bool activation_checkpointing; /* activation_checkpointing.enabled: recompute blocks in backward */
+    int64_t steps_per_print;       /* default 10 */
+    bool wall_clock_breakdown;
+    struct {
+        bool enabled;
+        char *output_path, *job_name; /* or NULL */
+    } tensorboard, csv_monitor;
+    void *private_; /* the parsed tree behind it: where each key was set, for messages and printing */
+};
+
+/* Lines for the user: errors ("file:line:column: message; hint") and notices (accepted keys that have no effect). */
+struct spec_report {
+    struct string_list errors, notices;
+};
+void spec_report_release(struct spec_report *report);
+
+/* Reads `path`, then the DeepSpeed JSON file `deepspeed` (or NULL; its keys count as if they stood in the spec, a key
+ * set in both is an error), then the --set overrides ("a.b.c=VALUE"), checks all, fills defaults. Returns STATUS_OK, or
+ * STATUS_USAGE with at least one line in report->errors. *spec is owned by the caller (spec_free). */
+enum status spec_load(const char *path, const char *deepspeed, const char *const *overrides, int num_overrides,
+                      struct run_spec **spec, struct spec_report *report);
+void spec_free(struct run_spec *spec);
+
+/* The batch triangle for `world` ranks: fills the three batch sizes or says what does not fit. `world_source` says
+ * where the world size came from ("--local-gpus 2", "srun", …) and goes into the message. */
+enum status spec_resolve_batch(struct run_spec *spec, int world, const char *world_source, struct error *err);
+
+/* Once the data are known: the number of optimizer steps of the whole run, from epochs and max_steps (epochs unset and
+ * max_steps set: the data repeat; both unset: 1 epoch). Fills scheduler.total_steps where it was absent or "auto".
+ * steps_per_epoch > 0. */
+int64_t spec_resolve_steps(struct run_spec *spec, int64_t steps_per_epoch);
+
+/* The effective spec as YAML that spec_load() reads back to the same; all: defaults too, else only what differs. */
+void spec_write_yaml(const struct run_spec *spec, FILE *out, bool all);
+
+/* The effective spec as a flat JSON object: {"data.seq_length": 1024, …}, for the checkpoint's manifest. New reference.
+ */
+json_t *spec_to_json(const struct run_spec *spec);
+
+/* Compares with the spec stored in a checkpoint. A key whose change would silently change the run (model, data, seed,
+ * seq_length, train_batch_size) makes an error line with both values; one that may change makes a notice line. */
+enum status spec_compare(const struct run_spec *spec, const json_t *stored, struct spec_report *report);
+
+/* --help-spec: every key with type, default, range and one line of help; from the key table. markdown: docs/run-spec.md
+ */
+void spec_print_help(FILE *out, bool markdown);
+
+#endif

@@ -1,0 +1,77 @@
+#include "core/status.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+enum status error_set(struct error *err, enum status code, const char *format, ...)
+{
+    if (err) {
+        va_list args;
+        va_start(args, format);
+        err->code = code;
+        vsnprintf(err->text, sizeof err->text, format, args);
+        va_end(args);
+    }
+    return code;
+}
+
+enum status error_hint(struct error *err, const char *format, ...)
+{
+    if (!err)
+        return STATUS_BUG;
+    if (!strstr(err->text, "; hint: ")) {
+        size_t used = strlen(err->text);
+        int n = snprintf(err->text + used, sizeof err->text - used, "; hint: ");
+        used += (size_t)n < sizeof err->text - used ? (size_t)n : sizeof err->text - used - 1;
+        va_list args;
+        va_start(args, format);
+        vsnprintf(err->text + used, sizeof err->text - used, format, args);
+        va_end(args);
+    }
+    return err->code;
+}
+
+enum status error_prefix(struct error *err, const char *format, ...)
+{
+    if (!err)
+        return STATUS_BUG;
+    char old[sizeof err->text];
+    memcpy(old, err->text, sizeof old);
+    va_list args;
+    va_start(args, format);
+    int n = vsnprintf(err->text, sizeof err->text, format, args);
+    va_end(args);
+    size_t used = n < 0 ? 0 : (size_t)n < sizeof err->text ? (size_t)n : sizeof err->text - 1;
+    snprintf(err->text + used, sizeof err->text - used, ": %.*s", (int)(sizeof err->text - used), old);
+    return err->code;
+}
+
+const char *status_name(enum status code)
+{
+    switch (code) {
+    case STATUS_OK: return "finished";
+    case STATUS_USAGE: return "usage";
+    case STATUS_DATA: return "data";
+    case STATUS_CHECKPOINT: return "checkpoint";
+    case STATUS_DEVICE: return "device";
+    case STATUS_PEER: return "peer";
+    case STATUS_DIVERGED: return "diverged";
+    case STATUS_BUG: return "bug";
+    case STATUS_REQUEUE: return "requeue";
+    }
+    return "unknown";
+}
+
+void bug_abort(const char *file, int line, const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    fprintf(stderr, "ztrain: bug: %s:%d: ", file, line);
+    vfprintf(stderr, format, args);
+    fputc('\n', stderr);
+    va_end(args);
+    fflush(stderr);
+    _exit(STATUS_BUG);
+}

@@ -1,0 +1,72 @@
+/* status.h: how a function says that something went wrong.
+ *
+ * Every function that can fail returns `enum status` and, where it takes a `struct error *`, leaves a message there.
+ * The values are the process's exit codes (only cmd/ exits). Three severities:
+ *   bug      ASSERT(): a mistake of ours; prints file and line, exits 70 at once
+ *   fatal    a status other than STATUS_OK with a message: the user's input, the machine, a peer
+ *   warning  log_warn(): the run goes on
+ *
+ * A message names the object, what was expected, and the next step: "cannot open 'x': No such file; hint: …".
+ * Lower case, no full stop, no rank (cmd/ adds rank and host when it prints the last words).
+ */
+#ifndef ZTRAIN_CORE_STATUS_H
+#define ZTRAIN_CORE_STATUS_H
+
+enum status {
+    STATUS_OK = 0,
+    STATUS_USAGE = 2,      /* command line or run spec */
+    STATUS_DATA = 3,       /* token shards, model files */
+    STATUS_CHECKPOINT = 4, /* checkpoint damaged, absent, or not writable */
+    STATUS_DEVICE = 5,     /* device, or out of memory */
+    STATUS_PEER = 6,       /* a peer vanished, or the network */
+    STATUS_DIVERGED = 7,   /* non-finite for too long */
+    STATUS_BUG = 70,       /* a bug of ours */
+    STATUS_REQUEUE = 75    /* stopped on request with a checkpoint written */
+};
+
+/* The message that goes with a status other than STATUS_OK. Caller's storage; no ownership. */
+struct error {
+    enum status code;
+    char text[2048]; /* "what is wrong" or "what is wrong; hint: what to do" */
+};
+
+/* Sets code and message (printf style) and returns code, so that a failure is one line: return error_set(err, …).
+ * A message too long for the buffer is cut. err may be NULL. */
+enum status error_set(struct error *err, enum status code, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+
+/* Appends "; hint: …" to a message (once). Returns err's code. err may be NULL (then STATUS_BUG). */
+enum status error_hint(struct error *err, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+/* Puts "CONTEXT: " in front of a message. Returns err's code. */
+enum status error_prefix(struct error *err, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+/* One word for an exit code, for logs and documentation ("usage", "data", …); "unknown" for others. */
+const char *status_name(enum status code);
+
+/* Prints a bug report with file and line and exits 70. Never returns. */
+void bug_abort(const char *file, int line, const char *format, ...) __attribute__((noreturn, format(printf, 3, 4)));
+
+/* Preconditions and invariants; kept in release builds. */
+#define ASSERT(condition) ((condition) ? (void)0 : bug_abort(__FILE__, __LINE__, "assertion failed: %s", #condition))
+#define BUG(...) bug_abort(__FILE__, __LINE__, __VA_ARGS__)
+
+/* Leaves the function with the status of `expression` unless it is STATUS_OK. */
+#define TRY(expression)                         \
+    do {                                        \
+        enum status try_status_ = (expression); \
+        if (try_status_ != STATUS_OK)           \
+            return try_status_;                 \
+    } while (0)
+
+/* Jumps to `fail:` with `status` set unless the expression is STATUS_OK. Needs a local `enum status status`. */
+#define TRY_GOTO(expression)     \
+    do {                         \
+        status = (expression);   \
+        if (status != STATUS_OK) \
+            goto fail;           \
+    } while (0)
+
+#define COUNT_OF(array) (sizeof(array) / sizeof((array)[0]))
+
+#endif

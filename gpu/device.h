@@ -1,0 +1,74 @@
+/* device.h: one device: memory, streams, events, copies, properties. The same interface for the CPU and for CUDA.
+ *
+ * Streams are queues of work that runs in order. CUDA: cudaStream. CPU: an inline stream runs work at once on the
+ * calling thread (the compute stream); a worker stream runs it on a thread of its own (the communication stream). Order
+ * between streams comes from events only, on both devices. */
+#ifndef ZTRAIN_GPU_DEVICE_H
+#define ZTRAIN_GPU_DEVICE_H
+
+#include "core/status.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct op_table;
+struct stream;
+struct event;
+
+enum device_kind { DEVICE_CPU, DEVICE_CUDA };
+
+struct device {
+    enum device_kind kind;
+    char name[128];   /* "AMD EPYC …", "NVIDIA H200" */
+    char detail[256]; /* instruction sets, GEMM library and version in use; compute capability, driver */
+    int threads;      /* CPU: OpenMP threads of this rank */
+    const struct op_table *ops;
+    void *private_;
+};
+
+/* Opens the device. CPU: `threads` OpenMP threads (0: all cores this process may run on). Errors: STATUS_DEVICE. */
+enum status device_open(enum device_kind kind, int threads, struct device **device, struct error *err);
+void device_close(struct device *device);
+
+/* Whether CUDA could be used here: driver and GPU found. `why` (of at least 256 bytes) says why not. */
+bool device_cuda_available(char *why);
+
+/* Zeroed memory, 2 MiB-aligned if large, touched (resident) before it returns; the only allocation of a run. Says how
+ * much was asked for and how much there was if it fails (STATUS_DEVICE). */
+enum status device_alloc(struct device *device, size_t bytes, void **memory, struct error *err);
+void device_free(struct device *device, void *memory, size_t bytes);
+
+enum stream_kind { STREAM_COMPUTE, /* CPU: inline */ STREAM_COMM /* CPU: worker thread */ };
+enum status stream_new(struct device *device, enum stream_kind kind, struct stream **stream, struct error *err);
+void stream_free(struct stream *stream); /* waits for its work */
+
+/* Scratch memory that ops on this stream may use during one op (see op_workspace_bytes). Caller's storage. */
+void stream_set_workspace(struct stream *stream, void *memory, size_t bytes);
+void *stream_workspace(const struct stream *stream, size_t *bytes);
+struct device *stream_device(const struct stream *stream);
+
+/* Runs function(argument) in stream order on a host thread: at once (inline), on the worker, or as a host function of
+ * the CUDA stream. `argument` (at most STREAM_ARGUMENT_MAX bytes) is copied; nothing is allocated. Blocks while the
+ * queue is full. */
+enum { STREAM_ARGUMENT_MAX = 192 };
+void stream_submit(struct stream *stream, void (*function)(void *argument), const void *argument, size_t size);
+
+void stream_sync(struct stream *stream); /* the host waits until all work so far is done */
+
+/* dst and src: device or host memory of this device (CPU: all the same) */
+void stream_copy(struct stream *stream, void *dst, const void *src, size_t bytes);
+void stream_fill_zero(struct stream *stream, void *dst, size_t bytes);
+
+/* Events: record marks a point in a stream; wait makes another stream wait for the latest record (never recorded: no
+ * wait). */
+enum status event_new(struct device *device, struct event **event, struct error *err);
+void event_free(struct event *event);
+void event_record(struct event *event, struct stream *stream);
+void stream_wait(struct stream *stream, struct event *event);
+void event_sync(struct event *event);
+
+/* Sticky asynchronous device error (a failed launch, a failed primitive): STATUS_OK while there is none. */
+enum status device_check(struct device *device, struct error *err);
+
+#endif
