@@ -58,3 +58,7 @@ clean:
 	rm -rf build
 
 -include $(LIB_OBJECTS:.o=.d) $(CMD_OBJECTS:.o=.d) $(wildcard $(BUILD)/tests/*.d)
+
+# Compiles everything without linking.
+.PHONY: all-objects
+all-objects: $(LIB_OBJECTS) $(CMD_OBJECTS)
