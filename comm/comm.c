@@ -59,7 +59,8 @@ struct data_op {
     enum dtype dtype;
     const void *send;
     void *recv;
-    size_t count; /* elements of one rank's slice */
+    size_t count;  /* elements of one rank's slice */
+    size_t stride; /* elements between two slices */
     bool accumulate;
     uint64_t *bad_ranks;
 };
@@ -307,10 +308,10 @@ static enum status copy_pieces(struct comm *comm, char *dst, const char *src, si
 static enum status gather_in_place(const struct data_op *op, const struct control_op *peers)
 {
     struct comm *comm = op->comm;
-    size_t bytes = op->count * dtype_size(op->dtype);
+    size_t bytes = op->count * dtype_size(op->dtype), stride = op->stride * dtype_size(op->dtype);
     for (int i = 0; i < comm->world; i++) {
         int r = (comm->rank + i) % comm->world;
-        char *dst = (char *)op->recv + (size_t)r * bytes;
+        char *dst = (char *)op->recv + (size_t)r * stride;
         const char *src = comm->segments + comm->segment_stride * (size_t)r + peers[r].offset;
         if (dst != src)
             TRY(copy_pieces(comm, dst, src, bytes));
@@ -321,14 +322,14 @@ static enum status gather_in_place(const struct data_op *op, const struct contro
 static enum status gather_staged(const struct data_op *op)
 {
     struct comm *comm = op->comm;
-    size_t bytes = op->count * dtype_size(op->dtype);
+    size_t bytes = op->count * dtype_size(op->dtype), stride = op->stride * dtype_size(op->dtype);
     for (size_t at = 0; at < bytes; at += CONTROL_STAGING_BYTES) {
         size_t n = bytes - at < CONTROL_STAGING_BYTES ? bytes - at : CONTROL_STAGING_BYTES;
         memcpy(staging(comm, comm->rank), (const char *)op->send + at, n);
         TRY(meet(comm, CHANNEL_DATA, op_names[op->kind]));
         for (int r = 0; r < comm->world; r++)
-            if (r != comm->rank || op->send != (char *)op->recv + (size_t)r * bytes)
-                memcpy((char *)op->recv + (size_t)r * bytes + at, staging(comm, r), n);
+            if (r != comm->rank || op->send != (char *)op->recv + (size_t)r * stride)
+                memcpy((char *)op->recv + (size_t)r * stride + at, staging(comm, r), n);
         TRY(meet(comm, CHANNEL_DATA, op_names[op->kind]));
         progress_tick();
     }
@@ -346,7 +347,7 @@ static enum status reduce_in_place(const struct data_op *op, const struct contro
         size_t n = op->count - at < piece ? op->count - at : piece;
         for (int r = 0; r < comm->world; r++)
             in[r] = comm->segments + comm->segment_stride * (size_t)r + peers[r].offset +
-                    ((size_t)comm->rank * op->count + at) * size;
+                    ((size_t)comm->rank * op->stride + at) * size;
         bad |= sum_ranks((float *)op->recv + at, in, comm->world, n, op->dtype, op->accumulate);
         progress_tick();
     }
@@ -366,7 +367,7 @@ static enum status reduce_staged(const struct data_op *op)
         size_t n = op->count - at < piece ? op->count - at : piece;
         for (size_t owner = 0; owner < world; owner++)
             memcpy(staging(comm, comm->rank) + owner * n * size,
-                   (const char *)op->send + (owner * op->count + at) * size, n * size);
+                   (const char *)op->send + (owner * op->stride + at) * size, n * size);
         TRY(meet(comm, CHANNEL_DATA, op_names[op->kind]));
         for (int r = 0; r < comm->world; r++)
             in[r] = staging(comm, r) + (size_t)comm->rank * n * size;
@@ -384,7 +385,8 @@ static enum status data_op_meet(const struct data_op *op)
 {
     struct comm *comm = op->comm;
     TRY(control_status(comm->control, NULL));
-    size_t sent = op->count * dtype_size(op->dtype) * (op->kind == OP_REDUCE_SCATTER ? (size_t)comm->world : 1);
+    size_t last = op->kind == OP_REDUCE_SCATTER ? op->stride * (size_t)(comm->world - 1) : 0;
+    size_t sent = (last + op->count) * dtype_size(op->dtype);
     struct control_op own = {.kind = op->kind, .dtype = op->dtype, .count = op->count}, peers[CONTROL_MAX_RANKS];
     own.offset = segment_offset(comm, op->send, sent);
     TRY(agree(comm, CHANNEL_DATA, &own, peers));
@@ -444,22 +446,30 @@ static void data_op_submit(const struct data_op *op, struct stream *stream)
     stream_submit(stream, data_op_run, op, sizeof *op);
 }
 
-void comm_all_gather(struct comm *comm, const void *send, void *recv, size_t count, enum dtype dtype,
+void comm_all_gather(struct comm *comm, const void *send, void *recv, size_t count, size_t stride, enum dtype dtype,
                      struct stream *stream)
 {
-    struct data_op op = {
-        .comm = comm, .kind = OP_ALL_GATHER, .send = send, .recv = recv, .count = count, .dtype = dtype};
+    ASSERT(stride == 0 || stride >= count);
+    struct data_op op = {.comm = comm,
+                         .kind = OP_ALL_GATHER,
+                         .send = send,
+                         .recv = recv,
+                         .count = count,
+                         .stride = stride ? stride : count,
+                         .dtype = dtype};
     data_op_submit(&op, stream);
 }
 
-void comm_reduce_scatter(struct comm *comm, const void *send, float *recv, size_t count, enum dtype dtype,
-                         bool accumulate, uint64_t *bad_ranks, struct stream *stream)
+void comm_reduce_scatter(struct comm *comm, const void *send, float *recv, size_t count, size_t stride,
+                         enum dtype dtype, bool accumulate, uint64_t *bad_ranks, struct stream *stream)
 {
+    ASSERT(stride == 0 || stride >= count);
     struct data_op op = {.comm = comm,
                          .kind = OP_REDUCE_SCATTER,
                          .send = send,
                          .recv = recv,
                          .count = count,
+                         .stride = stride ? stride : count,
                          .dtype = dtype,
                          .accumulate = accumulate,
                          .bad_ranks = bad_ranks};
@@ -469,8 +479,8 @@ void comm_reduce_scatter(struct comm *comm, const void *send, float *recv, size_
 void comm_all_reduce(struct comm *comm, float *data, size_t count, uint64_t *bad_ranks, struct stream *stream)
 {
     float *slice = data + (size_t)comm->rank * count;
-    comm_reduce_scatter(comm, data, slice, count, DTYPE_F32, false, bad_ranks, stream);
-    comm_all_gather(comm, slice, data, count, DTYPE_F32, stream);
+    comm_reduce_scatter(comm, data, slice, count, 0, DTYPE_F32, false, bad_ranks, stream);
+    comm_all_gather(comm, slice, data, count, 0, DTYPE_F32, stream);
 }
 
 void comm_stats_read(struct comm *comm, struct comm_stats *stats, bool reset)
