@@ -26,6 +26,17 @@ CFLAGS_ALL += -fopenmp
 LDFLAGS_ALL += -fopenmp
 endif
 
+# The CPU's ops are compiled once for each instruction-set level and chosen by CPUID at run time. Products may be
+# contracted to fused multiply-adds.
+OPS_CPU_FLAGS = -O3 -ffp-contract=fast -Wno-psabi
+CFLAGS_gpu_ops_cpu_isa_baseline = $(OPS_CPU_FLAGS)
+CFLAGS_gpu_ops_cpu_isa_avx2 = $(OPS_CPU_FLAGS)
+CFLAGS_gpu_ops_cpu_isa_avx512 = $(OPS_CPU_FLAGS)
+ifneq ($(filter x86_64-% amd64-%,$(shell $(CC) -dumpmachine)),)
+CFLAGS_gpu_ops_cpu_isa_avx2 += -march=x86-64-v3
+CFLAGS_gpu_ops_cpu_isa_avx512 += -march=x86-64-v4 -mprefer-vector-width=512
+endif
+
 FLOORS = core gpu comm ckpt
 LIB_SOURCES = $(foreach floor,$(FLOORS),$(wildcard $(floor)/*.c))
 CMD_SOURCES = $(wildcard cmd/*.c)
