@@ -455,14 +455,13 @@ static enum status megatron_open(struct shard *shard, struct error *err)
 
 static enum status shard_open(struct shard *shard, bool keep_open, struct error *err)
 {
-    TRY(file_open(shard->bin.path, &shard->bin.fd, &shard->bin.bytes, err));
-    if (shard->idx.path) {
-        if (file_open(shard->idx.path, &shard->idx.fd, &shard->idx.bytes, err) != STATUS_OK)
-            return error_hint(err, "a Megatron-LM shard is two files, .bin and .idx");
-        TRY(megatron_open(shard, err));
-    } else {
-        TRY(llmc_open(shard, err));
-    }
+    enum status status = file_open(shard->bin.path, &shard->bin.fd, &shard->bin.bytes, err);
+    if (status == STATUS_OK && shard->idx.path)
+        status = file_open(shard->idx.path, &shard->idx.fd, &shard->idx.bytes, err);
+    if (status != STATUS_OK && shard->idx.path)
+        error_hint(err, "a Megatron-LM shard is two files, .bin and .idx");
+    TRY(status);
+    TRY(shard->idx.path ? megatron_open(shard, err) : llmc_open(shard, err));
     if (!keep_open) {
         close(shard->bin.fd);
         if (shard->idx.fd >= 0)
