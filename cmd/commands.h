@@ -1,0 +1,16 @@
+/* commands.h: what `ztrain COMMAND …` can be. argv[0] is the command's name. Each returns the process's exit code as a
+ * status and leaves the message for the last words in *err. */
+#ifndef ZTRAIN_CMD_COMMANDS_H
+#define ZTRAIN_CMD_COMMANDS_H
+
+#include "core/status.h"
+
+enum status cmd_train(int argc, char **argv, struct error *err);   /* ztrain --config run.yaml … */
+enum status cmd_plan(int argc, char **argv, struct error *err);    /* ztrain plan --config run.yaml … */
+enum status cmd_export(int argc, char **argv, struct error *err);  /* ztrain export DIR --out HFDIR --dtype fp32|bf16 */
+enum status cmd_verify(int argc, char **argv, struct error *err);  /* ztrain verify DIR */
+enum status cmd_inspect(int argc, char **argv, struct error *err); /* ztrain inspect DIR [--tensors] */
+enum status cmd_doctor(int argc, char **argv, struct error *err);  /* ztrain doctor */
+enum status cmd_version(int argc, char **argv, struct error *err); /* ztrain version */
+
+#endif

@@ -1,0 +1,105 @@
+#include "core/log.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+static struct {
+    pthread_mutex_t mutex;
+    int rank, world;
+    char host[256];
+    FILE *file;
+} logger = {.mutex = PTHREAD_MUTEX_INITIALIZER, .world = 1};
+
+void log_identity(int rank, int world, const char *host)
+{
+    pthread_mutex_lock(&logger.mutex);
+    logger.rank = rank;
+    logger.world = world;
+    snprintf(logger.host, sizeof logger.host, "%s", host ? host : "");
+    pthread_mutex_unlock(&logger.mutex);
+}
+
+enum status log_open(const char *path, struct error *err)
+{
+    if (!path)
+        return STATUS_OK;
+    FILE *file = fopen(path, "ae");
+    if (!file)
+        return error_set(err, STATUS_USAGE, "cannot open log file '%s': %s", path, strerror(errno));
+    pthread_mutex_lock(&logger.mutex);
+    if (logger.file)
+        fclose(logger.file);
+    logger.file = file;
+    pthread_mutex_unlock(&logger.mutex);
+    return STATUS_OK;
+}
+
+void log_close(void)
+{
+    pthread_mutex_lock(&logger.mutex);
+    if (logger.file)
+        fclose(logger.file);
+    logger.file = NULL;
+    pthread_mutex_unlock(&logger.mutex);
+}
+
+/* To `terminal` (or NULL) with `prefix` and the rank, and to the file with a time. The caller holds no lock. */
+static void write_line(FILE *terminal, const char *prefix, int name_rank, const char *text)
+{
+    pthread_mutex_lock(&logger.mutex);
+    if (terminal) {
+        if (name_rank && logger.world > 1)
+            fprintf(terminal, "%srank %d on %s: %s\n", prefix, logger.rank, logger.host, text);
+        else
+            fprintf(terminal, "%s%s\n", prefix, text);
+        fflush(terminal);
+    }
+    if (logger.file) {
+        char stamp[32];
+        struct timespec now;
+        struct tm parts;
+        clock_gettime(CLOCK_REALTIME, &now);
+        gmtime_r(&now.tv_sec, &parts);
+        strftime(stamp, sizeof stamp, "%Y-%m-%dT%H:%M:%S", &parts);
+        fprintf(logger.file, "%s.%03ldZ %s%s\n", stamp, now.tv_nsec / 1000000, prefix, text);
+        fflush(logger.file);
+    }
+    pthread_mutex_unlock(&logger.mutex);
+}
+
+#define FORMAT_LINE(buffer, format)                      \
+    char buffer[4096];                                   \
+    do {                                                 \
+        va_list args_;                                   \
+        va_start(args_, format);                         \
+        vsnprintf(buffer, sizeof buffer, format, args_); \
+        va_end(args_);                                   \
+    } while (0)
+
+void log_info(const char *format, ...)
+{
+    FORMAT_LINE(text, format);
+    write_line(logger.rank == 0 ? stdout : NULL, "", 0, text);
+}
+
+void log_warn(const char *format, ...)
+{
+    FORMAT_LINE(text, format);
+    write_line(stderr, "ztrain: warning: ", 1, text);
+}
+
+void log_debug(const char *format, ...)
+{
+    FORMAT_LINE(text, format);
+    write_line(NULL, "", 0, text);
+}
+
+void log_error(const struct error *err)
+{
+    fflush(stdout);
+    write_line(stderr, "ztrain: error: ", 1, err->text);
+}

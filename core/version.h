@@ -1,0 +1,7 @@
+/* version.h: which ztrain this is. */
+#ifndef ZTRAIN_CORE_VERSION_H
+#define ZTRAIN_CORE_VERSION_H
+
+#define ZTRAIN_VERSION "0.1.0"
+
+#endif

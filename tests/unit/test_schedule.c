@@ -1,0 +1,56 @@
+/* Learning rates: ours by their formulas at hand-computed points, DeepSpeed's against what its own classes computed. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <math.h>
+#include <stdio.h>
+
+#include "core/schedule.h"
+#include "core/status.h"
+#include "deepspeed_rates.h"
+
+static void assert_close(double got, double want, double tolerance, const char *what, int64_t k)
+{
+    if (!(fabs(got - want) <= tolerance))
+        fail_msg("%s step %lld: %.12g, expected %.12g", what, (long long)k, got, want);
+}
+
+static void test_own(void **state)
+{
+    (void)state;
+    struct schedule_spec constant = {.type = SCHEDULE_CONSTANT, .warmup_steps = 4};
+    struct schedule_spec linear = {.type = SCHEDULE_LINEAR, .warmup_steps = 2, .total_steps = 10, .min_lr = 1e-4};
+    struct schedule_spec cosine = {.type = SCHEDULE_COSINE, .warmup_steps = 2, .total_steps = 10, .min_lr = 1e-4};
+    assert_close(schedule_lr(&constant, 1e-3, 1), 2.5e-4, 1e-15, "Constant", 1);
+    assert_close(schedule_lr(&constant, 1e-3, 4), 1e-3, 1e-15, "Constant", 4);
+    assert_close(schedule_lr(&constant, 1e-3, 500), 1e-3, 1e-15, "Constant", 500);
+    assert_close(schedule_lr(&linear, 1e-3, 1), 5e-4, 1e-15, "Linear", 1);
+    assert_close(schedule_lr(&linear, 1e-3, 6), 1e-4 + 9e-4 * 0.5, 1e-15, "Linear", 6);
+    assert_close(schedule_lr(&linear, 1e-3, 10), 1e-4, 1e-15, "Linear", 10);
+    assert_close(schedule_lr(&linear, 1e-3, 11), 1e-4, 1e-15, "Linear", 11);
+    assert_close(schedule_lr(&cosine, 1e-3, 6), 1e-4 + 9e-4 * 0.5, 1e-15, "Cosine", 6);
+    assert_close(schedule_lr(&cosine, 1e-3, 4), 1e-4 + 9e-4 * 0.5 * (1 + sqrt(0.5)), 1e-15, "Cosine", 4);
+    assert_close(schedule_lr(&cosine, 1e-3, 99), 1e-4, 1e-15, "Cosine", 99);
+    constant.warmup_steps = 0;
+    assert_close(schedule_lr(&constant, 1e-3, 1), 1e-3, 0, "Constant without warm-up", 1);
+    linear.total_steps = linear.warmup_steps; /* nothing left to decay over: at the minimum */
+    assert_close(schedule_lr(&linear, 1e-3, 3), 1e-4, 1e-15, "Linear, all warm-up", 3);
+}
+
+static void test_deepspeed(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < COUNT_OF(deepspeed_rates); i++)
+        for (int64_t k = 1; k <= deepspeed_rates[i].count; k++)
+            assert_close(schedule_lr(&deepspeed_rates[i].schedule, deepspeed_rates[i].lr, k),
+                         deepspeed_rates[i].rates[k - 1], 1e-14, schedule_name(deepspeed_rates[i].schedule.type), k);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_own), cmocka_unit_test(test_deepspeed)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
