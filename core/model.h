@@ -48,9 +48,9 @@ struct model_desc {
     bool scale_residual_init; /* GPT-2: c_proj weights ~ N(0, initializer_range / sqrt(2 L)) */
     bool has_torch_dtype;
     enum dtype torch_dtype;
-    bool hub_names; /* set by import: GPT-2 files without the "transformer." prefix; export always writes the prefix */
-    json_t *source; /* config.json as it came in (owned), for export */
-    char *notices;  /* owned, '\n'-separated lines for the user ("dropout 0.1 in the config: …"), or NULL */
+    int64_t padding_token; /* Llama family's pad_token_id: its embedding starts as zeros; -1: none */
+    json_t *source;        /* config.json as it came in (owned), for export */
+    char *notices;         /* owned, '\n'-separated lines for the user ("dropout 0.1 in the config: …"), or NULL */
 };
 
 /* Reads config.json at `path` (a file, or a folder with one; at most 1 MiB). On success *desc owns its members. */

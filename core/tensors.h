@@ -60,7 +60,8 @@ struct tensor_info {
     int64_t numel;    /* elements */
     int64_t offset;   /* elements from the unit's start */
     enum tensor_init init;
-    double init_std; /* INIT_NORMAL; mean 0 */
+    double init_std;  /* INIT_NORMAL; mean 0 */
+    int64_t zero_row; /* this row starts as zeros (the embedding of pad_token_id), -1: none */
 };
 
 struct unit_info {

@@ -4,13 +4,19 @@
  *   acquire      unit's parameters are readable by work that is put on `stream` from now on
  *   release      that work was put on the stream; the memory may be reused after it
  *   grads        where unit's gradients go (fp32, laid out as the unit); accumulate: add to what is there, else
- * overwrite every element of every tensor (gaps are not written) grads_ready  all gradients of unit for this
- * micro-batch were put on the stream; the reduction may start after it
+ *                overwrite every element of every tensor (gaps are not written, or with zeros)
+ *   grads_ready  all gradients of unit for this micro-batch were put on the stream; the reduction may start after it
  *
- * Call order of one micro-batch: for each unit that is used, acquire … release in forward; the same and grads …
- * grads_ready in backward. A unit may be acquired while others are held (the tied embedding with the head). grads may
- * be called more than once before grads_ready and gives the same pointer (the tied embedding: head first, embedding
- * last); the caller overwrites only in its first use of a tensor. */
+ * Call order of one micro-batch, L blocks, head L+1 (every unit named is acquired and released, unless it says not):
+ *
+ *   training     PASS_FORWARD 0, 1 … L; then PASS_BACKWARD: L+1 with its forward too (and 0 held besides, if tied),
+ *                L … 1, each with grads before its ops and grads_ready after its release; last 0: grads, grads_ready,
+ *                not acquired
+ *   evaluation   PASS_EVALUATION 0, 1 … L, L+1 (and 0 held besides, if tied)
+ *
+ * grads may be called more than once before grads_ready and gives the same answer (the tied embedding: head first,
+ * embedding last); the caller overwrites only in its first use of a tensor. After an error no further verb is called.
+ */
 #ifndef ZTRAIN_GPU_PARAMS_H
 #define ZTRAIN_GPU_PARAMS_H
 

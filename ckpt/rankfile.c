@@ -1,0 +1,747 @@
+/* rankfile.c: writing, reading and verifying rank files.
+ *
+ *   offset 0   u32 0x184D2A50  u32 56         head of a skippable zstd frame
+ *          8   "ZTRRANK\0"                    magic
+ *         16   u32 version, rank, world, states, units, elements per frame
+ *         40   u64 frames, u64 elements of all slices of all states
+ *         56   u64 XXH3 of bytes 0 … 55
+ *         64   frame 0, frame 1, …            zstd frames, without gaps
+ *              u32 0x184D2A51  u32 40·frames  head of a skippable zstd frame
+ *              entries of 40 bytes            u32 state, unit; u64 first; u32 count, stored; u64 offset, checksum
+ *
+ * All numbers are little-endian. From the slices' sizes alone a reader knows how many frames there are and what each
+ * holds; only `stored` and `checksum` are news to it.
+ *
+ * Threads: frames are compressed (or read and decompressed) by an OpenMP team, each thread with buffers of its own.
+ * Appending happens in an ordered section, so the file is written front to back by one thread at a time while the
+ * others compress. Errors of the team meet in `struct outcome`, where the frame of lowest index wins. */
+#include "ckpt/rankfile.h"
+
+#include "core/faults.h"
+#include "core/progress.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <xxhash.h>
+#include <zstd.h>
+#ifdef _OPENMP
+#include <omp.h>
+#endif
+
+#if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
+#error "the rank file's byte planes and numbers are written for little-endian machines"
+#endif
+
+enum {
+    VERSION = 1,
+    HEADER_BYTES = 64,
+    ENTRY_BYTES = 40,
+    TABLE_HEAD_BYTES = 8,
+    FRAME_RAW_BYTES = RANKFILE_FRAME_ELEMENTS * 4,
+    BLOCK_BYTES = 128 * 1024, /* zstd's largest block */
+    MAX_THREADS = 16,         /* more would only cost memory: the disk is the limit */
+};
+#define SKIPPABLE_HEADER 0x184D2A50u
+#define SKIPPABLE_TABLE 0x184D2A51u
+#define FRAME_MAX_STORED ZSTD_COMPRESSBOUND(FRAME_RAW_BYTES)
+
+/* So much is written between two nudges of the kernel to write back; see writer_nudge(). */
+#define NUDGE_BYTES ((int64_t)32 << 20)
+
+static const char magic[8] = "ZTRRANK";
+
+struct frame {
+    uint32_t state, unit;
+    int64_t first; /* in the slice */
+    uint32_t count, stored;
+    int64_t offset;
+    uint64_t checksum;
+};
+
+/* What one thread needs for a frame. */
+struct scratch {
+    uint8_t *planes; /* FRAME_RAW_BYTES */
+    uint8_t *stored; /* FRAME_MAX_STORED */
+    ZSTD_CCtx *compress;
+    ZSTD_DCtx *decompress;
+};
+
+/* How a team's work ended: the failure of the lowest frame. */
+struct outcome {
+    int64_t frame; /* INT64_MAX: none failed */
+    enum status status;
+    struct error err;
+};
+
+/* --------------------------------------------------------------------------------------- bytes, planes, raw blocks */
+
+static void put_u32(uint8_t *p, uint32_t v)
+{
+    memcpy(p, &v, sizeof v);
+}
+
+static void put_u64(uint8_t *p, uint64_t v)
+{
+    memcpy(p, &v, sizeof v);
+}
+
+static uint32_t get_u32(const uint8_t *p)
+{
+    uint32_t v;
+    memcpy(&v, p, sizeof v);
+    return v;
+}
+
+static uint64_t get_u64(const uint8_t *p)
+{
+    uint64_t v;
+    memcpy(&v, p, sizeof v);
+    return v;
+}
+
+/* planes[k · count + i] = byte k of element i */
+static void planes_split(const float *in, size_t count, uint8_t *planes)
+{
+    const uint8_t *bytes = (const uint8_t *)in;
+    uint8_t *p0 = planes, *p1 = p0 + count, *p2 = p1 + count, *p3 = p2 + count;
+    for (size_t i = 0; i < count; i++) {
+        p0[i] = bytes[4 * i];
+        p1[i] = bytes[4 * i + 1];
+        p2[i] = bytes[4 * i + 2];
+        p3[i] = bytes[4 * i + 3];
+    }
+}
+
+/* Elements [from, from + n) of a frame of `count`. */
+static void planes_join(const uint8_t *planes, size_t count, size_t from, size_t n, float *out)
+{
+    const uint8_t *p0 = planes + from, *p1 = p0 + count, *p2 = p1 + count, *p3 = p2 + count;
+    uint8_t *bytes = (uint8_t *)out;
+    for (size_t i = 0; i < n; i++) {
+        bytes[4 * i] = p0[i];
+        bytes[4 * i + 1] = p1[i];
+        bytes[4 * i + 2] = p2[i];
+        bytes[4 * i + 3] = p3[i];
+    }
+}
+
+/* A zstd frame that stores its content: single segment, content size in 4 bytes, raw blocks. Returns its length. */
+static size_t raw_frame(const uint8_t *content, size_t bytes, uint8_t *out)
+{
+    uint8_t *p = out;
+    put_u32(p, 0xFD2FB528u);
+    p[4] = 0xA0;
+    put_u32(p + 5, (uint32_t)bytes);
+    p += 9;
+    for (size_t done = 0; done < bytes;) {
+        size_t n = bytes - done < BLOCK_BYTES ? bytes - done : BLOCK_BYTES;
+        uint32_t head = (uint32_t)(n << 3) | (done + n == bytes); /* type 0 (raw), last or not */
+        p[0] = (uint8_t)head, p[1] = (uint8_t)(head >> 8), p[2] = (uint8_t)(head >> 16);
+        memcpy(p + 3, content + done, n);
+        p += 3 + n;
+        done += n;
+    }
+    return (size_t)(p - out);
+}
+
+/* ----------------------------------------------------------------------------------------------- threads and errors */
+
+static int team_size(void)
+{
+#ifdef _OPENMP
+    int n = omp_get_max_threads();
+    return n < 1 ? 1 : n > MAX_THREADS ? MAX_THREADS : n;
+#else
+    return 1;
+#endif
+}
+
+static int team_member(void)
+{
+#ifdef _OPENMP
+    return omp_get_thread_num();
+#else
+    return 0;
+#endif
+}
+
+static void scratch_free(struct scratch *scratch, int threads)
+{
+    if (!scratch)
+        return;
+    for (int i = 0; i < threads; i++) {
+        free(scratch[i].planes);
+        free(scratch[i].stored);
+        ZSTD_freeCCtx(scratch[i].compress);
+        ZSTD_freeDCtx(scratch[i].decompress);
+    }
+    free(scratch);
+}
+
+/* level: of compression, 0: none; -1: for reading */
+static struct scratch *scratch_new(int threads, int level)
+{
+    struct scratch *scratch = calloc((size_t)threads, sizeof *scratch);
+    for (int i = 0; scratch && i < threads; i++) {
+        struct scratch *s = &scratch[i];
+        s->planes = malloc(FRAME_RAW_BYTES);
+        s->stored = malloc(FRAME_MAX_STORED);
+        bool ok = s->planes && s->stored;
+        if (level > 0) {
+            s->compress = ZSTD_createCCtx();
+            ok =
+                ok && s->compress && !ZSTD_isError(ZSTD_CCtx_setParameter(s->compress, ZSTD_c_compressionLevel, level));
+        } else if (level < 0) {
+            s->decompress = ZSTD_createDCtx();
+            ok = ok && s->decompress;
+        }
+        if (!ok) {
+            scratch_free(scratch, threads);
+            return NULL;
+        }
+    }
+    return scratch;
+}
+
+static enum status out_of_memory(const char *path, struct error *err)
+{
+    return error_set(err, STATUS_DEVICE, "out of memory for the checkpoint file '%s'", path);
+}
+
+static void outcome_init(struct outcome *outcome)
+{
+    outcome->frame = INT64_MAX;
+    outcome->status = STATUS_OK;
+}
+
+/* Any thread. */
+static void outcome_note(struct outcome *outcome, int64_t frame, enum status status, const struct error *err)
+{
+#pragma omp critical(rankfile_outcome)
+    if (frame < outcome->frame) {
+        outcome->frame = frame;
+        outcome->status = status;
+        outcome->err = *err;
+    }
+}
+
+/* Whether work on `frame` is still of use. */
+static bool outcome_open(struct outcome *outcome, int64_t frame)
+{
+    bool open;
+#pragma omp critical(rankfile_outcome)
+    open = frame < outcome->frame;
+    return open;
+}
+
+static enum status outcome_report(const struct outcome *outcome, struct error *err)
+{
+    if (outcome->status != STATUS_OK && err)
+        *err = outcome->err;
+    return outcome->status;
+}
+
+/* ----------------------------------------------------------------------------------------------- what a file holds */
+
+static int64_t frames_of(int64_t elements)
+{
+    return elements / RANKFILE_FRAME_ELEMENTS + (elements % RANKFILE_FRAME_ELEMENTS != 0);
+}
+
+/* Elements of all slices of all states, or -1. */
+static int64_t shape_elements(const struct rankfile_shape *shape)
+{
+    int64_t sum = 0;
+    for (int unit = 0; unit < shape->num_units; unit++)
+        if (shape->slice[unit] < 1 || __builtin_add_overflow(sum, shape->slice[unit], &sum))
+            return -1;
+    if (__builtin_mul_overflow(sum, (int64_t)shape->num_states, &sum) || sum > INT64_MAX / 8)
+        return -1;
+    return sum;
+}
+
+int64_t rankfile_num_frames(const struct rankfile_shape *shape)
+{
+    if (shape_elements(shape) < 0)
+        return -1;
+    int64_t frames = 0;
+    for (int unit = 0; unit < shape->num_units; unit++)
+        frames += frames_of(shape->slice[unit]);
+    frames *= shape->num_states;
+    return frames <= (int64_t)(UINT32_MAX / ENTRY_BYTES) ? frames : -1;
+}
+
+static void header_encode(const struct rankfile_shape *shape, uint8_t *header)
+{
+    put_u32(header, SKIPPABLE_HEADER);
+    put_u32(header + 4, HEADER_BYTES - 8);
+    memcpy(header + 8, magic, sizeof magic);
+    put_u32(header + 16, VERSION);
+    put_u32(header + 20, (uint32_t)shape->rank);
+    put_u32(header + 24, (uint32_t)shape->world);
+    put_u32(header + 28, (uint32_t)shape->num_states);
+    put_u32(header + 32, (uint32_t)shape->num_units);
+    put_u32(header + 36, RANKFILE_FRAME_ELEMENTS);
+    put_u64(header + 40, (uint64_t)rankfile_num_frames(shape));
+    put_u64(header + 48, (uint64_t)shape_elements(shape));
+    put_u64(header + 56, XXH3_64bits(header, 56));
+}
+
+static void entry_encode(const struct frame *frame, uint8_t *entry)
+{
+    put_u32(entry, frame->state);
+    put_u32(entry + 4, frame->unit);
+    put_u64(entry + 8, (uint64_t)frame->first);
+    put_u32(entry + 16, frame->count);
+    put_u32(entry + 20, frame->stored);
+    put_u64(entry + 24, (uint64_t)frame->offset);
+    put_u64(entry + 32, frame->checksum);
+}
+
+/* The frame after `frame` in the file's order; {0, 0, 0, …} is the first. Fills state, unit, first, count. */
+static void frame_place(const struct rankfile_shape *shape, const struct frame *before, struct frame *frame)
+{
+    frame->state = before ? before->state : 0;
+    frame->unit = before ? before->unit : 0;
+    frame->first = before ? before->first + before->count : 0;
+    if (frame->first == shape->slice[frame->unit]) {
+        frame->first = 0;
+        if (++frame->unit == (uint32_t)shape->num_units) {
+            frame->unit = 0;
+            frame->state++;
+        }
+    }
+    int64_t left = shape->slice[frame->unit] - frame->first;
+    frame->count = (uint32_t)(left < RANKFILE_FRAME_ELEMENTS ? left : RANKFILE_FRAME_ELEMENTS);
+}
+
+/* ---------------------------------------------------------------------------------------------------------- writing */
+
+struct rankfile_writer {
+    char *path; /* owned */
+    int fd;
+    int level;
+    struct rankfile_shape shape; /* its arrays are borrowed */
+    int64_t num_frames, done;    /* frames in all, and written */
+    struct frame *frames;        /* [num_frames] owned */
+    int64_t offset, nudged;      /* bytes written; handed to the kernel's write-back */
+    int threads;
+    struct scratch *scratch; /* [threads] owned */
+    XXH3_state_t *index;     /* header so far */
+};
+
+static enum status write_error(const char *path, int64_t offset, struct error *err)
+{
+    int code = errno;
+    enum status status =
+        error_set(err, STATUS_CHECKPOINT, "cannot write '%s' at offset %" PRId64 ": %s", path, offset, strerror(code));
+    if (code == ENOSPC || code == EDQUOT)
+        error_hint(err, "free space there, or keep fewer checkpoints (checkpoint.keep_last)");
+    return status;
+}
+
+static enum status writer_append(struct rankfile_writer *writer, const void *data, size_t bytes, struct error *err)
+{
+    const uint8_t *p = data;
+    while (bytes) {
+        ssize_t n = fault_write(writer->fd, p, bytes);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n <= 0)
+            return write_error(writer->path, writer->offset, err);
+        p += n;
+        bytes -= (size_t)n;
+        writer->offset += n;
+    }
+    return STATUS_OK;
+}
+
+/* Starts write-back of what was written since the last nudge, and waits for the window before: the fsync at the end
+ * then finds little to do, and no single call blocks for so long that peers take this rank for dead. */
+static enum status writer_nudge(struct rankfile_writer *writer, struct error *err)
+{
+    if (writer->offset - writer->nudged < NUDGE_BYTES)
+        return STATUS_OK;
+    int64_t from = writer->nudged > NUDGE_BYTES ? writer->nudged - NUDGE_BYTES : 0;
+    if (sync_file_range(writer->fd, writer->nudged, writer->offset - writer->nudged, SYNC_FILE_RANGE_WRITE) ||
+        (writer->nudged > from &&
+         sync_file_range(writer->fd, from, writer->nudged - from,
+                         SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WRITE | SYNC_FILE_RANGE_WAIT_AFTER))) {
+        /* a file system that cannot do this leaves all to fsync; a real error would not be reported there again */
+        if (errno != ENOSYS && errno != EINVAL && errno != ESPIPE && errno != EOPNOTSUPP)
+            return write_error(writer->path, from, err);
+    }
+    writer->nudged = writer->offset;
+    return STATUS_OK;
+}
+
+enum status rankfile_writer_new(const char *path, const struct rankfile_shape *shape, int level,
+                                struct rankfile_writer **out, struct error *err)
+{
+    enum status status = STATUS_OK;
+    struct rankfile_writer *writer = calloc(1, sizeof *writer);
+    if (!writer)
+        return out_of_memory(path, err);
+    writer->fd = -1;
+    writer->level = level;
+    writer->shape = *shape;
+    writer->num_frames = rankfile_num_frames(shape);
+    ASSERT(writer->num_frames > 0);
+    writer->threads = team_size();
+    writer->path = strdup(path);
+    writer->frames = calloc((size_t)writer->num_frames, sizeof *writer->frames);
+    writer->scratch = scratch_new(writer->threads, level);
+    writer->index = XXH3_createState();
+    if (!writer->path || !writer->frames || !writer->scratch || !writer->index)
+        TRY_GOTO(out_of_memory(path, err));
+
+    writer->fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    if (writer->fd < 0) {
+        int code = errno;
+        status = error_set(err, STATUS_CHECKPOINT, "cannot create '%s': %s", path, strerror(code));
+        if (code == ENOENT)
+            error_hint(err, "all ranks must see the same run folder (run.dir on a shared file system)");
+        goto fail;
+    }
+    uint8_t header[HEADER_BYTES];
+    header_encode(shape, header);
+    XXH3_64bits_reset(writer->index);
+    XXH3_64bits_update(writer->index, header, sizeof header);
+    TRY_GOTO(writer_append(writer, header, sizeof header, err));
+    *out = writer;
+    return STATUS_OK;
+fail:
+    rankfile_writer_free(writer);
+    return status;
+}
+
+/* Planes, compression, checksum: everything of a frame but its offset. In a team. */
+static enum status frame_compress(const struct rankfile_writer *writer, struct scratch *scratch, const float *slice,
+                                  struct frame *frame, struct error *err)
+{
+    size_t bytes = (size_t)frame->count * 4, stored;
+    planes_split(slice + frame->first, frame->count, scratch->planes);
+    if (writer->level == 0) {
+        stored = raw_frame(scratch->planes, bytes, scratch->stored);
+    } else {
+        stored = ZSTD_compress2(scratch->compress, scratch->stored, FRAME_MAX_STORED, scratch->planes, bytes);
+        if (ZSTD_isError(stored))
+            return error_set(err, STATUS_DEVICE, "cannot compress for '%s': %s", writer->path,
+                             ZSTD_getErrorName(stored));
+    }
+    frame->stored = (uint32_t)stored;
+    frame->checksum = XXH3_64bits(scratch->stored, stored);
+    return STATUS_OK;
+}
+
+enum status rankfile_writer_slice(struct rankfile_writer *writer, int state, int unit, const float *data,
+                                  struct error *err)
+{
+    int64_t begin = writer->done, end = begin + frames_of(writer->shape.slice[unit]);
+    ASSERT(end <= writer->num_frames);
+    for (int64_t i = begin; i < end; i++)
+        frame_place(&writer->shape, i ? &writer->frames[i - 1] : NULL, &writer->frames[i]);
+    ASSERT(writer->frames[begin].state == (uint32_t)state && writer->frames[begin].unit == (uint32_t)unit);
+
+    struct outcome outcome;
+    outcome_init(&outcome);
+#pragma omp parallel for ordered schedule(static, 1) num_threads(writer->threads)
+    for (int64_t i = begin; i < end; i++) {
+        struct scratch *scratch = &writer->scratch[team_member()];
+        struct frame *frame = &writer->frames[i];
+        struct error bad;
+        enum status status = STATUS_OK;
+        if (outcome_open(&outcome, i))
+            status = frame_compress(writer, scratch, data, frame, &bad);
+#pragma omp ordered
+        {
+            if (status == STATUS_OK && outcome_open(&outcome, i)) {
+                frame->offset = writer->offset;
+                status = writer_append(writer, scratch->stored, frame->stored, &bad);
+                if (status == STATUS_OK)
+                    status = writer_nudge(writer, &bad);
+            }
+            if (status != STATUS_OK)
+                outcome_note(&outcome, i, status, &bad);
+            progress_tick();
+        }
+    }
+    writer->done = end;
+    return outcome_report(&outcome, err);
+}
+
+enum status rankfile_writer_finish(struct rankfile_writer *writer, struct rankfile_facts *facts, struct error *err)
+{
+    ASSERT(writer->done == writer->num_frames);
+    size_t bytes = TABLE_HEAD_BYTES + (size_t)writer->num_frames * ENTRY_BYTES;
+    uint8_t *table = malloc(bytes);
+    if (!table)
+        return out_of_memory(writer->path, err);
+    put_u32(table, SKIPPABLE_TABLE);
+    put_u32(table + 4, (uint32_t)(bytes - TABLE_HEAD_BYTES));
+    for (int64_t i = 0; i < writer->num_frames; i++)
+        entry_encode(&writer->frames[i], table + TABLE_HEAD_BYTES + i * ENTRY_BYTES);
+    XXH3_64bits_update(writer->index, table, bytes);
+    enum status status = writer_append(writer, table, bytes, err);
+    free(table);
+    TRY(status);
+    if (fault_fsync(writer->fd))
+        return write_error(writer->path, writer->offset, err);
+    progress_tick();
+    int fd = writer->fd;
+    writer->fd = -1;
+    if (close(fd)) /* some network file systems report a full disk only here */
+        return write_error(writer->path, writer->offset, err);
+    facts->bytes = writer->offset;
+    facts->num_frames = writer->num_frames;
+    facts->index_checksum = XXH3_64bits_digest(writer->index);
+    return STATUS_OK;
+}
+
+void rankfile_writer_free(struct rankfile_writer *writer)
+{
+    if (!writer)
+        return;
+    if (writer->fd >= 0)
+        close(writer->fd);
+    scratch_free(writer->scratch, writer->threads);
+    XXH3_freeState(writer->index);
+    free(writer->frames);
+    free(writer->path);
+    free(writer);
+}
+
+/* ---------------------------------------------------------------------------------------------------------- reading */
+
+struct rankfile {
+    char *path; /* owned */
+    int fd;
+    struct rankfile_shape shape; /* its arrays are borrowed */
+    int64_t num_frames;
+    struct frame *frames; /* [num_frames] owned; checked */
+    int64_t *first_frame; /* [num_units] owned: of the unit's slice of state 0; states are frames_per_state apart */
+    int64_t frames_per_state;
+};
+
+/* "'path' is damaged at offset N: what" */
+static enum status damaged(const char *path, int64_t offset, const char *what, struct error *err)
+{
+    return error_set(err, STATUS_CHECKPOINT, "'%s' is damaged at offset %" PRId64 ": %s", path, offset, what);
+}
+
+static enum status read_at(int fd, const char *path, int64_t offset, void *out, size_t bytes, struct error *err)
+{
+    uint8_t *p = out;
+    while (bytes) {
+        ssize_t n = pread(fd, p, bytes, offset);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0)
+            return error_set(err, STATUS_CHECKPOINT, "cannot read '%s' at offset %" PRId64 ": %s", path, offset,
+                             strerror(errno));
+        if (n == 0)
+            return damaged(path, offset, "the file ends here", err);
+        p += n;
+        bytes -= (size_t)n;
+        offset += n;
+    }
+    return STATUS_OK;
+}
+
+/* Which of header and table made the index checksum wrong, said as precisely as can be. */
+static enum status header_check(const char *path, const struct rankfile_shape *shape, const uint8_t *header,
+                                struct error *err)
+{
+    uint8_t expected[HEADER_BYTES];
+    if (memcmp(header + 8, magic, sizeof magic) != 0)
+        return damaged(path, 0, "it does not begin as a rank file does", err);
+    if (get_u64(header + 56) != XXH3_64bits(header, 56))
+        return damaged(path, 0, "the header does not match its checksum", err);
+    if (get_u32(header + 16) != VERSION)
+        return error_set(err, STATUS_CHECKPOINT, "'%s' has format version %u; this ztrain reads %d", path,
+                         get_u32(header + 16), VERSION);
+    header_encode(shape, expected);
+    if (memcmp(header, expected, HEADER_BYTES) != 0)
+        return damaged(path, 0, "it is another rank's or another checkpoint's file", err);
+    return STATUS_OK;
+}
+
+/* Decodes the table and checks that it says what the shape demands, and that frames follow each other to its start. */
+static enum status table_decode(struct rankfile *file, const uint8_t *table, int64_t table_offset, struct error *err)
+{
+    int64_t offset = HEADER_BYTES;
+    for (int64_t i = 0; i < file->num_frames; i++) {
+        const uint8_t *entry = table + TABLE_HEAD_BYTES + i * ENTRY_BYTES;
+        int64_t at = table_offset + TABLE_HEAD_BYTES + i * ENTRY_BYTES;
+        struct frame *frame = &file->frames[i];
+        frame_place(&file->shape, i ? frame - 1 : NULL, frame);
+        if (get_u32(entry) != frame->state || get_u32(entry + 4) != frame->unit ||
+            get_u64(entry + 8) != (uint64_t)frame->first || get_u32(entry + 16) != frame->count)
+            return damaged(file->path, at, "a frame is not the one that belongs here", err);
+        frame->stored = get_u32(entry + 20);
+        frame->offset = offset;
+        frame->checksum = get_u64(entry + 32);
+        if (frame->stored == 0 || frame->stored > FRAME_MAX_STORED || get_u64(entry + 24) != (uint64_t)offset ||
+            frame->stored > table_offset - offset)
+            return damaged(file->path, at, "a frame's place is impossible", err);
+        offset += frame->stored;
+    }
+    if (offset != table_offset)
+        return damaged(file->path, offset, "bytes between the last frame and the table", err);
+    return STATUS_OK;
+}
+
+static enum status index_load(struct rankfile *file, const struct rankfile_facts *facts, struct error *err)
+{
+    enum status status = STATUS_OK;
+    uint8_t *index = NULL; /* header, then table with its head */
+    struct stat info;
+    if (fstat(file->fd, &info))
+        return error_set(err, STATUS_CHECKPOINT, "cannot read '%s': %s", file->path, strerror(errno));
+    if (info.st_size != facts->bytes)
+        return error_set(err, STATUS_CHECKPOINT,
+                         "'%s' is damaged at offset %" PRId64 ": it has %" PRId64
+                         " bytes where the manifest says %" PRId64,
+                         file->path, info.st_size < facts->bytes ? (int64_t)info.st_size : facts->bytes,
+                         (int64_t)info.st_size, facts->bytes);
+    int64_t table_bytes = TABLE_HEAD_BYTES + file->num_frames * ENTRY_BYTES;
+    int64_t table_offset = facts->bytes - table_bytes;
+    if (facts->num_frames != file->num_frames || table_offset < HEADER_BYTES + file->num_frames)
+        return damaged(file->path, 0, "its size cannot be right for these slices", err);
+
+    index = malloc((size_t)(HEADER_BYTES + table_bytes));
+    file->frames = malloc((size_t)file->num_frames * sizeof *file->frames);
+    if (!index || !file->frames)
+        TRY_GOTO(out_of_memory(file->path, err));
+    TRY_GOTO(read_at(file->fd, file->path, 0, index, HEADER_BYTES, err));
+    TRY_GOTO(read_at(file->fd, file->path, table_offset, index + HEADER_BYTES, (size_t)table_bytes, err));
+    TRY_GOTO(header_check(file->path, &file->shape, index, err));
+    if (XXH3_64bits(index, (size_t)(HEADER_BYTES + table_bytes)) != facts->index_checksum)
+        TRY_GOTO(damaged(file->path, table_offset, "header and frame table do not match the manifest's checksum", err));
+    if (get_u32(index + HEADER_BYTES) != SKIPPABLE_TABLE ||
+        get_u32(index + HEADER_BYTES + 4) != (uint32_t)(table_bytes - TABLE_HEAD_BYTES))
+        TRY_GOTO(damaged(file->path, table_offset, "the frame table does not begin here", err));
+    TRY_GOTO(table_decode(file, index + HEADER_BYTES, table_offset, err));
+fail:
+    free(index);
+    return status;
+}
+
+enum status rankfile_open(const char *path, const struct rankfile_shape *shape, const struct rankfile_facts *facts,
+                          struct rankfile **out, struct error *err)
+{
+    enum status status = STATUS_OK;
+    struct rankfile *file = calloc(1, sizeof *file);
+    if (!file)
+        return out_of_memory(path, err);
+    file->fd = -1;
+    file->shape = *shape;
+    file->num_frames = rankfile_num_frames(shape);
+    ASSERT(file->num_frames > 0);
+    file->path = strdup(path);
+    file->first_frame = malloc((size_t)shape->num_units * sizeof *file->first_frame);
+    if (!file->path || !file->first_frame)
+        TRY_GOTO(out_of_memory(path, err));
+    for (int unit = 0; unit < shape->num_units; unit++) {
+        file->first_frame[unit] = file->frames_per_state;
+        file->frames_per_state += frames_of(shape->slice[unit]);
+    }
+    file->fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (file->fd < 0)
+        TRY_GOTO(error_set(err, STATUS_CHECKPOINT, "cannot open '%s': %s", path, strerror(errno)));
+    TRY_GOTO(index_load(file, facts, err));
+    *out = file;
+    return STATUS_OK;
+fail:
+    rankfile_close(file);
+    return status;
+}
+
+void rankfile_close(struct rankfile *file)
+{
+    if (!file)
+        return;
+    if (file->fd >= 0)
+        close(file->fd);
+    free(file->frames);
+    free(file->first_frame);
+    free(file->path);
+    free(file);
+}
+
+/* Reads, verifies and decompresses a frame into scratch->planes. In a team. */
+static enum status frame_read(const struct rankfile *file, struct scratch *scratch, const struct frame *frame,
+                              struct error *err)
+{
+    size_t bytes = (size_t)frame->count * 4;
+    TRY(read_at(file->fd, file->path, frame->offset, scratch->stored, frame->stored, err));
+    const char *state = file->shape.state_name[frame->state];
+    if (XXH3_64bits(scratch->stored, frame->stored) != frame->checksum)
+        return error_set(err, STATUS_CHECKPOINT,
+                         "'%s' is damaged at offset %" PRId64 ": %u bytes (%s, unit %u, elements from %" PRId64
+                         ") do not match their checksum",
+                         file->path, frame->offset, frame->stored, state, frame->unit, frame->first);
+    if (ZSTD_getFrameContentSize(scratch->stored, frame->stored) != bytes)
+        return damaged(file->path, frame->offset, "the frame's content size is not the table's", err);
+    size_t got = ZSTD_decompressDCtx(scratch->decompress, scratch->planes, bytes, scratch->stored, frame->stored);
+    if (got != bytes)
+        return damaged(file->path, frame->offset,
+                       ZSTD_isError(got) ? ZSTD_getErrorName(got) : "the frame ends too early", err);
+    return STATUS_OK;
+}
+
+/* The frames [begin, end); out (may be NULL: verify only) gets elements [first, first + count) of the slice that they
+ * belong to. */
+static enum status frames_read(struct rankfile *file, int64_t begin, int64_t end, int64_t first, int64_t count,
+                               float *out, struct error *err)
+{
+    int threads = team_size() < end - begin ? team_size() : (int)(end - begin);
+    struct scratch *scratches = scratch_new(threads, -1);
+    if (!scratches)
+        return out_of_memory(file->path, err);
+    struct outcome outcome;
+    outcome_init(&outcome);
+#pragma omp parallel for schedule(dynamic, 1) num_threads(threads)
+    for (int64_t i = begin; i < end; i++) {
+        if (!outcome_open(&outcome, i))
+            continue;
+        struct scratch *scratch = &scratches[team_member()];
+        const struct frame *frame = &file->frames[i];
+        struct error bad;
+        enum status status = frame_read(file, scratch, frame, &bad);
+        if (status != STATUS_OK) {
+            outcome_note(&outcome, i, status, &bad);
+        } else if (out) {
+            int64_t from = first > frame->first ? first : frame->first;
+            int64_t last = frame->first + frame->count, to = first + count < last ? first + count : last;
+            planes_join(scratch->planes, frame->count, (size_t)(from - frame->first), (size_t)(to - from),
+                        out + (from - first));
+        }
+        progress_tick();
+    }
+    scratch_free(scratches, threads);
+    return outcome_report(&outcome, err);
+}
+
+enum status rankfile_read(struct rankfile *file, int state, int unit, int64_t first, int64_t count, float *out,
+                          struct error *err)
+{
+    ASSERT(state >= 0 && state < file->shape.num_states && unit >= 0 && unit < file->shape.num_units);
+    ASSERT(first >= 0 && count >= 0 && count <= file->shape.slice[unit] - first);
+    if (count == 0)
+        return STATUS_OK;
+    int64_t base = state * file->frames_per_state + file->first_frame[unit];
+    return frames_read(file, base + first / RANKFILE_FRAME_ELEMENTS,
+                       base + (first + count - 1) / RANKFILE_FRAME_ELEMENTS + 1, first, count, out, err);
+}
+
+enum status rankfile_verify(struct rankfile *file, struct error *err)
+{
+    return frames_read(file, 0, file->num_frames, 0, 0, NULL, err);
+}

@@ -1,0 +1,84 @@
+/* rankfile.h: rank-00000.zst, one rank's slices of every state and unit.
+ *
+ * The file is a sequence of zstd frames, and a valid input of the zstd tool (docs/checkpoint-format.md):
+ *
+ *     | header: skippable frame, 64 bytes | frame | frame | … | table: skippable frame |
+ *
+ * Each frame holds up to RANKFILE_FRAME_ELEMENTS fp32 values of one slice, independent of the others, so that any range
+ * can be read alone. The order is fixed: state by state, unit by unit, from the slice's first element to its last.
+ * Inside a frame the bytes are in four planes (all lowest bytes, …, all highest bytes): the exponents compress, the low
+ * bits of the mantissa do not.
+ *
+ * The table has an entry for each frame: what it holds, where it lies, how long it is, and the checksum (XXH3, 64 bit)
+ * of its stored bytes. The header and the table are covered by `index_checksum`, which the manifest holds. Frames
+ * leave no gap. So a reader that knows the file's size and index checksum finds any changed bit.
+ *
+ * Readers trust nothing: the manifest says which slices there must be, and the table must say exactly the same.
+ * Work on frames is spread over OpenMP threads; bytes are written and faults reported in order. */
+#ifndef ZTRAIN_CKPT_RANKFILE_H
+#define ZTRAIN_CKPT_RANKFILE_H
+
+#include "core/status.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum { RANKFILE_FRAME_ELEMENTS = 1 << 18 }; /* 1 MiB of fp32 */
+
+/* What must be in a file. Borrowed arrays. */
+struct rankfile_shape {
+    int rank, world;
+    int num_states, num_units;
+    const int64_t *slice;          /* [num_units] elements of each unit's slice, >= 1 */
+    const char *const *state_name; /* [num_states] for messages */
+};
+
+/* What the manifest must know of a file. */
+struct rankfile_facts {
+    int64_t bytes;
+    int64_t num_frames;
+    uint64_t index_checksum; /* of the header and the table with its skippable-frame head */
+};
+
+/* ------------------------------------------------------------------------------------------------------- writing */
+
+struct rankfile_writer;
+
+/* Creates `path`, which must not exist, and writes the header. level 0: raw blocks, else zstd's level. */
+enum status rankfile_writer_new(const char *path, const struct rankfile_shape *shape, int level,
+                                struct rankfile_writer **writer, struct error *err);
+
+/* Appends one slice (slice[unit] elements). Slices come in the file's order. */
+enum status rankfile_writer_slice(struct rankfile_writer *writer, int state, int unit, const float *data,
+                                  struct error *err);
+
+/* Writes the table and fsyncs the file. */
+enum status rankfile_writer_finish(struct rankfile_writer *writer, struct rankfile_facts *facts, struct error *err);
+
+/* Closes the file, finished or not. NULL is allowed. */
+void rankfile_writer_free(struct rankfile_writer *writer);
+
+/* ------------------------------------------------------------------------------------------------------- reading */
+
+struct rankfile;
+
+/* Opens `path` and checks size, header and table against shape and facts. Both are copied, except shape's arrays. */
+enum status rankfile_open(const char *path, const struct rankfile_shape *shape, const struct rankfile_facts *facts,
+                          struct rankfile **file, struct error *err);
+void rankfile_close(struct rankfile *file);
+
+/* Elements [first, first + count) of a slice. Each frame that is touched is verified whole. */
+enum status rankfile_read(struct rankfile *file, int state, int unit, int64_t first, int64_t count, float *out,
+                          struct error *err);
+
+/* Verifies every frame: checksum, and that it decompresses to what the table says. The fault with the lowest offset is
+ * reported. */
+enum status rankfile_verify(struct rankfile *file, struct error *err);
+
+/* ---------------------------------------------------------------------------------------------------- arithmetic */
+
+/* Frames of such a file, or -1 if the numbers cannot be those of a file (overflow). */
+int64_t rankfile_num_frames(const struct rankfile_shape *shape);
+
+#endif

@@ -1,0 +1,88 @@
+#include "core/faults.h"
+
+#ifdef ZTRAIN_FAULTS
+
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const char *const kind_names[] = {"write", "fsync", "rename", "mkdir", "remove", "link", "any"};
+static const struct {
+    const char *name;
+    int code;
+} actions[] = {{"ENOSPC", ENOSPC}, {"EIO", EIO}, {"EACCES", EACCES}, {"EDQUOT", EDQUOT}, {"kill", -1}};
+
+static struct {
+    bool read_environment;
+    int kind;      /* an enum fault_kind; -1: nothing is armed */
+    int64_t at;    /* the call that fails, from 1 */
+    int code;      /* errno, or -1: kill */
+    int64_t count; /* of the armed kind */
+    int64_t total; /* of any kind */
+} faults = {.kind = -1};
+
+bool faults_arm(const char *fault)
+{
+    faults.read_environment = true;
+    faults.kind = -1;
+    faults.count = faults.total = 0;
+    if (!fault)
+        return true;
+    char kind[16], action[16];
+    long long at;
+    if (sscanf(fault, "%15[a-z]:%lld:%15[A-Za-z]", kind, &at, action) != 3 || at < 1)
+        return false;
+    int k = -1, a = -1;
+    for (int i = 0; i < (int)(sizeof kind_names / sizeof kind_names[0]); i++)
+        if (!strcmp(kind, kind_names[i]))
+            k = i;
+    for (int i = 0; i < (int)(sizeof actions / sizeof actions[0]); i++)
+        if (!strcmp(action, actions[i].name))
+            a = i;
+    if (k < 0 || a < 0)
+        return false;
+    faults.kind = k;
+    faults.at = at;
+    faults.code = actions[a].code;
+    return true;
+}
+
+int64_t faults_count(void)
+{
+    return faults.total;
+}
+
+int faults_next(enum fault_kind kind, int fd, const void *data, size_t bytes)
+{
+    if (!faults.read_environment) {
+        const char *fault = getenv("ZTRAIN_FAULT");
+        if (!faults_arm(fault)) {
+            fprintf(stderr, "ztrain: cannot read ZTRAIN_FAULT='%s'; hint: KIND:N:ACTION, such as write:3:ENOSPC\n",
+                    fault);
+            _exit(2);
+        }
+    }
+    faults.total++;
+    if (faults.kind < 0)
+        return 0;
+    bool lasting = faults.code > 0 && faults.count >= faults.at && (kind == FAULT_WRITE || kind == FAULT_FSYNC);
+    if (faults.kind != FAULT_ANY && faults.kind != (int)kind)
+        return lasting ? faults.code : 0;
+    faults.count++;
+    if (faults.count != faults.at)
+        return lasting ? faults.code : 0;
+    if (faults.code > 0)
+        return faults.code;
+    if (kind == FAULT_WRITE && bytes > 1) {
+        ssize_t ignored = write(fd, data, bytes / 2);
+        (void)ignored;
+    }
+    kill(getpid(), SIGKILL);
+    pause();
+    return EINTR;
+}
+
+#else
+/* A build without faults has no code here; a translation unit must not be empty. */
+typedef int faults_are_not_compiled_in;
+#endif

@@ -1,0 +1,100 @@
+/* faults.h: failures on purpose, in test builds only.
+ *
+ * Code that must survive a full disk or a kill makes its system calls through the wrappers below. In a build without
+ * ZTRAIN_FAULTS they are the plain calls. With it, each call first asks faults_next(), which counts it and may say that
+ * it fails, or that the process dies here. What happens is set by the environment or by faults_arm():
+ *
+ *   ZTRAIN_FAULT=KIND:N:ACTION    KIND write, fsync, rename, mkdir, remove, link, or any; N from 1: the Nth such call
+ *                                 ACTION ENOSPC, EIO, EACCES, EDQUOT: that call fails with it, and writes and fsyncs
+ *                                        after it do too (a full disk stays full)
+ *                                        kill: SIGKILL to itself at that call; a write first writes half its bytes
+ *
+ * Counting is not thread-safe: the callers make these calls one at a time. */
+#ifndef ZTRAIN_CORE_FAULTS_H
+#define ZTRAIN_CORE_FAULTS_H
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum fault_kind {
+    FAULT_WRITE,
+    FAULT_FSYNC,
+    FAULT_RENAME,
+    FAULT_MKDIR,
+    FAULT_REMOVE,
+    FAULT_LINK,
+    FAULT_ANY, /* only in faults_arm() */
+};
+
+#ifdef ZTRAIN_FAULTS
+/* Arms one fault ("write:3:ENOSPC") and sets the count to 0; NULL disarms. false: cannot be read. */
+bool faults_arm(const char *fault);
+/* calls counted since faults_arm() */
+int64_t faults_count(void);
+/* 0: go on; else the errno with which this call fails. FAULT_WRITE's caller passes what it is about to write, so that a
+ * kill leaves a torn write behind. */
+int faults_next(enum fault_kind kind, int fd, const void *data, size_t bytes);
+#else
+static inline int faults_next(enum fault_kind kind, int fd, const void *data, size_t bytes)
+{
+    (void)kind, (void)fd, (void)data, (void)bytes;
+    return 0;
+}
+#endif
+
+static inline ssize_t fault_write(int fd, const void *data, size_t bytes)
+{
+    int code = faults_next(FAULT_WRITE, fd, data, bytes);
+    if (code)
+        return errno = code, -1;
+    return write(fd, data, bytes);
+}
+
+static inline int fault_fsync(int fd)
+{
+    int code = faults_next(FAULT_FSYNC, -1, NULL, 0);
+    if (code)
+        return errno = code, -1;
+    return fsync(fd);
+}
+
+/* flags as in renameat2() */
+static inline int fault_rename(const char *from, const char *to, unsigned flags)
+{
+    int code = faults_next(FAULT_RENAME, -1, NULL, 0);
+    if (code)
+        return errno = code, -1;
+    return flags ? renameat2(AT_FDCWD, from, AT_FDCWD, to, flags) : rename(from, to);
+}
+
+static inline int fault_mkdir(const char *path, mode_t mode)
+{
+    int code = faults_next(FAULT_MKDIR, -1, NULL, 0);
+    if (code)
+        return errno = code, -1;
+    return mkdir(path, mode);
+}
+
+/* a file or an empty folder */
+static inline int fault_remove(const char *path)
+{
+    int code = faults_next(FAULT_REMOVE, -1, NULL, 0);
+    if (code)
+        return errno = code, -1;
+    return remove(path);
+}
+
+static inline int fault_symlink(const char *target, const char *path)
+{
+    int code = faults_next(FAULT_LINK, -1, NULL, 0);
+    if (code)
+        return errno = code, -1;
+    return symlink(target, path);
+}
+
+#endif

@@ -1,0 +1,236 @@
+#include "core/fsutil.h"
+
+#include "core/progress.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { COPY_CHUNK = 1 << 20, IO_CHUNK = 8 << 20 /* a tick of progress per so many bytes */ };
+
+enum status fs_join(char out[FS_PATH_MAX], const char *dir, const char *name, enum status code, struct error *err)
+{
+    size_t length = strlen(dir);
+    const char *slash = length > 0 && dir[length - 1] == '/' ? "" : "/";
+    int n = snprintf(out, FS_PATH_MAX, "%s%s%s", dir, slash, name);
+    if (n < 0 || n >= FS_PATH_MAX)
+        return error_set(err, code, "path too long: '%.200s…/%.200s'", dir, name);
+    return STATUS_OK;
+}
+
+bool fs_exists(const char *path)
+{
+    struct stat st;
+    return lstat(path, &st) == 0;
+}
+
+bool fs_is_dir(const char *path)
+{
+    struct stat st;
+    return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
+}
+
+enum status fs_open_read(const char *path, enum status code, int *fd, int64_t *bytes, struct error *err)
+{
+    *fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* O_NONBLOCK: a pipe must not make us wait for a writer */
+    if (*fd < 0)
+        return error_set(err, code, "cannot open '%s': %s", path, strerror(errno));
+    struct stat st;
+    const char *problem = NULL;
+    if (fstat(*fd, &st) != 0)
+        problem = strerror(errno);
+    else if (!S_ISREG(st.st_mode))
+        problem = S_ISDIR(st.st_mode) ? "it is a folder, expected a file" : "it is not a regular file";
+    if (problem) {
+        close(*fd);
+        *fd = -1;
+        return error_set(err, code, "cannot read '%s': %s", path, problem);
+    }
+    if (bytes)
+        *bytes = st.st_size;
+    return STATUS_OK;
+}
+
+enum status fs_pread(int fd, const char *path, void *data, size_t count, int64_t offset, enum status code,
+                     struct error *err)
+{
+    char *out = data;
+    while (count > 0) {
+        ssize_t n = pread(fd, out, count < IO_CHUNK ? count : IO_CHUNK, offset);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0)
+            return error_set(err, code, "cannot read '%s' at offset %lld: %s", path, (long long)offset,
+                             strerror(errno));
+        if (n == 0)
+            return error_set(err, code, "'%s' is truncated: it ends at offset %lld, %zu more bytes expected", path,
+                             (long long)offset, count);
+        out += n;
+        count -= (size_t)n;
+        offset += n;
+        progress_tick();
+    }
+    return STATUS_OK;
+}
+
+enum status fs_write(int fd, const char *path, const void *data, size_t count, enum status code, struct error *err)
+{
+    const char *in = data;
+    while (count > 0) {
+        ssize_t n = write(fd, in, count < IO_CHUNK ? count : IO_CHUNK);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0)
+            return error_set(err, code, "cannot write '%s': %s", path, strerror(errno));
+        in += n;
+        count -= (size_t)n;
+        progress_tick();
+    }
+    return STATUS_OK;
+}
+
+enum status fs_read_file(const char *path, size_t max_bytes, enum status code, char **data, size_t *size,
+                         struct error *err)
+{
+    *data = NULL;
+    *size = 0;
+    int fd;
+    int64_t bytes;
+    TRY(fs_open_read(path, code, &fd, &bytes, err));
+    enum status status = STATUS_OK;
+    if ((uint64_t)bytes > max_bytes) {
+        status = error_set(err, code, "'%s' has %lld bytes, at most %zu expected", path, (long long)bytes, max_bytes);
+    } else if (!(*data = malloc((size_t)bytes + 1))) {
+        status = error_set(err, STATUS_DEVICE, "out of memory: %lld bytes for '%s'", (long long)bytes, path);
+    } else {
+        status = fs_pread(fd, path, *data, (size_t)bytes, 0, code, err);
+        (*data)[bytes] = '\0';
+        *size = (size_t)bytes;
+    }
+    close(fd);
+    if (status != STATUS_OK) {
+        free(*data);
+        *data = NULL;
+        *size = 0;
+    }
+    return status;
+}
+
+enum status fs_mkdirs(const char *path, enum status code, struct error *err)
+{
+    char partial[FS_PATH_MAX];
+    size_t length = strlen(path);
+    if (length == 0 || length >= sizeof partial)
+        return error_set(err, code, "cannot make folder '%.200s': its name is %s", path, length ? "too long" : "empty");
+    for (size_t i = 1; i <= length; i++) {
+        if (i < length && path[i] != '/')
+            continue;
+        memcpy(partial, path, i);
+        partial[i] = '\0';
+        if (mkdir(partial, 0777) == 0)
+            continue;
+        int reason = errno; /* an existing folder may also answer EROFS or EACCES */
+        if (!fs_is_dir(partial))
+            return error_set(err, code, "cannot make folder '%s': %s", partial, strerror(reason));
+    }
+    return STATUS_OK;
+}
+
+enum status fs_sync_dir(const char *path, enum status code, struct error *err)
+{
+    int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd < 0)
+        return error_set(err, code, "cannot open folder '%s': %s", path, strerror(errno));
+    int result = fsync(fd), reason = errno;
+    close(fd);
+    if (result != 0 && reason != EINVAL && reason != ENOTSUP) /* some file systems cannot sync a folder */
+        return error_set(err, code, "cannot sync folder '%s': %s", path, strerror(reason));
+    return STATUS_OK;
+}
+
+/* The folder that `path` lies in. */
+static void parent_of(const char *path, char out[FS_PATH_MAX])
+{
+    const char *slash = strrchr(path, '/');
+    if (!slash)
+        snprintf(out, FS_PATH_MAX, ".");
+    else
+        snprintf(out, FS_PATH_MAX, "%.*s", slash == path ? 1 : (int)(slash - path), path);
+}
+
+/* A file under a temporary name, published by temporary_finish(). */
+struct temporary {
+    int fd;
+    char name[FS_PATH_MAX + 32];
+};
+
+static enum status temporary_open(struct temporary *temporary, const char *path, enum status code, struct error *err)
+{
+    if (strlen(path) >= FS_PATH_MAX)
+        return error_set(err, code, "path too long: '%.200s…'", path);
+    snprintf(temporary->name, sizeof temporary->name, "%s.tmp-%ld", path, (long)getpid());
+    temporary->fd = open(temporary->name, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    if (temporary->fd < 0)
+        return error_set(err, code, "cannot create '%s': %s", temporary->name, strerror(errno));
+    return STATUS_OK;
+}
+
+/* Publishes it as `path` if `status` is STATUS_OK so far, else removes it. Returns what came of it. */
+static enum status temporary_finish(struct temporary *temporary, const char *path, enum status status, enum status code,
+                                    struct error *err)
+{
+    if (status == STATUS_OK && fsync(temporary->fd) != 0)
+        status = error_set(err, code, "cannot sync '%s': %s", temporary->name, strerror(errno));
+    if (close(temporary->fd) != 0 && status == STATUS_OK)
+        status = error_set(err, code, "cannot close '%s': %s", temporary->name, strerror(errno));
+    if (status == STATUS_OK && rename(temporary->name, path) != 0)
+        status = error_set(err, code, "cannot rename '%s' to '%s': %s", temporary->name, path, strerror(errno));
+    if (status != STATUS_OK) {
+        unlink(temporary->name);
+        return status;
+    }
+    char parent[FS_PATH_MAX];
+    parent_of(path, parent);
+    return fs_sync_dir(parent, code, err);
+}
+
+enum status fs_write_file(const char *path, const void *data, size_t size, enum status code, struct error *err)
+{
+    struct temporary temporary;
+    TRY(temporary_open(&temporary, path, code, err));
+    enum status status = fs_write(temporary.fd, temporary.name, data, size, code, err);
+    return temporary_finish(&temporary, path, status, code, err);
+}
+
+enum status fs_copy_file(const char *from, const char *to, enum status code, int64_t *bytes, struct error *err)
+{
+    int in;
+    int64_t total;
+    TRY(fs_open_read(from, code, &in, &total, err));
+    struct temporary temporary;
+    char *chunk = NULL;
+    enum status status = temporary_open(&temporary, to, code, err);
+    if (status != STATUS_OK) {
+        close(in);
+        return status;
+    }
+    chunk = malloc(COPY_CHUNK);
+    if (!chunk)
+        status = error_set(err, STATUS_DEVICE, "out of memory: %d bytes to copy '%s'", COPY_CHUNK, from);
+    for (int64_t done = 0; status == STATUS_OK && done < total;) {
+        size_t count = total - done < COPY_CHUNK ? (size_t)(total - done) : (size_t)COPY_CHUNK;
+        status = fs_pread(in, from, chunk, count, done, code, err);
+        if (status == STATUS_OK)
+            status = fs_write(temporary.fd, temporary.name, chunk, count, code, err);
+        done += (int64_t)count;
+    }
+    free(chunk);
+    close(in);
+    if (bytes)
+        *bytes = total;
+    return temporary_finish(&temporary, to, status, code, err);
+}

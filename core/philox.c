@@ -1,0 +1,153 @@
+/* philox.c: Philox4x32-10 and a standard normal stream on top of it.
+ *
+ * The normal values must have the same bits on every machine, at every vector width: so logarithm, sine and cosine are
+ * polynomials of our own, made of IEEE additions, multiplications, divisions and square roots only (no libm), and the
+ * compiler must not contract a multiplication and an addition into an FMA (it does not with -std=c11 in gcc; clang is
+ * told below). The loops run over LANES counters at once in a form that compilers vectorise.
+ *
+ *     block b of a stream = Philox(key = seed, counter = (b, stream)) = 4 words = elements 4b … 4b+3:
+ *     words 0, 1 -> radius and angle of elements 4b, 4b+1; words 2, 3 -> those of 4b+2, 4b+3 */
+#include "core/philox.h"
+
+#include <math.h>
+#include <string.h>
+
+#ifdef __clang__
+#pragma STDC FP_CONTRACT OFF
+#endif
+
+enum { ROUNDS = 10, LANES = 64 /* blocks computed together: 256 elements */ };
+
+static const uint32_t MULTIPLIER_0 = 0xd2511f53u, MULTIPLIER_1 = 0xcd9e8d57u;
+static const uint32_t WEYL_0 = 0x9e3779b9u, WEYL_1 = 0xbb67ae85u;
+
+/* One round in place: x = (hi(M1·x2) ^ x1 ^ k0, lo(M1·x2), hi(M0·x0) ^ x3 ^ k1, lo(M0·x0)). */
+static inline void philox_round(uint32_t *x0, uint32_t *x1, uint32_t *x2, uint32_t *x3, uint32_t k0, uint32_t k1)
+{
+    uint64_t p0 = (uint64_t)MULTIPLIER_0 * *x0, p1 = (uint64_t)MULTIPLIER_1 * *x2;
+    uint32_t y0 = (uint32_t)(p1 >> 32) ^ *x1 ^ k0, y2 = (uint32_t)(p0 >> 32) ^ *x3 ^ k1;
+    *x1 = (uint32_t)p1;
+    *x3 = (uint32_t)p0;
+    *x0 = y0;
+    *x2 = y2;
+}
+
+void philox4x32(const uint32_t key[2], const uint32_t counter[4], uint32_t out[4])
+{
+    uint32_t x0 = counter[0], x1 = counter[1], x2 = counter[2], x3 = counter[3], k0 = key[0], k1 = key[1];
+    for (int round = 0; round < ROUNDS; round++) {
+        philox_round(&x0, &x1, &x2, &x3, k0, k1);
+        k0 += WEYL_0;
+        k1 += WEYL_1;
+    }
+    out[0] = x0;
+    out[1] = x1;
+    out[2] = x2;
+    out[3] = x3;
+}
+
+uint64_t philox_u64(uint64_t seed, uint64_t stream, uint64_t index)
+{
+    const uint32_t key[2] = {(uint32_t)seed, (uint32_t)(seed >> 32)};
+    const uint32_t counter[4] = {(uint32_t)index, (uint32_t)(index >> 32), (uint32_t)stream, (uint32_t)(stream >> 32)};
+    uint32_t out[4];
+    philox4x32(key, counter, out);
+    return (uint64_t)out[1] << 32 | out[0];
+}
+
+static inline float float_of_bits(uint32_t bits)
+{
+    float f;
+    memcpy(&f, &bits, sizeof f);
+    return f;
+}
+
+static inline uint32_t bits_of_float(float f)
+{
+    uint32_t bits;
+    memcpy(&bits, &f, sizeof bits);
+    return bits;
+}
+
+/* sqrt(-2 ln u) with u = (w / 2 + 1/2) / 2^31 in (0, 1]. ln: u = m · 2^e with m in [sqrt(1/2), sqrt(2)), and
+ * ln m = 2 artanh(s), s = (m - 1) / (m + 1), as its series up to s^9 (what is left out is below 1e-8). */
+static inline float radius(uint32_t w)
+{
+    float u = (float)(int32_t)(w >> 1) * 0x1p-31f + 0x1p-32f;
+    uint32_t bits = bits_of_float(u);
+    int32_t e = (int32_t)(bits - 0x3f3504f3u) >> 23;
+    float m = float_of_bits(bits - ((uint32_t)e << 23));
+    float s = (m - 1.0f) / (m + 1.0f), z = s * s;
+    float series = 1.0f + z * (1.0f / 3 + z * (1.0f / 5 + z * (1.0f / 7 + z * (1.0f / 9))));
+    float ln = (float)e * 0.693147181f + 2.0f * s * series;
+    return sqrtf(-2.0f * ln);
+}
+
+/* cos and sin of w / 2^32 turns: the nearest multiple of a quarter turn, and Taylor series over ±π/4. */
+static inline void cos_sin(uint32_t w, float *cosine, float *sine)
+{
+    uint32_t quadrant = (w + 0x20000000u) >> 30;
+    float a = (float)(int32_t)(w - (quadrant << 30)) * 1.46291808e-9f; /* 2π / 2^32 */
+    float z = a * a;
+    float s = a * (1.0f + z * (-1.0f / 6 + z * (1.0f / 120 + z * (-1.0f / 5040 + z * (1.0f / 362880)))));
+    float c = 1.0f + z * (-0.5f + z * (1.0f / 24 + z * (-1.0f / 720 + z * (1.0f / 40320 + z * (-1.0f / 3628800)))));
+    uint32_t sb = bits_of_float(s), cb = bits_of_float(c);
+    uint32_t swap = 0u - (quadrant & 1u); /* all ones in odd quadrants */
+    uint32_t cos_bits = (cb & ~swap) | (sb & swap), sin_bits = (sb & ~swap) | (cb & swap);
+    *cosine = float_of_bits(cos_bits ^ (((quadrant + 1) & 2u) << 30));
+    *sine = float_of_bits(sin_bits ^ ((quadrant & 2u) << 30));
+}
+
+/* out (4 · LANES) = the elements of blocks first … first + LANES - 1 */
+static void normal_blocks(uint64_t seed, uint64_t stream, uint64_t first, float out[4 * LANES])
+{
+    uint32_t x0[LANES], x1[LANES], x2[LANES], x3[LANES];
+    uint32_t k0 = (uint32_t)seed, k1 = (uint32_t)(seed >> 32);
+    for (int i = 0; i < LANES; i++) {
+        uint64_t block = first + (uint64_t)i;
+        x0[i] = (uint32_t)block;
+        x1[i] = (uint32_t)(block >> 32);
+        x2[i] = (uint32_t)stream;
+        x3[i] = (uint32_t)(stream >> 32);
+    }
+#pragma omp simd
+    for (int i = 0; i < LANES; i++) {
+        uint32_t a = x0[i], b = x1[i], c = x2[i], d = x3[i];
+        for (int round = 0; round < ROUNDS; round++)
+            philox_round(&a, &b, &c, &d, k0 + (uint32_t)round * WEYL_0, k1 + (uint32_t)round * WEYL_1);
+        x0[i] = a;
+        x1[i] = b;
+        x2[i] = c;
+        x3[i] = d;
+    }
+#pragma omp simd
+    for (int i = 0; i < LANES; i++) {
+        float r0 = radius(x0[i]), r1 = radius(x2[i]), c0, s0, c1, s1;
+        cos_sin(x1[i], &c0, &s0);
+        cos_sin(x3[i], &c1, &s1);
+        out[4 * i] = r0 * c0;
+        out[4 * i + 1] = r0 * s0;
+        out[4 * i + 2] = r1 * c1;
+        out[4 * i + 3] = r1 * s1;
+    }
+}
+
+void philox_normal(uint64_t seed, uint64_t stream, int64_t first, int64_t count, float *out)
+{
+    while (count > 0) {
+        uint64_t block = (uint64_t)first / 4;
+        int64_t skip = first % 4, n = 4 * LANES - skip;
+        if (n > count)
+            n = count;
+        if (n == 4 * LANES) {
+            normal_blocks(seed, stream, block, out);
+        } else {
+            float part[4 * LANES];
+            normal_blocks(seed, stream, block, part);
+            memcpy(out, part + skip, (size_t)n * sizeof *out);
+        }
+        first += n;
+        out += n;
+        count -= n;
+    }
+}

@@ -1,0 +1,295 @@
+/* tensors.c: the rules that turn a model description into the tensor table.
+ *
+ * One rule is one tensor of a unit: its name after the block's prefix, its shape in letters, when it is there, how it
+ * starts. The rules stand in the order of the flat range; a family has three lists: embedding, block, head. */
+#include "core/tensors.h"
+
+#include "core/philox.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum dim { DIM_1, DIM_V, DIM_P, DIM_C, DIM_3C, DIM_HD /* H·D */, DIM_KVD /* KV·D */, DIM_D, DIM_F };
+
+enum presence { ALWAYS, WITH_QKV_BIAS, WITH_O_BIAS, WITH_MLP_BIAS, WITH_QK_NORM, UNTIED };
+
+struct tensor_rule {
+    enum tensor_role role;
+    const char *name;
+    enum dim rows, columns; /* columns DIM_1: one dimension */
+    enum presence presence;
+    enum tensor_init init;
+    bool residual; /* its output is added to the residual stream: scale_residual_init applies */
+    bool joined;   /* follows the tensor before it without a gap: a fused group */
+};
+
+struct unit_rules {
+    const struct tensor_rule *rules;
+    int count;
+};
+
+struct family_rules {
+    const char *block_prefix; /* with the block's number */
+    struct unit_rules embedding, block, head;
+};
+
+static const struct tensor_rule GPT2_EMBEDDING[] = {
+    {.role = ROLE_WTE, .name = "transformer.wte.weight", .rows = DIM_V, .columns = DIM_C, .init = INIT_NORMAL},
+    {.role = ROLE_WPE, .name = "transformer.wpe.weight", .rows = DIM_P, .columns = DIM_C, .init = INIT_NORMAL},
+};
+
+static const struct tensor_rule GPT2_BLOCK[] = {
+    {.role = ROLE_NORM1_W, .name = "ln_1.weight", .rows = DIM_C, .init = INIT_ONE},
+    {.role = ROLE_NORM1_B, .name = "ln_1.bias", .rows = DIM_C},
+    {.role = ROLE_QKV_W, .name = "attn.c_attn.weight", .rows = DIM_C, .columns = DIM_3C, .init = INIT_NORMAL},
+    {.role = ROLE_QKV_B, .name = "attn.c_attn.bias", .rows = DIM_3C},
+    {.role = ROLE_O_W,
+     .name = "attn.c_proj.weight",
+     .rows = DIM_C,
+     .columns = DIM_C,
+     .init = INIT_NORMAL,
+     .residual = true},
+    {.role = ROLE_O_B, .name = "attn.c_proj.bias", .rows = DIM_C},
+    {.role = ROLE_NORM2_W, .name = "ln_2.weight", .rows = DIM_C, .init = INIT_ONE},
+    {.role = ROLE_NORM2_B, .name = "ln_2.bias", .rows = DIM_C},
+    {.role = ROLE_UP_W, .name = "mlp.c_fc.weight", .rows = DIM_C, .columns = DIM_F, .init = INIT_NORMAL},
+    {.role = ROLE_UP_B, .name = "mlp.c_fc.bias", .rows = DIM_F},
+    {.role = ROLE_DOWN_W,
+     .name = "mlp.c_proj.weight",
+     .rows = DIM_F,
+     .columns = DIM_C,
+     .init = INIT_NORMAL,
+     .residual = true},
+    {.role = ROLE_DOWN_B, .name = "mlp.c_proj.bias", .rows = DIM_C},
+};
+
+static const struct tensor_rule GPT2_HEAD[] = {
+    {.role = ROLE_FINAL_NORM_W, .name = "transformer.ln_f.weight", .rows = DIM_C, .init = INIT_ONE},
+    {.role = ROLE_FINAL_NORM_B, .name = "transformer.ln_f.bias", .rows = DIM_C},
+    {.role = ROLE_LM_HEAD,
+     .name = "lm_head.weight",
+     .rows = DIM_V,
+     .columns = DIM_C,
+     .presence = UNTIED,
+     .init = INIT_NORMAL},
+};
+
+static const struct tensor_rule LLAMA_EMBEDDING[] = {
+    {.role = ROLE_WTE, .name = "model.embed_tokens.weight", .rows = DIM_V, .columns = DIM_C, .init = INIT_NORMAL},
+};
+
+static const struct tensor_rule LLAMA_BLOCK[] = {
+    {.role = ROLE_NORM1_W, .name = "input_layernorm.weight", .rows = DIM_C, .init = INIT_ONE},
+    {.role = ROLE_Q_W, .name = "self_attn.q_proj.weight", .rows = DIM_HD, .columns = DIM_C, .init = INIT_NORMAL},
+    {.role = ROLE_K_W,
+     .name = "self_attn.k_proj.weight",
+     .rows = DIM_KVD,
+     .columns = DIM_C,
+     .init = INIT_NORMAL,
+     .joined = true},
+    {.role = ROLE_V_W,
+     .name = "self_attn.v_proj.weight",
+     .rows = DIM_KVD,
+     .columns = DIM_C,
+     .init = INIT_NORMAL,
+     .joined = true},
+    {.role = ROLE_Q_B, .name = "self_attn.q_proj.bias", .rows = DIM_HD, .presence = WITH_QKV_BIAS},
+    {.role = ROLE_K_B, .name = "self_attn.k_proj.bias", .rows = DIM_KVD, .presence = WITH_QKV_BIAS, .joined = true},
+    {.role = ROLE_V_B, .name = "self_attn.v_proj.bias", .rows = DIM_KVD, .presence = WITH_QKV_BIAS, .joined = true},
+    {.role = ROLE_Q_NORM, .name = "self_attn.q_norm.weight", .rows = DIM_D, .presence = WITH_QK_NORM, .init = INIT_ONE},
+    {.role = ROLE_K_NORM, .name = "self_attn.k_norm.weight", .rows = DIM_D, .presence = WITH_QK_NORM, .init = INIT_ONE},
+    {.role = ROLE_O_W,
+     .name = "self_attn.o_proj.weight",
+     .rows = DIM_C,
+     .columns = DIM_HD,
+     .init = INIT_NORMAL,
+     .residual = true},
+    {.role = ROLE_O_B, .name = "self_attn.o_proj.bias", .rows = DIM_C, .presence = WITH_O_BIAS},
+    {.role = ROLE_NORM2_W, .name = "post_attention_layernorm.weight", .rows = DIM_C, .init = INIT_ONE},
+    {.role = ROLE_GATE_W, .name = "mlp.gate_proj.weight", .rows = DIM_F, .columns = DIM_C, .init = INIT_NORMAL},
+    {.role = ROLE_UP_W,
+     .name = "mlp.up_proj.weight",
+     .rows = DIM_F,
+     .columns = DIM_C,
+     .init = INIT_NORMAL,
+     .joined = true},
+    {.role = ROLE_GATE_B, .name = "mlp.gate_proj.bias", .rows = DIM_F, .presence = WITH_MLP_BIAS},
+    {.role = ROLE_UP_B, .name = "mlp.up_proj.bias", .rows = DIM_F, .presence = WITH_MLP_BIAS, .joined = true},
+    {.role = ROLE_DOWN_W,
+     .name = "mlp.down_proj.weight",
+     .rows = DIM_C,
+     .columns = DIM_F,
+     .init = INIT_NORMAL,
+     .residual = true},
+    {.role = ROLE_DOWN_B, .name = "mlp.down_proj.bias", .rows = DIM_C, .presence = WITH_MLP_BIAS},
+};
+
+static const struct tensor_rule LLAMA_HEAD[] = {
+    {.role = ROLE_FINAL_NORM_W, .name = "model.norm.weight", .rows = DIM_C, .init = INIT_ONE},
+    {.role = ROLE_LM_HEAD,
+     .name = "lm_head.weight",
+     .rows = DIM_V,
+     .columns = DIM_C,
+     .presence = UNTIED,
+     .init = INIT_NORMAL},
+};
+
+#define RULES(list)          \
+    {                        \
+        list, COUNT_OF(list) \
+    }
+static const struct family_rules GPT2_RULES = {"transformer.h.%d.", RULES(GPT2_EMBEDDING), RULES(GPT2_BLOCK),
+                                               RULES(GPT2_HEAD)};
+static const struct family_rules LLAMA_RULES = {"model.layers.%d.", RULES(LLAMA_EMBEDDING), RULES(LLAMA_BLOCK),
+                                                RULES(LLAMA_HEAD)};
+
+static const struct family_rules *rules_of(enum model_family family)
+{
+    return family == FAMILY_GPT2 ? &GPT2_RULES : &LLAMA_RULES;
+}
+
+static int64_t dim_value(const struct model_desc *desc, enum dim dim)
+{
+    switch (dim) {
+    case DIM_1: return 1;
+    case DIM_V: return desc->vocab_size;
+    case DIM_P: return desc->max_positions;
+    case DIM_C: return desc->hidden_size;
+    case DIM_3C: return 3 * desc->hidden_size;
+    case DIM_HD: return desc->num_heads * desc->head_dim;
+    case DIM_KVD: return desc->num_kv_heads * desc->head_dim;
+    case DIM_D: return desc->head_dim;
+    case DIM_F: return desc->intermediate_size;
+    }
+    BUG("dimension %d", (int)dim);
+}
+
+static bool is_present(const struct model_desc *desc, enum presence presence)
+{
+    switch (presence) {
+    case ALWAYS: return true;
+    case WITH_QKV_BIAS: return desc->qkv_bias;
+    case WITH_O_BIAS: return desc->o_bias;
+    case WITH_MLP_BIAS: return desc->mlp_bias;
+    case WITH_QK_NORM: return desc->qk_norm;
+    case UNTIED: return !desc->tied;
+    }
+    BUG("presence %d", (int)presence);
+}
+
+/* Appends a unit and its tensors to the table, which has room for them. */
+static void add_unit(struct tensor_table *table, const struct model_desc *desc, const char *unit_name,
+                     const char *prefix, struct unit_rules rules)
+{
+    struct unit_info *unit = &table->units[table->num_units];
+    snprintf(unit->name, sizeof unit->name, "%s", unit_name);
+    unit->first_tensor = table->num_tensors;
+    int64_t end = 0;
+    for (int i = 0; i < rules.count; i++) {
+        const struct tensor_rule *rule = &rules.rules[i];
+        if (!is_present(desc, rule->presence))
+            continue;
+        struct tensor_info *tensor = &table->tensors[table->num_tensors++];
+        int n = snprintf(tensor->name, sizeof tensor->name, "%s%s", prefix, rule->name);
+        ASSERT(n > 0 && n < (int)sizeof tensor->name);
+        tensor->role = rule->role;
+        tensor->unit = table->num_units;
+        tensor->ndim = rule->columns == DIM_1 ? 1 : 2;
+        tensor->shape[0] = dim_value(desc, rule->rows);
+        tensor->shape[1] = dim_value(desc, rule->columns);
+        tensor->numel = tensor->shape[0] * tensor->shape[1];
+        tensor->offset = rule->joined ? end : (end + TENSOR_ALIGN - 1) / TENSOR_ALIGN * TENSOR_ALIGN;
+        tensor->init = rule->init;
+        tensor->init_std = rule->init == INIT_NORMAL ? desc->initializer_range : 0;
+        if (rule->residual && desc->scale_residual_init)
+            tensor->init_std /= sqrt(2.0 * (double)desc->num_layers);
+        tensor->zero_row = rule->role == ROLE_WTE ? desc->padding_token : -1;
+        end = tensor->offset + tensor->numel;
+        table->num_params += tensor->numel;
+        unit->num_tensors++;
+    }
+    unit->numel = end;
+    table->num_units++;
+}
+
+enum status tensor_table_build(const struct model_desc *desc, struct tensor_table *table, struct error *err)
+{
+    memset(table, 0, sizeof *table);
+    const struct family_rules *rules = rules_of(desc->family);
+    size_t units = (size_t)desc->num_layers + 2;
+    size_t tensors = (size_t)rules->embedding.count + (size_t)rules->head.count +
+                     (size_t)desc->num_layers * (size_t)rules->block.count;
+    table->units = calloc(units, sizeof *table->units);
+    table->tensors = calloc(tensors, sizeof *table->tensors);
+    if (!table->units || !table->tensors) {
+        tensor_table_release(table);
+        return error_set(err, STATUS_DEVICE, "out of memory: table of %zu tensors", tensors);
+    }
+    add_unit(table, desc, "embedding", "", rules->embedding);
+    for (int layer = 0; layer < desc->num_layers; layer++) {
+        char name[32], prefix[64];
+        snprintf(name, sizeof name, "block %d", layer);
+        snprintf(prefix, sizeof prefix, rules->block_prefix, layer);
+        add_unit(table, desc, name, prefix, rules->block);
+    }
+    add_unit(table, desc, "head", "", rules->head);
+    ASSERT((size_t)table->num_units == units && (size_t)table->num_tensors <= tensors);
+    return STATUS_OK;
+}
+
+void tensor_table_release(struct tensor_table *table)
+{
+    free(table->units);
+    free(table->tensors);
+    memset(table, 0, sizeof *table);
+}
+
+const struct tensor_info *tensor_find(const struct tensor_table *table, int unit, enum tensor_role role)
+{
+    ASSERT(unit >= 0 && unit < table->num_units);
+    const struct tensor_info *tensors = table->tensors + table->units[unit].first_tensor;
+    for (int i = 0; i < table->units[unit].num_tensors; i++)
+        if (tensors[i].role == role)
+            return &tensors[i];
+    return NULL;
+}
+
+const struct tensor_info *tensor_at(const struct tensor_table *table, int unit, int64_t offset)
+{
+    ASSERT(unit >= 0 && unit < table->num_units && offset >= 0);
+    const struct tensor_info *tensors = table->tensors + table->units[unit].first_tensor;
+    for (int i = 0; i < table->units[unit].num_tensors; i++)
+        if (offset < tensors[i].offset + tensors[i].numel)
+            return offset >= tensors[i].offset ? &tensors[i] : NULL;
+    return NULL;
+}
+
+void tensor_init_range(const struct tensor_table *table, int tensor, uint64_t seed, int64_t first, int64_t count,
+                       float *out)
+{
+    ASSERT(tensor >= 0 && tensor < table->num_tensors);
+    const struct tensor_info *info = &table->tensors[tensor];
+    ASSERT(first >= 0 && count >= 0 && first + count <= info->numel);
+    if (info->init != INIT_NORMAL) {
+        for (int64_t i = 0; i < count; i++)
+            out[i] = info->init == INIT_ONE ? 1.0f : 0.0f;
+        return;
+    }
+    /* In pieces that stay in the cache between the generator and the scaling. */
+    const uint64_t stream = 0x696e697400000000u /* "init" */ + (uint64_t)tensor;
+    const float std = (float)info->init_std;
+    for (int64_t done = 0; done < count;) {
+        int64_t n = count - done < 4096 ? count - done : 4096;
+        philox_normal(seed, stream, first + done, n, out + done);
+        for (int64_t i = done; i < done + n; i++)
+            out[i] *= std;
+        done += n;
+    }
+    if (info->zero_row >= 0) {
+        int64_t begin = info->zero_row * info->shape[1], end = begin + info->shape[1];
+        for (int64_t i = begin > first ? begin : first; i < end && i < first + count; i++)
+            out[i - first] = 0.0f;
+    }
+}

@@ -1,0 +1,261 @@
+/* transformer.c: the transformer's life, and the order of its units in a micro-batch.
+ *
+ *     training      embedding, block 1 … L (forward), head (forward and backward), block L … 1 (backward), embedding
+ *     evaluation    embedding, block 1 … L, head
+ *
+ * A micro-batch without tokens takes the same way: units are acquired and gradients handed over in the same order, as
+ * other ranks expect it, but no op runs. Every op goes to the caller's stream; nothing is allocated. */
+#include "gpu/transformer.h"
+#include "gpu/transformer_internal.h"
+
+#include <stdlib.h>
+#include <time.h>
+
+void linear_shapes(const struct model_desc *desc, struct linear_shape *shapes)
+{
+    int64_t C = desc->hidden_size, F = desc->intermediate_size, HD = desc->num_heads * desc->head_dim;
+    int64_t W = HD + 2 * desc->num_kv_heads * desc->head_dim;
+    bool in_out = desc->weights_in_out, one_qkv = desc->family == FAMILY_GPT2, gated = desc->mlp == MLP_SWIGLU;
+    shapes[LINEAR_QKV] =
+        (struct linear_shape){one_qkv ? ROLE_QKV_W : ROLE_Q_W, one_qkv ? ROLE_QKV_B : ROLE_Q_B, W, C, in_out};
+    shapes[LINEAR_O] = (struct linear_shape){ROLE_O_W, ROLE_O_B, C, HD, in_out};
+    shapes[LINEAR_UP] = (struct linear_shape){gated ? ROLE_GATE_W : ROLE_UP_W, gated ? ROLE_GATE_B : ROLE_UP_B,
+                                              gated ? 2 * F : F, C, in_out};
+    shapes[LINEAR_DOWN] = (struct linear_shape){ROLE_DOWN_W, ROLE_DOWN_B, C, F, in_out};
+    /* the token embedding is stored (V, C) in every family; no family has a bias here */
+    shapes[LINEAR_HEAD] =
+        (struct linear_shape){desc->tied ? ROLE_WTE : ROLE_LM_HEAD, ROLE_COUNT, desc->vocab_size, C, false};
+}
+
+double transformer_flops_per_token(const struct model_desc *desc, int64_t seq_length)
+{
+    struct linear_shape shapes[LINEAR_COUNT];
+    linear_shapes(desc, shapes);
+    double parameters = 0;
+    for (int i = 0; i < LINEAR_COUNT; i++) {
+        double times = i == LINEAR_HEAD ? 1 : (double)desc->num_layers;
+        parameters += times * (double)shapes[i].N * (double)shapes[i].K;
+    }
+    double attention = (double)desc->num_layers * (double)(desc->num_heads * desc->head_dim) * (double)seq_length;
+    return 6 * parameters + 6 * attention;
+}
+
+/* Where a role's tensor starts in its unit. All blocks have the same layout, so block 1's counts for all. */
+static void find_tensors(struct transformer *t)
+{
+    int units[] = {0, 1, (int)t->L + 1};
+    for (int role = 0; role < ROLE_COUNT; role++) {
+        t->offset[role] = -1;
+        for (size_t i = 0; i < COUNT_OF(units); i++) {
+            const struct tensor_info *tensor = tensor_find(t->config.table, units[i], (enum tensor_role)role);
+            if (tensor)
+                t->offset[role] = tensor->offset;
+        }
+    }
+}
+
+enum status transformer_new(const struct transformer_config *config, struct device *device,
+                            struct transformer **transformer, struct error *err)
+{
+    const struct model_desc *desc = config->desc;
+    ASSERT(config->table->num_units == desc->num_layers + 2);
+    ASSERT(desc->num_layers > 0 && config->max_tokens > 0 && config->max_seqs > 0 && config->max_seq > 0);
+    ASSERT(config->logit_chunk >= 0 && config->max_seq <= config->max_position);
+    ASSERT(config->max_position <= desc->max_positions);
+    *transformer = NULL;
+    struct transformer *t = calloc(1, sizeof *t);
+    struct block_buffers *blocks = calloc((size_t)desc->num_layers, sizeof *blocks);
+    if (!t || !blocks) {
+        free(t);
+        free(blocks);
+        return error_set(err, STATUS_DEVICE, "out of memory: a transformer of %lld layers",
+                         (long long)desc->num_layers);
+    }
+    t->config = *config;
+    t->device = device;
+    t->ops = device->ops;
+    t->dtype = config->dtype;
+    t->C = desc->hidden_size;
+    t->F = desc->intermediate_size;
+    t->H = desc->num_heads;
+    t->KV = desc->num_kv_heads;
+    t->D = desc->head_dim;
+    t->V = desc->vocab_size;
+    t->L = desc->num_layers;
+    t->W = (t->H + 2 * t->KV) * t->D;
+    t->qk_norm = desc->qk_norm;
+    t->eps = (float)desc->norm_eps;
+    t->blocks = blocks;
+    linear_shapes(desc, t->linears);
+    find_tensors(t);
+    *transformer = t;
+    return STATUS_OK;
+}
+
+void transformer_free(struct transformer *t)
+{
+    if (t)
+        free(t->blocks);
+    free(t);
+}
+
+void transformer_lap(struct transformer *t, double *total)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    double seconds = (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+    if (total)
+        *total += seconds - t->lap_start;
+    t->lap_start = seconds;
+}
+
+void transformer_times(struct transformer *t, double *forward, double *backward)
+{
+    *forward = t->forward_seconds;
+    *backward = t->backward_seconds;
+    t->forward_seconds = t->backward_seconds = 0;
+}
+
+enum status unit_acquire(const struct pass *pass, struct unit *unit, int index, enum param_pass kind)
+{
+    *unit = (struct unit){.index = index, .kind = kind};
+    const struct param_verbs *verbs = pass->verbs;
+    return verbs->acquire(verbs->self, index, kind, pass->stream, &unit->params, pass->err);
+}
+
+void unit_release(const struct pass *pass, const struct unit *unit)
+{
+    pass->verbs->release(pass->verbs->self, unit->index, unit->kind, pass->stream);
+}
+
+enum status unit_grads(const struct pass *pass, struct unit *unit)
+{
+    const struct param_verbs *verbs = pass->verbs;
+    TRY(verbs->grads(verbs->self, unit->index, pass->stream, &unit->grads, &unit->accumulate, pass->err));
+    if (pass->M == 0 && !unit->accumulate) {
+        int64_t elements = pass->transformer->config.table->units[unit->index].numel;
+        stream_fill_zero(pass->stream, unit->grads, (size_t)elements * sizeof(float));
+    }
+    return STATUS_OK;
+}
+
+enum status unit_ready(const struct pass *pass, const struct unit *unit)
+{
+    return pass->verbs->grads_ready(pass->verbs->self, unit->index, pass->stream, pass->err);
+}
+
+const void *unit_param(const struct transformer *t, const struct unit *unit, enum tensor_role role)
+{
+    if (role == ROLE_COUNT || t->offset[role] < 0)
+        return NULL;
+    return (const char *)unit->params + (size_t)t->offset[role] * dtype_size(t->dtype);
+}
+
+float *unit_grad(const struct transformer *t, const struct unit *unit, enum tensor_role role)
+{
+    return role == ROLE_COUNT || t->offset[role] < 0 ? NULL : unit->grads + t->offset[role];
+}
+
+/* Copies the batch's arrays to the device, in stream order. */
+static void pass_start(struct pass *pass, const struct batch *batch)
+{
+    const struct transformer *t = pass->transformer;
+    ASSERT(batch->num_tokens >= 0 && batch->num_tokens <= t->config.max_tokens);
+    ASSERT(batch->num_seqs <= t->config.max_seqs && batch->max_seq <= t->config.max_seq);
+    pass->M = batch->num_tokens;
+    pass->batch = *batch;
+    pass->batch.tokens = t->tokens;
+    pass->batch.targets = t->targets;
+    pass->batch.positions = t->positions;
+    pass->batch.seq_start = t->seq_start;
+    if (pass->M == 0)
+        return;
+    size_t bytes = (size_t)pass->M * sizeof(int32_t);
+    stream_copy(pass->stream, t->tokens, batch->tokens, bytes);
+    stream_copy(pass->stream, t->targets, batch->targets, bytes);
+    stream_copy(pass->stream, t->positions, batch->positions, bytes);
+    stream_copy(pass->stream, t->seq_start, batch->seq_start, ((size_t)batch->num_seqs + 1) * sizeof(int32_t));
+}
+
+static enum status embedding_forward(const struct pass *pass, enum param_pass kind)
+{
+    const struct transformer *t = pass->transformer;
+    struct unit unit;
+    TRY(unit_acquire(pass, &unit, 0, kind));
+    if (pass->M > 0) {
+        t->ops->embedding_fwd(pass->stream, &(struct embedding_fwd_args){
+                                                .dtype = t->dtype,
+                                                .M = pass->M,
+                                                .C = t->C,
+                                                .out = t->blocks[0].res1,
+                                                .tokens = pass->batch.tokens,
+                                                .positions = pass->batch.positions,
+                                                .wte = unit_param(t, &unit, ROLE_WTE),
+                                                .wpe = unit_param(t, &unit, ROLE_WPE),
+                                            });
+    }
+    unit_release(pass, &unit);
+    return STATUS_OK;
+}
+
+/* A tied head has written wte's gradient already. Needs no parameters. */
+static enum status embedding_backward(const struct pass *pass)
+{
+    const struct transformer *t = pass->transformer;
+    struct unit unit = {.index = 0, .kind = PASS_BACKWARD};
+    TRY(unit_grads(pass, &unit));
+    if (pass->M > 0) {
+        t->ops->embedding_bwd(pass->stream, &(struct embedding_bwd_args){
+                                                .dtype = t->dtype,
+                                                .M = pass->M,
+                                                .C = t->C,
+                                                .V = t->V,
+                                                .P = t->config.desc->max_positions,
+                                                .dwte = unit_grad(t, &unit, ROLE_WTE),
+                                                .dwpe = unit_grad(t, &unit, ROLE_WPE),
+                                                .accumulate_wte = unit.accumulate || t->config.desc->tied,
+                                                .accumulate_wpe = unit.accumulate,
+                                                .dout = t->dres,
+                                                .tokens = pass->batch.tokens,
+                                                .positions = pass->batch.positions,
+                                            });
+    }
+    return unit_ready(pass, &unit);
+}
+
+/* The part that training and evaluation share: up to the last block's res2 and delta. */
+static enum status body_forward(const struct pass *pass, enum param_pass kind)
+{
+    TRY(embedding_forward(pass, kind));
+    for (int64_t block = 0; block < pass->transformer->L; block++)
+        TRY(block_forward(pass, block, kind));
+    return STATUS_OK;
+}
+
+enum status transformer_train(struct transformer *t, const struct batch *batch, float grad_scale,
+                              const struct param_verbs *verbs, struct stream *stream, double *loss_sum,
+                              struct error *err)
+{
+    ASSERT(t->config.training);
+    struct pass pass = {
+        .transformer = t, .verbs = verbs, .stream = stream, .err = err, .grad_scale = grad_scale, .loss_sum = loss_sum};
+    transformer_lap(t, NULL);
+    pass_start(&pass, batch);
+    TRY(body_forward(&pass, PASS_FORWARD));
+    transformer_lap(t, &t->forward_seconds);
+    TRY(head_train(&pass));
+    for (int64_t block = t->L - 1; block >= 0; block--)
+        TRY(block_backward(&pass, block));
+    TRY(embedding_backward(&pass));
+    transformer_lap(t, &t->backward_seconds);
+    return STATUS_OK;
+}
+
+enum status transformer_evaluate(struct transformer *t, const struct batch *batch, const struct param_verbs *verbs,
+                                 struct stream *stream, double *loss_sum, struct error *err)
+{
+    struct pass pass = {.transformer = t, .verbs = verbs, .stream = stream, .err = err, .loss_sum = loss_sum};
+    pass_start(&pass, batch);
+    TRY(body_forward(&pass, PASS_EVALUATION));
+    return head_evaluate(&pass);
+}

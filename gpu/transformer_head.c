@@ -1,0 +1,186 @@
+/* transformer_head.c: final norm, logits and loss.
+ *
+ * Logits exist for `chunk` rows at a time, in fp32. A training step goes through a chunk at once:
+ *
+ *     final_norm rows ─► logits ─► loss, dlogits in place ─► gradient of the head's matrix (adds up over chunks)
+ *                                                       └──► gradient of the rows, over final_norm's rows
+ *
+ * so the head's parameters are used, and acquired, once. A tied head multiplies with unit 0's token embedding, which
+ * is held together with the head; the head writes that gradient first, the embedding adds to it last. */
+#include "gpu/transformer_internal.h"
+
+/* The units of the head: `norm` has the final norm; `matrix` points to the one that has the head's matrix. */
+struct head_units {
+    struct unit norm, embedding;
+    struct unit *matrix;
+};
+
+static enum status head_acquire(const struct pass *pass, struct head_units *units, enum param_pass kind)
+{
+    const struct transformer *t = pass->transformer;
+    TRY(unit_acquire(pass, &units->norm, (int)t->L + 1, kind));
+    units->matrix = &units->norm;
+    if (t->config.desc->tied) {
+        TRY(unit_acquire(pass, &units->embedding, 0, kind));
+        units->matrix = &units->embedding;
+    }
+    return STATUS_OK;
+}
+
+static void head_release(const struct pass *pass, const struct head_units *units)
+{
+    if (units->matrix == &units->embedding)
+        unit_release(pass, &units->embedding);
+    unit_release(pass, &units->norm);
+}
+
+/* final_res = res2 of the last block + delta; final_norm = norm(final_res) */
+static void final_norm_forward(const struct pass *pass, const struct unit *unit)
+{
+    const struct transformer *t = pass->transformer;
+    t->ops->norm_fwd(pass->stream, &(struct norm_fwd_args){
+                                       .dtype = t->dtype,
+                                       .kind = t->config.desc->norm,
+                                       .M = pass->M,
+                                       .C = t->C,
+                                       .eps = t->eps,
+                                       .y = t->final_norm,
+                                       .x_out = t->final_res,
+                                       .x = t->blocks[t->L - 1].res2,
+                                       .delta = t->delta,
+                                       .weight = unit_param(t, unit, ROLE_FINAL_NORM_W),
+                                       .bias = unit_param(t, unit, ROLE_FINAL_NORM_B),
+                                       .mean = t->final_mean,
+                                       .rstd = t->final_rstd,
+                                   });
+}
+
+/* dres = gradient of final_res, from final_norm's gradient, which lies in its place */
+static void final_norm_backward(const struct pass *pass, const struct unit *unit)
+{
+    const struct transformer *t = pass->transformer;
+    t->ops->norm_bwd(pass->stream, &(struct norm_bwd_args){
+                                       .dtype = t->dtype,
+                                       .kind = t->config.desc->norm,
+                                       .M = pass->M,
+                                       .C = t->C,
+                                       .dx = t->dres,
+                                       .dy = t->final_norm,
+                                       .x = t->final_res,
+                                       .weight = unit_param(t, unit, ROLE_FINAL_NORM_W),
+                                       .mean = t->final_mean,
+                                       .rstd = t->final_rstd,
+                                       .dweight = unit_grad(t, unit, ROLE_FINAL_NORM_W),
+                                       .dbias = unit_grad(t, unit, ROLE_FINAL_NORM_B),
+                                       .accumulate = unit->accumulate,
+                                   });
+}
+
+/* Elements of dt between rows of dlogits, which lie over the fp32 logits. */
+static int64_t ld_dlogits(const struct transformer *t)
+{
+    return t->ld_logits * (int64_t)(sizeof(float) / dtype_size(t->dtype));
+}
+
+/* Logits of rows [first, first + rows), and their loss; with `gradient`, dlogits over them. */
+static void chunk_forward(const struct pass *pass, const struct unit *unit, int64_t first, int64_t rows, bool gradient)
+{
+    const struct transformer *t = pass->transformer;
+    const struct linear_shape *head = &t->linears[LINEAR_HEAD];
+    t->ops->linear_fwd(pass->stream, &(struct linear_fwd_args){
+                                         .dtype = t->dtype,
+                                         .y_dtype = DTYPE_F32,
+                                         .weights_in_out = head->in_out,
+                                         .M = rows,
+                                         .N = head->N,
+                                         .K = head->K,
+                                         .y = t->logits,
+                                         .ld_y = t->ld_logits,
+                                         .x = row_at(t, t->final_norm, first, t->C),
+                                         .w = unit_param(t, unit, head->weight),
+                                     });
+    t->ops->cross_entropy(pass->stream, &(struct cross_entropy_args){
+                                            .dtype = t->dtype,
+                                            .logits_dtype = DTYPE_F32,
+                                            .M = rows,
+                                            .V = t->V,
+                                            .ld_logits = t->ld_logits,
+                                            .ld_dlogits = ld_dlogits(t),
+                                            .logits = t->logits,
+                                            .dlogits = gradient ? t->logits : NULL,
+                                            .targets = pass->batch.targets + first,
+                                            .scale = pass->grad_scale,
+                                            .loss_sum = pass->loss_sum,
+                                        });
+}
+
+static void chunk_backward(const struct pass *pass, const struct unit *unit, int64_t first, int64_t rows)
+{
+    const struct transformer *t = pass->transformer;
+    const struct linear_shape *head = &t->linears[LINEAR_HEAD];
+    void *normed = row_at(t, t->final_norm, first, t->C);
+    t->ops->linear_bwd_weight(pass->stream, &(struct linear_bwd_weight_args){
+                                                .dtype = t->dtype,
+                                                .weights_in_out = head->in_out,
+                                                .M = rows,
+                                                .N = head->N,
+                                                .K = head->K,
+                                                .dw = unit_grad(t, unit, head->weight),
+                                                .dy = t->logits,
+                                                .ld_dy = ld_dlogits(t),
+                                                .x = normed,
+                                                .accumulate = unit->accumulate || first > 0,
+                                            });
+    t->ops->linear_bwd_input(pass->stream, &(struct linear_bwd_input_args){
+                                               .dtype = t->dtype,
+                                               .weights_in_out = head->in_out,
+                                               .M = rows,
+                                               .N = head->N,
+                                               .K = head->K,
+                                               .dx = normed,
+                                               .dy = t->logits,
+                                               .ld_dy = ld_dlogits(t),
+                                               .w = unit_param(t, unit, head->weight),
+                                           });
+}
+
+static int64_t chunk_rows(const struct pass *pass, int64_t first)
+{
+    int64_t left = pass->M - first, chunk = pass->transformer->chunk;
+    return left < chunk ? left : chunk;
+}
+
+enum status head_evaluate(const struct pass *pass)
+{
+    struct head_units units;
+    TRY(head_acquire(pass, &units, PASS_EVALUATION));
+    if (pass->M > 0)
+        final_norm_forward(pass, &units.norm);
+    for (int64_t first = 0; first < pass->M; first += pass->transformer->chunk)
+        chunk_forward(pass, units.matrix, first, chunk_rows(pass, first), false);
+    head_release(pass, &units);
+    return STATUS_OK;
+}
+
+enum status head_train(const struct pass *pass)
+{
+    struct transformer *t = pass->transformer;
+    struct head_units units;
+    TRY(head_acquire(pass, &units, PASS_BACKWARD));
+    TRY(unit_grads(pass, &units.norm));
+    if (units.matrix != &units.norm)
+        TRY(unit_grads(pass, units.matrix));
+    if (pass->M > 0)
+        final_norm_forward(pass, &units.norm);
+    for (int64_t first = 0; first < pass->M; first += t->chunk) {
+        int64_t rows = chunk_rows(pass, first);
+        chunk_forward(pass, units.matrix, first, rows, true);
+        transformer_lap(t, &t->forward_seconds);
+        chunk_backward(pass, units.matrix, first, rows);
+        transformer_lap(t, &t->backward_seconds);
+    }
+    if (pass->M > 0)
+        final_norm_backward(pass, &units.norm);
+    head_release(pass, &units);
+    return unit_ready(pass, &units.norm);
+}

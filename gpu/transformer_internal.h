@@ -1,0 +1,119 @@
+/* transformer_internal.h: what the files of the transformer share: its state, its activations, its linears.
+ *
+ *   transformer.c         creation, the order of units in a micro-batch, embedding, times, FLOPs
+ *   transformer_layout.c  where activations live (the picture is there), RoPE tables, limits
+ *   transformer_block.c   one block, forward and backward
+ *   transformer_head.c    final norm, logits and loss in chunks of rows
+ *
+ * Letters as in ops.h; W = (H + 2 KV) D is the width of a row of q | k | v. dt is the compute dtype. */
+#ifndef ZTRAIN_GPU_TRANSFORMER_INTERNAL_H
+#define ZTRAIN_GPU_TRANSFORMER_INTERNAL_H
+
+#include "gpu/transformer.h"
+
+/* The matrices. q, k, v are one, and so are gate and up (fused groups of the tensor table). */
+enum linear { LINEAR_QKV, LINEAR_O, LINEAR_UP, LINEAR_DOWN, LINEAR_HEAD, LINEAR_COUNT };
+
+struct linear_shape {
+    enum tensor_role weight, bias; /* of the first tensor of the group; the bias may be absent */
+    int64_t N, K;
+    bool in_out;
+};
+
+/* Fills shapes[LINEAR_COUNT]. */
+void linear_shapes(const struct model_desc *desc, struct linear_shape *shapes);
+
+/* What one block keeps for its backward. All pointers into the arena. */
+struct block_buffers {
+    void *res1;           /* dt (M, C) residual stream at the block's input, what norm1 sees */
+    void *norm1;          /* dt (M, C) */
+    float *mean1, *rstd1; /* (M); mean: LayerNorm only, else NULL */
+    void *qkv;            /* dt (M, W) with biases; after RoPE unless qk_norm */
+    void *qk;             /* dt (M, (H + KV) D) normed heads after RoPE; qk_norm only, else NULL */
+    float *q_rstd;        /* (M, H); qk_norm only, else NULL */
+    float *k_rstd;        /* (M, KV) */
+    void *att;            /* dt (M, H D) */
+    float *lse;           /* (H, M) */
+    void *res2;           /* dt (M, C) residual stream after attention, what norm2 sees */
+    void *norm2;          /* dt (M, C) */
+    float *mean2, *rstd2; /* (M) */
+    void *inner;          /* dt (M, F) before GELU, or (M, 2F) gate | up */
+    void *hidden;         /* dt (M, F) what the down matrix sees */
+};
+
+struct transformer {
+    struct transformer_config config;
+    struct device *device;
+    const struct op_table *ops;
+    enum dtype dtype;
+    int64_t C, F, H, KV, D, V, L, W;
+    bool qk_norm;
+    float eps;
+    int64_t offset[ROLE_COUNT]; /* element of its unit where a role's tensor starts; -1: the model has none */
+    struct linear_shape linears[LINEAR_COUNT];
+
+    struct block_buffers *blocks; /* [L] owned; without training, or with recompute, they name shared memory */
+    void *delta;                  /* dt (M, max(C, H D)) forward: what is added to the residual stream next;
+                                   * backward: gradients of norm outputs and of att */
+    void *wide;                   /* dt (M, max(W, F)) backward: gradients of qkv, inner, hidden; training only */
+    void *dres;                   /* dt (M, C) gradient of the residual stream; training only */
+    void *final_res, *final_norm; /* dt (M, C) around the final norm */
+    float *final_mean, *final_rstd;
+    void *logits; /* fp32 (chunk, ld_logits), gradients in place */
+    int64_t chunk, ld_logits;
+    float *rope_cos, *rope_sin; /* (max_position, D / 2), or NULL */
+    int32_t *tokens, *targets, *positions, *seq_start;
+
+    double lap_start, forward_seconds, backward_seconds;
+};
+
+/* One pass over the units: what its steps have in common. M is batch.num_tokens. */
+struct pass {
+    struct transformer *transformer;
+    struct batch batch; /* its arrays are on the device */
+    int64_t M;
+    const struct param_verbs *verbs;
+    struct stream *stream;
+    struct error *err;
+    float grad_scale;
+    double *loss_sum; /* device */
+};
+
+/* A unit in use, between unit_acquire and unit_release (and unit_ready). */
+struct unit {
+    int index;
+    enum param_pass kind;
+    const void *params; /* dt, the unit's flat range */
+    float *grads;       /* of unit_grads; else NULL */
+    bool accumulate;
+};
+
+enum status unit_acquire(const struct pass *pass, struct unit *unit, int index, enum param_pass kind);
+void unit_release(const struct pass *pass, const struct unit *unit);
+/* Where gradients go. Without tokens there will be no op: zeroes them if they would be overwritten. */
+enum status unit_grads(const struct pass *pass, struct unit *unit);
+enum status unit_ready(const struct pass *pass, const struct unit *unit);
+
+/* The unit's tensor of that role, NULL if the model has none. */
+const void *unit_param(const struct transformer *t, const struct unit *unit, enum tensor_role role);
+float *unit_grad(const struct transformer *t, const struct unit *unit, enum tensor_role role);
+
+/* The address of a row: base + row · width elements of dt. */
+static inline void *row_at(const struct transformer *t, void *base, int64_t row, int64_t width)
+{
+    return (char *)base + (size_t)(row * width) * dtype_size(t->dtype);
+}
+
+/* transformer_block.c. Forward: the residual stream comes as x + delta (delta NULL: block 0, whose res1 holds the
+ * embeddings); afterwards it is res2 + transformer.delta. Backward: dres in place. */
+enum status block_forward(const struct pass *pass, int64_t block, enum param_pass kind);
+enum status block_backward(const struct pass *pass, int64_t block);
+
+/* transformer_head.c. Training: from the last block's residual stream to dres. */
+enum status head_evaluate(const struct pass *pass);
+enum status head_train(const struct pass *pass);
+
+/* Adds the seconds since the last lap to *total (NULL: only starts one). */
+void transformer_lap(struct transformer *t, double *total);
+
+#endif
