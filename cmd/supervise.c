@@ -3,8 +3,9 @@
  * The supervisor is no rank. It makes the shared memory (comm/control.h), starts the ranks in order as its direct
  * children, each with a share of the cores, and then sits in one poll() loop over their output and a signalfd.
  *
- *   - SIGINT, SIGTERM, SIGUSR1, SIGHUP go on to the ranks, once each: the ranks have process groups of their own, so a
- *     Ctrl-C on the terminal reaches the supervisor only. SIGTSTP and SIGCONT stop and continue them.
+ *   - SIGINT, SIGTERM, SIGUSR1 go on to the ranks, once each: the ranks have process groups of their own, so a Ctrl-C
+ * on the terminal reaches the supervisor only. SIGHUP (the terminal is gone) goes on as SIGTERM. Ranks start with them
+ *     blocked, so that none is lost before they listen. SIGTSTP and SIGCONT stop and continue the ranks.
  *   - A rank that fails: the others are told through the control block, and end by themselves with the reason; who
  * still runs then gets SIGTERM, and at last SIGKILL, all within 5 seconds.
  *   - If the supervisor is killed, the kernel kills the ranks (PR_SET_PDEATHSIG). The shared memory has no name, so
@@ -36,7 +37,10 @@
 /* seconds after a failure */
 static const double term_after = 1.5, kill_after = 3.5;
 
-static const int forwarded[] = {SIGINT, SIGTERM, SIGUSR1, SIGHUP};
+/* What arrives here, and what the ranks get. */
+static const struct {
+    int from, to;
+} forwarded[] = {{SIGINT, SIGINT}, {SIGTERM, SIGTERM}, {SIGUSR1, SIGUSR1}, {SIGHUP, SIGTERM}};
 
 struct child {
     pid_t pid;
@@ -108,7 +112,10 @@ static void become_rank(const struct job *job, int rank, const int outputs[2], p
     bootstrap_local_env(rank, job->ranks, job->fd);
     signal(SIGPIPE, SIG_DFL);
     signal(SIGTTOU, SIG_IGN); /* rank 0 may write to the terminal though its group is in the background */
-    sigprocmask(SIG_SETMASK, &job->old_mask, NULL);
+    sigset_t mask = job->old_mask;
+    for (size_t i = 0; i < COUNT_OF(forwarded); i++)
+        sigaddset(&mask, forwarded[i].to);
+    sigprocmask(SIG_SETMASK, &mask, NULL);
     execv("/proc/self/exe", job->argv);
     fprintf(stderr, "ztrain: error: cannot start rank %d: %s\n", rank, strerror(errno));
     _exit(STATUS_DEVICE);
@@ -248,15 +255,13 @@ static void take_signals(struct job *job)
 {
     struct signalfd_siginfo info;
     while (read(job->signals, &info, sizeof info) == (ssize_t)sizeof info) {
-        int number = (int)info.ssi_signo;
-        if (number == SIGCHLD)
-            continue; /* reap() looks at all of them */
-        if (number == SIGTSTP) {
+        for (size_t i = 0; i < COUNT_OF(forwarded); i++)
+            if ((int)info.ssi_signo == forwarded[i].from)
+                signal_ranks(job, forwarded[i].to, false);
+        if (info.ssi_signo == SIGTSTP) {
             signal_ranks(job, SIGSTOP, false);
             raise(SIGSTOP);
             signal_ranks(job, SIGCONT, false);
-        } else {
-            signal_ranks(job, number, false);
         }
     }
 }
@@ -329,7 +334,7 @@ enum status supervise(int ranks, char **argv, double timeout_seconds, int *exit_
     sigaddset(&mask, SIGCHLD);
     sigaddset(&mask, SIGTSTP);
     for (size_t i = 0; i < COUNT_OF(forwarded); i++)
-        sigaddset(&mask, forwarded[i]);
+        sigaddset(&mask, forwarded[i].from);
     sigprocmask(SIG_BLOCK, &mask, &job->old_mask);
     void (*old_pipe)(int) = signal(SIGPIPE, SIG_IGN);
     job->signals = signalfd(-1, &mask, SFD_CLOEXEC | SFD_NONBLOCK);
