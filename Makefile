@@ -1,29 +1,53 @@
-# ztrain: `make` builds build/ztrain; `make help` lists the targets.
+# ztrain: `make` builds build/ztrain, `make help` lists the targets.
 #
-# SANITIZE=address|thread|undefined   an instrumented build in a folder of its own (thread: without OpenMP)
-# WERROR=0                            warnings stay warnings (other compilers than the ones in CI)
+#   CC=clang                            another compiler (give it a BUILD of its own)
+#   SANITIZE=address|thread|fuzzer      an instrumented build in build/<name>; address: and undefined behaviour;
+#                                       thread and fuzzer: without OpenMP; fuzzer: clang only
+#   WERROR=0                            warnings stay warnings (compilers that nobody has tried yet)
+#   BUILD=DIR PREFIX=DIR DESTDIR=DIR    where things go
 
-CC ?= gcc
+ifeq ($(origin CC),default)
+CC = gcc
+endif
 SANITIZE ?=
 WERROR ?= 1
 BUILD ?= build$(if $(SANITIZE),/$(SANITIZE))
 PREFIX ?= /usr/local
+CLANG_FORMAT ?= $(firstword $(shell command -v clang-format-14 clang-format) clang-format)
 
 WARNINGS = -Wall -Wextra -Wshadow -Wpointer-arith -Wstrict-prototypes -Wmissing-prototypes -Wvla $(if $(filter 1,$(WERROR)),-Werror)
 OPTIMIZE ?= -O2
 CFLAGS_ALL = -std=c11 -D_GNU_SOURCE -D_FILE_OFFSET_BITS=64 -I. $(OPTIMIZE) -g -fno-math-errno $(WARNINGS) -MMD -MP $(CFLAGS)
 LDLIBS_ALL = -lyaml -ljansson -lzstd -lxxhash -ldl -lpthread -lm $(LDLIBS)
 
-ifeq ($(SANITIZE),address)
-CFLAGS_ALL += -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer -DZTRAIN_FAULTS=1
-LDFLAGS_ALL += -fsanitize=address,undefined
+# Instrumented builds also have the fault hooks (ZTRAIN_FAULTS).
+SANITIZERS_address = -fsanitize=address,undefined -fno-sanitize-recover=undefined
+SANITIZERS_thread = -fsanitize=thread
+SANITIZERS_fuzzer = -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=undefined
+ifneq ($(SANITIZE),)
+ifeq ($(SANITIZERS_$(SANITIZE)),)
+$(error unknown SANITIZE '$(SANITIZE)'; hint: address, thread or fuzzer)
 endif
-ifeq ($(SANITIZE),thread)
-CFLAGS_ALL += -fsanitize=thread -fno-omit-frame-pointer -Wno-unknown-pragmas -DZTRAIN_FAULTS=1
-LDFLAGS_ALL += -fsanitize=thread
+CFLAGS_ALL += $(SANITIZERS_$(SANITIZE)) -fno-omit-frame-pointer -DZTRAIN_FAULTS=1
+LDFLAGS_ALL += $(SANITIZERS_$(SANITIZE))
+endif
+# Neither tool understands the OpenMP run time: the pragmas are left out there.
+ifneq ($(filter thread fuzzer,$(SANITIZE)),)
+CFLAGS_ALL += -Wno-unknown-pragmas
 else
 CFLAGS_ALL += -fopenmp
 LDFLAGS_ALL += -fopenmp
+endif
+
+# The CPU's ops are compiled once for each instruction-set level and chosen by CPUID at run time. Products may be
+# contracted to fused multiply-adds.
+OPS_CPU_FLAGS = -O3 -ffp-contract=fast -Wno-psabi
+CFLAGS_gpu_ops_cpu_isa_baseline = $(OPS_CPU_FLAGS)
+CFLAGS_gpu_ops_cpu_isa_avx2 = $(OPS_CPU_FLAGS)
+CFLAGS_gpu_ops_cpu_isa_avx512 = $(OPS_CPU_FLAGS)
+ifneq ($(filter x86_64-% amd64-%,$(shell $(CC) -dumpmachine)),)
+CFLAGS_gpu_ops_cpu_isa_avx2 += -march=x86-64-v3
+CFLAGS_gpu_ops_cpu_isa_avx512 += -march=x86-64-v4 -mprefer-vector-width=512
 endif
 
 FLOORS = core gpu comm ckpt
@@ -32,8 +56,14 @@ CMD_SOURCES = $(wildcard cmd/*.c)
 LIB_OBJECTS = $(LIB_SOURCES:%.c=$(BUILD)/obj/%.o)
 CMD_OBJECTS = $(CMD_SOURCES:%.c=$(BUILD)/obj/%.o)
 UNIT_TESTS = $(patsubst tests/unit/%.c,$(BUILD)/tests/%,$(wildcard tests/unit/test_*.c))
+FUZZ_TARGETS = $(patsubst tests/fuzz/%.c,$(BUILD)/fuzz/%,$(wildcard tests/fuzz/fuzz_*.c))
+C_FILES = $(foreach folder,$(FLOORS) cmd tests/unit tests/ops tests/fuzz,$(wildcard $(folder)/*.[ch]))
 
-.PHONY: all help clean unit-tests
+.DELETE_ON_ERROR:
+.PHONY: all all-objects all-tests bench check-format check-layers clean doc format fuzz fuzz-targets help install \
+	quickstart test unit-tests
+
+#: all            build/ztrain (the default)
 all: $(BUILD)/ztrain
 
 $(BUILD)/obj/%.o: %.c Makefile
@@ -51,14 +81,68 @@ $(BUILD)/tests/%: tests/unit/%.c $(BUILD)/libztrain.a Makefile
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS_ALL) -MF $(BUILD)/tests/$*.d $< $(BUILD)/libztrain.a $(LDFLAGS_ALL) $(LDFLAGS) -lcmocka $(LDLIBS_ALL) -o $@
 
-unit-tests: $(UNIT_TESTS)
-	@set -e; for t in $(UNIT_TESTS); do echo "== $$t"; $$t; done
+$(BUILD)/fuzz/%: tests/fuzz/%.c $(BUILD)/libztrain.a Makefile
+	@mkdir -p $(@D)
+	$(CC) $(CFLAGS_ALL) -MF $(BUILD)/fuzz/$*.d $< $(BUILD)/libztrain.a $(LDFLAGS_ALL) -fsanitize=fuzzer $(LDFLAGS) $(LDLIBS_ALL) -o $@
 
+#: all-objects    compiles everything without linking
+all-objects: $(LIB_OBJECTS) $(CMD_OBJECTS)
+
+#: all-tests      builds the C test programs without running them
+all-tests: $(UNIT_TESTS)
+
+#: unit-tests     builds and runs the C tests
+unit-tests: $(UNIT_TESTS)
+	tests/run-unit.sh $(BUILD)
+
+#: test           every test that needs no GPU and no cluster (scripts/test.sh)
+test:
+	scripts/test.sh
+
+#: quickstart     from nothing to a trained, exported model in a few minutes (scripts/quickstart.sh)
+quickstart:
+	scripts/quickstart.sh
+
+#: bench          speed on this machine: GPT-2 124M, tokens/s, time by op, memory
+bench: all
+	scripts/bench.py --ztrain $(BUILD)/ztrain
+
+#: fuzz           runs every fuzz target for FUZZ_SECONDS (10); needs clang
+FUZZ_SECONDS ?= 10
+fuzz:
+	$(MAKE) SANITIZE=fuzzer CC=clang fuzz-targets
+	tests/run-fuzz.sh build/fuzzer $(FUZZ_SECONDS)
+fuzz-targets: $(FUZZ_TARGETS)
+
+#: check-layers   no include goes upwards or in a circle
+check-layers:
+	scripts/check-layers.py
+
+#: format         formats all C files; check-format only looks
+format:
+	$(CLANG_FORMAT) -i $(C_FILES)
+check-format:
+	$(CLANG_FORMAT) --dry-run -Werror $(C_FILES)
+
+#: doc            docs/run-spec.md from the binary's own table of keys
+doc: all
+	$(BUILD)/ztrain --help-spec --markdown > docs/run-spec.md.new
+	mv docs/run-spec.md.new docs/run-spec.md
+
+#: install        into PREFIX (/usr/local): the binary, the tokenizer script, run specs, documents
+install: all
+	install -D -m 755 $(BUILD)/ztrain $(DESTDIR)$(PREFIX)/bin/ztrain
+	install -D -m 755 scripts/tokenize.py $(DESTDIR)$(PREFIX)/share/ztrain/scripts/tokenize.py
+	for f in configs/*.yaml configs/models/*.json; do install -D -m 644 $$f $(DESTDIR)$(PREFIX)/share/ztrain/$$f || exit 1; done
+	for f in README.md docs/*.md; do install -D -m 644 $$f $(DESTDIR)$(PREFIX)/share/doc/ztrain/$$f || exit 1; done
+
+#: clean          removes build/
 clean:
 	rm -rf build
 
--include $(LIB_OBJECTS:.o=.d) $(CMD_OBJECTS:.o=.d) $(wildcard $(BUILD)/tests/*.d)
+#: help           this list
+help:
+	@sed -n '2,8s/^# \{0,1\}//p' Makefile
+	@sed -n 's/^#: /  make /p' Makefile
 
-# Compiles everything without linking.
-.PHONY: all-objects
-all-objects: $(LIB_OBJECTS) $(CMD_OBJECTS)
+-include $(LIB_OBJECTS:.o=.d) $(CMD_OBJECTS:.o=.d) $(wildcard $(BUILD)/tests/*.d $(BUILD)/fuzz/*.d)

@@ -24,26 +24,24 @@ static enum status io_error(const struct metrics *metrics, const char *what, str
     return error_set(err, STATUS_CHECKPOINT, "cannot %s '%s': %s", what, metrics->path, strerror(errno));
 }
 
-/* Where the lines up to and with `last_step` end. Lines are in the order of steps; the first later or damaged one ends
- * what is kept. */
+/* Where the lines up to and with `last_step` end. Lines are in the order of steps; the first later, damaged or overlong
+ * one ends what is kept. */
 static enum status find_cut(struct metrics *metrics, FILE *file, int64_t last_step, off_t *cut, struct error *err)
 {
-    char *line = NULL;
-    size_t capacity = 0;
-    ssize_t length;
+    char line[8192];
     *cut = 0;
-    while ((length = getline(&line, &capacity, file)) > 0) {
-        if (line[length - 1] != '\n')
+    while (fgets(line, sizeof line, file)) {
+        size_t length = strlen(line);
+        if (!length || line[length - 1] != '\n')
             break;
-        json_t *object = json_loadb(line, (size_t)length, 0, NULL);
+        json_t *object = json_loadb(line, length, 0, NULL);
         json_t *step = json_object_get(object, "step");
         bool keep = json_is_integer(step) && json_integer_value(step) <= last_step;
         json_decref(object);
         if (!keep)
             break;
-        *cut += length;
+        *cut += (off_t)length;
     }
-    free(line);
     return ferror(file) ? io_error(metrics, "read", err) : STATUS_OK;
 }
 

@@ -237,7 +237,9 @@ struct adam_args {
     const float *grad_scale; /* device scalar: clip factor / loss scale */
     void *param;             /* param_dtype (n): master rounded, or NULL */
     enum dtype param_dtype;
-    float lr, beta1, beta2, eps, weight_decay, correction1, correction2;
+    float lr, eps, weight_decay;
+    double beta1, beta2; /* double: 1-β2 in fp32 would be off by 2e-5 */
+    double correction1, correction2;
     bool adamw;
 };
 

@@ -1,0 +1,81 @@
+#include "cmd/console.h"
+
+#include "core/log.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+void console_init(struct console *console, bool silent, int64_t steps_per_print, int64_t total_steps, bool breakdown)
+{
+    const char *told = getenv("ZTRAIN_TERMINAL");
+    *console = (struct console){
+        .terminal = isatty(STDOUT_FILENO) || (told && !strcmp(told, "1")),
+        .silent = silent,
+        .breakdown = breakdown,
+        .steps_per_print = steps_per_print,
+        .total_steps = total_steps,
+    };
+}
+
+/* "1:02:03" or "2:03" */
+static void format_duration(double seconds, char *out, size_t size)
+{
+    int64_t s = seconds < 0 ? 0 : (int64_t)(seconds + 0.5);
+    if (s >= 3600)
+        snprintf(out, size, "%" PRId64 ":%02d:%02d", s / 3600, (int)(s / 60 % 60), (int)(s % 60));
+    else
+        snprintf(out, size, "%d:%02d", (int)(s / 60), (int)(s % 60));
+}
+
+void console_step(struct console *console, const struct step_metrics *m)
+{
+    double seconds = m->seconds.step;
+    console->smoothed_step_seconds =
+        console->smoothed_step_seconds > 0 ? 0.9 * console->smoothed_step_seconds + 0.1 * seconds : seconds;
+    if (console->silent)
+        return;
+    bool due = m->step % console->steps_per_print == 0 || m->step == console->total_steps || m->step == 1;
+    if (!console->terminal && !due)
+        return;
+
+    char left[32], mfu[32] = "";
+    format_duration(console->smoothed_step_seconds * (double)(console->total_steps - m->step), left, sizeof left);
+    if (m->mfu >= 0)
+        snprintf(mfu, sizeof mfu, "  mfu %.1f%%", 100 * m->mfu);
+    char text[256];
+    snprintf(text, sizeof text,
+             "step %" PRId64 "/%" PRId64 "  epoch %" PRId64
+             "  loss %.4f  grad_norm %.3f  lr %.3e  %.0f tokens/s%s  %s left%s",
+             m->step, console->total_steps, m->epoch, m->loss, m->grad_norm, m->lr, m->tokens_per_s, mfu, left,
+             m->skipped ? "  SKIPPED" : "");
+    if (console->terminal) {
+        printf("\r\033[K%s", text);
+        fflush(stdout);
+        console->line_open = true;
+        if (!(console->breakdown && due))
+            return;
+        console_break(console);
+    } else {
+        log_info("%s", text);
+    }
+    if (console->breakdown && due)
+        log_info("  seconds: step %.3f = data %.3f + forward %.3f + backward %.3f + reduce %.3f + optimizer %.3f + "
+                 "other %.3f; checkpoint %.3f",
+                 m->seconds.step, m->seconds.data, m->seconds.forward, m->seconds.backward, m->seconds.reduce,
+                 m->seconds.optimizer,
+                 m->seconds.step - m->seconds.data - m->seconds.forward - m->seconds.backward - m->seconds.reduce -
+                     m->seconds.optimizer,
+                 m->seconds.checkpoint);
+}
+
+void console_break(struct console *console)
+{
+    if (console->line_open) {
+        putchar('\n');
+        fflush(stdout);
+        console->line_open = false;
+    }
+}

@@ -1,0 +1,148 @@
+#include "cmd/options.h"
+
+#include "core/log.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum option_kind { OPTION_FLAG, OPTION_STRING, OPTION_COUNT, OPTION_LIST };
+
+static const struct option_row {
+    const char *name, *value; /* value: what --help calls it */
+    enum option_kind kind;
+    size_t offset;
+    const char *help;
+} option_table[] = {
+    {"config", "FILE", OPTION_STRING, offsetof(struct options, config),
+     "the run spec (YAML); --help-spec lists its keys"},
+    {"local-gpus", "N", OPTION_COUNT, offsetof(struct options, local_gpus),
+     "start N ranks on this machine and watch over them (on the CPU device: N processes that share the cores)"},
+    {"resume", "DIR", OPTION_STRING, offsetof(struct options, resume),
+     "go on from a checkpoint, or from the newest valid one of a run folder"},
+    {"set", "KEY=VALUE", OPTION_LIST, offsetof(struct options, set),
+     "override a key of the run spec, e.g. train.max_steps=30 (repeatable; VALUE is YAML)"},
+    {"deepspeed", "FILE", OPTION_STRING, offsetof(struct options, deepspeed),
+     "take DeepSpeed's keys from its JSON file"},
+    {"dry-run", NULL, OPTION_FLAG, offsetof(struct options, dry_run),
+     "check everything and print the effective spec, batch sizes, first learning rates and the memory plan"},
+    {"profile", NULL, OPTION_FLAG, offsetof(struct options, profile), "print time and FLOP/s by operation at the end"},
+    {"world", "N", OPTION_COUNT, offsetof(struct options, world), "plan: for N ranks"},
+    {"help", NULL, OPTION_FLAG, offsetof(struct options, help), "this text"},
+    {"help-spec", NULL, OPTION_FLAG, offsetof(struct options, help_spec), "every key of the run spec"},
+    {"markdown", NULL, OPTION_FLAG, offsetof(struct options, markdown), "with --help-spec: as Markdown"},
+    {"version", NULL, OPTION_FLAG, offsetof(struct options, version), "versions of ztrain and of the libraries in use"},
+};
+
+static enum status set_value(const struct option_row *row, const char *value, struct options *options,
+                             struct error *err)
+{
+    char *field = (char *)options + row->offset;
+    switch (row->kind) {
+    case OPTION_FLAG: *(bool *)field = true; break;
+    case OPTION_STRING: *(const char **)field = value; break;
+    case OPTION_LIST:
+        if (options->num_set == OPTIONS_MAX_SET)
+            return error_set(err, STATUS_USAGE, "more than %d --set options", OPTIONS_MAX_SET);
+        options->set[options->num_set++] = value;
+        break;
+    case OPTION_COUNT: {
+        char *end;
+        errno = 0;
+        long n = strtol(value, &end, 10);
+        if (errno || *end || end == value || n < 1 || n > 65536)
+            return error_set(err, STATUS_USAGE, "--%s: '%s' is not a number from 1 to 65536", row->name, value);
+        *(int *)field = (int)n;
+        break;
+    }
+    }
+    return STATUS_OK;
+}
+
+enum status options_parse(int argc, char **argv, struct options *options, struct error *err)
+{
+    memset(options, 0, sizeof *options);
+    for (int i = 1; i < argc; i++) {
+        const char *word = argv[i];
+        if (!strcmp(word, "-h")) {
+            options->help = true;
+            continue;
+        }
+        const struct option_row *row = NULL;
+        const char *value = NULL;
+        if (!strncmp(word, "--", 2)) {
+            size_t length = strcspn(word + 2, "=");
+            if (word[2 + length])
+                value = word + 2 + length + 1;
+            for (size_t k = 0; k < COUNT_OF(option_table) && !row; k++)
+                if (strlen(option_table[k].name) == length && !strncmp(option_table[k].name, word + 2, length))
+                    row = &option_table[k];
+        }
+        if (!row) {
+            error_set(err, STATUS_USAGE, "unknown %s '%s'", word[0] == '-' ? "option" : "argument", word);
+            return error_hint(err, "ztrain --help lists what there is");
+        }
+        if (row->kind == OPTION_FLAG && value)
+            return error_set(err, STATUS_USAGE, "--%s takes no value", row->name);
+        if (row->kind != OPTION_FLAG && !value) {
+            if (i + 1 == argc)
+                return error_set(err, STATUS_USAGE, "--%s needs a value: --%s %s", row->name, row->name, row->value);
+            value = argv[++i];
+        }
+        TRY(set_value(row, value, options, err));
+    }
+    return STATUS_OK;
+}
+
+void options_help(FILE *out)
+{
+    fputs("ztrain trains causal language models: GPT-2, Llama, Mistral, Qwen2, Qwen3; sharded by ZeRO stage 0 to 3.\n"
+          "\n"
+          "  ztrain --config run.yaml                    train on one rank\n"
+          "  ztrain --config run.yaml --local-gpus 2     two ranks on this machine\n"
+          "  ztrain --config run.yaml --resume DIR       go on from a checkpoint or a run folder\n"
+          "  ztrain plan --config run.yaml [--world N]   bytes per rank by kind\n"
+          "  ztrain export DIR --out HFDIR [--dtype fp32|bf16]\n"
+          "                                              a checkpoint as a Hugging Face folder\n"
+          "  ztrain verify DIR                           check every byte of a checkpoint, or of a run's checkpoints\n"
+          "  ztrain inspect DIR [--tensors]              what is in a checkpoint\n"
+          "  ztrain doctor                               this machine as ztrain sees it\n"
+          "  ztrain version                              versions of ztrain and of the libraries in use\n"
+          "\n"
+          "options:\n",
+          out);
+    for (size_t k = 0; k < COUNT_OF(option_table); k++) {
+        char left[64];
+        snprintf(left, sizeof left, "--%s%s%s", option_table[k].name, option_table[k].value ? " " : "",
+                 option_table[k].value ? option_table[k].value : "");
+        fprintf(out, "  %-18s  %s\n", left, option_table[k].help);
+    }
+    fputs(
+        "\n"
+        "exit codes: 0 finished, 2 usage or run spec, 3 data or model files, 4 checkpoint, 5 device or out of memory,\n"
+        "6 a peer or the network, 7 diverged, 75 stopped on request with a checkpoint written, 70 a bug\n",
+        out);
+}
+
+enum status options_load_spec(const struct options *options, bool quiet, struct run_spec **spec, struct error *err)
+{
+    if (!options->config) {
+        error_set(err, STATUS_USAGE, "no run spec given");
+        return error_hint(err, "ztrain --config run.yaml; ztrain --help shows more");
+    }
+    struct spec_report report = {0};
+    enum status status = spec_load(options->config, options->deepspeed, options->set, options->num_set, spec, &report);
+    if (!quiet) {
+        for (int i = 0; i < report.errors.count; i++)
+            fprintf(stderr, "%s\n", report.errors.items[i]);
+        for (int i = 0; i < report.notices.count; i++)
+            log_info("%s", report.notices.items[i]);
+    }
+    if (status != STATUS_OK)
+        error_set(err, status, "%d error%s in the run spec '%s'", report.errors.count,
+                  report.errors.count == 1 ? "" : "s", options->config);
+    spec_report_release(&report);
+    return status;
+}

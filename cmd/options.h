@@ -1,0 +1,35 @@
+/* options.h: the command line of training and planning. One table drives parsing and --help. */
+#ifndef ZTRAIN_CMD_OPTIONS_H
+#define ZTRAIN_CMD_OPTIONS_H
+
+#include "core/spec.h"
+#include "core/status.h"
+
+#include <stdbool.h>
+#include <stdio.h>
+
+enum { OPTIONS_MAX_SET = 256 };
+
+struct options {
+    const char *config;               /* --config FILE */
+    const char *deepspeed;            /* --deepspeed FILE, or NULL */
+    const char *resume;               /* --resume DIR, or NULL */
+    const char *set[OPTIONS_MAX_SET]; /* --set KEY=VALUE */
+    int num_set;
+    int local_gpus; /* --local-gpus N; 0: not given */
+    int world;      /* plan --world N; 0: not given */
+    bool dry_run, help, help_spec, markdown, version;
+    bool profile; /* time by op at the end */
+};
+
+/* Parses argv[1 …]; the strings are borrowed. STATUS_USAGE names the option. */
+enum status options_parse(int argc, char **argv, struct options *options, struct error *err);
+
+/* The text of `ztrain --help`. */
+void options_help(FILE *out);
+
+/* Loads the run spec that the options name; prints every error line to stderr and notices to stdout (`quiet`: not). On
+ * failure err is the last word ("3 errors in the run spec 'x.yaml'"). */
+enum status options_load_spec(const struct options *options, bool quiet, struct run_spec **spec, struct error *err);
+
+#endif

@@ -1,0 +1,81 @@
+#include "cmd/plan.h"
+
+#include "cmd/commands.h"
+#include "cmd/options.h"
+#include "cmd/trainer.h"
+#include "core/log.h"
+
+#include <inttypes.h>
+
+/* The run's length and first learning rates; needs the data only where the schedule depends on the run's length. */
+static void print_schedule(const struct trainer *t, bool data_known)
+{
+    const struct run_spec *spec = t->spec;
+    if (data_known)
+        printf("steps: %" PRId64 " in all, %" PRId64 " an epoch\n", t->total_steps, t->steps_per_epoch);
+    printf("learning rates of steps 1 to 5 (%s):", schedule_name(spec->scheduler.type));
+    bool needs_total = spec->scheduler.type != SCHEDULE_CONSTANT && spec->scheduler.type != SCHEDULE_WARMUP_LR;
+    if (needs_total && !spec->scheduler.total_steps) {
+        printf(" depend on the run's length, so on data.train\n");
+        return;
+    }
+    for (int64_t k = 1; k <= 5; k++)
+        printf(" %.9g", schedule_lr(&spec->scheduler, spec->optimizer.lr, k));
+    putchar('\n');
+}
+
+static void print_batch(const struct run_spec *spec, int world, const char *source)
+{
+    printf("batch: train_batch_size %" PRId64 " = train_micro_batch_size_per_gpu %" PRId64
+           " x gradient_accumulation_steps %" PRId64 " x world size %d (%s)\n",
+           spec->train_batch_size, spec->train_micro_batch_size_per_gpu, spec->gradient_accumulation_steps, world,
+           source);
+}
+
+enum status plan_dry_run(struct run_spec *spec, int world, const char *world_source, struct error *err)
+{
+    struct trainer trainer = {0};
+    enum status status;
+    TRY_GOTO(trainer_build(&trainer, spec, 0, world, NULL, 0, err));
+    struct error data_error;
+    bool data_known = trainer_open_data(&trainer, &data_error) == STATUS_OK;
+    if (!data_known && spec->train.max_steps && !spec->train.epochs && !spec->scheduler.total_steps)
+        spec->scheduler.total_steps = spec->train.max_steps;
+    printf("# effective run spec\n");
+    spec_write_yaml(spec, stdout, true);
+    printf("# end of the run spec\n");
+    print_batch(spec, world, world_source);
+    print_schedule(&trainer, data_known);
+    if (!data_known)
+        printf("data: %s\n", data_error.text);
+    trainer_print_plan(&trainer);
+    status = STATUS_OK;
+fail:
+    trainer_release(&trainer);
+    return status;
+}
+
+enum status cmd_plan(int argc, char **argv, struct error *err)
+{
+    struct options options;
+    struct run_spec *spec = NULL;
+    struct trainer trainer = {0};
+    enum status status;
+    TRY(options_parse(argc, argv, &options, err));
+    if (options.help) {
+        options_help(stdout);
+        return STATUS_OK;
+    }
+    int world = options.world ? options.world : options.local_gpus ? options.local_gpus : 1;
+    TRY_GOTO(options_load_spec(&options, false, &spec, err));
+    TRY_GOTO(
+        spec_resolve_batch(spec, world, options.world || options.local_gpus ? "the command line" : "one rank", err));
+    TRY_GOTO(trainer_build(&trainer, spec, 0, world, NULL, 0, err));
+    print_batch(spec, world, "planned");
+    trainer_print_plan(&trainer);
+    status = STATUS_OK;
+fail:
+    trainer_release(&trainer);
+    spec_free(spec);
+    return status;
+}

@@ -1,0 +1,12 @@
+/* plan.h: what a run would do and hold, without doing it. */
+#ifndef ZTRAIN_CMD_PLAN_H
+#define ZTRAIN_CMD_PLAN_H
+
+#include "core/spec.h"
+#include "core/status.h"
+
+/* --dry-run: effective spec, batch triangle, first five learning rates, memory plan for `world` ranks. Data that are
+ * not there are reported, not an error. The spec's batch sizes are resolved. */
+enum status plan_dry_run(struct run_spec *spec, int world, const char *world_source, struct error *err);
+
+#endif

@@ -1,0 +1,31 @@
+/* run_folder.h: the folder of a run, <run.dir>/<run.name>/:
+ *
+ *   run.yaml          the effective spec              metrics.jsonl   a line per step
+ *   checkpoints/      see ckpt/checkpoint.h           log/            rank-00000.log, …
+ */
+#ifndef ZTRAIN_CMD_RUN_FOLDER_H
+#define ZTRAIN_CMD_RUN_FOLDER_H
+
+#include "core/spec.h"
+#include "core/status.h"
+
+#include <stdbool.h>
+
+struct run_folder {
+    char path[3072];        /* <dir>/<name> */
+    char checkpoints[3200]; /* <path>/checkpoints */
+    char metrics[3200];     /* <path>/metrics.jsonl */
+    int lock_fd;            /* rank 0: flock on the folder while the run lives, else -1 */
+};
+
+/* Fills in the paths and opens this rank's log file (folders are made). Rank 0 first locks the folder (another run that
+ * lives in it is STATUS_USAGE) and, unless the run resumes, refuses a folder that holds a checkpoint (STATUS_USAGE). */
+enum status run_folder_open(struct run_folder *folder, const struct run_spec *spec, int rank, bool resume,
+                            struct error *err);
+
+/* Writes run.yaml, the effective spec (rank 0). */
+enum status run_folder_write_spec(const struct run_folder *folder, const struct run_spec *spec, struct error *err);
+
+void run_folder_close(struct run_folder *folder);
+
+#endif

@@ -1,0 +1,32 @@
+#include "cmd/stop_signal.h"
+
+#include <signal.h>
+#include <stddef.h>
+
+static volatile sig_atomic_t pending;
+
+static void remember(int signal_number)
+{
+    pending = signal_number;
+}
+
+void stop_signal_install(void)
+{
+    struct sigaction action = {.sa_handler = remember, .sa_flags = SA_RESTART};
+    sigemptyset(&action.sa_mask);
+    sigaction(SIGTERM, &action, NULL);
+    sigaction(SIGINT, &action, NULL);
+    sigaction(SIGUSR1, &action, NULL);
+    /* a supervisor starts its ranks with these blocked, so that none is lost before this point */
+    sigset_t stops;
+    sigemptyset(&stops);
+    sigaddset(&stops, SIGTERM);
+    sigaddset(&stops, SIGINT);
+    sigaddset(&stops, SIGUSR1);
+    sigprocmask(SIG_UNBLOCK, &stops, NULL);
+}
+
+int stop_signal_pending(void)
+{
+    return pending;
+}

@@ -1,0 +1,10 @@
+/* stop_signal.h: SIGTERM, SIGINT and SIGUSR1 ask a run to finish its step, write a checkpoint and exit 75. */
+#ifndef ZTRAIN_CMD_STOP_SIGNAL_H
+#define ZTRAIN_CMD_STOP_SIGNAL_H
+
+void stop_signal_install(void);
+
+/* The signal that asked this process to stop, or 0. */
+int stop_signal_pending(void);
+
+#endif

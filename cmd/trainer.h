@@ -1,0 +1,77 @@
+/* trainer.h: everything that one rank's run consists of, built in the order in which the pieces need each other:
+ *
+ *   model description -> tensor table -> shard layout -> device -> zero, transformer -> plan -> memory -> weights
+ *
+ * The same construction serves training, evaluation and planning; a plan stops before memory is allocated. */
+#ifndef ZTRAIN_CMD_TRAINER_H
+#define ZTRAIN_CMD_TRAINER_H
+
+#include "ckpt/checkpoint.h"
+#include "comm/bootstrap.h"
+#include "comm/comm.h"
+#include "comm/zero.h"
+#include "core/data.h"
+#include "core/metrics.h"
+#include "core/model.h"
+#include "core/shard.h"
+#include "core/spec.h"
+#include "core/tensors.h"
+#include "gpu/arena.h"
+#include "gpu/device.h"
+#include "gpu/transformer.h"
+
+/* The bytes that one rank will hold, exactly. */
+struct memory_plan {
+    struct arena local;  /* dry: the rank's own arena, workspace included */
+    struct arena shared; /* dry: its segment that peers read */
+    size_t workspace;    /* part of local */
+};
+
+struct trainer {
+    struct run_spec *spec; /* borrowed */
+    int rank, world;
+    struct comm *comm; /* borrowed; NULL while planning */
+
+    struct model_desc desc;
+    struct tensor_table table;
+    struct shard_layout layout;
+    struct device *device;
+    struct stream *compute;
+    struct zero *zero;
+    struct transformer *transformer;
+    struct memory_plan plan;
+
+    void *memory;     /* the arena: plan.local.used bytes */
+    double *loss_sum; /* in the arena: sum of losses of this rank's targets, one step or one evaluation */
+    struct token_set *train_set, *validation_set; /* validation may be NULL */
+    struct token_stream_config train_config, validation_config;
+    int64_t steps_per_epoch, total_steps;
+};
+
+/* Reads the model's config as the spec names it. `notices`: prints what the config asks for and is not done. */
+enum status trainer_describe_model(const struct run_spec *spec, bool notices, struct model_desc *desc,
+                                   struct error *err);
+
+/* Model, table, layout, device, zero, transformer and the plan for `world` ranks; `threads` as device_open takes them.
+ * comm may be NULL (a plan only). */
+enum status trainer_build(struct trainer *trainer, struct run_spec *spec, int rank, int world, struct comm *comm,
+                          int threads, struct error *err);
+
+/* Opens the token shards; fills steps_per_epoch and total_steps. */
+enum status trainer_open_data(struct trainer *trainer, struct error *err);
+
+/* Allocates what the plan says and lays everything out. */
+enum status trainer_allocate(struct trainer *trainer, struct error *err);
+
+/* Weights by initialisation, or from the Hugging Face folder the spec names, or from a checkpoint (not NULL). */
+enum status trainer_load_weights(struct trainer *trainer, const struct checkpoint *checkpoint, struct error *err);
+
+void trainer_release(struct trainer *trainer);
+
+/* zero_slice() as the callbacks of checkpoint and import take it; context is a struct zero. */
+float *trainer_slice(void *context, enum zero_state state, int unit);
+
+/* "parameters 497.8 MB …", by kind, through log_info. */
+void trainer_print_plan(const struct trainer *trainer);
+
+#endif

@@ -1,0 +1,136 @@
+/* device.c: the entry points of device.h: preconditions, then the backend of the device's kind. */
+#include "gpu/device.h"
+
+#include "gpu/device_backend.h"
+
+#include <stdio.h>
+
+static const struct device_backend *backend_of(const struct device *device)
+{
+    return ((const struct device_private *)device->private_)->backend;
+}
+
+bool device_cuda_available(char *why)
+{
+    snprintf(why, 256, "this build of ztrain has no CUDA backend");
+    return false;
+}
+
+enum status device_open(enum device_kind kind, int threads, struct device **device, struct error *err)
+{
+    char why[256];
+    *device = NULL;
+    switch (kind) {
+    case DEVICE_CPU: return device_cpu_open(threads, device, err);
+    case DEVICE_CUDA:
+        device_cuda_available(why);
+        return error_set(err, STATUS_DEVICE, "cannot open a CUDA device: %s; hint: set train.device to cpu", why);
+    }
+    BUG("device kind %d", (int)kind);
+}
+
+void device_close(struct device *device)
+{
+    if (device)
+        backend_of(device)->close(device);
+}
+
+enum status device_alloc(struct device *device, size_t bytes, void **memory, struct error *err)
+{
+    *memory = NULL;
+    return backend_of(device)->alloc(device, bytes, memory, err);
+}
+
+void device_free(struct device *device, void *memory, size_t bytes)
+{
+    if (memory)
+        backend_of(device)->free(device, memory, bytes);
+}
+
+enum status device_check(struct device *device, struct error *err)
+{
+    return backend_of(device)->check(device, err);
+}
+
+enum status stream_new(struct device *device, enum stream_kind kind, struct stream **stream, struct error *err)
+{
+    *stream = NULL;
+    return backend_of(device)->stream_new(device, kind, stream, err);
+}
+
+void stream_free(struct stream *stream)
+{
+    if (stream)
+        backend_of(stream->device)->stream_free(stream);
+}
+
+void stream_set_workspace(struct stream *stream, void *memory, size_t bytes)
+{
+    ASSERT((uintptr_t)memory % 64 == 0);
+    stream->workspace = memory;
+    stream->workspace_bytes = bytes;
+}
+
+void *stream_workspace(const struct stream *stream, size_t *bytes)
+{
+    if (bytes)
+        *bytes = stream->workspace_bytes;
+    return stream->workspace;
+}
+
+struct device *stream_device(const struct stream *stream)
+{
+    return stream->device;
+}
+
+void stream_submit(struct stream *stream, void (*function)(void *argument), const void *argument, size_t size)
+{
+    ASSERT(size <= STREAM_ARGUMENT_MAX);
+    backend_of(stream->device)->submit(stream, function, argument, size);
+}
+
+void stream_sync(struct stream *stream)
+{
+    backend_of(stream->device)->sync(stream);
+}
+
+void stream_copy(struct stream *stream, void *dst, const void *src, size_t bytes)
+{
+    if (bytes)
+        backend_of(stream->device)->copy(stream, dst, src, bytes);
+}
+
+void stream_fill_zero(struct stream *stream, void *dst, size_t bytes)
+{
+    if (bytes)
+        backend_of(stream->device)->fill_zero(stream, dst, bytes);
+}
+
+enum status event_new(struct device *device, struct event **event, struct error *err)
+{
+    *event = NULL;
+    return backend_of(device)->event_new(device, event, err);
+}
+
+void event_free(struct event *event)
+{
+    if (event)
+        backend_of(event->device)->event_free(event);
+}
+
+void event_record(struct event *event, struct stream *stream)
+{
+    ASSERT(event->device == stream->device);
+    backend_of(event->device)->event_record(event, stream);
+}
+
+void stream_wait(struct stream *stream, struct event *event)
+{
+    ASSERT(event->device == stream->device);
+    backend_of(event->device)->event_wait(stream, event);
+}
+
+void event_sync(struct event *event)
+{
+    backend_of(event->device)->event_sync(event);
+}

@@ -1,0 +1,46 @@
+/* device_backend.h: what one kind of device implements; private to the device_*.c files. device.c checks arguments and
+ * calls through this table, so that the rest of the program knows struct device, struct stream and struct event only.
+ */
+#ifndef ZTRAIN_GPU_DEVICE_BACKEND_H
+#define ZTRAIN_GPU_DEVICE_BACKEND_H
+
+#include "gpu/device.h"
+
+struct device_backend {
+    void (*close)(struct device *device);
+    enum status (*alloc)(struct device *device, size_t bytes, void **memory, struct error *err);
+    void (*free)(struct device *device, void *memory, size_t bytes);
+    enum status (*check)(struct device *device, struct error *err);
+    enum status (*stream_new)(struct device *device, enum stream_kind kind, struct stream **stream, struct error *err);
+    void (*stream_free)(struct stream *stream);
+    void (*submit)(struct stream *stream, void (*function)(void *argument), const void *argument, size_t size);
+    void (*sync)(struct stream *stream);
+    void (*copy)(struct stream *stream, void *dst, const void *src, size_t bytes);
+    void (*fill_zero)(struct stream *stream, void *dst, size_t bytes);
+    enum status (*event_new)(struct device *device, struct event **event, struct error *err);
+    void (*event_free)(struct event *event);
+    void (*event_record)(struct event *event, struct stream *stream);
+    void (*event_wait)(struct stream *stream, struct event *event);
+    void (*event_sync)(struct event *event);
+};
+
+/* Every device's private_ begins with its backend, every stream and event with these members. */
+struct ops_profiler;
+struct device_private {
+    const struct device_backend *backend;
+    struct ops_profiler *profiler; /* owned by ops_profile.c; NULL while the profile is off */
+};
+
+struct stream {
+    struct device *device;
+    void *workspace; /* borrowed, see stream_set_workspace() */
+    size_t workspace_bytes;
+};
+
+struct event {
+    struct device *device;
+};
+
+enum status device_cpu_open(int threads, struct device **device, struct error *err);
+
+#endif

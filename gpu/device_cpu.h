@@ -1,0 +1,33 @@
+/* device_cpu.h: what the CPU backend's files share. */
+#ifndef ZTRAIN_GPU_DEVICE_CPU_H
+#define ZTRAIN_GPU_DEVICE_CPU_H
+
+#include "gpu/cpuid.h"
+#include "gpu/device_backend.h"
+#include "gpu/ops.h"
+
+#include <pthread.h>
+
+struct gemm;
+
+struct device_cpu {
+    struct device_private private_; /* first: see device_backend.h */
+    struct device device;
+    struct cpu_features features;
+    struct gemm *gemm; /* owned */
+    pthread_mutex_t error_mutex;
+    struct error error; /* sticky; code STATUS_OK: none */
+};
+
+static inline struct device_cpu *device_cpu_of(const struct stream *stream)
+{
+    return stream->device->private_;
+}
+
+/* Remembers the first asynchronous failure for device_check(). Any thread. */
+void device_cpu_fail(struct device_cpu *cpu, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+/* The op table of an instruction-set level. */
+const struct op_table *ops_cpu_table(enum cpu_isa isa);
+
+#endif

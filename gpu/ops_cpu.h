@@ -1,0 +1,115 @@
+/* ops_cpu.h: what the files of the CPU backend's ops share: how work is split over threads, and scratch memory.
+ *
+ * The ops are written once, in ops_cpu_*.h headers that include no other and rely on ops_cpu_vector.h, and compiled
+ * once for each instruction-set level by ops_cpu_isa_*.c. Every sum has an order that depends on shapes and on the
+ * number of threads only: ranges are fixed, partial sums are added in thread order, and there are no atomics. */
+#ifndef ZTRAIN_GPU_OPS_CPU_H
+#define ZTRAIN_GPU_OPS_CPU_H
+
+#include "core/progress.h"
+#include "gpu/device_cpu.h"
+#include "gpu/gemm_cpu.h"
+#include "gpu/ops.h"
+
+#ifdef _OPENMP
+#include <omp.h>
+#endif
+
+enum {
+    OPS_MAX_THREADS = 1024,
+    WORTH_THREADS = 1 << 14, /* elements: below, starting a team costs more than it saves */
+    SUMSQ_PARTS = 512,
+};
+
+static inline int team_size(void)
+{
+#ifdef _OPENMP
+    return omp_get_num_threads();
+#else
+    return 1;
+#endif
+}
+
+static inline int team_rank(void)
+{
+#ifdef _OPENMP
+    return omp_get_thread_num();
+#else
+    return 0;
+#endif
+}
+
+/* The size of the next parallel region's team on this thread. */
+static inline int team_next(void)
+{
+#ifdef _OPENMP
+    return omp_get_max_threads();
+#else
+    return 1;
+#endif
+}
+
+struct range {
+    int64_t first, end;
+};
+
+/* Part `index` of `parts` of 0 … n-1, cut at multiples of grain. */
+static inline struct range range_part(int64_t n, int64_t grain, int64_t parts, int64_t index)
+{
+    int64_t grains = (n + grain - 1) / grain;
+    int64_t first = grains * index / parts * grain, end = grains * (index + 1) / parts * grain;
+    return (struct range){first < n ? first : n, end < n ? end : n};
+}
+
+/* This thread's part. */
+static inline struct range range_mine(int64_t n, int64_t grain)
+{
+    return range_part(n, grain, team_size(), team_rank());
+}
+
+static inline int64_t min_i64(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+/* Takes pieces of a stream's workspace, 64-byte aligned, for the length of one op. */
+struct scratch {
+    char *next;
+    size_t left;
+};
+
+static inline struct scratch scratch_of(const struct stream *stream)
+{
+    struct scratch scratch;
+    scratch.next = stream_workspace(stream, &scratch.left);
+    return scratch;
+}
+
+static inline size_t scratch_size(size_t bytes)
+{
+    return (bytes + 63) / 64 * 64;
+}
+
+static inline void *scratch_take(struct scratch *scratch, size_t bytes)
+{
+    size_t taken = scratch_size(bytes);
+    ASSERT(taken <= scratch->left); /* op_workspace_bytes() said how much the limits need */
+    void *piece = scratch->next;
+    scratch->next += taken;
+    scratch->left -= taken;
+    return piece;
+}
+
+static inline void *at(const void *base, int64_t element, enum dtype dtype)
+{
+    return (char *)(uintptr_t)base + (size_t)element * dtype_size(dtype);
+}
+
+/* fp16 needs a loss scaler and belongs to a later stage of the project's CPU backend. */
+static inline void require_dtype(enum dtype dtype)
+{
+    if (dtype != DTYPE_F32 && dtype != DTYPE_BF16)
+        BUG("the CPU device has no %s yet", dtype_name(dtype));
+}
+
+#endif

@@ -1,0 +1,216 @@
+/* ops_cpu_norm.h: LayerNorm and RMSNorm over rows, RMSNorm over heads. A template, see ops_cpu.h.
+ *
+ * Gradients of the weights are summed by each thread over its rows, then over threads in order. */
+
+static ALWAYS_INLINE void norm_fwd_row(const struct norm_fwd_args *a, int64_t i, enum dtype dtype)
+{
+    const int64_t C = a->C;
+    const void *x = at(a->x, i * C, dtype);
+    vf sum = vf_zero();
+    if (a->delta) {
+        const void *delta = at(a->delta, i * C, dtype);
+        void *x_out = at(a->x_out, i * C, dtype);
+        for (int64_t j = 0; j < C; j += VF)
+            vf_put(x_out, j, C, vf_get(x, j, C, dtype) + vf_get(delta, j, C, dtype), dtype);
+        x = x_out;
+    }
+    float mean = 0;
+    vf square = vf_zero();
+    if (a->kind == NORM_LAYER) {
+        for (int64_t j = 0; j < C; j += VF)
+            sum += vf_get(x, j, C, dtype);
+        mean = vf_sum(sum) / (float)C;
+        a->mean[i] = mean;
+        int64_t whole = C / VF * VF;
+        for (int64_t j = 0; j < whole; j += VF) {
+            vf d = vf_load(x, j, dtype) - mean;
+            square += d * d;
+        }
+        if (whole < C) {
+            vf d = vf_load_part(x, whole, C - whole, dtype) - mean;
+            square += vf_select(vf_lanes_below(C - whole), d * d, vf_zero());
+        }
+    } else {
+        for (int64_t j = 0; j < C; j += VF) {
+            vf v = vf_get(x, j, C, dtype);
+            square += v * v;
+        }
+    }
+    float rstd = 1.0f / sqrtf(vf_sum(square) / (float)C + a->eps);
+    a->rstd[i] = rstd;
+    void *y = at(a->y, i * C, dtype);
+    for (int64_t j = 0; j < C; j += VF) {
+        vf v = (vf_get(x, j, C, dtype) - mean) * rstd * vf_get(a->weight, j, C, dtype);
+        if (a->bias)
+            v += vf_get(a->bias, j, C, dtype);
+        vf_put(y, j, C, v, dtype);
+    }
+}
+
+static void op_norm_fwd(struct stream *stream, const struct norm_fwd_args *a)
+{
+    (void)stream;
+    require_dtype(a->dtype);
+    ASSERT(a->kind == NORM_RMS || a->mean);
+    progress_tick();
+#pragma omp parallel for schedule(static) if (a->M * a->C > WORTH_THREADS)
+    for (int64_t i = 0; i < a->M; i++) {
+        if (a->dtype == DTYPE_F32)
+            norm_fwd_row(a, i, DTYPE_F32);
+        else
+            norm_fwd_row(a, i, DTYPE_BF16);
+    }
+}
+
+/* With n = (x - mean) · rstd and g = dy · weight: dx = rstd · (g - mean(g) - n · mean(g · n)), the middle term for
+ * LayerNorm only. dweight and dbias: this thread's sums. */
+static ALWAYS_INLINE void norm_bwd_row(const struct norm_bwd_args *a, int64_t i, float *dweight, float *dbias,
+                                       enum dtype dtype)
+{
+    const int64_t C = a->C;
+    const void *x = at(a->x, i * C, dtype), *dy = at(a->dy, i * C, dtype);
+    const void *dres = a->dres ? at(a->dres, i * C, dtype) : NULL;
+    void *dx = at(a->dx, i * C, dtype);
+    float mean = a->kind == NORM_LAYER ? a->mean[i] : 0, rstd = a->rstd[i];
+    vf sum_g = vf_zero(), sum_gn = vf_zero();
+    for (int64_t j = 0; j < C; j += VF) {
+        vf d = vf_get(dy, j, C, dtype), n = (vf_get(x, j, C, dtype) - mean) * rstd;
+        vf g = d * vf_get(a->weight, j, C, dtype);
+        sum_g += g;
+        sum_gn += g * n; /* g is zero in the lanes beyond C */
+        vf_put(dweight, j, C, vf_get(dweight, j, C, DTYPE_F32) + d * n, DTYPE_F32);
+        if (dbias)
+            vf_put(dbias, j, C, vf_get(dbias, j, C, DTYPE_F32) + d, DTYPE_F32);
+    }
+    float mean_g = a->kind == NORM_LAYER ? vf_sum(sum_g) / (float)C : 0, mean_gn = vf_sum(sum_gn) / (float)C;
+    for (int64_t j = 0; j < C; j += VF) {
+        vf n = (vf_get(x, j, C, dtype) - mean) * rstd;
+        vf v = rstd * (vf_get(dy, j, C, dtype) * vf_get(a->weight, j, C, dtype) - mean_g - n * mean_gn);
+        if (dres)
+            v += vf_get(dres, j, C, dtype);
+        vf_put(dx, j, C, v, dtype);
+    }
+}
+
+/* out (+)= sum over threads of partial (threads, stride), n elements */
+static void sum_partials(float *out, const float *partial, int64_t stride, int threads, int64_t n, bool accumulate)
+{
+    for (int64_t j = 0; j < n; j += VF) {
+        vf sum = accumulate ? vf_get(out, j, n, DTYPE_F32) : vf_zero();
+        for (int t = 0; t < threads; t++)
+            sum += vf_get(partial + t * stride, j, n, DTYPE_F32);
+        vf_put(out, j, n, sum, DTYPE_F32);
+    }
+}
+
+static void op_norm_bwd(struct stream *stream, const struct norm_bwd_args *a)
+{
+    require_dtype(a->dtype);
+    progress_tick();
+    struct scratch scratch = scratch_of(stream);
+    int64_t stride = (a->C + 15) / 16 * 16;
+    float *partial = scratch_take(&scratch, (size_t)(team_next() * 2 * stride) * sizeof *partial);
+    int threads = 1;
+#pragma omp parallel if (a->M * a->C > WORTH_THREADS)
+    {
+        float *dweight = partial + team_rank() * 2 * stride, *dbias = a->dbias ? dweight + stride : NULL;
+        memset(dweight, 0, (size_t)(2 * stride) * sizeof *dweight);
+        struct range rows = range_mine(a->M, 1);
+        for (int64_t i = rows.first; i < rows.end; i++) {
+            if (a->dtype == DTYPE_F32)
+                norm_bwd_row(a, i, dweight, dbias, DTYPE_F32);
+            else
+                norm_bwd_row(a, i, dweight, dbias, DTYPE_BF16);
+        }
+        if (team_rank() == 0)
+            threads = team_size();
+    }
+    sum_partials(a->dweight, partial, 2 * stride, threads, a->C, a->accumulate);
+    if (a->dbias)
+        sum_partials(a->dbias, partial + stride, 2 * stride, threads, a->C, a->accumulate);
+}
+
+/* ---- RMSNorm of every head ---- */
+
+static ALWAYS_INLINE void head_norm_fwd_rows(const struct head_norm_fwd_args *a, struct range rows, enum dtype dtype)
+{
+    const int64_t D = a->D;
+    for (int64_t i = rows.first; i < rows.end; i++) {
+        for (int64_t h = 0; h < a->heads; h++) {
+            const void *x = at(a->x, i * a->ld_x + h * D, dtype);
+            void *y = at(a->y, i * a->ld_y + h * D, dtype);
+            vf square = vf_zero();
+            for (int64_t j = 0; j < D; j += VF) {
+                vf v = vf_get(x, j, D, dtype);
+                square += v * v;
+            }
+            float rstd = 1.0f / sqrtf(vf_sum(square) / (float)D + a->eps);
+            a->rstd[i * a->heads + h] = rstd;
+            for (int64_t j = 0; j < D; j += VF)
+                vf_put(y, j, D, vf_get(x, j, D, dtype) * rstd * vf_get(a->weight, j, D, dtype), dtype);
+        }
+    }
+}
+
+static void op_head_norm_fwd(struct stream *stream, const struct head_norm_fwd_args *a)
+{
+    (void)stream;
+    require_dtype(a->dtype);
+    progress_tick();
+#pragma omp parallel if (a->M * a->heads * a->D > WORTH_THREADS)
+    {
+        struct range rows = range_mine(a->M, 1);
+        if (a->dtype == DTYPE_F32)
+            head_norm_fwd_rows(a, rows, DTYPE_F32);
+        else
+            head_norm_fwd_rows(a, rows, DTYPE_BF16);
+    }
+}
+
+static ALWAYS_INLINE void head_norm_bwd_rows(const struct head_norm_bwd_args *a, struct range rows, float *dweight,
+                                             enum dtype dtype)
+{
+    const int64_t D = a->D;
+    for (int64_t i = rows.first; i < rows.end; i++) {
+        for (int64_t h = 0; h < a->heads; h++) {
+            const void *x = at(a->x, i * a->ld_x + h * D, dtype), *dy = at(a->dy, i * a->ld_dy + h * D, dtype);
+            void *dx = at(a->dx, i * a->ld_dx + h * D, dtype);
+            float rstd = a->rstd[i * a->heads + h];
+            vf sum = vf_zero();
+            for (int64_t j = 0; j < D; j += VF) {
+                vf d = vf_get(dy, j, D, dtype), n = vf_get(x, j, D, dtype) * rstd;
+                sum += d * vf_get(a->weight, j, D, dtype) * n;
+                vf_put(dweight, j, D, vf_get(dweight, j, D, DTYPE_F32) + d * n, DTYPE_F32);
+            }
+            float mean = vf_sum(sum) / (float)D;
+            for (int64_t j = 0; j < D; j += VF) {
+                vf n = vf_get(x, j, D, dtype) * rstd;
+                vf g = vf_get(dy, j, D, dtype) * vf_get(a->weight, j, D, dtype);
+                vf_put(dx, j, D, rstd * (g - n * mean), dtype);
+            }
+        }
+    }
+}
+
+static void op_head_norm_bwd(struct stream *stream, const struct head_norm_bwd_args *a)
+{
+    require_dtype(a->dtype);
+    progress_tick();
+    struct scratch scratch = scratch_of(stream);
+    int64_t stride = (a->D + 15) / 16 * 16;
+    float *partial = scratch_take(&scratch, (size_t)(team_next() * stride) * sizeof *partial);
+    int threads = 1;
+#pragma omp parallel if (a->M * a->heads * a->D > WORTH_THREADS)
+    {
+        float *dweight = partial + team_rank() * stride;
+        memset(dweight, 0, (size_t)stride * sizeof *dweight);
+        struct range rows = range_mine(a->M, 1);
+        if (a->dtype == DTYPE_F32)
+            head_norm_bwd_rows(a, rows, dweight, DTYPE_F32);
+        else
+            head_norm_bwd_rows(a, rows, dweight, DTYPE_BF16);
+        if (team_rank() == 0)
+            threads = team_size();
+    }
+    sum_partials(a->dweight, partial, stride, threads, a->D, a->accumulate);
+}

@@ -1,0 +1,367 @@
+/* ops_cpu_pointwise.h: embedding, RoPE, SwiGLU, cross-entropy, add, cast, sum of squares, Adam. A template, see
+ * ops_cpu.h. */
+
+/* ---- embedding ---- */
+
+static ALWAYS_INLINE void embedding_fwd_rows(const struct embedding_fwd_args *a, struct range rows, enum dtype dtype)
+{
+    for (int64_t i = rows.first; i < rows.end; i++) {
+        void *out = at(a->out, i * a->C, dtype);
+        const void *token = at(a->wte, a->tokens[i] * a->C, dtype);
+        const void *position = a->wpe ? at(a->wpe, a->positions[i] * a->C, dtype) : NULL;
+        for (int64_t j = 0; j < a->C; j += VF) {
+            vf x = vf_get(token, j, a->C, dtype);
+            if (position)
+                x += vf_get(position, j, a->C, dtype);
+            vf_put(out, j, a->C, x, dtype);
+        }
+    }
+}
+
+static void op_embedding_fwd(struct stream *stream, const struct embedding_fwd_args *a)
+{
+    (void)stream;
+    require_dtype(a->dtype);
+    progress_tick();
+#pragma omp parallel if (a->M * a->C > WORTH_THREADS)
+    {
+        struct range rows = range_mine(a->M, 1);
+        if (a->dtype == DTYPE_F32)
+            embedding_fwd_rows(a, rows, DTYPE_F32);
+        else
+            embedding_fwd_rows(a, rows, DTYPE_BF16);
+    }
+}
+
+/* Every thread owns columns and walks all rows in order: no two threads add to the same element. */
+static ALWAYS_INLINE void embedding_bwd_columns(const struct embedding_bwd_args *a, struct range columns,
+                                                enum dtype dtype)
+{
+    for (int64_t i = 0; i < a->M; i++) {
+        const void *dout = at(a->dout, i * a->C, dtype);
+        float *token = a->dwte + a->tokens[i] * a->C;
+        float *position = a->dwpe ? a->dwpe + a->positions[i] * a->C : NULL;
+        for (int64_t j = columns.first; j < columns.end; j += VF) {
+            vf d = vf_get(dout, j, columns.end, dtype);
+            vf_put(token, j, columns.end, vf_get(token, j, columns.end, DTYPE_F32) + d, DTYPE_F32);
+            if (position)
+                vf_put(position, j, columns.end, vf_get(position, j, columns.end, DTYPE_F32) + d, DTYPE_F32);
+        }
+    }
+}
+
+static void zero_floats(float *x, int64_t n)
+{
+#pragma omp parallel if (n > WORTH_THREADS)
+    {
+        struct range part = range_mine(n, 1024);
+        if (part.end > part.first)
+            memset(x + part.first, 0, (size_t)(part.end - part.first) * sizeof *x);
+    }
+}
+
+static void op_embedding_bwd(struct stream *stream, const struct embedding_bwd_args *a)
+{
+    (void)stream;
+    require_dtype(a->dtype);
+    progress_tick();
+    if (!a->accumulate_wte)
+        zero_floats(a->dwte, a->V * a->C);
+    if (a->dwpe && !a->accumulate_wpe)
+        zero_floats(a->dwpe, a->P * a->C);
+#pragma omp parallel if (a->M * a->C > WORTH_THREADS)
+    {
+        struct range columns = range_mine(a->C, 16);
+        if (a->dtype == DTYPE_F32)
+            embedding_bwd_columns(a, columns, DTYPE_F32);
+        else
+            embedding_bwd_columns(a, columns, DTYPE_BF16);
+    }
+}
+
+/* ---- RoPE ---- */
+
+static ALWAYS_INLINE void rope_rows(const struct rope_args *a, struct range rows, enum dtype dtype)
+{
+    int64_t half = a->D / 2;
+    vf sign = vf_set(a->inverse ? -1.0f : 1.0f);
+    for (int64_t i = rows.first; i < rows.end; i++) {
+        const float *cosines = a->cos_table + a->positions[i] * half, *sines = a->sin_table + a->positions[i] * half;
+        for (int64_t h = 0; h < a->heads; h++) {
+            void *low = at(a->x, i * a->ld + h * a->D, dtype), *high = at(low, half, dtype);
+            for (int64_t j = 0; j < half; j += VF) {
+                vf c = vf_get(cosines, j, half, DTYPE_F32), s = vf_get(sines, j, half, DTYPE_F32) * sign;
+                vf x = vf_get(low, j, half, dtype), y = vf_get(high, j, half, dtype);
+                vf_put(low, j, half, x * c - y * s, dtype);
+                vf_put(high, j, half, y * c + x * s, dtype);
+            }
+        }
+    }
+}
+
+static void op_rope(struct stream *stream, const struct rope_args *a)
+{
+    (void)stream;
+    require_dtype(a->dtype);
+    ASSERT(a->D % 2 == 0);
+    progress_tick();
+#pragma omp parallel if (a->M * a->heads * a->D > WORTH_THREADS)
+    {
+        struct range rows = range_mine(a->M, 1);
+        if (a->dtype == DTYPE_F32)
+            rope_rows(a, rows, DTYPE_F32);
+        else
+            rope_rows(a, rows, DTYPE_BF16);
+    }
+}
+
+/* ---- SwiGLU ---- */
+
+static ALWAYS_INLINE void swiglu_fwd_rows(const struct swiglu_fwd_args *a, struct range rows, enum dtype dtype)
+{
+    for (int64_t i = rows.first; i < rows.end; i++) {
+        const void *gate = at(a->gate_up, i * 2 * a->F, dtype), *up = at(gate, a->F, dtype);
+        void *h = at(a->h, i * a->F, dtype);
+        for (int64_t j = 0; j < a->F; j += VF) {
+            vf g = vf_get(gate, j, a->F, dtype), u = vf_get(up, j, a->F, dtype);
+            vf_put(h, j, a->F, g * vf_sigmoid(g) * u, dtype);
+        }
+    }
+}
+
+static void op_swiglu_fwd(struct stream *stream, const struct swiglu_fwd_args *a)
+{
+    (void)stream;
+    require_dtype(a->dtype);
+    progress_tick();
+#pragma omp parallel if (a->M * a->F > WORTH_THREADS)
+    {
+        struct range rows = range_mine(a->M, 1);
+        if (a->dtype == DTYPE_F32)
+            swiglu_fwd_rows(a, rows, DTYPE_F32);
+        else
+            swiglu_fwd_rows(a, rows, DTYPE_BF16);
+    }
+}
+
+static ALWAYS_INLINE void swiglu_bwd_rows(const struct swiglu_bwd_args *a, struct range rows, enum dtype dtype)
+{
+    for (int64_t i = rows.first; i < rows.end; i++) {
+        const void *gate = at(a->gate_up, i * 2 * a->F, dtype), *up = at(gate, a->F, dtype);
+        void *dgate = at(a->dgate_up, i * 2 * a->F, dtype), *dup = at(dgate, a->F, dtype);
+        const void *dh = at(a->dh, i * a->F, dtype);
+        for (int64_t j = 0; j < a->F; j += VF) {
+            vf g = vf_get(gate, j, a->F, dtype), u = vf_get(up, j, a->F, dtype), d = vf_get(dh, j, a->F, dtype);
+            vf s = vf_sigmoid(g);
+            vf_put(dgate, j, a->F, d * u * s * (1.0f + g * (1.0f - s)), dtype);
+            vf_put(dup, j, a->F, d * g * s, dtype);
+        }
+    }
+}
+
+static void op_swiglu_bwd(struct stream *stream, const struct swiglu_bwd_args *a)
+{
+    (void)stream;
+    require_dtype(a->dtype);
+    progress_tick();
+#pragma omp parallel if (a->M * a->F > WORTH_THREADS)
+    {
+        struct range rows = range_mine(a->M, 1);
+        if (a->dtype == DTYPE_F32)
+            swiglu_bwd_rows(a, rows, DTYPE_F32);
+        else
+            swiglu_bwd_rows(a, rows, DTYPE_BF16);
+    }
+}
+
+/* ---- cross-entropy ---- */
+
+/* Loss of row i; its gradient may overwrite the logits: element j of the gradient is written after every logit up to
+ * the end of its vector was read, and narrower elements lie further left. */
+static ALWAYS_INLINE double cross_entropy_row(const struct cross_entropy_args *a, int64_t i, enum dtype logits_dtype,
+                                              enum dtype dtype)
+{
+    const void *logits = at(a->logits, i * a->ld_logits, logits_dtype);
+    void *dlogits = a->dlogits ? at(a->dlogits, i * a->ld_dlogits, dtype) : NULL;
+    int32_t target = a->targets[i];
+    if (target < 0) {
+        if (dlogits)
+            memset(dlogits, 0, (size_t)a->V * dtype_size(dtype));
+        return 0;
+    }
+    int64_t whole = a->V / VF * VF, left = a->V - whole;
+    vi inside = vf_lanes_below(left);
+    vf lowest = vf_set(-INFINITY);
+    vf m = lowest;
+    for (int64_t j = 0; j < whole; j += VF)
+        m = vf_max(m, vf_load(logits, j, logits_dtype));
+    if (left)
+        m = vf_max(m, vf_select(inside, vf_load_part(logits, whole, left, logits_dtype), lowest));
+    float highest = vf_max_lane(m);
+    vf sum = vf_zero();
+    for (int64_t j = 0; j < whole; j += VF)
+        sum += vf_exp(vf_load(logits, j, logits_dtype) - highest);
+    if (left)
+        sum += vf_select(inside, vf_exp(vf_load_part(logits, whole, left, logits_dtype) - highest), vf_zero());
+    double total = vf_sum(sum);
+    float logit =
+        logits_dtype == DTYPE_F32 ? ((const float *)logits)[target] : bf16_to_f32(((const uint16_t *)logits)[target]);
+    double loss = log(total) + (double)highest - (double)logit;
+    if (dlogits) {
+        float factor = (float)((double)a->scale / total);
+        double p = exp((double)logit - (double)highest) / total;
+        for (int64_t j = 0; j < a->V; j += VF)
+            vf_put(dlogits, j, a->V, vf_exp(vf_get(logits, j, a->V, logits_dtype) - highest) * factor, dtype);
+        float gradient = (float)((double)a->scale * (p - 1));
+        if (dtype == DTYPE_F32)
+            ((float *)dlogits)[target] = gradient;
+        else
+            ((uint16_t *)dlogits)[target] = bf16_from_f32(gradient);
+    }
+    return loss;
+}
+
+static void op_cross_entropy(struct stream *stream, const struct cross_entropy_args *a)
+{
+    require_dtype(a->dtype);
+    require_dtype(a->logits_dtype);
+    ASSERT(a->dtype == DTYPE_BF16 || a->logits_dtype == DTYPE_F32);
+    progress_tick();
+    struct scratch scratch = scratch_of(stream);
+    double *losses = scratch_take(&scratch, (size_t)a->M * sizeof *losses);
+#pragma omp parallel for schedule(static) if (a->M * a->V > WORTH_THREADS)
+    for (int64_t i = 0; i < a->M; i++) {
+        if (a->dtype == DTYPE_F32)
+            losses[i] = cross_entropy_row(a, i, DTYPE_F32, DTYPE_F32);
+        else if (a->logits_dtype == DTYPE_F32)
+            losses[i] = cross_entropy_row(a, i, DTYPE_F32, DTYPE_BF16);
+        else
+            losses[i] = cross_entropy_row(a, i, DTYPE_BF16, DTYPE_BF16);
+    }
+    double sum = *a->loss_sum;
+    for (int64_t i = 0; i < a->M; i++)
+        sum += losses[i];
+    *a->loss_sum = sum;
+}
+
+/* ---- add, cast ---- */
+
+static ALWAYS_INLINE void add_part(const struct add_args *a, struct range part, enum dtype dtype)
+{
+    for (int64_t i = part.first; i < part.end; i += VF)
+        vf_put(a->y, i, part.end, vf_get(a->a, i, part.end, dtype) + vf_get(a->b, i, part.end, dtype), dtype);
+}
+
+static void op_add(struct stream *stream, const struct add_args *a)
+{
+    (void)stream;
+    require_dtype(a->dtype);
+    progress_tick();
+#pragma omp parallel if (a->n > WORTH_THREADS)
+    {
+        struct range part = range_mine(a->n, 64);
+        if (a->dtype == DTYPE_F32)
+            add_part(a, part, DTYPE_F32);
+        else
+            add_part(a, part, DTYPE_BF16);
+    }
+}
+
+static ALWAYS_INLINE void cast_part(const struct cast_args *a, struct range part, enum dtype dst, enum dtype src)
+{
+    for (int64_t i = part.first; i < part.end; i += VF)
+        vf_put(a->dst, i, part.end, vf_get(a->src, i, part.end, src), dst);
+}
+
+static void op_cast(struct stream *stream, const struct cast_args *a)
+{
+    (void)stream;
+    require_dtype(a->dst_dtype);
+    require_dtype(a->src_dtype);
+    progress_tick();
+#pragma omp parallel if (a->n > WORTH_THREADS)
+    {
+        struct range part = range_mine(a->n, 64);
+        if (part.end <= part.first)
+            ;
+        else if (a->dst_dtype == a->src_dtype)
+            memcpy(at(a->dst, part.first, a->dst_dtype), at(a->src, part.first, a->src_dtype),
+                   (size_t)(part.end - part.first) * dtype_size(a->src_dtype));
+        else if (a->dst_dtype == DTYPE_F32)
+            cast_part(a, part, DTYPE_F32, DTYPE_BF16);
+        else
+            cast_part(a, part, DTYPE_BF16, DTYPE_F32);
+    }
+}
+
+/* ---- sum of squares ---- */
+
+static double sumsq_part(const float *x, struct range part)
+{
+    enum { LANES = 16 };
+    double sums[LANES] = {0}, total = 0;
+    int64_t i = part.first;
+    for (; i + LANES <= part.end; i += LANES)
+        for (int lane = 0; lane < LANES; lane++)
+            sums[lane] += (double)x[i + lane] * (double)x[i + lane];
+    for (int lane = 0; i < part.end; i++, lane++)
+        sums[lane] += (double)x[i] * (double)x[i];
+    for (int lane = 0; lane < LANES; lane++)
+        total += sums[lane];
+    return total;
+}
+
+static void op_sumsq(struct stream *stream, const struct sumsq_args *a)
+{
+    (void)stream;
+    progress_tick();
+    double parts[SUMSQ_PARTS];
+#pragma omp parallel for schedule(static) if (a->n > WORTH_THREADS)
+    for (int64_t part = 0; part < SUMSQ_PARTS; part++)
+        parts[part] = sumsq_part(a->x, range_part(a->n, 1024, SUMSQ_PARTS, part));
+    double sum = 0;
+    for (int part = 0; part < SUMSQ_PARTS; part++)
+        sum += parts[part];
+    *a->out = sum;
+}
+
+/* ---- Adam ---- */
+
+static ALWAYS_INLINE void adam_part(const struct adam_args *a, struct range part, enum dtype param_dtype)
+{
+    float scale = *a->grad_scale;
+    float decay = a->adamw ? a->lr * a->weight_decay : 0, l2 = a->adamw ? 0 : a->weight_decay;
+    float beta1 = (float)a->beta1, rest1 = (float)(1 - a->beta1), beta2 = (float)a->beta2;
+    float rest2 = (float)(1 - a->beta2), inv_c1 = (float)(1 / a->correction1);
+    float inv_root_c2 = (float)(1 / sqrt(a->correction2));
+    for (int64_t i = part.first; i < part.end; i += VF) {
+        vf w = vf_get(a->master, i, part.end, DTYPE_F32), g = vf_get(a->grad, i, part.end, DTYPE_F32) * scale;
+        vf m = vf_get(a->m, i, part.end, DTYPE_F32), v = vf_get(a->v, i, part.end, DTYPE_F32);
+        g += l2 * w;
+        w -= decay * w;
+        m = beta1 * m + rest1 * g;
+        v = beta2 * v + rest2 * g * g;
+        w -= a->lr * (m * inv_c1) / (vf_sqrt(v) * inv_root_c2 + a->eps);
+        vf_put(a->m, i, part.end, m, DTYPE_F32);
+        vf_put(a->v, i, part.end, v, DTYPE_F32);
+        vf_put(a->master, i, part.end, w, DTYPE_F32);
+        if (a->param)
+            vf_put(a->param, i, part.end, w, param_dtype);
+    }
+}
+
+static void op_adam(struct stream *stream, const struct adam_args *a)
+{
+    (void)stream;
+    progress_tick();
+    if (a->param)
+        require_dtype(a->param_dtype);
+#pragma omp parallel if (a->n > WORTH_THREADS)
+    {
+        struct range part = range_mine(a->n, 64);
+        if (a->param_dtype == DTYPE_F32)
+            adam_part(a, part, DTYPE_F32);
+        else
+            adam_part(a, part, DTYPE_BF16);
+    }
+}

@@ -1,0 +1,247 @@
+/* ops_cpu_vector.h: vectors of floats at whatever width the including file is compiled for, with loads and stores of
+ * every dtype, and exp() and its relatives as polynomials. Written in the vector extensions that gcc and clang share;
+ * everything is inlined, so that one source serves AVX-512, AVX2, SSE2 and NEON. */
+#ifndef ZTRAIN_GPU_OPS_CPU_VECTOR_H
+#define ZTRAIN_GPU_OPS_CPU_VECTOR_H
+
+#include "core/dtype.h"
+
+#include <math.h>
+#include <stdint.h>
+#include <string.h>
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#elif defined(__ARM_NEON)
+#include <arm_neon.h>
+#endif
+
+#if defined(__AVX512F__)
+#define VF_BYTES 64
+#elif defined(__AVX2__)
+#define VF_BYTES 32
+#else
+#define VF_BYTES 16
+#endif
+#define VF (VF_BYTES / 4) /* floats in a vector */
+
+#define ALWAYS_INLINE inline __attribute__((always_inline, unused))
+
+typedef float vf __attribute__((vector_size(VF_BYTES)));
+typedef int32_t vi __attribute__((vector_size(VF_BYTES)));
+typedef uint32_t vu __attribute__((vector_size(VF_BYTES)));
+typedef uint16_t vh __attribute__((vector_size(VF_BYTES / 2)));
+
+static ALWAYS_INLINE vf vf_set(float x)
+{
+    return x - (vf){0};
+}
+
+static ALWAYS_INLINE vf vf_zero(void)
+{
+    return (vf){0};
+}
+
+/* mask (all ones or zeros per lane) ? a : b */
+static ALWAYS_INLINE vf vf_select(vi mask, vf a, vf b)
+{
+    return (vf)((mask & (vi)a) | (~mask & (vi)b));
+}
+
+/* A NaN in `a` is lost in both: the lanes' comparison is false. */
+static ALWAYS_INLINE vf vf_max(vf a, vf b)
+{
+    return vf_select(a > b, a, b);
+}
+
+static ALWAYS_INLINE vf vf_sqrt(vf x)
+{
+#if defined(__AVX512F__)
+    return (vf)_mm512_sqrt_ps((__m512)x);
+#elif defined(__AVX2__)
+    return (vf)_mm256_sqrt_ps((__m256)x);
+#elif defined(__x86_64__)
+    return (vf)_mm_sqrt_ps((__m128)x);
+#elif defined(__aarch64__)
+    return (vf)vsqrtq_f32((float32x4_t)x);
+#else
+    for (int i = 0; i < VF; i++)
+        x[i] = sqrtf(x[i]);
+    return x;
+#endif
+}
+
+/* Lanes summed as a tree: the order depends on the width only. */
+static ALWAYS_INLINE float vf_sum(vf x)
+{
+    float lanes[VF];
+    memcpy(lanes, &x, sizeof lanes);
+    for (int width = VF / 2; width >= 1; width /= 2)
+        for (int i = 0; i < width; i++)
+            lanes[i] += lanes[i + width];
+    return lanes[0];
+}
+
+static ALWAYS_INLINE float vf_max_lane(vf x)
+{
+    float lanes[VF];
+    memcpy(lanes, &x, sizeof lanes);
+    for (int width = VF / 2; width >= 1; width /= 2)
+        for (int i = 0; i < width; i++)
+            lanes[i] = lanes[i + width] > lanes[i] ? lanes[i + width] : lanes[i];
+    return lanes[0];
+}
+
+static ALWAYS_INLINE vf vf_from_bf16(vh h)
+{
+    return (vf)(__builtin_convertvector(h, vu) << 16);
+}
+
+/* Round to nearest even; a NaN stays a quiet NaN. The same bits as bf16_from_f32(). */
+static ALWAYS_INLINE vh vf_to_bf16(vf x)
+{
+    vu u = (vu)x;
+    vu rounded = (u + 0x7fffu + ((u >> 16) & 1u)) >> 16;
+    vi nan = x != x;
+    vu result = ((vu)nan & ((u >> 16) | 0x40u)) | (~(vu)nan & rounded);
+    return __builtin_convertvector(result, vh);
+}
+
+/* VF elements of `p` from element i. */
+static ALWAYS_INLINE vf vf_load(const void *p, int64_t i, enum dtype dtype)
+{
+    if (dtype == DTYPE_F32) {
+        vf x;
+        memcpy(&x, (const float *)p + i, sizeof x);
+        return x;
+    }
+    vh h;
+    memcpy(&h, (const uint16_t *)p + i, sizeof h);
+    return vf_from_bf16(h);
+}
+
+static ALWAYS_INLINE void vf_store(void *p, int64_t i, vf x, enum dtype dtype)
+{
+    if (dtype == DTYPE_F32) {
+        memcpy((float *)p + i, &x, sizeof x);
+    } else {
+        vh h = vf_to_bf16(x);
+        memcpy((uint16_t *)p + i, &h, sizeof h);
+    }
+}
+
+/* The first n (less than VF) elements from i; the other lanes are zero. */
+static ALWAYS_INLINE vf vf_load_part(const void *p, int64_t i, int64_t n, enum dtype dtype)
+{
+#if defined(__AVX512F__)
+    __mmask16 mask = (__mmask16)((1u << n) - 1);
+    if (dtype == DTYPE_F32)
+        return (vf)_mm512_maskz_loadu_ps(mask, (const float *)p + i);
+    return vf_from_bf16((vh)_mm256_maskz_loadu_epi16(mask, (const uint16_t *)p + i));
+#else
+    if (dtype == DTYPE_F32) {
+        vf x = {0};
+        memcpy(&x, (const float *)p + i, (size_t)n * 4);
+        return x;
+    }
+    vh h = {0};
+    memcpy(&h, (const uint16_t *)p + i, (size_t)n * 2);
+    return vf_from_bf16(h);
+#endif
+}
+
+static ALWAYS_INLINE void vf_store_part(void *p, int64_t i, int64_t n, vf x, enum dtype dtype)
+{
+#if defined(__AVX512F__)
+    __mmask16 mask = (__mmask16)((1u << n) - 1);
+    if (dtype == DTYPE_F32)
+        _mm512_mask_storeu_ps((float *)p + i, mask, (__m512)x);
+    else
+        _mm256_mask_storeu_epi16((uint16_t *)p + i, mask, (__m256i)vf_to_bf16(x));
+#else
+    if (dtype == DTYPE_F32) {
+        memcpy((float *)p + i, &x, (size_t)n * 4);
+    } else {
+        vh h = vf_to_bf16(x);
+        memcpy((uint16_t *)p + i, &h, (size_t)n * 2);
+    }
+#endif
+}
+
+/* Whole vectors, and a part at the end: the loop `for (i = 0; i < n; i += VF)` with these two needs no tail. */
+static ALWAYS_INLINE vf vf_get(const void *p, int64_t i, int64_t n, enum dtype dtype)
+{
+    return n - i >= VF ? vf_load(p, i, dtype) : vf_load_part(p, i, n - i, dtype);
+}
+
+static ALWAYS_INLINE void vf_put(void *p, int64_t i, int64_t n, vf x, enum dtype dtype)
+{
+    if (n - i >= VF)
+        vf_store(p, i, x, dtype);
+    else
+        vf_store_part(p, i, n - i, x, dtype);
+}
+
+/* Lanes below n - i: for reductions over a part. */
+static ALWAYS_INLINE vi vf_lanes_below(int64_t left)
+{
+    vi lane;
+    for (int j = 0; j < VF; j++)
+        lane[j] = j;
+    return lane < (int32_t)(left < VF ? left : VF);
+}
+
+/* exp(x) within 2 ulp: 2^n · p(r), x = n·ln2 + r. Below -87.33 (least normal number) 0; above 88.72 infinity. */
+static ALWAYS_INLINE vf vf_exp(vf x)
+{
+    const float low = -87.33f, high = 88.72f;
+    vi under = x<low, over = x> high;
+    vf clamped = vf_select(under, vf_set(low), vf_select(over, vf_set(high), x));
+    vf shifted = clamped * 1.44269504088896341f + 12582912.0f; /* 1.5 · 2^23: the integer sits in the low bits */
+    vf n = shifted - 12582912.0f;
+    vf r = clamped - n * 0.693145751953125f;
+    r = r - n * 1.42860682030941723e-6f;
+    vf p = r * 1.9875691500e-4f + 1.3981999507e-3f;
+    p = p * r + 8.3334519073e-3f;
+    p = p * r + 4.1665795894e-2f;
+    p = p * r + 1.6666665459e-1f;
+    p = p * r + 5.0000001201e-1f;
+    p = p * r * r + r + 1.0f;
+    /* 2^n as 2^(n/2) twice would only matter at the very ends; n = 128 is split off by halving the exponent once. */
+    vi exponent = (vi)shifted - (vi)vf_set(12582912.0f);
+    vi half = exponent >> 1;
+    vf scale_a = (vf)((half + 127) << 23), scale_b = (vf)((exponent - half + 127) << 23);
+    vf y = p * scale_a * scale_b;
+    y = vf_select(under, vf_zero(), y);
+    return vf_select(over, vf_set(INFINITY), y);
+}
+
+static ALWAYS_INLINE vf vf_sigmoid(vf x)
+{
+    return 1.0f / (1.0f + vf_exp(-x));
+}
+
+/* gelu_tanh(x) = x · (1 + tanh(u)) / 2 = x · sigmoid(2u), u = sqrt(2/pi) (x + 0.044715 x³) */
+#define GELU_TWO_ROOT 1.5957691216057308f /* 2 sqrt(2/pi) */
+#define GELU_CUBIC 0.044715f
+
+static ALWAYS_INLINE vf vf_gelu(vf x)
+{
+    vf u2 = GELU_TWO_ROOT * (x + GELU_CUBIC * x * x * x);
+    return x * vf_sigmoid(u2);
+}
+
+static ALWAYS_INLINE vf vf_gelu_grad(vf x)
+{
+    vf u2 = GELU_TWO_ROOT * (x + GELU_CUBIC * x * x * x);
+    vf s = vf_sigmoid(u2);
+    return s + x * s * (1.0f - s) * (GELU_TWO_ROOT * (1.0f + 3.0f * GELU_CUBIC * x * x));
+}
+
+static ALWAYS_INLINE vf vf_silu_grad(vf x)
+{
+    vf s = vf_sigmoid(x);
+    return s * (1.0f + x * (1.0f - s));
+}
+
+#endif

@@ -1,0 +1,112 @@
+#!/usr/bin/env bash
+# Installs the Debian or Ubuntu packages that ztrain needs. Does nothing, quickly, where none is missing.
+#
+#   scripts/install-deps.sh             to build and run: compiler, libraries, python3
+#   scripts/install-deps.sh --test      also what scripts/test.sh needs: cmocka, pytest
+#   scripts/install-deps.sh --check     also what .ci/run needs: clang, sanitizer run times, linters, venv
+#   --quiet                             say something only when packages are installed
+#
+# Uses sudo only when not root. On other systems: prints what is needed, and succeeds if a test program builds.
+set -euo pipefail
+
+usage() { sed -n '2,9s/^# \{0,1\}//p' "$0"; }
+
+test_packages=0 check_packages=0 quiet=0
+for argument in "$@"; do
+    case $argument in
+    --test) test_packages=1 ;;
+    --check) test_packages=1 check_packages=1 ;;
+    --quiet) quiet=1 ;;
+    -h | --help) usage && exit 0 ;;
+    *) echo "install-deps.sh: unknown option '$argument'; hint: see --help" >&2 && exit 2 ;;
+    esac
+done
+
+packages=(gcc make libc6-dev libyaml-dev libjansson-dev libzstd-dev libxxhash-dev python3)
+[ $test_packages = 0 ] || packages+=(libcmocka-dev python3-pytest)
+[ $check_packages = 0 ] || packages+=(clang libomp-dev clang-format shellcheck cppcheck python3-pyflakes python3-venv)
+
+if ! command -v apt-get >/dev/null; then
+    program='#include <jansson.h>
+#include <xxhash.h>
+#include <yaml.h>
+#include <zstd.h>
+int main(void) { return 0; }'
+    if echo "$program" | ${CC:-gcc} -x c - -o /dev/null -lyaml -ljansson -lzstd -lxxhash 2>/dev/null; then
+        exit 0
+    fi
+    echo "install-deps.sh: no apt-get here; hint: install gcc, make, Python 3, and the headers of libyaml, jansson," \
+        "zstd and xxHash (and cmocka, pytest for the tests), then run make" >&2
+    exit 1
+fi
+
+# installed PACKAGE: whether it is, now
+installed() {
+    [ "$(dpkg-query -W -f '${db:Status-Status}' "$1" 2>/dev/null)" = installed ]
+}
+
+missing=()
+for package in "${packages[@]}"; do
+    installed "$package" || missing+=("$package")
+done
+# oneDNN, the GEMM library of the CPU device, is opened at run time; its package carries the version in its name.
+need_onednn=1
+for package in $(dpkg-query -W -f '${binary:Package}:${db:Status-Status}\n' 'libdnnl[0-9]*' 2>/dev/null || true); do
+    case $package in *:installed) need_onednn=0 ;; esac
+done
+
+if [ ${#missing[@]} = 0 ] && [ $need_onednn = 0 ]; then
+    [ $quiet = 1 ] || echo "all packages are there"
+    exit 0
+fi
+
+as_root=()
+if [ "$(id -u)" != 0 ]; then
+    if ! command -v sudo >/dev/null; then
+        echo "install-deps.sh: cannot install packages: neither root nor sudo; hint: have these installed:" \
+            "${missing[*]} libdnnl (oneDNN)" >&2
+        exit 1
+    fi
+    as_root=(sudo)
+fi
+
+# candidate PACKAGE: whether the package lists know a version to install
+candidate() {
+    apt-cache policy "$1" 2>/dev/null | grep -q 'Candidate: [^(]'
+}
+onednn_package() {
+    apt-cache search --names-only '^libdnnl[0-9.]+$' 2>/dev/null | awk '{print $1}' | sort -V | tail -1
+}
+
+update=0
+for package in "${missing[@]}"; do
+    candidate "$package" || update=1
+done
+[ $need_onednn = 0 ] || [ -n "$(onednn_package)" ] || update=1
+
+run_apt() {
+    local log
+    log=$(mktemp)
+    if ! "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -qq -o Acquire::Retries=3 "$@" >"$log" 2>&1; then
+        echo "install-deps.sh: apt-get $1 failed:" >&2
+        tail -20 "$log" >&2
+        rm -f "$log"
+        return 1
+    fi
+    rm -f "$log"
+}
+
+[ $update = 0 ] || run_apt update
+if [ $need_onednn = 1 ]; then
+    onednn=$(onednn_package)
+    if [ -n "$onednn" ]; then
+        missing+=("$onednn")
+    else
+        echo "install-deps.sh: no oneDNN package for this machine; the CPU device will use its own slow GEMMs" >&2
+    fi
+fi
+if [ ${#missing[@]} -gt 0 ]; then
+    echo "installing ${missing[*]}"
+    # Package lists that are out of date name files that are gone: fetch new lists once and try again.
+    run_apt install -y --no-install-recommends "${missing[@]}" || { run_apt update && run_apt install -y --no-install-recommends "${missing[@]}"; }
+fi

@@ -1,0 +1,641 @@
+/* test_transformer.c: the transformer on the CPU device, with whole parameters and gradients behind the verbs.
+ *
+ * The oracle is tests/golden: loss and every tensor's gradient of step 1, in float64 by transformers. Gradients and
+ * activations start poisoned with NaN, so that whatever is read before it is written shows. */
+#include "core/dtype.h"
+#include "gpu/transformer.h"
+#include "tests/unit/golden_case.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+enum { BATCH = 12, MAX_UNITS = 8, MAX_CALLS = 64 };
+
+static const struct golden_name {
+    const char *name;
+    int seq_length;
+    bool padded;
+} GOLDEN[] = {
+    {"gpt2", 16, false},       {"gpt2-inner", 20, false},  {"gpt2-padded", 18, true},  {"llama", 16, false},
+    {"llama-bias", 12, false}, {"llama3-rope", 32, false}, {"linear-rope", 24, false}, {"mistral-window", 24, false},
+    {"qwen2", 16, false},      {"qwen3", 16, false},
+};
+
+/* The verbs over whole units. Every call is recorded; the fail_at-th (from 1) fails. */
+struct whole {
+    const struct tensor_table *table;
+    void *params[MAX_UNITS];
+    float *grads[MAX_UNITS];
+    bool accumulate;
+    char calls[MAX_CALLS][16]; /* "acquire f0", "release b3", "grads 0", "ready 0" */
+    int num_calls, fail_at;
+};
+
+static enum status whole_call(struct whole *whole, struct error *err, const char *verb, const char *pass, int unit)
+{
+    assert_true(whole->num_calls < MAX_CALLS);
+    snprintf(whole->calls[whole->num_calls++], sizeof whole->calls[0], "%s %s%d", verb, pass, unit);
+    if (whole->num_calls == whole->fail_at)
+        return error_set(err, STATUS_PEER, "call %d failed", whole->num_calls);
+    return STATUS_OK;
+}
+
+static const char *const PASS_LETTER[] = {[PASS_FORWARD] = "f", [PASS_BACKWARD] = "b", [PASS_EVALUATION] = "e"};
+
+static enum status whole_acquire(void *self, int unit, enum param_pass pass, struct stream *stream, const void **params,
+                                 struct error *err)
+{
+    struct whole *whole = self;
+    (void)stream;
+    *params = whole->params[unit];
+    return whole_call(whole, err, "acquire", PASS_LETTER[pass], unit);
+}
+
+static void whole_release(void *self, int unit, enum param_pass pass, struct stream *stream)
+{
+    (void)stream;
+    whole_call(self, NULL, "release", PASS_LETTER[pass], unit);
+}
+
+static enum status whole_grads(void *self, int unit, struct stream *stream, float **grads, bool *accumulate,
+                               struct error *err)
+{
+    struct whole *whole = self;
+    (void)stream;
+    *grads = whole->grads[unit];
+    *accumulate = whole->accumulate;
+    return whole_call(whole, err, "grads", "", unit);
+}
+
+static enum status whole_ready(void *self, int unit, struct stream *stream, struct error *err)
+{
+    (void)stream;
+    return whole_call(self, err, "ready", "", unit);
+}
+
+/* A model of tests/golden with everything around it. */
+struct fixture {
+    struct golden_name golden;
+    struct model_desc desc;
+    struct tensor_table table;
+    json_t *expected;
+    float *weights[MAX_UNITS], *reference[MAX_UNITS]; /* fp32: the model, the golden gradients */
+    struct golden_tokens tokens;
+    struct whole whole;
+    struct param_verbs verbs;
+
+    struct device *device;
+    struct stream *stream;
+    struct transformer *transformer;
+    void *memory, *workspace;
+    size_t memory_bytes, workspace_bytes;
+    double *loss_sum; /* device */
+};
+
+struct variant {
+    enum dtype dtype;
+    bool evaluation, recompute;
+    int64_t logit_chunk;
+    int micro_seqs; /* samples in a micro-batch; 0: all */
+    int filler;     /* tokens of a last sequence without targets */
+};
+
+static int64_t max_tokens(const struct fixture *f, const struct variant *v)
+{
+    return (int64_t)(v->micro_seqs ? v->micro_seqs : BATCH) * f->golden.seq_length + v->filler;
+}
+
+/* Plans dry, allocates exactly that, poisons it, lays out again. */
+static void fixture_start(struct fixture *f, const struct variant *v)
+{
+    struct error err;
+    struct transformer_config config = {
+        .desc = &f->desc,
+        .table = &f->table,
+        .dtype = v->dtype,
+        .max_tokens = max_tokens(f, v),
+        .max_seqs = BATCH + 1,
+        .max_seq = f->golden.seq_length,
+        .max_position = f->golden.seq_length,
+        .training = !v->evaluation,
+        .recompute = v->recompute,
+        .logit_chunk = v->logit_chunk,
+    };
+    assert_int_equal(transformer_new(&config, f->device, &f->transformer, &err), STATUS_OK);
+    struct arena arena;
+    arena_init_dry(&arena);
+    transformer_layout(f->transformer, &arena);
+    double *dry_loss = arena_take(&arena, MEM_DATA, sizeof *dry_loss);
+    assert_null(dry_loss);
+    f->memory_bytes = arena.used;
+    assert_int_equal(device_alloc(f->device, f->memory_bytes, &f->memory, &err), STATUS_OK);
+    memset(f->memory, 0xff, f->memory_bytes);
+    arena_init(&arena, f->memory, f->memory_bytes);
+    transformer_layout(f->transformer, &arena);
+    f->loss_sum = arena_take(&arena, MEM_DATA, sizeof *f->loss_sum);
+    arena_finish(&arena);
+
+    struct op_limits limits;
+    transformer_op_limits(f->transformer, &limits);
+    f->workspace_bytes = op_workspace_bytes(f->device, &limits);
+    f->workspace = NULL;
+    if (f->workspace_bytes)
+        assert_int_equal(device_alloc(f->device, f->workspace_bytes, &f->workspace, &err), STATUS_OK);
+    stream_set_workspace(f->stream, f->workspace, f->workspace_bytes);
+    assert_int_equal(transformer_start(f->transformer, f->stream, &err), STATUS_OK);
+
+    for (int u = 0; u < f->table.num_units; u++) {
+        int64_t n = f->table.units[u].numel;
+        f->whole.params[u] = aligned_alloc(128, (size_t)(n + 64) / 64 * 256);
+        f->whole.grads[u] = aligned_alloc(128, (size_t)(n + 64) / 64 * 256);
+        memset(f->whole.grads[u], 0xff, (size_t)n * sizeof(float));
+        for (int64_t i = 0; i < n; i++) {
+            if (v->dtype == DTYPE_F32)
+                ((float *)f->whole.params[u])[i] = f->weights[u][i];
+            else
+                ((uint16_t *)f->whole.params[u])[i] = bf16_from_f32(f->weights[u][i]);
+        }
+    }
+}
+
+static void fixture_stop(struct fixture *f)
+{
+    for (int u = 0; u < f->table.num_units; u++) {
+        free(f->whole.params[u]);
+        free(f->whole.grads[u]);
+    }
+    if (f->workspace)
+        device_free(f->device, f->workspace, f->workspace_bytes);
+    device_free(f->device, f->memory, f->memory_bytes);
+    transformer_free(f->transformer);
+}
+
+static void fixture_init(struct fixture *f, const struct golden_name *golden)
+{
+    struct error err;
+    char path[256];
+    memset(f, 0, sizeof *f);
+    f->golden = *golden;
+    snprintf(path, sizeof path, GOLDEN_FOLDER "%s/config.json", golden->name);
+    assert_int_equal(model_desc_load(path, &f->desc, &err), STATUS_OK);
+    assert_int_equal(tensor_table_build(&f->desc, &f->table, &err), STATUS_OK);
+    assert_true(f->table.num_units <= MAX_UNITS);
+    for (int u = 0; u < f->table.num_units; u++) {
+        f->weights[u] = calloc((size_t)f->table.units[u].numel, sizeof(float));
+        f->reference[u] = calloc((size_t)f->table.units[u].numel, sizeof(float));
+    }
+    golden_tensors(golden->name, "model*.safetensors", &f->table, f->weights);
+    golden_tensors(golden->name, "grads_step1.safetensors", &f->table, f->reference);
+    f->tokens = golden_tokens_read(golden->name, "train");
+    f->expected = golden_expected(golden->name);
+    f->whole.table = &f->table;
+    f->verbs = (struct param_verbs){&f->whole, whole_acquire, whole_release, whole_grads, whole_ready};
+    assert_int_equal(device_open(DEVICE_CPU, 2, &f->device, &err), STATUS_OK);
+    assert_int_equal(stream_new(f->device, STREAM_COMPUTE, &f->stream, &err), STATUS_OK);
+}
+
+static void fixture_release(struct fixture *f)
+{
+    stream_free(f->stream);
+    device_close(f->device);
+    golden_tokens_release(&f->tokens);
+    json_decref(f->expected);
+    for (int u = 0; u < f->table.num_units; u++) {
+        free(f->weights[u]);
+        free(f->reference[u]);
+    }
+    tensor_table_release(&f->table);
+    model_desc_release(&f->desc);
+}
+
+/* A batch's arrays, as core/data makes them. */
+enum { MOST_TOKENS = BATCH * 32 + 64 };
+struct batch_arrays {
+    int32_t tokens[MOST_TOKENS], targets[MOST_TOKENS], positions[MOST_TOKENS], seq_start[BATCH + 2];
+};
+
+static void add_sequence(struct batch *batch, struct batch_arrays *arrays, const uint16_t *tokens, int length,
+                         int targets)
+{
+    for (int i = 0; i < length; i++) {
+        int64_t at = batch->num_tokens++;
+        arrays->tokens[at] = tokens ? tokens[i] : 0;
+        arrays->targets[at] = i < targets ? tokens[i + 1] : -1;
+        arrays->positions[at] = i;
+        batch->num_targets += i < targets;
+    }
+    arrays->seq_start[++batch->num_seqs] = (int32_t)batch->num_tokens;
+    batch->max_seq = length > batch->max_seq ? length : batch->max_seq;
+}
+
+/* Samples [first, first + count) of the case's tokens, and filler. */
+static struct batch make_batch(const struct fixture *f, const struct golden_tokens *tokens, int first, int count,
+                               int filler, struct batch_arrays *arrays)
+{
+    struct batch batch = {.tokens = arrays->tokens,
+                          .targets = arrays->targets,
+                          .positions = arrays->positions,
+                          .seq_start = arrays->seq_start};
+    int T = f->golden.seq_length;
+    arrays->seq_start[0] = 0;
+    int64_t start = 0;
+    for (int i = 0; i < first + count; i++) {
+        int length = f->golden.padded ? tokens->lengths[i] : T;
+        int seen = length < T ? length : T;
+        if (i >= first)
+            add_sequence(&batch, arrays, tokens->tokens + start, seen, f->golden.padded ? seen - 1 : T);
+        start += length;
+    }
+    if (filler)
+        add_sequence(&batch, arrays, NULL, filler, 0);
+    return batch;
+}
+
+/* Step 1 in micro-batches; returns the mean loss. */
+static double train_step(struct fixture *f, const struct variant *v)
+{
+    static struct batch_arrays arrays;
+    struct error err;
+    int micro = v->micro_seqs ? v->micro_seqs : BATCH;
+    struct batch all = make_batch(f, &f->tokens, 0, BATCH, 0, &arrays);
+    *f->loss_sum = 0;
+    for (int first = 0; first < BATCH; first += micro) {
+        struct batch batch = make_batch(f, &f->tokens, first, micro, v->filler, &arrays);
+        f->whole.accumulate = first > 0;
+        f->whole.num_calls = 0;
+        float scale = (float)(1.0 / (double)all.num_targets);
+        assert_int_equal(transformer_train(f->transformer, &batch, scale, &f->verbs, f->stream, f->loss_sum, &err),
+                         STATUS_OK);
+        memset(&arrays, 0x7f, sizeof arrays); /* they may be reused after the call */
+    }
+    stream_sync(f->stream);
+    return *f->loss_sum / (double)all.num_targets;
+}
+
+/* Largest distance of a tensor's gradient from the golden one, in units of its length; and of all tensors together. */
+static double worst_gradient(const struct fixture *f, double *together)
+{
+    double worst = 0, all_far = 0, all_size = 0;
+    for (int i = 0; i < f->table.num_tensors; i++) {
+        const struct tensor_info *tensor = &f->table.tensors[i];
+        const float *g = f->whole.grads[tensor->unit] + tensor->offset;
+        const float *reference = f->reference[tensor->unit] + tensor->offset;
+        double far = 0, size = 0;
+        for (int64_t k = 0; k < tensor->numel; k++) {
+            double difference = (double)g[k] - (double)reference[k];
+            far += difference * difference;
+            size += (double)reference[k] * (double)reference[k];
+        }
+        double error = sqrt(far / size);
+        if (!(error <= worst))
+            worst = error;
+        if (!(error <= 0.5))
+            print_error("%s: gradient of %s is off by %.2e\n", f->golden.name, tensor->name, error);
+        all_far += far;
+        all_size += size;
+    }
+    *together = sqrt(all_far / all_size);
+    return worst;
+}
+
+static void test_golden_fp32(void **state)
+{
+    (void)state;
+    static const struct variant VARIANTS[] = {
+        {.dtype = DTYPE_F32},
+        {.dtype = DTYPE_F32, .micro_seqs = 4, .logit_chunk = 7},
+        {.dtype = DTYPE_F32, .micro_seqs = 1, .logit_chunk = 1},
+        {.dtype = DTYPE_F32, .micro_seqs = 6, .logit_chunk = 100000, .filler = 5},
+        {.dtype = DTYPE_F32, .micro_seqs = 3, .recompute = true},
+    };
+    for (size_t i = 0; i < COUNT_OF(GOLDEN); i++) {
+        struct fixture f;
+        fixture_init(&f, &GOLDEN[i]);
+        double want = json_number_value(json_array_get(json_object_get(f.expected, "loss"), 0));
+        for (size_t k = 0; k < COUNT_OF(VARIANTS); k++) {
+            fixture_start(&f, &VARIANTS[k]);
+            double together, loss = train_step(&f, &VARIANTS[k]), worst = worst_gradient(&f, &together);
+            if (!(fabs(loss - want) < 3e-6) || !(worst < 1e-5))
+                fail_msg("%s, variant %zu: loss off by %.1e, a gradient by %.1e", GOLDEN[i].name, k, loss - want,
+                         worst);
+            fixture_stop(&f);
+        }
+        fixture_release(&f);
+    }
+}
+
+/* Within twice of what transformers' own bf16 strays. */
+static void test_golden_bf16(void **state)
+{
+    (void)state;
+    static const struct variant VARIANTS[] = {
+        {.dtype = DTYPE_BF16},
+        {.dtype = DTYPE_BF16, .micro_seqs = 3, .logit_chunk = 7, .recompute = true},
+    };
+    for (size_t i = 0; i < COUNT_OF(GOLDEN); i++) {
+        struct fixture f;
+        fixture_init(&f, &GOLDEN[i]);
+        double want = json_number_value(json_array_get(json_object_get(f.expected, "loss"), 0));
+        double own_loss = golden_number(f.expected, "rounding", "bf16", "loss");
+        double own_worst = golden_number(f.expected, "rounding", "bf16", "grad_1");
+        double own_together = golden_number(f.expected, "rounding", "bf16", "grad_1_all");
+        for (size_t k = 0; k < COUNT_OF(VARIANTS); k++) {
+            fixture_start(&f, &VARIANTS[k]);
+            double together, loss = train_step(&f, &VARIANTS[k]), worst = worst_gradient(&f, &together);
+            if (!(fabs(loss - want) < 2 * own_loss + 1e-3) || !(worst < 2 * own_worst) ||
+                !(together < 2 * own_together))
+                fail_msg("%s, variant %zu: loss off by %.1e, a gradient by %.1e (%.1e), all by %.1e (%.1e)",
+                         GOLDEN[i].name, k, loss - want, worst, own_worst, together, own_together);
+            fixture_stop(&f);
+        }
+        fixture_release(&f);
+    }
+}
+
+static float *copy_of_grads(const struct fixture *f)
+{
+    size_t total = 0, at = 0;
+    for (int u = 0; u < f->table.num_units; u++)
+        total += (size_t)f->table.units[u].numel;
+    float *copy = malloc(total * sizeof(float));
+    for (int u = 0; u < f->table.num_units; u++) {
+        size_t n = (size_t)f->table.units[u].numel;
+        memcpy(copy + at, f->whole.grads[u], n * sizeof(float));
+        at += n;
+    }
+    return copy;
+}
+
+/* The bits of every gradient are those in `copy`, gaps (poison that nobody touches) included. */
+static bool same_grads(const struct fixture *f, const float *copy)
+{
+    size_t at = 0;
+    for (int u = 0; u < f->table.num_units; u++) {
+        size_t n = (size_t)f->table.units[u].numel;
+        if (memcmp(copy + at, f->whole.grads[u], n * sizeof(float)) != 0)
+            return false;
+        at += n;
+    }
+    return true;
+}
+
+static void test_recompute_changes_no_bit(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < COUNT_OF(GOLDEN); i++) {
+        for (int dtype = DTYPE_F32; dtype <= DTYPE_BF16; dtype++) {
+            struct fixture f;
+            fixture_init(&f, &GOLDEN[i]);
+            struct variant keep = {.dtype = (enum dtype)dtype, .micro_seqs = 6}, again = keep;
+            again.recompute = true;
+            fixture_start(&f, &keep);
+            double loss = train_step(&f, &keep);
+            float *copy = copy_of_grads(&f);
+            size_t bytes = f.memory_bytes;
+            fixture_stop(&f);
+            fixture_start(&f, &again);
+            assert_true(train_step(&f, &again) == loss);
+            assert_true(same_grads(&f, copy));
+            assert_true(f.memory_bytes < bytes);
+            fixture_stop(&f);
+            free(copy);
+            fixture_release(&f);
+        }
+    }
+}
+
+/* Gradients are overwritten or added to, and the gaps between tensors are left alone. */
+static void test_gaps_are_not_written(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < COUNT_OF(GOLDEN); i++) {
+        struct fixture f;
+        struct variant v = {.dtype = DTYPE_F32};
+        fixture_init(&f, &GOLDEN[i]);
+        fixture_start(&f, &v);
+        train_step(&f, &v);
+        for (int u = 0; u < f.table.num_units; u++) {
+            for (int64_t k = 0; k < f.table.units[u].numel; k++)
+                assert_int_equal(isnan(f.whole.grads[u][k]) == 0, tensor_at(&f.table, u, k) != NULL);
+        }
+        fixture_stop(&f);
+        fixture_release(&f);
+    }
+}
+
+/* Evaluation: after training, by the same transformer and by one that was laid out for evaluation only. */
+static void test_evaluation(void **state)
+{
+    (void)state;
+    enum { EVAL_SAMPLES = 5 };
+    static struct batch_arrays arrays;
+    for (size_t i = 0; i < COUNT_OF(GOLDEN); i++) {
+        struct fixture f;
+        struct error err;
+        fixture_init(&f, &GOLDEN[i]);
+        golden_tensors(GOLDEN[i].name, "final.safetensors", &f.table, f.weights);
+        struct golden_tokens validation = golden_tokens_read(GOLDEN[i].name, "validation");
+        double want = golden_number(f.expected, "eval_loss", "8", NULL), losses[3];
+        size_t bytes[3];
+        for (int k = 0; k < 3; k++) {
+            struct variant v = {.dtype = DTYPE_F32, .evaluation = k == 2, .recompute = k == 1};
+            fixture_start(&f, &v);
+            if (!v.evaluation)
+                train_step(&f, &v);
+            struct batch batch = make_batch(&f, &validation, 0, EVAL_SAMPLES, 3, &arrays);
+            *f.loss_sum = 0;
+            assert_int_equal(transformer_evaluate(f.transformer, &batch, &f.verbs, f.stream, f.loss_sum, &err),
+                             STATUS_OK);
+            stream_sync(f.stream);
+            losses[k] = *f.loss_sum / (double)batch.num_targets;
+            bytes[k] = f.memory_bytes;
+            fixture_stop(&f);
+        }
+        if (!(fabs(losses[0] - want) < 3e-6))
+            fail_msg("%s: evaluation off by %.1e", GOLDEN[i].name, losses[0] - want);
+        assert_true(losses[0] == losses[1] && losses[0] == losses[2]);
+        assert_true(bytes[2] < bytes[1] && bytes[1] < bytes[0]);
+        golden_tokens_release(&validation);
+        fixture_release(&f);
+    }
+}
+
+static void assert_calls(const struct whole *whole, const char *const *calls, int count)
+{
+    assert_int_equal(whole->num_calls, count);
+    for (int i = 0; i < count; i++)
+        assert_string_equal(whole->calls[i], calls[i]);
+}
+
+/* Two blocks; as params.h says. */
+static const char *const TIED_CALLS[] = {
+    "acquire f0", "release f0", "acquire f1", "release f1", "acquire f2", "release f2", "acquire b3", "acquire b0",
+    "grads 3",    "grads 0",    "release b0", "release b3", "ready 3",    "acquire b2", "grads 2",    "release b2",
+    "ready 2",    "acquire b1", "grads 1",    "release b1", "ready 1",    "grads 0",    "ready 0",
+};
+static const char *const UNTIED_CALLS[] = {
+    "acquire f0", "release f0", "acquire f1", "release f1", "acquire f2", "release f2", "acquire b3",
+    "grads 3",    "release b3", "ready 3",    "acquire b2", "grads 2",    "release b2", "ready 2",
+    "acquire b1", "grads 1",    "release b1", "ready 1",    "grads 0",    "ready 0",
+};
+static const char *const TIED_EVALUATION[] = {
+    "acquire e0", "release e0", "acquire e1", "release e1", "acquire e2",
+    "release e2", "acquire e3", "acquire e0", "release e0", "release e3",
+};
+static const char *const UNTIED_EVALUATION[] = {
+    "acquire e0", "release e0", "acquire e1", "release e1", "acquire e2", "release e2", "acquire e3", "release e3",
+};
+
+/* The order of the verbs, the same for a batch without tokens, whose gradients are zeros or what was there. */
+static void test_order_of_verbs(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < COUNT_OF(GOLDEN); i++) {
+        for (int recompute = 0; recompute < 2; recompute++) {
+            struct fixture f;
+            struct error err;
+            struct variant v = {.dtype = DTYPE_F32, .recompute = recompute};
+            struct batch empty = {0};
+            fixture_init(&f, &GOLDEN[i]);
+            const char *const *calls = f.desc.tied ? TIED_CALLS : UNTIED_CALLS;
+            const char *const *evaluation = f.desc.tied ? TIED_EVALUATION : UNTIED_EVALUATION;
+            int count = (int)(f.desc.tied ? COUNT_OF(TIED_CALLS) : COUNT_OF(UNTIED_CALLS));
+            int count_evaluation = (int)(f.desc.tied ? COUNT_OF(TIED_EVALUATION) : COUNT_OF(UNTIED_EVALUATION));
+            fixture_start(&f, &v);
+            train_step(&f, &v);
+            assert_calls(&f.whole, calls, count);
+            float *copy = copy_of_grads(&f);
+
+            f.whole.num_calls = 0;
+            f.whole.accumulate = true;
+            *f.loss_sum = 1;
+            assert_int_equal(transformer_train(f.transformer, &empty, 1, &f.verbs, f.stream, f.loss_sum, &err),
+                             STATUS_OK);
+            assert_calls(&f.whole, calls, count);
+            assert_true(same_grads(&f, copy));
+
+            f.whole.num_calls = 0;
+            f.whole.accumulate = false;
+            assert_int_equal(transformer_train(f.transformer, &empty, 1, &f.verbs, f.stream, f.loss_sum, &err),
+                             STATUS_OK);
+            assert_calls(&f.whole, calls, count);
+            for (int u = 0; u < f.table.num_units; u++) {
+                for (int64_t k = 0; k < f.table.units[u].numel; k++)
+                    assert_true(f.whole.grads[u][k] == 0);
+            }
+
+            f.whole.num_calls = 0;
+            assert_int_equal(transformer_evaluate(f.transformer, &empty, &f.verbs, f.stream, f.loss_sum, &err),
+                             STATUS_OK);
+            assert_calls(&f.whole, evaluation, count_evaluation);
+            assert_true(*f.loss_sum == 1);
+            free(copy);
+            fixture_stop(&f);
+            fixture_release(&f);
+        }
+    }
+}
+
+/* Whichever verb fails, its status comes back and no verb is called after it. */
+static void test_failing_verbs(void **state)
+{
+    (void)state;
+    static struct batch_arrays arrays;
+    for (size_t i = 0; i < COUNT_OF(GOLDEN); i += 3) { /* gpt2, llama: tied and untied, and others */
+        struct fixture f;
+        struct variant v = {.dtype = DTYPE_F32, .micro_seqs = 1};
+        fixture_init(&f, &GOLDEN[i]);
+        fixture_start(&f, &v);
+        struct batch batch = make_batch(&f, &f.tokens, 0, 1, 0, &arrays);
+        for (int evaluation = 0; evaluation < 2; evaluation++) {
+            int failed = 0;
+            for (int n = 1;; n++) {
+                struct error err = {0};
+                f.whole.num_calls = 0;
+                f.whole.fail_at = n;
+                enum status status =
+                    evaluation ? transformer_evaluate(f.transformer, &batch, &f.verbs, f.stream, f.loss_sum, &err)
+                               : transformer_train(f.transformer, &batch, 1, &f.verbs, f.stream, f.loss_sum, &err);
+                if (f.whole.num_calls < n)
+                    break;
+                if (strncmp(f.whole.calls[n - 1], "release", 7) == 0) {
+                    assert_int_equal(status, STATUS_OK);
+                    continue;
+                }
+                assert_int_equal(status, STATUS_PEER);
+                assert_int_equal(f.whole.num_calls, n);
+                assert_int_equal(err.code, STATUS_PEER);
+                failed++;
+            }
+            assert_int_equal(failed, evaluation ? (f.desc.tied ? 5 : 4) : (f.desc.tied ? 16 : 14));
+        }
+        fixture_stop(&f);
+        fixture_release(&f);
+    }
+}
+
+static void test_times(void **state)
+{
+    (void)state;
+    struct fixture f;
+    struct variant v = {.dtype = DTYPE_F32, .micro_seqs = 4};
+    double forward, backward;
+    fixture_init(&f, &GOLDEN[0]);
+    fixture_start(&f, &v);
+    train_step(&f, &v);
+    transformer_times(f.transformer, &forward, &backward);
+    assert_true(forward > 0 && backward > 0 && forward + backward < 60);
+    transformer_times(f.transformer, &forward, &backward);
+    assert_true(forward == 0 && backward == 0);
+    fixture_stop(&f);
+    fixture_release(&f);
+}
+
+/* By hand: GPT-2 124M has 12 · 12 · 768² + 50257 · 768 weights in matrices; Llama with GQA. */
+static void test_flops(void **state)
+{
+    (void)state;
+    struct model_desc gpt2 = {.family = FAMILY_GPT2,
+                              .vocab_size = 50257,
+                              .hidden_size = 768,
+                              .intermediate_size = 3072,
+                              .num_layers = 12,
+                              .num_heads = 12,
+                              .num_kv_heads = 12,
+                              .head_dim = 64,
+                              .mlp = MLP_GELU,
+                              .tied = true};
+    assert_true(transformer_flops_per_token(&gpt2, 1024) == 6.0 * 123532032 + 6.0 * 12 * 768 * 1024);
+    struct model_desc llama = {.family = FAMILY_LLAMA,
+                               .vocab_size = 100,
+                               .hidden_size = 32,
+                               .intermediate_size = 80,
+                               .num_layers = 3,
+                               .num_heads = 4,
+                               .num_kv_heads = 2,
+                               .head_dim = 10,
+                               .mlp = MLP_SWIGLU};
+    assert_true(transformer_flops_per_token(&llama, 50) ==
+                6.0 * (3 * (32 * 80 + 40 * 32 + 3 * 32 * 80) + 3200) + 6.0 * 3 * 40 * 50);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_golden_fp32),
+        cmocka_unit_test(test_golden_bf16),
+        cmocka_unit_test(test_recompute_changes_no_bit),
+        cmocka_unit_test(test_gaps_are_not_written),
+        cmocka_unit_test(test_evaluation),
+        cmocka_unit_test(test_order_of_verbs),
+        cmocka_unit_test(test_failing_verbs),
+        cmocka_unit_test(test_times),
+        cmocka_unit_test(test_flops),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
