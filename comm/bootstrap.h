@@ -1,13 +1,14 @@
 /* bootstrap.h: who am I among the ranks, and how do we first talk. Nothing else knows where ranks came from.
  *
- * Sources: one process alone; local ranks started by `ztrain --local-gpus N` (comm/local: environment variables and an
- * inherited memfd). Slurm's PMI-2, PMIx, torchrun's variables: a later step; until then an environment that looks like
- * one of them with more than one rank is refused with "not supported yet". */
+ * Sources: one process alone; local ranks started by `ztrain --local-gpus N` (environment variables and an inherited
+ * memfd, see control.h). Slurm's PMI-2, PMIx, torchrun's variables: a later step; until then an environment that looks
+ * like one of them with more than one rank is refused with "not supported yet". */
 #ifndef ZTRAIN_COMM_BOOTSTRAP_H
 #define ZTRAIN_COMM_BOOTSTRAP_H
 
 #include "core/status.h"
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -24,9 +25,18 @@ struct bootstrap {
 
 enum status bootstrap_init(struct bootstrap *bootstrap, struct error *err);
 
-/* For the supervisor: creates the memfd that its ranks inherit, and sets one child's environment (between fork and
- * exec). */
-int bootstrap_local_fd(struct error *err);
+/* Whether a supervisor started this process as one of its ranks (it must not supervise again). */
+bool bootstrap_is_local_rank(void);
+
+/* STATUS_OK unless the environment says that a launcher (srun, mpirun, torchrun) started several ranks, or says it by
+ * halves: what bootstrap_init() refuses, for the supervisor to refuse as well. */
+enum status bootstrap_check_launcher(struct error *err);
+
+/* For the supervisor: sets one child's environment (between fork and exec); shared_fd (control_create) is kept open
+ * over exec. */
 void bootstrap_local_env(int rank, int world, int shared_fd);
+
+/* This machine's name, for messages. */
+void bootstrap_host(char *host, size_t size);
 
 #endif

@@ -42,16 +42,18 @@ int comm_world(const struct comm *comm);
 /* Gives this rank a shared segment of `bytes` (the same on every rank; collective; once), zeroed and touched. */
 enum status comm_share(struct comm *comm, size_t bytes, void **memory, struct error *err);
 
-/* recv (world × count elements) = the ranks' send buffers (count each) in order. send may be recv + rank × count. */
-void comm_all_gather(struct comm *comm, const void *send, void *recv, size_t count, enum dtype dtype,
+/* Slices of `count` elements start `stride` elements apart, stride >= count (0: count), so that a long slice can be
+ * sent in pieces. */
+
+/* recv[r × stride …] (count elements) = rank r's send buffer (count), for all r. send may be recv + rank × stride. */
+void comm_all_gather(struct comm *comm, const void *send, void *recv, size_t count, size_t stride, enum dtype dtype,
                      struct stream *stream);
 
-/* recv (count fp32) = [recv +] sum over ranks of their send[rank × count …] (world × count elements of dtype).
- * recv may be send + rank × count (fp32, not accumulate). *bad_ranks (may be NULL): bit r is set if rank r's
- * contribution to this slice held a non-finite value; bits are only ever set, read it after the stream is synchronised.
- */
-void comm_reduce_scatter(struct comm *comm, const void *send, float *recv, size_t count, enum dtype dtype,
-                         bool accumulate, uint64_t *bad_ranks, struct stream *stream);
+/* recv (count fp32) = [recv +] sum over ranks of their send[rank × stride …] (count elements of dtype). recv may be
+ * send + rank × stride (fp32, not accumulate). *bad_ranks (may be NULL): bit r is set if rank r's contribution to this
+ * slice held a non-finite value; bits are only ever set, read it after the stream is synchronised. */
+void comm_reduce_scatter(struct comm *comm, const void *send, float *recv, size_t count, size_t stride,
+                         enum dtype dtype, bool accumulate, uint64_t *bad_ranks, struct stream *stream);
 
 /* In place, fp32, world × count elements: reduce-scatter, then all-gather; same bits as those two. */
 void comm_all_reduce(struct comm *comm, float *data, size_t count, uint64_t *bad_ranks, struct stream *stream);

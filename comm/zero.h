@@ -27,12 +27,13 @@ struct zero_config {
     int stage;
     enum dtype dtype; /* of parameters in compute */
     bool overlap_comm;
-    int64_t reduce_bucket_size, allgather_bucket_size; /* elements: collectives are cut into pieces of at most this */
+    /* elements: collectives are cut into pieces of at most this (at least SHARD_ALIGN × world); 0: no limit */
+    int64_t reduce_bucket_size, allgather_bucket_size;
     bool weight_decay_all;
     const struct tensor_table *table;  /* borrowed */
     const struct shard_layout *layout; /* borrowed; its world is comm's */
     bool tied;                         /* the head uses unit 0 as well */
-    bool training;                     /* false: parameters only (evaluation) */
+    bool training;                     /* false: no gradients, m and v (evaluation) */
 };
 
 enum status zero_new(const struct zero_config *config, struct device *device, struct comm *comm, struct zero **zero,
@@ -40,7 +41,8 @@ enum status zero_new(const struct zero_config *config, struct device *device, st
 void zero_free(struct zero *zero);
 
 /* Takes buffers from the rank's arena and from its shared segment (comm_share); dry, then real. For a plan without
- * running ranks, comm may be NULL in zero_new: the layout's world counts. */
+ * running ranks, comm may be NULL in zero_new: the layout's world counts. In the shared segment lies what peers read:
+ * gradients before their reduction, and parameters from stage 1 on; of world 1 nothing. */
 void zero_layout(struct zero *zero, struct arena *local, struct arena *shared);
 
 const struct param_verbs *zero_verbs(struct zero *zero);
@@ -74,15 +76,24 @@ struct zero_result {
     bool skipped;                             /* non-finite: nothing was updated */
     int bad_rank;                             /* where a non-finite value came from, -1 unknown */
     const struct tensor_info *bad_tensor;     /* first such tensor, or NULL */
-    double reduce_seconds, optimizer_seconds; /* this rank's: waiting for reductions; norm, update, gather */
+    double reduce_seconds, optimizer_seconds; /* this rank's: waiting for reductions and peers; norm and update */
 };
 
 /* Waits for the reductions, norm, clip, update, gather. The same decision on all ranks. Collective. */
 enum status zero_finish_step(struct zero *zero, const struct zero_update *update, struct stream *compute,
                              struct zero_result *result, struct error *err);
 
-/* Elements this rank should gather and reduce in one step by theory, times (N-1)/N as counted by comm_stats: what is
- * counted must equal it (padding included). g micro-batches. */
+/* Bytes that this rank should gather and reduce in one step of g micro-batches that is not skipped, by theory, as
+ * comm_stats counts them: (N-1)/N of what is gathered, padding included. What is counted must equal it.
+ *
+ *   stage 0   gather and reduce the fp32 gradients (the all-reduce)
+ *   stage 1   gather all parameters; reduce all gradients
+ *   stage 2   gather all parameters; reduce all gradients in each micro-batch
+ *   stage 3   as 2, but parameters are gathered when a unit is acquired that is not in its place: see zero_verbs.c */
 void zero_theory(const struct zero *zero, int micro_batches, int64_t *gather_bytes, int64_t *reduce_bytes);
+
+/* Bytes gathered by an evaluation of so many micro-batches right after a step or zero_params_changed() (only stage 3
+ * gathers any). */
+int64_t zero_theory_evaluation(const struct zero *zero, int micro_batches);
 
 #endif

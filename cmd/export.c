@@ -1,0 +1,96 @@
+/* export.c: `ztrain export DIR --out HFDIR --dtype fp32|bf16`: a checkpoint as a Hugging Face folder. */
+#include "ckpt/huggingface.h"
+#include "cmd/commands.h"
+#include "core/log.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static const char USAGE[] = "usage: ztrain export DIR --out HFDIR [--dtype fp32|bf16]\n"
+                            "\n"
+                            "Writes the weights of a checkpoint as a folder that Hugging Face transformers loads:\n"
+                            "safetensors, config.json, and the tokenizer files that came with the model.\n"
+                            "\n"
+                            "  DIR             a checkpoint, or a run folder (its newest valid checkpoint)\n"
+                            "  --out HFDIR     the folder to write; made if it is not there\n"
+                            "  --dtype TYPE    of the weights: fp32 or bf16 (default: the run's)\n";
+
+struct arguments {
+    const char *dir, *out, *dtype;
+    bool help;
+};
+
+/* The value of option `name` at argv[*i], as "--name VALUE" or "--name=VALUE"; moves *i over it. Sets *matched. */
+static const char *option_value(const char *name, int argc, char **argv, int *i, bool *matched)
+{
+    size_t n = strlen(name);
+    *matched = strncmp(argv[*i], name, n) == 0 && (argv[*i][n] == '\0' || argv[*i][n] == '=');
+    if (!*matched)
+        return NULL;
+    if (argv[*i][n] == '=')
+        return argv[*i] + n + 1;
+    return *i + 1 < argc ? argv[++*i] : NULL;
+}
+
+static enum status parse(int argc, char **argv, struct arguments *arguments, struct error *err)
+{
+    const struct {
+        const char *name;
+        const char **value;
+    } options[] = {{"--out", &arguments->out}, {"--dtype", &arguments->dtype}};
+    for (int i = 1; i < argc; i++) {
+        bool matched = false;
+        for (size_t k = 0; k < COUNT_OF(options) && !matched; k++) {
+            const char *value = option_value(options[k].name, argc, argv, &i, &matched);
+            if (!matched)
+                continue;
+            if (!value || !*value)
+                return error_set(err, STATUS_USAGE, "option %s needs a value; hint: ztrain export --help",
+                                 options[k].name);
+            *options[k].value = value;
+        }
+        if (matched)
+            continue;
+        if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0) {
+            arguments->help = true;
+            return STATUS_OK;
+        }
+        if (argv[i][0] == '-')
+            return error_set(err, STATUS_USAGE, "unknown option '%s'; hint: ztrain export --help", argv[i]);
+        if (arguments->dir)
+            return error_set(err, STATUS_USAGE, "one folder expected, '%s' is a second one; hint: ztrain export --help",
+                             argv[i]);
+        arguments->dir = argv[i];
+    }
+    if (!arguments->dir || !arguments->out)
+        return error_set(err, STATUS_USAGE, "%s is missing; hint: ztrain export DIR --out HFDIR",
+                         arguments->dir ? "--out HFDIR" : "the checkpoint or run folder");
+    return STATUS_OK;
+}
+
+enum status cmd_export(int argc, char **argv, struct error *err)
+{
+    struct arguments arguments = {0};
+    TRY(parse(argc, argv, &arguments, err));
+    if (arguments.help) {
+        fputs(USAGE, stdout);
+        return STATUS_OK;
+    }
+    const enum dtype choices[] = {DTYPE_F32, DTYPE_BF16};
+    const enum dtype *chosen = NULL;
+    for (size_t i = 0; arguments.dtype && i < COUNT_OF(choices); i++)
+        if (strcmp(arguments.dtype, dtype_name(choices[i])) == 0)
+            chosen = &choices[i];
+    if (arguments.dtype && !chosen)
+        return error_set(err, STATUS_USAGE, "--dtype '%s' is not supported; hint: fp32 and bf16 are", arguments.dtype);
+
+    struct checkpoint *checkpoint;
+    TRY(checkpoint_open(arguments.dir, false, &checkpoint, err));
+    enum dtype dtype = chosen ? *chosen : checkpoint->dtype;
+    enum status status = huggingface_export(checkpoint, arguments.out, dtype, 0, err);
+    if (status == STATUS_OK)
+        log_info("exported %s (step %lld) to %s in %s", checkpoint->path, (long long)checkpoint->position.step,
+                 arguments.out, dtype_name(dtype));
+    checkpoint_close(checkpoint);
+    return status;
+}

@@ -1,0 +1,93 @@
+/* libraries.c: versions as the libraries themselves tell them at run time, beside those of the headers that ztrain was
+ * built with; and where the dynamic linker found them. oneDNN is not among them: the CPU device opens it by itself and
+ * says so (struct device, detail). */
+#include "cmd/libraries.h"
+
+#include "core/status.h"
+
+#include <jansson.h>
+#include <link.h>
+#include <string.h>
+#include <xxhash.h>
+#include <yaml.h>
+#include <zstd.h>
+
+static const char *version_of_yaml(char *text, size_t size)
+{
+    snprintf(text, size, "%s", yaml_get_version_string());
+    return text;
+}
+
+static const char *version_of_jansson(char *text, size_t size)
+{
+    snprintf(text, size, "%s", jansson_version_str());
+    return text;
+}
+
+static const char *version_of_zstd(char *text, size_t size)
+{
+    snprintf(text, size, "%s", ZSTD_versionString());
+    return text;
+}
+
+static const char *version_of_xxhash(char *text, size_t size)
+{
+    unsigned n = XXH_versionNumber();
+    snprintf(text, size, "%u.%u.%u", n / 10000, n / 100 % 100, n % 100);
+    return text;
+}
+
+#define NUMBER_TEXT_(n) #n
+#define NUMBER_TEXT(n) NUMBER_TEXT_(n)
+
+static const struct library_row {
+    const char *name, *file; /* file: part of the path it is loaded from */
+    const char *built_with;  /* NULL: the headers do not say */
+    const char *(*version)(char *text, size_t size);
+} library_table[] = {
+    {"libyaml", "libyaml", NULL, version_of_yaml},
+    {"jansson", "libjansson", JANSSON_VERSION, version_of_jansson},
+    {"zstd", "libzstd", ZSTD_VERSION_STRING, version_of_zstd},
+    {"xxHash", "libxxhash",
+     NUMBER_TEXT(XXH_VERSION_MAJOR) "." NUMBER_TEXT(XXH_VERSION_MINOR) "." NUMBER_TEXT(XXH_VERSION_RELEASE),
+     version_of_xxhash},
+};
+
+struct path_search {
+    const char *part;
+    char *out;
+    size_t size;
+};
+
+static int match_object(struct dl_phdr_info *info, size_t size, void *data)
+{
+    (void)size;
+    struct path_search *search = data;
+    if (!info->dlpi_name || !strstr(info->dlpi_name, search->part))
+        return 0;
+    snprintf(search->out, search->size, "%s", info->dlpi_name);
+    return 1;
+}
+
+const char *libraries_path(const char *part, char *out, size_t size)
+{
+    struct path_search search = {part, out, size};
+    return dl_iterate_phdr(match_object, &search) ? out : NULL;
+}
+
+void libraries_print(FILE *out, const char *indent, bool paths)
+{
+    for (size_t i = 0; i < COUNT_OF(library_table); i++) {
+        const struct library_row *row = &library_table[i];
+        char text[64], path[4096];
+        const char *version = row->version(text, sizeof text);
+        fprintf(out, "%s%-16s  %s", indent, row->name, version);
+        if (row->built_with && strcmp(row->built_with, version))
+            fprintf(out, " (built with %s)", row->built_with);
+        if (paths) {
+            const char *file = libraries_path(row->file, path, sizeof path);
+            fprintf(out, "  %s", file ? file : "linked statically");
+        }
+        fputc('\n', out);
+    }
+}

@@ -1,0 +1,15 @@
+/* libraries.h: the libraries that ztrain uses, for `ztrain version` and `ztrain doctor`. */
+#ifndef ZTRAIN_CMD_LIBRARIES_H
+#define ZTRAIN_CMD_LIBRARIES_H
+
+#include <stdbool.h>
+#include <stdio.h>
+
+/* A line per library, after `indent`: name, version in use, version it was built with where that differs, and the file
+ * it was loaded from where `paths`. */
+void libraries_print(FILE *out, const char *indent, bool paths);
+
+/* The file that a loaded library whose path contains `part` came from, or NULL. out: at least size bytes. */
+const char *libraries_path(const char *part, char *out, size_t size);
+
+#endif

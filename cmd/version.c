@@ -1,0 +1,20 @@
+/* version.c: `ztrain version`: which ztrain, built how, with which libraries. One fact a line. */
+#include "core/version.h"
+#include "cmd/commands.h"
+#include "cmd/libraries.h"
+
+#include <stdio.h>
+
+enum status cmd_version(int argc, char **argv, struct error *err)
+{
+    if (argc > 1)
+        return error_set(err, STATUS_USAGE, "version: unexpected argument '%s'; hint: it takes none", argv[1]);
+    printf("%-16s  %s\n", "ztrain", ZTRAIN_VERSION);
+#ifdef __clang__
+    printf("%-16s  clang %s\n", "compiler", __clang_version__);
+#else
+    printf("%-16s  gcc %s\n", "compiler", __VERSION__);
+#endif
+    libraries_print(stdout, "", false);
+    return STATUS_OK;
+}

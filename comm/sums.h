@@ -1,0 +1,15 @@
+/* sums.h: adding up the ranks' contributions, in rank order, whatever the timing. */
+#ifndef ZTRAIN_COMM_SUMS_H
+#define ZTRAIN_COMM_SUMS_H
+
+#include "core/dtype.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* out[i] = [out[i] +] (in[0][i] + in[1][i] + … + in[ranks-1][i]), in fp32, i < count; in[r] of dtype. out may be one of
+ * the inputs (fp32). Returns a mask: bit r is set if in[r] holds a non-finite value. */
+uint64_t sum_ranks(float *out, const void *const *in, int ranks, size_t count, enum dtype dtype, bool accumulate);
+
+#endif

@@ -1,0 +1,332 @@
+"""scripts/tokenize.py: inputs, documents, vocabularies, the split, the shards' bytes, errors and exit codes."""
+import gzip
+import json
+import os
+import pty
+import random
+import signal
+import struct
+import subprocess
+import sys
+import time
+
+import pytest
+
+SCRIPT = os.path.join(os.path.dirname(__file__), "..", "..", "scripts", "tokenize.py")
+END = 256
+
+
+def tokenize(*arguments, code=0, **options):
+    command = [sys.executable, SCRIPT, *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, **options)
+    assert done.returncode == code, done.stderr
+    if code:
+        lines = done.stderr.strip().splitlines()
+        assert "error: " in lines[-1] and "Traceback" not in done.stderr
+    return done.stderr if code else done.stdout
+
+
+def read_shard(prefix):
+    """The documents of a shard, every field of its index checked."""
+    with open(f"{prefix}.idx", "rb") as file:
+        idx = file.read()
+    with open(f"{prefix}.bin", "rb") as file:
+        tokens = file.read()
+    magic, version, code, count, entries = struct.unpack_from("<9sQBQQ", idx)
+    assert (magic, version, entries) == (b"MMIDIDX\0\0", 1, count + 1)
+    size, letter = {8: (2, "H"), 4: (4, "i")}[code]
+    assert len(idx) == 34 + 12 * count + 8 * entries
+    lengths = struct.unpack_from(f"<{count}i", idx, 34)
+    pointers = struct.unpack_from(f"<{count}q", idx, 34 + 4 * count)
+    assert struct.unpack_from(f"<{entries}q", idx, 34 + 12 * count) == tuple(range(entries))
+    assert len(tokens) == size * sum(lengths)
+    documents, position = [], 0
+    for length, pointer in zip(lengths, pointers):
+        assert pointer == position
+        documents.append(list(struct.unpack_from(f"<{length}{letter}", tokens, position)))
+        position += length * size
+    return documents
+
+
+def texts(prefix):
+    """The documents of a shard of the byte vocabulary, as bytes."""
+    documents = read_shard(prefix)
+    assert all(document[-1] == END and END not in document[:-1] for document in documents)
+    return [bytes(document[:-1]) for document in documents]
+
+
+def write(path, data):
+    path.write_bytes(data if isinstance(data, bytes) else data.encode())
+    return path
+
+
+def byte_run(tmp_path, *inputs, arguments=()):
+    tokenize(*inputs, "--output", tmp_path / "out", "--tokenizer", "byte", *arguments)
+    return texts(tmp_path / "out")
+
+
+TEXT = b"\xef\xbb\xbffirst line\r\nsecond line\n\n \t\n\nthird \xc3\xa9 \xff\n\n\nlast without end"
+
+
+@pytest.mark.parametrize("unit, expected", [
+    (None, [b"first line\nsecond line", b"third \xc3\xa9 \xff", b"last without end"]),
+    ("paragraph", [b"first line\nsecond line", b"third \xc3\xa9 \xff", b"last without end"]),
+    ("line", [b"first line", b"second line", b" \t", b"third \xc3\xa9 \xff", b"last without end"]),
+    ("file", [TEXT[3:]]),
+])
+def test_documents_of_text(tmp_path, unit, expected):
+    arguments = ("--document", unit) if unit else ()
+    assert byte_run(tmp_path, write(tmp_path / "in.txt", TEXT), arguments=arguments) == expected
+    assert byte_run(tmp_path, write(tmp_path / "in.gz", gzip.compress(TEXT)), arguments=arguments) == expected
+
+
+def test_jsonl(tmp_path):
+    rows = [{"text": "one", "title": "A"}, {"text": "", "title": None}, {"text": "two\nlines \U0001f600", "title": 3.5},
+            {"text": "\ud800", "title": True}]
+    path = write(tmp_path / "in.jsonl", "\n\n".join(json.dumps(row) for row in rows))
+    assert byte_run(tmp_path, path) == [b"one", "two\nlines \U0001f600".encode(), b"?"]
+    expected = [b"A one", b" ", "3.5 two\nlines \U0001f600".encode(), b"true ?"]
+    assert byte_run(tmp_path, path, arguments=("--fields", "title,text")) == expected
+
+
+def test_csv(tmp_path):
+    rows = b'class,title,text\r\n3,"Fears, ""of"" it",two\n4,plain,"a\nb"\n\n5,,\xff\n'
+    path = write(tmp_path / "in.csv", rows)
+    assert byte_run(tmp_path, path) == [b"two", b"a\nb", b"\xff"]
+    expected = [b'Fears, "of" it two', b"plain a\nb", b" \xff"]
+    assert byte_run(tmp_path, path, arguments=("--fields", "title, text")) == expected
+    assert byte_run(tmp_path, path, arguments=("--fields", "3,1"))[:2] == [b"text class", b"two 3"]
+    path = write(tmp_path / "in.tsv", b"text\tother\none\t1\n")
+    assert byte_run(tmp_path, path) == [b"one"]
+
+
+def test_folder(tmp_path):
+    folder = tmp_path / "in"
+    (folder / "b").mkdir(parents=True)
+    (folder / ".hidden").mkdir()
+    write(folder / "c.txt", "three")
+    write(folder / "b" / "x.h", "two")
+    write(folder / "a.jsonl", '{"text": "one"}')
+    write(folder / ".hidden" / "no.txt", "no")
+    write(folder / ".no.txt", "no")
+    write(folder / "program", b"\x7fELF\0\0")
+    (folder / "dangling").symlink_to("nowhere")
+    out = tokenize(folder, "--output", tmp_path / "new" / "out", "--tokenizer", "byte")
+    assert texts(tmp_path / "new" / "out") == [b"one", b"three", b"two"]
+    assert "1 binary" in out and "vocab_size 257" in out and "3 documents, 14 tokens" in out
+
+
+def many_lines(tmp_path, count=60000):
+    generator = random.Random(1)
+    lines = [b"%d %x" % (i, generator.getrandbits(4 * generator.randrange(1, 80))) for i in range(count)]
+    return lines, write(tmp_path / "many.txt", b"\n".join(lines))
+
+
+def test_workers_and_split(tmp_path):
+    lines, path = many_lines(tmp_path)
+    results = []
+    for workers in (1, 3):
+        tokenize(path, "--output", tmp_path / "w", "--tokenizer", "byte", "--document", "line", "--validation", "0.05",
+                 "--workers", workers)
+        results.append((texts(tmp_path / "w"), texts(tmp_path / "w-validation")))
+    assert results[0] == results[1]
+    train, validation = results[0]
+    assert 0.04 * len(lines) < len(validation) < 0.06 * len(lines)
+    side = set(validation)
+    assert train == [line for line in lines if line not in side]
+    assert validation == [line for line in lines if line in side]
+    # the split follows a document, wherever it stands, and a larger share holds the smaller one
+    lines.reverse()
+    write(path, b"\n".join(lines))
+    tokenize(path, "--output", tmp_path / "w", "--tokenizer", "byte", "--document", "line", "--validation", "0.1")
+    assert side < set(texts(tmp_path / "w-validation"))
+    assert sorted(os.listdir(tmp_path)) == ["many.txt", "w-validation.bin", "w-validation.idx", "w.bin", "w.idx"]
+
+
+def test_neither_side_is_empty(tmp_path):
+    path = write(tmp_path / "in.txt", "one\n\ntwo")
+    for share in ("1e-9", "0.999999999"):
+        tokenize(path, "--output", tmp_path / "s", "--tokenizer", "byte", "--validation", share)
+        assert sorted(texts(tmp_path / "s") + texts(tmp_path / "s-validation")) == [b"one", b"two"]
+        assert len(texts(tmp_path / "s")) == 1
+
+
+def bpe_folder(folder, merges=(("h", "e"), ("l", "l"), ("he", "ll"), ("\u0120", "w")), padding=0):
+    """A byte-level BPE of GPT-2's kind: 256 bytes, the merges, <|endoftext|>."""
+    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    letters = [chr(b) for b in printable] + [chr(256 + i) for i in range(256 - len(printable))]
+    names = letters + [a + b for a, b in merges] + [f"<pad{i}>" for i in range(padding)] + ["<|endoftext|>"]
+    folder.mkdir()
+    write(folder / "vocab.json", json.dumps({name: i for i, name in enumerate(names)}))
+    write(folder / "merges.txt", "#version: 0.2\n" + "".join(f"{a} {b}\n" for a, b in merges))
+    return {name: i for i, name in enumerate(names)}
+
+
+def test_bpe_folder(tmp_path):
+    pytest.importorskip("tokenizers")
+    ids = bpe_folder(tmp_path / "bpe")
+    path = write(tmp_path / "in.txt", b"hello world\n\nw\xff")
+    out = tokenize(path, "--output", tmp_path / "o", "--tokenizer", tmp_path / "bpe")
+    world = [ids["hell"], ids["o"], ids["\u0120w"], *(ids[c] for c in "orld"), ids["<|endoftext|>"]]
+    replaced = [ids["w"], ids["\u00ef"], ids["\u00bf"], ids["\u00bd"], ids["<|endoftext|>"]]
+    assert read_shard(tmp_path / "o") == [world, replaced]
+    assert f"vocab_size {len(ids)}" in out and "not UTF-8  1 documents" in out
+    # more than 65,536 ids: int32
+    ids = bpe_folder(tmp_path / "wide", padding=65536)
+    tokenize(path, "--output", tmp_path / "o", "--tokenizer", tmp_path / "wide")
+    assert read_shard(tmp_path / "o")[0][-1] == ids["<|endoftext|>"] > 65535
+
+
+def test_tokenizer_json_folder(tmp_path):
+    tokenizers = pytest.importorskip("tokenizers")
+    folder = tmp_path / "hf"
+    folder.mkdir()
+    names = {name: i for i, name in enumerate(["<unk>", "one", "two", "<s>", "</s>", "<stop>"])}
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel(names, unk_token="<unk>"))
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    tokenizer.post_processor = tokenizers.processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 3)])
+    tokenizer.enable_truncation(1)
+    tokenizer.enable_padding(length=9)
+    tokenizer.save(str(folder / "tokenizer.json"))
+    path = write(tmp_path / "in.txt", "one two one")
+
+    def end(*arguments):
+        tokenize(path, "--output", tmp_path / "o", "--tokenizer", folder, *arguments)
+        (document,) = read_shard(tmp_path / "o")
+        assert document[:-1] == [1, 2, 1]
+        return document[-1]
+
+    assert end() == names["</s>"]  # by its common name
+    write(folder / "config.json", '{"eos_token_id": 3}')
+    assert end() == 3
+    write(folder / "generation_config.json", '{"eos_token_id": [5, 4]}')
+    assert end() == 5
+    write(folder / "special_tokens_map.json", '{"eos_token": "</s>"}')
+    assert end() == 4
+    write(folder / "tokenizer_config.json", '{"eos_token": {"content": "<stop>"}}')
+    assert end() == 5
+    assert end("--end-of-text", "two") == 2
+    out = ("--output", tmp_path / "o", "--tokenizer", folder)
+    assert "not in the vocabulary" in tokenize(path, *out, "--end-of-text", "x", code=2)
+    write(folder / "tokenizer_config.json", "[]")
+    assert "tokenizer_config.json" in tokenize(path, *out, code=3)
+    write(folder / "tokenizer.json", '{"model": ')
+    assert "cannot read the tokenizer" in tokenize(path, *out, code=3)
+
+
+@pytest.mark.parametrize("arguments", [
+    [], ["in.txt"], ["in.txt", "--output", "o"], ["in.txt", "--tokenizer", "byte"],
+    *(["in.txt", "--output", "o", "--tokenizer", "byte", *more] for more in (
+        ["--validation", "1"], ["--validation", "-0.1"], ["--validation", "nan"], ["--validation", "x"],
+        ["--workers", "0"], ["--document", "page"], ["--fields", "text"], ["--fields", "a,,b"], ["--fields", "a,2"],
+        ["--fields", "0"], ["--end-of-text", "x"], ["--unknown"])),
+    ["in.txt", "--output", "o.bin", "--tokenizer", "byte"], ["in.txt", "--output", "o/", "--tokenizer", "byte"],
+    ["in.csv", "--output", "o", "--tokenizer", "byte", "--document", "line"],
+])
+def test_usage(tmp_path, arguments):
+    write(tmp_path / "in.txt", "text")
+    write(tmp_path / "in.csv", "text\nx\n")
+    tokenize(*arguments, code=2, cwd=tmp_path)
+    assert sorted(os.listdir(tmp_path)) == ["in.csv", "in.txt"]
+
+
+@pytest.mark.parametrize("name, data, arguments, words", [
+    ("no.txt", None, [], ["cannot open", "no.txt"]),
+    ("in.txt", b"a\0b", [], ["not text", "in.txt"]),
+    ("in.txt", b"", [], ["no text"]),
+    ("in.txt", b"\n\n \n", [], ["no text"]),
+    ("in.txt", b"one", ["--validation", "0.5"], ["cannot be split"]),
+    ("in.gz", b"not gzip", [], ["in.gz", "gzip"]),
+    ("in.gz", gzip.compress(b"text" * 100)[:-9], [], ["in.gz"]),
+    ("in.jsonl", b'{"text": "a"}\n{"text": ', [], ["in.jsonl' line 2", "not JSON"]),
+    ("in.jsonl", b"[" * 100000, [], ["in.jsonl' line 1", "not JSON"]),
+    ("in.jsonl", b'\xff{"text": "a"}', [], ["in.jsonl' line 1", "not JSON"]),
+    ("in.jsonl", b"[1]", [], ["in.jsonl' line 1", "JSON object"]),
+    ("in.jsonl", b'{"body": "a", "id": 1}', [], ["no field 'text'", "body, id", "--fields"]),
+    ("in.jsonl", b'{"text": ["a"]}', [], ["line 1: field 'text' is a list"]),
+    ("in.csv", b"a,b\n1,2\n", [], ["no column 'text'", "a, b", "column numbers"]),
+    ("in.csv", b"", [], ["no column 'text'", "empty"]),
+    ("in.csv", b"text,b\n1,2\n3\n", ["--fields", "b"], ["in.csv' line 3", "1 columns, expected at least 2"]),
+    ("in.csv", b'text\n"open\n', [], ["in.csv' line 2"]),
+    ("in.txt", b"text", ["--tokenizer", "none"], ["no tokenizer folder 'none'", "byte"]),
+    ("in.txt", b"text", ["--tokenizer", "."], ["neither tokenizer.json nor"]),
+])
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_data_errors(tmp_path, name, data, arguments, words, workers):
+    if data is not None:
+        write(tmp_path / name, data)
+    arguments = ["--output", "o", "--tokenizer", "byte", "--workers", workers, *arguments]
+    error = tokenize(name, *arguments, code=3, cwd=tmp_path)
+    assert error.count("\n") == 1
+    assert all(word in error for word in words), error
+    assert os.listdir(tmp_path) == ([name] if data is not None else [])  # nothing half-written
+
+
+def test_errors_in_folders(tmp_path):
+    (tmp_path / "in").mkdir()
+    assert "no text file" in tokenize("in", "--output", "o", "--tokenizer", "byte", code=3, cwd=tmp_path)
+    os.mkfifo(tmp_path / "pipe")
+    assert "regular file" in tokenize("pipe", "--output", "o", "--tokenizer", "byte", code=3, cwd=tmp_path)
+    write(tmp_path / "file", "text")
+    assert "cannot write" in tokenize("file", "--output", "file/o", "--tokenizer", "byte", code=3, cwd=tmp_path)
+
+
+def test_a_failure_amid_many_batches_leaves_the_old_shard(tmp_path):
+    lines, _ = many_lines(tmp_path, 20000)
+    good = b"\n".join(b'{"text": "%s"}' % line for line in lines)
+    path = write(tmp_path / "in.jsonl", good)
+    arguments = (path, "--output", tmp_path / "o", "--tokenizer", "byte", "--workers", 2)
+    tokenize(*arguments)
+    before = (tmp_path / "o.bin").read_bytes()
+    write(path, good + b"\n{")
+    assert "line 20001" in tokenize(*arguments, code=3)
+    assert (tmp_path / "o.bin").read_bytes() == before
+    assert sorted(os.listdir(tmp_path)) == ["in.jsonl", "many.txt", "o.bin", "o.idx"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_interrupted(tmp_path, number):
+    write(tmp_path / "in.txt", b"some words in a line\n\n" * 3000000)
+    command = [sys.executable, SCRIPT, "in.txt", "--output", "o", "--tokenizer", "byte", "--workers", "2"]
+    process = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    while len(os.listdir(tmp_path)) == 1:
+        time.sleep(0.01)
+    time.sleep(0.3)
+    os.killpg(process.pid, number) if number == signal.SIGINT else process.send_signal(number)
+    _, error = process.communicate(timeout=30)
+    assert process.returncode in (130, 143)
+    assert "Traceback" not in error
+    assert os.listdir(tmp_path) == ["in.txt"]
+
+
+def test_a_bar_on_a_terminal_only(tmp_path):
+    _, path = many_lines(tmp_path, 200000)
+    main, other = pty.openpty()
+    command = [sys.executable, SCRIPT, path, "--output", tmp_path / "o", "--tokenizer", "byte", "--document", "line"]
+    process = subprocess.Popen(list(map(str, command)), stderr=other, stdout=subprocess.DEVNULL)
+    os.close(other)
+    seen = b""
+    try:
+        while chunk := os.read(main, 4096):
+            seen += chunk
+    except OSError:  # the other end is closed
+        pass
+    assert process.wait() == 0
+    assert b"\r[" in seen and b"tokens/s" in seen
+    assert tokenize(path, "--output", tmp_path / "o", "--tokenizer", "byte").count("\r") == 0
+
+
+def test_it_hides_no_module_of_python(tmp_path):
+    """Its name is that of a standard module, which tracebacks and much else import."""
+    code = f"import runpy, sys; sys.argv = ['tokenize.py', '--help']; sys.path.insert(0, {os.path.dirname(SCRIPT)!r})\n"
+    code += f"try: runpy.run_path({SCRIPT!r}, run_name='__main__')\nexcept SystemExit: pass\n"
+    code += "import tokenize; assert hasattr(tokenize, 'tok_name')"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "vocab_size 257" in done.stdout
+    # a script in the same folder, which has that folder in front of its path
+    code = f"import sys; sys.path.insert(0, {os.path.dirname(SCRIPT)!r})\n"
+    code += "import inspect, tokenize, traceback, linecache\n"
+    code += "assert hasattr(tokenize, 'tok_name') and linecache.tokenize is tokenize"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
