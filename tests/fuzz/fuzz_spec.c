@@ -7,8 +7,15 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-/* Written and read back, with every default and without. */
-static void round_trip(const struct run_spec *spec, bool all)
+static void resolve(struct run_spec *spec)
+{
+    struct error err;
+    if (spec_resolve_batch(spec, 2, "the fuzzer", &err) == STATUS_OK)
+        spec_resolve_steps(spec, 7);
+}
+
+/* Written and read back, with every default or without; resolved as the spec is. */
+static void round_trip(const struct run_spec *spec, bool all, bool resolved)
 {
     char *text = NULL;
     size_t size = 0;
@@ -19,6 +26,8 @@ static void round_trip(const struct run_spec *spec, bool all)
     struct run_spec *again;
     struct spec_report report = {0};
     ASSERT(spec_load_text("again.yaml", text, size, &again, &report) == STATUS_OK);
+    if (resolved)
+        resolve(again);
     json_t *a = spec_to_json(spec), *b = spec_to_json(again);
     ASSERT(json_equal(a, b));
     json_decref(a);
@@ -44,14 +53,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     struct run_spec *spec;
     struct spec_report report = {0};
     if (spec_load_text("run.yaml", text, size, &spec, &report) == STATUS_OK) {
-        struct error err;
         ASSERT(report.errors.count == 0);
-        round_trip(spec, true);
-        round_trip(spec, false);
-        spec_resolve_batch(spec, 2, "the fuzzer", &err);
-        spec_resolve_steps(spec, 7);
-        spec_resolve_width(spec, 64);
-        round_trip(spec, true);
+        round_trip(spec, true, false);
+        round_trip(spec, false, false);
+        resolve(spec);
+        round_trip(spec, true, true);
         spec_free(spec);
     } else {
         ASSERT(report.errors.count > 0 && !spec);

@@ -178,7 +178,6 @@ static void test_defaults(void **state)
     assert_int_equal(spec->zero.stage, 0);
     assert_true(spec->zero.overlap_comm);
     assert_int_equal(spec->zero.reduce_bucket_size, 500000000);
-    assert_int_equal(spec->zero.stage3_prefetch_bucket_size, 50000000);
     assert_int_equal(spec->steps_per_print, 10);
     spec_free(spec);
 }
@@ -952,9 +951,7 @@ static void test_deepspeed_file(void **state)
     assert_int_equal(spec->train_micro_batch_size_per_gpu, 4);
     assert_int_equal(spec->zero.stage, 3);
     assert_false(spec->zero.overlap_comm);
-    spec_resolve_width(spec, 1000);
-    assert_int_equal(spec->zero.reduce_bucket_size, 1000000);
-    assert_int_equal(spec->zero.stage3_prefetch_bucket_size, 50000000); /* was not auto */
+    assert_int_equal(spec->zero.reduce_bucket_size, 500000000); /* auto */
     spec_free(spec);
     spec_report_release(&report);
 }
@@ -1110,19 +1107,17 @@ static void test_steps(void **state)
     spec_free(spec);
 }
 
-static void test_auto_sizes(void **state)
+static void test_auto(void **state)
 {
     (void)state;
     struct run_spec *spec = load_good(BASE "zero_optimization: {stage: 3, stage3_prefetch_bucket_size: auto, "
-                                           "stage3_param_persistence_threshold: auto}\n"
-                                           "optimizer: {params: {lr: auto}}\n",
+                                           "stage3_param_persistence_threshold: auto, reduce_bucket_size: auto}\n"
+                                           "optimizer: {params: {lr: auto}}\n"
+                                           "gradient_accumulation_steps: auto\n",
                                       NULL, 0);
     assert_true(spec->optimizer.lr == 1e-3);
-    assert_int_equal(spec->zero.stage3_prefetch_bucket_size, 50000000);
-    spec_resolve_width(spec, 100);
-    assert_int_equal(spec->zero.stage3_prefetch_bucket_size, 9000);
-    assert_int_equal(spec->zero.stage3_param_persistence_threshold, 1000);
     assert_int_equal(spec->zero.reduce_bucket_size, 500000000);
+    assert_int_equal(spec->gradient_accumulation_steps, 0);
     spec_free(spec);
 }
 
@@ -1340,7 +1335,7 @@ int main(void)
         cmocka_unit_test(test_batch),
         cmocka_unit_test(test_batch_twice),
         cmocka_unit_test(test_steps),
-        cmocka_unit_test(test_auto_sizes),
+        cmocka_unit_test(test_auto),
         cmocka_unit_test(test_round_trip),
         cmocka_unit_test(test_effective_yaml),
         cmocka_unit_test(test_compare),
