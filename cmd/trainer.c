@@ -100,6 +100,7 @@ enum status trainer_build(struct trainer *t, struct run_spec *spec, int rank, in
     enum device_kind kind = DEVICE_CPU;
     TRY(choose_device(spec, &kind, err));
     TRY(device_open(kind, threads, &t->device, err));
+    ops_profile_enable(t->device, t->profile); /* before anyone takes the op table */
     TRY(stream_new(t->device, STREAM_COMPUTE, &t->compute, err));
 
     struct zero_config zero = {
@@ -166,15 +167,18 @@ enum status trainer_open_data(struct trainer *t, struct error *err)
 enum status trainer_allocate(struct trainer *t, struct error *err)
 {
     struct arena local, shared;
-    void *segment = NULL;
+    arena_init_dry(&shared); /* one rank shares nothing */
     TRY(device_alloc(t->device, t->plan.local.used, &t->memory, err));
     arena_init(&local, t->memory, t->plan.local.used);
-    if (t->plan.shared.used)
+    if (t->plan.shared.used) {
+        void *segment;
         TRY(comm_share(t->comm, t->plan.shared.used, &segment, err));
-    arena_init(&shared, segment, t->plan.shared.used);
+        arena_init(&shared, segment, t->plan.shared.used);
+    }
     lay_out(t, &local, &shared);
     arena_finish(&local);
-    arena_finish(&shared);
+    if (t->plan.shared.used)
+        arena_finish(&shared);
     return transformer_start(t->transformer, t->compute, err);
 }
 
