@@ -92,6 +92,10 @@ all-objects: $(LIB_OBJECTS) $(CMD_OBJECTS)
 all-tests: $(UNIT_TESTS)
 
 #: unit-tests     builds and runs the C tests
+OPS_TEST_OBJECTS = $(patsubst %.c,$(BUILD)/obj/%.o,$(wildcard tests/ops/*.c))
+$(BUILD)/ops-test: $(OPS_TEST_OBJECTS) $(BUILD)/libztrain.a
+	$(CC) $(LDFLAGS_ALL) $(LDFLAGS) $^ $(LDLIBS_ALL) -o $@
+
 unit-tests: $(UNIT_TESTS)
 	tests/run-unit.sh $(BUILD)
 

@@ -166,15 +166,18 @@ enum status trainer_open_data(struct trainer *t, struct error *err)
 enum status trainer_allocate(struct trainer *t, struct error *err)
 {
     struct arena local, shared;
-    void *segment = NULL;
+    arena_init_dry(&shared); /* one rank shares nothing */
     TRY(device_alloc(t->device, t->plan.local.used, &t->memory, err));
     arena_init(&local, t->memory, t->plan.local.used);
-    if (t->plan.shared.used)
+    if (t->plan.shared.used) {
+        void *segment;
         TRY(comm_share(t->comm, t->plan.shared.used, &segment, err));
-    arena_init(&shared, segment, t->plan.shared.used);
+        arena_init(&shared, segment, t->plan.shared.used);
+    }
     lay_out(t, &local, &shared);
     arena_finish(&local);
-    arena_finish(&shared);
+    if (t->plan.shared.used)
+        arena_finish(&shared);
     return transformer_start(t->transformer, t->compute, err);
 }
 

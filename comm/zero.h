@@ -64,7 +64,8 @@ void zero_begin_step(struct zero *zero);
 void zero_begin_micro(struct zero *zero, bool last);
 
 struct zero_update {
-    float lr, beta1, beta2, eps, weight_decay, correction1, correction2;
+    float lr, eps, weight_decay;
+    double beta1, beta2, correction1, correction2; /* double: 1-β2 in fp32 would be off by 5e-5 */
     bool adamw;
     double clip;       /* 0: off. scale = clip / (norm + 1e-6) if norm > clip */
     double loss_scale; /* gradients are divided by it; 1 without fp16 */

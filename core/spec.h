@@ -1,7 +1,15 @@
 /* spec.h: the run spec. The only reader of YAML; one key table (spec_keys.c) drives parsing, defaults, --help-spec, the
  * documentation and the comparison on resume.
  *
- * Errors are collected, all of them, as "file:line:column: message; hint"; the caller prints them and exits 2. */
+ * Errors are collected, all of them, as "file:line:column: message; hint"; the caller prints them and exits 2. An error
+ * about an absent key is placed at 1:1, one about an override at "--set a.b.c".
+ *
+ *   spec_load          files and overrides to values and defaults
+ *   spec_resolve_*     what is known only later: the world size, the model's width, the length of the data
+ *   spec_write_yaml, spec_to_json, spec_compare    the effective spec: for people, the manifest, a resumed run
+ *
+ * The length of a run: epochs and max_steps set: whichever ends first; epochs alone: so many passes over the data;
+ * max_steps alone: the data repeat until then; neither: one epoch. */
 #ifndef ZTRAIN_CORE_SPEC_H
 #define ZTRAIN_CORE_SPEC_H
 
@@ -11,6 +19,7 @@
 
 #include <jansson.h>
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
 
@@ -58,8 +67,6 @@ struct run_spec {
     /* DeepSpeed's keys. Batch sizes: 0 = unset or "auto" until spec_resolve_batch() */
     int64_t train_batch_size, train_micro_batch_size_per_gpu, gradient_accumulation_steps;
     double gradient_clipping; /* 0: off */
-    bool prescale_gradients;
-    double gradient_predivide_factor;
     struct {
         enum spec_optimizer type;
         double lr, beta1, beta2, eps, weight_decay;
@@ -78,11 +85,7 @@ struct run_spec {
     bool activation_checkpointing; /* activation_checkpointing.enabled: recompute blocks in backward */
     int64_t steps_per_print;       /* default 10 */
     bool wall_clock_breakdown;
-    struct {
-        bool enabled;
-        char *output_path, *job_name; /* or NULL */
-    } tensorboard, csv_monitor;
-    void *private_; /* the parsed tree behind it: where each key was set, for messages and printing */
+    void *private_; /* what stands behind it (struct spec_full in spec_keys.h): what was given and what is derived */
 };
 
 /* Lines for the user: errors ("file:line:column: message; hint") and notices (accepted keys that have no effect). */
@@ -98,6 +101,10 @@ enum status spec_load(const char *path, const char *deepspeed, const char *const
                       struct run_spec **spec, struct spec_report *report);
 void spec_free(struct run_spec *spec);
 
+/* The same from text in memory; `path` only names it. For tests. */
+enum status spec_load_text(const char *path, const char *text, size_t size, struct run_spec **spec,
+                           struct spec_report *report);
+
 /* The batch triangle for `world` ranks: fills the three batch sizes or says what does not fit. `world_source` says
  * where the world size came from ("--local-gpus 2", "srun", …) and goes into the message. */
 enum status spec_resolve_batch(struct run_spec *spec, int world, const char *world_source, struct error *err);
@@ -107,15 +114,22 @@ enum status spec_resolve_batch(struct run_spec *spec, int world, const char *wor
  * steps_per_epoch > 0. */
 int64_t spec_resolve_steps(struct run_spec *spec, int64_t steps_per_epoch);
 
-/* The effective spec as YAML that spec_load() reads back to the same; all: defaults too, else only what differs. */
+/* Once the model is known: stage 3's sizes that are "auto" (reduce bucket width², prefetch 0.9 width², persistence
+ * threshold 10 width). Without this call they stay at their defaults. */
+void spec_resolve_width(struct run_spec *spec, int64_t hidden_size);
+
+/* The effective spec as YAML that spec_load() reads back to the same; all: defaults too, else only what differs. What
+ * was derived from the world size or the data stands there as a comment, so that the file fits another world size, too.
+ */
 void spec_write_yaml(const struct run_spec *spec, FILE *out, bool all);
 
-/* The effective spec as a flat JSON object: {"data.seq_length": 1024, …}, for the checkpoint's manifest. New reference.
- */
+/* The effective spec as a flat JSON object: {"data.seq_length": 1024, …}, for the checkpoint's manifest; keys that are
+ * unset are left out. After the spec_resolve_…() calls. New reference. */
 json_t *spec_to_json(const struct run_spec *spec);
 
-/* Compares with the spec stored in a checkpoint. A key whose change would silently change the run (model, data, seed,
- * seq_length, train_batch_size) makes an error line with both values; one that may change makes a notice line. */
+/* Compares with the spec stored in a checkpoint (spec_to_json of then), after the spec_resolve_…() calls. A key whose
+ * change would silently change the run (model, data, seed, seq_length, train_batch_size, precision, kind of optimizer)
+ * makes an error line with both values and STATUS_USAGE; one that may change makes a notice line. */
 enum status spec_compare(const struct run_spec *spec, const json_t *stored, struct spec_report *report);
 
 /* --help-spec: every key with type, default, range and one line of help; from the key table. markdown: docs/run-spec.md

@@ -23,7 +23,7 @@ void arena_init_dry(struct arena *arena)
 
 void arena_init(struct arena *arena, void *base, size_t capacity)
 {
-    ASSERT(base && (uintptr_t)base % ARENA_ALIGN == 0);
+    ASSERT((base || capacity == 0) && (uintptr_t)base % ARENA_ALIGN == 0);
     memset(arena, 0, sizeof *arena);
     arena->base = base;
     arena->capacity = capacity;
@@ -46,5 +46,5 @@ void *arena_take(struct arena *arena, enum mem_kind kind, size_t bytes)
 
 void arena_finish(const struct arena *arena)
 {
-    ASSERT(arena->base && arena->used == arena->capacity);
+    ASSERT((arena->base || arena->capacity == 0) && arena->used == arena->capacity);
 }

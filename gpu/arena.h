@@ -37,7 +37,7 @@ struct arena {
 };
 
 void arena_init_dry(struct arena *arena);
-void arena_init(struct arena *arena, void *base, size_t capacity);
+void arena_init(struct arena *arena, void *base, size_t capacity); /* base NULL: capacity 0, nothing may be taken */
 
 /* bytes of that kind, ARENA_ALIGN-aligned; a dry arena returns NULL. Running over capacity is a bug. bytes 0: NULL. */
 void *arena_take(struct arena *arena, enum mem_kind kind, size_t bytes);

@@ -12,8 +12,14 @@ Python 3.9 or newer. Standard library only; the package `tokenizers` where --tok
 import os
 import sys
 
-# This file's name is also that of a module of the standard library, which others import: keep its folder off the path.
+# This file's name is also that of a module of the standard library, which much else imports: keep its folder off the
+# path, and where a neighbouring script got this file for that module, put the right one in its place.
 sys.path[:] = [p for p in sys.path if os.path.realpath(p or ".") != os.path.dirname(os.path.realpath(__file__))]
+if __name__ == "tokenize":
+    import importlib
+
+    del sys.modules["tokenize"]
+    importlib.import_module("tokenize")
 
 import argparse
 import array

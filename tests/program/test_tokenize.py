@@ -218,8 +218,8 @@ def test_tokenizer_json_folder(tmp_path):
     [], ["in.txt"], ["in.txt", "--output", "o"], ["in.txt", "--tokenizer", "byte"],
     *(["in.txt", "--output", "o", "--tokenizer", "byte", *more] for more in (
         ["--validation", "1"], ["--validation", "-0.1"], ["--validation", "nan"], ["--validation", "x"],
-        ["--workers", "0"], ["--document", "page"], ["--fields", "text"], ["--fields", "a,,b"], ["--fields", "a,2"], ["--fields", "0"],
-        ["--end-of-text", "x"], ["--unknown"])),
+        ["--workers", "0"], ["--document", "page"], ["--fields", "text"], ["--fields", "a,,b"], ["--fields", "a,2"],
+        ["--fields", "0"], ["--end-of-text", "x"], ["--unknown"])),
     ["in.txt", "--output", "o.bin", "--tokenizer", "byte"], ["in.txt", "--output", "o/", "--tokenizer", "byte"],
     ["in.csv", "--output", "o", "--tokenizer", "byte", "--document", "line"],
 ])
@@ -324,3 +324,9 @@ def test_it_hides_no_module_of_python(tmp_path):
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "vocab_size 257" in done.stdout
+    # a script in the same folder, which has that folder in front of its path
+    code = f"import sys; sys.path.insert(0, {os.path.dirname(SCRIPT)!r})\n"
+    code += "import inspect, tokenize, traceback, linecache\n"
+    code += "assert hasattr(tokenize, 'tok_name') and linecache.tokenize is tokenize"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

@@ -591,7 +591,7 @@ int main(void)
         cmocka_unit_test(damaged_megatron_shards),      cmocka_unit_test(damaged_llmc_shards),
         cmocka_unit_test(absent_and_foreign_files),     cmocka_unit_test(ids_outside_the_vocabulary),
         cmocka_unit_test(a_shard_that_shrinks_in_use),  cmocka_unit_test(permutation_is_a_bijection),
-        cmocka_unit_test(permutation_is_even),
+        cmocka_unit_test(permutation_is_even),          cmocka_unit_test(reads_what_tokenize_writes),
     };
     return cmocka_run_group_tests_name("token_set", tests, setup, teardown);
 }

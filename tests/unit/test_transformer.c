@@ -9,10 +9,41 @@
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stddef.h>
 #include <string.h>
 
 #include <cmocka.h>
+
+/* Counts allocations of the whole process, where no sanitizer has its own allocator. */
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+enum { COUNTS_ALLOCATIONS = 0 };
+static atomic_long allocations;
+#else
+enum { COUNTS_ALLOCATIONS = 1 };
+static atomic_long allocations;
+void *__libc_malloc(size_t bytes);
+void *__libc_calloc(size_t count, size_t bytes);
+void *__libc_realloc(void *memory, size_t bytes);
+
+void *malloc(size_t bytes)
+{
+    allocations++;
+    return __libc_malloc(bytes);
+}
+
+void *calloc(size_t count, size_t bytes)
+{
+    allocations++;
+    return __libc_calloc(count, bytes);
+}
+
+void *realloc(void *memory, size_t bytes)
+{
+    allocations++;
+    return __libc_realloc(memory, bytes);
+}
+#endif
 
 enum { BATCH = 12, MAX_UNITS = 8, MAX_CALLS = 64 };
 
@@ -303,6 +334,7 @@ static double worst_gradient(const struct fixture *f, double *together)
     return worst;
 }
 
+/* Within a few times of what transformers' own fp32 strays from float64. */
 static void test_golden_fp32(void **state)
 {
     (void)state;
@@ -317,12 +349,14 @@ static void test_golden_fp32(void **state)
         struct fixture f;
         fixture_init(&f, &GOLDEN[i]);
         double want = json_number_value(json_array_get(json_object_get(f.expected, "loss"), 0));
+        double own_loss = golden_number(f.expected, "rounding", "fp32", "loss_1");
+        double own_worst = golden_number(f.expected, "rounding", "fp32", "grad_1");
         for (size_t k = 0; k < COUNT_OF(VARIANTS); k++) {
             fixture_start(&f, &VARIANTS[k]);
             double together, loss = train_step(&f, &VARIANTS[k]), worst = worst_gradient(&f, &together);
-            if (!(fabs(loss - want) < 3e-6) || !(worst < 1e-5))
-                fail_msg("%s, variant %zu: loss off by %.1e, a gradient by %.1e", GOLDEN[i].name, k, loss - want,
-                         worst);
+            if (!(fabs(loss - want) < 1e-6 + 2 * own_loss) || !(worst < 1e-6 + 4 * own_worst))
+                fail_msg("%s, variant %zu: loss off by %.1e, a gradient by %.1e (%.1e)", GOLDEN[i].name, k, loss - want,
+                         worst, own_worst);
             fixture_stop(&f);
         }
         fixture_release(&f);
@@ -456,7 +490,7 @@ static void test_evaluation(void **state)
             bytes[k] = f.memory_bytes;
             fixture_stop(&f);
         }
-        if (!(fabs(losses[0] - want) < 3e-6))
+        if (!(fabs(losses[0] - want) < 2e-6))
             fail_msg("%s: evaluation off by %.1e", GOLDEN[i].name, losses[0] - want);
         assert_true(losses[0] == losses[1] && losses[0] == losses[2]);
         assert_true(bytes[2] < bytes[1] && bytes[1] < bytes[0]);
@@ -596,6 +630,40 @@ static void test_times(void **state)
     fixture_release(&f);
 }
 
+/* With the plain GEMM: what a GEMM library allocates inside is its own. */
+static void test_no_allocation_in_a_step(void **state)
+{
+    (void)state;
+    if (!COUNTS_ALLOCATIONS)
+        skip();
+    setenv("ZTRAIN_CPU_GEMM", "builtin", 1);
+    for (size_t i = 0; i < COUNT_OF(GOLDEN); i++) {
+        for (int dtype = DTYPE_F32; dtype <= DTYPE_BF16; dtype++) {
+            static struct batch_arrays arrays;
+            struct error err;
+            struct fixture f;
+            struct variant v = {.dtype = (enum dtype)dtype};
+            fixture_init(&f, &GOLDEN[i]);
+            fixture_start(&f, &v);
+            train_step(&f, &v);
+            f.whole.num_calls = 0;
+            struct batch batch = make_batch(&f, &f.tokens, 0, BATCH, 0, &arrays);
+            long before = allocations;
+            assert_true(before > 0);
+            assert_int_equal(transformer_train(f.transformer, &batch, 1, &f.verbs, f.stream, f.loss_sum, &err),
+                             STATUS_OK);
+            f.whole.num_calls = 0;
+            assert_int_equal(transformer_evaluate(f.transformer, &batch, &f.verbs, f.stream, f.loss_sum, &err),
+                             STATUS_OK);
+            stream_sync(f.stream);
+            assert_int_equal(allocations, before);
+            fixture_stop(&f);
+            fixture_release(&f);
+        }
+    }
+    unsetenv("ZTRAIN_CPU_GEMM");
+}
+
 /* By hand: GPT-2 124M has 12 · 12 · 768² + 50257 · 768 weights in matrices; Llama with GQA. */
 static void test_flops(void **state)
 {
@@ -635,6 +703,7 @@ int main(void)
         cmocka_unit_test(test_order_of_verbs),
         cmocka_unit_test(test_failing_verbs),
         cmocka_unit_test(test_times),
+        cmocka_unit_test(test_no_allocation_in_a_step),
         cmocka_unit_test(test_flops),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

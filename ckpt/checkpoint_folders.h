@@ -1,0 +1,49 @@
+/* checkpoint_folders.h: the folder that checkpoints lie in: their names, which there are, which are in the way, which
+ * go. For checkpoint_save.c and checkpoint_read.c; nothing here is collective.
+ *
+ *   epoch-0001, step-00000020   checkpoints
+ *   X.replaced-N                a valid checkpoint on its way out, where two folders cannot be exchanged in one call:
+ *                               it counts as a checkpoint until the new X is there
+ *   X.damaged-N, X.aside-N      moved out of the way; never looked at again, unless named
+ *   .tmp-…                      half written, or half deleted: never read, swept away by the next save
+ *   latest                      a link for people and scripts; ztrain itself reads the folders */
+#ifndef ZTRAIN_CKPT_CHECKPOINT_FOLDERS_H
+#define ZTRAIN_CKPT_CHECKPOINT_FOLDERS_H
+
+#include "ckpt/checkpoint.h"
+
+enum { CHECKPOINT_NAME_MAX = 256 };
+
+/* A checkpoint folder, and what its manifest (and its files' sizes) say. */
+struct checkpoint_entry {
+    char name[CHECKPOINT_NAME_MAX];
+    bool ok;      /* manifest and sizes are right; contents were not looked at */
+    int64_t step; /* of the manifest; where that cannot be read, from a step-N name; else INT64_MAX */
+    char *damage; /* owned; NULL if ok */
+};
+
+struct checkpoint_list {
+    int count;
+    struct checkpoint_entry *entries; /* owned; by step, newest first; those of unknown step before all */
+};
+
+/* All checkpoint folders in dir. A dir that cannot be read is STATUS_CHECKPOINT. */
+enum status checkpoint_list_init(struct checkpoint_list *list, const char *dir, struct error *err);
+void checkpoint_list_release(struct checkpoint_list *list);
+
+/* epoch-NNNN if the position ends an epoch, else step-NNNNNNNN. */
+void checkpoint_name(const struct train_position *position, char name[64]);
+
+/* dir/NAME becomes dir/NAME.KIND-N with the first free N. `to` (may be NULL): the new path. */
+enum status checkpoint_move_aside(const char *dir, const char *name, const char *kind, char *to, struct error *err);
+
+/* Deletes a checkpoint: renamed to .tmp-delete-NAME first, so that no half of it is ever taken for one. */
+enum status checkpoint_delete(const char *dir, const char *name, struct error *err);
+
+/* Deletes a file or a folder with all that is in it. Ticks progress. */
+enum status checkpoint_remove_tree(const char *path, struct error *err);
+
+/* Deletes everything in dir whose name begins with .tmp-; what cannot be deleted is a warning. */
+void checkpoint_sweep(const char *dir);
+
+#endif

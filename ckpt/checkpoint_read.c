@@ -1,0 +1,330 @@
+/* checkpoint_read.c: opening, verifying and reading checkpoints; which one of a run folder to take.
+ *
+ * The unit of trust is the frame: whatever is handed out was compared with a checksum that hangs on the manifest's.
+ * So a checkpoint can be opened by its manifest and sizes alone (full: false), and its contents verified as they are
+ * read. A run folder is searched by the steps in the manifests, newest first; `latest` may be stale or dangling after a
+ * crash and is not consulted.
+ *
+ * A range of a unit may lie in the slices of several writers: element e of a unit is in file e / slice, at e % slice.
+ * Rank files are opened when first needed; at most OPEN_FILES_MAX stay open, so that a checkpoint of a thousand ranks
+ * needs no thousand descriptors. One thread at a time may read from a checkpoint. */
+#include "ckpt/checkpoint.h"
+
+#include "ckpt/checkpoint_folders.h"
+#include "ckpt/manifest.h"
+#include "ckpt/rankfile.h"
+#include "core/fsutil.h"
+#include "core/log.h"
+#include "core/progress.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include <xxhash.h>
+
+enum { OPEN_FILES_MAX = 64, COPY_BYTES = 1 << 20 };
+
+/* checkpoint->private_ */
+struct reader {
+    struct manifest *manifest; /* owned */
+    struct rankfile **files;   /* [world] owned; NULL where not open */
+    int num_open;
+};
+
+static struct reader *reader_of(const struct checkpoint *checkpoint)
+{
+    return checkpoint->private_;
+}
+
+/* ------------------------------------------------------------------------------------------------ open and close */
+
+static enum status open_folder(const char *folder, struct checkpoint **out, struct error *err)
+{
+    enum status status = STATUS_OK;
+    struct checkpoint *checkpoint = calloc(1, sizeof *checkpoint);
+    struct reader *reader = calloc(1, sizeof *reader);
+    if (!checkpoint || !reader) {
+        free(reader);
+        TRY_GOTO(error_set(err, STATUS_DEVICE, "out of memory for the checkpoint '%s'", folder));
+    }
+    checkpoint->private_ = reader;
+    if (strlen(folder) >= sizeof checkpoint->path)
+        TRY_GOTO(error_set(err, STATUS_CHECKPOINT, "the path '%.100s…' is too long", folder));
+    strcpy(checkpoint->path, folder);
+    TRY_GOTO(manifest_load(folder, &reader->manifest, err));
+    const struct manifest *manifest = reader->manifest;
+    reader->files = calloc((size_t)manifest->world, sizeof *reader->files);
+    if (!reader->files)
+        TRY_GOTO(error_set(err, STATUS_DEVICE, "out of memory for the checkpoint '%s'", folder));
+    checkpoint->manifest = manifest->root;
+    checkpoint->position = manifest->position;
+    checkpoint->spec = manifest->spec;
+    checkpoint->model = manifest->model;
+    checkpoint->world = manifest->world;
+    checkpoint->bytes = manifest->bytes;
+    checkpoint->dtype = manifest->dtype;
+    *out = checkpoint;
+    return STATUS_OK;
+fail:
+    checkpoint_close(checkpoint);
+    return status;
+}
+
+static void close_files(struct reader *reader)
+{
+    for (int rank = 0; reader->num_open && rank < reader->manifest->world; rank++) {
+        if (!reader->files[rank])
+            continue;
+        rankfile_close(reader->files[rank]);
+        reader->files[rank] = NULL;
+        reader->num_open--;
+    }
+}
+
+void checkpoint_close(struct checkpoint *checkpoint)
+{
+    if (!checkpoint)
+        return;
+    struct reader *reader = reader_of(checkpoint);
+    if (reader) {
+        close_files(reader);
+        free(reader->files);
+        manifest_free(reader->manifest);
+        free(reader);
+    }
+    free(checkpoint);
+}
+
+/* Opens a folder and, if asked, verifies it. */
+static enum status open_one(const char *folder, bool full, struct checkpoint **out, struct error *err)
+{
+    struct checkpoint *checkpoint;
+    TRY(open_folder(folder, &checkpoint, err));
+    enum status status = full ? checkpoint_verify(checkpoint, err) : STATUS_OK;
+    if (status == STATUS_OK)
+        *out = checkpoint;
+    else
+        checkpoint_close(checkpoint);
+    return status;
+}
+
+/* The newest valid one of a folder of checkpoints; newer ones that are damaged are warnings. */
+static enum status open_newest(const char *dir, bool full, struct checkpoint **out, struct error *err)
+{
+    struct checkpoint_list list;
+    struct error damage;
+    char folder[FS_PATH_MAX];
+    TRY(checkpoint_list_init(&list, dir, err));
+    enum status status = error_set(err, STATUS_CHECKPOINT, "there is no checkpoint in '%s'", dir);
+    for (int i = 0; i < list.count; i++) {
+        const struct checkpoint_entry *entry = &list.entries[i];
+        snprintf(damage.text, sizeof damage.text, "%s", entry->damage ? entry->damage : "");
+        if (entry->ok && fs_join(folder, dir, entry->name, STATUS_CHECKPOINT, &damage) == STATUS_OK) {
+            status = open_one(folder, full, out, &damage);
+            if (status == STATUS_OK)
+                break;
+            if (status != STATUS_CHECKPOINT) { /* out of memory is no reason to go back in time */
+                if (err)
+                    *err = damage;
+                break;
+            }
+        }
+        log_warn("the checkpoint '%s/%s' is not used: %s", dir, entry->name, damage.text);
+        status = error_set(err, STATUS_CHECKPOINT,
+                           "none of the %d checkpoints in '%s' is valid; the last that was "
+                           "tried: %.1500s",
+                           list.count, dir, damage.text);
+    }
+    checkpoint_list_release(&list);
+    return status;
+}
+
+enum status checkpoint_open(const char *dir, bool full, struct checkpoint **checkpoint, struct error *err)
+{
+    char path[FS_PATH_MAX], rank_name[MANIFEST_NAME_MAX];
+    if (!fs_is_dir(dir)) {
+        error_set(err, STATUS_CHECKPOINT, "cannot open the checkpoint '%s': %s", dir,
+                  fs_exists(dir) ? "it is not a folder, or a link to nothing" : strerror(ENOENT));
+        error_hint(err, "name a checkpoint folder, or a run folder for its newest one");
+        return STATUS_CHECKPOINT;
+    }
+    TRY(fs_join(path, dir, MANIFEST_NAME, STATUS_CHECKPOINT, err));
+    if (fs_exists(path))
+        return open_one(dir, full, checkpoint, err);
+    manifest_rank_name(0, rank_name);
+    TRY(fs_join(path, dir, rank_name, STATUS_CHECKPOINT, err));
+    if (fs_exists(path))
+        return error_set(err, STATUS_CHECKPOINT, "the checkpoint '%s' is damaged: " MANIFEST_NAME " is missing", dir);
+    TRY(fs_join(path, dir, "checkpoints", STATUS_CHECKPOINT, err));
+    if (fs_is_dir(path))
+        return open_newest(path, full, checkpoint, err);
+    if (checkpoint_any(dir))
+        return open_newest(dir, full, checkpoint, err);
+    error_set(err, STATUS_CHECKPOINT, "'%s' is neither a checkpoint (there is no " MANIFEST_NAME ") nor a run folder",
+              dir);
+    error_hint(err, "name a checkpoint folder, or a run folder for its newest one");
+    return STATUS_CHECKPOINT;
+}
+
+/* ------------------------------------------------------------------------------------------------------- reading */
+
+/* The file of a rank, opened and its index checked. */
+static enum status file_of(const struct checkpoint *checkpoint, int rank, struct rankfile **out, struct error *err)
+{
+    struct reader *reader = reader_of(checkpoint);
+    if (!reader->files[rank]) {
+        const struct manifest_file *file = &reader->manifest->files[rank];
+        struct rankfile_shape shape = manifest_shape(reader->manifest, rank);
+        struct rankfile_facts facts = {file->bytes, file->num_frames, file->checksum};
+        char path[FS_PATH_MAX];
+        if (reader->num_open == OPEN_FILES_MAX)
+            close_files(reader);
+        TRY(fs_join(path, checkpoint->path, file->name, STATUS_CHECKPOINT, err));
+        TRY(rankfile_open(path, &shape, &facts, &reader->files[rank], err));
+        reader->num_open++;
+    }
+    *out = reader->files[rank];
+    return STATUS_OK;
+}
+
+enum status checkpoint_read(const struct checkpoint *checkpoint, enum zero_state state, int unit, int64_t first,
+                            int64_t count, float *out, struct error *err)
+{
+    const struct manifest *manifest = reader_of(checkpoint)->manifest;
+    ASSERT(unit >= 0 && unit < manifest->num_units && first >= 0 && count >= 0);
+    ASSERT(count <= manifest->units[unit].numel - first);
+    int64_t slice = manifest->slice[unit];
+    while (count > 0) {
+        struct rankfile *file;
+        int64_t within = first % slice, n = slice - within < count ? slice - within : count;
+        TRY(file_of(checkpoint, (int)(first / slice), &file, err));
+        TRY(rankfile_read(file, (int)state, unit, within, n, out, err));
+        first += n;
+        count -= n;
+        out += n;
+    }
+    return STATUS_OK;
+}
+
+/* A file that is covered as a whole. */
+static enum status verify_whole(const struct checkpoint *checkpoint, const struct manifest_file *file,
+                                struct error *err)
+{
+    enum status status = STATUS_OK;
+    char path[FS_PATH_MAX];
+    int fd = -1;
+    int64_t bytes;
+    XXH3_state_t *hash = XXH3_createState();
+    uint8_t *buffer = malloc(COPY_BYTES);
+    if (!hash || !buffer)
+        TRY_GOTO(error_set(err, STATUS_DEVICE, "out of memory for '%s'", file->name));
+    XXH3_64bits_reset(hash);
+    TRY_GOTO(fs_join(path, checkpoint->path, file->name, STATUS_CHECKPOINT, err));
+    TRY_GOTO(fs_open_read(path, STATUS_CHECKPOINT, &fd, &bytes, err));
+    for (int64_t at = 0; at < file->bytes;) {
+        size_t n = file->bytes - at < COPY_BYTES ? (size_t)(file->bytes - at) : COPY_BYTES;
+        TRY_GOTO(fs_pread(fd, path, buffer, n, at, STATUS_CHECKPOINT, err));
+        XXH3_64bits_update(hash, buffer, n);
+        at += (int64_t)n;
+    }
+    if (XXH3_64bits_digest(hash) != file->checksum)
+        status = error_set(err, STATUS_CHECKPOINT,
+                           "'%s' is damaged at offset 0: its %" PRId64 " bytes do not match their checksum", path,
+                           file->bytes);
+fail:
+    if (fd >= 0)
+        close(fd);
+    free(buffer);
+    XXH3_freeState(hash);
+    return status;
+}
+
+enum status checkpoint_verify(const struct checkpoint *checkpoint, struct error *err)
+{
+    const struct manifest *manifest = reader_of(checkpoint)->manifest;
+    for (int i = 0; i < manifest->num_files; i++) {
+        if (i < manifest->world) {
+            struct rankfile *file;
+            TRY(file_of(checkpoint, i, &file, err));
+            TRY(rankfile_verify(file, err));
+        } else {
+            TRY(verify_whole(checkpoint, &manifest->files[i], err));
+        }
+    }
+    return STATUS_OK;
+}
+
+/* ------------------------------------------------------------------------------------------------------- loading */
+
+/* "'wte.weight' of shape (256, 64)" */
+static void describe(const char *name, int ndim, const int64_t *shape, char out[192])
+{
+    if (ndim == 1)
+        snprintf(out, 192, "'%.96s' of shape (%" PRId64 ")", name, shape[0]);
+    else
+        snprintf(out, 192, "'%.96s' of shape (%" PRId64 ", %" PRId64 ")", name, shape[0], shape[1]);
+}
+
+/* The first difference between the checkpoint's tensors and the model's. */
+static enum status compare_tables(const struct checkpoint *checkpoint, const struct tensor_table *table,
+                                  struct error *err)
+{
+    const struct manifest *manifest = reader_of(checkpoint)->manifest;
+    enum status status = STATUS_OK;
+    char theirs[192] = "no more tensors", ours[192] = "no more tensors";
+    int most = manifest->num_tensors > table->num_tensors ? manifest->num_tensors : table->num_tensors;
+    for (int i = 0; i < most && status == STATUS_OK; i++) {
+        const struct manifest_tensor *a = i < manifest->num_tensors ? &manifest->tensors[i] : NULL;
+        const struct tensor_info *b = i < table->num_tensors ? &table->tensors[i] : NULL;
+        if (a && b && !strcmp(a->name, b->name) && a->ndim == b->ndim && a->shape[0] == b->shape[0] &&
+            a->shape[1] == b->shape[1]) {
+            if (a->unit != b->unit || a->offset != b->offset)
+                return error_set(err, STATUS_CHECKPOINT,
+                                 "the checkpoint '%s' keeps '%s' at element %" PRId64 " of unit %d, this model at "
+                                 "element %" PRId64 " of unit %d",
+                                 checkpoint->path, a->name, a->offset, a->unit, b->offset, b->unit);
+            continue;
+        }
+        if (a)
+            describe(a->name, a->ndim, a->shape, theirs);
+        if (b)
+            describe(b->name, b->ndim, b->shape, ours);
+        status = error_set(err, STATUS_CHECKPOINT,
+                           "the checkpoint '%s' is of another model: tensor %d is %s there and "
+                           "%s in this model",
+                           checkpoint->path, i, theirs, ours);
+        error_hint(err, "resume with the model that the checkpoint was trained with (ztrain inspect shows it)");
+    }
+    if (status == STATUS_OK && manifest->num_units != table->num_units)
+        return error_set(err, STATUS_CHECKPOINT, "the checkpoint '%s' has %d units, this model %d", checkpoint->path,
+                         manifest->num_units, table->num_units);
+    for (int u = 0; status == STATUS_OK && u < table->num_units; u++)
+        if (manifest->units[u].numel != table->units[u].numel)
+            status = error_set(err, STATUS_CHECKPOINT,
+                               "the checkpoint '%s' has %" PRId64 " elements in unit %d, this model %" PRId64,
+                               checkpoint->path, manifest->units[u].numel, u, table->units[u].numel);
+    return status;
+}
+
+enum status checkpoint_load(const struct checkpoint *checkpoint, const struct tensor_table *table,
+                            const struct shard_layout *layout, int rank,
+                            float *(*slice)(void *context, enum zero_state state, int unit), void *context,
+                            struct error *err)
+{
+    ASSERT(rank >= 0 && rank < layout->world && layout->num_units == table->num_units);
+    TRY(compare_tables(checkpoint, table, err));
+    for (int s = 0; s < ZERO_STATE_COUNT; s++) {
+        for (int unit = 0; unit < layout->num_units; unit++) {
+            int64_t size = layout->slice[unit], first = size * rank, left = table->units[unit].numel - first;
+            int64_t count = left < 0 ? 0 : left < size ? left : size;
+            float *own = slice(context, (enum zero_state)s, unit);
+            TRY(checkpoint_read(checkpoint, (enum zero_state)s, unit, count ? first : 0, count, own, err));
+            memset(own + count, 0, (size_t)(size - count) * sizeof *own); /* the padding */
+        }
+    }
+    return STATUS_OK;
+}

@@ -1,0 +1,421 @@
+/* checkpoint_save.c: writing a checkpoint so that a kill at any instant leaves a valid one behind.
+ *
+ *   step  who      what                                         if all stops right after it
+ *   ----  -------  -------------------------------------------  --------------------------------------------------
+ *   1     rank 0   sweeps away .tmp-*, makes .tmp-NAME          an empty .tmp folder, which nobody reads
+ *   2     all      write .tmp-NAME/rank-NNNNN.zst, fsync        a .tmp folder, which nobody reads
+ *   3     rank 0   copies tokenizer files, fsync                same
+ *   4     rank 0   writes manifest.json, fsync; fsync .tmp-NAME same: it is complete, but has no name yet
+ *   5     rank 0   rename .tmp-NAME to NAME, fsync the folder   the new checkpoint counts; `latest` is stale, which
+ *                                                               matters to people only: ztrain reads the folders
+ *   6     rank 0   moves `latest` (made aside, then renamed)    all is there; older ones wait to be deleted
+ *   7     rank 0   deletes the oldest: renamed to .tmp-delete-X a half-deleted .tmp folder; the next save sweeps it
+ *
+ * Until step 5 the previous checkpoints and `latest` are untouched; nothing is deleted before step 7, except what no
+ * one reads. The order on disk is that of the table, since each step is fsynced before the next.
+ *
+ * Where NAME exists already (a run resumed from further back, a damaged checkpoint written again):
+ *   valid, same step   the two folders change places in one call (renameat2), and the old one, now .tmp-NAME, goes;
+ *                      where the file system cannot: the old one becomes NAME.replaced-1, which still counts as a
+ *                      checkpoint, NAME is renamed, NAME.replaced-1 goes
+ *   damaged            it becomes NAME.damaged-1
+ *   valid, other step  it becomes NAME.aside-1
+ * Checkpoints of later steps than this one are of a course that this run has left, having resumed from further back:
+ * they become X.aside-1 as well, or a resume of the run folder would take them for the newest.
+ *
+ * Failure of one rank is failure of all: after each of the three parts (folder, rank files, publication) the ranks
+ * exchange how it went, and all return the error of the lowest rank that has one. Rank 0 then removes .tmp-NAME. What
+ * goes wrong after step 5 (`latest`, deleting) is a warning: the checkpoint is complete. */
+#include "ckpt/checkpoint.h"
+
+#include "ckpt/checkpoint_folders.h"
+#include "ckpt/manifest.h"
+#include "ckpt/rankfile.h"
+#include "core/faults.h"
+#include "core/fsutil.h"
+#include "core/log.h"
+#include "core/progress.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include <xxhash.h>
+
+/* What belongs to a tokenizer in a Hugging Face folder; those that are there are copied. */
+static const char *const tokenizer_files[] = {"tokenizer.json",
+                                              "tokenizer_config.json",
+                                              "special_tokens_map.json",
+                                              "added_tokens.json",
+                                              "vocab.json",
+                                              "merges.txt",
+                                              "vocab.txt",
+                                              "tokenizer.model",
+                                              "spiece.model",
+                                              "chat_template.jinja",
+                                              "chat_template.json"};
+
+enum { TOKENIZER_MAX_BYTES = 1 << 30 };
+
+/* One save, as its rank sees it. */
+struct save {
+    const struct checkpoint_writer *writer;
+    const struct train_position *position;
+    int rank, world;
+    char name[64];
+    char tmp[FS_PATH_MAX], final[FS_PATH_MAX]; /* folders */
+    struct manifest_file *files;               /* [world + COUNT_OF(tokenizer_files)] owned; rank 0 */
+    int num_files;
+    int64_t bytes; /* of all files and the manifest; rank 0 */
+};
+
+/* What ranks tell each other after a part. */
+struct report {
+    enum status status;
+    char host[256], text[1536];
+    struct rankfile_facts facts;
+    int64_t bytes; /* rank 0's, after publication */
+};
+_Static_assert(sizeof(struct report) <= COMM_EXCHANGE_MAX, "a report must fit in one exchange");
+
+/* Exchanges how this part went. If it failed anywhere, every rank gets the error of the lowest rank that failed.
+ * reports: [world]. */
+static enum status agree(const struct save *save, enum status status, const struct rankfile_facts *facts,
+                         struct report *reports, struct error *err)
+{
+    struct report own = {.status = status, .bytes = save->bytes};
+    snprintf(own.host, sizeof own.host, "%s", save->writer->host ? save->writer->host : "");
+    if (status != STATUS_OK)
+        snprintf(own.text, sizeof own.text, "%.1500s", err->text);
+    if (facts)
+        own.facts = *facts;
+    TRY(comm_exchange(save->writer->comm, &own, sizeof own, reports, err));
+    for (int rank = 0; rank < save->world; rank++) {
+        if (reports[rank].status == STATUS_OK)
+            continue;
+        error_set(err, reports[rank].status, "%s", reports[rank].text);
+        if (save->world > 1)
+            error_prefix(err, "rank %d on %s", rank, reports[rank].host);
+        return reports[rank].status;
+    }
+    return STATUS_OK;
+}
+
+/* --------------------------------------------------------------------------------------------------- writing files */
+
+static enum status io_error(const char *what, const char *path, struct error *err)
+{
+    int code = errno;
+    error_set(err, STATUS_CHECKPOINT, "cannot %s '%s': %s", what, path, strerror(code));
+    if (code == ENOSPC || code == EDQUOT)
+        error_hint(err, "free space there, or keep fewer checkpoints (checkpoint.keep_last)");
+    return STATUS_CHECKPOINT;
+}
+
+/* Creates a file in the temporary folder with all of its bytes, and fsyncs it. */
+static enum status put_file(const char *folder, const char *name, const void *data, size_t bytes, struct error *err)
+{
+    char path[FS_PATH_MAX];
+    TRY(fs_join(path, folder, name, STATUS_CHECKPOINT, err));
+    int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    if (fd < 0)
+        return io_error("create", path, err);
+    for (size_t done = 0; done < bytes;) {
+        ssize_t n = fault_write(fd, (const char *)data + done, bytes - done);
+        if (n < 0 && errno != EINTR) {
+            io_error("write", path, err);
+            close(fd);
+            return STATUS_CHECKPOINT;
+        }
+        done += n > 0 ? (size_t)n : 0;
+    }
+    enum status status = fault_fsync(fd) ? io_error("write", path, err) : STATUS_OK;
+    if (close(fd) && status == STATUS_OK)
+        status = io_error("write", path, err);
+    progress_tick();
+    return status;
+}
+
+static enum status sync_folder(const char *path, struct error *err)
+{
+    int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd < 0)
+        return io_error("open the folder", path, err);
+    enum status status = fault_fsync(fd) ? io_error("write the folder", path, err) : STATUS_OK;
+    close(fd);
+    progress_tick();
+    return status;
+}
+
+/* Step 1. */
+static enum status make_folder(struct save *save, struct error *err)
+{
+    const char *dir = save->writer->dir;
+    if (!fs_is_dir(dir)) {
+        char parent[FS_PATH_MAX];
+        TRY(fs_mkdirs(dir, STATUS_CHECKPOINT, err));
+        TRY(fs_join(parent, dir, "..", STATUS_CHECKPOINT, err));
+        TRY(sync_folder(parent, err));
+    }
+    checkpoint_sweep(dir);
+    return fault_mkdir(save->tmp, 0777) ? io_error("make the folder", save->tmp, err) : STATUS_OK;
+}
+
+/* Step 2. */
+static enum status write_rank_file(const struct save *save,
+                                   float *(*slice)(void *context, enum zero_state state, int unit), void *context,
+                                   struct rankfile_facts *facts, struct error *err)
+{
+    const struct checkpoint_writer *writer = save->writer;
+    enum status status = STATUS_OK;
+    struct rankfile_writer *file = NULL;
+    char name[MANIFEST_NAME_MAX], path[FS_PATH_MAX];
+    struct rankfile_shape shape = {.rank = save->rank,
+                                   .world = save->world,
+                                   .num_states = ZERO_STATE_COUNT,
+                                   .num_units = writer->layout->num_units,
+                                   .slice = writer->layout->slice,
+                                   .state_name = manifest_state_names};
+    manifest_rank_name(save->rank, name);
+    TRY(fs_join(path, save->tmp, name, STATUS_CHECKPOINT, err));
+    TRY(rankfile_writer_new(path, &shape, writer->compression_level, &file, err));
+    for (int s = 0; s < ZERO_STATE_COUNT; s++)
+        for (int unit = 0; unit < writer->layout->num_units; unit++)
+            TRY_GOTO(rankfile_writer_slice(file, s, unit, slice(context, (enum zero_state)s, unit), err));
+    TRY_GOTO(rankfile_writer_finish(file, facts, err));
+fail:
+    rankfile_writer_free(file);
+    return status;
+}
+
+/* --------------------------------------------------------------------------------------------- publishing (rank 0) */
+
+/* The ranks' files as they reported them; this rank must see them too. */
+static enum status collect_rank_files(struct save *save, const struct report *reports, struct error *err)
+{
+    for (int rank = 0; rank < save->world; rank++) {
+        struct manifest_file *file = &save->files[save->num_files++];
+        char path[FS_PATH_MAX];
+        struct stat info;
+        manifest_rank_name(rank, file->name);
+        file->bytes = reports[rank].facts.bytes;
+        file->num_frames = reports[rank].facts.num_frames;
+        file->checksum = reports[rank].facts.index_checksum;
+        save->bytes += file->bytes;
+        TRY(fs_join(path, save->tmp, file->name, STATUS_CHECKPOINT, err));
+        if (stat(path, &info) || info.st_size != file->bytes) {
+            error_set(err, STATUS_CHECKPOINT, "rank %d on %s wrote '%s', but it is not to be seen on %s", rank,
+                      reports[rank].host, path, reports[0].host);
+            error_hint(err, "all ranks must see the same run folder (run.dir on a shared file system)");
+            return STATUS_CHECKPOINT;
+        }
+    }
+    return STATUS_OK;
+}
+
+/* Step 3. */
+static enum status copy_tokenizer(struct save *save, struct error *err)
+{
+    if (!save->writer->tokenizer_dir)
+        return STATUS_OK;
+    for (size_t i = 0; i < COUNT_OF(tokenizer_files); i++) {
+        struct manifest_file *file = &save->files[save->num_files];
+        char path[FS_PATH_MAX], *data;
+        size_t bytes;
+        TRY(fs_join(path, save->writer->tokenizer_dir, tokenizer_files[i], STATUS_CHECKPOINT, err));
+        if (!fs_exists(path))
+            continue;
+        TRY(fs_read_file(path, TOKENIZER_MAX_BYTES, STATUS_CHECKPOINT, &data, &bytes, err));
+        enum status status = put_file(save->tmp, tokenizer_files[i], data, bytes, err);
+        snprintf(file->name, sizeof file->name, "%s", tokenizer_files[i]);
+        file->bytes = (int64_t)bytes;
+        file->num_frames = 0;
+        file->checksum = XXH3_64bits(data, bytes);
+        free(data);
+        TRY(status);
+        save->bytes += file->bytes;
+        save->num_files++;
+    }
+    return STATUS_OK;
+}
+
+/* Step 4. */
+static enum status write_manifest(struct save *save, struct error *err)
+{
+    char *text;
+    size_t bytes;
+    TRY(manifest_encode(save->writer, save->position, save->files, save->num_files, &text, &bytes, err));
+    enum status status = put_file(save->tmp, MANIFEST_NAME, text, bytes, err);
+    free(text);
+    TRY(status);
+    save->bytes += (int64_t)bytes;
+    return sync_folder(save->tmp, err);
+}
+
+/* Step 5. An old folder of that name is looked at byte by byte before its fate is decided. */
+static enum status give_name(const struct save *save, struct error *err)
+{
+    const char *dir = save->writer->dir;
+    char aside[FS_PATH_MAX] = "";
+    bool replaces = false;
+    if (fs_exists(save->final)) {
+        struct checkpoint *old;
+        struct error damage;
+        enum status found = checkpoint_open(save->final, true, &old, &damage);
+        if (found == STATUS_OK) {
+            replaces = old->position.step == save->position->step;
+            checkpoint_close(old);
+        } else if (found != STATUS_CHECKPOINT) {
+            return error_set(err, found, "%s", damage.text);
+        }
+        if (replaces) {
+            if (fault_rename(save->tmp, save->final, RENAME_EXCHANGE) == 0)
+                return sync_folder(dir, err); /* .tmp-NAME is the old one now; the sweep takes it */
+            if (errno != EINVAL && errno != ENOSYS && errno != ENOTSUP)
+                return io_error("replace", save->final, err);
+        }
+        TRY(checkpoint_move_aside(dir, save->name,
+                                  replaces             ? "replaced"
+                                  : found == STATUS_OK ? "aside"
+                                                       : "damaged",
+                                  aside, err));
+        if (found != STATUS_OK)
+            log_warn("a damaged checkpoint was in the way; it is now '%s' (%s)", aside, damage.text);
+        else if (!replaces)
+            log_warn("'%s' was a checkpoint of another step; it is now '%s'", save->final, aside);
+    }
+    if (fault_rename(save->tmp, save->final, 0)) {
+        io_error("publish the checkpoint as", save->final, err);
+        if (replaces && rename(aside, save->final)) /* it still counts under its other name */
+            log_warn("cannot rename '%s' back to '%s': %s", aside, save->final, strerror(errno));
+        return STATUS_CHECKPOINT;
+    }
+    return sync_folder(dir, err);
+}
+
+/* Step 6. */
+static void move_latest(const struct save *save)
+{
+    char link[FS_PATH_MAX], fresh[FS_PATH_MAX];
+    struct error err;
+    if (fs_join(link, save->writer->dir, "latest", STATUS_CHECKPOINT, &err) != STATUS_OK ||
+        fs_join(fresh, save->writer->dir, ".tmp-latest", STATUS_CHECKPOINT, &err) != STATUS_OK) {
+        log_warn("%s", err.text);
+        return;
+    }
+    if ((fault_remove(fresh) && errno != ENOENT) || fault_symlink(save->name, fresh) || fault_rename(fresh, link, 0))
+        log_warn("cannot point '%s' at %s: %s; the checkpoint itself is complete", link, save->name, strerror(errno));
+    else if (sync_folder(save->writer->dir, &err) != STATUS_OK)
+        log_warn("%s", err.text);
+}
+
+/* Whether `name` is X.replaced-N and X is there: its time is over. */
+static bool is_replaced(const char *dir, const char *name)
+{
+    char path[FS_PATH_MAX];
+    const char *suffix = strstr(name, ".replaced-");
+    if (!suffix || fs_join(path, dir, name, STATUS_CHECKPOINT, NULL) != STATUS_OK)
+        return false;
+    path[strlen(path) - strlen(suffix)] = '\0';
+    return fs_is_dir(path);
+}
+
+/* Step 7, and later checkpoints, which would hide this one. Damaged folders of other names stay as they are. */
+static void tidy(const struct save *save)
+{
+    const char *dir = save->writer->dir;
+    struct checkpoint_list list;
+    struct error err;
+    char aside[FS_PATH_MAX];
+    if (checkpoint_list_init(&list, dir, &err) != STATUS_OK) {
+        log_warn("%s", err.text);
+        return;
+    }
+    int64_t kept = 1, keep = save->writer->keep_last ? save->writer->keep_last : INT64_MAX;
+    for (int i = 0; i < list.count; i++) {
+        const struct checkpoint_entry *entry = &list.entries[i];
+        if (!entry->ok || !strcmp(entry->name, save->name))
+            continue;
+        enum status status = STATUS_OK;
+        if (entry->step > save->position->step) {
+            status = checkpoint_move_aside(dir, entry->name, "aside", aside, &err);
+            if (status == STATUS_OK)
+                log_warn("the checkpoint '%s/%s' is of step %" PRId64
+                         ", which this run has yet to reach again; it is now '%s'",
+                         dir, entry->name, entry->step, aside);
+        } else if (kept == keep || is_replaced(dir, entry->name)) {
+            status = checkpoint_delete(dir, entry->name, &err);
+        } else {
+            kept++;
+        }
+        if (status != STATUS_OK)
+            log_warn("%s", err.text);
+    }
+    checkpoint_list_release(&list);
+    checkpoint_sweep(dir);
+}
+
+/* Steps 3 to 7. */
+static enum status publish(struct save *save, const struct report *reports, struct error *err)
+{
+    save->files = calloc((size_t)save->world + COUNT_OF(tokenizer_files), sizeof *save->files);
+    if (!save->files)
+        return error_set(err, STATUS_DEVICE, "out of memory for the checkpoint's manifest");
+    TRY(collect_rank_files(save, reports, err));
+    TRY(copy_tokenizer(save, err));
+    TRY(write_manifest(save, err));
+    TRY(give_name(save, err));
+    move_latest(save);
+    tidy(save);
+    return STATUS_OK;
+}
+
+/* ------------------------------------------------------------------------------------------------------------ save */
+
+enum status checkpoint_save(const struct checkpoint_writer *writer, const struct train_position *position,
+                            float *(*slice)(void *context, enum zero_state state, int unit), void *context, char *name,
+                            int64_t *bytes, struct error *err)
+{
+    enum status status = STATUS_OK;
+    struct error local, *why = err ? err : &local;
+    struct rankfile_facts facts = {0};
+    struct save save = {
+        .writer = writer, .position = position, .rank = comm_rank(writer->comm), .world = comm_world(writer->comm)};
+    char hidden[sizeof save.name + 8];
+    ASSERT(writer->layout->world == save.world && writer->layout->num_units == writer->table->num_units);
+    ASSERT(position->step >= 0 && position->epoch >= 0);
+    struct report *reports = malloc((size_t)save.world * sizeof *reports);
+    if (!reports)
+        return error_set(err, STATUS_DEVICE, "out of memory for a checkpoint");
+    checkpoint_name(position, save.name);
+    snprintf(hidden, sizeof hidden, ".tmp-%s", save.name);
+    TRY_GOTO(fs_join(save.tmp, writer->dir, hidden, STATUS_CHECKPOINT, why));
+    TRY_GOTO(fs_join(save.final, writer->dir, save.name, STATUS_CHECKPOINT, why));
+
+    status = save.rank == 0 ? make_folder(&save, why) : STATUS_OK;
+    status = agree(&save, status, NULL, reports, why);
+    if (status == STATUS_OK) {
+        status = write_rank_file(&save, slice, context, &facts, why);
+        status = agree(&save, status, &facts, reports, why);
+    }
+    if (status == STATUS_OK) {
+        status = save.rank == 0 ? publish(&save, reports, why) : STATUS_OK;
+        status = agree(&save, status, NULL, reports, why);
+    }
+    if (status == STATUS_OK) {
+        strcpy(name, save.name);
+        *bytes = reports[0].bytes;
+    } else if (save.rank == 0 && status != STATUS_PEER) {
+        /* with a peer lost, others may still write there: then the next save sweeps */
+        struct error leftover;
+        if (checkpoint_remove_tree(save.tmp, &leftover) != STATUS_OK)
+            log_warn("%s", leftover.text);
+    }
+fail:
+    free(save.files);
+    free(reports);
+    return status;
+}

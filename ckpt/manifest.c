@@ -1,0 +1,548 @@
+/* manifest.c: writing and reading manifest.json.
+ *
+ *     {
+ *      "format": "ztrain-checkpoint",
+ *      …
+ *      "files": [
+ *       {"name": "rank-00000.zst", …}
+ *      ],
+ *      "checksum": "0123456789abcdef"
+ *     }
+ *
+ * Reading goes from the outside in: size, the fixed end, the checksum, JSON, then every member. Each member is fetched
+ * through a function that knows its type and range and names it in the message, so that a manifest which passes needs
+ * no further checks. Numbers stay below 2^53 where other programs may read them as doubles. */
+#include "ckpt/manifest.h"
+
+#include "core/fsutil.h"
+#include "core/version.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <xxhash.h>
+
+#define FORMAT "ztrain-checkpoint"
+#define CHECKSUM_HEAD ",\n \"checksum\": \""
+#define CHECKSUM_TAIL "\"\n}\n"
+enum { CHECKSUM_DIGITS = 16, TAIL_BYTES = CHECKSUM_DIGITS + sizeof CHECKSUM_TAIL - 1 };
+#define NUMBER_MAX ((int64_t)1 << 53)
+
+const char *const manifest_state_names[ZERO_STATE_COUNT] = {"master", "exp_avg", "exp_avg_sq"};
+_Static_assert(ZERO_STATE_COUNT == 3, "a new kind of state needs a name here and a new version of the format");
+
+void manifest_rank_name(int rank, char name[MANIFEST_NAME_MAX])
+{
+    snprintf(name, MANIFEST_NAME_MAX, "rank-%05d.zst", rank);
+}
+
+struct rankfile_shape manifest_shape(const struct manifest *manifest, int rank)
+{
+    struct rankfile_shape shape = {
+        .rank = rank,
+        .world = manifest->world,
+        .num_states = ZERO_STATE_COUNT,
+        .num_units = manifest->num_units,
+        .slice = manifest->slice,
+        .state_name = manifest_state_names,
+    };
+    return shape;
+}
+
+/* The members of "position" that are integers; position_fields is all that both directions need. */
+static const struct {
+    const char *name;
+    size_t offset;
+} position_fields[] = {
+    {"step", offsetof(struct train_position, step)},
+    {"optimizer_step", offsetof(struct train_position, optimizer_step)},
+    {"epoch", offsetof(struct train_position, epoch)},
+    {"step_in_epoch", offsetof(struct train_position, step_in_epoch)},
+    {"skipped_in_row", offsetof(struct train_position, skipped_in_row)},
+    {"epoch_targets", offsetof(struct train_position, epoch_targets)},
+    {"tokens", offsetof(struct train_position, tokens)},
+};
+
+/* --------------------------------------------------------------------------------------------------------- writing */
+
+/* JSON has no NaN: what is not finite is a string. */
+static json_t *real_to_json(double x)
+{
+    return isfinite(x) ? json_real(x) : json_string(isnan(x) ? "nan" : x > 0 ? "inf" : "-inf");
+}
+
+static json_t *hex_to_json(uint64_t x)
+{
+    char digits[CHECKSUM_DIGITS + 1];
+    snprintf(digits, sizeof digits, "%016" PRIx64, x);
+    return json_string(digits);
+}
+
+static json_t *position_to_json(const struct train_position *position)
+{
+    json_t *object = json_object();
+    for (size_t i = 0; i < COUNT_OF(position_fields); i++) {
+        int64_t value;
+        memcpy(&value, (const char *)position + position_fields[i].offset, sizeof value);
+        json_object_set_new(object, position_fields[i].name, json_integer(value));
+    }
+    json_object_set_new(object, "epoch_loss_sum", real_to_json(position->epoch_loss_sum));
+    json_object_set_new(object, "epoch_end", json_boolean(position->epoch_end));
+    return object;
+}
+
+/* What jansson could not build (out of memory) is NULL, and ends up as a failed dump. */
+static void write_member(FILE *out, bool first, const char *name, json_t *value)
+{
+    fprintf(out, "%s\n \"%s\": ", first ? "" : ",", name);
+    if (value && json_is_array(value)) {
+        size_t i;
+        json_t *element;
+        fputs("[", out);
+        json_array_foreach(value, i, element)
+        {
+            fputs(i ? ",\n  " : "\n  ", out);
+            json_dumpf(element, out, JSON_ENCODE_ANY | JSON_REAL_PRECISION(17));
+        }
+        fputs("\n ]", out);
+    } else if (value) {
+        json_dumpf(value, out, JSON_ENCODE_ANY | JSON_REAL_PRECISION(17));
+    }
+    json_decref(value);
+}
+
+static json_t *units_to_json(const struct tensor_table *table, const struct shard_layout *layout)
+{
+    json_t *units = json_array();
+    for (int u = 0; u < table->num_units; u++)
+        json_array_append_new(units,
+                              json_pack("{s:s, s:I, s:I}", "name", table->units[u].name, "numel",
+                                        (json_int_t)table->units[u].numel, "slice", (json_int_t)layout->slice[u]));
+    return units;
+}
+
+static json_t *tensors_to_json(const struct tensor_table *table)
+{
+    json_t *tensors = json_array();
+    for (int i = 0; i < table->num_tensors; i++) {
+        const struct tensor_info *t = &table->tensors[i];
+        json_t *shape = json_array();
+        for (int d = 0; d < t->ndim; d++)
+            json_array_append_new(shape, json_integer(t->shape[d]));
+        json_array_append_new(tensors, json_pack("{s:s, s:i, s:I, s:o}", "name", t->name, "unit", t->unit, "offset",
+                                                 (json_int_t)t->offset, "shape", shape));
+    }
+    return tensors;
+}
+
+static json_t *files_to_json(const struct manifest_file *files, int num_files)
+{
+    json_t *list = json_array();
+    for (int i = 0; i < num_files; i++) {
+        json_t *file = json_pack("{s:s, s:I}", "name", files[i].name, "bytes", (json_int_t)files[i].bytes);
+        if (files[i].num_frames)
+            json_object_set_new(file, "frames", json_integer(files[i].num_frames));
+        json_object_set_new(file, files[i].num_frames ? "index_checksum" : "checksum", hex_to_json(files[i].checksum));
+        json_array_append_new(list, file);
+    }
+    return list;
+}
+
+enum status manifest_encode(const struct checkpoint_writer *writer, const struct train_position *position,
+                            const struct manifest_file *files, int num_files, char **text, size_t *bytes,
+                            struct error *err)
+{
+    char now[32];
+    struct tm utc;
+    time_t seconds = time(NULL);
+    gmtime_r(&seconds, &utc);
+    strftime(now, sizeof now, "%Y-%m-%dT%H:%M:%SZ", &utc);
+
+    *text = NULL;
+    FILE *out = open_memstream(text, bytes);
+    if (!out)
+        return error_set(err, STATUS_DEVICE, "out of memory for the checkpoint's manifest");
+    fputs("{", out);
+    write_member(out, true, "format", json_string(FORMAT));
+    write_member(out, false, "format_version", json_integer(MANIFEST_VERSION));
+    write_member(out, false, "ztrain_version", json_string(ZTRAIN_VERSION));
+    write_member(out, false, "time", json_string(now));
+    write_member(out, false, "position", position_to_json(position));
+    write_member(out, false, "world", json_integer(writer->layout->world));
+    write_member(out, false, "dtype", json_string(dtype_name(writer->dtype)));
+    write_member(out, false, "compression_level", json_integer(writer->compression_level));
+    json_t *states = json_array();
+    for (int s = 0; s < ZERO_STATE_COUNT; s++)
+        json_array_append_new(states, json_string(manifest_state_names[s]));
+    write_member(out, false, "states", states);
+    write_member(out, false, "frame_elements", json_integer(RANKFILE_FRAME_ELEMENTS));
+    write_member(out, false, "spec", json_incref((json_t *)writer->spec));
+    write_member(out, false, "model", json_incref((json_t *)writer->model));
+    write_member(out, false, "units", units_to_json(writer->table, writer->layout));
+    write_member(out, false, "tensors", tensors_to_json(writer->table));
+    write_member(out, false, "files", files_to_json(files, num_files));
+    fputs(CHECKSUM_HEAD, out);
+    if (fflush(out) == 0)
+        fprintf(out, "%016" PRIx64 CHECKSUM_TAIL, (uint64_t)XXH3_64bits(*text, *bytes));
+    if (fclose(out)) {
+        free(*text);
+        *text = NULL;
+        return error_set(err, STATUS_DEVICE, "out of memory for the checkpoint's manifest");
+    }
+    return STATUS_OK;
+}
+
+/* --------------------------------------------------------------------------------------------------------- reading */
+
+/* Where a member is read from, for messages. */
+struct place {
+    const char *path; /* of the manifest */
+    const char *list; /* "units", "position", …; "": the top */
+    int index;        /* in the list; -1: it is no list */
+};
+
+static enum status wrong(const struct place *at, const char *member, struct error *err, const char *format, ...)
+    __attribute__((format(printf, 4, 5)));
+
+/* "'manifest.json' is damaged: units[3].numel: what" */
+static enum status wrong(const struct place *at, const char *member, struct error *err, const char *format, ...)
+{
+    char what[512], index[32] = "";
+    va_list args;
+    va_start(args, format);
+    vsnprintf(what, sizeof what, format, args);
+    va_end(args);
+    if (at->index >= 0)
+        snprintf(index, sizeof index, "[%d]", at->index);
+    return error_set(err, STATUS_CHECKPOINT, "'%s' is damaged: %s%s%s%s: %s", at->path, at->list, index,
+                     *at->list ? "." : "", member, what);
+}
+
+static enum status get_integer(const struct place *at, const json_t *object, const char *member, int64_t min,
+                               int64_t max, int64_t *out, struct error *err)
+{
+    const json_t *value = json_object_get(object, member);
+    if (!json_is_integer(value) || json_integer_value(value) < min || json_integer_value(value) > max)
+        return wrong(at, member, err, "expected an integer from %" PRId64 " to %" PRId64, min, max);
+    *out = json_integer_value(value);
+    return STATUS_OK;
+}
+
+static enum status get_int(const struct place *at, const json_t *object, const char *member, int min, int max, int *out,
+                           struct error *err)
+{
+    int64_t value;
+    TRY(get_integer(at, object, member, min, max, &value, err));
+    *out = (int)value;
+    return STATUS_OK;
+}
+
+/* Borrowed from the object. */
+static enum status get_string(const struct place *at, const json_t *object, const char *member, const char **out,
+                              struct error *err)
+{
+    *out = json_string_value(json_object_get(object, member));
+    return *out ? STATUS_OK : wrong(at, member, err, "expected a string");
+}
+
+static enum status get_checksum(const struct place *at, const json_t *object, const char *member, uint64_t *out,
+                                struct error *err)
+{
+    const char *digits;
+    TRY(get_string(at, object, member, &digits, err));
+    if (strlen(digits) != CHECKSUM_DIGITS || strspn(digits, "0123456789abcdef") != CHECKSUM_DIGITS)
+        return wrong(at, member, err, "expected %d hexadecimal digits", CHECKSUM_DIGITS);
+    *out = strtoull(digits, NULL, 16);
+    return STATUS_OK;
+}
+
+static enum status get_real(const struct place *at, const json_t *object, const char *member, double *out,
+                            struct error *err)
+{
+    const json_t *value = json_object_get(object, member);
+    const char *word = json_string_value(value);
+    if (json_is_number(value))
+        *out = json_number_value(value);
+    else if (word && !strcmp(word, "nan"))
+        *out = NAN;
+    else if (word && (!strcmp(word, "inf") || !strcmp(word, "-inf")))
+        *out = *word == '-' ? -INFINITY : INFINITY;
+    else
+        return wrong(at, member, err, "expected a number");
+    return STATUS_OK;
+}
+
+static enum status get_object(const struct place *at, const json_t *object, const char *member, json_t **out,
+                              struct error *err)
+{
+    *out = json_object_get(object, member);
+    return json_is_object(*out) ? STATUS_OK : wrong(at, member, err, "expected an object");
+}
+
+/* A list of 1 … max objects. */
+static enum status get_list(const struct place *at, const json_t *object, const char *member, int max, json_t **out,
+                            int *count, struct error *err)
+{
+    *out = json_object_get(object, member);
+    if (!json_is_array(*out) || json_array_size(*out) < 1 || json_array_size(*out) > (size_t)max)
+        return wrong(at, member, err, "expected a list of 1 to %d elements", max);
+    *count = (int)json_array_size(*out);
+    return STATUS_OK;
+}
+
+/* ------------------------------------------------------------------------------------------------- its sections */
+
+static enum status read_position(const struct place *top, struct manifest *manifest, struct error *err)
+{
+    struct place at = {top->path, "position", -1};
+    struct train_position *position = &manifest->position;
+    json_t *object;
+    TRY(get_object(top, manifest->root, "position", &object, err));
+    for (size_t i = 0; i < COUNT_OF(position_fields); i++) {
+        int64_t value;
+        TRY(get_integer(&at, object, position_fields[i].name, 0, NUMBER_MAX, &value, err));
+        memcpy((char *)position + position_fields[i].offset, &value, sizeof value);
+    }
+    TRY(get_real(&at, object, "epoch_loss_sum", &position->epoch_loss_sum, err));
+    const json_t *end = json_object_get(object, "epoch_end");
+    if (!json_is_boolean(end))
+        return wrong(&at, "epoch_end", err, "expected true or false");
+    position->epoch_end = json_is_true(end);
+    return STATUS_OK;
+}
+
+static enum status read_head(const struct place *top, struct manifest *manifest, struct error *err)
+{
+    const char *format, *dtype;
+    int version;
+    TRY(get_string(top, manifest->root, "format", &format, err));
+    if (strcmp(format, FORMAT) != 0)
+        return wrong(top, "format", err, "expected '%s', not '%.40s'", FORMAT, format);
+    TRY(get_int(top, manifest->root, "format_version", 1, 1000000, &version, err));
+    if (version != MANIFEST_VERSION)
+        return error_set(err, STATUS_CHECKPOINT, "'%s' has format version %d; this ztrain reads version %d", top->path,
+                         version, MANIFEST_VERSION);
+    TRY(get_int(top, manifest->root, "world", 1, MANIFEST_MAX_WORLD, &manifest->world, err));
+    TRY(get_int(top, manifest->root, "compression_level", 0, 100, &manifest->compression_level, err));
+    TRY(get_string(top, manifest->root, "dtype", &dtype, err));
+    manifest->dtype = DTYPE_COUNT;
+    for (int d = 0; d < DTYPE_COUNT; d++)
+        if (!strcmp(dtype, dtype_name((enum dtype)d)))
+            manifest->dtype = (enum dtype)d;
+    if (manifest->dtype == DTYPE_COUNT)
+        return wrong(top, "dtype", err, "expected fp32, bf16 or fp16, not '%.40s'", dtype);
+
+    json_t *states;
+    int num_states, frame_elements;
+    TRY(get_list(top, manifest->root, "states", ZERO_STATE_COUNT, &states, &num_states, err));
+    for (int s = 0; s < ZERO_STATE_COUNT; s++) {
+        const char *name = json_string_value(json_array_get(states, (size_t)s));
+        if (!name || strcmp(name, manifest_state_names[s]) != 0)
+            return wrong(top, "states", err, "expected master, exp_avg, exp_avg_sq");
+    }
+    TRY(get_int(top, manifest->root, "frame_elements", RANKFILE_FRAME_ELEMENTS, RANKFILE_FRAME_ELEMENTS,
+                &frame_elements, err));
+    TRY(get_object(top, manifest->root, "spec", &manifest->spec, err));
+    return get_object(top, manifest->root, "model", &manifest->model, err);
+}
+
+static enum status no_memory(const struct place *top, struct error *err)
+{
+    return error_set(err, STATUS_DEVICE, "out of memory for '%s'", top->path);
+}
+
+static enum status read_units(const struct place *top, struct manifest *manifest, struct error *err)
+{
+    json_t *list;
+    TRY(get_list(top, manifest->root, "units", 1 << 20, &list, &manifest->num_units, err));
+    manifest->units = calloc((size_t)manifest->num_units, sizeof *manifest->units);
+    manifest->slice = calloc((size_t)manifest->num_units, sizeof *manifest->slice);
+    if (!manifest->units || !manifest->slice)
+        return no_memory(top, err);
+    int64_t sum = 0;
+    for (int u = 0; u < manifest->num_units; u++) {
+        struct place at = {top->path, "units", u};
+        const json_t *object = json_array_get(list, (size_t)u);
+        struct manifest_unit *unit = &manifest->units[u];
+        TRY(get_string(&at, object, "name", &unit->name, err));
+        TRY(get_integer(&at, object, "numel", 1, NUMBER_MAX, &unit->numel, err));
+        TRY(get_integer(&at, object, "slice", 1, NUMBER_MAX, &manifest->slice[u], err));
+        int64_t padded;
+        if (__builtin_mul_overflow(manifest->slice[u], (int64_t)manifest->world, &padded) || padded < unit->numel ||
+            __builtin_add_overflow(sum, padded, &sum) || sum > NUMBER_MAX)
+            return wrong(&at, "slice", err, "%d slices of %" PRId64 " elements cannot be a unit of %" PRId64,
+                         manifest->world, manifest->slice[u], unit->numel);
+    }
+    struct rankfile_shape shape = manifest_shape(manifest, 0);
+    if (rankfile_num_frames(&shape) < 0)
+        return wrong(top, "units", err, "more elements than a file can hold");
+    return STATUS_OK;
+}
+
+static enum status read_tensors(const struct place *top, struct manifest *manifest, struct error *err)
+{
+    json_t *list;
+    TRY(get_list(top, manifest->root, "tensors", 1 << 24, &list, &manifest->num_tensors, err));
+    manifest->tensors = calloc((size_t)manifest->num_tensors, sizeof *manifest->tensors);
+    if (!manifest->tensors)
+        return no_memory(top, err);
+    int unit = 0;
+    int64_t end = 0; /* of the tensor before, in `unit` */
+    for (int i = 0; i < manifest->num_tensors; i++) {
+        struct place at = {top->path, "tensors", i};
+        const json_t *object = json_array_get(list, (size_t)i), *shape = json_object_get(object, "shape");
+        struct manifest_tensor *tensor = &manifest->tensors[i];
+        TRY(get_string(&at, object, "name", &tensor->name, err));
+        TRY(get_int(&at, object, "unit", unit, manifest->num_units - 1, &tensor->unit, err));
+        if (tensor->unit != unit) {
+            unit = tensor->unit;
+            end = 0;
+        }
+        TRY(get_integer(&at, object, "offset", end, NUMBER_MAX, &tensor->offset, err));
+        tensor->ndim = (int)json_array_size(shape);
+        if (tensor->ndim < 1 || tensor->ndim > 2)
+            return wrong(&at, "shape", err, "expected one or two dimensions");
+        tensor->shape[1] = 1;
+        for (int d = 0; d < tensor->ndim; d++)
+            tensor->shape[d] = json_integer_value(json_array_get(shape, (size_t)d));
+        if (tensor->shape[0] < 1 || tensor->shape[1] < 1 ||
+            __builtin_mul_overflow(tensor->shape[0], tensor->shape[1], &tensor->numel) ||
+            tensor->numel > manifest->units[unit].numel || tensor->offset > manifest->units[unit].numel - tensor->numel)
+            return wrong(&at, "shape", err, "the tensor does not fit in its unit");
+        end = tensor->offset + tensor->numel;
+    }
+    return STATUS_OK;
+}
+
+static enum status read_files(const struct place *top, struct manifest *manifest, struct error *err)
+{
+    json_t *list;
+    TRY(get_list(top, manifest->root, "files", MANIFEST_MAX_WORLD + 1000, &list, &manifest->num_files, err));
+    if (manifest->num_files < manifest->world)
+        return wrong(top, "files", err, "%d files of %d ranks", manifest->num_files, manifest->world);
+    manifest->files = calloc((size_t)manifest->num_files, sizeof *manifest->files);
+    if (!manifest->files)
+        return no_memory(top, err);
+    struct rankfile_shape shape = manifest_shape(manifest, 0);
+    int64_t num_frames = rankfile_num_frames(&shape);
+    for (int i = 0; i < manifest->num_files; i++) {
+        struct place at = {top->path, "files", i};
+        const json_t *object = json_array_get(list, (size_t)i);
+        struct manifest_file *file = &manifest->files[i];
+        const char *name;
+        TRY(get_string(&at, object, "name", &name, err));
+        /* a plain file name: it is opened, and copied by export */
+        if (!*name || strlen(name) >= MANIFEST_NAME_MAX || *name == '.' || strchr(name, '/') ||
+            !strcmp(name, MANIFEST_NAME))
+            return wrong(&at, "name", err, "it is not the name of a checkpoint's file");
+        strcpy(file->name, name);
+        TRY(get_integer(&at, object, "bytes", 0, NUMBER_MAX, &file->bytes, err));
+        if (__builtin_add_overflow(manifest->bytes, file->bytes, &manifest->bytes))
+            return wrong(&at, "bytes", err, "too many bytes in all");
+        if (i < manifest->world) {
+            char expected[MANIFEST_NAME_MAX];
+            manifest_rank_name(i, expected);
+            if (strcmp(name, expected) != 0)
+                return wrong(&at, "name", err, "expected '%s'", expected);
+            TRY(get_integer(&at, object, "frames", num_frames, num_frames, &file->num_frames, err));
+            TRY(get_checksum(&at, object, "index_checksum", &file->checksum, err));
+        } else {
+            TRY(get_checksum(&at, object, "checksum", &file->checksum, err));
+        }
+    }
+    return STATUS_OK;
+}
+
+/* The fixed end and the checksum. */
+static enum status check_end(const char *text, size_t bytes, const char *path, struct error *err)
+{
+    if (bytes < TAIL_BYTES)
+        return error_set(err, STATUS_CHECKPOINT, "'%s' is damaged at offset %zu: it is cut off", path, bytes);
+    size_t covered = bytes - TAIL_BYTES, head = sizeof CHECKSUM_HEAD - 1;
+    if (covered < head || memcmp(text + covered - head, CHECKSUM_HEAD, head) != 0 ||
+        memcmp(text + covered + CHECKSUM_DIGITS, CHECKSUM_TAIL, sizeof CHECKSUM_TAIL - 1) != 0)
+        return error_set(err, STATUS_CHECKPOINT, "'%s' is damaged at offset %zu: it does not end with its checksum",
+                         path, covered);
+    char digits[CHECKSUM_DIGITS + 1];
+    snprintf(digits, sizeof digits, "%016" PRIx64, (uint64_t)XXH3_64bits(text, covered));
+    if (memcmp(digits, text + covered, CHECKSUM_DIGITS) != 0)
+        return error_set(err, STATUS_CHECKPOINT,
+                         "'%s' is damaged at offset 0: its %zu bytes do not match the checksum at offset %zu", path,
+                         covered, covered);
+    return STATUS_OK;
+}
+
+enum status manifest_decode(const char *text, size_t bytes, const char *path, struct manifest **out, struct error *err)
+{
+    enum status status = STATUS_OK;
+    const struct place top = {path, "", -1};
+    TRY(check_end(text, bytes, path, err));
+    struct manifest *manifest = calloc(1, sizeof *manifest);
+    if (!manifest)
+        return no_memory(&top, err);
+    json_error_t syntax;
+    manifest->root = json_loadb(text, bytes, JSON_REJECT_DUPLICATES, &syntax);
+    if (!json_is_object(manifest->root))
+        TRY_GOTO(error_set(err, STATUS_CHECKPOINT, "'%s' is damaged at offset %d: %s", path,
+                           manifest->root ? 0 : syntax.position, manifest->root ? "not an object" : syntax.text));
+    manifest->bytes = (int64_t)bytes;
+    TRY_GOTO(read_head(&top, manifest, err));
+    TRY_GOTO(read_position(&top, manifest, err));
+    TRY_GOTO(read_units(&top, manifest, err));
+    TRY_GOTO(read_tensors(&top, manifest, err));
+    TRY_GOTO(read_files(&top, manifest, err));
+    *out = manifest;
+    return STATUS_OK;
+fail:
+    manifest_free(manifest);
+    return status;
+}
+
+enum status manifest_load(const char *folder, struct manifest **out, struct error *err)
+{
+    enum status status = STATUS_OK;
+    struct manifest *manifest = NULL;
+    char path[FS_PATH_MAX], *text = NULL;
+    size_t bytes;
+    TRY(fs_join(path, folder, MANIFEST_NAME, STATUS_CHECKPOINT, err));
+    TRY(fs_read_file(path, MANIFEST_MAX_BYTES, STATUS_CHECKPOINT, &text, &bytes, err));
+    TRY_GOTO(manifest_decode(text, bytes, path, &manifest, err));
+    for (int i = 0; i < manifest->num_files; i++) {
+        const struct manifest_file *file = &manifest->files[i];
+        struct stat info;
+        TRY_GOTO(fs_join(path, folder, file->name, STATUS_CHECKPOINT, err));
+        if (stat(path, &info))
+            TRY_GOTO(error_set(err, STATUS_CHECKPOINT, "cannot open '%s': %s", path, strerror(errno)));
+        if (!S_ISREG(info.st_mode) || info.st_size != file->bytes)
+            TRY_GOTO(error_set(err, STATUS_CHECKPOINT,
+                               "'%s' is damaged at offset %" PRId64 ": it has %" PRId64
+                               " bytes where the manifest says %" PRId64,
+                               path, info.st_size < file->bytes ? (int64_t)info.st_size : file->bytes,
+                               (int64_t)info.st_size, file->bytes));
+    }
+    free(text);
+    *out = manifest;
+    return STATUS_OK;
+fail:
+    free(text);
+    manifest_free(manifest);
+    return status;
+}
+
+void manifest_free(struct manifest *manifest)
+{
+    if (!manifest)
+        return;
+    json_decref(manifest->root);
+    free(manifest->units);
+    free(manifest->slice);
+    free(manifest->tensors);
+    free(manifest->files);
+    free(manifest);
+}

@@ -1,0 +1,79 @@
+/* manifest.h: manifest.json, which says what a checkpoint is and covers every byte of its other files.
+ *
+ * It is a JSON object of one line per member, or per element of its long lists. Its last member is "checksum": the XXH3
+ * of all bytes of the file before the checksum's first digit; the bytes after the digits are fixed. So the manifest
+ * covers itself, and, through its "files", everything else. docs/checkpoint-format.md lists the members. */
+#ifndef ZTRAIN_CKPT_MANIFEST_H
+#define ZTRAIN_CKPT_MANIFEST_H
+
+#include "ckpt/checkpoint.h"
+#include "ckpt/rankfile.h"
+
+#define MANIFEST_NAME "manifest.json"
+
+enum {
+    MANIFEST_VERSION = 1,
+    MANIFEST_MAX_BYTES = 64 << 20,
+    MANIFEST_MAX_WORLD = 1 << 17,
+    MANIFEST_NAME_MAX = 64, /* of a file, with its NUL */
+};
+
+struct manifest_unit {
+    const char *name; /* borrowed from root */
+    int64_t numel;
+};
+
+struct manifest_tensor {
+    const char *name; /* borrowed from root */
+    int unit, ndim;
+    int64_t shape[2]; /* shape[1] = 1 if ndim is 1 */
+    int64_t numel, offset;
+};
+
+/* A file beside the manifest. The first `world` ones are the ranks', in order. */
+struct manifest_file {
+    char name[MANIFEST_NAME_MAX];
+    int64_t bytes;
+    int64_t num_frames; /* of a rank's file, else 0 */
+    uint64_t checksum;  /* rank file: of its index (rankfile.h); other: XXH3 of the whole file */
+};
+
+/* A manifest, checked: every number in range, every list consistent with the others. */
+struct manifest {
+    json_t *root; /* owned */
+    struct train_position position;
+    enum dtype dtype;
+    int world, compression_level;
+    int num_units, num_tensors, num_files;
+    struct manifest_unit *units;     /* [num_units] owned */
+    int64_t *slice;                  /* [num_units] owned: elements of each unit's slice */
+    struct manifest_tensor *tensors; /* [num_tensors] owned; by unit, then by offset, without overlap */
+    struct manifest_file *files;     /* [num_files] owned */
+    int64_t bytes;                   /* of all files and the manifest */
+    json_t *spec, *model;            /* borrowed from root */
+};
+
+/* The text of a manifest; *text is the caller's (free). */
+enum status manifest_encode(const struct checkpoint_writer *writer, const struct train_position *position,
+                            const struct manifest_file *files, int num_files, char **text, size_t *bytes,
+                            struct error *err);
+
+/* Parses and checks `bytes` of text; `path` is for messages. *manifest is the caller's (manifest_free). */
+enum status manifest_decode(const char *text, size_t bytes, const char *path, struct manifest **manifest,
+                            struct error *err);
+
+/* Reads folder/manifest.json, and checks that every file is there with its size. */
+enum status manifest_load(const char *folder, struct manifest **manifest, struct error *err);
+
+void manifest_free(struct manifest *manifest);
+
+/* What file `rank` must hold; borrows from the manifest. */
+struct rankfile_shape manifest_shape(const struct manifest *manifest, int rank);
+
+/* The names of states in files and messages, in the order of enum zero_state. */
+extern const char *const manifest_state_names[ZERO_STATE_COUNT];
+
+/* "rank-00003.zst" */
+void manifest_rank_name(int rank, char name[MANIFEST_NAME_MAX]);
+
+#endif

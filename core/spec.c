@@ -1,0 +1,222 @@
+/* spec.c: from files and overrides to a run spec, and what is derived once world size, model and data are known.
+ *
+ * Order: the YAML file, the DeepSpeed file merged into it, the overrides on top, then one check of the whole tree. A
+ * file that cannot be read ends there; else all errors of all sources come out together. */
+#include "core/spec.h"
+
+#include "core/spec_keys.h"
+
+#include <string.h>
+
+/* ---- load ---------------------------------------------------------------------------------------------------------
+ */
+
+/* "runs/tiny.yaml" makes "tiny" */
+static char *name_from_path(struct spec_arena *arena, const char *path)
+{
+    const char *slash = strrchr(path, '/'), *base = slash ? slash + 1 : path, *dot = strrchr(base, '.');
+    bool yaml = dot && dot != base && (strcmp(dot, ".yaml") == 0 || strcmp(dot, ".yml") == 0);
+    size_t length = yaml ? (size_t)(dot - base) : strlen(base);
+    return length ? spec_arena_copy(arena, base, length) : spec_arena_copy(arena, "run", 3);
+}
+
+/* Names of the sources: the files, then "--set KEY" for each override. */
+static void name_sources(struct spec_context *ctx, const char *path, const char *deepspeed,
+                         const char *const *overrides, int num_overrides)
+{
+    ctx->num_sources = 2 + num_overrides;
+    ctx->sources = spec_arena_alloc(ctx->arena, (size_t)ctx->num_sources * sizeof *ctx->sources);
+    ctx->sources[0] = path;
+    ctx->sources[1] = deepspeed ? deepspeed : "";
+    for (int i = 0; i < num_overrides; i++) {
+        const char *key = spec_arena_copy(ctx->arena, overrides[i], strcspn(overrides[i], "="));
+        ctx->sources[2 + i] = spec_arena_printf(ctx->arena, "--set %s", spec_show(ctx, key));
+    }
+}
+
+/* Reads source 0 or 1 as a mapping. NULL after an error. */
+static struct spec_node *read_source(struct spec_context *ctx, int source, const char *text, size_t size)
+{
+    if (!text && !(text = spec_read_file(ctx, source, &size)))
+        return NULL;
+    struct spec_node *root =
+        source == 1 ? spec_parse_json(ctx, source, text, size) : spec_parse_yaml(ctx, source, text, size);
+    if (root && root->kind != NODE_MAPPING) {
+        bool empty = root->kind == NODE_NULL && !*root->text;
+        spec_error(ctx, empty ? (struct spec_pos){source, 1, 1} : root->pos,
+                   empty ? "the file is empty; hint: --help-spec lists the keys"
+                         : "the file must be a mapping: lines of 'key: value'; hint: --help-spec lists the keys");
+        return NULL;
+    }
+    return root;
+}
+
+static enum status load(const char *path, const char *text, size_t size, const char *deepspeed,
+                        const char *const *overrides, int num_overrides, struct run_spec **spec,
+                        struct spec_report *report)
+{
+    struct spec_arena scratch = {0};
+    struct spec_context ctx = {.arena = &scratch};
+    struct spec_arena own = {0};
+    struct spec_full *full = spec_arena_alloc(&own, sizeof *full); /* lives in the arena that it holds */
+    full->arena = own;
+    full->spec.private_ = full;
+    full->spec.path = spec_arena_copy(&full->arena, path, strlen(path));
+    name_sources(&ctx, path, deepspeed, overrides, num_overrides);
+
+    struct spec_node *root = read_source(&ctx, 0, text, size);
+    struct spec_node *more = deepspeed ? read_source(&ctx, 1, NULL, 0) : NULL;
+    if (root && more)
+        spec_merge(&ctx, root, more);
+    for (int i = 0; root && i < num_overrides; i++) {
+        struct spec_pos pos = {.source = 2 + i};
+        if (strchr(overrides[i], '='))
+            spec_override(&ctx, root, pos.source, overrides[i]);
+        else
+            spec_error(&ctx, pos, "no value; hint: write --set a.b.c=VALUE");
+    }
+    if (root)
+        spec_check(&ctx, full, root);
+    if (!full->spec.run.name)
+        full->spec.run.name = name_from_path(&full->arena, path);
+
+    spec_problems_print(&ctx, &ctx.errors, &report->errors);
+    spec_problems_print(&ctx, &ctx.notices, &report->notices);
+    bool good = ctx.errors.count == 0;
+    spec_arena_release(&scratch);
+    if (!good) {
+        spec_free(&full->spec);
+        *spec = NULL;
+        return STATUS_USAGE;
+    }
+    *spec = &full->spec;
+    return STATUS_OK;
+}
+
+enum status spec_load(const char *path, const char *deepspeed, const char *const *overrides, int num_overrides,
+                      struct run_spec **spec, struct spec_report *report)
+{
+    return load(path, NULL, 0, deepspeed, overrides, num_overrides, spec, report);
+}
+
+enum status spec_load_text(const char *path, const char *text, size_t size, struct run_spec **spec,
+                           struct spec_report *report)
+{
+    ASSERT(text);
+    return load(path, text, size, NULL, NULL, 0, spec, report);
+}
+
+void spec_free(struct run_spec *spec)
+{
+    if (!spec)
+        return;
+    struct spec_arena arena = spec_full(spec)->arena;
+    json_decref(spec->model.config);
+    spec_arena_release(&arena);
+}
+
+void spec_report_release(struct spec_report *report)
+{
+    string_list_release(&report->errors);
+    string_list_release(&report->notices);
+}
+
+/* ---- the batch triangle -------------------------------------------------------------------------------------------
+ */
+
+static int64_t saturating_product(int64_t a, int64_t b)
+{
+    int64_t product;
+    return __builtin_mul_overflow(a, b, &product) ? INT64_MAX : product;
+}
+
+/* Writes which values would do. What a rank takes at a time, `unit`, has to fit into train_batch_size. */
+static void hint_batch(struct error *err, const int64_t given[3], int64_t world)
+{
+    int64_t train = given[0], unit = 1;
+    for (int i = 1; i < 3; i++)
+        unit = given[i] ? saturating_product(unit, given[i]) : unit;
+    unit = saturating_product(unit, world);
+    if (given[1] && given[2]) {
+        int64_t per_rank = saturating_product(given[1], world);
+        if (train % per_rank == 0)
+            error_hint(err, "set train_batch_size to %lld, or gradient_accumulation_steps to %lld", (long long)unit,
+                       (long long)(train / per_rank));
+        else
+            error_hint(err, "set train_batch_size to %lld, or remove it", (long long)unit);
+        return;
+    }
+    int64_t below = train / unit * unit;
+    if (unit == INT64_MAX || unit > INT64_MAX - below)
+        error_hint(err, "make the micro batch or the accumulation smaller");
+    else if (below > 0)
+        error_hint(err, "the nearest values of train_batch_size that fit are %lld and %lld", (long long)below,
+                   (long long)(below + unit));
+    else
+        error_hint(err, "the smallest train_batch_size that fits is %lld", (long long)unit);
+}
+
+enum status spec_resolve_batch(struct run_spec *spec, int world, const char *world_source, struct error *err)
+{
+    ASSERT(world > 0);
+    const struct spec_full *full = spec_full(spec);
+    const int64_t *given = full->given_batch;
+    int64_t train = given[0], micro = given[1], accumulation = given[2];
+    ASSERT(train || micro); /* spec_load() refuses a spec without either */
+    if (train && !micro && !accumulation) {
+        accumulation = 1;
+        micro = train / world;
+    } else if (train && !micro) {
+        micro = train / world / accumulation;
+    } else if (train && !accumulation) {
+        accumulation = train / micro / world;
+    } else if (!train) {
+        accumulation = accumulation ? accumulation : 1;
+        train = saturating_product(saturating_product(micro, accumulation), world);
+    }
+    int64_t product = saturating_product(saturating_product(micro, accumulation), world);
+    if (train != product || train == INT64_MAX) {
+        error_set(err, STATUS_USAGE,
+                  "%s: Check batch related parameters. train_batch_size is not equal to micro_batch_per_gpu * "
+                  "gradient_acc_step * world_size %lld != %lld * %lld * %d (world size %d: from %s)",
+                  full->batch_where, (long long)train, (long long)micro, (long long)accumulation, world, world,
+                  world_source);
+        hint_batch(err, given, world);
+        return STATUS_USAGE;
+    }
+    spec->train_batch_size = train;
+    spec->train_micro_batch_size_per_gpu = micro;
+    spec->gradient_accumulation_steps = accumulation;
+    return STATUS_OK;
+}
+
+/* ---- length of the run, "auto" sizes ------------------------------------------------------------------------------
+ */
+
+int64_t spec_resolve_steps(struct run_spec *spec, int64_t steps_per_epoch)
+{
+    ASSERT(steps_per_epoch > 0);
+    int64_t epochs = spec->train.epochs, max_steps = spec->train.max_steps;
+    int64_t steps = max_steps;
+    if (epochs || !max_steps) {
+        steps = saturating_product(epochs ? epochs : 1, steps_per_epoch);
+        if (max_steps && max_steps < steps)
+            steps = max_steps;
+    }
+    if (!spec_full(spec)->given_total_steps)
+        spec->scheduler.total_steps = steps;
+    return steps;
+}
+
+void spec_resolve_width(struct run_spec *spec, int64_t hidden_size)
+{
+    ASSERT(hidden_size > 0 && hidden_size < 1 << 24);
+    const struct spec_full *full = spec_full(spec);
+    int64_t square = hidden_size * hidden_size;
+    if (full->auto_bucket)
+        spec->zero.reduce_bucket_size = square;
+    if (full->auto_prefetch)
+        spec->zero.stage3_prefetch_bucket_size = (int64_t)(0.9 * (double)square);
+    if (full->auto_persistence)
+        spec->zero.stage3_param_persistence_threshold = 10 * hidden_size;
+}

@@ -1,0 +1,460 @@
+/* spec_check.c: a tree against the key table.
+ *
+ * Three passes. The tree is walked for keys that the table does not have (did you mean …?). The table is walked for
+ * values: type, range, verdict; what passes is stored, what is absent gets its default. Then come the rules that tie
+ * keys together. A key that is wrong in one pass is left out of the next ones, so that one mistake makes one line. */
+#include "core/spec_keys.h"
+
+#include <ctype.h>
+#include <string.h>
+
+/* ---- unknown keys -------------------------------------------------------------------------------------------------
+ */
+
+enum { MAX_NAME = 64 };
+
+static int min_int(int a, int b)
+{
+    return a < b ? a : b;
+}
+
+/* Edit distance (insert, delete, replace, swap of neighbours), letters without case; 99 for long names. */
+static int edit_distance(const char *a, const char *b)
+{
+    size_t na = strlen(a), nb = strlen(b);
+    if (na > MAX_NAME || nb > MAX_NAME)
+        return 99;
+    int rows[3][MAX_NAME + 1]; /* rows i-2, i-1 and i of the table, in turn */
+    for (size_t j = 0; j <= nb; j++)
+        rows[0][j] = (int)j;
+    for (size_t i = 1; i <= na; i++) {
+        int *row = rows[i % 3], *above = rows[(i + 2) % 3], *above2 = rows[(i + 1) % 3];
+        row[0] = (int)i;
+        for (size_t j = 1; j <= nb; j++) {
+            int ca = tolower((unsigned char)a[i - 1]), cb = tolower((unsigned char)b[j - 1]);
+            row[j] = min_int(above[j - 1] + (ca != cb), min_int(above[j], row[j - 1]) + 1);
+            if (i > 1 && j > 1 && ca == tolower((unsigned char)b[j - 2]) && cb == tolower((unsigned char)a[i - 2]))
+                row[j] = min_int(row[j], above2[j - 2] + 1);
+        }
+    }
+    return rows[na % 3][nb];
+}
+
+static bool in_section(const struct spec_key *key, const char *section)
+{
+    size_t length = spec_key_section_length(key->path);
+    return strlen(section) == length && strncmp(key->path, section, length) == 0;
+}
+
+/* "'data'", "'optimizer' or 'scheduler'", "at top level": sections that have a key of this very name. NULL: none, or
+ * too many. `used`: only keys that do something here. */
+static const char *sections_with(struct spec_context *ctx, const char *name, bool used)
+{
+    const char *found = NULL;
+    int count = 0;
+    for (int i = 0; i < spec_num_keys; i++) {
+        const struct spec_key *key = &spec_keys[i];
+        if (strcmp(spec_key_leaf(key->path), name) != 0 || key->type == KEY_ALIAS ||
+            (used && key->verdict != VERDICT_USED))
+            continue;
+        int length = (int)spec_key_section_length(key->path);
+        const char *place = length ? spec_arena_printf(ctx->arena, "under '%.*s'", length, key->path) : "at top level";
+        found = found ? spec_arena_printf(ctx->arena, "%s or %s", found, place) : place;
+        count++;
+    }
+    return count <= 3 ? found : NULL;
+}
+
+static const char *suggestion(struct spec_context *ctx, const char *section, const char *name)
+{
+    if (strlen(name) > MAX_NAME)
+        return "--help-spec lists the keys";
+    const char *places = sections_with(ctx, name, true);
+    if (!places)
+        places = sections_with(ctx, name, false);
+    if (places)
+        return spec_arena_printf(ctx->arena, "this key belongs %s", places);
+
+    const struct spec_key *best = NULL;
+    int best_distance = min_int(1 + (int)strlen(name) / 4, 4) + 1;
+    for (int elsewhere = 0; elsewhere < 2 && !best; elsewhere++) {
+        for (int i = 0; i < spec_num_keys; i++) {
+            const struct spec_key *key = &spec_keys[i];
+            int distance = in_section(key, section) == !elsewhere && key->type != KEY_ALIAS
+                               ? edit_distance(name, spec_key_leaf(key->path))
+                               : 99;
+            if (distance < best_distance) {
+                best = key;
+                best_distance = distance;
+            }
+        }
+        if (best)
+            return spec_arena_printf(ctx->arena, "did you mean '%s'?",
+                                     elsewhere ? best->path : spec_key_leaf(best->path));
+    }
+    return "--help-spec lists the keys";
+}
+
+/* The rows of an optimizer's or scheduler's params say nothing about one that we do not have. */
+static bool is_unknown_territory(const struct spec_node *root, const char *section)
+{
+    const char *type_path = strcmp(section, "optimizer.params") == 0   ? "optimizer.type"
+                            : strcmp(section, "scheduler.params") == 0 ? "scheduler.type"
+                                                                       : NULL;
+    const struct spec_node *type = type_path ? spec_find(root, type_path) : NULL;
+    if (!type || type->kind != NODE_STRING)
+        return false;
+    const struct spec_key *key = spec_key_find(type_path);
+    for (const struct spec_choice *choice = key->choices; choice->name; choice++)
+        if (choice->verdict == VERDICT_USED && spec_choice_is(key, choice, type->text))
+            return false;
+    return true;
+}
+
+static void find_unknown(struct spec_context *ctx, const struct spec_node *root, const struct spec_node *section,
+                         const char *section_path)
+{
+    if (is_unknown_territory(root, section_path))
+        return;
+    for (const struct spec_node *node = section->first; node; node = node->next) {
+        const char *path = *section_path ? spec_arena_printf(ctx->arena, "%s.%s", section_path, node->key) : node->key;
+        const struct spec_key *key = strchr(node->key, '.') ? NULL : spec_key_find(path);
+        if (key && key->type == KEY_SECTION && node->kind == NODE_MAPPING)
+            find_unknown(ctx, root, node, path);
+        if (key || ctx->errors.count == SPEC_MAX_PROBLEMS) {
+            ctx->errors.dropped += !key;
+            continue;
+        }
+        const char *where = *section_path ? spec_arena_printf(ctx->arena, " in '%s'", section_path) : "";
+        spec_error(ctx, node->key_pos, "unknown key '%s'%s; hint: %s", spec_show(ctx, node->key), where,
+                   suggestion(ctx, section_path, node->key));
+    }
+}
+
+/* ---- values and verdicts ------------------------------------------------------------------------------------------
+ */
+
+/* A section of DeepSpeed's that we lack is on if anything in it is enabled, or if it has content and no switch. */
+static void find_switches(const struct spec_node *node, bool *has_switch, bool *on)
+{
+    for (const struct spec_node *child = node->first; child; child = child->next) {
+        if (child->key && strcmp(child->key, "enabled") == 0) {
+            *has_switch = true;
+            *on = *on || (child->kind == NODE_BOOL ? child->boolean : child->kind != NODE_NULL);
+        }
+        find_switches(child, has_switch, on);
+    }
+}
+
+static bool foreign_is_on(const struct spec_node *node)
+{
+    bool has_switch = false, on = false;
+    if (node->kind == NODE_NULL)
+        return false;
+    if (node->kind == NODE_BOOL)
+        return node->boolean;
+    if (node->kind != NODE_MAPPING)
+        return true;
+    find_switches(node, &has_switch, &on);
+    return on || (!has_switch && node->count > 0);
+}
+
+/* What is said about a value that asks for something else than what ztrain does. */
+static void apply_verdict(struct spec_context *ctx, const struct spec_key *key, const struct spec_node *node)
+{
+    switch (key->verdict) {
+    case VERDICT_USED:
+    case VERDICT_PASSIVE: return;
+    case VERDICT_LATER:
+        spec_error(ctx, node->key_pos, "'%s' is not supported yet: %s; hint: remove it%s%s", key->path, key->help,
+                   key->fallback ? " or leave it at " : "", key->fallback ? key->fallback : "");
+        return;
+    case VERDICT_REFUSED: spec_error(ctx, node->key_pos, "'%s' is not supported: %s", key->path, key->help); return;
+    case VERDICT_NOTICE: spec_notice(ctx, node->key_pos, "'%s' has no effect here: %s", key->path, key->help); return;
+    }
+}
+
+/* Converts, judges and stores the value at `node`; what is wrong leaves the default in place. */
+static void check_value(struct spec_context *ctx, struct spec_full *full, const struct spec_key *key,
+                        const struct spec_node *node)
+{
+    if (node->kind == NODE_NULL && (!key->fallback || key->verdict != VERDICT_USED))
+        return; /* "no value" is what these are anyway */
+    if (node->kind == NODE_STRING && strcmp(node->text, "auto") == 0 && key->type != KEY_STRING &&
+        key->type != KEY_STRING_LIST && key->type != KEY_MODEL_CONFIG && key->type != KEY_ANY && !key->choices) {
+        if (!(key->flags & KEY_AUTO) && key->verdict != VERDICT_PASSIVE)
+            spec_error(ctx, node->pos, "'%s' cannot be derived from \"auto\"; hint: write a value%s%s%s", key->path,
+                       key->fallback ? " (default: " : "", key->fallback ? key->fallback : "",
+                       key->fallback ? ")" : "");
+        return;
+    }
+    json_t *value = spec_key_convert(ctx, key, node);
+    if (!value)
+        return;
+    json_t *usual = spec_key_default(key);
+    if (!usual || !json_equal(value, usual))
+        apply_verdict(ctx, key, node);
+    if (key->size)
+        spec_key_store(full, key, value);
+    json_decref(usual);
+    json_decref(value);
+}
+
+/* The parameters of the schedule in use, for a hint. */
+static const char *schedule_params(struct spec_context *ctx, enum schedule_type type)
+{
+    const char *names = "";
+    for (int i = 0; i < spec_num_keys; i++)
+        if (spec_keys[i].schedules & 1u << type && spec_keys[i].verdict == VERDICT_USED)
+            names =
+                spec_arena_printf(ctx->arena, "%s%s%s", names, *names ? ", " : "", spec_key_leaf(spec_keys[i].path));
+    return names;
+}
+
+static void check_row(struct spec_context *ctx, struct spec_full *full, const struct spec_node *root,
+                      const struct spec_key *key)
+{
+    const struct spec_node *node = spec_find(root, key->path);
+    enum schedule_type schedule = full->spec.scheduler.type;
+    bool foreign_schedule = key->schedules && !(key->schedules & 1u << schedule);
+    if (key->size && !foreign_schedule) {
+        json_t *usual = spec_key_default(key);
+        spec_key_store(full, key, usual);
+        json_decref(usual);
+    }
+    if (!node && key->flags & KEY_REQUIRED) {
+        spec_error(ctx, (struct spec_pos){0, 1, 1}, "'%s' is missing; hint: %s", key->path, key->help);
+        return;
+    }
+    if (!node)
+        return;
+    const char *section = spec_arena_copy(ctx->arena, key->path, spec_key_section_length(key->path));
+    if (is_unknown_territory(root, section))
+        return;
+    if (key->type == KEY_SECTION) {
+        if (node->kind != NODE_MAPPING && node->kind != NODE_NULL)
+            spec_error(ctx, node->pos,
+                       "'%s' must be a section: keys with values, indented below it; hint: --help-spec lists them",
+                       key->path);
+    } else if (key->type == KEY_FOREIGN) {
+        if (foreign_is_on(node))
+            apply_verdict(ctx, key, node);
+    } else if (foreign_schedule) {
+        if (spec_find(root, "scheduler.type"))
+            spec_error(ctx, node->key_pos, "'%s' is no parameter of %s; hint: it has %s", key->path,
+                       schedule_name(schedule), schedule_params(ctx, schedule));
+    } else if (key->type != KEY_ALIAS) {
+        check_value(ctx, full, key, node);
+        if (key->flags & KEY_REQUIRED && node->kind == NODE_NULL)
+            spec_error(ctx, node->key_pos, "'%s' has no value; hint: %s", key->path, key->help);
+    }
+}
+
+/* ---- rules that tie keys together ---------------------------------------------------------------------------------
+ */
+
+static bool is_true(const struct spec_node *root, const char *path)
+{
+    const struct spec_node *node = spec_find(root, path);
+    return node && node->kind == NODE_BOOL && node->boolean;
+}
+
+static bool is_set(const struct spec_node *node)
+{
+    return node && node->kind != NODE_NULL;
+}
+
+static bool has_text(const struct spec_node *node, const char *text)
+{
+    return node && node->kind == NODE_STRING && strcmp(node->text, text) == 0;
+}
+
+/* The later of two nodes, to place what is said about both. */
+static struct spec_pos later_pos(const struct spec_node *a, const struct spec_node *b)
+{
+    struct spec_pos p = a->key_pos, q = b->key_pos;
+    bool after = p.source != q.source ? p.source > q.source : p.line != q.line ? p.line > q.line : p.column > q.column;
+    return after ? p : q;
+}
+
+static const struct spec_pos top = {0, 1, 1};
+
+static void check_model(struct spec_context *ctx, struct spec_full *full, const struct spec_node *root)
+{
+    const struct spec_node *pretrained = spec_find(root, "model.pretrained"), *config = spec_find(root, "model.config");
+    if (is_set(pretrained) && is_set(config))
+        spec_error(
+            ctx, later_pos(pretrained, config),
+            "model.pretrained and model.config are both set; hint: keep pretrained to start from its weights, or "
+            "config to start from random ones");
+    else if (!is_set(pretrained) && !is_set(config))
+        spec_error(ctx, top,
+                   "'model.pretrained' or 'model.config' is missing; hint: name a Hugging Face folder, or a "
+                   "config.json for random initial weights");
+    const struct spec_node *set = is_set(pretrained) ? pretrained : is_set(config) ? config : NULL;
+    if (set)
+        snprintf(full->spec.model.where, sizeof full->spec.model.where, "%s", spec_pos_text(ctx, set->key_pos));
+}
+
+static void check_batch(struct spec_context *ctx, struct spec_full *full, const struct spec_node *root)
+{
+    const struct spec_node *train = spec_find(root, "train_batch_size"),
+                           *micro = spec_find(root, "train_micro_batch_size_per_gpu"),
+                           *accumulation = spec_find(root, "gradient_accumulation_steps");
+    bool has_train = is_set(train) && !has_text(train, "auto"), has_micro = is_set(micro) && !has_text(micro, "auto");
+    if (!has_train && !has_micro)
+        spec_error(ctx, top,
+                   "Either train_batch_size or train_micro_batch_size_per_gpu needs to be provided; hint: "
+                   "train_batch_size counts the samples of a step over all ranks");
+    const struct spec_node *first = has_train ? train : has_micro ? micro : accumulation;
+    const char *where = spec_pos_text(ctx, first ? first->key_pos : top);
+    full->batch_where = spec_arena_copy(&full->arena, where, strlen(where));
+    full->given_batch[0] = full->spec.train_batch_size;
+    full->given_batch[1] = full->spec.train_micro_batch_size_per_gpu;
+    full->given_batch[2] = full->spec.gradient_accumulation_steps;
+}
+
+static void check_optimizer(struct spec_context *ctx, struct spec_full *full, const struct spec_node *root)
+{
+    const struct spec_node *mode = spec_find(root, "optimizer.params.adam_w_mode");
+    if (full->spec.optimizer.type == OPTIMIZER_ADAM && full->adam_w_mode)
+        full->spec.optimizer.type = OPTIMIZER_ADAMW;
+    else if (full->spec.optimizer.type == OPTIMIZER_ADAMW && !full->adam_w_mode)
+        spec_error(ctx, mode->key_pos, "AdamW without adam_w_mode is Adam; hint: set optimizer.type to Adam");
+    if (full->spec.optimizer.beta1 >= 1 || full->spec.optimizer.beta2 >= 1)
+        spec_error(ctx, spec_find(root, "optimizer.params.betas")->pos,
+                   "'optimizer.params.betas' must be below 1; hint: [0.9, 0.999] is usual");
+}
+
+static void check_scheduler(struct spec_context *ctx, struct spec_full *full, const struct spec_node *root)
+{
+    const struct spec_node *scheduler = spec_find(root, "scheduler"), *type = spec_find(root, "scheduler.type");
+    const struct schedule_spec *s = &full->spec.scheduler;
+    if (scheduler && scheduler->count && !is_set(type)) {
+        spec_error(ctx, top, "'scheduler.type' is missing; hint: Constant, Linear, Cosine, WarmupLR, …");
+        return;
+    }
+    if (is_unknown_territory(root, "scheduler.params"))
+        return;
+    const struct spec_node *total = spec_find(root, "scheduler.params.total_num_steps");
+    if ((s->type == SCHEDULE_WARMUP_DECAY_LR || s->type == SCHEDULE_WARMUP_COSINE_LR) && !is_set(total))
+        spec_error(ctx, top,
+                   "'scheduler.params.total_num_steps' is missing: %s needs it; hint: \"auto\" takes the run's "
+                   "length",
+                   schedule_name(s->type));
+    const struct spec_node *warmup = spec_find(root, "scheduler.params.warmup_steps");
+    if ((s->type == SCHEDULE_LINEAR || s->type == SCHEDULE_COSINE) && s->total_steps &&
+        s->warmup_steps > s->total_steps)
+        spec_error(ctx, warmup->pos,
+                   "'scheduler.params.warmup_steps' %lld is more than total_steps %lld; hint: the "
+                   "warm-up is a part of the total",
+                   (long long)s->warmup_steps, (long long)s->total_steps);
+    full->given_total_steps = s->total_steps;
+}
+
+static void check_precision(struct spec_context *ctx, struct spec_full *full, const struct spec_node *root)
+{
+    if (is_true(root, "bf16.enabled") && is_true(root, "fp16.enabled"))
+        spec_error(ctx, later_pos(spec_find(root, "bf16.enabled"), spec_find(root, "fp16.enabled")),
+                   "bfloat16 and fp16 modes cannot be simultaneously enabled; hint: keep bf16");
+    full->spec.dtype = full->bf16 ? DTYPE_BF16 : DTYPE_F32;
+}
+
+static bool is_zero(const struct spec_node *node)
+{
+    return (node->kind == NODE_INT && node->integer == 0) || (node->kind == NODE_REAL && node->real == 0);
+}
+
+static void check_offload(struct spec_context *ctx, struct spec_full *full, const struct spec_node *root)
+{
+    const struct spec_node *optimizer = spec_find(root, "zero_optimization.offload_optimizer.device"),
+                           *param = spec_find(root, "zero_optimization.offload_param.device");
+    const struct spec_node *given_stage = spec_find(root, "zero_optimization.stage");
+    int stage = full->spec.zero.stage;
+    if (given_stage && given_stage->kind != NODE_NULL && stage == 0 && !is_zero(given_stage))
+        return; /* the stage is wrong itself */
+    if (is_set(optimizer) && !has_text(optimizer, "none") && stage == 0)
+        spec_error(ctx, optimizer->key_pos,
+                   "offload_optimizer needs zero_optimization stage 1, 2 or 3, not 0; hint: set stage");
+    else if (has_text(optimizer, "nvme") && stage != 3)
+        spec_error(
+            ctx, optimizer->key_pos,
+            "offload_optimizer to nvme needs zero_optimization stage 3, not %d; hint: use device cpu, or stage 3",
+            stage);
+    if (is_set(param) && !has_text(param, "none") && stage != 3)
+        spec_error(ctx, param->key_pos,
+                   "offload_param needs zero_optimization stage 3, not %d; hint: set stage 3, or use offload_optimizer",
+                   stage);
+}
+
+static void check_names(struct spec_context *ctx, struct spec_full *full, const struct spec_node *root)
+{
+    const char *name = full->spec.run.name;
+    if (name && (strchr(name, '/') || strcmp(name, ".") == 0 || strcmp(name, "..") == 0))
+        spec_error(ctx, spec_find(root, "run.name")->pos,
+                   "'run.name' must be the name of a folder, not '%s'; hint: run.dir is the folder that it is in",
+                   spec_show(ctx, name));
+}
+
+static bool is_auto(const struct spec_node *root, const char *path)
+{
+    return has_text(spec_find(root, path), "auto");
+}
+
+/* ---- all of it ----------------------------------------------------------------------------------------------------
+ */
+
+/* Old names become the new ones, `zero_optimization: true` becomes stage 1. */
+static void normalise(struct spec_context *ctx, struct spec_node *root)
+{
+    for (int i = 0; i < spec_num_keys; i++) {
+        const struct spec_key *key = &spec_keys[i];
+        struct spec_node *node = key->type == KEY_ALIAS ? spec_find(root, key->path) : NULL;
+        if (!node)
+            continue;
+        size_t length = spec_key_section_length(key->path);
+        struct spec_node *parent = length ? spec_find(root, spec_arena_copy(ctx->arena, key->path, length)) : root;
+        const char *name = spec_key_leaf(key->fallback);
+        bool twin = spec_child(parent, name) != NULL;
+        node->key = name;
+        if (twin) { /* both names are there: as if one file had the old, another the new one */
+            struct spec_node all = *parent;
+            *parent = (struct spec_node){
+                .kind = NODE_MAPPING, .pos = all.pos, .key_pos = all.key_pos, .key = all.key, .next = all.next};
+            spec_merge(ctx, parent, &all);
+        }
+    }
+    struct spec_node *zero = spec_child(root, "zero_optimization");
+    if (zero && zero->kind == NODE_BOOL) {
+        struct spec_node *stage = spec_arena_alloc(ctx->arena, sizeof *stage);
+        *stage = (struct spec_node){.kind = NODE_INT,
+                                    .pos = zero->pos,
+                                    .key_pos = zero->key_pos,
+                                    .key = "stage",
+                                    .text = zero->text,
+                                    .integer = zero->boolean,
+                                    .real = zero->boolean};
+        zero->kind = NODE_MAPPING;
+        zero->first = zero->last = stage;
+        zero->count = 1;
+    }
+}
+
+void spec_check(struct spec_context *ctx, struct spec_full *full, struct spec_node *root)
+{
+    normalise(ctx, root);
+    find_unknown(ctx, root, root, "");
+    full->spec.scheduler.warmup_max_lr = -1;
+    for (int i = 0; i < spec_num_keys; i++)
+        check_row(ctx, full, root, &spec_keys[i]);
+    check_model(ctx, full, root);
+    check_batch(ctx, full, root);
+    check_optimizer(ctx, full, root);
+    check_scheduler(ctx, full, root);
+    check_precision(ctx, full, root);
+    check_offload(ctx, full, root);
+    check_names(ctx, full, root);
+    full->auto_bucket = is_auto(root, "zero_optimization.reduce_bucket_size");
+    full->auto_prefetch = is_auto(root, "zero_optimization.stage3_prefetch_bucket_size");
+    full->auto_persistence = is_auto(root, "zero_optimization.stage3_param_persistence_threshold");
+}

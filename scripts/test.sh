@@ -1,0 +1,64 @@
+#!/usr/bin/env bash
+# Every test that needs no GPU and no cluster: scripts/test.sh [--quick]
+#
+# Installs what is missing, builds, then runs: the floors' law, C tests, op tests, golden cases, whole-program tests.
+# The last line is 'N passed, 0 failed'; the exit status is 0 only then. Logs are in build/log.
+#
+#   --quick              fewer golden combinations, no long whole-program tests (for instrumented builds)
+#   SANITIZE=address     in the environment: builds and tests build/address (or thread)
+set -uo pipefail
+cd "$(dirname "$0")/.." || exit 1
+
+quick=0
+for argument in "$@"; do
+    case $argument in
+    --quick) quick=1 ;;
+    *) sed -n '2,9s/^# \{0,1\}//p' "$0" && exit 2 ;;
+    esac
+done
+
+sanitize=${SANITIZE:-}
+build=${BUILD:-build${sanitize:+/$sanitize}}
+export BUILD=$build
+export LOGS=$build/log
+export ZTRAIN=$build/ztrain
+mkdir -p "$LOGS"
+. scripts/parts.sh
+
+# Sanitizers: stop at the first report, with an exit code of their own, which no test expects.
+export ASAN_OPTIONS=exitcode=99:detect_stack_use_after_return=1:abort_on_error=0${ASAN_OPTIONS:+:$ASAN_OPTIONS}
+export UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1${UBSAN_OPTIONS:+:$UBSAN_OPTIONS}
+export LSAN_OPTIONS=suppressions=$PWD/tests/sanitizers/lsan.supp:print_suppressions=0${LSAN_OPTIONS:+:$LSAN_OPTIONS}
+export TSAN_OPTIONS=exitcode=99:halt_on_error=1:second_deadlock_stack=1:suppressions=$PWD/tests/sanitizers/tsan.supp${TSAN_OPTIONS:+:$TSAN_OPTIONS}
+[ -z "$sanitize" ] || export ZTRAIN_TEST_SLOWNESS=${ZTRAIN_TEST_SLOWNESS:-8}
+
+# A Python that has pytest: the one on PATH, or the system's own.
+python=
+find_python() {
+    local candidate
+    for candidate in "${PYTHON:-python3}" /usr/bin/python3; do
+        if "$candidate" -c 'import pytest' 2>/dev/null; then
+            python=$candidate
+            return
+        fi
+    done
+    return 1
+}
+
+scripts/install-deps.sh --test --quiet || exit 1
+find_python || { echo "test.sh: no Python here has pytest; hint: scripts/install-deps.sh --test" && exit 1; }
+
+jobs=$(nproc)
+part build 900 make -s -j"$jobs" SANITIZE="$sanitize" all all-tests || { parts_end && exit 0 || exit 1; }
+[ -n "$sanitize" ] || part layers 60 scripts/check-layers.py
+part unit 900 tests/run-unit.sh "$build"
+if [ $quick = 1 ]; then
+    part golden 900 tests/golden/check_golden.py --ztrain "$ZTRAIN" --stage 3 --ranks 2
+    part program 1200 "$python" -m pytest -q -p no:cacheprovider -m 'not long' tests/program
+else
+    part golden-one-rank 600 tests/golden/check_golden.py --ztrain "$ZTRAIN" --dtype fp32,bf16
+    part golden-stages 900 tests/golden/check_golden.py --ztrain "$ZTRAIN" --stage 0,1,2,3 --ranks 2
+    part golden-ranks 900 tests/golden/check_golden.py --ztrain "$ZTRAIN" --stage 3 --ranks 3,6 --dtype bf16
+    part program 1800 "$python" -m pytest -q -p no:cacheprovider tests/program
+fi
+parts_end

@@ -1,0 +1,137 @@
+/* ops_test.h: what the files of the ops test program share.
+ *
+ *     ops_test_main.c        modes, command line, comparison, timing
+ *     ops_test_cases.c       the one list of cases
+ *     ops_test_drivers.c     for each op: its tensors and arguments, its reference, its loss for finite differences
+ *     ops_test_reference.c   naive float64 mathematics
+ *
+ * A driver describes an op to the program in terms of tensors: `host` holds their values before the op (in double, but
+ * representable in the tensor's dtype), `expected` what the reference says they become, `actual` what the op made of
+ * them. Elements that an op must not touch keep their value; output that is overwritten starts as NaN, so that an
+ * element that was missed is seen. Everything goes through device.h and the op table, so any device can be tested. */
+#ifndef ZTRAIN_TESTS_OPS_TEST_H
+#define ZTRAIN_TESTS_OPS_TEST_H
+
+#include "gpu/arena.h"
+#include "gpu/device.h"
+#include "gpu/ops.h"
+
+enum case_flags {
+    ACCUMULATE = 1 << 0,
+    IN_PLACE = 1 << 1,
+    IN_OUT = 1 << 2,   /* weights_in_out */
+    GELU = 1 << 3,     /* with the GELU epilogue, or gelu_aux */
+    BIAS = 1 << 4,     /* bias, dbias */
+    RESIDUAL = 1 << 5, /* delta, dres */
+    RMS = 1 << 6,
+    WPE = 1 << 7,
+    INVERSE = 1 << 8,
+    WIDE_OUT = 1 << 9,   /* fp32 output or logits of a bf16 op */
+    LOSS_ONLY = 1 << 10, /* no dlogits */
+    L2 = 1 << 11,        /* Adam instead of AdamW */
+    EXTREME = 1 << 12,   /* large values */
+    PERF = 1 << 13,      /* sized for timing; not for the naive reference */
+};
+
+enum { MAX_SEQS = 8 };
+
+struct op_case {
+    const char *op;
+    int64_t M, N, K; /* rows, columns, inner; or what the op calls them: C, F, V, n in N */
+    int64_t H, KV, D, P, window;
+    int64_t pad;               /* elements between rows beyond their length */
+    int32_t lengths[MAX_SEQS]; /* of sequences; 0 ends the list */
+    unsigned flags;
+};
+extern const struct op_case op_cases[];
+extern const int op_case_count;
+
+struct tensor {
+    const char *name;
+    enum dtype dtype;
+    bool is_double; /* one double (loss and norm sums) */
+    bool output;
+    bool accumulated; /* host holds what was added to */
+    bool alias;       /* an output in another tensor's memory: not filled before, gaps not compared */
+    int64_t n;
+    double *host, *expected, *actual; /* (n) */
+    void *device;
+    double tolerance; /* 0: by dtype */
+};
+
+enum { MAX_TENSORS = 20 };
+
+#define OP_ARGS_MEMBER(op) struct op##_args op;
+union op_args {
+    OPS_LIST(OP_ARGS_MEMBER)
+};
+
+struct harness {
+    struct device *device;
+    struct stream *stream;
+    struct arena arena; /* device memory of the current case */
+    const struct op_case *c;
+    enum dtype dtype;
+    bool timing; /* random bits are enough; no doubles are kept */
+    uint64_t random;
+    union op_args args;
+    struct op_limits limits;
+    int count;
+    struct tensor tensors[MAX_TENSORS];
+    struct tensor *x, *y, *w, *b, *aux, *dx, *dy, *dw, *db, *res, *mean, *rstd; /* the driver's names for them */
+    struct tensor *q, *k, *v, *o, *dout, *lse, *dq, *dk, *dv, *loss;
+    int32_t *index_a, *index_b; /* host copies of tokens, positions, targets, seq_start */
+    double *scratch_pool;       /* host memory of references, released with the case */
+};
+
+struct gradient_pair {
+    struct tensor *input, *gradient;
+};
+
+struct driver {
+    const char *op;
+    void (*setup)(struct harness *h);
+    void (*reference)(struct harness *h);
+    double (*loss)(struct harness *h);                            /* of the host values; NULL: no gradient check */
+    int (*pairs)(struct harness *h, struct gradient_pair *pairs); /* at most 4 */
+};
+extern const struct driver op_drivers[OPS_COUNT]; /* in the order of OPS_LIST */
+
+/* Tensors of the current case. Input: random values. Output: NaN, or random values to be added to. */
+struct tensor *tensor_in(struct harness *h, const char *name, enum dtype dtype, int64_t n, double scale);
+struct tensor *tensor_out(struct harness *h, const char *name, enum dtype dtype, int64_t n, bool accumulate);
+struct tensor *tensor_double(struct harness *h, const char *name, double value);
+/* Rounds a value to the tensor's dtype; puts it into the values before the op. */
+double tensor_round(const struct tensor *t, double value);
+void tensor_set(struct tensor *t, int64_t i, double value);
+int32_t *device_ints(struct harness *h, const int32_t *values, int64_t n);
+int32_t *random_ints(struct harness *h, int64_t n, int64_t below); /* host; freed with the case */
+double random_uniform(struct harness *h);                          /* -1 … 1 */
+void *host_memory(struct harness *h, size_t bytes);                /* zeroed; freed with the case */
+
+/* ---- references, all float64 and naive; row-major, dense unless a row distance is given ---- */
+
+double ref_gelu(double x), ref_gelu_grad(double x), ref_sigmoid(double x);
+void ref_linear(int64_t M, int64_t N, int64_t K, bool in_out, const double *x, const double *w, const double *b,
+                double *y);
+/* b NULL with rms; mean may be NULL */
+void ref_norm(bool rms, int64_t M, int64_t C, double eps, const double *x, const double *w, const double *b, double *y,
+              double *mean, double *rstd);
+/* adds to dw and db (db may be NULL) */
+void ref_norm_bwd(bool rms, int64_t M, int64_t C, const double *x, const double *w, const double *dy,
+                  const double *mean, const double *rstd, double *dx, double *dw, double *db);
+void ref_rope(int64_t M, int64_t heads, int64_t D, int64_t ld, double *x, const int32_t *positions,
+              const double *cosines, const double *sines, bool inverse);
+
+struct ref_attention {
+    int64_t M, H, KV, D, ld_q, ld_k, ld_v, ld_o, window;
+    double scale;
+    int num_seqs;
+    const int32_t *seq_start;
+    const double *q, *k, *v;
+};
+void ref_attention(const struct ref_attention *a, double *out, double *lse);
+/* Row distances of dq, dk, dv are those of q, k, v. Overwrites. */
+void ref_attention_bwd(const struct ref_attention *a, const double *dout, double *dq, double *dk, double *dv);
+
+#endif

@@ -1,0 +1,177 @@
+/* ops_test_cases.c: the list. Every case runs in fp32 and in bf16 (sumsq and adam: as they are). */
+#include "tests/ops/ops_test.h"
+
+/* The shapes of GPT-2 124M at B=4, T=256 time the ops; sizes around vector widths and blocks test them. */
+#define LINEAR_CASES(name, extra)                                                                                \
+    {.op = name, .M = 1, .N = 7, .K = 1, .flags = extra}, {.op = name, .M = 0, .N = 16, .K = 8, .flags = extra}, \
+        {.op = name, .M = 3, .N = 48, .K = 7, .flags = extra},                                                   \
+        {.op = name, .M = 17, .N = 56, .K = 48, .pad = 8, .flags = (extra) | IN_OUT},                            \
+        {.op = name, .M = 17, .N = 258, .K = 64, .pad = 6, .flags = extra},                                      \
+        {.op = name, .M = 33, .N = 320, .K = 129, .flags = (extra) | IN_OUT},                                    \
+        {.op = name, .M = 130, .N = 65, .K = 300, .flags = extra},                                               \
+        {.op = name, .M = 130, .N = 65, .K = 300, .flags = (extra) | IN_OUT},                                    \
+        {.op = name, .M = 70, .N = 33, .K = 1100, .flags = extra},                                               \
+    {                                                                                                            \
+        .op = name, .M = 1030, .N = 40, .K = 24, .flags = (extra) | IN_OUT                                       \
+    }
+
+#define LINEAR_PERF(name, extra)                                                        \
+    {.op = name, .M = 1024, .N = 2304, .K = 768, .flags = (extra) | IN_OUT | PERF},     \
+        {.op = name, .M = 1024, .N = 768, .K = 768, .flags = (extra) | IN_OUT | PERF},  \
+        {.op = name, .M = 1024, .N = 3072, .K = 768, .flags = (extra) | IN_OUT | PERF}, \
+        {.op = name, .M = 1024, .N = 768, .K = 3072, .flags = (extra) | IN_OUT | PERF}, \
+        {.op = name, .M = 256, .N = 3072, .K = 768, .flags = (extra) | IN_OUT | PERF},  \
+        {.op = name, .M = 256, .N = 50304, .K = 768, .flags = (extra) | PERF},          \
+        {.op = name, .M = 1024, .N = 50304, .K = 768, .flags = (extra) | PERF},         \
+    {                                                                                   \
+        .op = name, .M = 2048, .N = 2048, .K = 2048, .flags = (extra) | PERF            \
+    }
+
+#define ATTENTION_CASES(name)                                                                                \
+    {.op = name, .M = 1, .H = 1, .KV = 1, .D = 8, .lengths = {1}},                                           \
+        {.op = name, .M = 17, .H = 7, .KV = 1, .D = 14, .lengths = {17}},                                    \
+        {.op = name, .M = 20, .H = 4, .KV = 2, .D = 16, .lengths = {1, 12, 7}, .pad = 8},                    \
+        {.op = name, .M = 100, .H = 2, .KV = 2, .D = 64, .lengths = {100}},                                  \
+        {.op = name, .M = 150, .H = 4, .KV = 2, .D = 64, .lengths = {33, 1, 116}, .pad = 4},                 \
+        {.op = name, .M = 70, .H = 2, .KV = 1, .D = 64, .lengths = {70}, .window = 12},                      \
+        {.op = name, .M = 70, .H = 2, .KV = 1, .D = 8, .lengths = {40, 30}, .window = 1},                    \
+        {.op = name, .M = 300, .H = 2, .KV = 1, .D = 128, .lengths = {300}, .window = 100},                  \
+        {.op = name, .M = 290, .H = 1, .KV = 1, .D = 48, .lengths = {290}},                                  \
+        {.op = name, .M = 130, .H = 2, .KV = 1, .D = 64, .lengths = {130}, .flags = EXTREME},                \
+        {.op = name, .M = 1024, .H = 12, .KV = 12, .D = 64, .lengths = {256, 256, 256, 256}, .flags = PERF}, \
+        {.op = name, .M = 256, .H = 12, .KV = 12, .D = 64, .lengths = {64, 64, 64, 64}, .flags = PERF},      \
+    {                                                                                                        \
+        .op = name, .M = 2048, .H = 16, .KV = 4, .D = 128, .lengths = {2048}, .flags = PERF                  \
+    }
+
+const struct op_case op_cases[] = {
+    {.op = "embedding_fwd", .M = 1, .N = 1, .K = 5, .P = 3},
+    {.op = "embedding_fwd", .M = 3, .N = 7, .K = 258, .P = 16, .flags = WPE},
+    {.op = "embedding_fwd", .M = 17, .N = 48, .K = 320, .P = 16, .flags = WPE},
+    {.op = "embedding_fwd", .M = 0, .N = 48, .K = 320, .P = 16},
+    {.op = "embedding_fwd", .M = 1024, .N = 768, .K = 50304, .P = 1024, .flags = WPE | PERF},
+
+    {.op = "embedding_bwd", .M = 1, .N = 1, .K = 5, .P = 3},
+    {.op = "embedding_bwd", .M = 33, .N = 7, .K = 11, .P = 16, .flags = WPE},
+    {.op = "embedding_bwd", .M = 170, .N = 136, .K = 9, .P = 5, .flags = WPE | ACCUMULATE},
+    {.op = "embedding_bwd", .M = 0, .N = 48, .K = 20, .P = 16, .flags = WPE},
+    {.op = "embedding_bwd", .M = 0, .N = 48, .K = 20, .P = 16, .flags = WPE | ACCUMULATE},
+    {.op = "embedding_bwd", .M = 1024, .N = 768, .K = 50304, .P = 1024, .flags = WPE | ACCUMULATE | PERF},
+
+    {.op = "norm_fwd", .M = 1, .N = 1, .flags = 0},
+    {.op = "norm_fwd", .M = 3, .N = 7, .flags = RESIDUAL},
+    {.op = "norm_fwd", .M = 17, .N = 48, .flags = RESIDUAL | IN_PLACE},
+    {.op = "norm_fwd", .M = 17, .N = 56, .flags = RMS},
+    {.op = "norm_fwd", .M = 200, .N = 136, .flags = RMS | RESIDUAL | IN_PLACE},
+    {.op = "norm_fwd", .M = 0, .N = 56, .flags = RMS},
+    {.op = "norm_fwd", .M = 1024, .N = 768, .flags = RESIDUAL | PERF},
+
+    {.op = "norm_bwd", .M = 1, .N = 2, .flags = 0},
+    {.op = "norm_bwd", .M = 3, .N = 7, .flags = RESIDUAL},
+    {.op = "norm_bwd", .M = 17, .N = 48, .flags = RESIDUAL | IN_PLACE | ACCUMULATE},
+    {.op = "norm_bwd", .M = 17, .N = 56, .flags = RMS},
+    {.op = "norm_bwd", .M = 203, .N = 136, .flags = RMS | RESIDUAL | IN_PLACE | ACCUMULATE},
+    {.op = "norm_bwd", .M = 203, .N = 136, .flags = RESIDUAL},
+    {.op = "norm_bwd", .M = 0, .N = 56, .flags = RESIDUAL},
+    {.op = "norm_bwd", .M = 0, .N = 56, .flags = RMS | ACCUMULATE},
+    {.op = "norm_bwd", .M = 1024, .N = 768, .flags = RESIDUAL | IN_PLACE | PERF},
+
+    LINEAR_CASES("linear_fwd", 0),
+    LINEAR_CASES("linear_fwd", BIAS),
+    LINEAR_CASES("linear_fwd", BIAS | GELU),
+    LINEAR_CASES("linear_fwd", WIDE_OUT),
+    {.op = "linear_fwd", .M = 5, .N = 50304, .K = 16},
+    LINEAR_PERF("linear_fwd", 0),
+    {.op = "linear_fwd", .M = 1024, .N = 3072, .K = 768, .flags = BIAS | GELU | IN_OUT | PERF},
+
+    LINEAR_CASES("linear_bwd_input", 0),
+    LINEAR_CASES("linear_bwd_input", ACCUMULATE),
+    LINEAR_CASES("linear_bwd_input", GELU),
+    {.op = "linear_bwd_input", .M = 5, .N = 50304, .K = 16},
+    LINEAR_PERF("linear_bwd_input", 0),
+    {.op = "linear_bwd_input", .M = 1024, .N = 768, .K = 3072, .flags = GELU | IN_OUT | PERF},
+
+    LINEAR_CASES("linear_bwd_weight", 0),
+    LINEAR_CASES("linear_bwd_weight", BIAS),
+    LINEAR_CASES("linear_bwd_weight", BIAS | ACCUMULATE),
+    {.op = "linear_bwd_weight", .M = 5, .N = 50304, .K = 16},
+    LINEAR_PERF("linear_bwd_weight", ACCUMULATE),
+    LINEAR_PERF("linear_bwd_weight", BIAS),
+
+    {.op = "head_norm_fwd", .M = 1, .H = 1, .D = 8},
+    {.op = "head_norm_fwd", .M = 17, .H = 7, .D = 14, .pad = 10},
+    {.op = "head_norm_fwd", .M = 130, .H = 2, .D = 128},
+    {.op = "head_norm_fwd", .M = 0, .H = 2, .D = 64},
+    {.op = "head_norm_fwd", .M = 1024, .H = 16, .D = 64, .flags = PERF},
+
+    {.op = "head_norm_bwd", .M = 1, .H = 1, .D = 8},
+    {.op = "head_norm_bwd", .M = 17, .H = 7, .D = 14, .pad = 10, .flags = ACCUMULATE},
+    {.op = "head_norm_bwd", .M = 130, .H = 2, .D = 128, .flags = IN_PLACE},
+    {.op = "head_norm_bwd", .M = 0, .H = 2, .D = 64},
+    {.op = "head_norm_bwd", .M = 1024, .H = 16, .D = 64, .flags = PERF},
+
+    {.op = "rope", .M = 1, .H = 1, .D = 8, .P = 4},
+    {.op = "rope", .M = 17, .H = 7, .D = 14, .P = 20, .pad = 10},
+    {.op = "rope", .M = 17, .H = 7, .D = 14, .P = 20, .pad = 10, .flags = INVERSE},
+    {.op = "rope", .M = 130, .H = 2, .D = 128, .P = 200, .flags = INVERSE},
+    {.op = "rope", .M = 0, .H = 2, .D = 64, .P = 20},
+    {.op = "rope", .M = 1024, .H = 16, .D = 64, .P = 1024, .flags = PERF},
+
+    ATTENTION_CASES("attention_fwd"),
+    ATTENTION_CASES("attention_bwd"),
+
+    {.op = "swiglu_fwd", .M = 1, .N = 1},
+    {.op = "swiglu_fwd", .M = 17, .N = 56},
+    {.op = "swiglu_fwd", .M = 70, .N = 258, .flags = EXTREME},
+    {.op = "swiglu_fwd", .M = 0, .N = 56},
+    {.op = "swiglu_fwd", .M = 1024, .N = 2048, .flags = PERF},
+
+    {.op = "swiglu_bwd", .M = 1, .N = 1},
+    {.op = "swiglu_bwd", .M = 17, .N = 56, .flags = IN_PLACE},
+    {.op = "swiglu_bwd", .M = 70, .N = 258},
+    {.op = "swiglu_bwd", .M = 0, .N = 56},
+    {.op = "swiglu_bwd", .M = 1024, .N = 2048, .flags = PERF},
+
+    {.op = "cross_entropy", .M = 1, .N = 2},
+    {.op = "cross_entropy", .M = 3, .N = 7, .pad = 9, .flags = IN_PLACE},
+    {.op = "cross_entropy", .M = 17, .N = 258, .flags = IN_PLACE},
+    {.op = "cross_entropy", .M = 17, .N = 258, .pad = 14, .flags = IN_PLACE | WIDE_OUT},
+    {.op = "cross_entropy", .M = 17, .N = 320, .flags = LOSS_ONLY},
+    {.op = "cross_entropy", .M = 9, .N = 320, .flags = WIDE_OUT},
+    {.op = "cross_entropy", .M = 4, .N = 50304, .flags = IN_PLACE},
+    {.op = "cross_entropy", .M = 4, .N = 50257, .flags = IN_PLACE | WIDE_OUT},
+    {.op = "cross_entropy", .M = 20, .N = 40, .flags = EXTREME},
+    {.op = "cross_entropy", .M = 0, .N = 40},
+    {.op = "cross_entropy", .M = 256, .N = 50304, .flags = IN_PLACE | PERF},
+    {.op = "cross_entropy", .M = 256, .N = 50304, .flags = IN_PLACE | WIDE_OUT | PERF},
+
+    {.op = "add", .N = 0},
+    {.op = "add", .N = 1},
+    {.op = "add", .N = 1003},
+    {.op = "add", .N = 40001, .flags = IN_PLACE},
+    {.op = "add", .N = 20000000, .flags = PERF},
+
+    {.op = "cast", .N = 0},
+    {.op = "cast", .N = 1},
+    {.op = "cast", .N = 1003},
+    {.op = "cast", .N = 40001, .flags = WIDE_OUT},
+    {.op = "cast", .N = 1003, .flags = IN_PLACE}, /* both of the same dtype */
+    {.op = "cast", .N = 1003, .flags = EXTREME},
+    {.op = "cast", .N = 20000000, .flags = PERF},
+
+    {.op = "sumsq", .N = 0},
+    {.op = "sumsq", .N = 1},
+    {.op = "sumsq", .N = 1003},
+    {.op = "sumsq", .N = 700001},
+    {.op = "sumsq", .N = 1003, .flags = EXTREME},
+    {.op = "sumsq", .N = 40000000, .flags = PERF},
+
+    {.op = "adam", .N = 0},
+    {.op = "adam", .N = 1},
+    {.op = "adam", .N = 1003, .flags = WIDE_OUT},
+    {.op = "adam", .N = 40001},
+    {.op = "adam", .N = 1003, .flags = L2},
+    {.op = "adam", .N = 1003, .flags = LOSS_ONLY}, /* no second copy of the parameters */
+    {.op = "adam", .N = 20000000, .flags = PERF},
+};
+const int op_case_count = (int)COUNT_OF(op_cases);

@@ -1,0 +1,967 @@
+/* ops_test_drivers.c: what each op is given and what must come out. See ops_test.h for the terms. */
+#include "tests/ops/ops_test.h"
+
+#include <math.h>
+#include <string.h>
+
+static bool has(const struct harness *h, unsigned flag)
+{
+    return h->c->flags & flag;
+}
+
+static struct tensor *weight(struct harness *h, const char *name, int64_t n)
+{
+    return tensor_in(h, name, h->dtype, n, 0.5);
+}
+
+static struct tensor *input(struct harness *h, const char *name, int64_t n)
+{
+    return tensor_in(h, name, h->dtype, n, has(h, EXTREME) ? 30 : 1);
+}
+
+static struct tensor *output(struct harness *h, const char *name, enum dtype dtype, int64_t n)
+{
+    return tensor_out(h, name, dtype, n, has(h, ACCUMULATE));
+}
+
+/* An output that overwrites an input if the case is in place. */
+static struct tensor *output_over(struct harness *h, struct tensor *over, const char *name, int64_t n)
+{
+    if (!has(h, IN_PLACE))
+        return tensor_out(h, name, h->dtype, n, false);
+    over->output = true;
+    return over;
+}
+
+static double sum_of_products(const double *a, const double *b, int64_t n)
+{
+    double sum = 0;
+    for (int64_t i = 0; i < n; i++)
+        sum += a[i] * b[i];
+    return sum;
+}
+
+/* expected = host (what accumulating outputs hold before), or 0 where it is overwritten */
+static void start_sum(struct harness *h, struct tensor *t)
+{
+    for (int64_t i = 0; i < t->n; i++)
+        t->expected[i] = has(h, ACCUMULATE) ? t->host[i] : 0;
+}
+
+/* ---- embedding: K is the vocabulary ---- */
+
+static void embedding_fwd_setup(struct harness *h)
+{
+    const struct op_case *c = h->c;
+    h->index_a = random_ints(h, c->M, c->K);
+    h->index_b = random_ints(h, c->M, c->P);
+    h->w = weight(h, "wte", c->K * c->N);
+    h->b = has(h, WPE) ? weight(h, "wpe", c->P * c->N) : NULL;
+    h->y = tensor_out(h, "out", h->dtype, c->M * c->N, false);
+    h->args.embedding_fwd = (struct embedding_fwd_args){h->dtype,
+                                                        c->M,
+                                                        c->N,
+                                                        h->y->device,
+                                                        device_ints(h, h->index_a, c->M),
+                                                        device_ints(h, h->index_b, c->M),
+                                                        h->w->device,
+                                                        h->b ? h->b->device : NULL};
+}
+
+static void embedding_values(struct harness *h, double *out)
+{
+    int64_t C = h->c->N;
+    for (int64_t i = 0; i < h->c->M; i++)
+        for (int64_t j = 0; j < C; j++)
+            out[i * C + j] = h->w->host[h->index_a[i] * C + j] + (h->b ? h->b->host[h->index_b[i] * C + j] : 0);
+}
+
+static void embedding_fwd_reference(struct harness *h)
+{
+    embedding_values(h, h->y->expected);
+}
+
+static void embedding_bwd_setup(struct harness *h)
+{
+    const struct op_case *c = h->c;
+    h->index_a = random_ints(h, c->M, c->K);
+    h->index_b = random_ints(h, c->M, c->P);
+    h->w = weight(h, "wte", c->K * c->N);
+    h->b = has(h, WPE) ? weight(h, "wpe", c->P * c->N) : NULL;
+    h->dout = input(h, "dout", c->M * c->N);
+    h->dw = output(h, "dwte", DTYPE_F32, c->K * c->N);
+    h->db = has(h, WPE) ? output(h, "dwpe", DTYPE_F32, c->P * c->N) : NULL;
+    h->args.embedding_bwd = (struct embedding_bwd_args){h->dtype,
+                                                        c->M,
+                                                        c->N,
+                                                        c->K,
+                                                        c->P,
+                                                        h->dw->device,
+                                                        h->db ? h->db->device : NULL,
+                                                        has(h, ACCUMULATE),
+                                                        has(h, ACCUMULATE),
+                                                        h->dout->device,
+                                                        device_ints(h, h->index_a, c->M),
+                                                        device_ints(h, h->index_b, c->M)};
+}
+
+static void embedding_bwd_reference(struct harness *h)
+{
+    int64_t C = h->c->N;
+    start_sum(h, h->dw);
+    if (h->db)
+        start_sum(h, h->db);
+    for (int64_t i = 0; i < h->c->M; i++) {
+        for (int64_t j = 0; j < C; j++) {
+            h->dw->expected[h->index_a[i] * C + j] += h->dout->host[i * C + j];
+            if (h->db)
+                h->db->expected[h->index_b[i] * C + j] += h->dout->host[i * C + j];
+        }
+    }
+}
+
+static double embedding_loss(struct harness *h)
+{
+    double *out = host_memory(h, (size_t)h->dout->n * sizeof *out);
+    embedding_values(h, out);
+    return sum_of_products(out, h->dout->host, h->dout->n);
+}
+
+static int weight_pairs(struct harness *h, struct gradient_pair *pairs)
+{
+    int count = 0;
+    pairs[count++] = (struct gradient_pair){h->w, h->dw};
+    if (h->db)
+        pairs[count++] = (struct gradient_pair){h->b, h->db};
+    return count;
+}
+
+/* ---- norm ---- */
+
+static enum norm_kind norm_kind_of(struct harness *h)
+{
+    return has(h, RMS) ? NORM_RMS : NORM_LAYER;
+}
+
+static void norm_fwd_setup(struct harness *h)
+{
+    const struct op_case *c = h->c;
+    int64_t n = c->M * c->N;
+    h->x = input(h, "x", n);
+    h->res = has(h, RESIDUAL) ? input(h, "delta", n) : NULL;
+    h->o = h->res ? output_over(h, h->x, "x_out", n) : NULL;
+    h->w = weight(h, "weight", c->N);
+    h->b = has(h, RMS) ? NULL : weight(h, "bias", c->N);
+    h->y = tensor_out(h, "y", h->dtype, n, false);
+    h->mean = has(h, RMS) ? NULL : tensor_out(h, "mean", DTYPE_F32, c->M, false);
+    h->rstd = tensor_out(h, "rstd", DTYPE_F32, c->M, false);
+    h->args.norm_fwd = (struct norm_fwd_args){.dtype = h->dtype,
+                                              .kind = norm_kind_of(h),
+                                              .M = c->M,
+                                              .C = c->N,
+                                              .eps = 1e-3f,
+                                              .y = h->y->device,
+                                              .x_out = h->o ? h->o->device : NULL,
+                                              .x = h->x->device,
+                                              .delta = h->res ? h->res->device : NULL,
+                                              .weight = h->w->device,
+                                              .bias = h->b ? h->b->device : NULL,
+                                              .mean = h->mean ? h->mean->device : NULL,
+                                              .rstd = h->rstd->device};
+}
+
+static void norm_fwd_reference(struct harness *h)
+{
+    const double *x = h->x->host;
+    if (h->res) {
+        for (int64_t i = 0; i < h->x->n; i++)
+            h->o->expected[i] = tensor_round(h->o, h->x->host[i] + h->res->host[i]);
+        x = h->o->expected;
+    }
+    ref_norm(has(h, RMS), h->c->M, h->c->N, 1e-3f, x, h->w->host, h->b ? h->b->host : NULL, h->y->expected,
+             h->mean ? h->mean->expected : NULL, h->rstd->expected);
+}
+
+static void norm_bwd_setup(struct harness *h)
+{
+    const struct op_case *c = h->c;
+    int64_t n = c->M * c->N;
+    h->x = input(h, "x", n);
+    h->w = weight(h, "weight", c->N);
+    h->b = weight(h, "bias", c->N);
+    h->dy = input(h, "dy", n);
+    h->res = has(h, RESIDUAL) ? input(h, "dres", n) : NULL;
+    h->dx = h->res ? output_over(h, h->res, "dx", n) : tensor_out(h, "dx", h->dtype, n, false);
+    h->dw = output(h, "dweight", DTYPE_F32, c->N);
+    h->db = has(h, RMS) ? NULL : output(h, "dbias", DTYPE_F32, c->N);
+    h->mean = has(h, RMS) ? NULL : tensor_in(h, "mean", DTYPE_F32, c->M, 0.1);
+    h->rstd = tensor_in(h, "rstd", DTYPE_F32, c->M, 1);
+    if (!h->timing) {
+        double *y = host_memory(h, (size_t)(n + 2 * c->M) * sizeof *y), *mean = y + n, *rstd = mean + c->M;
+        ref_norm(has(h, RMS), c->M, c->N, 1e-3f, h->x->host, h->w->host, NULL, y, mean, rstd);
+        for (int64_t i = 0; i < c->M; i++) {
+            if (h->mean)
+                tensor_set(h->mean, i, mean[i]);
+            tensor_set(h->rstd, i, rstd[i]);
+        }
+    }
+    h->args.norm_bwd = (struct norm_bwd_args){.dtype = h->dtype,
+                                              .kind = norm_kind_of(h),
+                                              .M = c->M,
+                                              .C = c->N,
+                                              .dx = h->dx->device,
+                                              .dres = h->res ? h->res->device : NULL,
+                                              .dy = h->dy->device,
+                                              .x = h->x->device,
+                                              .weight = h->w->device,
+                                              .mean = h->mean ? h->mean->device : NULL,
+                                              .rstd = h->rstd->device,
+                                              .dweight = h->dw->device,
+                                              .dbias = h->db ? h->db->device : NULL,
+                                              .accumulate = has(h, ACCUMULATE)};
+}
+
+static void norm_bwd_reference(struct harness *h)
+{
+    start_sum(h, h->dw);
+    if (h->db)
+        start_sum(h, h->db);
+    ref_norm_bwd(has(h, RMS), h->c->M, h->c->N, h->x->host, h->w->host, h->dy->host, h->mean ? h->mean->host : NULL,
+                 h->rstd->host, h->dx->expected, h->dw->expected, h->db ? h->db->expected : NULL);
+    for (int64_t i = 0; h->res && i < h->dx->n; i++)
+        h->dx->expected[i] += h->res->host[i];
+}
+
+static double norm_loss(struct harness *h)
+{
+    double *y = host_memory(h, (size_t)h->x->n * sizeof *y);
+    ref_norm(has(h, RMS), h->c->M, h->c->N, 1e-3f, h->x->host, h->w->host, h->db ? h->b->host : NULL, y, NULL, NULL);
+    double loss = sum_of_products(y, h->dy->host, h->x->n);
+    return loss + (h->res ? sum_of_products(h->x->host, h->res->host, h->x->n) : 0);
+}
+
+static int input_and_weight_pairs(struct harness *h, struct gradient_pair *pairs)
+{
+    pairs[0] = (struct gradient_pair){h->x, h->dx};
+    return 1 + weight_pairs(h, pairs + 1);
+}
+
+/* ---- linear ---- */
+
+static enum dtype wide_dtype(struct harness *h)
+{
+    return has(h, WIDE_OUT) ? DTYPE_F32 : h->dtype;
+}
+
+static void linear_limits(struct harness *h)
+{
+    h->limits.max_linear_n = h->c->N;
+    h->limits.max_linear_k = h->c->K;
+}
+
+static void linear_fwd_setup(struct harness *h)
+{
+    const struct op_case *c = h->c;
+    int64_t ld = c->N + c->pad;
+    linear_limits(h);
+    h->x = input(h, "x", c->M * c->K);
+    h->w = weight(h, "w", c->N * c->K);
+    h->b = has(h, BIAS) ? input(h, "bias", c->N) : NULL;
+    h->y = tensor_out(h, "y", wide_dtype(h), c->M * ld, false);
+    h->aux = has(h, GELU) ? tensor_out(h, "aux", h->dtype, c->M * c->N, false) : NULL;
+    h->args.linear_fwd = (struct linear_fwd_args){.dtype = h->dtype,
+                                                  .y_dtype = wide_dtype(h),
+                                                  .weights_in_out = has(h, IN_OUT),
+                                                  .M = c->M,
+                                                  .N = c->N,
+                                                  .K = c->K,
+                                                  .y = h->y->device,
+                                                  .ld_y = c->pad ? ld : 0,
+                                                  .x = h->x->device,
+                                                  .w = h->w->device,
+                                                  .bias = h->b ? h->b->device : NULL,
+                                                  .gelu = has(h, GELU),
+                                                  .aux = h->aux ? h->aux->device : NULL};
+}
+
+static void linear_fwd_reference(struct harness *h)
+{
+    const struct op_case *c = h->c;
+    int64_t ld = c->N + c->pad;
+    double *y = host_memory(h, (size_t)(c->M * c->N) * sizeof *y);
+    ref_linear(c->M, c->N, c->K, has(h, IN_OUT), h->x->host, h->w->host, h->b ? h->b->host : NULL, y);
+    for (int64_t i = 0; i < c->M; i++) {
+        for (int64_t j = 0; j < c->N; j++) {
+            double v = y[i * c->N + j];
+            if (h->aux)
+                h->aux->expected[i * c->N + j] = v;
+            h->y->expected[i * ld + j] = h->aux ? ref_gelu(v) : v;
+        }
+    }
+}
+
+/* dy with its rows pad elements apart beyond N */
+static void dense_dy(struct harness *h, double *dense)
+{
+    const struct op_case *c = h->c;
+    for (int64_t i = 0; i < c->M; i++)
+        memcpy(dense + i * c->N, h->dy->host + i * (c->N + c->pad), (size_t)c->N * sizeof *dense);
+}
+
+static void linear_bwd_input_setup(struct harness *h)
+{
+    const struct op_case *c = h->c;
+    linear_limits(h);
+    h->dy = input(h, "dy", c->M * (c->N + c->pad));
+    h->w = weight(h, "w", c->N * c->K);
+    h->x = input(h, has(h, GELU) ? "gelu_aux" : "x", c->M * c->K);
+    h->dx = output(h, "dx", h->dtype, c->M * c->K);
+    h->args.linear_bwd_input = (struct linear_bwd_input_args){.dtype = h->dtype,
+                                                              .weights_in_out = has(h, IN_OUT),
+                                                              .M = c->M,
+                                                              .N = c->N,
+                                                              .K = c->K,
+                                                              .dx = h->dx->device,
+                                                              .dy = h->dy->device,
+                                                              .ld_dy = c->pad ? c->N + c->pad : 0,
+                                                              .w = h->w->device,
+                                                              .gelu_aux = has(h, GELU) ? h->x->device : NULL,
+                                                              .accumulate = has(h, ACCUMULATE)};
+}
+
+static void linear_bwd_input_reference(struct harness *h)
+{
+    const struct op_case *c = h->c;
+    double *dy = host_memory(h, (size_t)(c->M * (c->N + c->K)) * sizeof *dy), *dx = dy + c->M * c->N;
+    dense_dy(h, dy);
+    ref_linear(c->M, c->K, c->N, !has(h, IN_OUT), dy, h->w->host, NULL, dx);
+    start_sum(h, h->dx);
+    for (int64_t i = 0; i < h->dx->n; i++)
+        h->dx->expected[i] += has(h, GELU) ? dx[i] * ref_gelu_grad(h->x->host[i]) : dx[i];
+}
+
+static double linear_loss(struct harness *h)
+{
+    const struct op_case *c = h->c;
+    double *dy = host_memory(h, (size_t)(2 * c->M * c->N + c->M * c->K) * sizeof *dy);
+    double *y = dy + c->M * c->N, *x = y + c->M * c->N;
+    dense_dy(h, dy);
+    for (int64_t i = 0; i < c->M * c->K; i++)
+        x[i] = has(h, GELU) ? ref_gelu(h->x->host[i]) : h->x->host[i];
+    ref_linear(c->M, c->N, c->K, has(h, IN_OUT), x, h->w->host, h->db ? h->b->host : NULL, y);
+    return sum_of_products(y, dy, c->M * c->N);
+}
+
+static int input_pairs(struct harness *h, struct gradient_pair *pairs)
+{
+    pairs[0] = (struct gradient_pair){h->x, h->dx};
+    return 1;
+}
+
+static void linear_bwd_weight_setup(struct harness *h)
+{
+    const struct op_case *c = h->c;
+    linear_limits(h);
+    h->dy = input(h, "dy", c->M * (c->N + c->pad));
+    h->x = input(h, "x", c->M * c->K);
+    h->w = weight(h, "w", c->N * c->K);
+    h->b = weight(h, "bias", c->N);
+    h->dw = output(h, "dw", DTYPE_F32, c->N * c->K);
+    h->db = has(h, BIAS) ? output(h, "dbias", DTYPE_F32, c->N) : NULL;
+    h->args.linear_bwd_weight = (struct linear_bwd_weight_args){.dtype = h->dtype,
+                                                                .weights_in_out = has(h, IN_OUT),
+                                                                .M = c->M,
+                                                                .N = c->N,
+                                                                .K = c->K,
+                                                                .dw = h->dw->device,
+                                                                .dbias = h->db ? h->db->device : NULL,
+                                                                .dy = h->dy->device,
+                                                                .ld_dy = c->pad ? c->N + c->pad : 0,
+                                                                .x = h->x->device,
+                                                                .accumulate = has(h, ACCUMULATE)};
+}
+
+static void linear_bwd_weight_reference(struct harness *h)
+{
+    const struct op_case *c = h->c;
+    int64_t ld = c->N + c->pad;
+    start_sum(h, h->dw);
+    if (h->db)
+        start_sum(h, h->db);
+    for (int64_t i = 0; i < c->M; i++) {
+        for (int64_t j = 0; j < c->N; j++) {
+            double d = h->dy->host[i * ld + j];
+            for (int64_t l = 0; l < c->K; l++)
+                h->dw->expected[has(h, IN_OUT) ? l * c->N + j : j * c->K + l] += d * h->x->host[i * c->K + l];
+            if (h->db)
+                h->db->expected[j] += d;
+        }
+    }
+}
+
+/* ---- RMSNorm of heads ---- */
+
+static void dense_rows(const struct op_case *c, const double *from, double *dense)
+{
+    int64_t n = c->H * c->D;
+    for (int64_t i = 0; i < c->M; i++)
+        memcpy(dense + i * n, from + i * (n + c->pad), (size_t)n * sizeof *dense);
+}
+
+static void spread_rows(const struct op_case *c, const double *dense, double *to)
+{
+    int64_t n = c->H * c->D;
+    for (int64_t i = 0; i < c->M; i++)
+        memcpy(to + i * (n + c->pad), dense + i * n, (size_t)n * sizeof *dense);
+}
+
+static void head_norm_fwd_setup(struct harness *h)
+{
+    const struct op_case *c = h->c;
+    int64_t ld = c->H * c->D + c->pad;
+    h->x = input(h, "x", c->M * ld);
+    h->w = weight(h, "weight", c->D);
+    h->y = tensor_out(h, "y", h->dtype, c->M * ld, false);
+    h->rstd = tensor_out(h, "rstd", DTYPE_F32, c->M * c->H, false);
+    h->args.head_norm_fwd = (struct head_norm_fwd_args){.dtype = h->dtype,
+                                                        .M = c->M,
+                                                        .heads = c->H,
+                                                        .D = c->D,
+                                                        .ld_x = ld,
+                                                        .ld_y = ld,
+                                                        .eps = 1e-3f,
+                                                        .y = h->y->device,
+                                                        .x = h->x->device,
+                                                        .weight = h->w->device,
+                                                        .rstd = h->rstd->device};
+}
+
+static void head_norm_fwd_reference(struct harness *h)
+{
+    const struct op_case *c = h->c;
+    int64_t n = c->M * c->H * c->D;
+    double *x = host_memory(h, (size_t)(2 * n) * sizeof *x), *y = x + n;
+    dense_rows(c, h->x->host, x);
+    ref_norm(true, c->M * c->H, c->D, 1e-3f, x, h->w->host, NULL, y, NULL, h->rstd->expected);
+    spread_rows(c, y, h->y->expected);
+}
+
+static void head_norm_bwd_setup(struct harness *h)
+{
+    const struct op_case *c = h->c;
+    int64_t ld = c->H * c->D + c->pad, n = c->M * c->H * c->D;
+    h->x = input(h, "x", c->M * ld);
+    h->w = weight(h, "weight", c->D);
+    h->dy = input(h, "dy", c->M * ld);
+    h->rstd = tensor_in(h, "rstd", DTYPE_F32, c->M * c->H, 1);
+    h->dx = output_over(h, h->dy, "dx", c->M * ld);
+    h->dw = output(h, "dweight", DTYPE_F32, c->D);
+    if (!h->timing) {
+        double *x = host_memory(h, (size_t)(3 * n) * sizeof *x), *y = x + n, *rstd = y + n;
+        dense_rows(c, h->x->host, x);
+        ref_norm(true, c->M * c->H, c->D, 1e-3f, x, h->w->host, NULL, y, NULL, rstd);
+        for (int64_t i = 0; i < c->M * c->H; i++)
+            tensor_set(h->rstd, i, rstd[i]);
+    }
+    h->args.head_norm_bwd = (struct head_norm_bwd_args){.dtype = h->dtype,
+                                                        .M = c->M,
+                                                        .heads = c->H,
+                                                        .D = c->D,
+                                                        .ld_x = ld,
+                                                        .ld_dy = ld,
+                                                        .ld_dx = ld,
+                                                        .dx = h->dx->device,
+                                                        .dy = h->dy->device,
+                                                        .x = h->x->device,
+                                                        .weight = h->w->device,
+                                                        .rstd = h->rstd->device,
+                                                        .dweight = h->dw->device,
+                                                        .accumulate = has(h, ACCUMULATE)};
+}
+
+static void head_norm_bwd_reference(struct harness *h)
+{
+    const struct op_case *c = h->c;
+    int64_t n = c->M * c->H * c->D;
+    double *x = host_memory(h, (size_t)(3 * n) * sizeof *x), *dy = x + n, *dx = dy + n;
+    dense_rows(c, h->x->host, x);
+    dense_rows(c, h->dy->host, dy);
+    start_sum(h, h->dw);
+    ref_norm_bwd(true, c->M * c->H, c->D, x, h->w->host, dy, NULL, h->rstd->host, dx, h->dw->expected, NULL);
+    spread_rows(c, dx, h->dx->expected);
+}
+
+static double head_norm_loss(struct harness *h)
+{
+    const struct op_case *c = h->c;
+    int64_t n = c->M * c->H * c->D;
+    double *x = host_memory(h, (size_t)(3 * n) * sizeof *x), *dy = x + n, *y = dy + n;
+    dense_rows(c, h->x->host, x);
+    dense_rows(c, h->dy->host, dy);
+    ref_norm(true, c->M * c->H, c->D, 1e-3f, x, h->w->host, NULL, y, NULL, NULL);
+    return sum_of_products(y, dy, n);
+}
+
+/* ---- RoPE ---- */
+
+static void rope_setup(struct harness *h)
+{
+    const struct op_case *c = h->c;
+    int64_t ld = c->H * c->D + c->pad;
+    h->index_b = random_ints(h, c->M, c->P);
+    h->q = tensor_in(h, "cos_table", DTYPE_F32, c->P * c->D / 2, 1);
+    h->k = tensor_in(h, "sin_table", DTYPE_F32, c->P * c->D / 2, 1);
+    h->x = tensor_in(h, "forward x", DTYPE_F32, c->M * ld, 1); /* for the gradient check only */
+    h->y = input(h, "x", c->M * ld);
+    h->y->output = true;
+    h->args.rope = (struct rope_args){.dtype = h->dtype,
+                                      .M = c->M,
+                                      .heads = c->H,
+                                      .D = c->D,
+                                      .ld = ld,
+                                      .x = h->y->device,
+                                      .positions = device_ints(h, h->index_b, c->M),
+                                      .cos_table = h->q->device,
+                                      .sin_table = h->k->device,
+                                      .inverse = has(h, INVERSE)};
+}
+
+static void rope_reference(struct harness *h)
+{
+    const struct op_case *c = h->c;
+    ref_rope(c->M, c->H, c->D, c->H * c->D + c->pad, h->y->expected, h->index_b, h->q->host, h->k->host,
+             has(h, INVERSE));
+}
+
+/* The op in place on a gradient, with `inverse`, is the backward of the op without. */
+static double rope_loss(struct harness *h)
+{
+    const struct op_case *c = h->c;
+    double *y = host_memory(h, (size_t)h->x->n * sizeof *y);
+    memcpy(y, h->x->host, (size_t)h->x->n * sizeof *y);
+    ref_rope(c->M, c->H, c->D, c->H * c->D + c->pad, y, h->index_b, h->q->host, h->k->host, !has(h, INVERSE));
+    return sum_of_products(y, h->y->host, h->x->n);
+}
+
+static int rope_pairs(struct harness *h, struct gradient_pair *pairs)
+{
+    pairs[0] = (struct gradient_pair){h->x, h->y};
+    return 1;
+}
+
+/* ---- attention ---- */
+
+static int sequences(struct harness *h, const int32_t **seq_start, int32_t *longest)
+{
+    int32_t *start = host_memory(h, (MAX_SEQS + 1) * sizeof *start);
+    int count = 0;
+    *longest = 0;
+    for (; count < MAX_SEQS && h->c->lengths[count]; count++) {
+        start[count + 1] = start[count] + h->c->lengths[count];
+        *longest = h->c->lengths[count] > *longest ? h->c->lengths[count] : *longest;
+    }
+    *seq_start = start;
+    h->limits.max_seqs = count;
+    h->limits.max_seq = *longest;
+    return count;
+}
+
+static struct ref_attention attention_of(struct harness *h)
+{
+    const struct op_case *c = h->c;
+    const int32_t *seq_start;
+    int32_t longest;
+    int count = sequences(h, &seq_start, &longest);
+    return (struct ref_attention){c->M,
+                                  c->H,
+                                  c->KV,
+                                  c->D,
+                                  c->H * c->D + c->pad,
+                                  c->KV * c->D + c->pad,
+                                  c->KV * c->D + 2 * c->pad,
+                                  c->H * c->D,
+                                  c->window,
+                                  1 / sqrt((double)c->D),
+                                  count,
+                                  seq_start,
+                                  h->q->host,
+                                  h->k->host,
+                                  h->v->host};
+}
+
+static void attention_inputs(struct harness *h)
+{
+    const struct op_case *c = h->c;
+    h->q = tensor_in(h, "q", h->dtype, c->M * (c->H * c->D + c->pad), has(h, EXTREME) ? 6 : 1.5);
+    h->k = tensor_in(h, "k", h->dtype, c->M * (c->KV * c->D + c->pad), has(h, EXTREME) ? 6 : 1.5);
+    h->v = tensor_in(h, "v", h->dtype, c->M * (c->KV * c->D + 2 * c->pad), 1);
+}
+
+static void attention_fwd_setup(struct harness *h)
+{
+    const struct op_case *c = h->c;
+    attention_inputs(h);
+    h->o = tensor_out(h, "out", h->dtype, c->M * c->H * c->D, false);
+    h->lse = tensor_out(h, "lse", DTYPE_F32, c->M * c->H, false);
+    struct ref_attention r = attention_of(h);
+    h->args.attention_fwd = (struct attention_fwd_args){.dtype = h->dtype,
+                                                        .M = c->M,
+                                                        .H = c->H,
+                                                        .KV = c->KV,
+                                                        .D = c->D,
+                                                        .ld_q = r.ld_q,
+                                                        .ld_k = r.ld_k,
+                                                        .ld_v = r.ld_v,
+                                                        .ld_o = r.ld_o,
+                                                        .scale = (float)r.scale,
+                                                        .window = c->window,
+                                                        .num_seqs = r.num_seqs,
+                                                        .max_seq = h->limits.max_seq,
+                                                        .seq_start = device_ints(h, r.seq_start, r.num_seqs + 1),
+                                                        .q = h->q->device,
+                                                        .k = h->k->device,
+                                                        .v = h->v->device,
+                                                        .out = h->o->device,
+                                                        .lse = h->lse->device};
+}
+
+static void attention_fwd_reference(struct harness *h)
+{
+    struct ref_attention r = attention_of(h);
+    ref_attention(&r, h->o->expected, h->lse->expected);
+}
+
+static void attention_bwd_setup(struct harness *h)
+{
+    const struct op_case *c = h->c;
+    attention_inputs(h);
+    h->o = tensor_in(h, "out", h->dtype, c->M * c->H * c->D, 1);
+    h->dout = tensor_in(h, "dout", h->dtype, c->M * c->H * c->D, 1);
+    h->lse = tensor_in(h, "lse", DTYPE_F32, c->M * c->H, 1);
+    h->dq = tensor_out(h, "dq", h->dtype, h->q->n, false);
+    h->dk = tensor_out(h, "dk", h->dtype, h->k->n, false);
+    h->dv = tensor_out(h, "dv", h->dtype, h->v->n, false);
+    for (struct tensor *t = h->dq; has(h, EXTREME) && h->dtype == DTYPE_BF16 && t <= h->dv; t++)
+        t->tolerance = 4e-2; /* probabilities near 0 and 1 amplify the rounding of `out` */
+    struct ref_attention r = attention_of(h);
+    if (!h->timing) {
+        double *out = host_memory(h, (size_t)(h->o->n + h->lse->n) * sizeof *out), *lse = out + h->o->n;
+        ref_attention(&r, out, lse);
+        for (int64_t i = 0; i < h->o->n; i++)
+            tensor_set(h->o, i, out[i]);
+        for (int64_t i = 0; i < h->lse->n; i++)
+            tensor_set(h->lse, i, lse[i]);
+    }
+    h->args.attention_bwd = (struct attention_bwd_args){.dtype = h->dtype,
+                                                        .M = c->M,
+                                                        .H = c->H,
+                                                        .KV = c->KV,
+                                                        .D = c->D,
+                                                        .ld_q = r.ld_q,
+                                                        .ld_k = r.ld_k,
+                                                        .ld_v = r.ld_v,
+                                                        .ld_o = r.ld_o,
+                                                        .ld_dq = r.ld_q,
+                                                        .ld_dk = r.ld_k,
+                                                        .ld_dv = r.ld_v,
+                                                        .scale = (float)r.scale,
+                                                        .window = c->window,
+                                                        .num_seqs = r.num_seqs,
+                                                        .max_seq = h->limits.max_seq,
+                                                        .seq_start = device_ints(h, r.seq_start, r.num_seqs + 1),
+                                                        .q = h->q->device,
+                                                        .k = h->k->device,
+                                                        .v = h->v->device,
+                                                        .out = h->o->device,
+                                                        .dout = h->dout->device,
+                                                        .lse = h->lse->device,
+                                                        .dq = h->dq->device,
+                                                        .dk = h->dk->device,
+                                                        .dv = h->dv->device};
+}
+
+static void attention_bwd_reference(struct harness *h)
+{
+    struct ref_attention r = attention_of(h);
+    ref_attention_bwd(&r, h->dout->host, h->dq->expected, h->dk->expected, h->dv->expected);
+}
+
+static double attention_loss(struct harness *h)
+{
+    struct ref_attention r = attention_of(h);
+    double *out = host_memory(h, (size_t)h->o->n * sizeof *out);
+    ref_attention(&r, out, NULL);
+    return sum_of_products(out, h->dout->host, h->o->n);
+}
+
+static int attention_pairs(struct harness *h, struct gradient_pair *pairs)
+{
+    pairs[0] = (struct gradient_pair){h->q, h->dq};
+    pairs[1] = (struct gradient_pair){h->k, h->dk};
+    pairs[2] = (struct gradient_pair){h->v, h->dv};
+    return 3;
+}
+
+/* ---- SwiGLU ---- */
+
+static void swiglu_fwd_setup(struct harness *h)
+{
+    const struct op_case *c = h->c;
+    h->x = input(h, "gate_up", c->M * 2 * c->N);
+    h->y = tensor_out(h, "h", h->dtype, c->M * c->N, false);
+    h->args.swiglu_fwd = (struct swiglu_fwd_args){h->dtype, c->M, c->N, h->y->device, h->x->device};
+}
+
+static void swiglu_values(struct harness *h, double *out)
+{
+    int64_t F = h->c->N;
+    for (int64_t i = 0; i < h->c->M; i++) {
+        for (int64_t j = 0; j < F; j++) {
+            double g = h->x->host[i * 2 * F + j], u = h->x->host[i * 2 * F + F + j];
+            out[i * F + j] = g * ref_sigmoid(g) * u;
+        }
+    }
+}
+
+static void swiglu_fwd_reference(struct harness *h)
+{
+    swiglu_values(h, h->y->expected);
+}
+
+static void swiglu_bwd_setup(struct harness *h)
+{
+    const struct op_case *c = h->c;
+    h->x = input(h, "gate_up", c->M * 2 * c->N);
+    h->dy = input(h, "dh", c->M * c->N);
+    h->dx = output_over(h, h->x, "dgate_up", c->M * 2 * c->N);
+    h->args.swiglu_bwd = (struct swiglu_bwd_args){h->dtype, c->M, c->N, h->dx->device, h->dy->device, h->x->device};
+}
+
+static void swiglu_bwd_reference(struct harness *h)
+{
+    int64_t F = h->c->N;
+    for (int64_t i = 0; i < h->c->M; i++) {
+        for (int64_t j = 0; j < F; j++) {
+            double g = h->x->host[i * 2 * F + j], u = h->x->host[i * 2 * F + F + j], s = ref_sigmoid(g);
+            double d = h->dy->host[i * F + j];
+            h->dx->expected[i * 2 * F + j] = d * u * (s + g * s * (1 - s));
+            h->dx->expected[i * 2 * F + F + j] = d * g * s;
+        }
+    }
+}
+
+static double swiglu_loss(struct harness *h)
+{
+    double *y = host_memory(h, (size_t)h->dy->n * sizeof *y);
+    swiglu_values(h, y);
+    return sum_of_products(y, h->dy->host, h->dy->n);
+}
+
+/* ---- cross-entropy: N is the vocabulary ---- */
+
+static const float cross_entropy_scale = 0.125f;
+
+static void cross_entropy_setup(struct harness *h)
+{
+    const struct op_case *c = h->c;
+    int64_t ld = c->N + c->pad, bytes = (int64_t)dtype_size(wide_dtype(h));
+    int64_t ld_dlogits = has(h, IN_PLACE) ? ld * bytes / (int64_t)dtype_size(h->dtype) : c->N;
+    h->index_a = random_ints(h, c->M, c->N);
+    for (int64_t i = 2; i < c->M; i += 5)
+        h->index_a[i] = -1;
+    h->x = tensor_in(h, "logits", wide_dtype(h), c->M * ld, has(h, EXTREME) ? 80 : 4);
+    h->loss = tensor_double(h, "loss_sum", 0.5);
+    h->dx = NULL;
+    if (!has(h, LOSS_ONLY)) {
+        h->dx = tensor_out(h, "dlogits", h->dtype, c->M * ld_dlogits, false);
+        if (has(h, IN_PLACE)) {
+            h->dx->device = h->x->device;
+            h->dx->alias = true;
+            h->dx->name = "dlogits in place";
+        }
+    }
+    h->args.cross_entropy = (struct cross_entropy_args){.dtype = h->dtype,
+                                                        .logits_dtype = wide_dtype(h),
+                                                        .M = c->M,
+                                                        .V = c->N,
+                                                        .ld_logits = ld,
+                                                        .ld_dlogits = ld_dlogits,
+                                                        .logits = h->x->device,
+                                                        .dlogits = h->dx ? h->dx->device : NULL,
+                                                        .targets = device_ints(h, h->index_a, c->M),
+                                                        .scale = cross_entropy_scale,
+                                                        .loss_sum = h->loss->device};
+}
+
+static double row_lse(const double *x, int64_t n)
+{
+    double highest = -INFINITY, sum = 0;
+    for (int64_t j = 0; j < n; j++)
+        highest = fmax(highest, x[j]);
+    for (int64_t j = 0; j < n; j++)
+        sum += exp(x[j] - highest);
+    return highest + log(sum);
+}
+
+static double cross_entropy_sum(struct harness *h)
+{
+    double sum = 0;
+    for (int64_t i = 0; i < h->c->M; i++) {
+        const double *row = h->x->host + i * (h->c->N + h->c->pad);
+        if (h->index_a[i] >= 0)
+            sum += row_lse(row, h->c->N) - row[h->index_a[i]];
+    }
+    return sum;
+}
+
+static void cross_entropy_reference(struct harness *h)
+{
+    const struct op_case *c = h->c;
+    h->loss->expected[0] = h->loss->host[0] + cross_entropy_sum(h);
+    for (int64_t i = 0; h->dx && i < c->M; i++) {
+        const double *row = h->x->host + i * (c->N + c->pad);
+        double *dx = h->dx->expected + i * h->args.cross_entropy.ld_dlogits, lse = row_lse(row, c->N);
+        for (int64_t j = 0; j < c->N; j++)
+            dx[j] = h->index_a[i] < 0 ? 0 : cross_entropy_scale * (exp(row[j] - lse) - (j == h->index_a[i]));
+    }
+}
+
+static double cross_entropy_loss(struct harness *h)
+{
+    return cross_entropy_scale * cross_entropy_sum(h);
+}
+
+static int cross_entropy_pairs(struct harness *h, struct gradient_pair *pairs)
+{
+    pairs[0] = (struct gradient_pair){h->x, h->dx};
+    return h->dx && h->x->n == h->dx->n && !h->c->pad; /* the same element of both */
+}
+
+/* ---- element by element ---- */
+
+static void add_setup(struct harness *h)
+{
+    h->x = input(h, "a", h->c->N);
+    h->w = input(h, "b", h->c->N);
+    h->y = output_over(h, h->x, "y", h->c->N);
+    h->args.add = (struct add_args){h->dtype, h->c->N, h->y->device, h->x->device, h->w->device};
+}
+
+static void add_reference(struct harness *h)
+{
+    for (int64_t i = 0; i < h->c->N; i++)
+        h->y->expected[i] = h->x->host[i] + h->w->host[i];
+}
+
+/* fp32 to the case's dtype, or with WIDE_OUT back, or with IN_PLACE from the dtype to itself (not really in place) */
+static void cast_setup(struct harness *h)
+{
+    enum dtype src = has(h, WIDE_OUT) || has(h, IN_PLACE) ? h->dtype : DTYPE_F32;
+    enum dtype dst = has(h, WIDE_OUT) ? DTYPE_F32 : h->dtype;
+    h->x = tensor_in(h, "src", src, h->c->N, has(h, EXTREME) ? 3.3e38 : 1);
+    for (int64_t i = 3; has(h, EXTREME) && !h->timing && i < h->c->N; i += 7)
+        tensor_set(h->x, i, i % 2 ? NAN : INFINITY);
+    h->y = tensor_out(h, "dst", dst, h->c->N, false);
+    h->y->tolerance = dst == DTYPE_BF16 ? 0x1.01p-9 : 1e-30; /* rounding to nearest, nothing more */
+    h->args.cast = (struct cast_args){dst, src, h->c->N, h->y->device, h->x->device};
+}
+
+static void cast_reference(struct harness *h)
+{
+    for (int64_t i = 0; i < h->c->N; i++)
+        h->y->expected[i] =
+            h->y->dtype == DTYPE_BF16 ? (double)bf16_to_f32(bf16_from_f32((float)h->x->host[i])) : h->x->host[i];
+    h->y->tolerance = 1e-30;
+}
+
+static void sumsq_setup(struct harness *h)
+{
+    h->x = tensor_in(h, "x", DTYPE_F32, h->c->N, has(h, EXTREME) ? 1e30 : 1);
+    h->loss = tensor_double(h, "out", NAN);
+    h->loss->tolerance = 1e-12;
+    h->args.sumsq = (struct sumsq_args){h->c->N, h->x->device, h->loss->device};
+}
+
+static void sumsq_reference(struct harness *h)
+{
+    h->loss->expected[0] = sum_of_products(h->x->host, h->x->host, h->c->N);
+}
+
+/* WIDE_OUT: the parameter is fp32; LOSS_ONLY: there is none; else it has the case's dtype */
+static void adam_setup(struct harness *h)
+{
+    int64_t n = h->c->N;
+    h->w = tensor_in(h, "master", DTYPE_F32, n, 1);
+    h->q = tensor_in(h, "m", DTYPE_F32, n, 0.1);
+    h->v = tensor_in(h, "v", DTYPE_F32, n, 0.1);
+    for (int64_t i = 0; !h->timing && i < n; i++)
+        tensor_set(h->v, i, fabs(h->v->host[i]) * 0.1);
+    h->x = tensor_in(h, "grad", DTYPE_F32, n, 1);
+    h->k = tensor_in(h, "grad_scale", DTYPE_F32, 1, 1);
+    h->y = has(h, LOSS_ONLY) ? NULL : tensor_out(h, "param", wide_dtype(h), n, false);
+    h->w->output = h->q->output = h->v->output = true;
+    h->args.adam = (struct adam_args){.n = n,
+                                      .master = h->w->device,
+                                      .m = h->q->device,
+                                      .v = h->v->device,
+                                      .grad = h->x->device,
+                                      .grad_scale = h->k->device,
+                                      .param = h->y ? h->y->device : NULL,
+                                      .param_dtype = wide_dtype(h),
+                                      .lr = 1e-2f,
+                                      .beta1 = 0.9,
+                                      .beta2 = 0.999,
+                                      .eps = 1e-6f,
+                                      .weight_decay = 0.1f,
+                                      .correction1 = 1 - 0.9 * 0.9,
+                                      .correction2 = 1 - 0.999 * 0.999,
+                                      .adamw = !has(h, L2)};
+}
+
+static void adam_reference(struct harness *h)
+{
+    const struct adam_args *a = &h->args.adam;
+    for (int64_t i = 0; i < a->n; i++) {
+        double w = h->w->host[i], g = h->x->host[i] * h->k->host[0];
+        if (a->adamw)
+            w -= (double)a->lr * a->weight_decay * w;
+        else
+            g += (double)a->weight_decay * w;
+        double m = h->q->expected[i] = a->beta1 * h->q->host[i] + (1 - a->beta1) * g;
+        double v = h->v->expected[i] = a->beta2 * h->v->host[i] + (1 - a->beta2) * g * g;
+        w -= a->lr * (m / a->correction1) / (sqrt(v / a->correction2) + a->eps);
+        h->w->expected[i] = w;
+        if (h->y)
+            h->y->expected[i] = w;
+    }
+}
+
+#define FORWARD(name)                                     \
+    {                                                     \
+#name, name##_setup, name##_reference, NULL, NULL \
+    }
+#define BACKWARD(name, loss, pairs)                        \
+    {                                                      \
+#name, name##_setup, name##_reference, loss, pairs \
+    }
+const struct driver op_drivers[OPS_COUNT] = {
+    FORWARD(embedding_fwd),
+    BACKWARD(embedding_bwd, embedding_loss, weight_pairs),
+    FORWARD(norm_fwd),
+    BACKWARD(norm_bwd, norm_loss, input_and_weight_pairs),
+    FORWARD(linear_fwd),
+    BACKWARD(linear_bwd_input, linear_loss, input_pairs),
+    BACKWARD(linear_bwd_weight, linear_loss, weight_pairs),
+    FORWARD(head_norm_fwd),
+    BACKWARD(head_norm_bwd, head_norm_loss, input_and_weight_pairs),
+    BACKWARD(rope, rope_loss, rope_pairs),
+    FORWARD(attention_fwd),
+    BACKWARD(attention_bwd, attention_loss, attention_pairs),
+    FORWARD(swiglu_fwd),
+    BACKWARD(swiglu_bwd, swiglu_loss, input_pairs),
+    BACKWARD(cross_entropy, cross_entropy_loss, cross_entropy_pairs),
+    FORWARD(add),
+    FORWARD(cast),
+    FORWARD(sumsq),
+    FORWARD(adam),
+};

@@ -1,0 +1,29 @@
+"""Whole-program tests: they run the ztrain binary as a user would. See harness.py for what they are written with."""
+import os
+import signal
+
+import pytest
+
+from harness import Folder
+
+
+def pytest_configure(config):
+    config.addinivalue_line("markers", "long: takes many runs; left out of quick passes over instrumented builds")
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A folder with room for data, models and runs; what is still running in it at the end is killed."""
+    room = Folder(tmp_path)
+    yield room
+    for process in room.processes:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def pytest_terminal_summary(terminalreporter):
+    """The line that scripts/parts.sh adds up. A test that could not run, or was skipped, has not passed."""
+    count = {key: len(terminalreporter.stats.get(key, [])) for key in ("passed", "failed", "error", "skipped")}
+    failed = count["failed"] + count["error"] + count["skipped"]
+    terminalreporter.write_line(f"{count['passed']} passed, {failed} failed")

@@ -1,0 +1,338 @@
+"""What the whole-program tests are written with: tiny models and token shards, run specs, runs of the binary, metrics.
+
+The binary is $ZTRAIN (default build/ztrain); $ZTRAIN_TEST_SLOWNESS multiplies every time limit (instrumented builds).
+"""
+import json
+import os
+import random
+import re
+import signal
+import struct
+import subprocess
+import time
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+ZTRAIN = os.path.abspath(os.path.join(ROOT, os.environ.get("ZTRAIN", "build/ztrain")))
+SLOWNESS = float(os.environ.get("ZTRAIN_TEST_SLOWNESS", "1"))
+
+# Exit codes
+FINISHED, USAGE, DATA, CHECKPOINT, DEVICE, PEER, DIVERGED, BUG, REQUEUE = 0, 2, 3, 4, 5, 6, 7, 70, 75
+
+VOCABULARY = 61
+SEQUENCE = 24
+
+GPT2 = {"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], "vocab_size": VOCABULARY, "n_positions": 32,
+        "n_embd": 32, "n_layer": 2, "n_head": 4, "activation_function": "gelu_new", "resid_pdrop": 0.0,
+        "embd_pdrop": 0.0, "attn_pdrop": 0.0, "layer_norm_epsilon": 1e-5, "initializer_range": 0.1}
+LLAMA = {"model_type": "llama", "architectures": ["LlamaForCausalLM"], "vocab_size": VOCABULARY, "hidden_size": 32,
+         "intermediate_size": 56, "num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 2,
+         "max_position_embeddings": 64, "rms_norm_eps": 1e-6, "rope_theta": 10000.0, "hidden_act": "silu",
+         "tie_word_embeddings": False, "initializer_range": 0.1}
+
+
+# --- token shards -----------------------------------------------------------------------------------------------------
+
+def documents(count, seed=1, longest=60):
+    """Documents that a model can learn: each follows one of a few rules from token to token. Token 0 ends a document."""
+    rng = random.Random(seed)
+    made = []
+    for _ in range(count):
+        token, step = rng.randrange(1, VOCABULARY), rng.choice([1, 2, 3])
+        document = []
+        for _ in range(rng.randrange(4, longest)):
+            document.append(token)
+            token = (token + step) % VOCABULARY or 1
+        made.append(document + [0])
+    return made
+
+
+def write_megatron(prefix, docs, dtype="H"):
+    """PREFIX.bin and PREFIX.idx as Megatron-LM writes them. dtype 'H': uint16, 'i': int32."""
+    size, code = struct.calcsize(dtype), {"H": 8, "i": 4}[dtype]
+    with open(f"{prefix}.bin", "wb") as f:
+        for document in docs:
+            f.write(struct.pack(f"<{len(document)}{dtype}", *document))
+    sizes = [len(document) for document in docs]
+    pointers = [0]
+    for length in sizes[:-1]:
+        pointers.append(pointers[-1] + length * size)
+    with open(f"{prefix}.idx", "wb") as f:
+        f.write(b"MMIDIDX\x00\x00" + struct.pack("<QBQQ", 1, code, len(sizes), len(sizes) + 1))
+        f.write(struct.pack(f"<{len(sizes)}i", *sizes))
+        f.write(struct.pack(f"<{len(sizes)}q", *pointers[:len(sizes)]))
+        f.write(struct.pack(f"<{len(sizes) + 1}q", *range(len(sizes) + 1)))
+
+
+def write_llmc(path, tokens, wide=False):
+    """llm.c's .bin: a header of 256 int32, then uint16 (or uint32) tokens."""
+    header = [20240801 if wide else 20240520, 7 if wide else 1, len(tokens)] + [0] * 253
+    with open(path, "wb") as f:
+        f.write(struct.pack("<256i", *header) + struct.pack(f"<{len(tokens)}{'I' if wide else 'H'}", *tokens))
+
+
+# --- safetensors ------------------------------------------------------------------------------------------------------
+
+def write_safetensors(path, tensors):
+    """{name: (shape, floats)} as F32."""
+    header, blob = {}, b""
+    for name, (shape, values) in tensors.items():
+        raw = struct.pack(f"<{len(values)}f", *values)
+        header[name] = {"dtype": "F32", "shape": shape, "data_offsets": [len(blob), len(blob) + len(raw)]}
+        blob += raw
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    with open(path, "wb") as f:
+        f.write(struct.pack("<Q", len(text)) + text + blob)
+
+
+def read_safetensors(path):
+    """{name: (dtype, shape, bytes)} of one file."""
+    with open(path, "rb") as f:
+        (length,) = struct.unpack("<Q", f.read(8))
+        header, blob = json.loads(f.read(length)), f.read()
+    return {name: (entry["dtype"], entry["shape"], blob[slice(*entry["data_offsets"])])
+            for name, entry in header.items() if name != "__metadata__"}
+
+
+# --- run specs --------------------------------------------------------------------------------------------------------
+
+def to_yaml(value, indent=0):
+    """Block YAML of nested dicts; lists and scalars as JSON, which YAML contains."""
+    lines = []
+    for key, item in value.items():
+        if isinstance(item, dict) and item:
+            lines += [" " * indent + f"{key}:", to_yaml(item, indent + 2)]
+        else:
+            lines.append(" " * indent + f"{key}: {json.dumps(item)}")
+    return "\n".join(lines)
+
+
+def merged(base, changes):
+    """base with the nested dict of changes laid over it; a value of None removes a key."""
+    out = dict(base)
+    for key, value in changes.items():
+        if value is None:
+            out.pop(key, None)
+        elif isinstance(value, dict) and isinstance(out.get(key), dict):
+            out[key] = merged(out[key], value)
+        else:
+            out[key] = value
+    return out
+
+
+class Finished:
+    """A run of the binary that has ended."""
+
+    def __init__(self, code, out, err, seconds):
+        self.code, self.out, self.err, self.seconds = code, out, err, seconds
+
+    @property
+    def last_words(self):
+        """The last line on stderr that says 'ztrain: error: …'."""
+        lines = [line for line in self.err.splitlines() if "ztrain: error: " in line]
+        return lines[-1] if lines else ""
+
+    def __str__(self):
+        return f"exit {self.code} after {self.seconds:.1f} s\n--- stdout\n{self.out[-3000:]}\n--- stderr\n{self.err[-3000:]}"
+
+
+class Folder:
+    """A place for one test: data, models, run specs and the runs made from them."""
+
+    def __init__(self, path):
+        self.path = str(path)
+        self.processes = []
+        self.specs = 0
+
+    def at(self, *names):
+        return os.path.join(self.path, *names)
+
+    def data(self, samples=40, seed=1, name="train"):
+        """A Megatron shard with exactly `samples` packed samples of SEQUENCE tokens."""
+        need, docs, total = samples * SEQUENCE + 1, [], 0
+        for document in documents(10 * samples, seed):
+            docs.append(document[:need - total])
+            total += len(docs[-1])
+            if total == need:
+                break
+        assert total == need
+        write_megatron(self.at(name), docs)
+        return self.at(name)
+
+    def spec(self, changes=None, name="run"):
+        """Writes a run spec: a tiny model, 40 training samples, 12 a step (so an epoch is 3 steps), and returns its
+        path. `changes` is laid over it."""
+        if not os.path.exists(self.at("train.bin")):
+            self.data()
+            self.data(10, seed=2, name="validation")
+        base = {
+            "run": {"name": name, "dir": self.at("runs"), "seed": 7},
+            "model": {"config": LLAMA},
+            "data": {"train": self.at("train"), "validation": self.at("validation"), "seq_length": SEQUENCE},
+            "train": {"epochs": 2, "device": "cpu"},
+            "train_batch_size": 12,
+            "gradient_clipping": 1.0,
+            "optimizer": {"type": "AdamW", "params": {"lr": 3e-3, "weight_decay": 0.1}},
+            "scheduler": {"type": "Constant"},
+            "steps_per_print": 1,
+        }
+        self.specs += 1
+        path = self.at(f"{name}-{self.specs}.yaml")
+        with open(path, "w", encoding="utf-8") as f:
+            f.write(to_yaml(merged(base, changes or {})) + "\n")
+        return path
+
+    def start(self, *arguments, env=None):
+        """Starts the binary in a session of its own; output goes to files."""
+        number = len(self.processes)
+        command = [ZTRAIN, *map(str, arguments)]
+        with open(self.at(f"{number}.out"), "wb") as out, open(self.at(f"{number}.err"), "wb") as err:
+            process = subprocess.Popen(command, stdout=out, stderr=err, stdin=subprocess.DEVNULL, cwd=self.path,
+                                       start_new_session=True, env={**os.environ, **(env or {})})
+        process.number, process.started = number, time.monotonic()
+        self.processes.append(process)
+        return process
+
+    def wait(self, process, seconds=60):
+        """Waits for its end within the time limit; returns what it said."""
+        try:
+            process.wait(seconds * SLOWNESS)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            raise AssertionError(f"still running after {seconds} s\n{self.said(process)}") from None
+        return self.said(process)
+
+    def said(self, process):
+        texts = []
+        for kind in ("out", "err"):
+            with open(self.at(f"{process.number}.{kind}"), encoding="utf-8", errors="replace") as f:
+                texts.append(f.read())
+        return Finished(process.returncode, *texts, time.monotonic() - process.started)
+
+    def ztrain(self, *arguments, expect=FINISHED, seconds=60, env=None):
+        """Runs the binary to its end and checks the exit code."""
+        done = self.wait(self.start(*arguments, env=env), seconds)
+        assert done.code == expect, f"ztrain {' '.join(map(str, arguments))}: {done}"
+        return done
+
+    def train(self, changes=None, name="run", ranks=1, sets=(), expect=FINISHED, seconds=60, more=(), env=None):
+        """Writes the spec and trains; returns what the run said."""
+        arguments = ["--config", self.spec(changes, name), *more]
+        if ranks > 1:
+            arguments += ["--local-gpus", ranks]
+        for setting in sets:
+            arguments += ["--set", setting]
+        return self.ztrain(*arguments, expect=expect, seconds=seconds, env=env)
+
+    def run_folder(self, name="run"):
+        return self.at("runs", name)
+
+    def metrics(self, name="run"):
+        return Metrics(self.run_folder(name))
+
+    def checkpoints(self, name="run"):
+        """Names of the published checkpoints, oldest step first."""
+        top = os.path.join(self.run_folder(name), "checkpoints")
+        if not os.path.isdir(top):
+            return []
+        names = [n for n in os.listdir(top) if re.fullmatch(r"(epoch|step)-\d+", n)]
+        return sorted(names, key=lambda n: os.path.getmtime(os.path.join(top, n)))
+
+    def latest(self, name="run"):
+        """The folder that checkpoints/latest points at."""
+        return os.path.realpath(os.path.join(self.run_folder(name), "checkpoints", "latest"))
+
+
+class Metrics:
+    """metrics.jsonl of a run."""
+
+    def __init__(self, run_folder):
+        self.path = os.path.join(run_folder, "metrics.jsonl")
+        with open(self.path, encoding="utf-8") as f:
+            self.rows = [json.loads(line) for line in f]
+
+    @property
+    def steps(self):
+        return [row for row in self.rows if "loss" in row]
+
+    @property
+    def losses(self):
+        return [row["loss"] for row in self.steps]
+
+    @property
+    def evaluations(self):
+        return [row for row in self.rows if "eval_loss" in row]
+
+    def kinds(self, key):
+        return [row for row in self.rows if key in row]
+
+    def numbers(self):
+        """What must repeat bit for bit, in order: everything but times, memory and checkpoints."""
+        kept = ("step", "epoch", "loss", "grad_norm", "lr", "loss_scale", "skipped", "tokens", "eval_loss",
+                "eval_tokens", "perplexity", "epoch_end", "train_loss")
+        return [{key: row[key] for key in kept if key in row} for row in self.rows
+                if "checkpoint" not in row and "resumed_from" not in row]
+
+
+# --- processes and waiting --------------------------------------------------------------------------------------------
+
+def wait_until(condition, seconds=30, what="the condition"):
+    """Polls until condition() is true (returned) or the time is over."""
+    end = time.monotonic() + seconds * SLOWNESS
+    while True:
+        if value := condition():
+            return value
+        assert time.monotonic() < end, f"{what} did not come about within {seconds} s"
+        time.sleep(0.005)
+
+
+def count_lines(path):
+    try:
+        with open(path, "rb") as f:
+            return f.read().count(b"\n")
+    except FileNotFoundError:
+        return 0
+
+
+def wait_for_steps(folder, process, steps, name="run", seconds=60):
+    """Waits until metrics.jsonl has that many step lines, or the process ends."""
+    path = os.path.join(folder.run_folder(name), "metrics.jsonl")
+
+    def enough():
+        if process.poll() is not None:
+            return True
+        try:
+            with open(path, "rb") as f:
+                return f.read().count(b'"loss"') >= steps
+        except FileNotFoundError:
+            return False
+    wait_until(enough, seconds, f"step {steps}")
+
+
+def children(pid):
+    """Process ids of the direct children, in the order they were started."""
+    try:
+        with open(f"/proc/{pid}/task/{pid}/children", encoding="ascii") as f:
+            return sorted(int(word) for word in f.read().split())
+    except FileNotFoundError:
+        return []
+
+
+def session_members(session):
+    """Process ids, zombies aside, that belong to a session (each run has its own)."""
+    found = []
+    for entry in os.listdir("/proc"):
+        if entry.isdigit():
+            try:
+                with open(f"/proc/{entry}/stat", encoding="ascii", errors="replace") as f:
+                    fields = f.read().rpartition(")")[2].split()
+            except (FileNotFoundError, ProcessLookupError):
+                continue
+            if int(fields[3]) == session and fields[0] != "Z":
+                found.append(int(entry))
+    return found
+
+
+def shared_memory_files():
+    return set(os.listdir("/dev/shm"))

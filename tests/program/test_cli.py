@@ -1,0 +1,48 @@
+"""Help, version, doctor, and the documents that are made from the binary."""
+import os
+import subprocess
+
+from harness import ROOT, ZTRAIN
+
+
+def test_help_names_every_command_and_exit_code(folder):
+    for arguments in (["--help"], ["-h"]):
+        text = folder.ztrain(*arguments).out
+        for word in ("--config", "--resume", "--local-gpus", "--set", "--dry-run", "plan", "export", "verify", "inspect",
+                     "doctor", "version", "75"):
+            assert word in text, word
+
+
+def test_help_of_the_run_spec(folder):
+    text = folder.ztrain("--help-spec").out
+    for key in ("seq_length", "train_batch_size", "weight_decay_all", "timeout_seconds", "stage3_prefetch_bucket_size"):
+        assert key in text, key
+
+
+def test_the_document_of_the_run_spec_is_up_to_date(folder):
+    text = folder.ztrain("--help-spec", "--markdown").out
+    with open(os.path.join(ROOT, "docs", "run-spec.md"), encoding="utf-8") as f:
+        assert f.read() == text, "docs/run-spec.md is not what the binary prints; hint: make doc"
+
+
+def test_version(folder):
+    with open(os.path.join(ROOT, "core", "version.h"), encoding="utf-8") as f:
+        version = f.read().split('ZTRAIN_VERSION "')[1].split('"')[0]
+    for arguments in (["version"], ["--version"]):
+        text = folder.ztrain(*arguments).out
+        assert text.startswith("ztrain") and version in text.splitlines()[0]
+        for library in ("libyaml", "jansson", "zstd", "xxHash"):
+            assert library in text
+
+
+def test_doctor(folder):
+    text = folder.ztrain("doctor").out
+    for word in ("cpu", "instruction sets", "cores", "memory", "available", "libyaml", "oneDNN", "srun", "device: auto"):
+        assert word in text, word
+    assert "device: auto      takes c" in text
+
+
+def test_output_that_cannot_be_written_is_an_error():
+    with open("/dev/full", "w", encoding="utf-8") as full:
+        done = subprocess.run([ZTRAIN, "--help-spec"], stdout=full, stderr=subprocess.PIPE, check=False, timeout=60)
+    assert done.returncode != 0

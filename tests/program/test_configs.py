@@ -1,0 +1,84 @@
+"""The run specs in configs/ work as they are: each dry-runs from the repository's root. Where one names files that users
+bring (weights, token shards), small stand-ins with the same shape are put in their place."""
+import json
+import os
+import re
+
+import pytest
+
+from harness import FINISHED, ROOT, write_megatron
+
+CONFIGS = sorted(name for name in os.listdir(os.path.join(ROOT, "configs")) if name.endswith(".yaml"))
+
+# config.json of the published weights that a spec names
+PRETRAINED = {
+    "models/gpt2": {"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], "vocab_size": 50257, "n_ctx": 1024,
+                    "n_positions": 1024, "n_embd": 768, "n_layer": 12, "n_head": 12, "activation_function": "gelu_new",
+                    "attn_pdrop": 0.1, "embd_pdrop": 0.1, "resid_pdrop": 0.1, "layer_norm_epsilon": 1e-5,
+                    "initializer_range": 0.02, "summary_type": "cls_index", "bos_token_id": 50256, "eos_token_id": 50256},
+    "models/qwen2.5-0.5b": {"model_type": "qwen2", "architectures": ["Qwen2ForCausalLM"], "vocab_size": 151936,
+                            "hidden_size": 896, "intermediate_size": 4864, "num_hidden_layers": 24,
+                            "num_attention_heads": 14, "num_key_value_heads": 2, "hidden_act": "silu",
+                            "max_position_embeddings": 32768, "max_window_layers": 24, "rms_norm_eps": 1e-6,
+                            "rope_theta": 1000000.0, "sliding_window": 32768, "use_sliding_window": False,
+                            "tie_word_embeddings": True, "torch_dtype": "bfloat16", "attention_dropout": 0.0,
+                            "initializer_range": 0.02, "use_cache": True, "use_mrope": False},
+}
+# millions of parameters that the plan must come to
+MILLIONS = {"quickstart.yaml": (1, 3), "gpt2-124m.yaml": (124, 125), "llama-1b.yaml": (1235, 1237),
+            "agnews-gpt2.yaml": (124, 125), "agnews-qwen2.5-0.5b.yaml": (494, 495)}
+
+
+def prepare(folder, name):
+    """Stands in for what the spec's comments tell the user to fetch; returns --set options that point there."""
+    with open(os.path.join(ROOT, "configs", name), encoding="utf-8") as f:
+        text = f.read()
+    sets = []
+    for key in ("train", "validation"):
+        if re.search(rf"^  {key}: \S+$", text, re.M):
+            write_megatron(folder.at(key), [[1 + i % 200 for i in range(600)]] * 200)
+            sets += ["--set", f"data.{key}={folder.at(key)}"]
+    if match := re.search(r"^  pretrained: (\S+)$", text, re.M):
+        os.makedirs(folder.at("model"))
+        with open(folder.at("model", "config.json"), "w", encoding="utf-8") as f:
+            json.dump(PRETRAINED[match.group(1)], f)
+        sets += ["--set", f"model.pretrained={folder.at('model')}"]
+    return sets
+
+
+def test_the_list_is_complete():
+    assert CONFIGS == sorted(MILLIONS)
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_dry_run(folder, name, ranks):
+    path = os.path.join(ROOT, "configs", name)
+    sets = prepare(folder, name)
+    more = ["--local-gpus", ranks] if ranks > 1 else []
+    # specs name their model configs relative to the repository's root
+    os.symlink(os.path.join(ROOT, "configs"), folder.at("configs"))
+    done = folder.ztrain("--config", path, "--dry-run", *more, *sets, expect=FINISHED)
+    assert "warning" not in done.err
+    assert "learning rates" in done.out and "parameters" in done.out
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_the_plan_has_the_right_size(folder, name):
+    """At stage 3 on four ranks in bf16, own slices and optimizer state are 2 + 12 bytes a parameter over four."""
+    os.symlink(os.path.join(ROOT, "configs"), folder.at("configs"))
+    done = folder.ztrain("plan", "--config", os.path.join(ROOT, "configs", name), "--world", 4,
+                         *prepare(folder, name), "--set", "zero_optimization.stage=3")
+    low, high = MILLIONS[name]
+    found = re.search(r"([\d.]+) (thousand|million|billion) parameters", done.out)
+    assert found, done
+    millions = float(found.group(1)) * {"thousand": 1e-3, "million": 1, "billion": 1e3}[found.group(2)]
+    assert low - 0.5 <= millions <= high + 0.5, done
+
+
+@pytest.mark.parametrize("name", [name for name in CONFIGS if name != "quickstart.yaml"])
+def test_without_the_files_a_run_says_what_is_missing(folder, name):
+    os.symlink(os.path.join(ROOT, "configs"), folder.at("configs"))
+    done = folder.wait(folder.start("--config", os.path.join(ROOT, "configs", name), "--set", "train.device=cpu"))
+    assert done.code in (2, 3), done
+    assert "data/" in done.last_words or "models/" in done.last_words, done

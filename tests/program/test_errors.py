@@ -1,0 +1,322 @@
+"""What goes wrong is said in one line, with the right exit code, and before anything is written."""
+import json
+import os
+import random
+import struct
+import subprocess
+
+import pytest
+
+from harness import (CHECKPOINT, DATA, DEVICE, GPT2, LLAMA, SEQUENCE, USAGE, VOCABULARY, ZTRAIN, read_safetensors,
+                     write_megatron, write_safetensors)
+
+
+def write_spec(folder, text):
+    path = folder.at("broken.yaml")
+    with open(path, "wb") as f:
+        f.write(text if isinstance(text, bytes) else text.encode())
+    return path
+
+
+# --- command line -----------------------------------------------------------------------------------------------------
+
+@pytest.mark.parametrize("arguments, words", [
+    ([], ["--config"]),
+    (["--confg", "x"], ["--confg"]),
+    (["--config"], ["--config"]),
+    (["trian"], ["trian"]),
+    (["--config", "nowhere.yaml"], ["nowhere.yaml", "No such file"]),
+    (["--config", "run.yaml", "--local-gpus", "0"], ["--local-gpus"]),
+    (["--config", "run.yaml", "--local-gpus", "two"], ["two"]),
+    (["verify"], ["verify"]),
+    (["verify", "a", "b"], ["b"]),
+    (["export", "x"], ["--out"]),
+    (["export", "x", "--out", "y", "--dtype", "int8"], ["int8"]),
+    (["inspect"], ["inspect"]),
+    (["doctor", "now"], ["now"]),
+    (["version", "now"], ["now"]),
+], ids=lambda value: " ".join(value) if isinstance(value, list) else None)
+def test_command_line(folder, arguments, words):
+    done = folder.ztrain(*arguments, expect=USAGE)
+    for word in words:
+        assert word in done.err, done
+    assert done.last_words.startswith("ztrain: error: ")
+
+
+# --- run spec ---------------------------------------------------------------------------------------------------------
+
+def test_every_error_of_a_spec_at_once(folder):
+    path = write_spec(folder, """run:
+  nam: x
+data:
+  train: t
+  seq_length: many
+  packing: 3
+train_batch_size: 8
+gradient_cliping: 1.0
+zero_optimization:
+  stage: 4
+optimizer:
+  type: AdamW
+  params: {lr: fast, lr: 1.0}
+""")
+    done = folder.ztrain("--config", path, expect=USAGE)
+    lines = [line for line in done.err.splitlines() if line.startswith(path + ":")]
+    for place, word in (("2:3", "name"), ("5:15", "seq_length"), ("6:12", "packing"), ("8:1", "gradient_clipping"),
+                        ("10:10", "stage"), ("1:1", "model"), ("13", "lr")):
+        assert any(line.startswith(f"{path}:{place}") and word in line for line in lines), f"{place} {word}: {done}"
+    assert all("; " in line or ":" in line for line in lines)
+    assert str(len(lines)) in done.last_words
+
+
+@pytest.mark.parametrize("name, text", [
+    ("empty", b""),
+    ("binary", bytes(random.Random(1).randrange(256) for _ in range(5000))),
+    ("nul", b"run:\n  name: \0\n"),
+    ("torn", b"run: {name: 'x"),
+    ("tab", b"run:\n\tname: x\n"),
+    ("list", b"- a\n- b\n"),
+    ("scalar", b"hello\n"),
+    ("two documents", b"run: {}\n---\nrun: {}\n"),
+    ("deep", b"[" * 100000),
+    ("deep mappings", b"".join(b" " * i + b"a:\n" for i in range(300))),
+    ("cycle", b"a: &a\n  b: *a\n"),
+    ("laughs", b"a: &a [x,x,x,x,x,x,x,x]\n" + b"".join(
+        b"%c: &%c [%s]\n" % (98 + i, 98 + i, b",".join([b"*%c" % (97 + i)] * 8)) for i in range(20))),
+    ("long line", b"run: {name: '" + b"x" * 3000000 + b"'}\n"),
+    ("many keys", b"".join(b"k%d: 1\n" % i for i in range(200000))),
+    ("not utf-8", b"run:\n  name: \xff\xfe\xfd\n"),
+], ids=lambda value: value if isinstance(value, str) else "")
+def test_files_that_are_no_run_spec(folder, name, text):
+    done = folder.ztrain("--config", write_spec(folder, text), expect=USAGE, seconds=10)
+    assert "broken.yaml" in done.err
+    assert len(done.err) < 200000
+
+
+def test_a_folder_and_a_device_as_spec(folder):
+    os.makedirs(folder.at("dir.yaml"))
+    folder.ztrain("--config", folder.at("dir.yaml"), expect=USAGE)
+    folder.ztrain("--config", "/dev/zero", expect=USAGE, seconds=20)
+
+
+@pytest.mark.parametrize("changes, words", [
+    ({"bf16": {"enabled": True}, "fp16": {"enabled": True}}, ["bfloat16 and fp16 modes cannot be simultaneously enabled"]),
+    ({"fp16": {"enabled": True}}, ["fp16", "not supported yet"]),
+    ({"zero_optimization": {"stage": 3, "offload_optimizer": {"device": "cpu"}}}, ["offload_optimizer", "not supported yet"]),
+    ({"optimizer": {"type": "Lamb"}}, ["Lamb"]),
+    ({"scheduler": {"type": "Cosin"}}, ["Cosin", "Cosine"]),
+    ({"train_batch_size": None}, ["train_batch_size", "train_micro_batch_size_per_gpu"]),
+    ({"train_micro_batch_size_per_gpu": 5}, ["train_batch_size is not equal to micro_batch_per_gpu * gradient_acc_step * world_size"]),
+    ({"model": {"pretrained": "x", "config": LLAMA}}, ["pretrained", "config"]),
+    ({"model": {"config": {**LLAMA, "model_type": "mamba"}}}, ["mamba"]),
+    ({"model": {"config": {**LLAMA, "rope_scaling": {"rope_type": "yarn", "factor": 4.0}}}}, ["yarn"]),
+    ({"model": {"config": {**LLAMA, "num_key_value_heads": 3}}}, ["num_key_value_heads"]),
+    ({"data": {"seq_length": 200}}, ["200", "64"]),
+    ({"wandb": {"enabled": True}}, ["wandb"]),
+    ({"train": {"epochs": -1}}, ["epochs"]),
+], ids=lambda value: None if isinstance(value, dict) else " ".join(value)[:40])
+def test_what_a_spec_asks_for_in_vain(folder, changes, words):
+    done = folder.train(changes, expect=USAGE)
+    for word in words:
+        assert word in done.err, done
+    assert not os.path.exists(folder.at("runs", "run", "checkpoints"))
+
+
+def test_world_size_and_batch(folder):
+    done = folder.train({"train_micro_batch_size_per_gpu": 4}, ranks=2, expect=USAGE)
+    assert "12 != 4 * 1 * 2" in done.err or "world_size" in done.err
+    assert "--local-gpus 2" in done.err
+
+
+def test_cuda_on_a_machine_without(folder):
+    done = folder.train({"train": {"device": "cuda"}}, expect=DEVICE)
+    assert "train.device" in done.last_words
+    done = folder.train({"train": {"device": "auto", "epochs": 1}})
+    assert "cpu" in done.out.lower()
+
+
+# --- data -------------------------------------------------------------------------------------------------------------
+
+def damaged(folder, kind):
+    """Makes a training shard with one fault; returns its file name and what the message must say."""
+    prefix = folder.at("bad")
+    tokens = [1 + i % 50 for i in range(40 * SEQUENCE)]
+    write_megatron(prefix, [tokens])
+    if kind == "missing":
+        os.remove(prefix + ".bin")
+        os.remove(prefix + ".idx")
+    elif kind == "no index":
+        os.remove(prefix + ".idx")
+        return "bad.idx"
+    elif kind == "empty":
+        open(prefix + ".bin", "wb").close()
+    elif kind == "truncated":
+        os.truncate(prefix + ".bin", len(tokens))
+    elif kind == "truncated index":
+        os.truncate(prefix + ".idx", 30)
+        return "bad.idx"
+    elif kind == "foreign index":
+        with open(prefix + ".idx", "r+b") as f:
+            f.write(b"PK\3\4 not an index")
+        return "bad.idx"
+    elif kind == "sizes that overflow":
+        with open(prefix + ".idx", "r+b") as f:
+            f.seek(18)
+            f.write(struct.pack("<Q", 1 << 62))
+        return "bad.idx"
+    elif kind == "too short":
+        write_megatron(prefix, [tokens[:100]])
+    return "bad"
+
+
+@pytest.mark.parametrize("kind", ["missing", "no index", "empty", "truncated", "truncated index", "foreign index",
+                                  "sizes that overflow", "too short"])
+def test_damaged_shards(folder, kind):
+    folder.spec()
+    name = damaged(folder, kind)
+    done = folder.train({"data": {"train": folder.at("bad")}}, expect=DATA)
+    assert name in done.last_words, done
+
+
+@pytest.mark.parametrize("header", [b"", b"\0" * 1024, struct.pack("<256i", 20240520, 7, 1 << 30, *[0] * 253),
+                                    struct.pack("<256i", 20240520, 99, 10, *[0] * 253) + bytes(20)])
+def test_damaged_llmc_shards(folder, header):
+    folder.spec()
+    with open(folder.at("bad.bin"), "wb") as f:
+        f.write(header)
+    done = folder.train({"data": {"train": folder.at("bad.bin")}}, expect=DATA)
+    assert "bad.bin" in done.last_words
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("which", ["train", "validation"])
+def test_a_token_outside_the_vocabulary(folder, which, ranks):
+    folder.spec()
+    tokens = [1 + i % 50 for i in range(40 * SEQUENCE + 1)]
+    tokens[701] = VOCABULARY
+    write_megatron(folder.at("bad"), [tokens])
+    done = folder.train({"data": {which: folder.at("bad"), "shuffle": False}}, ranks=ranks, expect=DATA)
+    for word in ("bad.bin", "701" if "701" in done.err else str(2 * 701), str(VOCABULARY)):
+        assert word in done.err, done
+    if ranks == 2:
+        assert "rank" in done.err and os.uname().nodename in done.err
+
+
+# --- models -----------------------------------------------------------------------------------------------------------
+
+@pytest.fixture
+def weights(folder):
+    """A Hugging Face folder with an untrained model, its tensors, and a function that writes changed ones."""
+    folder.train({"train": {"max_steps": 1}, "model": {"config": GPT2}}, name="seed")
+    folder.ztrain("export", folder.run_folder("seed"), "--out", folder.at("hf"), "--dtype", "fp32")
+    path = folder.at("hf", "model.safetensors")
+    tensors = {name: (shape, struct.unpack(f"<{len(raw) // 4}f", raw))
+               for name, (_, shape, raw) in read_safetensors(path).items()}
+
+    def write(changed):
+        write_safetensors(path, changed)
+    return tensors, write
+
+
+def load(folder, expect=DATA):
+    return folder.train({"model": {"config": None, "pretrained": folder.at("hf")}, "train": {"max_steps": 1}}, expect=expect)
+
+
+def test_a_missing_tensor(folder, weights):
+    tensors, write = weights
+    del tensors["transformer.h.1.mlp.c_fc.bias"]
+    write(tensors)
+    assert "h.1.mlp.c_fc.bias" in load(folder).last_words
+
+
+def test_an_extra_tensor(folder, weights):
+    tensors, write = weights
+    tensors["transformer.h.1.mlp.c_gate.bias"] = ([2], [0.0, 0.0])
+    write(tensors)
+    assert "c_gate.bias" in load(folder).last_words
+
+
+def test_a_misshapen_tensor(folder, weights):
+    tensors, write = weights
+    shape, values = tensors["transformer.h.0.attn.c_attn.weight"]
+    tensors["transformer.h.0.attn.c_attn.weight"] = (shape[::-1], values)
+    write(tensors)
+    done = load(folder)
+    assert "h.0.attn.c_attn.weight" in done.last_words and "96" in done.last_words
+
+
+def test_tensors_to_skip_and_names_of_the_hub(folder, weights):
+    tensors, write = weights
+    plain = {name.removeprefix("transformer."): value for name, value in tensors.items()}
+    plain["h.0.attn.bias"] = ([1, 1, 4, 4], [1.0] * 16)
+    plain["h.0.attn.masked_bias"] = ([], [-1e4])
+    write(plain)
+    load(folder, expect=0)
+
+
+@pytest.mark.parametrize("damage", ["cut", "header cut", "header too long", "no json", "hole", "missing", "config missing",
+                                    "config torn", "config deep"])
+def test_damaged_model_files(folder, weights, damage):
+    path, config = folder.at("hf", "model.safetensors"), folder.at("hf", "config.json")
+    with open(path, "rb") as f:
+        raw = f.read()
+    (length,) = struct.unpack("<Q", raw[:8])
+    name = "model.safetensors"
+    if damage == "cut":
+        os.truncate(path, len(raw) - 1)
+    elif damage == "header cut":
+        os.truncate(path, 100)
+    elif damage == "header too long":
+        with open(path, "r+b") as f:
+            f.write(struct.pack("<Q", 1 << 60))
+    elif damage == "no json":
+        with open(path, "r+b") as f:
+            f.seek(8)
+            f.write(b"[" * 200)
+    elif damage == "hole":
+        header = json.loads(raw[8:8 + length])
+        entry = header["transformer.wpe.weight"]
+        entry["data_offsets"] = [value + 4 for value in entry["data_offsets"]]
+        text = json.dumps(header).encode()
+        with open(path, "wb") as f:
+            f.write(struct.pack("<Q", len(text)) + text + raw[8 + length:])
+    elif damage == "missing":
+        os.remove(path)
+        name = "hf"
+    else:
+        name = "config.json"
+        if damage == "config missing":
+            os.remove(config)
+        else:
+            with open(config, "w", encoding="utf-8") as f:
+                f.write('{"model_type": "gpt' if damage == "config torn" else "[" * 100000)
+    done = load(folder)
+    assert name in done.last_words, done
+
+
+def test_a_checkpoint_of_another_model(folder):
+    folder.train({"model": {"config": GPT2}, "train": {"epochs": 1}}, name="gpt2")
+    done = folder.train({"train": {"epochs": 2}}, more=["--resume", folder.run_folder("gpt2")], expect=USAGE)
+    assert "model" in done.err
+
+
+def test_a_folder_that_cannot_be_written(folder):
+    with open(folder.at("runs"), "w", encoding="utf-8") as f:
+        f.write("a file where a folder should be")
+    done = folder.wait(folder.start("--config", folder.spec()))
+    assert done.code in (USAGE, CHECKPOINT), done
+    assert "runs" in done.last_words
+
+
+def test_a_full_disk_while_writing_a_checkpoint(folder):
+    """A limit on file size stands in for the disk: the run ends with 4, and the checkpoint before stays valid."""
+    folder.train({"train": {"epochs": 1}, "checkpoint": {"interval_steps": 1}})
+    spec = folder.spec({"train": {"epochs": 2}, "checkpoint": {"compression_level": 0}})
+    command = "ulimit -f 8; trap '' XFSZ; exec \"$0\" \"$@\""
+    done = subprocess.run(["bash", "-c", command, ZTRAIN, "--config", spec, "--resume", folder.run_folder()],
+                          stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=120, check=False)
+    assert done.returncode == CHECKPOINT, done
+    assert "epoch-0002" in done.stderr or "rank-00000" in done.stderr
+    folder.ztrain("verify", folder.run_folder())
+    assert os.path.basename(folder.latest()) == "epoch-0001"
+

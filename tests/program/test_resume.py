@@ -1,0 +1,180 @@
+"""Interrupting and resuming: the numbers of an interrupted run are those of a run that was left alone."""
+import json
+import os
+import random
+import shutil
+import signal
+
+import pytest
+
+from harness import (CHECKPOINT, FINISHED, GPT2, LLAMA, REQUEUE, SEQUENCE, USAGE, Metrics, count_lines, wait_for_steps)
+
+LONG_RUN = {"train": {"epochs": 16, "eval_interval_steps": 5}, "train_micro_batch_size_per_gpu": 3}
+
+
+def interrupted_to_the_end(folder, spec, ranks, name, seed, stops):
+    """Runs a spec to its end, interrupting it `stops` times after a random number of further steps."""
+    rng = random.Random(seed)
+    more = ["--local-gpus", ranks] if ranks > 1 else []
+    metrics = os.path.join(folder.run_folder(name), "metrics.jsonl")
+    resume, done_steps = [], 0
+    interruptions = 0
+    while True:
+        process = folder.start("--config", spec, *more, *resume)
+        if interruptions < stops:
+            wait_for_steps(folder, process, done_steps + rng.randrange(1, 8), name)
+            if process.poll() is None:
+                process.send_signal(rng.choice([signal.SIGUSR1, signal.SIGTERM, signal.SIGINT]))
+        done = folder.wait(process)
+        if done.code == FINISHED:
+            return interruptions
+        assert done.code == REQUEUE, done
+        interruptions += 1
+        done_steps = len(Metrics(folder.run_folder(name)).steps)
+        assert count_lines(metrics)
+        resume = ["--resume", folder.run_folder(name)]
+
+
+@pytest.mark.parametrize("model, changes, ranks", [
+    (LLAMA, {}, 1),
+    (GPT2, {"zero_optimization": {"stage": 1}}, 2),
+    (LLAMA, {"zero_optimization": {"stage": 3}, "bf16": {"enabled": True}}, 2),
+], ids=["llama-fp32", "gpt2-stage1", "llama-stage3-bf16"])
+def test_interrupted_at_random_steps(folder, model, changes, ranks):
+    changes = {**LONG_RUN, **changes, "model": {"config": model}}
+    whole, cut = folder.spec(changes, "whole"), folder.spec(changes, "cut")
+    folder.ztrain("--config", whole, *(["--local-gpus", ranks] if ranks > 1 else []))
+    assert interrupted_to_the_end(folder, cut, ranks, "cut", seed=ranks, stops=4) >= 1
+    assert folder.metrics("cut").numbers() == folder.metrics("whole").numbers()
+    for name in ("whole", "cut"):
+        folder.ztrain("export", folder.run_folder(name), "--out", folder.at(f"hf-{name}"), "--dtype", "fp32")
+    with open(folder.at("hf-whole", "model.safetensors"), "rb") as a, open(folder.at("hf-cut", "model.safetensors"), "rb") as b:
+        assert a.read() == b.read()
+
+
+def test_from_every_checkpoint_of_a_run(folder):
+    """Mid-epoch ones too; the run folder named by the spec is another one, so nothing is cut off."""
+    changes = {"train": {"epochs": 3, "eval_interval_steps": 2}, "checkpoint": {"interval_steps": 1}}
+    folder.train(changes, name="whole")
+    whole = folder.metrics("whole").numbers()
+    for checkpoint in folder.checkpoints("whole")[:-1]:
+        path = os.path.join(folder.run_folder("whole"), "checkpoints", checkpoint)
+        done = folder.train(changes, name=f"from-{checkpoint}", more=["--resume", path])
+        assert checkpoint in done.out
+        metrics = folder.metrics(f"from-{checkpoint}")
+        (resumed,) = metrics.kinds("resumed_from")
+        assert resumed["resumed_from"].rstrip("/").endswith(checkpoint)
+        tail = metrics.numbers()
+        assert tail == whole[-len(tail):], checkpoint
+        assert tail[0]["step"] in (resumed["step"], resumed["step"] + 1)
+
+
+@pytest.mark.parametrize("ranks, stage", [(1, 0), (3, 3), (4, 1), (2, 2)])
+def test_another_world_size_and_stage(folder, ranks, stage):
+    changes = {"train": {"epochs": 4}, "train_micro_batch_size_per_gpu": 1, "checkpoint": {"interval_steps": 5}}
+    folder.train({**changes, "zero_optimization": {"stage": 3}}, name="whole", ranks=2)
+    checkpoint = os.path.join(folder.run_folder("whole"), "checkpoints", "step-00000005")
+    done = folder.train({**changes, "zero_optimization": {"stage": stage}}, name="other", ranks=ranks,
+                        more=["--resume", checkpoint])
+    whole, other = folder.metrics("whole"), folder.metrics("other")
+    assert [row["step"] for row in other.steps] == list(range(6, 13))
+    assert other.losses == pytest.approx(whole.losses[5:], abs=2e-6)
+    if ranks != 2:
+        assert "world" in done.out.lower() or "ranks" in done.out.lower()
+
+
+def test_metrics_of_later_steps_and_a_torn_line_are_cut_off(folder):
+    changes = {"train": {"epochs": 2}, "checkpoint": {"interval_steps": 2, "keep_last": 50}}
+    folder.train(changes)
+    want = folder.metrics().numbers()
+    top = folder.run_folder()
+    for name in folder.checkpoints():
+        if name not in ("step-00000002", "epoch-0001"):
+            shutil.rmtree(os.path.join(top, "checkpoints", name))
+    with open(os.path.join(top, "metrics.jsonl"), "a", encoding="utf-8") as f:
+        f.write('{"step": 7, "epoch": 3, "lo')
+    folder.train(changes, more=["--resume", top])
+    metrics = folder.metrics()
+    assert metrics.numbers() == want
+    assert [row["step"] for row in metrics.kinds("resumed_from")] == [3]
+
+
+def test_a_finished_run_has_nothing_left_to_do(folder):
+    folder.train()
+    before = folder.metrics().numbers()
+    folder.train(more=["--resume", folder.run_folder()])
+    assert folder.metrics().numbers() == before
+    # and goes on where the spec now asks for more
+    done = folder.train({"train": {"epochs": 3}}, more=["--resume", folder.run_folder()])
+    assert len(folder.metrics().steps) == 9
+    assert "epochs" in done.out
+    folder.train({"train": {"epochs": 3}}, name="whole")
+    assert folder.metrics().losses == folder.metrics("whole").losses
+
+
+@pytest.mark.parametrize("key, change, values", [
+    ("seed", {"run": {"seed": 8}}, ("7", "8")),
+    ("seq_length", {"data": {"seq_length": 16}}, ("24", "16")),
+    ("train_batch_size", {"train_batch_size": 6}, ("12", "6")),
+    ("train", {"data": {"train": "validation"}}, ("validation", "train")),
+    ("model", {"model": {"config": {**LLAMA, "intermediate_size": 64}}}, ("56", "64")),
+], ids=["seed", "seq_length", "batch", "data", "model"])
+def test_what_would_silently_change_the_run_is_refused(folder, key, change, values):
+    folder.train({"train": {"epochs": 1}})
+    if key == "train":
+        change = {"data": {"train": folder.at("validation")}}
+    done = folder.train(change, more=["--resume", folder.run_folder()], expect=USAGE)
+    assert key in done.err, done
+    for value in values:
+        assert value in done.err, done
+
+
+def test_what_may_change_is_printed(folder):
+    folder.train({"train": {"epochs": 1}})
+    done = folder.train({"optimizer": {"params": {"lr": 1e-4}}, "train_micro_batch_size_per_gpu": 4},
+                        more=["--resume", folder.run_folder()])
+    assert "lr" in done.out and "0.003" in done.out and "0.0001" in done.out
+    assert [row["lr"] for row in folder.metrics().steps] == [3e-3] * 3 + [1e-4] * 3
+
+
+def test_nothing_to_resume_from(folder):
+    os.makedirs(folder.at("empty"))
+    for place in (folder.at("empty"), folder.at("nowhere")):
+        done = folder.train(more=["--resume", place], expect=CHECKPOINT)
+        assert place in done.last_words
+
+
+def test_newer_damaged_checkpoints_are_passed_over(folder):
+    changes = {"train": {"epochs": 2}, "checkpoint": {"interval_steps": 2}}
+    folder.train(changes)
+    want = folder.metrics().numbers()
+    top = os.path.join(folder.run_folder(), "checkpoints")
+    with open(os.path.join(top, "epoch-0002", "rank-00000.zst"), "r+b") as f:
+        f.seek(os.path.getsize(f.name) // 2)
+        byte = f.read(1)
+        f.seek(-1, os.SEEK_CUR)
+        f.write(bytes([byte[0] ^ 16]))
+    os.truncate(os.path.join(top, "step-00000004", "manifest.json"), 100)
+    done = folder.train(changes, more=["--resume", folder.run_folder()])
+    assert "epoch-0002" in done.err and "step-00000004" in done.err
+    assert [row["step"] for row in folder.metrics().kinds("resumed_from")] == [3]
+    assert folder.metrics().numbers() == want
+    folder.ztrain("verify", os.path.join(top, "epoch-0002"))
+
+
+def test_position_is_in_the_manifest(folder):
+    folder.train({"train": {"epochs": 1}})
+    with open(os.path.join(folder.latest(), "manifest.json"), encoding="utf-8") as f:
+        manifest = json.load(f)
+    assert '"step": 3' in json.dumps(manifest)
+    assert manifest and SEQUENCE * 36 in json.loads(json.dumps(list(flatten(manifest))))
+
+
+def flatten(value):
+    if isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, list):
+        for item in value:
+            yield from flatten(item)
+    else:
+        yield value

@@ -1,0 +1,273 @@
+"""Training itself: what a run leaves behind, and that the same run gives the same numbers however it is cut up."""
+import json
+import math
+import os
+
+import pytest
+
+from harness import (DIVERGED, GPT2, LLAMA, SEQUENCE, USAGE, VOCABULARY, documents,
+                     shared_memory_files, write_llmc, write_megatron)
+
+STEP_FIELDS = {"step", "epoch", "loss", "grad_norm", "lr", "loss_scale", "skipped", "tokens", "tokens_per_s", "mfu",
+               "memory_bytes", "seconds"}
+SECONDS_FIELDS = {"step", "data", "forward", "backward", "reduce", "optimizer", "checkpoint"}
+
+
+def test_a_run_learns_and_says_what_it_did(folder):
+    folder.train({"train": {"epochs": 8, "eval_interval_steps": 5}, "checkpoint": {"interval_steps": 4}})
+    metrics = folder.metrics()
+    steps = metrics.steps
+    assert [row["step"] for row in steps] == list(range(1, 25))     # 8 epochs of floor(40 / 12) steps
+    assert [row["epoch"] for row in steps] == [1 + k // 3 for k in range(24)]
+    assert metrics.losses[0] == pytest.approx(math.log(VOCABULARY), abs=1.0)
+    assert metrics.losses[-1] < metrics.losses[0] - 1.0
+    for row in steps:
+        assert set(row) == STEP_FIELDS
+        assert set(row["seconds"]) == SECONDS_FIELDS
+        assert set(row["memory_bytes"]) == {"device", "host"}
+        assert row["tokens"] == row["step"] * 12 * SEQUENCE
+        assert row["lr"] == 3e-3 and row["skipped"] is False and row["loss_scale"] == 1
+        assert row["grad_norm"] > 0 and row["tokens_per_s"] > 0
+        parts = sum(row["seconds"][key] for key in ("data", "forward", "backward", "reduce", "optimizer"))
+        assert parts <= row["seconds"]["step"] * 1.05 + 0.005
+    # every 5 steps, at each epoch's end and at the run's, each step once
+    assert [row["step"] for row in metrics.evaluations] == sorted({5, 10, 15, 20} | set(range(3, 25, 3)))
+    for row in metrics.evaluations:
+        assert row["perplexity"] == pytest.approx(math.exp(row["eval_loss"]), rel=1e-6)
+        assert row["eval_tokens"] == 10 * SEQUENCE
+    ends = metrics.kinds("epoch_end")
+    assert [(row["epoch_end"], row["step"]) for row in ends] == [(e, 3 * e) for e in range(1, 9)]
+    for row in ends:
+        mean = sum(metrics.losses[row["step"] - 3:row["step"]]) / 3
+        assert row["train_loss"] == pytest.approx(mean, rel=1e-6)
+    names = [os.path.basename(row["checkpoint"].rstrip("/")) for row in metrics.kinds("checkpoint")]
+    assert names == ["epoch-0001", "step-00000004", "epoch-0002", "step-00000008", "epoch-0003", "epoch-0004",
+                     "epoch-0005", "step-00000016", "epoch-0006", "step-00000020", "epoch-0007", "epoch-0008"]
+    assert sorted(folder.checkpoints()) == sorted(names)
+    for row in metrics.kinds("checkpoint"):
+        assert row["bytes"] > 0 and row["seconds_stalled"] >= 0
+    assert folder.latest().endswith("/epoch-0008")
+    top = folder.run_folder()
+    assert os.path.exists(f"{top}/run.yaml") and os.path.exists(f"{top}/log/rank-00000.log")
+
+
+def test_numbers_are_printed_so_that_they_repeat_bit_for_bit(folder):
+    folder.train({"train": {"epochs": 1}})
+    folder.train({"train": {"epochs": 1}}, name="again")
+    assert folder.metrics().numbers() == folder.metrics("again").numbers()
+    with open(folder.metrics().path, encoding="utf-8") as f:
+        digits = [len(line.split('"loss":')[1].split(",")[0].strip(" .0")) for line in f if '"loss":' in line]
+    assert min(digits) >= 9
+
+
+def test_the_effective_spec_gives_the_same_run(folder):
+    folder.train({"train": {"epochs": 1}}, sets=["optimizer.params.lr=1e-3", "optimizer.params.betas=[0.8, 0.9]"])
+    folder.ztrain("--config", os.path.join(folder.run_folder(), "run.yaml"), "--set", "run.name=again")
+    assert folder.metrics().numbers() == folder.metrics("again").numbers()
+    assert folder.metrics().steps[0]["lr"] == 1e-3
+
+
+def test_set_overrides_in_order(folder):
+    folder.train(sets=["train.max_steps=5", "train.max_steps=2", "run.name=other", "optimizer.params.lr=5e-4"])
+    assert [row["lr"] for row in folder.metrics("other").steps] == [5e-4, 5e-4]
+
+
+@pytest.mark.parametrize("model", [GPT2, LLAMA], ids=["gpt2", "llama"])
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_stages_give_the_same_bits(folder, model, ranks):
+    seen = []
+    for stage in range(4):
+        folder.train({"model": {"config": model}, "train": {"epochs": 2, "eval_interval_steps": 2},
+                      "zero_optimization": {"stage": stage}}, name=f"stage{stage}", ranks=ranks)
+        seen.append(folder.metrics(f"stage{stage}").numbers())
+    assert len([row for row in seen[0] if "loss" in row]) == 6
+    for stage in range(1, 4):
+        assert seen[stage] == seen[0], f"stage {stage} differs from stage 0"
+
+
+def test_world_sizes_agree(folder):
+    """One global batch, however many ranks share it, with accumulation: within 1e-6."""
+    seen = {}
+    for ranks, stage in ((1, 0), (2, 2), (3, 3), (4, 1)):
+        folder.train({"train": {"epochs": 2}, "train_micro_batch_size_per_gpu": 1,
+                      "zero_optimization": {"stage": stage}}, name=f"w{ranks}", ranks=ranks)
+        metrics = folder.metrics(f"w{ranks}")
+        seen[ranks] = metrics.losses + [row["eval_loss"] for row in metrics.evaluations]
+    for ranks in (2, 3, 4):
+        assert seen[ranks] == pytest.approx(seen[1], abs=1e-6), f"{ranks} ranks differ from one"
+
+
+def test_accumulation_agrees_with_one_large_batch(folder):
+    folder.train({"train": {"epochs": 2}}, name="whole")
+    folder.train({"train": {"epochs": 2}, "train_micro_batch_size_per_gpu": 3}, name="parts")
+    assert folder.metrics("parts").losses == pytest.approx(folder.metrics("whole").losses, abs=1e-6)
+
+
+def test_recomputation_changes_nothing(folder):
+    folder.train({"train": {"epochs": 1}}, name="kept")
+    folder.train({"train": {"epochs": 1}, "activation_checkpointing": {"enabled": True}}, name="again")
+    assert folder.metrics("again").numbers() == folder.metrics("kept").numbers()
+
+
+def test_overlap_and_bucket_sizes_change_nothing(folder):
+    zero = {"stage": 3, "overlap_comm": True}
+    folder.train({"zero_optimization": zero}, name="overlap", ranks=2)
+    folder.train({"zero_optimization": {**zero, "overlap_comm": False, "reduce_bucket_size": 1000,
+                                        "allgather_bucket_size": 1000}}, name="plain", ranks=2)
+    assert folder.metrics("plain").numbers() == folder.metrics("overlap").numbers()
+
+
+def test_bf16_learns_as_fp32_does(folder):
+    folder.train({"train": {"epochs": 6}}, name="fp32")
+    folder.train({"train": {"epochs": 6}, "bf16": {"enabled": True}, "zero_optimization": {"stage": 3}}, name="bf16",
+                 ranks=2)
+    assert folder.metrics("bf16").losses == pytest.approx(folder.metrics("fp32").losses, abs=0.05)
+    assert folder.metrics("bf16").losses != folder.metrics("fp32").losses
+
+
+def test_documents_as_samples(folder):
+    """packing false: a sample is a document, cut to the sequence length; its padding does not count."""
+    docs = documents(29, seed=5)
+    write_megatron(folder.at("docs"), docs)
+    changes = {"data": {"train": folder.at("docs"), "validation": folder.at("docs"), "packing": False, "shuffle": False},
+               "train": {"epochs": 1}}
+    folder.train(changes)
+    folder.train({**changes, "train_micro_batch_size_per_gpu": 1}, name="two", ranks=2)
+    metrics = folder.metrics()
+    assert len(metrics.steps) == 29 // 12
+    (evaluation,) = metrics.evaluations
+    assert evaluation["eval_tokens"] in (sum(min(len(d), SEQUENCE) - 1 for d in docs),
+                                         sum(min(len(d), SEQUENCE) for d in docs))
+    assert folder.metrics("two").losses == pytest.approx(metrics.losses, abs=1e-6)
+    assert folder.metrics("two").evaluations[0]["eval_tokens"] == evaluation["eval_tokens"]
+
+
+def test_max_steps_repeats_the_data_when_epochs_is_unset(folder):
+    folder.train({"train": {"epochs": None, "max_steps": 7}})
+    assert [row["epoch"] for row in folder.metrics().steps] == [1, 1, 1, 2, 2, 2, 3]
+    folder.train({"train": {"epochs": 1, "max_steps": 7}}, name="epochs")
+    assert len(folder.metrics("epochs").steps) == 3
+
+
+def test_the_order_of_samples_depends_on_the_seed(folder):
+    folder.train({"train": {"epochs": 1}})
+    folder.train({"train": {"epochs": 1}, "data": {"shuffle": False}}, name="plain")
+    folder.train({"train": {"epochs": 1}, "run": {"seed": 8}}, name="seed")
+    first = [folder.metrics(name).losses for name in ("run", "plain", "seed")]
+    assert first[0] != first[1] and first[0] != first[2] and first[1] != first[2]
+
+
+def test_llmc_shards_lists_and_globs(folder):
+    """The same tokens in three shapes give the same run."""
+    folder.data()
+    docs = documents(500, seed=1)
+    tokens = [token for document in docs for token in document][:40 * SEQUENCE + 1]
+    half = len(tokens) // 2
+    write_llmc(folder.at("all.bin"), tokens)
+    write_llmc(folder.at("part-0.bin"), tokens[:half])
+    write_llmc(folder.at("part-1.bin"), tokens[half:], wide=True)
+    write_megatron(folder.at("wide"), [tokens], dtype="i")
+    shapes = {"megatron": folder.at("train"), "llmc": folder.at("all.bin"), "glob": folder.at("part-*.bin"),
+              "list": [folder.at("part-0.bin"), folder.at("part-1.bin")], "int32": folder.at("wide.bin")}
+    for name, value in shapes.items():
+        folder.train({"train": {"epochs": 1}, "data": {"train": value, "validation": None}}, name=name)
+    seen = {name: folder.metrics(name).numbers() for name in shapes}
+    for name in shapes:
+        assert seen[name] == seen["megatron"], name
+
+
+def test_evaluation_can_be_cut_short(folder):
+    folder.data()
+    folder.data(50, seed=3, name="validation")
+    folder.train({"train": {"epochs": 1, "eval_batches": 2}})
+    assert folder.metrics().evaluations[0]["eval_tokens"] == 24 * SEQUENCE
+
+
+def test_schedules(folder):
+    lr, total = 1e-2, 9
+    expected = {
+        "Linear": lambda x: 1e-3 + (lr - 1e-3) * (1 - x),
+        "Cosine": lambda x: 1e-3 + (lr - 1e-3) * 0.5 * (1 + math.cos(math.pi * x)),
+    }
+    for kind, formula in expected.items():
+        folder.train({"train": {"epochs": 3}, "optimizer": {"params": {"lr": lr}},
+                      "scheduler": {"type": kind, "params": {"warmup_steps": 3, "min_lr": 1e-3}}}, name=kind)
+        want = [lr * k / 3 if k <= 3 else formula((k - 3) / (total - 3)) for k in range(1, total + 1)]
+        assert [row["lr"] for row in folder.metrics(kind).steps] == pytest.approx(want, rel=1e-9)
+
+
+def test_keys_from_a_deepspeed_file(folder):
+    config = {"train_batch_size": 6, "optimizer": {"type": "AdamW", "params": {"lr": 2e-4}},
+              "zero_optimization": {"stage": 2}, "bf16": {"enabled": True}}
+    with open(folder.at("ds.json"), "w", encoding="utf-8") as f:
+        json.dump(config, f)
+    folder.train({"train": {"epochs": 1}, "train_batch_size": None, "optimizer": None, "gradient_clipping": None},
+                 more=["--deepspeed", folder.at("ds.json")], ranks=2)
+    steps = folder.metrics().steps
+    assert len(steps) == 6 and steps[0]["lr"] == 2e-4
+
+
+def test_a_run_that_diverges_ends_with_7(folder):
+    """Non-finite gradients are named and skipped, and too many of them in a row end the run."""
+    done = folder.train({"train": {"epochs": 20}, "gradient_clipping": 0, "optimizer": {"params": {"lr": 1e30}}},
+                        expect=DIVERGED)
+    assert "non-finite" in done.err
+    steps = folder.metrics().steps
+    assert sum(row["skipped"] for row in steps) >= 9
+
+
+def test_an_old_run_is_not_overwritten(folder):
+    folder.train({"train": {"epochs": 1}})
+    before = folder.metrics().numbers()
+    done = folder.train({"train": {"epochs": 1}}, expect=USAGE)
+    assert "--resume" in done.last_words and folder.run_folder() in done.last_words
+    assert folder.metrics().numbers() == before
+
+
+def test_metrics_of_a_run_without_checkpoints_are_moved_aside(folder):
+    os.makedirs(folder.run_folder())
+    with open(os.path.join(folder.run_folder(), "metrics.jsonl"), "w", encoding="utf-8") as f:
+        f.write('{"step": 1, "loss": 9.0}\n')
+    folder.train({"train": {"epochs": 1}})
+    assert len(folder.metrics().steps) == 3
+    aside = [name for name in os.listdir(folder.run_folder()) if name.startswith("metrics.jsonl.")]
+    assert len(aside) == 1
+    with open(os.path.join(folder.run_folder(), aside[0]), encoding="utf-8") as f:
+        assert "9.0" in f.read()
+
+
+def test_only_the_newest_checkpoints_are_kept(folder):
+    folder.train({"train": {"epochs": 3}, "checkpoint": {"interval_steps": 1, "keep_last": 2}})
+    assert sorted(folder.checkpoints()) == ["epoch-0003", "step-00000008"]
+    folder.ztrain("verify", folder.run_folder())
+
+
+def test_plan_and_dry_run_allocate_and_write_nothing(folder):
+    spec = folder.spec({"zero_optimization": {"stage": 3}, "bf16": {"enabled": True},
+                        "scheduler": {"type": "Linear", "params": {"warmup_steps": 2}}})
+    done = folder.ztrain("--config", spec, "--dry-run", "--local-gpus", 2)
+    assert "stage: 3" in done.out and "train_batch_size 12" in done.out and "learning rates" in done.out
+    for kind in ("parameters", "gradients", "optimizer", "activations"):
+        assert kind in done.out
+    planned = folder.ztrain("plan", "--config", spec, "--world", 2)
+    assert "parameters" in planned.out
+    assert not os.path.exists(folder.at("runs"))
+
+
+def test_nothing_is_left_behind(folder):
+    before = shared_memory_files()
+    folder.train({"train": {"epochs": 1}}, ranks=3)
+    assert shared_memory_files() == before
+    assert not [name for name in os.listdir(os.path.join(folder.run_folder(), "checkpoints")) if name.startswith(".tmp")]
+
+
+def test_the_ranks_of_a_run_are_named_in_its_output(folder):
+    done = folder.train({"train": {"epochs": 1}}, ranks=2)
+    assert any("rank 0" in line or "[0]" in line for line in done.out.splitlines()), done
+    assert os.path.exists(os.path.join(folder.run_folder(), "log", "rank-00001.log"))
+
+
+def test_wall_clock_breakdown_and_profile(folder):
+    done = folder.train({"train": {"epochs": 1}, "wall_clock_breakdown": True}, more=["--profile"])
+    assert "forward" in done.out and "backward" in done.out
+    assert "linear_fwd" in done.out and "attention_bwd" in done.out

@@ -1,0 +1,516 @@
+/* test_checkpoint.c: saving and loading at every world size; which checkpoint a run folder gives; names in the way,
+ * retention; failures and kills in the middle of a save. Damage: test_checkpoint_damage.c. */
+#include "tests/unit/checkpoint_case.h"
+
+#include "ckpt/manifest.h"
+#include "core/faults.h"
+
+/* ----------------------------------------------------------------------------------------------- save and load */
+
+static void test_everything_comes_back(void **unused)
+{
+    (void)unused;
+    char path[FS_PATH_MAX], link[FS_PATH_MAX], target[64] = "";
+    struct case_save how = {.world = 1, .step = 20, .epoch = 3, .level = 3, .large = true};
+    struct train_position saved = case_position(&how);
+    struct checkpoint *checkpoint;
+    struct error err;
+    struct stat info;
+    case_save_ok(&how, path);
+    assert_non_null(strstr(path, "/epoch-0003"));
+    case_path(link, "latest");
+    assert_true(readlink(link, target, sizeof target - 1) > 0);
+    assert_string_equal(target, "epoch-0003");
+    assert_int_equal(case_count(".tmp-"), 0);
+
+    assert_int_equal(checkpoint_open(path, true, &checkpoint, &err), STATUS_OK);
+    assert_memory_equal(&checkpoint->position, &saved, offsetof(struct train_position, epoch_end));
+    assert_true(checkpoint->position.epoch_end);
+    assert_int_equal(checkpoint->world, 1);
+    assert_int_equal(checkpoint->dtype, DTYPE_BF16);
+    assert_string_equal(json_string_value(json_object_get(checkpoint->spec, "run.name")), "ünï");
+    assert_true(json_real_value(json_object_get(checkpoint->spec, "optimizer.params.lr")) == 0.1);
+    assert_string_equal(json_string_value(json_object_get(checkpoint->model, "model_type")), "gpt2");
+    int64_t bytes = 0;
+    for (int i = 0; i < 2; i++) {
+        char file[FS_PATH_MAX];
+        assert_int_equal(fs_join(file, path, i ? "manifest.json" : "rank-00000.zst", STATUS_BUG, NULL), STATUS_OK);
+        assert_int_equal(stat(file, &info), 0);
+        bytes += info.st_size;
+    }
+    assert_true(checkpoint->bytes == bytes);
+    checkpoint_close(checkpoint);
+    case_load_ok(path, true, 1, 20);
+
+    how.epoch = 0;
+    how.step = 21;
+    case_save_ok(&how, path);
+    assert_non_null(strstr(path, "/step-00000021"));
+}
+
+static void test_every_world_size_loads_every_other(void **unused)
+{
+    (void)unused;
+    static const int worlds[] = {1, 2, 3, 4, 6};
+    for (size_t w = 0; w < COUNT_OF(worlds); w++) {
+        char path[FS_PATH_MAX];
+        struct case_save how = {.world = worlds[w], .step = 5 + (int64_t)w, .level = w % 2 ? 0 : 3, .large = w < 3};
+        case_save_ok(&how, path);
+        for (size_t r = 0; r < COUNT_OF(worlds); r++)
+            case_load_ok(path, how.large, worlds[r], how.step);
+    }
+}
+
+static void test_any_range_can_be_read(void **unused)
+{
+    (void)unused;
+    char path[FS_PATH_MAX];
+    struct case_save how = {.world = 2, .step = 9, .level = 1, .large = true};
+    struct tensor_table table;
+    struct checkpoint *checkpoint;
+    struct error err;
+    case_table(&table, true);
+    case_save_ok(&how, path);
+    assert_int_equal(checkpoint_open(path, false, &checkpoint, &err), STATUS_OK);
+    int64_t numel = table.units[2].numel;
+    float *out = malloc((size_t)(numel + 2) * sizeof *out);
+    uint64_t random = 88172645463325252u;
+    for (int i = 0; i < 60; i++) {
+        random ^= random << 13, random ^= random >> 7, random ^= random << 17;
+        int unit = i % 3, state = (i / 3) % 3;
+        int64_t n = table.units[unit].numel, first = (int64_t)(random % (uint64_t)n);
+        int64_t count = i < 6 ? n - first : (int64_t)((random >> 20) % (uint64_t)(n - first + 1));
+        out[0] = out[count + 1] = -7.0f;
+        assert_int_equal(checkpoint_read(checkpoint, (enum zero_state)state, unit, first, count, out + 1, &err),
+                         STATUS_OK);
+        assert_true(out[0] == -7.0f && out[count + 1] == -7.0f);
+        for (int64_t k = 0; k < count; k++) {
+            float expected = case_value(state, unit, first + k, 9);
+            assert_memory_equal(&out[k + 1], &expected, sizeof expected);
+        }
+    }
+    free(out);
+    checkpoint_close(checkpoint);
+}
+
+static void test_losses_that_json_has_no_number_for(void **unused)
+{
+    (void)unused;
+    static const double sums[] = {NAN, INFINITY, -INFINITY, 0.1, 5e-324, 1.7976931348623157e308, 0, -3};
+    struct tensor_table table;
+    struct case_state state;
+    case_table(&table, false);
+    case_state_init(&state, &table, 0, 1);
+    struct checkpoint_writer writer = {
+        .table = &table, .layout = &state.layout, .spec = json_object(), .model = json_object()};
+    struct rankfile_shape shape = {0, 1, ZERO_STATE_COUNT, CASE_UNITS, state.layout.slice, manifest_state_names};
+    struct manifest_file file = {"rank-00000.zst", 1000, rankfile_num_frames(&shape), 0xfedcba9876543210u};
+    for (size_t i = 0; i < COUNT_OF(sums); i++) {
+        struct train_position position = {.epoch_loss_sum = sums[i]};
+        struct manifest *manifest;
+        struct error err;
+        char *text;
+        size_t bytes;
+        assert_int_equal(manifest_encode(&writer, &position, &file, 1, &text, &bytes, &err), STATUS_OK);
+        assert_int_equal(manifest_decode(text, bytes, "m", &manifest, &err), STATUS_OK);
+        assert_true(isnan(sums[i]) ? isnan(manifest->position.epoch_loss_sum)
+                                   : manifest->position.epoch_loss_sum == sums[i]);
+        assert_true(manifest->files[0].checksum == 0xfedcba9876543210u);
+        manifest_free(manifest);
+        free(text);
+    }
+    json_decref((json_t *)writer.spec);
+    json_decref((json_t *)writer.model);
+    case_state_release(&state);
+}
+
+static void test_tokenizer_files_come_along(void **unused)
+{
+    (void)unused;
+    char path[FS_PATH_MAX], source[FS_PATH_MAX], file[FS_PATH_MAX];
+    struct checkpoint *checkpoint;
+    struct error err;
+    case_path(source, "tokenizer");
+    assert_int_equal(mkdir(source, 0777), 0);
+    case_path(file, "tokenizer/tokenizer.json");
+    case_write(file, "{\"a\": 1}", 8);
+    case_path(file, "tokenizer/merges.txt");
+    case_write(file, "", 0);
+    case_path(file, "tokenizer/model.safetensors");
+    case_write(file, "x", 1);
+    struct case_save how = {.world = 2, .step = 1, .level = 3, .tokenizer_dir = source};
+    case_save_ok(&how, path);
+    assert_true(case_has("step-00000001/tokenizer.json") && case_has("step-00000001/merges.txt"));
+    assert_false(case_has("step-00000001/model.safetensors"));
+    assert_int_equal(checkpoint_open(path, true, &checkpoint, &err), STATUS_OK);
+    checkpoint_close(checkpoint);
+
+    how.tokenizer_dir = "/nonexistent"; /* no such files: none to copy */
+    how.step = 2;
+    case_save_ok(&how, path);
+}
+
+static void test_another_model_is_refused(void **unused)
+{
+    (void)unused;
+    static const char *const expected[] = {
+        "'wte.weight' of shape (7, 11) there and 'wpe.weight' of shape (7, 11)",
+        "(30) there and 'h.0.ln.bias' of shape (31)", "keeps 'h.0.mlp.weight' at element 64 of unit 1",
+        "there and no more tensors in this model", "264 elements in unit 1, this model 265"};
+    char path[FS_PATH_MAX];
+    struct case_save how = {.world = 1, .step = 1, .level = 3};
+    struct checkpoint *checkpoint;
+    struct error err;
+    case_save_ok(&how, path);
+    assert_int_equal(checkpoint_open(path, false, &checkpoint, &err), STATUS_OK);
+    for (size_t i = 0; i < COUNT_OF(expected); i++) {
+        struct tensor_table table;
+        struct case_state state;
+        case_table(&table, false);
+        if (i == 0)
+            strcpy(table.tensors[0].name, "wpe.weight");
+        else if (i == 1)
+            table.tensors[1].shape[0] = 31;
+        else if (i == 2)
+            table.tensors[2].offset = 32;
+        else if (i == 3)
+            table.num_tensors--;
+        else
+            table.units[1].numel++;
+        case_state_init(&state, &table, 0, 1);
+        assert_int_equal(checkpoint_load(checkpoint, &table, &state.layout, 0, case_slice, &state, &err),
+                         STATUS_CHECKPOINT);
+        if (!strstr(err.text, expected[i]))
+            fail_msg("%s", err.text);
+        case_state_release(&state);
+    }
+    checkpoint_close(checkpoint);
+}
+
+/* ------------------------------------------------------------------------------------------- which one is taken */
+
+/* The step of what opening `dir` gives; -1: nothing. */
+static int64_t opened_step(const char *dir, bool full, struct error *err)
+{
+    struct checkpoint *checkpoint;
+    if (checkpoint_open(dir, full, &checkpoint, err) != STATUS_OK)
+        return -1;
+    int64_t step = checkpoint->position.step;
+    checkpoint_close(checkpoint);
+    return step;
+}
+
+/* Flips a bit in the middle of a file. */
+static void damage(const char *name)
+{
+    char path[FS_PATH_MAX];
+    size_t bytes;
+    case_path(path, "%s", name);
+    char *data = case_read(path, &bytes);
+    data[bytes / 2] ^= 4;
+    case_write(path, data, bytes);
+    free(data);
+}
+
+static void test_newest_valid_one(void **unused)
+{
+    (void)unused;
+    char path[FS_PATH_MAX], run[FS_PATH_MAX], link[FS_PATH_MAX];
+    struct error err;
+    assert_false(checkpoint_any(case_dir));
+    for (int i = 1; i <= 4; i++) { /* epoch-0002 is of step 3, step-00000004 is newer */
+        struct case_save how = {.world = 1, .step = i, .epoch = i == 3 ? 2 : 0, .level = 0};
+        case_save_ok(&how, path);
+    }
+    assert_true(checkpoint_any(case_dir));
+    assert_int_equal(opened_step(case_dir, true, &err), 4);
+    damage("step-00000004/rank-00000.zst");
+    assert_int_equal(opened_step(case_dir, true, &err), 3);
+    assert_int_equal(opened_step(case_dir, false, &err), 4); /* sizes are right; loading will find it */
+    damage("epoch-0002/manifest.json");
+    assert_int_equal(opened_step(case_dir, true, &err), 2);
+
+    /* a run folder; `latest` dangles, is a file, is not there */
+    case_path(run, "run");
+    assert_int_equal(mkdir(run, 0777), 0);
+    case_path(path, "run/checkpoints");
+    assert_int_equal(symlink(case_dir, path), 0);
+    assert_int_equal(opened_step(run, true, &err), 2);
+    case_path(link, "latest");
+    assert_int_equal(remove(link), 0);
+    assert_int_equal(symlink("epoch-0099", link), 0);
+    assert_int_equal(opened_step(run, true, &err), 2);
+    assert_int_equal(opened_step(link, true, &err), -1);
+    assert_non_null(strstr(err.text, "a link to nothing"));
+    assert_int_equal(remove(link), 0);
+    case_write(link, "x", 1);
+    assert_int_equal(opened_step(run, true, &err), 2);
+
+    case_path(path, "step-00000002/rank-00000.zst");
+    assert_int_equal(remove(path), 0);
+    assert_int_equal(opened_step(run, true, &err), 1);
+    case_path(path, "step-00000001/manifest.json");
+    assert_int_equal(truncate(path, 10), 0);
+    assert_int_equal(opened_step(run, true, &err), -1);
+    assert_non_null(strstr(err.text, "none of the 4 checkpoints"));
+    assert_non_null(strstr(err.text, "is damaged at offset "));
+}
+
+static void test_what_is_no_checkpoint(void **unused)
+{
+    (void)unused;
+    char path[FS_PATH_MAX], manifest[FS_PATH_MAX];
+    struct error err;
+    case_path(path, "nothing");
+    assert_int_equal(opened_step(path, false, &err), -1);
+    assert_non_null(strstr(err.text, "No such file or directory; hint: "));
+    assert_int_equal(opened_step(case_dir, false, &err), -1);
+    assert_non_null(strstr(err.text, "neither a checkpoint (there is no manifest.json) nor a run folder"));
+    case_path(path, "file");
+    case_write(path, "x", 1);
+    assert_int_equal(opened_step(path, false, &err), -1);
+    assert_non_null(strstr(err.text, "it is not a folder"));
+    case_path(path, "checkpoints");
+    assert_int_equal(mkdir(path, 0777), 0);
+    assert_int_equal(opened_step(case_dir, false, &err), -1);
+    assert_non_null(strstr(err.text, "there is no checkpoint in"));
+
+    struct case_save how = {.world = 1, .step = 1};
+    case_save_ok(&how, path);
+    case_path(manifest, "step-00000001/manifest.json");
+    assert_int_equal(remove(manifest), 0);
+    assert_int_equal(opened_step(path, false, &err), -1);
+    assert_non_null(strstr(err.text, "manifest.json is missing"));
+}
+
+/* --------------------------------------------------------------------------------------- names, retention, waste */
+
+static void test_keep_last(void **unused)
+{
+    (void)unused;
+    char path[FS_PATH_MAX];
+    for (int i = 1; i <= 5; i++) {
+        struct case_save how = {.world = 1, .step = i, .epoch = i == 4 ? 1 : 0, .keep_last = i < 5 ? 3 : 2};
+        case_save_ok(&how, path);
+        assert_int_equal(case_count("step-") + case_count("epoch-"), i < 4 ? i : i == 4 ? 3 : 2);
+    }
+    assert_true(case_has("step-00000005") && case_has("epoch-0001"));
+    /* an epoch's end at the same step: the new one stays, whatever its name */
+    struct case_save end = {.world = 1, .step = 5, .epoch = 2, .keep_last = 1};
+    case_save_ok(&end, path);
+    assert_true(case_has("epoch-0002"));
+    assert_int_equal(case_count("step-") + case_count("epoch-"), 1);
+}
+
+static void test_names_in_the_way(void **unused)
+{
+    (void)unused;
+    char path[FS_PATH_MAX], stale[FS_PATH_MAX];
+    struct case_save how = {.world = 2, .step = 3};
+    struct error err;
+    case_path(stale, ".tmp-step-00000003");
+    assert_int_equal(mkdir(stale, 0777), 0);
+    case_path(stale, ".tmp-step-00000003/rank-00000.zst");
+    case_write(stale, "x", 1);
+    case_save_ok(&how, path);
+    assert_int_equal(case_count(".tmp-"), 0);
+
+    case_save_ok(&how, path); /* valid, same step: replaced */
+    assert_int_equal(case_count(""), 2);
+    case_load_ok(path, false, 1, 3);
+
+    damage("step-00000003/rank-00001.zst");
+    case_save_ok(&how, path);
+    case_load_ok(path, false, 1, 3);
+    assert_true(case_has("step-00000003.damaged-1"));
+    damage("step-00000003/manifest.json");
+    case_save_ok(&how, path);
+    assert_true(case_has("step-00000003.damaged-2"));
+    assert_int_equal(opened_step(case_dir, true, &err), 3);
+
+    struct case_save epoch = {.world = 1, .step = 8, .epoch = 1}, again = {.world = 1, .step = 4, .epoch = 1};
+    case_save_ok(&epoch, path);
+    case_save_ok(&again, path); /* the same epoch at an earlier step: the run went back */
+    assert_true(case_has("epoch-0001.aside-1"));
+    case_load_ok(case_dir, false, 1, 4);
+    how.step = 2; /* further back: what is later would be taken for the newest */
+    how.keep_last = 1;
+    case_save_ok(&how, path);
+    case_load_ok(case_dir, false, 1, 2);
+    assert_true(case_has("step-00000003.aside-1") && case_has("epoch-0001.aside-2"));
+    assert_true(checkpoint_any(case_dir));
+    case_path(path, "epoch-0001.aside-2");
+    case_load_ok(path, false, 2, 4); /* named, it can still be had */
+}
+
+/* A crash between the two renames of a file system without an exchange. */
+static void test_replaced_one_counts_until_its_successor_is_there(void **unused)
+{
+    (void)unused;
+    char path[FS_PATH_MAX], aside[FS_PATH_MAX];
+    struct case_save how = {.world = 1, .step = 3};
+    case_save_ok(&how, path);
+    case_path(aside, "step-00000003.replaced-1");
+    assert_int_equal(rename(path, aside), 0);
+    case_load_ok(case_dir, false, 1, 3);
+    struct case_save next = {.world = 1, .step = 4};
+    case_save_ok(&next, path);
+    assert_true(case_has("step-00000003.replaced-1"));
+    case_save_ok(&how, path); /* back at step 3: now it has a successor */
+    assert_false(case_has("step-00000003.replaced-1"));
+    case_load_ok(case_dir, false, 1, 3);
+}
+
+/* ------------------------------------------------------------------------------------------------------ failures */
+
+static void test_failure_of_one_rank_is_failure_of_all(void **unused)
+{
+    (void)unused;
+    char path[FS_PATH_MAX];
+    struct case_save good = {.world = 2, .step = 1, .large = true};
+    struct case_end ends[CASE_RANKS];
+    case_save_ok(&good, path);
+    for (int limited = 0; limited < 3; limited++) {
+        struct case_save bad = {
+            .world = 3, .step = 2, .large = true, .file_limit = limited ? 5000 : 50000, .rank_limited = limited};
+        case_save_ranks(&bad, ends);
+        for (int r = 0; r < 3; r++) {
+            char expected[64];
+            snprintf(expected, sizeof expected, "rank %d on here: cannot write '", limited);
+            assert_int_equal(ends[r].status, STATUS_CHECKPOINT);
+            assert_non_null(strstr(ends[r].err.text, expected));
+            assert_non_null(strstr(ends[r].err.text, "File too large"));
+        }
+        assert_int_equal(case_count(".tmp-"), 0);
+        assert_false(case_has("step-00000002"));
+        case_load_ok(case_dir, true, 1, 1);
+    }
+}
+
+static void test_folder_that_cannot_be(void **unused)
+{
+    (void)unused;
+    char path[FS_PATH_MAX], old[FS_PATH_MAX];
+    struct case_end ends[CASE_RANKS];
+    struct case_save how = {.world = 2, .step = 1};
+    case_path(path, "file");
+    case_write(path, "x", 1);
+    memcpy(old, case_dir, sizeof old);
+    case_path(path, "file/checkpoints");
+    memcpy(case_dir, path, sizeof case_dir);
+    case_save_ranks(&how, ends);
+    memcpy(case_dir, old, sizeof old);
+    for (int r = 0; r < 2; r++) {
+        assert_int_equal(ends[r].status, STATUS_CHECKPOINT);
+        assert_non_null(strstr(ends[r].err.text, "/file"));
+    }
+    case_path(path, "runs/x/checkpoints"); /* parents are made */
+    memcpy(case_dir, path, sizeof case_dir);
+    case_save_ok(&how, path);
+    case_load_ok(path, false, 1, 1);
+    memcpy(case_dir, old, sizeof old);
+}
+
+#ifdef ZTRAIN_FAULTS
+static char fault_spec[64];
+
+static void arm(void)
+{
+    assert_true(faults_arm(fault_spec));
+}
+
+/* A save with the Nth call failing, for every N. replaces: the checkpoint has the name of the one before. */
+static void walk(const char *action, bool replaces, int world)
+{
+    char path[FS_PATH_MAX];
+    struct case_end ends[CASE_RANKS];
+    struct error err;
+    struct case_save before = {.world = 2, .step = 1, .keep_last = 2}, after = {.world = 1, .step = 3, .keep_last = 2};
+    struct case_save how = {.world = world, .step = replaces ? 1 : 2, .keep_last = 1, .before = arm};
+    bool reached = true; /* the fault was */
+    int n, published = 0;
+    for (n = 1; reached; n++) {
+        assert_true(n < 100);
+        case_remove(case_dir);
+        assert_int_equal(mkdir(case_dir, 0777), 0);
+        case_save_ok(&before, path);
+        snprintf(fault_spec, sizeof fault_spec, "any:%d:%s", n, action);
+        case_save_ranks(&how, ends);
+        bool killed = false, failed = false;
+        for (int r = 0; r < world; r++) {
+            killed = killed || ends[r].killed;
+            failed = failed || (!ends[r].killed && ends[r].status != STATUS_OK);
+        }
+        /* whatever happened, the folder has a valid checkpoint, of this step or the one before */
+        int64_t step = opened_step(case_dir, true, &err);
+        if (step != 1 && step != how.step)
+            fail_msg("%s: %s", fault_spec, err.text);
+        case_load_ok(case_dir, false, 1, step);
+        if (failed) {
+            assert_int_equal(ends[0].status, STATUS_CHECKPOINT);
+            assert_int_equal(case_count(".tmp-"), 0);
+        } else if (!killed) {
+            assert_int_equal(step, how.step);
+        }
+        published += (killed || failed) && step == 2;
+        /* and the next save works, and cleans up */
+        case_save_ok(&after, path);
+        case_load_ok(case_dir, false, 1, 3);
+        assert_int_equal(case_count(".tmp-"), 0);
+        reached = false;
+        for (int r = 0; r < world; r++)
+            reached = reached || ends[r].killed || ends[r].calls >= n;
+    }
+    assert_true(n > 15 && (replaces || published > 0 || strcmp(action, "kill") != 0));
+}
+#endif
+
+static void test_errors_at_every_call(void **unused)
+{
+    (void)unused;
+#ifdef ZTRAIN_FAULTS
+    walk("ENOSPC", false, 1);
+    walk("EIO", true, 1);
+    walk("EACCES", false, 2);
+#else
+    skip();
+#endif
+}
+
+static void test_kill_at_every_call(void **unused)
+{
+    (void)unused;
+#ifdef ZTRAIN_FAULTS
+    walk("kill", false, 1);
+    walk("kill", true, 1);
+    walk("kill", false, 2);
+#else
+    skip();
+#endif
+}
+
+int main(void)
+{
+#ifdef _OPENMP
+    omp_set_num_threads(1); /* this process forks: its own team must stay alone; the children have two threads */
+#endif
+#define TEST(name) cmocka_unit_test_setup_teardown(name, case_setup, case_teardown)
+    const struct CMUnitTest tests[] = {
+        TEST(test_everything_comes_back),
+        TEST(test_every_world_size_loads_every_other),
+        TEST(test_any_range_can_be_read),
+        TEST(test_losses_that_json_has_no_number_for),
+        TEST(test_tokenizer_files_come_along),
+        TEST(test_another_model_is_refused),
+        TEST(test_newest_valid_one),
+        TEST(test_what_is_no_checkpoint),
+        TEST(test_keep_last),
+        TEST(test_names_in_the_way),
+        TEST(test_replaced_one_counts_until_its_successor_is_there),
+        TEST(test_failure_of_one_rank_is_failure_of_all),
+        TEST(test_folder_that_cannot_be),
+        TEST(test_errors_at_every_call),
+        TEST(test_kill_at_every_call),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,395 @@
+/* test_comm.c: the host communicator: collectives against naive sums and copies, and every way in which a job fails. */
+#include "ranks.h"
+
+#include "comm/sums.h"
+#include "core/progress.h"
+#include "gpu/device.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+static struct error error;
+
+struct rank_things {
+    struct comm *comm;
+    struct device *device;
+    struct stream *stream;
+};
+
+static void things_open(struct rank_things *t, const struct bootstrap *bootstrap, double timeout)
+{
+    struct comm_config config = {.timeout_seconds = timeout};
+    CHECK_OK(comm_open(bootstrap, &config, &t->comm, &error));
+    CHECK_OK(device_open(DEVICE_CPU, 1, &t->device, &error));
+    CHECK_OK(stream_new(t->device, STREAM_COMM, &t->stream, &error));
+}
+
+static void things_close(struct rank_things *t)
+{
+    stream_free(t->stream);
+    device_close(t->device);
+    comm_close(t->comm);
+}
+
+/* ---------------------------------------------------------------- sums */
+
+/* What rank r sends as element i: any sign, many magnitudes, so that the order of a sum shows in its bits. */
+static float value(int rank, size_t i)
+{
+    uint32_t x = (uint32_t)i * 2654435761u + (uint32_t)rank * 40503u + 12345u;
+    x ^= x >> 15;
+    x *= 2246822519u;
+    x ^= x >> 13;
+    return ldexpf((float)(int32_t)x, -31 + (int)(x % 24) - 12);
+}
+
+static void test_sums(void **state)
+{
+    (void)state;
+    enum { RANKS = 5, COUNT = 5003 };
+    static float in[RANKS][COUNT], out[COUNT];
+    static uint16_t half[RANKS][COUNT];
+    const void *floats[RANKS], *halves[RANKS];
+    for (int r = 0; r < RANKS; r++) {
+        floats[r] = in[r];
+        halves[r] = half[r];
+        for (size_t i = 0; i < COUNT; i++) {
+            in[r][i] = value(r, i);
+            half[r][i] = bf16_from_f32(value(r, i));
+        }
+    }
+    for (size_t i = 0; i < COUNT; i++)
+        out[i] = 3;
+    assert_int_equal(sum_ranks(out, floats, RANKS, COUNT, DTYPE_F32, true), 0);
+    for (size_t i = 0; i < COUNT; i++) {
+        float sum = in[0][i];
+        for (int r = 1; r < RANKS; r++)
+            sum += in[r][i];
+        assert_true(out[i] == 3 + sum);
+    }
+    assert_int_equal(sum_ranks(out, halves, RANKS, COUNT, DTYPE_BF16, false), 0);
+    for (size_t i = 0; i < COUNT; i++) {
+        float sum = bf16_to_f32(half[0][i]);
+        for (int r = 1; r < RANKS; r++)
+            sum += bf16_to_f32(half[r][i]);
+        assert_true(out[i] == sum);
+    }
+    /* non-finite values, wherever they are, are seen; the largest finite one is not taken for one */
+    for (size_t at = 0; at < COUNT; at += 7) {
+        float old = in[3][at];
+        in[3][at] = at % 3 == 0 ? NAN : at % 3 == 1 ? INFINITY : -INFINITY;
+        assert_int_equal(sum_ranks(out, floats, RANKS, COUNT, DTYPE_F32, false), 1 << 3);
+        in[3][at] = 3.4e38f;
+        assert_int_equal(sum_ranks(out, floats, RANKS, COUNT, DTYPE_F32, false), 0);
+        in[3][at] = old;
+    }
+}
+
+/* ---------------------------------------------------------------- collectives */
+
+enum placement { IN_SEGMENT, STAGED, MIXED /* rank 0's lie elsewhere */ };
+
+static void gather_case(struct rank_things *t, char *segment, enum placement placement, size_t count, size_t stride,
+                        enum dtype dtype, bool in_place)
+{
+    int rank = comm_rank(t->comm), world = comm_world(t->comm);
+    size_t size = dtype_size(dtype), pitch = stride ? stride : count, whole = pitch * (size_t)world * size;
+    bool outside = placement == STAGED || (placement == MIXED && rank == 0);
+    char *recv = outside ? malloc(whole) : segment;
+    char *send = in_place ? recv + (size_t)rank * pitch * size : outside ? malloc(count * size) : segment + whole;
+    memset(recv, 0x55, whole);
+    for (size_t i = 0; i < count; i++) {
+        float f = value(rank, i);
+        uint16_t h = bf16_from_f32(f);
+        memcpy(send + i * size, dtype == DTYPE_F32 ? (void *)&f : (void *)&h, size);
+    }
+    comm_all_gather(t->comm, send, recv, count, stride, dtype, t->stream);
+    stream_sync(t->stream);
+    CHECK_OK(comm_status(t->comm, &error));
+    for (int r = 0; r < world; r++)
+        for (size_t i = 0; i < pitch; i++) {
+            float f = value(r, i);
+            uint16_t h = bf16_from_f32(f);
+            const char *at = recv + ((size_t)r * pitch + i) * size;
+            if (i < count)
+                CHECK(memcmp(at, dtype == DTYPE_F32 ? (void *)&f : (void *)&h, size) == 0);
+            else
+                CHECK(at[0] == 0x55); /* between the slices nothing is written */
+        }
+    if (outside) {
+        if (!in_place)
+            free(send);
+        free(recv);
+    }
+}
+
+static void reduce_case(struct rank_things *t, char *segment, enum placement placement, size_t count, size_t stride,
+                        enum dtype dtype, bool in_place, bool accumulate)
+{
+    int rank = comm_rank(t->comm), world = comm_world(t->comm);
+    size_t size = dtype_size(dtype), pitch = stride ? stride : count, whole = pitch * (size_t)world * size;
+    bool outside = placement == STAGED || (placement == MIXED && rank == 0);
+    char *send = outside ? malloc(whole) : segment;
+    float *recv = in_place ? (float *)(void *)send + (size_t)rank * pitch : malloc(count * sizeof *recv);
+    for (size_t i = 0; i < pitch * (size_t)world; i++) {
+        float f = value(rank, i);
+        uint16_t h = bf16_from_f32(f);
+        memcpy(send + i * size, dtype == DTYPE_F32 ? (void *)&f : (void *)&h, size);
+    }
+    for (size_t i = 0; !in_place && i < count; i++)
+        recv[i] = 0.75f;
+    uint64_t bad = 0;
+    comm_reduce_scatter(t->comm, send, recv, count, stride, dtype, accumulate, &bad, t->stream);
+    stream_sync(t->stream);
+    CHECK_OK(comm_status(t->comm, &error));
+    CHECK(bad == 0);
+    for (size_t i = 0; i < count; i++) {
+        float sum = 0;
+        for (int r = 0; r < world; r++) {
+            float f = value(r, (size_t)rank * pitch + i);
+            f = dtype == DTYPE_F32 ? f : bf16_to_f32(bf16_from_f32(f));
+            sum = r == 0 ? f : sum + f;
+        }
+        CHECK(recv[i] == (accumulate ? 0.75f + sum : sum));
+    }
+    CHECK_OK(comm_barrier(t->comm, &error));
+    if (!in_place)
+        free(recv);
+    if (outside)
+        free(send);
+}
+
+static void all_reduce_case(struct rank_things *t, char *segment, size_t count)
+{
+    int rank = comm_rank(t->comm), world = comm_world(t->comm);
+    float *data = (float *)(void *)segment;
+    for (size_t i = 0; i < count * (size_t)world; i++)
+        data[i] = value(rank, i);
+    comm_all_reduce(t->comm, data, count, NULL, t->stream);
+    stream_sync(t->stream);
+    for (size_t i = 0; i < count * (size_t)world; i++) {
+        float sum = value(0, i);
+        for (int r = 1; r < world; r++)
+            sum += value(r, i);
+        CHECK(data[i] == sum);
+    }
+}
+
+static void collectives_body(const struct bootstrap *bootstrap, void *context)
+{
+    (void)context;
+    static const size_t counts[] = {1, 7, 1000, 300001};
+    struct rank_things t;
+    things_open(&t, bootstrap, 60);
+    void *segment;
+    size_t room = (300001 + 5) * sizeof(float) * (size_t)(bootstrap->world + 1);
+    CHECK_OK(comm_share(t.comm, room, &segment, &error));
+    for (size_t i = 0; i < room; i += 511)
+        CHECK(((char *)segment)[i] == 0);
+    for (enum placement placement = IN_SEGMENT; placement <= MIXED; placement++)
+        for (size_t c = 0; c < COUNT_OF(counts); c++)
+            for (int way = 0; way < 4; way++) {
+                if (counts[c] > 1000 && way % 3) /* the long ones cross many pieces; two ways are enough */
+                    continue;
+                size_t stride = way & 1 ? counts[c] + 3 : 0;
+                gather_case(&t, segment, placement, counts[c], stride, DTYPE_F32, way & 2);
+                gather_case(&t, segment, placement, counts[c], stride, DTYPE_BF16, way & 2);
+                reduce_case(&t, segment, placement, counts[c], stride, DTYPE_F32, way & 2, false);
+                reduce_case(&t, segment, placement, counts[c], stride, DTYPE_F32, false, way & 2);
+                reduce_case(&t, segment, placement, counts[c], stride, DTYPE_BF16, false, way & 2);
+            }
+    all_reduce_case(&t, segment, 4099);
+
+    struct comm_stats stats;
+    comm_stats_read(t.comm, &stats, true);
+    comm_all_reduce(t.comm, segment, 1000, NULL, t.stream);
+    stream_sync(t.stream);
+    comm_stats_read(t.comm, &stats, true);
+    int64_t others = bootstrap->world - 1;
+    CHECK(stats.all_gather_calls == (others > 0) && stats.reduce_scatter_calls == (others > 0));
+    CHECK(stats.all_gather_bytes == 4000 * others && stats.reduce_scatter_bytes == 4000 * others);
+    comm_stats_read(t.comm, &stats, false);
+    CHECK(stats.all_gather_calls == 0 && stats.seconds == 0);
+    things_close(&t);
+}
+
+static void test_collectives(void **state)
+{
+    (void)state;
+    static const int worlds[] = {1, 2, 3, 4, 6};
+    for (size_t i = 0; i < COUNT_OF(worlds); i++)
+        assert_true(ranks_run(worlds[i], collectives_body, NULL));
+}
+
+static void bad_value_body(const struct bootstrap *bootstrap, void *context)
+{
+    (void)context;
+    struct rank_things t;
+    things_open(&t, bootstrap, 60);
+    float send[3 * 100] = {0}, recv[100];
+    if (bootstrap->rank == 2)
+        send[150] = NAN; /* in the slice of rank 1 */
+    uint64_t bad = 0;
+    comm_reduce_scatter(t.comm, send, recv, 100, 0, DTYPE_F32, false, &bad, t.stream);
+    stream_sync(t.stream);
+    CHECK(bad == (bootstrap->rank == 1 ? UINT64_C(1) << 2 : 0));
+    things_close(&t);
+}
+
+static void test_bad_value_names_its_rank(void **state)
+{
+    (void)state;
+    assert_true(ranks_run(3, bad_value_body, NULL));
+}
+
+/* ---------------------------------------------------------------- control channel */
+
+static void control_body(const struct bootstrap *bootstrap, void *context)
+{
+    (void)context;
+    struct rank_things t;
+    things_open(&t, bootstrap, 60);
+    int rank = bootstrap->rank, world = bootstrap->world;
+    for (int round = 0; round < 200; round++) {
+        int own[2] = {rank, round}, all[2 * 8];
+        CHECK_OK(comm_exchange(t.comm, own, sizeof own, all, &error));
+        for (int r = 0; r < world; r++)
+            CHECK(all[2 * r] == r && all[2 * r + 1] == round);
+        double sums[2] = {rank + 1, 1e-3 * rank};
+        CHECK_OK(comm_sum(t.comm, sums, 2, &error));
+        double small = 0;
+        for (int r = 0; r < world; r++)
+            small += 1e-3 * r;
+        CHECK(sums[0] == world * (world + 1) / 2 && sums[1] == small);
+    }
+    static char big[3 * COMM_EXCHANGE_MAX + 17];
+    int root = world - 1;
+    for (size_t i = 0; rank == root && i < sizeof big; i++)
+        big[i] = (char)(i % 251);
+    CHECK_OK(comm_broadcast(t.comm, big, sizeof big, root, &error));
+    for (size_t i = 0; i < sizeof big; i++)
+        CHECK(big[i] == (char)(i % 251));
+    CHECK_OK(comm_barrier(t.comm, &error));
+    things_close(&t);
+}
+
+static void test_control(void **state)
+{
+    (void)state;
+    assert_true(ranks_run(1, control_body, NULL));
+    assert_true(ranks_run(4, control_body, NULL));
+}
+
+/* ---------------------------------------------------------------- failures */
+
+enum fault { DIES, STOPS, ABORTS, DIFFERS, LATE };
+struct fault_case {
+    enum fault fault;
+    bool data; /* the others wait in a data operation, else on the control channel */
+    enum status code;
+    const char *words[2]; /* that the others' message must have */
+};
+
+/* Rank 1 misbehaves after some rounds; the others must end with the code and the words. */
+static void fault_body(const struct bootstrap *bootstrap, void *context)
+{
+    const struct fault_case *fault = context;
+    struct rank_things t;
+    things_open(&t, bootstrap, fault->fault == DIES ? 30 : 0.7);
+    float send[100] = {0}, recv[300];
+    for (int round = 0; round < 5; round++) {
+        comm_all_gather(t.comm, send, recv, 100, 0, DTYPE_F32, t.stream);
+        stream_sync(t.stream);
+        CHECK_OK(comm_barrier(t.comm, &error));
+    }
+    if (bootstrap->rank == 1) {
+        struct error own;
+        switch (fault->fault) {
+        case DIES: raise(SIGKILL); break;
+        case STOPS: raise(SIGSTOP); break;
+        case ABORTS:
+            error_set(&own, STATUS_DATA, "cannot read 'shard.bin' at 4096");
+            comm_abort(t.comm, &own);
+            things_close(&t);
+            return;
+        case DIFFERS:
+            comm_all_gather(t.comm, send, recv, 99, 0, DTYPE_F32, t.stream);
+            stream_sync(t.stream);
+            CHECK(comm_status(t.comm, &error) == STATUS_BUG);
+            return;
+        case LATE: /* slow, but getting somewhere */
+            for (int i = 0; i < 30; i++) {
+                usleep(50000);
+                progress_tick();
+            }
+            break;
+        }
+    }
+    double start = now_seconds();
+    if (fault->data) {
+        comm_all_gather(t.comm, send, recv, 100, 0, DTYPE_F32, t.stream);
+        stream_sync(t.stream);
+        CHECK(comm_status(t.comm, &error) == fault->code);
+    } else {
+        CHECK(comm_barrier(t.comm, &error) == fault->code);
+    }
+    CHECK(now_seconds() - start < 5);
+    if (fault->code != STATUS_OK) {
+        for (int i = 0; i < 2; i++)
+            if (!strstr(error.text, fault->words[i])) {
+                fprintf(stderr, "'%s' is not in '%s'\n", fault->words[i], error.text);
+                _exit(1);
+            }
+        /* after a failure everything returns at once */
+        comm_all_gather(t.comm, send, recv, 100, 0, DTYPE_F32, t.stream);
+        CHECK(comm_barrier(t.comm, NULL) == fault->code);
+    }
+    things_close(&t);
+}
+
+static void test_failures(void **state)
+{
+    (void)state;
+    static const struct fault_case cases[] = {
+        {DIES, true, STATUS_PEER, {"rank 1 on here", "died while rank"}},
+        {DIES, false, STATUS_PEER, {"rank 1 on here", "in a barrier"}},
+        {STOPS, true, STATUS_PEER, {"rank 1 on here", "silent for 0.7 s"}},
+        {STOPS, false, STATUS_PEER, {"rank 1 on here", "in a barrier"}},
+        {ABORTS, true, STATUS_DATA, {"rank 1 on here", "cannot read 'shard.bin' at 4096"}},
+        {ABORTS, false, STATUS_DATA, {"rank 1 on here", "cannot read 'shard.bin' at 4096"}},
+        {DIFFERS, true, STATUS_BUG, {"an all-gather of 99", "an all-gather of 100"}},
+        {LATE, true, STATUS_OK, {"", ""}},
+        {LATE, false, STATUS_OK, {"", ""}},
+    };
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        struct ranks ranks;
+        struct fault_case one = cases[i];
+        ranks_start(&ranks, 3, fault_body, &one);
+        int first = ranks_wait(&ranks, 0), last = ranks_wait(&ranks, 2);
+        if (one.fault == STOPS)
+            kill(ranks.pids[1], SIGKILL);
+        int status = ranks_wait(&ranks, 1);
+        ranks_end(&ranks);
+        if (first || last)
+            print_message("case %zu\n", i);
+        assert_int_equal(first, 0);
+        assert_int_equal(last, 0);
+        assert_int_equal(WIFSIGNALED(status), one.fault == DIES || one.fault == STOPS);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_sums),
+        cmocka_unit_test(test_collectives),
+        cmocka_unit_test(test_bad_value_names_its_rank),
+        cmocka_unit_test(test_control),
+        cmocka_unit_test(test_failures),
+    };
+    return cmocka_run_group_tests_name("comm", tests, NULL, NULL);
+}
