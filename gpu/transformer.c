@@ -183,16 +183,17 @@ static enum status embedding_forward(const struct pass *pass, enum param_pass ki
     struct unit unit;
     TRY(unit_acquire(pass, &unit, 0, kind));
     if (pass->M > 0) {
-        t->ops->embedding_fwd(pass->stream, &(struct embedding_fwd_args){
-                                                .dtype = t->dtype,
-                                                .M = pass->M,
-                                                .C = t->C,
-                                                .out = t->blocks[0].res1,
-                                                .tokens = pass->batch.tokens,
-                                                .positions = pass->batch.positions,
-                                                .wte = unit_param(t, &unit, ROLE_WTE),
-                                                .wpe = unit_param(t, &unit, ROLE_WPE),
-                                            });
+        struct embedding_fwd_args args = {
+            .dtype = t->dtype,
+            .M = pass->M,
+            .C = t->C,
+            .out = t->blocks[0].res1,
+            .tokens = pass->batch.tokens,
+            .positions = pass->batch.positions,
+            .wte = unit_param(t, &unit, ROLE_WTE),
+            .wpe = unit_param(t, &unit, ROLE_WPE),
+        };
+        t->ops->embedding_fwd(pass->stream, &args);
     }
     unit_release(pass, &unit);
     return STATUS_OK;
@@ -205,20 +206,21 @@ static enum status embedding_backward(const struct pass *pass)
     struct unit unit = {.index = 0, .kind = PASS_BACKWARD};
     TRY(unit_grads(pass, &unit));
     if (pass->M > 0) {
-        t->ops->embedding_bwd(pass->stream, &(struct embedding_bwd_args){
-                                                .dtype = t->dtype,
-                                                .M = pass->M,
-                                                .C = t->C,
-                                                .V = t->V,
-                                                .P = t->config.desc->max_positions,
-                                                .dwte = unit_grad(t, &unit, ROLE_WTE),
-                                                .dwpe = unit_grad(t, &unit, ROLE_WPE),
-                                                .accumulate_wte = unit.accumulate || t->config.desc->tied,
-                                                .accumulate_wpe = unit.accumulate,
-                                                .dout = t->dres,
-                                                .tokens = pass->batch.tokens,
-                                                .positions = pass->batch.positions,
-                                            });
+        struct embedding_bwd_args args = {
+            .dtype = t->dtype,
+            .M = pass->M,
+            .C = t->C,
+            .V = t->V,
+            .P = t->config.desc->max_positions,
+            .dwte = unit_grad(t, &unit, ROLE_WTE),
+            .dwpe = unit_grad(t, &unit, ROLE_WPE),
+            .accumulate_wte = unit.accumulate || t->config.desc->tied,
+            .accumulate_wpe = unit.accumulate,
+            .dout = t->dres,
+            .tokens = pass->batch.tokens,
+            .positions = pass->batch.positions,
+        };
+        t->ops->embedding_bwd(pass->stream, &args);
     }
     return unit_ready(pass, &unit);
 }

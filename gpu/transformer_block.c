@@ -17,20 +17,21 @@ static void linear_forward(const struct pass *pass, const struct unit *unit, enu
 {
     const struct transformer *t = pass->transformer;
     const struct linear_shape *linear = &t->linears[which];
-    t->ops->linear_fwd(pass->stream, &(struct linear_fwd_args){
-                                         .dtype = t->dtype,
-                                         .y_dtype = t->dtype,
-                                         .weights_in_out = linear->in_out,
-                                         .M = pass->M,
-                                         .N = linear->N,
-                                         .K = linear->K,
-                                         .y = y,
-                                         .x = x,
-                                         .w = unit_param(t, unit, linear->weight),
-                                         .bias = unit_param(t, unit, linear->bias),
-                                         .gelu = aux != NULL,
-                                         .aux = aux,
-                                     });
+    struct linear_fwd_args args = {
+        .dtype = t->dtype,
+        .y_dtype = t->dtype,
+        .weights_in_out = linear->in_out,
+        .M = pass->M,
+        .N = linear->N,
+        .K = linear->K,
+        .y = y,
+        .x = x,
+        .w = unit_param(t, unit, linear->weight),
+        .bias = unit_param(t, unit, linear->bias),
+        .gelu = aux != NULL,
+        .aux = aux,
+    };
+    t->ops->linear_fwd(pass->stream, &args);
 }
 
 /* Gradients of weight and bias from dy and x, then dx = dy · Wᵀ; with `gelu_aux`, through the GELU before x. */
@@ -39,37 +40,32 @@ static void linear_backward(const struct pass *pass, const struct unit *unit, en
 {
     const struct transformer *t = pass->transformer;
     const struct linear_shape *linear = &t->linears[which];
-    t->ops->linear_bwd_weight(pass->stream, &(struct linear_bwd_weight_args){
-                                                .dtype = t->dtype,
-                                                .weights_in_out = linear->in_out,
-                                                .M = pass->M,
-                                                .N = linear->N,
-                                                .K = linear->K,
-                                                .dw = unit_grad(t, unit, linear->weight),
-                                                .dbias = unit_grad(t, unit, linear->bias),
-                                                .dy = dy,
-                                                .x = x,
-                                                .accumulate = unit->accumulate,
-                                            });
-    t->ops->linear_bwd_input(pass->stream, &(struct linear_bwd_input_args){
-                                               .dtype = t->dtype,
-                                               .weights_in_out = linear->in_out,
-                                               .M = pass->M,
-                                               .N = linear->N,
-                                               .K = linear->K,
-                                               .dx = dx,
-                                               .dy = dy,
-                                               .w = unit_param(t, unit, linear->weight),
-                                               .gelu_aux = gelu_aux,
-                                           });
+    struct linear_bwd_weight_args weight = {
+        .dtype = t->dtype,
+        .weights_in_out = linear->in_out,
+        .M = pass->M,
+        .N = linear->N,
+        .K = linear->K,
+        .dw = unit_grad(t, unit, linear->weight),
+        .dbias = unit_grad(t, unit, linear->bias),
+        .dy = dy,
+        .x = x,
+        .accumulate = unit->accumulate,
+    };
+    t->ops->linear_bwd_weight(pass->stream, &weight);
+    struct linear_bwd_input_args input = {
+        .dtype = t->dtype,
+        .weights_in_out = linear->in_out,
+        .M = pass->M,
+        .N = linear->N,
+        .K = linear->K,
+        .dx = dx,
+        .dy = dy,
+        .w = unit_param(t, unit, linear->weight),
+        .gelu_aux = gelu_aux,
+    };
+    t->ops->linear_bwd_input(pass->stream, &input);
 }
-
-/* One of a block's two norms: its tensors and what it keeps. */
-struct norm {
-    enum tensor_role weight, bias;
-    void *res, *y;
-    float *mean, *rstd;
-};
 
 static struct norm first_norm(const struct block_buffers *b)
 {
@@ -81,48 +77,47 @@ static struct norm second_norm(const struct block_buffers *b)
     return (struct norm){ROLE_NORM2_W, ROLE_NORM2_B, b->res2, b->norm2, b->mean2, b->rstd2};
 }
 
-/* res = x + delta, y = norm(res); without delta, res is there already */
-static void norm_forward(const struct pass *pass, const struct unit *unit, struct norm norm, const void *x,
-                         const void *delta)
+void norm_forward(const struct pass *pass, const struct unit *unit, struct norm norm, const void *x, const void *delta)
 {
     const struct transformer *t = pass->transformer;
-    t->ops->norm_fwd(pass->stream, &(struct norm_fwd_args){
-                                       .dtype = t->dtype,
-                                       .kind = t->config.desc->norm,
-                                       .M = pass->M,
-                                       .C = t->C,
-                                       .eps = t->eps,
-                                       .y = norm.y,
-                                       .x_out = delta ? norm.res : NULL,
-                                       .x = delta ? x : norm.res,
-                                       .delta = delta,
-                                       .weight = unit_param(t, unit, norm.weight),
-                                       .bias = unit_param(t, unit, norm.bias),
-                                       .mean = norm.mean,
-                                       .rstd = norm.rstd,
-                                   });
+    struct norm_fwd_args args = {
+        .dtype = t->dtype,
+        .kind = t->config.desc->norm,
+        .M = pass->M,
+        .C = t->C,
+        .eps = t->eps,
+        .y = norm.y,
+        .x_out = delta ? norm.res : NULL,
+        .x = delta ? x : norm.res,
+        .delta = delta,
+        .weight = unit_param(t, unit, norm.weight),
+        .bias = unit_param(t, unit, norm.bias),
+        .mean = norm.mean,
+        .rstd = norm.rstd,
+    };
+    t->ops->norm_fwd(pass->stream, &args);
 }
 
-/* dres += gradient through the norm, whose output's gradient is dy */
-static void norm_backward(const struct pass *pass, const struct unit *unit, struct norm norm, const void *dy)
+void norm_backward(const struct pass *pass, const struct unit *unit, struct norm norm, const void *dy, const void *dres)
 {
     const struct transformer *t = pass->transformer;
-    t->ops->norm_bwd(pass->stream, &(struct norm_bwd_args){
-                                       .dtype = t->dtype,
-                                       .kind = t->config.desc->norm,
-                                       .M = pass->M,
-                                       .C = t->C,
-                                       .dx = t->dres,
-                                       .dres = t->dres,
-                                       .dy = dy,
-                                       .x = norm.res,
-                                       .weight = unit_param(t, unit, norm.weight),
-                                       .mean = norm.mean,
-                                       .rstd = norm.rstd,
-                                       .dweight = unit_grad(t, unit, norm.weight),
-                                       .dbias = unit_grad(t, unit, norm.bias),
-                                       .accumulate = unit->accumulate,
-                                   });
+    struct norm_bwd_args args = {
+        .dtype = t->dtype,
+        .kind = t->config.desc->norm,
+        .M = pass->M,
+        .C = t->C,
+        .dx = t->dres,
+        .dres = dres,
+        .dy = dy,
+        .x = norm.res,
+        .weight = unit_param(t, unit, norm.weight),
+        .mean = norm.mean,
+        .rstd = norm.rstd,
+        .dweight = unit_grad(t, unit, norm.weight),
+        .dbias = unit_grad(t, unit, norm.bias),
+        .accumulate = unit->accumulate,
+    };
+    t->ops->norm_bwd(pass->stream, &args);
 }
 
 /* Rotates the H + KV heads of q and k, which lie side by side at the start of rows `ld` apart. */
@@ -131,18 +126,19 @@ static void rotate(const struct pass *pass, void *x, int64_t ld, bool inverse)
     const struct transformer *t = pass->transformer;
     if (!t->rope_cos)
         return;
-    t->ops->rope(pass->stream, &(struct rope_args){
-                                   .dtype = t->dtype,
-                                   .M = pass->M,
-                                   .heads = t->H + t->KV,
-                                   .D = t->D,
-                                   .ld = ld,
-                                   .x = x,
-                                   .positions = pass->batch.positions,
-                                   .cos_table = t->rope_cos,
-                                   .sin_table = t->rope_sin,
-                                   .inverse = inverse,
-                               });
+    struct rope_args args = {
+        .dtype = t->dtype,
+        .M = pass->M,
+        .heads = t->H + t->KV,
+        .D = t->D,
+        .ld = ld,
+        .x = x,
+        .positions = pass->batch.positions,
+        .cos_table = t->rope_cos,
+        .sin_table = t->rope_sin,
+        .inverse = inverse,
+    };
+    t->ops->rope(pass->stream, &args);
 }
 
 /* The heads of q or of k, for the head norms: `first` is the head where they start in a row. */
@@ -156,19 +152,20 @@ static void head_norm_forward(const struct pass *pass, const struct unit *unit, 
                               struct heads heads)
 {
     const struct transformer *t = pass->transformer;
-    t->ops->head_norm_fwd(pass->stream, &(struct head_norm_fwd_args){
-                                            .dtype = t->dtype,
-                                            .M = pass->M,
-                                            .heads = heads.count,
-                                            .D = t->D,
-                                            .ld_x = t->W,
-                                            .ld_y = (t->H + t->KV) * t->D,
-                                            .eps = t->eps,
-                                            .y = row_at(t, b->qk, heads.first, t->D),
-                                            .x = row_at(t, b->qkv, heads.first, t->D),
-                                            .weight = unit_param(t, unit, heads.weight),
-                                            .rstd = heads.rstd,
-                                        });
+    struct head_norm_fwd_args args = {
+        .dtype = t->dtype,
+        .M = pass->M,
+        .heads = heads.count,
+        .D = t->D,
+        .ld_x = t->W,
+        .ld_y = (t->H + t->KV) * t->D,
+        .eps = t->eps,
+        .y = row_at(t, b->qk, heads.first, t->D),
+        .x = row_at(t, b->qkv, heads.first, t->D),
+        .weight = unit_param(t, unit, heads.weight),
+        .rstd = heads.rstd,
+    };
+    t->ops->head_norm_fwd(pass->stream, &args);
 }
 
 /* in place in dqkv */
@@ -177,22 +174,23 @@ static void head_norm_backward(const struct pass *pass, const struct unit *unit,
 {
     const struct transformer *t = pass->transformer;
     void *dx = row_at(t, dqkv, heads.first, t->D);
-    t->ops->head_norm_bwd(pass->stream, &(struct head_norm_bwd_args){
-                                            .dtype = t->dtype,
-                                            .M = pass->M,
-                                            .heads = heads.count,
-                                            .D = t->D,
-                                            .ld_x = t->W,
-                                            .ld_dy = t->W,
-                                            .ld_dx = t->W,
-                                            .dx = dx,
-                                            .dy = dx,
-                                            .x = row_at(t, b->qkv, heads.first, t->D),
-                                            .weight = unit_param(t, unit, heads.weight),
-                                            .rstd = heads.rstd,
-                                            .dweight = unit_grad(t, unit, heads.weight),
-                                            .accumulate = unit->accumulate,
-                                        });
+    struct head_norm_bwd_args args = {
+        .dtype = t->dtype,
+        .M = pass->M,
+        .heads = heads.count,
+        .D = t->D,
+        .ld_x = t->W,
+        .ld_dy = t->W,
+        .ld_dx = t->W,
+        .dx = dx,
+        .dy = dx,
+        .x = row_at(t, b->qkv, heads.first, t->D),
+        .weight = unit_param(t, unit, heads.weight),
+        .rstd = heads.rstd,
+        .dweight = unit_grad(t, unit, heads.weight),
+        .accumulate = unit->accumulate,
+    };
+    t->ops->head_norm_bwd(pass->stream, &args);
 }
 
 static struct heads query_heads(const struct transformer *t, const struct block_buffers *b)
@@ -224,27 +222,28 @@ static void attention_forward(const struct pass *pass, const struct unit *unit, 
         head_norm_forward(pass, unit, b, key_heads(t, b));
     }
     rotate(pass, qk, ld, false);
-    t->ops->attention_fwd(pass->stream, &(struct attention_fwd_args){
-                                            .dtype = t->dtype,
-                                            .M = pass->M,
-                                            .H = t->H,
-                                            .KV = t->KV,
-                                            .D = t->D,
-                                            .ld_q = ld,
-                                            .ld_k = ld,
-                                            .ld_v = t->W,
-                                            .ld_o = t->H * t->D,
-                                            .scale = (float)(1.0 / sqrt((double)t->D)),
-                                            .window = t->config.desc->sliding_window,
-                                            .num_seqs = pass->batch.num_seqs,
-                                            .max_seq = pass->batch.max_seq,
-                                            .seq_start = pass->batch.seq_start,
-                                            .q = qk,
-                                            .k = row_at(t, qk, k_first, t->D),
-                                            .v = row_at(t, b->qkv, v_first, t->D),
-                                            .out = b->att,
-                                            .lse = b->lse,
-                                        });
+    struct attention_fwd_args args = {
+        .dtype = t->dtype,
+        .M = pass->M,
+        .H = t->H,
+        .KV = t->KV,
+        .D = t->D,
+        .ld_q = ld,
+        .ld_k = ld,
+        .ld_v = t->W,
+        .ld_o = t->H * t->D,
+        .scale = (float)(1.0 / sqrt((double)t->D)),
+        .window = t->config.desc->sliding_window,
+        .num_seqs = pass->batch.num_seqs,
+        .max_seq = pass->batch.max_seq,
+        .seq_start = pass->batch.seq_start,
+        .q = qk,
+        .k = row_at(t, qk, k_first, t->D),
+        .v = row_at(t, b->qkv, v_first, t->D),
+        .out = b->att,
+        .lse = b->lse,
+    };
+    t->ops->attention_fwd(pass->stream, &args);
 }
 
 /* datt (M, H D) -> dqkv (M, W), gradient of the linear's output */
@@ -254,34 +253,35 @@ static void attention_backward(const struct pass *pass, const struct unit *unit,
     const struct transformer *t = pass->transformer;
     int64_t ld, k_first = t->H, v_first = t->H + t->KV;
     char *qk = rotated(t, b, &ld);
-    t->ops->attention_bwd(pass->stream, &(struct attention_bwd_args){
-                                            .dtype = t->dtype,
-                                            .M = pass->M,
-                                            .H = t->H,
-                                            .KV = t->KV,
-                                            .D = t->D,
-                                            .ld_q = ld,
-                                            .ld_k = ld,
-                                            .ld_v = t->W,
-                                            .ld_o = t->H * t->D,
-                                            .ld_dq = t->W,
-                                            .ld_dk = t->W,
-                                            .ld_dv = t->W,
-                                            .scale = (float)(1.0 / sqrt((double)t->D)),
-                                            .window = t->config.desc->sliding_window,
-                                            .num_seqs = pass->batch.num_seqs,
-                                            .max_seq = pass->batch.max_seq,
-                                            .seq_start = pass->batch.seq_start,
-                                            .q = qk,
-                                            .k = row_at(t, qk, k_first, t->D),
-                                            .v = row_at(t, b->qkv, v_first, t->D),
-                                            .out = b->att,
-                                            .dout = datt,
-                                            .lse = b->lse,
-                                            .dq = dqkv,
-                                            .dk = row_at(t, dqkv, k_first, t->D),
-                                            .dv = row_at(t, dqkv, v_first, t->D),
-                                        });
+    struct attention_bwd_args args = {
+        .dtype = t->dtype,
+        .M = pass->M,
+        .H = t->H,
+        .KV = t->KV,
+        .D = t->D,
+        .ld_q = ld,
+        .ld_k = ld,
+        .ld_v = t->W,
+        .ld_o = t->H * t->D,
+        .ld_dq = t->W,
+        .ld_dk = t->W,
+        .ld_dv = t->W,
+        .scale = (float)(1.0 / sqrt((double)t->D)),
+        .window = t->config.desc->sliding_window,
+        .num_seqs = pass->batch.num_seqs,
+        .max_seq = pass->batch.max_seq,
+        .seq_start = pass->batch.seq_start,
+        .q = qk,
+        .k = row_at(t, qk, k_first, t->D),
+        .v = row_at(t, b->qkv, v_first, t->D),
+        .out = b->att,
+        .dout = datt,
+        .lse = b->lse,
+        .dq = dqkv,
+        .dk = row_at(t, dqkv, k_first, t->D),
+        .dv = row_at(t, dqkv, v_first, t->D),
+    };
+    t->ops->attention_bwd(pass->stream, &args);
     rotate(pass, dqkv, t->W, true);
     if (t->qk_norm) {
         head_norm_backward(pass, unit, b, dqkv, query_heads(t, b));
@@ -298,13 +298,14 @@ static void mlp_forward(const struct pass *pass, const struct unit *unit, const 
         return;
     }
     linear_forward(pass, unit, LINEAR_UP, b->inner, b->norm2, NULL);
-    t->ops->swiglu_fwd(pass->stream, &(struct swiglu_fwd_args){
-                                         .dtype = t->dtype,
-                                         .M = pass->M,
-                                         .F = t->F,
-                                         .h = b->hidden,
-                                         .gate_up = b->inner,
-                                     });
+    struct swiglu_fwd_args args = {
+        .dtype = t->dtype,
+        .M = pass->M,
+        .F = t->F,
+        .h = b->hidden,
+        .gate_up = b->inner,
+    };
+    t->ops->swiglu_fwd(pass->stream, &args);
 }
 
 /* dy (M, C) of the down matrix -> dx (M, C) of the up matrix */
@@ -318,14 +319,15 @@ static void mlp_backward(const struct pass *pass, const struct unit *unit, const
         return;
     }
     linear_backward(pass, unit, LINEAR_DOWN, t->wide, dy, b->hidden, NULL);
-    t->ops->swiglu_bwd(pass->stream, &(struct swiglu_bwd_args){
-                                         .dtype = t->dtype,
-                                         .M = pass->M,
-                                         .F = t->F,
-                                         .dgate_up = b->inner,
-                                         .dh = t->wide,
-                                         .gate_up = b->inner,
-                                     });
+    struct swiglu_bwd_args args = {
+        .dtype = t->dtype,
+        .M = pass->M,
+        .F = t->F,
+        .dgate_up = b->inner,
+        .dh = t->wide,
+        .gate_up = b->inner,
+    };
+    t->ops->swiglu_bwd(pass->stream, &args);
     linear_backward(pass, unit, LINEAR_UP, dx, b->inner, b->norm2, NULL);
 }
 
@@ -370,11 +372,11 @@ enum status block_backward(const struct pass *pass, int64_t block)
             block_inside(pass, &unit, b);
         }
         mlp_backward(pass, &unit, b, t->dres, t->delta);
-        norm_backward(pass, &unit, second_norm(b), t->delta);
+        norm_backward(pass, &unit, second_norm(b), t->delta, t->dres);
         linear_backward(pass, &unit, LINEAR_O, t->delta, t->dres, b->att, NULL);
         attention_backward(pass, &unit, b, t->delta, t->wide);
         linear_backward(pass, &unit, LINEAR_QKV, t->delta, t->wide, b->norm1, NULL);
-        norm_backward(pass, &unit, first_norm(b), t->delta);
+        norm_backward(pass, &unit, first_norm(b), t->delta, t->dres);
     }
     unit_release(pass, &unit);
     return unit_ready(pass, &unit);

@@ -34,46 +34,16 @@ static void head_release(const struct pass *pass, const struct head_units *units
     unit_release(pass, &units->norm);
 }
 
-/* final_res = res2 of the last block + delta; final_norm = norm(final_res) */
+static struct norm final_norm(const struct transformer *t)
+{
+    return (struct norm){ROLE_FINAL_NORM_W, ROLE_FINAL_NORM_B, t->final_res,
+                         t->final_norm,     t->final_mean,     t->final_rstd};
+}
+
 static void final_norm_forward(const struct pass *pass, const struct unit *unit)
 {
     const struct transformer *t = pass->transformer;
-    t->ops->norm_fwd(pass->stream, &(struct norm_fwd_args){
-                                       .dtype = t->dtype,
-                                       .kind = t->config.desc->norm,
-                                       .M = pass->M,
-                                       .C = t->C,
-                                       .eps = t->eps,
-                                       .y = t->final_norm,
-                                       .x_out = t->final_res,
-                                       .x = t->blocks[t->L - 1].res2,
-                                       .delta = t->delta,
-                                       .weight = unit_param(t, unit, ROLE_FINAL_NORM_W),
-                                       .bias = unit_param(t, unit, ROLE_FINAL_NORM_B),
-                                       .mean = t->final_mean,
-                                       .rstd = t->final_rstd,
-                                   });
-}
-
-/* dres = gradient of final_res, from final_norm's gradient, which lies in its place */
-static void final_norm_backward(const struct pass *pass, const struct unit *unit)
-{
-    const struct transformer *t = pass->transformer;
-    t->ops->norm_bwd(pass->stream, &(struct norm_bwd_args){
-                                       .dtype = t->dtype,
-                                       .kind = t->config.desc->norm,
-                                       .M = pass->M,
-                                       .C = t->C,
-                                       .dx = t->dres,
-                                       .dy = t->final_norm,
-                                       .x = t->final_res,
-                                       .weight = unit_param(t, unit, ROLE_FINAL_NORM_W),
-                                       .mean = t->final_mean,
-                                       .rstd = t->final_rstd,
-                                       .dweight = unit_grad(t, unit, ROLE_FINAL_NORM_W),
-                                       .dbias = unit_grad(t, unit, ROLE_FINAL_NORM_B),
-                                       .accumulate = unit->accumulate,
-                                   });
+    norm_forward(pass, unit, final_norm(t), t->blocks[t->L - 1].res2, t->delta);
 }
 
 /* Elements of dt between rows of dlogits, which lie over the fp32 logits. */
@@ -87,31 +57,33 @@ static void chunk_forward(const struct pass *pass, const struct unit *unit, int6
 {
     const struct transformer *t = pass->transformer;
     const struct linear_shape *head = &t->linears[LINEAR_HEAD];
-    t->ops->linear_fwd(pass->stream, &(struct linear_fwd_args){
-                                         .dtype = t->dtype,
-                                         .y_dtype = DTYPE_F32,
-                                         .weights_in_out = head->in_out,
-                                         .M = rows,
-                                         .N = head->N,
-                                         .K = head->K,
-                                         .y = t->logits,
-                                         .ld_y = t->ld_logits,
-                                         .x = row_at(t, t->final_norm, first, t->C),
-                                         .w = unit_param(t, unit, head->weight),
-                                     });
-    t->ops->cross_entropy(pass->stream, &(struct cross_entropy_args){
-                                            .dtype = t->dtype,
-                                            .logits_dtype = DTYPE_F32,
-                                            .M = rows,
-                                            .V = t->V,
-                                            .ld_logits = t->ld_logits,
-                                            .ld_dlogits = ld_dlogits(t),
-                                            .logits = t->logits,
-                                            .dlogits = gradient ? t->logits : NULL,
-                                            .targets = pass->batch.targets + first,
-                                            .scale = pass->grad_scale,
-                                            .loss_sum = pass->loss_sum,
-                                        });
+    struct linear_fwd_args logits = {
+        .dtype = t->dtype,
+        .y_dtype = DTYPE_F32,
+        .weights_in_out = head->in_out,
+        .M = rows,
+        .N = head->N,
+        .K = head->K,
+        .y = t->logits,
+        .ld_y = t->ld_logits,
+        .x = row_at(t, t->final_norm, first, t->C),
+        .w = unit_param(t, unit, head->weight),
+    };
+    t->ops->linear_fwd(pass->stream, &logits);
+    struct cross_entropy_args loss = {
+        .dtype = t->dtype,
+        .logits_dtype = DTYPE_F32,
+        .M = rows,
+        .V = t->V,
+        .ld_logits = t->ld_logits,
+        .ld_dlogits = ld_dlogits(t),
+        .logits = t->logits,
+        .dlogits = gradient ? t->logits : NULL,
+        .targets = pass->batch.targets + first,
+        .scale = pass->grad_scale,
+        .loss_sum = pass->loss_sum,
+    };
+    t->ops->cross_entropy(pass->stream, &loss);
 }
 
 static void chunk_backward(const struct pass *pass, const struct unit *unit, int64_t first, int64_t rows)
@@ -119,29 +91,31 @@ static void chunk_backward(const struct pass *pass, const struct unit *unit, int
     const struct transformer *t = pass->transformer;
     const struct linear_shape *head = &t->linears[LINEAR_HEAD];
     void *normed = row_at(t, t->final_norm, first, t->C);
-    t->ops->linear_bwd_weight(pass->stream, &(struct linear_bwd_weight_args){
-                                                .dtype = t->dtype,
-                                                .weights_in_out = head->in_out,
-                                                .M = rows,
-                                                .N = head->N,
-                                                .K = head->K,
-                                                .dw = unit_grad(t, unit, head->weight),
-                                                .dy = t->logits,
-                                                .ld_dy = ld_dlogits(t),
-                                                .x = normed,
-                                                .accumulate = unit->accumulate || first > 0,
-                                            });
-    t->ops->linear_bwd_input(pass->stream, &(struct linear_bwd_input_args){
-                                               .dtype = t->dtype,
-                                               .weights_in_out = head->in_out,
-                                               .M = rows,
-                                               .N = head->N,
-                                               .K = head->K,
-                                               .dx = normed,
-                                               .dy = t->logits,
-                                               .ld_dy = ld_dlogits(t),
-                                               .w = unit_param(t, unit, head->weight),
-                                           });
+    struct linear_bwd_weight_args weight = {
+        .dtype = t->dtype,
+        .weights_in_out = head->in_out,
+        .M = rows,
+        .N = head->N,
+        .K = head->K,
+        .dw = unit_grad(t, unit, head->weight),
+        .dy = t->logits,
+        .ld_dy = ld_dlogits(t),
+        .x = normed,
+        .accumulate = unit->accumulate || first > 0,
+    };
+    t->ops->linear_bwd_weight(pass->stream, &weight);
+    struct linear_bwd_input_args input = {
+        .dtype = t->dtype,
+        .weights_in_out = head->in_out,
+        .M = rows,
+        .N = head->N,
+        .K = head->K,
+        .dx = normed,
+        .dy = t->logits,
+        .ld_dy = ld_dlogits(t),
+        .w = unit_param(t, unit, head->weight),
+    };
+    t->ops->linear_bwd_input(pass->stream, &input);
 }
 
 static int64_t chunk_rows(const struct pass *pass, int64_t first)
@@ -180,7 +154,7 @@ enum status head_train(const struct pass *pass)
         transformer_lap(t, &t->backward_seconds);
     }
     if (pass->M > 0)
-        final_norm_backward(pass, &units.norm);
+        norm_backward(pass, &units.norm, final_norm(t), t->final_norm, NULL);
     head_release(pass, &units);
     return unit_ready(pass, &units.norm);
 }

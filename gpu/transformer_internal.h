@@ -104,6 +104,19 @@ static inline void *row_at(const struct transformer *t, void *base, int64_t row,
     return (char *)base + (size_t)(row * width) * dtype_size(t->dtype);
 }
 
+/* A norm of the residual stream: its tensors and what it keeps. */
+struct norm {
+    enum tensor_role weight, bias;
+    void *res, *y;      /* dt (M, C) input and output */
+    float *mean, *rstd; /* (M) */
+};
+
+/* transformer_block.c. res = x + delta, y = norm(res); without delta, res is there already */
+void norm_forward(const struct pass *pass, const struct unit *unit, struct norm norm, const void *x, const void *delta);
+/* transformer.dres = dres (NULL: none) + gradient through the norm, whose output's gradient is dy */
+void norm_backward(const struct pass *pass, const struct unit *unit, struct norm norm, const void *dy,
+                   const void *dres);
+
 /* transformer_block.c. Forward: the residual stream comes as x + delta (delta NULL: block 0, whose res1 holds the
  * embeddings); afterwards it is res2 + transformer.delta. Backward: dres in place. */
 enum status block_forward(const struct pass *pass, int64_t block, enum param_pass kind);

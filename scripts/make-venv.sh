@@ -1,0 +1,12 @@
+#!/usr/bin/env bash
+# Makes a Python virtual environment with PyTorch and transformers: scripts/make-venv.sh DIR [--bench]
+# For tests that compare with them and, with --bench, for scripts/bench-peers.sh (also DeepSpeed and what makes PyTorch
+# fast on a CPU). ztrain itself needs none of it. Downloads a few GB and takes minutes; does nothing where it is done.
+set -euo pipefail
+[ $# -ge 1 ] || { sed -n '2,4s/^# \{0,1\}//p' "$0" && exit 2; }
+venv=$1 bench=${2:-}
+[ -x "$venv/bin/python" ] || python3 -m venv "$venv"
+packages=(torch transformers safetensors tokenizers numpy pytest)
+[ "$bench" != --bench ] || packages+=(deepspeed intel-openmp setuptools)
+"$venv/bin/python" -m pip install -q --disable-pip-version-check "${packages[@]}"
+"$venv/bin/python" -c 'import torch, transformers; print("torch", torch.__version__, "transformers", transformers.__version__)'

@@ -1,0 +1,112 @@
+#!/usr/bin/env bash
+# From a fresh machine to a trained and exported model, in a few minutes: scripts/quickstart.sh (or: make quickstart)
+#
+# Installs missing packages, builds build/ztrain, turns text that is on this machine into token shards (nothing is
+# downloaded), trains a small Llama-style model on two CPU ranks (configs/quickstart.yaml: ZeRO stage 3, bf16, two epochs
+# with evaluation), interrupts the run once and resumes it, verifies its checkpoints, exports a Hugging Face folder.
+# Everything it makes is in build/quickstart; run again, it starts afresh.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+top=build/quickstart
+text=$top/text
+run=$top/runs/quickstart
+ztrain=build/ztrain
+text_bytes=600000
+
+say() { printf '\n==> %s\n' "$*"; }
+
+say "1. packages and build"
+scripts/install-deps.sh
+make -s -j"$(nproc)"
+$ztrain version | head -1
+
+say "2. text -> token shards"
+rm -rf "$top"
+mkdir -p "$text" "$top/data"
+
+# Manual pages without most of their markup; each cut, so that no single one fills the collection.
+manual_pages() {
+    find -L /usr/share/man/man[1-8] -name '*.gz' -size +2k 2>/dev/null | sort | while read -r page; do
+        { zcat "$page" 2>/dev/null || true; } | head -c 30000 | sed -e "/^[.']\\\\\"/d" \
+            -e "s/^[.'][A-Za-z]* *//" -e 's/\\f\[[^]]*\]//g' -e 's/\\f(..//g' -e 's/\\f.//g' \
+            -e 's/\\-/-/g' -e 's/\\[&/]//g' -e 's/\\(../ /g'
+        echo
+    done
+}
+other_files() {
+    find -L /usr/include /usr/share/doc /usr/share/common-licenses -type f \( -name '*.h' -o -name copyright -o -path '*licenses*' \) \
+        -size +2k 2>/dev/null | sort | while read -r file; do
+        head -c 30000 "$file"
+        echo
+    done
+}
+# head ends the search when there is enough: what it interrupts is no failure.
+{ manual_pages || true; } 2>/dev/null | head -c $text_bytes >"$text/manual.txt" || true
+have=$(wc -c <"$text/manual.txt")
+if [ "$have" -lt $text_bytes ]; then
+    { other_files || true; } 2>/dev/null | head -c $((text_bytes - have)) >"$text/other.txt" || true
+fi
+if [ "$(cat "$text"/*.txt | wc -c)" -lt 100000 ]; then
+    echo "quickstart.sh: found too little text on this machine; hint: put text files into /usr/share/doc" >&2
+    exit 1
+fi
+python3 scripts/tokenize.py "$text"/*.txt --output "$top/data/text" --tokenizer byte --document paragraph --validation 0.04
+
+say "3. training on two ranks; after a while it is asked to stop, as a batch system would"
+started=$SECONDS
+$ztrain --config configs/quickstart.yaml --local-gpus 2 &
+pid=$!
+trap 'kill -TERM $pid 2>/dev/null || true' EXIT
+until [ "$(grep -cs '"loss"' "$run/metrics.jsonl" || true)" -ge 70 ] 2>/dev/null || ! kill -0 $pid 2>/dev/null; do
+    sleep 0.2
+done
+code=0
+kill -USR1 $pid 2>/dev/null || true
+wait $pid || code=$?
+trap - EXIT
+[ $code = 75 ] || { echo "quickstart.sh: the interrupted run ended with exit code $code, 75 expected" >&2 && exit 1; }
+echo "stopped with exit code 75: a checkpoint is written, the run can go on"
+
+say "4. going on from there"
+$ztrain --config configs/quickstart.yaml --local-gpus 2 --resume "$run"
+echo "trained for $((SECONDS - started)) s"
+
+say "5. verifying and exporting"
+$ztrain verify "$run"
+$ztrain export "$run" --out "$top/hf" --dtype bf16
+
+say "6. what came of it"
+python3 - "$run/metrics.jsonl" <<'PYTHON'
+import json
+import sys
+
+with open(sys.argv[1], encoding="utf-8") as f:
+    rows = [json.loads(line) for line in f]
+steps = [row for row in rows if "loss" in row]
+evaluations = [row for row in rows if "eval_loss" in row]
+if [row["step"] for row in steps] != list(range(1, len(steps) + 1)):
+    sys.exit("quickstart.sh: steps are missing or doubled in metrics.jsonl")
+print(f"{'step':>6} {'loss':>8}")
+for row in steps[:1] + steps[len(steps) // 4::max(1, len(steps) // 4)] + steps[-1:]:
+    print(f"{row['step']:6d} {row['loss']:8.4f}")
+for row in evaluations:
+    print(f"evaluation after step {row['step']:4d}: loss {row['eval_loss']:.4f}, perplexity {row['perplexity']:.2f}")
+if not evaluations[-1]["eval_loss"] < steps[0]["loss"] - 1:
+    sys.exit("quickstart.sh: the loss did not fall")
+PYTHON
+
+cat <<TEXT
+
+the run          $run/  (run.yaml, metrics.jsonl, log/)
+checkpoints      $run/checkpoints/  (latest -> $(readlink "$run/checkpoints/latest"))
+the model        $top/hf/  (config.json and safetensors: loads in transformers)
+the run spec     configs/quickstart.yaml
+
+Next:
+  $ztrain --help-spec                   every key of a run spec
+  $ztrain inspect $run
+  scripts/tokenize.py --help            your own text, jsonl or csv as token shards
+  configs/agnews-gpt2.yaml              fine-tuning a published model
+  README.md, docs/                      the rest
+TEXT
