@@ -189,7 +189,7 @@ const struct spec_key spec_keys[] = {
      FIELD(spec.comm.interface),
      .help = "network interface between machines; ranks of one machine share memory"},
 
-    /* ---- DeepSpeed's: batch sizes, clipping ---------------------------------------------------------------------- */
+    /* ---- DeepSpeed's: batch sizes, clipping, output -------------------------------------------------------------- */
     {USED("train_batch_size", KEY_INT, spec.train_batch_size, NULL, ERROR,
           "samples of an optimizer step, over all ranks = micro batch x accumulation x ranks; two of the three sizes, "
           "or "
@@ -204,6 +204,11 @@ const struct spec_key spec_keys[] = {
     {USED("gradient_clipping", KEY_REAL, spec.gradient_clipping, "0", NOTICE,
           "largest norm of all gradients together; 0: off"),
      .min = 0, .max = 1e30},
+    {USED("steps_per_print", KEY_INT, spec.steps_per_print, "10", SILENT,
+          "steps between two lines of progress in a log"),
+     .min = 1, .max = MAX_COUNT},
+    {USED("wall_clock_breakdown", KEY_BOOL, spec.wall_clock_breakdown, "false", SILENT,
+          "print the time of data, forward, backward, reduce and optimizer, too")},
     NOTICE("prescale_gradients", BOOL, "false", "gradients are summed in fp32 and divided once; no sum can overflow"),
     NOTICE("gradient_predivide_factor", REAL, "1.0", "gradients are summed in fp32 and divided once"),
     REFUSED("sparse_gradients", BOOL, "false",
@@ -420,7 +425,7 @@ const struct spec_key spec_keys[] = {
     PASSIVE("aio.overlap_events", BOOL, "true", "submit and wait at once"),
     PASSIVE("aio.use_gds", BOOL, "false", "GPUDirect storage"),
 
-    /* ---- memory, printing, monitors ------------------------------------------------------------------------------ */
+    /* ---- memory, monitors ---------------------------------------------------------------------------------------- */
     SECTION("activation_checkpointing", "recomputation of activations in backward"),
     {USED("activation_checkpointing.enabled", KEY_BOOL, spec.activation_checkpointing, "false", NOTICE,
           "keep only each block's input and compute the block again in backward (DeepSpeed's section has no switch)")},
@@ -432,11 +437,6 @@ const struct spec_key spec_keys[] = {
     NOTICE("activation_checkpointing.number_checkpoints", INT, NULL, "every block is a checkpoint"),
     NOTICE("activation_checkpointing.synchronize_checkpoint_boundary", BOOL, "false", "nothing waits for it"),
     NOTICE("activation_checkpointing.profile", BOOL, "false", "wall_clock_breakdown shows forward and backward"),
-    {USED("steps_per_print", KEY_INT, spec.steps_per_print, "10", SILENT,
-          "steps between two lines of progress in a log"),
-     .min = 1, .max = MAX_COUNT},
-    {USED("wall_clock_breakdown", KEY_BOOL, spec.wall_clock_breakdown, "false", SILENT,
-          "print the time of data, forward, backward, reduce and optimizer, too")},
     NOTICE("memory_breakdown", BOOL, "false", "metrics.jsonl has the memory, `ztrain plan` its parts"),
     NOTICE("dump_state", BOOL, "false", "the effective spec is always printed (--dry-run: all of it)"),
     SECTION("timers", "DeepSpeed's timers"),

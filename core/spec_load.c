@@ -1,4 +1,4 @@
-/* spec.c: from files and overrides to a run spec, and what is derived once world size and data are known.
+/* spec_load.c: from files and overrides to a run spec, and what is derived once world size and data are known.
  *
  * Order: the YAML file, the DeepSpeed file merged into it, the overrides on top, then one check of the whole tree. A
  * file that cannot be read ends there; else all errors of all sources come out together. */
