@@ -270,8 +270,8 @@ static void describe(const char *name, int ndim, const int64_t *shape, char out[
 }
 
 /* The first difference between the checkpoint's tensors and the model's. */
-static enum status compare_tables(const struct checkpoint *checkpoint, const struct tensor_table *table,
-                                  struct error *err)
+enum status checkpoint_check_table(const struct checkpoint *checkpoint, const struct tensor_table *table,
+                                   struct error *err)
 {
     const struct manifest *manifest = reader_of(checkpoint)->manifest;
     enum status status = STATUS_OK;
@@ -316,7 +316,7 @@ enum status checkpoint_load(const struct checkpoint *checkpoint, const struct te
                             struct error *err)
 {
     ASSERT(rank >= 0 && rank < layout->world && layout->num_units == table->num_units);
-    TRY(compare_tables(checkpoint, table, err));
+    TRY(checkpoint_check_table(checkpoint, table, err));
     for (int s = 0; s < ZERO_STATE_COUNT; s++) {
         for (int unit = 0; unit < layout->num_units; unit++) {
             int64_t size = layout->slice[unit], first = size * rank, left = table->units[unit].numel - first;

@@ -19,7 +19,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { STAGING = 4 << 20, MAX_INDEX_BYTES = 64 << 20 };
+enum { STAGING = 256 << 10, MAX_INDEX_BYTES = 64 << 20 };
 
 static const char SINGLE_FILE[] = "model.safetensors", INDEX_FILE[] = "model.safetensors.index.json";
 

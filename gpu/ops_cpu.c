@@ -30,6 +30,6 @@ size_t op_workspace_bytes(struct device *device, const struct op_limits *l)
     bytes = max_size(bytes, threads * 2 * widest * sizeof(float));   /* norm_bwd */
     bytes = max_size(bytes, (size_t)l->max_tokens * sizeof(double)); /* cross_entropy */
     bytes = max_size(bytes, threads * (2 * (size_t)l->max_seq * (size_t)l->D + (size_t)l->D + 32) * sizeof(float));
-    bytes = max_size(bytes, l->dtype == DTYPE_F32 ? 0 : (size_t)3 * 1024 * 1024 * sizeof(float)); /* products */
+    bytes = max_size(bytes, (size_t)3 * 1024 * 1024 * sizeof(float)); /* products */
     return scratch_size(bytes) + 256;
 }

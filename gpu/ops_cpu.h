@@ -11,6 +11,7 @@
 #include "gpu/gemm_cpu.h"
 #include "gpu/ops.h"
 
+#include <stdatomic.h>
 #ifdef _OPENMP
 #include <omp.h>
 #endif

@@ -1,4 +1,4 @@
-/* spec.c: from files and overrides to a run spec, and what is derived once world size, model and data are known.
+/* spec_load.c: from files and overrides to a run spec, and what is derived once world size and data are known.
  *
  * Order: the YAML file, the DeepSpeed file merged into it, the overrides on top, then one check of the whole tree. A
  * file that cannot be read ends there; else all errors of all sources come out together. */
@@ -206,17 +206,4 @@ int64_t spec_resolve_steps(struct run_spec *spec, int64_t steps_per_epoch)
     if (!spec_full(spec)->given_total_steps)
         spec->scheduler.total_steps = steps;
     return steps;
-}
-
-void spec_resolve_width(struct run_spec *spec, int64_t hidden_size)
-{
-    ASSERT(hidden_size > 0 && hidden_size < 1 << 24);
-    const struct spec_full *full = spec_full(spec);
-    int64_t square = hidden_size * hidden_size;
-    if (full->auto_bucket)
-        spec->zero.reduce_bucket_size = square;
-    if (full->auto_prefetch)
-        spec->zero.stage3_prefetch_bucket_size = (int64_t)(0.9 * (double)square);
-    if (full->auto_persistence)
-        spec->zero.stage3_param_persistence_threshold = 10 * hidden_size;
 }
