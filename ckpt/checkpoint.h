@@ -85,7 +85,8 @@ enum status checkpoint_read(const struct checkpoint *checkpoint, enum zero_state
 enum status checkpoint_check_table(const struct checkpoint *checkpoint, const struct tensor_table *table,
                                    struct error *err);
 
-/* Checks that the checkpoint's tensors are this table's, then reads this rank's slices of every state and unit into slice(context, …). */
+/* Checks that the checkpoint's tensors are this table's, then reads this rank's slices of every state and unit into
+ * slice(context, …). */
 enum status checkpoint_load(const struct checkpoint *checkpoint, const struct tensor_table *table,
                             const struct shard_layout *layout, int rank,
                             float *(*slice)(void *context, enum zero_state state, int unit), void *context,

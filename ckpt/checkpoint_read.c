@@ -145,29 +145,10 @@ static enum status open_newest(const char *dir, bool full, struct checkpoint **o
 
 enum status checkpoint_open(const char *dir, bool full, struct checkpoint **checkpoint, struct error *err)
 {
-    char path[FS_PATH_MAX], rank_name[MANIFEST_NAME_MAX];
-    if (!fs_is_dir(dir)) {
-        error_set(err, STATUS_CHECKPOINT, "cannot open the checkpoint '%s': %s", dir,
-                  fs_exists(dir) ? "it is not a folder, or a link to nothing" : strerror(ENOENT));
-        error_hint(err, "name a checkpoint folder, or a run folder for its newest one");
-        return STATUS_CHECKPOINT;
-    }
-    TRY(fs_join(path, dir, MANIFEST_NAME, STATUS_CHECKPOINT, err));
-    if (fs_exists(path))
-        return open_one(dir, full, checkpoint, err);
-    manifest_rank_name(0, rank_name);
-    TRY(fs_join(path, dir, rank_name, STATUS_CHECKPOINT, err));
-    if (fs_exists(path))
-        return error_set(err, STATUS_CHECKPOINT, "the checkpoint '%s' is damaged: " MANIFEST_NAME " is missing", dir);
-    TRY(fs_join(path, dir, "checkpoints", STATUS_CHECKPOINT, err));
-    if (fs_is_dir(path))
-        return open_newest(path, full, checkpoint, err);
-    if (checkpoint_any(dir))
-        return open_newest(dir, full, checkpoint, err);
-    error_set(err, STATUS_CHECKPOINT, "'%s' is neither a checkpoint (there is no " MANIFEST_NAME ") nor a run folder",
-              dir);
-    error_hint(err, "name a checkpoint folder, or a run folder for its newest one");
-    return STATUS_CHECKPOINT;
+    bool is_checkpoint;
+    char folder[FS_PATH_MAX];
+    TRY(checkpoint_locate(dir, &is_checkpoint, folder, err));
+    return is_checkpoint ? open_one(folder, full, checkpoint, err) : open_newest(folder, full, checkpoint, err);
 }
 
 /* ------------------------------------------------------------------------------------------------------- reading */

@@ -134,11 +134,29 @@ static enum status add_file(struct exporter *exporter, const char *name, char pa
     return temporary_path(exporter, name, path, err);
 }
 
+/* JSON for people and programs: numbers as short as they can be without losing a bit (1e-06, not
+ * 9.9999999999999995e-7); ends with a newline. Caller frees; NULL: out of memory. */
+static char *json_text(const json_t *value)
+{
+    const size_t flags = JSON_INDENT(2) | JSON_SORT_KEYS;
+    char *text = json_dumps(value, flags | JSON_REAL_PRECISION(15)), *line = NULL;
+    json_t *again = text ? json_loads(text, 0, NULL) : NULL;
+    if (text && !json_equal(value, again)) {
+        free(text);
+        text = json_dumps(value, flags);
+    }
+    json_decref(again);
+    if (text && asprintf(&line, "%s\n", text) < 0)
+        line = NULL;
+    free(text);
+    return line;
+}
+
 static enum status add_json(struct exporter *exporter, const char *name, json_t *value, struct error *err)
 {
     char path[FS_PATH_MAX];
     TRY(add_file(exporter, name, path, err));
-    char *text = json_dumps(value, JSON_INDENT(2) | JSON_SORT_KEYS);
+    char *text = json_text(value);
     if (!text)
         return error_set(err, STATUS_DEVICE, "out of memory: '%s'", name);
     enum status status = fs_write_file(path, text, strlen(text), STATUS_DATA, err);
@@ -235,6 +253,7 @@ static enum status write_tensor(struct exporter *exporter, const struct tensor_i
         if (exporter->dtype != DTYPE_F32)
             bytes = exporter->converted;
         if (exporter->dtype == DTYPE_BF16)
+#pragma omp simd
             for (int64_t i = 0; i < n; i++)
                 exporter->converted[i] = bf16_from_f32(values[i]);
         if (exporter->dtype == DTYPE_F16)

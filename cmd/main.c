@@ -14,6 +14,8 @@ static const struct {
 } commands[] = {
     {"plan", cmd_plan},
     {"export", cmd_export},
+    {"verify", cmd_verify},
+    {"inspect", cmd_inspect},
     {"doctor", cmd_doctor},
     {"version", cmd_version},
 };

@@ -1,5 +1,5 @@
-/* spec.h: the run spec. The only reader of YAML (spec_load.c); one key table (spec_keys.c) drives parsing, defaults,
- * --help-spec, the documentation and the comparison on resume.
+/* spec.h: the run spec. The only reader of YAML (spec_load.c and what it calls). One key table (spec_keys.c) drives
+ * parsing, defaults, --help-spec, the documentation and the comparison on resume.
  *
  * Errors are collected, all of them, as "file:line:column: message; hint"; the caller prints them and exits 2. An error
  * about an absent key is placed at 1:1, one about an override at "--set a.b.c".

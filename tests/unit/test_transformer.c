@@ -613,6 +613,7 @@ static void test_failing_verbs(void **state)
     }
 }
 
+/* The clocks, and that the profile sees the ops. */
 static void test_times(void **state)
 {
     (void)state;
@@ -626,6 +627,15 @@ static void test_times(void **state)
     assert_true(forward > 0 && backward > 0 && forward + backward < 60);
     transformer_times(f.transformer, &forward, &backward);
     assert_true(forward == 0 && backward == 0);
+
+    struct op_profile profile[OPS_COUNT];
+    ops_profile_enable(f.device, true);
+    train_step(&f, &v);
+    int entries = ops_profile_read(f.device, profile, OPS_COUNT), seen = 0;
+    ops_profile_enable(f.device, false);
+    for (int i = 0; i < entries; i++)
+        seen += profile[i].calls > 0;
+    assert_int_equal(seen, 10); /* GPT-2's: embedding, norm, attention both ways, linear three ways, loss */
     fixture_stop(&f);
     fixture_release(&f);
 }
