@@ -474,7 +474,7 @@ enum status cmd_train(int argc, char **argv, struct error *err)
         return STATUS_OK;
     }
     if (options.version)
-        return cmd_version(argc, argv, err);
+        return cmd_version(1, argv, err);
 
     struct bootstrap boot;
     struct run_spec *spec = NULL;
