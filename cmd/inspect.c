@@ -72,7 +72,7 @@ static void print_members(const char *title, const json_t *object)
     printf("\n%s\n", title);
     json_object_foreach((json_t *)object, name, value)
     {
-        char *text = json_dumps(value, JSON_ENCODE_ANY);
+        char *text = json_dumps(value, JSON_ENCODE_ANY | JSON_REAL_PRECISION(12));
         printf("  %s: %s\n", name, text ? text : "?");
         free(text);
     }
