@@ -20,7 +20,7 @@
 struct train_position {
     int64_t step;           /* steps done, skipped ones included: the next is step + 1 */
     int64_t optimizer_step; /* updates done: t of Adam, k of the schedule */
-    int64_t epoch;          /* the epoch that the next step belongs to, from 1 */
+    int64_t epoch;          /* the epoch that the last step belongs to, from 1 */
     int64_t step_in_epoch;  /* steps of it that are done */
     int64_t skipped_in_row;
     double epoch_loss_sum; /* sum of losses of this epoch's steps, over all ranks, and their targets: for train_loss */
