@@ -46,12 +46,11 @@ static enum status open_folder(const char *folder, struct checkpoint **out, stru
 {
     enum status status = STATUS_OK;
     struct checkpoint *checkpoint = calloc(1, sizeof *checkpoint);
-    struct reader *reader = calloc(1, sizeof *reader);
-    if (!checkpoint || !reader) {
-        free(reader);
+    struct reader *reader = checkpoint ? calloc(1, sizeof *reader) : NULL;
+    if (checkpoint)
+        checkpoint->private_ = reader;
+    if (!reader)
         TRY_GOTO(error_set(err, STATUS_DEVICE, "out of memory for the checkpoint '%s'", folder));
-    }
-    checkpoint->private_ = reader;
     if (strlen(folder) >= sizeof checkpoint->path)
         TRY_GOTO(error_set(err, STATUS_CHECKPOINT, "the path '%.100s…' is too long", folder));
     strcpy(checkpoint->path, folder);

@@ -253,6 +253,7 @@ static enum status write_tensor(struct exporter *exporter, const struct tensor_i
         if (exporter->dtype != DTYPE_F32)
             bytes = exporter->converted;
         if (exporter->dtype == DTYPE_BF16)
+#pragma omp simd
             for (int64_t i = 0; i < n; i++)
                 exporter->converted[i] = bf16_from_f32(values[i]);
         if (exporter->dtype == DTYPE_F16)

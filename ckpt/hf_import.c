@@ -272,6 +272,7 @@ static enum status read_range(struct import *import, const struct source *source
         TRY(fs_pread(import->fd, path, import->staging, (size_t)n * 2, source->begin + (first + done) * 2, STATUS_DATA,
                      err));
         if (source->dtype == DTYPE_BF16)
+#pragma omp simd
             for (int64_t i = 0; i < n; i++)
                 out[done + i] = bf16_to_f32(staging[i]);
         else

@@ -72,7 +72,7 @@ static void print_members(const char *title, const json_t *object)
     printf("\n%s\n", title);
     json_object_foreach((json_t *)object, name, value)
     {
-        char *text = json_dumps(value, JSON_ENCODE_ANY);
+        char *text = json_dumps(value, JSON_ENCODE_ANY | JSON_REAL_PRECISION(12));
         printf("  %s: %s\n", name, text ? text : "?");
         free(text);
     }
@@ -96,8 +96,8 @@ static void print_summary(const struct checkpoint *checkpoint)
     printf("checkpoint   %s\n", checkpoint->path);
     printf("written      %s by ztrain %s\n", string_of(manifest, "time"), string_of(manifest, "ztrain_version"));
     printf("position     step %" PRId64 ", %s epoch %" PRId64 ", %" PRId64 " optimizer steps, %" PRId64 " tokens\n",
-           position->step, position->epoch_end ? "end of" : "in", position->epoch, position->optimizer_step,
-           position->tokens);
+           position->step, position->epoch_end ? "end of" : "in", position->epoch - position->epoch_end,
+           position->optimizer_step, position->tokens);
     printf("model        %s, %" PRId64 " parameters in %zu tensors\n", string_of(checkpoint->model, "model_type"),
            params, json_array_size(tensors));
     printf("trained in   %s on %d rank%s\n", dtype_name(checkpoint->dtype), checkpoint->world, world == 1 ? "" : "s");

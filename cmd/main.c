@@ -12,12 +12,8 @@ static const struct {
     const char *name;
     enum status (*run)(int argc, char **argv, struct error *err);
 } commands[] = {
-    {"plan", cmd_plan},
-    {"export", cmd_export},
-    {"verify", cmd_verify},
-    {"inspect", cmd_inspect},
-    {"doctor", cmd_doctor},
-    {"version", cmd_version},
+    {"plan", cmd_plan},       {"export", cmd_export}, {"verify", cmd_verify},
+    {"inspect", cmd_inspect}, {"doctor", cmd_doctor}, {"version", cmd_version},
 };
 
 int main(int argc, char **argv)

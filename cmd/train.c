@@ -251,6 +251,15 @@ static enum status save_checkpoint(struct run *run, struct error *err)
     return STATUS_OK;
 }
 
+static void begin_next_epoch(struct train_position *position)
+{
+    position->epoch++;
+    position->step_in_epoch = 0;
+    position->epoch_loss_sum = 0;
+    position->epoch_targets = 0;
+    position->epoch_end = false;
+}
+
 /* After each step: evaluation, the epoch's end, checkpoints, in this order: a checkpoint says that what came before it
  * is done. */
 static enum status between_steps(struct run *run, struct error *err)
@@ -272,16 +281,14 @@ static enum status between_steps(struct run *run, struct error *err)
             console_break(&run->console);
             log_info("epoch %" PRId64 " ends at step %" PRId64 "  train_loss %.4f", position->epoch, step, loss);
         }
-        position->epoch++;
-        position->step_in_epoch = 0;
-        position->epoch_loss_sum = 0;
-        position->epoch_targets = 0;
     }
     position->epoch_end = epoch_ends;
 
     bool checkpoint_due = spec->checkpoint.interval_steps && step % spec->checkpoint.interval_steps == 0;
     if (checkpoint_due || epoch_ends || run_ends || run->stop)
         TRY(save_checkpoint(run, err));
+    if (epoch_ends)
+        begin_next_epoch(position);
     return STATUS_OK;
 }
 
@@ -337,7 +344,8 @@ static enum status take_position(struct run *run, const struct checkpoint *check
 {
     const struct trainer *t = &run->trainer;
     run->position = checkpoint->position;
-    run->position.epoch_end = false;
+    if (run->position.epoch_end)
+        begin_next_epoch(&run->position);
     int64_t step = run->position.step;
     if (run->position.epoch != step / t->steps_per_epoch + 1 ||
         run->position.step_in_epoch != step % t->steps_per_epoch)
@@ -474,7 +482,7 @@ enum status cmd_train(int argc, char **argv, struct error *err)
         return STATUS_OK;
     }
     if (options.version)
-        return cmd_version(argc, argv, err);
+        return cmd_version(1, argv, err);
 
     struct bootstrap boot;
     struct run_spec *spec = NULL;

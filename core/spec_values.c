@@ -163,7 +163,8 @@ static json_t *convert_string(struct spec_context *ctx, const struct spec_key *k
     if ((node->kind != NODE_STRING && !number) || !*node->text)
         return wrong(ctx, key, node, expected);
     json_t *value = json_string(node->text);
-    return value ? value : wrong(ctx, key, node, "text in UTF-8");
+    ASSERT(value); /* libyaml has checked that it is UTF-8 */
+    return value;
 }
 
 static json_t *convert_list(struct spec_context *ctx, const struct spec_key *key, const struct spec_node *node)

@@ -11,10 +11,6 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "pro
 from harness import Folder  # noqa: E402
 
 
-def pytest_configure(config):
-    config.addinivalue_line("markers", "long: takes many runs; left out of quick passes over instrumented builds")
-
-
 @pytest.fixture
 def folder(tmp_path):
     """A folder with room for data, models and runs; what is still running in it at the end is killed."""

@@ -188,6 +188,22 @@ static void test_spellings(void **state)
     spec_free(spec);
 }
 
+/* Names of old and of overrides, both set: the override counts. */
+static void test_two_names(void **state)
+{
+    (void)state;
+    static const char *const sets[] = {"bf16.enabled=true"};
+    struct run_spec *spec = load_good(BASE "bfloat16: {enabled: false, check_grad_overflow: ~}\n"
+                                           "bf16: {check_grad_overflow: true}\n",
+                                      sets, 1);
+    assert_int_equal(spec->dtype, DTYPE_BF16);
+    spec_free(spec);
+    static const char *const old[] = {"bfloat16.enabled=true"};
+    spec = load_good(BASE "bf16: {enabled: false}\n", old, 1);
+    assert_int_equal(spec->dtype, DTYPE_BF16);
+    spec_free(spec);
+}
+
 static void test_model_mapping(void **state)
 {
     (void)state;
@@ -343,8 +359,8 @@ static void test_batch(void **state)
          "12 != 2 * 2 * 2 (world size 2: from srun); hint: set train_batch_size to 8, or "
          "gradient_accumulation_steps to 3"},
         {13, 2, 2, 2, {0}, "13 != 2 * 2 * 2 (world size 2: from srun); hint: set train_batch_size to 8, or remove it"},
-        {0, 1000000000, 1000000000, 1000000000, {0}, "Check batch related parameters"},
-        {1000000000, 1000000000, 1000000000, 1000000000, {0}, "Check batch related parameters"},
+        {0, 1000000000, 1000000000, 1000000000, {0}, "is more than 1000000000 samples; hint: "},
+        {1000000000, 1000000000, 1000000000, 1000000000, {0}, "hint: make the micro batch or the accumulation smaller"},
     };
     for (size_t i = 0; i < COUNT_OF(cases); i++) {
         char text[512];
@@ -360,8 +376,9 @@ static void test_batch(void **state)
         enum status status = spec_resolve_batch(spec, cases[i].world, "srun", &err);
         if (cases[i].fragment) {
             assert_int_equal(status, STATUS_USAGE);
-            assert_non_null(strstr(err.text, "run.yaml:3:1: Check batch related parameters. train_batch_size is not "
-                                             "equal to micro_batch_per_gpu * gradient_acc_step * world_size "));
+            const char *sentence = "run.yaml:3:1: Check batch related parameters. train_batch_size is not equal to "
+                                   "micro_batch_per_gpu * gradient_acc_step * world_size ";
+            assert_non_null(strstr(err.text, cases[i].train ? sentence : "run.yaml:3:1: "));
             assert_non_null(strstr(err.text, "; hint: "));
             if (!strstr(err.text, cases[i].fragment))
                 fail_msg("%s", err.text);
@@ -624,14 +641,15 @@ static void test_help(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_table),      cmocka_unit_test(test_usual_spec),
-        cmocka_unit_test(test_defaults),   cmocka_unit_test(test_deepspeed_schedule),
-        cmocka_unit_test(test_spellings),  cmocka_unit_test(test_model_mapping),
-        cmocka_unit_test(test_overrides),  cmocka_unit_test(test_deepspeed_file),
-        cmocka_unit_test(test_batch),      cmocka_unit_test(test_batch_twice),
-        cmocka_unit_test(test_steps),      cmocka_unit_test(test_auto),
-        cmocka_unit_test(test_round_trip), cmocka_unit_test(test_effective_yaml),
-        cmocka_unit_test(test_compare),    cmocka_unit_test(test_help),
+        cmocka_unit_test(test_table),          cmocka_unit_test(test_usual_spec),
+        cmocka_unit_test(test_defaults),       cmocka_unit_test(test_deepspeed_schedule),
+        cmocka_unit_test(test_spellings),      cmocka_unit_test(test_two_names),
+        cmocka_unit_test(test_model_mapping),  cmocka_unit_test(test_overrides),
+        cmocka_unit_test(test_deepspeed_file), cmocka_unit_test(test_batch),
+        cmocka_unit_test(test_batch_twice),    cmocka_unit_test(test_steps),
+        cmocka_unit_test(test_auto),           cmocka_unit_test(test_round_trip),
+        cmocka_unit_test(test_effective_yaml), cmocka_unit_test(test_compare),
+        cmocka_unit_test(test_help),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

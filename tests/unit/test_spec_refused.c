@@ -33,7 +33,13 @@ static const struct bad_case bad_cases[] = {
     {BASE "fp16: {enabled: false, loss_scal: 0}\n",
      {":4:24: unknown key 'loss_scal' in 'fp16'; hint: did you mean "
       "'loss_scale'?"}},
+    {BASE "# %TAG in a comment\nöööööööööööööööööööööööööööööööööööööööööööööööööööööööööööööööööööööööööö: 1\n",
+     {":5:1: unknown key 'öööööööööööööööööööööööööööööö...'; hint: --help-spec lists the keys"}},
+    {BASE "xääääääääääääääääääääääääääääääääääääääääää: 1\n",
+     {":4:1: unknown key 'xäääääääääääääääääääääääääääää...'"}},
     /* types and ranges */
+    {BASE "aio: {block_size: big}\n", {":4:19: 'aio.block_size' must be an integer, not 'big'"}},
+    {BASE "run: {seed: 1e}\n", {":4:13: 'run.seed' must be an integer of at least 0, not '1e'"}},
     {BASE "run: {seed: -1}\n",
      {":4:13: 'run.seed' must be an integer of at least 0, not '-1'; hint: the default is "
       "1234"}},
