@@ -20,13 +20,13 @@
 struct train_position {
     int64_t step;           /* steps done, skipped ones included: the next is step + 1 */
     int64_t optimizer_step; /* updates done: t of Adam, k of the schedule */
-    int64_t epoch;          /* the epoch that the next step belongs to, from 1 */
+    int64_t epoch;          /* the epoch that the last step belongs to, from 1 */
     int64_t step_in_epoch;  /* steps of it that are done */
     int64_t skipped_in_row;
     double epoch_loss_sum; /* sum of losses of this epoch's steps, over all ranks, and their targets: for train_loss */
     int64_t epoch_targets;
     int64_t tokens; /* trained since the run's start */
-    bool epoch_end; /* this checkpoint ends an epoch: named epoch-NNNN */
+    bool epoch_end; /* this checkpoint ends an epoch, the one before `epoch`, and is named after it: epoch-NNNN */
 };
 
 struct checkpoint_writer {
@@ -43,11 +43,13 @@ struct checkpoint_writer {
     const char *tokenizer_dir; /* Hugging Face folder whose tokenizer files are copied into the checkpoint, or NULL */
 };
 
-/* Collective. `slice(context, state, unit)` gives this rank's slices. On success *name (at least 64 bytes) is the
- * checkpoint's folder name, *bytes its size over all ranks. Old checkpoints beyond keep_last, and stale .tmp- folders,
- * are deleted after `latest` has moved. An existing folder of the same name: replaced if it is valid and of the same
- * step, moved aside (NAME.damaged-N) if damaged. Errors: STATUS_CHECKPOINT with file and errno; the previous one stays
- * valid. */
+/* Collective. `slice(context, state, unit)` gives this rank's slices; each is used before the next is asked for. On
+ * success *name (at least 64 bytes) is the checkpoint's folder name, *bytes its size over all ranks. Old checkpoints
+ * beyond keep_last are deleted after `latest` has moved, stale .tmp- folders before and after. An existing folder of
+ * the same name: replaced if it is valid and of the same step, moved aside if damaged (NAME.damaged-N) or of another
+ * step (NAME.aside-N); so are checkpoints of later steps, which this run has turned away from. Errors:
+ * STATUS_CHECKPOINT with file and errno, the same on every rank; the previous one stays valid. checkpoint_save.c tells
+ * the order of things and what a kill leaves. */
 enum status checkpoint_save(const struct checkpoint_writer *writer, const struct train_position *position,
                             float *(*slice)(void *context, enum zero_state state, int unit), void *context, char *name,
                             int64_t *bytes, struct error *err);
@@ -81,8 +83,12 @@ enum status checkpoint_verify(const struct checkpoint *checkpoint, struct error 
 enum status checkpoint_read(const struct checkpoint *checkpoint, enum zero_state state, int unit, int64_t first,
                             int64_t count, float *out, struct error *err);
 
-/* Checks that the checkpoint's tensors are this table's (names, shapes, offsets; else names the first difference), then
- * reads this rank's slices of every state and unit into slice(context, …). */
+/* Checks that the checkpoint's tensors are this table's: names, shapes, offsets; else names the first difference. */
+enum status checkpoint_check_table(const struct checkpoint *checkpoint, const struct tensor_table *table,
+                                   struct error *err);
+
+/* Checks that the checkpoint's tensors are this table's, then reads this rank's slices of every state and unit into
+ * slice(context, …). */
 enum status checkpoint_load(const struct checkpoint *checkpoint, const struct tensor_table *table,
                             const struct shard_layout *layout, int rank,
                             float *(*slice)(void *context, enum zero_state state, int unit), void *context,

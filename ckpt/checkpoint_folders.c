@@ -22,8 +22,8 @@ static bool begins(const char *text, const char *with)
 
 void checkpoint_name(const struct train_position *position, char name[64])
 {
-    if (position->epoch_end)
-        snprintf(name, 64, "epoch-%04" PRId64, position->epoch);
+    if (position->epoch_end) /* position->epoch is that of the next step */
+        snprintf(name, 64, "epoch-%04" PRId64, position->epoch - 1);
     else
         snprintf(name, 64, "step-%08" PRId64, position->step);
 }
@@ -54,6 +54,41 @@ bool checkpoint_any(const char *dir)
 }
 
 /* ------------------------------------------------------------------------------------------------- what there is */
+
+enum status checkpoint_locate(const char *dir, bool *is_checkpoint, char folder[FS_PATH_MAX], struct error *err)
+{
+    static const char hint[] = "name a checkpoint folder, or a run folder for its newest one";
+    char path[FS_PATH_MAX], rank_name[MANIFEST_NAME_MAX];
+    *is_checkpoint = false;
+    if (!fs_is_dir(dir)) {
+        error_set(err, STATUS_CHECKPOINT, "cannot open the checkpoint '%s': %s", dir,
+                  fs_exists(dir) ? "it is not a folder, or a link to nothing" : strerror(ENOENT));
+        error_hint(err, "%s", hint);
+        return STATUS_CHECKPOINT;
+    }
+    if (strlen(dir) >= FS_PATH_MAX)
+        return error_set(err, STATUS_CHECKPOINT, "the path '%.100s…' is too long", dir);
+    strcpy(folder, dir);
+    TRY(fs_join(path, dir, MANIFEST_NAME, STATUS_CHECKPOINT, err));
+    *is_checkpoint = fs_exists(path);
+    if (*is_checkpoint)
+        return STATUS_OK;
+    manifest_rank_name(0, rank_name);
+    TRY(fs_join(path, dir, rank_name, STATUS_CHECKPOINT, err));
+    if (fs_exists(path))
+        return error_set(err, STATUS_CHECKPOINT, "the checkpoint '%s' is damaged: " MANIFEST_NAME " is missing", dir);
+    TRY(fs_join(path, dir, "checkpoints", STATUS_CHECKPOINT, err));
+    if (fs_is_dir(path)) {
+        strcpy(folder, path);
+        return STATUS_OK;
+    }
+    if (checkpoint_any(dir))
+        return STATUS_OK;
+    error_set(err, STATUS_CHECKPOINT, "'%s' is neither a checkpoint (there is no " MANIFEST_NAME ") nor a run folder",
+              dir);
+    error_hint(err, "%s", hint);
+    return STATUS_CHECKPOINT;
+}
 
 static int by_step_newest_first(const void *left, const void *right)
 {

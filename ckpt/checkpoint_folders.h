@@ -11,6 +11,7 @@
 #define ZTRAIN_CKPT_CHECKPOINT_FOLDERS_H
 
 #include "ckpt/checkpoint.h"
+#include "core/fsutil.h"
 
 enum { CHECKPOINT_NAME_MAX = 256 };
 
@@ -30,6 +31,10 @@ struct checkpoint_list {
 /* All checkpoint folders in dir. A dir that cannot be read is STATUS_CHECKPOINT. */
 enum status checkpoint_list_init(struct checkpoint_list *list, const char *dir, struct error *err);
 void checkpoint_list_release(struct checkpoint_list *list);
+
+/* What `dir` is: a checkpoint (*is_checkpoint; folder = dir), or a run folder or its checkpoints/ (folder = where the
+ * checkpoints lie). STATUS_CHECKPOINT if it is neither, or a checkpoint without its manifest. */
+enum status checkpoint_locate(const char *dir, bool *is_checkpoint, char folder[FS_PATH_MAX], struct error *err);
 
 /* epoch-NNNN if the position ends an epoch, else step-NNNNNNNN. */
 void checkpoint_name(const struct train_position *position, char name[64]);

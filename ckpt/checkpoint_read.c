@@ -46,12 +46,11 @@ static enum status open_folder(const char *folder, struct checkpoint **out, stru
 {
     enum status status = STATUS_OK;
     struct checkpoint *checkpoint = calloc(1, sizeof *checkpoint);
-    struct reader *reader = calloc(1, sizeof *reader);
-    if (!checkpoint || !reader) {
-        free(reader);
+    struct reader *reader = checkpoint ? calloc(1, sizeof *reader) : NULL;
+    if (checkpoint)
+        checkpoint->private_ = reader;
+    if (!reader)
         TRY_GOTO(error_set(err, STATUS_DEVICE, "out of memory for the checkpoint '%s'", folder));
-    }
-    checkpoint->private_ = reader;
     if (strlen(folder) >= sizeof checkpoint->path)
         TRY_GOTO(error_set(err, STATUS_CHECKPOINT, "the path '%.100s…' is too long", folder));
     strcpy(checkpoint->path, folder);
@@ -145,29 +144,10 @@ static enum status open_newest(const char *dir, bool full, struct checkpoint **o
 
 enum status checkpoint_open(const char *dir, bool full, struct checkpoint **checkpoint, struct error *err)
 {
-    char path[FS_PATH_MAX], rank_name[MANIFEST_NAME_MAX];
-    if (!fs_is_dir(dir)) {
-        error_set(err, STATUS_CHECKPOINT, "cannot open the checkpoint '%s': %s", dir,
-                  fs_exists(dir) ? "it is not a folder, or a link to nothing" : strerror(ENOENT));
-        error_hint(err, "name a checkpoint folder, or a run folder for its newest one");
-        return STATUS_CHECKPOINT;
-    }
-    TRY(fs_join(path, dir, MANIFEST_NAME, STATUS_CHECKPOINT, err));
-    if (fs_exists(path))
-        return open_one(dir, full, checkpoint, err);
-    manifest_rank_name(0, rank_name);
-    TRY(fs_join(path, dir, rank_name, STATUS_CHECKPOINT, err));
-    if (fs_exists(path))
-        return error_set(err, STATUS_CHECKPOINT, "the checkpoint '%s' is damaged: " MANIFEST_NAME " is missing", dir);
-    TRY(fs_join(path, dir, "checkpoints", STATUS_CHECKPOINT, err));
-    if (fs_is_dir(path))
-        return open_newest(path, full, checkpoint, err);
-    if (checkpoint_any(dir))
-        return open_newest(dir, full, checkpoint, err);
-    error_set(err, STATUS_CHECKPOINT, "'%s' is neither a checkpoint (there is no " MANIFEST_NAME ") nor a run folder",
-              dir);
-    error_hint(err, "name a checkpoint folder, or a run folder for its newest one");
-    return STATUS_CHECKPOINT;
+    bool is_checkpoint;
+    char folder[FS_PATH_MAX];
+    TRY(checkpoint_locate(dir, &is_checkpoint, folder, err));
+    return is_checkpoint ? open_one(folder, full, checkpoint, err) : open_newest(folder, full, checkpoint, err);
 }
 
 /* ------------------------------------------------------------------------------------------------------- reading */
@@ -270,8 +250,8 @@ static void describe(const char *name, int ndim, const int64_t *shape, char out[
 }
 
 /* The first difference between the checkpoint's tensors and the model's. */
-static enum status compare_tables(const struct checkpoint *checkpoint, const struct tensor_table *table,
-                                  struct error *err)
+enum status checkpoint_check_table(const struct checkpoint *checkpoint, const struct tensor_table *table,
+                                   struct error *err)
 {
     const struct manifest *manifest = reader_of(checkpoint)->manifest;
     enum status status = STATUS_OK;
@@ -316,7 +296,7 @@ enum status checkpoint_load(const struct checkpoint *checkpoint, const struct te
                             struct error *err)
 {
     ASSERT(rank >= 0 && rank < layout->world && layout->num_units == table->num_units);
-    TRY(compare_tables(checkpoint, table, err));
+    TRY(checkpoint_check_table(checkpoint, table, err));
     for (int s = 0; s < ZERO_STATE_COUNT; s++) {
         for (int unit = 0; unit < layout->num_units; unit++) {
             int64_t size = layout->slice[unit], first = size * rank, left = table->units[unit].numel - first;

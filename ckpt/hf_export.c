@@ -12,6 +12,7 @@
  * model (no config.json), or the new one. */
 #include "ckpt/huggingface.h"
 
+#include "ckpt/manifest.h"
 #include "core/fsutil.h"
 
 #include <dirent.h>
@@ -22,6 +23,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+#include <xxhash.h>
 
 enum { WINDOW = 2 << 20 /* elements: 8 MiB of fp32 */, NAME_BYTES = 256 };
 
@@ -132,11 +134,29 @@ static enum status add_file(struct exporter *exporter, const char *name, char pa
     return temporary_path(exporter, name, path, err);
 }
 
+/* JSON for people and programs: numbers as short as they can be without losing a bit (1e-06, not
+ * 9.9999999999999995e-7); ends with a newline. Caller frees; NULL: out of memory. */
+static char *json_text(const json_t *value)
+{
+    const size_t flags = JSON_INDENT(2) | JSON_SORT_KEYS;
+    char *text = json_dumps(value, flags | JSON_REAL_PRECISION(15)), *line = NULL;
+    json_t *again = text ? json_loads(text, 0, NULL) : NULL;
+    if (text && !json_equal(value, again)) {
+        free(text);
+        text = json_dumps(value, flags);
+    }
+    json_decref(again);
+    if (text && asprintf(&line, "%s\n", text) < 0)
+        line = NULL;
+    free(text);
+    return line;
+}
+
 static enum status add_json(struct exporter *exporter, const char *name, json_t *value, struct error *err)
 {
     char path[FS_PATH_MAX];
     TRY(add_file(exporter, name, path, err));
-    char *text = json_dumps(value, JSON_INDENT(2) | JSON_SORT_KEYS);
+    char *text = json_text(value);
     if (!text)
         return error_set(err, STATUS_DEVICE, "out of memory: '%s'", name);
     enum status status = fs_write_file(path, text, strlen(text), STATUS_DATA, err);
@@ -233,6 +253,7 @@ static enum status write_tensor(struct exporter *exporter, const struct tensor_i
         if (exporter->dtype != DTYPE_F32)
             bytes = exporter->converted;
         if (exporter->dtype == DTYPE_BF16)
+#pragma omp simd
             for (int64_t i = 0; i < n; i++)
                 exporter->converted[i] = bf16_from_f32(values[i]);
         if (exporter->dtype == DTYPE_F16)
@@ -286,30 +307,31 @@ static enum status write_index(struct exporter *exporter, struct error *err)
 
 /* ---- tokenizer, configuration ---- */
 
-struct tokenizer {
-    struct exporter *exporter;
-    const char *dir;
-};
-
-static enum status copy_tokenizer_file(void *context, const char *name, struct error *err)
-{
-    struct tokenizer *tokenizer = context;
-    char from[FS_PATH_MAX], to[FS_PATH_MAX];
-    TRY(fs_join(from, tokenizer->dir, name, STATUS_CHECKPOINT, err));
-    if (name[0] == '.' || strcmp(name, CONFIG_FILE) == 0 || strncmp(name, "model", 5) == 0)
-        return error_set(err, STATUS_CHECKPOINT, "'%s' is no tokenizer file", from);
-    TRY(add_file(tokenizer->exporter, name, to, err));
-    return fs_copy_file(from, to, STATUS_CHECKPOINT, NULL, err);
-}
-
+/* The checkpoint's files that are not the ranks': the tokenizer's, small enough to be read whole and verified. */
 static enum status copy_tokenizer(struct exporter *exporter, struct error *err)
 {
-    char dir[FS_PATH_MAX];
-    TRY(fs_join(dir, exporter->checkpoint->path, "tokenizer", STATUS_CHECKPOINT, err));
-    if (!fs_is_dir(dir))
-        return STATUS_OK;
-    struct tokenizer tokenizer = {exporter, dir};
-    return for_each_file(dir, copy_tokenizer_file, &tokenizer, err);
+    struct manifest *manifest;
+    char from[FS_PATH_MAX], to[FS_PATH_MAX], *data = NULL;
+    size_t bytes;
+    enum status status = STATUS_OK;
+    TRY(manifest_load(exporter->checkpoint->path, &manifest, err));
+    for (int i = manifest->world; i < manifest->num_files; i++) {
+        const struct manifest_file *file = &manifest->files[i];
+        TRY_GOTO(fs_join(from, exporter->checkpoint->path, file->name, STATUS_CHECKPOINT, err));
+        if (strcmp(file->name, CONFIG_FILE) == 0 || strncmp(file->name, "model", 5) == 0)
+            TRY_GOTO(error_set(err, STATUS_CHECKPOINT, "'%s' is no tokenizer file", from));
+        TRY_GOTO(fs_read_file(from, (size_t)file->bytes, STATUS_CHECKPOINT, &data, &bytes, err));
+        if (XXH3_64bits(data, bytes) != file->checksum)
+            TRY_GOTO(error_set(err, STATUS_CHECKPOINT, "'%s' is damaged: its checksum is not the manifest's", from));
+        TRY_GOTO(add_file(exporter, file->name, to, err));
+        TRY_GOTO(fs_write_file(to, data, bytes, STATUS_DATA, err));
+        free(data);
+        data = NULL;
+    }
+fail:
+    free(data);
+    manifest_free(manifest);
+    return status;
 }
 
 static enum status write_config(struct exporter *exporter, struct error *err)
@@ -369,6 +391,7 @@ enum status huggingface_export(const struct checkpoint *checkpoint, const char *
     enum status status;
     TRY(model_desc_from_json(checkpoint->model, checkpoint->path, &exporter.desc, err));
     TRY_GOTO(tensor_table_build(&exporter.desc, &exporter.table, err));
+    TRY_GOTO(checkpoint_check_table(checkpoint, &exporter.table, err));
     exporter.shard_of = calloc((size_t)exporter.table.num_tensors, sizeof *exporter.shard_of);
     exporter.window = malloc(WINDOW * sizeof *exporter.window);
     exporter.converted = malloc(WINDOW * sizeof *exporter.converted);

@@ -19,7 +19,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { STAGING = 4 << 20, MAX_INDEX_BYTES = 64 << 20 };
+enum { STAGING = 256 << 10, MAX_INDEX_BYTES = 64 << 20 };
 
 static const char SINGLE_FILE[] = "model.safetensors", INDEX_FILE[] = "model.safetensors.index.json";
 
@@ -272,6 +272,7 @@ static enum status read_range(struct import *import, const struct source *source
         TRY(fs_pread(import->fd, path, import->staging, (size_t)n * 2, source->begin + (first + done) * 2, STATUS_DATA,
                      err));
         if (source->dtype == DTYPE_BF16)
+#pragma omp simd
             for (int64_t i = 0; i < n; i++)
                 out[done + i] = bf16_to_f32(staging[i]);
         else

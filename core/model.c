@@ -433,46 +433,53 @@ static void read_rope(struct reader *reader, struct model_desc *desc)
     reader->status = inner.status;
 }
 
+/* What layer_types makes of a window: all layers have it, or none. `off` says whether "full_attention" may turn it off.
+ */
+static int64_t window_of_layer_types(struct reader *reader, const json_t *types, int64_t num_layers, int64_t window,
+                                     bool off)
+{
+    char text[64];
+    size_t sliding = 0, full = 0, count = json_array_size(types);
+    if (count != (size_t)num_layers) { /* 0 for what is no array */
+        reader_fail(reader, STATUS_DATA, "layer_types must be a list of %" PRId64 " names, not %s", num_layers,
+                    show(types, text));
+        return 0;
+    }
+    for (size_t i = 0; i < count; i++) {
+        const char *type = json_string_value(json_array_get(types, i));
+        sliding += type && strcmp(type, "sliding_attention") == 0;
+        full += type && strcmp(type, "full_attention") == 0;
+    }
+    if (sliding + full != count)
+        reader_fail(reader, STATUS_USAGE,
+                    "layer_types %s is not supported; hint: full_attention and sliding_attention are",
+                    show(types, text));
+    else if (sliding > 0 && full > 0)
+        reader_fail(reader, STATUS_USAGE,
+                    "layer_types mixes full and sliding attention: partial windows are not "
+                    "supported; hint: all layers must be alike");
+    else if (sliding > 0 && window == 0)
+        reader_fail(reader, STATUS_DATA, "layer_types wants sliding attention, but there is no sliding window");
+    else if (full > 0 && window > 0 && !off)
+        reader_fail(reader, STATUS_DATA, "layer_types wants full attention, but there is a sliding window");
+    return sliding > 0 ? window : 0;
+}
+
 /* sliding_window, and which layers have it: all or none are supported. Mistral has it in every layer; in Qwen2 and
  * Qwen3 use_sliding_window turns it on for the layers from max_window_layers, or as layer_types says. */
 static void read_window(struct reader *reader, struct model_desc *desc)
 {
     bool qwen = desc->family == FAMILY_QWEN2 || desc->family == FAMILY_QWEN3;
     const json_t *types = get(reader, "layer_types");
-    int64_t window = 0, from = 0;
-    char text[64];
+    int64_t window = 0;
     if (desc->family == FAMILY_MISTRAL || (qwen && get_bool(reader, "use_sliding_window", false))) {
         bool null = json_is_null(json_object_get(reader->object, "sliding_window"));
         window = get_int(reader, "sliding_window", null ? 0 : 4096, 1, INT32_MAX);
     }
-    if (qwen)
-        from = get_int(reader, "max_window_layers", 28, INT32_MIN, INT32_MAX);
-
-    if (types && (!json_is_array(types) || json_array_size(types) != (size_t)desc->num_layers)) {
-        reader_fail(reader, STATUS_DATA, "layer_types must be a list of %" PRId64 " names, not %s", desc->num_layers,
-                    show(types, text));
-    } else if (types) {
-        size_t sliding = 0, full = 0, count = json_array_size(types);
-        for (size_t i = 0; i < count; i++) {
-            const char *type = json_string_value(json_array_get(types, i));
-            sliding += type && strcmp(type, "sliding_attention") == 0;
-            full += type && strcmp(type, "full_attention") == 0;
-        }
-        if (sliding + full != count)
-            reader_fail(reader, STATUS_USAGE,
-                        "layer_types %s is not supported; hint: full_attention and sliding_attention are",
-                        show(types, text));
-        else if (sliding > 0 && full > 0)
-            reader_fail(reader, STATUS_USAGE,
-                        "layer_types mixes full and sliding attention: partial windows are not "
-                        "supported; hint: all layers must be alike");
-        else if (sliding > 0 && window == 0)
-            reader_fail(reader, STATUS_DATA, "layer_types wants sliding attention, but there is no sliding window");
-        else if (full > 0 && window > 0 && !qwen)
-            reader_fail(reader, STATUS_DATA, "layer_types wants full attention, but there is a sliding window");
-        else if (full > 0)
-            window = 0;
-    } else if (qwen && window > 0 && from > 0) {
+    int64_t from = qwen ? get_int(reader, "max_window_layers", 28, INT32_MIN, INT32_MAX) : 0;
+    if (types) {
+        window = window_of_layer_types(reader, types, desc->num_layers, window, qwen);
+    } else if (window > 0 && from > 0) {
         if (from < desc->num_layers)
             reader_fail(reader, STATUS_USAGE,
                         "max_window_layers %" PRId64 " of %" PRId64 " layers: partial windows are not supported; hint: "

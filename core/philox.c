@@ -14,6 +14,8 @@
 
 #ifdef __clang__
 #pragma STDC FP_CONTRACT OFF
+#elif !defined(__STRICT_ANSI__)
+#error "needs -std=c11: with -std=gnu11 gcc makes FMAs, and the bits depend on the machine"
 #endif
 
 enum { ROUNDS = 10, LANES = 64 /* blocks computed together: 256 elements */ };
@@ -99,7 +101,8 @@ static inline void cos_sin(uint32_t w, float *cosine, float *sine)
 }
 
 /* out (4 · LANES) = the elements of blocks first … first + LANES - 1 */
-static void normal_blocks(uint64_t seed, uint64_t stream, uint64_t first, float out[4 * LANES])
+static inline __attribute__((always_inline)) void normal_blocks_body(uint64_t seed, uint64_t stream, uint64_t first,
+                                                                     float out[4 * LANES])
 {
     uint32_t x0[LANES], x1[LANES], x2[LANES], x3[LANES];
     uint32_t k0 = (uint32_t)seed, k1 = (uint32_t)(seed >> 32);
@@ -132,8 +135,42 @@ static void normal_blocks(uint64_t seed, uint64_t stream, uint64_t first, float 
     }
 }
 
+/* The same code for several vector widths: each element goes through the same operations, so the bits are the same. */
+typedef void normal_blocks_function(uint64_t seed, uint64_t stream, uint64_t first, float out[4 * LANES]);
+
+static void normal_blocks_plain(uint64_t seed, uint64_t stream, uint64_t first, float out[4 * LANES])
+{
+    normal_blocks_body(seed, stream, first, out);
+}
+
+#ifdef __x86_64__
+__attribute__((target("avx2"))) static void normal_blocks_avx2(uint64_t seed, uint64_t stream, uint64_t first,
+                                                               float out[4 * LANES])
+{
+    normal_blocks_body(seed, stream, first, out);
+}
+
+__attribute__((target("avx512f,avx512dq,avx512vl"))) static void
+normal_blocks_avx512(uint64_t seed, uint64_t stream, uint64_t first, float out[4 * LANES])
+{
+    normal_blocks_body(seed, stream, first, out);
+}
+#endif
+
+static normal_blocks_function *choose_normal_blocks(void)
+{
+#ifdef __x86_64__
+    if (__builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl"))
+        return normal_blocks_avx512;
+    if (__builtin_cpu_supports("avx2"))
+        return normal_blocks_avx2;
+#endif
+    return normal_blocks_plain;
+}
+
 void philox_normal(uint64_t seed, uint64_t stream, int64_t first, int64_t count, float *out)
 {
+    normal_blocks_function *normal_blocks = choose_normal_blocks();
     while (count > 0) {
         uint64_t block = (uint64_t)first / 4;
         int64_t skip = first % 4, n = 4 * LANES - skip;

@@ -1,11 +1,11 @@
-/* spec.h: the run spec. The only reader of YAML; one key table (spec_keys.c) drives parsing, defaults, --help-spec, the
- * documentation and the comparison on resume.
+/* spec.h: the run spec. The only reader of YAML (spec_load.c and what it calls). One key table (spec_keys.c) drives
+ * parsing, defaults, --help-spec, the documentation and the comparison on resume.
  *
  * Errors are collected, all of them, as "file:line:column: message; hint"; the caller prints them and exits 2. An error
  * about an absent key is placed at 1:1, one about an override at "--set a.b.c".
  *
  *   spec_load          files and overrides to values and defaults
- *   spec_resolve_*     what is known only later: the world size, the model's width, the length of the data
+ *   spec_resolve_*     what is known only later: the world size, the length of the data
  *   spec_write_yaml, spec_to_json, spec_compare    the effective spec: for people, the manifest, a resumed run
  *
  * The length of a run: epochs and max_steps set: whichever ends first; epochs alone: so many passes over the data;
@@ -77,10 +77,8 @@ struct run_spec {
     int64_t max_skipped_steps;      /* K consecutive non-finite steps abort: default 10 */
     struct {
         int stage;
-        bool overlap_comm; /* default true */
-        int64_t reduce_bucket_size, allgather_bucket_size;
-        int64_t stage3_prefetch_bucket_size, stage3_param_persistence_threshold, stage3_max_live_parameters,
-            stage3_max_reuse_distance; /* elements */
+        bool overlap_comm;                                 /* default true */
+        int64_t reduce_bucket_size, allgather_bucket_size; /* elements */
     } zero;
     bool activation_checkpointing; /* activation_checkpointing.enabled: recompute blocks in backward */
     int64_t steps_per_print;       /* default 10 */
@@ -113,10 +111,6 @@ enum status spec_resolve_batch(struct run_spec *spec, int world, const char *wor
  * max_steps set: the data repeat; both unset: 1 epoch). Fills scheduler.total_steps where it was absent or "auto".
  * steps_per_epoch > 0. */
 int64_t spec_resolve_steps(struct run_spec *spec, int64_t steps_per_epoch);
-
-/* Once the model is known: stage 3's sizes that are "auto" (reduce bucket width², prefetch 0.9 width², persistence
- * threshold 10 width). Without this call they stay at their defaults. */
-void spec_resolve_width(struct run_spec *spec, int64_t hidden_size);
 
 /* The effective spec as YAML that spec_load() reads back to the same; all: defaults too, else only what differs. What
  * was derived from the world size or the data stands there as a comment, so that the file fits another world size, too.

@@ -5,40 +5,10 @@
  * keys together. A key that is wrong in one pass is left out of the next ones, so that one mistake makes one line. */
 #include "core/spec_keys.h"
 
-#include <ctype.h>
 #include <string.h>
 
 /* ---- unknown keys -------------------------------------------------------------------------------------------------
  */
-
-enum { MAX_NAME = 64 };
-
-static int min_int(int a, int b)
-{
-    return a < b ? a : b;
-}
-
-/* Edit distance (insert, delete, replace, swap of neighbours), letters without case; 99 for long names. */
-static int edit_distance(const char *a, const char *b)
-{
-    size_t na = strlen(a), nb = strlen(b);
-    if (na > MAX_NAME || nb > MAX_NAME)
-        return 99;
-    int rows[3][MAX_NAME + 1]; /* rows i-2, i-1 and i of the table, in turn */
-    for (size_t j = 0; j <= nb; j++)
-        rows[0][j] = (int)j;
-    for (size_t i = 1; i <= na; i++) {
-        int *row = rows[i % 3], *above = rows[(i + 2) % 3], *above2 = rows[(i + 1) % 3];
-        row[0] = (int)i;
-        for (size_t j = 1; j <= nb; j++) {
-            int ca = tolower((unsigned char)a[i - 1]), cb = tolower((unsigned char)b[j - 1]);
-            row[j] = min_int(above[j - 1] + (ca != cb), min_int(above[j], row[j - 1]) + 1);
-            if (i > 1 && j > 1 && ca == tolower((unsigned char)b[j - 2]) && cb == tolower((unsigned char)a[i - 2]))
-                row[j] = min_int(row[j], above2[j - 2] + 1);
-        }
-    }
-    return rows[na % 3][nb];
-}
 
 static bool in_section(const struct spec_key *key, const char *section)
 {
@@ -67,8 +37,6 @@ static const char *sections_with(struct spec_context *ctx, const char *name, boo
 
 static const char *suggestion(struct spec_context *ctx, const char *section, const char *name)
 {
-    if (strlen(name) > MAX_NAME)
-        return "--help-spec lists the keys";
     const char *places = sections_with(ctx, name, true);
     if (!places)
         places = sections_with(ctx, name, false);
@@ -76,12 +44,12 @@ static const char *suggestion(struct spec_context *ctx, const char *section, con
         return spec_arena_printf(ctx->arena, "this key belongs %s", places);
 
     const struct spec_key *best = NULL;
-    int best_distance = min_int(1 + (int)strlen(name) / 4, 4) + 1;
+    int best_distance = spec_distance_limit(name) + 1;
     for (int elsewhere = 0; elsewhere < 2 && !best; elsewhere++) {
         for (int i = 0; i < spec_num_keys; i++) {
             const struct spec_key *key = &spec_keys[i];
             int distance = in_section(key, section) == !elsewhere && key->type != KEY_ALIAS
-                               ? edit_distance(name, spec_key_leaf(key->path))
+                               ? spec_distance(name, spec_key_leaf(key->path))
                                : 99;
             if (distance < best_distance) {
                 best = key;
@@ -182,7 +150,8 @@ static void check_value(struct spec_context *ctx, struct spec_full *full, const 
         return; /* "no value" is what these are anyway */
     if (node->kind == NODE_STRING && strcmp(node->text, "auto") == 0 && key->type != KEY_STRING &&
         key->type != KEY_STRING_LIST && key->type != KEY_MODEL_CONFIG && key->type != KEY_ANY && !key->choices) {
-        if (!(key->flags & KEY_AUTO) && key->verdict != VERDICT_PASSIVE)
+        bool counts = key->verdict != VERDICT_PASSIVE && key->verdict != VERDICT_NOTICE;
+        if (counts && !(key->flags & KEY_AUTO))
             spec_error(ctx, node->pos, "'%s' cannot be derived from \"auto\"; hint: write a value%s%s%s", key->path,
                        key->fallback ? " (default: " : "", key->fallback ? key->fallback : "",
                        key->fallback ? ")" : "");
@@ -396,11 +365,6 @@ static void check_names(struct spec_context *ctx, struct spec_full *full, const 
                    spec_show(ctx, name));
 }
 
-static bool is_auto(const struct spec_node *root, const char *path)
-{
-    return has_text(spec_find(root, path), "auto");
-}
-
 /* ---- all of it ----------------------------------------------------------------------------------------------------
  */
 
@@ -454,7 +418,4 @@ void spec_check(struct spec_context *ctx, struct spec_full *full, struct spec_no
     check_precision(ctx, full, root);
     check_offload(ctx, full, root);
     check_names(ctx, full, root);
-    full->auto_bucket = is_auto(root, "zero_optimization.reduce_bucket_size");
-    full->auto_prefetch = is_auto(root, "zero_optimization.stage3_prefetch_bucket_size");
-    full->auto_persistence = is_auto(root, "zero_optimization.stage3_param_persistence_threshold");
 }

@@ -125,6 +125,18 @@ static void describe_type(const struct spec_key *key, char *text, size_t size)
     ASSERT(used < size);
 }
 
+/* The schedules that have a parameter, "WarmupLR, WarmupDecayLR". */
+static void print_schedules(FILE *out, const struct spec_key *key)
+{
+    const char *glue = "";
+    for (int i = 0; i < SCHEDULE_COUNT && key->schedules; i++) {
+        if (!(key->schedules & 1u << i))
+            continue;
+        fprintf(out, "%s%s", glue, schedule_name((enum schedule_type)i));
+        glue = ", ";
+    }
+}
+
 static const char *describe_default(const struct spec_key *key)
 {
     return key->fallback ? key->fallback : key->flags & KEY_REQUIRED ? "required" : "unset";
@@ -158,7 +170,13 @@ static void print_used(FILE *out)
         if (key->type == KEY_SECTION || key->verdict != VERDICT_USED || key->type == KEY_ALIAS)
             continue;
         describe_type(key, type, sizeof type);
-        fprintf(out, "%s  (%s; default %s)\n", key->path, type, describe_default(key));
+        fprintf(out, "%s  (%s; %s%s)\n", key->path, type, key->flags & KEY_REQUIRED ? "" : "default ",
+                describe_default(key));
+        if (key->schedules) {
+            fputs("        of ", out);
+            print_schedules(out, key);
+            fputc('\n', out);
+        }
         print_wrapped(out, key->help);
     }
 }
@@ -222,7 +240,7 @@ static void markdown_used(FILE *out)
                     section--;
                 fprintf(out, "\n### %.*s: %s\n\n", shown, name, section->help);
             } else {
-                fputs("\n### At top level\n\n", out);
+                fputs("\n### At top level: sizes of batches, clipping, output\n\n", out);
             }
             fputs("| key | value | default | resume | |\n|---|---|---|---|---|\n", out);
             open = key->path;
@@ -230,6 +248,8 @@ static void markdown_used(FILE *out)
         }
         describe_type(key, type, sizeof type);
         fprintf(out, "| `%s` | %s | %s | %s | ", key->path, type, describe_default(key), resume_names[key->resume]);
+        print_schedules(out, key);
+        fputs(key->schedules ? ": " : "", out);
         print_cell(out, key->help);
         fputs(" |\n", out);
     }

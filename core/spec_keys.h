@@ -74,9 +74,8 @@ struct spec_full {
     bool adam_w_mode, bf16;
     int64_t given_batch[3];    /* train, micro, accumulation as given; 0: derived by spec_resolve_batch() */
     int64_t given_total_steps; /* 0: derived by spec_resolve_steps() */
-    bool auto_bucket, auto_prefetch, auto_persistence; /* derived by spec_resolve_width() */
-    const char *batch_where;                           /* place of the batch keys, for messages */
-    struct spec_arena arena;                           /* all strings */
+    const char *batch_where;   /* place of the batch keys, for messages */
+    struct spec_arena arena;   /* all strings */
 };
 
 static inline struct spec_full *spec_full(const struct run_spec *spec)
@@ -94,6 +93,12 @@ size_t spec_key_section_length(const char *path);
 /* Checks that a node has a row's type and range: the value as JSON (choices by their own name, lists always as arrays;
  * new reference), or NULL after an error. */
 json_t *spec_key_convert(struct spec_context *ctx, const struct spec_key *key, const struct spec_node *node);
+
+/* Edit distance (insert, delete, replace, swap of neighbours), letters without case; 99 for long texts. */
+int spec_distance(const char *a, const char *b);
+
+/* The largest distance at which another name may be meant. */
+int spec_distance_limit(const char *text);
 
 /* Whether `text` names this choice of a row. */
 bool spec_choice_is(const struct spec_key *key, const struct spec_choice *choice, const char *text);

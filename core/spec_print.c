@@ -60,15 +60,14 @@ static void write_quoted(FILE *out, const char *text)
 /* Words that no YAML reader takes for anything but text stand without quotes. */
 static void write_string(FILE *out, const char *text)
 {
-    static const char *const words[] = {"true", "false", "null", "yes", "no", "on", "off", "y", "n", "inf", "nan"};
+    static const char *const words[] = {"true", "false", "null", "yes", "no",  "on",
+                                        "off",  "y",     "n",    "inf", "nan", "infinity"};
     static const char allowed[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-./";
     bool letter = (text[0] >= 'a' && text[0] <= 'z') || (text[0] >= 'A' && text[0] <= 'Z');
     bool path = text[0] == '/' || strncmp(text, "./", 2) == 0 || strncmp(text, "../", 3) == 0;
     bool plain = (letter || path) && text[strspn(text, allowed)] == 0;
     for (size_t i = 0; i < COUNT_OF(words); i++)
         plain = plain && strcasecmp(text, words[i]) != 0;
-    if (strcasecmp(text, "infinity") == 0)
-        plain = false;
     if (plain)
         fputs(text, out);
     else

@@ -347,12 +347,7 @@ json_t *spec_node_json(struct spec_context *ctx, const struct spec_node *node)
             return NULL;
         }
         return json_real(node->real);
-    case NODE_STRING: {
-        json_t *string = json_string(node->text);
-        if (!string)
-            spec_error(ctx, node->pos, "the text is not UTF-8");
-        return string;
-    }
+    case NODE_STRING: return memory_or_exit(json_string(node->text)); /* libyaml has checked that it is UTF-8 */
     case NODE_LIST:
     case NODE_MAPPING: return container_json(ctx, node);
     }

@@ -4,6 +4,7 @@
  * converted the same way, and what a field holds is fetched as JSON for printing, comparison and the manifest. */
 #include "core/spec_keys.h"
 
+#include <ctype.h>
 #include <math.h>
 #include <string.h>
 #include <strings.h>
@@ -31,8 +32,58 @@ const char *spec_key_leaf(const char *path)
     return dot ? dot + 1 : path;
 }
 
+/* ---- did you mean …? ----------------------------------------------------------------------------------------------
+ */
+
+enum { MAX_NAME = 64 };
+
+static int min_int(int a, int b)
+{
+    return a < b ? a : b;
+}
+
+int spec_distance(const char *a, const char *b)
+{
+    size_t na = strlen(a), nb = strlen(b);
+    if (na > MAX_NAME || nb > MAX_NAME)
+        return 99;
+    int rows[3][MAX_NAME + 1]; /* rows i-2, i-1 and i of the table, in turn */
+    for (size_t j = 0; j <= nb; j++)
+        rows[0][j] = (int)j;
+    for (size_t i = 1; i <= na; i++) {
+        int *row = rows[i % 3], *above = rows[(i + 2) % 3], *above2 = rows[(i + 1) % 3];
+        row[0] = (int)i;
+        for (size_t j = 1; j <= nb; j++) {
+            int ca = tolower((unsigned char)a[i - 1]), cb = tolower((unsigned char)b[j - 1]);
+            row[j] = min_int(above[j - 1] + (ca != cb), min_int(above[j], row[j - 1]) + 1);
+            if (i > 1 && j > 1 && ca == tolower((unsigned char)b[j - 2]) && cb == tolower((unsigned char)a[i - 2]))
+                row[j] = min_int(row[j], above2[j - 2] + 1);
+        }
+    }
+    return rows[na % 3][nb];
+}
+
+int spec_distance_limit(const char *text)
+{
+    return min_int(1 + (int)strlen(text) / 4, 4);
+}
+
 /* ---- node to JSON -------------------------------------------------------------------------------------------------
  */
+
+static const struct spec_choice *closest_choice(const struct spec_key *key, const char *text)
+{
+    const struct spec_choice *best = NULL;
+    int best_distance = spec_distance_limit(text) + 1;
+    for (const struct spec_choice *choice = key->choices; choice && choice->name; choice++) {
+        int distance = spec_distance(choice->name, text);
+        if (distance < best_distance) {
+            best = choice;
+            best_distance = distance;
+        }
+    }
+    return best;
+}
 
 static json_t *wrong(struct spec_context *ctx, const struct spec_key *key, const struct spec_node *node,
                      const char *expected)
@@ -43,6 +94,9 @@ static json_t *wrong(struct spec_context *ctx, const struct spec_key *key, const
                                                    : spec_arena_printf(ctx->arena, "'%s'", spec_show(ctx, node->text));
     const char *hint = key->fallback ? spec_arena_printf(ctx->arena, "the default is %s", key->fallback)
                                      : "--help-spec describes the keys";
+    const struct spec_choice *close = node->kind == NODE_STRING ? closest_choice(key, node->text) : NULL;
+    if (close)
+        hint = spec_arena_printf(ctx->arena, "did you mean '%s'?", close->name);
     if (key->type == KEY_BOOL && node->kind == NODE_STRING && node->plain)
         hint = "truth values of older YAML (yes, on) are text";
     spec_error(ctx, node->pos, "'%s' must be %s, not %s; hint: %s", key->path, expected, got, hint);
@@ -109,7 +163,8 @@ static json_t *convert_string(struct spec_context *ctx, const struct spec_key *k
     if ((node->kind != NODE_STRING && !number) || !*node->text)
         return wrong(ctx, key, node, expected);
     json_t *value = json_string(node->text);
-    return value ? value : wrong(ctx, key, node, "text in UTF-8");
+    ASSERT(value); /* libyaml has checked that it is UTF-8 */
+    return value;
 }
 
 static json_t *convert_list(struct spec_context *ctx, const struct spec_key *key, const struct spec_node *node)

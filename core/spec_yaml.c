@@ -305,11 +305,12 @@ static void report_yaml_error(struct reader *reader, const yaml_parser_t *parser
     }
 }
 
-/* libyaml compares each %TAG line with all before it; a run spec has none. */
+/* libyaml compares each %TAG line with all before it; a run spec has none. Lines end as libyaml sees it: LF, CR, and
+ * the last bytes of U+0085, U+2028 and U+2029. */
 static bool has_tag_directive(struct reader *reader, const char *text, size_t size)
 {
     const char *directive = memmem(text, size, "%TAG", 4);
-    while (directive && directive != text && directive[-1] != '\n' && directive[-1] != '\r')
+    while (directive && directive != text && !strchr("\n\r\x85\xa8\xa9", directive[-1]))
         directive = memmem(directive + 4, size - (size_t)(directive + 4 - text), "%TAG", 4);
     if (!directive)
         return false;
@@ -321,6 +322,10 @@ static bool has_tag_directive(struct reader *reader, const char *text, size_t si
 struct spec_node *spec_parse_yaml(struct spec_context *ctx, int source, const char *text, size_t size)
 {
     struct reader reader = {.ctx = ctx, .source = source};
+    if (size >= 3 && memcmp(text, "\xef\xbb\xbf", 3) == 0) { /* a byte order mark, as some editors write it */
+        text += 3;
+        size -= 3;
+    }
     if (has_tag_directive(&reader, text, size))
         return NULL;
     yaml_parser_t parser;

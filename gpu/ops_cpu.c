@@ -29,7 +29,11 @@ size_t op_workspace_bytes(struct device *device, const struct op_limits *l)
     size_t widest = max_size((size_t)l->C, (size_t)l->D) + 16;
     bytes = max_size(bytes, threads * 2 * widest * sizeof(float));   /* norm_bwd */
     bytes = max_size(bytes, (size_t)l->max_tokens * sizeof(double)); /* cross_entropy */
-    bytes = max_size(bytes, threads * (2 * (size_t)l->max_seq * (size_t)l->D + (size_t)l->D + 32) * sizeof(float));
-    bytes = max_size(bytes, l->dtype == DTYPE_F32 ? 0 : (size_t)3 * 1024 * 1024 * sizeof(float)); /* products */
+    if (l->KV > 0 && l->D > 0) {
+        size_t unit = (size_t)ATTENTION_UNIT_FLOATS(l->D, l->max_seq, l->H / l->KV);
+        size_t packed = max_size(unit, ATTENTION_BATCH_FLOATS);
+        bytes = max_size(bytes, (threads * (size_t)ATTENTION_THREAD_FLOATS(l->D) + packed) * sizeof(float) + 128);
+    }
+    bytes = max_size(bytes, (size_t)3 * 1024 * 1024 * sizeof(float)); /* products */
     return scratch_size(bytes) + 256;
 }

@@ -11,6 +11,7 @@
 #include "gpu/gemm_cpu.h"
 #include "gpu/ops.h"
 
+#include <stdatomic.h>
 #ifdef _OPENMP
 #include <omp.h>
 #endif
@@ -20,6 +21,13 @@ enum {
     WORTH_THREADS = 1 << 14, /* elements: below, starting a team costs more than it saves */
     SUMSQ_PARTS = 512,
 };
+
+/* Bounds of the attention's scratch that hold for every instruction-set level. */
+enum { ATTENTION_MAX_MR = 16, ATTENTION_MAX_NR = 64, ATTENTION_BATCH_FLOATS = 4 << 20 };
+#define ATTENTION_THREAD_FLOATS(D) ((2 * 144 + 5 * ((int64_t)(D) + ATTENTION_MAX_MR)) * ATTENTION_MAX_NR)
+#define ATTENTION_UNIT_FLOATS(D, max_seq, group) \
+    (((int64_t)(max_seq) + ATTENTION_MAX_NR) *   \
+     (((int64_t)(D) + ATTENTION_MAX_MR) * (3 + 4 * (int64_t)(group)) + (group)))
 
 static inline int team_size(void)
 {

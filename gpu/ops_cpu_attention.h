@@ -1,120 +1,513 @@
-/* ops_cpu_attention.h: causal attention without the score matrix. A template, see ops_cpu.h. */
+/* ops_cpu_attention.h: causal attention without the score matrix, forward and backward. A template, see ops_cpu.h.
+ *
+ * A block of NR queries (or, for the gradients of k and v, NR keys) lies in the lanes of the micro-kernel of
+ * gemm_cpu_kernels.h, the other side runs through its rows. Scores, probabilities and sums over keys then need no
+ * horizontal operation, and a block of probabilities is at once the packed operand of the next product:
+ *
+ *     forward   S (keys, lanes) = K · Qᵀ      P = exp(scale S - running maximum)      Oᵀ (D, lanes) += Vᵀ · P
+ *     dq        S, and dP (keys, lanes) = V · dOᵀ   dS = P (dP - delta) scale         dQᵀ (D, lanes) += Kᵀ · dS
+ *     dk, dv    S (queries, lanes) = Q · Kᵀ, dP = dO · Vᵀ, dS     dVᵀ (D, lanes) += dOᵀ · P    dKᵀ += Qᵀ · dS
+ *
+ * P in backward is exp(scale S - lse); delta is the sum of out · dout of a row. Blocks above the diagonal or outside
+ * of the window are not visited. Computing S and dP twice in backward costs two products in seven, and buys that every
+ * block is independent of the others: any number of threads gives the same bits, without atomics.
+ *
+ * The rows' operands are packed once for all blocks that use them, a batch of units (a sequence and one key/value head
+ * with its query heads) at a time, as many as ATTENTION_BATCH_FLOATS of scratch hold. */
 
-static ALWAYS_INLINE float dot(const void *x, const void *y, int64_t n, enum dtype dtype_x, enum dtype dtype_y)
+enum { ROWS_AT_A_TIME = 144 }; /* a multiple of every MR; with NR lanes a block of scores stays in the first cache */
+_Static_assert(ROWS_AT_A_TIME % MR == 0 && (int)MR <= (int)ATTENTION_MAX_MR && (int)NR <= (int)ATTENTION_MAX_NR,
+               "blocks fit");
+
+/* What forward and backward share. */
+struct attention {
+    enum dtype dtype;
+    int64_t M, H, KV, D, group, padded_d; /* padded_d: D rounded up to MR */
+    int64_t max_seq, window;
+    float scale;
+    const int32_t *seq_start;
+};
+
+struct attention_unit {
+    int64_t start, length, kv;
+};
+
+static struct attention_unit attention_unit_at(const struct attention *a, int64_t index)
 {
-    vf sum = vf_zero();
-    for (int64_t j = 0; j < n; j += VF)
-        sum += vf_get(x, j, n, dtype_x) * vf_get(y, j, n, dtype_y);
-    return vf_sum(sum);
+    int64_t s = index / a->KV;
+    return (struct attention_unit){a->seq_start[s], a->seq_start[s + 1] - a->seq_start[s], index % a->KV};
 }
 
-/* y (fp32) += factor · x */
-static ALWAYS_INLINE void add_scaled(float *y, float factor, const void *x, int64_t n, enum dtype dtype)
+static int64_t round_up(int64_t n, int64_t multiple)
 {
-    for (int64_t j = 0; j < n; j += VF)
-        vf_put(y, j, n, vf_get(y, j, n, DTYPE_F32) + factor * vf_get(x, j, n, dtype), DTYPE_F32);
+    return (n + multiple - 1) / multiple * multiple;
 }
 
-static ALWAYS_INLINE int64_t first_key(int64_t row, int64_t start, int64_t window)
+/* Floats of a unit's operand packed by token (panels of MR tokens) and by column (panels of MR columns). */
+static int64_t by_token_floats(const struct attention *a)
 {
-    return window > 0 && row - window + 1 > start ? row - window + 1 : start;
+    return round_up(a->max_seq, MR) * a->D;
 }
 
-static ALWAYS_INLINE void attention_fwd_row(const struct attention_fwd_args *a, int64_t start, int64_t row, int64_t h,
-                                            float *out, enum dtype dtype)
+static int64_t by_column_floats(const struct attention *a)
 {
-    const int64_t D = a->D, kv = h / (a->H / a->KV);
-    const void *q = at(a->q, row * a->ld_q + h * D, dtype);
-    float highest = -INFINITY, sum = 0;
-    memset(out, 0, (size_t)D * sizeof *out);
-    for (int64_t key = first_key(row, start, a->window); key <= row; key++) {
-        float score = a->scale * dot(q, at(a->k, key * a->ld_k + kv * D, dtype), D, dtype, dtype);
-        float higher = score > highest ? score : highest;
-        float keep = expf(highest - higher), p = expf(score - higher);
-        for (int64_t j = 0; j < D; j += VF)
-            vf_put(out, j, D, vf_get(out, j, D, DTYPE_F32) * keep, DTYPE_F32);
-        add_scaled(out, p, at(a->v, key * a->ld_v + kv * D, dtype), D, dtype);
-        sum = sum * keep + p;
-        highest = higher;
-    }
-    void *o = at(a->out, row * a->ld_o + h * D, dtype);
-    for (int64_t j = 0; j < D; j += VF)
-        vf_put(o, j, D, vf_get(out, j, D, DTYPE_F32) * (1.0f / sum), dtype);
-    a->lse[h * a->M + row] = highest + logf(sum);
+    return a->padded_d * a->max_seq;
 }
 
-static void op_attention_fwd(struct stream *stream, const struct attention_fwd_args *a)
+/* x: first token's row of one head, `length` rows ld apart. dst: panels of MR tokens, each (D, MR). */
+static void pack_by_token(float *dst, const void *x, int64_t ld, int64_t length, const struct attention *a)
 {
-    require_dtype(a->dtype);
-    progress_tick();
-    struct scratch scratch = scratch_of(stream);
-    int64_t stride = (a->D + 15) / 16 * 16;
-    float *out = scratch_take(&scratch, (size_t)(team_next() * stride) * sizeof *out);
-    for (int32_t s = 0; s < a->num_seqs; s++) {
-        int64_t start = a->seq_start[s], length = a->seq_start[s + 1] - start;
-#pragma omp parallel for schedule(static)
-        for (int64_t item = 0; item < a->H * length; item++) {
-            int64_t h = item / length, row = start + item % length;
-            if (a->dtype == DTYPE_F32)
-                attention_fwd_row(a, start, row, h, out + team_rank() * stride, DTYPE_F32);
-            else
-                attention_fwd_row(a, start, row, h, out + team_rank() * stride, DTYPE_BF16);
-        }
-    }
-}
-
-/* All of one sequence and one key/value head. dk, dv: fp32 scratch (length, D); dq: scratch (D). */
-static ALWAYS_INLINE void attention_bwd_head(const struct attention_bwd_args *a, int64_t start, int64_t length,
-                                             int64_t kv, float *dq, float *dk, float *dv, enum dtype dtype)
-{
-    const int64_t D = a->D, group = a->H / a->KV;
-    memset(dk, 0, (size_t)(length * D) * sizeof *dk);
-    memset(dv, 0, (size_t)(length * D) * sizeof *dv);
-    for (int64_t h = kv * group; h < (kv + 1) * group; h++) {
-        for (int64_t row = start; row < start + length; row++) {
-            const void *q = at(a->q, row * a->ld_q + h * D, dtype);
-            const void *out = at(a->out, row * a->ld_o + h * D, dtype);
-            const void *dout = at(a->dout, row * a->ld_o + h * D, dtype);
-            float delta = dot(out, dout, D, dtype, dtype), lse = a->lse[h * a->M + row];
-            memset(dq, 0, (size_t)D * sizeof *dq);
-            for (int64_t key = first_key(row, start, a->window); key <= row; key++) {
-                const void *k = at(a->k, key * a->ld_k + kv * D, dtype), *v = at(a->v, key * a->ld_v + kv * D, dtype);
-                float p = expf(a->scale * dot(q, k, D, dtype, dtype) - lse);
-                float ds = p * (dot(dout, v, D, dtype, dtype) - delta) * a->scale;
-                add_scaled(dv + (key - start) * D, p, dout, D, dtype);
-                add_scaled(dk + (key - start) * D, ds, q, D, dtype);
-                add_scaled(dq, ds, k, D, dtype);
-            }
-            void *to = at(a->dq, row * a->ld_dq + h * D, dtype);
-            for (int64_t j = 0; j < D; j += VF)
-                vf_put(to, j, D, vf_get(dq, j, D, DTYPE_F32), dtype);
-        }
-    }
-    for (int64_t i = 0; i < length; i++) {
-        void *to_k = at(a->dk, (start + i) * a->ld_dk + kv * D, dtype);
-        void *to_v = at(a->dv, (start + i) * a->ld_dv + kv * D, dtype);
-        for (int64_t j = 0; j < D; j += VF) {
-            vf_put(to_k, j, D, vf_get(dk + i * D, j, D, DTYPE_F32), dtype);
-            vf_put(to_v, j, D, vf_get(dv + i * D, j, D, DTYPE_F32), dtype);
-        }
-    }
-}
-
-static void op_attention_bwd(struct stream *stream, const struct attention_bwd_args *a)
-{
-    require_dtype(a->dtype);
-    progress_tick();
-    struct scratch scratch = scratch_of(stream);
-    int64_t head_floats = (a->D + 15) / 16 * 16 + 2 * (int64_t)a->max_seq * a->D;
-    head_floats = (head_floats + 15) / 16 * 16;
-    float *floats = scratch_take(&scratch, (size_t)(team_next() * head_floats) * sizeof *floats);
-#pragma omp parallel for schedule(static)
-    for (int64_t item = 0; item < a->num_seqs * a->KV; item++) {
-        int64_t s = item / a->KV, kv = item % a->KV, start = a->seq_start[s], length = a->seq_start[s + 1] - start;
-        float *dq = floats + team_rank() * head_floats, *dk = dq + (a->D + 15) / 16 * 16, *dv = dk + length * a->D;
+    for (int64_t i = 0; i < length; i += MR) {
+        int rows = (int)min_i64(MR, length - i);
+        uint32_t *to = (uint32_t *)(dst + i * a->D);
         if (a->dtype == DTYPE_F32)
-            attention_bwd_head(a, start, length, kv, dq, dk, dv, DTYPE_F32);
+            pack_panel(to, at(x, i * ld, DTYPE_F32), ld, 1, rows, MR, a->D, UNIT_F32);
         else
-            attention_bwd_head(a, start, length, kv, dq, dk, dv, DTYPE_BF16);
+            pack_panel(to, at(x, i * ld, DTYPE_BF16), ld, 1, rows, MR, a->D, UNIT_WIDENED);
+    }
+}
+
+/* dst: panels of MR columns, each (length, MR). */
+static void pack_by_column(float *dst, const void *x, int64_t ld, int64_t length, const struct attention *a)
+{
+    for (int64_t j = 0; j < a->D; j += MR) {
+        int rows = (int)min_i64(MR, a->D - j);
+        uint32_t *to = (uint32_t *)(dst + j * length);
+        if (a->dtype == DTYPE_F32)
+            pack_panel(to, at(x, j, DTYPE_F32), 1, ld, rows, MR, length, UNIT_F32);
+        else
+            pack_panel(to, at(x, j, DTYPE_BF16), 1, ld, rows, MR, length, UNIT_WIDENED);
+    }
+}
+
+/* dst (D, NR): up to NR tokens as lanes. */
+static void pack_lanes(float *dst, const void *x, int64_t ld, int64_t count, const struct attention *a)
+{
+    int lanes = (int)min_i64(NR, count);
+    if (a->dtype == DTYPE_F32)
+        pack_panel((uint32_t *)dst, x, ld, 1, lanes, NR, a->D, UNIT_F32);
+    else
+        pack_panel((uint32_t *)dst, x, ld, 1, lanes, NR, a->D, UNIT_WIDENED);
+}
+
+/* scores (rows, NR) = panels (rows, D) · lanes; rows is rounded up to MR. */
+static void multiply_rows(float *scores, const float *panels, const float *lanes, int64_t rows, int64_t D)
+{
+    for (int64_t i = 0; i < rows; i += MR)
+        micro_f32(D, (const uint32_t *)(panels + i * D), (const uint32_t *)lanes, scores + i * NR);
+}
+
+/* sum (padded_d, NR) = sum · keep + columnsᵀ · weights, over rows row … row+count of a sequence of `length`; keep (NR)
+ * or NULL for 1. */
+static void add_columns(float *sum, const float *columns, const float *weights, int64_t row, int64_t count,
+                        int64_t length, const float *keep, const struct attention *a)
+{
+    _Alignas(64) float tile[MR * NR];
+    for (int64_t j = 0; j < a->padded_d; j += MR) {
+        micro_f32(count, (const uint32_t *)(columns + j * length + row * MR), (const uint32_t *)weights, tile);
+        for (int64_t i = 0; i < MR; i++) {
+            float *to = sum + (j + i) * NR;
+            for (int64_t l = 0; l < NR; l += VF) {
+                vf before = vf_load(to, l, DTYPE_F32);
+                if (keep)
+                    before *= vf_load(keep, l, DTYPE_F32);
+                vf_store(to, l, before + vf_load(tile, i * NR + l, DTYPE_F32), DTYPE_F32);
+            }
+        }
+    }
+}
+
+/* Writes sum (padded_d, NR), times factor (NR) if not NULL, as rows of `x`. `turned` holds (NR, padded_d). */
+static void store_lanes(void *x, int64_t ld, int64_t count, float *sum, const float *factor, float *turned,
+                        const struct attention *a)
+{
+    for (int64_t j = 0; factor && j < a->D; j++)
+        for (int64_t l = 0; l < NR; l += VF)
+            vf_store(sum, j * NR + l, vf_load(sum, j * NR + l, DTYPE_F32) * vf_load(factor, l, DTYPE_F32), DTYPE_F32);
+    for (int64_t j = 0; j < a->padded_d; j += 4) { /* four columns of the result at a time */
+        uint32_t quads[4 * NR];
+        pack_panel(quads, sum + j * NR, NR, 1, 4, 4, NR, UNIT_F32);
+        for (int64_t i = 0; i < NR; i++)
+            memcpy(turned + i * a->padded_d + j, quads + 4 * i, 4 * sizeof *turned);
+    }
+    for (int64_t i = 0; i < min_i64(NR, count); i++) {
+        void *to = at(x, i * ld, a->dtype);
+        const float *from = turned + i * a->padded_d;
+        for (int64_t j = 0; j < a->D; j += VF) {
+            if (a->dtype == DTYPE_F32)
+                vf_put(to, j, a->D, vf_get(from, j, a->D, DTYPE_F32), DTYPE_F32);
+            else
+                vf_put(to, j, a->D, vf_get(from, j, a->D, DTYPE_F32), DTYPE_BF16);
+        }
+    }
+}
+
+/* Lane l of vector v is token first + v · VF + l of the sequence. */
+static ALWAYS_INLINE vi lane_tokens(int64_t first, int64_t v)
+{
+    vi tokens;
+    for (int l = 0; l < VF; l++)
+        tokens[l] = l;
+    return tokens + (int32_t)(first + v * VF);
+}
+
+/* Whether a query sees a key, both counted from the start of their sequence. */
+static ALWAYS_INLINE vi sees(vi query, vi key, int64_t window)
+{
+    vi seen = key <= query;
+    return window > 0 ? seen & (query - key < (int32_t)window) : seen;
+}
+
+/* Whether every query of q_first … q_last sees every key of k_first … k_last. */
+static bool all_seen(int64_t q_first, int64_t q_last, int64_t k_first, int64_t k_last, int64_t window)
+{
+    return k_last <= q_first && (window <= 0 || q_last - k_first < window);
+}
+
+static int64_t first_key_of(int64_t query, int64_t window)
+{
+    int64_t key = window > 0 && query - window + 1 > 0 ? query - window + 1 : 0;
+    return key / MR * MR;
+}
+
+/* ---- forward ---- */
+
+/* Scratch of one thread, in floats of ATTENTION_THREAD_FLOATS(D). */
+struct attention_scratch {
+    float *scores, *products;      /* (ROWS_AT_A_TIME, NR) */
+    float *lanes_a, *lanes_b;      /* (D, NR) */
+    float *sum_a, *sum_b, *turned; /* (padded_d, NR) */
+};
+
+static struct attention_scratch attention_scratch_of(float *floats, const struct attention *a)
+{
+    struct attention_scratch t;
+    t.scores = floats;
+    t.products = t.scores + ROWS_AT_A_TIME * NR;
+    t.lanes_a = t.products + ROWS_AT_A_TIME * NR;
+    t.lanes_b = t.lanes_a + a->padded_d * NR;
+    t.sum_a = t.lanes_b + a->padded_d * NR;
+    t.sum_b = t.sum_a + a->padded_d * NR;
+    t.turned = t.sum_b + a->padded_d * NR;
+    return t;
+}
+
+/* One block of scores becomes weights exp(scale · S - highest); highest and sum go on, keep is what earlier sums are
+ * worth now. All per lane. */
+static void softmax_block(float *scores, int64_t count, int64_t key, int64_t query, bool masked, float *highest,
+                          float *sum, float *keep, const struct attention *a)
+{
+    for (int64_t v = 0; v < NV; v++) {
+        vf before = vf_load(highest, v * VF, DTYPE_F32), top = before;
+        vi queries = lane_tokens(query, v);
+        for (int64_t i = 0; i < count; i++) {
+            vf x = vf_load(scores, i * NR + v * VF, DTYPE_F32) * a->scale;
+            if (masked)
+                x = vf_select(sees(queries, (vi){0} + (int32_t)(key + i), a->window), x, vf_set(-INFINITY));
+            vf_store(scores, i * NR + v * VF, x, DTYPE_F32);
+            top = vf_max(x, top);
+        }
+        vf base = vf_select(top == -INFINITY, vf_zero(), top); /* nothing seen yet: weights of 0, not NaN */
+        vf factor = vf_exp(before - base), total = vf_load(sum, v * VF, DTYPE_F32) * factor;
+        for (int64_t i = 0; i < count; i++) {
+            vf p = vf_exp(vf_load(scores, i * NR + v * VF, DTYPE_F32) - base);
+            vf_store(scores, i * NR + v * VF, p, DTYPE_F32);
+            total += p;
+        }
+        vf_store(highest, v * VF, top, DTYPE_F32);
+        vf_store(sum, v * VF, total, DTYPE_F32);
+        vf_store(keep, v * VF, factor, DTYPE_F32);
+    }
+}
+
+static void attention_fwd_block(const struct attention_fwd_args *args, const struct attention *a,
+                                const struct attention_unit *u, int64_t h, int64_t query, const float *keys,
+                                const float *values, struct attention_scratch t)
+{
+    _Alignas(64) float highest[NR], sum[NR], keep[NR];
+    const int64_t row = u->start + query, count = min_i64(NR, u->length - query), last = query + count - 1;
+    for (int64_t l = 0; l < NR; l++) {
+        highest[l] = -INFINITY;
+        sum[l] = 0;
+    }
+    memset(t.sum_a, 0, (size_t)(a->padded_d * NR) * sizeof *t.sum_a);
+    pack_lanes(t.lanes_a, at(args->q, row * args->ld_q + h * a->D, a->dtype), args->ld_q, count, a);
+    for (int64_t key = first_key_of(query, a->window); key <= last; key += ROWS_AT_A_TIME) {
+        int64_t rows = min_i64(ROWS_AT_A_TIME, last + 1 - key);
+        multiply_rows(t.scores, keys + key * a->D, t.lanes_a, rows, a->D);
+        softmax_block(t.scores, rows, key, query, !all_seen(query, last, key, key + rows - 1, a->window), highest, sum,
+                      keep, a);
+        add_columns(t.sum_a, values, t.scores, key, rows, u->length, keep, a);
+    }
+    float *lse = args->lse + h * a->M + row;
+    for (int64_t l = 0; l < NR; l += VF) {
+        vf total = vf_load(sum, l, DTYPE_F32);
+        vf_put(keep, l, NR, vf_load(highest, l, DTYPE_F32) + vf_log(total), DTYPE_F32);
+        vf_store(sum, l, 1.0f / total, DTYPE_F32);
+    }
+    memcpy(lse, keep, (size_t)count * sizeof *lse);
+    store_lanes(at(args->out, row * args->ld_o + h * a->D, a->dtype), args->ld_o, count, t.sum_a, sum, t.turned, a);
+}
+
+/* Units whose operands, unit_floats each, are packed at a time. */
+static int64_t attention_batch(int64_t unit_floats)
+{
+    return unit_floats < ATTENTION_BATCH_FLOATS ? ATTENTION_BATCH_FLOATS / unit_floats : 1;
+}
+
+static void op_attention_fwd(struct stream *stream, const struct attention_fwd_args *args)
+{
+    const struct attention a = {
+        args->dtype,           args->M,       args->H,      args->KV,    args->D,        args->H / args->KV,
+        round_up(args->D, MR), args->max_seq, args->window, args->scale, args->seq_start};
+    require_dtype(a.dtype);
+    progress_tick();
+    if (a.M == 0)
+        return;
+    struct scratch scratch = scratch_of(stream);
+    const int64_t thread_floats = ATTENTION_THREAD_FLOATS(a.D);
+    float *threads = scratch_take(&scratch, (size_t)(team_next() * thread_floats) * sizeof *threads);
+    const int64_t unit_floats = round_up(by_token_floats(&a) + by_column_floats(&a), 16);
+    const int64_t units = args->num_seqs * a.KV, batch = min_i64(attention_batch(unit_floats), units);
+    float *packed = scratch_take(&scratch, (size_t)(batch * unit_floats) * sizeof *packed);
+    const int64_t blocks = (a.max_seq + NR - 1) / NR;
+#pragma omp parallel
+    {
+        struct attention_scratch mine = attention_scratch_of(threads + team_rank() * thread_floats, &a);
+        for (int64_t first = 0; first < units; first += batch) {
+            int64_t count = min_i64(batch, units - first);
+#pragma omp for schedule(dynamic)
+            for (int64_t i = 0; i < count; i++) {
+                struct attention_unit u = attention_unit_at(&a, first + i);
+                float *keys = packed + i * unit_floats, *values = keys + by_token_floats(&a);
+                pack_by_token(keys, at(args->k, u.start * args->ld_k + u.kv * a.D, a.dtype), args->ld_k, u.length, &a);
+                pack_by_column(values, at(args->v, u.start * args->ld_v + u.kv * a.D, a.dtype), args->ld_v, u.length,
+                               &a);
+            }
+            /* the latest blocks see most keys: they go first */
+#pragma omp for schedule(dynamic)
+            for (int64_t item = 0; item < count * a.group * blocks; item++) {
+                int64_t i = item % count, query = (blocks - 1 - item / (count * a.group)) * NR;
+                struct attention_unit u = attention_unit_at(&a, first + i);
+                if (query >= u.length)
+                    continue;
+                float *keys = packed + i * unit_floats, *values = keys + by_token_floats(&a);
+                attention_fwd_block(args, &a, &u, u.kv * a.group + item / count % a.group, query, keys, values, mine);
+            }
+            progress_tick();
+        }
+    }
+}
+
+/* ---- backward ---- */
+
+/* scores (rows, NR) become P and products dS. Lanes are queries: lse and delta are per lane. */
+static void gradient_block_by_query(float *scores, const float *products, int64_t count, int64_t key, int64_t query,
+                                    bool masked, const float *lse, const float *delta, const struct attention *a)
+{
+    for (int64_t v = 0; v < NV; v++) {
+        vf base = vf_load(lse, v * VF, DTYPE_F32), d = vf_load(delta, v * VF, DTYPE_F32);
+        vi queries = lane_tokens(query, v);
+        for (int64_t i = 0; i < count; i++) {
+            int64_t at_lane = i * NR + v * VF;
+            vf p = vf_exp(vf_load(scores, at_lane, DTYPE_F32) * a->scale - base);
+            if (masked)
+                p = vf_select(sees(queries, (vi){0} + (int32_t)(key + i), a->window), p, vf_zero());
+            vf_store(scores, at_lane, p * (vf_load(products, at_lane, DTYPE_F32) - d) * a->scale, DTYPE_F32);
+        }
+    }
+}
+
+/* The same with keys in the lanes: lse and delta are per row; scores keep P, products become dS. */
+static void gradient_block_by_key(float *scores, float *products, int64_t count, int64_t query, int64_t key,
+                                  bool masked, const float *lse, const float *delta, const struct attention *a)
+{
+    for (int64_t i = 0; i < count; i++) {
+        vf base = vf_set(lse[i]), d = vf_set(delta[i]);
+        for (int64_t v = 0; v < NV; v++) {
+            int64_t at_lane = i * NR + v * VF;
+            vf p = vf_exp(vf_load(scores, at_lane, DTYPE_F32) * a->scale - base);
+            if (masked)
+                p = vf_select(sees((vi){0} + (int32_t)(query + i), lane_tokens(key, v), a->window), p, vf_zero());
+            vf_store(scores, at_lane, p, DTYPE_F32);
+            vf_store(products, at_lane, p * (vf_load(products, at_lane, DTYPE_F32) - d) * a->scale, DTYPE_F32);
+        }
+    }
+}
+
+/* delta (length) of one head of one sequence */
+static void attention_deltas(float *delta, const struct attention_bwd_args *args, const struct attention *a,
+                             const struct attention_unit *u, int64_t h)
+{
+    for (int64_t i = 0; i < u->length; i++) {
+        int64_t element = (u->start + i) * args->ld_o + h * a->D;
+        vf sum = vf_zero();
+        for (int64_t j = 0; j < a->D; j += VF) {
+            if (a->dtype == DTYPE_F32)
+                sum += vf_get(at(args->out, element, DTYPE_F32), j, a->D, DTYPE_F32) *
+                       vf_get(at(args->dout, element, DTYPE_F32), j, a->D, DTYPE_F32);
+            else
+                sum += vf_get(at(args->out, element, DTYPE_BF16), j, a->D, DTYPE_BF16) *
+                       vf_get(at(args->dout, element, DTYPE_BF16), j, a->D, DTYPE_BF16);
+        }
+        delta[i] = vf_sum(sum);
+    }
+}
+
+/* A unit's packed operands: those of its key/value head, then those of each query head. */
+struct attention_operands {
+    float *k_tokens, *v_tokens, *k_columns;
+    float *q_tokens, *dout_tokens, *q_columns, *dout_columns, *deltas; /* of one query head */
+};
+
+static int64_t head_floats(const struct attention *a)
+{
+    return round_up(2 * by_token_floats(a) + 2 * by_column_floats(a) + a->max_seq, 16);
+}
+
+static int64_t bwd_unit_floats(const struct attention *a)
+{
+    return round_up(2 * by_token_floats(a) + by_column_floats(a), 16) + a->group * head_floats(a);
+}
+
+static struct attention_operands attention_operands_of(float *unit, int64_t head, const struct attention *a)
+{
+    struct attention_operands o;
+    o.k_tokens = unit;
+    o.v_tokens = o.k_tokens + by_token_floats(a);
+    o.k_columns = o.v_tokens + by_token_floats(a);
+    o.q_tokens = unit + round_up(2 * by_token_floats(a) + by_column_floats(a), 16) + head * head_floats(a);
+    o.dout_tokens = o.q_tokens + by_token_floats(a);
+    o.q_columns = o.dout_tokens + by_token_floats(a);
+    o.dout_columns = o.q_columns + by_column_floats(a);
+    o.deltas = o.dout_columns + by_column_floats(a);
+    return o;
+}
+
+static void attention_pack_kv(const struct attention_bwd_args *args, const struct attention *a,
+                              const struct attention_unit *u, struct attention_operands o)
+{
+    const void *k = at(args->k, u->start * args->ld_k + u->kv * a->D, a->dtype);
+    pack_by_token(o.k_tokens, k, args->ld_k, u->length, a);
+    pack_by_column(o.k_columns, k, args->ld_k, u->length, a);
+    pack_by_token(o.v_tokens, at(args->v, u->start * args->ld_v + u->kv * a->D, a->dtype), args->ld_v, u->length, a);
+}
+
+static void attention_pack_head(const struct attention_bwd_args *args, const struct attention *a,
+                                const struct attention_unit *u, int64_t h, struct attention_operands o)
+{
+    const void *q = at(args->q, u->start * args->ld_q + h * a->D, a->dtype);
+    const void *dout = at(args->dout, u->start * args->ld_o + h * a->D, a->dtype);
+    pack_by_token(o.q_tokens, q, args->ld_q, u->length, a);
+    pack_by_column(o.q_columns, q, args->ld_q, u->length, a);
+    pack_by_token(o.dout_tokens, dout, args->ld_o, u->length, a);
+    pack_by_column(o.dout_columns, dout, args->ld_o, u->length, a);
+    attention_deltas(o.deltas, args, a, u, h);
+}
+
+/* dq of a block of queries. */
+static void attention_bwd_queries(const struct attention_bwd_args *args, const struct attention *a,
+                                  const struct attention_unit *u, int64_t h, int64_t query, struct attention_operands o,
+                                  struct attention_scratch t)
+{
+    _Alignas(64) float lse[NR], delta[NR];
+    const int64_t row = u->start + query, count = min_i64(NR, u->length - query), last = query + count - 1;
+    for (int64_t l = 0; l < NR; l++) {
+        lse[l] = l < count ? args->lse[h * a->M + row + l] : INFINITY; /* lanes without a query: P = 0 */
+        delta[l] = l < count ? o.deltas[query + l] : 0;
+    }
+    memset(t.sum_a, 0, (size_t)(a->padded_d * NR) * sizeof *t.sum_a);
+    pack_lanes(t.lanes_a, at(args->q, row * args->ld_q + h * a->D, a->dtype), args->ld_q, count, a);
+    pack_lanes(t.lanes_b, at(args->dout, row * args->ld_o + h * a->D, a->dtype), args->ld_o, count, a);
+    for (int64_t key = first_key_of(query, a->window); key <= last; key += ROWS_AT_A_TIME) {
+        int64_t rows = min_i64(ROWS_AT_A_TIME, last + 1 - key);
+        multiply_rows(t.scores, o.k_tokens + key * a->D, t.lanes_a, rows, a->D);
+        multiply_rows(t.products, o.v_tokens + key * a->D, t.lanes_b, rows, a->D);
+        gradient_block_by_query(t.scores, t.products, rows, key, query,
+                                !all_seen(query, last, key, key + rows - 1, a->window), lse, delta, a);
+        add_columns(t.sum_a, o.k_columns, t.scores, key, rows, u->length, NULL, a);
+    }
+    store_lanes(at(args->dq, row * args->ld_dq + h * a->D, a->dtype), args->ld_dq, count, t.sum_a, NULL, t.turned, a);
+}
+
+/* dk and dv of a block of keys. */
+static void attention_bwd_keys(const struct attention_bwd_args *args, const struct attention *a,
+                               const struct attention_unit *u, int64_t key, float *unit, struct attention_scratch t)
+{
+    const int64_t row = u->start + key, count = min_i64(NR, u->length - key), last = key + count - 1;
+    int64_t end = a->window > 0 ? min_i64(u->length, last + a->window) : u->length; /* queries that see a key */
+    memset(t.sum_a, 0, (size_t)(a->padded_d * NR) * sizeof *t.sum_a);
+    memset(t.sum_b, 0, (size_t)(a->padded_d * NR) * sizeof *t.sum_b);
+    pack_lanes(t.lanes_a, at(args->k, row * args->ld_k + u->kv * a->D, a->dtype), args->ld_k, count, a);
+    pack_lanes(t.lanes_b, at(args->v, row * args->ld_v + u->kv * a->D, a->dtype), args->ld_v, count, a);
+    for (int64_t head = 0; head < a->group; head++) {
+        struct attention_operands o = attention_operands_of(unit, head, a);
+        const float *lse = args->lse + (u->kv * a->group + head) * a->M + u->start;
+        for (int64_t query = key / MR * MR; query < end; query += ROWS_AT_A_TIME) {
+            int64_t rows = min_i64(ROWS_AT_A_TIME, end - query);
+            multiply_rows(t.scores, o.q_tokens + query * a->D, t.lanes_a, rows, a->D);
+            multiply_rows(t.products, o.dout_tokens + query * a->D, t.lanes_b, rows, a->D);
+            gradient_block_by_key(t.scores, t.products, rows, query, key,
+                                  !all_seen(query, query + rows - 1, key, last, a->window), lse + query,
+                                  o.deltas + query, a);
+            add_columns(t.sum_a, o.q_columns, t.products, query, rows, u->length, NULL, a);
+            add_columns(t.sum_b, o.dout_columns, t.scores, query, rows, u->length, NULL, a);
+        }
+    }
+    store_lanes(at(args->dk, row * args->ld_dk + u->kv * a->D, a->dtype), args->ld_dk, count, t.sum_a, NULL, t.turned,
+                a);
+    store_lanes(at(args->dv, row * args->ld_dv + u->kv * a->D, a->dtype), args->ld_dv, count, t.sum_b, NULL, t.turned,
+                a);
+}
+
+static void op_attention_bwd(struct stream *stream, const struct attention_bwd_args *args)
+{
+    const struct attention a = {
+        args->dtype,           args->M,       args->H,      args->KV,    args->D,        args->H / args->KV,
+        round_up(args->D, MR), args->max_seq, args->window, args->scale, args->seq_start};
+    require_dtype(a.dtype);
+    progress_tick();
+    if (a.M == 0)
+        return;
+    struct scratch scratch = scratch_of(stream);
+    const int64_t thread_floats = ATTENTION_THREAD_FLOATS(a.D), unit_floats = bwd_unit_floats(&a);
+    float *threads = scratch_take(&scratch, (size_t)(team_next() * thread_floats) * sizeof *threads);
+    const int64_t units = args->num_seqs * a.KV, batch = min_i64(attention_batch(unit_floats), units);
+    float *packed = scratch_take(&scratch, (size_t)(batch * unit_floats) * sizeof *packed);
+    const int64_t blocks = (a.max_seq + NR - 1) / NR, heads_and_kv = a.group + 1;
+#pragma omp parallel
+    {
+        struct attention_scratch mine = attention_scratch_of(threads + team_rank() * thread_floats, &a);
+        for (int64_t first = 0; first < units; first += batch) {
+            int64_t count = min_i64(batch, units - first);
+#pragma omp for schedule(dynamic)
+            for (int64_t item = 0; item < count * heads_and_kv; item++) {
+                int64_t head = item / count - 1; /* -1: the key/value head */
+                struct attention_unit u = attention_unit_at(&a, first + item % count);
+                float *unit = packed + item % count * unit_floats;
+                if (head < 0)
+                    attention_pack_kv(args, &a, &u, attention_operands_of(unit, 0, &a));
+                else
+                    attention_pack_head(args, &a, &u, u.kv * a.group + head, attention_operands_of(unit, head, &a));
+            }
+            /* first the blocks of keys, the earliest of which are seen by most queries, then the blocks of queries */
+#pragma omp for schedule(dynamic)
+            for (int64_t item = 0; item < count * heads_and_kv * blocks; item++) {
+                int64_t i = item % count, rest = item / count;
+                struct attention_unit u = attention_unit_at(&a, first + i);
+                float *unit = packed + i * unit_floats;
+                if (rest < blocks) {
+                    if (rest * NR < u.length)
+                        attention_bwd_keys(args, &a, &u, rest * NR, unit, mine);
+                    continue;
+                }
+                rest -= blocks;
+                int64_t head = rest % a.group, query = (blocks - 1 - rest / a.group) * NR;
+                if (query < u.length)
+                    attention_bwd_queries(args, &a, &u, u.kv * a.group + head, query,
+                                          attention_operands_of(unit, head, &a), mine);
+            }
+            progress_tick();
+        }
     }
 }

@@ -1,141 +1,14 @@
-/* ops_cpu_linear.h: the three products of a linear layer. A template, see ops_cpu.h.
- *
- * fp32 goes straight to the GEMM. bf16 is widened block by block into fp32 scratch, multiplied there, and rounded once
- * when a block is finished:
- *
- *     for each block of C (PRODUCT_BLOCK squared): sum over blocks of k of widen(A block) · widen(B block); epilogue */
-
-enum { PRODUCT_BLOCK = 1024 };
-
-/* What happens to a finished sum before it is stored. All pointers address the element of C at row 0, column 0. */
-struct epilogue {
-    enum dtype dtype, c_dtype; /* of bias, aux, gelu_aux; of C */
-    void *c;
-    int64_t ldc;
-    const void *bias;     /* (n) or NULL */
-    void *aux;            /* (m, n), dense: gets the sum, and C its gelu; or NULL */
-    const void *gelu_aux; /* (m, n), dense: C = sum · gelu'(gelu_aux); or NULL */
-    int64_t ld_aux;
-    bool accumulate; /* C += */
-};
-
-static ALWAYS_INLINE void epilogue_row(const struct epilogue *e, const float *sum, int64_t row, int64_t column,
-                                       int64_t n, enum dtype dtype, enum dtype c_dtype)
-{
-    void *c = at(e->c, row * e->ldc + column, c_dtype);
-    for (int64_t j = 0; j < n; j += VF) {
-        vf x = vf_get(sum, j, n, DTYPE_F32);
-        if (e->bias)
-            x += vf_get(at(e->bias, column, dtype), j, n, dtype);
-        if (e->aux) {
-            vf_put(at(e->aux, row * e->ld_aux + column, dtype), j, n, x, dtype);
-            x = vf_gelu(x);
-        }
-        if (e->gelu_aux)
-            x *= vf_gelu_grad(vf_get(at(e->gelu_aux, row * e->ld_aux + column, dtype), j, n, dtype));
-        if (e->accumulate)
-            x += vf_get(c, j, n, c_dtype);
-        vf_put(c, j, n, x, c_dtype);
-    }
-}
-
-/* sum (m, n), rows ld apart, is the finished block of C at (row, column); it may be C itself. */
-static void epilogue_block(const struct epilogue *e, const float *sum, int64_t ld, int64_t row, int64_t column,
-                           int64_t m, int64_t n)
-{
-#pragma omp parallel for schedule(static) if (m * n > WORTH_THREADS)
-    for (int64_t i = 0; i < m; i++) {
-        if (e->dtype == DTYPE_F32)
-            epilogue_row(e, sum + i * ld, row + i, column, n, DTYPE_F32, DTYPE_F32);
-        else if (e->c_dtype == DTYPE_F32)
-            epilogue_row(e, sum + i * ld, row + i, column, n, DTYPE_BF16, DTYPE_F32);
-        else
-            epilogue_row(e, sum + i * ld, row + i, column, n, DTYPE_BF16, DTYPE_BF16);
-    }
-}
-
-static void widen_block(float *dst, const uint16_t *src, int64_t ld, int64_t rows, int64_t columns)
-{
-#pragma omp parallel for schedule(static) if (rows * columns > WORTH_THREADS)
-    for (int64_t i = 0; i < rows; i++)
-        for (int64_t j = 0; j < columns; j += VF)
-            vf_put(dst + i * columns, j, columns, vf_get(src + i * ld, j, columns, DTYPE_BF16), DTYPE_F32);
-}
-
-/* The block (k, m) or (m, k) of a stored matrix whose logical corner is (row, column). */
-static void widen_operand(float *dst, const uint16_t *src, int64_t ld, bool transposed, int64_t row, int64_t column,
-                          int64_t rows, int64_t columns)
-{
-    if (transposed)
-        widen_block(dst, src + column * ld + row, ld, columns, rows);
-    else
-        widen_block(dst, src + row * ld + column, ld, rows, columns);
-}
-
-struct product {
-    bool transpose_a, transpose_b;
-    int64_t m, n, k;
-    const void *a, *b;
-    int64_t lda, ldb;
-};
-
-static void product_f32(struct stream *stream, const struct product *p, const struct epilogue *e)
-{
-    bool direct = !e->bias && !e->aux && !e->gelu_aux;
-    struct gemm_f32_args args = {p->transpose_a,
-                                 p->transpose_b,
-                                 p->m,
-                                 p->n,
-                                 p->k,
-                                 p->a,
-                                 p->lda,
-                                 p->b,
-                                 p->ldb,
-                                 e->aux ? e->aux : e->c,
-                                 e->aux ? e->ld_aux : e->ldc,
-                                 e->accumulate};
-    gemm_f32(device_cpu_of(stream)->gemm, &args);
-    if (direct)
-        return;
-    ASSERT(!e->accumulate);
-    epilogue_block(e, args.c, args.ldc, 0, 0, p->m, p->n);
-}
-
-static void product_bf16(struct stream *stream, const struct product *p, const struct epilogue *e)
-{
-    struct gemm *gemm = device_cpu_of(stream)->gemm;
-    struct scratch scratch = scratch_of(stream);
-    const size_t block_bytes = (size_t)PRODUCT_BLOCK * PRODUCT_BLOCK * sizeof(float);
-    float *a = scratch_take(&scratch, block_bytes), *b = scratch_take(&scratch, block_bytes);
-    float *c = scratch_take(&scratch, block_bytes);
-    for (int64_t j = 0; j < p->n; j += PRODUCT_BLOCK) {
-        int64_t n = min_i64(PRODUCT_BLOCK, p->n - j);
-        for (int64_t i = 0; i < p->m; i += PRODUCT_BLOCK) {
-            int64_t m = min_i64(PRODUCT_BLOCK, p->m - i);
-            for (int64_t l = 0; l < p->k; l += PRODUCT_BLOCK) {
-                int64_t k = min_i64(PRODUCT_BLOCK, p->k - l);
-                widen_operand(a, p->a, p->lda, p->transpose_a, i, l, m, k);
-                widen_operand(b, p->b, p->ldb, p->transpose_b, l, j, k, n);
-                struct gemm_f32_args args = {
-                    p->transpose_a, p->transpose_b, m, n, k, a, p->transpose_a ? m : k, b, p->transpose_b ? k : n, c, n,
-                    l > 0};
-                gemm_f32(gemm, &args);
-            }
-            epilogue_block(e, c, n, i, j, m, n);
-        }
-    }
-}
+/* ops_cpu_linear.h: the three products of a linear layer, and which routine computes them. A template, see ops_cpu.h.
+ */
 
 static void product(struct stream *stream, const struct product *p, const struct epilogue *e)
 {
+    const struct device_cpu *cpu = device_cpu_of(stream);
     require_dtype(e->dtype);
     progress_tick();
     if (p->m == 0 || p->n == 0)
         return;
-    if (e->dtype == DTYPE_F32)
-        product_f32(stream, p, e);
-    else
-        product_bf16(stream, p, e);
+    gemm_builtin(scratch_of(stream), cpu->features.avx512_bf16, p, e);
 }
 
 static void op_linear_fwd(struct stream *stream, const struct linear_fwd_args *a)

@@ -7,6 +7,8 @@
 
 #include "gpu/ops_cpu_norm.h"
 
+#include "gpu/gemm_cpu_kernels.h"
+
 #include "gpu/ops_cpu_linear.h"
 
 #include "gpu/ops_cpu_attention.h"

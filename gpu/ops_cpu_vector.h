@@ -216,6 +216,24 @@ static ALWAYS_INLINE vf vf_exp(vf x)
     return vf_select(over, vf_set(INFINITY), y);
 }
 
+/* log(x) within 2 ulp for normal positive x: x = 2^n · f, f in sqrt(1/2) … sqrt(2). NaN stays NaN. */
+static ALWAYS_INLINE vf vf_log(vf x)
+{
+    vi bits = (vi)x, n = ((bits - 0x3f3504f3) >> 23);
+    vf f = (vf)(bits - (n << 23)) - 1.0f;
+    vf p = f * 7.0376836292e-2f - 1.1514610310e-1f;
+    p = p * f + 1.1676998740e-1f;
+    p = p * f - 1.2420140846e-1f;
+    p = p * f + 1.4249322787e-1f;
+    p = p * f - 1.6668057665e-1f;
+    p = p * f + 2.0000714765e-1f;
+    p = p * f - 2.4999993993e-1f;
+    p = p * f + 3.3333331174e-1f;
+    vf e = __builtin_convertvector(n, vf), square = f * f;
+    vf y = p * f * square - 2.12194440e-4f * e - 0.5f * square + f + 0.693359375f * e;
+    return vf_select(x != x, x, y);
+}
+
 static ALWAYS_INLINE vf vf_sigmoid(vf x)
 {
     return 1.0f / (1.0f + vf_exp(-x));

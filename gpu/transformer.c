@@ -73,7 +73,6 @@ enum status transformer_new(const struct transformer_config *config, struct devi
     }
     t->config = *config;
     t->device = device;
-    t->ops = device->ops;
     t->dtype = config->dtype;
     t->C = desc->hidden_size;
     t->F = desc->intermediate_size;
@@ -193,7 +192,7 @@ static enum status embedding_forward(const struct pass *pass, enum param_pass ki
             .wte = unit_param(t, &unit, ROLE_WTE),
             .wpe = unit_param(t, &unit, ROLE_WPE),
         };
-        t->ops->embedding_fwd(pass->stream, &args);
+        t->device->ops->embedding_fwd(pass->stream, &args);
     }
     unit_release(pass, &unit);
     return STATUS_OK;
@@ -220,7 +219,7 @@ static enum status embedding_backward(const struct pass *pass)
             .tokens = pass->batch.tokens,
             .positions = pass->batch.positions,
         };
-        t->ops->embedding_bwd(pass->stream, &args);
+        t->device->ops->embedding_bwd(pass->stream, &args);
     }
     return unit_ready(pass, &unit);
 }

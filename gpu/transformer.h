@@ -17,7 +17,7 @@ struct transformer_config {
     int64_t max_position; /* rows of the RoPE tables: seq_length */
     bool training;        /* keep activations for backward */
     bool recompute;       /* keep only each block's input; run its forward again in backward */
-    int64_t logit_chunk;  /* rows of logits that exist at a time; 0: chosen (full logits never exist) */
+    int64_t logit_chunk;  /* rows of logits that exist at a time; 0: chosen (at most 512 and 256 MiB, or 64 rows) */
 };
 
 struct transformer;

@@ -31,7 +31,7 @@ static void linear_forward(const struct pass *pass, const struct unit *unit, enu
         .gelu = aux != NULL,
         .aux = aux,
     };
-    t->ops->linear_fwd(pass->stream, &args);
+    t->device->ops->linear_fwd(pass->stream, &args);
 }
 
 /* Gradients of weight and bias from dy and x, then dx = dy · Wᵀ; with `gelu_aux`, through the GELU before x. */
@@ -52,7 +52,7 @@ static void linear_backward(const struct pass *pass, const struct unit *unit, en
         .x = x,
         .accumulate = unit->accumulate,
     };
-    t->ops->linear_bwd_weight(pass->stream, &weight);
+    t->device->ops->linear_bwd_weight(pass->stream, &weight);
     struct linear_bwd_input_args input = {
         .dtype = t->dtype,
         .weights_in_out = linear->in_out,
@@ -64,7 +64,7 @@ static void linear_backward(const struct pass *pass, const struct unit *unit, en
         .w = unit_param(t, unit, linear->weight),
         .gelu_aux = gelu_aux,
     };
-    t->ops->linear_bwd_input(pass->stream, &input);
+    t->device->ops->linear_bwd_input(pass->stream, &input);
 }
 
 static struct norm first_norm(const struct block_buffers *b)
@@ -95,7 +95,7 @@ void norm_forward(const struct pass *pass, const struct unit *unit, struct norm 
         .mean = norm.mean,
         .rstd = norm.rstd,
     };
-    t->ops->norm_fwd(pass->stream, &args);
+    t->device->ops->norm_fwd(pass->stream, &args);
 }
 
 void norm_backward(const struct pass *pass, const struct unit *unit, struct norm norm, const void *dy, const void *dres)
@@ -117,7 +117,7 @@ void norm_backward(const struct pass *pass, const struct unit *unit, struct norm
         .dbias = unit_grad(t, unit, norm.bias),
         .accumulate = unit->accumulate,
     };
-    t->ops->norm_bwd(pass->stream, &args);
+    t->device->ops->norm_bwd(pass->stream, &args);
 }
 
 /* Rotates the H + KV heads of q and k, which lie side by side at the start of rows `ld` apart. */
@@ -138,7 +138,7 @@ static void rotate(const struct pass *pass, void *x, int64_t ld, bool inverse)
         .sin_table = t->rope_sin,
         .inverse = inverse,
     };
-    t->ops->rope(pass->stream, &args);
+    t->device->ops->rope(pass->stream, &args);
 }
 
 /* The heads of q or of k, for the head norms: `first` is the head where they start in a row. */
@@ -165,7 +165,7 @@ static void head_norm_forward(const struct pass *pass, const struct unit *unit, 
         .weight = unit_param(t, unit, heads.weight),
         .rstd = heads.rstd,
     };
-    t->ops->head_norm_fwd(pass->stream, &args);
+    t->device->ops->head_norm_fwd(pass->stream, &args);
 }
 
 /* in place in dqkv */
@@ -190,7 +190,7 @@ static void head_norm_backward(const struct pass *pass, const struct unit *unit,
         .dweight = unit_grad(t, unit, heads.weight),
         .accumulate = unit->accumulate,
     };
-    t->ops->head_norm_bwd(pass->stream, &args);
+    t->device->ops->head_norm_bwd(pass->stream, &args);
 }
 
 static struct heads query_heads(const struct transformer *t, const struct block_buffers *b)
@@ -243,7 +243,7 @@ static void attention_forward(const struct pass *pass, const struct unit *unit, 
         .out = b->att,
         .lse = b->lse,
     };
-    t->ops->attention_fwd(pass->stream, &args);
+    t->device->ops->attention_fwd(pass->stream, &args);
 }
 
 /* datt (M, H D) -> dqkv (M, W), gradient of the linear's output */
@@ -281,7 +281,7 @@ static void attention_backward(const struct pass *pass, const struct unit *unit,
         .dk = row_at(t, dqkv, k_first, t->D),
         .dv = row_at(t, dqkv, v_first, t->D),
     };
-    t->ops->attention_bwd(pass->stream, &args);
+    t->device->ops->attention_bwd(pass->stream, &args);
     rotate(pass, dqkv, t->W, true);
     if (t->qk_norm) {
         head_norm_backward(pass, unit, b, dqkv, query_heads(t, b));
@@ -305,7 +305,7 @@ static void mlp_forward(const struct pass *pass, const struct unit *unit, const 
         .h = b->hidden,
         .gate_up = b->inner,
     };
-    t->ops->swiglu_fwd(pass->stream, &args);
+    t->device->ops->swiglu_fwd(pass->stream, &args);
 }
 
 /* dy (M, C) of the down matrix -> dx (M, C) of the up matrix */
@@ -327,7 +327,7 @@ static void mlp_backward(const struct pass *pass, const struct unit *unit, const
         .dh = t->wide,
         .gate_up = b->inner,
     };
-    t->ops->swiglu_bwd(pass->stream, &args);
+    t->device->ops->swiglu_bwd(pass->stream, &args);
     linear_backward(pass, unit, LINEAR_UP, dx, b->inner, b->norm2, NULL);
 }
 

@@ -69,7 +69,7 @@ static void chunk_forward(const struct pass *pass, const struct unit *unit, int6
         .x = row_at(t, t->final_norm, first, t->C),
         .w = unit_param(t, unit, head->weight),
     };
-    t->ops->linear_fwd(pass->stream, &logits);
+    t->device->ops->linear_fwd(pass->stream, &logits);
     struct cross_entropy_args loss = {
         .dtype = t->dtype,
         .logits_dtype = DTYPE_F32,
@@ -83,7 +83,7 @@ static void chunk_forward(const struct pass *pass, const struct unit *unit, int6
         .scale = pass->grad_scale,
         .loss_sum = pass->loss_sum,
     };
-    t->ops->cross_entropy(pass->stream, &loss);
+    t->device->ops->cross_entropy(pass->stream, &loss);
 }
 
 static void chunk_backward(const struct pass *pass, const struct unit *unit, int64_t first, int64_t rows)
@@ -103,7 +103,7 @@ static void chunk_backward(const struct pass *pass, const struct unit *unit, int
         .x = normed,
         .accumulate = unit->accumulate || first > 0,
     };
-    t->ops->linear_bwd_weight(pass->stream, &weight);
+    t->device->ops->linear_bwd_weight(pass->stream, &weight);
     struct linear_bwd_input_args input = {
         .dtype = t->dtype,
         .weights_in_out = head->in_out,
@@ -115,7 +115,7 @@ static void chunk_backward(const struct pass *pass, const struct unit *unit, int
         .ld_dy = ld_dlogits(t),
         .w = unit_param(t, unit, head->weight),
     };
-    t->ops->linear_bwd_input(pass->stream, &input);
+    t->device->ops->linear_bwd_input(pass->stream, &input);
 }
 
 static int64_t chunk_rows(const struct pass *pass, int64_t first)

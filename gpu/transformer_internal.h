@@ -43,8 +43,7 @@ struct block_buffers {
 
 struct transformer {
     struct transformer_config config;
-    struct device *device;
-    const struct op_table *ops;
+    struct device *device; /* ops are called through device->ops, which the profile may change between steps */
     enum dtype dtype;
     int64_t C, F, H, KV, D, V, L, W;
     bool qk_norm;

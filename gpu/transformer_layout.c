@@ -91,14 +91,17 @@ static void layout_blocks(struct transformer *t, struct arena *arena)
     }
 }
 
-/* Rows of logits that exist at a time. A chunk costs one pass over the head's weights and their gradients, so it should
- * not be small; 32 MiB of logits stay below what the weights themselves take. Chunks are of about equal size. */
+/* Rows of logits that exist at a time. Every chunk reads the head's matrix twice and reads and writes its gradient:
+ * time that only the rows of the chunk pay for, whatever V and C are. On the CPU device in fp32, the head of GPT-2
+ * takes 8 % more time in chunks of 256 rows than of 512, 16 % with 128, 38 % with 64; above 512 nothing is gained.
+ * Chunks are of about equal size. */
 static int64_t choose_chunk(const struct transformer_config *config, int64_t ld_logits)
 {
-    enum { TARGET_BYTES = 32 << 20, MIN_ROWS = 64, ROW_MULTIPLE = 16 };
+    enum { MIN_ROWS = 64, MAX_ROWS = 512, MAX_BYTES = 256 << 20, ROW_MULTIPLE = 16 };
     int64_t M = config->max_tokens, rows = config->logit_chunk;
     if (rows == 0) {
-        int64_t most = max64(TARGET_BYTES / (ld_logits * (int64_t)sizeof(float)), MIN_ROWS);
+        int64_t most = MAX_BYTES / (ld_logits * (int64_t)sizeof(float));
+        most = most > MAX_ROWS ? MAX_ROWS : max64(most, MIN_ROWS);
         int64_t chunks = (M + most - 1) / most;
         rows = (M + chunks - 1) / chunks;
         rows = (rows + ROW_MULTIPLE - 1) / ROW_MULTIPLE * ROW_MULTIPLE;

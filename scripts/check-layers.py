@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Checks the floors of the house: core <- gpu <- comm <- ckpt <- cmd.
 
-A file includes its own floor and floors below it, never above; within a floor, files do not include each other in a
-circle; a file name occurs once in the repository (configs, tests and documents aside). Prints every breach as
+A file includes its own floor and floors below it, never above; within a floor, files do not include each other in a circle
+(a helper's source may use its user's types, a header may not use what uses it); a file name occurs once in the repository (configs, tests and documents aside). Prints every breach as
 file:line: message, and exits 1 if there is one.
 """
 import os
@@ -27,11 +27,6 @@ def includes(root, path):
     """[(line number, included path)] of the quoted includes of a file."""
     with open(os.path.join(root, path), encoding="utf-8") as f:
         return [(i, m.group(1)) for i, line in enumerate(f, 1) if (m := INCLUDE.match(line))]
-
-
-def module_of(path):
-    """core/data of core/data.c, core/data.h and core/data_internal.h"""
-    return os.path.splitext(path)[0].removesuffix("_internal")
 
 
 def circle(graph):
@@ -73,19 +68,8 @@ def check(root):
             if FLOORS.index(target.split("/")[0]) > floor:
                 breaches.append(f"{path}:{line}: {FLOORS[floor]}/ includes '{target}' from a floor above it")
             graph.setdefault(path, []).append(target)
-    # A header, its .c file and its _internal.h are one module: circles are looked for among files, and among modules.
     if found := circle(graph):
         breaches.append(f"{found[0]}:1: includes go in a circle: {' -> '.join(found)}")
-    modules = {}
-    for path, targets in graph.items():
-        module = module_of(path)
-        floor = path.split(os.sep)[0]
-        for target in targets:
-            other = module_of(target)
-            if other != module and target.split("/")[0] == floor:
-                modules.setdefault(module, []).append(other)
-    if found := circle(modules):
-        breaches.append(f"{found[0]}: modules of one floor depend on each other in a circle: {' -> '.join(found)}")
     for name, places in sorted(by_name.items()):
         if len(places) > 1:
             breaches.append(f"{places[1]}:1: file name '{name}' occurs more than once: {', '.join(places)}")

@@ -5,19 +5,21 @@
 #   scripts/install-deps.sh --test      also what scripts/test.sh needs: cmocka, pytest
 #   scripts/install-deps.sh --check     also what .ci/run needs: clang, sanitizer run times, linters, venv
 #   scripts/install-deps.sh --fresh     also debootstrap, for tests/run-fresh.sh
+#   scripts/install-deps.sh --bench     also what makes PyTorch fast, for scripts/bench-peers.sh
 #   --quiet                             say something only when packages are installed
 #
 # Uses sudo only when not root. On other systems: prints what is needed, and succeeds if a test program builds.
 set -euo pipefail
 
-usage() { sed -n '2,10s/^# \{0,1\}//p' "$0"; }
+usage() { sed -n '2,11s/^# \{0,1\}//p' "$0"; }
 
-test_packages=0 check_packages=0 fresh_packages=0 quiet=0
+test_packages=0 check_packages=0 fresh_packages=0 bench_packages=0 quiet=0
 for argument in "$@"; do
     case $argument in
     --test) test_packages=1 ;;
     --check) test_packages=1 check_packages=1 ;;
     --fresh) fresh_packages=1 ;;
+    --bench) bench_packages=1 ;;
     --quiet) quiet=1 ;;
     -h | --help) usage && exit 0 ;;
     *) echo "install-deps.sh: unknown option '$argument'; hint: see --help" >&2 && exit 2 ;;
@@ -28,6 +30,7 @@ packages=(gcc make libc6-dev libyaml-dev libjansson-dev libzstd-dev libxxhash-de
 [ $test_packages = 0 ] || packages+=(libcmocka-dev python3-pytest)
 [ $check_packages = 0 ] || packages+=(clang libomp-dev clang-format shellcheck cppcheck python3-pyflakes python3-venv)
 [ $fresh_packages = 0 ] || packages+=(debootstrap git)
+[ $bench_packages = 0 ] || packages+=(libtcmalloc-minimal4 python3-venv python3-dev g++)
 
 if ! command -v apt-get >/dev/null; then
     program='#include <jansson.h>

@@ -6,7 +6,7 @@
     tests/golden/check_golden.py --matrix                       stages 0-3 x ranks 1, 2, 3, 4, 6 x fp32, bf16
     tests/golden/check_golden.py --case llama --keep DIR        leaves the runs in DIR
 
-A case is a folder with expected.json (tests/golden/README.md says what is in it). Each run trains 20 steps from the
+A case is a folder with expected.json (tests/golden/README.md says what is in it). Each run trains from the
 case's weights on the case's tokens, exports, and must agree in: the loss, gradient norm and learning rate of every
 step, every evaluation, the names, shapes and values of the final weights. Standard library only.
 """

@@ -56,7 +56,8 @@ struct tensor {
     int64_t n;
     double *host, *expected, *actual; /* (n) */
     void *device;
-    double tolerance; /* 0: by dtype */
+    double tolerance; /* relative to the value and to the rms; 0: by dtype */
+    double absolute;  /* what may be left where terms cancel to 0 */
 };
 
 enum { MAX_TENSORS = 20 };

@@ -286,7 +286,9 @@ static int64_t first_wrong(const struct tensor *t, double tolerance)
         double e = t->expected[i], a = t->actual[i];
         if (isnan(e) && t->alias)
             continue;
-        bool right = isfinite(e) ? fabs(a - e) <= tolerance * (fabs(e) + rms) : isnan(e) ? isnan(a) : a == e;
+        bool right = isfinite(e) ? fabs(a - e) <= tolerance * (fabs(e) + rms) + t->absolute
+                     : isnan(e)  ? isnan(a)
+                                 : a == e;
         if (!right)
             return i;
     }
@@ -354,7 +356,7 @@ static bool run_grad(struct harness *h, const struct op_case *c, enum dtype dtyp
             double below = op_drivers[op].loss(h);
             input->host[i] = before;
             double expected = (above - below) / (2 * step);
-            right = fabs(actual - expected) <= tolerance * (fabs(expected) + rms);
+            right = fabs(actual - expected) <= tolerance * (fabs(expected) + rms) + gradient->absolute;
             if (!right)
                 printf("FAILED %s: %s[%lld] is %.9g, by finite differences %.9g\n", text, gradient->name, (long long)i,
                        actual, expected);

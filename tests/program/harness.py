@@ -108,12 +108,12 @@ def to_yaml(value, indent=0):
 
 
 def merged(base, changes):
-    """base with the nested dict of changes laid over it; a value of None removes a key."""
+    """base with the nested dict of changes laid over it; None removes a key, a model's config is replaced as a whole."""
     out = dict(base)
     for key, value in changes.items():
         if value is None:
             out.pop(key, None)
-        elif isinstance(value, dict) and isinstance(out.get(key), dict):
+        elif isinstance(value, dict) and isinstance(out.get(key), dict) and key != "config":
             out[key] = merged(out[key], value)
         else:
             out[key] = value

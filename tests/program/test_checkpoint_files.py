@@ -71,7 +71,7 @@ def test_every_kind_of_damage_is_found(folder, checkpoint, name):
 
 def test_damage_is_found_while_resuming_and_exporting(folder, checkpoint):
     path = os.path.join(checkpoint, "rank-00001.zst")
-    flip(path, os.path.getsize(path) // 2, 3)
+    zero(path, os.path.getsize(path) // 20, os.path.getsize(path) * 9 // 10)
     for arguments in (["export", checkpoint, "--out", folder.at("hf"), "--dtype", "fp32"],
                       ["--config", folder.spec({"train": {"epochs": 2}}), "--resume", checkpoint]):
         done = folder.ztrain(*arguments, expect=CHECKPOINT)
@@ -162,9 +162,10 @@ def test_tokenizer_files_travel_with_the_model(folder):
 
 def test_export_does_not_overwrite_what_is_not_its_own(folder, checkpoint):
     os.makedirs(folder.at("taken"))
-    with open(folder.at("taken", "notes.txt"), "w", encoding="utf-8") as f:
-        f.write("mine")
-    folder.ztrain("export", checkpoint, "--out", folder.at("taken"), "--dtype", "fp32", expect=USAGE)
-    assert os.listdir(folder.at("taken")) == ["notes.txt"]
+    with open(folder.at("taken", "model-00001-of-00002.safetensors"), "w", encoding="utf-8") as f:
+        f.write("another model's")
+    done = folder.ztrain("export", checkpoint, "--out", folder.at("taken"), "--dtype", "fp32", expect=USAGE)
+    assert "model-00001-of-00002.safetensors" in done.last_words
+    assert os.listdir(folder.at("taken")) == ["model-00001-of-00002.safetensors"]
     for _ in range(2):      # its own it replaces
         folder.ztrain("export", checkpoint, "--out", folder.at("mine"), "--dtype", "fp32")

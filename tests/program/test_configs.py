@@ -65,15 +65,14 @@ def test_dry_run(folder, name, ranks):
 
 @pytest.mark.parametrize("name", CONFIGS)
 def test_the_plan_has_the_right_size(folder, name):
-    """At stage 3 on four ranks in bf16, own slices and optimizer state are 2 + 12 bytes a parameter over four."""
+    """As many parameters as the model is known for."""
     os.symlink(os.path.join(ROOT, "configs"), folder.at("configs"))
     done = folder.ztrain("plan", "--config", os.path.join(ROOT, "configs", name), "--world", 4,
                          *prepare(folder, name), "--set", "zero_optimization.stage=3")
     low, high = MILLIONS[name]
-    found = re.search(r"([\d.]+) (thousand|million|billion) parameters", done.out)
+    found = re.search(r"(\d+) parameters", done.out)
     assert found, done
-    millions = float(found.group(1)) * {"thousand": 1e-3, "million": 1, "billion": 1e3}[found.group(2)]
-    assert low - 0.5 <= millions <= high + 0.5, done
+    assert low <= int(found.group(1)) / 1e6 <= high, done
 
 
 @pytest.mark.parametrize("name", [name for name in CONFIGS if name != "quickstart.yaml"])

@@ -110,7 +110,6 @@ def test_a_folder_and_a_device_as_spec(folder):
     ({"model": {"pretrained": "x", "config": LLAMA}}, ["pretrained", "config"]),
     ({"model": {"config": {**LLAMA, "model_type": "mamba"}}}, ["mamba"]),
     ({"model": {"config": {**LLAMA, "rope_scaling": {"rope_type": "yarn", "factor": 4.0}}}}, ["yarn"]),
-    ({"model": {"config": {**LLAMA, "num_key_value_heads": 3}}}, ["num_key_value_heads"]),
     ({"data": {"seq_length": 200}}, ["200", "64"]),
     ({"wandb": {"enabled": True}}, ["wandb"]),
     ({"train": {"epochs": -1}}, ["epochs"]),
@@ -120,6 +119,11 @@ def test_what_a_spec_asks_for_in_vain(folder, changes, words):
     for word in words:
         assert word in done.err, done
     assert not os.path.exists(folder.at("runs", "run", "checkpoints"))
+
+
+def test_a_model_config_that_contradicts_itself(folder):
+    done = folder.train({"model": {"config": {**LLAMA, "num_key_value_heads": 3}}}, expect=DATA)
+    assert "num_key_value_heads" in done.last_words and "run-1.yaml" in done.last_words
 
 
 def test_world_size_and_batch(folder):
@@ -147,7 +151,7 @@ def damaged(folder, kind):
         os.remove(prefix + ".idx")
     elif kind == "no index":
         os.remove(prefix + ".idx")
-        return "bad.idx"
+        return ".idx"
     elif kind == "empty":
         open(prefix + ".bin", "wb").close()
     elif kind == "truncated":
@@ -166,6 +170,7 @@ def damaged(folder, kind):
         return "bad.idx"
     elif kind == "too short":
         write_megatron(prefix, [tokens[:100]])
+        return "data.train"
     return "bad"
 
 

@@ -116,13 +116,14 @@ def test_a_finished_run_has_nothing_left_to_do(folder):
     ("seed", {"run": {"seed": 8}}, ("7", "8")),
     ("seq_length", {"data": {"seq_length": 16}}, ("24", "16")),
     ("train_batch_size", {"train_batch_size": 6}, ("12", "6")),
-    ("train", {"data": {"train": "validation"}}, ("validation", "train")),
+    ("train", {}, ("train", "other")),
     ("model", {"model": {"config": {**LLAMA, "intermediate_size": 64}}}, ("56", "64")),
 ], ids=["seed", "seq_length", "batch", "data", "model"])
 def test_what_would_silently_change_the_run_is_refused(folder, key, change, values):
     folder.train({"train": {"epochs": 1}})
     if key == "train":
-        change = {"data": {"train": folder.at("validation")}}
+        folder.data(30, seed=9, name="other")
+        change = {"data": {"train": folder.at("other")}}
     done = folder.train(change, more=["--resume", folder.run_folder()], expect=USAGE)
     assert key in done.err, done
     for value in values:

@@ -46,15 +46,6 @@ def test_a_circle_of_headers(house):
     assert code == 1 and "circle" in out and "core/status.h" in out
 
 
-def test_modules_of_a_floor_in_a_circle(house):
-    (house / "core" / "left.h").write_text("")
-    (house / "core" / "right.h").write_text("")
-    (house / "core" / "left.c").write_text('#include "core/right.h"\n')
-    (house / "core" / "right.c").write_text('#include "core/left.h"\n')
-    code, out = check_layers(house)
-    assert code == 1 and "core/left" in out and "core/right" in out
-
-
 def test_a_file_name_twice(house):
     shutil.copy(house / "core" / "log.c", house / "gpu" / "log.c")
     code, out = check_layers(house)

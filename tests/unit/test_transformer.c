@@ -613,6 +613,7 @@ static void test_failing_verbs(void **state)
     }
 }
 
+/* The clocks, and that the profile sees the ops. */
 static void test_times(void **state)
 {
     (void)state;
@@ -626,6 +627,15 @@ static void test_times(void **state)
     assert_true(forward > 0 && backward > 0 && forward + backward < 60);
     transformer_times(f.transformer, &forward, &backward);
     assert_true(forward == 0 && backward == 0);
+
+    struct op_profile profile[OPS_COUNT];
+    ops_profile_enable(f.device, true);
+    train_step(&f, &v);
+    int entries = ops_profile_read(f.device, profile, OPS_COUNT), seen = 0;
+    ops_profile_enable(f.device, false);
+    for (int i = 0; i < entries; i++)
+        seen += profile[i].calls > 0;
+    assert_int_equal(seen, 10); /* GPT-2's: embedding, norm, attention both ways, linear three ways, loss */
     fixture_stop(&f);
     fixture_release(&f);
 }
@@ -662,6 +672,64 @@ static void test_no_allocation_in_a_step(void **state)
         }
     }
     unsetenv("ZTRAIN_CPU_GEMM");
+}
+
+/* Bytes that a dry layout takes for GPT-2 of `layers` layers. */
+static size_t gpt2_plan(int layers, const struct variant *v, int64_t tokens)
+{
+    struct error err;
+    struct model_desc desc;
+    struct tensor_table table;
+    json_t *json = json_pack("{s:s, s:i, s:i, s:i, s:i, s:i}", "model_type", "gpt2", "vocab_size", 50257, "n_positions",
+                             1024, "n_embd", 768, "n_head", 12, "n_layer", layers);
+    assert_int_equal(model_desc_from_json(json, "test", &desc, &err), STATUS_OK);
+    assert_int_equal(tensor_table_build(&desc, &table, &err), STATUS_OK);
+    struct device *device;
+    assert_int_equal(device_open(DEVICE_CPU, 1, &device, &err), STATUS_OK);
+    struct transformer_config config = {.desc = &desc,
+                                        .table = &table,
+                                        .dtype = v->dtype,
+                                        .max_tokens = tokens,
+                                        .max_seqs = 4,
+                                        .max_seq = 1024,
+                                        .max_position = 1024,
+                                        .training = !v->evaluation,
+                                        .recompute = v->recompute,
+                                        .logit_chunk = v->logit_chunk};
+    struct transformer *transformer;
+    assert_int_equal(transformer_new(&config, device, &transformer, &err), STATUS_OK);
+    struct arena arena;
+    arena_init_dry(&arena);
+    transformer_layout(transformer, &arena);
+    transformer_free(transformer);
+    device_close(device);
+    tensor_table_release(&table);
+    model_desc_release(&desc);
+    json_decref(json);
+    return arena.used;
+}
+
+/* A block keeps what transformer_layout.c says, and logits are at most 512 rows however many tokens there are. */
+static void test_plan(void **state)
+{
+    (void)state;
+    static const struct {
+        struct variant variant;
+        size_t block; /* bytes a token */
+    } CASES[] = {
+        {{.dtype = DTYPE_F32}, 49216},
+        {{.dtype = DTYPE_BF16}, 24640},
+        {{.dtype = DTYPE_F32, .recompute = true}, 768 * 4},
+        {{.dtype = DTYPE_BF16, .recompute = true}, 768 * 2},
+        {{.dtype = DTYPE_F32, .evaluation = true}, 0},
+    };
+    for (size_t i = 0; i < COUNT_OF(CASES); i++) {
+        struct variant v = CASES[i].variant;
+        size_t chosen = gpt2_plan(12, &v, 4096);
+        assert_int_equal(chosen - gpt2_plan(11, &v, 4096), 4096 * CASES[i].block);
+        v.logit_chunk = 512;
+        assert_int_equal(gpt2_plan(12, &v, 4096), chosen);
+    }
 }
 
 /* By hand: GPT-2 124M has 12 · 12 · 768² + 50257 · 768 weights in matrices; Llama with GQA. */
@@ -704,6 +772,7 @@ int main(void)
         cmocka_unit_test(test_failing_verbs),
         cmocka_unit_test(test_times),
         cmocka_unit_test(test_no_allocation_in_a_step),
+        cmocka_unit_test(test_plan),
         cmocka_unit_test(test_flops),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

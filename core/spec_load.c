@@ -1,4 +1,4 @@
-/* spec.c: from files and overrides to a run spec, and what is derived once world size, model and data are known.
+/* spec_load.c: from files and overrides to a run spec, and what is derived once world size and data are known.
  *
  * Order: the YAML file, the DeepSpeed file merged into it, the overrides on top, then one check of the whole tree. A
  * file that cannot be read ends there; else all errors of all sources come out together. */
@@ -130,6 +130,11 @@ static int64_t saturating_product(int64_t a, int64_t b)
     return __builtin_mul_overflow(a, b, &product) ? INT64_MAX : product;
 }
 
+static int64_t largest_batch(void)
+{
+    return (int64_t)spec_key_find("train_batch_size")->max;
+}
+
 /* Writes which values would do. What a rank takes at a time, `unit`, has to fit into train_batch_size. */
 static void hint_batch(struct error *err, const int64_t given[3], int64_t world)
 {
@@ -137,6 +142,10 @@ static void hint_batch(struct error *err, const int64_t given[3], int64_t world)
     for (int i = 1; i < 3; i++)
         unit = given[i] ? saturating_product(unit, given[i]) : unit;
     unit = saturating_product(unit, world);
+    if (unit > largest_batch()) {
+        error_hint(err, "make the micro batch or the accumulation smaller");
+        return;
+    }
     if (given[1] && given[2]) {
         int64_t per_rank = saturating_product(given[1], world);
         if (train % per_rank == 0)
@@ -147,9 +156,7 @@ static void hint_batch(struct error *err, const int64_t given[3], int64_t world)
         return;
     }
     int64_t below = train / unit * unit;
-    if (unit == INT64_MAX || unit > INT64_MAX - below)
-        error_hint(err, "make the micro batch or the accumulation smaller");
-    else if (below > 0)
+    if (below > 0)
         error_hint(err, "the nearest values of train_batch_size that fit are %lld and %lld", (long long)below,
                    (long long)(below + unit));
     else
@@ -175,7 +182,15 @@ enum status spec_resolve_batch(struct run_spec *spec, int world, const char *wor
         train = saturating_product(saturating_product(micro, accumulation), world);
     }
     int64_t product = saturating_product(saturating_product(micro, accumulation), world);
-    if (train != product || train == INT64_MAX) {
+    if (train > largest_batch()) { /* a product; as a value it would have been refused before */
+        error_set(err, STATUS_USAGE,
+                  "%s: train_micro_batch_size_per_gpu %lld * gradient_accumulation_steps %lld * world "
+                  "size %d (from %s) is more than %lld samples; hint: make one of them smaller",
+                  full->batch_where, (long long)micro, (long long)accumulation, world, world_source,
+                  (long long)largest_batch());
+        return STATUS_USAGE;
+    }
+    if (train != product) {
         error_set(err, STATUS_USAGE,
                   "%s: Check batch related parameters. train_batch_size is not equal to micro_batch_per_gpu * "
                   "gradient_acc_step * world_size %lld != %lld * %lld * %d (world size %d: from %s)",
@@ -206,17 +221,4 @@ int64_t spec_resolve_steps(struct run_spec *spec, int64_t steps_per_epoch)
     if (!spec_full(spec)->given_total_steps)
         spec->scheduler.total_steps = steps;
     return steps;
-}
-
-void spec_resolve_width(struct run_spec *spec, int64_t hidden_size)
-{
-    ASSERT(hidden_size > 0 && hidden_size < 1 << 24);
-    const struct spec_full *full = spec_full(spec);
-    int64_t square = hidden_size * hidden_size;
-    if (full->auto_bucket)
-        spec->zero.reduce_bucket_size = square;
-    if (full->auto_prefetch)
-        spec->zero.stage3_prefetch_bucket_size = (int64_t)(0.9 * (double)square);
-    if (full->auto_persistence)
-        spec->zero.stage3_param_persistence_threshold = 10 * hidden_size;
 }

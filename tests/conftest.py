@@ -1,14 +1,14 @@
-"""Whole-program tests: they run the ztrain binary as a user would. See harness.py for what they are written with."""
+"""Tests in Python: program/ runs the ztrain binary as a user would, interop/ compares with transformers. What they are
+written with is in program/harness.py."""
 import os
 import signal
+import sys
 
 import pytest
 
-from harness import Folder
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "program"))
 
-
-def pytest_configure(config):
-    config.addinivalue_line("markers", "long: takes many runs; left out of quick passes over instrumented builds")
+from harness import Folder  # noqa: E402
 
 
 @pytest.fixture

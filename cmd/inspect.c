@@ -1,0 +1,195 @@
+/* inspect.c: `ztrain inspect DIR [--tensors]`: what a checkpoint is, for people.
+ *
+ * The summary comes from the manifest alone. --tensors reads the weights (every frame that it reads is verified)
+ * through one buffer of CHUNK elements, so its memory does not depend on the model. */
+#include "ckpt/checkpoint.h"
+#include "cmd/commands.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { CHUNK = 1 << 20 };
+
+static const char USAGE[] = "usage: ztrain inspect DIR [--tensors]\n"
+                            "\n"
+                            "Shows what a checkpoint holds.\n"
+                            "\n"
+                            "  DIR          a checkpoint, or a run folder (its newest checkpoint)\n"
+                            "  --tensors    each tensor with mean, standard deviation, minimum and maximum\n";
+
+/* "1.23 GB" */
+static const char *human_bytes(double bytes, char out[32])
+{
+    static const char *const units[] = {"bytes", "kB", "MB", "GB", "TB"};
+    size_t u = 0;
+    while (bytes >= 999.5 && u + 1 < COUNT_OF(units)) {
+        bytes /= 1000;
+        u++;
+    }
+    snprintf(out, 32, u ? "%.3g %s" : "%.0f %s", bytes, units[u]);
+    return out;
+}
+
+static int64_t integer_of(const json_t *object, const char *member)
+{
+    return json_integer_value(json_object_get(object, member));
+}
+
+static const char *string_of(const json_t *object, const char *member)
+{
+    const char *text = json_string_value(json_object_get(object, member));
+    return text ? text : "?";
+}
+
+/* "(64, 128)" */
+static const char *shape_text(const json_t *shape, char out[64])
+{
+    long long rows = json_integer_value(json_array_get(shape, 0)),
+              columns = json_integer_value(json_array_get(shape, 1));
+    if (json_array_size(shape) == 1)
+        snprintf(out, 64, "(%lld)", rows);
+    else
+        snprintf(out, 64, "(%lld, %lld)", rows, columns);
+    return out;
+}
+
+static int64_t numel_of(const json_t *tensor)
+{
+    const json_t *shape = json_object_get(tensor, "shape");
+    int64_t numel = 1;
+    for (size_t d = 0; d < json_array_size(shape); d++)
+        numel *= json_integer_value(json_array_get(shape, d));
+    return numel;
+}
+
+static void print_members(const char *title, const json_t *object)
+{
+    const char *name;
+    json_t *value;
+    printf("\n%s\n", title);
+    json_object_foreach((json_t *)object, name, value)
+    {
+        char *text = json_dumps(value, JSON_ENCODE_ANY | JSON_REAL_PRECISION(12));
+        printf("  %s: %s\n", name, text ? text : "?");
+        free(text);
+    }
+}
+
+static void print_summary(const struct checkpoint *checkpoint)
+{
+    const json_t *manifest = checkpoint->manifest, *tensors = json_object_get(manifest, "tensors");
+    const struct train_position *position = &checkpoint->position;
+    char size[32], raw[32];
+    size_t i;
+    json_t *element;
+    int64_t params = 0, state_bytes = 0, stored = 0, world = checkpoint->world;
+    json_array_foreach(tensors, i, element) params += numel_of(element);
+    json_array_foreach(json_object_get(manifest, "units"), i, element) state_bytes +=
+        integer_of(element, "slice") * world * 4;
+    state_bytes *= (int64_t)json_array_size(json_object_get(manifest, "states"));
+    json_array_foreach(json_object_get(manifest, "files"), i, element) stored +=
+        i < (size_t)world ? integer_of(element, "bytes") : 0;
+
+    printf("checkpoint   %s\n", checkpoint->path);
+    printf("written      %s by ztrain %s\n", string_of(manifest, "time"), string_of(manifest, "ztrain_version"));
+    printf("position     step %" PRId64 ", %s epoch %" PRId64 ", %" PRId64 " optimizer steps, %" PRId64 " tokens\n",
+           position->step, position->epoch_end ? "end of" : "in", position->epoch - position->epoch_end,
+           position->optimizer_step, position->tokens);
+    printf("model        %s, %" PRId64 " parameters in %zu tensors\n", string_of(checkpoint->model, "model_type"),
+           params, json_array_size(tensors));
+    printf("trained in   %s on %d rank%s\n", dtype_name(checkpoint->dtype), checkpoint->world, world == 1 ? "" : "s");
+    printf("state        %s of fp32 (master, exp_avg, exp_avg_sq)", human_bytes((double)state_bytes, raw));
+    printf(" in %s: compressed %.2f times (level %" PRId64 ")\n", human_bytes((double)stored, size),
+           (double)state_bytes / (double)stored, integer_of(manifest, "compression_level"));
+    printf("files        %s\n", human_bytes((double)checkpoint->bytes, size));
+    json_array_foreach(json_object_get(manifest, "files"), i, element)
+        printf("  %-28s %s\n", string_of(element, "name"), human_bytes((double)integer_of(element, "bytes"), size));
+    print_members("model", checkpoint->model);
+    print_members("spec", checkpoint->spec);
+}
+
+/* Two passes would be exact for the deviation; Welford's update in double is close enough and reads once. */
+struct statistics {
+    int64_t count, not_finite;
+    double mean, squares, min, max;
+};
+
+static void statistics_add(struct statistics *s, const float *data, int64_t count)
+{
+    for (int64_t i = 0; i < count; i++) {
+        double x = data[i];
+        if (!isfinite(x)) {
+            s->not_finite++;
+            continue;
+        }
+        double delta = x - s->mean;
+        s->mean += delta / (double)++s->count;
+        s->squares += delta * (x - s->mean);
+        s->min = s->count == 1 || x < s->min ? x : s->min;
+        s->max = s->count == 1 || x > s->max ? x : s->max;
+    }
+}
+
+static enum status print_tensors(const struct checkpoint *checkpoint, struct error *err)
+{
+    float *chunk = malloc(CHUNK * sizeof *chunk);
+    if (!chunk)
+        return error_set(err, STATUS_DEVICE, "out of memory for a tensor's values");
+    enum status status = STATUS_OK;
+    size_t i;
+    json_t *tensor;
+    printf("\n%-48s %-16s %12s %12s %12s %12s\n", "tensor", "shape", "mean", "deviation", "minimum", "maximum");
+    json_array_foreach(json_object_get(checkpoint->manifest, "tensors"), i, tensor)
+    {
+        struct statistics s = {0};
+        char shape[64];
+        int64_t offset = integer_of(tensor, "offset"), numel = numel_of(tensor);
+        for (int64_t done = 0; done < numel; done += CHUNK) {
+            int64_t n = numel - done < CHUNK ? numel - done : CHUNK;
+            TRY_GOTO(checkpoint_read(checkpoint, ZERO_MASTER, (int)integer_of(tensor, "unit"), offset + done, n, chunk,
+                                     err));
+            statistics_add(&s, chunk, n);
+        }
+        printf("%-48s %-16s %12.5g %12.5g %12.5g %12.5g", string_of(tensor, "name"),
+               shape_text(json_object_get(tensor, "shape"), shape), s.mean,
+               s.count ? sqrt(s.squares / (double)s.count) : 0.0, s.min, s.max);
+        if (s.not_finite)
+            printf("  %" PRId64 " not finite", s.not_finite);
+        printf("\n");
+    }
+fail:
+    free(chunk);
+    return status;
+}
+
+enum status cmd_inspect(int argc, char **argv, struct error *err)
+{
+    const char *dir = NULL;
+    bool tensors = false;
+    for (int i = 1; i < argc; i++) {
+        if (!strcmp(argv[i], "--help") || !strcmp(argv[i], "-h")) {
+            fputs(USAGE, stdout);
+            return STATUS_OK;
+        }
+        if (!strcmp(argv[i], "--tensors"))
+            tensors = true;
+        else if (argv[i][0] == '-')
+            return error_set(err, STATUS_USAGE, "unknown option '%s'; hint: ztrain inspect --help", argv[i]);
+        else if (dir)
+            return error_set(err, STATUS_USAGE, "one folder at a time: '%s' and '%s'; hint: ztrain inspect --help", dir,
+                             argv[i]);
+        else
+            dir = argv[i];
+    }
+    if (!dir)
+        return error_set(err, STATUS_USAGE, "no folder was named; hint: ztrain inspect DIR [--tensors]");
+    struct checkpoint *checkpoint;
+    TRY(checkpoint_open(dir, false, &checkpoint, err));
+    print_summary(checkpoint);
+    enum status status = tensors ? print_tensors(checkpoint, err) : STATUS_OK;
+    checkpoint_close(checkpoint);
+    return status;
+}

@@ -1,0 +1,515 @@
+/* train.c: training, from the command line to the last checkpoint. run_steps() and train_step() are the training loop;
+ * all else prepares it.
+ *
+ *   ztrain --config run.yaml                  this process is the only rank
+ *   ztrain --config run.yaml --local-gpus N   this process supervises N ranks, each the same command with its rank in
+ * the environment (supervise.h)
+ *
+ * All ranks decide alike: what a decision rests on (loss, norm, a stop signal) is summed over the ranks first. A rank
+ * that fails tells the others (comm_abort), so that all end with its exit code. */
+#include "cmd/commands.h"
+#include "cmd/console.h"
+#include "cmd/options.h"
+#include "cmd/plan.h"
+#include "cmd/run_folder.h"
+#include "cmd/stop_signal.h"
+#include "cmd/supervise.h"
+#include "cmd/trainer.h"
+#include "core/log.h"
+#include "core/version.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+/* One rank's run. */
+struct run {
+    const struct options *options;
+    struct run_spec *spec;
+    struct bootstrap boot;
+    struct comm *comm;
+    struct trainer trainer;
+    struct run_folder folder;
+    struct metrics *metrics; /* rank 0, else NULL */
+    struct console console;
+    struct token_stream *stream;
+    struct train_position position;
+    json_t *spec_json;
+    int64_t saved_step;        /* the step of the newest checkpoint of this process, -1 if none */
+    double checkpoint_seconds; /* stalled in checkpoints since the last step's line */
+    bool stop;                 /* some rank was asked to stop: the same on all ranks */
+};
+
+static double seconds_now(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+static int64_t resident_bytes(void)
+{
+    long long total, resident;
+    FILE *file = fopen("/proc/self/statm", "re");
+    int n = file ? fscanf(file, "%lld %lld", &total, &resident) : 0;
+    if (file)
+        fclose(file);
+    return n == 2 ? resident * sysconf(_SC_PAGESIZE) : 0;
+}
+
+/* The device's *loss_sum, once all work before it is done. */
+static double read_loss_sum(struct trainer *t)
+{
+    double sum;
+    stream_copy(t->compute, &sum, t->loss_sum, sizeof sum);
+    stream_sync(t->compute);
+    return sum;
+}
+
+/* ---- one step ---------------------------------------------------------------------------------------------------- */
+
+/* Micro-batches forward and backward; adds up this rank's losses on the device. */
+static enum status accumulate_gradients(struct run *run, struct batch *batch, double *data_seconds, struct error *err)
+{
+    struct trainer *t = &run->trainer;
+    zero_begin_step(t->zero);
+    stream_fill_zero(t->compute, t->loss_sum, sizeof *t->loss_sum);
+    do {
+        bool end = false;
+        double start = seconds_now();
+        TRY(token_stream_next(run->stream, batch, &end, err));
+        ASSERT(!end);
+        *data_seconds += seconds_now() - start;
+        float scale = batch->step_targets ? (float)(1.0 / (double)batch->step_targets) : 0.0f;
+        zero_begin_micro(t->zero, batch->last_micro);
+        TRY(transformer_train(t->transformer, batch, scale, zero_verbs(t->zero), t->compute, t->loss_sum, err));
+    } while (!batch->last_micro);
+    return STATUS_OK;
+}
+
+static void report_skipped(const struct run *run, const struct zero_result *result)
+{
+    char where[160] = "", who[64] = "";
+    if (result->bad_tensor)
+        snprintf(where, sizeof where, " in the gradient of %s", result->bad_tensor->name);
+    if (result->bad_rank >= 0)
+        snprintf(who, sizeof who, " from rank %d", result->bad_rank);
+    if (run->boot.rank == 0)
+        log_warn("step %" PRId64 ": non-finite value%s%s; the step is skipped (%" PRId64 " in a row, %" PRId64
+                 " end the run)",
+                 run->position.step, where, who, run->position.skipped_in_row, run->spec->max_skipped_steps);
+}
+
+/* Optimizer step position.step + 1: gradients of the global batch, then the update. Fills *m and advances the position.
+ */
+static enum status train_step(struct run *run, struct step_metrics *m, struct error *err)
+{
+    const struct run_spec *spec = run->spec;
+    struct trainer *t = &run->trainer;
+    struct train_position *position = &run->position;
+    struct batch batch;
+    double start = seconds_now();
+
+    *m = (struct step_metrics){.loss_scale = 1.0, .mfu = -1.0};
+    TRY(accumulate_gradients(run, &batch, &m->seconds.data, err));
+    ASSERT(batch.step == position->step + 1);
+
+    int64_t k = position->optimizer_step + 1;
+    m->lr = schedule_lr(&spec->scheduler, spec->optimizer.lr, k);
+    bool correct = spec->optimizer.bias_correction;
+    struct zero_update update = {
+        .lr = (float)m->lr,
+        .beta1 = spec->optimizer.beta1,
+        .beta2 = spec->optimizer.beta2,
+        .eps = (float)spec->optimizer.eps,
+        .weight_decay = (float)spec->optimizer.weight_decay,
+        .correction1 = correct ? 1.0 - pow(spec->optimizer.beta1, (double)k) : 1.0,
+        .correction2 = correct ? 1.0 - pow(spec->optimizer.beta2, (double)k) : 1.0,
+        .adamw = spec->optimizer.type == OPTIMIZER_ADAMW,
+        .clip = spec->gradient_clipping,
+        .loss_scale = 1.0,
+    };
+    struct zero_result result;
+    TRY(zero_finish_step(t->zero, &update, t->compute, &result, err));
+    TRY(device_check(t->device, err));
+
+    double sums[2] = {read_loss_sum(t), stop_signal_pending() ? 1.0 : 0.0};
+    TRY(comm_sum(run->comm, sums, 2, err));
+    run->stop = sums[1] > 0;
+    m->loss = batch.step_targets ? sums[0] / (double)batch.step_targets : 0.0;
+
+    position->step++;
+    position->step_in_epoch++;
+    position->tokens += batch.step_tokens;
+    if (isfinite(sums[0])) {
+        position->epoch_loss_sum += sums[0];
+        position->epoch_targets += batch.step_targets;
+    }
+    position->skipped_in_row = result.skipped ? position->skipped_in_row + 1 : 0;
+    position->optimizer_step += !result.skipped;
+    if (result.skipped)
+        report_skipped(run, &result);
+
+    m->step = position->step;
+    m->epoch = batch.epoch;
+    m->tokens = position->tokens;
+    m->grad_norm = result.grad_norm;
+    m->skipped = result.skipped;
+    m->memory_device = (int64_t)(t->plan.local.used + t->plan.shared.used);
+    m->memory_host = resident_bytes();
+    transformer_times(t->transformer, &m->seconds.forward, &m->seconds.backward);
+    m->seconds.reduce = result.reduce_seconds;
+    m->seconds.optimizer = result.optimizer_seconds;
+    m->seconds.checkpoint = run->checkpoint_seconds;
+    run->checkpoint_seconds = 0;
+    m->seconds.step = seconds_now() - start;
+    m->tokens_per_s = m->seconds.step > 0 ? (double)batch.step_tokens / m->seconds.step : 0;
+
+    if (run->metrics)
+        TRY(metrics_step(run->metrics, m, err));
+    console_step(&run->console, m);
+    if (position->skipped_in_row >= spec->max_skipped_steps)
+        return error_set(err, STATUS_DIVERGED,
+                         "step %" PRId64 ": %" PRId64 " steps in a row had non-finite gradients"
+                         "; hint: resume from an earlier checkpoint with a lower learning rate or gradient_clipping",
+                         position->step, position->skipped_in_row);
+    return STATUS_OK;
+}
+
+/* ---- what happens between steps ---------------------------------------------------------------------------------- */
+
+static enum status evaluate(struct run *run, struct error *err)
+{
+    struct trainer *t = &run->trainer;
+    struct token_stream *stream = NULL;
+    enum status status;
+    double sums[2] = {0, 0};
+    stream_fill_zero(t->compute, t->loss_sum, sizeof *t->loss_sum);
+    TRY_GOTO(token_stream_open(&t->validation_config, 1, &stream, err));
+    for (;;) {
+        struct batch batch;
+        bool end = false;
+        TRY_GOTO(token_stream_next(stream, &batch, &end, err));
+        if (end)
+            break;
+        TRY_GOTO(transformer_evaluate(t->transformer, &batch, zero_verbs(t->zero), t->compute, t->loss_sum, err));
+        sums[1] += (double)batch.num_targets;
+    }
+    sums[0] = read_loss_sum(t);
+    TRY_GOTO(comm_sum(run->comm, sums, 2, err));
+    double loss = sums[1] > 0 ? sums[0] / sums[1] : 0;
+    if (run->metrics) {
+        TRY_GOTO(metrics_eval(run->metrics, run->position.step, run->position.epoch, loss, (int64_t)sums[1], err));
+        console_break(&run->console);
+        log_info("step %" PRId64 "  eval_loss %.4f  perplexity %.2f  (%.0f targets)", run->position.step, loss,
+                 exp(loss), sums[1]);
+    }
+    double forward, backward; /* not part of the next step */
+    transformer_times(t->transformer, &forward, &backward);
+    status = STATUS_OK;
+fail:
+    token_stream_close(stream);
+    return status;
+}
+
+static enum status save_checkpoint(struct run *run, struct error *err)
+{
+    struct trainer *t = &run->trainer;
+    double start = seconds_now();
+    if (run->metrics)
+        TRY(metrics_flush(run->metrics, err));
+    struct checkpoint_writer writer = {
+        .dir = run->folder.checkpoints,
+        .compression_level = run->spec->checkpoint.compression_level,
+        .keep_last = run->spec->checkpoint.keep_last,
+        .table = &t->table,
+        .layout = &t->layout,
+        .comm = run->comm,
+        .host = run->boot.host,
+        .spec = run->spec_json,
+        .model = t->desc.source,
+        .dtype = run->spec->dtype,
+        .tokenizer_dir = run->spec->model.pretrained,
+    };
+    char name[64];
+    int64_t bytes;
+    TRY(checkpoint_save(&writer, &run->position, trainer_slice, t->zero, name, &bytes, err));
+    double seconds = seconds_now() - start;
+    run->checkpoint_seconds += seconds;
+    run->saved_step = run->position.step;
+    if (run->metrics) {
+        char folder[3400];
+        snprintf(folder, sizeof folder, "%s/%s", run->folder.checkpoints, name);
+        TRY(metrics_checkpoint(run->metrics, folder, run->position.step, bytes, seconds, err));
+        console_break(&run->console);
+        log_info("checkpoint %s  %.1f MB in %.2f s", folder, (double)bytes / 1e6, seconds);
+    }
+    return STATUS_OK;
+}
+
+static void begin_next_epoch(struct train_position *position)
+{
+    position->epoch++;
+    position->step_in_epoch = 0;
+    position->epoch_loss_sum = 0;
+    position->epoch_targets = 0;
+    position->epoch_end = false;
+}
+
+/* After each step: evaluation, the epoch's end, checkpoints, in this order: a checkpoint says that what came before it
+ * is done. */
+static enum status between_steps(struct run *run, struct error *err)
+{
+    const struct run_spec *spec = run->spec;
+    struct trainer *t = &run->trainer;
+    struct train_position *position = &run->position;
+    int64_t step = position->step;
+    bool epoch_ends = position->step_in_epoch == t->steps_per_epoch, run_ends = step == t->total_steps;
+
+    bool evaluation_due = spec->train.eval_interval_steps && step % spec->train.eval_interval_steps == 0;
+    if (t->validation_set && (evaluation_due || epoch_ends || run_ends))
+        TRY(evaluate(run, err));
+
+    if (epoch_ends) {
+        double loss = position->epoch_targets ? position->epoch_loss_sum / (double)position->epoch_targets : 0;
+        if (run->metrics) {
+            TRY(metrics_epoch_end(run->metrics, position->epoch, step, loss, err));
+            console_break(&run->console);
+            log_info("epoch %" PRId64 " ends at step %" PRId64 "  train_loss %.4f", position->epoch, step, loss);
+        }
+    }
+    position->epoch_end = epoch_ends;
+
+    bool checkpoint_due = spec->checkpoint.interval_steps && step % spec->checkpoint.interval_steps == 0;
+    if (checkpoint_due || epoch_ends || run_ends || run->stop)
+        TRY(save_checkpoint(run, err));
+    if (epoch_ends)
+        begin_next_epoch(position);
+    return STATUS_OK;
+}
+
+static enum status run_steps(struct run *run, struct error *err)
+{
+    while (run->position.step < run->trainer.total_steps) {
+        struct step_metrics m;
+        TRY(train_step(run, &m, err));
+        TRY(between_steps(run, err));
+        if (run->stop && run->position.step < run->trainer.total_steps) {
+            console_break(&run->console);
+            log_info("stopped on request after step %" PRId64 " of %" PRId64 "; go on with --resume %s",
+                     run->position.step, run->trainer.total_steps, run->folder.path);
+            return STATUS_REQUEUE;
+        }
+    }
+    return STATUS_OK;
+}
+
+/* ---- preparation ------------------------------------------------------------------------------------------------- */
+
+/* Opens the checkpoint to go on from: rank 0 finds and checks it, the others open the same. */
+static enum status open_resume(struct run *run, struct checkpoint **checkpoint, struct error *err)
+{
+    char path[4096] = "";
+    if (run->boot.rank == 0) {
+        char manifest[4200];
+        snprintf(manifest, sizeof manifest, "%s/manifest.json", run->options->resume);
+        bool is_run_folder = access(manifest, F_OK) != 0;
+        TRY(checkpoint_open(run->options->resume, is_run_folder, checkpoint, err));
+        snprintf(path, sizeof path, "%s", (*checkpoint)->path);
+    }
+    TRY(comm_broadcast(run->comm, path, sizeof path, 0, err));
+    if (run->boot.rank != 0)
+        TRY(checkpoint_open(path, false, checkpoint, err));
+
+    struct spec_report report = {0};
+    enum status status = spec_compare(run->spec, (*checkpoint)->spec, &report);
+    if (run->boot.rank == 0) {
+        for (int i = 0; i < report.errors.count; i++)
+            fprintf(stderr, "%s\n", report.errors.items[i]);
+        for (int i = 0; i < report.notices.count; i++)
+            log_info("%s", report.notices.items[i]);
+    }
+    if (status != STATUS_OK)
+        error_set(err, status, "the run spec would silently change the run of checkpoint '%s' (%d difference%s)", path,
+                  report.errors.count, report.errors.count == 1 ? "" : "s");
+    spec_report_release(&report);
+    return status;
+}
+
+static enum status take_position(struct run *run, const struct checkpoint *checkpoint, struct error *err)
+{
+    const struct trainer *t = &run->trainer;
+    run->position = checkpoint->position;
+    if (run->position.epoch_end)
+        begin_next_epoch(&run->position);
+    int64_t step = run->position.step;
+    if (run->position.epoch != step / t->steps_per_epoch + 1 ||
+        run->position.step_in_epoch != step % t->steps_per_epoch)
+        return error_set(err, STATUS_DATA,
+                         "checkpoint '%s' stands at epoch %" PRId64 ", step %" PRId64 " of it, but with %" PRId64
+                         " steps an epoch step %" PRId64
+                         " lies elsewhere; hint: data.train holds other data than when it was written",
+                         checkpoint->path, run->position.epoch, run->position.step_in_epoch, t->steps_per_epoch, step);
+    return STATUS_OK;
+}
+
+static enum status open_sinks(struct run *run, const struct checkpoint *checkpoint, struct error *err)
+{
+    if (run->boot.rank != 0)
+        return STATUS_OK;
+    TRY(run_folder_write_spec(&run->folder, run->spec, err));
+    TRY(metrics_open(run->folder.metrics, checkpoint ? run->position.step : -1, &run->metrics, err));
+    if (checkpoint) {
+        TRY(metrics_resume(run->metrics, checkpoint->path, run->position.step, err));
+        log_info("resumed from %s at step %" PRId64 ", epoch %" PRId64, checkpoint->path, run->position.step,
+                 run->position.epoch);
+    }
+    return STATUS_OK;
+}
+
+static void say_start(const struct run *run)
+{
+    const struct trainer *t = &run->trainer;
+    const struct run_spec *spec = run->spec;
+    log_info("ztrain %s: %s, %" PRId64 " parameters, %s, ZeRO stage %d", ZTRAIN_VERSION,
+             model_family_name(t->desc.family), t->table.num_params, dtype_name(spec->dtype), spec->zero.stage);
+    log_info("ranks: %d (%s); device: %s, %d threads; %s", run->boot.world, run->boot.source, t->device->name,
+             t->device->threads, t->device->detail);
+    log_info("batch: train_batch_size %" PRId64 " = micro %" PRId64 " x accumulation %" PRId64 " x ranks %d; %" PRId64
+             " steps, %" PRId64 " an epoch; run folder %s",
+             spec->train_batch_size, spec->train_micro_batch_size_per_gpu, spec->gradient_accumulation_steps,
+             run->boot.world, t->total_steps, t->steps_per_epoch, run->folder.path);
+    trainer_print_plan(t);
+}
+
+static void print_profile(struct run *run)
+{
+    struct op_profile rows[OPS_COUNT];
+    int n = ops_profile_read(run->trainer.device, rows, OPS_COUNT);
+    double total = 0;
+    for (int i = 0; i < n; i++)
+        total += rows[i].seconds;
+    log_info("%-18s %10s %10s %7s %12s %10s", "op", "calls", "seconds", "share", "GFLOP/s", "GB/s");
+    for (int i = 0; i < n; i++)
+        log_info("%-18s %10" PRId64 " %10.4f %6.1f%% %12.1f %10.2f", rows[i].name, rows[i].calls, rows[i].seconds,
+                 total > 0 ? 100 * rows[i].seconds / total : 0,
+                 rows[i].seconds > 0 ? rows[i].flops / rows[i].seconds / 1e9 : 0,
+                 rows[i].seconds > 0 ? rows[i].bytes / rows[i].seconds / 1e9 : 0);
+}
+
+static enum status prepare(struct run *run, struct error *err)
+{
+    struct trainer *t = &run->trainer;
+    struct checkpoint *checkpoint = NULL;
+    enum status status;
+    TRY_GOTO(run_folder_open(&run->folder, run->spec, run->boot.rank, run->options->resume != NULL, err));
+    t->profile = run->options->profile;
+    TRY_GOTO(trainer_build(t, run->spec, run->boot.rank, run->boot.world, run->comm, run->boot.cores, err));
+    run->spec_json = spec_to_json(run->spec);
+    TRY_GOTO(trainer_open_data(t, err));
+    run->position = (struct train_position){.epoch = 1};
+    if (run->options->resume) {
+        TRY_GOTO(open_resume(run, &checkpoint, err));
+        TRY_GOTO(take_position(run, checkpoint, err));
+    }
+    say_start(run);
+    TRY_GOTO(trainer_allocate(t, err));
+    TRY_GOTO(trainer_load_weights(t, checkpoint, err));
+    TRY_GOTO(open_sinks(run, checkpoint, err));
+    console_init(&run->console, run->boot.rank != 0, run->spec->steps_per_print, t->total_steps,
+                 run->spec->wall_clock_breakdown);
+    TRY_GOTO(token_stream_open(&t->train_config, run->position.step + 1, &run->stream, err));
+    status = STATUS_OK;
+fail:
+    if (checkpoint)
+        checkpoint_close(checkpoint);
+    return status;
+}
+
+/* This process is a rank (or the only one). */
+static enum status train_rank(const struct options *options, const struct bootstrap *boot, struct run_spec *spec,
+                              struct error *err)
+{
+    struct run run = {.options = options, .spec = spec, .boot = *boot, .saved_step = -1, .folder.lock_fd = -1};
+    struct comm_config comm = {.timeout_seconds = spec->comm.timeout_seconds};
+    enum status status;
+    TRY_GOTO(comm_open(boot, &comm, &run.comm, err));
+    TRY_GOTO(prepare(&run, err));
+    if (run.position.step >= run.trainer.total_steps)
+        log_info("nothing to do: the run of %" PRId64 " steps is complete", run.trainer.total_steps);
+    TRY_GOTO(run_steps(&run, err));
+    if (options->profile)
+        print_profile(&run);
+    log_info("finished: %" PRId64 " steps, %" PRId64 " tokens; run folder %s", run.position.step, run.position.tokens,
+             run.folder.path);
+fail:
+    console_break(&run.console);
+    if (run.comm && status != STATUS_OK && status != STATUS_REQUEUE)
+        comm_abort(run.comm, err);
+    token_stream_close(run.stream);
+    metrics_close(run.metrics);
+    json_decref(run.spec_json);
+    trainer_release(&run.trainer);
+    if (run.comm)
+        comm_close(run.comm);
+    run_folder_close(&run.folder);
+    return status;
+}
+
+/* This process supervises the ranks; what they had to say they have said. */
+static enum status start_ranks(const struct options *options, char **argv, const struct run_spec *spec,
+                               struct error *err)
+{
+    int exit_code = STATUS_BUG;
+    TRY(supervise(options->local_gpus, argv, spec->comm.timeout_seconds, &exit_code, err));
+    return (enum status)exit_code;
+}
+
+enum status cmd_train(int argc, char **argv, struct error *err)
+{
+    struct options options;
+    TRY(options_parse(argc, argv, &options, err));
+    if (options.help || argc < 2) {
+        options_help(argc < 2 ? stderr : stdout);
+        return argc < 2 ? error_set(err, STATUS_USAGE, "no run spec given; hint: ztrain --config run.yaml") : STATUS_OK;
+    }
+    if (options.help_spec) {
+        spec_print_help(stdout, options.markdown);
+        return STATUS_OK;
+    }
+    if (options.version)
+        return cmd_version(1, argv, err);
+
+    struct bootstrap boot;
+    struct run_spec *spec = NULL;
+    enum status status;
+    stop_signal_install(); /* a supervisor sets its own later */
+    TRY(bootstrap_init(&boot, err));
+    log_identity(boot.rank, boot.world, boot.host);
+    bool supervised = bootstrap_is_local_rank();
+    int world = supervised || !options.local_gpus ? boot.world : options.local_gpus;
+    char source[64];
+    snprintf(source, sizeof source, "%s", boot.source);
+    if (!supervised && options.local_gpus) {
+        if (boot.world > 1)
+            return error_set(err, STATUS_USAGE, "--local-gpus %d inside %s with %d ranks; hint: one of the two",
+                             options.local_gpus, boot.source, boot.world);
+        snprintf(source, sizeof source, "--local-gpus %d", options.local_gpus);
+    }
+    /* ranks read what their supervisor has checked and complained about already */
+    TRY_GOTO(options_load_spec(&options, supervised, &spec, err));
+    TRY_GOTO(spec_resolve_batch(spec, world, source, err));
+    if (options.dry_run)
+        status = plan_dry_run(spec, world, source, err);
+    else if (options.local_gpus && !supervised)
+        status = start_ranks(&options, argv, spec, err);
+    else
+        status = train_rank(&options, &boot, spec, err);
+fail:
+    spec_free(spec);
+    return status;
+}

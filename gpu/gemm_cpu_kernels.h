@@ -1,0 +1,372 @@
+/* gemm_cpu_kernels.h: the built-in matrix product. A template, see ops_cpu.h.
+ *
+ * C (m, n) = op(A) (m, k) · op(B) (k, n), cut three times (the scheme of Goto and van de Geijn, 2008):
+ *
+ *     for each block of GEMM_NC columns of B and C
+ *       for each block of k (GEMM_KC units): all threads pack the block of B into panels of NR columns
+ *         for each block of GEMM_MC rows of A and C: all threads pack the block of A into panels of MR rows
+ *           tasks of panels are handed out; a task runs the micro-kernel: an MR x NR tile of C in registers
+ *
+ * A packed panel holds, unit by unit of k, its MR (or NR) values side by side. A unit is four bytes: an fp32 number, a
+ * bf16 number widened to fp32, or, where the CPU multiplies bf16 itself, a pair of bf16 numbers that are neighbours in
+ * k. Rows, columns and units beyond the matrix are packed as zeros.
+ *
+ * A tile's sum runs over k in order on one thread, so the result depends neither on the number of threads nor on which
+ * of them takes a task. Blocks of k after the first add to what is there: in C if it is fp32, else in fp32 scratch. */
+
+#if defined(__AVX512F__)
+enum { MR = 12, NV = 2 };
+#elif defined(__AVX2__)
+enum { MR = 4, NV = 3 };
+#elif defined(__aarch64__)
+enum { MR = 8, NV = 3 };
+#else
+enum { MR = 4, NV = 2 };
+#endif
+
+enum {
+    NR = NV * VF,
+    GEMM_KC = 1024,                /* units */
+    GEMM_MC = 1024 / MR * MR,      /* rows */
+    GEMM_NC = 1024 / NR * NR,      /* columns */
+    GEMM_ROW_PANELS = 168 / MR,    /* of a task */
+    GEMM_COLUMN_PANELS = 128 / NR, /* of a task: 512 KiB of packed B stay in the second-level cache */
+};
+_Static_assert(MR % 4 == 0 && NR % 4 == 0, "panels are transposed four by four");
+
+enum unit_kind { UNIT_F32, UNIT_WIDENED, UNIT_PAIR };
+
+/* ---- packing ---- */
+
+typedef uint32_t quad __attribute__((vector_size(16)));
+
+/* Unit k of a row; element (row, k) is at src[row * row_stride + k * k_stride]. */
+static ALWAYS_INLINE uint32_t unit_of(const void *src, int64_t row_stride, int64_t k_stride, int64_t row, int64_t unit,
+                                      int64_t k, enum unit_kind kind)
+{
+    const uint16_t *half = src;
+    uint32_t bits;
+    switch (kind) {
+    case UNIT_F32: memcpy(&bits, (const float *)src + row * row_stride + unit * k_stride, 4); return bits;
+    case UNIT_WIDENED: return (uint32_t)half[row * row_stride + unit * k_stride] << 16;
+    default: break;
+    }
+    half += row * row_stride + 2 * unit * k_stride;
+    return half[0] | (2 * unit + 1 < k ? (uint32_t)half[k_stride] << 16 : 0);
+}
+
+/* Four units of a row whose k is contiguous. */
+static ALWAYS_INLINE quad quad_of(const void *src, int64_t row_start, int64_t unit, enum unit_kind kind)
+{
+    quad q;
+    if (kind == UNIT_WIDENED) {
+        const uint16_t *half = (const uint16_t *)src + row_start + unit;
+        return (quad){half[0], half[1], half[2], half[3]} << 16;
+    }
+    if (kind == UNIT_F32)
+        memcpy(&q, (const float *)src + row_start + unit, sizeof q);
+    else
+        memcpy(&q, (const uint16_t *)src + row_start + 2 * unit, sizeof q);
+    return q;
+}
+
+/* One panel: `rows` of `width` rows are there; k elements from `src` on. dst (units, width). */
+static ALWAYS_INLINE void pack_panel(uint32_t *dst, const void *src, int64_t row_stride, int64_t k_stride, int rows,
+                                     int width, int64_t k, enum unit_kind kind)
+{
+    int64_t units = kind == UNIT_PAIR ? (k + 1) / 2 : k, unit = 0;
+    int64_t whole = kind == UNIT_PAIR ? k / 2 : k; /* units that have all their elements */
+    if (rows == width && row_stride == 1) {
+        for (; unit < whole; unit++, dst += width) {
+            const uint16_t *half = (const uint16_t *)src + (kind == UNIT_PAIR ? 2 : 1) * unit * k_stride;
+            if (kind == UNIT_F32)
+                memcpy(dst, (const float *)src + unit * k_stride, (size_t)width * sizeof *dst);
+            else if (kind == UNIT_WIDENED)
+                for (int r = 0; r < width; r++)
+                    dst[r] = (uint32_t)half[r] << 16;
+            else
+                for (int r = 0; r < width; r++)
+                    dst[r] = half[r] | (uint32_t)half[k_stride + r] << 16;
+        }
+    } else if (rows == width && k_stride == 1) {
+        for (; unit + 4 <= whole; unit += 4, dst += 4 * width) {
+            for (int r = 0; r < width; r += 4) {
+                quad a = quad_of(src, r * row_stride, unit, kind), b = quad_of(src, (r + 1) * row_stride, unit, kind);
+                quad c = quad_of(src, (r + 2) * row_stride, unit, kind);
+                quad d = quad_of(src, (r + 3) * row_stride, unit, kind);
+                quad ab_low = __builtin_shufflevector(a, b, 0, 4, 1, 5);
+                quad ab_high = __builtin_shufflevector(a, b, 2, 6, 3, 7);
+                quad cd_low = __builtin_shufflevector(c, d, 0, 4, 1, 5);
+                quad cd_high = __builtin_shufflevector(c, d, 2, 6, 3, 7);
+                quad columns[4] = {__builtin_shufflevector(ab_low, cd_low, 0, 1, 4, 5),
+                                   __builtin_shufflevector(ab_low, cd_low, 2, 3, 6, 7),
+                                   __builtin_shufflevector(ab_high, cd_high, 0, 1, 4, 5),
+                                   __builtin_shufflevector(ab_high, cd_high, 2, 3, 6, 7)};
+                for (int i = 0; i < 4; i++)
+                    memcpy(dst + i * width + r, &columns[i], sizeof columns[i]);
+            }
+        }
+    }
+    for (; unit < units; unit++, dst += width)
+        for (int r = 0; r < width; r++)
+            dst[r] = r < rows ? unit_of(src, row_stride, k_stride, r, unit, k, kind) : 0;
+}
+
+/* ---- micro-kernels: tile (MR, NR) = a (units, MR) · b (units, NR) ---- */
+
+typedef void micro_kernel(int64_t units, const uint32_t *a, const uint32_t *b, float *tile);
+
+static void micro_f32(int64_t units, const uint32_t *a, const uint32_t *b, float *tile)
+{
+    vf sums[MR][NV] = {{{0}}};
+    for (int64_t unit = 0; unit < units; unit++, a += MR, b += NR) {
+        vf columns[NV];
+        __builtin_prefetch(b + 8 * NR);
+        __builtin_prefetch(b + 8 * NR + NR / 2);
+#pragma GCC unroll 4
+        for (int j = 0; j < NV; j++)
+            columns[j] = vf_load(b, j * VF, DTYPE_F32);
+#pragma GCC unroll 16
+        for (int i = 0; i < MR; i++) {
+            float row;
+            memcpy(&row, a + i, sizeof row);
+#pragma GCC unroll 4
+            for (int j = 0; j < NV; j++)
+                sums[i][j] += row * columns[j];
+        }
+    }
+#pragma GCC unroll 16
+    for (int i = 0; i < MR; i++)
+#pragma GCC unroll 4
+        for (int j = 0; j < NV; j++)
+            vf_store(tile, i * NR + j * VF, sums[i][j], DTYPE_F32);
+}
+
+#if defined(__AVX512F__)
+#define GEMM_HAS_PAIRS 1
+__attribute__((target("avx512bf16"))) static void micro_pairs(int64_t units, const uint32_t *a, const uint32_t *b,
+                                                              float *tile)
+{
+    __m512 sums[MR][NV];
+#pragma GCC unroll 16
+    for (int i = 0; i < MR; i++)
+#pragma GCC unroll 4
+        for (int j = 0; j < NV; j++)
+            sums[i][j] = _mm512_setzero_ps();
+    for (int64_t unit = 0; unit < units; unit++, a += MR, b += NR) {
+        __m512bh columns[NV];
+        __builtin_prefetch(b + 8 * NR);
+        __builtin_prefetch(b + 8 * NR + NR / 2);
+#pragma GCC unroll 4
+        for (int j = 0; j < NV; j++)
+            columns[j] = (__m512bh)_mm512_loadu_si512(b + j * VF);
+#pragma GCC unroll 16
+        for (int i = 0; i < MR; i++) {
+            __m512bh row = (__m512bh)_mm512_set1_epi32((int)a[i]);
+#pragma GCC unroll 4
+            for (int j = 0; j < NV; j++)
+                sums[i][j] = _mm512_dpbf16_ps(sums[i][j], row, columns[j]);
+        }
+    }
+#pragma GCC unroll 16
+    for (int i = 0; i < MR; i++)
+#pragma GCC unroll 4
+        for (int j = 0; j < NV; j++)
+            _mm512_storeu_ps(tile + i * NR + j * VF, sums[i][j]);
+}
+#else
+#define GEMM_HAS_PAIRS 0
+#endif
+
+/* ---- a whole product ---- */
+
+struct product {
+    bool transpose_a, transpose_b;
+    int64_t m, n, k;
+    const void *a, *b;
+    int64_t lda, ldb;
+};
+
+/* What happens to a finished sum before it is stored. All pointers address row 0, column 0 of C. */
+struct epilogue {
+    enum dtype dtype, c_dtype; /* of the product's inputs, bias, aux and gelu_aux; of C */
+    void *c;
+    int64_t ldc;
+    const void *bias;     /* (n) or NULL */
+    void *aux;            /* (m, n), rows ld_aux apart: gets the sum, and C its gelu; or NULL */
+    const void *gelu_aux; /* (m, n), rows ld_aux apart: C = sum · gelu'(gelu_aux); or NULL */
+    int64_t ld_aux;
+    bool accumulate; /* C += */
+};
+
+/* Finishes n sums of one row. `before`, if not NULL, holds what earlier blocks of k came to. */
+static ALWAYS_INLINE void epilogue_row(const struct epilogue *e, const float *sum, const float *before, int64_t row,
+                                       int64_t column, int64_t n, enum dtype dtype, enum dtype c_dtype)
+{
+    void *c = at(e->c, row * e->ldc + column, c_dtype);
+    for (int64_t j = 0; j < n; j += VF) {
+        vf x = vf_get(sum, j, n, DTYPE_F32);
+        if (before)
+            x += vf_get(before, j, n, DTYPE_F32);
+        if (e->bias)
+            x += vf_get(at(e->bias, column, dtype), j, n, dtype);
+        if (e->aux) {
+            vf_put(at(e->aux, row * e->ld_aux + column, dtype), j, n, x, dtype);
+            x = vf_gelu(x);
+        }
+        if (e->gelu_aux)
+            x *= vf_gelu_grad(vf_get(at(e->gelu_aux, row * e->ld_aux + column, dtype), j, n, dtype));
+        if (e->accumulate)
+            x += vf_get(c, j, n, c_dtype);
+        vf_put(c, j, n, x, c_dtype);
+    }
+}
+
+static void epilogue_rows(const struct epilogue *e, const float *sum, int64_t ld_sum, const float *before,
+                          int64_t ld_before, int64_t row, int64_t column, int64_t m, int64_t n)
+{
+    for (int64_t i = 0; i < m; i++) {
+        const float *s = sum + i * ld_sum, *b = before ? before + i * ld_before : NULL;
+        if (e->dtype == DTYPE_F32)
+            epilogue_row(e, s, b, row + i, column, n, DTYPE_F32, DTYPE_F32);
+        else if (e->c_dtype == DTYPE_F32)
+            epilogue_row(e, s, b, row + i, column, n, DTYPE_BF16, DTYPE_F32);
+        else
+            epilogue_row(e, s, b, row + i, column, n, DTYPE_BF16, DTYPE_BF16);
+    }
+}
+
+/* A block of C, and where sums wait between blocks of k. */
+struct block {
+    int64_t row, column, m, n, k_first, k;
+    bool first, last; /* block of k */
+    float *partial;   /* element (row, column) */
+    int64_t ld_partial;
+};
+
+struct packed {
+    enum unit_kind kind;
+    int64_t units;
+    const uint32_t *a, *b;
+};
+
+static ALWAYS_INLINE void gemm_task(const struct epilogue *e, const struct block *block, const struct packed *packed,
+                                    int64_t row_panel, int64_t column_panel, micro_kernel *micro)
+{
+    _Alignas(64) float tile[MR * NR];
+    int64_t row_end = min_i64((row_panel + GEMM_ROW_PANELS) * MR, block->m);
+    int64_t column_end = min_i64((column_panel + GEMM_COLUMN_PANELS) * NR, block->n);
+    for (int64_t i = row_panel * MR; i < row_end; i += MR) {
+        for (int64_t j = column_panel * NR; j < column_end; j += NR) {
+            int64_t m = min_i64(MR, block->m - i), n = min_i64(NR, block->n - j);
+            micro(packed->units, packed->a + i * packed->units, packed->b + j * packed->units, tile);
+            float *partial = block->partial ? block->partial + i * block->ld_partial + j : NULL;
+            if (block->last) {
+                epilogue_rows(e, tile, NR, block->first ? NULL : partial, block->ld_partial, block->row + i,
+                              block->column + j, m, n);
+            } else {
+                for (int64_t row = 0; row < m; row++) {
+                    float *p = partial + row * block->ld_partial;
+                    for (int64_t l = 0; l < n; l += VF) {
+                        vf x = vf_get(tile + row * NR, l, n, DTYPE_F32);
+                        if (!block->first)
+                            x += vf_get(p, l, n, DTYPE_F32);
+                        vf_put(p, l, n, x, DTYPE_F32);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/* Panels of a packed block: rows first … first+count of op(X), k elements from k_first on. */
+static void pack_block(uint32_t *dst, const void *src, enum dtype dtype, int64_t row_stride, int64_t k_stride,
+                       int64_t first, int64_t count, int64_t k_first, int64_t k, int width, enum unit_kind kind)
+{
+    int64_t units = kind == UNIT_PAIR ? (k + 1) / 2 : k;
+#pragma omp for schedule(static) nowait
+    for (int64_t panel = 0; panel < (count + width - 1) / width; panel++) {
+        int rows = (int)min_i64(width, count - panel * width);
+        const void *from = at(src, (first + panel * width) * row_stride + k_first * k_stride, dtype);
+        uint32_t *to = dst + panel * width * units;
+        if (width == MR && kind == UNIT_F32)
+            pack_panel(to, from, row_stride, k_stride, rows, MR, k, UNIT_F32);
+        else if (width == MR && kind == UNIT_WIDENED)
+            pack_panel(to, from, row_stride, k_stride, rows, MR, k, UNIT_WIDENED);
+        else if (width == MR)
+            pack_panel(to, from, row_stride, k_stride, rows, MR, k, UNIT_PAIR);
+        else if (kind == UNIT_F32)
+            pack_panel(to, from, row_stride, k_stride, rows, NR, k, UNIT_F32);
+        else if (kind == UNIT_WIDENED)
+            pack_panel(to, from, row_stride, k_stride, rows, NR, k, UNIT_WIDENED);
+        else
+            pack_panel(to, from, row_stride, k_stride, rows, NR, k, UNIT_PAIR);
+    }
+}
+
+static void gemm_builtin(struct scratch scratch, bool pairs, const struct product *p, const struct epilogue *e)
+{
+    const enum unit_kind kind = e->dtype == DTYPE_F32 ? UNIT_F32 : pairs && GEMM_HAS_PAIRS ? UNIT_PAIR : UNIT_WIDENED;
+    const int64_t unit_elements = kind == UNIT_PAIR ? 2 : 1;
+    const int64_t k_blocks = p->k ? (p->k + GEMM_KC * unit_elements - 1) / (GEMM_KC * unit_elements) : 1;
+    const int64_t k_step = ((p->k + k_blocks - 1) / k_blocks + 15) / 16 * 16; /* blocks of k of about one size */
+    const int64_t row_stride = p->transpose_a ? 1 : p->lda, a_k_stride = p->transpose_a ? p->lda : 1;
+    const int64_t column_stride = p->transpose_b ? p->ldb : 1, b_k_stride = p->transpose_b ? 1 : p->ldb;
+    uint32_t *a = scratch_take(&scratch, (size_t)GEMM_MC * GEMM_KC * sizeof *a);
+    uint32_t *b = scratch_take(&scratch, (size_t)GEMM_NC * GEMM_KC * sizeof *b);
+    /* fp32 sums wait in C, and what C had before is a block of k that came first; bf16 sums of several blocks of k wait
+     * in scratch, a block of C at a time */
+    const bool c_is_f32 = e->c_dtype == DTYPE_F32, wait_apart = k_blocks > 1 && !c_is_f32;
+    const bool continues = e->accumulate && c_is_f32;
+    struct epilogue finish = *e;
+    finish.accumulate = e->accumulate && !c_is_f32;
+    float *partial = wait_apart ? scratch_take(&scratch, (size_t)GEMM_MC * GEMM_NC * sizeof *partial) : NULL;
+    int64_t m_outer = wait_apart ? GEMM_MC : p->m; /* rows that are finished before the next ones start */
+    _Atomic int64_t next_task = 0;
+#pragma omp parallel if (p->m * p->n * p->k > 1 << 16)
+    {
+        int64_t tasks_before = 0; /* tasks of all earlier rounds: the counter never goes back */
+        for (int64_t outer = 0; outer < p->m; outer += m_outer) {
+            const int64_t m_end = min_i64(outer + m_outer, p->m);
+            int64_t packed_row = -1, packed_k = -1;
+            for (int64_t column = 0; column < p->n; column += GEMM_NC) {
+                for (int64_t k = 0; k == 0 || k < p->k; k += k_step) {
+                    struct block block = {.column = column,
+                                          .n = min_i64(GEMM_NC, p->n - column),
+                                          .k_first = k,
+                                          .k = min_i64(k_step, p->k - k),
+                                          .first = k == 0 && !continues,
+                                          .last = k + k_step >= p->k};
+                    pack_block(b, p->b, e->dtype, column_stride, b_k_stride, column, block.n, k, block.k, NR, kind);
+                    for (int64_t row = outer; row < m_end; row += GEMM_MC) {
+                        block.row = row;
+                        block.m = min_i64(GEMM_MC, m_end - row);
+                        block.partial = wait_apart ? partial : (float *)e->c + row * e->ldc + column;
+                        block.ld_partial = wait_apart ? GEMM_NC : e->ldc;
+                        if (packed_row != row || packed_k != k)
+                            pack_block(a, p->a, e->dtype, row_stride, a_k_stride, row, block.m, k, block.k, MR, kind);
+                        packed_row = row;
+                        packed_k = k;
+                        struct packed packed = {kind, (block.k + unit_elements - 1) / unit_elements, a, b};
+                        int64_t task_rows = (block.m + MR * GEMM_ROW_PANELS - 1) / (MR * GEMM_ROW_PANELS);
+                        int64_t task_columns = (block.n + NR * GEMM_COLUMN_PANELS - 1) / (NR * GEMM_COLUMN_PANELS);
+                        int64_t tasks = task_rows * task_columns, task;
+#pragma omp barrier
+                        while ((task = atomic_fetch_add(&next_task, 1) - tasks_before) < tasks) {
+                            int64_t i = task % task_rows * GEMM_ROW_PANELS, j = task / task_rows * GEMM_COLUMN_PANELS;
+#if GEMM_HAS_PAIRS
+                            if (kind == UNIT_PAIR)
+                                gemm_task(&finish, &block, &packed, i, j, micro_pairs);
+                            else
+#endif
+                                gemm_task(&finish, &block, &packed, i, j, micro_f32);
+                        }
+                        tasks_before += tasks + team_size(); /* every thread took one number too many */
+#pragma omp barrier
+                        progress_tick();
+                    }
+                }
+            }
+        }
+    }
+}

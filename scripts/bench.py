@@ -1,0 +1,268 @@
+#!/usr/bin/env python3
+"""Speed of ztrain on this machine: GPT-2 124M, B=4, T=64 and 256, fp32 and bf16. Standard library only.
+
+    scripts/bench.py                              tokens/s, time by operation, share of the GEMM ceiling, peak memory
+    scripts/bench.py --case bf16-256              one case
+    scripts/bench.py --peers PYTHON               beside PyTorch, alternating in one run, with ratios; PYTHON: of an
+                                                  environment with torch and transformers (scripts/bench-peers.sh)
+    scripts/bench.py --peers PYTHON --deepspeed   two ranks at ZeRO-3 in bf16 beside DeepSpeed
+
+A ztrain run is started for each turn and ended (SIGKILL) after its steps, so that no checkpoint is written; PyTorch,
+which takes up to a minute to compile, is started once and takes its turns on request. Every figure is a median over
+turns; absolute figures of different machines, or of different hours, do not compare.
+"""
+import argparse
+import json
+import os
+import random
+import re
+import shutil
+import signal
+import statistics
+import struct
+import subprocess
+import sys
+import time
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+CASES = [(dtype, length) for dtype in ("fp32", "bf16") for length in (64, 256)]
+BATCH = 4
+VOCABULARY = 50257
+WARM_UP = 3     # steps of a run that are not counted
+STEPS = 10      # steps of a turn that are
+
+
+# --- what is trained --------------------------------------------------------------------------------------------------
+
+def write_tokens(prefix, count):
+    """A Megatron shard of one document with `count` tokens, frequent ones first, as in text."""
+    rng = random.Random(1)
+    tokens = [min(int(rng.paretovariate(0.6)), VOCABULARY) - 1 for _ in range(count)]
+    with open(prefix + ".bin", "wb") as f:
+        f.write(struct.pack(f"<{count}H", *tokens))
+    with open(prefix + ".idx", "wb") as f:
+        f.write(b"MMIDIDX\0\0" + struct.pack("<QBQQ", 1, 8, 1, 2) + struct.pack("<iq2q", count, 0, 0, 1))
+
+
+def command(ztrain, top, name, dtype, length, ranks, steps, stage, more=()):
+    """The command line of one run and its folder."""
+    settings = {
+        "run.dir": top, "run.name": name, "data.train": f"{top}/tokens", "data.seq_length": length,
+        "train.max_steps": steps, "train_batch_size": BATCH, "gradient_clipping": 1.0,
+        "zero_optimization.stage": stage, "bf16.enabled": str(dtype == "bf16").lower(), "train.device": "cpu",
+        "checkpoint.compression_level": 0, "optimizer.type": "AdamW", "optimizer.params.lr": 1e-5,
+    }
+    spec = f"{top}/bench.yaml"
+    if not os.path.exists(spec):
+        with open(spec, "w", encoding="utf-8") as f:
+            f.write(f"model:\n  config: {ROOT}/configs/models/gpt2-124m.json\nsteps_per_print: 1000\n")
+    line = [ztrain, "--config", spec, *more]
+    for key, value in settings.items():
+        line += ["--set", f"{key}={value}"]
+    return line + (["--local-gpus", str(ranks)] if ranks > 1 else []), f"{top}/{name}"
+
+
+# --- one turn of ztrain -----------------------------------------------------------------------------------------------
+
+def resident(session):
+    """Peak resident bytes of each process of a session."""
+    peaks = []
+    for entry in os.listdir("/proc"):
+        if not entry.isdigit():
+            continue
+        try:
+            with open(f"/proc/{entry}/stat", encoding="ascii", errors="replace") as f:
+                fields = f.read().rpartition(")")[2].split()
+            if int(fields[3]) != session:
+                continue
+            with open(f"/proc/{entry}/status", encoding="ascii", errors="replace") as f:
+                peaks += [int(line.split()[1]) * 1024 for line in f if line.startswith("VmHWM")]
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+    return peaks
+
+
+def turn(ztrain, top, dtype, length, ranks=1, stage=0, steps=STEPS):
+    """Trains WARM_UP + steps steps; returns tokens/s of each counted step, peak bytes of the largest process, seconds
+    from exec to the first step's end."""
+    line, folder = command(ztrain, top, f"turn-{dtype}-{length}-{ranks}", dtype, length, ranks, 1000000, stage)
+    shutil.rmtree(folder, ignore_errors=True)
+    log = open(f"{top}/turn.log", "w", encoding="utf-8")
+    started = time.monotonic()
+    process = subprocess.Popen(line, stdout=log, stderr=log, start_new_session=True)
+    first, lines = None, b""
+    try:
+        while lines.count(b"\n") < WARM_UP + steps:
+            if process.poll() is not None:
+                with open(f"{top}/turn.log", encoding="utf-8") as f:
+                    sys.exit(f"bench.py: ztrain ended with exit code {process.returncode}:\n{f.read()}")
+            time.sleep(0.002 if first is None else 0.05)
+            try:
+                with open(f"{folder}/metrics.jsonl", "rb") as f:
+                    lines = f.read()
+            except FileNotFoundError:
+                continue
+            if first is None and b"\n" in lines:
+                first = time.monotonic() - started
+        memory = max(resident(process.pid))
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        log.close()
+    rows = [json.loads(text) for text in lines.splitlines()[:WARM_UP + steps]]
+    rates = [BATCH * length / row["seconds"]["step"] for row in rows[WARM_UP:]]
+    shutil.rmtree(folder, ignore_errors=True)
+    return rates, memory, first
+
+
+# --- peers ------------------------------------------------------------------------------------------------------------
+
+class Peer:
+    """scripts/bench_torch.py, started once: one process, or two ranks of DeepSpeed. Between turns it waits."""
+
+    def __init__(self, python, dtype, length, compiled, deepspeed):
+        ranks = 2 if deepspeed else 1
+        self.processes = []
+        self.started = time.monotonic()
+        for rank in range(ranks):
+            environment = {**os.environ, "THP_MEM_ALLOC_ENABLE": "1", "OMP_NUM_THREADS": str(max(1, os.cpu_count() // ranks))}
+            if deepspeed:
+                environment |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2",
+                                "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(20000 + os.getpid() % 10000),
+                                "DS_ACCELERATOR": "cpu"}
+            preload = [path for path in os.environ.get("ZTRAIN_BENCH_PRELOAD", "").split(":") if path]
+            if preload:
+                environment["LD_PRELOAD"] = ":".join(preload)
+            line = [python, f"{ROOT}/scripts/bench_torch.py", "--dtype", dtype, "--length", str(length),
+                    "--batch", str(BATCH // ranks)]
+            line += ["--deepspeed"] if deepspeed else (["--compile"] if compiled else [])
+            self.processes.append(subprocess.Popen(line, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment,
+                                                   start_new_session=True, text=True))
+        self.ask(1)
+        self.first = time.monotonic() - self.started
+        self.ask(WARM_UP)
+
+    def ask(self, steps):
+        """Lets every rank do so many steps; returns seconds of each step (the slowest rank's) and peak bytes."""
+        for process in self.processes:
+            process.stdin.write(f"{steps}\n")
+            process.stdin.flush()
+        answers = []
+        for process in self.processes:
+            while True:
+                text = process.stdout.readline()
+                if not text:
+                    self.end()
+                    sys.exit("bench.py: a peer ended early; hint: what it said is above")
+                if text.startswith("{\"seconds\""):
+                    answers.append(json.loads(text))
+                    break
+        seconds = [max(step) for step in zip(*(answer["seconds"] for answer in answers))]
+        return seconds, max(answer["memory"] for answer in answers)
+
+    def end(self):
+        for process in self.processes:
+            try:
+                os.killpg(process.pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+            process.wait()
+
+
+def gib(size):
+    return f"{size / 2 ** 30:.2f} GiB"
+
+
+def beside_peer(arguments, top, dtype, length, label, ranks=1, stage=0, compiled=True, deepspeed=False):
+    """Alternates turns and prints one line of the table."""
+    peer = Peer(arguments.peers, dtype, length, compiled, deepspeed)
+    ours, theirs, ratios = [], [], []
+    try:
+        for _ in range(arguments.turns):
+            seconds, peer_memory = peer.ask(STEPS)
+            theirs += [BATCH * length / s for s in seconds]
+            rates, memory, first = turn(arguments.ztrain, top, dtype, length, ranks, stage)
+            ours += rates
+            ratios.append(statistics.median(rates) / statistics.median(BATCH * length / s for s in seconds))
+    finally:
+        peer.end()
+    print(f"{dtype} T={length:<4} {label:<26} ztrain {statistics.median(ours):6.0f} (best {max(ours):6.0f}) tokens/s "
+          f"{gib(memory)}   peer {statistics.median(theirs):6.0f} (best {max(theirs):6.0f}) {gib(peer_memory)}   "
+          f"ratio {statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})   "
+          f"first step {first:.1f} s, peer {peer.first:.1f} s", flush=True)
+
+
+# --- ztrain alone -----------------------------------------------------------------------------------------------------
+
+def gemm_ceiling(program, dtype):
+    """GFLOP/s of the fastest matrix product that the op test program measures, or None where it is not built."""
+    if not os.path.exists(program):
+        return None
+    done = subprocess.run([program, "perf", "--op", "linear", "--dtype", dtype], stdout=subprocess.PIPE, text=True,
+                          check=False, timeout=600)
+    rates = [float(rate) for rate in re.findall(r"([\d.]+) GFLOP/s", done.stdout)]
+    return max(rates, default=None)
+
+
+def flops_per_token(length):
+    """6 x parameters in matrix products + causal attention, of GPT-2 124M."""
+    layers, width = 12, 768
+    return 6 * (layers * 12 * width * width + width * VOCABULARY) + 6 * layers * width * length
+
+
+def alone(arguments, top, dtype, length, ceiling):
+    rates, memory, first = turn(arguments.ztrain, top, dtype, length)
+    median = statistics.median(rates)
+    share = f", {100e-9 * median * flops_per_token(length) / ceiling:.0f} % of {ceiling:.0f} GFLOP/s" if ceiling else ""
+    print(f"\n{dtype} B={BATCH} T={length}: {median:.0f} tokens/s (best {max(rates):.0f}), "
+          f"{1e-9 * median * flops_per_token(length):.0f} GFLOP/s{share}; peak memory {gib(memory)}; "
+          f"first step {first:.2f} s after exec", flush=True)
+    if arguments.no_profile:
+        return
+    line, folder = command(arguments.ztrain, top, "profile", dtype, length, 1, WARM_UP + STEPS, 0, ["--profile"])
+    shutil.rmtree(folder, ignore_errors=True)
+    done = subprocess.run(line, stdout=subprocess.PIPE, text=True, check=True, timeout=600)
+    shutil.rmtree(folder, ignore_errors=True)
+    table = done.stdout.splitlines()
+    for i, text in enumerate(table):
+        if "GFLOP/s" in text or text.strip().startswith("op "):
+            print("\n".join("  " + row for row in table[i:]), flush=True)
+            break
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--ztrain", default=f"{ROOT}/build/ztrain")
+    parser.add_argument("--ops-test", default=f"{ROOT}/build/ops-test")
+    parser.add_argument("--case", action="append", metavar="DTYPE-T", help="e.g. bf16-256 (may be repeated)")
+    parser.add_argument("--no-profile", action="store_true", help="without the time by operation")
+    parser.add_argument("--peers", metavar="PYTHON")
+    parser.add_argument("--eager", action="store_true", help="PyTorch without torch.compile")
+    parser.add_argument("--deepspeed", action="store_true")
+    parser.add_argument("--turns", type=int, default=5)
+    arguments = parser.parse_args()
+    arguments.ztrain = os.path.abspath(arguments.ztrain)
+    cases = CASES if not arguments.case else [(case.split("-")[0], int(case.split("-")[1])) for case in arguments.case]
+
+    top = f"{ROOT}/build/bench"
+    shutil.rmtree(top, ignore_errors=True)
+    os.makedirs(top)
+    write_tokens(f"{top}/tokens", 200000)
+    print(f"GPT-2 124M, batch {BATCH}; median of steps after {WARM_UP} of warm-up; {os.cpu_count()} cores")
+    ceilings = {}
+    for dtype, length in cases:
+        if arguments.deepspeed:
+            if dtype == "bf16":
+                beside_peer(arguments, top, dtype, length, "2 ranks, ZeRO-3; DeepSpeed", 2, 3, deepspeed=True)
+        elif arguments.peers:
+            label = "PyTorch eager" if arguments.eager else "PyTorch compiled"
+            beside_peer(arguments, top, dtype, length, label, compiled=not arguments.eager)
+        else:
+            if dtype not in ceilings:
+                ceilings[dtype] = gemm_ceiling(arguments.ops_test, dtype)
+            alone(arguments, top, dtype, length, ceilings[dtype])
+    shutil.rmtree(top, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    main()

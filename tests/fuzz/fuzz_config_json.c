@@ -1,0 +1,54 @@
+/* Any bytes as a config.json: refused, or a description whose table, frequencies and export hold together. */
+#include "core/shard.h"
+#include "core/tensors.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+static void check_description(const struct model_desc *desc)
+{
+    ASSERT(desc->vocab_size > 0 && desc->hidden_size > 0 && desc->intermediate_size > 0 && desc->max_positions > 0);
+    ASSERT(desc->num_layers > 0 && desc->head_dim > 0 && desc->num_heads % desc->num_kv_heads == 0);
+    ASSERT(desc->norm_eps > 0 && desc->initializer_range > 0 && desc->sliding_window >= 0);
+    ASSERT(desc->padding_token >= -1 && desc->padding_token < desc->vocab_size);
+    if (desc->rope.kind != ROPE_NONE) {
+        float *inv_freq = malloc((size_t)desc->head_dim / 2 * sizeof *inv_freq);
+        model_rope_frequencies(desc, inv_freq);
+        free(inv_freq);
+    }
+    json_t *config = model_desc_export_config(desc, DTYPE_BF16);
+    struct model_desc again;
+    struct error err;
+    if (model_desc_from_json(config, "export", &again, &err) != STATUS_OK)
+        BUG("%s", err.text);
+    ASSERT(again.vocab_size == desc->vocab_size && again.head_dim == desc->head_dim);
+    json_decref(config);
+    model_desc_release(&again);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    struct model_desc desc;
+    struct tensor_table table;
+    struct shard_layout layout;
+    struct error err;
+    json_t *config = json_loadb((const char *)data, size, JSON_REJECT_DUPLICATES, NULL);
+    if (!config)
+        return 0;
+    if (model_desc_from_json(config, "config.json", &desc, &err) == STATUS_OK) {
+        check_description(&desc);
+        if (desc.num_layers <= 64 && tensor_table_build(&desc, &table, &err) == STATUS_OK) {
+            ASSERT(shard_layout_init(&layout, &table, 3, &err) == STATUS_OK);
+            ASSERT(layout.shard_numel * 3 >= table.num_params);
+            shard_layout_release(&layout);
+            tensor_table_release(&table);
+        }
+        model_desc_release(&desc);
+    } else {
+        ASSERT(err.text[0]);
+    }
+    json_decref(config);
+    return 0;
+}

@@ -1,0 +1,80 @@
+/* Any bytes as a model.safetensors, and as its header alone: refused, or all tensors lie within the file; the import of
+ * it into a small model fails with words or fills the slices. */
+#include "ckpt/huggingface.h"
+#include "core/fsutil.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+static const char CONFIG[] = "{\"model_type\":\"gpt2\",\"n_embd\":2,\"n_head\":1,\"n_layer\":1,\"vocab_size\":3,"
+                             "\"n_positions\":2,\"n_inner\":2}";
+
+static char folder[] = "/tmp/ztrain-fuzz-XXXXXX", file[64];
+static struct model_desc desc;
+static struct tensor_table table;
+static struct shard_layout layout;
+static float *shard;
+
+static void remove_folder(void)
+{
+    unlink(file);
+    rmdir(folder);
+}
+
+static void prepare(void)
+{
+    json_t *config = json_loads(CONFIG, 0, NULL);
+    ASSERT(model_desc_from_json(config, "config", &desc, NULL) == STATUS_OK);
+    json_decref(config);
+    ASSERT(tensor_table_build(&desc, &table, NULL) == STATUS_OK);
+    ASSERT(shard_layout_init(&layout, &table, 2, NULL) == STATUS_OK);
+    shard = malloc((size_t)layout.shard_numel * sizeof *shard);
+    ASSERT(shard && mkdtemp(folder));
+    snprintf(file, sizeof file, "%s/model.safetensors", folder);
+    atexit(remove_folder);
+}
+
+static float *slice_of(void *context, enum zero_state state, int unit)
+{
+    (void)context;
+    (void)state;
+    return shard + layout.shard_offset[unit];
+}
+
+static void check_header(const uint8_t *json, size_t json_bytes, int64_t file_bytes)
+{
+    struct safetensors_header header;
+    struct error err;
+    if (safetensors_parse(json, json_bytes, file_bytes, "f", &header, &err) != STATUS_OK)
+        return;
+    for (int i = 0; i < header.count; i++) {
+        const struct safetensors_entry *entry = &header.entries[i];
+        ASSERT(entry->begin >= SAFETENSORS_PREFIX && entry->begin <= entry->end && entry->end <= file_bytes);
+        int64_t numel = 1;
+        for (int k = 0; k < entry->ndim; k++)
+            numel *= entry->shape[k];
+        ASSERT(!entry->known_dtype || numel * (int64_t)dtype_size(entry->dtype) == entry->end - entry->begin);
+    }
+    safetensors_header_release(&header);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    if (!shard)
+        prepare();
+    size_t header_bytes;
+    if (size >= SAFETENSORS_PREFIX && safetensors_prefix(data, (int64_t)size, "f", &header_bytes, NULL) == STATUS_OK)
+        check_header(data + SAFETENSORS_PREFIX, header_bytes, (int64_t)size);
+    check_header(data, size, SAFETENSORS_PREFIX + (int64_t)size + 48); /* as a header, before 48 bytes of data */
+    FILE *out = fopen(file, "wb");
+    ASSERT(out && fwrite(data, 1, size, out) == size && fclose(out) == 0);
+    struct error err = {.text = ""};
+    for (int rank = 0; rank < 2; rank++) {
+        enum status status = huggingface_load(folder, &desc, &table, &layout, rank, slice_of, NULL, &err);
+        ASSERT(status == STATUS_OK || (status == STATUS_DATA && err.text[0]));
+    }
+    return 0;
+}

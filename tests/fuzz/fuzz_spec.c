@@ -1,0 +1,69 @@
+/* fuzz_spec.c: any bytes as a run spec. What is accepted must be written and read back to the same; the rest must be
+ * refused with at least one line. Text that starts with a brace goes through the reader of DeepSpeed's JSON, too. */
+#include "core/spec.h"
+#include "core/spec_tree.h"
+
+#include <stdlib.h>
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+static void resolve(struct run_spec *spec)
+{
+    struct error err;
+    if (spec_resolve_batch(spec, 2, "the fuzzer", &err) == STATUS_OK)
+        spec_resolve_steps(spec, 7);
+}
+
+/* Written and read back, with every default or without; resolved as the spec is. */
+static void round_trip(const struct run_spec *spec, bool all, bool resolved)
+{
+    char *text = NULL;
+    size_t size = 0;
+    FILE *out = open_memstream(&text, &size);
+    ASSERT(out);
+    spec_write_yaml(spec, out, all);
+    fclose(out);
+    struct run_spec *again;
+    struct spec_report report = {0};
+    ASSERT(spec_load_text("again.yaml", text, size, &again, &report) == STATUS_OK);
+    if (resolved)
+        resolve(again);
+    json_t *a = spec_to_json(spec), *b = spec_to_json(again);
+    ASSERT(json_equal(a, b));
+    json_decref(a);
+    json_decref(b);
+    spec_free(again);
+    spec_report_release(&report);
+    free(text);
+}
+
+static void read_json(const char *text, size_t size)
+{
+    struct spec_arena arena = {0};
+    const char *sources[] = {"run.yaml", "ds.json"};
+    struct spec_context ctx = {.arena = &arena, .sources = sources, .num_sources = 2};
+    const struct spec_node *root = spec_parse_json(&ctx, 1, text, size);
+    ASSERT((root != NULL) == (ctx.errors.count == 0));
+    spec_arena_release(&arena);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    const char *text = size ? (const char *)data : "";
+    struct run_spec *spec;
+    struct spec_report report = {0};
+    if (spec_load_text("run.yaml", text, size, &spec, &report) == STATUS_OK) {
+        ASSERT(report.errors.count == 0);
+        round_trip(spec, true, false);
+        round_trip(spec, false, false);
+        resolve(spec);
+        round_trip(spec, true, true);
+        spec_free(spec);
+    } else {
+        ASSERT(report.errors.count > 0 && !spec);
+    }
+    spec_report_release(&report);
+    if (size && text[0] == '{')
+        read_json(text, size);
+    return 0;
+}

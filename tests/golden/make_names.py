@@ -1,0 +1,115 @@
+#!/usr/bin/env python3
+"""Make tests/golden/names/FAMILY.json: what transformers builds from a config.json.
+
+    python3 tests/golden/make_names.py [OUTDIR]        (packages: torch, transformers)
+
+Each file is a list of cases: a config as it may stand in a config.json (keys left out, both dialects), and what
+transformers makes of it: names and shapes of all parameters, RoPE's inverse frequencies, the sliding window of each
+layer, the norm's epsilon, whether the head is tied. Models are built on the meta device: no weights are computed.
+"""
+import json
+import os
+import random
+import sys
+
+import torch
+from transformers import AutoModelForCausalLM, CONFIG_MAPPING
+
+CASES = 10
+LLAMA3 = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 64}
+
+
+def gpt2(r, i):
+    heads = r.choice([1, 2, 4, 6])
+    config = {"n_embd": heads * r.choice([5, 8, 16]), "n_head": heads, "n_layer": r.randint(1, 3),
+              "vocab_size": r.randint(50, 600)}
+    if i % 2:
+        config["n_positions"] = r.randint(8, 80)
+    if i % 3 == 1:
+        config["n_inner"] = r.choice([None, 40, 72])
+    if i % 4 == 3:
+        config["tie_word_embeddings"] = False
+    if i % 5 == 2:          # the general names of the same sizes
+        config = {{"n_embd": "hidden_size", "n_head": "num_attention_heads"}.get(k, k): v for k, v in config.items()}
+    return config
+
+
+def rope(r, i, config):
+    theta = r.choice([10000.0, 500000.0, 1e6, 250])
+    scaling = [None, {"type": "linear", "factor": 4.0}, dict(LLAMA3, rope_type="llama3"),
+               {"rope_type": "linear", "factor": 2}][i % 4]
+    if i % 3 == 0:          # transformers 5
+        config["rope_parameters"] = dict(scaling or {"rope_type": "default"}, rope_theta=theta)
+        if "type" in config["rope_parameters"]:
+            config["rope_parameters"]["rope_type"] = config["rope_parameters"].pop("type")
+        config["dtype"] = "bfloat16"
+    elif i % 3 == 1:        # transformers 4
+        config.update(rope_theta=theta, rope_scaling=scaling, torch_dtype="float16")
+    elif scaling:
+        config["rope_scaling"] = scaling
+
+
+def llama_like(r, i, family):
+    kv = r.choice([1, 2, 3])
+    heads = kv * r.choice([1, 2, 4])
+    config = {"hidden_size": heads * r.choice([8, 16, 22]), "num_attention_heads": heads,
+              "num_hidden_layers": r.randint(1, 3), "intermediate_size": r.randint(20, 90),
+              "vocab_size": r.randint(50, 600), "num_key_value_heads": kv,
+              "tie_word_embeddings": bool(i % 2), "max_position_embeddings": r.choice([64, 100, 256])}
+    if i % 5 == 4 and family != "mistral":
+        config["num_key_value_heads"] = None
+    if i % 4 == 1:
+        del config["tie_word_embeddings"]
+    if i % 3 == 2 and family != "qwen2":
+        config["head_dim"] = r.choice([4, 10, 24])
+    if i % 2:
+        config["rms_norm_eps"] = 1e-5
+    if family == "llama":
+        config.update([{}, {"attention_bias": True}, {"mlp_bias": True}, {"attention_bias": True, "mlp_bias": True}][i % 4])
+    if family == "qwen3" and i % 2:
+        config["attention_bias"] = True
+    if family == "mistral":
+        config.update([{}, {"sliding_window": None}, {"sliding_window": 7}][i % 3])
+    if family in ("qwen2", "qwen3"):
+        config.update([{}, {"use_sliding_window": True, "sliding_window": 9, "max_window_layers": 0},
+                       {"use_sliding_window": False, "sliding_window": 9},
+                       {"use_sliding_window": True, "sliding_window": 9},
+                       {"use_sliding_window": True, "layer_types": ["sliding_attention"] * config["num_hidden_layers"]},
+                       {"use_sliding_window": True, "sliding_window": None}][i % 6])
+    rope(r, i, config)
+    return config
+
+
+def case(family, config):
+    config = dict(config, model_type=family)
+    cfg = CONFIG_MAPPING[family].from_dict(json.loads(json.dumps(config)))
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(cfg)
+    out = {"config": config, "tied": cfg.tie_word_embeddings,
+           "tensors": {n: list(p.shape) for n, p in model.named_parameters()}}     # tied ones are there once
+    if family == "gpt2":
+        out["eps"] = cfg.layer_norm_epsilon
+    else:
+        out["eps"] = cfg.rms_norm_eps
+        rotary = type(model.model.rotary_emb)(cfg)
+        out["inv_freq"] = [float(x) for x in rotary.inv_freq.double()]
+        window = cfg.sliding_window if family != "llama" else None
+        types = getattr(cfg, "layer_types", None)
+        out["windows"] = [window if types is None or types[i] == "sliding_attention" else None
+                          for i in range(cfg.num_hidden_layers)]
+    return out
+
+
+def main():
+    folder = sys.argv[1] if len(sys.argv) > 1 else os.path.join(os.path.dirname(os.path.abspath(__file__)), "names")
+    for family in ("gpt2", "llama", "mistral", "qwen2", "qwen3"):
+        r = random.Random(family)
+        configs = [gpt2(r, i) if family == "gpt2" else llama_like(r, i, family) for i in range(CASES)]
+        # almost everything left to the defaults
+        configs.append({"n_layer": 1} if family == "gpt2" else {"num_hidden_layers": 1})
+        cases = [case(family, c) for c in configs]
+        with open(f"{folder}/{family}.json", "w") as f:
+            f.write("[\n" + ",\n".join(json.dumps(c) for c in cases) + "\n]\n")
+
+
+main()

@@ -1,0 +1,101 @@
+"""What ztrain exports, transformers loads, with the same loss; what transformers saves, ztrain loads, with the same loss.
+
+Needs torch and transformers: .ci/run makes a virtual environment for it.
+"""
+import json
+import os
+import struct
+
+import pytest
+import torch
+import transformers
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from harness import GPT2, LLAMA, SEQUENCE, VOCABULARY
+
+LLAMA3_ROPE = {"rope_type": "llama3", "factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+               "original_max_position_embeddings": 16}
+FAMILIES = {
+    "gpt2": GPT2,
+    "gpt2-inner": {**GPT2, "n_inner": 72},
+    "llama": LLAMA,
+    "llama-biases": {**LLAMA, "attention_bias": True, "mlp_bias": True, "tie_word_embeddings": True},
+    "llama3-rope": {**LLAMA, "rope_scaling": LLAMA3_ROPE},
+    "linear-rope": {**LLAMA, "rope_scaling": {"rope_type": "linear", "factor": 2.0}},
+    "mistral": {**LLAMA, "model_type": "mistral", "architectures": ["MistralForCausalLM"], "sliding_window": 9},
+    "qwen2": {**LLAMA, "model_type": "qwen2", "architectures": ["Qwen2ForCausalLM"], "tie_word_embeddings": True},
+    "qwen3": {**LLAMA, "model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"], "head_dim": 16},
+}
+
+
+def validation_batch(folder):
+    with open(folder.at("validation.bin"), "rb") as f:
+        raw = f.read()
+    tokens = struct.unpack(f"<{len(raw) // 2}H", raw)
+    rows = [tokens[i:i + SEQUENCE + 1] for i in range(0, len(tokens) - SEQUENCE, SEQUENCE)]
+    return torch.tensor(rows)
+
+
+def loss_of(model, rows):
+    model.eval()
+    with torch.no_grad():
+        logits = model(input_ids=rows[:, :-1]).logits.double()
+        return torch.nn.functional.cross_entropy(logits.reshape(-1, VOCABULARY), rows[:, 1:].reshape(-1)).item()
+
+
+def load(path, dtype):
+    model, report = AutoModelForCausalLM.from_pretrained(path, dtype=dtype, output_loading_info=True,
+                                                         attn_implementation="eager")
+    for kind in ("missing_keys", "unexpected_keys", "mismatched_keys"):
+        assert not report[kind], f"{kind}: {report[kind]}"
+    return model
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_an_export_loads_with_the_same_loss(folder, family):
+    folder.train({"model": {"config": FAMILIES[family]}, "train": {"epochs": 3}, "zero_optimization": {"stage": 3}}, ranks=2)
+    want = folder.metrics().evaluations[-1]["eval_loss"]
+    rows = validation_batch(folder)
+    for dtype, torch_dtype, bound in (("fp32", torch.float32, 1e-5), ("bf16", torch.float32, 2e-2)):
+        out = folder.at(f"hf-{dtype}")
+        folder.ztrain("export", folder.run_folder(), "--out", out, "--dtype", dtype)
+        assert abs(loss_of(load(out, torch_dtype), rows) - want) < bound
+    assert AutoConfig.from_pretrained(folder.at("hf-bf16")).dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize("sharded", [False, True], ids=["one file", "sharded bf16"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_what_transformers_saves_is_read_with_the_same_loss(folder, family, sharded):
+    torch.manual_seed(5)
+    keys = dict(FAMILIES[family])
+    config = transformers.CONFIG_MAPPING[keys["model_type"]](**{k: v for k, v in keys.items() if k != "model_type"})
+    model = AutoModelForCausalLM.from_config(config, attn_implementation="eager")
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.05 * torch.randn_like(parameter))
+    if sharded:
+        model = model.to(torch.bfloat16)
+        model.save_pretrained(folder.at("hf"), max_shard_size="20KB")
+        assert os.path.exists(folder.at("hf", "model.safetensors.index.json"))
+    else:
+        model.save_pretrained(folder.at("hf"))
+    folder.train({"model": {"config": None, "pretrained": folder.at("hf")}, "train": {"max_steps": 1},
+                  "optimizer": {"params": {"lr": 1e-20, "weight_decay": 0.0}}}, ranks=2)
+    want = loss_of(model.float(), validation_batch(folder))
+    assert abs(folder.metrics().evaluations[-1]["eval_loss"] - want) < 1e-5
+
+
+def test_initial_weights_are_drawn_as_transformers_draws_them(folder):
+    """Standard deviations of the kinds of tensors, of a model large enough to measure them."""
+    keys = {**GPT2, "n_embd": 128, "n_layer": 4, "vocab_size": 1000, "initializer_range": 0.02}
+    folder.train({"model": {"config": keys}, "train": {"max_steps": 1}, "optimizer": {"params": {"lr": 1e-20}}})
+    folder.ztrain("export", folder.run_folder(), "--out", folder.at("hf"), "--dtype", "fp32")
+    ours = load(folder.at("hf"), torch.float32).state_dict()
+    with open(folder.at("hf", "config.json"), encoding="utf-8") as f:
+        config = transformers.GPT2Config(**json.load(f))
+    theirs = AutoModelForCausalLM.from_config(config).state_dict()
+    assert set(ours) == set(theirs)
+    for name, values in theirs.items():
+        assert ours[name].shape == values.shape
+        assert ours[name].mean().item() == pytest.approx(values.mean().item(), abs=2e-3), name
+        assert ours[name].std().item() == pytest.approx(values.std().item(), rel=0.1, abs=1e-6), name

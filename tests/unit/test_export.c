@@ -1,0 +1,417 @@
+/* Export: what is written is what the checkpoint holds (read back by the import), in one file or in shards, over an
+ * older export, never over another model; a failure leaves the folder as it was. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <dirent.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "ckpt/huggingface.h"
+#include "core/fsutil.h"
+
+static char folder[64];
+
+/* A path in the folder. */
+static const char *at(const char *format, ...) __attribute__((format(printf, 1, 2)));
+static const char *at(const char *format, ...)
+{
+    static char paths[64][192];
+    static int turn;
+    char *path = paths[turn++ % 64];
+    int n = snprintf(path, sizeof paths[0], "%s/", folder);
+    va_list args;
+    va_start(args, format);
+    vsnprintf(path + n, sizeof paths[0] - (size_t)n, format, args);
+    va_end(args);
+    return path;
+}
+
+static void put(const char *path, const char *text)
+{
+    struct error err;
+    if (fs_write_file(path, text, strlen(text), STATUS_DATA, &err) != STATUS_OK)
+        fail_msg("%s", err.text);
+}
+
+static bool file_is(const char *path, const char *text)
+{
+    char *data;
+    size_t size;
+    if (fs_read_file(path, 1 << 20, STATUS_DATA, &data, &size, NULL) != STATUS_OK)
+        return false;
+    bool same = strcmp(data, text) == 0;
+    free(data);
+    return same;
+}
+
+/* Names in a folder; `suffix` NULL: all. */
+static int count_files(const char *path, const char *suffix)
+{
+    int count = 0;
+    DIR *listing = opendir(path);
+    assert_non_null(listing);
+    for (struct dirent *item; (item = readdir(listing));) {
+        size_t n = strlen(item->d_name), m = suffix ? strlen(suffix) : 0;
+        if (strcmp(item->d_name, ".") != 0 && strcmp(item->d_name, "..") != 0)
+            count += !suffix || (n >= m && strcmp(item->d_name + n - m, suffix) == 0);
+    }
+    closedir(listing);
+    return count;
+}
+
+/* ---- a model, its state on one rank, its checkpoint ---- */
+
+struct model {
+    struct model_desc desc;
+    struct tensor_table table;
+    struct shard_layout layout;
+    float *state;
+};
+
+static const char UNTIED[] = "{\"model_type\":\"llama\",\"hidden_size\":24,\"num_attention_heads\":6,"
+                             "\"num_key_value_heads\":2,\"num_hidden_layers\":2,\"vocab_size\":37,"
+                             "\"intermediate_size\":20,\"mlp_bias\":true,\"torch_dtype\":\"float16\"}";
+static const char TIED[] = "{\"model_type\":\"gpt2\",\"n_embd\":20,\"n_head\":2,\"n_layer\":2,\"vocab_size\":41,"
+                           "\"n_positions\":9}";
+/* an embedding of more elements than the export's window */
+static const char LARGE[] = "{\"model_type\":\"qwen3\",\"hidden_size\":40,\"num_attention_heads\":2,"
+                            "\"num_key_value_heads\":1,\"head_dim\":20,\"num_hidden_layers\":1,\"vocab_size\":60000,"
+                            "\"intermediate_size\":64,\"tie_word_embeddings\":true}";
+
+/* An element's value: needs all bits of fp32. */
+static float value_of(int tensor, int64_t element)
+{
+    return (float)(tensor + 1) / 7 + (float)(element % 10007) / 3000;
+}
+
+static float *slice_of(void *context, enum zero_state state, int unit)
+{
+    struct model *model = context;
+    (void)state;
+    return model->state + model->layout.shard_offset[unit];
+}
+
+static void model_layout(struct model *model, int world)
+{
+    struct error err;
+    free(model->state);
+    shard_layout_release(&model->layout);
+    assert_int_equal(shard_layout_init(&model->layout, &model->table, world, &err), STATUS_OK);
+    model->state = calloc((size_t)model->layout.shard_numel, sizeof *model->state);
+}
+
+static void model_init(struct model *model, const char *text)
+{
+    struct error err;
+    json_t *config = json_loads(text, 0, NULL);
+    memset(model, 0, sizeof *model);
+    if (model_desc_from_json(config, "test", &model->desc, &err) != STATUS_OK)
+        fail_msg("%s", err.text);
+    json_decref(config);
+    assert_int_equal(tensor_table_build(&model->desc, &model->table, &err), STATUS_OK);
+    model_layout(model, 1);
+}
+
+static void model_release(struct model *model)
+{
+    free(model->state);
+    shard_layout_release(&model->layout);
+    tensor_table_release(&model->table);
+    model_desc_release(&model->desc);
+}
+
+/* Saves the model as one rank and opens the checkpoint. */
+static struct checkpoint *save(struct model *model, const char *config, const char *tokenizer_dir)
+{
+    struct error err;
+    struct bootstrap alone = {.world = 1, .local_world = 1, .num_nodes = 1, .shared_fd = -1, .cores = 1};
+    struct comm_config comm_config = {.timeout_seconds = 10};
+    struct comm *comm;
+    model_layout(model, 1);
+    for (int i = 0; i < model->table.num_tensors; i++)
+        for (int64_t k = 0; k < model->table.tensors[i].numel; k++)
+            slice_of(model, ZERO_MASTER, model->table.tensors[i].unit)[model->table.tensors[i].offset + k] =
+                value_of(i, k);
+    if (comm_open(&alone, &comm_config, &comm, &err) != STATUS_OK)
+        fail_msg("%s", err.text);
+    json_t *spec = json_object(), *source = json_loads(config, 0, NULL);
+    struct checkpoint_writer writer = {.dir = at("checkpoints"),
+                                       .table = &model->table,
+                                       .layout = &model->layout,
+                                       .comm = comm,
+                                       .host = "here",
+                                       .spec = spec,
+                                       .model = source,
+                                       .dtype = DTYPE_BF16,
+                                       .tokenizer_dir = tokenizer_dir};
+    struct train_position position = {.step = 3, .optimizer_step = 3, .epoch = 1, .step_in_epoch = 3, .tokens = 9};
+    char name[64];
+    int64_t bytes;
+    if (checkpoint_save(&writer, &position, slice_of, model, name, &bytes, &err) != STATUS_OK)
+        fail_msg("%s", err.text);
+    json_decref(spec);
+    json_decref(source);
+    comm_close(comm);
+    struct checkpoint *checkpoint;
+    if (checkpoint_open(at("checkpoints"), false, &checkpoint, &err) != STATUS_OK)
+        fail_msg("%s", err.text);
+    return checkpoint;
+}
+
+static void export(const struct checkpoint *checkpoint, const char *out, enum dtype dtype, int64_t shard_bytes)
+{
+    struct error err;
+    if (huggingface_export(checkpoint, out, dtype, shard_bytes, &err) != STATUS_OK)
+        fail_msg("%s", err.text);
+}
+
+static void expect_fault(const struct checkpoint *checkpoint, const char *out, enum status status, const char *words)
+{
+    struct error err = {.text = ""};
+    enum status got = huggingface_export(checkpoint, out, DTYPE_F32, 0, &err);
+    if (got != status || !strstr(err.text, words))
+        fail_msg("'%s' expected, not %d '%s'", words, (int)got, err.text);
+}
+
+/* Reads an export back, as two ranks, and compares with what the checkpoint was made of. */
+static void check_export(struct model *model, const char *out, enum dtype dtype)
+{
+    struct error err;
+    struct model_desc again;
+    if (model_desc_load(out, &again, &err) != STATUS_OK)
+        fail_msg("%s", err.text);
+    assert_true(again.has_torch_dtype && again.torch_dtype == dtype);
+    assert_non_null(json_object_get(again.source, "architectures"));
+    model_layout(model, 2);
+    for (int rank = 0; rank < 2; rank++) {
+        if (huggingface_load(out, &again, &model->table, &model->layout, rank, slice_of, model, &err) != STATUS_OK)
+            fail_msg("%s", err.text);
+        for (int unit = 0; unit < model->table.num_units; unit++) {
+            for (int64_t i = 0; i < model->layout.slice[unit]; i++) {
+                int64_t offset = rank * model->layout.slice[unit] + i;
+                const struct tensor_info *tensor = tensor_at(&model->table, unit, offset);
+                float want = tensor ? value_of((int)(tensor - model->table.tensors), offset - tensor->offset) : 0;
+                if (dtype == DTYPE_BF16)
+                    want = bf16_to_f32(bf16_from_f32(want));
+                if (dtype == DTYPE_F16)
+                    want = f16_to_f32(f16_from_f32(want));
+                assert_true(slice_of(model, ZERO_MASTER, unit)[i] == want);
+            }
+        }
+    }
+    model_desc_release(&again);
+    assert_true(count_files(out, ".tmp") == 0);
+}
+
+static int setup(void **state)
+{
+    (void)state;
+    snprintf(folder, sizeof folder, "/tmp/ztrain-export-XXXXXX");
+    return mkdtemp(folder) ? 0 : -1;
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    char command[96];
+    snprintf(command, sizeof command, "rm -rf '%s'", folder);
+    return system(command);
+}
+
+/* ---- tests ---- */
+
+static void test_round_trip(void **state)
+{
+    (void)state;
+    static const char *const configs[] = {UNTIED, TIED, LARGE};
+    for (size_t c = 0; c < COUNT_OF(configs); c++) {
+        struct model model;
+        model_init(&model, configs[c]);
+        struct checkpoint *checkpoint = save(&model, configs[c], NULL);
+        for (int dtype = 0; dtype < DTYPE_COUNT; dtype++) {
+            const char *out = at("out-%d-%d/deep/er", (int)c, dtype);
+            export(checkpoint, out, (enum dtype)dtype, 0);
+            check_export(&model, out, (enum dtype)dtype);
+            assert_int_equal(count_files(out, NULL), 2); /* config.json, model.safetensors */
+        }
+        checkpoint_close(checkpoint);
+        model_release(&model);
+    }
+}
+
+/* The header's data begin at a multiple of 8, as readers that map the file like it; tied heads are not written. */
+static void test_header(void **state)
+{
+    (void)state;
+    struct model model;
+    struct safetensors_header header;
+    struct error err;
+    model_init(&model, TIED);
+    struct checkpoint *checkpoint = save(&model, TIED, NULL);
+    export(checkpoint, at("out"), DTYPE_BF16, 0);
+    assert_int_equal(safetensors_read_header(at("out/model.safetensors"), &header, &err), STATUS_OK);
+    assert_int_equal(header.count, model.table.num_tensors);
+    assert_int_equal(header.entries[0].begin % 8, 0);
+    assert_true(header.by_ztrain);
+    for (int i = 0; i < header.count; i++)
+        assert_string_equal(header.entries[i].name, model.table.tensors[i].name);
+    safetensors_header_release(&header);
+    checkpoint_close(checkpoint);
+    model_release(&model);
+}
+
+static void test_shards(void **state)
+{
+    (void)state;
+    struct model model;
+    model_init(&model, UNTIED);
+    struct checkpoint *checkpoint = save(&model, UNTIED, NULL);
+    const char *out = at("out");
+    export(checkpoint, out, DTYPE_F32, 5000);
+    check_export(&model, out, DTYPE_F32);
+    int files = count_files(out, ".safetensors");
+    assert_true(files > 3);
+    assert_true(fs_exists(at("out/model-00001-of-%05d.safetensors", files)));
+    json_t *index = json_load_file(at("out/model.safetensors.index.json"), 0, NULL);
+    assert_int_equal(json_object_size(json_object_get(index, "weight_map")), model.table.num_tensors);
+    assert_int_equal(json_integer_value(json_object_get(json_object_get(index, "metadata"), "total_size")),
+                     model.table.num_params * 4);
+    json_decref(index);
+    for (int i = 1; i <= files; i++) {
+        struct stat st;
+        assert_int_equal(stat(at("out/model-%05d-of-%05d.safetensors", i, files), &st), 0);
+        assert_true(st.st_size < 5000 + 3000); /* a header of less than 3000 bytes */
+    }
+
+    /* other numbers of files over it: the old ones go, and what a killed export left */
+    put(at("out/.tmp-model-00001-of-00099.safetensors"), "left behind");
+    put(at("out/README.md"), "mine");
+    export(checkpoint, out, DTYPE_BF16, 9000);
+    check_export(&model, out, DTYPE_BF16);
+    assert_true(count_files(out, ".safetensors") < files);
+    export(checkpoint, out, DTYPE_F16, 0);
+    check_export(&model, out, DTYPE_F16);
+    assert_int_equal(count_files(out, NULL), 3); /* config.json, model.safetensors, README.md */
+    assert_true(file_is(at("out/README.md"), "mine"));
+    checkpoint_close(checkpoint);
+    model_release(&model);
+}
+
+static void test_tokenizer(void **state)
+{
+    (void)state;
+    struct model model;
+    assert_int_equal(mkdir(at("tokenizer"), 0700), 0);
+    put(at("tokenizer/vocab.json"), "{\"a\": 0}");
+    put(at("tokenizer/merges.txt"), "#version\n");
+    model_init(&model, TIED);
+    struct checkpoint *checkpoint = save(&model, TIED, at("tokenizer"));
+    export(checkpoint, at("out"), DTYPE_F32, 0);
+    assert_true(file_is(at("out/vocab.json"), "{\"a\": 0}"));
+    assert_true(file_is(at("out/merges.txt"), "#version\n"));
+    assert_int_equal(count_files(at("out"), NULL), 4);
+    put(at("checkpoints/step-00000003/vocab.json"), "{\"b\": 0}");
+    expect_fault(checkpoint, at("out"), STATUS_CHECKPOINT, "vocab.json' is damaged: its checksum");
+    assert_true(file_is(at("out/vocab.json"), "{\"a\": 0}"));
+    assert_int_equal(count_files(at("out"), NULL), 4);
+    checkpoint_close(checkpoint);
+    model_release(&model);
+}
+
+static void test_foreign_folders(void **state)
+{
+    (void)state;
+    struct model model;
+    model_init(&model, TIED);
+    struct checkpoint *checkpoint = save(&model, TIED, NULL);
+    static const struct {
+        const char *file, *text;
+    } foreign[] = {
+        {"config.json", "{}"},
+        {"model.safetensors", "\x02\0\0\0\0\0\0\0{}"},
+        {"adapter.safetensors", "junk"},
+        {"pytorch_model.bin", "x"},
+    };
+    for (size_t i = 0; i < COUNT_OF(foreign); i++) {
+        assert_int_equal(mkdir(at("foreign-%d", (int)i), 0700), 0);
+        put(at("foreign-%d/%s", (int)i, foreign[i].file), foreign[i].text);
+        expect_fault(checkpoint, at("foreign-%d", (int)i), STATUS_USAGE,
+                     "holds a model that ztrain did not export; hint: choose another folder");
+        assert_int_equal(count_files(at("foreign-%d", (int)i), NULL), 1);
+        assert_true(file_is(at("foreign-%d/%s", (int)i, foreign[i].file), foreign[i].text));
+    }
+    /* other files are no hindrance */
+    assert_int_equal(mkdir(at("notes"), 0700), 0);
+    put(at("notes/notes.txt"), "x");
+    export(checkpoint, at("notes"), DTYPE_F32, 0);
+    put(at("file"), "x");
+    expect_fault(checkpoint, at("file"), STATUS_DATA, "cannot make folder");
+    expect_fault(checkpoint, at("file/out"), STATUS_DATA, "cannot make folder");
+    expect_fault(checkpoint, "", STATUS_DATA, "its name is empty");
+    checkpoint_close(checkpoint);
+    model_release(&model);
+}
+
+/* A full disk (a limit on file sizes stands in for it): the older export stays whole. */
+static void test_full_disk(void **state)
+{
+    (void)state;
+    struct model model;
+    model_init(&model, UNTIED);
+    struct checkpoint *checkpoint = save(&model, UNTIED, NULL);
+    export(checkpoint, at("out"), DTYPE_BF16, 0);
+    signal(SIGXFSZ, SIG_IGN);
+    struct rlimit old, limit;
+    assert_int_equal(getrlimit(RLIMIT_FSIZE, &old), 0);
+    limit = old;
+    limit.rlim_cur = 8192;
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &limit), 0);
+    expect_fault(checkpoint, at("out"), STATUS_DATA, "cannot write");
+    expect_fault(checkpoint, at("new"), STATUS_DATA, "/.tmp-model.safetensors': File too large");
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &old), 0);
+    check_export(&model, at("out"), DTYPE_BF16);
+    assert_int_equal(count_files(at("out"), NULL), 2);
+    assert_int_equal(count_files(at("new"), NULL), 0);
+    checkpoint_close(checkpoint);
+    model_release(&model);
+}
+
+/* A checkpoint whose weights are damaged is no export. */
+static void test_damaged_checkpoint(void **state)
+{
+    (void)state;
+    struct model model;
+    model_init(&model, UNTIED);
+    struct checkpoint *checkpoint = save(&model, UNTIED, NULL);
+    FILE *file = fopen(at("checkpoints/step-00000003/rank-00000.zst"), "r+");
+    assert_non_null(file);
+    assert_int_equal(fseek(file, 500, SEEK_SET), 0);
+    int byte = fgetc(file);
+    assert_int_equal(fseek(file, 500, SEEK_SET), 0);
+    fputc(byte ^ 4, file);
+    fclose(file);
+    expect_fault(checkpoint, at("out"), STATUS_CHECKPOINT, "rank-00000.zst");
+    assert_int_equal(count_files(at("out"), NULL), 0);
+    checkpoint_close(checkpoint);
+    model_release(&model);
+}
+
+int main(void)
+{
+#define CASE(test) cmocka_unit_test_setup_teardown(test, setup, teardown)
+    const struct CMUnitTest tests[] = {
+        CASE(test_round_trip),         CASE(test_header),          CASE(test_shards),
+        CASE(test_tokenizer),          CASE(test_foreign_folders), CASE(test_full_disk),
+        CASE(test_damaged_checkpoint),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

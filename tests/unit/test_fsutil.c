@@ -1,0 +1,227 @@
+/* File helpers: what they do, and every way in which they fail, with the words for it. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <dirent.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "core/fsutil.h"
+
+static char folder[64];
+static struct error err;
+
+static const char *at(const char *name)
+{
+    static char paths[8][192];
+    static int turn;
+    char *path = paths[turn++ % 8];
+    snprintf(path, sizeof paths[0], "%s/%s", folder, name);
+    return path;
+}
+
+static int setup(void **state)
+{
+    (void)state;
+    memset(&err, 0, sizeof err);
+    snprintf(folder, sizeof folder, "/tmp/ztrain-fsutil-XXXXXX");
+    return mkdtemp(folder) ? 0 : -1;
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    char command[96];
+    snprintf(command, sizeof command, "rm -rf '%s'", folder);
+    return system(command);
+}
+
+static void expect(enum status status, enum status wanted, const char *words)
+{
+    if (status != wanted || err.code != wanted || !strstr(err.text, words))
+        fail_msg("'%s' expected, not %d '%s'", words, (int)status, err.text);
+}
+
+static void put(const char *name, const void *data, size_t size)
+{
+    if (fs_write_file(at(name), data, size, STATUS_DATA, &err) != STATUS_OK)
+        fail_msg("%s", err.text);
+}
+
+static int count_files(void)
+{
+    int count = 0;
+    DIR *listing = opendir(folder);
+    while (readdir(listing))
+        count++;
+    closedir(listing);
+    return count - 2;
+}
+
+static void test_join(void **state)
+{
+    (void)state;
+    char out[FS_PATH_MAX], longest[FS_PATH_MAX];
+    assert_int_equal(fs_join(out, "a", "b", STATUS_DATA, &err), STATUS_OK);
+    assert_string_equal(out, "a/b");
+    assert_int_equal(fs_join(out, "/", "b", STATUS_DATA, &err), STATUS_OK);
+    assert_string_equal(out, "/b");
+    memset(longest, 'x', sizeof longest);
+    longest[FS_PATH_MAX - 3] = '\0';
+    assert_int_equal(fs_join(out, longest, "b", STATUS_DATA, &err), STATUS_OK);
+    expect(fs_join(out, longest, "bb", STATUS_PEER, &err), STATUS_PEER, "path too long: 'xxx");
+}
+
+static void test_kinds(void **state)
+{
+    (void)state;
+    put("file", "x", 1);
+    assert_int_equal(symlink("nowhere", at("link")), 0);
+    assert_true(fs_exists(at("file")) && fs_exists(at("link")) && fs_exists(folder));
+    assert_false(fs_exists(at("nothing")));
+    assert_true(fs_is_dir(folder));
+    assert_false(fs_is_dir(at("file")) || fs_is_dir(at("nothing")) || fs_is_dir(at("link")));
+}
+
+static void test_read(void **state)
+{
+    (void)state;
+    char *data;
+    size_t size;
+    int fd;
+    int64_t bytes;
+    put("five", "a\0b\nc", 5);
+    assert_int_equal(fs_read_file(at("five"), 5, STATUS_DATA, &data, &size, &err), STATUS_OK);
+    assert_int_equal(size, 5);
+    assert_memory_equal(data, "a\0b\nc", 6); /* with the zero behind it */
+    free(data);
+    expect(fs_read_file(at("five"), 4, STATUS_DATA, &data, &size, &err), STATUS_DATA,
+           "has 5 bytes, at most 4 expected");
+    assert_true(!data && size == 0);
+    expect(fs_read_file(at("none"), 4, STATUS_CHECKPOINT, &data, &size, &err), STATUS_CHECKPOINT,
+           "none': No such file or directory");
+    expect(fs_open_read(folder, STATUS_DATA, &fd, &bytes, &err), STATUS_DATA, "it is a folder, expected a file");
+    assert_int_equal(mkfifo(at("pipe"), 0600), 0);
+    expect(fs_open_read(at("pipe"), STATUS_DATA, &fd, NULL, &err), STATUS_DATA, "it is not a regular file");
+    assert_int_equal(fd, -1);
+
+    char part[8];
+    assert_int_equal(fs_open_read(at("five"), STATUS_DATA, &fd, &bytes, &err), STATUS_OK);
+    assert_int_equal(bytes, 5);
+    assert_int_equal(fs_pread(fd, "five", part, 3, 2, STATUS_DATA, &err), STATUS_OK);
+    assert_memory_equal(part, "b\nc", 3);
+    expect(fs_pread(fd, "five", part, 4, 2, STATUS_DATA, &err), STATUS_DATA,
+           "'five' is truncated: it ends at offset 5, 1 more bytes expected");
+    expect(fs_pread(fd, "five", part, 4, -2, STATUS_DATA, &err), STATUS_DATA,
+           "cannot read 'five' at offset -2: Invalid");
+    expect(fs_write(fd, "five", "x", 1, STATUS_DATA, &err), STATUS_DATA, "cannot write 'five': Bad file descriptor");
+    close(fd);
+}
+
+static void test_mkdirs(void **state)
+{
+    (void)state;
+    assert_int_equal(fs_mkdirs(at("a/b//c/"), STATUS_DATA, &err), STATUS_OK);
+    assert_true(fs_is_dir(at("a/b/c")));
+    assert_int_equal(fs_mkdirs(at("a/b"), STATUS_DATA, &err), STATUS_OK);
+    assert_int_equal(fs_mkdirs("/", STATUS_DATA, &err), STATUS_OK);
+    put("file", "x", 1);
+    expect(fs_mkdirs(at("file"), STATUS_DATA, &err), STATUS_DATA, "file': File exists");
+    expect(fs_mkdirs(at("file/a"), STATUS_DATA, &err), STATUS_DATA, "file': File exists");
+    expect(fs_mkdirs("", STATUS_DATA, &err), STATUS_DATA, "its name is empty");
+    char longest[FS_PATH_MAX + 1];
+    memset(longest, 'x', sizeof longest);
+    longest[FS_PATH_MAX] = '\0';
+    expect(fs_mkdirs(longest, STATUS_DATA, &err), STATUS_DATA, "its name is too long");
+    assert_int_equal(fs_sync_dir(at("a"), STATUS_DATA, &err), STATUS_OK);
+    expect(fs_sync_dir(at("file"), STATUS_DATA, &err), STATUS_DATA, "cannot open folder");
+    expect(fs_sync_dir(at("none"), STATUS_DATA, &err), STATUS_DATA, "No such file or directory");
+}
+
+static void test_write(void **state)
+{
+    (void)state;
+    char *data;
+    size_t size;
+    put("file", "first", 5);
+    put("file", "2nd", 3);
+    assert_int_equal(fs_read_file(at("file"), 9, STATUS_DATA, &data, &size, &err), STATUS_OK);
+    assert_string_equal(data, "2nd");
+    free(data);
+    assert_int_equal(count_files(), 1);
+    expect(fs_write_file(at("none/file"), "x", 1, STATUS_CHECKPOINT, &err), STATUS_CHECKPOINT, "cannot create '");
+    assert_int_equal(mkdir(at("folder"), 0700), 0);
+    expect(fs_write_file(at("folder"), "x", 1, STATUS_DATA, &err), STATUS_DATA, "cannot rename '");
+    assert_int_equal(count_files(), 2);
+    /* a name without a folder in it */
+    char before[FS_PATH_MAX];
+    assert_non_null(getcwd(before, sizeof before));
+    assert_int_equal(chdir(folder), 0);
+    assert_int_equal(fs_write_file("here", "x", 1, STATUS_DATA, &err), STATUS_OK);
+    assert_int_equal(chdir(before), 0);
+    assert_true(fs_exists(at("here")));
+}
+
+/* A limit on file sizes stands in for a full disk. */
+static void test_full_disk(void **state)
+{
+    (void)state;
+    struct rlimit old, limit;
+    char big[5000] = "";
+    put("file", "old", 4);
+    put("big", big, sizeof big);
+    signal(SIGXFSZ, SIG_IGN);
+    assert_int_equal(getrlimit(RLIMIT_FSIZE, &old), 0);
+    limit = old;
+    limit.rlim_cur = 4096;
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &limit), 0);
+    enum status written = fs_write_file(at("file"), big, sizeof big, STATUS_DATA, &err);
+    expect(written, STATUS_DATA, "File too large");
+    enum status copied = fs_copy_file(at("big"), at("file"), STATUS_DATA, NULL, &err);
+    expect(copied, STATUS_DATA, "File too large");
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &old), 0);
+    char *data;
+    size_t size;
+    assert_int_equal(fs_read_file(at("file"), 9, STATUS_DATA, &data, &size, &err), STATUS_OK);
+    assert_string_equal(data, "old");
+    free(data);
+    assert_int_equal(count_files(), 2);
+}
+
+static void test_copy(void **state)
+{
+    (void)state;
+    enum { SIZE = (1 << 20) * 2 + 77 }; /* more than two chunks */
+    char *bytes = malloc(SIZE), *data;
+    size_t size;
+    int64_t copied = 0;
+    for (int i = 0; i < SIZE; i++)
+        bytes[i] = (char)(i * 7 + i / 1000);
+    put("from", bytes, SIZE);
+    assert_int_equal(fs_copy_file(at("from"), at("to"), STATUS_DATA, &copied, &err), STATUS_OK);
+    assert_int_equal(copied, SIZE);
+    assert_int_equal(fs_read_file(at("to"), SIZE, STATUS_DATA, &data, &size, &err), STATUS_OK);
+    assert_true(size == SIZE && memcmp(data, bytes, SIZE) == 0);
+    free(data);
+    free(bytes);
+    expect(fs_copy_file(at("none"), at("to"), STATUS_DATA, NULL, &err), STATUS_DATA, "cannot open '");
+    expect(fs_copy_file(at("from"), at("none/to"), STATUS_DATA, NULL, &err), STATUS_DATA, "cannot create '");
+    assert_int_equal(count_files(), 2);
+}
+
+int main(void)
+{
+#define CASE(test) cmocka_unit_test_setup_teardown(test, setup, teardown)
+    const struct CMUnitTest tests[] = {CASE(test_join),  CASE(test_kinds),     CASE(test_read), CASE(test_mkdirs),
+                                       CASE(test_write), CASE(test_full_disk), CASE(test_copy)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

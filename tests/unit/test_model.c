@@ -1,0 +1,387 @@
+/* The model description: what transformers makes of a config.json (tests/golden/names), what is refused and with which
+ * words, what is noticed, what is exported. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "core/fsutil.h"
+#include "core/model.h"
+#include "core/tensors.h"
+
+static enum status load(const char *text, struct model_desc *desc, struct error *err)
+{
+    json_t *config = json_loads(text, JSON_DECODE_ANY, NULL);
+    assert_non_null(config);
+    enum status status = model_desc_from_json(config, "c.json", desc, err);
+    json_decref(config);
+    return status;
+}
+
+static void load_good(const char *text, struct model_desc *desc)
+{
+    struct error err;
+    if (load(text, desc, &err) != STATUS_OK)
+        fail_msg("%s: %s", text, err.text);
+}
+
+/* ---- transformers' own answers ---- */
+
+static void check_tensors(const struct tensor_table *table, const json_t *tensors)
+{
+    assert_int_equal(table->num_tensors, json_object_size(tensors));
+    for (int i = 0; i < table->num_tensors; i++) {
+        const struct tensor_info *tensor = &table->tensors[i];
+        const json_t *shape = json_object_get(tensors, tensor->name);
+        if (!shape)
+            fail_msg("%s is not in transformers' model", tensor->name);
+        assert_int_equal(tensor->ndim, json_array_size(shape));
+        for (int d = 0; d < tensor->ndim; d++)
+            assert_int_equal(tensor->shape[d], json_integer_value(json_array_get(shape, (size_t)d)));
+    }
+}
+
+static void check_rope(const struct model_desc *desc, const json_t *expected)
+{
+    assert_int_equal(desc->head_dim / 2, json_array_size(expected));
+    float *inv_freq = malloc((size_t)desc->head_dim / 2 * sizeof *inv_freq);
+    model_rope_frequencies(desc, inv_freq);
+    for (int64_t i = 0; i < desc->head_dim / 2; i++) {
+        double want = json_real_value(json_array_get(expected, (size_t)i));
+        if (fabs(inv_freq[i] - want) > 1e-6 * want) /* transformers computes in float32 */
+            fail_msg("inverse frequency %d: %.9g, %.9g expected", (int)i, inv_freq[i], want);
+    }
+    free(inv_freq);
+}
+
+static void check_case(const json_t *golden)
+{
+    const json_t *config = json_object_get(golden, "config"), *windows = json_object_get(golden, "windows");
+    struct model_desc desc;
+    struct tensor_table table;
+    struct error err;
+    if (model_desc_from_json(config, "golden", &desc, &err) != STATUS_OK)
+        fail_msg("%s", err.text);
+    assert_int_equal(tensor_table_build(&desc, &table, &err), STATUS_OK);
+    check_tensors(&table, json_object_get(golden, "tensors"));
+    assert_int_equal(desc.tied, json_is_true(json_object_get(golden, "tied")));
+    assert_true(desc.norm_eps == json_number_value(json_object_get(golden, "eps")));
+    for (size_t i = 0; i < json_array_size(windows); i++)
+        assert_int_equal(desc.sliding_window, json_integer_value(json_array_get(windows, i)));
+    if (desc.rope.kind != ROPE_NONE)
+        check_rope(&desc, json_object_get(golden, "inv_freq"));
+    tensor_table_release(&table);
+    model_desc_release(&desc);
+}
+
+static void test_golden(void **state)
+{
+    (void)state;
+    for (int family = 0; family < FAMILY_COUNT; family++) {
+        char path[128];
+        snprintf(path, sizeof path, "tests/golden/names/%s.json", model_family_name((enum model_family)family));
+        json_t *cases = json_load_file(path, 0, NULL);
+        assert_true(json_array_size(cases) > 5);
+        for (size_t i = 0; i < json_array_size(cases); i++)
+            check_case(json_array_get(cases, i));
+        json_decref(cases);
+    }
+}
+
+/* ---- faults ---- */
+
+#define LLAMA "\"model_type\":\"llama\",\"hidden_size\":32,\"num_attention_heads\":4,\"num_hidden_layers\":2"
+#define QWEN2                                                                                                        \
+    "\"model_type\":\"qwen2\",\"hidden_size\":32,\"num_attention_heads\":4,\"num_hidden_layers\":2,\"num_key_value_" \
+    "heads\":4"
+#define MISTRAL "\"model_type\":\"mistral\",\"hidden_size\":32,\"num_attention_heads\":8,\"num_hidden_layers\":2"
+#define GPT2 "\"model_type\":\"gpt2\",\"n_embd\":32,\"n_head\":4,\"n_layer\":2"
+
+static const struct {
+    const char *config;
+    enum status status;
+    const char *words; /* in the message */
+} FAULTS[] = {
+    {"[]", STATUS_DATA, "expected a JSON object"},
+    {"{}", STATUS_DATA, "model_type is missing"},
+    {"{\"model_type\": 3}", STATUS_DATA, "model_type must be a string, not 3"},
+    {"{\"model_type\": \"mamba\"}", STATUS_USAGE, "'mamba' is not supported; hint: gpt2, llama"},
+    {"{" LLAMA ",\"architectures\":[\"LlamaForSequenceClassification\"]}", STATUS_USAGE, "LlamaForCausalLM is"},
+    {"{" LLAMA ",\"architectures\":7}", STATUS_DATA, "architectures must be a list"},
+    /* sizes */
+    {"{" LLAMA ",\"vocab_size\":0}", STATUS_DATA, "vocab_size is 0, expected 1 … 2147483647"},
+    {"{" LLAMA ",\"vocab_size\":3000000000}", STATUS_DATA, "vocab_size is 3000000000"},
+    {"{" LLAMA ",\"vocab_size\":100.0}", STATUS_DATA, "vocab_size must be an integer, not 100.0"},
+    {"{" LLAMA ",\"intermediate_size\":\"64\"}", STATUS_DATA, "intermediate_size must be an integer, not \"64\""},
+    {"{\"model_type\":\"llama\",\"hidden_size\":2000000}", STATUS_DATA, "hidden_size is 2000000"},
+    {"{\"model_type\":\"llama\",\"num_hidden_layers\":-1}", STATUS_DATA, "num_hidden_layers is -1"},
+    {"{\"model_type\":\"llama\",\"hidden_size\":30,\"num_attention_heads\":4}", STATUS_DATA, "not a multiple of the 4"},
+    {"{\"model_type\":\"llama\",\"hidden_size\":30,\"num_attention_heads\":4,\"head_dim\":8}", STATUS_DATA, "multiple"},
+    {"{" LLAMA ",\"num_key_value_heads\":3}", STATUS_DATA, "not a multiple of num_key_value_heads 3"},
+    {"{\"model_type\":\"qwen2\",\"hidden_size\":32,\"num_attention_heads\":4}", STATUS_DATA, "32 (the default of this"},
+    {"{" LLAMA ",\"head_dim\":7}", STATUS_DATA, "head_dim is 7, but RoPE needs an even number"},
+    {"{\"model_type\":\"qwen3\",\"num_attention_heads\":65536,\"num_key_value_heads\":1,\"head_dim\":16384}",
+     STATUS_DATA, "more than the supported"},
+    {"{" GPT2 ",\"hidden_size\":48}", STATUS_DATA, "n_embd 32 and hidden_size 48 contradict"},
+    {"{" GPT2 ",\"n_inner\":0}", STATUS_DATA, "n_inner is 0"},
+    {"{" GPT2 ",\"n_positions\":null,\"n_head\":5}", STATUS_DATA, "hidden size 32 is not a multiple of the 5"},
+    /* numbers and switches */
+    {"{" LLAMA ",\"rms_norm_eps\":0}", STATUS_DATA, "rms_norm_eps must be a number above 0, not 0"},
+    {"{" LLAMA ",\"rms_norm_eps\":\"1e-5\"}", STATUS_DATA, "rms_norm_eps must be a number"},
+    {"{" LLAMA ",\"initializer_range\":-1.5}", STATUS_DATA, "initializer_range"},
+    {"{" LLAMA ",\"attention_bias\":1}", STATUS_DATA, "attention_bias must be true or false, not 1"},
+    {"{" LLAMA ",\"tie_word_embeddings\":\"yes\"}", STATUS_DATA, "tie_word_embeddings must be true or false"},
+    {"{" LLAMA ",\"torch_dtype\":16}", STATUS_DATA, "torch_dtype must be a string"},
+    {"{" LLAMA ",\"attention_dropout\":2}", STATUS_DATA, "attention_dropout must be a number from 0 to 1"},
+    {"{" LLAMA ",\"pad_token_id\":32000}", STATUS_DATA, "pad_token_id is 32000"},
+    /* what transformers has and ztrain has not */
+    {"{" LLAMA ",\"hidden_act\":\"gelu\"}", STATUS_USAGE, "hidden_act 'gelu' is not supported; hint: silu"},
+    {"{" GPT2 ",\"activation_function\":\"gelu\"}", STATUS_USAGE, "hint: gelu_new or gelu_pytorch_tanh"},
+    {"{" GPT2 ",\"scale_attn_weights\":false}", STATUS_USAGE, "scale_attn_weights false is not supported"},
+    {"{" GPT2 ",\"scale_attn_by_inverse_layer_idx\":true}", STATUS_USAGE, "scale_attn_by_inverse_layer_idx true"},
+    {"{" GPT2 ",\"add_cross_attention\":true}", STATUS_USAGE, "add_cross_attention"},
+    {"{" GPT2 ",\"pruned_heads\":{\"0\":[1]}}", STATUS_USAGE, "pruned_heads"},
+    {"{" LLAMA ",\"quantization_config\":{\"bits\":4}}", STATUS_USAGE, "quantization_config {\"bits\":4}"},
+    {"{" LLAMA ",\"is_encoder_decoder\":true}", STATUS_USAGE, "is_encoder_decoder"},
+    {"{" LLAMA ",\"is_causal\":false}", STATUS_USAGE, "is_causal"},
+    {"{" LLAMA ",\"per_layer_config\":{\"0\":{}}}", STATUS_USAGE, "per_layer_config"},
+    {"{" LLAMA ",\"partial_rotary_factor\":0.5}", STATUS_USAGE, "partial_rotary_factor 0.5"},
+    {"{" QWEN2 ",\"use_mrope\":true}", STATUS_USAGE, "use_mrope"},
+    /* RoPE */
+    {"{" LLAMA ",\"rope_theta\":-1}", STATUS_DATA, "rope_theta must be a number above 0"},
+    {"{" LLAMA ",\"rope_scaling\":5}", STATUS_DATA, "rope_scaling must be an object, not 5"},
+    {"{" LLAMA ",\"rope_scaling\":{\"factor\":2}}", STATUS_DATA, "rope_scaling has a factor but no rope_type"},
+    {"{" LLAMA ",\"rope_scaling\":{\"type\":\"linear\"}}", STATUS_DATA, "rope_scaling.factor is missing"},
+    {"{" LLAMA ",\"rope_scaling\":{\"type\":\"linear\",\"factor\":0}}", STATUS_DATA, "rope_scaling.factor must be"},
+    {"{" LLAMA ",\"rope_scaling\":{\"type\":\"dynamic\",\"factor\":2}}", STATUS_USAGE, "'dynamic' is not supported"},
+    {"{" LLAMA ",\"rope_parameters\":{\"rope_type\":\"yarn\",\"factor\":2}}", STATUS_USAGE, "hint: default, linear"},
+    {"{" LLAMA ",\"rope_parameters\":{\"rope_type\":\"longrope\"}}", STATUS_USAGE, "longrope"},
+    {"{" LLAMA ",\"rope_parameters\":{\"rope_type\":1}}", STATUS_DATA, "rope_parameters.rope_type must be a string"},
+    {"{" LLAMA ",\"rope_parameters\":{\"full_attention\":{}}}", STATUS_USAGE, "per layer type is not supported"},
+    {"{" LLAMA ",\"rope_parameters\":{\"partial_rotary_factor\":0.25}}", STATUS_USAGE, "partial_rotary_factor 0.25"},
+    {"{" LLAMA ",\"rope_parameters\":{\"rope_type\":\"llama3\",\"factor\":8,\"high_freq_factor\":4}}", STATUS_DATA,
+     "low_freq_factor is missing"},
+    {"{" LLAMA ",\"rope_parameters\":{\"rope_type\":\"llama3\",\"factor\":8,\"low_freq_factor\":4,"
+     "\"high_freq_factor\":4}}",
+     STATUS_DATA, "high_freq_factor 4 must be greater than low_freq_factor 4"},
+    {"{" LLAMA ",\"rope_parameters\":{\"rope_type\":\"llama3\",\"factor\":8,\"low_freq_factor\":1,"
+     "\"high_freq_factor\":4,\"original_max_position_embeddings\":0}}",
+     STATUS_DATA, "rope_parameters.original_max_position_embeddings is 0"},
+    /* windows */
+    {"{" MISTRAL ",\"sliding_window\":0}", STATUS_DATA, "sliding_window is 0"},
+    {"{" MISTRAL ",\"layer_types\":[\"sliding_attention\",\"full_attention\"]}", STATUS_USAGE, "partial windows"},
+    {"{" MISTRAL ",\"layer_types\":[\"full_attention\",\"full_attention\"]}", STATUS_DATA, "wants full attention"},
+    {"{" QWEN2 ",\"layer_types\":[\"sliding_attention\",\"sliding_attention\"]}", STATUS_DATA, "no sliding window"},
+    {"{" QWEN2 ",\"layer_types\":[\"full_attention\"]}", STATUS_DATA, "layer_types must be a list of 2 names"},
+    {"{" QWEN2 ",\"layer_types\":[\"full_attention\",\"chunked_attention\"]}", STATUS_USAGE, "layer_types [\"full"},
+    {"{" QWEN2 ",\"use_sliding_window\":true,\"max_window_layers\":1}", STATUS_USAGE,
+     "max_window_layers 1 of 2 layers"},
+};
+
+static void test_faults(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < COUNT_OF(FAULTS); i++) {
+        struct model_desc desc;
+        struct error err = {.text = ""};
+        enum status status = load(FAULTS[i].config, &desc, &err);
+        if (status != FAULTS[i].status || !strstr(err.text, FAULTS[i].words) || strncmp(err.text, "c.json: ", 8) != 0)
+            fail_msg("%s: status %d, '%s'", FAULTS[i].config, (int)status, err.text);
+        assert_null(desc.source);
+        assert_null(desc.notices);
+        assert_int_equal(load(FAULTS[i].config, &desc, NULL), FAULTS[i].status);
+    }
+}
+
+/* ---- notices ---- */
+
+static const struct {
+    const char *config;
+    const char *notices; /* all of them, NULL: none */
+} NOTICES[] = {
+    {"{" LLAMA ",\"use_cache\":true,\"bos_token_id\":1,\"transformers_version\":\"4.40\",\"attention_dropout\":0.0}",
+     NULL},
+    {"{" LLAMA ",\"attention_dropout\":0.25}", "dropout (attention_dropout 0.25): trained without"},
+    {"{" GPT2 ",\"resid_pdrop\":0,\"embd_pdrop\":0.0,\"attn_pdrop\":0}", NULL},
+    {"{" GPT2 ",\"resid_pdrop\":0.2,\"embd_pdrop\":0.0}",
+     "dropout (resid_pdrop 0.2, attn_pdrop 0.1 by default): trained without"},
+    {"{" LLAMA ",\"pretraining_tp\":2}",
+     "pretraining_tp 2: matrices are not split: the same mathematics, other rounding"},
+    {"{" LLAMA ",\"pretraining_tp\":1}", NULL},
+    {"{" QWEN2 ",\"attention_bias\":true,\"mlp_bias\":true}",
+     "attention_bias true: has no effect in this family, as in transformers\n"
+     "mlp_bias true: has no effect in this family, as in transformers"},
+    {"{" LLAMA ",\"sliding_window\":8}", "sliding_window 8: has no effect in this family, as in transformers"},
+    {"{" LLAMA ",\"pad_token_id\":0}", "pad_token_id 0: its embedding is trained like the others"},
+    {"{" GPT2 ",\"pad_token_id\":0,\"attn_pdrop\":0,\"resid_pdrop\":0,\"embd_pdrop\":0}", NULL},
+};
+
+static void test_notices(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < COUNT_OF(NOTICES); i++) {
+        struct model_desc desc;
+        load_good(NOTICES[i].config, &desc);
+        if (NOTICES[i].notices)
+            assert_string_equal(desc.notices, NOTICES[i].notices);
+        else
+            assert_null(desc.notices);
+        model_desc_release(&desc);
+    }
+}
+
+/* ---- details that the golden cases do not show ---- */
+
+static void test_details(void **state)
+{
+    (void)state;
+    struct model_desc desc;
+    /* rope_scaling wins over rope_parameters; the theta inside wins over the one beside; a null theta is no theta */
+    load_good("{" LLAMA ",\"rope_theta\":7,\"rope_scaling\":{\"type\":\"linear\",\"factor\":3},"
+              "\"rope_parameters\":{\"rope_type\":\"default\",\"rope_theta\":9}}",
+              &desc);
+    assert_int_equal(desc.rope.kind, ROPE_LINEAR);
+    assert_true(desc.rope.theta == 7 && desc.rope.factor == 3);
+    model_desc_release(&desc);
+    load_good("{" LLAMA ",\"rope_theta\":7,\"rope_scaling\":{},\"rope_parameters\":{\"rope_theta\":9}}", &desc);
+    assert_int_equal(desc.rope.kind, ROPE_PLAIN);
+    assert_true(desc.rope.theta == 9);
+    model_desc_release(&desc);
+    load_good("{" LLAMA ",\"rope_theta\":null,\"rope_scaling\":null}", &desc);
+    assert_true(desc.rope.theta == 10000);
+    model_desc_release(&desc);
+    /* llama3: the original length beside wins, else the one inside, else max_position_embeddings */
+    const char *llama3 = "{" LLAMA ",%s\"max_position_embeddings\":99,\"rope_scaling\":{\"rope_type\":\"llama3\","
+                         "\"factor\":8,\"low_freq_factor\":1,%s\"high_freq_factor\":4}}";
+    const char *inside[] = {"", "\"original_max_position_embeddings\":50,"};
+    for (int i = 0; i < 3; i++) {
+        char text[512];
+        snprintf(text, sizeof text, llama3, i == 2 ? "\"original_max_position_embeddings\":20," : "", inside[i > 0]);
+        load_good(text, &desc);
+        assert_int_equal(desc.rope.original_max_positions, i == 2 ? 20 : i == 1 ? 50 : 99);
+        model_desc_release(&desc);
+    }
+    /* a negative padding token counts from the end */
+    load_good("{" LLAMA ",\"vocab_size\":50,\"pad_token_id\":-1}", &desc);
+    assert_int_equal(desc.padding_token, 49);
+    model_desc_release(&desc);
+    /* dtypes in both dialects */
+    load_good("{" LLAMA ",\"torch_dtype\":\"float16\",\"dtype\":\"bfloat16\"}", &desc);
+    assert_true(desc.has_torch_dtype && desc.torch_dtype == DTYPE_BF16);
+    model_desc_release(&desc);
+    load_good("{" LLAMA ",\"torch_dtype\":\"torch.float16\"}", &desc);
+    assert_true(desc.has_torch_dtype && desc.torch_dtype == DTYPE_F16);
+    model_desc_release(&desc);
+    load_good("{" LLAMA ",\"torch_dtype\":\"float64\"}", &desc);
+    assert_false(desc.has_torch_dtype);
+    model_desc_release(&desc);
+    /* the other names of the activations */
+    load_good("{" GPT2 ",\"activation_function\":\"gelu_pytorch_tanh\"}", &desc);
+    assert_int_equal(desc.intermediate_size, 128);
+    assert_true(desc.weights_in_out && desc.scale_residual_init && desc.tied);
+    model_desc_release(&desc);
+    load_good("{" LLAMA ",\"hidden_act\":\"swish\",\"architectures\":[]}", &desc);
+    model_desc_release(&desc);
+}
+
+static void test_export_config(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *keys, *torch_dtype, *dtype;
+    } cases[] = {
+        {"", NULL, "bfloat16"},
+        {",\"torch_dtype\":\"float32\"", "bfloat16", NULL},
+        {",\"dtype\":\"float32\"", NULL, "bfloat16"},
+        {",\"dtype\":\"float32\",\"torch_dtype\":\"float32\"", "bfloat16", "bfloat16"},
+    };
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        char text[256];
+        snprintf(text, sizeof text, "{" LLAMA ",\"something\":[1,2]%s}", cases[i].keys);
+        struct model_desc desc;
+        load_good(text, &desc);
+        json_t *config = model_desc_export_config(&desc, DTYPE_BF16);
+        const char *torch_dtype = json_string_value(json_object_get(config, "torch_dtype"));
+        const char *dtype = json_string_value(json_object_get(config, "dtype"));
+        assert_true(!torch_dtype == !cases[i].torch_dtype && (!torch_dtype || !strcmp(torch_dtype, "bfloat16")));
+        assert_true(!dtype == !cases[i].dtype && (!dtype || !strcmp(dtype, "bfloat16")));
+        assert_string_equal(json_string_value(json_array_get(json_object_get(config, "architectures"), 0)),
+                            "LlamaForCausalLM");
+        assert_int_equal(json_array_size(json_object_get(config, "something")), 2);
+        json_decref(config);
+        model_desc_release(&desc);
+    }
+}
+
+/* ---- files ---- */
+
+static void expect_file_fault(const char *path, const char *words)
+{
+    struct model_desc desc;
+    struct error err;
+    assert_int_equal(model_desc_load(path, &desc, &err), STATUS_DATA);
+    if (!strstr(err.text, words))
+        fail_msg("'%s' expected, not '%s'", words, err.text);
+}
+
+static void test_files(void **state)
+{
+    (void)state;
+    char folder[] = "/tmp/ztrain-model-XXXXXX", path[64];
+    struct error err;
+    struct model_desc desc;
+    assert_non_null(mkdtemp(folder));
+    snprintf(path, sizeof path, "%s/config.json", folder);
+    expect_file_fault(folder, "config.json': No such file or directory; hint: a Hugging Face model folder");
+    expect_file_fault("", "cannot open ''");
+    static const struct {
+        const char *text, *words;
+    } bad[] = {
+        {"", "config.json:1:0: not valid JSON"},
+        {"{\"model_type\": \"llama\",", "config.json:1:23: not valid JSON"},
+        {"{\"model_type\": \"llama\", \"model_type\": \"gpt2\"}", "duplicate object key"},
+        {"{\"model_type\": \"llama\"} x", "end of file expected"},
+        {"\x7f\x45\x4c\x46\xff\xfe", "not valid JSON"},
+        {"{\"rms_norm_eps\": NaN}", "not valid JSON"},
+    };
+    for (size_t i = 0; i < COUNT_OF(bad); i++) {
+        assert_int_equal(fs_write_file(path, bad[i].text, strlen(bad[i].text), STATUS_DATA, &err), STATUS_OK);
+        expect_file_fault(folder, bad[i].words);
+    }
+    size_t size = (1 << 20) + 1;
+    char *big = malloc(size);
+    memset(big, '[', size);
+    assert_int_equal(fs_write_file(path, big, size, STATUS_DATA, &err), STATUS_OK);
+    expect_file_fault(folder, "has 1048577 bytes, at most 1048576 expected");
+    assert_int_equal(fs_write_file(path, big, size - 1, STATUS_DATA, &err), STATUS_OK);
+    expect_file_fault(path, "maximum parsing depth reached");
+    free(big);
+    unlink(path);
+    assert_int_equal(mkfifo(path, 0600), 0); /* nobody writes: opening must not wait */
+    expect_file_fault(folder, "it is not a regular file");
+    unlink(path);
+    assert_int_equal(fs_write_file(path, "{" GPT2 "}", strlen("{" GPT2 "}"), STATUS_DATA, &err), STATUS_OK);
+    assert_int_equal(model_desc_load(folder, &desc, &err), STATUS_OK);
+    model_desc_release(&desc);
+    assert_int_equal(model_desc_load(path, &desc, &err), STATUS_OK);
+    model_desc_release(&desc);
+    unlink(path);
+    rmdir(folder);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_golden),  cmocka_unit_test(test_faults),        cmocka_unit_test(test_notices),
+        cmocka_unit_test(test_details), cmocka_unit_test(test_export_config), cmocka_unit_test(test_files),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

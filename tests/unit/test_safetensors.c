@@ -1,0 +1,522 @@
+/* safetensors in: the header parser against damaged headers; the import of one file, of shards with an index, of the
+ * hub's names, in every dtype, by any number of ranks; and every fault with its words. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "ckpt/huggingface.h"
+#include "core/fsutil.h"
+
+static char folder[64];
+
+static int setup(void **state)
+{
+    (void)state;
+    snprintf(folder, sizeof folder, "/tmp/ztrain-safetensors-XXXXXX");
+    return mkdtemp(folder) ? 0 : -1;
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    char command[96];
+    snprintf(command, sizeof command, "rm -rf '%s'", folder);
+    return system(command);
+}
+
+static const char *at(const char *name)
+{
+    static char paths[4][192];
+    static int turn;
+    char *path = paths[turn++ % 4];
+    snprintf(path, sizeof paths[0], "%s/%s", folder, name);
+    return path;
+}
+
+static void clear(void)
+{
+    teardown(NULL);
+    assert_int_equal(mkdir(folder, 0700), 0);
+}
+
+static void put(const char *name, const void *bytes, size_t count)
+{
+    struct error err;
+    if (fs_write_file(at(name), bytes, count, STATUS_DATA, &err) != STATUS_OK)
+        fail_msg("%s", err.text);
+}
+
+/* ---- the parser ---- */
+
+static const struct {
+    const char *header;
+    int64_t data_bytes; /* after the header */
+    const char *words;  /* NULL: good */
+} HEADERS[] = {
+    {"{}", 0, NULL},
+    {"{\"__metadata__\":{\"format\":\"pt\"}}   ", 0, NULL},
+    {"{\"a\":{\"dtype\":\"F32\",\"shape\":[2,3],\"data_offsets\":[0,24]}}", 24, NULL},
+    {"{\"a\":{\"dtype\":\"F32\",\"shape\":[],\"data_offsets\":[0,4]}}", 4, NULL},
+    {"{\"a\":{\"dtype\":\"I64\",\"shape\":[2],\"data_offsets\":[0,16]}}", 16, NULL},
+    {"{\"a\":{\"dtype\":\"F9_NEW\",\"shape\":[2],\"data_offsets\":[0,5]}}", 5, NULL},
+    {"{\"b\":{\"dtype\":\"F16\",\"shape\":[1],\"data_offsets\":[4,6]},"
+     "\"z\":{\"dtype\":\"F16\",\"shape\":[0],\"data_offsets\":[4,4]},"
+     "\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]}}",
+     6, NULL},
+    {"", 0, "not a safetensors file"},
+    {"[]", 0, "a JSON object expected"},
+    {"{\"a\":", 0, "not a safetensors file: header at offset"},
+    {"{} {}", 0, "not a safetensors file"},
+    {"\x80\x02}q", 0, "not a safetensors file"},
+    {"{\"a\":{\"dtype\":\"U8\",\"shape\":[],\"data_offsets\":[0,1]},\"a\":{}}", 1, "duplicate object key"},
+    {"{\"a\":[]}", 0, "tensor 'a' needs dtype, shape and two data_offsets"},
+    {"{\"a\":{\"shape\":[2],\"data_offsets\":[0,8]}}", 8, "needs dtype"},
+    {"{\"a\":{\"dtype\":\"F32\",\"data_offsets\":[0,8]}}", 8, "needs dtype"},
+    {"{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0]}}", 8, "two data_offsets"},
+    {"{\"a\":{\"dtype\":\"F32\",\"shape\":[1,1,1,1,1,1,1,1,1],\"data_offsets\":[0,4]}}", 4, "has 9 dimensions"},
+    {"{\"a\":{\"dtype\":\"F32\",\"shape\":[-2],\"data_offsets\":[0,8]}}", 8, "impossible shape"},
+    {"{\"a\":{\"dtype\":\"F32\",\"shape\":[2.0],\"data_offsets\":[0,8]}}", 8, "impossible shape"},
+    {"{\"a\":{\"dtype\":\"F32\",\"shape\":[4294967296,4294967296],\"data_offsets\":[0,0]}}", 0, "impossible shape"},
+    {"{\"a\":{\"dtype\":\"F32\",\"shape\":[4611686018427387904],\"data_offsets\":[0,0]}}", 0, "do not fit its shape"},
+    {"{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,9]}}", 9, "has 9 bytes, which do not fit its shape"},
+    {"{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[8,0]}}", 8, "impossible data_offsets"},
+    {"{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[-8,0]}}", 8, "impossible data_offsets"},
+    {"{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[\"0\",8]}}", 8, "impossible data_offsets"},
+    {"{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]}}", 7, "truncated: tensor 'a' ends at offset 70"},
+    {"{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]}}", 9, "trailing bytes"},
+    {"{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[4,12]}}", 12, "begins at offset 67, 63 expected"},
+    {"{\"a\":{\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":[0,2]},"
+     "\"b\":{\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":[1,3]}}",
+     3, "a hole or an overlap"},
+    {"{}", 5, "trailing bytes"},
+};
+
+static void test_headers(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < COUNT_OF(HEADERS); i++) {
+        struct safetensors_header header;
+        struct error err = {.text = ""};
+        size_t n = strlen(HEADERS[i].header);
+        enum status status = safetensors_parse(
+            HEADERS[i].header, n, SAFETENSORS_PREFIX + (int64_t)n + HEADERS[i].data_bytes, "f", &header, &err);
+        if (HEADERS[i].words ? status != STATUS_DATA || !strstr(err.text, HEADERS[i].words) : status != STATUS_OK)
+            fail_msg("%s: status %d, '%s'", HEADERS[i].header, (int)status, err.text);
+        int64_t end = SAFETENSORS_PREFIX + (int64_t)n;
+        for (int k = 0; k < header.count; k++) {
+            assert_true(header.entries[k].begin == end);
+            end = header.entries[k].end;
+        }
+        safetensors_header_release(&header);
+    }
+}
+
+static void test_prefix(void **state)
+{
+    (void)state;
+    struct error err;
+    size_t n = 0;
+    const uint8_t ten[8] = {10}, huge[8] = {0, 0, 0, 0, 0, 0, 0, 0x80}, large[8] = {1, 0xe1, 0xf5, 5};
+    assert_int_equal(safetensors_prefix(ten, 18, "f", &n, &err), STATUS_OK);
+    assert_int_equal(n, 10);
+    assert_int_equal(safetensors_prefix(ten, 17, "f", &n, &err), STATUS_DATA);
+    assert_non_null(strstr(err.text, "'f' is truncated: header of 10 bytes, but the file has 17 bytes"));
+    assert_int_equal(safetensors_prefix(ten, 7, "f", &n, &err), STATUS_DATA);
+    assert_non_null(strstr(err.text, "'f' is truncated: 7 bytes are no safetensors file"));
+    assert_int_equal(safetensors_prefix(huge, INT64_MAX, "f", &n, &err), STATUS_DATA);
+    assert_non_null(strstr(err.text, "header of 9223372036854775808 bytes, at most 100000000 expected"));
+    assert_int_equal(safetensors_prefix(large, INT64_MAX, "f", &n, &err), STATUS_DATA);
+}
+
+static void test_producer(void **state)
+{
+    (void)state;
+    static const char *const headers[] = {"{\"__metadata__\":{\"producer\":\"ztrain\"}}",
+                                          "{\"__metadata__\":{\"producer\":\"other\"}}", "{\"__metadata__\":{}}", "{}"};
+    for (size_t i = 0; i < COUNT_OF(headers); i++) {
+        struct safetensors_header header;
+        size_t n = strlen(headers[i]);
+        assert_int_equal(safetensors_parse(headers[i], n, SAFETENSORS_PREFIX + (int64_t)n, "f", &header, NULL),
+                         STATUS_OK);
+        assert_int_equal(header.by_ztrain, i == 0);
+        safetensors_header_release(&header);
+    }
+}
+
+/* ---- a model on disk ---- */
+
+struct model {
+    struct model_desc desc;
+    struct tensor_table table;
+};
+
+static void model_init(struct model *model, const char *text)
+{
+    struct error err;
+    json_t *config = json_loads(text, 0, NULL);
+    if (model_desc_from_json(config, "test", &model->desc, &err) != STATUS_OK)
+        fail_msg("%s", err.text);
+    json_decref(config);
+    assert_int_equal(tensor_table_build(&model->desc, &model->table, &err), STATUS_OK);
+}
+
+static void model_release(struct model *model)
+{
+    tensor_table_release(&model->table);
+    model_desc_release(&model->desc);
+}
+
+/* The value of an element: exact in every dtype, different from its neighbours'. */
+static float value_of(int tensor, int64_t element)
+{
+    return (float)((tensor * 37 + element * 11) % 251 - 125) / 64;
+}
+
+/* A file that is put together tensor by tensor. */
+struct file {
+    char header[16384];
+    char *data;
+    size_t bytes;
+};
+
+static void file_begin(struct file *file)
+{
+    snprintf(file->header, sizeof file->header, "{\"__metadata__\":{\"format\":\"pt\"}");
+    file->data = NULL;
+    file->bytes = 0;
+}
+
+static void file_add(struct file *file, const char *name, const char *dtype, const char *shape, const void *data,
+                     size_t bytes)
+{
+    size_t used = strlen(file->header);
+    int n = snprintf(file->header + used, sizeof file->header - used,
+                     ",\"%s\":{\"dtype\":\"%s\",\"shape\":%s,\"data_offsets\":[%zu,%zu]}", name, dtype, shape,
+                     file->bytes, file->bytes + bytes);
+    assert_true(n > 0 && (size_t)n < sizeof file->header - used - 1);
+    file->data = realloc(file->data, file->bytes + bytes + 1);
+    memcpy(file->data + file->bytes, data, bytes);
+    file->bytes += bytes;
+}
+
+/* Adds tensor i of the table under `name` in a dtype. */
+static void file_add_tensor(struct file *file, const struct tensor_table *table, int i, const char *name,
+                            enum dtype dtype)
+{
+    const struct tensor_info *tensor = &table->tensors[i];
+    char shape[64];
+    size_t bytes = (size_t)tensor->numel * dtype_size(dtype);
+    char *data = malloc(bytes);
+    for (int64_t k = 0; k < tensor->numel; k++) {
+        float value = value_of(i, k);
+        uint16_t half = dtype == DTYPE_BF16 ? bf16_from_f32(value) : f16_from_f32(value);
+        memcpy(data + (size_t)k * dtype_size(dtype), dtype == DTYPE_F32 ? (void *)&value : (void *)&half,
+               dtype_size(dtype));
+    }
+    snprintf(shape, sizeof shape, tensor->ndim == 1 ? "[%d]" : "[%d,%d]", (int)tensor->shape[0], (int)tensor->shape[1]);
+    static const char *const names[] = {"F32", "BF16", "F16"};
+    file_add(file, name, names[dtype], shape, data, bytes);
+    free(data);
+}
+
+/* Writes it, without the last `cut` bytes. */
+static void file_end(struct file *file, const char *name, size_t cut)
+{
+    size_t n = strlen(file->header) + 1;
+    uint64_t length = n;
+    char *bytes = malloc(SAFETENSORS_PREFIX + n + file->bytes);
+    memcpy(bytes, &length, sizeof length);
+    memcpy(bytes + SAFETENSORS_PREFIX, file->header, n - 1);
+    bytes[SAFETENSORS_PREFIX + n - 1] = '}';
+    if (file->bytes)
+        memcpy(bytes + SAFETENSORS_PREFIX + n, file->data, file->bytes);
+    put(name, bytes, SAFETENSORS_PREFIX + n + file->bytes - cut);
+    free(bytes);
+    free(file->data);
+}
+
+static void write_index(const char *weight_map)
+{
+    char text[8192];
+    int n = snprintf(text, sizeof text, "{\"metadata\":{},\"weight_map\":%s}", weight_map);
+    put("model.safetensors.index.json", text, (size_t)n);
+}
+
+/* ---- import ---- */
+
+struct slices {
+    struct shard_layout layout;
+    float *shard; /* of one rank */
+};
+
+static float *slice_of(void *context, enum zero_state state, int unit)
+{
+    struct slices *slices = context;
+    assert_int_equal(state, ZERO_MASTER);
+    return slices->shard + slices->layout.shard_offset[unit];
+}
+
+/* Loads as every rank of `world` and checks every element, gaps and padding included. */
+static void check_load(const struct model *model, int world)
+{
+    struct slices slices;
+    struct error err;
+    assert_int_equal(shard_layout_init(&slices.layout, &model->table, world, &err), STATUS_OK);
+    size_t bytes = (size_t)slices.layout.shard_numel * sizeof(float);
+    slices.shard = malloc(bytes);
+    for (int rank = 0; rank < world; rank++) {
+        memset(slices.shard, 0x55, bytes);
+        if (huggingface_load(folder, &model->desc, &model->table, &slices.layout, rank, slice_of, &slices, &err) !=
+            STATUS_OK)
+            fail_msg("%s", err.text);
+        for (int unit = 0; unit < model->table.num_units; unit++) {
+            int64_t slice = slices.layout.slice[unit];
+            for (int64_t i = 0; i < slice; i++) {
+                int64_t offset = rank * slice + i;
+                const struct tensor_info *tensor = tensor_at(&model->table, unit, offset);
+                float expected = tensor ? value_of((int)(tensor - model->table.tensors), offset - tensor->offset) : 0;
+                assert_true(slices.shard[slices.layout.shard_offset[unit] + i] == expected);
+            }
+        }
+    }
+    free(slices.shard);
+    shard_layout_release(&slices.layout);
+}
+
+static void expect_fault(const struct model *model, const char *words)
+{
+    struct slices slices;
+    struct error err = {.text = ""};
+    assert_int_equal(shard_layout_init(&slices.layout, &model->table, 2, &err), STATUS_OK);
+    slices.shard = malloc((size_t)slices.layout.shard_numel * sizeof(float));
+    enum status status =
+        huggingface_load(folder, &model->desc, &model->table, &slices.layout, 1, slice_of, &slices, &err);
+    if (status != STATUS_DATA || !strstr(err.text, words))
+        fail_msg("'%s' expected, not %d '%s'", words, (int)status, err.text);
+    free(slices.shard);
+    shard_layout_release(&slices.layout);
+}
+
+static const char LLAMA[] =
+    "{\"model_type\":\"llama\",\"hidden_size\":24,\"num_attention_heads\":6,"
+    "\"num_key_value_heads\":2,\"num_hidden_layers\":2,\"vocab_size\":37,\"intermediate_size\":20,"
+    "\"attention_bias\":true}";
+static const char TIED[] =
+    "{\"model_type\":\"qwen2\",\"hidden_size\":24,\"num_attention_heads\":6,\"num_key_value_heads\":2,"
+    "\"num_hidden_layers\":1,\"vocab_size\":37,\"intermediate_size\":20,\"tie_word_embeddings\":true}";
+static const char GPT2[] = "{\"model_type\":\"gpt2\",\"n_embd\":20,\"n_head\":2,\"n_layer\":2,\"vocab_size\":41,"
+                           "\"n_positions\":9}";
+
+/* All tensors except `without` (-1: none) in one file. */
+static void write_single(const struct model *model, enum dtype dtype, int without, size_t cut)
+{
+    struct file file;
+    file_begin(&file);
+    for (int i = model->table.num_tensors - 1; i >= 0; i--) /* not in the table's order */
+        if (i != without)
+            file_add_tensor(&file, &model->table, i, model->table.tensors[i].name, dtype);
+    file_end(&file, "model.safetensors", cut);
+}
+
+static void test_single(void **state)
+{
+    (void)state;
+    static const char *const configs[] = {LLAMA, TIED, GPT2};
+    for (size_t c = 0; c < COUNT_OF(configs); c++) {
+        struct model model;
+        model_init(&model, configs[c]);
+        for (int dtype = 0; dtype < DTYPE_COUNT; dtype++) {
+            clear();
+            write_single(&model, (enum dtype)dtype, -1, 0);
+            for (int world = 1; world <= 4; world++)
+                check_load(&model, world);
+        }
+        model_release(&model);
+    }
+}
+
+/* The hub's GPT-2: no prefix, mask buffers; and a head that repeats the tied embedding. */
+static void test_skipped(void **state)
+{
+    (void)state;
+    struct model model;
+    struct file file;
+    const char byte = 1;
+    clear();
+    model_init(&model, GPT2);
+    file_begin(&file);
+    for (int i = 0; i < model.table.num_tensors; i++)
+        file_add_tensor(&file, &model.table, i, model.table.tensors[i].name + strlen("transformer."), DTYPE_F32);
+    file_add(&file, "h.0.attn.bias", "U8", "[1,1,1,1]", &byte, 1);
+    file_add(&file, "transformer.h.1.attn.bias", "U8", "[1]", &byte, 1);
+    file_add(&file, "h.0.attn.masked_bias", "BOOL", "[]", &byte, 1);
+    file_add(&file, "lm_head.weight", "U8", "[1]", &byte, 1);
+    file_end(&file, "model.safetensors", 0);
+    check_load(&model, 2);
+    model_release(&model);
+
+    clear();
+    model_init(&model, TIED);
+    file_begin(&file);
+    for (int i = 0; i < model.table.num_tensors; i++)
+        file_add_tensor(&file, &model.table, i, model.table.tensors[i].name, DTYPE_F16);
+    file_add(&file, "model.layers.0.self_attn.rotary_emb.inv_freq", "F64", "[0]", &byte, 0);
+    file_add(&file, "lm_head.weight", "U8", "[1]", &byte, 1);
+    file_end(&file, "model.safetensors", 0);
+    check_load(&model, 3);
+    model_release(&model);
+}
+
+/* Two files, tensor i in file i % 2; `map` gets the index's weight_map. */
+static void write_two(const struct model *model, char *map, size_t size)
+{
+    struct file files[2];
+    snprintf(map, size, "{");
+    for (int f = 0; f < 2; f++) {
+        file_begin(&files[f]);
+        for (int i = f; i < model->table.num_tensors; i += 2) {
+            const char *name = model->table.tensors[i].name;
+            file_add_tensor(&files[f], &model->table, i, name, f ? DTYPE_BF16 : DTYPE_F32);
+            size_t used = strlen(map);
+            snprintf(map + used, size - used, "%s\"%s\":\"m-%d.safetensors\"", used > 1 ? "," : "", name, f + 1);
+        }
+        file_end(&files[f], f ? "m-2.safetensors" : "m-1.safetensors", 0);
+    }
+    strcat(map, "}");
+}
+
+static void test_index(void **state)
+{
+    (void)state;
+    struct model model;
+    char map[4096], other[8192];
+    clear();
+    model_init(&model, LLAMA);
+    write_two(&model, map, sizeof map);
+    write_index(map);
+    for (int world = 1; world <= 3; world++)
+        check_load(&model, world);
+
+    /* a tensor that the index does not name; one that it places elsewhere; one that no file has */
+    snprintf(other, sizeof other, "{%s", strchr(map, ',') + 1);
+    write_index(other);
+    expect_fault(&model, "tensor 'model.embed_tokens.weight' is not in model.safetensors.index.json");
+    memcpy(other, map, sizeof map);
+    strstr(other, "m-1.")[2] = '2';
+    write_index(other);
+    expect_fault(&model, "tensor 'model.embed_tokens.weight' should be in 'm-2.safetensors'");
+    snprintf(other, sizeof other, "{\"ghost\":\"m-1.safetensors\",%s", map + 1);
+    write_index(other);
+    expect_fault(&model, "names 30 tensors, its files hold 29");
+    /* files that are absent, or outside the folder */
+    snprintf(other, sizeof other, "{\"ghost\":\"m-3.safetensors\",%s", map + 1);
+    write_index(other);
+    expect_fault(&model, "m-3.safetensors': No such file or directory");
+    write_index("{\"a\":\"../x.safetensors\"}");
+    expect_fault(&model, "tensor 'a' must name a file in the folder");
+    write_index("{\"a\":\".hidden\"}");
+    expect_fault(&model, "tensor 'a' must name a file in the folder");
+    write_index("{\"a\":7}");
+    expect_fault(&model, "tensor 'a' must name a file in the folder");
+    write_index("{}");
+    expect_fault(&model, "weight_map must be an object with tensor names");
+    write_index("[]");
+    expect_fault(&model, "weight_map must be an object with tensor names");
+    write_index("{\"a\":\"x\",\"a\":\"y\"}");
+    expect_fault(&model, "duplicate object key");
+    put("model.safetensors.index.json", "[]", 2);
+    expect_fault(&model, "weight_map must be an object with tensor names");
+    put("model.safetensors.index.json", "{", 1);
+    expect_fault(&model, "model.safetensors.index.json:1:1: not valid JSON");
+    model_release(&model);
+}
+
+static void test_faults(void **state)
+{
+    (void)state;
+    struct model model;
+    struct file file;
+    const float zeros[37 * 24] = {0};
+    model_init(&model, LLAMA);
+
+    clear();
+    expect_fault(&model,
+                 "neither model.safetensors nor model.safetensors.index.json; hint: expected a Hugging Face folder");
+    put("pytorch_model.bin", "x", 1);
+    expect_fault(&model, "hint: pytorch_model.bin is not read; save the model as safetensors");
+    put("model.safetensors", "", 0);
+    expect_fault(&model, "model.safetensors' is truncated: 0 bytes are no safetensors file");
+    put("model.safetensors", "\x05\0\0\0\0\0\0\0{}", 10);
+    expect_fault(&model, "is truncated: header of 5 bytes");
+    unlink(at("model.safetensors"));
+    mkdir(at("model.safetensors"), 0700);
+    expect_fault(&model, "it is a folder, expected a file");
+
+    clear();
+    write_single(&model, DTYPE_F32, -1, 1);
+    expect_fault(&model, "is truncated: tensor 'model.embed_tokens.weight' ends at offset");
+    write_single(&model, DTYPE_F32, 3, 0);
+    expect_fault(&model, "tensor 'model.layers.0.self_attn.k_proj.weight' is missing; hint: is the file complete?");
+    write_single(&model, DTYPE_F32, model.table.num_tensors - 1, 0);
+    expect_fault(&model, "tensor 'lm_head.weight' is missing; hint: config.json says that the head is not tied");
+
+    /* a file of another model: missing, extra, misshapen */
+    file_begin(&file);
+    file_add_tensor(&file, &model.table, 0, model.table.tensors[0].name, DTYPE_F32);
+    file_end(&file, "model.safetensors", 0);
+    expect_fault(&model, "tensor 'model.layers.0.input_layernorm.weight' is missing; hint: 28 tensors in all");
+    file_begin(&file);
+    file_add(&file, "model.layers.2.mlp.up_proj.weight", "F32", "[1]", zeros, 4);
+    file_end(&file, "model.safetensors", 0);
+    expect_fault(&model,
+                 "tensor 'model.layers.2.mlp.up_proj.weight' is no part of this model; hint: config.json must be");
+    file_begin(&file);
+    file_add(&file, "embed_tokens.weight", "F32", "[37,24]", zeros,
+             sizeof zeros); /* prefixes are optional for GPT-2 only */
+    file_end(&file, "model.safetensors", 0);
+    expect_fault(&model, "tensor 'embed_tokens.weight' is no part of this model");
+    static const char *const shapes[][2] = {
+        {"[24,37]", "has shape (24, 37), but config.json asks for (37, 24)"},
+        {"[888]", "has shape (888), but config.json asks for (37, 24)"},
+        {"[37,24,1]", "has shape (37, 24, 1), but config.json asks for (37, 24)"},
+    };
+    for (size_t i = 0; i < COUNT_OF(shapes); i++) {
+        file_begin(&file);
+        file_add(&file, "model.embed_tokens.weight", "F32", shapes[i][0], zeros, sizeof zeros);
+        file_end(&file, "model.safetensors", 0);
+        expect_fault(&model, shapes[i][1]);
+    }
+    file_begin(&file);
+    file_add(&file, "model.embed_tokens.weight", "I32", "[37,24]", zeros, sizeof zeros);
+    file_end(&file, "model.safetensors", 0);
+    expect_fault(&model, "stored in a dtype that is not read; hint: F32, BF16 and F16 are");
+    model_release(&model);
+
+    /* both spellings of one tensor */
+    model_init(&model, GPT2);
+    file_begin(&file);
+    for (int i = 0; i < model.table.num_tensors; i++)
+        file_add_tensor(&file, &model.table, i, model.table.tensors[i].name, DTYPE_F32);
+    file_add_tensor(&file, &model.table, 0, "wte.weight", DTYPE_F32);
+    file_end(&file, "model.safetensors", 0);
+    expect_fault(&model, "tensor 'wte.weight' is there twice (also in 'model.safetensors')");
+    model_release(&model);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_headers), cmocka_unit_test(test_prefix),  cmocka_unit_test(test_producer),
+        cmocka_unit_test(test_single),  cmocka_unit_test(test_skipped), cmocka_unit_test(test_index),
+        cmocka_unit_test(test_faults),
+    };
+    return cmocka_run_group_tests(tests, setup, teardown);
+}
