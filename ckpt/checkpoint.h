@@ -26,7 +26,7 @@ struct train_position {
     double epoch_loss_sum; /* sum of losses of this epoch's steps, over all ranks, and their targets: for train_loss */
     int64_t epoch_targets;
     int64_t tokens; /* trained since the run's start */
-    bool epoch_end; /* this checkpoint ends an epoch: named epoch-NNNN */
+    bool epoch_end; /* this checkpoint ends an epoch, the one before `epoch`, and is named after it: epoch-NNNN */
 };
 
 struct checkpoint_writer {
@@ -43,11 +43,13 @@ struct checkpoint_writer {
     const char *tokenizer_dir; /* Hugging Face folder whose tokenizer files are copied into the checkpoint, or NULL */
 };
 
-/* Collective. `slice(context, state, unit)` gives this rank's slices. On success *name (at least 64 bytes) is the
- * checkpoint's folder name, *bytes its size over all ranks. Old checkpoints beyond keep_last, and stale .tmp- folders,
- * are deleted after `latest` has moved. An existing folder of the same name: replaced if it is valid and of the same
- * step, moved aside (NAME.damaged-N) if damaged. Errors: STATUS_CHECKPOINT with file and errno; the previous one stays
- * valid. */
+/* Collective. `slice(context, state, unit)` gives this rank's slices; each is used before the next is asked for. On
+ * success *name (at least 64 bytes) is the checkpoint's folder name, *bytes its size over all ranks. Old checkpoints
+ * beyond keep_last are deleted after `latest` has moved, stale .tmp- folders before and after. An existing folder of
+ * the same name: replaced if it is valid and of the same step, moved aside if damaged (NAME.damaged-N) or of another
+ * step (NAME.aside-N); so are checkpoints of later steps, which this run has turned away from. Errors:
+ * STATUS_CHECKPOINT with file and errno, the same on every rank; the previous one stays valid. checkpoint_save.c tells
+ * the order of things and what a kill leaves. */
 enum status checkpoint_save(const struct checkpoint_writer *writer, const struct train_position *position,
                             float *(*slice)(void *context, enum zero_state state, int unit), void *context, char *name,
                             int64_t *bytes, struct error *err);

@@ -386,7 +386,7 @@ enum status checkpoint_save(const struct checkpoint_writer *writer, const struct
         .writer = writer, .position = position, .rank = comm_rank(writer->comm), .world = comm_world(writer->comm)};
     char hidden[sizeof save.name + 8];
     ASSERT(writer->layout->world == save.world && writer->layout->num_units == writer->table->num_units);
-    ASSERT(position->step >= 0 && position->epoch >= 0);
+    ASSERT(position->step >= 0 && position->epoch >= position->epoch_end);
     struct report *reports = malloc((size_t)save.world * sizeof *reports);
     if (!reports)
         return error_set(err, STATUS_DEVICE, "out of memory for a checkpoint");

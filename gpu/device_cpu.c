@@ -482,14 +482,14 @@ enum status device_cpu_open(int threads, struct device **device, struct error *e
     cpu->device.threads = 1;
 #endif
     cpu->device.ops = ops_cpu_table(cpu->features.isa);
-    enum status status = gemm_new(&cpu->features, cpu->device.threads, &cpu->gemm, err);
+    enum status status = gemm_new(&cpu->features, &cpu->gemm, err);
     if (status != STATUS_OK) {
         pthread_mutex_destroy(&cpu->error_mutex);
         free(cpu);
         return status;
     }
     snprintf(cpu->device.name, sizeof cpu->device.name, "%s", cpu->features.name);
-    snprintf(cpu->device.detail, sizeof cpu->device.detail, "%s%s%s kernels, GEMM %s", cpu_isa_name(cpu->features.isa),
+    snprintf(cpu->device.detail, sizeof cpu->device.detail, "%s%s%s kernels, GEMM: %s", cpu_isa_name(cpu->features.isa),
              cpu->features.avx512_bf16 ? " with avx512_bf16" : "", cpu->features.amx_bf16 ? " and amx_bf16" : "",
              gemm_description(cpu->gemm));
     *device = &cpu->device;

@@ -1,4 +1,9 @@
-/* gemm_cpu.h: matrix products on the CPU: C (m, n) (+)= op(A) (m, k) · op(B) (k, n), all row-major. */
+/* gemm_cpu.h: which routine multiplies matrices on the CPU, and oneDNN's part of it.
+ *
+ * The built-in product (gemm_cpu_kernels.h) is within a tenth of the FMA peak with AVX2 and AVX-512, and with AVX-512's
+ * bf16 instructions. oneDNN is needed where a CPU has AMX (bf16) or only the baseline instruction set (fp32). The
+ * environment variable ZTRAIN_CPU_GEMM=builtin|onednn overrides that. C (m, n) (+)= op(A) (m, k) · op(B) (k, n) +
+ * bias; everything is row-major. */
 #ifndef ZTRAIN_GPU_GEMM_CPU_H
 #define ZTRAIN_GPU_GEMM_CPU_H
 
@@ -11,25 +16,37 @@
 
 struct gemm;
 
-/* Opens the library. ZTRAIN_CPU_GEMM=builtin|onednn chooses; unset: oneDNN where it is installed. */
-enum status gemm_new(const struct cpu_features *features, int threads, struct gemm **gemm, struct error *err);
+/* Opens the library if this CPU, or ZTRAIN_CPU_GEMM, asks for it. */
+enum status gemm_new(const struct cpu_features *features, struct gemm **gemm, struct error *err);
 void gemm_free(struct gemm *gemm);
 
-/* "oneDNN 2.6.3" or "builtin" */
+/* "fp32 builtin, bf16 oneDNN 2.6.3" */
 const char *gemm_description(const struct gemm *gemm);
 
+/* Whether products of this dtype go to gemm_library(); else the caller uses the built-in product. */
+bool gemm_wants_library(const struct gemm *gemm, enum dtype dtype);
+
 /* A is stored (k, m) if transpose_a, B (n, k) if transpose_b. ld: elements between stored rows. */
-struct gemm_f32_args {
+struct gemm_args {
+    enum dtype dtype, c_dtype; /* of A, B and bias; of C */
     bool transpose_a, transpose_b;
     int64_t m, n, k;
-    const float *a;
-    int64_t lda;
-    const float *b;
-    int64_t ldb;
-    float *c;
+    const void *a, *b;
+    int64_t lda, ldb;
+    void *c;
     int64_t ldc;
+    const void *bias; /* (n) or NULL; bf16 only */
     bool accumulate;
+    void *scratch; /* 64-byte aligned */
+    size_t scratch_bytes;
 };
-void gemm_f32(struct gemm *gemm, const struct gemm_f32_args *args);
+
+enum gemm_result {
+    GEMM_DONE,
+    GEMM_UNSUPPORTED, /* nothing was computed: use the built-in product */
+    GEMM_FAILED       /* oneDNN failed while it computed */
+};
+/* The first call with a new shape prepares it (milliseconds, and memory of the library's own). */
+enum gemm_result gemm_library(struct gemm *gemm, const struct gemm_args *args);
 
 #endif

@@ -1,6 +1,65 @@
 /* ops_cpu_linear.h: the three products of a linear layer, and which routine computes them. A template, see ops_cpu.h.
  */
 
+/* The parts of an epilogue that oneDNN's product left to do: row by row over C, or over aux, which holds the sums. */
+static void finish_library_product(const struct product *p, const struct epilogue *e)
+{
+    struct epilogue rest = *e;
+    const void *sums = e->aux ? e->aux : e->c;
+    const int64_t ld = e->aux ? e->ld_aux : e->ldc;
+    const enum dtype dtype = e->aux ? e->dtype : e->c_dtype;
+    if (e->dtype == DTYPE_BF16)
+        rest.bias = NULL; /* it was added */
+    if (!rest.bias && !rest.aux && !rest.gelu_aux)
+        return;
+#pragma omp parallel for schedule(static) if (p->m * p->n > WORTH_THREADS)
+    for (int64_t i = 0; i < p->m; i++) {
+        enum { PIECE = 64 * VF };
+        _Alignas(64) float row[PIECE];
+        for (int64_t j = 0; j < p->n; j += PIECE) {
+            int64_t n = min_i64(PIECE, p->n - j);
+            for (int64_t l = 0; l < n; l += VF) {
+                if (dtype == DTYPE_F32)
+                    vf_put(row, l, n, vf_get(at(sums, i * ld + j, DTYPE_F32), l, n, DTYPE_F32), DTYPE_F32);
+                else
+                    vf_put(row, l, n, vf_get(at(sums, i * ld + j, DTYPE_BF16), l, n, DTYPE_BF16), DTYPE_F32);
+            }
+            epilogue_rows(&rest, row, PIECE, NULL, 0, i, j, 1, n);
+        }
+    }
+}
+
+static bool product_by_library(struct stream *stream, const struct product *p, const struct epilogue *e)
+{
+    struct device_cpu *cpu = device_cpu_of(stream);
+    struct scratch scratch = scratch_of(stream);
+    struct gemm_args args = {.dtype = e->dtype,
+                             .c_dtype = e->aux ? e->dtype : e->c_dtype,
+                             .transpose_a = p->transpose_a,
+                             .transpose_b = p->transpose_b,
+                             .m = p->m,
+                             .n = p->n,
+                             .k = p->k,
+                             .a = p->a,
+                             .b = p->b,
+                             .lda = p->lda,
+                             .ldb = p->ldb,
+                             .c = e->aux ? e->aux : e->c,
+                             .ldc = e->aux ? e->ld_aux : e->ldc,
+                             .bias = e->dtype == DTYPE_BF16 ? e->bias : NULL,
+                             .accumulate = e->accumulate,
+                             .scratch = scratch.next,
+                             .scratch_bytes = scratch.left};
+    switch (gemm_library(cpu->gemm, &args)) {
+    case GEMM_DONE: finish_library_product(p, e); return true;
+    case GEMM_UNSUPPORTED: return false;
+    case GEMM_FAILED: break;
+    }
+    device_cpu_fail(cpu, "oneDNN failed to multiply %s matrices (m %lld, n %lld, k %lld)", dtype_name(e->dtype),
+                    (long long)p->m, (long long)p->n, (long long)p->k);
+    return true;
+}
+
 static void product(struct stream *stream, const struct product *p, const struct epilogue *e)
 {
     const struct device_cpu *cpu = device_cpu_of(stream);
@@ -8,7 +67,8 @@ static void product(struct stream *stream, const struct product *p, const struct
     progress_tick();
     if (p->m == 0 || p->n == 0)
         return;
-    gemm_builtin(scratch_of(stream), cpu->features.avx512_bf16, p, e);
+    if (!gemm_wants_library(cpu->gemm, e->dtype) || !product_by_library(stream, p, e))
+        gemm_builtin(scratch_of(stream), cpu->features.avx512_bf16, p, e);
 }
 
 static void op_linear_fwd(struct stream *stream, const struct linear_fwd_args *a)

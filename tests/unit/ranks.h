@@ -71,7 +71,7 @@ static inline void ranks_start(struct ranks *ranks, int world, void (*body)(cons
                                           .shared_fd = ranks->fd,
                                           .cores = 1};
             body(&bootstrap, context);
-            _exit(0);
+            exit(0); /* not _exit: leaks are looked for */
         }
     }
 }
