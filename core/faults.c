@@ -10,7 +10,8 @@ static const char *const kind_names[] = {"write", "fsync", "rename", "mkdir", "r
 static const struct {
     const char *name;
     int code;
-} actions[] = {{"ENOSPC", ENOSPC}, {"EIO", EIO}, {"EACCES", EACCES}, {"EDQUOT", EDQUOT}, {"kill", -1}};
+} actions[] = {{"ENOSPC", ENOSPC}, {"EIO", EIO},       {"EACCES", EACCES},
+               {"EDQUOT", EDQUOT}, {"EINVAL", EINVAL}, {"kill", -1}};
 
 static struct {
     bool read_environment;
@@ -65,7 +66,8 @@ int faults_next(enum fault_kind kind, int fd, const void *data, size_t bytes)
     faults.total++;
     if (faults.kind < 0)
         return 0;
-    bool lasting = faults.code > 0 && faults.count >= faults.at && (kind == FAULT_WRITE || kind == FAULT_FSYNC);
+    bool lasting = faults.code > 0 && faults.code != EINVAL && faults.count >= faults.at &&
+                   (kind == FAULT_WRITE || kind == FAULT_FSYNC);
     if (faults.kind != FAULT_ANY && faults.kind != (int)kind)
         return lasting ? faults.code : 0;
     faults.count++;

@@ -7,6 +7,7 @@
  *   ZTRAIN_FAULT=KIND:N:ACTION    KIND write, fsync, rename, mkdir, remove, link, or any; N from 1: the Nth such call
  *                                 ACTION ENOSPC, EIO, EACCES, EDQUOT: that call fails with it, and writes and fsyncs
  *                                        after it do too (a full disk stays full)
+ *                                        EINVAL: that call alone (a file system that cannot do this)
  *                                        kill: SIGKILL to itself at that call; a write first writes half its bytes
  *
  * Counting is not thread-safe: the callers make these calls one at a time. */

@@ -113,6 +113,14 @@ static void test_any_range_can_be_read(void **unused)
     checkpoint_close(checkpoint);
 }
 
+/* A checkpoint that version 1 wrote, kept: what is on users' disks must stay readable. */
+static void test_golden_checkpoint(void **unused)
+{
+    (void)unused;
+    case_load_ok("tests/unit/checkpoint-v1", false, 1, 5);
+    case_load_ok("tests/unit/checkpoint-v1", false, 3, 5);
+}
+
 static void test_losses_that_json_has_no_number_for(void **unused)
 {
     (void)unused;
@@ -381,6 +389,21 @@ static void test_replaced_one_counts_until_its_successor_is_there(void **unused)
     case_load_ok(case_dir, false, 1, 3);
 }
 
+/* `latest` is a service: what stands in its way is a warning. */
+static void test_latest_that_cannot_be_moved(void **unused)
+{
+    (void)unused;
+    char path[FS_PATH_MAX];
+    struct case_save how = {.world = 1, .step = 3};
+    case_path(path, "latest");
+    assert_int_equal(mkdir(path, 0777), 0);
+    case_path(path, "latest/x");
+    case_write(path, "x", 1);
+    case_save_ok(&how, path);
+    case_load_ok(case_dir, false, 1, 3);
+    assert_int_equal(case_count(".tmp-"), 0);
+}
+
 /* ------------------------------------------------------------------------------------------------------ failures */
 
 static void test_failure_of_one_rank_is_failure_of_all(void **unused)
@@ -485,6 +508,24 @@ static void walk(const char *action, bool replaces, int world)
 }
 #endif
 
+/* A file system that cannot exchange two folders in one call. */
+static void test_replacing_without_exchange(void **unused)
+{
+    (void)unused;
+#ifdef ZTRAIN_FAULTS
+    char path[FS_PATH_MAX];
+    struct case_save how = {.world = 1, .step = 1};
+    case_save_ok(&how, path);
+    strcpy(fault_spec, "rename:1:EINVAL");
+    how.before = arm;
+    case_save_ok(&how, path);
+    case_load_ok(path, false, 1, 1);
+    assert_int_equal(case_count(""), 2); /* it and `latest` */
+#else
+    skip();
+#endif
+}
+
 static void test_errors_at_every_call(void **unused)
 {
     (void)unused;
@@ -519,6 +560,7 @@ int main(void)
         TEST(test_everything_comes_back),
         TEST(test_every_world_size_loads_every_other),
         TEST(test_any_range_can_be_read),
+        TEST(test_golden_checkpoint),
         TEST(test_losses_that_json_has_no_number_for),
         TEST(test_tokenizer_files_come_along),
         TEST(test_another_model_is_refused),
@@ -527,8 +569,10 @@ int main(void)
         TEST(test_keep_last),
         TEST(test_names_in_the_way),
         TEST(test_replaced_one_counts_until_its_successor_is_there),
+        TEST(test_latest_that_cannot_be_moved),
         TEST(test_failure_of_one_rank_is_failure_of_all),
         TEST(test_folder_that_cannot_be),
+        TEST(test_replacing_without_exchange),
         TEST(test_errors_at_every_call),
         TEST(test_kill_at_every_call),
     };
