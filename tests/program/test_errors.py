@@ -317,7 +317,7 @@ def test_a_full_disk_while_writing_a_checkpoint(folder):
     """A limit on file size stands in for the disk: the run ends with 4, and the checkpoint before stays valid."""
     folder.train({"train": {"epochs": 1}, "checkpoint": {"interval_steps": 1}})
     spec = folder.spec({"train": {"epochs": 2}, "checkpoint": {"compression_level": 0}})
-    command = "ulimit -f 8; trap '' XFSZ; exec \"$0\" \"$@\""
+    command = "ulimit -f 8; exec \"$0\" \"$@\""
     done = subprocess.run(["bash", "-c", command, ZTRAIN, "--config", spec, "--resume", folder.run_folder()],
                           stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=120, check=False)
     assert done.returncode == CHECKPOINT, done
@@ -325,3 +325,18 @@ def test_a_full_disk_while_writing_a_checkpoint(folder):
     folder.ztrain("verify", folder.run_folder())
     assert os.path.basename(folder.latest()) == "epoch-0001"
 
+
+def test_shared_memory_beyond_the_limit_of_file_sizes(folder):
+    done = subprocess.run(["bash", "-c", "ulimit -f 8; exec \"$0\" \"$@\"", ZTRAIN, "--config", folder.spec(),
+                           "--local-gpus", "2"], stderr=subprocess.PIPE, text=True, timeout=60, check=False)
+    assert done.returncode == DEVICE and "shared memory" in done.stderr, done
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_closed_standard_descriptors_are_not_taken_by_files(folder, closed, ranks):
+    command = f'exec "$0" "$@" {closed}'
+    subprocess.run(["sh", "-c", command, ZTRAIN, "--config", folder.spec(), *["--local-gpus", "2"][:2 * (ranks > 1)]],
+                   timeout=60, check=True)
+    assert len(folder.metrics().steps) == 6
+    folder.ztrain("verify", folder.run_folder())
