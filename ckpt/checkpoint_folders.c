@@ -22,8 +22,8 @@ static bool begins(const char *text, const char *with)
 
 void checkpoint_name(const struct train_position *position, char name[64])
 {
-    if (position->epoch_end) /* position->epoch is that of the next step */
-        snprintf(name, 64, "epoch-%04" PRId64, position->epoch - 1);
+    if (position->epoch_end)
+        snprintf(name, 64, "epoch-%04" PRId64, position->epoch);
     else
         snprintf(name, 64, "step-%08" PRId64, position->step);
 }

@@ -1,9 +1,8 @@
 #!/usr/bin/env python3
 """Checks the floors of the house: core <- gpu <- comm <- ckpt <- cmd.
 
-A file includes its own floor and floors below it, never above; within a floor, files do not include each other in a circle
-(a helper's source may use its user's types, a header may not use what uses it); a file name occurs once in the repository (configs, tests and documents aside). Prints every breach as
-file:line: message, and exits 1 if there is one.
+A file includes its own floor and floors below it, never above; includes never go in a circle; a file name occurs once on
+the floors. Prints every breach as file:line: message, and exits 1 if there is one.
 """
 import os
 import re

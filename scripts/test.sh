@@ -49,16 +49,18 @@ scripts/install-deps.sh --test --quiet || exit 1
 find_python || { echo "test.sh: no Python here has pytest; hint: scripts/install-deps.sh --test" && exit 1; }
 
 jobs=$(nproc)
-part build 900 make -s -j"$jobs" SANITIZE="$sanitize" all all-tests || { parts_end && exit 0 || exit 1; }
+part build 900 make -s -j"$jobs" SANITIZE="$sanitize" all all-tests "$build/ops-test" || { parts_end && exit 0 || exit 1; }
 [ -n "$sanitize" ] || part layers 60 scripts/check-layers.py
 part unit 900 tests/run-unit.sh "$build"
+part ops 900 "$build/ops-test" test
+part ops-gradients 900 "$build/ops-test" grad
 if [ $quick = 1 ]; then
     part golden 900 tests/golden/check_golden.py --ztrain "$ZTRAIN" --stage 3 --ranks 2
-    part program 1200 "$python" -m pytest -q -p no:cacheprovider -m 'not long' tests/program
+    part program 1200 "$python" -m pytest -q -p no:cacheprovider -m 'not long and not interop' tests/program
 else
     part golden-one-rank 600 tests/golden/check_golden.py --ztrain "$ZTRAIN" --dtype fp32,bf16
     part golden-stages 900 tests/golden/check_golden.py --ztrain "$ZTRAIN" --stage 0,1,2,3 --ranks 2
     part golden-ranks 900 tests/golden/check_golden.py --ztrain "$ZTRAIN" --stage 3 --ranks 3,6 --dtype bf16
-    part program 1800 "$python" -m pytest -q -p no:cacheprovider tests/program
+    part program 1800 "$python" -m pytest -q -p no:cacheprovider -m 'not interop' tests/program
 fi
 parts_end

@@ -13,6 +13,8 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from harness import GPT2, LLAMA, SEQUENCE, VOCABULARY
 
+pytestmark = pytest.mark.interop
+
 LLAMA3_ROPE = {"rope_type": "llama3", "factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
                "original_max_position_embeddings": 16}
 FAMILIES = {

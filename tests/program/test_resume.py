@@ -35,6 +35,7 @@ def interrupted_to_the_end(folder, spec, ranks, name, seed, stops):
         resume = ["--resume", folder.run_folder(name)]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("model, changes, ranks", [
     (LLAMA, {}, 1),
     (GPT2, {"zero_optimization": {"stage": 1}}, 2),
@@ -52,6 +53,7 @@ def test_interrupted_at_random_steps(folder, model, changes, ranks):
         assert a.read() == b.read()
 
 
+@pytest.mark.long
 def test_from_every_checkpoint_of_a_run(folder):
     """Mid-epoch ones too; the run folder named by the spec is another one, so nothing is cut off."""
     changes = {"train": {"epochs": 3, "eval_interval_steps": 2}, "checkpoint": {"interval_steps": 1}}

@@ -36,6 +36,7 @@ def test_a_signal_to_the_whole_group_counts_once(folder):
     folder.ztrain("verify", folder.run_folder())
 
 
+@pytest.mark.long
 def test_killed_at_any_instant(folder):
     """50 times: the whole job is killed while it writes a checkpoint every step; what `latest` names, and the newest
     valid one, are whole each time, and the run goes on from there."""

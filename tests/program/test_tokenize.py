@@ -162,8 +162,8 @@ def bpe_folder(folder, merges=(("h", "e"), ("l", "l"), ("he", "ll"), ("\u0120", 
     return {name: i for i, name in enumerate(names)}
 
 
+@pytest.mark.interop
 def test_bpe_folder(tmp_path):
-    pytest.importorskip("tokenizers")
     ids = bpe_folder(tmp_path / "bpe")
     path = write(tmp_path / "in.txt", b"hello world\n\nw\xff")
     out = tokenize(path, "--output", tmp_path / "o", "--tokenizer", tmp_path / "bpe")
@@ -177,8 +177,9 @@ def test_bpe_folder(tmp_path):
     assert read_shard(tmp_path / "o")[0][-1] == ids["<|endoftext|>"] > 65535
 
 
+@pytest.mark.interop
 def test_tokenizer_json_folder(tmp_path):
-    tokenizers = pytest.importorskip("tokenizers")
+    import tokenizers
     folder = tmp_path / "hf"
     folder.mkdir()
     names = {name: i for i, name in enumerate(["<unk>", "one", "two", "<s>", "</s>", "<stop>"])}

@@ -251,7 +251,7 @@ static struct train_position case_position(const struct case_save *how)
 {
     struct train_position position = {.step = how->step,
                                       .optimizer_step = how->step - (how->step > 2),
-                                      .epoch = how->epoch + 1,
+                                      .epoch = how->epoch ? how->epoch : 1,
                                       .step_in_epoch = how->step % 7,
                                       .skipped_in_row = how->step % 2,
                                       .epoch_loss_sum = 1.0 / 3 + (double)how->step,
