@@ -26,7 +26,7 @@ struct train_position {
     double epoch_loss_sum; /* sum of losses of this epoch's steps, over all ranks, and their targets: for train_loss */
     int64_t epoch_targets;
     int64_t tokens; /* trained since the run's start */
-    bool epoch_end; /* this checkpoint ends an epoch, the one before `epoch`, and is named after it: epoch-NNNN */
+    bool epoch_end; /* this checkpoint ends `epoch` and is named after it: epoch-NNNN */
 };
 
 struct checkpoint_writer {

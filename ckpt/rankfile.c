@@ -19,6 +19,7 @@
 #include "ckpt/rankfile.h"
 
 #include "core/faults.h"
+#include "core/fsutil.h"
 #include "core/progress.h"
 
 #include <errno.h>
@@ -558,25 +559,6 @@ static enum status damaged(const char *path, int64_t offset, const char *what, s
     return error_set(err, STATUS_CHECKPOINT, "'%s' is damaged at offset %" PRId64 ": %s", path, offset, what);
 }
 
-static enum status read_at(int fd, const char *path, int64_t offset, void *out, size_t bytes, struct error *err)
-{
-    uint8_t *p = out;
-    while (bytes) {
-        ssize_t n = pread(fd, p, bytes, offset);
-        if (n < 0 && errno == EINTR)
-            continue;
-        if (n < 0)
-            return error_set(err, STATUS_CHECKPOINT, "cannot read '%s' at offset %" PRId64 ": %s", path, offset,
-                             strerror(errno));
-        if (n == 0)
-            return damaged(path, offset, "the file ends here", err);
-        p += n;
-        bytes -= (size_t)n;
-        offset += n;
-    }
-    return STATUS_OK;
-}
-
 /* Which of header and table made the index checksum wrong, said as precisely as can be. */
 static enum status header_check(const char *path, const struct rankfile_shape *shape, const uint8_t *header,
                                 struct error *err)
@@ -620,19 +602,17 @@ static enum status table_decode(struct rankfile *file, const uint8_t *table, int
     return STATUS_OK;
 }
 
-static enum status index_load(struct rankfile *file, const struct rankfile_facts *facts, struct error *err)
+/* bytes: the file's size */
+static enum status index_load(struct rankfile *file, int64_t bytes, const struct rankfile_facts *facts,
+                              struct error *err)
 {
     enum status status = STATUS_OK;
     uint8_t *index = NULL; /* header, then table with its head */
-    struct stat info;
-    if (fstat(file->fd, &info))
-        return error_set(err, STATUS_CHECKPOINT, "cannot read '%s': %s", file->path, strerror(errno));
-    if (info.st_size != facts->bytes)
+    if (bytes != facts->bytes)
         return error_set(err, STATUS_CHECKPOINT,
                          "'%s' is damaged at offset %" PRId64 ": it has %" PRId64
                          " bytes where the manifest says %" PRId64,
-                         file->path, info.st_size < facts->bytes ? (int64_t)info.st_size : facts->bytes,
-                         (int64_t)info.st_size, facts->bytes);
+                         file->path, bytes < facts->bytes ? bytes : facts->bytes, bytes, facts->bytes);
     int64_t table_bytes = TABLE_HEAD_BYTES + file->num_frames * ENTRY_BYTES;
     int64_t table_offset = facts->bytes - table_bytes;
     if (facts->num_frames != file->num_frames || table_offset < HEADER_BYTES + file->num_frames)
@@ -642,8 +622,9 @@ static enum status index_load(struct rankfile *file, const struct rankfile_facts
     file->frames = malloc((size_t)file->num_frames * sizeof *file->frames);
     if (!index || !file->frames)
         TRY_GOTO(out_of_memory(file->path, err));
-    TRY_GOTO(read_at(file->fd, file->path, 0, index, HEADER_BYTES, err));
-    TRY_GOTO(read_at(file->fd, file->path, table_offset, index + HEADER_BYTES, (size_t)table_bytes, err));
+    TRY_GOTO(fs_pread(file->fd, file->path, index, HEADER_BYTES, 0, STATUS_CHECKPOINT, err));
+    TRY_GOTO(fs_pread(file->fd, file->path, index + HEADER_BYTES, (size_t)table_bytes, table_offset, STATUS_CHECKPOINT,
+                      err));
     TRY_GOTO(header_check(file->path, &file->shape, index, err));
     if (XXH3_64bits(index, (size_t)(HEADER_BYTES + table_bytes)) != facts->index_checksum)
         TRY_GOTO(damaged(file->path, table_offset, "header and frame table do not match the manifest's checksum", err));
@@ -675,10 +656,9 @@ enum status rankfile_open(const char *path, const struct rankfile_shape *shape, 
         file->first_frame[unit] = file->frames_per_state;
         file->frames_per_state += frames_of(shape->slice[unit]);
     }
-    file->fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (file->fd < 0)
-        TRY_GOTO(error_set(err, STATUS_CHECKPOINT, "cannot open '%s': %s", path, strerror(errno)));
-    TRY_GOTO(index_load(file, facts, err));
+    int64_t bytes;
+    TRY_GOTO(fs_open_read(path, STATUS_CHECKPOINT, &file->fd, &bytes, err));
+    TRY_GOTO(index_load(file, bytes, facts, err));
     *out = file;
     return STATUS_OK;
 fail:
@@ -703,7 +683,7 @@ static enum status frame_read(const struct rankfile *file, struct scratch *scrat
                               struct error *err)
 {
     size_t bytes = (size_t)frame->count * 4;
-    TRY(read_at(file->fd, file->path, frame->offset, scratch->stored, frame->stored, err));
+    TRY(fs_pread(file->fd, file->path, scratch->stored, frame->stored, frame->offset, STATUS_CHECKPOINT, err));
     const char *state = file->shape.state_name[frame->state];
     if (XXH3_64bits(scratch->stored, frame->stored) != frame->checksum)
         return error_set(err, STATUS_CHECKPOINT,

@@ -23,6 +23,7 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -380,6 +381,24 @@ static enum status reduce_staged(const struct data_op *op)
     return STATUS_OK;
 }
 
+#ifdef ZTRAIN_FAULTS
+/* Test builds: ZTRAIN_COMM_FAULT=RANK:N:SIGNAL sends itself that signal in the middle of its N-th data operation. */
+static void fault_in_collective(const struct comm *comm)
+{
+    static long long count; /* one data thread */
+    const char *fault = getenv("ZTRAIN_COMM_FAULT");
+    long long at;
+    int rank, number;
+    if (fault && sscanf(fault, "%d:%lld:%d", &rank, &at, &number) == 3 && rank == comm->rank && ++count == at)
+        kill(getpid(), number);
+}
+#else
+static void fault_in_collective(const struct comm *comm)
+{
+    (void)comm;
+}
+#endif
+
 /* On the stream's thread. A failure is in the control block, where comm_status() finds it. */
 static enum status data_op_meet(const struct data_op *op)
 {
@@ -390,6 +409,7 @@ static enum status data_op_meet(const struct data_op *op)
     struct control_op own = {.kind = op->kind, .dtype = op->dtype, .count = op->count}, peers[CONTROL_MAX_RANKS];
     own.offset = segment_offset(comm, op->send, sent);
     TRY(agree(comm, CHANNEL_DATA, &own, peers));
+    fault_in_collective(comm);
     bool staged = false;
     for (int r = 0; r < comm->world; r++)
         staged |= peers[r].offset == CONTROL_STAGED;
