@@ -8,7 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* packing false: batches are rounded up to this many tokens, so that GEMMs see few different shapes */
+/* packing false: batches are rounded up to this many tokens (at most seq_length), so that GEMMs see few different
+ * shapes */
 enum { TOKEN_MULTIPLE = 16 };
 
 enum status trainer_describe_model(const struct run_spec *spec, bool notices, struct model_desc *desc,
@@ -77,7 +78,9 @@ static void configure_streams(struct trainer *t)
         .world = t->world,
         .batch_size = spec->train_batch_size,
         .micro_batch_size = spec->train_micro_batch_size_per_gpu,
-        .token_multiple = spec->data.packing ? 1 : TOKEN_MULTIPLE,
+        .token_multiple = spec->data.packing                       ? 1
+                          : spec->data.seq_length < TOKEN_MULTIPLE ? spec->data.seq_length
+                                                                   : TOKEN_MULTIPLE,
     };
     t->validation_config = t->train_config;
     t->validation_config.evaluation = true;

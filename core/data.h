@@ -63,7 +63,8 @@ struct token_stream_config {
     int rank, world;
     int64_t batch_size;       /* B, global */
     int64_t micro_batch_size; /* sequences of one micro-batch of one rank; B = micro × accumulation × world */
-    int64_t token_multiple;   /* packing false: M is a multiple of it (1: no filler) */
+    int64_t token_multiple;   /* packing false: M is a multiple of it (1: no filler); at most T: filler is no longer
+                               * than a sequence may be */
     int64_t max_samples;      /* evaluation: at most so many samples in all, the last batch may be partial (0: all);
                                * training: must be 0, whole batches only */
     bool evaluation; /* one pass in file order over all whole samples; the ranks get micro-batches in turn, all the

@@ -365,6 +365,14 @@ static void check_names(struct spec_context *ctx, struct spec_full *full, const 
                    spec_show(ctx, name));
 }
 
+static void check_documents(struct spec_context *ctx, struct spec_full *full, const struct spec_node *root)
+{
+    const struct spec_node *length = spec_find(root, "data.seq_length");
+    if (!full->spec.data.packing && full->spec.data.seq_length == 1 && is_set(length))
+        spec_error(ctx, length->pos,
+                   "'data.seq_length' 1 leaves no target where data.packing is false; hint: 2 or more");
+}
+
 /* ---- all of it ----------------------------------------------------------------------------------------------------
  */
 
@@ -418,4 +426,5 @@ void spec_check(struct spec_context *ctx, struct spec_full *full, struct spec_no
     check_precision(ctx, full, root);
     check_offload(ctx, full, root);
     check_names(ctx, full, root);
+    check_documents(ctx, full, root);
 }

@@ -63,7 +63,7 @@ void token_stream_limits(const struct token_stream_config *config, int64_t *max_
         *max_seqs = (int32_t)count;
         return;
     }
-    ASSERT(multiple > 0);
+    ASSERT(multiple > 0 && multiple <= length);
     /* `count` sequences have count … count·(T-1) tokens; a filler comes behind them if one of these is no multiple */
     bool filler = multiple > 1 && (length > 2 || count % multiple != 0);
     *max_tokens = round_up(count * (length - 1), multiple);

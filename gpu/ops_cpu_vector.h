@@ -48,10 +48,18 @@ static ALWAYS_INLINE vf vf_select(vi mask, vf a, vf b)
     return (vf)((mask & (vi)a) | (~mask & (vi)b));
 }
 
-/* A NaN in `a` is lost in both: the lanes' comparison is false. */
+/* a > b ? a : b, so a NaN in `a` is lost. */
 static ALWAYS_INLINE vf vf_max(vf a, vf b)
 {
+#if defined(__AVX512F__)
+    return (vf)_mm512_max_ps((__m512)a, (__m512)b);
+#elif defined(__AVX2__)
+    return (vf)_mm256_max_ps((__m256)a, (__m256)b);
+#elif defined(__x86_64__)
+    return (vf)_mm_max_ps((__m128)a, (__m128)b);
+#else
     return vf_select(a > b, a, b);
+#endif
 }
 
 static ALWAYS_INLINE vf vf_sqrt(vf x)
@@ -94,17 +102,30 @@ static ALWAYS_INLINE float vf_max_lane(vf x)
 
 static ALWAYS_INLINE vf vf_from_bf16(vh h)
 {
+#if defined(__AVX512F__)
+    return (vf)((vu)_mm512_cvtepu16_epi32((__m256i)h) << 16);
+#elif defined(__AVX2__)
+    return (vf)((vu)_mm256_cvtepu16_epi32((__m128i)h) << 16);
+#else
     return (vf)(__builtin_convertvector(h, vu) << 16);
+#endif
 }
 
 /* Round to nearest even; a NaN stays a quiet NaN. The same bits as bf16_from_f32(). */
 static ALWAYS_INLINE vh vf_to_bf16(vf x)
 {
     vu u = (vu)x;
+#if defined(__AVX512F__)
+    __mmask16 is_nan = _mm512_cmp_ps_mask((__m512)x, (__m512)x, _CMP_UNORD_Q);
+    __m512i carried = (__m512i)(u + 0x7fffu + ((u >> 16) & 1u));
+    carried = _mm512_mask_or_epi32(carried, is_nan, (__m512i)u, _mm512_set1_epi32(0x400000));
+    return (vh)_mm512_cvtepi32_epi16(_mm512_srli_epi32(carried, 16));
+#else
     vu rounded = (u + 0x7fffu + ((u >> 16) & 1u)) >> 16;
     vi nan = x != x;
     vu result = ((vu)nan & ((u >> 16) | 0x40u)) | (~(vu)nan & rounded);
     return __builtin_convertvector(result, vh);
+#endif
 }
 
 /* VF elements of `p` from element i. */
@@ -195,8 +216,15 @@ static ALWAYS_INLINE vi vf_lanes_below(int64_t left)
 static ALWAYS_INLINE vf vf_exp(vf x)
 {
     const float low = -87.33f, high = 88.72f;
-    vi under = x<low, over = x> high;
+#if defined(__AVX512F__)
+    __mmask16 small = _mm512_cmp_ps_mask((__m512)x, _mm512_set1_ps(low), _CMP_LT_OQ);
+    /* in this order a NaN in x stays */
+    vf clamped = (vf)_mm512_min_ps(_mm512_set1_ps(high + 1), _mm512_max_ps(_mm512_set1_ps(low), (__m512)x));
+#else
+    vi under = x < vf_set(low);
+    vi over = x > vf_set(high);
     vf clamped = vf_select(under, vf_set(low), vf_select(over, vf_set(high), x));
+#endif
     vf shifted = clamped * 1.44269504088896341f + 12582912.0f; /* 1.5 · 2^23: the integer sits in the low bits */
     vf n = shifted - 12582912.0f;
     vf r = clamped - n * 0.693145751953125f;
@@ -207,13 +235,17 @@ static ALWAYS_INLINE vf vf_exp(vf x)
     p = p * r + 1.6666665459e-1f;
     p = p * r + 5.0000001201e-1f;
     p = p * r * r + r + 1.0f;
-    /* 2^n as 2^(n/2) twice would only matter at the very ends; n = 128 is split off by halving the exponent once. */
+#if defined(__AVX512F__)
+    return (vf)_mm512_mask_mov_ps(_mm512_scalef_ps((__m512)p, (__m512)n), small, _mm512_setzero_ps());
+#else
+    /* 2^n in two halves, because 2^128 is no number */
     vi exponent = (vi)shifted - (vi)vf_set(12582912.0f);
     vi half = exponent >> 1;
     vf scale_a = (vf)((half + 127) << 23), scale_b = (vf)((exponent - half + 127) << 23);
     vf y = p * scale_a * scale_b;
     y = vf_select(under, vf_zero(), y);
     return vf_select(over, vf_set(INFINITY), y);
+#endif
 }
 
 /* log(x) within 2 ulp for normal positive x: x = 2^n · f, f in sqrt(1/2) … sqrt(2). NaN stays NaN. */

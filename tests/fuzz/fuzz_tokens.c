@@ -1,9 +1,9 @@
 /* fuzz_tokens.c: token shards and indexes of any bytes: an error or tokens within the vocabulary, never more.
  *
- * Input: byte 0 says what it is (bit 0: Megatron-LM, else llm.c; bit 1: packed; bits 2-4: token_multiple - 1; bit 5:
- * evaluation), byte 1 is T - 1, byte 2 the micro-batch - 1, byte 3 the vocabulary; then the .idx, its length in two
- * bytes in front of it (not for llm.c), and the .bin. Besides what the sanitizers see, the shape of every batch is
- * checked. */
+ * Input: byte 0 says what it is (bit 0: Megatron-LM, else llm.c; bit 1: packed; bits 2-4: token_multiple - 1, at most T
+ * - 1; bit 5: evaluation), byte 1 is T - 1, byte 2 the micro-batch - 1, byte 3 the vocabulary; then the .idx, its
+ * length in two bytes in front of it (not for llm.c), and the .bin. Besides what the sanitizers see, the shape of every
+ * batch is checked. */
 #include "core/data.h"
 
 #include <fcntl.h>
@@ -53,8 +53,9 @@ static void check_batch(const struct token_stream_config *config, const struct b
 static void run_stream(struct token_set *set, const uint8_t *data)
 {
     bool evaluation = data[0] >> 5 & 1;
+    int multiple = (data[0] >> 2 & 7) + 1, length = data[1] + 1;
     struct token_stream_config config = {.set = set,
-                                         .seq_length = data[1] + 1,
+                                         .seq_length = length,
                                          .vocab_size = data[3] + 1,
                                          .shuffle = true,
                                          .packing = data[0] >> 1 & 1,
@@ -62,7 +63,7 @@ static void run_stream(struct token_set *set, const uint8_t *data)
                                          .world = 1,
                                          .batch_size = data[2] % 8 + 1,
                                          .micro_batch_size = data[2] % 8 + 1,
-                                         .token_multiple = (data[0] >> 2 & 7) + 1,
+                                         .token_multiple = multiple < length ? multiple : length,
                                          .evaluation = evaluation};
     struct error err;
     struct token_stream *stream;

@@ -142,6 +142,19 @@ def test_documents_as_samples(folder):
     assert folder.metrics("two").evaluations[0]["eval_tokens"] == evaluation["eval_tokens"]
 
 
+def test_documents_shorter_than_the_filler(folder):
+    """Micro-batches of short sequences are filled up, but no filler may be longer than a sequence."""
+    write_megatron(folder.at("docs"), documents(29, seed=6, longest=8))
+    seen = {}
+    for length in (2, 3, 7):
+        for name, micro in (("whole", 12), ("parts", 4)):
+            folder.train({"data": {"train": folder.at("docs"), "validation": folder.at("docs"), "seq_length": length,
+                                   "packing": False}, "train_micro_batch_size_per_gpu": micro}, name=f"{name}-{length}")
+        seen[length] = folder.metrics(f"whole-{length}").losses
+        assert folder.metrics(f"parts-{length}").losses == pytest.approx(seen[length], abs=1e-6)
+    assert seen[2] != seen[3] != seen[7]
+
+
 def test_max_steps_repeats_the_data_when_epochs_is_unset(folder):
     folder.train({"train": {"epochs": None, "max_steps": 7}})
     assert [row["epoch"] for row in folder.metrics().steps] == [1, 1, 1, 2, 2, 2, 3]

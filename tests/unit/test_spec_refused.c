@@ -94,6 +94,8 @@ static const struct bad_case bad_cases[] = {
       ":1:1: 'model.pretrained' or 'model.config' is missing; hint: ",
       ":1:1: Either train_batch_size or train_micro_batch_size_per_gpu needs to be provided"}},
     {"model: {config: a}\ndata: {train: , seq_length: 8}\ntrain_batch_size: 8\n", {":2:8: 'data.train' has no value"}},
+    {"model: {config: a}\ndata: {train: a, seq_length: 1, packing: false}\ntrain_batch_size: 8\n",
+     {":2:30: 'data.seq_length' 1 leaves no target where data.packing is false; hint: 2 or more"}},
     {"model: {config: a}\ndata: {train: [], seq_length: 8}\ntrain_batch_size: 8\n",
      {":2:15: 'data.train' must be a path, or a list of at least one path"}},
     {"model: {config: a}\ndata: {train: [a, [b]], seq_length: 8}\ntrain_batch_size: 8\n",
