@@ -193,6 +193,10 @@ class Folder:
         self.processes.append(process)
         return process
 
+    def adopt(self, process):
+        """Ends with the test a process that the test itself has started."""
+        self.processes.append(process)
+
     def wait(self, process, seconds=60):
         """Waits for its end within the time limit; returns what it said."""
         try:
