@@ -142,6 +142,7 @@ static enum status start_rank(struct job *job, int rank, struct error *err)
         become_rank(job, rank, outputs, supervisor);
     setpgid(child->pid, child->pid); /* in both, so that it is done when either goes on */
     child->running = true;
+    control_expect(job->control, rank, (int)child->pid, job->host);
     for (int i = 0; i < 2; i++) {
         line_pump_init(&child->pumps[i], pipes[i][0], i == 0 ? STDOUT_FILENO : STDERR_FILENO, rank);
         if (pipes[i][0] >= 0) {

@@ -3,12 +3,14 @@ import fcntl
 import os
 import random
 import signal
+import subprocess
+import threading
 import time
 
 import pytest
 
-from harness import (FINISHED, PEER, REQUEUE, SLOWNESS, USAGE, children, session_members, shared_memory_files,
-                     wait_for_steps, wait_until)
+from harness import (FINISHED, PEER, REQUEUE, SLOWNESS, USAGE, ZTRAIN, children, count_lines, session_members,
+                     shared_memory_files, wait_for_steps, wait_until)
 
 ENDLESS = {"train": {"epochs": None, "max_steps": 1000000}}
 
@@ -188,3 +190,56 @@ def test_two_runs_in_one_folder(folder):
     process.send_signal(signal.SIGTERM)
     assert folder.wait(process, 20).code == REQUEUE
     folder.ztrain("verify", folder.run_folder())
+
+
+def test_output_that_nobody_reads_does_not_keep_a_signal_from_the_ranks(folder):
+    spec = folder.spec(ENDLESS)
+    reader, writer = os.pipe()
+    fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, 4096)
+    process = subprocess.Popen([ZTRAIN, "--config", spec, "--local-gpus", "2"], stdout=writer, start_new_session=True)
+    folder.adopt(process)
+    os.close(writer)
+    wait_for_steps(folder, process, 120)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(20 * SLOWNESS) == REQUEUE
+    os.close(reader)
+
+
+def test_a_terminal_on_hold_is_not_silence(folder):
+    """ctrl-S: rank 0 waits for the terminal, the others for rank 0, and nobody is accused; ctrl-Q: on it goes."""
+    keyboard, terminal = os.openpty()
+    threading.Thread(target=read_all, args=(keyboard,), daemon=True).start()
+    process = subprocess.Popen([ZTRAIN, "--config", folder.spec({**ENDLESS, "comm": {"timeout_seconds": 1}}),
+                                "--local-gpus", "2"], stdout=terminal, start_new_session=True)
+    folder.adopt(process)
+    os.close(terminal)
+    metrics = os.path.join(folder.run_folder(), "metrics.jsonl")
+    wait_for_steps(folder, process, 3)
+    os.write(keyboard, b"\x13")
+    time.sleep(1)
+    held = count_lines(metrics)
+    time.sleep(3)
+    assert process.poll() is None and count_lines(metrics) == held
+    os.write(keyboard, b"\x11")
+    wait_until(lambda: count_lines(metrics) > held, what="a further step")
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(20 * SLOWNESS) == REQUEUE
+
+
+def read_all(descriptor):
+    try:
+        while os.read(descriptor, 65536):
+            pass
+    except OSError:  # the other end of a pseudo-terminal is closed
+        pass
+
+
+def test_a_rank_that_never_joins_is_named(folder):
+    process = folder.start("--config", folder.spec({**ENDLESS, "comm": {"timeout_seconds": 1}}), "--local-gpus", 3)
+    while not children(process.pid):
+        pass
+    os.kill(children(process.pid)[0], signal.SIGSTOP)
+    done = folder.wait(process, 20)
+    assert done.code == PEER, done
+    assert f"rank 0 on {os.uname().nodename}" in done.err
+    assert session_members(process.pid) == []
