@@ -28,7 +28,7 @@ def interrupted_to_the_end(folder, spec, ranks, name, seed, stops):
         done = folder.wait(process)
         if done.code == FINISHED:
             return interruptions
-        assert done.code == REQUEUE, done
+        assert done.code == REQUEUE and "error" not in done.err, done
         interruptions += 1
         done_steps = len(Metrics(folder.run_folder(name)).steps)
         assert count_lines(metrics)
