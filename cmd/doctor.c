@@ -225,6 +225,10 @@ static void report_gpu(void)
 
 enum status cmd_doctor(int argc, char **argv, struct error *err)
 {
+    if (argc == 2 && (!strcmp(argv[1], "--help") || !strcmp(argv[1], "-h"))) {
+        printf("usage: ztrain doctor\n\nThis machine as ztrain sees it: CPU, memory, libraries, Slurm, GPUs.\n");
+        return STATUS_OK;
+    }
     if (argc > 1)
         return error_set(err, STATUS_USAGE, "doctor: unexpected argument '%s'; hint: it takes none", argv[1]);
     char host[256] = "unknown";

@@ -44,7 +44,7 @@ int main(int argc, char **argv)
     }
     if (!found)
         status = cmd_train(argc, argv, &err);
-    if (status != STATUS_OK && err.text[0])
+    if (status != STATUS_OK && status != STATUS_REQUEUE && err.text[0])
         log_error(&err);
     log_close();
     if (fflush(stdout) && status == STATUS_OK)

@@ -335,6 +335,8 @@ static enum status open_resume(struct run *run, struct checkpoint **checkpoint, 
             fprintf(stderr, "%s\n", report.errors.items[i]);
         for (int i = 0; i < report.notices.count; i++)
             log_info("%s", report.notices.items[i]);
+        if ((*checkpoint)->world != run->boot.world)
+            log_info("the world size was %d in the checkpoint and is %d now", (*checkpoint)->world, run->boot.world);
     }
     if (status != STATUS_OK)
         error_set(err, status, "the run spec would silently change the run of checkpoint '%s' (%d difference%s)", path,
@@ -499,6 +501,10 @@ enum status cmd_train(int argc, char **argv, struct error *err)
     }
     if (options.version)
         return cmd_version(1, argv, err);
+    if (options.world) {
+        error_set(err, STATUS_USAGE, "--world belongs to ztrain plan");
+        return error_hint(err, "--local-gpus N starts N ranks on this machine, or with --dry-run plans them");
+    }
 
     struct bootstrap boot;
     struct run_spec *spec = NULL;
@@ -520,7 +526,7 @@ enum status cmd_train(int argc, char **argv, struct error *err)
     TRY_GOTO(options_load_spec(&options, supervised, &spec, err));
     TRY_GOTO(spec_resolve_batch(spec, world, source, err));
     if (options.dry_run)
-        status = plan_dry_run(spec, world, source, err);
+        status = plan_dry_run(spec, world, source, boot.cores, err);
     else if (options.local_gpus && !supervised)
         status = start_ranks(&options, argv, spec, err);
     else

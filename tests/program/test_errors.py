@@ -27,6 +27,7 @@ def write_spec(folder, text):
     (["trian"], ["trian"]),
     (["--config", "nowhere.yaml"], ["nowhere.yaml", "No such file"]),
     (["--config", "run.yaml", "--local-gpus", "0"], ["--local-gpus"]),
+    (["--config", "run.yaml", "--world", "2", "--dry-run"], ["--world", "plan"]),
     (["--config", "run.yaml", "--local-gpus", "two"], ["two"]),
     (["verify"], ["verify"]),
     (["verify", "a", "b"], ["b"]),
@@ -97,6 +98,8 @@ def test_a_folder_and_a_device_as_spec(folder):
     os.makedirs(folder.at("dir.yaml"))
     folder.ztrain("--config", folder.at("dir.yaml"), expect=USAGE)
     folder.ztrain("--config", "/dev/zero", expect=USAGE, seconds=20)
+    os.mkfifo(folder.at("pipe.yaml"))  # that nobody writes
+    folder.ztrain("--config", folder.at("pipe.yaml"), expect=USAGE, seconds=20)
 
 
 @pytest.mark.parametrize("changes, words", [
