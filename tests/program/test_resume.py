@@ -7,7 +7,8 @@ import signal
 
 import pytest
 
-from harness import (CHECKPOINT, FINISHED, GPT2, LLAMA, REQUEUE, SEQUENCE, USAGE, Metrics, count_lines, wait_for_steps)
+from harness import (CHECKPOINT, DIVERGED, FINISHED, GPT2, LLAMA, REQUEUE, SEQUENCE, USAGE, Metrics, count_lines,
+                     wait_for_steps)
 
 LONG_RUN = {"train": {"epochs": 16, "eval_interval_steps": 5}, "train_micro_batch_size_per_gpu": 3}
 
@@ -138,6 +139,19 @@ def test_what_may_change_is_printed(folder):
                         more=["--resume", folder.run_folder()])
     assert "lr" in done.out and "0.003" in done.out and "0.0001" in done.out
     assert [row["lr"] for row in folder.metrics().steps] == [3e-3] * 3 + [1e-4] * 3
+
+
+def test_skipped_steps_are_counted_across_a_resume(folder):
+    """A run that goes on among non-finite gradients ends where the uninterrupted one did."""
+    changes = {"train": {"epochs": 20}, "optimizer": {"params": {"lr": 1e6, "weight_decay": 1.0}},
+               "checkpoint": {"interval_steps": 4}}
+    folder.train(changes, name="whole", expect=DIVERGED)
+    whole = folder.metrics("whole").numbers()
+    for checkpoint in ("step-00000004", "step-00000008"):
+        path = os.path.join(folder.run_folder("whole"), "checkpoints", checkpoint)
+        folder.train(changes, name=f"from-{checkpoint}", more=["--resume", path], expect=DIVERGED)
+        tail = folder.metrics(f"from-{checkpoint}").numbers()
+        assert tail == whole[-len(tail):] and len(tail) < len(whole)
 
 
 def test_nothing_to_resume_from(folder):
