@@ -115,10 +115,10 @@ static enum status open_one(const char *folder, bool full, struct checkpoint **o
 static enum status open_newest(const char *dir, bool full, struct checkpoint **out, struct error *err)
 {
     struct checkpoint_list list;
-    struct error damage;
+    struct error damage, failure; /* err is touched only if none is found */
     char folder[FS_PATH_MAX];
     TRY(checkpoint_list_init(&list, dir, err));
-    enum status status = error_set(err, STATUS_CHECKPOINT, "there is no checkpoint in '%s'", dir);
+    enum status status = error_set(&failure, STATUS_CHECKPOINT, "there is no checkpoint in '%s'", dir);
     for (int i = 0; i < list.count; i++) {
         const struct checkpoint_entry *entry = &list.entries[i];
         snprintf(damage.text, sizeof damage.text, "%s", entry->damage ? entry->damage : "");
@@ -127,18 +127,19 @@ static enum status open_newest(const char *dir, bool full, struct checkpoint **o
             if (status == STATUS_OK)
                 break;
             if (status != STATUS_CHECKPOINT) { /* out of memory is no reason to go back in time */
-                if (err)
-                    *err = damage;
+                failure = damage;
                 break;
             }
         }
         log_warn("the checkpoint '%s/%s' is not used: %s", dir, entry->name, damage.text);
-        status = error_set(err, STATUS_CHECKPOINT,
+        status = error_set(&failure, STATUS_CHECKPOINT,
                            "none of the %d checkpoints in '%s' is valid; the last that was "
                            "tried: %.1500s",
                            list.count, dir, damage.text);
     }
     checkpoint_list_release(&list);
+    if (status != STATUS_OK && err)
+        *err = failure;
     return status;
 }
 

@@ -52,6 +52,7 @@ void console_step(struct console *console, const struct step_metrics *m)
              m->step, console->total_steps, m->epoch, m->loss, m->grad_norm, m->lr, m->tokens_per_s, mfu, left,
              m->skipped ? "  SKIPPED" : "");
     if (console->terminal) {
+        log_wait_writable(stdout);
         printf("\r\033[K%s", text);
         fflush(stdout);
         console->line_open = true;
@@ -74,6 +75,7 @@ void console_step(struct console *console, const struct step_metrics *m)
 void console_break(struct console *console)
 {
     if (console->line_open) {
+        log_wait_writable(stdout);
         putchar('\n');
         fflush(stdout);
         console->line_open = false;

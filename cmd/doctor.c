@@ -158,10 +158,13 @@ static void report_cpu(void)
     }
     print_line("cpu device", "%s; %d threads", device->detail, device->threads);
     const char *onednn = libraries_path("libdnnl", path, sizeof path);
-    print_line("oneDNN", "%s",
-               onednn ? onednn
-                      : "not found: fp32 and bf16 matrix products will be slow; "
-                        "hint: scripts/install-deps.sh installs it");
+    if (onednn)
+        print_line("oneDNN", "in use: %s", onednn);
+    else if (library_opens("libdnnl.so.2") || library_opens("libdnnl.so.3"))
+        print_line("oneDNN", "installed; ztrain's own matrix products are as fast on this CPU");
+    else
+        print_line("oneDNN",
+                   "not installed; hint: scripts/install-deps.sh installs it (CPUs with AMX need it for bf16)");
     device_close(device);
 }
 
@@ -222,6 +225,10 @@ static void report_gpu(void)
 
 enum status cmd_doctor(int argc, char **argv, struct error *err)
 {
+    if (argc == 2 && (!strcmp(argv[1], "--help") || !strcmp(argv[1], "-h"))) {
+        printf("usage: ztrain doctor\n\nThis machine as ztrain sees it: CPU, memory, libraries, Slurm, GPUs.\n");
+        return STATUS_OK;
+    }
     if (argc > 1)
         return error_set(err, STATUS_USAGE, "doctor: unexpected argument '%s'; hint: it takes none", argv[1]);
     char host[256] = "unknown";

@@ -85,7 +85,8 @@ enum status cmd_export(int argc, char **argv, struct error *err)
         return error_set(err, STATUS_USAGE, "--dtype '%s' is not supported; hint: fp32 and bf16 are", arguments.dtype);
 
     struct checkpoint *checkpoint;
-    TRY(checkpoint_open(arguments.dir, false, &checkpoint, err));
+    /* verified whole: of a run folder, a damaged newest one is passed over before anything is written */
+    TRY(checkpoint_open(arguments.dir, true, &checkpoint, err));
     enum dtype dtype = chosen ? *chosen : checkpoint->dtype;
     enum status status = huggingface_export(checkpoint, arguments.out, dtype, 0, err);
     if (status == STATUS_OK)

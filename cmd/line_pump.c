@@ -1,14 +1,19 @@
 /* line_pump.c: see line_pump.h. A line longer than the buffer is broken. A line is written by one call, so that lines
- * of several ranks on one terminal or pipe do not mix. Output that nobody reads any more is dropped: the ranks go on.
+ * of several ranks on one terminal or pipe do not mix. Output that nobody reads any more, or not now (a pager at rest,
+ * a terminal held by ctrl-S), is dropped after a while: the ranks go on, and their supervisor serves signals. The
+ * ranks' own logs have every line.
  */
 #include "cmd/line_pump.h"
 
 #include <errno.h>
+#include <inttypes.h>
 #include <poll.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/uio.h>
 #include <unistd.h>
+
+enum { PATIENCE_MS = 500 };
 
 void line_pump_init(struct line_pump *pump, int from, int to, int rank)
 {
@@ -16,7 +21,15 @@ void line_pump_init(struct line_pump *pump, int from, int to, int rank)
     snprintf(pump->text, sizeof pump->text, "[%d] ", rank);
 }
 
-static void write_line(const struct line_pump *pump, const char *line, size_t length)
+/* Whether a line of up to PIPE_BUF bytes can be written now, or soon. */
+static bool can_write(struct line_pump *pump)
+{
+    struct pollfd ready = {.fd = pump->to, .events = POLLOUT};
+    pump->stuck = poll(&ready, 1, pump->stuck ? 0 : PATIENCE_MS) == 0;
+    return !pump->stuck;
+}
+
+static void write_all(const struct line_pump *pump, const char *line, size_t length)
 {
     static char newline[] = "\n";
     struct iovec parts[] = {{(void *)pump->text, strlen(pump->text)}, {(void *)line, length}, {newline, 1}};
@@ -25,7 +38,8 @@ static void write_line(const struct line_pump *pump, const char *line, size_t le
         ssize_t n = writev(pump->to, parts + part, parts_left);
         if (n < 0 && errno == EAGAIN) {
             struct pollfd ready = {.fd = pump->to, .events = POLLOUT};
-            poll(&ready, 1, -1);
+            if (poll(&ready, 1, PATIENCE_MS) == 0)
+                return;
             continue;
         }
         if (n < 0 && errno != EINTR)
@@ -37,6 +51,22 @@ static void write_line(const struct line_pump *pump, const char *line, size_t le
             parts[part].iov_len -= (size_t)n;
         }
     }
+}
+
+static void write_line(struct line_pump *pump, const char *line, size_t length)
+{
+    if (!can_write(pump)) {
+        pump->dropped++;
+        return;
+    }
+    if (pump->dropped) {
+        char text[96];
+        int n = snprintf(text, sizeof text,
+                         "(%" PRId64 " lines were dropped, because nobody read them; the log has them)", pump->dropped);
+        pump->dropped = 0;
+        write_all(pump, text, (size_t)n);
+    }
+    write_all(pump, line, length);
 }
 
 static void write_lines(struct line_pump *pump, bool all)

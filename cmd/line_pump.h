@@ -4,10 +4,13 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 struct line_pump {
     int from, to;  /* from: non-blocking, owned, -1 when ended; to: borrowed */
     char text[16]; /* what goes in front */
+    bool stuck;    /* nobody read for a while: what cannot be written at once is dropped */
+    int64_t dropped;
     size_t used;
     char buffer[16384];
 };

@@ -2,11 +2,13 @@
 #include "cmd/commands.h"
 #include "core/log.h"
 
+#include <fcntl.h>
 #include <signal.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static const struct {
     const char *name;
@@ -16,9 +18,21 @@ static const struct {
     {"inspect", cmd_inspect}, {"doctor", cmd_doctor}, {"version", cmd_version},
 };
 
+/* A caller may have closed stdin, stdout or stderr: a checkpoint must not get their numbers, and what we print with it.
+ */
+static void keep_standard_descriptors(void)
+{
+    for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++)
+        if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", O_RDWR) != fd)
+            exit(STATUS_DEVICE); /* nowhere to say why */
+}
+
 int main(int argc, char **argv)
 {
-    signal(SIGPIPE, SIG_IGN); /* a closed pipe is an error of the write, not a death */
+    keep_standard_descriptors();
+    /* a closed pipe and the limit of a file's size (ulimit -f) are errors of the write, not a death */
+    signal(SIGPIPE, SIG_IGN);
+    signal(SIGXFSZ, SIG_IGN);
     struct error err = {.code = STATUS_OK, .text = ""};
     enum status status = STATUS_OK;
     bool found = false;
@@ -30,7 +44,7 @@ int main(int argc, char **argv)
     }
     if (!found)
         status = cmd_train(argc, argv, &err);
-    if (status != STATUS_OK && err.text[0])
+    if (status != STATUS_OK && status != STATUS_REQUEUE && err.text[0])
         log_error(&err);
     log_close();
     if (fflush(stdout) && status == STATUS_OK)

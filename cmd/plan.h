@@ -5,8 +5,8 @@
 #include "core/spec.h"
 #include "core/status.h"
 
-/* --dry-run: effective spec, batch triangle, first five learning rates, memory plan for `world` ranks. Data that are
- * not there are reported, not an error. The spec's batch sizes are resolved. */
-enum status plan_dry_run(struct run_spec *spec, int world, const char *world_source, struct error *err);
+/* --dry-run: effective spec, batch triangle, first five learning rates, memory plan for `world` ranks that share
+ * `cores`. Data that are not there are reported, not an error. The spec's batch sizes are resolved. */
+enum status plan_dry_run(struct run_spec *spec, int world, const char *world_source, int cores, struct error *err);
 
 #endif

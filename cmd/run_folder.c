@@ -3,25 +3,48 @@
 #include "ckpt/checkpoint.h"
 #include "core/fsutil.h"
 #include "core/log.h"
+#include "core/progress.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
+#include <time.h>
 #include <unistd.h>
+
+/* Of a run that was killed the ranks may take a moment longer to go than their supervisor: a restart waits for them. */
+static const double lock_patience = 3; /* seconds */
 
 static enum status lock_folder(struct run_folder *folder, struct error *err)
 {
+    const struct timespec pause = {.tv_nsec = 20 * 1000 * 1000};
     folder->lock_fd = open(folder->path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (folder->lock_fd < 0)
         return error_set(err, STATUS_USAGE, "cannot open run folder '%s': %s", folder->path, strerror(errno));
-    if (flock(folder->lock_fd, LOCK_EX | LOCK_NB) && errno == EWOULDBLOCK) {
-        error_set(err, STATUS_USAGE, "run folder '%s' is in use by another run", folder->path);
-        return error_hint(err, "wait for it to end, or give this run another run.name");
+    for (double waited = 0; flock(folder->lock_fd, LOCK_EX | LOCK_NB) != 0; waited += 1e-9 * (double)pause.tv_nsec) {
+        if (errno != EWOULDBLOCK && errno != EINTR)
+            return STATUS_OK; /* a file system without locks: no protection, as everywhere */
+        if (waited >= lock_patience) {
+            error_set(err, STATUS_USAGE, "run folder '%s' is in use by another run", folder->path);
+            return error_hint(err, "wait for it to end, or give this run another run.name");
+        }
+        nanosleep(&pause, NULL);
+        progress_tick();
     }
-    return STATUS_OK; /* a file system without locks: no protection, as everywhere */
+    return STATUS_OK;
+}
+
+/* A new run wants a folder without checkpoints. Looked at again under the lock: another run may just have ended there.
+ */
+static enum status check_new(const struct run_folder *folder, bool resume, struct error *err)
+{
+    if (resume || !checkpoint_any(folder->checkpoints))
+        return STATUS_OK;
+    error_set(err, STATUS_USAGE, "run folder '%s' already holds checkpoints", folder->path);
+    return error_hint(err, "--resume %s to go on, or another run.name to start anew", folder->path);
 }
 
 enum status run_folder_open(struct run_folder *folder, const struct run_spec *spec, int rank, bool resume,
@@ -36,15 +59,28 @@ enum status run_folder_open(struct run_folder *folder, const struct run_spec *sp
     snprintf(folder->metrics, sizeof folder->metrics, "%s/metrics.jsonl", folder->path);
     char path[3300];
     snprintf(path, sizeof path, "%s/log", folder->path);
-    if (rank == 0 && !resume && checkpoint_any(folder->checkpoints)) {
-        error_set(err, STATUS_USAGE, "run folder '%s' already holds checkpoints", folder->path);
-        return error_hint(err, "--resume %s to go on, or another run.name to start anew", folder->path);
-    }
-    TRY(fs_mkdirs(path, STATUS_USAGE, err));
     if (rank == 0)
+        TRY(check_new(folder, resume, err)); /* before anything is made there */
+    TRY(fs_mkdirs(path, STATUS_USAGE, err));
+    if (rank == 0) {
         TRY(lock_folder(folder, err));
+        TRY(check_new(folder, resume, err));
+    }
     snprintf(path, sizeof path, "%s/log/rank-%05d.log", folder->path, rank);
     return log_open(path, err);
+}
+
+/* What fs_write_file() left where a run was killed in it. The folder is locked: nobody is writing there now. */
+static void sweep_torn_specs(const struct run_folder *folder)
+{
+    static const char torn[] = "run.yaml.tmp-";
+    DIR *entries = opendir(folder->path);
+    if (!entries)
+        return;
+    for (struct dirent *entry; (entry = readdir(entries));)
+        if (!strncmp(entry->d_name, torn, sizeof torn - 1) && unlinkat(dirfd(entries), entry->d_name, 0))
+            log_warn("cannot delete '%s/%s': %s", folder->path, entry->d_name, strerror(errno));
+    closedir(entries);
 }
 
 enum status run_folder_write_spec(const struct run_folder *folder, const struct run_spec *spec, struct error *err)
@@ -57,6 +93,7 @@ enum status run_folder_write_spec(const struct run_folder *folder, const struct 
     spec_write_yaml(spec, out, true);
     fclose(out);
     snprintf(path, sizeof path, "%s/run.yaml", folder->path);
+    sweep_torn_specs(folder);
     enum status status = fs_write_file(path, text, length, STATUS_USAGE, err);
     free(text);
     return status;

@@ -1,9 +1,11 @@
 #include "cmd/stop_signal.h"
 
 #include <signal.h>
+#include <stdatomic.h>
 #include <stddef.h>
 
-static volatile sig_atomic_t pending;
+/* Atomic, as any thread of the process may be the one that the signal interrupts. */
+static atomic_int pending;
 
 static void remember(int signal_number)
 {

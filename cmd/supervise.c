@@ -5,7 +5,8 @@
  *
  *   - SIGINT, SIGTERM, SIGUSR1 go on to the ranks, once each: the ranks have process groups of their own, so a Ctrl-C
  * on the terminal reaches the supervisor only. SIGHUP (the terminal is gone) goes on as SIGTERM. Ranks start with them
- *     blocked, so that none is lost before they listen. SIGTSTP and SIGCONT stop and continue the ranks.
+ *     blocked, so that none is lost before they listen. SIGTSTP and SIGCONT stop and continue the ranks. SIGHUP and
+ *     SIGTSTP stay ignored where they were (nohup): blocked, they would reach the signalfd all the same.
  *   - A rank that fails: the others are told through the control block, and end by themselves with the reason; who
  * still runs then gets SIGTERM, and at last SIGKILL, all within 5 seconds.
  *   - If the supervisor is killed, the kernel kills the ranks (PR_SET_PDEATHSIG). The shared memory has no name, so
@@ -16,6 +17,7 @@
 #include "cmd/supervise.h"
 
 #include "cmd/line_pump.h"
+#include "cmd/stop_signal.h"
 #include "comm/bootstrap.h"
 #include "comm/control.h"
 
@@ -140,6 +142,7 @@ static enum status start_rank(struct job *job, int rank, struct error *err)
         become_rank(job, rank, outputs, supervisor);
     setpgid(child->pid, child->pid); /* in both, so that it is done when either goes on */
     child->running = true;
+    control_expect(job->control, rank, (int)child->pid, job->host);
     for (int i = 0; i < 2; i++) {
         line_pump_init(&child->pumps[i], pipes[i][0], i == 0 ? STDOUT_FILENO : STDERR_FILENO, rank);
         if (pipes[i][0] >= 0) {
@@ -307,6 +310,25 @@ static int verdict(struct job *job, struct error *unsaid)
     return STATUS_OK;
 }
 
+static bool ignored(int signal_number)
+{
+    struct sigaction action;
+    return sigaction(signal_number, NULL, &action) == 0 && action.sa_handler == SIG_IGN;
+}
+
+/* Blocks what the signalfd is to get instead. */
+static void block_signals(sigset_t *mask, sigset_t *old_mask)
+{
+    sigemptyset(mask);
+    sigaddset(mask, SIGCHLD);
+    if (!ignored(SIGTSTP))
+        sigaddset(mask, SIGTSTP);
+    for (size_t i = 0; i < COUNT_OF(forwarded); i++)
+        if (forwarded[i].from != SIGHUP || !ignored(SIGHUP))
+            sigaddset(mask, forwarded[i].from);
+    sigprocmask(SIG_BLOCK, mask, old_mask);
+}
+
 enum status supervise(int ranks, char **argv, double timeout_seconds, int *exit_code, struct error *err)
 {
     ASSERT(timeout_seconds > 0);
@@ -330,12 +352,7 @@ enum status supervise(int ranks, char **argv, double timeout_seconds, int *exit_
             job->children[r].pumps[i].from = -1;
 
     sigset_t mask;
-    sigemptyset(&mask);
-    sigaddset(&mask, SIGCHLD);
-    sigaddset(&mask, SIGTSTP);
-    for (size_t i = 0; i < COUNT_OF(forwarded); i++)
-        sigaddset(&mask, forwarded[i].from);
-    sigprocmask(SIG_BLOCK, &mask, &job->old_mask);
+    block_signals(&mask, &job->old_mask);
     void (*old_pipe)(int) = signal(SIGPIPE, SIG_IGN);
     job->signals = signalfd(-1, &mask, SFD_CLOEXEC | SFD_NONBLOCK);
     if (job->signals < 0) {
@@ -348,6 +365,8 @@ enum status supervise(int ranks, char **argv, double timeout_seconds, int *exit_
         status = start_rank(job, r, err);
     if (status != STATUS_OK)
         signal_ranks(job, SIGKILL, true);
+    else if (stop_signal_pending()) /* it came before they were blocked here */
+        signal_ranks(job, stop_signal_pending(), false);
     run(job);
     if (status == STATUS_OK) {
         struct error unsaid;

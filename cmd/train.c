@@ -41,6 +41,7 @@ struct run {
     json_t *spec_json;
     int64_t saved_step;        /* the step of the newest checkpoint of this process, -1 if none */
     double checkpoint_seconds; /* stalled in checkpoints since the last step's line */
+    struct comm_stats volume;  /* what this rank sent in the newest step */
     bool stop;                 /* some rank was asked to stop: the same on all ranks */
 };
 
@@ -114,6 +115,7 @@ static enum status train_step(struct run *run, struct step_metrics *m, struct er
     struct batch batch;
     double start = seconds_now();
 
+    comm_stats_read(run->comm, &run->volume, true); /* an evaluation's do not count */
     *m = (struct step_metrics){.loss_scale = 1.0, .mfu = -1.0};
     TRY(accumulate_gradients(run, &batch, &m->seconds.data, err));
     ASSERT(batch.step == position->step + 1);
@@ -140,6 +142,7 @@ static enum status train_step(struct run *run, struct step_metrics *m, struct er
     double sums[2] = {read_loss_sum(t), stop_signal_pending() ? 1.0 : 0.0};
     TRY(comm_sum(run->comm, sums, 2, err));
     run->stop = sums[1] > 0;
+    comm_stats_read(run->comm, &run->volume, true);
     m->loss = batch.step_targets ? sums[0] / (double)batch.step_targets : 0.0;
 
     position->step++;
@@ -332,6 +335,8 @@ static enum status open_resume(struct run *run, struct checkpoint **checkpoint, 
             fprintf(stderr, "%s\n", report.errors.items[i]);
         for (int i = 0; i < report.notices.count; i++)
             log_info("%s", report.notices.items[i]);
+        if ((*checkpoint)->world != run->boot.world)
+            log_info("the world size was %d in the checkpoint and is %d now", (*checkpoint)->world, run->boot.world);
     }
     if (status != STATUS_OK)
         error_set(err, status, "the run spec would silently change the run of checkpoint '%s' (%d difference%s)", path,
@@ -384,6 +389,18 @@ static void say_start(const struct run *run)
              spec->train_batch_size, spec->train_micro_batch_size_per_gpu, spec->gradient_accumulation_steps,
              run->boot.world, t->total_steps, t->steps_per_epoch, run->folder.path);
     trainer_print_plan(t);
+}
+
+/* What this rank sent in the newest step, beside what theory says for it. */
+static void print_volume(const struct run *run)
+{
+    int64_t gather, reduce;
+    if (!run->volume.reduce_scatter_calls) /* one rank, or no step in this process */
+        return;
+    zero_theory(run->trainer.zero, (int)run->spec->gradient_accumulation_steps, &gather, &reduce);
+    log_info("communication of a step and rank: gathered %" PRId64 " bytes (theory %" PRId64 "), reduced %" PRId64
+             " bytes (theory %" PRId64 ")",
+             run->volume.all_gather_bytes, gather, run->volume.reduce_scatter_bytes, reduce);
 }
 
 static void print_profile(struct run *run)
@@ -442,6 +459,7 @@ static enum status train_rank(const struct options *options, const struct bootst
     if (run.position.step >= run.trainer.total_steps)
         log_info("nothing to do: the run of %" PRId64 " steps is complete", run.trainer.total_steps);
     TRY_GOTO(run_steps(&run, err));
+    print_volume(&run);
     if (options->profile)
         print_profile(&run);
     log_info("finished: %" PRId64 " steps, %" PRId64 " tokens; run folder %s", run.position.step, run.position.tokens,
@@ -483,6 +501,10 @@ enum status cmd_train(int argc, char **argv, struct error *err)
     }
     if (options.version)
         return cmd_version(1, argv, err);
+    if (options.world) {
+        error_set(err, STATUS_USAGE, "--world belongs to ztrain plan");
+        return error_hint(err, "--local-gpus N starts N ranks on this machine, or with --dry-run plans them");
+    }
 
     struct bootstrap boot;
     struct run_spec *spec = NULL;
@@ -504,7 +526,7 @@ enum status cmd_train(int argc, char **argv, struct error *err)
     TRY_GOTO(options_load_spec(&options, supervised, &spec, err));
     TRY_GOTO(spec_resolve_batch(spec, world, source, err));
     if (options.dry_run)
-        status = plan_dry_run(spec, world, source, err);
+        status = plan_dry_run(spec, world, source, boot.cores, err);
     else if (options.local_gpus && !supervised)
         status = start_ranks(&options, argv, spec, err);
     else

@@ -87,7 +87,7 @@ void bootstrap_host(char *host, size_t size)
     host[size - 1] = 0;
 }
 
-static int allowed_cores(void)
+int bootstrap_cores(void)
 {
     cpu_set_t set;
     if (sched_getaffinity(0, sizeof set, &set) == 0)
@@ -116,7 +116,7 @@ static enum status local_ranks(struct bootstrap *bootstrap, struct error *err)
 enum status bootstrap_init(struct bootstrap *bootstrap, struct error *err)
 {
     *bootstrap = (struct bootstrap){
-        .world = 1, .local_world = 1, .num_nodes = 1, .source = "alone", .shared_fd = -1, .cores = allowed_cores()};
+        .world = 1, .local_world = 1, .num_nodes = 1, .source = "alone", .shared_fd = -1, .cores = bootstrap_cores()};
     bootstrap_host(bootstrap->host, sizeof bootstrap->host);
     const char *job = getenv("SLURM_JOB_ID");
     snprintf(bootstrap->job_id, sizeof bootstrap->job_id, "%s", job ? job : "");

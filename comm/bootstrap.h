@@ -39,4 +39,7 @@ void bootstrap_local_env(int rank, int world, int shared_fd);
 /* This machine's name, for messages. */
 void bootstrap_host(char *host, size_t size);
 
+/* Cores that this process may run on. */
+int bootstrap_cores(void);
+
 #endif

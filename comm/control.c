@@ -29,7 +29,7 @@ _Static_assert(sizeof(struct control_block) <= BLOCK_BYTES, "the control block f
 
 static const double gone_grace = 0.5;  /* seconds for the supervisor to say how a peer died */
 static const double write_grace = 1.0; /* seconds for a failure's text to be written */
-static const double join_timeout = 30; /* seconds at least until all ranks must have come */
+static const double join_timeout = 10; /* seconds at least until all ranks must have come */
 
 struct control {
     struct control_block *block;
@@ -149,8 +149,11 @@ enum status control_join(struct control *control, struct error *err)
             clock_gettime(CLOCK_MONOTONIC, &now);
             double waited = (double)(now.tv_sec - start.tv_sec) + 1e-9 * (double)(now.tv_nsec - start.tv_nsec);
             if (waited > limit) {
-                char text[128];
-                snprintf(text, sizeof text, "rank %d has not joined the job within %.0f s", r, limit);
+                char text[256];
+                snprintf(text, sizeof text,
+                         "rank %d on %s (process %d) has not joined the job within %.3g s; hint: it hangs or is "
+                         "stopped; raise comm.timeout_seconds if it is only slow",
+                         r, peer->host[0] ? peer->host : "?", peer->pid, limit);
                 control_fail(control, -1, STATUS_PEER, text);
             }
         }
@@ -227,6 +230,15 @@ void control_fail(struct control *control, int speaker, enum status code, const 
     block->speaker = speaker;
     snprintf(block->text, sizeof block->text, "%s", text);
     atomic_store(&block->failed, 2);
+}
+
+void control_expect(struct control *control, int rank, int pid, const char *host)
+{
+    struct control_rank *entry = &control->block->ranks[rank];
+    if (atomic_load(&entry->state) != RANK_ABSENT) /* it was faster, and has written the same */
+        return;
+    entry->pid = pid;
+    snprintf(entry->host, sizeof entry->host, "%s", host);
 }
 
 void control_mark_dead(struct control *control, int rank, enum status code, const char *text)

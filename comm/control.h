@@ -106,6 +106,9 @@ enum status control_status(struct control *control, struct error *err);
 /* Ends the job. speaker: the rank whose own error this is, or -1 if the text is about another. First one wins. */
 void control_fail(struct control *control, int speaker, enum status code, const char *text);
 
+/* Supervisor: `rank` was started as this process: who it is, should it never attach. */
+void control_expect(struct control *control, int rank, int pid, const char *host);
+
 /* Supervisor: `rank` ended without leaving in order; sets its state and fails the job with `text`. */
 void control_mark_dead(struct control *control, int rank, enum status code, const char *text);
 

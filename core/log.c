@@ -1,6 +1,9 @@
 #include "core/log.h"
 
+#include "core/progress.h"
+
 #include <errno.h>
+#include <poll.h>
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -47,11 +50,20 @@ void log_close(void)
     pthread_mutex_unlock(&logger.mutex);
 }
 
+void log_wait_writable(FILE *stream)
+{
+    struct pollfd ready = {.fd = fileno(stream), .events = POLLOUT};
+    int n;
+    while ((n = poll(&ready, 1, 100)) == 0 || (n < 0 && errno == EINTR))
+        progress_tick();
+}
+
 /* To `terminal` (or NULL) with `prefix` and the rank, and to the file with a time. The caller holds no lock. */
 static void write_line(FILE *terminal, const char *prefix, int name_rank, const char *text)
 {
     pthread_mutex_lock(&logger.mutex);
     if (terminal) {
+        log_wait_writable(terminal);
         if (name_rank && logger.world > 1)
             fprintf(terminal, "%srank %d on %s: %s\n", prefix, logger.rank, logger.host, text);
         else

@@ -6,6 +6,8 @@
 
 #include "core/status.h"
 
+#include <stdio.h>
+
 /* Who speaks; world 1 leaves rank and host out of messages. host is copied. */
 void log_identity(int rank, int world, const char *host);
 
@@ -21,5 +23,9 @@ void log_warn(const char *format, ...) __attribute__((format(printf, 1, 2)));
 void log_debug(const char *format, ...) __attribute__((format(printf, 1, 2)));
 /* every rank: the last words, one line on stderr: "ztrain: error: [rank R on HOST: ]TEXT", and file */
 void log_error(const struct error *err);
+
+/* Waits until a stream's terminal or pipe takes output, and ticks meanwhile: a terminal held by ctrl-S or a pager at
+ * rest makes this rank wait, but peers must not take that for silence. */
+void log_wait_writable(FILE *stream);
 
 #endif

@@ -248,7 +248,7 @@ const struct spec_key spec_keys[] = {
           "decay of the two moments"),
      .min = 0, .max = 1},
     {USED("optimizer.params.eps", KEY_REAL, spec.optimizer.eps, "1e-8", NOTICE, "added to the second moment's root"),
-     .min = 0, .max = 1},
+     .min = 1e-30, .max = 1}, /* 0 (also after rounding to fp32) divides 0 by 0 where a gradient is always 0 */
     {USED("optimizer.params.weight_decay", KEY_REAL, spec.optimizer.weight_decay, "0", NOTICE,
           "decay of weights; tensors of one dimension (biases, norms) are left out"),
      .min = 0, .max = 1e6},

@@ -229,7 +229,9 @@ enum status spec_compare(const struct run_spec *spec, const json_t *stored, stru
         const struct spec_key *key = &spec_keys[i];
         if (!key->size || key->resume == RESUME_SILENT)
             continue;
-        json_t *now = spec_key_fetch(full, key), *usual = spec_key_default(key);
+        /* a length that follows from the run's is stored as unset */
+        bool follows = key->offset == offsetof(struct spec_full, spec.scheduler.total_steps) && is_derived(full, key);
+        json_t *now = follows ? NULL : spec_key_fetch(full, key), *usual = spec_key_default(key);
         const json_t *was = json_object_get(stored, key->path);
         /* a checkpoint that does not know the key ran at its default */
         bool same = (!was && !now) || (was && now && same_value(was, now)) || (!was && usual && json_equal(now, usual));

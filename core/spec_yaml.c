@@ -15,9 +15,11 @@
 
 #include <ctype.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 #include <yaml.h>
 
 /* ---- files --------------------------------------------------------------------------------------------------------
@@ -27,13 +29,18 @@ char *spec_read_file(struct spec_context *ctx, int source, size_t *size)
 {
     struct spec_pos pos = {.source = source};
     const char *path = ctx->sources[source];
-    FILE *file = fopen(path, "rb");
+    /* O_NONBLOCK while opening: a pipe that nobody writes is an empty file, not a wait without end */
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    FILE *file = fd < 0 ? NULL : fdopen(fd, "rb");
     if (!file) {
         spec_error(ctx, pos, "cannot open '%s': %s; hint: %s", path, strerror(errno),
                    source == 0 ? "--config takes the path of a run spec (YAML)"
                                : "--deepspeed takes the path of a DeepSpeed configuration (JSON)");
+        if (fd >= 0)
+            close(fd);
         return NULL;
     }
+    fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) & ~O_NONBLOCK);
     size_t capacity = 65536, used = 0;
     char *text = NULL;
     for (;;) { /* the size of what is no regular file is not known before */

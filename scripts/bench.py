@@ -225,8 +225,9 @@ def alone(arguments, top, dtype, length, ceiling):
     shutil.rmtree(folder, ignore_errors=True)
     table = done.stdout.splitlines()
     for i, text in enumerate(table):
-        if "GFLOP/s" in text or text.strip().startswith("op "):
-            print("\n".join("  " + row for row in table[i:]), flush=True)
+        if text.startswith("op "):
+            rows = [row for row in table[i:] if len(row.split()) == 6]
+            print("\n".join("  " + row for row in rows), flush=True)
             break
 
 

@@ -26,7 +26,7 @@ mkdir -p "$LOGS"
 . scripts/parts.sh
 
 # Sanitizers: stop at the first report, with an exit code of their own, which no test expects.
-export ASAN_OPTIONS=exitcode=99:detect_stack_use_after_return=1:abort_on_error=0${ASAN_OPTIONS:+:$ASAN_OPTIONS}
+export ASAN_OPTIONS=exitcode=99:abort_on_error=0${ASAN_OPTIONS:+:$ASAN_OPTIONS}
 export UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1${UBSAN_OPTIONS:+:$UBSAN_OPTIONS}
 export LSAN_OPTIONS=suppressions=$PWD/tests/sanitizers/lsan.supp:print_suppressions=0${LSAN_OPTIONS:+:$LSAN_OPTIONS}
 export TSAN_OPTIONS=exitcode=99:halt_on_error=1:second_deadlock_stack=1:suppressions=$PWD/tests/sanitizers/tsan.supp${TSAN_OPTIONS:+:$TSAN_OPTIONS}

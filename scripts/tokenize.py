@@ -187,7 +187,8 @@ def jsonl_documents(file, path, fields):
             if field not in row:
                 raise Failure(DATA, f"'{path}' line {number}: no field '{field}'; it has: "
                                     + (", ".join(list(row)[:12]) or "none") + "; hint: --fields NAME,NAME")
-        text = " ".join(field_text(row[f], f"'{path}' line {number}: field '{f}'") for f in fields)
+        texts = [field_text(row[f], f"'{path}' line {number}: field '{f}'") for f in fields]
+        text = " ".join(texts) if any(texts) else ""  # no blanks alone: such a document is left out
         yield text.encode("utf-8", "replace")  # JSON can hold half a surrogate pair, UTF-8 cannot
 
 
@@ -213,7 +214,8 @@ def csv_documents(file, path, fields):
             if len(row) <= max(columns):
                 raise Failure(DATA, f"'{path}' line {rows.line_num}: {len(row)} columns, expected at least "
                                     f"{max(columns) + 1}")
-            yield " ".join(row[c] for c in columns).encode("utf-8", "surrogateescape")
+            texts = [row[c] for c in columns]
+            yield (" ".join(texts) if any(texts) else "").encode("utf-8", "surrogateescape")
     except csv.Error as error:
         raise Failure(DATA, f"'{path}' line {rows.line_num}: {error}")
 

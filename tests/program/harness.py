@@ -132,7 +132,7 @@ class Finished:
         lines = [line for line in self.err.splitlines() if "ztrain: error: " in line]
         return lines[-1] if lines else ""
 
-    def __str__(self):
+    def __repr__(self):
         return f"exit {self.code} after {self.seconds:.1f} s\n--- stdout\n{self.out[-3000:]}\n--- stderr\n{self.err[-3000:]}"
 
 
@@ -192,6 +192,10 @@ class Folder:
         process.number, process.started = number, time.monotonic()
         self.processes.append(process)
         return process
+
+    def adopt(self, process):
+        """Ends with the test a process that the test itself has started."""
+        self.processes.append(process)
 
     def wait(self, process, seconds=60):
         """Waits for its end within the time limit; returns what it said."""

@@ -80,6 +80,14 @@ def test_damage_is_found_while_resuming_and_exporting(folder, checkpoint):
     assert not os.path.exists(folder.at("hf", "config.json"))
 
 
+def test_an_export_of_a_run_takes_the_newest_valid_checkpoint(folder):
+    folder.train({"train": {"epochs": 2}})
+    top = os.path.join(folder.run_folder(), "checkpoints")
+    flip(f"{top}/epoch-0002/rank-00000.zst", 200, 3)
+    done = folder.ztrain("export", folder.run_folder(), "--out", folder.at("hf"))
+    assert "epoch-0002" in done.err and "epoch-0001" in done.out
+
+
 def test_files_swapped_between_checkpoints_are_found(folder):
     folder.train({"train": {"epochs": 2}})
     top = os.path.join(folder.run_folder(), "checkpoints")

@@ -42,6 +42,11 @@ def test_doctor(folder):
     assert "device: auto      takes c" in text
 
 
+def test_help_of_commands(folder):
+    for command in ("plan", "export", "verify", "inspect", "doctor", "version"):
+        assert f"ztrain {command}" in folder.ztrain(command, "--help").out
+
+
 def test_output_that_cannot_be_written_is_an_error():
     with open("/dev/full", "w", encoding="utf-8") as full:
         done = subprocess.run([ZTRAIN, "--help-spec"], stdout=full, stderr=subprocess.PIPE, check=False, timeout=60)

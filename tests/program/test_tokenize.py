@@ -85,7 +85,7 @@ def test_jsonl(tmp_path):
             {"text": "\ud800", "title": True}]
     path = write(tmp_path / "in.jsonl", "\n\n".join(json.dumps(row) for row in rows))
     assert byte_run(tmp_path, path) == [b"one", "two\nlines \U0001f600".encode(), b"?"]
-    expected = [b"A one", b" ", "3.5 two\nlines \U0001f600".encode(), b"true ?"]
+    expected = [b"A one", "3.5 two\nlines \U0001f600".encode(), b"true ?"]
     assert byte_run(tmp_path, path, arguments=("--fields", "title,text")) == expected
 
 

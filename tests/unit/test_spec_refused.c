@@ -69,6 +69,8 @@ static const struct bad_case bad_cases[] = {
      {":4:20: 'gradient_clipping' cannot be derived from \"auto\"; hint: write a value "
       "(default: 0)"}},
     {BASE "bf16: {enabled: auto}\n", {":4:17: 'bf16.enabled' cannot be derived from \"auto\""}},
+    {BASE "optimizer: {type: AdamW, params: {eps: 0}}\n",
+     {":4:40: 'optimizer.params.eps' must be a number from 1e-30 to 1, not '0'"}},
     {BASE "comm: {timeout_seconds: 0}\n", {":4:25: 'comm.timeout_seconds' must be a number above 0 to 86400, not '0'"}},
     {BASE "train: {device: gpu}\n", {":4:17: 'train.device' must be auto, cpu or cuda, not 'gpu'"}},
     {BASE "train: {device: 1}\n", {":4:17: 'train.device' must be auto, cpu or cuda, not '1'"}},

@@ -5,6 +5,7 @@
 #include "ranks.h"
 
 #include "cmd/line_pump.c"
+#include "cmd/stop_signal.c"
 #include "cmd/supervise.c"
 
 #include "core/progress.h"
