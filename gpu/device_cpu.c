@@ -462,8 +462,48 @@ static int allowed_cores(void)
     return CPU_COUNT(&set);
 }
 
+#ifdef _OPENMP
+static void *wait_for_release(void *argument)
+{
+    pthread_mutex_lock(argument);
+    pthread_mutex_unlock(argument);
+    return NULL;
+}
+
+/* OpenMP ends the process, with an exit code of its own, where it cannot start a thread. So we try first, and have it
+ * start its team at once, before other threads take what the system allows. */
+static enum status start_team(int threads, struct error *err)
+{
+    pthread_mutex_t release = PTHREAD_MUTEX_INITIALIZER;
+    pthread_t *started = calloc((size_t)threads, sizeof *started);
+    if (!started)
+        return error_set(err, STATUS_DEVICE, "cannot open the CPU device: out of memory");
+    int n = 0, code = 0;
+    pthread_mutex_lock(&release);
+    while (n < threads - 1 && !(code = pthread_create(&started[n], NULL, wait_for_release, &release)))
+        n++;
+    pthread_mutex_unlock(&release);
+    while (n > 0)
+        pthread_join(started[--n], NULL);
+    free(started);
+    pthread_mutex_destroy(&release);
+    if (code) {
+        error_set(err, STATUS_DEVICE, "cannot start %d threads: %s", threads, strerror(code));
+        return error_hint(err, "see `ulimit -u`, `ulimit -v` and `ulimit -s`, or let it use fewer cores (taskset)");
+    }
+    omp_set_dynamic(0);
+    omp_set_num_threads(threads);
+    int members = 0;
+#pragma omp parallel reduction(+ : members)
+    members++;
+    ASSERT(members > 0);
+    return STATUS_OK;
+}
+#endif
+
 enum status device_cpu_open(int threads, struct device **device, struct error *err)
 {
+    enum status status;
     struct device_cpu *cpu = calloc(1, sizeof *cpu);
     if (!cpu)
         return error_set(err, STATUS_DEVICE, "cannot open the CPU device: out of memory");
@@ -474,24 +514,22 @@ enum status device_cpu_open(int threads, struct device **device, struct error *e
     cpu_features_detect(&cpu->features);
 #ifdef _OPENMP
     cpu->device.threads = threads > 0 ? threads : allowed_cores();
-    omp_set_dynamic(0);
-    omp_set_num_threads(cpu->device.threads);
+    TRY_GOTO(start_team(cpu->device.threads, err));
 #else
     (void)threads;
     (void)allowed_cores;
     cpu->device.threads = 1;
 #endif
     cpu->device.ops = ops_cpu_table(cpu->features.isa);
-    enum status status = gemm_new(&cpu->features, &cpu->gemm, err);
-    if (status != STATUS_OK) {
-        pthread_mutex_destroy(&cpu->error_mutex);
-        free(cpu);
-        return status;
-    }
+    TRY_GOTO(gemm_new(&cpu->features, &cpu->gemm, err));
     snprintf(cpu->device.name, sizeof cpu->device.name, "%s", cpu->features.name);
     snprintf(cpu->device.detail, sizeof cpu->device.detail, "%s%s%s kernels, GEMM: %s", cpu_isa_name(cpu->features.isa),
              cpu->features.avx512_bf16 ? " with avx512_bf16" : "", cpu->features.amx_bf16 ? " and amx_bf16" : "",
              gemm_description(cpu->gemm));
     *device = &cpu->device;
     return STATUS_OK;
+fail:
+    pthread_mutex_destroy(&cpu->error_mutex);
+    free(cpu);
+    return status;
 }

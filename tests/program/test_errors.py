@@ -7,7 +7,7 @@ import subprocess
 
 import pytest
 
-from harness import (CHECKPOINT, DATA, DEVICE, GPT2, LLAMA, SEQUENCE, USAGE, VOCABULARY, ZTRAIN, read_safetensors,
+from harness import (CHECKPOINT, DATA, DEVICE, GPT2, LLAMA, SEQUENCE, SLOWNESS, USAGE, VOCABULARY, ZTRAIN, read_safetensors,
                      write_megatron, write_safetensors)
 
 
@@ -343,3 +343,15 @@ def test_closed_standard_descriptors_are_not_taken_by_files(folder, closed, rank
                    timeout=60, check=True)
     assert len(folder.metrics().steps) == 6
     folder.ztrain("verify", folder.run_folder())
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_threads_that_cannot_be_started(folder, ranks):
+    """Stacks of 1 GB where there is room for one: no library ends the process with a code of its own."""
+    if SLOWNESS > 1:
+        return  # an instrumented build's own mappings are over any limit
+    command = "ulimit -s 1000000; ulimit -v 1700000; exec \"$0\" \"$@\""
+    done = subprocess.run(["bash", "-c", command, ZTRAIN, "--config", folder.spec(),
+                           *["--local-gpus", "2"][:2 * (ranks > 1)]],
+                          stderr=subprocess.PIPE, text=True, timeout=60, check=False)
+    assert done.returncode == DEVICE and "thread" in done.stderr, done
