@@ -339,8 +339,8 @@ static enum status open_resume(struct run *run, struct checkpoint **checkpoint, 
             log_info("the world size was %d in the checkpoint and is %d now", (*checkpoint)->world, run->boot.world);
     }
     if (status != STATUS_OK)
-        error_set(err, status, "the run spec would silently change the run of checkpoint '%s' (%d difference%s)", path,
-                  report.errors.count, report.errors.count == 1 ? "" : "s");
+        error_set(err, status, "cannot go on from '%s' (%d difference%s): %s", path, report.errors.count,
+                  report.errors.count == 1 ? "" : "s", report.errors.items[0]);
     spec_report_release(&report);
     return status;
 }
