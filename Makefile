@@ -3,14 +3,14 @@
 #   CC=clang                            another compiler (give it a BUILD of its own)
 #   SANITIZE=address|thread|fuzzer      an instrumented build in build/<name>; address: and undefined behaviour;
 #                                       thread and fuzzer: without OpenMP; fuzzer: clang only
-#   WERROR=0                            warnings stay warnings (compilers that nobody has tried yet)
+#   WERROR=1                            warnings are errors, as in .ci/run (off by default: compilers that nobody tried yet)
 #   BUILD=DIR PREFIX=DIR DESTDIR=DIR    where things go
 
 ifeq ($(origin CC),default)
 CC = gcc
 endif
 SANITIZE ?=
-WERROR ?= 1
+WERROR ?= 0
 BUILD ?= build$(if $(SANITIZE),/$(SANITIZE))
 PREFIX ?= /usr/local
 CLANG_FORMAT ?= $(firstword $(shell command -v clang-format-14 clang-format) clang-format)

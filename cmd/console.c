@@ -3,16 +3,16 @@
 #include "core/log.h"
 
 #include <inttypes.h>
+#include <limits.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 void console_init(struct console *console, bool silent, int64_t steps_per_print, int64_t total_steps, bool breakdown)
 {
-    const char *told = getenv("ZTRAIN_TERMINAL");
     *console = (struct console){
-        .terminal = isatty(STDOUT_FILENO) || (told && !strcmp(told, "1")),
+        .terminal = isatty(STDOUT_FILENO),
         .silent = silent,
         .breakdown = breakdown,
         .steps_per_print = steps_per_print,
@@ -30,6 +30,28 @@ static void format_duration(double seconds, char *out, size_t size)
         snprintf(out, size, "%d:%02d", (int)(s / 60), (int)(s % 60));
 }
 
+/* Columns of stdout's terminal; INT_MAX where it does not say. */
+static int terminal_columns(void)
+{
+    struct winsize size;
+    return ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col ? size.ws_col : INT_MAX;
+}
+
+/* Renews the line. One that the terminal would wrap could not be renewed: it loses the norm and the rate, then its end.
+ */
+static void show(struct console *console, const char *step, const char *rates, const char *speed)
+{
+    int columns = terminal_columns() - 1;
+    if ((int)(strlen(step) + strlen(rates) + strlen(speed)) > columns)
+        rates = "";
+    char line[300];
+    snprintf(line, sizeof line, "%s%s%s", step, rates, speed);
+    log_wait_writable(stdout);
+    printf("\r\033[K%.*s", columns, line);
+    fflush(stdout);
+    console->line_open = true;
+}
+
 void console_step(struct console *console, const struct step_metrics *m)
 {
     double seconds = m->seconds.step;
@@ -45,22 +67,21 @@ void console_step(struct console *console, const struct step_metrics *m)
     format_duration(console->smoothed_step_seconds * (double)(console->total_steps - m->step), left, sizeof left);
     if (m->mfu >= 0)
         snprintf(mfu, sizeof mfu, "  mfu %.1f%%", 100 * m->mfu);
-    char text[256];
-    snprintf(text, sizeof text,
-             "step %" PRId64 "/%" PRId64 "  epoch %" PRId64
-             "  loss %.4f  grad_norm %.3f  lr %.3e  %.0f tokens/s%s  %s left%s",
-             m->step, console->total_steps, m->epoch, m->loss, m->grad_norm, m->lr, m->tokens_per_s, mfu, left,
+    char step[96], rates[64], speed[128];
+    snprintf(step, sizeof step, "step %" PRId64 "/%" PRId64 "  epoch %" PRId64 "  loss %.4f", m->step,
+             console->total_steps, m->epoch, m->loss);
+    snprintf(rates, sizeof rates, "  grad_norm %.3f  lr %.3e", m->grad_norm, m->lr);
+    snprintf(speed, sizeof speed, "  %.0f tokens/s%s  %s left%s", m->tokens_per_s, mfu, left,
              m->skipped ? "  SKIPPED" : "");
     if (console->terminal) {
-        log_wait_writable(stdout);
-        printf("\r\033[K%s", text);
-        fflush(stdout);
-        console->line_open = true;
+        show(console, step, rates, speed);
+        if (due)
+            log_debug("%s%s%s", step, rates, speed); /* the log file has plain lines all the same */
         if (!(console->breakdown && due))
             return;
         console_break(console);
     } else {
-        log_info("%s", text);
+        log_info("%s%s%s", step, rates, speed);
     }
     if (console->breakdown && due)
         log_info("  seconds: step %.3f = data %.3f + forward %.3f + backward %.3f + reduce %.3f + optimizer %.3f + "

@@ -1,4 +1,5 @@
-/* console.h: what rank 0 shows while it trains: one line that renews itself on a terminal, plain lines in a log. */
+/* console.h: what rank 0 shows while it trains: one line that renews itself on a terminal, plain lines in a log
+ * (the log file of rank 0 has them either way). */
 #ifndef ZTRAIN_CMD_CONSOLE_H
 #define ZTRAIN_CMD_CONSOLE_H
 
@@ -8,7 +9,7 @@
 #include <stdint.h>
 
 struct console {
-    bool terminal;  /* renew one line; else plain lines */
+    bool terminal;  /* stdout is one: renew one line; else plain lines */
     bool silent;    /* not rank 0 */
     bool breakdown; /* wall_clock_breakdown: a second line with the time of each part */
     int64_t steps_per_print;
@@ -17,7 +18,6 @@ struct console {
     bool line_open;               /* the terminal's last line is a progress line without a line end */
 };
 
-/* `terminal`: stdout is a terminal (the supervisor says so to its ranks through ZTRAIN_TERMINAL=1). */
 void console_init(struct console *console, bool silent, int64_t steps_per_print, int64_t total_steps, bool breakdown);
 
 /* After each step. Terminal: renews the line; log: a line every steps_per_print steps and at the last. */

@@ -7,7 +7,8 @@ import signal
 
 import pytest
 
-from harness import (CHECKPOINT, FINISHED, GPT2, LLAMA, REQUEUE, SEQUENCE, USAGE, Metrics, count_lines, wait_for_steps)
+from harness import (CHECKPOINT, DIVERGED, FINISHED, GPT2, LLAMA, REQUEUE, SEQUENCE, USAGE, Metrics, count_lines,
+                     wait_for_steps)
 
 LONG_RUN = {"train": {"epochs": 16, "eval_interval_steps": 5}, "train_micro_batch_size_per_gpu": 3}
 
@@ -149,6 +150,19 @@ def test_nothing_is_printed_where_nothing_changed(folder):
     os.rename(folder.run_folder() + "/checkpoints/epoch-0002", folder.at("aside"))
     done = folder.train(changes, more=["--resume", folder.run_folder()])
     assert "in the checkpoint" not in done.out + done.err, done
+
+
+def test_skipped_steps_are_counted_across_a_resume(folder):
+    """A run that goes on among non-finite gradients ends where the uninterrupted one did."""
+    changes = {"train": {"epochs": 20}, "optimizer": {"params": {"lr": 1e6, "weight_decay": 1.0}},
+               "checkpoint": {"interval_steps": 4}}
+    folder.train(changes, name="whole", expect=DIVERGED)
+    whole = folder.metrics("whole").numbers()
+    for checkpoint in ("step-00000004", "step-00000008"):
+        path = os.path.join(folder.run_folder("whole"), "checkpoints", checkpoint)
+        folder.train(changes, name=f"from-{checkpoint}", more=["--resume", path], expect=DIVERGED)
+        tail = folder.metrics(f"from-{checkpoint}").numbers()
+        assert tail == whole[-len(tail):] and len(tail) < len(whole)
 
 
 def test_nothing_to_resume_from(folder):

@@ -3,7 +3,9 @@ import fcntl
 import os
 import random
 import signal
+import struct
 import subprocess
+import termios
 import threading
 import time
 
@@ -227,10 +229,31 @@ def test_a_terminal_on_hold_is_not_silence(folder):
     assert process.wait(20 * SLOWNESS) == REQUEUE
 
 
-def read_all(descriptor):
+def test_progress_on_a_narrow_terminal(folder):
+    """The line renews itself: it never wraps; the log file has plain lines all the same."""
+    keyboard, terminal = os.openpty()
+    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 60, 0, 0))
+    shown = []
+    reader = threading.Thread(target=read_all, args=(keyboard, shown), daemon=True)
+    reader.start()
+    spec = folder.spec({"steps_per_print": 1})
+    assert subprocess.run([ZTRAIN, "--config", spec], stdout=terminal, timeout=60 * SLOWNESS).returncode == FINISHED
+    os.close(terminal)
+    reader.join(20)
+    text = b"".join(shown).decode()
+    lines = [part.split("\r")[0] for part in text.split("\r\033[K")[1:]]
+    steps = len(folder.metrics().steps)
+    assert len(lines) == steps and all(line.startswith("step ") and "left" in line for line in lines), text
+    assert max(map(len, lines)) < 60
+    with open(os.path.join(folder.run_folder(), "log", "rank-00000.log"), encoding="utf-8") as f:
+        assert sum("grad_norm" in line for line in f) == steps
+
+
+def read_all(descriptor, into=None):
     try:
-        while os.read(descriptor, 65536):
-            pass
+        while piece := os.read(descriptor, 65536):
+            if into is not None:
+                into.append(piece)
     except OSError:  # the other end of a pseudo-terminal is closed
         pass
 

@@ -196,6 +196,21 @@ def test_evaluation_can_be_cut_short(folder):
     assert folder.metrics().evaluations[0]["eval_tokens"] == 24 * SEQUENCE
 
 
+@pytest.mark.parametrize("packing", [True, False], ids=["packed", "documents"])
+def test_a_short_evaluation_sees_the_same_samples_at_every_world_size(folder, packing):
+    folder.data()
+    write_megatron(folder.at("docs"), documents(50, seed=3))
+    seen = []
+    for ranks, micro in ((1, 12), (1, 4), (2, 3), (3, 1), (4, 3)):
+        folder.train({"data": {"train": folder.at("docs"), "validation": folder.at("docs"), "packing": packing},
+                      "train": {"max_steps": 1, "eval_batches": 2}, "train_micro_batch_size_per_gpu": micro},
+                     name=f"{ranks}-{micro}", ranks=ranks)
+        (row,) = folder.metrics(f"{ranks}-{micro}").evaluations
+        seen.append((row["eval_tokens"], row["eval_loss"]))
+    for tokens, loss in seen:
+        assert tokens == seen[0][0] and loss == pytest.approx(seen[0][1], abs=1e-6)
+
+
 def test_schedules(folder):
     lr, total = 1e-2, 9
     expected = {
