@@ -7,8 +7,8 @@ import subprocess
 
 import pytest
 
-from harness import (CHECKPOINT, DATA, DEVICE, GPT2, LLAMA, SEQUENCE, SLOWNESS, USAGE, VOCABULARY, ZTRAIN, read_safetensors,
-                     write_megatron, write_safetensors)
+from harness import (CHECKPOINT, DATA, DEVICE, GPT2, LLAMA, SEQUENCE, SLOWNESS, USAGE, VOCABULARY, ZTRAIN,
+                     read_safetensors, write_megatron, write_safetensors)
 
 
 def write_spec(folder, text):

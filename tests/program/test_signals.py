@@ -44,8 +44,8 @@ def test_a_signal_to_the_whole_group_counts_once(folder):
 @pytest.mark.long
 @pytest.mark.parametrize("ranks, level", [(1, 0), (2, 3)])
 def test_killed_at_any_instant(folder, ranks, level):
-    """The whole job is killed while it evaluates and writes a checkpoint every step, half of the times anywhere from its
-    start on. Each time the newest checkpoint is whole; in the end the numbers are those of a run that nobody killed."""
+    """The whole job is killed while it evaluates and writes a checkpoint every step, half of the times anywhere from
+    its start on. Each time the newest checkpoint is whole; in the end the numbers are those of a run that nobody killed."""
     rng = random.Random(3 + ranks)
     several = ["--local-gpus", ranks] if ranks > 1 else []
     settings = {**ENDLESS, "checkpoint": {"interval_steps": 1, "keep_last": 2, "compression_level": level},
@@ -57,7 +57,8 @@ def test_killed_at_any_instant(folder, ranks, level):
         before = folder.checkpoints()
         process = folder.start("--config", spec, *several, *resume)
         if instant % 2 == 0:
-            wait_until(lambda: process.poll() is not None or folder.checkpoints() != before, what="a further checkpoint")
+            wait_until(lambda: process.poll() is not None or folder.checkpoints() != before,
+                       what="a further checkpoint")
         time.sleep(rng.random() * 0.1 * SLOWNESS)
         kills += process.poll() is None
         os.killpg(process.pid, signal.SIGKILL)
