@@ -313,35 +313,59 @@ static enum status run_steps(struct run *run, struct error *err)
 
 /* ---- preparation ------------------------------------------------------------------------------------------------- */
 
+/* Opens the checkpoint that --resume names; of a run folder the newest valid one. */
+static enum status open_named(const char *resume, struct checkpoint **checkpoint, struct error *err)
+{
+    char manifest[4200];
+    snprintf(manifest, sizeof manifest, "%s/manifest.json", resume);
+    bool is_run_folder = access(manifest, F_OK) != 0;
+    return checkpoint_open(resume, is_run_folder, checkpoint, err);
+}
+
+/* Whether the run may go on from the checkpoint; `say`: prints what differs. */
+static enum status compare_with(const struct checkpoint *checkpoint, const struct run_spec *spec, int world, bool say,
+                                struct error *err)
+{
+    struct spec_report report = {0};
+    enum status status = spec_compare(spec, checkpoint->spec, &report);
+    if (say) {
+        for (int i = 0; i < report.errors.count; i++)
+            fprintf(stderr, "%s\n", report.errors.items[i]);
+        for (int i = 0; i < report.notices.count; i++)
+            log_info("%s", report.notices.items[i]);
+        if (checkpoint->world != world)
+            log_info("the world size was %d in the checkpoint and is %d now", checkpoint->world, world);
+    }
+    if (status != STATUS_OK)
+        error_set(err, status, "cannot go on from '%s' (%d difference%s): %s", checkpoint->path, report.errors.count,
+                  report.errors.count == 1 ? "" : "s", report.errors.items[0]);
+    spec_report_release(&report);
+    return status;
+}
+
 /* Opens the checkpoint to go on from: rank 0 finds and checks it, the others open the same. */
 static enum status open_resume(struct run *run, struct checkpoint **checkpoint, struct error *err)
 {
     char path[4096] = "";
     if (run->boot.rank == 0) {
-        char manifest[4200];
-        snprintf(manifest, sizeof manifest, "%s/manifest.json", run->options->resume);
-        bool is_run_folder = access(manifest, F_OK) != 0;
-        TRY(checkpoint_open(run->options->resume, is_run_folder, checkpoint, err));
+        TRY(open_named(run->options->resume, checkpoint, err));
         snprintf(path, sizeof path, "%s", (*checkpoint)->path);
     }
     TRY(comm_broadcast(run->comm, path, sizeof path, 0, err));
     if (run->boot.rank != 0)
         TRY(checkpoint_open(path, false, checkpoint, err));
+    return compare_with(*checkpoint, run->spec, run->boot.world, run->boot.rank == 0, err);
+}
 
-    struct spec_report report = {0};
-    enum status status = spec_compare(run->spec, (*checkpoint)->spec, &report);
-    if (run->boot.rank == 0) {
-        for (int i = 0; i < report.errors.count; i++)
-            fprintf(stderr, "%s\n", report.errors.items[i]);
-        for (int i = 0; i < report.notices.count; i++)
-            log_info("%s", report.notices.items[i]);
-        if ((*checkpoint)->world != run->boot.world)
-            log_info("the world size was %d in the checkpoint and is %d now", (*checkpoint)->world, run->boot.world);
-    }
-    if (status != STATUS_OK)
-        error_set(err, status, "cannot go on from '%s' (%d difference%s): %s", path, report.errors.count,
-                  report.errors.count == 1 ? "" : "s", report.errors.items[0]);
-    spec_report_release(&report);
+/* --dry-run --resume: which checkpoint it would be, and what has changed since. */
+static enum status dry_resume(const char *resume, const struct run_spec *spec, int world, struct error *err)
+{
+    struct checkpoint *checkpoint;
+    TRY(open_named(resume, &checkpoint, err));
+    enum status status = compare_with(checkpoint, spec, world, true, err);
+    if (status == STATUS_OK)
+        log_info("would go on from %s at step %" PRId64, checkpoint->path, checkpoint->position.step);
+    checkpoint_close(checkpoint);
     return status;
 }
 
@@ -525,6 +549,8 @@ enum status cmd_train(int argc, char **argv, struct error *err)
     /* ranks read what their supervisor has checked and complained about already */
     TRY_GOTO(options_load_spec(&options, supervised, &spec, err));
     TRY_GOTO(spec_resolve_batch(spec, world, source, err));
+    if (options.dry_run && options.resume)
+        TRY_GOTO(dry_resume(options.resume, spec, world, err));
     if (options.dry_run)
         status = plan_dry_run(spec, world, source, boot.cores, err);
     else if (options.local_gpus && !supervised)

@@ -193,7 +193,7 @@ enum status spec_resolve_batch(struct run_spec *spec, int world, const char *wor
     if (train != product) {
         error_set(err, STATUS_USAGE,
                   "%s: Check batch related parameters. train_batch_size is not equal to micro_batch_per_gpu * "
-                  "gradient_acc_step * world_size %lld != %lld * %lld * %d (world size %d: from %s)",
+                  "gradient_acc_step * world_size %lld != %lld * %lld * %d (world size %d: %s)",
                   full->batch_where, (long long)train, (long long)micro, (long long)accumulation, world, world,
                   world_source);
         hint_batch(err, given, world);

@@ -144,6 +144,16 @@ def test_what_may_change_is_printed(folder):
     assert "the world size was 1 in the checkpoint and is 2 now" in done.out, done
 
 
+def test_a_dry_run_looks_at_the_checkpoint(folder):
+    folder.train({"train": {"epochs": 1}})
+    spec = folder.spec({"train": {"epochs": 2}})
+    done = folder.ztrain("--config", spec, "--resume", folder.run_folder(), "--dry-run")
+    assert "'train.epochs' was 1 in the checkpoint and is 2 now" in done.out and "epoch-0001 at step 3" in done.out
+    folder.ztrain("--config", spec, "--resume", folder.at("nowhere"), "--dry-run", expect=CHECKPOINT)
+    done = folder.ztrain("--config", spec, "--set", "run.seed=2", "--resume", folder.run_folder(), "--dry-run", expect=USAGE)
+    assert "run.seed" in done.last_words
+
+
 def test_nothing_is_printed_where_nothing_changed(folder):
     changes = {"train": {"epochs": 2}, "scheduler": {"type": "Cosine", "params": {"warmup_steps": 1}}}
     folder.train(changes)

@@ -328,37 +328,37 @@ static void test_batch(void **state)
          0,
          5,
          {0},
-         "12 != 2 * 1 * 5 (world size 5: from srun); hint: the nearest values of train_batch_size "
+         "12 != 2 * 1 * 5 (world size 5: srun); hint: the nearest values of train_batch_size "
          "that fit are 10 and 15"},
         {12,
          5,
          0,
          2,
          {0},
-         "12 != 5 * 1 * 2 (world size 2: from srun); hint: the nearest values of train_batch_size "
+         "12 != 5 * 1 * 2 (world size 2: srun); hint: the nearest values of train_batch_size "
          "that fit are 10 and 20"},
         {3,
          5,
          0,
          2,
          {0},
-         "3 != 5 * 0 * 2 (world size 2: from srun); hint: the smallest train_batch_size that fits is "
+         "3 != 5 * 0 * 2 (world size 2: srun); hint: the smallest train_batch_size that fits is "
          "10"},
         {12,
          0,
          5,
          1,
          {0},
-         "12 != 2 * 5 * 1 (world size 1: from srun); hint: the nearest values of train_batch_size "
+         "12 != 2 * 5 * 1 (world size 1: srun); hint: the nearest values of train_batch_size "
          "that fit are 10 and 15"},
         {12,
          2,
          2,
          2,
          {0},
-         "12 != 2 * 2 * 2 (world size 2: from srun); hint: set train_batch_size to 8, or "
+         "12 != 2 * 2 * 2 (world size 2: srun); hint: set train_batch_size to 8, or "
          "gradient_accumulation_steps to 3"},
-        {13, 2, 2, 2, {0}, "13 != 2 * 2 * 2 (world size 2: from srun); hint: set train_batch_size to 8, or remove it"},
+        {13, 2, 2, 2, {0}, "13 != 2 * 2 * 2 (world size 2: srun); hint: set train_batch_size to 8, or remove it"},
         {0, 1000000000, 1000000000, 1000000000, {0}, "is more than 1000000000 samples; hint: "},
         {1000000000, 1000000000, 1000000000, 1000000000, {0}, "hint: make the micro batch or the accumulation smaller"},
     };
