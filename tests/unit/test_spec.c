@@ -478,9 +478,9 @@ static void test_round_trip(void **state)
         "run: {name: 'a b: \"c\" #', dir: \"\\u2028\\x7f\\xa0\xf0\x9f\x98\x80\\n\\\\\", seed: 9223372036854775807}\n"
         "comm: {interface: 'true', timeout_seconds: 0.1}\n",
         BASE "scheduler: {type: WarmupDecayLR, params: {total_num_steps: auto, warmup_type: linear}}\n",
-        BASE "scheduler: {type: Linear, params: {min_lr: 1e-300}}\ntrain: {epochs: 3}\ngradient_clipping: 1e20\n",
+        BASE "scheduler: {type: Linear, params: {min_lr: 5e-324}}\ntrain: {epochs: 3}\ngradient_clipping: 1e20\n",
         BASE "scheduler: {type: WarmupCosineLR, params: {total_num_steps: 9, cos_min_ratio: 0.3333333333333333}}\n"
-             "optimizer: {type: Adam, params: {adam_w_mode: false, weight_decay_all: true, eps: 5e-324}}\n",
+             "optimizer: {type: Adam, params: {adam_w_mode: false, weight_decay_all: true, eps: 1e-30}}\n",
         "data: {train: [a, '1e5', .inf, ~a, 'null', /b/c.bin, ../d, '0123'], seq_length: 8}\n"
         "train_micro_batch_size_per_gpu: 2\nzero_optimization: {stage: 3, reduce_bucket_size: auto}\nbf16: {enabled: "
         "true}\n"
