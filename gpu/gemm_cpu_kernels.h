@@ -29,7 +29,7 @@ enum {
     GEMM_KC = 1024,                /* units */
     GEMM_MC = 1024 / MR * MR,      /* rows */
     GEMM_NC = 1024 / NR * NR,      /* columns */
-    GEMM_ROW_PANELS = 168 / MR,    /* of a task */
+    GEMM_ROW_PANELS = 168 / MR,    /* of a task, at most */
     GEMM_COLUMN_PANELS = 128 / NR, /* of a task: 512 KiB of packed B stay in the second-level cache */
 };
 _Static_assert(MR % 4 == 0 && NR % 4 == 0, "panels are transposed four by four");
@@ -251,10 +251,10 @@ struct packed {
 };
 
 static ALWAYS_INLINE void gemm_task(const struct epilogue *e, const struct block *block, const struct packed *packed,
-                                    int64_t row_panel, int64_t column_panel, micro_kernel *micro)
+                                    int64_t row_panel, int64_t row_panels, int64_t column_panel, micro_kernel *micro)
 {
     _Alignas(64) float tile[MR * NR];
-    int64_t row_end = min_i64((row_panel + GEMM_ROW_PANELS) * MR, block->m);
+    int64_t row_end = min_i64((row_panel + row_panels) * MR, block->m);
     int64_t column_end = min_i64((column_panel + GEMM_COLUMN_PANELS) * NR, block->n);
     for (int64_t i = row_panel * MR; i < row_end; i += MR) {
         for (int64_t j = column_panel * NR; j < column_end; j += NR) {
@@ -349,17 +349,18 @@ static void gemm_builtin(struct scratch scratch, bool pairs, const struct produc
                         packed_k = k;
                         struct packed packed = {kind, (block.k + unit_elements - 1) / unit_elements, a, b};
                         int64_t task_rows = (block.m + MR * GEMM_ROW_PANELS - 1) / (MR * GEMM_ROW_PANELS);
+                        int64_t row_panels = ((block.m + MR - 1) / MR + task_rows - 1) / task_rows; /* evened out */
                         int64_t task_columns = (block.n + NR * GEMM_COLUMN_PANELS - 1) / (NR * GEMM_COLUMN_PANELS);
                         int64_t tasks = task_rows * task_columns, task;
 #pragma omp barrier
                         while ((task = atomic_fetch_add(&next_task, 1) - tasks_before) < tasks) {
-                            int64_t i = task % task_rows * GEMM_ROW_PANELS, j = task / task_rows * GEMM_COLUMN_PANELS;
+                            int64_t i = task % task_rows * row_panels, j = task / task_rows * GEMM_COLUMN_PANELS;
 #if GEMM_HAS_PAIRS
                             if (kind == UNIT_PAIR)
-                                gemm_task(&finish, &block, &packed, i, j, micro_pairs);
+                                gemm_task(&finish, &block, &packed, i, row_panels, j, micro_pairs);
                             else
 #endif
-                                gemm_task(&finish, &block, &packed, i, j, micro_f32);
+                                gemm_task(&finish, &block, &packed, i, row_panels, j, micro_f32);
                         }
                         tasks_before += tasks + team_size(); /* every thread took one number too many */
 #pragma omp barrier
