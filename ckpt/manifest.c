@@ -237,7 +237,7 @@ static enum status get_integer(const struct place *at, const json_t *object, con
 static enum status get_int(const struct place *at, const json_t *object, const char *member, int min, int max, int *out,
                            struct error *err)
 {
-    int64_t value;
+    int64_t value = 0;
     TRY(get_integer(at, object, member, min, max, &value, err));
     *out = (int)value;
     return STATUS_OK;
@@ -305,7 +305,7 @@ static enum status read_position(const struct place *top, struct manifest *manif
     json_t *object;
     TRY(get_object(top, manifest->root, "position", &object, err));
     for (size_t i = 0; i < COUNT_OF(position_fields); i++) {
-        int64_t value;
+        int64_t value = 0;
         TRY(get_integer(&at, object, position_fields[i].name, 0, NUMBER_MAX, &value, err));
         memcpy((char *)position + position_fields[i].offset, &value, sizeof value);
     }

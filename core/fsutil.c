@@ -99,7 +99,7 @@ enum status fs_read_file(const char *path, size_t max_bytes, enum status code, c
     *data = NULL;
     *size = 0;
     int fd;
-    int64_t bytes;
+    int64_t bytes = 0;
     TRY(fs_open_read(path, code, &fd, &bytes, err));
     enum status status = STATUS_OK;
     if ((uint64_t)bytes > max_bytes) {

@@ -52,7 +52,6 @@ def test_killed_at_any_instant(folder, ranks, level):
                 "zero_optimization": {"stage": 3}}
     settings["train"] = {**ENDLESS["train"], "eval_interval_steps": 2}
     spec, resume, kills = folder.spec(settings), [], 0
-    top = os.path.join(folder.run_folder(), "checkpoints")
     for instant in range(30):
         before = folder.checkpoints()
         process = folder.start("--config", spec, *several, *resume)
