@@ -39,7 +39,6 @@ struct run {
     struct token_stream *stream;
     struct train_position position;
     json_t *spec_json;
-    int64_t saved_step;        /* the step of the newest checkpoint of this process, -1 if none */
     double checkpoint_seconds; /* stalled in checkpoints since the last step's line */
     struct comm_stats volume;  /* what this rank sent in the newest step */
     bool stop;                 /* some rank was asked to stop: the same on all ranks */
@@ -243,7 +242,6 @@ static enum status save_checkpoint(struct run *run, struct error *err)
     TRY(checkpoint_save(&writer, &run->position, trainer_slice, t->zero, name, &bytes, err));
     double seconds = seconds_now() - start;
     run->checkpoint_seconds += seconds;
-    run->saved_step = run->position.step;
     if (run->metrics) {
         char folder[3400];
         snprintf(folder, sizeof folder, "%s/%s", run->folder.checkpoints, name);
@@ -475,7 +473,7 @@ fail:
 static enum status train_rank(const struct options *options, const struct bootstrap *boot, struct run_spec *spec,
                               struct error *err)
 {
-    struct run run = {.options = options, .spec = spec, .boot = *boot, .saved_step = -1, .folder.lock_fd = -1};
+    struct run run = {.options = options, .spec = spec, .boot = *boot, .folder.lock_fd = -1};
     struct comm_config comm = {.timeout_seconds = spec->comm.timeout_seconds};
     enum status status;
     TRY_GOTO(comm_open(boot, &comm, &run.comm, err));

@@ -69,7 +69,6 @@ struct zero_update {
     bool adamw;
     double clip;       /* 0: off. scale = clip / (norm + 1e-6) if norm > clip */
     double loss_scale; /* gradients are divided by it; 1 without fp16 */
-    bool last;         /* reserved for overlap with the next step; false is always right */
 };
 
 struct zero_result {
