@@ -118,7 +118,7 @@ static enum status temporary_path(struct exporter *exporter, const char *name, c
     return fs_join(path, exporter->out, hidden, STATUS_DATA, err);
 }
 
-/* Takes a name into the list of publication; path is where its bytes go for now. */
+/* Takes a name into the list of publication; path is where its bytes go until then. */
 static enum status add_file(struct exporter *exporter, const char *name, char path[FS_PATH_MAX], struct error *err)
 {
     if (strlen(name) >= NAME_BYTES)
