@@ -12,6 +12,10 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 struct op_table;
 struct stream;
 struct event;
@@ -70,5 +74,9 @@ void event_sync(struct event *event);
 
 /* Sticky asynchronous device error (a failed launch, a failed primitive): STATUS_OK while there is none. */
 enum status device_check(struct device *device, struct error *err);
+
+#ifdef __cplusplus
+}
+#endif
 
 #endif

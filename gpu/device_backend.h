@@ -6,6 +6,10 @@
 
 #include "gpu/device.h"
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 struct device_backend {
     void (*close)(struct device *device);
     enum status (*alloc)(struct device *device, size_t bytes, void **memory, struct error *err);
@@ -42,5 +46,9 @@ struct event {
 };
 
 enum status device_cpu_open(int threads, struct device **device, struct error *err);
+
+#ifdef __cplusplus
+}
+#endif
 
 #endif
