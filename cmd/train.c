@@ -447,6 +447,7 @@ static enum status prepare(struct run *run, struct error *err)
     enum status status;
     TRY_GOTO(run_folder_open(&run->folder, run->spec, run->boot.rank, run->options->resume != NULL, err));
     t->profile = run->options->profile;
+    t->local_rank = run->boot.local_rank;
     TRY_GOTO(trainer_build(t, run->spec, run->boot.rank, run->boot.world, run->comm, run->boot.cores, err));
     run->spec_json = spec_to_json(run->spec);
     TRY_GOTO(trainer_open_data(t, err));
