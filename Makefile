@@ -20,7 +20,7 @@ CLANG_FORMAT ?= $(firstword $(shell command -v clang-format-14 clang-format) cla
 WARNINGS = -Wall -Wextra -Wshadow -Wpointer-arith -Wstrict-prototypes -Wmissing-prototypes -Wvla $(if $(filter 1,$(WERROR)),-Werror)
 OPTIMIZE ?= -O2
 CFLAGS_ALL = -std=c11 -D_GNU_SOURCE -D_FILE_OFFSET_BITS=64 -I. $(OPTIMIZE) -g -fno-math-errno $(WARNINGS) -MMD -MP $(CFLAGS)
-LDLIBS_ALL = -lyaml -ljansson -lzstd -lxxhash -ldl -lpthread -lm $(LDLIBS)
+LDLIBS_ALL = -lyaml -ljansson -lzstd -lxxhash -lsodium -ldl -lpthread -lm $(LDLIBS)
 
 # Instrumented builds also have the fault hooks (ZTRAIN_FAULTS).
 SANITIZERS_address = -fsanitize=address,undefined -fno-sanitize-recover=undefined
