@@ -23,7 +23,7 @@ static size_t max_size(size_t a, size_t b)
     return a > b ? a : b;
 }
 
-size_t op_workspace_bytes(struct device *device, const struct op_limits *l)
+size_t ops_cpu_workspace_bytes(struct device *device, const struct op_limits *l)
 {
     size_t threads = (size_t)device->threads, bytes = 0;
     size_t widest = max_size((size_t)l->C, (size_t)l->D) + 16;

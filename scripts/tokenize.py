@@ -78,7 +78,8 @@ examples
   scripts/tokenize.py part-*.jsonl.gz --fields text --output data/web --tokenizer models/llama --workers 16
 
 exit codes
-  0 done; 2 wrong usage (or the package is missing); 3 an input or tokenizer cannot be read or is damaged
+  0 done; 2 wrong usage (or the package is missing); 3 an input or tokenizer cannot be read or is damaged;
+  130 or 143 interrupted by SIGINT or SIGTERM
 """
 
 BATCH_BYTES = 1 << 20  # of text in a batch, which goes to one worker
@@ -93,6 +94,24 @@ class Failure(Exception):
     def __init__(self, code, message):
         super().__init__(code, message)
         self.code, self.message = code, message
+
+
+class Interrupt:
+    """SIGINT and SIGTERM, noticed between batches: an exception out of a signal handler could leave the process pool
+    with a lock held, and its shutdown would wait for ever. A second signal ends the process at once."""
+
+    number = 0
+
+    def notice(self, number, _):
+        self.number = number
+        signal.signal(number, signal.SIG_DFL)
+
+    def check(self):
+        if self.number:
+            raise Failure(128 + self.number, "interrupted, nothing written")
+
+
+interrupt = Interrupt()
 
 
 # ---- inputs: files to documents -----------------------------------------------------------------------------------
@@ -247,6 +266,7 @@ def documents(files, args, progress):
 def batches(items):
     batch, size = [], 0
     for item in items:
+        interrupt.check()
         batch.append(item)
         size += len(item)
         if size >= BATCH_BYTES or len(batch) >= BATCH_DOCUMENTS:
@@ -593,6 +613,7 @@ def run(args):
             empty += no_text
             replaced += no_utf8
             progress.show(sum(shard.tokens for shard in shards))
+            interrupt.check()
         progress.clear()
         total = sum(len(shard.lengths) for shard in shards)
         if total == 0:
@@ -624,15 +645,13 @@ def run(args):
 
 
 def main():
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # by way of what removes half-written files
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, interrupt.notice)
     try:
         run(parse(sys.argv[1:]))
     except Failure as failure:
         print(f"tokenize: error: {failure.message}", file=sys.stderr)
         return failure.code
-    except KeyboardInterrupt:
-        print("tokenize: interrupted, nothing written", file=sys.stderr)
-        return 130
     return 0
 
 
