@@ -12,6 +12,10 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 enum model_family { FAMILY_GPT2, FAMILY_LLAMA, FAMILY_MISTRAL, FAMILY_QWEN2, FAMILY_QWEN3, FAMILY_COUNT };
 enum norm_kind { NORM_LAYER, NORM_RMS };
 enum mlp_kind { MLP_GELU, /* gelu_new (tanh form), two matrices */ MLP_SWIGLU /* silu(gate) · up, three matrices */ };
@@ -71,5 +75,9 @@ json_t *model_desc_export_config(const struct model_desc *desc, enum dtype dtype
 /* RoPE's inverse frequencies, D/2 values, "linear" and "llama3" scaling applied as transformers does (float32 of a
  * float64 computation). */
 void model_rope_frequencies(const struct model_desc *desc, float *inv_freq);
+
+#ifdef __cplusplus
+}
+#endif
 
 #endif

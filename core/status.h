@@ -12,6 +12,10 @@
 #ifndef ZTRAIN_CORE_STATUS_H
 #define ZTRAIN_CORE_STATUS_H
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 enum status {
     STATUS_OK = 0,
     STATUS_USAGE = 2,      /* command line or run spec */
@@ -67,6 +71,17 @@ void bug_abort(const char *file, int line, const char *format, ...) __attribute_
             goto fail;           \
     } while (0)
 
+/* A condition on constants, in C11 and in C++ (the CUDA sources include these headers). */
+#ifdef __cplusplus
+#define STATIC_ASSERT(condition, message) static_assert(condition, message)
+#else
+#define STATIC_ASSERT(condition, message) _Static_assert(condition, message)
+#endif
+
 #define COUNT_OF(array) (sizeof(array) / sizeof((array)[0]))
+
+#ifdef __cplusplus
+}
+#endif
 
 #endif

@@ -1,12 +1,12 @@
 /* ops.h: every operation, once. The CPU backend and the CUDA backend each implement the whole list.
  *
  * Letters: M tokens of a micro-batch · C hidden · F MLP inner · H heads · KV key/value heads · D head size · V
- * vocabulary · P positions. Matrices are row-major; `dt` is the compute dtype of the op (a->dtype: DTYPE_F32 or
- * DTYPE_BF16; fp16 later). Inside, ops compute in fp32 (sums over rows: fixed order, so that results repeat bit for bit
- * for one number of threads). Parameter gradients are fp32. `accumulate` true adds to what is there, false overwrites
- * it. All pointers are device memory. Ops run in the order of `stream`, allocate nothing, and may use the stream's
- * workspace. Buffers do not overlap unless an op says so. M, or a count, of 0 is allowed and does nothing (but zero
- * overwritten gradients). Buffers are 64-byte aligned at row 0 (arena, tensor table); rows need not be. */
+ * vocabulary · P positions. Matrices are row-major; `dt` is the compute dtype of the op (a->dtype: DTYPE_F32,
+ * DTYPE_BF16 or DTYPE_F16). Inside, ops compute in fp32 (sums over rows: fixed order, so that results repeat bit for
+ * bit for one number of threads). Parameter gradients are fp32. `accumulate` true adds to what is there, false
+ * overwrites it. All pointers are device memory. Ops run in the order of `stream`, allocate nothing, and may use the
+ * stream's workspace. Buffers do not overlap unless an op says so. M, or a count, of 0 is allowed and does nothing (but
+ * zero overwritten gradients). Buffers are 64-byte aligned at row 0 (arena, tensor table); rows need not be. */
 #ifndef ZTRAIN_GPU_OPS_H
 #define ZTRAIN_GPU_OPS_H
 
@@ -16,6 +16,10 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
 
 /* out[i] = wte[tokens[i]] + wpe[positions[i]] */
 struct embedding_fwd_args {
@@ -272,7 +276,7 @@ struct op_table {
     OPS_LIST(OPS_MEMBER)
 #undef OPS_MEMBER
 };
-_Static_assert(sizeof(struct op_table) == OPS_COUNT * sizeof(void (*)(void)), "every op has one entry");
+STATIC_ASSERT(sizeof(struct op_table) == OPS_COUNT * sizeof(void (*)(void)), "every op has one entry");
 
 /* The sizes that bound what ops will be asked for in a run. */
 struct op_limits {
@@ -295,5 +299,9 @@ struct op_profile {
 };
 void ops_profile_enable(struct device *device, bool on);
 int ops_profile_read(struct device *device, struct op_profile *out, int max); /* entries filled; resets */
+
+#ifdef __cplusplus
+}
+#endif
 
 #endif
