@@ -30,7 +30,7 @@
 struct run {
     const struct options *options;
     struct run_spec *spec;
-    struct bootstrap boot;
+    struct bootstrap *boot;
     struct comm *comm;
     struct trainer trainer;
     struct run_folder folder;
@@ -98,7 +98,7 @@ static void report_skipped(const struct run *run, const struct zero_result *resu
         snprintf(where, sizeof where, " in the gradient of %s", result->bad_tensor->name);
     if (result->bad_rank >= 0)
         snprintf(who, sizeof who, " from rank %d", result->bad_rank);
-    if (run->boot.rank == 0)
+    if (run->boot->rank == 0)
         log_warn("step %" PRId64 ": non-finite value%s%s; the step is skipped (%" PRId64 " in a row, %" PRId64
                  " end the run)",
                  run->position.step, where, who, run->position.skipped_in_row, run->spec->max_skipped_steps);
@@ -231,7 +231,7 @@ static enum status save_checkpoint(struct run *run, struct error *err)
         .table = &t->table,
         .layout = &t->layout,
         .comm = run->comm,
-        .host = run->boot.host,
+        .host = run->boot->host,
         .spec = run->spec_json,
         .model = t->desc.source,
         .dtype = run->spec->dtype,
@@ -345,14 +345,14 @@ static enum status compare_with(const struct checkpoint *checkpoint, const struc
 static enum status open_resume(struct run *run, struct checkpoint **checkpoint, struct error *err)
 {
     char path[4096] = "";
-    if (run->boot.rank == 0) {
+    if (run->boot->rank == 0) {
         TRY(open_named(run->options->resume, checkpoint, err));
         snprintf(path, sizeof path, "%s", (*checkpoint)->path);
     }
     TRY(comm_broadcast(run->comm, path, sizeof path, 0, err));
-    if (run->boot.rank != 0)
+    if (run->boot->rank != 0)
         TRY(checkpoint_open(path, false, checkpoint, err));
-    return compare_with(*checkpoint, run->spec, run->boot.world, run->boot.rank == 0, err);
+    return compare_with(*checkpoint, run->spec, run->boot->world, run->boot->rank == 0, err);
 }
 
 /* --dry-run --resume: which checkpoint it would be, and what has changed since. */
@@ -386,7 +386,7 @@ static enum status take_position(struct run *run, const struct checkpoint *check
 
 static enum status open_sinks(struct run *run, const struct checkpoint *checkpoint, struct error *err)
 {
-    if (run->boot.rank != 0)
+    if (run->boot->rank != 0)
         return STATUS_OK;
     TRY(run_folder_write_spec(&run->folder, run->spec, err));
     TRY(metrics_open(run->folder.metrics, checkpoint ? run->position.step : -1, &run->metrics, err));
@@ -404,12 +404,12 @@ static void say_start(const struct run *run)
     const struct run_spec *spec = run->spec;
     log_info("ztrain %s: %s, %" PRId64 " parameters, %s, ZeRO stage %d", ZTRAIN_VERSION,
              model_family_name(t->desc.family), t->table.num_params, dtype_name(spec->dtype), spec->zero.stage);
-    log_info("ranks: %d (%s); device: %s, %d threads; %s", run->boot.world, run->boot.source, t->device->name,
+    log_info("ranks: %d (%s); device: %s, %d threads; %s", run->boot->world, run->boot->source, t->device->name,
              t->device->threads, t->device->detail);
     log_info("batch: train_batch_size %" PRId64 " = micro %" PRId64 " x accumulation %" PRId64 " x ranks %d; %" PRId64
              " steps, %" PRId64 " an epoch; run folder %s",
              spec->train_batch_size, spec->train_micro_batch_size_per_gpu, spec->gradient_accumulation_steps,
-             run->boot.world, t->total_steps, t->steps_per_epoch, run->folder.path);
+             run->boot->world, t->total_steps, t->steps_per_epoch, run->folder.path);
     trainer_print_plan(t);
 }
 
@@ -445,9 +445,10 @@ static enum status prepare(struct run *run, struct error *err)
     struct trainer *t = &run->trainer;
     struct checkpoint *checkpoint = NULL;
     enum status status;
-    TRY_GOTO(run_folder_open(&run->folder, run->spec, run->boot.rank, run->options->resume != NULL, err));
+    TRY_GOTO(run_folder_open(&run->folder, run->spec, run->boot->rank, run->options->resume != NULL, err));
     t->profile = run->options->profile;
-    TRY_GOTO(trainer_build(t, run->spec, run->boot.rank, run->boot.world, run->comm, run->boot.cores, err));
+    t->local_rank = run->boot->local_rank;
+    TRY_GOTO(trainer_build(t, run->spec, run->boot->rank, run->boot->world, run->comm, run->boot->cores, err));
     run->spec_json = spec_to_json(run->spec);
     TRY_GOTO(trainer_open_data(t, err));
     run->position = (struct train_position){.epoch = 1};
@@ -459,7 +460,7 @@ static enum status prepare(struct run *run, struct error *err)
     TRY_GOTO(trainer_allocate(t, err));
     TRY_GOTO(trainer_load_weights(t, checkpoint, err));
     TRY_GOTO(open_sinks(run, checkpoint, err));
-    console_init(&run->console, run->boot.rank != 0, run->spec->steps_per_print, t->total_steps,
+    console_init(&run->console, run->boot->rank != 0, run->spec->steps_per_print, t->total_steps,
                  run->spec->wall_clock_breakdown);
     TRY_GOTO(token_stream_open(&t->train_config, run->position.step + 1, &run->stream, err));
     status = STATUS_OK;
@@ -470,10 +471,10 @@ fail:
 }
 
 /* This process is a rank (or the only one). */
-static enum status train_rank(const struct options *options, const struct bootstrap *boot, struct run_spec *spec,
+static enum status train_rank(const struct options *options, struct bootstrap *boot, struct run_spec *spec,
                               struct error *err)
 {
-    struct run run = {.options = options, .spec = spec, .boot = *boot, .folder.lock_fd = -1};
+    struct run run = {.options = options, .spec = spec, .boot = boot, .folder.lock_fd = -1};
     struct comm_config comm = {.timeout_seconds = spec->comm.timeout_seconds};
     enum status status;
     TRY_GOTO(comm_open(boot, &comm, &run.comm, err));
@@ -536,12 +537,14 @@ enum status cmd_train(int argc, char **argv, struct error *err)
     log_identity(boot.rank, boot.world, boot.host);
     bool supervised = bootstrap_is_local_rank();
     int world = supervised || !options.local_gpus ? boot.world : options.local_gpus;
-    char source[64];
+    char source[sizeof boot.source];
     snprintf(source, sizeof source, "%s", boot.source);
     if (!supervised && options.local_gpus) {
-        if (boot.world > 1)
-            return error_set(err, STATUS_USAGE, "--local-gpus %d inside %s with %d ranks; hint: one of the two",
-                             options.local_gpus, boot.source, boot.world);
+        if (boot.world > 1) {
+            status = error_set(err, STATUS_USAGE, "--local-gpus %d inside %s with %d ranks; hint: one of the two",
+                               options.local_gpus, boot.source, boot.world);
+            goto fail;
+        }
         snprintf(source, sizeof source, "--local-gpus %d", options.local_gpus);
     }
     /* ranks read what their supervisor has checked and complained about already */
@@ -557,5 +560,6 @@ enum status cmd_train(int argc, char **argv, struct error *err)
         status = train_rank(&options, &boot, spec, err);
 fail:
     spec_free(spec);
+    bootstrap_release(&boot);
     return status;
 }

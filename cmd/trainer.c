@@ -102,7 +102,7 @@ enum status trainer_build(struct trainer *t, struct run_spec *spec, int rank, in
 
     enum device_kind kind = DEVICE_CPU;
     TRY(choose_device(spec, &kind, err));
-    TRY(device_open(kind, threads, &t->device, err));
+    TRY(device_open(kind, t->local_rank, threads, &t->device, err));
     ops_profile_enable(t->device, t->profile); /* before anyone takes the op table */
     TRY(stream_new(t->device, STREAM_COMPUTE, &t->compute, err));
 

@@ -31,6 +31,7 @@ struct trainer {
     struct run_spec *spec; /* borrowed */
     int rank, world;
     struct comm *comm; /* borrowed; NULL while planning */
+    int local_rank;    /* set before trainer_build: the rank's number on its machine */
     bool profile;      /* set before trainer_build: ops are timed (ops_profile_read) */
 
     struct model_desc desc;

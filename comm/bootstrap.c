@@ -6,11 +6,10 @@
  */
 #include "comm/bootstrap.h"
 
-#include "comm/control.h"
-
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <math.h>
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -22,7 +21,7 @@ static const char local_rank_name[] = "ZTRAIN_LOCAL_RANK", local_world_name[] = 
 
 /* Launchers by the variables that give a rank and the number of ranks. `only_with`: the variables count only if this
  * one is set, too: a batch script has SLURM_PROCID and SLURM_NTASKS without being a rank. */
-static const struct launcher {
+static const struct launcher_variables {
     const char *name, *rank, *world, *only_with;
 } launchers[] = {
     {"srun", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_STEP_ID"},
@@ -41,7 +40,7 @@ static int parse_number(const char *text)
     return errno || end == text || *end || value < 0 || value > INT_MAX ? -1 : (int)value;
 }
 
-static enum status check_launcher(const struct launcher *launcher, struct error *err)
+static enum status check_launcher(const struct launcher_variables *launcher, struct error *err)
 {
     const char *rank = getenv(launcher->rank), *world = getenv(launcher->world);
     if ((launcher->only_with && !getenv(launcher->only_with)) || (!rank && !world))
@@ -100,7 +99,7 @@ static enum status local_ranks(struct bootstrap *bootstrap, struct error *err)
 {
     const char *rank = getenv(local_rank_name), *world = getenv(local_world_name), *fd = getenv(local_fd_name);
     int r = rank ? parse_number(rank) : -1, n = world ? parse_number(world) : -1, shared = fd ? parse_number(fd) : -1;
-    if (r < 0 || n < 1 || r >= n || n > CONTROL_MAX_RANKS || shared < 0 || fcntl(shared, F_GETFD) < 0) {
+    if (r < 0 || n < 1 || r >= n || n > BOOTSTRAP_MAX_RANKS || shared < 0 || fcntl(shared, F_GETFD) < 0) {
         error_set(err, STATUS_USAGE, "%s=%s, %s=%s, %s=%s do not describe a local rank", local_rank_name,
                   rank ? rank : "", local_world_name, world ? world : "", local_fd_name, fd ? fd : "");
         return error_hint(err, "--local-gpus N sets them; do not set them by hand");
@@ -111,6 +110,75 @@ static enum status local_ranks(struct bootstrap *bootstrap, struct error *err)
     bootstrap->shared_fd = shared;
     snprintf(bootstrap->source, sizeof bootstrap->source, "--local-gpus %d", n);
     return STATUS_OK;
+}
+
+/* Alone, or ranks of one supervisor: all on this node. */
+static enum status places_here(struct bootstrap *bootstrap, struct error *err)
+{
+    bootstrap->places = calloc((size_t)bootstrap->world, sizeof *bootstrap->places);
+    if (!bootstrap->places)
+        return error_set(err, STATUS_DEVICE, "out of memory");
+    for (int r = 0; r < bootstrap->world; r++) {
+        struct rank_place *place = &bootstrap->places[r];
+        place->local_rank = r;
+        place->pid = r == bootstrap->rank ? (int)getpid() : 0;
+        snprintf(place->host, sizeof place->host, "%.63s", bootstrap->host);
+    }
+    return STATUS_OK;
+}
+
+enum status bootstrap_connect(struct bootstrap *bootstrap, double timeout_seconds, const char *interface,
+                              struct error *err)
+{
+    (void)interface; /* for the launchers that need a store of our own */
+    bootstrap->start_seconds = fmax(timeout_seconds, 10) + 0.25 * bootstrap->world;
+    if (!bootstrap->places)
+        TRY(places_here(bootstrap, err));
+    return STATUS_OK;
+}
+
+/* No launcher is supported yet that starts several ranks, so these have no peers. */
+enum status bootstrap_put(struct bootstrap *bootstrap, const char *key, const char *value, struct error *err)
+{
+    (void)value;
+    return error_set(err, STATUS_BUG, "rank %d has no launcher to put '%s'", bootstrap->rank, key);
+}
+
+enum status bootstrap_fence(struct bootstrap *bootstrap, struct error *err)
+{
+    return error_set(err, STATUS_BUG, "rank %d has no launcher for a fence", bootstrap->rank);
+}
+
+enum status bootstrap_get(struct bootstrap *bootstrap, int rank, const char *key, char *value, struct error *err)
+{
+    value[0] = 0;
+    return error_set(err, STATUS_BUG, "rank %d has no launcher to get '%s' of rank %d", bootstrap->rank, key, rank);
+}
+
+enum status bootstrap_exchange(struct bootstrap *bootstrap, const char *key, const void *own, size_t bytes, void *all,
+                               struct error *err)
+{
+    ASSERT(bytes <= BOOTSTRAP_EXCHANGE_MAX);
+    if (bootstrap->world > 1)
+        return error_set(err, STATUS_BUG, "rank %d has no launcher to exchange '%s'", bootstrap->rank, key);
+    memcpy(all, own, bytes);
+    return STATUS_OK;
+}
+
+void bootstrap_abort(struct bootstrap *bootstrap, enum status code, const char *text)
+{
+    (void)bootstrap, (void)code, (void)text;
+}
+
+void bootstrap_finish(struct bootstrap *bootstrap)
+{
+    (void)bootstrap;
+}
+
+void bootstrap_release(struct bootstrap *bootstrap)
+{
+    free(bootstrap->places);
+    bootstrap->places = NULL;
 }
 
 enum status bootstrap_init(struct bootstrap *bootstrap, struct error *err)

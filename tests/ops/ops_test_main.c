@@ -467,7 +467,7 @@ int main(int argc, char **argv)
     void *memory = NULL;
     int passed = 0, failed = 0;
     if (mode != MODE_LIST) {
-        if (device_open(kind, threads, &h.device, &err) != STATUS_OK ||
+        if (device_open(kind, 0, threads, &h.device, &err) != STATUS_OK ||
             stream_new(h.device, STREAM_COMPUTE, &h.stream, &err) != STATUS_OK ||
             device_alloc(h.device, capacity, &memory, &err) != STATUS_OK) {
             fprintf(stderr, "ops-test: %s\n", err.text);

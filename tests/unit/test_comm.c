@@ -24,7 +24,7 @@ static void things_open(struct rank_things *t, const struct bootstrap *bootstrap
 {
     struct comm_config config = {.timeout_seconds = timeout};
     CHECK_OK(comm_open(bootstrap, &config, &t->comm, &error));
-    CHECK_OK(device_open(DEVICE_CPU, 1, &t->device, &error));
+    CHECK_OK(device_open(DEVICE_CPU, 0, 1, &t->device, &error));
     CHECK_OK(stream_new(t->device, STREAM_COMM, &t->stream, &error));
 }
 

@@ -226,7 +226,7 @@ static void fixture_init(struct fixture *f, const struct golden_name *golden)
     f->expected = golden_expected(golden->name);
     f->whole.table = &f->table;
     f->verbs = (struct param_verbs){&f->whole, whole_acquire, whole_release, whole_grads, whole_ready};
-    assert_int_equal(device_open(DEVICE_CPU, 2, &f->device, &err), STATUS_OK);
+    assert_int_equal(device_open(DEVICE_CPU, 0, 2, &f->device, &err), STATUS_OK);
     assert_int_equal(stream_new(f->device, STREAM_COMPUTE, &f->stream, &err), STATUS_OK);
 }
 
@@ -685,7 +685,7 @@ static size_t gpt2_plan(int layers, const struct variant *v, int64_t tokens)
     assert_int_equal(model_desc_from_json(json, "test", &desc, &err), STATUS_OK);
     assert_int_equal(tensor_table_build(&desc, &table, &err), STATUS_OK);
     struct device *device;
-    assert_int_equal(device_open(DEVICE_CPU, 1, &device, &err), STATUS_OK);
+    assert_int_equal(device_open(DEVICE_CPU, 0, 1, &device, &err), STATUS_OK);
     struct transformer_config config = {.desc = &desc,
                                         .table = &table,
                                         .dtype = v->dtype,

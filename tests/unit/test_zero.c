@@ -99,7 +99,7 @@ static void run_open(struct run *run, const struct bootstrap *bootstrap, const s
     CHECK_OK(tensor_table_build(&run->desc, &run->table, &error));
     CHECK_OK(shard_layout_init(&run->layout, &run->table, run->world, &error));
     CHECK_OK(comm_open(bootstrap, &config, &run->comm, &error));
-    CHECK_OK(device_open(DEVICE_CPU, 1, &run->device, &error));
+    CHECK_OK(device_open(DEVICE_CPU, 0, 1, &run->device, &error));
     CHECK_OK(stream_new(run->device, STREAM_COMPUTE, &run->compute, &error));
     struct zero_config zero = {.stage = setting->stage,
                                .dtype = setting->dtype,
