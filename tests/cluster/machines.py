@@ -35,7 +35,8 @@ def why_not():
         if not shutil.which(tool):
             return f"no program '{tool}' (scripts/install-deps.sh --slurm)"
     tried = subprocess.run([*_unshare(), "sh", "-c",
-                            "ip link add name probe0 type bridge && ip link add name probe1 type veth && mount -t tmpfs none /mnt"],
+                            "ip link add name probe0 type bridge && ip link add name probe1 type veth && "
+                            "mount -t tmpfs none /mnt"],
                            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     if tried.returncode:
         return f"no namespaces of our own, which need root with CAP_SYS_ADMIN: {tried.stdout.strip()[-200:]}"
@@ -120,10 +121,6 @@ class Machine:
 
     # --- the network card ---------------------------------------------------------------------------------------------
 
-    def cut(self):
-        """The cable is out: nothing comes in or goes out, and no connection is told."""
-        self.run("ip", "link", "set", "eth0", "down")
-
     def slow_down(self, rate):
         """What this machine sends goes at `rate` at most: "100mbit"."""
         self.run("tc", "qdisc", "replace", "dev", "eth0", "root", "tbf", "rate", rate, "burst", "32k", "latency", "50ms")
@@ -181,6 +178,13 @@ class Machines:
                 raise RuntimeError(f"the cable of n{i} is still there")
             time.sleep(0.02)
         self.nodes[i] = self._node(i)
+
+    def cut(self, i):
+        """Node i's cable is out: nothing comes in or goes out, and no connection is told."""
+        self.head.run("ip", "link", "set", f"to-n{i}", "down")
+
+    def mend(self, i):
+        self.head.run("ip", "link", "set", f"to-n{i}", "up")
 
     def close(self):
         if self.head:

@@ -288,7 +288,8 @@ class Cluster:
 
     def ask(self, *command, check=False):
         """What a command of Slurm's says, or "" when it fails, which it may while its controller is busy."""
-        process = self.popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        process = self.popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                             text=True)
         out, err = process.communicate(timeout=60)
         if check and process.returncode:
             raise RuntimeError(f"{' '.join(map(str, command))}: {err.strip() or out.strip()}")
