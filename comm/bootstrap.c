@@ -6,7 +6,6 @@
  * meet; whoever is refused is told the srun line that works. */
 #include "comm/bootstrap.h"
 
-#include "comm/control.h"
 #include "comm/launcher.h"
 #include "comm/slurm_step.h"
 
@@ -332,7 +331,7 @@ static enum status local_ranks(struct bootstrap *boot, struct error *err)
 {
     const char *rank = getenv(local_rank_name), *world = getenv(local_world_name), *fd = getenv(local_fd_name);
     int r = rank ? parse_number(rank) : -1, n = world ? parse_number(world) : -1, shared = fd ? parse_number(fd) : -1;
-    if (r < 0 || n < 1 || r >= n || n > CONTROL_MAX_RANKS || shared < 0 || fcntl(shared, F_GETFD) < 0) {
+    if (r < 0 || n < 1 || r >= n || n > BOOTSTRAP_MAX_RANKS || shared < 0 || fcntl(shared, F_GETFD) < 0) {
         error_set(err, STATUS_USAGE, "%s=%s, %s=%s, %s=%s do not describe a local rank", local_rank_name,
                   rank ? rank : "", local_world_name, world ? world : "", local_fd_name, fd ? fd : "");
         return error_hint(err, "--local-gpus N sets them; do not set them by hand");

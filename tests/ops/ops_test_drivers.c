@@ -643,6 +643,8 @@ static void attention_bwd_setup(struct harness *h)
     h->dv = tensor_out(h, "dv", h->dtype, h->v->n, false);
     for (struct tensor *t = h->dq; t <= h->dv; t++) {
         t->absolute = 1e-6;
+        if (h->dtype == DTYPE_BF16) /* P and dS are rounded before they are multiplied, as in every fused attention */
+            t->tolerance = 2.4e-2;
         if (has(h, EXTREME)) /* scores in the hundreds; probabilities amplify the rounding of `out` */
             t->tolerance = h->dtype == DTYPE_BF16 ? 4e-2 : 1e-4;
     }

@@ -71,7 +71,9 @@ static void test_environments(void **state)
         {{"ZTRAIN_LOCAL_RANK", "0", "ZTRAIN_LOCAL_WORLD", "2", "ZTRAIN_LOCAL_FD", "987"},
          STATUS_USAGE,
          {"=987", "hint"}},
-        {{"ZTRAIN_LOCAL_RANK", "0", "ZTRAIN_LOCAL_WORLD", "65", "ZTRAIN_LOCAL_FD", "0"}, STATUS_USAGE, {"=65", "hint"}},
+        {{"ZTRAIN_LOCAL_RANK", "0", "ZTRAIN_LOCAL_WORLD", "4097", "ZTRAIN_LOCAL_FD", "0"},
+         STATUS_USAGE,
+         {"=4097", "hint"}},
     };
     for (size_t c = 0; c < COUNT_OF(cases); c++) {
         struct bootstrap bootstrap;
@@ -103,7 +105,8 @@ static void test_local_rank(void **state)
     struct bootstrap bootstrap;
     int fd;
     clear();
-    assert_int_equal(control_create(3, &fd, &error), STATUS_OK);
+    const struct control_shape shape = {.world = 3, .local_world = 3, .num_nodes = 1};
+    assert_int_equal(control_create(&shape, &fd, &error), STATUS_OK);
     /* a launcher's variables do not count for a local rank */
     setenv("RANK", "0", 1);
     bootstrap_local_env(2, 3, fd);
@@ -128,7 +131,7 @@ static void test_local_rank(void **state)
     bootstrap.world = 2;
     bootstrap.rank = 0;
     assert_int_equal(comm_open(&bootstrap, &config, &comm, &error), STATUS_USAGE);
-    bootstrap.world = CONTROL_MAX_RANKS + 1;
+    bootstrap.world = BOOTSTRAP_MAX_RANKS + 1;
     assert_int_equal(comm_open(&bootstrap, &config, &comm, &error), STATUS_USAGE);
     fclose(other);
     close(fd);
