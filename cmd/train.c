@@ -535,6 +535,12 @@ enum status cmd_train(int argc, char **argv, struct error *err)
     stop_signal_install(); /* a supervisor sets its own later */
     TRY(bootstrap_init(&boot, err));
     log_identity(boot.rank, boot.world, boot.host);
+    if (boot.launcher) {
+        error_set(err, STATUS_USAGE, "%s, %d ranks: not supported yet", boot.source, boot.world);
+        status = error_hint(err, "--local-gpus %d for ranks on this machine", boot.world);
+        bootstrap_release(&boot);
+        return status;
+    }
     bool supervised = bootstrap_is_local_rank();
     int world = supervised || !options.local_gpus ? boot.world : options.local_gpus;
     char source[sizeof boot.source];

@@ -104,11 +104,11 @@ enum status zero_new(const struct zero_config *config, struct device *device, st
     z->reduced = calloc(units, sizeof *z->reduced);
     z->fetched = calloc(units, sizeof *z->fetched);
     z->open = calloc(units, sizeof *z->open);
-    z->bad_ranks = calloc(units, sizeof *z->bad_ranks);
+    z->bad_rank = calloc(units, sizeof *z->bad_rank);
     z->host_sums = calloc(units, sizeof *z->host_sums);
     z->ranges = calloc((size_t)table->num_tensors, sizeof *z->ranges);
     z->first_range = calloc(units + 1, sizeof *z->first_range);
-    if (!z->reduced || !z->fetched || !z->open || !z->bad_ranks || !z->host_sums || !z->ranges || !z->first_range) {
+    if (!z->reduced || !z->fetched || !z->open || !z->bad_rank || !z->host_sums || !z->ranges || !z->first_range) {
         status = error_set(err, STATUS_DEVICE, "out of memory");
         goto fail;
     }
@@ -150,7 +150,7 @@ void zero_free(struct zero *z)
     free(z->reduced);
     free(z->fetched);
     free(z->open);
-    free(z->bad_ranks);
+    free(z->bad_rank);
     free(z->host_sums);
     free(z->ranges);
     free(z->first_range);

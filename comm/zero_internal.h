@@ -54,7 +54,7 @@ struct zero {
     int micro; /* of the step, from 0; -1 before the first */
     bool last_micro;
     bool *open;                 /* (units): grads() was called, grads_ready() not yet */
-    uint64_t *bad_ranks;        /* (units): who contributed a non-finite value to the own slice */
+    int32_t *bad_rank;          /* (units): the lowest that contributed a non-finite value to the own slice */
     struct decay_range *ranges; /* of the elements of the state kept here; unit u's are first_range[u] … [u+1] */
     int *first_range;           /* (units + 1) */
     double *host_sums;          /* (units) */

@@ -15,8 +15,8 @@
 
 /* What a rank says of its slice of one unit. */
 struct unit_report {
-    double sum;         /* of squares */
-    uint64_t bad_ranks; /* whose contribution to this slice was not finite */
+    double sum;       /* of squares */
+    int64_t bad_rank; /* the lowest whose contribution to this slice was not finite, or RANK_NONE */
 };
 
 /* Where a rank found its first non-finite value. */
@@ -35,7 +35,8 @@ void zero_begin_step(struct zero *z)
 {
     ASSERT(z->config.training);
     z->micro = -1;
-    memset(z->bad_ranks, 0, (size_t)z->units * sizeof *z->bad_ranks);
+    for (int u = 0; u < z->units; u++)
+        z->bad_rank[u] = RANK_NONE;
     zero_places_clear(z);
 }
 
@@ -73,7 +74,7 @@ static enum status exchange_reports(struct zero *z, struct unit_report *all, str
 {
     struct unit_report *own = all + (size_t)z->rank * (size_t)z->units;
     for (int u = 0; u < z->units; u++)
-        own[u] = (struct unit_report){z->host_sums[u], z->bad_ranks[u]};
+        own[u] = (struct unit_report){z->host_sums[u], z->bad_rank[u]};
     enum { BATCH = COMM_EXCHANGE_MAX / sizeof(struct unit_report) };
     struct unit_report *batch = malloc((size_t)z->world * BATCH * sizeof *batch);
     if (!batch)
@@ -117,9 +118,11 @@ static enum status blame(struct zero *z, const struct unit_report *all, struct s
                          struct zero_result *result, struct error *err)
 {
     struct bad_place own = find_bad(z, compute), first = {z->units, 0};
-    struct bad_place places[64];
-    ASSERT(z->world <= (int)COUNT_OF(places));
-    TRY(comm_exchange(z->comm, &own, sizeof own, places, err));
+    struct bad_place *places = calloc((size_t)z->world, sizeof *places);
+    enum status status;
+    if (!places)
+        return error_set(err, STATUS_DEVICE, "out of memory");
+    TRY_GOTO(comm_exchange(z->comm, &own, sizeof own, places, err));
     int owner = 0; /* of the slice with the first bad value */
     for (int r = 0; r < z->world; r++) {
         if (places[r].unit < first.unit || (places[r].unit == first.unit && places[r].offset < first.offset)) {
@@ -127,14 +130,14 @@ static enum status blame(struct zero *z, const struct unit_report *all, struct s
             owner = r;
         }
     }
-    if (first.unit == z->units)
-        return STATUS_OK;
-    result->bad_tensor = tensor_at(z->config.table, (int)first.unit, first.offset);
-    uint64_t ranks = zero_parallel(z) ? all[(size_t)owner * (size_t)z->units + (size_t)first.unit].bad_ranks : 1;
-    for (int r = 0; r < z->world && result->bad_rank < 0; r++)
-        if (ranks >> r & 1)
-            result->bad_rank = r;
-    return STATUS_OK;
+    if (first.unit < z->units) {
+        int64_t rank = zero_parallel(z) ? all[(size_t)owner * (size_t)z->units + (size_t)first.unit].bad_rank : 0;
+        result->bad_tensor = tensor_at(z->config.table, (int)first.unit, first.offset);
+        result->bad_rank = rank == RANK_NONE ? -1 : (int)rank;
+    }
+fail:
+    free(places);
+    return status;
 }
 
 /* ---------------------------------------------------------------- update */

@@ -67,7 +67,7 @@ static void reduce(struct zero *z, int unit, const float *send, float *recv, boo
     for (int64_t at = 0; at < slice; at += piece) {
         int64_t count = slice - at < piece ? slice - at : piece;
         comm_reduce_scatter(z->comm, send + at, recv + at, (size_t)count, (size_t)slice, DTYPE_F32, accumulate,
-                            &z->bad_ranks[unit], z->stream);
+                            &z->bad_rank[unit], z->stream);
     }
 }
 
