@@ -69,15 +69,24 @@ def cluster(request, clusters):
         clusters.end()
 
 
-@pytest.fixture
-def folder(request, tmp_path):
-    """As in tests/conftest.py, with the test's cluster, if it asks for one."""
-    cluster = request.getfixturevalue("cluster") if "cluster" in request.fixturenames else None
-    room = ClusterFolder(tmp_path, cluster)
+def folder_of(path, cluster=None):
+    room = ClusterFolder(path, cluster)
     yield room
     room.end_all()
     for process in room.processes:
         process.wait()
+
+
+@pytest.fixture
+def folder(tmp_path, cluster):
+    """As in tests/conftest.py; what runs in it runs on the cluster."""
+    yield from folder_of(tmp_path, cluster)
+
+
+@pytest.fixture
+def lan_folder(tmp_path, lan):
+    """The same for runs on the machines of `lan`."""
+    yield from folder_of(tmp_path)
 
 
 @pytest.fixture

@@ -252,7 +252,7 @@ class Cluster:
         for name in sorted(os.listdir(self.folder)):
             if name.endswith(".log"):
                 with open(self.at(name), encoding="utf-8", errors="replace") as f:
-                    pieces.append(f"--- {name}\n" + "".join(f.readlines()[-15:]))
+                    pieces.append(f"--- {name}\n" + "".join(f.readlines()[-8:]))
         return "\n".join(pieces)
 
     def close(self):

@@ -37,7 +37,7 @@ def test_every_launcher_on_every_layout(folder, options, ranks, mpi):
     # The choice is printed.
     said = re.search(r"^ranks: (\d+) \((.*?)\);", done.out, re.M)
     assert said and int(said[1]) == ranks, done
-    assert {"pmi2": "PMI-2", "pmix": "PMIx", "none": "SLURM_"}[mpi] in said[2], done
+    assert {"pmi2": "--mpi=pmi2", "pmix": "PMIx", "none": "SLURM_"}[mpi] in said[2], done
 
 
 @pytest.mark.parametrize("stage", [0, 1, 2, 3])
@@ -78,13 +78,14 @@ def test_ranks_that_do_not_know_of_each_other(folder):
     folder.wait_for_none()
 
 
-def test_a_stale_pmi_fd(folder):
+@pytest.mark.parametrize("stale", ["PMI_FD=77 PMI_RANK=0 PMI_SIZE=2", "PMI_FD=77 PMI_RANK=0 PMI_SIZE=1"],
+                         ids=["of-another-step", "of-an-ended-one"])
+def test_a_stale_pmi_fd(folder, stale):
     """Inherited from a process that has long ended, say through an interactive shell in a step."""
-    process = folder.srun("-N 1 -n 1", "-c", f"PMI_FD=77 PMI_RANK=0 PMI_SIZE=2 exec {ZTRAIN} --config {folder.spec(SHORT)}",
-                          program=["sh"], mpi="none")
-    done = folder.wait(process, 30)
+    command = f"{stale} exec {ZTRAIN} --config {folder.spec(SHORT)}"
+    done = folder.wait(folder.srun("-N 1 -n 1", "-c", command, program=["sh"], mpi="none"), 30)
     assert done.code == USAGE, done
-    assert "PMI_FD" in done.err and "srun --mpi=pmi2" in done.err
+    assert "PMI_" in done.err and "srun --mpi=pmi2" in done.err
 
 
 def test_a_batch_script_is_no_rank(folder):
