@@ -233,7 +233,8 @@ struct sumsq_args {
 /* Adam and AdamW (Kingma and Ba 2015; Loshchilov and Hutter 2019), n elements, one pass:
  *   g = grad · *grad_scale;  adamw: w -= lr · weight_decay · w, else g += weight_decay · w;
  *   m = β1 m + (1-β1) g;  v = β2 v + (1-β2) g²;  w -= lr · (m / c1) / (sqrt(v / c2) + eps)
- * c1 = 1-β1^t, c2 = 1-β2^t, or 1 without bias correction (computed by the caller in double). */
+ * c1 = 1-β1^t, c2 = 1-β2^t, or 1 without bias correction (computed by the caller in double). A *grad_scale that is not
+ * finite skips the step: nothing is written. */
 struct adam_args {
     int64_t n;
     float *master, *m, *v;

@@ -356,6 +356,8 @@ static void op_adam(struct stream *stream, const struct adam_args *a)
     progress_tick();
     if (a->param)
         require_dtype(a->param_dtype);
+    if (!isfinite(*a->grad_scale))
+        return;
 #pragma omp parallel if (a->n > WORTH_THREADS)
     {
         struct range part = range_mine(a->n, 64);
