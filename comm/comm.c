@@ -44,12 +44,15 @@ _Static_assert(COUNT_OF(op_names) == OP_KIND_COUNT, "every operation has a name"
 struct comm {
     int rank, world;
     struct control *control;
-    char *shared;         /* slots and staging of all ranks; the memfd's [0, segments) */
     char *segments;       /* world × segment_stride, or NULL */
     size_t segment_bytes; /* of each, as asked for */
     size_t segment_stride;
     uint32_t arrivals[CHANNEL_COUNT];   /* own; each used by its channel's thread */
     uint64_t operations[CHANNEL_COUNT]; /* agreed on so far */
+    struct control_op *peers;           /* (world): the ranks' data operation; of the data channel's thread */
+    const void **in;                    /* (world): what it adds up */
+    char **slots;                       /* (world): of the control channel's thread */
+    uint64_t *sizes;                    /* (world) */
     pthread_mutex_t mutex;              /* stats */
     struct comm_stats stats;
 };
@@ -63,7 +66,7 @@ struct data_op {
     size_t count;  /* elements of one rank's slice */
     size_t stride; /* elements between two slices */
     bool accumulate;
-    uint64_t *bad_ranks;
+    int32_t *bad_rank;
 };
 _Static_assert(sizeof(struct data_op) <= STREAM_ARGUMENT_MAX, "a data operation is a stream argument");
 
@@ -82,26 +85,25 @@ enum status comm_open(const struct bootstrap *bootstrap, const struct comm_confi
     ASSERT(config->timeout_seconds > 0);
     enum status status = STATUS_OK;
     *comm = NULL;
-    if (bootstrap->world > CONTROL_MAX_RANKS)
-        return error_set(err, STATUS_USAGE, "%d ranks on one machine are more than %d", bootstrap->world,
-                         CONTROL_MAX_RANKS);
+    if (bootstrap->world > BOOTSTRAP_MAX_RANKS)
+        return error_set(err, STATUS_USAGE, "%d ranks are more than %d", bootstrap->world, BOOTSTRAP_MAX_RANKS);
     struct comm *c = calloc(1, sizeof *c);
     if (!c)
         return error_set(err, STATUS_DEVICE, "out of memory");
     c->rank = bootstrap->rank;
     c->world = bootstrap->world;
     pthread_mutex_init(&c->mutex, NULL);
+    size_t world = (size_t)c->world;
+    c->peers = calloc(world, sizeof *c->peers);
+    c->in = calloc(world, sizeof *c->in);
+    c->slots = calloc(world, sizeof *c->slots);
+    c->sizes = calloc(world, sizeof *c->sizes);
+    if (!c->peers || !c->in || !c->slots || !c->sizes) {
+        status = error_set(err, STATUS_DEVICE, "out of memory");
+        goto fail;
+    }
     TRY_GOTO(control_attach(bootstrap->shared_fd, c->rank, c->world, bootstrap->host, config->timeout_seconds,
                             &c->control, err));
-    if (c->world > 1) {
-        void *map =
-            mmap(NULL, control_segments_offset(c->world), PROT_READ | PROT_WRITE, MAP_SHARED, bootstrap->shared_fd, 0);
-        if (map == MAP_FAILED) {
-            status = error_set(err, STATUS_DEVICE, "cannot map shared memory: %s", strerror(errno));
-            goto fail;
-        }
-        c->shared = map;
-    }
     TRY_GOTO(control_join(c->control, err));
     *comm = c;
     return STATUS_OK;
@@ -124,9 +126,11 @@ void comm_close(struct comm *comm)
     }
     if (comm->segments)
         munmap(comm->segments, comm->segment_stride * (size_t)comm->world);
-    if (comm->shared)
-        munmap(comm->shared, control_segments_offset(comm->world));
     pthread_mutex_destroy(&comm->mutex);
+    free(comm->peers);
+    free(comm->in);
+    free(comm->slots);
+    free(comm->sizes);
     free(comm);
 }
 
@@ -194,7 +198,7 @@ enum status comm_share(struct comm *comm, size_t bytes, void **memory, struct er
     ASSERT(!comm->segments);
     const size_t align = 2 << 20;
     *memory = NULL;
-    uint64_t all[CONTROL_MAX_RANKS], own = bytes;
+    uint64_t *all = comm->sizes, own = bytes;
     TRY(comm_exchange(comm, &own, sizeof own, all, err));
     for (int r = 0; r < comm->world; r++)
         if (all[r] != own)
@@ -210,7 +214,7 @@ enum status comm_share(struct comm *comm, size_t bytes, void **memory, struct er
     if (comm->rank == 0 && total > available)
         error_set(&local, STATUS_DEVICE, "%d ranks need %.1f MiB of shared memory, %.1f MiB are available", comm->world,
                   (double)total / 1048576, (double)available / 1048576);
-    else if (comm->rank == 0 && fd >= 0 && ftruncate(fd, (off_t)(control_segments_offset(comm->world) + total)) != 0)
+    else if (comm->rank == 0 && fd >= 0 && ftruncate(fd, (off_t)(control_segments_offset(comm->control) + total)) != 0)
         error_set(&local, STATUS_DEVICE, "cannot make %.1f MiB of shared memory: %s", (double)total / 1048576,
                   strerror(errno));
     if (local.code != STATUS_OK) {
@@ -223,7 +227,7 @@ enum status comm_share(struct comm *comm, size_t bytes, void **memory, struct er
     TRY(comm_barrier(comm, err)); /* the file is long enough for all */
 
     char *map = mmap(NULL, total, PROT_READ | PROT_WRITE, fd < 0 ? MAP_PRIVATE | MAP_ANONYMOUS : MAP_SHARED, fd,
-                     fd < 0 ? 0 : (off_t)control_segments_offset(comm->world));
+                     fd < 0 ? 0 : (off_t)control_segments_offset(comm->control));
     if (map == MAP_FAILED)
         return error_set(err, STATUS_DEVICE, "cannot map %.1f MiB of shared memory: %s", (double)total / 1048576,
                          strerror(errno));
@@ -256,11 +260,6 @@ static uint64_t segment_offset(const struct comm *comm, const void *buffer, size
 }
 
 /* ---------------------------------------------------------------- data operations */
-
-static char *staging(const struct comm *comm, int rank)
-{
-    return comm->shared + control_staging_offset(comm->world, rank);
-}
 
 /* Arrives on a channel and waits until all others have arrived as often. */
 static enum status meet(struct comm *comm, enum control_channel channel, const char *what)
@@ -326,34 +325,40 @@ static enum status gather_staged(const struct data_op *op)
     size_t bytes = op->count * dtype_size(op->dtype), stride = op->stride * dtype_size(op->dtype);
     for (size_t at = 0; at < bytes; at += CONTROL_STAGING_BYTES) {
         size_t n = bytes - at < CONTROL_STAGING_BYTES ? bytes - at : CONTROL_STAGING_BYTES;
-        memcpy(staging(comm, comm->rank), (const char *)op->send + at, n);
+        memcpy(control_staging(comm->control, comm->rank), (const char *)op->send + at, n);
         TRY(meet(comm, CHANNEL_DATA, op_names[op->kind]));
         for (int r = 0; r < comm->world; r++)
             if (r != comm->rank || op->send != (char *)op->recv + (size_t)r * stride)
-                memcpy((char *)op->recv + (size_t)r * stride + at, staging(comm, r), n);
+                memcpy((char *)op->recv + (size_t)r * stride + at, control_staging(comm->control, r), n);
         TRY(meet(comm, CHANNEL_DATA, op_names[op->kind]));
         progress_tick();
     }
     return STATUS_OK;
 }
 
+/* *lowest may be missing */
+static void note_bad(int32_t *lowest, int32_t rank)
+{
+    if (lowest && rank < *lowest)
+        *lowest = rank;
+}
+
 static enum status reduce_in_place(const struct data_op *op, const struct control_op *peers)
 {
     struct comm *comm = op->comm;
     const size_t size = dtype_size(op->dtype), piece = PIECE_BYTES / sizeof(float);
-    const void *in[CONTROL_MAX_RANKS];
-    uint64_t bad = 0;
+    const void **in = comm->in;
+    int32_t bad = RANK_NONE;
     for (size_t at = 0; at < op->count; at += piece) {
         TRY(control_status(comm->control, NULL));
         size_t n = op->count - at < piece ? op->count - at : piece;
         for (int r = 0; r < comm->world; r++)
             in[r] = comm->segments + comm->segment_stride * (size_t)r + peers[r].offset +
                     ((size_t)comm->rank * op->stride + at) * size;
-        bad |= sum_ranks((float *)op->recv + at, in, comm->world, n, op->dtype, op->accumulate);
+        note_bad(&bad, sum_ranks((float *)op->recv + at, in, comm->world, n, op->dtype, op->accumulate));
         progress_tick();
     }
-    if (op->bad_ranks)
-        *op->bad_ranks |= bad;
+    note_bad(op->bad_rank, bad);
     return meet(comm, CHANNEL_DATA, op_names[op->kind]);
 }
 
@@ -362,22 +367,21 @@ static enum status reduce_staged(const struct data_op *op)
     struct comm *comm = op->comm;
     const size_t size = dtype_size(op->dtype), world = (size_t)comm->world;
     const size_t piece = CONTROL_STAGING_BYTES / (size * world); /* elements of each owner's slice at a time */
-    const void *in[CONTROL_MAX_RANKS];
-    uint64_t bad = 0;
+    const void **in = comm->in;
+    int32_t bad = RANK_NONE;
     for (size_t at = 0; at < op->count; at += piece) {
         size_t n = op->count - at < piece ? op->count - at : piece;
         for (size_t owner = 0; owner < world; owner++)
-            memcpy(staging(comm, comm->rank) + owner * n * size,
+            memcpy(control_staging(comm->control, comm->rank) + owner * n * size,
                    (const char *)op->send + (owner * op->stride + at) * size, n * size);
         TRY(meet(comm, CHANNEL_DATA, op_names[op->kind]));
         for (int r = 0; r < comm->world; r++)
-            in[r] = staging(comm, r) + (size_t)comm->rank * n * size;
-        bad |= sum_ranks((float *)op->recv + at, in, comm->world, n, op->dtype, op->accumulate);
+            in[r] = control_staging(comm->control, r) + (size_t)comm->rank * n * size;
+        note_bad(&bad, sum_ranks((float *)op->recv + at, in, comm->world, n, op->dtype, op->accumulate));
         TRY(meet(comm, CHANNEL_DATA, op_names[op->kind]));
         progress_tick();
     }
-    if (op->bad_ranks)
-        *op->bad_ranks |= bad;
+    note_bad(op->bad_rank, bad);
     return STATUS_OK;
 }
 
@@ -406,7 +410,7 @@ static enum status data_op_meet(const struct data_op *op)
     TRY(control_status(comm->control, NULL));
     size_t last = op->kind == OP_REDUCE_SCATTER ? op->stride * (size_t)(comm->world - 1) : 0;
     size_t sent = (last + op->count) * dtype_size(op->dtype);
-    struct control_op own = {.kind = op->kind, .dtype = op->dtype, .count = op->count}, peers[CONTROL_MAX_RANKS];
+    struct control_op own = {.kind = op->kind, .dtype = op->dtype, .count = op->count}, *peers = comm->peers;
     own.offset = segment_offset(comm, op->send, sent);
     TRY(agree(comm, CHANNEL_DATA, &own, peers));
     fault_in_collective(comm);
@@ -437,9 +441,7 @@ static void data_op_run_alone(void *argument)
             memcpy(op->recv, op->send, op->count * dtype_size(op->dtype));
     } else {
         const void *in[] = {op->send};
-        uint64_t bad = sum_ranks(op->recv, in, 1, op->count, op->dtype, op->accumulate);
-        if (op->bad_ranks)
-            *op->bad_ranks |= bad;
+        note_bad(op->bad_rank, sum_ranks(op->recv, in, 1, op->count, op->dtype, op->accumulate));
     }
     progress_tick();
 }
@@ -481,7 +483,7 @@ void comm_all_gather(struct comm *comm, const void *send, void *recv, size_t cou
 }
 
 void comm_reduce_scatter(struct comm *comm, const void *send, float *recv, size_t count, size_t stride,
-                         enum dtype dtype, bool accumulate, uint64_t *bad_ranks, struct stream *stream)
+                         enum dtype dtype, bool accumulate, int32_t *bad_rank, struct stream *stream)
 {
     ASSERT(stride == 0 || stride >= count);
     struct data_op op = {.comm = comm,
@@ -492,14 +494,14 @@ void comm_reduce_scatter(struct comm *comm, const void *send, float *recv, size_
                          .stride = stride ? stride : count,
                          .dtype = dtype,
                          .accumulate = accumulate,
-                         .bad_ranks = bad_ranks};
+                         .bad_rank = bad_rank};
     data_op_submit(&op, stream);
 }
 
-void comm_all_reduce(struct comm *comm, float *data, size_t count, uint64_t *bad_ranks, struct stream *stream)
+void comm_all_reduce(struct comm *comm, float *data, size_t count, int32_t *bad_rank, struct stream *stream)
 {
     float *slice = data + (size_t)comm->rank * count;
-    comm_reduce_scatter(comm, data, slice, count, 0, DTYPE_F32, false, bad_ranks, stream);
+    comm_reduce_scatter(comm, data, slice, count, 0, DTYPE_F32, false, bad_rank, stream);
     comm_all_gather(comm, slice, data, count, 0, DTYPE_F32, stream);
 }
 
@@ -514,18 +516,17 @@ void comm_stats_read(struct comm *comm, struct comm_stats *stats, bool reset)
 
 /* ---------------------------------------------------------------- control operations */
 
-/* Every rank puts `bytes` of `own` (NULL: nothing) into its slot; on return the slots of this turn can be read. */
-static enum status exchange(struct comm *comm, enum op_kind kind, const void *own, size_t bytes, char **slots,
-                            struct error *err)
+/* Every rank puts `bytes` of `own` (NULL: nothing) into its slot; on return comm->slots are those of this turn. */
+static enum status exchange(struct comm *comm, enum op_kind kind, const void *own, size_t bytes, struct error *err)
 {
     ASSERT(bytes <= COMM_EXCHANGE_MAX);
     TRY(control_status(comm->control, err));
-    size_t turn = (size_t)(comm->operations[CHANNEL_CONTROL] % 2) * CONTROL_SLOT_BYTES;
+    int turn = (int)(comm->operations[CHANNEL_CONTROL] % 2);
     for (int r = 0; r < comm->world; r++)
-        slots[r] = comm->shared + control_slot_offset(r) + turn;
+        comm->slots[r] = control_slot(comm->control, r, turn);
     if (own)
-        memcpy(slots[comm->rank], own, bytes);
-    struct control_op op = {.kind = kind, .count = bytes, .offset = CONTROL_STAGED};
+        memcpy(comm->slots[comm->rank], own, bytes);
+    struct control_op op = {.kind = kind, .count = bytes, .offset = CONTROL_STAGED, .slot_bytes = own ? bytes : 0};
     enum status status = agree(comm, CHANNEL_CONTROL, &op, NULL);
     progress_tick();
     return status == STATUS_OK ? STATUS_OK : control_status(comm->control, err);
@@ -533,20 +534,19 @@ static enum status exchange(struct comm *comm, enum op_kind kind, const void *ow
 
 enum status comm_barrier(struct comm *comm, struct error *err)
 {
-    char *slots[CONTROL_MAX_RANKS];
     if (comm->world == 1)
         return control_status(comm->control, err);
-    return exchange(comm, OP_BARRIER, NULL, 0, slots, err);
+    return exchange(comm, OP_BARRIER, NULL, 0, err);
 }
 
 enum status comm_exchange(struct comm *comm, const void *own, size_t bytes, void *all, struct error *err)
 {
-    char *slots[CONTROL_MAX_RANKS];
+    char **slots = comm->slots;
     if (comm->world == 1) {
         memcpy(all, own, bytes);
         return control_status(comm->control, err);
     }
-    TRY(exchange(comm, OP_EXCHANGE, own, bytes, slots, err));
+    TRY(exchange(comm, OP_EXCHANGE, own, bytes, err));
     for (int r = 0; r < comm->world; r++)
         memcpy((char *)all + (size_t)r * bytes, slots[r], bytes);
     return STATUS_OK;
@@ -554,11 +554,11 @@ enum status comm_exchange(struct comm *comm, const void *own, size_t bytes, void
 
 enum status comm_sum(struct comm *comm, double *values, int count, struct error *err)
 {
-    char *slots[CONTROL_MAX_RANKS];
+    char **slots = comm->slots;
     ASSERT(count >= 0);
     if (comm->world == 1)
         return control_status(comm->control, err);
-    TRY(exchange(comm, OP_EXCHANGE, values, (size_t)count * sizeof *values, slots, err));
+    TRY(exchange(comm, OP_EXCHANGE, values, (size_t)count * sizeof *values, err));
     for (int i = 0; i < count; i++) {
         double sum = 0;
         for (int r = 0; r < comm->world; r++)
@@ -570,13 +570,13 @@ enum status comm_sum(struct comm *comm, double *values, int count, struct error 
 
 enum status comm_broadcast(struct comm *comm, void *data, size_t bytes, int root, struct error *err)
 {
-    char *slots[CONTROL_MAX_RANKS];
+    char **slots = comm->slots;
     ASSERT(root >= 0 && root < comm->world);
     if (comm->world == 1)
         return control_status(comm->control, err);
     for (size_t at = 0; at < bytes; at += COMM_EXCHANGE_MAX) {
         size_t n = bytes - at < COMM_EXCHANGE_MAX ? bytes - at : COMM_EXCHANGE_MAX;
-        TRY(exchange(comm, OP_BROADCAST, comm->rank == root ? (char *)data + at : NULL, n, slots, err));
+        TRY(exchange(comm, OP_BROADCAST, comm->rank == root ? (char *)data + at : NULL, n, err));
         if (comm->rank != root)
             memcpy((char *)data + at, slots[root], n);
     }

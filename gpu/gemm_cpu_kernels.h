@@ -26,11 +26,11 @@ enum { MR = 4, NV = 2 };
 
 enum {
     NR = NV * VF,
-    GEMM_KC = 1024,                /* units */
-    GEMM_MC = 1024 / MR * MR,      /* rows */
-    GEMM_NC = 1024 / NR * NR,      /* columns */
-    GEMM_ROW_PANELS = 168 / MR,    /* of a task, at most */
-    GEMM_COLUMN_PANELS = 128 / NR, /* of a task: 512 KiB of packed B stay in the second-level cache */
+    GEMM_KC = 1024,                      /* units */
+    GEMM_MC = (1024 + MR - 1) / MR * MR, /* rows, and more where there are fewer units: the packed block's size stays */
+    GEMM_NC = 1024 / NR * NR,            /* columns, likewise */
+    GEMM_ROW_PANELS = 168 / MR,          /* of a task, at most */
+    GEMM_COLUMN_PANELS = 128 / NR,       /* of a task: 512 KiB of packed B stay in the second-level cache */
 };
 _Static_assert(MR % 4 == 0 && NR % 4 == 0, "panels are transposed four by four");
 
@@ -304,6 +304,13 @@ static void pack_block(uint32_t *dst, const void *src, enum dtype dtype, int64_t
     }
 }
 
+/* The step that cuts n into the fewest parts of at most `most`, of about one size, a multiple of grain. */
+static int64_t even_step(int64_t n, int64_t most, int64_t grain)
+{
+    int64_t parts = (n + most - 1) / most, grains = (n + grain - 1) / grain;
+    return parts ? min_i64((grains + parts - 1) / parts, most / grain) * grain : grain;
+}
+
 static void gemm_builtin(struct scratch scratch, bool pairs, const struct product *p, const struct epilogue *e)
 {
     const enum unit_kind kind = e->dtype == DTYPE_F32 ? UNIT_F32 : pairs && GEMM_HAS_PAIRS ? UNIT_PAIR : UNIT_WIDENED;
@@ -321,7 +328,10 @@ static void gemm_builtin(struct scratch scratch, bool pairs, const struct produc
     struct epilogue finish = *e;
     finish.accumulate = e->accumulate && !c_is_f32;
     float *partial = wait_apart ? scratch_take(&scratch, (size_t)GEMM_MC * GEMM_NC * sizeof *partial) : NULL;
-    int64_t m_outer = wait_apart ? GEMM_MC : p->m; /* rows that are finished before the next ones start */
+    const int64_t units = (k_step + unit_elements - 1) / unit_elements;
+    const int64_t m_step = wait_apart ? GEMM_MC : even_step(p->m, GEMM_MC * GEMM_KC / units, MR);
+    const int64_t n_step = wait_apart ? GEMM_NC : even_step(p->n, GEMM_NC * GEMM_KC / units, NR * GEMM_COLUMN_PANELS);
+    const int64_t m_outer = wait_apart ? m_step : p->m; /* rows that are finished before the next ones start */
     _Atomic int64_t next_task = 0;
 #pragma omp parallel if (p->m * p->n * p->k > 1 << 16)
     {
@@ -329,18 +339,18 @@ static void gemm_builtin(struct scratch scratch, bool pairs, const struct produc
         for (int64_t outer = 0; outer < p->m; outer += m_outer) {
             const int64_t m_end = min_i64(outer + m_outer, p->m);
             int64_t packed_row = -1, packed_k = -1;
-            for (int64_t column = 0; column < p->n; column += GEMM_NC) {
+            for (int64_t column = 0; column < p->n; column += n_step) {
                 for (int64_t k = 0; k == 0 || k < p->k; k += k_step) {
                     struct block block = {.column = column,
-                                          .n = min_i64(GEMM_NC, p->n - column),
+                                          .n = min_i64(n_step, p->n - column),
                                           .k_first = k,
                                           .k = min_i64(k_step, p->k - k),
                                           .first = k == 0 && !continues,
                                           .last = k + k_step >= p->k};
                     pack_block(b, p->b, e->dtype, column_stride, b_k_stride, column, block.n, k, block.k, NR, kind);
-                    for (int64_t row = outer; row < m_end; row += GEMM_MC) {
+                    for (int64_t row = outer; row < m_end; row += m_step) {
                         block.row = row;
-                        block.m = min_i64(GEMM_MC, m_end - row);
+                        block.m = min_i64(m_step, m_end - row);
                         block.partial = wait_apart ? partial : (float *)e->c + row * e->ldc + column;
                         block.ld_partial = wait_apart ? GEMM_NC : e->ldc;
                         if (packed_row != row || packed_k != k)

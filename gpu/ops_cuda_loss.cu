@@ -108,6 +108,7 @@ __global__ void __launch_bounds__(THREADS, 2) cross_entropy_kernel(struct cross_
     SHARED(float, slots, [2][WARPS]);
     const int columns = static_cast<int>(a.V), whole = columns / V * V;
     const int rest = whole + static_cast<int>(threadIdx.x); /* this thread's element after the whole vectors */
+    const float scale = a.loss_scale ? a.scale * *a.loss_scale : a.scale;
     for (int64_t i = blockIdx.x; i < a.M; i += gridDim.x) {
         const L *logits = static_cast<const L *>(a.logits) + i * a.ld_logits;
         T *dlogits = static_cast<T *>(a.dlogits) + (a.dlogits ? i * a.ld_dlogits : 0);

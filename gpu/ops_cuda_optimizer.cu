@@ -1,4 +1,5 @@
-/* ops_cuda_optimizer.cu: the sum of squares for gradient norms, and Adam. */
+/* ops_cuda_optimizer.cu: the optimizer step: sums of squares for the gradient norm, the decision, Adam, and the search
+ * for the first value that is not finite. */
 #include "gpu/cuda_kernels.cuh"
 
 namespace
@@ -59,63 +60,149 @@ __global__ void __launch_bounds__(THREADS) sum_parts_kernel(double *out, const d
         *out = sum;
 }
 
+/* ---- the decision ---- */
+
+/* One block; the columns of reports are summed over ranks by a thread each, those sums in order by thread 0. */
+__global__ void __launch_bounds__(THREADS) decide_step_kernel(struct decide_step_args a)
+{
+    SHARED(double, sums, [THREADS]);
+    const int row = a.units + 1, thread = static_cast<int>(threadIdx.x);
+    struct step_state *s = a.state;
+    double total = 0, loss_sum = 0;
+    int bad_unit = -1;
+    for (int base = 0; base < a.units; base += THREADS) {
+        double sum = 0;
+        for (int r = 0; r < a.world && base + thread < a.units; r++)
+            sum += a.reports[static_cast<int64_t>(r) * row + base + thread];
+        sums[thread] = sum;
+        __syncthreads();
+        for (int u = 0; u < THREADS && base + u < a.units && thread == 0; u++) {
+            total += sums[u];
+            if (bad_unit < 0 && !isfinite(total))
+                bad_unit = base + u;
+        }
+        __syncthreads();
+    }
+    if (thread != 0)
+        return;
+    int bad_loss_rank = -1;
+    for (int r = 0; r < a.world; r++) {
+        double loss = a.reports[static_cast<int64_t>(r) * row + a.units];
+        loss_sum += loss;
+        if (bad_loss_rank < 0 && !isfinite(loss))
+            bad_loss_rank = r;
+    }
+    const struct step_rates *rates = s->optimizer_step == a.base ? &a.rates[0] : &a.rates[1];
+    const double scale = s->scaler.scale, norm = sqrt(total) / scale;
+    s->bad_unit = bad_unit;
+    s->bad_loss_rank = bad_loss_rank;
+    s->loss_sum = loss_sum;
+    s->grad_norm = norm;
+    s->lr = rates->lr;
+    s->correction1 = rates->correction1;
+    s->correction2 = rates->correction2;
+    s->used_loss_scale = static_cast<float>(scale);
+    s->skipped = bad_unit >= 0;
+    s->grad_scale = static_cast<float>((a.clip > 0 && norm > a.clip ? a.clip / (norm + 1e-6) : 1) / scale);
+    s->optimizer_step += bad_unit < 0;
+    loss_scaler_update(&s->scaler, &a.scaler, bad_unit >= 0);
+    s->loss_scale = static_cast<float>(s->scaler.scale);
+}
+
+/* ---- the search ---- */
+
+/* The smallest over the block's threads; thread 0 gets it. */
+__device__ __forceinline__ int64_t block_min(int64_t x, int64_t *slots)
+{
+    slots[threadIdx.x] = x;
+    __syncthreads();
+    for (int thread = 1; thread < THREADS && threadIdx.x == 0; thread++)
+        x = slots[thread] < x ? slots[thread] : x;
+    return x;
+}
+
+/* parts[block] = the smallest place that its threads met, or n */
+__global__ void __launch_bounds__(THREADS) find_nonfinite_kernel(int64_t *parts, struct find_nonfinite_args a)
+{
+    SHARED(int64_t, slots, [THREADS]);
+    if (!*a.enabled)
+        return;
+    int64_t i = grid_thread();
+    while (i < a.n && isfinite(a.x[i]))
+        i += grid_threads();
+    i = block_min(i < a.n ? i : a.n, slots);
+    if (threadIdx.x == 0)
+        parts[blockIdx.x] = i;
+}
+
+__global__ void __launch_bounds__(THREADS)
+    find_in_parts_kernel(const int64_t *parts, int count, struct find_nonfinite_args a)
+{
+    SHARED(int64_t, slots, [THREADS]);
+    if (!*a.enabled)
+        return;
+    int64_t least = a.n;
+    for (int part = static_cast<int>(threadIdx.x); part < count; part += THREADS)
+        least = parts[part] < least ? parts[part] : least;
+    least = block_min(least, slots);
+    if (threadIdx.x == 0)
+        *a.index = least;
+}
+
 /* ---- Adam ---- */
 
 struct adam_numbers {
-    float decay, l2, lr, eps, beta1, rest1, beta2, rest2, inv_correction1, inv_root_correction2;
+    float scale, decay, l2, lr, beta1, rest1, beta2, rest2, inv_correction1, inv_root_correction2;
 };
 
 template <typename T, int N>
-__device__ __forceinline__ void adam_at(const struct adam_args *a, const struct adam_numbers *k, float scale, int64_t i)
+__device__ __forceinline__ void adam_at(const struct adam_args &a, const struct adam_numbers &k, int64_t i)
 {
     float w[N], g[N], m[N], v[N];
-    load(a->master + i, w);
-    load(a->grad + i, g);
-    load(a->m + i, m);
-    load(a->v + i, v);
+    load(a.master + i, w);
+    load(a.grad + i, g);
+    load(a.m + i, m);
+    load(a.v + i, v);
 #pragma unroll
     for (int j = 0; j < N; j++) {
-        g[j] = fmaf(k->l2, w[j], g[j] * scale);
-        w[j] = fmaf(-k->decay, w[j], w[j]);
-        m[j] = fmaf(k->beta1, m[j], k->rest1 * g[j]);
-        v[j] = fmaf(k->beta2, v[j], k->rest2 * g[j] * g[j]);
-        w[j] -= k->lr * (m[j] * k->inv_correction1) / fmaf(sqrtf(v[j]), k->inv_root_correction2, k->eps);
+        g[j] = fmaf(k.l2, w[j], g[j] * k.scale);
+        w[j] = fmaf(-k.decay, w[j], w[j]);
+        m[j] = fmaf(k.beta1, m[j], k.rest1 * g[j]);
+        v[j] = fmaf(k.beta2, v[j], k.rest2 * g[j] * g[j]);
+        w[j] -= k.lr * (m[j] * k.inv_correction1) / fmaf(sqrtf(v[j]), k.inv_root_correction2, a.eps);
     }
-    store(a->m + i, m);
-    store(a->v + i, v);
-    store(a->master + i, w);
-    if (a->param)
-        store(static_cast<T *>(a->param) + i, w);
+    store(a.m + i, m);
+    store(a.v + i, v);
+    store(a.master + i, w);
+    if (a.param)
+        store(static_cast<T *>(a.param) + i, w);
 }
 
-/* A scale that is not finite skips the step: nothing is written. */
-template <typename T>
-__global__ void __launch_bounds__(THREADS) adam_kernel(struct adam_args a, struct adam_numbers k, int64_t whole)
+template <typename T> __global__ void __launch_bounds__(THREADS) adam_kernel(struct adam_args a, int64_t whole)
 {
-    const float scale = *a.grad_scale;
-    if (!isfinite(scale))
+    if (a.step->skipped)
         return;
+    struct adam_numbers k;
+    k.scale = a.step->grad_scale;
+    k.lr = static_cast<float>(a.step->lr);
+    k.decay = a.adamw ? k.lr * a.weight_decay : 0;
+    k.l2 = a.adamw ? 0 : a.weight_decay;
+    k.beta1 = static_cast<float>(a.beta1);
+    k.rest1 = static_cast<float>(1 - a.beta1);
+    k.beta2 = static_cast<float>(a.beta2);
+    k.rest2 = static_cast<float>(1 - a.beta2);
+    k.inv_correction1 = static_cast<float>(1 / a.step->correction1);
+    k.inv_root_correction2 = static_cast<float>(1 / sqrt(a.step->correction2));
     for (int64_t i = grid_thread() * V; i < whole; i += grid_threads() * V)
-        adam_at<T, V>(&a, &k, scale, i);
+        adam_at<T, V>(a, k, i);
     for (int64_t i = whole + grid_thread(); i < a.n; i += grid_threads())
-        adam_at<T, 1>(&a, &k, scale, i);
+        adam_at<T, 1>(a, k, i);
 }
 
 template <typename T> void adam(struct stream *stream, const struct adam_args *a)
 {
-    struct adam_numbers k;
-    k.decay = a->adamw ? a->lr * a->weight_decay : 0;
-    k.l2 = a->adamw ? 0 : a->weight_decay;
-    k.lr = a->lr;
-    k.eps = a->eps;
-    k.beta1 = static_cast<float>(a->beta1);
-    k.rest1 = static_cast<float>(1 - a->beta1);
-    k.beta2 = static_cast<float>(a->beta2);
-    k.rest2 = static_cast<float>(1 - a->beta2);
-    k.inv_correction1 = static_cast<float>(1 / a->correction1);
-    k.inv_root_correction2 = static_cast<float>(1 / sqrt(a->correction2));
     const int64_t whole = aligned16(a->master, a->grad, a->m, a->v, a->param) ? a->n / V * V : 0;
-    LAUNCH(stream, "adam", adam_kernel<T>, grid_of(stream, ceil_div(a->n, THREADS * V), 8), THREADS, *a, k, whole);
+    LAUNCH(stream, "adam", adam_kernel<T>, grid_of(stream, ceil_div(a->n, THREADS * V), 8), THREADS, *a, whole);
 }
 
 } // namespace
@@ -145,6 +232,22 @@ void cuda_sumsq(struct stream *stream, const struct sumsq_args *a)
     if (count > 0)
         LAUNCH(stream, "sumsq", sumsq_kernel, count, THREADS, parts, a->x, a->n, aligned16(a->x));
     LAUNCH(stream, "sum_parts", sum_parts_kernel, 1, THREADS, a->out, parts, count);
+}
+
+void cuda_decide_step(struct stream *stream, const struct decide_step_args *a)
+{
+    LAUNCH(stream, "decide_step", decide_step_kernel, 1, THREADS, *a);
+}
+
+void cuda_find_nonfinite(struct stream *stream, const struct find_nonfinite_args *a)
+{
+    struct cuda_scratch scratch = cuda_scratch_of(stream);
+    int64_t *parts = cuda_scratch_take<int64_t>(&scratch, MAX_PARTS);
+    int64_t wanted = ceil_div(a->n, PART_ELEMENTS);
+    const int count = static_cast<int>(wanted < MAX_PARTS ? wanted : static_cast<int64_t>(MAX_PARTS));
+    if (count > 0)
+        LAUNCH(stream, "find_nonfinite", find_nonfinite_kernel, count, THREADS, parts, *a);
+    LAUNCH(stream, "find_in_parts", find_in_parts_kernel, 1, THREADS, parts, count, *a);
 }
 
 void cuda_adam(struct stream *stream, const struct adam_args *a)

@@ -33,11 +33,14 @@
         }                                                                                    \
     } while (0)
 
-enum { RANKS_LIMIT = 120 /* seconds until a rank that hangs is killed */ };
+enum {
+    RANKS_MAX = 64,
+    RANKS_LIMIT = 120 /* seconds until a rank that hangs is killed */
+};
 
 struct ranks {
     int world, fd;
-    pid_t pids[CONTROL_MAX_RANKS];
+    pid_t pids[RANKS_MAX];
 };
 
 static inline double now_seconds(void)
@@ -54,8 +57,9 @@ static inline void ranks_start(struct ranks *ranks, int world, void (*body)(cons
     struct error error;
     ranks->world = world;
     ranks->fd = -1;
+    const struct control_shape shape = {.world = world, .local_world = world, .num_nodes = 1};
     if (world > 1)
-        CHECK_OK(control_create(world, &ranks->fd, &error));
+        CHECK_OK(control_create(&shape, &ranks->fd, &error));
     fflush(NULL);
     for (int r = 0; r < world; r++) {
         ranks->pids[r] = fork();
