@@ -66,7 +66,7 @@ struct data_op {
     size_t count;  /* elements of one rank's slice */
     size_t stride; /* elements between two slices */
     bool accumulate;
-    uint64_t *bad_ranks;
+    int32_t *bad_rank;
 };
 _Static_assert(sizeof(struct data_op) <= STREAM_ARGUMENT_MAX, "a data operation is a stream argument");
 
@@ -336,23 +336,29 @@ static enum status gather_staged(const struct data_op *op)
     return STATUS_OK;
 }
 
+/* *lowest may be missing */
+static void note_bad(int32_t *lowest, int32_t rank)
+{
+    if (lowest && rank < *lowest)
+        *lowest = rank;
+}
+
 static enum status reduce_in_place(const struct data_op *op, const struct control_op *peers)
 {
     struct comm *comm = op->comm;
     const size_t size = dtype_size(op->dtype), piece = PIECE_BYTES / sizeof(float);
     const void **in = comm->in;
-    uint64_t bad = 0;
+    int32_t bad = RANK_NONE;
     for (size_t at = 0; at < op->count; at += piece) {
         TRY(control_status(comm->control, NULL));
         size_t n = op->count - at < piece ? op->count - at : piece;
         for (int r = 0; r < comm->world; r++)
             in[r] = comm->segments + comm->segment_stride * (size_t)r + peers[r].offset +
                     ((size_t)comm->rank * op->stride + at) * size;
-        bad |= sum_ranks((float *)op->recv + at, in, comm->world, n, op->dtype, op->accumulate);
+        note_bad(&bad, sum_ranks((float *)op->recv + at, in, comm->world, n, op->dtype, op->accumulate));
         progress_tick();
     }
-    if (op->bad_ranks)
-        *op->bad_ranks |= bad;
+    note_bad(op->bad_rank, bad);
     return meet(comm, CHANNEL_DATA, op_names[op->kind]);
 }
 
@@ -362,7 +368,7 @@ static enum status reduce_staged(const struct data_op *op)
     const size_t size = dtype_size(op->dtype), world = (size_t)comm->world;
     const size_t piece = CONTROL_STAGING_BYTES / (size * world); /* elements of each owner's slice at a time */
     const void **in = comm->in;
-    uint64_t bad = 0;
+    int32_t bad = RANK_NONE;
     for (size_t at = 0; at < op->count; at += piece) {
         size_t n = op->count - at < piece ? op->count - at : piece;
         for (size_t owner = 0; owner < world; owner++)
@@ -371,12 +377,11 @@ static enum status reduce_staged(const struct data_op *op)
         TRY(meet(comm, CHANNEL_DATA, op_names[op->kind]));
         for (int r = 0; r < comm->world; r++)
             in[r] = control_staging(comm->control, r) + (size_t)comm->rank * n * size;
-        bad |= sum_ranks((float *)op->recv + at, in, comm->world, n, op->dtype, op->accumulate);
+        note_bad(&bad, sum_ranks((float *)op->recv + at, in, comm->world, n, op->dtype, op->accumulate));
         TRY(meet(comm, CHANNEL_DATA, op_names[op->kind]));
         progress_tick();
     }
-    if (op->bad_ranks)
-        *op->bad_ranks |= bad;
+    note_bad(op->bad_rank, bad);
     return STATUS_OK;
 }
 
@@ -436,9 +441,7 @@ static void data_op_run_alone(void *argument)
             memcpy(op->recv, op->send, op->count * dtype_size(op->dtype));
     } else {
         const void *in[] = {op->send};
-        uint64_t bad = sum_ranks(op->recv, in, 1, op->count, op->dtype, op->accumulate);
-        if (op->bad_ranks)
-            *op->bad_ranks |= bad;
+        note_bad(op->bad_rank, sum_ranks(op->recv, in, 1, op->count, op->dtype, op->accumulate));
     }
     progress_tick();
 }
@@ -480,7 +483,7 @@ void comm_all_gather(struct comm *comm, const void *send, void *recv, size_t cou
 }
 
 void comm_reduce_scatter(struct comm *comm, const void *send, float *recv, size_t count, size_t stride,
-                         enum dtype dtype, bool accumulate, uint64_t *bad_ranks, struct stream *stream)
+                         enum dtype dtype, bool accumulate, int32_t *bad_rank, struct stream *stream)
 {
     ASSERT(stride == 0 || stride >= count);
     struct data_op op = {.comm = comm,
@@ -491,14 +494,14 @@ void comm_reduce_scatter(struct comm *comm, const void *send, float *recv, size_
                          .stride = stride ? stride : count,
                          .dtype = dtype,
                          .accumulate = accumulate,
-                         .bad_ranks = bad_ranks};
+                         .bad_rank = bad_rank};
     data_op_submit(&op, stream);
 }
 
-void comm_all_reduce(struct comm *comm, float *data, size_t count, uint64_t *bad_ranks, struct stream *stream)
+void comm_all_reduce(struct comm *comm, float *data, size_t count, int32_t *bad_rank, struct stream *stream)
 {
     float *slice = data + (size_t)comm->rank * count;
-    comm_reduce_scatter(comm, data, slice, count, 0, DTYPE_F32, false, bad_ranks, stream);
+    comm_reduce_scatter(comm, data, slice, count, 0, DTYPE_F32, false, bad_rank, stream);
     comm_all_gather(comm, slice, data, count, 0, DTYPE_F32, stream);
 }
 

@@ -19,6 +19,7 @@
 #define ZTRAIN_COMM_COMM_H
 
 #include "comm/bootstrap.h"
+#include "comm/sums.h"
 #include "core/dtype.h"
 #include "gpu/device.h"
 
@@ -50,13 +51,14 @@ void comm_all_gather(struct comm *comm, const void *send, void *recv, size_t cou
                      struct stream *stream);
 
 /* recv (count fp32) = [recv +] sum over ranks of their send[rank × stride …] (count elements of dtype). recv may be
- * send + rank × stride (fp32, not accumulate). *bad_ranks (may be NULL): bit r is set if rank r's contribution to this
- * slice held a non-finite value; bits are only ever set, read it after the stream is synchronised. */
+ * send + rank × stride (fp32, not accumulate). *bad_rank (may be NULL; RANK_NONE before): becomes the lowest rank whose
+ * contribution to this slice held a non-finite value, unless it is lower already; read it after the stream is
+ * synchronised. */
 void comm_reduce_scatter(struct comm *comm, const void *send, float *recv, size_t count, size_t stride,
-                         enum dtype dtype, bool accumulate, uint64_t *bad_ranks, struct stream *stream);
+                         enum dtype dtype, bool accumulate, int32_t *bad_rank, struct stream *stream);
 
 /* In place, fp32, world × count elements: reduce-scatter, then all-gather; same bits as those two. */
-void comm_all_reduce(struct comm *comm, float *data, size_t count, uint64_t *bad_ranks, struct stream *stream);
+void comm_all_reduce(struct comm *comm, float *data, size_t count, int32_t *bad_rank, struct stream *stream);
 
 /* Control channel; blocking. */
 enum status comm_barrier(struct comm *comm, struct error *err);

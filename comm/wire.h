@@ -62,6 +62,7 @@ struct wire_self {
 
 struct wire_host {
     uint64_t kernel; /* the same for processes that can talk over loopback */
+    bool named;      /* the addresses are those of the interface that was asked for */
     int count;
     struct wire_host_address {
         char text[64];
