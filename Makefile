@@ -77,7 +77,7 @@ comma = ,
 NVCC_FLAGS = -std=c++17 -O3 -lineinfo -I. -DZTRAIN_CUDA=1 -D_GNU_SOURCE -MMD -MP \
 	$(foreach arch,$(CUDA_ARCHITECTURES),-gencode arch=compute_$(arch)$(comma)code=sm_$(arch)) \
 	-gencode arch=compute_$(lastword $(CUDA_ARCHITECTURES))$(comma)code=compute_$(lastword $(CUDA_ARCHITECTURES)) \
-	-Xcompiler -Wall,-Wextra,-fno-exceptions,-fno-rtti,-g -Xptxas -warn-spills,-warn-lmem-usage \
+	-Xcompiler -Wall,-Wextra,-fno-exceptions,-fno-rtti,-fno-threadsafe-statics,-g -Xptxas -warn-spills,-warn-lmem-usage \
 	$(if $(filter 1,$(WERROR)),-Werror all-warnings -Xptxas -Werror) $(NVCCFLAGS)
 else
 LIB_SOURCES := $(filter-out $(CUDA_ONLY_C),$(LIB_SOURCES))

@@ -25,8 +25,9 @@ struct train_position {
     int64_t skipped_in_row;
     double epoch_loss_sum; /* sum of losses of this epoch's steps, over all ranks, and their targets: for train_loss */
     int64_t epoch_targets;
-    int64_t tokens; /* trained since the run's start */
-    bool epoch_end; /* this checkpoint ends `epoch` and is named after it: epoch-NNNN */
+    int64_t tokens;            /* trained since the run's start */
+    struct loss_scaler scaler; /* of the next step; scale 0: the checkpoint holds none */
+    bool epoch_end;            /* this checkpoint ends `epoch` and is named after it: epoch-NNNN */
 };
 
 struct checkpoint_writer {

@@ -49,6 +49,8 @@ static enum status choose_device(const struct run_spec *spec, enum device_kind *
         return error_set(err, STATUS_DEVICE, "train.device cuda: %s; hint: train.device: cpu, or auto", why);
     if (spec->train.device == SPEC_DEVICE_AUTO && !cuda)
         log_info("device: the CPU (%s)", why);
+    if (spec->dtype == DTYPE_F16 && !cuda)
+        return error_set(err, STATUS_USAGE, "fp16 on the CPU is not supported yet; hint: bf16 needs no loss scale");
     *kind = cuda ? DEVICE_CUDA : DEVICE_CPU;
     return STATUS_OK;
 }
@@ -117,6 +119,7 @@ enum status trainer_build(struct trainer *t, struct run_spec *spec, int rank, in
         .layout = &t->layout,
         .tied = t->desc.tied,
         .training = true,
+        .scaler = spec->loss_scaler,
     };
     TRY(zero_new(&zero, t->device, comm, &t->zero, err));
 

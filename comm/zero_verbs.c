@@ -249,7 +249,8 @@ void zero_theory(const struct zero *z, int micro_batches, int64_t *gather_bytes,
     int64_t own = z->config.layout->shard_numel, others = z->world - 1;
     int64_t size = (int64_t)dtype_size(z->config.dtype), grad_size = sizeof(float);
     int64_t gathered = z->config.stage == 3 ? walk_through(z, micro_batches, true) : own;
-    *gather_bytes = others * gathered * (z->config.stage == 0 ? grad_size : size);
+    int64_t reports = (z->units + 1) * (int64_t)sizeof(double);
+    *gather_bytes = others * (gathered * (z->config.stage == 0 ? grad_size : size) + reports);
     *reduce_bytes = others * own * grad_size * (z->config.stage >= 2 ? micro_batches : 1);
 }
 

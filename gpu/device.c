@@ -10,7 +10,7 @@ static const struct device_backend *backend_of(const struct device *device)
     return ((const struct device_private *)device->private_)->backend;
 }
 
-#if ZTRAIN_CUDA_DEVICE
+#if ZTRAIN_CUDA
 
 bool device_cuda_available(char *why)
 {
@@ -25,9 +25,9 @@ bool device_cuda_available(char *why)
     return false;
 }
 
-enum status device_cuda_open(int index, struct device **device, struct error *err)
+enum status device_cuda_open(int index, int threads, struct device **device, struct error *err)
 {
-    (void)index;
+    (void)index, (void)threads;
     *device = NULL;
     error_set(err, STATUS_DEVICE, "cannot open a CUDA device: this build of ztrain has no CUDA backend");
     return error_hint(err, "build it where nvcc is installed, or set train.device to cpu");
@@ -41,7 +41,7 @@ enum status device_open(enum device_kind kind, int index, int threads, struct de
     *device = NULL;
     switch (kind) {
     case DEVICE_CPU: return device_cpu_open(threads, device, err);
-    case DEVICE_CUDA: return device_cuda_open(index, device, err);
+    case DEVICE_CUDA: return device_cuda_open(index, threads, device, err);
     }
     BUG("device kind %d", (int)kind);
 }
@@ -84,6 +84,12 @@ enum status device_pin_host(struct device *device, void *memory, size_t bytes, s
 void device_unpin_host(struct device *device, void *memory, size_t bytes)
 {
     backend_of(device)->unpin_host(device, memory, bytes);
+}
+
+enum status ops_prepare(struct device *device, const struct linear_shapes *shapes, struct error *err)
+{
+    const struct device_backend *backend = backend_of(device);
+    return backend->prepare ? backend->prepare(device, shapes, err) : STATUS_OK;
 }
 
 size_t op_workspace_bytes(struct device *device, const struct op_limits *limits)

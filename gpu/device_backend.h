@@ -19,6 +19,7 @@ struct device_backend {
     void (*free_host)(struct device *device, void *memory, size_t bytes);
     enum status (*pin_host)(struct device *device, void *memory, size_t bytes, struct error *err);
     void (*unpin_host)(struct device *device, void *memory, size_t bytes);
+    enum status (*prepare)(struct device *device, const struct linear_shapes *shapes, struct error *err); /* or NULL */
     size_t (*workspace_bytes)(struct device *device, const struct op_limits *limits);
     enum status (*check)(struct device *device, struct error *err);
     enum status (*stream_new)(struct device *device, enum stream_kind kind, struct stream **stream, struct error *err);
@@ -55,7 +56,7 @@ enum status device_cpu_open(int threads, struct device **device, struct error *e
 
 /* In builds with CUDA (ZTRAIN_CUDA). Available: as device_cuda_available(). */
 bool device_cuda_probe(char *why);
-enum status device_cuda_open(int index, struct device **device, struct error *err);
+enum status device_cuda_open(int index, int threads, struct device **device, struct error *err);
 
 #ifdef __cplusplus
 }

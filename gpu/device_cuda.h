@@ -30,7 +30,7 @@ struct attention_cudnn;
 /* The compute capabilities from this one on are supported (8.0: Ampere). */
 enum { CUDA_CAPABILITY_LEAST = 80 };
 
-enum { CUDA_MAX_RANGES = 32 };
+enum { CUDA_MAX_RANGES = 256 };
 
 /* Memory that this device allocated or pinned: copies from and to it need no staging. */
 struct cuda_range {

@@ -75,7 +75,8 @@ struct pass {
     struct stream *stream;
     struct error *err;
     float grad_scale;
-    double *loss_sum; /* device */
+    const float *loss_scale; /* device, or NULL */
+    double *loss_sum;        /* device */
 };
 
 /* A unit in use, between unit_acquire and unit_release (and unit_ready). */

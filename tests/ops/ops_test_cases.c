@@ -1,4 +1,5 @@
-/* ops_test_cases.c: the list. Every case runs in fp32 and in bf16 (sumsq and adam: as they are). */
+/* ops_test_cases.c: the list. Every case runs in fp32 and in bf16 (sumsq, decide_step, find_nonfinite and adam: as they
+ * are). */
 #include "tests/ops/ops_test.h"
 
 /* The shapes of GPT-2 124M at B=4, T=256 time the ops; sizes around vector widths and blocks test them. */
@@ -81,6 +82,8 @@ const struct op_case op_cases[] = {
     LINEAR_CASES("linear_fwd", BIAS | GELU),
     LINEAR_CASES("linear_fwd", WIDE_OUT),
     {.op = "linear_fwd", .M = 5, .N = 50304, .K = 16},
+    {.op = "linear_fwd", .M = 100, .N = 300, .K = 4500}, /* few rows, several blocks of k and of columns */
+    {.op = "linear_fwd", .M = 1100, .N = 70, .K = 2500}, /* the same with two blocks of rows */
     LINEAR_PERF("linear_fwd", 0),
     {.op = "linear_fwd", .M = 1024, .N = 3072, .K = 768, .flags = BIAS | GELU | IN_OUT | PERF},
 
@@ -166,11 +169,23 @@ const struct op_case op_cases[] = {
     {.op = "sumsq", .N = 1003, .flags = EXTREME},
     {.op = "sumsq", .N = 40000000, .flags = PERF},
 
+    {.op = "decide_step", .M = 2, .K = 1, .flags = LOSS_ONLY},
+    {.op = "decide_step", .M = 14, .K = 3, .window = 1, .flags = LOSS_ONLY}, /* clipped */
+    {.op = "decide_step", .M = 14, .K = 3, .window = 100},
+    {.op = "decide_step", .M = 98, .K = 8, .flags = ACCUMULATE},
+    {.op = "decide_step", .M = 14, .K = 2, .window = 1, .flags = EXTREME},
+
+    {.op = "find_nonfinite", .N = 0},
+    {.op = "find_nonfinite", .N = 700001},
+    {.op = "find_nonfinite", .N = 700001, .flags = EXTREME},
+    {.op = "find_nonfinite", .N = 1003, .flags = EXTREME | LOSS_ONLY},
+
     {.op = "adam", .N = 0},
     {.op = "adam", .N = 1},
     {.op = "adam", .N = 1003, .flags = WIDE_OUT},
     {.op = "adam", .N = 40001},
     {.op = "adam", .N = 1003, .flags = L2},
+    {.op = "adam", .N = 1003, .flags = EXTREME},   /* skipped */
     {.op = "adam", .N = 1003, .flags = LOSS_ONLY}, /* no second copy of the parameters */
     {.op = "adam", .N = 20000000, .flags = PERF},
 };

@@ -892,7 +892,72 @@ static void sumsq_reference(struct harness *h)
     h->loss->expected[0] = sum_of_products(h->x->host, h->x->host, h->c->N);
 }
 
-/* WIDE_OUT: the parameter is fp32; LOSS_ONLY: there is none; else it has the case's dtype */
+/* M units, K ranks; window: the clip. EXTREME: a slice overflowed; ACCUMULATE: an update is already made that the rates
+ * do not know; LOSS_ONLY: no loss scaling */
+static void decide_step_setup(struct harness *h)
+{
+    const struct op_case *c = h->c;
+    bool scaled = !has(h, LOSS_ONLY);
+    h->x = tensor_doubles_in(h, "reports", c->K * (c->M + 1));
+    if (has(h, EXTREME) && !h->timing)
+        tensor_set(h->x, (c->K - 1) * (c->M + 1) + c->M / 2, INFINITY);
+    struct step_state state = {.optimizer_step = has(h, ACCUMULATE) ? 8 : 7,
+                               .scaler = {.scale = scaled ? 64 : 1, .steps = 9, .last_overflow = 5, .hysteresis = 1}};
+    struct step_state *device = device_bytes(h, &state, sizeof state);
+    h->y = tensor_alias(h, "loss_sum, grad_norm, lr, corrections", &device->loss_sum, 5, true);
+    h->w = tensor_alias(h, "loss scales, grad_scale", &device->loss_scale, 3, false);
+    h->args.decide_step = (struct decide_step_args){
+        .world = (int32_t)c->K,
+        .units = (int32_t)c->M,
+        .reports = h->x->device,
+        .clip = (double)c->window,
+        .scaler = {.dynamic = scaled, .hysteresis = 2, .window = 3, .min_scale = 1},
+        .base = 7,
+        .rates = {{1e-3, 0.1, 0.01}, {2e-3, 0.2, 0.02}},
+        .state = device,
+    };
+}
+
+static void decide_step_reference(struct harness *h)
+{
+    const struct decide_step_args *a = &h->args.decide_step;
+    double sum = 0, loss = 0, scale = a->scaler.dynamic ? 64 : 1;
+    for (int r = 0; r < a->world; r++) {
+        for (int u = 0; u < a->units; u++)
+            sum += h->x->host[r * (a->units + 1) + u];
+        loss += h->x->host[r * (a->units + 1) + a->units];
+    }
+    const struct step_rates *rates = &a->rates[has(h, ACCUMULATE) ? 1 : 0];
+    double norm = sqrt(sum) / scale, clip = a->clip > 0 && norm > a->clip ? a->clip / (norm + 1e-6) : 1;
+    const double y[] = {loss, norm, rates->lr, rates->correction1, rates->correction2};
+    memcpy(h->y->expected, y, sizeof y);
+    /* step 9: an overflow takes the last of the hysteresis; without one, the window of 3 is full */
+    h->w->expected[0] = scale * (!a->scaler.dynamic ? 1 : isfinite(sum) ? 2 : 0.5);
+    h->w->expected[1] = scale;
+    h->w->expected[2] = clip / scale;
+}
+
+/* EXTREME: two elements are not finite; LOSS_ONLY: not enabled */
+static void find_nonfinite_setup(struct harness *h)
+{
+    int64_t n = h->c->N;
+    int32_t enabled = !has(h, LOSS_ONLY);
+    h->x = tensor_in(h, "x", DTYPE_F32, n, 1);
+    if (has(h, EXTREME) && !h->timing) {
+        tensor_set(h->x, n / 2, -INFINITY);
+        tensor_set(h->x, n - 1, NAN);
+    }
+    h->y = tensor_index(h, "index", -7);
+    h->args.find_nonfinite = (struct find_nonfinite_args){n, h->x->device, device_ints(h, &enabled, 1), h->y->device};
+}
+
+static void find_nonfinite_reference(struct harness *h)
+{
+    if (!has(h, LOSS_ONLY))
+        h->y->expected[0] = (double)(has(h, EXTREME) ? h->c->N / 2 : h->c->N);
+}
+
+/* WIDE_OUT: the parameter is fp32; LOSS_ONLY: there is none; else it has the case's dtype. EXTREME: a skipped step */
 static void adam_setup(struct harness *h)
 {
     int64_t n = h->c->N;
@@ -902,39 +967,41 @@ static void adam_setup(struct harness *h)
     for (int64_t i = 0; !h->timing && i < n; i++)
         tensor_set(h->v, i, fabs(h->v->host[i]) * 0.1);
     h->x = tensor_in(h, "grad", DTYPE_F32, n, 1);
-    h->k = tensor_in(h, "grad_scale", DTYPE_F32, 1, 1);
     h->y = has(h, LOSS_ONLY) ? NULL : tensor_out(h, "param", wide_dtype(h), n, false);
     h->w->output = h->q->output = h->v->output = true;
+    const struct step_state step = {.lr = 1e-2,
+                                    .grad_scale = 0.625f,
+                                    .correction1 = 1 - 0.9 * 0.9,
+                                    .correction2 = 1 - 0.999 * 0.999,
+                                    .skipped = has(h, EXTREME)};
     h->args.adam = (struct adam_args){.n = n,
                                       .master = h->w->device,
                                       .m = h->q->device,
                                       .v = h->v->device,
                                       .grad = h->x->device,
-                                      .grad_scale = h->k->device,
+                                      .step = device_bytes(h, &step, sizeof step),
                                       .param = h->y ? h->y->device : NULL,
                                       .param_dtype = wide_dtype(h),
-                                      .lr = 1e-2f,
                                       .beta1 = 0.9,
                                       .beta2 = 0.999,
                                       .eps = 1e-6f,
                                       .weight_decay = 0.1f,
-                                      .correction1 = 1 - 0.9 * 0.9,
-                                      .correction2 = 1 - 0.999 * 0.999,
                                       .adamw = !has(h, L2)};
 }
 
 static void adam_reference(struct harness *h)
 {
     const struct adam_args *a = &h->args.adam;
-    for (int64_t i = 0; i < a->n; i++) {
-        double w = h->w->host[i], g = h->x->host[i] * h->k->host[0];
+    const double lr = (double)1e-2f;
+    for (int64_t i = 0; i < a->n && !has(h, EXTREME); i++) {
+        double w = h->w->host[i], g = h->x->host[i] * 0.625;
         if (a->adamw)
-            w -= (double)a->lr * a->weight_decay * w;
+            w -= lr * (double)a->weight_decay * w;
         else
             g += (double)a->weight_decay * w;
         double m = h->q->expected[i] = a->beta1 * h->q->host[i] + (1 - a->beta1) * g;
         double v = h->v->expected[i] = a->beta2 * h->v->host[i] + (1 - a->beta2) * g * g;
-        w -= a->lr * (m / a->correction1) / (sqrt(v / a->correction2) + a->eps);
+        w -= lr * (m / (1 - 0.9 * 0.9)) / (sqrt(v / (1 - 0.999 * 0.999)) + (double)a->eps);
         h->w->expected[i] = w;
         if (h->y)
             h->y->expected[i] = w;
@@ -968,5 +1035,7 @@ const struct driver op_drivers[OPS_COUNT] = {
     FORWARD(add),
     FORWARD(cast),
     FORWARD(sumsq),
+    FORWARD(decide_step),
+    FORWARD(find_nonfinite),
     FORWARD(adam),
 };

@@ -62,12 +62,12 @@ int32_t *random_ints(struct harness *h, int64_t n, int64_t below)
 
 static size_t element_size(const struct tensor *t)
 {
-    return t->is_double ? sizeof(double) : dtype_size(t->dtype);
+    return t->is_double || t->is_index ? sizeof(double) : dtype_size(t->dtype);
 }
 
 double tensor_round(const struct tensor *t, double x)
 {
-    if (t->is_double)
+    if (t->is_double || t->is_index)
         return x;
     return t->dtype == DTYPE_F32 ? (double)(float)x : (double)bf16_to_f32(bf16_from_f32((float)x));
 }
@@ -123,6 +123,39 @@ struct tensor *tensor_double(struct harness *h, const char *name, double value)
     return t;
 }
 
+struct tensor *tensor_doubles_in(struct harness *h, const char *name, int64_t n)
+{
+    struct tensor *t = tensor_new(h, name, DTYPE_F32, n, true);
+    for (int64_t i = 0; !h->timing && i < n; i++)
+        tensor_set(t, i, fabs(random_uniform(h)));
+    return t;
+}
+
+struct tensor *tensor_index(struct harness *h, const char *name, int64_t value)
+{
+    struct tensor *t = tensor_double(h, name, (double)value);
+    t->is_double = false;
+    t->is_index = true;
+    return t;
+}
+
+struct tensor *tensor_alias(struct harness *h, const char *name, void *device, int64_t n, bool is_double)
+{
+    struct tensor *t = tensor_new(h, name, DTYPE_F32, n, is_double);
+    t->device = device;
+    t->output = t->alias = true;
+    return t;
+}
+
+void *device_bytes(struct harness *h, const void *bytes, size_t size)
+{
+    arena_take(&h->arena, MEM_DATA, DEVICE_GUARD);
+    void *memory = arena_take(&h->arena, MEM_DATA, size + DEVICE_GUARD);
+    stream_copy(h->stream, memory, bytes, size);
+    stream_sync(h->stream);
+    return memory;
+}
+
 int32_t *device_ints(struct harness *h, const int32_t *values, int64_t n)
 {
     int32_t *ints = arena_take(&h->arena, MEM_DATA, (size_t)(n + 1) * sizeof *ints);
@@ -139,8 +172,10 @@ static void upload(struct harness *h, struct tensor *t)
         float f = h->timing ? (float)(0.1 * random_uniform(h)) : (float)t->host[i];
         uint16_t b = bf16_from_f32(f);
         double d = h->timing ? 0 : t->host[i];
+        int64_t index = t->is_index && !h->timing ? (int64_t)t->host[i] : 0;
         memcpy(staging + (size_t)i * size,
                t->is_double            ? (void *)&d
+               : t->is_index           ? (void *)&index
                : t->dtype == DTYPE_F32 ? (void *)&f
                                        : (void *)&b,
                size);
@@ -165,6 +200,10 @@ static bool download(struct harness *h, struct tensor *t)
         uint16_t b;
         if (t->is_double) {
             memcpy(&t->actual[i], from, sizeof(double));
+        } else if (t->is_index) {
+            int64_t index;
+            memcpy(&index, from, sizeof index);
+            t->actual[i] = (double)index;
         } else if (t->dtype == DTYPE_F32) {
             memcpy(&f, from, sizeof f);
             t->actual[i] = f;
