@@ -2,13 +2,12 @@
 culprit, and the run goes on from its newest checkpoint as if nothing had happened."""
 import os
 import signal
-import subprocess
 import time
 
 import pytest
 
 from cluster_harness import LONG, names_rank
-from harness import FINISHED, PEER, REQUEUE, SLOWNESS
+from harness import FINISHED, REQUEUE, SLOWNESS, ZTRAIN
 
 TWO_BY_TWO = "-N 2 --ntasks-per-node=2"
 SECRET = {"ZTRAIN_JOB_SECRET": "a7" * 32}
@@ -95,9 +94,7 @@ def test_a_rank_leaves_without_a_word(folder, leave_library, victim, code):
 @pytest.mark.parametrize("victim", [0, 3])
 def test_a_rank_is_stopped_while_the_job_starts(folder, mpi, victim):
     """It never arrives: the others give up after the start's time limit instead of waiting for ever."""
-    program = ["sh", "-c", 'if [ "$SLURM_PROCID" = "$0" ]; then sleep 60; fi; exec "$@"', victim, os.environ["ZTRAIN"]
-               if "ZTRAIN" in os.environ else "ztrain"]
-    program[-1] = os.path.abspath(folder.environment["ZTRAIN"])
+    program = ["sh", "-c", 'if [ "$SLURM_PROCID" = "$0" ]; then sleep 60; fi; exec "$@"', victim, ZTRAIN]
     process = folder.srun(TWO_BY_TWO, "--config", folder.spec(LONG), mpi=mpi, program=program,
                           env=SECRET if mpi == "none" else {})
     done = folder.wait(process, 40)
@@ -213,16 +210,9 @@ def test_an_error_of_one_rank_ends_all_with_its_code(folder):
     """Rank 3 cannot read the data: a data error, not a peer's loss, wherever it is reported."""
     hidden = folder.at("elsewhere")
     os.mkdir(hidden)
-    program = ["sh", "-c", 'if [ "$SLURM_PROCID" = 3 ]; then cd "$0"; fi; exec "$@"', hidden, folder.environment["ZTRAIN"]]
+    program = ["sh", "-c", 'if [ "$SLURM_PROCID" = 3 ]; then cd "$0"; fi; exec "$@"', hidden, ZTRAIN]
     spec = folder.spec({**LONG, "data": {"train": "train", "validation": None}})
-    process = subprocess.Popen(["true"])
-    process.wait()
-    here = os.getcwd()
-    os.chdir(folder.path)
-    try:
-        process = folder.srun(TWO_BY_TWO, "--config", spec, program=program)
-    finally:
-        os.chdir(here)
+    process = folder.srun(f"{TWO_BY_TWO} --chdir={folder.path}", "--config", spec, program=program)
     done = folder.wait(process, 30)
     assert done.code not in (FINISHED, REQUEUE), done
     assert names_rank(done.err, 3, "n1"), done
