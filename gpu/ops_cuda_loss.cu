@@ -140,13 +140,13 @@ __global__ void __launch_bounds__(THREADS, 2) cross_entropy_kernel(struct cross_
         if (threadIdx.x == 0)
             losses[i] = log(static_cast<double>(sum)) + static_cast<double>(highest) - static_cast<double>(logit);
         if (a.dlogits) {
-            put_gradient<T, L, V>(dlogits, logits, whole, highest, a.scale / sum);
+            put_gradient<T, L, V>(dlogits, logits, whole, highest, scale / sum);
             if (rest < columns)
-                from_float(expf(last[0] - highest) * (a.scale / sum), &dlogits[rest]);
+                from_float(expf(last[0] - highest) * (scale / sum), &dlogits[rest]);
             __syncthreads();        /* the target's element was written */
             if (threadIdx.x == 0) { /* 1 - p, which may be tiny, from p in double */
                 double p = exp(static_cast<double>(logit) - static_cast<double>(highest)) / static_cast<double>(sum);
-                from_float(static_cast<float>(static_cast<double>(a.scale) * (p - 1)), &dlogits[target]);
+                from_float(static_cast<float>(static_cast<double>(scale) * (p - 1)), &dlogits[target]);
             }
         }
         __syncthreads(); /* slots are free again */
