@@ -19,7 +19,7 @@
 
 enum { SEND_MS = 10000, VALUE_BYTES = BOOTSTRAP_VALUE_MAX + 1 };
 
-static const double farewell_seconds = 1; /* for the server's answer to an abort or to a leave */
+static const double farewell_seconds = 1; /* for the server's answer when there is nothing else to wait for */
 
 struct kv_client {
     int fd, rank, world, stop /* eventfd: readable when the reader shall end */;
@@ -246,9 +246,9 @@ enum status kv_get(struct kv_client *client, int rank, const char *key, char *va
     return no_answer(client, what, seconds, err);
 }
 
-static void say_farewell(struct kv_client *client, enum kv_kind kind, int number, const char *text)
+static void say_farewell(struct kv_client *client, enum kv_kind kind, int number, const char *text, double seconds)
 {
-    struct timespec end = time_after(farewell_seconds);
+    struct timespec end = time_after(seconds);
     if (!send_frame(client, kind, number, text, strnlen(text, KV_TEXT_MAX)))
         return;
     pthread_mutex_lock(&client->mutex);
@@ -264,17 +264,17 @@ void kv_abort(struct kv_client *client, enum status code, const char *text)
     client->left = true; /* our own end: nobody has to tell us */
     pthread_mutex_unlock(&client->mutex);
     if (!over)
-        say_farewell(client, KV_ABORT, (int)code, text);
+        say_farewell(client, KV_ABORT, (int)code, text, farewell_seconds);
 }
 
-void kv_leave(struct kv_client *client)
+void kv_leave(struct kv_client *client, double seconds)
 {
     pthread_mutex_lock(&client->mutex);
     bool over = client->over;
     client->left = true;
     pthread_mutex_unlock(&client->mutex);
     if (!over)
-        say_farewell(client, KV_LEAVE, 0, "");
+        say_farewell(client, KV_LEAVE, 0, "", seconds);
 }
 
 /* ---------------------------------------------------------------- beginning and end */

@@ -41,7 +41,8 @@ struct member {
 };
 
 struct kv_server {
-    int world, num_doors, in_fence;
+    int world, num_doors;
+    bool farewell; /* rank 0 is about to leave, and with it this server */
     struct wire_server *doors[KV_DOORS_MAX];
     struct member *members; /* (world) */
     struct pollfd *polled;  /* (1 + KV_DOORS_MAX + world) */
@@ -211,8 +212,10 @@ static bool answer(struct kv_server *server, int rank, const struct kv_frame *fr
         say(member, KV_ABORTED, frame->number, text);
         return true;
     case KV_LEAVE:
-        if (rank == 0) /* what remains of this server is its end */
-            say_all(server, KV_BYE, 0, "", member);
+        if (rank == 0) { /* when the others have left */
+            server->farewell = true;
+            return true;
+        }
         say(member, KV_BYE, 0, "");
         flush_out(member);
         hang_up(member, LEFT);
@@ -279,6 +282,17 @@ static void let_in(struct kv_server *server)
         close_doors(server);
 }
 
+/* Lets rank 0 go when no other rank needs the server. */
+static void look_at_farewell(struct kv_server *server)
+{
+    for (int r = 1; r < server->world && server->farewell; r++)
+        if (server->members[r].presence == HERE)
+            return;
+    if (server->farewell)
+        say(&server->members[0], KV_BYE, 0, "");
+    server->farewell = false;
+}
+
 static void *serve(void *context)
 {
     struct kv_server *server = context;
@@ -292,13 +306,16 @@ static void *serve(void *context)
             server->polled[count++] = (struct pollfd){
                 .fd = server->members[r].fd, .events = (short)(POLLIN | (server->members[r].out_bytes ? POLLOUT : 0))};
         poll(server->polled, (nfds_t)count, server->num_doors ? DOOR_MS : -1);
-        if (server->polled[0].revents)
+        if (server->polled[0].revents) {
+            say_all(server, KV_BYE, 0, "", NULL);
             return NULL;
+        }
         for (int r = 0; r < server->world; r++)
             if (members[r].revents && server->members[r].fd >= 0)
                 read_from(server, r);
         let_in(server);
         look_at_fence(server);
+        look_at_farewell(server);
         for (int r = 0; r < server->world; r++)
             if (server->members[r].out_bytes && server->members[r].fd >= 0)
                 flush_out(&server->members[r]);

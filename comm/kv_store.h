@@ -10,7 +10,7 @@
  *     GET    rank or -1, key               VALUE for each; MISSING
  *     WHO                                  ABSENT: who is not in the fence, in words
  *     ABORT  code, text                    ABORTED to all, the sender last
- *     LEAVE                                BYE; to all when it is rank 0's
+ *     LEAVE                                BYE; for rank 0 when all others have left
  *
  * A message is a header (kind, number, length; little endian) and `length` bytes. A client that breaks these rules
  * loses its connection; every length is bounded. */
@@ -29,7 +29,7 @@ enum { KV_DOORS_MAX = 16, KV_KEYS_MAX = 64 /* of one rank */ };
  * end of its connection, for kv_client_new(). */
 enum status kv_server_new(int world, struct wire_server *const *doors, int count, struct kv_server **server, int *own,
                           struct error *err);
-/* Ends its thread and all connections. NULL: nothing. */
+/* Says goodbye to those that are still connected, ends its thread and all connections. NULL: nothing. */
 void kv_server_free(struct kv_server *server);
 
 /* How the job ended for this rank without its doing: another rank's abort, or the connection with rank 0 broke (code
@@ -49,7 +49,8 @@ enum status kv_get(struct kv_client *client, int rank, const char *key, char *va
                    struct error *err);
 /* Returns when the server has told the others, or after a second. */
 void kv_abort(struct kv_client *client, enum status code, const char *text);
-/* Orderly: `ended` is not called any more. Returns when the server has understood, or after a second. */
-void kv_leave(struct kv_client *client);
+/* Orderly: `ended` is not called any more. Returns when the server has answered (it keeps rank 0 until the others have
+ * left), or after `seconds`. */
+void kv_leave(struct kv_client *client, double seconds);
 
 #endif

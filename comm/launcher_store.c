@@ -252,7 +252,7 @@ static void store_finish(struct launcher *launcher)
     struct store *store = (struct store *)launcher;
     stop_watching(store);
     if (store->client)
-        kv_leave(store->client);
+        kv_leave(store->client, answer_seconds);
 }
 
 static void store_release(struct launcher *launcher)
