@@ -82,6 +82,8 @@ const struct op_case op_cases[] = {
     LINEAR_CASES("linear_fwd", BIAS | GELU),
     LINEAR_CASES("linear_fwd", WIDE_OUT),
     {.op = "linear_fwd", .M = 5, .N = 50304, .K = 16},
+    {.op = "linear_fwd", .M = 100, .N = 300, .K = 4500}, /* few rows, several blocks of k and of columns */
+    {.op = "linear_fwd", .M = 1100, .N = 70, .K = 2500}, /* the same with two blocks of rows */
     LINEAR_PERF("linear_fwd", 0),
     {.op = "linear_fwd", .M = 1024, .N = 3072, .K = 768, .flags = BIAS | GELU | IN_OUT | PERF},
 

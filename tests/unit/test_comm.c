@@ -360,7 +360,7 @@ static void test_failures(void **state)
     static const struct fault_case cases[] = {
         {DIES, true, STATUS_PEER, {"rank 1 on here", "died while rank"}},
         {DIES, false, STATUS_PEER, {"rank 1 on here", "in a barrier"}},
-        {STOPS, true, STATUS_PEER, {"rank 1 on here", "silent for 0.7 s"}},
+        {STOPS, true, STATUS_PEER, {"rank 1 on here", "silent for 0.63 s"}},
         {STOPS, false, STATUS_PEER, {"rank 1 on here", "in a barrier"}},
         {ABORTS, true, STATUS_DATA, {"rank 1 on here", "cannot read 'shard.bin' at 4096"}},
         {ABORTS, false, STATUS_DATA, {"rank 1 on here", "cannot read 'shard.bin' at 4096"}},
