@@ -174,6 +174,7 @@ enum status trainer_allocate(struct trainer *t, struct error *err)
 {
     struct arena local, shared;
     arena_init_dry(&shared); /* one rank shares nothing */
+    TRY(transformer_prepare(t->transformer, t->spec->gradient_accumulation_steps > 1, err));
     TRY(device_alloc(t->device, t->plan.local.used, &t->memory, err));
     arena_init(&local, t->memory, t->plan.local.used);
     if (t->plan.shared.used) {
