@@ -24,9 +24,10 @@ enum device_kind { DEVICE_CPU, DEVICE_CUDA };
 
 struct device {
     enum device_kind kind;
-    char name[128];   /* "AMD EPYC …", "NVIDIA H200" */
-    char detail[256]; /* instruction sets, GEMM library and version in use; compute capability, driver */
-    int threads;      /* CPU: OpenMP threads of this rank */
+    char name[128];      /* "AMD EPYC …", "NVIDIA H200" */
+    char detail[256];    /* instruction sets, GEMM library and version in use; compute capability, driver */
+    int threads;         /* OpenMP threads of this rank (CUDA: for what its host does) */
+    size_t memory_bytes; /* CUDA: of the GPU; CPU: 0 */
     const struct op_table *ops;
     void *private_;
 };

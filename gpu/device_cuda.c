@@ -591,7 +591,7 @@ static enum status open_gpu(struct cuda_device *cuda, int index, struct error *e
     cuda->capability = 10 * properties.major + properties.minor;
     cuda->sm_count = properties.multiProcessorCount;
     cuda->l2_bytes = (size_t)properties.l2CacheSize;
-    cuda->total_bytes = properties.totalGlobalMem;
+    cuda->device.memory_bytes = properties.totalGlobalMem;
     snprintf(cuda->device.name, sizeof cuda->device.name, "%.127s", properties.name);
     cudaDriverGetVersion(&driver);
     TRY(cublaslt_open(&cuda->cublaslt, err));
@@ -599,7 +599,7 @@ static enum status open_gpu(struct cuda_device *cuda, int index, struct error *e
     cuda_library_describe(CUDA_LIBRARY_CUBLASLT, &cublaslt);
     snprintf(cuda->device.detail, sizeof cuda->device.detail,
              "GPU %d of %d, compute capability %d.%d, %d SMs, %.1f GiB, driver for CUDA %d.%d, cublasLt %s",
-             cuda->index, count, properties.major, properties.minor, cuda->sm_count, gib(cuda->total_bytes),
+             cuda->index, count, properties.major, properties.minor, cuda->sm_count, gib(cuda->device.memory_bytes),
              driver / 1000, driver % 1000 / 10, cublaslt.version);
     return STATUS_OK;
 }
