@@ -243,6 +243,7 @@ static void loss_body(struct job *job, struct control *control, int rank)
     for (uint32_t turn = 0; turn < 5; turn++)
         CHECK_OK(exchange(control, turn, &rank, sizeof rank));
     if (rank == loss->rank) {
+        usleep(200000); /* the others know of the last arrival */
         lose(control, loss);
         return;
     }
@@ -291,19 +292,22 @@ static void test_losses(void **state)
         {FAILS, 2, true, STATUS_DATA, {"rank 2 on host1 ended: cannot read 'shard.bin'"}},
         {FAILS, 3, false, STATUS_DATA, {"rank 3 on host1 ended: cannot read 'shard.bin'"}},
     };
+    static struct job jobs[COUNT_OF(cases)]; /* all at once: they only wait */
+    static struct loss_case contexts[COUNT_OF(cases)];
     for (size_t c = 0; c < COUNT_OF(cases); c++) {
-        struct job job;
-        struct loss_case one = cases[c];
-        job_init(&job, node_of, 5, 2);
-        job_start(&job, loss_body, &one);
-        for (int r = 0; r < job.world; r++) {
-            int status = r == one.rank ? 0 : job_wait(&job, r);
+        contexts[c] = cases[c];
+        job_init(&jobs[c], node_of, 5, 2);
+        job_start(&jobs[c], loss_body, &contexts[c]);
+    }
+    for (size_t c = 0; c < COUNT_OF(cases); c++) {
+        for (int r = 0; r < jobs[c].world; r++) {
+            int status = r == cases[c].rank ? 0 : job_wait(&jobs[c], r);
             if (status)
                 print_message("case %zu, rank %d: %x\n", c, r, (unsigned)status);
             assert_int_equal(status, 0);
         }
-        kill(job.pids[one.rank], SIGKILL);
-        job_wait(&job, one.rank);
+        kill(jobs[c].pids[cases[c].rank], SIGKILL);
+        job_wait(&jobs[c], cases[c].rank);
     }
 }
 
