@@ -288,7 +288,7 @@ static enum status save_checkpoint(struct run *run, struct error *err)
     };
     char name[64];
     int64_t bytes;
-    TRY(checkpoint_save(&writer, &run->position, trainer_slice, t->zero, name, &bytes, err));
+    TRY(checkpoint_save(&writer, &run->position, trainer_read_slice, t->zero, name, &bytes, err));
     double seconds = seconds_now() - start;
     run->checkpoint_seconds += seconds;
     if (run->metrics) {
