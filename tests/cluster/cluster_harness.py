@@ -35,7 +35,7 @@ class ClusterFolder(Folder):
 
     def spec(self, changes=None, name="run"):
         if not os.path.exists(self.at("train.bin")):
-            self.data(96)
+            self.data(24 * 400)  # no epoch's end, with its checkpoint, in the runs that are interrupted
             self.data(24, seed=2, name="validation")
         return super().spec(changes, name)
 

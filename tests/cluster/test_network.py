@@ -13,7 +13,7 @@ from harness import FINISHED, PEER, REQUEUE, SLOWNESS, USAGE, ZTRAIN
 
 SECRET = "c3" * 32
 HERE = os.path.dirname(os.path.abspath(__file__))
-SHORT = {**BATCH, "train": {"epochs": 1}, "zero_optimization": {"stage": 3}}
+SHORT = {**BATCH, "train": {"epochs": None, "max_steps": 4}, "zero_optimization": {"stage": 3}}
 
 
 def torchrun(folder, lan, *arguments, per_node=2, master="10.77.0.2", env=None, delays=(),

@@ -111,8 +111,7 @@ def test_a_node_is_set_down(folder):
     folder.wait_for_none(10)
     assert time.monotonic() - began < SOON
     assert "FINISHED" not in done.out and "finished:" not in done.out
-    folder.cluster.do("scontrol", "update", "nodename=n1", "state=resume")
-    folder.cluster.wait_ready()
+    folder.cluster.resume()
     resumes_without_loss(folder)
 
 
@@ -126,8 +125,7 @@ def test_a_node_loses_power(folder):
     assert names_rank(done.err, 2, "n1") or names_rank(done.err, 3, "n1") or "n1" in done.err, done
     folder.cluster.ask("scancel", "--full", *folder.cluster.ask("squeue", "-h", "-o", "%A").split())
     folder.cluster.power_on(1)
-    folder.cluster.ask("scontrol", "update", "nodename=n1", "state=resume")
-    folder.cluster.wait_ready(40)
+    folder.cluster.resume()
     folder.wait(process, 40)
     resumes_without_loss(folder)
 

@@ -83,7 +83,7 @@ def test_a_node_is_set_down(folder):
     job = start(folder)
     folder.cluster.do("scontrol", "update", "nodename=n1", "state=down", "reason=test")
     wait_until(lambda: not folder.ranks(), 15, "the end of the ranks")
-    folder.cluster.do("scontrol", "update", "nodename=n1", "state=resume")
+    folder.cluster.resume()
     finishes(folder, job)
 
 
@@ -103,7 +103,7 @@ def test_fewer_nodes_and_more_nodes(folder):
     wait_until(lambda: len(folder.ranks()) == 3, 40, "a start on three nodes")
     step = folder.steps_done()
     folder.wait_for_step(step + 20)
-    folder.cluster.do("scontrol", "update", "nodename=n2", "state=resume")
+    folder.cluster.resume()
     folder.cluster.do("scontrol", "requeue", job)
     wait_until(lambda: len(folder.ranks()) == 4, 40, "a start on four nodes")
     assert wait_for_end(folder, job) == ("COMPLETED", FINISHED), folder.job_output(job)[-3000:]
