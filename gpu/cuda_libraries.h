@@ -76,6 +76,7 @@ extern "C" {
     X(ncclReduceScatter)      \
     X(ncclAllReduce)          \
     X(ncclBroadcast)          \
+    X(ncclReduce)             \
     X(ncclGroupStart)         \
     X(ncclGroupEnd)
 
