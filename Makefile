@@ -92,7 +92,7 @@ C_FILES = $(foreach folder,$(FLOORS) cmd tests/unit tests/ops tests/fuzz,$(wildc
 
 .DELETE_ON_ERROR:
 .PHONY: all all-objects all-tests bench check-format check-layers clean doc format fuzz fuzz-targets help install \
-	quickstart test unit-tests
+	quickstart test test-slurm unit-tests
 
 #: all            build/ztrain (the default)
 all: $(BUILD)/ztrain
@@ -137,6 +137,10 @@ unit-tests: $(UNIT_TESTS)
 #: test           every test that needs no GPU and no cluster (scripts/test.sh)
 test:
 	scripts/test.sh
+
+#: test-slurm     what needs several machines: a real Slurm of two and of four nodes on this one (tests/run-cluster.sh)
+test-slurm:
+	tests/run-cluster.sh
 
 #: quickstart     from nothing to a trained, exported model in a few minutes (scripts/quickstart.sh)
 quickstart:

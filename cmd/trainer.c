@@ -3,6 +3,7 @@
 #include "ckpt/huggingface.h"
 #include "core/log.h"
 #include "core/progress.h"
+#include "gpu/peaks.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -58,7 +59,8 @@ static enum status choose_device(const struct run_spec *spec, enum device_kind *
 /* Everything that takes device memory, in the order of the arena. Run dry for the plan, then for real. */
 static void lay_out(struct trainer *t, struct arena *local, struct arena *shared)
 {
-    zero_layout(t->zero, local, shared);
+    bool peers_read = t->device->kind == DEVICE_CPU; /* a GPU's memory is read by nobody else */
+    zero_layout(t->zero, local, peers_read ? shared : local);
     transformer_layout(t->transformer, local);
     t->loss_sum = arena_take(local, MEM_WORKSPACE, sizeof *t->loss_sum);
     void *workspace = arena_take(local, MEM_WORKSPACE, t->plan.workspace);
@@ -174,6 +176,7 @@ enum status trainer_allocate(struct trainer *t, struct error *err)
 {
     struct arena local, shared;
     arena_init_dry(&shared); /* one rank shares nothing */
+    TRY(transformer_prepare(t->transformer, t->spec->gradient_accumulation_steps > 1, err));
     TRY(device_alloc(t->device, t->plan.local.used, &t->memory, err));
     arena_init(&local, t->memory, t->plan.local.used);
     if (t->plan.shared.used) {
@@ -188,17 +191,23 @@ enum status trainer_allocate(struct trainer *t, struct error *err)
     return transformer_start(t->transformer, t->compute, err);
 }
 
-float *trainer_slice(void *context, enum zero_state state, int unit)
+enum status trainer_read_slice(void *context, enum zero_state state, int unit, float **slice, struct error *err)
 {
-    return zero_slice(context, state, unit);
+    return zero_host_slice(context, ZERO_READ, state, unit, slice, err);
+}
+
+enum status trainer_write_slice(void *context, enum zero_state state, int unit, float **slice, struct error *err)
+{
+    return zero_host_slice(context, ZERO_WRITE, state, unit, slice, err);
 }
 
 /* The initial values of this rank's slices; each element is a function of seed, tensor and index only. */
-static void initialise(struct trainer *t)
+static enum status initialise(struct trainer *t, struct error *err)
 {
     enum { PIECE = 1 << 16 };
     for (int u = 0; u < t->table.num_units; u++) {
-        float *slice = zero_slice(t->zero, ZERO_MASTER, u);
+        float *slice;
+        TRY(zero_host_slice(t->zero, ZERO_WRITE, ZERO_MASTER, u, &slice, err));
         int64_t begin = t->layout.slice[u] * t->rank, end = begin + t->layout.slice[u];
         const struct unit_info *unit = &t->table.units[u];
         memset(slice, 0, (size_t)t->layout.slice[u] * sizeof *slice);
@@ -214,17 +223,18 @@ static void initialise(struct trainer *t)
             }
         }
     }
+    return STATUS_OK;
 }
 
 enum status trainer_load_weights(struct trainer *t, const struct checkpoint *checkpoint, struct error *err)
 {
     if (checkpoint)
-        TRY(checkpoint_load(checkpoint, &t->table, &t->layout, t->rank, trainer_slice, t->zero, err));
+        TRY(checkpoint_load(checkpoint, &t->table, &t->layout, t->rank, trainer_write_slice, t->zero, err));
     else if (t->spec->model.pretrained)
-        TRY(huggingface_load(t->spec->model.pretrained, &t->desc, &t->table, &t->layout, t->rank, trainer_slice,
+        TRY(huggingface_load(t->spec->model.pretrained, &t->desc, &t->table, &t->layout, t->rank, trainer_write_slice,
                              t->zero, err));
     else
-        initialise(t);
+        TRY(initialise(t, err));
     return zero_params_changed(t->zero, t->compute, err);
 }
 
@@ -247,6 +257,14 @@ void trainer_release(struct trainer *t)
     shard_layout_release(&t->layout);
     tensor_table_release(&t->table);
     model_desc_release(&t->desc);
+}
+
+void trainer_utilisation(const struct trainer *t, struct step_metrics *m)
+{
+    double flops = transformer_flops_per_token(&t->desc, t->spec->data.seq_length);
+    enum dtype dtype = t->spec->dtype;
+    m->mfu = peaks_mfu(flops, m->tokens_per_s, t->world, t->device->peak_flops[dtype]);
+    m->of_ceiling = peaks_mfu(flops, m->tokens_per_s, t->world, t->device->ceiling_flops[dtype]);
 }
 
 void trainer_print_plan(const struct trainer *t)

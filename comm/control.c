@@ -385,6 +385,11 @@ double control_timeout(const struct control *control)
     return control->timeout;
 }
 
+double control_silence(const struct control *control)
+{
+    return 0.9 * control->timeout;
+}
+
 int control_self(const struct control *control)
 {
     return control->rank;
@@ -528,28 +533,90 @@ void control_watch_begin(struct control *control, int peer, struct control_watch
     clock_gettime(CLOCK_MONOTONIC, &watch->last);
 }
 
+/* " while rank 3 waited for it in a barrier"; waited_for: whom the waiter waits for; -1: nobody waits */
+static void say_waiting(const struct control *control, int culprit, int waited_for, const char *what, char text[160])
+{
+    if (waited_for < 0)
+        text[0] = 0;
+    else if (waited_for == culprit)
+        snprintf(text, 160, " while rank %d waited for it in %s", control->rank, what);
+    else
+        snprintf(text, 160, " while rank %d waited for rank %d in %s", control->rank, waited_for, what);
+}
+
 static void fail_silent(struct control *control, int rank, int waited_for, const char *what)
 {
     const struct control_rank *culprit = &control->block->ranks[rank];
-    char text[512], victim[64] = "it";
-    if (rank != waited_for)
-        snprintf(victim, sizeof victim, "rank %d", waited_for);
+    char text[512], waiting[160];
+    say_waiting(control, rank, waited_for, what, waiting);
     snprintf(text, sizeof text,
-             "rank %d on %s (process %d) has been silent for %.3g s while rank %d waited for %s in %s; "
+             "rank %d on %s (process %d) has been silent for %.3g s%s; "
              "hint: it hangs or is stopped; raise comm.timeout_seconds if it is only slow",
-             rank, culprit->host, culprit->pid, control->timeout, control->rank, victim, what);
+             rank, culprit->host, culprit->pid, control_silence(control), waiting);
     control_fail(control, -1, STATUS_PEER, text);
 }
 
 static void fail_gone(struct control *control, int rank, int waited_for, const char *how, const char *what)
 {
     const struct control_rank *culprit = &control->block->ranks[rank];
-    char text[512], victim[64] = "it";
-    if (rank != waited_for)
-        snprintf(victim, sizeof victim, "rank %d", waited_for);
-    snprintf(text, sizeof text, "rank %d on %s (process %d) %s while rank %d waited for %s in %s", rank, culprit->host,
-             culprit->pid, how, control->rank, victim, what);
+    char text[512], waiting[160];
+    say_waiting(control, rank, waited_for, what, waiting);
+    snprintf(text, sizeof text, "rank %d on %s (process %d) %s%s", rank, culprit->host, culprit->pid, how, waiting);
     control_fail(control, -1, STATUS_PEER, text);
+}
+
+/* Names who is to blame for the loss of a node. */
+static void fail_node(struct control *control, int node, int waited_for, const char *what)
+{
+    int culprit = control->agents[node];
+    const struct control_rank *agent = &control->block->ranks[culprit];
+    char text[512], waiting[160];
+    switch ((enum node_condition)atomic_load(&agent->condition)) {
+    case NODE_FINE: break;
+    case NODE_ENDED:
+        /* if another rank of it was reported dead before, the launcher has ended the rest for that */
+        for (int r = 0; r < control->world; r++) {
+            struct control_rank *entry = &control->block->ranks[r];
+            if (entry->node == node && entry != agent && atomic_load(&entry->state) == RANK_DEAD) {
+                culprit = r;
+                break;
+            }
+        }
+        fail_gone(control, culprit, waited_for, "died", what);
+        break;
+    case NODE_SILENT: fail_silent(control, culprit, waited_for, what); break;
+    case NODE_UNREACHABLE:
+        say_waiting(control, culprit, waited_for, what, waiting);
+        snprintf(text, sizeof text,
+                 "rank %d on %s (process %d) cannot be reached from %s any more%s; hint: the network between the two, "
+                 "or the node %s, is down",
+                 culprit, agent->host, agent->pid, control->block->ranks[control->agents[control->node]].host, waiting,
+                 agent->host);
+        control_fail(control, -1, STATUS_PEER, text);
+        break;
+    }
+}
+
+void control_rank_ended(struct control *control, int rank)
+{
+    uint32_t joined = RANK_JOINED;
+    if (atomic_compare_exchange_strong(&control->block->ranks[rank].state, &joined, RANK_DEAD))
+        control_ring(control);
+}
+
+void control_node_lost(struct control *control, int node, enum node_condition condition)
+{
+    atomic_store(&control->block->ranks[control->agents[node]].condition, (uint32_t)condition);
+}
+
+void control_blame_rank(struct control *control, int rank)
+{
+    fail_gone(control, rank, -1, "died", NULL);
+}
+
+void control_blame_node(struct control *control, int node)
+{
+    fail_node(control, node, -1, NULL);
 }
 
 /* What we know of ranks on other nodes we know from our own agent: is it there? */
@@ -562,7 +629,7 @@ static void look_at_own_agent(struct control *control, struct control_watch *wat
     uint32_t beat = atomic_load(&entry->heard);
     watch->mute = beat == watch->beat ? watch->mute + slice : 0;
     watch->beat = beat;
-    if (watch->mute >= control->timeout)
+    if (watch->mute >= control_silence(control))
         fail_silent(control, agent, watch->peer, what);
     if (process_is_gone(control, 0) && (watch->gone_self += slice) >= gone_grace)
         fail_gone(control, agent, watch->peer, "died", what);
@@ -595,11 +662,16 @@ void control_watch_look(struct control *control, struct control_watch *watch, co
     uint64_t progress = atomic_load_explicit(&other->progress, memory_order_relaxed);
     watch->silent = progress == watch->progress ? watch->silent + silence : 0;
     watch->progress = progress;
-    if (watch->silent >= control->timeout)
+    if (watch->silent >= control_silence(control))
         fail_silent(control, watch->peer, watch->peer, what);
 
+    uint32_t condition = atomic_load(&control->block->ranks[control->agents[other->node]].condition);
     uint32_t state = atomic_load(&other->state);
-    if (state == RANK_CLOSED || state == RANK_DEAD || (local && process_is_gone(control, other->local_rank))) {
+    if (!local && condition != NODE_FINE) {
+        watch->gone += slice; /* a last word of the node may be on its way through another */
+        if (watch->gone >= gone_grace)
+            fail_node(control, other->node, watch->peer, what);
+    } else if (state == RANK_CLOSED || state == RANK_DEAD || (local && process_is_gone(control, other->local_rank))) {
         watch->gone += slice; /* supervisor or agent may know more */
         if (watch->gone >= gone_grace)
             fail_gone(control, watch->peer, watch->peer, state == RANK_CLOSED ? "left the job" : "died", what);

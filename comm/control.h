@@ -19,10 +19,11 @@
  * Failure: the first one to notice a failure writes code and text into the control block (once; the first wins). Every
  * wait returns when that is set. What is noticed: a rank that says so (control_fail), a peer whose process is gone
  * (pidfd, or supervisor or agent say so), and silence: a peer that we wait for has not ticked its progress counter
- * (core/progress.h, which lives here while the rank is attached) for the timeout. A rank that waits ticks, so that the
- * culprit is named and not its victims. Silence is counted in the waiter's own slices of time: if the whole job is
- * stopped and continued, nobody is accused. A rank on another node is judged by what its agent says of it; while its
- * node says nothing, it is the node that the agent judges; and if our own agent is silent or gone, that is the culprit.
+ * (core/progress.h, which lives here while the rank is attached) for nine tenths of the timeout. A rank that waits
+ * ticks, so that the culprit is named and not its victims. Silence is counted in the waiter's own slices of time: if
+ * the whole job is stopped and continued, nobody is accused. A rank on another node is judged by what its agent says of
+ * it; while its node says nothing, it is the node that the agent judges; and if our own agent is silent or gone, that
+ * is the culprit.
  *
  * Threads: control_wait and control_arrive are used by one thread per channel; the others by any thread. The block
  * stays mapped until the process ends, because any thread may tick at any time. */
@@ -45,6 +46,14 @@ enum control_channel { CHANNEL_DATA, CHANNEL_CONTROL, CHANNEL_COUNT };
 /* RANK_CLOSED: it left in order (comm_close); RANK_DEAD: it ended without that, as supervisor or agent saw */
 enum rank_state { RANK_ABSENT, RANK_JOINED, RANK_CLOSED, RANK_DEAD };
 
+/* How another node stands, as our agent sees it. Once it is not fine any more it stays so. */
+enum node_condition {
+    NODE_FINE,
+    NODE_ENDED,      /* its agent's connection ended without a good-bye: that process died */
+    NODE_SILENT,     /* its machine answers, its agent says nothing: that process hangs or is stopped */
+    NODE_UNREACHABLE /* network or machine are gone */
+};
+
 /* What a rank is about to do on a channel, written before it arrives: peers compare it with theirs and find buffers. */
 struct control_op {
     uint32_t kind;       /* the owner's enum; for messages and comparison */
@@ -60,7 +69,8 @@ struct control_rank {
     _Alignas(128) _Atomic uint32_t arrivals[CHANNEL_COUNT]; /* futex words */
     _Atomic uint32_t waiters[CHANNEL_COUNT];                /* how many sleep on arrivals[] */
     _Atomic uint32_t state;                                 /* enum rank_state */
-    _Atomic uint32_t heard; /* a node's first rank: how often its agent gave a sign of life */
+    _Atomic uint32_t heard;     /* a node's first rank: how often its agent gave a sign of life; */
+    _Atomic uint32_t condition; /* … enum node_condition */
     int32_t node, local_rank;
     int32_t pid;
     char host[64];
@@ -115,8 +125,9 @@ void control_detach(struct control *control);
 struct control_block *control_block(struct control *control);
 int control_fd(const struct control *control);
 double control_timeout(const struct control *control);
-int control_self(const struct control *control); /* this process's rank, -1: an observer */
-int control_node(const struct control *control); /* this node */
+double control_silence(const struct control *control); /* seconds of it that are too many: named within the timeout */
+int control_self(const struct control *control);       /* this process's rank, -1: an observer */
+int control_node(const struct control *control);       /* this node */
 int control_local_world(const struct control *control);
 /* The rank that is number `local_rank` on this node; the rank whose process has a node's agent (its first). */
 int control_local(const struct control *control, int local_rank);
@@ -180,5 +191,12 @@ void control_bell_wait(struct control *control, uint32_t seen, double seconds);
 void control_ring(struct control *control);
 /* A rank of another node has arrived on the control channel; op and slot are in place. */
 void control_arrived(struct control *control, int rank, uint32_t count);
+
+/* A rank of this node ended without leaving, another node is lost: written down, so that those who wait for it name it
+ * with what they wait in. The agent gives them a second, then names it itself (control_blame_…). */
+void control_rank_ended(struct control *control, int rank);
+void control_node_lost(struct control *control, int node, enum node_condition condition);
+void control_blame_rank(struct control *control, int rank);
+void control_blame_node(struct control *control, int node);
 
 #endif

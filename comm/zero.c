@@ -151,6 +151,8 @@ void zero_free(struct zero *z)
     free_event(z->drained);
     for (int i = 0; i < ZERO_STEPS; i++)
         free_event(z->done[i]);
+    if (z->host_slice)
+        device_free_host(z->device, z->host_slice, z->host_slice_bytes);
     if (z->records)
         device_free_host(z->device, z->records, ZERO_STEPS * sizeof *z->records);
     free(z->reduced);
@@ -218,6 +220,46 @@ float *zero_slice(struct zero *zero, enum zero_state state, int unit)
     return zero_state_at(zero, state, unit, zero_own(zero, unit));
 }
 
+/* Puts what was written to the host buffer where it belongs. */
+static void write_back(struct zero *z)
+{
+    if (!z->written)
+        return;
+    stream_copy(z->stream, z->written, z->host_slice, z->written_bytes);
+    stream_sync(z->stream);
+    z->written = NULL;
+}
+
+enum status zero_host_slice(struct zero *z, enum zero_access access, enum zero_state state, int unit, float **slice,
+                            struct error *err)
+{
+    float *own = zero_slice(z, state, unit);
+    *slice = own;
+    if (z->device->kind == DEVICE_CPU)
+        return STATUS_OK;
+    size_t bytes = (size_t)z->config.layout->slice[unit] * sizeof *own;
+    if (!z->host_slice) {
+        int64_t largest = 0;
+        for (int u = 0; u < z->units; u++)
+            largest = z->config.layout->slice[u] > largest ? z->config.layout->slice[u] : largest;
+        void *memory;
+        TRY(device_alloc_host(z->device, (size_t)largest * sizeof *own, &memory, err));
+        z->host_slice = memory;
+        z->host_slice_bytes = (size_t)largest * sizeof *own;
+    }
+    write_back(z);
+    *slice = z->host_slice;
+    if (access == ZERO_WRITE) {
+        z->written = own;
+        z->written_bytes = bytes;
+        return STATUS_OK;
+    }
+    stream_wait(z->stream, z->updated);
+    stream_copy(z->stream, z->host_slice, own, bytes);
+    stream_sync(z->stream);
+    return device_check(z->device, err);
+}
+
 /* ---------------------------------------------------------------- from own slices to everything else */
 
 enum status zero_params_changed(struct zero *z, struct stream *compute, struct error *err)
@@ -225,6 +267,7 @@ enum status zero_params_changed(struct zero *z, struct stream *compute, struct e
     const struct zero_config *config = &z->config;
     const struct op_table *ops = z->device->ops;
     zero_places_clear(z);
+    write_back(z);
     event_record(z->computed, compute);
     stream_wait(z->stream, z->computed);
     if (zero_parallel(z))

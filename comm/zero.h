@@ -52,9 +52,17 @@ const struct param_verbs *zero_verbs(struct zero *zero);
 enum zero_state { ZERO_MASTER, ZERO_EXP_AVG, ZERO_EXP_AVG_SQ, ZERO_STATE_COUNT };
 const char *zero_state_name(enum zero_state state); /* "master", "exp_avg", "exp_avg_sq" */
 
-/* Own slice (layout->slice[unit] elements, padding included) of `unit`. Valid between steps; writing is allowed before
- * zero_params_changed(). At stage 0, and in fp32, it is a part of the whole array. */
+/* Own slice (layout->slice[unit] elements, padding included) of `unit`, in device memory. At stage 0, and in fp32, it
+ * is a part of the whole array. */
 float *zero_slice(struct zero *zero, enum zero_state state, int unit);
+
+/* The own slice in host memory, between steps; valid until the next of these calls. Reading: it holds the slice's
+ * values. Writing: it is to be filled, and zero_params_changed() called when all that changes is written. The CPU
+ * device gives the slice itself; another one copies to and from a buffer of its own. */
+enum zero_access { ZERO_READ, ZERO_WRITE };
+typedef enum status zero_slice_access(void *context, enum zero_state state, int unit, float **slice, struct error *err);
+enum status zero_host_slice(struct zero *zero, enum zero_access access, enum zero_state state, int unit, float **slice,
+                            struct error *err);
 
 /* The own slices were written (initialisation, import, resume): makes everything else from them (casts, gathers, stage
  * 0's whole copies of master, m, v). Collective. */

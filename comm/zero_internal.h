@@ -71,6 +71,11 @@ struct zero {
     int64_t begun, finished, collected; /* steps of this process */
     bool positioned;                    /* zero_set_position() was called */
     double reduce_seconds, optimizer_seconds;
+
+    float *host_slice; /* pinned; the largest slice; NULL until a device with memory of its own needs it */
+    size_t host_slice_bytes;
+    float *written; /* the slice that host_slice is to be copied to; NULL: none */
+    size_t written_bytes;
 };
 
 static inline bool zero_parallel(const struct zero *zero)

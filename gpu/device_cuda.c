@@ -18,6 +18,7 @@
 #include "core/progress.h"
 #include "gpu/gemm_cuda.h"
 #include "gpu/ops_cuda.h"
+#include "gpu/peaks.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -591,7 +592,7 @@ static enum status open_gpu(struct cuda_device *cuda, int index, struct error *e
     cuda->capability = 10 * properties.major + properties.minor;
     cuda->sm_count = properties.multiProcessorCount;
     cuda->l2_bytes = (size_t)properties.l2CacheSize;
-    cuda->total_bytes = properties.totalGlobalMem;
+    cuda->device.memory_bytes = properties.totalGlobalMem;
     snprintf(cuda->device.name, sizeof cuda->device.name, "%.127s", properties.name);
     cudaDriverGetVersion(&driver);
     TRY(cublaslt_open(&cuda->cublaslt, err));
@@ -599,7 +600,7 @@ static enum status open_gpu(struct cuda_device *cuda, int index, struct error *e
     cuda_library_describe(CUDA_LIBRARY_CUBLASLT, &cublaslt);
     snprintf(cuda->device.detail, sizeof cuda->device.detail,
              "GPU %d of %d, compute capability %d.%d, %d SMs, %.1f GiB, driver for CUDA %d.%d, cublasLt %s",
-             cuda->index, count, properties.major, properties.minor, cuda->sm_count, gib(cuda->total_bytes),
+             cuda->index, count, properties.major, properties.minor, cuda->sm_count, gib(cuda->device.memory_bytes),
              driver / 1000, driver % 1000 / 10, cublaslt.version);
     return STATUS_OK;
 }
@@ -625,6 +626,9 @@ enum status device_cuda_open(int index, int threads, struct device **device, str
 #endif
     TRY_GOTO(open_gpu(cuda, index, err));
     TRY_GOTO(gemm_cuda_new(cuda, &cuda->gemm, err));
+    for (int dtype = 0; dtype < DTYPE_COUNT; dtype++)
+        cuda->device.peak_flops[dtype] =
+            peaks_flops(cuda->device.name, (enum dtype)dtype, gemm_cuda_uses_tf32(cuda->gemm));
     *device = &cuda->device;
     return STATUS_OK;
 fail:

@@ -33,6 +33,10 @@ void transformer_layout(struct transformer *transformer, struct arena *arena);
 /* The limits that its ops stay within, for op_workspace_bytes(). */
 void transformer_op_limits(const struct transformer *transformer, struct op_limits *limits);
 
+/* After the dry layout, before memory is allocated: tells the device which matrix products a step will ask for
+ * (ops_prepare). accumulates: more than one micro-batch adds to the same gradients. */
+enum status transformer_prepare(const struct transformer *transformer, bool accumulates, struct error *err);
+
 /* After layout with a real arena: fills constant tables (RoPE). */
 enum status transformer_start(struct transformer *transformer, struct stream *stream, struct error *err);
 

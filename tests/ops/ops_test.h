@@ -30,7 +30,9 @@ enum case_flags {
     LOSS_ONLY = 1 << 10, /* no dlogits */
     L2 = 1 << 11,        /* Adam instead of AdamW */
     EXTREME = 1 << 12,   /* large values */
-    PERF = 1 << 13,      /* sized for timing; not for the naive reference */
+    PERF = 1 << 13,      /* sized for timing on a CPU; not for the naive reference */
+    HALVES = 1 << 15,    /* from one 16-bit dtype to the other */
+    GPU_PERF = 1 << 14,  /* sized for timing on a GPU: tensors that its L2 cache does not hold */
 };
 
 enum { MAX_SEQS = 8 };
@@ -53,6 +55,7 @@ struct tensor {
     bool is_index;  /* int64 */
     bool output;
     bool accumulated; /* host holds what was added to */
+    bool exact;       /* rounded to nearest: no other value is right */
     bool alias;       /* an output in another tensor's memory: not filled before, gaps not compared */
     int64_t n;
     double *host, *expected, *actual; /* (n) */
