@@ -150,3 +150,6 @@ help:
 	@sed -n 's/^#: /  make /p' Makefile
 
 -include $(LIB_OBJECTS:.o=.d) $(CMD_OBJECTS:.o=.d) $(wildcard $(BUILD)/tests/*.d $(BUILD)/fuzz/*.d)
+
+# The CUDA sources compiled for the host: tests/emulation/emulation.h.
+-include tests/emulation/emulation.mk
