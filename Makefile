@@ -4,6 +4,8 @@
 #   SANITIZE=address|thread|fuzzer      an instrumented build in build/<name>; address: and undefined behaviour;
 #                                       thread and fuzzer: without OpenMP; fuzzer: clang only
 #   WERROR=1                            warnings are errors, as in .ci/run (off by default: compilers that nobody tried yet)
+#   CUDA=0|1                            without or with the CUDA device; default: with, where nvcc is found, and without
+#                                       in instrumented builds (give each a BUILD of its own)
 #   BUILD=DIR PREFIX=DIR DESTDIR=DIR    where things go
 
 ifeq ($(origin CC),default)
@@ -18,7 +20,7 @@ CLANG_FORMAT ?= $(firstword $(shell command -v clang-format-14 clang-format) cla
 WARNINGS = -Wall -Wextra -Wshadow -Wpointer-arith -Wstrict-prototypes -Wmissing-prototypes -Wvla $(if $(filter 1,$(WERROR)),-Werror)
 OPTIMIZE ?= -O2
 CFLAGS_ALL = -std=c11 -D_GNU_SOURCE -D_FILE_OFFSET_BITS=64 -I. $(OPTIMIZE) -g -fno-math-errno $(WARNINGS) -MMD -MP $(CFLAGS)
-LDLIBS_ALL = -lyaml -ljansson -lzstd -lxxhash -ldl -lpthread -lm $(LDLIBS)
+LDLIBS_ALL = -lyaml -ljansson -lzstd -lxxhash -lsodium -ldl -lpthread -lm $(LDLIBS)
 
 # Instrumented builds also have the fault hooks (ZTRAIN_FAULTS).
 SANITIZERS_address = -fsanitize=address,undefined -fno-sanitize-recover=undefined
@@ -51,17 +53,46 @@ CFLAGS_gpu_ops_cpu_isa_avx512 += -march=x86-64-v4 -mprefer-vector-width=512
 endif
 
 FLOORS = core gpu comm ckpt
+# Files that only a build with CUDA has: their names say so.
+CUDA_ONLY_C = $(foreach word,cuda cudnn nccl,$(foreach floor,$(FLOORS),$(wildcard $(floor)/*$(word)*.c)))
+CUDA_ONLY_TESTS = $(foreach word,cuda cudnn nccl,$(wildcard tests/unit/test_*$(word)*.c))
 LIB_SOURCES = $(foreach floor,$(FLOORS),$(wildcard $(floor)/*.c))
 CMD_SOURCES = $(wildcard cmd/*.c)
-LIB_OBJECTS = $(LIB_SOURCES:%.c=$(BUILD)/obj/%.o)
+UNIT_SOURCES = $(wildcard tests/unit/test_*.c)
+
+# CUDA. The .cu files are compiled for these architectures, and to PTX of the last one, which newer GPUs translate. The
+# run time is linked statically and the other libraries are opened when needed: the binary starts without a driver.
+NVCC ?= $(firstword $(shell command -v nvcc) $(wildcard /usr/local/cuda/bin/nvcc))
+CUDA ?= $(if $(and $(NVCC),$(shell command -v $(CXX)),$(if $(SANITIZE),,1)),1,0)
+CUDA_ARCHITECTURES ?= 80 90 100
+ifeq ($(CUDA),1)
+ifeq ($(NVCC),)
+$(error CUDA=1, but there is no nvcc; hint: NVCC=/path/to/nvcc, or CUDA=0)
+endif
+CUDA_HOME ?= $(patsubst %/bin/,%,$(dir $(realpath $(NVCC))))
+CU_SOURCES = $(foreach floor,$(FLOORS),$(wildcard $(floor)/*.cu))
+CFLAGS_ALL += -DZTRAIN_CUDA=1 -isystem $(CUDA_HOME)/include
+LDLIBS_ALL += -L$(CUDA_HOME)/lib64 -L$(CUDA_HOME)/lib -lcudart_static -lrt
+comma = ,
+NVCC_FLAGS = -std=c++17 -O3 -lineinfo -I. -DZTRAIN_CUDA=1 -D_GNU_SOURCE -MMD -MP \
+	$(foreach arch,$(CUDA_ARCHITECTURES),-gencode arch=compute_$(arch)$(comma)code=sm_$(arch)) \
+	-gencode arch=compute_$(lastword $(CUDA_ARCHITECTURES))$(comma)code=compute_$(lastword $(CUDA_ARCHITECTURES)) \
+	-Xcompiler -Wall,-Wextra,-fno-exceptions,-fno-rtti,-fno-threadsafe-statics,-g -Xptxas -warn-spills,-warn-lmem-usage \
+	$(if $(filter 1,$(WERROR)),-Werror all-warnings -Xptxas -Werror) $(NVCCFLAGS)
+else
+LIB_SOURCES := $(filter-out $(CUDA_ONLY_C),$(LIB_SOURCES))
+UNIT_SOURCES := $(filter-out $(CUDA_ONLY_TESTS),$(UNIT_SOURCES))
+endif
+
+LIB_OBJECTS = $(LIB_SOURCES:%.c=$(BUILD)/obj/%.o) $(CU_SOURCES:%.cu=$(BUILD)/obj/%.o)
 CMD_OBJECTS = $(CMD_SOURCES:%.c=$(BUILD)/obj/%.o)
-UNIT_TESTS = $(patsubst tests/unit/%.c,$(BUILD)/tests/%,$(wildcard tests/unit/test_*.c))
+UNIT_TESTS = $(UNIT_SOURCES:tests/unit/%.c=$(BUILD)/tests/%)
 FUZZ_TARGETS = $(patsubst tests/fuzz/%.c,$(BUILD)/fuzz/%,$(wildcard tests/fuzz/fuzz_*.c))
-C_FILES = $(foreach folder,$(FLOORS) cmd tests/unit tests/ops tests/fuzz,$(wildcard $(folder)/*.[ch]))
+C_FILES = $(foreach folder,$(FLOORS) cmd tests/unit tests/ops tests/fuzz,$(wildcard $(folder)/*.[ch] $(folder)/*.cu $(folder)/*.cuh))
 
 .DELETE_ON_ERROR:
 .PHONY: all all-objects all-tests bench check-format check-layers clean doc format fuzz fuzz-targets help install \
-	quickstart test unit-tests
+	quickstart test test-slurm unit-tests
 
 #: all            build/ztrain (the default)
 all: $(BUILD)/ztrain
@@ -69,6 +100,10 @@ all: $(BUILD)/ztrain
 $(BUILD)/obj/%.o: %.c Makefile
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS_ALL) $(CFLAGS_$(subst /,_,$*)) -c $< -o $@
+
+$(BUILD)/obj/%.o: %.cu Makefile
+	@mkdir -p $(@D)
+	$(NVCC) $(NVCC_FLAGS) -MF $(@:.o=.d) -c $< -o $@
 
 $(BUILD)/libztrain.a: $(LIB_OBJECTS)
 	@rm -f $@
@@ -102,6 +137,10 @@ unit-tests: $(UNIT_TESTS)
 #: test           every test that needs no GPU and no cluster (scripts/test.sh)
 test:
 	scripts/test.sh
+
+#: test-slurm     what needs several machines: a real Slurm of two and of four nodes on this one (tests/run-cluster.sh)
+test-slurm:
+	tests/run-cluster.sh
 
 #: quickstart     from nothing to a trained, exported model in a few minutes (scripts/quickstart.sh)
 quickstart:
@@ -146,7 +185,7 @@ clean:
 
 #: help           this list
 help:
-	@sed -n '2,8s/^# \{0,1\}//p' Makefile
+	@sed -n '2,10s/^# \{0,1\}//p' Makefile
 	@sed -n 's/^#: /  make /p' Makefile
 
 -include $(LIB_OBJECTS:.o=.d) $(CMD_OBJECTS:.o=.d) $(wildcard $(BUILD)/tests/*.d $(BUILD)/fuzz/*.d)

@@ -25,8 +25,9 @@ struct train_position {
     int64_t skipped_in_row;
     double epoch_loss_sum; /* sum of losses of this epoch's steps, over all ranks, and their targets: for train_loss */
     int64_t epoch_targets;
-    int64_t tokens; /* trained since the run's start */
-    bool epoch_end; /* this checkpoint ends `epoch` and is named after it: epoch-NNNN */
+    int64_t tokens;            /* trained since the run's start */
+    struct loss_scaler scaler; /* of the next step; scale 0: the checkpoint holds none */
+    bool epoch_end;            /* this checkpoint ends `epoch` and is named after it: epoch-NNNN */
 };
 
 struct checkpoint_writer {
@@ -43,7 +44,7 @@ struct checkpoint_writer {
     const char *tokenizer_dir; /* Hugging Face folder whose tokenizer files are copied into the checkpoint, or NULL */
 };
 
-/* Collective. `slice(context, state, unit)` gives this rank's slices; each is used before the next is asked for. On
+/* Collective. `slice` gives this rank's slices, for reading; each is used before the next is asked for. On
  * success *name (at least 64 bytes) is the checkpoint's folder name, *bytes its size over all ranks. Old checkpoints
  * beyond keep_last are deleted after `latest` has moved, stale .tmp- folders before and after. An existing folder of
  * the same name: replaced if it is valid and of the same step, moved aside if damaged (NAME.damaged-N) or of another
@@ -51,8 +52,7 @@ struct checkpoint_writer {
  * STATUS_CHECKPOINT with file and errno, the same on every rank; the previous one stays valid. checkpoint_save.c tells
  * the order of things and what a kill leaves. */
 enum status checkpoint_save(const struct checkpoint_writer *writer, const struct train_position *position,
-                            float *(*slice)(void *context, enum zero_state state, int unit), void *context, char *name,
-                            int64_t *bytes, struct error *err);
+                            zero_slice_access *slice, void *context, char *name, int64_t *bytes, struct error *err);
 
 /* A checkpoint's manifest, read and checked against its own checksum. */
 struct checkpoint {
@@ -88,10 +88,9 @@ enum status checkpoint_check_table(const struct checkpoint *checkpoint, const st
                                    struct error *err);
 
 /* Checks that the checkpoint's tensors are this table's, then reads this rank's slices of every state and unit into
- * slice(context, …). */
+ * what `slice` gives for writing; each is written before the next is asked for. */
 enum status checkpoint_load(const struct checkpoint *checkpoint, const struct tensor_table *table,
-                            const struct shard_layout *layout, int rank,
-                            float *(*slice)(void *context, enum zero_state state, int unit), void *context,
+                            const struct shard_layout *layout, int rank, zero_slice_access *slice, void *context,
                             struct error *err);
 
 /* Whether `dir` (<run>/checkpoints) holds any checkpoint folder, valid or not. */

@@ -292,8 +292,7 @@ enum status checkpoint_check_table(const struct checkpoint *checkpoint, const st
 }
 
 enum status checkpoint_load(const struct checkpoint *checkpoint, const struct tensor_table *table,
-                            const struct shard_layout *layout, int rank,
-                            float *(*slice)(void *context, enum zero_state state, int unit), void *context,
+                            const struct shard_layout *layout, int rank, zero_slice_access *slice, void *context,
                             struct error *err)
 {
     ASSERT(rank >= 0 && rank < layout->world && layout->num_units == table->num_units);
@@ -302,7 +301,8 @@ enum status checkpoint_load(const struct checkpoint *checkpoint, const struct te
         for (int unit = 0; unit < layout->num_units; unit++) {
             int64_t size = layout->slice[unit], first = size * rank, left = table->units[unit].numel - first;
             int64_t count = left < 0 ? 0 : left < size ? left : size;
-            float *own = slice(context, (enum zero_state)s, unit);
+            float *own;
+            TRY(slice(context, (enum zero_state)s, unit, &own, err));
             TRY(checkpoint_read(checkpoint, (enum zero_state)s, unit, count ? first : 0, count, own, err));
             memset(own + count, 0, (size_t)(size - count) * sizeof *own); /* the padding */
         }

@@ -165,8 +165,7 @@ static enum status make_folder(struct save *save, struct error *err)
 }
 
 /* Step 2. */
-static enum status write_rank_file(const struct save *save,
-                                   float *(*slice)(void *context, enum zero_state state, int unit), void *context,
+static enum status write_rank_file(const struct save *save, zero_slice_access *slice, void *context,
                                    struct rankfile_facts *facts, struct error *err)
 {
     const struct checkpoint_writer *writer = save->writer;
@@ -183,8 +182,11 @@ static enum status write_rank_file(const struct save *save,
     TRY(fs_join(path, save->tmp, name, STATUS_CHECKPOINT, err));
     TRY(rankfile_writer_new(path, &shape, writer->compression_level, &file, err));
     for (int s = 0; s < ZERO_STATE_COUNT; s++)
-        for (int unit = 0; unit < writer->layout->num_units; unit++)
-            TRY_GOTO(rankfile_writer_slice(file, s, unit, slice(context, (enum zero_state)s, unit), err));
+        for (int unit = 0; unit < writer->layout->num_units; unit++) {
+            float *own;
+            TRY_GOTO(slice(context, (enum zero_state)s, unit, &own, err));
+            TRY_GOTO(rankfile_writer_slice(file, s, unit, own, err));
+        }
     TRY_GOTO(rankfile_writer_finish(file, facts, err));
 fail:
     rankfile_writer_free(file);
@@ -376,8 +378,7 @@ static enum status publish(struct save *save, const struct report *reports, stru
 /* ------------------------------------------------------------------------------------------------------------ save */
 
 enum status checkpoint_save(const struct checkpoint_writer *writer, const struct train_position *position,
-                            float *(*slice)(void *context, enum zero_state state, int unit), void *context, char *name,
-                            int64_t *bytes, struct error *err)
+                            zero_slice_access *slice, void *context, char *name, int64_t *bytes, struct error *err)
 {
     enum status status = STATUS_OK;
     struct error local, *why = err ? err : &local;

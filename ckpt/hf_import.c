@@ -304,8 +304,7 @@ static enum status read_unit(struct import *import, int unit, int64_t begin, int
 }
 
 enum status huggingface_load(const char *dir, const struct model_desc *desc, const struct tensor_table *table,
-                             const struct shard_layout *layout, int rank,
-                             float *(*slice)(void *context, enum zero_state state, int unit), void *context,
+                             const struct shard_layout *layout, int rank, zero_slice_access *slice, void *context,
                              struct error *err)
 {
     ASSERT(layout->num_units == table->num_units && rank >= 0 && rank < layout->world);
@@ -327,9 +326,11 @@ enum status huggingface_load(const char *dir, const struct model_desc *desc, con
     for (int file = 0; file < import.num_files; file++)
         TRY_GOTO(match_file(&import, file, err));
     TRY_GOTO(check_complete(&import, err));
-    for (int unit = 0; unit < table->num_units; unit++)
-        TRY_GOTO(read_unit(&import, unit, rank * layout->slice[unit], layout->slice[unit],
-                           slice(context, ZERO_MASTER, unit), err));
+    for (int unit = 0; unit < table->num_units; unit++) {
+        float *own;
+        TRY_GOTO(slice(context, ZERO_MASTER, unit, &own, err));
+        TRY_GOTO(read_unit(&import, unit, rank * layout->slice[unit], layout->slice[unit], own, err));
+    }
 fail:
     if (import.open_file >= 0)
         close(import.fd);

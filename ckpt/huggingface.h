@@ -8,12 +8,11 @@
 #include "core/tensors.h"
 
 /* Reads this rank's slices of the weights in folder `dir` (model.safetensors, or shards with
- * model.safetensors.index.json; fp32, bf16, fp16) into slice(context, ZERO_MASTER, unit): only the byte ranges it owns.
+ * model.safetensors.index.json; fp32, bf16, fp16) into what `slice` gives for writing: only the byte ranges it owns.
  * GPT-2 files may lack the "transformer." prefix. Skipped tensors: rotary_emb.inv_freq, attn.bias, attn.masked_bias,
  * lm_head.weight where tied. A missing, extra, misshapen or truncated tensor is named (STATUS_DATA). */
 enum status huggingface_load(const char *dir, const struct model_desc *desc, const struct tensor_table *table,
-                             const struct shard_layout *layout, int rank,
-                             float *(*slice)(void *context, enum zero_state state, int unit), void *context,
+                             const struct shard_layout *layout, int rank, zero_slice_access *slice, void *context,
                              struct error *err);
 
 /* Writes folder `out` (made if absent): model.safetensors, or shards of at most `max_shard_bytes` (0: 5 GB) with an

@@ -19,6 +19,7 @@
 
 #include <errno.h>
 #include <inttypes.h>
+#include <limits.h>
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -84,7 +85,7 @@ static json_t *hex_to_json(uint64_t x)
     return json_string(digits);
 }
 
-static json_t *position_to_json(const struct train_position *position)
+static json_t *position_to_json(const struct train_position *position, enum dtype dtype)
 {
     json_t *object = json_object();
     for (size_t i = 0; i < COUNT_OF(position_fields); i++) {
@@ -94,6 +95,15 @@ static json_t *position_to_json(const struct train_position *position)
     }
     json_object_set_new(object, "epoch_loss_sum", real_to_json(position->epoch_loss_sum));
     json_object_set_new(object, "epoch_end", json_boolean(position->epoch_end));
+    const struct loss_scaler *scaler = &position->scaler;
+    if (dtype == DTYPE_F16) {
+        json_t *inner = json_object();
+        json_object_set_new(inner, "scale", json_real(scaler->scale));
+        json_object_set_new(inner, "steps", json_integer(scaler->steps));
+        json_object_set_new(inner, "last_overflow", json_integer(scaler->last_overflow));
+        json_object_set_new(inner, "hysteresis", json_integer(scaler->hysteresis));
+        json_object_set_new(object, "loss_scaler", inner);
+    }
     return object;
 }
 
@@ -173,7 +183,7 @@ enum status manifest_encode(const struct checkpoint_writer *writer, const struct
     write_member(out, false, "format_version", json_integer(MANIFEST_VERSION));
     write_member(out, false, "ztrain_version", json_string(ZTRAIN_VERSION));
     write_member(out, false, "time", json_string(now));
-    write_member(out, false, "position", position_to_json(position));
+    write_member(out, false, "position", position_to_json(position, writer->dtype));
     write_member(out, false, "world", json_integer(writer->layout->world));
     write_member(out, false, "dtype", json_string(dtype_name(writer->dtype)));
     write_member(out, false, "compression_level", json_integer(writer->compression_level));
@@ -298,6 +308,23 @@ static enum status get_list(const struct place *at, const json_t *object, const 
 
 /* ------------------------------------------------------------------------------------------------- its sections */
 
+static enum status read_loss_scaler(const struct place *top, const json_t *object, struct loss_scaler *scaler,
+                                    struct error *err)
+{
+    struct place at = {top->path, "position.loss_scaler", -1};
+    int hysteresis;
+    if (!json_is_object(object))
+        return wrong(&at, "", err, "expected an object");
+    TRY(get_real(&at, object, "scale", &scaler->scale, err));
+    if (!(scaler->scale > 0) || !isfinite(scaler->scale))
+        return wrong(&at, "scale", err, "expected a positive number");
+    TRY(get_integer(&at, object, "steps", 0, NUMBER_MAX, &scaler->steps, err));
+    TRY(get_integer(&at, object, "last_overflow", -1, NUMBER_MAX, &scaler->last_overflow, err));
+    TRY(get_int(&at, object, "hysteresis", 1, INT_MAX, &hysteresis, err));
+    scaler->hysteresis = hysteresis;
+    return STATUS_OK;
+}
+
 static enum status read_position(const struct place *top, struct manifest *manifest, struct error *err)
 {
     struct place at = {top->path, "position", -1};
@@ -314,7 +341,8 @@ static enum status read_position(const struct place *top, struct manifest *manif
     if (!json_is_boolean(end))
         return wrong(&at, "epoch_end", err, "expected true or false");
     position->epoch_end = json_is_true(end);
-    return STATUS_OK;
+    const json_t *scaler = json_object_get(object, "loss_scaler");
+    return scaler ? read_loss_scaler(top, scaler, &position->scaler, err) : STATUS_OK;
 }
 
 static enum status read_head(const struct place *top, struct manifest *manifest, struct error *err)

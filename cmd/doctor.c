@@ -152,7 +152,7 @@ static void report_cpu(void)
     struct device *device;
     struct error err;
     char path[4096];
-    if (device_open(DEVICE_CPU, 0, &device, &err) != STATUS_OK) {
+    if (device_open(DEVICE_CPU, 0, 0, &device, &err) != STATUS_OK) {
         print_line("cpu device", "does not open: %s", err.text);
         return;
     }

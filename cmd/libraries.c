@@ -7,6 +7,7 @@
 
 #include <jansson.h>
 #include <link.h>
+#include <sodium.h>
 #include <string.h>
 #include <xxhash.h>
 #include <yaml.h>
@@ -37,6 +38,12 @@ static const char *version_of_xxhash(char *text, size_t size)
     return text;
 }
 
+static const char *version_of_sodium(char *text, size_t size)
+{
+    snprintf(text, size, "%s", sodium_version_string());
+    return text;
+}
+
 #define NUMBER_TEXT_(n) #n
 #define NUMBER_TEXT(n) NUMBER_TEXT_(n)
 
@@ -51,6 +58,7 @@ static const struct library_row {
     {"xxHash", "libxxhash",
      NUMBER_TEXT(XXH_VERSION_MAJOR) "." NUMBER_TEXT(XXH_VERSION_MINOR) "." NUMBER_TEXT(XXH_VERSION_RELEASE),
      version_of_xxhash},
+    {"libsodium", "libsodium", SODIUM_VERSION_STRING, version_of_sodium},
 };
 
 struct path_search {

@@ -36,6 +36,8 @@
 #include <time.h>
 #include <unistd.h>
 
+enum { MAX_RANKS = 64 /* on one machine, with two pipes each */ };
+
 /* seconds after a failure */
 static const double term_after = 1.5, kill_after = 3.5;
 
@@ -59,7 +61,7 @@ struct job {
     struct control *control;
     sigset_t old_mask;
     int signals; /* signalfd */
-    struct child children[CONTROL_MAX_RANKS];
+    struct child children[MAX_RANKS];
     double failed_at, left_at; /* monotonic seconds; INFINITY: not yet */
     int left_rank;             /* who left early */
     int first_code;            /* of the first rank that ended with an error */
@@ -271,7 +273,7 @@ static void take_signals(struct job *job)
 
 static void run(struct job *job)
 {
-    struct pollfd fds[1 + 2 * CONTROL_MAX_RANKS];
+    struct pollfd fds[1 + 2 * MAX_RANKS];
     while (running(job) > 0) {
         nfds_t n = 0;
         fds[n++] = (struct pollfd){.fd = job->signals, .events = POLLIN};
@@ -333,8 +335,8 @@ enum status supervise(int ranks, char **argv, double timeout_seconds, int *exit_
 {
     ASSERT(timeout_seconds > 0);
     enum status status = STATUS_OK;
-    if (ranks < 1 || ranks > CONTROL_MAX_RANKS) {
-        error_set(err, STATUS_USAGE, "%d local ranks are not possible: 1 to %d are", ranks, CONTROL_MAX_RANKS);
+    if (ranks < 1 || ranks > MAX_RANKS) {
+        error_set(err, STATUS_USAGE, "%d local ranks are not possible: 1 to %d are", ranks, MAX_RANKS);
         return STATUS_USAGE;
     }
     TRY(bootstrap_check_launcher(err));
@@ -359,7 +361,8 @@ enum status supervise(int ranks, char **argv, double timeout_seconds, int *exit_
         status = error_set(err, STATUS_DEVICE, "cannot watch signals: %s", strerror(errno));
         goto fail;
     }
-    TRY_GOTO(control_create(ranks, &job->fd, err));
+    const struct control_shape shape = {.world = ranks, .local_world = ranks, .num_nodes = 1};
+    TRY_GOTO(control_create(&shape, &job->fd, err));
     TRY_GOTO(control_attach(job->fd, -1, ranks, job->host, timeout_seconds, &job->control, err));
     for (int r = 0; r < ranks && status == STATUS_OK; r++)
         status = start_rank(job, r, err);

@@ -26,18 +26,28 @@
 #include <time.h>
 #include <unistd.h>
 
+/* A step that was given to the device and whose results are not collected yet. */
+struct pending_step {
+    struct step_metrics metrics; /* what is known so far */
+    int64_t targets, tokens;
+    double start; /* seconds */
+};
+
 /* One rank's run. */
 struct run {
     const struct options *options;
     struct run_spec *spec;
-    struct bootstrap boot;
+    struct bootstrap *boot;
     struct comm *comm;
     struct trainer trainer;
     struct run_folder folder;
     struct metrics *metrics; /* rank 0, else NULL */
     struct console console;
     struct token_stream *stream;
-    struct train_position position;
+    struct train_position position; /* after the last step that was collected */
+    int64_t enqueued;               /* the last step that was given to the device */
+    struct pending_step pending[ZERO_STEPS];
+    double collected_at; /* seconds; when the last step was collected */
     json_t *spec_json;
     double checkpoint_seconds; /* stalled in checkpoints since the last step's line */
     struct comm_stats volume;  /* what this rank sent in the newest step */
@@ -86,100 +96,139 @@ static enum status accumulate_gradients(struct run *run, struct batch *batch, do
         *data_seconds += seconds_now() - start;
         float scale = batch->step_targets ? (float)(1.0 / (double)batch->step_targets) : 0.0f;
         zero_begin_micro(t->zero, batch->last_micro);
-        TRY(transformer_train(t->transformer, batch, scale, zero_verbs(t->zero), t->compute, t->loss_sum, err));
+        TRY(transformer_train(t->transformer, batch, scale, zero_loss_scale(t->zero), zero_verbs(t->zero), t->compute,
+                              t->loss_sum, err));
     } while (!batch->last_micro);
+    return STATUS_OK;
+}
+
+/* Learning rate and bias corrections of optimizer step k. */
+static struct step_rates rates_of(const struct run_spec *spec, int64_t k)
+{
+    bool correct = spec->optimizer.bias_correction;
+    return (struct step_rates){.lr = schedule_lr(&spec->scheduler, spec->optimizer.lr, k),
+                               .correction1 = correct ? 1.0 - pow(spec->optimizer.beta1, (double)k) : 1.0,
+                               .correction2 = correct ? 1.0 - pow(spec->optimizer.beta2, (double)k) : 1.0};
+}
+
+/* Enqueues the next optimizer step: gradients of the global batch, then the update. Its results are collected later. */
+static enum status train_step(struct run *run, struct error *err)
+{
+    const struct run_spec *spec = run->spec;
+    struct trainer *t = &run->trainer;
+    struct pending_step *pending = &run->pending[run->enqueued % ZERO_STEPS];
+    struct step_metrics *m = &pending->metrics;
+    struct batch batch;
+
+    *pending = (struct pending_step){.start = seconds_now()};
+    comm_stats_read(run->comm, &run->volume, true); /* an evaluation's do not count */
+    TRY(accumulate_gradients(run, &batch, &m->seconds.data, err));
+    run->enqueued++;
+    ASSERT(batch.step == run->enqueued);
+
+    struct zero_update update = {
+        .beta1 = spec->optimizer.beta1,
+        .beta2 = spec->optimizer.beta2,
+        .eps = (float)spec->optimizer.eps,
+        .weight_decay = (float)spec->optimizer.weight_decay,
+        .adamw = spec->optimizer.type == OPTIMIZER_ADAMW,
+        .clip = spec->gradient_clipping,
+        .base = run->position.optimizer_step,
+    };
+    for (int i = 0; i < STEP_RATES; i++)
+        update.rates[i] = rates_of(spec, update.base + 1 + i);
+    TRY(zero_finish_step(t->zero, &update, t->loss_sum, t->compute, err));
+
+    double stop = stop_signal_pending() ? 1.0 : 0.0;
+    TRY(comm_sum(run->comm, &stop, 1, err));
+    run->stop = stop > 0;
+    comm_stats_read(run->comm, &run->volume, true);
+    m->step = batch.step;
+    m->epoch = batch.epoch;
+    pending->targets = batch.step_targets;
+    pending->tokens = batch.step_tokens;
+    transformer_times(t->transformer, &m->seconds.forward, &m->seconds.backward);
+    zero_times(t->zero, &m->seconds.reduce, &m->seconds.optimizer);
+    m->seconds.checkpoint = run->checkpoint_seconds;
+    run->checkpoint_seconds = 0;
     return STATUS_OK;
 }
 
 static void report_skipped(const struct run *run, const struct zero_result *result)
 {
-    char where[160] = "", who[64] = "";
+    char where[160] = "", who[64] = "", scale[96] = "";
     if (result->bad_tensor)
         snprintf(where, sizeof where, " in the gradient of %s", result->bad_tensor->name);
     if (result->bad_rank >= 0)
         snprintf(who, sizeof who, " from rank %d", result->bad_rank);
-    if (run->boot.rank == 0)
-        log_warn("step %" PRId64 ": non-finite value%s%s; the step is skipped (%" PRId64 " in a row, %" PRId64
-                 " end the run)",
-                 run->position.step, where, who, run->position.skipped_in_row, run->spec->max_skipped_steps);
+    if (run->boot->rank != 0)
+        return;
+    if (run->spec->loss_scaler.dynamic) /* how fp16 finds its scale; the scale's floor ends the run, not a number */
+        snprintf(scale, sizeof scale, "loss scale %g, then %g", result->loss_scale, result->scaler.scale);
+    else
+        snprintf(scale, sizeof scale, "%" PRId64 " in a row, %" PRId64 " end the run", run->position.skipped_in_row,
+                 run->spec->max_skipped_steps);
+    log_warn("step %" PRId64 ": non-finite value%s%s; the step is skipped (%s)", run->position.step, where, who, scale);
 }
 
-/* Optimizer step position.step + 1: gradients of the global batch, then the update. Fills *m and advances the position.
- */
-static enum status train_step(struct run *run, struct step_metrics *m, struct error *err)
+/* Whether too many steps were skipped to go on. */
+static enum status check_divergence(const struct run *run, const struct zero_result *result, struct error *err)
 {
-    const struct run_spec *spec = run->spec;
-    struct trainer *t = &run->trainer;
-    struct train_position *position = &run->position;
-    struct batch batch;
-    double start = seconds_now();
-
-    comm_stats_read(run->comm, &run->volume, true); /* an evaluation's do not count */
-    *m = (struct step_metrics){.loss_scale = 1.0, .mfu = -1.0};
-    TRY(accumulate_gradients(run, &batch, &m->seconds.data, err));
-    ASSERT(batch.step == position->step + 1);
-
-    int64_t k = position->optimizer_step + 1;
-    m->lr = schedule_lr(&spec->scheduler, spec->optimizer.lr, k);
-    bool correct = spec->optimizer.bias_correction;
-    struct zero_update update = {
-        .lr = (float)m->lr,
-        .beta1 = spec->optimizer.beta1,
-        .beta2 = spec->optimizer.beta2,
-        .eps = (float)spec->optimizer.eps,
-        .weight_decay = (float)spec->optimizer.weight_decay,
-        .correction1 = correct ? 1.0 - pow(spec->optimizer.beta1, (double)k) : 1.0,
-        .correction2 = correct ? 1.0 - pow(spec->optimizer.beta2, (double)k) : 1.0,
-        .adamw = spec->optimizer.type == OPTIMIZER_ADAMW,
-        .clip = spec->gradient_clipping,
-        .loss_scale = 1.0,
-    };
-    struct zero_result result;
-    TRY(zero_finish_step(t->zero, &update, t->compute, &result, err));
-    TRY(device_check(t->device, err));
-
-    double sums[2] = {read_loss_sum(t), stop_signal_pending() ? 1.0 : 0.0};
-    TRY(comm_sum(run->comm, sums, 2, err));
-    run->stop = sums[1] > 0;
-    comm_stats_read(run->comm, &run->volume, true);
-    m->loss = batch.step_targets ? sums[0] / (double)batch.step_targets : 0.0;
-
-    position->step++;
-    position->step_in_epoch++;
-    position->tokens += batch.step_tokens;
-    if (isfinite(sums[0])) {
-        position->epoch_loss_sum += sums[0];
-        position->epoch_targets += batch.step_targets;
-    }
-    position->skipped_in_row = result.skipped ? position->skipped_in_row + 1 : 0;
-    position->optimizer_step += !result.skipped;
-    if (result.skipped)
-        report_skipped(run, &result);
-
-    m->step = position->step;
-    m->epoch = batch.epoch;
-    m->tokens = position->tokens;
-    m->grad_norm = result.grad_norm;
-    m->skipped = result.skipped;
-    m->memory_device = (int64_t)(t->plan.local.used + t->plan.shared.used);
-    m->memory_host = resident_bytes();
-    transformer_times(t->transformer, &m->seconds.forward, &m->seconds.backward);
-    m->seconds.reduce = result.reduce_seconds;
-    m->seconds.optimizer = result.optimizer_seconds;
-    m->seconds.checkpoint = run->checkpoint_seconds;
-    run->checkpoint_seconds = 0;
-    m->seconds.step = seconds_now() - start;
-    m->tokens_per_s = m->seconds.step > 0 ? (double)batch.step_tokens / m->seconds.step : 0;
-
-    if (run->metrics)
-        TRY(metrics_step(run->metrics, m, err));
-    console_step(&run->console, m);
-    if (position->skipped_in_row >= spec->max_skipped_steps)
+    const struct train_position *position = &run->position;
+    if (result->scaler.exhausted)
+        return error_set(err, STATUS_DIVERGED,
+                         "step %" PRId64 ": gradients overflow in fp16 at the smallest loss scale, %g"
+                         "; hint: bf16 needs no loss scale; or resume with a lower learning rate or gradient_clipping",
+                         position->step, result->loss_scale);
+    if (!run->spec->loss_scaler.dynamic && position->skipped_in_row >= run->spec->max_skipped_steps)
         return error_set(err, STATUS_DIVERGED,
                          "step %" PRId64 ": %" PRId64 " steps in a row had non-finite gradients"
                          "; hint: resume from an earlier checkpoint with a lower learning rate or gradient_clipping",
                          position->step, position->skipped_in_row);
     return STATUS_OK;
+}
+
+/* Collects the oldest step that is under way: advances the position, writes its metrics. */
+static enum status collect_step(struct run *run, struct error *err)
+{
+    struct trainer *t = &run->trainer;
+    struct train_position *position = &run->position;
+    struct pending_step *pending = &run->pending[position->step % ZERO_STEPS];
+    struct step_metrics *m = &pending->metrics;
+    struct zero_result result;
+    TRY(zero_collect(t->zero, &result, err));
+
+    position->step++;
+    position->step_in_epoch++;
+    position->tokens += pending->tokens;
+    position->optimizer_step = result.optimizer_step;
+    position->scaler = result.scaler;
+    if (isfinite(result.loss_sum)) {
+        position->epoch_loss_sum += result.loss_sum;
+        position->epoch_targets += pending->targets;
+    }
+    position->skipped_in_row = result.skipped ? position->skipped_in_row + 1 : 0;
+    if (result.skipped)
+        report_skipped(run, &result);
+
+    m->loss = pending->targets ? result.loss_sum / (double)pending->targets : 0.0;
+    m->lr = result.lr;
+    m->loss_scale = result.loss_scale;
+    m->tokens = position->tokens;
+    m->grad_norm = result.grad_norm;
+    m->skipped = result.skipped;
+    m->memory_device = (int64_t)(t->plan.local.used + t->plan.shared.used);
+    m->memory_host = resident_bytes();
+    double now = seconds_now(), start = pending->start > run->collected_at ? pending->start : run->collected_at;
+    run->collected_at = now;
+    m->seconds.step = now - start;
+    m->tokens_per_s = m->seconds.step > 0 ? (double)pending->tokens / m->seconds.step : 0;
+    trainer_utilisation(t, m);
+
+    if (run->metrics)
+        TRY(metrics_step(run->metrics, m, err));
+    console_step(&run->console, m);
+    return check_divergence(run, &result, err);
 }
 
 /* ---- what happens between steps ---------------------------------------------------------------------------------- */
@@ -231,7 +280,7 @@ static enum status save_checkpoint(struct run *run, struct error *err)
         .table = &t->table,
         .layout = &t->layout,
         .comm = run->comm,
-        .host = run->boot.host,
+        .host = run->boot->host,
         .spec = run->spec_json,
         .model = t->desc.source,
         .dtype = run->spec->dtype,
@@ -239,7 +288,7 @@ static enum status save_checkpoint(struct run *run, struct error *err)
     };
     char name[64];
     int64_t bytes;
-    TRY(checkpoint_save(&writer, &run->position, trainer_slice, t->zero, name, &bytes, err));
+    TRY(checkpoint_save(&writer, &run->position, trainer_read_slice, t->zero, name, &bytes, err));
     double seconds = seconds_now() - start;
     run->checkpoint_seconds += seconds;
     if (run->metrics) {
@@ -261,48 +310,65 @@ static void begin_next_epoch(struct train_position *position)
     position->epoch_end = false;
 }
 
-/* After each step: evaluation, the epoch's end, checkpoints, in this order: a checkpoint says that what came before it
- * is done. */
-static enum status between_steps(struct run *run, struct error *err)
+/* What is to be done after the step that was enqueued last. */
+struct due {
+    bool evaluation, epoch_end, checkpoint, run_end;
+};
+
+static struct due due_now(const struct run *run)
 {
     const struct run_spec *spec = run->spec;
-    struct trainer *t = &run->trainer;
+    const struct trainer *t = &run->trainer;
+    int64_t step = run->enqueued, eval_interval = spec->train.eval_interval_steps;
+    struct due due = {.epoch_end = step % t->steps_per_epoch == 0, .run_end = step == t->total_steps};
+    bool end = due.epoch_end || due.run_end;
+    due.evaluation = t->validation_set && (end || (eval_interval && step % eval_interval == 0));
+    due.checkpoint =
+        end || run->stop || (spec->checkpoint.interval_steps && step % spec->checkpoint.interval_steps == 0);
+    return due;
+}
+
+/* Evaluation, the epoch's end, checkpoints, in this order: a checkpoint says that what came before it is done. */
+static enum status between_steps(struct run *run, const struct due *due, struct error *err)
+{
     struct train_position *position = &run->position;
-    int64_t step = position->step;
-    bool epoch_ends = position->step_in_epoch == t->steps_per_epoch, run_ends = step == t->total_steps;
-
-    bool evaluation_due = spec->train.eval_interval_steps && step % spec->train.eval_interval_steps == 0;
-    if (t->validation_set && (evaluation_due || epoch_ends || run_ends))
+    if (due->evaluation)
         TRY(evaluate(run, err));
-
-    if (epoch_ends) {
+    if (due->epoch_end) {
         double loss = position->epoch_targets ? position->epoch_loss_sum / (double)position->epoch_targets : 0;
         if (run->metrics) {
-            TRY(metrics_epoch_end(run->metrics, position->epoch, step, loss, err));
+            TRY(metrics_epoch_end(run->metrics, position->epoch, position->step, loss, err));
             console_break(&run->console);
-            log_info("epoch %" PRId64 " ends at step %" PRId64 "  train_loss %.4f", position->epoch, step, loss);
+            log_info("epoch %" PRId64 " ends at step %" PRId64 "  train_loss %.4f", position->epoch, position->step,
+                     loss);
         }
     }
-    position->epoch_end = epoch_ends;
-
-    bool checkpoint_due = spec->checkpoint.interval_steps && step % spec->checkpoint.interval_steps == 0;
-    if (checkpoint_due || epoch_ends || run_ends || run->stop)
+    position->epoch_end = due->epoch_end;
+    if (due->checkpoint)
         TRY(save_checkpoint(run, err));
-    if (epoch_ends)
+    if (due->epoch_end)
         begin_next_epoch(position);
     return STATUS_OK;
 }
 
+/* A device that works asynchronously is given the next step before the last one's results are read; before anything
+ * else is done, all steps are collected. */
 static enum status run_steps(struct run *run, struct error *err)
 {
-    while (run->position.step < run->trainer.total_steps) {
-        struct step_metrics m;
-        TRY(train_step(run, &m, err));
-        TRY(between_steps(run, err));
-        if (run->stop && run->position.step < run->trainer.total_steps) {
+    int64_t total_steps = run->trainer.total_steps, ahead = run->trainer.device->kind == DEVICE_CUDA ? 1 : 0;
+    run->enqueued = run->position.step;
+    while (run->enqueued < total_steps) {
+        TRY(train_step(run, err));
+        struct due due = due_now(run);
+        bool pause = due.evaluation || due.epoch_end || due.checkpoint;
+        while (run->enqueued - run->position.step > (pause ? 0 : ahead))
+            TRY(collect_step(run, err));
+        if (pause)
+            TRY(between_steps(run, &due, err));
+        if (run->stop && run->enqueued < total_steps) {
             console_break(&run->console);
             log_info("stopped on request after step %" PRId64 " of %" PRId64 "; go on with --resume %s",
-                     run->position.step, run->trainer.total_steps, run->folder.path);
+                     run->position.step, total_steps, run->folder.path);
             return STATUS_REQUEUE;
         }
     }
@@ -345,14 +411,14 @@ static enum status compare_with(const struct checkpoint *checkpoint, const struc
 static enum status open_resume(struct run *run, struct checkpoint **checkpoint, struct error *err)
 {
     char path[4096] = "";
-    if (run->boot.rank == 0) {
+    if (run->boot->rank == 0) {
         TRY(open_named(run->options->resume, checkpoint, err));
         snprintf(path, sizeof path, "%s", (*checkpoint)->path);
     }
     TRY(comm_broadcast(run->comm, path, sizeof path, 0, err));
-    if (run->boot.rank != 0)
+    if (run->boot->rank != 0)
         TRY(checkpoint_open(path, false, checkpoint, err));
-    return compare_with(*checkpoint, run->spec, run->boot.world, run->boot.rank == 0, err);
+    return compare_with(*checkpoint, run->spec, run->boot->world, run->boot->rank == 0, err);
 }
 
 /* --dry-run --resume: which checkpoint it would be, and what has changed since. */
@@ -370,7 +436,10 @@ static enum status dry_resume(const char *resume, const struct run_spec *spec, i
 static enum status take_position(struct run *run, const struct checkpoint *checkpoint, struct error *err)
 {
     const struct trainer *t = &run->trainer;
+    struct loss_scaler initial = run->position.scaler;
     run->position = checkpoint->position;
+    if (!run->spec->loss_scaler.dynamic) /* a fixed scale is the spec's */
+        run->position.scaler = initial;
     if (run->position.epoch_end)
         begin_next_epoch(&run->position);
     int64_t step = run->position.step;
@@ -386,7 +455,7 @@ static enum status take_position(struct run *run, const struct checkpoint *check
 
 static enum status open_sinks(struct run *run, const struct checkpoint *checkpoint, struct error *err)
 {
-    if (run->boot.rank != 0)
+    if (run->boot->rank != 0)
         return STATUS_OK;
     TRY(run_folder_write_spec(&run->folder, run->spec, err));
     TRY(metrics_open(run->folder.metrics, checkpoint ? run->position.step : -1, &run->metrics, err));
@@ -404,12 +473,12 @@ static void say_start(const struct run *run)
     const struct run_spec *spec = run->spec;
     log_info("ztrain %s: %s, %" PRId64 " parameters, %s, ZeRO stage %d", ZTRAIN_VERSION,
              model_family_name(t->desc.family), t->table.num_params, dtype_name(spec->dtype), spec->zero.stage);
-    log_info("ranks: %d (%s); device: %s, %d threads; %s", run->boot.world, run->boot.source, t->device->name,
+    log_info("ranks: %d (%s); device: %s, %d threads; %s", run->boot->world, run->boot->source, t->device->name,
              t->device->threads, t->device->detail);
     log_info("batch: train_batch_size %" PRId64 " = micro %" PRId64 " x accumulation %" PRId64 " x ranks %d; %" PRId64
              " steps, %" PRId64 " an epoch; run folder %s",
              spec->train_batch_size, spec->train_micro_batch_size_per_gpu, spec->gradient_accumulation_steps,
-             run->boot.world, t->total_steps, t->steps_per_epoch, run->folder.path);
+             run->boot->world, t->total_steps, t->steps_per_epoch, run->folder.path);
     trainer_print_plan(t);
 }
 
@@ -445,12 +514,14 @@ static enum status prepare(struct run *run, struct error *err)
     struct trainer *t = &run->trainer;
     struct checkpoint *checkpoint = NULL;
     enum status status;
-    TRY_GOTO(run_folder_open(&run->folder, run->spec, run->boot.rank, run->options->resume != NULL, err));
+    TRY_GOTO(run_folder_open(&run->folder, run->spec, run->boot->rank, run->options->resume != NULL, err));
     t->profile = run->options->profile;
-    TRY_GOTO(trainer_build(t, run->spec, run->boot.rank, run->boot.world, run->comm, run->boot.cores, err));
+    t->local_rank = run->boot->local_rank;
+    TRY_GOTO(trainer_build(t, run->spec, run->boot->rank, run->boot->world, run->comm, run->boot->cores, err));
     run->spec_json = spec_to_json(run->spec);
     TRY_GOTO(trainer_open_data(t, err));
     run->position = (struct train_position){.epoch = 1};
+    loss_scaler_init(&run->position.scaler, &run->spec->loss_scaler, run->spec->initial_loss_scale);
     if (run->options->resume) {
         TRY_GOTO(open_resume(run, &checkpoint, err));
         TRY_GOTO(take_position(run, checkpoint, err));
@@ -458,8 +529,9 @@ static enum status prepare(struct run *run, struct error *err)
     say_start(run);
     TRY_GOTO(trainer_allocate(t, err));
     TRY_GOTO(trainer_load_weights(t, checkpoint, err));
+    zero_set_position(t->zero, run->position.optimizer_step, &run->position.scaler, t->compute);
     TRY_GOTO(open_sinks(run, checkpoint, err));
-    console_init(&run->console, run->boot.rank != 0, run->spec->steps_per_print, t->total_steps,
+    console_init(&run->console, run->boot->rank != 0, run->spec->steps_per_print, t->total_steps,
                  run->spec->wall_clock_breakdown);
     TRY_GOTO(token_stream_open(&t->train_config, run->position.step + 1, &run->stream, err));
     status = STATUS_OK;
@@ -470,10 +542,10 @@ fail:
 }
 
 /* This process is a rank (or the only one). */
-static enum status train_rank(const struct options *options, const struct bootstrap *boot, struct run_spec *spec,
+static enum status train_rank(const struct options *options, struct bootstrap *boot, struct run_spec *spec,
                               struct error *err)
 {
-    struct run run = {.options = options, .spec = spec, .boot = *boot, .folder.lock_fd = -1};
+    struct run run = {.options = options, .spec = spec, .boot = boot, .folder.lock_fd = -1};
     struct comm_config comm = {.timeout_seconds = spec->comm.timeout_seconds};
     enum status status;
     TRY_GOTO(comm_open(boot, &comm, &run.comm, err));
@@ -534,14 +606,22 @@ enum status cmd_train(int argc, char **argv, struct error *err)
     stop_signal_install(); /* a supervisor sets its own later */
     TRY(bootstrap_init(&boot, err));
     log_identity(boot.rank, boot.world, boot.host);
+    if (boot.launcher) {
+        error_set(err, STATUS_USAGE, "%s, %d ranks: not supported yet", boot.source, boot.world);
+        status = error_hint(err, "--local-gpus %d for ranks on this machine", boot.world);
+        bootstrap_release(&boot);
+        return status;
+    }
     bool supervised = bootstrap_is_local_rank();
     int world = supervised || !options.local_gpus ? boot.world : options.local_gpus;
-    char source[64];
+    char source[sizeof boot.source];
     snprintf(source, sizeof source, "%s", boot.source);
     if (!supervised && options.local_gpus) {
-        if (boot.world > 1)
-            return error_set(err, STATUS_USAGE, "--local-gpus %d inside %s with %d ranks; hint: one of the two",
-                             options.local_gpus, boot.source, boot.world);
+        if (boot.world > 1) {
+            status = error_set(err, STATUS_USAGE, "--local-gpus %d inside %s with %d ranks; hint: one of the two",
+                               options.local_gpus, boot.source, boot.world);
+            goto fail;
+        }
         snprintf(source, sizeof source, "--local-gpus %d", options.local_gpus);
     }
     /* ranks read what their supervisor has checked and complained about already */
@@ -557,5 +637,6 @@ enum status cmd_train(int argc, char **argv, struct error *err)
         status = train_rank(&options, &boot, spec, err);
 fail:
     spec_free(spec);
+    bootstrap_release(&boot);
     return status;
 }

@@ -3,6 +3,7 @@
 #include "ckpt/huggingface.h"
 #include "core/log.h"
 #include "core/progress.h"
+#include "gpu/peaks.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -49,6 +50,8 @@ static enum status choose_device(const struct run_spec *spec, enum device_kind *
         return error_set(err, STATUS_DEVICE, "train.device cuda: %s; hint: train.device: cpu, or auto", why);
     if (spec->train.device == SPEC_DEVICE_AUTO && !cuda)
         log_info("device: the CPU (%s)", why);
+    if (spec->dtype == DTYPE_F16 && !cuda)
+        return error_set(err, STATUS_USAGE, "fp16 on the CPU is not supported yet; hint: bf16 needs no loss scale");
     *kind = cuda ? DEVICE_CUDA : DEVICE_CPU;
     return STATUS_OK;
 }
@@ -56,7 +59,8 @@ static enum status choose_device(const struct run_spec *spec, enum device_kind *
 /* Everything that takes device memory, in the order of the arena. Run dry for the plan, then for real. */
 static void lay_out(struct trainer *t, struct arena *local, struct arena *shared)
 {
-    zero_layout(t->zero, local, shared);
+    bool peers_read = t->device->kind == DEVICE_CPU; /* a GPU's memory is read by nobody else */
+    zero_layout(t->zero, local, peers_read ? shared : local);
     transformer_layout(t->transformer, local);
     t->loss_sum = arena_take(local, MEM_WORKSPACE, sizeof *t->loss_sum);
     void *workspace = arena_take(local, MEM_WORKSPACE, t->plan.workspace);
@@ -102,7 +106,7 @@ enum status trainer_build(struct trainer *t, struct run_spec *spec, int rank, in
 
     enum device_kind kind = DEVICE_CPU;
     TRY(choose_device(spec, &kind, err));
-    TRY(device_open(kind, threads, &t->device, err));
+    TRY(device_open(kind, t->local_rank, threads, &t->device, err));
     ops_profile_enable(t->device, t->profile); /* before anyone takes the op table */
     TRY(stream_new(t->device, STREAM_COMPUTE, &t->compute, err));
 
@@ -117,6 +121,7 @@ enum status trainer_build(struct trainer *t, struct run_spec *spec, int rank, in
         .layout = &t->layout,
         .tied = t->desc.tied,
         .training = true,
+        .scaler = spec->loss_scaler,
     };
     TRY(zero_new(&zero, t->device, comm, &t->zero, err));
 
@@ -171,6 +176,7 @@ enum status trainer_allocate(struct trainer *t, struct error *err)
 {
     struct arena local, shared;
     arena_init_dry(&shared); /* one rank shares nothing */
+    TRY(transformer_prepare(t->transformer, t->spec->gradient_accumulation_steps > 1, err));
     TRY(device_alloc(t->device, t->plan.local.used, &t->memory, err));
     arena_init(&local, t->memory, t->plan.local.used);
     if (t->plan.shared.used) {
@@ -185,17 +191,23 @@ enum status trainer_allocate(struct trainer *t, struct error *err)
     return transformer_start(t->transformer, t->compute, err);
 }
 
-float *trainer_slice(void *context, enum zero_state state, int unit)
+enum status trainer_read_slice(void *context, enum zero_state state, int unit, float **slice, struct error *err)
 {
-    return zero_slice(context, state, unit);
+    return zero_host_slice(context, ZERO_READ, state, unit, slice, err);
+}
+
+enum status trainer_write_slice(void *context, enum zero_state state, int unit, float **slice, struct error *err)
+{
+    return zero_host_slice(context, ZERO_WRITE, state, unit, slice, err);
 }
 
 /* The initial values of this rank's slices; each element is a function of seed, tensor and index only. */
-static void initialise(struct trainer *t)
+static enum status initialise(struct trainer *t, struct error *err)
 {
     enum { PIECE = 1 << 16 };
     for (int u = 0; u < t->table.num_units; u++) {
-        float *slice = zero_slice(t->zero, ZERO_MASTER, u);
+        float *slice;
+        TRY(zero_host_slice(t->zero, ZERO_WRITE, ZERO_MASTER, u, &slice, err));
         int64_t begin = t->layout.slice[u] * t->rank, end = begin + t->layout.slice[u];
         const struct unit_info *unit = &t->table.units[u];
         memset(slice, 0, (size_t)t->layout.slice[u] * sizeof *slice);
@@ -211,17 +223,18 @@ static void initialise(struct trainer *t)
             }
         }
     }
+    return STATUS_OK;
 }
 
 enum status trainer_load_weights(struct trainer *t, const struct checkpoint *checkpoint, struct error *err)
 {
     if (checkpoint)
-        TRY(checkpoint_load(checkpoint, &t->table, &t->layout, t->rank, trainer_slice, t->zero, err));
+        TRY(checkpoint_load(checkpoint, &t->table, &t->layout, t->rank, trainer_write_slice, t->zero, err));
     else if (t->spec->model.pretrained)
-        TRY(huggingface_load(t->spec->model.pretrained, &t->desc, &t->table, &t->layout, t->rank, trainer_slice,
+        TRY(huggingface_load(t->spec->model.pretrained, &t->desc, &t->table, &t->layout, t->rank, trainer_write_slice,
                              t->zero, err));
     else
-        initialise(t);
+        TRY(initialise(t, err));
     return zero_params_changed(t->zero, t->compute, err);
 }
 
@@ -244,6 +257,14 @@ void trainer_release(struct trainer *t)
     shard_layout_release(&t->layout);
     tensor_table_release(&t->table);
     model_desc_release(&t->desc);
+}
+
+void trainer_utilisation(const struct trainer *t, struct step_metrics *m)
+{
+    double flops = transformer_flops_per_token(&t->desc, t->spec->data.seq_length);
+    enum dtype dtype = t->spec->dtype;
+    m->mfu = peaks_mfu(flops, m->tokens_per_s, t->world, t->device->peak_flops[dtype]);
+    m->of_ceiling = peaks_mfu(flops, m->tokens_per_s, t->world, t->device->ceiling_flops[dtype]);
 }
 
 void trainer_print_plan(const struct trainer *t)

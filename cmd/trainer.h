@@ -31,6 +31,7 @@ struct trainer {
     struct run_spec *spec; /* borrowed */
     int rank, world;
     struct comm *comm; /* borrowed; NULL while planning */
+    int local_rank;    /* set before trainer_build: the rank's number on its machine */
     bool profile;      /* set before trainer_build: ops are timed (ops_profile_read) */
 
     struct model_desc desc;
@@ -69,8 +70,11 @@ enum status trainer_load_weights(struct trainer *trainer, const struct checkpoin
 
 void trainer_release(struct trainer *trainer);
 
-/* zero_slice() as the callbacks of checkpoint and import take it; context is a struct zero. */
-float *trainer_slice(void *context, enum zero_state state, int unit);
+/* zero_host_slice() as checkpoint and import take it; context is a struct zero. */
+zero_slice_access trainer_read_slice, trainer_write_slice;
+
+/* Fills mfu and of_ceiling of a step whose tokens_per_s is known. */
+void trainer_utilisation(const struct trainer *trainer, struct step_metrics *m);
 
 /* "parameters 497.8 MB …", by kind, through log_info. */
 void trainer_print_plan(const struct trainer *trainer);

@@ -14,29 +14,35 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
-#include <time.h>
 #include <unistd.h>
+#include <xxhash.h>
 
-#define CONTROL_MAGIC UINT64_C(0x315254434e525a54) /* "TZRNCTR1" */
+#define CONTROL_MAGIC UINT64_C(0x325254434e525a54) /* "TZRNCTR2" */
 
 enum {
-    BLOCK_BYTES = 65536,
+    PAGE_BYTES = 4096,
     SEGMENT_ALIGN = 2 << 20,
     SPIN_ROUNDS = 200,          /* of a pause instruction each: a few microseconds */
     SLICE_NS = 20 * 1000 * 1000 /* between two looks at the job's health */
 };
-_Static_assert(sizeof(struct control_block) <= BLOCK_BYTES, "the control block fits its place");
 
-static const double gone_grace = 0.5;  /* seconds for the supervisor to say how a peer died */
+static const double gone_grace = 0.5;  /* seconds for supervisor or agent to say how a peer died */
 static const double write_grace = 1.0; /* seconds for a failure's text to be written */
-static const double join_timeout = 10; /* seconds at least until all ranks must have come */
+static const double join_timeout = 10, join_per_rank = 0.25; /* seconds until all ranks must have come */
 
 struct control {
     struct control_block *block;
-    int fd, rank, world;
+    char *memory; /* block, slots and staging */
+    size_t slots; /* byte offsets in it */
+    size_t staging;
+    size_t segments;
+    int fd, rank, world, node;
+    int local_world, num_nodes;
     double timeout;
+    int *locals;                        /* (local_world) ranks of this node */
+    int *agents;                        /* (num_nodes) first rank of each node */
+    int *pidfds;                        /* (local_world) -1: none */
     _Atomic uint64_t *private_progress; /* where the counter was before */
-    int pidfds[CONTROL_MAX_RANKS];      /* -1: none */
 };
 
 /* ---------------------------------------------------------------- layout */
@@ -46,79 +52,230 @@ static size_t round_up(size_t bytes, size_t align)
     return (bytes + align - 1) / align * align;
 }
 
-size_t control_slot_offset(int rank)
+static size_t block_bytes(int world)
 {
-    return BLOCK_BYTES + (size_t)rank * 2 * CONTROL_SLOT_BYTES;
+    return round_up(sizeof(struct control_block) + (size_t)world * sizeof(struct control_rank), PAGE_BYTES);
 }
 
-size_t control_staging_offset(int world, int rank)
+static size_t staging_offset(int world)
 {
-    return control_slot_offset(world) + (size_t)rank * CONTROL_STAGING_BYTES;
+    return block_bytes(world) + (size_t)world * 2 * CONTROL_SLOT_BYTES;
 }
 
-size_t control_segments_offset(int world)
+static size_t segments_offset(int world, int local_world)
 {
-    return round_up(control_staging_offset(world, world), SEGMENT_ALIGN);
+    return round_up(staging_offset(world) + (size_t)local_world * CONTROL_STAGING_BYTES, SEGMENT_ALIGN);
 }
 
-/* ---------------------------------------------------------------- making, attaching, leaving */
-
-enum status control_create(int world, int *fd, struct error *err)
+char *control_slot(const struct control *control, int rank, int turn)
 {
-    ASSERT(world >= 1 && world <= CONTROL_MAX_RANKS);
+    return control->memory + control->slots + ((size_t)rank * 2 + (size_t)turn) * CONTROL_SLOT_BYTES;
+}
+
+char *control_staging(const struct control *control, int local_rank)
+{
+    return control->memory + control->staging + (size_t)local_rank * CONTROL_STAGING_BYTES;
+}
+
+size_t control_segments_offset(const struct control *control)
+{
+    return control->segments;
+}
+
+/* ---------------------------------------------------------------- making and opening */
+
+uint64_t control_token(const unsigned char secret[32], int node)
+{
+    return XXH3_64bits_withSeed(secret, 32, (uint64_t)node);
+}
+
+static bool shape_is_possible(const struct control_shape *shape)
+{
+    return shape->world >= 1 && shape->world <= BOOTSTRAP_MAX_RANKS && shape->num_nodes >= 1 &&
+           shape->local_world >= 1 && shape->num_nodes + shape->local_world - 1 <= shape->world &&
+           (shape->num_nodes > 1 || shape->local_world == shape->world);
+}
+
+static void fill_block(struct control_block *block, const struct control_shape *shape)
+{
+    block->token = shape->token;
+    block->world = (uint32_t)shape->world;
+    block->local_world = (uint32_t)shape->local_world;
+    block->num_nodes = (uint32_t)shape->num_nodes;
+    for (int r = 0; r < shape->world; r++) {
+        struct control_rank *entry = &block->ranks[r];
+        entry->local_rank = r;
+        if (!shape->places)
+            continue;
+        const struct rank_place *place = &shape->places[r];
+        ASSERT(place->node >= 0 && place->node < shape->num_nodes);
+        ASSERT(place->local_rank >= 0 && place->local_rank < shape->world);
+        entry->node = place->node;
+        entry->local_rank = place->local_rank;
+        entry->pid = place->pid;
+        snprintf(entry->host, sizeof entry->host, "%s", place->host);
+    }
+    block->magic = CONTROL_MAGIC;
+}
+
+enum status control_create(const struct control_shape *shape, int *fd, struct error *err)
+{
+    ASSERT(shape_is_possible(shape) && (shape->places || shape->num_nodes == 1));
     *fd = -1;
-    int file = memfd_create("ztrain", MFD_CLOEXEC);
+    int file = memfd_create("ztrain", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     if (file < 0)
         return error_set(err, STATUS_DEVICE, "cannot create shared memory: %s", strerror(errno));
     struct control_block *block = MAP_FAILED;
-    if (ftruncate(file, (off_t)control_segments_offset(world)) == 0)
-        block = mmap(NULL, BLOCK_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    size_t bytes = block_bytes(shape->world);
+    if (ftruncate(file, (off_t)segments_offset(shape->world, shape->local_world)) == 0)
+        block = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
     if (block == MAP_FAILED) {
-        error_set(err, STATUS_DEVICE, "cannot set up shared memory for %d ranks: %s", world, strerror(errno));
+        error_set(err, STATUS_DEVICE, "cannot set up shared memory for %d ranks: %s", shape->world, strerror(errno));
         close(file);
         return STATUS_DEVICE;
     }
-    block->magic = CONTROL_MAGIC;
-    block->world = (uint32_t)world;
-    munmap(block, BLOCK_BYTES);
+    fill_block(block, shape);
+    munmap(block, bytes);
     *fd = file;
     return STATUS_OK;
+}
+
+enum status control_open(int pid, int number, const struct control_shape *shape, int *fd, struct error *err)
+{
+    ASSERT(shape_is_possible(shape));
+    char path[64];
+    struct stat info;
+    *fd = -1;
+    snprintf(path, sizeof path, "/proc/%d/fd/%d", pid, number);
+    int file = open(path, O_RDWR | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+    if (file < 0) {
+        error_set(err, STATUS_DEVICE, "cannot open the node's shared memory '%s': %s", path, strerror(errno));
+        return error_hint(err, "the ranks of a node must run as one user and see each other's processes in /proc");
+    }
+    /* nothing but a memfd has seals that can be asked for */
+    if (fcntl(file, F_GET_SEALS) < 0 || fstat(file, &info) != 0 ||
+        (size_t)info.st_size < segments_offset(shape->world, shape->local_world))
+        goto fail;
+    struct control_block *block = mmap(NULL, PAGE_BYTES, PROT_READ, MAP_SHARED, file, 0);
+    if (block == MAP_FAILED)
+        goto fail;
+    bool good = block->magic == CONTROL_MAGIC && block->token == shape->token &&
+                block->world == (uint32_t)shape->world && block->local_world == (uint32_t)shape->local_world &&
+                block->num_nodes == (uint32_t)shape->num_nodes;
+    munmap(block, PAGE_BYTES);
+    if (!good)
+        goto fail;
+    *fd = file;
+    return STATUS_OK;
+fail:
+    close(file);
+    error_set(err, STATUS_USAGE, "'%s' is not the shared memory of this job on this node (%d of %d ranks)", path,
+              shape->local_world, shape->world);
+    return error_hint(err, "start all ranks with one srun");
+}
+
+/* ---------------------------------------------------------------- attaching and leaving */
+
+/* Who is on this node and who is the first of each node, as the block says. */
+static bool read_places(struct control *c)
+{
+    if (c->num_nodes < 1 || c->num_nodes > c->world || c->local_world < 1 || c->local_world > c->world)
+        return false;
+    c->locals = malloc((size_t)c->local_world * sizeof *c->locals);
+    c->pidfds = malloc((size_t)c->local_world * sizeof *c->pidfds);
+    c->agents = malloc((size_t)c->num_nodes * sizeof *c->agents);
+    if (!c->locals || !c->pidfds || !c->agents)
+        return false;
+    for (int i = 0; i < c->local_world; i++)
+        c->locals[i] = c->pidfds[i] = -1;
+    for (int n = 0; n < c->num_nodes; n++)
+        c->agents[n] = -1;
+    c->node = c->rank >= 0 ? c->block->ranks[c->rank].node : 0;
+    for (int r = 0; r < c->world; r++) {
+        const struct control_rank *entry = &c->block->ranks[r];
+        if (entry->node < 0 || entry->node >= c->num_nodes || entry->local_rank < 0)
+            return false;
+        if (entry->local_rank == 0)
+            c->agents[entry->node] = r;
+        if (entry->node == c->node && entry->local_rank < c->local_world)
+            c->locals[entry->local_rank] = r;
+    }
+    for (int i = 0; i < c->local_world; i++)
+        if (c->locals[i] < 0)
+            return false;
+    for (int n = 0; n < c->num_nodes; n++)
+        if (c->agents[n] < 0)
+            return false;
+    return true;
+}
+
+static enum status not_this_job(int fd, int world, struct error *err)
+{
+    error_set(err, STATUS_USAGE, "descriptor %d is not the shared memory of a job with %d ranks", fd, world);
+    return error_hint(err, "local ranks are started by --local-gpus N, not by hand");
+}
+
+/* Maps the block, and of shared memory slots and staging, too. */
+static enum status map_memory(struct control *c, struct error *err)
+{
+    size_t bytes = block_bytes(c->world);
+    if (c->fd >= 0) {
+        struct stat info;
+        struct control_block head;
+        if (fstat(c->fd, &info) != 0 || (size_t)info.st_size < bytes ||
+            pread(c->fd, &head, sizeof head, 0) != (ssize_t)sizeof head || head.magic != CONTROL_MAGIC ||
+            head.world != (uint32_t)c->world || head.local_world < 1 || head.local_world > head.world)
+            return not_this_job(c->fd, c->world, err);
+        c->local_world = (int)head.local_world;
+        c->num_nodes = (int)head.num_nodes;
+        c->slots = bytes;
+        c->staging = staging_offset(c->world);
+        bytes = c->segments = segments_offset(c->world, c->local_world);
+        if ((size_t)info.st_size < bytes)
+            return not_this_job(c->fd, c->world, err);
+    }
+    void *memory = c->fd >= 0 ? mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, c->fd, 0)
+                              : mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (memory == MAP_FAILED)
+        return error_set(err, STATUS_DEVICE, "cannot map the shared memory: %s", strerror(errno));
+    c->memory = memory;
+    c->block = memory;
+    if (c->fd < 0) {
+        const struct control_shape alone = {.world = 1, .local_world = 1, .num_nodes = 1};
+        fill_block(c->block, &alone);
+        c->local_world = c->num_nodes = 1;
+    }
+    if (read_places(c))
+        return STATUS_OK;
+    munmap(memory, bytes);
+    return not_this_job(c->fd, c->world, err);
+}
+
+static void free_handle(struct control *control)
+{
+    for (int i = 0; control->pidfds && i < control->local_world; i++)
+        if (control->pidfds[i] >= 0)
+            close(control->pidfds[i]);
+    free(control->locals);
+    free(control->agents);
+    free(control->pidfds);
+    free(control);
 }
 
 enum status control_attach(int fd, int rank, int world, const char *host, double timeout_seconds,
                            struct control **control, struct error *err)
 {
-    ASSERT(world >= 1 && world <= CONTROL_MAX_RANKS && rank >= -1 && rank < world);
+    ASSERT(world >= 1 && world <= BOOTSTRAP_MAX_RANKS && rank >= -1 && rank < world);
     ASSERT(fd >= 0 || world == 1);
     *control = NULL;
     struct control *c = calloc(1, sizeof *c);
     if (!c)
         return error_set(err, STATUS_DEVICE, "out of memory");
     *c = (struct control){.fd = fd, .rank = rank, .world = world, .timeout = timeout_seconds};
-    for (int r = 0; r < CONTROL_MAX_RANKS; r++)
-        c->pidfds[r] = -1;
-
-    struct stat info;
-    if (fd >= 0 && (fstat(fd, &info) != 0 || (size_t)info.st_size < control_segments_offset(world))) {
-        error_set(err, STATUS_USAGE, "descriptor %d is not the shared memory of a job with %d ranks", fd, world);
-        error_hint(err, "local ranks are started by --local-gpus N, not by hand");
-        goto fail;
-    }
-    c->block =
-        mmap(NULL, BLOCK_BYTES, PROT_READ | PROT_WRITE, fd < 0 ? MAP_PRIVATE | MAP_ANONYMOUS : MAP_SHARED, fd, 0);
-    if (c->block == MAP_FAILED) {
-        error_set(err, STATUS_DEVICE, "cannot map the control block: %s", strerror(errno));
-        goto fail;
-    }
-    if (fd < 0) {
-        c->block->magic = CONTROL_MAGIC;
-        c->block->world = 1;
-    }
-    if (c->block->magic != CONTROL_MAGIC || c->block->world != (uint32_t)world) {
-        munmap(c->block, BLOCK_BYTES);
-        error_set(err, STATUS_USAGE, "descriptor %d is not the shared memory of a job with %d ranks", fd, world);
-        error_hint(err, "local ranks are started by --local-gpus N, not by hand");
-        goto fail;
+    enum status status = map_memory(c, err);
+    if (status != STATUS_OK) {
+        free_handle(c);
+        return status;
     }
     if (rank >= 0) {
         struct control_rank *own = &c->block->ranks[rank];
@@ -126,46 +283,71 @@ enum status control_attach(int fd, int rank, int world, const char *host, double
         snprintf(own->host, sizeof own->host, "%s", host);
         c->private_progress = atomic_exchange(&progress_counter, &own->progress);
         atomic_store(&own->state, RANK_JOINED);
+        control_ring(c);
     }
     *control = c;
     return STATUS_OK;
-fail:
-    free(c);
-    return err ? err->code : STATUS_DEVICE;
+}
+
+static double seconds_since(const struct timespec *start)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)(now.tv_sec - start->tv_sec) + 1e-9 * (double)(now.tv_nsec - start->tv_nsec);
+}
+
+static bool process_is_gone(const struct control *control, int local_rank)
+{
+    struct pollfd death = {.fd = control->pidfds[local_rank], .events = POLLIN};
+    return death.fd >= 0 && poll(&death, 1, 0) > 0;
+}
+
+/* Waits until `rank` has attached; fails the job when the limit is over. */
+static void await_rank(struct control *control, int rank, const struct timespec *start, double limit)
+{
+    const struct timespec pause = {.tv_nsec = 2 * 1000 * 1000};
+    struct control_rank *peer = &control->block->ranks[rank];
+    bool local = peer->node == control->node;
+    char text[256];
+    while (atomic_load(&peer->state) == RANK_ABSENT && atomic_load(&control->block->failed) != 2) {
+        nanosleep(&pause, NULL);
+        progress_tick();
+        const char *host = peer->host[0] ? peer->host : "?";
+        if (seconds_since(start) > limit) {
+            snprintf(text, sizeof text,
+                     "rank %d on %s (process %d) has not joined the job within %.3g s; hint: it hangs or is "
+                     "stopped; raise comm.timeout_seconds if it is only slow",
+                     rank, host, peer->pid, limit);
+            control_fail(control, -1, STATUS_PEER, text);
+        } else if (!local && process_is_gone(control, 0)) { /* nobody will tell us */
+            const struct control_rank *agent = &control->block->ranks[control->agents[control->node]];
+            snprintf(text, sizeof text, "rank %d on %s (process %d) died at the start", control->agents[control->node],
+                     agent->host, agent->pid);
+            control_fail(control, -1, STATUS_PEER, text);
+        }
+    }
+    if (!local || rank == control->rank || atomic_load(&peer->state) == RANK_ABSENT)
+        return;
+    int *pidfd = &control->pidfds[peer->local_rank];
+    *pidfd = (int)syscall(SYS_pidfd_open, peer->pid, 0);
+    if (*pidfd < 0 && errno == ESRCH) {
+        snprintf(text, sizeof text, "rank %d on %s (process %d) died at the start", rank, peer->host, peer->pid);
+        control_fail(control, -1, STATUS_PEER, text);
+    }
 }
 
 enum status control_join(struct control *control, struct error *err)
 {
     ASSERT(control->rank >= 0);
-    const struct timespec pause = {.tv_nsec = 2 * 1000 * 1000};
-    struct timespec start, now;
+    struct timespec start;
     double limit = control->timeout > join_timeout ? control->timeout : join_timeout;
+    limit += join_per_rank * control->world;
     clock_gettime(CLOCK_MONOTONIC, &start);
-    for (int r = 0; r < control->world; r++) {
-        struct control_rank *peer = &control->block->ranks[r];
-        while (atomic_load(&peer->state) == RANK_ABSENT && atomic_load(&control->block->failed) != 2) {
-            nanosleep(&pause, NULL);
-            progress_tick();
-            clock_gettime(CLOCK_MONOTONIC, &now);
-            double waited = (double)(now.tv_sec - start.tv_sec) + 1e-9 * (double)(now.tv_nsec - start.tv_nsec);
-            if (waited > limit) {
-                char text[256];
-                snprintf(text, sizeof text,
-                         "rank %d on %s (process %d) has not joined the job within %.3g s; hint: it hangs or is "
-                         "stopped; raise comm.timeout_seconds if it is only slow",
-                         r, peer->host[0] ? peer->host : "?", peer->pid, limit);
-                control_fail(control, -1, STATUS_PEER, text);
-            }
-        }
-        if (r == control->rank || atomic_load(&peer->state) == RANK_ABSENT)
-            continue;
-        control->pidfds[r] = (int)syscall(SYS_pidfd_open, peer->pid, 0);
-        if (control->pidfds[r] < 0 && errno == ESRCH) {
-            char text[128];
-            snprintf(text, sizeof text, "rank %d on %s (process %d) died at the start", r, peer->host, peer->pid);
-            control_fail(control, -1, STATUS_PEER, text);
-        }
-    }
+    for (int i = 0; i < control->local_world; i++)
+        await_rank(control, control->locals[i], &start, limit);
+    for (int r = 0; r < control->world; r++)
+        if (control->block->ranks[r].node != control->node)
+            await_rank(control, r, &start, limit);
     return control_status(control, err);
 }
 
@@ -174,6 +356,7 @@ void control_leave(struct control *control)
     if (control->rank < 0)
         return;
     atomic_store(&control->block->ranks[control->rank].state, RANK_CLOSED);
+    control_ring(control);
 }
 
 void control_detach(struct control *control)
@@ -182,11 +365,10 @@ void control_detach(struct control *control)
         return;
     if (control->private_progress)
         atomic_store(&progress_counter, control->private_progress);
-    for (int r = 0; r < CONTROL_MAX_RANKS; r++)
-        if (control->pidfds[r] >= 0)
-            close(control->pidfds[r]);
-    free(control);
+    free_handle(control);
 }
+
+/* ---------------------------------------------------------------- what there is */
 
 struct control_block *control_block(struct control *control)
 {
@@ -196,6 +378,48 @@ struct control_block *control_block(struct control *control)
 int control_fd(const struct control *control)
 {
     return control->fd;
+}
+
+double control_timeout(const struct control *control)
+{
+    return control->timeout;
+}
+
+double control_silence(const struct control *control)
+{
+    return 0.9 * control->timeout;
+}
+
+int control_self(const struct control *control)
+{
+    return control->rank;
+}
+
+int control_node(const struct control *control)
+{
+    return control->node;
+}
+
+int control_local_world(const struct control *control)
+{
+    return control->local_world;
+}
+
+int control_local(const struct control *control, int local_rank)
+{
+    ASSERT(local_rank >= 0 && local_rank < control->local_world);
+    return control->locals[local_rank];
+}
+
+int control_agent(const struct control *control, int node)
+{
+    ASSERT(node >= 0 && node < control->num_nodes);
+    return control->agents[node];
+}
+
+bool control_is_local(const struct control *control, int rank)
+{
+    return control->block->ranks[rank].node == control->node;
 }
 
 /* ---------------------------------------------------------------- failure */
@@ -230,6 +454,7 @@ void control_fail(struct control *control, int speaker, enum status code, const 
     block->speaker = speaker;
     snprintf(block->text, sizeof block->text, "%s", text);
     atomic_store(&block->failed, 2);
+    control_ring(control);
 }
 
 void control_expect(struct control *control, int rank, int pid, const char *host)
@@ -247,21 +472,228 @@ void control_mark_dead(struct control *control, int rank, enum status code, cons
     control_fail(control, -1, code, text);
 }
 
-/* ---------------------------------------------------------------- arriving and waiting */
+/* ---------------------------------------------------------------- arriving */
 
 static long futex(_Atomic uint32_t *word, int operation, uint32_t value, const struct timespec *timeout)
 {
     return syscall(SYS_futex, word, operation, value, timeout, NULL, 0);
 }
 
+void control_ring(struct control *control)
+{
+    struct control_block *block = control->block;
+    atomic_fetch_add(&block->bell, 1);
+    if (atomic_load(&block->bell_waiters))
+        futex(&block->bell, FUTEX_WAKE, 1, NULL);
+}
+
+void control_bell_wait(struct control *control, uint32_t seen, double seconds)
+{
+    struct control_block *block = control->block;
+    struct timespec limit = {.tv_sec = (time_t)seconds};
+    limit.tv_nsec = (long)((seconds - (double)limit.tv_sec) * 1e9);
+    atomic_store(&block->bell_waiters, 1);
+    if (atomic_load(&block->bell) == seen)
+        futex(&block->bell, FUTEX_WAIT, seen, &limit);
+    atomic_store(&block->bell_waiters, 0);
+}
+
+static void wake_waiters(struct control_rank *entry, enum control_channel channel)
+{
+    if (atomic_load(&entry->waiters[channel]))
+        futex(&entry->arrivals[channel], FUTEX_WAKE, INT_MAX, NULL);
+}
+
 uint32_t control_arrive(struct control *control, enum control_channel channel)
 {
     struct control_rank *own = &control->block->ranks[control->rank];
     uint32_t count = atomic_fetch_add(&own->arrivals[channel], 1) + 1;
-    if (atomic_load(&own->waiters[channel]))
-        futex(&own->arrivals[channel], FUTEX_WAKE, INT_MAX, NULL);
+    if (channel == CHANNEL_CONTROL && control->num_nodes > 1)
+        control_ring(control);
+    wake_waiters(own, channel);
     return count;
 }
+
+void control_arrived(struct control *control, int rank, uint32_t count)
+{
+    struct control_rank *entry = &control->block->ranks[rank];
+    atomic_store(&entry->arrivals[CHANNEL_CONTROL], count);
+    wake_waiters(entry, CHANNEL_CONTROL);
+}
+
+/* ---------------------------------------------------------------- looking after a peer */
+
+void control_watch_begin(struct control *control, int peer, struct control_watch *watch)
+{
+    struct control_rank *ranks = control->block->ranks;
+    *watch = (struct control_watch){.peer = peer};
+    watch->progress = atomic_load_explicit(&ranks[peer].progress, memory_order_relaxed);
+    watch->heard = atomic_load(&ranks[control->agents[ranks[peer].node]].heard);
+    watch->beat = atomic_load(&ranks[control->agents[control->node]].heard);
+    clock_gettime(CLOCK_MONOTONIC, &watch->last);
+}
+
+/* " while rank 3 waited for it in a barrier"; waited_for: whom the waiter waits for; -1: nobody waits */
+static void say_waiting(const struct control *control, int culprit, int waited_for, const char *what, char text[160])
+{
+    if (waited_for < 0)
+        text[0] = 0;
+    else if (waited_for == culprit)
+        snprintf(text, 160, " while rank %d waited for it in %s", control->rank, what);
+    else
+        snprintf(text, 160, " while rank %d waited for rank %d in %s", control->rank, waited_for, what);
+}
+
+static void fail_silent(struct control *control, int rank, int waited_for, const char *what)
+{
+    const struct control_rank *culprit = &control->block->ranks[rank];
+    char text[512], waiting[160];
+    say_waiting(control, rank, waited_for, what, waiting);
+    snprintf(text, sizeof text,
+             "rank %d on %s (process %d) has been silent for %.3g s%s; "
+             "hint: it hangs or is stopped; raise comm.timeout_seconds if it is only slow",
+             rank, culprit->host, culprit->pid, control_silence(control), waiting);
+    control_fail(control, -1, STATUS_PEER, text);
+}
+
+static void fail_gone(struct control *control, int rank, int waited_for, const char *how, const char *what)
+{
+    const struct control_rank *culprit = &control->block->ranks[rank];
+    char text[512], waiting[160];
+    say_waiting(control, rank, waited_for, what, waiting);
+    snprintf(text, sizeof text, "rank %d on %s (process %d) %s%s", rank, culprit->host, culprit->pid, how, waiting);
+    control_fail(control, -1, STATUS_PEER, text);
+}
+
+/* Names who is to blame for the loss of a node. */
+static void fail_node(struct control *control, int node, int waited_for, const char *what)
+{
+    int culprit = control->agents[node];
+    const struct control_rank *agent = &control->block->ranks[culprit];
+    char text[512], waiting[160];
+    switch ((enum node_condition)atomic_load(&agent->condition)) {
+    case NODE_FINE: break;
+    case NODE_ENDED:
+        /* if another rank of it was reported dead before, the launcher has ended the rest for that */
+        for (int r = 0; r < control->world; r++) {
+            struct control_rank *entry = &control->block->ranks[r];
+            if (entry->node == node && entry != agent && atomic_load(&entry->state) == RANK_DEAD) {
+                culprit = r;
+                break;
+            }
+        }
+        fail_gone(control, culprit, waited_for, "died", what);
+        break;
+    case NODE_SILENT: fail_silent(control, culprit, waited_for, what); break;
+    case NODE_UNREACHABLE:
+        say_waiting(control, culprit, waited_for, what, waiting);
+        snprintf(text, sizeof text,
+                 "rank %d on %s (process %d) cannot be reached from %s any more%s; hint: the network between the two, "
+                 "or the node %s, is down",
+                 culprit, agent->host, agent->pid, control->block->ranks[control->agents[control->node]].host, waiting,
+                 agent->host);
+        control_fail(control, -1, STATUS_PEER, text);
+        break;
+    }
+}
+
+void control_rank_ended(struct control *control, int rank)
+{
+    uint32_t joined = RANK_JOINED;
+    if (atomic_compare_exchange_strong(&control->block->ranks[rank].state, &joined, RANK_DEAD))
+        control_ring(control);
+}
+
+void control_node_lost(struct control *control, int node, enum node_condition condition)
+{
+    atomic_store(&control->block->ranks[control->agents[node]].condition, (uint32_t)condition);
+}
+
+void control_blame_rank(struct control *control, int rank)
+{
+    fail_gone(control, rank, -1, "died", NULL);
+}
+
+void control_blame_node(struct control *control, int node)
+{
+    fail_node(control, node, -1, NULL);
+}
+
+/* What we know of ranks on other nodes we know from our own agent: is it there? */
+static void look_at_own_agent(struct control *control, struct control_watch *watch, const char *what, double slice)
+{
+    int agent = control->agents[control->node];
+    struct control_rank *entry = &control->block->ranks[agent];
+    if (agent == control->rank)
+        return; /* it is a thread of this process */
+    uint32_t beat = atomic_load(&entry->heard);
+    watch->mute = beat == watch->beat ? watch->mute + slice : 0;
+    watch->beat = beat;
+    if (watch->mute >= control_silence(control))
+        fail_silent(control, agent, watch->peer, what);
+    if (process_is_gone(control, 0) && (watch->gone_self += slice) >= gone_grace)
+        fail_gone(control, agent, watch->peer, "died", what);
+}
+
+void control_watch_look(struct control *control, struct control_watch *watch, const char *what)
+{
+    struct control_rank *other = &control->block->ranks[watch->peer];
+    struct timespec now;
+    progress_tick(); /* a rank that waits is alive */
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    double slice = (double)(now.tv_sec - watch->last.tv_sec) + 1e-9 * (double)(now.tv_nsec - watch->last.tv_nsec);
+    watch->last = now;
+    const double most = 0.1; /* longer: we were stopped ourselves, or starved */
+    slice = slice > most ? most : slice;
+
+    bool local = other->node == control->node;
+    double silence = slice;
+    if (!local) {
+        /* a report says what the rank did since the one before; more than a second without one is not held against it
+         */
+        look_at_own_agent(control, watch, what, slice);
+        uint32_t heard = atomic_load(&control->block->ranks[control->agents[other->node]].heard);
+        watch->unheard = watch->unheard + slice > 1 ? 1 : watch->unheard + slice;
+        silence = heard == watch->heard ? 0 : watch->unheard;
+        if (heard != watch->heard)
+            watch->unheard = 0;
+        watch->heard = heard;
+    }
+    uint64_t progress = atomic_load_explicit(&other->progress, memory_order_relaxed);
+    watch->silent = progress == watch->progress ? watch->silent + silence : 0;
+    watch->progress = progress;
+    if (watch->silent >= control_silence(control))
+        fail_silent(control, watch->peer, watch->peer, what);
+
+    uint32_t condition = atomic_load(&control->block->ranks[control->agents[other->node]].condition);
+    uint32_t state = atomic_load(&other->state);
+    if (!local && condition != NODE_FINE) {
+        watch->gone += slice; /* a last word of the node may be on its way through another */
+        if (watch->gone >= gone_grace)
+            fail_node(control, other->node, watch->peer, what);
+    } else if (state == RANK_CLOSED || state == RANK_DEAD || (local && process_is_gone(control, other->local_rank))) {
+        watch->gone += slice; /* supervisor or agent may know more */
+        if (watch->gone >= gone_grace)
+            fail_gone(control, watch->peer, watch->peer, state == RANK_CLOSED ? "left the job" : "died", what);
+    }
+}
+
+enum status control_peer_lost(struct control *control, int peer, const char *what, const char *reason)
+{
+    const struct timespec pause = {.tv_nsec = SLICE_NS};
+    struct timespec start;
+    clock_gettime(CLOCK_MONOTONIC, &start);
+    while (!atomic_load(&control->block->failed) && seconds_since(&start) < gone_grace) {
+        nanosleep(&pause, NULL);
+        progress_tick();
+    }
+    char how[256];
+    snprintf(how, sizeof how, "is out of reach (%s)", reason);
+    fail_gone(control, peer, peer, how, what);
+    return control_status(control, NULL);
+}
+
+/* ---------------------------------------------------------------- waiting */
 
 /* counts wrap around; the distance between ranks never exceeds a few */
 static bool reached(uint32_t count, uint32_t target)
@@ -278,48 +710,6 @@ static inline void cpu_relax(void)
 #endif
 }
 
-/* The state of a wait that did not end at once. */
-struct patience {
-    uint64_t seen;       /* the peer's progress at the last look */
-    double silent, gone; /* seconds that it did not tick; that its process is gone */
-    struct timespec last;
-};
-
-/* Looks after the peer that we wait for; fails the job if it is gone or silent for too long. */
-static void look_after(struct control *control, int peer, const char *what, struct patience *patience)
-{
-    struct control_rank *other = &control->block->ranks[peer];
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    double slice = (double)(now.tv_sec - patience->last.tv_sec) + 1e-9 * (double)(now.tv_nsec - patience->last.tv_nsec);
-    if (slice > 2e-9 * SLICE_NS) /* we were stopped ourselves, or starved */
-        slice = 2e-9 * SLICE_NS;
-    patience->last = now;
-
-    char text[512];
-    uint64_t progress = atomic_load_explicit(&other->progress, memory_order_relaxed);
-    patience->silent = progress == patience->seen ? patience->silent + slice : 0;
-    patience->seen = progress;
-    if (patience->silent >= control->timeout) {
-        snprintf(text, sizeof text,
-                 "rank %d on %s (process %d) has been silent for %.3g s while rank %d waited for it in %s; "
-                 "hint: it hangs or is stopped; raise comm.timeout_seconds if it is only slow",
-                 peer, other->host, other->pid, control->timeout, control->rank, what);
-        control_fail(control, -1, STATUS_PEER, text);
-    }
-
-    struct pollfd death = {.fd = control->pidfds[peer], .events = POLLIN};
-    bool closed = atomic_load(&other->state) == RANK_CLOSED;
-    if (closed || (death.fd >= 0 && poll(&death, 1, 0) > 0)) {
-        patience->gone += slice; /* the supervisor, if there is one, knows more */
-        if (patience->gone >= gone_grace) {
-            snprintf(text, sizeof text, "rank %d on %s (process %d) %s while rank %d waited for it in %s", peer,
-                     other->host, other->pid, closed ? "left the job" : "died", control->rank, what);
-            control_fail(control, -1, STATUS_PEER, text);
-        }
-    }
-}
-
 enum status control_wait(struct control *control, enum control_channel channel, int peer, uint32_t target,
                          const char *what)
 {
@@ -330,8 +720,8 @@ enum status control_wait(struct control *control, enum control_channel channel, 
             return STATUS_OK;
         cpu_relax();
     }
-    struct patience patience = {.seen = atomic_load(&other->progress)};
-    clock_gettime(CLOCK_MONOTONIC, &patience.last);
+    struct control_watch watch;
+    control_watch_begin(control, peer, &watch);
     const struct timespec slice = {.tv_nsec = SLICE_NS};
     for (;;) {
         if (atomic_load(&control->block->failed))
@@ -343,8 +733,7 @@ enum status control_wait(struct control *control, enum control_channel channel, 
         atomic_fetch_sub(&other->waiters[channel], 1);
         if (reached(atomic_load(word), target))
             return STATUS_OK;
-        progress_tick(); /* a rank that waits is alive */
-        look_after(control, peer, what, &patience);
+        control_watch_look(control, &watch, what);
     }
 }
 
@@ -353,5 +742,13 @@ enum status control_wait_all(struct control *control, enum control_channel chann
     for (int r = 0; r < control->world; r++)
         if (r != control->rank)
             TRY(control_wait(control, channel, r, target, what));
+    return STATUS_OK;
+}
+
+enum status control_wait_node(struct control *control, enum control_channel channel, uint32_t target, const char *what)
+{
+    for (int i = 0; i < control->local_world; i++)
+        if (control->locals[i] != control->rank)
+            TRY(control_wait(control, channel, control->locals[i], target, what));
     return STATUS_OK;
 }

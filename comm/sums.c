@@ -62,16 +62,16 @@ static const float *as_floats(const void *in, size_t first, size_t count, enum d
     return scratch;
 }
 
-uint64_t sum_ranks(float *out, const void *const *in, int ranks, size_t count, enum dtype dtype, bool accumulate)
+int32_t sum_ranks(float *out, const void *const *in, int ranks, size_t count, enum dtype dtype, bool accumulate)
 {
-    ASSERT(ranks >= 1 && ranks <= 64);
+    ASSERT(ranks >= 1);
     float sum[BLOCK], scratch[BLOCK];
-    uint64_t bad = 0;
+    int32_t bad = RANK_NONE;
     for (size_t first = 0; first < count; first += BLOCK) {
         size_t n = count - first < BLOCK ? count - first : BLOCK;
         for (int r = 0; r < ranks; r++)
-            if (!add_block(sum, as_floats(in[r], first, n, dtype, scratch), n, r == 0))
-                bad |= UINT64_C(1) << r;
+            if (!add_block(sum, as_floats(in[r], first, n, dtype, scratch), n, r == 0) && r < bad)
+                bad = r;
         if (accumulate)
             for (size_t i = 0; i < n; i++)
                 sum[i] = out[first + i] + sum[i];

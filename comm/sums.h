@@ -8,8 +8,11 @@
 #include <stddef.h>
 #include <stdint.h>
 
+/* "no rank" where the lowest of several is asked for: never lower than one */
+enum { RANK_NONE = INT32_MAX };
+
 /* out[i] = [out[i] +] (in[0][i] + in[1][i] + … + in[ranks-1][i]), in fp32, i < count; in[r] of dtype. out may be one of
- * the inputs (fp32). Returns a mask: bit r is set if in[r] holds a non-finite value. */
-uint64_t sum_ranks(float *out, const void *const *in, int ranks, size_t count, enum dtype dtype, bool accumulate);
+ * the inputs (fp32). Returns the lowest r whose in[r] holds a non-finite value, or RANK_NONE. */
+int32_t sum_ranks(float *out, const void *const *in, int ranks, size_t count, enum dtype dtype, bool accumulate);
 
 #endif

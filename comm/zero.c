@@ -61,6 +61,11 @@ static enum status make_events(struct zero *z, struct error *err)
     TRY(event_new(z->device, &z->computed, err));
     TRY(event_new(z->device, &z->updated, err));
     TRY(event_new(z->device, &z->drained, err));
+    for (int i = 0; i < ZERO_STEPS; i++)
+        TRY(event_new(z->device, &z->done[i], err));
+    void *records;
+    TRY(device_alloc_host(z->device, ZERO_STEPS * sizeof *z->records, &records, err));
+    z->records = records;
     for (int u = 0; u < z->units; u++) {
         TRY(event_new(z->device, &z->reduced[u], err));
         TRY(event_new(z->device, &z->fetched[u], err));
@@ -81,8 +86,6 @@ enum status zero_new(const struct zero_config *config, struct device *device, st
     ASSERT(table->num_units >= 2 && (!comm || comm_world(comm) == config->layout->world));
     enum status status;
     *zero = NULL;
-    if (config->dtype == DTYPE_F16)
-        return error_set(err, STATUS_USAGE, "training in fp16 is not supported yet; hint: use bf16");
     struct zero *z = calloc(1, sizeof *z);
     if (!z)
         return error_set(err, STATUS_DEVICE, "out of memory");
@@ -104,11 +107,10 @@ enum status zero_new(const struct zero_config *config, struct device *device, st
     z->reduced = calloc(units, sizeof *z->reduced);
     z->fetched = calloc(units, sizeof *z->fetched);
     z->open = calloc(units, sizeof *z->open);
-    z->bad_ranks = calloc(units, sizeof *z->bad_ranks);
-    z->host_sums = calloc(units, sizeof *z->host_sums);
+    z->bad_rank_records = calloc(ZERO_STEPS * units, sizeof *z->bad_rank_records);
     z->ranges = calloc((size_t)table->num_tensors, sizeof *z->ranges);
     z->first_range = calloc(units + 1, sizeof *z->first_range);
-    if (!z->reduced || !z->fetched || !z->open || !z->bad_ranks || !z->host_sums || !z->ranges || !z->first_range) {
+    if (!z->reduced || !z->fetched || !z->open || !z->bad_rank_records || !z->ranges || !z->first_range) {
         status = error_set(err, STATUS_DEVICE, "out of memory");
         goto fail;
     }
@@ -147,11 +149,16 @@ void zero_free(struct zero *z)
     free_event(z->computed);
     free_event(z->updated);
     free_event(z->drained);
+    for (int i = 0; i < ZERO_STEPS; i++)
+        free_event(z->done[i]);
+    if (z->host_slice)
+        device_free_host(z->device, z->host_slice, z->host_slice_bytes);
+    if (z->records)
+        device_free_host(z->device, z->records, ZERO_STEPS * sizeof *z->records);
     free(z->reduced);
     free(z->fetched);
     free(z->open);
-    free(z->bad_ranks);
-    free(z->host_sums);
+    free(z->bad_rank_records);
     free(z->ranges);
     free(z->first_range);
     free(z);
@@ -181,8 +188,10 @@ void zero_layout(struct zero *z, struct arena *local, struct arena *shared)
         for (int s = ZERO_EXP_AVG; s < ZERO_STATE_COUNT; s++)
             z->state[s] = take_floats(local, MEM_OPTIMIZER, z->state_whole[s] ? whole : own);
         z->grads = take_floats(z->grads_whole ? read_by_peers : local, MEM_GRADS, z->grads_whole ? whole : own);
-        z->sums = arena_take(local, MEM_WORKSPACE, (size_t)z->units * sizeof *z->sums);
-        z->grad_scale = take_floats(local, MEM_WORKSPACE, 1);
+        z->reports =
+            arena_take(read_by_peers, MEM_WORKSPACE, (size_t)z->world * ((size_t)z->units + 1) * sizeof *z->reports);
+        z->step = arena_take(local, MEM_WORKSPACE, sizeof *z->step);
+        z->bad_index = arena_take(local, MEM_WORKSPACE, sizeof *z->bad_index);
     }
     if (!zero_parallel(z))
         return;
@@ -211,6 +220,46 @@ float *zero_slice(struct zero *zero, enum zero_state state, int unit)
     return zero_state_at(zero, state, unit, zero_own(zero, unit));
 }
 
+/* Puts what was written to the host buffer where it belongs. */
+static void write_back(struct zero *z)
+{
+    if (!z->written)
+        return;
+    stream_copy(z->stream, z->written, z->host_slice, z->written_bytes);
+    stream_sync(z->stream);
+    z->written = NULL;
+}
+
+enum status zero_host_slice(struct zero *z, enum zero_access access, enum zero_state state, int unit, float **slice,
+                            struct error *err)
+{
+    float *own = zero_slice(z, state, unit);
+    *slice = own;
+    if (z->device->kind == DEVICE_CPU)
+        return STATUS_OK;
+    size_t bytes = (size_t)z->config.layout->slice[unit] * sizeof *own;
+    if (!z->host_slice) {
+        int64_t largest = 0;
+        for (int u = 0; u < z->units; u++)
+            largest = z->config.layout->slice[u] > largest ? z->config.layout->slice[u] : largest;
+        void *memory;
+        TRY(device_alloc_host(z->device, (size_t)largest * sizeof *own, &memory, err));
+        z->host_slice = memory;
+        z->host_slice_bytes = (size_t)largest * sizeof *own;
+    }
+    write_back(z);
+    *slice = z->host_slice;
+    if (access == ZERO_WRITE) {
+        z->written = own;
+        z->written_bytes = bytes;
+        return STATUS_OK;
+    }
+    stream_wait(z->stream, z->updated);
+    stream_copy(z->stream, z->host_slice, own, bytes);
+    stream_sync(z->stream);
+    return device_check(z->device, err);
+}
+
 /* ---------------------------------------------------------------- from own slices to everything else */
 
 enum status zero_params_changed(struct zero *z, struct stream *compute, struct error *err)
@@ -218,6 +267,7 @@ enum status zero_params_changed(struct zero *z, struct stream *compute, struct e
     const struct zero_config *config = &z->config;
     const struct op_table *ops = z->device->ops;
     zero_places_clear(z);
+    write_back(z);
     event_record(z->computed, compute);
     stream_wait(z->stream, z->computed);
     if (zero_parallel(z))

@@ -34,6 +34,7 @@ struct zero_config {
     const struct shard_layout *layout; /* borrowed; its world is comm's */
     bool tied;                         /* the head uses unit 0 as well */
     bool training;                     /* false: no gradients, m and v (evaluation) */
+    struct loss_scaler_rules scaler;   /* of fp16 */
 };
 
 enum status zero_new(const struct zero_config *config, struct device *device, struct comm *comm, struct zero **zero,
@@ -51,9 +52,17 @@ const struct param_verbs *zero_verbs(struct zero *zero);
 enum zero_state { ZERO_MASTER, ZERO_EXP_AVG, ZERO_EXP_AVG_SQ, ZERO_STATE_COUNT };
 const char *zero_state_name(enum zero_state state); /* "master", "exp_avg", "exp_avg_sq" */
 
-/* Own slice (layout->slice[unit] elements, padding included) of `unit`. Valid between steps; writing is allowed before
- * zero_params_changed(). At stage 0, and in fp32, it is a part of the whole array. */
+/* Own slice (layout->slice[unit] elements, padding included) of `unit`, in device memory. At stage 0, and in fp32, it
+ * is a part of the whole array. */
 float *zero_slice(struct zero *zero, enum zero_state state, int unit);
+
+/* The own slice in host memory, between steps; valid until the next of these calls. Reading: it holds the slice's
+ * values. Writing: it is to be filled, and zero_params_changed() called when all that changes is written. The CPU
+ * device gives the slice itself; another one copies to and from a buffer of its own. */
+enum zero_access { ZERO_READ, ZERO_WRITE };
+typedef enum status zero_slice_access(void *context, enum zero_state state, int unit, float **slice, struct error *err);
+enum status zero_host_slice(struct zero *zero, enum zero_access access, enum zero_state state, int unit, float **slice,
+                            struct error *err);
 
 /* The own slices were written (initialisation, import, resume): makes everything else from them (casts, gathers, stage
  * 0's whole copies of master, m, v). Collective. */
@@ -64,27 +73,51 @@ void zero_begin_step(struct zero *zero);
 void zero_begin_micro(struct zero *zero, bool last);
 
 struct zero_update {
-    float lr, eps, weight_decay;
-    double beta1, beta2, correction1, correction2; /* double: 1-β2 in fp32 would be off by 5e-5 */
+    float eps, weight_decay;
+    double beta1, beta2; /* double: 1-β2 in fp32 would be off by 5e-5 */
     bool adamw;
-    double clip;       /* 0: off. scale = clip / (norm + 1e-6) if norm > clip */
-    double loss_scale; /* gradients are divided by it; 1 without fp16 */
+    double clip;  /* 0: off. scale = clip / (norm + 1e-6) if norm > clip */
+    int64_t base; /* optimizer steps that are known to be made: rates[i] are of step base + 1 + i */
+    struct step_rates rates[STEP_RATES]; /* one for each step that was enqueued and not yet collected, and this one */
 };
 
 struct zero_result {
-    double grad_norm;                         /* unscaled, before clipping */
-    bool skipped;                             /* non-finite: nothing was updated */
-    int bad_rank;                             /* where a non-finite value came from, -1 unknown */
-    const struct tensor_info *bad_tensor;     /* first such tensor, or NULL */
-    double reduce_seconds, optimizer_seconds; /* this rank's: waiting for reductions and peers; norm and update */
+    double loss_sum;                      /* over all ranks */
+    double grad_norm;                     /* unscaled, before clipping */
+    double lr, loss_scale;                /* that this step used */
+    bool skipped;                         /* non-finite: nothing was updated */
+    int bad_rank;                         /* where a non-finite value came from, -1 unknown */
+    const struct tensor_info *bad_tensor; /* first such tensor, or NULL */
+    int64_t optimizer_step;               /* after this step */
+    struct loss_scaler scaler;            /* after this step */
 };
 
-/* Waits for the reductions, norm, clip, update, gather. The same decision on all ranks. Collective. */
-enum status zero_finish_step(struct zero *zero, const struct zero_update *update, struct stream *compute,
-                             struct zero_result *result, struct error *err);
+/* Steps that may be enqueued before the oldest is collected. */
+enum { ZERO_STEPS = STEP_RATES };
 
-/* Bytes that this rank should gather and reduce in one step of g micro-batches that is not skipped, by theory, as
- * comm_stats counts them: (N-1)/N of what is gathered, padding included. What is counted must equal it.
+/* Where updates and loss scale stand; once, before the first step. */
+void zero_set_position(struct zero *zero, int64_t optimizer_step, const struct loss_scaler *scaler,
+                       struct stream *compute);
+
+/* Device scalar: what backward multiplies the loss by. NULL in a dtype that needs none. */
+const float *zero_loss_scale(const struct zero *zero);
+
+/* Enqueues the end of a step: waits for the reductions, norm, clip, update, gather. Nobody waits for the host.
+ * `loss_sum` (device): this rank's. Collective. */
+enum status zero_finish_step(struct zero *zero, const struct zero_update *update, const double *loss_sum,
+                             struct stream *compute, struct error *err);
+
+/* Waits for the oldest step that was finished and not collected, and says what it came to, the same on all ranks.
+ * Collective. */
+enum status zero_collect(struct zero *zero, struct zero_result *result, struct error *err);
+
+/* Seconds of this thread in zero_finish_step since the last call: until all reductions and reports were there; norm and
+ * update. On a device that runs asynchronously: of enqueueing. */
+void zero_times(struct zero *zero, double *reduce, double *optimizer);
+
+/* Bytes that this rank should gather and reduce in one step of g micro-batches, by theory, as comm_stats counts them:
+ * (N-1)/N of what is gathered, padding included. What is counted must equal it. In every stage the ranks' reports (one
+ * double for each unit and one for the loss) are gathered, too.
  *
  *   stage 0   gather and reduce the fp32 gradients (the all-reduce)
  *   stage 1   gather all parameters; reduce all gradients

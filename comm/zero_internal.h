@@ -22,6 +22,12 @@ struct bucket {
     struct event *reduced; /* the reduction has read it */
 };
 
+/* The host's copy of what a step came to. */
+struct step_record {
+    struct step_state state;
+    int64_t bad_index;
+};
+
 /* Elements [offset, offset + count) of a unit that are decayed alike. */
 struct decay_range {
     int64_t offset, count;
@@ -42,8 +48,9 @@ struct zero {
     float *grads;                   /* fp32 */
     struct gather_place places[PLACES];
     struct bucket buckets[PLACES];
-    double *sums;      /* device, (units): sums of squares of the own slices */
-    float *grad_scale; /* device scalar */
+    double *reports;         /* device, (world, units + 1): see decide_step; read by peers */
+    struct step_state *step; /* device */
+    int64_t *bad_index;      /* device: first non-finite element of grads, in a step that is skipped */
 
     struct stream *stream;             /* communication */
     struct event *computed;            /* a point of the compute stream that communication waits for */
@@ -54,11 +61,21 @@ struct zero {
     int micro; /* of the step, from 0; -1 before the first */
     bool last_micro;
     bool *open;                 /* (units): grads() was called, grads_ready() not yet */
-    uint64_t *bad_ranks;        /* (units): who contributed a non-finite value to the own slice */
+    int32_t *bad_rank;          /* (units): the lowest that contributed a non-finite value to the own slice */
     struct decay_range *ranges; /* of the elements of the state kept here; unit u's are first_range[u] … [u+1] */
     int *first_range;           /* (units + 1) */
-    double *host_sums;          /* (units) */
-    float host_scale;
+
+    struct step_record *records; /* (ZERO_STEPS), pinned host memory: step n in records[n % ZERO_STEPS] */
+    int32_t *bad_rank_records;   /* (ZERO_STEPS, units): bad_rank of step n from n % ZERO_STEPS · units */
+    struct event *done[ZERO_STEPS];
+    int64_t begun, finished, collected; /* steps of this process */
+    bool positioned;                    /* zero_set_position() was called */
+    double reduce_seconds, optimizer_seconds;
+
+    float *host_slice; /* pinned; the largest slice; NULL until a device with memory of its own needs it */
+    size_t host_slice_bytes;
+    float *written; /* the slice that host_slice is to be copied to; NULL: none */
+    size_t written_bytes;
 };
 
 static inline bool zero_parallel(const struct zero *zero)

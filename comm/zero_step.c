@@ -1,23 +1,22 @@
 /* zero_step.c: the end of a step: gradient norm, clipping, the optimizer on the own slices.
  *
- *     every unit: wait for its reduction, sum of squares of the own slice (double, on the device)
- *     exchange the sums: the same total on all ranks, added up by unit, then by rank
- *     finite: scale = clip / norm / loss scale; AdamW on what is kept here; stages 1 and 2 gather each updated unit
- *             while the next one is updated, and nobody waits for it until it is acquired
- *     else:   agree on the first tensor with a non-finite value and on the rank that it came from; update nothing */
+ * Everything is enqueued; the device decides, and the host learns of it when it collects the step:
+ *
+ *     every unit: wait for its reduction, sum of squares of the own slice (double)
+ *     gather the ranks' reports: those sums, and the loss
+ *     decide_step: norm, clip, whether the step is skipped, the next loss scale; the same bits on all ranks
+ *     AdamW on what is kept here; stages 1 and 2 gather each updated unit while the next one is updated, and nobody
+ *     waits for it until it is acquired
+ *     copy what was decided to the host
+ *
+ * zero_collect waits for that copy. Of a skipped step it then says where the first non-finite value lies and which rank
+ * it came from: every rank looks through what it has, and they agree. */
 #include "comm/zero_internal.h"
 
-#include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
-
-/* What a rank says of its slice of one unit. */
-struct unit_report {
-    double sum;         /* of squares */
-    uint64_t bad_ranks; /* whose contribution to this slice was not finite */
-};
 
 /* Where a rank found its first non-finite value. */
 struct bad_place {
@@ -31,11 +30,27 @@ static double seconds_now(void)
     return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
+void zero_set_position(struct zero *z, int64_t optimizer_step, const struct loss_scaler *scaler, struct stream *compute)
+{
+    struct step_state state = {.optimizer_step = optimizer_step, .scaler = *scaler, .loss_scale = (float)scaler->scale};
+    ASSERT(z->config.training && !z->begun && scaler->scale > 0);
+    stream_copy(compute, z->step, &state, sizeof state);
+    z->positioned = true;
+}
+
+const float *zero_loss_scale(const struct zero *z)
+{
+    return z->config.dtype == DTYPE_F16 ? &z->step->loss_scale : NULL;
+}
+
 void zero_begin_step(struct zero *z)
 {
-    ASSERT(z->config.training);
+    ASSERT(z->config.training && z->positioned && z->begun == z->finished);
+    ASSERT(z->begun - z->collected < ZERO_STEPS);
     z->micro = -1;
-    memset(z->bad_ranks, 0, (size_t)z->units * sizeof *z->bad_ranks);
+    z->bad_rank = z->bad_rank_records + z->begun++ % ZERO_STEPS * z->units;
+    for (int u = 0; u < z->units; u++)
+        z->bad_rank[u] = RANK_NONE;
     zero_places_clear(z);
 }
 
@@ -45,96 +60,42 @@ void zero_begin_micro(struct zero *z, bool last)
     z->last_micro = last;
 }
 
-/* ---------------------------------------------------------------- norm */
+/* ---------------------------------------------------------------- what the ranks report */
 
-static float *own_grad(const struct zero *z, int unit)
+static void report(struct zero *z, const double *loss_sum, struct stream *compute)
 {
-    return zero_grad(z, unit, zero_own(z, unit));
-}
-
-/* Sums of squares of the own slices, in z->host_sums, once they are reduced. */
-static enum status own_sums(struct zero *z, struct stream *compute, struct error *err)
-{
+    int64_t row = z->units + 1;
+    double *own = z->reports + z->rank * row;
     for (int u = z->units - 1; u >= 0; u--) { /* in the order in which backward finished them */
         ASSERT(!z->open[u]);
         if (zero_parallel(z))
             stream_wait(compute, z->reduced[u]);
-        struct sumsq_args args = {.n = z->config.layout->slice[u], .x = own_grad(z, u), .out = &z->sums[u]};
+        struct sumsq_args args = {
+            .n = z->config.layout->slice[u], .x = zero_grad(z, u, zero_own(z, u)), .out = &own[u]};
         z->device->ops->sumsq(compute, &args);
     }
-    stream_copy(compute, z->host_sums, z->sums, (size_t)z->units * sizeof *z->sums);
-    stream_sync(compute);
-    TRY(device_check(z->device, err));
-    return comm_status(z->comm, err);
+    stream_copy(compute, &own[z->units], loss_sum, sizeof *loss_sum);
+    if (!zero_parallel(z))
+        return;
+    event_record(z->computed, compute);
+    stream_wait(z->stream, z->computed);
+    size_t words = (size_t)row * (sizeof *own / sizeof(float));
+    comm_all_gather(z->comm, own, z->reports, words, 0, DTYPE_F32, z->stream);
+    event_record(z->drained, z->stream); /* peers have read the own slices: they may change */
+    stream_wait(compute, z->drained);
 }
 
-/* Everyone's sums, and who contributed what was not finite: all is (world, units). */
-static enum status exchange_reports(struct zero *z, struct unit_report *all, struct error *err)
+static void decide(struct zero *z, const struct zero_update *update, struct stream *compute)
 {
-    struct unit_report *own = all + (size_t)z->rank * (size_t)z->units;
-    for (int u = 0; u < z->units; u++)
-        own[u] = (struct unit_report){z->host_sums[u], z->bad_ranks[u]};
-    enum { BATCH = COMM_EXCHANGE_MAX / sizeof(struct unit_report) };
-    struct unit_report *batch = malloc((size_t)z->world * BATCH * sizeof *batch);
-    if (!batch)
-        return error_set(err, STATUS_DEVICE, "out of memory");
-    enum status status = STATUS_OK;
-    for (int first = 0; status == STATUS_OK && first < z->units; first += BATCH) {
-        size_t n = z->units - first < BATCH ? (size_t)(z->units - first) : (size_t)BATCH;
-        status = comm_exchange(z->comm, own + first, n * sizeof *own, batch, err);
-        for (int r = 0; status == STATUS_OK && r < z->world; r++)
-            memcpy(all + (size_t)r * (size_t)z->units + first, batch + (size_t)r * n, n * sizeof *all);
-    }
-    free(batch);
-    return status;
-}
-
-/* ---------------------------------------------------------------- non-finite gradients */
-
-/* First non-finite element of the own slices, read back in pieces (only in a step that is skipped anyway). */
-static struct bad_place find_bad(struct zero *z, struct stream *compute)
-{
-    float piece[4096];
-    for (int u = 0; u < z->units; u++) {
-        if (isfinite(z->host_sums[u]))
-            continue;
-        int64_t slice = z->config.layout->slice[u];
-        for (int64_t at = 0; at < slice; at += (int64_t)COUNT_OF(piece)) {
-            int64_t n = slice - at < (int64_t)COUNT_OF(piece) ? slice - at : (int64_t)COUNT_OF(piece);
-            stream_copy(compute, piece, own_grad(z, u) + at, (size_t)n * sizeof *piece);
-            stream_sync(compute);
-            for (int64_t i = 0; i < n; i++)
-                if (!isfinite(piece[i]))
-                    return (struct bad_place){u, zero_own(z, u) + at + i};
-        }
-        return (struct bad_place){u, zero_own(z, u)}; /* finite, but too large to square */
-    }
-    return (struct bad_place){z->units, 0};
-}
-
-/* Fills bad_tensor and bad_rank, the same on all ranks. */
-static enum status blame(struct zero *z, const struct unit_report *all, struct stream *compute,
-                         struct zero_result *result, struct error *err)
-{
-    struct bad_place own = find_bad(z, compute), first = {z->units, 0};
-    struct bad_place places[64];
-    ASSERT(z->world <= (int)COUNT_OF(places));
-    TRY(comm_exchange(z->comm, &own, sizeof own, places, err));
-    int owner = 0; /* of the slice with the first bad value */
-    for (int r = 0; r < z->world; r++) {
-        if (places[r].unit < first.unit || (places[r].unit == first.unit && places[r].offset < first.offset)) {
-            first = places[r];
-            owner = r;
-        }
-    }
-    if (first.unit == z->units)
-        return STATUS_OK;
-    result->bad_tensor = tensor_at(z->config.table, (int)first.unit, first.offset);
-    uint64_t ranks = zero_parallel(z) ? all[(size_t)owner * (size_t)z->units + (size_t)first.unit].bad_ranks : 1;
-    for (int r = 0; r < z->world && result->bad_rank < 0; r++)
-        if (ranks >> r & 1)
-            result->bad_rank = r;
-    return STATUS_OK;
+    struct decide_step_args args = {.world = z->world,
+                                    .units = z->units,
+                                    .reports = z->reports,
+                                    .clip = update->clip,
+                                    .scaler = z->config.scaler,
+                                    .base = update->base,
+                                    .state = z->step};
+    memcpy(args.rates, update->rates, sizeof args.rates);
+    z->device->ops->decide_step(compute, &args);
 }
 
 /* ---------------------------------------------------------------- update */
@@ -149,16 +110,13 @@ static void update_unit(struct zero *z, int unit, const struct zero_update *upda
                                  .m = zero_state_at(z, ZERO_EXP_AVG, unit, range->offset),
                                  .v = zero_state_at(z, ZERO_EXP_AVG_SQ, unit, range->offset),
                                  .grad = zero_grad(z, unit, range->offset),
-                                 .grad_scale = z->grad_scale,
+                                 .step = z->step,
                                  .param = mixed ? zero_param(z, unit, range->offset) : NULL,
                                  .param_dtype = z->config.dtype,
-                                 .lr = update->lr,
                                  .beta1 = update->beta1,
                                  .beta2 = update->beta2,
                                  .eps = update->eps,
                                  .weight_decay = range->decays ? update->weight_decay : 0,
-                                 .correction1 = update->correction1,
-                                 .correction2 = update->correction2,
                                  .adamw = update->adamw};
         z->device->ops->adam(compute, &args);
     }
@@ -181,42 +139,116 @@ static void update_all(struct zero *z, const struct zero_update *update, struct 
     event_record(z->updated, compute);
 }
 
-enum status zero_finish_step(struct zero *z, const struct zero_update *update, struct stream *compute,
-                             struct zero_result *result, struct error *err)
+/* What the host will want to know. All gradients kept here are looked through, for they are one array; at stages 0 and
+ * 1 that is more than the own slices, and what is not finite there is so for its owner, too. */
+static void tell_host(struct zero *z, struct stream *compute)
 {
-    ASSERT(z->config.training && z->micro >= 0 && z->last_micro && update->loss_scale > 0);
-    enum status status;
-    *result = (struct zero_result){.bad_rank = -1};
+    int64_t own = z->config.layout->shard_numel;
+    struct find_nonfinite_args find = {
+        .n = z->grads_whole ? own * z->world : own, .x = z->grads, .enabled = &z->step->skipped, .index = z->bad_index};
+    z->device->ops->find_nonfinite(compute, &find);
+    int slot = (int)(z->finished % ZERO_STEPS);
+    stream_copy(compute, &z->records[slot].state, z->step, sizeof *z->step);
+    stream_copy(compute, &z->records[slot].bad_index, z->bad_index, sizeof *z->bad_index);
+    event_record(z->done[slot], compute);
+    z->finished++;
+}
+
+enum status zero_finish_step(struct zero *z, const struct zero_update *update, const double *loss_sum,
+                             struct stream *compute, struct error *err)
+{
+    ASSERT(z->config.training && z->micro >= 0 && z->last_micro && z->begun == z->finished + 1);
     double start = seconds_now();
-    struct unit_report *all = malloc((size_t)z->world * (size_t)z->units * sizeof *all);
+    report(z, loss_sum, compute);
+    double reported = seconds_now();
+    decide(z, update, compute);
+    update_all(z, update, compute);
+    zero_places_clear(z);
+    tell_host(z, compute);
+    z->reduce_seconds += reported - start;
+    z->optimizer_seconds += seconds_now() - reported;
+    TRY(device_check(z->device, err));
+    return comm_status(z->comm, err);
+}
+
+void zero_times(struct zero *z, double *reduce, double *optimizer)
+{
+    *reduce = z->reduce_seconds;
+    *optimizer = z->optimizer_seconds;
+    z->reduce_seconds = z->optimizer_seconds = 0;
+}
+
+/* ---------------------------------------------------------------- collecting a step */
+
+/* Where in the layout element `index` of what was looked through lies. */
+static struct bad_place place_of(const struct zero *z, int64_t index)
+{
+    const struct shard_layout *layout = z->config.layout;
+    int64_t per_unit = z->grads_whole ? z->world : 1, first = 0;
+    for (int u = 0; u < z->units; u++) {
+        int64_t count = layout->slice[u] * per_unit;
+        if (index < first + count)
+            return (struct bad_place){.unit = u, .offset = index - first + (z->grads_whole ? 0 : zero_own(z, u))};
+        first += count;
+    }
+    return (struct bad_place){.unit = z->units};
+}
+
+static bool before(const struct bad_place *a, const struct bad_place *b)
+{
+    return a->unit < b->unit || (a->unit == b->unit && a->offset < b->offset);
+}
+
+/* Fills bad_tensor and bad_rank, the same on all ranks. */
+static enum status blame(struct zero *z, const struct step_record *record, const int32_t *bad_rank,
+                         struct zero_result *result, struct error *err)
+{
+    struct bad_place own = place_of(z, record->bad_index), first = {.unit = z->units};
+    struct bad_place *all = malloc((size_t)z->world * sizeof *all);
     if (!all)
         return error_set(err, STATUS_DEVICE, "out of memory");
-    TRY_GOTO(own_sums(z, compute, err));
-    TRY_GOTO(exchange_reports(z, all, err));
-    double total = 0;
-    for (int u = 0; u < z->units; u++)
-        for (int r = 0; r < z->world; r++)
-            total += all[(size_t)r * (size_t)z->units + (size_t)u].sum;
-    double reduced = seconds_now();
-    result->reduce_seconds = reduced - start;
-
-    double norm = sqrt(total) / update->loss_scale;
-    result->grad_norm = norm;
-    result->skipped = !isfinite(total);
-    if (result->skipped) {
-        TRY_GOTO(blame(z, all, compute, result, err));
-    } else {
-        double scale = update->clip > 0 && norm > update->clip ? update->clip / (norm + 1e-6) : 1;
-        z->host_scale = (float)(scale / update->loss_scale);
-        event_record(z->drained, z->stream); /* peers have read the own slices: they may change */
-        stream_wait(compute, z->drained);
-        stream_copy(compute, z->grad_scale, &z->host_scale, sizeof z->host_scale);
-        update_all(z, update, compute);
-        zero_places_clear(z);
-    }
-    result->optimizer_seconds = seconds_now() - reduced;
-    status = device_check(z->device, err);
-fail:
+    enum status status = comm_exchange(z->comm, &own, sizeof own, all, err);
+    for (int r = 0; status == STATUS_OK && r < z->world; r++)
+        if (before(&all[r], &first))
+            first = all[r];
+    if (first.unit == z->units && record->state.bad_unit >= 0) /* finite, but too large to square */
+        first.unit = record->state.bad_unit;
     free(all);
-    return status;
+    TRY(status);
+    result->bad_rank = record->state.bad_loss_rank;
+    if (first.unit == z->units)
+        return STATUS_OK;
+    result->bad_tensor = tensor_at(z->config.table, (int)first.unit, first.offset);
+    if (!zero_parallel(z)) {
+        result->bad_rank = 0;
+        return STATUS_OK;
+    }
+    /* who contributed it, the owner of the slice knows */
+    int owner = (int)(first.offset / z->config.layout->slice[first.unit]);
+    int32_t rank = bad_rank[first.unit];
+    TRY(comm_broadcast(z->comm, &rank, sizeof rank, owner, err));
+    if (rank != RANK_NONE)
+        result->bad_rank = rank;
+    return STATUS_OK;
+}
+
+enum status zero_collect(struct zero *z, struct zero_result *result, struct error *err)
+{
+    ASSERT(z->collected < z->finished);
+    int slot = (int)(z->collected % ZERO_STEPS);
+    event_sync(z->done[slot]);
+    z->collected++;
+    TRY(device_check(z->device, err));
+    TRY(comm_status(z->comm, err));
+    const struct step_record *record = &z->records[slot];
+    const struct step_state *state = &record->state;
+    *result = (struct zero_result){.loss_sum = state->loss_sum,
+                                   .grad_norm = state->grad_norm,
+                                   .lr = state->lr,
+                                   .loss_scale = (double)state->used_loss_scale,
+                                   .skipped = state->skipped != 0,
+                                   .bad_rank = -1,
+                                   .optimizer_step = state->optimizer_step,
+                                   .scaler = state->scaler};
+    return result->skipped ? blame(z, record, z->bad_rank_records + (int64_t)slot * z->units, result, err) : STATUS_OK;
 }

@@ -67,7 +67,7 @@ static void reduce(struct zero *z, int unit, const float *send, float *recv, boo
     for (int64_t at = 0; at < slice; at += piece) {
         int64_t count = slice - at < piece ? slice - at : piece;
         comm_reduce_scatter(z->comm, send + at, recv + at, (size_t)count, (size_t)slice, DTYPE_F32, accumulate,
-                            &z->bad_ranks[unit], z->stream);
+                            &z->bad_rank[unit], z->stream);
     }
 }
 
@@ -249,7 +249,8 @@ void zero_theory(const struct zero *z, int micro_batches, int64_t *gather_bytes,
     int64_t own = z->config.layout->shard_numel, others = z->world - 1;
     int64_t size = (int64_t)dtype_size(z->config.dtype), grad_size = sizeof(float);
     int64_t gathered = z->config.stage == 3 ? walk_through(z, micro_batches, true) : own;
-    *gather_bytes = others * gathered * (z->config.stage == 0 ? grad_size : size);
+    int64_t reports = (z->units + 1) * (int64_t)sizeof(double);
+    *gather_bytes = others * (gathered * (z->config.stage == 0 ? grad_size : size) + reports);
     *reduce_bytes = others * own * grad_size * (z->config.stage >= 2 ? micro_batches : 1);
 }
 

@@ -14,6 +14,7 @@
 #define ZTRAIN_CORE_SPEC_H
 
 #include "core/dtype.h"
+#include "core/loss_scaler.h"
 #include "core/schedule.h"
 #include "core/status.h"
 
@@ -74,7 +75,9 @@ struct run_spec {
     } optimizer;
     struct schedule_spec scheduler; /* total_steps 0: the run's length, set by spec_resolve_steps() */
     enum dtype dtype;               /* of parameters and activations: bf16.enabled, fp16.enabled, else fp32 */
-    int64_t max_skipped_steps;      /* K consecutive non-finite steps abort: default 10 */
+    int64_t max_skipped_steps; /* K consecutive non-finite steps abort: default 10; not with a dynamic loss scale */
+    struct loss_scaler_rules loss_scaler;
+    double initial_loss_scale; /* 1 without fp16 */
     struct {
         int stage;
         bool overlap_comm;                                 /* default true */

@@ -5,6 +5,7 @@
  * keys together. A key that is wrong in one pass is left out of the next ones, so that one mistake makes one line. */
 #include "core/spec_keys.h"
 
+#include <math.h>
 #include <string.h>
 
 /* ---- unknown keys -------------------------------------------------------------------------------------------------
@@ -326,7 +327,16 @@ static void check_precision(struct spec_context *ctx, struct spec_full *full, co
     if (is_true(root, "bf16.enabled") && is_true(root, "fp16.enabled"))
         spec_error(ctx, later_pos(spec_find(root, "bf16.enabled"), spec_find(root, "fp16.enabled")),
                    "bfloat16 and fp16 modes cannot be simultaneously enabled; hint: keep bf16");
-    full->spec.dtype = full->bf16 ? DTYPE_BF16 : DTYPE_F32;
+    struct run_spec *spec = &full->spec;
+    spec->dtype = full->bf16 ? DTYPE_BF16 : full->fp16 ? DTYPE_F16 : DTYPE_F32;
+    spec->loss_scaler.dynamic = full->fp16 && full->static_loss_scale == 0;
+    spec->initial_loss_scale = !full->fp16                 ? 1
+                               : spec->loss_scaler.dynamic ? ldexp(1, (int)full->initial_scale_power)
+                                                           : full->static_loss_scale;
+    const struct spec_node *power = spec_find(root, "fp16.initial_scale_power");
+    if (spec->loss_scaler.dynamic && spec->initial_loss_scale < spec->loss_scaler.min_scale && power)
+        spec_error(ctx, power->pos, "'fp16.initial_scale_power' %lld begins below fp16.min_loss_scale %g",
+                   (long long)full->initial_scale_power, spec->loss_scaler.min_scale);
 }
 
 static bool is_zero(const struct spec_node *node)

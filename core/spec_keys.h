@@ -71,7 +71,9 @@ extern const int spec_num_keys;
 /* The run spec and what stands behind it; `spec` is what callers see, spec->private_ points back here. */
 struct spec_full {
     struct run_spec spec;
-    bool adam_w_mode, bf16;
+    bool adam_w_mode, bf16, fp16;
+    double static_loss_scale; /* 0: dynamic */
+    int64_t initial_scale_power;
     int64_t given_batch[3];    /* train, micro, accumulation as given; 0: derived by spec_resolve_batch() */
     int64_t given_total_steps; /* 0: derived by spec_resolve_steps() */
     const char *batch_where;   /* place of the batch keys, for messages */

@@ -10,21 +10,38 @@ static const struct device_backend *backend_of(const struct device *device)
     return ((const struct device_private *)device->private_)->backend;
 }
 
+#if ZTRAIN_CUDA
+
+bool device_cuda_available(char *why)
+{
+    return device_cuda_probe(why);
+}
+
+#else
+
 bool device_cuda_available(char *why)
 {
     snprintf(why, 256, "this build of ztrain has no CUDA backend");
     return false;
 }
 
-enum status device_open(enum device_kind kind, int threads, struct device **device, struct error *err)
+enum status device_cuda_open(int index, int threads, struct device **device, struct error *err)
 {
-    char why[256];
+    (void)index, (void)threads;
+    *device = NULL;
+    error_set(err, STATUS_DEVICE, "cannot open a CUDA device: this build of ztrain has no CUDA backend");
+    return error_hint(err, "build it where nvcc is installed, or set train.device to cpu");
+}
+
+#endif
+
+enum status device_open(enum device_kind kind, int index, int threads, struct device **device, struct error *err)
+{
+    ASSERT(index >= 0);
     *device = NULL;
     switch (kind) {
     case DEVICE_CPU: return device_cpu_open(threads, device, err);
-    case DEVICE_CUDA:
-        device_cuda_available(why);
-        return error_set(err, STATUS_DEVICE, "cannot open a CUDA device: %s; hint: set train.device to cpu", why);
+    case DEVICE_CUDA: return device_cuda_open(index, threads, device, err);
     }
     BUG("device kind %d", (int)kind);
 }
@@ -45,6 +62,39 @@ void device_free(struct device *device, void *memory, size_t bytes)
 {
     if (memory)
         backend_of(device)->free(device, memory, bytes);
+}
+
+enum status device_alloc_host(struct device *device, size_t bytes, void **memory, struct error *err)
+{
+    *memory = NULL;
+    return backend_of(device)->alloc_host(device, bytes, memory, err);
+}
+
+void device_free_host(struct device *device, void *memory, size_t bytes)
+{
+    if (memory)
+        backend_of(device)->free_host(device, memory, bytes);
+}
+
+enum status device_pin_host(struct device *device, void *memory, size_t bytes, struct error *err)
+{
+    return backend_of(device)->pin_host(device, memory, bytes, err);
+}
+
+void device_unpin_host(struct device *device, void *memory, size_t bytes)
+{
+    backend_of(device)->unpin_host(device, memory, bytes);
+}
+
+enum status ops_prepare(struct device *device, const struct linear_shapes *shapes, struct error *err)
+{
+    const struct device_backend *backend = backend_of(device);
+    return backend->prepare ? backend->prepare(device, shapes, err) : STATUS_OK;
+}
+
+size_t op_workspace_bytes(struct device *device, const struct op_limits *limits)
+{
+    return backend_of(device)->workspace_bytes(device, limits);
 }
 
 enum status device_check(struct device *device, struct error *err)

@@ -6,6 +6,7 @@
 #ifndef ZTRAIN_GPU_DEVICE_H
 #define ZTRAIN_GPU_DEVICE_H
 
+#include "core/dtype.h"
 #include "core/status.h"
 
 #include <stdbool.h>
@@ -24,15 +25,20 @@ enum device_kind { DEVICE_CPU, DEVICE_CUDA };
 
 struct device {
     enum device_kind kind;
-    char name[128];   /* "AMD EPYC …", "NVIDIA H200" */
-    char detail[256]; /* instruction sets, GEMM library and version in use; compute capability, driver */
-    int threads;      /* CPU: OpenMP threads of this rank */
+    char name[128];                 /* "AMD EPYC …", "NVIDIA H200" */
+    char detail[256];               /* instruction sets, GEMM library and version in use; compute capability, driver */
+    int threads;                    /* OpenMP threads of this rank (CUDA: for what its host does) */
+    size_t memory_bytes;            /* CUDA: of the GPU; CPU: 0 */
+    double peak_flops[DTYPE_COUNT]; /* products in that dtype by the data sheet, FLOP/s; 0: unknown, or the CPU */
+    double ceiling_flops[DTYPE_COUNT]; /* the fastest product that ops_prepare() has seen; 0: none was measured */
     const struct op_table *ops;
     void *private_;
 };
 
-/* Opens the device. CPU: `threads` OpenMP threads (0: all cores this process may run on). Errors: STATUS_DEVICE. */
-enum status device_open(enum device_kind kind, int threads, struct device **device, struct error *err);
+/* Opens the device. CPU: `threads` OpenMP threads (0: all cores this process may run on). CUDA: GPU `index`, a rank's
+ * number on its machine, counted round those that are visible (so that several ranks can share one). The thread that
+ * opens a device is the one that uses it. Errors: STATUS_DEVICE. */
+enum status device_open(enum device_kind kind, int index, int threads, struct device **device, struct error *err);
 void device_close(struct device *device);
 
 /* Whether CUDA could be used here: driver and GPU found. `why` (of at least 256 bytes) says why not. */
@@ -42,6 +48,16 @@ bool device_cuda_available(char *why);
  * much was asked for and how much there was if it fails (STATUS_DEVICE). */
 enum status device_alloc(struct device *device, size_t bytes, void **memory, struct error *err);
 void device_free(struct device *device, void *memory, size_t bytes);
+
+/* Zeroed host memory that the device copies from and to by itself (CUDA: pinned; CPU: plain memory). A copy between it
+ * and device memory is asynchronous in both directions: it must live, and what is copied from it must keep its value,
+ * until the copy is done. */
+enum status device_alloc_host(struct device *device, size_t bytes, void **memory, struct error *err);
+void device_free_host(struct device *device, void *memory, size_t bytes);
+
+/* Makes host memory that exists already (a segment shared with other processes) such memory, until it is unpinned. */
+enum status device_pin_host(struct device *device, void *memory, size_t bytes, struct error *err);
+void device_unpin_host(struct device *device, void *memory, size_t bytes);
 
 enum stream_kind { STREAM_COMPUTE, /* CPU: inline */ STREAM_COMM /* CPU: worker thread */ };
 enum status stream_new(struct device *device, enum stream_kind kind, struct stream **stream, struct error *err);
@@ -60,7 +76,9 @@ void stream_submit(struct stream *stream, void (*function)(void *argument), cons
 
 void stream_sync(struct stream *stream); /* the host waits until all work so far is done */
 
-/* dst and src: device or host memory of this device (CPU: all the same) */
+/* dst and src: device or host memory of this device (CPU: all the same). CUDA: pinned memory (device_alloc_host) is
+ * copied by the GPU alone. Other host memory is staged: as `src` it may be reused when the call returns; as `dst` it is
+ * written by a host thread in stream order, and must live until the stream has been synchronised. */
 void stream_copy(struct stream *stream, void *dst, const void *src, size_t bytes);
 void stream_fill_zero(struct stream *stream, void *dst, size_t bytes);
 

@@ -5,6 +5,7 @@
 #define ZTRAIN_GPU_DEVICE_BACKEND_H
 
 #include "gpu/device.h"
+#include "gpu/ops.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -14,6 +15,12 @@ struct device_backend {
     void (*close)(struct device *device);
     enum status (*alloc)(struct device *device, size_t bytes, void **memory, struct error *err);
     void (*free)(struct device *device, void *memory, size_t bytes);
+    enum status (*alloc_host)(struct device *device, size_t bytes, void **memory, struct error *err);
+    void (*free_host)(struct device *device, void *memory, size_t bytes);
+    enum status (*pin_host)(struct device *device, void *memory, size_t bytes, struct error *err);
+    void (*unpin_host)(struct device *device, void *memory, size_t bytes);
+    enum status (*prepare)(struct device *device, const struct linear_shapes *shapes, struct error *err); /* or NULL */
+    size_t (*workspace_bytes)(struct device *device, const struct op_limits *limits);
     enum status (*check)(struct device *device, struct error *err);
     enum status (*stream_new)(struct device *device, enum stream_kind kind, struct stream **stream, struct error *err);
     void (*stream_free)(struct stream *stream);
@@ -46,6 +53,10 @@ struct event {
 };
 
 enum status device_cpu_open(int threads, struct device **device, struct error *err);
+
+/* In builds with CUDA (ZTRAIN_CUDA). Available: as device_cuda_available(). */
+bool device_cuda_probe(char *why);
+enum status device_cuda_open(int index, int threads, struct device **device, struct error *err);
 
 #ifdef __cplusplus
 }

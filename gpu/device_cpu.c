@@ -159,6 +159,19 @@ static void cpu_free(struct device *device, void *memory, size_t bytes)
     munmap(memory, round_up(bytes ? bytes : 1, SMALL_PAGE));
 }
 
+/* All memory is alike. */
+
+static enum status cpu_pin_host(struct device *device, void *memory, size_t bytes, struct error *err)
+{
+    (void)device, (void)memory, (void)bytes, (void)err;
+    return STATUS_OK;
+}
+
+static void cpu_unpin_host(struct device *device, void *memory, size_t bytes)
+{
+    (void)device, (void)memory, (void)bytes;
+}
+
 /* ---- streams ---- */
 
 enum { RING_SLOTS = 256 };
@@ -440,6 +453,11 @@ static const struct device_backend cpu_backend = {
     .close = cpu_close,
     .alloc = cpu_alloc,
     .free = cpu_free,
+    .alloc_host = cpu_alloc,
+    .free_host = cpu_free,
+    .pin_host = cpu_pin_host,
+    .unpin_host = cpu_unpin_host,
+    .workspace_bytes = ops_cpu_workspace_bytes,
     .check = cpu_check,
     .stream_new = cpu_stream_new,
     .stream_free = cpu_stream_free,

@@ -30,4 +30,7 @@ void device_cpu_fail(struct device_cpu *cpu, const char *format, ...) __attribut
 /* The op table of an instruction-set level. */
 const struct op_table *ops_cpu_table(enum cpu_isa isa);
 
+/* op_workspace_bytes() of this device. */
+size_t ops_cpu_workspace_bytes(struct device *device, const struct op_limits *limits);
+
 #endif

@@ -26,11 +26,13 @@ enum { MR = 4, NV = 2 };
 
 enum {
     NR = NV * VF,
-    GEMM_KC = 1024,                /* units */
-    GEMM_MC = 1024 / MR * MR,      /* rows */
-    GEMM_NC = 1024 / NR * NR,      /* columns */
-    GEMM_ROW_PANELS = 168 / MR,    /* of a task, at most */
-    GEMM_COLUMN_PANELS = 128 / NR, /* of a task: 512 KiB of packed B stay in the second-level cache */
+    GEMM_KC = 1024,                      /* units */
+    GEMM_MC = (1024 + MR - 1) / MR * MR, /* rows, and more where there are fewer units: the packed block's size stays */
+    GEMM_NC = 1024 / NR * NR,            /* columns, likewise */
+    GEMM_ROW_PANELS = 168 / MR,          /* of a task, at most */
+    GEMM_COLUMN_PANELS = 128 / NR,       /* of a task: 512 KiB of packed B stay in the second-level cache */
+    GEMM_FEW_ROWS = 528,                 /* up to here, the next block of B is fetched ahead … */
+    GEMM_AHEAD_BYTES = 256 << 10,        /* … this much at most for each thread */
 };
 _Static_assert(MR % 4 == 0 && NR % 4 == 0, "panels are transposed four by four");
 
@@ -197,6 +199,7 @@ struct epilogue {
     const void *gelu_aux; /* (m, n), rows ld_aux apart: C = sum · gelu'(gelu_aux); or NULL */
     int64_t ld_aux;
     bool accumulate; /* C += */
+    bool streamed;   /* C is large and read late: a sum that is added to nothing goes past the caches */
 };
 
 /* Finishes n sums of one row. `before`, if not NULL, holds what earlier blocks of k came to. */
@@ -218,7 +221,10 @@ static ALWAYS_INLINE void epilogue_row(const struct epilogue *e, const float *su
             x *= vf_gelu_grad(vf_get(at(e->gelu_aux, row * e->ld_aux + column, dtype), j, n, dtype));
         if (e->accumulate)
             x += vf_get(c, j, n, c_dtype);
-        vf_put(c, j, n, x, c_dtype);
+        if (c_dtype == DTYPE_F32 && e->streamed && n - j >= VF)
+            vf_stream(c, j, x);
+        else
+            vf_put(c, j, n, x, c_dtype);
     }
 }
 
@@ -244,6 +250,26 @@ struct block {
     int64_t ld_partial;
 };
 
+/* Memory that will be packed next: `segments` of so many bytes, `stride` bytes apart. */
+struct ahead {
+    const char *next;
+    int64_t bytes, stride, segments, done; /* done: bytes of the first segment */
+};
+
+/* Fetches up to `lines` cache lines. */
+static void ahead_fetch(struct ahead *ahead, int64_t lines)
+{
+    for (; lines > 0 && ahead->segments > 0; lines--) {
+        __builtin_prefetch(ahead->next + ahead->done, 0, 2);
+        ahead->done += 64;
+        if (ahead->done >= ahead->bytes) {
+            ahead->done = 0;
+            ahead->next += ahead->stride;
+            ahead->segments--;
+        }
+    }
+}
+
 struct packed {
     enum unit_kind kind;
     int64_t units;
@@ -251,7 +277,8 @@ struct packed {
 };
 
 static ALWAYS_INLINE void gemm_task(const struct epilogue *e, const struct block *block, const struct packed *packed,
-                                    int64_t row_panel, int64_t row_panels, int64_t column_panel, micro_kernel *micro)
+                                    int64_t row_panel, int64_t row_panels, int64_t column_panel, struct ahead *ahead,
+                                    micro_kernel *micro)
 {
     _Alignas(64) float tile[MR * NR];
     int64_t row_end = min_i64((row_panel + row_panels) * MR, block->m);
@@ -259,6 +286,7 @@ static ALWAYS_INLINE void gemm_task(const struct epilogue *e, const struct block
     for (int64_t i = row_panel * MR; i < row_end; i += MR) {
         for (int64_t j = column_panel * NR; j < column_end; j += NR) {
             int64_t m = min_i64(MR, block->m - i), n = min_i64(NR, block->n - j);
+            ahead_fetch(ahead, packed->units / 4); /* enough to be done in time, slow enough not to stall */
             micro(packed->units, packed->a + i * packed->units, packed->b + j * packed->units, tile);
             float *partial = block->partial ? block->partial + i * block->ld_partial + j : NULL;
             if (block->last) {
@@ -284,8 +312,8 @@ static void pack_block(uint32_t *dst, const void *src, enum dtype dtype, int64_t
                        int64_t first, int64_t count, int64_t k_first, int64_t k, int width, enum unit_kind kind)
 {
     int64_t units = kind == UNIT_PAIR ? (k + 1) / 2 : k;
-#pragma omp for schedule(static) nowait
-    for (int64_t panel = 0; panel < (count + width - 1) / width; panel++) {
+    const struct range panels = range_mine((count + width - 1) / width, 1);
+    for (int64_t panel = panels.first; panel < panels.end; panel++) {
         int rows = (int)min_i64(width, count - panel * width);
         const void *from = at(src, (first + panel * width) * row_stride + k_first * k_stride, dtype);
         uint32_t *to = dst + panel * width * units;
@@ -304,6 +332,28 @@ static void pack_block(uint32_t *dst, const void *src, enum dtype dtype, int64_t
     }
 }
 
+/* The step that cuts n into the fewest parts of at most `most`, of about one size, a multiple of grain. */
+static int64_t even_step(int64_t n, int64_t most, int64_t grain)
+{
+    int64_t parts = (n + most - 1) / most, grains = (n + grain - 1) / grain;
+    return parts ? min_i64((grains + parts - 1) / parts, most / grain) * grain : grain;
+}
+
+/* The part of B that this thread will pack next: its columns of a block, k_step elements of k. */
+static struct ahead ahead_of(const struct product *p, enum dtype dtype, int64_t column, int64_t n_step, int64_t k,
+                             int64_t k_step)
+{
+    const int64_t n = min_i64(n_step, p->n - column), size = (int64_t)dtype_size(dtype);
+    const int64_t count = min_i64(k_step, p->k - k);
+    if (n <= 0)
+        return (struct ahead){0};
+    const struct range panels = range_mine((n + NR - 1) / NR, 1);
+    const int64_t first = column + panels.first * NR, columns = min_i64(panels.end * NR, n) - panels.first * NR;
+    if (p->transpose_b)
+        return (struct ahead){at(p->b, first * p->ldb + k, dtype), count * size, p->ldb * size, columns, 0};
+    return (struct ahead){at(p->b, k * p->ldb + first, dtype), columns * size, p->ldb * size, count, 0};
+}
+
 static void gemm_builtin(struct scratch scratch, bool pairs, const struct product *p, const struct epilogue *e)
 {
     const enum unit_kind kind = e->dtype == DTYPE_F32 ? UNIT_F32 : pairs && GEMM_HAS_PAIRS ? UNIT_PAIR : UNIT_WIDENED;
@@ -320,8 +370,20 @@ static void gemm_builtin(struct scratch scratch, bool pairs, const struct produc
     const bool continues = e->accumulate && c_is_f32;
     struct epilogue finish = *e;
     finish.accumulate = e->accumulate && !c_is_f32;
+    finish.streamed =
+        e->streamed && k_blocks == 1 && !e->accumulate && (uintptr_t)e->c % VF_BYTES == 0 && e->ldc % VF == 0;
     float *partial = wait_apart ? scratch_take(&scratch, (size_t)GEMM_MC * GEMM_NC * sizeof *partial) : NULL;
-    int64_t m_outer = wait_apart ? GEMM_MC : p->m; /* rows that are finished before the next ones start */
+    const int64_t units = k_step ? (k_step + unit_elements - 1) / unit_elements : 1;
+    const int64_t k_bytes = units * unit_elements * (int64_t)dtype_size(e->dtype);
+    const int64_t m_step = wait_apart ? GEMM_MC : even_step(p->m, GEMM_MC * GEMM_KC / units, MR);
+    int64_t n_step = wait_apart ? GEMM_NC : even_step(p->n, GEMM_NC * GEMM_KC / units, NR * GEMM_COLUMN_PANELS);
+    /* With few rows, reading B takes a good part of the time. Blocks are then so small that the next one is fetched
+     * into the second-level cache while this one is multiplied, and A is packed only once. */
+    const int64_t all_units = (p->k + unit_elements - 1) / unit_elements, padded_m = (p->m + MR - 1) / MR * MR;
+    const bool whole_a = padded_m <= GEMM_FEW_ROWS && padded_m * all_units <= GEMM_MC * GEMM_KC;
+    if (whole_a)
+        n_step = min_i64(n_step, even_step(p->n, GEMM_AHEAD_BYTES / k_bytes * team_next(), NR));
+    const int64_t m_outer = wait_apart ? m_step : p->m; /* rows that are finished before the next ones start */
     _Atomic int64_t next_task = 0;
 #pragma omp parallel if (p->m * p->n * p->k > 1 << 16)
     {
@@ -329,25 +391,32 @@ static void gemm_builtin(struct scratch scratch, bool pairs, const struct produc
         for (int64_t outer = 0; outer < p->m; outer += m_outer) {
             const int64_t m_end = min_i64(outer + m_outer, p->m);
             int64_t packed_row = -1, packed_k = -1;
-            for (int64_t column = 0; column < p->n; column += GEMM_NC) {
+            for (int64_t column = 0; column < p->n; column += n_step) {
                 for (int64_t k = 0; k == 0 || k < p->k; k += k_step) {
                     struct block block = {.column = column,
-                                          .n = min_i64(GEMM_NC, p->n - column),
+                                          .n = min_i64(n_step, p->n - column),
                                           .k_first = k,
                                           .k = min_i64(k_step, p->k - k),
                                           .first = k == 0 && !continues,
                                           .last = k + k_step >= p->k};
                     pack_block(b, p->b, e->dtype, column_stride, b_k_stride, column, block.n, k, block.k, NR, kind);
-                    for (int64_t row = outer; row < m_end; row += GEMM_MC) {
+                    for (int64_t row = outer; row < m_end; row += m_step) {
                         block.row = row;
-                        block.m = min_i64(GEMM_MC, m_end - row);
+                        block.m = min_i64(m_step, m_end - row);
                         block.partial = wait_apart ? partial : (float *)e->c + row * e->ldc + column;
                         block.ld_partial = wait_apart ? GEMM_NC : e->ldc;
-                        if (packed_row != row || packed_k != k)
-                            pack_block(a, p->a, e->dtype, row_stride, a_k_stride, row, block.m, k, block.k, MR, kind);
+                        uint32_t *a_block = whole_a ? a + k / unit_elements * padded_m : a;
+                        if (whole_a ? column == 0 : packed_row != row || packed_k != k)
+                            pack_block(a_block, p->a, e->dtype, row_stride, a_k_stride, row, block.m, k, block.k, MR,
+                                       kind);
                         packed_row = row;
                         packed_k = k;
-                        struct packed packed = {kind, (block.k + unit_elements - 1) / unit_elements, a, b};
+                        struct packed packed = {kind, (block.k + unit_elements - 1) / unit_elements, a_block, b};
+                        struct ahead ahead = {0};
+                        if (whole_a && !block.last)
+                            ahead = ahead_of(p, e->dtype, column, n_step, k + k_step, k_step);
+                        else if (whole_a)
+                            ahead = ahead_of(p, e->dtype, column + n_step, n_step, 0, k_step);
                         int64_t task_rows = (block.m + MR * GEMM_ROW_PANELS - 1) / (MR * GEMM_ROW_PANELS);
                         int64_t row_panels = ((block.m + MR - 1) / MR + task_rows - 1) / task_rows; /* evened out */
                         int64_t task_columns = (block.n + NR * GEMM_COLUMN_PANELS - 1) / (NR * GEMM_COLUMN_PANELS);
@@ -357,11 +426,13 @@ static void gemm_builtin(struct scratch scratch, bool pairs, const struct produc
                             int64_t i = task % task_rows * row_panels, j = task / task_rows * GEMM_COLUMN_PANELS;
 #if GEMM_HAS_PAIRS
                             if (kind == UNIT_PAIR)
-                                gemm_task(&finish, &block, &packed, i, row_panels, j, micro_pairs);
+                                gemm_task(&finish, &block, &packed, i, row_panels, j, &ahead, micro_pairs);
                             else
 #endif
-                                gemm_task(&finish, &block, &packed, i, row_panels, j, micro_f32);
+                                gemm_task(&finish, &block, &packed, i, row_panels, j, &ahead, micro_f32);
                         }
+                        if (finish.streamed)
+                            vf_stream_end();
                         tasks_before += tasks + team_size(); /* every thread took one number too many */
 #pragma omp barrier
                         progress_tick();

@@ -11,6 +11,7 @@
 #define ZTRAIN_GPU_OPS_H
 
 #include "core/dtype.h"
+#include "core/loss_scaler.h"
 #include "core/model.h"
 #include "gpu/device.h"
 
@@ -195,8 +196,8 @@ struct swiglu_bwd_args {
 };
 
 /* *loss_sum += sum over rows with target >= 0 of -log softmax(logits)[target]; rows in order, double.
- * With dlogits: dlogits = scale · (softmax - onehot), zero rows where there is no target; dlogits (dt) may start at the
- * same address as logits with the same bytes between rows (in place, also from fp32 to bf16). */
+ * With dlogits: dlogits = scale · *loss_scale · (softmax - onehot), zero rows where there is no target; dlogits (dt)
+ * may start at the same address as logits with the same bytes between rows (in place, also from fp32 to bf16). */
 struct cross_entropy_args {
     enum dtype dtype, logits_dtype;
     int64_t M, V, ld_logits, ld_dlogits;
@@ -204,6 +205,7 @@ struct cross_entropy_args {
     void *dlogits;      /* dt (M, V) or NULL */
     const int32_t *targets;
     float scale;
+    const float *loss_scale; /* device scalar that multiplies `scale`; NULL: 1 */
     double *loss_sum;
 };
 
@@ -230,20 +232,65 @@ struct sumsq_args {
     double *out;
 };
 
+/* What an optimizer step comes to, in device memory: decide_step writes it, adam obeys it, the host reads a copy when
+ * it likes, so that nobody waits for the host inside a step. optimizer_step and scaler go on from step to step; all
+ * else is of the last step. */
+struct step_state {
+    int64_t optimizer_step; /* updates made so far: t of Adam, k of the schedule */
+    struct loss_scaler scaler;
+    double loss_sum;  /* of all ranks */
+    double grad_norm; /* unscaled, before clipping */
+    double lr;
+    double correction1, correction2; /* 1-β1^t, 1-β2^t, or 1 without bias correction */
+    float loss_scale;                /* what the next backward multiplies the loss by */
+    float used_loss_scale;           /* what this step's backward did */
+    float grad_scale;                /* clip factor / used_loss_scale */
+    int32_t skipped;                 /* a gradient was not finite: nothing is updated */
+    int32_t bad_unit;                /* first unit whose gradients are not finite, -1: none */
+    int32_t bad_loss_rank;           /* first rank whose own loss is not finite, -1: none */
+};
+
+/* Learning rate and bias corrections of one optimizer step. */
+struct step_rates {
+    double lr, correction1, correction2;
+};
+
+/* The host enqueues a step before it knows whether the one before was skipped: it gives rates for either case. */
+enum { STEP_RATES = 2 };
+
+/* *state from what all ranks report: norm² = sum over units, in each over ranks, in double; skipped if it is not
+ * finite; the clip factor clip / (norm + 1e-6) where norm > clip > 0; the loss scale of the next step; the rates. */
+struct decide_step_args {
+    int32_t world, units;
+    const double *reports; /* (world, units + 1): sums of squares of a rank's slices, then its loss sum */
+    double clip;
+    struct loss_scaler_rules scaler;
+    int64_t base;                        /* rates[i] are of optimizer step base + 1 + i */
+    struct step_rates rates[STEP_RATES]; /* state->optimizer_step - base must be one of 0 … STEP_RATES-1 */
+    struct step_state *state;
+};
+
+/* Where *enabled is not 0: *index = the smallest i with x[i] not finite, n if there is none. Else nothing is done. */
+struct find_nonfinite_args {
+    int64_t n;
+    const float *x;
+    const int32_t *enabled;
+    int64_t *index;
+};
+
 /* Adam and AdamW (Kingma and Ba 2015; Loshchilov and Hutter 2019), n elements, one pass:
- *   g = grad · *grad_scale;  adamw: w -= lr · weight_decay · w, else g += weight_decay · w;
- *   m = β1 m + (1-β1) g;  v = β2 v + (1-β2) g²;  w -= lr · (m / c1) / (sqrt(v / c2) + eps)
- * c1 = 1-β1^t, c2 = 1-β2^t, or 1 without bias correction (computed by the caller in double). */
+ *   g = grad · grad_scale;  adamw: w -= lr · weight_decay · w, else g += weight_decay · w;
+ *   m = β1 m + (1-β1) g;  v = β2 v + (1-β2) g²;  w -= lr · (m / correction1) / (sqrt(v / correction2) + eps)
+ * with lr, grad_scale and the corrections of *step; where step->skipped, nothing is touched. */
 struct adam_args {
     int64_t n;
     float *master, *m, *v;
     const float *grad;
-    const float *grad_scale; /* device scalar: clip factor / loss scale */
-    void *param;             /* param_dtype (n): master rounded, or NULL */
+    const struct step_state *step;
+    void *param; /* param_dtype (n): master rounded, or NULL */
     enum dtype param_dtype;
-    float lr, eps, weight_decay;
+    float eps, weight_decay;
     double beta1, beta2; /* double: 1-β2 in fp32 would be off by 2e-5 */
-    double correction1, correction2;
     bool adamw;
 };
 
@@ -266,6 +313,8 @@ struct adam_args {
     X(add)               \
     X(cast)              \
     X(sumsq)             \
+    X(decide_step)       \
+    X(find_nonfinite)    \
     X(adam)
 
 #define OPS_COUNT_ONE(name) +1
@@ -286,6 +335,17 @@ struct op_limits {
     int64_t max_linear_k, max_linear_n; /* largest K and N of a linear */
     int32_t max_seqs, max_seq;
 };
+
+/* The matrix products of a run, as the ops will be asked for them; of pointers only whether they are NULL, and their
+ * alignment, count. A device that chooses kernels by measuring does it now, outside the steps (CUDA; on memory of its
+ * own, so before the run's own is allocated). A product that was not announced is computed all the same. */
+struct linear_shapes {
+    const struct linear_fwd_args *fwd;
+    const struct linear_bwd_input_args *bwd_input;
+    const struct linear_bwd_weight_args *bwd_weight;
+    int num_fwd, num_bwd_input, num_bwd_weight;
+};
+enum status ops_prepare(struct device *device, const struct linear_shapes *shapes, struct error *err);
 
 /* Bytes of workspace that a stream needs so that every op within the limits runs. */
 size_t op_workspace_bytes(struct device *device, const struct op_limits *limits);

@@ -23,7 +23,7 @@ static size_t max_size(size_t a, size_t b)
     return a > b ? a : b;
 }
 
-size_t op_workspace_bytes(struct device *device, const struct op_limits *l)
+size_t ops_cpu_workspace_bytes(struct device *device, const struct op_limits *l)
 {
     size_t threads = (size_t)device->threads, bytes = 0;
     size_t widest = max_size((size_t)l->C, (size_t)l->D) + 16;
@@ -34,6 +34,6 @@ size_t op_workspace_bytes(struct device *device, const struct op_limits *l)
         size_t packed = max_size(unit, ATTENTION_BATCH_FLOATS);
         bytes = max_size(bytes, (threads * (size_t)ATTENTION_THREAD_FLOATS(l->D) + packed) * sizeof(float) + 128);
     }
-    bytes = max_size(bytes, (size_t)3 * 1024 * 1024 * sizeof(float)); /* products */
+    bytes = max_size(bytes, (size_t)3 * (1024 + 16) * 1024 * sizeof(float)); /* products */
     return scratch_size(bytes) + 256;
 }

@@ -101,7 +101,7 @@ static inline size_t scratch_size(size_t bytes)
 static inline void *scratch_take(struct scratch *scratch, size_t bytes)
 {
     size_t taken = scratch_size(bytes);
-    ASSERT(taken <= scratch->left); /* op_workspace_bytes() said how much the limits need */
+    ASSERT(taken <= scratch->left); /* ops_cpu_workspace_bytes() said how much the limits need */
     void *piece = scratch->next;
     scratch->next += taken;
     scratch->left -= taken;

@@ -12,6 +12,9 @@
  * of the window are not visited. Computing S and dP twice in backward costs two products in seven, and buys that every
  * block is independent of the others: any number of threads gives the same bits, without atomics.
  *
+ * Where the CPU multiplies pairs of bf16 numbers itself and the tensors are bf16, every product does: a block of P or
+ * dS is rounded to bf16 and two of its rows are put side by side before it is an operand; sums stay fp32.
+ *
  * The rows' operands are packed once for all blocks that use them, a batch of units (a sequence and one key/value head
  * with its query heads) at a time, as many as ATTENTION_BATCH_FLOATS of scratch hold. */
 
@@ -22,6 +25,7 @@ _Static_assert(ROWS_AT_A_TIME % MR == 0 && (int)MR <= (int)ATTENTION_MAX_MR && (
 /* What forward and backward share. */
 struct attention {
     enum dtype dtype;
+    enum unit_kind kind;                  /* of packed operands */
     int64_t M, H, KV, D, group, padded_d; /* padded_d: D rounded up to MR */
     int64_t max_seq, window;
     float scale;
@@ -43,68 +47,114 @@ static int64_t round_up(int64_t n, int64_t multiple)
     return (n + multiple - 1) / multiple * multiple;
 }
 
+static enum unit_kind attention_kind(struct stream *stream, enum dtype dtype)
+{
+    if (dtype == DTYPE_F32)
+        return UNIT_F32;
+    return GEMM_HAS_PAIRS && device_cpu_of(stream)->features.avx512_bf16 ? UNIT_PAIR : UNIT_WIDENED;
+}
+
+/* Units of `elements` numbers of k. */
+static int64_t units_of(const struct attention *a, int64_t elements)
+{
+    return a->kind == UNIT_PAIR ? (elements + 1) / 2 : elements;
+}
+
 /* Floats of a unit's operand packed by token (panels of MR tokens) and by column (panels of MR columns). */
 static int64_t by_token_floats(const struct attention *a)
 {
-    return round_up(a->max_seq, MR) * a->D;
+    return round_up(a->max_seq, MR) * units_of(a, a->D);
 }
 
 static int64_t by_column_floats(const struct attention *a)
 {
-    return a->padded_d * a->max_seq;
+    return a->padded_d * units_of(a, a->max_seq);
 }
 
-/* x: first token's row of one head, `length` rows ld apart. dst: panels of MR tokens, each (D, MR). */
+/* pack_panel() with constants for `kind` and `width`, so that each is compiled by itself. */
+static ALWAYS_INLINE void attention_pack(float *dst, const void *x, int64_t row_stride, int64_t k_stride, int64_t rows,
+                                         int width, int64_t k, const struct attention *a)
+{
+    if (a->kind == UNIT_F32)
+        pack_panel((uint32_t *)dst, x, row_stride, k_stride, (int)rows, width, k, UNIT_F32);
+    else if (a->kind == UNIT_WIDENED)
+        pack_panel((uint32_t *)dst, x, row_stride, k_stride, (int)rows, width, k, UNIT_WIDENED);
+    else
+        pack_panel((uint32_t *)dst, x, row_stride, k_stride, (int)rows, width, k, UNIT_PAIR);
+}
+
+/* x: first token's row of one head, `length` rows ld apart. dst: panels of MR tokens, each (units of D, MR). */
 static void pack_by_token(float *dst, const void *x, int64_t ld, int64_t length, const struct attention *a)
 {
-    for (int64_t i = 0; i < length; i += MR) {
-        int rows = (int)min_i64(MR, length - i);
-        uint32_t *to = (uint32_t *)(dst + i * a->D);
-        if (a->dtype == DTYPE_F32)
-            pack_panel(to, at(x, i * ld, DTYPE_F32), ld, 1, rows, MR, a->D, UNIT_F32);
-        else
-            pack_panel(to, at(x, i * ld, DTYPE_BF16), ld, 1, rows, MR, a->D, UNIT_WIDENED);
-    }
+    for (int64_t i = 0; i < length; i += MR)
+        attention_pack(dst + i * units_of(a, a->D), at(x, i * ld, a->dtype), ld, 1, min_i64(MR, length - i), MR, a->D,
+                       a);
 }
 
-/* dst: panels of MR columns, each (length, MR). */
+/* dst: panels of MR columns, each (units of length, MR). */
 static void pack_by_column(float *dst, const void *x, int64_t ld, int64_t length, const struct attention *a)
 {
-    for (int64_t j = 0; j < a->D; j += MR) {
-        int rows = (int)min_i64(MR, a->D - j);
-        uint32_t *to = (uint32_t *)(dst + j * length);
-        if (a->dtype == DTYPE_F32)
-            pack_panel(to, at(x, j, DTYPE_F32), 1, ld, rows, MR, length, UNIT_F32);
-        else
-            pack_panel(to, at(x, j, DTYPE_BF16), 1, ld, rows, MR, length, UNIT_WIDENED);
-    }
+    for (int64_t j = 0; j < a->D; j += MR)
+        attention_pack(dst + j * units_of(a, length), at(x, j, a->dtype), 1, ld, min_i64(MR, a->D - j), MR, length, a);
 }
 
-/* dst (D, NR): up to NR tokens as lanes. */
+/* dst (units of D, NR): up to NR tokens as lanes. */
 static void pack_lanes(float *dst, const void *x, int64_t ld, int64_t count, const struct attention *a)
 {
-    int lanes = (int)min_i64(NR, count);
-    if (a->dtype == DTYPE_F32)
-        pack_panel((uint32_t *)dst, x, ld, 1, lanes, NR, a->D, UNIT_F32);
-    else
-        pack_panel((uint32_t *)dst, x, ld, 1, lanes, NR, a->D, UNIT_WIDENED);
+    attention_pack(dst, x, ld, 1, min_i64(NR, count), NR, a->D, a);
+}
+
+static void attention_tile(int64_t units, const float *panel, const float *lanes, float *tile,
+                           const struct attention *a)
+{
+#if GEMM_HAS_PAIRS
+    if (a->kind == UNIT_PAIR) {
+        micro_pairs(units, (const uint32_t *)panel, (const uint32_t *)lanes, tile);
+        return;
+    }
+#endif
+    (void)a;
+    micro_f32(units, (const uint32_t *)panel, (const uint32_t *)lanes, tile);
 }
 
 /* scores (rows, NR) = panels (rows, D) · lanes; rows is rounded up to MR. */
-static void multiply_rows(float *scores, const float *panels, const float *lanes, int64_t rows, int64_t D)
+static void multiply_rows(float *scores, const float *panels, const float *lanes, int64_t rows,
+                          const struct attention *a)
 {
+    const int64_t units = units_of(a, a->D);
     for (int64_t i = 0; i < rows; i += MR)
-        micro_f32(D, (const uint32_t *)(panels + i * D), (const uint32_t *)lanes, scores + i * NR);
+        attention_tile(units, panels + i * units, lanes, scores + i * NR, a);
 }
 
-/* sum (padded_d, NR) = sum · keep + columnsᵀ · weights, over rows row … row+count of a sequence of `length`; keep (NR)
- * or NULL for 1. */
-static void add_columns(float *sum, const float *columns, const float *weights, int64_t row, int64_t count,
-                        int64_t length, const float *keep, const struct attention *a)
+#if GEMM_HAS_PAIRS
+/* weights (count, NR) become bf16 pairs of rows, (units, NR), in place. */
+__attribute__((target("avx512bf16"))) static void pair_weights(float *weights, int64_t count)
+{
+    const __m512i turns = _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23, 7, 22, 6,
+                                           21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
+    for (int64_t row = 0; row < count; row += 2) {
+        for (int64_t l = 0; l < NR; l += VF) {
+            __m512 even = _mm512_loadu_ps(weights + row * NR + l);
+            __m512 odd = row + 1 < count ? _mm512_loadu_ps(weights + (row + 1) * NR + l) : _mm512_setzero_ps();
+            __m512i both = (__m512i)_mm512_cvtne2ps_pbh(odd, even);
+            _mm512_storeu_si512(weights + row / 2 * NR + l, _mm512_permutexvar_epi16(turns, both));
+        }
+    }
+}
+#endif
+
+/* sum (padded_d, NR) = sum · keep + columnsᵀ · weights, over rows row … row+count of a sequence of `length`; row is
+ * even; keep (NR) or NULL for 1. Overwrites weights. */
+static void add_columns(float *sum, const float *columns, float *weights, int64_t row, int64_t count, int64_t length,
+                        const float *keep, const struct attention *a)
 {
     _Alignas(64) float tile[MR * NR];
+#if GEMM_HAS_PAIRS
+    if (a->kind == UNIT_PAIR)
+        pair_weights(weights, count);
+#endif
     for (int64_t j = 0; j < a->padded_d; j += MR) {
-        micro_f32(count, (const uint32_t *)(columns + j * length + row * MR), (const uint32_t *)weights, tile);
+        attention_tile(units_of(a, count), columns + j * units_of(a, length) + units_of(a, row) * MR, weights, tile, a);
         for (int64_t i = 0; i < MR; i++) {
             float *to = sum + (j + i) * NR;
             for (int64_t l = 0; l < NR; l += VF) {
@@ -175,7 +225,7 @@ static int64_t first_key_of(int64_t query, int64_t window)
 /* Scratch of one thread, in floats of ATTENTION_THREAD_FLOATS(D). */
 struct attention_scratch {
     float *scores, *products;      /* (ROWS_AT_A_TIME, NR) */
-    float *lanes_a, *lanes_b;      /* (D, NR) */
+    float *lanes_a, *lanes_b;      /* (units of D, NR) */
     float *sum_a, *sum_b, *turned; /* (padded_d, NR) */
 };
 
@@ -234,7 +284,7 @@ static void attention_fwd_block(const struct attention_fwd_args *args, const str
     pack_lanes(t.lanes_a, at(args->q, row * args->ld_q + h * a->D, a->dtype), args->ld_q, count, a);
     for (int64_t key = first_key_of(query, a->window); key <= last; key += ROWS_AT_A_TIME) {
         int64_t rows = min_i64(ROWS_AT_A_TIME, last + 1 - key);
-        multiply_rows(t.scores, keys + key * a->D, t.lanes_a, rows, a->D);
+        multiply_rows(t.scores, keys + key * units_of(a, a->D), t.lanes_a, rows, a);
         softmax_block(t.scores, rows, key, query, !all_seen(query, last, key, key + rows - 1, a->window), highest, sum,
                       keep, a);
         add_columns(t.sum_a, values, t.scores, key, rows, u->length, keep, a);
@@ -257,9 +307,18 @@ static int64_t attention_batch(int64_t unit_floats)
 
 static void op_attention_fwd(struct stream *stream, const struct attention_fwd_args *args)
 {
-    const struct attention a = {
-        args->dtype,           args->M,       args->H,      args->KV,    args->D,        args->H / args->KV,
-        round_up(args->D, MR), args->max_seq, args->window, args->scale, args->seq_start};
+    const struct attention a = {args->dtype,
+                                attention_kind(stream, args->dtype),
+                                args->M,
+                                args->H,
+                                args->KV,
+                                args->D,
+                                args->H / args->KV,
+                                round_up(args->D, MR),
+                                args->max_seq,
+                                args->window,
+                                args->scale,
+                                args->seq_start};
     require_dtype(a.dtype);
     progress_tick();
     if (a.M == 0)
@@ -421,8 +480,8 @@ static void attention_bwd_queries(const struct attention_bwd_args *args, const s
     pack_lanes(t.lanes_b, at(args->dout, row * args->ld_o + h * a->D, a->dtype), args->ld_o, count, a);
     for (int64_t key = first_key_of(query, a->window); key <= last; key += ROWS_AT_A_TIME) {
         int64_t rows = min_i64(ROWS_AT_A_TIME, last + 1 - key);
-        multiply_rows(t.scores, o.k_tokens + key * a->D, t.lanes_a, rows, a->D);
-        multiply_rows(t.products, o.v_tokens + key * a->D, t.lanes_b, rows, a->D);
+        multiply_rows(t.scores, o.k_tokens + key * units_of(a, a->D), t.lanes_a, rows, a);
+        multiply_rows(t.products, o.v_tokens + key * units_of(a, a->D), t.lanes_b, rows, a);
         gradient_block_by_query(t.scores, t.products, rows, key, query,
                                 !all_seen(query, last, key, key + rows - 1, a->window), lse, delta, a);
         add_columns(t.sum_a, o.k_columns, t.scores, key, rows, u->length, NULL, a);
@@ -445,8 +504,8 @@ static void attention_bwd_keys(const struct attention_bwd_args *args, const stru
         const float *lse = args->lse + (u->kv * a->group + head) * a->M + u->start;
         for (int64_t query = key / MR * MR; query < end; query += ROWS_AT_A_TIME) {
             int64_t rows = min_i64(ROWS_AT_A_TIME, end - query);
-            multiply_rows(t.scores, o.q_tokens + query * a->D, t.lanes_a, rows, a->D);
-            multiply_rows(t.products, o.dout_tokens + query * a->D, t.lanes_b, rows, a->D);
+            multiply_rows(t.scores, o.q_tokens + query * units_of(a, a->D), t.lanes_a, rows, a);
+            multiply_rows(t.products, o.dout_tokens + query * units_of(a, a->D), t.lanes_b, rows, a);
             gradient_block_by_key(t.scores, t.products, rows, query, key,
                                   !all_seen(query, query + rows - 1, key, last, a->window), lse + query,
                                   o.deltas + query, a);
@@ -462,9 +521,18 @@ static void attention_bwd_keys(const struct attention_bwd_args *args, const stru
 
 static void op_attention_bwd(struct stream *stream, const struct attention_bwd_args *args)
 {
-    const struct attention a = {
-        args->dtype,           args->M,       args->H,      args->KV,    args->D,        args->H / args->KV,
-        round_up(args->D, MR), args->max_seq, args->window, args->scale, args->seq_start};
+    const struct attention a = {args->dtype,
+                                attention_kind(stream, args->dtype),
+                                args->M,
+                                args->H,
+                                args->KV,
+                                args->D,
+                                args->H / args->KV,
+                                round_up(args->D, MR),
+                                args->max_seq,
+                                args->window,
+                                args->scale,
+                                args->seq_start};
     require_dtype(a.dtype);
     progress_tick();
     if (a.M == 0)

@@ -124,7 +124,8 @@ static void op_linear_bwd_weight(struct stream *stream, const struct linear_bwd_
     struct product p = {true, false, a->N, a->K, a->M, a->dy, a->x, ld_dy, a->K};
     if (a->weights_in_out)
         p = (struct product){true, false, a->K, a->N, a->M, a->x, a->dy, a->K, ld_dy};
-    struct epilogue e = {.dtype = a->dtype, .c_dtype = DTYPE_F32, .c = a->dw, .ldc = p.n, .accumulate = a->accumulate};
+    struct epilogue e = {
+        .dtype = a->dtype, .c_dtype = DTYPE_F32, .c = a->dw, .ldc = p.n, .accumulate = a->accumulate, .streamed = true};
     if (a->M == 0) {
         if (!a->accumulate) {
             memset(a->dw, 0, (size_t)(a->N * a->K) * sizeof(float));

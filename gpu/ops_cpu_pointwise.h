@@ -208,11 +208,12 @@ static ALWAYS_INLINE double cross_entropy_row(const struct cross_entropy_args *a
         logits_dtype == DTYPE_F32 ? ((const float *)logits)[target] : bf16_to_f32(((const uint16_t *)logits)[target]);
     double loss = log(total) + (double)highest - (double)logit;
     if (dlogits) {
-        float factor = (float)((double)a->scale / total);
+        double scale = (double)a->scale * (a->loss_scale ? (double)*a->loss_scale : 1);
+        float factor = (float)(scale / total);
         double p = exp((double)logit - (double)highest) / total;
         for (int64_t j = 0; j < a->V; j += VF)
             vf_put(dlogits, j, a->V, vf_exp(vf_get(logits, j, a->V, logits_dtype) - highest) * factor, dtype);
-        float gradient = (float)((double)a->scale * (p - 1));
+        float gradient = (float)(scale * (p - 1));
         if (dtype == DTYPE_F32)
             ((float *)dlogits)[target] = gradient;
         else
@@ -325,15 +326,66 @@ static void op_sumsq(struct stream *stream, const struct sumsq_args *a)
     *a->out = sum;
 }
 
+/* ---- the step ---- */
+
+static void op_decide_step(struct stream *stream, const struct decide_step_args *a)
+{
+    (void)stream;
+    progress_tick();
+    struct step_state *s = a->state;
+    ptrdiff_t row = a->units + 1;
+    double total = 0, loss_sum = 0;
+    s->bad_unit = s->bad_loss_rank = -1;
+    for (int u = 0; u < a->units; u++) {
+        double before = total;
+        for (int r = 0; r < a->world; r++)
+            total += a->reports[r * row + u];
+        if (isfinite(before) && !isfinite(total))
+            s->bad_unit = u;
+    }
+    for (int r = 0; r < a->world; r++) {
+        double loss = a->reports[r * row + a->units];
+        loss_sum += loss;
+        if (!isfinite(loss) && s->bad_loss_rank < 0)
+            s->bad_loss_rank = r;
+    }
+    int64_t made = s->optimizer_step - a->base;
+    ASSERT(made >= 0 && made < STEP_RATES);
+    double scale = s->scaler.scale, norm = sqrt(total) / scale;
+    s->loss_sum = loss_sum;
+    s->grad_norm = norm;
+    s->lr = a->rates[made].lr;
+    s->correction1 = a->rates[made].correction1;
+    s->correction2 = a->rates[made].correction2;
+    s->used_loss_scale = (float)scale;
+    s->skipped = !isfinite(total);
+    s->grad_scale = (float)((a->clip > 0 && norm > a->clip ? a->clip / (norm + 1e-6) : 1) / scale);
+    s->optimizer_step += !s->skipped;
+    loss_scaler_update(&s->scaler, &a->scaler, s->skipped);
+    s->loss_scale = (float)s->scaler.scale;
+}
+
+static void op_find_nonfinite(struct stream *stream, const struct find_nonfinite_args *a)
+{
+    (void)stream;
+    progress_tick();
+    if (!*a->enabled)
+        return;
+    int64_t i = 0;
+    while (i < a->n && isfinite(a->x[i]))
+        i++;
+    *a->index = i;
+}
+
 /* ---- Adam ---- */
 
 static ALWAYS_INLINE void adam_part(const struct adam_args *a, struct range part, enum dtype param_dtype)
 {
-    float scale = *a->grad_scale;
-    float decay = a->adamw ? a->lr * a->weight_decay : 0, l2 = a->adamw ? 0 : a->weight_decay;
+    float scale = a->step->grad_scale, lr = (float)a->step->lr;
+    float decay = a->adamw ? lr * a->weight_decay : 0, l2 = a->adamw ? 0 : a->weight_decay;
     float beta1 = (float)a->beta1, rest1 = (float)(1 - a->beta1), beta2 = (float)a->beta2;
-    float rest2 = (float)(1 - a->beta2), inv_c1 = (float)(1 / a->correction1);
-    float inv_root_c2 = (float)(1 / sqrt(a->correction2));
+    float rest2 = (float)(1 - a->beta2), inv_c1 = (float)(1 / a->step->correction1);
+    float inv_root_c2 = (float)(1 / sqrt(a->step->correction2));
     for (int64_t i = part.first; i < part.end; i += VF) {
         vf w = vf_get(a->master, i, part.end, DTYPE_F32), g = vf_get(a->grad, i, part.end, DTYPE_F32) * scale;
         vf m = vf_get(a->m, i, part.end, DTYPE_F32), v = vf_get(a->v, i, part.end, DTYPE_F32);
@@ -341,7 +393,7 @@ static ALWAYS_INLINE void adam_part(const struct adam_args *a, struct range part
         w -= decay * w;
         m = beta1 * m + rest1 * g;
         v = beta2 * v + rest2 * g * g;
-        w -= a->lr * (m * inv_c1) / (vf_sqrt(v) * inv_root_c2 + a->eps);
+        w -= lr * (m * inv_c1) / (vf_sqrt(v) * inv_root_c2 + a->eps);
         vf_put(a->m, i, part.end, m, DTYPE_F32);
         vf_put(a->v, i, part.end, v, DTYPE_F32);
         vf_put(a->master, i, part.end, w, DTYPE_F32);
@@ -356,6 +408,8 @@ static void op_adam(struct stream *stream, const struct adam_args *a)
     progress_tick();
     if (a->param)
         require_dtype(a->param_dtype);
+    if (a->step->skipped)
+        return;
 #pragma omp parallel if (a->n > WORTH_THREADS)
     {
         struct range part = range_mine(a->n, 64);

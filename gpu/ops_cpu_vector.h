@@ -151,6 +151,25 @@ static ALWAYS_INLINE void vf_store(void *p, int64_t i, vf x, enum dtype dtype)
     }
 }
 
+/* vf_store() of fp32 past the caches, p + i aligned to VF_BYTES; before another thread reads, vf_stream_end(). */
+static ALWAYS_INLINE void vf_stream(float *p, int64_t i, vf x)
+{
+#if defined(__AVX512F__)
+    _mm512_stream_ps(p + i, (__m512)x);
+#elif defined(__AVX2__)
+    _mm256_stream_ps(p + i, (__m256)x);
+#else
+    vf_store(p, i, x, DTYPE_F32);
+#endif
+}
+
+static ALWAYS_INLINE void vf_stream_end(void)
+{
+#if defined(__AVX2__)
+    _mm_sfence();
+#endif
+}
+
 /* The first n (less than VF) elements from i; the other lanes are zero. */
 static ALWAYS_INLINE vf vf_load_part(const void *p, int64_t i, int64_t n, enum dtype dtype)
 {

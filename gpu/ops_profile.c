@@ -135,6 +135,17 @@ static struct work work_sumsq(const struct sumsq_args *a)
     return (struct work){0, (double)a->n * 4};
 }
 
+static struct work work_decide_step(const struct decide_step_args *a)
+{
+    return (struct work){0, (double)a->world * (a->units + 1) * 8};
+}
+
+static struct work work_find_nonfinite(const struct find_nonfinite_args *a)
+{
+    (void)a; /* nothing is read but in a step that is skipped */
+    return (struct work){0, 0};
+}
+
 static struct work work_adam(const struct adam_args *a)
 {
     return (struct work){0, (double)a->n * (28 + (a->param ? size_of(a->param_dtype) : 0))};

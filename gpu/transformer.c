@@ -234,12 +234,17 @@ static enum status body_forward(const struct pass *pass, enum param_pass kind)
 }
 
 enum status transformer_train(struct transformer *t, const struct batch *batch, float grad_scale,
-                              const struct param_verbs *verbs, struct stream *stream, double *loss_sum,
-                              struct error *err)
+                              const float *loss_scale, const struct param_verbs *verbs, struct stream *stream,
+                              double *loss_sum, struct error *err)
 {
     ASSERT(t->config.training);
-    struct pass pass = {
-        .transformer = t, .verbs = verbs, .stream = stream, .err = err, .grad_scale = grad_scale, .loss_sum = loss_sum};
+    struct pass pass = {.transformer = t,
+                        .verbs = verbs,
+                        .stream = stream,
+                        .err = err,
+                        .grad_scale = grad_scale,
+                        .loss_scale = loss_scale,
+                        .loss_sum = loss_sum};
     transformer_lap(t, NULL);
     pass_start(&pass, batch);
     TRY(body_forward(&pass, PASS_FORWARD));

@@ -33,15 +33,20 @@ void transformer_layout(struct transformer *transformer, struct arena *arena);
 /* The limits that its ops stay within, for op_workspace_bytes(). */
 void transformer_op_limits(const struct transformer *transformer, struct op_limits *limits);
 
+/* After the dry layout, before memory is allocated: tells the device which matrix products a step will ask for
+ * (ops_prepare). accumulates: more than one micro-batch adds to the same gradients. */
+enum status transformer_prepare(const struct transformer *transformer, bool accumulates, struct error *err);
+
 /* After layout with a real arena: fills constant tables (RoPE). */
 enum status transformer_start(struct transformer *transformer, struct stream *stream, struct error *err);
 
 /* Forward and backward of one micro-batch: *loss_sum (device, double) += sum of the losses of its targets; gradients of
- * grad_scale · loss sum go through the verbs. The batch's arrays are copied to the device in stream order; they may be
- * reused after the call returns. A batch with num_tokens 0 only calls the verbs (gradients are zeroed or kept). */
+ * grad_scale · *loss_scale · loss sum go through the verbs (loss_scale: device scalar, or NULL for 1). The batch's
+ * arrays are copied to the device in stream order; they may be reused after the call returns. A batch with num_tokens 0
+ * only calls the verbs (gradients are zeroed or kept). */
 enum status transformer_train(struct transformer *transformer, const struct batch *batch, float grad_scale,
-                              const struct param_verbs *verbs, struct stream *stream, double *loss_sum,
-                              struct error *err);
+                              const float *loss_scale, const struct param_verbs *verbs, struct stream *stream,
+                              double *loss_sum, struct error *err);
 
 /* Forward only: *loss_sum += sum of losses. */
 enum status transformer_evaluate(struct transformer *transformer, const struct batch *batch,

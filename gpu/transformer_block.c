@@ -11,17 +11,15 @@
 
 #include <math.h>
 
-/* y = x · W + bias; with `aux`: GELU behind it, its input into aux */
-static void linear_forward(const struct pass *pass, const struct unit *unit, enum linear which, void *y, const void *x,
-                           void *aux)
+struct linear_fwd_args linear_fwd_args(const struct transformer *t, const struct unit *unit, enum linear which,
+                                       int64_t M, void *y, const void *x, void *aux)
 {
-    const struct transformer *t = pass->transformer;
     const struct linear_shape *linear = &t->linears[which];
-    struct linear_fwd_args args = {
+    return (struct linear_fwd_args){
         .dtype = t->dtype,
         .y_dtype = t->dtype,
         .weights_in_out = linear->in_out,
-        .M = pass->M,
+        .M = M,
         .N = linear->N,
         .K = linear->K,
         .y = y,
@@ -31,19 +29,16 @@ static void linear_forward(const struct pass *pass, const struct unit *unit, enu
         .gelu = aux != NULL,
         .aux = aux,
     };
-    t->device->ops->linear_fwd(pass->stream, &args);
 }
 
-/* Gradients of weight and bias from dy and x, then dx = dy · Wᵀ; with `gelu_aux`, through the GELU before x. */
-static void linear_backward(const struct pass *pass, const struct unit *unit, enum linear which, void *dx,
-                            const void *dy, const void *x, const void *gelu_aux)
+struct linear_bwd_weight_args linear_bwd_weight_args(const struct transformer *t, const struct unit *unit,
+                                                     enum linear which, int64_t M, const void *dy, const void *x)
 {
-    const struct transformer *t = pass->transformer;
     const struct linear_shape *linear = &t->linears[which];
-    struct linear_bwd_weight_args weight = {
+    return (struct linear_bwd_weight_args){
         .dtype = t->dtype,
         .weights_in_out = linear->in_out,
-        .M = pass->M,
+        .M = M,
         .N = linear->N,
         .K = linear->K,
         .dw = unit_grad(t, unit, linear->weight),
@@ -52,11 +47,17 @@ static void linear_backward(const struct pass *pass, const struct unit *unit, en
         .x = x,
         .accumulate = unit->accumulate,
     };
-    t->device->ops->linear_bwd_weight(pass->stream, &weight);
-    struct linear_bwd_input_args input = {
+}
+
+struct linear_bwd_input_args linear_bwd_input_args(const struct transformer *t, const struct unit *unit,
+                                                   enum linear which, int64_t M, void *dx, const void *dy,
+                                                   const void *gelu_aux)
+{
+    const struct linear_shape *linear = &t->linears[which];
+    return (struct linear_bwd_input_args){
         .dtype = t->dtype,
         .weights_in_out = linear->in_out,
-        .M = pass->M,
+        .M = M,
         .N = linear->N,
         .K = linear->K,
         .dx = dx,
@@ -64,6 +65,25 @@ static void linear_backward(const struct pass *pass, const struct unit *unit, en
         .w = unit_param(t, unit, linear->weight),
         .gelu_aux = gelu_aux,
     };
+}
+
+/* y = x · W + bias; with `aux`: GELU behind it, its input into aux */
+static void linear_forward(const struct pass *pass, const struct unit *unit, enum linear which, void *y, const void *x,
+                           void *aux)
+{
+    const struct transformer *t = pass->transformer;
+    struct linear_fwd_args args = linear_fwd_args(t, unit, which, pass->M, y, x, aux);
+    t->device->ops->linear_fwd(pass->stream, &args);
+}
+
+/* Gradients of weight and bias from dy and x, then dx = dy · Wᵀ; with `gelu_aux`, through the GELU before x. */
+static void linear_backward(const struct pass *pass, const struct unit *unit, enum linear which, void *dx,
+                            const void *dy, const void *x, const void *gelu_aux)
+{
+    const struct transformer *t = pass->transformer;
+    struct linear_bwd_weight_args weight = linear_bwd_weight_args(t, unit, which, pass->M, dy, x);
+    t->device->ops->linear_bwd_weight(pass->stream, &weight);
+    struct linear_bwd_input_args input = linear_bwd_input_args(t, unit, which, pass->M, dx, dy, gelu_aux);
     t->device->ops->linear_bwd_input(pass->stream, &input);
 }
 

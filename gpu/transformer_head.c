@@ -52,23 +52,35 @@ static int64_t ld_dlogits(const struct transformer *t)
     return t->ld_logits * (int64_t)(sizeof(float) / dtype_size(t->dtype));
 }
 
+struct linear_fwd_args head_fwd_args(const struct transformer *t, const struct unit *unit, int64_t M, const void *x)
+{
+    struct linear_fwd_args args = linear_fwd_args(t, unit, LINEAR_HEAD, M, t->logits, x, NULL);
+    args.y_dtype = DTYPE_F32;
+    args.ld_y = t->ld_logits;
+    return args;
+}
+
+struct linear_bwd_weight_args head_bwd_weight_args(const struct transformer *t, const struct unit *unit, int64_t M,
+                                                   const void *x)
+{
+    struct linear_bwd_weight_args args = linear_bwd_weight_args(t, unit, LINEAR_HEAD, M, t->logits, x);
+    args.ld_dy = ld_dlogits(t);
+    return args;
+}
+
+struct linear_bwd_input_args head_bwd_input_args(const struct transformer *t, const struct unit *unit, int64_t M,
+                                                 void *dx)
+{
+    struct linear_bwd_input_args args = linear_bwd_input_args(t, unit, LINEAR_HEAD, M, dx, t->logits, NULL);
+    args.ld_dy = ld_dlogits(t);
+    return args;
+}
+
 /* Logits of rows [first, first + rows), and their loss; with `gradient`, dlogits over them. */
 static void chunk_forward(const struct pass *pass, const struct unit *unit, int64_t first, int64_t rows, bool gradient)
 {
     const struct transformer *t = pass->transformer;
-    const struct linear_shape *head = &t->linears[LINEAR_HEAD];
-    struct linear_fwd_args logits = {
-        .dtype = t->dtype,
-        .y_dtype = DTYPE_F32,
-        .weights_in_out = head->in_out,
-        .M = rows,
-        .N = head->N,
-        .K = head->K,
-        .y = t->logits,
-        .ld_y = t->ld_logits,
-        .x = row_at(t, t->final_norm, first, t->C),
-        .w = unit_param(t, unit, head->weight),
-    };
+    struct linear_fwd_args logits = head_fwd_args(t, unit, rows, row_at(t, t->final_norm, first, t->C));
     t->device->ops->linear_fwd(pass->stream, &logits);
     struct cross_entropy_args loss = {
         .dtype = t->dtype,
@@ -89,32 +101,11 @@ static void chunk_forward(const struct pass *pass, const struct unit *unit, int6
 static void chunk_backward(const struct pass *pass, const struct unit *unit, int64_t first, int64_t rows)
 {
     const struct transformer *t = pass->transformer;
-    const struct linear_shape *head = &t->linears[LINEAR_HEAD];
     void *normed = row_at(t, t->final_norm, first, t->C);
-    struct linear_bwd_weight_args weight = {
-        .dtype = t->dtype,
-        .weights_in_out = head->in_out,
-        .M = rows,
-        .N = head->N,
-        .K = head->K,
-        .dw = unit_grad(t, unit, head->weight),
-        .dy = t->logits,
-        .ld_dy = ld_dlogits(t),
-        .x = normed,
-        .accumulate = unit->accumulate || first > 0,
-    };
+    struct linear_bwd_weight_args weight = head_bwd_weight_args(t, unit, rows, normed);
+    weight.accumulate = unit->accumulate || first > 0;
     t->device->ops->linear_bwd_weight(pass->stream, &weight);
-    struct linear_bwd_input_args input = {
-        .dtype = t->dtype,
-        .weights_in_out = head->in_out,
-        .M = rows,
-        .N = head->N,
-        .K = head->K,
-        .dx = normed,
-        .dy = t->logits,
-        .ld_dy = ld_dlogits(t),
-        .w = unit_param(t, unit, head->weight),
-    };
+    struct linear_bwd_input_args input = head_bwd_input_args(t, unit, rows, normed);
     t->device->ops->linear_bwd_input(pass->stream, &input);
 }
 

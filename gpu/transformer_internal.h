@@ -4,6 +4,7 @@
  *   transformer_layout.c  where activations live (the picture is there), RoPE tables, limits
  *   transformer_block.c   one block, forward and backward
  *   transformer_head.c    final norm, logits and loss in chunks of rows
+ *   transformer_prepare.c tells the device which matrix products will come
  *
  * Letters as in ops.h; W = (H + 2 KV) D is the width of a row of q | k | v. dt is the compute dtype. */
 #ifndef ZTRAIN_GPU_TRANSFORMER_INTERNAL_H
@@ -75,7 +76,8 @@ struct pass {
     struct stream *stream;
     struct error *err;
     float grad_scale;
-    double *loss_sum; /* device */
+    const float *loss_scale; /* device, or NULL */
+    double *loss_sum;        /* device */
 };
 
 /* A unit in use, between unit_acquire and unit_release (and unit_ready). */
@@ -120,6 +122,22 @@ void norm_backward(const struct pass *pass, const struct unit *unit, struct norm
  * embeddings); afterwards it is res2 + transformer.delta. Backward: dres in place. */
 enum status block_forward(const struct pass *pass, int64_t block, enum param_pass kind);
 enum status block_backward(const struct pass *pass, int64_t block);
+
+/* transformer_block.c. Arguments of a matrix product forward and backward, for M rows of x and y. */
+struct linear_fwd_args linear_fwd_args(const struct transformer *t, const struct unit *unit, enum linear which,
+                                       int64_t M, void *y, const void *x, void *aux);
+struct linear_bwd_weight_args linear_bwd_weight_args(const struct transformer *t, const struct unit *unit,
+                                                     enum linear which, int64_t M, const void *dy, const void *x);
+struct linear_bwd_input_args linear_bwd_input_args(const struct transformer *t, const struct unit *unit,
+                                                   enum linear which, int64_t M, void *dx, const void *dy,
+                                                   const void *gelu_aux);
+
+/* transformer_head.c. The same for a chunk of logits, whose rows are ld_logits and ld_dlogits() apart. */
+struct linear_fwd_args head_fwd_args(const struct transformer *t, const struct unit *unit, int64_t M, const void *x);
+struct linear_bwd_weight_args head_bwd_weight_args(const struct transformer *t, const struct unit *unit, int64_t M,
+                                                   const void *x);
+struct linear_bwd_input_args head_bwd_input_args(const struct transformer *t, const struct unit *unit, int64_t M,
+                                                 void *dx);
 
 /* transformer_head.c. Training: from the last block's residual stream to dres. */
 enum status head_evaluate(const struct pass *pass);

@@ -93,29 +93,34 @@ static void layout_blocks(struct transformer *t, struct arena *arena)
 
 /* Rows of logits that exist at a time. Every chunk reads the head's matrix twice and reads and writes its gradient:
  * time that only the rows of the chunk pay for, whatever V and C are. On the CPU device in fp32, the head of GPT-2
- * takes 8 % more time in chunks of 256 rows than of 512, 16 % with 128, 38 % with 64; above 512 nothing is gained.
- * Chunks are of about equal size. */
-static int64_t choose_chunk(const struct transformer_config *config, int64_t ld_logits)
+ * takes 8 % more time in chunks of 256 rows than of 512, 16 % with 128, 38 % with 64; above 512 nothing is gained. A
+ * GPU computes so much faster than it reads memory that some thousand rows are needed: it spends 1/64 of its memory on
+ * them. Chunks are of about equal size. */
+static int64_t choose_chunk(const struct transformer *t)
 {
-    enum { MIN_ROWS = 64, MAX_ROWS = 512, MAX_BYTES = 256 << 20, ROW_MULTIPLE = 16 };
-    int64_t M = config->max_tokens, rows = config->logit_chunk;
+    enum { MIN_ROWS = 64, CPU_ROWS = 512, CPU_BYTES = 256 << 20, CUDA_ROWS = 16384, CUDA_SHARE = 64 };
+    enum { ROW_MULTIPLE = 16, CUDA_ROW_MULTIPLE = 128 };
+    bool cuda = t->device->kind == DEVICE_CUDA;
+    int64_t M = t->config.max_tokens, rows = t->config.logit_chunk;
     if (rows == 0) {
-        int64_t most = MAX_BYTES / (ld_logits * (int64_t)sizeof(float));
-        most = most > MAX_ROWS ? MAX_ROWS : max64(most, MIN_ROWS);
+        int64_t bytes = cuda ? (int64_t)t->device->memory_bytes / CUDA_SHARE : CPU_BYTES;
+        int64_t limit = cuda ? CUDA_ROWS : CPU_ROWS, multiple = cuda ? CUDA_ROW_MULTIPLE : ROW_MULTIPLE;
+        int64_t most = bytes / (t->ld_logits * (int64_t)sizeof(float));
+        most = most > limit ? limit : max64(most, MIN_ROWS);
         int64_t chunks = (M + most - 1) / most;
         rows = (M + chunks - 1) / chunks;
-        rows = (rows + ROW_MULTIPLE - 1) / ROW_MULTIPLE * ROW_MULTIPLE;
+        rows = (rows + multiple - 1) / multiple * multiple;
     }
     return rows < M ? rows : M;
 }
 
 void transformer_layout(struct transformer *t, struct arena *arena)
 {
-    enum { LOGITS_ALIGN = 64 }; /* elements: rows start at whole cache lines */
+    enum { LOGITS_ALIGN = 128 }; /* elements: whole cache lines, whole tiles of a GPU's matrix products */
     const struct transformer_config *config = &t->config;
     int64_t M = config->max_tokens;
     t->ld_logits = (t->V + LOGITS_ALIGN - 1) / LOGITS_ALIGN * LOGITS_ALIGN;
-    t->chunk = choose_chunk(config, t->ld_logits);
+    t->chunk = choose_chunk(t);
     layout_blocks(t, arena);
     t->delta = take(t, arena, M, max64(t->C, t->H * t->D));
     if (config->training) {

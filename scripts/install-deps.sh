@@ -4,6 +4,7 @@
 #   scripts/install-deps.sh             to build and run: compiler, libraries, python3
 #   scripts/install-deps.sh --test      also what scripts/test.sh needs: cmocka, pytest
 #   scripts/install-deps.sh --check     also what .ci/run needs: clang, sanitizer run times, linters, venv
+#   scripts/install-deps.sh --slurm     also Slurm, PMI and network tools, for make test-slurm; a Slurm that is there stays
 #   scripts/install-deps.sh --fresh     also debootstrap, for tests/run-fresh.sh
 #   scripts/install-deps.sh --bench     also what makes PyTorch fast, for scripts/bench-peers.sh
 #   --quiet                             say something only when packages are installed
@@ -11,13 +12,14 @@
 # Uses sudo only when not root. On other systems: prints what is needed, and succeeds if a test program builds.
 set -euo pipefail
 
-usage() { sed -n '2,11s/^# \{0,1\}//p' "$0"; }
+usage() { sed -n '2,12s/^# \{0,1\}//p' "$0"; }
 
-test_packages=0 check_packages=0 fresh_packages=0 bench_packages=0 quiet=0
+test_packages=0 check_packages=0 slurm_packages=0 fresh_packages=0 bench_packages=0 quiet=0
 for argument in "$@"; do
     case $argument in
     --test) test_packages=1 ;;
     --check) test_packages=1 check_packages=1 ;;
+    --slurm) test_packages=1 slurm_packages=1 ;;
     --fresh) fresh_packages=1 ;;
     --bench) bench_packages=1 ;;
     --quiet) quiet=1 ;;
@@ -26,7 +28,7 @@ for argument in "$@"; do
     esac
 done
 
-packages=(gcc make libc6-dev libyaml-dev libjansson-dev libzstd-dev libxxhash-dev python3)
+packages=(gcc make libc6-dev libyaml-dev libjansson-dev libzstd-dev libxxhash-dev libsodium-dev python3)
 [ $test_packages = 0 ] || packages+=(libcmocka-dev python3-pytest)
 [ $check_packages = 0 ] || packages+=(clang libomp-dev clang-format shellcheck cppcheck python3-pyflakes python3-venv)
 [ $fresh_packages = 0 ] || packages+=(debootstrap git)
@@ -34,15 +36,16 @@ packages=(gcc make libc6-dev libyaml-dev libjansson-dev libzstd-dev libxxhash-de
 
 if ! command -v apt-get >/dev/null; then
     program='#include <jansson.h>
+#include <sodium.h>
 #include <xxhash.h>
 #include <yaml.h>
 #include <zstd.h>
 int main(void) { return 0; }'
-    if echo "$program" | ${CC:-gcc} -x c - -o /dev/null -lyaml -ljansson -lzstd -lxxhash 2>/dev/null; then
+    if echo "$program" | ${CC:-gcc} -x c - -o /dev/null -lyaml -ljansson -lzstd -lxxhash -lsodium 2>/dev/null; then
         exit 0
     fi
     echo "install-deps.sh: no apt-get here; hint: install gcc, make, Python 3, and the headers of libyaml, jansson," \
-        "zstd and xxHash (and cmocka, pytest for the tests), then run make" >&2
+        "zstd, xxHash and libsodium (and cmocka, pytest for the tests), then run make" >&2
     exit 1
 fi
 
@@ -50,6 +53,14 @@ fi
 installed() {
     [ "$(dpkg-query -W -f '${db:Status-Status}' "$1" 2>/dev/null)" = installed ]
 }
+
+if [ $slurm_packages = 1 ]; then
+    packages+=(iproute2 nftables)
+    # A Slurm from elsewhere stays as it is. libpmix-dev: Debian's Slurm opens PMIx by a name that only this package has.
+    if installed slurm-wlm || ! PATH=$PATH:/usr/sbin command -v slurmctld slurmd srun munged >/dev/null; then
+        packages+=(slurm-wlm munge libpmi2-0 libpmix2 libpmix-dev)
+    fi
+fi
 
 missing=()
 for package in "${packages[@]}"; do

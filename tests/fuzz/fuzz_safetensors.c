@@ -37,11 +37,13 @@ static void prepare(void)
     atexit(remove_folder);
 }
 
-static float *slice_of(void *context, enum zero_state state, int unit)
+static enum status slice_of(void *context, enum zero_state state, int unit, float **slice, struct error *err)
 {
     (void)context;
     (void)state;
-    return shard + layout.shard_offset[unit];
+    (void)err;
+    *slice = shard + layout.shard_offset[unit];
+    return STATUS_OK;
 }
 
 static void check_header(const uint8_t *json, size_t json_bytes, int64_t file_bytes)

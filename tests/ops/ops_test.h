@@ -30,7 +30,9 @@ enum case_flags {
     LOSS_ONLY = 1 << 10, /* no dlogits */
     L2 = 1 << 11,        /* Adam instead of AdamW */
     EXTREME = 1 << 12,   /* large values */
-    PERF = 1 << 13,      /* sized for timing; not for the naive reference */
+    PERF = 1 << 13,      /* sized for timing on a CPU; not for the naive reference */
+    HALVES = 1 << 15,    /* from one 16-bit dtype to the other */
+    GPU_PERF = 1 << 14,  /* sized for timing on a GPU: tensors that its L2 cache does not hold */
 };
 
 enum { MAX_SEQS = 8 };
@@ -49,9 +51,11 @@ extern const int op_case_count;
 struct tensor {
     const char *name;
     enum dtype dtype;
-    bool is_double; /* one double (loss and norm sums) */
+    bool is_double; /* doubles (loss and norm sums) */
+    bool is_index;  /* int64 */
     bool output;
     bool accumulated; /* host holds what was added to */
+    bool exact;       /* rounded to nearest: no other value is right */
     bool alias;       /* an output in another tensor's memory: not filled before, gaps not compared */
     int64_t n;
     double *host, *expected, *actual; /* (n) */
@@ -101,7 +105,12 @@ extern const struct driver op_drivers[OPS_COUNT]; /* in the order of OPS_LIST */
 /* Tensors of the current case. Input: random values. Output: NaN, or random values to be added to. */
 struct tensor *tensor_in(struct harness *h, const char *name, enum dtype dtype, int64_t n, double scale);
 struct tensor *tensor_out(struct harness *h, const char *name, enum dtype dtype, int64_t n, bool accumulate);
-struct tensor *tensor_double(struct harness *h, const char *name, double value);
+struct tensor *tensor_double(struct harness *h, const char *name, double value); /* an output */
+struct tensor *tensor_doubles_in(struct harness *h, const char *name, int64_t n);
+struct tensor *tensor_index(struct harness *h, const char *name, int64_t value); /* an output */
+/* Members of a struct in device memory, as an output. */
+struct tensor *tensor_alias(struct harness *h, const char *name, void *device, int64_t n, bool is_double);
+void *device_bytes(struct harness *h, const void *bytes, size_t size);
 /* Rounds a value to the tensor's dtype; puts it into the values before the op. */
 double tensor_round(const struct tensor *t, double value);
 void tensor_set(struct tensor *t, int64_t i, double value);

@@ -1,7 +1,9 @@
-/* ops_test_cases.c: the list. Every case runs in fp32 and in bf16 (sumsq and adam: as they are). */
+/* ops_test_cases.c: the list. Every case runs in fp32, bf16 and fp16 (sumsq, decide_step, find_nonfinite and adam: as
+ * they are). */
 #include "tests/ops/ops_test.h"
 
-/* The shapes of GPT-2 124M at B=4, T=256 time the ops; sizes around vector widths and blocks test them. */
+/* The shapes of GPT-2 124M at B=4, T=256 time the ops on a CPU; those of GPT-2 124M and Llama 8B at 8192 or 16384
+ * tokens on a GPU. Sizes around vector widths, blocks and tiles of either device test them. */
 #define LINEAR_CASES(name, extra)                                                                                \
     {.op = name, .M = 1, .N = 7, .K = 1, .flags = extra}, {.op = name, .M = 0, .N = 16, .K = 8, .flags = extra}, \
         {.op = name, .M = 3, .N = 48, .K = 7, .flags = extra},                                                   \
@@ -15,16 +17,23 @@
         .op = name, .M = 1030, .N = 40, .K = 24, .flags = (extra) | IN_OUT                                       \
     }
 
-#define LINEAR_PERF(name, extra)                                                        \
-    {.op = name, .M = 1024, .N = 2304, .K = 768, .flags = (extra) | IN_OUT | PERF},     \
-        {.op = name, .M = 1024, .N = 768, .K = 768, .flags = (extra) | IN_OUT | PERF},  \
-        {.op = name, .M = 1024, .N = 3072, .K = 768, .flags = (extra) | IN_OUT | PERF}, \
-        {.op = name, .M = 1024, .N = 768, .K = 3072, .flags = (extra) | IN_OUT | PERF}, \
-        {.op = name, .M = 256, .N = 3072, .K = 768, .flags = (extra) | IN_OUT | PERF},  \
-        {.op = name, .M = 256, .N = 50304, .K = 768, .flags = (extra) | PERF},          \
-        {.op = name, .M = 1024, .N = 50304, .K = 768, .flags = (extra) | PERF},         \
-    {                                                                                   \
-        .op = name, .M = 2048, .N = 2048, .K = 2048, .flags = (extra) | PERF            \
+#define LINEAR_PERF(name, extra)                                                             \
+    {.op = name, .M = 1024, .N = 2304, .K = 768, .flags = (extra) | IN_OUT | PERF},          \
+        {.op = name, .M = 1024, .N = 768, .K = 768, .flags = (extra) | IN_OUT | PERF},       \
+        {.op = name, .M = 1024, .N = 3072, .K = 768, .flags = (extra) | IN_OUT | PERF},      \
+        {.op = name, .M = 1024, .N = 768, .K = 3072, .flags = (extra) | IN_OUT | PERF},      \
+        {.op = name, .M = 256, .N = 3072, .K = 768, .flags = (extra) | IN_OUT | PERF},       \
+        {.op = name, .M = 256, .N = 50304, .K = 768, .flags = (extra) | PERF},               \
+        {.op = name, .M = 1024, .N = 50304, .K = 768, .flags = (extra) | PERF},              \
+        {.op = name, .M = 16384, .N = 2304, .K = 768, .flags = (extra) | IN_OUT | GPU_PERF}, \
+        {.op = name, .M = 16384, .N = 3072, .K = 768, .flags = (extra) | IN_OUT | GPU_PERF}, \
+        {.op = name, .M = 16384, .N = 768, .K = 3072, .flags = (extra) | IN_OUT | GPU_PERF}, \
+        {.op = name, .M = 8192, .N = 50304, .K = 768, .flags = (extra) | GPU_PERF},          \
+        {.op = name, .M = 8192, .N = 6144, .K = 4096, .flags = (extra) | GPU_PERF},          \
+        {.op = name, .M = 8192, .N = 28672, .K = 4096, .flags = (extra) | GPU_PERF},         \
+        {.op = name, .M = 8192, .N = 4096, .K = 14336, .flags = (extra) | GPU_PERF},         \
+    {                                                                                        \
+        .op = name, .M = 2048, .N = 2048, .K = 2048, .flags = (extra) | PERF                 \
     }
 
 #define ATTENTION_CASES(name)                                                                                \
@@ -40,6 +49,14 @@
         {.op = name, .M = 130, .H = 2, .KV = 1, .D = 64, .lengths = {130}, .flags = EXTREME},                \
         {.op = name, .M = 1024, .H = 12, .KV = 12, .D = 64, .lengths = {256, 256, 256, 256}, .flags = PERF}, \
         {.op = name, .M = 256, .H = 12, .KV = 12, .D = 64, .lengths = {64, 64, 64, 64}, .flags = PERF},      \
+        {.op = name,                                                                                         \
+         .M = 8192,                                                                                          \
+         .H = 12,                                                                                            \
+         .KV = 12,                                                                                           \
+         .D = 64,                                                                                            \
+         .lengths = {1024, 1024, 1024, 1024, 1024, 1024, 1024, 1024},                                        \
+         .flags = GPU_PERF},                                                                                 \
+        {.op = name, .M = 8192, .H = 32, .KV = 8, .D = 128, .lengths = {4096, 4096}, .flags = GPU_PERF},     \
     {                                                                                                        \
         .op = name, .M = 2048, .H = 16, .KV = 4, .D = 128, .lengths = {2048}, .flags = PERF                  \
     }
@@ -49,22 +66,37 @@ const struct op_case op_cases[] = {
     {.op = "embedding_fwd", .M = 3, .N = 7, .K = 258, .P = 16, .flags = WPE},
     {.op = "embedding_fwd", .M = 17, .N = 48, .K = 320, .P = 16, .flags = WPE},
     {.op = "embedding_fwd", .M = 0, .N = 48, .K = 320, .P = 16},
+    {.op = "embedding_fwd", .M = 700, .N = 16, .K = 50, .P = 700, .flags = WPE},
     {.op = "embedding_fwd", .M = 1024, .N = 768, .K = 50304, .P = 1024, .flags = WPE | PERF},
+    {.op = "embedding_fwd", .M = 16384, .N = 4096, .K = 128256, .P = 1, .flags = GPU_PERF},
+    {.op = "embedding_fwd", .M = 65536, .N = 768, .K = 50304, .P = 1024, .flags = WPE | GPU_PERF},
 
     {.op = "embedding_bwd", .M = 1, .N = 1, .K = 5, .P = 3},
     {.op = "embedding_bwd", .M = 33, .N = 7, .K = 11, .P = 16, .flags = WPE},
     {.op = "embedding_bwd", .M = 170, .N = 136, .K = 9, .P = 5, .flags = WPE | ACCUMULATE},
+    {.op = "embedding_bwd", .M = 70, .N = 5, .K = 1, .P = 1, .flags = WPE},               /* one long run */
+    {.op = "embedding_bwd", .M = 70, .N = 264, .K = 2, .P = 40, .flags = WPE},            /* two */
+    {.op = "embedding_bwd", .M = 2100, .N = 8, .K = 1100, .P = 513, .flags = WPE},        /* several blocks sort */
+    {.op = "embedding_bwd", .M = 1100, .N = 3, .K = 262200, .P = 5, .flags = ACCUMULATE}, /* in three passes */
     {.op = "embedding_bwd", .M = 0, .N = 48, .K = 20, .P = 16, .flags = WPE},
     {.op = "embedding_bwd", .M = 0, .N = 48, .K = 20, .P = 16, .flags = WPE | ACCUMULATE},
     {.op = "embedding_bwd", .M = 1024, .N = 768, .K = 50304, .P = 1024, .flags = WPE | ACCUMULATE | PERF},
+    {.op = "embedding_bwd", .M = 16384, .N = 4096, .K = 128256, .P = 1, .flags = ACCUMULATE | GPU_PERF},
+    {.op = "embedding_bwd", .M = 65536, .N = 768, .K = 50304, .P = 1024, .flags = WPE | ACCUMULATE | GPU_PERF},
 
     {.op = "norm_fwd", .M = 1, .N = 1, .flags = 0},
     {.op = "norm_fwd", .M = 3, .N = 7, .flags = RESIDUAL},
     {.op = "norm_fwd", .M = 17, .N = 48, .flags = RESIDUAL | IN_PLACE},
     {.op = "norm_fwd", .M = 17, .N = 56, .flags = RMS},
     {.op = "norm_fwd", .M = 200, .N = 136, .flags = RMS | RESIDUAL | IN_PLACE},
+    {.op = "norm_fwd", .M = 41, .N = 1000, .flags = RESIDUAL},
+    {.op = "norm_fwd", .M = 5, .N = 2051, .flags = RESIDUAL},
+    {.op = "norm_fwd", .M = 3, .N = 16392, .flags = RESIDUAL | IN_PLACE}, /* longer than what threads hold */
+    {.op = "norm_fwd", .M = 3, .N = 2300, .flags = RMS},
     {.op = "norm_fwd", .M = 0, .N = 56, .flags = RMS},
     {.op = "norm_fwd", .M = 1024, .N = 768, .flags = RESIDUAL | PERF},
+    {.op = "norm_fwd", .M = 65536, .N = 768, .flags = RESIDUAL | GPU_PERF},
+    {.op = "norm_fwd", .M = 16384, .N = 4096, .flags = RMS | RESIDUAL | GPU_PERF},
 
     {.op = "norm_bwd", .M = 1, .N = 2, .flags = 0},
     {.op = "norm_bwd", .M = 3, .N = 7, .flags = RESIDUAL},
@@ -72,17 +104,30 @@ const struct op_case op_cases[] = {
     {.op = "norm_bwd", .M = 17, .N = 56, .flags = RMS},
     {.op = "norm_bwd", .M = 203, .N = 136, .flags = RMS | RESIDUAL | IN_PLACE | ACCUMULATE},
     {.op = "norm_bwd", .M = 203, .N = 136, .flags = RESIDUAL},
+    {.op = "norm_bwd", .M = 41, .N = 1000, .flags = RESIDUAL | IN_PLACE},
+    {.op = "norm_bwd", .M = 530, .N = 1032, .flags = RMS | RESIDUAL}, /* blocks of several rows, one after the other */
+    {.op = "norm_bwd", .M = 5, .N = 1030, .flags = RESIDUAL | ACCUMULATE},
+    {.op = "norm_bwd",
+     .M = 3,
+     .N = 8200,
+     .flags = RESIDUAL | IN_PLACE | ACCUMULATE}, /* longer than what threads hold */
+    {.op = "norm_bwd", .M = 3, .N = 2051, .flags = RMS},
     {.op = "norm_bwd", .M = 0, .N = 56, .flags = RESIDUAL},
     {.op = "norm_bwd", .M = 0, .N = 56, .flags = RMS | ACCUMULATE},
     {.op = "norm_bwd", .M = 1024, .N = 768, .flags = RESIDUAL | IN_PLACE | PERF},
+    {.op = "norm_bwd", .M = 65536, .N = 768, .flags = RESIDUAL | IN_PLACE | GPU_PERF},
+    {.op = "norm_bwd", .M = 16384, .N = 4096, .flags = RMS | RESIDUAL | IN_PLACE | GPU_PERF},
 
     LINEAR_CASES("linear_fwd", 0),
     LINEAR_CASES("linear_fwd", BIAS),
     LINEAR_CASES("linear_fwd", BIAS | GELU),
     LINEAR_CASES("linear_fwd", WIDE_OUT),
     {.op = "linear_fwd", .M = 5, .N = 50304, .K = 16},
+    {.op = "linear_fwd", .M = 100, .N = 300, .K = 4500}, /* few rows, several blocks of k and of columns */
+    {.op = "linear_fwd", .M = 1100, .N = 70, .K = 2500}, /* the same with two blocks of rows */
     LINEAR_PERF("linear_fwd", 0),
     {.op = "linear_fwd", .M = 1024, .N = 3072, .K = 768, .flags = BIAS | GELU | IN_OUT | PERF},
+    {.op = "linear_fwd", .M = 16384, .N = 3072, .K = 768, .flags = BIAS | GELU | IN_OUT | GPU_PERF},
 
     LINEAR_CASES("linear_bwd_input", 0),
     LINEAR_CASES("linear_bwd_input", ACCUMULATE),
@@ -90,6 +135,7 @@ const struct op_case op_cases[] = {
     {.op = "linear_bwd_input", .M = 5, .N = 50304, .K = 16},
     LINEAR_PERF("linear_bwd_input", 0),
     {.op = "linear_bwd_input", .M = 1024, .N = 768, .K = 3072, .flags = GELU | IN_OUT | PERF},
+    {.op = "linear_bwd_input", .M = 16384, .N = 768, .K = 3072, .flags = GELU | IN_OUT | GPU_PERF},
 
     LINEAR_CASES("linear_bwd_weight", 0),
     LINEAR_CASES("linear_bwd_weight", BIAS),
@@ -101,21 +147,28 @@ const struct op_case op_cases[] = {
     {.op = "head_norm_fwd", .M = 1, .H = 1, .D = 8},
     {.op = "head_norm_fwd", .M = 17, .H = 7, .D = 14, .pad = 10},
     {.op = "head_norm_fwd", .M = 130, .H = 2, .D = 128},
+    {.op = "head_norm_fwd", .M = 70, .H = 3, .D = 256, .pad = 16},
     {.op = "head_norm_fwd", .M = 0, .H = 2, .D = 64},
     {.op = "head_norm_fwd", .M = 1024, .H = 16, .D = 64, .flags = PERF},
+    {.op = "head_norm_fwd", .M = 16384, .H = 32, .D = 128, .flags = GPU_PERF},
 
     {.op = "head_norm_bwd", .M = 1, .H = 1, .D = 8},
     {.op = "head_norm_bwd", .M = 17, .H = 7, .D = 14, .pad = 10, .flags = ACCUMULATE},
     {.op = "head_norm_bwd", .M = 130, .H = 2, .D = 128, .flags = IN_PLACE},
+    {.op = "head_norm_bwd", .M = 70, .H = 3, .D = 256, .pad = 16, .flags = ACCUMULATE},
     {.op = "head_norm_bwd", .M = 0, .H = 2, .D = 64},
     {.op = "head_norm_bwd", .M = 1024, .H = 16, .D = 64, .flags = PERF},
+    {.op = "head_norm_bwd", .M = 16384, .H = 32, .D = 128, .flags = GPU_PERF},
 
     {.op = "rope", .M = 1, .H = 1, .D = 8, .P = 4},
     {.op = "rope", .M = 17, .H = 7, .D = 14, .P = 20, .pad = 10},
     {.op = "rope", .M = 17, .H = 7, .D = 14, .P = 20, .pad = 10, .flags = INVERSE},
     {.op = "rope", .M = 130, .H = 2, .D = 128, .P = 200, .flags = INVERSE},
+    {.op = "rope", .M = 30, .H = 70, .D = 24, .P = 40, .pad = 8},
+    {.op = "rope", .M = 9, .H = 3, .D = 256, .P = 10, .pad = 16},
     {.op = "rope", .M = 0, .H = 2, .D = 64, .P = 20},
     {.op = "rope", .M = 1024, .H = 16, .D = 64, .P = 1024, .flags = PERF},
+    {.op = "rope", .M = 16384, .H = 32, .D = 128, .P = 4096, .flags = GPU_PERF},
 
     ATTENTION_CASES("attention_fwd"),
     ATTENTION_CASES("attention_bwd"),
@@ -125,12 +178,14 @@ const struct op_case op_cases[] = {
     {.op = "swiglu_fwd", .M = 70, .N = 258, .flags = EXTREME},
     {.op = "swiglu_fwd", .M = 0, .N = 56},
     {.op = "swiglu_fwd", .M = 1024, .N = 2048, .flags = PERF},
+    {.op = "swiglu_fwd", .M = 8192, .N = 14336, .flags = GPU_PERF},
 
     {.op = "swiglu_bwd", .M = 1, .N = 1},
     {.op = "swiglu_bwd", .M = 17, .N = 56, .flags = IN_PLACE},
     {.op = "swiglu_bwd", .M = 70, .N = 258},
     {.op = "swiglu_bwd", .M = 0, .N = 56},
     {.op = "swiglu_bwd", .M = 1024, .N = 2048, .flags = PERF},
+    {.op = "swiglu_bwd", .M = 8192, .N = 14336, .flags = GPU_PERF},
 
     {.op = "cross_entropy", .M = 1, .N = 2},
     {.op = "cross_entropy", .M = 3, .N = 7, .pad = 9, .flags = IN_PLACE},
@@ -140,16 +195,21 @@ const struct op_case op_cases[] = {
     {.op = "cross_entropy", .M = 9, .N = 320, .flags = WIDE_OUT},
     {.op = "cross_entropy", .M = 4, .N = 50304, .flags = IN_PLACE},
     {.op = "cross_entropy", .M = 4, .N = 50257, .flags = IN_PLACE | WIDE_OUT},
+    {.op = "cross_entropy", .M = 3, .N = 9001, .pad = 7, .flags = IN_PLACE | WIDE_OUT},
+    {.op = "cross_entropy", .M = 3, .N = 9003, .pad = 5, .flags = IN_PLACE},
     {.op = "cross_entropy", .M = 20, .N = 40, .flags = EXTREME},
     {.op = "cross_entropy", .M = 0, .N = 40},
     {.op = "cross_entropy", .M = 256, .N = 50304, .flags = IN_PLACE | PERF},
     {.op = "cross_entropy", .M = 256, .N = 50304, .flags = IN_PLACE | WIDE_OUT | PERF},
+    {.op = "cross_entropy", .M = 8192, .N = 50304, .flags = IN_PLACE | WIDE_OUT | GPU_PERF},
+    {.op = "cross_entropy", .M = 4096, .N = 128256, .flags = IN_PLACE | WIDE_OUT | GPU_PERF},
 
     {.op = "add", .N = 0},
     {.op = "add", .N = 1},
     {.op = "add", .N = 1003},
     {.op = "add", .N = 40001, .flags = IN_PLACE},
     {.op = "add", .N = 20000000, .flags = PERF},
+    {.op = "add", .N = 200000000, .flags = GPU_PERF},
 
     {.op = "cast", .N = 0},
     {.op = "cast", .N = 1},
@@ -157,7 +217,9 @@ const struct op_case op_cases[] = {
     {.op = "cast", .N = 40001, .flags = WIDE_OUT},
     {.op = "cast", .N = 1003, .flags = IN_PLACE}, /* both of the same dtype */
     {.op = "cast", .N = 1003, .flags = EXTREME},
+    {.op = "cast", .N = 1003, .flags = EXTREME | HALVES},
     {.op = "cast", .N = 20000000, .flags = PERF},
+    {.op = "cast", .N = 200000000, .flags = GPU_PERF},
 
     {.op = "sumsq", .N = 0},
     {.op = "sumsq", .N = 1},
@@ -165,13 +227,27 @@ const struct op_case op_cases[] = {
     {.op = "sumsq", .N = 700001},
     {.op = "sumsq", .N = 1003, .flags = EXTREME},
     {.op = "sumsq", .N = 40000000, .flags = PERF},
+    {.op = "sumsq", .N = 200000000, .flags = GPU_PERF},
+
+    {.op = "decide_step", .M = 2, .K = 1, .flags = LOSS_ONLY},
+    {.op = "decide_step", .M = 14, .K = 3, .window = 1, .flags = LOSS_ONLY}, /* clipped */
+    {.op = "decide_step", .M = 14, .K = 3, .window = 100},
+    {.op = "decide_step", .M = 98, .K = 8, .flags = ACCUMULATE},
+    {.op = "decide_step", .M = 14, .K = 2, .window = 1, .flags = EXTREME},
+
+    {.op = "find_nonfinite", .N = 0},
+    {.op = "find_nonfinite", .N = 700001},
+    {.op = "find_nonfinite", .N = 700001, .flags = EXTREME},
+    {.op = "find_nonfinite", .N = 1003, .flags = EXTREME | LOSS_ONLY},
 
     {.op = "adam", .N = 0},
     {.op = "adam", .N = 1},
     {.op = "adam", .N = 1003, .flags = WIDE_OUT},
     {.op = "adam", .N = 40001},
     {.op = "adam", .N = 1003, .flags = L2},
+    {.op = "adam", .N = 1003, .flags = EXTREME},   /* skipped */
     {.op = "adam", .N = 1003, .flags = LOSS_ONLY}, /* no second copy of the parameters */
     {.op = "adam", .N = 20000000, .flags = PERF},
+    {.op = "adam", .N = 200000000, .flags = GPU_PERF},
 };
 const int op_case_count = (int)COUNT_OF(op_cases);

@@ -1,10 +1,10 @@
 /* ops_test_main.c: the ops test program.
  *
- *     ops-test test [OPTION …]   every case against its float64 reference, in fp32 and bf16
+ *     ops-test test [OPTION …]   every case against its float64 reference, twice: the bits must repeat
  *     ops-test grad [OPTION …]   backward ops against finite differences of their forward's reference
- *     ops-test perf [OPTION …]   the large cases: time, GB/s, GFLOP/s, share of the measured ceilings
- *     ops-test list [OPTION …]   the cases
- *         --device cpu|cuda   --threads N   --op TEXT (cases whose line contains TEXT)   --dtype fp32|bf16
+ *     ops-test perf [OPTION …]   the large cases: time, GB/s, TFLOP/s, percent of the ceilings, which are measured
+ * first ops-test list [OPTION …]   the cases
+ *         --device cpu|cuda   --threads N   --op TEXT (cases whose line contains TEXT)   --dtype fp32|bf16|fp16
  *
  * Prints a line per failed case and 'N passed, M failed' at the end; exits 1 if a case failed. */
 #include "tests/ops/ops_test.h"
@@ -15,7 +15,12 @@
 #include <string.h>
 #include <time.h>
 
-enum { DEVICE_GUARD = 256, MAX_BLOCKS = 4096 };
+#ifdef ZTRAIN_EMULATION
+enum { DEVICE_GUARD = 0 }; /* the emulated GPU has red zones of its own */
+#else
+enum { DEVICE_GUARD = 256 }; /* bytes before and after a tensor, which show writes out of bounds */
+#endif
+enum { GUARD_BYTE = 0xa5, MAX_BLOCKS = 4096 };
 
 /* ---- memory and random numbers of a case ---- */
 
@@ -62,14 +67,18 @@ int32_t *random_ints(struct harness *h, int64_t n, int64_t below)
 
 static size_t element_size(const struct tensor *t)
 {
-    return t->is_double ? sizeof(double) : dtype_size(t->dtype);
+    return t->is_double || t->is_index ? sizeof(double) : dtype_size(t->dtype);
 }
 
 double tensor_round(const struct tensor *t, double x)
 {
-    if (t->is_double)
+    if (t->is_double || t->is_index)
         return x;
-    return t->dtype == DTYPE_F32 ? (double)(float)x : (double)bf16_to_f32(bf16_from_f32((float)x));
+    switch (t->dtype) {
+    case DTYPE_F32: return (double)(float)x;
+    case DTYPE_BF16: return (double)bf16_to_f32(bf16_from_f32((float)x));
+    default: return (double)f16_to_f32(f16_from_f32((float)x));
+    }
 }
 
 void tensor_set(struct tensor *t, int64_t i, double value)
@@ -86,8 +95,7 @@ static struct tensor *tensor_new(struct harness *h, const char *name, enum dtype
     t->dtype = dtype;
     t->n = n;
     t->is_double = is_double;
-    arena_take(&h->arena, MEM_DATA, DEVICE_GUARD); /* guards before and after show writes out of bounds */
-    t->device = arena_take(&h->arena, MEM_DATA, (size_t)n * element_size(t) + DEVICE_GUARD);
+    t->device = (char *)arena_take(&h->arena, MEM_DATA, (size_t)n * element_size(t) + 2 * DEVICE_GUARD) + DEVICE_GUARD;
     if (!h->timing) {
         t->host = host_memory(h, 3 * (size_t)n * sizeof *t->host);
         t->expected = t->host + n;
@@ -123,59 +131,122 @@ struct tensor *tensor_double(struct harness *h, const char *name, double value)
     return t;
 }
 
+struct tensor *tensor_doubles_in(struct harness *h, const char *name, int64_t n)
+{
+    struct tensor *t = tensor_new(h, name, DTYPE_F32, n, true);
+    for (int64_t i = 0; !h->timing && i < n; i++)
+        tensor_set(t, i, fabs(random_uniform(h)));
+    return t;
+}
+
+struct tensor *tensor_index(struct harness *h, const char *name, int64_t value)
+{
+    struct tensor *t = tensor_double(h, name, (double)value);
+    t->is_double = false;
+    t->is_index = true;
+    return t;
+}
+
+struct tensor *tensor_alias(struct harness *h, const char *name, void *device, int64_t n, bool is_double)
+{
+    struct tensor *t = tensor_new(h, name, DTYPE_F32, n, is_double);
+    t->device = device;
+    t->output = t->alias = true;
+    return t;
+}
+
+void *device_bytes(struct harness *h, const void *bytes, size_t size)
+{
+    void *memory = arena_take(&h->arena, MEM_DATA, size);
+    stream_copy(h->stream, memory, bytes, size);
+    stream_sync(h->stream);
+    return memory;
+}
+
 int32_t *device_ints(struct harness *h, const int32_t *values, int64_t n)
 {
-    int32_t *ints = arena_take(&h->arena, MEM_DATA, (size_t)(n + 1) * sizeof *ints);
+    int32_t *ints = arena_take(&h->arena, MEM_DATA, (size_t)(n ? n : 1) * sizeof *ints);
     stream_copy(h->stream, ints, values, (size_t)n * sizeof *ints);
     stream_sync(h->stream);
     return ints;
 }
 
-static void upload(struct harness *h, struct tensor *t)
+/* One value as it lies in the tensor's memory. */
+static void encode(const struct tensor *t, double value, unsigned char *to)
+{
+    float f = (float)value;
+    int64_t index = t->is_index ? (int64_t)value : 0;
+    uint16_t half = t->dtype == DTYPE_BF16 ? bf16_from_f32(f) : f16_from_f32(f);
+    const void *from = &half;
+    if (t->is_double)
+        from = &value;
+    else if (t->is_index)
+        from = &index;
+    else if (t->dtype == DTYPE_F32)
+        from = &f;
+    memcpy(to, from, element_size(t));
+}
+
+static double decode(const struct tensor *t, const unsigned char *from)
+{
+    double value;
+    float f;
+    int64_t index;
+    uint16_t half;
+    if (t->is_double) {
+        memcpy(&value, from, sizeof value);
+        return value;
+    }
+    if (t->is_index) {
+        memcpy(&index, from, sizeof index);
+        return (double)index;
+    }
+    if (t->dtype == DTYPE_F32) {
+        memcpy(&f, from, sizeof f);
+        return f;
+    }
+    memcpy(&half, from, sizeof half);
+    return t->dtype == DTYPE_BF16 ? bf16_to_f32(half) : f16_to_f32(half);
+}
+
+/* The tensor between its guards. */
+static void upload(struct harness *h, const struct tensor *t)
 {
     size_t size = element_size(t), bytes = (size_t)t->n * size;
-    unsigned char *staging = host_memory(h, bytes + DEVICE_GUARD);
-    for (int64_t i = 0; i < t->n; i++) {
-        float f = h->timing ? (float)(0.1 * random_uniform(h)) : (float)t->host[i];
-        uint16_t b = bf16_from_f32(f);
-        double d = h->timing ? 0 : t->host[i];
-        memcpy(staging + (size_t)i * size,
-               t->is_double            ? (void *)&d
-               : t->dtype == DTYPE_F32 ? (void *)&f
-                                       : (void *)&b,
-               size);
-    }
-    memset(staging + bytes, 0xa5, DEVICE_GUARD);
-    stream_copy(h->stream, t->device, staging, bytes + DEVICE_GUARD);
-    memset(staging, 0xa5, DEVICE_GUARD <= bytes ? DEVICE_GUARD : bytes);
-    stream_copy(h->stream, (char *)t->device - DEVICE_GUARD, staging + bytes, DEVICE_GUARD);
+    unsigned char *staging = host_memory(h, bytes + 2 * DEVICE_GUARD);
+    memset(staging, GUARD_BYTE, bytes + 2 * DEVICE_GUARD);
+    for (int64_t i = 0; i < t->n; i++)
+        encode(t, t->host[i], staging + DEVICE_GUARD + (size_t)i * size);
+    stream_copy(h->stream, (char *)t->device - DEVICE_GUARD, staging, bytes + 2 * DEVICE_GUARD);
+    stream_sync(h->stream);
+}
+
+/* Small random values, the same ones again and again: enough to be timed. */
+static void upload_pattern(struct harness *h, const struct tensor *t)
+{
+    enum { PATTERN = 1 << 17 };
+    size_t size = element_size(t), bytes = (size_t)t->n * size;
+    unsigned char *pattern = host_memory(h, PATTERN * size);
+    for (size_t i = 0; i < PATTERN && i < (size_t)t->n; i++)
+        encode(t, t->is_double || t->is_index ? 0 : 0.1 * random_uniform(h), pattern + i * size);
+    for (size_t done = 0; done < bytes; done += PATTERN * size)
+        stream_copy(h->stream, (char *)t->device + done, pattern,
+                    bytes - done < PATTERN * size ? bytes - done : PATTERN * size);
     stream_sync(h->stream);
 }
 
 /* Whether the guards around the tensor are whole. */
 static bool download(struct harness *h, struct tensor *t)
 {
-    size_t size = element_size(t), bytes = (size_t)t->n * size;
-    unsigned char *staging = host_memory(h, bytes + 2 * DEVICE_GUARD);
-    stream_copy(h->stream, staging, (char *)t->device - DEVICE_GUARD, bytes + 2 * DEVICE_GUARD);
+    size_t size = element_size(t), bytes = (size_t)t->n * size, guard = t->alias ? 0 : DEVICE_GUARD;
+    unsigned char *staging = host_memory(h, bytes + 2 * guard);
+    stream_copy(h->stream, staging, (char *)t->device - guard, bytes + 2 * guard);
     stream_sync(h->stream);
-    for (int64_t i = 0; i < t->n; i++) {
-        const unsigned char *from = staging + DEVICE_GUARD + (size_t)i * size;
-        float f;
-        uint16_t b;
-        if (t->is_double) {
-            memcpy(&t->actual[i], from, sizeof(double));
-        } else if (t->dtype == DTYPE_F32) {
-            memcpy(&f, from, sizeof f);
-            t->actual[i] = f;
-        } else {
-            memcpy(&b, from, sizeof b);
-            t->actual[i] = bf16_to_f32(b);
-        }
-    }
+    for (int64_t i = 0; i < t->n; i++)
+        t->actual[i] = decode(t, staging + guard + (size_t)i * size);
     bool whole = true;
-    for (size_t i = 0; i < DEVICE_GUARD && !t->alias; i++)
-        whole = whole && staging[i] == 0xa5 && staging[DEVICE_GUARD + bytes + i] == 0xa5;
+    for (size_t i = 0; i < guard; i++)
+        whole = whole && staging[i] == GUARD_BYTE && staging[guard + bytes + i] == GUARD_BYTE;
     return whole;
 }
 
@@ -198,7 +269,8 @@ static void case_describe(const struct op_case *c, enum dtype dtype, char *text,
                  {WIDE_OUT, "wide"},
                  {LOSS_ONLY, "loss-only"},
                  {L2, "l2"},
-                 {EXTREME, "extreme"}};
+                 {EXTREME, "extreme"},
+                 {HALVES, "halves"}};
     const struct {
         const char *name;
         int64_t value;
@@ -245,24 +317,15 @@ static void case_setup(struct harness *h, const struct op_case *c, enum dtype dt
     h->dtype = dtype;
     h->count = 0;
     h->random = 1;
-    h->limits = (struct op_limits){.dtype = dtype,
-                                   .max_tokens = c->M,
-                                   .C = c->N,
-                                   .F = c->N,
-                                   .H = c->H,
-                                   .KV = c->KV,
-                                   .D = c->D,
-                                   .V = c->N,
-                                   .P = c->P,
-                                   .max_linear_k = c->K,
-                                   .max_linear_n = c->N};
+    h->limits = (struct op_limits){
+        .dtype = dtype, .max_tokens = c->M, .H = c->H, .KV = c->KV, .D = c->D, .P = c->P}; /* drivers know the rest */
     memset(&h->args, 0, sizeof h->args);
     op_drivers[op].setup(h);
     size_t workspace = op_workspace_bytes(h->device, &h->limits);
     stream_set_workspace(h->stream, arena_take(&h->arena, MEM_WORKSPACE, workspace), workspace);
     for (int i = 0; i < h->count; i++)
         if (!h->tensors[i].alias)
-            upload(h, &h->tensors[i]);
+            h->timing ? upload_pattern(h, &h->tensors[i]) : upload(h, &h->tensors[i]);
 }
 
 static double mean_square_root(const double *x, int64_t n)
@@ -282,22 +345,51 @@ static double mean_square_root(const double *x, int64_t n)
 static int64_t first_wrong(const struct tensor *t, double tolerance)
 {
     double rms = mean_square_root(t->expected, t->n);
+    double absolute =
+        t->absolute + (t->output && !t->exact && t->dtype == DTYPE_F16 ? 0x1p-24 : 0); /* its smallest number */
     for (int64_t i = 0; i < t->n; i++) {
         double e = t->expected[i], a = t->actual[i];
         if (isnan(e) && t->alias)
             continue;
-        bool right = isfinite(e) ? fabs(a - e) <= tolerance * (fabs(e) + rms) + t->absolute
-                     : isnan(e)  ? isnan(a)
-                                 : a == e;
+        bool right = isfinite(e) ? fabs(a - e) <= tolerance * (fabs(e) + rms) + absolute : isnan(e) ? isnan(a) : a == e;
         if (!right)
             return i;
     }
     return -1;
 }
 
+/* Relative to the value and to the tensor's root mean square. */
+static double tolerance_of(const struct tensor *t)
+{
+    static const double by_dtype[DTYPE_COUNT] = {[DTYPE_F32] = 2e-5, [DTYPE_BF16] = 1.6e-2, [DTYPE_F16] = 2e-3};
+    if (!t->output || t->exact)
+        return 0;
+    return t->tolerance ? t->tolerance : t->is_double ? 1e-5 : by_dtype[t->dtype];
+}
+
+/* The same case from its start: every output must have the bits that it had before. */
+static bool repeats(struct harness *h, const struct op_case *c, enum dtype dtype, const char *text)
+{
+    struct tensor first[MAX_TENSORS];
+    int count = h->count, op = op_of_case(c);
+    memcpy(first, h->tensors, sizeof first);
+    case_setup(h, c, dtype, op);
+    launch(h, op);
+    for (int i = 0; i < count; i++) {
+        struct tensor *t = &h->tensors[i];
+        download(h, t);
+        if (memcmp(t->actual, first[i].actual, (size_t)t->n * sizeof *t->actual) != 0) {
+            printf("FAILED %s: %s does not repeat bit for bit\n", text, t->name);
+            return false;
+        }
+    }
+    return true;
+}
+
 static bool run_test(struct harness *h, const struct op_case *c, enum dtype dtype, const char *text)
 {
     int op = op_of_case(c);
+    struct error err;
     case_setup(h, c, dtype, op);
     for (int i = 0; i < h->count; i++)
         memcpy(h->tensors[i].expected, h->tensors[i].host, (size_t)h->tensors[i].n * sizeof(double));
@@ -315,15 +407,17 @@ static bool run_test(struct harness *h, const struct op_case *c, enum dtype dtyp
         }
         if (overwritten)
             continue;
-        double tolerance = t->tolerance ? t->tolerance : t->is_double ? 1e-5 : t->dtype == DTYPE_F32 ? 2e-5 : 1.6e-2;
-        if (!t->output)
-            tolerance = 0;
-        int64_t wrong = first_wrong(t, tolerance);
+        int64_t wrong = first_wrong(t, tolerance_of(t));
         if (wrong >= 0 && right) {
             printf("FAILED %s: %s[%lld] is %.9g, expected %.9g (rms %.3g)\n", text, t->name, (long long)wrong,
                    t->actual[wrong], t->expected[wrong], mean_square_root(t->expected, t->n));
             right = false;
         }
+    }
+    right = right && repeats(h, c, dtype, text);
+    if (device_check(h->device, &err) != STATUS_OK) {
+        printf("FAILED %s: %s\n", text, err.text);
+        right = false;
     }
     return right;
 }
@@ -375,51 +469,114 @@ static double now(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-/* Bytes read and written per second of the device's best large copy. */
-static double copy_ceiling(struct harness *h)
+struct ceilings {
+    double copy;               /* bytes read and written per second */
+    double flops[DTYPE_COUNT]; /* of a large matrix product; 0: not measured yet */
+};
+
+/* Seconds of one `work(h, op)`: the best of several batches, so long that starting and waiting are not what is timed.
+ */
+static double best_seconds(struct harness *h, void (*work)(struct harness *h, int op), int op)
 {
-    size_t half = h->arena.capacity / 2 < ((size_t)256 << 20) ? h->arena.capacity / 2 : (size_t)256 << 20;
-    double best = 1e30;
-    for (int i = 0; i < 5; i++) {
-        double start = now();
-        stream_copy(h->stream, h->arena.base + half, h->arena.base, half);
+    double best = 1e30, start = now();
+    for (int i = 0, batch = 1; i < 3 || (i < 200 && now() - start < 1); i++) {
+        double before = now();
+        for (int j = 0; j < batch; j++)
+            work(h, op);
         stream_sync(h->stream);
-        double seconds = now() - start;
-        best = seconds < best ? seconds : best;
+        double seconds = (now() - before) / batch;
+        best = i > 0 && seconds < best ? seconds : best; /* the first warms up */
+        if (seconds * batch < 5e-3 && batch < 64)
+            batch *= 4;
     }
-    return 2 * (double)half / best;
+    return best;
 }
 
-struct ceilings {
-    double copy, flops[DTYPE_COUNT];
-};
+/* Lets the device choose its kernel for a product first. */
+static enum status announce(struct harness *h, int op, struct error *err)
+{
+    struct linear_shapes shapes = {.fwd = &h->args.linear_fwd,
+                                   .bwd_input = &h->args.linear_bwd_input,
+                                   .bwd_weight = &h->args.linear_bwd_weight,
+                                   .num_fwd = op == INDEX_linear_fwd,
+                                   .num_bwd_input = op == INDEX_linear_bwd_input,
+                                   .num_bwd_weight = op == INDEX_linear_bwd_weight};
+    return ops_prepare(h->device, &shapes, err);
+}
+
+/* Sets a case up for timing; what one launch of it computes and moves. */
+static struct op_profile prepare(struct harness *h, const struct op_case *c, enum dtype dtype)
+{
+    struct op_profile work = {0};
+    struct error err;
+    int op = op_of_case(c);
+    h->timing = true;
+    case_setup(h, c, dtype, op);
+    h->timing = false;
+    if (announce(h, op, &err) != STATUS_OK)
+        printf("FAILED: %s\n", err.text);
+    ops_profile_enable(h->device, true);
+    launch(h, op);
+    if (ops_profile_read(h->device, &work, 1) != 1)
+        BUG("a profile without '%s'", c->op);
+    ops_profile_enable(h->device, false);
+    return work;
+}
+
+static void copy_half(struct harness *h, int op)
+{
+    size_t half = h->arena.capacity / 2;
+    (void)op;
+    stream_copy(h->stream, h->arena.base + half, h->arena.base, half);
+}
+
+/* Bytes read and written per second, by the device's own copy or by a cast to the same dtype. */
+static double copy_ceiling(struct harness *h)
+{
+    const struct op_case cast = {.op = "cast", .N = (int64_t)(h->arena.capacity / 10), .flags = IN_PLACE};
+    double copied = 2 * (double)(h->arena.capacity / 2) / best_seconds(h, copy_half, 0);
+    double bytes = prepare(h, &cast, DTYPE_F32).bytes, rate = bytes / best_seconds(h, launch, op_of_case(&cast));
+    return copied > rate ? copied : rate;
+}
+
+/* FLOP/s of a large matrix product. */
+static double product_ceiling(struct harness *h, enum dtype dtype)
+{
+    const int64_t size = h->device->kind == DEVICE_CUDA ? 8192 : 2048;
+    const struct op_case product = {.op = "linear_fwd", .M = size, .N = size, .K = size};
+    double flops = prepare(h, &product, dtype).flops;
+    return flops / best_seconds(h, launch, op_of_case(&product));
+}
+
+static void print_rate(double flops)
+{
+    bool large = flops >= 1e12;
+    printf("%8.1f %cFLOP/s", (large ? 1e-12 : 1e-9) * flops, large ? 'T' : 'G');
+}
 
 static void run_perf(struct harness *h, const struct op_case *c, enum dtype dtype, const char *text,
                      struct ceilings *ceilings)
 {
-    int op = op_of_case(c);
-    struct op_profile best = {.seconds = 1e30};
-    h->timing = true;
-    case_setup(h, c, dtype, op);
-    ops_profile_enable(h->device, true);
-    double start = now();
-    for (int i = 0; i < 200 && (i < 3 || now() - start < 1); i++) {
-        struct op_profile one;
-        launch(h, op);
-        if (ops_profile_read(h->device, &one, 1) == 1 && one.seconds < best.seconds)
-            best = one;
+    struct error err;
+    struct op_profile work = prepare(h, c, dtype);
+    if (work.flops > 0 && ceilings->flops[dtype] == 0) {
+        ceilings->flops[dtype] = product_ceiling(h, dtype);
+        printf("ceiling: a large product of %s ", dtype_name(dtype));
+        print_rate(ceilings->flops[dtype]);
+        printf("\n");
+        prepare(h, c, dtype);
     }
-    ops_profile_enable(h->device, false);
-    h->timing = false;
-    double bandwidth = best.bytes / best.seconds, rate = best.flops / best.seconds;
-    if (rate > ceilings->flops[dtype])
-        ceilings->flops[dtype] = rate;
-    if (best.flops > 0)
-        printf("%-100s %9.3f ms %8.1f GFLOP/s %4.0f%% of the best product\n", text, 1e3 * best.seconds, 1e-9 * rate,
-               100 * rate / ceilings->flops[dtype]);
-    else
-        printf("%-100s %9.3f ms %8.1f GB/s    %4.0f%% of a copy\n", text, 1e3 * best.seconds, 1e-9 * bandwidth,
-               100 * bandwidth / ceilings->copy);
+    double seconds = best_seconds(h, launch, op_of_case(c));
+    if (device_check(h->device, &err) != STATUS_OK)
+        printf("FAILED %s: %s\n", text, err.text);
+    else if (work.flops > 0) {
+        printf("%-100s %9.3f ms ", text, 1e3 * seconds);
+        print_rate(work.flops / seconds);
+        printf(" %4.0f%% of a large product\n", 100 * work.flops / seconds / ceilings->flops[dtype]);
+    } else {
+        printf("%-100s %9.3f ms %8.1f GB/s    %4.0f%% of a copy\n", text, 1e3 * seconds, 1e-9 * work.bytes / seconds,
+               100 * work.bytes / seconds / ceilings->copy);
+    }
     fflush(stdout);
 }
 
@@ -428,11 +585,17 @@ static void run_perf(struct harness *h, const struct op_case *c, enum dtype dtyp
 enum mode { MODE_TEST, MODE_GRAD, MODE_PERF, MODE_LIST, MODE_COUNT };
 static const char *const mode_names[MODE_COUNT] = {"test", "grad", "perf", "list"};
 
+/* The CPU's ops have no fp16 yet. */
+static bool supported(enum device_kind kind, const struct op_case *c, enum dtype dtype)
+{
+    return kind == DEVICE_CUDA || (dtype != DTYPE_F16 && !(c->flags & HALVES));
+}
+
 static int usage(const char *what)
 {
     fprintf(stderr,
             "ops-test: %s\nusage: ops-test test|grad|perf|list [--device cpu|cuda] [--threads N] [--op TEXT] "
-            "[--dtype fp32|bf16]\n",
+            "[--dtype fp32|bf16|fp16]\n",
             what);
     return STATUS_USAGE;
 }
@@ -463,11 +626,11 @@ int main(int argc, char **argv)
     static struct harness h;
     struct error err;
     struct ceilings ceilings = {0};
-    size_t capacity = (size_t)(mode == MODE_PERF ? 1024 : 96) << 20;
+    size_t capacity = (size_t)(mode != MODE_PERF ? 96 : kind == DEVICE_CUDA ? 8192 : 1024) << 20;
     void *memory = NULL;
     int passed = 0, failed = 0;
     if (mode != MODE_LIST) {
-        if (device_open(kind, threads, &h.device, &err) != STATUS_OK ||
+        if (device_open(kind, 0, threads, &h.device, &err) != STATUS_OK ||
             stream_new(h.device, STREAM_COMPUTE, &h.stream, &err) != STATUS_OK ||
             device_alloc(h.device, capacity, &memory, &err) != STATUS_OK) {
             fprintf(stderr, "ops-test: %s\n", err.text);
@@ -478,19 +641,19 @@ int main(int argc, char **argv)
     }
     if (mode == MODE_PERF) {
         ceilings.copy = copy_ceiling(&h);
-        printf("ceiling: copy %.1f GB/s; products are compared with the best so far\n", 1e-9 * ceilings.copy);
+        printf("ceiling: a large copy %.1f GB/s\n", 1e-9 * ceilings.copy);
     }
     for (int i = 0; i < op_case_count; i++) {
         const struct op_case *c = &op_cases[i];
-        bool perf = c->flags & PERF;
-        for (enum dtype dtype = DTYPE_F32; dtype <= DTYPE_BF16; dtype++) {
+        bool perf = c->flags & (PERF | GPU_PERF), timed = c->flags & (kind == DEVICE_CUDA ? GPU_PERF : PERF);
+        for (enum dtype dtype = DTYPE_F32; dtype < DTYPE_COUNT; dtype++) {
             char text[256];
             case_describe(c, dtype, text, sizeof text);
-            if (!strstr(text, only) || !strstr(dtype_name(dtype), only_dtype))
+            if (!strstr(text, only) || !strstr(dtype_name(dtype), only_dtype) || !supported(kind, c, dtype))
                 continue;
             if (mode == MODE_LIST)
-                printf("%s%s\n", text, perf ? " (perf)" : "");
-            else if (mode == MODE_PERF && perf)
+                printf("%s%s\n", text, !perf ? "" : c->flags & PERF ? " (perf)" : " (GPU perf)");
+            else if (mode == MODE_PERF && timed)
                 run_perf(&h, c, dtype, text, &ceilings);
             else if (mode == MODE_TEST && !perf)
                 run_test(&h, c, dtype, text) ? passed++ : failed++;

@@ -51,13 +51,13 @@ static void test_environments(void **state)
         {{"RANK", "0", "WORLD_SIZE", "1"}, STATUS_OK, {NULL}},
         {{"SLURM_STEP_ID", "0", "SLURM_PROCID", "1", "SLURM_NTASKS", "2"},
          STATUS_USAGE,
-         {"SLURM_NTASKS", "not supported yet"}},
+         {"ZTRAIN_JOB_SECRET", "srun --mpi=pmi2 -n 2"}},
         {{"SLURM_STEP_ID", "0", "SLURM_PROCID", "0", "SLURM_STEP_NUM_TASKS", "2"},
          STATUS_USAGE,
-         {"SLURM_STEP_NUM_TASKS", "not supported yet"}},
-        {{"PMI_RANK", "0", "PMI_SIZE", "2"}, STATUS_USAGE, {"PMI_SIZE", "not supported yet"}},
-        {{"OMPI_COMM_WORLD_RANK", "0", "OMPI_COMM_WORLD_SIZE", "2"}, STATUS_USAGE, {"mpirun", "not supported yet"}},
-        {{"RANK", "3", "WORLD_SIZE", "4"}, STATUS_USAGE, {"torchrun", "--local-gpus 4"}},
+         {"ZTRAIN_JOB_SECRET", "srun --mpi=pmi2 -n 2"}},
+        {{"PMI_RANK", "0", "PMI_SIZE", "2"}, STATUS_USAGE, {"PMI_RANK", "not supported"}},
+        {{"OMPI_COMM_WORLD_RANK", "0", "OMPI_COMM_WORLD_SIZE", "2"}, STATUS_USAGE, {"mpirun", "not supported"}},
+        {{"RANK", "3", "WORLD_SIZE", "4"}, STATUS_USAGE, {"ZTRAIN_JOB_SECRET", "hint"}},
         {{"RANK", "0"}, STATUS_USAGE, {"RANK is set and WORLD_SIZE is not", "hint"}},
         {{"WORLD_SIZE", "2"}, STATUS_USAGE, {"WORLD_SIZE is set and RANK is not", "hint"}},
         {{"RANK", "4", "WORLD_SIZE", "4"}, STATUS_USAGE, {"RANK=4", "hint"}},
@@ -71,7 +71,9 @@ static void test_environments(void **state)
         {{"ZTRAIN_LOCAL_RANK", "0", "ZTRAIN_LOCAL_WORLD", "2", "ZTRAIN_LOCAL_FD", "987"},
          STATUS_USAGE,
          {"=987", "hint"}},
-        {{"ZTRAIN_LOCAL_RANK", "0", "ZTRAIN_LOCAL_WORLD", "65", "ZTRAIN_LOCAL_FD", "0"}, STATUS_USAGE, {"=65", "hint"}},
+        {{"ZTRAIN_LOCAL_RANK", "0", "ZTRAIN_LOCAL_WORLD", "4097", "ZTRAIN_LOCAL_FD", "0"},
+         STATUS_USAGE,
+         {"=4097", "hint"}},
     };
     for (size_t c = 0; c < COUNT_OF(cases); c++) {
         struct bootstrap bootstrap;
@@ -103,7 +105,8 @@ static void test_local_rank(void **state)
     struct bootstrap bootstrap;
     int fd;
     clear();
-    assert_int_equal(control_create(3, &fd, &error), STATUS_OK);
+    const struct control_shape shape = {.world = 3, .local_world = 3, .num_nodes = 1};
+    assert_int_equal(control_create(&shape, &fd, &error), STATUS_OK);
     /* a launcher's variables do not count for a local rank */
     setenv("RANK", "0", 1);
     bootstrap_local_env(2, 3, fd);
@@ -128,7 +131,7 @@ static void test_local_rank(void **state)
     bootstrap.world = 2;
     bootstrap.rank = 0;
     assert_int_equal(comm_open(&bootstrap, &config, &comm, &error), STATUS_USAGE);
-    bootstrap.world = CONTROL_MAX_RANKS + 1;
+    bootstrap.world = BOOTSTRAP_MAX_RANKS + 1;
     assert_int_equal(comm_open(&bootstrap, &config, &comm, &error), STATUS_USAGE);
     fclose(other);
     close(fd);

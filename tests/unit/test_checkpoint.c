@@ -206,7 +206,7 @@ static void test_another_model_is_refused(void **unused)
         else
             table.units[1].numel++;
         case_state_init(&state, &table, 0, 1);
-        assert_int_equal(checkpoint_load(checkpoint, &table, &state.layout, 0, case_slice, &state, &err),
+        assert_int_equal(checkpoint_load(checkpoint, &table, &state.layout, 0, case_slice_access, &state, &err),
                          STATUS_CHECKPOINT);
         if (!strstr(err.text, expected[i]))
             fail_msg("%s", err.text);

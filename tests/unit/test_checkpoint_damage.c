@@ -150,7 +150,7 @@ static void test_damage_is_found_while_loading(void **unused)
     assert_int_equal(pwrite(fd, "damage", 6, 1000000), 6);
     close(fd);
     assert_int_equal(checkpoint_open(path, false, &checkpoint, &err), STATUS_OK);
-    assert_int_equal(checkpoint_load(checkpoint, &table, &state.layout, 0, case_slice, &state, &err),
+    assert_int_equal(checkpoint_load(checkpoint, &table, &state.layout, 0, case_slice_access, &state, &err),
                      STATUS_CHECKPOINT);
     assert_non_null(strstr(err.text, "(master, unit 2, elements from 262144) do not match their checksum"));
     float value; /* what lies elsewhere can be read */

@@ -20,11 +20,25 @@ struct rank_things {
     struct stream *stream;
 };
 
-static void things_open(struct rank_things *t, const struct bootstrap *bootstrap, double timeout)
+/* Where the ranks of a case are. */
+struct layout {
+    int world;
+    const int *nodes;      /* (world); NULL: of one supervisor */
+    const char *interface; /* "": loopback, IPv4 */
+    bool within_node;      /* reduce_within_node */
+};
+
+static const struct layout *layout; /* of this process */
+
+static void things_open(struct rank_things *t, struct bootstrap *bootstrap, double timeout)
 {
     struct comm_config config = {.timeout_seconds = timeout};
+    if (layout) {
+        config.interface = layout->interface;
+        config.reduce_within_node = layout->within_node;
+    }
     CHECK_OK(comm_open(bootstrap, &config, &t->comm, &error));
-    CHECK_OK(device_open(DEVICE_CPU, 1, &t->device, &error));
+    CHECK_OK(device_open(DEVICE_CPU, 0, 1, &t->device, &error));
     CHECK_OK(stream_new(t->device, STREAM_COMM, &t->stream, &error));
 }
 
@@ -64,14 +78,14 @@ static void test_sums(void **state)
     }
     for (size_t i = 0; i < COUNT; i++)
         out[i] = 3;
-    assert_int_equal(sum_ranks(out, floats, RANKS, COUNT, DTYPE_F32, true), 0);
+    assert_int_equal(sum_ranks(out, floats, RANKS, COUNT, DTYPE_F32, true), RANK_NONE);
     for (size_t i = 0; i < COUNT; i++) {
         float sum = in[0][i];
         for (int r = 1; r < RANKS; r++)
             sum += in[r][i];
         assert_true(out[i] == 3 + sum);
     }
-    assert_int_equal(sum_ranks(out, halves, RANKS, COUNT, DTYPE_BF16, false), 0);
+    assert_int_equal(sum_ranks(out, halves, RANKS, COUNT, DTYPE_BF16, false), RANK_NONE);
     for (size_t i = 0; i < COUNT; i++) {
         float sum = bf16_to_f32(half[0][i]);
         for (int r = 1; r < RANKS; r++)
@@ -82,14 +96,46 @@ static void test_sums(void **state)
     for (size_t at = 0; at < COUNT; at += 7) {
         float old = in[3][at];
         in[3][at] = at % 3 == 0 ? NAN : at % 3 == 1 ? INFINITY : -INFINITY;
-        assert_int_equal(sum_ranks(out, floats, RANKS, COUNT, DTYPE_F32, false), 1 << 3);
+        assert_int_equal(sum_ranks(out, floats, RANKS, COUNT, DTYPE_F32, false), 3);
+        in[4][at] = INFINITY; /* the lowest counts */
+        assert_int_equal(sum_ranks(out, floats, RANKS, COUNT, DTYPE_F32, false), 3);
+        in[4][at] = 0;
         in[3][at] = 3.4e38f;
-        assert_int_equal(sum_ranks(out, floats, RANKS, COUNT, DTYPE_F32, false), 0);
+        assert_int_equal(sum_ranks(out, floats, RANKS, COUNT, DTYPE_F32, false), RANK_NONE);
         in[3][at] = old;
     }
 }
 
 /* ---------------------------------------------------------------- collectives */
+
+enum { MOST_RANKS = 16 };
+
+/* The sum of what the ranks contribute, in the order that the layout has. */
+static float add_up(const float *values, int world)
+{
+    float sum = 0;
+    bool empty = true;
+    if (!layout || !layout->within_node) {
+        for (int r = 0; r < world; r++)
+            sum = r == 0 ? values[0] : sum + values[r];
+        return sum;
+    }
+    for (int node = 0; node < world; node++) {
+        float part = 0;
+        bool none = true;
+        for (int r = 0; r < world; r++) {
+            if (layout->nodes[r] != node)
+                continue;
+            part = none ? values[r] : part + values[r];
+            none = false;
+        }
+        if (none)
+            break;
+        sum = empty ? part : sum + part;
+        empty = false;
+    }
+    return sum;
+}
 
 enum placement { IN_SEGMENT, STAGED, MIXED /* rank 0's lie elsewhere */ };
 
@@ -142,18 +188,18 @@ static void reduce_case(struct rank_things *t, char *segment, enum placement pla
     }
     for (size_t i = 0; !in_place && i < count; i++)
         recv[i] = 0.75f;
-    uint64_t bad = 0;
+    int32_t bad = RANK_NONE;
     comm_reduce_scatter(t->comm, send, recv, count, stride, dtype, accumulate, &bad, t->stream);
     stream_sync(t->stream);
     CHECK_OK(comm_status(t->comm, &error));
-    CHECK(bad == 0);
+    CHECK(bad == RANK_NONE);
     for (size_t i = 0; i < count; i++) {
-        float sum = 0;
+        float values[MOST_RANKS];
         for (int r = 0; r < world; r++) {
             float f = value(r, (size_t)rank * pitch + i);
-            f = dtype == DTYPE_F32 ? f : bf16_to_f32(bf16_from_f32(f));
-            sum = r == 0 ? f : sum + f;
+            values[r] = dtype == DTYPE_F32 ? f : bf16_to_f32(bf16_from_f32(f));
         }
+        float sum = add_up(values, world);
         CHECK(recv[i] == (accumulate ? 0.75f + sum : sum));
     }
     CHECK_OK(comm_barrier(t->comm, &error));
@@ -172,28 +218,57 @@ static void all_reduce_case(struct rank_things *t, char *segment, size_t count)
     comm_all_reduce(t->comm, data, count, NULL, t->stream);
     stream_sync(t->stream);
     for (size_t i = 0; i < count * (size_t)world; i++) {
-        float sum = value(0, i);
-        for (int r = 1; r < world; r++)
-            sum += value(r, i);
-        CHECK(data[i] == sum);
+        float values[MOST_RANKS];
+        for (int r = 0; r < world; r++)
+            values[r] = value(r, i);
+        CHECK(data[i] == add_up(values, world));
     }
 }
 
-static void collectives_body(const struct bootstrap *bootstrap, void *context)
+/* What must have crossed the network: an all-gather and a reduce-scatter of `bytes` from and for each rank. */
+static void check_network(const struct comm_stats *stats, const struct bootstrap *boot, int64_t bytes, bool fp32)
 {
-    (void)context;
-    static const size_t counts[] = {1, 7, 1000, 300001};
+    int64_t sent = 0, received = 0;
+    CHECK(stats->network_sent == stats->theory_sent && stats->network_received == stats->theory_received);
+    if (!layout || !layout->nodes) {
+        CHECK(stats->network_sent == 0 && stats->network_received == 0);
+        return;
+    }
+    /* a slice crosses to each other node once; of the slices that come to this node, the ranks share the bringing */
+    int others = boot->num_nodes - 1, brought = 0;
+    for (int r = 0; r < boot->world; r++)
+        if (boot->places[r].node != boot->node && boot->places[r].local_rank % boot->local_world == boot->local_rank)
+            brought++;
+    sent += others * bytes;
+    received += brought * bytes;
+    if (layout->within_node) { /* and the lowest bad rank */
+        int64_t sums = (fp32 ? bytes : 2 * bytes) + 4;
+        sent += brought * sums;
+        received += others * sums;
+    } else {
+        sent += (boot->world - boot->local_world) * bytes;
+        received += (boot->world - boot->local_world) * bytes;
+    }
+    CHECK(stats->network_sent == sent && stats->network_received == received);
+}
+
+static void collectives_body(struct bootstrap *bootstrap, void *context)
+{
+    layout = context;
+    /* the long one crosses many pieces */
+    const size_t longest = layout->nodes ? (layout->world > 6 ? 200003 : 70001) : 300001;
+    const size_t counts[] = {1, 7, 1000, longest};
     struct rank_things t;
     things_open(&t, bootstrap, 60);
     void *segment;
-    size_t room = (300001 + 5) * sizeof(float) * (size_t)(bootstrap->world + 1);
+    size_t room = (longest + 5) * sizeof(float) * (size_t)(bootstrap->world + 1);
     CHECK_OK(comm_share(t.comm, room, &segment, &error));
     for (size_t i = 0; i < room; i += 511)
         CHECK(((char *)segment)[i] == 0);
     for (enum placement placement = IN_SEGMENT; placement <= MIXED; placement++)
         for (size_t c = 0; c < COUNT_OF(counts); c++)
             for (int way = 0; way < 4; way++) {
-                if (counts[c] > 1000 && way % 3) /* the long ones cross many pieces; two ways are enough */
+                if (counts[c] > 1000 && way % 3) /* two ways are enough */
                     continue;
                 size_t stride = way & 1 ? counts[c] + 3 : 0;
                 gather_case(&t, segment, placement, counts[c], stride, DTYPE_F32, way & 2);
@@ -212,6 +287,7 @@ static void collectives_body(const struct bootstrap *bootstrap, void *context)
     int64_t others = bootstrap->world - 1;
     CHECK(stats.all_gather_calls == (others > 0) && stats.reduce_scatter_calls == (others > 0));
     CHECK(stats.all_gather_bytes == 4000 * others && stats.reduce_scatter_bytes == 4000 * others);
+    check_network(&stats, bootstrap, 4000, true);
     comm_stats_read(t.comm, &stats, false);
     CHECK(stats.all_gather_calls == 0 && stats.seconds == 0);
     things_close(&t);
@@ -221,36 +297,66 @@ static void test_collectives(void **state)
 {
     (void)state;
     static const int worlds[] = {1, 2, 3, 4, 6};
-    for (size_t i = 0; i < COUNT_OF(worlds); i++)
-        assert_true(ranks_run(worlds[i], collectives_body, NULL));
+    for (size_t i = 0; i < COUNT_OF(worlds); i++) {
+        struct layout one = {.world = worlds[i]};
+        assert_true(ranks_run(worlds[i], NULL, collectives_body, &one));
+    }
 }
 
-static void bad_value_body(const struct bootstrap *bootstrap, void *context)
+static const int two[] = {0, 1}, two_by_two[] = {0, 0, 1, 1}, three_and_one[] = {0, 0, 0, 1},
+                 one_and_three[] = {0, 1, 1, 1}, four_by_two[] = {0, 0, 1, 1, 2, 2, 3, 3}, in_turn[] = {0, 1, 0, 1, 0},
+                 uneven[] = {0, 1, 1, 2, 2, 2}, one_node[] = {0, 0, 0};
+
+/* The results are those of ranks that share memory, bit for bit; what crosses the network is what must. */
+static void test_nodes(void **state)
 {
-    (void)context;
+    (void)state;
+    static const struct layout layouts[] = {
+        {2, two, "", false},           {2, two, "::1", false},
+        {4, two_by_two, "", false},    {4, three_and_one, "", false},
+        {4, one_and_three, "", false}, {8, four_by_two, "", false},
+        {5, in_turn, "", false},       {6, uneven, "::1", false},
+        {3, one_node, "", false},      {2, two, "", true},
+        {4, two_by_two, "", true},     {4, three_and_one, "", true},
+        {5, in_turn, "", true},        {6, uneven, "127.0.0.1", true},
+    };
+    for (size_t i = 0; i < COUNT_OF(layouts); i++) {
+        struct layout one = layouts[i];
+        if (!ranks_run(one.world, one.nodes, collectives_body, &one))
+            fail_msg("layout %zu", i);
+    }
+}
+
+static void bad_value_body(struct bootstrap *bootstrap, void *context)
+{
+    layout = context;
     struct rank_things t;
     things_open(&t, bootstrap, 60);
     float send[3 * 100] = {0}, recv[100];
     if (bootstrap->rank == 2)
         send[150] = NAN; /* in the slice of rank 1 */
-    uint64_t bad = 0;
+    int32_t bad = RANK_NONE;
     comm_reduce_scatter(t.comm, send, recv, 100, 0, DTYPE_F32, false, &bad, t.stream);
     stream_sync(t.stream);
-    CHECK(bad == (bootstrap->rank == 1 ? UINT64_C(1) << 2 : 0));
+    CHECK(bad == (bootstrap->rank == 1 ? 2 : RANK_NONE));
     things_close(&t);
 }
 
 static void test_bad_value_names_its_rank(void **state)
 {
     (void)state;
-    assert_true(ranks_run(3, bad_value_body, NULL));
+    assert_true(ranks_run(3, NULL, bad_value_body, NULL));
+    static const int pair_and_one[] = {0, 1, 1}, each[] = {0, 1, 2};
+    struct layout layouts[] = {{3, pair_and_one, "", false}, {3, pair_and_one, "", true}, {3, each, "", true}};
+    for (size_t i = 0; i < COUNT_OF(layouts); i++)
+        assert_true(ranks_run(3, layouts[i].nodes, bad_value_body, &layouts[i]));
 }
 
 /* ---------------------------------------------------------------- control channel */
 
-static void control_body(const struct bootstrap *bootstrap, void *context)
+static void control_body(struct bootstrap *bootstrap, void *context)
 {
-    (void)context;
+    layout = context;
     struct rank_things t;
     things_open(&t, bootstrap, 60);
     int rank = bootstrap->rank, world = bootstrap->world;
@@ -280,8 +386,11 @@ static void control_body(const struct bootstrap *bootstrap, void *context)
 static void test_control(void **state)
 {
     (void)state;
-    assert_true(ranks_run(1, control_body, NULL));
-    assert_true(ranks_run(4, control_body, NULL));
+    assert_true(ranks_run(1, NULL, control_body, NULL));
+    assert_true(ranks_run(4, NULL, control_body, NULL));
+    struct layout layouts[] = {{4, two_by_two, "", false}, {5, in_turn, "::1", false}};
+    for (size_t i = 0; i < COUNT_OF(layouts); i++)
+        assert_true(ranks_run(layouts[i].world, layouts[i].nodes, control_body, &layouts[i]));
 }
 
 /* ---------------------------------------------------------------- failures */
@@ -295,7 +404,7 @@ struct fault_case {
 };
 
 /* Rank 1 misbehaves after some rounds; the others must end with the code and the words. */
-static void fault_body(const struct bootstrap *bootstrap, void *context)
+static void fault_body(struct bootstrap *bootstrap, void *context)
 {
     const struct fault_case *fault = context;
     struct rank_things t;
@@ -357,7 +466,7 @@ static void test_failures(void **state)
     static const struct fault_case cases[] = {
         {DIES, true, STATUS_PEER, {"rank 1 on here", "died while rank"}},
         {DIES, false, STATUS_PEER, {"rank 1 on here", "in a barrier"}},
-        {STOPS, true, STATUS_PEER, {"rank 1 on here", "silent for 0.7 s"}},
+        {STOPS, true, STATUS_PEER, {"rank 1 on here", "silent for 0.63 s"}},
         {STOPS, false, STATUS_PEER, {"rank 1 on here", "in a barrier"}},
         {ABORTS, true, STATUS_DATA, {"rank 1 on here", "cannot read 'shard.bin' at 4096"}},
         {ABORTS, false, STATUS_DATA, {"rank 1 on here", "cannot read 'shard.bin' at 4096"}},
@@ -368,7 +477,7 @@ static void test_failures(void **state)
     for (size_t i = 0; i < COUNT_OF(cases); i++) {
         struct ranks ranks;
         struct fault_case one = cases[i];
-        ranks_start(&ranks, 3, fault_body, &one);
+        ranks_start(&ranks, 3, NULL, fault_body, &one);
         int first = ranks_wait(&ranks, 0), last = ranks_wait(&ranks, 2);
         if (one.fault == STOPS)
             kill(ranks.pids[1], SIGKILL);
@@ -385,11 +494,9 @@ static void test_failures(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_sums),
-        cmocka_unit_test(test_collectives),
-        cmocka_unit_test(test_bad_value_names_its_rank),
-        cmocka_unit_test(test_control),
-        cmocka_unit_test(test_failures),
+        cmocka_unit_test(test_sums),    cmocka_unit_test(test_collectives),
+        cmocka_unit_test(test_nodes),   cmocka_unit_test(test_bad_value_names_its_rank),
+        cmocka_unit_test(test_control), cmocka_unit_test(test_failures),
     };
     return cmocka_run_group_tests_name("comm", tests, NULL, NULL);
 }

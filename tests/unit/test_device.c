@@ -22,7 +22,7 @@ static int open_device(void **state)
 {
     (void)state;
     struct error err;
-    return device_open(DEVICE_CPU, 2, &device, &err) == STATUS_OK ? 0 : -1;
+    return device_open(DEVICE_CPU, 0, 2, &device, &err) == STATUS_OK ? 0 : -1;
 }
 
 static int close_device(void **state)
@@ -108,8 +108,8 @@ static void device_without_cuda_is_refused(void **state)
     if (device_cuda_available(why))
         skip();
     assert_true(strlen(why) > 0);
-    assert_int_equal(device_open(DEVICE_CUDA, 0, &cuda, &err), STATUS_DEVICE);
-    assert_non_null(strstr(err.text, "hint: set train.device to cpu"));
+    assert_int_equal(device_open(DEVICE_CUDA, 0, 0, &cuda, &err), STATUS_DEVICE);
+    assert_non_null(strstr(err.text, "set train.device to cpu"));
     assert_null(cuda);
 }
 
@@ -119,19 +119,19 @@ static void device_environment_is_checked(void **state)
     struct device *other;
     struct error err;
     setenv("ZTRAIN_CPU_GEMM", "fastest", 1);
-    assert_int_equal(device_open(DEVICE_CPU, 2, &other, &err), STATUS_DEVICE);
+    assert_int_equal(device_open(DEVICE_CPU, 0, 2, &other, &err), STATUS_DEVICE);
     assert_string_equal(err.text, "ZTRAIN_CPU_GEMM=fastest: expected builtin or onednn");
     setenv("ZTRAIN_CPU_GEMM", "builtin", 1);
-    assert_int_equal(device_open(DEVICE_CPU, 2, &other, &err), STATUS_OK);
+    assert_int_equal(device_open(DEVICE_CPU, 0, 2, &other, &err), STATUS_OK);
     assert_non_null(strstr(other->detail, "GEMM: fp32 builtin, bf16 builtin"));
     device_close(other);
     unsetenv("ZTRAIN_CPU_GEMM");
     setenv("ZTRAIN_CPU_ISA", "baseline", 1);
-    assert_int_equal(device_open(DEVICE_CPU, 2, &other, &err), STATUS_OK);
+    assert_int_equal(device_open(DEVICE_CPU, 0, 2, &other, &err), STATUS_OK);
     assert_non_null(strstr(other->detail, "baseline kernels"));
     device_close(other);
     setenv("ZTRAIN_CPU_ISA", "unheard-of", 1); /* a warning, and the best there is */
-    assert_int_equal(device_open(DEVICE_CPU, 2, &other, &err), STATUS_OK);
+    assert_int_equal(device_open(DEVICE_CPU, 0, 2, &other, &err), STATUS_OK);
     assert_string_equal(other->detail, device->detail);
     device_close(other);
     unsetenv("ZTRAIN_CPU_ISA");

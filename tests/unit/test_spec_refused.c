@@ -115,8 +115,9 @@ static const struct bad_case bad_cases[] = {
     {BASE "bf16: {enabled: true}\nbfloat16: {enabled: true}\n", {":5:12: 'enabled' is set here and at "}},
     /* keys that do not go together */
     {BASE "bf16: {enabled: true}\nfp16: {enabled: true}\n",
-     {":5:8: 'fp16.enabled' is not supported yet",
-      ":5:8: bfloat16 and fp16 modes cannot be simultaneously enabled; hint: "}},
+     {":5:8: bfloat16 and fp16 modes cannot be simultaneously enabled; hint: "}},
+    {BASE "fp16: {enabled: true, initial_scale_power: 3, min_loss_scale: 16}\n",
+     {":4:44: 'fp16.initial_scale_power' 3 begins below fp16.min_loss_scale 16"}},
     {BASE "optimizer: {type: AdamW, params: {adam_w_mode: false}}\n", {":4:35: AdamW without adam_w_mode is Adam"}},
     {BASE "scheduler: {params: {warmup_steps: 3}}\n", {":1:1: 'scheduler.type' is missing"}},
     {BASE "scheduler: {type: Cosine, params: {warmup_num_steps: 3}}\n",

@@ -226,7 +226,7 @@ static void fixture_init(struct fixture *f, const struct golden_name *golden)
     f->expected = golden_expected(golden->name);
     f->whole.table = &f->table;
     f->verbs = (struct param_verbs){&f->whole, whole_acquire, whole_release, whole_grads, whole_ready};
-    assert_int_equal(device_open(DEVICE_CPU, 2, &f->device, &err), STATUS_OK);
+    assert_int_equal(device_open(DEVICE_CPU, 0, 2, &f->device, &err), STATUS_OK);
     assert_int_equal(stream_new(f->device, STREAM_COMPUTE, &f->stream, &err), STATUS_OK);
 }
 
@@ -300,8 +300,8 @@ static double train_step(struct fixture *f, const struct variant *v)
         f->whole.accumulate = first > 0;
         f->whole.num_calls = 0;
         float scale = (float)(1.0 / (double)all.num_targets);
-        assert_int_equal(transformer_train(f->transformer, &batch, scale, &f->verbs, f->stream, f->loss_sum, &err),
-                         STATUS_OK);
+        assert_int_equal(
+            transformer_train(f->transformer, &batch, scale, NULL, &f->verbs, f->stream, f->loss_sum, &err), STATUS_OK);
         memset(&arrays, 0x7f, sizeof arrays); /* they may be reused after the call */
     }
     stream_sync(f->stream);
@@ -548,14 +548,14 @@ static void test_order_of_verbs(void **state)
             f.whole.num_calls = 0;
             f.whole.accumulate = true;
             *f.loss_sum = 1;
-            assert_int_equal(transformer_train(f.transformer, &empty, 1, &f.verbs, f.stream, f.loss_sum, &err),
+            assert_int_equal(transformer_train(f.transformer, &empty, 1, NULL, &f.verbs, f.stream, f.loss_sum, &err),
                              STATUS_OK);
             assert_calls(&f.whole, calls, count);
             assert_true(same_grads(&f, copy));
 
             f.whole.num_calls = 0;
             f.whole.accumulate = false;
-            assert_int_equal(transformer_train(f.transformer, &empty, 1, &f.verbs, f.stream, f.loss_sum, &err),
+            assert_int_equal(transformer_train(f.transformer, &empty, 1, NULL, &f.verbs, f.stream, f.loss_sum, &err),
                              STATUS_OK);
             assert_calls(&f.whole, calls, count);
             for (int u = 0; u < f.table.num_units; u++) {
@@ -593,8 +593,9 @@ static void test_failing_verbs(void **state)
                 f.whole.num_calls = 0;
                 f.whole.fail_at = n;
                 enum status status =
-                    evaluation ? transformer_evaluate(f.transformer, &batch, &f.verbs, f.stream, f.loss_sum, &err)
-                               : transformer_train(f.transformer, &batch, 1, &f.verbs, f.stream, f.loss_sum, &err);
+                    evaluation
+                        ? transformer_evaluate(f.transformer, &batch, &f.verbs, f.stream, f.loss_sum, &err)
+                        : transformer_train(f.transformer, &batch, 1, NULL, &f.verbs, f.stream, f.loss_sum, &err);
                 if (f.whole.num_calls < n)
                     break;
                 if (strncmp(f.whole.calls[n - 1], "release", 7) == 0) {
@@ -660,7 +661,7 @@ static void test_no_allocation_in_a_step(void **state)
             struct batch batch = make_batch(&f, &f.tokens, 0, BATCH, 0, &arrays);
             long before = allocations;
             assert_true(before > 0);
-            assert_int_equal(transformer_train(f.transformer, &batch, 1, &f.verbs, f.stream, f.loss_sum, &err),
+            assert_int_equal(transformer_train(f.transformer, &batch, 1, NULL, &f.verbs, f.stream, f.loss_sum, &err),
                              STATUS_OK);
             f.whole.num_calls = 0;
             assert_int_equal(transformer_evaluate(f.transformer, &batch, &f.verbs, f.stream, f.loss_sum, &err),
@@ -685,7 +686,7 @@ static size_t gpt2_plan(int layers, const struct variant *v, int64_t tokens)
     assert_int_equal(model_desc_from_json(json, "test", &desc, &err), STATUS_OK);
     assert_int_equal(tensor_table_build(&desc, &table, &err), STATUS_OK);
     struct device *device;
-    assert_int_equal(device_open(DEVICE_CPU, 1, &device, &err), STATUS_OK);
+    assert_int_equal(device_open(DEVICE_CPU, 0, 1, &device, &err), STATUS_OK);
     struct transformer_config config = {.desc = &desc,
                                         .table = &table,
                                         .dtype = v->dtype,

@@ -29,7 +29,8 @@ struct setting {
     int stage, micros;
     bool tied, overlap;
     enum dtype dtype;
-    int64_t bucket; /* elements; 0: no limit */
+    int64_t bucket;    /* elements; 0: no limit */
+    double loss_scale; /* 0: 1 */
     struct outcome *outcome;
 };
 
@@ -80,6 +81,8 @@ struct run {
     const struct param_verbs *verbs;
     struct arena plan[2]; /* local, shared */
     void *memory[2];
+    double *loss_sum;              /* device */
+    int64_t made;                  /* optimizer steps */
     double *master, *m, *v, *grad; /* the reference, by element of the whole layout */
     int rank, world;
 };
@@ -89,7 +92,7 @@ static int64_t whole_index(const struct run *run, int unit, int64_t offset)
     return run->layout.shard_offset[unit] * run->world + offset;
 }
 
-static void run_open(struct run *run, const struct bootstrap *bootstrap, const struct setting *setting)
+static void run_open(struct run *run, struct bootstrap *bootstrap, const struct setting *setting)
 {
     struct comm_config config = {.timeout_seconds = 60};
     run->setting = setting;
@@ -99,7 +102,7 @@ static void run_open(struct run *run, const struct bootstrap *bootstrap, const s
     CHECK_OK(tensor_table_build(&run->desc, &run->table, &error));
     CHECK_OK(shard_layout_init(&run->layout, &run->table, run->world, &error));
     CHECK_OK(comm_open(bootstrap, &config, &run->comm, &error));
-    CHECK_OK(device_open(DEVICE_CPU, 1, &run->device, &error));
+    CHECK_OK(device_open(DEVICE_CPU, 0, 1, &run->device, &error));
     CHECK_OK(stream_new(run->device, STREAM_COMPUTE, &run->compute, &error));
     struct zero_config zero = {.stage = setting->stage,
                                .dtype = setting->dtype,
@@ -114,12 +117,14 @@ static void run_open(struct run *run, const struct bootstrap *bootstrap, const s
     for (int i = 0; i < 2; i++)
         arena_init_dry(&run->plan[i]);
     zero_layout(run->zero, &run->plan[0], &run->plan[1]);
+    arena_take(&run->plan[0], MEM_WORKSPACE, sizeof *run->loss_sum);
     CHECK_OK(device_alloc(run->device, run->plan[0].used, &run->memory[0], &error));
     CHECK_OK(comm_share(run->comm, run->plan[1].used, &run->memory[1], &error));
     struct arena arenas[2];
     for (int i = 0; i < 2; i++)
         arena_init(&arenas[i], run->memory[i], run->plan[i].used);
     zero_layout(run->zero, &arenas[0], &arenas[1]);
+    run->loss_sum = arena_take(&arenas[0], MEM_WORKSPACE, sizeof *run->loss_sum);
     for (int i = 0; i < 2; i++)
         arena_finish(&arenas[i]);
     run->verbs = zero_verbs(run->zero);
@@ -143,6 +148,8 @@ static void run_open(struct run *run, const struct bootstrap *bootstrap, const s
             slice[i] = (float)run->master[whole_index(run, u, run->rank * run->layout.slice[u] + i)];
     }
     CHECK_OK(zero_params_changed(run->zero, run->compute, &error));
+    const struct loss_scaler scaler = {.scale = setting->loss_scale ? setting->loss_scale : 1};
+    zero_set_position(run->zero, 0, &scaler, run->compute);
 }
 
 static void run_close(struct run *run)
@@ -257,16 +264,30 @@ enum { CLIP = 5 };
 
 static struct zero_update update_of(int step)
 {
-    return (struct zero_update){.lr = 0.01f,
+    return (struct zero_update){.rates = {{.lr = 0.01f,
+                                           .correction1 = (float)(1 - pow(0.9, step)),
+                                           .correction2 = (float)(1 - pow(0.99, step))}},
                                 .beta1 = 0.9f,
                                 .beta2 = 0.99f,
                                 .eps = 1e-8f,
                                 .weight_decay = 0.1f,
-                                .correction1 = (float)(1 - pow(0.9, step)),
-                                .correction2 = (float)(1 - pow(0.99, step)),
                                 .adamw = true,
-                                .clip = CLIP,
-                                .loss_scale = 1};
+                                .clip = CLIP};
+}
+
+/* The end of a step, collected at once. */
+static enum status finish_step(struct run *run, int step, struct zero_result *result)
+{
+    struct zero_update update = update_of(step);
+    double loss = 1.5 * (run->rank + 1);
+    update.base = run->made;
+    stream_copy(run->compute, run->loss_sum, &loss, sizeof loss);
+    TRY(zero_finish_step(run->zero, &update, run->loss_sum, run->compute, &error));
+    TRY(zero_collect(run->zero, result, &error));
+    CHECK(result->optimizer_step == run->made + !result->skipped && result->lr == update.rates[0].lr);
+    CHECK(result->loss_sum == 1.5 * run->world * (run->world + 1) / 2);
+    run->made = result->optimizer_step;
+    return STATUS_OK;
 }
 
 /* The same in double, on the whole model. Returns the norm. */
@@ -292,17 +313,17 @@ static double reference_step(struct run *run, int step)
         for (int64_t i = tensor->offset; i < tensor->offset + tensor->numel; i++) {
             int64_t at = whole_index(run, tensor->unit, i);
             double g = run->grad[at] * scale;
-            run->master[at] -= (double)update.lr * decay * run->master[at];
+            run->master[at] -= update.rates[0].lr * decay * run->master[at];
             run->m[at] = 0.9 * run->m[at] + 0.1 * g;
             run->v[at] = 0.99 * run->v[at] + 0.01 * g * g;
-            run->master[at] -= (double)update.lr * (run->m[at] / (1 - pow(0.9, step))) /
+            run->master[at] -= update.rates[0].lr * (run->m[at] / (1 - pow(0.9, step))) /
                                (sqrt(run->v[at] / (1 - pow(0.99, step))) + 1e-8);
         }
     }
     return norm;
 }
 
-static void training_body(const struct bootstrap *bootstrap, void *context)
+static void training_body(struct bootstrap *bootstrap, void *context)
 {
     const struct setting *setting = context;
     struct run run = {.rank = 0};
@@ -317,9 +338,8 @@ static void training_body(const struct bootstrap *bootstrap, void *context)
             zero_begin_micro(run.zero, micro == setting->micros - 1);
             micro_batch(&run, step, micro, false);
         }
-        struct zero_update update = update_of(step);
         struct zero_result result;
-        CHECK_OK(zero_finish_step(run.zero, &update, run.compute, &result, &error));
+        CHECK_OK(finish_step(&run, step, &result));
         double norm = reference_step(&run, step);
         CHECK(!result.skipped && fabs(result.grad_norm - norm) < 1e-6 * norm);
         comm_stats_read(run.comm, &stats, true);
@@ -364,7 +384,7 @@ static void test_against_reference(void **state)
                                           .dtype = micros == 2 ? DTYPE_BF16 : DTYPE_F32,
                                           .bucket = world == 3 ? 1000 : 0,
                                           .outcome = outcome};
-                if (!ranks_run(world, training_body, &setting))
+                if (!ranks_run(world, NULL, training_body, &setting))
                     fail_msg("world %d, %d micro-batches, stage %d", world, micros, stage);
             }
     munmap(outcome, sizeof *outcome);
@@ -384,7 +404,7 @@ static void test_stages_agree_bit_for_bit(void **state)
                                       .bucket = stage == 2 ? 500 : 0,
                                       .outcome = &outcomes[stage]};
             memset(&outcomes[stage], 0, sizeof *outcomes);
-            assert_true(ranks_run(3, training_body, &setting));
+            assert_true(ranks_run(3, NULL, training_body, &setting));
             assert_memory_equal(&outcomes[stage], &outcomes[0], sizeof *outcomes);
         }
         assert_true(outcomes[0].norms[0] > 0 && outcomes[0].state[ZERO_EXP_AVG_SQ][0] > 0);
@@ -394,7 +414,7 @@ static void test_stages_agree_bit_for_bit(void **state)
 
 /* ---------------------------------------------------------------- non-finite gradients */
 
-static void poison_body(const struct bootstrap *bootstrap, void *context)
+static void poison_body(struct bootstrap *bootstrap, void *context)
 {
     const struct setting *setting = context;
     struct run run = {.rank = 0};
@@ -407,8 +427,7 @@ static void poison_body(const struct bootstrap *bootstrap, void *context)
             zero_begin_micro(run.zero, micro == setting->micros - 1);
             micro_batch(&run, step, micro, poisoned && micro == 0 && run.rank == run.world - 1);
         }
-        struct zero_update update = update_of(step);
-        CHECK_OK(zero_finish_step(run.zero, &update, run.compute, &result, &error));
+        CHECK_OK(finish_step(&run, step, &result));
         CHECK(result.skipped == poisoned);
         if (poisoned) {
             CHECK(result.bad_rank == run.world - 1 && !isfinite(result.grad_norm));
@@ -430,7 +449,7 @@ static void test_non_finite_is_named_and_skipped(void **state)
         for (int stage = 0; stage <= 3; stage++) {
             setting.stage = stage;
             setting.micros = 1 + stage % 2;
-            if (!ranks_run(world, poison_body, &setting))
+            if (!ranks_run(world, NULL, poison_body, &setting))
                 fail_msg("world %d, stage %d", world, stage);
         }
 }
@@ -438,7 +457,7 @@ static void test_non_finite_is_named_and_skipped(void **state)
 /* ---------------------------------------------------------------- restart, and a peer's death */
 
 /* Writes all three states through the slices, as a resume does: the whole copies of stage 0 must follow. */
-static void restart_body(const struct bootstrap *bootstrap, void *context)
+static void restart_body(struct bootstrap *bootstrap, void *context)
 {
     const struct setting *setting = context;
     struct run run = {.rank = 0};
@@ -460,9 +479,8 @@ static void restart_body(const struct bootstrap *bootstrap, void *context)
         zero_begin_step(run.zero);
         zero_begin_micro(run.zero, true);
         micro_batch(&run, step, 0, false);
-        struct zero_update update = update_of(step);
         struct zero_result result;
-        CHECK_OK(zero_finish_step(run.zero, &update, run.compute, &result, &error));
+        CHECK_OK(finish_step(&run, step, &result));
         reference_step(&run, step);
     }
     evaluation(&run);
@@ -476,7 +494,7 @@ static void test_restart(void **state)
         for (int bf16 = 0; bf16 < 2; bf16++) {
             struct setting setting = {
                 .stage = stage, .micros = 1, .overlap = true, .dtype = bf16 ? DTYPE_BF16 : DTYPE_F32};
-            assert_true(ranks_run(2, restart_body, &setting));
+            assert_true(ranks_run(2, NULL, restart_body, &setting));
         }
 }
 
@@ -498,13 +516,12 @@ static enum status try_step(struct run *run, int step)
         memset(grads, 0, (size_t)run->table.units[u].numel * sizeof *grads);
         TRY(run->verbs->grads_ready(run->verbs->self, u, run->compute, &error));
     }
-    struct zero_update update = update_of(step);
     struct zero_result result;
-    return zero_finish_step(run->zero, &update, run->compute, &result, &error);
+    return finish_step(run, step, &result);
 }
 
 /* Rank 1 dies at once, or (test builds) in the middle of a collective; the other one names it. */
-static void death_body(const struct bootstrap *bootstrap, void *context)
+static void death_body(struct bootstrap *bootstrap, void *context)
 {
     const struct setting *setting = context;
     struct run run = {.rank = 0};
@@ -522,7 +539,7 @@ static void one_death(const struct setting *setting)
 {
     struct ranks ranks;
     struct setting copy = *setting;
-    ranks_start(&ranks, 2, death_body, &copy);
+    ranks_start(&ranks, 2, NULL, death_body, &copy);
     assert_int_equal(ranks_wait(&ranks, 0), 0);
     assert_true(WIFSIGNALED(ranks_wait(&ranks, 1)));
     ranks_end(&ranks);

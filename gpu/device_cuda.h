@@ -1,0 +1,86 @@
+/* device_cuda.h: what the files of the CUDA device share: its state, its streams, its sticky error.
+ *
+ *     device_cuda.c       memory, streams, events, copies, properties (device.h)
+ *     cuda_libraries.c    cublasLt, cuDNN and NCCL, opened at run time
+ *     ops_cuda.c          the op table; its entries are the launchers of ops_cuda.h
+ *     ops_cuda_*.cu       kernels and launchers, by group of ops
+ *     gemm_cuda.c         the linear ops over cublasLt
+ *     attention_cudnn.c   attention over cuDNN
+ *
+ * The thread that opens a device makes all calls on it (the current device is a thread's). Errors are asynchronous: the
+ * first one stays (cuda_check), device_check() reports it, and what is called after it does nothing useful, but
+ * returns. Only this floor's CUDA files know this header and the types of the CUDA run time. */
+#ifndef ZTRAIN_GPU_DEVICE_CUDA_H
+#define ZTRAIN_GPU_DEVICE_CUDA_H
+
+#include "gpu/cuda_libraries.h"
+#include "gpu/device_backend.h"
+#include "gpu/ops.h"
+
+#include <cuda_runtime_api.h>
+#include <pthread.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+struct gemm_cuda;
+struct attention_cudnn;
+
+/* The compute capabilities from this one on are supported (8.0: Ampere). */
+enum { CUDA_CAPABILITY_LEAST = 80 };
+
+enum { CUDA_MAX_RANGES = 256 };
+
+/* Memory that this device allocated or pinned: copies from and to it need no staging. */
+struct cuda_range {
+    char *base;
+    size_t bytes;
+};
+
+struct cuda_device {
+    struct device_private private_; /* first: see device_backend.h */
+    struct device device;
+    int index;      /* of the GPU, among those visible */
+    int capability; /* 10 · major + minor: 90 is Hopper */
+    int sm_count;
+    size_t l2_bytes;
+    const struct cublaslt_functions *cublaslt;
+    struct gemm_cuda *gemm;            /* owned */
+    struct attention_cudnn *attention; /* owned; NULL: our own kernels do all of it */
+    pthread_mutex_t mutex;             /* of what follows */
+    struct cuda_range ranges[CUDA_MAX_RANGES];
+    int num_ranges;
+    struct error error; /* sticky; code STATUS_OK: none */
+};
+
+struct cuda_staging; /* private to device_cuda.c */
+
+struct cuda_stream {
+    struct stream base; /* first */
+    cudaStream_t handle;
+    struct cuda_staging *staging; /* owned */
+};
+
+static inline struct cuda_device *cuda_device_of(const struct stream *stream)
+{
+    return (struct cuda_device *)stream->device->private_;
+}
+
+static inline struct cuda_stream *cuda_stream_of(struct stream *stream)
+{
+    return (struct cuda_stream *)stream;
+}
+
+/* Remembers the first asynchronous failure for device_check(): `what` names the call or the op. Any thread. */
+void cuda_fail(struct cuda_device *device, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+/* cudaSuccess: nothing. Else cuda_fail() with the error's name and text. For launches: cuda_check(device,
+ * cudaGetLastError(), "norm_fwd"). Returns whether there was no error. */
+bool cuda_check(struct cuda_device *device, cudaError_t code, const char *what);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

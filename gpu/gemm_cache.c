@@ -1,0 +1,314 @@
+/* gemm_cache.c: the file of gemm_cache.h. Every byte of it is checked: lines that do not parse, or whose checksum does
+ * not fit, are skipped. */
+#include "gpu/gemm_cache.h"
+
+#include "core/log.h"
+#include "core/progress.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+#include <xxhash.h>
+
+/* MAX_ENTRIES bounds what a file can make us hold; a run has some fifty products. */
+enum { MAX_ENTRIES = 1 << 16, LINE_SIZE = 1024, PATH_SIZE = 4096, LOCK_POLL_MS = 20 };
+
+static const char magic[] = "ztrain gemm cache 1";
+
+struct entry {
+    struct gemm_key key;
+    struct gemm_algorithm algorithm;
+    double microseconds;
+};
+
+struct gemm_cache {
+    char gpu[128];
+    size_t version;
+    char path[PATH_SIZE], folder[PATH_SIZE];
+    int lock_fd; /* -1: not locked */
+    bool changed;
+    struct entry *entries; /* owned (count) */
+    int count, room;
+};
+
+/* ---- where it is ---- */
+
+static bool choose_folder(char *folder, size_t size)
+{
+    const char *own = getenv("ZTRAIN_GEMM_CACHE"), *xdg = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
+    if (own)
+        return *own && snprintf(folder, size, "%s", own) < (int)size;
+    if (xdg && *xdg)
+        return snprintf(folder, size, "%s/ztrain", xdg) < (int)size;
+    return home && *home && snprintf(folder, size, "%s/.cache/ztrain", home) < (int)size;
+}
+
+struct gemm_cache *gemm_cache_open(const char *gpu, size_t cublaslt_version)
+{
+    struct gemm_cache *cache = calloc(1, sizeof *cache);
+    if (!cache || !choose_folder(cache->folder, sizeof cache->folder)) {
+        free(cache);
+        return NULL;
+    }
+    cache->lock_fd = -1;
+    cache->version = cublaslt_version;
+    snprintf(cache->gpu, sizeof cache->gpu, "%s", gpu);
+    char name[sizeof cache->gpu];
+    size_t n = 0;
+    for (const char *c = cache->gpu; *c; c++)
+        name[n++] = isalnum((unsigned char)*c) ? *c : '-';
+    name[n] = '\0';
+    if (snprintf(cache->path, sizeof cache->path, "%.3900s/gemm-%s-%zu.txt", cache->folder, name, cublaslt_version) >=
+        (int)sizeof cache->path) {
+        free(cache);
+        return NULL;
+    }
+    return cache;
+}
+
+void gemm_cache_close(struct gemm_cache *cache)
+{
+    if (!cache)
+        return;
+    if (cache->lock_fd >= 0)
+        close(cache->lock_fd);
+    free(cache->entries);
+    free(cache);
+}
+
+const char *gemm_cache_path(const struct gemm_cache *cache)
+{
+    return cache->path;
+}
+
+/* ---- entries ---- */
+
+static struct entry *find(const struct gemm_cache *cache, const struct gemm_key *key)
+{
+    for (int i = 0; i < cache->count; i++)
+        if (memcmp(&cache->entries[i].key, key, sizeof *key) == 0)
+            return &cache->entries[i];
+    return NULL;
+}
+
+bool gemm_cache_find(const struct gemm_cache *cache, const struct gemm_key *key, struct gemm_algorithm *algorithm,
+                     double *microseconds)
+{
+    const struct entry *entry = cache ? find(cache, key) : NULL;
+    if (!entry)
+        return false;
+    *algorithm = entry->algorithm;
+    if (microseconds)
+        *microseconds = entry->microseconds;
+    return true;
+}
+
+static void set(struct gemm_cache *cache, const struct entry *entry)
+{
+    struct entry *at = find(cache, &entry->key);
+    if (at) {
+        *at = *entry;
+        return;
+    }
+    if (cache->count == cache->room) {
+        int room = cache->room ? 2 * cache->room : 64;
+        struct entry *entries = room <= MAX_ENTRIES ? realloc(cache->entries, (size_t)room * sizeof *entries) : NULL;
+        if (!entries)
+            return; /* the choice will be made again */
+        cache->entries = entries;
+        cache->room = room;
+    }
+    cache->entries[cache->count++] = *entry;
+}
+
+void gemm_cache_put(struct gemm_cache *cache, const struct gemm_key *key, const struct gemm_algorithm *algorithm,
+                    double microseconds)
+{
+    if (!cache)
+        return;
+    struct entry entry = {*key, *algorithm, microseconds};
+    set(cache, &entry);
+    cache->changed = true;
+}
+
+/* ---- lines ---- */
+
+/* The line without its checksum; returns its length. */
+static int print_entry(const struct entry *entry, char *line, size_t size)
+{
+    int64_t fields[GEMM_KEY_FIELDS];
+    memcpy(fields, &entry->key, sizeof fields);
+    int n = 0;
+    for (int i = 0; i < GEMM_KEY_FIELDS; i++)
+        n += snprintf(line + n, size - (size_t)n, "%" PRId64 " ", fields[i]);
+    for (size_t i = 0; i < COUNT_OF(entry->algorithm.data); i++)
+        n += snprintf(line + n, size - (size_t)n, "%016" PRIx64, entry->algorithm.data[i]);
+    n += snprintf(line + n, size - (size_t)n, " %.2f", entry->microseconds);
+    ASSERT(n > 0 && n < (int)size);
+    return n;
+}
+
+/* 16 hexadecimal digits; moves *text behind them. */
+static bool parse_hex(const char **text, uint64_t *value)
+{
+    *value = 0;
+    for (int i = 0; i < 16; i++) {
+        char c = **text;
+        int digit = c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
+        if (digit < 0)
+            return false;
+        *value = *value << 4 | (uint64_t)digit;
+        ++*text;
+    }
+    return true;
+}
+
+/* A whole line, without its newline. */
+static bool parse_entry(const char *line, struct entry *entry)
+{
+    int64_t fields[GEMM_KEY_FIELDS];
+    uint64_t checksum;
+    const char *last = strrchr(line, ' '), *text = last ? last + 1 : NULL;
+    if (!last || !parse_hex(&text, &checksum) || *text || XXH64(line, (size_t)(last - line), 0) != checksum)
+        return false;
+    text = line;
+    for (int i = 0; i < GEMM_KEY_FIELDS; i++) {
+        char *end;
+        errno = 0;
+        fields[i] = strtoll(text, &end, 10);
+        if (end == text || *end != ' ' || errno)
+            return false;
+        text = end + 1;
+    }
+    for (size_t i = 0; i < COUNT_OF(entry->algorithm.data); i++)
+        if (!parse_hex(&text, &entry->algorithm.data[i]))
+            return false;
+    char *end;
+    entry->microseconds = strtod(text, &end);
+    memcpy(&entry->key, fields, sizeof fields);
+    return end == last && *text == ' ' && entry->microseconds >= 0;
+}
+
+/* ---- the file ---- */
+
+/* The head that belongs to this GPU and library; returns its length. */
+static int print_head(const struct gemm_cache *cache, char *head, size_t size)
+{
+    return snprintf(head, size, "%s\ngpu %s\ncublaslt %zu\n", magic, cache->gpu, cache->version);
+}
+
+static void read_file(struct gemm_cache *cache)
+{
+    char line[LINE_SIZE], expected[LINE_SIZE], head[LINE_SIZE] = "";
+    int damaged = 0;
+    cache->count = 0;
+    FILE *file = fopen(cache->path, "re");
+    if (!file) {
+        if (errno != ENOENT)
+            log_warn("cannot read the choices of matrix products '%s': %s", cache->path, strerror(errno));
+        return;
+    }
+    print_head(cache, expected, sizeof expected);
+    for (int i = 0; i < 3 && fgets(line, sizeof line, file); i++)
+        strncat(head, line, sizeof head - strlen(head) - 1);
+    if (strcmp(head, expected) != 0) {
+        log_warn("'%s' does not hold the choices of matrix products for this GPU; it will be replaced", cache->path);
+        fclose(file);
+        return;
+    }
+    while (fgets(line, sizeof line, file)) {
+        struct entry entry;
+        size_t length = strcspn(line, "\n");
+        bool whole = line[length] == '\n';
+        line[length] = '\0';
+        if (whole && parse_entry(line, &entry))
+            set(cache, &entry);
+        else
+            damaged++;
+    }
+    fclose(file);
+    if (damaged)
+        log_warn("'%s': %d damaged lines are ignored; those products are measured again", cache->path, damaged);
+}
+
+static enum status write_file(const struct gemm_cache *cache, struct error *err)
+{
+    char temporary[PATH_SIZE + 32], line[LINE_SIZE];
+    snprintf(temporary, sizeof temporary, "%s.%ld.tmp", cache->path, (long)getpid());
+    FILE *file = fopen(temporary, "we");
+    if (!file)
+        return error_set(err, STATUS_DEVICE, "cannot create '%s': %s", temporary, strerror(errno));
+    print_head(cache, line, sizeof line);
+    bool written = fputs(line, file) >= 0;
+    for (int i = 0; written && i < cache->count; i++) {
+        int n = print_entry(&cache->entries[i], line, sizeof line);
+        written = fprintf(file, "%s %016" PRIx64 "\n", line, (uint64_t)XXH64(line, (size_t)n, 0)) > 0;
+    }
+    written = fflush(file) == 0 && fsync(fileno(file)) == 0 && written;
+    int code = errno;
+    written = fclose(file) == 0 && written;
+    if (written && rename(temporary, cache->path) == 0)
+        return STATUS_OK;
+    code = written ? errno : code;
+    unlink(temporary);
+    return error_set(err, STATUS_DEVICE, "cannot write '%s': %s", cache->path, strerror(code));
+}
+
+/* Makes the folder and those above it. */
+static void make_folders(const char *path)
+{
+    char part[PATH_SIZE];
+    snprintf(part, sizeof part, "%s", path);
+    for (char *slash = strchr(part + 1, '/'); slash; slash = strchr(slash + 1, '/')) {
+        *slash = '\0';
+        mkdir(part, 0777);
+        *slash = '/';
+    }
+    mkdir(part, 0777); /* whether it worked shows when the lock is opened */
+}
+
+void gemm_cache_lock(struct gemm_cache *cache)
+{
+    char name[PATH_SIZE + 8];
+    if (!cache)
+        return;
+    ASSERT(cache->lock_fd < 0);
+    make_folders(cache->folder);
+    snprintf(name, sizeof name, "%s.lock", cache->path);
+    cache->lock_fd = open(name, O_CREAT | O_RDWR | O_CLOEXEC, 0666);
+    if (cache->lock_fd < 0)
+        log_warn("cannot create '%s': %s; each process measures matrix products for itself, and a resumed run may "
+                 "choose others; hint: ZTRAIN_GEMM_CACHE names a folder that can be written",
+                 name, strerror(errno));
+    /* The kernel releases a dead process's lock; a file system without locks lets everyone in. */
+    while (cache->lock_fd >= 0 && flock(cache->lock_fd, LOCK_EX | LOCK_NB) != 0) {
+        if (errno != EWOULDBLOCK && errno != EINTR)
+            break;
+        struct timespec pause = {0, LOCK_POLL_MS * 1000000L};
+        nanosleep(&pause, NULL);
+        progress_tick();
+    }
+    cache->changed = false;
+    read_file(cache);
+}
+
+void gemm_cache_unlock(struct gemm_cache *cache)
+{
+    struct error err;
+    if (!cache)
+        return;
+    if (cache->changed && write_file(cache, &err) != STATUS_OK)
+        log_warn("%s; matrix products are measured again next time", err.text);
+    cache->changed = false;
+    if (cache->lock_fd >= 0)
+        close(cache->lock_fd);
+    cache->lock_fd = -1;
+}

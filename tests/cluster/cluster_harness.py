@@ -1,0 +1,129 @@
+"""What the tests on several machines are written with: runs under srun, sbatch and torchrun's variables, which process
+is which rank, references to compare with.
+
+All processes of a test have RUN_MARK in their environment, so that what it leaves behind on any node is found.
+"""
+import os
+import re
+import signal
+import subprocess
+import time
+
+from harness import FINISHED, LLAMA, ROOT, SLOWNESS, ZTRAIN, Folder, wait_until
+from slurm_lab import environment_of, marked, program_of
+
+RUN_MARK = "ZTRAIN_TEST_RUN"
+TRAIN_SBATCH = os.path.join(ROOT, "scripts", "slurm", "train.sbatch")
+
+# A global batch that 1, 2, 3, 4, 6 and 8 ranks can share.
+BATCH = {"train_batch_size": 24, "train_micro_batch_size_per_gpu": 1}
+# A run to be interrupted: long enough that it is not over before, with checkpoints to go on from; no evaluations.
+LONG = {**BATCH, "train": {"epochs": None, "max_steps": 500}, "data": {"validation": None},
+        "checkpoint": {"interval_steps": 20, "keep_last": 3}, "comm": {"timeout_seconds": 3}}
+ENDLESS = {**LONG, "train": {"epochs": None, "max_steps": 1000000}}
+
+
+class ClusterFolder(Folder):
+    """A test's folder whose runs are started on a cluster."""
+
+    def __init__(self, path, cluster=None):
+        super().__init__(path)
+        self.cluster = cluster
+        self.environment = {RUN_MARK: self.path, "OMP_NUM_THREADS": "1", "ZTRAIN": ZTRAIN}
+
+    def spec(self, changes=None, name="run"):
+        if not os.path.exists(self.at("train.bin")):
+            self.data(96)
+            self.data(24, seed=2, name="validation")
+        return super().spec(changes, name)
+
+    def launch(self, machine, command, env=None):
+        """Starts a command on a machine; said() and wait() know it."""
+        number = len(self.processes)
+        with open(self.at(f"{number}.out"), "wb") as out, open(self.at(f"{number}.err"), "wb") as err:
+            process = machine.popen(command, stdout=out, stderr=err, stdin=subprocess.DEVNULL, start_new_session=True,
+                                    env={**self.environment, **(env or {})})
+        process.number, process.started = number, time.monotonic()
+        self.processes.append(process)
+        return process
+
+    def srun(self, options, *arguments, mpi="pmi2", env=None, program=(ZTRAIN,)):
+        """Starts srun; options: "-N 2 --ntasks-per-node=2"."""
+        command = ["srun", "-K", f"--mpi={mpi}", *options.split(), *program, *map(str, arguments)]
+        return self.launch(self.cluster.head, command, {**self.cluster.environment, **(env or {})})
+
+    def sbatch(self, options, *arguments, env=None):
+        """Submits train.sbatch; returns the job's number. Its output: job_output()."""
+        environment = {**self.environment, **(env or {})}
+        assignments = ",".join(["ALL", *(f"{key}={value}" for key, value in environment.items())])
+        return self.cluster.submit(f"--export={assignments}", f"--output={self.at('job-%j.out')}",
+                                   f"--chdir={self.path}", *options.split(), TRAIN_SBATCH, *arguments)
+
+    def job_output(self, job):
+        try:
+            with open(self.at(f"job-{job}.out"), encoding="utf-8", errors="replace") as f:
+                return f.read()
+        except FileNotFoundError:
+            return ""
+
+    def ranks(self):
+        """{rank: process id} of this test's living ranks."""
+        found = {}
+        for pid in marked(RUN_MARK, self.path):
+            variables = environment_of(pid)
+            rank = variables.get("RANK", variables.get("SLURM_PROCID"))
+            started = "SLURM_STEP_ID" in variables or "RANK" in variables  # a batch script has SLURM_PROCID, too
+            if rank is not None and started and program_of(pid) == "ztrain":
+                found[int(rank)] = pid
+        return found
+
+    def all_ranks(self, count, seconds=20):
+        return wait_until(lambda: (found := self.ranks()) and len(found) == count and found, seconds, f"{count} ranks")
+
+    def left_behind(self):
+        """What of this test is still running, on any node."""
+        return {pid: program_of(pid) for pid in marked(RUN_MARK, self.path)}
+
+    def wait_for_none(self, seconds=5):
+        """No process of the test is left on any node."""
+        end = time.monotonic() + seconds * SLOWNESS
+        while left := self.left_behind():
+            assert time.monotonic() < end, f"left behind: {left}"
+            time.sleep(0.05)
+
+    def end_all(self):
+        """Kills what is left."""
+        for pid in self.left_behind():
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+
+    def reference(self, changes, ranks, name):
+        """The numbers of an uninterrupted run of local ranks."""
+        if not os.path.exists(self.run_folder(name)):
+            self.train(changes, name=name, ranks=ranks, env={"OMP_NUM_THREADS": "1"})
+        return self.metrics(name).numbers()
+
+    def steps_done(self, name="run"):
+        """How many steps metrics.jsonl has."""
+        try:
+            with open(os.path.join(self.run_folder(name), "metrics.jsonl"), "rb") as f:
+                return f.read().count(b'"loss"')
+        except FileNotFoundError:
+            return 0
+
+    def wait_for_step(self, step, name="run", process=None, seconds=30):
+        """Waits until so many steps are done; the process must be alive until then."""
+        def there():
+            assert process is None or process.poll() is None, self.said(process)
+            return self.steps_done(name) >= step
+        wait_until(there, seconds, f"step {step}")
+
+
+def names_rank(text, rank, host):
+    """Whether an error in the text names this rank on this host."""
+    return re.search(rf"ztrain: error: .*rank {rank}\b.*\b{re.escape(host)}\b", text) is not None
+
+
+__all__ = ["BATCH", "ClusterFolder", "ENDLESS", "FINISHED", "LLAMA", "LONG", "TRAIN_SBATCH", "names_rank"]

@@ -1,0 +1,219 @@
+"""What goes wrong with a rank, a node, the network or the step: it ends soon and everywhere, the message names the
+culprit, and the run goes on from its newest checkpoint as if nothing had happened."""
+import os
+import signal
+import time
+
+import pytest
+
+from cluster_harness import LONG, names_rank
+from harness import FINISHED, REQUEUE, SLOWNESS, ZTRAIN
+
+TWO_BY_TWO = "-N 2 --ntasks-per-node=2"
+SECRET = {"ZTRAIN_JOB_SECRET": "a7" * 32}
+SOON = 15 * SLOWNESS  # from the failure to the end of every process
+
+
+def start(folder, mpi="pmi2", env=None, more=(), options=TWO_BY_TWO):
+    """Four ranks on two nodes, training: the process of srun and {rank: process id}."""
+    process = folder.srun(options, "--config", folder.spec(LONG), *more, mpi=mpi,
+                          env={**(env or {}), **(SECRET if mpi == "none" else {})})
+    ranks = folder.all_ranks(4)
+    folder.wait_for_step(30, process=process)
+    return process, ranks
+
+
+def ends_soon(folder, process, since):
+    """srun and all ranks end in time; what was said."""
+    done = folder.wait(process, 30)
+    folder.wait_for_none(5)
+    assert time.monotonic() - since < SOON, done
+    return done
+
+
+def resumes_without_loss(folder, options=TWO_BY_TWO):
+    """Goes on to the end; the numbers are those of a run that was left alone."""
+    assert folder.checkpoints(), "no checkpoint to go on from"
+    process = folder.srun(options, "--config", folder.spec(LONG), "--resume", folder.run_folder())
+    done = folder.wait(process, 90)
+    assert done.code == FINISHED, done
+    assert folder.metrics().numbers() == folder.reference(LONG, 4, "reference")
+
+
+@pytest.mark.parametrize("victim", [0, 1, 2, 3])
+def test_a_rank_is_killed(folder, victim):
+    process, ranks = start(folder)
+    began = time.monotonic()
+    os.kill(ranks[victim], signal.SIGKILL)
+    done = ends_soon(folder, process, began)
+    assert done.code not in (FINISHED, REQUEUE), done
+    assert names_rank(done.err, victim, f"n{victim // 2}"), done
+    if victim in (0, 3):
+        resumes_without_loss(folder)
+
+
+@pytest.mark.parametrize("mpi", ["pmix", "none"])
+def test_a_rank_is_killed_under_the_other_launchers(folder, mpi):
+    process, ranks = start(folder, mpi)
+    began = time.monotonic()
+    os.kill(ranks[2], signal.SIGKILL)
+    done = ends_soon(folder, process, began)
+    assert done.code not in (FINISHED, REQUEUE), done
+    assert names_rank(done.err, 2, "n1"), done
+
+
+@pytest.mark.parametrize("mpi, victim", [("pmi2", 0), ("pmi2", 3), ("pmix", 2), ("none", 1)])
+def test_a_rank_stands_still(folder, mpi, victim):
+    process, ranks = start(folder, mpi)
+    began = time.monotonic()
+    os.kill(ranks[victim], signal.SIGSTOP)
+    done = ends_soon(folder, process, began)
+    assert done.code not in (FINISHED, REQUEUE), done
+    assert names_rank(done.err, victim, f"n{victim // 2}"), done
+    if mpi == "pmi2" and victim == 3:
+        resumes_without_loss(folder)
+
+
+@pytest.mark.parametrize("victim, code", [(1, 0), (2, 0), (3, 3), (0, 3)])
+def test_a_rank_leaves_without_a_word(folder, leave_library, victim, code):
+    """With 0 srun sees nothing wrong, -K or not: it is the other ranks that end the step."""
+    told = folder.at("leave")
+    process, _ = start(folder, env={"LD_PRELOAD": leave_library, "ZTRAIN_TEST_LEAVE": told})
+    began = time.monotonic()
+    with open(told + ".new", "w", encoding="ascii") as f:
+        f.write(f"{victim} {code}\n")
+    os.rename(told + ".new", told)
+    done = ends_soon(folder, process, began)
+    assert done.code not in (FINISHED, REQUEUE), done
+    assert names_rank(done.err, victim, f"n{victim // 2}"), done
+    if (victim, code) == (2, 0):
+        resumes_without_loss(folder)
+
+
+@pytest.mark.parametrize("mpi", ["pmi2", "pmix", "none"])
+@pytest.mark.parametrize("victim", [0, 3])
+def test_a_rank_is_stopped_while_the_job_starts(folder, mpi, victim):
+    """It never arrives: the others give up after the start's time limit instead of waiting for ever."""
+    program = ["sh", "-c", 'if [ "$SLURM_PROCID" = "$0" ]; then sleep 60; fi; exec "$@"', victim, ZTRAIN]
+    process = folder.srun(TWO_BY_TWO, "--config", folder.spec(LONG), mpi=mpi, program=program,
+                          env=SECRET if mpi == "none" else {})
+    done = folder.wait(process, 40)
+    assert done.code not in (FINISHED, REQUEUE), done
+    assert "ztrain: error: " in done.err, done
+    folder.wait_for_none(10)
+
+
+def test_a_node_is_set_down(folder):
+    process, _ = start(folder)
+    began = time.monotonic()
+    folder.cluster.do("scontrol", "update", "nodename=n1", "state=down", "reason=test")
+    done = folder.wait(process, 30)
+    folder.wait_for_none(10)
+    assert time.monotonic() - began < SOON
+    assert "FINISHED" not in done.out and "finished:" not in done.out
+    folder.cluster.do("scontrol", "update", "nodename=n1", "state=resume")
+    folder.cluster.wait_ready()
+    resumes_without_loss(folder)
+
+
+@pytest.mark.apart
+def test_a_node_loses_power(folder):
+    process, _ = start(folder)
+    began = time.monotonic()
+    folder.cluster.power_off(1)
+    wait_for_ranks_end(folder, began)
+    done = folder.said(process)
+    assert names_rank(done.err, 2, "n1") or names_rank(done.err, 3, "n1") or "n1" in done.err, done
+    folder.cluster.ask("scancel", "--full", *folder.cluster.ask("squeue", "-h", "-o", "%A").split())
+    folder.cluster.power_on(1)
+    folder.cluster.ask("scontrol", "update", "nodename=n1", "state=resume")
+    folder.cluster.wait_ready(40)
+    folder.wait(process, 40)
+    resumes_without_loss(folder)
+
+
+@pytest.mark.apart
+def test_a_link_is_cut(folder):
+    process, _ = start(folder)
+    began = time.monotonic()
+    folder.cluster.machines.cut(1)
+    try:
+        wait_for_ranks_end(folder, began)
+        done = folder.said(process)
+        assert "n1" in done.err and "ztrain: error: " in done.err, done
+    finally:
+        folder.cluster.machines.mend(1)
+    folder.wait(process, 60)
+    folder.cluster.cancel_all()
+    resumes_without_loss(folder)
+
+
+def wait_for_ranks_end(folder, began):
+    """Every rank on every node has ended in time, whether or not Slurm can reach it."""
+    while left := folder.ranks():
+        assert time.monotonic() - began < SOON, f"still there: {left}"
+        time.sleep(0.05)
+
+
+def test_scancel(folder):
+    process, _ = start(folder)
+    began = time.monotonic()
+    folder.cluster.do("scancel", *folder.cluster.do("squeue", "-h", "-o", "%A").split())
+    done = ends_soon(folder, process, began)
+    assert "finished:" not in done.out
+    resumes_without_loss(folder)
+
+
+def test_srun_is_asked_to_end(folder):
+    """SIGTERM to srun kills the tasks at once: what was done since the newest checkpoint is done again."""
+    process, _ = start(folder)
+    began = time.monotonic()
+    os.kill(folder.cluster.target(process), signal.SIGTERM)
+    done = ends_soon(folder, process, began)
+    assert done.code != FINISHED, done
+    resumes_without_loss(folder)
+
+
+def test_srun_is_killed(folder):
+    process, _ = start(folder)
+    began = time.monotonic()
+    os.kill(folder.cluster.target(process), signal.SIGKILL)
+    process.wait()
+    job = folder.cluster.ask("squeue", "-h", "-o", "%A").split()
+    if job:
+        folder.cluster.ask("scancel", *job)
+    folder.wait_for_none(SOON)
+    assert time.monotonic() - began < SOON
+    resumes_without_loss(folder)
+
+
+def test_usr1_to_srun(folder):
+    """srun passes it on: the step at hand, a checkpoint, 75."""
+    process, _ = start(folder)
+    os.kill(folder.cluster.target(process), signal.SIGUSR1)
+    done = folder.wait(process, 20)
+    assert done.code == REQUEUE and "stopped on request" in done.out, done
+    folder.wait_for_none()
+    resumes_without_loss(folder)
+
+
+def test_usr1_from_scancel(folder):
+    process, _ = start(folder)
+    folder.cluster.do("scancel", "--signal=USR1", *folder.cluster.do("squeue", "-h", "-o", "%A").split())
+    done = folder.wait(process, 20)
+    assert done.code == REQUEUE, done
+    folder.wait_for_none()
+    resumes_without_loss(folder)
+
+
+def test_an_error_of_one_rank_ends_all_with_its_code(folder):
+    """Rank 3 cannot read the data: a data error, not a peer's loss, wherever it is reported."""
+    hidden = folder.at("elsewhere")
+    os.mkdir(hidden)
+    program = ["sh", "-c", 'if [ "$SLURM_PROCID" = 3 ]; then cd "$0"; fi; exec "$@"', hidden, ZTRAIN]
+    spec = folder.spec({**LONG, "data": {"train": "train", "validation": None}})
+    process = folder.srun(f"{TWO_BY_TWO} --chdir={folder.path}", "--config", spec, program=program)
+    done = folder.wait(process, 30)
+    assert done.code not in (FINISHED, REQUEUE), done
+    assert names_rank(done.err, 3, "n1"), done
+    folder.wait_for_none()

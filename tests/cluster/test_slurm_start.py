@@ -1,0 +1,106 @@
+"""srun ztrain: ranks found through each of Slurm's ways, and the same numbers as local ranks, bit for bit."""
+import os
+import re
+import time
+
+import pytest
+
+from cluster_harness import BATCH
+from harness import FINISHED, USAGE, ZTRAIN
+
+SECRET = "5f" * 32
+SHORT = {**BATCH, "train": {"epochs": 1}, "comm": {"timeout_seconds": 10}}  # 4 steps, an evaluation, a checkpoint
+
+
+def run_and_compare(folder, options, ranks, changes=SHORT, mpi="pmi2", name="run"):
+    """Trains under srun; the numbers must be those of as many local ranks. Returns what it said."""
+    expected = folder.reference(changes, ranks, f"{name}-reference")
+    secret = {"ZTRAIN_JOB_SECRET": SECRET} if mpi == "none" else {}
+    process = folder.srun(options, "--config", folder.spec(changes, name), mpi=mpi, env=secret)
+    done = folder.wait(process, 60)
+    assert done.code == FINISHED, done
+    assert folder.metrics(name).numbers() == expected
+    folder.wait_for_none()
+    return done
+
+
+LAYOUTS = [pytest.param(options, ranks, marks=pytest.mark.nodes(nodes), id=f"{nodes}-nodes-{ranks}-ranks")
+           for nodes, options, ranks in [(2, "-N 2 --ntasks-per-node=1", 2), (2, "-N 2 --ntasks-per-node=2", 4),
+                                         (2, "-N 2 --ntasks-per-node=4", 8), (4, "-N 4 --ntasks-per-node=1", 4),
+                                         (4, "-N 4 --ntasks-per-node=2", 8), (4, "-N 2 --ntasks-per-node=1", 2)]]
+
+
+@pytest.mark.parametrize("mpi", ["pmi2", "pmix", "none"])
+@pytest.mark.parametrize("options, ranks", LAYOUTS)
+def test_every_launcher_on_every_layout(folder, options, ranks, mpi):
+    done = run_and_compare(folder, options, ranks, {**SHORT, "zero_optimization": {"stage": 3}}, mpi)
+    # The choice is printed.
+    said = re.search(r"^ranks: (\d+) \((.*?)\);", done.out, re.M)
+    assert said and int(said[1]) == ranks, done
+    assert {"pmi2": "--mpi=pmi2", "pmix": "PMIx", "none": "SLURM_"}[mpi] in said[2], done
+
+
+@pytest.mark.parametrize("stage", [0, 1, 2, 3])
+def test_every_stage(folder, stage):
+    run_and_compare(folder, "-N 2 --ntasks-per-node=2", 4, {**SHORT, "zero_optimization": {"stage": stage}})
+
+
+@pytest.mark.parametrize("options, ranks", [("-N 2 -n 4 --distribution=cyclic", 4), ("-N 2 -n 3 --distribution=plane=2", 3),
+                                            ("-N 1 -n 3", 3)], ids=["alternating", "unequal", "one-node"])
+def test_where_the_ranks_are_changes_no_bit(folder, options, ranks):
+    run_and_compare(folder, options, ranks, {**SHORT, "zero_optimization": {"stage": 2}, "bf16": {"enabled": True}})
+
+
+def test_bytes_sent_are_as_theory_says(folder):
+    done = run_and_compare(folder, "-N 2 --ntasks-per-node=2", 4, {**SHORT, "zero_optimization": {"stage": 3}})
+    counted = re.findall(r"(gathered|reduced) (\d+) bytes \(theory (\d+)\)", done.out)
+    assert len(counted) >= 2 and all(count == theory for _, count, theory in counted), done
+
+
+def test_sixty_four_ranks_start_quickly(folder):
+    changes = {**BATCH, "train_batch_size": 64, "train": {"epochs": None, "max_steps": 1},
+               "data": {"validation": None}, "zero_optimization": {"stage": 1}}
+    began = time.monotonic()
+    process = folder.srun("-N 2 --ntasks-per-node=32", "--config", folder.spec(changes))
+    folder.wait_for_step(1, process=process, seconds=20)
+    assert time.monotonic() - began < 20
+    assert folder.wait(process, 60).code == FINISHED
+
+
+# --- what cannot be right is refused, and the hint is the srun line that is -------------------------------------------
+
+def test_ranks_that_do_not_know_of_each_other(folder):
+    """Under --mpi=none every task would be a lone rank 0: without the job's secret that is an error."""
+    done = folder.wait(folder.srun("-N 2 --ntasks-per-node=1", "--config", folder.spec(SHORT), mpi="none"), 30)
+    assert done.code == USAGE, done
+    assert "ZTRAIN_JOB_SECRET" in done.err and "srun --mpi=pmi2" in done.err
+    assert not os.path.exists(os.path.join(folder.run_folder(), "metrics.jsonl"))
+    folder.wait_for_none()
+
+
+@pytest.mark.parametrize("stale", ["PMI_FD=77 PMI_RANK=0 PMI_SIZE=2", "PMI_FD=77 PMI_RANK=0 PMI_SIZE=1"],
+                         ids=["of-another-step", "of-an-ended-one"])
+def test_a_stale_pmi_fd(folder, stale):
+    """Inherited from a process that has long ended, say through an interactive shell in a step."""
+    command = f"{stale} exec {ZTRAIN} --config {folder.spec(SHORT)}"
+    done = folder.wait(folder.srun("-N 1 -n 1", "-c", command, program=["sh"], mpi="none"), 30)
+    assert done.code == USAGE, done
+    assert "PMI_" in done.err and "srun --mpi=pmi2" in done.err
+
+
+def test_a_batch_script_is_no_rank(folder):
+    """There SLURM_PROCID, SLURM_NTASKS, … are set as well: ztrain alone, without srun, is one rank."""
+    script = folder.at("alone.sh")
+    with open(script, "w", encoding="utf-8") as f:
+        f.write(f"#!/bin/sh\n{ZTRAIN} --config {folder.spec(SHORT)} && touch {folder.at('done')}\n")
+    job = folder.cluster.submit("--wait", "-N", "2", "--ntasks-per-node=2", f"--output={folder.at('job-%j.out')}", script)
+    assert os.path.exists(folder.at("done")), folder.job_output(job)
+    assert folder.metrics().numbers() == folder.reference(SHORT, 1, "reference")
+
+
+def test_local_ranks_inside_a_step(folder):
+    """Two of two nodes with local ranks of their own would be two runs in one folder."""
+    process = folder.srun("-N 2 --ntasks-per-node=1", "--config", folder.spec(SHORT), "--local-gpus", 2)
+    done = folder.wait(process, 30)
+    assert done.code == USAGE, done
+    assert "--local-gpus" in done.err
