@@ -120,7 +120,7 @@ static enum status train_step(struct run *run, struct error *err)
     struct step_metrics *m = &pending->metrics;
     struct batch batch;
 
-    *pending = (struct pending_step){.start = seconds_now(), .metrics.mfu = -1.0};
+    *pending = (struct pending_step){.start = seconds_now()};
     comm_stats_read(run->comm, &run->volume, true); /* an evaluation's do not count */
     TRY(accumulate_gradients(run, &batch, &m->seconds.data, err));
     run->enqueued++;
@@ -223,6 +223,7 @@ static enum status collect_step(struct run *run, struct error *err)
     run->collected_at = now;
     m->seconds.step = now - start;
     m->tokens_per_s = m->seconds.step > 0 ? (double)pending->tokens / m->seconds.step : 0;
+    trainer_utilisation(t, m);
 
     if (run->metrics)
         TRY(metrics_step(run->metrics, m, err));

@@ -3,6 +3,7 @@
 #include "ckpt/huggingface.h"
 #include "core/log.h"
 #include "core/progress.h"
+#include "gpu/peaks.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -256,6 +257,14 @@ void trainer_release(struct trainer *t)
     shard_layout_release(&t->layout);
     tensor_table_release(&t->table);
     model_desc_release(&t->desc);
+}
+
+void trainer_utilisation(const struct trainer *t, struct step_metrics *m)
+{
+    double flops = transformer_flops_per_token(&t->desc, t->spec->data.seq_length);
+    enum dtype dtype = t->spec->dtype;
+    m->mfu = peaks_mfu(flops, m->tokens_per_s, t->world, t->device->peak_flops[dtype]);
+    m->of_ceiling = peaks_mfu(flops, m->tokens_per_s, t->world, t->device->ceiling_flops[dtype]);
 }
 
 void trainer_print_plan(const struct trainer *t)

@@ -18,6 +18,7 @@
 #include "core/progress.h"
 #include "gpu/gemm_cuda.h"
 #include "gpu/ops_cuda.h"
+#include "gpu/peaks.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -625,6 +626,9 @@ enum status device_cuda_open(int index, int threads, struct device **device, str
 #endif
     TRY_GOTO(open_gpu(cuda, index, err));
     TRY_GOTO(gemm_cuda_new(cuda, &cuda->gemm, err));
+    for (int dtype = 0; dtype < DTYPE_COUNT; dtype++)
+        cuda->device.peak_flops[dtype] =
+            peaks_flops(cuda->device.name, (enum dtype)dtype, gemm_cuda_uses_tf32(cuda->gemm));
     *device = &cuda->device;
     return STATUS_OK;
 fail:
