@@ -7,6 +7,7 @@
  * Threads: data operations on the thread of their stream (comm_collectives.c), control operations on the caller's. */
 #include "comm/comm.h"
 
+#include "comm/comm_device.h"
 #include "comm/comm_internal.h"
 #include "core/progress.h"
 
@@ -91,6 +92,21 @@ void comm_close(struct comm *comm)
     free(comm->slots);
     free(comm->sizes);
     free(comm);
+}
+
+enum status comm_attach_device(struct comm *comm, struct device *device, const char **way, struct error *err)
+{
+    ASSERT(!comm->gpu);
+    *way = NULL;
+    if (device->kind == DEVICE_CPU || comm->world == 1)
+        return STATUS_OK;
+    return comm_device_new(comm, device, &comm->gpu, way, err);
+}
+
+void comm_detach_device(struct comm *comm)
+{
+    comm_device_free(comm->gpu);
+    comm->gpu = NULL;
 }
 
 int comm_rank(const struct comm *comm)

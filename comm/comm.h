@@ -42,6 +42,12 @@ enum status comm_open(struct bootstrap *bootstrap, const struct comm_config *con
 /* Collective: waits for the others unless the job has failed. */
 void comm_close(struct comm *comm);
 
+/* From now on data operations work on the memory of this device, if it has memory of its own (else nothing changes).
+ * `way` says how, for the log; NULL: there is nothing to say. Collective; comm_detach_device() before the device is
+ * closed. */
+enum status comm_attach_device(struct comm *comm, struct device *device, const char **way, struct error *err);
+void comm_detach_device(struct comm *comm);
+
 int comm_rank(const struct comm *comm);
 int comm_world(const struct comm *comm);
 
