@@ -63,11 +63,13 @@ void console_step(struct console *console, const struct step_metrics *m)
     if (!console->terminal && !due)
         return;
 
-    char left[32], mfu[32] = "";
+    char left[32], mfu[64] = "";
     format_duration(console->smoothed_step_seconds * (double)(console->total_steps - m->step), left, sizeof left);
     if (m->mfu >= 0)
         snprintf(mfu, sizeof mfu, "  mfu %.1f%%", 100 * m->mfu);
-    char step[96], rates[64], speed[128];
+    if (m->mfu >= 0 && m->of_ceiling >= 0)
+        snprintf(mfu, sizeof mfu, "  mfu %.1f%% (%.1f%% of measured)", 100 * m->mfu, 100 * m->of_ceiling);
+    char step[96], rates[64], speed[192];
     snprintf(step, sizeof step, "step %" PRId64 "/%" PRId64 "  epoch %" PRId64 "  loss %.4f", m->step,
              console->total_steps, m->epoch, m->loss);
     snprintf(rates, sizeof rates, "  grad_norm %.3f  lr %.3e", m->grad_norm, m->lr);

@@ -138,7 +138,7 @@ static enum status train_step(struct run *run, struct error *err)
     struct step_metrics *m = &pending->metrics;
     struct batch batch;
 
-    *pending = (struct pending_step){.start = seconds_now(), .metrics.mfu = -1.0};
+    *pending = (struct pending_step){.start = seconds_now()};
     comm_stats_read(run->comm, &run->volume, true); /* an evaluation's do not count */
     TRY(accumulate_gradients(run, &batch, &m->seconds.data, err));
     run->enqueued++;
@@ -244,6 +244,7 @@ static enum status collect_step(struct run *run, struct error *err)
     run->collected_at = now;
     m->seconds.step = now - start;
     m->tokens_per_s = m->seconds.step > 0 ? (double)pending->tokens / m->seconds.step : 0;
+    trainer_utilisation(t, m);
 
     if (run->metrics)
         TRY(metrics_step(run->metrics, m, err));
@@ -460,6 +461,11 @@ static void print_volume(const struct run *run)
     log_info("communication of a step and rank: gathered %" PRId64 " bytes (theory %" PRId64 "), reduced %" PRId64
              " bytes (theory %" PRId64 ")",
              run->volume.all_gather_bytes, gather, run->volume.reduce_scatter_bytes, reduce);
+    if (run->volume.theory_sent + run->volume.theory_received > 0)
+        log_info("over the network: sent %" PRId64 " bytes (theory %" PRId64 "), received %" PRId64
+                 " bytes (theory %" PRId64 ")",
+                 run->volume.network_sent, run->volume.theory_sent, run->volume.network_received,
+                 run->volume.theory_received);
 }
 
 static void print_profile(struct run *run)
@@ -570,7 +576,9 @@ static enum status train_rank(const struct options *options, struct bootstrap *b
                               struct error *err)
 {
     struct run run = {.options = options, .spec = spec, .boot = boot, .folder.lock_fd = -1};
-    struct comm_config comm = {.timeout_seconds = spec->comm.timeout_seconds};
+    struct comm_config comm = {.timeout_seconds = spec->comm.timeout_seconds,
+                               .interface = spec->comm.interface,
+                               .reduce_within_node = spec->comm.reduce_within_node};
     enum status status;
     TRY_GOTO(comm_open(boot, &comm, &run.comm, err));
     TRY_GOTO(prepare(&run, err));

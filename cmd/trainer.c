@@ -3,6 +3,7 @@
 #include "ckpt/huggingface.h"
 #include "core/log.h"
 #include "core/progress.h"
+#include "gpu/peaks.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -107,6 +108,11 @@ enum status trainer_build(struct trainer *t, struct run_spec *spec, int rank, in
     TRY(choose_device(spec, &kind, err));
     TRY(device_open(kind, t->local_rank, threads, &t->device, err));
     ops_profile_enable(t->device, t->profile); /* before anyone takes the op table */
+    const char *way = NULL;
+    if (comm)
+        TRY(comm_attach_device(comm, t->device, &way, err));
+    if (way && rank == 0)
+        log_info("collectives: %s", way);
     TRY(stream_new(t->device, STREAM_COMPUTE, &t->compute, err));
 
     struct zero_config zero = {
@@ -252,6 +258,8 @@ void trainer_release(struct trainer *t)
         stream_free(t->compute);
     if (t->memory)
         device_free(t->device, t->memory, t->plan.local.used);
+    if (t->comm)
+        comm_detach_device(t->comm);
     if (t->device)
         device_close(t->device);
     if (t->train_set)
@@ -261,6 +269,14 @@ void trainer_release(struct trainer *t)
     shard_layout_release(&t->layout);
     tensor_table_release(&t->table);
     model_desc_release(&t->desc);
+}
+
+void trainer_utilisation(const struct trainer *t, struct step_metrics *m)
+{
+    double flops = transformer_flops_per_token(&t->desc, t->spec->data.seq_length);
+    enum dtype dtype = t->spec->dtype;
+    m->mfu = peaks_mfu(flops, m->tokens_per_s, t->world, t->device->peak_flops[dtype]);
+    m->of_ceiling = peaks_mfu(flops, m->tokens_per_s, t->world, t->device->ceiling_flops[dtype]);
 }
 
 void trainer_print_plan(const struct trainer *t)

@@ -1,12 +1,13 @@
-/* comm.h: collectives over the ranks of a job. One interface for ranks on one machine (shared memory), on several (TCP,
- * later) and for GPUs (NCCL, later).
+/* comm.h: collectives over the ranks of a job. One interface for ranks on one machine (shared memory), on several (TCP
+ * between them) and for GPUs (NCCL, later).
  *
  * Two channels, each with its own order of operations, the same on every rank:
  *   data     comm_all_gather, comm_reduce_scatter, comm_all_reduce: in the order of a stream (the communication
  * stream); asynchronous; counted control  comm_barrier, comm_exchange, comm_sum, comm_broadcast: small host values,
  * block the calling (main) thread
  *
- * Reductions add the contributions of ranks 0, 1, … N-1 in this order, in fp32, so results do not depend on timing.
+ * Reductions add the contributions of ranks 0, 1, … N-1 in this order, in fp32, so results depend neither on
+ * timing nor on how ranks are spread over nodes (unless comm_config says otherwise).
  *
  * Failure: a peer that dies, stays silent for the timeout (no progress_tick, see core/progress.h), or calls
  * comm_abort() makes every operation that waits return, in all ranks, and comm_status() say who, where and what. After
@@ -29,13 +30,23 @@ struct comm;
 
 struct comm_config {
     double timeout_seconds;
+    const char *interface;   /* name or address of the network interface between nodes; NULL or "": the one that fits */
+    bool reduce_within_node; /* reductions add up each node's contributions before they cross the network: less traffic,
+                                other bits than on one node */
 };
 
-/* Connects the ranks (collective). */
-enum status comm_open(const struct bootstrap *bootstrap, const struct comm_config *config, struct comm **comm,
+/* Connects the ranks (collective): bootstrap_connect(), the memory that each node's ranks share, and TCP connections
+ * between nodes. */
+enum status comm_open(struct bootstrap *bootstrap, const struct comm_config *config, struct comm **comm,
                       struct error *err);
 /* Collective: waits for the others unless the job has failed. */
 void comm_close(struct comm *comm);
+
+/* From now on data operations work on the memory of this device, if it has memory of its own (else nothing changes).
+ * `way` says how, for the log; NULL: there is nothing to say. Collective; comm_detach_device() before the device is
+ * closed. */
+enum status comm_attach_device(struct comm *comm, struct device *device, const char **way, struct error *err);
+void comm_detach_device(struct comm *comm);
 
 int comm_rank(const struct comm *comm);
 int comm_world(const struct comm *comm);
@@ -85,6 +96,8 @@ struct comm_stats {
     int64_t all_gather_calls, all_gather_bytes;
     int64_t reduce_scatter_calls, reduce_scatter_bytes;
     double seconds; /* busy on the data channel, waiting for peers included */
+    /* over the network, in connections with ranks on other nodes: counted at the sockets, and what it had to be */
+    int64_t network_sent, network_received, theory_sent, theory_received;
 };
 void comm_stats_read(struct comm *comm, struct comm_stats *stats, bool reset);
 

@@ -35,7 +35,7 @@
 enum {
     WIRE_SECRET_BYTES = 32,
     WIRE_HOST_ADDRESSES = 8, /* of one machine */
-    WIRE_HOST_TEXT = 512,    /* room for wire_host_print() */
+    WIRE_HOST_TEXT = 448,    /* room for wire_host_print() */
     WIRE_STRANGER_SECONDS = 2
 };
 

@@ -13,6 +13,7 @@ struct metrics;
 struct step_metrics {
     int64_t step, epoch, tokens;
     double loss, grad_norm, lr, loss_scale, tokens_per_s, mfu; /* mfu < 0: unknown (null) */
+    double of_ceiling; /* as mfu, of what this device was measured to multiply at most; for the console */
     bool skipped;
     int64_t memory_device, memory_host;
     struct {

@@ -63,6 +63,7 @@ struct run_spec {
     struct {
         double timeout_seconds;
         char *interface; /* or NULL */
+        bool reduce_within_node;
     } comm;
 
     /* DeepSpeed's keys. Batch sizes: 0 = unset or "auto" until spec_resolve_batch() */

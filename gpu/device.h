@@ -6,6 +6,7 @@
 #ifndef ZTRAIN_GPU_DEVICE_H
 #define ZTRAIN_GPU_DEVICE_H
 
+#include "core/dtype.h"
 #include "core/status.h"
 
 #include <stdbool.h>
@@ -24,10 +25,13 @@ enum device_kind { DEVICE_CPU, DEVICE_CUDA };
 
 struct device {
     enum device_kind kind;
-    char name[128];      /* "AMD EPYC …", "NVIDIA H200" */
-    char detail[256];    /* instruction sets, GEMM library and version in use; compute capability, driver */
-    int threads;         /* OpenMP threads of this rank (CUDA: for what its host does) */
-    size_t memory_bytes; /* CUDA: of the GPU; CPU: 0 */
+    char name[128];                 /* "AMD EPYC …", "NVIDIA H200" */
+    char id[64];                    /* of a GPU: its UUID, zeros behind it; else empty */
+    char detail[256];               /* instruction sets, GEMM library and version in use; compute capability, driver */
+    int threads;                    /* OpenMP threads of this rank (CUDA: for what its host does) */
+    size_t memory_bytes;            /* CUDA: of the GPU; CPU: 0 */
+    double peak_flops[DTYPE_COUNT]; /* products in that dtype by the data sheet, FLOP/s; 0: unknown, or the CPU */
+    double ceiling_flops[DTYPE_COUNT]; /* the fastest product that ops_prepare() has seen; 0: none was measured */
     const struct op_table *ops;
     void *private_;
 };

@@ -18,6 +18,7 @@
 #include "core/progress.h"
 #include "gpu/gemm_cuda.h"
 #include "gpu/ops_cuda.h"
+#include "gpu/peaks.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -593,6 +594,9 @@ static enum status open_gpu(struct cuda_device *cuda, int index, struct error *e
     cuda->l2_bytes = (size_t)properties.l2CacheSize;
     cuda->device.memory_bytes = properties.totalGlobalMem;
     snprintf(cuda->device.name, sizeof cuda->device.name, "%.127s", properties.name);
+    for (size_t i = 0; i < sizeof properties.uuid.bytes; i++)
+        snprintf(cuda->device.id + 2 * i, sizeof cuda->device.id - 2 * i, "%02x",
+                 (unsigned)(unsigned char)properties.uuid.bytes[i]);
     cudaDriverGetVersion(&driver);
     TRY(cublaslt_open(&cuda->cublaslt, err));
     struct cuda_library_info cublaslt;
@@ -625,6 +629,9 @@ enum status device_cuda_open(int index, int threads, struct device **device, str
 #endif
     TRY_GOTO(open_gpu(cuda, index, err));
     TRY_GOTO(gemm_cuda_new(cuda, &cuda->gemm, err));
+    for (int dtype = 0; dtype < DTYPE_COUNT; dtype++)
+        cuda->device.peak_flops[dtype] =
+            peaks_flops(cuda->device.name, (enum dtype)dtype, gemm_cuda_uses_tf32(cuda->gemm));
     *device = &cuda->device;
     return STATUS_OK;
 fail:

@@ -99,12 +99,16 @@ static struct entry *find(const struct gemm_cache *cache, const struct gemm_key 
     return NULL;
 }
 
-bool gemm_cache_find(const struct gemm_cache *cache, const struct gemm_key *key, struct gemm_algorithm *algorithm)
+bool gemm_cache_find(const struct gemm_cache *cache, const struct gemm_key *key, struct gemm_algorithm *algorithm,
+                     double *microseconds)
 {
     const struct entry *entry = cache ? find(cache, key) : NULL;
-    if (entry)
-        *algorithm = entry->algorithm;
-    return entry != NULL;
+    if (!entry)
+        return false;
+    *algorithm = entry->algorithm;
+    if (microseconds)
+        *microseconds = entry->microseconds;
+    return true;
 }
 
 static void set(struct gemm_cache *cache, const struct entry *entry)

@@ -61,8 +61,9 @@ void gemm_cache_lock(struct gemm_cache *cache);
 /* Writes what was added since the lock (temporary name, rename), lets others go on. */
 void gemm_cache_unlock(struct gemm_cache *cache);
 
-/* Whether a choice is known. */
-bool gemm_cache_find(const struct gemm_cache *cache, const struct gemm_key *key, struct gemm_algorithm *algorithm);
+/* Whether a choice is known. microseconds: how long the product took when it was measured; may be NULL. */
+bool gemm_cache_find(const struct gemm_cache *cache, const struct gemm_key *key, struct gemm_algorithm *algorithm,
+                     double *microseconds);
 
 /* Adds a choice, or replaces one that the library no longer takes. */
 void gemm_cache_put(struct gemm_cache *cache, const struct gemm_key *key, const struct gemm_algorithm *algorithm,

@@ -84,6 +84,11 @@ enum status gemm_cuda_new(struct cuda_device *cuda, struct gemm_cuda **gemm, str
     return STATUS_OK;
 }
 
+bool gemm_cuda_uses_tf32(const struct gemm_cuda *g)
+{
+    return g->tf32;
+}
+
 static void plan_free(const struct gemm_cuda *g, struct plan *plan)
 {
     if (plan->operation)
@@ -299,7 +304,7 @@ static struct plan *get_plan(struct gemm_cuda *g, const struct gemm_key *key)
     struct plan *plan = find_plan(g, key);
     if (plan || !(plan = new_plan(g, key)) || !plan->supported)
         return plan;
-    if (gemm_cache_find(g->cache, key, &known) && check_known(g, plan, &known))
+    if (gemm_cache_find(g->cache, key, &known, NULL) && check_known(g, plan, &known))
         return plan;
     plan->supported = propose(g, plan, results) > 0;
     if (plan->supported)
@@ -641,7 +646,7 @@ static void choose(struct bench *bench, const struct product *p)
     struct plan *plan = find_plan(g, &p->key);
     if (plan || !(plan = new_plan(g, &p->key)) || !plan->supported)
         return;
-    if (!gemm_cache_find(g->cache, &p->key, &known) || !check_known(g, plan, &known))
+    if (!gemm_cache_find(g->cache, &p->key, &known, NULL) || !check_known(g, plan, &known))
         measure(bench, plan);
 }
 
@@ -676,6 +681,25 @@ static void choose_all(struct bench *bench, const struct linear_shapes *shapes)
     }
 }
 
+/* A large square product, as fast as this GPU multiplies: what steps are compared with. */
+static void measure_ceiling(struct bench *bench, enum dtype dtype)
+{
+    enum { SIDE = 8192, SIDE_F32 = 4096 };
+    const size_t least_memory = (size_t)8 << 30;
+    struct gemm_cuda *g = bench->gemm;
+    struct device *device = &g->cuda->device;
+    struct gemm_algorithm known;
+    double microseconds = 0;
+    int64_t side = dtype == DTYPE_F32 ? SIDE_F32 : SIDE;
+    struct linear_fwd_args args = {.dtype = dtype, .y_dtype = dtype, .M = side, .N = side, .K = side};
+    if (device->memory_bytes < least_memory)
+        return;
+    struct product p = product_fwd(g, &args);
+    choose(bench, &p);
+    if (gemm_cache_find(g->cache, &p.key, &known, &microseconds) && microseconds > 0)
+        device->ceiling_flops[dtype] = 2.0 * (double)side * (double)side * (double)side / (1e-6 * microseconds);
+}
+
 static double seconds_now(void)
 {
     struct timespec now;
@@ -698,6 +722,8 @@ enum status gemm_cuda_prepare(struct device *device, const struct linear_shapes 
         goto fail;
     }
     choose_all(&bench, shapes);
+    if (shapes->num_fwd > 0)
+        measure_ceiling(&bench, shapes->fwd[0].dtype);
     stream_sync(bench.stream);
     if (bench.no_memory)
         log_warn("the GPU has no memory to measure all matrix products on; the library's first choice is taken");

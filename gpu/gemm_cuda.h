@@ -8,6 +8,9 @@
 enum status gemm_cuda_new(struct cuda_device *cuda, struct gemm_cuda **gemm, struct error *err);
 void gemm_cuda_free(struct gemm_cuda *gemm); /* may be NULL */
 
+/* Whether fp32 products use TF32: only if ZTRAIN_CUDA_TF32=1 is in the environment. */
+bool gemm_cuda_uses_tf32(const struct gemm_cuda *gemm);
+
 /* ops_prepare() of this device: chooses the kernels of these products, from the cache on disk or by measuring. */
 enum status gemm_cuda_prepare(struct device *device, const struct linear_shapes *shapes, struct error *err);
 

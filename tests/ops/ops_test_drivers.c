@@ -53,6 +53,8 @@ static void start_sum(struct harness *h, struct tensor *t)
 static void embedding_fwd_setup(struct harness *h)
 {
     const struct op_case *c = h->c;
+    h->limits.C = c->N;
+    h->limits.V = c->K;
     h->index_a = random_ints(h, c->M, c->K);
     h->index_b = random_ints(h, c->M, c->P);
     h->w = weight(h, "wte", c->K * c->N);
@@ -84,6 +86,8 @@ static void embedding_fwd_reference(struct harness *h)
 static void embedding_bwd_setup(struct harness *h)
 {
     const struct op_case *c = h->c;
+    h->limits.C = c->N;
+    h->limits.V = c->K;
     h->index_a = random_ints(h, c->M, c->K);
     h->index_b = random_ints(h, c->M, c->P);
     h->w = weight(h, "wte", c->K * c->N);
@@ -146,6 +150,7 @@ static enum norm_kind norm_kind_of(struct harness *h)
 static void norm_fwd_setup(struct harness *h)
 {
     const struct op_case *c = h->c;
+    h->limits.C = c->N;
     int64_t n = c->M * c->N;
     h->x = input(h, "x", n);
     h->res = has(h, RESIDUAL) ? input(h, "delta", n) : NULL;
@@ -185,6 +190,7 @@ static void norm_fwd_reference(struct harness *h)
 static void norm_bwd_setup(struct harness *h)
 {
     const struct op_case *c = h->c;
+    h->limits.C = c->N;
     int64_t n = c->M * c->N;
     h->x = input(h, "x", n);
     h->w = weight(h, "weight", c->N);
@@ -712,6 +718,7 @@ static int attention_pairs(struct harness *h, struct gradient_pair *pairs)
 static void swiglu_fwd_setup(struct harness *h)
 {
     const struct op_case *c = h->c;
+    h->limits.F = c->N;
     h->x = input(h, "gate_up", c->M * 2 * c->N);
     h->y = tensor_out(h, "h", h->dtype, c->M * c->N, false);
     h->args.swiglu_fwd = (struct swiglu_fwd_args){h->dtype, c->M, c->N, h->y->device, h->x->device};
@@ -736,6 +743,7 @@ static void swiglu_fwd_reference(struct harness *h)
 static void swiglu_bwd_setup(struct harness *h)
 {
     const struct op_case *c = h->c;
+    h->limits.F = c->N;
     h->x = input(h, "gate_up", c->M * 2 * c->N);
     h->dy = input(h, "dh", c->M * c->N);
     h->dx = output_over(h, h->x, "dgate_up", c->M * 2 * c->N);
@@ -776,6 +784,7 @@ static double cross_entropy_factor(const struct harness *h)
 static void cross_entropy_setup(struct harness *h)
 {
     const struct op_case *c = h->c;
+    h->limits.V = c->N;
     int64_t ld = c->N + c->pad, bytes = (int64_t)dtype_size(wide_dtype(h));
     int64_t ld_dlogits = has(h, IN_PLACE) ? ld * bytes / (int64_t)dtype_size(h->dtype) : c->N;
     h->index_a = random_ints(h, c->M, c->N);

@@ -15,7 +15,12 @@
 #include <string.h>
 #include <time.h>
 
-enum { DEVICE_GUARD = 256, GUARD_BYTE = 0xa5, MAX_BLOCKS = 4096 };
+#ifdef ZTRAIN_EMULATION
+enum { DEVICE_GUARD = 0 }; /* the emulated GPU has red zones of its own */
+#else
+enum { DEVICE_GUARD = 256 }; /* bytes before and after a tensor, which show writes out of bounds */
+#endif
+enum { GUARD_BYTE = 0xa5, MAX_BLOCKS = 4096 };
 
 /* ---- memory and random numbers of a case ---- */
 
@@ -90,8 +95,7 @@ static struct tensor *tensor_new(struct harness *h, const char *name, enum dtype
     t->dtype = dtype;
     t->n = n;
     t->is_double = is_double;
-    arena_take(&h->arena, MEM_DATA, DEVICE_GUARD); /* guards before and after show writes out of bounds */
-    t->device = arena_take(&h->arena, MEM_DATA, (size_t)n * element_size(t) + DEVICE_GUARD);
+    t->device = (char *)arena_take(&h->arena, MEM_DATA, (size_t)n * element_size(t) + 2 * DEVICE_GUARD) + DEVICE_GUARD;
     if (!h->timing) {
         t->host = host_memory(h, 3 * (size_t)n * sizeof *t->host);
         t->expected = t->host + n;
@@ -153,8 +157,7 @@ struct tensor *tensor_alias(struct harness *h, const char *name, void *device, i
 
 void *device_bytes(struct harness *h, const void *bytes, size_t size)
 {
-    arena_take(&h->arena, MEM_DATA, DEVICE_GUARD);
-    void *memory = arena_take(&h->arena, MEM_DATA, size + DEVICE_GUARD);
+    void *memory = arena_take(&h->arena, MEM_DATA, size);
     stream_copy(h->stream, memory, bytes, size);
     stream_sync(h->stream);
     return memory;
@@ -162,7 +165,7 @@ void *device_bytes(struct harness *h, const void *bytes, size_t size)
 
 int32_t *device_ints(struct harness *h, const int32_t *values, int64_t n)
 {
-    int32_t *ints = arena_take(&h->arena, MEM_DATA, (size_t)(n + 1) * sizeof *ints);
+    int32_t *ints = arena_take(&h->arena, MEM_DATA, (size_t)(n ? n : 1) * sizeof *ints);
     stream_copy(h->stream, ints, values, (size_t)n * sizeof *ints);
     stream_sync(h->stream);
     return ints;
@@ -314,17 +317,8 @@ static void case_setup(struct harness *h, const struct op_case *c, enum dtype dt
     h->dtype = dtype;
     h->count = 0;
     h->random = 1;
-    h->limits = (struct op_limits){.dtype = dtype,
-                                   .max_tokens = c->M,
-                                   .C = c->N,
-                                   .F = c->N,
-                                   .H = c->H,
-                                   .KV = c->KV,
-                                   .D = c->D,
-                                   .V = c->N,
-                                   .P = c->P,
-                                   .max_linear_k = c->K,
-                                   .max_linear_n = c->N};
+    h->limits = (struct op_limits){
+        .dtype = dtype, .max_tokens = c->M, .H = c->H, .KV = c->KV, .D = c->D, .P = c->P}; /* drivers know the rest */
     memset(&h->args, 0, sizeof h->args);
     op_drivers[op].setup(h);
     size_t workspace = op_workspace_bytes(h->device, &h->limits);
@@ -498,28 +492,29 @@ static double best_seconds(struct harness *h, void (*work)(struct harness *h, in
     return best;
 }
 
-static void copy_half(struct harness *h, int op)
+/* Lets the device choose its kernel for a product first. */
+static enum status announce(struct harness *h, int op, struct error *err)
 {
-    size_t half = h->arena.capacity / 2;
-    (void)op;
-    stream_copy(h->stream, h->arena.base + half, h->arena.base, half);
-}
-
-/* Bytes read and written per second. */
-static double copy_ceiling(struct harness *h)
-{
-    size_t half = h->arena.capacity / 2;
-    return 2 * (double)half / best_seconds(h, copy_half, 0);
+    struct linear_shapes shapes = {.fwd = &h->args.linear_fwd,
+                                   .bwd_input = &h->args.linear_bwd_input,
+                                   .bwd_weight = &h->args.linear_bwd_weight,
+                                   .num_fwd = op == INDEX_linear_fwd,
+                                   .num_bwd_input = op == INDEX_linear_bwd_input,
+                                   .num_bwd_weight = op == INDEX_linear_bwd_weight};
+    return ops_prepare(h->device, &shapes, err);
 }
 
 /* Sets a case up for timing; what one launch of it computes and moves. */
 static struct op_profile prepare(struct harness *h, const struct op_case *c, enum dtype dtype)
 {
     struct op_profile work = {0};
+    struct error err;
     int op = op_of_case(c);
     h->timing = true;
     case_setup(h, c, dtype, op);
     h->timing = false;
+    if (announce(h, op, &err) != STATUS_OK)
+        printf("FAILED: %s\n", err.text);
     ops_profile_enable(h->device, true);
     launch(h, op);
     if (ops_profile_read(h->device, &work, 1) != 1)
@@ -528,15 +523,29 @@ static struct op_profile prepare(struct harness *h, const struct op_case *c, enu
     return work;
 }
 
+static void copy_half(struct harness *h, int op)
+{
+    size_t half = h->arena.capacity / 2;
+    (void)op;
+    stream_copy(h->stream, h->arena.base + half, h->arena.base, half);
+}
+
+/* Bytes read and written per second, by the device's own copy or by a cast to the same dtype. */
+static double copy_ceiling(struct harness *h)
+{
+    const struct op_case cast = {.op = "cast", .N = (int64_t)(h->arena.capacity / 10), .flags = IN_PLACE};
+    double copied = 2 * (double)(h->arena.capacity / 2) / best_seconds(h, copy_half, 0);
+    double bytes = prepare(h, &cast, DTYPE_F32).bytes, rate = bytes / best_seconds(h, launch, op_of_case(&cast));
+    return copied > rate ? copied : rate;
+}
+
+/* FLOP/s of a large matrix product. */
 static double product_ceiling(struct harness *h, enum dtype dtype)
 {
-    static const struct op_case products[] = {
-        [DEVICE_CPU] = {.op = "linear_fwd", .M = 2048, .N = 2048, .K = 2048},
-        [DEVICE_CUDA] = {.op = "linear_fwd", .M = 8192, .N = 8192, .K = 8192},
-    };
-    const struct op_case *c = &products[h->device->kind];
-    double flops = prepare(h, c, dtype).flops;
-    return flops / best_seconds(h, launch, op_of_case(c));
+    const int64_t size = h->device->kind == DEVICE_CUDA ? 8192 : 2048;
+    const struct op_case product = {.op = "linear_fwd", .M = size, .N = size, .K = size};
+    double flops = prepare(h, &product, dtype).flops;
+    return flops / best_seconds(h, launch, op_of_case(&product));
 }
 
 static void print_rate(double flops)
@@ -549,14 +558,14 @@ static void run_perf(struct harness *h, const struct op_case *c, enum dtype dtyp
                      struct ceilings *ceilings)
 {
     struct error err;
-    if (ceilings->flops[dtype] == 0) {
+    struct op_profile work = prepare(h, c, dtype);
+    if (work.flops > 0 && ceilings->flops[dtype] == 0) {
         ceilings->flops[dtype] = product_ceiling(h, dtype);
         printf("ceiling: a large product of %s ", dtype_name(dtype));
         print_rate(ceilings->flops[dtype]);
         printf("\n");
-        host_release_from(0);
+        prepare(h, c, dtype);
     }
-    struct op_profile work = prepare(h, c, dtype);
     double seconds = best_seconds(h, launch, op_of_case(c));
     if (device_check(h->device, &err) != STATUS_OK)
         printf("FAILED %s: %s\n", text, err.text);

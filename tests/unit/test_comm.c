@@ -20,9 +20,23 @@ struct rank_things {
     struct stream *stream;
 };
 
-static void things_open(struct rank_things *t, const struct bootstrap *bootstrap, double timeout)
+/* Where the ranks of a case are. */
+struct layout {
+    int world;
+    const int *nodes;      /* (world); NULL: of one supervisor */
+    const char *interface; /* "": loopback, IPv4 */
+    bool within_node;      /* reduce_within_node */
+};
+
+static const struct layout *layout; /* of this process */
+
+static void things_open(struct rank_things *t, struct bootstrap *bootstrap, double timeout)
 {
     struct comm_config config = {.timeout_seconds = timeout};
+    if (layout) {
+        config.interface = layout->interface;
+        config.reduce_within_node = layout->within_node;
+    }
     CHECK_OK(comm_open(bootstrap, &config, &t->comm, &error));
     CHECK_OK(device_open(DEVICE_CPU, 0, 1, &t->device, &error));
     CHECK_OK(stream_new(t->device, STREAM_COMM, &t->stream, &error));
@@ -94,6 +108,35 @@ static void test_sums(void **state)
 
 /* ---------------------------------------------------------------- collectives */
 
+enum { MOST_RANKS = 16 };
+
+/* The sum of what the ranks contribute, in the order that the layout has. */
+static float add_up(const float *values, int world)
+{
+    float sum = 0;
+    bool empty = true;
+    if (!layout || !layout->within_node) {
+        for (int r = 0; r < world; r++)
+            sum = r == 0 ? values[0] : sum + values[r];
+        return sum;
+    }
+    for (int node = 0; node < world; node++) {
+        float part = 0;
+        bool none = true;
+        for (int r = 0; r < world; r++) {
+            if (layout->nodes[r] != node)
+                continue;
+            part = none ? values[r] : part + values[r];
+            none = false;
+        }
+        if (none)
+            break;
+        sum = empty ? part : sum + part;
+        empty = false;
+    }
+    return sum;
+}
+
 enum placement { IN_SEGMENT, STAGED, MIXED /* rank 0's lie elsewhere */ };
 
 static void gather_case(struct rank_things *t, char *segment, enum placement placement, size_t count, size_t stride,
@@ -151,12 +194,12 @@ static void reduce_case(struct rank_things *t, char *segment, enum placement pla
     CHECK_OK(comm_status(t->comm, &error));
     CHECK(bad == RANK_NONE);
     for (size_t i = 0; i < count; i++) {
-        float sum = 0;
+        float values[MOST_RANKS];
         for (int r = 0; r < world; r++) {
             float f = value(r, (size_t)rank * pitch + i);
-            f = dtype == DTYPE_F32 ? f : bf16_to_f32(bf16_from_f32(f));
-            sum = r == 0 ? f : sum + f;
+            values[r] = dtype == DTYPE_F32 ? f : bf16_to_f32(bf16_from_f32(f));
         }
+        float sum = add_up(values, world);
         CHECK(recv[i] == (accumulate ? 0.75f + sum : sum));
     }
     CHECK_OK(comm_barrier(t->comm, &error));
@@ -175,28 +218,57 @@ static void all_reduce_case(struct rank_things *t, char *segment, size_t count)
     comm_all_reduce(t->comm, data, count, NULL, t->stream);
     stream_sync(t->stream);
     for (size_t i = 0; i < count * (size_t)world; i++) {
-        float sum = value(0, i);
-        for (int r = 1; r < world; r++)
-            sum += value(r, i);
-        CHECK(data[i] == sum);
+        float values[MOST_RANKS];
+        for (int r = 0; r < world; r++)
+            values[r] = value(r, i);
+        CHECK(data[i] == add_up(values, world));
     }
 }
 
-static void collectives_body(const struct bootstrap *bootstrap, void *context)
+/* What must have crossed the network: an all-gather and a reduce-scatter of `bytes` from and for each rank. */
+static void check_network(const struct comm_stats *stats, const struct bootstrap *boot, int64_t bytes, bool fp32)
 {
-    (void)context;
-    static const size_t counts[] = {1, 7, 1000, 300001};
+    int64_t sent = 0, received = 0;
+    CHECK(stats->network_sent == stats->theory_sent && stats->network_received == stats->theory_received);
+    if (!layout || !layout->nodes) {
+        CHECK(stats->network_sent == 0 && stats->network_received == 0);
+        return;
+    }
+    /* a slice crosses to each other node once; of the slices that come to this node, the ranks share the bringing */
+    int others = boot->num_nodes - 1, brought = 0;
+    for (int r = 0; r < boot->world; r++)
+        if (boot->places[r].node != boot->node && boot->places[r].local_rank % boot->local_world == boot->local_rank)
+            brought++;
+    sent += others * bytes;
+    received += brought * bytes;
+    if (layout->within_node) { /* and the lowest bad rank */
+        int64_t sums = (fp32 ? bytes : 2 * bytes) + 4;
+        sent += brought * sums;
+        received += others * sums;
+    } else {
+        sent += (boot->world - boot->local_world) * bytes;
+        received += (boot->world - boot->local_world) * bytes;
+    }
+    CHECK(stats->network_sent == sent && stats->network_received == received);
+}
+
+static void collectives_body(struct bootstrap *bootstrap, void *context)
+{
+    layout = context;
+    /* the long one crosses many pieces */
+    const size_t longest = layout->nodes ? (layout->world > 6 ? 200003 : 70001) : 300001;
+    const size_t counts[] = {1, 7, 1000, longest};
     struct rank_things t;
     things_open(&t, bootstrap, 60);
     void *segment;
-    size_t room = (300001 + 5) * sizeof(float) * (size_t)(bootstrap->world + 1);
+    size_t room = (longest + 5) * sizeof(float) * (size_t)(bootstrap->world + 1);
     CHECK_OK(comm_share(t.comm, room, &segment, &error));
     for (size_t i = 0; i < room; i += 511)
         CHECK(((char *)segment)[i] == 0);
     for (enum placement placement = IN_SEGMENT; placement <= MIXED; placement++)
         for (size_t c = 0; c < COUNT_OF(counts); c++)
             for (int way = 0; way < 4; way++) {
-                if (counts[c] > 1000 && way % 3) /* the long ones cross many pieces; two ways are enough */
+                if (counts[c] > 1000 && way % 3) /* two ways are enough */
                     continue;
                 size_t stride = way & 1 ? counts[c] + 3 : 0;
                 gather_case(&t, segment, placement, counts[c], stride, DTYPE_F32, way & 2);
@@ -215,6 +287,7 @@ static void collectives_body(const struct bootstrap *bootstrap, void *context)
     int64_t others = bootstrap->world - 1;
     CHECK(stats.all_gather_calls == (others > 0) && stats.reduce_scatter_calls == (others > 0));
     CHECK(stats.all_gather_bytes == 4000 * others && stats.reduce_scatter_bytes == 4000 * others);
+    check_network(&stats, bootstrap, 4000, true);
     comm_stats_read(t.comm, &stats, false);
     CHECK(stats.all_gather_calls == 0 && stats.seconds == 0);
     things_close(&t);
@@ -224,13 +297,39 @@ static void test_collectives(void **state)
 {
     (void)state;
     static const int worlds[] = {1, 2, 3, 4, 6};
-    for (size_t i = 0; i < COUNT_OF(worlds); i++)
-        assert_true(ranks_run(worlds[i], collectives_body, NULL));
+    for (size_t i = 0; i < COUNT_OF(worlds); i++) {
+        struct layout one = {.world = worlds[i]};
+        assert_true(ranks_run(worlds[i], NULL, collectives_body, &one));
+    }
 }
 
-static void bad_value_body(const struct bootstrap *bootstrap, void *context)
+static const int two[] = {0, 1}, two_by_two[] = {0, 0, 1, 1}, three_and_one[] = {0, 0, 0, 1},
+                 one_and_three[] = {0, 1, 1, 1}, four_by_two[] = {0, 0, 1, 1, 2, 2, 3, 3}, in_turn[] = {0, 1, 0, 1, 0},
+                 uneven[] = {0, 1, 1, 2, 2, 2}, one_node[] = {0, 0, 0};
+
+/* The results are those of ranks that share memory, bit for bit; what crosses the network is what must. */
+static void test_nodes(void **state)
 {
-    (void)context;
+    (void)state;
+    static const struct layout layouts[] = {
+        {2, two, "", false},           {2, two, "::1", false},
+        {4, two_by_two, "", false},    {4, three_and_one, "", false},
+        {4, one_and_three, "", false}, {8, four_by_two, "", false},
+        {5, in_turn, "", false},       {6, uneven, "::1", false},
+        {3, one_node, "", false},      {2, two, "", true},
+        {4, two_by_two, "", true},     {4, three_and_one, "", true},
+        {5, in_turn, "", true},        {6, uneven, "127.0.0.1", true},
+    };
+    for (size_t i = 0; i < COUNT_OF(layouts); i++) {
+        struct layout one = layouts[i];
+        if (!ranks_run(one.world, one.nodes, collectives_body, &one))
+            fail_msg("layout %zu", i);
+    }
+}
+
+static void bad_value_body(struct bootstrap *bootstrap, void *context)
+{
+    layout = context;
     struct rank_things t;
     things_open(&t, bootstrap, 60);
     float send[3 * 100] = {0}, recv[100];
@@ -246,14 +345,18 @@ static void bad_value_body(const struct bootstrap *bootstrap, void *context)
 static void test_bad_value_names_its_rank(void **state)
 {
     (void)state;
-    assert_true(ranks_run(3, bad_value_body, NULL));
+    assert_true(ranks_run(3, NULL, bad_value_body, NULL));
+    static const int pair_and_one[] = {0, 1, 1}, each[] = {0, 1, 2};
+    struct layout layouts[] = {{3, pair_and_one, "", false}, {3, pair_and_one, "", true}, {3, each, "", true}};
+    for (size_t i = 0; i < COUNT_OF(layouts); i++)
+        assert_true(ranks_run(3, layouts[i].nodes, bad_value_body, &layouts[i]));
 }
 
 /* ---------------------------------------------------------------- control channel */
 
-static void control_body(const struct bootstrap *bootstrap, void *context)
+static void control_body(struct bootstrap *bootstrap, void *context)
 {
-    (void)context;
+    layout = context;
     struct rank_things t;
     things_open(&t, bootstrap, 60);
     int rank = bootstrap->rank, world = bootstrap->world;
@@ -283,8 +386,11 @@ static void control_body(const struct bootstrap *bootstrap, void *context)
 static void test_control(void **state)
 {
     (void)state;
-    assert_true(ranks_run(1, control_body, NULL));
-    assert_true(ranks_run(4, control_body, NULL));
+    assert_true(ranks_run(1, NULL, control_body, NULL));
+    assert_true(ranks_run(4, NULL, control_body, NULL));
+    struct layout layouts[] = {{4, two_by_two, "", false}, {5, in_turn, "::1", false}};
+    for (size_t i = 0; i < COUNT_OF(layouts); i++)
+        assert_true(ranks_run(layouts[i].world, layouts[i].nodes, control_body, &layouts[i]));
 }
 
 /* ---------------------------------------------------------------- failures */
@@ -298,7 +404,7 @@ struct fault_case {
 };
 
 /* Rank 1 misbehaves after some rounds; the others must end with the code and the words. */
-static void fault_body(const struct bootstrap *bootstrap, void *context)
+static void fault_body(struct bootstrap *bootstrap, void *context)
 {
     const struct fault_case *fault = context;
     struct rank_things t;
@@ -371,7 +477,7 @@ static void test_failures(void **state)
     for (size_t i = 0; i < COUNT_OF(cases); i++) {
         struct ranks ranks;
         struct fault_case one = cases[i];
-        ranks_start(&ranks, 3, fault_body, &one);
+        ranks_start(&ranks, 3, NULL, fault_body, &one);
         int first = ranks_wait(&ranks, 0), last = ranks_wait(&ranks, 2);
         if (one.fault == STOPS)
             kill(ranks.pids[1], SIGKILL);
@@ -388,11 +494,9 @@ static void test_failures(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_sums),
-        cmocka_unit_test(test_collectives),
-        cmocka_unit_test(test_bad_value_names_its_rank),
-        cmocka_unit_test(test_control),
-        cmocka_unit_test(test_failures),
+        cmocka_unit_test(test_sums),    cmocka_unit_test(test_collectives),
+        cmocka_unit_test(test_nodes),   cmocka_unit_test(test_bad_value_names_its_rank),
+        cmocka_unit_test(test_control), cmocka_unit_test(test_failures),
     };
     return cmocka_run_group_tests_name("comm", tests, NULL, NULL);
 }

@@ -92,7 +92,7 @@ static int64_t whole_index(const struct run *run, int unit, int64_t offset)
     return run->layout.shard_offset[unit] * run->world + offset;
 }
 
-static void run_open(struct run *run, const struct bootstrap *bootstrap, const struct setting *setting)
+static void run_open(struct run *run, struct bootstrap *bootstrap, const struct setting *setting)
 {
     struct comm_config config = {.timeout_seconds = 60};
     run->setting = setting;
@@ -323,7 +323,7 @@ static double reference_step(struct run *run, int step)
     return norm;
 }
 
-static void training_body(const struct bootstrap *bootstrap, void *context)
+static void training_body(struct bootstrap *bootstrap, void *context)
 {
     const struct setting *setting = context;
     struct run run = {.rank = 0};
@@ -384,7 +384,7 @@ static void test_against_reference(void **state)
                                           .dtype = micros == 2 ? DTYPE_BF16 : DTYPE_F32,
                                           .bucket = world == 3 ? 1000 : 0,
                                           .outcome = outcome};
-                if (!ranks_run(world, training_body, &setting))
+                if (!ranks_run(world, NULL, training_body, &setting))
                     fail_msg("world %d, %d micro-batches, stage %d", world, micros, stage);
             }
     munmap(outcome, sizeof *outcome);
@@ -404,7 +404,7 @@ static void test_stages_agree_bit_for_bit(void **state)
                                       .bucket = stage == 2 ? 500 : 0,
                                       .outcome = &outcomes[stage]};
             memset(&outcomes[stage], 0, sizeof *outcomes);
-            assert_true(ranks_run(3, training_body, &setting));
+            assert_true(ranks_run(3, NULL, training_body, &setting));
             assert_memory_equal(&outcomes[stage], &outcomes[0], sizeof *outcomes);
         }
         assert_true(outcomes[0].norms[0] > 0 && outcomes[0].state[ZERO_EXP_AVG_SQ][0] > 0);
@@ -414,7 +414,7 @@ static void test_stages_agree_bit_for_bit(void **state)
 
 /* ---------------------------------------------------------------- non-finite gradients */
 
-static void poison_body(const struct bootstrap *bootstrap, void *context)
+static void poison_body(struct bootstrap *bootstrap, void *context)
 {
     const struct setting *setting = context;
     struct run run = {.rank = 0};
@@ -449,7 +449,7 @@ static void test_non_finite_is_named_and_skipped(void **state)
         for (int stage = 0; stage <= 3; stage++) {
             setting.stage = stage;
             setting.micros = 1 + stage % 2;
-            if (!ranks_run(world, poison_body, &setting))
+            if (!ranks_run(world, NULL, poison_body, &setting))
                 fail_msg("world %d, stage %d", world, stage);
         }
 }
@@ -457,7 +457,7 @@ static void test_non_finite_is_named_and_skipped(void **state)
 /* ---------------------------------------------------------------- restart, and a peer's death */
 
 /* Writes all three states through the slices, as a resume does: the whole copies of stage 0 must follow. */
-static void restart_body(const struct bootstrap *bootstrap, void *context)
+static void restart_body(struct bootstrap *bootstrap, void *context)
 {
     const struct setting *setting = context;
     struct run run = {.rank = 0};
@@ -494,7 +494,7 @@ static void test_restart(void **state)
         for (int bf16 = 0; bf16 < 2; bf16++) {
             struct setting setting = {
                 .stage = stage, .micros = 1, .overlap = true, .dtype = bf16 ? DTYPE_BF16 : DTYPE_F32};
-            assert_true(ranks_run(2, restart_body, &setting));
+            assert_true(ranks_run(2, NULL, restart_body, &setting));
         }
 }
 
@@ -521,7 +521,7 @@ static enum status try_step(struct run *run, int step)
 }
 
 /* Rank 1 dies at once, or (test builds) in the middle of a collective; the other one names it. */
-static void death_body(const struct bootstrap *bootstrap, void *context)
+static void death_body(struct bootstrap *bootstrap, void *context)
 {
     const struct setting *setting = context;
     struct run run = {.rank = 0};
@@ -539,7 +539,7 @@ static void one_death(const struct setting *setting)
 {
     struct ranks ranks;
     struct setting copy = *setting;
-    ranks_start(&ranks, 2, death_body, &copy);
+    ranks_start(&ranks, 2, NULL, death_body, &copy);
     assert_int_equal(ranks_wait(&ranks, 0), 0);
     assert_true(WIFSIGNALED(ranks_wait(&ranks, 1)));
     ranks_end(&ranks);

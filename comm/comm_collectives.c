@@ -1,0 +1,337 @@
+/* comm_collectives.c: data operations. One runs as one piece of work in stream order:
+ *
+ *     publish what we do and where our send buffer lies · arrive · wait for the node's ranks · compare with them
+ *     every send buffer in its segment:  read the neighbours' memory in place
+ *     else, piece by piece:              copy into staging · arrive · wait · read the neighbours' staging
+ *     other nodes:                       comm_network.c, at the same time
+ *     arrive · wait for the node's ranks: buffers are free again
+ *
+ * All-gather: each rank copies the others' slices, starting with its right neighbour, so that they do not all read one.
+ * Reduce-scatter: each rank adds up its own slice of all ranks, 0 first. Between a rank's arrival and the end of the
+ * operation its send buffer is only read. */
+#include "comm/comm_device.h"
+#include "comm/comm_internal.h"
+#include "core/progress.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+static double seconds_now(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+/* ---------------------------------------------------------------- meeting */
+
+/* Offset of [buffer, buffer + bytes) in this rank's segment, or CONTROL_STAGED if it does not lie in it. */
+static uint64_t segment_offset(const struct comm *comm, const void *buffer, size_t bytes)
+{
+    if (!comm->segments)
+        return CONTROL_STAGED;
+    const char *segment = comm->segments + comm->segment_stride * (size_t)comm->topology.local_rank;
+    uintptr_t start = (uintptr_t)segment, at = (uintptr_t)buffer;
+    if (at < start || at - start > comm->segment_bytes || bytes > comm->segment_bytes - (at - start))
+        return CONTROL_STAGED;
+    return at - start;
+}
+
+/* Arrives on a channel and waits until all who share it have arrived as often. */
+static enum status meet(struct comm *comm, enum control_channel channel, enum op_kind kind)
+{
+    uint32_t count = comm->arrivals[channel] = control_arrive(comm->control, channel);
+    if (channel == CHANNEL_DATA)
+        return control_wait_node(comm->control, channel, count, operation_name(kind));
+    return control_wait_all(comm->control, channel, count, operation_name(kind));
+}
+
+enum status comm_meet(struct comm *comm, enum op_kind kind)
+{
+    return meet(comm, CHANNEL_DATA, kind);
+}
+
+enum status comm_agree(struct comm *comm, enum control_channel channel, const struct control_op *own,
+                       struct control_op *peers)
+{
+    struct control_block *block = control_block(comm->control);
+    const struct topology *t = &comm->topology;
+    int turn = (int)(comm->operations[channel]++ % 2), count = channel == CHANNEL_DATA ? t->local_world : t->world;
+    block->ranks[comm->rank].op[channel][turn] = *own;
+    TRY(meet(comm, channel, own->kind));
+    for (int i = 0; i < count; i++) {
+        int r = channel == CHANNEL_DATA ? t->locals[i] : i;
+        struct control_op other = block->ranks[r].op[channel][turn];
+        if (!operation_matches(comm->control, own, r, &other))
+            return STATUS_BUG;
+        if (peers)
+            peers[i] = other;
+    }
+    return STATUS_OK;
+}
+
+enum status comm_copy(struct comm *comm, void *dst, const void *src, size_t bytes)
+{
+    for (size_t at = 0; at < bytes; at += PIECE_BYTES) {
+        TRY(control_status(comm->control, NULL));
+        memcpy((char *)dst + at, (const char *)src + at, bytes - at < PIECE_BYTES ? bytes - at : (size_t)PIECE_BYTES);
+        progress_tick();
+    }
+    return STATUS_OK;
+}
+
+/* ---------------------------------------------------------------- all-gather */
+
+/* The slices of this node's ranks. */
+static enum status gather_in_place(const struct data_op *op)
+{
+    struct comm *comm = op->comm;
+    const struct topology *t = &comm->topology;
+    size_t bytes = op->count * dtype_size(op->dtype), stride = op->stride * dtype_size(op->dtype);
+    for (int i = 0; i < t->local_world; i++) {
+        int l = (t->local_rank + i) % t->local_world;
+        char *dst = (char *)op->recv + (size_t)t->locals[l] * stride;
+        const char *src = comm_peer_send(comm, l);
+        if (dst != src)
+            TRY(comm_copy(comm, dst, src, bytes));
+    }
+    return STATUS_OK;
+}
+
+static enum status gather_staged(const struct data_op *op)
+{
+    struct comm *comm = op->comm;
+    const struct topology *t = &comm->topology;
+    size_t bytes = op->count * dtype_size(op->dtype), stride = op->stride * dtype_size(op->dtype);
+    for (size_t at = 0; at < bytes; at += CONTROL_STAGING_BYTES) {
+        size_t n = bytes - at < CONTROL_STAGING_BYTES ? bytes - at : (size_t)CONTROL_STAGING_BYTES;
+        memcpy(control_staging(comm->control, t->local_rank), (const char *)op->send + at, n);
+        TRY(comm_meet(comm, op->kind));
+        for (int l = 0; l < t->local_world; l++) {
+            char *slice = (char *)op->recv + (size_t)t->locals[l] * stride;
+            if (l != t->local_rank || op->send != slice)
+                memcpy(slice + at, control_staging(comm->control, l), n);
+        }
+        TRY(comm_meet(comm, op->kind));
+        progress_tick();
+    }
+    return STATUS_OK;
+}
+
+/* A rank without neighbours needs no staging. */
+static enum status gather_own(const struct data_op *op)
+{
+    char *slice = (char *)op->recv + (size_t)op->comm->rank * op->stride * dtype_size(op->dtype);
+    return op->send == slice ? STATUS_OK : comm_copy(op->comm, slice, op->send, op->count * dtype_size(op->dtype));
+}
+
+static enum status all_gather(const struct data_op *op, bool staged)
+{
+    struct comm *comm = op->comm;
+    if (comm->net)
+        TRY(network_gather_begin(op));
+    if (comm->topology.local_world == 1)
+        TRY(gather_own(op));
+    else
+        TRY(staged ? gather_staged(op) : gather_in_place(op));
+    if (comm->net)
+        TRY(network_gather(op));
+    return comm_meet(comm, op->kind);
+}
+
+/* ---------------------------------------------------------------- reduce-scatter */
+
+static enum status reduce_scatter(const struct data_op *op, bool staged)
+{
+    struct comm *comm = op->comm;
+    const struct topology *t = &comm->topology;
+    const size_t size = dtype_size(op->dtype), neighbours = (size_t)t->local_world;
+    int32_t bad = RANK_NONE;
+    size_t piece = staged ? CONTROL_STAGING_BYTES / (size * neighbours) : PIECE_BYTES / sizeof(float);
+    if (comm->net) {
+        size_t most = network_reduce_piece(comm, size);
+        piece = piece < most ? piece : most;
+        TRY(network_reduce_begin(op));
+    }
+    for (size_t at = 0; at < op->count; at += piece) {
+        TRY(control_status(comm->control, NULL));
+        size_t n = op->count - at < piece ? op->count - at : piece;
+        if (staged) {
+            char *staging = control_staging(comm->control, t->local_rank);
+            for (size_t l = 0; l < neighbours; l++)
+                memcpy(staging + l * n * size, (const char *)op->send + ((size_t)t->locals[l] * op->stride + at) * size,
+                       n * size);
+            TRY(comm_meet(comm, op->kind));
+        }
+        if (comm->net)
+            TRY(network_reduce(op, at, n));
+        for (int l = 0; l < t->local_world; l++)
+            comm->in[t->locals[l]] = staged ? control_staging(comm->control, l) + (size_t)t->local_rank * n * size
+                                            : comm_peer_send(comm, l) + ((size_t)comm->rank * op->stride + at) * size;
+        note_bad(&bad, sum_ranks((float *)op->recv + at, comm->in, comm->world, n, op->dtype, op->accumulate));
+        if (staged)
+            TRY(comm_meet(comm, op->kind));
+        progress_tick();
+    }
+    note_bad(op->bad_rank, bad);
+    return staged ? STATUS_OK : comm_meet(comm, op->kind);
+}
+
+/* ---------------------------------------------------------------- running and submitting */
+
+#ifdef ZTRAIN_FAULTS
+/* Test builds: ZTRAIN_COMM_FAULT=RANK:N:SIGNAL sends itself that signal in the middle of its N-th data operation. */
+static void fault_in_collective(const struct comm *comm)
+{
+    static long long count; /* one data thread */
+    const char *fault = getenv("ZTRAIN_COMM_FAULT");
+    long long at;
+    int rank, number;
+    if (fault && sscanf(fault, "%d:%lld:%d", &rank, &at, &number) == 3 && rank == comm->rank && ++count == at)
+        kill(getpid(), number);
+}
+#else
+static void fault_in_collective(const struct comm *comm)
+{
+    (void)comm;
+}
+#endif
+
+/* On the stream's thread. A failure is in the control block, where comm_status() finds it. */
+static enum status data_op_meet(const struct data_op *op)
+{
+    struct comm *comm = op->comm;
+    TRY(control_status(comm->control, NULL));
+    size_t last = op->kind == OP_REDUCE_SCATTER ? op->stride * (size_t)(comm->world - 1) : 0;
+    size_t sent = (last + op->count) * dtype_size(op->dtype);
+    struct control_op own = {.kind = op->kind, .dtype = op->dtype, .count = op->count};
+    own.offset = segment_offset(comm, op->send, sent);
+    TRY(comm_agree(comm, CHANNEL_DATA, &own, comm->peers));
+    fault_in_collective(comm);
+    if (comm->net)
+        net_begin(comm->net, &own);
+    bool staged = false;
+    for (int l = 0; l < comm->topology.local_world; l++)
+        staged |= comm->peers[l].offset == CONTROL_STAGED;
+    if (op->kind == OP_ALL_GATHER)
+        return all_gather(op, staged);
+    return comm->net && comm->reduce_within_node ? network_reduce_within_node(op, staged) : reduce_scatter(op, staged);
+}
+
+static void data_op_run(void *argument)
+{
+    const struct data_op *op = argument;
+    double start = seconds_now();
+    data_op_meet(op);
+    pthread_mutex_lock(&op->comm->mutex);
+    op->comm->stats.seconds += seconds_now() - start;
+    pthread_mutex_unlock(&op->comm->mutex);
+}
+
+/* World 1: there is nobody to meet. */
+static void data_op_run_alone(void *argument)
+{
+    const struct data_op *op = argument;
+    if (op->kind == OP_ALL_GATHER) {
+        if (op->recv != op->send)
+            memcpy(op->recv, op->send, op->count * dtype_size(op->dtype));
+    } else {
+        const void *in[] = {op->send};
+        note_bad(op->bad_rank, sum_ranks(op->recv, in, 1, op->count, op->dtype, op->accumulate));
+    }
+    progress_tick();
+}
+
+static void count_op(const struct data_op *op)
+{
+    struct comm *comm = op->comm;
+    const size_t size = dtype_size(op->dtype);
+    int64_t bytes = (int64_t)(op->count * size) * (comm->world - 1);
+    bool gathers = op->kind == OP_ALL_GATHER;
+    struct traffic traffic = {0, 0};
+    if (comm->net)
+        traffic = gathers ? topology_all_gather(&comm->topology, op->count * size)
+                          : topology_reduce_scatter(&comm->topology, op->count, size, comm->reduce_within_node);
+    pthread_mutex_lock(&comm->mutex);
+    *(gathers ? &comm->stats.all_gather_calls : &comm->stats.reduce_scatter_calls) += 1;
+    *(gathers ? &comm->stats.all_gather_bytes : &comm->stats.reduce_scatter_bytes) += bytes;
+    comm->stats.theory_sent += traffic.sent;
+    comm->stats.theory_received += traffic.received;
+    pthread_mutex_unlock(&comm->mutex);
+}
+
+void comm_host_submit(const struct data_op *op, struct stream *stream)
+{
+    stream_submit(stream, op->comm->world == 1 ? data_op_run_alone : data_op_run, op, sizeof *op);
+}
+
+static void data_op_submit(const struct data_op *op, struct stream *stream)
+{
+    struct comm *comm = op->comm;
+    if (op->count == 0)
+        return;
+    if (comm->world > 1)
+        count_op(op);
+    if (comm->gpu)
+        comm_device_submit(comm->gpu, op, stream);
+    else
+        comm_host_submit(op, stream);
+}
+
+void comm_all_gather(struct comm *comm, const void *send, void *recv, size_t count, size_t stride, enum dtype dtype,
+                     struct stream *stream)
+{
+    ASSERT(stride == 0 || stride >= count);
+    struct data_op op = {.comm = comm,
+                         .kind = OP_ALL_GATHER,
+                         .send = send,
+                         .recv = recv,
+                         .count = count,
+                         .stride = stride ? stride : count,
+                         .dtype = dtype};
+    data_op_submit(&op, stream);
+}
+
+void comm_reduce_scatter(struct comm *comm, const void *send, float *recv, size_t count, size_t stride,
+                         enum dtype dtype, bool accumulate, int32_t *bad_rank, struct stream *stream)
+{
+    ASSERT(stride == 0 || stride >= count);
+    struct data_op op = {.comm = comm,
+                         .kind = OP_REDUCE_SCATTER,
+                         .send = send,
+                         .recv = recv,
+                         .count = count,
+                         .stride = stride ? stride : count,
+                         .dtype = dtype,
+                         .accumulate = accumulate,
+                         .bad_rank = bad_rank};
+    data_op_submit(&op, stream);
+}
+
+void comm_all_reduce(struct comm *comm, float *data, size_t count, int32_t *bad_rank, struct stream *stream)
+{
+    float *slice = data + (size_t)comm->rank * count;
+    comm_reduce_scatter(comm, data, slice, count, 0, DTYPE_F32, false, bad_rank, stream);
+    comm_all_gather(comm, slice, data, count, 0, DTYPE_F32, stream);
+}
+
+void comm_stats_read(struct comm *comm, struct comm_stats *stats, bool reset)
+{
+    int64_t sent = 0, received = 0;
+    if (comm->net)
+        net_counts(comm->net, &sent, &received);
+    pthread_mutex_lock(&comm->mutex);
+    *stats = comm->stats;
+    stats->network_sent = sent - comm->network_sent;
+    stats->network_received = received - comm->network_received;
+    if (reset) {
+        comm->stats = (struct comm_stats){0};
+        comm->network_sent = sent;
+        comm->network_received = received;
+    }
+    pthread_mutex_unlock(&comm->mutex);
+}

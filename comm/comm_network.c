@@ -1,0 +1,243 @@
+/* comm_network.c: what of the data operations goes over the network. See comm.h, topology.h, net.h.
+ *
+ * All-gather. Every rank sends its slice to its carrier on each other node, straight from the send buffer. A carrier
+ * without neighbours receives into the result; others into their staging memory, one half of it while the node's ranks
+ * copy from the other:
+ *
+ *     piece k:    | carriers receive it into half k mod 2 | all meet | all copy it out of the carriers' staging
+ *     piece k+1:                                                     | receive into the other half | all meet | …
+ *
+ * Reduce-scatter. Every rank sends its contribution to each slice of another node's rank to that rank, straight from
+ * the send buffer; the owner adds up all contributions in rank order. Or, within the node first: a carrier adds up what
+ * its node's ranks contribute to the slices that it carries for, and sends the sums; the owner adds up the sums of all
+ * nodes.
+ *
+ * Progress. A rank leaves piece k's transfer only when it has received and sent all up to the end of that piece, and
+ * only then waits for its neighbours. So the ranks that are least advanced never wait for bytes of a rank that waits
+ * for its neighbours: there is no circle, however pieces differ between nodes. Sending may run ahead. */
+#include "comm/comm_internal.h"
+#include "core/progress.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    SCRATCH_BYTES = 4 << 20,
+    SCRATCH_LEAST = 4096, /* of a rank */
+    LINE_ELEMENTS = 16
+};
+
+static size_t scratch_bytes(const struct comm *comm)
+{
+    size_t least = (size_t)comm->world * SCRATCH_LEAST;
+    return least > SCRATCH_BYTES ? least : (size_t)SCRATCH_BYTES;
+}
+
+enum status network_prepare(struct comm *comm, struct error *err)
+{
+    const struct topology *t = &comm->topology;
+    comm->scratch = malloc(scratch_bytes(comm));
+    comm->parts = calloc(2 * (size_t)t->world, sizeof *comm->parts);
+    comm->bad = calloc(2 * (size_t)t->world, sizeof *comm->bad);
+    if (!comm->scratch || !comm->parts || !comm->bad)
+        return error_set(err, STATUS_DEVICE, "out of memory");
+    return STATUS_OK;
+}
+
+static size_t round_down(size_t value, size_t unit)
+{
+    return value / unit * unit;
+}
+
+static size_t lesser(size_t a, size_t b)
+{
+    return a < b ? a : b;
+}
+
+/* ---------------------------------------------------------------- all-gather */
+
+/* The first parts are the sends. */
+enum status network_gather_begin(const struct data_op *op)
+{
+    struct comm *comm = op->comm;
+    const struct topology *t = &comm->topology;
+    struct net_part *part = comm->parts;
+    for (int i = 1; i < t->num_nodes; i++) /* the next node first, so that not all send to one */
+        *part++ = (struct net_part){.peer = t->carriers[(t->node + i) % t->num_nodes],
+                                    .send = true,
+                                    .data = (char *)op->send,
+                                    .bytes = op->count * dtype_size(op->dtype)};
+    return net_transfer(comm->net, comm->parts, t->num_nodes - 1);
+}
+
+static void sends_need(struct comm *comm, int sends, size_t bytes)
+{
+    for (int i = 0; i < sends; i++)
+        comm->parts[i].need = bytes;
+}
+
+enum status network_gather(const struct data_op *op)
+{
+    struct comm *comm = op->comm;
+    const struct topology *t = &comm->topology;
+    const size_t bytes = op->count * dtype_size(op->dtype), stride = op->stride * dtype_size(op->dtype);
+    const size_t half = CONTROL_STAGING_BYTES / 2;
+    const bool direct = t->local_world == 1;
+    size_t piece = direct ? bytes : half / (size_t)t->most;
+    if (!direct && piece > 64)
+        piece = round_down(piece, 64);
+    int sends = t->num_nodes - 1, turn = 0;
+    for (size_t at = 0; at < bytes; at += piece, turn = !turn) {
+        size_t n = lesser(bytes - at, piece);
+        int parts = sends;
+        for (int i = 0; i < t->num_remotes; i++) {
+            if (t->carried[i] != t->local_rank)
+                continue;
+            char *place = direct ? (char *)op->recv + (size_t)t->remotes[i] * stride
+                                 : control_staging(comm->control, t->local_rank) + (size_t)turn * half +
+                                       (size_t)t->berths[i] * piece;
+            comm->parts[parts++] = (struct net_part){.peer = t->remotes[i], .data = place, .bytes = n, .need = n};
+        }
+        sends_need(comm, sends, at + n);
+        TRY(net_transfer(comm->net, comm->parts, parts));
+        if (direct)
+            break;
+        TRY(comm_meet(comm, op->kind));
+        for (int i = 0; i < t->num_remotes; i++)
+            memcpy((char *)op->recv + (size_t)t->remotes[i] * stride + at,
+                   control_staging(comm->control, t->carried[i]) + (size_t)turn * half + (size_t)t->berths[i] * piece,
+                   n);
+        progress_tick();
+    }
+    return STATUS_OK;
+}
+
+/* ---------------------------------------------------------------- reduce-scatter */
+
+size_t network_reduce_piece(const struct comm *comm, size_t size)
+{
+    return round_down(scratch_bytes(comm) / ((size_t)comm->topology.num_remotes * size), LINE_ELEMENTS);
+}
+
+enum status network_reduce_begin(const struct data_op *op)
+{
+    struct comm *comm = op->comm;
+    const struct topology *t = &comm->topology;
+    const size_t size = dtype_size(op->dtype);
+    int first = 0; /* of the ranks after this one */
+    while (first < t->num_remotes && t->remotes[first] < t->rank)
+        first++;
+    for (int i = 0; i < t->num_remotes; i++) {
+        int owner = t->remotes[(first + i) % t->num_remotes];
+        comm->parts[i] = (struct net_part){.peer = owner,
+                                           .send = true,
+                                           .data = (char *)op->send + (size_t)owner * op->stride * size,
+                                           .bytes = op->count * size};
+    }
+    return net_transfer(comm->net, comm->parts, t->num_remotes);
+}
+
+enum status network_reduce(const struct data_op *op, size_t at, size_t count)
+{
+    struct comm *comm = op->comm;
+    const struct topology *t = &comm->topology;
+    const size_t bytes = count * dtype_size(op->dtype);
+    sends_need(comm, t->num_remotes, at * dtype_size(op->dtype) + bytes);
+    for (int i = 0; i < t->num_remotes; i++) {
+        char *place = (char *)comm->scratch + (size_t)i * bytes;
+        comm->parts[t->num_remotes + i] =
+            (struct net_part){.peer = t->remotes[i], .data = place, .bytes = bytes, .need = bytes};
+        comm->in[t->remotes[i]] = place;
+    }
+    return net_transfer(comm->net, comm->parts, 2 * t->num_remotes);
+}
+
+/* ---------------------------------------------------------------- reduce-scatter, within the node first */
+
+/* out = sum over this node's ranks of what they contribute to elements [at, at + n) of owner's slice. Returns the
+ * lowest rank with a non-finite contribution. */
+static int32_t sum_node(const struct data_op *op, bool staged, int owner, size_t at, size_t n, float *out)
+{
+    struct comm *comm = op->comm;
+    const struct topology *t = &comm->topology;
+    const size_t size = dtype_size(op->dtype);
+    for (int l = 0; l < t->local_world; l++)
+        comm->in[l] = staged ? control_staging(comm->control, l) + (size_t)owner * n * size
+                             : comm_peer_send(comm, l) + ((size_t)owner * op->stride + at) * size;
+    int32_t bad = sum_ranks(out, comm->in, t->local_world, n, op->dtype, false);
+    return bad == RANK_NONE ? RANK_NONE : t->locals[bad];
+}
+
+/* Tells each owner the lowest bad rank of this node, and hears it of the other nodes. */
+static enum status exchange_bad(const struct data_op *op)
+{
+    struct comm *comm = op->comm;
+    const struct topology *t = &comm->topology;
+    int parts = 0;
+    for (int i = 0; i < t->num_remotes; i++)
+        if (t->carried[i] == t->local_rank)
+            comm->parts[parts++] =
+                (struct net_part){.peer = t->remotes[i], .send = true, .data = (char *)&comm->bad[i]};
+    int32_t *heard = comm->bad + t->world;
+    for (int node = 0; node < t->num_nodes; node++)
+        if (node != t->node)
+            comm->parts[parts++] = (struct net_part){.peer = t->carriers[node], .data = (char *)&heard[node]};
+    for (int i = 0; i < parts; i++)
+        comm->parts[i].bytes = comm->parts[i].need = sizeof *heard;
+    TRY(net_transfer(comm->net, comm->parts, parts));
+    for (int node = 0; node < t->num_nodes; node++)
+        if (node != t->node)
+            note_bad(op->bad_rank, heard[node]);
+    return STATUS_OK;
+}
+
+/* Scratch: sums of the slices that this rank carries for, then sums of the own slice by node, a piece each. */
+enum status network_reduce_within_node(const struct data_op *op, bool staged)
+{
+    struct comm *comm = op->comm;
+    const struct topology *t = &comm->topology;
+    const size_t size = dtype_size(op->dtype), world = (size_t)t->world;
+    size_t piece = scratch_bytes(comm) / ((size_t)(t->most + t->num_nodes) * sizeof(float));
+    piece = lesser(round_down(piece, LINE_ELEMENTS), PIECE_BYTES / sizeof(float));
+    if (staged)
+        piece = lesser(piece, CONTROL_STAGING_BYTES / (size * world));
+    float *nodes = comm->scratch + (size_t)t->carries * piece;
+    for (int i = 0; i < t->num_remotes; i++)
+        comm->bad[i] = RANK_NONE;
+    for (size_t at = 0; at < op->count; at += piece) {
+        TRY(control_status(comm->control, NULL));
+        size_t n = lesser(op->count - at, piece);
+        if (staged) {
+            char *staging = control_staging(comm->control, t->local_rank);
+            for (size_t owner = 0; owner < world; owner++)
+                memcpy(staging + owner * n * size, (const char *)op->send + (owner * op->stride + at) * size, n * size);
+            TRY(comm_meet(comm, op->kind));
+        }
+        int parts = 0;
+        for (int i = 0; i < t->num_remotes; i++) {
+            if (t->carried[i] != t->local_rank)
+                continue;
+            float *sum = comm->scratch + (size_t)parts * piece;
+            note_bad(&comm->bad[i], sum_node(op, staged, t->remotes[i], at, n, sum));
+            comm->parts[parts++] = (struct net_part){.peer = t->remotes[i], .send = true, .data = (char *)sum};
+        }
+        for (int node = 0; node < t->num_nodes; node++) {
+            float *sum = nodes + (size_t)node * piece;
+            if (node == t->node)
+                note_bad(op->bad_rank, sum_node(op, staged, t->rank, at, n, sum));
+            else
+                comm->parts[parts++] = (struct net_part){.peer = t->carriers[node], .data = (char *)sum};
+        }
+        for (int i = 0; i < parts; i++)
+            comm->parts[i].bytes = comm->parts[i].need = n * sizeof(float);
+        TRY(net_transfer(comm->net, comm->parts, parts));
+        for (int node = 0; node < t->num_nodes; node++)
+            comm->in[node] = nodes + (size_t)node * piece;
+        sum_ranks((float *)op->recv + at, comm->in, t->num_nodes, n, DTYPE_F32, op->accumulate);
+        if (staged)
+            TRY(comm_meet(comm, op->kind));
+        progress_tick();
+    }
+    TRY(exchange_bad(op));
+    return staged ? STATUS_OK : comm_meet(comm, op->kind);
+}

@@ -1,0 +1,15 @@
+/* operation.h: what the operations of a job are called, and what it means that two ranks are in different ones. */
+#ifndef ZTRAIN_COMM_OPERATION_H
+#define ZTRAIN_COMM_OPERATION_H
+
+#include "comm/control.h"
+
+enum op_kind { OP_NONE, OP_ALL_GATHER, OP_REDUCE_SCATTER, OP_EXCHANGE, OP_BARRIER, OP_BROADCAST, OP_KIND_COUNT };
+
+/* "an all-gather"; kinds that do not exist are "nothing" */
+const char *operation_name(uint32_t kind);
+
+/* Whether `peer` is in the operation that we are in; if not, the job fails: that is a bug. */
+bool operation_matches(struct control *control, const struct control_op *own, int peer, const struct control_op *other);
+
+#endif

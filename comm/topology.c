@@ -1,0 +1,81 @@
+#include "comm/topology.h"
+
+#include <stdlib.h>
+
+static int node_of(const struct rank_place *places, int rank)
+{
+    return places ? places[rank].node : 0;
+}
+
+enum status topology_init(struct topology *t, int rank, int world, const struct rank_place *places, struct error *err)
+{
+    ASSERT(world >= 1 && rank >= 0 && rank < world);
+    *t = (struct topology){.rank = rank, .world = world, .node = node_of(places, rank), .num_nodes = 1};
+    for (int r = 0; r < world; r++)
+        if (node_of(places, r) >= t->num_nodes)
+            t->num_nodes = node_of(places, r) + 1;
+    t->locals = calloc((size_t)world, sizeof *t->locals);
+    t->remotes = calloc((size_t)world, sizeof *t->remotes);
+    t->carriers = calloc((size_t)t->num_nodes, sizeof *t->carriers);
+    t->carried = calloc((size_t)world, sizeof *t->carried);
+    t->berths = calloc((size_t)world, sizeof *t->berths);
+    int *sizes = calloc((size_t)t->num_nodes, sizeof *sizes), *counts = calloc((size_t)world, sizeof *counts);
+    if (!t->locals || !t->remotes || !t->carriers || !t->carried || !t->berths || !sizes || !counts) {
+        topology_release(t);
+        free(sizes);
+        free(counts);
+        return error_set(err, STATUS_DEVICE, "out of memory");
+    }
+    for (int r = 0; r < world; r++) {
+        sizes[node_of(places, r)]++;
+        if (r == rank)
+            t->local_rank = t->local_world;
+        if (node_of(places, r) == t->node)
+            t->locals[t->local_world++] = r;
+        else
+            t->remotes[t->num_remotes++] = r;
+    }
+    for (int r = 0, *seen = counts; r < world; r++) { /* seen: of each node, the ranks before r; world is enough */
+        int node = node_of(places, r), local = seen[node]++;
+        ASSERT(!places || places[r].local_rank == local);
+        if (local == t->local_rank % sizes[node])
+            t->carriers[node] = r;
+    }
+    t->carriers[t->node] = rank;
+    for (int l = 0; l < t->local_world; l++)
+        counts[l] = 0;
+    for (int i = 0; i < t->num_remotes; i++) {
+        int carrier = places[t->remotes[i]].local_rank % t->local_world;
+        t->carried[i] = carrier;
+        t->berths[i] = counts[carrier]++;
+    }
+    t->carries = t->num_remotes > 0 ? counts[t->local_rank] : 0;
+    for (int l = 0; l < t->local_world; l++)
+        t->most = counts[l] > t->most ? counts[l] : t->most;
+    free(sizes);
+    free(counts);
+    return STATUS_OK;
+}
+
+void topology_release(struct topology *t)
+{
+    free(t->locals);
+    free(t->remotes);
+    free(t->carriers);
+    free(t->carried);
+    free(t->berths);
+    *t = (struct topology){.world = 0};
+}
+
+struct traffic topology_all_gather(const struct topology *t, size_t bytes)
+{
+    return (struct traffic){(int64_t)bytes * (t->num_nodes - 1), (int64_t)bytes * t->carries};
+}
+
+struct traffic topology_reduce_scatter(const struct topology *t, size_t count, size_t size, bool within_node)
+{
+    int64_t bytes = (int64_t)(count * size), sums = (int64_t)(count * sizeof(float) + sizeof(int32_t));
+    if (within_node) /* and the lowest bad rank of each node */
+        return (struct traffic){sums * t->carries, sums * (t->num_nodes - 1)};
+    return (struct traffic){bytes * t->num_remotes, bytes * t->num_remotes};
+}

@@ -1,0 +1,99 @@
+#include "gpu/peaks.h"
+
+#include "core/status.h"
+
+#include <ctype.h>
+#include <stddef.h>
+#include <string.h>
+
+/* The first row whose words all occur counts, so the narrower name stands first. Sources: NVIDIA's data sheets of these
+ * products; where a sheet shows figures with sparsity only, half of them. */
+static const struct gpu_peak table[] = {
+    {"GB300", 2500, 1250, 80},
+    {"GB200", 2500, 1250, 80},
+    {"B300", 2250, 1125, 75},
+    {"B200", 2250, 1125, 75},
+    {"B100", 1750, 875, 60},
+    {"GH200", 989.4, 494.7, 66.9},
+    {"H200 NVL", 835.5, 417.5, 60},
+    {"H200", 989.4, 494.7, 66.9},
+    {"H100 PCIe", 756.5, 378, 51.2},
+    {"H100 NVL", 835.5, 417.5, 60},
+    {"H100", 989.4, 494.7, 66.9},
+    {"H800 PCIe", 756.5, 378, 51.2},
+    {"H800", 989.4, 494.7, 66.9},
+    {"H20", 148, 74, 44},
+    {"A100", 312, 156, 19.5},
+    {"A800", 312, 156, 19.5},
+    {"A40", 149.7, 74.8, 37.4},
+    {"A30", 165, 82, 10.3},
+    {"A10", 125, 62.5, 31.2},
+    {"A10G", 70, 35, 31.5},
+    {"L40S", 362, 183, 91.6},
+    {"L40", 181, 90.5, 90.5},
+    {"L20", 119.5, 59.8, 59.8},
+    {"L4", 121, 60, 30.3},
+    {"RTX PRO 6000 Blackwell", 503.8, 251.9, 126},
+    {"RTX 6000 Ada", 364.2, 182.1, 91.1},
+    {"RTX A6000", 154.8, 77.4, 38.7},
+    {"RTX 5090", 209.5, 104.8, 104.8},
+    {"RTX 4090", 165.2, 82.6, 82.6},
+    {"RTX 3090 Ti", 80, 40, 40},
+    {"RTX 3090", 71, 35.6, 35.6},
+};
+
+/* Words that make a slower GPU of one that is in the table. */
+static const char *const other_products[] = {"MIG", "Laptop", "Max", "D", "v2"};
+
+static bool is_separator(char c)
+{
+    return c == '\0' || isspace((unsigned char)c) || c == '-';
+}
+
+/* Whether the `length` characters at `word` are a word of `name`. */
+static bool has_word(const char *name, const char *word, size_t length)
+{
+    for (const char *at = name; *at; at++) {
+        bool starts = at == name || is_separator(at[-1]);
+        if (starts && strncmp(at, word, length) == 0 && is_separator(at[length]))
+            return true;
+    }
+    return false;
+}
+
+static bool has_all_words(const char *name, const char *words)
+{
+    while (*words) {
+        size_t length = strcspn(words, " ");
+        if (!has_word(name, words, length))
+            return false;
+        words += length;
+        words += strspn(words, " ");
+    }
+    return true;
+}
+
+const struct gpu_peak *peaks_find(const char *name)
+{
+    for (size_t i = 0; i < COUNT_OF(other_products); i++)
+        if (has_word(name, other_products[i], strlen(other_products[i])))
+            return NULL;
+    for (size_t i = 0; i < COUNT_OF(table); i++)
+        if (has_all_words(name, table[i].words))
+            return &table[i];
+    return NULL;
+}
+
+double peaks_flops(const char *name, enum dtype dtype, bool tf32)
+{
+    const struct gpu_peak *peak = peaks_find(name);
+    if (!peak)
+        return 0;
+    return 1e12 * (dtype != DTYPE_F32 ? peak->half : tf32 ? peak->tf32 : peak->fp32);
+}
+
+double peaks_mfu(double flops_per_token, double tokens_per_s, int ranks, double peak_flops)
+{
+    ASSERT(ranks > 0);
+    return peak_flops > 0 ? flops_per_token * tokens_per_s / (peak_flops * ranks) : -1;
+}

@@ -1,0 +1,261 @@
+/* test_gemm_cache.c: choices of matrix products are found again, the first writer wins, and no file, however damaged,
+ * does harm. */
+#include "gpu/gemm_cache.h"
+
+#include <fcntl.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+static char folder[] = "/tmp/ztrain-gemm-cache-XXXXXX";
+
+static int make_folder(void **state)
+{
+    (void)state;
+    if (!mkdtemp(folder))
+        return -1;
+    return setenv("ZTRAIN_GEMM_CACHE", folder, 1);
+}
+
+static int remove_folder(void **state)
+{
+    char command[256];
+    (void)state;
+    snprintf(command, sizeof command, "rm -rf '%s'", folder);
+    return system(command);
+}
+
+static struct gemm_key key_of(int64_t m)
+{
+    return (struct gemm_key){.m = m,
+                             .n = 1024,
+                             .k = 768,
+                             .lda = 768,
+                             .ldb = 768,
+                             .ldd = m,
+                             .transpose_a = 1,
+                             .align_a = 16,
+                             .align_b = 16,
+                             .align_d = 16,
+                             .align_extra = 16};
+}
+
+static struct gemm_algorithm algorithm_of(uint64_t n)
+{
+    return (struct gemm_algorithm){{n, ~n, 0, UINT64_MAX, n << 32, 5, 6, 7}};
+}
+
+static struct gemm_cache *open_cache(const char *gpu)
+{
+    struct gemm_cache *cache = gemm_cache_open(gpu, 130100);
+    assert_non_null(cache);
+    gemm_cache_lock(cache);
+    return cache;
+}
+
+static void close_cache(struct gemm_cache *cache)
+{
+    gemm_cache_unlock(cache);
+    gemm_cache_close(cache);
+}
+
+static void put(struct gemm_cache *cache, int64_t m, uint64_t algorithm)
+{
+    struct gemm_key key = key_of(m);
+    struct gemm_algorithm a = algorithm_of(algorithm);
+    gemm_cache_put(cache, &key, &a, 12.5);
+}
+
+/* The number that algorithm_of() made of it; 0: not there. */
+static uint64_t get(const struct gemm_cache *cache, int64_t m)
+{
+    struct gemm_key key = key_of(m);
+    struct gemm_algorithm a, whole;
+    double microseconds = 0;
+    if (!gemm_cache_find(cache, &key, &a, &microseconds))
+        return 0;
+    whole = algorithm_of(a.data[0]);
+    assert_memory_equal(&a, &whole, sizeof a);
+    assert_true(microseconds == 12.5);
+    return a.data[0];
+}
+
+static void choices_are_found_again(void **state)
+{
+    (void)state;
+    struct gemm_cache *cache = open_cache("NVIDIA Test 1");
+    assert_int_equal(get(cache, 1), 0);
+    for (int m = 1; m <= 200; m++)
+        put(cache, m, (uint64_t)m);
+    put(cache, 7, 7000); /* replaced */
+    close_cache(cache);
+    cache = open_cache("NVIDIA Test 1");
+    for (int m = 1; m <= 200; m++)
+        assert_int_equal(get(cache, m), m == 7 ? 7000 : m);
+    assert_int_equal(get(cache, 201), 0);
+    close_cache(cache);
+    cache = open_cache("NVIDIA Test 2"); /* another GPU, another file */
+    assert_int_equal(get(cache, 1), 0);
+    close_cache(cache);
+}
+
+/* While one process measures, another waits, and then finds what the first has chosen. */
+static void the_first_writer_wins(void **state)
+{
+    (void)state;
+    int ready[2];
+    char byte;
+    assert_int_equal(pipe(ready), 0);
+    pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0) {
+        struct gemm_cache *cache = gemm_cache_open("NVIDIA Shared", 130100);
+        gemm_cache_lock(cache);
+        if (write(ready[1], "x", 1) != 1)
+            _exit(1);
+        usleep(100000);
+        put(cache, 1, 11);
+        gemm_cache_unlock(cache);
+        _exit(0);
+    }
+    assert_int_equal(read(ready[0], &byte, 1), 1);
+    struct gemm_cache *cache = open_cache("NVIDIA Shared");
+    assert_int_equal(get(cache, 1), 11);
+    close_cache(cache);
+    int status;
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_int_equal(status, 0);
+    close(ready[0]);
+    close(ready[1]);
+}
+
+/* A copy of the file with one byte changed at `at`, or cut there. */
+static void damage(const char *path, const char *bytes, size_t size, size_t at, bool cut)
+{
+    FILE *file = fopen(path, "w");
+    assert_non_null(file);
+    fwrite(bytes, 1, at, file);
+    if (!cut) {
+        fputc(bytes[at] ^ 1, file);
+        fwrite(bytes + at + 1, 1, size - at - 1, file);
+    }
+    fclose(file);
+}
+
+static void damage_is_never_believed(void **state)
+{
+    (void)state;
+    static char bytes[4096];
+    struct gemm_cache *cache = open_cache("NVIDIA Damaged");
+    put(cache, 1, 101);
+    put(cache, 2, 102);
+    char path[512];
+    snprintf(path, sizeof path, "%s", gemm_cache_path(cache));
+    close_cache(cache);
+    FILE *file = fopen(path, "r");
+    assert_non_null(file);
+    size_t size = fread(bytes, 1, sizeof bytes, file);
+    fclose(file);
+    assert_true(size > 300 && size < sizeof bytes);
+    for (int cut = 0; cut < 2; cut++) {
+        for (size_t at = 0; at < size; at += 3) {
+            damage(path, bytes, size, at, cut);
+            cache = open_cache("NVIDIA Damaged");
+            uint64_t one = get(cache, 1), two = get(cache, 2);
+            assert_true(one == 0 || one == 101);
+            assert_true(two == 0 || two == 102);
+            if (at < size - 1)
+                assert_true(one == 0 || two == 0); /* one line at least is lost */
+            close_cache(cache);
+        }
+    }
+    damage(path, bytes, size, 0, true); /* an empty file is written anew */
+    cache = open_cache("NVIDIA Damaged");
+    put(cache, 3, 103);
+    close_cache(cache);
+    cache = open_cache("NVIDIA Damaged");
+    assert_int_equal(get(cache, 3), 103);
+    close_cache(cache);
+}
+
+static void long_and_binary_lines_are_skipped(void **state)
+{
+    (void)state;
+    struct gemm_cache *cache = open_cache("NVIDIA Long");
+    put(cache, 1, 1);
+    char path[512];
+    snprintf(path, sizeof path, "%s", gemm_cache_path(cache));
+    close_cache(cache);
+    FILE *file = fopen(path, "a");
+    assert_non_null(file);
+    for (int i = 0; i < 5000; i++)
+        fputc("1 \0z"[i % 4], file);
+    fclose(file);
+    cache = open_cache("NVIDIA Long");
+    assert_int_equal(get(cache, 1), 1);
+    close_cache(cache);
+}
+
+static void a_folder_that_cannot_be_written_is_survived(void **state)
+{
+    (void)state;
+    char blocked[256];
+    snprintf(blocked, sizeof blocked, "%s/file", folder);
+    int fd = open(blocked, O_CREAT | O_WRONLY, 0600);
+    assert_true(fd >= 0);
+    close(fd);
+    setenv("ZTRAIN_GEMM_CACHE", blocked, 1);
+    struct gemm_cache *cache = open_cache("NVIDIA Blocked");
+    put(cache, 1, 1);
+    assert_int_equal(get(cache, 1), 1);
+    close_cache(cache);
+    setenv("ZTRAIN_GEMM_CACHE", folder, 1);
+}
+
+static void the_environment_says_where(void **state)
+{
+    (void)state;
+    setenv("ZTRAIN_GEMM_CACHE", "", 1);
+    assert_null(gemm_cache_open("NVIDIA H200", 130100)); /* none is wanted */
+    gemm_cache_lock(NULL);
+    put(NULL, 1, 1);
+    assert_int_equal(get(NULL, 1), 0);
+    gemm_cache_unlock(NULL);
+    gemm_cache_close(NULL);
+    unsetenv("ZTRAIN_GEMM_CACHE");
+    setenv("XDG_CACHE_HOME", folder, 1);
+    struct gemm_cache *cache = gemm_cache_open("NVIDIA H200", 130100);
+    assert_non_null(strstr(gemm_cache_path(cache), "/ztrain/gemm-NVIDIA-H200-130100.txt"));
+    gemm_cache_lock(cache); /* makes the folder */
+    put(cache, 1, 1);
+    gemm_cache_unlock(cache);
+    assert_int_equal(access(gemm_cache_path(cache), R_OK), 0);
+    gemm_cache_close(cache);
+    setenv("XDG_CACHE_HOME", "", 1);
+    setenv("HOME", "/nowhere", 1);
+    cache = gemm_cache_open("NVIDIA H200", 130100);
+    assert_string_equal(gemm_cache_path(cache), "/nowhere/.cache/ztrain/gemm-NVIDIA-H200-130100.txt");
+    gemm_cache_close(cache);
+    setenv("ZTRAIN_GEMM_CACHE", folder, 1);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(choices_are_found_again),
+        cmocka_unit_test(the_first_writer_wins),
+        cmocka_unit_test(damage_is_never_believed),
+        cmocka_unit_test(long_and_binary_lines_are_skipped),
+        cmocka_unit_test(a_folder_that_cannot_be_written_is_survived),
+        cmocka_unit_test(the_environment_says_where),
+    };
+    return cmocka_run_group_tests(tests, make_folder, remove_folder);
+}
