@@ -190,5 +190,5 @@ help:
 
 -include $(LIB_OBJECTS:.o=.d) $(CMD_OBJECTS:.o=.d) $(wildcard $(BUILD)/tests/*.d $(BUILD)/fuzz/*.d)
 
-# The CUDA sources compiled for the host: tests/emulation/README.md.
+# The CUDA sources compiled for the host: tests/emulation/emulation.h.
 -include tests/emulation/emulation.mk

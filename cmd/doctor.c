@@ -4,10 +4,11 @@
 #include "cmd/libraries.h"
 #include "core/version.h"
 #include "gpu/cpuid.h"
+#include "gpu/cuda_library_info.h"
 #include "gpu/device.h"
+#include "gpu/nvml.h"
+#include "gpu/ops.h"
 
-#include <ctype.h>
-#include <dirent.h>
 #include <dlfcn.h>
 #include <inttypes.h>
 #include <sched.h>
@@ -16,6 +17,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 /* --- small readers ------------------------------------------------------------------------------------------------ */
@@ -198,29 +200,152 @@ static void report_slurm(void)
     print_line("job", "%s", job ? job : "none: not inside a Slurm job");
 }
 
-static int count_gpus(void)
+static void report_nvml(void)
 {
-    DIR *folder = opendir("/dev");
-    if (!folder)
-        return 0;
-    int count = 0;
-    for (const struct dirent *entry; (entry = readdir(folder));)
-        count += !strncmp(entry->d_name, "nvidia", 6) && isdigit((unsigned char)entry->d_name[6]);
-    closedir(folder);
-    return count;
+    enum { MOST = 32 };
+    struct nvml_gpu gpus[MOST];
+    char driver[96], why[256], name[16], total[32], available[32], throttle[128];
+    int count = nvml_read(NULL, gpus, MOST, driver, sizeof driver, why);
+    if (count < 0) {
+        print_line("driver", "none that answers (%s)", why);
+        return;
+    }
+    print_line("driver", "%s", driver);
+    for (int i = 0; i < count && i < MOST; i++) {
+        const struct nvml_gpu *gpu = &gpus[i];
+        snprintf(name, sizeof name, "gpu %d", i);
+        print_line(name, "%s, %s (%s available)", gpu->name,
+                   format_bytes((int64_t)gpu->memory_total, total, sizeof total),
+                   format_bytes((int64_t)gpu->memory_free, available, sizeof available));
+        print_line("", "SMs at %u of %u MHz, memory at %u MHz, %u degrees, %u of %u W, throttled: %s", gpu->sm_mhz,
+                   gpu->sm_max_mhz, gpu->memory_mhz, gpu->celsius, gpu->milliwatts / 1000, gpu->limit_milliwatts / 1000,
+                   nvml_throttle_text(gpu->throttle, throttle, sizeof throttle));
+    }
+}
+
+static void report_cuda_libraries(void)
+{
+#if ZTRAIN_CUDA
+    for (int i = 0; i < CUDA_LIBRARY_COUNT; i++) {
+        struct cuda_library_info info;
+        cuda_library_describe((enum cuda_library)i, &info);
+        if (info.found)
+            print_line(info.name, "%s (built with %s)  %s", info.version, info.built_with, info.path);
+        else
+            print_line(info.name, "%s", info.why);
+    }
+#endif
+}
+
+/* Seconds of `repeats` calls of work(argument) on the stream, after one that does not count. */
+static double time_work(struct stream *stream, void (*work)(struct stream *, void *), void *argument, int repeats)
+{
+    struct timespec start, end;
+    work(stream, argument);
+    stream_sync(stream);
+    clock_gettime(CLOCK_MONOTONIC, &start);
+    for (int i = 0; i < repeats; i++)
+        work(stream, argument);
+    stream_sync(stream);
+    clock_gettime(CLOCK_MONOTONIC, &end);
+    return (double)(end.tv_sec - start.tv_sec) + 1e-9 * (double)(end.tv_nsec - start.tv_nsec);
+}
+
+struct copy_work {
+    void *dst, *src;
+    size_t bytes;
+};
+
+static void work_copy(struct stream *stream, void *argument)
+{
+    const struct copy_work *copy = argument;
+    stream_copy(stream, copy->dst, copy->src, copy->bytes);
+}
+
+static void work_product(struct stream *stream, void *argument)
+{
+    stream_device(stream)->ops->linear_fwd(stream, argument);
+}
+
+/* How fast this GPU multiplies and copies now, on memory that it has to spare. */
+static enum status measure(struct device *device, struct stream *stream, struct error *err)
+{
+    enum { SIDE = 8192, REPEATS = 20 };
+    const size_t matrix = (size_t)SIDE * SIDE * sizeof(float), least = (size_t)8 << 30;
+    enum status status;
+    void *host = NULL;
+    char *memory = NULL;
+    struct op_limits limits = {.dtype = DTYPE_F32, .max_tokens = SIDE, .max_linear_k = SIDE, .max_linear_n = SIDE};
+    if (device->memory_bytes < least) {
+        print_line("ceilings", "not measured: the GPU has less than 8 GiB");
+        return STATUS_OK;
+    }
+    size_t workspace = op_workspace_bytes(device, &limits), total = 3 * matrix + workspace;
+    TRY_GOTO(device_alloc_host(device, matrix, &host, err));
+    TRY_GOTO(device_alloc(device, total, (void **)&memory, err));
+    stream_set_workspace(stream, memory + 3 * matrix, workspace);
+    for (int dtype = 0; dtype < DTYPE_COUNT; dtype++) {
+        struct linear_fwd_args args = {.dtype = (enum dtype)dtype,
+                                       .y_dtype = (enum dtype)dtype,
+                                       .M = SIDE,
+                                       .N = SIDE,
+                                       .K = SIDE,
+                                       .y = memory,
+                                       .x = memory + matrix,
+                                       .w = memory + 2 * matrix};
+        struct linear_shapes shapes = {.fwd = &args, .num_fwd = 1};
+        TRY_GOTO(ops_prepare(device, &shapes, err));
+        double rate = 2.0 * SIDE * SIDE * SIDE * REPEATS / time_work(stream, work_product, &args, REPEATS);
+        double peak = device->peak_flops[dtype];
+        char share[64] = "";
+        if (peak > 0)
+            snprintf(share, sizeof share, ", %.1f %% of the data sheet's %.0f", 100 * rate / peak, peak / 1e12);
+        char name[32];
+        snprintf(name, sizeof name, "products %s", dtype_name((enum dtype)dtype));
+        print_line(name, "%.1f TFLOP/s%s", rate / 1e12, share);
+    }
+    struct copy_work inside = {memory, memory + matrix, matrix}, up = {memory, host, matrix},
+                     down = {host, memory, matrix};
+    double bytes = (double)matrix * REPEATS / 1e9;
+    print_line("copy", "%.0f GB/s (read and written)", 2 * bytes / time_work(stream, work_copy, &inside, REPEATS));
+    print_line("copy host to gpu", "%.1f GB/s", bytes / time_work(stream, work_copy, &up, REPEATS));
+    print_line("copy gpu to host", "%.1f GB/s", bytes / time_work(stream, work_copy, &down, REPEATS));
+    status = device_check(device, err);
+fail:
+    device_free(device, memory, total);
+    device_free_host(device, host, matrix);
+    return status;
+}
+
+static void report_ceilings(void)
+{
+    struct device *device = NULL;
+    struct stream *stream = NULL;
+    struct error err;
+    enum status status;
+    TRY_GOTO(device_open(DEVICE_CUDA, 0, 0, &device, &err));
+    print_line("cuda device", "%s; %s", device->name, device->detail);
+    TRY_GOTO(stream_new(device, STREAM_COMPUTE, &stream, &err));
+    TRY_GOTO(measure(device, stream, &err));
+fail:
+    if (status != STATUS_OK)
+        print_line("cuda device", "fails: %s", err.text);
+    stream_free(stream);
+    device_close(device);
 }
 
 static void report_gpu(void)
 {
-    char text[512], why[256] = "";
+    char why[256] = "";
     puts("gpu");
-    print_line("driver", "%s", read_line("/proc/driver/nvidia/version", text, sizeof text) ? text : "no NVIDIA driver");
-    print_line("gpus", "%d", count_gpus());
-    print_line("libcuda", "%s", library_opens("libcuda.so.1") ? "libcuda.so.1" : "libcuda.so.1 not found");
-    if (device_cuda_available(why))
+    report_nvml();
+    report_cuda_libraries();
+    if (device_cuda_available(why)) {
         print_line("device: auto", "takes cuda");
-    else
+        report_ceilings();
+    } else {
         print_line("device: auto", "takes cpu (%s)", why);
+    }
 }
 
 enum status cmd_doctor(int argc, char **argv, struct error *err)

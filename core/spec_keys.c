@@ -183,11 +183,12 @@ const struct spec_key spec_keys[] = {
     {USED("comm.timeout_seconds", KEY_REAL, spec.comm.timeout_seconds, "10", SILENT,
           "silence of a rank until it is named and the run ends; a long step is no silence"),
      .min = 0, .max = 86400, .flags = KEY_ABOVE_MIN},
-    {.path = "comm.interface",
-     .type = KEY_STRING,
-     .verdict = VERDICT_NOTICE,
-     FIELD(spec.comm.interface),
-     .help = "network interface between machines; ranks of one machine share memory"},
+    {USED("comm.interface", KEY_STRING, spec.comm.interface, NULL, SILENT,
+          "network interface between the nodes, by name or address; without it the one whose address the other nodes "
+          "reach; ranks of one node share memory")},
+    {USED("comm.reduce_within_node", KEY_BOOL, spec.comm.reduce_within_node, "false", NOTICE,
+          "add up each node's gradients before they cross the network: less traffic with several ranks on a node, but "
+          "results that depend on how ranks are spread over nodes")},
 
     /* ---- DeepSpeed's: batch sizes, clipping, output -------------------------------------------------------------- */
     {USED("train_batch_size", KEY_INT, spec.train_batch_size, NULL, ERROR,

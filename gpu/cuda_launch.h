@@ -6,7 +6,7 @@
  *   - includes this header and neither cuda_runtime.h nor device headers of its own;
  *   - launches with CUDA_LAUNCH and declares shared memory with SHARED and DYN_SHARED;
  *   - uses no inline PTX outside this header, no cub, wmma, cooperative groups or cuda_pipeline.h, no atomics on
- * floats, and no warpSize-agnostic tricks: WARP_SIZE is 32.
+ *     floats.
  *
  * With nvcc everything here is the plain thing at no cost. */
 #ifndef ZTRAIN_GPU_CUDA_LAUNCH_H

@@ -10,6 +10,7 @@
 #define ZTRAIN_GPU_CUDA_LIBRARIES_H
 
 #include "core/status.h"
+#include "gpu/cuda_library_info.h"
 
 #include <cublasLt.h>
 #include <stdbool.h>
@@ -76,6 +77,7 @@ extern "C" {
     X(ncclReduceScatter)      \
     X(ncclAllReduce)          \
     X(ncclBroadcast)          \
+    X(ncclReduce)             \
     X(ncclGroupStart)         \
     X(ncclGroupEnd)
 
@@ -108,18 +110,6 @@ enum status cudnn_open(const struct cudnn_functions **functions, struct error *e
 #if ZTRAIN_HAVE_NCCL
 enum status nccl_open(const struct nccl_functions **functions, struct error *err);
 #endif
-
-/* For `ztrain doctor` and the log: one row per library. */
-enum cuda_library { CUDA_LIBRARY_CUBLASLT, CUDA_LIBRARY_CUDNN, CUDA_LIBRARY_NCCL, CUDA_LIBRARY_COUNT };
-struct cuda_library_info {
-    const char *name; /* "cublasLt" */
-    bool found;
-    char version[32];    /* "13.0.1", if found */
-    char built_with[32]; /* the header's */
-    char path[512];      /* of the file, if found */
-    char why[512];       /* it cannot be used, if not found */
-};
-void cuda_library_describe(enum cuda_library library, struct cuda_library_info *info);
 
 #ifdef __cplusplus
 }

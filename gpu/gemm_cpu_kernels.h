@@ -11,6 +11,9 @@
  * bf16 number widened to fp32, or, where the CPU multiplies bf16 itself, a pair of bf16 numbers that are neighbours in
  * k. Rows, columns and units beyond the matrix are packed as zeros.
  *
+ * Packing reads at the speed of memory. Where A has few rows that is a good part of the time, so blocks of B are small
+ * there, and while one is multiplied the next is fetched into the second-level cache.
+ *
  * A tile's sum runs over k in order on one thread, so the result depends neither on the number of threads nor on which
  * of them takes a task. Blocks of k after the first add to what is there: in C if it is fp32, else in fp32 scratch. */
 

@@ -1,0 +1,152 @@
+/* emulation.h: what the files of the emulated GPU's run time share.
+ *
+ *     emulation_cudart.cc     the functions of the CUDA run time that ztrain calls
+ *     emulation_queue.{h,cc}  streams, events, the order of execution, vector clocks
+ *     emulation_memory.cc     device memory, pinned memory, the handler of bad accesses
+ *     emulation_block.cc      a block's threads as fibers; barriers, shuffles, votes, shared memory
+ *     emulation_shadow.cc     who wrote and who read every two bytes of memory: races, bad indices, uninitialised reads
+ *     emulation_arena.cc      red zones between the pieces of an arena
+ *     emulation_cublaslt.cc   matrix products as plain loops
+ *     emulation_nccl.cc       collectives between processes, in shared memory
+ *
+ * Work is queued by the cuda… calls and runs later: inside a call that waits, in an order that the program's events and
+ * synchronisation allow but an ordinary GPU would hardly choose, or, if the host makes no call for a while, on a thread
+ * of the emulation. One lock guards everything, so at most one kernel runs at any time, on one host thread. What is
+ * wrong with the program ends the process: report() prints what, where and between which operations, and exits with
+ * EXIT_REPORT.
+ *
+ * Environment: ZTRAIN_EMULATION_ORDER = lazy, starve, random or eager (default: lazy) and ZTRAIN_EMULATION_SEED;
+ * ZTRAIN_EMULATION_MEMORY: MiB of the emulated GPU; ZTRAIN_EMULATION_STATS=1: counts at exit. */
+#ifndef ZTRAIN_TESTS_EMULATION_H
+#define ZTRAIN_TESTS_EMULATION_H
+
+#include <cuda_runtime_api.h>
+
+#include <condition_variable>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <stddef.h>
+#include <stdint.h>
+#include <string>
+#include <vector>
+
+namespace emulation
+{
+enum { EXIT_REPORT = 98, MAX_STREAMS = 16 };
+
+/* Ends the process; `where` of the kernel's thread that runs now, if one does, is added. */
+[[noreturn]] void report(const char *format, ...) __attribute__((format(printf, 1, 2)));
+/* "gpu/x.cu:12" of a code address, as far as it can be found. */
+std::string source_line(const void *address);
+
+uint64_t random_bits(void); /* of the seed */
+
+/* ---- memory (emulation_memory.cc) ---- */
+
+/* All device memory lies in one range of addresses. `base` is what programs see: closed to the host. `alias` is the
+ * same memory for the run time itself, always open. */
+struct device_memory {
+    char *base, *alias;
+    size_t reserved, total, used;
+};
+extern device_memory memory;
+inline bool is_device(const void *p)
+{
+    return static_cast<size_t>(static_cast<const char *>(p) - memory.base) < memory.reserved;
+}
+template <typename T> inline T *open_alias(T *p) /* what the run time itself may touch; host memory stays what it is */
+{
+    return is_device(p) ? reinterpret_cast<T *>(memory.alias + (reinterpret_cast<uintptr_t>(p) -
+                                                                reinterpret_cast<uintptr_t>(memory.base)))
+                        : p;
+}
+cudaError_t memory_new(void **p, size_t bytes);
+cudaError_t memory_free(void *p);
+void memory_open(void); /* for kernels, until memory_close() */
+void memory_close(void);
+/* "byte 12 of allocation 3 (4096 bytes)" */
+std::string describe_address(const void *p);
+/* Ends the process unless the whole range is device memory of one allocation. */
+void check_range(const char *what, const void *p, size_t bytes);
+
+cudaError_t pinned_new(void **p, size_t bytes);
+cudaError_t pinned_register(void *p, size_t bytes);
+cudaError_t pinned_free(void *p, bool registered);
+bool is_pinned(const void *p);
+/* A copy between [p, p + bytes) and the device is queued / has been waited for. */
+void pinned_close(const void *p, size_t bytes, bool host_may_read);
+void pinned_open(const void *p, size_t bytes);
+void copy_bytes(void *to, const void *from, size_t bytes); /* unchecked by sanitizers */
+uint64_t hash_bytes(const void *p, size_t bytes);
+
+/* ---- blocks (emulation_block.cc) ---- */
+
+struct launch;
+void run_grid(const char *name, const launch *arguments, dim3 grid, dim3 block, size_t dynamic_bytes);
+bool kernel_running(void); /* on this thread */
+std::string describe_thread(void);
+bool in_kernel_memory(const void *p); /* a fiber's stack or the launch's arguments */
+struct shared_range {
+    const char *name;
+    char *begin, *end;
+};
+extern char *shared_arena;
+enum { SHARED_ARENA = 1 << 19 };
+const std::vector<shared_range> &shared_ranges(void);
+
+/* ---- streams (emulation_queue.cc) ---- */
+
+/* done-up-to numbers by stream: what an operation comes after */
+struct clock_vector {
+    uint32_t at[MAX_STREAMS] = {};
+    void join(const clock_vector &other);
+};
+
+/* A range that an operation reads or writes, for the judge. Kernels have none: their accesses are seen one by one. */
+struct range {
+    const void *p;
+    size_t bytes;
+    bool write;
+};
+
+struct operation {
+    std::string name;
+    int stream;
+    uint32_t number;    /* in its stream, from 1 */
+    clock_vector after; /* what it comes after, itself included */
+    std::vector<range> ranges;
+    std::function<void()> run;
+    bool kernel = false; /* device memory must be open */
+    bool on_host_thread =
+        false;               /* run() is called without the lock, on the thread of host functions or of collectives */
+    bool collective = false; /* on that of collectives */
+};
+
+extern std::mutex big_lock;
+typedef std::unique_lock<std::mutex> guard;
+
+/* ---- shadow (emulation_shadow.cc) ---- */
+
+void shadow_allocated(const void *p, size_t bytes, size_t slack); /* uninitialised; slack behind it is out of bounds */
+void shadow_freed(const void *p, size_t bytes);
+void shadow_red_zone(const void *p, size_t bytes, bool on); /* within an allocation */
+/* The accesses from now on are those of this operation; of its next block; after its next barrier. */
+void shadow_operation(const operation &op);
+void shadow_block(void);
+void shadow_barrier(void);
+void shadow_warp_barrier(unsigned warp);
+void shadow_fence(void);
+void shadow_atomic(const void *p, size_t bytes);
+void shadow_range(const operation &op, const range &range);
+void shadow_shared(const void *p, size_t bytes); /* uninitialised in this block */
+extern unsigned current_thread;                  /* in its block */
+
+/* ---- counts ---- */
+struct counts {
+    uint64_t kernels, copies, products, waits, host_functions, collectives, checked;
+};
+extern counts stats;
+} // namespace emulation
+
+#endif

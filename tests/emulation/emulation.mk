@@ -1,0 +1,77 @@
+# The emulated GPU (tests/emulation/emulation.h): the product's sources, C and CUDA, compiled for the host and linked with
+# a small run time in place of NVIDIA's libraries. Nothing of it is part of build/ztrain.
+#
+#   build/emulation/           kernels call the shadow (races, indices, uninitialised reads); C code with ASan and UBSan
+#   build/emulation/address/   kernels with ASan and UBSan too, without the shadow
+#
+# In each: ztrain, ops-test (train.device: cuda is "emulated GPU") and faults, programs with planted mistakes.
+
+EMULATION_INCLUDE ?= $(firstword $(foreach folder,$(CUDA_HOME) $(CUDA_PATH) /usr/local/cuda,\
+	$(if $(wildcard $(folder)/include/cublasLt.h),$(folder)/include)))
+EMULATION_ARCH := $(filter x86_64-%,$(shell $(CC) -dumpmachine))
+EMU = build/emulation
+EMU_CXX ?= g++
+
+EMU_COMMON = -D_GNU_SOURCE -D_FILE_OFFSET_BITS=64 -DZTRAIN_EMULATION=1 -DZTRAIN_CUDA=1 -DZTRAIN_FAULTS=1 -I. -Itests/emulation \
+	-isystem $(EMULATION_INCLUDE) -g -fno-omit-frame-pointer -fno-math-errno -MMD -MP $(if $(filter 1,$(WERROR)),-Werror)
+EMU_SANITIZE = -fsanitize=address,undefined -fno-sanitize-recover=undefined
+EMU_C_FLAGS = -std=c11 -O1 -fopenmp $(EMU_COMMON) $(EMU_SANITIZE) -Wall -Wextra
+EMU_RUNTIME_FLAGS = -std=c++17 -O2 $(EMU_COMMON) -Wall -Wextra -Wshadow
+EMU_CU_FLAGS = -x c++ -std=c++17 -O1 $(EMU_COMMON) -Wall -Wextra -Wno-unknown-pragmas
+EMU_SHADOW_FLAGS = -fsanitize=thread,undefined -fno-sanitize-recover=undefined --param tsan-instrument-func-entry-exit=0
+
+# The CPU's kernels are not what is tested here: they are those of the plain build.
+EMU_PLAIN_C = $(wildcard gpu/ops_cpu_isa_*.c)
+EMU_C = $(filter-out $(EMU_PLAIN_C),$(foreach floor,$(FLOORS),$(wildcard $(floor)/*.c)))
+EMU_CU = $(foreach floor,$(FLOORS),$(wildcard $(floor)/*.cu))
+EMU_RUNTIME = $(filter-out %/emulation_shadow.cc,$(wildcard tests/emulation/*.cc))
+EMU_C_OBJECTS = $(EMU_C:%.c=$(EMU)/obj/%.o) $(EMU_PLAIN_C:%.c=$(BUILD)/obj/%.o)
+EMU_RUNTIME_OBJECTS = $(EMU_RUNTIME:%.cc=$(EMU)/obj/%.o)
+EMU_CMD_OBJECTS = $(patsubst %.c,$(EMU)/obj/%.o,$(wildcard cmd/*.c))
+EMU_OPS_OBJECTS = $(patsubst %.c,$(EMU)/obj/%.o,$(wildcard tests/ops/*.c))
+
+# Red zones between the pieces of an arena: see tests/emulation/emulation_arena.cc.
+EMU_LINK_FLAGS = $(EMU_SANITIZE) -fopenmp -Wl,--wrap=arena_init -Wl,--wrap=arena_take
+EMU_LIBS = -lyaml -ljansson -lzstd -lxxhash -ldl -lpthread -lm
+
+.PHONY: emulation emulation-faults
+ifeq ($(and $(EMULATION_INCLUDE),$(EMULATION_ARCH)),)
+emulation emulation-faults:
+	@echo "the emulated GPU is not built: it needs CUDA's headers (CUDA_HOME) and x86-64"
+else
+#: emulation      the emulated GPU: build/emulation/ztrain and ops-test (tests/emulation)
+emulation: $(foreach program,ztrain ops-test faults,$(EMU)/$(program) $(EMU)/address/$(program))
+emulation-faults: $(EMU)/faults $(EMU)/address/faults
+endif
+
+$(EMU)/obj/%.o: %.c Makefile tests/emulation/emulation.mk
+	@mkdir -p $(@D)
+	$(CC) $(EMU_C_FLAGS) -c $< -o $@
+$(EMU)/obj/%.o: %.cc Makefile tests/emulation/emulation.mk
+	@mkdir -p $(@D)
+	$(EMU_CXX) $(EMU_RUNTIME_FLAGS) -c $< -o $@
+$(EMU)/obj/shadow.o: tests/emulation/emulation_shadow.cc Makefile tests/emulation/emulation.mk
+	@mkdir -p $(@D)
+	$(EMU_CXX) $(EMU_RUNTIME_FLAGS) -DEMULATION_SHADOW=1 -c $< -o $@
+$(EMU)/address/obj/shadow.o: tests/emulation/emulation_shadow.cc Makefile tests/emulation/emulation.mk
+	@mkdir -p $(@D)
+	$(EMU_CXX) $(EMU_RUNTIME_FLAGS) -c $< -o $@
+$(EMU)/obj/%.cu.o: %.cu Makefile tests/emulation/emulation.mk
+	@mkdir -p $(@D)
+	$(EMU_CXX) $(EMU_CU_FLAGS) $(EMU_SHADOW_FLAGS) -c $< -o $@
+$(EMU)/address/obj/%.cu.o: %.cu Makefile tests/emulation/emulation.mk
+	@mkdir -p $(@D)
+	$(EMU_CXX) $(EMU_CU_FLAGS) $(EMU_SANITIZE) -c $< -o $@
+
+# $(1): the folder of a flavour. The run time comes first: of an inline function, its uninstrumented copy is taken.
+define EMU_PROGRAMS
+$(1)/ztrain: $(EMU_RUNTIME_OBJECTS) $(1)/obj/shadow.o $(EMU_CMD_OBJECTS) $(EMU_C_OBJECTS) $(EMU_CU:%=$(1)/obj/%.o)
+	$(EMU_CXX) $(EMU_LINK_FLAGS) $$^ $(EMU_LIBS) -o $$@
+$(1)/ops-test: $(EMU_RUNTIME_OBJECTS) $(1)/obj/shadow.o $(EMU_OPS_OBJECTS) $(EMU_C_OBJECTS) $(EMU_CU:%=$(1)/obj/%.o)
+	$(EMU_CXX) $(EMU_LINK_FLAGS) $$^ $(EMU_LIBS) -o $$@
+$(1)/faults: $(EMU_RUNTIME_OBJECTS) $(1)/obj/shadow.o $(1)/obj/tests/emulation/faults.cu.o $(EMU)/obj/gpu/arena.o $(EMU)/obj/core/status.o
+	$(EMU_CXX) $(EMU_LINK_FLAGS) $$^ $(EMU_LIBS) -o $$@
+endef
+$(foreach folder,$(EMU) $(EMU)/address,$(eval $(call EMU_PROGRAMS,$(folder))))
+
+-include $(shell find $(EMU) -name '*.d' 2>/dev/null)

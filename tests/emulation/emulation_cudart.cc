@@ -1,0 +1,514 @@
+/* emulation_cudart.cc: the functions of the CUDA run time that ztrain calls; one that is not here fails the link.
+ *
+ * Copies: what is queued runs later, so a copy from host memory remembers a hash of it, and one to host memory fills it
+ * with 0xff first: whoever uses the memory before the copy has run is caught. cudaMemcpyAsync on memory that is not
+ * pinned is treated as asynchronous too; CUDA only says that it might not be. */
+#include "cuda_emulation.h"
+#include "emulation_queue.h"
+
+#include <chrono>
+#include <map>
+#include <stdio.h>
+#include <string.h>
+
+#undef threadIdx
+#undef blockIdx
+#undef blockDim
+#undef gridDim
+#undef warpSize
+
+using namespace emulation;
+
+namespace
+{
+struct event_state {
+    clock_vector at;
+    bool timed;
+    std::chrono::steady_clock::time_point when;
+};
+
+thread_local cudaError_t last_error;
+std::map<const void *, size_t> dynamic_allowed;
+
+cudaError_t fail(cudaError_t code)
+{
+    last_error = code;
+    return code;
+}
+
+event_state *event_of(cudaEvent_t event)
+{
+    if (!event)
+        report("a NULL event");
+    return reinterpret_cast<event_state *>(event);
+}
+
+cudaError_t make_event(cudaEvent_t *event, bool timed)
+{
+    event_state *e = new event_state;
+    e->timed = timed;
+    *event = reinterpret_cast<cudaEvent_t>(e);
+    return cudaSuccess;
+}
+
+/* Where a copy goes, by its addresses; a kind other than cudaMemcpyDefault must say the same. */
+cudaMemcpyKind kind_of(const void *to, const void *from, cudaMemcpyKind kind)
+{
+    cudaMemcpyKind real = is_device(to)     ? is_device(from) ? cudaMemcpyDeviceToDevice : cudaMemcpyHostToDevice
+                          : is_device(from) ? cudaMemcpyDeviceToHost
+                                            : cudaMemcpyHostToHost;
+    if (kind != cudaMemcpyDefault && kind != real)
+        report("a copy from %s to %s is called kind %d", describe_address(from).c_str(), describe_address(to).c_str(),
+               static_cast<int>(kind));
+    return real;
+}
+
+void copy(guard &lock, stream_state *s, void *to, const void *from, size_t bytes, cudaMemcpyKind kind)
+{
+    static const char *const names[] = {"a copy on the host", "a copy to the device", "a copy from the device",
+                                        "a copy on the device"};
+    kind = kind_of(to, from, kind);
+    operation op;
+    op.name = std::string(names[kind]) + " (" + std::to_string(bytes) + " bytes)";
+    op.ranges = {{from, bytes, false}, {to, bytes, true}};
+    if (is_device(to))
+        check_range("a copy to the device", to, bytes);
+    if (is_device(from))
+        check_range("a copy from the device", from, bytes);
+    uint64_t hash = is_device(from) ? 0 : hash_bytes(from, bytes);
+    pinned_copy pinned = {}, *closed = nullptr;
+    if (!is_device(to)) {
+        std::vector<unsigned char> poison(bytes, 0xff);
+        copy_bytes(to, poison.data(), bytes);
+        if (is_pinned(to)) {
+            pinned = {to, bytes, false, 0, 0};
+            closed = &pinned;
+        }
+    } else if (!is_device(from) && is_pinned(from)) {
+        pinned = {from, bytes, true, 0, 0};
+        closed = &pinned;
+    }
+    uint32_t number = s->queued + 1;
+    int stream = s->index();
+    std::string name = op.name;
+    op.run = [=] {
+        stats.copies++;
+        if (!is_device(from) && hash_bytes(from, bytes) != hash)
+            report("the host changed the memory of %s (number %u on stream %d) after it was queued and before it ran",
+                   name.c_str(), number, stream);
+        if (!is_device(to) && is_pinned(to))
+            open_for_copy(stream, number, to, bytes, true);
+        copy_bytes(open_alias(to), open_alias(from), bytes);
+        if (!is_device(to) && is_pinned(to))
+            open_for_copy(stream, number, to, bytes, false);
+    };
+    enqueue(lock, s, std::move(op), closed);
+}
+
+void fill(guard &lock, stream_state *s, void *p, int value, size_t bytes)
+{
+    check_range("cudaMemset", p, bytes);
+    operation op;
+    op.name = "cudaMemset (" + std::to_string(bytes) + " bytes)";
+    op.ranges = {{p, bytes, true}};
+    op.run = [=] {
+        stats.copies++;
+        memset(open_alias(p), value, bytes);
+    };
+    enqueue(lock, s, std::move(op));
+}
+
+void wait_for(guard &lock, const clock_vector &target)
+{
+    run_until(lock, target);
+    host_knows(target);
+}
+} // namespace
+
+namespace emulation
+{
+cudaError_t launch_kernel(const char *name, const void *kernel, launch *arguments, dim3 grid, dim3 block,
+                          size_t dynamic_bytes, cudaStream_t stream)
+{
+    guard lock(big_lock);
+    enter("a kernel launch");
+    std::shared_ptr<launch> owned(arguments);
+    auto allowed = dynamic_allowed.find(kernel);
+    uint64_t threads = static_cast<uint64_t>(block.x) * block.y * block.z;
+    if (!threads || threads > 1024 || block.z > 64 || !grid.x || !grid.y || !grid.z || grid.x > 0x7fffffffu ||
+        grid.y > 65535 || grid.z > 65535)
+        return fail(cudaErrorInvalidConfiguration);
+    if (dynamic_bytes > (allowed == dynamic_allowed.end() ? 48u << 10 : allowed->second))
+        return fail(cudaErrorInvalidValue);
+    operation op;
+    op.name = std::string("kernel ") + name;
+    op.kernel = true;
+    op.run = [=] {
+        stats.kernels++;
+        run_grid(name, owned.get(), grid, block, dynamic_bytes);
+    };
+    enqueue(lock, stream_of(stream), std::move(op));
+    return cudaSuccess;
+}
+} // namespace emulation
+
+#define ENTER(name)       \
+    guard lock(big_lock); \
+    enter(name)
+
+extern "C" {
+
+/* ---- the device ---- */
+
+cudaError_t cudaGetDeviceCount(int *count)
+{
+    *count = 1;
+    return cudaSuccess;
+}
+
+cudaError_t cudaSetDevice(int device)
+{
+    return device == 0 ? cudaSuccess : fail(cudaErrorInvalidDevice);
+}
+
+cudaError_t cudaGetDevice(int *device)
+{
+    *device = 0;
+    return cudaSuccess;
+}
+
+cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *properties, int device)
+{
+    if (device != 0)
+        return fail(cudaErrorInvalidDevice);
+    memset(properties, 0, sizeof *properties);
+    snprintf(properties->name, sizeof properties->name, "emulated GPU");
+    properties->major = 9;
+    properties->multiProcessorCount = 4;
+    properties->totalGlobalMem = static_cast<size_t>(4) << 30;
+    properties->l2CacheSize = 4 << 20;
+    properties->maxThreadsPerBlock = 1024;
+    properties->warpSize = 32;
+    properties->sharedMemPerBlock = 48 << 10;
+    properties->sharedMemPerBlockOptin = 227 << 10;
+    properties->sharedMemPerMultiprocessor = 228 << 10;
+    return cudaSuccess;
+}
+
+cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attribute, int device)
+{
+    if (device != 0)
+        return fail(cudaErrorInvalidDevice);
+    switch (attribute) {
+    case cudaDevAttrMultiProcessorCount: *value = 4; break;
+    case cudaDevAttrComputeCapabilityMajor: *value = 9; break;
+    case cudaDevAttrComputeCapabilityMinor: *value = 0; break;
+    case cudaDevAttrMaxSharedMemoryPerBlockOptin: *value = 227 << 10; break;
+    case cudaDevAttrMaxSharedMemoryPerMultiprocessor: *value = 228 << 10; break;
+    case cudaDevAttrL2CacheSize: *value = 4 << 20; break;
+    case cudaDevAttrMaxThreadsPerMultiProcessor: *value = 2048; break;
+    case cudaDevAttrClockRate:
+    case cudaDevAttrMemoryClockRate: *value = 1000000; break;
+    case cudaDevAttrGlobalMemoryBusWidth: *value = 1024; break;
+    default: return fail(cudaErrorInvalidValue);
+    }
+    return cudaSuccess;
+}
+
+cudaError_t cudaDeviceGetPCIBusId(char *id, int length, int)
+{
+    snprintf(id, static_cast<size_t>(length), "0000:00:00.0");
+    return cudaSuccess;
+}
+
+cudaError_t cudaDriverGetVersion(int *version)
+{
+    *version = CUDART_VERSION;
+    return cudaSuccess;
+}
+
+cudaError_t cudaRuntimeGetVersion(int *version)
+{
+    *version = CUDART_VERSION;
+    return cudaSuccess;
+}
+
+cudaError_t cudaDeviceSynchronize(void)
+{
+    ENTER("cudaDeviceSynchronize");
+    wait_for(lock, everything());
+    return cudaSuccess;
+}
+
+cudaError_t cudaMemGetInfo(size_t *available, size_t *total)
+{
+    ENTER("cudaMemGetInfo");
+    void *none;
+    memory_new(&none, 0); /* sets up */
+    *total = memory.total;
+    *available = memory.total - memory.used;
+    return cudaSuccess;
+}
+
+cudaError_t cudaGetLastError(void)
+{
+    cudaError_t code = last_error;
+    last_error = cudaSuccess;
+    return code;
+}
+
+cudaError_t cudaPeekAtLastError(void)
+{
+    return last_error;
+}
+
+#define ERRORS(X)                                                      \
+    X(cudaSuccess, "no error")                                         \
+    X(cudaErrorInvalidValue, "invalid argument")                       \
+    X(cudaErrorMemoryAllocation, "out of memory")                      \
+    X(cudaErrorInvalidConfiguration, "invalid configuration argument") \
+    X(cudaErrorInvalidDevice, "invalid device ordinal")                \
+    X(cudaErrorNotReady, "device not ready")                           \
+    X(cudaErrorNotSupported, "operation not supported")                \
+    X(cudaErrorHostMemoryAlreadyRegistered, "part or all of the requested memory range is already mapped")
+
+const char *cudaGetErrorName(cudaError_t code)
+{
+#define NAME(value, text) \
+    if (code == value)    \
+        return #value;
+    ERRORS(NAME)
+    return "cudaErrorUnknown";
+}
+
+const char *cudaGetErrorString(cudaError_t code)
+{
+#define TEXT(value, text) \
+    if (code == value)    \
+        return text;
+    ERRORS(TEXT)
+    return "unknown error";
+}
+
+cudaError_t cudaFuncSetAttribute(const void *function, enum cudaFuncAttribute attribute, int value)
+{
+    ENTER("cudaFuncSetAttribute");
+    if (attribute != cudaFuncAttributeMaxDynamicSharedMemorySize || value < 0 || value > 227 << 10)
+        return fail(cudaErrorInvalidValue);
+    dynamic_allowed[function] = static_cast<size_t>(value);
+    return cudaSuccess;
+}
+
+/* ---- memory ---- */
+
+cudaError_t cudaMalloc(void **p, size_t bytes)
+{
+    ENTER("cudaMalloc");
+    cudaError_t code = memory_new(p, bytes);
+    return code == cudaSuccess ? code : fail(code);
+}
+
+cudaError_t cudaFree(void *p)
+{
+    ENTER("cudaFree");
+    run_until(lock, everything());
+    return memory_free(p);
+}
+
+cudaError_t cudaHostAlloc(void **p, size_t bytes, unsigned)
+{
+    ENTER("cudaHostAlloc");
+    cudaError_t code = pinned_new(p, bytes);
+    return code == cudaSuccess ? code : fail(code);
+}
+
+cudaError_t cudaMallocHost(void **p, size_t bytes)
+{
+    return cudaHostAlloc(p, bytes, 0);
+}
+
+cudaError_t cudaFreeHost(void *p)
+{
+    ENTER("cudaFreeHost");
+    return pinned_free(p, false);
+}
+
+cudaError_t cudaHostRegister(void *p, size_t bytes, unsigned)
+{
+    ENTER("cudaHostRegister");
+    cudaError_t code = pinned_register(p, bytes);
+    return code == cudaSuccess ? code : fail(code);
+}
+
+cudaError_t cudaHostUnregister(void *p)
+{
+    ENTER("cudaHostUnregister");
+    return pinned_free(p, true);
+}
+
+cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind, cudaStream_t stream)
+{
+    ENTER("cudaMemcpyAsync");
+    if (bytes)
+        copy(lock, stream_of(stream), to, from, bytes, kind);
+    return cudaSuccess;
+}
+
+cudaError_t cudaMemcpy(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind)
+{
+    ENTER("cudaMemcpy");
+    if (bytes)
+        copy(lock, &streams[0], to, from, bytes, kind);
+    wait_for(lock, after_of(&streams[0]));
+    return cudaSuccess;
+}
+
+cudaError_t cudaMemsetAsync(void *p, int value, size_t bytes, cudaStream_t stream)
+{
+    ENTER("cudaMemsetAsync");
+    if (bytes)
+        fill(lock, stream_of(stream), p, value, bytes);
+    return cudaSuccess;
+}
+
+cudaError_t cudaMemset(void *p, int value, size_t bytes)
+{
+    ENTER("cudaMemset"); /* asynchronous on device memory */
+    if (bytes)
+        fill(lock, &streams[0], p, value, bytes);
+    return cudaSuccess;
+}
+
+/* ---- streams and events ---- */
+
+cudaError_t cudaDeviceGetStreamPriorityRange(int *least, int *greatest)
+{
+    *least = 0;
+    *greatest = -5;
+    return cudaSuccess;
+}
+
+cudaError_t cudaStreamCreateWithPriority(cudaStream_t *stream, unsigned flags, int priority)
+{
+    ENTER("cudaStreamCreateWithPriority");
+    *stream = reinterpret_cast<cudaStream_t>(stream_make(!(flags & cudaStreamNonBlocking), priority));
+    return cudaSuccess;
+}
+
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned flags)
+{
+    return cudaStreamCreateWithPriority(stream, flags, 0);
+}
+
+cudaError_t cudaStreamCreate(cudaStream_t *stream)
+{
+    return cudaStreamCreateWithPriority(stream, cudaStreamDefault, 0);
+}
+
+cudaError_t cudaStreamDestroy(cudaStream_t stream)
+{
+    ENTER("cudaStreamDestroy");
+    stream_state *s = stream_of(stream);
+    run_until(lock, after_of(s));
+    s->open = false;
+    return cudaSuccess;
+}
+
+cudaError_t cudaStreamSynchronize(cudaStream_t stream)
+{
+    ENTER("cudaStreamSynchronize");
+    wait_for(lock, after_of(stream_of(stream)));
+    return cudaSuccess;
+}
+
+cudaError_t cudaStreamQuery(cudaStream_t stream)
+{
+    ENTER("cudaStreamQuery");
+    clock_vector at = after_of(stream_of(stream));
+    if (!is_done(at)) {
+        run_something(lock);
+        return cudaErrorNotReady;
+    }
+    host_knows(at);
+    return cudaSuccess;
+}
+
+cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned)
+{
+    ENTER("cudaStreamWaitEvent");
+    stream_of(stream)->after.join(event_of(event)->at);
+    return cudaSuccess;
+}
+
+cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function, void *argument)
+{
+    ENTER("cudaLaunchHostFunc");
+    operation op;
+    op.name = "a host function";
+    op.on_host_thread = true;
+    op.run = [=] {
+        stats.host_functions++;
+        function(argument);
+    };
+    enqueue(lock, stream_of(stream), std::move(op));
+    return cudaSuccess;
+}
+
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned flags)
+{
+    return make_event(event, !(flags & cudaEventDisableTiming));
+}
+
+cudaError_t cudaEventCreate(cudaEvent_t *event)
+{
+    return make_event(event, true);
+}
+
+cudaError_t cudaEventDestroy(cudaEvent_t event)
+{
+    ENTER("cudaEventDestroy");
+    delete event_of(event);
+    return cudaSuccess;
+}
+
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream)
+{
+    ENTER("cudaEventRecord");
+    event_state *e = event_of(event);
+    e->at = after_of(stream_of(stream));
+    e->when = std::chrono::steady_clock::now();
+    return cudaSuccess;
+}
+
+cudaError_t cudaEventSynchronize(cudaEvent_t event)
+{
+    ENTER("cudaEventSynchronize");
+    wait_for(lock, clock_vector(event_of(event)->at));
+    return cudaSuccess;
+}
+
+cudaError_t cudaEventQuery(cudaEvent_t event)
+{
+    ENTER("cudaEventQuery");
+    clock_vector at = event_of(event)->at;
+    if (!is_done(at)) {
+        run_something(lock);
+        return cudaErrorNotReady;
+    }
+    host_knows(at);
+    return cudaSuccess;
+}
+
+cudaError_t cudaEventElapsedTime(float *milliseconds, cudaEvent_t start, cudaEvent_t end)
+{
+    ENTER("cudaEventElapsedTime");
+    const event_state *a = event_of(start), *b = event_of(end);
+    if (!a->timed || !b->timed)
+        return fail(cudaErrorInvalidValue);
+    if (!is_done(a->at) || !is_done(b->at))
+        return fail(cudaErrorNotReady);
+    /* Work ran at some other time: the order of what is measured is what matters here. */
+    *milliseconds = std::chrono::duration<float, std::milli>(b->when - a->when).count() + 0.001f;
+    return cudaSuccess;
+}
+}

@@ -1,0 +1,378 @@
+/* emulation_memory.cc: device memory that the host cannot touch, pinned memory that it cannot touch too early.
+ *
+ *     | closed page | 0xff … allocation 1 | slack < 256 | closed page | allocation 2 | …      addresses are used once
+ *
+ * Device memory is one file in memory, mapped twice: where programs see it, closed but while a kernel runs, and for the
+ * run time. An allocation ends less than 256 bytes before a closed page, and freed memory stays closed.
+ *
+ * From when a copy is queued until the host has waited for it, the whole pages that it covers of pinned memory are
+ * closed: to all if the copy writes them, to writing if it reads them. What is not pinned is watched by the copy itself
+ * (emulation_cudart.cc). */
+#include "emulation.h"
+
+#include <algorithm>
+#include <errno.h>
+#include <map>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <ucontext.h>
+#include <unistd.h>
+
+extern "C" char __executable_start, _end;
+
+namespace emulation
+{
+device_memory memory;
+counts stats;
+
+namespace
+{
+enum { PAGE = 4096, ALIGN = 256 };
+const size_t RESERVED = static_cast<size_t>(32) << 30;
+
+struct allocation {
+    unsigned number;
+    char *p, *map;
+    size_t bytes, map_bytes;
+};
+std::map<char *, allocation> allocations; /* by the begin of the mapping */
+size_t next_offset = PAGE;
+unsigned next_number = 1, open_count;
+
+struct pinned {
+    size_t bytes;
+    bool registered;
+};
+std::map<char *, pinned> pinned_ranges;
+struct closed_range {
+    char *begin, *end;
+    bool readable;
+};
+std::vector<closed_range> closed;
+
+size_t round_up(size_t n, size_t multiple)
+{
+    return (n + multiple - 1) / multiple * multiple;
+}
+
+const allocation *allocation_at(const void *p)
+{
+    auto next = allocations.upper_bound(const_cast<char *>(static_cast<const char *>(p)));
+    if (next == allocations.begin())
+        return nullptr;
+    const allocation *a = &std::prev(next)->second;
+    return static_cast<const char *>(p) < a->map + a->map_bytes + PAGE ? a : nullptr;
+}
+
+void protect(char *p, size_t bytes, int protection)
+{
+    if (mprotect(p, bytes, protection) != 0)
+        report("mprotect: %s", strerror(errno));
+}
+
+struct sigaction before;
+
+void on_bad_access(int number, siginfo_t *info, void *context)
+{
+    const void *p = info->si_addr;
+    const void *code = reinterpret_cast<void *>(static_cast<ucontext_t *>(context)->uc_mcontext.gregs[REG_RIP]);
+    if (is_device(p)) {
+        if (kernel_running())
+            report("out of bounds: %s touches %s, in %s", describe_thread().c_str(), describe_address(p).c_str(),
+                   source_line(code).c_str());
+        report("host code touched device memory: %s, in %s", describe_address(p).c_str(), source_line(code).c_str());
+    }
+    for (const closed_range &r : closed)
+        if (p >= r.begin && p < r.end)
+            report("host code touched pinned memory before its copy had run: byte %td of a copy %s it, in %s",
+                   static_cast<const char *>(p) - r.begin, r.readable ? "from" : "to", source_line(code).c_str());
+    if (kernel_running())
+        report("out of bounds: %s touches %p, in %s", describe_thread().c_str(), p, source_line(code).c_str());
+    sigaction(number, &before, nullptr); /* not ours: it happens again */
+}
+
+void on_end(int status, void *)
+{
+    guard lock(big_lock);
+    lock.release(); /* the emulation's threads run nothing any more */
+    if (status == 0 && !allocations.empty() && !getenv("ZTRAIN_EMULATION_LEAKS")) {
+        const allocation &a = allocations.begin()->second;
+        char text[160];
+        int n =
+            snprintf(text, sizeof text, "emulation: error: %zu allocations were never freed, the first of %zu bytes\n",
+                     allocations.size(), a.bytes);
+        if (write(STDERR_FILENO, text, static_cast<size_t>(n)) < 0)
+            _exit(EXIT_REPORT);
+        _exit(EXIT_REPORT);
+    }
+    if (getenv("ZTRAIN_EMULATION_STATS"))
+        fprintf(stderr,
+                "emulation: %llu kernels, %llu copies and fills, %llu products, %llu collectives, %llu host functions, "
+                "%llu waits, %llu accesses checked\n",
+                static_cast<unsigned long long>(stats.kernels), static_cast<unsigned long long>(stats.copies),
+                static_cast<unsigned long long>(stats.products), static_cast<unsigned long long>(stats.collectives),
+                static_cast<unsigned long long>(stats.host_functions), static_cast<unsigned long long>(stats.waits),
+                static_cast<unsigned long long>(stats.checked));
+}
+
+void open_memory(void)
+{
+    const char *mib = getenv("ZTRAIN_EMULATION_MEMORY");
+    memory.total = static_cast<size_t>(mib ? atol(mib) : 4096) << 20;
+    int fd = memfd_create("emulated-gpu", MFD_CLOEXEC);
+    if (fd < 0 || ftruncate(fd, static_cast<off_t>(RESERVED)) != 0)
+        report("cannot make the emulated device's memory: %s", strerror(errno));
+    void *base = mmap(nullptr, RESERVED, PROT_NONE, MAP_SHARED | MAP_NORESERVE, fd, 0);
+    void *alias = mmap(nullptr, RESERVED, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, 0);
+    close(fd);
+    if (base == MAP_FAILED || alias == MAP_FAILED)
+        report("cannot map the emulated device's memory: %s", strerror(errno));
+    memory.base = static_cast<char *>(base);
+    memory.alias = static_cast<char *>(alias);
+    memory.reserved = RESERVED;
+    struct sigaction action = {};
+    action.sa_sigaction = on_bad_access;
+    action.sa_flags = SA_SIGINFO | SA_ONSTACK | SA_NODEFER;
+    sigaction(SIGSEGV, &action, &before);
+    on_exit(on_end, nullptr);
+}
+} // namespace
+
+void report(const char *format, ...)
+{
+    static char text[4096]; /* the stack may be a fiber's */
+    int n = snprintf(text, sizeof text, "emulation: error: ");
+    va_list ap;
+    va_start(ap, format);
+    n += vsnprintf(text + n, sizeof text - static_cast<size_t>(n) - 1, format, ap);
+    va_end(ap);
+    std::string all(text);
+    if (kernel_running() && all.find("kernel ") == std::string::npos)
+        all += "; in " + describe_thread();
+    all += "\n";
+    if (write(STDERR_FILENO, all.data(), all.size()) < 0)
+        _exit(EXIT_REPORT);
+    _exit(EXIT_REPORT);
+}
+
+std::string source_line(const void *address)
+{
+    char command[256], line[1024], folder[1024];
+    snprintf(command, sizeof command, "addr2line -e /proc/%d/exe %#tx 2>/dev/null", static_cast<int>(getpid()),
+             static_cast<const char *>(address) - 1 - &__executable_start);
+    snprintf(line, sizeof line, "code at %p", address);
+    unsetenv("LD_PRELOAD");
+    FILE *f = popen(command, "r");
+    if (f) {
+        char got[1024];
+        if (fgets(got, sizeof got, f) && got[0] != '?')
+            snprintf(line, sizeof line, "%s", got);
+        pclose(f);
+    }
+    line[strcspn(line, "\n")] = '\0';
+    if (char *extra = strstr(line, " (discriminator"))
+        *extra = '\0';
+    if (getcwd(folder, sizeof folder) && strncmp(line, folder, strlen(folder)) == 0 && line[strlen(folder)] == '/')
+        return line + strlen(folder) + 1;
+    return line;
+}
+
+cudaError_t memory_new(void **p, size_t bytes)
+{
+    if (!memory.base)
+        open_memory();
+    *p = nullptr;
+    if (!bytes)
+        return cudaSuccess;
+    size_t size = round_up(bytes, ALIGN), mapped = round_up(size, PAGE);
+    if (memory.used + mapped > memory.total)
+        return cudaErrorMemoryAllocation;
+    if (next_offset + mapped + PAGE > memory.reserved)
+        report("the emulated device's addresses are used up");
+    allocation a = {next_number++, memory.base + next_offset + (mapped - size), memory.base + next_offset, bytes,
+                    mapped};
+    next_offset += mapped + PAGE;
+    memory.used += mapped;
+    memset(open_alias(a.p), 0xff, size);
+    shadow_allocated(a.p, bytes, size - bytes);
+    if (open_count)
+        protect(a.map, a.map_bytes, PROT_READ | PROT_WRITE);
+    allocations[a.map] = a;
+    *p = a.p;
+    return cudaSuccess;
+}
+
+cudaError_t memory_free(void *p)
+{
+    if (!p)
+        return cudaSuccess;
+    const allocation *a = is_device(p) ? allocation_at(p) : nullptr;
+    if (!a || a->p != p)
+        report("cudaFree of %p, which is no allocation of the device", p);
+    protect(a->map, a->map_bytes, PROT_NONE);
+    madvise(open_alias(a->map), a->map_bytes, MADV_REMOVE);
+    shadow_freed(a->p, a->bytes);
+    memory.used -= a->map_bytes;
+    allocations.erase(a->map);
+    return cudaSuccess;
+}
+
+void memory_open(void)
+{
+    static thread_local bool has_stack;
+    if (!has_stack) { /* for the handler: a kernel's own may be what overflowed */
+        stack_t stack = {};
+        stack.ss_size = 256 << 10;
+        stack.ss_sp = mmap(nullptr, stack.ss_size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        sigaltstack(&stack, nullptr);
+        has_stack = true;
+    }
+    if (open_count++ == 0)
+        for (auto &entry : allocations)
+            protect(entry.second.map, entry.second.map_bytes, PROT_READ | PROT_WRITE);
+}
+
+void memory_close(void)
+{
+    if (--open_count == 0)
+        for (auto &entry : allocations)
+            protect(entry.second.map, entry.second.map_bytes, PROT_NONE);
+}
+
+std::string describe_address(const void *p)
+{
+    char text[160];
+    const allocation *a = is_device(p) ? allocation_at(p) : nullptr;
+    if (a)
+        snprintf(text, sizeof text, "offset %td of allocation %u (%zu bytes)", static_cast<const char *>(p) - a->p,
+                 a->number, a->bytes);
+    else if (static_cast<size_t>(static_cast<const char *>(p) - shared_arena) < SHARED_ARENA)
+        snprintf(text, sizeof text, "shared memory");
+    else
+        snprintf(text, sizeof text, "%p, %s", p, is_device(p) ? "memory that is not allocated" : "host memory");
+    for (const shared_range &r : shared_ranges())
+        if (p >= r.begin && p < r.end)
+            snprintf(text, sizeof text, "byte %td of the shared '%.100s'", static_cast<const char *>(p) - r.begin,
+                     r.name);
+    return text;
+}
+
+void check_range(const char *what, const void *p, size_t bytes)
+{
+    if (!is_device(p))
+        report("%s: %p is not device memory", what, p);
+    const allocation *a = allocation_at(p);
+    if (!a || p < a->p || static_cast<const char *>(p) + bytes > a->p + a->bytes)
+        report("out of bounds: %s of %zu bytes at %s", what, bytes, describe_address(p).c_str());
+}
+
+/* ---- pinned memory ---- */
+
+cudaError_t pinned_new(void **p, size_t bytes)
+{
+    size_t size = round_up(bytes ? bytes : 1, PAGE);
+    void *map = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    *p = nullptr;
+    if (map == MAP_FAILED)
+        return cudaErrorMemoryAllocation;
+    memset(map, 0xff, size);
+    pinned_ranges[static_cast<char *>(map)] = {bytes, false};
+    *p = map;
+    return cudaSuccess;
+}
+
+cudaError_t pinned_register(void *p, size_t bytes)
+{
+    if (is_pinned(p))
+        return cudaErrorHostMemoryAlreadyRegistered;
+    pinned_ranges[static_cast<char *>(p)] = {bytes, true};
+    return cudaSuccess;
+}
+
+cudaError_t pinned_free(void *p, bool registered)
+{
+    if (!p && !registered)
+        return cudaSuccess;
+    auto at = pinned_ranges.find(static_cast<char *>(p));
+    if (at == pinned_ranges.end() || at->second.registered != registered)
+        report("%s of %p, which is not pinned so", registered ? "cudaHostUnregister" : "cudaFreeHost", p);
+    for (const closed_range &r : closed)
+        if (r.begin >= at->first && r.begin < at->first + at->second.bytes)
+            report("pinned memory is freed before a copy %s it has been waited for", r.readable ? "from" : "to");
+    if (!registered)
+        munmap(p, round_up(at->second.bytes ? at->second.bytes : 1, PAGE));
+    pinned_ranges.erase(at);
+    return cudaSuccess;
+}
+
+bool is_pinned(const void *p)
+{
+    auto next = pinned_ranges.upper_bound(const_cast<char *>(static_cast<const char *>(p)));
+    return next != pinned_ranges.begin() &&
+           static_cast<const char *>(p) < std::prev(next)->first + std::prev(next)->second.bytes;
+}
+
+namespace
+{
+bool whole_pages(const void *p, size_t bytes, char **begin, char **end)
+{
+    *begin = reinterpret_cast<char *>(round_up(reinterpret_cast<uintptr_t>(p), PAGE));
+    *end = reinterpret_cast<char *>((reinterpret_cast<uintptr_t>(p) + bytes) / PAGE * PAGE);
+    return *begin < *end;
+}
+} // namespace
+
+void pinned_close(const void *p, size_t bytes, bool host_may_read)
+{
+    char *begin, *end;
+    if (!whole_pages(p, bytes, &begin, &end))
+        return;
+    closed.push_back({begin, end, host_may_read});
+    protect(begin, static_cast<size_t>(end - begin), host_may_read ? PROT_READ : PROT_NONE);
+}
+
+void pinned_open(const void *p, size_t bytes)
+{
+    char *begin, *end;
+    if (!whole_pages(p, bytes, &begin, &end))
+        return;
+    for (size_t i = 0; i < closed.size(); i++)
+        if (closed[i].begin == begin && closed[i].end == end) {
+            closed.erase(closed.begin() + static_cast<std::ptrdiff_t>(i));
+            break;
+        }
+    protect(begin, static_cast<size_t>(end - begin), PROT_READ | PROT_WRITE);
+    for (const closed_range &r : closed) {
+        char *from = std::max(r.begin, begin), *to = std::min(r.end, end);
+        if (from < to)
+            protect(from, static_cast<size_t>(to - from), r.readable ? PROT_READ : PROT_NONE);
+    }
+}
+
+/* Neither memcpy nor a loop that becomes one: with AddressSanitizer those would be judged as the program's. */
+void copy_bytes(void *to, const void *from, size_t bytes)
+{
+    __asm__ volatile("rep movsb" : "+D"(to), "+S"(from), "+c"(bytes) : : "memory");
+}
+
+uint64_t hash_bytes(const void *p, size_t bytes)
+{
+    const unsigned char *c = static_cast<const unsigned char *>(p);
+    uint64_t hash = 0xcbf29ce484222325u;
+    while (bytes >= 8) {
+        uint64_t word;
+        copy_bytes(&word, c, 8);
+        hash = (hash ^ word) * 0x9e3779b97f4a7c15u;
+        hash ^= hash >> 29;
+        c += 8;
+        bytes -= 8;
+    }
+    while (bytes--)
+        hash = (hash ^ *c++) * 0x100000001b3u;
+    return hash;
+}
+} // namespace emulation

@@ -1,0 +1,47 @@
+/* emulation_queue.h: streams, for the files that queue work: emulation_cudart.cc and the libraries. All with the lock.
+ */
+#ifndef ZTRAIN_TESTS_EMULATION_QUEUE_H
+#define ZTRAIN_TESTS_EMULATION_QUEUE_H
+
+#include "emulation.h"
+
+#include <deque>
+
+namespace emulation
+{
+struct stream_state {
+    bool open,
+        with_default; /* with_default: ordered with the default stream, as one made without cudaStreamNonBlocking */
+    bool busy;        /* its head runs on another thread */
+    int priority;
+    uint32_t queued, done;
+    clock_vector after; /* what the next operation comes after */
+    std::deque<operation> pending;
+    int index(void) const;
+};
+extern stream_state streams[MAX_STREAMS]; /* 0: the default stream */
+
+/* Pinned memory of a copy, closed until the host knows that it is done. */
+struct pinned_copy {
+    const void *p;
+    size_t bytes;
+    bool host_may_read;
+    int stream;
+    uint32_t number;
+};
+
+void enter(const char *what); /* every call of the CUDA run time */
+stream_state *stream_of(cudaStream_t stream);
+stream_state *stream_make(bool waits_for_default, int priority);
+clock_vector after_of(stream_state *s);
+clock_vector everything(void);
+bool is_done(const clock_vector &target);
+void host_knows(const clock_vector &target);
+void enqueue(guard &lock, stream_state *s, operation &&op, const pinned_copy *copy = nullptr);
+void run_until(guard &lock, const clock_vector &target);
+void run_something(guard &lock);
+/* A pinned copy of that operation: open while it runs, closed again behind it. */
+void open_for_copy(int stream, uint32_t number, const void *p, size_t bytes, bool open);
+} // namespace emulation
+
+#endif

@@ -1,0 +1,43 @@
+/* test_nvml.c: NVML's absence is told, and its throttle reasons have names. What a GPU says cannot be tested without
+ * one. */
+#include "gpu/nvml.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+static void absence_is_told(void **state)
+{
+    (void)state;
+    char driver[32] = "x", why[256] = "";
+    struct nvml_gpu gpu;
+    assert_int_equal(nvml_read("libno-such-library.so.1", &gpu, 1, driver, sizeof driver, why), -1);
+    assert_non_null(strstr(why, "libno-such-library.so.1"));
+    assert_string_equal(driver, "");
+    assert_int_equal(nvml_read("libm.so.6", &gpu, 1, driver, sizeof driver, why), -1);
+    assert_string_equal(why, "the NVML of this driver lacks nvmlInit_v2");
+}
+
+static void reasons_have_names(void **state)
+{
+    (void)state;
+    char text[128], small[8];
+    assert_string_equal(nvml_throttle_text(0, text, sizeof text), "no");
+    assert_string_equal(nvml_throttle_text(0x113, text, sizeof text), "no");
+    assert_string_equal(nvml_throttle_text(0x4, text, sizeof text), "power cap");
+    assert_string_equal(nvml_throttle_text(0xec, text, sizeof text),
+                        "power cap, hardware slowdown, hot (driver), hot (hardware), power brake");
+    assert_string_equal(nvml_throttle_text(0xec, small, sizeof small), "power c");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(absence_is_told),
+        cmocka_unit_test(reasons_have_names),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
