@@ -32,7 +32,7 @@ EMU_OPS_OBJECTS = $(patsubst %.c,$(EMU)/obj/%.o,$(wildcard tests/ops/*.c))
 
 # Red zones between the pieces of an arena: see tests/emulation/emulation_arena.cc.
 EMU_LINK_FLAGS = $(EMU_SANITIZE) -fopenmp -Wl,--wrap=arena_init -Wl,--wrap=arena_take
-EMU_LIBS = -lyaml -ljansson -lzstd -lxxhash -ldl -lpthread -lm
+EMU_LIBS = $(filter-out -L% -lcudart_static,$(LDLIBS_ALL))
 
 .PHONY: emulation emulation-faults
 ifeq ($(and $(EMULATION_INCLUDE),$(EMULATION_ARCH)),)
