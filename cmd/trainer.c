@@ -108,6 +108,11 @@ enum status trainer_build(struct trainer *t, struct run_spec *spec, int rank, in
     TRY(choose_device(spec, &kind, err));
     TRY(device_open(kind, t->local_rank, threads, &t->device, err));
     ops_profile_enable(t->device, t->profile); /* before anyone takes the op table */
+    const char *way = NULL;
+    if (comm)
+        TRY(comm_attach_device(comm, t->device, &way, err));
+    if (way && rank == 0)
+        log_info("collectives: %s", way);
     TRY(stream_new(t->device, STREAM_COMPUTE, &t->compute, err));
 
     struct zero_config zero = {
@@ -235,6 +240,11 @@ enum status trainer_load_weights(struct trainer *t, const struct checkpoint *che
                              t->zero, err));
     else
         TRY(initialise(t, err));
+    return STATUS_OK;
+}
+
+enum status trainer_spread_weights(struct trainer *t, struct error *err)
+{
     return zero_params_changed(t->zero, t->compute, err);
 }
 
@@ -248,6 +258,8 @@ void trainer_release(struct trainer *t)
         stream_free(t->compute);
     if (t->memory)
         device_free(t->device, t->memory, t->plan.local.used);
+    if (t->comm)
+        comm_detach_device(t->comm);
     if (t->device)
         device_close(t->device);
     if (t->train_set)

@@ -7,6 +7,7 @@
  * Threads: data operations on the thread of their stream (comm_collectives.c), control operations on the caller's. */
 #include "comm/comm.h"
 
+#include "comm/comm_device.h"
 #include "comm/comm_internal.h"
 #include "core/progress.h"
 
@@ -93,6 +94,21 @@ void comm_close(struct comm *comm)
     free(comm);
 }
 
+enum status comm_attach_device(struct comm *comm, struct device *device, const char **way, struct error *err)
+{
+    ASSERT(!comm->gpu);
+    *way = NULL;
+    if (device->kind == DEVICE_CPU || comm->world == 1)
+        return STATUS_OK;
+    return comm_device_new(comm, device, &comm->gpu, way, err);
+}
+
+void comm_detach_device(struct comm *comm)
+{
+    comm_device_free(comm->gpu);
+    comm->gpu = NULL;
+}
+
 int comm_rank(const struct comm *comm)
 {
     return comm->rank;
@@ -111,6 +127,12 @@ enum status comm_status(struct comm *comm, struct error *err)
 void comm_abort(struct comm *comm, const struct error *err)
 {
     control_fail(comm->control, comm->rank, err->code, err->text);
+}
+
+bool comm_await_end(struct comm *comm, double seconds)
+{
+    control_leave(comm->control);
+    return control_await_end(comm->control, seconds);
 }
 
 /* ---------------------------------------------------------------- shared segments */

@@ -42,6 +42,12 @@ enum status comm_open(struct bootstrap *bootstrap, const struct comm_config *con
 /* Collective: waits for the others unless the job has failed. */
 void comm_close(struct comm *comm);
 
+/* From now on data operations work on the memory of this device, if it has memory of its own (else nothing changes).
+ * `way` says how, for the log; NULL: there is nothing to say. Collective; comm_detach_device() before the device is
+ * closed. */
+enum status comm_attach_device(struct comm *comm, struct device *device, const char **way, struct error *err);
+void comm_detach_device(struct comm *comm);
+
 int comm_rank(const struct comm *comm);
 int comm_world(const struct comm *comm);
 
@@ -79,6 +85,10 @@ enum status comm_status(struct comm *comm, struct error *err);
 
 /* Tells the peers that this rank ends with `err` (its code becomes theirs). Any thread; at most once counts. */
 void comm_abort(struct comm *comm, const struct error *err);
+
+/* After a failure, before comm_close(): leaves the job and waits for the others to do so; see control_await_end().
+ * false: somebody stays behind, whom only the launcher can end. */
+bool comm_await_end(struct comm *comm, double seconds);
 
 /* Bytes this rank sent and received in collectives since the last reset, as a bandwidth-optimal algorithm over a
  * network would: all-gather and reduce-scatter of P bytes: (N-1)/N · P each way. */

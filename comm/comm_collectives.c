@@ -9,6 +9,7 @@
  * All-gather: each rank copies the others' slices, starting with its right neighbour, so that they do not all read one.
  * Reduce-scatter: each rank adds up its own slice of all ranks, 0 first. Between a rank's arrival and the end of the
  * operation its send buffer is only read. */
+#include "comm/comm_device.h"
 #include "comm/comm_internal.h"
 #include "core/progress.h"
 
@@ -263,16 +264,22 @@ static void count_op(const struct data_op *op)
     pthread_mutex_unlock(&comm->mutex);
 }
 
+void comm_host_submit(const struct data_op *op, struct stream *stream)
+{
+    stream_submit(stream, op->comm->world == 1 ? data_op_run_alone : data_op_run, op, sizeof *op);
+}
+
 static void data_op_submit(const struct data_op *op, struct stream *stream)
 {
+    struct comm *comm = op->comm;
     if (op->count == 0)
         return;
-    if (op->comm->world == 1) {
-        stream_submit(stream, data_op_run_alone, op, sizeof *op);
-        return;
-    }
-    count_op(op);
-    stream_submit(stream, data_op_run, op, sizeof *op);
+    if (comm->world > 1)
+        count_op(op);
+    if (comm->gpu)
+        comm_device_submit(comm->gpu, op, stream);
+    else
+        comm_host_submit(op, stream);
 }
 
 void comm_all_gather(struct comm *comm, const void *send, void *recv, size_t count, size_t stride, enum dtype dtype,

@@ -19,8 +19,9 @@ struct comm {
     int rank, world;
     struct topology topology;
     struct control *control;
-    struct net *net;     /* NULL: one node */
-    struct agent *agent; /* NULL: one node, or not its first rank */
+    struct net *net;         /* NULL: one node */
+    struct agent *agent;     /* NULL: one node, or not its first rank */
+    struct comm_device *gpu; /* NULL: data operations work on the host's memory */
     bool reduce_within_node;
     int own_fd;           /* of the node's memory, if no supervisor made it; else -1 */
     char *segments;       /* local_world × segment_stride, or NULL */
@@ -57,6 +58,9 @@ struct data_op {
     int32_t *bad_rank;
 };
 _Static_assert(sizeof(struct data_op) <= STREAM_ARGUMENT_MAX, "a data operation is a stream argument");
+
+/* Puts an operation on the host's memory into the stream's order. */
+void comm_host_submit(const struct data_op *op, struct stream *stream);
 
 /* Publishes our operation on the channel, meets those who share it (data: this node's ranks; control: all) and
  * compares. The operations of this node's ranks are left in peers[local_world] (NULL: not). */

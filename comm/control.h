@@ -166,8 +166,9 @@ struct control_watch {
 void control_watch_begin(struct control *control, int peer, struct control_watch *watch);
 void control_watch_look(struct control *control, struct control_watch *watch, const char *what);
 
-/* The connection with a peer broke in operation `what`: gives those who may know more half a second, then fails the job
- * with "rank R on HOST …: REASON". Returns the job's failure. */
+/* The connection with a peer broke in operation `what`: gives those who may know more half a second, or, while the
+ * peer's node is silent, the time until our agent says why; then fails the job with "rank R on HOST …: REASON". Returns
+ * the job's failure. */
 enum status control_peer_lost(struct control *control, int peer, const char *what, const char *reason);
 
 /* ---- failure ---- */
@@ -177,6 +178,12 @@ enum status control_status(struct control *control, struct error *err);
 
 /* Ends the job. speaker: the rank whose own error this is, or -1 if the text is about another. First one wins. */
 void control_fail(struct control *control, int speaker, enum status code, const char *text);
+
+/* After the job has failed and control_leave(): waits until this rank may go and leave the rest to others. true: all
+ * ranks have left or are gone, or a lower rank is there to see to the rest (and, in a node's first rank, whose agent
+ * has to pass that on, the other ranks of this node are gone). false: after so many seconds somebody is still there who
+ * does not leave by itself. */
+bool control_await_end(struct control *control, double seconds);
 
 /* Supervisor: `rank` was started as this process: who it is, should it never attach. */
 void control_expect(struct control *control, int rank, int pid, const char *host);

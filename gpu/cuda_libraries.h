@@ -77,6 +77,7 @@ extern "C" {
     X(ncclReduceScatter)      \
     X(ncclAllReduce)          \
     X(ncclBroadcast)          \
+    X(ncclReduce)             \
     X(ncclGroupStart)         \
     X(ncclGroupEnd)
 

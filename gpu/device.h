@@ -26,6 +26,7 @@ enum device_kind { DEVICE_CPU, DEVICE_CUDA };
 struct device {
     enum device_kind kind;
     char name[128];                 /* "AMD EPYC …", "NVIDIA H200" */
+    char id[64];                    /* of a GPU: its UUID, zeros behind it; else empty */
     char detail[256];               /* instruction sets, GEMM library and version in use; compute capability, driver */
     int threads;                    /* OpenMP threads of this rank (CUDA: for what its host does) */
     size_t memory_bytes;            /* CUDA: of the GPU; CPU: 0 */

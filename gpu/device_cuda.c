@@ -594,6 +594,9 @@ static enum status open_gpu(struct cuda_device *cuda, int index, struct error *e
     cuda->l2_bytes = (size_t)properties.l2CacheSize;
     cuda->device.memory_bytes = properties.totalGlobalMem;
     snprintf(cuda->device.name, sizeof cuda->device.name, "%.127s", properties.name);
+    for (size_t i = 0; i < sizeof properties.uuid.bytes; i++)
+        snprintf(cuda->device.id + 2 * i, sizeof cuda->device.id - 2 * i, "%02x",
+                 (unsigned)(unsigned char)properties.uuid.bytes[i]);
     cudaDriverGetVersion(&driver);
     TRY(cublaslt_open(&cuda->cublaslt, err));
     struct cuda_library_info cublaslt;

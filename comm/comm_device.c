@@ -1,0 +1,141 @@
+/* comm_device.c: see comm_device.h. A staged operation, for pieces of a slice that fit the pinned buffers:
+ *
+ *     send (device) ─copy─► send (pinned) ─host operation─► recv (pinned) ─copy─► recv (device)
+ *
+ * all in the order of one stream, so that one pair of buffers is enough. The sums are the host's: the same bits as on
+ * the CPU device. */
+#include "comm/comm_device.h"
+
+#include "comm/comm_nccl.h"
+#include "core/log.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { BUFFER_BYTES = 8 << 20 };
+
+struct comm_device {
+    struct comm *comm;
+    struct device *device;
+    struct comm_nccl *nccl; /* NULL: staged */
+    char *send, *recv;      /* pinned, BUFFER_BYTES each */
+};
+
+/* ---------------------------------------------------------------- the choice */
+
+/* Whether no two ranks have the same GPU. */
+static enum status gpus_differ(struct comm *comm, const struct device *device, bool *differ, struct error *err)
+{
+    size_t bytes = sizeof device->id;
+    char *all = malloc((size_t)comm->world * bytes);
+    if (!all)
+        return error_set(err, STATUS_DEVICE, "out of memory");
+    enum status status = comm_exchange(comm, device->id, bytes, all, err);
+    *differ = status == STATUS_OK;
+    for (int a = 0; *differ && a < comm->world; a++)
+        for (int b = 0; *differ && b < a; b++)
+            *differ = memcmp(all + (size_t)a * bytes, all + (size_t)b * bytes, bytes) != 0;
+    free(all);
+    return status;
+}
+
+/* NCCL where every rank has a GPU of its own; where it cannot be had then, staging would be a silent disaster. */
+static enum status choose(struct comm_device *gpu, const char **way, struct error *err)
+{
+    bool differ = false;
+    TRY(gpus_differ(gpu->comm, gpu->device, &differ, err));
+    *way = "through host memory: ranks share a GPU";
+    return differ ? comm_nccl_new(gpu->comm, gpu->device, &gpu->nccl, way, err) : STATUS_OK;
+}
+
+enum status comm_device_new(struct comm *comm, struct device *device, struct comm_device **out, const char **way,
+                            struct error *err)
+{
+    enum status status;
+    void *send = NULL, *recv = NULL;
+    *out = NULL;
+    struct comm_device *gpu = calloc(1, sizeof *gpu);
+    if (!gpu)
+        return error_set(err, STATUS_DEVICE, "out of memory");
+    gpu->comm = comm;
+    gpu->device = device;
+    TRY_GOTO(choose(gpu, way, err));
+    if (!gpu->nccl) {
+        TRY_GOTO(device_alloc_host(device, BUFFER_BYTES, &send, err));
+        gpu->send = send;
+        TRY_GOTO(device_alloc_host(device, BUFFER_BYTES, &recv, err));
+        gpu->recv = recv;
+    }
+    *out = gpu;
+    return STATUS_OK;
+fail:
+    comm_device_free(gpu);
+    return status;
+}
+
+void comm_device_free(struct comm_device *gpu)
+{
+    if (!gpu)
+        return;
+    comm_nccl_free(gpu->nccl);
+    if (gpu->send)
+        device_free_host(gpu->device, gpu->send, BUFFER_BYTES);
+    if (gpu->recv)
+        device_free_host(gpu->device, gpu->recv, BUFFER_BYTES);
+    free(gpu);
+}
+
+/* ---------------------------------------------------------------- staged operations */
+
+/* Elements [at, at + count) of every slice. */
+static void gather_piece(struct comm_device *gpu, const struct data_op *op, size_t at, size_t count,
+                         struct stream *stream)
+{
+    const size_t size = dtype_size(op->dtype), bytes = count * size;
+    struct data_op piece = *op;
+    piece.send = gpu->send;
+    piece.recv = gpu->recv;
+    piece.count = piece.stride = count;
+    stream_copy(stream, gpu->send, (const char *)op->send + at * size, bytes);
+    comm_host_submit(&piece, stream);
+    for (int r = 0; r < gpu->comm->world; r++) {
+        char *to = (char *)op->recv + ((size_t)r * op->stride + at) * size;
+        if (to != (const char *)op->send + at * size)
+            stream_copy(stream, to, gpu->recv + (size_t)r * bytes, bytes);
+    }
+}
+
+static void reduce_piece(struct comm_device *gpu, const struct data_op *op, size_t at, size_t count,
+                         struct stream *stream)
+{
+    const size_t size = dtype_size(op->dtype), bytes = count * size;
+    struct data_op piece = *op;
+    float *recv = (float *)op->recv + at;
+    piece.send = gpu->send;
+    piece.recv = gpu->recv;
+    piece.count = piece.stride = count;
+    for (int r = 0; r < gpu->comm->world; r++)
+        stream_copy(stream, gpu->send + (size_t)r * bytes,
+                    (const char *)op->send + ((size_t)r * op->stride + at) * size, bytes);
+    if (op->accumulate)
+        stream_copy(stream, gpu->recv, recv, count * sizeof *recv);
+    comm_host_submit(&piece, stream);
+    stream_copy(stream, recv, gpu->recv, count * sizeof *recv);
+}
+
+void comm_device_submit(struct comm_device *gpu, const struct data_op *op, struct stream *stream)
+{
+    ASSERT(stream_device(stream) == gpu->device);
+    if (gpu->nccl) {
+        comm_nccl_submit(gpu->nccl, op, stream);
+        return;
+    }
+    size_t most = BUFFER_BYTES / ((size_t)gpu->comm->world * sizeof(float));
+    for (size_t at = 0; at < op->count; at += most) {
+        size_t count = op->count - at < most ? op->count - at : most;
+        if (op->kind == OP_ALL_GATHER)
+            gather_piece(gpu, op, at, count, stream);
+        else
+            reduce_piece(gpu, op, at, count, stream);
+    }
+}

@@ -1,0 +1,22 @@
+/* comm_device.h: data operations on the memory of a GPU, which no other process can read. Private to the communicator.
+ *
+ *   NCCL      each rank has a GPU of its own: the operation runs on the GPU, in the order of the communication stream
+ *   staged    ranks share a GPU, or there is no NCCL: piece by piece through pinned host memory and the host's
+ * operation
+ */
+#ifndef ZTRAIN_COMM_COMM_DEVICE_H
+#define ZTRAIN_COMM_COMM_DEVICE_H
+
+#include "comm/comm_internal.h"
+
+struct comm_device;
+
+/* Chooses the way, the same on all ranks, and says which (`way`: for the log). Collective. */
+enum status comm_device_new(struct comm *comm, struct device *device, struct comm_device **out, const char **way,
+                            struct error *err);
+void comm_device_free(struct comm_device *gpu);
+
+/* Puts the operation into the stream's order. */
+void comm_device_submit(struct comm_device *gpu, const struct data_op *op, struct stream *stream);
+
+#endif

@@ -1,0 +1,22 @@
+/* comm_nccl.h: data operations over NCCL, one GPU a rank. Private to the communicator; in builds without CUDA and NCCL
+ * comm_nccl_new() says so.
+ *
+ * The control channel stays the host's: NCCL's unique id goes through it, and a watcher thread aborts NCCL when the job
+ * fails there, and fails the job when NCCL reports an asynchronous error, so that nobody waits for a dead peer. */
+#ifndef ZTRAIN_COMM_COMM_NCCL_H
+#define ZTRAIN_COMM_COMM_NCCL_H
+
+#include "comm/comm_internal.h"
+
+struct comm_nccl;
+
+/* `way` gets "NCCL 2.28.3". Collective; every rank's device differs. */
+enum status comm_nccl_new(struct comm *comm, struct device *device, struct comm_nccl **out, const char **way,
+                          struct error *err);
+void comm_nccl_free(struct comm_nccl *nccl);
+
+/* Enqueues the operation. Sums are NCCL's: their order does not depend on timing, but is not that of the ranks, and
+ * op->bad_rank is not filled. With op->accumulate the own slice of `send` is overwritten by the sum. */
+void comm_nccl_submit(struct comm_nccl *nccl, const struct data_op *op, struct stream *stream);
+
+#endif
