@@ -131,6 +131,7 @@ def test_a_rank_goes(lan_folder, lan, victim, number):
     assert time.monotonic() - began < 15 * SLOWNESS
     if number == signal.SIGSTOP:
         os.kill(pid, signal.SIGCONT)  # it finds itself given up
+        os.kill(processes[victim].pid, signal.SIGCONT)  # nsenter has stopped with it
         assert lan_folder.wait(processes[victim], 20).code == PEER
     lan_folder.wait_for_none()
 
