@@ -141,8 +141,9 @@ enum status options_load_spec(const struct options *options, bool quiet, struct 
             log_info("%s", report.notices.items[i]);
     }
     if (status != STATUS_OK)
-        error_set(err, status, "%d error%s in the run spec '%s'", report.errors.count,
-                  report.errors.count == 1 ? "" : "s", options->config);
+        error_set(err, status, "%d error%s in the run spec '%s'%s%s", report.errors.count,
+                  report.errors.count == 1 ? "" : "s", options->config, quiet ? ": " : "",
+                  quiet && report.errors.count ? report.errors.items[0] : "");
     spec_report_release(&report);
     return status;
 }

@@ -8,15 +8,19 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
+#include <sys/random.h>
 #include <time.h>
 #include <unistd.h>
 
 /* Of a run that was killed the ranks may take a moment longer to go than their supervisor: a restart waits for them. */
 static const double lock_patience = 3; /* seconds */
+/* Network file systems may show a new file late. */
+static const double appear_patience = 5; /* seconds */
 
 static enum status lock_folder(struct run_folder *folder, struct error *err)
 {
@@ -68,6 +72,55 @@ enum status run_folder_open(struct run_folder *folder, const struct run_spec *sp
     }
     snprintf(path, sizeof path, "%s/log/rank-%05d.log", folder->path, rank);
     return log_open(path, err);
+}
+
+static void mark_path(const struct run_folder *folder, const char *mark, char path[3300])
+{
+    snprintf(path, 3300, "%s/log/%s", folder->path, mark);
+}
+
+enum status run_folder_mark(const struct run_folder *folder, char mark[RUN_FOLDER_MARK], struct error *err)
+{
+    uint64_t random = 0;
+    char path[3300];
+    if (getrandom(&random, sizeof random, 0) != (ssize_t)sizeof random)
+        random = (uint64_t)getpid();
+    snprintf(mark, RUN_FOLDER_MARK, ".shared-%016" PRIx64, random);
+    mark_path(folder, mark, path);
+    int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    if (fd < 0 || close(fd) != 0)
+        return error_set(err, STATUS_USAGE, "cannot create '%s': %s", path, strerror(errno));
+    return STATUS_OK;
+}
+
+enum status run_folder_find_mark(const struct run_folder *folder, const char *mark, const char *rank_0,
+                                 struct error *err)
+{
+    const struct timespec pause = {.tv_nsec = 50 * 1000 * 1000};
+    char path[3300];
+    mark_path(folder, mark, path);
+    for (double waited = 0; access(path, F_OK) != 0; waited += 1e-9 * (double)pause.tv_nsec) {
+        if (waited >= appear_patience) {
+            error_set(err, STATUS_USAGE,
+                      "run folder '%s' is not the one of rank 0 on %s: a file made there does not appear here",
+                      folder->path, rank_0);
+            return error_hint(err, "run.dir has to lie on a file system that all nodes share");
+        }
+        nanosleep(&pause, NULL);
+        progress_tick();
+        DIR *entries = opendir(folder->path); /* has a network file system look again */
+        if (entries)
+            closedir(entries);
+    }
+    return STATUS_OK;
+}
+
+void run_folder_unmark(const struct run_folder *folder, const char *mark)
+{
+    char path[3300];
+    mark_path(folder, mark, path);
+    if (unlink(path) != 0)
+        log_warn("cannot delete '%s': %s", path, strerror(errno));
 }
 
 /* What fs_write_file() left where a run was killed in it. The folder is locked: nobody is writing there now. */

@@ -23,6 +23,14 @@ struct run_folder {
 enum status run_folder_open(struct run_folder *folder, const struct run_spec *spec, int rank, bool resume,
                             struct error *err);
 
+/* Whether ranks on other nodes see the same folder: rank 0 makes a file there and tells its name, the others wait for
+ * it to appear (STATUS_USAGE; rank_0: its host), rank 0 deletes it. */
+enum { RUN_FOLDER_MARK = 64 };
+enum status run_folder_mark(const struct run_folder *folder, char mark[RUN_FOLDER_MARK], struct error *err);
+enum status run_folder_find_mark(const struct run_folder *folder, const char *mark, const char *rank_0,
+                                 struct error *err);
+void run_folder_unmark(const struct run_folder *folder, const char *mark);
+
 /* Writes run.yaml, the effective spec (rank 0). */
 enum status run_folder_write_spec(const struct run_folder *folder, const struct run_spec *spec, struct error *err);
 

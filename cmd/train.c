@@ -7,10 +7,13 @@
  *
  * All ranks decide alike: what a decision rests on (loss, norm, a stop signal) is summed over the ranks first. A rank
  * that fails tells the others (comm_abort), so that all end with its exit code. */
+#include "cmd/agree.h"
 #include "cmd/commands.h"
 #include "cmd/console.h"
+#include "cmd/deadline.h"
 #include "cmd/options.h"
 #include "cmd/plan.h"
+#include "cmd/resume.h"
 #include "cmd/run_folder.h"
 #include "cmd/stop_signal.h"
 #include "cmd/supervise.h"
@@ -25,6 +28,7 @@
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
+#include <xxhash.h>
 
 /* A step that was given to the device and whose results are not collected yet. */
 struct pending_step {
@@ -51,8 +55,14 @@ struct run {
     json_t *spec_json;
     double checkpoint_seconds; /* stalled in checkpoints since the last step's line */
     struct comm_stats volume;  /* what this rank sent in the newest step */
-    bool stop;                 /* some rank was asked to stop: the same on all ranks */
+    struct deadline deadline;  /* rank 0's */
+    bool stop, deadline_near;  /* some rank was asked to stop, the job's end is near: the same on all ranks */
+    bool agreed;               /* all ranks know that all of them end with an error */
 };
+
+static const double checkpoint_bytes = 12, slow_disk = 200e6; /* a parameter's, bytes/s: until one is measured */
+static const double usual_timeout = 10; /* seconds: comm.timeout_seconds where the run spec cannot be read */
+static const double end_patience = 2;   /* seconds for the ranks of a failed job to end by themselves */
 
 static double seconds_now(void)
 {
@@ -78,6 +88,14 @@ static double read_loss_sum(struct trainer *t)
     stream_copy(t->compute, &sum, t->loss_sum, sizeof sum);
     stream_sync(t->compute);
     return sum;
+}
+
+/* At a point that all ranks reach: how it went for all of them (agree.h). */
+static enum status together(struct run *run, enum status status, struct error *err)
+{
+    status = agree(run->comm, status, err);
+    run->agreed = status != STATUS_OK && comm_status(run->comm, NULL) == STATUS_OK;
+    return status;
 }
 
 /* ---- one step ---------------------------------------------------------------------------------------------------- */
@@ -139,9 +157,11 @@ static enum status train_step(struct run *run, struct error *err)
         update.rates[i] = rates_of(spec, update.base + 1 + i);
     TRY(zero_finish_step(t->zero, &update, t->loss_sum, t->compute, err));
 
-    double stop = stop_signal_pending() ? 1.0 : 0.0;
-    TRY(comm_sum(run->comm, &stop, 1, err));
-    run->stop = stop > 0;
+    bool near = run->boot->rank == 0 && deadline_is_near(&run->deadline, seconds_now());
+    double stops[2] = {stop_signal_pending() ? 1.0 : 0.0, near ? 1.0 : 0.0};
+    TRY(comm_sum(run->comm, stops, 2, err));
+    run->deadline_near = stops[1] > 0;
+    run->stop = stops[0] > 0 || run->deadline_near;
     comm_stats_read(run->comm, &run->volume, true);
     m->step = batch.step;
     m->epoch = batch.epoch;
@@ -196,6 +216,7 @@ static enum status collect_step(struct run *run, struct error *err)
     struct pending_step *pending = &run->pending[position->step % ZERO_STEPS];
     struct step_metrics *m = &pending->metrics;
     struct zero_result result;
+    enum status status;
     TRY(zero_collect(t->zero, &result, err));
 
     position->step++;
@@ -228,7 +249,8 @@ static enum status collect_step(struct run *run, struct error *err)
     if (run->metrics)
         TRY(metrics_step(run->metrics, m, err));
     console_step(&run->console, m);
-    return check_divergence(run, &result, err);
+    status = check_divergence(run, &result, err);
+    return status == STATUS_OK ? STATUS_OK : together(run, status, err); /* all find the same */
 }
 
 /* ---- what happens between steps ---------------------------------------------------------------------------------- */
@@ -288,8 +310,11 @@ static enum status save_checkpoint(struct run *run, struct error *err)
     };
     char name[64];
     int64_t bytes;
-    TRY(checkpoint_save(&writer, &run->position, trainer_read_slice, t->zero, name, &bytes, err));
+    enum status status = checkpoint_save(&writer, &run->position, trainer_read_slice, t->zero, name, &bytes, err);
+    if (status != STATUS_OK)
+        return comm_status(run->comm, NULL) == STATUS_OK ? together(run, status, err) : status;
     double seconds = seconds_now() - start;
+    deadline_checkpoint(&run->deadline, seconds);
     run->checkpoint_seconds += seconds;
     if (run->metrics) {
         char folder[3400];
@@ -299,15 +324,6 @@ static enum status save_checkpoint(struct run *run, struct error *err)
         log_info("checkpoint %s  %.1f MB in %.2f s", folder, (double)bytes / 1e6, seconds);
     }
     return STATUS_OK;
-}
-
-static void begin_next_epoch(struct train_position *position)
-{
-    position->epoch++;
-    position->step_in_epoch = 0;
-    position->epoch_loss_sum = 0;
-    position->epoch_targets = 0;
-    position->epoch_end = false;
 }
 
 /* What is to be done after the step that was enqueued last. */
@@ -367,8 +383,9 @@ static enum status run_steps(struct run *run, struct error *err)
             TRY(between_steps(run, &due, err));
         if (run->stop && run->enqueued < total_steps) {
             console_break(&run->console);
-            log_info("stopped on request after step %" PRId64 " of %" PRId64 "; go on with --resume %s",
-                     run->position.step, total_steps, run->folder.path);
+            log_info("stopped %s after step %" PRId64 " of %" PRId64 "; go on with --resume %s",
+                     run->deadline_near ? "before the job's end" : "on request", run->position.step, total_steps,
+                     run->folder.path);
             return STATUS_REQUEUE;
         }
     }
@@ -377,79 +394,31 @@ static enum status run_steps(struct run *run, struct error *err)
 
 /* ---- preparation ------------------------------------------------------------------------------------------------- */
 
-/* Opens the checkpoint that --resume names; of a run folder the newest valid one. */
-static enum status open_named(const char *resume, struct checkpoint **checkpoint, struct error *err)
-{
-    char manifest[4200];
-    snprintf(manifest, sizeof manifest, "%s/manifest.json", resume);
-    bool is_run_folder = access(manifest, F_OK) != 0;
-    return checkpoint_open(resume, is_run_folder, checkpoint, err);
-}
-
-/* Whether the run may go on from the checkpoint; `say`: prints what differs. */
-static enum status compare_with(const struct checkpoint *checkpoint, const struct run_spec *spec, int world, bool say,
-                                struct error *err)
-{
-    struct spec_report report = {0};
-    enum status status = spec_compare(spec, checkpoint->spec, &report);
-    if (say) {
-        for (int i = 0; i < report.errors.count; i++)
-            fprintf(stderr, "%s\n", report.errors.items[i]);
-        for (int i = 0; i < report.notices.count; i++)
-            log_info("%s", report.notices.items[i]);
-        if (checkpoint->world != world)
-            log_info("the world size was %d in the checkpoint and is %d now", checkpoint->world, world);
-    }
-    if (status != STATUS_OK)
-        error_set(err, status, "cannot go on from '%s' (%d difference%s): %s", checkpoint->path, report.errors.count,
-                  report.errors.count == 1 ? "" : "s", report.errors.items[0]);
-    spec_report_release(&report);
-    return status;
-}
-
 /* Opens the checkpoint to go on from: rank 0 finds and checks it, the others open the same. */
 static enum status open_resume(struct run *run, struct checkpoint **checkpoint, struct error *err)
 {
+    const struct bootstrap *boot = run->boot;
     char path[4096] = "";
-    if (run->boot->rank == 0) {
-        TRY(open_named(run->options->resume, checkpoint, err));
+    enum status status = STATUS_OK;
+    if (boot->rank == 0)
+        status = resume_open(run->options->resume, checkpoint, err);
+    TRY(together(run, status, err));
+    if (boot->rank == 0)
         snprintf(path, sizeof path, "%s", (*checkpoint)->path);
-    }
     TRY(comm_broadcast(run->comm, path, sizeof path, 0, err));
-    if (run->boot->rank != 0)
-        TRY(checkpoint_open(path, false, checkpoint, err));
-    return compare_with(*checkpoint, run->spec, run->boot->world, run->boot->rank == 0, err);
-}
-
-/* --dry-run --resume: which checkpoint it would be, and what has changed since. */
-static enum status dry_resume(const char *resume, const struct run_spec *spec, int world, struct error *err)
-{
-    struct checkpoint *checkpoint;
-    TRY(open_named(resume, &checkpoint, err));
-    enum status status = compare_with(checkpoint, spec, world, true, err);
+    if (boot->rank != 0)
+        status = checkpoint_open(path, false, checkpoint, err);
     if (status == STATUS_OK)
-        log_info("would go on from %s at step %" PRId64, checkpoint->path, checkpoint->position.step);
-    checkpoint_close(checkpoint);
-    return status;
+        status = resume_check(*checkpoint, run->spec, boot->world, boot->source, boot->rank == 0, err);
+    return together(run, status, err);
 }
 
 static enum status take_position(struct run *run, const struct checkpoint *checkpoint, struct error *err)
 {
-    const struct trainer *t = &run->trainer;
     struct loss_scaler initial = run->position.scaler;
-    run->position = checkpoint->position;
+    TRY(resume_position(checkpoint, run->trainer.steps_per_epoch, &run->position, err));
     if (!run->spec->loss_scaler.dynamic) /* a fixed scale is the spec's */
         run->position.scaler = initial;
-    if (run->position.epoch_end)
-        begin_next_epoch(&run->position);
-    int64_t step = run->position.step;
-    if (run->position.epoch != step / t->steps_per_epoch + 1 ||
-        run->position.step_in_epoch != step % t->steps_per_epoch)
-        return error_set(err, STATUS_DATA,
-                         "checkpoint '%s' stands at epoch %" PRId64 ", step %" PRId64 " of it, but with %" PRId64
-                         " steps an epoch step %" PRId64
-                         " lies elsewhere; hint: data.train holds other data than when it was written",
-                         checkpoint->path, run->position.epoch, run->position.step_in_epoch, t->steps_per_epoch, step);
     return STATUS_OK;
 }
 
@@ -514,36 +483,92 @@ static void print_profile(struct run *run)
                  rows[i].seconds > 0 ? rows[i].bytes / rows[i].seconds / 1e9 : 0);
 }
 
+/* Several nodes: whether all see one run folder. */
+static enum status check_shared(struct run *run, struct error *err)
+{
+    const struct bootstrap *boot = run->boot;
+    char mark[RUN_FOLDER_MARK] = "";
+    enum status status = STATUS_OK;
+    if (boot->rank == 0)
+        status = run_folder_mark(&run->folder, mark, err);
+    TRY(together(run, status, err));
+    TRY(comm_broadcast(run->comm, mark, sizeof mark, 0, err));
+    if (boot->rank != 0 && boot->local_rank == 0)
+        status = run_folder_find_mark(&run->folder, mark, boot->places[0].host, err);
+    status = together(run, status, err);
+    if (boot->rank == 0)
+        run_folder_unmark(&run->folder, mark);
+    return status;
+}
+
+/* Up to where memory is needed; what each rank does by itself. */
+static enum status build(struct run *run, const struct checkpoint *checkpoint, struct error *err)
+{
+    struct trainer *t = &run->trainer;
+    t->profile = run->options->profile;
+    t->local_rank = run->boot->local_rank;
+    TRY(trainer_build(t, run->spec, run->boot->rank, run->boot->world, run->comm, run->boot->cores, err));
+    run->spec_json = spec_to_json(run->spec);
+    TRY(trainer_open_data(t, err));
+    run->position = (struct train_position){.epoch = 1};
+    loss_scaler_init(&run->position.scaler, &run->spec->loss_scaler, run->spec->initial_loss_scale);
+    return checkpoint ? take_position(run, checkpoint, err) : STATUS_OK;
+}
+
+static enum status open_outputs(struct run *run, const struct checkpoint *checkpoint, struct error *err)
+{
+    struct trainer *t = &run->trainer;
+    TRY(open_sinks(run, checkpoint, err));
+    console_init(&run->console, run->boot->rank != 0, run->spec->steps_per_print, t->total_steps,
+                 run->spec->wall_clock_breakdown);
+    return token_stream_open(&t->train_config, run->position.step + 1, &run->stream, err);
+}
+
 static enum status prepare(struct run *run, struct error *err)
 {
     struct trainer *t = &run->trainer;
     struct checkpoint *checkpoint = NULL;
     enum status status;
-    TRY_GOTO(run_folder_open(&run->folder, run->spec, run->boot->rank, run->options->resume != NULL, err));
-    t->profile = run->options->profile;
-    t->local_rank = run->boot->local_rank;
-    TRY_GOTO(trainer_build(t, run->spec, run->boot->rank, run->boot->world, run->comm, run->boot->cores, err));
-    run->spec_json = spec_to_json(run->spec);
-    TRY_GOTO(trainer_open_data(t, err));
-    run->position = (struct train_position){.epoch = 1};
-    loss_scaler_init(&run->position.scaler, &run->spec->loss_scaler, run->spec->initial_loss_scale);
-    if (run->options->resume) {
+    status = run_folder_open(&run->folder, run->spec, run->boot->rank, run->options->resume != NULL, err);
+    TRY_GOTO(together(run, status, err));
+    if (run->boot->num_nodes > 1)
+        TRY_GOTO(check_shared(run, err));
+    if (run->options->resume)
         TRY_GOTO(open_resume(run, &checkpoint, err));
-        TRY_GOTO(take_position(run, checkpoint, err));
-    }
+    else
+        TRY_GOTO(together(run, spec_resolve_batch(run->spec, run->boot->world, run->boot->source, err), err));
+    TRY_GOTO(together(run, build(run, checkpoint, err), err));
     say_start(run);
+    if (run->boot->rank == 0)
+        deadline_init(&run->deadline, (double)t->table.num_params * checkpoint_bytes / slow_disk);
     TRY_GOTO(trainer_allocate(t, err));
-    TRY_GOTO(trainer_load_weights(t, checkpoint, err));
+    TRY_GOTO(together(run, trainer_load_weights(t, checkpoint, err), err));
+    TRY_GOTO(trainer_spread_weights(t, err));
     zero_set_position(t->zero, run->position.optimizer_step, &run->position.scaler, t->compute);
-    TRY_GOTO(open_sinks(run, checkpoint, err));
-    console_init(&run->console, run->boot->rank != 0, run->spec->steps_per_print, t->total_steps,
-                 run->spec->wall_clock_breakdown);
-    TRY_GOTO(token_stream_open(&t->train_config, run->position.step + 1, &run->stream, err));
+    TRY_GOTO(together(run, open_outputs(run, checkpoint, err), err));
     status = STATUS_OK;
 fail:
     if (checkpoint)
         checkpoint_close(checkpoint);
     return status;
+}
+
+/* The job has failed: says so at once, then sees that no process stays behind. */
+static void end_in_failure(struct run *run, enum status status, struct error *err)
+{
+    if (run->comm && !run->agreed)
+        comm_abort(run->comm, err);
+    if (err->text[0])
+        log_error(err);
+    err->text[0] = 0; /* it is said */
+    struct bootstrap *boot = run->boot;
+    if (run->agreed || !boot->launcher || boot->world == 1) /* all end in order; or a supervisor sees to it */
+        return;
+    const struct timespec pause = {.tv_sec = 1}; /* without a communicator: time for the others' words */
+    if (!run->comm)
+        nanosleep(&pause, NULL);
+    if (!run->comm || !comm_await_end(run->comm, end_patience))
+        bootstrap_abort(boot, status, "a rank has failed");
 }
 
 /* This process is a rank (or the only one). */
@@ -559,16 +584,28 @@ static enum status train_rank(const struct options *options, struct bootstrap *b
     TRY_GOTO(prepare(&run, err));
     if (run.position.step >= run.trainer.total_steps)
         log_info("nothing to do: the run of %" PRId64 " steps is complete", run.trainer.total_steps);
-    TRY_GOTO(run_steps(&run, err));
-    print_volume(&run);
-    if (options->profile)
-        print_profile(&run);
-    log_info("finished: %" PRId64 " steps, %" PRId64 " tokens; run folder %s", run.position.step, run.position.tokens,
-             run.folder.path);
+    status = run_steps(&run, err);
+    if (status != STATUS_OK && status != STATUS_REQUEUE)
+        goto fail;
+    metrics_close(run.metrics);
+    run.metrics = NULL;
+    enum status met = comm_barrier(run.comm, err); /* nobody is done before all are */
+    if (met != STATUS_OK) {
+        status = met;
+        goto fail;
+    }
+    if (status == STATUS_OK) {
+        print_volume(&run);
+        if (options->profile)
+            print_profile(&run);
+        log_info("finished: %" PRId64 " steps, %" PRId64 " tokens; run folder %s", run.position.step,
+                 run.position.tokens, run.folder.path);
+    }
 fail:
     console_break(&run.console);
-    if (run.comm && status != STATUS_OK && status != STATUS_REQUEUE)
-        comm_abort(run.comm, err);
+    bool failed = status != STATUS_OK && status != STATUS_REQUEUE;
+    if (failed)
+        end_in_failure(&run, status, err);
     token_stream_close(run.stream);
     metrics_close(run.metrics);
     json_decref(run.spec_json);
@@ -576,6 +613,8 @@ fail:
     if (run.comm)
         comm_close(run.comm);
     run_folder_close(&run.folder);
+    if (!failed || run.agreed)
+        bootstrap_finish(boot);
     return status;
 }
 
@@ -586,6 +625,57 @@ static enum status start_ranks(const struct options *options, char **argv, const
     int exit_code = STATUS_BUG;
     TRY(supervise(options->local_gpus, argv, spec->comm.timeout_seconds, &exit_code, err));
     return (enum status)exit_code;
+}
+
+/* What has to be the same on all ranks. */
+static uint64_t fingerprint(const struct options *options, const struct run_spec *spec)
+{
+    json_t *all = spec ? spec_to_json(spec) : NULL;
+    char *text = json_dumps(all, JSON_SORT_KEYS | JSON_COMPACT);
+    XXH64_hash_t hash = text ? XXH3_64bits(text, strlen(text)) : 0;
+    if (options->resume)
+        hash = XXH3_64bits_withSeed(options->resume, strlen(options->resume), hash);
+    free(text);
+    json_decref(all);
+    return hash;
+}
+
+/* Reads the run spec. Of a launcher's ranks the first one prints what is wrong with it, and all go on together or not
+ * at all; a supervisor's ranks read what it has checked and complained about already. */
+static enum status read_spec(const struct options *options, struct bootstrap *boot, struct run_spec **spec,
+                             struct error *err)
+{
+    bool quiet = boot->rank != 0 || bootstrap_is_local_rank();
+    enum status status = options_load_spec(options, quiet, spec, err);
+    if (!boot->launcher || options->dry_run)
+        return status;
+    struct error connecting = {.code = STATUS_OK};
+    double timeout = *spec ? (*spec)->comm.timeout_seconds : usual_timeout;
+    enum status met = bootstrap_connect(boot, timeout, *spec ? (*spec)->comm.interface : NULL, &connecting);
+    if (met == STATUS_OK)
+        return agree_at_start(boot, fingerprint(options, *spec), status, err);
+    if (status == STATUS_OK)
+        *err = connecting;
+    return status == STATUS_OK ? met : status;
+}
+
+/* What the command line asks for. world: ranks that train; source: who says so. */
+static enum status run_command(const struct options *options, char **argv, struct bootstrap *boot,
+                               struct run_spec *spec, int world, const char *source, struct error *err)
+{
+    bool supervises = options->local_gpus && !bootstrap_is_local_rank();
+    if (options->dry_run) {
+        if (options->resume)
+            TRY(resume_dry(options->resume, spec, world, source, err));
+        else
+            TRY(spec_resolve_batch(spec, world, source, err));
+        return boot->rank == 0 ? plan_dry_run(spec, world, source, boot->cores, err) : STATUS_OK;
+    }
+    if (!supervises)
+        return train_rank(options, boot, spec, err);
+    if (!options->resume) /* of a resumed run the checkpoint has a say in it */
+        TRY(spec_resolve_batch(spec, world, source, err));
+    return start_ranks(options, argv, spec, err);
 }
 
 enum status cmd_train(int argc, char **argv, struct error *err)
@@ -613,12 +703,6 @@ enum status cmd_train(int argc, char **argv, struct error *err)
     stop_signal_install(); /* a supervisor sets its own later */
     TRY(bootstrap_init(&boot, err));
     log_identity(boot.rank, boot.world, boot.host);
-    if (boot.launcher) {
-        error_set(err, STATUS_USAGE, "%s, %d ranks: not supported yet", boot.source, boot.world);
-        status = error_hint(err, "--local-gpus %d for ranks on this machine", boot.world);
-        bootstrap_release(&boot);
-        return status;
-    }
     bool supervised = bootstrap_is_local_rank();
     int world = supervised || !options.local_gpus ? boot.world : options.local_gpus;
     char source[sizeof boot.source];
@@ -631,17 +715,8 @@ enum status cmd_train(int argc, char **argv, struct error *err)
         }
         snprintf(source, sizeof source, "--local-gpus %d", options.local_gpus);
     }
-    /* ranks read what their supervisor has checked and complained about already */
-    TRY_GOTO(options_load_spec(&options, supervised, &spec, err));
-    TRY_GOTO(spec_resolve_batch(spec, world, source, err));
-    if (options.dry_run && options.resume)
-        TRY_GOTO(dry_resume(options.resume, spec, world, err));
-    if (options.dry_run)
-        status = plan_dry_run(spec, world, source, boot.cores, err);
-    else if (options.local_gpus && !supervised)
-        status = start_ranks(&options, argv, spec, err);
-    else
-        status = train_rank(&options, &boot, spec, err);
+    TRY_GOTO(read_spec(&options, &boot, &spec, err));
+    status = run_command(&options, argv, &boot, spec, world, source, err);
 fail:
     spec_free(spec);
     bootstrap_release(&boot);

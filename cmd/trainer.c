@@ -238,6 +238,11 @@ enum status trainer_load_weights(struct trainer *t, const struct checkpoint *che
                              t->zero, err));
     else
         TRY(initialise(t, err));
+    return STATUS_OK;
+}
+
+enum status trainer_spread_weights(struct trainer *t, struct error *err)
+{
     return zero_params_changed(t->zero, t->compute, err);
 }
 

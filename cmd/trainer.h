@@ -65,8 +65,12 @@ enum status trainer_open_data(struct trainer *trainer, struct error *err);
 /* Allocates what the plan says and lays everything out. */
 enum status trainer_allocate(struct trainer *trainer, struct error *err);
 
-/* Weights by initialisation, or from the Hugging Face folder the spec names, or from a checkpoint (not NULL). */
+/* This rank's share of the weights by initialisation, or from the Hugging Face folder the spec names, or from a
+ * checkpoint (not NULL). */
 enum status trainer_load_weights(struct trainer *trainer, const struct checkpoint *checkpoint, struct error *err);
+
+/* Then: what the ranks have loaded becomes the parameters that they compute with (collective). */
+enum status trainer_spread_weights(struct trainer *trainer, struct error *err);
 
 void trainer_release(struct trainer *trainer);
 

@@ -227,7 +227,7 @@ static bool machine_answers(const struct agent *agent, const struct connection *
 
 static void node_lost(struct agent *agent, struct connection *c, enum node_condition condition)
 {
-    if (c->lost >= 0 || job_failed(agent))
+    if (c->lost >= 0)
         return;
     c->lost = 0;
     control_node_lost(agent->control, c->node, condition);
@@ -237,7 +237,7 @@ static void node_lost(struct agent *agent, struct connection *c, enum node_condi
 static void connection_ended(struct agent *agent, struct connection *c, int error)
 {
     c->ended = true;
-    if (c->inbox.bye)
+    if (c->inbox.bye && !job_failed(agent)) /* in order, all of that node have left */
         return;
     bool network = error == ETIMEDOUT || error == EHOSTUNREACH || error == ENETUNREACH || error == ENETDOWN ||
                    error == EHOSTDOWN || error == ENONET;

@@ -129,6 +129,12 @@ void comm_abort(struct comm *comm, const struct error *err)
     control_fail(comm->control, comm->rank, err->code, err->text);
 }
 
+bool comm_await_end(struct comm *comm, double seconds)
+{
+    control_leave(comm->control);
+    return control_await_end(comm->control, seconds);
+}
+
 /* ---------------------------------------------------------------- shared segments */
 
 /* MemAvailable of the machine in bytes, or SIZE_MAX where it cannot be read */

@@ -86,6 +86,10 @@ enum status comm_status(struct comm *comm, struct error *err);
 /* Tells the peers that this rank ends with `err` (its code becomes theirs). Any thread; at most once counts. */
 void comm_abort(struct comm *comm, const struct error *err);
 
+/* After a failure, before comm_close(): leaves the job and waits for the others to do so; see control_await_end().
+ * false: somebody stays behind, whom only the launcher can end. */
+bool comm_await_end(struct comm *comm, double seconds);
+
 /* Bytes this rank sent and received in collectives since the last reset, as a bandwidth-optimal algorithm over a
  * network would: all-gather and reduce-scatter of P bytes: (N-1)/N · P each way. */
 struct comm_stats {

@@ -457,6 +457,38 @@ void control_fail(struct control *control, int speaker, enum status code, const 
     control_ring(control);
 }
 
+static bool rank_is_gone(const struct control *control, int rank)
+{
+    const struct control_rank *entry = &control->block->ranks[rank];
+    uint32_t state = atomic_load(&entry->state);
+    if (state == RANK_CLOSED || state == RANK_DEAD)
+        return true;
+    if (entry->node == control->node)
+        return process_is_gone(control, entry->local_rank);
+    return atomic_load(&control->block->ranks[control->agents[entry->node]].condition) == NODE_ENDED;
+}
+
+bool control_await_end(struct control *control, double seconds)
+{
+    const struct timespec pause = {.tv_nsec = SLICE_NS};
+    struct timespec start;
+    clock_gettime(CLOCK_MONOTONIC, &start);
+    do {
+        bool all = true, node = true, lower = false;
+        for (int r = 0; r < control->world; r++) {
+            bool gone = r == control->rank || rank_is_gone(control, r);
+            all &= gone;
+            node &= gone || !control_is_local(control, r);
+            lower |= r < control->rank && atomic_load(&control->block->ranks[r].state) == RANK_CLOSED;
+        }
+        if (all || (lower && (node || control->agents[control->node] != control->rank)))
+            return true;
+        nanosleep(&pause, NULL);
+        progress_tick();
+    } while (seconds_since(&start) < seconds);
+    return false;
+}
+
 void control_expect(struct control *control, int rank, int pid, const char *host)
 {
     struct control_rank *entry = &control->block->ranks[rank];

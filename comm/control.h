@@ -178,6 +178,12 @@ enum status control_status(struct control *control, struct error *err);
 /* Ends the job. speaker: the rank whose own error this is, or -1 if the text is about another. First one wins. */
 void control_fail(struct control *control, int speaker, enum status code, const char *text);
 
+/* After the job has failed and control_leave(): waits until this rank may go and leave the rest to others. true: all
+ * ranks have left or are gone, or a lower rank is there to see to the rest (and, in a node's first rank, whose agent
+ * has to pass that on, the other ranks of this node are gone). false: after so many seconds somebody is still there who
+ * does not leave by itself. */
+bool control_await_end(struct control *control, double seconds);
+
 /* Supervisor: `rank` was started as this process: who it is, should it never attach. */
 void control_expect(struct control *control, int rank, int pid, const char *host);
 

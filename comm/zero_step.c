@@ -12,6 +12,7 @@
  * zero_collect waits for that copy. Of a skipped step it then says where the first non-finite value lies and which rank
  * it came from: every rank looks through what it has, and they agree. */
 #include "comm/zero_internal.h"
+#include "gpu/trace.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -159,12 +160,16 @@ enum status zero_finish_step(struct zero *z, const struct zero_update *update, c
 {
     ASSERT(z->config.training && z->micro >= 0 && z->last_micro && z->begun == z->finished + 1);
     double start = seconds_now();
+    trace_begin("reduce");
     report(z, loss_sum, compute);
+    trace_end();
     double reported = seconds_now();
+    trace_begin("optimizer");
     decide(z, update, compute);
     update_all(z, update, compute);
     zero_places_clear(z);
     tell_host(z, compute);
+    trace_end();
     z->reduce_seconds += reported - start;
     z->optimizer_seconds += seconds_now() - reported;
     TRY(device_check(z->device, err));

@@ -111,6 +111,12 @@ enum status spec_load_text(const char *path, const char *text, size_t size, stru
  * where the world size came from ("--local-gpus 2", "srun", …) and goes into the message. */
 enum status spec_resolve_batch(struct run_spec *spec, int world, const char *world_source, struct error *err);
 
+/* The same for a run that goes on from a checkpoint with the spec `stored` (spec_to_json of then), written by
+ * stored_world ranks: train_batch_size stays what it was, the accumulation adapts to the world size, and the micro
+ * batch where the spec does not give it. What cannot be split lists the world sizes that can. */
+enum status spec_resolve_batch_resumed(struct run_spec *spec, int world, const char *world_source, const json_t *stored,
+                                       int stored_world, struct error *err);
+
 /* Once the data are known: the number of optimizer steps of the whole run, from epochs and max_steps (epochs unset and
  * max_steps set: the data repeat; both unset: 1 epoch). Fills scheduler.total_steps where it was absent or "auto".
  * steps_per_epoch > 0. */

@@ -121,90 +121,6 @@ void spec_report_release(struct spec_report *report)
     string_list_release(&report->notices);
 }
 
-/* ---- the batch triangle -------------------------------------------------------------------------------------------
- */
-
-static int64_t saturating_product(int64_t a, int64_t b)
-{
-    int64_t product;
-    return __builtin_mul_overflow(a, b, &product) ? INT64_MAX : product;
-}
-
-static int64_t largest_batch(void)
-{
-    return (int64_t)spec_key_find("train_batch_size")->max;
-}
-
-/* Writes which values would do. What a rank takes at a time, `unit`, has to fit into train_batch_size. */
-static void hint_batch(struct error *err, const int64_t given[3], int64_t world)
-{
-    int64_t train = given[0], unit = 1;
-    for (int i = 1; i < 3; i++)
-        unit = given[i] ? saturating_product(unit, given[i]) : unit;
-    unit = saturating_product(unit, world);
-    if (unit > largest_batch()) {
-        error_hint(err, "make the micro batch or the accumulation smaller");
-        return;
-    }
-    if (given[1] && given[2]) {
-        int64_t per_rank = saturating_product(given[1], world);
-        if (train % per_rank == 0)
-            error_hint(err, "set train_batch_size to %lld, or gradient_accumulation_steps to %lld", (long long)unit,
-                       (long long)(train / per_rank));
-        else
-            error_hint(err, "set train_batch_size to %lld, or remove it", (long long)unit);
-        return;
-    }
-    int64_t below = train / unit * unit;
-    if (below > 0)
-        error_hint(err, "the nearest values of train_batch_size that fit are %lld and %lld", (long long)below,
-                   (long long)(below + unit));
-    else
-        error_hint(err, "the smallest train_batch_size that fits is %lld", (long long)unit);
-}
-
-enum status spec_resolve_batch(struct run_spec *spec, int world, const char *world_source, struct error *err)
-{
-    ASSERT(world > 0);
-    const struct spec_full *full = spec_full(spec);
-    const int64_t *given = full->given_batch;
-    int64_t train = given[0], micro = given[1], accumulation = given[2];
-    ASSERT(train || micro); /* spec_load() refuses a spec without either */
-    if (train && !micro && !accumulation) {
-        accumulation = 1;
-        micro = train / world;
-    } else if (train && !micro) {
-        micro = train / world / accumulation;
-    } else if (train && !accumulation) {
-        accumulation = train / micro / world;
-    } else if (!train) {
-        accumulation = accumulation ? accumulation : 1;
-        train = saturating_product(saturating_product(micro, accumulation), world);
-    }
-    int64_t product = saturating_product(saturating_product(micro, accumulation), world);
-    if (train > largest_batch()) { /* a product; as a value it would have been refused before */
-        error_set(err, STATUS_USAGE,
-                  "%s: train_micro_batch_size_per_gpu %lld * gradient_accumulation_steps %lld * world "
-                  "size %d (from %s) is more than %lld samples; hint: make one of them smaller",
-                  full->batch_where, (long long)micro, (long long)accumulation, world, world_source,
-                  (long long)largest_batch());
-        return STATUS_USAGE;
-    }
-    if (train != product) {
-        error_set(err, STATUS_USAGE,
-                  "%s: Check batch related parameters. train_batch_size is not equal to micro_batch_per_gpu * "
-                  "gradient_acc_step * world_size %lld != %lld * %lld * %d (world size %d: %s)",
-                  full->batch_where, (long long)train, (long long)micro, (long long)accumulation, world, world,
-                  world_source);
-        hint_batch(err, given, world);
-        return STATUS_USAGE;
-    }
-    spec->train_batch_size = train;
-    spec->train_micro_batch_size_per_gpu = micro;
-    spec->gradient_accumulation_steps = accumulation;
-    return STATUS_OK;
-}
-
 /* ---- length of the run, "auto" sizes ------------------------------------------------------------------------------
  */
 
@@ -214,7 +130,8 @@ int64_t spec_resolve_steps(struct run_spec *spec, int64_t steps_per_epoch)
     int64_t epochs = spec->train.epochs, max_steps = spec->train.max_steps;
     int64_t steps = max_steps;
     if (epochs || !max_steps) {
-        steps = saturating_product(epochs ? epochs : 1, steps_per_epoch);
+        if (__builtin_mul_overflow(epochs ? epochs : 1, steps_per_epoch, &steps))
+            steps = INT64_MAX;
         if (max_steps && max_steps < steps)
             steps = max_steps;
     }

@@ -6,6 +6,7 @@
  * A micro-batch without tokens takes the same way: units are acquired and gradients handed over in the same order, as
  * other ranks expect it, but no op runs. Every op goes to the caller's stream; nothing is allocated. */
 #include "gpu/transformer.h"
+#include "gpu/trace.h"
 #include "gpu/transformer_internal.h"
 
 #include <stdlib.h>
@@ -246,13 +247,19 @@ enum status transformer_train(struct transformer *t, const struct batch *batch, 
                         .loss_scale = loss_scale,
                         .loss_sum = loss_sum};
     transformer_lap(t, NULL);
+    trace_begin("forward");
     pass_start(&pass, batch);
     TRY(body_forward(&pass, PASS_FORWARD));
+    trace_end();
     transformer_lap(t, &t->forward_seconds);
+    trace_begin("head");
     TRY(head_train(&pass));
+    trace_end();
+    trace_begin("backward");
     for (int64_t block = t->L - 1; block >= 0; block--)
         TRY(block_backward(&pass, block));
     TRY(embedding_backward(&pass));
+    trace_end();
     transformer_lap(t, &t->backward_seconds);
     return STATUS_OK;
 }
@@ -261,7 +268,10 @@ enum status transformer_evaluate(struct transformer *t, const struct batch *batc
                                  struct stream *stream, double *loss_sum, struct error *err)
 {
     struct pass pass = {.transformer = t, .verbs = verbs, .stream = stream, .err = err, .loss_sum = loss_sum};
+    trace_begin("evaluation");
     pass_start(&pass, batch);
     TRY(body_forward(&pass, PASS_EVALUATION));
-    return head_evaluate(&pass);
+    TRY(head_evaluate(&pass));
+    trace_end();
+    return STATUS_OK;
 }

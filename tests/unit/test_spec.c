@@ -405,6 +405,78 @@ static void test_batch_twice(void **state)
     spec_free(spec);
 }
 
+/* What a run of batch 12 (micro batch 3, two ranks, accumulation 2) becomes at other world sizes. */
+static void test_batch_of_a_resumed_run(void **state)
+{
+    (void)state;
+    static const struct {
+        int train, micro, accumulation, world;
+        int expect[3];        /* train, micro, accumulation */
+        const char *fragment; /* of the error */
+    } cases[] = {
+        /* train_batch_size alone: the micro batch is no larger than it was */
+        {12, 0, 0, 2, {12, 3, 2}, NULL},
+        {12, 0, 0, 1, {12, 3, 4}, NULL},
+        {12, 0, 0, 3, {12, 2, 2}, NULL},
+        {12, 0, 0, 4, {12, 3, 1}, NULL},
+        {12, 0, 0, 6, {12, 2, 1}, NULL},
+        {12, 0, 0, 12, {12, 1, 1}, NULL},
+        {12,
+         0,
+         0,
+         5,
+         {0},
+         "cannot be split over 5 ranks (world size 5: srun); hint: possible world sizes: 1, 2, 3, 4, 6, 12"},
+        /* a given micro batch stays */
+        {12, 3, 0, 1, {12, 3, 4}, NULL},
+        {12, 3, 0, 4, {12, 3, 1}, NULL},
+        {0, 3, 2, 1, {12, 3, 4}, NULL},
+        {0, 3, 2, 4, {12, 3, 1}, NULL},
+        {12, 3, 2, 4, {12, 3, 1}, NULL},
+        {12, 2, 0, 2, {12, 2, 3}, NULL},
+        {0, 1, 0, 3, {12, 1, 4}, NULL},
+        {12,
+         3,
+         0,
+         3,
+         {0},
+         "into micro batches of 3 on 3 ranks (world size 3: srun); hint: possible world sizes: 1, 2, 4"},
+        {0, 3, 2, 6, {0}, "hint: possible world sizes: 1, 2, 4"},
+        {12, 5, 0, 1, {0}, "hint: train_micro_batch_size_per_gpu has to divide train_batch_size"},
+        /* at the old world size what fits is taken as it is; an accumulation adapts like everything else */
+        {12, 0, 3, 2, {12, 2, 3}, NULL},
+        {12, 0, 2, 1, {12, 3, 4}, NULL},
+        {0, 6, 1, 2, {12, 6, 1}, NULL},
+        /* another batch is for spec_compare() to refuse */
+        {8, 0, 0, 2, {8, 4, 1}, NULL},
+    };
+    json_t *stored = json_pack("{s:i, s:i, s:i}", "train_batch_size", 12, "train_micro_batch_size_per_gpu", 3,
+                               "gradient_accumulation_steps", 2);
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        char text[512];
+        size_t used = (size_t)snprintf(text, sizeof text, "model: {config: m}\ndata: {train: a, seq_length: 8}\n");
+        const char *const names[] = {"train_batch_size", "train_micro_batch_size_per_gpu",
+                                     "gradient_accumulation_steps"};
+        const int given[] = {cases[i].train, cases[i].micro, cases[i].accumulation};
+        for (int j = 0; j < 3; j++)
+            if (given[j])
+                used += (size_t)snprintf(text + used, sizeof text - used, "%s: %d\n", names[j], given[j]);
+        struct run_spec *spec = load_good(text, NULL, 0);
+        struct error err = {0};
+        enum status status = spec_resolve_batch_resumed(spec, cases[i].world, "srun", stored, 2, &err);
+        if (status != (cases[i].fragment ? STATUS_USAGE : STATUS_OK) ||
+            (cases[i].fragment && !strstr(err.text, cases[i].fragment)))
+            fail_msg("case %zu: %d, %s", i, (int)status, err.text);
+        if (status == STATUS_OK && (spec->train_batch_size != cases[i].expect[0] ||
+                                    spec->train_micro_batch_size_per_gpu != cases[i].expect[1] ||
+                                    spec->gradient_accumulation_steps != cases[i].expect[2]))
+            fail_msg("case %zu: %d x %d", i, (int)spec->train_micro_batch_size_per_gpu,
+                     (int)spec->gradient_accumulation_steps);
+        spec_free(spec);
+    }
+    json_decref(stored);
+}
+
 static void test_steps(void **state)
 {
     (void)state;
@@ -646,10 +718,10 @@ int main(void)
         cmocka_unit_test(test_spellings),      cmocka_unit_test(test_two_names),
         cmocka_unit_test(test_model_mapping),  cmocka_unit_test(test_overrides),
         cmocka_unit_test(test_deepspeed_file), cmocka_unit_test(test_batch),
-        cmocka_unit_test(test_batch_twice),    cmocka_unit_test(test_steps),
-        cmocka_unit_test(test_auto),           cmocka_unit_test(test_round_trip),
-        cmocka_unit_test(test_effective_yaml), cmocka_unit_test(test_compare),
-        cmocka_unit_test(test_help),
+        cmocka_unit_test(test_batch_twice),    cmocka_unit_test(test_batch_of_a_resumed_run),
+        cmocka_unit_test(test_steps),          cmocka_unit_test(test_auto),
+        cmocka_unit_test(test_round_trip),     cmocka_unit_test(test_effective_yaml),
+        cmocka_unit_test(test_compare),        cmocka_unit_test(test_help),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

@@ -1,0 +1,78 @@
+#include "cmd/resume.h"
+
+#include "core/log.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <unistd.h>
+
+enum status resume_open(const char *resume, struct checkpoint **checkpoint, struct error *err)
+{
+    char manifest[4200];
+    snprintf(manifest, sizeof manifest, "%s/manifest.json", resume);
+    bool is_run_folder = access(manifest, F_OK) != 0;
+    return checkpoint_open(resume, is_run_folder, checkpoint, err);
+}
+
+static enum status compare(const struct checkpoint *checkpoint, const struct run_spec *spec, int world, bool say,
+                           struct error *err)
+{
+    struct spec_report report = {0};
+    enum status status = spec_compare(spec, checkpoint->spec, &report);
+    if (say) {
+        for (int i = 0; i < report.errors.count; i++)
+            fprintf(stderr, "%s\n", report.errors.items[i]);
+        for (int i = 0; i < report.notices.count; i++)
+            log_info("%s", report.notices.items[i]);
+        if (checkpoint->world != world)
+            log_info("the world size was %d in the checkpoint and is %d now", checkpoint->world, world);
+    }
+    if (status != STATUS_OK)
+        error_set(err, status, "cannot go on from '%s' (%d difference%s): %s", checkpoint->path, report.errors.count,
+                  report.errors.count == 1 ? "" : "s", report.errors.items[0]);
+    spec_report_release(&report);
+    return status;
+}
+
+enum status resume_check(const struct checkpoint *checkpoint, struct run_spec *spec, int world, const char *source,
+                         bool say, struct error *err)
+{
+    TRY(spec_resolve_batch_resumed(spec, world, source, checkpoint->spec, checkpoint->world, err));
+    return compare(checkpoint, spec, world, say, err);
+}
+
+enum status resume_dry(const char *resume, struct run_spec *spec, int world, const char *source, struct error *err)
+{
+    struct checkpoint *checkpoint;
+    TRY(resume_open(resume, &checkpoint, err));
+    enum status status = resume_check(checkpoint, spec, world, source, true, err);
+    if (status == STATUS_OK)
+        log_info("would go on from %s at step %" PRId64, checkpoint->path, checkpoint->position.step);
+    checkpoint_close(checkpoint);
+    return status;
+}
+
+void begin_next_epoch(struct train_position *position)
+{
+    position->epoch++;
+    position->step_in_epoch = 0;
+    position->epoch_loss_sum = 0;
+    position->epoch_targets = 0;
+    position->epoch_end = false;
+}
+
+enum status resume_position(const struct checkpoint *checkpoint, int64_t steps_per_epoch,
+                            struct train_position *position, struct error *err)
+{
+    *position = checkpoint->position;
+    if (position->epoch_end)
+        begin_next_epoch(position);
+    if (position->epoch != position->step / steps_per_epoch + 1 ||
+        position->step_in_epoch != position->step % steps_per_epoch)
+        return error_set(err, STATUS_DATA,
+                         "checkpoint '%s' stands at epoch %" PRId64 ", step %" PRId64 " of it, but with %" PRId64
+                         " steps an epoch step %" PRId64
+                         " lies elsewhere; hint: data.train holds other data than when it was written",
+                         checkpoint->path, position->epoch, position->step_in_epoch, steps_per_epoch, position->step);
+    return STATUS_OK;
+}

@@ -1,0 +1,27 @@
+/* resume.h: the checkpoint that --resume names, and whether the run may go on from it. */
+#ifndef ZTRAIN_CMD_RESUME_H
+#define ZTRAIN_CMD_RESUME_H
+
+#include "ckpt/checkpoint.h"
+#include "core/spec.h"
+
+/* Opens it; of a run folder the newest valid one. */
+enum status resume_open(const char *resume, struct checkpoint **checkpoint, struct error *err);
+
+/* Whether a run on `world` ranks may go on from it, without a difference that would silently change its course. Fills
+ * the spec's batch sizes (spec_resolve_batch_resumed). source: where the world size comes from; say: prints what
+ * differs. */
+enum status resume_check(const struct checkpoint *checkpoint, struct run_spec *spec, int world, const char *source,
+                         bool say, struct error *err);
+
+/* --dry-run --resume: which checkpoint it would be, and what has changed since. */
+enum status resume_dry(const char *resume, struct run_spec *spec, int world, const char *source, struct error *err);
+
+/* Where training goes on; steps_per_epoch as the data are now. */
+enum status resume_position(const struct checkpoint *checkpoint, int64_t steps_per_epoch,
+                            struct train_position *position, struct error *err);
+
+/* After an epoch's last step. */
+void begin_next_epoch(struct train_position *position);
+
+#endif
