@@ -105,7 +105,7 @@ __device__ __forceinline__ void put_gradient(T *dlogits, const L *logits, int wh
 template <typename T, typename L, int V>
 __global__ void __launch_bounds__(THREADS, 2) cross_entropy_kernel(struct cross_entropy_args a, double *losses)
 {
-    SHARED(float, slots, [2][WARPS]);
+    SHARED(float, slots, [2][WARPS]); /* in turn: each is read before the other's barrier */
     const int columns = static_cast<int>(a.V), whole = columns / V * V;
     const int rest = whole + static_cast<int>(threadIdx.x); /* this thread's element after the whole vectors */
     const float scale = a.loss_scale ? a.scale * *a.loss_scale : a.scale;
@@ -149,7 +149,6 @@ __global__ void __launch_bounds__(THREADS, 2) cross_entropy_kernel(struct cross_
                 from_float(static_cast<float>(static_cast<double>(scale) * (p - 1)), &dlogits[target]);
             }
         }
-        __syncthreads(); /* slots are free again */
     }
 }
 
