@@ -135,7 +135,7 @@ __device__ __forceinline__ void tile_store(T *to, T *tile, const struct tile_sum
 template <int N, int DP, typename T>
 __device__ __forceinline__ void multiply_rows(struct tile_sum<T, N> *sum, const T *a, const T *b, int depth)
 {
-#pragma unroll 2
+#pragma unroll(DP > 128 ? 1 : 2) /* registers are short there */
     for (int k = 0; k < depth; k += 4) {
         float left[ROWS<T>][4];
 #pragma unroll
