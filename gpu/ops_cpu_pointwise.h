@@ -181,7 +181,7 @@ static ALWAYS_INLINE double cross_entropy_row(const struct cross_entropy_args *a
     int32_t target = a->targets[i];
     if (target < 0) {
         if (dlogits)
-            memset(dlogits, 0, (size_t)a->V * dtype_size(dtype));
+            memset(dlogits, 0, (size_t)(a->V_padded > a->V ? a->V_padded : a->V) * dtype_size(dtype));
         return 0;
     }
     int64_t whole = a->V / VF * VF, left = a->V - whole;
@@ -207,6 +207,8 @@ static ALWAYS_INLINE double cross_entropy_row(const struct cross_entropy_args *a
         double p = exp((double)logit - (double)highest) / total;
         for (int64_t j = 0; j < a->V; j += VF)
             vf_put(dlogits, j, a->V, vf_exp(vf_get(logits, j, a->V, logits_dtype) - highest) * factor, dtype);
+        if (a->V_padded > a->V)
+            memset(at(dlogits, a->V, dtype), 0, (size_t)(a->V_padded - a->V) * dtype_size(dtype));
         float gradient = (float)(scale * (p - 1));
         store_one(dlogits, target, gradient, dtype);
     }
