@@ -650,7 +650,7 @@ static void attention_bwd_setup(struct harness *h)
     for (struct tensor *t = h->dq; t <= h->dv; t++) {
         t->absolute = 1e-6;
         if (h->dtype != DTYPE_F32) /* P and dS are rounded before they are multiplied, as in every fused attention */
-            t->tolerance = h->dtype == DTYPE_BF16 ? 2.4e-2 : 3e-3;
+            t->tolerance = h->dtype == DTYPE_BF16 ? 3.6e-2 : 4.5e-3;
         if (has(h, EXTREME)) /* scores in the hundreds; probabilities amplify the rounding of `out` */
             t->tolerance = h->dtype == DTYPE_BF16 ? 4e-2 : h->dtype == DTYPE_F16 ? 5e-3 : 1e-4;
     }
@@ -770,7 +770,7 @@ static double swiglu_loss(struct harness *h)
     return sum_of_products(y, h->dy->host, h->dy->n);
 }
 
-/* ---- cross-entropy: N is the vocabulary ---- */
+/* ---- cross-entropy: N is the vocabulary, K the padded one (or 0) ---- */
 
 /* What dlogits is scaled by; WIDE_OUT: without a loss scale. */
 static const float cross_entropy_scale = 0.125f;
@@ -808,6 +808,7 @@ static void cross_entropy_setup(struct harness *h)
                                                         .logits_dtype = wide_dtype(h),
                                                         .M = c->M,
                                                         .V = c->N,
+                                                        .V_padded = c->K,
                                                         .ld_logits = ld,
                                                         .ld_dlogits = ld_dlogits,
                                                         .logits = h->x->device,
@@ -848,6 +849,8 @@ static void cross_entropy_reference(struct harness *h)
         double *dx = h->dx->expected + i * h->args.cross_entropy.ld_dlogits, lse = row_lse(row, c->N);
         for (int64_t j = 0; j < c->N; j++)
             dx[j] = h->index_a[i] < 0 ? 0 : cross_entropy_factor(h) * (exp(row[j] - lse) - (j == h->index_a[i]));
+        for (int64_t j = c->N; j < c->K; j++)
+            dx[j] = 0;
     }
 }
 
