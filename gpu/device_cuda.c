@@ -570,10 +570,6 @@ bool device_cuda_probe(char *why)
 {
     struct error err;
     struct cudaDeviceProp properties;
-    if (ops_cuda_missing()) {
-        snprintf(why, 256, "this build of ztrain has no %s for CUDA yet", ops_cuda_missing());
-        return false;
-    }
     bool usable = count_gpus(&err) > 0;
     if (usable) {
         cudaError_t code = cudaGetDeviceProperties(&properties, 0);
