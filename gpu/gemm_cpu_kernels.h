@@ -8,8 +8,8 @@
  *           tasks of panels are handed out; a task runs the micro-kernel: an MR x NR tile of C in registers
  *
  * A packed panel holds, unit by unit of k, its MR (or NR) values side by side. A unit is four bytes: an fp32 number, a
- * bf16 number widened to fp32, or, where the CPU multiplies bf16 itself, a pair of bf16 numbers that are neighbours in
- * k. Rows, columns and units beyond the matrix are packed as zeros.
+ * bf16 or fp16 number widened to fp32, or, where the CPU multiplies bf16 itself, a pair of bf16 numbers that are
+ * neighbours in k. Rows, columns and units beyond the matrix are packed as zeros.
  *
  * Packing reads at the speed of memory. Where A has few rows that is a good part of the time, so blocks of B are small
  * there, and while one is multiplied the next is fetched into the second-level cache.
@@ -39,9 +39,24 @@ enum {
 };
 _Static_assert(MR % 4 == 0 && NR % 4 == 0, "panels are transposed four by four");
 
-enum unit_kind { UNIT_F32, UNIT_WIDENED, UNIT_PAIR };
+enum unit_kind { UNIT_F32, UNIT_BF16, UNIT_F16, UNIT_PAIR };
 
 /* ---- packing ---- */
+
+/* The bits of a 16-bit number as fp32. */
+static ALWAYS_INLINE uint32_t widened(uint16_t half, enum unit_kind kind)
+{
+    if (kind == UNIT_BF16)
+        return (uint32_t)half << 16;
+#if defined(__F16C__)
+    float x = _cvtsh_ss(half);
+#else
+    float x = f16_to_f32(half);
+#endif
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    return bits;
+}
 
 typedef uint32_t quad __attribute__((vector_size(16)));
 
@@ -53,7 +68,8 @@ static ALWAYS_INLINE uint32_t unit_of(const void *src, int64_t row_stride, int64
     uint32_t bits;
     switch (kind) {
     case UNIT_F32: memcpy(&bits, (const float *)src + row * row_stride + unit * k_stride, 4); return bits;
-    case UNIT_WIDENED: return (uint32_t)half[row * row_stride + unit * k_stride] << 16;
+    case UNIT_BF16:
+    case UNIT_F16: return widened(half[row * row_stride + unit * k_stride], kind);
     default: break;
     }
     half += row * row_stride + 2 * unit * k_stride;
@@ -64,9 +80,9 @@ static ALWAYS_INLINE uint32_t unit_of(const void *src, int64_t row_stride, int64
 static ALWAYS_INLINE quad quad_of(const void *src, int64_t row_start, int64_t unit, enum unit_kind kind)
 {
     quad q;
-    if (kind == UNIT_WIDENED) {
+    if (kind == UNIT_BF16 || kind == UNIT_F16) {
         const uint16_t *half = (const uint16_t *)src + row_start + unit;
-        return (quad){half[0], half[1], half[2], half[3]} << 16;
+        return (quad){widened(half[0], kind), widened(half[1], kind), widened(half[2], kind), widened(half[3], kind)};
     }
     if (kind == UNIT_F32)
         memcpy(&q, (const float *)src + row_start + unit, sizeof q);
@@ -86,9 +102,9 @@ static ALWAYS_INLINE void pack_panel(uint32_t *dst, const void *src, int64_t row
             const uint16_t *half = (const uint16_t *)src + (kind == UNIT_PAIR ? 2 : 1) * unit * k_stride;
             if (kind == UNIT_F32)
                 memcpy(dst, (const float *)src + unit * k_stride, (size_t)width * sizeof *dst);
-            else if (kind == UNIT_WIDENED)
+            else if (kind != UNIT_PAIR)
                 for (int r = 0; r < width; r++)
-                    dst[r] = (uint32_t)half[r] << 16;
+                    dst[r] = widened(half[r], kind);
             else
                 for (int r = 0; r < width; r++)
                     dst[r] = half[r] | (uint32_t)half[k_stride + r] << 16;
@@ -185,6 +201,16 @@ __attribute__((target("avx512bf16"))) static void micro_pairs(int64_t units, con
 
 /* ---- a whole product ---- */
 
+static enum unit_kind unit_kind_of(enum dtype dtype, bool pairs)
+{
+    switch (dtype) {
+    case DTYPE_F32: return UNIT_F32;
+    case DTYPE_BF16: return pairs && GEMM_HAS_PAIRS ? UNIT_PAIR : UNIT_BF16;
+    case DTYPE_F16: return UNIT_F16;
+    default: BUG("no products of the dtype %d", (int)dtype);
+    }
+}
+
 struct product {
     bool transpose_a, transpose_b;
     int64_t m, n, k;
@@ -207,8 +233,9 @@ struct epilogue {
 
 /* Finishes n sums of one row. `before`, if not NULL, holds what earlier blocks of k came to. */
 static ALWAYS_INLINE void epilogue_row(const struct epilogue *e, const float *sum, const float *before, int64_t row,
-                                       int64_t column, int64_t n, enum dtype dtype, enum dtype c_dtype)
+                                       int64_t column, int64_t n, bool c_is_f32, enum dtype dtype)
 {
+    const enum dtype c_dtype = c_is_f32 ? DTYPE_F32 : dtype;
     void *c = at(e->c, row * e->ldc + column, c_dtype);
     for (int64_t j = 0; j < n; j += VF) {
         vf x = vf_get(sum, j, n, DTYPE_F32);
@@ -236,12 +263,10 @@ static void epilogue_rows(const struct epilogue *e, const float *sum, int64_t ld
 {
     for (int64_t i = 0; i < m; i++) {
         const float *s = sum + i * ld_sum, *b = before ? before + i * ld_before : NULL;
-        if (e->dtype == DTYPE_F32)
-            epilogue_row(e, s, b, row + i, column, n, DTYPE_F32, DTYPE_F32);
-        else if (e->c_dtype == DTYPE_F32)
-            epilogue_row(e, s, b, row + i, column, n, DTYPE_BF16, DTYPE_F32);
+        if (e->c_dtype == DTYPE_F32)
+            WITH_DTYPE(e->dtype, epilogue_row, e, s, b, row + i, column, n, true);
         else
-            epilogue_row(e, s, b, row + i, column, n, DTYPE_BF16, DTYPE_BF16);
+            WITH_DTYPE(e->dtype, epilogue_row, e, s, b, row + i, column, n, false);
     }
 }
 
@@ -310,6 +335,18 @@ static ALWAYS_INLINE void gemm_task(const struct epilogue *e, const struct block
     }
 }
 
+/* pack_panel() with constants for `width`, if its caller gives one, and `kind`, so that each is compiled by itself. */
+static ALWAYS_INLINE void pack_panel_of(uint32_t *dst, const void *src, int64_t row_stride, int64_t k_stride, int rows,
+                                        int width, int64_t k, enum unit_kind kind)
+{
+    switch (kind) {
+    case UNIT_F32: pack_panel(dst, src, row_stride, k_stride, rows, width, k, UNIT_F32); break;
+    case UNIT_BF16: pack_panel(dst, src, row_stride, k_stride, rows, width, k, UNIT_BF16); break;
+    case UNIT_F16: pack_panel(dst, src, row_stride, k_stride, rows, width, k, UNIT_F16); break;
+    case UNIT_PAIR: pack_panel(dst, src, row_stride, k_stride, rows, width, k, UNIT_PAIR); break;
+    }
+}
+
 /* Panels of a packed block: rows first … first+count of op(X), k elements from k_first on. */
 static void pack_block(uint32_t *dst, const void *src, enum dtype dtype, int64_t row_stride, int64_t k_stride,
                        int64_t first, int64_t count, int64_t k_first, int64_t k, int width, enum unit_kind kind)
@@ -320,18 +357,10 @@ static void pack_block(uint32_t *dst, const void *src, enum dtype dtype, int64_t
         int rows = (int)min_i64(width, count - panel * width);
         const void *from = at(src, (first + panel * width) * row_stride + k_first * k_stride, dtype);
         uint32_t *to = dst + panel * width * units;
-        if (width == MR && kind == UNIT_F32)
-            pack_panel(to, from, row_stride, k_stride, rows, MR, k, UNIT_F32);
-        else if (width == MR && kind == UNIT_WIDENED)
-            pack_panel(to, from, row_stride, k_stride, rows, MR, k, UNIT_WIDENED);
-        else if (width == MR)
-            pack_panel(to, from, row_stride, k_stride, rows, MR, k, UNIT_PAIR);
-        else if (kind == UNIT_F32)
-            pack_panel(to, from, row_stride, k_stride, rows, NR, k, UNIT_F32);
-        else if (kind == UNIT_WIDENED)
-            pack_panel(to, from, row_stride, k_stride, rows, NR, k, UNIT_WIDENED);
+        if (width == MR)
+            pack_panel_of(to, from, row_stride, k_stride, rows, MR, k, kind);
         else
-            pack_panel(to, from, row_stride, k_stride, rows, NR, k, UNIT_PAIR);
+            pack_panel_of(to, from, row_stride, k_stride, rows, NR, k, kind);
     }
 }
 
@@ -359,7 +388,7 @@ static struct ahead ahead_of(const struct product *p, enum dtype dtype, int64_t 
 
 static void gemm_builtin(struct scratch scratch, bool pairs, const struct product *p, const struct epilogue *e)
 {
-    const enum unit_kind kind = e->dtype == DTYPE_F32 ? UNIT_F32 : pairs && GEMM_HAS_PAIRS ? UNIT_PAIR : UNIT_WIDENED;
+    const enum unit_kind kind = unit_kind_of(e->dtype, pairs);
     const int64_t unit_elements = kind == UNIT_PAIR ? 2 : 1;
     const int64_t k_blocks = p->k ? (p->k + GEMM_KC * unit_elements - 1) / (GEMM_KC * unit_elements) : 1;
     const int64_t k_step = ((p->k + k_blocks - 1) / k_blocks + 15) / 16 * 16; /* blocks of k of about one size */

@@ -113,11 +113,15 @@ static inline void *at(const void *base, int64_t element, enum dtype dtype)
     return (char *)(uintptr_t)base + (size_t)element * dtype_size(dtype);
 }
 
-/* fp16 needs a loss scaler and belongs to a later stage of the project's CPU backend. */
-static inline void require_dtype(enum dtype dtype)
-{
-    if (dtype != DTYPE_F32 && dtype != DTYPE_BF16)
-        BUG("the CPU device has no %s yet", dtype_name(dtype));
-}
+/* Calls function(…, dtype) with the dtype as a constant, so that the compiler makes a copy for each. */
+#define WITH_DTYPE(dtype, function, ...)                           \
+    do {                                                           \
+        switch (dtype) {                                           \
+        case DTYPE_F32: function(__VA_ARGS__, DTYPE_F32); break;   \
+        case DTYPE_BF16: function(__VA_ARGS__, DTYPE_BF16); break; \
+        case DTYPE_F16: function(__VA_ARGS__, DTYPE_F16); break;   \
+        default: BUG("no op for the dtype %d", (int)(dtype));      \
+        }                                                          \
+    } while (0)
 
 #endif

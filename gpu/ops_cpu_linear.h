@@ -21,7 +21,7 @@ static void finish_library_product(const struct product *p, const struct epilogu
             for (int64_t l = 0; l < n; l += VF) {
                 if (dtype == DTYPE_F32)
                     vf_put(row, l, n, vf_get(at(sums, i * ld + j, DTYPE_F32), l, n, DTYPE_F32), DTYPE_F32);
-                else
+                else /* there are no library products of fp16 */
                     vf_put(row, l, n, vf_get(at(sums, i * ld + j, DTYPE_BF16), l, n, DTYPE_BF16), DTYPE_F32);
             }
             epilogue_rows(&rest, row, PIECE, NULL, 0, i, j, 1, n);
@@ -63,7 +63,6 @@ static bool product_by_library(struct stream *stream, const struct product *p, c
 static void product(struct stream *stream, const struct product *p, const struct epilogue *e)
 {
     const struct device_cpu *cpu = device_cpu_of(stream);
-    require_dtype(e->dtype);
     progress_tick();
     if (p->m == 0 || p->n == 0)
         return;
@@ -81,7 +80,7 @@ static void op_linear_fwd(struct stream *stream, const struct linear_fwd_args *a
                          .bias = a->bias,
                          .aux = a->gelu ? a->aux : NULL,
                          .ld_aux = a->N};
-    ASSERT(a->dtype == DTYPE_BF16 || a->y_dtype == DTYPE_F32);
+    ASSERT(a->y_dtype == a->dtype || a->y_dtype == DTYPE_F32);
     product(stream, &p, &e);
 }
 
@@ -108,7 +107,7 @@ static void op_linear_bwd_input(struct stream *stream, const struct linear_bwd_i
 }
 
 static ALWAYS_INLINE void column_sums(float *sums, const void *x, int64_t ld, int64_t rows, struct range columns,
-                                      enum dtype dtype, bool accumulate)
+                                      bool accumulate, enum dtype dtype)
 {
     for (int64_t j = columns.first; j < columns.end; j += VF) {
         vf sum = accumulate ? vf_get(sums, j, columns.end, DTYPE_F32) : vf_zero();
@@ -140,9 +139,6 @@ static void op_linear_bwd_weight(struct stream *stream, const struct linear_bwd_
 #pragma omp parallel if (a->M * a->N > WORTH_THREADS)
     {
         struct range columns = range_mine(a->N, 64);
-        if (a->dtype == DTYPE_F32)
-            column_sums(a->dbias, a->dy, ld_dy, a->M, columns, DTYPE_F32, a->accumulate);
-        else
-            column_sums(a->dbias, a->dy, ld_dy, a->M, columns, DTYPE_BF16, a->accumulate);
+        WITH_DTYPE(a->dtype, column_sums, a->dbias, a->dy, ld_dy, a->M, columns, a->accumulate);
     }
 }

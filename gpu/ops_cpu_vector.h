@@ -128,6 +128,47 @@ static ALWAYS_INLINE vh vf_to_bf16(vf x)
 #endif
 }
 
+/* IEEE binary16 */
+static ALWAYS_INLINE vf vf_from_f16(vh h)
+{
+#if defined(__AVX512F__)
+    return (vf)_mm512_cvtph_ps((__m256i)h);
+#elif defined(__F16C__) && defined(__AVX2__)
+    return (vf)_mm256_cvtph_ps((__m128i)h);
+#else
+    vf x;
+    for (int i = 0; i < VF; i++)
+        x[i] = f16_to_f32(h[i]);
+    return x;
+#endif
+}
+
+/* Round to nearest even; beyond 65504 infinity. */
+static ALWAYS_INLINE vh vf_to_f16(vf x)
+{
+#if defined(__AVX512F__)
+    return (vh)_mm512_cvtps_ph((__m512)x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+#elif defined(__F16C__) && defined(__AVX2__)
+    return (vh)_mm256_cvtps_ph((__m256)x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+#else
+    vh h;
+    for (int i = 0; i < VF; i++)
+        h[i] = f16_from_f32(x[i]);
+    return h;
+#endif
+}
+
+/* One of the two 16-bit dtypes. */
+static ALWAYS_INLINE vf vf_widen(vh h, enum dtype dtype)
+{
+    return dtype == DTYPE_BF16 ? vf_from_bf16(h) : vf_from_f16(h);
+}
+
+static ALWAYS_INLINE vh vf_narrow(vf x, enum dtype dtype)
+{
+    return dtype == DTYPE_BF16 ? vf_to_bf16(x) : vf_to_f16(x);
+}
+
 /* VF elements of `p` from element i. */
 static ALWAYS_INLINE vf vf_load(const void *p, int64_t i, enum dtype dtype)
 {
@@ -138,7 +179,7 @@ static ALWAYS_INLINE vf vf_load(const void *p, int64_t i, enum dtype dtype)
     }
     vh h;
     memcpy(&h, (const uint16_t *)p + i, sizeof h);
-    return vf_from_bf16(h);
+    return vf_widen(h, dtype);
 }
 
 static ALWAYS_INLINE void vf_store(void *p, int64_t i, vf x, enum dtype dtype)
@@ -146,7 +187,7 @@ static ALWAYS_INLINE void vf_store(void *p, int64_t i, vf x, enum dtype dtype)
     if (dtype == DTYPE_F32) {
         memcpy((float *)p + i, &x, sizeof x);
     } else {
-        vh h = vf_to_bf16(x);
+        vh h = vf_narrow(x, dtype);
         memcpy((uint16_t *)p + i, &h, sizeof h);
     }
 }
@@ -177,7 +218,7 @@ static ALWAYS_INLINE vf vf_load_part(const void *p, int64_t i, int64_t n, enum d
     __mmask16 mask = (__mmask16)((1u << n) - 1);
     if (dtype == DTYPE_F32)
         return (vf)_mm512_maskz_loadu_ps(mask, (const float *)p + i);
-    return vf_from_bf16((vh)_mm256_maskz_loadu_epi16(mask, (const uint16_t *)p + i));
+    return vf_widen((vh)_mm256_maskz_loadu_epi16(mask, (const uint16_t *)p + i), dtype);
 #else
     if (dtype == DTYPE_F32) {
         vf x = {0};
@@ -186,7 +227,7 @@ static ALWAYS_INLINE vf vf_load_part(const void *p, int64_t i, int64_t n, enum d
     }
     vh h = {0};
     memcpy(&h, (const uint16_t *)p + i, (size_t)n * 2);
-    return vf_from_bf16(h);
+    return vf_widen(h, dtype);
 #endif
 }
 
@@ -197,12 +238,12 @@ static ALWAYS_INLINE void vf_store_part(void *p, int64_t i, int64_t n, vf x, enu
     if (dtype == DTYPE_F32)
         _mm512_mask_storeu_ps((float *)p + i, mask, (__m512)x);
     else
-        _mm256_mask_storeu_epi16((uint16_t *)p + i, mask, (__m256i)vf_to_bf16(x));
+        _mm256_mask_storeu_epi16((uint16_t *)p + i, mask, (__m256i)vf_narrow(x, dtype));
 #else
     if (dtype == DTYPE_F32) {
         memcpy((float *)p + i, &x, (size_t)n * 4);
     } else {
-        vh h = vf_to_bf16(x);
+        vh h = vf_narrow(x, dtype);
         memcpy((uint16_t *)p + i, &h, (size_t)n * 2);
     }
 #endif
@@ -220,6 +261,23 @@ static ALWAYS_INLINE void vf_put(void *p, int64_t i, int64_t n, vf x, enum dtype
         vf_store(p, i, x, dtype);
     else
         vf_store_part(p, i, n - i, x, dtype);
+}
+
+/* One element. */
+static ALWAYS_INLINE float element_get(const void *p, int64_t i, enum dtype dtype)
+{
+    const uint16_t *half = p;
+    return dtype == DTYPE_F32    ? ((const float *)p)[i]
+           : dtype == DTYPE_BF16 ? bf16_to_f32(half[i])
+                                 : f16_to_f32(half[i]);
+}
+
+static ALWAYS_INLINE void element_put(void *p, int64_t i, float x, enum dtype dtype)
+{
+    if (dtype == DTYPE_F32)
+        ((float *)p)[i] = x;
+    else
+        ((uint16_t *)p)[i] = dtype == DTYPE_BF16 ? bf16_from_f32(x) : f16_from_f32(x);
 }
 
 /* Lanes below n - i: for reductions over a part. */
