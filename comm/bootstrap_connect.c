@@ -23,7 +23,7 @@
 #include <unistd.h>
 #include <xxhash.h>
 
-enum { VALUE_BYTES = BOOTSTRAP_VALUE_MAX + 1 };
+enum { VALUE_BYTES = BOOTSTRAP_VALUE_MAX + 1, ABORT_BYTES = 384 };
 _Static_assert(2 * BOOTSTRAP_EXCHANGE_MAX <= BOOTSTRAP_VALUE_MAX, "hexadecimal digits fit a value");
 
 static const double shortest_start = 10; /* seconds; a busy machine starts slowly */
@@ -113,7 +113,7 @@ enum status bootstrap_exchange(struct bootstrap *bootstrap, const char *key, con
         status = error_set(err, STATUS_PEER,
                            "rank %d has put '%.40s' as '%s': not %zu bytes; hint: do all ranks run the "
                            "same ztrain (ztrain version)?",
-                           r, value, key, bytes);
+                           r, key, value, bytes);
         goto fail;
     }
     status = STATUS_OK;
@@ -287,8 +287,14 @@ enum status bootstrap_connect(struct bootstrap *bootstrap, double timeout_second
 
 void bootstrap_abort(struct bootstrap *bootstrap, enum status code, const char *text)
 {
-    if (bootstrap->launcher)
-        bootstrap->launcher->verbs->abort(bootstrap->launcher, code, text);
+    if (!bootstrap->launcher)
+        return;
+    char line[ABORT_BYTES]; /* of printable characters; ';' ends a message of PMI-2 */
+    snprintf(line, sizeof line, "%s", text);
+    for (char *c = line; *c; c++)
+        if (*c == ';' || (unsigned char)*c < ' ')
+            *c = ',';
+    bootstrap->launcher->verbs->abort(bootstrap->launcher, code, line);
 }
 
 void bootstrap_finish(struct bootstrap *bootstrap)

@@ -713,12 +713,22 @@ void control_watch_look(struct control *control, struct control_watch *watch, co
 enum status control_peer_lost(struct control *control, int peer, const char *what, const char *reason)
 {
     const struct timespec pause = {.tv_nsec = SLICE_NS};
+    const int node = control->block->ranks[peer].node;
+    struct control_rank *agent = &control->block->ranks[control->agents[node]];
+    const uint32_t heard = atomic_load(&agent->heard);
     struct timespec start;
     clock_gettime(CLOCK_MONOTONIC, &start);
-    while (!atomic_load(&control->block->failed) && seconds_since(&start) < gone_grace) {
+    while (!atomic_load(&control->block->failed)) {
+        /* a peer whose node goes on is to blame itself; of one that is silent, our agent will say what is the matter */
+        bool judged = atomic_load(&agent->heard) != heard || atomic_load(&agent->condition) != NODE_FINE;
+        double waited = seconds_since(&start);
+        if (waited >= (judged ? gone_grace : control->timeout))
+            break;
         nanosleep(&pause, NULL);
         progress_tick();
     }
+    if (atomic_load(&agent->condition) != NODE_FINE)
+        fail_node(control, node, peer, what);
     char how[256];
     snprintf(how, sizeof how, "is out of reach (%s)", reason);
     fail_gone(control, peer, peer, how, what);

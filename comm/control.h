@@ -166,8 +166,9 @@ struct control_watch {
 void control_watch_begin(struct control *control, int peer, struct control_watch *watch);
 void control_watch_look(struct control *control, struct control_watch *watch, const char *what);
 
-/* The connection with a peer broke in operation `what`: gives those who may know more half a second, then fails the job
- * with "rank R on HOST …: REASON". Returns the job's failure. */
+/* The connection with a peer broke in operation `what`: gives those who may know more half a second, or, while the
+ * peer's node is silent, the time until our agent says why; then fails the job with "rank R on HOST …: REASON". Returns
+ * the job's failure. */
 enum status control_peer_lost(struct control *control, int peer, const char *what, const char *reason);
 
 /* ---- failure ---- */

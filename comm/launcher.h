@@ -16,6 +16,7 @@ struct launcher_verbs {
     enum status (*fence)(struct launcher *launcher, double seconds, struct error *err);
     /* values: world texts, BOOTSTRAP_VALUE_MAX + 1 bytes apart; all ranks' (rank < 0) or the one of `rank` at [0] */
     enum status (*get)(struct launcher *launcher, int rank, const char *key, char *values, struct error *err);
+    /* text: one line without ';' */
     void (*abort)(struct launcher *launcher, enum status code, const char *text);
     void (*finish)(struct launcher *launcher);
     void (*release)(struct launcher *launcher);

@@ -204,14 +204,8 @@ static enum status pmi2_get(struct launcher *launcher, int rank, const char *key
 static void pmi2_abort(struct launcher *launcher, enum status code, const char *text)
 {
     struct pmi2 *pmi2 = (struct pmi2 *)launcher;
-    if (!pmi2->initialized) /* slurmstepd would not know who speaks */
-        return;
-    char message[256]; /* of one line; ';' ends a message of the protocol */
-    snprintf(message, sizeof message, "%s", text);
-    for (char *c = message; *c; c++)
-        if (*c == ';' || (unsigned char)*c < ' ')
-            *c = ',';
-    pmi2->call.abort((int)code, message);
+    if (pmi2->initialized) /* else slurmstepd would not know who speaks */
+        pmi2->call.abort((int)code, text);
 }
 
 static void pmi2_finish(struct launcher *launcher)

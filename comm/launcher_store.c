@@ -11,6 +11,7 @@
  *
  * Nobody ends the processes of a job here, as srun does for PMI2_Abort. So a rank that is told of the job's end, or has
  * lost rank 0, ends itself, after a time in which it may find out for itself and do so in order. */
+#include "comm/kv_frame.h"
 #include "comm/kv_store.h"
 #include "comm/launcher.h"
 #include "comm/wire.h"
@@ -34,7 +35,7 @@ enum {
 };
 _Static_assert((int)KV_DOORS_MAX >= (int)PLACES_MAX, "a door at each place");
 
-static const double abort_grace = 5; /* seconds for the rank's own way to end */
+static const double abort_grace = 3; /* seconds for the rank's own way to end */
 static const double answer_seconds = 10;
 
 struct store {
@@ -123,36 +124,59 @@ static enum status doors_places(const struct launcher_meeting *meeting, const ch
 
 /* ---------------------------------------------------------------- connecting */
 
-/* Opens as many of the places as are this machine's, with one port for all. */
-static enum status open_doors(struct store *store, const struct wire_address *places, int count,
-                              struct wire_server **doors, int *num_doors, struct error *err)
+/* Drops the places that are not this machine's. */
+static enum status keep_own(struct wire_address *places, int *count, struct error *err)
 {
-    struct error last = {.code = STATUS_OK};
-    *num_doors = 0;
-    for (int p = 0; p < port_choices(&store->meeting) && *num_doors == 0; p++)
-        for (int i = 0; i < count; i++) {
-            struct wire_address address = places[i];
+    int kept = 0;
+    for (int i = 0; i < *count; i++) {
+        struct wire_address address = places[i];
+        int listener;
+        address.port = 0; /* one that is free for sure */
+        if (wire_listen(&address, &listener, err) != STATUS_OK)
+            continue;
+        close(listener);
+        places[kept++] = places[i];
+    }
+    *count = kept;
+    return kept > 0 ? STATUS_OK : STATUS_PEER;
+}
+
+/* A door at each of the places, all with one port. */
+static enum status open_doors(struct store *store, const struct wire_address *places, int count,
+                              struct wire_server **doors, struct error *err)
+{
+    enum status status = STATUS_PEER;
+    for (int p = 0; p < port_choices(&store->meeting) && status != STATUS_OK; p++) {
+        int opened = 0;
+        status = STATUS_OK;
+        for (; opened < count && status == STATUS_OK; opened += status == STATUS_OK) {
+            struct wire_address address = places[opened];
             int listener;
             address.port = port_choice(&store->meeting, p);
-            if (wire_listen(&address, &listener, &last) == STATUS_OK &&
-                wire_server_new(&store->self, listener, &doors[*num_doors], &last) == STATUS_OK)
-                ++*num_doors;
+            status = wire_listen(&address, &listener, err);
+            if (status == STATUS_OK)
+                status = wire_server_new(&store->self, listener, &doors[opened], err);
         }
-    if (*num_doors > 0)
-        return STATUS_OK;
-    error_set(err, STATUS_PEER, "rank 0: %s", last.text);
-    return error_hint(err, "MASTER_ADDR has to be an address of rank 0's machine, and MASTER_PORT a free port there; "
-                           "comm.interface chooses another interface");
+        for (int i = 0; i < opened && status != STATUS_OK; i++)
+            wire_server_free(doors[i]);
+    }
+    return status;
 }
 
 static enum status open_server(struct store *store, const char *interface, int *own, struct error *err)
 {
     struct wire_address places[PLACES_MAX] = {0};
     struct wire_server *doors[KV_DOORS_MAX];
-    int count, num_doors;
+    int count;
     TRY(doors_places(&store->meeting, interface, places, &count, err));
-    TRY(open_doors(store, places, count, doors, &num_doors, err));
-    return kv_server_new(store->base.world, doors, num_doors, &store->server, own, err);
+    enum status status = keep_own(places, &count, err);
+    if (status == STATUS_OK)
+        status = open_doors(store, places, count, doors, err);
+    if (status == STATUS_OK)
+        return kv_server_new(store->base.world, doors, count, &store->server, own, err);
+    error_prefix(err, "rank 0");
+    return error_hint(err, "MASTER_ADDR has to be an address of rank 0's machine, and MASTER_PORT a free port there; "
+                           "comm.interface chooses another interface");
 }
 
 static enum status reach_server(struct store *store, double seconds, int *fd, struct error *err)
@@ -240,10 +264,10 @@ static void stop_watching(struct store *store)
 static void store_abort(struct launcher *launcher, enum status code, const char *text)
 {
     struct store *store = (struct store *)launcher;
-    char message[400];
+    char message[KV_TEXT_MAX];
     if (!store->client)
         return;
-    snprintf(message, sizeof message, "rank %d: %.360s", launcher->rank, text);
+    snprintf(message, sizeof message, "rank %d: %s", launcher->rank, text);
     kv_abort(store->client, code, message);
 }
 

@@ -17,23 +17,25 @@ TRAIN_SBATCH = os.path.join(ROOT, "scripts", "slurm", "train.sbatch")
 
 # A global batch that 1, 2, 3, 4, 6 and 8 ranks can share.
 BATCH = {"train_batch_size": 24, "train_micro_batch_size_per_gpu": 1}
-# A run to be interrupted: long enough that it is not over before, with checkpoints to go on from; no evaluations.
-LONG = {**BATCH, "train": {"epochs": None, "max_steps": 500}, "data": {"validation": None},
+# A run to be interrupted: with PAUSE it takes some seconds. Checkpoints to go on from, no evaluations.
+LONG = {**BATCH, "train": {"epochs": None, "max_steps": 200}, "data": {"validation": None},
         "checkpoint": {"interval_steps": 20, "keep_last": 3}, "comm": {"timeout_seconds": 3}}
+PAUSE = {"ZTRAIN_TEST_PAUSE": "20"}
 ENDLESS = {**LONG, "train": {"epochs": None, "max_steps": 1000000}}
 
 
 class ClusterFolder(Folder):
     """A test's folder whose runs are started on a cluster."""
 
-    def __init__(self, path, cluster=None):
+    def __init__(self, path, preload, cluster=None):
         super().__init__(path)
         self.cluster = cluster
-        self.environment = {RUN_MARK: self.path, "OMP_NUM_THREADS": "1", "ZTRAIN": ZTRAIN}
+        # Threads that wait for others do not take the cores from them: there are more ranks than cores.
+        self.environment = {RUN_MARK: self.path, "LD_PRELOAD": preload, "OMP_WAIT_POLICY": "passive", "ZTRAIN": ZTRAIN}
 
     def spec(self, changes=None, name="run"):
         if not os.path.exists(self.at("train.bin")):
-            self.data(96)
+            self.data(24 * 400)  # no epoch's end, with its checkpoint, in the runs that are interrupted
             self.data(24, seed=2, name="validation")
         return super().spec(changes, name)
 
@@ -102,7 +104,7 @@ class ClusterFolder(Folder):
     def reference(self, changes, ranks, name):
         """The numbers of an uninterrupted run of local ranks."""
         if not os.path.exists(self.run_folder(name)):
-            self.train(changes, name=name, ranks=ranks, env={"OMP_NUM_THREADS": "1"})
+            self.train(changes, name=name, ranks=ranks, env={"OMP_WAIT_POLICY": "passive"})
         return self.metrics(name).numbers()
 
     def steps_done(self, name="run"):
@@ -126,4 +128,4 @@ def names_rank(text, rank, host):
     return re.search(rf"ztrain: error: .*rank {rank}\b.*\b{re.escape(host)}\b", text) is not None
 
 
-__all__ = ["BATCH", "ClusterFolder", "ENDLESS", "FINISHED", "LLAMA", "LONG", "TRAIN_SBATCH", "names_rank"]
+__all__ = ["BATCH", "ClusterFolder", "ENDLESS", "FINISHED", "LLAMA", "LONG", "PAUSE", "TRAIN_SBATCH", "names_rank"]

@@ -69,8 +69,18 @@ def cluster(request, clusters):
         clusters.end()
 
 
-def folder_of(path, cluster=None):
-    room = ClusterFolder(path, cluster)
+@pytest.fixture(scope="session")
+def preload(tmp_path_factory):
+    """rank_under_test.c as a library."""
+    source = os.path.join(os.path.dirname(os.path.abspath(__file__)), "rank_under_test.c")
+    library = str(tmp_path_factory.mktemp("preload") / "rank_under_test.so")
+    subprocess.run(["gcc", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-o", library, source, "-lpthread", "-ldl"],
+                   check=True)
+    return library
+
+
+def folder_of(path, preload, cluster=None):
+    room = ClusterFolder(path, preload, cluster)
     yield room
     room.end_all()
     for process in room.processes:
@@ -78,15 +88,15 @@ def folder_of(path, cluster=None):
 
 
 @pytest.fixture
-def folder(tmp_path, cluster):
+def folder(tmp_path, preload, cluster):
     """As in tests/conftest.py; what runs in it runs on the cluster."""
-    yield from folder_of(tmp_path, cluster)
+    yield from folder_of(tmp_path, preload, cluster)
 
 
 @pytest.fixture
-def lan_folder(tmp_path, lan):
+def lan_folder(tmp_path, preload, lan):
     """The same for runs on the machines of `lan`."""
-    yield from folder_of(tmp_path)
+    yield from folder_of(tmp_path, preload)
 
 
 @pytest.fixture
@@ -96,13 +106,3 @@ def lan():
         pytest.skip(f"not possible here: {reason}")
     with tempfile.TemporaryDirectory(prefix="ztrain-lan-", dir="/tmp") as place, machines.Machines(2, place) as two:
         yield two
-
-
-@pytest.fixture(scope="session")
-def leave_library(tmp_path_factory):
-    """leave_when_told.c, built: with it in LD_PRELOAD a rank leaves when a test says so."""
-    source = os.path.join(os.path.dirname(os.path.abspath(__file__)), "leave_when_told.c")
-    library = str(tmp_path_factory.mktemp("library") / "leave_when_told.so")
-    subprocess.run(["gcc", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-o", library, source, "-lpthread"],
-                   check=True)
-    return library

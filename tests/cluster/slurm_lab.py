@@ -246,6 +246,15 @@ class Cluster:
     def wait_ready(self, seconds=30):
         poll(self.ready, seconds, f"{self.count} nodes that are ready")
 
+    def resume(self, seconds=40):
+        """Nodes that are down take jobs again; returns when all do."""
+        def ready():
+            for name, state in self.states().items():
+                if state.rstrip("*") not in READY_STATES:  # refused while the node is still occupied with its fate
+                    self.ask("scontrol", "update", f"nodename={name}", "state=resume")
+            return self.ready()
+        poll(ready, seconds, "nodes that take jobs again")
+
     def logs(self):
         """The newest lines of every daemon's log."""
         pieces = []
@@ -313,12 +322,9 @@ class Cluster:
         if jobs:
             self.ask("scancel", "--signal=KILL", "--full", *jobs)
             self.ask("scancel", *jobs)
-        for name, state in self.states().items():
-            if state.rstrip("*") not in READY_STATES:
-                self.ask("scontrol", "update", f"nodename={name}", "state=resume")
         try:
             poll(lambda: not self.ask("squeue", "-h", "-o", "%A").strip(), 15, "the end of all jobs")
-            self.wait_ready(15)
+            self.resume(15)
         except RuntimeError:
             return False
         return True

@@ -8,23 +8,23 @@ import time
 
 import pytest
 
-from cluster_harness import BATCH, LONG, names_rank
+from cluster_harness import BATCH, LONG, PAUSE, names_rank
 from harness import FINISHED, PEER, REQUEUE, SLOWNESS, USAGE, ZTRAIN
 
 SECRET = "c3" * 32
 HERE = os.path.dirname(os.path.abspath(__file__))
-SHORT = {**BATCH, "train": {"epochs": 1}, "zero_optimization": {"stage": 3}}
+SHORT = {**BATCH, "train": {"epochs": None, "max_steps": 4}, "zero_optimization": {"stage": 3}}
 
 
 def torchrun(folder, lan, *arguments, per_node=2, master="10.77.0.2", env=None, delays=(),
-             program=(ZTRAIN,)):
+             program=(ZTRAIN,), pause=False):
     """Starts the ranks, per_node on each machine, as torchrun would; delays: {rank: seconds} of those that come later."""
     processes = []
     for rank in range(2 * per_node):
         node, local = divmod(rank, per_node)
         variables = {"RANK": rank, "WORLD_SIZE": 2 * per_node, "LOCAL_RANK": local, "LOCAL_WORLD_SIZE": per_node,
                      "GROUP_RANK": node, "MASTER_ADDR": master, "MASTER_PORT": 29400, "ZTRAIN_JOB_SECRET": SECRET,
-                     **(env or {})}
+                     **(PAUSE if pause else {}), **(env or {})}
         command = [*program, *arguments]
         if delay := dict(delays).get(rank):
             command = ["sh", "-c", f'sleep {delay}; exec "$@"', "sh", *command]
@@ -56,7 +56,7 @@ def test_strangers_at_every_port(lan_folder, lan, interface):
     spec = lan_folder.spec({**LONG, "comm": {"timeout_seconds": 10}})
     strangers = [lan_folder.launch(node, [sys.executable, os.path.join(HERE, "hostile.py"), 60]) for node in lan.nodes]
     more = ["--set", f"comm.interface={interface}"] if interface else []
-    processes = torchrun(lan_folder, lan, "--config", spec, *more, delays={3: 3})
+    processes = torchrun(lan_folder, lan, "--config", spec, *more, delays={3: 3}, pause=True)
     lan_folder.wait_for_step(50, process=processes[0])
     open_now = {node.name: node.run(sys.executable, "-c", LISTENERS).split() for node in lan.nodes}
     all_end_but(lan_folder, processes, strangers)
@@ -95,7 +95,7 @@ def test_a_slow_link_that_loses_packets(lan_folder, lan):
 @pytest.mark.parametrize("master", ["n0", "n0-v6"])
 def test_the_link_is_cut(lan_folder, lan, master):
     """Both sides end by themselves; each names the other machine."""
-    processes = torchrun(lan_folder, lan, "--config", lan_folder.spec(LONG), master=master)
+    processes = torchrun(lan_folder, lan, "--config", lan_folder.spec(LONG), master=master, pause=True)
     lan_folder.wait_for_step(30, process=processes[0])
     began = time.monotonic()
     lan.cut(1)
@@ -110,7 +110,7 @@ def test_the_link_is_cut(lan_folder, lan, master):
 
 
 def test_a_machine_loses_power(lan_folder, lan):
-    processes = torchrun(lan_folder, lan, "--config", lan_folder.spec(LONG))
+    processes = torchrun(lan_folder, lan, "--config", lan_folder.spec(LONG), pause=True)
     lan_folder.wait_for_step(30, process=processes[0])
     lan.off(1)
     done = [lan_folder.wait(process, 20) for process in processes[:2]]
@@ -120,7 +120,7 @@ def test_a_machine_loses_power(lan_folder, lan):
 @pytest.mark.parametrize("victim, number", [(3, signal.SIGKILL), (0, signal.SIGKILL), (2, signal.SIGSTOP)])
 def test_a_rank_goes(lan_folder, lan, victim, number):
     """Nobody watches over these ranks: they see by themselves that one is gone."""
-    processes = torchrun(lan_folder, lan, "--config", lan_folder.spec(LONG))
+    processes = torchrun(lan_folder, lan, "--config", lan_folder.spec(LONG), pause=True)
     lan_folder.wait_for_step(30, process=processes[0])
     began, pid = time.monotonic(), lan_folder.ranks()[victim]
     os.kill(pid, number)
@@ -136,7 +136,7 @@ def test_a_rank_goes(lan_folder, lan, victim, number):
 
 
 def test_sigterm_to_one_rank_ends_all_after_the_step(lan_folder, lan):
-    processes = torchrun(lan_folder, lan, "--config", lan_folder.spec(LONG))
+    processes = torchrun(lan_folder, lan, "--config", lan_folder.spec(LONG), pause=True)
     lan_folder.wait_for_step(30, process=processes[0])
     os.kill(lan_folder.ranks()[3], signal.SIGTERM)
     all_end(lan_folder, processes, REQUEUE, 20)

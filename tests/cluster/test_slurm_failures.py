@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from cluster_harness import LONG, names_rank
+from cluster_harness import LONG, PAUSE, names_rank
 from harness import FINISHED, REQUEUE, SLOWNESS, ZTRAIN
 
 TWO_BY_TWO = "-N 2 --ntasks-per-node=2"
@@ -17,7 +17,7 @@ SOON = 15 * SLOWNESS  # from the failure to the end of every process
 def start(folder, mpi="pmi2", env=None, more=(), options=TWO_BY_TWO):
     """Four ranks on two nodes, training: the process of srun and {rank: process id}."""
     process = folder.srun(options, "--config", folder.spec(LONG), *more, mpi=mpi,
-                          env={**(env or {}), **(SECRET if mpi == "none" else {})})
+                          env={**PAUSE, **(env or {}), **(SECRET if mpi == "none" else {})})
     ranks = folder.all_ranks(4)
     folder.wait_for_step(30, process=process)
     return process, ranks
@@ -75,10 +75,10 @@ def test_a_rank_stands_still(folder, mpi, victim):
 
 
 @pytest.mark.parametrize("victim, code", [(1, 0), (2, 0), (3, 3), (0, 3)])
-def test_a_rank_leaves_without_a_word(folder, leave_library, victim, code):
+def test_a_rank_leaves_without_a_word(folder, victim, code):
     """With 0 srun sees nothing wrong, -K or not: it is the other ranks that end the step."""
     told = folder.at("leave")
-    process, _ = start(folder, env={"LD_PRELOAD": leave_library, "ZTRAIN_TEST_LEAVE": told})
+    process, _ = start(folder, env={"ZTRAIN_TEST_LEAVE": told})
     began = time.monotonic()
     with open(told + ".new", "w", encoding="ascii") as f:
         f.write(f"{victim} {code}\n")
@@ -111,8 +111,7 @@ def test_a_node_is_set_down(folder):
     folder.wait_for_none(10)
     assert time.monotonic() - began < SOON
     assert "FINISHED" not in done.out and "finished:" not in done.out
-    folder.cluster.do("scontrol", "update", "nodename=n1", "state=resume")
-    folder.cluster.wait_ready()
+    folder.cluster.resume()
     resumes_without_loss(folder)
 
 
@@ -126,8 +125,7 @@ def test_a_node_loses_power(folder):
     assert names_rank(done.err, 2, "n1") or names_rank(done.err, 3, "n1") or "n1" in done.err, done
     folder.cluster.ask("scancel", "--full", *folder.cluster.ask("squeue", "-h", "-o", "%A").split())
     folder.cluster.power_on(1)
-    folder.cluster.ask("scontrol", "update", "nodename=n1", "state=resume")
-    folder.cluster.wait_ready(40)
+    folder.cluster.resume()
     folder.wait(process, 40)
     resumes_without_loss(folder)
 

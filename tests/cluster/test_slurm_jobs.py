@@ -6,8 +6,8 @@ import time
 
 import pytest
 
-from cluster_harness import ENDLESS, LONG, ClusterFolder
-from harness import DATA, CHECKPOINT, FINISHED, PEER, SLOWNESS, USAGE, ZTRAIN, wait_until
+from cluster_harness import ENDLESS, LONG, PAUSE
+from harness import CHECKPOINT, DATA, FINISHED, LLAMA, PEER, SLOWNESS, USAGE, ZTRAIN, wait_until
 from slurm_lab import environment_of, marked, program_of
 
 TWO_BY_TWO = "-N 2 --ntasks-per-node=2"
@@ -30,9 +30,9 @@ def wait_for_end(folder, job, seconds=60):
     return found["JobState"], int(found["ExitCode"].split(":")[0])
 
 
-def start(folder, options=TWO_BY_TWO, changes=LONG, name="run", env=None, step=30):
+def start(folder, options=TWO_BY_TWO, changes=LONG, name="run", step=30):
     """A job that has done some steps."""
-    job = folder.sbatch(options, "--config", folder.spec(changes, name), env=env)
+    job = folder.sbatch(options, "--config", folder.spec(changes, name), env=PAUSE)
     wait_until(lambda: folder.steps_done(name) >= step, 30, f"step {step}")
     return job
 
@@ -83,7 +83,7 @@ def test_a_node_is_set_down(folder):
     job = start(folder)
     folder.cluster.do("scontrol", "update", "nodename=n1", "state=down", "reason=test")
     wait_until(lambda: not folder.ranks(), 15, "the end of the ranks")
-    folder.cluster.do("scontrol", "update", "nodename=n1", "state=resume")
+    folder.cluster.resume()
     finishes(folder, job)
 
 
@@ -103,7 +103,7 @@ def test_fewer_nodes_and_more_nodes(folder):
     wait_until(lambda: len(folder.ranks()) == 3, 40, "a start on three nodes")
     step = folder.steps_done()
     folder.wait_for_step(step + 20)
-    folder.cluster.do("scontrol", "update", "nodename=n2", "state=resume")
+    folder.cluster.resume()
     folder.cluster.do("scontrol", "requeue", job)
     wait_until(lambda: len(folder.ranks()) == 4, 40, "a start on four nodes")
     assert wait_for_end(folder, job) == ("COMPLETED", FINISHED), folder.job_output(job)[-3000:]
@@ -131,7 +131,7 @@ def test_errors_that_would_come_again_end_the_job(folder):
     """Four jobs at a time: a bad spec, bad data, bad checkpoints, a run that never gets anywhere."""
     jobs = {}
     jobs["spec"] = folder.sbatch(TWO_BY_TWO, "--config", folder.spec({**LONG, "zero_optimization": {"stage": 7}}, "spec"))
-    small = {"model": {"config": {**_llama(), "vocab_size": 20}}}
+    small = {"model": {"config": {**LLAMA, "vocab_size": 20}}}
     jobs["data"] = folder.sbatch(TWO_BY_TWO, "--config", folder.spec({**LONG, **small}, "data"))
 
     folder.train({**LONG, "train": {"epochs": None, "max_steps": 20}}, name="damaged")
@@ -158,11 +158,6 @@ def test_errors_that_would_come_again_end_the_job(folder):
     folder.wait_for_none()
 
 
-def _llama():
-    from harness import LLAMA
-    return LLAMA
-
-
 # --- signals at any time, and the time limit --------------------------------------------------------------------------
 
 def batch_shell(folder, job):
@@ -181,7 +176,7 @@ def test_usr1_while_the_job_starts(folder):
     jobs = {}
     for delay in (0, 0.05, 0.15, 0.3, 0.6):
         name = f"after-{delay}"
-        jobs[name] = folder.sbatch("-N 2 --ntasks-per-node=1", "--config", folder.spec(LONG, name))
+        jobs[name] = folder.sbatch("-N 2 --ntasks-per-node=1", "--config", folder.spec(LONG, name), env=PAUSE)
         shell = wait_until(lambda: batch_shell(folder, jobs[name]), 20, "the script's trap")
         time.sleep(delay)
         os.kill(shell, signal.SIGUSR1)
@@ -196,8 +191,9 @@ def test_usr1_while_the_job_starts(folder):
 def test_time_limit(folder):
     """Two jobs at a time, a minute each. One is told by Slurm some seconds before and requeues; the other, srun alone, is
     told nothing: it knows when the time is over."""
-    told = folder.sbatch("-N 2 --ntasks-per-node=1 --time=1 --signal=B:USR1@15", "--config", folder.spec(ENDLESS, "told"))
-    alone = folder.srun("-N 2 --ntasks-per-node=1 --time=1", "--config", folder.spec(ENDLESS, "alone"))
+    told = folder.sbatch("-N 2 --ntasks-per-node=1 --time=1 --signal=B:USR1@15", "--config", folder.spec(ENDLESS, "told"),
+                         env=PAUSE)
+    alone = folder.srun("-N 2 --ntasks-per-node=1 --time=1", "--config", folder.spec(ENDLESS, "alone"), env=PAUSE)
     done = folder.wait(alone, 75)
     assert done.code == 75, done
     assert done.seconds < 62
@@ -215,8 +211,7 @@ def test_time_limit(folder):
     assert steps == list(range(1, len(steps) + 1))
 
 
-def test_the_folder_of_a_run_is_found(tmp_path):
+def test_the_folder_of_a_run_is_found(folder):
     """The script asks --dry-run for it; names with blanks, too."""
-    room = ClusterFolder(tmp_path)
-    done = room.ztrain("--config", room.spec(name="a run"), "--dry-run")
-    assert f"run folder: {room.run_folder('a run')}\n" in done.out
+    done = folder.ztrain("--config", folder.spec(name="a run"), "--dry-run")
+    assert f"run folder: {folder.run_folder('a run')}\n" in done.out

@@ -9,7 +9,7 @@ from cluster_harness import BATCH
 from harness import FINISHED, USAGE, ZTRAIN
 
 SECRET = "5f" * 32
-SHORT = {**BATCH, "train": {"epochs": 1}, "comm": {"timeout_seconds": 10}}  # 4 steps, an evaluation, a checkpoint
+SHORT = {**BATCH, "train": {"epochs": None, "max_steps": 4}, "comm": {"timeout_seconds": 10}}
 
 
 def run_and_compare(folder, options, ranks, changes=SHORT, mpi="pmi2", name="run"):

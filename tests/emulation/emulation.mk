@@ -15,7 +15,7 @@ EMU_CXX ?= g++
 EMU_COMMON = -D_GNU_SOURCE -D_FILE_OFFSET_BITS=64 -DZTRAIN_EMULATION=1 -DZTRAIN_CUDA=1 -DZTRAIN_FAULTS=1 -I. -Itests/emulation \
 	-isystem $(EMULATION_INCLUDE) -g -fno-omit-frame-pointer -fno-math-errno -MMD -MP $(if $(filter 1,$(WERROR)),-Werror)
 EMU_SANITIZE = -fsanitize=address,undefined -fno-sanitize-recover=undefined
-EMU_C_FLAGS = -std=c11 -O1 -fopenmp $(EMU_COMMON) $(EMU_SANITIZE) -Wall -Wextra
+EMU_C_FLAGS = -std=c11 -O1 -fopenmp $(EMU_COMMON) $(EMU_SANITIZE)
 EMU_RUNTIME_FLAGS = -std=c++17 -O2 $(EMU_COMMON) -Wall -Wextra -Wshadow
 EMU_CU_FLAGS = -x c++ -std=c++17 -O1 $(EMU_COMMON) -Wall -Wextra -Wno-unknown-pragmas
 EMU_SHADOW_FLAGS = -fsanitize=thread,undefined -fno-sanitize-recover=undefined --param tsan-instrument-func-entry-exit=0
@@ -32,7 +32,7 @@ EMU_OPS_OBJECTS = $(patsubst %.c,$(EMU)/obj/%.o,$(wildcard tests/ops/*.c))
 
 # Red zones between the pieces of an arena: see tests/emulation/emulation_arena.cc.
 EMU_LINK_FLAGS = $(EMU_SANITIZE) -fopenmp -Wl,--wrap=arena_init -Wl,--wrap=arena_take
-EMU_LIBS = -lyaml -ljansson -lzstd -lxxhash -ldl -lpthread -lm
+EMU_LIBS = $(filter-out -L% -lcudart_static,$(LDLIBS_ALL))
 
 .PHONY: emulation emulation-faults
 ifeq ($(and $(EMULATION_INCLUDE),$(EMULATION_ARCH)),)

@@ -1,0 +1,382 @@
+/* emulation_nccl.cc: the functions of NCCL that ztrain calls, between processes of one machine.
+ *
+ * The unique id names a piece of shared memory: a header, and a window for each rank. A collective is work of its
+ * stream and runs on the emulation's thread for collectives. It goes through the windows piece by piece:
+ *
+ *     own piece -> own window | all are there | read the others' windows | all have read | next piece
+ *
+ * Sums add ranks 0, 1, … in fp32 or the type itself. With each piece a rank says which collective it is in: ranks that
+ * call different ones end with a report instead of hanging. Like NCCL, nobody notices that a peer has died; an aborted
+ * communicator leaves its collectives. */
+#include "cuda_emulation.h"
+#include "emulation_queue.h"
+
+#if __has_include(<nccl.h>)
+#include <nccl.h>
+
+#include <algorithm>
+#include <atomic>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <thread>
+#include <unistd.h>
+
+#undef threadIdx
+#undef blockIdx
+#undef blockDim
+#undef gridDim
+#undef warpSize
+
+using namespace emulation;
+
+namespace
+{
+enum { MAX_RANKS = 64, WINDOW = 1 << 18 };
+
+struct signature { /* of a collective; the same on all ranks */
+    int64_t kind, count, type, reduction, root;
+};
+
+struct segment {
+    std::atomic<int> connected, aborted;
+    std::atomic<uint64_t> turn[MAX_RANKS]; /* barriers that a rank has come to */
+    signature doing[MAX_RANKS];
+    char windows[];
+};
+} // namespace
+
+struct ncclComm {
+    int rank, world;
+    segment *shared;
+    size_t bytes;
+    std::string name;
+    std::atomic<int> state; /* ncclResult_t */
+    std::atomic<bool> aborted;
+    uint64_t turn;
+    std::thread connecting;
+};
+
+namespace
+{
+thread_local std::string last_message;
+
+ncclResult_t fail(ncclResult_t code, const char *message)
+{
+    last_message = message;
+    return code;
+}
+
+/* Waits; false: the communicator was aborted. */
+template <typename Condition> bool wait_until(ncclComm *c, Condition holds)
+{
+    for (int spins = 0; !holds(); spins++) {
+        if (c->aborted)
+            return false;
+        if (spins > 100)
+            usleep(100);
+    }
+    return true;
+}
+
+bool meet(ncclComm *c)
+{
+    c->turn++;
+    c->shared->turn[c->rank] = c->turn;
+    return wait_until(c, [c] {
+        for (int r = 0; r < c->world; r++)
+            if (c->shared->turn[r] < c->turn)
+                return false;
+        return true;
+    });
+}
+
+char *window(ncclComm *c, int rank)
+{
+    return c->shared->windows + static_cast<size_t>(rank) * WINDOW;
+}
+
+void connect(ncclComm *c)
+{
+    c->shared->connected++;
+    bool there = wait_until(c, [c] { return c->shared->connected == c->world; });
+    if (c->rank == 0)
+        shm_unlink(c->name.c_str());
+    c->state = there ? ncclSuccess : ncclInternalError;
+}
+
+size_t size_of(ncclDataType_t type)
+{
+    switch (type) {
+    case ncclInt8:
+    case ncclUint8: return 1;
+    case ncclFloat16:
+    case ncclBfloat16: return 2;
+    case ncclInt32:
+    case ncclUint32:
+    case ncclFloat32: return 4;
+    case ncclInt64:
+    case ncclUint64:
+    case ncclFloat64: return 8;
+    default: return 0;
+    }
+}
+
+double load(ncclDataType_t type, const char *p, size_t i)
+{
+    switch (type) {
+    case ncclFloat16: return __half2float(reinterpret_cast<const __half *>(p)[i]);
+    case ncclBfloat16: return __bfloat162float(reinterpret_cast<const __nv_bfloat16 *>(p)[i]);
+    case ncclFloat32: return reinterpret_cast<const float *>(p)[i];
+    case ncclFloat64: return reinterpret_cast<const double *>(p)[i];
+    case ncclInt32: return reinterpret_cast<const int32_t *>(p)[i];
+    case ncclUint32: return reinterpret_cast<const uint32_t *>(p)[i];
+    default: report("a reduction of NCCL's type %d", static_cast<int>(type));
+    }
+}
+
+void store(ncclDataType_t type, char *p, size_t i, double x)
+{
+    switch (type) {
+    case ncclFloat16: reinterpret_cast<__half *>(p)[i] = __float2half_rn(static_cast<float>(x)); break;
+    case ncclBfloat16: reinterpret_cast<__nv_bfloat16 *>(p)[i] = __float2bfloat16_rn(static_cast<float>(x)); break;
+    case ncclFloat32: reinterpret_cast<float *>(p)[i] = static_cast<float>(x); break;
+    case ncclFloat64: reinterpret_cast<double *>(p)[i] = x; break;
+    case ncclInt32: reinterpret_cast<int32_t *>(p)[i] = static_cast<int32_t>(x); break;
+    default: reinterpret_cast<uint32_t *>(p)[i] = static_cast<uint32_t>(x); break;
+    }
+}
+
+/* to[i] = the reduction of element `first + i` of all windows */
+void reduce(ncclComm *c, const signature &s, size_t first, size_t n, char *to)
+{
+    ncclDataType_t type = static_cast<ncclDataType_t>(s.type);
+    for (size_t i = 0; i < n; i++) {
+        double x = load(type, window(c, 0), first + i);
+        for (int r = 1; r < c->world; r++) {
+            double y = load(type, window(c, r), first + i);
+            switch (s.reduction) {
+            case ncclMax: x = y > x || y != y ? y : x; break;
+            case ncclMin: x = y < x || y != y ? y : x; break;
+            default:
+                x = type == ncclFloat64 ? x + y : static_cast<double>(static_cast<float>(x) + static_cast<float>(y));
+            }
+        }
+        store(type, to, i, x);
+    }
+}
+
+enum { GATHER, SCATTER, REDUCE, BROADCAST };
+
+/* Every rank's piece of `bytes` (or all of them, for BROADCAST the root's) is in the windows while take() runs. */
+template <typename Give, typename Take> bool exchange_piece(ncclComm *c, const signature &s, Give give, Take take)
+{
+    c->shared->doing[c->rank] = s;
+    give(window(c, c->rank));
+    if (!meet(c))
+        return false;
+    for (int r = 0; r < c->world; r++)
+        if (memcmp(&c->shared->doing[r], &s, sizeof s) != 0)
+            report("NCCL: rank %d is in collective %d of %lld elements, rank %d in %d of %lld", c->rank,
+                   static_cast<int>(s.kind), static_cast<long long>(s.count), r,
+                   static_cast<int>(c->shared->doing[r].kind), static_cast<long long>(c->shared->doing[r].count));
+    take();
+    return meet(c);
+}
+
+void run_collective(ncclComm *c, const signature &s, const char *send, char *receive)
+{
+    stats.collectives++;
+    const size_t size = size_of(static_cast<ncclDataType_t>(s.type)), world = static_cast<size_t>(c->world);
+    const size_t count = static_cast<size_t>(s.count);
+    /* SCATTER: a window holds a piece for each rank. */
+    const size_t most = WINDOW / size / (s.kind == SCATTER ? world : 1);
+    send = open_alias(send);
+    receive = open_alias(receive);
+    for (size_t at = 0; at < count; at += most) {
+        const size_t n = std::min(most, count - at);
+        bool good = exchange_piece(
+            c, s,
+            [&](char *own) {
+                if (s.kind == SCATTER)
+                    for (size_t r = 0; r < world; r++)
+                        memcpy(own + r * n * size, send + (r * count + at) * size, n * size);
+                else if (s.kind != BROADCAST || s.root == c->rank)
+                    memcpy(own, send + at * size, n * size);
+            },
+            [&] {
+                switch (s.kind) {
+                case GATHER:
+                    for (size_t r = 0; r < world; r++)
+                        memcpy(receive + (r * count + at) * size, window(c, static_cast<int>(r)), n * size);
+                    break;
+                case SCATTER: reduce(c, s, static_cast<size_t>(c->rank) * n, n, receive + at * size); break;
+                case REDUCE: reduce(c, s, 0, n, receive + at * size); break;
+                default: memcpy(receive + at * size, window(c, static_cast<int>(s.root)), n * size); break;
+                }
+            });
+        if (!good)
+            return;
+    }
+}
+
+ncclResult_t collective(const char *name, const signature &s, size_t sent, size_t received, const void *send,
+                        void *receive, ncclComm *c, cudaStream_t stream)
+{
+    guard lock(big_lock);
+    enter(name);
+    size_t size = size_of(static_cast<ncclDataType_t>(s.type));
+    if (!size)
+        return fail(ncclInvalidArgument, "unknown type");
+    if (c->state != ncclSuccess)
+        return fail(ncclInvalidUsage, "the communicator is not ready");
+    if (!s.count)
+        return ncclSuccess;
+    check_range(name, send, sent * size);
+    check_range(name, receive, received * size);
+    operation op;
+    op.name = std::string(name) + " (" + std::to_string(s.count) + " elements)";
+    op.on_host_thread = op.collective = true;
+    op.ranges = {{send, sent * size, false}, {receive, received * size, true}};
+    op.run = [=] {
+        if (!c->aborted)
+            run_collective(c, s, static_cast<const char *>(send), static_cast<char *>(receive));
+    };
+    enqueue(lock, stream_of(stream), std::move(op));
+    return ncclSuccess;
+}
+} // namespace
+
+extern "C" {
+
+ncclResult_t ncclGetVersion(int *version)
+{
+    *version = NCCL_VERSION_CODE;
+    return ncclSuccess;
+}
+
+const char *ncclGetErrorString(ncclResult_t code)
+{
+    return code == ncclSuccess ? "no error" : code == ncclInProgress ? "in progress" : "an error of the emulated NCCL";
+}
+
+const char *ncclGetLastError(ncclComm_t)
+{
+    return last_message.c_str();
+}
+
+ncclResult_t ncclGetUniqueId(ncclUniqueId *id)
+{
+    static std::atomic<int> number;
+    memset(id, 0, sizeof *id);
+    snprintf(id->internal, sizeof id->internal, "/emulated-nccl-%d-%d", static_cast<int>(getpid()), ++number);
+    return ncclSuccess;
+}
+
+ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm, int world, ncclUniqueId id, int rank, ncclConfig_t *config)
+{
+    if (world < 1 || world > MAX_RANKS || rank < 0 || rank >= world)
+        return fail(ncclInvalidArgument, "a rank out of range");
+    ncclComm *c = new ncclComm();
+    c->rank = rank;
+    c->world = world;
+    c->name.assign(id.internal, strnlen(id.internal, sizeof id.internal));
+    c->bytes = sizeof(segment) + static_cast<size_t>(world) * WINDOW;
+    int fd = shm_open(c->name.c_str(), O_CREAT | O_RDWR | O_CLOEXEC, 0600);
+    void *map = MAP_FAILED;
+    if (fd >= 0 && ftruncate(fd, static_cast<off_t>(c->bytes)) == 0)
+        map = mmap(nullptr, c->bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (fd >= 0)
+        close(fd);
+    if (map == MAP_FAILED) {
+        delete c;
+        return fail(ncclSystemError, strerror(errno));
+    }
+    c->shared = static_cast<segment *>(map);
+    c->state = ncclInProgress;
+    *comm = c;
+    if (config && config->blocking == 0) {
+        c->connecting = std::thread(connect, c);
+        return ncclInProgress;
+    }
+    connect(c);
+    return static_cast<ncclResult_t>(c->state.load());
+}
+
+ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *state)
+{
+    *state = static_cast<ncclResult_t>(comm->state.load());
+    return ncclSuccess;
+}
+
+ncclResult_t ncclCommFinalize(ncclComm_t)
+{
+    return ncclSuccess;
+}
+
+ncclResult_t ncclCommDestroy(ncclComm_t comm)
+{
+    {
+        guard lock(big_lock);
+        enter("ncclCommDestroy");
+        run_until(lock, everything());
+    }
+    if (comm->connecting.joinable())
+        comm->connecting.join();
+    munmap(comm->shared, comm->bytes);
+    delete comm;
+    return ncclSuccess;
+}
+
+ncclResult_t ncclCommAbort(ncclComm_t comm)
+{
+    comm->aborted = true;
+    comm->state = ncclInternalError;
+    if (comm->rank == 0)
+        shm_unlink(comm->name.c_str());
+    return ncclCommDestroy(comm);
+}
+
+ncclResult_t ncclAllGather(const void *send, void *receive, size_t count, ncclDataType_t type, ncclComm_t comm,
+                           cudaStream_t stream)
+{
+    const signature s = {GATHER, static_cast<int64_t>(count), type, 0, 0};
+    return collective("ncclAllGather", s, count, count * static_cast<size_t>(comm->world), send, receive, comm, stream);
+}
+
+ncclResult_t ncclReduceScatter(const void *send, void *receive, size_t count, ncclDataType_t type,
+                               ncclRedOp_t reduction, ncclComm_t comm, cudaStream_t stream)
+{
+    const signature s = {SCATTER, static_cast<int64_t>(count), type, reduction, 0};
+    return collective("ncclReduceScatter", s, count * static_cast<size_t>(comm->world), count, send, receive, comm,
+                      stream);
+}
+
+ncclResult_t ncclAllReduce(const void *send, void *receive, size_t count, ncclDataType_t type, ncclRedOp_t reduction,
+                           ncclComm_t comm, cudaStream_t stream)
+{
+    const signature s = {REDUCE, static_cast<int64_t>(count), type, reduction, 0};
+    return collective("ncclAllReduce", s, count, count, send, receive, comm, stream);
+}
+
+ncclResult_t ncclBroadcast(const void *send, void *receive, size_t count, ncclDataType_t type, int root,
+                           ncclComm_t comm, cudaStream_t stream)
+{
+    const signature s = {BROADCAST, static_cast<int64_t>(count), type, 0, root};
+    return collective("ncclBroadcast", s, count, count, comm->rank == root ? send : receive, receive, comm, stream);
+}
+
+ncclResult_t ncclGroupStart(void)
+{
+    return ncclSuccess;
+}
+
+ncclResult_t ncclGroupEnd(void)
+{
+    return ncclSuccess;
+}
+}
+#endif
