@@ -93,6 +93,7 @@ static void chunk_forward(const struct pass *pass, const struct unit *unit, int6
         .dlogits = gradient ? t->logits : NULL,
         .targets = pass->batch.targets + first,
         .scale = pass->grad_scale,
+        .loss_scale = pass->loss_scale,
         .loss_sum = pass->loss_sum,
     };
     t->device->ops->cross_entropy(pass->stream, &loss);
