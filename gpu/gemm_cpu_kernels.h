@@ -8,7 +8,7 @@
  *           tasks of panels are handed out; a task runs the micro-kernel: an MR x NR tile of C in registers
  *
  * A packed panel holds, unit by unit of k, its MR (or NR) values side by side. A unit is four bytes: an fp32 number, a
- * bf16 or fp16 number widened to fp32, or, where the CPU multiplies bf16 itself, a pair of bf16 numbers that are
+ * half-precision number widened to fp32, or, where the CPU multiplies bf16 itself, a pair of bf16 numbers that are
  * neighbours in k. Rows, columns and units beyond the matrix are packed as zeros.
  *
  * Packing reads at the speed of memory. Where A has few rows that is a good part of the time, so blocks of B are small
@@ -39,24 +39,27 @@ enum {
 };
 _Static_assert(MR % 4 == 0 && NR % 4 == 0, "panels are transposed four by four");
 
-enum unit_kind { UNIT_F32, UNIT_BF16, UNIT_F16, UNIT_PAIR };
+enum unit_kind { UNIT_F32, UNIT_F16, UNIT_WIDENED, UNIT_PAIR };
+
+/* Runs a statement with KIND as a constant that is `kind`: each kind of unit gets code of its own. */
+#define WITH_UNIT(kind, ...)                          \
+    do {                                              \
+        if ((kind) == UNIT_F32) {                     \
+            const enum unit_kind KIND = UNIT_F32;     \
+            __VA_ARGS__;                              \
+        } else if ((kind) == UNIT_F16) {              \
+            const enum unit_kind KIND = UNIT_F16;     \
+            __VA_ARGS__;                              \
+        } else if ((kind) == UNIT_WIDENED) {          \
+            const enum unit_kind KIND = UNIT_WIDENED; \
+            __VA_ARGS__;                              \
+        } else {                                      \
+            const enum unit_kind KIND = UNIT_PAIR;    \
+            __VA_ARGS__;                              \
+        }                                             \
+    } while (0)
 
 /* ---- packing ---- */
-
-/* The bits of a 16-bit number as fp32. */
-static ALWAYS_INLINE uint32_t widened(uint16_t half, enum unit_kind kind)
-{
-    if (kind == UNIT_BF16)
-        return (uint32_t)half << 16;
-#if defined(__F16C__)
-    float x = _cvtsh_ss(half);
-#else
-    float x = f16_to_f32(half);
-#endif
-    uint32_t bits;
-    memcpy(&bits, &x, sizeof bits);
-    return bits;
-}
 
 typedef uint32_t quad __attribute__((vector_size(16)));
 
@@ -68,22 +71,44 @@ static ALWAYS_INLINE uint32_t unit_of(const void *src, int64_t row_stride, int64
     uint32_t bits;
     switch (kind) {
     case UNIT_F32: memcpy(&bits, (const float *)src + row * row_stride + unit * k_stride, 4); return bits;
-    case UNIT_BF16:
-    case UNIT_F16: return widened(half[row * row_stride + unit * k_stride], kind);
+    case UNIT_F16: {
+        float widened = f16_to_f32(half[row * row_stride + unit * k_stride]);
+        memcpy(&bits, &widened, 4);
+        return bits;
+    }
+    case UNIT_WIDENED: return (uint32_t)half[row * row_stride + unit * k_stride] << 16;
     default: break;
     }
     half += row * row_stride + 2 * unit * k_stride;
     return half[0] | (2 * unit + 1 < k ? (uint32_t)half[k_stride] << 16 : 0);
 }
 
+static ALWAYS_INLINE quad quad_from_f16(const uint16_t *half)
+{
+#if defined(__F16C__)
+    return (quad)_mm_cvtph_ps(_mm_loadl_epi64((const __m128i *)half));
+#else
+    quad q;
+    for (int i = 0; i < 4; i++) {
+        float widened = f16_to_f32(half[i]);
+        uint32_t bits;
+        memcpy(&bits, &widened, 4);
+        q[i] = bits;
+    }
+    return q;
+#endif
+}
+
 /* Four units of a row whose k is contiguous. */
 static ALWAYS_INLINE quad quad_of(const void *src, int64_t row_start, int64_t unit, enum unit_kind kind)
 {
     quad q;
-    if (kind == UNIT_BF16 || kind == UNIT_F16) {
+    if (kind == UNIT_WIDENED) {
         const uint16_t *half = (const uint16_t *)src + row_start + unit;
-        return (quad){widened(half[0], kind), widened(half[1], kind), widened(half[2], kind), widened(half[3], kind)};
+        return (quad){half[0], half[1], half[2], half[3]} << 16;
     }
+    if (kind == UNIT_F16)
+        return quad_from_f16((const uint16_t *)src + row_start + unit);
     if (kind == UNIT_F32)
         memcpy(&q, (const float *)src + row_start + unit, sizeof q);
     else
@@ -102,9 +127,14 @@ static ALWAYS_INLINE void pack_panel(uint32_t *dst, const void *src, int64_t row
             const uint16_t *half = (const uint16_t *)src + (kind == UNIT_PAIR ? 2 : 1) * unit * k_stride;
             if (kind == UNIT_F32)
                 memcpy(dst, (const float *)src + unit * k_stride, (size_t)width * sizeof *dst);
-            else if (kind != UNIT_PAIR)
+            else if (kind == UNIT_WIDENED)
                 for (int r = 0; r < width; r++)
-                    dst[r] = widened(half[r], kind);
+                    dst[r] = (uint32_t)half[r] << 16;
+            else if (kind == UNIT_F16)
+                for (int r = 0; r < width; r += 4) {
+                    quad q = quad_from_f16(half + r);
+                    memcpy(dst + r, &q, sizeof q);
+                }
             else
                 for (int r = 0; r < width; r++)
                     dst[r] = half[r] | (uint32_t)half[k_stride + r] << 16;
@@ -201,16 +231,6 @@ __attribute__((target("avx512bf16"))) static void micro_pairs(int64_t units, con
 
 /* ---- a whole product ---- */
 
-static enum unit_kind unit_kind_of(enum dtype dtype, bool pairs)
-{
-    switch (dtype) {
-    case DTYPE_F32: return UNIT_F32;
-    case DTYPE_BF16: return pairs && GEMM_HAS_PAIRS ? UNIT_PAIR : UNIT_BF16;
-    case DTYPE_F16: return UNIT_F16;
-    default: BUG("no products of the dtype %d", (int)dtype);
-    }
-}
-
 struct product {
     bool transpose_a, transpose_b;
     int64_t m, n, k;
@@ -233,9 +253,8 @@ struct epilogue {
 
 /* Finishes n sums of one row. `before`, if not NULL, holds what earlier blocks of k came to. */
 static ALWAYS_INLINE void epilogue_row(const struct epilogue *e, const float *sum, const float *before, int64_t row,
-                                       int64_t column, int64_t n, bool c_is_f32, enum dtype dtype)
+                                       int64_t column, int64_t n, enum dtype dtype, enum dtype c_dtype)
 {
-    const enum dtype c_dtype = c_is_f32 ? DTYPE_F32 : dtype;
     void *c = at(e->c, row * e->ldc + column, c_dtype);
     for (int64_t j = 0; j < n; j += VF) {
         vf x = vf_get(sum, j, n, DTYPE_F32);
@@ -264,9 +283,9 @@ static void epilogue_rows(const struct epilogue *e, const float *sum, int64_t ld
     for (int64_t i = 0; i < m; i++) {
         const float *s = sum + i * ld_sum, *b = before ? before + i * ld_before : NULL;
         if (e->c_dtype == DTYPE_F32)
-            WITH_DTYPE(e->dtype, epilogue_row, e, s, b, row + i, column, n, true);
+            WITH_DTYPE(e->dtype, epilogue_row(e, s, b, row + i, column, n, DT, DTYPE_F32));
         else
-            WITH_DTYPE(e->dtype, epilogue_row, e, s, b, row + i, column, n, false);
+            WITH_DTYPE(e->dtype, epilogue_row(e, s, b, row + i, column, n, DT, DT));
     }
 }
 
@@ -335,18 +354,6 @@ static ALWAYS_INLINE void gemm_task(const struct epilogue *e, const struct block
     }
 }
 
-/* pack_panel() with constants for `width`, if its caller gives one, and `kind`, so that each is compiled by itself. */
-static ALWAYS_INLINE void pack_panel_of(uint32_t *dst, const void *src, int64_t row_stride, int64_t k_stride, int rows,
-                                        int width, int64_t k, enum unit_kind kind)
-{
-    switch (kind) {
-    case UNIT_F32: pack_panel(dst, src, row_stride, k_stride, rows, width, k, UNIT_F32); break;
-    case UNIT_BF16: pack_panel(dst, src, row_stride, k_stride, rows, width, k, UNIT_BF16); break;
-    case UNIT_F16: pack_panel(dst, src, row_stride, k_stride, rows, width, k, UNIT_F16); break;
-    case UNIT_PAIR: pack_panel(dst, src, row_stride, k_stride, rows, width, k, UNIT_PAIR); break;
-    }
-}
-
 /* Panels of a packed block: rows first … first+count of op(X), k elements from k_first on. */
 static void pack_block(uint32_t *dst, const void *src, enum dtype dtype, int64_t row_stride, int64_t k_stride,
                        int64_t first, int64_t count, int64_t k_first, int64_t k, int width, enum unit_kind kind)
@@ -358,9 +365,9 @@ static void pack_block(uint32_t *dst, const void *src, enum dtype dtype, int64_t
         const void *from = at(src, (first + panel * width) * row_stride + k_first * k_stride, dtype);
         uint32_t *to = dst + panel * width * units;
         if (width == MR)
-            pack_panel_of(to, from, row_stride, k_stride, rows, MR, k, kind);
+            WITH_UNIT(kind, pack_panel(to, from, row_stride, k_stride, rows, MR, k, KIND));
         else
-            pack_panel_of(to, from, row_stride, k_stride, rows, NR, k, kind);
+            WITH_UNIT(kind, pack_panel(to, from, row_stride, k_stride, rows, NR, k, KIND));
     }
 }
 
@@ -384,6 +391,14 @@ static struct ahead ahead_of(const struct product *p, enum dtype dtype, int64_t 
     if (p->transpose_b)
         return (struct ahead){at(p->b, first * p->ldb + k, dtype), count * size, p->ldb * size, columns, 0};
     return (struct ahead){at(p->b, k * p->ldb + first, dtype), columns * size, p->ldb * size, count, 0};
+}
+
+/* pairs: the CPU multiplies pairs of bf16 numbers */
+static enum unit_kind unit_kind_of(enum dtype dtype, bool pairs)
+{
+    if (dtype != DTYPE_BF16)
+        return dtype == DTYPE_F32 ? UNIT_F32 : UNIT_F16;
+    return pairs && GEMM_HAS_PAIRS ? UNIT_PAIR : UNIT_WIDENED;
 }
 
 static void gemm_builtin(struct scratch scratch, bool pairs, const struct product *p, const struct epilogue *e)

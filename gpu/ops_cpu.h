@@ -113,15 +113,4 @@ static inline void *at(const void *base, int64_t element, enum dtype dtype)
     return (char *)(uintptr_t)base + (size_t)element * dtype_size(dtype);
 }
 
-/* Calls function(…, dtype) with the dtype as a constant, so that the compiler makes a copy for each. */
-#define WITH_DTYPE(dtype, function, ...)                           \
-    do {                                                           \
-        switch (dtype) {                                           \
-        case DTYPE_F32: function(__VA_ARGS__, DTYPE_F32); break;   \
-        case DTYPE_BF16: function(__VA_ARGS__, DTYPE_BF16); break; \
-        case DTYPE_F16: function(__VA_ARGS__, DTYPE_F16); break;   \
-        default: BUG("no op for the dtype %d", (int)(dtype));      \
-        }                                                          \
-    } while (0)
-
 #endif

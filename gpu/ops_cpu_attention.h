@@ -47,6 +47,11 @@ static int64_t round_up(int64_t n, int64_t multiple)
     return (n + multiple - 1) / multiple * multiple;
 }
 
+static enum unit_kind attention_kind(struct stream *stream, enum dtype dtype)
+{
+    return unit_kind_of(dtype, device_cpu_of(stream)->features.avx512_bf16);
+}
+
 /* Units of `elements` numbers of k. */
 static int64_t units_of(const struct attention *a, int64_t elements)
 {
@@ -64,10 +69,11 @@ static int64_t by_column_floats(const struct attention *a)
     return a->padded_d * units_of(a, a->max_seq);
 }
 
+/* pack_panel() with constants for `kind` and `width`, so that each is compiled by itself. */
 static ALWAYS_INLINE void attention_pack(float *dst, const void *x, int64_t row_stride, int64_t k_stride, int64_t rows,
                                          int width, int64_t k, const struct attention *a)
 {
-    pack_panel_of((uint32_t *)dst, x, row_stride, k_stride, (int)rows, width, k, a->kind);
+    WITH_UNIT(a->kind, pack_panel((uint32_t *)dst, x, row_stride, k_stride, (int)rows, width, k, KIND));
 }
 
 /* x: first token's row of one head, `length` rows ld apart. dst: panels of MR tokens, each (units of D, MR). */
@@ -171,7 +177,7 @@ static void store_lanes(void *x, int64_t ld, int64_t count, float *sum, const fl
         void *to = at(x, i * ld, a->dtype);
         const float *from = turned + i * a->padded_d;
         for (int64_t j = 0; j < a->D; j += VF) {
-            WITH_DTYPE(a->dtype, vf_put, to, j, a->D, vf_get(from, j, a->D, DTYPE_F32));
+            WITH_DTYPE(a->dtype, vf_put(to, j, a->D, vf_get(from, j, a->D, DTYPE_F32), DT));
         }
     }
 }
@@ -292,7 +298,7 @@ static int64_t attention_batch(int64_t unit_floats)
 static void op_attention_fwd(struct stream *stream, const struct attention_fwd_args *args)
 {
     const struct attention a = {args->dtype,
-                                unit_kind_of(args->dtype, device_cpu_of(stream)->features.avx512_bf16),
+                                attention_kind(stream, args->dtype),
                                 args->M,
                                 args->H,
                                 args->KV,
@@ -377,23 +383,19 @@ static void gradient_block_by_key(float *scores, float *products, int64_t count,
     }
 }
 
-/* The sum over a head's D elements of out · dout, from the same element on. */
-static ALWAYS_INLINE void attention_delta(float *delta, const struct attention_bwd_args *args, int64_t element,
-                                          enum dtype dtype)
-{
-    vf sum = vf_zero();
-    for (int64_t j = 0; j < args->D; j += VF)
-        sum += vf_get(at(args->out, element, dtype), j, args->D, dtype) *
-               vf_get(at(args->dout, element, dtype), j, args->D, dtype);
-    *delta = vf_sum(sum);
-}
-
 /* delta (length) of one head of one sequence */
 static void attention_deltas(float *delta, const struct attention_bwd_args *args, const struct attention *a,
                              const struct attention_unit *u, int64_t h)
 {
-    for (int64_t i = 0; i < u->length; i++)
-        WITH_DTYPE(a->dtype, attention_delta, &delta[i], args, (u->start + i) * args->ld_o + h * a->D);
+    for (int64_t i = 0; i < u->length; i++) {
+        int64_t element = (u->start + i) * args->ld_o + h * a->D;
+        vf sum = vf_zero();
+        for (int64_t j = 0; j < a->D; j += VF) {
+            WITH_DTYPE(a->dtype, sum += vf_get(at(args->out, element, DT), j, a->D, DT) *
+                                        vf_get(at(args->dout, element, DT), j, a->D, DT));
+        }
+        delta[i] = vf_sum(sum);
+    }
 }
 
 /* A unit's packed operands: those of its key/value head, then those of each query head. */
@@ -505,7 +507,7 @@ static void attention_bwd_keys(const struct attention_bwd_args *args, const stru
 static void op_attention_bwd(struct stream *stream, const struct attention_bwd_args *args)
 {
     const struct attention a = {args->dtype,
-                                unit_kind_of(args->dtype, device_cpu_of(stream)->features.avx512_bf16),
+                                attention_kind(stream, args->dtype),
                                 args->M,
                                 args->H,
                                 args->KV,

@@ -54,7 +54,7 @@ static void op_norm_fwd(struct stream *stream, const struct norm_fwd_args *a)
     progress_tick();
 #pragma omp parallel for schedule(static) if (a->M * a->C > WORTH_THREADS)
     for (int64_t i = 0; i < a->M; i++) {
-        WITH_DTYPE(a->dtype, norm_fwd_row, a, i);
+        WITH_DTYPE(a->dtype, norm_fwd_row(a, i, DT));
     }
 }
 
@@ -112,7 +112,7 @@ static void op_norm_bwd(struct stream *stream, const struct norm_bwd_args *a)
         memset(dweight, 0, (size_t)(2 * stride) * sizeof *dweight);
         struct range rows = range_mine(a->M, 1);
         for (int64_t i = rows.first; i < rows.end; i++) {
-            WITH_DTYPE(a->dtype, norm_bwd_row, a, i, dweight, dbias);
+            WITH_DTYPE(a->dtype, norm_bwd_row(a, i, dweight, dbias, DT));
         }
         if (team_rank() == 0)
             threads = team_size();
@@ -151,7 +151,7 @@ static void op_head_norm_fwd(struct stream *stream, const struct head_norm_fwd_a
 #pragma omp parallel if (a->M * a->heads * a->D > WORTH_THREADS)
     {
         struct range rows = range_mine(a->M, 1);
-        WITH_DTYPE(a->dtype, head_norm_fwd_rows, a, rows);
+        WITH_DTYPE(a->dtype, head_norm_fwd_rows(a, rows, DT));
     }
 }
 
@@ -192,7 +192,7 @@ static void op_head_norm_bwd(struct stream *stream, const struct head_norm_bwd_a
         float *dweight = partial + team_rank() * stride;
         memset(dweight, 0, (size_t)stride * sizeof *dweight);
         struct range rows = range_mine(a->M, 1);
-        WITH_DTYPE(a->dtype, head_norm_bwd_rows, a, rows, dweight);
+        WITH_DTYPE(a->dtype, head_norm_bwd_rows(a, rows, dweight, DT));
         if (team_rank() == 0)
             threads = team_size();
     }

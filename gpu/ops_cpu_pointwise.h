@@ -25,7 +25,7 @@ static void op_embedding_fwd(struct stream *stream, const struct embedding_fwd_a
 #pragma omp parallel if (a->M * a->C > WORTH_THREADS)
     {
         struct range rows = range_mine(a->M, 1);
-        WITH_DTYPE(a->dtype, embedding_fwd_rows, a, rows);
+        WITH_DTYPE(a->dtype, embedding_fwd_rows(a, rows, DT));
     }
 }
 
@@ -67,7 +67,7 @@ static void op_embedding_bwd(struct stream *stream, const struct embedding_bwd_a
 #pragma omp parallel if (a->M * a->C > WORTH_THREADS)
     {
         struct range columns = range_mine(a->C, 16);
-        WITH_DTYPE(a->dtype, embedding_bwd_columns, a, columns);
+        WITH_DTYPE(a->dtype, embedding_bwd_columns(a, columns, DT));
     }
 }
 
@@ -99,7 +99,7 @@ static void op_rope(struct stream *stream, const struct rope_args *a)
 #pragma omp parallel if (a->M * a->heads * a->D > WORTH_THREADS)
     {
         struct range rows = range_mine(a->M, 1);
-        WITH_DTYPE(a->dtype, rope_rows, a, rows);
+        WITH_DTYPE(a->dtype, rope_rows(a, rows, DT));
     }
 }
 
@@ -124,7 +124,7 @@ static void op_swiglu_fwd(struct stream *stream, const struct swiglu_fwd_args *a
 #pragma omp parallel if (a->M * a->F > WORTH_THREADS)
     {
         struct range rows = range_mine(a->M, 1);
-        WITH_DTYPE(a->dtype, swiglu_fwd_rows, a, rows);
+        WITH_DTYPE(a->dtype, swiglu_fwd_rows(a, rows, DT));
     }
 }
 
@@ -150,26 +150,39 @@ static void op_swiglu_bwd(struct stream *stream, const struct swiglu_bwd_args *a
 #pragma omp parallel if (a->M * a->F > WORTH_THREADS)
     {
         struct range rows = range_mine(a->M, 1);
-        WITH_DTYPE(a->dtype, swiglu_bwd_rows, a, rows);
+        WITH_DTYPE(a->dtype, swiglu_bwd_rows(a, rows, DT));
     }
 }
 
 /* ---- cross-entropy ---- */
 
+static ALWAYS_INLINE float load_one(const void *x, int64_t i, enum dtype dtype)
+{
+    if (dtype == DTYPE_F32)
+        return ((const float *)x)[i];
+    return dtype == DTYPE_BF16 ? bf16_to_f32(((const uint16_t *)x)[i]) : f16_to_f32(((const uint16_t *)x)[i]);
+}
+
+static ALWAYS_INLINE void store_one(void *x, int64_t i, float value, enum dtype dtype)
+{
+    if (dtype == DTYPE_F32)
+        ((float *)x)[i] = value;
+    else
+        ((uint16_t *)x)[i] = dtype == DTYPE_BF16 ? bf16_from_f32(value) : f16_from_f32(value);
+}
+
 /* Loss of row i; its gradient may overwrite the logits: element j of the gradient is written after every logit up to
  * the end of its vector was read, and narrower elements lie further left. */
-static ALWAYS_INLINE void cross_entropy_row(const struct cross_entropy_args *a, int64_t i, double *row_loss,
-                                            bool logits_f32, enum dtype dtype)
+static ALWAYS_INLINE double cross_entropy_row(const struct cross_entropy_args *a, int64_t i, enum dtype logits_dtype,
+                                              enum dtype dtype)
 {
-    const enum dtype logits_dtype = logits_f32 ? DTYPE_F32 : dtype;
     const void *logits = at(a->logits, i * a->ld_logits, logits_dtype);
     void *dlogits = a->dlogits ? at(a->dlogits, i * a->ld_dlogits, dtype) : NULL;
     int32_t target = a->targets[i];
     if (target < 0) {
         if (dlogits)
-            memset(dlogits, 0, (size_t)a->V * dtype_size(dtype));
-        *row_loss = 0;
-        return;
+            memset(dlogits, 0, (size_t)(a->V_padded > a->V ? a->V_padded : a->V) * dtype_size(dtype));
+        return 0;
     }
     int64_t whole = a->V / VF * VF, left = a->V - whole;
     vi inside = vf_lanes_below(left);
@@ -186,30 +199,34 @@ static ALWAYS_INLINE void cross_entropy_row(const struct cross_entropy_args *a, 
     if (left)
         sum += vf_select(inside, vf_exp(vf_load_part(logits, whole, left, logits_dtype) - highest), vf_zero());
     double total = vf_sum(sum);
-    float logit = element_get(logits, target, logits_dtype);
-    *row_loss = log(total) + (double)highest - (double)logit;
+    float logit = load_one(logits, target, logits_dtype);
+    double loss = log(total) + (double)highest - (double)logit;
     if (dlogits) {
         double scale = (double)a->scale * (a->loss_scale ? (double)*a->loss_scale : 1);
         float factor = (float)(scale / total);
         double p = exp((double)logit - (double)highest) / total;
         for (int64_t j = 0; j < a->V; j += VF)
             vf_put(dlogits, j, a->V, vf_exp(vf_get(logits, j, a->V, logits_dtype) - highest) * factor, dtype);
-        element_put(dlogits, target, (float)(scale * (p - 1)), dtype);
+        if (a->V_padded > a->V)
+            memset(at(dlogits, a->V, dtype), 0, (size_t)(a->V_padded - a->V) * dtype_size(dtype));
+        float gradient = (float)(scale * (p - 1));
+        store_one(dlogits, target, gradient, dtype);
     }
+    return loss;
 }
 
 static void op_cross_entropy(struct stream *stream, const struct cross_entropy_args *a)
 {
-    ASSERT(a->logits_dtype == a->dtype || a->logits_dtype == DTYPE_F32);
+    ASSERT(a->logits_dtype == DTYPE_F32 || a->logits_dtype == a->dtype);
     progress_tick();
     struct scratch scratch = scratch_of(stream);
     double *losses = scratch_take(&scratch, (size_t)a->M * sizeof *losses);
 #pragma omp parallel for schedule(static) if (a->M * a->V > WORTH_THREADS)
     for (int64_t i = 0; i < a->M; i++) {
         if (a->logits_dtype == DTYPE_F32)
-            WITH_DTYPE(a->dtype, cross_entropy_row, a, i, &losses[i], true);
+            WITH_DTYPE(a->dtype, losses[i] = cross_entropy_row(a, i, DTYPE_F32, DT));
         else
-            WITH_DTYPE(a->dtype, cross_entropy_row, a, i, &losses[i], false);
+            WITH_DTYPE(a->dtype, losses[i] = cross_entropy_row(a, i, DT, DT));
     }
     double sum = *a->loss_sum;
     for (int64_t i = 0; i < a->M; i++)
@@ -232,7 +249,7 @@ static void op_add(struct stream *stream, const struct add_args *a)
 #pragma omp parallel if (a->n > WORTH_THREADS)
     {
         struct range part = range_mine(a->n, 64);
-        WITH_DTYPE(a->dtype, add_part, a, part);
+        WITH_DTYPE(a->dtype, add_part(a, part, DT));
     }
 }
 
@@ -242,18 +259,6 @@ static ALWAYS_INLINE void cast_part(const struct cast_args *a, struct range part
         vf_put(a->dst, i, part.end, vf_get(a->src, i, part.end, src), dst);
 }
 
-/* Bits stay as they are where both dtypes are the same. */
-static ALWAYS_INLINE void cast_to(const struct cast_args *a, struct range part, enum dtype dst)
-{
-    if (part.end <= part.first)
-        return;
-    if (a->src_dtype == dst)
-        memcpy(at(a->dst, part.first, dst), at(a->src, part.first, dst),
-               (size_t)(part.end - part.first) * dtype_size(dst));
-    else
-        WITH_DTYPE(a->src_dtype, cast_part, a, part, dst);
-}
-
 static void op_cast(struct stream *stream, const struct cast_args *a)
 {
     (void)stream;
@@ -261,7 +266,17 @@ static void op_cast(struct stream *stream, const struct cast_args *a)
 #pragma omp parallel if (a->n > WORTH_THREADS)
     {
         struct range part = range_mine(a->n, 64);
-        WITH_DTYPE(a->dst_dtype, cast_to, a, part);
+        if (part.end <= part.first)
+            ;
+        else if (a->dst_dtype == a->src_dtype)
+            memcpy(at(a->dst, part.first, a->dst_dtype), at(a->src, part.first, a->src_dtype),
+                   (size_t)(part.end - part.first) * dtype_size(a->src_dtype));
+        else if (a->dst_dtype == DTYPE_F32)
+            WITH_DTYPE(a->src_dtype, cast_part(a, part, DTYPE_F32, DT));
+        else if (a->dst_dtype == DTYPE_BF16)
+            WITH_DTYPE(a->src_dtype, cast_part(a, part, DTYPE_BF16, DT));
+        else
+            WITH_DTYPE(a->src_dtype, cast_part(a, part, DTYPE_F16, DT));
     }
 }
 
@@ -381,6 +396,6 @@ static void op_adam(struct stream *stream, const struct adam_args *a)
 #pragma omp parallel if (a->n > WORTH_THREADS)
     {
         struct range part = range_mine(a->n, 64);
-        WITH_DTYPE(a->param_dtype, adam_part, a, part);
+        WITH_DTYPE(a->param_dtype, adam_part(a, part, DT));
     }
 }

@@ -128,12 +128,11 @@ static ALWAYS_INLINE vh vf_to_bf16(vf x)
 #endif
 }
 
-/* IEEE binary16 */
 static ALWAYS_INLINE vf vf_from_f16(vh h)
 {
 #if defined(__AVX512F__)
     return (vf)_mm512_cvtph_ps((__m256i)h);
-#elif defined(__F16C__) && defined(__AVX2__)
+#elif defined(__F16C__)
     return (vf)_mm256_cvtph_ps((__m128i)h);
 #else
     vf x;
@@ -143,13 +142,13 @@ static ALWAYS_INLINE vf vf_from_f16(vh h)
 #endif
 }
 
-/* Round to nearest even; beyond 65504 infinity. */
+/* Round to nearest even. */
 static ALWAYS_INLINE vh vf_to_f16(vf x)
 {
 #if defined(__AVX512F__)
-    return (vh)_mm512_cvtps_ph((__m512)x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-#elif defined(__F16C__) && defined(__AVX2__)
-    return (vh)_mm256_cvtps_ph((__m256)x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+    return (vh)_mm512_cvtps_ph((__m512)x, _MM_FROUND_TO_NEAREST_INT);
+#elif defined(__F16C__)
+    return (vh)_mm256_cvtps_ph((__m256)x, _MM_FROUND_TO_NEAREST_INT);
 #else
     vh h;
     for (int i = 0; i < VF; i++)
@@ -158,16 +157,31 @@ static ALWAYS_INLINE vh vf_to_f16(vf x)
 #endif
 }
 
-/* One of the two 16-bit dtypes. */
-static ALWAYS_INLINE vf vf_widen(vh h, enum dtype dtype)
+/* Of the two half precisions. */
+static ALWAYS_INLINE vf vf_from_half(vh h, enum dtype dtype)
 {
     return dtype == DTYPE_BF16 ? vf_from_bf16(h) : vf_from_f16(h);
 }
 
-static ALWAYS_INLINE vh vf_narrow(vf x, enum dtype dtype)
+static ALWAYS_INLINE vh vf_to_half(vf x, enum dtype dtype)
 {
     return dtype == DTYPE_BF16 ? vf_to_bf16(x) : vf_to_f16(x);
 }
+
+/* Runs a statement with DT as a constant that is `value`, so that each dtype gets code of its own. */
+#define WITH_DTYPE(value, ...)                \
+    do {                                      \
+        if ((value) == DTYPE_F32) {           \
+            const enum dtype DT = DTYPE_F32;  \
+            __VA_ARGS__;                      \
+        } else if ((value) == DTYPE_BF16) {   \
+            const enum dtype DT = DTYPE_BF16; \
+            __VA_ARGS__;                      \
+        } else {                              \
+            const enum dtype DT = DTYPE_F16;  \
+            __VA_ARGS__;                      \
+        }                                     \
+    } while (0)
 
 /* VF elements of `p` from element i. */
 static ALWAYS_INLINE vf vf_load(const void *p, int64_t i, enum dtype dtype)
@@ -179,7 +193,7 @@ static ALWAYS_INLINE vf vf_load(const void *p, int64_t i, enum dtype dtype)
     }
     vh h;
     memcpy(&h, (const uint16_t *)p + i, sizeof h);
-    return vf_widen(h, dtype);
+    return vf_from_half(h, dtype);
 }
 
 static ALWAYS_INLINE void vf_store(void *p, int64_t i, vf x, enum dtype dtype)
@@ -187,7 +201,7 @@ static ALWAYS_INLINE void vf_store(void *p, int64_t i, vf x, enum dtype dtype)
     if (dtype == DTYPE_F32) {
         memcpy((float *)p + i, &x, sizeof x);
     } else {
-        vh h = vf_narrow(x, dtype);
+        vh h = vf_to_half(x, dtype);
         memcpy((uint16_t *)p + i, &h, sizeof h);
     }
 }
@@ -218,7 +232,7 @@ static ALWAYS_INLINE vf vf_load_part(const void *p, int64_t i, int64_t n, enum d
     __mmask16 mask = (__mmask16)((1u << n) - 1);
     if (dtype == DTYPE_F32)
         return (vf)_mm512_maskz_loadu_ps(mask, (const float *)p + i);
-    return vf_widen((vh)_mm256_maskz_loadu_epi16(mask, (const uint16_t *)p + i), dtype);
+    return vf_from_half((vh)_mm256_maskz_loadu_epi16(mask, (const uint16_t *)p + i), dtype);
 #else
     if (dtype == DTYPE_F32) {
         vf x = {0};
@@ -227,7 +241,7 @@ static ALWAYS_INLINE vf vf_load_part(const void *p, int64_t i, int64_t n, enum d
     }
     vh h = {0};
     memcpy(&h, (const uint16_t *)p + i, (size_t)n * 2);
-    return vf_widen(h, dtype);
+    return vf_from_half(h, dtype);
 #endif
 }
 
@@ -238,12 +252,12 @@ static ALWAYS_INLINE void vf_store_part(void *p, int64_t i, int64_t n, vf x, enu
     if (dtype == DTYPE_F32)
         _mm512_mask_storeu_ps((float *)p + i, mask, (__m512)x);
     else
-        _mm256_mask_storeu_epi16((uint16_t *)p + i, mask, (__m256i)vf_narrow(x, dtype));
+        _mm256_mask_storeu_epi16((uint16_t *)p + i, mask, (__m256i)vf_to_half(x, dtype));
 #else
     if (dtype == DTYPE_F32) {
         memcpy((float *)p + i, &x, (size_t)n * 4);
     } else {
-        vh h = vf_narrow(x, dtype);
+        vh h = vf_to_half(x, dtype);
         memcpy((uint16_t *)p + i, &h, (size_t)n * 2);
     }
 #endif
@@ -261,23 +275,6 @@ static ALWAYS_INLINE void vf_put(void *p, int64_t i, int64_t n, vf x, enum dtype
         vf_store(p, i, x, dtype);
     else
         vf_store_part(p, i, n - i, x, dtype);
-}
-
-/* One element. */
-static ALWAYS_INLINE float element_get(const void *p, int64_t i, enum dtype dtype)
-{
-    const uint16_t *half = p;
-    return dtype == DTYPE_F32    ? ((const float *)p)[i]
-           : dtype == DTYPE_BF16 ? bf16_to_f32(half[i])
-                                 : f16_to_f32(half[i]);
-}
-
-static ALWAYS_INLINE void element_put(void *p, int64_t i, float x, enum dtype dtype)
-{
-    if (dtype == DTYPE_F32)
-        ((float *)p)[i] = x;
-    else
-        ((uint16_t *)p)[i] = dtype == DTYPE_BF16 ? bf16_from_f32(x) : f16_from_f32(x);
 }
 
 /* Lanes below n - i: for reductions over a part. */

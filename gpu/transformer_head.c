@@ -87,6 +87,7 @@ static void chunk_forward(const struct pass *pass, const struct unit *unit, int6
         .logits_dtype = DTYPE_F32,
         .M = rows,
         .V = t->V,
+        .V_padded = t->linears[LINEAR_HEAD].N,
         .ld_logits = t->ld_logits,
         .ld_dlogits = ld_dlogits(t),
         .logits = t->logits,

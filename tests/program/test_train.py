@@ -125,27 +125,6 @@ def test_bf16_learns_as_fp32_does(folder):
     assert folder.metrics("bf16").losses != folder.metrics("fp32").losses
 
 
-def test_fp16_learns_as_fp32_does(folder):
-    folder.train({"train": {"epochs": 6}}, name="fp32")
-    folder.train({"train": {"epochs": 6}, "fp16": {"enabled": True, "loss_scale": 256},
-                  "zero_optimization": {"stage": 3}}, name="fp16", ranks=2)
-    assert folder.metrics("fp16").losses == pytest.approx(folder.metrics("fp32").losses, abs=0.02)
-    assert folder.metrics("fp16").losses != folder.metrics("fp32").losses
-
-
-def test_fp16_finds_its_loss_scale(folder):
-    """A scale at which gradients overflow is halved, and those steps are skipped, until they fit."""
-    folder.train({"train": {"epochs": 6}, "fp16": {"enabled": True, "initial_scale_power": 22, "hysteresis": 1}})
-    rows = [row for row in folder.metrics().rows if "loss_scale" in row]
-    skipped = [row["skipped"] for row in rows]
-    assert skipped[0] and 0 < skipped.count(True) < len(skipped) / 2, skipped
-    scale = 2 ** 22
-    for row in rows:
-        assert row["loss_scale"] == scale, rows
-        scale = scale / 2 if row["skipped"] else scale
-    assert folder.metrics().losses[-1] < folder.metrics().losses[0] - 0.1
-
-
 def test_documents_as_samples(folder):
     """packing false: a sample is a document, cut to the sequence length; its padding does not count."""
     docs = documents(29, seed=5)
