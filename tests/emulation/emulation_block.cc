@@ -223,14 +223,11 @@ void *shared_take(const char *name, size_t bytes)
         report("shared memory: more than %d bytes in one block", SHARED_ARENA);
     char *p = shared_arena + begin;
     shared_used = (end + 15) / 16 * 16 + RED_ZONE;
-    shared_asked += (bytes + 15) / 16 * 16;
     if (__asan_unpoison_memory_region)
         __asan_unpoison_memory_region(p, bytes);
     for (size_t i = 0; i < bytes; i++)
         p[i] = static_cast<char>(0xff);
     shared.push_back({name, p, p + bytes});
-    if (shared_asked - (dynamic_memory ? dynamic_size : 0) > SHARED_DEFAULT)
-        report("shared memory: more than 48 KiB of static shared memory in one kernel");
     return p;
 }
 } // namespace
@@ -433,6 +430,9 @@ void *shared_memory(shared_place *place, size_t bytes)
     if (place->serial != block_serial) {
         place->memory = shared_take(place->name, bytes);
         place->serial = block_serial;
+        shared_asked += (bytes + 15) / 16 * 16;
+        if (shared_asked > SHARED_DEFAULT)
+            report("shared memory: more than 48 KiB of static shared memory in one kernel");
     }
     return place->memory;
 }
