@@ -216,20 +216,21 @@ void run_block(const std::vector<unsigned> &order)
         __asan_poison_memory_region(shared_arena, shared_used);
 }
 
-void *shared_take(const char *name, size_t bytes)
+void *shared_take(const char *name, size_t bytes, bool dynamic)
 {
     size_t begin = shared_used + RED_ZONE, end = begin + bytes;
     if (end + RED_ZONE > SHARED_ARENA)
         report("shared memory: more than %d bytes in one block", SHARED_ARENA);
     char *p = shared_arena + begin;
     shared_used = (end + 15) / 16 * 16 + RED_ZONE;
-    shared_asked += (bytes + 15) / 16 * 16;
+    if (!dynamic)
+        shared_asked += (bytes + 15) / 16 * 16;
     if (__asan_unpoison_memory_region)
         __asan_unpoison_memory_region(p, bytes);
     for (size_t i = 0; i < bytes; i++)
         p[i] = static_cast<char>(0xff);
     shared.push_back({name, p, p + bytes});
-    if (shared_asked - (dynamic_memory ? dynamic_size : 0) > SHARED_DEFAULT)
+    if (shared_asked > SHARED_DEFAULT)
         report("shared memory: more than 48 KiB of static shared memory in one kernel");
     return p;
 }
@@ -431,7 +432,7 @@ unsigned ballot(unsigned mask, int predicate, const char *file, int line)
 void *shared_memory(shared_place *place, size_t bytes)
 {
     if (place->serial != block_serial) {
-        place->memory = shared_take(place->name, bytes);
+        place->memory = shared_take(place->name, bytes, false);
         place->serial = block_serial;
     }
     return place->memory;
@@ -440,7 +441,7 @@ void *shared_memory(shared_place *place, size_t bytes)
 void *dynamic_shared_memory(void)
 {
     if (!dynamic_memory)
-        dynamic_memory = shared_take("dynamic shared memory", dynamic_size);
+        dynamic_memory = shared_take("dynamic shared memory", dynamic_size, true);
     return dynamic_memory;
 }
 
