@@ -73,6 +73,7 @@ CUDA_HOME ?= $(patsubst %/bin/,%,$(dir $(realpath $(NVCC))))
 CU_SOURCES = $(foreach floor,$(FLOORS),$(wildcard $(floor)/*.cu))
 CFLAGS_ALL += -DZTRAIN_CUDA=1 -isystem $(CUDA_HOME)/include
 LDLIBS_ALL += -L$(CUDA_HOME)/lib64 -L$(CUDA_HOME)/lib -lcudart_static -lrt
+CFLAGS_gpu_ops_cuda = $(if $(wildcard gpu/ops_cuda_attention.cu),-DZTRAIN_CUDA_ATTENTION=1)
 comma = ,
 NVCC_FLAGS = -std=c++17 -O3 -lineinfo -I. -DZTRAIN_CUDA=1 -D_GNU_SOURCE -MMD -MP \
 	$(foreach arch,$(CUDA_ARCHITECTURES),-gencode arch=compute_$(arch)$(comma)code=sm_$(arch)) \

@@ -141,9 +141,8 @@ enum status options_load_spec(const struct options *options, bool quiet, struct 
             log_info("%s", report.notices.items[i]);
     }
     if (status != STATUS_OK)
-        error_set(err, status, "%d error%s in the run spec '%s'%s%s", report.errors.count,
-                  report.errors.count == 1 ? "" : "s", options->config, quiet ? ": " : "",
-                  quiet && report.errors.count ? report.errors.items[0] : "");
+        error_set(err, status, "%d error%s in the run spec '%s'", report.errors.count,
+                  report.errors.count == 1 ? "" : "s", options->config);
     spec_report_release(&report);
     return status;
 }

@@ -553,22 +553,31 @@ fail:
     return status;
 }
 
+/* Ends without a communicator, as its ranks did not all meet: the launcher is to end the others, too. */
+static void end_unmet(struct bootstrap *boot, enum status status, struct error *err)
+{
+    const struct timespec pause = {.tv_sec = 1}; /* for the others' words */
+    log_error(err);
+    err->text[0] = 0; /* it is said */
+    if (!boot->launcher)
+        return;
+    nanosleep(&pause, NULL);
+    bootstrap_abort(boot, status, "the ranks did not meet");
+}
+
 /* The job has failed: says so at once, then sees that no process stays behind. */
 static void end_in_failure(struct run *run, enum status status, struct error *err)
 {
-    if (run->comm && !run->agreed)
+    struct bootstrap *boot = run->boot;
+    if (!run->agreed)
         comm_abort(run->comm, err);
     if (err->text[0])
         log_error(err);
-    err->text[0] = 0; /* it is said */
-    struct bootstrap *boot = run->boot;
+    err->text[0] = 0;                                       /* it is said */
     if (run->agreed || !boot->launcher || boot->world == 1) /* all end in order; or a supervisor sees to it */
         return;
-    const struct timespec pause = {.tv_sec = 1}; /* without a communicator: time for the others' words */
-    if (!run->comm)
-        nanosleep(&pause, NULL);
-    if (!run->comm || !comm_await_end(run->comm, end_patience))
-        bootstrap_abort(boot, status, "a rank has failed");
+    if (!comm_await_end(run->comm, end_patience))
+        bootstrap_abort(boot, status, "a rank of a failed job does not end");
 }
 
 /* This process is a rank (or the only one). */
@@ -579,8 +588,11 @@ static enum status train_rank(const struct options *options, struct bootstrap *b
     struct comm_config comm = {.timeout_seconds = spec->comm.timeout_seconds,
                                .interface = spec->comm.interface,
                                .reduce_within_node = spec->comm.reduce_within_node};
-    enum status status;
-    TRY_GOTO(comm_open(boot, &comm, &run.comm, err));
+    enum status status = comm_open(boot, &comm, &run.comm, err);
+    if (status != STATUS_OK) {
+        end_unmet(boot, status, err);
+        return status;
+    }
     TRY_GOTO(prepare(&run, err));
     if (run.position.step >= run.trainer.total_steps)
         log_info("nothing to do: the run of %" PRId64 " steps is complete", run.trainer.total_steps);
@@ -610,8 +622,7 @@ fail:
     metrics_close(run.metrics);
     json_decref(run.spec_json);
     trainer_release(&run.trainer);
-    if (run.comm)
-        comm_close(run.comm);
+    comm_close(run.comm);
     run_folder_close(&run.folder);
     if (!failed || run.agreed)
         bootstrap_finish(boot);
@@ -640,30 +651,49 @@ static uint64_t fingerprint(const struct options *options, const struct run_spec
     return hash;
 }
 
-/* Reads the run spec. Of a launcher's ranks the first one prints what is wrong with it, and all go on together or not
- * at all; a supervisor's ranks read what it has checked and complained about already. */
-static enum status read_spec(const struct options *options, struct bootstrap *boot, struct run_spec **spec,
-                             struct error *err)
+/* Ranks of a launcher that have read their run spec with `status`: all go on together or not at all. */
+static enum status start_together(const struct options *options, struct bootstrap *boot, const struct run_spec *spec,
+                                  enum status status, struct error *err)
 {
-    bool quiet = boot->rank != 0 || bootstrap_is_local_rank();
-    enum status status = options_load_spec(options, quiet, spec, err);
-    if (!boot->launcher || options->dry_run)
-        return status;
     struct error connecting = {.code = STATUS_OK};
-    double timeout = *spec ? (*spec)->comm.timeout_seconds : usual_timeout;
-    enum status met = bootstrap_connect(boot, timeout, *spec ? (*spec)->comm.interface : NULL, &connecting);
-    if (met == STATUS_OK)
-        return agree_at_start(boot, fingerprint(options, *spec), status, err);
+    double timeout = spec ? spec->comm.timeout_seconds : usual_timeout;
+    enum status met = bootstrap_connect(boot, timeout, spec ? spec->comm.interface : NULL, &connecting);
+    if (met == STATUS_OK) {
+        status = agree_at_start(boot, fingerprint(options, spec), status, err);
+        if (status != STATUS_OK)
+            bootstrap_finish(boot);
+        return status;
+    }
     if (status == STATUS_OK)
         *err = connecting;
-    return status == STATUS_OK ? met : status;
+    end_unmet(boot, err->code, err);
+    return err->code;
 }
 
-/* What the command line asks for. world: ranks that train; source: who says so. */
+/* Reads the run spec, if the command line is in order (`status`, err). Of several ranks one prints what is wrong; a
+ * supervisor's ranks read what it has checked and complained about already. */
+static enum status read_spec(const struct options *options, struct bootstrap *boot, enum status status,
+                             struct run_spec **spec, struct error *err)
+{
+    bool supervised = bootstrap_is_local_rank(), quiet = boot->rank != 0 || supervised, unread = false;
+    if (status == STATUS_OK) {
+        status = options_load_spec(options, quiet, spec, err);
+        unread = status != STATUS_OK;
+    }
+    if (boot->launcher && !options->dry_run)
+        status = start_together(options, boot, *spec, status, err);
+    if (unread && quiet && !supervised && err->text[0]) /* it is this rank that says it: again, aloud */
+        options_load_spec(options, false, spec, NULL);
+    return status;
+}
+
+/* What the command line asks for. */
 static enum status run_command(const struct options *options, char **argv, struct bootstrap *boot,
-                               struct run_spec *spec, int world, const char *source, struct error *err)
+                               struct run_spec *spec, struct error *err)
 {
     bool supervises = options->local_gpus && !bootstrap_is_local_rank();
+    int world = supervises ? options->local_gpus : boot->world;
+    const char *source = boot->source;
     if (options->dry_run) {
         if (options->resume)
             TRY(resume_dry(options->resume, spec, world, source, err));
@@ -678,45 +708,54 @@ static enum status run_command(const struct options *options, char **argv, struc
     return start_ranks(options, argv, spec, err);
 }
 
+/* What cannot be, whatever the run spec says. */
+static enum status check_options(const struct options *options, const struct bootstrap *boot, struct error *err)
+{
+    if (options->world) {
+        error_set(err, STATUS_USAGE, "--world belongs to ztrain plan");
+        return error_hint(err, "--local-gpus N starts N ranks on this machine, or with --dry-run plans them");
+    }
+    if (options->local_gpus && boot->world > 1 && !bootstrap_is_local_rank())
+        return error_set(err, STATUS_USAGE, "--local-gpus %d inside %s with %d ranks; hint: one of the two",
+                         options->local_gpus, boot->source, boot->world);
+    return STATUS_OK;
+}
+
 enum status cmd_train(int argc, char **argv, struct error *err)
 {
     struct options options;
-    TRY(options_parse(argc, argv, &options, err));
-    if (options.help || argc < 2) {
-        options_help(argc < 2 ? stderr : stdout);
-        return argc < 2 ? error_set(err, STATUS_USAGE, "no run spec given; hint: ztrain --config run.yaml") : STATUS_OK;
+    enum status status = options_parse(argc, argv, &options, err);
+    if (status == STATUS_OK && options.help) {
+        options_help(stdout);
+        return STATUS_OK;
     }
-    if (options.help_spec) {
+    if (status == STATUS_OK && options.help_spec) {
         spec_print_help(stdout, options.markdown);
         return STATUS_OK;
     }
-    if (options.version)
+    if (status == STATUS_OK && options.version)
         return cmd_version(1, argv, err);
-    if (options.world) {
-        error_set(err, STATUS_USAGE, "--world belongs to ztrain plan");
-        return error_hint(err, "--local-gpus N starts N ranks on this machine, or with --dry-run plans them");
+    if (argc < 2) {
+        options_help(stderr);
+        return error_set(err, STATUS_USAGE, "no run spec given; hint: ztrain --config run.yaml");
     }
 
     struct bootstrap boot;
     struct run_spec *spec = NULL;
-    enum status status;
+    struct error lost = {.code = STATUS_OK};
     stop_signal_install(); /* a supervisor sets its own later */
-    TRY(bootstrap_init(&boot, err));
-    log_identity(boot.rank, boot.world, boot.host);
-    bool supervised = bootstrap_is_local_rank();
-    int world = supervised || !options.local_gpus ? boot.world : options.local_gpus;
-    char source[sizeof boot.source];
-    snprintf(source, sizeof source, "%s", boot.source);
-    if (!supervised && options.local_gpus) {
-        if (boot.world > 1) {
-            status = error_set(err, STATUS_USAGE, "--local-gpus %d inside %s with %d ranks; hint: one of the two",
-                               options.local_gpus, boot.source, boot.world);
-            goto fail;
-        }
-        snprintf(source, sizeof source, "--local-gpus %d", options.local_gpus);
+    if (bootstrap_init(&boot, &lost) != STATUS_OK) {
+        if (status == STATUS_OK)
+            *err = lost;
+        return err->code;
     }
-    TRY_GOTO(read_spec(&options, &boot, &spec, err));
-    status = run_command(&options, argv, &boot, spec, world, source, err);
+    log_identity(boot.rank, boot.world, boot.host);
+    if (status == STATUS_OK)
+        status = check_options(&options, &boot, err);
+    TRY_GOTO(read_spec(&options, &boot, status, &spec, err));
+    if (options.local_gpus && !bootstrap_is_local_rank())
+        snprintf(boot.source, sizeof boot.source, "--local-gpus %d", options.local_gpus);
+    status = run_command(&options, argv, &boot, spec, err);
 fail:
     spec_free(spec);
     bootstrap_release(&boot);

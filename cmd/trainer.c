@@ -50,8 +50,6 @@ static enum status choose_device(const struct run_spec *spec, enum device_kind *
         return error_set(err, STATUS_DEVICE, "train.device cuda: %s; hint: train.device: cpu, or auto", why);
     if (spec->train.device == SPEC_DEVICE_AUTO && !cuda)
         log_info("device: the CPU (%s)", why);
-    if (spec->dtype == DTYPE_F16 && !cuda)
-        return error_set(err, STATUS_USAGE, "fp16 on the CPU is not supported yet; hint: bf16 needs no loss scale");
     *kind = cuda ? DEVICE_CUDA : DEVICE_CPU;
     return STATUS_OK;
 }

@@ -7,13 +7,10 @@
  * held over every call that uses the communicator, for an abort must not run beside one. */
 #include "comm/comm_nccl.h"
 
-#if defined(ZTRAIN_CUDA)
-#include "gpu/device_cuda.h"
-#endif
-
-#if defined(ZTRAIN_CUDA) && ZTRAIN_HAVE_NCCL
+#if COMM_HAS_NCCL
 
 #include "core/progress.h"
+#include "gpu/device_cuda.h"
 #include "gpu/ops.h"
 
 #include <stdio.h>
@@ -236,32 +233,6 @@ void comm_nccl_submit(struct comm_nccl *n, const struct data_op *op, struct stre
         struct add_args add = {.dtype = DTYPE_F32, .n = (int64_t)op->count, .y = op->recv, .a = op->recv, .b = slice};
         n->cuda->device.ops->add(stream, &add);
     }
-}
-
-#else
-
-enum status comm_nccl_new(struct comm *comm, struct device *device, struct comm_nccl **out, const char **way,
-                          struct error *err)
-{
-    (void)comm;
-    (void)device;
-    (void)way;
-    *out = NULL;
-    error_set(err, STATUS_DEVICE, "this build of ztrain has no NCCL, which ranks with a GPU each need");
-    return error_hint(err, "build where nccl.h is installed");
-}
-
-void comm_nccl_free(struct comm_nccl *nccl)
-{
-    (void)nccl;
-}
-
-void comm_nccl_submit(struct comm_nccl *nccl, const struct data_op *op, struct stream *stream)
-{
-    (void)nccl;
-    (void)op;
-    (void)stream;
-    BUG("no communicator was opened");
 }
 
 #endif

@@ -8,8 +8,16 @@
 
 #include "comm/comm_internal.h"
 
+#if defined(ZTRAIN_CUDA)
+#include "gpu/cuda_libraries.h"
+#define COMM_HAS_NCCL ZTRAIN_HAVE_NCCL
+#else
+#define COMM_HAS_NCCL 0
+#endif
+
 struct comm_nccl;
 
+#if COMM_HAS_NCCL
 /* `way` gets "NCCL 2.28.3". Collective; every rank's device differs. */
 enum status comm_nccl_new(struct comm *comm, struct device *device, struct comm_nccl **out, const char **way,
                           struct error *err);
@@ -18,5 +26,31 @@ void comm_nccl_free(struct comm_nccl *nccl);
 /* Enqueues the operation. Sums are NCCL's: their order does not depend on timing, but is not that of the ranks, and
  * op->bad_rank is not filled. With op->accumulate the own slice of `send` is overwritten by the sum. */
 void comm_nccl_submit(struct comm_nccl *nccl, const struct data_op *op, struct stream *stream);
+
+#else
+static inline enum status comm_nccl_new(struct comm *comm, struct device *device, struct comm_nccl **out,
+                                        const char **way, struct error *err)
+{
+    (void)comm;
+    (void)device;
+    (void)way;
+    *out = NULL;
+    error_set(err, STATUS_DEVICE, "this build of ztrain has no NCCL, which ranks with a GPU each need");
+    return error_hint(err, "build where nccl.h is installed");
+}
+
+static inline void comm_nccl_free(struct comm_nccl *nccl)
+{
+    (void)nccl;
+}
+
+static inline void comm_nccl_submit(struct comm_nccl *nccl, const struct data_op *op, struct stream *stream)
+{
+    (void)nccl;
+    (void)op;
+    (void)stream;
+    BUG("no NCCL in this build");
+}
+#endif
 
 #endif

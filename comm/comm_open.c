@@ -26,13 +26,14 @@ struct opening {
     struct bootstrap *boot;
     const struct comm_config *config;
     struct comm *comm;
-    struct first_word *words; /* (world) */
-    struct wire_host *hosts;  /* (num_nodes), by their first ranks */
-    struct wire_peer *peers;  /* connections to make */
-    int num_data, num_agents; /* of peers: data first */
+    struct first_word *words;    /* (world) */
+    struct wire_host *hosts;     /* (num_nodes), by their first ranks */
+    struct wire_address address; /* where this rank listens */
+    struct wire_peer *peers;     /* connections to make */
+    int num_data, num_agents;    /* of peers: data first */
 };
 
-/* Makes or opens the node's shared memory, and learns everybody's addresses. */
+/* Makes or opens the node's shared memory, learns everybody's addresses and chooses its own. */
 static enum status share_node(struct opening *o, struct error *err)
 {
     const struct topology *t = &o->comm->topology;
@@ -52,9 +53,6 @@ static enum status share_node(struct opening *o, struct error *err)
         TRY(wire_host_read(o->config->interface, &host, err));
     wire_host_print(&host, own.addresses);
     TRY(bootstrap_exchange(boot, "first", &own, sizeof own, o->words, err));
-    if (t->local_rank > 0)
-        TRY(control_open(boot->places[t->locals[0]].pid, o->words[t->locals[0]].shared_fd, &shape, &o->comm->own_fd,
-                         err));
     for (int r = 0; r < boot->world; r++) {
         struct first_word *word = &o->words[r];
         word->addresses[sizeof word->addresses - 1] = 0;
@@ -62,7 +60,12 @@ static enum status share_node(struct opening *o, struct error *err)
             return error_set(err, STATUS_PEER, "rank %d on %s has sent addresses that cannot be read", r,
                              boot->places[r].host);
     }
-    return STATUS_OK;
+    if (t->num_nodes > 1) /* before anything else, as all ranks of a node find out the same */
+        TRY(wire_choose(o->hosts, t->num_nodes, t->node, &o->address, err));
+    const int first = t->locals[0];
+    if (t->rank == first)
+        return STATUS_OK;
+    return control_open(boot->places[first].pid, o->words[first].shared_fd, &shape, &o->comm->own_fd, err);
 }
 
 /* Room for a connection with every rank of other nodes. */
@@ -88,16 +91,15 @@ static enum status connect_nodes(struct opening *o, struct error *err)
                                    .job = job,
                                    .secret = boot->secret,
                                    .timeout_seconds = o->config->timeout_seconds};
-    struct wire_address own, *all = calloc((size_t)t->world, sizeof *all);
+    struct wire_address *all = calloc((size_t)t->world, sizeof *all);
     struct wire_server *server = NULL;
     enum status status;
     int listener, count = 0;
     if (!all)
         return error_set(err, STATUS_DEVICE, "out of memory");
-    TRY_GOTO(wire_choose(o->hosts, t->num_nodes, t->node, &own, err));
-    TRY_GOTO(wire_listen(&own, &listener, err));
+    TRY_GOTO(wire_listen(&o->address, &listener, err));
     TRY_GOTO(wire_server_new(&self, listener, &server, err));
-    TRY_GOTO(bootstrap_exchange(boot, "address", &own, sizeof own, all, err));
+    TRY_GOTO(bootstrap_exchange(boot, "address", &o->address, sizeof o->address, all, err));
     for (int i = 0; i < t->num_remotes; i++) {
         int r = t->remotes[i];
         all[r].text[sizeof all[r].text - 1] = 0;
@@ -115,7 +117,7 @@ static enum status connect_nodes(struct opening *o, struct error *err)
     allow_descriptors(count);
     status = wire_mesh(&self, server, o->peers, count, boot->start_seconds, err);
     char text[WIRE_PRINTED];
-    log_debug("connected with %d ranks on other nodes from %s", o->num_data, wire_address_print(&own, text));
+    log_debug("connected with %d ranks on other nodes from %s", o->num_data, wire_address_print(&o->address, text));
 fail:
     wire_server_free(server);
     free(all);

@@ -178,10 +178,9 @@ static bool link_local(const struct sockaddr *address)
     return bits[0] == 0xfe && (bits[1] & 0xc0) == 0x80;
 }
 
-/* Whether `one` is an address that peers may use; fills out. */
-static bool usable(const struct ifaddrs *one, const char *interface, struct wire_host_address *out)
+/* Whether `one` is an address that peers may use; fills out. flags: what its interface must be. */
+static bool usable(const struct ifaddrs *one, const char *interface, unsigned flags, struct wire_host_address *out)
 {
-    const unsigned up = IFF_UP | IFF_RUNNING;
     if (!one->ifa_addr || (one->ifa_addr->sa_family != AF_INET && one->ifa_addr->sa_family != AF_INET6))
         return false;
     if (!inet_ntop(one->ifa_addr->sa_family, address_bits(one->ifa_addr), out->text, sizeof out->text))
@@ -194,7 +193,33 @@ static bool usable(const struct ifaddrs *one, const char *interface, struct wire
     /* a link-local IPv6 address means nothing without the name of the peer's interface */
     if (link_local(one->ifa_addr) && (!interface || one->ifa_addr->sa_family == AF_INET6))
         return false;
-    return (one->ifa_flags & up) == up;
+    return (one->ifa_flags & flags) == flags;
+}
+
+/* IPv4 first. */
+static void collect(const struct ifaddrs *list, const char *interface, unsigned flags, struct wire_host *host)
+{
+    const int families[] = {AF_INET, AF_INET6};
+    for (size_t f = 0; f < COUNT_OF(families); f++)
+        for (const struct ifaddrs *one = list; one; one = one->ifa_next) {
+            struct wire_host_address found;
+            if (host->count < WIRE_HOST_ADDRESSES && one->ifa_addr && one->ifa_addr->sa_family == families[f] &&
+                usable(one, interface, flags, &found))
+                host->addresses[host->count++] = found;
+        }
+}
+
+/* "lo 127.0.0.1, eth0 10.0.0.1", for messages */
+static void list_names(const struct ifaddrs *list, char *names, size_t size)
+{
+    names[0] = 0;
+    for (const struct ifaddrs *one = list; one; one = one->ifa_next) {
+        char text[64];
+        size_t length = strlen(names);
+        if (one->ifa_addr && (one->ifa_addr->sa_family == AF_INET || one->ifa_addr->sa_family == AF_INET6) &&
+            inet_ntop(one->ifa_addr->sa_family, address_bits(one->ifa_addr), text, sizeof text))
+            snprintf(names + length, size - length, "%s%s %s", length ? ", " : "", one->ifa_name, text);
+    }
 }
 
 enum status wire_host_read(const char *interface, struct wire_host *host, struct error *err)
@@ -206,19 +231,10 @@ enum status wire_host_read(const char *interface, struct wire_host *host, struct
         interface = NULL;
     if (getifaddrs(&list) != 0)
         return error_set(err, STATUS_PEER, "cannot list this machine's network interfaces: %s", strerror(errno));
-    const int families[] = {AF_INET, AF_INET6};
-    for (size_t f = 0; f < COUNT_OF(families); f++)
-        for (struct ifaddrs *one = list; one; one = one->ifa_next) {
-            struct wire_host_address found;
-            if (!one->ifa_addr || one->ifa_addr->sa_family != families[f])
-                continue;
-            if (host->count < WIRE_HOST_ADDRESSES && usable(one, interface, &found))
-                host->addresses[host->count++] = found;
-            size_t length = strlen(names);
-            if (inet_ntop(families[f], address_bits(one->ifa_addr), found.text, sizeof found.text))
-                snprintf(names + length, sizeof names - length, "%s%s %s", length ? ", " : "", one->ifa_name,
-                         found.text);
-        }
+    collect(list, interface, host->named ? IFF_UP : IFF_UP | IFF_RUNNING, host);
+    if (host->count == 0) /* a cable that was plugged in a moment ago */
+        collect(list, interface, IFF_UP, host);
+    list_names(list, names, sizeof names);
     freeifaddrs(list);
     if (host->named && host->count == 0) {
         error_set(err, STATUS_USAGE, "comm.interface: '%s' is no interface that is up, nor an address, of this machine",

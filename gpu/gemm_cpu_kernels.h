@@ -8,8 +8,8 @@
  *           tasks of panels are handed out; a task runs the micro-kernel: an MR x NR tile of C in registers
  *
  * A packed panel holds, unit by unit of k, its MR (or NR) values side by side. A unit is four bytes: an fp32 number, a
- * bf16 number widened to fp32, or, where the CPU multiplies bf16 itself, a pair of bf16 numbers that are neighbours in
- * k. Rows, columns and units beyond the matrix are packed as zeros.
+ * half-precision number widened to fp32, or, where the CPU multiplies bf16 itself, a pair of bf16 numbers that are
+ * neighbours in k. Rows, columns and units beyond the matrix are packed as zeros.
  *
  * Packing reads at the speed of memory. Where A has few rows that is a good part of the time, so blocks of B are small
  * there, and while one is multiplied the next is fetched into the second-level cache.
@@ -39,7 +39,25 @@ enum {
 };
 _Static_assert(MR % 4 == 0 && NR % 4 == 0, "panels are transposed four by four");
 
-enum unit_kind { UNIT_F32, UNIT_WIDENED, UNIT_PAIR };
+enum unit_kind { UNIT_F32, UNIT_F16, UNIT_WIDENED, UNIT_PAIR };
+
+/* Runs a statement with KIND as a constant that is `kind`: each kind of unit gets code of its own. */
+#define WITH_UNIT(kind, ...)                          \
+    do {                                              \
+        if ((kind) == UNIT_F32) {                     \
+            const enum unit_kind KIND = UNIT_F32;     \
+            __VA_ARGS__;                              \
+        } else if ((kind) == UNIT_F16) {              \
+            const enum unit_kind KIND = UNIT_F16;     \
+            __VA_ARGS__;                              \
+        } else if ((kind) == UNIT_WIDENED) {          \
+            const enum unit_kind KIND = UNIT_WIDENED; \
+            __VA_ARGS__;                              \
+        } else {                                      \
+            const enum unit_kind KIND = UNIT_PAIR;    \
+            __VA_ARGS__;                              \
+        }                                             \
+    } while (0)
 
 /* ---- packing ---- */
 
@@ -53,11 +71,32 @@ static ALWAYS_INLINE uint32_t unit_of(const void *src, int64_t row_stride, int64
     uint32_t bits;
     switch (kind) {
     case UNIT_F32: memcpy(&bits, (const float *)src + row * row_stride + unit * k_stride, 4); return bits;
+    case UNIT_F16: {
+        float widened = f16_to_f32(half[row * row_stride + unit * k_stride]);
+        memcpy(&bits, &widened, 4);
+        return bits;
+    }
     case UNIT_WIDENED: return (uint32_t)half[row * row_stride + unit * k_stride] << 16;
     default: break;
     }
     half += row * row_stride + 2 * unit * k_stride;
     return half[0] | (2 * unit + 1 < k ? (uint32_t)half[k_stride] << 16 : 0);
+}
+
+static ALWAYS_INLINE quad quad_from_f16(const uint16_t *half)
+{
+#if defined(__F16C__)
+    return (quad)_mm_cvtph_ps(_mm_loadl_epi64((const __m128i *)half));
+#else
+    quad q;
+    for (int i = 0; i < 4; i++) {
+        float widened = f16_to_f32(half[i]);
+        uint32_t bits;
+        memcpy(&bits, &widened, 4);
+        q[i] = bits;
+    }
+    return q;
+#endif
 }
 
 /* Four units of a row whose k is contiguous. */
@@ -68,6 +107,8 @@ static ALWAYS_INLINE quad quad_of(const void *src, int64_t row_start, int64_t un
         const uint16_t *half = (const uint16_t *)src + row_start + unit;
         return (quad){half[0], half[1], half[2], half[3]} << 16;
     }
+    if (kind == UNIT_F16)
+        return quad_from_f16((const uint16_t *)src + row_start + unit);
     if (kind == UNIT_F32)
         memcpy(&q, (const float *)src + row_start + unit, sizeof q);
     else
@@ -89,6 +130,11 @@ static ALWAYS_INLINE void pack_panel(uint32_t *dst, const void *src, int64_t row
             else if (kind == UNIT_WIDENED)
                 for (int r = 0; r < width; r++)
                     dst[r] = (uint32_t)half[r] << 16;
+            else if (kind == UNIT_F16)
+                for (int r = 0; r < width; r += 4) {
+                    quad q = quad_from_f16(half + r);
+                    memcpy(dst + r, &q, sizeof q);
+                }
             else
                 for (int r = 0; r < width; r++)
                     dst[r] = half[r] | (uint32_t)half[k_stride + r] << 16;
@@ -236,12 +282,10 @@ static void epilogue_rows(const struct epilogue *e, const float *sum, int64_t ld
 {
     for (int64_t i = 0; i < m; i++) {
         const float *s = sum + i * ld_sum, *b = before ? before + i * ld_before : NULL;
-        if (e->dtype == DTYPE_F32)
-            epilogue_row(e, s, b, row + i, column, n, DTYPE_F32, DTYPE_F32);
-        else if (e->c_dtype == DTYPE_F32)
-            epilogue_row(e, s, b, row + i, column, n, DTYPE_BF16, DTYPE_F32);
+        if (e->c_dtype == DTYPE_F32)
+            WITH_DTYPE(e->dtype, epilogue_row(e, s, b, row + i, column, n, DT, DTYPE_F32));
         else
-            epilogue_row(e, s, b, row + i, column, n, DTYPE_BF16, DTYPE_BF16);
+            WITH_DTYPE(e->dtype, epilogue_row(e, s, b, row + i, column, n, DT, DT));
     }
 }
 
@@ -320,18 +364,10 @@ static void pack_block(uint32_t *dst, const void *src, enum dtype dtype, int64_t
         int rows = (int)min_i64(width, count - panel * width);
         const void *from = at(src, (first + panel * width) * row_stride + k_first * k_stride, dtype);
         uint32_t *to = dst + panel * width * units;
-        if (width == MR && kind == UNIT_F32)
-            pack_panel(to, from, row_stride, k_stride, rows, MR, k, UNIT_F32);
-        else if (width == MR && kind == UNIT_WIDENED)
-            pack_panel(to, from, row_stride, k_stride, rows, MR, k, UNIT_WIDENED);
-        else if (width == MR)
-            pack_panel(to, from, row_stride, k_stride, rows, MR, k, UNIT_PAIR);
-        else if (kind == UNIT_F32)
-            pack_panel(to, from, row_stride, k_stride, rows, NR, k, UNIT_F32);
-        else if (kind == UNIT_WIDENED)
-            pack_panel(to, from, row_stride, k_stride, rows, NR, k, UNIT_WIDENED);
+        if (width == MR)
+            WITH_UNIT(kind, pack_panel(to, from, row_stride, k_stride, rows, MR, k, KIND));
         else
-            pack_panel(to, from, row_stride, k_stride, rows, NR, k, UNIT_PAIR);
+            WITH_UNIT(kind, pack_panel(to, from, row_stride, k_stride, rows, NR, k, KIND));
     }
 }
 
@@ -357,9 +393,17 @@ static struct ahead ahead_of(const struct product *p, enum dtype dtype, int64_t 
     return (struct ahead){at(p->b, k * p->ldb + first, dtype), columns * size, p->ldb * size, count, 0};
 }
 
+/* pairs: the CPU multiplies pairs of bf16 numbers */
+static enum unit_kind unit_kind_of(enum dtype dtype, bool pairs)
+{
+    if (dtype != DTYPE_BF16)
+        return dtype == DTYPE_F32 ? UNIT_F32 : UNIT_F16;
+    return pairs && GEMM_HAS_PAIRS ? UNIT_PAIR : UNIT_WIDENED;
+}
+
 static void gemm_builtin(struct scratch scratch, bool pairs, const struct product *p, const struct epilogue *e)
 {
-    const enum unit_kind kind = e->dtype == DTYPE_F32 ? UNIT_F32 : pairs && GEMM_HAS_PAIRS ? UNIT_PAIR : UNIT_WIDENED;
+    const enum unit_kind kind = unit_kind_of(e->dtype, pairs);
     const int64_t unit_elements = kind == UNIT_PAIR ? 2 : 1;
     const int64_t k_blocks = p->k ? (p->k + GEMM_KC * unit_elements - 1) / (GEMM_KC * unit_elements) : 1;
     const int64_t k_step = ((p->k + k_blocks - 1) / k_blocks + 15) / 16 * 16; /* blocks of k of about one size */

@@ -564,7 +564,7 @@ static bool bench_place(struct bench *bench, const struct plan *plan)
         if (device_alloc(device, total, (void **)&bench->memory, &ignored) != STATUS_OK)
             return false;
         bench->bytes = total;
-        cuda_fill_random(bench->stream, bench->memory, total, 1);
+        cuda_fill_random(bench->stream, bench->memory + LT_WORKSPACE, total - LT_WORKSPACE, 1);
     }
     char *at = bench->memory + LT_WORKSPACE;
     void *parts[PARTS];

@@ -201,6 +201,7 @@ struct swiglu_bwd_args {
 struct cross_entropy_args {
     enum dtype dtype, logits_dtype;
     int64_t M, V, ld_logits, ld_dlogits;
+    int64_t V_padded;   /* columns V … V_padded - 1 of dlogits become 0; none if it is not more than V */
     const void *logits; /* logits_dtype (M, V) */
     void *dlogits;      /* dt (M, V) or NULL */
     const int32_t *targets;

@@ -113,11 +113,4 @@ static inline void *at(const void *base, int64_t element, enum dtype dtype)
     return (char *)(uintptr_t)base + (size_t)element * dtype_size(dtype);
 }
 
-/* fp16 needs a loss scaler and belongs to a later stage of the project's CPU backend. */
-static inline void require_dtype(enum dtype dtype)
-{
-    if (dtype != DTYPE_F32 && dtype != DTYPE_BF16)
-        BUG("the CPU device has no %s yet", dtype_name(dtype));
-}
-
 #endif

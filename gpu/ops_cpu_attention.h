@@ -49,9 +49,7 @@ static int64_t round_up(int64_t n, int64_t multiple)
 
 static enum unit_kind attention_kind(struct stream *stream, enum dtype dtype)
 {
-    if (dtype == DTYPE_F32)
-        return UNIT_F32;
-    return GEMM_HAS_PAIRS && device_cpu_of(stream)->features.avx512_bf16 ? UNIT_PAIR : UNIT_WIDENED;
+    return unit_kind_of(dtype, device_cpu_of(stream)->features.avx512_bf16);
 }
 
 /* Units of `elements` numbers of k. */
@@ -75,12 +73,7 @@ static int64_t by_column_floats(const struct attention *a)
 static ALWAYS_INLINE void attention_pack(float *dst, const void *x, int64_t row_stride, int64_t k_stride, int64_t rows,
                                          int width, int64_t k, const struct attention *a)
 {
-    if (a->kind == UNIT_F32)
-        pack_panel((uint32_t *)dst, x, row_stride, k_stride, (int)rows, width, k, UNIT_F32);
-    else if (a->kind == UNIT_WIDENED)
-        pack_panel((uint32_t *)dst, x, row_stride, k_stride, (int)rows, width, k, UNIT_WIDENED);
-    else
-        pack_panel((uint32_t *)dst, x, row_stride, k_stride, (int)rows, width, k, UNIT_PAIR);
+    WITH_UNIT(a->kind, pack_panel((uint32_t *)dst, x, row_stride, k_stride, (int)rows, width, k, KIND));
 }
 
 /* x: first token's row of one head, `length` rows ld apart. dst: panels of MR tokens, each (units of D, MR). */
@@ -184,10 +177,7 @@ static void store_lanes(void *x, int64_t ld, int64_t count, float *sum, const fl
         void *to = at(x, i * ld, a->dtype);
         const float *from = turned + i * a->padded_d;
         for (int64_t j = 0; j < a->D; j += VF) {
-            if (a->dtype == DTYPE_F32)
-                vf_put(to, j, a->D, vf_get(from, j, a->D, DTYPE_F32), DTYPE_F32);
-            else
-                vf_put(to, j, a->D, vf_get(from, j, a->D, DTYPE_F32), DTYPE_BF16);
+            WITH_DTYPE(a->dtype, vf_put(to, j, a->D, vf_get(from, j, a->D, DTYPE_F32), DT));
         }
     }
 }
@@ -319,7 +309,6 @@ static void op_attention_fwd(struct stream *stream, const struct attention_fwd_a
                                 args->window,
                                 args->scale,
                                 args->seq_start};
-    require_dtype(a.dtype);
     progress_tick();
     if (a.M == 0)
         return;
@@ -402,12 +391,8 @@ static void attention_deltas(float *delta, const struct attention_bwd_args *args
         int64_t element = (u->start + i) * args->ld_o + h * a->D;
         vf sum = vf_zero();
         for (int64_t j = 0; j < a->D; j += VF) {
-            if (a->dtype == DTYPE_F32)
-                sum += vf_get(at(args->out, element, DTYPE_F32), j, a->D, DTYPE_F32) *
-                       vf_get(at(args->dout, element, DTYPE_F32), j, a->D, DTYPE_F32);
-            else
-                sum += vf_get(at(args->out, element, DTYPE_BF16), j, a->D, DTYPE_BF16) *
-                       vf_get(at(args->dout, element, DTYPE_BF16), j, a->D, DTYPE_BF16);
+            WITH_DTYPE(a->dtype, sum += vf_get(at(args->out, element, DT), j, a->D, DT) *
+                                        vf_get(at(args->dout, element, DT), j, a->D, DT));
         }
         delta[i] = vf_sum(sum);
     }
@@ -533,7 +518,6 @@ static void op_attention_bwd(struct stream *stream, const struct attention_bwd_a
                                 args->window,
                                 args->scale,
                                 args->seq_start};
-    require_dtype(a.dtype);
     progress_tick();
     if (a.M == 0)
         return;

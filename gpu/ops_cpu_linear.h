@@ -19,10 +19,7 @@ static void finish_library_product(const struct product *p, const struct epilogu
         for (int64_t j = 0; j < p->n; j += PIECE) {
             int64_t n = min_i64(PIECE, p->n - j);
             for (int64_t l = 0; l < n; l += VF) {
-                if (dtype == DTYPE_F32)
-                    vf_put(row, l, n, vf_get(at(sums, i * ld + j, DTYPE_F32), l, n, DTYPE_F32), DTYPE_F32);
-                else
-                    vf_put(row, l, n, vf_get(at(sums, i * ld + j, DTYPE_BF16), l, n, DTYPE_BF16), DTYPE_F32);
+                WITH_DTYPE(dtype, vf_put(row, l, n, vf_get(at(sums, i * ld + j, DT), l, n, DT), DTYPE_F32));
             }
             epilogue_rows(&rest, row, PIECE, NULL, 0, i, j, 1, n);
         }
@@ -63,7 +60,6 @@ static bool product_by_library(struct stream *stream, const struct product *p, c
 static void product(struct stream *stream, const struct product *p, const struct epilogue *e)
 {
     const struct device_cpu *cpu = device_cpu_of(stream);
-    require_dtype(e->dtype);
     progress_tick();
     if (p->m == 0 || p->n == 0)
         return;
@@ -81,7 +77,7 @@ static void op_linear_fwd(struct stream *stream, const struct linear_fwd_args *a
                          .bias = a->bias,
                          .aux = a->gelu ? a->aux : NULL,
                          .ld_aux = a->N};
-    ASSERT(a->dtype == DTYPE_BF16 || a->y_dtype == DTYPE_F32);
+    ASSERT(a->y_dtype == DTYPE_F32 || a->y_dtype == a->dtype);
     product(stream, &p, &e);
 }
 
@@ -140,9 +136,6 @@ static void op_linear_bwd_weight(struct stream *stream, const struct linear_bwd_
 #pragma omp parallel if (a->M * a->N > WORTH_THREADS)
     {
         struct range columns = range_mine(a->N, 64);
-        if (a->dtype == DTYPE_F32)
-            column_sums(a->dbias, a->dy, ld_dy, a->M, columns, DTYPE_F32, a->accumulate);
-        else
-            column_sums(a->dbias, a->dy, ld_dy, a->M, columns, DTYPE_BF16, a->accumulate);
+        WITH_DTYPE(a->dtype, column_sums(a->dbias, a->dy, ld_dy, a->M, columns, DT, a->accumulate));
     }
 }

@@ -50,15 +50,11 @@ static ALWAYS_INLINE void norm_fwd_row(const struct norm_fwd_args *a, int64_t i,
 static void op_norm_fwd(struct stream *stream, const struct norm_fwd_args *a)
 {
     (void)stream;
-    require_dtype(a->dtype);
     ASSERT(a->kind == NORM_RMS || a->mean);
     progress_tick();
 #pragma omp parallel for schedule(static) if (a->M * a->C > WORTH_THREADS)
     for (int64_t i = 0; i < a->M; i++) {
-        if (a->dtype == DTYPE_F32)
-            norm_fwd_row(a, i, DTYPE_F32);
-        else
-            norm_fwd_row(a, i, DTYPE_BF16);
+        WITH_DTYPE(a->dtype, norm_fwd_row(a, i, DT));
     }
 }
 
@@ -105,7 +101,6 @@ static void sum_partials(float *out, const float *partial, int64_t stride, int t
 
 static void op_norm_bwd(struct stream *stream, const struct norm_bwd_args *a)
 {
-    require_dtype(a->dtype);
     progress_tick();
     struct scratch scratch = scratch_of(stream);
     int64_t stride = (a->C + 15) / 16 * 16;
@@ -117,10 +112,7 @@ static void op_norm_bwd(struct stream *stream, const struct norm_bwd_args *a)
         memset(dweight, 0, (size_t)(2 * stride) * sizeof *dweight);
         struct range rows = range_mine(a->M, 1);
         for (int64_t i = rows.first; i < rows.end; i++) {
-            if (a->dtype == DTYPE_F32)
-                norm_bwd_row(a, i, dweight, dbias, DTYPE_F32);
-            else
-                norm_bwd_row(a, i, dweight, dbias, DTYPE_BF16);
+            WITH_DTYPE(a->dtype, norm_bwd_row(a, i, dweight, dbias, DT));
         }
         if (team_rank() == 0)
             threads = team_size();
@@ -155,15 +147,11 @@ static ALWAYS_INLINE void head_norm_fwd_rows(const struct head_norm_fwd_args *a,
 static void op_head_norm_fwd(struct stream *stream, const struct head_norm_fwd_args *a)
 {
     (void)stream;
-    require_dtype(a->dtype);
     progress_tick();
 #pragma omp parallel if (a->M * a->heads * a->D > WORTH_THREADS)
     {
         struct range rows = range_mine(a->M, 1);
-        if (a->dtype == DTYPE_F32)
-            head_norm_fwd_rows(a, rows, DTYPE_F32);
-        else
-            head_norm_fwd_rows(a, rows, DTYPE_BF16);
+        WITH_DTYPE(a->dtype, head_norm_fwd_rows(a, rows, DT));
     }
 }
 
@@ -194,7 +182,6 @@ static ALWAYS_INLINE void head_norm_bwd_rows(const struct head_norm_bwd_args *a,
 
 static void op_head_norm_bwd(struct stream *stream, const struct head_norm_bwd_args *a)
 {
-    require_dtype(a->dtype);
     progress_tick();
     struct scratch scratch = scratch_of(stream);
     int64_t stride = (a->D + 15) / 16 * 16;
@@ -205,10 +192,7 @@ static void op_head_norm_bwd(struct stream *stream, const struct head_norm_bwd_a
         float *dweight = partial + team_rank() * stride;
         memset(dweight, 0, (size_t)stride * sizeof *dweight);
         struct range rows = range_mine(a->M, 1);
-        if (a->dtype == DTYPE_F32)
-            head_norm_bwd_rows(a, rows, dweight, DTYPE_F32);
-        else
-            head_norm_bwd_rows(a, rows, dweight, DTYPE_BF16);
+        WITH_DTYPE(a->dtype, head_norm_bwd_rows(a, rows, dweight, DT));
         if (team_rank() == 0)
             threads = team_size();
     }

@@ -21,15 +21,11 @@ static ALWAYS_INLINE void embedding_fwd_rows(const struct embedding_fwd_args *a,
 static void op_embedding_fwd(struct stream *stream, const struct embedding_fwd_args *a)
 {
     (void)stream;
-    require_dtype(a->dtype);
     progress_tick();
 #pragma omp parallel if (a->M * a->C > WORTH_THREADS)
     {
         struct range rows = range_mine(a->M, 1);
-        if (a->dtype == DTYPE_F32)
-            embedding_fwd_rows(a, rows, DTYPE_F32);
-        else
-            embedding_fwd_rows(a, rows, DTYPE_BF16);
+        WITH_DTYPE(a->dtype, embedding_fwd_rows(a, rows, DT));
     }
 }
 
@@ -63,7 +59,6 @@ static void zero_floats(float *x, int64_t n)
 static void op_embedding_bwd(struct stream *stream, const struct embedding_bwd_args *a)
 {
     (void)stream;
-    require_dtype(a->dtype);
     progress_tick();
     if (!a->accumulate_wte)
         zero_floats(a->dwte, a->V * a->C);
@@ -72,10 +67,7 @@ static void op_embedding_bwd(struct stream *stream, const struct embedding_bwd_a
 #pragma omp parallel if (a->M * a->C > WORTH_THREADS)
     {
         struct range columns = range_mine(a->C, 16);
-        if (a->dtype == DTYPE_F32)
-            embedding_bwd_columns(a, columns, DTYPE_F32);
-        else
-            embedding_bwd_columns(a, columns, DTYPE_BF16);
+        WITH_DTYPE(a->dtype, embedding_bwd_columns(a, columns, DT));
     }
 }
 
@@ -102,16 +94,12 @@ static ALWAYS_INLINE void rope_rows(const struct rope_args *a, struct range rows
 static void op_rope(struct stream *stream, const struct rope_args *a)
 {
     (void)stream;
-    require_dtype(a->dtype);
     ASSERT(a->D % 2 == 0);
     progress_tick();
 #pragma omp parallel if (a->M * a->heads * a->D > WORTH_THREADS)
     {
         struct range rows = range_mine(a->M, 1);
-        if (a->dtype == DTYPE_F32)
-            rope_rows(a, rows, DTYPE_F32);
-        else
-            rope_rows(a, rows, DTYPE_BF16);
+        WITH_DTYPE(a->dtype, rope_rows(a, rows, DT));
     }
 }
 
@@ -132,15 +120,11 @@ static ALWAYS_INLINE void swiglu_fwd_rows(const struct swiglu_fwd_args *a, struc
 static void op_swiglu_fwd(struct stream *stream, const struct swiglu_fwd_args *a)
 {
     (void)stream;
-    require_dtype(a->dtype);
     progress_tick();
 #pragma omp parallel if (a->M * a->F > WORTH_THREADS)
     {
         struct range rows = range_mine(a->M, 1);
-        if (a->dtype == DTYPE_F32)
-            swiglu_fwd_rows(a, rows, DTYPE_F32);
-        else
-            swiglu_fwd_rows(a, rows, DTYPE_BF16);
+        WITH_DTYPE(a->dtype, swiglu_fwd_rows(a, rows, DT));
     }
 }
 
@@ -162,19 +146,30 @@ static ALWAYS_INLINE void swiglu_bwd_rows(const struct swiglu_bwd_args *a, struc
 static void op_swiglu_bwd(struct stream *stream, const struct swiglu_bwd_args *a)
 {
     (void)stream;
-    require_dtype(a->dtype);
     progress_tick();
 #pragma omp parallel if (a->M * a->F > WORTH_THREADS)
     {
         struct range rows = range_mine(a->M, 1);
-        if (a->dtype == DTYPE_F32)
-            swiglu_bwd_rows(a, rows, DTYPE_F32);
-        else
-            swiglu_bwd_rows(a, rows, DTYPE_BF16);
+        WITH_DTYPE(a->dtype, swiglu_bwd_rows(a, rows, DT));
     }
 }
 
 /* ---- cross-entropy ---- */
+
+static ALWAYS_INLINE float load_one(const void *x, int64_t i, enum dtype dtype)
+{
+    if (dtype == DTYPE_F32)
+        return ((const float *)x)[i];
+    return dtype == DTYPE_BF16 ? bf16_to_f32(((const uint16_t *)x)[i]) : f16_to_f32(((const uint16_t *)x)[i]);
+}
+
+static ALWAYS_INLINE void store_one(void *x, int64_t i, float value, enum dtype dtype)
+{
+    if (dtype == DTYPE_F32)
+        ((float *)x)[i] = value;
+    else
+        ((uint16_t *)x)[i] = dtype == DTYPE_BF16 ? bf16_from_f32(value) : f16_from_f32(value);
+}
 
 /* Loss of row i; its gradient may overwrite the logits: element j of the gradient is written after every logit up to
  * the end of its vector was read, and narrower elements lie further left. */
@@ -186,7 +181,7 @@ static ALWAYS_INLINE double cross_entropy_row(const struct cross_entropy_args *a
     int32_t target = a->targets[i];
     if (target < 0) {
         if (dlogits)
-            memset(dlogits, 0, (size_t)a->V * dtype_size(dtype));
+            memset(dlogits, 0, (size_t)(a->V_padded > a->V ? a->V_padded : a->V) * dtype_size(dtype));
         return 0;
     }
     int64_t whole = a->V / VF * VF, left = a->V - whole;
@@ -204,8 +199,7 @@ static ALWAYS_INLINE double cross_entropy_row(const struct cross_entropy_args *a
     if (left)
         sum += vf_select(inside, vf_exp(vf_load_part(logits, whole, left, logits_dtype) - highest), vf_zero());
     double total = vf_sum(sum);
-    float logit =
-        logits_dtype == DTYPE_F32 ? ((const float *)logits)[target] : bf16_to_f32(((const uint16_t *)logits)[target]);
+    float logit = load_one(logits, target, logits_dtype);
     double loss = log(total) + (double)highest - (double)logit;
     if (dlogits) {
         double scale = (double)a->scale * (a->loss_scale ? (double)*a->loss_scale : 1);
@@ -213,31 +207,26 @@ static ALWAYS_INLINE double cross_entropy_row(const struct cross_entropy_args *a
         double p = exp((double)logit - (double)highest) / total;
         for (int64_t j = 0; j < a->V; j += VF)
             vf_put(dlogits, j, a->V, vf_exp(vf_get(logits, j, a->V, logits_dtype) - highest) * factor, dtype);
+        if (a->V_padded > a->V)
+            memset(at(dlogits, a->V, dtype), 0, (size_t)(a->V_padded - a->V) * dtype_size(dtype));
         float gradient = (float)(scale * (p - 1));
-        if (dtype == DTYPE_F32)
-            ((float *)dlogits)[target] = gradient;
-        else
-            ((uint16_t *)dlogits)[target] = bf16_from_f32(gradient);
+        store_one(dlogits, target, gradient, dtype);
     }
     return loss;
 }
 
 static void op_cross_entropy(struct stream *stream, const struct cross_entropy_args *a)
 {
-    require_dtype(a->dtype);
-    require_dtype(a->logits_dtype);
-    ASSERT(a->dtype == DTYPE_BF16 || a->logits_dtype == DTYPE_F32);
+    ASSERT(a->logits_dtype == DTYPE_F32 || a->logits_dtype == a->dtype);
     progress_tick();
     struct scratch scratch = scratch_of(stream);
     double *losses = scratch_take(&scratch, (size_t)a->M * sizeof *losses);
 #pragma omp parallel for schedule(static) if (a->M * a->V > WORTH_THREADS)
     for (int64_t i = 0; i < a->M; i++) {
-        if (a->dtype == DTYPE_F32)
-            losses[i] = cross_entropy_row(a, i, DTYPE_F32, DTYPE_F32);
-        else if (a->logits_dtype == DTYPE_F32)
-            losses[i] = cross_entropy_row(a, i, DTYPE_F32, DTYPE_BF16);
+        if (a->logits_dtype == DTYPE_F32)
+            WITH_DTYPE(a->dtype, losses[i] = cross_entropy_row(a, i, DTYPE_F32, DT));
         else
-            losses[i] = cross_entropy_row(a, i, DTYPE_BF16, DTYPE_BF16);
+            WITH_DTYPE(a->dtype, losses[i] = cross_entropy_row(a, i, DT, DT));
     }
     double sum = *a->loss_sum;
     for (int64_t i = 0; i < a->M; i++)
@@ -256,15 +245,11 @@ static ALWAYS_INLINE void add_part(const struct add_args *a, struct range part, 
 static void op_add(struct stream *stream, const struct add_args *a)
 {
     (void)stream;
-    require_dtype(a->dtype);
     progress_tick();
 #pragma omp parallel if (a->n > WORTH_THREADS)
     {
         struct range part = range_mine(a->n, 64);
-        if (a->dtype == DTYPE_F32)
-            add_part(a, part, DTYPE_F32);
-        else
-            add_part(a, part, DTYPE_BF16);
+        WITH_DTYPE(a->dtype, add_part(a, part, DT));
     }
 }
 
@@ -277,8 +262,6 @@ static ALWAYS_INLINE void cast_part(const struct cast_args *a, struct range part
 static void op_cast(struct stream *stream, const struct cast_args *a)
 {
     (void)stream;
-    require_dtype(a->dst_dtype);
-    require_dtype(a->src_dtype);
     progress_tick();
 #pragma omp parallel if (a->n > WORTH_THREADS)
     {
@@ -289,9 +272,11 @@ static void op_cast(struct stream *stream, const struct cast_args *a)
             memcpy(at(a->dst, part.first, a->dst_dtype), at(a->src, part.first, a->src_dtype),
                    (size_t)(part.end - part.first) * dtype_size(a->src_dtype));
         else if (a->dst_dtype == DTYPE_F32)
-            cast_part(a, part, DTYPE_F32, DTYPE_BF16);
+            WITH_DTYPE(a->src_dtype, cast_part(a, part, DTYPE_F32, DT));
+        else if (a->dst_dtype == DTYPE_BF16)
+            WITH_DTYPE(a->src_dtype, cast_part(a, part, DTYPE_BF16, DT));
         else
-            cast_part(a, part, DTYPE_BF16, DTYPE_F32);
+            WITH_DTYPE(a->src_dtype, cast_part(a, part, DTYPE_F16, DT));
     }
 }
 
@@ -406,16 +391,11 @@ static void op_adam(struct stream *stream, const struct adam_args *a)
 {
     (void)stream;
     progress_tick();
-    if (a->param)
-        require_dtype(a->param_dtype);
     if (a->step->skipped)
         return;
 #pragma omp parallel if (a->n > WORTH_THREADS)
     {
         struct range part = range_mine(a->n, 64);
-        if (a->param_dtype == DTYPE_F32)
-            adam_part(a, part, DTYPE_F32);
-        else
-            adam_part(a, part, DTYPE_BF16);
+        WITH_DTYPE(a->param_dtype, adam_part(a, part, DT));
     }
 }

@@ -128,6 +128,61 @@ static ALWAYS_INLINE vh vf_to_bf16(vf x)
 #endif
 }
 
+static ALWAYS_INLINE vf vf_from_f16(vh h)
+{
+#if defined(__AVX512F__)
+    return (vf)_mm512_cvtph_ps((__m256i)h);
+#elif defined(__F16C__)
+    return (vf)_mm256_cvtph_ps((__m128i)h);
+#else
+    vf x;
+    for (int i = 0; i < VF; i++)
+        x[i] = f16_to_f32(h[i]);
+    return x;
+#endif
+}
+
+/* Round to nearest even. */
+static ALWAYS_INLINE vh vf_to_f16(vf x)
+{
+#if defined(__AVX512F__)
+    return (vh)_mm512_cvtps_ph((__m512)x, _MM_FROUND_TO_NEAREST_INT);
+#elif defined(__F16C__)
+    return (vh)_mm256_cvtps_ph((__m256)x, _MM_FROUND_TO_NEAREST_INT);
+#else
+    vh h;
+    for (int i = 0; i < VF; i++)
+        h[i] = f16_from_f32(x[i]);
+    return h;
+#endif
+}
+
+/* Of the two half precisions. */
+static ALWAYS_INLINE vf vf_from_half(vh h, enum dtype dtype)
+{
+    return dtype == DTYPE_BF16 ? vf_from_bf16(h) : vf_from_f16(h);
+}
+
+static ALWAYS_INLINE vh vf_to_half(vf x, enum dtype dtype)
+{
+    return dtype == DTYPE_BF16 ? vf_to_bf16(x) : vf_to_f16(x);
+}
+
+/* Runs a statement with DT as a constant that is `value`, so that each dtype gets code of its own. */
+#define WITH_DTYPE(value, ...)                \
+    do {                                      \
+        if ((value) == DTYPE_F32) {           \
+            const enum dtype DT = DTYPE_F32;  \
+            __VA_ARGS__;                      \
+        } else if ((value) == DTYPE_BF16) {   \
+            const enum dtype DT = DTYPE_BF16; \
+            __VA_ARGS__;                      \
+        } else {                              \
+            const enum dtype DT = DTYPE_F16;  \
+            __VA_ARGS__;                      \
+        }                                     \
+    } while (0)
+
 /* VF elements of `p` from element i. */
 static ALWAYS_INLINE vf vf_load(const void *p, int64_t i, enum dtype dtype)
 {
@@ -138,7 +193,7 @@ static ALWAYS_INLINE vf vf_load(const void *p, int64_t i, enum dtype dtype)
     }
     vh h;
     memcpy(&h, (const uint16_t *)p + i, sizeof h);
-    return vf_from_bf16(h);
+    return vf_from_half(h, dtype);
 }
 
 static ALWAYS_INLINE void vf_store(void *p, int64_t i, vf x, enum dtype dtype)
@@ -146,7 +201,7 @@ static ALWAYS_INLINE void vf_store(void *p, int64_t i, vf x, enum dtype dtype)
     if (dtype == DTYPE_F32) {
         memcpy((float *)p + i, &x, sizeof x);
     } else {
-        vh h = vf_to_bf16(x);
+        vh h = vf_to_half(x, dtype);
         memcpy((uint16_t *)p + i, &h, sizeof h);
     }
 }
@@ -177,7 +232,7 @@ static ALWAYS_INLINE vf vf_load_part(const void *p, int64_t i, int64_t n, enum d
     __mmask16 mask = (__mmask16)((1u << n) - 1);
     if (dtype == DTYPE_F32)
         return (vf)_mm512_maskz_loadu_ps(mask, (const float *)p + i);
-    return vf_from_bf16((vh)_mm256_maskz_loadu_epi16(mask, (const uint16_t *)p + i));
+    return vf_from_half((vh)_mm256_maskz_loadu_epi16(mask, (const uint16_t *)p + i), dtype);
 #else
     if (dtype == DTYPE_F32) {
         vf x = {0};
@@ -186,7 +241,7 @@ static ALWAYS_INLINE vf vf_load_part(const void *p, int64_t i, int64_t n, enum d
     }
     vh h = {0};
     memcpy(&h, (const uint16_t *)p + i, (size_t)n * 2);
-    return vf_from_bf16(h);
+    return vf_from_half(h, dtype);
 #endif
 }
 
@@ -197,12 +252,12 @@ static ALWAYS_INLINE void vf_store_part(void *p, int64_t i, int64_t n, vf x, enu
     if (dtype == DTYPE_F32)
         _mm512_mask_storeu_ps((float *)p + i, mask, (__m512)x);
     else
-        _mm256_mask_storeu_epi16((uint16_t *)p + i, mask, (__m256i)vf_to_bf16(x));
+        _mm256_mask_storeu_epi16((uint16_t *)p + i, mask, (__m256i)vf_to_half(x, dtype));
 #else
     if (dtype == DTYPE_F32) {
         memcpy((float *)p + i, &x, (size_t)n * 4);
     } else {
-        vh h = vf_to_bf16(x);
+        vh h = vf_to_half(x, dtype);
         memcpy((uint16_t *)p + i, &h, (size_t)n * 2);
     }
 #endif

@@ -107,6 +107,7 @@ __global__ void __launch_bounds__(THREADS, 2) cross_entropy_kernel(struct cross_
 {
     SHARED(float, slots, [2][WARPS]); /* in turn: each is read before the other's barrier */
     const int columns = static_cast<int>(a.V), whole = columns / V * V;
+    const int padded = static_cast<int>(a.V_padded);
     const int rest = whole + static_cast<int>(threadIdx.x); /* this thread's element after the whole vectors */
     const float scale = a.loss_scale ? a.scale * *a.loss_scale : a.scale;
     for (int64_t i = blockIdx.x; i < a.M; i += gridDim.x) {
@@ -121,6 +122,8 @@ __global__ void __launch_bounds__(THREADS, 2) cross_entropy_kernel(struct cross_
                 store(dlogits + j, zeros);
             if (rest < columns && a.dlogits)
                 from_float(0, &dlogits[rest]);
+            for (int j = columns + static_cast<int>(threadIdx.x); j < padded && a.dlogits; j += THREADS)
+                from_float(0, &dlogits[j]);
             continue;
         }
         struct softmax_sum softmax = {-FLT_MAX, 0};
@@ -143,7 +146,9 @@ __global__ void __launch_bounds__(THREADS, 2) cross_entropy_kernel(struct cross_
             put_gradient<T, L, V>(dlogits, logits, whole, highest, scale / sum);
             if (rest < columns)
                 from_float(expf(last[0] - highest) * (scale / sum), &dlogits[rest]);
-            __syncthreads();        /* the target's element was written */
+            __syncthreads(); /* the target's element was written, the logits were read */
+            for (int j = columns + static_cast<int>(threadIdx.x); j < padded; j += THREADS)
+                from_float(0, &dlogits[j]);
             if (threadIdx.x == 0) { /* 1 - p, which may be tiny, from p in double */
                 double p = exp(static_cast<double>(logit) - static_cast<double>(highest)) / static_cast<double>(sum);
                 from_float(static_cast<float>(static_cast<double>(scale) * (p - 1)), &dlogits[target]);

@@ -55,6 +55,20 @@ static void find_tensors(struct transformer *t)
     }
 }
 
+/* GPUs multiply fast where sizes are multiples of 8, better 128: the head's products there take in the rows that follow
+ * its matrix in its unit, up to the next multiple. Their logits are ignored and their dlogits 0, so nothing is added to
+ * the gradients of those rows, and what an overwriting product leaves there, 0, is overwritten in turn: only a matrix
+ * that the embedding's other tensors follow is padded (GPT-2's), others have even sizes already. */
+static void pad_vocabulary(struct transformer *t)
+{
+    struct linear_shape *head = &t->linears[LINEAR_HEAD];
+    int64_t padded = (t->V + VOCABULARY_ALIGN - 1) / VOCABULARY_ALIGN * VOCABULARY_ALIGN;
+    bool tied_in_unit_0 = head->weight == ROLE_WTE;
+    if (t->device->kind == DEVICE_CUDA && tied_in_unit_0 &&
+        t->offset[ROLE_WTE] + padded * t->C <= t->config.table->units[0].numel)
+        head->N = padded;
+}
+
 enum status transformer_new(const struct transformer_config *config, struct device *device,
                             struct transformer **transformer, struct error *err)
 {
@@ -88,6 +102,7 @@ enum status transformer_new(const struct transformer_config *config, struct devi
     t->blocks = blocks;
     linear_shapes(desc, t->linears);
     find_tensors(t);
+    pad_vocabulary(t);
     *transformer = t;
     return STATUS_OK;
 }

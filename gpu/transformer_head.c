@@ -87,12 +87,14 @@ static void chunk_forward(const struct pass *pass, const struct unit *unit, int6
         .logits_dtype = DTYPE_F32,
         .M = rows,
         .V = t->V,
+        .V_padded = t->linears[LINEAR_HEAD].N,
         .ld_logits = t->ld_logits,
         .ld_dlogits = ld_dlogits(t),
         .logits = t->logits,
         .dlogits = gradient ? t->logits : NULL,
         .targets = pass->batch.targets + first,
         .scale = pass->grad_scale,
+        .loss_scale = pass->loss_scale,
         .loss_sum = pass->loss_sum,
     };
     t->device->ops->cross_entropy(pass->stream, &loss);

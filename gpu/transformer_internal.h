@@ -21,6 +21,9 @@ struct linear_shape {
     bool in_out;
 };
 
+/* Elements: rows of logits start at whole cache lines and whole tiles of a GPU's products; see pad_vocabulary(). */
+enum { VOCABULARY_ALIGN = 128 };
+
 /* Fills shapes[LINEAR_COUNT]. */
 void linear_shapes(const struct model_desc *desc, struct linear_shape *shapes);
 

@@ -116,10 +116,9 @@ static int64_t choose_chunk(const struct transformer *t)
 
 void transformer_layout(struct transformer *t, struct arena *arena)
 {
-    enum { LOGITS_ALIGN = 128 }; /* elements: whole cache lines, whole tiles of a GPU's matrix products */
     const struct transformer_config *config = &t->config;
     int64_t M = config->max_tokens;
-    t->ld_logits = (t->V + LOGITS_ALIGN - 1) / LOGITS_ALIGN * LOGITS_ALIGN;
+    t->ld_logits = (t->V + VOCABULARY_ALIGN - 1) / VOCABULARY_ALIGN * VOCABULARY_ALIGN;
     t->chunk = choose_chunk(t);
     layout_blocks(t, arena);
     t->delta = take(t, arena, M, max64(t->C, t->H * t->D));

@@ -197,6 +197,8 @@ const struct op_case op_cases[] = {
     {.op = "cross_entropy", .M = 4, .N = 50257, .flags = IN_PLACE | WIDE_OUT},
     {.op = "cross_entropy", .M = 3, .N = 9001, .pad = 7, .flags = IN_PLACE | WIDE_OUT},
     {.op = "cross_entropy", .M = 3, .N = 9003, .pad = 5, .flags = IN_PLACE},
+    {.op = "cross_entropy", .M = 9, .N = 257, .K = 384, .pad = 127, .flags = IN_PLACE | WIDE_OUT},
+    {.op = "cross_entropy", .M = 9, .N = 250, .K = 256, .pad = 14, .flags = IN_PLACE},
     {.op = "cross_entropy", .M = 20, .N = 40, .flags = EXTREME},
     {.op = "cross_entropy", .M = 0, .N = 40},
     {.op = "cross_entropy", .M = 256, .N = 50304, .flags = IN_PLACE | PERF},

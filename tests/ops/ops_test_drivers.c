@@ -770,7 +770,7 @@ static double swiglu_loss(struct harness *h)
     return sum_of_products(y, h->dy->host, h->dy->n);
 }
 
-/* ---- cross-entropy: N is the vocabulary ---- */
+/* ---- cross-entropy: N is the vocabulary, K the padded one (or 0) ---- */
 
 /* What dlogits is scaled by; WIDE_OUT: without a loss scale. */
 static const float cross_entropy_scale = 0.125f;
@@ -808,6 +808,7 @@ static void cross_entropy_setup(struct harness *h)
                                                         .logits_dtype = wide_dtype(h),
                                                         .M = c->M,
                                                         .V = c->N,
+                                                        .V_padded = c->K,
                                                         .ld_logits = ld,
                                                         .ld_dlogits = ld_dlogits,
                                                         .logits = h->x->device,
@@ -848,6 +849,8 @@ static void cross_entropy_reference(struct harness *h)
         double *dx = h->dx->expected + i * h->args.cross_entropy.ld_dlogits, lse = row_lse(row, c->N);
         for (int64_t j = 0; j < c->N; j++)
             dx[j] = h->index_a[i] < 0 ? 0 : cross_entropy_factor(h) * (exp(row[j] - lse) - (j == h->index_a[i]));
+        for (int64_t j = c->N; j < c->K; j++)
+            dx[j] = 0;
     }
 }
 

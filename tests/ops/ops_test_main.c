@@ -585,12 +585,6 @@ static void run_perf(struct harness *h, const struct op_case *c, enum dtype dtyp
 enum mode { MODE_TEST, MODE_GRAD, MODE_PERF, MODE_LIST, MODE_COUNT };
 static const char *const mode_names[MODE_COUNT] = {"test", "grad", "perf", "list"};
 
-/* The CPU's ops have no fp16 yet. */
-static bool supported(enum device_kind kind, const struct op_case *c, enum dtype dtype)
-{
-    return kind == DEVICE_CUDA || (dtype != DTYPE_F16 && !(c->flags & HALVES));
-}
-
 static int usage(const char *what)
 {
     fprintf(stderr,
@@ -649,7 +643,7 @@ int main(int argc, char **argv)
         for (enum dtype dtype = DTYPE_F32; dtype < DTYPE_COUNT; dtype++) {
             char text[256];
             case_describe(c, dtype, text, sizeof text);
-            if (!strstr(text, only) || !strstr(dtype_name(dtype), only_dtype) || !supported(kind, c, dtype))
+            if (!strstr(text, only) || !strstr(dtype_name(dtype), only_dtype))
                 continue;
             if (mode == MODE_LIST)
                 printf("%s%s\n", text, !perf ? "" : c->flags & PERF ? " (perf)" : " (GPU perf)");

@@ -182,12 +182,12 @@ class Folder:
             f.write(to_yaml(merged(base, changes or {})) + "\n")
         return path
 
-    def start(self, *arguments, env=None):
+    def start(self, *arguments, env=None, cwd=None):
         """Starts the binary in a session of its own; output goes to files."""
         number = len(self.processes)
         command = [ZTRAIN, *map(str, arguments)]
         with open(self.at(f"{number}.out"), "wb") as out, open(self.at(f"{number}.err"), "wb") as err:
-            process = subprocess.Popen(command, stdout=out, stderr=err, stdin=subprocess.DEVNULL, cwd=self.path,
+            process = subprocess.Popen(command, stdout=out, stderr=err, stdin=subprocess.DEVNULL, cwd=cwd or self.path,
                                        start_new_session=True, env={**os.environ, **(env or {})})
         process.number, process.started = number, time.monotonic()
         self.processes.append(process)

@@ -104,7 +104,7 @@ def test_a_folder_and_a_device_as_spec(folder):
 
 @pytest.mark.parametrize("changes, words", [
     ({"bf16": {"enabled": True}, "fp16": {"enabled": True}}, ["bfloat16 and fp16 modes cannot be simultaneously enabled"]),
-    ({"fp16": {"enabled": True}}, ["fp16", "not supported yet"]),
+    ({"fp16": {"enabled": True, "fp16_master_weights_and_grads": True}}, ["fp16_master", "not supported yet"]),
     ({"zero_optimization": {"stage": 3, "offload_optimizer": {"device": "cpu"}}}, ["offload_optimizer", "not supported yet"]),
     ({"optimizer": {"type": "Lamb"}}, ["Lamb"]),
     ({"scheduler": {"type": "Cosin"}}, ["Cosin", "Cosine"]),
