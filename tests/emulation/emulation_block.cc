@@ -50,6 +50,7 @@ namespace emulation
 uint3 thread_index, block_index;
 dim3 block_size, grid_size;
 unsigned current_thread;
+__thread bool kernel_is_running;
 char *shared_arena;
 
 namespace
@@ -91,7 +92,6 @@ const void *scheduler_bottom;
 size_t scheduler_size;
 
 const launch *running; /* NULL: no kernel */
-thread_local bool running_here;
 const char *running_name;
 std::vector<shared_range> shared;
 size_t shared_used, shared_asked;
@@ -241,11 +241,6 @@ const std::vector<shared_range> &shared_ranges(void)
     return shared;
 }
 
-bool kernel_running(void)
-{
-    return running_here;
-}
-
 bool in_kernel_memory(const void *p)
 {
     const char *c = static_cast<const char *>(p);
@@ -266,7 +261,7 @@ void run_grid(const char *name, const launch *arguments, dim3 grid, dim3 block, 
     if (!stacks)
         make_stacks();
     running = arguments;
-    running_here = true;
+    kernel_is_running = true;
     running_name = name;
     block_size = block;
     grid_size = grid;
@@ -298,7 +293,7 @@ void run_grid(const char *name, const launch *arguments, dim3 grid, dim3 block, 
         }
         run_block(order);
     }
-    running_here = false;
+    kernel_is_running = false;
     running = nullptr;
 }
 
