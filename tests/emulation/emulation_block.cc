@@ -62,7 +62,7 @@ struct place {
     int line;
     bool operator==(const place &other) const
     {
-        return line == other.line && what == other.what && strcmp(file, other.file) == 0;
+        return line == other.line && what == other.what && (file == other.file || strcmp(file, other.file) == 0);
     }
 };
 

@@ -381,9 +381,8 @@ cell *cells_at(const void *p, size_t bytes)
     if (offset < SHARED_ARENA)
         return &shared_cells[offset / 2];
     offset = offset_of(p);
-    return offset < memory.reserved && offset % PAGE + bytes <= PAGE && pages[offset / PAGE].own
-               ? &cells[offset / 2]
-               : nullptr;
+    return offset < memory.reserved && offset % PAGE + bytes <= PAGE && pages[offset / PAGE].own ? &cells[offset / 2]
+                                                                                                 : nullptr;
 }
 
 __attribute__((noinline)) void check_closely(bool write, const void *p, size_t bytes, bool aligned, uint32_t who,
@@ -512,11 +511,11 @@ void shadow_range(const operation &op, const range &range)
 
 using namespace emulation;
 
-#define ACCESS(name, write, bytes, aligned)                                            \
-    void name(void *p)                                                                 \
-    {                                                                                  \
-        if (kernel_is_running)                                                          \
-            check_access(write, p, bytes, aligned, __builtin_return_address(0));\
+#define ACCESS(name, write, bytes, aligned)                                      \
+    void name(void *p)                                                           \
+    {                                                                            \
+        if (kernel_is_running)                                                   \
+            check_access(write, p, bytes, aligned, __builtin_return_address(0)); \
     }
 extern "C" {
 ACCESS(__tsan_read1, false, 1, true)
