@@ -2,11 +2,13 @@
  * all else prepares it.
  *
  *   ztrain --config run.yaml                  this process is the only rank
+ *   srun … ztrain --config run.yaml           this process is one of a launcher's ranks (bootstrap.h)
  *   ztrain --config run.yaml --local-gpus N   this process supervises N ranks, each the same command with its rank in
- * the environment (supervise.h)
+ *                                             the environment (supervise.h)
  *
  * All ranks decide alike: what a decision rests on (loss, norm, a stop signal) is summed over the ranks first. A rank
- * that fails tells the others (comm_abort), so that all end with its exit code. */
+ * that fails alone tells the others (comm_abort), so that all end with its exit code; where all get to the same point
+ * they compare notes (agree.h). A rank is done, and ends with 0 or 75, when all are. */
 #include "cmd/agree.h"
 #include "cmd/commands.h"
 #include "cmd/console.h"
@@ -699,7 +701,7 @@ static enum status run_command(const struct options *options, char **argv, struc
             TRY(resume_dry(options->resume, spec, world, source, err));
         else
             TRY(spec_resolve_batch(spec, world, source, err));
-        return boot->rank == 0 ? plan_dry_run(spec, world, source, boot->cores, err) : STATUS_OK;
+        return plan_dry_run(spec, world, source, boot->cores, err);
     }
     if (!supervises)
         return train_rank(options, boot, spec, err);
@@ -752,6 +754,8 @@ enum status cmd_train(int argc, char **argv, struct error *err)
     log_identity(boot.rank, boot.world, boot.host);
     if (status == STATUS_OK)
         status = check_options(&options, &boot, err);
+    if (status == STATUS_OK && options.dry_run && boot.rank != 0) /* rank 0 says it all */
+        goto fail;
     TRY_GOTO(read_spec(&options, &boot, status, &spec, err));
     if (options.local_gpus && !bootstrap_is_local_rank())
         snprintf(boot.source, sizeof boot.source, "--local-gpus %d", options.local_gpus);

@@ -30,7 +30,8 @@ struct comm;
 
 struct comm_config {
     double timeout_seconds;
-    const char *interface;   /* name or address of the network interface between nodes; NULL or "": the one that fits */
+    const char
+        *interface; /* the network interface between nodes: name, address or network; NULL or "": the one that fits */
     bool reduce_within_node; /* reductions add up each node's contributions before they cross the network: less traffic,
                                 other bits than on one node */
 };

@@ -70,8 +70,8 @@ struct wire_host {
     } addresses[WIRE_HOST_ADDRESSES];
 };
 
-/* This machine. interface: the name of one, or one of its addresses; NULL or "": all that are up, without loopback and
- * link-local addresses. */
+/* This machine. interface: its name, its address, or a network that its address is in ("10.1.0.0/16"); NULL or "": all
+ * that are up, without loopback and link-local addresses. */
 enum status wire_host_read(const char *interface, struct wire_host *host, struct error *err);
 
 /* For the key-value exchange: letters, digits and ".:/,". */

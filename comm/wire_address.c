@@ -178,6 +178,28 @@ static bool link_local(const struct sockaddr *address)
     return bits[0] == 0xfe && (bits[1] & 0xc0) == 0x80;
 }
 
+/* Whether b is in a's network. */
+static bool same_network(const struct wire_host_address *a, const struct wire_host_address *b)
+{
+    unsigned char x[16], y[16];
+    int family = strchr(a->text, ':') ? AF_INET6 : AF_INET;
+    if (inet_pton(family, a->text, x) != 1 || inet_pton(family, b->text, y) != 1)
+        return false;
+    for (int bit = 0; bit < a->prefix; bit++)
+        if ((x[bit / 8] ^ y[bit / 8]) >> (7 - bit % 8) & 1)
+            return false;
+    return true;
+}
+
+/* interface: its name, its address, or a network that its address is in ("10.1.0.0/16") */
+static bool is_meant(const char *interface, const char *name, const struct wire_host_address *address)
+{
+    struct wire_host_address network;
+    if (parse_network(interface, &network))
+        return same_network(&network, address);
+    return !strcmp(interface, name) || !strcmp(interface, address->text);
+}
+
 /* Whether `one` is an address that peers may use; fills out. flags: what its interface must be. */
 static bool usable(const struct ifaddrs *one, const char *interface, unsigned flags, struct wire_host_address *out)
 {
@@ -186,7 +208,7 @@ static bool usable(const struct ifaddrs *one, const char *interface, unsigned fl
     if (!inet_ntop(one->ifa_addr->sa_family, address_bits(one->ifa_addr), out->text, sizeof out->text))
         return false;
     out->prefix = count_bits(one->ifa_netmask);
-    if (interface && strcmp(interface, one->ifa_name) && strcmp(interface, out->text))
+    if (interface && !is_meant(interface, one->ifa_name, out))
         return false;
     if (!interface && (one->ifa_flags & IFF_LOOPBACK))
         return false;
@@ -237,7 +259,8 @@ enum status wire_host_read(const char *interface, struct wire_host *host, struct
     list_names(list, names, sizeof names);
     freeifaddrs(list);
     if (host->named && host->count == 0) {
-        error_set(err, STATUS_USAGE, "comm.interface: '%s' is no interface that is up, nor an address, of this machine",
+        error_set(err, STATUS_USAGE,
+                  "comm.interface: this machine has no interface that is up with name, address or network '%s'",
                   interface);
         return error_hint(err, "it has %s", names);
     }
@@ -254,18 +277,6 @@ static bool ambiguous(const struct wire_host *hosts, int count, const struct wir
             if (!strcmp(hosts[h].addresses[i].text, text))
                 return true;
     return false;
-}
-
-static bool same_network(const struct wire_host_address *a, const struct wire_host_address *b)
-{
-    unsigned char x[16], y[16];
-    int family = strchr(a->text, ':') ? AF_INET6 : AF_INET;
-    if (inet_pton(family, a->text, x) != 1 || inet_pton(family, b->text, y) != 1)
-        return false;
-    for (int bit = 0; bit < a->prefix; bit++)
-        if ((x[bit / 8] ^ y[bit / 8]) >> (7 - bit % 8) & 1)
-            return false;
-    return true;
 }
 
 /* Whether packets of this machine to `to` carry the address `from`: nothing is sent for that. */

@@ -14,6 +14,8 @@
 #ifndef ZTRAIN_CORE_FAULTS_H
 #define ZTRAIN_CORE_FAULTS_H
 
+#include "core/progress.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <stdbool.h>
@@ -61,7 +63,7 @@ static inline int fault_fsync(int fd)
     int code = faults_next(FAULT_FSYNC, -1, NULL, 0);
     if (code)
         return errno = code, -1;
-    return fsync(fd);
+    return progress_fsync(fd);
 }
 
 /* flags as in renameat2() */

@@ -145,7 +145,7 @@ enum status fs_sync_dir(const char *path, enum status code, struct error *err)
     int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (fd < 0)
         return error_set(err, code, "cannot open folder '%s': %s", path, strerror(errno));
-    int result = fsync(fd), reason = errno;
+    int result = progress_fsync(fd), reason = errno;
     close(fd);
     if (result != 0 && reason != EINVAL && reason != ENOTSUP) /* some file systems cannot sync a folder */
         return error_set(err, code, "cannot sync folder '%s': %s", path, strerror(reason));
@@ -183,7 +183,7 @@ static enum status temporary_open(struct temporary *temporary, const char *path,
 static enum status temporary_finish(struct temporary *temporary, const char *path, enum status status, enum status code,
                                     struct error *err)
 {
-    if (status == STATUS_OK && fsync(temporary->fd) != 0)
+    if (status == STATUS_OK && progress_fsync(temporary->fd) != 0)
         status = error_set(err, code, "cannot sync '%s': %s", temporary->name, strerror(errno));
     if (close(temporary->fd) != 0 && status == STATUS_OK)
         status = error_set(err, code, "cannot close '%s': %s", temporary->name, strerror(errno));

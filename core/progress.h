@@ -17,4 +17,8 @@ static inline void progress_tick(void)
     atomic_fetch_add_explicit(counter, 1, memory_order_relaxed);
 }
 
+/* fsync() that may take long, as on a busy or distant disk: the rank ticks meanwhile, for at most ten minutes; then its
+ * silence counts. Sets errno like fsync(). */
+int progress_fsync(int fd);
+
 #endif

@@ -183,9 +183,10 @@ const struct spec_key spec_keys[] = {
     {USED("comm.timeout_seconds", KEY_REAL, spec.comm.timeout_seconds, "10", SILENT,
           "silence of a rank until it is named and the run ends; a long step is no silence"),
      .min = 0, .max = 86400, .flags = KEY_ABOVE_MIN},
-    {USED("comm.interface", KEY_STRING, spec.comm.interface, NULL, SILENT,
-          "network interface between the nodes, by name or address; without it the one whose address the other nodes "
-          "reach; ranks of one node share memory")},
+    {USED(
+        "comm.interface", KEY_STRING, spec.comm.interface, NULL, SILENT,
+        "network interface between the nodes: its name, or where names differ its network, as 10.1.0.0/16; without it "
+        "the one whose address the other nodes reach; ranks of one node share memory")},
     {USED("comm.reduce_within_node", KEY_BOOL, spec.comm.reduce_within_node, "false", NOTICE,
           "add up each node's gradients before they cross the network: less traffic with several ranks on a node, but "
           "results that depend on how ranks are spread over nodes")},

@@ -650,7 +650,7 @@ static void attention_bwd_setup(struct harness *h)
     for (struct tensor *t = h->dq; t <= h->dv; t++) {
         t->absolute = 1e-6;
         if (h->dtype != DTYPE_F32) /* P and dS are rounded before they are multiplied, as in every fused attention */
-            t->tolerance = h->dtype == DTYPE_BF16 ? 2.4e-2 : 3e-3;
+            t->tolerance = h->dtype == DTYPE_BF16 ? 3.6e-2 : 4.5e-3;
         if (has(h, EXTREME)) /* scores in the hundreds; probabilities amplify the rounding of `out` */
             t->tolerance = h->dtype == DTYPE_BF16 ? 4e-2 : h->dtype == DTYPE_F16 ? 5e-3 : 1e-4;
     }

@@ -123,8 +123,15 @@ static void test_host_of_this_machine(void **state)
         assert_true(strncmp(any.addresses[i].text, "127.", 4) && strncmp(any.addresses[i].text, "fe80", 4));
     assert_int_equal(wire_host_read("127.0.0.1", &named, &error), STATUS_OK);
     assert_int_equal(named.count, 1);
+    assert_int_equal(wire_host_read("127.4.0.0/8", &named, &error), STATUS_OK);
+    assert_string_equal(named.addresses[0].text, "127.0.0.1");
+    assert_int_equal(wire_host_read("127.4.0.0/16", &named, &error), STATUS_USAGE);
+    assert_int_equal(wire_host_read("::/0", &named, &error), STATUS_OK);
+    for (int i = 0; i < named.count; i++)
+        assert_non_null(strchr(named.addresses[i].text, ':'));
     assert_int_equal(wire_host_read("nothing0", &named, &error), STATUS_USAGE);
-    assert_contains(error.text, "comm.interface: 'nothing0'");
+    assert_contains(error.text, "comm.interface");
+    assert_contains(error.text, "'nothing0'");
     assert_contains(error.text, "lo 127.0.0.1");
 }
 
