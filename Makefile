@@ -20,7 +20,9 @@ CLANG_FORMAT ?= $(firstword $(shell command -v clang-format-14 clang-format) cla
 WARNINGS = -Wall -Wextra -Wshadow -Wpointer-arith -Wstrict-prototypes -Wmissing-prototypes -Wvla $(if $(filter 1,$(WERROR)),-Werror)
 OPTIMIZE ?= -O2
 CFLAGS_ALL = -std=c11 -D_GNU_SOURCE -D_FILE_OFFSET_BITS=64 -I. $(OPTIMIZE) -g -fno-math-errno $(WARNINGS) -MMD -MP $(CFLAGS)
-LDLIBS_ALL = -lyaml -ljansson -lzstd -lxxhash -lsodium -ldl -lpthread -lm $(LDLIBS)
+# STATIC_LIBRARIES=1 links the small libraries statically, for a machine that lacks them
+LIBRARIES = yaml jansson zstd xxhash sodium
+LDLIBS_ALL = $(if $(filter 1,$(STATIC_LIBRARIES)),$(LIBRARIES:%=-l:lib%.a),$(LIBRARIES:%=-l%)) -ldl -lpthread -lm $(LDLIBS)
 
 # Instrumented builds also have the fault hooks (ZTRAIN_FAULTS).
 SANITIZERS_address = -fsanitize=address,undefined -fno-sanitize-recover=undefined
@@ -73,7 +75,6 @@ CUDA_HOME ?= $(patsubst %/bin/,%,$(dir $(realpath $(NVCC))))
 CU_SOURCES = $(foreach floor,$(FLOORS),$(wildcard $(floor)/*.cu))
 CFLAGS_ALL += -DZTRAIN_CUDA=1 -isystem $(CUDA_HOME)/include
 LDLIBS_ALL += -L$(CUDA_HOME)/lib64 -L$(CUDA_HOME)/lib -lcudart_static -lrt
-CFLAGS_gpu_ops_cuda = $(if $(wildcard gpu/ops_cuda_attention.cu),-DZTRAIN_CUDA_ATTENTION=1)
 comma = ,
 NVCC_FLAGS = -std=c++17 -O3 -lineinfo -I. -DZTRAIN_CUDA=1 -D_GNU_SOURCE -MMD -MP \
 	$(foreach arch,$(CUDA_ARCHITECTURES),-gencode arch=compute_$(arch)$(comma)code=sm_$(arch)) \
@@ -92,7 +93,7 @@ FUZZ_TARGETS = $(patsubst tests/fuzz/%.c,$(BUILD)/fuzz/%,$(wildcard tests/fuzz/f
 C_FILES = $(foreach folder,$(FLOORS) cmd tests/unit tests/ops tests/fuzz,$(wildcard $(folder)/*.[ch] $(folder)/*.cu $(folder)/*.cuh))
 
 .DELETE_ON_ERROR:
-.PHONY: all all-objects all-tests bench check-format check-layers clean doc format fuzz fuzz-targets help install \
+.PHONY: gpu-build all all-objects all-tests bench check-format check-layers clean doc format fuzz fuzz-targets help install \
 	quickstart test test-slurm unit-tests
 
 #: all            build/ztrain (the default)
@@ -150,6 +151,10 @@ quickstart:
 #: bench          speed on this machine: GPT-2 124M, tokens/s, time by op, memory
 bench: all
 	scripts/bench.py --ztrain $(BUILD)/ztrain
+
+#: gpu-build      build/gpu: ztrain and ops-test with the small libraries linked statically, for scripts/gpu-check.sh
+gpu-build:
+	$(MAKE) BUILD=build/gpu CUDA=1 STATIC_LIBRARIES=1 build/gpu/ztrain build/gpu/ops-test
 
 #: fuzz           runs every fuzz target for FUZZ_SECONDS (10); needs clang
 FUZZ_SECONDS ?= 10

@@ -2,6 +2,7 @@
  * take. Lines of "name  value" under headings; it only looks, and what it cannot find out it calls unknown. */
 #include "cmd/commands.h"
 #include "cmd/libraries.h"
+#include "comm/bootstrap.h"
 #include "core/version.h"
 #include "gpu/cpuid.h"
 #include "gpu/cuda_library_info.h"
@@ -190,6 +191,22 @@ static void report_libraries(void)
     libraries_print(stdout, "  ", true);
 }
 
+/* What a run started from here would be: the choice of bootstrap_init(), or why it is refused. */
+static void report_ranks(void)
+{
+    struct bootstrap boot;
+    struct error err = {.code = STATUS_OK};
+    if (bootstrap_init(&boot, &err) != STATUS_OK) {
+        print_line("ranks", "refused: %s", err.text);
+        return;
+    }
+    if (boot.world == 1)
+        print_line("ranks", "1: no launcher has started several");
+    else
+        print_line("ranks", "this is rank %d of %d (%s)", boot.rank, boot.world, boot.source);
+    bootstrap_release(&boot);
+}
+
 static void report_slurm(void)
 {
     char path[4096];
@@ -197,7 +214,9 @@ static void report_slurm(void)
     puts("slurm");
     print_line("srun", "%s", find_program("srun", path, sizeof path) ? path : "not found");
     print_line("PMI-2", "%s", library_opens("libpmi2.so.0") ? "libpmi2.so.0" : "libpmi2.so.0 not found");
+    print_line("PMIx", "%s", library_opens("libpmix.so.2") ? "libpmix.so.2" : "libpmix.so.2 not found");
     print_line("job", "%s", job ? job : "none: not inside a Slurm job");
+    report_ranks();
 }
 
 static void report_nvml(void)

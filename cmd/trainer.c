@@ -46,8 +46,10 @@ static enum status choose_device(const struct run_spec *spec, enum device_kind *
 {
     char why[256] = "";
     bool cuda = spec->train.device != SPEC_DEVICE_CPU && device_cuda_available(why);
-    if (spec->train.device == SPEC_DEVICE_CUDA && !cuda)
-        return error_set(err, STATUS_DEVICE, "train.device cuda: %s; hint: train.device: cpu, or auto", why);
+    if (spec->train.device == SPEC_DEVICE_CUDA && !cuda) {
+        error_set(err, STATUS_DEVICE, "train.device cuda: %s", why);
+        return error_hint(err, "train.device: cpu, or auto"); /* unless `why` has one */
+    }
     if (spec->train.device == SPEC_DEVICE_AUTO && !cuda)
         log_info("device: the CPU (%s)", why);
     *kind = cuda ? DEVICE_CUDA : DEVICE_CPU;

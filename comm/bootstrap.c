@@ -192,8 +192,10 @@ static enum status parse_secret(unsigned char secret[32], struct error *err)
     bool good = text && strlen(text) == 64;
     for (int i = 0; good && i < 64; i++)
         good = isxdigit((unsigned char)text[i]) != 0;
-    if (!good)
-        return error_set(err, STATUS_USAGE, "%s is not 64 hexadecimal digits", secret_name);
+    if (!good) {
+        error_set(err, STATUS_USAGE, "%s is not 64 hexadecimal digits", secret_name);
+        return error_hint(err, "od -An -N32 -tx1 /dev/urandom | tr -d ' \\n' makes them");
+    }
     for (int i = 0; i < 32; i++) {
         unsigned value;
         sscanf(text + 2 * i, "%2x", &value);

@@ -730,7 +730,11 @@ enum status control_peer_lost(struct control *control, int peer, const char *wha
     if (atomic_load(&agent->condition) != NODE_FINE)
         fail_node(control, node, peer, what);
     char how[256];
-    snprintf(how, sizeof how, "is out of reach (%s)", reason);
+    uint32_t state = atomic_load(&control->block->ranks[peer].state); /* what its agent has said meanwhile */
+    if (state == RANK_DEAD || state == RANK_CLOSED)
+        snprintf(how, sizeof how, "%s", state == RANK_DEAD ? "died" : "left the job");
+    else
+        snprintf(how, sizeof how, "is out of reach (%s)", reason);
     fail_gone(control, peer, peer, how, what);
     return control_status(control, NULL);
 }

@@ -63,6 +63,8 @@ static void hang_up(struct member *member, enum presence presence)
 
 static void flush_out(struct member *member)
 {
+    if (member->fd < 0 || !member->out_bytes)
+        return;
     size_t sent = 0;
     while (sent < member->out_bytes) {
         ssize_t n = send(member->fd, member->out + sent, member->out_bytes - sent, MSG_NOSIGNAL | MSG_DONTWAIT);
@@ -192,9 +194,9 @@ static bool answer(struct kv_server *server, int rank, const struct kv_frame *fr
     case KV_PUT: return put(member, body, frame->length);
     case KV_FENCE: member->in_fence = true; return true;
     case KV_GET: {
-        int first = frame->number < 0 ? 0 : frame->number, end = frame->number < 0 ? server->world : first + 1;
-        if (first >= server->world)
+        if (frame->number >= server->world)
             return false;
+        int first = frame->number < 0 ? 0 : frame->number, end = frame->number < 0 ? server->world : first + 1;
         for (int r = first; r < end; r++) {
             const char *value = find(&server->members[r], text);
             say(member, value ? KV_VALUE : KV_MISSING, r, value ? value : "");
@@ -317,8 +319,7 @@ static void *serve(void *context)
         look_at_fence(server);
         look_at_farewell(server);
         for (int r = 0; r < server->world; r++)
-            if (server->members[r].out_bytes && server->members[r].fd >= 0)
-                flush_out(&server->members[r]);
+            flush_out(&server->members[r]);
     }
 }
 

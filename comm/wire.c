@@ -582,6 +582,7 @@ static enum status missing(const struct wire_self *self, const struct wire_peer 
         }
     if (others > 0)
         snprintf(more, sizeof more, ", and %d more", others);
+    ASSERT(first);
     const char *service = service_name(first->service);
     const struct dial *dial = NULL;
     for (int i = 0; i < num_dials; i++)

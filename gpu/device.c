@@ -159,7 +159,19 @@ void stream_fill_zero(struct stream *stream, void *dst, size_t bytes)
 enum status event_new(struct device *device, struct event **event, struct error *err)
 {
     *event = NULL;
-    return backend_of(device)->event_new(device, event, err);
+    return backend_of(device)->event_new(device, false, event, err);
+}
+
+enum status event_new_timed(struct device *device, struct event **event, struct error *err)
+{
+    *event = NULL;
+    return backend_of(device)->event_new(device, true, event, err);
+}
+
+bool event_elapsed(struct event *from, struct event *to, double *seconds)
+{
+    ASSERT(from->device == to->device);
+    return backend_of(from->device)->event_elapsed(from, to, seconds);
 }
 
 void event_free(struct event *event)

@@ -91,6 +91,12 @@ void event_record(struct event *event, struct stream *stream);
 void stream_wait(struct stream *stream, struct event *event);
 void event_sync(struct event *event);
 
+/* An event that also keeps the time at which its latest record was reached. */
+enum status event_new_timed(struct device *device, struct event **event, struct error *err);
+
+/* Seconds between the latest records of two such events; false if one of them was not reached yet. */
+bool event_elapsed(struct event *from, struct event *to, double *seconds);
+
 /* Sticky asynchronous device error (a failed launch, a failed primitive): STATUS_OK while there is none. */
 enum status device_check(struct device *device, struct error *err);
 

@@ -28,7 +28,8 @@ struct device_backend {
     void (*sync)(struct stream *stream);
     void (*copy)(struct stream *stream, void *dst, const void *src, size_t bytes);
     void (*fill_zero)(struct stream *stream, void *dst, size_t bytes);
-    enum status (*event_new)(struct device *device, struct event **event, struct error *err);
+    enum status (*event_new)(struct device *device, bool timed, struct event **event, struct error *err);
+    bool (*event_elapsed)(struct event *from, struct event *to, double *seconds);
     void (*event_free)(struct event *event);
     void (*event_record)(struct event *event, struct stream *stream);
     void (*event_wait)(struct stream *stream, struct event *event);

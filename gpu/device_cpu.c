@@ -22,6 +22,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <time.h>
 #ifdef _OPENMP
 #include <omp.h>
 #endif
@@ -333,6 +334,7 @@ struct cpu_event {
     pthread_mutex_t mutex;
     pthread_cond_t reached;
     uint64_t issued, done;
+    struct timespec reached_at; /* the latest record that was reached */
 };
 
 struct event_point {
@@ -340,8 +342,9 @@ struct event_point {
     uint64_t ticket;
 };
 
-static enum status cpu_event_new(struct device *device, struct event **event, struct error *err)
+static enum status cpu_event_new(struct device *device, bool timed, struct event **event, struct error *err)
 {
+    (void)timed; /* all keep the time */
     struct cpu_event *e = calloc(1, sizeof *e);
     if (!e)
         return error_set(err, STATUS_DEVICE, "cannot create an event: out of memory");
@@ -367,6 +370,7 @@ static void run_record(void *argument)
     pthread_mutex_lock(&e->mutex);
     if (e->done < point->ticket)
         e->done = point->ticket;
+    clock_gettime(CLOCK_MONOTONIC, &e->reached_at);
     pthread_cond_broadcast(&e->reached);
     pthread_mutex_unlock(&e->mutex);
 }
@@ -403,6 +407,25 @@ static void cpu_event_sync(struct event *event)
     struct cpu_event *e = (struct cpu_event *)event;
     struct event_point point = {e, event_latest(e)};
     run_wait(&point);
+}
+
+/* Whether the event's latest record was reached, and when. */
+static bool event_time(struct cpu_event *e, double *seconds)
+{
+    pthread_mutex_lock(&e->mutex);
+    bool reached = e->issued > 0 && e->done == e->issued;
+    *seconds = (double)e->reached_at.tv_sec + 1e-9 * (double)e->reached_at.tv_nsec;
+    pthread_mutex_unlock(&e->mutex);
+    return reached;
+}
+
+static bool cpu_event_elapsed(struct event *from, struct event *to, double *seconds)
+{
+    double start, end;
+    bool reached = event_time((struct cpu_event *)from, &start) && event_time((struct cpu_event *)to, &end);
+    if (reached)
+        *seconds = end - start;
+    return reached;
 }
 
 static void cpu_event_free(struct event *event)
@@ -466,6 +489,7 @@ static const struct device_backend cpu_backend = {
     .copy = cpu_copy,
     .fill_zero = cpu_fill_zero,
     .event_new = cpu_event_new,
+    .event_elapsed = cpu_event_elapsed,
     .event_free = cpu_event_free,
     .event_record = cpu_event_record,
     .event_wait = cpu_event_wait,

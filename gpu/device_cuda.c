@@ -323,6 +323,8 @@ static bool wait_for_room(struct cuda_stream *stream)
         if (room)
             return true;
         cudaError_t code = cudaStreamQuery(stream->handle); /* not under the mutex: host functions take it */
+        if (code == cudaErrorNotReady)
+            cudaGetLastError();
         if (code != cudaErrorNotReady && !cuda_check(cuda_device_of(&stream->base), code, "work of a stream"))
             return false;
     }
@@ -430,13 +432,13 @@ struct cuda_event {
     cudaEvent_t handle;
 };
 
-static enum status cuda_event_new(struct device *device, struct event **event, struct error *err)
+static enum status cuda_event_new(struct device *device, bool timed, struct event **event, struct error *err)
 {
     struct cuda_event *e = calloc(1, sizeof *e);
     if (!e)
         return error_set(err, STATUS_DEVICE, "cannot create an event: out of memory");
     e->base.device = device;
-    cudaError_t code = cudaEventCreateWithFlags(&e->handle, cudaEventDisableTiming);
+    cudaError_t code = cudaEventCreateWithFlags(&e->handle, timed ? cudaEventDefault : cudaEventDisableTiming);
     if (code != cudaSuccess) {
         free(e);
         return error_set(err, STATUS_DEVICE, "cannot create an event on GPU %d: %s",
@@ -449,6 +451,20 @@ static enum status cuda_event_new(struct device *device, struct event **event, s
 static void cuda_event_sync(struct event *event)
 {
     wait_for(event->device->private_, ((struct cuda_event *)event)->handle, "work before an event");
+}
+
+static bool cuda_event_elapsed(struct event *from, struct event *to, double *seconds)
+{
+    float milliseconds;
+    struct cuda_device *cuda = from->device->private_;
+    cudaError_t code =
+        cudaEventElapsedTime(&milliseconds, ((struct cuda_event *)from)->handle, ((struct cuda_event *)to)->handle);
+    if (code == cudaErrorNotReady)
+        cudaGetLastError(); /* not a failure: nothing to remember */
+    if (code == cudaErrorNotReady || !cuda_check(cuda, code, "the time between events"))
+        return false;
+    *seconds = 1e-3 * (double)milliseconds;
+    return true;
 }
 
 static void cuda_event_free(struct event *event)
@@ -506,6 +522,7 @@ static const struct device_backend cuda_backend = {
     .copy = cuda_copy,
     .fill_zero = cuda_fill_zero,
     .event_new = cuda_event_new,
+    .event_elapsed = cuda_event_elapsed,
     .event_free = cuda_event_free,
     .event_record = cuda_event_record,
     .event_wait = cuda_event_wait,
@@ -553,10 +570,6 @@ bool device_cuda_probe(char *why)
 {
     struct error err;
     struct cudaDeviceProp properties;
-    if (ops_cuda_missing()) {
-        snprintf(why, 256, "this build of ztrain has no %s for CUDA yet", ops_cuda_missing());
-        return false;
-    }
     bool usable = count_gpus(&err) > 0;
     if (usable) {
         cudaError_t code = cudaGetDeviceProperties(&properties, 0);

@@ -23,9 +23,6 @@ size_t cuda_kernels_workspace_bytes(const struct cuda_device *device, const stru
 size_t cuda_attention_workspace_bytes(const struct cuda_device *device, const struct op_limits *limits);
 size_t cuda_gemm_workspace_bytes(const struct cuda_device *device, const struct op_limits *limits);
 
-/* The name of an op that this build has no launcher for, or NULL. */
-const char *ops_cuda_missing(void);
-
 /* The table, and the workspace of all groups (the largest). */
 extern const struct op_table ops_cuda_table;
 size_t ops_cuda_workspace_bytes(struct device *device, const struct op_limits *limits);

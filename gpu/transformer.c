@@ -10,7 +10,6 @@
 #include "gpu/transformer_internal.h"
 
 #include <stdlib.h>
-#include <time.h>
 
 void linear_shapes(const struct model_desc *desc, struct linear_shape *shapes)
 {
@@ -103,32 +102,27 @@ enum status transformer_new(const struct transformer_config *config, struct devi
     linear_shapes(desc, t->linears);
     find_tensors(t);
     pad_vocabulary(t);
+    if (stopwatch_new(device, &t->stopwatch, err) != STATUS_OK) {
+        transformer_free(t);
+        return STATUS_DEVICE;
+    }
     *transformer = t;
     return STATUS_OK;
 }
 
 void transformer_free(struct transformer *t)
 {
-    if (t)
-        free(t->blocks);
+    if (!t)
+        return;
+    stopwatch_free(t->stopwatch);
+    free(t->blocks);
     free(t);
-}
-
-void transformer_lap(struct transformer *t, double *total)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    double seconds = (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-    if (total)
-        *total += seconds - t->lap_start;
-    t->lap_start = seconds;
 }
 
 void transformer_times(struct transformer *t, double *forward, double *backward)
 {
-    *forward = t->forward_seconds;
-    *backward = t->backward_seconds;
-    t->forward_seconds = t->backward_seconds = 0;
+    *forward = stopwatch_read(t->stopwatch, LANE_FORWARD);
+    *backward = stopwatch_read(t->stopwatch, LANE_BACKWARD);
 }
 
 enum status unit_acquire(const struct pass *pass, struct unit *unit, int index, enum param_pass kind)
@@ -261,12 +255,12 @@ enum status transformer_train(struct transformer *t, const struct batch *batch, 
                         .grad_scale = grad_scale,
                         .loss_scale = loss_scale,
                         .loss_sum = loss_sum};
-    transformer_lap(t, NULL);
+    stopwatch_mark(t->stopwatch, stream, STOPWATCH_NO_LANE);
     trace_begin("forward");
     pass_start(&pass, batch);
     TRY(body_forward(&pass, PASS_FORWARD));
     trace_end();
-    transformer_lap(t, &t->forward_seconds);
+    stopwatch_mark(t->stopwatch, stream, LANE_FORWARD);
     trace_begin("head");
     TRY(head_train(&pass));
     trace_end();
@@ -275,7 +269,7 @@ enum status transformer_train(struct transformer *t, const struct batch *batch, 
         TRY(block_backward(&pass, block));
     TRY(embedding_backward(&pass));
     trace_end();
-    transformer_lap(t, &t->backward_seconds);
+    stopwatch_mark(t->stopwatch, stream, LANE_BACKWARD);
     return STATUS_OK;
 }
 

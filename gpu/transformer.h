@@ -53,8 +53,8 @@ enum status transformer_evaluate(struct transformer *transformer, const struct b
                                  const struct param_verbs *verbs, struct stream *stream, double *loss_sum,
                                  struct error *err);
 
-/* Seconds that forward and backward took since the last call (CPU: wall clock on the calling thread, waiting for the
- * verbs included). */
+/* Seconds that forward and backward took since the last call, waiting for the verbs included, as far as the device has
+ * got (CPU: to the end; CUDA: the newest part may come with the next call). */
 void transformer_times(struct transformer *transformer, double *forward, double *backward);
 
 /* FLOPs of a trained token, forward and backward: 6 · matmul parameters + 6 · layers · H · D · T (causal): the formula

@@ -142,9 +142,9 @@ enum status head_train(const struct pass *pass)
     for (int64_t first = 0; first < pass->M; first += t->chunk) {
         int64_t rows = chunk_rows(pass, first);
         chunk_forward(pass, units.matrix, first, rows, true);
-        transformer_lap(t, &t->forward_seconds);
+        stopwatch_mark(t->stopwatch, pass->stream, LANE_FORWARD);
         chunk_backward(pass, units.matrix, first, rows);
-        transformer_lap(t, &t->backward_seconds);
+        stopwatch_mark(t->stopwatch, pass->stream, LANE_BACKWARD);
     }
     if (pass->M > 0)
         norm_backward(pass, &units.norm, final_norm(t), t->final_norm, NULL);

@@ -10,6 +10,7 @@
 #ifndef ZTRAIN_GPU_TRANSFORMER_INTERNAL_H
 #define ZTRAIN_GPU_TRANSFORMER_INTERNAL_H
 
+#include "gpu/stopwatch.h"
 #include "gpu/transformer.h"
 
 /* The matrices. q, k, v are one, and so are gate and up (fused groups of the tensor table). */
@@ -23,6 +24,9 @@ struct linear_shape {
 
 /* Elements: rows of logits start at whole cache lines and whole tiles of a GPU's products; see pad_vocabulary(). */
 enum { VOCABULARY_ALIGN = 128 };
+
+/* What the stopwatch tells apart. */
+enum { LANE_FORWARD, LANE_BACKWARD };
 
 /* Fills shapes[LINEAR_COUNT]. */
 void linear_shapes(const struct model_desc *desc, struct linear_shape *shapes);
@@ -67,7 +71,7 @@ struct transformer {
     float *rope_cos, *rope_sin; /* (max_position, D / 2), or NULL */
     int32_t *tokens, *targets, *positions, *seq_start;
 
-    double lap_start, forward_seconds, backward_seconds;
+    struct stopwatch *stopwatch; /* owned */
 };
 
 /* One pass over the units: what its steps have in common. M is batch.num_tokens. */
@@ -145,8 +149,5 @@ struct linear_bwd_input_args head_bwd_input_args(const struct transformer *t, co
 /* transformer_head.c. Training: from the last block's residual stream to dres. */
 enum status head_evaluate(const struct pass *pass);
 enum status head_train(const struct pass *pass);
-
-/* Adds the seconds since the last lap to *total (NULL: only starts one). */
-void transformer_lap(struct transformer *t, double *total);
 
 #endif

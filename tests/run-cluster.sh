@@ -1,12 +1,15 @@
 #!/usr/bin/env bash
 # Tests on several machines: tests/run-cluster.sh [PYTEST-OPTION…]    e.g.  tests/run-cluster.sh -k preempt
-# Installs what is missing (scripts/install-deps.sh --slurm), builds, then runs tests/cluster: a Slurm of two and of four
-# nodes is brought up and down on this machine (tests/cluster/slurm_lab.py). What this machine does not allow is reported
-# in a line with the reason and counts as failed. The last line is 'N passed, M failed'.
+# Installs what is missing (scripts/install-deps.sh --slurm), builds, then runs tests/cluster: Slurm clusters of two and
+# of four nodes are brought up and down on this machine (tests/cluster/slurm_lab.py). Without options the files run at the
+# same time, each with a cluster of its own: they mostly wait. What this machine does not allow is reported in a line with
+# the reason and counts as failed. The last line is 'N passed, M failed'; logs are in build/log.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 1
 export BUILD=${BUILD:-build}
 export ZTRAIN=$BUILD/ztrain
+logs=${LOGS:-$BUILD/log}
+mkdir -p "$logs"
 
 scripts/install-deps.sh --slurm --quiet || exit 1
 python=
@@ -15,4 +18,25 @@ for candidate in "${PYTHON:-python3}" /usr/bin/python3; do
 done
 [ -n "$python" ] || { echo "run-cluster.sh: no Python here has pytest; hint: scripts/install-deps.sh --test" && exit 1; }
 make -s -j"$(nproc)" all || exit 1
-exec "$python" -m pytest -q -p no:cacheprovider --durations=10 tests/cluster "$@"
+
+tests=("$python" -m pytest -q -rs -p no:cacheprovider --durations=5)
+[ $# = 0 ] || exec "${tests[@]}" tests/cluster "$@"
+
+pids=() code=0 sum="0 0"
+trap 'kill "${pids[@]}" 2>/dev/null' EXIT
+for file in tests/cluster/test_*.py; do
+    "${tests[@]}" "$file" >"$logs/$(basename "$file" .py).log" 2>&1 &
+    pids+=($!)
+done
+for pid in "${pids[@]}"; do
+    wait "$pid" || code=1
+done
+for file in tests/cluster/test_*.py; do
+    log=$logs/$(basename "$file" .py).log
+    echo "=== $file"
+    grep -vE '^[0-9]+ passed, [0-9]+ failed$' "$log"
+    counted=$(grep -E '^[0-9]+ passed, [0-9]+ failed$' "$log" | tail -1)
+    sum=$(awk -v sum="$sum" '{split(sum, s); print s[1] + $1, s[2] + $3}' <<<"${counted:-0 passed, 1 failed}")
+done
+echo "${sum% *} passed, ${sum#* } failed"
+exit $code

@@ -123,9 +123,10 @@ class ClusterFolder(Folder):
         wait_until(there, seconds, f"step {step}")
 
 
-def names_rank(text, rank, host):
-    """Whether an error in the text names this rank on this host."""
-    return re.search(rf"ztrain: error: .*rank {rank}\b.*\b{re.escape(host)}\b", text) is not None
+def blamed(text):
+    """{(rank, host)} that the ranks' errors name as lost, each in the words of another: 'rank 1 on n0: rank 2 on n1 …'."""
+    words = re.findall(r"ztrain: error: rank (\d+) on (\S+): rank (\d+) on (\S+) ", text)
+    return {(int(rank), host) for speaker, _, rank, host in words if speaker != rank}
 
 
-__all__ = ["BATCH", "ClusterFolder", "ENDLESS", "FINISHED", "LLAMA", "LONG", "PAUSE", "TRAIN_SBATCH", "names_rank"]
+__all__ = ["BATCH", "ClusterFolder", "ENDLESS", "FINISHED", "LLAMA", "LONG", "PAUSE", "TRAIN_SBATCH", "blamed"]

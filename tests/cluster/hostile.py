@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
-"""A stranger who talks to every port of this machine that a program listens on: hostile.py SECONDS [PORT-TO-SPARE…]
+"""A stranger who talks to every port of this machine that a program listens on: hostile.py SECONDS
 
 It looks for listening TCP ports all the time, connects to each as soon as it is there and again and again: closes at
 once, sends noise, an HTTP request, the beginning of a line and nothing more, an endless stream; many connections stay
-open without a word. At the end it prints how many connections it had and where, as "42 connections: ADDRESS ADDRESS …".
+open without a word. At the end (or at SIGINT) it prints how many connections it had and where, as "42 connections: ADDRESS ADDRESS …".
 """
 import contextlib
 import os
 import random
+import signal
 import socket
 import sys
 import time
@@ -29,12 +30,11 @@ def listening():
 
 def main():
     rng = random.Random(1)
-    end, spare = time.monotonic() + float(sys.argv[1]), set(map(int, sys.argv[2:]))
-    addresses, connections, open_ones = set(), 0, []
-    while time.monotonic() < end:
+    end = time.monotonic() + float(sys.argv[1])
+    addresses, connections, open_ones, told = set(), 0, [], []
+    signal.signal(signal.SIGINT, lambda *_: told.append(True))
+    while time.monotonic() < end and not told:
         for family, address, port in listening():
-            if port in spare:
-                continue
             caller = socket.socket(family, socket.SOCK_STREAM)
             caller.settimeout(0.2)
             try:

@@ -60,7 +60,7 @@ EnforcePartLimits=ALL
 SelectType=select/cons_tres
 SelectTypeParameters=CR_CPU
 SlurmdParameters=config_overrides
-ReturnToService=2
+ReturnToService=1
 SlurmdTimeout=30
 # A job's SIGTERM and SIGKILL are so far apart (default 30 s); scheduling is without Slurm's usual pauses.
 KillWait=5

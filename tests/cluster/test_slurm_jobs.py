@@ -30,9 +30,9 @@ def wait_for_end(folder, job, seconds=60):
     return found["JobState"], int(found["ExitCode"].split(":")[0])
 
 
-def start(folder, options=TWO_BY_TWO, changes=LONG, name="run", step=30):
+def start(folder, options=TWO_BY_TWO, changes=LONG, name="run", env=None, step=30):
     """A job that has done some steps."""
-    job = folder.sbatch(options, "--config", folder.spec(changes, name), env=PAUSE)
+    job = folder.sbatch(options, "--config", folder.spec(changes, name), env={**PAUSE, **(env or {})})
     wait_until(lambda: folder.steps_done(name) >= step, 30, f"step {step}")
     return job
 
@@ -97,17 +97,17 @@ def test_a_rank_is_killed(folder):
 @pytest.mark.nodes(4)
 def test_fewer_nodes_and_more_nodes(folder):
     """The global batch and the order of samples stay: the same losses to rounding, whatever the number of ranks."""
-    job = start(folder, "--nodes=2-4 --ntasks-per-node=1")
-    assert len(folder.ranks()) == 4
+    job = start(folder, "--nodes=2-4 --exclusive", env={"TASKS_PER_NODE": "2"})
+    assert len(folder.ranks()) == 8
     folder.cluster.do("scontrol", "update", "nodename=n2", "state=down", "reason=test")
-    wait_until(lambda: len(folder.ranks()) == 3, 40, "a start on three nodes")
+    wait_until(lambda: len(folder.ranks()) == 6, 40, "a start on three nodes")
     step = folder.steps_done()
     folder.wait_for_step(step + 20)
     folder.cluster.resume()
     folder.cluster.do("scontrol", "requeue", job)
-    wait_until(lambda: len(folder.ranks()) == 4, 40, "a start on four nodes")
+    wait_until(lambda: len(folder.ranks()) == 8, 40, "a start on four nodes")
     assert wait_for_end(folder, job) == ("COMPLETED", FINISHED), folder.job_output(job)[-3000:]
-    expected, found = folder.reference(LONG, 4, "reference"), folder.metrics().numbers()
+    expected, found = folder.reference(LONG, 2, "reference"), folder.metrics().numbers()
     assert [row["step"] for row in found] == [row["step"] for row in expected]
     for mine, theirs in zip(found, expected):
         if "loss" in mine:

@@ -37,7 +37,7 @@ def test_every_launcher_on_every_layout(folder, options, ranks, mpi):
     # The choice is printed.
     said = re.search(r"^ranks: (\d+) \((.*?)\);", done.out, re.M)
     assert said and int(said[1]) == ranks, done
-    assert {"pmi2": "--mpi=pmi2", "pmix": "PMIx", "none": "SLURM_"}[mpi] in said[2], done
+    assert f"srun --mpi={mpi}" in said[2], done
 
 
 @pytest.mark.parametrize("stage", [0, 1, 2, 3])
@@ -78,8 +78,8 @@ def test_ranks_that_do_not_know_of_each_other(folder):
     folder.wait_for_none()
 
 
-@pytest.mark.parametrize("stale", ["PMI_FD=77 PMI_RANK=0 PMI_SIZE=2", "PMI_FD=77 PMI_RANK=0 PMI_SIZE=1"],
-                         ids=["of-another-step", "of-an-ended-one"])
+@pytest.mark.parametrize("stale", ["PMI_FD=77 PMI_RANK=0 PMI_SIZE=2", "PMI_FD=77"],
+                         ids=["of-another-step", "alone"])
 def test_a_stale_pmi_fd(folder, stale):
     """Inherited from a process that has long ended, say through an interactive shell in a step."""
     command = f"{stale} exec {ZTRAIN} --config {folder.spec(SHORT)}"

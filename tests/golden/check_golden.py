@@ -3,7 +3,7 @@
 
     tests/golden/check_golden.py                                every case, stage 0, one rank, fp32
     tests/golden/check_golden.py --stage 0,3 --ranks 1,2,6 --dtype fp32,bf16
-    tests/golden/check_golden.py --matrix                       stages 0-3 x ranks 1, 2, 3, 4, 6 x fp32, bf16
+    tests/golden/check_golden.py --matrix                       stages 0-3 x ranks 1, 2, 3, 4, 6 x fp32, bf16, fp16
     tests/golden/check_golden.py --case llama --keep DIR        leaves the runs in DIR
 
 A case is a folder with expected.json (tests/golden/README.md says what is in it). Each run trains from the
@@ -92,7 +92,8 @@ def train(ztrain, folder, out, stage, ranks, dtype, extra):
 
 
 def bounds(expected, dtype):
-    """How far a run may stray. bf16: twice what transformers' own bf16 strays by (with fp32 master weights)."""
+    """How far a run may stray. bf16: twice what transformers' own bf16 strays by (with fp32 master weights); fp16, which
+    is finer, no further."""
     rounding = expected["rounding"]["fp32" if dtype == "fp32" else "bf16"]
     if dtype == "fp32":
         return {"loss": 1e-5, "mean loss": 1e-5, "eval_loss": 1e-5, "grad_norm": 5e-5, "lr": 1e-9,
@@ -178,7 +179,7 @@ def main():
     parser.add_argument("--keep", metavar="DIR", help="leave the runs here")
     arguments = parser.parse_args()
     if arguments.matrix:
-        arguments.stage, arguments.ranks, arguments.dtype = [0, 1, 2, 3], [1, 2, 3, 4, 6], ["fp32", "bf16"]
+        arguments.stage, arguments.ranks, arguments.dtype = [0, 1, 2, 3], [1, 2, 3, 4, 6], ["fp32", "bf16", "fp16"]
     arguments.ztrain, arguments.cases = os.path.abspath(arguments.ztrain), os.path.abspath(arguments.cases)
     cases = arguments.case or sorted(
         name for name in os.listdir(arguments.cases) if os.path.exists(f"{arguments.cases}/{name}/expected.json"))

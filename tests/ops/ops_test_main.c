@@ -599,6 +599,7 @@ int main(int argc, char **argv)
     enum device_kind kind = DEVICE_CPU;
     const char *only = "", *only_dtype = "";
     int threads = 0, mode = 0;
+    setvbuf(stdout, NULL, _IOLBF, 0); /* what was wrong before a crash is seen */
     while (mode < MODE_COUNT && (argc < 2 || strcmp(argv[1], mode_names[mode]) != 0))
         mode++;
     if (mode == MODE_COUNT)

@@ -165,7 +165,8 @@ enum sight {
     RANK_IS_DEAD,
     RANK_DIED_FIRST, /* then the launcher ended the rest of its node */
     RANK_LEFT,
-    CONNECTION_LOST
+    CONNECTION_LOST,
+    CONNECTION_OF_THE_DEAD
 };
 
 static void show(struct control_rank *ranks, enum sight sight, int round)
@@ -211,6 +212,7 @@ static void test_blame(void **state)
         {CONNECTION_LOST,
          {"rank 4 on host2 (process 104) is out of reach (Connection reset by peer) while rank 2 waited for it in a "
           "test"}},
+        {CONNECTION_OF_THE_DEAD, {"rank 4 on host2 (process 104) died while rank 2 waited for it in a test"}},
     };
     for (size_t c = 0; c < COUNT_OF(cases); c++) {
         struct control_shape shape = shape_of(2);
@@ -227,7 +229,9 @@ static void test_blame(void **state)
         if (sight == NODE_IS_UNREACHABLE)
             control_node_lost(control, 2, NODE_UNREACHABLE);
         control_watch_begin(control, 4, &watch);
-        if (sight == CONNECTION_LOST)
+        if (sight == CONNECTION_OF_THE_DEAD)
+            atomic_store(&ranks[4].state, RANK_DEAD);
+        if (sight == CONNECTION_LOST || sight == CONNECTION_OF_THE_DEAD)
             assert_int_equal(control_peer_lost(control, 4, "a test", "Connection reset by peer"), STATUS_PEER);
         double start = now_seconds();
         for (int round = 0; control_status(control, &error) == STATUS_OK && now_seconds() - start < 2; round++) {

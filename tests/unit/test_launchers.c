@@ -97,8 +97,10 @@ static int play_rank(const char *scene)
         }
         sleep(30);
     }
-    if (status != STATUS_OK)
+    if (status != STATUS_OK) {
+        bootstrap_release(&boot);
         say_and_exit(rank, status, error.text);
+    }
     bootstrap_finish(&boot);
     bootstrap_release(&boot);
     return 0;

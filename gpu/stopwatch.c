@@ -1,0 +1,67 @@
+#include "gpu/stopwatch.h"
+
+#include <stdlib.h>
+
+/* More marks than the host runs ahead of the device; where it does all the same, the oldest are forgotten. */
+enum { MARKS = 512 };
+
+struct stopwatch {
+    struct event *events[MARKS]; /* owned */
+    int lanes[MARKS];
+    int64_t head, tail; /* marks [head, tail) are set; count up */
+    double seconds[STOPWATCH_LANES];
+};
+
+enum status stopwatch_new(struct device *device, struct stopwatch **stopwatch, struct error *err)
+{
+    struct stopwatch *w = *stopwatch = calloc(1, sizeof *w);
+    if (!w)
+        return error_set(err, STATUS_DEVICE, "out of memory");
+    for (int i = 0; i < MARKS; i++) {
+        if (event_new_timed(device, &w->events[i], err) != STATUS_OK) {
+            stopwatch_free(w);
+            *stopwatch = NULL;
+            return STATUS_DEVICE;
+        }
+    }
+    return STATUS_OK;
+}
+
+void stopwatch_free(struct stopwatch *w)
+{
+    for (int i = 0; w && i < MARKS; i++)
+        event_free(w->events[i]);
+    free(w);
+}
+
+/* Adds up what lies between marks that were reached; the last of them stays, as the next one's start. */
+static void collect(struct stopwatch *w)
+{
+    double seconds;
+    for (; w->tail - w->head > 1; w->head++) {
+        int lane = w->lanes[(w->head + 1) % MARKS];
+        if (!event_elapsed(w->events[w->head % MARKS], w->events[(w->head + 1) % MARKS], &seconds))
+            return;
+        if (lane >= 0)
+            w->seconds[lane] += seconds;
+    }
+}
+
+void stopwatch_mark(struct stopwatch *w, struct stream *stream, int lane)
+{
+    ASSERT(lane >= STOPWATCH_NO_LANE && lane < STOPWATCH_LANES);
+    if (w->tail - w->head == MARKS)
+        collect(w);
+    if (w->tail - w->head == MARKS)
+        w->head++;
+    w->lanes[w->tail % MARKS] = lane;
+    event_record(w->events[w->tail++ % MARKS], stream);
+}
+
+double stopwatch_read(struct stopwatch *w, int lane)
+{
+    collect(w);
+    double seconds = w->seconds[lane];
+    w->seconds[lane] = 0;
+    return seconds;
+}

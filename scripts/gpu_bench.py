@@ -1,0 +1,218 @@
+#!/usr/bin/env python3
+"""Training speed on one GPU beside PyTorch, alternating in one run: tokens/s, MFU, memory, ratios.
+
+    scripts/gpu_bench.py                       GPT-2 124M and 1.5B, Llama 1B and 8B shapes, T = 1024 and 4096, bf16
+    scripts/gpu_bench.py --case gpt2-124m      cases whose name contains this
+
+PyTorch: transformers' model with random weights, sdpa, torch.compile, bf16 weights kept in fp32 by autocast, fused AdamW.
+Each side trains for --seconds in each of --turns turns; figures are medians over steps. A case that does not fit the
+memory of the GPU on either side says so. MFU = (6 · matmul parameters + 6 · layers · d_attention · T) · tokens/s over
+the peak of the data sheet (989 TFLOP/s in bf16 on H100 and H200). Runs on a Python with torch and transformers.
+"""
+import argparse
+import json
+import os
+import random
+import shutil
+import signal
+import statistics
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+PEAK = 989e12
+WARM_UP = 5
+
+GPT2 = {"model_type": "gpt2", "vocab_size": 50257, "n_positions": 4096, "activation_function": "gelu_new",
+        "layer_norm_epsilon": 1e-5, "initializer_range": 0.02, "attn_pdrop": 0.0, "embd_pdrop": 0.0, "resid_pdrop": 0.0}
+LLAMA = {"model_type": "llama", "vocab_size": 128256, "max_position_embeddings": 8192, "rms_norm_eps": 1e-5,
+         "rope_theta": 500000.0, "hidden_act": "silu", "initializer_range": 0.02}
+MODELS = {
+    "gpt2-124m": {**GPT2, "n_embd": 768, "n_layer": 12, "n_head": 12},
+    "gpt2-1.5b": {**GPT2, "n_embd": 1600, "n_layer": 48, "n_head": 25},
+    "llama-1b": {**LLAMA, "hidden_size": 2048, "intermediate_size": 8192, "num_hidden_layers": 16,
+                 "num_attention_heads": 32, "num_key_value_heads": 8, "tie_word_embeddings": True},
+    "llama-8b": {**LLAMA, "hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32,
+                 "num_attention_heads": 32, "num_key_value_heads": 8, "tie_word_embeddings": False},
+}
+# model, length, micro batch
+CASES = [("gpt2-124m", 1024, 32), ("gpt2-124m", 4096, 8), ("gpt2-1.5b", 1024, 8), ("llama-1b", 1024, 16),
+         ("llama-1b", 4096, 4), ("llama-8b", 1024, 1)]
+
+
+def flops_per_token(config, length):
+    """Of forward and backward, by the formula above."""
+    if config["model_type"] == "gpt2":
+        hidden, layers = config["n_embd"], config["n_layer"]
+        block, head, attention = 12 * hidden * hidden, config["vocab_size"] * hidden, hidden
+    else:
+        hidden, layers = config["hidden_size"], config["num_hidden_layers"]
+        share = config["num_key_value_heads"] / config["num_attention_heads"]
+        block = hidden * hidden * (2 + 2 * share) + 3 * hidden * config["intermediate_size"]
+        head, attention = config["vocab_size"] * hidden, hidden
+    return 6 * (layers * block + head) + 6 * layers * attention * length
+
+
+def write_tokens(prefix, count, vocabulary):
+    rng = random.Random(1)
+    with open(prefix + ".bin", "wb") as f:
+        f.write(struct.pack(f"<{count}i", *(rng.randrange(vocabulary) for _ in range(count))))
+    with open(prefix + ".idx", "wb") as f:
+        f.write(b"MMIDIDX\0\0" + struct.pack("<QBQQ", 1, 4, 1, 2) + struct.pack("<iq2q", count, 0, 0, 1))
+
+
+# --- ztrain -----------------------------------------------------------------------------------------------------------
+
+def ztrain_turn(arguments, top, name, length, batch):
+    """Step seconds, device bytes, or why not."""
+    folder = f"{top}/run"
+    shutil.rmtree(folder, ignore_errors=True)
+    settings = {"run.dir": top, "run.name": "run", "model.config": f"{top}/{name}.json", "data.train": f"{top}/tokens",
+                "data.seq_length": length, "train.device": "cuda", "train.max_steps": 1000000, "train_batch_size": batch,
+                "bf16.enabled": "true", "optimizer.params.lr": 1e-5, "gradient_clipping": 1.0, "steps_per_print": 1000}
+    with open(f"{top}/spec.yaml", "w", encoding="utf-8") as f:
+        f.write("optimizer:\n  type: AdamW\n")
+    line = [arguments.ztrain, "--config", f"{top}/spec.yaml"]
+    for key, value in settings.items():
+        line += ["--set", f"{key}={value}"]
+    with open(f"{arguments.out}/bench-{name}-{length}.log", "w", encoding="utf-8") as log:
+        process = subprocess.Popen(line, stdout=log, stderr=log, start_new_session=True)
+    rows, started, first = [], time.monotonic(), None
+    try:
+        while first is None or time.monotonic() - first < arguments.seconds:
+            if process.poll() is not None:
+                with open(log.name, encoding="utf-8", errors="replace") as f:
+                    return None, None, f.read().strip().splitlines()[-1][:200]
+            if time.monotonic() - started > arguments.seconds + 90:
+                return None, None, "no step within 90 s"
+            time.sleep(0.2)
+            try:
+                with open(f"{folder}/metrics.jsonl", encoding="utf-8") as f:
+                    rows = [json.loads(text) for text in f.read().split("\n")[:-1]]
+            except FileNotFoundError:
+                continue
+            if first is None and len(rows) > WARM_UP:
+                first = time.monotonic()
+    finally:
+        try:
+            os.killpg(process.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+        process.wait()
+    steps = [row for row in rows if "loss" in row][WARM_UP:]
+    return [row["seconds"]["step"] for row in steps], steps[-1]["memory_bytes"]["device"], None
+
+
+# --- PyTorch (a process of its own, so that its memory is gone when ztrain's turn comes) --------------------------------
+
+def torch_turn(arguments, top, name, length, batch):
+    line = [sys.executable, os.path.abspath(__file__), "--peer", f"{top}/{name}.json", str(length), str(batch),
+            "--seconds", str(arguments.seconds)]
+    done = subprocess.run(line, capture_output=True, text=True, timeout=arguments.seconds + 240, check=False)
+    for text in done.stdout.splitlines():
+        if text.startswith("{\"seconds\""):
+            answer = json.loads(text)
+            return answer["seconds"], answer["memory"], None
+    return None, None, (done.stderr.strip().splitlines() or ["it said nothing"])[-1][:200]
+
+
+def peer(path, length, batch, seconds):
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+    with open(path, encoding="utf-8") as f:
+        settings = json.load(f)
+    config = AutoConfig.for_model(settings.pop("model_type"), **settings, use_cache=False)
+    torch.manual_seed(1)
+    torch.backends.cuda.matmul.allow_tf32 = True
+    with torch.device("cuda"):
+        model = AutoModelForCausalLM.from_config(config, attn_implementation="sdpa")
+    model.train()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5, fused=True)
+    compiled = torch.compile(model)
+    tokens = torch.randint(0, config.vocab_size, (batch, length), device="cuda")
+
+    def step():
+        with torch.autocast("cuda", torch.bfloat16):
+            loss = compiled(input_ids=tokens, labels=tokens).loss
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+
+    for _ in range(WARM_UP):
+        step()
+    torch.cuda.synchronize()
+    taken, end = [], time.monotonic() + seconds
+    while time.monotonic() < end:
+        start = time.monotonic()
+        for _ in range(4):
+            step()
+        torch.cuda.synchronize()
+        taken.append((time.monotonic() - start) / 4)
+    print(json.dumps({"seconds": taken, "memory": torch.cuda.max_memory_allocated()}), flush=True)
+
+
+# --- the table --------------------------------------------------------------------------------------------------------
+
+def case(arguments, top, name, length, batch):
+    config = MODELS[name]
+    with open(f"{top}/{name}.json", "w", encoding="utf-8") as f:
+        json.dump(config, f)
+    sides = {"ztrain": ztrain_turn, "torch": torch_turn}
+    rates, memory, ratios = {side: [] for side in sides}, {}, []
+    for _ in range(arguments.turns):
+        medians = {}
+        for side, turn in sides.items():
+            seconds, size, why = turn(arguments, top, name, length, batch)
+            if why:
+                print(f"{name:<10} T={length:<5} B={batch:<3} {side}: {why}", flush=True)
+                if side == "ztrain":
+                    return False
+                continue
+            medians[side] = batch * length / statistics.median(seconds)
+            rates[side].append(medians[side])
+            memory[side] = size
+        if len(medians) == 2:
+            ratios.append(medians["ztrain"] / medians["torch"])
+    text = f"{name:<10} T={length:<5} B={batch:<3}"
+    for side in sides:
+        if rates[side]:
+            rate = statistics.median(rates[side])
+            text += (f" {side} {rate:9.0f} tokens/s MFU {100 * rate * flops_per_token(config, length) / PEAK:5.1f} % "
+                     f"{memory[side] / 2**30:6.1f} GiB ")
+    print(text + (f" ratio {statistics.median(ratios):.2f}" if ratios else ""), flush=True)
+    return True
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--ztrain", default="build/ztrain")
+    parser.add_argument("--case", default="")
+    parser.add_argument("--seconds", type=float, default=6)
+    parser.add_argument("--turns", type=int, default=1)
+    parser.add_argument("--out", default=".", help="folder of ztrain's logs")
+    parser.add_argument("--peer", nargs=3, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.peer:
+        peer(arguments.peer[0], int(arguments.peer[1]), int(arguments.peer[2]), arguments.seconds)
+        return
+    arguments.ztrain = os.path.abspath(arguments.ztrain)
+    top = tempfile.mkdtemp(prefix="ztrain-gpu-bench-")
+    passed = failed = 0
+    try:
+        write_tokens(f"{top}/tokens", 1 << 20, 50000)
+        for name, length, batch in CASES:
+            if arguments.case in f"{name}-{length}":
+                good = case(arguments, top, name, length, batch)
+                passed, failed = passed + good, failed + (not good)
+    finally:
+        shutil.rmtree(top, ignore_errors=True)
+    print(f"{passed} passed, {failed} failed")
+    sys.exit(failed > 0)
+
+
+if __name__ == "__main__":
+    main()
