@@ -110,8 +110,13 @@ template <int N, typename T> __device__ __forceinline__ void put_scores(T *tile,
 #pragma unroll
     for (int i = 0; i < ROWS<T>; i++) {
 #pragma unroll
-        for (int j = 0; j < N / LANES<T>; j++)
-            tile[tile_row<T>(i) * TILE_LD<T, N> + score_column<T>(j)] = rounded<T>(scores.at[i][j]);
+        for (int j = 0; j < N / LANES<T>; j += SCORES_BESIDE<T>) {
+            float beside[SCORES_BESIDE<T>];
+#pragma unroll
+            for (int w = 0; w < SCORES_BESIDE<T>; w++)
+                beside[w] = scores.at[i][j + w];
+            store(tile + tile_row<T>(i) * TILE_LD<T, N> + score_column<T>(j), beside);
+        }
     }
     __syncwarp();
 }
