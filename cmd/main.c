@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 static const struct {
@@ -25,6 +26,16 @@ static void keep_standard_descriptors(void)
     for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++)
         if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", O_RDWR) != fd)
             exit(STATUS_DEVICE); /* nowhere to say why */
+}
+
+/* srun -K ends a step as soon as one task has ended with an error, and drops what it has not received by then: a moment
+ * for the last words of all ranks. */
+static void let_srun_listen(void)
+{
+    const char *tasks = getenv("SLURM_STEP_NUM_TASKS");
+    const struct timespec moment = {.tv_nsec = 300 * 1000 * 1000};
+    if (tasks && atoi(tasks) > 1)
+        nanosleep(&moment, NULL);
 }
 
 int main(int argc, char **argv)
@@ -49,5 +60,7 @@ int main(int argc, char **argv)
     log_close();
     if (fflush(stdout) && status == STATUS_OK)
         status = STATUS_USAGE; /* what was to be printed is lost */
+    if (status != STATUS_OK)
+        let_srun_listen();
     exit(status);
 }

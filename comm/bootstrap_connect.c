@@ -198,6 +198,7 @@ static enum status take_places(struct bootstrap *boot, const struct introduction
     }
     boot->node = boot->places[boot->rank].node;
     boot->local_rank = boot->places[boot->rank].local_rank;
+    ASSERT(sharers > 0); /* this rank at least */
     boot->cores = boot->cores / sharers > 1 ? boot->cores / sharers : 1;
     return STATUS_OK;
 }

@@ -5,8 +5,8 @@
  *
  *   - includes this header and neither cuda_runtime.h nor device headers of its own;
  *   - launches with CUDA_LAUNCH and declares shared memory with SHARED and DYN_SHARED;
- *   - uses no inline PTX outside this header, no cub, wmma, cooperative groups or cuda_pipeline.h, no atomics on
- *     floats.
+ *   - uses no inline PTX without a plain equivalent that the emulation runs instead, no cub, wmma, cooperative groups
+ *     or cuda_pipeline.h, no atomics on floats.
  *
  * With nvcc everything here is the plain thing at no cost. */
 #ifndef ZTRAIN_GPU_CUDA_LAUNCH_H

@@ -150,7 +150,9 @@ struct rope_args {
 };
 
 /* Causal attention within each sequence, without the full score matrix (online softmax over blocks of keys).
- * Query head h uses key/value head h / (H / KV). window > 0: a query at p sees keys p-window+1 … p. */
+ * Query head h uses key/value head h / (H / KV). window > 0: a query at p sees keys p-window+1 … p. On a GPU D is at
+ * most CUDA_MAX_HEAD_DIM: a tile of so many columns fills its registers. */
+enum { CUDA_MAX_HEAD_DIM = 256 };
 struct attention_fwd_args {
     enum dtype dtype;
     int64_t M, H, KV, D;

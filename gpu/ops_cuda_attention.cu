@@ -20,8 +20,6 @@
 namespace
 {
 
-enum { ATTENTION_CUDA_MAX_D = 256 };
-
 /* Tiles for head sizes up to DP: as large as registers and 99 KiB of shared memory (sm_86, sm_89) allow. */
 struct tile_shape {
     int rows, columns; /* of a block; of what it walks over */
@@ -110,8 +108,13 @@ template <int N, typename T> __device__ __forceinline__ void put_scores(T *tile,
 #pragma unroll
     for (int i = 0; i < ROWS<T>; i++) {
 #pragma unroll
-        for (int j = 0; j < N / LANES<T>; j++)
-            tile[tile_row<T>(i) * TILE_LD<T, N> + score_column<T>(j)] = rounded<T>(scores.at[i][j]);
+        for (int j = 0; j < N / LANES<T>; j += SCORES_BESIDE<T>) {
+            float beside[SCORES_BESIDE<T>];
+#pragma unroll
+            for (int w = 0; w < SCORES_BESIDE<T>; w++)
+                beside[w] = scores.at[i][j + w];
+            store(tile + tile_row<T>(i) * TILE_LD<T, N> + score_column<T>(j), beside);
+        }
     }
     __syncwarp();
 }
@@ -473,14 +476,14 @@ size_t cuda_attention_workspace_bytes(const struct cuda_device *device, const st
 
 void cuda_attention_fwd(struct stream *stream, const struct attention_fwd_args *a)
 {
-    ASSERT(a->D > 0 && a->D <= ATTENTION_CUDA_MAX_D && a->KV > 0 && a->H % a->KV == 0 && a->M <= INT32_MAX / 2);
+    ASSERT(a->D > 0 && a->D <= CUDA_MAX_HEAD_DIM && a->KV > 0 && a->H % a->KV == 0 && a->M <= INT32_MAX / 2);
     if (a->M > 0 && a->num_seqs > 0)
         DISPATCH(a->dtype, attention_fwd, stream, a);
 }
 
 void cuda_attention_bwd(struct stream *stream, const struct attention_bwd_args *a)
 {
-    ASSERT(a->D > 0 && a->D <= ATTENTION_CUDA_MAX_D && a->KV > 0 && a->H % a->KV == 0 && a->M <= INT32_MAX / 2);
+    ASSERT(a->D > 0 && a->D <= CUDA_MAX_HEAD_DIM && a->KV > 0 && a->H % a->KV == 0 && a->M <= INT32_MAX / 2);
     if (a->M > 0 && a->num_seqs > 0)
         DISPATCH(a->dtype, attention_bwd, stream, a);
 }

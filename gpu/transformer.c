@@ -77,6 +77,10 @@ enum status transformer_new(const struct transformer_config *config, struct devi
     ASSERT(config->logit_chunk >= 0 && config->max_seq <= config->max_position);
     ASSERT(config->max_position <= desc->max_positions);
     *transformer = NULL;
+    if (device->kind == DEVICE_CUDA && desc->head_dim > CUDA_MAX_HEAD_DIM)
+        return error_set(err, STATUS_DEVICE,
+                         "head_dim is %lld, but attention on a GPU supports at most %d; hint: train.device: cpu",
+                         (long long)desc->head_dim, (int)CUDA_MAX_HEAD_DIM);
     struct transformer *t = calloc(1, sizeof *t);
     struct block_buffers *blocks = calloc((size_t)desc->num_layers, sizeof *blocks);
     if (!t || !blocks) {

@@ -84,7 +84,11 @@ uint64_t hash_bytes(const void *p, size_t bytes);
 
 struct launch;
 void run_grid(const char *name, const launch *arguments, dim3 grid, dim3 block, size_t dynamic_bytes);
-bool kernel_running(void); /* on this thread */
+extern __thread bool kernel_is_running; /* on this thread */
+inline bool kernel_running(void)
+{
+    return kernel_is_running;
+}
 std::string describe_thread(void);
 bool in_kernel_memory(const void *p); /* a fiber's stack or the launch's arguments */
 struct shared_range {

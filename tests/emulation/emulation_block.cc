@@ -50,6 +50,7 @@ namespace emulation
 uint3 thread_index, block_index;
 dim3 block_size, grid_size;
 unsigned current_thread;
+__thread bool kernel_is_running;
 char *shared_arena;
 
 namespace
@@ -61,7 +62,7 @@ struct place {
     int line;
     bool operator==(const place &other) const
     {
-        return line == other.line && what == other.what && strcmp(file, other.file) == 0;
+        return line == other.line && what == other.what && (file == other.file || strcmp(file, other.file) == 0);
     }
 };
 
@@ -91,7 +92,6 @@ const void *scheduler_bottom;
 size_t scheduler_size;
 
 const launch *running; /* NULL: no kernel */
-thread_local bool running_here;
 const char *running_name;
 std::vector<shared_range> shared;
 size_t shared_used, shared_asked;
@@ -216,18 +216,22 @@ void run_block(const std::vector<unsigned> &order)
         __asan_poison_memory_region(shared_arena, shared_used);
 }
 
-void *shared_take(const char *name, size_t bytes)
+void *shared_take(const char *name, size_t bytes, bool dynamic)
 {
     size_t begin = shared_used + RED_ZONE, end = begin + bytes;
     if (end + RED_ZONE > SHARED_ARENA)
         report("shared memory: more than %d bytes in one block", SHARED_ARENA);
     char *p = shared_arena + begin;
     shared_used = (end + 15) / 16 * 16 + RED_ZONE;
+    if (!dynamic)
+        shared_asked += (bytes + 15) / 16 * 16;
     if (__asan_unpoison_memory_region)
         __asan_unpoison_memory_region(p, bytes);
     for (size_t i = 0; i < bytes; i++)
         p[i] = static_cast<char>(0xff);
     shared.push_back({name, p, p + bytes});
+    if (shared_asked > SHARED_DEFAULT)
+        report("shared memory: more than 48 KiB of static shared memory in one kernel");
     return p;
 }
 } // namespace
@@ -235,11 +239,6 @@ void *shared_take(const char *name, size_t bytes)
 const std::vector<shared_range> &shared_ranges(void)
 {
     return shared;
-}
-
-bool kernel_running(void)
-{
-    return running_here;
 }
 
 bool in_kernel_memory(const void *p)
@@ -262,7 +261,7 @@ void run_grid(const char *name, const launch *arguments, dim3 grid, dim3 block, 
     if (!stacks)
         make_stacks();
     running = arguments;
-    running_here = true;
+    kernel_is_running = true;
     running_name = name;
     block_size = block;
     grid_size = grid;
@@ -294,7 +293,7 @@ void run_grid(const char *name, const launch *arguments, dim3 grid, dim3 block, 
         }
         run_block(order);
     }
-    running_here = false;
+    kernel_is_running = false;
     running = nullptr;
 }
 
@@ -428,11 +427,8 @@ unsigned ballot(unsigned mask, int predicate, const char *file, int line)
 void *shared_memory(shared_place *place, size_t bytes)
 {
     if (place->serial != block_serial) {
-        place->memory = shared_take(place->name, bytes);
+        place->memory = shared_take(place->name, bytes, false);
         place->serial = block_serial;
-        shared_asked += (bytes + 15) / 16 * 16;
-        if (shared_asked > SHARED_DEFAULT)
-            report("shared memory: more than 48 KiB of static shared memory in one kernel");
     }
     return place->memory;
 }
@@ -440,7 +436,7 @@ void *shared_memory(shared_place *place, size_t bytes)
 void *dynamic_shared_memory(void)
 {
     if (!dynamic_memory)
-        dynamic_memory = shared_take("dynamic shared memory", dynamic_size);
+        dynamic_memory = shared_take("dynamic shared memory", dynamic_size, true);
     return dynamic_memory;
 }
 

@@ -75,16 +75,17 @@ void copy(guard &lock, stream_state *s, void *to, const void *from, size_t bytes
         check_range("a copy to the device", to, bytes);
     if (is_device(from))
         check_range("a copy from the device", from, bytes);
-    uint64_t hash = is_device(from) ? 0 : hash_bytes(from, bytes);
+    const bool quiet = is_quiet(is_device(to) ? from : to, bytes), watched = quiet && !is_device(from);
+    uint64_t hash = watched ? hash_bytes(from, bytes) : 0;
     pinned_copy pinned = {}, *closed = nullptr;
-    if (!is_device(to)) {
+    if (!is_device(to) && quiet) {
         std::vector<unsigned char> poison(bytes, 0xff);
         copy_bytes(to, poison.data(), bytes);
         if (is_pinned(to)) {
             pinned = {to, bytes, false, 0, 0};
             closed = &pinned;
         }
-    } else if (!is_device(from) && is_pinned(from)) {
+    } else if (watched && is_pinned(from)) {
         pinned = {from, bytes, true, 0, 0};
         closed = &pinned;
     }
@@ -93,7 +94,7 @@ void copy(guard &lock, stream_state *s, void *to, const void *from, size_t bytes
     std::string name = op.name;
     op.run = [=] {
         stats.copies++;
-        if (!is_device(from) && hash_bytes(from, bytes) != hash)
+        if (watched && hash_bytes(from, bytes) != hash)
             report("the host changed the memory of %s (number %u on stream %d) after it was queued and before it ran",
                    name.c_str(), number, stream);
         if (!is_device(to) && is_pinned(to))

@@ -169,7 +169,7 @@ void reduce(ncclComm *c, const signature &s, size_t first, size_t n, char *to)
     }
 }
 
-enum { GATHER, SCATTER, REDUCE, BROADCAST };
+enum { GATHER, SCATTER, REDUCE, REDUCE_ONE, BROADCAST };
 
 /* Every rank's piece of `bytes` (or all of them, for BROADCAST the root's) is in the windows while take() runs. */
 template <typename Give, typename Take> bool exchange_piece(ncclComm *c, const signature &s, Give give, Take take)
@@ -214,6 +214,10 @@ void run_collective(ncclComm *c, const signature &s, const char *send, char *rec
                         memcpy(receive + (r * count + at) * size, window(c, static_cast<int>(r)), n * size);
                     break;
                 case SCATTER: reduce(c, s, static_cast<size_t>(c->rank) * n, n, receive + at * size); break;
+                case REDUCE_ONE:
+                    if (s.root != c->rank)
+                        break;
+                    [[fallthrough]];
                 case REDUCE: reduce(c, s, 0, n, receive + at * size); break;
                 default: memcpy(receive + at * size, window(c, static_cast<int>(s.root)), n * size); break;
                 }
@@ -360,6 +364,15 @@ ncclResult_t ncclAllReduce(const void *send, void *receive, size_t count, ncclDa
 {
     const signature s = {REDUCE, static_cast<int64_t>(count), type, reduction, 0};
     return collective("ncclAllReduce", s, count, count, send, receive, comm, stream);
+}
+
+ncclResult_t ncclReduce(const void *send, void *receive, size_t count, ncclDataType_t type, ncclRedOp_t reduction,
+                        int root, ncclComm_t comm, cudaStream_t stream)
+{
+    const signature s = {REDUCE_ONE, static_cast<int64_t>(count), type, reduction, root};
+    bool mine = comm->rank == root; /* the others' receive buffer is not looked at */
+    return collective("ncclReduce", s, count, mine ? count : 0, send, mine ? receive : const_cast<void *>(send), comm,
+                      stream);
 }
 
 ncclResult_t ncclBroadcast(const void *send, void *receive, size_t count, ncclDataType_t type, int root,

@@ -349,6 +349,23 @@ void run_something(guard &lock)
     close_for_host();
 }
 
+bool is_quiet(const void *p, size_t bytes)
+{
+    const char *begin = static_cast<const char *>(p);
+    for (const stream_state &s : streams) {
+        if (s.busy)
+            return false;
+        for (const operation &op : s.pending) {
+            if (op.on_host_thread)
+                return false;
+            for (const range &r : op.ranges)
+                if (begin < static_cast<const char *>(r.p) + r.bytes && static_cast<const char *>(r.p) < begin + bytes)
+                    return false;
+        }
+    }
+    return true;
+}
+
 void open_for_copy(int stream, uint32_t number, const void *p, size_t bytes, bool open)
 {
     for (const pinned_copy &c : pinned_copies)

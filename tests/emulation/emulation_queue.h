@@ -40,6 +40,9 @@ void host_knows(const clock_vector &target);
 void enqueue(guard &lock, stream_state *s, operation &&op, const pinned_copy *copy = nullptr);
 void run_until(guard &lock, const clock_vector &target);
 void run_something(guard &lock);
+/* Whether no queued work may use this host memory before an operation that is queued now: neither a copy nor any host
+ * function. Else it is in nobody's hands but the stream's, and what the host sees of it means nothing. */
+bool is_quiet(const void *p, size_t bytes);
 /* A pinned copy of that operation: open while it runs, closed again behind it. */
 void open_for_copy(int stream, uint32_t number, const void *p, size_t bytes, bool open);
 } // namespace emulation

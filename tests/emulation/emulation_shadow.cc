@@ -361,10 +361,34 @@ void check_shared(bool write, uint32_t who, const access &a)
     }
 }
 
-void check_access(bool write, const void *p, size_t bytes, bool aligned, uint32_t who, const void *code)
+/* Whether an access needs no look at all: it was this thread that came here last since the barrier, or it reads among
+ * other readers. The first reader since the barrier has looked at the writer for all of them. */
+bool is_known(const cell *c, bool write, uint32_t who)
+{
+    if (write)
+        return c->write_id == now && c->write_who == who && !c->read_id;
+    if (c->read_id != now || c->write_id >= now || c->write_id < ID_FIRST)
+        return false;
+    const uint32_t reader = c->read_who % (1 << WHO_BITS), warp = who % (1 << WHO_BITS) / 32;
+    return c->read_who == who || reader == WHO_MANY ||
+           (reader == WHO_WARP + warp && c->read_who >> WHO_BITS == who >> WHO_BITS);
+}
+
+/* The cells of an access, if they lie side by side. */
+cell *cells_at(const void *p, size_t bytes)
+{
+    size_t offset = static_cast<size_t>(static_cast<const char *>(p) - shared_arena);
+    if (offset < SHARED_ARENA)
+        return &shared_cells[offset / 2];
+    offset = offset_of(p);
+    return offset < memory.reserved && offset % PAGE + bytes <= PAGE && pages[offset / PAGE].own ? &cells[offset / 2]
+                                                                                                 : nullptr;
+}
+
+__attribute__((noinline)) void check_closely(bool write, const void *p, size_t bytes, bool aligned, uint32_t who,
+                                             const void *code)
 {
     const access a = {write ? "writes" : "reads", p, bytes, code};
-    stats.checked++;
     if (is_device(p)) {
         if (aligned && reinterpret_cast<uintptr_t>(p) % bytes)
             report("misaligned: %s", describe_access(a).c_str());
@@ -381,6 +405,21 @@ void check_access(bool write, const void *p, size_t bytes, bool aligned, uint32_
         report("kernel touches host memory: %s %s %zu bytes at %p, in %s", describe_thread().c_str(), a.verb, bytes, p,
                source_line(code).c_str());
     }
+}
+
+inline void check_access(bool write, const void *p, size_t bytes, bool aligned, const void *code)
+{
+    uint32_t who = me();
+    stats.checked++;
+    const cell *c = cells_at(p, bytes);
+    if (c && bytes > 1 && reinterpret_cast<uintptr_t>(p) % 2 == 0) {
+        const cell *end = c + (bytes + 1) / 2;
+        while (c < end && is_known(c, write, who))
+            c++;
+        if (c == end)
+            return;
+    }
+    check_closely(write, p, bytes, aligned, who, code);
 }
 } // namespace
 
@@ -472,11 +511,11 @@ void shadow_range(const operation &op, const range &range)
 
 using namespace emulation;
 
-#define ACCESS(name, write, bytes, aligned)                                            \
-    void name(void *p)                                                                 \
-    {                                                                                  \
-        if (kernel_running())                                                          \
-            check_access(write, p, bytes, aligned, me(), __builtin_return_address(0)); \
+#define ACCESS(name, write, bytes, aligned)                                      \
+    void name(void *p)                                                           \
+    {                                                                            \
+        if (kernel_is_running)                                                   \
+            check_access(write, p, bytes, aligned, __builtin_return_address(0)); \
     }
 extern "C" {
 ACCESS(__tsan_read1, false, 1, true)
@@ -499,13 +538,13 @@ ACCESS(__tsan_unaligned_write8, true, 8, false)
 ACCESS(__tsan_unaligned_write16, true, 16, false)
 void __tsan_read_range(void *p, size_t bytes)
 {
-    if (bytes && kernel_running())
-        check_access(false, p, bytes, false, me(), __builtin_return_address(0));
+    if (bytes && kernel_is_running)
+        check_access(false, p, bytes, false, __builtin_return_address(0));
 }
 void __tsan_write_range(void *p, size_t bytes)
 {
-    if (bytes && kernel_running())
-        check_access(true, p, bytes, false, me(), __builtin_return_address(0));
+    if (bytes && kernel_is_running)
+        check_access(true, p, bytes, false, __builtin_return_address(0));
 }
 void __tsan_init(void)
 {

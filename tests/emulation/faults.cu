@@ -157,7 +157,7 @@ __global__ void between_blocks(float *p, bool bad)
 __global__ void misaligned(float *p, int shift)
 {
     if (blockIdx.x == 0 && threadIdx.x < 8)
-        *reinterpret_cast<float4 *>(p + threadIdx.x * 4 + shift) = make_float4(1, 2, 3, 4);
+        reinterpret_cast<float4 *>(p + shift)[threadIdx.x] = reinterpret_cast<const float4 *>(p + 64)[threadIdx.x];
 }
 
 __global__ void counted(float *p, unsigned *count, bool bad)
@@ -256,8 +256,10 @@ void run_host_touch(float *p)
 {
     LAUNCH(set, nullptr, p, 1.0f);
     check(cudaDeviceSynchronize());
-    if (fault)
-        host[0] = p[3];
+    if (fault) {
+        volatile float got = p[3];
+        host[0] = got;
+    }
 }
 
 void run_uninitialised(float *p)

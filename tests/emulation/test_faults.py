@@ -29,7 +29,7 @@ EXPECTED = {
     "dynamic-index": (r"out of bounds: kernel dynamic_index.*\(byte -4 of 'dynamic shared memory', which has 1024\)",
                       r"AddressSanitizer: use-after-poison"),
     "between-blocks": (r"race between blocks: kernel between_blocks.* writes ", None),
-    "misaligned": (r"misaligned address",) * 2,
+    "misaligned": (r"misaligned: kernel misaligned.* writes 16 bytes", r"misaligned address"),
     "no-atomic": (r"missing barrier: kernel counted.*allocation 2 \(4 bytes\)", None),
     "host-pointer": (r"kernel touches host memory: kernel add_one", None),
     "host-touch": (r"host code touched device memory: offset 12 of allocation 1 .*faults.cu:\d+",) * 2,

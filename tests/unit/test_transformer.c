@@ -733,6 +733,33 @@ static void test_plan(void **state)
     }
 }
 
+/* GPT-2 with one head of 320. */
+static void test_head_too_wide_for_a_gpu(void **state)
+{
+    (void)state;
+    struct error err;
+    struct model_desc desc;
+    struct tensor_table table;
+    json_t *json = json_pack("{s:s, s:i, s:i, s:i, s:i, s:i}", "model_type", "gpt2", "vocab_size", 64, "n_positions", 8,
+                             "n_embd", 320, "n_head", 1, "n_layer", 1);
+    assert_int_equal(model_desc_from_json(json, "test", &desc, &err), STATUS_OK);
+    assert_int_equal(tensor_table_build(&desc, &table, &err), STATUS_OK);
+    struct device gpu = {.kind = DEVICE_CUDA};
+    struct transformer_config config = {.desc = &desc,
+                                        .table = &table,
+                                        .dtype = DTYPE_F32,
+                                        .max_tokens = 8,
+                                        .max_seqs = 1,
+                                        .max_seq = 8,
+                                        .max_position = 8};
+    struct transformer *transformer;
+    assert_int_equal(transformer_new(&config, &gpu, &transformer, &err), STATUS_DEVICE);
+    assert_non_null(strstr(err.text, "head_dim is 320"));
+    assert_null(transformer);
+    tensor_table_release(&table);
+    json_decref(json);
+}
+
 /* By hand: GPT-2 124M has 12 · 12 · 768² + 50257 · 768 weights in matrices; Llama with GQA. */
 static void test_flops(void **state)
 {
@@ -774,6 +801,7 @@ int main(void)
         cmocka_unit_test(test_times),
         cmocka_unit_test(test_no_allocation_in_a_step),
         cmocka_unit_test(test_plan),
+        cmocka_unit_test(test_head_too_wide_for_a_gpu),
         cmocka_unit_test(test_flops),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,0 +1,92 @@
+"""The whole program on the emulated GPU: golden cases, ZeRO stages on two ranks, resuming bit for bit, any order of work.
+
+Every run is also a search for mistakes: a missing event, a race or a bad index ends it (tests/emulation/emulation.h).
+"""
+import json
+import os
+import subprocess
+
+import pytest
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+ZTRAIN = os.path.join(ROOT, "build", "emulation", "ztrain")
+ADDRESS = os.path.join(ROOT, "build", "emulation", "address", "ztrain")
+CASES = sorted(name for name in os.listdir(os.path.join(ROOT, "tests", "golden"))
+               if os.path.exists(os.path.join(ROOT, "tests", "golden", name, "expected.json")))
+
+
+def run(command, **environment):
+    environment.setdefault("ZTRAIN_GEMM_CACHE", os.path.join(ROOT, "build", "emulation", "gemm-cache"))
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=900,
+                            env={**os.environ, **environment})
+    assert result.returncode == 0, result.stdout[-2000:] + result.stderr[-4000:]
+    return result.stdout
+
+
+def golden(case, *arguments, ztrain=ZTRAIN, **environment):
+    return run(["tests/golden/check_golden.py", "--ztrain", ztrain, "--case", case, "--set", "train.device=cuda",
+                *arguments], **environment)
+
+
+def train(folder, name, *settings, resume=None):
+    """(rows of metrics.jsonl, {file name: bytes} of the exported weights) of a run of a golden case."""
+    command = [ZTRAIN, "--config", "tests/golden/llama/run.yaml"]
+    for setting in ("train.device=cuda", f"run.dir={folder}", f"run.name={name}", *settings):
+        command += ["--set", setting]
+    run(command + (["--resume", resume] if resume else []))
+    run([ZTRAIN, "export", f"{folder}/{name}", "--out", f"{folder}/{name}-hf"])
+    with open(f"{folder}/{name}/metrics.jsonl", encoding="utf-8") as f:
+        rows = [json.loads(line) for line in f]
+    weights = {}
+    for file in os.listdir(f"{folder}/{name}-hf"):
+        if file.endswith(".safetensors"):
+            with open(f"{folder}/{name}-hf/{file}", "rb") as f:
+                weights[file] = f.read()
+    return rows, weights
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_golden(case):
+    golden(case)
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "fp16"])
+def test_golden_in_16_bits(dtype):
+    golden("gpt2", "--dtype", dtype)
+
+
+def test_golden_with_sanitized_kernels():
+    golden("qwen3", ztrain=ADDRESS)
+
+
+@pytest.mark.parametrize("stage", ["0", "1", "2", "3"])
+def test_stages_on_two_ranks(stage):
+    golden("gpt2", "--stage", stage, "--ranks", "2")
+
+
+@pytest.mark.parametrize("order, seed", [("starve", "1"), ("random", "2"), ("random", "3"), ("eager", "4")])
+def test_same_bits_in_any_order(tmp_path, order, seed):
+    environment = {"ZTRAIN_EMULATION_ORDER": order, "ZTRAIN_EMULATION_SEED": seed}
+    reference = train(tmp_path, "lazy", "train.max_steps=2")
+    os.environ.update(environment)
+    try:
+        other = train(tmp_path, order, "train.max_steps=2")
+    finally:
+        for key in environment:
+            del os.environ[key]
+    assert [row.get("loss") for row in other[0]] == [row.get("loss") for row in reference[0]]
+    assert other[1] == reference[1]
+
+
+def test_resume_bit_for_bit(tmp_path):
+    through, weights = train(tmp_path, "through", "train.max_steps=6", "checkpoint.interval_steps=3")
+    checkpoints = sorted(os.listdir(tmp_path / "through" / "checkpoints"))
+    first = next(name for name in checkpoints if name.startswith("step"))
+    resumed, same_weights = train(tmp_path, "resumed", "train.max_steps=6",
+                                  resume=str(tmp_path / "through" / "checkpoints" / first))
+    losses = {row["step"]: row["loss"] for row in through if "loss" in row}
+    for row in resumed:
+        if "loss" in row:
+            assert losses[row["step"]] == row["loss"]
+    assert [row["step"] for row in resumed if "loss" in row] == [4, 5, 6]
+    assert same_weights == weights
