@@ -70,7 +70,7 @@ static void *watch(void *argument)
     pthread_mutex_lock(&n->mutex);
     while (!n->stop && !n->aborted) {
         struct timespec until;
-        clock_gettime(CLOCK_REALTIME, &until);
+        clock_gettime(CLOCK_MONOTONIC, &until);
         until.tv_nsec += 100 * 1000 * 1000;
         until.tv_sec += until.tv_nsec / 1000000000;
         until.tv_nsec %= 1000000000;
@@ -116,8 +116,12 @@ enum status comm_nccl_new(struct comm *comm, struct device *device, struct comm_
         return error_set(err, STATUS_DEVICE, "out of memory");
     n->comm = comm;
     n->cuda = (struct cuda_device *)device->private_;
+    pthread_condattr_t monotonic; /* a clock that is set back must not put the watcher to sleep */
     pthread_mutex_init(&n->mutex, NULL);
-    pthread_cond_init(&n->stopping, NULL);
+    pthread_condattr_init(&monotonic);
+    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    pthread_cond_init(&n->stopping, &monotonic);
+    pthread_condattr_destroy(&monotonic);
     TRY_GOTO(nccl_open(&n->nccl, err));
     n->nccl->ncclGetVersion(&version);
     memset(&id, 0, sizeof id);

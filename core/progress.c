@@ -21,7 +21,7 @@ static void *tick_meanwhile(void *argument)
 {
     struct slow_call *call = argument;
     struct timespec until;
-    clock_gettime(CLOCK_REALTIME, &until);
+    clock_gettime(CLOCK_MONOTONIC, &until);
     pthread_mutex_lock(&call->mutex);
     for (int ticks = 0; !call->end && ticks < TICKS_MAX; ticks++) {
         until.tv_nsec += TICK_NS;
@@ -36,8 +36,13 @@ static void *tick_meanwhile(void *argument)
 
 int progress_fsync(int fd)
 {
-    struct slow_call call = {.mutex = PTHREAD_MUTEX_INITIALIZER, .ended = PTHREAD_COND_INITIALIZER};
+    struct slow_call call = {.mutex = PTHREAD_MUTEX_INITIALIZER};
+    pthread_condattr_t monotonic; /* somebody may set the clock meanwhile */
     pthread_t thread;
+    pthread_condattr_init(&monotonic);
+    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    pthread_cond_init(&call.ended, &monotonic);
+    pthread_condattr_destroy(&monotonic);
     bool runs = pthread_create(&thread, NULL, tick_meanwhile, &call) == 0; /* else it has to be quick */
     int result = fsync(fd), reason = errno;
     if (runs) {
@@ -47,6 +52,7 @@ int progress_fsync(int fd)
         pthread_mutex_unlock(&call.mutex);
         pthread_join(thread, NULL);
     }
+    pthread_cond_destroy(&call.ended);
     errno = reason;
     return result;
 }
