@@ -178,10 +178,11 @@ doc: all
 	$(BUILD)/ztrain --help-spec --markdown > docs/run-spec.md.new
 	mv docs/run-spec.md.new docs/run-spec.md
 
-#: install        into PREFIX (/usr/local): the binary, the tokenizer script, run specs, documents
+#: install        into PREFIX (/usr/local): the binary, the tokenizer and Slurm scripts, run specs, documents
 install: all
 	install -D -m 755 $(BUILD)/ztrain $(DESTDIR)$(PREFIX)/bin/ztrain
 	install -D -m 755 scripts/tokenize.py $(DESTDIR)$(PREFIX)/share/ztrain/scripts/tokenize.py
+	install -D -m 755 scripts/slurm/train.sbatch $(DESTDIR)$(PREFIX)/share/ztrain/scripts/slurm/train.sbatch
 	for f in configs/*.yaml configs/models/*.json; do install -D -m 644 $$f $(DESTDIR)$(PREFIX)/share/ztrain/$$f || exit 1; done
 	for f in README.md docs/*.md; do install -D -m 644 $$f $(DESTDIR)$(PREFIX)/share/doc/ztrain/$$f || exit 1; done
 

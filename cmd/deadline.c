@@ -1,6 +1,7 @@
 #include "cmd/deadline.h"
 
 #include "core/log.h"
+#include "core/progress.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -19,6 +20,7 @@ extern char **environ;
 
 static const double reserve = 10;     /* seconds: a slow step, a slow file system, the clocks of two machines */
 static const double squeue_limit = 5; /* seconds for squeue to answer */
+static const double tick = 0.1;       /* seconds between two signs of life meanwhile */
 static const double checkpoint_slack = 2, step_slack = 1.25;
 
 static double seconds_of(clockid_t clock)
@@ -48,8 +50,18 @@ static bool parse_end(const char *text, double *seconds)
     return time > 0;
 }
 
-/* The environment without what would change squeue's answer or make it take itself for a rank. Caller frees the array.
- */
+/* Whether squeue is to see the variable: not what would change its answer, make it take itself for a rank, or is none
+ * of its business. */
+static bool for_squeue(const char *variable)
+{
+    static const char *const kept_from_it[] = {"SLURM_TIME_FORMAT=", "SQUEUE_", "PMI", "ZTRAIN_"};
+    for (size_t i = 0; i < COUNT_OF(kept_from_it); i++)
+        if (!strncmp(variable, kept_from_it[i], strlen(kept_from_it[i])))
+            return false;
+    return true;
+}
+
+/* Caller frees the array. */
 static char **squeue_environment(void)
 {
     static char format[] = "SLURM_TIME_FORMAT=standard";
@@ -58,22 +70,23 @@ static char **squeue_environment(void)
         count++;
     char **variables = calloc(count + 2, sizeof *variables);
     for (size_t i = 0; variables && i < count; i++)
-        if (strncmp(environ[i], "SLURM_TIME_FORMAT=", 18) != 0 && strncmp(environ[i], "PMI", 3) != 0 &&
-            strncmp(environ[i], "SQUEUE_", 7) != 0)
+        if (for_squeue(environ[i]))
             variables[kept++] = environ[i];
     if (variables)
         variables[kept] = format;
     return variables;
 }
 
-/* Reads what comes until the end or the limit; the text has a terminator. */
+/* Reads what comes until the end or the limit; the text has a terminator. Ticks: the other ranks may wait for us. */
 static void read_until(int fd, double limit, char *text, size_t size)
 {
     size_t used = 0;
     double end = seconds_of(CLOCK_MONOTONIC) + limit, left = limit;
     while (left > 0 && used + 1 < size) {
         struct pollfd ready = {.fd = fd, .events = POLLIN};
-        if (poll(&ready, 1, (int)(left * 1000) + 1) > 0) {
+        int events = poll(&ready, 1, left < tick ? (int)(left * 1000) + 1 : (int)(tick * 1000));
+        progress_tick();
+        if (events > 0) {
             ssize_t n = read(fd, text + used, size - 1 - used);
             if (n == 0 || (n < 0 && errno != EINTR))
                 break;

@@ -50,7 +50,6 @@ enum status plan_dry_run(struct run_spec *spec, int world, const char *world_sou
     printf("# effective run spec\n");
     spec_write_yaml(spec, stdout, true);
     printf("# end of the run spec\n");
-    printf("run folder: %s/%s\n", spec->run.dir, spec->run.name);
     print_batch(spec, world, world_source);
     print_schedule(&trainer, data_known);
     if (!data_known)

@@ -697,6 +697,8 @@ static enum status run_command(const struct options *options, char **argv, struc
     int world = supervises ? options->local_gpus : boot->world;
     const char *source = boot->source;
     if (options->dry_run) {
+        printf("run folder: %s/%s\n", spec->run.dir, spec->run.name); /* also where the rest is refused */
+        fflush(stdout);
         if (options->resume)
             TRY(resume_dry(options->resume, spec, world, source, err));
         else

@@ -50,6 +50,7 @@ _Static_assert(crypto_auth_KEYBYTES == (int)WIRE_SECRET_BYTES, "the secret is th
 
 static const unsigned char magic[HELLO_SERVICE] = "ztrain\0\1"; /* the last byte is the protocol's version */
 static const double known_seconds = 15; /* for a handshake whose hello was right: packets may get lost */
+static const double try_seconds = 2;    /* for one of several addresses; twice as long in each round */
 
 enum message { HELLO, CHALLENGE, PROOF, WELCOME, MESSAGE_COUNT };
 static const size_t message_end[] = {
@@ -485,8 +486,9 @@ struct dial {
     const struct wire_address *addresses; /* (count), tried in turn */
     int count, turn;
     struct link link;
-    bool connected; /* TCP is: the handshake goes on */
-    double next;    /* when to try again */
+    bool connected;  /* TCP is: the handshake goes on */
+    double next;     /* when to try again */
+    double patience; /* seconds for the current try where there are other addresses */
     int pause_ms;
     char trouble[160]; /* of the last try */
 };
@@ -497,6 +499,7 @@ static void dial_failed(struct dial *dial, const char *why)
     snprintf(dial->trouble, sizeof dial->trouble, "%s", why);
     dial->turn++;
     if (dial->turn % dial->count == 0) {
+        dial->patience *= 2;
         dial->next = seconds_now() + 1e-3 * dial->pause_ms;
         dial->pause_ms = dial->pause_ms * 2 < PAUSE_MAX_MS ? dial->pause_ms * 2 : PAUSE_MAX_MS;
     }
@@ -504,7 +507,8 @@ static void dial_failed(struct dial *dial, const char *why)
 
 static void dial_start(const struct wire_self *self, struct dial *dial)
 {
-    dial->link = (struct link){.self = self, .fd = -1, .peer = dial->peer->rank, .service = dial->peer->service};
+    dial->link = (struct link){
+        .self = self, .fd = -1, .since = seconds_now(), .peer = dial->peer->rank, .service = dial->peer->service};
     dial->connected = false;
     struct addrinfo *where = to_socket_address(&dial->addresses[dial->turn % dial->count]);
     if (!where) {
@@ -631,6 +635,8 @@ static enum status meet(const struct wire_self *self, struct wire_server *server
             struct dial *dial = &dials[i];
             if (dial->peer->fd >= 0)
                 continue;
+            if (dial->link.fd >= 0 && dial->count > 1 && now - dial->link.since > dial->patience)
+                dial_failed(dial, "no answer"); /* who is silent there need not be the one we look for */
             if (dial->link.fd < 0 && dial->next <= now)
                 dial_start(self, dial);
             if (dial->link.fd < 0) {
@@ -663,8 +669,12 @@ done:
 
 static void dial_init(struct dial *dial, struct wire_peer *peer, const struct wire_address *addresses, int count)
 {
-    *dial =
-        (struct dial){.peer = peer, .addresses = addresses, .count = count, .link.fd = -1, .pause_ms = PAUSE_MIN_MS};
+    *dial = (struct dial){.peer = peer,
+                          .addresses = addresses,
+                          .count = count,
+                          .link.fd = -1,
+                          .patience = try_seconds,
+                          .pause_ms = PAUSE_MIN_MS};
 }
 
 enum status wire_connect(const struct wire_self *self, int peer, const char *host, enum wire_service service,

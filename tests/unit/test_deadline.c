@@ -1,5 +1,6 @@
 /* test_deadline.c: when a job of Slurm ends, and when that is near. squeue is a script of ours. */
 #include "cmd/deadline.c"
+#include "core/progress.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -57,8 +58,9 @@ static void test_asking(void **state)
     assert_true(isinf(deadline.end)); /* no job */
     setenv("SLURM_JOB_ID", "17", 1);
     fake_squeue(folder, "[ \"$*\" = '-h -j 17 -o %e' ] && [ \"$SLURM_TIME_FORMAT\" = standard ] && "
-                        "[ -z \"$PMI_FD\" ] && date -d '+600 seconds' +%Y-%m-%dT%H:%M:%S");
+                        "[ -z \"$PMI_FD$ZTRAIN_JOB_SECRET\" ] && date -d '+600 seconds' +%Y-%m-%dT%H:%M:%S");
     setenv("PMI_FD", "9", 1);
+    setenv("ZTRAIN_JOB_SECRET", "not for squeue", 1);
     setenv("SLURM_TIME_FORMAT", "relative", 1);
     deadline_init(&deadline, 1);
     assert_true(deadline.end > now + 590 && deadline.end < now + 660);
@@ -69,7 +71,10 @@ static void test_asking(void **state)
     deadline_init(&deadline, 1);
     assert_true(isinf(deadline.end));
     fake_squeue(folder, "sleep 100"); /* it does not answer: nobody waits for it */
+    _Atomic uint64_t *counter = atomic_load(&progress_counter);
+    uint64_t ticks = atomic_load(counter);
     deadline_init(&deadline, 1);
+    assert_true(atomic_load(counter) - ticks >= 10); /* this rank has not been silent */
     assert_true(isinf(deadline.end));
     assert_true(seconds_of(CLOCK_MONOTONIC) - now < 60);
 
@@ -86,6 +91,7 @@ static void test_asking(void **state)
     unsetenv("SLURM_JOB_END_TIME");
     unsetenv("SLURM_JOB_ID");
     unsetenv("PMI_FD");
+    unsetenv("ZTRAIN_JOB_SECRET");
     unsetenv("SLURM_TIME_FORMAT");
     setenv("PATH", "/nowhere", 1);
     setenv("SLURM_JOB_ID", "17", 1);

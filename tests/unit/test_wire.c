@@ -621,6 +621,25 @@ static void test_no_answer(void **state)
     assert_contains(error.text, "not a numeric address");
 }
 
+/* Somebody at the first address who never answers does not hold up the one at the second. */
+static void test_silent_address(void **state)
+{
+    (void)state;
+    struct host host;
+    struct wire_self self = self_of(2, 8);
+    struct wire_address tried[2] = {{.text = "127.0.0.1"}};
+    int listener, fd;
+    assert_int_equal(wire_listen(&tried[0], &listener, &error), STATUS_OK);
+    host_start(&host, "127.0.0.1");
+    tried[1] = host.address;
+    assert_int_equal(wire_connect(&self, 0, "first-host", WIRE_STORE, tried, 2, 8, &fd, &error), STATUS_OK);
+    wait_taken(&host, 1);
+    assert_int_equal(host.last.rank, 2);
+    close(fd);
+    close(listener);
+    host_stop(&host);
+}
+
 /* ---------------------------------------------------------------- mesh */
 
 enum { WORLD = 5 };
@@ -781,6 +800,7 @@ int main(void)
         cmocka_unit_test(test_replay),
         cmocka_unit_test(test_bytes_one_by_one),
         cmocka_unit_test(test_no_answer),
+        cmocka_unit_test(test_silent_address),
         cmocka_unit_test(test_mesh),
         cmocka_unit_test(test_mesh_without_one),
     };
