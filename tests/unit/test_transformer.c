@@ -757,6 +757,7 @@ static void test_head_too_wide_for_a_gpu(void **state)
     assert_non_null(strstr(err.text, "head_dim is 320"));
     assert_null(transformer);
     tensor_table_release(&table);
+    model_desc_release(&desc);
     json_decref(json);
 }
 
