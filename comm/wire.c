@@ -49,8 +49,8 @@ enum {
 _Static_assert(crypto_auth_KEYBYTES == (int)WIRE_SECRET_BYTES, "the secret is the key");
 
 static const unsigned char magic[HELLO_SERVICE] = "ztrain\0\1"; /* the last byte is the protocol's version */
-static const double known_seconds = 15; /* for a handshake whose hello was right: packets may get lost */
-static const double try_seconds = 2;    /* for one of several addresses; twice as long in each round */
+static const double known_seconds = 15;                /* for a handshake whose hello was right: packets may get lost */
+static const double try_seconds = 2, longest_try = 16; /* for one of several addresses: doubled by each silence */
 
 enum message { HELLO, CHALLENGE, PROOF, WELCOME, MESSAGE_COUNT };
 static const size_t message_end[] = {
@@ -499,7 +499,6 @@ static void dial_failed(struct dial *dial, const char *why)
     snprintf(dial->trouble, sizeof dial->trouble, "%s", why);
     dial->turn++;
     if (dial->turn % dial->count == 0) {
-        dial->patience *= 2;
         dial->next = seconds_now() + 1e-3 * dial->pause_ms;
         dial->pause_ms = dial->pause_ms * 2 < PAUSE_MAX_MS ? dial->pause_ms * 2 : PAUSE_MAX_MS;
     }
@@ -635,8 +634,12 @@ static enum status meet(const struct wire_self *self, struct wire_server *server
             struct dial *dial = &dials[i];
             if (dial->peer->fd >= 0)
                 continue;
-            if (dial->link.fd >= 0 && dial->count > 1 && now - dial->link.since > dial->patience)
-                dial_failed(dial, "no answer"); /* who is silent there need not be the one we look for */
+            /* who has not answered the hello need not be the one we look for; who has is, and may take its time */
+            if (dial->link.fd >= 0 && dial->count > 1 && dial->link.message <= CHALLENGE &&
+                now - dial->link.since > dial->patience) {
+                dial_failed(dial, "no answer");
+                dial->patience = dial->patience < longest_try ? 2 * dial->patience : longest_try;
+            }
             if (dial->link.fd < 0 && dial->next <= now)
                 dial_start(self, dial);
             if (dial->link.fd < 0) {

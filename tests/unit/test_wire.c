@@ -247,14 +247,20 @@ static void *serve(void *argument)
     return NULL;
 }
 
-static void host_start(struct host *host, const char *address)
+static void host_start_at(struct host *host, const struct wire_address *address)
 {
     int listener;
-    *host = (struct host){.self = self_of(0, 8)};
-    snprintf(host->address.text, sizeof host->address.text, "%s", address);
+    *host = (struct host){.self = self_of(0, 8), .address = *address};
     assert_int_equal(wire_listen(&host->address, &listener, &error), STATUS_OK);
     assert_int_equal(wire_server_new(&host->self, listener, &host->server, &error), STATUS_OK);
     assert_int_equal(pthread_create(&host->thread, NULL, serve, host), 0);
+}
+
+static void host_start(struct host *host, const char *text)
+{
+    struct wire_address address = {.port = 0};
+    snprintf(address.text, sizeof address.text, "%s", text);
+    host_start_at(host, &address);
 }
 
 static void host_stop(struct host *host)
@@ -640,6 +646,46 @@ static void test_silent_address(void **state)
     host_stop(&host);
 }
 
+struct late {
+    struct wire_address tried[2];
+    enum status status;
+    int fd;
+};
+
+static void *connect_early(void *argument)
+{
+    struct late *late = argument;
+    struct wire_self self = self_of(2, 8);
+    struct error err;
+    late->status = wire_connect(&self, 0, "first-host", WIRE_STORE, late->tried, 2, 20, &late->fd, &err);
+    return NULL;
+}
+
+/* Nor does it when both came late: refusals are no reason for more patience. */
+static void test_silent_address_later(void **state)
+{
+    (void)state;
+    struct host host;
+    struct late late = {.tried = {{.text = "127.0.0.1"}}, .fd = -1};
+    struct wire_address where = {.text = "127.0.0.1"};
+    pthread_t thread;
+    int silent, listener;
+    assert_int_equal(wire_listen(&late.tried[0], &silent, &error), STATUS_OK);
+    assert_int_equal(wire_listen(&where, &listener, &error), STATUS_OK);
+    late.tried[1] = where;
+    close(silent);
+    close(listener);
+    assert_int_equal(pthread_create(&thread, NULL, connect_early, &late), 0);
+    usleep(2500000);
+    assert_int_equal(wire_listen(&late.tried[0], &silent, &error), STATUS_OK);
+    host_start_at(&host, &where);
+    pthread_join(thread, NULL);
+    assert_int_equal(late.status, STATUS_OK);
+    close(late.fd);
+    close(silent);
+    host_stop(&host);
+}
+
 /* ---------------------------------------------------------------- mesh */
 
 enum { WORLD = 5 };
@@ -801,6 +847,7 @@ int main(void)
         cmocka_unit_test(test_bytes_one_by_one),
         cmocka_unit_test(test_no_answer),
         cmocka_unit_test(test_silent_address),
+        cmocka_unit_test(test_silent_address_later),
         cmocka_unit_test(test_mesh),
         cmocka_unit_test(test_mesh_without_one),
     };
