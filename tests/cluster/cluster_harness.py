@@ -124,7 +124,7 @@ class ClusterFolder(Folder):
 
 
 def blamed(text):
-    """{(rank, host)} that the ranks' errors name as lost, each in the words of another: 'rank 1 on n0: rank 2 on n1 …'."""
+    """{(rank, host)} that errors name as lost, each in the words of another rank: 'rank 1 on n0: rank 2 on n1 …'."""
     words = re.findall(r"ztrain: error: rank (\d+) on (\S+): rank (\d+) on (\S+) ", text)
     return {(int(rank), host) for speaker, _, rank, host in words if speaker != rank}
 

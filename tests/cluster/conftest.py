@@ -1,4 +1,4 @@
-"""Fixtures of the tests on several machines: a Slurm cluster, machines without Slurm, and what a test must not leave."""
+"""Fixtures of the tests on several machines: a Slurm cluster, machines without Slurm, folders whose runs are there."""
 import os
 import subprocess
 import sys
@@ -74,8 +74,8 @@ def preload(tmp_path_factory):
     """rank_under_test.c as a library."""
     source = os.path.join(os.path.dirname(os.path.abspath(__file__)), "rank_under_test.c")
     library = str(tmp_path_factory.mktemp("preload") / "rank_under_test.so")
-    subprocess.run(["gcc", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-o", library, source, "-lpthread", "-ldl"],
-                   check=True)
+    subprocess.run(["gcc", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-o", library, source, "-lpthread",
+                    "-ldl"], check=True)
     return library
 
 

@@ -3,7 +3,7 @@
 
 It looks for listening TCP ports all the time, connects to each as soon as it is there and again and again: closes at
 once, sends noise, an HTTP request, the beginning of a line and nothing more, an endless stream; many connections stay
-open without a word. At the end (or at SIGINT) it prints how many connections it had and where, as "42 connections: ADDRESS ADDRESS …".
+open without a word. At the end (or at SIGINT) it prints how many connections it had and where: "42 connections: A B …".
 """
 import contextlib
 import os

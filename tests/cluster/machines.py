@@ -1,14 +1,14 @@
 """Machines for tests: a head and some nodes on this one computer, each with a host name, process numbers, /dev/shm and
 network of its own, joined by a switch.
 
-A machine is a set of Linux namespaces (network, UTS, PID, mount, IPC) around a first process that does nothing but wait.
-The head's holds the switch, a bridge; a node's network card, eth0, is one end of a cable (veth) whose other end is
-plugged into it. All see the same files. Nodes are nested into the head, and the head ends with the process that made it.
+A machine is a set of Linux namespaces (network, UTS, PID, mount, IPC) around a first process that does nothing but
+wait. The head's holds the switch, a bridge; a node's network card, eth0, is one end of a cable (veth) whose other end
+is plugged into it. All see the same files. Nodes are nested into the head.
 
 Nothing is left behind, whatever happens: the first process waits for the end of its standard input, which comes when
 this program closes it or dies; the kernel then ends every process of that machine and of those nested into it, and the
-networks go with them. So no clean-up has to run, no address or name can meet one that is in use, and this computer's own
-network is never touched.
+networks go with them. So no clean-up has to run, no address or name can meet one that is in use, and this computer's
+own network is never touched.
 
 Needs root (CAP_SYS_ADMIN, CAP_NET_ADMIN) or unprivileged user namespaces; why_not() says what is missing.
 """
@@ -123,7 +123,7 @@ class Machine:
 
     def slow_down(self, rate):
         """What this machine sends goes at `rate` at most: "100mbit"."""
-        self.run("tc", "qdisc", "replace", "dev", "eth0", "root", "tbf", "rate", rate, "burst", "32k", "latency", "50ms")
+        self.run(*"tc qdisc replace dev eth0 root tbf burst 32k latency 50ms rate".split(), rate)
 
     def lose(self, percent):
         """So much of what comes in, except from itself, is lost."""

@@ -18,7 +18,7 @@ SHORT = {**BATCH, "train": {"epochs": None, "max_steps": 4}, "zero_optimization"
 
 def torchrun(folder, lan, *arguments, per_node=2, master="10.77.0.2", env=None, delays=(),
              program=(ZTRAIN,), pause=False):
-    """Starts the ranks, per_node on each machine, as torchrun would; delays: {rank: seconds} of those that come later."""
+    """Starts the ranks, per_node on each machine, as torchrun would; delays: {rank: seconds} of those that come late."""
     processes = []
     for rank in range(2 * per_node):
         node, local = divmod(rank, per_node)
@@ -70,7 +70,8 @@ def test_strangers_at_every_port(lan_folder, lan, interface):
     assert len(open_now["n0"]) <= 1 and open_now["n1"] == [], open_now
 
 
-LISTENERS = "print(*[line.split()[1] for t in ('tcp', 'tcp6') for line in open('/proc/net/' + t) if line.split()[3] == '0A'])"
+LISTENERS = """for table in ("tcp", "tcp6"):
+    print(*[line.split()[1] for line in open("/proc/net/" + table) if line.split()[3] == "0A"])"""
 
 
 def all_end_but(folder, processes, strangers):
@@ -151,7 +152,8 @@ def test_sigterm_to_one_rank_ends_all_after_the_step(lan_folder, lan):
 @pytest.mark.parametrize("env, said", [({"MASTER_ADDR": None}, "MASTER_ADDR"), ({"WORLD_SIZE": None}, "WORLD_SIZE"),
                                        ({"ZTRAIN_JOB_SECRET": None}, "ZTRAIN_JOB_SECRET"),
                                        ({"ZTRAIN_JOB_SECRET": "short"}, "ZTRAIN_JOB_SECRET"),
-                                       ({"RANK": 9}, "RANK")], ids=lambda value: "-".join(value) if isinstance(value, dict) else "")
+                                       ({"RANK": 9}, "RANK")],
+                         ids=["no-address", "no-world", "no-secret", "short-secret", "impossible-rank"])
 def test_half_an_environment(lan_folder, lan, env, said):
     done = all_end(lan_folder, torchrun(lan_folder, lan, "--config", lan_folder.spec(SHORT), env=env), USAGE, 20)
     assert all(said in each.last_words and "hint" in each.last_words for each in done), done

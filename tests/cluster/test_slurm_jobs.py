@@ -1,4 +1,4 @@
-"""scripts/slurm/train.sbatch: whatever Slurm does with a job, it ends as documented or goes on as if nothing had happened."""
+"""scripts/slurm/train.sbatch: whatever Slurm does with a job, it ends as documented or goes on as if nothing had been."""
 import os
 import re
 import signal
@@ -25,7 +25,8 @@ def wait_for_end(folder, job, seconds=60):
     """The job has left the queue for good; (state, exit code)."""
     def ended():
         found = folder.cluster.job(job)
-        return found.get("JobState") in ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "PREEMPTED") and found
+        over = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "PREEMPTED")
+        return found.get("JobState") in over and found
     found = wait_until(ended, seconds, f"the end of job {job}")
     return found["JobState"], int(found["ExitCode"].split(":")[0])
 
@@ -130,7 +131,8 @@ def test_cancelled_is_cancelled(folder):
 def test_errors_that_would_come_again_end_the_job(folder):
     """Four jobs at a time: a bad spec, bad data, bad checkpoints, a run that never gets anywhere."""
     jobs = {}
-    jobs["spec"] = folder.sbatch(TWO_BY_TWO, "--config", folder.spec({**LONG, "zero_optimization": {"stage": 7}}, "spec"))
+    stage_seven = {**LONG, "zero_optimization": {"stage": 7}}
+    jobs["spec"] = folder.sbatch(TWO_BY_TWO, "--config", folder.spec(stage_seven, "spec"))
     small = {"model": {"config": {**LLAMA, "vocab_size": 20}}}
     jobs["data"] = folder.sbatch(TWO_BY_TWO, "--config", folder.spec({**LONG, **small}, "data"))
 
@@ -189,10 +191,10 @@ def test_usr1_while_the_job_starts(folder):
 
 
 def test_time_limit(folder):
-    """Two jobs at a time, a minute each. One is told by Slurm some seconds before and requeues; the other, srun alone, is
-    told nothing: it knows when the time is over."""
-    told = folder.sbatch("-N 2 --ntasks-per-node=1 --time=1 --signal=B:USR1@15", "--config", folder.spec(ENDLESS, "told"),
-                         env=PAUSE)
+    """Two jobs at a time, a minute each. One is told by Slurm some seconds before and requeues; the other, srun alone,
+    is told nothing: it knows when the time is over."""
+    told = folder.sbatch("-N 2 --ntasks-per-node=1 --time=1 --signal=B:USR1@15",
+                         "--config", folder.spec(ENDLESS, "told"), env=PAUSE)
     alone = folder.srun("-N 2 --ntasks-per-node=1 --time=1", "--config", folder.spec(ENDLESS, "alone"), env=PAUSE)
     done = folder.wait(alone, 75)
     assert done.code == 75, done
