@@ -17,7 +17,7 @@ EMU_COMMON = -D_GNU_SOURCE -D_FILE_OFFSET_BITS=64 -DZTRAIN_EMULATION=1 -DZTRAIN_
 EMU_SANITIZE = -fsanitize=address,undefined -fno-sanitize-recover=undefined
 EMU_C_FLAGS = -std=c11 -O1 -fopenmp $(EMU_COMMON) $(EMU_SANITIZE)
 EMU_RUNTIME_FLAGS = -std=c++17 -O2 $(EMU_COMMON) -Wall -Wextra -Wshadow
-EMU_CU_FLAGS = -x c++ -std=c++17 -O1 $(EMU_COMMON) -Wall -Wextra -Wno-unknown-pragmas \
+EMU_CU_FLAGS = -x c++ -std=c++17 -O1 $(EMU_COMMON) -Wall -Wextra -Wno-unknown-pragmas -Wno-maybe-uninitialized \
 	$(if $(shell grep -qw fma /proc/cpuinfo && echo 1),-mfma)
 EMU_SHADOW_FLAGS = -O2 -fno-tree-vectorize -fsanitize=thread --param tsan-instrument-func-entry-exit=0
 
