@@ -221,6 +221,8 @@ enum status agent_inbox_feed(struct agent_inbox *inbox, const void *data, size_t
         if (inbox->header_bytes < sizeof inbox->header) {
             size_t n = sizeof inbox->header - inbox->header_bytes;
             n = bytes < n ? bytes : n;
+            if (n == 0)
+                return STATUS_OK;
             memcpy((char *)&inbox->header + inbox->header_bytes, from, n);
             inbox->header_bytes += n;
             from += n;

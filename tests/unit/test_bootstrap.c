@@ -239,6 +239,7 @@ static void test_local_rank(void **state)
     assert_int_equal(comm_open(&bootstrap, &config, &comm, &error), STATUS_USAGE);
     bootstrap.world = BOOTSTRAP_MAX_RANKS + 1;
     assert_int_equal(comm_open(&bootstrap, &config, &comm, &error), STATUS_USAGE);
+    bootstrap_release(&bootstrap);
     fclose(other);
     close(fd);
 }

@@ -166,6 +166,7 @@ static struct checkpoint *save(struct model *model, const char *config, const ch
     json_decref(spec);
     json_decref(source);
     comm_close(comm);
+    bootstrap_release(&alone);
     struct checkpoint *checkpoint;
     if (checkpoint_open(at("checkpoints"), false, &checkpoint, &err) != STATUS_OK)
         fail_msg("%s", err.text);

@@ -73,6 +73,7 @@ static int play_rank(const char *scenario)
         for (int i = 0; rank == 2 && i < 20000; i++)
             putchar('x');
         comm_close(comm);
+        bootstrap_release(&bootstrap);
         return 0;
     }
     if (!strcmp(scenario, "stop")) {
@@ -82,6 +83,7 @@ static int play_rank(const char *scenario)
             progress_tick();
         printf("stops %d\n", 1 + take_stop(200));
         comm_close(comm);
+        bootstrap_release(&bootstrap);
         return STATUS_REQUEUE;
     }
     if (!strcmp(scenario, "killed") && rank == 1)
@@ -100,6 +102,7 @@ static int play_rank(const char *scenario)
         enum status status = error_set(&error, STATUS_DATA, "a bad shard");
         comm_abort(comm, &error);
         comm_close(comm);
+        bootstrap_release(&bootstrap);
         return last_words(status);
     }
     if (!strcmp(scenario, "leaver")) {
@@ -114,6 +117,7 @@ static int play_rank(const char *scenario)
     }
     enum status status = work_until_failure(comm);
     comm_close(comm);
+    bootstrap_release(&bootstrap);
     return last_words(status);
 }
 
