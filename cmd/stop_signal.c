@@ -28,6 +28,12 @@ void stop_signal_install(void)
     sigprocmask(SIG_UNBLOCK, &stops, NULL);
 }
 
+void stop_signal_default(void)
+{
+    signal(SIGTERM, SIG_DFL);
+    signal(SIGINT, SIG_DFL);
+}
+
 int stop_signal_pending(void)
 {
     return pending;

@@ -4,6 +4,9 @@
 
 void stop_signal_install(void);
 
+/* SIGTERM and SIGINT end the process at once again, until the next install; SIGUSR1 is still remembered. */
+void stop_signal_default(void);
+
 /* The signal that asked this process to stop, or 0. */
 int stop_signal_pending(void);
 

@@ -561,7 +561,7 @@ static void end_unmet(struct bootstrap *boot, enum status status, struct error *
     const struct timespec pause = {.tv_sec = 1}; /* for the others' words */
     log_error(err);
     err->text[0] = 0; /* it is said */
-    if (!boot->launcher)
+    if (!boot->launcher || boot->failed_together)
         return;
     nanosleep(&pause, NULL);
     bootstrap_abort(boot, status, "the ranks did not meet");
@@ -595,6 +595,7 @@ static enum status train_rank(const struct options *options, struct bootstrap *b
         end_unmet(boot, status, err);
         return status;
     }
+    stop_signal_install();
     TRY_GOTO(prepare(&run, err));
     if (run.position.step >= run.trainer.total_steps)
         log_info("nothing to do: the run of %" PRId64 " steps is complete", run.trainer.total_steps);
@@ -658,6 +659,8 @@ static enum status start_together(const struct options *options, struct bootstra
                                   enum status status, struct error *err)
 {
     struct error connecting = {.code = STATUS_OK};
+    if (boot->world > 1) /* nothing to save yet, and to wait for peers that were ended as well would take long */
+        stop_signal_default();
     double timeout = spec ? spec->comm.timeout_seconds : usual_timeout;
     enum status met = bootstrap_connect(boot, timeout, spec ? spec->comm.interface : NULL, &connecting);
     if (met == STATUS_OK) {

@@ -51,6 +51,7 @@ struct bootstrap {
     int shared_fd;             /* memfd shared by a supervisor's ranks, else -1 */
     int cores;                 /* cores that this rank may use (its share of the machine) */
     double start_seconds;      /* how long the job's start may take; set by bootstrap_connect() */
+    bool failed_together;      /* comm_open() failed for a reason that every rank has learnt */
     struct launcher *launcher; /* owned; NULL: alone, or a supervisor's local rank */
 };
 

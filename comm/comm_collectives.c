@@ -227,9 +227,19 @@ static void data_op_run(void *argument)
     const struct data_op *op = argument;
     double start = seconds_now();
     data_op_meet(op);
-    pthread_mutex_lock(&op->comm->mutex);
-    op->comm->stats.seconds += seconds_now() - start;
-    pthread_mutex_unlock(&op->comm->mutex);
+    struct comm *comm = op->comm;
+    pthread_mutex_lock(&comm->mutex);
+    comm->stats.seconds += seconds_now() - start;
+    if (comm->net) { /* what was moved, beside theory, when the operation is over: neither is ahead of the other */
+        const size_t size = dtype_size(op->dtype);
+        struct traffic traffic = op->kind == OP_ALL_GATHER ? topology_all_gather(&comm->topology, op->count * size)
+                                                           : topology_reduce_scatter(&comm->topology, op->count, size,
+                                                                                     comm->reduce_within_node);
+        comm->stats.theory_sent += traffic.sent;
+        comm->stats.theory_received += traffic.received;
+        net_counts(comm->net, &comm->moved_sent, &comm->moved_received);
+    }
+    pthread_mutex_unlock(&comm->mutex);
 }
 
 /* World 1: there is nobody to meet. */
@@ -252,15 +262,9 @@ static void count_op(const struct data_op *op)
     const size_t size = dtype_size(op->dtype);
     int64_t bytes = (int64_t)(op->count * size) * (comm->world - 1);
     bool gathers = op->kind == OP_ALL_GATHER;
-    struct traffic traffic = {0, 0};
-    if (comm->net)
-        traffic = gathers ? topology_all_gather(&comm->topology, op->count * size)
-                          : topology_reduce_scatter(&comm->topology, op->count, size, comm->reduce_within_node);
     pthread_mutex_lock(&comm->mutex);
     *(gathers ? &comm->stats.all_gather_calls : &comm->stats.reduce_scatter_calls) += 1;
     *(gathers ? &comm->stats.all_gather_bytes : &comm->stats.reduce_scatter_bytes) += bytes;
-    comm->stats.theory_sent += traffic.sent;
-    comm->stats.theory_received += traffic.received;
     pthread_mutex_unlock(&comm->mutex);
 }
 
@@ -321,17 +325,14 @@ void comm_all_reduce(struct comm *comm, float *data, size_t count, int32_t *bad_
 
 void comm_stats_read(struct comm *comm, struct comm_stats *stats, bool reset)
 {
-    int64_t sent = 0, received = 0;
-    if (comm->net)
-        net_counts(comm->net, &sent, &received);
     pthread_mutex_lock(&comm->mutex);
     *stats = comm->stats;
-    stats->network_sent = sent - comm->network_sent;
-    stats->network_received = received - comm->network_received;
+    stats->network_sent = comm->moved_sent - comm->network_sent;
+    stats->network_received = comm->moved_received - comm->network_received;
     if (reset) {
         comm->stats = (struct comm_stats){0};
-        comm->network_sent = sent;
-        comm->network_received = received;
+        comm->network_sent = comm->moved_sent;
+        comm->network_received = comm->moved_received;
     }
     pthread_mutex_unlock(&comm->mutex);
 }

@@ -43,7 +43,8 @@ struct comm {
 
     pthread_mutex_t mutex; /* stats */
     struct comm_stats stats;
-    int64_t network_sent, network_received; /* net_counts() at the last reset */
+    int64_t moved_sent, moved_received;     /* net_counts() when the last operation was over */
+    int64_t network_sent, network_received; /* the same at the last reset */
 };
 
 struct data_op {

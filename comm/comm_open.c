@@ -17,7 +17,8 @@
 /* What ranks tell each other before they share anything. */
 struct first_word {
     int32_t shared_fd;              /* of a node's first rank */
-    char addresses[WIRE_HOST_TEXT]; /* wire_host_print() */
+    int32_t code;                   /* enum status: the rank cannot go on */
+    char addresses[WIRE_HOST_TEXT]; /* wire_host_print(); with a code: why */
 };
 _Static_assert(sizeof(struct first_word) <= BOOTSTRAP_EXCHANGE_MAX, "it is exchanged at once");
 
@@ -33,6 +34,41 @@ struct opening {
     int num_data, num_agents;    /* of peers: data first */
 };
 
+/* What this rank brings: the node's memory, if it is the first there, and addresses. */
+static enum status prepare_word(struct opening *o, const struct control_shape *shape, struct first_word *own,
+                                struct error *err)
+{
+    const struct topology *t = &o->comm->topology;
+    struct wire_host host = {.count = 0};
+    own->shared_fd = -1;
+    if (t->local_rank == 0) {
+        TRY(control_create(shape, &o->comm->own_fd, err));
+        own->shared_fd = o->comm->own_fd;
+    }
+    if (t->num_nodes > 1)
+        TRY(wire_host_read(o->config->interface, &host, err));
+    wire_host_print(&host, own->addresses);
+    return STATUS_OK;
+}
+
+/* A rank that cannot go on tells the others, which would wait for it: all end with its code. */
+static enum status take_failure(struct opening *o, const struct first_word *own, struct error *err)
+{
+    struct bootstrap *boot = o->boot;
+    for (int r = 0; r < boot->world; r++) {
+        struct first_word *word = &o->words[r];
+        word->addresses[sizeof word->addresses - 1] = 0;
+        if (!word->code)
+            continue;
+        boot->failed_together = true;
+        if (r == boot->rank)
+            return error_set(err, (enum status)own->code, "%s", own->addresses);
+        return error_set(err, (enum status)word->code, "rank %d on %s ended: %s", r, boot->places[r].host,
+                         word->addresses);
+    }
+    return STATUS_OK;
+}
+
 /* Makes or opens the node's shared memory, learns everybody's addresses and chooses its own. */
 static enum status share_node(struct opening *o, struct error *err)
 {
@@ -43,19 +79,15 @@ static enum status share_node(struct opening *o, struct error *err)
                                   .num_nodes = t->num_nodes,
                                   .token = control_token(boot->secret, t->node),
                                   .places = boot->places};
-    struct first_word own = {.shared_fd = -1};
-    struct wire_host host = {.count = 0};
-    if (t->local_rank == 0) {
-        TRY(control_create(&shape, &o->comm->own_fd, err));
-        own.shared_fd = o->comm->own_fd;
-    }
-    if (t->num_nodes > 1)
-        TRY(wire_host_read(o->config->interface, &host, err));
-    wire_host_print(&host, own.addresses);
+    struct first_word own = {.code = STATUS_OK};
+    struct error failure = {.code = STATUS_OK};
+    own.code = prepare_word(o, &shape, &own, &failure);
+    if (own.code)
+        snprintf(own.addresses, sizeof own.addresses, "%.*s", (int)sizeof own.addresses - 1, failure.text);
     TRY(bootstrap_exchange(boot, "first", &own, sizeof own, o->words, err));
+    TRY(take_failure(o, &own, err));
     for (int r = 0; r < boot->world; r++) {
         struct first_word *word = &o->words[r];
-        word->addresses[sizeof word->addresses - 1] = 0;
         if (boot->places[r].local_rank == 0 && !wire_host_parse(word->addresses, &o->hosts[boot->places[r].node]))
             return error_set(err, STATUS_PEER, "rank %d on %s has sent addresses that cannot be read", r,
                              boot->places[r].host);

@@ -97,6 +97,28 @@ def test_an_error_of_one_rank_ends_all(folder):
     assert "rank 2 on" in done[0].err and said_once(done, "has another run spec or other options than rank 0") == 0
 
 
+def test_terminated_before_the_ranks_have_met(folder):
+    job = Job(folder, "--config", spec_of(folder), nodes=[0, 1])
+    job.ranks[1].kill()  # nobody comes
+    time.sleep(0.5 * SLOWNESS)
+    started = time.monotonic()
+    job.ranks[0].terminate()
+    assert job.wait()[0].code == -signal.SIGTERM
+    assert time.monotonic() - started < 3 * SLOWNESS
+
+
+def test_the_network_carries_what_theory_says(folder):
+    job = Job(folder, "--config", spec_of(folder, {"zero_optimization": {"stage": 1}}))
+    said = "".join(d.out + d.err for d in job.train())
+    lines = [line for line in said.splitlines() if "over the network" in line]
+    assert lines, said
+    for line in lines:
+        counts = [int(word) for word in line.replace("(", " ").replace(")", " ").replace(",", " ").split()
+                  if word.isdigit()]
+        pairs = counts[-4:]
+        assert pairs[0] == pairs[1] and pairs[2] == pairs[3], line
+
+
 def test_a_run_folder_that_is_not_shared(folder):
     away = folder.at("away")
     os.mkdir(away)
