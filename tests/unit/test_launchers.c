@@ -93,6 +93,7 @@ static int play_rank(const char *scene)
     if (status == STATUS_OK && !strcmp(scene, "abort")) {
         if (rank == 1) {
             bootstrap_abort(&boot, STATUS_DATA, "first line; then\na second one");
+            bootstrap_release(&boot);
             _exit(STATUS_DATA);
         }
         sleep(30);
