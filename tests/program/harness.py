@@ -241,7 +241,13 @@ class Folder:
         if not os.path.isdir(top):
             return []
         names = [n for n in os.listdir(top) if re.fullmatch(r"(epoch|step)-\d+", n)]
-        return sorted(names, key=lambda n: os.path.getmtime(os.path.join(top, n)))
+        ages = {}
+        for folder in names:
+            try:
+                ages[folder] = os.path.getmtime(os.path.join(top, folder))
+            except FileNotFoundError:
+                pass  # a newer one is complete, and this one was deleted meanwhile
+        return sorted(ages, key=ages.get)
 
     def latest(self, name="run"):
         """The folder that checkpoints/latest points at."""
