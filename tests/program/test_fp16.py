@@ -20,6 +20,7 @@ def test_fp16_follows_fp32(folder, model):
     assert all(row["loss_scale"] == 65536 and not row["skipped"] for row in steps)
 
 
+@pytest.mark.long
 def test_stages_give_the_same_bits(folder):
     seen = [losses(folder, {"fp16": FP16, "zero_optimization": {"stage": stage}}, f"stage{stage}", ranks=2)
             for stage in range(4)]
@@ -37,6 +38,7 @@ def test_the_scale_doubles_after_the_window(folder):
     assert [row["loss_scale"] for row in folder.metrics("growing").steps] == [16, 16, 16, 16, 32, 32, 32, 64, 64]
 
 
+@pytest.mark.long
 def test_overflows_are_skipped_until_the_scale_fits(folder):
     done = folder.train({"train": {"epochs": None, "max_steps": 40}, "fp16": {**FP16, "initial_scale_power": 40}})
     steps = folder.metrics().steps
@@ -55,6 +57,7 @@ def test_an_overflow_at_the_floor_ends_the_run(folder):
     assert "overflow in fp16 at the smallest loss scale" in done.err
 
 
+@pytest.mark.long
 def test_resume_goes_on_with_the_scale(folder):
     fp16 = {**FP16, "initial_scale_power": 33, "loss_scale_window": 2}
     folder.train({"train": {"epochs": None, "max_steps": 40}, "fp16": fp16}, name="whole")
