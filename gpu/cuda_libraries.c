@@ -77,8 +77,12 @@ static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER; /* of `libraries` */
 static enum status bind(struct library *library)
 {
 #define LIBRARY_BIND_CUBLASLT(function) cublaslt.function = function;
+#define LIBRARY_BIND_CUDNN(function) cudnn.function = function;
 #define LIBRARY_BIND_NCCL(function) nccl.function = function;
     CUBLASLT_FUNCTIONS(LIBRARY_BIND_CUBLASLT)
+#if ZTRAIN_HAVE_CUDNN
+    CUDNN_FUNCTIONS(LIBRARY_BIND_CUDNN)
+#endif
 #if ZTRAIN_HAVE_NCCL
     NCCL_FUNCTIONS(LIBRARY_BIND_NCCL)
 #endif

@@ -7,6 +7,7 @@
  *     emulation_shadow.cc     who wrote and who read every two bytes of memory: races, bad indices, uninitialised reads
  *     emulation_arena.cc      red zones between the pieces of an arena
  *     emulation_cublaslt.cc   matrix products as plain loops
+ *     emulation_cudnn.cc      operation graphs, operation by operation
  *     emulation_nccl.cc       collectives between processes, in shared memory
  *
  * Work is queued by the cuda… calls and runs later: inside a call that waits, in an order that the program's events and
