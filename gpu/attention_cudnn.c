@@ -387,7 +387,6 @@ struct outcome {
 };
 
 struct trial {
-    struct attention_cudnn *a;
     const struct entry *entry;
     struct stream *stream;
     void *memory; /* device, owned, for the arena */
@@ -584,7 +583,7 @@ static enum status verify(struct attention_cudnn *a, struct entry *entry, struct
     char text[512];
     struct device *device = &a->cuda->device;
     const struct attention_shape *s = &entry->shape;
-    struct trial t = {.a = a, .entry = entry};
+    struct trial t = {.entry = entry};
     size_t piece = (size_t)(s->T * (s->ld_o + s->ld_dq + s->ld_dk + s->ld_dv)) * sizeof(uint16_t) +
                    (size_t)(s->B * s->T) * sizeof(float); /* more than any piece that is compared */
     size_t workspace = workspace_bytes(entry);

@@ -14,6 +14,7 @@
 
 #if ZTRAIN_HAVE_CUDNN
 
+#include <float.h>
 #include <math.h>
 
 /* Versions below LEAST are not looked at. Up to ODD_LENGTHS_WRONG backward is wrong for lengths that are no multiple of
@@ -87,7 +88,7 @@ static struct cudnn_tensor product(struct cudnn_graph *g, cudnnDataType_t type, 
 static struct cudnn_tensor keep_where(struct cudnn_graph *g, int version, const struct cudnn_tensor *scores,
                                       const struct cudnn_tensor *mask)
 {
-    struct cudnn_tensor nothing = cudnn_scalar(g, version >= INF_FROM ? -INFINITY : -__FLT_MAX__);
+    struct cudnn_tensor nothing = cudnn_scalar(g, version >= INF_FROM ? -INFINITY : -FLT_MAX);
     return cudnn_pointwise(g, &SELECT, scores, &nothing, mask);
 }
 

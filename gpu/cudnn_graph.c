@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_DESCRIPTORS = 256, MAX_OPERATIONS = 64, MAX_CONSTANTS = 8, MAX_CONFIGS = 32, MAX_NOTES = 16 };
+enum { MAX_DESCRIPTORS = 320, MAX_OPERATIONS = 64, MAX_CONSTANTS = 8, MAX_CONFIGS = 32, MAX_NOTES = 16 };
 enum { FIRST_CONSTANT = 100, FIRST_VIRTUAL = 200, ALIGNMENT = 16 };
 
 struct cudnn_graph {
@@ -322,6 +322,7 @@ static bool choose(struct cudnn_plan *plan, cudnnBackendDescriptor_t operations,
     struct cudnn_graph *graph = plan->graph;
     cudnnBackendDescriptor_t configs[MAX_CONFIGS];
     int count = propose(graph, operations, mode, configs);
+    graph->status = CUDNN_STATUS_SUCCESS; /* the other mode may do better; what is wrong with this one is in `why` */
     for (int i = 0; i < count; i++) {
         if (!is_deterministic(graph, configs[i], &plan->engine)) {
             snprintf(graph->why, sizeof graph->why, "no engine's results repeat bit for bit");
@@ -356,8 +357,9 @@ enum status cudnn_plan_new(struct cudnn_graph *graph, size_t most_workspace, str
     set(graph, operations, CUDNN_ATTR_OPERATIONGRAPH_OPS, CUDNN_TYPE_BACKEND_DESCRIPTOR, graph->num_operations,
         graph->operations, what);
     finalize(graph, operations, what);
-    if (choose(plan, operations, CUDNN_HEUR_MODE_A, most_workspace) ||
-        choose(plan, operations, CUDNN_HEUR_MODE_FALLBACK, most_workspace))
+    if (graph->status == CUDNN_STATUS_SUCCESS &&
+        (choose(plan, operations, CUDNN_HEUR_MODE_A, most_workspace) ||
+         choose(plan, operations, CUDNN_HEUR_MODE_FALLBACK, most_workspace)))
         return STATUS_OK;
     error_set(err, STATUS_DEVICE, "cuDNN %d.%d.%d has no plan: %s", graph->target.version / 10000,
               graph->target.version / 100 % 100, graph->target.version % 100,
