@@ -1,5 +1,5 @@
-/* choose_device.c: see choose_device.h. Every rank says what it sees, and all draw the same conclusion: ranks that decided
- * by themselves would compute on different devices, or take GPUs from each other. */
+/* choose_device.c: see choose_device.h. Every rank says what it sees, and all draw the same conclusion: ranks that
+ * decided by themselves would compute on different devices, or take GPUs from each other. */
 #include "cmd/choose_device.h"
 
 #include "comm/gpu_binding.h"
@@ -69,8 +69,7 @@ enum status choose_device(const struct run_spec *spec, struct comm *comm, const 
     TRY(gpu_binding_find(comm, boot, &own, &binding, err));
     if (binding.blind >= 0)
         return do_without(spec, boot, binding.blind, binding.why, binding.seeing, err);
-    *choice =
-        (struct device_choice){.kind = DEVICE_CUDA, .index = binding.index, .may_share = binding.may_share};
+    *choice = (struct device_choice){.kind = DEVICE_CUDA, .index = binding.index, .may_share = binding.may_share};
     if (binding.sharing && boot->local_rank == 0)
         log_warn("%d ranks on %s share %d GPU%s (%s=1)", binding.sharing, boot->host, binding.shared,
                  binding.shared == 1 ? "" : "s", share_name);

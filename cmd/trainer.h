@@ -30,7 +30,7 @@ struct memory_plan {
 struct trainer {
     struct run_spec *spec; /* borrowed */
     int rank, world;
-    struct comm *comm; /* borrowed; NULL while planning */
+    struct comm *comm;            /* borrowed; NULL while planning */
     const struct bootstrap *boot; /* set before trainer_build, borrowed; NULL while planning */
     bool profile;                 /* set before trainer_build: ops are timed (ops_profile_read) */
 

@@ -44,8 +44,8 @@ enum status comm_open(struct bootstrap *bootstrap, const struct comm_config *con
 void comm_close(struct comm *comm);
 
 /* From now on data operations work on the memory of this device, if it has memory of its own (else nothing changes).
- * may_share (the same on all ranks): ranks that have one GPU are meant to; else that is an error. `way` says how, for the
- * log; NULL: there is nothing to say. Collective: all fail if one does. comm_detach_device() before the device is
+ * may_share (the same on all ranks): ranks that have one GPU are meant to; else that is an error. `way` says how, for
+ * the log; NULL: there is nothing to say. Collective: all fail if one does. comm_detach_device() before the device is
  * closed. */
 enum status comm_attach_device(struct comm *comm, struct device *device, bool may_share, const char **way,
                                struct error *err);

@@ -59,8 +59,8 @@ static enum status nccl_error(const struct nccl_functions *nccl, ncclResult_t re
 {
     enum status code = result == ncclUnhandledCudaError ? STATUS_DEVICE : STATUS_PEER;
     const char *detail = nccl->ncclGetLastError(NULL);
-    error_set(err, code, "NCCL: %s: %s%s%.400s", what, nccl->ncclGetErrorString(result),
-              detail && *detail ? ": " : "", detail ? detail : "");
+    error_set(err, code, "NCCL: %s: %s%s%.400s", what, nccl->ncclGetErrorString(result), detail && *detail ? ": " : "",
+              detail ? detail : "");
     return error_hint(err, "NCCL_DEBUG=INFO in the environment prints more");
 }
 

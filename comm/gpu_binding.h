@@ -24,8 +24,8 @@ struct gpu_view {
 };
 
 /* count: GPUs that the driver shows this process, at least one. uuids: of each of them; where one is not known (zeros;
- * NULL: none is), and for MIG devices, the entries of `visible` (CUDA_VISIBLE_DEVICES: numbers, GPU-… and MIG-… names; NULL: not set) tell
- * them apart, or their numbers. */
+ * NULL: none is), and for MIG devices, the entries of `visible` (CUDA_VISIBLE_DEVICES: numbers, GPU-… and MIG-… names;
+ * NULL: not set) tell them apart, or their numbers. */
 enum status gpu_view_init(struct gpu_view *view, int rank, const char *visible, int count,
                           unsigned char (*uuids)[DEVICE_UUID_BYTES], struct error *err);
 
@@ -38,8 +38,8 @@ struct gpu_host {
     bool supervised; /* by --local-gpus, not by a launcher */
 };
 
-/* views: of the ranks of one node (count), in rank order; each sees a GPU. *index: the GPU of views[self] among those it
- * sees. In order of ranks each gets the first that is free, so ranks that see the same GPUs get those of their local
+/* views: of the ranks of one node (count), in rank order; each sees a GPU. *index: the GPU of views[self] among those
+ * it sees. In order of ranks each gets the first that is free, so ranks that see the same GPUs get those of their local
  * ranks. STATUS_USAGE if one of them is left without (the same on all ranks of the node); the hint says how to start
  * them. */
 enum status gpu_binding_choose(const struct gpu_view *views, int count, int self, const struct gpu_host *host,

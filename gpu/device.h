@@ -36,9 +36,9 @@ struct device {
     void *private_;
 };
 
-/* Opens the device. CPU: `threads` OpenMP threads (0: all cores this process may run on). CUDA: GPU `index` of those that
- * device_cuda_list() counts; several processes may share one. The thread that opens a device is the one that uses it.
- * Errors: STATUS_DEVICE. */
+/* Opens the device. CPU: `threads` OpenMP threads (0: all cores this process may run on). CUDA: GPU `index` of those
+ * that device_cuda_list() counts; several processes may share one. The thread that opens a device is the one that uses
+ * it. Errors: STATUS_DEVICE. */
 enum status device_open(enum device_kind kind, int index, int threads, struct device **device, struct error *err);
 void device_close(struct device *device);
 

@@ -11,9 +11,9 @@
  *     up      host: memcpy to a slot       GPU: slot -> device memory      a slot is free again when its event is
  * reached down    GPU: device memory -> slot   host function: memcpy from the slot
  *
- * The host runs ahead of the GPU by at most MARKERS recorded events and SLOTS staged copies; it ticks the progress counter
- * with every call, and while it waits for the GPU cuda_is_waiting() says so, so that peers see a rank whose GPU is at
- * work as alive. */
+ * The host runs ahead of the GPU by at most MARKERS recorded events and SLOTS staged copies; it ticks the progress
+ * counter with every call, and while it waits for the GPU cuda_is_waiting() says so, so that peers see a rank whose GPU
+ * is at work as alive. */
 #include "gpu/device_cuda.h"
 
 #include "core/progress.h"

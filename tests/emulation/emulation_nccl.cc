@@ -276,8 +276,10 @@ ncclResult_t collective(const char *name, const signature &s, size_t sent, size_
     size_t size = size_of(static_cast<ncclDataType_t>(s.type));
     if (!size)
         return fail(ncclInvalidArgument, "unknown type");
-    if (c->state != ncclSuccess)
+    if (c->state == ncclInProgress)
         return fail(ncclInvalidUsage, "the communicator is not ready");
+    if (c->state != ncclSuccess)
+        return static_cast<ncclResult_t>(c->state.load());
     begin(c, name);
     if (!s.count)
         return ncclSuccess;

@@ -150,10 +150,10 @@ def test_a_communicator_that_does_not_come_about(folder):
                env_of={1: {"ZTRAIN_EMULATION_NCCL": "refuse"}}).train(PEER)
     assert "NCCL: cannot join the communicator: " in done[1].err and "no network; hint: NCCL_DEBUG=INFO" in done[1].err
     assert "cannot join the communicator" in done[0].err
-    changes = {"comm": {"timeout_seconds": 1}}
+    changes = {"comm": {"timeout_seconds": 1.5}}
     done = Job(folder, "--config", spec_of(folder, changes), nodes=[0, 0], env=TWO,
                env_of={1: {"ZTRAIN_EMULATION_NCCL": "deaf"}}).train(PEER)
-    assert all("nothing has come of it for 6.5 s, though all ranks are alive" in d.err for d in done)
+    assert all("nothing has come of it for 9.5 s, though all ranks are alive" in d.err for d in done)
 
 
 def test_an_asynchronous_error_ends_all(folder):
@@ -180,5 +180,5 @@ def test_a_rank_lost_under_a_supervisor(folder):
     wait_for_steps(folder, run, 2)
     os.kill(harness.children(run.pid)[1], signal.SIGKILL)
     done = folder.wait(run, 10)
-    assert done.code == PEER and "rank 1" in done.err and "SIGKILL" in done.err, done
+    assert done.code == PEER and "rank 1" in done.err and "killed by signal 9" in done.err, done
     assert harness.session_members(run.pid) == []
