@@ -72,7 +72,7 @@ namespace
 {
 std::atomic<const char *> last_message{""};
 thread_local int group_depth;
-thread_local ncclComm *group_member;
+thread_local ncclComm *grouped_comm;
 
 /* The value of a mistake ("" if it has none), or NULL: it is not made. */
 const char *mistake(const char *name)
@@ -96,7 +96,7 @@ ncclResult_t end(ncclComm *c)
     if (c->blocking)
         return ncclSuccess;
     if (group_depth) {
-        group_member = c;
+        grouped_comm = c;
         return ncclSuccess;
     }
     c->in_progress = static_cast<int>(1 + c->collectives % 3);
@@ -455,9 +455,9 @@ ncclResult_t ncclGroupEnd(void)
 {
     if (group_depth < 1)
         return fail(ncclInvalidUsage, "no group was begun");
-    ncclComm *member = group_member;
+    ncclComm *member = grouped_comm;
     if (--group_depth == 0)
-        group_member = nullptr;
+        grouped_comm = nullptr;
     return member ? end(member) : ncclSuccess;
 }
 }
