@@ -88,7 +88,7 @@ def test_a_rank_without_a_gpu(folder):
     none = {"ZTRAIN_EMULATION_GPUS": "0"}
     done = folder.ztrain("--config", spec_of(folder, device="auto", name="none", steps=1), env=none)
     assert "device: the CPU (the NVIDIA driver shows no GPU)" in done.out
-    done = folder.ztrain("--config", spec_of(folder, name="none"), env=none, expect=DEVICE)
+    done = folder.ztrain("--config", spec_of(folder, name="nothing"), env=none, expect=DEVICE)
     assert "train.device cuda: the NVIDIA driver shows no GPU; hint: train.device: cpu, or auto" in done.err
 
 
@@ -98,7 +98,7 @@ def test_a_rank_without_a_gpu(folder):
 def test_golden(stage):
     """NCCL; what ranks that share a GPU compute is compared with it below."""
     command = ["tests/golden/check_golden.py", "--ztrain", harness.ZTRAIN, "--case", "gpt2", "--set",
-               "train.device=cuda", "--stage", stage, "--ranks", "2"]
+               "train.device=cuda", "--set", "train_micro_batch_size_per_gpu=3", "--stage", stage, "--ranks", "2"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=900, env={**os.environ, **TWO})
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
 
