@@ -8,8 +8,10 @@
  * before the first one. Plans live as long as the device. Which engine a plan has depends on shape, GPU and library
  * alone, never on timing: all ranks and a resumed run compute with the same kernels. One thread: the device's.
  *
- * The stream's workspace: | lse (B, H, T) | delta (B, H, T) | the plan's |. Of an op whose sequences lie behind each
- * other in more than one head, lse changes its order on the way; q, k, v and their gradients are used where they lie. */
+ * The stream's workspace: | lse (B, H, T) | delta (B, H, T) | the plan's |. A plan that needs much of it is one for a
+ * part of the sequences, and runs several times. Of an op whose sequences lie behind each
+ * other in more than one head, lse changes its order on the way; q, k, v and their gradients are used where they lie.
+ */
 #include "gpu/attention_cudnn.h"
 
 #include "core/log.h"
@@ -35,6 +37,7 @@ struct entry {
     enum direction direction;
     enum entry_state state;
     struct cudnn_plan *plan; /* owned; NULL: REFUSED */
+    int64_t pieces;          /* the plan is for a micro-batch of B / pieces sequences */
     char why[512];           /* REFUSED */
     bool told;
     struct entry *next;
@@ -205,6 +208,31 @@ static bool strides_fit(const struct attention_shape *shape)
     return true;
 }
 
+static enum status make_plan(struct attention_cudnn *a, struct entry *entry, size_t most_workspace, struct error *err)
+{
+    struct attention_shape part = entry->shape;
+    part.B /= entry->pieces;
+    return (entry->direction == FORWARD ? attention_plan_fwd : attention_plan_bwd)(&a->target, &part, most_workspace,
+                                                                                   &entry->plan, err);
+}
+
+/* Backward wants a workspace of T x T for every head: it goes through the micro-batch in as many equal pieces as make
+ * that a small part of the memory, and is refused where one sequence alone would take a large part. */
+static enum status make_plans(struct attention_cudnn *a, struct entry *entry, struct error *err)
+{
+    const size_t memory = a->cuda->device.memory_bytes, small = memory / 256, large = memory / 16;
+    const struct attention_shape *s = &entry->shape;
+    TRY(make_plan(a, entry, SIZE_MAX, err));
+    size_t workspace = cudnn_plan_workspace_bytes(entry->plan);
+    for (int64_t pieces = 2; pieces <= s->B && workspace / (size_t)entry->pieces > small; pieces++)
+        if (s->B % pieces == 0 && s->B / pieces * s->H * s->T * (int64_t)sizeof(float) % POINTER_ALIGN == 0)
+            entry->pieces = pieces; /* each piece of lse is aligned, as rows are */
+    if (entry->pieces == 1 && workspace <= large)
+        return STATUS_OK;
+    cudnn_plan_free(entry->plan);
+    return make_plan(a, entry, large, err);
+}
+
 /* The workspace that the shape needs; 0: our own kernels will do it. */
 static size_t announce(struct attention_cudnn *a, const struct attention_shape *shape, int64_t M,
                        enum direction direction)
@@ -217,6 +245,7 @@ static size_t announce(struct attention_cudnn *a, const struct attention_shape *
             return 0;
         entry->shape = *shape;
         entry->direction = direction;
+        entry->pieces = 1;
         entry->next = a->entries;
         a->entries = entry;
         enum status status = STATUS_OK;
@@ -229,8 +258,7 @@ static size_t announce(struct attention_cudnn *a, const struct attention_shape *
         if (status == STATUS_OK)
             status = open_library(a, &err);
         if (status == STATUS_OK)
-            status = (direction == FORWARD ? attention_plan_fwd : attention_plan_bwd)(
-                &a->target, shape, a->cuda->device.memory_bytes / 8, &entry->plan, &err);
+            status = make_plans(a, entry, &err);
         if (status != STATUS_OK)
             refuse(entry, err.text);
     }
@@ -282,6 +310,12 @@ static struct workspace workspace_of(const struct stream *stream, const struct e
     return (struct workspace){(float *)(void *)base, (float *)(void *)(base + row_values), base + 2 * row_values};
 }
 
+/* `tokens` rows of ld 16-bit elements further on. */
+static void *rows_from(const void *base, int64_t tokens, int64_t ld)
+{
+    return (char *)base + tokens * ld * (int64_t)sizeof(uint16_t);
+}
+
 /* Queues the plan. NULL, or what went wrong. */
 static const char *execute(const struct entry *entry, struct stream *stream, void *pointers[ATTENTION_POINTERS],
                            void *workspace)
@@ -300,40 +334,51 @@ static bool reorders(const struct attention_shape *shape)
 
 static const char *execute_fwd(const struct entry *entry, struct stream *stream, const struct attention_fwd_args *args)
 {
-    const struct attention_shape *shape = &entry->shape;
+    const struct attention_shape *s = &entry->shape;
     struct workspace workspace = workspace_of(stream, entry);
-    void *pointers[ATTENTION_POINTERS] = {
-        [ATTENTION_Q] = (void *)args->q,
-        [ATTENTION_K] = (void *)args->k,
-        [ATTENTION_V] = (void *)args->v,
-        [ATTENTION_OUT] = args->out,
-        [ATTENTION_LSE] = reorders(shape) ? workspace.lse : args->lse,
-    };
-    const char *failed = execute(entry, stream, pointers, workspace.plan);
-    if (!failed && reorders(shape))
-        attention_lse_by_head(stream, args->lse, workspace.lse, shape->B, shape->H, shape->T);
+    float *lse = reorders(s) ? workspace.lse : args->lse;
+    const char *failed = NULL;
+    for (int64_t i = 0; i < entry->pieces && !failed; i++) {
+        int64_t first = i * (s->B / entry->pieces) * s->T;
+        void *pointers[ATTENTION_POINTERS] = {
+            [ATTENTION_Q] = rows_from(args->q, first, s->ld_q),
+            [ATTENTION_K] = rows_from(args->k, first, s->ld_k),
+            [ATTENTION_V] = rows_from(args->v, first, s->ld_v),
+            [ATTENTION_OUT] = rows_from(args->out, first, s->ld_o),
+            [ATTENTION_LSE] = lse + first * s->H,
+        };
+        failed = execute(entry, stream, pointers, workspace.plan);
+    }
+    if (!failed && reorders(s))
+        attention_lse_by_head(stream, args->lse, lse, s->B, s->H, s->T);
     return failed;
 }
 
 static const char *execute_bwd(const struct entry *entry, struct stream *stream, const struct attention_bwd_args *args)
 {
-    const struct attention_shape *shape = &entry->shape;
+    const struct attention_shape *s = &entry->shape;
     struct workspace workspace = workspace_of(stream, entry);
-    if (reorders(shape))
-        attention_lse_by_sequence(stream, workspace.lse, args->lse, shape->B, shape->H, shape->T);
-    void *pointers[ATTENTION_POINTERS] = {
-        [ATTENTION_Q] = (void *)args->q,
-        [ATTENTION_K] = (void *)args->k,
-        [ATTENTION_V] = (void *)args->v,
-        [ATTENTION_OUT] = (void *)args->out,
-        [ATTENTION_DOUT] = (void *)args->dout,
-        [ATTENTION_LSE] = reorders(shape) ? (void *)workspace.lse : (void *)args->lse,
-        [ATTENTION_DELTA] = workspace.delta,
-        [ATTENTION_DQ] = args->dq,
-        [ATTENTION_DK] = args->dk,
-        [ATTENTION_DV] = args->dv,
-    };
-    return execute(entry, stream, pointers, workspace.plan);
+    const float *lse = reorders(s) ? workspace.lse : args->lse;
+    const char *failed = NULL;
+    if (reorders(s))
+        attention_lse_by_sequence(stream, workspace.lse, args->lse, s->B, s->H, s->T);
+    for (int64_t i = 0; i < entry->pieces && !failed; i++) {
+        int64_t first = i * (s->B / entry->pieces) * s->T;
+        void *pointers[ATTENTION_POINTERS] = {
+            [ATTENTION_Q] = rows_from(args->q, first, s->ld_q),
+            [ATTENTION_K] = rows_from(args->k, first, s->ld_k),
+            [ATTENTION_V] = rows_from(args->v, first, s->ld_v),
+            [ATTENTION_OUT] = rows_from(args->out, first, s->ld_o),
+            [ATTENTION_DOUT] = rows_from(args->dout, first, s->ld_o),
+            [ATTENTION_LSE] = (void *)(lse + first * s->H),
+            [ATTENTION_DELTA] = workspace.delta + first * s->H,
+            [ATTENTION_DQ] = rows_from(args->dq, first, s->ld_dq),
+            [ATTENTION_DK] = rows_from(args->dk, first, s->ld_dk),
+            [ATTENTION_DV] = rows_from(args->dv, first, s->ld_dv),
+        };
+        failed = execute(entry, stream, pointers, workspace.plan);
+    }
+    return failed;
 }
 
 static bool are_aligned(const void *const *pointers, size_t count)
@@ -392,8 +437,8 @@ struct trial {
     void *memory; /* device, owned, for the arena */
     size_t bytes;
     struct arena arena;
-    void *pattern;    /* host (PATTERN) 16-bit values */
-    char *host[2];    /* host, owned: a sequence of each */
+    void *pattern; /* host (PATTERN) 16-bit values */
+    char *host[2]; /* host, owned: a sequence of each */
     struct attention_fwd_args fwd;
     struct attention_bwd_args bwd;
     struct outcome outcomes[3];
@@ -514,9 +559,7 @@ static bool same_values(const struct trial *t, const struct outcome *outcome, in
 {
     if (exactly)
         return !memcmp(t->host[0], t->host[1], (size_t)n * (outcome->wide ? sizeof(float) : sizeof(uint16_t)));
-    double squares = 0, tolerance = outcome->wide                          ? 1e-3
-                                    : t->entry->shape.dtype == DTYPE_BF16 ? 8e-2
-                                                                          : 1e-2;
+    double squares = 0, tolerance = outcome->wide ? 1e-3 : t->entry->shape.dtype == DTYPE_BF16 ? 8e-2 : 1e-2;
     for (int64_t i = 0; i < n; i++) {
         double value = value_at(t, outcome, t->host[1], i);
         squares += value * value;
@@ -539,7 +582,7 @@ static const char *compare(struct trial *t, bool exactly)
         const struct outcome *outcome = &t->outcomes[i];
         int64_t pieces = outcome->wide ? s->H : s->B, n = outcome->wide ? outcome->ld : s->T * outcome->ld;
         size_t bytes = (size_t)n * (outcome->wide ? sizeof(float) : sizeof(uint16_t));
-        for (int64_t piece = 0; piece < pieces; piece += pieces > 1 ? pieces - 1 : 1) {
+        for (int64_t piece = 0; piece<pieces; piece += pieces> 1 ? pieces - 1 : 1) {
             stream_copy(t->stream, t->host[0], outcome->first + (size_t)piece * bytes, bytes);
             stream_copy(t->stream, t->host[1], outcome->second + (size_t)piece * bytes, bytes);
             stream_sync(t->stream);
@@ -632,9 +675,10 @@ static void describe(const struct attention_cudnn *a, const struct entry *entry,
     if (entry->state == REFUSED)
         snprintf(text, size, "ztrain's kernels: %s", entry->why);
     else
-        snprintf(text, size, "cuDNN %d.%d.%d, engine %lld, %.1f MiB of workspace", version / 10000, version / 100 % 100,
-                 version % 100, (long long)cudnn_plan_engine(entry->plan),
-                 (double)cudnn_plan_workspace_bytes(entry->plan) / (1 << 20));
+        snprintf(text, size, "cuDNN %d.%d.%d, engine %lld, %.1f MiB of workspace, in %lld piece%s", version / 10000,
+                 version / 100 % 100, version % 100, (long long)cudnn_plan_engine(entry->plan),
+                 (double)cudnn_plan_workspace_bytes(entry->plan) / (1 << 20), (long long)entry->pieces,
+                 entry->pieces == 1 ? "" : "s");
 }
 
 static void tell(const struct attention_cudnn *a, struct entry *entry)
@@ -689,8 +733,9 @@ enum status attention_cudnn_new(struct cuda_device *cuda, struct attention_cudnn
     (void)cuda;
     *attention = NULL;
     if (wish && !strcmp(wish, "cudnn"))
-        return error_set(err, STATUS_DEVICE, "ZTRAIN_CUDA_ATTENTION asks for cuDNN, but this build has none: it was "
-                                             "built without its header");
+        return error_set(err, STATUS_DEVICE,
+                         "ZTRAIN_CUDA_ATTENTION asks for cuDNN, but this build has none: it was "
+                         "built without its header");
     return STATUS_OK;
 }
 

@@ -1,5 +1,5 @@
-/* attention_cudnn.h: attention on a GPU through cuDNN, for the shapes that were announced and that cuDNN can do. What it
- * does not take goes to our own kernels (ops_cuda_attention.cu). */
+/* attention_cudnn.h: attention on a GPU through cuDNN, for the shapes that were announced and that cuDNN can do. What
+ * it does not take goes to our own kernels (ops_cuda_attention.cu). */
 #ifndef ZTRAIN_GPU_ATTENTION_CUDNN_H
 #define ZTRAIN_GPU_ATTENTION_CUDNN_H
 

@@ -281,9 +281,8 @@ static int propose(struct cudnn_graph *graph, cudnnBackendDescriptor_t operation
         configs[i] = create(graph, CUDNN_BACKEND_ENGINECFG_DESCRIPTOR, what);
     if (graph->status == CUDNN_STATUS_SUCCESS)
         note_failure(graph,
-                     graph->target.cudnn->cudnnBackendGetAttribute(d, CUDNN_ATTR_ENGINEHEUR_RESULTS,
-                                                                   CUDNN_TYPE_BACKEND_DESCRIPTOR, MAX_CONFIGS, &count,
-                                                                   configs),
+                     graph->target.cudnn->cudnnBackendGetAttribute(
+                         d, CUDNN_ATTR_ENGINEHEUR_RESULTS, CUDNN_TYPE_BACKEND_DESCRIPTOR, MAX_CONFIGS, &count, configs),
                      what);
     return graph->status == CUDNN_STATUS_SUCCESS ? (int)count : 0;
 }
@@ -357,9 +356,8 @@ enum status cudnn_plan_new(struct cudnn_graph *graph, size_t most_workspace, str
     set(graph, operations, CUDNN_ATTR_OPERATIONGRAPH_OPS, CUDNN_TYPE_BACKEND_DESCRIPTOR, graph->num_operations,
         graph->operations, what);
     finalize(graph, operations, what);
-    if (graph->status == CUDNN_STATUS_SUCCESS &&
-        (choose(plan, operations, CUDNN_HEUR_MODE_A, most_workspace) ||
-         choose(plan, operations, CUDNN_HEUR_MODE_FALLBACK, most_workspace)))
+    if (graph->status == CUDNN_STATUS_SUCCESS && (choose(plan, operations, CUDNN_HEUR_MODE_A, most_workspace) ||
+                                                  choose(plan, operations, CUDNN_HEUR_MODE_FALLBACK, most_workspace)))
         return STATUS_OK;
     error_set(err, STATUS_DEVICE, "cuDNN %d.%d.%d has no plan: %s", graph->target.version / 10000,
               graph->target.version / 100 % 100, graph->target.version % 100,

@@ -3,11 +3,12 @@
  * A graph is written down as its formula: tensors of the caller, and operations that give virtual tensors, which exist
  * in no memory. cuDNN recognises the whole and has a kernel for it, or refuses:
  *
- *     graph of operations -> heuristics: engines, best first -> a plan of the first that will do -> execute, on a stream
+ *     graph of operations -> heuristics: engines, best first -> a plan of the first that will do -> execute, on a
+ * stream
  *
  * The first error stays in the graph and later calls do nothing, so formulas need no checks between their lines;
- * cudnn_plan_new() reports it. All tensors have four dimensions; strides count elements. Calls of one graph and its plan
- * come from one thread. */
+ * cudnn_plan_new() reports it. All tensors have four dimensions; strides count elements. Calls of one graph and its
+ * plan come from one thread. */
 #ifndef ZTRAIN_GPU_CUDNN_GRAPH_H
 #define ZTRAIN_GPU_CUDNN_GRAPH_H
 
@@ -20,8 +21,8 @@
 
 enum { CUDNN_RANK = 4 };
 
-/* A library that plans are made with: for the GPU of `handle`, or for one that is only described (cudnn_describe_gpu()):
- * such plans can be looked at but not executed. */
+/* A library that plans are made with: for the GPU of `handle`, or for one that is only described
+ * (cudnn_describe_gpu()): such plans can be looked at but not executed. */
 struct cudnn_target {
     const struct cudnn_functions *cudnn; /* borrowed */
     cudnnHandle_t handle;                /* NULL: a described GPU */

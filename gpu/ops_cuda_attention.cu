@@ -532,8 +532,7 @@ void attention_lse_by_sequence(struct stream *stream, float *by_sequence, const 
     exchange_leading(stream, by_sequence, lse, B, H, T);
 }
 
-void attention_lse_by_head(struct stream *stream, float *lse, const float *by_sequence, int64_t B, int64_t H,
-                           int64_t T)
+void attention_lse_by_head(struct stream *stream, float *lse, const float *by_sequence, int64_t B, int64_t H, int64_t T)
 {
     exchange_leading(stream, lse, by_sequence, H, B, T);
 }

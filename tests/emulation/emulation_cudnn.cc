@@ -9,7 +9,7 @@
  * Three engines are proposed for every graph: one whose bits do not repeat, to take which is an error, one that has no
  * plan, and one that works. ZTRAIN_EMULATION_CUDNN makes the library a worse one: "none" proposes no engine, "wrong"
  * computes something else, "restless" gives other bits each time, "broken" fails when it executes, "greedy" wants more
- * workspace than there is memory, "old" is a version of long ago. */
+ * workspace than there is memory, "large" wants 12 MiB for every sequence, "old" is a version of long ago. */
 #include "cuda_emulation.h"
 #include "emulation_queue.h"
 
@@ -85,7 +85,7 @@ struct descriptor {
     cudnnBackendDescriptorType_t type;
     bool finalized;
     std::map<int, attribute> attributes;
-    graph compiled;       /* of an execution plan */
+    graph compiled;        /* of an execution plan */
     int64_t engine_number; /* of an engine, of an engine configuration */
 };
 
@@ -268,8 +268,7 @@ double load(cudnnDataType_t type, const char *p)
 {
     switch (type) {
     case CUDNN_DATA_HALF: return static_cast<double>(__half2float(*reinterpret_cast<const __half *>(p)));
-    case CUDNN_DATA_BFLOAT16:
-        return static_cast<double>(__bfloat162float(*reinterpret_cast<const __nv_bfloat16 *>(p)));
+    case CUDNN_DATA_BFLOAT16: return static_cast<double>(__bfloat162float(*reinterpret_cast<const __nv_bfloat16 *>(p)));
     case CUDNN_DATA_FLOAT: return static_cast<double>(*reinterpret_cast<const float *>(p));
     default: report("cuDNN: a tensor in memory of type %d", static_cast<int>(type));
     }
@@ -352,9 +351,8 @@ void compute_pointwise(const graph &g, const node &n, std::vector<values> &all)
     };
     for_each_place(y.dims, [&](int64_t number, const place &p) {
         all[static_cast<size_t>(n.y)][static_cast<size_t>(number)] =
-            n.mode == CUDNN_POINTWISE_GEN_INDEX
-                ? static_cast<double>(p.at[n.axis])
-                : pointwise(n.mode, value(n.x, p), value(n.b, p), value(n.t, p) != 0);
+            n.mode == CUDNN_POINTWISE_GEN_INDEX ? static_cast<double>(p.at[n.axis])
+                                                : pointwise(n.mode, value(n.x, p), value(n.b, p), value(n.t, p) != 0);
     });
 }
 
@@ -486,6 +484,12 @@ void *pointer_of(const descriptor *pack, int64_t id)
             return get<void *>(pack, CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, i);
     report("cuDNN: no pointer was given for tensor %lld", static_cast<long long>(id));
 }
+
+int64_t workspace_of(const graph &g)
+{
+    const int64_t sequences = g.tensors[0].dims[0];
+    return asked_for("greedy") ? INT64_C(1) << 50 : asked_for("large") ? sequences * (12 << 20) : WORKSPACE;
+}
 } // namespace
 
 extern "C" {
@@ -545,8 +549,8 @@ cudnnStatus_t cudnnBackendSetAttribute(cudnnBackendDescriptor_t d, cudnnBackendA
     if (of(d)->finalized || count < 0)
         return fail(CUDNN_STATUS_BAD_PARAM, "an attribute of a finalized descriptor");
     const char *bytes = static_cast<const char *>(values);
-    of(d)->attributes[name] = {
-        type, count, std::vector<char>(bytes, bytes + static_cast<size_t>(count) * size_of(type))};
+    of(d)->attributes[name] = {type, count,
+                               std::vector<char>(bytes, bytes + static_cast<size_t>(count) * size_of(type))};
     return CUDNN_STATUS_SUCCESS;
 }
 
@@ -585,7 +589,7 @@ cudnnStatus_t cudnnBackendGetAttribute(cudnnBackendDescriptor_t const d, cudnnBa
             *static_cast<cudnnBackendNumericalNote_t *>(values) = CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC;
         return CUDNN_STATUS_SUCCESS;
     case CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE:
-        *static_cast<int64_t *>(values) = asked_for("greedy") ? INT64_C(1) << 50 : WORKSPACE;
+        *static_cast<int64_t *>(values) = workspace_of(from->compiled);
         *count = 1;
         return CUDNN_STATUS_SUCCESS;
     default: return fail(CUDNN_STATUS_NOT_SUPPORTED, "an attribute that the emulation does not know");
@@ -601,8 +605,8 @@ cudnnStatus_t cudnnBackendFinalize(cudnnBackendDescriptor_t d)
         made->engine_number = config->engine_number;
         if (made->engine_number == ENGINE_WITHOUT_PLAN)
             return fail(CUDNN_STATUS_NOT_SUPPORTED, "this engine has no plan");
-        made->compiled = compile(
-            child(config, CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR));
+        made->compiled =
+            compile(child(config, CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR));
     }
     if (made->type == CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR)
         return fail(CUDNN_STATUS_NOT_SUPPORTED, "the emulation is one GPU and knows no other");
@@ -637,7 +641,7 @@ cudnnStatus_t cudnnBackendExecute(cudnnHandle_t handle, cudnnBackendDescriptor_t
             add_ranges(op.ranges, t, places[i], written[i]);
     }
     void *workspace = get<void *>(of(pack), CUDNN_ATTR_VARIANT_PACK_WORKSPACE);
-    check_range("cuDNN: workspace", workspace, static_cast<size_t>(WORKSPACE));
+    check_range("cuDNN: workspace", workspace, static_cast<size_t>(workspace_of(g)));
     op.ranges.push_back({workspace, 64, true}); /* its first bytes stand for all of it */
     op.run = [g, places, scalars, workspace] {
         memset(open_alias(workspace), 0xff, 64);
