@@ -86,8 +86,8 @@ enum status attention_cudnn_new(struct cuda_device *cuda, struct attention_cudnn
     enum status status = STATUS_OK;
     if (wish && *wish && !a->off && !a->demanded)
         status = error_set(err, STATUS_USAGE, "ZTRAIN_CUDA_ATTENTION is '%.64s'; hint: cudnn, own, or nothing", wish);
-    else if (a->demanded && open_library(a, err) != STATUS_OK)
-        status = error_hint(err, "ZTRAIN_CUDA_ATTENTION asks for cuDNN; without it ztrain's own kernels are used");
+    else if (a->demanded && (status = open_library(a, err)) != STATUS_OK)
+        error_prefix(err, "ZTRAIN_CUDA_ATTENTION asks for cuDNN");
     if (status != STATUS_OK) {
         attention_cudnn_free(a);
         *attention = NULL;

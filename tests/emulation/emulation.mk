@@ -50,7 +50,8 @@ endif
 
 # The real cuDNN where there is no driver: see tests/emulation/cudnn_plans.c.
 EMU_PLANS_SOURCES = tests/emulation/cudnn_plans.c gpu/attention_cudnn_graph.c gpu/cudnn_graph.c gpu/cuda_libraries.c core/status.c
-$(EMU)/cudnn-plans: $(EMU_PLANS_SOURCES) $(EMU)/absent/libcuda.so.1 gpu/attention_cudnn_graph.h gpu/cudnn_graph.h Makefile
+$(EMU)/cudnn-plans: $(EMU_PLANS_SOURCES) $(EMU)/absent/libcuda.so.1 gpu/attention_cudnn_graph.h gpu/cudnn_graph.h Makefile \
+		tests/emulation/emulation.mk
 	@mkdir -p $(@D)
 	$(CC) -std=c11 -O1 -fopenmp $(EMU_COMMON) -MF $@.d $(EMU_PLANS_SOURCES) $(EMU_LIBS) -o $@
 $(EMU)/absent/libcuda.so.1: tests/emulation/absent_driver.c Makefile
