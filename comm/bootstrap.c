@@ -174,8 +174,12 @@ enum status bootstrap_check_launcher(struct error *err)
     TRY(claims_read(&claims, err));
     if (claims.world == 1)
         return STATUS_OK;
-    error_set(err, STATUS_USAGE, "rank %d of %d, which a launcher has started, cannot have local ranks", claims.rank,
-              claims.world);
+    char text[CLAIM_TEXT];
+    int whose = 0;
+    while (whose < CLAIM_COUNT - 1 && !claim_is_whole(&claims.of[whose]))
+        whose++;
+    error_set(err, STATUS_USAGE, "rank %d of %d (%s) cannot have local ranks", claims.rank, claims.world,
+              claim_print(&claims.of[whose], text));
     return error_hint(err, "start one task, with --local-gpus N for N ranks on this machine, or N tasks without it");
 }
 
