@@ -54,6 +54,15 @@ static enum status prepare_first(struct opening *o, const struct control_shape *
     return STATUS_OK;
 }
 
+/* Two ranks found the same, whatever their hints are: those may list what their machines have. */
+static bool alike(const char *a, const char *b)
+{
+    static const char hint[] = "; hint: ";
+    const char *end_a = strstr(a, hint), *end_b = strstr(b, hint);
+    size_t bytes = end_a ? (size_t)(end_a - a) : strlen(a);
+    return bytes == (end_b ? (size_t)(end_b - b) : strlen(b)) && !memcmp(a, b, bytes);
+}
+
 /* A rank could not go on: all end with the lowest such rank's code. Each such rank has the reason in err, unless a
  * lower one says the same; the others have nothing to say. */
 static enum status take_failure(struct opening *o, int lowest, const struct error *failure, struct error *err)
@@ -61,7 +70,7 @@ static enum status take_failure(struct opening *o, int lowest, const struct erro
     const struct word *own = &o->words[o->boot->rank];
     bool says = own->code != STATUS_OK;
     for (int r = 0; r < o->boot->rank && says; r++)
-        says = o->words[r].code == STATUS_OK || strcmp(o->words[r].text, own->text) != 0;
+        says = o->words[r].code == STATUS_OK || !alike(o->words[r].text, own->text);
     o->boot->failed_together = true;
     error_set(err, (enum status)o->words[lowest].code, "%s", says ? failure->text : "");
     return (enum status)o->words[lowest].code;

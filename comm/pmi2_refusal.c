@@ -71,6 +71,7 @@ static enum status ask(struct talk *talk, const char *command)
     TRY(hear(talk, message, LENGTH_DIGITS));
     message[LENGTH_DIGITS] = 0;
     long length = strtol(message, &end, 10);
+    end += strspn(end, " ");
     if (end == message || *end || length < 1 || length >= MESSAGE_MAX)
         return failed(talk, "reading an answer", "it has no length");
     TRY(hear(talk, message, (size_t)length));

@@ -307,7 +307,7 @@ static void answer_rank(int fd, const char *words)
     assert_int_equal(recv(fd, text, (size_t)atoi(length), MSG_WAITALL), atoi(length));
     if (!strstr(text, words))
         fail_msg("'%s' is not in '%s'", words, text);
-    snprintf(text, sizeof text, "%6dcmd=response;rc=0;", (int)strlen("cmd=response;rc=0;"));
+    snprintf(text, sizeof text, "%-6dcmd=response;rc=0;", (int)strlen("cmd=response;rc=0;"));
     assert_int_equal(send(fd, text, strlen(text), 0), strlen(text));
 }
 
@@ -354,7 +354,7 @@ static void test_refusing_in_vain(void **state)
 {
     (void)state;
 #define GREETED "cmd=response_to_init rc=0 pmi_version=2 pmi_subversion=0\n"
-#define DONE "    18cmd=response;rc=0;"
+#define DONE "18    cmd=response;rc=0;"
     static const struct {
         const char *answers;
         bool closed;
@@ -370,6 +370,8 @@ static void test_refusing_in_vain(void **state)
         {GREETED "garbage", false, "it has no length"},
         {GREETED "     0", false, "it has no length"},
         {GREETED "999999", false, "it has no length"},
+        {GREETED "1 8   cmd=response;rc=0;", false, "it has no length"},
+        {GREETED "      ", false, "it has no length"},
     };
     for (size_t c = 0; c < COUNT_OF(cases); c++) {
         int pair[2];
