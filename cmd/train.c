@@ -498,12 +498,12 @@ static enum status check_shared(struct run *run, struct error *err)
     return status;
 }
 
-/* Up to where memory is needed; what each rank does by itself. */
+/* Up to where memory is needed. */
 static enum status build(struct run *run, const struct checkpoint *checkpoint, struct error *err)
 {
     struct trainer *t = &run->trainer;
     t->profile = run->options->profile;
-    t->local_rank = run->boot->local_rank;
+    t->boot = run->boot;
     TRY(trainer_build(t, run->spec, run->boot->rank, run->boot->world, run->comm, run->boot->cores, err));
     run->spec_json = spec_to_json(run->spec);
     TRY(trainer_open_data(t, err));
