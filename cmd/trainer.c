@@ -1,6 +1,8 @@
 #include "cmd/trainer.h"
 
 #include "ckpt/huggingface.h"
+#include "cmd/agree.h"
+#include "cmd/choose_device.h"
 #include "core/log.h"
 #include "core/progress.h"
 #include "gpu/peaks.h"
@@ -42,20 +44,6 @@ enum status trainer_describe_model(const struct run_spec *spec, bool notices, st
     return STATUS_OK;
 }
 
-static enum status choose_device(const struct run_spec *spec, enum device_kind *kind, struct error *err)
-{
-    char why[256] = "";
-    bool cuda = spec->train.device != SPEC_DEVICE_CPU && device_cuda_available(why);
-    if (spec->train.device == SPEC_DEVICE_CUDA && !cuda) {
-        error_set(err, STATUS_DEVICE, "train.device cuda: %s", why);
-        return error_hint(err, "train.device: cpu, or auto"); /* unless `why` has one */
-    }
-    if (spec->train.device == SPEC_DEVICE_AUTO && !cuda)
-        log_info("device: the CPU (%s)", why);
-    *kind = cuda ? DEVICE_CUDA : DEVICE_CPU;
-    return STATUS_OK;
-}
-
 /* Everything that takes device memory, in the order of the arena. Run dry for the plan, then for real. */
 static void lay_out(struct trainer *t, struct arena *local, struct arena *shared)
 {
@@ -92,6 +80,36 @@ static void configure_streams(struct trainer *t)
     t->validation_config.max_samples = spec->train.eval_batches * spec->train_batch_size;
 }
 
+/* A step that all ranks must have taken before the next, in which they wait for each other. */
+static enum status together(struct trainer *t, enum status status, struct error *err)
+{
+    return t->comm ? agree(t->comm, status, err) : status;
+}
+
+static enum status describe(struct trainer *t, struct error *err)
+{
+    TRY(trainer_describe_model(t->spec, t->rank == 0, &t->desc, err));
+    TRY(tensor_table_build(&t->desc, &t->table, err));
+    TRY(shard_layout_init(&t->layout, &t->table, t->world, err));
+    configure_streams(t);
+    return STATUS_OK;
+}
+
+/* The device, and the way in which its collectives go. */
+static enum status open_device(struct trainer *t, int threads, struct error *err)
+{
+    struct device_choice choice;
+    const char *way = NULL;
+    TRY(together(t, choose_device(t->spec, t->comm, t->boot, &choice, err), err));
+    TRY(together(t, device_open(choice.kind, choice.index, threads, &t->device, err), err));
+    ops_profile_enable(t->device, t->profile); /* before anyone takes the op table */
+    if (t->comm)
+        TRY(together(t, comm_attach_device(t->comm, t->device, choice.may_share, &way, err), err));
+    if (way && t->rank == 0)
+        log_info("collectives: %s", way);
+    return STATUS_OK;
+}
+
 enum status trainer_build(struct trainer *t, struct run_spec *spec, int rank, int world, struct comm *comm, int threads,
                           struct error *err)
 {
@@ -99,20 +117,8 @@ enum status trainer_build(struct trainer *t, struct run_spec *spec, int rank, in
     t->rank = rank;
     t->world = world;
     t->comm = comm;
-    TRY(trainer_describe_model(spec, rank == 0, &t->desc, err));
-    TRY(tensor_table_build(&t->desc, &t->table, err));
-    TRY(shard_layout_init(&t->layout, &t->table, world, err));
-    configure_streams(t);
-
-    enum device_kind kind = DEVICE_CPU;
-    TRY(choose_device(spec, &kind, err));
-    TRY(device_open(kind, t->local_rank, threads, &t->device, err));
-    ops_profile_enable(t->device, t->profile); /* before anyone takes the op table */
-    const char *way = NULL;
-    if (comm)
-        TRY(comm_attach_device(comm, t->device, &way, err));
-    if (way && rank == 0)
-        log_info("collectives: %s", way);
+    TRY(together(t, describe(t, err), err));
+    TRY(open_device(t, threads, err));
     TRY(stream_new(t->device, STREAM_COMPUTE, &t->compute, err));
 
     struct zero_config zero = {

@@ -51,7 +51,8 @@ struct cuda_device {
     pthread_mutex_t mutex;             /* of what follows */
     struct cuda_range ranges[CUDA_MAX_RANGES];
     int num_ranges;
-    struct error error; /* sticky; code STATUS_OK: none */
+    struct error error;    /* sticky; code STATUS_OK: none */
+    int64_t waiting_since; /* atomic: when its thread began to wait for the GPU, nanoseconds; 0: it does not wait */
 };
 
 struct cuda_staging; /* private to device_cuda.c */
@@ -78,6 +79,10 @@ void cuda_fail(struct cuda_device *device, const char *format, ...) __attribute_
 /* cudaSuccess: nothing. Else cuda_fail() with the error's name and text. For launches: cuda_check(device,
  * cudaGetLastError(), "norm_fwd"). Returns whether there was no error. */
 bool cuda_check(struct cuda_device *device, cudaError_t code, const char *what);
+
+/* Whether the device's thread waits for the GPU now, and has not for ten minutes: it is alive, though it cannot tick.
+ * Any thread. */
+bool cuda_is_waiting(struct cuda_device *device);
 
 #ifdef __cplusplus
 }
