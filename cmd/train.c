@@ -20,6 +20,7 @@
 #include "cmd/stop_signal.h"
 #include "cmd/supervise.h"
 #include "cmd/trainer.h"
+#include "core/clock.h"
 #include "core/log.h"
 #include "core/version.h"
 
@@ -65,13 +66,6 @@ struct run {
 static const double checkpoint_bytes = 12, slow_disk = 200e6; /* a parameter's, bytes/s: until one is measured */
 static const double usual_timeout = 10; /* seconds: comm.timeout_seconds where the run spec cannot be read */
 static const double end_patience = 2;   /* seconds for the ranks of a failed job to end by themselves */
-
-static double seconds_now(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-}
 
 static int64_t resident_bytes(void)
 {

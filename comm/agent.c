@@ -7,6 +7,7 @@
 #include "comm/agent.h"
 
 #include "comm/agent_messages.h"
+#include "core/clock.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -22,7 +23,6 @@
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
-#include <time.h>
 #include <unistd.h>
 
 enum {
@@ -76,13 +76,6 @@ struct agent {
     bool sender_runs, listener_runs;
     pthread_t sender, listener;
 };
-
-static double seconds_now(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-}
 
 static bool job_failed(const struct agent *agent)
 {

@@ -5,6 +5,7 @@
  * by readiness: no call here waits for a single peer. */
 #include "comm/wire.h"
 
+#include "core/clock.h"
 #include "core/log.h"
 #include "core/progress.h"
 
@@ -19,7 +20,6 @@
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
-#include <time.h>
 #include <unistd.h>
 
 enum {
@@ -56,13 +56,6 @@ enum message { HELLO, CHALLENGE, PROOF, WELCOME, MESSAGE_COUNT };
 static const size_t message_end[] = {
     [HELLO] = HELLO_END, [CHALLENGE] = CHALLENGE_END, [PROOF] = PROOF_END, [WELCOME] = WELCOME_END};
 _Static_assert(COUNT_OF(message_end) == MESSAGE_COUNT, "every message has an end");
-
-static double seconds_now(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-}
 
 /* ---------------------------------------------------------------- handshake */
 

@@ -12,24 +12,17 @@
  * zero_collect waits for that copy. Of a skipped step it then says where the first non-finite value lies and which rank
  * it came from: every rank looks through what it has, and they agree. */
 #include "comm/zero_internal.h"
+#include "core/clock.h"
 #include "gpu/trace.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 /* Where a rank found its first non-finite value. */
 struct bad_place {
     int64_t unit, offset; /* unit == units: nowhere */
 };
-
-static double seconds_now(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-}
 
 void zero_set_position(struct zero *z, int64_t optimizer_step, const struct loss_scaler *scaler, struct stream *compute)
 {
