@@ -323,8 +323,12 @@ static enum status measure(struct device *device, struct stream *stream, struct 
     }
     struct copy_work inside = {memory, memory + matrix, matrix}, up = {memory, host, matrix},
                      down = {host, memory, matrix};
-    double bytes = (double)matrix * REPEATS / 1e9;
-    print_line("copy", "%.0f GB/s (read and written)", 2 * bytes / time_work(stream, work_copy, &inside, REPEATS));
+    double bytes = (double)matrix * REPEATS / 1e9, rate = 2 * bytes / time_work(stream, work_copy, &inside, REPEATS);
+    char share[64] = "";
+    if (device->peak_bytes > 0)
+        snprintf(share, sizeof share, ", %.1f %% of the data sheet's %.0f", 1e11 * rate / device->peak_bytes,
+                 device->peak_bytes / 1e9);
+    print_line("copy", "%.0f GB/s (read and written)%s", rate, share);
     print_line("copy host to gpu", "%.1f GB/s", bytes / time_work(stream, work_copy, &up, REPEATS));
     print_line("copy gpu to host", "%.1f GB/s", bytes / time_work(stream, work_copy, &down, REPEATS));
     status = device_check(device, err);

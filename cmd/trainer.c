@@ -1,6 +1,7 @@
 #include "cmd/trainer.h"
 
 #include "ckpt/huggingface.h"
+#include "cmd/choose_graphs.h"
 #include "core/log.h"
 #include "core/progress.h"
 #include "gpu/peaks.h"
@@ -42,18 +43,24 @@ enum status trainer_describe_model(const struct run_spec *spec, bool notices, st
     return STATUS_OK;
 }
 
-static enum status choose_device(const struct run_spec *spec, enum device_kind *kind, struct error *err)
+/* A plan for GPUs needs none. */
+static enum status open_device(struct trainer *t, int threads, struct error *err)
 {
     char why[256] = "";
-    bool cuda = spec->train.device != SPEC_DEVICE_CPU && device_cuda_available(why);
-    if (spec->train.device == SPEC_DEVICE_CUDA && !cuda) {
+    const enum spec_device wanted = t->spec->train.device;
+    bool cuda = wanted != SPEC_DEVICE_CPU && device_cuda_available(why), plans = !t->comm;
+    if (wanted == SPEC_DEVICE_CUDA && !cuda) {
+        if (plans) {
+            TRY(device_open_to_plan(&t->device, err));
+            log_info("device: %s (%s)", t->device->name, why);
+            return STATUS_OK;
+        }
         error_set(err, STATUS_DEVICE, "train.device cuda: %s", why);
         return error_hint(err, "train.device: cpu, or auto"); /* unless `why` has one */
     }
-    if (spec->train.device == SPEC_DEVICE_AUTO && !cuda)
+    if (wanted == SPEC_DEVICE_AUTO && !cuda)
         log_info("device: the CPU (%s)", why);
-    *kind = cuda ? DEVICE_CUDA : DEVICE_CPU;
-    return STATUS_OK;
+    return device_open(cuda ? DEVICE_CUDA : DEVICE_CPU, t->local_rank, threads, &t->device, err);
 }
 
 /* Everything that takes device memory, in the order of the arena. Run dry for the plan, then for real. */
@@ -104,9 +111,7 @@ enum status trainer_build(struct trainer *t, struct run_spec *spec, int rank, in
     TRY(shard_layout_init(&t->layout, &t->table, world, err));
     configure_streams(t);
 
-    enum device_kind kind = DEVICE_CPU;
-    TRY(choose_device(spec, &kind, err));
-    TRY(device_open(kind, t->local_rank, threads, &t->device, err));
+    TRY(open_device(t, threads, err));
     ops_profile_enable(t->device, t->profile); /* before anyone takes the op table */
     const char *way = NULL;
     if (comm)
@@ -114,6 +119,14 @@ enum status trainer_build(struct trainer *t, struct run_spec *spec, int rank, in
     if (way && rank == 0)
         log_info("collectives: %s", way);
     TRY(stream_new(t->device, STREAM_COMPUTE, &t->compute, err));
+
+    const struct graph_question question = {.spec = spec,
+                                            .desc = &t->desc,
+                                            .device = t->device,
+                                            .comm = comm,
+                                            .profile = t->profile,
+                                            .say = rank == 0};
+    TRY(choose_graphs(&question, &t->graphs, err));
 
     struct zero_config zero = {
         .stage = spec->zero.stage,
@@ -138,6 +151,7 @@ enum status trainer_build(struct trainer *t, struct run_spec *spec, int rank, in
         .max_position = spec->data.seq_length,
         .training = true,
         .recompute = spec->activation_checkpointing,
+        .inputs = t->graphs ? (int32_t)spec->gradient_accumulation_steps : 1,
     };
     token_stream_limits(&t->train_config, &transformer.max_tokens, &transformer.max_seqs);
     TRY(transformer_new(&transformer, t->device, &t->transformer, err));
@@ -297,6 +311,15 @@ void trainer_print_plan(const struct trainer *t)
     for (int u = 0; u < t->table.num_units; u++)
         gaps += t->table.units[u].numel;
     gaps -= t->table.num_params;
+    if (t->device->memory_bytes > 0) {
+        double gib = (double)(1 << 30);
+        log_info("  %.1f %% of the %.1f GiB of %s, which also holds CUDA's context and its libraries' memory",
+                 100 * (double)total / (double)t->device->memory_bytes, (double)t->device->memory_bytes / gib,
+                 t->device->name);
+        if (total > t->device->memory_bytes)
+            log_warn("the plan does not fit into the GPU's memory; hint: a smaller micro batch or sequence, activation "
+                     "checkpointing, a higher ZeRO stage, more ranks");
+    }
     log_info("  in it, over all ranks: %" PRId64 " elements of shard padding, %" PRId64 " of alignment between tensors",
              padding, gaps);
 }

@@ -49,6 +49,9 @@ void comm_close(struct comm *comm);
 enum status comm_attach_device(struct comm *comm, struct device *device, const char **way, struct error *err);
 void comm_detach_device(struct comm *comm);
 
+/* Whether data operations may be captured in a graph of the device: not where the host has a part in them. */
+bool comm_can_capture(const struct comm *comm);
+
 int comm_rank(const struct comm *comm);
 int comm_world(const struct comm *comm);
 
