@@ -13,10 +13,10 @@
 struct stepper {
     struct trainer *trainer; /* borrowed */
     struct zero_update update;
-    bool graphs;            /* steps are to be launched as graphs */
-    bool warm;              /* a step was enqueued already */
-    struct graph *graph;    /* owned; NULL: not captured */
-    struct batch *batches;  /* (gradient_accumulation_steps) owned, with graphs: loaded */
+    bool graphs;             /* steps are to be launched as graphs */
+    bool warm;               /* a step was enqueued already */
+    struct graph *graph;     /* owned; NULL: not captured */
+    struct batch *batches;   /* (gradient_accumulation_steps) owned, with graphs: loaded */
     int64_t tokens, targets; /* of each captured micro-batch; of the step */
 };
 

@@ -120,12 +120,8 @@ enum status trainer_build(struct trainer *t, struct run_spec *spec, int rank, in
         log_info("collectives: %s", way);
     TRY(stream_new(t->device, STREAM_COMPUTE, &t->compute, err));
 
-    const struct graph_question question = {.spec = spec,
-                                            .desc = &t->desc,
-                                            .device = t->device,
-                                            .comm = comm,
-                                            .profile = t->profile,
-                                            .say = rank == 0};
+    const struct graph_question question = {
+        .spec = spec, .desc = &t->desc, .device = t->device, .comm = comm, .profile = t->profile, .say = rank == 0};
     TRY(choose_graphs(&question, &t->graphs, err));
 
     struct zero_config zero = {

@@ -42,8 +42,9 @@ struct device {
  * number on its machine, counted round those that are visible (so that several ranks can share one). The thread that
  * opens a device is the one that uses it. Errors: STATUS_DEVICE. */
 enum status device_open(enum device_kind kind, int index, int threads, struct device **device, struct error *err);
-/* A GPU that need not be here, for memory plans: op_workspace_bytes() and what is laid out in dry arenas; nothing can be
- * allocated or run on it. Its memory is an assumption, which its name states. A build without CUDA: STATUS_DEVICE. */
+/* A GPU that need not be here, for memory plans: op_workspace_bytes() and what is laid out in dry arenas; nothing can
+ * be allocated or run on it. Its memory is an assumption, which its name states. A build without CUDA: STATUS_DEVICE.
+ */
 enum status device_open_to_plan(struct device **device, struct error *err);
 void device_close(struct device *device);
 

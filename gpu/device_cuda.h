@@ -74,7 +74,7 @@ struct cuda_event {
     bool timed;
     struct cuda_stream *stream; /* of its latest record outside of captures; borrowed */
     uint64_t marker;            /* of that stream, when it was recorded */
-    uint64_t capture; /* the number of the capture in which it was recorded last; 0: it was not in one */
+    uint64_t capture;           /* the number of the capture in which it was recorded last; 0: it was not in one */
 };
 
 static inline struct cuda_device *cuda_device_of(const struct stream *stream)
@@ -91,8 +91,8 @@ static inline struct cuda_stream *cuda_stream_of(struct stream *stream)
  * or the op. Any thread. */
 void cuda_fail(struct cuda_device *device, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
-/* cudaSuccess: a tick of the progress counter. Else cuda_fail() with the error's name and text. For launches: cuda_check(device,
- * cudaGetLastError(), "norm_fwd"). Returns whether there was no error. */
+/* cudaSuccess: a tick of the progress counter. Else cuda_fail() with the error's name and text. For launches:
+ * cuda_check(device, cudaGetLastError(), "norm_fwd"). Returns whether there was no error. */
 bool cuda_check(struct cuda_device *device, cudaError_t code, const char *what);
 
 /* device_cuda.c: marks a point of the stream, so that the host runs ahead of it by so many of them at most. */

@@ -1,7 +1,7 @@
 /* device_cuda_plan.c: a GPU that is not here, for memory plans: it says what a step will need, and can do nothing.
  *
- * What depends on the GPU is assumed, and its name says so: its memory (of which the head's logits take a share) and its
- * multiprocessors. Attention is planned with our own kernels: what cuDNN's plans need beside them, only the library
+ * What depends on the GPU is assumed, and its name says so: its memory (of which the head's logits take a share) and
+ * its multiprocessors. Attention is planned with our own kernels: what cuDNN's plans need beside them, only the library
  * says on the GPU itself. */
 #include "gpu/device_cuda.h"
 #include "gpu/ops_cuda.h"

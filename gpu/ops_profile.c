@@ -168,10 +168,10 @@ enum { OPS_LIST(OPS_INDEX) };
         struct op_profile *entry = &profiler->entries[INDEX_##op];                 \
         struct work work = work_##op(args);                                        \
         stream_sync(stream);                                                       \
-        double start = seconds_now();                                                      \
+        double start = seconds_now();                                              \
         profiler->inner->op(stream, args);                                         \
         stream_sync(stream);                                                       \
-        entry->seconds += seconds_now() - start;                                           \
+        entry->seconds += seconds_now() - start;                                   \
         entry->calls++;                                                            \
         entry->flops += work.flops;                                                \
         entry->bytes += work.bytes;                                                \

@@ -156,8 +156,8 @@ cudaError_t launch_kernel(const char *name, const void *kernel, launch *argument
     guard lock(big_lock); \
     enter(name)
 /* a call that a thread may not make while it captures */
-#define ENTER_OUTSIDE(name) \
-    ENTER(name);            \
+#define ENTER_OUTSIDE(name)                        \
+    ENTER(name);                                   \
     if (cudaError_t forbidden = capture_forbids()) \
     return fail(forbidden)
 
@@ -267,23 +267,23 @@ cudaError_t cudaPeekAtLastError(void)
     return last_error;
 }
 
-#define ERRORS(X)                                                      \
-    X(cudaSuccess, "no error")                                         \
-    X(cudaErrorInvalidValue, "invalid argument")                       \
-    X(cudaErrorMemoryAllocation, "out of memory")                      \
-    X(cudaErrorInvalidConfiguration, "invalid configuration argument") \
-    X(cudaErrorInvalidDevice, "invalid device ordinal")                \
-    X(cudaErrorNotReady, "device not ready")                           \
-    X(cudaErrorNotSupported, "operation not supported")                \
-    X(cudaErrorStreamCaptureUnsupported, "operation not permitted when stream is capturing") \
-    X(cudaErrorStreamCaptureInvalidated, "operation failed due to a previous error during capture") \
-    X(cudaErrorStreamCaptureMerge, "operation would result in a merge of separate capture sequences") \
-    X(cudaErrorStreamCaptureUnmatched, "capture was not ended in the same stream as it began") \
-    X(cudaErrorStreamCaptureUnjoined, "capturing stream has unjoined work") \
-    X(cudaErrorStreamCaptureIsolation, "dependency created on uncaptured work in another stream") \
-    X(cudaErrorStreamCaptureWrongThread, "capture was ended by another thread") \
+#define ERRORS(X)                                                                                        \
+    X(cudaSuccess, "no error")                                                                           \
+    X(cudaErrorInvalidValue, "invalid argument")                                                         \
+    X(cudaErrorMemoryAllocation, "out of memory")                                                        \
+    X(cudaErrorInvalidConfiguration, "invalid configuration argument")                                   \
+    X(cudaErrorInvalidDevice, "invalid device ordinal")                                                  \
+    X(cudaErrorNotReady, "device not ready")                                                             \
+    X(cudaErrorNotSupported, "operation not supported")                                                  \
+    X(cudaErrorStreamCaptureUnsupported, "operation not permitted when stream is capturing")             \
+    X(cudaErrorStreamCaptureInvalidated, "operation failed due to a previous error during capture")      \
+    X(cudaErrorStreamCaptureMerge, "operation would result in a merge of separate capture sequences")    \
+    X(cudaErrorStreamCaptureUnmatched, "capture was not ended in the same stream as it began")           \
+    X(cudaErrorStreamCaptureUnjoined, "capturing stream has unjoined work")                              \
+    X(cudaErrorStreamCaptureIsolation, "dependency created on uncaptured work in another stream")        \
+    X(cudaErrorStreamCaptureWrongThread, "capture was ended by another thread")                          \
     X(cudaErrorCapturedEvent, "operation not permitted on an event last recorded in a capturing stream") \
-    X(cudaErrorIllegalState, "the operation cannot be performed in the present state") \
+    X(cudaErrorIllegalState, "the operation cannot be performed in the present state")                   \
     X(cudaErrorHostMemoryAlreadyRegistered, "part or all of the requested memory range is already mapped")
 
 const char *cudaGetErrorName(cudaError_t code)

@@ -8,8 +8,8 @@
  * environment no capture succeeds.
  *
  * A launch queues the nodes on streams of the graph's own, as many as there are branches side by side, with the
- * dependencies of the graph and nothing else for an order: so the order of execution is as adversarial as elsewhere, and
- * the vector clocks judge accesses in it. The streams that were captured have no say any more. */
+ * dependencies of the graph and nothing else for an order: so the order of execution is as adversarial as elsewhere,
+ * and the vector clocks judge accesses in it. The streams that were captured have no say any more. */
 #include "emulation_queue.h"
 
 #include <algorithm>

@@ -61,7 +61,7 @@ void open_for_copy(int stream, uint32_t number, const void *p, size_t bytes, boo
 
 /* emulation_graph.cc: what calls mean to capturing streams, and for events that were recorded in a capture */
 cudaError_t capture_spoil(graph_capture *c, cudaError_t code); /* returns the code */
-cudaError_t capture_forbids(void);                             /* a call that a capturing thread may not make: its error */
+cudaError_t capture_forbids(void); /* a call that a capturing thread may not make: its error */
 void capture_operation(stream_state *s, operation &&op);
 cudaError_t capture_record(event_state *e, stream_state *s);
 cudaError_t capture_wait(stream_state *s, event_state *e);

@@ -264,9 +264,8 @@ enum { CLIP = 5 };
 
 static struct step_rates rates_of(int step)
 {
-    return (struct step_rates){.lr = 0.01f,
-                               .correction1 = (float)(1 - pow(0.9, step)),
-                               .correction2 = (float)(1 - pow(0.99, step))};
+    return (struct step_rates){
+        .lr = 0.01f, .correction1 = (float)(1 - pow(0.9, step)), .correction2 = (float)(1 - pow(0.99, step))};
 }
 
 static void begin_step(struct run *run, int step)
@@ -323,8 +322,8 @@ static double reference_step(struct run *run, int step)
             run->master[at] -= rates.lr * decay * run->master[at];
             run->m[at] = 0.9 * run->m[at] + 0.1 * g;
             run->v[at] = 0.99 * run->v[at] + 0.01 * g * g;
-            run->master[at] -= rates.lr * (run->m[at] / (1 - pow(0.9, step))) /
-                               (sqrt(run->v[at] / (1 - pow(0.99, step))) + 1e-8);
+            run->master[at] -=
+                rates.lr * (run->m[at] / (1 - pow(0.9, step))) / (sqrt(run->v[at] / (1 - pow(0.99, step))) + 1e-8);
         }
     }
     return norm;
