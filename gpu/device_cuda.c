@@ -59,8 +59,9 @@ bool cuda_check(struct cuda_device *cuda, cudaError_t code, const char *what)
         progress_tick();
         return true;
     }
-    cuda_fail(cuda, "%s: %s (%s); hint: CUDA_LAUNCH_BLOCKING=1 in the environment makes the message name the call",
-              what, cudaGetErrorString(code), cudaGetErrorName(code));
+    cuda_fail(cuda, "%s: %s (%s)%s", what, cudaGetErrorString(code), cudaGetErrorName(code),
+              cuda->capturing ? ""
+                              : "; hint: CUDA_LAUNCH_BLOCKING=1 in the environment makes the message name the call");
     return false;
 }
 
