@@ -13,6 +13,7 @@
 #include "cmd/commands.h"
 #include "cmd/console.h"
 #include "cmd/deadline.h"
+#include "cmd/last_words.h"
 #include "cmd/options.h"
 #include "cmd/plan.h"
 #include "cmd/resume.h"
@@ -460,12 +461,12 @@ static enum status check_shared(struct run *run, struct error *err)
     return status;
 }
 
-/* Up to where memory is needed; what each rank does by itself. */
+/* Up to where memory is needed. */
 static enum status build(struct run *run, const struct checkpoint *checkpoint, struct error *err)
 {
     struct trainer *t = &run->trainer;
     t->profile = run->options->profile;
-    t->local_rank = run->boot->local_rank;
+    t->boot = run->boot;
     TRY(trainer_build(t, run->spec, run->boot->rank, run->boot->world, run->comm, run->boot->cores, err));
     run->spec_json = spec_to_json(run->spec);
     TRY(trainer_open_data(t, err));
@@ -516,12 +517,9 @@ fail:
 /* Ends without a communicator, as its ranks did not all meet: the launcher is to end the others, too. */
 static void end_unmet(struct bootstrap *boot, enum status status, struct error *err)
 {
-    const struct timespec pause = {.tv_sec = 1}; /* for the others' words */
-    log_error(err);
-    err->text[0] = 0; /* it is said */
+    last_words(boot, err);
     if (!boot->launcher || boot->failed_together)
         return;
-    nanosleep(&pause, NULL);
     bootstrap_abort(boot, status, "the ranks did not meet");
 }
 
@@ -713,6 +711,9 @@ enum status cmd_train(int argc, char **argv, struct error *err)
     if (bootstrap_init(&boot, &lost) != STATUS_OK) {
         if (status == STATUS_OK)
             *err = lost;
+        log_identity(boot.rank, boot.world, boot.host);
+        last_words(&boot, err);
+        bootstrap_refuse(&boot, err->code);
         return err->code;
     }
     log_identity(boot.rank, boot.world, boot.host);

@@ -1,6 +1,8 @@
 #include "cmd/trainer.h"
 
 #include "ckpt/huggingface.h"
+#include "cmd/agree.h"
+#include "cmd/choose_device.h"
 #include "cmd/choose_graphs.h"
 #include "core/log.h"
 #include "core/progress.h"
@@ -43,26 +45,6 @@ enum status trainer_describe_model(const struct run_spec *spec, bool notices, st
     return STATUS_OK;
 }
 
-/* A plan for GPUs needs none. */
-static enum status open_device(struct trainer *t, int threads, struct error *err)
-{
-    char why[256] = "";
-    const enum spec_device wanted = t->spec->train.device;
-    bool cuda = wanted != SPEC_DEVICE_CPU && device_cuda_available(why), plans = !t->comm;
-    if (wanted == SPEC_DEVICE_CUDA && !cuda) {
-        if (plans) {
-            TRY(device_open_to_plan(&t->device, err));
-            log_info("device: %s (%s)", t->device->name, why);
-            return STATUS_OK;
-        }
-        error_set(err, STATUS_DEVICE, "train.device cuda: %s", why);
-        return error_hint(err, "train.device: cpu, or auto"); /* unless `why` has one */
-    }
-    if (wanted == SPEC_DEVICE_AUTO && !cuda)
-        log_info("device: the CPU (%s)", why);
-    return device_open(cuda ? DEVICE_CUDA : DEVICE_CPU, t->local_rank, threads, &t->device, err);
-}
-
 /* Everything that takes device memory, in the order of the arena. Run dry for the plan, then for real. */
 static void lay_out(struct trainer *t, struct arena *local, struct arena *shared)
 {
@@ -99,6 +81,38 @@ static void configure_streams(struct trainer *t)
     t->validation_config.max_samples = spec->train.eval_batches * spec->train_batch_size;
 }
 
+/* A step that all ranks must have taken before the next, in which they wait for each other. */
+static enum status together(struct trainer *t, enum status status, struct error *err)
+{
+    return t->comm ? agree(t->comm, status, err) : status;
+}
+
+static enum status describe(struct trainer *t, struct error *err)
+{
+    TRY(trainer_describe_model(t->spec, t->rank == 0, &t->desc, err));
+    TRY(tensor_table_build(&t->desc, &t->table, err));
+    TRY(shard_layout_init(&t->layout, &t->table, t->world, err));
+    configure_streams(t);
+    return STATUS_OK;
+}
+
+/* The device, and the way in which its collectives go. */
+static enum status open_device(struct trainer *t, int threads, struct error *err)
+{
+    struct device_choice choice;
+    const char *way = NULL;
+    TRY(together(t, choose_device(t->spec, t->comm, t->boot, &choice, err), err));
+    if (choice.to_plan)
+        return device_open_to_plan(&t->device, err);
+    TRY(together(t, device_open(choice.kind, choice.index, threads, &t->device, err), err));
+    ops_profile_enable(t->device, t->profile); /* before anyone takes the op table */
+    if (t->comm)
+        TRY(together(t, comm_attach_device(t->comm, t->device, choice.may_share, &way, err), err));
+    if (way && t->rank == 0)
+        log_info("collectives: %s", way);
+    return STATUS_OK;
+}
+
 enum status trainer_build(struct trainer *t, struct run_spec *spec, int rank, int world, struct comm *comm, int threads,
                           struct error *err)
 {
@@ -106,18 +120,8 @@ enum status trainer_build(struct trainer *t, struct run_spec *spec, int rank, in
     t->rank = rank;
     t->world = world;
     t->comm = comm;
-    TRY(trainer_describe_model(spec, rank == 0, &t->desc, err));
-    TRY(tensor_table_build(&t->desc, &t->table, err));
-    TRY(shard_layout_init(&t->layout, &t->table, world, err));
-    configure_streams(t);
-
+    TRY(together(t, describe(t, err), err));
     TRY(open_device(t, threads, err));
-    ops_profile_enable(t->device, t->profile); /* before anyone takes the op table */
-    const char *way = NULL;
-    if (comm)
-        TRY(comm_attach_device(comm, t->device, &way, err));
-    if (way && rank == 0)
-        log_info("collectives: %s", way);
     TRY(stream_new(t->device, STREAM_COMPUTE, &t->compute, err));
 
     const struct graph_question question = {

@@ -30,9 +30,9 @@ struct memory_plan {
 struct trainer {
     struct run_spec *spec; /* borrowed */
     int rank, world;
-    struct comm *comm; /* borrowed; NULL while planning */
-    int local_rank;    /* set before trainer_build: the rank's number on its machine */
-    bool profile;      /* set before trainer_build: ops are timed (ops_profile_read) */
+    struct comm *comm;            /* borrowed; NULL while planning */
+    const struct bootstrap *boot; /* set before trainer_build, borrowed; NULL while planning */
+    bool profile;                 /* set before trainer_build: ops are timed (ops_profile_read) */
 
     struct model_desc desc;
     struct tensor_table table;
@@ -56,7 +56,7 @@ enum status trainer_describe_model(const struct run_spec *spec, bool notices, st
                                    struct error *err);
 
 /* Model, table, layout, device, zero, transformer and the plan for `world` ranks; `threads` as device_open takes them.
- * comm may be NULL (a plan only). */
+ * comm may be NULL (a plan only), else it is collective: all ranks fail if one does. */
 enum status trainer_build(struct trainer *trainer, struct run_spec *spec, int rank, int world, struct comm *comm,
                           int threads, struct error *err);
 

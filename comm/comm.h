@@ -1,5 +1,5 @@
 /* comm.h: collectives over the ranks of a job. One interface for ranks on one machine (shared memory), on several (TCP
- * between them) and for GPUs (NCCL, later).
+ * between them) and for GPUs (NCCL).
  *
  * Two channels, each with its own order of operations, the same on every rank:
  *   data     comm_all_gather, comm_reduce_scatter, comm_all_reduce: in the order of a stream (the communication
@@ -44,9 +44,11 @@ enum status comm_open(struct bootstrap *bootstrap, const struct comm_config *con
 void comm_close(struct comm *comm);
 
 /* From now on data operations work on the memory of this device, if it has memory of its own (else nothing changes).
- * `way` says how, for the log; NULL: there is nothing to say. Collective; comm_detach_device() before the device is
+ * may_share (the same on all ranks): ranks that have one GPU are meant to; else that is an error. `way` says how, for
+ * the log; NULL: there is nothing to say. Collective: all fail if one does. comm_detach_device() before the device is
  * closed. */
-enum status comm_attach_device(struct comm *comm, struct device *device, const char **way, struct error *err);
+enum status comm_attach_device(struct comm *comm, struct device *device, bool may_share, const char **way,
+                               struct error *err);
 void comm_detach_device(struct comm *comm);
 
 /* Whether data operations may be captured in a graph of the device: not where the host has a part in them. */

@@ -23,33 +23,43 @@ struct comm_device {
 
 /* ---------------------------------------------------------------- the choice */
 
-/* Whether no two ranks have the same GPU. */
-static enum status gpus_differ(struct comm *comm, const struct device *device, bool *differ, struct error *err)
+/* Finds two ranks with the same GPU: (-1, -1) if there are none. */
+static enum status find_shared(struct comm *comm, const struct device *device, int *first, int *second,
+                               struct error *err)
 {
     size_t bytes = sizeof device->id;
     char *all = malloc((size_t)comm->world * bytes);
     if (!all)
         return error_set(err, STATUS_DEVICE, "out of memory");
+    *first = *second = -1;
     enum status status = comm_exchange(comm, device->id, bytes, all, err);
-    *differ = status == STATUS_OK;
-    for (int a = 0; *differ && a < comm->world; a++)
-        for (int b = 0; *differ && b < a; b++)
-            *differ = memcmp(all + (size_t)a * bytes, all + (size_t)b * bytes, bytes) != 0;
+    for (int a = 1; status == STATUS_OK && a < comm->world && *first < 0; a++)
+        for (int b = 0; b < a && *first < 0; b++)
+            if (memcmp(all + (size_t)a * bytes, all + (size_t)b * bytes, bytes) == 0) {
+                *first = b;
+                *second = a;
+            }
     free(all);
     return status;
 }
 
 /* NCCL where every rank has a GPU of its own; where it cannot be had then, staging would be a silent disaster. */
-static enum status choose(struct comm_device *gpu, const char **way, struct error *err)
+static enum status choose(struct comm_device *gpu, bool may_share, const char **way, struct error *err)
 {
-    bool differ = false;
-    TRY(gpus_differ(gpu->comm, gpu->device, &differ, err));
+    int first, second;
+    TRY(find_shared(gpu->comm, gpu->device, &first, &second, err));
+    if (first < 0)
+        return comm_nccl_new(gpu->comm, gpu->device, &gpu->nccl, way, err);
+    if (!may_share) {
+        error_set(err, STATUS_DEVICE, "ranks %d and %d have parts of one GPU, %s", first, second, gpu->device->name);
+        return error_hint(err, "NCCL needs a GPU for each rank; for a test, ZTRAIN_SHARE_GPUS=1 in the environment");
+    }
     *way = "through host memory: ranks share a GPU";
-    return differ ? comm_nccl_new(gpu->comm, gpu->device, &gpu->nccl, way, err) : STATUS_OK;
+    return STATUS_OK;
 }
 
-enum status comm_device_new(struct comm *comm, struct device *device, struct comm_device **out, const char **way,
-                            struct error *err)
+enum status comm_device_new(struct comm *comm, struct device *device, bool may_share, struct comm_device **out,
+                            const char **way, struct error *err)
 {
     enum status status;
     void *send = NULL, *recv = NULL;
@@ -59,7 +69,7 @@ enum status comm_device_new(struct comm *comm, struct device *device, struct com
         return error_set(err, STATUS_DEVICE, "out of memory");
     gpu->comm = comm;
     gpu->device = device;
-    TRY_GOTO(choose(gpu, way, err));
+    TRY_GOTO(choose(gpu, may_share, way, err));
     if (!gpu->nccl) {
         TRY_GOTO(device_alloc_host(device, BUFFER_BYTES, &send, err));
         gpu->send = send;

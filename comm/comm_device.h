@@ -1,9 +1,7 @@
 /* comm_device.h: data operations on the memory of a GPU, which no other process can read. Private to the communicator.
  *
  *   NCCL      each rank has a GPU of its own: the operation runs on the GPU, in the order of the communication stream
- *   staged    ranks share a GPU, or there is no NCCL: piece by piece through pinned host memory and the host's
- * operation
- */
+ *   staged    ranks share a GPU, in tests: piece by piece through pinned host memory and the host's operation */
 #ifndef ZTRAIN_COMM_COMM_DEVICE_H
 #define ZTRAIN_COMM_COMM_DEVICE_H
 
@@ -12,8 +10,8 @@
 struct comm_device;
 
 /* Chooses the way, the same on all ranks, and says which (`way`: for the log). Collective. */
-enum status comm_device_new(struct comm *comm, struct device *device, struct comm_device **out, const char **way,
-                            struct error *err);
+enum status comm_device_new(struct comm *comm, struct device *device, bool may_share, struct comm_device **out,
+                            const char **way, struct error *err);
 void comm_device_free(struct comm_device *gpu);
 
 /* Whether operations may be captured in a graph: NCCL's, not those of the host. */

@@ -3,8 +3,13 @@
  * Slices that lie one after the other go through ncclAllGather and ncclReduceScatter; slices with a stride (pieces of a
  * long one) through a group of broadcasts or reductions, which NCCL merges into one launch.
  *
- * Thread rule: operations are enqueued by the thread that owns the device; the watcher only asks and aborts. `mutex` is
- * held over every call that uses the communicator, for an abort must not run beside one. */
+ * The communicator is a non-blocking one: a call may return ncclInProgress, and the next one waits until it is settled,
+ * with an eye on the job and on the clock. So no call of NCCL's can hold a rank for good.
+ *
+ * Threads: operations are enqueued by the thread that owns the device. The watcher looks after the peers, because the
+ * host of a rank may wait for its GPU while that waits for a dead peer's; it asks NCCL for asynchronous errors, and
+ * aborts the communicator when the job has failed. `mutex` is held over calls that use the communicator; who has set
+ * `aborted` under it owns the communicator alone. */
 #include "comm/comm_nccl.h"
 
 #if COMM_HAS_NCCL
@@ -13,84 +18,135 @@
 #include "gpu/device_cuda.h"
 #include "gpu/ops.h"
 
+#include <sched.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <time.h>
 
 struct comm_nccl {
     struct comm *comm;
     struct cuda_device *cuda;
     const struct nccl_functions *nccl;
-    ncclComm_t handle;
-    bool aborted;
-    pthread_mutex_t mutex;
-    pthread_cond_t stopping;
-    bool stop, watching;
-    pthread_t watcher;
+    double patience; /* seconds for a call that is in progress */
     char way[64];
+
+    pthread_mutex_t mutex; /* of the next five */
+    ncclComm_t handle;
+    bool ready;           /* all ranks have joined, nobody has begun to leave */
+    bool aborted;         /* by the watcher: the handle is gone */
+    struct error failure; /* what NCCL complained of first; code STATUS_OK: nothing */
+    int failing;          /* looks of the watcher since then */
+
+    pthread_t watcher;
+    bool watching;
+    atomic_bool stop;
+    struct control_watch *watches; /* (world), the watcher's */
 };
 
+enum { LOOK_NS = 50 * 1000 * 1000, GRACE_LOOKS = 30 };
+
 /* ---------------------------------------------------------------- errors */
+
+static bool is_fine(ncclResult_t result)
+{
+    return result == ncclSuccess || result == ncclInProgress;
+}
 
 static enum status nccl_error(const struct nccl_functions *nccl, ncclResult_t result, const char *what,
                               struct error *err)
 {
-    error_set(err, STATUS_PEER, "NCCL: %s: %s", what, nccl->ncclGetErrorString(result));
+    enum status code = result == ncclUnhandledCudaError ? STATUS_DEVICE : STATUS_PEER;
     const char *detail = nccl->ncclGetLastError(NULL);
-    return error_hint(err, "%s%sNCCL_DEBUG=INFO prints more", detail ? detail : "", detail && *detail ? "; " : "");
+    error_set(err, code, "NCCL: %s: %s%s%.400s", what, nccl->ncclGetErrorString(result), detail && *detail ? ": " : "",
+              detail ? detail : "");
+    return error_hint(err, "NCCL_DEBUG=INFO in the environment prints more");
 }
 
-/* A failed call ends the job, as a peer's failure would. Holding the mutex. */
-static void check(struct comm_nccl *n, ncclResult_t result, const char *what)
+/* A call failed: nothing is enqueued any more. The watcher ends the job for it, unless the control channel does before:
+ * NCCL often feels first that a peer is gone, but cannot say which and why. Holding the mutex. */
+static void note_failure(struct comm_nccl *n, ncclResult_t result, const char *what)
 {
-    if (result == ncclSuccess || result == ncclInProgress || n->aborted)
-        return;
-    struct error err;
-    nccl_error(n->nccl, result, what, &err);
-    comm_abort(n->comm, &err);
+    if (!is_fine(result) && n->failure.code == STATUS_OK)
+        nccl_error(n->nccl, result, what, &n->failure);
 }
 
 /* ---------------------------------------------------------------- the watcher */
 
-/* Aborts once the job has failed; else looks for asynchronous errors. Holding the mutex. */
-static void look(struct comm_nccl *n)
+static void look_at_peers(struct comm_nccl *n)
+{
+    if (cuda_is_waiting(n->cuda))
+        progress_tick();
+    for (int r = 0; r < n->comm->world; r++)
+        if (r != n->comm->rank)
+            control_watch_peek(n->comm->control, &n->watches[r], "a collective of NCCL");
+}
+
+/* Whether the communicator has to be aborted, which is then this thread's. While a call is in progress, the caller
+ * looks. */
+static bool look_at_nccl(struct comm_nccl *n)
 {
     ncclResult_t result = ncclSuccess;
-    if (comm_status(n->comm, NULL) == STATUS_OK && n->nccl->ncclCommGetAsyncError(n->handle, &result) == ncclSuccess)
-        check(n, result, "a collective failed");
-    if (comm_status(n->comm, NULL) != STATUS_OK) {
-        n->nccl->ncclCommAbort(n->handle); /* kernels that wait for a peer return */
-        n->aborted = true;
-    }
+    if (pthread_mutex_trylock(&n->mutex) != 0)
+        return false;
+    if (n->ready && n->nccl->ncclCommGetAsyncError(n->handle, &result) == ncclSuccess)
+        note_failure(n, result, "a collective failed");
+    if (n->failure.code != STATUS_OK && n->failing++ == GRACE_LOOKS)
+        comm_abort(n->comm, &n->failure);
+    bool abort = n->ready && comm_status(n->comm, NULL) != STATUS_OK;
+    n->aborted |= abort;
+    n->ready &= !abort;
+    pthread_mutex_unlock(&n->mutex);
+    return abort;
 }
 
 static void *watch(void *argument)
 {
+    const struct timespec pause = {.tv_nsec = LOOK_NS};
     struct comm_nccl *n = argument;
-    pthread_mutex_lock(&n->mutex);
-    while (!n->stop && !n->aborted) {
-        struct timespec until;
-        clock_gettime(CLOCK_MONOTONIC, &until);
-        until.tv_nsec += 100 * 1000 * 1000;
-        until.tv_sec += until.tv_nsec / 1000000000;
-        until.tv_nsec %= 1000000000;
-        pthread_cond_timedwait(&n->stopping, &n->mutex, &until);
-        if (!n->stop)
-            look(n);
+    while (!atomic_load(&n->stop)) {
+        look_at_peers(n);
+        if (look_at_nccl(n)) {
+            n->nccl->ncclCommAbort(n->handle); /* kernels that wait for a peer return */
+            break;
+        }
+        nanosleep(&pause, NULL);
     }
-    pthread_mutex_unlock(&n->mutex);
     return NULL;
+}
+
+static enum status start_watcher(struct comm_nccl *n, struct error *err)
+{
+    n->watches = calloc((size_t)n->comm->world, sizeof *n->watches);
+    if (!n->watches)
+        return error_set(err, STATUS_DEVICE, "out of memory");
+    for (int r = 0; r < n->comm->world; r++)
+        if (r != n->comm->rank)
+            control_watch_begin(n->comm->control, r, &n->watches[r]);
+    if (pthread_create(&n->watcher, NULL, watch, n) != 0)
+        return error_set(err, STATUS_DEVICE, "cannot start a thread");
+    n->watching = true;
+    return STATUS_OK;
 }
 
 /* ---------------------------------------------------------------- opening and closing */
 
-/* Waits until a call that returned ncclInProgress has ended, or the job fails. */
+static double seconds_now(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+/* Waits until a call that returned ncclInProgress has ended, or the job fails, or it has taken too long. */
 static enum status settle(struct comm_nccl *n, const char *what, struct error *err)
 {
-    const struct timespec pause = {.tv_nsec = 2 * 1000 * 1000};
-    ncclResult_t result = ncclInProgress;
-    for (;;) {
-        ncclResult_t asked = n->nccl->ncclCommGetAsyncError(n->handle, &result);
+    const struct timespec shortly = {.tv_nsec = 50 * 1000}, pause = {.tv_nsec = 2 * 1000 * 1000};
+    enum { YIELDS = 200, SHORT_PAUSES = 400 };
+    const double start = seconds_now();
+    for (int round = 0;; round++) {
+        ncclResult_t result = ncclInProgress, asked = n->nccl->ncclCommGetAsyncError(n->handle, &result);
         if (asked != ncclSuccess)
             result = asked;
         if (result == ncclSuccess)
@@ -98,9 +154,86 @@ static enum status settle(struct comm_nccl *n, const char *what, struct error *e
         if (result != ncclInProgress)
             return nccl_error(n->nccl, result, what, err);
         TRY(comm_status(n->comm, err));
-        nanosleep(&pause, NULL);
+        if (seconds_now() - start > n->patience) {
+            error_set(err, STATUS_PEER, "NCCL: %s: nothing has come of it for %.3g s, though all ranks are alive", what,
+                      n->patience);
+            return error_hint(err, "NCCL_DEBUG=INFO in the environment prints more, NCCL_SOCKET_IFNAME names the "
+                                   "network; raise comm.timeout_seconds if it is only slow");
+        }
         progress_tick();
+        if (round < YIELDS)
+            sched_yield();
+        else
+            nanosleep(round < YIELDS + SHORT_PAUSES ? &shortly : &pause, NULL);
     }
+}
+
+/* What each rank brings: its NCCL, or why it has none. */
+struct opening {
+    int32_t code;    /* enum status */
+    int32_t version; /* of the library */
+};
+
+/* What a rank does by itself. `id` is rank 0's. */
+static enum status begin(struct comm_nccl *n, ncclUniqueId *id, int *version, struct error *err)
+{
+    TRY(nccl_open(&n->nccl, err));
+    n->nccl->ncclGetVersion(version);
+    memset(id, 0, sizeof *id);
+    ncclResult_t result = n->comm->rank == 0 ? n->nccl->ncclGetUniqueId(id) : ncclSuccess;
+    if (result != ncclSuccess)
+        return nccl_error(n->nccl, result, "no unique id", err);
+    return start_watcher(n, err);
+}
+
+/* That on all ranks alike. */
+static enum status begin_together(struct comm_nccl *n, ncclUniqueId *id, int *version, struct error *err)
+{
+    struct comm *comm = n->comm;
+    struct error own_error = {.code = STATUS_OK};
+    struct opening own, *all = calloc((size_t)comm->world, sizeof *all);
+    enum status status;
+    if (!all)
+        return error_set(err, STATUS_DEVICE, "out of memory");
+    own.code = (int32_t)begin(n, id, version, &own_error);
+    own.version = *version;
+    TRY_GOTO(comm_exchange(comm, &own, sizeof own, all, err));
+    if (own.code != STATUS_OK) {
+        *err = own_error;
+        status = own_error.code;
+        goto fail;
+    }
+    for (int r = 0; r < comm->world && status == STATUS_OK; r++) {
+        const char *host = control_block(comm->control)->ranks[r].host;
+        if (all[r].code != STATUS_OK) {
+            status = error_set(err, (enum status)all[r].code, "rank %d on %s cannot use NCCL", r, host);
+        } else if (all[r].version != all[0].version) {
+            error_set(err, STATUS_DEVICE, "rank %d on %s has version %d of NCCL, rank 0 on %s has %d", r, host,
+                      all[r].version, control_block(comm->control)->ranks[0].host, all[0].version);
+            status = error_hint(err, "the same library on all nodes; LD_LIBRARY_PATH, or ldconfig");
+        }
+    }
+fail:
+    free(all);
+    return status;
+}
+
+static enum status join(struct comm_nccl *n, ncclUniqueId id, struct error *err)
+{
+    static const char what[] = "cannot join the communicator";
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    config.blocking = 0;
+    ncclResult_t result = n->nccl->ncclCommInitRankConfig(&n->handle, n->comm->world, id, n->comm->rank, &config);
+    enum status status = is_fine(result) ? settle(n, what, err) : nccl_error(n->nccl, result, what, err);
+    if (status != STATUS_OK) {
+        if (comm_status(n->comm, NULL) == STATUS_OK)
+            comm_abort(n->comm, err); /* the others wait for us in it */
+        return status;
+    }
+    pthread_mutex_lock(&n->mutex);
+    n->ready = true;
+    pthread_mutex_unlock(&n->mutex);
+    return STATUS_OK;
 }
 
 enum status comm_nccl_new(struct comm *comm, struct device *device, struct comm_nccl **out, const char **way,
@@ -109,40 +242,17 @@ enum status comm_nccl_new(struct comm *comm, struct device *device, struct comm_
     enum status status;
     ncclUniqueId id;
     int version = 0;
-    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     *out = NULL;
     struct comm_nccl *n = calloc(1, sizeof *n);
     if (!n)
         return error_set(err, STATUS_DEVICE, "out of memory");
     n->comm = comm;
     n->cuda = (struct cuda_device *)device->private_;
-    pthread_condattr_t monotonic; /* a clock that is set back must not put the watcher to sleep */
+    n->patience = 6 * control_timeout(comm->control) + 0.25 * comm->world; /* NCCL looks for the ways between GPUs */
     pthread_mutex_init(&n->mutex, NULL);
-    pthread_condattr_init(&monotonic);
-    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
-    pthread_cond_init(&n->stopping, &monotonic);
-    pthread_condattr_destroy(&monotonic);
-    TRY_GOTO(nccl_open(&n->nccl, err));
-    n->nccl->ncclGetVersion(&version);
-    memset(&id, 0, sizeof id);
-    ncclResult_t result = comm->rank == 0 ? n->nccl->ncclGetUniqueId(&id) : ncclSuccess;
-    if (result != ncclSuccess) {
-        status = nccl_error(n->nccl, result, "no unique id", err);
-        goto fail;
-    }
+    TRY_GOTO(begin_together(n, &id, &version, err));
     TRY_GOTO(comm_broadcast(comm, &id, sizeof id, 0, err));
-    config.blocking = 0;
-    result = n->nccl->ncclCommInitRankConfig(&n->handle, comm->world, id, comm->rank, &config);
-    if (result != ncclSuccess && result != ncclInProgress) {
-        status = nccl_error(n->nccl, result, "cannot join the communicator", err);
-        goto fail;
-    }
-    TRY_GOTO(settle(n, "cannot join the communicator", err));
-    if (pthread_create(&n->watcher, NULL, watch, n) != 0) {
-        status = error_set(err, STATUS_DEVICE, "cannot start a thread");
-        goto fail;
-    }
-    n->watching = true;
+    TRY_GOTO(join(n, id, err));
     snprintf(n->way, sizeof n->way, "NCCL %d.%d.%d", version / 10000, version % 10000 / 100, version % 100);
     *way = n->way;
     *out = n;
@@ -152,26 +262,31 @@ fail:
     return status;
 }
 
+/* Leaves in order what all ranks leave, or else at once. */
+static void leave(struct comm_nccl *n)
+{
+    pthread_mutex_lock(&n->mutex);
+    bool well = n->ready && n->failure.code == STATUS_OK && comm_status(n->comm, NULL) == STATUS_OK;
+    n->ready = false; /* it is this thread's; the watcher goes on to look after the peers */
+    pthread_mutex_unlock(&n->mutex);
+    if (well) {
+        ncclResult_t result = n->nccl->ncclCommFinalize(n->handle);
+        well = is_fine(result) && settle(n, "closing", NULL) == STATUS_OK;
+    }
+    atomic_store(&n->stop, true);
+    if (n->watching)
+        pthread_join(n->watcher, NULL);
+    if (n->handle && !n->aborted)
+        well ? n->nccl->ncclCommDestroy(n->handle) : n->nccl->ncclCommAbort(n->handle);
+}
+
 void comm_nccl_free(struct comm_nccl *n)
 {
     if (!n)
         return;
-    if (n->watching) {
-        pthread_mutex_lock(&n->mutex);
-        n->stop = true;
-        pthread_cond_signal(&n->stopping);
-        pthread_mutex_unlock(&n->mutex);
-        pthread_join(n->watcher, NULL);
-    }
-    if (n->handle && !n->aborted) {
-        bool well = n->watching && comm_status(n->comm, NULL) == STATUS_OK;
-        if (well && n->nccl->ncclCommFinalize(n->handle) <= ncclInProgress && settle(n, "closing", NULL) == STATUS_OK)
-            n->nccl->ncclCommDestroy(n->handle);
-        else
-            n->nccl->ncclCommAbort(n->handle);
-    }
-    pthread_cond_destroy(&n->stopping);
+    leave(n);
     pthread_mutex_destroy(&n->mutex);
+    free(n->watches);
     free(n);
 }
 
@@ -185,11 +300,12 @@ static ncclDataType_t type_of(enum dtype dtype)
 /* Nothing else may be enqueued before a call that is in progress has ended. Holding the mutex. */
 static void finish(struct comm_nccl *n, ncclResult_t result, const char *what)
 {
-    struct error err;
-    if (result != ncclInProgress)
-        check(n, result, what);
-    else if (settle(n, what, &err) != STATUS_OK)
-        comm_abort(n->comm, &err);
+    note_failure(n, result, what);
+    if (result == ncclInProgress && comm_status(n->comm, NULL) == STATUS_OK) {
+        struct error err;
+        if (settle(n, what, &err) != STATUS_OK && n->failure.code == STATUS_OK)
+            n->failure = err;
+    }
 }
 
 static ncclResult_t gather(struct comm_nccl *n, const struct data_op *op, cudaStream_t stream)
@@ -198,11 +314,11 @@ static ncclResult_t gather(struct comm_nccl *n, const struct data_op *op, cudaSt
     if (op->stride == op->count)
         return f->ncclAllGather(op->send, op->recv, op->count, type_of(op->dtype), n->handle, stream);
     ncclResult_t result = f->ncclGroupStart();
-    for (int r = 0; r < n->comm->world && (result == ncclSuccess || result == ncclInProgress); r++)
+    for (int r = 0; r < n->comm->world && is_fine(result); r++)
         result = f->ncclBroadcast(op->send, (char *)op->recv + (size_t)r * op->stride * dtype_size(op->dtype),
                                   op->count, type_of(op->dtype), r, n->handle, stream);
     ncclResult_t ended = f->ncclGroupEnd();
-    return result == ncclSuccess || result == ncclInProgress ? ended : result;
+    return is_fine(result) ? ended : result;
 }
 
 /* The sums of the slices, each on its owner, in place of its own contribution or in `recv`. */
@@ -212,11 +328,11 @@ static ncclResult_t reduce(struct comm_nccl *n, const struct data_op *op, float 
     if (op->stride == op->count)
         return f->ncclReduceScatter(op->send, recv, op->count, type_of(op->dtype), ncclSum, n->handle, stream);
     ncclResult_t result = f->ncclGroupStart();
-    for (int r = 0; r < n->comm->world && (result == ncclSuccess || result == ncclInProgress); r++)
+    for (int r = 0; r < n->comm->world && is_fine(result); r++)
         result = f->ncclReduce((const char *)op->send + (size_t)r * op->stride * dtype_size(op->dtype), recv, op->count,
                                type_of(op->dtype), ncclSum, r, n->handle, stream);
     ncclResult_t ended = f->ncclGroupEnd();
-    return result == ncclSuccess || result == ncclInProgress ? ended : result;
+    return is_fine(result) ? ended : result;
 }
 
 void comm_nccl_submit(struct comm_nccl *n, const struct data_op *op, struct stream *stream)
@@ -225,7 +341,7 @@ void comm_nccl_submit(struct comm_nccl *n, const struct data_op *op, struct stre
     float *slice = (float *)(uintptr_t)op->send + (size_t)n->comm->rank * op->stride;
     float *recv = op->accumulate ? slice : op->recv;
     pthread_mutex_lock(&n->mutex);
-    if (!n->aborted && comm_status(n->comm, NULL) == STATUS_OK) {
+    if (n->ready && n->failure.code == STATUS_OK && comm_status(n->comm, NULL) == STATUS_OK) {
         if (op->kind == OP_ALL_GATHER)
             finish(n, gather(n, op, handle), "an all-gather");
         else

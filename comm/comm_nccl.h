@@ -1,8 +1,9 @@
 /* comm_nccl.h: data operations over NCCL, one GPU a rank. Private to the communicator; in builds without CUDA and NCCL
  * comm_nccl_new() says so.
  *
- * The control channel stays the host's: NCCL's unique id goes through it, and a watcher thread aborts NCCL when the job
- * fails there, and fails the job when NCCL reports an asynchronous error, so that nobody waits for a dead peer. */
+ * The control channel stays the host's: NCCL's unique id goes through it, and a watcher thread looks after the peers,
+ * aborts NCCL when the job has failed, and fails the job when NCCL reports an asynchronous error, so that nobody waits
+ * for a dead peer. */
 #ifndef ZTRAIN_COMM_COMM_NCCL_H
 #define ZTRAIN_COMM_COMM_NCCL_H
 
@@ -18,7 +19,7 @@
 struct comm_nccl;
 
 #if COMM_HAS_NCCL
-/* `way` gets "NCCL 2.28.3". Collective; every rank's device differs. */
+/* `way` gets "NCCL 2.28.3". Collective: all fail if one does; every rank's device differs. */
 enum status comm_nccl_new(struct comm *comm, struct device *device, struct comm_nccl **out, const char **way,
                           struct error *err);
 void comm_nccl_free(struct comm_nccl *nccl);

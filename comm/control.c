@@ -669,9 +669,14 @@ static void look_at_own_agent(struct control *control, struct control_watch *wat
 
 void control_watch_look(struct control *control, struct control_watch *watch, const char *what)
 {
+    progress_tick(); /* a rank that waits is alive */
+    control_watch_peek(control, watch, what);
+}
+
+void control_watch_peek(struct control *control, struct control_watch *watch, const char *what)
+{
     struct control_rank *other = &control->block->ranks[watch->peer];
     struct timespec now;
-    progress_tick(); /* a rank that waits is alive */
     clock_gettime(CLOCK_MONOTONIC, &now);
     double slice = (double)(now.tv_sec - watch->last.tv_sec) + 1e-9 * (double)(now.tv_nsec - watch->last.tv_nsec);
     watch->last = now;

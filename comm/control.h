@@ -165,6 +165,8 @@ struct control_watch {
 };
 void control_watch_begin(struct control *control, int peer, struct control_watch *watch);
 void control_watch_look(struct control *control, struct control_watch *watch, const char *what);
+/* The same by a thread that does not speak for the rank: without the tick. */
+void control_watch_peek(struct control *control, struct control_watch *watch, const char *what);
 
 /* The connection with a peer broke in operation `what`: gives those who may know more half a second, or, while the
  * peer's node is silent, the time until our agent says why; then fails the job with "rank R on HOST …: REASON". Returns

@@ -2,13 +2,10 @@
  * finds all it sees taken may send their owners on to others. */
 #include "comm/gpu_binding.h"
 
-#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <xxhash.h>
-
-static const char key[] = "gpus";
 
 /* The i-th entry of CUDA_VISIBLE_DEVICES, or false. CUDA stops at the first that it does not know, as -1. */
 static bool visible_entry(const char *visible, int i, const char **entry, size_t *length)
@@ -27,23 +24,39 @@ static bool visible_entry(const char *visible, int i, const char **entry, size_t
     }
 }
 
-enum status gpu_view_init(struct gpu_view *view, int rank, const char *visible, int count,
-                          const unsigned char (*uuids)[GPU_UUID_BYTES], struct error *err)
+static bool is_known(const unsigned char uuid[DEVICE_UUID_BYTES])
 {
-    ASSERT(count >= 0);
-    *view = (struct gpu_view){.rank = rank, .count = count};
+    for (int i = 0; i < DEVICE_UUID_BYTES; i++)
+        if (uuid[i])
+            return true;
+    return false;
+}
+
+enum status gpu_view_init(struct gpu_view *view, int rank, const char *visible, int count,
+                          unsigned char (*uuids)[DEVICE_UUID_BYTES], struct error *err)
+{
+    bool known = uuids != NULL;
+    ASSERT(count > 0);
+    memset(view, 0, sizeof *view); /* it travels as it is */
+    view->rank = rank;
+    view->count = count;
     if (count > GPU_VIEW_MAX) {
         error_set(err, STATUS_USAGE, "rank %d sees %d GPUs, at most %d are supported", rank, count, GPU_VIEW_MAX);
         return error_hint(err, "name fewer in CUDA_VISIBLE_DEVICES");
     }
+    for (int i = 0; i < count && known; i++)
+        known = is_known(uuids[i]);
     for (int i = 0; i < count; i++) {
-        const char *entry;
-        size_t length;
-        if (uuids) {
-            view->ids[i] = XXH3_64bits(uuids[i], GPU_UUID_BYTES);
+        const char *entry = NULL;
+        size_t length = 0;
+        bool named = visible && visible_entry(visible, i, &entry, &length);
+        if (named && !strncmp(entry, "MIG-", 4)) { /* the UUID may be that of the whole GPU */
+            view->ids[i] = XXH3_64bits(entry, length);
+        } else if (known) {
+            view->ids[i] = XXH3_64bits(uuids[i], DEVICE_UUID_BYTES);
         } else if (!visible) {
             view->ids[i] = (uint64_t)i + 1;
-        } else if (visible_entry(visible, i, &entry, &length)) {
+        } else if (named) {
             char *end;
             unsigned long number = strtoul(entry, &end, 10);
             view->ids[i] = end == entry + length ? (uint64_t)number + 1 : XXH3_64bits(entry, length);
@@ -54,6 +67,15 @@ enum status gpu_view_init(struct gpu_view *view, int rank, const char *visible, 
         }
     }
     return STATUS_OK;
+}
+
+void gpu_view_none(struct gpu_view *view, int rank, enum status code, const char *why)
+{
+    ASSERT(code != STATUS_OK);
+    memset(view, 0, sizeof *view);
+    view->rank = rank;
+    view->code = (int32_t)code;
+    snprintf(view->why, sizeof view->why, "%s", why);
 }
 
 struct matching {
@@ -106,18 +128,14 @@ static int count_gpus(const struct gpu_view *views, int count)
     return different;
 }
 
-static enum status refuse(const struct gpu_view *views, int count, int rank_left, const char *host, struct error *err)
+static enum status refuse(const struct gpu_view *views, int count, int rank_left, const struct gpu_host *host,
+                          struct error *err)
 {
     int gpus = count_gpus(views, count);
-    if (views[rank_left].count == 0) {
-        error_set(err, STATUS_USAGE, "rank %d on %s sees no GPU", views[rank_left].rank, host);
-        return error_hint(err,
-                          "srun --mpi=pmi2 --ntasks-per-node=%d --gpus-per-node=%d ztrain ... gives every rank one; "
-                          "or device: cpu",
-                          count, count);
-    }
     error_set(err, STATUS_USAGE, "rank %d on %s has no GPU of its own: %d rank%s there see %d GPU%s",
-              views[rank_left].rank, host, count, count == 1 ? "" : "s", gpus, gpus == 1 ? "" : "s");
+              views[rank_left].rank, host->name, count, count == 1 ? "" : "s", gpus, gpus == 1 ? "" : "s");
+    if (host->supervised)
+        return error_hint(err, "--local-gpus %d; or train.device: cpu; or, for a test, ZTRAIN_SHARE_GPUS=1", gpus);
     if (gpus < count)
         return error_hint(err,
                           "no more ranks than GPUs on a node: srun --mpi=pmi2 --ntasks-per-node=%d "
@@ -129,8 +147,8 @@ static enum status refuse(const struct gpu_view *views, int count, int rank_left
                       count, gpus);
 }
 
-enum status gpu_binding_choose(const struct gpu_view *views, int count, int self, const char *host, int *index,
-                               struct error *err)
+enum status gpu_binding_choose(const struct gpu_view *views, int count, int self, const struct gpu_host *host,
+                               int *index, struct error *err)
 {
     ASSERT(count > 0 && self >= 0 && self < count);
     enum status status = STATUS_OK;
@@ -158,66 +176,67 @@ fail:
     return status;
 }
 
-/* ---------------------------------------------------------------- over the ranks of a node */
+/* ---------------------------------------------------------------- over the ranks of a job */
 
-/* "2:00000000000000ff,1234567890abcdef": the count is there because a value must not be empty */
-static void print_view(const struct gpu_view *view, char text[BOOTSTRAP_VALUE_MAX + 1])
+/* Whether all ranks see a GPU; fills what does not depend on the node. */
+static enum status look_through(const struct bootstrap *boot, struct gpu_view *views, struct gpu_binding *binding,
+                                struct error *err)
 {
-    int length = snprintf(text, BOOTSTRAP_VALUE_MAX + 1, "%d:", view->count);
-    for (int i = 0; i < view->count; i++)
-        length += snprintf(text + length, (size_t)(BOOTSTRAP_VALUE_MAX + 1 - length), "%s%016" PRIx64, i ? "," : "",
-                           view->ids[i]);
-}
-
-static bool parse_view(const char *text, struct gpu_view *view)
-{
-    int at = 0;
-    if (sscanf(text, "%d:%n", &view->count, &at) != 1 || at == 0 || view->count < 0 || view->count > GPU_VIEW_MAX)
-        return false;
-    for (int i = 0; i < view->count; i++) {
-        int used = 0;
-        if ((i && text[at++] != ',') || sscanf(text + at, "%16" SCNx64 "%n", &view->ids[i], &used) != 1 || used != 16)
-            return false;
-        at += used;
+    *binding = (struct gpu_binding){.blind = -1, .may_share = true};
+    for (int r = 0; r < boot->world; r++) {
+        struct gpu_view *view = &views[r];
+        view->why[sizeof view->why - 1] = 0;
+        if (view->rank != r || view->count < 0 || view->count > GPU_VIEW_MAX || !view->count != !!view->code)
+            return error_set(err, STATUS_PEER, "what rank %d on %s sees of GPUs has arrived damaged", r,
+                             boot->places[r].host);
+        if (view->code && view->code != STATUS_DEVICE)
+            return error_set(err, (enum status)view->code, "%s", view->why);
+        if (view->code && binding->blind < 0) {
+            binding->blind = r;
+            memcpy(binding->why, view->why, sizeof binding->why);
+        }
+        binding->seeing += !view->code;
+        binding->may_share &= view->share != 0;
     }
-    return text[at] == 0;
-}
-
-static enum status collect(struct bootstrap *bootstrap, const struct gpu_view *own, struct gpu_view *views,
-                           struct error *err)
-{
-    char text[BOOTSTRAP_VALUE_MAX + 1];
-    int count = 0;
-    if (bootstrap->launcher) {
-        print_view(own, text);
-        TRY(bootstrap_put(bootstrap, key, text, err));
-        TRY(bootstrap_fence(bootstrap, err));
-    }
-    for (int r = 0; r < bootstrap->world; r++) {
-        if (bootstrap->places[r].node != bootstrap->node)
-            continue;
-        struct gpu_view *view = &views[count++];
-        *view = *own; /* local ranks of a supervisor have one environment */
-        view->rank = r;
-        if (!bootstrap->launcher || r == bootstrap->rank)
-            continue;
-        TRY(bootstrap_get(bootstrap, r, key, text, err));
-        if (!parse_view(text, view))
-            return error_set(err, STATUS_PEER, "rank %d's GPUs have arrived damaged: '%.60s'", r, text);
-    }
-    ASSERT(count == bootstrap->local_world);
     return STATUS_OK;
 }
 
-enum status gpu_binding_find(struct bootstrap *bootstrap, const struct gpu_view *own, int *index, struct error *err)
+static enum status choose_on_node(const struct bootstrap *boot, const struct gpu_view *views,
+                                  struct gpu_binding *binding, struct error *err)
 {
-    ASSERT(bootstrap->places);
+    const struct gpu_host host = {.name = boot->host, .supervised = !boot->launcher};
+    struct gpu_view *here = calloc((size_t)boot->local_world, sizeof *here);
     enum status status;
-    struct gpu_view *views = calloc((size_t)bootstrap->local_world, sizeof *views);
+    int count = 0;
+    if (!here)
+        return error_set(err, STATUS_DEVICE, "out of memory");
+    for (int r = 0; r < boot->world; r++)
+        if (boot->places[r].node == boot->node)
+            here[count++] = views[r];
+    ASSERT(count == boot->local_world);
+    status = gpu_binding_choose(here, count, boot->local_rank, &host, &binding->index, err);
+    if (status == STATUS_USAGE && binding->may_share) {
+        binding->index = boot->local_rank % here[boot->local_rank].count;
+        binding->sharing = count;
+        binding->shared = count_gpus(here, count);
+        status = STATUS_OK;
+    }
+    free(here);
+    return status;
+}
+
+enum status gpu_binding_find(struct comm *comm, const struct bootstrap *boot, const struct gpu_view *own,
+                             struct gpu_binding *binding, struct error *err)
+{
+    ASSERT(boot->places && comm_world(comm) == boot->world);
+    enum status status;
+    struct gpu_view *views = calloc((size_t)boot->world, sizeof *views);
     if (!views)
         return error_set(err, STATUS_DEVICE, "out of memory");
-    TRY_GOTO(collect(bootstrap, own, views, err));
-    status = gpu_binding_choose(views, bootstrap->local_world, bootstrap->local_rank, bootstrap->host, index, err);
+    TRY_GOTO(comm_exchange(comm, own, sizeof *own, views, err));
+    TRY_GOTO(look_through(boot, views, binding, err));
+    if (binding->blind < 0)
+        status = choose_on_node(boot, views, binding, err);
 fail:
     free(views);
     return status;

@@ -1,5 +1,5 @@
 /* cuda_libraries.c: the libraries of cuda_libraries.h: where they are looked for, and what is said when they are not
- * there. The host emulation of the tests links its own versions of the same functions instead of opening anything. */
+ * there. */
 #include "gpu/cuda_libraries.h"
 
 #include <dlfcn.h>
@@ -72,22 +72,6 @@ static struct library libraries[CUDA_LIBRARY_COUNT] = {
 
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER; /* of `libraries` */
 
-#ifdef ZTRAIN_EMULATION
-
-static enum status bind(struct library *library)
-{
-#define LIBRARY_BIND_CUBLASLT(function) cublaslt.function = function;
-#define LIBRARY_BIND_NCCL(function) nccl.function = function;
-    CUBLASLT_FUNCTIONS(LIBRARY_BIND_CUBLASLT)
-#if ZTRAIN_HAVE_NCCL
-    NCCL_FUNCTIONS(LIBRARY_BIND_NCCL)
-#endif
-    (void)library;
-    return STATUS_OK;
-}
-
-#else
-
 /* The library from the linker's places or a toolkit's folder; NULL: `why` says what the linker said first. */
 static void *open_somewhere(const char *file, char *why, size_t size)
 {
@@ -134,8 +118,6 @@ static enum status bind(struct library *library)
     }
     return STATUS_OK;
 }
-
-#endif
 
 static enum status library_open(enum cuda_library which, struct error *err)
 {

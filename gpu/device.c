@@ -17,12 +17,23 @@ bool device_cuda_available(char *why)
     return device_cuda_probe(why);
 }
 
+int device_cuda_list(unsigned char (*uuids)[DEVICE_UUID_BYTES], int most)
+{
+    return device_cuda_identify(uuids, most);
+}
+
 #else
 
 bool device_cuda_available(char *why)
 {
     snprintf(why, 256, "this build of ztrain has no CUDA backend");
     return false;
+}
+
+int device_cuda_list(unsigned char (*uuids)[DEVICE_UUID_BYTES], int most)
+{
+    (void)uuids, (void)most;
+    return 0;
 }
 
 enum status device_cuda_open(int index, int threads, struct device **device, struct error *err)

@@ -38,9 +38,9 @@ struct device {
     void *private_;
 };
 
-/* Opens the device. CPU: `threads` OpenMP threads (0: all cores this process may run on). CUDA: GPU `index`, a rank's
- * number on its machine, counted round those that are visible (so that several ranks can share one). The thread that
- * opens a device is the one that uses it. Errors: STATUS_DEVICE. */
+/* Opens the device. CPU: `threads` OpenMP threads (0: all cores this process may run on). CUDA: GPU `index` of those
+ * that device_cuda_list() counts; several processes may share one. The thread that opens a device is the one that uses
+ * it. Errors: STATUS_DEVICE. */
 enum status device_open(enum device_kind kind, int index, int threads, struct device **device, struct error *err);
 /* A GPU that need not be here, for memory plans: op_workspace_bytes() and what is laid out in dry arenas; nothing can
  * be allocated or run on it. Its memory is an assumption, which its name states. A build without CUDA: STATUS_DEVICE.
@@ -50,6 +50,11 @@ void device_close(struct device *device);
 
 /* Whether CUDA could be used here: driver and GPU found. `why` (of at least 256 bytes) says why not. */
 bool device_cuda_available(char *why);
+
+/* How many GPUs this process sees, 0 without a driver, and what tells them apart: uuids (most) of the first of them,
+ * zeros where it is not known. */
+enum { DEVICE_UUID_BYTES = 16 };
+int device_cuda_list(unsigned char (*uuids)[DEVICE_UUID_BYTES], int most);
 
 /* Zeroed memory, 2 MiB-aligned if large, touched (resident) before it returns; the only allocation of a run. Says how
  * much was asked for and how much there was if it fails (STATUS_DEVICE). */

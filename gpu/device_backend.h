@@ -65,8 +65,9 @@ struct graph {
 
 enum status device_cpu_open(int threads, struct device **device, struct error *err);
 
-/* In builds with CUDA (ZTRAIN_CUDA). Available: as device_cuda_available(). */
+/* In builds with CUDA (ZTRAIN_CUDA): as device_cuda_available(), device_cuda_list(). */
 bool device_cuda_probe(char *why);
+int device_cuda_identify(unsigned char (*uuids)[DEVICE_UUID_BYTES], int most);
 enum status device_cuda_open(int index, int threads, struct device **device, struct error *err);
 enum status device_cuda_open_to_plan(struct device **device, struct error *err);
 

@@ -11,8 +11,9 @@
  *     up      host: memcpy to a slot       GPU: slot -> device memory      a slot is free again when its event is
  * reached down    GPU: device memory -> slot   host function: memcpy from the slot
  *
- * The host runs ahead of the GPU by at most MARKERS recorded events and SLOTS staged copies; while it waits for the GPU
- * it ticks the progress counter at each of them, so that peers see a rank whose GPU is at work as alive.
+ * The host runs ahead of the GPU by at most MARKERS recorded events and SLOTS staged copies; it ticks the progress
+ * counter with every call, and while it waits for the GPU cuda_is_waiting() says so, so that peers see a rank whose GPU
+ * is at work as alive.
  *
  * Events in and around captures follow device.h: in a capture only its own events are waited for, outside only those
  * that were recorded outside; CUDA itself would refuse all others. */
@@ -55,10 +56,9 @@ void cuda_fail(struct cuda_device *cuda, const char *format, ...)
 
 bool cuda_check(struct cuda_device *cuda, cudaError_t code, const char *what)
 {
-    if (code == cudaSuccess) {
-        progress_tick();
+    progress_tick(); /* one call after the other: this rank gets somewhere */
+    if (code == cudaSuccess)
         return true;
-    }
     cuda_fail(cuda, "%s: %s (%s)%s", what, cudaGetErrorString(code), cudaGetErrorName(code),
               cuda->capturing ? ""
                               : "; hint: CUDA_LAUNCH_BLOCKING=1 in the environment makes the message name the call");
@@ -220,10 +220,45 @@ struct cuda_staging {
     struct closure ring[RING_SLOTS];
 };
 
-/* A wait of the host for the stream: alive as long as the GPU gets somewhere. */
+static int64_t now_ns(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
+}
+
+bool cuda_is_waiting(struct cuda_device *cuda)
+{
+    const int64_t patience = 600; /* seconds */
+    int64_t since = __atomic_load_n(&cuda->waiting_since, __ATOMIC_RELAXED);
+    return since && now_ns() - since < patience * 1000000000;
+}
+
+static void begin_wait(struct cuda_device *cuda)
+{
+    __atomic_store_n(&cuda->waiting_since, now_ns(), __ATOMIC_RELAXED);
+}
+
+static void end_wait(struct cuda_device *cuda)
+{
+    __atomic_store_n(&cuda->waiting_since, 0, __ATOMIC_RELAXED);
+}
+
+/* The host waits for the GPU. */
 static void wait_for(struct cuda_device *cuda, cudaEvent_t event, const char *what)
 {
-    cuda_check(cuda, cudaEventSynchronize(event), what);
+    begin_wait(cuda);
+    cudaError_t code = cudaEventSynchronize(event);
+    end_wait(cuda);
+    cuda_check(cuda, code, what);
+}
+
+static void wait_for_all(struct cuda_device *cuda, cudaStream_t stream, const char *what)
+{
+    begin_wait(cuda);
+    cudaError_t code = cudaStreamSynchronize(stream);
+    end_wait(cuda);
+    cuda_check(cuda, code, what);
 }
 
 static enum status staging_new(struct cuda_device *cuda, struct cuda_staging **staging, struct error *err)
@@ -270,7 +305,7 @@ static void cuda_stream_free(struct stream *stream)
     struct cuda_stream *s = cuda_stream_of(stream);
     struct cuda_device *cuda = cuda_device_of(stream);
     if (s->handle) {
-        cuda_check(cuda, cudaStreamSynchronize(s->handle), "the last work of a stream");
+        wait_for_all(cuda, s->handle, "the last work of a stream");
         cudaStreamDestroy(s->handle);
     }
     staging_free(cuda, s->staging);
@@ -364,21 +399,14 @@ static void cuda_submit(struct stream *stream, void (*function)(void *argument),
     }
 }
 
-/* Waits until the stream has come to this marker, past those before it one by one. */
-static void wait_for_markers(struct cuda_stream *stream, uint64_t marker)
-{
-    struct cuda_staging *s = stream->staging;
-    for (; s->marker_seen < marker; s->marker_seen++)
-        wait_for(cuda_device_of(&stream->base), s->markers[s->marker_seen % MARKERS], "work of a stream");
-}
-
 static void cuda_sync(struct stream *stream)
 {
     struct cuda_stream *c = cuda_stream_of(stream);
     struct cuda_staging *s = c->staging;
     ASSERT(!cuda_is_capturing(stream->device));
-    wait_for_markers(c, s->marker_next);
-    cuda_check(cuda_device_of(stream), cudaStreamSynchronize(c->handle), "work of a stream");
+    for (; s->marker_seen < s->marker_next; s->marker_seen++)
+        wait_for(cuda_device_of(stream), s->markers[s->marker_seen % MARKERS], "work of a stream");
+    wait_for_all(cuda_device_of(stream), c->handle, "work of a stream");
 }
 
 /* ---- copies ---- */
@@ -473,8 +501,6 @@ static void cuda_event_sync(struct event *event)
 {
     struct cuda_event *e = (struct cuda_event *)event;
     ASSERT(!e->capture && !cuda_is_capturing(event->device));
-    if (e->stream)
-        wait_for_markers(e->stream, e->marker);
     wait_for(event->device->private_, e->handle, "work before an event");
 }
 
@@ -495,8 +521,8 @@ static bool cuda_event_elapsed(struct event *from, struct event *to, double *sec
 static void cuda_event_free(struct event *event)
 {
     struct cuda_event *e = (struct cuda_event *)event;
-    if (!e->capture) /* its stream may be gone */
-        wait_for(event->device->private_, e->handle, "work before an event");
+    if (!e->capture)
+        cuda_event_sync(event);
     cudaEventDestroy(e->handle);
     free(e);
 }
@@ -520,11 +546,8 @@ static void cuda_event_record(struct event *event, struct stream *stream)
         return;
     e->capture = capture;
     cuda_check(cuda, cudaEventRecord(e->handle, c->handle), "recording an event");
-    if (capture)
-        return;
-    e->stream = c;
-    e->marker = c->staging->marker_next;
-    cuda_stream_mark(c);
+    if (!capture)
+        cuda_stream_mark(c);
 }
 
 static void cuda_event_wait(struct stream *stream, struct event *event)
@@ -630,6 +653,20 @@ bool device_cuda_probe(char *why)
     return usable;
 }
 
+int device_cuda_identify(unsigned char (*uuids)[DEVICE_UUID_BYTES], int most)
+{
+    struct error err;
+    struct cudaDeviceProp properties;
+    int count = count_gpus(&err);
+    _Static_assert(sizeof properties.uuid.bytes == DEVICE_UUID_BYTES, "a UUID is what CUDA says it is");
+    for (int i = 0; i < count && i < most; i++) {
+        memset(uuids[i], 0, DEVICE_UUID_BYTES);
+        if (cudaGetDeviceProperties(&properties, i) == cudaSuccess)
+            memcpy(uuids[i], properties.uuid.bytes, DEVICE_UUID_BYTES);
+    }
+    return count;
+}
+
 static enum status open_gpu(struct cuda_device *cuda, int index, struct error *err)
 {
     struct cudaDeviceProp properties;
@@ -638,7 +675,9 @@ static enum status open_gpu(struct cuda_device *cuda, int index, struct error *e
         error_prefix(err, "cannot open a CUDA device");
         return error_hint(err, "set train.device to cpu or auto");
     }
-    cuda->index = index % count;
+    if (index >= count)
+        return error_set(err, STATUS_DEVICE, "cannot open GPU %d: this process sees %d", index, count);
+    cuda->index = index;
     cudaError_t code = cudaGetDeviceProperties(&properties, cuda->index);
     if (code == cudaSuccess)
         TRY(check_capability(cuda->index, &properties, err));

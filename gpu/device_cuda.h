@@ -57,6 +57,7 @@ struct cuda_device {
     int num_ranges;
     struct error error;         /* sticky; code STATUS_OK: none */
     struct error capture_error; /* the same of the capture that goes on */
+    int64_t waiting_since; /* atomic: when its thread began to wait for the GPU, nanoseconds; 0: it does not wait */
 };
 
 struct cuda_staging; /* private to device_cuda.c */
@@ -72,9 +73,7 @@ struct cuda_event {
     struct event base; /* first */
     cudaEvent_t handle;
     bool timed;
-    struct cuda_stream *stream; /* of its latest record outside of captures; borrowed */
-    uint64_t marker;            /* of that stream, when it was recorded */
-    uint64_t capture;           /* the number of the capture in which it was recorded last; 0: it was not in one */
+    uint64_t capture; /* the number of the capture in which it was recorded last; 0: it was not in one */
 };
 
 static inline struct cuda_device *cuda_device_of(const struct stream *stream)
@@ -105,6 +104,9 @@ enum status cuda_graph_end(struct graph *graph, struct error *err);
 void cuda_graph_launch(struct graph *graph);
 void cuda_graph_free(struct graph *graph);
 uint64_t cuda_capture_number(const struct cuda_device *device);
+/* Whether the device's thread waits for the GPU now, and has not for ten minutes: it is alive, though it cannot tick.
+ * Any thread. */
+bool cuda_is_waiting(struct cuda_device *device);
 
 #ifdef __cplusplus
 }

@@ -49,7 +49,8 @@ packages=$("$python" -c 'import glob, os, site
 for top in site.getsitepackages():
     print(":".join(sorted(glob.glob(os.path.join(top, "nvidia", "*", "lib")))), end=":")' 2>/dev/null)
 export LD_LIBRARY_PATH=$packages${LD_LIBRARY_PATH:-}
-# the choices of GEMM kernels stay with the results
+# the parts ranks and resume have several ranks on one GPU; the choices of GEMM kernels stay with the results
+export ZTRAIN_SHARE_GPUS=1
 export ZTRAIN_GEMM_CACHE=${ZTRAIN_GEMM_CACHE:-$PWD/$out/gemm-cache}
 golden=(tests/golden/check_golden.py --ztrain "$build/ztrain" --set "train.device=$device")
 

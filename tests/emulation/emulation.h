@@ -9,6 +9,7 @@
  *     emulation_arena.cc      red zones between the pieces of an arena
  *     emulation_cublaslt.cc   matrix products as plain loops
  *     emulation_nccl.cc       collectives between processes, in shared memory
+ *     emulation_libraries.cc  how the program finds those libraries
  *
  * Work is queued by the cuda… calls and runs later: inside a call that waits, in an order that the program's events and
  * synchronisation allow but an ordinary GPU would hardly choose, or, if the host makes no call for a while, on a thread
@@ -17,7 +18,8 @@
  * EXIT_REPORT.
  *
  * Environment: ZTRAIN_EMULATION_ORDER = lazy, starve, random or eager (default: lazy) and ZTRAIN_EMULATION_SEED;
- * ZTRAIN_EMULATION_MEMORY: MiB of the emulated GPU; ZTRAIN_EMULATION_STATS=1: counts at exit;
+ * ZTRAIN_EMULATION_GPUS: how many GPUs the machine has (1), of which CUDA_VISIBLE_DEVICES (numbers) leaves some; a
+ * process computes on one of them. ZTRAIN_EMULATION_MEMORY: MiB of each; ZTRAIN_EMULATION_STATS=1: counts at exit;
  * ZTRAIN_EMULATION_NO_CAPTURE=1: captures fail. */
 #ifndef ZTRAIN_TESTS_EMULATION_H
 #define ZTRAIN_TESTS_EMULATION_H
@@ -43,6 +45,10 @@ enum { EXIT_REPORT = 98, MAX_STREAMS = 16 };
 std::string source_line(const void *address);
 
 uint64_t random_bits(void); /* of the seed */
+
+/* What identifies the GPU that is current on this thread: its place among the machine's and the machine's name. */
+enum { GPU_ID_BYTES = 16 };
+void current_gpu(char id[GPU_ID_BYTES]);
 
 /* ---- memory (emulation_memory.cc) ---- */
 

@@ -4,7 +4,8 @@
 #   build/emulation/           kernels call the shadow (races, indices, uninitialised reads); C code with ASan and UBSan
 #   build/emulation/address/   kernels with ASan and UBSan too, without the shadow
 #
-# In each: ztrain, ops-test (train.device: cuda is "emulated GPU") and faults, programs with planted mistakes.
+# In each: ztrain, ops-test (train.device: cuda is "emulated GPU") and faults, programs with planted mistakes. In the first
+# also tests/: the unit tests that need a GPU (tests/run-unit.sh build/emulation).
 
 EMULATION_INCLUDE ?= $(firstword $(foreach folder,$(CUDA_HOME) $(CUDA_PATH) /usr/local/cuda,\
 	$(if $(wildcard $(folder)/include/cublasLt.h),$(folder)/include)))
@@ -29,10 +30,12 @@ EMU_RUNTIME = $(filter-out %/emulation_shadow.cc,$(wildcard tests/emulation/*.cc
 EMU_C_OBJECTS = $(EMU_C:%.c=$(EMU)/obj/%.o) $(EMU_PLAIN_C:%.c=$(BUILD)/obj/%.o)
 EMU_RUNTIME_OBJECTS = $(EMU_RUNTIME:%.cc=$(EMU)/obj/%.o)
 EMU_CMD_OBJECTS = $(patsubst %.c,$(EMU)/obj/%.o,$(wildcard cmd/*.c))
+EMU_UNIT_TESTS = $(CUDA_ONLY_TESTS:tests/unit/%.c=$(EMU)/tests/%)
 EMU_OPS_OBJECTS = $(patsubst %.c,$(EMU)/obj/%.o,$(wildcard tests/ops/*.c))
 
 # Red zones between the pieces of an arena: see tests/emulation/emulation_arena.cc.
-EMU_LINK_FLAGS = $(EMU_SANITIZE) -fopenmp -Wl,--wrap=arena_init -Wl,--wrap=arena_take
+# NVIDIA's libraries are found in the program itself: tests/emulation/emulation_libraries.cc.
+EMU_LINK_FLAGS = $(EMU_SANITIZE) -fopenmp -rdynamic $(foreach function,arena_init arena_take dlopen dlsym,-Wl,--wrap=$(function))
 EMU_LIBS = $(filter-out -L% -lcudart_static,$(LDLIBS_ALL))
 
 .PHONY: emulation emulation-faults
@@ -41,7 +44,7 @@ emulation emulation-faults:
 	@echo "the emulated GPU is not built: it needs CUDA's headers (CUDA_HOME) and x86-64"
 else
 #: emulation      the emulated GPU: build/emulation/ztrain and ops-test (tests/emulation)
-emulation: $(foreach program,ztrain ops-test faults,$(EMU)/$(program) $(EMU)/address/$(program))
+emulation: $(foreach program,ztrain ops-test faults,$(EMU)/$(program) $(EMU)/address/$(program)) $(EMU_UNIT_TESTS)
 emulation-faults: $(EMU)/faults $(EMU)/address/faults
 endif
 
@@ -74,5 +77,10 @@ $(1)/faults: $(EMU_RUNTIME_OBJECTS) $(1)/obj/shadow.o $(1)/obj/tests/emulation/f
 	$(EMU_CXX) $(EMU_LINK_FLAGS) $$^ $(EMU_LIBS) -o $$@
 endef
 $(foreach folder,$(EMU) $(EMU)/address,$(eval $(call EMU_PROGRAMS,$(folder))))
+
+$(EMU_UNIT_TESTS): $(EMU)/tests/%: $(EMU)/obj/tests/unit/%.o $(EMU_RUNTIME_OBJECTS) $(EMU)/obj/shadow.o $(EMU_C_OBJECTS) \
+		$(EMU_CU:%=$(EMU)/obj/%.o)
+	@mkdir -p $(@D)
+	$(EMU_CXX) $(EMU_LINK_FLAGS) $^ -lcmocka $(EMU_LIBS) -o $@
 
 -include $(shell find $(EMU) -name '*.d' 2>/dev/null)

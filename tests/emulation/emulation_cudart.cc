@@ -9,7 +9,9 @@
 #include <chrono>
 #include <map>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #undef threadIdx
 #undef blockIdx
@@ -22,7 +24,58 @@ using namespace emulation;
 namespace
 {
 thread_local cudaError_t last_error;
+thread_local int current_device; /* among the visible ones */
+int used_device = -1;            /* the one that has memory and streams */
 std::map<const void *, size_t> dynamic_allowed;
+
+/* The machine's GPUs that this process sees, in its order. */
+const std::vector<int> &visible_gpus(void)
+{
+    static const std::vector<int> gpus = [] {
+        const char *all = getenv("ZTRAIN_EMULATION_GPUS"), *visible = getenv("CUDA_VISIBLE_DEVICES");
+        int count = all ? atoi(all) : 1;
+        std::vector<int> found;
+        for (int i = 0; i < count && !visible; i++)
+            found.push_back(i);
+        while (visible && *visible) { /* up to the first that there is not */
+            char *end;
+            long gpu = strtol(visible, &end, 10);
+            if (end == visible || gpu < 0 || gpu >= count)
+                break;
+            found.push_back(static_cast<int>(gpu));
+            visible = *end == ',' ? end + 1 : end;
+        }
+        return found;
+    }();
+    return gpus;
+}
+
+bool exists(int device)
+{
+    return device >= 0 && device < static_cast<int>(visible_gpus().size());
+}
+
+void identify(int device, char id[GPU_ID_BYTES])
+{
+    char host[64] = "";
+    gethostname(host, sizeof host - 1);
+    uint64_t hash = hash_bytes(host, strlen(host));
+    memset(id, 0, GPU_ID_BYTES);
+    memcpy(id, &hash, sizeof hash);
+    snprintf(id + sizeof hash, GPU_ID_BYTES - sizeof hash, "GPU%d", visible_gpus()[static_cast<size_t>(device)]);
+}
+
+/* A GPU that is current on one thread is not so on another: every thread has to say which. */
+void use_device(const char *what)
+{
+    if (!exists(current_device))
+        report("%s without a GPU", what);
+    if (used_device < 0)
+        used_device = current_device;
+    if (current_device != used_device)
+        report("%s while GPU %d is current: this process has its memory and streams on GPU %d", what, current_device,
+               used_device);
+}
 
 event_state *event_of(cudaEvent_t event)
 {
@@ -132,6 +185,7 @@ cudaError_t launch_kernel(const char *name, const void *kernel, launch *argument
 {
     guard lock(big_lock);
     enter("a kernel launch");
+    use_device("a kernel launch");
     std::shared_ptr<launch> owned(arguments);
     auto allowed = dynamic_allowed.find(kernel);
     uint64_t threads = static_cast<uint64_t>(block.x) * block.y * block.z;
@@ -150,11 +204,17 @@ cudaError_t launch_kernel(const char *name, const void *kernel, launch *argument
     enqueue(lock, stream_of(stream), std::move(op));
     return cudaSuccess;
 }
+
+void current_gpu(char id[GPU_ID_BYTES])
+{
+    identify(current_device, id);
+}
 } // namespace emulation
 
 #define ENTER(name)       \
     guard lock(big_lock); \
-    enter(name)
+    enter(name);          \
+    use_device(name)
 /* a call that a thread may not make while it captures */
 #define ENTER_OUTSIDE(name)                        \
     ENTER(name);                                   \
@@ -167,27 +227,32 @@ extern "C" {
 
 cudaError_t cudaGetDeviceCount(int *count)
 {
-    *count = 1;
-    return cudaSuccess;
+    *count = static_cast<int>(visible_gpus().size());
+    return *count ? cudaSuccess : fail(cudaErrorNoDevice);
 }
 
 cudaError_t cudaSetDevice(int device)
 {
-    return device == 0 ? cudaSuccess : fail(cudaErrorInvalidDevice);
+    if (!exists(device))
+        return fail(cudaErrorInvalidDevice);
+    current_device = device;
+    return cudaSuccess;
 }
 
 cudaError_t cudaGetDevice(int *device)
 {
-    *device = 0;
+    *device = current_device;
     return cudaSuccess;
 }
 
 cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *properties, int device)
 {
-    if (device != 0)
+    if (!exists(device))
         return fail(cudaErrorInvalidDevice);
     memset(properties, 0, sizeof *properties);
     snprintf(properties->name, sizeof properties->name, "emulated GPU");
+    static_assert(sizeof properties->uuid.bytes == GPU_ID_BYTES, "a UUID's size");
+    identify(device, properties->uuid.bytes);
     properties->major = 9;
     properties->multiProcessorCount = 4;
     properties->totalGlobalMem = static_cast<size_t>(4) << 30;
@@ -202,7 +267,7 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *properties, int devic
 
 cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attribute, int device)
 {
-    if (device != 0)
+    if (!exists(device))
         return fail(cudaErrorInvalidDevice);
     switch (attribute) {
     case cudaDevAttrMultiProcessorCount: *value = 4; break;
@@ -220,9 +285,11 @@ cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attribute, in
     return cudaSuccess;
 }
 
-cudaError_t cudaDeviceGetPCIBusId(char *id, int length, int)
+cudaError_t cudaDeviceGetPCIBusId(char *id, int length, int device)
 {
-    snprintf(id, static_cast<size_t>(length), "0000:00:00.0");
+    if (!exists(device))
+        return fail(cudaErrorInvalidDevice);
+    snprintf(id, static_cast<size_t>(length), "0000:%02x:00.0", visible_gpus()[static_cast<size_t>(device)]);
     return cudaSuccess;
 }
 
@@ -273,6 +340,7 @@ cudaError_t cudaPeekAtLastError(void)
     X(cudaErrorMemoryAllocation, "out of memory")                                                        \
     X(cudaErrorInvalidConfiguration, "invalid configuration argument")                                   \
     X(cudaErrorInvalidDevice, "invalid device ordinal")                                                  \
+    X(cudaErrorNoDevice, "no CUDA-capable device is detected")                                           \
     X(cudaErrorNotReady, "device not ready")                                                             \
     X(cudaErrorNotSupported, "operation not supported")                                                  \
     X(cudaErrorStreamCaptureUnsupported, "operation not permitted when stream is capturing")             \

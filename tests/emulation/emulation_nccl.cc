@@ -7,7 +7,11 @@
  *
  * Sums add ranks 0, 1, … in fp32 or the type itself. With each piece a rank says which collective it is in: ranks that
  * call different ones end with a report instead of hanging. Like NCCL, nobody notices that a peer has died; an aborted
- * communicator leaves its collectives. */
+ * communicator leaves its collectives. After a call of a non-blocking communicator it says for a while that the call is
+ * in progress; another one before it is settled ends with a report.
+ *
+ * ZTRAIN_EMULATION_NCCL: a mistake of this process's NCCL: version=N (it is that one), deaf (it never finds its peers),
+ * refuse (it joins no communicator), error=N (the Nth collective hangs with an asynchronous error). */
 #include "cuda_emulation.h"
 #include "emulation_queue.h"
 
@@ -43,6 +47,7 @@ struct signature { /* of a collective; the same on all ranks */
 
 struct segment {
     std::atomic<int> connected, aborted;
+    char gpus[MAX_RANKS][GPU_ID_BYTES];
     std::atomic<uint64_t> turn[MAX_RANKS]; /* barriers that a rank has come to */
     signature doing[MAX_RANKS];
     char windows[];
@@ -55,6 +60,9 @@ struct ncclComm {
     size_t bytes;
     std::string name;
     std::atomic<int> state; /* ncclResult_t */
+    std::atomic<int> in_progress; /* so many times it will say that a call is */
+    bool blocking;
+    int64_t collectives;
     std::atomic<bool> aborted;
     uint64_t turn;
     std::thread connecting;
@@ -62,7 +70,38 @@ struct ncclComm {
 
 namespace
 {
-thread_local std::string last_message;
+std::atomic<const char *> last_message{""};
+thread_local int group_depth;
+thread_local ncclComm *grouped_comm;
+
+/* The value of a mistake ("" if it has none), or NULL: it is not made. */
+const char *mistake(const char *name)
+{
+    const char *made = getenv("ZTRAIN_EMULATION_NCCL");
+    size_t length = strlen(name);
+    if (!made || strncmp(made, name, length) != 0)
+        return nullptr;
+    return made[length] == '=' ? made + length + 1 : made + length;
+}
+
+/* A call of this communicator begins, and ends. */
+void begin(ncclComm *c, const char *name)
+{
+    if (!group_depth && c->in_progress)
+        report("NCCL: %s while a call before it is in progress", name);
+}
+
+ncclResult_t end(ncclComm *c)
+{
+    if (c->blocking)
+        return ncclSuccess;
+    if (group_depth) {
+        grouped_comm = c;
+        return ncclSuccess;
+    }
+    c->in_progress = static_cast<int>(1 + c->collectives % 3);
+    return ncclInProgress;
+}
 
 ncclResult_t fail(ncclResult_t code, const char *message)
 {
@@ -101,11 +140,13 @@ char *window(ncclComm *c, int rank)
 
 void connect(ncclComm *c)
 {
-    c->shared->connected++;
-    bool there = wait_until(c, [c] { return c->shared->connected == c->world; });
+    c->shared->connected += !mistake("deaf");
+    bool there = wait_until(c, [c] { return c->shared->connected == c->world; }), alone = there;
+    for (int r = 0; r < c->world && there; r++)
+        alone &= r == c->rank || memcmp(c->shared->gpus[r], c->shared->gpus[c->rank], GPU_ID_BYTES) != 0;
     if (c->rank == 0)
         shm_unlink(c->name.c_str());
-    c->state = there ? ncclSuccess : ncclInternalError;
+    c->state = alone ? ncclSuccess : there ? ncclInvalidUsage : ncclInternalError;
 }
 
 size_t size_of(ncclDataType_t type)
@@ -235,10 +276,15 @@ ncclResult_t collective(const char *name, const signature &s, size_t sent, size_
     size_t size = size_of(static_cast<ncclDataType_t>(s.type));
     if (!size)
         return fail(ncclInvalidArgument, "unknown type");
-    if (c->state != ncclSuccess)
+    if (c->state == ncclInProgress)
         return fail(ncclInvalidUsage, "the communicator is not ready");
+    if (c->state != ncclSuccess)
+        return static_cast<ncclResult_t>(c->state.load());
+    begin(c, name);
     if (!s.count)
         return ncclSuccess;
+    const char *failing = mistake("error");
+    const bool fails = ++c->collectives == (failing ? atoll(failing) : 0);
     check_range(name, send, sent * size);
     check_range(name, receive, received * size);
     operation op;
@@ -246,11 +292,16 @@ ncclResult_t collective(const char *name, const signature &s, size_t sent, size_
     op.on_host_thread = op.collective = true;
     op.ranges = {{send, sent * size, false}, {receive, received * size, true}};
     op.run = [=] {
+        if (fails) {
+            last_message = "the network has gone away";
+            c->state = ncclSystemError;
+            wait_until(c, [] { return false; });
+        }
         if (!c->aborted)
             run_collective(c, s, static_cast<const char *>(send), static_cast<char *>(receive));
     };
     enqueue(lock, stream_of(stream), std::move(op));
-    return ncclSuccess;
+    return end(c);
 }
 } // namespace
 
@@ -258,7 +309,8 @@ extern "C" {
 
 ncclResult_t ncclGetVersion(int *version)
 {
-    *version = NCCL_VERSION_CODE;
+    const char *other = mistake("version");
+    *version = other ? atoi(other) : NCCL_VERSION_CODE;
     return ncclSuccess;
 }
 
@@ -269,7 +321,7 @@ const char *ncclGetErrorString(ncclResult_t code)
 
 const char *ncclGetLastError(ncclComm_t)
 {
-    return last_message.c_str();
+    return last_message;
 }
 
 ncclResult_t ncclGetUniqueId(ncclUniqueId *id)
@@ -284,7 +336,10 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm, int world, ncclUniqueId id
 {
     if (world < 1 || world > MAX_RANKS || rank < 0 || rank >= world)
         return fail(ncclInvalidArgument, "a rank out of range");
+    if (mistake("refuse"))
+        return fail(ncclSystemError, "no network");
     ncclComm *c = new ncclComm();
+    c->blocking = !config || config->blocking != 0;
     c->rank = rank;
     c->world = world;
     c->name.assign(id.internal, strnlen(id.internal, sizeof id.internal));
@@ -300,9 +355,10 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm, int world, ncclUniqueId id
         return fail(ncclSystemError, strerror(errno));
     }
     c->shared = static_cast<segment *>(map);
+    current_gpu(c->shared->gpus[rank]);
     c->state = ncclInProgress;
     *comm = c;
-    if (config && config->blocking == 0) {
+    if (!c->blocking) {
         c->connecting = std::thread(connect, c);
         return ncclInProgress;
     }
@@ -313,12 +369,19 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm, int world, ncclUniqueId id
 ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *state)
 {
     *state = static_cast<ncclResult_t>(comm->state.load());
+    if (*state == ncclSuccess && comm->in_progress) {
+        comm->in_progress--;
+        *state = ncclInProgress;
+    }
     return ncclSuccess;
 }
 
-ncclResult_t ncclCommFinalize(ncclComm_t)
+ncclResult_t ncclCommFinalize(ncclComm_t comm)
 {
-    return ncclSuccess;
+    guard lock(big_lock);
+    enter("ncclCommFinalize");
+    begin(comm, "ncclCommFinalize");
+    return end(comm);
 }
 
 ncclResult_t ncclCommDestroy(ncclComm_t comm)
@@ -384,12 +447,18 @@ ncclResult_t ncclBroadcast(const void *send, void *receive, size_t count, ncclDa
 
 ncclResult_t ncclGroupStart(void)
 {
+    group_depth++;
     return ncclSuccess;
 }
 
 ncclResult_t ncclGroupEnd(void)
 {
-    return ncclSuccess;
+    if (group_depth < 1)
+        return fail(ncclInvalidUsage, "no group was begun");
+    ncclComm *member = grouped_comm;
+    if (--group_depth == 0)
+        grouped_comm = nullptr;
+    return member ? end(member) : ncclSuccess;
 }
 }
 #endif

@@ -1,4 +1,4 @@
-"""The whole program on the emulated GPU: golden cases, ZeRO stages on two ranks, resuming bit for bit, any order of work.
+"""The whole program on the emulated GPU: golden cases, resuming bit for bit, any order of work. Ranks: test_ranks.py.
 
 Every run is also a search for mistakes: a missing event, a race or a bad index ends it (tests/emulation/emulation.h).
 """
@@ -59,23 +59,18 @@ def test_golden_with_sanitized_kernels():
     golden("qwen3", ztrain=ADDRESS)
 
 
-@pytest.mark.parametrize("stage", ["0", "1", "2", "3"])
-def test_stages_on_two_ranks(stage):
-    golden("gpt2", "--stage", stage, "--ranks", "2")
+@pytest.fixture(scope="module")
+def lazily(tmp_path_factory):
+    return train(tmp_path_factory.mktemp("lazy"), "lazy", "train.max_steps=2")
 
 
 @pytest.mark.parametrize("order, seed", [("starve", "1"), ("random", "2"), ("random", "3"), ("eager", "4")])
-def test_same_bits_in_any_order(tmp_path, order, seed):
-    environment = {"ZTRAIN_EMULATION_ORDER": order, "ZTRAIN_EMULATION_SEED": seed}
-    reference = train(tmp_path, "lazy", "train.max_steps=2")
-    os.environ.update(environment)
-    try:
-        other = train(tmp_path, order, "train.max_steps=2")
-    finally:
-        for key in environment:
-            del os.environ[key]
-    assert [row.get("loss") for row in other[0]] == [row.get("loss") for row in reference[0]]
-    assert other[1] == reference[1]
+def test_same_bits_in_any_order(tmp_path, monkeypatch, lazily, order, seed):
+    monkeypatch.setenv("ZTRAIN_EMULATION_ORDER", order)
+    monkeypatch.setenv("ZTRAIN_EMULATION_SEED", seed)
+    other = train(tmp_path, order, "train.max_steps=2")
+    assert [row.get("loss") for row in other[0]] == [row.get("loss") for row in lazily[0]]
+    assert other[1] == lazily[1]
 
 
 def test_resume_bit_for_bit(tmp_path):

@@ -7,6 +7,7 @@ import os
 import random
 import re
 import signal
+import socket
 import struct
 import subprocess
 import time
@@ -283,6 +284,46 @@ class Metrics:
                 "eval_tokens", "perplexity", "epoch_end", "train_loss")
         return [{key: row[key] for key in kept if key in row} for row in self.rows
                 if "checkpoint" not in row and "resumed_from" not in row]
+
+
+# --- ranks of a launcher ----------------------------------------------------------------------------------------------
+
+NODES = [0, 0, 1, 1]  # ranks 0 and 2 have the agents
+
+
+def free_port():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+class Job:
+    """Ranks as a launcher starts them: node[r] is rank r's node."""
+
+    def __init__(self, folder, *arguments, nodes=NODES, arguments_of=None, env=None, env_of=None,
+                 cwd_of=None):
+        self.folder, port = folder, free_port()
+        self.ranks = []
+        for rank, node in enumerate(nodes):
+            local = [r for r in range(len(nodes)) if nodes[r] == node]
+            variables = {"RANK": rank, "WORLD_SIZE": len(nodes), "LOCAL_RANK": local.index(rank),
+                         "LOCAL_WORLD_SIZE": len(local), "GROUP_RANK": node, "MASTER_ADDR": "127.0.0.1",
+                         "MASTER_PORT": port, "ZTRAIN_JOB_SECRET": "5a" * 32}
+            variables = {**{key: str(value) for key, value in variables.items()}, **(env or {}),
+                         **(env_of or {}).get(rank, {})}
+            self.ranks.append(folder.start(*(arguments_of or {}).get(rank, arguments), env=variables,
+                                           cwd=(cwd_of or {}).get(node)))
+
+    def wait(self, seconds=60):
+        """What each rank said, once all have ended; nothing of them is left."""
+        done = [self.folder.wait(rank, seconds) for rank in self.ranks]
+        assert [session_members(rank.pid) for rank in self.ranks] == [[] for _ in self.ranks]
+        return done
+
+    def train(self, expect=FINISHED, seconds=60):
+        done = self.wait(seconds)
+        assert [d.code for d in done] == [expect] * len(done), done
+        return done
 
 
 # --- processes and waiting --------------------------------------------------------------------------------------------

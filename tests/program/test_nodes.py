@@ -3,50 +3,15 @@ GROUP_RANK makes two nodes of one machine. Slurm's own part is in tests/cluster.
 import os
 import resource
 import signal
-import socket
 import time
 
 import pytest
 
-from harness import (CHECKPOINT, DATA, DIVERGED, FINISHED, PEER, REQUEUE, SLOWNESS, USAGE, session_members,
-                     wait_for_steps)
+from harness import (CHECKPOINT, DATA, DIVERGED, FINISHED, NODES, PEER, REQUEUE, SLOWNESS, USAGE, Job,
+                     session_members, wait_for_steps)
 
 ENDLESS = {"train": {"epochs": None, "max_steps": 1000000}}
-NODES = [0, 0, 1, 1]  # ranks 0 and 2 have the agents
 TIMEOUT = 4
-
-
-def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
-
-
-class Job:
-    """Ranks as a launcher starts them: node[r] is rank r's node."""
-
-    def __init__(self, folder, *arguments, nodes=NODES, arguments_of=None, env=None, cwd_of=None):
-        self.folder, port = folder, free_port()
-        self.ranks = []
-        for rank, node in enumerate(nodes):
-            local = [r for r in range(len(nodes)) if nodes[r] == node]
-            variables = {"RANK": rank, "WORLD_SIZE": len(nodes), "LOCAL_RANK": local.index(rank),
-                         "LOCAL_WORLD_SIZE": len(local), "GROUP_RANK": node, "MASTER_ADDR": "127.0.0.1",
-                         "MASTER_PORT": port, "ZTRAIN_JOB_SECRET": "5a" * 32}
-            variables = {**{key: str(value) for key, value in variables.items()}, **(env or {})}
-            self.ranks.append(folder.start(*(arguments_of or {}).get(rank, arguments), env=variables,
-                                           cwd=(cwd_of or {}).get(node)))
-
-    def wait(self, seconds=60):
-        """What each rank said, once all have ended; nothing of them is left."""
-        done = [self.folder.wait(rank, seconds) for rank in self.ranks]
-        assert [session_members(rank.pid) for rank in self.ranks] == [[] for _ in self.ranks]
-        return done
-
-    def train(self, expect=FINISHED, seconds=60):
-        done = self.wait(seconds)
-        assert [d.code for d in done] == [expect] * len(done), done
-        return done
 
 
 def spec_of(folder, changes=None, name="run"):

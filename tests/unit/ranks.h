@@ -72,8 +72,10 @@ struct ranks_launcher {
     int fences;
 };
 
-static inline enum status ranks_put(struct launcher *launcher, const char *key, const char *value, struct error *err)
+static inline enum status ranks_put(struct launcher *launcher, const char *key, const char *value, double seconds,
+                                    struct error *err)
 {
+    (void)seconds;
     (void)err;
     struct ranks_board *board = ((struct ranks_launcher *)launcher)->board;
     int at = board->counts[launcher->rank]++;
@@ -94,9 +96,10 @@ static inline enum status ranks_fence(struct launcher *launcher, double seconds,
     return STATUS_OK;
 }
 
-static inline enum status ranks_get(struct launcher *launcher, int rank, const char *key, char *values,
+static inline enum status ranks_get(struct launcher *launcher, int rank, const char *key, char *values, double seconds,
                                     struct error *err)
 {
+    (void)seconds;
     struct ranks_board *board = ((struct ranks_launcher *)launcher)->board;
     for (int r = rank < 0 ? 0 : rank; r < (rank < 0 ? launcher->world : rank + 1);
          r++, values += BOOTSTRAP_VALUE_MAX + 1) {
@@ -150,10 +153,10 @@ static inline void ranks_launched(struct bootstrap *boot, struct ranks_launcher 
     char value[BOOTSTRAP_VALUE_MAX + 1];
     struct error error;
     snprintf(value, sizeof value, "%d", (int)getpid());
-    ranks_put(boot->launcher, "pid", value, &error);
+    ranks_put(boot->launcher, "pid", value, 10, &error);
     CHECK_OK(ranks_fence(boot->launcher, 60, &error));
     for (int r = 0; r < boot->world; r++) {
-        CHECK_OK(ranks_get(boot->launcher, r, "pid", value, &error));
+        CHECK_OK(ranks_get(boot->launcher, r, "pid", value, 10, &error));
         boot->places[r].pid = atoi(value);
     }
 }

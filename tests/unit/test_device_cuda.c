@@ -86,10 +86,12 @@ static void says_what_it_is(void **state)
     assert_true(strlen(device->name) > 0 && device->memory_bytes > 0);
     assert_non_null(strstr(device->detail, "compute capability"));
     assert_non_null(strstr(device->detail, "cublasLt"));
-    struct device *same;
+    struct device *none;
     struct error err;
-    assert_int_equal(device_open(DEVICE_CUDA, 1000, 1, &same, &err), STATUS_OK); /* counted round */
-    device_close(same);
+    unsigned char uuids[2][DEVICE_UUID_BYTES];
+    assert_true(device_cuda_list(uuids, 2) >= 1);
+    assert_int_equal(device_open(DEVICE_CUDA, 1000, 1, &none, &err), STATUS_DEVICE);
+    assert_non_null(strstr(err.text, "cannot open GPU 1000: this process sees "));
 }
 
 static void memory_is_zeroed_and_ends(void **state)

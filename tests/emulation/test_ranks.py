@@ -1,0 +1,184 @@
+"""Several ranks on emulated GPUs: which rank gets which, NCCL between them, and every way in which that can go wrong.
+
+Every run is also a search for mistakes: a missing event, a race or a bad index ends it (tests/emulation/emulation.h).
+"""
+import os
+import re
+import signal
+import socket
+import subprocess
+import time
+
+import pytest
+
+import harness
+from harness import DEVICE, PEER, ROOT, SLOWNESS, USAGE, Job, wait_for_steps
+
+HOST = socket.gethostname()
+TWO = {"ZTRAIN_EMULATION_GPUS": "2"}
+SHARED = {"ZTRAIN_EMULATION_GPUS": "1", "ZTRAIN_SHARE_GPUS": "1"}
+ENDLESS = {"train": {"epochs": None, "max_steps": 1000000, "device": "cuda"}}
+MODEL = {**harness.LLAMA, "num_hidden_layers": 2, "tie_word_embeddings": True}
+TIMEOUT = 5
+
+
+@pytest.fixture(autouse=True)
+def emulated(monkeypatch):
+    monkeypatch.setattr(harness, "ZTRAIN", os.path.join(ROOT, "build", "emulation", "ztrain"))
+    monkeypatch.setenv("ZTRAIN_GEMM_CACHE", os.path.join(ROOT, "build", "emulation", "gemm-cache"))
+
+
+def spec_of(folder, changes=None, name="run", device="cuda", steps=2):
+    """A step has two micro-batches of two samples on each of two ranks."""
+    base = {"model": {"config": MODEL}, "data": {"validation": None}, "train_batch_size": 8,
+            "train_micro_batch_size_per_gpu": 2, "comm": {"timeout_seconds": TIMEOUT},
+            "train": {"epochs": None, "max_steps": steps, "device": device}}
+    return folder.spec(harness.merged(base, changes or {}), name)
+
+
+def train(folder, changes=None, name="run", ranks=2, env=None, more=(), **arguments):
+    return folder.ztrain("--config", spec_of(folder, changes, name), "--local-gpus", ranks, *more, env=env or TWO,
+                         **arguments)
+
+
+def rank_log(folder, rank, name="run"):
+    with open(os.path.join(folder.run_folder(name), "log", f"rank-{rank:05}.log"), encoding="utf-8") as f:
+        return f.read()
+
+
+def said_by(done, words):
+    """The ranks that said so on stderr."""
+    return [rank for rank, d in enumerate(done) if words in d.err]
+
+
+# --- which rank gets which GPU ----------------------------------------------------------------------------------------
+
+def test_more_ranks_than_gpus(folder):
+    words = f"rank 1 on {HOST} has no GPU of its own: 2 ranks there see 1 GPU"
+    for device in ("cuda", "auto"):
+        done = folder.ztrain("--config", spec_of(folder, device=device), "--local-gpus", 2, expect=USAGE)
+        assert done.err.count(words) == 1 and "hint: --local-gpus 1" in done.err and "ZTRAIN_SHARE_GPUS=1" in done.err
+    done = Job(folder, "--config", spec_of(folder), nodes=[0, 0]).train(USAGE)
+    assert said_by(done, words) == [0]
+    assert "srun --mpi=pmi2 --ntasks-per-node=1 --gpus-per-node=1 ztrain" in done[0].err
+    # two GPUs, of which both ranks are left the same
+    done = Job(folder, "--config", spec_of(folder), nodes=[0, 0], env={**TWO, "CUDA_VISIBLE_DEVICES": "1"}).train(USAGE)
+    assert said_by(done, words) == [0]
+    done = train(folder, env={"ZTRAIN_SHARE_GPUS": "yes"}, expect=USAGE)
+    assert done.err.count("ZTRAIN_SHARE_GPUS is 'yes'") == 1
+
+
+def test_what_ranks_see_decides(folder):
+    """Rank 0 sees both GPUs, rank 1 only the first: rank 0 takes the second."""
+    done = Job(folder, "--config", spec_of(folder, steps=1), nodes=[0, 0],
+               env_of={0: TWO, 1: {**TWO, "CUDA_VISIBLE_DEVICES": "0"}}).train()
+    assert "collectives: NCCL 2." in done[0].out and "GPU 1 of 2" in done[0].out
+    assert "GPU 1 of the 2 that this rank sees" in rank_log(folder, 0)
+    assert "GPU 0 of the 1 that this rank sees" in rank_log(folder, 1)
+
+
+def test_a_rank_without_a_gpu(folder):
+    blind = {1: {"CUDA_VISIBLE_DEVICES": ""}}
+    done = Job(folder, "--config", spec_of(folder), nodes=[0, 1], env_of=blind).train(DEVICE)
+    assert said_by(done, f"train.device cuda: rank 1 on {HOST}: the NVIDIA driver shows no GPU") == [0]
+    assert "srun --gpus-per-node=N" in done[0].err
+    done = Job(folder, "--config", spec_of(folder, device="auto"), nodes=[0, 1], env_of=blind).train()
+    assert said_by(done, f"device: the CPU for all ranks, though 1 of 2 have a GPU (rank 1 on {HOST}: ") == [0]
+    assert "device: emulated GPU" not in done[0].out
+    none = {"ZTRAIN_EMULATION_GPUS": "0"}
+    done = folder.ztrain("--config", spec_of(folder, device="auto", name="none", steps=1), env=none)
+    assert "device: the CPU (the NVIDIA driver shows no GPU)" in done.out
+    done = folder.ztrain("--config", spec_of(folder, name="nothing"), env=none, expect=DEVICE)
+    assert "train.device cuda: the NVIDIA driver shows no GPU; hint: train.device: cpu, or auto" in done.err
+
+
+# --- training ---------------------------------------------------------------------------------------------------------
+
+@pytest.mark.parametrize("stage", ["0", "1", "2", "3"])
+def test_golden(stage):
+    """NCCL; what ranks that share a GPU compute is compared with it below."""
+    command = ["tests/golden/check_golden.py", "--ztrain", harness.ZTRAIN, "--case", "gpt2", "--set",
+               "train.device=cuda", "--set", "train_micro_batch_size_per_gpu=3", "--stage", stage, "--ranks", "2"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=900, env={**os.environ, **TWO})
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
+
+
+@pytest.mark.parametrize("stage", [1, 3])
+def test_every_way_gives_the_same_bits(folder, stage):
+    """Through host memory and over NCCL, with and without overlap, in one piece and in many."""
+    zero = {"zero_optimization": {"stage": stage}}
+    done = train(folder, zero, "shared", env=SHARED)
+    assert f"2 ranks on {HOST} share 1 GPU (ZTRAIN_SHARE_GPUS=1)" in done.err
+    assert "collectives: through host memory: ranks share a GPU" in done.out
+    done = train(folder, zero, "nccl")
+    assert "collectives: NCCL 2." in done.out and "share" not in done.err
+    counted = re.search(r"gathered (\d+) bytes \(theory (\d+)\), reduced (\d+) bytes \(theory (\d+)\)", done.out)
+    assert counted[1] == counted[2] and counted[3] == counted[4]
+    train(folder, {"zero_optimization": {"stage": stage, "overlap_comm": False, "reduce_bucket_size": 1000,
+                                         "allgather_bucket_size": 1000}}, "serial",
+          env={**TWO, "ZTRAIN_EMULATION_ORDER": "starve"})
+    numbers = [folder.metrics(name).numbers() for name in ("shared", "nccl", "serial")]
+    assert numbers[0] == numbers[1] == numbers[2]
+
+
+def test_half_precision_and_resume(folder):
+    changes = {"bf16": {"enabled": True}, "zero_optimization": {"stage": 2}, "checkpoint": {"interval_steps": 1}}
+    env = {**TWO, "ZTRAIN_EMULATION_ORDER": "random"}
+    train(folder, changes, "whole", env=env)
+    train(folder, changes, "cut", env=env, more=["--set", "train.max_steps=1"])
+    train(folder, changes, "cut", more=["--resume", folder.run_folder("cut")])
+    assert folder.metrics("cut").numbers() == folder.metrics("whole").numbers()
+
+
+# --- what goes wrong --------------------------------------------------------------------------------------------------
+
+def test_no_nccl(folder):
+    done = train(folder, env={**TWO, "ZTRAIN_EMULATION_WITHOUT": "libnccl.so.2"}, expect=DEVICE)
+    assert done.err.count("cannot open NCCL libnccl.so.2: ") == 1 and "; hint: install NCCL 2." in done.err
+    done = train(folder, env={**TWO, "ZTRAIN_EMULATION_LACKS": "ncclCommFinalize"}, expect=DEVICE)
+    assert "NCCL libnccl.so.2 lacks the function ncclCommFinalize: it is older than ztrain needs" in done.err
+    done = Job(folder, "--config", spec_of(folder), nodes=[0, 0], env=TWO,
+               env_of={1: {"ZTRAIN_EMULATION_WITHOUT": "libnccl.so.2"}}).train(DEVICE)
+    assert said_by(done, f"rank 1 on {HOST} cannot use NCCL") == [0] and "cannot open NCCL" in done[1].err
+    done = Job(folder, "--config", spec_of(folder), nodes=[0, 0], env=TWO,
+               env_of={1: {"ZTRAIN_EMULATION_NCCL": "version=22304"}}).train(DEVICE)
+    assert said_by(done, f"rank 1 on {HOST} has version 22304 of NCCL, rank 0 on {HOST} has 2") == [0]
+
+
+def test_a_communicator_that_does_not_come_about(folder):
+    done = Job(folder, "--config", spec_of(folder), nodes=[0, 0], env=TWO,
+               env_of={1: {"ZTRAIN_EMULATION_NCCL": "refuse"}}).train(PEER)
+    assert "NCCL: cannot join the communicator: " in done[1].err and "no network; hint: NCCL_DEBUG=INFO" in done[1].err
+    assert "cannot join the communicator" in done[0].err
+    changes = {"comm": {"timeout_seconds": 1.5}}
+    done = Job(folder, "--config", spec_of(folder, changes), nodes=[0, 0], env=TWO,
+               env_of={1: {"ZTRAIN_EMULATION_NCCL": "deaf"}}).train(PEER)
+    assert all("nothing has come of it for 9.5 s, though all ranks are alive" in d.err for d in done)
+
+
+def test_an_asynchronous_error_ends_all(folder):
+    done = Job(folder, "--config", spec_of(folder, ENDLESS), nodes=[0, 0], env=TWO,
+               env_of={1: {"ZTRAIN_EMULATION_NCCL": "error=40"}}).train(PEER)
+    assert "NCCL: a" in done[1].err and "the network has gone away" in done[1].err
+    assert "rank 1 on" in done[0].err and all(d.seconds < 40 * SLOWNESS for d in done)
+
+
+@pytest.mark.parametrize("how, words", [(signal.SIGKILL, "died"), (signal.SIGSTOP, "has been silent for")])
+def test_a_rank_lost_in_a_step(folder, how, words):
+    """Without a supervisor: the other rank itself has to see it, while it waits for its GPU."""
+    job = Job(folder, "--config", spec_of(folder, {**ENDLESS, "zero_optimization": {"stage": 3}}), nodes=[0, 0], env=TWO)
+    wait_for_steps(folder, job.ranks[0], 2)
+    os.kill(job.ranks[1].pid, how)
+    started = time.monotonic()
+    done = folder.wait(job.ranks[0], 30)
+    assert time.monotonic() - started < (TIMEOUT + 4) * SLOWNESS, done
+    assert done.code == PEER and re.search(rf"rank 1 on {HOST} \(process \d+\) {words}", done.last_words), done
+
+
+def test_a_rank_lost_under_a_supervisor(folder):
+    run = folder.start("--config", spec_of(folder, ENDLESS), "--local-gpus", 2, env=TWO)
+    wait_for_steps(folder, run, 2)
+    os.kill(harness.children(run.pid)[1], signal.SIGKILL)
+    done = folder.wait(run, 10)
+    assert done.code == PEER and "rank 1" in done.err and "killed by signal 9" in done.err, done
+    assert harness.session_members(run.pid) == []
