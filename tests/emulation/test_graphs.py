@@ -3,7 +3,9 @@
 Models of the golden cases' size get graphs by themselves, so test_training.py tests them, too. In a launch the nodes run in
 whatever order their dependencies leave open, and every missing one is found.
 """
+import json
 import os
+import re
 import subprocess
 
 import pytest
@@ -66,6 +68,25 @@ def test_same_bits_in_any_order(tmp_path, monkeypatch, order, seed):
     assert numbers(other[0]) == numbers(reference[0]) and other[1] == reference[1]
 
 
+@pytest.mark.parametrize("stage", ["0", "1", "2", "3"])
+def test_collectives_in_graphs(tmp_path, monkeypatch, stage):
+    """NCCL's, captured with the events between the streams; an evaluation between steps gathers for itself."""
+    monkeypatch.setenv("ZTRAIN_EMULATION_GPUS", "2")
+    rows = {}
+    for graphs in "true", "false":
+        settings = {"run.name": f"graphs-{graphs}", "train.cuda_graphs": graphs, "zero_optimization.stage": stage,
+                    "train.max_steps": "5", "train.eval_interval_steps": "2", "train_micro_batch_size_per_gpu": "3",
+                    "zero_optimization.reduce_bucket_size": "4096", "bf16.enabled": "true"}
+        said = short_run(tmp_path, *(f"{key}={value}" for key, value in settings.items()),
+                         arguments=["--local-gpus", "2"])
+        gathered, theory = re.search(r"gathered (\d+) bytes \(theory (\d+)\)", said).groups()
+        assert gathered == theory
+        with open(tmp_path / f"graphs-{graphs}" / "metrics.jsonl", encoding="utf-8") as f:
+            rows[graphs] = [json.loads(line) for line in f]
+    assert graph_steps(rows["true"]) == [2, 3, 4, 5] and graph_steps(rows["false"]) == []
+    assert numbers(rows["true"]) == numbers(rows["false"])
+
+
 def test_resume_in_graphs(tmp_path):
     plain, weights = train(tmp_path, "plain", "train.max_steps=6", "checkpoint.interval_steps=3",
                            "train.cuda_graphs=false")
@@ -76,24 +97,24 @@ def test_resume_in_graphs(tmp_path):
     assert numbers(resumed)[-3:] == numbers(plain)[-3:] and same_weights == weights
 
 
-def test_where_graphs_cannot_be(tmp_path):
+def test_where_graphs_cannot_be(tmp_path, monkeypatch):
     wanted = "train.cuda_graphs=true"
     assert "with data.packing false" in short_run(tmp_path, wanted, "data.packing=false", status=2)
     assert "--profile times each op" in short_run(tmp_path, wanted, arguments=["--profile"], status=2)
+    monkeypatch.setenv("ZTRAIN_SHARE_GPUS", "1")
+    assert "ranks that share a GPU" in short_run(tmp_path, wanted, arguments=["--local-gpus", "2"], status=2)
     assert "the CPU device has none" in short_run(tmp_path, wanted, "train.device=cpu", status=2)
     said = short_run(tmp_path, "wall_clock_breakdown=true")
     assert "CUDA graphs: none: wall_clock_breakdown" in said and "forward" in said
 
 
-def test_a_capture_that_fails(tmp_path):
+def test_a_capture_that_fails(tmp_path, monkeypatch):
     """With auto it is told, and the run goes on op by op."""
-    os.environ["ZTRAIN_EMULATION_NO_CAPTURE"] = "1"
-    try:
+    with monkeypatch.context() as patch:
+        patch.setenv("ZTRAIN_EMULATION_NO_CAPTURE", "1")
         failed, weights = train(tmp_path, "failed", "train.max_steps=3")
         said = short_run(tmp_path)
         refused = short_run(tmp_path, "run.name=refused", "train.cuda_graphs=true", status=5)
-    finally:
-        del os.environ["ZTRAIN_EMULATION_NO_CAPTURE"]
     assert "CUDA graphs: none: a graph cannot be captured" in said
     assert "a graph cannot be captured" in refused and "train.cuda_graphs: false" in refused
     plain, same_weights = train(tmp_path, "plain", "train.max_steps=3", "train.cuda_graphs=false")
