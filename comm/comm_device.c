@@ -97,6 +97,11 @@ void comm_device_free(struct comm_device *gpu)
     free(gpu);
 }
 
+bool comm_device_can_capture(const struct comm_device *gpu)
+{
+    return gpu->nccl != NULL;
+}
+
 /* ---------------------------------------------------------------- staged operations */
 
 /* Elements [at, at + count) of every slice. */

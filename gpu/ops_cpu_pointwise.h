@@ -336,14 +336,15 @@ static void op_decide_step(struct stream *stream, const struct decide_step_args 
         if (!isfinite(loss) && s->bad_loss_rank < 0)
             s->bad_loss_rank = r;
     }
-    int64_t made = s->optimizer_step - a->base;
+    int64_t made = s->optimizer_step - a->schedule->base;
     ASSERT(made >= 0 && made < STEP_RATES);
+    const struct step_rates *rates = &a->schedule->rates[made];
     double scale = s->scaler.scale, norm = sqrt(total) / scale;
     s->loss_sum = loss_sum;
     s->grad_norm = norm;
-    s->lr = a->rates[made].lr;
-    s->correction1 = a->rates[made].correction1;
-    s->correction2 = a->rates[made].correction2;
+    s->lr = rates->lr;
+    s->correction1 = rates->correction1;
+    s->correction2 = rates->correction2;
     s->used_loss_scale = (float)scale;
     s->skipped = !isfinite(total);
     s->grad_scale = (float)((a->clip > 0 && norm > a->clip ? a->clip / (norm + 1e-6) : 1) / scale);
