@@ -32,17 +32,11 @@ static void print_batch(const struct run_spec *spec, int world, const char *sour
            source);
 }
 
-/* Threads of rank 0 where so many local ranks share the cores (supervise.c): its workspace depends on them. */
-static int threads_of_rank(int cores, int ranks)
-{
-    return ranks <= 1 ? cores : cores > ranks ? cores / ranks : 1;
-}
-
 enum status plan_dry_run(struct run_spec *spec, int world, const char *world_source, int cores, struct error *err)
 {
     struct trainer trainer = {0};
     enum status status;
-    TRY_GOTO(trainer_build(&trainer, spec, 0, world, NULL, threads_of_rank(cores, world), err));
+    TRY_GOTO(trainer_build(&trainer, spec, 0, world, NULL, bootstrap_threads(cores, world), err));
     struct error data_error;
     bool data_known = trainer_open_data(&trainer, &data_error) == STATUS_OK;
     if (!data_known && spec->train.max_steps && !spec->train.epochs && !spec->scheduler.total_steps)
@@ -77,7 +71,7 @@ enum status cmd_plan(int argc, char **argv, struct error *err)
     TRY_GOTO(
         spec_resolve_batch(spec, world, options.world || options.local_gpus ? "the command line" : "one rank", err));
     TRY_GOTO(
-        trainer_build(&trainer, spec, 0, world, NULL, threads_of_rank(bootstrap_cores(), options.local_gpus), err));
+        trainer_build(&trainer, spec, 0, world, NULL, bootstrap_threads(bootstrap_cores(), options.local_gpus), err));
     print_batch(spec, world, "planned");
     trainer_print_plan(&trainer);
     status = STATUS_OK;

@@ -20,6 +20,7 @@
 #include "cmd/stop_signal.h"
 #include "comm/bootstrap.h"
 #include "comm/control.h"
+#include "core/clock.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -33,7 +34,6 @@
 #include <sys/prctl.h>
 #include <sys/signalfd.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 enum { MAX_RANKS = 64 /* on one machine, with two pipes each */ };
@@ -68,13 +68,6 @@ struct job {
     bool told_term;
     struct error unsaid; /* what the ranks cannot say */
 };
-
-static double seconds_now(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-}
 
 /* ---------------------------------------------------------------- starting */
 

@@ -7,22 +7,24 @@
 #include "comm/agent.h"
 
 #include "comm/agent_messages.h"
+#include "core/clock.h"
+#include "core/thread.h"
 
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/sockios.h>
 #include <math.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
+#include <sys/ioctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
-#include <time.h>
 #include <unistd.h>
 
 enum {
@@ -76,13 +78,6 @@ struct agent {
     bool sender_runs, listener_runs;
     pthread_t sender, listener;
 };
-
-static double seconds_now(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-}
 
 static bool job_failed(const struct agent *agent)
 {
@@ -215,14 +210,18 @@ static void *send_loop(void *argument)
 
 /* ---------------------------------------------------------------- the listener */
 
-/* Whether the other end's machine still acknowledges what we send. */
+/* Whether the other end's machine still acknowledges what we send. Where our own network card has lost its cable,
+ * nothing goes out any more: it waits in the socket and does not count as sent. */
 static bool machine_answers(const struct agent *agent, const struct connection *c)
 {
     struct tcp_info info = {0};
     socklen_t size = sizeof info;
+    int queued = 0;
     if (getsockopt(c->fd, IPPROTO_TCP, TCP_INFO, &info, &size) != 0)
         return true; /* not TCP: no network between us */
-    return info.tcpi_unacked == 0 || info.tcpi_last_ack_recv < 500 * agent->timeout;
+    if (ioctl(c->fd, SIOCOUTQ, &queued) != 0)
+        queued = 0;
+    return (info.tcpi_unacked == 0 && queued == 0) || info.tcpi_last_ack_recv < 500 * agent->timeout;
 }
 
 static void node_lost(struct agent *agent, struct connection *c, enum node_condition condition)
@@ -343,17 +342,7 @@ static void *listen_loop(void *argument)
 
 static enum status start_thread(pthread_t *thread, void *(*body)(void *), void *argument, bool *runs, struct error *err)
 {
-    pthread_attr_t attributes;
-    sigset_t all, old;
-    pthread_attr_init(&attributes);
-#ifndef ZTRAIN_FAULTS /* instrumented builds need more */
-    pthread_attr_setstacksize(&attributes, STACK_BYTES);
-#endif
-    sigfillset(&all); /* signals are for the main thread */
-    pthread_sigmask(SIG_SETMASK, &all, &old);
-    int error = pthread_create(thread, &attributes, body, argument);
-    pthread_sigmask(SIG_SETMASK, &old, NULL);
-    pthread_attr_destroy(&attributes);
+    int error = thread_start(thread, STACK_BYTES, body, argument);
     *runs = error == 0;
     return error ? error_set(err, STATUS_DEVICE, "cannot start a thread: %s", strerror(error)) : STATUS_OK;
 }

@@ -49,14 +49,20 @@ struct bootstrap {
     char job_id[64]; /* "" or a name for this start of the job, the same on every rank: "812.0", requeued "812.0.r1" */
     unsigned char secret[32];  /* of the job: proves to peers who we are; zero when alone or local */
     int shared_fd;             /* memfd shared by a supervisor's ranks, else -1 */
-    int cores;                 /* cores that this rank may use (its share of the machine) */
+    int cores;                 /* that this process may run on; after bootstrap_connect() threads of this rank */
     double start_seconds;      /* how long the job's start may take; set by bootstrap_connect() */
-    bool failed_together;      /* comm_open() failed for a reason that every rank has learnt */
+    bool failed_together;      /* no rank goes on, and all know it; those that know why have it as their error */
+    int unused_pmi_fd;         /* PMI_FD where there is no library to use it, else -1; see bootstrap_refuse() */
     struct launcher *launcher; /* owned; NULL: alone, or a supervisor's local rank */
 };
 
-/* Reads the environment. On failure nothing has to be released. */
+/* Reads the environment. On failure nothing has to be released, and rank, world, host and job_id say as well as they
+ * can who failed. */
 enum status bootstrap_init(struct bootstrap *bootstrap, struct error *err);
+
+/* After bootstrap_init() has failed with `code`: lets the other ranks know that this one does not come, where there is
+ * a way; their bootstrap_connect() then fails with the same code. */
+void bootstrap_refuse(const struct bootstrap *bootstrap, enum status code);
 
 /* Collective: secret, places, nodes and local ranks of all. Alone and for local ranks: fills the places without a word
  * to anybody. timeout_seconds is the job's comm.timeout_seconds: a start may take max(timeout, 10) + 0.25 s × world.
@@ -66,9 +72,10 @@ enum status bootstrap_connect(struct bootstrap *bootstrap, double timeout_second
                               struct error *err);
 
 /* Small key-value exchange between all ranks (world > 1 with a launcher, after bootstrap_connect). Every rank has keys
- * of its own; a key is put once and can be read by all after the next fence. */
+ * of its own; a key is put once and can be read by all after the next fence. All give up after the start's time limit
+ * and say so. */
 enum status bootstrap_put(struct bootstrap *bootstrap, const char *key, const char *value, struct error *err);
-/* Collective; gives up after the start's time limit and says so. */
+/* Collective. */
 enum status bootstrap_fence(struct bootstrap *bootstrap, struct error *err);
 /* value: at least BOOTSTRAP_VALUE_MAX + 1 bytes. A key that rank has not put is an error. */
 enum status bootstrap_get(struct bootstrap *bootstrap, int rank, const char *key, char *value, struct error *err);
@@ -104,7 +111,10 @@ void bootstrap_local_env(int rank, int world, int shared_fd);
 /* This machine's name, for messages. */
 void bootstrap_host(char *host, size_t size);
 
-/* Cores that this process may run on. */
+/* Cores that this process may run on, and no more than Slurm has given to its job on this node. */
 int bootstrap_cores(void);
+
+/* Threads of each of `ranks` ranks that share `cores`: OMP_NUM_THREADS, else an equal share, one at least. */
+int bootstrap_threads(int cores, int ranks);
 
 #endif

@@ -29,6 +29,9 @@ _Static_assert(2 * BOOTSTRAP_EXCHANGE_MAX <= BOOTSTRAP_VALUE_MAX, "hexadecimal d
 static const double shortest_start = 10; /* seconds; a busy machine starts slowly */
 static const double start_per_rank = 0.25;
 
+static const char place_key[] = "place";       /* of what every rank says first */
+static const char refused[] = "refused-with-"; /* exit code: what a rank says there that does not come */
+
 /* What a rank says of itself; the same bytes on all machines of one architecture, sent in hexadecimal digits. */
 struct introduction {
     char version[16]; /* of ztrain */
@@ -75,7 +78,7 @@ static bool is_value(const char *value)
 enum status bootstrap_put(struct bootstrap *bootstrap, const char *key, const char *value, struct error *err)
 {
     ASSERT(bootstrap->launcher && strlen(key) <= BOOTSTRAP_KEY_MAX && is_value(value));
-    return bootstrap->launcher->verbs->put(bootstrap->launcher, key, value, err);
+    return bootstrap->launcher->verbs->put(bootstrap->launcher, key, value, bootstrap->start_seconds, err);
 }
 
 enum status bootstrap_fence(struct bootstrap *bootstrap, struct error *err)
@@ -87,7 +90,26 @@ enum status bootstrap_fence(struct bootstrap *bootstrap, struct error *err)
 enum status bootstrap_get(struct bootstrap *bootstrap, int rank, const char *key, char *value, struct error *err)
 {
     ASSERT(bootstrap->launcher && rank >= 0 && rank < bootstrap->world);
-    return bootstrap->launcher->verbs->get(bootstrap->launcher, rank, key, value, err);
+    return bootstrap->launcher->verbs->get(bootstrap->launcher, rank, key, value, bootstrap->start_seconds, err);
+}
+
+static bool is_refusal(const char *value, enum status *code)
+{
+    if (strncmp(value, refused, sizeof refused - 1) != 0)
+        return false;
+    int number = atoi(value + sizeof refused - 1);
+    *code = number > 0 && number < 256 ? (enum status)number : STATUS_PEER;
+    return true;
+}
+
+void bootstrap_refuse(const struct bootstrap *bootstrap, enum status code)
+{
+    char value[sizeof refused + 16];
+    struct error ignored;
+    snprintf(value, sizeof value, "%s%d", refused, (int)code);
+    if (bootstrap->unused_pmi_fd >= 0)
+        launcher_pmi2_refuse(bootstrap->unused_pmi_fd, bootstrap->rank, place_key, value,
+                             shortest_start + start_per_rank * bootstrap->world, &ignored);
 }
 
 enum status bootstrap_exchange(struct bootstrap *bootstrap, const char *key, const void *own, size_t bytes, void *all,
@@ -105,11 +127,16 @@ enum status bootstrap_exchange(struct bootstrap *bootstrap, const char *key, con
     encode_hex(own, bytes, text);
     TRY_GOTO(bootstrap_put(bootstrap, key, text, err));
     TRY_GOTO(bootstrap_fence(bootstrap, err));
-    TRY_GOTO(bootstrap->launcher->verbs->get(bootstrap->launcher, -1, key, values, err));
+    TRY_GOTO(bootstrap->launcher->verbs->get(bootstrap->launcher, -1, key, values, bootstrap->start_seconds, err));
     for (int r = 0; r < bootstrap->world; r++) {
         const char *value = values + (size_t)r * VALUE_BYTES;
         if (decode_hex(value, (unsigned char *)all + (size_t)r * bytes, bytes))
             continue;
+        if (is_refusal(value, &status)) { /* it has said why */
+            bootstrap->failed_together = true;
+            error_set(err, status, "%s", "");
+            goto fail;
+        }
         status = error_set(err, STATUS_PEER,
                            "rank %d has put '%.40s' as '%s': not %zu bytes; hint: do all ranks run the "
                            "same ztrain (ztrain version)?",
@@ -182,7 +209,11 @@ static enum status take_places(struct bootstrap *boot, const struct introduction
         if (memcmp(other->version, all[0].version, sizeof other->version) != 0) {
             error_set(err, STATUS_USAGE, "rank %d on %.63s runs ztrain %.15s, rank 0 on %.63s runs %.15s", r,
                       other->host, other->version, all[0].host, all[0].version);
-            return error_hint(err, "install the same version on every node");
+            boot->failed_together = true; /* all have the same table */
+            error_hint(err, "install the same version on every node");
+            if (boot->rank != 0 && err)
+                err->text[0] = 0;
+            return STATUS_USAGE;
         }
         *place = (struct rank_place){.node = -1, .pid = other->pid};
         snprintf(place->host, sizeof place->host, "%.63s", other->host);
@@ -199,7 +230,7 @@ static enum status take_places(struct bootstrap *boot, const struct introduction
     boot->node = boot->places[boot->rank].node;
     boot->local_rank = boot->places[boot->rank].local_rank;
     ASSERT(sharers > 0); /* this rank at least */
-    boot->cores = boot->cores / sharers > 1 ? boot->cores / sharers : 1;
+    boot->cores = bootstrap_threads(boot->cores, sharers);
     return STATUS_OK;
 }
 
@@ -243,7 +274,7 @@ static enum status meet(struct bootstrap *boot, const char *interface, struct er
     introduce(boot, &own);
     TRY_GOTO(launcher->verbs->connect(launcher, boot->start_seconds, interface, err));
     TRY_GOTO(put_job(boot, err));
-    TRY_GOTO(bootstrap_exchange(boot, "place", &own, sizeof own, all, err));
+    TRY_GOTO(bootstrap_exchange(boot, place_key, &own, sizeof own, all, err));
     for (int r = 0; r < boot->world; r++) { /* bytes of outside */
         all[r].host[sizeof all[r].host - 1] = 0;
         all[r].version[sizeof all[r].version - 1] = 0;
@@ -261,6 +292,7 @@ fail:
 /* Alone, or ranks of one supervisor: all on this node. */
 static void take_places_here(struct bootstrap *boot)
 {
+    boot->cores = bootstrap_threads(boot->cores, 1);
     for (int r = 0; r < boot->world; r++) {
         struct rank_place *place = &boot->places[r];
         place->local_rank = r;

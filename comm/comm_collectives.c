@@ -11,21 +11,14 @@
  * operation its send buffer is only read. */
 #include "comm/comm_device.h"
 #include "comm/comm_internal.h"
+#include "core/clock.h"
 #include "core/progress.h"
 
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
-
-static double seconds_now(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-}
 
 /* ---------------------------------------------------------------- meeting */
 

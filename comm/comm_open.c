@@ -1,75 +1,115 @@
 /* comm_open.c: how the ranks of a launcher come to share memory on each node and connections between nodes.
  *
  *     each node's first rank    makes the node's memory; every rank says where it may be reached    exchange "first"
- *     every rank                opens its node's memory, listens at the address that fits           exchange "address"
+ *     every rank                opens its node's memory, listens at the address that fits           exchange "second"
  *     every rank                connects with all ranks on other nodes, first ranks also for the agents
  *
- * Then no port is open any more. */
+ * Then no port is open any more. With each of the two words a rank that cannot go on says so and why: all end with its
+ * code, and it alone speaks. */
 #include "comm/comm_internal.h"
 #include "comm/wire.h"
 #include "core/log.h"
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
 /* What ranks tell each other before they share anything. */
-struct first_word {
-    int32_t shared_fd;              /* of a node's first rank */
-    int32_t code;                   /* enum status: the rank cannot go on */
-    char addresses[WIRE_HOST_TEXT]; /* wire_host_print(); with a code: why */
+struct word {
+    int32_t code;              /* enum status: the rank cannot go on */
+    int32_t shared_fd;         /* first: of a node's first rank */
+    char text[WIRE_HOST_TEXT]; /* first: wire_host_print(); second: wire_address_print(); with a code: why */
 };
-_Static_assert(sizeof(struct first_word) <= BOOTSTRAP_EXCHANGE_MAX, "it is exchanged at once");
+_Static_assert(sizeof(struct word) <= BOOTSTRAP_EXCHANGE_MAX, "it is exchanged at once");
+_Static_assert((int)WIRE_PRINTED <= (int)WIRE_HOST_TEXT, "an address fits");
 
 /* The opening of several nodes. */
 struct opening {
     struct bootstrap *boot;
     const struct comm_config *config;
     struct comm *comm;
-    struct first_word *words;    /* (world) */
+    struct word *words;          /* (world) */
     struct wire_host *hosts;     /* (num_nodes), by their first ranks */
     struct wire_address address; /* where this rank listens */
+    int listener;                /* -1: none */
     struct wire_peer *peers;     /* connections to make */
     int num_data, num_agents;    /* of peers: data first */
 };
 
 /* What this rank brings: the node's memory, if it is the first there, and addresses. */
-static enum status prepare_word(struct opening *o, const struct control_shape *shape, struct first_word *own,
-                                struct error *err)
+static enum status prepare_first(struct opening *o, const struct control_shape *shape, struct word *own,
+                                 struct error *err)
 {
     const struct topology *t = &o->comm->topology;
     struct wire_host host = {.count = 0};
-    own->shared_fd = -1;
     if (t->local_rank == 0) {
         TRY(control_create(shape, &o->comm->own_fd, err));
         own->shared_fd = o->comm->own_fd;
     }
     if (t->num_nodes > 1)
         TRY(wire_host_read(o->config->interface, &host, err));
-    wire_host_print(&host, own->addresses);
+    wire_host_print(&host, own->text);
     return STATUS_OK;
 }
 
-/* A rank that cannot go on tells the others, which would wait for it: all end with its code. */
-static enum status take_failure(struct opening *o, const struct first_word *own, struct error *err)
+/* Two ranks found the same, whatever their hints are: those may list what their machines have. */
+static bool alike(const char *a, const char *b)
 {
-    struct bootstrap *boot = o->boot;
-    for (int r = 0; r < boot->world; r++) {
-        struct first_word *word = &o->words[r];
-        word->addresses[sizeof word->addresses - 1] = 0;
-        if (!word->code)
-            continue;
-        boot->failed_together = true;
-        if (r == boot->rank)
-            return error_set(err, (enum status)own->code, "%s", own->addresses);
-        return error_set(err, (enum status)word->code, "rank %d on %s ended: %s", r, boot->places[r].host,
-                         word->addresses);
+    static const char hint[] = "; hint: ";
+    const char *end_a = strstr(a, hint), *end_b = strstr(b, hint);
+    size_t bytes = end_a ? (size_t)(end_a - a) : strlen(a);
+    return bytes == (end_b ? (size_t)(end_b - b) : strlen(b)) && !memcmp(a, b, bytes);
+}
+
+/* A rank could not go on: all end with the lowest such rank's code. Each such rank has the reason in err, unless a
+ * lower one says the same; the others have nothing to say. */
+static enum status take_failure(struct opening *o, int lowest, const struct error *failure, struct error *err)
+{
+    const struct word *own = &o->words[o->boot->rank];
+    bool says = own->code != STATUS_OK;
+    for (int r = 0; r < o->boot->rank && says; r++)
+        says = o->words[r].code == STATUS_OK || !alike(o->words[r].text, own->text);
+    o->boot->failed_together = true;
+    error_set(err, (enum status)o->words[lowest].code, "%s", says ? failure->text : "");
+    return (enum status)o->words[lowest].code;
+}
+
+/* Collective: every rank's word is in o->words. status and failure: how it went for this rank. */
+static enum status exchange_words(struct opening *o, const char *key, struct word *own, enum status status,
+                                  const struct error *failure, struct error *err)
+{
+    own->code = (int32_t)status;
+    if (status != STATUS_OK)
+        snprintf(own->text, sizeof own->text, "%.*s", (int)sizeof own->text - 1, failure->text);
+    TRY(bootstrap_exchange(o->boot, key, own, sizeof *own, o->words, err));
+    int lowest = -1;
+    for (int r = o->boot->world - 1; r >= 0; r--) {
+        o->words[r].text[sizeof o->words[r].text - 1] = 0;
+        if (o->words[r].code != STATUS_OK)
+            lowest = r;
     }
+    return lowest < 0 ? STATUS_OK : take_failure(o, lowest, failure, err);
+}
+
+/* Opens the node's memory and the door for other nodes. */
+static enum status prepare_second(struct opening *o, const struct control_shape *shape, struct word *own,
+                                  struct error *err)
+{
+    const struct topology *t = &o->comm->topology;
+    const int first = t->locals[0];
+    if (t->rank != first)
+        TRY(control_open(o->boot->places[first].pid, o->words[first].shared_fd, shape, &o->comm->own_fd, err));
+    if (t->num_nodes == 1)
+        return STATUS_OK;
+    TRY(wire_choose(o->hosts, t->num_nodes, t->node, &o->address, err));
+    TRY(wire_listen(&o->address, &o->listener, err));
+    wire_address_print(&o->address, own->text);
     return STATUS_OK;
 }
 
-/* Makes or opens the node's shared memory, learns everybody's addresses and chooses its own. */
+/* Makes or opens the node's shared memory, learns everybody's addresses and listens at its own. */
 static enum status share_node(struct opening *o, struct error *err)
 {
     const struct topology *t = &o->comm->topology;
@@ -79,25 +119,17 @@ static enum status share_node(struct opening *o, struct error *err)
                                   .num_nodes = t->num_nodes,
                                   .token = control_token(boot->secret, t->node),
                                   .places = boot->places};
-    struct first_word own = {.code = STATUS_OK};
+    struct word first = {.shared_fd = -1}, second = {.shared_fd = -1};
     struct error failure = {.code = STATUS_OK};
-    own.code = prepare_word(o, &shape, &own, &failure);
-    if (own.code)
-        snprintf(own.addresses, sizeof own.addresses, "%.*s", (int)sizeof own.addresses - 1, failure.text);
-    TRY(bootstrap_exchange(boot, "first", &own, sizeof own, o->words, err));
-    TRY(take_failure(o, &own, err));
-    for (int r = 0; r < boot->world; r++) {
-        struct first_word *word = &o->words[r];
-        if (boot->places[r].local_rank == 0 && !wire_host_parse(word->addresses, &o->hosts[boot->places[r].node]))
-            return error_set(err, STATUS_PEER, "rank %d on %s has sent addresses that cannot be read", r,
-                             boot->places[r].host);
-    }
-    if (t->num_nodes > 1) /* before anything else, as all ranks of a node find out the same */
-        TRY(wire_choose(o->hosts, t->num_nodes, t->node, &o->address, err));
-    const int first = t->locals[0];
-    if (t->rank == first)
-        return STATUS_OK;
-    return control_open(boot->places[first].pid, o->words[first].shared_fd, &shape, &o->comm->own_fd, err);
+    enum status status = prepare_first(o, &shape, &first, &failure);
+    TRY(exchange_words(o, "first", &first, status, &failure, err));
+    for (int r = 0; r < boot->world && status == STATUS_OK; r++)
+        if (boot->places[r].local_rank == 0 && !wire_host_parse(o->words[r].text, &o->hosts[boot->places[r].node]))
+            status = error_set(&failure, STATUS_PEER, "rank %d on %s has sent addresses that cannot be read", r,
+                               boot->places[r].host);
+    if (status == STATUS_OK)
+        status = prepare_second(o, &shape, &second, &failure);
+    return exchange_words(o, "second", &second, status, &failure, err);
 }
 
 /* Room for a connection with every rank of other nodes. */
@@ -123,28 +155,27 @@ static enum status connect_nodes(struct opening *o, struct error *err)
                                    .job = job,
                                    .secret = boot->secret,
                                    .timeout_seconds = o->config->timeout_seconds};
-    struct wire_address *all = calloc((size_t)t->world, sizeof *all);
     struct wire_server *server = NULL;
     enum status status;
-    int listener, count = 0;
-    if (!all)
-        return error_set(err, STATUS_DEVICE, "out of memory");
-    TRY_GOTO(wire_listen(&o->address, &listener, err));
-    TRY_GOTO(wire_server_new(&self, listener, &server, err));
-    TRY_GOTO(bootstrap_exchange(boot, "address", &o->address, sizeof o->address, all, err));
+    int count = 0, listener = o->listener;
+    o->listener = -1;
+    TRY(wire_server_new(&self, listener, &server, err));
     for (int i = 0; i < t->num_remotes; i++) {
         int r = t->remotes[i];
-        all[r].text[sizeof all[r].text - 1] = 0;
-        o->peers[count++] = (struct wire_peer){
-            .rank = r, .service = WIRE_DATA, .host = boot->places[r].host, .address = all[r], .fd = -1};
+        struct wire_peer peer = {.rank = r, .service = WIRE_DATA, .host = boot->places[r].host, .fd = -1};
+        if (!wire_address_parse(o->words[r].text, &peer.address)) {
+            status = error_set(err, STATUS_PEER, "rank %d on %s has sent an address that cannot be read", r,
+                               boot->places[r].host);
+            goto fail;
+        }
+        o->peers[count++] = peer;
     }
     o->num_data = count;
-    for (int i = 0; i < t->num_remotes; i++) {
-        int r = t->remotes[i];
-        if (t->local_rank == 0 && boot->places[r].local_rank == 0)
-            o->peers[count++] = (struct wire_peer){
-                .rank = r, .service = WIRE_AGENT, .host = boot->places[r].host, .address = all[r], .fd = -1};
-    }
+    for (int i = 0; i < o->num_data; i++)
+        if (t->local_rank == 0 && boot->places[o->peers[i].rank].local_rank == 0) {
+            o->peers[count] = o->peers[i];
+            o->peers[count++].service = WIRE_AGENT;
+        }
     o->num_agents = count - o->num_data;
     allow_descriptors(count);
     status = wire_mesh(&self, server, o->peers, count, boot->start_seconds, err);
@@ -152,7 +183,6 @@ static enum status connect_nodes(struct opening *o, struct error *err)
     log_debug("connected with %d ranks on other nodes from %s", o->num_data, wire_address_print(&o->address, text));
 fail:
     wire_server_free(server);
-    free(all);
     return status;
 }
 
@@ -189,7 +219,7 @@ fail:
 
 enum status comm_meet_nodes(struct comm *c, struct bootstrap *boot, const struct comm_config *config, struct error *err)
 {
-    struct opening opening = {.boot = boot, .config = config, .comm = c}, *o = &opening;
+    struct opening opening = {.boot = boot, .config = config, .comm = c, .listener = -1}, *o = &opening;
     enum status status;
     size_t world = (size_t)boot->world;
     int num_peers = 0;
@@ -212,6 +242,8 @@ fail:
     for (int i = 0; i < num_peers; i++)
         if (o->peers[i].fd >= 0)
             close(o->peers[i].fd);
+    if (o->listener >= 0)
+        close(o->listener);
     free(o->words);
     free(o->hosts);
     free(o->peers);

@@ -4,17 +4,17 @@
  * both touch; `sending` makes a message whole. */
 #include "comm/kv_frame.h"
 #include "comm/kv_store.h"
+#include "core/clock.h"
+#include "core/thread.h"
 
 #include <errno.h>
 #include <poll.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
-#include <time.h>
 #include <unistd.h>
 
 enum { SEND_MS = 10000, VALUE_BYTES = BOOTSTRAP_VALUE_MAX + 1 };
@@ -155,16 +155,6 @@ static bool send_frame(struct kv_client *client, enum kv_kind kind, int number, 
     return sent == KV_HEADER_BYTES + length;
 }
 
-static struct timespec time_after(double seconds)
-{
-    struct timespec end;
-    clock_gettime(CLOCK_MONOTONIC, &end);
-    int64_t ns = end.tv_nsec + (int64_t)(seconds * 1e9);
-    end.tv_sec += ns / 1000000000;
-    end.tv_nsec = ns % 1000000000;
-    return end;
-}
-
 static void expect(struct kv_client *client, char *values, int count)
 {
     pthread_mutex_lock(&client->mutex);
@@ -282,8 +272,6 @@ void kv_leave(struct kv_client *client, double seconds)
 enum status kv_client_new(int fd, int rank, int world, kv_ended *ended, void *context, struct kv_client **client,
                           struct error *err)
 {
-    sigset_t all, old;
-    pthread_condattr_t monotonic;
     struct kv_client *c = calloc(1, sizeof *c);
     *client = NULL;
     if (!c) {
@@ -294,14 +282,8 @@ enum status kv_client_new(int fd, int rank, int world, kv_ended *ended, void *co
         .fd = fd, .rank = rank, .world = world, .ended = ended, .context = context, .stop = eventfd(0, EFD_CLOEXEC)};
     pthread_mutex_init(&c->mutex, NULL);
     pthread_mutex_init(&c->sending, NULL);
-    pthread_condattr_init(&monotonic);
-    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
-    pthread_cond_init(&c->changed, &monotonic);
-    pthread_condattr_destroy(&monotonic);
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &old);
-    int error = c->stop < 0 ? EMFILE : pthread_create(&c->reader, NULL, read_all, c);
-    pthread_sigmask(SIG_SETMASK, &old, NULL);
+    condition_init(&c->changed);
+    int error = c->stop < 0 ? EMFILE : thread_start(&c->reader, 0, read_all, c);
     if (error) {
         if (c->stop >= 0)
             close(c->stop);

@@ -6,12 +6,12 @@
 
 #include "comm/kv_frame.h"
 #include "comm/wire.h"
+#include "core/thread.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -330,7 +330,6 @@ enum status kv_server_new(int world, struct wire_server *const *doors, int count
 {
     ASSERT(world > 0 && count >= 0 && count <= KV_DOORS_MAX);
     enum status status = STATUS_DEVICE;
-    sigset_t all, old;
     int pair[2] = {-1, -1};
     struct kv_server *s = calloc(1, sizeof *s);
     *server = NULL;
@@ -356,10 +355,7 @@ enum status kv_server_new(int world, struct wire_server *const *doors, int count
     }
     s->members[0].fd = pair[0];
     s->members[0].presence = HERE;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &old);
-    int error = pthread_create(&s->thread, NULL, serve, s);
-    pthread_sigmask(SIG_SETMASK, &old, NULL);
+    int error = thread_start(&s->thread, 0, serve, s);
     if (error) {
         error_set(err, status, "cannot start the key-value store's thread: %s", strerror(error));
         close(pair[1]);

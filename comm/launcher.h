@@ -12,10 +12,13 @@ struct launcher_verbs {
     const char *name; /* for messages */
     /* Meets whoever serves the exchange; before any other verb. interface: see bootstrap_connect(). */
     enum status (*connect)(struct launcher *launcher, double seconds, const char *interface, struct error *err);
-    enum status (*put)(struct launcher *launcher, const char *key, const char *value, struct error *err);
+    /* This and the next ones give up after `seconds`. */
+    enum status (*put)(struct launcher *launcher, const char *key, const char *value, double seconds,
+                       struct error *err);
     enum status (*fence)(struct launcher *launcher, double seconds, struct error *err);
     /* values: world texts, BOOTSTRAP_VALUE_MAX + 1 bytes apart; all ranks' (rank < 0) or the one of `rank` at [0] */
-    enum status (*get)(struct launcher *launcher, int rank, const char *key, char *values, struct error *err);
+    enum status (*get)(struct launcher *launcher, int rank, const char *key, char *values, double seconds,
+                       struct error *err);
     /* text: one line without ';' */
     void (*abort)(struct launcher *launcher, enum status code, const char *text);
     void (*finish)(struct launcher *launcher);
@@ -32,6 +35,10 @@ struct launcher {
 /* Both open the library, which says at once if it is not there; they talk to nobody. */
 enum status launcher_pmi2_new(int rank, int world, struct launcher **launcher, struct error *err);
 enum status launcher_pmix_new(int rank, int world, struct launcher **launcher, struct error *err);
+
+/* For a rank that has no library: puts `value` as its own in the first fence of all. fd: PMI_FD's. */
+enum status launcher_pmi2_refuse(int fd, int rank, const char *key, const char *value, double seconds,
+                                 struct error *err);
 
 /* A store of our own at rank 0, for ranks that know each other from the environment only. */
 struct launcher_meeting {

@@ -1,11 +1,12 @@
 /* launcher_call.c: see launcher_call.h. Caller and thread share one small record; who is last frees it. */
 #include "comm/launcher_call.h"
 
+#include "core/clock.h"
+#include "core/thread.h"
+
 #include <errno.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdlib.h>
-#include <time.h>
 
 struct call {
     int (*function)(void *);
@@ -40,31 +41,6 @@ static void *call_thread(void *context)
     return NULL;
 }
 
-static struct timespec time_after(double seconds)
-{
-    struct timespec end;
-    clock_gettime(CLOCK_MONOTONIC, &end);
-    double nanoseconds = (double)end.tv_nsec + 1e9 * (seconds - (double)(time_t)seconds);
-    end.tv_sec += (time_t)seconds + (time_t)(nanoseconds / 1e9);
-    end.tv_nsec = (long)nanoseconds % 1000000000;
-    return end;
-}
-
-static bool start_thread(struct call *call)
-{
-    pthread_t thread;
-    pthread_attr_t detached;
-    sigset_t all, old;
-    sigfillset(&all);
-    pthread_attr_init(&detached);
-    pthread_attr_setdetachstate(&detached, PTHREAD_CREATE_DETACHED);
-    pthread_sigmask(SIG_SETMASK, &all, &old);
-    int error = pthread_create(&thread, &detached, call_thread, call);
-    pthread_sigmask(SIG_SETMASK, &old, NULL);
-    pthread_attr_destroy(&detached);
-    return error == 0;
-}
-
 enum launcher_call_end launcher_call(int (*function)(void *argument), void *argument, double seconds, int *result)
 {
     struct call *call = calloc(1, sizeof *call);
@@ -72,13 +48,9 @@ enum launcher_call_end launcher_call(int (*function)(void *argument), void *argu
         return CALL_NO_THREAD;
     call->function = function;
     call->argument = argument;
-    pthread_condattr_t monotonic;
-    pthread_condattr_init(&monotonic);
-    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
-    pthread_cond_init(&call->changed, &monotonic);
-    pthread_condattr_destroy(&monotonic);
+    condition_init(&call->changed);
     pthread_mutex_init(&call->mutex, NULL);
-    if (!start_thread(call)) {
+    if (thread_start(NULL, 0, call_thread, call) != 0) {
         call_free(call);
         return CALL_NO_THREAD;
     }

@@ -4,12 +4,10 @@
  * in PMIx 4, 5 and 6 (the standard's stable ABI), which is what launcher_pmix_new() makes sure of. Records that the
  * library reads have spare room behind them.
  *
- * PMIx_Fence() may wait for ever for a rank that died: calls have a time limit (launcher_call.h). */
-#include "comm/launcher.h"
-#include "comm/launcher_call.h"
+ * PMIx_Fence() may wait for ever for a rank that died: calls have a time limit (launcher_library.h). */
+#include "comm/launcher_library.h"
 
 #include <ctype.h>
-#include <dlfcn.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,8 +16,6 @@
 enum { OLDEST_MAJOR = 4, NEWEST_MAJOR = 6, VALUE_BYTES = BOOTSTRAP_VALUE_MAX + 1 };
 enum { PMIX_BOOL = 1, PMIX_STRING = 3, PMIX_UINT32 = 14, PMIX_GLOBAL = 3 };
 #define PMIX_RANK_WILDCARD (UINT32_MAX - 1)
-
-static const double answer_seconds = 10; /* for calls that only the own node's server answers */
 
 struct pmix_proc {
     char nspace[256];
@@ -61,10 +57,9 @@ struct pmix_functions {
 };
 
 struct pmix {
-    struct launcher base;
+    struct library_launcher library;
     struct pmix_functions call;
     struct pmix_proc self;
-    bool initialized;
 };
 
 /* ---------------------------------------------------------------- calls with a time limit */
@@ -156,7 +151,7 @@ static int run_get(void *argument)
 
 static int run_finalize(void *argument)
 {
-    return ((struct pmix_call *)argument)->functions.finalize(NULL, 0);
+    return ((struct pmix_functions *)argument)->finalize(NULL, 0);
 }
 
 static struct pmix_call *call_new(const struct pmix *pmix, const char *key, int count, struct error *err)
@@ -173,18 +168,6 @@ static struct pmix_call *call_new(const struct pmix *pmix, const char *key, int 
     return call;
 }
 
-/* Runs it; *code: what the function returned. On failure the call is no longer the caller's. */
-static enum status call_run(struct pmix_call *call, const char *what, int (*function)(void *), double seconds,
-                            int *code, struct error *err)
-{
-    switch (launcher_call(function, call, seconds, code)) {
-    case CALL_RETURNED: return STATUS_OK;
-    case CALL_NO_THREAD: free(call); return error_set(err, STATUS_DEVICE, "cannot start a thread for %s", what);
-    case CALL_LATE: break;
-    }
-    return error_set(err, STATUS_PEER, "%s has not returned after %.3g s", what, seconds);
-}
-
 static const char *why(const struct pmix *pmix, int code)
 {
     return code == BAD_VALUE ? "its value is not what was put" : pmix->call.error(code);
@@ -194,13 +177,13 @@ static const char *why(const struct pmix *pmix, int code)
 
 static enum status pmix_connect(struct launcher *launcher, double seconds, const char *interface, struct error *err)
 {
-    (void)seconds, (void)interface;
+    (void)interface;
     struct pmix *pmix = (struct pmix *)launcher;
     struct pmix_call *call = call_new(pmix, "", 0, err);
     int code;
     if (!call)
         return STATUS_DEVICE;
-    TRY(call_run(call, "PMIx_Init", run_init, answer_seconds, &code, err));
+    TRY(library_call("PMIx_Init", run_init, call, seconds, &code, err));
     pmix->self = call->proc;
     uint32_t rank = call->proc.rank, size = call->job_size;
     free(call);
@@ -211,7 +194,7 @@ static enum status pmix_connect(struct launcher *launcher, double seconds, const
                           "suit the launcher's; srun --mpi=pmi2 -n %d ztrain ... does without",
                           launcher->world);
     }
-    pmix->initialized = true;
+    pmix->library.initialized = true;
     if (rank != (uint32_t)launcher->rank || size != (uint32_t)launcher->world) {
         error_set(err, STATUS_USAGE, "PMIx says rank %u of %u where the environment says rank %d of %d", rank, size,
                   launcher->rank, launcher->world);
@@ -220,7 +203,8 @@ static enum status pmix_connect(struct launcher *launcher, double seconds, const
     return STATUS_OK;
 }
 
-static enum status pmix_put(struct launcher *launcher, const char *key, const char *value, struct error *err)
+static enum status pmix_put(struct launcher *launcher, const char *key, const char *value, double seconds,
+                            struct error *err)
 {
     struct pmix *pmix = (struct pmix *)launcher;
     struct pmix_call *call = call_new(pmix, key, 0, err);
@@ -228,7 +212,7 @@ static enum status pmix_put(struct launcher *launcher, const char *key, const ch
     if (!call)
         return STATUS_DEVICE;
     snprintf(call->value, sizeof call->value, "%s", value);
-    TRY(call_run(call, "PMIx_Put", run_put, answer_seconds, &code, err));
+    TRY(library_call("PMIx_Put", run_put, call, seconds, &code, err));
     free(call);
     return code == 0 ? STATUS_OK : error_set(err, STATUS_PEER, "PMIx_Put of '%s' failed: %s", key, why(pmix, code));
 }
@@ -240,16 +224,13 @@ static enum status pmix_fence(struct launcher *launcher, double seconds, struct 
     int code;
     if (!call)
         return STATUS_DEVICE;
-    enum status status = call_run(call, "PMIx_Fence", run_fence, seconds, &code, err);
-    if (status == STATUS_PEER)
-        error_hint(err, "a rank of the job did not start or has ended: see its own messages; srun -K ends the step "
-                        "when that happens");
-    TRY(status);
+    TRY(library_fence_hint(library_call("PMIx_Fence", run_fence, call, seconds, &code, err), err));
     free(call);
     return code == 0 ? STATUS_OK : error_set(err, STATUS_PEER, "PMIx_Fence failed: %s", why(pmix, code));
 }
 
-static enum status pmix_get(struct launcher *launcher, int rank, const char *key, char *values, struct error *err)
+static enum status pmix_get(struct launcher *launcher, int rank, const char *key, char *values, double seconds,
+                            struct error *err)
 {
     struct pmix *pmix = (struct pmix *)launcher;
     int count = rank < 0 ? launcher->world : 1, code;
@@ -257,7 +238,7 @@ static enum status pmix_get(struct launcher *launcher, int rank, const char *key
     if (!call)
         return STATUS_DEVICE;
     call->proc.rank = rank < 0 ? 0 : (uint32_t)rank;
-    TRY(call_run(call, "PMIx_Get", run_get, answer_seconds + 0.01 * count, &code, err));
+    TRY(library_call("PMIx_Get", run_get, call, seconds, &code, err));
     if (code == 0)
         memcpy(values, call->values, (size_t)count * VALUE_BYTES);
     else
@@ -269,23 +250,14 @@ static enum status pmix_get(struct launcher *launcher, int rank, const char *key
 static void pmix_abort(struct launcher *launcher, enum status code, const char *text)
 {
     struct pmix *pmix = (struct pmix *)launcher;
-    if (pmix->initialized)
+    if (pmix->library.initialized)
         pmix->call.abort((int)code, text, NULL, 0);
 }
 
 static void pmix_finish(struct launcher *launcher)
 {
     struct pmix *pmix = (struct pmix *)launcher;
-    int code;
-    struct pmix_call *call = pmix->initialized ? call_new(pmix, "", 0, NULL) : NULL;
-    if (call && call_run(call, "PMIx_Finalize", run_finalize, answer_seconds, &code, NULL) == STATUS_OK)
-        free(call);
-    pmix->initialized = false;
-}
-
-static void pmix_release(struct launcher *launcher)
-{
-    free(launcher); /* the library stays: a late call may still run in it */
+    library_finish(&pmix->library, "PMIx_Finalize", run_finalize, &pmix->call, sizeof pmix->call);
 }
 
 static const struct launcher_verbs pmix_verbs = {
@@ -296,7 +268,7 @@ static const struct launcher_verbs pmix_verbs = {
     .get = pmix_get,
     .abort = pmix_abort,
     .finish = pmix_finish,
-    .release = pmix_release,
+    .release = library_release,
 };
 
 /* The first number in "OpenPMIx 4.2.2, repo rev …", or -1. */
@@ -309,23 +281,13 @@ static int major_version(const char *text)
 
 enum status launcher_pmix_new(int rank, int world, struct launcher **launcher, struct error *err)
 {
+    enum status status;
     *launcher = NULL;
-    void *library = dlopen("libpmix.so.2", RTLD_NOW | RTLD_LOCAL);
-    if (!library) {
-        error_set(err, STATUS_USAGE, "cannot open libpmix.so.2, which a launcher with PMIx needs: %s", dlerror());
-        return error_hint(err,
-                          "install it (Debian: libpmix2) on every node, set LD_LIBRARY_PATH to the folder that has "
-                          "it, or use srun --mpi=pmi2 -n %d ztrain ...",
-                          world);
-    }
     struct pmix *pmix = calloc(1, sizeof *pmix);
     if (!pmix)
         return error_set(err, STATUS_DEVICE, "out of memory");
-    pmix->base = (struct launcher){.verbs = &pmix_verbs, .rank = rank, .world = world};
-    const struct {
-        const char *name;
-        void *function; /* where its address goes */
-    } table[] = {
+    pmix->library.base = (struct launcher){.verbs = &pmix_verbs, .rank = rank, .world = world};
+    const struct library_symbol symbols[] = {
         {"PMIx_Get_version", &pmix->call.version},
         {"PMIx_Init", &pmix->call.init},
         {"PMIx_Finalize", &pmix->call.finalize},
@@ -336,23 +298,23 @@ enum status launcher_pmix_new(int rank, int world, struct launcher **launcher, s
         {"PMIx_Get", &pmix->call.get},
         {"PMIx_Error_string", &pmix->call.error},
     };
-    for (size_t i = 0; i < COUNT_OF(table); i++) {
-        void *symbol = dlsym(library, table[i].name);
-        if (!symbol) {
-            free(pmix);
-            return error_set(err, STATUS_USAGE,
-                             "libpmix.so.2 has no %s; hint: another library of that name comes first", table[i].name);
-        }
-        memcpy(table[i].function, &symbol, sizeof symbol);
-    }
+    char hint[192];
+    snprintf(hint, sizeof hint,
+             "install it (Debian: libpmix2) on every node, set LD_LIBRARY_PATH to the folder that has it, or use srun "
+             "--mpi=pmi2 -n %d ztrain ...",
+             world);
+    TRY_GOTO(library_open("libpmix.so.2", hint, symbols, COUNT_OF(symbols), err));
     const char *version = pmix->call.version();
     int major = major_version(version);
     if (major < OLDEST_MAJOR || major > NEWEST_MAJOR) {
         error_set(err, STATUS_USAGE, "libpmix.so.2 is '%.60s': PMIx %d to %d are supported", version, OLDEST_MAJOR,
                   NEWEST_MAJOR);
-        free(pmix);
-        return error_hint(err, "srun --mpi=pmi2 -n %d ztrain ... does without", world);
+        status = error_hint(err, "srun --mpi=pmi2 -n %d ztrain ... does without", world);
+        goto fail;
     }
-    *launcher = &pmix->base;
+    *launcher = &pmix->library.base;
     return STATUS_OK;
+fail:
+    free(pmix);
+    return status;
 }

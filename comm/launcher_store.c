@@ -16,14 +16,15 @@
 #include "comm/launcher.h"
 #include "comm/wire.h"
 
+#include "core/clock.h"
 #include "core/log.h"
 
+#include <errno.h>
 #include <pthread.h>
 #include <sodium.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 enum {
@@ -35,8 +36,8 @@ enum {
 };
 _Static_assert((int)KV_DOORS_MAX >= (int)PLACES_MAX, "a door at each place");
 
-static const double abort_grace = 3; /* seconds for the rank's own way to end */
-static const double answer_seconds = 10;
+static const double abort_grace = 3;       /* seconds for the rank's own way to end */
+static const double farewell_seconds = 10; /* for the others to leave, too */
 
 struct store {
     struct launcher base;
@@ -202,17 +203,10 @@ static enum status reach_server(struct store *store, double seconds, int *fd, st
 static void end_process(void *context, enum status code, const char *text)
 {
     struct store *store = context;
-    struct timespec end;
-    clock_gettime(CLOCK_MONOTONIC, &end);
-    end.tv_sec += (time_t)abort_grace;
+    struct timespec end = time_after(abort_grace);
     pthread_mutex_lock(&store->mutex);
-    while (!store->closing) {
-        struct timespec now;
-        clock_gettime(CLOCK_MONOTONIC, &now);
-        if (now.tv_sec > end.tv_sec || (now.tv_sec == end.tv_sec && now.tv_nsec >= end.tv_nsec))
-            break;
-        pthread_cond_timedwait(&store->changed, &store->mutex, &end);
-    }
+    while (!store->closing && pthread_cond_timedwait(&store->changed, &store->mutex, &end) != ETIMEDOUT)
+        ;
     bool closing = store->closing;
     pthread_mutex_unlock(&store->mutex);
     if (closing)
@@ -238,8 +232,10 @@ static enum status store_connect(struct launcher *launcher, double seconds, cons
 
 /* ---------------------------------------------------------------- the other verbs */
 
-static enum status store_put(struct launcher *launcher, const char *key, const char *value, struct error *err)
+static enum status store_put(struct launcher *launcher, const char *key, const char *value, double seconds,
+                             struct error *err)
 {
+    (void)seconds; /* it has no answer */
     return kv_put(((struct store *)launcher)->client, key, value, err);
 }
 
@@ -248,9 +244,10 @@ static enum status store_fence(struct launcher *launcher, double seconds, struct
     return kv_fence(((struct store *)launcher)->client, seconds, err);
 }
 
-static enum status store_get(struct launcher *launcher, int rank, const char *key, char *values, struct error *err)
+static enum status store_get(struct launcher *launcher, int rank, const char *key, char *values, double seconds,
+                             struct error *err)
 {
-    return kv_get(((struct store *)launcher)->client, rank, key, values, answer_seconds, err);
+    return kv_get(((struct store *)launcher)->client, rank, key, values, seconds, err);
 }
 
 static void stop_watching(struct store *store)
@@ -276,7 +273,7 @@ static void store_finish(struct launcher *launcher)
     struct store *store = (struct store *)launcher;
     stop_watching(store);
     if (store->client)
-        kv_leave(store->client, answer_seconds);
+        kv_leave(store->client, farewell_seconds);
 }
 
 static void store_release(struct launcher *launcher)
@@ -315,11 +312,7 @@ enum status launcher_store_new(int rank, int world, const struct launcher_meetin
         (struct launcher){.verbs = &store_verbs, .rank = rank, .world = world, .secret = store->meeting.secret};
     store->self =
         (struct wire_self){.rank = rank, .world = world, .job = store->meeting.job_id, .secret = store->meeting.secret};
-    pthread_condattr_t monotonic;
-    pthread_condattr_init(&monotonic);
-    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
-    pthread_cond_init(&store->changed, &monotonic);
-    pthread_condattr_destroy(&monotonic);
+    condition_init(&store->changed);
     pthread_mutex_init(&store->mutex, NULL);
     *launcher = &store->base;
     return STATUS_OK;

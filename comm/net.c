@@ -2,6 +2,7 @@
 #include "comm/net.h"
 
 #include "comm/operation.h"
+#include "core/clock.h"
 #include "core/progress.h"
 
 #include <errno.h>
@@ -13,7 +14,6 @@
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
-#include <time.h>
 #include <unistd.h>
 
 enum {
@@ -55,13 +55,6 @@ struct net {
     double looked, stuck_looked;
     _Atomic int64_t sent, received;
 };
-
-static double seconds_now(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-}
 
 enum status net_new(struct control *control, int world, const int *ranks, const int *fds, int count, struct net **net,
                     struct error *err)

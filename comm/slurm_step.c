@@ -8,14 +8,59 @@
 
 #define SLURM_MAX_NORMAL_STEP_ID UINT64_C(0xfffffff0) /* batch, extern, interactive steps have numbers above */
 
-bool slurm_step_is_task(void)
+static const char *set_variable(const char *name)
 {
-    const char *step = getenv("SLURM_STEP_ID"), *rank = getenv("SLURM_PROCID");
-    if (!step || !*step || !rank || !*rank)
-        return false;
+    const char *value = getenv(name);
+    return value && *value ? value : NULL;
+}
+
+/* The step's id is a number: whether of a step of srun. */
+static bool is_normal(const char *step)
+{
     char *end;
     unsigned long long id = strtoull(step, &end, 10);
     return end != step && !*end && id < SLURM_MAX_NORMAL_STEP_ID;
+}
+
+bool slurm_step_is_task(void)
+{
+    const char *step = set_variable("SLURM_STEP_ID");
+    return step && set_variable("SLURM_PROCID") && is_normal(step);
+}
+
+bool slurm_step_is_set(void)
+{
+    const char *step = set_variable("SLURM_STEP_ID");
+    return step ? is_normal(step) : set_variable("SLURM_STEP_NUM_TASKS") || set_variable("SLURM_STEP_TASKS_PER_NODE");
+}
+
+bool slurm_step_is_script(void)
+{
+    const char *step = set_variable("SLURM_STEP_ID");
+    return step && !is_normal(step);
+}
+
+int slurm_task_count(const char *list)
+{
+    long long total = 0;
+    for (const char *at = list;;) {
+        char *end;
+        long long tasks = strtoll(at, &end, 10), nodes = 1;
+        if (end == at || tasks < 0 || tasks > INT32_MAX)
+            return -1;
+        if (!strncmp(end, "(x", 2)) {
+            at = end + 2;
+            nodes = strtoll(at, &end, 10);
+            if (end == at || *end++ != ')' || nodes < 1 || nodes > INT32_MAX)
+                return -1;
+        }
+        total += tasks * nodes;
+        if (total > INT32_MAX || (*end && *end != ','))
+            return -1;
+        if (!*end)
+            return (int)total;
+        at = end + 1;
+    }
 }
 
 static bool is_name_character(char c)

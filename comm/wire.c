@@ -5,6 +5,7 @@
  * by readiness: no call here waits for a single peer. */
 #include "comm/wire.h"
 
+#include "core/clock.h"
 #include "core/log.h"
 #include "core/progress.h"
 
@@ -19,7 +20,6 @@
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
-#include <time.h>
 #include <unistd.h>
 
 enum {
@@ -56,13 +56,6 @@ enum message { HELLO, CHALLENGE, PROOF, WELCOME, MESSAGE_COUNT };
 static const size_t message_end[] = {
     [HELLO] = HELLO_END, [CHALLENGE] = CHALLENGE_END, [PROOF] = PROOF_END, [WELCOME] = WELCOME_END};
 _Static_assert(COUNT_OF(message_end) == MESSAGE_COUNT, "every message has an end");
-
-static double seconds_now(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-}
 
 /* ---------------------------------------------------------------- handshake */
 
@@ -490,13 +483,16 @@ struct dial {
     double next;     /* when to try again */
     double patience; /* seconds for the current try where there are other addresses */
     int pause_ms;
-    char trouble[160]; /* of the last try */
+    bool turned_away;  /* someone answered and closed the connection during the handshake */
+    char trouble[160]; /* of the last try, or of the one that was turned away */
 };
 
 static void dial_failed(struct dial *dial, const char *why)
 {
     link_close(&dial->link);
-    snprintf(dial->trouble, sizeof dial->trouble, "%s", why);
+    if (!dial->turned_away || dial->connected)
+        snprintf(dial->trouble, sizeof dial->trouble, "%s", why);
+    dial->turned_away |= dial->connected;
     dial->turn++;
     if (dial->turn % dial->count == 0) {
         dial->next = seconds_now() + 1e-3 * dial->pause_ms;
@@ -601,6 +597,11 @@ static enum status missing(const struct wire_self *self, const struct wire_peer 
         error_set(err, STATUS_PEER, "rank %d on %s has not connected with rank %d (%s connection) within %.3g s%s",
                   first->rank, first->host, self->rank, service, seconds, more);
     }
+    if (dial && dial->turned_away)
+        return error_hint(err, "someone is there and does not take this rank for one of the job: do both have the same "
+                               "secret (ZTRAIN_JOB_SECRET) and job, or has another program this port?");
+    if (first->service == WIRE_STORE) /* its caller knows more */
+        return STATUS_PEER;
     return error_hint(err, "a firewall between the nodes, or an interface that does not join them: see comm.interface");
 }
 

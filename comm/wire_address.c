@@ -299,6 +299,16 @@ static bool routed_from(const char *from, const char *to)
     return !strcmp(text, from);
 }
 
+/* "10.0.0.1/24, fd00::1/64", for messages */
+static const char *list_addresses(const struct wire_host *host, char text[WIRE_HOST_TEXT])
+{
+    snprintf(text, WIRE_HOST_TEXT, "no address");
+    for (int i = 0, at = 0; i < host->count && at < WIRE_HOST_TEXT; i++)
+        at += snprintf(text + at, (size_t)(WIRE_HOST_TEXT - at), "%s%s/%d", i ? ", " : "", host->addresses[i].text,
+                       host->addresses[i].prefix);
+    return text;
+}
+
 enum { UNREACHABLE, ROUTED, NEIGHBOUR };
 
 /* How `peer` reaches an address of hosts[me]. */
@@ -353,9 +363,10 @@ enum status wire_choose(const struct wire_host *hosts, int count, int me, struct
     if (best > 0)
         return STATUS_OK;
     char ours[WIRE_HOST_TEXT], theirs[WIRE_HOST_TEXT];
-    wire_host_print(own, ours);
-    wire_host_print(&hosts[lonely], theirs);
-    error_set(err, STATUS_PEER, "no address of node %d (%s) and node %d (%s) is in one network or has a route", me,
-              ours, lonely, theirs);
-    return error_hint(err, "name an interface that joins all nodes in comm.interface");
+    error_set(err, STATUS_PEER,
+              "no address of node %d (%s) and node %d (%s) is in one network or has a route (addresses that several "
+              "nodes have do not count)",
+              me, list_addresses(own, ours), lonely, list_addresses(&hosts[lonely], theirs));
+    return error_hint(err, own->named ? "comm.interface has to name an interface, or a network, that joins all nodes"
+                                      : "name an interface that joins all nodes in comm.interface");
 }

@@ -21,12 +21,37 @@ static int64_t largest_batch(void)
     return (int64_t)spec_key_find("train_batch_size")->max;
 }
 
-/* Writes which values would do. What a rank takes at a time, `unit`, has to fit into train_batch_size. */
+/* "1, 2, 3, 6": the world sizes over which `batch` can be split in units of `unit`, the smallest ones first. */
+static void list_world_sizes(int64_t batch, int64_t unit, char *text, size_t size)
+{
+    enum { MOST = 24 };
+    int64_t most = batch % unit ? 0 : batch / unit;
+    int found = 0;
+    text[0] = 0;
+    for (int64_t world = 1; world <= most && world <= 4096; world++) {
+        if (most % world)
+            continue;
+        size_t used = strlen(text);
+        if (++found > MOST) {
+            snprintf(text + used, size - used, ", …");
+            return;
+        }
+        snprintf(text + used, size - used, "%s%lld", used ? ", " : "", (long long)world);
+    }
+}
+
+/* Writes which values would do. What the ranks take at a time, `unit`, has to fit into train_batch_size. */
 static void hint_batch(struct error *err, const int64_t given[3], int64_t world)
 {
     int64_t train = given[0], unit = 1;
+    char sizes[256], worlds[300] = "";
     for (int i = 1; i < 3; i++)
         unit = given[i] ? saturating_product(unit, given[i]) : unit;
+    list_world_sizes(train, unit, sizes, sizeof sizes);
+    if (given[1] && given[2] && sizes[0]) /* with all three there is but one */
+        snprintf(sizes, sizeof sizes, "%lld", (long long)(train / unit));
+    if (sizes[0])
+        snprintf(worlds, sizeof worlds, "; possible world sizes: %s", sizes);
     unit = saturating_product(unit, world);
     if (unit > largest_batch()) {
         error_hint(err, "make the micro batch or the accumulation smaller");
@@ -35,18 +60,18 @@ static void hint_batch(struct error *err, const int64_t given[3], int64_t world)
     if (given[1] && given[2]) {
         int64_t per_rank = saturating_product(given[1], world);
         if (train % per_rank == 0)
-            error_hint(err, "set train_batch_size to %lld, or gradient_accumulation_steps to %lld", (long long)unit,
-                       (long long)(train / per_rank));
+            error_hint(err, "set train_batch_size to %lld, or gradient_accumulation_steps to %lld%s", (long long)unit,
+                       (long long)(train / per_rank), worlds);
         else
-            error_hint(err, "set train_batch_size to %lld, or remove it", (long long)unit);
+            error_hint(err, "set train_batch_size to %lld, or remove it%s", (long long)unit, worlds);
         return;
     }
     int64_t below = train / unit * unit;
     if (below > 0)
-        error_hint(err, "the nearest values of train_batch_size that fit are %lld and %lld", (long long)below,
-                   (long long)(below + unit));
+        error_hint(err, "the nearest values of train_batch_size that fit are %lld and %lld%s", (long long)below,
+                   (long long)(below + unit), worlds);
     else
-        error_hint(err, "the smallest train_batch_size that fits is %lld", (long long)unit);
+        error_hint(err, "the smallest train_batch_size that fits is %lld%s", (long long)unit, worlds);
 }
 
 enum status spec_resolve_batch(struct run_spec *spec, int world, const char *world_source, struct error *err)
@@ -93,25 +118,6 @@ enum status spec_resolve_batch(struct run_spec *spec, int world, const char *wor
 
 /* ---- a resumed run ------------------------------------------------------------------------------------------------
  */
-
-/* "1, 2, 3, 6": the world sizes over which `batch` can be split in units of `unit`, the smallest ones first. */
-static void list_world_sizes(int64_t batch, int64_t unit, char *text, size_t size)
-{
-    enum { MOST = 24 };
-    int64_t most = batch % unit ? 0 : batch / unit;
-    int found = 0;
-    text[0] = 0;
-    for (int64_t world = 1; world <= most && world <= 4096; world++) {
-        if (most % world)
-            continue;
-        size_t used = strlen(text);
-        if (++found > MOST) {
-            snprintf(text + used, size - used, ", …");
-            return;
-        }
-        snprintf(text + used, size - used, "%s%lld", used ? ", " : "", (long long)world);
-    }
-}
 
 enum status spec_resolve_batch_resumed(struct run_spec *spec, int world, const char *world_source, const json_t *stored,
                                        int stored_world, struct error *err)

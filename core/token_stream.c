@@ -9,10 +9,10 @@
  * taken every batch before it. Where the stream stands is (step, micro): everything else is computed from it. */
 #include "core/data.h"
 #include "core/progress.h"
+#include "core/thread.h"
 
 #include <errno.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
@@ -273,17 +273,6 @@ static enum status allocate(struct token_stream *stream, struct error *err)
     return STATUS_OK;
 }
 
-/* Signals are for the main thread: the handler that asks for a checkpoint must not run here. */
-static int start_thread(struct token_stream *stream)
-{
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    int rc = pthread_create(&stream->thread, NULL, prefetch, stream);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    return rc;
-}
-
 enum status token_stream_open(const struct token_stream_config *config, int64_t first_step,
                               struct token_stream **stream, struct error *err)
 {
@@ -317,7 +306,7 @@ enum status token_stream_open(const struct token_stream_config *config, int64_t 
     }
     pthread_mutex_init(&new->mutex, NULL);
     pthread_cond_init(&new->changed, NULL);
-    int rc = start_thread(new);
+    int rc = thread_start(&new->thread, 0, prefetch, new);
     if (rc != 0) {
         pthread_cond_destroy(&new->changed);
         pthread_mutex_destroy(&new->mutex);

@@ -2,7 +2,8 @@
 """A real Slurm on this one computer, for tests and for trying things out.
 
     tests/cluster/slurm_lab.py [NODES] [-- COMMAND…]     brings a cluster of NODES (2) up, runs COMMAND ($SHELL) on
-                                                         its head and takes it down; exits with COMMAND's status
+                                                         its head, with this project's build on PATH, and takes it
+                                                         down; exits with COMMAND's status
     tests/cluster/slurm_lab.py 2 -- srun -N 2 hostname
 
 It starts munged, slurmctld and a slurmd for each node without systemd, cgroups or /etc/slurm, as the caller, in about
@@ -362,7 +363,9 @@ def main(arguments):
     with Cluster(count) as cluster:
         if not cluster.apart:
             print(f"slurm_lab.py: nodes side by side, all with this host's name: {no_machines()}", file=sys.stderr)
-        process = cluster.popen(arguments[1:] or [os.environ.get("SHELL", "/bin/sh")])
+        build = os.path.abspath(os.environ.get("BUILD", os.path.join(os.path.dirname(__file__), "..", "..", "build")))
+        process = cluster.popen(arguments[1:] or [os.environ.get("SHELL", "/bin/sh")],
+                                {"PATH": f"{build}:{search_path()}"})
         while True:
             try:
                 code = process.wait()

@@ -103,7 +103,9 @@ def test_the_link_is_cut(lan_folder, lan, master):
     done = all_end(lan_folder, processes, PEER, 20)
     assert time.monotonic() - began < 15 * SLOWNESS
     for rank, each in enumerate(done):
-        assert ("n1" if rank < 2 else "n0") in each.last_words, done
+        own, other = ("n0", "n1") if rank < 2 else ("n1", "n0")
+        assert re.search(rf"rank \d on {other} \(process \d+\) cannot be reached from {own} any more while rank \d "
+                         "waited for .* in ", each.last_words), done
     lan.mend(1)
     processes = torchrun(lan_folder, lan, "--config", lan_folder.spec(LONG), "--resume", lan_folder.run_folder())
     all_end(lan_folder, processes)
@@ -166,4 +168,5 @@ def test_another_secret(lan_folder, lan):
     processes = torchrun(lan_folder, lan, "--config", spec, per_node=1, program=["sh", "-c", command, "sh", ZTRAIN])
     done = [lan_folder.wait(process, 40) for process in processes]
     assert all(each.code == PEER for each in done), done
-    assert "rank 1" in done[0].last_words, done
+    assert "rank 1" in done[0].last_words and "does not know this job's secret" in done[0].err, done
+    assert "ZTRAIN_JOB_SECRET" in done[1].last_words and "firewall" not in done[1].last_words, done

@@ -1,12 +1,13 @@
 """srun ztrain: ranks found through each of Slurm's ways, and the same numbers as local ranks, bit for bit."""
 import os
 import re
+import subprocess
 import time
 
 import pytest
 
 from cluster_harness import BATCH
-from harness import FINISHED, USAGE, ZTRAIN
+from harness import FINISHED, PEER, USAGE, ZTRAIN
 
 SECRET = "5f" * 32
 SHORT = {**BATCH, "train": {"epochs": None, "max_steps": 4}, "comm": {"timeout_seconds": 10}}
@@ -87,6 +88,80 @@ def test_a_stale_pmi_fd(folder, stale):
     done = folder.wait(folder.srun("-N 1 -n 1", "-c", command, program=["sh"], mpi="none"), 30)
     assert done.code == USAGE, done
     assert "PMI_" in done.err and "srun --mpi=pmi2" in done.err
+
+
+TRACES = ["PMI_FD", "PMI_RANK", "PMI_SIZE", "PMIX_RANK", "SLURM_STEP_ID", "SLURM_STEP_NUM_TASKS",
+          "SLURM_STEP_TASKS_PER_NODE", "SLURM_GTIDS"]
+
+
+@pytest.mark.parametrize("mpi", ["pmi2", "pmix", "none"])
+def test_half_of_a_steps_environment(folder, mpi):
+    """While there is a trace of a step with two tasks, none of them takes itself for a rank alone."""
+    command = f"env -0 >{folder.at('env')}.$SLURM_PROCID"
+    done = folder.wait(folder.srun("-N 1 -n 2", "-c", command, program=["sh"], mpi=mpi), 30)
+    assert done.code == 0, done
+    for rank in range(2):
+        with open(folder.at(f"env.{rank}"), encoding="utf-8") as f:
+            step = dict(entry.split("=", 1) for entry in f.read().split("\0") if "=" in entry)
+        step.pop("LD_PRELOAD")
+        traces = [name for name in TRACES if name in step]
+        assert len(traces) >= 4, step
+        numbers = [*traces, "PMI_JOBID", "PMIX_NAMESPACE", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_NPROCS",
+                   "SLURM_LOCALID"]
+        for gone in [*([name] for name in traces), *([n for n in numbers if n != name] for name in traces)]:
+            left = {name: value for name, value in step.items() if name not in gone}
+            said = subprocess.run([ZTRAIN, "doctor"], env=left, capture_output=True, text=True, check=False).stdout
+            ranks = re.search(r"^ *ranks +(.*)$", said, re.M)
+            assert ranks and re.match(rf"refused: |this is rank {rank} of 2", ranks[1]), (gone, said)
+
+
+def test_a_task_without_its_numbers(folder):
+    """A script between srun and ztrain has unset them."""
+    command = f"unset SLURM_PROCID SLURM_NTASKS PMI_FD PMI_RANK PMI_SIZE; exec {ZTRAIN} --config {folder.spec(SHORT)}"
+    done = folder.wait(folder.srun("-N 1 -n 2", "-c", command, program=["sh"]), 30)
+    assert done.code == USAGE, done
+    assert "SLURM_STEP_NUM_TASKS is set and SLURM_PROCID is not" in done.err, done
+    assert "srun --mpi=pmi2 -n 2" in done.err and not os.path.exists(folder.run_folder()), done
+
+
+# --- said once, by a rank that has a name -----------------------------------------------------------------------------
+
+def errors(done):
+    return re.findall(r"^ztrain: error: (.*)$", done.err, re.M)
+
+
+@pytest.mark.apart
+@pytest.mark.parametrize("mpi, name, codes", [("pmi2", "libpmi2.so.0", [USAGE]),
+                                              ("pmix", "libpmix.so.2", [USAGE, 128 + 9, 128 + 15])])
+def test_a_library_that_one_node_lacks(folder, mpi, name, codes):
+    """The others learn of it through PMI-2; PMIx has no way for that, so srun ends them."""
+    lacking = folder.at("lacking")
+    os.mkdir(lacking)
+    with open(os.path.join(lacking, name), "w", encoding="ascii") as f:
+        f.write("no library")
+    command = f'[ $SLURM_NODEID = 0 ] || export LD_LIBRARY_PATH={lacking}; exec "$@"'
+    done = folder.wait(folder.srun("-N 2 --ntasks-per-node=2", "-c", command, "sh", ZTRAIN, "--config",
+                                   folder.spec(SHORT), program=["sh"], mpi=mpi), 40)
+    assert done.code in codes, done
+    assert len(errors(done)) == 1, done
+    assert re.search(rf"^ztrain: error: rank [23] on n1: cannot open {name}", done.err, re.M), done
+    folder.wait_for_none()
+
+
+def test_an_interface_that_no_node_has(folder):
+    """All ranks find it out before they have met: one says it."""
+    done = folder.wait(folder.srun("-N 2 --ntasks-per-node=2", "--config", folder.spec(SHORT), "--set",
+                                   "comm.interface=none0"), 30)
+    assert done.code == USAGE and len(errors(done)) == 1 and "rank 0 on" in done.err and "none0" in done.err, done
+
+
+@pytest.mark.apart
+def test_a_network_that_does_not_join_the_nodes(folder):
+    """docker0 is there on both and joins nobody: one rank of each node says it, in addresses that people know."""
+    done = folder.wait(folder.srun("-N 2 --ntasks-per-node=2", "--config", folder.spec(SHORT), "--set",
+                                   "comm.interface=docker0"), 30)
+    assert done.code == PEER and len(errors(done)) == 2, done
+    assert all("(172.17.0.1/16) and node" in error for error in errors(done)), done
 
 
 def test_a_batch_script_is_no_rank(folder):

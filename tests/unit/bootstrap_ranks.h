@@ -29,6 +29,7 @@ struct play {
     const char *scene;
     const int *nodes;     /* (world) SLURM_NODEID or GROUP_RANK; NULL: all 0 */
     const char *fake;     /* FAKE_PMI, or NULL */
+    int lacking_fd;       /* PMI_FD of rank 1, which has no library; 0: it has one */
     const char *extra[8]; /* more variables: name, value ("-": unset), … */
     char folder[64];      /* fake_pmi.c's, and what the ranks say: said.R */
     pid_t pids[PLAY_MAX];
@@ -41,8 +42,8 @@ static char play_libraries[64]; /* folder of the two libraries */
 static inline void clear_launchers(void)
 {
     static const char *const prefixes[] = {
-        "SLURM",       "PMI",     "OMPI_",         "RANK=",   "WORLD_SIZE=", "LOCAL_RANK=", "LOCAL_WORLD_SIZE=",
-        "GROUP_RANK=", "MASTER_", "TORCHELASTIC_", "ZTRAIN_", "FAKE_PMI"};
+        "SLURM",  "PMI",     "OMPI_",     "RANK=", "WORLD_SIZE=",   "LOCAL_RANK=", "LOCAL_WORLD_SIZE=",
+        "GROUP_", "MASTER_", "MPI_LOCAL", "OMP_",  "TORCHELASTIC_", "ZTRAIN_",     "FAKE_PMI"};
     extern char **environ;
     for (int i = 0; environ[i];) {
         char name[128];
@@ -92,6 +93,12 @@ static inline void become_player(const struct play *play, int rank)
         set_number("PMI_RANK", rank);
         set_number("PMI_SIZE", play->world);
         set_number("PMI_FD", open("/dev/null", O_RDWR));
+    }
+    if (play->lacking_fd && rank == 1) {
+        char path[96];
+        snprintf(path, sizeof path, "%s/BROKEN", play_libraries);
+        setenv("LD_LIBRARY_PATH", path, 1);
+        set_number("PMI_FD", play->lacking_fd);
     }
     if (play->launcher == BY_PMIX) {
         set_number("PMIX_RANK", rank);

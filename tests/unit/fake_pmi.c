@@ -3,7 +3,8 @@
  *
  *   init=N     Init fails with N                      rank=N size=N   Init says so
  *   put=N, fence=N, get=N, finalize=N                 that call fails with N
- *   hang=CALL  CALL (init, fence, get) never returns  version=N       PMIx_Get_version() says N.0
+ *   hang=CALL  CALL (init, fence, and put and get of a key with "slow" in it) never returns
+ *   version=N  PMIx_Get_version() says N.0
  *   damage=K   the first character of a value whose key contains K is '0' + 1 for '0', else '0'; garble=K: 'x'
  *   long=K     a value whose key contains K is longer than what was asked for */
 #include <errno.h>
@@ -90,7 +91,8 @@ static void fence(void)
 
 static bool get(const char *key, char value[VALUE_BYTES])
 {
-    maybe_hang("get");
+    if (strstr(key, "slow"))
+        maybe_hang("get");
     if (!read_file(key, value))
         return false;
     const char *damaged = fault("damage="), *garbled = fault("garble="), *longer = fault("long=");
@@ -140,6 +142,8 @@ int PMI2_Abort(int flag, const char *text)
 
 int PMI2_KVS_Put(const char *key, const char *value)
 {
+    if (strstr(key, "slow"))
+        maybe_hang("put");
     write_file(key, value);
     return fault_code("put=");
 }
@@ -236,6 +240,8 @@ int PMIx_Put(uint8_t scope, const char *key, struct value *value)
     name_of(name, key, (uint32_t)own_rank);
     if (scope != 3 || value->type != 3)
         return -1;
+    if (strstr(key, "slow"))
+        maybe_hang("put");
     write_file(name, value->data.string);
     return fault_code("put=");
 }

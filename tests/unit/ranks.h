@@ -10,6 +10,7 @@
 #include "comm/comm.h"
 #include "comm/control.h"
 #include "comm/launcher.h"
+#include "core/clock.h"
 
 #include <signal.h>
 #include <stdio.h>
@@ -45,13 +46,6 @@ struct ranks {
     pid_t pids[RANKS_MAX];
 };
 
-static inline double now_seconds(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-}
-
 /* Memory that parent and ranks share, zeroed. */
 static inline void *ranks_memory(size_t bytes)
 {
@@ -78,8 +72,10 @@ struct ranks_launcher {
     int fences;
 };
 
-static inline enum status ranks_put(struct launcher *launcher, const char *key, const char *value, struct error *err)
+static inline enum status ranks_put(struct launcher *launcher, const char *key, const char *value, double seconds,
+                                    struct error *err)
 {
+    (void)seconds;
     (void)err;
     struct ranks_board *board = ((struct ranks_launcher *)launcher)->board;
     int at = board->counts[launcher->rank]++;
@@ -94,15 +90,16 @@ static inline enum status ranks_fence(struct launcher *launcher, double seconds,
     struct ranks_launcher *own = (struct ranks_launcher *)launcher;
     int target = ++own->fences * launcher->world;
     own->board->arrived++;
-    for (double start = now_seconds(); own->board->arrived < target; usleep(1000))
-        if (now_seconds() - start > seconds)
+    for (double start = seconds_now(); own->board->arrived < target; usleep(1000))
+        if (seconds_now() - start > seconds)
             return error_set(err, STATUS_PEER, "not all ranks have come to the fence");
     return STATUS_OK;
 }
 
-static inline enum status ranks_get(struct launcher *launcher, int rank, const char *key, char *values,
+static inline enum status ranks_get(struct launcher *launcher, int rank, const char *key, char *values, double seconds,
                                     struct error *err)
 {
+    (void)seconds;
     struct ranks_board *board = ((struct ranks_launcher *)launcher)->board;
     for (int r = rank < 0 ? 0 : rank; r < (rank < 0 ? launcher->world : rank + 1);
          r++, values += BOOTSTRAP_VALUE_MAX + 1) {
@@ -156,10 +153,10 @@ static inline void ranks_launched(struct bootstrap *boot, struct ranks_launcher 
     char value[BOOTSTRAP_VALUE_MAX + 1];
     struct error error;
     snprintf(value, sizeof value, "%d", (int)getpid());
-    ranks_put(boot->launcher, "pid", value, &error);
+    ranks_put(boot->launcher, "pid", value, 10, &error);
     CHECK_OK(ranks_fence(boot->launcher, 60, &error));
     for (int r = 0; r < boot->world; r++) {
-        CHECK_OK(ranks_get(boot->launcher, r, "pid", value, &error));
+        CHECK_OK(ranks_get(boot->launcher, r, "pid", value, 10, &error));
         boot->places[r].pid = atoi(value);
     }
 }

@@ -15,7 +15,7 @@
 #include <cmocka.h>
 
 struct env_case {
-    const char *set[12]; /* name, value, … */
+    const char *set[16]; /* name, value, … */
     enum status status;
     const char *words[3];
 };
@@ -82,6 +82,85 @@ static void test_environments(void **state)
         {{"WORLD_SIZE", "1", "SLURM_STEP_ID", "1", "SLURM_PROCID", "0", "SLURM_STEP_NUM_TASKS", "1"},
          STATUS_OK,
          {NULL}},
+        /* a step of two tasks of which some variables were unset or changed: nobody trains alone */
+        {{"SLURM_STEP_NUM_TASKS", "2"}, STATUS_USAGE, {"SLURM_STEP_NUM_TASKS is set and SLURM_PROCID is not", "-n 2"}},
+        {{"SLURM_STEP_ID", "0", "SLURM_STEP_NUM_TASKS", "2"}, STATUS_USAGE, {"SLURM_PROCID is not", "-n 2"}},
+        {{"SLURM_STEP_ID", "0"}, STATUS_USAGE, {"SLURM_STEP_ID is set and SLURM_PROCID is not", "srun --mpi=pmi2"}},
+        {{"SLURM_STEP_ID", "0", "SLURM_TASKS_PER_NODE", "1(x2)"},
+         STATUS_USAGE,
+         {"SLURM_STEP_ID is set and SLURM_PROCID is not"}},
+        {{"SLURM_STEP_ID", "0", "SLURM_PROCID", "0"},
+         STATUS_USAGE,
+         {"SLURM_PROCID is set and SLURM_STEP_NUM_TASKS is not", "srun --mpi=pmi2"}},
+        {{"SLURM_STEP_ID", "0", "SLURM_PROCID", "0", "SLURM_TASKS_PER_NODE", "2"},
+         STATUS_USAGE,
+         {"SLURM_PROCID is set and SLURM_STEP_NUM_TASKS is not"}},
+        {{"SLURM_STEP_TASKS_PER_NODE", "1(x2)"},
+         STATUS_USAGE,
+         {"SLURM_STEP_TASKS_PER_NODE=1(x2) says that there are at least 2 ranks", "srun --mpi=pmi2 -n 2"}},
+        {{"SLURM_STEP_NUM_TASKS", "2", "SLURM_PROCID", "0"}, STATUS_USAGE, {"ZTRAIN_JOB_SECRET"}},
+        {{"SLURM_GTIDS", "0,1", "SLURM_JOB_ID", "7"}, STATUS_USAGE, {"SLURM_GTIDS=0,1", "-n 2"}},
+        {{"SLURM_GTIDS", "3", "SLURM_NTASKS", "8"}, STATUS_USAGE, {"at least 4 ranks", "-n 4"}},
+        {{"SLURM_LOCALID", "1"}, STATUS_USAGE, {"SLURM_LOCALID=1"}},
+        {{"SLURM_NODEID", "1"}, STATUS_USAGE, {"SLURM_NODEID=1"}},
+        {{"SLURM_PROCID", "1", "SLURM_NTASKS", "2"}, STATUS_USAGE, {"SLURM_PROCID=1"}},
+        {{"SLURM_STEP_NUM_NODES", "2"}, STATUS_USAGE, {"SLURM_STEP_NUM_NODES=2"}},
+        {{"SLURM_STEP_ID", "0", "SLURM_PROCID", "0", "SLURM_STEP_NUM_TASKS", "1", "SLURM_NTASKS", "1", "SLURM_GTIDS",
+          "0,1"},
+         STATUS_USAGE,
+         {"contradicts itself: SLURM_GTIDS=0,1, so there are at least 2 ranks, but SLURM_PROCID=0, "
+          "SLURM_STEP_NUM_TASKS=1",
+          "srun --mpi=pmi2 -n 2"}},
+        {{"SLURM_STEP_ID", "0", "SLURM_PROCID", "1", "SLURM_STEP_NUM_TASKS", "3", "SLURM_STEP_TASKS_PER_NODE", "1(x2)"},
+         STATUS_USAGE,
+         {"SLURM_PROCID=1, SLURM_STEP_NUM_TASKS=3, but SLURM_STEP_TASKS_PER_NODE=1(x2)"}},
+        /* all there is of a step with one task, of a batch script, of an interactive shell */
+        {{"SLURM_STEP_ID", "0", "SLURM_STEP_NUM_TASKS", "1", "SLURM_STEP_TASKS_PER_NODE", "1", "SLURM_GTIDS", "0",
+          "SLURM_LOCALID", "0", "SLURM_NODEID", "0", "SLURM_PROCID", "0"},
+         STATUS_OK,
+         {NULL}},
+        {{"SLURM_STEP_ID", "0", "SLURM_STEP_NUM_TASKS", "1"}, STATUS_OK, {NULL}},
+        {{"SLURM_PROCID", "0", "SLURM_NTASKS", "4", "SLURM_TASKS_PER_NODE", "2(x2)", "SLURM_GTIDS", "0",
+          "SLURM_LOCALID", "0", "SLURM_NODEID", "0"},
+         STATUS_OK,
+         {NULL}},
+        {{"SLURM_STEP_ID", "4294967290", "SLURM_PROCID", "0", "SLURM_STEP_NUM_TASKS", "4", "SLURM_STEP_NUM_NODES", "2",
+          "SLURM_NTASKS", "4"},
+         STATUS_OK,
+         {NULL}},
+        /* the same for torchrun and mpirun */
+        {{"LOCAL_RANK", "1"}, STATUS_USAGE, {"LOCAL_RANK=1 says that there are at least 2 ranks"}},
+        {{"LOCAL_WORLD_SIZE", "2", "LOCAL_RANK", "0"}, STATUS_USAGE, {"LOCAL_WORLD_SIZE=2"}},
+        {{"GROUP_RANK", "1"}, STATUS_USAGE, {"GROUP_RANK=1"}},
+        {{"RANK", "0", "WORLD_SIZE", "1", "LOCAL_WORLD_SIZE", "4"},
+         STATUS_USAGE,
+         {"contradicts itself: LOCAL_WORLD_SIZE=4, so there are at least 4 ranks, but RANK=0, WORLD_SIZE=1"}},
+        {{"RANK", "0", "WORLD_SIZE", "1", "LOCAL_RANK", "0", "LOCAL_WORLD_SIZE", "1", "GROUP_RANK", "0", "MASTER_PORT",
+          "29500"},
+         STATUS_OK,
+         {NULL}},
+        {{"OMPI_COMM_WORLD_LOCAL_SIZE", "2"}, STATUS_USAGE, {"OMPI_COMM_WORLD_LOCAL_SIZE=2"}},
+        {{"OMPI_COMM_WORLD_RANK", "0"}, STATUS_USAGE, {"OMPI_COMM_WORLD_SIZE is not"}},
+        {{"MPI_LOCALRANKID", "1"}, STATUS_USAGE, {"MPI_LOCALRANKID=1"}},
+        /* halves of PMI in a step of two tasks */
+        {{"PMI_RANK", "0", "PMI_SIZE", "2", "SLURM_STEP_ID", "0", "SLURM_PROCID", "0", "SLURM_STEP_NUM_TASKS", "2"},
+         STATUS_USAGE,
+         {"PMI_RANK and PMI_SIZE are set and PMI_FD is not", "unset PMI_FD PMI_RANK PMI_SIZE", "-n 2"}},
+        {{"PMI_SIZE", "2", "SLURM_STEP_ID", "0", "SLURM_PROCID", "0", "SLURM_STEP_NUM_TASKS", "2"},
+         STATUS_USAGE,
+         {"PMI_SIZE is set and PMI_FD and PMI_RANK are not"}},
+        {{"PMI_FD", "0", "PMI_RANK", "0", "SLURM_STEP_ID", "0", "SLURM_PROCID", "0", "SLURM_STEP_NUM_TASKS", "2"},
+         STATUS_USAGE,
+         {"PMI_FD and PMI_RANK are set and PMI_SIZE is not"}},
+        {{"PMI_SIZE", "2"}, STATUS_USAGE, {"PMI_SIZE is set and PMI_RANK is not", "-n 2"}},
+        {{"PMI_RANK", "0"}, STATUS_USAGE, {"PMI_RANK is set and PMI_SIZE is not"}},
+        {{"PMIX_NAMESPACE", "x", "SLURM_STEP_ID", "0", "SLURM_PROCID", "0", "SLURM_STEP_NUM_TASKS", "2"},
+         STATUS_USAGE,
+         {"PMIX_NAMESPACE is set and PMIX_RANK is not", "srun --mpi=pmi2 -n 2"}},
+        {{"PMIX_RANK", "0", "SLURM_STEP_ID", "0", "SLURM_PROCID", "0", "SLURM_NTASKS", "2"},
+         STATUS_USAGE,
+         {"PMIX_RANK is set and PMIX_NAMESPACE is not", "srun --mpi=pmi2 -n 2"}},
+        {{"PMIX_RANK", "0"}, STATUS_USAGE, {"PMIX_RANK is set and SLURM_STEP_NUM_TASKS is not"}},
         {{"RANK", "0", "WORLD_SIZE", "5000"}, STATUS_USAGE, {"5000 ranks are more than the 4096"}},
         {{"RANK", "0", "WORLD_SIZE", "2", "ZTRAIN_JOB_SECRET",
           "zz112233445566778899aabbccddeeff00112233445566778899aabbccddeeff"},
@@ -103,7 +182,7 @@ static void test_environments(void **state)
         struct bootstrap bootstrap;
         struct error error = {.code = STATUS_OK};
         clear_launchers();
-        for (int i = 0; i < 12 && cases[c].set[i]; i += 2)
+        for (int i = 0; i < 16 && cases[c].set[i]; i += 2)
             setenv(cases[c].set[i], cases[c].set[i + 1], 1);
         enum status status = bootstrap_init(&bootstrap, &error);
         if (status != cases[c].status)
@@ -118,6 +197,80 @@ static void test_environments(void **state)
             assert_true(bootstrap.cores >= 1 && bootstrap.host[0]);
             assert_false(bootstrap_is_local_rank());
         }
+    }
+    clear_launchers();
+}
+
+/* What a task of a step with two of them has, with every subset of it unset: while a trace of the step is left the task
+ * does not take itself for a rank alone, and not for another one. */
+static void test_every_half_of_a_step(void **state)
+{
+    (void)state;
+    enum { NAMES = 12 };
+    static const struct {
+        const char *name, *values[2];
+        bool trace;
+    } step[NAMES] = {
+        {"PMI_FD", {"0", "0"}, true},
+        {"PMI_RANK", {"0", "1"}, true},
+        {"PMI_SIZE", {"2", "2"}, true},
+        {"PMI_JOBID", {"7.0", "7.0"}, false},
+        {"SLURM_STEP_ID", {"0", "0"}, true},
+        {"SLURM_PROCID", {"0", "1"}, false},
+        {"SLURM_NTASKS", {"2", "2"}, false},
+        {"SLURM_STEP_NUM_TASKS", {"2", "2"}, true},
+        {"SLURM_STEP_TASKS_PER_NODE", {"2", "2"}, true},
+        {"SLURM_TASKS_PER_NODE", {"2", "2"}, false},
+        {"SLURM_GTIDS", {"0,1", "0,1"}, true},
+        {"SLURM_LOCALID", {"0", "1"}, false},
+    };
+    for (int rank = 0; rank < 2; rank++)
+        for (int left = 0; left < 1 << NAMES; left++) {
+            struct bootstrap bootstrap;
+            struct error error;
+            bool trace = false;
+            clear_launchers();
+            setenv("SLURM_JOB_ID", "7", 1);
+            for (int i = 0; i < NAMES; i++)
+                if (left >> i & 1) {
+                    setenv(step[i].name, step[i].values[rank], 1);
+                    trace |= step[i].trace;
+                }
+            enum status status = bootstrap_init(&bootstrap, &error);
+            if (status == STATUS_OK && (bootstrap.world == 1 ? trace : bootstrap.world != 2 || bootstrap.rank != rank))
+                fail_msg("variables %x: rank %d of %d", (unsigned)left, bootstrap.rank, bootstrap.world);
+            if (status != STATUS_OK && (status != STATUS_USAGE || !strstr(error.text, "hint: ")))
+                fail_msg("variables %x: %d: %s", (unsigned)left, status, error.text);
+            if (status == STATUS_OK)
+                bootstrap_release(&bootstrap);
+        }
+    clear_launchers();
+}
+
+/* Whoever is refused says who it is, as well as that can be known. */
+static void test_who_is_refused(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *set[8];
+        int rank, world;
+    } cases[] = {
+        {{"SLURM_STEP_ID", "0", "SLURM_PROCID", "3", "SLURM_NTASKS", "4"}, 3, 4},
+        {{"SLURM_GTIDS", "0,1"}, 0, 2},
+        {{"RANK", "2"}, 2, 3},
+        {{"WORLD_SIZE", "5"}, 0, 5},
+        {{"RANK", "9", "WORLD_SIZE", "4"}, 9, 10},
+    };
+    for (size_t c = 0; c < COUNT_OF(cases); c++) {
+        struct bootstrap bootstrap;
+        struct error error;
+        clear_launchers();
+        for (int i = 0; i < 8 && cases[c].set[i]; i += 2)
+            setenv(cases[c].set[i], cases[c].set[i + 1], 1);
+        assert_int_equal(bootstrap_init(&bootstrap, &error), STATUS_USAGE);
+        assert_int_equal(bootstrap.rank, cases[c].rank);
+        assert_int_equal(bootstrap.world, cases[c].world);
+        assert_true(bootstrap.host[0]);
     }
     clear_launchers();
 }
@@ -193,6 +346,41 @@ static void test_alone(void **state)
     assert_null(bootstrap.places);
 }
 
+/* OMP_NUM_THREADS, what Slurm has given to the job on this node, the affinity mask. */
+static void test_threads(void **state)
+{
+    (void)state;
+    struct bootstrap bootstrap;
+    struct error error;
+    clear_launchers();
+    const int all = bootstrap_cores();
+    assert_int_equal(bootstrap_threads(8, 1), 8);
+    assert_int_equal(bootstrap_threads(8, 3), 2);
+    assert_int_equal(bootstrap_threads(2, 3), 1);
+    setenv("SLURM_CPUS_ON_NODE", "1", 1);
+    assert_int_equal(bootstrap_cores(), all); /* no job */
+    setenv("SLURM_JOB_ID", "7", 1);
+    assert_int_equal(bootstrap_cores(), 1);
+    setenv("SLURM_CPUS_ON_NODE", "4096", 1);
+    assert_int_equal(bootstrap_cores(), all);
+    setenv("SLURM_CPUS_ON_NODE", "many", 1);
+    assert_int_equal(bootstrap_cores(), all);
+    static const char *const none[] = {"x", "0", "-3", "4 cores"};
+    for (size_t i = 0; i < COUNT_OF(none); i++) {
+        setenv("OMP_NUM_THREADS", none[i], 1);
+        assert_int_equal(bootstrap_threads(8, 2), 4);
+    }
+    setenv("OMP_NUM_THREADS", "5", 1);
+    assert_int_equal(bootstrap_threads(8, 2), 5);
+    setenv("OMP_NUM_THREADS", "3,2", 1);
+    assert_int_equal(bootstrap_threads(1, 1), 3);
+    assert_int_equal(bootstrap_init(&bootstrap, &error), STATUS_OK);
+    assert_int_equal(bootstrap_connect(&bootstrap, 1, NULL, &error), STATUS_OK);
+    assert_int_equal(bootstrap.cores, 3);
+    bootstrap_release(&bootstrap);
+    clear_launchers();
+}
+
 static void test_local_rank(void **state)
 {
     (void)state;
@@ -246,8 +434,10 @@ static void test_local_rank(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_environments), cmocka_unit_test(test_pmi_of_another_step),
-                                       cmocka_unit_test(test_job_names), cmocka_unit_test(test_alone),
-                                       cmocka_unit_test(test_local_rank)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_environments),   cmocka_unit_test(test_every_half_of_a_step),
+        cmocka_unit_test(test_who_is_refused), cmocka_unit_test(test_pmi_of_another_step),
+        cmocka_unit_test(test_job_names),      cmocka_unit_test(test_alone),
+        cmocka_unit_test(test_threads),        cmocka_unit_test(test_local_rank)};
     return cmocka_run_group_tests_name("bootstrap", tests, NULL, NULL);
 }

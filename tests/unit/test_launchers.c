@@ -1,6 +1,7 @@
 /* test_launchers.c: ranks that meet through each launcher, and what happens when something is wrong with it. The
  * libraries are fake_pmi.c's. */
 #include "comm/bootstrap.h"
+#include "comm/pmi2_refusal.h"
 #include "comm/slurm_step.h"
 #include "tests/unit/bootstrap_ranks.h"
 
@@ -67,6 +68,8 @@ static int play_rank(const char *scene)
     char value[BOOTSTRAP_VALUE_MAX + 1];
     enum status status = bootstrap_init(&boot, &error);
     if (status != STATUS_OK)
+        bootstrap_refuse(&boot, status);
+    if (status != STATUS_OK)
         say_and_exit(atoi(getenv("SLURM_PROCID") ? getenv("SLURM_PROCID") : getenv("RANK")), status, error.text);
     status = bootstrap_connect(&boot, 1, getenv("PLAY_INTERFACE"), &error);
     int rank = boot.rank;
@@ -83,6 +86,12 @@ static int play_rank(const char *scene)
         status = bootstrap_fence(&boot, &error);
     if (status == STATUS_OK && !strcmp(scene, "put"))
         status = bootstrap_put(&boot, "key", "value", &error);
+    if (status == STATUS_OK && !strcmp(scene, "slow")) {
+        boot.start_seconds = 0.5;
+        status = bootstrap_put(&boot, "slow-key", "value", &error);
+        if (status == STATUS_OK)
+            status = bootstrap_get(&boot, rank, "slow-key", value, &error);
+    }
     if (status == STATUS_OK && !strcmp(scene, "die")) {
         if (rank == 1)
             _exit(9);
@@ -170,6 +179,10 @@ static const struct failure_case failures[] = {
     {BY_PMI2, "meet", "garble=place.1", STATUS_PEER, {"rank 1 has put 'place'", "same ztrain"}, {NULL}},
     {BY_PMI2, "meet", "damage=place.1", STATUS_USAGE, {"rank 1 on", "runs ztrain", "the same version"}, {NULL}},
     {BY_PMI2, "late-fence", NULL, STATUS_PEER, {"PMI2_KVS_Fence has not returned after 0.5 s", "srun -K"}, {NULL}},
+    /* the start's time limit: 10 s and a quarter of one for each rank */
+    {BY_PMI2, "meet", "hang=init", STATUS_PEER, {"PMI2_Init has not returned after 10.5 s"}, {NULL}},
+    {BY_PMI2, "slow", "hang=put", STATUS_PEER, {"PMI2_KVS_Put has not returned after 0.5 s"}, {NULL}},
+    {BY_PMI2, "slow", "hang=get", STATUS_PEER, {"PMI2_KVS_Get has not returned after 0.5 s"}, {NULL}},
     {BY_PMI2,
      "meet",
      NULL,
@@ -187,6 +200,8 @@ static const struct failure_case failures[] = {
     {BY_PMIX, "meet", "garble=secret", STATUS_PEER, {"secret has arrived damaged"}, {NULL}},
     {BY_PMIX, "meet", "damage=place@1", STATUS_USAGE, {"rank 1 on", "runs ztrain", "the same version"}, {NULL}},
     {BY_PMIX, "late-fence", NULL, STATUS_PEER, {"PMIx_Fence has not returned after 0.5 s", "srun -K"}, {NULL}},
+    {BY_PMIX, "slow", "hang=put", STATUS_PEER, {"PMIx_Put has not returned after 0.5 s"}, {NULL}},
+    {BY_PMIX, "slow", "hang=get", STATUS_PEER, {"PMIx_Get has not returned after 0.5 s"}, {NULL}},
     {BY_PMIX, "meet", "version=3", STATUS_USAGE, {"OpenPMIx 3.0", "PMIx 4 to 6", "--mpi=pmi2"}, {NULL}},
     {BY_PMIX, "meet", "version=7", STATUS_USAGE, {"OpenPMIx 7.0", "PMIx 4 to 6"}, {NULL}},
     {BY_PMIX,
@@ -265,6 +280,125 @@ static void test_failures(void **state)
                 fail_msg("case %zu: '%s' is not in '%s'", c, one->words[w], text);
         play_end(&play);
     }
+}
+
+/* What all find alike, and know that they do, one says. */
+static void test_another_version(void **state)
+{
+    (void)state;
+    struct play play = {.launcher = BY_PMI2, .world = 2, .scene = "meet", .fake = "damage=place.1"};
+    char text[2048];
+    play_run(&play);
+    assert_int_equal(play.codes[0], STATUS_USAGE);
+    assert_int_equal(play.codes[1], STATUS_USAGE);
+    assert_non_null(strstr(play_read(&play, "said", 0, text, sizeof text), "the same version"));
+    assert_string_equal(play_read(&play, "said", 1, text, sizeof text), "");
+    play_end(&play);
+}
+
+/* ---------------------------------------------------------------- a rank without libpmi2 */
+
+/* slurmstepd's part: one message of the rank's, which contains `words`, and the answer. */
+static void answer_rank(int fd, const char *words)
+{
+    char text[512] = "", length[7] = "";
+    assert_int_equal(recv(fd, length, 6, MSG_WAITALL), 6);
+    assert_in_range(atoi(length), 1, sizeof text - 1);
+    assert_int_equal(recv(fd, text, (size_t)atoi(length), MSG_WAITALL), atoi(length));
+    if (!strstr(text, words))
+        fail_msg("'%s' is not in '%s'", words, text);
+    snprintf(text, sizeof text, "%-6dcmd=response;rc=0;", (int)strlen("cmd=response;rc=0;"));
+    assert_int_equal(send(fd, text, strlen(text), 0), strlen(text));
+}
+
+static void play_file(const struct play *play, const char *name, const char *text)
+{
+    char path[128];
+    snprintf(path, sizeof path, "%s/%s", play->folder, name);
+    FILE *file = fopen(path, "w");
+    assert_true(file && fputs(text, file) >= 0 && fclose(file) == 0);
+}
+
+/* It says why, and the others end with its code instead of waiting for it. */
+static void test_a_rank_without_the_library(void **state)
+{
+    (void)state;
+    int pair[2];
+    char text[2048], line[64] = "";
+    static const char greeting[] = "cmd=init pmi_version=2 pmi_subversion=0\n",
+                      answer[] = "cmd=response_to_init rc=0 pmi_version=2 pmi_subversion=0\n";
+    assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM, 0, pair), 0);
+    fcntl(pair[0], F_SETFD, FD_CLOEXEC);
+    struct play play = {.launcher = BY_PMI2, .world = 2, .scene = "meet", .lacking_fd = pair[1]};
+    play_start(&play);
+    close(pair[1]);
+    assert_int_equal(recv(pair[0], line, sizeof greeting - 1, MSG_WAITALL), sizeof greeting - 1);
+    assert_string_equal(line, greeting);
+    assert_int_equal(send(pair[0], answer, sizeof answer - 1, 0), sizeof answer - 1);
+    answer_rank(pair[0], "cmd=fullinit;pmijobid=0;pmirank=1;");
+    answer_rank(pair[0], "cmd=kvs-put;key=ztrain.place.1;value=refused-with-2;");
+    play_file(&play, "ztrain.place.1", "refused-with-2");
+    play_file(&play, "fence.1.1", "");
+    answer_rank(pair[0], "cmd=kvs-fence;");
+    play_wait(&play);
+    assert_int_equal(play.codes[0], STATUS_USAGE);
+    assert_int_equal(play.codes[1], STATUS_USAGE);
+    assert_string_equal(play_read(&play, "said", 0, text, sizeof text), "");
+    assert_non_null(strstr(play_read(&play, "said", 1, text, sizeof text), "cannot open libpmi2.so.0"));
+    play_end(&play);
+    close(pair[0]);
+}
+
+/* Whatever is at the other end of PMI_FD. */
+static void test_refusing_in_vain(void **state)
+{
+    (void)state;
+#define GREETED "cmd=response_to_init rc=0 pmi_version=2 pmi_subversion=0\n"
+#define DONE "18    cmd=response;rc=0;"
+    static const struct {
+        const char *answers;
+        bool closed;
+        const char *words; /* NULL: all is well */
+    } cases[] = {
+        {GREETED DONE DONE DONE, false, NULL},
+        {"", true, "it was closed"},
+        {"", false, "none came in time"},
+        {GREETED DONE, true, "it was closed"},
+        {GREETED DONE DONE, false, "none came in time"},
+        {"cmd=response_to_init rc=1\n", false, "it does not speak PMI-2"},
+        {GREETED "    18cmd=response;rc=1;", false, "cmd=response;rc=1;"},
+        {GREETED "garbage", false, "it has no length"},
+        {GREETED "     0", false, "it has no length"},
+        {GREETED "999999", false, "it has no length"},
+        {GREETED "1 8   cmd=response;rc=0;", false, "it has no length"},
+        {GREETED "      ", false, "it has no length"},
+    };
+    for (size_t c = 0; c < COUNT_OF(cases); c++) {
+        int pair[2];
+        struct error error = {.code = STATUS_OK};
+        assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM, 0, pair), 0);
+        assert_int_equal(send(pair[0], cases[c].answers, strlen(cases[c].answers), 0), strlen(cases[c].answers));
+        if (cases[c].closed)
+            shutdown(pair[0], SHUT_WR);
+        enum status status = pmi2_refuse(pair[1], 3, "ztrain.place.3", "refused-with-2", 0.2, &error);
+        if (status != (cases[c].words ? STATUS_PEER : STATUS_OK) ||
+            (cases[c].words && !strstr(error.text, cases[c].words)))
+            fail_msg("case %zu: %d: %s", c, status, error.text);
+        close(pair[0]);
+        close(pair[1]);
+    }
+    int pair[2];
+    char line[300];
+    struct error error;
+    memset(line, 'x', sizeof line);
+    assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM, 0, pair), 0);
+    assert_int_equal(send(pair[0], line, sizeof line, 0), sizeof line);
+    assert_int_equal(pmi2_refuse(pair[1], 3, "k", "v", 0.2, &error), STATUS_PEER);
+    assert_non_null(strstr(error.text, "a line without an end"));
+    close(pair[0]);
+    assert_int_equal(pmi2_refuse(pair[1], 3, "k", "v", 0.2, &error), STATUS_PEER);
+    assert_non_null(strstr(error.text, "speaking over PMI_FD"));
+    close(pair[1]);
 }
 
 static void test_abort(void **state)
@@ -350,6 +484,37 @@ static void test_first_node(void **state)
     }
 }
 
+static void test_task_count(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *list;
+        int tasks;
+    } lists[] = {
+        {"1", 1},
+        {"2(x2)", 4},
+        {"4(x2),3", 11},
+        {"1,2,3", 6},
+        {"0", 0},
+        {"", -1},
+        {"2(x)", -1},
+        {"2(x2", -1},
+        {"2(x0)", -1},
+        {"2,", -1},
+        {",2", -1},
+        {"2x3", -1},
+        {"n[0-1]", -1},
+        {"-1", -1},
+        {"2147483647", INT32_MAX},
+        {"2147483647,1", -1},
+        {"65536(x65536)", -1},
+        {"99999999999999999999", -1},
+    };
+    for (size_t i = 0; i < COUNT_OF(lists); i++)
+        if (slurm_task_count(lists[i].list) != lists[i].tasks)
+            fail_msg("'%s': %d", lists[i].list, slurm_task_count(lists[i].list));
+}
+
 /* The two libraries, one that is none and one that is empty. */
 static int make_libraries(void **state)
 {
@@ -388,8 +553,11 @@ int main(int argc, char **argv)
     if (argc > 1)
         return play_rank(argv[1]);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_meeting),   cmocka_unit_test(test_failures),   cmocka_unit_test(test_abort),
-        cmocka_unit_test(test_strangers), cmocka_unit_test(test_first_node),
+        cmocka_unit_test(test_meeting),          cmocka_unit_test(test_failures),
+        cmocka_unit_test(test_another_version),  cmocka_unit_test(test_a_rank_without_the_library),
+        cmocka_unit_test(test_refusing_in_vain), cmocka_unit_test(test_abort),
+        cmocka_unit_test(test_strangers),        cmocka_unit_test(test_first_node),
+        cmocka_unit_test(test_task_count),
     };
     return cmocka_run_group_tests_name("launchers", tests, make_libraries, remove_libraries);
 }

@@ -329,7 +329,7 @@ static void test_batch(void **state)
          5,
          {0},
          "12 != 2 * 1 * 5 (world size 5: srun); hint: the nearest values of train_batch_size "
-         "that fit are 10 and 15"},
+         "that fit are 10 and 15; possible world sizes: 1, 2, 3, 4, 6, 12"},
         {12,
          5,
          0,
@@ -357,7 +357,7 @@ static void test_batch(void **state)
          2,
          {0},
          "12 != 2 * 2 * 2 (world size 2: srun); hint: set train_batch_size to 8, or "
-         "gradient_accumulation_steps to 3"},
+         "gradient_accumulation_steps to 3; possible world sizes: 3"},
         {13, 2, 2, 2, {0}, "13 != 2 * 2 * 2 (world size 2: srun); hint: set train_batch_size to 8, or remove it"},
         {0, 1000000000, 1000000000, 1000000000, {0}, "is more than 1000000000 samples; hint: "},
         {1000000000, 1000000000, 1000000000, 1000000000, {0}, "hint: make the micro batch or the accumulation smaller"},
