@@ -14,6 +14,7 @@
 
 #include "ckpt/manifest.h"
 #include "core/fsutil.h"
+#include "core/log.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -22,6 +23,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 #include <xxhash.h>
 
@@ -99,12 +101,19 @@ static enum status look_at_file(void *context, const char *name, struct error *e
 static enum status prepare_target(const char *out, struct error *err)
 {
     struct target target = {.dir = out};
+    struct stat there;
+    if (stat(out, &there) == 0 && !S_ISDIR(there.st_mode)) {
+        error_set(err, STATUS_USAGE, "'%s' is a file, not a folder", out);
+        return error_hint(err, "name the folder that the model is to be written to");
+    }
     TRY(fs_mkdirs(out, STATUS_DATA, err));
     TRY(for_each_file(out, look_at_file, &target, err));
     if (target.foreign || (target.config && !target.ours)) {
         error_set(err, STATUS_USAGE, "folder '%s' holds a model that ztrain did not export", out);
         return error_hint(err, "choose another folder, or remove its files");
     }
+    if (target.ours)
+        log_info("the model that ztrain exported to %s before is replaced", out);
     return STATUS_OK;
 }
 

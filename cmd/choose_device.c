@@ -61,8 +61,11 @@ enum status choose_device(const struct run_spec *spec, struct comm *comm, const 
     if (!comm) {
         char why[256];
         bool cuda = device_cuda_available(why);
-        choice->kind = cuda ? DEVICE_CUDA : DEVICE_CPU;
-        return cuda ? STATUS_OK : do_without(spec, NULL, 0, why, 0, err);
+        choice->kind = cuda || spec->train.device == SPEC_DEVICE_CUDA ? DEVICE_CUDA : DEVICE_CPU;
+        choice->to_plan = choice->kind == DEVICE_CUDA && !cuda;
+        if (choice->to_plan)
+            log_info("no GPU here (%s): the plan is for one that is assumed", why);
+        return choice->kind == DEVICE_CUDA ? STATUS_OK : do_without(spec, NULL, 0, why, 0, err);
     }
     struct gpu_view own;
     look_around(boot->rank, &own);

@@ -4,6 +4,7 @@
 
 #include <inttypes.h>
 #include <limits.h>
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/ioctl.h>
@@ -85,7 +86,11 @@ void console_step(struct console *console, const struct step_metrics *m)
     } else {
         log_info("%s%s%s", step, rates, speed);
     }
-    if (console->breakdown && due)
+    if (console->breakdown && due && isnan(m->seconds.forward))
+        log_info(
+            "  seconds: step %.3f = data %.3f + a graph, whose parts are not timed, and other %.3f; checkpoint %.3f",
+            m->seconds.step, m->seconds.data, m->seconds.step - m->seconds.data, m->seconds.checkpoint);
+    else if (console->breakdown && due)
         log_info("  seconds: step %.3f = data %.3f + forward %.3f + backward %.3f + reduce %.3f + optimizer %.3f + "
                  "other %.3f; checkpoint %.3f",
                  m->seconds.step, m->seconds.data, m->seconds.forward, m->seconds.backward, m->seconds.reduce,

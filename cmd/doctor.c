@@ -3,6 +3,7 @@
 #include "cmd/commands.h"
 #include "cmd/libraries.h"
 #include "comm/bootstrap.h"
+#include "core/clock.h"
 #include "core/version.h"
 #include "gpu/cpuid.h"
 #include "gpu/cuda_library_info.h"
@@ -18,7 +19,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 /* --- small readers ------------------------------------------------------------------------------------------------ */
@@ -259,15 +259,13 @@ static void report_cuda_libraries(void)
 /* Seconds of `repeats` calls of work(argument) on the stream, after one that does not count. */
 static double time_work(struct stream *stream, void (*work)(struct stream *, void *), void *argument, int repeats)
 {
-    struct timespec start, end;
     work(stream, argument);
     stream_sync(stream);
-    clock_gettime(CLOCK_MONOTONIC, &start);
+    double start = seconds_now();
     for (int i = 0; i < repeats; i++)
         work(stream, argument);
     stream_sync(stream);
-    clock_gettime(CLOCK_MONOTONIC, &end);
-    return (double)(end.tv_sec - start.tv_sec) + 1e-9 * (double)(end.tv_nsec - start.tv_nsec);
+    return seconds_now() - start;
 }
 
 struct copy_work {
@@ -325,8 +323,12 @@ static enum status measure(struct device *device, struct stream *stream, struct 
     }
     struct copy_work inside = {memory, memory + matrix, matrix}, up = {memory, host, matrix},
                      down = {host, memory, matrix};
-    double bytes = (double)matrix * REPEATS / 1e9;
-    print_line("copy", "%.0f GB/s (read and written)", 2 * bytes / time_work(stream, work_copy, &inside, REPEATS));
+    double bytes = (double)matrix * REPEATS / 1e9, rate = 2 * bytes / time_work(stream, work_copy, &inside, REPEATS);
+    char share[64] = "";
+    if (device->peak_bytes > 0)
+        snprintf(share, sizeof share, ", %.1f %% of the data sheet's %.0f", 1e11 * rate / device->peak_bytes,
+                 device->peak_bytes / 1e9);
+    print_line("copy", "%.0f GB/s (read and written)%s", rate, share);
     print_line("copy host to gpu", "%.1f GB/s", bytes / time_work(stream, work_copy, &up, REPEATS));
     print_line("copy gpu to host", "%.1f GB/s", bytes / time_work(stream, work_copy, &down, REPEATS));
     status = device_check(device, err);

@@ -18,6 +18,7 @@
 #include "cmd/plan.h"
 #include "cmd/resume.h"
 #include "cmd/run_folder.h"
+#include "cmd/stepper.h"
 #include "cmd/stop_signal.h"
 #include "cmd/supervise.h"
 #include "cmd/trainer.h"
@@ -48,6 +49,7 @@ struct run {
     struct bootstrap *boot;
     struct comm *comm;
     struct trainer trainer;
+    struct stepper stepper;
     struct run_folder folder;
     struct metrics *metrics; /* rank 0, else NULL */
     struct console console;
@@ -58,7 +60,7 @@ struct run {
     double collected_at; /* seconds; when the last step was collected */
     json_t *spec_json;
     double checkpoint_seconds; /* stalled in checkpoints since the last step's line */
-    struct comm_stats volume;  /* what this rank sent in the newest step */
+    struct comm_stats volume;  /* what this rank sent in a step: the newest, of those that were counted */
     struct deadline deadline;  /* rank 0's */
     bool stop, deadline_near;  /* some rank was asked to stop, the job's end is near: the same on all ranks */
     bool agreed;               /* all ranks know that all of them end with an error */
@@ -97,75 +99,36 @@ static enum status together(struct run *run, enum status status, struct error *e
 
 /* ---- one step ---------------------------------------------------------------------------------------------------- */
 
-/* Micro-batches forward and backward; adds up this rank's losses on the device. */
-static enum status accumulate_gradients(struct run *run, struct batch *batch, double *data_seconds, struct error *err)
-{
-    struct trainer *t = &run->trainer;
-    zero_begin_step(t->zero);
-    stream_fill_zero(t->compute, t->loss_sum, sizeof *t->loss_sum);
-    do {
-        bool end = false;
-        double start = seconds_now();
-        TRY(token_stream_next(run->stream, batch, &end, err));
-        ASSERT(!end);
-        *data_seconds += seconds_now() - start;
-        float scale = batch->step_targets ? (float)(1.0 / (double)batch->step_targets) : 0.0f;
-        zero_begin_micro(t->zero, batch->last_micro);
-        TRY(transformer_train(t->transformer, batch, scale, zero_loss_scale(t->zero), zero_verbs(t->zero), t->compute,
-                              t->loss_sum, err));
-    } while (!batch->last_micro);
-    return STATUS_OK;
-}
-
-/* Learning rate and bias corrections of optimizer step k. */
-static struct step_rates rates_of(const struct run_spec *spec, int64_t k)
-{
-    bool correct = spec->optimizer.bias_correction;
-    return (struct step_rates){.lr = schedule_lr(&spec->scheduler, spec->optimizer.lr, k),
-                               .correction1 = correct ? 1.0 - pow(spec->optimizer.beta1, (double)k) : 1.0,
-                               .correction2 = correct ? 1.0 - pow(spec->optimizer.beta2, (double)k) : 1.0};
-}
-
 /* Enqueues the next optimizer step: gradients of the global batch, then the update. Its results are collected later. */
 static enum status train_step(struct run *run, struct error *err)
 {
-    const struct run_spec *spec = run->spec;
     struct trainer *t = &run->trainer;
     struct pending_step *pending = &run->pending[run->enqueued % ZERO_STEPS];
     struct step_metrics *m = &pending->metrics;
-    struct batch batch;
+    struct step_enqueued step;
+    struct comm_stats volume;
 
     *pending = (struct pending_step){.start = seconds_now()};
-    comm_stats_read(run->comm, &run->volume, true); /* an evaluation's do not count */
-    TRY(accumulate_gradients(run, &batch, &m->seconds.data, err));
+    comm_stats_read(run->comm, &volume, true); /* an evaluation's do not count */
+    TRY(stepper_enqueue(&run->stepper, run->stream, run->position.optimizer_step, &step, err));
     run->enqueued++;
-    ASSERT(batch.step == run->enqueued);
-
-    struct zero_update update = {
-        .beta1 = spec->optimizer.beta1,
-        .beta2 = spec->optimizer.beta2,
-        .eps = (float)spec->optimizer.eps,
-        .weight_decay = (float)spec->optimizer.weight_decay,
-        .adamw = spec->optimizer.type == OPTIMIZER_ADAMW,
-        .clip = spec->gradient_clipping,
-        .base = run->position.optimizer_step,
-    };
-    for (int i = 0; i < STEP_RATES; i++)
-        update.rates[i] = rates_of(spec, update.base + 1 + i);
-    TRY(zero_finish_step(t->zero, &update, t->loss_sum, t->compute, err));
+    ASSERT(step.last.step == run->enqueued);
 
     bool near = run->boot->rank == 0 && deadline_is_near(&run->deadline, seconds_now());
     double stops[2] = {stop_signal_pending() ? 1.0 : 0.0, near ? 1.0 : 0.0};
     TRY(comm_sum(run->comm, stops, 2, err));
     run->deadline_near = stops[1] > 0;
     run->stop = stops[0] > 0 || run->deadline_near;
-    comm_stats_read(run->comm, &run->volume, true);
-    m->step = batch.step;
-    m->epoch = batch.epoch;
-    pending->targets = batch.step_targets;
-    pending->tokens = batch.step_tokens;
+    comm_stats_read(run->comm, step.counted ? &run->volume : &volume, true);
+    m->step = step.last.step;
+    m->epoch = step.last.epoch;
+    pending->targets = step.last.step_targets;
+    pending->tokens = step.last.step_tokens;
+    m->seconds.data = step.data_seconds;
     transformer_times(t->transformer, &m->seconds.forward, &m->seconds.backward);
     zero_times(t->zero, &m->seconds.reduce, &m->seconds.optimizer);
+    if (step.launched) /* what was read are the last parts of steps before */
+        m->seconds.forward = m->seconds.backward = m->seconds.reduce = m->seconds.optimizer = NAN;
     m->seconds.checkpoint = run->checkpoint_seconds;
     run->checkpoint_seconds = 0;
     return STATUS_OK;
@@ -541,6 +504,7 @@ static enum status prepare(struct run *run, struct error *err)
     TRY_GOTO(trainer_allocate(t, err));
     TRY_GOTO(together(run, trainer_load_weights(t, checkpoint, err), err));
     TRY_GOTO(trainer_spread_weights(t, err));
+    TRY_GOTO(stepper_init(&run->stepper, t, err));
     zero_set_position(t->zero, run->position.optimizer_step, &run->position.scaler, t->compute);
     TRY_GOTO(together(run, open_outputs(run, checkpoint, err), err));
     status = STATUS_OK;
@@ -616,6 +580,7 @@ fail:
     token_stream_close(run.stream);
     metrics_close(run.metrics);
     json_decref(run.spec_json);
+    stepper_release(&run.stepper);
     trainer_release(&run.trainer);
     comm_close(run.comm);
     run_folder_close(&run.folder);

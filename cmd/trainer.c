@@ -3,6 +3,7 @@
 #include "ckpt/huggingface.h"
 #include "cmd/agree.h"
 #include "cmd/choose_device.h"
+#include "cmd/choose_graphs.h"
 #include "core/log.h"
 #include "core/progress.h"
 #include "gpu/peaks.h"
@@ -101,6 +102,8 @@ static enum status open_device(struct trainer *t, int threads, struct error *err
     struct device_choice choice;
     const char *way = NULL;
     TRY(together(t, choose_device(t->spec, t->comm, t->boot, &choice, err), err));
+    if (choice.to_plan)
+        return device_open_to_plan(&t->device, err);
     TRY(together(t, device_open(choice.kind, choice.index, threads, &t->device, err), err));
     ops_profile_enable(t->device, t->profile); /* before anyone takes the op table */
     if (t->comm)
@@ -120,6 +123,10 @@ enum status trainer_build(struct trainer *t, struct run_spec *spec, int rank, in
     TRY(together(t, describe(t, err), err));
     TRY(open_device(t, threads, err));
     TRY(stream_new(t->device, STREAM_COMPUTE, &t->compute, err));
+
+    const struct graph_question question = {
+        .spec = spec, .desc = &t->desc, .device = t->device, .comm = comm, .profile = t->profile, .say = rank == 0};
+    TRY(choose_graphs(&question, &t->graphs, err));
 
     struct zero_config zero = {
         .stage = spec->zero.stage,
@@ -144,6 +151,7 @@ enum status trainer_build(struct trainer *t, struct run_spec *spec, int rank, in
         .max_position = spec->data.seq_length,
         .training = true,
         .recompute = spec->activation_checkpointing,
+        .inputs = t->graphs ? (int32_t)spec->gradient_accumulation_steps : 1,
     };
     token_stream_limits(&t->train_config, &transformer.max_tokens, &transformer.max_seqs);
     TRY(transformer_new(&transformer, t->device, &t->transformer, err));
@@ -303,6 +311,15 @@ void trainer_print_plan(const struct trainer *t)
     for (int u = 0; u < t->table.num_units; u++)
         gaps += t->table.units[u].numel;
     gaps -= t->table.num_params;
+    if (t->device->memory_bytes > 0) {
+        double gib = (double)(1 << 30);
+        log_info("  %.1f %% of the %.1f GiB of %s, which also holds CUDA's context and its libraries' memory",
+                 100 * (double)total / (double)t->device->memory_bytes, (double)t->device->memory_bytes / gib,
+                 t->device->name);
+        if (total > t->device->memory_bytes)
+            log_warn("the plan does not fit into the GPU's memory; hint: a smaller micro batch or sequence, activation "
+                     "checkpointing, a higher ZeRO stage, more ranks");
+    }
     log_info("  in it, over all ranks: %" PRId64 " elements of shard padding, %" PRId64 " of alignment between tensors",
              padding, gaps);
 }

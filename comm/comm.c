@@ -110,6 +110,11 @@ void comm_detach_device(struct comm *comm)
     comm->gpu = NULL;
 }
 
+bool comm_can_capture(const struct comm *comm)
+{
+    return comm->world == 1 || (comm->gpu && comm_device_can_capture(comm->gpu));
+}
+
 int comm_rank(const struct comm *comm)
 {
     return comm->rank;

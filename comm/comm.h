@@ -51,6 +51,9 @@ enum status comm_attach_device(struct comm *comm, struct device *device, bool ma
                                struct error *err);
 void comm_detach_device(struct comm *comm);
 
+/* Whether data operations may be captured in a graph of the device: not where the host has a part in them. */
+bool comm_can_capture(const struct comm *comm);
+
 int comm_rank(const struct comm *comm);
 int comm_world(const struct comm *comm);
 

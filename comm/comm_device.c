@@ -51,8 +51,10 @@ static enum status choose(struct comm_device *gpu, bool may_share, const char **
     if (first < 0)
         return comm_nccl_new(gpu->comm, gpu->device, &gpu->nccl, way, err);
     if (!may_share) {
-        error_set(err, STATUS_DEVICE, "ranks %d and %d have parts of one GPU, %s", first, second, gpu->device->name);
-        return error_hint(err, "NCCL needs a GPU for each rank; for a test, ZTRAIN_SHARE_GPUS=1 in the environment");
+        error_set(err, STATUS_DEVICE, "ranks %d and %d have the same GPU, %s", first, second, gpu->device->name);
+        return error_hint(err,
+                          "NCCL needs a whole one for each rank, no parts (MIG); where ranks do not see each other's "
+                          "processes (containers), CUDA_VISIBLE_DEVICES or srun --gpus-per-task=1 tells them apart");
     }
     *way = "through host memory: ranks share a GPU";
     return STATUS_OK;
@@ -93,6 +95,11 @@ void comm_device_free(struct comm_device *gpu)
     if (gpu->recv)
         device_free_host(gpu->device, gpu->recv, BUFFER_BYTES);
     free(gpu);
+}
+
+bool comm_device_can_capture(const struct comm_device *gpu)
+{
+    return gpu->nccl != NULL;
 }
 
 /* ---------------------------------------------------------------- staged operations */

@@ -14,6 +14,9 @@ enum status comm_device_new(struct comm *comm, struct device *device, bool may_s
                             const char **way, struct error *err);
 void comm_device_free(struct comm_device *gpu);
 
+/* Whether operations may be captured in a graph: NCCL's, not those of the host. */
+bool comm_device_can_capture(const struct comm_device *gpu);
+
 /* Puts the operation into the stream's order. */
 void comm_device_submit(struct comm_device *gpu, const struct data_op *op, struct stream *stream);
 

@@ -63,6 +63,7 @@ static enum status make_events(struct zero *z, struct error *err)
     TRY(event_new(z->device, &z->drained, err));
     for (int i = 0; i < ZERO_STEPS; i++)
         TRY(event_new(z->device, &z->done[i], err));
+    TRY(stopwatch_new(z->device, &z->stopwatch, err));
     void *records;
     TRY(device_alloc_host(z->device, ZERO_STEPS * sizeof *z->records, &records, err));
     z->records = records;
@@ -151,6 +152,7 @@ void zero_free(struct zero *z)
     free_event(z->drained);
     for (int i = 0; i < ZERO_STEPS; i++)
         free_event(z->done[i]);
+    stopwatch_free(z->stopwatch);
     if (z->host_slice)
         device_free_host(z->device, z->host_slice, z->host_slice_bytes);
     if (z->records)
@@ -191,6 +193,7 @@ void zero_layout(struct zero *z, struct arena *local, struct arena *shared)
         z->reports =
             arena_take(read_by_peers, MEM_WORKSPACE, (size_t)z->world * ((size_t)z->units + 1) * sizeof *z->reports);
         z->step = arena_take(local, MEM_WORKSPACE, sizeof *z->step);
+        z->schedule = arena_take(local, MEM_WORKSPACE, sizeof *z->schedule);
         z->bad_index = arena_take(local, MEM_WORKSPACE, sizeof *z->bad_index);
     }
     if (!zero_parallel(z))
@@ -207,6 +210,11 @@ void zero_layout(struct zero *z, struct arena *local, struct arena *shared)
         if (config->stage >= 2 && config->training)
             z->buckets[p].memory = take_floats(shared, MEM_COMM, room[p]);
     }
+}
+
+struct stream *zero_stream(struct zero *zero)
+{
+    return zero->stream;
 }
 
 const struct param_verbs *zero_verbs(struct zero *zero)

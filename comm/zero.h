@@ -68,17 +68,25 @@ enum status zero_host_slice(struct zero *zero, enum zero_access access, enum zer
  * 0's whole copies of master, m, v). Collective. */
 enum status zero_params_changed(struct zero *zero, struct stream *compute, struct error *err);
 
-/* A step consists of zero_begin_step, micro-batches with zero_begin_micro before each, zero_finish_step. */
-void zero_begin_step(struct zero *zero);
+/* A step consists of zero_begin_step, micro-batches with zero_begin_micro before each, zero_finish_step, zero_end_step.
+ * What lies between the first and the last is the same in every step but the first one of a process: it may be captured
+ * (device.h: graph_begin() with the compute stream and zero_stream()) and launched instead. */
+
+/* Gives the device the rates; base: optimizer steps that are known to be made. */
+void zero_begin_step(struct zero *zero, const struct step_schedule *schedule, struct stream *compute);
 void zero_begin_micro(struct zero *zero, bool last);
+
+/* Back to behind zero_begin_step, as what was enqueued since was captured and not run. */
+void zero_rewind_step(struct zero *zero);
+
+/* The communication stream. */
+struct stream *zero_stream(struct zero *zero);
 
 struct zero_update {
     float eps, weight_decay;
     double beta1, beta2; /* double: 1-β2 in fp32 would be off by 5e-5 */
     bool adamw;
-    double clip;  /* 0: off. scale = clip / (norm + 1e-6) if norm > clip */
-    int64_t base; /* optimizer steps that are known to be made: rates[i] are of step base + 1 + i */
-    struct step_rates rates[STEP_RATES]; /* one for each step that was enqueued and not yet collected, and this one */
+    double clip; /* 0: off. scale = clip / (norm + 1e-6) if norm > clip */
 };
 
 struct zero_result {
@@ -102,17 +110,20 @@ void zero_set_position(struct zero *zero, int64_t optimizer_step, const struct l
 /* Device scalar: what backward multiplies the loss by. NULL in a dtype that needs none. */
 const float *zero_loss_scale(const struct zero *zero);
 
-/* Enqueues the end of a step: waits for the reductions, norm, clip, update, gather. Nobody waits for the host.
+/* Enqueues the work at a step's end: waits for the reductions, norm, clip, update, gather. Nobody waits for the host.
  * `loss_sum` (device): this rank's. Collective. */
 enum status zero_finish_step(struct zero *zero, const struct zero_update *update, const double *loss_sum,
                              struct stream *compute, struct error *err);
 
-/* Waits for the oldest step that was finished and not collected, and says what it came to, the same on all ranks.
+/* Has what the step came to copied to the host, and looks whether anything has failed so far. */
+enum status zero_end_step(struct zero *zero, struct stream *compute, struct error *err);
+
+/* Waits for the oldest step that has ended and was not collected, and says what it came to, the same on all ranks.
  * Collective. */
 enum status zero_collect(struct zero *zero, struct zero_result *result, struct error *err);
 
-/* Seconds of this thread in zero_finish_step since the last call: until all reductions and reports were there; norm and
- * update. On a device that runs asynchronously: of enqueueing. */
+/* Seconds that the compute stream took at steps' ends since the last call, as far as the device has got (stopwatch.h):
+ * until all reductions and reports were there; norm and update. Of steps that were launched as a graph: nothing. */
 void zero_times(struct zero *zero, double *reduce, double *optimizer);
 
 /* Bytes that this rank should gather and reduce in one step of g micro-batches, by theory, as comm_stats counts them:

@@ -4,6 +4,7 @@
 #define ZTRAIN_COMM_ZERO_INTERNAL_H
 
 #include "comm/zero.h"
+#include "gpu/stopwatch.h"
 
 /* At stage 3 gathered parameters, and at stages 2 and 3 gradients before their reduction, live in places that units
  * share: see zero_place(). */
@@ -48,9 +49,10 @@ struct zero {
     float *grads;                   /* fp32 */
     struct gather_place places[PLACES];
     struct bucket buckets[PLACES];
-    double *reports;         /* device, (world, units + 1): see decide_step; read by peers */
-    struct step_state *step; /* device */
-    int64_t *bad_index;      /* device: first non-finite element of grads, in a step that is skipped */
+    double *reports;                /* device, (world, units + 1): see decide_step; read by peers */
+    struct step_state *step;        /* device */
+    struct step_schedule *schedule; /* device */
+    int64_t *bad_index;             /* device: first non-finite element of grads, in a step that is skipped */
 
     struct stream *stream;             /* communication */
     struct event *computed;            /* a point of the compute stream that communication waits for */
@@ -68,9 +70,9 @@ struct zero {
     struct step_record *records; /* (ZERO_STEPS), pinned host memory: step n in records[n % ZERO_STEPS] */
     int32_t *bad_rank_records;   /* (ZERO_STEPS, units): bad_rank of step n from n % ZERO_STEPS · units */
     struct event *done[ZERO_STEPS];
-    int64_t begun, finished, collected; /* steps of this process */
-    bool positioned;                    /* zero_set_position() was called */
-    double reduce_seconds, optimizer_seconds;
+    int64_t begun, ended, collected; /* steps of this process */
+    bool positioned;                 /* zero_set_position() was called */
+    struct stopwatch *stopwatch;     /* owned; NULL in a plan */
 
     float *host_slice; /* pinned; the largest slice; NULL until a device with memory of its own needs it */
     size_t host_slice_bytes;

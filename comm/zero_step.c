@@ -12,13 +12,12 @@
  * zero_collect waits for that copy. Of a skipped step it then says where the first non-finite value lies and which rank
  * it came from: every rank looks through what it has, and they agree. */
 #include "comm/zero_internal.h"
-
-#include "core/clock.h"
 #include "gpu/trace.h"
 
-#include <math.h>
 #include <stdlib.h>
-#include <string.h>
+
+/* What the stopwatch tells apart. */
+enum { LANE_REDUCE, LANE_OPTIMIZER };
 
 /* Where a rank found its first non-finite value. */
 struct bad_place {
@@ -38,14 +37,20 @@ const float *zero_loss_scale(const struct zero *z)
     return z->config.dtype == DTYPE_F16 ? &z->step->loss_scale : NULL;
 }
 
-void zero_begin_step(struct zero *z)
+void zero_begin_step(struct zero *z, const struct step_schedule *schedule, struct stream *compute)
 {
-    ASSERT(z->config.training && z->positioned && z->begun == z->finished);
+    ASSERT(z->config.training && z->positioned && z->begun == z->ended);
     ASSERT(z->begun - z->collected < ZERO_STEPS);
-    z->micro = -1;
+    stream_copy(compute, z->schedule, schedule, sizeof *schedule);
     z->bad_rank = z->bad_rank_records + z->begun++ % ZERO_STEPS * z->units;
     for (int u = 0; u < z->units; u++)
         z->bad_rank[u] = RANK_NONE;
+    zero_rewind_step(z);
+}
+
+void zero_rewind_step(struct zero *z)
+{
+    z->micro = -1;
     zero_places_clear(z);
 }
 
@@ -87,9 +92,8 @@ static void decide(struct zero *z, const struct zero_update *update, struct stre
                                     .reports = z->reports,
                                     .clip = update->clip,
                                     .scaler = z->config.scaler,
-                                    .base = update->base,
+                                    .schedule = z->schedule,
                                     .state = z->step};
-    memcpy(args.rates, update->rates, sizeof args.rates);
     z->device->ops->decide_step(compute, &args);
 }
 
@@ -136,45 +140,49 @@ static void update_all(struct zero *z, const struct zero_update *update, struct 
 
 /* What the host will want to know. All gradients kept here are looked through, for they are one array; at stages 0 and
  * 1 that is more than the own slices, and what is not finite there is so for its owner, too. */
-static void tell_host(struct zero *z, struct stream *compute)
+static void look_for_nonfinite(struct zero *z, struct stream *compute)
 {
     int64_t own = z->config.layout->shard_numel;
     struct find_nonfinite_args find = {
         .n = z->grads_whole ? own * z->world : own, .x = z->grads, .enabled = &z->step->skipped, .index = z->bad_index};
     z->device->ops->find_nonfinite(compute, &find);
-    int slot = (int)(z->finished % ZERO_STEPS);
-    stream_copy(compute, &z->records[slot].state, z->step, sizeof *z->step);
-    stream_copy(compute, &z->records[slot].bad_index, z->bad_index, sizeof *z->bad_index);
-    event_record(z->done[slot], compute);
-    z->finished++;
 }
 
 enum status zero_finish_step(struct zero *z, const struct zero_update *update, const double *loss_sum,
                              struct stream *compute, struct error *err)
 {
-    ASSERT(z->config.training && z->micro >= 0 && z->last_micro && z->begun == z->finished + 1);
-    double start = seconds_now();
+    ASSERT(z->config.training && z->micro >= 0 && z->last_micro && z->begun == z->ended + 1);
+    stopwatch_mark(z->stopwatch, compute, STOPWATCH_NO_LANE);
     trace_begin("reduce");
     report(z, loss_sum, compute);
     trace_end();
-    double reported = seconds_now();
+    stopwatch_mark(z->stopwatch, compute, LANE_REDUCE);
     trace_begin("optimizer");
     decide(z, update, compute);
     update_all(z, update, compute);
     zero_places_clear(z);
-    tell_host(z, compute);
+    look_for_nonfinite(z, compute);
     trace_end();
-    z->reduce_seconds += reported - start;
-    z->optimizer_seconds += seconds_now() - reported;
-    TRY(device_check(z->device, err));
+    stopwatch_mark(z->stopwatch, compute, LANE_OPTIMIZER);
     return comm_status(z->comm, err);
+}
+
+enum status zero_end_step(struct zero *z, struct stream *compute, struct error *err)
+{
+    ASSERT(z->begun == z->ended + 1);
+    int slot = (int)(z->ended % ZERO_STEPS);
+    stream_copy(compute, &z->records[slot].state, z->step, sizeof *z->step);
+    stream_copy(compute, &z->records[slot].bad_index, z->bad_index, sizeof *z->bad_index);
+    event_record(z->done[slot], compute);
+    z->ended++;
+    TRY(comm_status(z->comm, err)); /* first: a failed job may be what made the device fail */
+    return device_check(z->device, err);
 }
 
 void zero_times(struct zero *z, double *reduce, double *optimizer)
 {
-    *reduce = z->reduce_seconds;
-    *optimizer = z->optimizer_seconds;
-    z->reduce_seconds = z->optimizer_seconds = 0;
+    *reduce = stopwatch_read(z->stopwatch, LANE_REDUCE);
+    *optimizer = stopwatch_read(z->stopwatch, LANE_OPTIMIZER);
 }
 
 /* ---------------------------------------------------------------- collecting a step */
@@ -233,12 +241,12 @@ static enum status blame(struct zero *z, const struct step_record *record, const
 
 enum status zero_collect(struct zero *z, struct zero_result *result, struct error *err)
 {
-    ASSERT(z->collected < z->finished);
+    ASSERT(z->collected < z->ended);
     int slot = (int)(z->collected % ZERO_STEPS);
     event_sync(z->done[slot]);
     z->collected++;
-    TRY(device_check(z->device, err));
     TRY(comm_status(z->comm, err));
+    TRY(device_check(z->device, err));
     const struct step_record *record = &z->records[slot];
     const struct step_state *state = &record->state;
     *result = (struct zero_result){.loss_sum = state->loss_sum,

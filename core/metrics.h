@@ -17,6 +17,7 @@ struct step_metrics {
     bool skipped;
     int64_t memory_device, memory_host;
     struct {
+        /* the middle four NAN: not timed (null) */
         double step, data, forward, backward, reduce, optimizer, checkpoint;
     } seconds;
 };

@@ -24,6 +24,7 @@
 #include <stdint.h>
 #include <stdio.h>
 
+enum spec_graphs { SPEC_GRAPHS_AUTO, SPEC_GRAPHS_ON, SPEC_GRAPHS_OFF };
 enum spec_device { SPEC_DEVICE_AUTO, SPEC_DEVICE_CPU, SPEC_DEVICE_CUDA };
 enum spec_optimizer { OPTIMIZER_ADAMW, OPTIMIZER_ADAM /* L2 in the gradient: adam_w_mode false */ };
 
@@ -55,6 +56,7 @@ struct run_spec {
         int64_t max_steps;                         /* 0: unset */
         int64_t eval_interval_steps, eval_batches; /* 0: only at ends; 0: all */
         enum spec_device device;
+        enum spec_graphs cuda_graphs;
     } train;
     struct {
         int64_t interval_steps, keep_last; /* 0: only at ends; 0: keep all */

@@ -422,13 +422,15 @@ static void normalise(struct spec_context *ctx, struct spec_node *root)
     }
 }
 
-void spec_check(struct spec_context *ctx, struct spec_full *full, struct spec_node *root)
+void spec_check(struct spec_context *ctx, struct spec_full *full, struct spec_node *root, bool complete)
 {
     normalise(ctx, root);
     find_unknown(ctx, root, root, "");
     full->spec.scheduler.warmup_max_lr = -1;
     for (int i = 0; i < spec_num_keys; i++)
         check_row(ctx, full, root, &spec_keys[i]);
+    if (!complete) /* what keys say together cannot be known */
+        return;
     check_model(ctx, full, root);
     check_batch(ctx, full, root);
     check_optimizer(ctx, full, root);

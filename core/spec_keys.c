@@ -42,6 +42,13 @@ static const struct spec_choice device_choices[] = {
     {0},
 };
 
+static const struct spec_choice graph_choices[] = {
+    {"auto", SPEC_GRAPHS_AUTO, VERDICT_USED, NULL},
+    {"true", SPEC_GRAPHS_ON, VERDICT_USED, NULL},
+    {"false", SPEC_GRAPHS_OFF, VERDICT_USED, NULL},
+    {0},
+};
+
 /* Lower case, too, as DeepSpeed takes them. Adam becomes AdamW unless adam_w_mode is false. */
 static const struct spec_choice optimizer_choices[] = {
     {"AdamW", OPTIMIZER_ADAMW, VERDICT_USED, NULL},
@@ -146,6 +153,10 @@ const struct spec_key spec_keys[] = {
     {USED("train.device", KEY_CHOICE, spec.train.device, "auto", NOTICE,
           "auto: CUDA where there is a GPU, else the CPU"),
      .choices = device_choices},
+    {USED("train.cuda_graphs", KEY_CHOICE, spec.train.cuda_graphs, "auto", SILENT,
+          "a GPU's step is captured once and launched as one piece: the same bits, less work for the host; auto: where "
+          "launching the kernels takes about as long as running them (small models)"),
+     .choices = graph_choices},
     {USED("train.max_skipped_steps", KEY_INT, spec.max_skipped_steps, "10", NOTICE,
           "give up (exit code 7) after so many steps in a row with non-finite gradients"),
      .min = 1, .max = MAX_COUNT},

@@ -114,7 +114,9 @@ void spec_key_store(struct spec_full *full, const struct spec_key *key, const js
 /* The field's value (new reference), or NULL where it is unset or does not belong to the scheduler in use. */
 json_t *spec_key_fetch(const struct spec_full *full, const struct spec_key *key);
 
-/* Checks a tree against the table: unknown keys, types, ranges, verdicts; stores values and defaults (spec_check.c). */
-void spec_check(struct spec_context *ctx, struct spec_full *full, struct spec_node *root);
+/* Checks a tree against the table: unknown keys, types, ranges, verdicts; stores values and defaults (spec_check.c).
+ * complete: no file is missing from the tree because it could not be read; only then what keys say together is
+ * checked. */
+void spec_check(struct spec_context *ctx, struct spec_full *full, struct spec_node *root, bool complete);
 
 #endif

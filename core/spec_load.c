@@ -76,7 +76,7 @@ static enum status load(const char *path, const char *text, size_t size, const c
             spec_error(&ctx, pos, "no value; hint: write --set a.b.c=VALUE");
     }
     if (root)
-        spec_check(&ctx, full, root);
+        spec_check(&ctx, full, root, more || !deepspeed);
     if (!full->spec.run.name)
         full->spec.run.name = name_from_path(&full->arena, path);
 

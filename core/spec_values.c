@@ -212,10 +212,11 @@ bool spec_choice_is(const struct spec_key *key, const struct spec_choice *choice
 
 static json_t *convert_choice(struct spec_context *ctx, const struct spec_key *key, const struct spec_node *node)
 {
-    if (node->kind != NODE_STRING)
+    if (node->kind != NODE_STRING && node->kind != NODE_BOOL)
         return wrong(ctx, key, node, choice_names(ctx, key));
+    const char *text = node->kind == NODE_STRING ? node->text : node->boolean ? "true" : "false";
     for (const struct spec_choice *choice = key->choices; choice->name; choice++) {
-        if (!spec_choice_is(key, choice, node->text))
+        if (!spec_choice_is(key, choice, text))
             continue;
         if (choice->verdict == VERDICT_USED)
             return json_string(choice->name);

@@ -301,7 +301,9 @@ static void report_yaml_error(struct reader *reader, const yaml_parser_t *parser
                    "not a text file in UTF-8: %s; hint: is this a run spec?", problem);
     } else {
         bool character = strcmp(problem, "found character that cannot start any token") == 0;
-        bool start = parser->error == YAML_PARSER_ERROR && parser->context && parser->context_mark.line;
+        /* only files have lines: the text of --set is wrapped in some of ours */
+        bool start =
+            parser->error == YAML_PARSER_ERROR && parser->context && parser->context_mark.line && reader->source < 2;
         const char *where = start ? spec_arena_printf(reader->ctx->arena, " (%s that starts in line %d)",
                                                       parser->context, (int)parser->context_mark.line + 1)
                                   : "";

@@ -44,7 +44,20 @@ enum status device_cuda_open(int index, int threads, struct device **device, str
     return error_hint(err, "build it where nvcc is installed, or set train.device to cpu");
 }
 
+enum status device_cuda_open_to_plan(struct device **device, struct error *err)
+{
+    *device = NULL;
+    error_set(err, STATUS_DEVICE, "cannot plan for a GPU: this build of ztrain has no CUDA backend");
+    return error_hint(err, "build it where nvcc is installed, or set train.device to cpu");
+}
+
 #endif
+
+enum status device_open_to_plan(struct device **device, struct error *err)
+{
+    *device = NULL;
+    return device_cuda_open_to_plan(device, err);
+}
 
 enum status device_open(enum device_kind kind, int index, int threads, struct device **device, struct error *err)
 {
@@ -206,4 +219,43 @@ void stream_wait(struct stream *stream, struct event *event)
 void event_sync(struct event *event)
 {
     backend_of(event->device)->event_sync(event);
+}
+
+bool device_has_graphs(const struct device *device)
+{
+    return backend_of(device)->graph_begin != NULL;
+}
+
+bool device_is_capturing(const struct device *device)
+{
+    const struct device_backend *backend = backend_of(device);
+    return backend->is_capturing && backend->is_capturing(device);
+}
+
+enum status graph_begin(struct stream *const *streams, int count, struct graph **graph, struct error *err)
+{
+    struct device *device = streams[0]->device;
+    ASSERT(count > 0 && count <= GRAPH_STREAMS_MAX && device_has_graphs(device) && !device_is_capturing(device));
+    for (int i = 1; i < count; i++)
+        ASSERT(streams[i]->device == device);
+    *graph = NULL;
+    return backend_of(device)->graph_begin(streams, count, graph, err);
+}
+
+enum status graph_end(struct graph *graph, struct error *err)
+{
+    ASSERT(device_is_capturing(graph->device));
+    return backend_of(graph->device)->graph_end(graph, err);
+}
+
+void graph_launch(struct graph *graph)
+{
+    ASSERT(!device_is_capturing(graph->device));
+    backend_of(graph->device)->graph_launch(graph);
+}
+
+void graph_free(struct graph *graph)
+{
+    if (graph)
+        backend_of(graph->device)->graph_free(graph);
 }

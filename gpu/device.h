@@ -20,6 +20,7 @@ extern "C" {
 struct op_table;
 struct stream;
 struct event;
+struct graph;
 
 enum device_kind { DEVICE_CPU, DEVICE_CUDA };
 
@@ -31,6 +32,7 @@ struct device {
     int threads;                    /* OpenMP threads of this rank (CUDA: for what its host does) */
     size_t memory_bytes;            /* CUDA: of the GPU; CPU: 0 */
     double peak_flops[DTYPE_COUNT]; /* products in that dtype by the data sheet, FLOP/s; 0: unknown, or the CPU */
+    double peak_bytes;              /* of its memory by the data sheet, bytes/s; 0: unknown, or the CPU */
     double ceiling_flops[DTYPE_COUNT]; /* the fastest product that ops_prepare() has seen; 0: none was measured */
     const struct op_table *ops;
     void *private_;
@@ -40,6 +42,10 @@ struct device {
  * that device_cuda_list() counts; several processes may share one. The thread that opens a device is the one that uses
  * it. Errors: STATUS_DEVICE. */
 enum status device_open(enum device_kind kind, int index, int threads, struct device **device, struct error *err);
+/* A GPU that need not be here, for memory plans: op_workspace_bytes() and what is laid out in dry arenas; nothing can
+ * be allocated or run on it. Its memory is an assumption, which its name states. A build without CUDA: STATUS_DEVICE.
+ */
+enum status device_open_to_plan(struct device **device, struct error *err);
 void device_close(struct device *device);
 
 /* Whether CUDA could be used here: driver and GPU found. `why` (of at least 256 bytes) says why not. */
@@ -101,6 +107,28 @@ enum status event_new_timed(struct device *device, struct event **event, struct 
 
 /* Seconds between the latest records of two such events; false if one of them was not reached yet. */
 bool event_elapsed(struct event *from, struct event *to, double *seconds);
+
+/* Graphs: work of some streams that is captured once and then launched as one piece, which costs the host a few
+ * microseconds however many kernels it is made of. A GPU has them (device_has_graphs()), the CPU device does not.
+ *
+ *     graph_begin(streams) ─ ops, copies, fills, events on these streams: recorded, not run ─ graph_end()
+ *     graph_launch() ─ runs it; all that the streams were given before comes before it, what they are given later after
+ *
+ * Pointers and values are recorded as they are: what differs between launches has to lie in device memory. Between
+ * begin and end the host may neither wait for the device nor give it host functions, nor memory to copy that it cannot
+ * reach by itself; timed events are not recorded. An event of before counts as reached; one that was recorded in a
+ * capture counts as reached for the graph's streams once it has ended. */
+bool device_has_graphs(const struct device *device);
+bool device_is_capturing(const struct device *device);
+enum { GRAPH_STREAMS_MAX = 4 };
+
+/* streams[0] is where the graph will be launched. One capture at a time. */
+enum status graph_begin(struct stream *const *streams, int count, struct graph **graph, struct error *err);
+
+/* An error: something could not be captured. The graph is freed, nothing has run, the streams are as before. */
+enum status graph_end(struct graph *graph, struct error *err);
+void graph_launch(struct graph *graph);
+void graph_free(struct graph *graph); /* its launches have to be done; may be NULL */
 
 /* Sticky asynchronous device error (a failed launch, a failed primitive): STATUS_OK while there is none. */
 enum status device_check(struct device *device, struct error *err);

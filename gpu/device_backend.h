@@ -34,6 +34,12 @@ struct device_backend {
     void (*event_record)(struct event *event, struct stream *stream);
     void (*event_wait)(struct stream *stream, struct event *event);
     void (*event_sync)(struct event *event);
+    /* NULL: the device has no graphs */
+    bool (*is_capturing)(const struct device *device);
+    enum status (*graph_begin)(struct stream *const *streams, int count, struct graph **graph, struct error *err);
+    enum status (*graph_end)(struct graph *graph, struct error *err);
+    void (*graph_launch)(struct graph *graph);
+    void (*graph_free)(struct graph *graph);
 };
 
 /* Every device's private_ begins with its backend, every stream and event with these members. */
@@ -53,12 +59,17 @@ struct event {
     struct device *device;
 };
 
+struct graph {
+    struct device *device;
+};
+
 enum status device_cpu_open(int threads, struct device **device, struct error *err);
 
 /* In builds with CUDA (ZTRAIN_CUDA): as device_cuda_available(), device_cuda_list(). */
 bool device_cuda_probe(char *why);
 int device_cuda_identify(unsigned char (*uuids)[DEVICE_UUID_BYTES], int most);
 enum status device_cuda_open(int index, int threads, struct device **device, struct error *err);
+enum status device_cuda_open_to_plan(struct device **device, struct error *err);
 
 #ifdef __cplusplus
 }

@@ -13,7 +13,10 @@
  *
  * The host runs ahead of the GPU by at most MARKERS recorded events and SLOTS staged copies; it ticks the progress
  * counter with every call, and while it waits for the GPU cuda_is_waiting() says so, so that peers see a rank whose GPU
- * is at work as alive. */
+ * is at work as alive.
+ *
+ * Events in and around captures follow device.h: in a capture only its own events are waited for, outside only those
+ * that were recorded outside; CUDA itself would refuse all others. */
 #include "gpu/device_cuda.h"
 
 #include "core/progress.h"
@@ -45,8 +48,9 @@ void cuda_fail(struct cuda_device *cuda, const char *format, ...)
     vsnprintf(text, sizeof text, format, args);
     va_end(args);
     pthread_mutex_lock(&cuda->mutex);
-    if (cuda->error.code == STATUS_OK)
-        error_set(&cuda->error, STATUS_DEVICE, "GPU %d (%s): %s", cuda->index, cuda->device.name, text);
+    struct error *error = cuda->capturing ? &cuda->capture_error : &cuda->error;
+    if (error->code == STATUS_OK)
+        error_set(error, STATUS_DEVICE, "GPU %d (%s): %s", cuda->index, cuda->device.name, text);
     pthread_mutex_unlock(&cuda->mutex);
 }
 
@@ -55,8 +59,9 @@ bool cuda_check(struct cuda_device *cuda, cudaError_t code, const char *what)
     progress_tick(); /* one call after the other: this rank gets somewhere */
     if (code == cudaSuccess)
         return true;
-    cuda_fail(cuda, "%s: %s (%s); hint: CUDA_LAUNCH_BLOCKING=1 in the environment makes the message name the call",
-              what, cudaGetErrorString(code), cudaGetErrorName(code));
+    cuda_fail(cuda, "%s: %s (%s)%s", what, cudaGetErrorString(code), cudaGetErrorName(code),
+              cuda->capturing ? ""
+                              : "; hint: CUDA_LAUNCH_BLOCKING=1 in the environment makes the message name the call");
     return false;
 }
 
@@ -374,6 +379,10 @@ static void cuda_submit(struct stream *stream, void (*function)(void *argument),
 {
     struct cuda_stream *c = cuda_stream_of(stream);
     struct cuda_staging *s = c->staging;
+    if (cuda_is_capturing(stream->device)) {
+        cuda_fail(cuda_device_of(stream), "a host function cannot be captured");
+        return;
+    }
     if (!wait_for_room(c))
         return;
     struct closure *closure = &s->ring[s->tail % RING_SLOTS];
@@ -394,6 +403,7 @@ static void cuda_sync(struct stream *stream)
 {
     struct cuda_stream *c = cuda_stream_of(stream);
     struct cuda_staging *s = c->staging;
+    ASSERT(!cuda_is_capturing(stream->device));
     for (; s->marker_seen < s->marker_next; s->marker_seen++)
         wait_for(cuda_device_of(stream), s->markers[s->marker_seen % MARKERS], "work of a stream");
     wait_for_all(cuda_device_of(stream), c->handle, "work of a stream");
@@ -422,6 +432,10 @@ static void cuda_copy(struct stream *stream, void *dst, const void *src, size_t 
     bool to_gpu = is_reachable(cuda, dst), from_gpu = is_reachable(cuda, src);
     if (to_gpu && from_gpu) {
         cuda_check(cuda, cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDefault, c->handle), "a copy");
+        return;
+    }
+    if (cuda_is_capturing(stream->device)) {
+        cuda_fail(cuda, "a copy of memory that the GPU does not reach cannot be captured");
         return;
     }
     for (size_t at = 0; at < bytes; at += SLOT_BYTES) {
@@ -466,17 +480,13 @@ static void cuda_fill_zero(struct stream *stream, void *dst, size_t bytes)
 
 /* ---- events ---- */
 
-struct cuda_event {
-    struct event base; /* first */
-    cudaEvent_t handle;
-};
-
 static enum status cuda_event_new(struct device *device, bool timed, struct event **event, struct error *err)
 {
     struct cuda_event *e = calloc(1, sizeof *e);
     if (!e)
         return error_set(err, STATUS_DEVICE, "cannot create an event: out of memory");
     e->base.device = device;
+    e->timed = timed;
     cudaError_t code = cudaEventCreateWithFlags(&e->handle, timed ? cudaEventDefault : cudaEventDisableTiming);
     if (code != cudaSuccess) {
         free(e);
@@ -489,7 +499,9 @@ static enum status cuda_event_new(struct device *device, bool timed, struct even
 
 static void cuda_event_sync(struct event *event)
 {
-    wait_for(event->device->private_, ((struct cuda_event *)event)->handle, "work before an event");
+    struct cuda_event *e = (struct cuda_event *)event;
+    ASSERT(!e->capture && !cuda_is_capturing(event->device));
+    wait_for(event->device->private_, e->handle, "work before an event");
 }
 
 static bool cuda_event_elapsed(struct event *from, struct event *to, double *seconds)
@@ -509,27 +521,43 @@ static bool cuda_event_elapsed(struct event *from, struct event *to, double *sec
 static void cuda_event_free(struct event *event)
 {
     struct cuda_event *e = (struct cuda_event *)event;
-    cuda_event_sync(event);
+    if (!e->capture)
+        cuda_event_sync(event);
     cudaEventDestroy(e->handle);
     free(e);
+}
+
+void cuda_stream_mark(struct cuda_stream *stream)
+{
+    struct cuda_device *cuda = cuda_device_of(&stream->base);
+    struct cuda_staging *s = stream->staging;
+    if (s->marker_next - s->marker_seen == MARKERS)
+        wait_for(cuda, s->markers[s->marker_seen++ % MARKERS], "work of a stream");
+    cuda_check(cuda, cudaEventRecord(s->markers[s->marker_next++ % MARKERS], stream->handle), "recording an event");
 }
 
 static void cuda_event_record(struct event *event, struct stream *stream)
 {
     struct cuda_stream *c = cuda_stream_of(stream);
     struct cuda_device *cuda = cuda_device_of(stream);
-    struct cuda_staging *s = c->staging;
-    cuda_check(cuda, cudaEventRecord(((struct cuda_event *)event)->handle, c->handle), "recording an event");
-    if (s->marker_next - s->marker_seen == MARKERS)
-        wait_for(cuda, s->markers[s->marker_seen++ % MARKERS], "work of a stream");
-    cuda_check(cuda, cudaEventRecord(s->markers[s->marker_next++ % MARKERS], c->handle), "recording an event");
+    struct cuda_event *e = (struct cuda_event *)event;
+    uint64_t capture = cuda_capture_number(cuda);
+    if (capture && e->timed)
+        return;
+    e->capture = capture;
+    cuda_check(cuda, cudaEventRecord(e->handle, c->handle), "recording an event");
+    if (!capture)
+        cuda_stream_mark(c);
 }
 
 static void cuda_event_wait(struct stream *stream, struct event *event)
 {
-    cuda_check(cuda_device_of(stream),
-               cudaStreamWaitEvent(cuda_stream_of(stream)->handle, ((struct cuda_event *)event)->handle, 0),
-               "waiting for an event");
+    struct cuda_stream *c = cuda_stream_of(stream);
+    struct cuda_device *cuda = cuda_device_of(stream);
+    const struct cuda_event *e = (struct cuda_event *)event;
+    ASSERT(!e->capture || c->in_graphs);
+    if (e->capture == cuda_capture_number(cuda))
+        cuda_check(cuda, cudaStreamWaitEvent(c->handle, e->handle, 0), "waiting for an event");
 }
 
 /* ---- the device ---- */
@@ -566,6 +594,11 @@ static const struct device_backend cuda_backend = {
     .event_record = cuda_event_record,
     .event_wait = cuda_event_wait,
     .event_sync = cuda_event_sync,
+    .is_capturing = cuda_is_capturing,
+    .graph_begin = cuda_graph_begin,
+    .graph_end = cuda_graph_end,
+    .graph_launch = cuda_graph_launch,
+    .graph_free = cuda_graph_free,
 };
 
 /* GPUs that can be used; 0: `err` says why there is none. */
@@ -697,6 +730,7 @@ enum status device_cuda_open(int index, int threads, struct device **device, str
 #endif
     TRY_GOTO(open_gpu(cuda, index, err));
     TRY_GOTO(gemm_cuda_new(cuda, &cuda->gemm, err));
+    cuda->device.peak_bytes = peaks_bytes(cuda->device.name);
     for (int dtype = 0; dtype < DTYPE_COUNT; dtype++)
         cuda->device.peak_flops[dtype] =
             peaks_flops(cuda->device.name, (enum dtype)dtype, gemm_cuda_uses_tf32(cuda->gemm));

@@ -264,10 +264,11 @@ static ALWAYS_INLINE void epilogue_row(const struct epilogue *e, const float *su
             x += vf_get(at(e->bias, column, dtype), j, n, dtype);
         if (e->aux) {
             vf_put(at(e->aux, row * e->ld_aux + column, dtype), j, n, x, dtype);
-            x = vf_gelu(x);
+            x = vf_gelu(x, dtype != DTYPE_F32);
         }
         if (e->gelu_aux)
-            x *= vf_gelu_grad(vf_get(at(e->gelu_aux, row * e->ld_aux + column, dtype), j, n, dtype));
+            x *=
+                vf_gelu_grad(vf_get(at(e->gelu_aux, row * e->ld_aux + column, dtype), j, n, dtype), dtype != DTYPE_F32);
         if (e->accumulate)
             x += vf_get(c, j, n, c_dtype);
         if (c_dtype == DTYPE_F32 && e->streamed && n - j >= VF)

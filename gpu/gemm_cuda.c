@@ -18,6 +18,7 @@
  * epilogue overwrites. The stream's workspace: | cublasLt | sums of columns |. */
 #include "gpu/gemm_cuda.h"
 
+#include "core/clock.h"
 #include "core/log.h"
 #include "core/progress.h"
 #include "gpu/gemm_cache.h"
@@ -26,7 +27,6 @@
 
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 /* CANDIDATES: heuristics that are timed once each; FINALISTS: the fastest of them, timed REPEATS times more. */
 enum { CANDIDATES = 32, FINALISTS = 6, REPEATS = 8, PLAN_BUCKETS = 1024 };
@@ -698,13 +698,6 @@ static void measure_ceiling(struct bench *bench, enum dtype dtype)
     choose(bench, &p);
     if (gemm_cache_find(g->cache, &p.key, &known, &microseconds) && microseconds > 0)
         device->ceiling_flops[dtype] = 2.0 * (double)side * (double)side * (double)side / (1e-6 * microseconds);
-}
-
-static double seconds_now(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
 enum status gemm_cuda_prepare(struct device *device, const struct linear_shapes *shapes, struct error *err)

@@ -258,8 +258,13 @@ struct step_rates {
     double lr, correction1, correction2;
 };
 
-/* The host enqueues a step before it knows whether the one before was skipped: it gives rates for either case. */
+/* The host enqueues a step before it knows whether the one before was skipped: it gives rates for either case, in
+ * device memory, as all that changes from step to step. */
 enum { STEP_RATES = 2 };
+struct step_schedule {
+    int64_t base;                        /* rates[i] are of optimizer step base + 1 + i */
+    struct step_rates rates[STEP_RATES]; /* state->optimizer_step - base must be one of 0 … STEP_RATES-1 */
+};
 
 /* *state from what all ranks report: norm² = sum over units, in each over ranks, in double; skipped if it is not
  * finite; the clip factor clip / (norm + 1e-6) where norm > clip > 0; the loss scale of the next step; the rates. */
@@ -268,8 +273,7 @@ struct decide_step_args {
     const double *reports; /* (world, units + 1): sums of squares of a rank's slices, then its loss sum */
     double clip;
     struct loss_scaler_rules scaler;
-    int64_t base;                        /* rates[i] are of optimizer step base + 1 + i */
-    struct step_rates rates[STEP_RATES]; /* state->optimizer_step - base must be one of 0 … STEP_RATES-1 */
+    const struct step_schedule *schedule;
     struct step_state *state;
 };
 

@@ -234,8 +234,9 @@ static struct attention_scratch attention_scratch_of(float *floats, const struct
 
 /* One block of scores becomes weights exp(scale · S - highest); highest and sum go on, keep is what earlier sums are
  * worth now. All per lane. */
-static void softmax_block(float *scores, int64_t count, int64_t key, int64_t query, bool masked, float *highest,
-                          float *sum, float *keep, const struct attention *a)
+static ALWAYS_INLINE void softmax_block_of(float *scores, int64_t count, int64_t key, int64_t query, bool masked,
+                                           float *highest, float *sum, float *keep, const struct attention *a,
+                                           bool half)
 {
     for (int64_t v = 0; v < NV; v++) {
         vf before = vf_load(highest, v * VF, DTYPE_F32), top = before;
@@ -248,9 +249,9 @@ static void softmax_block(float *scores, int64_t count, int64_t key, int64_t que
             top = vf_max(x, top);
         }
         vf base = vf_select(top == -INFINITY, vf_zero(), top); /* nothing seen yet: weights of 0, not NaN */
-        vf factor = vf_exp(before - base), total = vf_load(sum, v * VF, DTYPE_F32) * factor;
+        vf factor = vf_exp_for(before - base, half), total = vf_load(sum, v * VF, DTYPE_F32) * factor;
         for (int64_t i = 0; i < count; i++) {
-            vf p = vf_exp(vf_load(scores, i * NR + v * VF, DTYPE_F32) - base);
+            vf p = vf_exp_for(vf_load(scores, i * NR + v * VF, DTYPE_F32) - base, half);
             vf_store(scores, i * NR + v * VF, p, DTYPE_F32);
             total += p;
         }
@@ -258,6 +259,15 @@ static void softmax_block(float *scores, int64_t count, int64_t key, int64_t que
         vf_store(sum, v * VF, total, DTYPE_F32);
         vf_store(keep, v * VF, factor, DTYPE_F32);
     }
+}
+
+static void softmax_block(float *scores, int64_t count, int64_t key, int64_t query, bool masked, float *highest,
+                          float *sum, float *keep, const struct attention *a)
+{
+    if (a->dtype == DTYPE_F32)
+        softmax_block_of(scores, count, key, query, masked, highest, sum, keep, a, false);
+    else
+        softmax_block_of(scores, count, key, query, masked, highest, sum, keep, a, true);
 }
 
 static void attention_fwd_block(const struct attention_fwd_args *args, const struct attention *a,
@@ -350,15 +360,16 @@ static void op_attention_fwd(struct stream *stream, const struct attention_fwd_a
 /* ---- backward ---- */
 
 /* scores (rows, NR) become P and products dS. Lanes are queries: lse and delta are per lane. */
-static void gradient_block_by_query(float *scores, const float *products, int64_t count, int64_t key, int64_t query,
-                                    bool masked, const float *lse, const float *delta, const struct attention *a)
+static ALWAYS_INLINE void gradient_by_query(float *scores, const float *products, int64_t count, int64_t key,
+                                            int64_t query, bool masked, const float *lse, const float *delta,
+                                            const struct attention *a, bool half)
 {
     for (int64_t v = 0; v < NV; v++) {
         vf base = vf_load(lse, v * VF, DTYPE_F32), d = vf_load(delta, v * VF, DTYPE_F32);
         vi queries = lane_tokens(query, v);
         for (int64_t i = 0; i < count; i++) {
             int64_t at_lane = i * NR + v * VF;
-            vf p = vf_exp(vf_load(scores, at_lane, DTYPE_F32) * a->scale - base);
+            vf p = vf_exp_for(vf_load(scores, at_lane, DTYPE_F32) * a->scale - base, half);
             if (masked)
                 p = vf_select(sees(queries, (vi){0} + (int32_t)(key + i), a->window), p, vf_zero());
             vf_store(scores, at_lane, p * (vf_load(products, at_lane, DTYPE_F32) - d) * a->scale, DTYPE_F32);
@@ -366,21 +377,40 @@ static void gradient_block_by_query(float *scores, const float *products, int64_
     }
 }
 
+static void gradient_block_by_query(float *scores, const float *products, int64_t count, int64_t key, int64_t query,
+                                    bool masked, const float *lse, const float *delta, const struct attention *a)
+{
+    if (a->dtype == DTYPE_F32)
+        gradient_by_query(scores, products, count, key, query, masked, lse, delta, a, false);
+    else
+        gradient_by_query(scores, products, count, key, query, masked, lse, delta, a, true);
+}
+
 /* The same with keys in the lanes: lse and delta are per row; scores keep P, products become dS. */
-static void gradient_block_by_key(float *scores, float *products, int64_t count, int64_t query, int64_t key,
-                                  bool masked, const float *lse, const float *delta, const struct attention *a)
+static ALWAYS_INLINE void gradient_by_key(float *scores, float *products, int64_t count, int64_t query, int64_t key,
+                                          bool masked, const float *lse, const float *delta, const struct attention *a,
+                                          bool half)
 {
     for (int64_t i = 0; i < count; i++) {
         vf base = vf_set(lse[i]), d = vf_set(delta[i]);
         for (int64_t v = 0; v < NV; v++) {
             int64_t at_lane = i * NR + v * VF;
-            vf p = vf_exp(vf_load(scores, at_lane, DTYPE_F32) * a->scale - base);
+            vf p = vf_exp_for(vf_load(scores, at_lane, DTYPE_F32) * a->scale - base, half);
             if (masked)
                 p = vf_select(sees((vi){0} + (int32_t)(query + i), lane_tokens(key, v), a->window), p, vf_zero());
             vf_store(scores, at_lane, p, DTYPE_F32);
             vf_store(products, at_lane, p * (vf_load(products, at_lane, DTYPE_F32) - d) * a->scale, DTYPE_F32);
         }
     }
+}
+
+static void gradient_block_by_key(float *scores, float *products, int64_t count, int64_t query, int64_t key,
+                                  bool masked, const float *lse, const float *delta, const struct attention *a)
+{
+    if (a->dtype == DTYPE_F32)
+        gradient_by_key(scores, products, count, query, key, masked, lse, delta, a, false);
+    else
+        gradient_by_key(scores, products, count, query, key, masked, lse, delta, a, true);
 }
 
 /* delta (length) of one head of one sequence */

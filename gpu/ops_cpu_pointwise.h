@@ -112,7 +112,7 @@ static ALWAYS_INLINE void swiglu_fwd_rows(const struct swiglu_fwd_args *a, struc
         void *h = at(a->h, i * a->F, dtype);
         for (int64_t j = 0; j < a->F; j += VF) {
             vf g = vf_get(gate, j, a->F, dtype), u = vf_get(up, j, a->F, dtype);
-            vf_put(h, j, a->F, g * vf_sigmoid(g) * u, dtype);
+            vf_put(h, j, a->F, g * vf_sigmoid(g, dtype != DTYPE_F32) * u, dtype);
         }
     }
 }
@@ -136,7 +136,7 @@ static ALWAYS_INLINE void swiglu_bwd_rows(const struct swiglu_bwd_args *a, struc
         const void *dh = at(a->dh, i * a->F, dtype);
         for (int64_t j = 0; j < a->F; j += VF) {
             vf g = vf_get(gate, j, a->F, dtype), u = vf_get(up, j, a->F, dtype), d = vf_get(dh, j, a->F, dtype);
-            vf s = vf_sigmoid(g);
+            vf s = vf_sigmoid(g, dtype != DTYPE_F32);
             vf_put(dgate, j, a->F, d * u * s * (1.0f + g * (1.0f - s)), dtype);
             vf_put(dup, j, a->F, d * g * s, dtype);
         }
@@ -205,8 +205,10 @@ static ALWAYS_INLINE double cross_entropy_row(const struct cross_entropy_args *a
         double scale = (double)a->scale * (a->loss_scale ? (double)*a->loss_scale : 1);
         float factor = (float)(scale / total);
         double p = exp((double)logit - (double)highest) / total;
-        for (int64_t j = 0; j < a->V; j += VF)
-            vf_put(dlogits, j, a->V, vf_exp(vf_get(logits, j, a->V, logits_dtype) - highest) * factor, dtype);
+        for (int64_t j = 0; j < a->V; j += VF) {
+            vf x = vf_get(logits, j, a->V, logits_dtype) - highest;
+            vf_put(dlogits, j, a->V, vf_exp_for(x, dtype != DTYPE_F32) * factor, dtype);
+        }
         if (a->V_padded > a->V)
             memset(at(dlogits, a->V, dtype), 0, (size_t)(a->V_padded - a->V) * dtype_size(dtype));
         float gradient = (float)(scale * (p - 1));
@@ -334,14 +336,15 @@ static void op_decide_step(struct stream *stream, const struct decide_step_args 
         if (!isfinite(loss) && s->bad_loss_rank < 0)
             s->bad_loss_rank = r;
     }
-    int64_t made = s->optimizer_step - a->base;
+    int64_t made = s->optimizer_step - a->schedule->base;
     ASSERT(made >= 0 && made < STEP_RATES);
+    const struct step_rates *rates = &a->schedule->rates[made];
     double scale = s->scaler.scale, norm = sqrt(total) / scale;
     s->loss_sum = loss_sum;
     s->grad_norm = norm;
-    s->lr = a->rates[made].lr;
-    s->correction1 = a->rates[made].correction1;
-    s->correction2 = a->rates[made].correction2;
+    s->lr = rates->lr;
+    s->correction1 = rates->correction1;
+    s->correction2 = rates->correction2;
     s->used_loss_scale = (float)scale;
     s->skipped = !isfinite(total);
     s->grad_scale = (float)((a->clip > 0 && norm > a->clip ? a->clip / (norm + 1e-6) : 1) / scale);

@@ -340,32 +340,51 @@ static ALWAYS_INLINE vf vf_log(vf x)
     return vf_select(x != x, x, y);
 }
 
-static ALWAYS_INLINE vf vf_sigmoid(vf x)
+/* 2^x for what will be rounded to half precision: within 2^-18. Below -150 0, above 128 infinity. */
+static ALWAYS_INLINE vf vf_exp2_half(vf x)
 {
-    return 1.0f / (1.0f + vf_exp(-x));
+#if defined(__AVX512F__)
+    vf clamped = (vf)_mm512_min_ps(_mm512_set1_ps(150), _mm512_max_ps(_mm512_set1_ps(-150), (__m512)x)); /* NaN stays */
+    __m512 n = _mm512_roundscale_ps((__m512)clamped, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+    vf f = clamped - (vf)n;
+    vf p = f * 9.5828530703e-3f + 5.5906424632e-2f; /* 2^f - 1 over f, least relative error on [-1/2, 1/2] */
+    p = p * f + 2.4024098611e-1f;
+    p = p * f + 6.9312419341e-1f;
+    return (vf)_mm512_scalef_ps((__m512)(p * f + 1.0f), n);
+#else
+    return vf_exp(x * 0.693147180559945309f);
+#endif
+}
+
+/* e^x; half: the result will be rounded to half precision. A constant, as in all that follows. */
+static ALWAYS_INLINE vf vf_exp_for(vf x, bool half)
+{
+    return half ? vf_exp2_half(x * 1.44269504088896341f) : vf_exp(x);
+}
+
+static ALWAYS_INLINE vf vf_sigmoid(vf x, bool half)
+{
+#if defined(__AVX512F__)
+    if (half) /* within 2^-14 */
+        return (vf)_mm512_rcp14_ps((__m512)(1.0f + vf_exp2_half(x * -1.44269504088896341f)));
+#endif
+    return 1.0f / (1.0f + vf_exp_for(-x, half));
 }
 
 /* gelu_tanh(x) = x · (1 + tanh(u)) / 2 = x · sigmoid(2u), u = sqrt(2/pi) (x + 0.044715 x³) */
 #define GELU_TWO_ROOT 1.5957691216057308f /* 2 sqrt(2/pi) */
 #define GELU_CUBIC 0.044715f
 
-static ALWAYS_INLINE vf vf_gelu(vf x)
+static ALWAYS_INLINE vf vf_gelu(vf x, bool half)
 {
-    vf u2 = GELU_TWO_ROOT * (x + GELU_CUBIC * x * x * x);
-    return x * vf_sigmoid(u2);
+    return x * vf_sigmoid(x * (GELU_TWO_ROOT + GELU_TWO_ROOT * GELU_CUBIC * x * x), half);
 }
 
-static ALWAYS_INLINE vf vf_gelu_grad(vf x)
+static ALWAYS_INLINE vf vf_gelu_grad(vf x, bool half)
 {
-    vf u2 = GELU_TWO_ROOT * (x + GELU_CUBIC * x * x * x);
-    vf s = vf_sigmoid(u2);
-    return s + x * s * (1.0f - s) * (GELU_TWO_ROOT * (1.0f + 3.0f * GELU_CUBIC * x * x));
-}
-
-static ALWAYS_INLINE vf vf_silu_grad(vf x)
-{
-    vf s = vf_sigmoid(x);
-    return s * (1.0f + x * (1.0f - s));
+    vf square = x * x;
+    vf s = vf_sigmoid(x * (GELU_TWO_ROOT + GELU_TWO_ROOT * GELU_CUBIC * square), half);
+    return s + x * s * (1.0f - s) * (GELU_TWO_ROOT + 3.0f * GELU_TWO_ROOT * GELU_CUBIC * square);
 }
 
 #endif

@@ -92,7 +92,7 @@ __global__ void __launch_bounds__(THREADS) decide_step_kernel(struct decide_step
         if (bad_loss_rank < 0 && !isfinite(loss))
             bad_loss_rank = r;
     }
-    const struct step_rates *rates = s->optimizer_step == a.base ? &a.rates[0] : &a.rates[1];
+    const struct step_rates *rates = &a.schedule->rates[s->optimizer_step == a.schedule->base ? 0 : 1];
     const double scale = s->scaler.scale, norm = sqrt(total) / scale;
     s->bad_unit = bad_unit;
     s->bad_loss_rank = bad_loss_rank;

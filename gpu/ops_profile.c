@@ -3,12 +3,12 @@
  * While the profile is on, device->ops points at `profiled`, whose entries time the wrapped op between two
  * stream_sync() and add what it had to compute (FLOPs: multiply and add count as two; only ops with matrix products
  * have any) and the bytes that it must move at least once. One thread calls ops while the profile is on. */
+#include "core/clock.h"
 #include "gpu/device_backend.h"
 #include "gpu/ops.h"
 
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 struct ops_profiler {
     const struct op_table *inner; /* the device's own table */
@@ -153,13 +153,6 @@ static struct work work_adam(const struct adam_args *a)
 
 /* ---- the wrapping table ---- */
 
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
 static struct ops_profiler **profiler_of(struct device *device)
 {
     return &((struct device_private *)device->private_)->profiler;
@@ -175,10 +168,10 @@ enum { OPS_LIST(OPS_INDEX) };
         struct op_profile *entry = &profiler->entries[INDEX_##op];                 \
         struct work work = work_##op(args);                                        \
         stream_sync(stream);                                                       \
-        double start = now();                                                      \
+        double start = seconds_now();                                              \
         profiler->inner->op(stream, args);                                         \
         stream_sync(stream);                                                       \
-        entry->seconds += now() - start;                                           \
+        entry->seconds += seconds_now() - start;                                   \
         entry->calls++;                                                            \
         entry->flops += work.flops;                                                \
         entry->bytes += work.bytes;                                                \

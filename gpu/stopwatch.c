@@ -50,6 +50,8 @@ static void collect(struct stopwatch *w)
 void stopwatch_mark(struct stopwatch *w, struct stream *stream, int lane)
 {
     ASSERT(lane >= STOPWATCH_NO_LANE && lane < STOPWATCH_LANES);
+    if (device_is_capturing(stream_device(stream)))
+        return;
     if (w->tail - w->head == MARKS)
         collect(w);
     if (w->tail - w->head == MARKS)

@@ -2,7 +2,7 @@
  *
  * Marks are points of a stream; the time from one mark to the next goes to the lane that the later one names. On the
  * CPU device a mark is reached when it is put on the compute stream; on a GPU some time later, so what is read belongs
- * to steps that are done. One stream, one thread. */
+ * to steps that are done. In a capture there are no marks. One stream, one thread. */
 #ifndef ZTRAIN_GPU_STOPWATCH_H
 #define ZTRAIN_GPU_STOPWATCH_H
 

@@ -74,7 +74,7 @@ enum status transformer_new(const struct transformer_config *config, struct devi
     const struct model_desc *desc = config->desc;
     ASSERT(config->table->num_units == desc->num_layers + 2);
     ASSERT(desc->num_layers > 0 && config->max_tokens > 0 && config->max_seqs > 0 && config->max_seq > 0);
-    ASSERT(config->logit_chunk >= 0 && config->max_seq <= config->max_position);
+    ASSERT(config->logit_chunk >= 0 && config->max_seq <= config->max_position && config->inputs >= 0);
     ASSERT(config->max_position <= desc->max_positions);
     *transformer = NULL;
     if (device->kind == DEVICE_CUDA && desc->head_dim > CUDA_MAX_HEAD_DIM)
@@ -83,9 +83,12 @@ enum status transformer_new(const struct transformer_config *config, struct devi
                          (long long)desc->head_dim, (int)CUDA_MAX_HEAD_DIM);
     struct transformer *t = calloc(1, sizeof *t);
     struct block_buffers *blocks = calloc((size_t)desc->num_layers, sizeof *blocks);
-    if (!t || !blocks) {
+    int num_inputs = config->inputs ? config->inputs : 1;
+    struct input *inputs = calloc((size_t)num_inputs, sizeof *inputs);
+    if (!t || !blocks || !inputs) {
         free(t);
         free(blocks);
+        free(inputs);
         return error_set(err, STATUS_DEVICE, "out of memory: a transformer of %lld layers",
                          (long long)desc->num_layers);
     }
@@ -103,6 +106,8 @@ enum status transformer_new(const struct transformer_config *config, struct devi
     t->qk_norm = desc->qk_norm;
     t->eps = (float)desc->norm_eps;
     t->blocks = blocks;
+    t->inputs = inputs;
+    t->num_inputs = num_inputs;
     linear_shapes(desc, t->linears);
     find_tensors(t);
     pad_vocabulary(t);
@@ -120,6 +125,7 @@ void transformer_free(struct transformer *t)
         return;
     stopwatch_free(t->stopwatch);
     free(t->blocks);
+    free(t->inputs);
     free(t);
 }
 
@@ -169,25 +175,40 @@ float *unit_grad(const struct transformer *t, const struct unit *unit, enum tens
     return role == ROLE_COUNT || t->offset[role] < 0 ? NULL : unit->grads + t->offset[role];
 }
 
-/* Copies the batch's arrays to the device, in stream order. */
-static void pass_start(struct pass *pass, const struct batch *batch)
+void transformer_load(struct transformer *t, int number, struct batch *batch, struct stream *stream)
 {
-    const struct transformer *t = pass->transformer;
     ASSERT(batch->num_tokens >= 0 && batch->num_tokens <= t->config.max_tokens);
     ASSERT(batch->num_seqs <= t->config.max_seqs && batch->max_seq <= t->config.max_seq);
+    ASSERT(number >= 0 && number < t->num_inputs);
+    const struct input *input = &t->inputs[number];
+    if (batch->num_tokens > 0) {
+        size_t bytes = (size_t)batch->num_tokens * sizeof(int32_t);
+        stream_copy(stream, input->tokens, batch->tokens, bytes);
+        stream_copy(stream, input->targets, batch->targets, bytes);
+        stream_copy(stream, input->positions, batch->positions, bytes);
+        stream_copy(stream, input->seq_start, batch->seq_start, ((size_t)batch->num_seqs + 1) * sizeof(int32_t));
+    }
+    batch->tokens = input->tokens;
+    batch->targets = input->targets;
+    batch->positions = input->positions;
+    batch->seq_start = input->seq_start;
+}
+
+static bool is_loaded(const struct transformer *t, const struct batch *batch)
+{
+    bool found = false;
+    for (int i = 0; i < t->num_inputs && !found; i++)
+        found = batch->tokens == t->inputs[i].tokens;
+    return found;
+}
+
+static void pass_start(struct pass *pass, const struct batch *batch)
+{
+    struct transformer *t = pass->transformer;
     pass->M = batch->num_tokens;
     pass->batch = *batch;
-    pass->batch.tokens = t->tokens;
-    pass->batch.targets = t->targets;
-    pass->batch.positions = t->positions;
-    pass->batch.seq_start = t->seq_start;
-    if (pass->M == 0)
-        return;
-    size_t bytes = (size_t)pass->M * sizeof(int32_t);
-    stream_copy(pass->stream, t->tokens, batch->tokens, bytes);
-    stream_copy(pass->stream, t->targets, batch->targets, bytes);
-    stream_copy(pass->stream, t->positions, batch->positions, bytes);
-    stream_copy(pass->stream, t->seq_start, batch->seq_start, ((size_t)batch->num_seqs + 1) * sizeof(int32_t));
+    if (!is_loaded(t, batch))
+        transformer_load(t, 0, &pass->batch, pass->stream);
 }
 
 static enum status embedding_forward(const struct pass *pass, enum param_pass kind)

@@ -17,6 +17,7 @@ struct transformer_config {
     int64_t max_position; /* rows of the RoPE tables: seq_length */
     bool training;        /* keep activations for backward */
     bool recompute;       /* keep only each block's input; run its forward again in backward */
+    int32_t inputs;       /* micro-batches that transformer_load() can hold; 0: one */
     int64_t logit_chunk;  /* rows of logits that exist at a time; 0: chosen (at most 512 and 256 MiB, or 64 rows) */
 };
 
@@ -40,10 +41,14 @@ enum status transformer_prepare(const struct transformer *transformer, bool accu
 /* After layout with a real arena: fills constant tables (RoPE). */
 enum status transformer_start(struct transformer *transformer, struct stream *stream, struct error *err);
 
+/* Copies a micro-batch's arrays to the device, in stream order, and makes *batch name the copies; its own arrays may be
+ * reused when the call returns. The copies stay until another micro-batch is loaded as `input` (from 0). */
+void transformer_load(struct transformer *transformer, int input, struct batch *batch, struct stream *stream);
+
 /* Forward and backward of one micro-batch: *loss_sum (device, double) += sum of the losses of its targets; gradients of
- * grad_scale · *loss_scale · loss sum go through the verbs (loss_scale: device scalar, or NULL for 1). The batch's
- * arrays are copied to the device in stream order; they may be reused after the call returns. A batch with num_tokens 0
- * only calls the verbs (gradients are zeroed or kept). */
+ * grad_scale · *loss_scale · loss sum go through the verbs (loss_scale: device scalar, or NULL for 1). A batch that
+ * transformer_load() has not loaded is loaded as input 0. A batch with num_tokens 0 only calls the verbs (gradients are
+ * zeroed or kept). */
 enum status transformer_train(struct transformer *transformer, const struct batch *batch, float grad_scale,
                               const float *loss_scale, const struct param_verbs *verbs, struct stream *stream,
                               double *loss_sum, struct error *err);

@@ -49,6 +49,11 @@ struct block_buffers {
     void *hidden;         /* dt (M, F) what the down matrix sees */
 };
 
+/* A micro-batch on the device: (max_tokens) each, seq_start (max_seqs + 1). */
+struct input {
+    int32_t *tokens, *targets, *positions, *seq_start;
+};
+
 struct transformer {
     struct transformer_config config;
     struct device *device; /* ops are called through device->ops, which the profile may change between steps */
@@ -69,7 +74,8 @@ struct transformer {
     void *logits; /* fp32 (chunk, ld_logits), gradients in place */
     int64_t chunk, ld_logits;
     float *rope_cos, *rope_sin; /* (max_position, D / 2), or NULL */
-    int32_t *tokens, *targets, *positions, *seq_start;
+    struct input *inputs;       /* [num_inputs] owned; its arrays in the arena */
+    int num_inputs;
 
     struct stopwatch *stopwatch; /* owned */
 };

@@ -144,10 +144,13 @@ void transformer_layout(struct transformer *t, struct arena *arena)
     size_t table = (size_t)config->max_position * (size_t)(t->D / 2) * sizeof(float);
     t->rope_cos = rope ? arena_take(arena, MEM_DATA, table) : NULL;
     t->rope_sin = rope ? arena_take(arena, MEM_DATA, table) : NULL;
-    t->tokens = arena_take(arena, MEM_DATA, (size_t)M * sizeof(int32_t));
-    t->targets = arena_take(arena, MEM_DATA, (size_t)M * sizeof(int32_t));
-    t->positions = arena_take(arena, MEM_DATA, (size_t)M * sizeof(int32_t));
-    t->seq_start = arena_take(arena, MEM_DATA, ((size_t)config->max_seqs + 1) * sizeof(int32_t));
+    for (int i = 0; i < t->num_inputs; i++) {
+        struct input *input = &t->inputs[i];
+        input->tokens = arena_take(arena, MEM_DATA, (size_t)M * sizeof(int32_t));
+        input->targets = arena_take(arena, MEM_DATA, (size_t)M * sizeof(int32_t));
+        input->positions = arena_take(arena, MEM_DATA, (size_t)M * sizeof(int32_t));
+        input->seq_start = arena_take(arena, MEM_DATA, ((size_t)config->max_seqs + 1) * sizeof(int32_t));
+    }
 }
 
 void transformer_op_limits(const struct transformer *t, struct op_limits *limits)

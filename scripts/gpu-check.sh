@@ -7,6 +7,7 @@
 #   golden      every golden case in fp32 (without TF32), bf16 and fp16
 #   ranks       2 and 4 ranks on the one GPU, ZeRO stages 0 to 3
 #   resume      interrupted and resumed: the same numbers bit for bit
+#   graphs      steps as CUDA graphs and op by op: the same numbers bit for bit, how much faster
 #   sanitizer   compute-sanitizer's memcheck and racecheck on a small run
 #   bench       GPT-2 124M and 1.5B, a Llama 1B and 8B shape beside PyTorch, alternating, as ratios
 #
@@ -32,7 +33,7 @@ while [ $# -gt 0 ]; do
     *) break ;;
     esac
 done
-[ $# -gt 0 ] || set -- doctor ops perf golden ranks resume sanitizer bench
+[ $# -gt 0 ] || set -- doctor ops perf golden ranks resume graphs sanitizer bench
 for program in ztrain ops-test; do
     [ -x "$build/$program" ] || {
         echo "gpu-check: no $build/$program; hint: make gpu-build, or --build DIR" >&2
@@ -83,6 +84,42 @@ PYTHON
     return $code
 }
 
+# A run whose kernels are shorter than their launches, as graphs and op by op: equal numbers, and the ratio of their speeds.
+graphs() {
+    local top case=tests/golden/llama
+    top=$(mktemp -d) || return
+    local run=("$build/ztrain" --config "$case/run.yaml" --set "run.dir=$top" --set "model.pretrained=$case"
+        --set "data.train=$case/train" --set "data.validation=$case/validation" --set "train.device=$device"
+        --set bf16.enabled=true --set train.max_steps=200 --set train.eval_interval_steps=100)
+    "${run[@]}" --set run.name=graphs --set train.cuda_graphs=true &&
+        "${run[@]}" --set run.name=plain --set train.cuda_graphs=false &&
+        "$python" - "$top" <<'PYTHON'
+import json
+import statistics
+import sys
+
+def rows_of(name):
+    with open(f"{sys.argv[1]}/{name}/metrics.jsonl", encoding="utf-8") as f:
+        return [json.loads(line) for line in f]
+
+def numbers(rows):
+    return [{k: row[k] for k in ("step", "loss", "grad_norm", "lr", "eval_loss") if k in row}
+            for row in rows if "loss" in row or "eval_loss" in row]
+
+def milliseconds(rows):
+    return 1e3 * statistics.median(row["seconds"]["step"] for row in rows if "loss" in row and row["step"] > 10)
+
+graphs, plain = rows_of("graphs"), rows_of("plain")
+same = numbers(graphs) == numbers(plain)
+a, b = milliseconds(graphs), milliseconds(plain)
+print(f"graphs: {'the same numbers' if same else 'DIFFERENT numbers'}; {a:.3f} ms a step, op by op {b:.3f} ms, ratio {b / a:.2f}")
+sys.exit(not same)
+PYTHON
+    local code=$?
+    rm -rf "$top"
+    return $code
+}
+
 # A small run under one of compute-sanitizer's tools.
 sanitizer() {
     local tool=$1 case=tests/golden/gpt2 top code
@@ -107,6 +144,7 @@ for name in "$@"; do
         part ranks-4 60 "${golden[@]}" --ranks 4 --stage 0,3 --dtype fp32 --case llama
         ;;
     resume) part resume 60 resume ;;
+    graphs) part graphs 60 graphs ;;
     sanitizer)
         part memcheck 90 sanitizer memcheck
         part racecheck 90 sanitizer racecheck

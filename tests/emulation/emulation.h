@@ -2,6 +2,7 @@
  *
  *     emulation_cudart.cc     the functions of the CUDA run time that ztrain calls
  *     emulation_queue.{h,cc}  streams, events, the order of execution, vector clocks
+ *     emulation_graph.cc      captures and graphs
  *     emulation_memory.cc     device memory, pinned memory, the handler of bad accesses
  *     emulation_block.cc      a block's threads as fibers; barriers, shuffles, votes, shared memory
  *     emulation_shadow.cc     who wrote and who read every two bytes of memory: races, bad indices, uninitialised reads
@@ -17,8 +18,9 @@
  * EXIT_REPORT.
  *
  * Environment: ZTRAIN_EMULATION_ORDER = lazy, starve, random or eager (default: lazy) and ZTRAIN_EMULATION_SEED;
- * ZTRAIN_EMULATION_GPUS: how many GPUs the machine has (1), of which CUDA_VISIBLE_DEVICES (numbers) leaves some; a process
- * computes on one of them. ZTRAIN_EMULATION_MEMORY: MiB of each; ZTRAIN_EMULATION_STATS=1: counts at exit. */
+ * ZTRAIN_EMULATION_GPUS: how many GPUs the machine has (1), of which CUDA_VISIBLE_DEVICES (numbers) leaves some; a
+ * process computes on one of them. ZTRAIN_EMULATION_MEMORY: MiB of each; ZTRAIN_EMULATION_STATS=1: counts at exit;
+ * ZTRAIN_EMULATION_NO_CAPTURE=1: captures fail. */
 #ifndef ZTRAIN_TESTS_EMULATION_H
 #define ZTRAIN_TESTS_EMULATION_H
 
@@ -120,6 +122,7 @@ struct range {
     bool write;
 };
 
+struct stream_state;
 struct operation {
     std::string name;
     int stream;
@@ -131,6 +134,8 @@ struct operation {
     bool on_host_thread =
         false;               /* run() is called without the lock, on the thread of host functions or of collectives */
     bool collective = false; /* on that of collectives */
+    /* of one that was captured: queues it anew, where that takes more than run() */
+    std::function<void(std::unique_lock<std::mutex> &lock, stream_state *stream)> again;
 };
 
 extern std::mutex big_lock;

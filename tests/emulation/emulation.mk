@@ -13,8 +13,9 @@ EMULATION_ARCH := $(filter x86_64-%,$(shell $(CC) -dumpmachine))
 EMU = build/emulation
 EMU_CXX ?= g++
 
+# The lines that a report names are relative to the top folder, wherever (and in whichever compiler cache) an object was made.
 EMU_COMMON = -D_GNU_SOURCE -D_FILE_OFFSET_BITS=64 -DZTRAIN_EMULATION=1 -DZTRAIN_CUDA=1 -DZTRAIN_FAULTS=1 -I. -Itests/emulation \
-	-isystem $(EMULATION_INCLUDE) -g -fno-omit-frame-pointer -fno-math-errno -MMD -MP $(if $(filter 1,$(WERROR)),-Werror)
+	-isystem $(EMULATION_INCLUDE) -g -ffile-prefix-map=$(CURDIR)=. -fno-omit-frame-pointer -fno-math-errno -MMD -MP $(if $(filter 1,$(WERROR)),-Werror)
 EMU_SANITIZE = -fsanitize=address,undefined -fno-sanitize-recover=undefined
 EMU_C_FLAGS = -std=c11 -O1 -fopenmp $(EMU_COMMON) $(EMU_SANITIZE)
 EMU_RUNTIME_FLAGS = -std=c++17 -O2 $(EMU_COMMON) -Wall -Wextra -Wshadow

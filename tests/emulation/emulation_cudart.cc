@@ -23,22 +23,10 @@ using namespace emulation;
 
 namespace
 {
-struct event_state {
-    clock_vector at;
-    bool timed;
-    std::chrono::steady_clock::time_point when;
-};
-
 thread_local cudaError_t last_error;
 thread_local int current_device; /* among the visible ones */
 int used_device = -1;            /* the one that has memory and streams */
 std::map<const void *, size_t> dynamic_allowed;
-
-cudaError_t fail(cudaError_t code)
-{
-    last_error = code;
-    return code;
-}
 
 /* The machine's GPUs that this process sees, in its order. */
 const std::vector<int> &visible_gpus(void)
@@ -98,7 +86,7 @@ event_state *event_of(cudaEvent_t event)
 
 cudaError_t make_event(cudaEvent_t *event, bool timed)
 {
-    event_state *e = new event_state;
+    event_state *e = new event_state();
     e->timed = timed;
     *event = reinterpret_cast<cudaEvent_t>(e);
     return cudaSuccess;
@@ -128,6 +116,11 @@ void copy(guard &lock, stream_state *s, void *to, const void *from, size_t bytes
         check_range("a copy to the device", to, bytes);
     if (is_device(from))
         check_range("a copy from the device", from, bytes);
+    if (s->capture) {
+        op.again = [=](guard &held, stream_state *branch) { copy(held, branch, to, from, bytes, kind); };
+        enqueue(lock, s, std::move(op));
+        return;
+    }
     const bool quiet = is_quiet(is_device(to) ? from : to, bytes), watched = quiet && !is_device(from);
     uint64_t hash = watched ? hash_bytes(from, bytes) : 0;
     pinned_copy pinned = {}, *closed = nullptr;
@@ -181,6 +174,12 @@ void wait_for(guard &lock, const clock_vector &target)
 
 namespace emulation
 {
+cudaError_t fail(cudaError_t code)
+{
+    last_error = code;
+    return code;
+}
+
 cudaError_t launch_kernel(const char *name, const void *kernel, launch *arguments, dim3 grid, dim3 block,
                           size_t dynamic_bytes, cudaStream_t stream)
 {
@@ -216,6 +215,11 @@ void current_gpu(char id[GPU_ID_BYTES])
     guard lock(big_lock); \
     enter(name);          \
     use_device(name)
+/* a call that a thread may not make while it captures */
+#define ENTER_OUTSIDE(name)                        \
+    ENTER(name);                                   \
+    if (cudaError_t forbidden = capture_forbids()) \
+    return fail(forbidden)
 
 extern "C" {
 
@@ -303,7 +307,7 @@ cudaError_t cudaRuntimeGetVersion(int *version)
 
 cudaError_t cudaDeviceSynchronize(void)
 {
-    ENTER("cudaDeviceSynchronize");
+    ENTER_OUTSIDE("cudaDeviceSynchronize");
     wait_for(lock, everything());
     return cudaSuccess;
 }
@@ -330,15 +334,24 @@ cudaError_t cudaPeekAtLastError(void)
     return last_error;
 }
 
-#define ERRORS(X)                                                      \
-    X(cudaSuccess, "no error")                                         \
-    X(cudaErrorInvalidValue, "invalid argument")                       \
-    X(cudaErrorMemoryAllocation, "out of memory")                      \
-    X(cudaErrorInvalidConfiguration, "invalid configuration argument") \
-    X(cudaErrorInvalidDevice, "invalid device ordinal")                \
-    X(cudaErrorNoDevice, "no CUDA-capable device is detected")         \
-    X(cudaErrorNotReady, "device not ready")                           \
-    X(cudaErrorNotSupported, "operation not supported")                \
+#define ERRORS(X)                                                                                        \
+    X(cudaSuccess, "no error")                                                                           \
+    X(cudaErrorInvalidValue, "invalid argument")                                                         \
+    X(cudaErrorMemoryAllocation, "out of memory")                                                        \
+    X(cudaErrorInvalidConfiguration, "invalid configuration argument")                                   \
+    X(cudaErrorInvalidDevice, "invalid device ordinal")                                                  \
+    X(cudaErrorNoDevice, "no CUDA-capable device is detected")                                           \
+    X(cudaErrorNotReady, "device not ready")                                                             \
+    X(cudaErrorNotSupported, "operation not supported")                                                  \
+    X(cudaErrorStreamCaptureUnsupported, "operation not permitted when stream is capturing")             \
+    X(cudaErrorStreamCaptureInvalidated, "operation failed due to a previous error during capture")      \
+    X(cudaErrorStreamCaptureMerge, "operation would result in a merge of separate capture sequences")    \
+    X(cudaErrorStreamCaptureUnmatched, "capture was not ended in the same stream as it began")           \
+    X(cudaErrorStreamCaptureUnjoined, "capturing stream has unjoined work")                              \
+    X(cudaErrorStreamCaptureIsolation, "dependency created on uncaptured work in another stream")        \
+    X(cudaErrorStreamCaptureWrongThread, "capture was ended by another thread")                          \
+    X(cudaErrorCapturedEvent, "operation not permitted on an event last recorded in a capturing stream") \
+    X(cudaErrorIllegalState, "the operation cannot be performed in the present state")                   \
     X(cudaErrorHostMemoryAlreadyRegistered, "part or all of the requested memory range is already mapped")
 
 const char *cudaGetErrorName(cudaError_t code)
@@ -372,21 +385,21 @@ cudaError_t cudaFuncSetAttribute(const void *function, enum cudaFuncAttribute at
 
 cudaError_t cudaMalloc(void **p, size_t bytes)
 {
-    ENTER("cudaMalloc");
+    ENTER_OUTSIDE("cudaMalloc");
     cudaError_t code = memory_new(p, bytes);
     return code == cudaSuccess ? code : fail(code);
 }
 
 cudaError_t cudaFree(void *p)
 {
-    ENTER("cudaFree");
+    ENTER_OUTSIDE("cudaFree");
     run_until(lock, everything());
     return memory_free(p);
 }
 
 cudaError_t cudaHostAlloc(void **p, size_t bytes, unsigned)
 {
-    ENTER("cudaHostAlloc");
+    ENTER_OUTSIDE("cudaHostAlloc");
     cudaError_t code = pinned_new(p, bytes);
     return code == cudaSuccess ? code : fail(code);
 }
@@ -398,20 +411,20 @@ cudaError_t cudaMallocHost(void **p, size_t bytes)
 
 cudaError_t cudaFreeHost(void *p)
 {
-    ENTER("cudaFreeHost");
+    ENTER_OUTSIDE("cudaFreeHost");
     return pinned_free(p, false);
 }
 
 cudaError_t cudaHostRegister(void *p, size_t bytes, unsigned)
 {
-    ENTER("cudaHostRegister");
+    ENTER_OUTSIDE("cudaHostRegister");
     cudaError_t code = pinned_register(p, bytes);
     return code == cudaSuccess ? code : fail(code);
 }
 
 cudaError_t cudaHostUnregister(void *p)
 {
-    ENTER("cudaHostUnregister");
+    ENTER_OUTSIDE("cudaHostUnregister");
     return pinned_free(p, true);
 }
 
@@ -425,7 +438,7 @@ cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, enum cudaM
 
 cudaError_t cudaMemcpy(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind)
 {
-    ENTER("cudaMemcpy");
+    ENTER_OUTSIDE("cudaMemcpy");
     if (bytes)
         copy(lock, &streams[0], to, from, bytes, kind);
     wait_for(lock, after_of(&streams[0]));
@@ -442,7 +455,7 @@ cudaError_t cudaMemsetAsync(void *p, int value, size_t bytes, cudaStream_t strea
 
 cudaError_t cudaMemset(void *p, int value, size_t bytes)
 {
-    ENTER("cudaMemset"); /* asynchronous on device memory */
+    ENTER_OUTSIDE("cudaMemset"); /* asynchronous on device memory */
     if (bytes)
         fill(lock, &streams[0], p, value, bytes);
     return cudaSuccess;
@@ -476,7 +489,7 @@ cudaError_t cudaStreamCreate(cudaStream_t *stream)
 
 cudaError_t cudaStreamDestroy(cudaStream_t stream)
 {
-    ENTER("cudaStreamDestroy");
+    ENTER_OUTSIDE("cudaStreamDestroy");
     stream_state *s = stream_of(stream);
     run_until(lock, after_of(s));
     s->open = false;
@@ -485,14 +498,14 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream)
 
 cudaError_t cudaStreamSynchronize(cudaStream_t stream)
 {
-    ENTER("cudaStreamSynchronize");
+    ENTER_OUTSIDE("cudaStreamSynchronize");
     wait_for(lock, after_of(stream_of(stream)));
     return cudaSuccess;
 }
 
 cudaError_t cudaStreamQuery(cudaStream_t stream)
 {
-    ENTER("cudaStreamQuery");
+    ENTER_OUTSIDE("cudaStreamQuery");
     clock_vector at = after_of(stream_of(stream));
     if (!is_done(at)) {
         run_something(lock);
@@ -505,7 +518,13 @@ cudaError_t cudaStreamQuery(cudaStream_t stream)
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned)
 {
     ENTER("cudaStreamWaitEvent");
-    stream_of(stream)->after.join(event_of(event)->at);
+    stream_state *s = stream_of(stream);
+    event_state *e = event_of(event);
+    if (s->capture || e->capture) {
+        cudaError_t code = capture_wait(s, e);
+        return code == cudaSuccess ? code : fail(code);
+    }
+    s->after.join(e->at);
     return cudaSuccess;
 }
 
@@ -544,21 +563,32 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream)
 {
     ENTER("cudaEventRecord");
     event_state *e = event_of(event);
-    e->at = after_of(stream_of(stream));
+    stream_state *s = stream_of(stream);
+    if (s->capture) {
+        cudaError_t code = capture_record(e, s);
+        return code == cudaSuccess ? code : fail(code);
+    }
+    e->capture = 0;
+    e->recorded = true;
+    e->at = after_of(s);
     e->when = std::chrono::steady_clock::now();
     return cudaSuccess;
 }
 
 cudaError_t cudaEventSynchronize(cudaEvent_t event)
 {
-    ENTER("cudaEventSynchronize");
+    ENTER_OUTSIDE("cudaEventSynchronize");
+    if (event_of(event)->capture)
+        return fail(cudaErrorCapturedEvent);
     wait_for(lock, clock_vector(event_of(event)->at));
     return cudaSuccess;
 }
 
 cudaError_t cudaEventQuery(cudaEvent_t event)
 {
-    ENTER("cudaEventQuery");
+    ENTER_OUTSIDE("cudaEventQuery");
+    if (event_of(event)->capture)
+        return fail(cudaErrorCapturedEvent);
     clock_vector at = event_of(event)->at;
     if (!is_done(at)) {
         run_something(lock);
@@ -574,6 +604,8 @@ cudaError_t cudaEventElapsedTime(float *milliseconds, cudaEvent_t start, cudaEve
     const event_state *a = event_of(start), *b = event_of(end);
     if (!a->timed || !b->timed)
         return fail(cudaErrorInvalidValue);
+    if (a->capture || b->capture)
+        return fail(cudaErrorCapturedEvent);
     if (!is_done(a->at) || !is_done(b->at))
         return fail(cudaErrorNotReady);
     /* Work ran at some other time: the order of what is measured is what matters here. */

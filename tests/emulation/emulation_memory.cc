@@ -161,7 +161,7 @@ void report(const char *format, ...)
 
 std::string source_line(const void *address)
 {
-    char command[256], line[1024], folder[1024];
+    char command[256], line[1024];
     snprintf(command, sizeof command, "addr2line -e /proc/%d/exe %#tx 2>/dev/null", static_cast<int>(getpid()),
              static_cast<const char *>(address) - 1 - &__executable_start);
     snprintf(line, sizeof line, "code at %p", address);
@@ -176,8 +176,8 @@ std::string source_line(const void *address)
     line[strcspn(line, "\n")] = '\0';
     if (char *extra = strstr(line, " (discriminator"))
         *extra = '\0';
-    if (getcwd(folder, sizeof folder) && strncmp(line, folder, strlen(folder)) == 0 && line[strlen(folder)] == '/')
-        return line + strlen(folder) + 1;
+    if (strncmp(line, "./", 2) == 0)
+        return line + 2;
     return line;
 }
 

@@ -300,6 +300,10 @@ void enqueue(guard &lock, stream_state *s, operation &&op, const pinned_copy *co
 {
     if (!process)
         start();
+    if (s->capture) {
+        capture_operation(s, std::move(op));
+        return;
+    }
     s->after = after_of(s);
     s->after.join(host);
     op.stream = s->index();

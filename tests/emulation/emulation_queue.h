@@ -5,10 +5,13 @@
 
 #include "emulation.h"
 
+#include <chrono>
 #include <deque>
 
 namespace emulation
 {
+struct graph_capture;
+
 struct stream_state {
     bool open,
         with_default; /* with_default: ordered with the default stream, as one made without cudaStreamNonBlocking */
@@ -17,7 +20,17 @@ struct stream_state {
     uint32_t queued, done;
     clock_vector after; /* what the next operation comes after */
     std::deque<operation> pending;
+    graph_capture *capture;         /* it captures; NULL: it does not */
+    std::vector<int> capture_after; /* nodes of the capture that the next one comes after */
     int index(void) const;
+};
+
+struct event_state {
+    clock_vector at;
+    bool timed, recorded;
+    std::chrono::steady_clock::time_point when;
+    uint64_t capture; /* in which it was recorded last, 0: in none */
+    std::vector<int> nodes;
 };
 extern stream_state streams[MAX_STREAMS]; /* 0: the default stream */
 
@@ -45,6 +58,16 @@ void run_something(guard &lock);
 bool is_quiet(const void *p, size_t bytes);
 /* A pinned copy of that operation: open while it runs, closed again behind it. */
 void open_for_copy(int stream, uint32_t number, const void *p, size_t bytes, bool open);
+
+/* emulation_graph.cc: what calls mean to capturing streams, and for events that were recorded in a capture */
+cudaError_t capture_spoil(graph_capture *c, cudaError_t code); /* returns the code */
+cudaError_t capture_forbids(void); /* a call that a capturing thread may not make: its error */
+void capture_operation(stream_state *s, operation &&op);
+cudaError_t capture_record(event_state *e, stream_state *s);
+cudaError_t capture_wait(stream_state *s, event_state *e);
+
+/* emulation_cudart.cc: leaves the code for cudaGetLastError() and returns it. */
+cudaError_t fail(cudaError_t code);
 } // namespace emulation
 
 #endif

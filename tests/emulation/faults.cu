@@ -338,6 +338,118 @@ void run_event_early(float *p)
     check(cudaStreamDestroy(b));
 }
 
+/* ---- graphs: two streams, q between them ---- */
+
+struct capturing {
+    cudaStream_t a, b;
+    cudaEvent_t forked, joined;
+    float *q;
+};
+
+struct capturing begin_capture(void)
+{
+    struct capturing c = {new_stream(), new_stream(), nullptr, nullptr, device_floats(N)};
+    check(cudaEventCreateWithFlags(&c.forked, cudaEventDisableTiming));
+    check(cudaEventCreateWithFlags(&c.joined, cudaEventDisableTiming));
+    check(cudaStreamBeginCapture(c.a, cudaStreamCaptureModeThreadLocal));
+    return c;
+}
+
+void join(const struct capturing *c)
+{
+    check(cudaEventRecord(c->joined, c->b));
+    check(cudaStreamWaitEvent(c->a, c->joined, 0));
+}
+
+cudaGraphExec_t launch_twice(const struct capturing *c)
+{
+    cudaGraph_t graph;
+    cudaGraphExec_t executable;
+    check(cudaStreamEndCapture(c->a, &graph));
+    check(cudaGraphInstantiate(&executable, graph, 0));
+    check(cudaGraphDestroy(graph));
+    for (int i = 0; i < 2; i++)
+        check(cudaGraphLaunch(executable, c->a));
+    return executable;
+}
+
+void release(const struct capturing *c, cudaGraphExec_t executable)
+{
+    check(cudaDeviceSynchronize());
+    check(cudaGraphExecDestroy(executable));
+    check(cudaFree(c->q));
+    check(cudaEventDestroy(c->forked));
+    check(cudaEventDestroy(c->joined));
+    check(cudaStreamDestroy(c->a));
+    check(cudaStreamDestroy(c->b));
+}
+
+void end_capture(const struct capturing *c)
+{
+    release(c, launch_twice(c));
+}
+
+/* The other stream joins the capture before the work that it should come after. */
+void run_graph_event(float *p)
+{
+    struct capturing c = begin_capture();
+    if (fault)
+        check(cudaEventRecord(c.forked, c.a));
+    LAUNCH(set, c.a, c.q, 1.0f);
+    if (!fault)
+        check(cudaEventRecord(c.forked, c.a));
+    check(cudaStreamWaitEvent(c.b, c.forked, 0));
+    LAUNCH(add_one, c.b, p, c.q);
+    join(&c);
+    end_capture(&c);
+}
+
+void run_graph_unjoined(float *p)
+{
+    struct capturing c = begin_capture();
+    LAUNCH(set, c.a, c.q, 1.0f);
+    check(cudaEventRecord(c.forked, c.a));
+    check(cudaStreamWaitEvent(c.b, c.forked, 0));
+    LAUNCH(add_one, c.b, p, c.q);
+    if (!fault)
+        join(&c);
+    end_capture(&c);
+}
+
+/* Work outside the graph that is not ordered with its launch. */
+void run_graph_outside(float *p)
+{
+    struct capturing c = begin_capture();
+    LAUNCH(set, c.a, c.q, 1.0f);
+    cudaGraphExec_t executable = launch_twice(&c);
+    if (!fault) {
+        check(cudaEventRecord(c.forked, c.a));
+        check(cudaStreamWaitEvent(c.b, c.forked, 0));
+    }
+    LAUNCH(add_one, c.b, p, c.q);
+    release(&c, executable);
+}
+
+/* An event of before the capture. */
+void run_graph_isolation(float *p)
+{
+    struct capturing c = begin_capture();
+    check(cudaEventRecord(c.forked, c.b));
+    if (fault)
+        check(cudaStreamWaitEvent(c.a, c.forked, 0));
+    LAUNCH(set, c.a, p, 1.0f);
+    end_capture(&c);
+}
+
+void run_graph_waits(float *p)
+{
+    struct capturing c = begin_capture();
+    LAUNCH(set, c.a, p, 1.0f);
+    if (fault)
+        check(cudaStreamSynchronize(c.a));
+    end_capture(&c);
+}
+
 void *pinned_page(void)
 {
     void *p;
@@ -465,6 +577,11 @@ const program programs[] = {
     {"event", run_event},
     {"event-overwrite", run_event_overwrite},
     {"event-early", run_event_early},
+    {"graph-event", run_graph_event},
+    {"graph-unjoined", run_graph_unjoined},
+    {"graph-outside", run_graph_outside},
+    {"graph-isolation", run_graph_isolation},
+    {"graph-waits", run_graph_waits},
     {"pinned-read-early", run_pinned_read_early},
     {"pinned-written-early", run_pinned_written_early},
     {"pageable-read-early", run_pageable_read_early},

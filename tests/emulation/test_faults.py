@@ -39,6 +39,11 @@ EXPECTED = {
               r"no event or synchronisation orders stream \d after stream \d", None),
     "event-overwrite": (r"missing event: (cudaMemset|kernel add_one).*which (cudaMemset|kernel add_one)", None),
     "event-early": (r"missing event: .*a copy on the device \(1024 bytes\) \(number 1 on stream 2\)", None),
+    "graph-event": (r"missing event: kernel (set|add_one).*which kernel (set|add_one)", None),
+    "graph-unjoined": (r"capturing stream has unjoined work",) * 2,
+    "graph-outside": (r"missing event: kernel (set|add_one).*which kernel (set|add_one)", None),
+    "graph-isolation": (r"dependency created on uncaptured work in another stream",) * 2,
+    "graph-waits": (r"operation not permitted when stream is capturing",) * 2,
     "pinned-read-early": (r"host code touched pinned memory before its copy had run: byte 28 of a copy to it",) * 2,
     "pinned-written-early": (r"host code touched pinned memory before its copy had run: byte 28 of a copy from it",) * 2,
     "pageable-read-early": (r"the result is not a number",) * 2,
@@ -75,7 +80,7 @@ def test_mistake_is_caught(name, flavour):
 
 # A missing event is found in whatever order things ran; with vector clocks no order is needed for it.
 @pytest.mark.parametrize("order", ["lazy", "starve", "random", "eager"])
-@pytest.mark.parametrize("name", ["event", "event-overwrite", "event-early"])
+@pytest.mark.parametrize("name", ["event", "event-overwrite", "event-early", "graph-event", "graph-outside"])
 def test_missing_event_in_any_order(name, order):
     for seed in "1", "2", "3":
         environment = {"ZTRAIN_EMULATION_ORDER": order, "ZTRAIN_EMULATION_SEED": seed}

@@ -18,7 +18,6 @@ HOST = socket.gethostname()
 TWO = {"ZTRAIN_EMULATION_GPUS": "2"}
 SHARED = {"ZTRAIN_EMULATION_GPUS": "1", "ZTRAIN_SHARE_GPUS": "1"}
 ENDLESS = {"train": {"epochs": None, "max_steps": 1000000, "device": "cuda"}}
-MODEL = {**harness.LLAMA, "num_hidden_layers": 2, "tie_word_embeddings": True}
 TIMEOUT = 5
 
 
@@ -30,7 +29,7 @@ def emulated(monkeypatch):
 
 def spec_of(folder, changes=None, name="run", device="cuda", steps=2):
     """A step has two micro-batches of two samples on each of two ranks."""
-    base = {"model": {"config": MODEL}, "data": {"validation": None}, "train_batch_size": 8,
+    base = {"data": {"validation": None}, "train_batch_size": 8,
             "train_micro_batch_size_per_gpu": 2, "comm": {"timeout_seconds": TIMEOUT},
             "train": {"epochs": None, "max_steps": steps, "device": device}}
     return folder.spec(harness.merged(base, changes or {}), name)
@@ -64,6 +63,9 @@ def test_more_ranks_than_gpus(folder):
     # two GPUs, of which both ranks are left the same
     done = Job(folder, "--config", spec_of(folder), nodes=[0, 0], env={**TWO, "CUDA_VISIBLE_DEVICES": "1"}).train(USAGE)
     assert said_by(done, words) == [0]
+    # nodes that are one machine after all
+    done = Job(folder, "--config", spec_of(folder), nodes=[0, 1]).train(DEVICE)
+    assert said_by(done, "ranks 0 and 1 have the same GPU, emulated GPU") == [0]
     done = train(folder, env={"ZTRAIN_SHARE_GPUS": "yes"}, expect=USAGE)
     assert done.err.count("ZTRAIN_SHARE_GPUS is 'yes'") == 1
 
@@ -157,10 +159,18 @@ def test_a_communicator_that_does_not_come_about(folder):
 
 
 def test_an_asynchronous_error_ends_all(folder):
-    done = Job(folder, "--config", spec_of(folder, ENDLESS), nodes=[0, 0], env=TWO,
-               env_of={1: {"ZTRAIN_EMULATION_NCCL": "error=40"}}).train(PEER)
+    """The ranks are on two nodes, with a GPU each."""
+    done = Job(folder, "--config", spec_of(folder, ENDLESS), nodes=[0, 1], env=TWO,
+               env_of={0: {"CUDA_VISIBLE_DEVICES": "1"},
+                       1: {"CUDA_VISIBLE_DEVICES": "0", "ZTRAIN_EMULATION_NCCL": "error=60"}}).train(PEER)
     assert "NCCL: a" in done[1].err and "the network has gone away" in done[1].err
     assert "rank 1 on" in done[0].err and all(d.seconds < 40 * SLOWNESS for d in done)
+
+
+def test_a_rank_that_ends_alone_takes_the_others_with_it(folder):
+    done = Job(folder, "--config", spec_of(folder), nodes=[0, 0], env=TWO,
+               env_of={1: {"ZTRAIN_EMULATION_MEMORY": "1"}}).train(DEVICE)
+    assert "cannot allocate" in done[1].err and f"rank 1 on {HOST} ended: cannot allocate" in done[0].err
 
 
 @pytest.mark.parametrize("how, words", [(signal.SIGKILL, "died"), (signal.SIGSTOP, "has been silent for")])

@@ -916,8 +916,10 @@ static void sumsq_reference(struct harness *h)
     h->loss->expected[0] = sum_of_products(h->x->host, h->x->host, h->c->N);
 }
 
-/* M units, K ranks; window: the clip. EXTREME: a slice overflowed; ACCUMULATE: an update is already made that the rates
- * do not know; LOSS_ONLY: no loss scaling */
+static const struct step_schedule schedule = {.base = 7, .rates = {{1e-3, 0.1, 0.01}, {2e-3, 0.2, 0.02}}};
+
+/* M units, K ranks; window: the clip. EXTREME: a slice overflowed; ACCUMULATE: an update is already made that the base
+ * does not count; LOSS_ONLY: no loss scaling */
 static void decide_step_setup(struct harness *h)
 {
     const struct op_case *c = h->c;
@@ -936,8 +938,7 @@ static void decide_step_setup(struct harness *h)
         .reports = h->x->device,
         .clip = (double)c->window,
         .scaler = {.dynamic = scaled, .hysteresis = 2, .window = 3, .min_scale = 1},
-        .base = 7,
-        .rates = {{1e-3, 0.1, 0.01}, {2e-3, 0.2, 0.02}},
+        .schedule = device_bytes(h, &schedule, sizeof schedule),
         .state = device,
     };
 }
@@ -951,7 +952,7 @@ static void decide_step_reference(struct harness *h)
             sum += h->x->host[r * (a->units + 1) + u];
         loss += h->x->host[r * (a->units + 1) + a->units];
     }
-    const struct step_rates *rates = &a->rates[has(h, ACCUMULATE) ? 1 : 0];
+    const struct step_rates *rates = &schedule.rates[has(h, ACCUMULATE) ? 1 : 0];
     double norm = sqrt(sum) / scale, clip = a->clip > 0 && norm > a->clip ? a->clip / (norm + 1e-6) : 1;
     const double y[] = {loss, norm, rates->lr, rates->correction1, rates->correction2};
     memcpy(h->y->expected, y, sizeof y);

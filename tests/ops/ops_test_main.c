@@ -7,13 +7,13 @@
  *         --device cpu|cuda   --threads N   --op TEXT (cases whose line contains TEXT)   --dtype fp32|bf16|fp16
  *
  * Prints a line per failed case and 'N passed, M failed' at the end; exits 1 if a case failed. */
+#include "core/clock.h"
 #include "tests/ops/ops_test.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #ifdef ZTRAIN_EMULATION
 enum { DEVICE_GUARD = 0 }; /* the emulated GPU has red zones of its own */
@@ -462,13 +462,6 @@ static bool run_grad(struct harness *h, const struct op_case *c, enum dtype dtyp
 
 /* ---- timing ---- */
 
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
 struct ceilings {
     double copy;               /* bytes read and written per second */
     double flops[DTYPE_COUNT]; /* of a large matrix product; 0: not measured yet */
@@ -478,13 +471,13 @@ struct ceilings {
  */
 static double best_seconds(struct harness *h, void (*work)(struct harness *h, int op), int op)
 {
-    double best = 1e30, start = now();
-    for (int i = 0, batch = 1; i < 3 || (i < 200 && now() - start < 1); i++) {
-        double before = now();
+    double best = 1e30, start = seconds_now();
+    for (int i = 0, batch = 1; i < 3 || (i < 200 && seconds_now() - start < 1); i++) {
+        double before = seconds_now();
         for (int j = 0; j < batch; j++)
             work(h, op);
         stream_sync(h->stream);
-        double seconds = (now() - before) / batch;
+        double seconds = (seconds_now() - before) / batch;
         best = i > 0 && seconds < best ? seconds : best; /* the first warms up */
         if (seconds * batch < 5e-3 && batch < 64)
             batch *= 4;

@@ -175,5 +175,9 @@ def test_export_does_not_overwrite_what_is_not_its_own(folder, checkpoint):
     done = folder.ztrain("export", checkpoint, "--out", folder.at("taken"), "--dtype", "fp32", expect=USAGE)
     assert folder.at("taken") in done.last_words
     assert os.listdir(folder.at("taken")) == ["model-00001-of-00002.safetensors"]
-    for _ in range(2):      # its own it replaces
-        folder.ztrain("export", checkpoint, "--out", folder.at("mine"), "--dtype", "fp32")
+    for again in range(2):      # its own it replaces, and says so
+        done = folder.ztrain("export", checkpoint, "--out", folder.at("mine"), "--dtype", "fp32")
+        assert ("is replaced" in done.out + done.err) == bool(again)
+    file = folder.at("mine", "config.json")
+    done = folder.ztrain("export", checkpoint, "--out", file, "--dtype", "fp32", expect=USAGE)
+    assert f"'{file}' is a file, not a folder" in done.last_words

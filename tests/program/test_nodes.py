@@ -8,7 +8,7 @@ import time
 import pytest
 
 from harness import (CHECKPOINT, DATA, DIVERGED, FINISHED, NODES, PEER, REQUEUE, SLOWNESS, USAGE, Job,
-                     session_members, wait_for_steps)
+                     wait_for_steps)
 
 ENDLESS = {"train": {"epochs": None, "max_steps": 1000000}}
 TIMEOUT = 4

@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from harness import (DIVERGED, GPT2, LLAMA, SEQUENCE, USAGE, VOCABULARY, documents,
+from harness import (DEVICE, DIVERGED, FINISHED, GPT2, LLAMA, SEQUENCE, USAGE, VOCABULARY, documents,
                      shared_memory_files, write_llmc, write_megatron)
 
 STEP_FIELDS = {"step", "epoch", "loss", "grad_norm", "lr", "loss_scale", "skipped", "tokens", "tokens_per_s", "mfu",
@@ -279,6 +279,22 @@ def test_plan_and_dry_run_allocate_and_write_nothing(folder):
         assert kind in done.out
     planned = folder.ztrain("plan", "--config", spec, "--world", 2)
     assert "parameters" in planned.out
+    assert not os.path.exists(folder.at("runs"))
+
+
+def test_a_plan_for_gpus_needs_none(folder):
+    spec = folder.spec({"train": {"device": "cuda"}, "bf16": {"enabled": True}, "zero_optimization": {"stage": 2}})
+    done = folder.wait(folder.start("plan", "--config", spec, "--world", 4, env={"CUDA_VISIBLE_DEVICES": ""}))
+    if done.code == DEVICE and "no CUDA backend" in done.err:
+        assert "hint: build it where nvcc is installed" in done.err
+        return
+    assert done.code == FINISHED, done
+    assert "a GPU of 80 GiB, assumed" in done.out and "% of the 80.0 GiB" in done.out and "workspace" in done.out
+    dry = folder.ztrain("--config", spec, "--dry-run", env={"CUDA_VISIBLE_DEVICES": ""})
+    assert "learning rates" in dry.out and "a GPU of 80 GiB, assumed" in dry.out
+    large = {"model": {"config": {**GPT2, "n_embd": 32768, "n_head": 512, "n_layer": 40}}, "train": {"device": "cuda"}}
+    done = folder.ztrain("plan", "--config", folder.spec(large, "large"), env={"CUDA_VISIBLE_DEVICES": ""})
+    assert "does not fit" in done.out + done.err
     assert not os.path.exists(folder.at("runs"))
 
 

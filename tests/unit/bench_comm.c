@@ -73,7 +73,7 @@ static void body(struct bootstrap *boot, void *context)
         comm_stats_read(comm, &stats, true);
         for (int i = 0; i < bench->count; i++) {
             CHECK_OK(comm_barrier(comm, &error));
-            double start = now_seconds();
+            double start = seconds_now();
             if (kind == 0)
                 comm_all_gather(comm, own, data, count, 0, DTYPE_F32, stream);
             else if (kind == 1)
@@ -82,7 +82,7 @@ static void body(struct bootstrap *boot, void *context)
             enum { BARRIERS = 100 };
             for (int n = 0; kind == 2 && n < BARRIERS; n++)
                 CHECK_OK(comm_barrier(comm, &error));
-            times[i] = (now_seconds() - start) / (kind == 2 ? BARRIERS : 1);
+            times[i] = (seconds_now() - start) / (kind == 2 ? BARRIERS : 1);
         }
         CHECK_OK(comm_status(comm, &error));
         comm_stats_read(comm, &stats, true);

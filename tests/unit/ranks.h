@@ -10,6 +10,7 @@
 #include "comm/comm.h"
 #include "comm/control.h"
 #include "comm/launcher.h"
+#include "core/clock.h"
 
 #include <signal.h>
 #include <stdio.h>
@@ -44,13 +45,6 @@ struct ranks {
     int world, fd;
     pid_t pids[RANKS_MAX];
 };
-
-static inline double now_seconds(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-}
 
 /* Memory that parent and ranks share, zeroed. */
 static inline void *ranks_memory(size_t bytes)
@@ -96,8 +90,8 @@ static inline enum status ranks_fence(struct launcher *launcher, double seconds,
     struct ranks_launcher *own = (struct ranks_launcher *)launcher;
     int target = ++own->fences * launcher->world;
     own->board->arrived++;
-    for (double start = now_seconds(); own->board->arrived < target; usleep(1000))
-        if (now_seconds() - start > seconds)
+    for (double start = seconds_now(); own->board->arrived < target; usleep(1000))
+        if (seconds_now() - start > seconds)
             return error_set(err, STATUS_PEER, "not all ranks have come to the fence");
     return STATUS_OK;
 }

@@ -247,9 +247,9 @@ static void loss_body(struct job *job, struct control *control, int rank)
         lose(control, loss);
         return;
     }
-    double start = now_seconds();
+    double start = seconds_now();
     enum status status = STATUS_OK;
-    while (!loss->waits && status == STATUS_OK && now_seconds() - start < 4) { /* at work */
+    while (!loss->waits && status == STATUS_OK && seconds_now() - start < 4) { /* at work */
         progress_tick();
         usleep(10000);
         status = control_status(control, &error);
@@ -260,7 +260,7 @@ static void loss_body(struct job *job, struct control *control, int rank)
         fprintf(stderr, "rank %d: status %d: %s\n", rank, (int)status, error.text);
         _exit(1);
     }
-    CHECK(now_seconds() - start < 8);
+    CHECK(seconds_now() - start < 8);
     for (int i = 0; i < 3 && loss->words[i]; i++)
         if (!strstr(error.text, loss->words[i])) {
             fprintf(stderr, "rank %d: '%s' is not in '%s'\n", rank, loss->words[i], error.text);
@@ -318,7 +318,7 @@ static void pause_body(struct job *job, struct control *control, int rank)
     double *started = job->context;
     for (uint32_t turn = 0; turn < 60; turn++) {
         CHECK_OK(exchange(control, turn, &rank, sizeof rank));
-        started[rank] = now_seconds();
+        started[rank] = seconds_now();
         usleep(20000);
     }
 }
@@ -376,14 +376,14 @@ static void cut_body(struct job *job, struct control *control, int rank)
 {
     atomic_int *rounds = job->context;
     enum status status = STATUS_OK;
-    double last = now_seconds();
+    double last = seconds_now();
     for (uint32_t turn = 0; status == STATUS_OK; turn++) {
-        last = now_seconds();
+        last = seconds_now();
         status = exchange(control, turn, &rank, sizeof rank);
         atomic_fetch_add(rounds, 1);
         usleep(5000);
     }
-    CHECK(status == STATUS_PEER && now_seconds() - last < 8);
+    CHECK(status == STATUS_PEER && seconds_now() - last < 8);
     CHECK(strstr(error.text, rank == 0 ? "rank 1 on host1" : "rank 0 on host0"));
 }
 

@@ -233,8 +233,8 @@ static void test_blame(void **state)
             atomic_store(&ranks[4].state, RANK_DEAD);
         if (sight == CONNECTION_LOST || sight == CONNECTION_OF_THE_DEAD)
             assert_int_equal(control_peer_lost(control, 4, "a test", "Connection reset by peer"), STATUS_PEER);
-        double start = now_seconds();
-        for (int round = 0; control_status(control, &error) == STATUS_OK && now_seconds() - start < 2; round++) {
+        double start = seconds_now();
+        for (int round = 0; control_status(control, &error) == STATUS_OK && seconds_now() - start < 2; round++) {
             show(ranks, sight, round);
             control_watch_look(control, &watch, "a test");
             usleep(20000);

@@ -241,6 +241,109 @@ static void host_functions_run_in_order(void **state)
     check_no_error();
 }
 
+/* ---- graphs ---- */
+
+/* A graph of two streams: y = x + x on one, z = y + y on the other, y = z + x on the first again. */
+static enum status capture_sums(struct stream *const *streams, struct event *const *events, float *const *at, int n,
+                                struct graph **graph, struct error *err)
+{
+    const struct add_args sums[] = {{.dtype = DTYPE_F32, .n = n, .y = at[1], .a = at[0], .b = at[0]},
+                                    {.dtype = DTYPE_F32, .n = n, .y = at[2], .a = at[1], .b = at[1]},
+                                    {.dtype = DTYPE_F32, .n = n, .y = at[1], .a = at[2], .b = at[0]}};
+    event_record(events[0], streams[1]);
+    TRY(graph_begin(streams, 2, graph, err));
+    assert_true(device_is_capturing(device));
+    stream_wait(streams[0], events[0]); /* of before: reached */
+    device->ops->add(streams[0], &sums[0]);
+    event_record(events[0], streams[0]);
+    stream_wait(streams[1], events[0]);
+    device->ops->add(streams[1], &sums[1]);
+    event_record(events[1], streams[1]);
+    stream_wait(streams[0], events[1]);
+    device->ops->add(streams[0], &sums[2]);
+    return graph_end(*graph, err);
+}
+
+static void graphs_are_launched_again_and_again(void **state)
+{
+    (void)state;
+    if (!device)
+        skip();
+    enum { N = 5000, SIZE = N * sizeof(float) };
+    struct stream *streams[] = {new_stream(STREAM_COMPUTE), new_stream(STREAM_COMM)};
+    struct event *events[2];
+    struct graph *graph;
+    struct error err;
+    static float host[N];
+    float *at[3];
+    assert_true(device_has_graphs(device) && !device_is_capturing(device));
+    for (int i = 0; i < 2; i++)
+        assert_int_equal(event_new(device, &events[i], &err), STATUS_OK);
+    for (int i = 0; i < 3; i++)
+        at[i] = new_memory(SIZE);
+    if (capture_sums(streams, events, at, N, &graph, &err) != STATUS_OK)
+        fail_msg("%s", err.text);
+    assert_false(device_is_capturing(device));
+    for (int launch = 1; launch <= 3; launch++) {
+        for (int i = 0; i < N; i++)
+            host[i] = (float)(launch * i);
+        stream_copy(streams[1], at[0], host, SIZE); /* on either stream: before the graph, and after it */
+        graph_launch(graph);
+        stream_wait(streams[1], events[1]); /* of the capture: reached */
+        stream_copy(streams[1], host, at[1], SIZE);
+        stream_sync(streams[1]);
+        for (int i = 0; i < N; i++)
+            assert_true(host[i] == (float)(5 * launch * i));
+    }
+    event_record(events[0], streams[0]); /* outside again */
+    stream_wait(streams[1], events[0]);
+    event_sync(events[0]);
+    check_no_error();
+    graph_free(graph);
+    for (int i = 0; i < 3; i++)
+        device_free(device, at[i], SIZE);
+    for (int i = 0; i < 2; i++) {
+        event_free(events[i]);
+        stream_free(streams[i]);
+    }
+}
+
+static void do_nothing(void *argument)
+{
+    (void)argument;
+}
+
+/* What cannot be captured makes the capture fail, and nothing else. */
+static void captures_fail_without_harm(void **state)
+{
+    (void)state;
+    if (!device)
+        skip();
+    struct stream *streams[] = {new_stream(STREAM_COMPUTE), new_stream(STREAM_COMM)};
+    struct graph *graph;
+    struct error err;
+    int value = 7, back = 0;
+    int *memory = new_memory(sizeof *memory);
+    assert_int_equal(graph_begin(streams, 2, &graph, &err), STATUS_OK);
+    stream_submit(streams[0], do_nothing, &value, sizeof value);
+    assert_int_equal(graph_end(graph, &err), STATUS_DEVICE);
+    assert_non_null(strstr(err.text, "a graph cannot be captured: GPU 0"));
+    assert_non_null(strstr(err.text, "a host function"));
+    assert_int_equal(graph_begin(streams, 2, &graph, &err), STATUS_OK);
+    stream_copy(streams[1], memory, &value, sizeof value);
+    assert_int_equal(graph_end(graph, &err), STATUS_DEVICE);
+    assert_non_null(strstr(err.text, "memory that the GPU does not reach"));
+    check_no_error();
+    stream_copy(streams[1], memory, &value, sizeof value);
+    stream_copy(streams[1], &back, memory, sizeof value);
+    stream_sync(streams[1]);
+    assert_int_equal(back, value);
+    check_no_error();
+    device_free(device, memory, sizeof *memory);
+    stream_free(streams[0]);
+    stream_free(streams[1]);
+}
+
 /* ---- matrix products ---- */
 
 static struct linear_fwd_args small_product(void)
@@ -311,6 +414,8 @@ int main(void)
         cmocka_unit_test(plain_memory_is_staged),
         cmocka_unit_test(pinned_memory_is_copied_directly),
         cmocka_unit_test(host_functions_run_in_order),
+        cmocka_unit_test(graphs_are_launched_again_and_again),
+        cmocka_unit_test(captures_fail_without_harm),
         cmocka_unit_test(choices_are_kept_on_disk),
     };
     return cmocka_run_group_tests(tests, open_device, close_device);

@@ -3,6 +3,7 @@
 #include "comm/net.h"
 
 #include "comm/operation.h"
+#include "core/clock.h"
 
 #include <pthread.h>
 #include <setjmp.h>
@@ -32,13 +33,6 @@ struct end {
     enum status status;
     pthread_t thread;
 };
-
-static double now_seconds(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-}
 
 static void ends_open(struct end ends[2], int buffer)
 {
@@ -234,10 +228,10 @@ static void test_job_fails(void **state)
     part(&ends[0], false, &byte, 1);
     pthread_create(&ends[0].thread, NULL, run, &ends[0]);
     usleep(120000);
-    double start = now_seconds();
+    double start = seconds_now();
     control_fail(ends[0].control, 1, STATUS_DATA, "cannot read 'x'");
     pthread_join(ends[0].thread, NULL);
-    assert_true(now_seconds() - start < 1);
+    assert_true(seconds_now() - start < 1);
     assert_failed(&ends[0], STATUS_DATA, "cannot read 'x'");
     ends_close(ends);
 }

@@ -48,6 +48,21 @@ static void names_find_their_peak(void **state)
     check_peak("NVIDIA RTX PRO 6000 Blackwell Workstation Edition", 503.8, 251.9, 126);
 }
 
+static void names_find_their_memory(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *name;
+        double rate; /* GB/s */
+    } cases[] = {{"NVIDIA H100 80GB HBM3", 3352}, {"NVIDIA H100 PCIe", 2039},      {"NVIDIA H200", 4800},
+                 {"NVIDIA A100-SXM4-80GB", 2039}, {"NVIDIA A100 80GB PCIe", 1935}, {"NVIDIA A100-PCIE-40GB", 1555},
+                 {"NVIDIA A100-SXM4-40GB", 1555}, {"NVIDIA B200", 7700},           {"NVIDIA L40S", 864},
+                 {"Tesla V100-SXM2-16GB", 0}};
+    for (size_t i = 0; i < COUNT_OF(cases); i++)
+        if (fabs(peaks_bytes(cases[i].name) - cases[i].rate * 1e9) > 1)
+            fail_msg("%s: %g", cases[i].name, peaks_bytes(cases[i].name));
+}
+
 static void other_names_have_none(void **state)
 {
     static const char *const names[] = {"NVIDIA H100 80GB HBM3 MIG 1g.10gb",
@@ -117,9 +132,8 @@ static void mfu_of_llama(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(names_find_their_peak),
-        cmocka_unit_test(other_names_have_none),
-        cmocka_unit_test(mfu_of_gpt2),
+        cmocka_unit_test(names_find_their_peak), cmocka_unit_test(names_find_their_memory),
+        cmocka_unit_test(other_names_have_none), cmocka_unit_test(mfu_of_gpt2),
         cmocka_unit_test(mfu_of_llama),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

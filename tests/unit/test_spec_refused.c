@@ -612,6 +612,16 @@ static void test_bad_deepspeed_file(void **state)
         expect_line(&report.errors, cases[i].fragment);
         spec_report_release(&report);
     }
+
+    /* What a file that cannot be read would have said is not asked for: its one error, and those of single keys. */
+    struct run_spec *spec;
+    struct spec_report report = {0};
+    const char *rest = "model: {config: x}\ndata: {train: y, seq_length: 8}\ntrain: {epochs: none}\n";
+    assert_int_equal(load_deepspeed(rest, "{\"train_batch_size\": 4", &spec, &report), STATUS_USAGE);
+    assert_int_equal(report.errors.count, 2);
+    expect_line(&report.errors, "'train.epochs' must be an integer");
+    expect_line(&report.errors, "not valid JSON");
+    spec_report_release(&report);
 }
 
 int main(void)

@@ -2,6 +2,8 @@
  * threads here. */
 #include "comm/wire.h"
 
+#include "core/clock.h"
+
 #include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -31,13 +33,6 @@ static struct error error;
 static struct wire_self self_of(int rank, int world)
 {
     return (struct wire_self){.rank = rank, .world = world, .job = "7.0", .secret = secret, .timeout_seconds = 10};
-}
-
-static double now_seconds(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
 static void assert_contains(const char *text, const char *part)
@@ -395,15 +390,15 @@ static void test_strangers(void **state)
     close(prefix);
 
     /* silent ones, and one that sends a byte now and then, do not keep a rank waiting */
-    double start = now_seconds();
+    double start = seconds_now();
     for (size_t i = 0; i < COUNT_OF(many); i++)
         many[i] = plain_connect(&host.address);
     assert_int_equal(connect_as(&self, &host.address, 10, &fd), STATUS_OK);
-    assert_true(now_seconds() - start < 1.9);
+    assert_true(seconds_now() - start < 1.9);
     wait_taken(&host, 1);
     close(fd);
     int slow = plain_connect(&host.address);
-    start = now_seconds();
+    start = seconds_now();
     bool open = true;
     for (size_t i = 0; i < 40 && open; i++) {
         if (i < 8)
@@ -411,7 +406,7 @@ static void test_strangers(void **state)
         open = !closed_silently(slow, 0.1);
     }
     assert_false(open);
-    assert_true(now_seconds() - start > 1.5);
+    assert_true(seconds_now() - start > 1.5);
     for (size_t i = 0; i < COUNT_OF(many); i++) {
         assert_true(closed_silently(many[i], 2));
         close(many[i]);
@@ -434,13 +429,13 @@ static void test_too_many_strangers(void **state)
     files.rlim_cur = files.rlim_max < 4096 ? files.rlim_max : 4096;
     setrlimit(RLIMIT_NOFILE, &files);
     host_start(&host, "127.0.0.1");
-    double start = now_seconds();
+    double start = seconds_now();
     for (int i = 0; i < MANY; i++)
         many[i] = plain_connect(&host.address);
     assert_true(closed_silently(many[0], 1.5));
     int fd;
     assert_int_equal(connect_as(&self, &host.address, 10, &fd), STATUS_OK);
-    assert_true(now_seconds() - start < 5);
+    assert_true(seconds_now() - start < 5);
     close(fd);
     for (int i = 0; i < MANY; i++)
         close(many[i]);
@@ -616,10 +611,10 @@ static void test_no_answer(void **state)
     struct wire_address address = {.text = "127.0.0.1"};
     int listener, fd;
     assert_int_equal(wire_listen(&address, &listener, &error), STATUS_OK);
-    double start = now_seconds();
+    double start = seconds_now();
     assert_int_equal(connect_as(&self, &address, 0.5, &fd), STATUS_PEER);
     assert_contains(error.text, "within 0.5 s: no answer");
-    assert_true(now_seconds() - start >= 0.5);
+    assert_true(seconds_now() - start >= 0.5);
     close(listener);
     assert_int_equal(connect_as(&self, &address, 0.3, &fd), STATUS_PEER);
     assert_contains(error.text, "rank 5 cannot connect with rank 0 on first-host at 127.0.0.1:");

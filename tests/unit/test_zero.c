@@ -262,29 +262,34 @@ static void evaluation(struct run *run)
 
 enum { CLIP = 5 };
 
-static struct zero_update update_of(int step)
+static struct step_rates rates_of(int step)
 {
-    return (struct zero_update){.rates = {{.lr = 0.01f,
-                                           .correction1 = (float)(1 - pow(0.9, step)),
-                                           .correction2 = (float)(1 - pow(0.99, step))}},
-                                .beta1 = 0.9f,
-                                .beta2 = 0.99f,
-                                .eps = 1e-8f,
-                                .weight_decay = 0.1f,
-                                .adamw = true,
-                                .clip = CLIP};
+    return (struct step_rates){
+        .lr = 0.01f, .correction1 = (float)(1 - pow(0.9, step)), .correction2 = (float)(1 - pow(0.99, step))};
+}
+
+static void begin_step(struct run *run, int step)
+{
+    struct step_schedule schedule = {.base = run->made, .rates = {rates_of(step)}};
+    zero_begin_step(run->zero, &schedule, run->compute);
+}
+
+static struct zero_update update_of(void)
+{
+    return (struct zero_update){
+        .beta1 = 0.9f, .beta2 = 0.99f, .eps = 1e-8f, .weight_decay = 0.1f, .adamw = true, .clip = CLIP};
 }
 
 /* The end of a step, collected at once. */
 static enum status finish_step(struct run *run, int step, struct zero_result *result)
 {
-    struct zero_update update = update_of(step);
+    const struct zero_update update = update_of();
     double loss = 1.5 * (run->rank + 1);
-    update.base = run->made;
     stream_copy(run->compute, run->loss_sum, &loss, sizeof loss);
     TRY(zero_finish_step(run->zero, &update, run->loss_sum, run->compute, &error));
+    TRY(zero_end_step(run->zero, run->compute, &error));
     TRY(zero_collect(run->zero, result, &error));
-    CHECK(result->optimizer_step == run->made + !result->skipped && result->lr == update.rates[0].lr);
+    CHECK(result->optimizer_step == run->made + !result->skipped && result->lr == rates_of(step).lr);
     CHECK(result->loss_sum == 1.5 * run->world * (run->world + 1) / 2);
     run->made = result->optimizer_step;
     return STATUS_OK;
@@ -293,7 +298,8 @@ static enum status finish_step(struct run *run, int step, struct zero_result *re
 /* The same in double, on the whole model. Returns the norm. */
 static double reference_step(struct run *run, int step)
 {
-    struct zero_update update = update_of(step);
+    const struct zero_update update = update_of();
+    const struct step_rates rates = rates_of(step);
     double sum = 0;
     for (int t = 0; t < run->table.num_tensors; t++) {
         const struct tensor_info *tensor = &run->table.tensors[t];
@@ -313,11 +319,11 @@ static double reference_step(struct run *run, int step)
         for (int64_t i = tensor->offset; i < tensor->offset + tensor->numel; i++) {
             int64_t at = whole_index(run, tensor->unit, i);
             double g = run->grad[at] * scale;
-            run->master[at] -= update.rates[0].lr * decay * run->master[at];
+            run->master[at] -= rates.lr * decay * run->master[at];
             run->m[at] = 0.9 * run->m[at] + 0.1 * g;
             run->v[at] = 0.99 * run->v[at] + 0.01 * g * g;
-            run->master[at] -= update.rates[0].lr * (run->m[at] / (1 - pow(0.9, step))) /
-                               (sqrt(run->v[at] / (1 - pow(0.99, step))) + 1e-8);
+            run->master[at] -=
+                rates.lr * (run->m[at] / (1 - pow(0.9, step))) / (sqrt(run->v[at] / (1 - pow(0.99, step))) + 1e-8);
         }
     }
     return norm;
@@ -333,7 +339,7 @@ static void training_body(struct bootstrap *bootstrap, void *context)
     int64_t gather, reduce;
     zero_theory(run.zero, setting->micros, &gather, &reduce);
     for (int step = 1; step <= STEPS; step++) {
-        zero_begin_step(run.zero);
+        begin_step(&run, step);
         for (int micro = 0; micro < setting->micros; micro++) {
             zero_begin_micro(run.zero, micro == setting->micros - 1);
             micro_batch(&run, step, micro, false);
@@ -422,7 +428,7 @@ static void poison_body(struct bootstrap *bootstrap, void *context)
     struct zero_result result;
     for (int step = 1; step <= 3; step++) {
         bool poisoned = step == 2;
-        zero_begin_step(run.zero);
+        begin_step(&run, step);
         for (int micro = 0; micro < setting->micros; micro++) {
             zero_begin_micro(run.zero, micro == setting->micros - 1);
             micro_batch(&run, step, micro, poisoned && micro == 0 && run.rank == run.world - 1);
@@ -476,7 +482,7 @@ static void restart_body(struct bootstrap *bootstrap, void *context)
             reference_step(&run, step);
             continue;
         }
-        zero_begin_step(run.zero);
+        begin_step(&run, step);
         zero_begin_micro(run.zero, true);
         micro_batch(&run, step, 0, false);
         struct zero_result result;
@@ -502,7 +508,7 @@ static void test_restart(void **state)
 static enum status try_step(struct run *run, int step)
 {
     int head = run->table.num_units - 1;
-    zero_begin_step(run->zero);
+    begin_step(run, step);
     zero_begin_micro(run->zero, true);
     for (int u = 0; u <= head; u++) {
         const void *params;

@@ -1,0 +1,256 @@
+/* emulation_graph.cc: capturing streams and launching what was captured.
+ *
+ * Work that a capturing stream is given becomes a node of the capture instead of being queued; a node comes after those
+ * that its stream had come to: the node before it in the stream, those of the events that it waited for. Streams join a
+ * capture by waiting for one of its events, and have to be joined to its origin again before it ends. What CUDA forbids
+ * spoils a capture with CUDA's error: waiting for an event from outside, asking or waiting for the device on the
+ * capturing thread, allocating, work left on a stream that was not joined. With ZTRAIN_EMULATION_NO_CAPTURE in the
+ * environment no capture succeeds.
+ *
+ * A launch queues the nodes on streams of the graph's own, as many as there are branches side by side, with the
+ * dependencies of the graph and nothing else for an order: so the order of execution is as adversarial as elsewhere,
+ * and the vector clocks judge accesses in it. The streams that were captured have no say any more. */
+#include "emulation_queue.h"
+
+#include <algorithm>
+#include <stdlib.h>
+#include <thread>
+
+namespace emulation
+{
+struct graph_node {
+    operation op;
+    std::vector<int> after;
+};
+
+struct graph_capture {
+    uint64_t number;
+    std::thread::id owner;
+    bool relaxed;
+    stream_state *origin;
+    cudaError_t spoiled; /* cudaSuccess: by nothing */
+    std::vector<graph_node> nodes;
+};
+
+namespace
+{
+uint64_t captures;
+
+struct graph {
+    std::vector<graph_node> nodes;
+};
+
+struct executable {
+    std::vector<graph_node> nodes;
+    std::vector<int> branch; /* of each node */
+    std::vector<stream_state *> branches;
+};
+
+void add(std::vector<int> &to, const std::vector<int> &from)
+{
+    for (int node : from)
+        if (std::find(to.begin(), to.end(), node) == to.end())
+            to.push_back(node);
+}
+
+/* The nodes that these come after, and themselves. */
+std::vector<bool> reached(const std::vector<graph_node> &nodes, std::vector<int> left)
+{
+    std::vector<bool> found(nodes.size());
+    while (!left.empty()) {
+        int node = left.back();
+        left.pop_back();
+        if (found[static_cast<size_t>(node)])
+            continue;
+        found[static_cast<size_t>(node)] = true;
+        left.insert(left.end(), nodes[static_cast<size_t>(node)].after.begin(),
+                    nodes[static_cast<size_t>(node)].after.end());
+    }
+    return found;
+}
+
+/* A branch goes on where a node comes right after its last one. */
+void find_branches(executable *e)
+{
+    std::vector<int> last; /* node of each branch */
+    for (size_t i = 0; i < e->nodes.size(); i++) {
+        const std::vector<int> &after = e->nodes[i].after;
+        size_t branch = 0;
+        while (branch < last.size() && std::find(after.begin(), after.end(), last[branch]) == after.end())
+            branch++;
+        if (branch == last.size()) {
+            last.push_back(-1);
+            e->branches.push_back(stream_make(false, 0));
+        }
+        last[branch] = static_cast<int>(i);
+        e->branch.push_back(static_cast<int>(branch));
+    }
+}
+} // namespace
+
+cudaError_t capture_spoil(graph_capture *c, cudaError_t code)
+{
+    if (c->spoiled == cudaSuccess)
+        c->spoiled = code;
+    return code;
+}
+
+cudaError_t capture_forbids(void)
+{
+    for (stream_state &s : streams)
+        if (s.capture && s.capture->origin == &s && !s.capture->relaxed &&
+            s.capture->owner == std::this_thread::get_id())
+            return capture_spoil(s.capture, cudaErrorStreamCaptureUnsupported);
+    return cudaSuccess;
+}
+
+void capture_operation(stream_state *s, operation &&op)
+{
+    graph_capture *c = s->capture;
+    c->nodes.push_back({std::move(op), s->capture_after});
+    s->capture_after = {static_cast<int>(c->nodes.size()) - 1};
+}
+
+cudaError_t capture_record(event_state *e, stream_state *s)
+{
+    e->capture = s->capture->number;
+    e->nodes = s->capture_after;
+    return s->capture->spoiled == cudaSuccess ? cudaSuccess : cudaErrorStreamCaptureInvalidated;
+}
+
+cudaError_t capture_wait(stream_state *s, event_state *e)
+{
+    graph_capture *of_event = nullptr;
+    for (stream_state &other : streams)
+        if (other.capture && other.capture->number == e->capture)
+            of_event = other.capture;
+    if (s->capture && !e->capture)
+        return e->recorded ? capture_spoil(s->capture, cudaErrorStreamCaptureIsolation) : cudaSuccess;
+    if (!of_event)
+        return s->capture ? capture_spoil(s->capture, cudaErrorStreamCaptureIsolation) : cudaErrorCapturedEvent;
+    if (s->capture && s->capture != of_event) {
+        capture_spoil(of_event, cudaErrorStreamCaptureMerge);
+        return capture_spoil(s->capture, cudaErrorStreamCaptureMerge);
+    }
+    if (of_event->spoiled != cudaSuccess)
+        return cudaErrorStreamCaptureInvalidated;
+    if (!s->capture) {
+        s->capture = of_event;
+        s->capture_after.clear();
+    }
+    add(s->capture_after, e->nodes);
+    return cudaSuccess;
+}
+} // namespace emulation
+
+using namespace emulation;
+
+#define ENTER(name)       \
+    guard lock(big_lock); \
+    enter(name)
+
+extern "C" {
+
+cudaError_t cudaStreamBeginCapture(cudaStream_t stream, enum cudaStreamCaptureMode mode)
+{
+    ENTER("cudaStreamBeginCapture");
+    stream_state *s = stream_of(stream);
+    if (s == &streams[0])
+        return fail(cudaErrorStreamCaptureUnsupported);
+    if (s->capture)
+        return fail(cudaErrorIllegalState);
+    s->capture = new graph_capture{
+        ++captures, std::this_thread::get_id(), mode == cudaStreamCaptureModeRelaxed, s, cudaSuccess, {}};
+    s->capture_after.clear();
+    return cudaSuccess;
+}
+
+cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *result)
+{
+    ENTER("cudaStreamEndCapture");
+    stream_state *s = stream_of(stream);
+    graph_capture *c = s->capture;
+    *result = nullptr;
+    if (!c)
+        return fail(cudaErrorIllegalState);
+    if (c->origin != s)
+        return fail(capture_spoil(c, cudaErrorStreamCaptureUnmatched));
+    if (!c->relaxed && c->owner != std::this_thread::get_id())
+        return fail(cudaErrorStreamCaptureWrongThread);
+    std::vector<bool> joined = reached(c->nodes, s->capture_after);
+    if (getenv("ZTRAIN_EMULATION_NO_CAPTURE"))
+        capture_spoil(c, cudaErrorStreamCaptureUnsupported);
+    cudaError_t code = c->spoiled == cudaSuccess ? cudaSuccess : cudaErrorStreamCaptureInvalidated;
+    for (stream_state &other : streams) {
+        if (other.capture != c)
+            continue;
+        for (int node : other.capture_after)
+            if (code == cudaSuccess && !joined[static_cast<size_t>(node)])
+                code = cudaErrorStreamCaptureUnjoined;
+        other.capture = nullptr;
+        other.capture_after.clear();
+    }
+    if (code == cudaSuccess)
+        *result = reinterpret_cast<cudaGraph_t>(new graph{std::move(c->nodes)});
+    delete c;
+    return code == cudaSuccess ? code : fail(code);
+}
+
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t *result, cudaGraph_t captured, unsigned long long flags)
+{
+    ENTER("cudaGraphInstantiate");
+    if (!captured || flags)
+        return fail(cudaErrorInvalidValue);
+    executable *e = new executable{reinterpret_cast<graph *>(captured)->nodes, {}, {}};
+    find_branches(e);
+    *result = reinterpret_cast<cudaGraphExec_t>(e);
+    return cudaSuccess;
+}
+
+cudaError_t cudaGraphDestroy(cudaGraph_t captured)
+{
+    ENTER("cudaGraphDestroy");
+    delete reinterpret_cast<graph *>(captured);
+    return cudaSuccess;
+}
+
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t launched)
+{
+    ENTER("cudaGraphExecDestroy");
+    executable *e = reinterpret_cast<executable *>(launched);
+    for (stream_state *branch : e->branches) {
+        run_until(lock, after_of(branch));
+        branch->open = false;
+    }
+    delete e;
+    return cudaSuccess;
+}
+
+cudaError_t cudaGraphLaunch(cudaGraphExec_t launched, cudaStream_t stream)
+{
+    ENTER("cudaGraphLaunch");
+    executable *e = reinterpret_cast<executable *>(launched);
+    stream_state *s = stream_of(stream);
+    if (s->capture)
+        return fail(capture_spoil(s->capture, cudaErrorStreamCaptureUnsupported)); /* CUDA can; ztrain does not */
+    clock_vector begin = after_of(s);
+    for (stream_state *branch : e->branches)
+        begin.join(branch->after); /* launches of one graph come one after the other */
+    std::vector<clock_vector> ends(e->nodes.size());
+    for (size_t i = 0; i < e->nodes.size(); i++) {
+        const graph_node &node = e->nodes[i];
+        stream_state *branch = e->branches[static_cast<size_t>(e->branch[i])];
+        branch->after.join(begin);
+        for (int before : node.after)
+            branch->after.join(ends[static_cast<size_t>(before)]);
+        if (node.op.again)
+            node.op.again(lock, branch);
+        else
+            enqueue(lock, branch, operation(node.op));
+        ends[i] = branch->after;
+    }
+    for (stream_state *branch : e->branches)
+        s->after.join(branch->after);
+    return cudaSuccess;
+}
+}
