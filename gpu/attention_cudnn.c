@@ -15,6 +15,7 @@
 #include "gpu/attention_cudnn.h"
 
 #include "core/log.h"
+#include "core/progress.h"
 #include "gpu/arena.h"
 #include "gpu/attention_cudnn_graph.h"
 
@@ -223,6 +224,7 @@ static enum status make_plans(struct attention_cudnn *a, struct entry *entry, st
     const size_t memory = a->cuda->device.memory_bytes, small = memory / 256, large = memory / 16;
     const struct attention_shape *s = &entry->shape;
     TRY(make_plan(a, entry, SIZE_MAX, err));
+    progress_tick(); /* compiling takes seconds */
     size_t workspace = cudnn_plan_workspace_bytes(entry->plan);
     for (int64_t pieces = 2; pieces <= s->B && workspace / (size_t)entry->pieces > small; pieces++)
         if (s->B % pieces == 0 && s->B / pieces * s->H * s->T * (int64_t)sizeof(float) % POINTER_ALIGN == 0)
@@ -652,6 +654,7 @@ static enum status verify(struct attention_cudnn *a, struct entry *entry, struct
     lay_out(&t);
     stream_set_workspace(t.stream, arena_take(&t.arena, MEM_WORKSPACE, workspace), workspace);
     const char *why = try_plan(&t, text, sizeof text);
+    progress_tick();
     status = device_check(device, err);
     if (status != STATUS_OK)
         error_hint(err, "cuDNN's attention was on trial; ZTRAIN_CUDA_ATTENTION=own does without it");
@@ -717,8 +720,8 @@ void attention_cudnn_describe(const struct attention_cudnn *a, char *text, size_
     if (a->off)
         snprintf(text, size, "attention: ztrain's kernels, as ZTRAIN_CUDA_ATTENTION=own asks for");
     else
-        snprintf(text, size, "attention: cuDNN for %d of %d shapes, ztrain's kernels for the others%s%s", counts[1],
-                 counts[0] + counts[1], *a->why ? "; " : "", a->why);
+        snprintf(text, size, "attention: cuDNN for %d of %d shapes%s%s%s", counts[1], counts[0] + counts[1],
+                 counts[0] ? ", ztrain's kernels for the others" : "", *a->why ? "; " : "", a->why);
 }
 
 #else /* a build without cuDNN's header */
