@@ -21,6 +21,7 @@ BATCH = {"train_batch_size": 24, "train_micro_batch_size_per_gpu": 1}
 LONG = {**BATCH, "train": {"epochs": None, "max_steps": 200}, "data": {"validation": None},
         "checkpoint": {"interval_steps": 20, "keep_last": 3}, "comm": {"timeout_seconds": 3}}
 PAUSE = {"ZTRAIN_TEST_PAUSE": "20"}
+TWO_BY_TWO = "-N 2 --ntasks-per-node=2"
 ENDLESS = {**LONG, "train": {"epochs": None, "max_steps": 1000000}}
 
 
@@ -129,4 +130,41 @@ def blamed(text):
     return {(int(rank), host) for speaker, _, rank, host in words if speaker != rank}
 
 
-__all__ = ["BATCH", "ClusterFolder", "ENDLESS", "FINISHED", "LLAMA", "LONG", "PAUSE", "TRAIN_SBATCH", "blamed"]
+# --- jobs of train.sbatch --------------------------------------------------------------------------------------------
+
+def state(folder, job):
+    return folder.cluster.job(job).get("JobState", "")
+
+
+def restarts(folder, job):
+    return int(folder.cluster.job(job).get("Restarts", 0))
+
+
+def wait_for_end(folder, job, seconds=60):
+    """The job has left the queue for good; (state, exit code)."""
+    def ended():
+        found = folder.cluster.job(job)
+        over = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "PREEMPTED")
+        return found.get("JobState") in over and found
+    found = wait_until(ended, seconds, f"the end of job {job}")
+    return found["JobState"], int(found["ExitCode"].split(":")[0])
+
+
+def start_job(folder, options=TWO_BY_TWO, changes=LONG, name="run", env=None, step=30):
+    """A job that has done some steps."""
+    job = folder.sbatch(options, "--config", folder.spec(changes, name), env={**PAUSE, **(env or {})})
+    wait_until(lambda: folder.steps_done(name) >= step, 30, f"step {step}")
+    return job
+
+
+def finishes(folder, job, ranks=4, restarted=1):
+    """The job ends well, after so many restarts, with the numbers of a run that was left alone."""
+    ended = wait_for_end(folder, job)
+    assert ended == ("COMPLETED", FINISHED), folder.job_output(job)[-3000:]
+    assert restarts(folder, job) == restarted, folder.job_output(job)[-3000:]
+    assert folder.metrics().numbers() == folder.reference(LONG, ranks, "reference")
+    folder.wait_for_none()
+
+
+__all__ = ["BATCH", "ClusterFolder", "ENDLESS", "FINISHED", "LLAMA", "LONG", "PAUSE", "TRAIN_SBATCH", "TWO_BY_TWO",
+           "blamed", "finishes", "restarts", "start_job", "state", "wait_for_end"]

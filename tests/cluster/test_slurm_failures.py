@@ -7,10 +7,9 @@ import time
 
 import pytest
 
-from cluster_harness import LONG, PAUSE, blamed
+from cluster_harness import LONG, PAUSE, TWO_BY_TWO, blamed
 from harness import DATA, FINISHED, PEER, REQUEUE, SLOWNESS, ZTRAIN, wait_until
 
-TWO_BY_TWO = "-N 2 --ntasks-per-node=2"
 SECRET = {"ZTRAIN_JOB_SECRET": "a7" * 32}
 KILLED = 128 + signal.SIGKILL  # srun's code is the largest of its tasks' codes
 SOON = 15 * SLOWNESS  # from the failure to the end of every process
