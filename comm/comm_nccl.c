@@ -14,6 +14,7 @@
 
 #if COMM_HAS_NCCL
 
+#include "core/clock.h"
 #include "core/progress.h"
 #include "gpu/device_cuda.h"
 #include "gpu/ops.h"
@@ -131,13 +132,6 @@ static enum status start_watcher(struct comm_nccl *n, struct error *err)
 }
 
 /* ---------------------------------------------------------------- opening and closing */
-
-static double seconds_now(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-}
 
 /* Waits until a call that returned ncclInProgress has ended, or the job fails, or it has taken too long. */
 static enum status settle(struct comm_nccl *n, const char *what, struct error *err)

@@ -19,6 +19,7 @@
  * that were recorded outside; CUDA itself would refuse all others. */
 #include "gpu/device_cuda.h"
 
+#include "core/clock.h"
 #include "core/progress.h"
 #include "gpu/attention_cudnn.h"
 #include "gpu/gemm_cuda.h"
@@ -221,23 +222,21 @@ struct cuda_staging {
     struct closure ring[RING_SLOTS];
 };
 
-static int64_t now_ns(void)
+static int64_t milliseconds_now(void)
 {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
+    return (int64_t)(1e3 * seconds_now()) + 1;
 }
 
 bool cuda_is_waiting(struct cuda_device *cuda)
 {
-    const int64_t patience = 600; /* seconds */
+    const int64_t patience = 600 * 1000;
     int64_t since = __atomic_load_n(&cuda->waiting_since, __ATOMIC_RELAXED);
-    return since && now_ns() - since < patience * 1000000000;
+    return since && milliseconds_now() - since < patience;
 }
 
 static void begin_wait(struct cuda_device *cuda)
 {
-    __atomic_store_n(&cuda->waiting_since, now_ns(), __ATOMIC_RELAXED);
+    __atomic_store_n(&cuda->waiting_since, milliseconds_now(), __ATOMIC_RELAXED);
 }
 
 static void end_wait(struct cuda_device *cuda)

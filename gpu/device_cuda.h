@@ -57,7 +57,7 @@ struct cuda_device {
     int num_ranges;
     struct error error;         /* sticky; code STATUS_OK: none */
     struct error capture_error; /* the same of the capture that goes on */
-    int64_t waiting_since; /* atomic: when its thread began to wait for the GPU, nanoseconds; 0: it does not wait */
+    int64_t waiting_since; /* atomic: when its thread began to wait for the GPU, milliseconds; 0: it does not wait */
 };
 
 struct cuda_staging; /* private to device_cuda.c */

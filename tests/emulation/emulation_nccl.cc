@@ -62,7 +62,7 @@ struct ncclComm {
     std::atomic<int> state; /* ncclResult_t */
     std::atomic<int> in_progress; /* so many times it will say that a call is */
     bool blocking;
-    int64_t collectives;
+    std::atomic<int64_t> collectives; /* that have begun */
     std::atomic<bool> aborted;
     uint64_t turn;
     std::thread connecting;
@@ -73,6 +73,9 @@ namespace
 std::atomic<const char *> last_message{""};
 thread_local int group_depth;
 thread_local ncclComm *grouped_comm;
+
+/* Aborted communicators stay: a graph may still have their collectives. */
+std::vector<ncclComm *> &aborted = *new std::vector<ncclComm *>;
 
 /* The value of a mistake ("" if it has none), or NULL: it is not made. */
 const char *mistake(const char *name)
@@ -283,8 +286,6 @@ ncclResult_t collective(const char *name, const signature &s, size_t sent, size_
     begin(c, name);
     if (!s.count)
         return ncclSuccess;
-    const char *failing = mistake("error");
-    const bool fails = ++c->collectives == (failing ? atoll(failing) : 0);
     check_range(name, send, sent * size);
     check_range(name, receive, received * size);
     operation op;
@@ -292,7 +293,8 @@ ncclResult_t collective(const char *name, const signature &s, size_t sent, size_
     op.on_host_thread = op.collective = true;
     op.ranges = {{send, sent * size, false}, {receive, received * size, true}};
     op.run = [=] {
-        if (fails) {
+        const char *failing = mistake("error");
+        if (++c->collectives == (failing ? atoll(failing) : 0)) {
             last_message = "the network has gone away";
             c->state = ncclSystemError;
             wait_until(c, [] { return false; });
@@ -386,11 +388,9 @@ ncclResult_t ncclCommFinalize(ncclComm_t comm)
 
 ncclResult_t ncclCommDestroy(ncclComm_t comm)
 {
-    {
-        guard lock(big_lock);
-        enter("ncclCommDestroy");
-        run_until(lock, everything());
-    }
+    guard lock(big_lock);
+    enter("ncclCommDestroy");
+    run_until(lock, everything());
     if (comm->connecting.joinable())
         comm->connecting.join();
     munmap(comm->shared, comm->bytes);
@@ -404,7 +404,14 @@ ncclResult_t ncclCommAbort(ncclComm_t comm)
     comm->state = ncclInternalError;
     if (comm->rank == 0)
         shm_unlink(comm->name.c_str());
-    return ncclCommDestroy(comm);
+    if (comm->connecting.joinable())
+        comm->connecting.join();
+    guard lock(big_lock);
+    enter("ncclCommAbort");
+    run_until(lock, everything());
+    munmap(comm->shared, comm->bytes);
+    aborted.push_back(comm);
+    return ncclSuccess;
 }
 
 ncclResult_t ncclAllGather(const void *send, void *receive, size_t count, ncclDataType_t type, ncclComm_t comm,

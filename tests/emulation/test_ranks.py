@@ -17,7 +17,7 @@ from harness import DEVICE, PEER, ROOT, SLOWNESS, USAGE, Job, wait_for_steps
 HOST = socket.gethostname()
 TWO = {"ZTRAIN_EMULATION_GPUS": "2"}
 SHARED = {"ZTRAIN_EMULATION_GPUS": "1", "ZTRAIN_SHARE_GPUS": "1"}
-ENDLESS = {"train": {"epochs": None, "max_steps": 1000000, "device": "cuda"}}
+ENDLESS = {"train": {"max_steps": 1000000}}
 TIMEOUT = 5
 
 
@@ -173,11 +173,13 @@ def test_a_rank_that_ends_alone_takes_the_others_with_it(folder):
     assert "cannot allocate" in done[1].err and f"rank 1 on {HOST} ended: cannot allocate" in done[0].err
 
 
-@pytest.mark.parametrize("how, words", [(signal.SIGKILL, "died"), (signal.SIGSTOP, "has been silent for")])
-def test_a_rank_lost_in_a_step(folder, how, words):
+@pytest.mark.parametrize("how, words, graphs", [(signal.SIGKILL, "died", False), (signal.SIGKILL, "died", True),
+                                                (signal.SIGSTOP, "has been silent for", False)])
+def test_a_rank_lost_in_a_step(folder, how, words, graphs):
     """Without a supervisor: the other rank itself has to see it, while it waits for its GPU."""
-    job = Job(folder, "--config", spec_of(folder, {**ENDLESS, "zero_optimization": {"stage": 3}}), nodes=[0, 0], env=TWO)
-    wait_for_steps(folder, job.ranks[0], 2)
+    changes = harness.merged(ENDLESS, {"zero_optimization": {"stage": 3}, "train": {"cuda_graphs": graphs}})
+    job = Job(folder, "--config", spec_of(folder, changes), nodes=[0, 0], env=TWO)
+    wait_for_steps(folder, job.ranks[0], 4)
     os.kill(job.ranks[1].pid, how)
     started = time.monotonic()
     done = folder.wait(job.ranks[0], 30)
