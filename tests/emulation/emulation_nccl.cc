@@ -11,7 +11,8 @@
  * in progress; another one before it is settled ends with a report.
  *
  * ZTRAIN_EMULATION_NCCL: a mistake of this process's NCCL: version=N (it is that one), deaf (it never finds its peers),
- * refuse (it joins no communicator), error=N (the Nth collective hangs with an asynchronous error). */
+ * refuse (it joins no communicator), error=N (the Nth collective hangs with an asynchronous error), reject=N (the Nth is
+ * not taken). */
 #include "cuda_emulation.h"
 #include "emulation_queue.h"
 
@@ -63,6 +64,7 @@ struct ncclComm {
     std::atomic<int> in_progress; /* so many times it will say that a call is */
     bool blocking;
     std::atomic<int64_t> collectives; /* that have begun */
+    int64_t calls;
     std::atomic<bool> aborted;
     uint64_t turn;
     std::thread connecting;
@@ -286,6 +288,9 @@ ncclResult_t collective(const char *name, const signature &s, size_t sent, size_
     begin(c, name);
     if (!s.count)
         return ncclSuccess;
+    const char *rejected = mistake("reject");
+    if (++c->calls == (rejected ? atoll(rejected) : 0))
+        return fail(ncclInvalidArgument, "it does not like this one");
     check_range(name, send, sent * size);
     check_range(name, receive, received * size);
     operation op;
