@@ -342,13 +342,26 @@ static ncclResult_t reduce(struct comm_nccl *n, const struct data_op *op, float 
     return is_fine(result) ? ended : result;
 }
 
+static bool is_usable(const struct comm_nccl *n)
+{
+    return n->ready && n->failure.code == STATUS_OK && comm_status(n->comm, NULL) == STATUS_OK;
+}
+
+void comm_nccl_launch(struct comm_nccl *n, struct graph *graph)
+{
+    pthread_mutex_lock(&n->mutex);
+    if (is_usable(n))
+        graph_launch(graph);
+    pthread_mutex_unlock(&n->mutex);
+}
+
 void comm_nccl_submit(struct comm_nccl *n, const struct data_op *op, struct stream *stream)
 {
     cudaStream_t handle = cuda_stream_of(stream)->handle;
     float *slice = (float *)(uintptr_t)op->send + (size_t)n->comm->rank * op->stride;
     float *recv = op->accumulate ? slice : op->recv;
     pthread_mutex_lock(&n->mutex);
-    if (n->ready && n->failure.code == STATUS_OK && comm_status(n->comm, NULL) == STATUS_OK) {
+    if (is_usable(n)) {
         if (op->kind == OP_ALL_GATHER)
             finish(n, gather(n, op, handle), "an all-gather");
         else

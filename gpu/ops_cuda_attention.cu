@@ -496,7 +496,7 @@ void exchange_leading(struct stream *stream, float *out, const float *in, int64_
 size_t cuda_attention_workspace_bytes(struct cuda_device *device, const struct op_limits *limits)
 {
     const size_t own = cuda_scratch_size(static_cast<size_t>(limits->max_tokens * limits->H) * sizeof(float));
-    const size_t cudnn = attention_cudnn_workspace_bytes(device->attention, limits);
+    const size_t cudnn = device->attention ? attention_cudnn_workspace_bytes(device->attention, limits) : 0;
     return own > cudnn ? own : cudnn;
 }
 
