@@ -270,10 +270,10 @@ void trainer_release(struct trainer *t)
         zero_free(t->zero);
     if (t->compute)
         stream_free(t->compute);
+    if (t->comm) /* first: until then NCCL may have peers look into the memory of a graph's collectives */
+        comm_detach_device(t->comm);
     if (t->memory)
         device_free(t->device, t->memory, t->plan.local.used);
-    if (t->comm)
-        comm_detach_device(t->comm);
     if (t->device)
         device_close(t->device);
     if (t->train_set)

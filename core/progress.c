@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <pthread.h>
 #include <stdbool.h>
+#include <stdlib.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -12,6 +13,7 @@ _Atomic(_Atomic uint64_t *) progress_counter = &private_counter;
 enum { TICK_NS = 200 * 1000 * 1000, TICKS_MAX = 10 * 60 * 5 };
 
 struct slow_call {
+    pthread_t thread;
     pthread_mutex_t mutex;
     pthread_cond_t ended;
     bool end;
@@ -34,25 +36,51 @@ static void *tick_meanwhile(void *argument)
     return NULL;
 }
 
+static void slow_call_free(struct slow_call *call)
+{
+    pthread_cond_destroy(&call->ended);
+    pthread_mutex_destroy(&call->mutex);
+    free(call);
+}
+
+struct slow_call *progress_slow_begin(void)
+{
+    const int reason = errno;
+    struct slow_call *call = calloc(1, sizeof *call);
+    if (call) {
+        pthread_condattr_t monotonic; /* somebody may set the clock meanwhile */
+        pthread_mutex_init(&call->mutex, NULL);
+        pthread_condattr_init(&monotonic);
+        pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+        pthread_cond_init(&call->ended, &monotonic);
+        pthread_condattr_destroy(&monotonic);
+        if (pthread_create(&call->thread, NULL, tick_meanwhile, call) != 0) {
+            slow_call_free(call);
+            call = NULL;
+        }
+    }
+    errno = reason;
+    return call;
+}
+
+void progress_slow_end(struct slow_call *call)
+{
+    const int reason = errno;
+    if (call) {
+        pthread_mutex_lock(&call->mutex);
+        call->end = true;
+        pthread_cond_signal(&call->ended);
+        pthread_mutex_unlock(&call->mutex);
+        pthread_join(call->thread, NULL);
+        slow_call_free(call);
+    }
+    errno = reason;
+}
+
 int progress_fsync(int fd)
 {
-    struct slow_call call = {.mutex = PTHREAD_MUTEX_INITIALIZER};
-    pthread_condattr_t monotonic; /* somebody may set the clock meanwhile */
-    pthread_t thread;
-    pthread_condattr_init(&monotonic);
-    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
-    pthread_cond_init(&call.ended, &monotonic);
-    pthread_condattr_destroy(&monotonic);
-    bool runs = pthread_create(&thread, NULL, tick_meanwhile, &call) == 0; /* else it has to be quick */
-    int result = fsync(fd), reason = errno;
-    if (runs) {
-        pthread_mutex_lock(&call.mutex);
-        call.end = true;
-        pthread_cond_signal(&call.ended);
-        pthread_mutex_unlock(&call.mutex);
-        pthread_join(thread, NULL);
-    }
-    pthread_cond_destroy(&call.ended);
-    errno = reason;
+    struct slow_call *call = progress_slow_begin();
+    int result = fsync(fd);
+    progress_slow_end(call);
     return result;
 }

@@ -17,8 +17,14 @@ static inline void progress_tick(void)
     atomic_fetch_add_explicit(counter, 1, memory_order_relaxed);
 }
 
-/* fsync() that may take long, as on a busy or distant disk: the rank ticks meanwhile, for at most ten minutes; then its
- * silence counts. Sets errno like fsync(). */
+/* Around what may take long and cannot tick, as a library that is loaded or compiles: the rank ticks meanwhile, for at
+ * most ten minutes; then its silence counts. begin gives what end takes; NULL: no thread was to be had, and what is
+ * done has to be quick. errno stays. */
+struct slow_call;
+struct slow_call *progress_slow_begin(void);
+void progress_slow_end(struct slow_call *call); /* may be NULL */
+
+/* fsync(), which is slow on a busy or distant disk. Sets errno like fsync(). */
 int progress_fsync(int fd);
 
 #endif

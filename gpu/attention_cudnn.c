@@ -224,7 +224,6 @@ static enum status make_plans(struct attention_cudnn *a, struct entry *entry, st
     const size_t memory = a->cuda->device.memory_bytes, small = memory / 256, large = memory / 16;
     const struct attention_shape *s = &entry->shape;
     TRY(make_plan(a, entry, SIZE_MAX, err));
-    progress_tick(); /* compiling takes seconds */
     size_t workspace = cudnn_plan_workspace_bytes(entry->plan);
     for (int64_t pieces = 2; pieces <= s->B && workspace / (size_t)entry->pieces > small; pieces++)
         if (s->B % pieces == 0 && s->B / pieces * s->H * s->T * (int64_t)sizeof(float) % POINTER_ALIGN == 0)
@@ -257,10 +256,12 @@ static size_t announce(struct attention_cudnn *a, const struct attention_shape *
             status = error_set(&err, STATUS_DEVICE, "the sequences of a micro-batch differ in length");
         else if (!strides_fit(shape))
             status = error_set(&err, STATUS_DEVICE, "rows are not aligned to %d bytes", (int)POINTER_ALIGN);
+        struct slow_call *slow = progress_slow_begin(); /* it loads libraries and compiles */
         if (status == STATUS_OK)
             status = open_library(a, &err);
         if (status == STATUS_OK)
             status = make_plans(a, entry, &err);
+        progress_slow_end(slow);
         if (status != STATUS_OK)
             refuse(entry, err.text);
     }

@@ -2,6 +2,8 @@
  * there. */
 #include "gpu/cuda_libraries.h"
 
+#include "core/progress.h"
+
 #include <dlfcn.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -125,11 +127,14 @@ static enum status library_open(enum cuda_library which, struct error *err)
     pthread_mutex_lock(&mutex);
     if (!library->tried) {
         library->tried = true;
-        if (library->built_with)
+        if (library->built_with) {
+            struct slow_call *slow = progress_slow_begin(); /* some are large, and on distant disks */
             library->found = bind(library) == STATUS_OK;
-        else
+            progress_slow_end(slow);
+        } else {
             error_set(&library->error, STATUS_DEVICE, "this build of ztrain has no %s: it was built without its header",
                       library->name);
+        }
     }
     bool found = library->found;
     pthread_mutex_unlock(&mutex);

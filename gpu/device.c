@@ -1,6 +1,7 @@
 /* device.c: the entry points of device.h: preconditions, then the backend of the device's kind. */
 #include "gpu/device.h"
 
+#include "core/progress.h"
 #include "gpu/device_backend.h"
 
 #include <stdio.h>
@@ -14,7 +15,10 @@ static const struct device_backend *backend_of(const struct device *device)
 
 bool device_cuda_available(char *why)
 {
-    return device_cuda_probe(why);
+    struct slow_call *slow = progress_slow_begin(); /* a driver that nobody uses starts every GPU of the machine */
+    bool available = device_cuda_probe(why);
+    progress_slow_end(slow);
+    return available;
 }
 
 int device_cuda_list(unsigned char (*uuids)[DEVICE_UUID_BYTES], int most)

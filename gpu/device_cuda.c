@@ -730,9 +730,15 @@ enum status device_cuda_open(int index, int threads, struct device **device, str
 #else
     (void)threads;
 #endif
-    TRY_GOTO(open_gpu(cuda, index, err));
-    TRY_GOTO(gemm_cuda_new(cuda, &cuda->gemm, err));
-    TRY_GOTO(attention_cudnn_new(cuda, &cuda->attention, err));
+    struct slow_call *slow = progress_slow_begin(); /* a context, libraries */
+    status = open_gpu(cuda, index, err);
+    if (status == STATUS_OK)
+        status = gemm_cuda_new(cuda, &cuda->gemm, err);
+    if (status == STATUS_OK)
+        status = attention_cudnn_new(cuda, &cuda->attention, err);
+    progress_slow_end(slow);
+    if (status != STATUS_OK)
+        goto fail;
     cuda->device.peak_bytes = peaks_bytes(cuda->device.name);
     for (int dtype = 0; dtype < DTYPE_COUNT; dtype++)
         cuda->device.peak_flops[dtype] =

@@ -21,7 +21,8 @@
  * Environment: ZTRAIN_EMULATION_ORDER = lazy, starve, random or eager (default: lazy) and ZTRAIN_EMULATION_SEED;
  * ZTRAIN_EMULATION_GPUS: how many GPUs the machine has (1), of which CUDA_VISIBLE_DEVICES (numbers) leaves some; a
  * process computes on one of them. ZTRAIN_EMULATION_MEMORY: MiB of each; ZTRAIN_EMULATION_STATS=1: counts at exit;
- * ZTRAIN_EMULATION_NO_CAPTURE=1: captures fail. */
+ * ZTRAIN_EMULATION_NO_CAPTURE=1: captures fail; ZTRAIN_EMULATION_SLOW: a call or a library that takes four seconds,
+ * once. */
 #ifndef ZTRAIN_TESTS_EMULATION_H
 #define ZTRAIN_TESTS_EMULATION_H
 
@@ -72,6 +73,9 @@ template <typename T> inline T *open_alias(T *p) /* what the run time itself may
 }
 cudaError_t memory_new(void **p, size_t bytes);
 cudaError_t memory_free(void *p);
+/* A communicator keeps what graphs have of its collectives registered with its peers until it ends: not to be freed. */
+void memory_register(const void *communicator, const void *p);
+void memory_unregister(const void *communicator);
 void memory_open(void); /* for kernels, until memory_close() */
 void memory_close(void);
 /* "byte 12 of allocation 3 (4096 bytes)" */

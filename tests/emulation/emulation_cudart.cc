@@ -227,12 +227,14 @@ extern "C" {
 
 cudaError_t cudaGetDeviceCount(int *count)
 {
+    be_slow("cudaGetDeviceCount");
     *count = static_cast<int>(visible_gpus().size());
     return *count ? cudaSuccess : fail(cudaErrorNoDevice);
 }
 
 cudaError_t cudaSetDevice(int device)
 {
+    be_slow("cudaSetDevice");
     if (!exists(device))
         return fail(cudaErrorInvalidDevice);
     current_device = device;

@@ -517,6 +517,7 @@ void cudnnGetLastErrorString(char *message, size_t size)
 
 cudnnStatus_t cudnnCreate(cudnnHandle_t *handle)
 {
+    be_slow("cudnnCreate");
     *handle = new cudnnContext{nullptr};
     return CUDNN_STATUS_SUCCESS;
 }

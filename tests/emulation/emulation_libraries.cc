@@ -2,6 +2,8 @@
  *
  * ZTRAIN_EMULATION_WITHOUT: the file name of one that is not there (libnccl.so.2); ZTRAIN_EMULATION_LACKS: a function
  * that an older version of one does not have. */
+#include "emulation_queue.h"
+
 #include <cublasLt.h>
 #include <dlfcn.h>
 #include <stdlib.h>
@@ -25,6 +27,7 @@ void *__wrap_dlopen(const char *file, int flags)
                              !strncmp(name, "libcudnn.", 9));
     if (!emulated)
         return __real_dlopen(file, flags);
+    emulation::be_slow(name);
     for (const char *there : here)
         if (!strcmp(name, there) && (!absent || strcmp(absent, there) != 0))
             return __real_dlopen(nullptr, flags);

@@ -13,6 +13,7 @@
 #include <algorithm>
 #include <errno.h>
 #include <map>
+#include <set>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -53,6 +54,8 @@ struct closed_range {
     bool readable;
 };
 std::vector<closed_range> closed;
+
+std::set<std::pair<const void *, const void *>> registered; /* communicators, what graphs have of their collectives */
 
 size_t round_up(size_t n, size_t multiple)
 {
@@ -206,6 +209,18 @@ cudaError_t memory_new(void **p, size_t bytes)
     return cudaSuccess;
 }
 
+void memory_register(const void *communicator, const void *p)
+{
+    registered.emplace(communicator, p);
+}
+
+void memory_unregister(const void *communicator)
+{
+    auto first = registered.lower_bound({communicator, nullptr});
+    while (first != registered.end() && first->first == communicator)
+        first = registered.erase(first);
+}
+
 cudaError_t memory_free(void *p)
 {
     if (!p)
@@ -213,6 +228,9 @@ cudaError_t memory_free(void *p)
     const allocation *a = is_device(p) ? allocation_at(p) : nullptr;
     if (!a || a->p != p)
         report("cudaFree of %p, which is no allocation of the device", p);
+    for (const auto &[communicator, used] : registered)
+        if (allocation_at(used) == a)
+            report("cudaFree of memory that a graph's collectives use, before NCCL's communicator has ended");
     protect(a->map, a->map_bytes, PROT_NONE);
     madvise(open_alias(a->map), a->map_bytes, MADV_REMOVE);
     shadow_freed(a->p, a->bytes);

@@ -293,6 +293,9 @@ ncclResult_t collective(const char *name, const signature &s, size_t sent, size_
         return fail(ncclInvalidArgument, "it does not like this one");
     check_range(name, send, sent * size);
     check_range(name, receive, received * size);
+    if (stream_of(stream)->capture)
+        for (const void *used : {send, static_cast<const void *>(receive)})
+            memory_register(c, used);
     operation op;
     op.name = std::string(name) + " (" + std::to_string(s.count) + " elements)";
     op.on_host_thread = op.collective = true;
@@ -399,6 +402,7 @@ ncclResult_t ncclCommDestroy(ncclComm_t comm)
     if (comm->connecting.joinable())
         comm->connecting.join();
     munmap(comm->shared, comm->bytes);
+    memory_unregister(comm);
     delete comm;
     return ncclSuccess;
 }
@@ -415,6 +419,7 @@ ncclResult_t ncclCommAbort(ncclComm_t comm)
     enter("ncclCommAbort");
     run_until(lock, everything());
     munmap(comm->shared, comm->bytes);
+    memory_unregister(comm);
     aborted.push_back(comm);
     return ncclSuccess;
 }

@@ -43,7 +43,8 @@ struct pinned_copy {
     uint32_t number;
 };
 
-void enter(const char *what); /* every call of the CUDA run time */
+void enter(const char *what);   /* every call of the CUDA run time */
+void be_slow(const char *what); /* where ZTRAIN_EMULATION_SLOW names it; enter() does it, too */
 stream_state *stream_of(cudaStream_t stream);
 stream_state *stream_make(bool waits_for_default, int priority);
 clock_vector after_of(stream_state *s);

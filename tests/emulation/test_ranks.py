@@ -134,6 +134,14 @@ def test_half_precision_and_resume_on_three(folder):
     assert folder.metrics("cut").numbers() == folder.metrics("whole").numbers()
 
 
+@pytest.mark.parametrize("call", ["cudaGetDeviceCount", "cudaSetDevice", "cudnnCreate", "libnccl.so.2"])
+def test_a_slow_start_is_no_silence(folder, call):
+    """The other rank is ready long before: the driver, a context and libraries may take longer than comm.timeout_seconds."""
+    changes = {"comm": {"timeout_seconds": 1.5}, "bf16": {"enabled": True}}
+    Job(folder, "--config", spec_of(folder, changes, steps=1), nodes=[0, 0], env=TWO,
+        env_of={1: {"ZTRAIN_EMULATION_SLOW": call}}).train()
+
+
 # --- what goes wrong --------------------------------------------------------------------------------------------------
 
 def test_no_nccl(folder):
