@@ -3,8 +3,8 @@ import os
 import signal
 import time
 
-from cluster_harness import LONG, TWO_BY_TWO, finishes, restarts, start_job as start, state, wait_for_end
-from harness import FINISHED, SLOWNESS, wait_until
+from cluster_harness import TWO_BY_TWO, finishes, restarts, start_job as start, state, wait_for_end
+from harness import SLOWNESS, wait_until
 
 
 def test_from_the_first_step_to_the_last(folder):
