@@ -284,6 +284,84 @@ static void work_product(struct stream *stream, void *argument)
     stream_device(stream)->ops->linear_fwd(stream, argument);
 }
 
+/* A large attention, for doctor: its tensors lie in three pieces of memory that hold more than they need. */
+enum { ATTENTION_SEQUENCES = 4, ATTENTION_LENGTH = 2048, ATTENTION_HEADS = 16, ATTENTION_WIDTH = 128 };
+
+struct attention_work {
+    struct attention_fwd_args fwd;
+    struct attention_bwd_args bwd;
+};
+
+static void describe_attention(struct attention_work *work)
+{
+    const int64_t M = ATTENTION_SEQUENCES * ATTENTION_LENGTH, row = ATTENTION_HEADS * ATTENTION_WIDTH;
+    work->bwd = (struct attention_bwd_args){.dtype = DTYPE_BF16,
+                                            .M = M,
+                                            .H = ATTENTION_HEADS,
+                                            .KV = ATTENTION_HEADS,
+                                            .D = ATTENTION_WIDTH,
+                                            .ld_q = 3 * row,
+                                            .ld_k = 3 * row,
+                                            .ld_v = 3 * row,
+                                            .ld_o = row,
+                                            .ld_dq = 3 * row,
+                                            .ld_dk = 3 * row,
+                                            .ld_dv = 3 * row,
+                                            .scale = 0.0884f,
+                                            .num_seqs = ATTENTION_SEQUENCES,
+                                            .max_seq = ATTENTION_LENGTH};
+    work->fwd = (struct attention_fwd_args){.dtype = DTYPE_BF16,
+                                            .M = M,
+                                            .H = ATTENTION_HEADS,
+                                            .KV = ATTENTION_HEADS,
+                                            .D = ATTENTION_WIDTH,
+                                            .ld_q = 3 * row,
+                                            .ld_k = 3 * row,
+                                            .ld_v = 3 * row,
+                                            .ld_o = row,
+                                            .scale = work->bwd.scale,
+                                            .num_seqs = ATTENTION_SEQUENCES,
+                                            .max_seq = ATTENTION_LENGTH};
+}
+
+static void work_attention_fwd(struct stream *stream, void *argument)
+{
+    stream_device(stream)->ops->attention_fwd(stream, &((struct attention_work *)argument)->fwd);
+}
+
+static void work_attention_bwd(struct stream *stream, void *argument)
+{
+    stream_device(stream)->ops->attention_bwd(stream, &((struct attention_work *)argument)->bwd);
+}
+
+static void measure_attention(struct stream *stream, struct attention_work *work, char *pieces[3], int repeats)
+{
+    char how[512];
+    const int64_t row = ATTENTION_HEADS * ATTENTION_WIDTH, out_bytes = work->fwd.M * row * 2;
+    int32_t starts[ATTENTION_SEQUENCES + 1];
+    for (int i = 0; i <= ATTENTION_SEQUENCES; i++)
+        starts[i] = i * ATTENTION_LENGTH;
+    char *lse = pieces[1] + 2 * out_bytes, *seq_start = lse + work->fwd.M * ATTENTION_HEADS * 4;
+    stream_copy(stream, seq_start, starts, sizeof starts);
+    work->fwd.q = work->bwd.q = pieces[0];
+    work->fwd.k = work->bwd.k = pieces[0] + 2 * row;
+    work->fwd.v = work->bwd.v = pieces[0] + 4 * row;
+    work->bwd.out = work->fwd.out = pieces[1];
+    work->bwd.dout = pieces[1] + out_bytes;
+    work->bwd.lse = work->fwd.lse = (float *)(void *)lse;
+    work->fwd.seq_start = work->bwd.seq_start = (const int32_t *)(void *)seq_start;
+    work->bwd.dq = pieces[2];
+    work->bwd.dk = pieces[2] + 2 * row;
+    work->bwd.dv = pieces[2] + 4 * row;
+    double flops = 2.0 * (double)work->fwd.M * ATTENTION_LENGTH * (double)row * repeats / 1e12;
+    double forward = time_work(stream, work_attention_fwd, work, repeats);
+    double backward = time_work(stream, work_attention_bwd, work, repeats);
+    ops_describe(stream_device(stream), how, sizeof how);
+    print_line("attention bf16", "forward %.1f TFLOP/s, backward %.1f TFLOP/s", flops / forward,
+               2.5 * flops / backward);
+    print_line("", "%s", how);
+}
+
 /* How fast this GPU multiplies and copies now, on memory that it has to spare. */
 static enum status measure(struct device *device, struct stream *stream, struct error *err)
 {
@@ -292,7 +370,19 @@ static enum status measure(struct device *device, struct stream *stream, struct 
     enum status status;
     void *host = NULL;
     char *memory = NULL;
-    struct op_limits limits = {.dtype = DTYPE_F32, .max_tokens = SIDE, .max_linear_k = SIDE, .max_linear_n = SIDE};
+    struct attention_work attention;
+    describe_attention(&attention);
+    struct op_limits limits = {.dtype = DTYPE_F32,
+                               .max_tokens = SIDE,
+                               .H = ATTENTION_HEADS,
+                               .KV = ATTENTION_HEADS,
+                               .D = ATTENTION_WIDTH,
+                               .max_linear_k = SIDE,
+                               .max_linear_n = SIDE,
+                               .max_seqs = ATTENTION_SEQUENCES,
+                               .max_seq = ATTENTION_LENGTH,
+                               .attention_fwd = attention.fwd,
+                               .attention_bwd = attention.bwd};
     if (device->memory_bytes < least) {
         print_line("ceilings", "not measured: the GPU has less than 8 GiB");
         return STATUS_OK;
@@ -321,6 +411,8 @@ static enum status measure(struct device *device, struct stream *stream, struct 
         snprintf(name, sizeof name, "products %s", dtype_name((enum dtype)dtype));
         print_line(name, "%.1f TFLOP/s%s", rate / 1e12, share);
     }
+    char *pieces[] = {memory, memory + matrix, memory + 2 * matrix};
+    measure_attention(stream, &attention, pieces, REPEATS);
     struct copy_work inside = {memory, memory + matrix, matrix}, up = {memory, host, matrix},
                      down = {host, memory, matrix};
     double bytes = (double)matrix * REPEATS / 1e9, rate = 2 * bytes / time_work(stream, work_copy, &inside, REPEATS);

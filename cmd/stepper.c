@@ -158,8 +158,7 @@ static enum status run_as_graph(struct stepper *s, struct token_stream *stream, 
     if (!s->graph)
         return run_loaded(s, err);
     enqueued->launched = true;
-    TRY(comm_status(t->comm, err));
-    graph_launch(s->graph);
+    comm_launch(t->comm, s->graph);
     return STATUS_OK;
 }
 

@@ -115,6 +115,14 @@ bool comm_can_capture(const struct comm *comm)
     return comm->world == 1 || (comm->gpu && comm_device_can_capture(comm->gpu));
 }
 
+void comm_launch(struct comm *comm, struct graph *graph)
+{
+    if (comm->gpu)
+        comm_device_launch(comm->gpu, graph);
+    else
+        graph_launch(graph);
+}
+
 int comm_rank(const struct comm *comm)
 {
     return comm->rank;

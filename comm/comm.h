@@ -54,6 +54,9 @@ void comm_detach_device(struct comm *comm);
 /* Whether data operations may be captured in a graph of the device: not where the host has a part in them. */
 bool comm_can_capture(const struct comm *comm);
 
+/* Launches a graph that has data operations in it, unless the job has failed. */
+void comm_launch(struct comm *comm, struct graph *graph);
+
 int comm_rank(const struct comm *comm);
 int comm_world(const struct comm *comm);
 

@@ -102,6 +102,12 @@ bool comm_device_can_capture(const struct comm_device *gpu)
     return gpu->nccl != NULL;
 }
 
+void comm_device_launch(struct comm_device *gpu, struct graph *graph)
+{
+    ASSERT(gpu->nccl);
+    comm_nccl_launch(gpu->nccl, graph);
+}
+
 /* ---------------------------------------------------------------- staged operations */
 
 /* Elements [at, at + count) of every slice. */

@@ -16,6 +16,7 @@ void comm_device_free(struct comm_device *gpu);
 
 /* Whether operations may be captured in a graph: NCCL's, not those of the host. */
 bool comm_device_can_capture(const struct comm_device *gpu);
+void comm_device_launch(struct comm_device *gpu, struct graph *graph);
 
 /* Puts the operation into the stream's order. */
 void comm_device_submit(struct comm_device *gpu, const struct data_op *op, struct stream *stream);

@@ -14,6 +14,7 @@
 
 #if COMM_HAS_NCCL
 
+#include "core/clock.h"
 #include "core/progress.h"
 #include "gpu/device_cuda.h"
 #include "gpu/ops.h"
@@ -64,8 +65,8 @@ static enum status nccl_error(const struct nccl_functions *nccl, ncclResult_t re
     return error_hint(err, "NCCL_DEBUG=INFO in the environment prints more");
 }
 
-/* A call failed: nothing is enqueued any more. The watcher ends the job for it, unless the control channel does before:
- * NCCL often feels first that a peer is gone, but cannot say which and why. Holding the mutex. */
+/* A call failed: nothing is enqueued any more. The job ends with it, unless the control channel has a reason before
+ * GRACE_LOOKS are over: NCCL often feels first that a peer is gone, but cannot say which and why. Holding the mutex. */
 static void note_failure(struct comm_nccl *n, ncclResult_t result, const char *what)
 {
     if (!is_fine(result) && n->failure.code == STATUS_OK)
@@ -92,7 +93,7 @@ static bool look_at_nccl(struct comm_nccl *n)
         return false;
     if (n->ready && n->nccl->ncclCommGetAsyncError(n->handle, &result) == ncclSuccess)
         note_failure(n, result, "a collective failed");
-    if (n->failure.code != STATUS_OK && n->failing++ == GRACE_LOOKS)
+    if (n->failure.code != STATUS_OK && ++n->failing >= GRACE_LOOKS)
         comm_abort(n->comm, &n->failure);
     bool abort = n->ready && comm_status(n->comm, NULL) != STATUS_OK;
     n->aborted |= abort;
@@ -131,13 +132,6 @@ static enum status start_watcher(struct comm_nccl *n, struct error *err)
 }
 
 /* ---------------------------------------------------------------- opening and closing */
-
-static double seconds_now(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-}
 
 /* Waits until a call that returned ncclInProgress has ended, or the job fails, or it has taken too long. */
 static enum status settle(struct comm_nccl *n, const char *what, struct error *err)
@@ -297,6 +291,17 @@ static ncclDataType_t type_of(enum dtype dtype)
     return dtype == DTYPE_F32 ? ncclFloat32 : dtype == DTYPE_BF16 ? ncclBfloat16 : ncclFloat16;
 }
 
+/* The job ends before anybody takes what was not gathered or reduced for a result. */
+static void end_job(struct comm_nccl *n)
+{
+    const struct timespec pause = {.tv_nsec = LOOK_NS};
+    for (int i = 0; i < GRACE_LOOKS && comm_status(n->comm, NULL) == STATUS_OK; i++) {
+        nanosleep(&pause, NULL);
+        progress_tick();
+    }
+    comm_abort(n->comm, &n->failure);
+}
+
 /* Nothing else may be enqueued before a call that is in progress has ended. Holding the mutex. */
 static void finish(struct comm_nccl *n, ncclResult_t result, const char *what)
 {
@@ -306,6 +311,8 @@ static void finish(struct comm_nccl *n, ncclResult_t result, const char *what)
         if (settle(n, what, &err) != STATUS_OK && n->failure.code == STATUS_OK)
             n->failure = err;
     }
+    if (n->failure.code != STATUS_OK)
+        end_job(n);
 }
 
 static ncclResult_t gather(struct comm_nccl *n, const struct data_op *op, cudaStream_t stream)
@@ -335,13 +342,26 @@ static ncclResult_t reduce(struct comm_nccl *n, const struct data_op *op, float 
     return is_fine(result) ? ended : result;
 }
 
+static bool is_usable(const struct comm_nccl *n)
+{
+    return n->ready && n->failure.code == STATUS_OK && comm_status(n->comm, NULL) == STATUS_OK;
+}
+
+void comm_nccl_launch(struct comm_nccl *n, struct graph *graph)
+{
+    pthread_mutex_lock(&n->mutex);
+    if (is_usable(n))
+        graph_launch(graph);
+    pthread_mutex_unlock(&n->mutex);
+}
+
 void comm_nccl_submit(struct comm_nccl *n, const struct data_op *op, struct stream *stream)
 {
     cudaStream_t handle = cuda_stream_of(stream)->handle;
     float *slice = (float *)(uintptr_t)op->send + (size_t)n->comm->rank * op->stride;
     float *recv = op->accumulate ? slice : op->recv;
     pthread_mutex_lock(&n->mutex);
-    if (n->ready && n->failure.code == STATUS_OK && comm_status(n->comm, NULL) == STATUS_OK) {
+    if (is_usable(n)) {
         if (op->kind == OP_ALL_GATHER)
             finish(n, gather(n, op, handle), "an all-gather");
         else

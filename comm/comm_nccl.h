@@ -28,6 +28,9 @@ void comm_nccl_free(struct comm_nccl *nccl);
  * op->bad_rank is not filled. With op->accumulate the own slice of `send` is overwritten by the sum. */
 void comm_nccl_submit(struct comm_nccl *nccl, const struct data_op *op, struct stream *stream);
 
+/* Launches a graph that operations were captured in; not with a communicator that is aborted. */
+void comm_nccl_launch(struct comm_nccl *nccl, struct graph *graph);
+
 #else
 static inline enum status comm_nccl_new(struct comm *comm, struct device *device, struct comm_nccl **out,
                                         const char **way, struct error *err)
@@ -43,6 +46,13 @@ static inline enum status comm_nccl_new(struct comm *comm, struct device *device
 static inline void comm_nccl_free(struct comm_nccl *nccl)
 {
     (void)nccl;
+}
+
+static inline void comm_nccl_launch(struct comm_nccl *nccl, struct graph *graph)
+{
+    (void)nccl;
+    (void)graph;
+    BUG("no NCCL in this build");
 }
 
 static inline void comm_nccl_submit(struct comm_nccl *nccl, const struct data_op *op, struct stream *stream)

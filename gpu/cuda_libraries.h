@@ -14,7 +14,7 @@
 
 #include <cublasLt.h>
 #include <stdbool.h>
-#if __has_include(<cudnn.h>) && !defined(ZTRAIN_EMULATION)
+#if __has_include(<cudnn.h>)
 #include <cudnn.h>
 #define ZTRAIN_HAVE_CUDNN 1
 #else

@@ -116,6 +116,15 @@ enum status ops_prepare(struct device *device, const struct linear_shapes *shape
     return backend->prepare ? backend->prepare(device, shapes, err) : STATUS_OK;
 }
 
+void ops_describe(struct device *device, char *text, size_t size)
+{
+    const struct device_backend *backend = backend_of(device);
+    if (size)
+        *text = 0;
+    if (backend->describe)
+        backend->describe(device, text, size);
+}
+
 size_t op_workspace_bytes(struct device *device, const struct op_limits *limits)
 {
     return backend_of(device)->workspace_bytes(device, limits);

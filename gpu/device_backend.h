@@ -21,6 +21,7 @@ struct device_backend {
     void (*unpin_host)(struct device *device, void *memory, size_t bytes);
     enum status (*prepare)(struct device *device, const struct linear_shapes *shapes, struct error *err); /* or NULL */
     size_t (*workspace_bytes)(struct device *device, const struct op_limits *limits);
+    void (*describe)(struct device *device, char *text, size_t size); /* or NULL */
     enum status (*check)(struct device *device, struct error *err);
     enum status (*stream_new)(struct device *device, enum stream_kind kind, struct stream **stream, struct error *err);
     void (*stream_free)(struct stream *stream);

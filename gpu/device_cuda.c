@@ -19,7 +19,9 @@
  * that were recorded outside; CUDA itself would refuse all others. */
 #include "gpu/device_cuda.h"
 
+#include "core/clock.h"
 #include "core/progress.h"
+#include "gpu/attention_cudnn.h"
 #include "gpu/gemm_cuda.h"
 #include "gpu/ops_cuda.h"
 #include "gpu/peaks.h"
@@ -220,23 +222,21 @@ struct cuda_staging {
     struct closure ring[RING_SLOTS];
 };
 
-static int64_t now_ns(void)
+static int64_t milliseconds_now(void)
 {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
+    return (int64_t)(1e3 * seconds_now()) + 1;
 }
 
 bool cuda_is_waiting(struct cuda_device *cuda)
 {
-    const int64_t patience = 600; /* seconds */
+    const int64_t patience = 600 * 1000;
     int64_t since = __atomic_load_n(&cuda->waiting_since, __ATOMIC_RELAXED);
-    return since && now_ns() - since < patience * 1000000000;
+    return since && milliseconds_now() - since < patience;
 }
 
 static void begin_wait(struct cuda_device *cuda)
 {
-    __atomic_store_n(&cuda->waiting_since, now_ns(), __ATOMIC_RELAXED);
+    __atomic_store_n(&cuda->waiting_since, milliseconds_now(), __ATOMIC_RELAXED);
 }
 
 static void end_wait(struct cuda_device *cuda)
@@ -566,6 +566,7 @@ static void cuda_close(struct device *device)
 {
     struct cuda_device *cuda = device->private_;
     ops_profile_enable(device, false);
+    attention_cudnn_free(cuda->attention);
     gemm_cuda_free(cuda->gemm);
     pthread_mutex_destroy(&cuda->mutex);
     free(cuda);
@@ -579,8 +580,9 @@ static const struct device_backend cuda_backend = {
     .free_host = cuda_free_host,
     .pin_host = cuda_pin_host,
     .unpin_host = cuda_unpin_host,
-    .prepare = gemm_cuda_prepare,
+    .prepare = ops_cuda_prepare,
     .workspace_bytes = ops_cuda_workspace_bytes,
+    .describe = ops_cuda_describe,
     .check = cuda_device_check,
     .stream_new = cuda_stream_new,
     .stream_free = cuda_stream_free,
@@ -730,6 +732,7 @@ enum status device_cuda_open(int index, int threads, struct device **device, str
 #endif
     TRY_GOTO(open_gpu(cuda, index, err));
     TRY_GOTO(gemm_cuda_new(cuda, &cuda->gemm, err));
+    TRY_GOTO(attention_cudnn_new(cuda, &cuda->attention, err));
     cuda->device.peak_bytes = peaks_bytes(cuda->device.name);
     for (int dtype = 0; dtype < DTYPE_COUNT; dtype++)
         cuda->device.peak_flops[dtype] =
@@ -737,6 +740,7 @@ enum status device_cuda_open(int index, int threads, struct device **device, str
     *device = &cuda->device;
     return STATUS_OK;
 fail:
+    gemm_cuda_free(cuda->gemm);
     pthread_mutex_destroy(&cuda->mutex);
     free(cuda);
     return status;

@@ -7,7 +7,7 @@
  *     ops_cuda.c          the op table; its entries are the launchers of ops_cuda.h
  *     ops_cuda_*.cu       kernels and launchers, by group of ops
  *     gemm_cuda.c         the linear ops over cublasLt
- *     attention_cudnn.c   attention over cuDNN
+ *     attention_cudnn*.c  attention over cuDNN, whose graphs cudnn_graph.c writes down
  *
  * The thread that opens a device makes all calls on it (the current device is a thread's). Errors are asynchronous: the
  * first one stays (cuda_check), device_check() reports it, and what is called after it does nothing useful, but
@@ -50,14 +50,14 @@ struct cuda_device {
     size_t l2_bytes;
     const struct cublaslt_functions *cublaslt;
     struct gemm_cuda *gemm;            /* owned */
-    struct attention_cudnn *attention; /* owned; NULL: our own kernels do all of it */
+    struct attention_cudnn *attention; /* owned; NULL: a build without cuDNN */
     struct cuda_graph *capturing;      /* NULL: work that streams are given is run */
     pthread_mutex_t mutex;             /* of what follows */
     struct cuda_range ranges[CUDA_MAX_RANGES];
     int num_ranges;
     struct error error;         /* sticky; code STATUS_OK: none */
     struct error capture_error; /* the same of the capture that goes on */
-    int64_t waiting_since; /* atomic: when its thread began to wait for the GPU, nanoseconds; 0: it does not wait */
+    int64_t waiting_since; /* atomic: when its thread began to wait for the GPU, milliseconds; 0: it does not wait */
 };
 
 struct cuda_staging; /* private to device_cuda.c */

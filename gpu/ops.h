@@ -341,6 +341,10 @@ struct op_limits {
     int64_t C, F, H, KV, D, V, P;
     int64_t max_linear_k, max_linear_n; /* largest K and N of a linear */
     int32_t max_seqs, max_seq;
+    /* The attention of a full micro-batch as the ops will be asked for it (pointers are not looked at); M 0: none is
+     * announced. A device that has a kernel for just this shape gets it ready; any other is computed all the same. */
+    struct attention_fwd_args attention_fwd;
+    struct attention_bwd_args attention_bwd;
 };
 
 /* The matrix products of a run, as the ops will be asked for them; of pointers only whether they are NULL, and their
@@ -356,6 +360,9 @@ enum status ops_prepare(struct device *device, const struct linear_shapes *shape
 
 /* Bytes of workspace that a stream needs so that every op within the limits runs. */
 size_t op_workspace_bytes(struct device *device, const struct op_limits *limits);
+
+/* One line for people on which of several ways ops are computed; empty if there is but one. */
+void ops_describe(struct device *device, char *text, size_t size);
 
 /* Time and work by op since the last reset, for benchmarks and the profile. Off by default; while on, calls are timed
  * (the CPU device; CUDA synchronises, so profile runs are slower). */

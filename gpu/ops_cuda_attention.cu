@@ -14,8 +14,12 @@
  * block of the dk, dv kernel goes through the query heads of its key/value head in order.
  *
  * Every warp has 16 rows of the block's tile to itself, in all products; the tiles that are walked over are shared. P
- * and dS go from registers to operands through shared memory, rounded to the tensors' dtype. */
+ * and dS go from registers to operands through shared memory, rounded to the tensors' dtype.
+ *
+ * The ops themselves ask cuDNN first (attention_cudnn.h). */
 #include "gpu/ops_cuda_attention_tiles.cuh"
+
+#include "gpu/attention_cudnn.h"
 
 namespace
 {
@@ -466,24 +470,69 @@ template <typename T> void attention_bwd(struct stream *stream, const struct att
         bwd_launch<T, 256>(stream, a);
 }
 
-} // namespace
-
-size_t cuda_attention_workspace_bytes(const struct cuda_device *device, const struct op_limits *limits)
+/* out (n, m, T) = in (m, n, T) */
+__global__ void exchange_leading_kernel(float *out, const float *in, int64_t n, int64_t m, int64_t T)
 {
-    (void)device;
-    return cuda_scratch_size(static_cast<size_t>(limits->max_tokens * limits->H) * sizeof(float));
+    for (int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < n * m * T;
+         i += static_cast<int64_t>(gridDim.x) * blockDim.x) {
+        const int64_t row = i / T, a = row / m, b = row % m;
+        out[i] = in[(b * n + a) * T + i % T];
+    }
 }
 
-void cuda_attention_fwd(struct stream *stream, const struct attention_fwd_args *a)
+void exchange_leading(struct stream *stream, float *out, const float *in, int64_t n, int64_t m, int64_t T)
+{
+    constexpr int THREADS = 256, MOST_BLOCKS = 4096;
+    const int64_t blocks = ceil_div(n * m * T, THREADS);
+    cuda_check(cuda_device_of(stream),
+               CUDA_LAUNCH(exchange_leading_kernel,
+                           dim3(static_cast<unsigned>(blocks < MOST_BLOCKS ? blocks : MOST_BLOCKS)), dim3(THREADS), 0,
+                           cuda_stream_of(stream)->handle, out, in, n, m, T),
+               "attention, the order of lse");
+}
+
+} // namespace
+
+size_t cuda_attention_workspace_bytes(struct cuda_device *device, const struct op_limits *limits)
+{
+    const size_t own = cuda_scratch_size(static_cast<size_t>(limits->max_tokens * limits->H) * sizeof(float));
+    const size_t cudnn = device->attention ? attention_cudnn_workspace_bytes(device->attention, limits) : 0;
+    return own > cudnn ? own : cudnn;
+}
+
+void attention_own_fwd(struct stream *stream, const struct attention_fwd_args *a)
 {
     ASSERT(a->D > 0 && a->D <= CUDA_MAX_HEAD_DIM && a->KV > 0 && a->H % a->KV == 0 && a->M <= INT32_MAX / 2);
     if (a->M > 0 && a->num_seqs > 0)
         DISPATCH(a->dtype, attention_fwd, stream, a);
 }
 
-void cuda_attention_bwd(struct stream *stream, const struct attention_bwd_args *a)
+void attention_own_bwd(struct stream *stream, const struct attention_bwd_args *a)
 {
     ASSERT(a->D > 0 && a->D <= CUDA_MAX_HEAD_DIM && a->KV > 0 && a->H % a->KV == 0 && a->M <= INT32_MAX / 2);
     if (a->M > 0 && a->num_seqs > 0)
         DISPATCH(a->dtype, attention_bwd, stream, a);
+}
+
+void cuda_attention_fwd(struct stream *stream, const struct attention_fwd_args *a)
+{
+    if (!attention_cudnn_fwd(stream, a))
+        attention_own_fwd(stream, a);
+}
+
+void cuda_attention_bwd(struct stream *stream, const struct attention_bwd_args *a)
+{
+    if (!attention_cudnn_bwd(stream, a))
+        attention_own_bwd(stream, a);
+}
+
+void attention_lse_by_sequence(struct stream *stream, float *by_sequence, const float *lse, int64_t B, int64_t H,
+                               int64_t T)
+{
+    exchange_leading(stream, by_sequence, lse, B, H, T);
+}
+
+void attention_lse_by_head(struct stream *stream, float *lse, const float *by_sequence, int64_t B, int64_t H, int64_t T)
+{
+    exchange_leading(stream, lse, by_sequence, H, B, T);
 }

@@ -223,10 +223,55 @@ static struct heads key_heads(const struct transformer *t, const struct block_bu
     return (struct heads){ROLE_K_NORM, t->H, t->KV, b->k_rstd};
 }
 
-/* Where attention finds q and k: rows of `*ld` elements, q's heads then k's. */
-static void *rotated(const struct transformer *t, const struct block_buffers *b, int64_t *ld)
+/* Elements between the rows of q and k where attention finds them: beside each other, q's heads then k's. */
+static int64_t rotated_ld(const struct transformer *t)
 {
-    *ld = t->qk_norm ? (t->H + t->KV) * t->D : t->W;
+    return t->qk_norm ? (t->H + t->KV) * t->D : t->W;
+}
+
+struct attention_fwd_args attention_fwd_sizes(const struct transformer *t, int64_t M, int32_t num_seqs, int32_t max_seq)
+{
+    return (struct attention_fwd_args){
+        .dtype = t->dtype,
+        .M = M,
+        .H = t->H,
+        .KV = t->KV,
+        .D = t->D,
+        .ld_q = rotated_ld(t),
+        .ld_k = rotated_ld(t),
+        .ld_v = t->W,
+        .ld_o = t->H * t->D,
+        .scale = (float)(1.0 / sqrt((double)t->D)),
+        .window = t->config.desc->sliding_window,
+        .num_seqs = num_seqs,
+        .max_seq = max_seq,
+    };
+}
+
+struct attention_bwd_args attention_bwd_sizes(const struct transformer *t, int64_t M, int32_t num_seqs, int32_t max_seq)
+{
+    return (struct attention_bwd_args){
+        .dtype = t->dtype,
+        .M = M,
+        .H = t->H,
+        .KV = t->KV,
+        .D = t->D,
+        .ld_q = rotated_ld(t),
+        .ld_k = rotated_ld(t),
+        .ld_v = t->W,
+        .ld_o = t->H * t->D,
+        .ld_dq = t->W,
+        .ld_dk = t->W,
+        .ld_dv = t->W,
+        .scale = (float)(1.0 / sqrt((double)t->D)),
+        .window = t->config.desc->sliding_window,
+        .num_seqs = num_seqs,
+        .max_seq = max_seq,
+    };
+}
+
+static void *rotated(const struct transformer *t, const struct block_buffers *b)
+{
     return t->qk_norm ? b->qk : b->qkv;
 }
 
@@ -234,35 +279,21 @@ static void *rotated(const struct transformer *t, const struct block_buffers *b,
 static void attention_forward(const struct pass *pass, const struct unit *unit, const struct block_buffers *b)
 {
     const struct transformer *t = pass->transformer;
-    int64_t ld, k_first = t->H, v_first = t->H + t->KV;
-    char *qk = rotated(t, b, &ld);
+    int64_t k_first = t->H, v_first = t->H + t->KV;
+    char *qk = rotated(t, b);
     linear_forward(pass, unit, LINEAR_QKV, b->qkv, b->norm1, NULL);
     if (t->qk_norm) {
         head_norm_forward(pass, unit, b, query_heads(t, b));
         head_norm_forward(pass, unit, b, key_heads(t, b));
     }
-    rotate(pass, qk, ld, false);
-    struct attention_fwd_args args = {
-        .dtype = t->dtype,
-        .M = pass->M,
-        .H = t->H,
-        .KV = t->KV,
-        .D = t->D,
-        .ld_q = ld,
-        .ld_k = ld,
-        .ld_v = t->W,
-        .ld_o = t->H * t->D,
-        .scale = (float)(1.0 / sqrt((double)t->D)),
-        .window = t->config.desc->sliding_window,
-        .num_seqs = pass->batch.num_seqs,
-        .max_seq = pass->batch.max_seq,
-        .seq_start = pass->batch.seq_start,
-        .q = qk,
-        .k = row_at(t, qk, k_first, t->D),
-        .v = row_at(t, b->qkv, v_first, t->D),
-        .out = b->att,
-        .lse = b->lse,
-    };
+    rotate(pass, qk, rotated_ld(t), false);
+    struct attention_fwd_args args = attention_fwd_sizes(t, pass->M, pass->batch.num_seqs, pass->batch.max_seq);
+    args.seq_start = pass->batch.seq_start;
+    args.q = qk;
+    args.k = row_at(t, qk, k_first, t->D);
+    args.v = row_at(t, b->qkv, v_first, t->D);
+    args.out = b->att;
+    args.lse = b->lse;
     t->device->ops->attention_fwd(pass->stream, &args);
 }
 
@@ -271,36 +302,19 @@ static void attention_backward(const struct pass *pass, const struct unit *unit,
                                const void *datt, void *dqkv)
 {
     const struct transformer *t = pass->transformer;
-    int64_t ld, k_first = t->H, v_first = t->H + t->KV;
-    char *qk = rotated(t, b, &ld);
-    struct attention_bwd_args args = {
-        .dtype = t->dtype,
-        .M = pass->M,
-        .H = t->H,
-        .KV = t->KV,
-        .D = t->D,
-        .ld_q = ld,
-        .ld_k = ld,
-        .ld_v = t->W,
-        .ld_o = t->H * t->D,
-        .ld_dq = t->W,
-        .ld_dk = t->W,
-        .ld_dv = t->W,
-        .scale = (float)(1.0 / sqrt((double)t->D)),
-        .window = t->config.desc->sliding_window,
-        .num_seqs = pass->batch.num_seqs,
-        .max_seq = pass->batch.max_seq,
-        .seq_start = pass->batch.seq_start,
-        .q = qk,
-        .k = row_at(t, qk, k_first, t->D),
-        .v = row_at(t, b->qkv, v_first, t->D),
-        .out = b->att,
-        .dout = datt,
-        .lse = b->lse,
-        .dq = dqkv,
-        .dk = row_at(t, dqkv, k_first, t->D),
-        .dv = row_at(t, dqkv, v_first, t->D),
-    };
+    int64_t k_first = t->H, v_first = t->H + t->KV;
+    char *qk = rotated(t, b);
+    struct attention_bwd_args args = attention_bwd_sizes(t, pass->M, pass->batch.num_seqs, pass->batch.max_seq);
+    args.seq_start = pass->batch.seq_start;
+    args.q = qk;
+    args.k = row_at(t, qk, k_first, t->D);
+    args.v = row_at(t, b->qkv, v_first, t->D);
+    args.out = b->att;
+    args.dout = datt;
+    args.lse = b->lse;
+    args.dq = dqkv;
+    args.dk = row_at(t, dqkv, k_first, t->D);
+    args.dv = row_at(t, dqkv, v_first, t->D);
     t->device->ops->attention_bwd(pass->stream, &args);
     rotate(pass, dqkv, t->W, true);
     if (t->qk_norm) {

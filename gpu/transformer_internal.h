@@ -145,7 +145,14 @@ struct linear_bwd_input_args linear_bwd_input_args(const struct transformer *t, 
                                                    enum linear which, int64_t M, void *dx, const void *dy,
                                                    const void *gelu_aux);
 
-/* transformer_head.c. The same for a chunk of logits, whose rows are ld_logits and ld_dlogits() apart. */
+/* transformer_block.c. Arguments of attention without its pointers. */
+struct attention_fwd_args attention_fwd_sizes(const struct transformer *t, int64_t M, int32_t num_seqs,
+                                              int32_t max_seq);
+struct attention_bwd_args attention_bwd_sizes(const struct transformer *t, int64_t M, int32_t num_seqs,
+                                              int32_t max_seq);
+
+/* transformer_head.c. Arguments of the matrix products of a chunk of logits, whose rows are ld_logits and ld_dlogits()
+ * apart. */
 struct linear_fwd_args head_fwd_args(const struct transformer *t, const struct unit *unit, int64_t M, const void *x);
 struct linear_bwd_weight_args head_bwd_weight_args(const struct transformer *t, const struct unit *unit, int64_t M,
                                                    const void *x);

@@ -168,7 +168,10 @@ void transformer_op_limits(const struct transformer *t, struct op_limits *limits
         .P = config->desc->max_positions,
         .max_seqs = config->max_seqs,
         .max_seq = config->max_seq,
+        .attention_fwd = attention_fwd_sizes(t, config->max_tokens, config->max_seqs, config->max_seq),
     };
+    if (config->training)
+        limits->attention_bwd = attention_bwd_sizes(t, config->max_tokens, config->max_seqs, config->max_seq);
     for (int i = 0; i < LINEAR_COUNT; i++) {
         limits->max_linear_k = max64(limits->max_linear_k, t->linears[i].K);
         limits->max_linear_n = max64(limits->max_linear_n, t->linears[i].N);

@@ -7,9 +7,9 @@
                                                   environment with torch and transformers (scripts/bench-peers.sh)
     scripts/bench.py --peers PYTHON --deepspeed   two ranks at ZeRO-3 in bf16 beside DeepSpeed
 
-A ztrain run is started for each turn and ended (SIGKILL) after its steps, so that no checkpoint is written; PyTorch,
-which takes up to a minute to compile, is started once and takes its turns on request. Every figure is a median over
-turns; absolute figures of different machines, or of different hours, do not compare.
+Both are started once and take short turns: ztrain is stopped (SIGSTOP) while the peer computes, the peer waits to be
+asked. So both see the same minutes of the machine. A ratio is that of the medians of a turn, and the median over turns;
+absolute figures of different machines, or of different hours, do not compare.
 """
 import argparse
 import json
@@ -29,7 +29,8 @@ CASES = [(dtype, length) for dtype in ("fp32", "bf16") for length in (64, 256)]
 BATCH = 4
 VOCABULARY = 50257
 WARM_UP = 3     # steps of a run that are not counted
-STEPS = 10      # steps of a turn that are
+STEPS = 10      # steps that are, of ztrain alone
+TURN_STEPS = 3  # … of a turn beside a peer
 
 
 # --- what is trained --------------------------------------------------------------------------------------------------
@@ -82,37 +83,56 @@ def resident(session):
     return peaks
 
 
-def turn(ztrain, top, dtype, length, ranks=1, stage=0, steps=STEPS):
-    """Trains WARM_UP + steps steps; returns tokens/s of each counted step, peak bytes of the largest process, seconds
-    from exec to the first step's end."""
-    line, folder = command(ztrain, top, f"turn-{dtype}-{length}-{ranks}", dtype, length, ranks, 1000000, stage)
-    shutil.rmtree(folder, ignore_errors=True)
-    log = open(f"{top}/turn.log", "w", encoding="utf-8")
-    started = time.monotonic()
-    process = subprocess.Popen(line, stdout=log, stderr=log, start_new_session=True)
-    first, lines = None, b""
-    try:
-        while lines.count(b"\n") < WARM_UP + steps:
-            if process.poll() is not None:
-                with open(f"{top}/turn.log", encoding="utf-8") as f:
-                    sys.exit(f"bench.py: ztrain ended with exit code {process.returncode}:\n{f.read()}")
-            time.sleep(0.002 if first is None else 0.05)
-            try:
-                with open(f"{folder}/metrics.jsonl", "rb") as f:
-                    lines = f.read()
-            except FileNotFoundError:
-                continue
-            if first is None and b"\n" in lines:
-                first = time.monotonic() - started
-        memory = max(resident(process.pid))
-    finally:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-        log.close()
-    rows = [json.loads(text) for text in lines.splitlines()[:WARM_UP + steps]]
-    rates = [BATCH * length / row["seconds"]["step"] for row in rows[WARM_UP:]]
-    shutil.rmtree(folder, ignore_errors=True)
-    return rates, memory, first
+class Ours:
+    """ztrain, started once and stopped (SIGSTOP) between its turns."""
+
+    def __init__(self, ztrain, top, dtype, length, ranks=1, stage=0):
+        more = ["--set", "comm.timeout_seconds=3600"] if ranks > 1 else []     # its ranks do not notice the pauses
+        line, self.folder = command(ztrain, top, "ztrain", dtype, length, ranks, 1000000, stage, more)
+        shutil.rmtree(self.folder, ignore_errors=True)
+        self.log = f"{top}/turn.log"
+        self.tokens = BATCH * length
+        started = time.monotonic()
+        with open(self.log, "w", encoding="utf-8") as log:
+            self.process = subprocess.Popen(line, stdout=log, stderr=log, start_new_session=True)
+        self.wait(1, 0.002)
+        self.first = time.monotonic() - started     # from exec to the first step's end
+        self.wait(WARM_UP)
+        os.killpg(self.process.pid, signal.SIGSTOP)
+
+    def lines(self):
+        try:
+            with open(f"{self.folder}/metrics.jsonl", "rb") as f:
+                return f.read().split(b"\n")[:-1]
+        except FileNotFoundError:
+            return []
+
+    def wait(self, count, pause=0.05):
+        while len(self.lines()) < count:
+            if self.process.poll() is not None:
+                with open(self.log, encoding="utf-8") as f:
+                    sys.exit(f"bench.py: ztrain ended with exit code {self.process.returncode}:\n{f.read()}")
+            time.sleep(pause)
+
+    def ask(self, steps):
+        """So many steps; returns tokens/s of each. The step that was stopped and the one after it are not counted."""
+        first = len(self.lines()) + 2
+        os.killpg(self.process.pid, signal.SIGCONT)
+        self.wait(first + steps)
+        os.killpg(self.process.pid, signal.SIGSTOP)
+        return [self.tokens / json.loads(text)["seconds"]["step"] for text in self.lines()[first:first + steps]]
+
+    def memory(self):
+        """Peak bytes of the largest process."""
+        return max(resident(self.process.pid))
+
+    def end(self):
+        try:
+            os.killpg(self.process.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+        self.process.wait()
+        shutil.rmtree(self.folder, ignore_errors=True)
 
 
 # --- peers ------------------------------------------------------------------------------------------------------------
@@ -122,10 +142,11 @@ class Peer:
 
     def __init__(self, python, dtype, length, compiled, deepspeed):
         ranks = 2 if deepspeed else 1
-        self.processes = []
+        self.processes, self.tokens, self.memory = [], BATCH * length, 0
         self.started = time.monotonic()
         for rank in range(ranks):
-            environment = {**os.environ, "THP_MEM_ALLOC_ENABLE": "1", "OMP_NUM_THREADS": str(max(1, os.cpu_count() // ranks))}
+            threads = str(max(1, os.cpu_count() // ranks))
+            environment = {**os.environ, "THP_MEM_ALLOC_ENABLE": "1", "OMP_NUM_THREADS": threads}
             if deepspeed:
                 environment |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2",
                                 "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(20000 + os.getpid() % 10000),
@@ -138,14 +159,14 @@ class Peer:
             line += ["--deepspeed"] if deepspeed else (["--compile"] if compiled else [])
             self.processes.append(subprocess.Popen(line, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment,
                                                    start_new_session=True, text=True))
-        self.ask(1)
+        self.ask(0)
         self.first = time.monotonic() - self.started
-        self.ask(WARM_UP)
+        self.ask(WARM_UP - 1)
 
     def ask(self, steps):
-        """Lets every rank do so many steps; returns seconds of each step (the slowest rank's) and peak bytes."""
+        """So many steps of every rank; returns tokens/s of each (the slowest rank's). One before them is not counted."""
         for process in self.processes:
-            process.stdin.write(f"{steps}\n")
+            process.stdin.write(f"{steps + 1}\n")
             process.stdin.flush()
         answers = []
         for process in self.processes:
@@ -157,8 +178,8 @@ class Peer:
                 if text.startswith("{\"seconds\""):
                     answers.append(json.loads(text))
                     break
-        seconds = [max(step) for step in zip(*(answer["seconds"] for answer in answers))]
-        return seconds, max(answer["memory"] for answer in answers)
+        self.memory = max(answer["memory"] for answer in answers)
+        return [self.tokens / max(step) for step in zip(*(answer["seconds"][1:] for answer in answers))]
 
     def end(self):
         for process in self.processes:
@@ -174,22 +195,27 @@ def gib(size):
 
 
 def beside_peer(arguments, top, dtype, length, label, ranks=1, stage=0, compiled=True, deepspeed=False):
-    """Alternates turns and prints one line of the table."""
+    """Alternates short turns and prints one line of the table. A machine that slows down for some seconds slows both."""
     peer = Peer(arguments.peers, dtype, length, compiled, deepspeed)
+    ztrain = None
     ours, theirs, ratios = [], [], []
     try:
+        ztrain = Ours(arguments.ztrain, top, dtype, length, ranks, stage)
         for _ in range(arguments.turns):
-            seconds, peer_memory = peer.ask(STEPS)
-            theirs += [BATCH * length / s for s in seconds]
-            rates, memory, first = turn(arguments.ztrain, top, dtype, length, ranks, stage)
+            rates, peer_rates = ztrain.ask(TURN_STEPS), peer.ask(TURN_STEPS)
             ours += rates
-            ratios.append(statistics.median(rates) / statistics.median(BATCH * length / s for s in seconds))
+            theirs += peer_rates
+            ratios.append(statistics.median(rates) / statistics.median(peer_rates))
+        memory = ztrain.memory()
     finally:
         peer.end()
+        if ztrain:
+            ztrain.end()
+    low, middle, high = statistics.quantiles(ratios, n=4)
     print(f"{dtype} T={length:<4} {label:<26} ztrain {statistics.median(ours):6.0f} (best {max(ours):6.0f}) tokens/s "
-          f"{gib(memory)}   peer {statistics.median(theirs):6.0f} (best {max(theirs):6.0f}) {gib(peer_memory)}   "
-          f"ratio {statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})   "
-          f"first step {first:.1f} s, peer {peer.first:.1f} s", flush=True)
+          f"{gib(memory)}   peer {statistics.median(theirs):6.0f} (best {max(theirs):6.0f}) {gib(peer.memory)}   "
+          f"ratio {middle:.2f} (half of the turns: {low:.2f} to {high:.2f})   "
+          f"first step {ztrain.first:.1f} s, peer {peer.first:.1f} s", flush=True)
 
 
 # --- ztrain alone -----------------------------------------------------------------------------------------------------
@@ -211,7 +237,11 @@ def flops_per_token(length):
 
 
 def alone(arguments, top, dtype, length, ceiling):
-    rates, memory, first = turn(arguments.ztrain, top, dtype, length)
+    ztrain = Ours(arguments.ztrain, top, dtype, length)
+    try:
+        rates, memory, first = ztrain.ask(STEPS), ztrain.memory(), ztrain.first
+    finally:
+        ztrain.end()
     median = statistics.median(rates)
     share = f", {100e-9 * median * flops_per_token(length) / ceiling:.0f} % of {ceiling:.0f} GFLOP/s" if ceiling else ""
     print(f"\n{dtype} B={BATCH} T={length}: {median:.0f} tokens/s (best {max(rates):.0f}), "
@@ -240,7 +270,7 @@ def main():
     parser.add_argument("--peers", metavar="PYTHON")
     parser.add_argument("--eager", action="store_true", help="PyTorch without torch.compile")
     parser.add_argument("--deepspeed", action="store_true")
-    parser.add_argument("--turns", type=int, default=5)
+    parser.add_argument("--turns", type=int, default=15)
     arguments = parser.parse_args()
     arguments.ztrain = os.path.abspath(arguments.ztrain)
     cases = CASES if not arguments.case else [(case.split("-")[0], int(case.split("-")[1])) for case in arguments.case]

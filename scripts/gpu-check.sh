@@ -2,9 +2,9 @@
 # Everything that only a machine with an NVIDIA GPU can show: scripts/gpu-check.sh [OPTION…] [PART…]
 #
 #   doctor      what is there: GPU, driver, libraries, measured ceilings
-#   ops         every op against its float64 reference, in fp32, bf16 and fp16
-#   perf        the large ops: GB/s, TFLOP/s, share of the measured ceilings
-#   golden      every golden case in fp32 (without TF32), bf16 and fp16
+#   ops         every op against its float64 reference, in fp32, bf16 and fp16; attention with ztrain's own kernels, too
+#   perf        the large ops: GB/s, TFLOP/s, share of the measured ceilings; attention through cuDNN and without
+#   golden      every golden case in fp32 (without TF32), bf16 and fp16; some without cuDNN, too
 #   ranks       2 and 4 ranks on the one GPU, ZeRO stages 0 to 3
 #   resume      interrupted and resumed: the same numbers bit for bit
 #   graphs      steps as CUDA graphs and op by op: the same numbers bit for bit, how much faster
@@ -136,9 +136,19 @@ sanitizer() {
 for name in "$@"; do
     case $name in
     doctor) part doctor 60 "$build/ztrain" doctor ;;
-    ops) part ops 120 "$build/ops-test" test --device "$device" ;;
-    perf) part perf 90 "$build/ops-test" perf --device "$device" ;;
-    golden) part golden 120 "${golden[@]}" --dtype fp32,bf16,fp16 ${quick:+--case gpt2 --case llama} ;;
+    ops)
+        part ops 120 "$build/ops-test" test --device "$device"
+        part ops-own-attention 60 env ZTRAIN_CUDA_ATTENTION=own "$build/ops-test" test --device "$device" --op attention
+        ;;
+    perf)
+        part perf 90 "$build/ops-test" perf --device "$device"
+        part perf-own-attention 60 env ZTRAIN_CUDA_ATTENTION=own "$build/ops-test" perf --device "$device" --op attention
+        ;;
+    golden)
+        part golden 120 "${golden[@]}" --dtype fp32,bf16,fp16 ${quick:+--case gpt2 --case llama}
+        part golden-own-attention 60 env ZTRAIN_CUDA_ATTENTION=own "${golden[@]}" --dtype bf16,fp16 --case llama \
+            --case mistral-window
+        ;;
     ranks)
         part ranks 120 "${golden[@]}" --ranks 2 --stage 0,1,2,3 --dtype bf16 --case gpt2 --case qwen3
         part ranks-4 60 "${golden[@]}" --ranks 4 --stage 0,3 --dtype fp32 --case llama
@@ -155,7 +165,7 @@ for name in "$@"; do
 done
 {
     echo "# $(date -u +%F) $(git rev-parse --short HEAD 2>/dev/null)"
-    grep -hE "passed, |^(FAIL|FAILED)|ratio|GB/s|TFLOP/s|ceiling" "$LOGS"/*.log 2>/dev/null
+    grep -hE "passed, |^(FAIL|FAILED)|ratio|GB/s|TFLOP/s|ceiling|^attention" "$LOGS"/*.log 2>/dev/null
 } >"$out/SUMMARY"
 cat "$out/SUMMARY"
 parts_end

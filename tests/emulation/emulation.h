@@ -8,6 +8,7 @@
  *     emulation_shadow.cc     who wrote and who read every two bytes of memory: races, bad indices, uninitialised reads
  *     emulation_arena.cc      red zones between the pieces of an arena
  *     emulation_cublaslt.cc   matrix products as plain loops
+ *     emulation_cudnn.cc      operation graphs, operation by operation
  *     emulation_nccl.cc       collectives between processes, in shared memory
  *     emulation_libraries.cc  how the program finds those libraries
  *

@@ -5,7 +5,7 @@
 #   build/emulation/address/   kernels with ASan and UBSan too, without the shadow
 #
 # In each: ztrain, ops-test (train.device: cuda is "emulated GPU") and faults, programs with planted mistakes. In the first
-# also tests/: the unit tests that need a GPU (tests/run-unit.sh build/emulation).
+# also tests/: the unit tests that need a GPU (tests/run-unit.sh build/emulation), and cudnn-plans, which asks the real cuDNN.
 
 EMULATION_INCLUDE ?= $(firstword $(foreach folder,$(CUDA_HOME) $(CUDA_PATH) /usr/local/cuda,\
 	$(if $(wildcard $(folder)/include/cublasLt.h),$(folder)/include)))
@@ -45,9 +45,19 @@ emulation emulation-faults:
 	@echo "the emulated GPU is not built: it needs CUDA's headers (CUDA_HOME) and x86-64"
 else
 #: emulation      the emulated GPU: build/emulation/ztrain and ops-test (tests/emulation)
-emulation: $(foreach program,ztrain ops-test faults,$(EMU)/$(program) $(EMU)/address/$(program)) $(EMU_UNIT_TESTS)
+emulation: $(foreach program,ztrain ops-test faults,$(EMU)/$(program) $(EMU)/address/$(program)) $(EMU_UNIT_TESTS) $(EMU)/cudnn-plans
 emulation-faults: $(EMU)/faults $(EMU)/address/faults
 endif
+
+# The real cuDNN where there is no driver: see tests/emulation/cudnn_plans.c.
+EMU_PLANS_SOURCES = tests/emulation/cudnn_plans.c gpu/attention_cudnn_graph.c gpu/cudnn_graph.c gpu/cuda_libraries.c core/status.c
+$(EMU)/cudnn-plans: $(EMU_PLANS_SOURCES) $(EMU)/absent/libcuda.so.1 gpu/attention_cudnn_graph.h gpu/cudnn_graph.h Makefile \
+		tests/emulation/emulation.mk
+	@mkdir -p $(@D)
+	$(CC) -std=c11 -O1 -fopenmp $(EMU_COMMON) -MF $@.d $(EMU_PLANS_SOURCES) $(EMU_LIBS) -o $@
+$(EMU)/absent/libcuda.so.1: tests/emulation/absent_driver.c Makefile
+	@mkdir -p $(@D)
+	$(CC) -std=c11 -O1 -Wall -Wextra $(if $(filter 1,$(WERROR)),-Werror) -fPIC -shared -Wl,-soname,libcuda.so.1 $< -o $@
 
 $(EMU)/obj/%.o: %.c Makefile tests/emulation/emulation.mk
 	@mkdir -p $(@D)

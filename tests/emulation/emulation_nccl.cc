@@ -11,7 +11,8 @@
  * in progress; another one before it is settled ends with a report.
  *
  * ZTRAIN_EMULATION_NCCL: a mistake of this process's NCCL: version=N (it is that one), deaf (it never finds its peers),
- * refuse (it joins no communicator), error=N (the Nth collective hangs with an asynchronous error). */
+ * refuse (it joins no communicator), error=N (the Nth collective hangs with an asynchronous error), reject=N (the Nth is
+ * not taken). */
 #include "cuda_emulation.h"
 #include "emulation_queue.h"
 
@@ -62,7 +63,8 @@ struct ncclComm {
     std::atomic<int> state; /* ncclResult_t */
     std::atomic<int> in_progress; /* so many times it will say that a call is */
     bool blocking;
-    int64_t collectives;
+    std::atomic<int64_t> collectives; /* that have begun */
+    int64_t calls;
     std::atomic<bool> aborted;
     uint64_t turn;
     std::thread connecting;
@@ -73,6 +75,9 @@ namespace
 std::atomic<const char *> last_message{""};
 thread_local int group_depth;
 thread_local ncclComm *grouped_comm;
+
+/* Aborted communicators stay: a graph may still have their collectives. */
+std::vector<ncclComm *> &aborted = *new std::vector<ncclComm *>;
 
 /* The value of a mistake ("" if it has none), or NULL: it is not made. */
 const char *mistake(const char *name)
@@ -283,8 +288,9 @@ ncclResult_t collective(const char *name, const signature &s, size_t sent, size_
     begin(c, name);
     if (!s.count)
         return ncclSuccess;
-    const char *failing = mistake("error");
-    const bool fails = ++c->collectives == (failing ? atoll(failing) : 0);
+    const char *rejected = mistake("reject");
+    if (++c->calls == (rejected ? atoll(rejected) : 0))
+        return fail(ncclInvalidArgument, "it does not like this one");
     check_range(name, send, sent * size);
     check_range(name, receive, received * size);
     operation op;
@@ -292,7 +298,8 @@ ncclResult_t collective(const char *name, const signature &s, size_t sent, size_
     op.on_host_thread = op.collective = true;
     op.ranges = {{send, sent * size, false}, {receive, received * size, true}};
     op.run = [=] {
-        if (fails) {
+        const char *failing = mistake("error");
+        if (++c->collectives == (failing ? atoll(failing) : 0)) {
             last_message = "the network has gone away";
             c->state = ncclSystemError;
             wait_until(c, [] { return false; });
@@ -386,11 +393,9 @@ ncclResult_t ncclCommFinalize(ncclComm_t comm)
 
 ncclResult_t ncclCommDestroy(ncclComm_t comm)
 {
-    {
-        guard lock(big_lock);
-        enter("ncclCommDestroy");
-        run_until(lock, everything());
-    }
+    guard lock(big_lock);
+    enter("ncclCommDestroy");
+    run_until(lock, everything());
     if (comm->connecting.joinable())
         comm->connecting.join();
     munmap(comm->shared, comm->bytes);
@@ -404,7 +409,14 @@ ncclResult_t ncclCommAbort(ncclComm_t comm)
     comm->state = ncclInternalError;
     if (comm->rank == 0)
         shm_unlink(comm->name.c_str());
-    return ncclCommDestroy(comm);
+    if (comm->connecting.joinable())
+        comm->connecting.join();
+    guard lock(big_lock);
+    enter("ncclCommAbort");
+    run_until(lock, everything());
+    munmap(comm->shared, comm->bytes);
+    aborted.push_back(comm);
+    return ncclSuccess;
 }
 
 ncclResult_t ncclAllGather(const void *send, void *receive, size_t count, ncclDataType_t type, ncclComm_t comm,

@@ -17,7 +17,7 @@ from harness import DEVICE, PEER, ROOT, SLOWNESS, USAGE, Job, wait_for_steps
 HOST = socket.gethostname()
 TWO = {"ZTRAIN_EMULATION_GPUS": "2"}
 SHARED = {"ZTRAIN_EMULATION_GPUS": "1", "ZTRAIN_SHARE_GPUS": "1"}
-ENDLESS = {"train": {"epochs": None, "max_steps": 1000000, "device": "cuda"}}
+ENDLESS = {"train": {"max_steps": 1000000}}
 TIMEOUT = 5
 
 
@@ -123,12 +123,14 @@ def test_every_way_gives_the_same_bits(folder, stage):
     assert numbers[0] == numbers[1] == numbers[2]
 
 
-def test_half_precision_and_resume(folder):
-    changes = {"bf16": {"enabled": True}, "zero_optimization": {"stage": 2}, "checkpoint": {"interval_steps": 1}}
-    env = {**TWO, "ZTRAIN_EMULATION_ORDER": "random"}
-    train(folder, changes, "whole", env=env)
-    train(folder, changes, "cut", env=env, more=["--set", "train.max_steps=1"])
-    train(folder, changes, "cut", more=["--resume", folder.run_folder("cut")])
+def test_half_precision_and_resume_on_three(folder):
+    changes = {"bf16": {"enabled": True}, "zero_optimization": {"stage": 2}, "checkpoint": {"interval_steps": 1},
+               "train_batch_size": 6, "train_micro_batch_size_per_gpu": 1}
+    three = {"ZTRAIN_EMULATION_GPUS": "3"}
+    orders = [{**three, "ZTRAIN_EMULATION_ORDER": order} for order in ("random", "starve", "eager")]
+    train(folder, changes, "whole", ranks=3, env=orders[0])
+    train(folder, changes, "cut", ranks=3, env=orders[1], more=["--set", "train.max_steps=1"])
+    train(folder, changes, "cut", ranks=3, env=orders[2], more=["--resume", folder.run_folder("cut")])
     assert folder.metrics("cut").numbers() == folder.metrics("whole").numbers()
 
 
@@ -167,17 +169,27 @@ def test_an_asynchronous_error_ends_all(folder):
     assert "rank 1 on" in done[0].err and all(d.seconds < 40 * SLOWNESS for d in done)
 
 
+@pytest.mark.parametrize("call", [7, 16])
+def test_a_collective_that_is_not_taken_ends_all(folder, call):
+    """16 is the last one of the run: none of it may become a checkpoint."""
+    done = train(folder, {"zero_optimization": {"stage": 1}, "train": {"max_steps": 1}}, expect=PEER,
+                 env={**TWO, "ZTRAIN_EMULATION_NCCL": f"reject={call}"})
+    assert "NCCL: a" in done.err and "it does not like this one" in done.err and not folder.checkpoints()
+
+
 def test_a_rank_that_ends_alone_takes_the_others_with_it(folder):
     done = Job(folder, "--config", spec_of(folder), nodes=[0, 0], env=TWO,
                env_of={1: {"ZTRAIN_EMULATION_MEMORY": "1"}}).train(DEVICE)
     assert "cannot allocate" in done[1].err and f"rank 1 on {HOST} ended: cannot allocate" in done[0].err
 
 
-@pytest.mark.parametrize("how, words", [(signal.SIGKILL, "died"), (signal.SIGSTOP, "has been silent for")])
-def test_a_rank_lost_in_a_step(folder, how, words):
+@pytest.mark.parametrize("how, words, graphs", [(signal.SIGKILL, "died", False), (signal.SIGKILL, "died", True),
+                                                (signal.SIGSTOP, "has been silent for", False)])
+def test_a_rank_lost_in_a_step(folder, how, words, graphs):
     """Without a supervisor: the other rank itself has to see it, while it waits for its GPU."""
-    job = Job(folder, "--config", spec_of(folder, {**ENDLESS, "zero_optimization": {"stage": 3}}), nodes=[0, 0], env=TWO)
-    wait_for_steps(folder, job.ranks[0], 2)
+    changes = harness.merged(ENDLESS, {"zero_optimization": {"stage": 3}, "train": {"cuda_graphs": graphs}})
+    job = Job(folder, "--config", spec_of(folder, changes), nodes=[0, 0], env=TWO)
+    wait_for_steps(folder, job.ranks[0], 4)
     os.kill(job.ranks[1].pid, how)
     started = time.monotonic()
     done = folder.wait(job.ranks[0], 30)

@@ -46,6 +46,12 @@
         {.op = name, .M = 70, .H = 2, .KV = 1, .D = 8, .lengths = {40, 30}, .window = 1},                    \
         {.op = name, .M = 300, .H = 2, .KV = 1, .D = 128, .lengths = {300}, .window = 100},                  \
         {.op = name, .M = 290, .H = 1, .KV = 1, .D = 48, .lengths = {290}},                                  \
+        {.op = name, .M = 200, .H = 6, .KV = 2, .D = 64, .lengths = {100, 100}, .pad = 8},                   \
+        {.op = name, .M = 192, .H = 2, .KV = 1, .D = 128, .lengths = {96, 96}, .window = 50},                \
+        {.op = name, .M = 90, .H = 2, .KV = 1, .D = 96, .lengths = {31, 59}},                                \
+        {.op = name, .M = 75, .H = 2, .KV = 1, .D = 160, .lengths = {75}, .window = 33},                     \
+        {.op = name, .M = 130, .H = 2, .KV = 2, .D = 256, .lengths = {65, 65}, .pad = 8},                    \
+        {.op = name, .M = 60, .H = 3, .KV = 1, .D = 250, .lengths = {13, 47}},                               \
         {.op = name, .M = 130, .H = 2, .KV = 1, .D = 64, .lengths = {130}, .flags = EXTREME},                \
         {.op = name, .M = 1024, .H = 12, .KV = 12, .D = 64, .lengths = {256, 256, 256, 256}, .flags = PERF}, \
         {.op = name, .M = 256, .H = 12, .KV = 12, .D = 64, .lengths = {64, 64, 64, 64}, .flags = PERF},      \

@@ -629,6 +629,7 @@ static void attention_fwd_setup(struct harness *h)
                                                         .v = h->v->device,
                                                         .out = h->o->device,
                                                         .lse = h->lse->device};
+    h->limits.attention_fwd = h->args.attention_fwd;
 }
 
 static void attention_fwd_reference(struct harness *h)
@@ -689,6 +690,7 @@ static void attention_bwd_setup(struct harness *h)
                                                         .dq = h->dq->device,
                                                         .dk = h->dk->device,
                                                         .dv = h->dv->device};
+    h->limits.attention_bwd = h->args.attention_bwd;
 }
 
 static void attention_bwd_reference(struct harness *h)

@@ -650,6 +650,12 @@ int main(int argc, char **argv)
             host_release_from(0);
         }
     }
+    if (mode != MODE_LIST) {
+        char text[1024];
+        ops_describe(h.device, text, sizeof text);
+        if (*text)
+            printf("%s\n", text);
+    }
     if (mode == MODE_TEST || mode == MODE_GRAD)
         printf("%d passed, %d failed\n", passed, failed);
     if (mode != MODE_LIST) {

@@ -1,0 +1,162 @@
+/* cudnn_plans.c: cuDNN, the real library, makes plans for our graphs of attention, on a machine without a GPU.
+ *
+ *     build/emulation/cudnn-plans [GPU …]     A100, H200, B200; all of them without arguments
+ *
+ * cuDNN is told what a GPU is like, proposes engines for the graphs of gpu/attention_cudnn_graph.c, and compiles their
+ * kernels for that GPU; only the driver that would load them is not there (absent_driver.c, which must lie beside this
+ * program). So it shows that the library understands the graphs, that there are engines whose bits repeat, and the
+ * workspace they want. What they compute is compared with our own kernels when a run begins (gpu/attention_cudnn.c).
+ *
+ * Prints a line for every shape; exits 1 if an H200 lacks a plan that it should have. Without cuDNN, or with one that
+ * cannot be asked this way: says so, and exits 0. */
+#include "gpu/attention_cudnn_graph.h"
+
+#include <dlfcn.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#if ZTRAIN_HAVE_CUDNN
+
+/* In cuDNN's own words. */
+#define GPU_JSON(name, capability, sms, shared, l2, memory)                                                           \
+    "{\"maxGridSize\":[2147483647,65535,65535],\"maxBlockSize\":[1024,1024,64],\"regsPerBlock\":65536,"               \
+    "\"multiProcessorCount\":" #sms ",\"warpSize\":32,\"maxSharedMemoryPerBlock\":49152,"                             \
+    "\"maxSharedMemoryPerBlockOptin\":" #shared ",\"reservedSharedMemoryPerBlock\":1024,\"maxRegistersPerSM\":65536," \
+    "\"maxCtasPerSM\":32,\"maxThreadsPerBlock\":1024,\"maxThreadsPerSM\":2048,\"pciDeviceId\":0,\"isTccDriver\":0,"   \
+    "\"supportCoopLaunch\":1,\"totalGlobalMem\":" #memory ",\"smClockRateKHz\":1980000,\"memClockRateKHz\":3201000,"  \
+    "\"l2CacheSize\":" #l2 ",\"cudaDeviceId\":0,\"deviceVer\":" #capability ",\"driverVer\":13000,\"deviceName\":"    \
+    "\"" name "\"}"
+
+static const struct gpu {
+    const char *name, *json;
+    bool required; /* every plan must be there */
+} gpus[] = {
+    {"A100", GPU_JSON("NVIDIA A100-SXM4-80GB", 800, 108, 166912, 41943040, 85899345920), false},
+    {"H200", GPU_JSON("NVIDIA H200", 900, 132, 232448, 62914560, 150754820096), true},
+    {"B200", GPU_JSON("NVIDIA B200", 1000, 148, 232448, 132644864, 191503794176), false},
+};
+
+struct plan_case {
+    enum dtype dtype;
+    int64_t B, T, H, KV, D, window;
+    bool refused; /* forward and backward, by ourselves */
+};
+
+static const struct plan_case cases[] = {
+    {DTYPE_BF16, 8, 1024, 12, 12, 64, 0, false},    /* GPT-2 */
+    {DTYPE_F16, 8, 1024, 12, 12, 64, 0, false},     /* the same */
+    {DTYPE_BF16, 2, 4096, 32, 8, 128, 0, false},    /* Llama 8B */
+    {DTYPE_BF16, 2, 4096, 32, 8, 128, 1024, false}, /* Mistral's window */
+    {DTYPE_BF16, 1, 1024, 16, 16, 160, 0, false},   /* wide heads */
+    {DTYPE_BF16, 1, 1024, 8, 1, 256, 0, false},     /* Gemma's, one key/value head */
+    {DTYPE_BF16, 3, 100, 4, 2, 8, 0, false},        /* the small models of tests */
+    {DTYPE_BF16, 2, 1000, 14, 2, 64, 0, false},     /* an odd length */
+    {DTYPE_BF16, 1, 64, 2, 2, 20, 0, true},         /* no multiple of 8 */
+};
+
+/* As the transformer lays them out: q, k and v beside each other in rows of (H + 2 KV) D. */
+static struct attention_shape shape_of(const struct plan_case *c, bool backward)
+{
+    int64_t wide = (c->H + 2 * c->KV) * c->D;
+    struct attention_shape shape;
+    memset(&shape, 0, sizeof shape);
+    shape.dtype = c->dtype;
+    shape.B = c->B;
+    shape.T = c->T;
+    shape.H = c->H;
+    shape.KV = c->KV;
+    shape.D = c->D;
+    shape.window = c->window;
+    shape.ld_q = shape.ld_k = shape.ld_v = wide;
+    shape.ld_o = c->H * c->D;
+    if (backward)
+        shape.ld_dq = shape.ld_dk = shape.ld_dv = wide;
+    shape.scale = 0.125;
+    return shape;
+}
+
+/* Whether all is as it should be. */
+static bool try_case(const struct cudnn_target *target, const struct gpu *gpu, const struct plan_case *c, bool backward)
+{
+    struct error err;
+    struct cudnn_plan *plan;
+    struct attention_shape shape = shape_of(c, backward);
+    enum status status = (backward ? attention_plan_bwd : attention_plan_fwd)(target, &shape, SIZE_MAX, &plan, &err);
+    bool good = status == STATUS_OK ? !c->refused : c->refused || !gpu->required;
+    printf("%s %-8s %s, %" PRId64 " x %" PRId64 " tokens, %" PRId64 " heads of %" PRId64 ", %" PRId64
+           " of keys, window %" PRId64 ": ",
+           gpu->name, backward ? "backward" : "forward", dtype_name(c->dtype), c->B, c->T, c->H, c->D, c->KV,
+           c->window);
+    if (status == STATUS_OK)
+        printf("engine %" PRId64 ", %.1f MiB of workspace%s\n", cudnn_plan_engine(plan),
+               (double)cudnn_plan_workspace_bytes(plan) / (1 << 20), good ? "" : "  WRONG: should be refused");
+    else
+        printf("%s%s\n", err.text, good ? "" : "  WRONG: there should be a plan");
+    fflush(stdout);
+    cudnn_plan_free(plan);
+    return good;
+}
+
+static bool try_gpu(const struct cudnn_functions *cudnn, const struct gpu *gpu, bool *asked)
+{
+    struct error err;
+    struct cudnn_target target;
+    bool good = true;
+    if (cudnn_describe_gpu(cudnn, gpu->json, &target, &err) != STATUS_OK) {
+        printf("%s: left out: %s\n", gpu->name, err.text);
+        return true;
+    }
+    *asked = true;
+    for (size_t i = 0; i < COUNT_OF(cases); i++)
+        for (int backward = 0; backward < 2; backward++)
+            good = try_case(&target, gpu, &cases[i], backward) && good;
+    cudnn_target_release(&target);
+    return good;
+}
+
+/* Our driver, in the place of the one that cuDNN will look for by name. */
+static bool load_driver(const char *program)
+{
+    char path[4096];
+    const char *slash = strrchr(program, '/');
+    snprintf(path, sizeof path, "%.*s/absent/libcuda.so.1", slash ? (int)(slash - program) : 1, slash ? program : ".");
+    if (dlopen(path, RTLD_NOW | RTLD_GLOBAL))
+        return true;
+    printf("cannot open %s: %s\n", path, dlerror());
+    return false;
+}
+
+int main(int argc, char **argv)
+{
+    struct error err;
+    const struct cudnn_functions *cudnn;
+    bool good = true, asked = false;
+    if (!load_driver(argv[0]))
+        return 1;
+    if (cudnn_open(&cudnn, &err) != STATUS_OK) {
+        printf("left out: %s\n", err.text);
+        return 0;
+    }
+    for (size_t i = 0; i < COUNT_OF(gpus); i++) {
+        bool wanted = argc < 2;
+        for (int j = 1; j < argc; j++)
+            wanted = wanted || !strcmp(argv[j], gpus[i].name);
+        if (wanted)
+            good = try_gpu(cudnn, &gpus[i], &asked) && good;
+    }
+    printf("%s\n", !asked ? "left out: this cuDNN takes no descriptions of GPUs" : good ? "as it should be" : "WRONG");
+    return good ? 0 : 1;
+}
+
+#else
+
+#include <stdio.h>
+
+int main(void)
+{
+    puts("left out: built without cuDNN's header");
+    return 0;
+}
+
+#endif

@@ -1,0 +1,656 @@
+/* emulation_cudnn.cc: the functions of cuDNN that ztrain calls (gpu/cuda_libraries.h): operation graphs of the backend
+ * API, computed operation by operation as they are written down.
+ *
+ * Descriptors keep their attributes. A plan copies its graph; executing it computes every operation in double, rounds
+ * what comes out to the tensor's type, and honours dimensions and strides as given; a dimension of an operand that is a
+ * fraction of the result's is shared by groups (of heads). What cuDNN would recognise as a whole is not asked: that is
+ * what tests/unit/test_attention_cudnn.c asks the real library.
+ *
+ * Three engines are proposed for every graph: one whose bits do not repeat, to take which is an error, one that has no
+ * plan, and one that works. ZTRAIN_EMULATION_CUDNN makes the library a worse one: "none" proposes no engine, "wrong"
+ * computes a quarter too much, "restless" gives other bits each time, "broken" fails when it executes, "greedy" wants
+ * more workspace than there is memory, "large" wants 12 MiB for every sequence, "old" is a version of long ago. */
+#include "cuda_emulation.h"
+#include "emulation_queue.h"
+
+#if __has_include(<cudnn.h>)
+#include <cudnn.h>
+
+#include <algorithm>
+#include <map>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#undef threadIdx
+#undef blockIdx
+#undef blockDim
+#undef gridDim
+#undef warpSize
+
+using namespace emulation;
+
+struct cudnnContext {
+    cudaStream_t stream;
+};
+
+namespace
+{
+enum { RANK = 4, ALIGNMENT = 16 };
+enum engine { ENGINE_RESTLESS = 1, ENGINE_WITHOUT_PLAN, ENGINE_GOOD, ENGINES };
+const int64_t WORKSPACE = 1 << 16;
+
+thread_local std::string last_message;
+
+cudnnStatus_t fail(cudnnStatus_t code, const char *message)
+{
+    last_message = message;
+    return code;
+}
+
+bool asked_for(const char *fault)
+{
+    const char *wish = getenv("ZTRAIN_EMULATION_CUDNN");
+    return wish && strcmp(wish, fault) == 0;
+}
+
+/* ---- descriptors ---- */
+
+struct attribute {
+    cudnnBackendAttributeType_t type;
+    int64_t count;
+    std::vector<char> bytes;
+};
+
+struct tensor {
+    int64_t id, dims[RANK], strides[RANK];
+    cudnnDataType_t type;
+    bool is_virtual, by_value;
+};
+
+enum node_kind { POINTWISE, MATMUL, REDUCTION, RESHAPE };
+struct node {
+    node_kind kind;
+    int mode; /* cudnnPointwiseMode_t, cudnnReduceTensorOp_t */
+    int64_t axis;
+    int x, b, t, y; /* indices of tensors; -1: none */
+};
+
+struct graph {
+    std::vector<tensor> tensors;
+    std::vector<node> nodes;
+};
+
+struct descriptor {
+    cudnnBackendDescriptorType_t type;
+    bool finalized;
+    std::map<int, attribute> attributes;
+    graph compiled;        /* of an execution plan */
+    int64_t engine_number; /* of an engine, of an engine configuration */
+};
+
+descriptor *of(cudnnBackendDescriptor_t d)
+{
+    return static_cast<descriptor *>(d);
+}
+
+size_t size_of(cudnnBackendAttributeType_t type)
+{
+    switch (type) {
+    case CUDNN_TYPE_BOOLEAN:
+    case CUDNN_TYPE_CHAR: return 1;
+    case CUDNN_TYPE_INT64:
+    case CUDNN_TYPE_DOUBLE:
+    case CUDNN_TYPE_VOID_PTR:
+    case CUDNN_TYPE_HANDLE:
+    case CUDNN_TYPE_BACKEND_DESCRIPTOR: return 8;
+    default: return 4; /* enums, float, int32 */
+    }
+}
+
+bool has(const descriptor *d, int name)
+{
+    return d->attributes.count(name) > 0;
+}
+
+template <typename T> T get(const descriptor *d, int name, size_t i = 0)
+{
+    T value;
+    auto found = d->attributes.find(name);
+    if (found == d->attributes.end() || found->second.bytes.size() < (i + 1) * sizeof value)
+        report("cuDNN: a descriptor of kind %d was finalized without attribute %d", static_cast<int>(d->type), name);
+    memcpy(&value, found->second.bytes.data() + i * sizeof value, sizeof value);
+    return value;
+}
+
+const descriptor *child(const descriptor *d, int name, cudnnBackendDescriptorType_t type, size_t i = 0)
+{
+    const descriptor *c = of(get<cudnnBackendDescriptor_t>(d, name, i));
+    if (!c || c->type != type || !c->finalized)
+        report("cuDNN: attribute %d is no finalized descriptor of kind %d", name, static_cast<int>(type));
+    return c;
+}
+
+/* ---- compiling ---- */
+
+int add_tensor(graph &g, const descriptor *d)
+{
+    tensor t;
+    t.id = get<int64_t>(d, CUDNN_ATTR_TENSOR_UNIQUE_ID);
+    t.type = get<cudnnDataType_t>(d, CUDNN_ATTR_TENSOR_DATA_TYPE);
+    for (size_t i = 0; i < RANK; i++) {
+        t.dims[i] = get<int64_t>(d, CUDNN_ATTR_TENSOR_DIMENSIONS, i);
+        t.strides[i] = get<int64_t>(d, CUDNN_ATTR_TENSOR_STRIDES, i);
+    }
+    t.is_virtual = has(d, CUDNN_ATTR_TENSOR_IS_VIRTUAL) && get<bool>(d, CUDNN_ATTR_TENSOR_IS_VIRTUAL);
+    t.by_value = has(d, CUDNN_ATTR_TENSOR_IS_BY_VALUE) && get<bool>(d, CUDNN_ATTR_TENSOR_IS_BY_VALUE);
+    for (size_t i = 0; i < g.tensors.size(); i++)
+        if (g.tensors[i].id == t.id)
+            return static_cast<int>(i);
+    g.tensors.push_back(t);
+    return static_cast<int>(g.tensors.size()) - 1;
+}
+
+int operand(graph &g, const descriptor *operation, int name)
+{
+    return has(operation, name) ? add_tensor(g, child(operation, name, CUDNN_BACKEND_TENSOR_DESCRIPTOR)) : -1;
+}
+
+node compile_node(graph &g, const descriptor *o)
+{
+    node n = {};
+    n.b = n.t = -1;
+    switch (o->type) {
+    case CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR: {
+        const descriptor *how =
+            child(o, CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR, CUDNN_BACKEND_POINTWISE_DESCRIPTOR);
+        n.kind = POINTWISE;
+        n.mode = get<cudnnPointwiseMode_t>(how, CUDNN_ATTR_POINTWISE_MODE);
+        n.axis = n.mode == CUDNN_POINTWISE_GEN_INDEX ? get<int64_t>(how, CUDNN_ATTR_POINTWISE_AXIS) : 0;
+        n.x = operand(g, o, CUDNN_ATTR_OPERATION_POINTWISE_XDESC);
+        n.b = operand(g, o, CUDNN_ATTR_OPERATION_POINTWISE_BDESC);
+        n.t = operand(g, o, CUDNN_ATTR_OPERATION_POINTWISE_TDESC);
+        n.y = operand(g, o, CUDNN_ATTR_OPERATION_POINTWISE_YDESC);
+        break;
+    }
+    case CUDNN_BACKEND_OPERATION_MATMUL_DESCRIPTOR:
+        child(o, CUDNN_ATTR_OPERATION_MATMUL_DESC, CUDNN_BACKEND_MATMUL_DESCRIPTOR);
+        n.kind = MATMUL;
+        n.x = operand(g, o, CUDNN_ATTR_OPERATION_MATMUL_ADESC);
+        n.b = operand(g, o, CUDNN_ATTR_OPERATION_MATMUL_BDESC);
+        n.y = operand(g, o, CUDNN_ATTR_OPERATION_MATMUL_CDESC);
+        break;
+    case CUDNN_BACKEND_OPERATION_REDUCTION_DESCRIPTOR:
+        n.kind = REDUCTION;
+        n.mode = get<cudnnReduceTensorOp_t>(
+            child(o, CUDNN_ATTR_OPERATION_REDUCTION_DESC, CUDNN_BACKEND_REDUCTION_DESCRIPTOR),
+            CUDNN_ATTR_REDUCTION_OPERATOR);
+        n.x = operand(g, o, CUDNN_ATTR_OPERATION_REDUCTION_XDESC);
+        n.y = operand(g, o, CUDNN_ATTR_OPERATION_REDUCTION_YDESC);
+        break;
+    case CUDNN_BACKEND_OPERATION_RESHAPE_DESCRIPTOR:
+        n.kind = RESHAPE;
+        n.x = operand(g, o, CUDNN_ATTR_OPERATION_RESHAPE_XDESC);
+        n.y = operand(g, o, CUDNN_ATTR_OPERATION_RESHAPE_YDESC);
+        break;
+    default: report("cuDNN: an operation of kind %d, which the emulation does not know", static_cast<int>(o->type));
+    }
+    return n;
+}
+
+/* Every virtual tensor is computed once, before it is used; the operands' sizes fit. */
+void check_node(const graph &g, const node &n, std::vector<bool> &there)
+{
+    const tensor &y = g.tensors[static_cast<size_t>(n.y)];
+    const int sources[] = {n.x, n.b, n.t};
+    for (int source : sources) {
+        if (source < 0)
+            continue;
+        const tensor &s = g.tensors[static_cast<size_t>(source)];
+        if (s.is_virtual && !there[static_cast<size_t>(source)])
+            report("cuDNN: virtual tensor %lld is used before it is computed", static_cast<long long>(s.id));
+        for (int i = 0; n.kind == POINTWISE && i < RANK; i++)
+            if (s.dims[i] != 1 && s.dims[i] != y.dims[i])
+                report("cuDNN: a pointwise operand of %lld values in dimension %d, its result has %lld",
+                       static_cast<long long>(s.dims[i]), i, static_cast<long long>(y.dims[i]));
+    }
+    if (n.kind == MATMUL) {
+        const tensor &a = g.tensors[static_cast<size_t>(n.x)], &b = g.tensors[static_cast<size_t>(n.b)];
+        if (a.dims[2] != y.dims[2] || a.dims[3] != b.dims[2] || b.dims[3] != y.dims[3])
+            report("cuDNN: a product of matrices whose sizes do not fit");
+    }
+    if (there[static_cast<size_t>(n.y)] || y.by_value)
+        report("cuDNN: tensor %lld is computed twice", static_cast<long long>(y.id));
+    there[static_cast<size_t>(n.y)] = true;
+}
+
+graph compile(const descriptor *operations)
+{
+    graph g;
+    const size_t count = static_cast<size_t>(operations->attributes.at(CUDNN_ATTR_OPERATIONGRAPH_OPS).count);
+    for (size_t i = 0; i < count; i++) {
+        const descriptor *o = of(get<cudnnBackendDescriptor_t>(operations, CUDNN_ATTR_OPERATIONGRAPH_OPS, i));
+        if (!o->finalized)
+            report("cuDNN: a graph with an operation that was not finalized");
+        g.nodes.push_back(compile_node(g, o));
+    }
+    std::vector<bool> there(g.tensors.size());
+    for (const node &n : g.nodes)
+        check_node(g, n, there);
+    return g;
+}
+
+/* ---- computing ---- */
+
+size_t element_size(cudnnDataType_t type)
+{
+    switch (type) {
+    case CUDNN_DATA_FLOAT:
+    case CUDNN_DATA_INT32: return 4;
+    case CUDNN_DATA_HALF:
+    case CUDNN_DATA_BFLOAT16: return 2;
+    default: return 1;
+    }
+}
+
+double rounded(cudnnDataType_t type, double x)
+{
+    float f = static_cast<float>(x);
+    switch (type) {
+    case CUDNN_DATA_HALF: return static_cast<double>(__half2float(__float2half_rn(f)));
+    case CUDNN_DATA_BFLOAT16: return static_cast<double>(__bfloat162float(__float2bfloat16_rn(f)));
+    case CUDNN_DATA_FLOAT: return static_cast<double>(f);
+    default: return x; /* integers and truth values */
+    }
+}
+
+double load(cudnnDataType_t type, const char *p)
+{
+    switch (type) {
+    case CUDNN_DATA_HALF: return static_cast<double>(__half2float(*reinterpret_cast<const __half *>(p)));
+    case CUDNN_DATA_BFLOAT16: return static_cast<double>(__bfloat162float(*reinterpret_cast<const __nv_bfloat16 *>(p)));
+    case CUDNN_DATA_FLOAT: return static_cast<double>(*reinterpret_cast<const float *>(p));
+    default: report("cuDNN: a tensor in memory of type %d", static_cast<int>(type));
+    }
+}
+
+void store(cudnnDataType_t type, char *p, double x)
+{
+    float f = static_cast<float>(x);
+    switch (type) {
+    case CUDNN_DATA_HALF: *reinterpret_cast<__half *>(p) = __float2half_rn(f); break;
+    case CUDNN_DATA_BFLOAT16: *reinterpret_cast<__nv_bfloat16 *>(p) = __float2bfloat16_rn(f); break;
+    default: *reinterpret_cast<float *>(p) = f; break;
+    }
+}
+
+int64_t volume(const tensor &t)
+{
+    return t.dims[0] * t.dims[1] * t.dims[2] * t.dims[3];
+}
+
+struct place {
+    int64_t at[RANK];
+};
+
+/* Calls visit(number, place) for every element, rows of the last dimension one after the other. */
+template <typename Visit> void for_each_place(const int64_t dims[RANK], Visit visit)
+{
+    int64_t number = 0;
+    place p;
+    for (p.at[0] = 0; p.at[0] < dims[0]; p.at[0]++)
+        for (p.at[1] = 0; p.at[1] < dims[1]; p.at[1]++)
+            for (p.at[2] = 0; p.at[2] < dims[2]; p.at[2]++)
+                for (p.at[3] = 0; p.at[3] < dims[3]; p.at[3]++)
+                    visit(number++, p);
+}
+
+/* The element of `t` that stands at a place among `dims`: dimensions that are smaller are shared by groups. */
+int64_t number_at(const tensor &t, const int64_t dims[RANK], const place &p)
+{
+    int64_t number = 0;
+    for (int i = 0; i < RANK; i++)
+        number = number * t.dims[i] + (t.dims[i] == dims[i] ? p.at[i] : p.at[i] * t.dims[i] / dims[i]);
+    return number;
+}
+
+int64_t offset_at(const tensor &t, const place &p)
+{
+    int64_t offset = 0;
+    for (int i = 0; i < RANK; i++)
+        offset += p.at[i] * t.strides[i];
+    return offset;
+}
+
+typedef std::vector<double> values; /* of a tensor, dense */
+
+double pointwise(int mode, double x, double b, bool t)
+{
+    switch (mode) {
+    case CUDNN_POINTWISE_ADD: return x + b;
+    case CUDNN_POINTWISE_SUB: return x - b;
+    case CUDNN_POINTWISE_MUL: return x * b;
+    case CUDNN_POINTWISE_DIV: return x / b;
+    case CUDNN_POINTWISE_EXP: return exp(x);
+    case CUDNN_POINTWISE_LOG: return log(x);
+    case CUDNN_POINTWISE_CMP_GE: return x >= b;
+    case CUDNN_POINTWISE_CMP_GT: return x > b;
+    case CUDNN_POINTWISE_BINARY_SELECT: return t ? x : b;
+    default: report("cuDNN: pointwise mode %d, which the emulation does not know", mode);
+    }
+}
+
+void compute_pointwise(const graph &g, const node &n, std::vector<values> &all)
+{
+    const tensor &y = g.tensors[static_cast<size_t>(n.y)];
+    auto value = [&](int source, const place &p) {
+        if (source < 0)
+            return 0.0;
+        return all[static_cast<size_t>(source)]
+                  [static_cast<size_t>(number_at(g.tensors[static_cast<size_t>(source)], y.dims, p))];
+    };
+    for_each_place(y.dims, [&](int64_t number, const place &p) {
+        all[static_cast<size_t>(n.y)][static_cast<size_t>(number)] =
+            n.mode == CUDNN_POINTWISE_GEN_INDEX ? static_cast<double>(p.at[n.axis])
+                                                : pointwise(n.mode, value(n.x, p), value(n.b, p), value(n.t, p) != 0);
+    });
+}
+
+void compute_matmul(const graph &g, const node &n, std::vector<values> &all)
+{
+    const tensor &a = g.tensors[static_cast<size_t>(n.x)], &b = g.tensors[static_cast<size_t>(n.b)],
+                 &y = g.tensors[static_cast<size_t>(n.y)];
+    const double *a_values = all[static_cast<size_t>(n.x)].data(), *b_values = all[static_cast<size_t>(n.b)].data();
+    const int64_t k = a.dims[3], columns = y.dims[3];
+    for_each_place(y.dims, [&](int64_t number, const place &p) {
+        double sum = 0;
+        const int64_t a_matrix = p.at[0] * a.dims[0] / y.dims[0] * a.dims[1] + p.at[1] * a.dims[1] / y.dims[1];
+        const int64_t b_matrix = p.at[0] * b.dims[0] / y.dims[0] * b.dims[1] + p.at[1] * b.dims[1] / y.dims[1];
+        const double *row = a_values + (a_matrix * a.dims[2] + p.at[2]) * k;
+        const double *column = b_values + b_matrix * k * columns + p.at[3];
+        for (int64_t i = 0; i < k; i++)
+            sum += row[i] * column[i * columns];
+        all[static_cast<size_t>(n.y)][static_cast<size_t>(number)] = sum;
+    });
+}
+
+void compute_reduction(const graph &g, const node &n, std::vector<values> &all)
+{
+    const tensor &x = g.tensors[static_cast<size_t>(n.x)], &y = g.tensors[static_cast<size_t>(n.y)];
+    const bool is_max = n.mode == CUDNN_REDUCE_TENSOR_MAX;
+    if (!is_max && n.mode != CUDNN_REDUCE_TENSOR_ADD)
+        report("cuDNN: reduction %d, which the emulation does not know", n.mode);
+    values &out = all[static_cast<size_t>(n.y)];
+    std::fill(out.begin(), out.end(), is_max ? -HUGE_VAL : 0);
+    for_each_place(x.dims, [&](int64_t number, const place &p) {
+        double &to = out[static_cast<size_t>(number_at(y, x.dims, p))];
+        const double value = all[static_cast<size_t>(n.x)][static_cast<size_t>(number)];
+        to = is_max ? (value > to || value != value ? value : to) : to + value;
+    });
+}
+
+/* The two last dimensions change places. */
+void compute_reshape(const graph &g, const node &n, std::vector<values> &all)
+{
+    const tensor &x = g.tensors[static_cast<size_t>(n.x)], &y = g.tensors[static_cast<size_t>(n.y)];
+    const int from[RANK] = {0, 1, 3, 2};
+    for (int i = 0; i < RANK; i++)
+        if (y.dims[i] != x.dims[from[i]] || y.strides[i] != x.strides[from[i]])
+            report("cuDNN: a reshape that is no transposition");
+    for_each_place(y.dims, [&](int64_t number, const place &p) {
+        const int64_t matrix = p.at[0] * x.dims[1] + p.at[1];
+        all[static_cast<size_t>(n.y)][static_cast<size_t>(number)] =
+            all[static_cast<size_t>(n.x)][static_cast<size_t>((matrix * x.dims[2] + p.at[3]) * x.dims[3] + p.at[2])];
+    });
+}
+
+void compute(const graph &g, const std::vector<char *> &places, const std::vector<float> &scalars)
+{
+    static uint64_t executions;
+    std::vector<values> all(g.tensors.size());
+    std::vector<bool> written(g.tensors.size());
+    stats.products++;
+    for (const node &n : g.nodes)
+        written[static_cast<size_t>(n.y)] = true;
+    for (size_t i = 0; i < g.tensors.size(); i++) {
+        const tensor &t = g.tensors[i];
+        all[i].resize(static_cast<size_t>(volume(t)));
+        if (t.by_value)
+            all[i][0] = static_cast<double>(scalars[i]);
+        else if (!t.is_virtual && !written[i])
+            for_each_place(t.dims, [&](int64_t number, const place &p) {
+                all[i][static_cast<size_t>(number)] =
+                    load(t.type, open_alias(places[i]) + offset_at(t, p) * static_cast<int64_t>(element_size(t.type)));
+            });
+    }
+    for (const node &n : g.nodes) {
+        switch (n.kind) {
+        case POINTWISE: compute_pointwise(g, n, all); break;
+        case MATMUL: compute_matmul(g, n, all); break;
+        case REDUCTION: compute_reduction(g, n, all); break;
+        default: compute_reshape(g, n, all); break;
+        }
+        const cudnnDataType_t type = g.tensors[static_cast<size_t>(n.y)].type;
+        for (double &x : all[static_cast<size_t>(n.y)])
+            x = rounded(type, x);
+    }
+    const double factor = asked_for("wrong")      ? 1.25
+                          : asked_for("restless") ? 1 + 0.01 * static_cast<double>(++executions % 2)
+                                                  : 1;
+    for (size_t i = 0; i < g.tensors.size(); i++) {
+        const tensor &t = g.tensors[i];
+        if (!t.is_virtual && written[i])
+            for_each_place(t.dims, [&](int64_t number, const place &p) {
+                store(t.type, open_alias(places[i]) + offset_at(t, p) * static_cast<int64_t>(element_size(t.type)),
+                      factor * all[i][static_cast<size_t>(number)]);
+            });
+    }
+}
+
+/* ---- what an execution touches ---- */
+
+/* The bytes of a tensor, as few ranges as there are gaps. */
+void add_ranges(std::vector<range> &ranges, const tensor &t, char *base, bool write)
+{
+    const int64_t size = static_cast<int64_t>(element_size(t.type));
+    int order[RANK] = {0, 1, 2, 3};
+    std::stable_sort(order, order + RANK, [&](int a, int b) { return t.strides[a] > t.strides[b]; });
+    int64_t dims[RANK], last = 0;
+    for (int i = 0; i < RANK; i++) {
+        dims[i] = t.dims[order[i]];
+        last += (dims[i] - 1) * t.strides[order[i]];
+    }
+    check_range("cuDNN: a tensor", base, static_cast<size_t>((last + 1) * size));
+    if (reinterpret_cast<uintptr_t>(base) % ALIGNMENT)
+        report("cuDNN: tensor %lld is not aligned to %d bytes", static_cast<long long>(t.id), ALIGNMENT);
+    char *begin = base, *end = base;
+    for_each_place(dims, [&](int64_t, const place &p) {
+        char *at = base;
+        for (int i = 0; i < RANK; i++)
+            at += p.at[i] * t.strides[order[i]] * size;
+        if (at != end) {
+            if (end > begin)
+                ranges.push_back({begin, static_cast<size_t>(end - begin), write});
+            begin = at;
+        }
+        end = at + size;
+    });
+    ranges.push_back({begin, static_cast<size_t>(end - begin), write});
+}
+
+void *pointer_of(const descriptor *pack, int64_t id)
+{
+    const size_t count = static_cast<size_t>(pack->attributes.at(CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS).count);
+    for (size_t i = 0; i < count; i++)
+        if (get<int64_t>(pack, CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, i) == id)
+            return get<void *>(pack, CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, i);
+    report("cuDNN: no pointer was given for tensor %lld", static_cast<long long>(id));
+}
+
+int64_t workspace_of(const graph &g)
+{
+    const int64_t sequences = g.tensors[0].dims[0];
+    return asked_for("greedy") ? INT64_C(1) << 50 : asked_for("large") ? sequences * (12 << 20) : WORKSPACE;
+}
+} // namespace
+
+extern "C" {
+
+size_t cudnnGetVersion(void)
+{
+    return asked_for("old") ? 90100 : CUDNN_VERSION;
+}
+
+const char *cudnnGetErrorString(cudnnStatus_t status)
+{
+    return status == CUDNN_STATUS_SUCCESS         ? "CUDNN_STATUS_SUCCESS"
+           : status == CUDNN_STATUS_NOT_SUPPORTED ? "CUDNN_STATUS_NOT_SUPPORTED"
+                                                  : "CUDNN_STATUS_BAD_PARAM";
+}
+
+void cudnnGetLastErrorString(char *message, size_t size)
+{
+    if (size)
+        message[last_message.copy(message, size - 1)] = 0;
+    last_message.clear();
+}
+
+cudnnStatus_t cudnnCreate(cudnnHandle_t *handle)
+{
+    *handle = new cudnnContext{nullptr};
+    return CUDNN_STATUS_SUCCESS;
+}
+
+cudnnStatus_t cudnnDestroy(cudnnHandle_t handle)
+{
+    delete handle;
+    return CUDNN_STATUS_SUCCESS;
+}
+
+cudnnStatus_t cudnnSetStream(cudnnHandle_t handle, cudaStream_t stream)
+{
+    handle->stream = stream;
+    return CUDNN_STATUS_SUCCESS;
+}
+
+cudnnStatus_t cudnnBackendCreateDescriptor(cudnnBackendDescriptorType_t type, cudnnBackendDescriptor_t *d)
+{
+    *d = new descriptor{type, false, {}, {}, 0};
+    return CUDNN_STATUS_SUCCESS;
+}
+
+cudnnStatus_t cudnnBackendDestroyDescriptor(cudnnBackendDescriptor_t d)
+{
+    delete of(d);
+    return CUDNN_STATUS_SUCCESS;
+}
+
+cudnnStatus_t cudnnBackendSetAttribute(cudnnBackendDescriptor_t d, cudnnBackendAttributeName_t name,
+                                       cudnnBackendAttributeType_t type, int64_t count, const void *values)
+{
+    if (of(d)->finalized || count < 0)
+        return fail(CUDNN_STATUS_BAD_PARAM, "an attribute of a finalized descriptor");
+    const char *bytes = static_cast<const char *>(values);
+    of(d)->attributes[name] = {type, count,
+                               std::vector<char>(bytes, bytes + static_cast<size_t>(count) * size_of(type))};
+    return CUDNN_STATUS_SUCCESS;
+}
+
+cudnnStatus_t cudnnBackendGetAttribute(cudnnBackendDescriptor_t const d, cudnnBackendAttributeName_t name,
+                                       cudnnBackendAttributeType_t, int64_t wanted, int64_t *count, void *values)
+{
+    const descriptor *from = of(d);
+    if (!from->finalized)
+        return fail(CUDNN_STATUS_BAD_PARAM, "an attribute of a descriptor that is not finalized");
+    switch (name) {
+    case CUDNN_ATTR_ENGINEHEUR_RESULTS: {
+        const bool first = get<cudnnBackendHeurMode_t>(from, CUDNN_ATTR_ENGINEHEUR_MODE) == CUDNN_HEUR_MODE_A;
+        *count = first && !asked_for("none") ? std::min<int64_t>(wanted, ENGINES - 1) : 0;
+        for (int64_t i = 0; i < *count; i++) {
+            descriptor *config = of(static_cast<cudnnBackendDescriptor_t *>(values)[i]);
+            config->engine_number = i + 1;
+            config->finalized = true;
+            config->attributes = from->attributes; /* the graph */
+        }
+        return CUDNN_STATUS_SUCCESS;
+    }
+    case CUDNN_ATTR_ENGINECFG_ENGINE: {
+        descriptor *engine = of(*static_cast<cudnnBackendDescriptor_t *>(values));
+        engine->engine_number = from->engine_number;
+        engine->finalized = true;
+        *count = 1;
+        return CUDNN_STATUS_SUCCESS;
+    }
+    case CUDNN_ATTR_ENGINE_GLOBAL_INDEX:
+        *static_cast<int64_t *>(values) = from->engine_number;
+        *count = 1;
+        return CUDNN_STATUS_SUCCESS;
+    case CUDNN_ATTR_ENGINE_NUMERICAL_NOTE:
+        *count = from->engine_number == ENGINE_RESTLESS;
+        if (*count && wanted)
+            *static_cast<cudnnBackendNumericalNote_t *>(values) = CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC;
+        return CUDNN_STATUS_SUCCESS;
+    case CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE:
+        *static_cast<int64_t *>(values) = workspace_of(from->compiled);
+        *count = 1;
+        return CUDNN_STATUS_SUCCESS;
+    default: return fail(CUDNN_STATUS_NOT_SUPPORTED, "an attribute that the emulation does not know");
+    }
+}
+
+cudnnStatus_t cudnnBackendFinalize(cudnnBackendDescriptor_t d)
+{
+    descriptor *made = of(d);
+    if (made->type == CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR) {
+        const descriptor *config =
+            child(made, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, CUDNN_BACKEND_ENGINECFG_DESCRIPTOR);
+        made->engine_number = config->engine_number;
+        if (made->engine_number == ENGINE_WITHOUT_PLAN)
+            return fail(CUDNN_STATUS_NOT_SUPPORTED, "this engine has no plan");
+        made->compiled =
+            compile(child(config, CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR));
+    }
+    if (made->type == CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR)
+        return fail(CUDNN_STATUS_NOT_SUPPORTED, "the emulation is one GPU and knows no other");
+    made->finalized = true;
+    return CUDNN_STATUS_SUCCESS;
+}
+
+cudnnStatus_t cudnnBackendExecute(cudnnHandle_t handle, cudnnBackendDescriptor_t plan, cudnnBackendDescriptor_t pack)
+{
+    guard lock(big_lock);
+    enter("cudnnBackendExecute");
+    const graph g = of(plan)->compiled;
+    if (asked_for("broken"))
+        return fail(CUDNN_STATUS_BAD_PARAM, "it was asked to fail");
+    if (of(plan)->engine_number != ENGINE_GOOD)
+        report("cuDNN: an engine whose results do not repeat was taken");
+    operation op;
+    op.name = "cudnnBackendExecute (" + std::to_string(g.nodes.size()) + " operations)";
+    std::vector<char *> places(g.tensors.size());
+    std::vector<float> scalars(g.tensors.size());
+    std::vector<bool> written(g.tensors.size());
+    for (const node &n : g.nodes)
+        written[static_cast<size_t>(n.y)] = true;
+    for (size_t i = 0; i < g.tensors.size(); i++) {
+        const tensor &t = g.tensors[i];
+        if (t.is_virtual)
+            continue;
+        places[i] = static_cast<char *>(pointer_of(of(pack), t.id));
+        if (t.by_value)
+            memcpy(&scalars[i], places[i], sizeof scalars[i]);
+        else
+            add_ranges(op.ranges, t, places[i], written[i]);
+    }
+    void *workspace = get<void *>(of(pack), CUDNN_ATTR_VARIANT_PACK_WORKSPACE);
+    check_range("cuDNN: workspace", workspace, static_cast<size_t>(workspace_of(g)));
+    op.ranges.push_back({workspace, 64, true}); /* its first bytes stand for all of it */
+    op.run = [g, places, scalars, workspace] {
+        memset(open_alias(workspace), 0xff, 64);
+        compute(g, places, scalars);
+    };
+    enqueue(lock, stream_of(handle->stream), std::move(op));
+    return CUDNN_STATUS_SUCCESS;
+}
+}
+#endif

@@ -1,0 +1,133 @@
+"""Attention on the emulated GPU, through the emulated cuDNN and through ztrain's own kernels.
+
+Which of the two is used, and that every reason not to use cuDNN ends in ztrain's kernels with a line that says so.
+"""
+import os
+import re
+import subprocess
+
+import pytest
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+EMULATION = os.path.join(ROOT, "build", "emulation")
+ADDRESS = os.path.join(EMULATION, "address")
+
+
+def run(command, code=0, **environment):
+    """stdout and stderr; ends the test if the program ends with another code."""
+    environment.setdefault("ZTRAIN_GEMM_CACHE", os.path.join(EMULATION, "gemm-cache"))
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=900, check=False,
+                            env={**os.environ, **environment})
+    output = result.stdout + result.stderr
+    assert result.returncode == code, output[-6000:]
+    return output
+
+
+def golden(case, *arguments, **environment):
+    return run(["tests/golden/check_golden.py", "--ztrain", os.path.join(EMULATION, "ztrain"), "--case", case,
+                "--set", "train.device=cuda", *arguments], **environment)
+
+
+def train(folder, *settings, code=0, **environment):
+    """One step of a small model with shared key/value heads, in bf16 unless the settings say otherwise."""
+    command = [os.path.join(EMULATION, "ztrain"), "--config", "tests/golden/qwen3/run.yaml"]
+    for setting in ("train.device=cuda", f"run.dir={folder}", "run.name=run", "bf16.enabled=true", "train.max_steps=1",
+                    *settings):
+        command += ["--set", setting]
+    return run(command, code, **environment)
+
+
+@pytest.mark.parametrize("folder", [EMULATION, ADDRESS], ids=["shadow", "address"])
+@pytest.mark.parametrize("way", ["cudnn", "own"])
+def test_ops(folder, way):
+    output = run([os.path.join(folder, "ops-test"), "test", "--device", "cuda", "--op", "attention"],
+                 ZTRAIN_CUDA_ATTENTION=way)
+    assert re.search(r"^[1-9]\d* passed, 0 failed$", output, re.M)
+    if way == "own":
+        assert "attention: ztrain's kernels, as ZTRAIN_CUDA_ATTENTION=own asks for" in output
+    else:
+        assert int(re.search(r"attention: cuDNN for (\d+) of \d+ shapes", output)[1]) >= 20
+
+
+@pytest.mark.parametrize("case", ["llama-bias", "llama3-rope", "qwen3"])
+def test_golden_through_cudnn(case):
+    golden(case, "--dtype", "bf16", ZTRAIN_CUDA_ATTENTION="cudnn")
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "fp16"])
+def test_golden_with_own_kernels(dtype):
+    golden("qwen3", "--dtype", dtype, ZTRAIN_CUDA_ATTENTION="own")
+
+
+def test_says_that_cudnn_is_used(tmp_path):
+    output = train(tmp_path)
+    for direction in ("forward", "backward"):
+        assert re.search(rf"attention {direction}, bf16, \d+ x \d+ tokens, .*: cuDNN \d+\.\d+\.\d+, engine 3", output)
+
+
+# what is wrong with the library: what is said
+FAULTS = {
+    "none": r"has no plan: it proposes no engine",
+    "greedy": r"has no plan: it would need [\d.]+ GiB of workspace",
+    "old": r"cuDNN 9\.1\.0 is older than 9\.6",
+    "broken": r"cuDNN cannot run its plan: .*it was asked to fail",
+    "restless": r"cuDNN's (out|dq) does not repeat bit for bit",
+    "wrong": r"cuDNN's (out|dq) differs from what ztrain's kernels compute",
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_falls_back(tmp_path, fault):
+    output = train(tmp_path, ZTRAIN_EMULATION_CUDNN=fault)
+    for direction in ("forward", "backward"):
+        assert re.search(rf"attention {direction}, bf16, .*: ztrain's kernels: .*{FAULTS[fault]}", output), output
+
+
+def test_in_pieces(tmp_path):
+    """A plan that wants much workspace computes the sequences of a micro-batch one after the other."""
+    settings = ("run.name=run", "train.max_steps=2")
+    whole = train(tmp_path / "whole", *settings)
+    pieces = train(tmp_path / "pieces", *settings, ZTRAIN_EMULATION_CUDNN="large")
+    assert "in 1 piece\n" in whole
+    assert pieces.count("12.0 MiB of workspace, in 2 pieces") == 2
+    files = [(tmp_path / name / "run" / "metrics.jsonl").read_text(encoding="utf-8") for name in ("whole", "pieces")]
+    losses = [re.findall(r'"loss": ?([^,}]+)', text) for text in files]
+    assert losses[0] == losses[1] and len(losses[0]) >= 2
+    run([os.path.join(EMULATION, "ops-test"), "test", "--device", "cuda", "--op", "attention", "--dtype", "bf16"],
+        ZTRAIN_EMULATION_CUDNN="large")
+
+
+def test_without_the_library(tmp_path):
+    absent = {"ZTRAIN_EMULATION_WITHOUT": "libcudnn.so.9"}
+    output = train(tmp_path / "without", **absent)
+    assert re.search(r"attention forward, bf16, .*: ztrain's kernels: cannot open cuDNN", output)
+    output = train(tmp_path / "demanded", code=5, ZTRAIN_CUDA_ATTENTION="cudnn", **absent)
+    assert "ZTRAIN_CUDA_ATTENTION asks for cuDNN: cannot open cuDNN libcudnn.so.9" in output
+
+
+def test_warns_where_cudnn_was_asked_for(tmp_path):
+    output = train(tmp_path, ZTRAIN_EMULATION_CUDNN="none", ZTRAIN_CUDA_ATTENTION="cudnn")
+    assert re.search(r"warning: .*attention forward, bf16", output)
+
+
+def test_fp32_is_for_own_kernels(tmp_path):
+    assert "ztrain's kernels: cuDNN computes attention in 16 bits only" in train(tmp_path, "bf16.enabled=false")
+
+
+def test_sequences_of_different_lengths(tmp_path):
+    output = train(tmp_path, "data.packing=false")
+    assert "ztrain's kernels: the sequences of a micro-batch differ in length" in output
+
+
+def test_unknown_way(tmp_path):
+    output = train(tmp_path, code=2, ZTRAIN_CUDA_ATTENTION="flash")
+    assert "ZTRAIN_CUDA_ATTENTION is 'flash'; hint: cudnn, own, or nothing" in output
+
+
+def test_plans_of_the_real_library():
+    """cuDNN itself understands our graphs, and compiles kernels of them for a GPU that is not here."""
+    output = run([os.path.join(EMULATION, "cudnn-plans"), "H200"])
+    if "left out" in output:
+        pytest.skip(output.strip())
+    assert output.count("H200 forward") == output.count("H200 backward") >= 9
+    assert output.rstrip().endswith("as it should be")
