@@ -1,7 +1,7 @@
 """Steps as CUDA graphs on the emulated GPU: the same bits as op by op, and a clear word where they cannot be.
 
-Models of the golden cases' size get graphs by themselves, so test_training.py tests them, too. In a launch the nodes run in
-whatever order their dependencies leave open, and every missing one is found.
+Models of the golden cases' size get graphs by themselves, so test_training.py tests them, too. In a launch the nodes run
+in whatever order their dependencies leave open, and every missing one is found.
 """
 import json
 import os
@@ -26,7 +26,8 @@ def ztrain(*arguments, status=0, **environment):
 
 def short_run(folder, *settings, arguments=(), status=0):
     command = ["--config", "tests/golden/llama/run.yaml", *arguments]
-    for setting in ("train.device=cuda", f"run.dir={folder}", "run.name=short", "train.max_steps=3", TWO_MICRO_BATCHES, *settings):
+    for setting in ("train.device=cuda", f"run.dir={folder}", "run.name=short", "train.max_steps=3", TWO_MICRO_BATCHES,
+                    *settings):
         command += ["--set", setting]
     return ztrain(*command, status=status)
 
