@@ -92,7 +92,7 @@ def test_a_rank_leaves_without_a_word(folder, victim, code):
 
 def test_a_rank_never_arrives(folder):
     """The others give up after the start's time limit (10 s and a little for each rank) instead of waiting for ever."""
-    steps = []
+    steps, spoken = [], 0
     for mpi, victim in (("pmi2", 0), ("pmi2", 3), ("pmix", 3), ("none", 0), ("none", 3)):
         program = ["sh", "-c", 'if [ "$SLURM_PROCID" = "$0" ]; then sleep 60; fi; exec "$@"', victim, ZTRAIN]
         steps.append(folder.srun(TWO_BY_TWO, "--config", folder.spec(LONG, f"{mpi}-{victim}"), mpi=mpi, program=program,
@@ -102,6 +102,8 @@ def test_a_rank_never_arrives(folder):
         assert done.code not in (FINISHED, REQUEUE), done
         assert re.search(r"ztrain: error: rank \d on n\d: .* s", done.err), done
         assert done.seconds < 10 + SOON
+        spoken += len(re.findall(r"^ztrain: error: ", done.err, re.M))
+    assert 5 <= spoken <= 12, spoken  # one rank of each node, unless it is much ahead of the others
     folder.wait_for_none(10)
 
 
