@@ -402,8 +402,8 @@ static void say_start(const struct run *run)
     const struct run_spec *spec = run->spec;
     log_info("ztrain %s: %s, %" PRId64 " parameters, %s, ZeRO stage %d", ZTRAIN_VERSION,
              model_family_name(t->desc.family), t->table.num_params, dtype_name(spec->dtype), spec->zero.stage);
-    log_info("ranks: %d (%s); device: %s, %d threads; %s", run->boot->world, run->boot->source, t->device->name,
-             t->device->threads, t->device->detail);
+    log_info("ranks: %d (%s); device: %s, %d thread%s; %s", run->boot->world, run->boot->source, t->device->name,
+             t->device->threads, t->device->threads == 1 ? "" : "s", t->device->detail);
     log_info("batch: train_batch_size %" PRId64 " = micro %" PRId64 " x accumulation %" PRId64 " x ranks %d; %" PRId64
              " steps, %" PRId64 " an epoch; run folder %s",
              spec->train_batch_size, spec->train_micro_batch_size_per_gpu, spec->gradient_accumulation_steps,

@@ -361,7 +361,9 @@ enum status cudnn_plan_new(struct cudnn_graph *graph, size_t most_workspace, str
         return STATUS_OK;
     error_set(err, STATUS_DEVICE, "cuDNN %d.%d.%d has no plan: %s", graph->target.version / 10000,
               graph->target.version / 100 % 100, graph->target.version % 100,
-              *graph->why ? graph->why : "it proposes no engine");
+              *graph->why ? graph->why
+                          : "it proposes no engine; hint: does it find libnvrtc? CUDNN_LOGLEVEL_DBG=2 and "
+                            "CUDNN_LOGDEST_DBG=stderr in the environment make it say more");
     cudnn_plan_free(plan);
     *out = NULL;
     return err->code;

@@ -83,6 +83,14 @@ def test_falls_back(tmp_path, fault):
         assert re.search(rf"attention {direction}, bf16, .*: ztrain's kernels: .*{FAULTS[fault]}", output), output
 
 
+def test_failure_in_a_step():
+    """Not on trial any more: an error of the device, which names the op and the way round it."""
+    for direction, op in (("forward", "fwd"), ("backward", "bwd")):
+        output = run([os.path.join(EMULATION, "ops-test"), "test", "--device", "cuda", "--op",
+                      f"attention_{op} bf16 M=100 "], code=1, ZTRAIN_EMULATION_CUDNN="broken")
+        assert re.search(rf"attention, {direction}: cuDNN: .*it was asked to fail; hint: ZTRAIN_CUDA_ATTENTION", output)
+
+
 def test_in_pieces(tmp_path):
     """A plan that wants much workspace computes the sequences of a micro-batch one after the other."""
     settings = ("run.name=run", "train.max_steps=2")

@@ -48,6 +48,7 @@
         {.op = name, .M = 290, .H = 1, .KV = 1, .D = 48, .lengths = {290}},                                  \
         {.op = name, .M = 200, .H = 6, .KV = 2, .D = 64, .lengths = {100, 100}, .pad = 8},                   \
         {.op = name, .M = 192, .H = 2, .KV = 1, .D = 128, .lengths = {96, 96}, .window = 50},                \
+        {.op = name, .M = 64, .H = 2, .KV = 2, .D = 8, .lengths = {32, 32}, .pad = 4},                       \
         {.op = name, .M = 90, .H = 2, .KV = 1, .D = 96, .lengths = {31, 59}},                                \
         {.op = name, .M = 75, .H = 2, .KV = 1, .D = 160, .lengths = {75}, .window = 33},                     \
         {.op = name, .M = 130, .H = 2, .KV = 2, .D = 256, .lengths = {65, 65}, .pad = 8},                    \

@@ -108,6 +108,7 @@ static void test_defaults(void **state)
     assert_int_equal(spec->data.validation.count, 0);
     assert_true(spec->data.shuffle && spec->data.packing);
     assert_int_equal(spec->train.device, SPEC_DEVICE_AUTO);
+    assert_int_equal(spec->train.cuda_graphs, SPEC_GRAPHS_AUTO);
     assert_int_equal(spec->train.max_steps, 0);
     assert_int_equal(spec->checkpoint.compression_level, 3);
     assert_true(spec->comm.timeout_seconds == 10);
@@ -241,6 +242,7 @@ static void test_overrides(void **state)
     (void)state;
     static const char *const sets[] = {
         "train.max_steps=30",
+        "train.cuda_graphs=true",
         "optimizer.params.betas=[0.8, 0.9]",
         "zero_optimization.stage=2",
         "zero_optimization.stage=3",
@@ -255,6 +257,7 @@ static void test_overrides(void **state)
     struct run_spec *spec =
         load_good(BASE "zero_optimization: true\nbfloat16: {enabled: false}\nrun:\n", sets, COUNT_OF(sets));
     assert_int_equal(spec->train.max_steps, 30);
+    assert_int_equal(spec->train.cuda_graphs, SPEC_GRAPHS_ON);
     assert_true(spec->optimizer.beta1 == 0.8 && spec->optimizer.beta2 == 0.9);
     assert_int_equal(spec->zero.stage, 3);
     assert_int_equal(spec->data.train.count, 2);

@@ -73,6 +73,8 @@ static const struct bad_case bad_cases[] = {
      {":4:40: 'optimizer.params.eps' must be a number from 1e-30 to 1, not '0'"}},
     {BASE "comm: {timeout_seconds: 0}\n", {":4:25: 'comm.timeout_seconds' must be a number above 0 to 86400, not '0'"}},
     {BASE "train: {device: gpu}\n", {":4:17: 'train.device' must be auto, cpu or cuda, not 'gpu'"}},
+    {BASE "train: {device: true}\n", {":4:17: 'train.device' must be auto, cpu or cuda, not 'true'"}},
+    {BASE "train: {cuda_graphs: 1}\n", {":4:22: 'train.cuda_graphs' must be auto, true or false, not '1'"}},
     {BASE "train: {device: 1}\n", {":4:17: 'train.device' must be auto, cpu or cuda, not '1'"}},
     {BASE "train: {epochs: 0, max_steps: 0}\n",
      {":4:17: 'train.epochs' must be an integer of at least 1, not '0'",
