@@ -49,8 +49,8 @@ packages=$("$python" -c 'import glob, os, site
 for top in site.getsitepackages():
     print(":".join(sorted(glob.glob(os.path.join(top, "nvidia", "*", "lib")))), end=":")' 2>/dev/null)
 export LD_LIBRARY_PATH=$packages${LD_LIBRARY_PATH:-}
-# the parts ranks and resume have several ranks on one GPU; the choices of GEMM kernels stay with the results
-export ZTRAIN_SHARE_GPUS=1
+# parts that are functions see what is exported; ranks and resume have several ranks on one GPU; the choices of GEMM kernels stay with the results
+export build device python ZTRAIN_SHARE_GPUS=1
 export ZTRAIN_GEMM_CACHE=${ZTRAIN_GEMM_CACHE:-$PWD/$out/gemm-cache}
 golden=(tests/golden/check_golden.py --ztrain "$build/ztrain" --set "train.device=$device")
 
@@ -74,10 +74,10 @@ def numbers(name):
     return [{k: row[k] for k in ("step", "loss", "grad_norm", "lr", "eval_loss") if k in row}
             for row in rows if "loss" in row or "eval_loss" in row]
 
-whole, cut = numbers("whole"), numbers("cut")
-steps = {json.dumps(row) for row in whole}
-print(f"{len(whole)} rows; {'the same' if steps == {json.dumps(row) for row in cut} else 'DIFFERENT'} after a resume")
-sys.exit(steps != {json.dumps(row) for row in cut})
+whole = numbers("whole")
+cut = [row for row in numbers("cut") if "eval_loss" not in row or row["step"] != 3]  # a run evaluates where it ends
+print(f"{len(whole)} rows; {'the same' if whole == cut else 'DIFFERENT'} after a resume")
+sys.exit(whole != cut)
 PYTHON
     local code=$?
     rm -rf "$top"
@@ -91,7 +91,7 @@ graphs() {
     local run=("$build/ztrain" --config "$case/run.yaml" --set "run.dir=$top" --set "model.pretrained=$case"
         --set "data.train=$case/train" --set "data.validation=$case/validation" --set "train.device=$device"
         --set bf16.enabled=true --set train.max_steps=200 --set train.eval_interval_steps=100)
-    "${run[@]}" --set run.name=graphs --set train.cuda_graphs=true &&
+    "${run[@]}" --set run.name=graphs --set "train.cuda_graphs=$([ "$device" = cpu ] && echo auto || echo true)" &&
         "${run[@]}" --set run.name=plain --set train.cuda_graphs=false &&
         "$python" - "$top" <<'PYTHON'
 import json

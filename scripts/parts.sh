@@ -4,6 +4,7 @@
 #   part NAME SECONDS COMMAND…   runs COMMAND within the time, its output to the screen and to $LOGS/NAME.log. A part
 #                                whose output has a line 'N passed, M failed' counts as so many tests (the last such
 #                                line), any other as one. A part that exits non-zero has failed, whatever it counted.
+#                COMMAND may be a function, which sees exported variables only.
 #   parts_end                    the sum as the last line; the exit status to leave with
 
 parts_passed=0 parts_failed=0 parts_broken=()
@@ -15,6 +16,10 @@ part() {
     shift 2
     local log=$LOGS/$name.log
     echo "=== $name"
+    if declare -F "$1" >/dev/null; then # timeout runs programs only
+        export -f "${1?}"
+        set -- bash -c '"$@"' "$1" "$@"
+    fi
     timeout -k 10 "$seconds" "$@" 2>&1 | tee "$log"
     code=${PIPESTATUS[0]}
     line=$(grep -E '^[0-9]+ passed, [0-9]+ failed$' "$log" | tail -1)
