@@ -57,9 +57,12 @@ def flops_per_token(config, length):
 
 
 def write_tokens(prefix, count, vocabulary):
-    rng = random.Random(1)
+    """So many that no turn comes to an epoch's end, where ztrain writes a checkpoint: a million of them, repeated."""
+    rng, once = random.Random(1), 1 << 20
+    tokens = struct.pack(f"<{once}i", *(rng.randrange(vocabulary) for _ in range(once)))
     with open(prefix + ".bin", "wb") as f:
-        f.write(struct.pack(f"<{count}i", *(rng.randrange(vocabulary) for _ in range(count))))
+        for _ in range(count // once):
+            f.write(tokens)
     with open(prefix + ".idx", "wb") as f:
         f.write(b"MMIDIDX\0\0" + struct.pack("<QBQQ", 1, 4, 1, 2) + struct.pack("<iq2q", count, 0, 0, 1))
 
@@ -203,7 +206,7 @@ def main():
     top = tempfile.mkdtemp(prefix="ztrain-gpu-bench-")
     passed = failed = 0
     try:
-        write_tokens(f"{top}/tokens", 1 << 20, 50000)
+        write_tokens(f"{top}/tokens", 1 << 26, 50000)
         for name, length, batch in CASES:
             if arguments.case in f"{name}-{length}":
                 good = case(arguments, top, name, length, batch)
