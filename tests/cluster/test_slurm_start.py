@@ -7,7 +7,7 @@ import time
 import pytest
 
 from cluster_harness import BATCH
-from harness import FINISHED, PEER, USAGE, ZTRAIN
+from harness import FINISHED, USAGE, ZTRAIN
 
 SECRET = "5f" * 32
 SHORT = {**BATCH, "train": {"epochs": None, "max_steps": 4}, "comm": {"timeout_seconds": 10}}
