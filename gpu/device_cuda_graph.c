@@ -140,6 +140,5 @@ void cuda_graph_launch(struct graph *graph)
     ASSERT(g->executable);
     join(g);
     cuda_check(g->base.device->private_, cudaGraphLaunch(g->executable, g->streams[0]->handle), "launching a graph");
-    fork_streams(g);
-    cuda_stream_mark(g->streams[0]);
+    fork_streams(g); /* no mark, which may wait for the GPU: callers hold NCCL's mutex, and record an event of their own */
 }
