@@ -123,8 +123,9 @@ def test_srun_does_not_get_ztrain_going(folder, job):
     assert done.returncode == 1 and "back into the queue, restart 2" in done.stdout, done.stdout
     # the same code after ztrain has begun
     os.remove(folder.at("calls"))
-    done = job(1, "--config", spec, env={"LAST_CODE": "1"})
-    assert done.returncode == PEER and "a rank or a node was lost (srun ended with 1)" in done.stdout, done.stdout
+    for epochs in (1, 2):  # from the beginning, and resumed
+        done = job(1, "--config", folder.spec({**BATCH, "train": {"epochs": epochs}}), env={"LAST_CODE": "1"})
+        assert done.returncode == PEER and "a rank or a node was lost (srun ended with 1)" in done.stdout, done.stdout
     assert "requeue 17" in calls(folder)
 
 
