@@ -136,6 +136,7 @@ static enum status open_newest(const char *dir, bool full, struct checkpoint **o
                            "none of the %d checkpoints in '%s' is valid; the last that was "
                            "tried: %.1500s",
                            list.count, dir, damage.text);
+        error_hint(&failure, "ztrain verify on each says what is damaged; without --resume a run begins anew");
     }
     checkpoint_list_release(&list);
     if (status != STATUS_OK && err)

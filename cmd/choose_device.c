@@ -39,7 +39,10 @@ static enum status do_without(const struct run_spec *spec, const struct bootstra
     if (boot && boot->world > 1)
         snprintf(who, sizeof who, "rank %d on %s: ", blind, boot->places[blind].host);
     if (spec->train.device == SPEC_DEVICE_CUDA) {
-        error_set(err, STATUS_DEVICE, "train.device cuda: %s%s", who, why);
+        /* the lowest rank says it for all, and its messages begin with its name */
+        error_set(err, STATUS_DEVICE, "train.device cuda: %s%s", blind == 0 ? "" : who, why);
+        if (!device_cuda_is_built())
+            return error_hint(err, "build it where nvcc is installed; or train.device: cpu, or auto");
         if (boot && boot->launcher)
             error_hint(err, "srun --gpus-per-node=N gives the ranks of a node N GPUs; or train.device: cpu, or auto");
         return error_hint(err, "train.device: cpu, or auto"); /* unless `why` has one */

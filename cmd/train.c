@@ -682,7 +682,8 @@ static enum status check_options(const struct options *options, const struct boo
     if (options->local_gpus && boot->world > 1 && !bootstrap_is_local_rank())
         return error_set(err, STATUS_USAGE, "--local-gpus %d inside %s with %d ranks; hint: one of the two",
                          options->local_gpus, boot->source, boot->world);
-    return STATUS_OK;
+    bool alone = boot->world == 1 && !options->local_gpus && !bootstrap_is_local_rank();
+    return alone && !options->dry_run ? bootstrap_check_alone(err) : STATUS_OK;
 }
 
 enum status cmd_train(int argc, char **argv, struct error *err)

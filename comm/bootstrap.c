@@ -18,25 +18,51 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 static const char local_rank_name[] = "ZTRAIN_LOCAL_RANK", local_world_name[] = "ZTRAIN_LOCAL_WORLD",
                   local_fd_name[] = "ZTRAIN_LOCAL_FD", secret_name[] = "ZTRAIN_JOB_SECRET";
 
-/* The variables of an enclosing step are inherited by the next one, which may be one without PMI. */
-static enum status check_pmi_step(int world, struct error *err)
+/* The variables of an enclosing step are inherited by the next one, which may be one without PMI. own: this step. */
+enum { STEP_NAME = 64 };
+static bool pmi_is_left_over(char own[STEP_NAME])
 {
     const char *pmi = env_variable("PMI_JOBID"), *job = env_variable("SLURM_JOB_ID"),
                *step = env_variable("SLURM_STEP_ID");
-    char own[64], line[SRUN_LINE];
     if (!pmi || !job || !step || !slurm_step_is_task() || env_variable("SLURM_HET_SIZE"))
-        return STATUS_OK; /* components of a heterogeneous job have numbers of their own */
-    snprintf(own, sizeof own, "%s.%s", job, step);
-    if (!strcmp(pmi, own))
+        return false; /* components of a heterogeneous job have numbers of their own */
+    snprintf(own, STEP_NAME, "%s.%s", job, step);
+    return strcmp(pmi, own) != 0;
+}
+
+static enum status check_pmi_step(int world, struct error *err)
+{
+    char own[STEP_NAME], line[SRUN_LINE];
+    if (!pmi_is_left_over(own))
         return STATUS_OK;
+    const char *pmi = getenv("PMI_JOBID");
     error_set(err, STATUS_USAGE, "PMI_FD is left over from another step: PMI_JOBID=%.32s, and this is %s", pmi, own);
     return error_hint(err, "start this one with %s; for a rank alone: unset PMI_FD PMI_RANK PMI_SIZE PMI_JOBID",
                       srun_line(world, line));
+}
+
+/* The environment is refused; if PMI_FD is this step's for sure, its other ranks can be told (bootstrap_refuse()), and
+ * PMI knows who this one is. */
+static void find_way_to_refuse(struct bootstrap *boot)
+{
+    const char *fd = env_variable("PMI_FD"), *rank = env_variable("PMI_RANK"), *size = env_variable("PMI_SIZE");
+    char own[STEP_NAME];
+    struct stat info;
+    if (!fd || !rank || !size || !slurm_step_is_task() || pmi_is_left_over(own))
+        return;
+    int r = env_number(rank), world = env_number(size), number = env_number(fd);
+    if (r < 0 || r >= world || world > BOOTSTRAP_MAX_RANKS || number < 0 || fstat(number, &info) != 0 ||
+        !S_ISSOCK(info.st_mode))
+        return;
+    boot->rank = r;
+    boot->world = world;
+    boot->unused_pmi_fd = number;
 }
 
 /* ---------------------------------------------------------------- the choice */
@@ -75,7 +101,11 @@ static enum status choose_store(struct bootstrap *boot, enum claimant claimant, 
     TRY(parse_secret(meeting.secret, err));
     meeting.port = port ? env_number(port) : 0;
     if (meeting.port < 0 || meeting.port > 65535 || (port && !meeting.port))
-        return error_set(err, STATUS_USAGE, "MASTER_PORT=%s is not a port number (1 to 65535)", port);
+        return error_set(
+            err, STATUS_USAGE,
+            "MASTER_PORT=%s is not a port number (1 to 65535); hint: one that is free on rank 0's machine, "
+            "the same for all ranks",
+            port);
     if (claimant == CLAIM_SLURM) {
         const char *nodes = env_variable("SLURM_STEP_NODELIST"), *count = env_variable("SLURM_STEP_NUM_NODES"),
                    *launch = env_variable("SLURM_LAUNCH_NODE_IPADDR");
@@ -181,6 +211,28 @@ enum status bootstrap_check_launcher(struct error *err)
     error_set(err, STATUS_USAGE, "rank %d of %d (%s) cannot have local ranks", claims.rank, claims.world,
               claim_print(&claims.of[whose], text));
     return error_hint(err, "start one task, with --local-gpus N for N ranks on this machine, or N tasks without it");
+}
+
+enum status bootstrap_check_alone(struct error *err)
+{
+    static const char *const names[] = {"SLURM_NTASKS", "SLURM_JOB_NUM_NODES"};
+    const char *name = NULL;
+    char line[SRUN_LINE];
+    int most = 1;
+    if (!env_variable("SLURM_JOB_ID") || slurm_step_is_set() || env_variable("WORLD_SIZE"))
+        return STATUS_OK;
+    for (size_t i = 0; i < COUNT_OF(names); i++) {
+        const char *value = env_variable(names[i]);
+        if (value && env_number(value) > most) {
+            most = env_number(value);
+            name = names[i];
+        }
+    }
+    if (!name)
+        return STATUS_OK;
+    error_set(err, STATUS_USAGE, "job %.32s has %s=%d, and ztrain was started without srun: it would be a rank alone",
+              getenv("SLURM_JOB_ID"), name, most);
+    return error_hint(err, "%s; to train with one rank on this node: --local-gpus 1", srun_line(most, line));
 }
 
 /* ---------------------------------------------------------------- the machine */
@@ -297,5 +349,9 @@ enum status bootstrap_init(struct bootstrap *bootstrap, struct error *err)
     enum status status = claims_read(&claims, err);
     bootstrap->rank = claims.rank;
     bootstrap->world = claims.world;
+    if (status != STATUS_OK)
+        find_way_to_refuse(bootstrap);
+    /* one rank meets nobody: whether PMI_FD is of use does not matter, and a program between srun and ztrain may close
+     * it */
     return status == STATUS_OK && claims.world > 1 ? choose(bootstrap, &claims, err) : status;
 }

@@ -52,7 +52,7 @@ struct bootstrap {
     int cores;                 /* that this process may run on; after bootstrap_connect() threads of this rank */
     double start_seconds;      /* how long the job's start may take; set by bootstrap_connect() */
     bool failed_together;      /* no rank goes on, and all know it; those that know why have it as their error */
-    int unused_pmi_fd;         /* PMI_FD where there is no library to use it, else -1; see bootstrap_refuse() */
+    int unused_pmi_fd;         /* PMI_FD of a rank that is refused: see bootstrap_refuse(); else -1 */
     struct launcher *launcher; /* owned; NULL: alone, or a supervisor's local rank */
 };
 
@@ -103,6 +103,10 @@ bool bootstrap_is_local_rank(void);
 /* STATUS_OK unless the environment says that a launcher (srun, mpirun, torchrun) started several ranks, or says it by
  * halves: for the supervisor, whose ranks would come on top of those. */
 enum status bootstrap_check_launcher(struct error *err);
+
+/* STATUS_OK unless this process is a rank alone in a batch script or an interactive shell whose job has several tasks
+ * or nodes: there srun was forgotten. */
+enum status bootstrap_check_alone(struct error *err);
 
 /* For the supervisor: sets one child's environment (between fork and exec); shared_fd (control_create) is kept open
  * over exec. */

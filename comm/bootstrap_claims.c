@@ -88,6 +88,8 @@ const char *claimant_name(enum claimant claimant)
 const char *srun_line(int world, char line[SRUN_LINE])
 {
     const char *nodes = env_variable("SLURM_STEP_NUM_NODES");
+    if (!nodes) /* in a batch script */
+        nodes = env_variable("SLURM_JOB_NUM_NODES");
     int n = nodes ? env_number(nodes) : -1;
     if (world < 2)
         snprintf(line, SRUN_LINE, "srun --mpi=pmi2 -n N ztrain ...");

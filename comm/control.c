@@ -593,7 +593,10 @@ static void fail_gone(struct control *control, int rank, int waited_for, const c
     const struct control_rank *culprit = &control->block->ranks[rank];
     char text[512], waiting[160];
     say_waiting(control, rank, waited_for, what, waiting);
-    snprintf(text, sizeof text, "rank %d on %s (process %d) %s%s", rank, culprit->host, culprit->pid, how, waiting);
+    snprintf(text, sizeof text,
+             "rank %d on %s (process %d) %s%s; hint: its own last words are before this one or in the run folder's "
+             "log/rank-%d.log; if there are none it was killed, perhaps for memory (dmesg, sacct)",
+             rank, culprit->host, culprit->pid, how, waiting, rank);
     control_fail(control, -1, STATUS_PEER, text);
 }
 

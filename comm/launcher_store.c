@@ -199,6 +199,18 @@ static enum status reach_server(struct store *store, double seconds, int *fd, st
     return status;
 }
 
+/* Where a rank that is missed would have come to. */
+static enum status hint_at_absent(const struct store *store, enum status status, struct error *err)
+{
+    const struct launcher_meeting *meeting = &store->meeting;
+    if (status != STATUS_PEER)
+        return status;
+    return error_hint(err,
+                      "whoever is missing was not started, has ended (see its own messages), does not reach rank 0 at "
+                      "%.128s (MASTER_ADDR), or has another ZTRAIN_JOB_SECRET",
+                      meeting->hosts[0][0] ? meeting->hosts[0] : meeting->hosts[1]);
+}
+
 /* The job has ended for this rank (kv_store.h). */
 static void end_process(void *context, enum status code, const char *text)
 {
@@ -241,7 +253,8 @@ static enum status store_put(struct launcher *launcher, const char *key, const c
 
 static enum status store_fence(struct launcher *launcher, double seconds, struct error *err)
 {
-    return kv_fence(((struct store *)launcher)->client, seconds, err);
+    struct store *store = (struct store *)launcher;
+    return hint_at_absent(store, kv_fence(store->client, seconds, err), err);
 }
 
 static enum status store_get(struct launcher *launcher, int rank, const char *key, char *values, double seconds,

@@ -363,7 +363,7 @@ enum status wire_choose(const struct wire_host *hosts, int count, int me, struct
     if (best > 0)
         return STATUS_OK;
     char ours[WIRE_HOST_TEXT], theirs[WIRE_HOST_TEXT];
-    error_set(err, STATUS_PEER,
+    error_set(err, own->named ? STATUS_USAGE : STATUS_PEER, /* what was named does not mend itself */
               "no address of node %d (%s) and node %d (%s) is in one network or has a route (addresses that several "
               "nodes have do not count)",
               me, list_addresses(own, ours), lonely, list_addresses(&hosts[lonely], theirs));

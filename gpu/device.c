@@ -13,6 +13,11 @@ static const struct device_backend *backend_of(const struct device *device)
 
 #if ZTRAIN_CUDA
 
+bool device_cuda_is_built(void)
+{
+    return true;
+}
+
 bool device_cuda_available(char *why)
 {
     struct slow_call *slow = progress_slow_begin(); /* a driver that nobody uses starts every GPU of the machine */
@@ -27,6 +32,11 @@ int device_cuda_list(unsigned char (*uuids)[DEVICE_UUID_BYTES], int most)
 }
 
 #else
+
+bool device_cuda_is_built(void)
+{
+    return false;
+}
 
 bool device_cuda_available(char *why)
 {

@@ -51,6 +51,9 @@ void device_close(struct device *device);
 /* Whether CUDA could be used here: driver and GPU found. `why` (of at least 256 bytes) says why not. */
 bool device_cuda_available(char *why);
 
+/* Whether this build of ztrain has the CUDA backend. */
+bool device_cuda_is_built(void);
+
 /* How many GPUs this process sees, 0 without a driver, and what tells them apart: uuids (most) of the first of them,
  * zeros where it is not known. */
 enum { DEVICE_UUID_BYTES = 16 };

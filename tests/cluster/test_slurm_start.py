@@ -7,7 +7,7 @@ import time
 import pytest
 
 from cluster_harness import BATCH
-from harness import FINISHED, PEER, USAGE, ZTRAIN
+from harness import FINISHED, USAGE, ZTRAIN
 
 SECRET = "5f" * 32
 SHORT = {**BATCH, "train": {"epochs": None, "max_steps": 4}, "comm": {"timeout_seconds": 10}}
@@ -124,6 +124,16 @@ def test_a_task_without_its_numbers(folder):
     assert "srun --mpi=pmi2 -n 2" in done.err and not os.path.exists(folder.run_folder()), done
 
 
+def test_variables_of_which_some_fit(folder):
+    """RANK=0 contradicts srun on three of four ranks; they tell the one that it does not."""
+    process = folder.srun("-N 2 --ntasks-per-node=2", "--config", folder.spec(SHORT),
+                          env={"RANK": "0", "WORLD_SIZE": "4"})
+    done = folder.wait(process, 30)
+    assert done.code == USAGE, done
+    assert "the environment contradicts itself: RANK=0, WORLD_SIZE=4, but" in done.err
+    assert not os.path.exists(folder.run_folder()), done
+
+
 # --- said once, by a rank that has a name -----------------------------------------------------------------------------
 
 def errors(done):
@@ -160,18 +170,21 @@ def test_a_network_that_does_not_join_the_nodes(folder):
     """docker0 is there on both and joins nobody: one rank of each node says it, in addresses that people know."""
     done = folder.wait(folder.srun("-N 2 --ntasks-per-node=2", "--config", folder.spec(SHORT), "--set",
                                    "comm.interface=docker0"), 30)
-    assert done.code == PEER and len(errors(done)) == 2, done
+    assert done.code == USAGE and len(errors(done)) == 2, done
     assert all("(172.17.0.1/16) and node" in error for error in errors(done)), done
 
 
 def test_a_batch_script_is_no_rank(folder):
-    """There SLURM_PROCID, SLURM_NTASKS, … are set as well: ztrain alone, without srun, is one rank."""
-    script = folder.at("alone.sh")
+    """There SLURM_PROCID, SLURM_NTASKS, … are set as well. ztrain without srun trains alone only if that is said."""
+    script, command = folder.at("alone.sh"), f"{ZTRAIN} --config {folder.spec(SHORT)}"
     with open(script, "w", encoding="utf-8") as f:
-        f.write(f"#!/bin/sh\n{ZTRAIN} --config {folder.spec(SHORT)} && touch {folder.at('done')}\n")
+        f.write(f"#!/bin/sh\n{command} --dry-run || exit 1\n{command}\necho code $?\n"
+                f"{command} --local-gpus 1 && touch {folder.at('done')}\n")
     output = f"--output={folder.at('job-%j.out')}"
     job = folder.cluster.submit("--wait", "-N", "2", "--ntasks-per-node=2", output, script)
-    assert os.path.exists(folder.at("done")), folder.job_output(job)
+    said = folder.job_output(job)
+    assert os.path.exists(folder.at("done")), said
+    assert "code 2\n" in said and "hint: srun --mpi=pmi2 -N 2 --ntasks-per-node=2 ztrain" in said, said
     assert folder.metrics().numbers() == folder.reference(SHORT, 1, "reference")
 
 

@@ -2,6 +2,7 @@
 import json
 import math
 import os
+import re
 
 import pytest
 
@@ -280,6 +281,19 @@ def test_plan_and_dry_run_allocate_and_write_nothing(folder):
     planned = folder.ztrain("plan", "--config", spec, "--world", 2)
     assert "parameters" in planned.out
     assert not os.path.exists(folder.at("runs"))
+
+
+def test_a_gpu_that_is_not_there_is_said_once(folder):
+    """By the lowest rank, whose messages begin with its name; what helps depends on the build."""
+    spec = folder.spec({"train": {"device": "cuda"}})
+    done = folder.wait(folder.start("--config", spec, "--local-gpus", 2, env={"CUDA_VISIBLE_DEVICES": ""}))
+    assert done.code == DEVICE, done
+    said = re.findall(r"train\.device cuda: (.*)", done.err)
+    assert len(said) == 1 and not re.search(r"rank \d on", said[0]), done
+    if "no CUDA backend" in said[0]:
+        assert "hint: build it where nvcc is installed" in said[0], done
+    else:
+        assert "train.device: cpu, or auto" in said[0] and "nvcc" not in said[0], done
 
 
 def test_a_plan_for_gpus_needs_none(folder):

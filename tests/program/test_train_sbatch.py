@@ -1,6 +1,7 @@
 """scripts/slurm/train.sbatch without a Slurm: srun, squeue and scontrol are scripts of ours. With one: tests/cluster."""
 import os
 import subprocess
+import time
 
 import pytest
 
@@ -9,7 +10,8 @@ from harness import FINISHED, PEER, ROOT, USAGE, ZTRAIN
 SCRIPT = os.path.join(ROOT, "scripts", "slurm", "train.sbatch")
 COMMANDS = {
     # the ranks are a supervisor's here: the script's srun line is 'options… ztrain arguments…'
-    "srun": '[ -z "$SRUN_CODE" ] || exit "$SRUN_CODE"; while [ "$1" != "$ZTRAIN" ]; do shift; done; exec "$@" --local-gpus "$SLURM_NTASKS"',
+    # NOTICE: Slurm's signal comes as the step begins
+    "srun": 'if [ -n "$NOTICE" ]; then trap "" USR1; kill -USR1 $PPID; /bin/sleep 0.3; exit 75; fi; [ -z "$SRUN_CODE" ] || exit "$SRUN_CODE"; while [ "$1" != "$ZTRAIN" ]; do shift; done; "$@" --local-gpus "$SLURM_NTASKS"; exit "${LAST_CODE:-$?}"',
     "squeue": 'echo "${STATE:-RUNNING}"',
     "scontrol": 'echo "$*" >>"$CALLS"',
     "sleep": "exit 0",
@@ -63,7 +65,7 @@ def test_srun_ends_with_0_and_the_run_is_not_finished(folder, job):
     """As after the loss of a node: what counts is a checkpoint of the last step."""
     spec = folder.spec({**BATCH, "train": {"epochs": 1}})
     done = job(1, "--config", spec, env={"SRUN_CODE": "0"})
-    assert done.returncode == PEER and "there is no checkpoint of the last step, 3" in done.stdout, done.stdout
+    assert done.returncode == PEER and "there is no valid checkpoint of the last step, 3" in done.stdout, done.stdout
     assert "requeue 17" in open(folder.at("calls"), encoding="utf-8").read()
     done = job(1, "--config", spec)
     assert done.returncode == FINISHED and "finished: the checkpoint of step 3 is there" in done.stdout, done.stdout
@@ -97,3 +99,79 @@ def test_slurm_ends_the_start_itself(folder, job):
     assert done.returncode == PEER, done.stdout
     assert "Slurm ends this start by itself (COMPLETING): requeued, cancelled or out of time" in done.stdout
     assert not os.path.exists(folder.at("calls")), "put back into the queue"
+
+
+ONE_EPOCH = {**BATCH, "train": {"epochs": 1}}
+
+
+def calls(folder):
+    if not os.path.exists(folder.at("calls")):
+        return ""
+    with open(folder.at("calls"), encoding="utf-8") as f:
+        return f.read()
+
+
+def test_srun_does_not_get_ztrain_going(folder, job):
+    """A first start ends the job; a later one, which may have got a bad node, counts as one without a checkpoint."""
+    spec = folder.spec(ONE_EPOCH)
+    for code in (1, 126, 127):
+        done = job(1, "--config", spec, env={"SRUN_CODE": str(code)})
+        assert done.returncode == code and "was lost" not in done.stdout, done.stdout
+        assert f"srun did not get ztrain going (it ended with {code}), which a restart does not mend" in done.stdout
+    assert not calls(folder), "put back into the queue"
+    done = job(1, "--config", spec, env={"SRUN_CODE": "1", "SLURM_RESTART_COUNT": "1"})
+    assert done.returncode == 1 and "back into the queue, restart 2" in done.stdout, done.stdout
+    # the same code after ztrain has begun
+    os.remove(folder.at("calls"))
+    for epochs in (1, 2):  # from the beginning, and resumed
+        done = job(1, "--config", folder.spec({**BATCH, "train": {"epochs": epochs}}), env={"LAST_CODE": "1"})
+        assert done.returncode == PEER and "a rank or a node was lost (srun ended with 1)" in done.stdout, done.stdout
+    assert "requeue 17" in calls(folder)
+
+
+def test_the_limit_of_idle_starts(folder, job):
+    spec = folder.spec(ONE_EPOCH)
+    done = job(1, "--config", spec, env={"SRUN_CODE": "6", "MAX_IDLE": "0"})
+    assert done.returncode == PEER and " 1 start in a row without a checkpoint after step 0" in done.stdout, done.stdout
+    assert not calls(folder)
+    job(1, "--config", spec, env={"SRUN_CODE": "6", "MAX_IDLE": "1"})
+    done = job(1, "--config", spec, env={"SRUN_CODE": "6", "MAX_IDLE": "1", "SLURM_RESTART_COUNT": "1"})
+    assert done.returncode == PEER and " 2 starts in a row without a checkpoint after step 0" in done.stdout, done.stdout
+
+
+def test_what_the_script_refuses(folder, job):
+    spec = folder.spec(ONE_EPOCH)
+    for options in (["--resume", folder.run_folder()], [f"--resume={folder.run_folder()}"]):
+        done = job(1, "--config", spec, *options)
+        assert done.returncode == USAGE and "--resume is this script's to give" in done.stdout, done.stdout
+    done = job(1, "--config", spec, env={"ZTRAIN": folder.at("nothing")})
+    assert done.returncode == 127 and f"no program '{folder.at('nothing')}' on" in done.stdout, done.stdout
+    assert "hint: ZTRAIN=/path/to/ztrain" in done.stdout
+    assert not os.path.exists(folder.run_folder())
+
+
+def test_left_over_variables_of_a_rank(folder, job):
+    done = job(1, "--config", folder.spec(ONE_EPOCH), env={"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0"})
+    assert done.returncode == FINISHED, done.stdout
+
+
+def test_the_last_checkpoint(folder, job):
+    """Past the last step, and damaged: the script says which one is there, and believes only in a valid one."""
+    assert job(1, "--config", folder.spec(BATCH)).returncode == FINISHED
+    done = job(1, "--config", folder.spec({**BATCH, "train": {"epochs": None, "max_steps": 4}}))
+    assert done.returncode == FINISHED, done.stdout
+    assert "finished: the checkpoint of step 6 is there; the spec's last step is 4" in done.stdout, done.stdout
+    newest = os.path.join(folder.run_folder(), "checkpoints", folder.checkpoints()[-1])
+    with open(os.path.join(newest, "rank-00000.zst"), "r+b") as f:
+        f.seek(200)
+        f.write(b"damaged")
+    done = job(1, "--config", folder.spec(BATCH), env={"SRUN_CODE": "0"})
+    assert done.returncode == PEER and "there is no valid checkpoint of the last step, 6" in done.stdout, done.stdout
+
+
+def test_a_notice_as_long_as_the_time_limit(folder, job):
+    spec = folder.spec({**BATCH, "train": {"epochs": 1000}})
+    for left, warned in ((110, True), (36000, False)):
+        done = job(1, "--config", spec, env={"NOTICE": "1", "SLURM_JOB_END_TIME": str(int(time.time()) + left)})
+        assert "the step is asked for a checkpoint" in done.stdout, done.stdout
+        assert done.stdout.count("hint: a longer --time, or a shorter notice") == warned, done.stdout

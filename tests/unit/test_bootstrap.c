@@ -296,6 +296,40 @@ static void test_pmi_of_another_step(void **state)
     clear_launchers();
 }
 
+/* A batch script, or salloc's shell, where srun was forgotten. */
+static void test_alone_in_a_larger_job(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *set[10], *words[3]; /* no words: it may train */
+    } cases[] = {
+        {{NULL}, {NULL}},
+        {{"SLURM_JOB_ID", "7", "SLURM_NTASKS", "1", "SLURM_JOB_NUM_NODES", "1"}, {NULL}},
+        {{"SLURM_JOB_ID", "7", "SLURM_NTASKS", "4", "SLURM_JOB_NUM_NODES", "2"},
+         {"job 7 has SLURM_NTASKS=4", "srun --mpi=pmi2 -N 2 --ntasks-per-node=2", "--local-gpus 1"}},
+        {{"SLURM_JOB_ID", "7", "SLURM_JOB_NUM_NODES", "2"}, {"SLURM_JOB_NUM_NODES=2", "--local-gpus 1"}},
+        {{"SLURM_JOB_ID", "7", "SLURM_STEP_ID", "4294967290", "SLURM_PROCID", "0", "SLURM_NTASKS", "4"},
+         {"SLURM_NTASKS=4", "srun --mpi=pmi2 -n 4"}},
+        /* one task of srun; a rank alone that says so */
+        {{"SLURM_JOB_ID", "7", "SLURM_STEP_ID", "0", "SLURM_PROCID", "0", "SLURM_STEP_NUM_TASKS", "1", "SLURM_NTASKS",
+          "4"},
+         {NULL}},
+        {{"SLURM_JOB_ID", "7", "SLURM_NTASKS", "4", "RANK", "0", "WORLD_SIZE", "1"}, {NULL}},
+    };
+    for (size_t c = 0; c < COUNT_OF(cases); c++) {
+        struct error error = {.code = STATUS_OK};
+        clear_launchers();
+        for (int i = 0; i < 10 && cases[c].set[i]; i += 2)
+            setenv(cases[c].set[i], cases[c].set[i + 1], 1);
+        if (bootstrap_check_alone(&error) != (cases[c].words[0] ? STATUS_USAGE : STATUS_OK))
+            fail_msg("case %zu: '%s'", c, error.text);
+        for (int w = 0; w < 3 && cases[c].words[w]; w++)
+            if (!strstr(error.text, cases[c].words[w]))
+                fail_msg("case %zu: '%s' is not in '%s'", c, cases[c].words[w], error.text);
+    }
+    clear_launchers();
+}
+
 /* What is the same on every rank of one start of a job, and not of the next. */
 static void test_job_names(void **state)
 {
@@ -434,10 +468,14 @@ static void test_local_rank(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_environments),   cmocka_unit_test(test_every_half_of_a_step),
-        cmocka_unit_test(test_who_is_refused), cmocka_unit_test(test_pmi_of_another_step),
-        cmocka_unit_test(test_job_names),      cmocka_unit_test(test_alone),
-        cmocka_unit_test(test_threads),        cmocka_unit_test(test_local_rank)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_environments),
+                                       cmocka_unit_test(test_every_half_of_a_step),
+                                       cmocka_unit_test(test_who_is_refused),
+                                       cmocka_unit_test(test_pmi_of_another_step),
+                                       cmocka_unit_test(test_alone_in_a_larger_job),
+                                       cmocka_unit_test(test_job_names),
+                                       cmocka_unit_test(test_alone),
+                                       cmocka_unit_test(test_threads),
+                                       cmocka_unit_test(test_local_rank)};
     return cmocka_run_group_tests_name("bootstrap", tests, NULL, NULL);
 }

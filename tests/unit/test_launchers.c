@@ -217,7 +217,12 @@ static const struct failure_case failures[] = {
      {"libpmix.so.2 has no PMIx_Get_version", "hint"},
      {"LD_LIBRARY_PATH", "EMPTY"}},
     {BY_SRUN_NONE, "no-key", NULL, STATUS_PEER, {"rank 1 has put no 'no-such-key'"}, {NULL}},
-    {BY_SRUN_NONE, "late-fence", NULL, STATUS_PEER, {"rank 1 is not there after 0.5 s"}, {NULL}},
+    {BY_SRUN_NONE,
+     "late-fence",
+     NULL,
+     STATUS_PEER,
+     {"rank 1 is not there after 0.5 s", "another ZTRAIN_JOB_SECRET"},
+     {NULL}},
     {BY_SRUN_NONE, "die", NULL, STATUS_PEER, {"rank 1 has ended"}, {NULL}},
     {BY_SRUN_NONE,
      "meet",
@@ -238,7 +243,7 @@ static const struct failure_case failures[] = {
      {"does not know where rank 0 is", "MASTER_ADDR"},
      {"SLURM_STEP_NODELIST", "-"}},
     {BY_TORCHRUN, "meet", NULL, STATUS_USAGE, {"does not know where rank 0 is", "MASTER_ADDR"}, {"MASTER_ADDR", "-"}},
-    {BY_TORCHRUN, "meet", NULL, STATUS_USAGE, {"MASTER_PORT=70000", "1 to 65535"}, {"MASTER_PORT", "70000"}},
+    {BY_TORCHRUN, "meet", NULL, STATUS_USAGE, {"MASTER_PORT=70000", "1 to 65535", "hint: "}, {"MASTER_PORT", "70000"}},
     {BY_TORCHRUN,
      "meet",
      NULL,
@@ -319,34 +324,49 @@ static void play_file(const struct play *play, const char *name, const char *tex
     assert_true(file && fputs(text, file) >= 0 && fclose(file) == 0);
 }
 
-/* It says why, and the others end with its code instead of waiting for it. */
-static void test_a_rank_without_the_library(void **state)
+/* Rank 1 says why it does not come, and rank 0 ends with its code instead of waiting for it. play: rank 1 is refused.
+ */
+static void check_refusal(struct play *play, const char *why)
 {
-    (void)state;
     int pair[2];
     char text[2048], line[64] = "";
     static const char greeting[] = "cmd=init pmi_version=2 pmi_subversion=0\n",
                       answer[] = "cmd=response_to_init rc=0 pmi_version=2 pmi_subversion=0\n";
     assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM, 0, pair), 0);
     fcntl(pair[0], F_SETFD, FD_CLOEXEC);
-    struct play play = {.launcher = BY_PMI2, .world = 2, .scene = "meet", .lacking_fd = pair[1]};
-    play_start(&play);
+    play->lacking_fd = pair[1];
+    play_start(play);
     close(pair[1]);
     assert_int_equal(recv(pair[0], line, sizeof greeting - 1, MSG_WAITALL), sizeof greeting - 1);
     assert_string_equal(line, greeting);
     assert_int_equal(send(pair[0], answer, sizeof answer - 1, 0), sizeof answer - 1);
     answer_rank(pair[0], "cmd=fullinit;pmijobid=0;pmirank=1;");
     answer_rank(pair[0], "cmd=kvs-put;key=ztrain.place.1;value=refused-with-2;");
-    play_file(&play, "ztrain.place.1", "refused-with-2");
-    play_file(&play, "fence.1.1", "");
+    play_file(play, "ztrain.place.1", "refused-with-2");
+    play_file(play, "fence.1.1", "");
     answer_rank(pair[0], "cmd=kvs-fence;");
-    play_wait(&play);
-    assert_int_equal(play.codes[0], STATUS_USAGE);
-    assert_int_equal(play.codes[1], STATUS_USAGE);
-    assert_string_equal(play_read(&play, "said", 0, text, sizeof text), "");
-    assert_non_null(strstr(play_read(&play, "said", 1, text, sizeof text), "cannot open libpmi2.so.0"));
-    play_end(&play);
+    play_wait(play);
+    assert_int_equal(play->codes[0], STATUS_USAGE);
+    assert_int_equal(play->codes[1], STATUS_USAGE);
+    assert_string_equal(play_read(play, "said", 0, text, sizeof text), "");
+    assert_non_null(strstr(play_read(play, "said", 1, text, sizeof text), why));
+    play_end(play);
     close(pair[0]);
+}
+
+static void test_a_rank_without_the_library(void **state)
+{
+    (void)state;
+    struct play play = {.launcher = BY_PMI2, .world = 2, .scene = "meet"};
+    check_refusal(&play, "cannot open libpmi2.so.0");
+}
+
+/* Of all ranks' variables only rank 0's fit. */
+static void test_variables_that_fit_one_rank(void **state)
+{
+    (void)state;
+    struct play play = {.launcher = BY_PMI2, .world = 2, .scene = "meet", .extra = {"RANK", "0", "WORLD_SIZE", "2"}};
+    check_refusal(&play, "the environment contradicts itself: RANK=0, WORLD_SIZE=2, but PMI_RANK=1");
 }
 
 /* Whatever is at the other end of PMI_FD. */
@@ -553,10 +573,15 @@ int main(int argc, char **argv)
     if (argc > 1)
         return play_rank(argv[1]);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_meeting),          cmocka_unit_test(test_failures),
-        cmocka_unit_test(test_another_version),  cmocka_unit_test(test_a_rank_without_the_library),
-        cmocka_unit_test(test_refusing_in_vain), cmocka_unit_test(test_abort),
-        cmocka_unit_test(test_strangers),        cmocka_unit_test(test_first_node),
+        cmocka_unit_test(test_meeting),
+        cmocka_unit_test(test_failures),
+        cmocka_unit_test(test_another_version),
+        cmocka_unit_test(test_a_rank_without_the_library),
+        cmocka_unit_test(test_variables_that_fit_one_rank),
+        cmocka_unit_test(test_refusing_in_vain),
+        cmocka_unit_test(test_abort),
+        cmocka_unit_test(test_strangers),
+        cmocka_unit_test(test_first_node),
         cmocka_unit_test(test_task_count),
     };
     return cmocka_run_group_tests_name("launchers", tests, make_libraries, remove_libraries);

@@ -138,7 +138,7 @@ static void check_choice(const char *const *texts, int count, int me, const char
     for (int i = 0; i < count; i++)
         assert_true(wire_host_parse(texts[i], &hosts[i]));
     enum status status = wire_choose(hosts, count, me, &address, &error);
-    assert_int_equal(status, chosen ? STATUS_OK : STATUS_PEER);
+    assert_int_equal(status, chosen ? STATUS_OK : hosts[me].named ? STATUS_USAGE : STATUS_PEER);
     if (chosen)
         assert_string_equal(address.text, chosen);
     else
@@ -175,6 +175,9 @@ static void test_choice_of_an_address(void **state)
     const char *const apart[] = {"any,1,10.77.0.1/32", "any,2,127.3.2.1/32"};
     check_choice(apart, 2, 0, NULL);
     assert_contains(error.text, "no address of node 0 (10.77.0.1/32) and node 1 (127.3.2.1/32) is in one network");
+    const char *const docker0[] = {"named,1,172.17.0.1/16", "named,2,172.17.0.1/16"};
+    check_choice(docker0, 2, 0, NULL);
+    check_choice(docker0, 2, 1, NULL);
     const char *const none[] = {"any,1", "any,2,10.0.0.1/24"};
     check_choice(none, 2, 0, NULL);
     assert_contains(error.text, "node 0 (no address) and node 1 (10.0.0.1/24)");
