@@ -61,6 +61,7 @@ struct run {
     json_t *spec_json;
     double checkpoint_seconds; /* stalled in checkpoints since the last step's line */
     struct comm_stats volume;  /* what this rank sent in a step: the newest, of those that were counted */
+    struct comm_stats moved;   /* over the network: since the start of this process */
     struct deadline deadline;  /* rank 0's */
     bool stop, deadline_near;  /* some rank was asked to stop, the job's end is near: the same on all ranks */
     bool agreed;               /* all ranks know that all of them end with an error */
@@ -99,6 +100,17 @@ static enum status together(struct run *run, enum status status, struct error *e
 
 /* ---- one step ---------------------------------------------------------------------------------------------------- */
 
+/* What was moved since it was last read. Operations end when they end: only sums over the whole run say what crossed
+ * the network, whatever was still on its way when a step's were read. */
+static void read_volume(struct run *run, struct comm_stats *volume)
+{
+    comm_stats_read(run->comm, volume, true);
+    run->moved.network_sent += volume->network_sent;
+    run->moved.network_received += volume->network_received;
+    run->moved.theory_sent += volume->theory_sent;
+    run->moved.theory_received += volume->theory_received;
+}
+
 /* Enqueues the next optimizer step: gradients of the global batch, then the update. Its results are collected later. */
 static enum status train_step(struct run *run, struct error *err)
 {
@@ -109,7 +121,7 @@ static enum status train_step(struct run *run, struct error *err)
     struct comm_stats volume;
 
     *pending = (struct pending_step){.start = seconds_now()};
-    comm_stats_read(run->comm, &volume, true); /* an evaluation's do not count */
+    read_volume(run, &volume); /* an evaluation's do not count */
     TRY(stepper_enqueue(&run->stepper, run->stream, run->position.optimizer_step, &step, err));
     run->enqueued++;
     ASSERT(step.last.step == run->enqueued);
@@ -119,7 +131,7 @@ static enum status train_step(struct run *run, struct error *err)
     TRY(comm_sum(run->comm, stops, 2, err));
     run->deadline_near = stops[1] > 0;
     run->stop = stops[0] > 0 || run->deadline_near;
-    comm_stats_read(run->comm, step.counted ? &run->volume : &volume, true);
+    read_volume(run, step.counted ? &run->volume : &volume);
     m->step = step.last.step;
     m->epoch = step.last.epoch;
     pending->targets = step.last.step_targets;
@@ -411,21 +423,23 @@ static void say_start(const struct run *run)
     trainer_print_plan(t);
 }
 
-/* What this rank sent in the newest step, beside what theory says for it. */
-static void print_volume(const struct run *run)
+/* What this rank sent in the newest step, and over the network in all, beside what theory says for it. */
+static void print_volume(struct run *run)
 {
     int64_t gather, reduce;
+    struct comm_stats rest;
     if (!run->volume.reduce_scatter_calls) /* one rank, or no step in this process */
         return;
     zero_theory(run->trainer.zero, (int)run->spec->gradient_accumulation_steps, &gather, &reduce);
     log_info("communication of a step and rank: gathered %" PRId64 " bytes (theory %" PRId64 "), reduced %" PRId64
              " bytes (theory %" PRId64 ")",
              run->volume.all_gather_bytes, gather, run->volume.reduce_scatter_bytes, reduce);
-    if (run->volume.theory_sent + run->volume.theory_received > 0)
-        log_info("over the network: sent %" PRId64 " bytes (theory %" PRId64 "), received %" PRId64
+    read_volume(run, &rest);
+    const struct comm_stats *moved = &run->moved;
+    if (moved->theory_sent + moved->theory_received > 0)
+        log_info("over the network, in all: sent %" PRId64 " bytes (theory %" PRId64 "), received %" PRId64
                  " bytes (theory %" PRId64 ")",
-                 run->volume.network_sent, run->volume.theory_sent, run->volume.network_received,
-                 run->volume.theory_received);
+                 moved->network_sent, moved->theory_sent, moved->network_received, moved->theory_received);
 }
 
 static void print_profile(struct run *run)

@@ -140,5 +140,6 @@ void cuda_graph_launch(struct graph *graph)
     ASSERT(g->executable);
     join(g);
     cuda_check(g->base.device->private_, cudaGraphLaunch(g->executable, g->streams[0]->handle), "launching a graph");
-    fork_streams(g); /* no mark, which may wait for the GPU: callers hold NCCL's mutex, and record an event of their own */
+    fork_streams(
+        g); /* no mark, which may wait for the GPU: callers hold NCCL's mutex, and record an event of their own */
 }

@@ -1,6 +1,7 @@
 """Life and death of ranks that a launcher starts on several nodes: here processes with torchrun's variables, whose
 GROUP_RANK makes two nodes of one machine. Slurm's own part is in tests/cluster."""
 import os
+import re
 import resource
 import signal
 import time
@@ -73,15 +74,24 @@ def test_terminated_before_the_ranks_have_met(folder):
 
 
 def test_the_network_carries_what_theory_says(folder):
-    job = Job(folder, "--config", spec_of(folder, {"zero_optimization": {"stage": 1}}))
-    said = "".join(d.out + d.err for d in job.train())
-    lines = [line for line in said.splitlines() if "over the network" in line]
-    assert lines, said
-    for line in lines:
-        counts = [int(word) for word in line.replace("(", " ").replace(")", " ").replace(",", " ").split()
-                  if word.isdigit()]
-        pairs = counts[-4:]
-        assert pairs[0] == pairs[1] and pairs[2] == pairs[3], line
+    """Two nodes of two ranks: of a gather every rank sends its slice to the other node once, of a reduction its part of
+    the slices of both ranks there. What a rank gathers, or gives to a reduction, in a step are three slices."""
+    def lines_of(name):
+        job = Job(folder, "--config", spec_of(folder, {"zero_optimization": {"stage": 1},
+                                                       "run": {"name": name, "dir": folder.at("runs"), "seed": 7}}))
+        said = "".join(done.out + done.err for done in job.train()).splitlines()
+        numbers = {what: [[int(n) for n in re.findall(r"\d+", line[line.index(what):])] for line in said if what in line]
+                   for what in ("communication of a step", "over the network")}
+        return numbers["communication of a step"], numbers["over the network"]
+
+    steps, network = lines_of("one")
+    assert network and len(network) == len(steps)
+    for (gathered, _, reduced, _), (sent, theory_sent, received, theory_received) in zip(steps, network):
+        assert sent == theory_sent and received == theory_received
+        a_step = gathered // 3 + 2 * (reduced // 3)
+        count = len(folder.metrics("one").steps)
+        assert count * a_step <= sent <= (count + 2) * a_step  # and what a start, an end and an evaluation need
+    assert lines_of("two") == (steps, network)  # nothing depends on time
 
 
 def test_a_run_folder_that_is_not_shared(folder):
