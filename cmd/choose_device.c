@@ -3,11 +3,11 @@
 #include "cmd/choose_device.h"
 
 #include "comm/gpu_binding.h"
+#include "core/env_switch.h"
 #include "core/log.h"
 
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 static const char share_name[] = "ZTRAIN_SHARE_GPUS";
 
@@ -17,11 +17,10 @@ static void look_around(int rank, struct gpu_view *view)
     unsigned char uuids[GPU_VIEW_MAX][DEVICE_UUID_BYTES];
     char why[256] = "";
     struct error err;
-    const char *share = getenv(share_name);
-    bool shares = share && !strcmp(share, "1");
-    if (share && *share && !shares && strcmp(share, "0") != 0) {
-        snprintf(why, sizeof why, "%s is '%.60s'; hint: 1 (ranks may share a GPU) or 0", share_name, share);
-        gpu_view_none(view, rank, STATUS_USAGE, why);
+    bool shares = false, tf32;
+    if (env_switch(share_name, "ranks may share a GPU", &shares, &err) != STATUS_OK ||
+        device_cuda_wants_tf32(&tf32, &err) != STATUS_OK) {
+        gpu_view_none(view, rank, err.code, err.text);
     } else if (!device_cuda_available(why)) {
         gpu_view_none(view, rank, STATUS_DEVICE, why);
     } else if (gpu_view_init(view, rank, getenv("CUDA_VISIBLE_DEVICES"), device_cuda_list(uuids, GPU_VIEW_MAX), uuids,
@@ -65,10 +64,12 @@ enum status choose_device(const struct run_spec *spec, struct comm *comm, const 
         char why[256];
         bool cuda = device_cuda_available(why);
         choice->kind = cuda || spec->train.device == SPEC_DEVICE_CUDA ? DEVICE_CUDA : DEVICE_CPU;
-        choice->to_plan = choice->kind == DEVICE_CUDA && !cuda;
+        if (choice->kind == DEVICE_CPU || !device_cuda_is_built())
+            return do_without(spec, NULL, 0, why, 0, err);
+        choice->to_plan = !cuda;
         if (choice->to_plan)
-            log_info("no GPU here (%s): the plan is for one that is assumed", why);
-        return choice->kind == DEVICE_CUDA ? STATUS_OK : do_without(spec, NULL, 0, why, 0, err);
+            log_info("no GPU here (%s): the plan is for one that is assumed, and leaves out cuDNN's workspace", why);
+        return STATUS_OK;
     }
     struct gpu_view own;
     look_around(boot->rank, &own);

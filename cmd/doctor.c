@@ -227,6 +227,8 @@ static void report_nvml(void)
     int count = nvml_read(NULL, gpus, MOST, driver, sizeof driver, why);
     if (count < 0) {
         print_line("driver", "none that answers (%s)", why);
+        print_line("", "hint: where there is a GPU, install NVIDIA's driver (nvidia-smi shows it); containers start "
+                       "with --gpus all");
         return;
     }
     print_line("driver", "%s", driver);
@@ -458,6 +460,8 @@ static void report_gpu(void)
         report_ceilings();
     } else {
         print_line("device: auto", "takes cpu (%s)", why);
+        if (!device_cuda_is_built())
+            print_line("", "hint: for GPUs, build ztrain where nvcc is installed");
     }
 }
 

@@ -155,7 +155,8 @@ const struct spec_key spec_keys[] = {
      .choices = device_choices},
     {USED("train.cuda_graphs", KEY_CHOICE, spec.train.cuda_graphs, "auto", SILENT,
           "a GPU's step is captured once and launched as one piece: the same bits, less work for the host; auto: where "
-          "launching the kernels takes about as long as running them (small models)"),
+          "launching the kernels takes about as long as running them (small models); true is refused on the CPU "
+          "device, with data.packing false, with --profile, and where ranks share a GPU"),
      .choices = graph_choices},
     {USED("train.max_skipped_steps", KEY_INT, spec.max_skipped_steps, "10", NOTICE,
           "give up (exit code 7) after so many steps in a row with non-finite gradients"),

@@ -1,6 +1,7 @@
 /* device.c: the entry points of device.h: preconditions, then the backend of the device's kind. */
 #include "gpu/device.h"
 
+#include "core/env_switch.h"
 #include "core/progress.h"
 #include "gpu/device_backend.h"
 
@@ -66,6 +67,11 @@ enum status device_cuda_open_to_plan(struct device **device, struct error *err)
 }
 
 #endif
+
+enum status device_cuda_wants_tf32(bool *wants, struct error *err)
+{
+    return env_switch("ZTRAIN_CUDA_TF32", "fp32 products use TF32", wants, err);
+}
 
 enum status device_open_to_plan(struct device **device, struct error *err)
 {

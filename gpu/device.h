@@ -54,6 +54,10 @@ bool device_cuda_available(char *why);
 /* Whether this build of ztrain has the CUDA backend. */
 bool device_cuda_is_built(void);
 
+/* Whether fp32 products on GPUs use TF32: only if ZTRAIN_CUDA_TF32=1 is in the environment. STATUS_USAGE: it is neither
+ * 1 nor 0. */
+enum status device_cuda_wants_tf32(bool *wants, struct error *err);
+
 /* How many GPUs this process sees, 0 without a driver, and what tells them apart: uuids (most) of the first of them,
  * zeros where it is not known. */
 enum { DEVICE_UUID_BYTES = 16 };

@@ -634,10 +634,11 @@ static enum status check_capability(int index, const struct cudaDeviceProp *prop
 {
     if (10 * properties->major + properties->minor >= CUDA_CAPABILITY_LEAST)
         return STATUS_OK;
-    return error_set(err, STATUS_DEVICE,
-                     "GPU %d (%.100s) has compute capability %d.%d, ztrain needs %d.%d or higher (A100 and newer)",
-                     index, properties->name, properties->major, properties->minor, CUDA_CAPABILITY_LEAST / 10,
-                     CUDA_CAPABILITY_LEAST % 10);
+    error_set(err, STATUS_DEVICE,
+              "GPU %d (%.60s) has compute capability %d.%d, ztrain needs %d.%d or higher (A100 and newer)", index,
+              properties->name, properties->major, properties->minor, CUDA_CAPABILITY_LEAST / 10,
+              CUDA_CAPABILITY_LEAST % 10);
+    return error_hint(err, "CUDA_VISIBLE_DEVICES takes another GPU; or train.device: cpu");
 }
 
 bool device_cuda_probe(char *why)

@@ -10,8 +10,8 @@
  *
  * A `plan` is a product's descriptors and the algorithm chosen for it; it is made once per shape. The choice: what
  * gemm_cuda_prepare() found fastest (in the cache on disk, or by timing up to CANDIDATES heuristics on memory of its
- * own), else the library's first proposal. Only algorithms that give the same bits each time are taken: no split of k
- * but with a reduction in a step of its own.
+ * own), else the library's first proposal. Only algorithms whose reduction has a fixed order are taken: no split of k
+ * but with a reduction in a step of its own. That they give the same bits each time is not tried out.
  *
  * Where the library has no algorithm for a product with its epilogue, the product is computed without it, and a kernel
  * of gemm_cuda_kernels.cu does the rest. A bias gradient that is accumulated goes to scratch memory first, as the
@@ -70,8 +70,12 @@ enum status gemm_cuda_new(struct cuda_device *cuda, struct gemm_cuda **gemm, str
         return error_set(err, STATUS_DEVICE, "cannot open cublasLt: out of memory");
     g->cuda = cuda;
     g->lt = cuda->cublaslt;
-    const char *tf32 = getenv("ZTRAIN_CUDA_TF32");
-    g->tf32 = tf32 && !strcmp(tf32, "1");
+    enum status status = device_cuda_wants_tf32(&g->tf32, err);
+    if (status != STATUS_OK) {
+        free(g);
+        *gemm = NULL;
+        return status;
+    }
     cublasStatus_t code = g->lt->cublasLtCreate(&g->handle);
     if (code != CUBLAS_STATUS_SUCCESS) {
         free(g);
@@ -188,7 +192,7 @@ static bool describe(const struct gemm_cuda *g, struct plan *plan)
     return ok && set_pointers(g, plan, some, some);
 }
 
-/* Whether an algorithm gives the same bits each time, and gets by with the workspace. */
+/* Whether an algorithm adds up in a fixed order, by what it says of itself, and gets by with the workspace. */
 static bool is_acceptable(const struct gemm_cuda *g, const cublasLtMatmulHeuristicResult_t *result)
 {
     uint32_t scheme = CUBLASLT_REDUCTION_SCHEME_INPLACE;

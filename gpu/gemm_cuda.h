@@ -8,7 +8,7 @@
 enum status gemm_cuda_new(struct cuda_device *cuda, struct gemm_cuda **gemm, struct error *err);
 void gemm_cuda_free(struct gemm_cuda *gemm); /* may be NULL */
 
-/* Whether fp32 products use TF32: only if ZTRAIN_CUDA_TF32=1 is in the environment. */
+/* Whether fp32 products use TF32, as device_cuda_wants_tf32() said when it was made. */
 bool gemm_cuda_uses_tf32(const struct gemm_cuda *gemm);
 
 /* ops_prepare() of this device: chooses the kernels of these products, from the cache on disk or by measuring. */

@@ -40,6 +40,8 @@ def test_doctor(folder):
     for word in ("cpu", "instruction sets", "cores", "memory", "available", "libyaml", "oneDNN", "srun", "device: auto"):
         assert word in text, word
     assert "device: auto      takes c" in text
+    assert "none that answers" not in text or "hint: where there is a GPU, install NVIDIA's driver" in text
+    assert "no CUDA backend" not in text or "hint: for GPUs, build ztrain where nvcc is installed" in text
 
 
 def test_help_of_commands(folder):

@@ -136,10 +136,22 @@ def test_world_size_and_batch(folder):
 
 
 def test_cuda_on_a_machine_without(folder):
-    done = folder.train({"train": {"device": "cuda"}}, expect=DEVICE)
+    hidden = {"CUDA_VISIBLE_DEVICES": ""}
+    done = folder.train({"train": {"device": "cuda"}}, env=hidden, expect=DEVICE)
     assert "train.device" in done.last_words
-    done = folder.train({"train": {"device": "auto", "epochs": 1}})
+    done = folder.train({"train": {"device": "auto", "epochs": 1}}, env=hidden)
     assert "cpu" in done.out.lower()
+
+
+@pytest.mark.parametrize("name, meaning", [("ZTRAIN_CUDA_TF32", "fp32 products use TF32"),
+                                           ("ZTRAIN_SHARE_GPUS", "ranks may share a GPU")])
+def test_a_switch_in_the_environment_is_1_or_0(folder, name, meaning):
+    """Whether there is a GPU or not: a switch that is silently off would be a run with other numbers."""
+    spec = folder.spec({"train": {"device": "cuda"}})
+    done = folder.ztrain("--config", spec, "--local-gpus", 2, env={"CUDA_VISIBLE_DEVICES": "", name: "yes"}, expect=USAGE)
+    assert done.err.count(f"{name} is 'yes'; hint: 1 ({meaning}) or 0") == 1, done
+    for value in ("0", "1", ""):
+        folder.ztrain("--config", spec, env={"CUDA_VISIBLE_DEVICES": "", name: value}, expect=DEVICE)
 
 
 # --- data -------------------------------------------------------------------------------------------------------------

@@ -1,0 +1,13 @@
+/* env_switch.h: switches in the environment. */
+#ifndef ZTRAIN_CORE_ENV_SWITCH_H
+#define ZTRAIN_CORE_ENV_SWITCH_H
+
+#include "core/status.h"
+
+#include <stdbool.h>
+
+/* Whether the variable is 1; 0, nothing and not there are off, all else is STATUS_USAGE. `meaning`: of 1, for the hint.
+ */
+enum status env_switch(const char *name, const char *meaning, bool *on, struct error *err);
+
+#endif
