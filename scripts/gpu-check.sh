@@ -15,25 +15,38 @@
 #                 linked statically, so that the folder can be carried to a machine that has only CUDA and Python
 #   --out DIR     logs, tables and metrics (default: build/gpu-check)
 #   --device KEY  train.device (default: cuda; cpu only shows that this script works)
-#   --quick       smaller ops and fewer cases
+#   --seconds N   for all parts (default: 530); a part for which nothing is left has failed
+#   --quick       fewer golden cases, shorter turns of the benchmark
 #
-# All parts together take less than 9 minutes on one H200. Where CUDA's libraries lie in Python's site-packages, they are
-# found there. The last line is 'N passed, M failed'; SUMMARY in the output folder holds the tables.
+# Where CUDA's libraries lie in Python's site-packages, they are found there. The last line is 'N passed, M failed';
+# SUMMARY in the output folder holds the tables of this run.
 set -uo pipefail
+from=$PWD
 cd "$(dirname "$0")/.." || exit 1
-build=build out=build/gpu-check device=cuda quick=
+build=build out=build/gpu-check device=cuda quick='' seconds=530
+all=(doctor ops perf golden ranks resume graphs sanitizer bench)
+fail() {
+    echo "gpu-check: $1; hint: --help" >&2
+    exit 2
+}
 while [ $# -gt 0 ]; do
     case $1 in
-    --build) build=$2 && shift 2 ;;
-    --out) out=$2 && shift 2 ;;
-    --device) device=$2 && shift 2 ;;
+    --build | --out | --device | --seconds)
+        [ -n "${2-}" ] || fail "$1 needs a value"
+        declare "${1#--}=$2"
+        case $1:$2 in --build:[!/]* | --out:[!/]*) declare "${1#--}=$from/$2" ;; esac # as the caller sees it
+        shift 2
+        ;;
     --quick) quick=1 && shift ;;
     -h | --help) sed -n '2,/^set /p' "$0" | sed -n 's/^# \{0,1\}//p' && exit 0 ;;
-    -*) echo "gpu-check: no option '$1'; hint: --help" >&2 && exit 2 ;;
+    -*) fail "no option '$1'" ;;
     *) break ;;
     esac
 done
-[ $# -gt 0 ] || set -- doctor ops perf golden ranks resume graphs sanitizer bench
+[ $# -gt 0 ] || set -- "${all[@]}"
+for name in "$@"; do
+    [[ " ${all[*]} " == *" $name "* ]] || fail "no part '$name'"
+done
 for program in ztrain ops-test; do
     [ -x "$build/$program" ] || {
         echo "gpu-check: no $build/$program; hint: make gpu-build, or --build DIR" >&2
@@ -51,12 +64,27 @@ for top in site.getsitepackages():
 export LD_LIBRARY_PATH=$packages${LD_LIBRARY_PATH:-}
 # parts that are functions see what is exported; ranks and resume have several ranks on one GPU; the choices of GEMM kernels stay with the results
 export build device python ZTRAIN_SHARE_GPUS=1
-export ZTRAIN_GEMM_CACHE=${ZTRAIN_GEMM_CACHE:-$PWD/$out/gemm-cache}
+case $out in /*) ;; *) out=$PWD/$out ;; esac
+export ZTRAIN_GEMM_CACHE=${ZTRAIN_GEMM_CACHE:-$out/gemm-cache}
+unset ZTRAIN_CUDA_TF32 # fp32 means fp32 here
 golden=(tests/golden/check_golden.py --ztrain "$build/ztrain" --set "train.device=$device")
+
+# A part within its time and what is left of the whole. Its log is of this run.
+logs=()
+gpu_part() {
+    local left=$((seconds - SECONDS)) limit=$2
+    [ "$limit" -le "$left" ] || limit=$left
+    logs+=("$LOGS/$1.log")
+    if [ "$limit" -lt 5 ]; then
+        part "$1" 5 bash -c 'echo "left out: no time left"; exit 1'
+    else
+        part "$1" "$limit" "${@:3}"
+    fi
+}
 
 # Two runs of one spec, one of them interrupted after step 3: equal losses, norms and evaluations.
 resume() {
-    local top case=tests/golden/llama
+    local top case=tests/golden/qwen3 # its heads suit cuDNN
     top=$(mktemp -d) || return
     local run=("$build/ztrain" --config "$case/run.yaml" --set "run.dir=$top" --set "model.pretrained=$case"
         --set "data.train=$case/train" --set "data.validation=$case/validation" --set "train.device=$device"
@@ -86,7 +114,7 @@ PYTHON
 
 # A run whose kernels are shorter than their launches, as graphs and op by op: equal numbers, and the ratio of their speeds.
 graphs() {
-    local top case=tests/golden/llama
+    local top case=tests/golden/qwen3 # its heads suit cuDNN
     top=$(mktemp -d) || return
     local run=("$build/ztrain" --config "$case/run.yaml" --set "run.dir=$top" --set "model.pretrained=$case"
         --set "data.train=$case/train" --set "data.validation=$case/validation" --set "train.device=$device"
@@ -120,53 +148,64 @@ PYTHON
     return $code
 }
 
-# A small run under one of compute-sanitizer's tools.
+# Two small runs under one of compute-sanitizer's tools: odd rows and GELU; RoPE, SwiGLU and cuDNN.
 sanitizer() {
-    local tool=$1 case=tests/golden/gpt2 top code
-    command -v compute-sanitizer >/dev/null || { echo "no compute-sanitizer on this machine" && return 1; }
+    local tool=$1 case top code=0
+    command -v compute-sanitizer >/dev/null || {
+        echo "no compute-sanitizer on this machine; hint: it comes with the CUDA Toolkit; add its folder to PATH"
+        return 1
+    }
     top=$(mktemp -d) || return
-    compute-sanitizer --tool "$tool" --error-exitcode 9 "$build/ztrain" --config "$case/run.yaml" --set "run.dir=$top" \
-        --set run.name=small --set "model.pretrained=$case" --set "data.train=$case/train" \
-        --set "data.validation=$case/validation" --set "train.device=$device" --set train.max_steps=2 --set bf16.enabled=true
-    code=$?
+    for case in tests/golden/gpt2 tests/golden/qwen3; do
+        compute-sanitizer --tool "$tool" --error-exitcode 9 "$build/ztrain" --config "$case/run.yaml" \
+            --set "run.dir=$top" --set "model.pretrained=$case" --set "data.train=$case/train" \
+            --set "data.validation=$case/validation" --set "train.device=$device" --set train.max_steps=2 \
+            --set bf16.enabled=true || code=$?
+    done
     rm -rf "$top"
     return $code
 }
 
 for name in "$@"; do
     case $name in
-    doctor) part doctor 60 "$build/ztrain" doctor ;;
+    doctor) gpu_part doctor 60 "$build/ztrain" doctor ;;
     ops)
-        part ops 120 "$build/ops-test" test --device "$device"
-        part ops-own-attention 60 env ZTRAIN_CUDA_ATTENTION=own "$build/ops-test" test --device "$device" --op attention
+        gpu_part ops 120 "$build/ops-test" test --device "$device"
+        gpu_part ops-own-attention 60 env ZTRAIN_CUDA_ATTENTION=own "$build/ops-test" test --device "$device" --op attention
         ;;
     perf)
-        part perf 90 "$build/ops-test" perf --device "$device"
-        part perf-own-attention 60 env ZTRAIN_CUDA_ATTENTION=own "$build/ops-test" perf --device "$device" --op attention
+        gpu_part perf 120 "$build/ops-test" perf --device "$device"
+        gpu_part perf-own-attention 60 env ZTRAIN_CUDA_ATTENTION=own "$build/ops-test" perf --device "$device" --op attention
         ;;
     golden)
-        part golden 120 "${golden[@]}" --dtype fp32,bf16,fp16 ${quick:+--case gpt2 --case llama}
-        part golden-own-attention 60 env ZTRAIN_CUDA_ATTENTION=own "${golden[@]}" --dtype bf16,fp16 --case qwen3 \
+        gpu_part golden 120 "${golden[@]}" --dtype fp32,bf16,fp16 ${quick:+--case gpt2 --case llama}
+        gpu_part golden-own-attention 60 env ZTRAIN_CUDA_ATTENTION=own "${golden[@]}" --dtype bf16,fp16 --case qwen3 \
             --case llama-bias
         ;;
     ranks)
-        part ranks 120 "${golden[@]}" --ranks 2 --stage 0,1,2,3 --dtype bf16 --case gpt2 --case qwen3
-        part ranks-4 60 "${golden[@]}" --ranks 4 --stage 0,3 --dtype fp32 --case llama
+        gpu_part ranks 120 "${golden[@]}" --ranks 2 --stage 0,1,2,3 --dtype bf16 --case gpt2 --case qwen3
+        gpu_part ranks-4 90 "${golden[@]}" --ranks 4 --stage 0,1,2,3 --dtype fp32 --case llama
         ;;
-    resume) part resume 60 resume ;;
-    graphs) part graphs 60 graphs ;;
+    resume) gpu_part resume 60 resume ;;
+    graphs) gpu_part graphs 60 graphs ;;
     sanitizer)
-        part memcheck 90 sanitizer memcheck
-        part racecheck 90 sanitizer racecheck
+        gpu_part memcheck 90 sanitizer memcheck
+        gpu_part racecheck 90 sanitizer racecheck
         ;;
-    bench) part bench 300 "$python" scripts/gpu_bench.py --ztrain "$build/ztrain" --out "$out" --limit 280 \
-        ${quick:+--seconds 10} ;;
-    *) echo "gpu-check: no part '$name'; hint: --help" >&2 && exit 2 ;;
+    bench)
+        left=$((seconds - SECONDS)) # the benchmark leaves out what it has no time for
+        gpu_part bench 300 "$python" scripts/gpu_bench.py --ztrain "$build/ztrain" --out "$out" \
+            --limit "$((left < 290 ? left - 10 : 280))" ${quick:+--seconds 3}
+        ;;
     esac
 done
 {
     echo "# $(date -u +%F) $(git rev-parse --short HEAD 2>/dev/null)"
-    grep -hE "passed, |^(FAIL|FAILED)|ratio|GB/s|TFLOP/s|ceiling|^attention" "$LOGS"/*.log 2>/dev/null
+    for log in "${logs[@]}"; do
+        echo "## $(basename "$log" .log)"
+        grep -hE "passed, |^(FAIL|FAILED)|ratio|GB/s|TFLOP/s|ceiling|^attention|left out|does not fit|^[a-z0-9.-]+ +T=" "$log"
+    done
+    [ ${#parts_broken[@]} = 0 ] || echo "failed: ${parts_broken[*]}"
 } >"$out/SUMMARY"
 cat "$out/SUMMARY"
 parts_end

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Training speed on one GPU beside PyTorch, alternating in one run: tokens/s, MFU, memory, ratios.
+"""Training speed on one GPU beside PyTorch, one after the other in one run: tokens/s, MFU, memory, ratios.
 
-    scripts/gpu_bench.py                       GPT-2 124M and 1.5B, Llama 1B and 8B shapes, T = 1024 and 4096, bf16
+    scripts/gpu_bench.py                       GPT-2 124M and 1.5B, Llama 1B, half of an 8B; T = 1024 and 4096; bf16
     scripts/gpu_bench.py --case gpt2-124m      cases whose name contains this
 
 PyTorch: transformers' model with random weights, sdpa, torch.compile, bf16 weights kept in fp32 by autocast, fused AdamW.
 Each side trains for --seconds in each of --turns turns; figures are medians over steps. A case that does not fit the
-memory of the GPU on either side says so; one that would not end within --limit seconds of the start is left out. MFU = (6 · matmul parameters + 6 · layers · d_attention · T) · tokens/s over
-the peak of the data sheet (989 TFLOP/s in bf16 on H100 and H200). Runs on a Python with torch and transformers.
+memory of the GPU on either side says so; one that would not end within --limit seconds of the start is left out. MFU is ztrain's (docs/operations.md), PyTorch's the same over the ratio: both
+train the same model. A case without a ratio has failed. Runs on a Python with torch and transformers.
 """
 import argparse
 import json
@@ -23,7 +23,6 @@ import tempfile
 import time
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-PEAK = 989e12
 WARM_UP = 5
 EXIT_DEVICE = 5                 # of ztrain: also where memory is too small
 NO_FIT = "does not fit: "
@@ -37,25 +36,13 @@ MODELS = {
     "gpt2-1.5b": {**GPT2, "n_embd": 1600, "n_layer": 48, "n_head": 25},
     "llama-1b": {**LLAMA, "hidden_size": 2048, "intermediate_size": 8192, "num_hidden_layers": 16,
                  "num_attention_heads": 32, "num_key_value_heads": 8, "tie_word_embeddings": True},
-    "llama-8b": {**LLAMA, "hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32,
+    # 8B takes 18 bytes a parameter and more than one GPU has: the same layers, half as many
+    "llama-8b-half": {**LLAMA, "hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 16,
                  "num_attention_heads": 32, "num_key_value_heads": 8, "tie_word_embeddings": False},
 }
 # model, length, micro batch
-CASES = [("gpt2-124m", 1024, 32), ("gpt2-124m", 4096, 8), ("gpt2-1.5b", 1024, 8), ("llama-1b", 1024, 16),
-         ("llama-1b", 4096, 4), ("llama-8b", 1024, 1)]
-
-
-def flops_per_token(config, length):
-    """Of forward and backward, by the formula above."""
-    if config["model_type"] == "gpt2":
-        hidden, layers = config["n_embd"], config["n_layer"]
-        block, head, attention = 12 * hidden * hidden, config["vocab_size"] * hidden, hidden
-    else:
-        hidden, layers = config["hidden_size"], config["num_hidden_layers"]
-        share = config["num_key_value_heads"] / config["num_attention_heads"]
-        block = hidden * hidden * (2 + 2 * share) + 3 * hidden * config["intermediate_size"]
-        head, attention = config["vocab_size"] * hidden, hidden
-    return 6 * (layers * block + head) + 6 * layers * attention * length
+CASES = [("gpt2-124m", 1024, 32), ("llama-1b", 1024, 16), ("gpt2-1.5b", 1024, 8), ("llama-8b-half", 4096, 2),
+         ("llama-1b", 4096, 4), ("gpt2-124m", 4096, 8), ("gpt2-1.5b", 4096, 2), ("llama-8b-half", 1024, 8)]
 
 
 def write_tokens(prefix, count, vocabulary):
@@ -72,7 +59,7 @@ def write_tokens(prefix, count, vocabulary):
 # --- ztrain -----------------------------------------------------------------------------------------------------------
 
 def ztrain_turn(arguments, top, name, length, batch):
-    """Step seconds, device bytes, or why not."""
+    """Step seconds, device bytes, MFU or None, or why not."""
     folder = f"{top}/run"
     shutil.rmtree(folder, ignore_errors=True)
     settings = {"run.dir": top, "run.name": "run", "model.config": f"{top}/{name}.json", "data.train": f"{top}/tokens",
@@ -91,9 +78,9 @@ def ztrain_turn(arguments, top, name, length, batch):
             if process.poll() is not None:
                 with open(log.name, encoding="utf-8", errors="replace") as f:
                     said = (f.read().strip().splitlines() or ["it said nothing"])[-1][:200]
-                return None, None, (NO_FIT if process.returncode == EXIT_DEVICE and "GiB" in said else "") + said
+                return None, None, None, (NO_FIT if process.returncode == EXIT_DEVICE and "GiB" in said else "") + said
             if time.monotonic() - started > arguments.seconds + 90:
-                return None, None, "no step within 90 s"
+                return None, None, None, "no step within 90 s"
             time.sleep(0.2)
             try:
                 with open(f"{folder}/metrics.jsonl", encoding="utf-8") as f:
@@ -109,7 +96,9 @@ def ztrain_turn(arguments, top, name, length, batch):
             pass
         process.wait()
     steps = [row for row in rows if "loss" in row][WARM_UP:]
-    return [row["seconds"]["step"] for row in steps], steps[-1]["memory_bytes"]["device"], None
+    shares = [row["mfu"] for row in steps if row["mfu"] is not None]
+    seconds = [row["seconds"]["step"] for row in steps]
+    return seconds, steps[-1]["memory_bytes"]["device"], statistics.median(shares) if shares else None, None
 
 
 # --- PyTorch (a process of its own, so that its memory is gone when ztrain's turn comes) --------------------------------
@@ -121,12 +110,12 @@ def torch_turn(arguments, top, name, length, batch):
     try:
         done = subprocess.run(line, capture_output=True, text=True, timeout=limit, check=False)
     except subprocess.TimeoutExpired:
-        return None, None, f"no answer within {limit:.0f} s"
+        return None, None, None, f"no answer within {limit:.0f} s"
     for text in done.stdout.splitlines():
         if text.startswith("{\"seconds\""):
             answer = json.loads(text)
-            return answer["seconds"], answer["memory"], None
-    return None, None, (done.stderr.strip().splitlines() or ["it said nothing"])[-1][:200]
+            return answer["seconds"], answer["memory"], None, None
+    return None, None, None, (done.stderr.strip().splitlines() or ["it said nothing"])[-1][:200]
 
 
 def peer(path, length, batch, seconds):
@@ -172,29 +161,31 @@ def case(arguments, top, name, length, batch):
     with open(f"{top}/{name}.json", "w", encoding="utf-8") as f:
         json.dump(config, f)
     sides = {"ztrain": ztrain_turn, "torch": torch_turn}
-    rates, memory, ratios = {side: [] for side in sides}, {}, []
+    rates, memory, ratios, shares = {side: [] for side in sides}, {}, [], []
     for _ in range(arguments.turns):
         medians = {}
         for side, turn in sides.items():
-            seconds, size, why = turn(arguments, top, name, length, batch)
+            seconds, size, share, why = turn(arguments, top, name, length, batch)
             if why:
-                print(f"{name:<10} T={length:<5} B={batch:<3} {side}: {why}", flush=True)
+                print(f"{name:<13} T={length:<5} B={batch:<3} {side}: {why}", flush=True)
                 if side == "ztrain":
                     return why.startswith(NO_FIT)
                 continue
             medians[side] = batch * length / statistics.median(seconds)
             rates[side].append(medians[side])
             memory[side] = size
+            shares += [] if share is None else [share]
         if len(medians) == 2:
             ratios.append(medians["ztrain"] / medians["torch"])
-    text = f"{name:<10} T={length:<5} B={batch:<3}"
+    text = f"{name:<13} T={length:<5} B={batch:<3}"
+    ours = statistics.median(rates["ztrain"])
     for side in sides:
         if rates[side]:
             rate = statistics.median(rates[side])
-            text += (f" {side} {rate:9.0f} tokens/s MFU {100 * rate * flops_per_token(config, length) / PEAK:5.1f} % "
-                     f"{memory[side] / 2**30:6.1f} GiB ")
+            share = f"MFU {100 * statistics.median(shares) * rate / ours:5.1f} %" if shares else "MFU unknown"
+            text += f" {side} {rate:9.0f} tokens/s {share} {memory[side] / 2**30:6.1f} GiB "
     print(text + (f" ratio {statistics.median(ratios):.2f}" if ratios else ""), flush=True)
-    return True
+    return bool(ratios)
 
 
 def main():
@@ -211,6 +202,8 @@ def main():
         peer(arguments.peer[0], int(arguments.peer[1]), int(arguments.peer[2]), arguments.seconds)
         return
     arguments.ztrain = os.path.abspath(arguments.ztrain)
+    if not any(arguments.case in f"{name}-{length}" for name, length, _ in CASES):
+        parser.error(f"no case is named like '{arguments.case}'")
     top = tempfile.mkdtemp(prefix="ztrain-gpu-bench-")
     passed = failed = 0
     try:
@@ -221,7 +214,7 @@ def main():
                 continue
             started = time.monotonic()
             if started + longest > end:
-                print(f"{name:<10} T={length:<5} B={batch:<3} left out: no time left", flush=True)
+                print(f"{name:<13} T={length:<5} B={batch:<3} left out: no time left", flush=True)
                 continue
             good = case(arguments, top, name, length, batch)
             passed, failed = passed + good, failed + (not good)

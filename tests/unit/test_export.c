@@ -360,7 +360,7 @@ static void test_foreign_folders(void **state)
     put(at("notes/notes.txt"), "x");
     export(checkpoint, at("notes"), DTYPE_F32, 0);
     put(at("file"), "x");
-    expect_fault(checkpoint, at("file"), STATUS_DATA, "cannot make folder");
+    expect_fault(checkpoint, at("file"), STATUS_USAGE, "is a file, not a folder");
     expect_fault(checkpoint, at("file/out"), STATUS_DATA, "cannot make folder");
     expect_fault(checkpoint, "", STATUS_DATA, "its name is empty");
     checkpoint_close(checkpoint);
