@@ -50,6 +50,13 @@ const std::vector<int> &visible_gpus(void)
     return gpus;
 }
 
+/* The first number of the GPUs' compute capability; the second is 0. */
+int capability_major(void)
+{
+    const char *major = getenv("ZTRAIN_EMULATION_MAJOR");
+    return major ? atoi(major) : 9;
+}
+
 bool exists(int device)
 {
     return device >= 0 && device < static_cast<int>(visible_gpus().size());
@@ -255,7 +262,7 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *properties, int devic
     snprintf(properties->name, sizeof properties->name, "emulated GPU");
     static_assert(sizeof properties->uuid.bytes == GPU_ID_BYTES, "a UUID's size");
     identify(device, properties->uuid.bytes);
-    properties->major = 9;
+    properties->major = capability_major();
     properties->multiProcessorCount = 4;
     properties->totalGlobalMem = static_cast<size_t>(4) << 30;
     properties->l2CacheSize = 4 << 20;
@@ -273,7 +280,7 @@ cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attribute, in
         return fail(cudaErrorInvalidDevice);
     switch (attribute) {
     case cudaDevAttrMultiProcessorCount: *value = 4; break;
-    case cudaDevAttrComputeCapabilityMajor: *value = 9; break;
+    case cudaDevAttrComputeCapabilityMajor: *value = capability_major(); break;
     case cudaDevAttrComputeCapabilityMinor: *value = 0; break;
     case cudaDevAttrMaxSharedMemoryPerBlockOptin: *value = 227 << 10; break;
     case cudaDevAttrMaxSharedMemoryPerMultiprocessor: *value = 228 << 10; break;

@@ -70,6 +70,15 @@ def test_more_ranks_than_gpus(folder):
     assert done.err.count("ZTRAIN_SHARE_GPUS is 'yes'") == 1
 
 
+def test_a_gpu_that_is_too_old(folder):
+    old = {**TWO, "ZTRAIN_EMULATION_MAJOR": "7"}
+    done = train(folder, env=old, expect=DEVICE)
+    assert done.err.count("has compute capability 7.0, ztrain needs 8.0 or higher") == 1, done
+    assert "hint: CUDA_VISIBLE_DEVICES takes another GPU; or train.device: cpu" in done.err
+    done = folder.ztrain("--config", spec_of(folder, device="auto"), "--local-gpus", 2, env=old)
+    assert re.search(r"device: the CPU \(rank 0 .*compute capability 7\.0", done.out), done
+
+
 def test_what_ranks_see_decides(folder):
     """Rank 0 sees both GPUs, rank 1 only the first: rank 0 takes the second."""
     done = Job(folder, "--config", spec_of(folder, steps=1), nodes=[0, 0],
