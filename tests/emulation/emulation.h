@@ -22,6 +22,7 @@
  * ZTRAIN_EMULATION_GPUS: how many GPUs the machine has (1), of which CUDA_VISIBLE_DEVICES (numbers) leaves some; a
  * process computes on one of them. ZTRAIN_EMULATION_MEMORY: MiB of each; ZTRAIN_EMULATION_MAJOR: the first number of
  * their compute capability (9); ZTRAIN_EMULATION_STATS=1: counts at exit;
+ * ZTRAIN_EMULATION_DRIVER: the CUDA that the driver supports, as 12080 (0: no driver);
  * ZTRAIN_EMULATION_NO_CAPTURE=1: captures fail; ZTRAIN_EMULATION_SLOW: a call or a library that takes four seconds,
  * once. */
 #ifndef ZTRAIN_TESTS_EMULATION_H

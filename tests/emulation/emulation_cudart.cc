@@ -57,6 +57,13 @@ int capability_major(void)
     return major ? atoi(major) : 9;
 }
 
+/* The CUDA that the driver supports, 1000 · major + 10 · minor; 0: there is no driver. */
+int driver_version(void)
+{
+    const char *version = getenv("ZTRAIN_EMULATION_DRIVER");
+    return version ? atoi(version) : CUDART_VERSION;
+}
+
 bool exists(int device)
 {
     return device >= 0 && device < static_cast<int>(visible_gpus().size());
@@ -235,6 +242,9 @@ extern "C" {
 cudaError_t cudaGetDeviceCount(int *count)
 {
     be_slow("cudaGetDeviceCount");
+    *count = 0;
+    if (driver_version() < CUDART_VERSION / 1000 * 1000)
+        return fail(cudaErrorInsufficientDriver);
     *count = static_cast<int>(visible_gpus().size());
     return *count ? cudaSuccess : fail(cudaErrorNoDevice);
 }
@@ -304,7 +314,7 @@ cudaError_t cudaDeviceGetPCIBusId(char *id, int length, int device)
 
 cudaError_t cudaDriverGetVersion(int *version)
 {
-    *version = CUDART_VERSION;
+    *version = driver_version();
     return cudaSuccess;
 }
 

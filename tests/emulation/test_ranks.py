@@ -79,6 +79,16 @@ def test_a_gpu_that_is_too_old(folder):
     assert re.search(r"device: the CPU \(rank 0 .*compute capability 7\.0", done.out), done
 
 
+@pytest.mark.parametrize("version, words", [("11080", "the NVIDIA driver supports CUDA up to 11.8, this build needs CUDA"),
+                                            ("0", "no NVIDIA driver (libcuda.so.1) on this machine")])
+def test_a_driver_that_is_too_old_or_missing(folder, version, words):
+    environment = {"ZTRAIN_EMULATION_DRIVER": version}
+    done = train(folder, ranks=1, env=environment, expect=DEVICE)
+    assert words in done.last_words and "hint: " in done.last_words
+    done = folder.ztrain("--config", spec_of(folder, device="auto"), "--local-gpus", 1, env=environment)
+    assert words in done.out + done.err and "device: the CPU" in done.out + done.err
+
+
 def test_what_ranks_see_decides(folder):
     """Rank 0 sees both GPUs, rank 1 only the first: rank 0 takes the second."""
     done = Job(folder, "--config", spec_of(folder, steps=1), nodes=[0, 0],
