@@ -1,16 +1,18 @@
 #include "core/progress.h"
 
+#include "core/clock.h"
+
 #include <errno.h>
 #include <pthread.h>
 #include <stdbool.h>
 #include <stdlib.h>
-#include <time.h>
 #include <unistd.h>
 
 static _Atomic uint64_t private_counter;
 _Atomic(_Atomic uint64_t *) progress_counter = &private_counter;
 
-enum { TICK_NS = 200 * 1000 * 1000, TICKS_MAX = 10 * 60 * 5 };
+static const double TICK_SECONDS = 0.2;
+enum { TICKS_MAX = 10 * 60 * 5 };
 
 struct slow_call {
     pthread_t thread;
@@ -22,13 +24,9 @@ struct slow_call {
 static void *tick_meanwhile(void *argument)
 {
     struct slow_call *call = argument;
-    struct timespec until;
-    clock_gettime(CLOCK_MONOTONIC, &until);
     pthread_mutex_lock(&call->mutex);
     for (int ticks = 0; !call->end && ticks < TICKS_MAX; ticks++) {
-        until.tv_nsec += TICK_NS;
-        until.tv_sec += until.tv_nsec / 1000000000;
-        until.tv_nsec %= 1000000000;
+        const struct timespec until = time_after(TICK_SECONDS);
         pthread_cond_timedwait(&call->ended, &call->mutex, &until);
         progress_tick();
     }
@@ -48,12 +46,8 @@ struct slow_call *progress_slow_begin(void)
     const int reason = errno;
     struct slow_call *call = calloc(1, sizeof *call);
     if (call) {
-        pthread_condattr_t monotonic; /* somebody may set the clock meanwhile */
         pthread_mutex_init(&call->mutex, NULL);
-        pthread_condattr_init(&monotonic);
-        pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
-        pthread_cond_init(&call->ended, &monotonic);
-        pthread_condattr_destroy(&monotonic);
+        condition_init(&call->ended);
         if (pthread_create(&call->thread, NULL, tick_meanwhile, call) != 0) {
             slow_call_free(call);
             call = NULL;

@@ -266,12 +266,8 @@ static enum status staging_new(struct cuda_device *cuda, struct cuda_staging **s
     struct cuda_staging *s = *staging = calloc(1, sizeof *s);
     if (!s)
         return error_set(err, STATUS_DEVICE, "cannot create a stream: out of memory");
-    pthread_condattr_t monotonic;
     pthread_mutex_init(&s->mutex, NULL);
-    pthread_condattr_init(&monotonic);
-    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
-    pthread_cond_init(&s->room, &monotonic);
-    pthread_condattr_destroy(&monotonic);
+    condition_init(&s->room);
     TRY(cuda_alloc_host(&cuda->device, (size_t)SLOTS * SLOT_BYTES, (void **)&s->slots, err));
     for (int i = 0; i < SLOTS + MARKERS; i++) {
         cudaEvent_t *event = i < SLOTS ? &s->slot_free[i] : &s->markers[i - SLOTS];
@@ -359,9 +355,7 @@ static bool wait_for_room(struct cuda_stream *stream)
         pthread_mutex_lock(&s->mutex);
         bool room = s->tail - s->head < RING_SLOTS;
         if (!room) {
-            struct timespec until;
-            clock_gettime(CLOCK_MONOTONIC, &until);
-            until.tv_sec += 1;
+            const struct timespec until = time_after(1);
             pthread_cond_timedwait(&s->room, &s->mutex, &until);
         }
         pthread_mutex_unlock(&s->mutex);
