@@ -157,8 +157,7 @@ static void test_a_name_that_proves_nothing(void **state)
     socklen_t size = find_name(&name);
     rank_end(&first);
     int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0), ready[2], status;
-    if (bind(fd, (struct sockaddr *)&name, size) != 0) /* another test of this kind runs beside us */
-        skip();
+    assert_int_equal(bind(fd, (struct sockaddr *)&name, size), 0); /* it is free again, and this process's own */
     assert_true(is_heard(1, job, "no secret"));
     close(fd);
     if (geteuid() != 0)
