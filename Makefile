@@ -156,6 +156,12 @@ bench: all
 gpu-build:
 	$(MAKE) BUILD=build/gpu CUDA=1 STATIC_LIBRARIES=1 build/gpu/ztrain build/gpu/ops-test
 
+# AMX for CPUs that have none: tests/amx/amx.c.
+$(BUILD)/amx/libamx.so: tests/amx/amx.c Makefile
+	@mkdir -p $(@D)
+	$(CC) -std=c11 -O3 -march=x86-64-v4 -mprefer-vector-width=512 -ffp-contract=fast -ftls-model=initial-exec \
+		$(WARNINGS) -Wno-psabi -fPIC -shared $< -o $@
+
 #: fuzz           runs every fuzz target for FUZZ_SECONDS (10); needs clang
 FUZZ_SECONDS ?= 10
 fuzz:
@@ -184,6 +190,7 @@ install: all
 	install -D -m 755 scripts/tokenize.py $(DESTDIR)$(PREFIX)/share/ztrain/scripts/tokenize.py
 	install -D -m 755 scripts/slurm/train.sbatch $(DESTDIR)$(PREFIX)/share/ztrain/scripts/slurm/train.sbatch
 	for f in configs/*.yaml configs/models/*.json; do install -D -m 644 $$f $(DESTDIR)$(PREFIX)/share/ztrain/$$f || exit 1; done
+	sed -i 's|config: configs/models/|config: $(PREFIX)/share/ztrain/configs/models/|' $(DESTDIR)$(PREFIX)/share/ztrain/configs/*.yaml
 	for f in README.md docs/*.md; do install -D -m 644 $$f $(DESTDIR)$(PREFIX)/share/doc/ztrain/$$f || exit 1; done
 
 #: clean          removes build/

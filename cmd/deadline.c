@@ -1,5 +1,6 @@
 #include "cmd/deadline.h"
 
+#include "core/clock.h"
 #include "core/log.h"
 #include "core/progress.h"
 
@@ -23,10 +24,11 @@ static const double squeue_limit = 5; /* seconds for squeue to answer */
 static const double tick = 0.1;       /* seconds between two signs of life meanwhile */
 static const double checkpoint_slack = 2, step_slack = 1.25;
 
-static double seconds_of(clockid_t clock)
+/* By the clock that people set: Slurm's times are in it. */
+static double seconds_since_1970(void)
 {
     struct timespec now;
-    clock_gettime(clock, &now);
+    clock_gettime(CLOCK_REALTIME, &now);
     return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
@@ -81,7 +83,7 @@ static char **squeue_environment(void)
 static void read_until(int fd, double limit, char *text, size_t size)
 {
     size_t used = 0;
-    double end = seconds_of(CLOCK_MONOTONIC) + limit, left = limit;
+    double end = seconds_now() + limit, left = limit;
     while (left > 0 && used + 1 < size) {
         struct pollfd ready = {.fd = fd, .events = POLLIN};
         int events = poll(&ready, 1, left < tick ? (int)(left * 1000) + 1 : (int)(tick * 1000));
@@ -92,7 +94,7 @@ static void read_until(int fd, double limit, char *text, size_t size)
                 break;
             used += n > 0 ? (size_t)n : 0;
         }
-        left = end - seconds_of(CLOCK_MONOTONIC);
+        left = end - seconds_now();
     }
     text[used] = 0;
 }
@@ -146,7 +148,7 @@ void deadline_init(struct deadline *deadline, double expected_checkpoint)
             return;
         }
     }
-    double left = end - seconds_of(CLOCK_REALTIME);
+    double left = end - seconds_since_1970();
     if (left > 5 * 365 * 86400.0) /* no limit */
         return;
     time_t second = (time_t)end;
@@ -155,7 +157,7 @@ void deadline_init(struct deadline *deadline, double expected_checkpoint)
     localtime_r(&second, &parts);
     strftime(when, sizeof when, "%Y-%m-%d %H:%M:%S", &parts);
     log_info("job %s ends at %s (%s), in %.0f s: a checkpoint is made in time", job, when, source, left);
-    deadline->end = seconds_of(CLOCK_MONOTONIC) + left;
+    deadline->end = seconds_now() + left;
 }
 
 bool deadline_is_near(struct deadline *deadline, double now)

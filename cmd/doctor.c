@@ -164,10 +164,9 @@ static void report_cpu(void)
     if (onednn)
         print_line("oneDNN", "in use: %s", onednn);
     else if (library_opens("libdnnl.so.2") || library_opens("libdnnl.so.3"))
-        print_line("oneDNN", "installed; ztrain's own matrix products are as fast on this CPU");
+        print_line("oneDNN", "installed; ztrain's own matrix products are used on this CPU");
     else
-        print_line("oneDNN",
-                   "not installed; hint: scripts/install-deps.sh installs it (CPUs with AMX need it for bf16)");
+        print_line("oneDNN", "not installed; hint: scripts/install-deps.sh installs it (CPUs without AVX2 need it)");
     device_close(device);
 }
 
@@ -312,18 +311,7 @@ static void describe_attention(struct attention_work *work)
                                             .scale = 0.0884f,
                                             .num_seqs = ATTENTION_SEQUENCES,
                                             .max_seq = ATTENTION_LENGTH};
-    work->fwd = (struct attention_fwd_args){.dtype = DTYPE_BF16,
-                                            .M = M,
-                                            .H = ATTENTION_HEADS,
-                                            .KV = ATTENTION_HEADS,
-                                            .D = ATTENTION_WIDTH,
-                                            .ld_q = 3 * row,
-                                            .ld_k = 3 * row,
-                                            .ld_v = 3 * row,
-                                            .ld_o = row,
-                                            .scale = work->bwd.scale,
-                                            .num_seqs = ATTENTION_SEQUENCES,
-                                            .max_seq = ATTENTION_LENGTH};
+    work->fwd = attention_forward_of(&work->bwd);
 }
 
 static void work_attention_fwd(struct stream *stream, void *argument)

@@ -311,9 +311,11 @@ static bool ignored(int signal_number)
     return sigaction(signal_number, NULL, &action) == 0 && action.sa_handler == SIG_IGN;
 }
 
-/* Blocks what the signalfd is to get instead. */
+/* Blocks what the signalfd is to get instead. Were SIGCHLD ignored, as some callers have it, the kernel would reap the
+ * ranks itself, and their end would never be seen. */
 static void block_signals(sigset_t *mask, sigset_t *old_mask)
 {
+    signal(SIGCHLD, SIG_DFL);
     sigemptyset(mask);
     sigaddset(mask, SIGCHLD);
     if (!ignored(SIGTSTP))

@@ -16,6 +16,7 @@
 
 #include "core/clock.h"
 #include "core/progress.h"
+#include "core/thread.h"
 #include "gpu/device_cuda.h"
 #include "gpu/ops.h"
 
@@ -125,7 +126,7 @@ static enum status start_watcher(struct comm_nccl *n, struct error *err)
     for (int r = 0; r < n->comm->world; r++)
         if (r != n->comm->rank)
             control_watch_begin(n->comm->control, r, &n->watches[r]);
-    if (pthread_create(&n->watcher, NULL, watch, n) != 0)
+    if (thread_start(&n->watcher, 0, watch, n) != 0)
         return error_set(err, STATUS_DEVICE, "cannot start a thread");
     n->watching = true;
     return STATUS_OK;

@@ -1,6 +1,7 @@
 /* control.c: see control.h. */
 #include "comm/control.h"
 
+#include "core/clock.h"
 #include "core/progress.h"
 
 #include <errno.h>
@@ -14,6 +15,7 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 #include <xxhash.h>
 
@@ -289,13 +291,6 @@ enum status control_attach(int fd, int rank, int world, const char *host, double
     return STATUS_OK;
 }
 
-static double seconds_since(const struct timespec *start)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)(now.tv_sec - start->tv_sec) + 1e-9 * (double)(now.tv_nsec - start->tv_nsec);
-}
-
 static bool process_is_gone(const struct control *control, int local_rank)
 {
     struct pollfd death = {.fd = control->pidfds[local_rank], .events = POLLIN};
@@ -303,7 +298,7 @@ static bool process_is_gone(const struct control *control, int local_rank)
 }
 
 /* Waits until `rank` has attached; fails the job when the limit is over. */
-static void await_rank(struct control *control, int rank, const struct timespec *start, double limit)
+static void await_rank(struct control *control, int rank, double start, double limit)
 {
     const struct timespec pause = {.tv_nsec = 2 * 1000 * 1000};
     struct control_rank *peer = &control->block->ranks[rank];
@@ -313,7 +308,7 @@ static void await_rank(struct control *control, int rank, const struct timespec 
         nanosleep(&pause, NULL);
         progress_tick();
         const char *host = peer->host[0] ? peer->host : "?";
-        if (seconds_since(start) > limit) {
+        if (seconds_now() - start > limit) {
             snprintf(text, sizeof text,
                      "rank %d on %s (process %d) has not joined the job within %.3g s; hint: it hangs or is "
                      "stopped; raise comm.timeout_seconds if it is only slow",
@@ -339,15 +334,14 @@ static void await_rank(struct control *control, int rank, const struct timespec 
 enum status control_join(struct control *control, struct error *err)
 {
     ASSERT(control->rank >= 0);
-    struct timespec start;
+    const double start = seconds_now();
     double limit = control->timeout > join_timeout ? control->timeout : join_timeout;
     limit += join_per_rank * control->world;
-    clock_gettime(CLOCK_MONOTONIC, &start);
     for (int i = 0; i < control->local_world; i++)
-        await_rank(control, control->locals[i], &start, limit);
+        await_rank(control, control->locals[i], start, limit);
     for (int r = 0; r < control->world; r++)
         if (control->block->ranks[r].node != control->node)
-            await_rank(control, r, &start, limit);
+            await_rank(control, r, start, limit);
     return control_status(control, err);
 }
 
@@ -471,8 +465,7 @@ static bool rank_is_gone(const struct control *control, int rank)
 bool control_await_end(struct control *control, double seconds)
 {
     const struct timespec pause = {.tv_nsec = SLICE_NS};
-    struct timespec start;
-    clock_gettime(CLOCK_MONOTONIC, &start);
+    const double start = seconds_now();
     do {
         bool all = true, node = true, lower = false;
         for (int r = 0; r < control->world; r++) {
@@ -485,7 +478,7 @@ bool control_await_end(struct control *control, double seconds)
             return true;
         nanosleep(&pause, NULL);
         progress_tick();
-    } while (seconds_since(&start) < seconds);
+    } while (seconds_now() - start < seconds);
     return false;
 }
 
@@ -562,7 +555,7 @@ void control_watch_begin(struct control *control, int peer, struct control_watch
     watch->progress = atomic_load_explicit(&ranks[peer].progress, memory_order_relaxed);
     watch->heard = atomic_load(&ranks[control->agents[ranks[peer].node]].heard);
     watch->beat = atomic_load(&ranks[control->agents[control->node]].heard);
-    clock_gettime(CLOCK_MONOTONIC, &watch->last);
+    watch->last = seconds_now();
 }
 
 /* " while rank 3 waited for it in a barrier"; waited_for: whom the waiter waits for; -1: nobody waits */
@@ -679,9 +672,8 @@ void control_watch_look(struct control *control, struct control_watch *watch, co
 void control_watch_peek(struct control *control, struct control_watch *watch, const char *what)
 {
     struct control_rank *other = &control->block->ranks[watch->peer];
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    double slice = (double)(now.tv_sec - watch->last.tv_sec) + 1e-9 * (double)(now.tv_nsec - watch->last.tv_nsec);
+    const double now = seconds_now();
+    double slice = now - watch->last;
     watch->last = now;
     const double most = 0.1; /* longer: we were stopped ourselves, or starved */
     slice = slice > most ? most : slice;
@@ -724,12 +716,11 @@ enum status control_peer_lost(struct control *control, int peer, const char *wha
     const int node = control->block->ranks[peer].node;
     struct control_rank *agent = &control->block->ranks[control->agents[node]];
     const uint32_t heard = atomic_load(&agent->heard);
-    struct timespec start;
-    clock_gettime(CLOCK_MONOTONIC, &start);
+    const double start = seconds_now();
     while (!atomic_load(&control->block->failed)) {
         /* a peer whose node goes on is to blame itself; of one that is silent, our agent will say what is the matter */
         bool judged = atomic_load(&agent->heard) != heard || atomic_load(&agent->condition) != NODE_FINE;
-        double waited = seconds_since(&start);
+        double waited = seconds_now() - start;
         if (waited >= (judged ? gone_grace : control->timeout))
             break;
         nanosleep(&pause, NULL);

@@ -37,7 +37,6 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
-#include <time.h>
 
 enum { CONTROL_SLOT_BYTES = 65536, CONTROL_STAGING_BYTES = 1 << 20 };
 
@@ -161,7 +160,7 @@ struct control_watch {
     double silent;          /* seconds that the peer did not tick */
     double unheard, mute;   /* that its node, that our own agent gave no sign */
     double gone, gone_self; /* that the peer's process, our own agent's process is gone */
-    struct timespec last;
+    double last;            /* seconds_now() at the last look */
 };
 void control_watch_begin(struct control *control, int peer, struct control_watch *watch);
 void control_watch_look(struct control *control, struct control_watch *watch, const char *what);

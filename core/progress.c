@@ -1,6 +1,7 @@
 #include "core/progress.h"
 
 #include "core/clock.h"
+#include "core/thread.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -48,7 +49,7 @@ struct slow_call *progress_slow_begin(void)
     if (call) {
         pthread_mutex_init(&call->mutex, NULL);
         condition_init(&call->ended);
-        if (pthread_create(&call->thread, NULL, tick_meanwhile, call) != 0) {
+        if (thread_start(&call->thread, 0, tick_meanwhile, call) != 0) {
             slow_call_free(call);
             call = NULL;
         }

@@ -132,30 +132,9 @@ static struct attention_shape shape_fwd(const struct attention_fwd_args *args)
     return shape;
 }
 
-static struct attention_fwd_args forward_of(const struct attention_bwd_args *args)
-{
-    return (struct attention_fwd_args){.dtype = args->dtype,
-                                       .M = args->M,
-                                       .H = args->H,
-                                       .KV = args->KV,
-                                       .D = args->D,
-                                       .ld_q = args->ld_q,
-                                       .ld_k = args->ld_k,
-                                       .ld_v = args->ld_v,
-                                       .ld_o = args->ld_o,
-                                       .scale = args->scale,
-                                       .window = args->window,
-                                       .num_seqs = args->num_seqs,
-                                       .max_seq = args->max_seq,
-                                       .seq_start = args->seq_start,
-                                       .q = args->q,
-                                       .k = args->k,
-                                       .v = args->v};
-}
-
 static struct attention_shape shape_bwd(const struct attention_bwd_args *args)
 {
-    struct attention_fwd_args forward = forward_of(args);
+    struct attention_fwd_args forward = attention_forward_of(args);
     struct attention_shape shape = shape_fwd(&forward);
     shape.ld_dq = args->ld_dq;
     shape.ld_dk = args->ld_dk;
@@ -387,7 +366,7 @@ static const char *execute_bwd(const struct entry *entry, struct stream *stream,
 static bool are_aligned(const void *const *pointers, size_t count)
 {
     for (size_t i = 0; i < count; i++)
-        if ((uintptr_t)pointers[i] % POINTER_ALIGN != 0)
+        if (!is_aligned(pointers[i]))
             return false;
     return true;
 }
@@ -523,7 +502,7 @@ static void lay_out(struct trial *t)
                                          .q = take(t, M * s->ld_q),
                                          .k = take(t, M * s->ld_k),
                                          .v = take(t, M * s->ld_v)};
-    t->fwd = forward_of(&t->bwd);
+    t->fwd = attention_forward_of(&t->bwd);
     if (t->entry->direction == FORWARD) {
         t->fwd.out = take_outcome(t, "out", s->H, s->ld_o);
         t->fwd.lse = take_lse(t);

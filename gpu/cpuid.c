@@ -6,7 +6,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/syscall.h>
 #include <sys/utsname.h>
+#include <unistd.h>
 
 #if defined(__x86_64__)
 #include <cpuid.h>
@@ -32,6 +34,13 @@ static uint64_t saved_states(void)
     uint32_t low, high;
     __asm__ volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
     return (uint64_t)high << 32 | low;
+}
+
+/* Linux lets a process use AMX's tiles after it has asked: Documentation/arch/x86/xstate.rst. */
+static bool tiles_permitted(void)
+{
+    enum { REQUEST_PERMISSION = 0x1023, TILE_DATA = 18 };
+    return syscall(SYS_arch_prctl, REQUEST_PERMISSION, TILE_DATA) == 0;
 }
 
 static void detect_name(char *name, size_t size)
@@ -73,7 +82,7 @@ static void detect(struct cpu_features *f)
         return;
     f->isa = CPU_ISA_AVX512;
     f->avx512_bf16 = has(a7_1, 5);
-    f->amx_bf16 = has(d7, 22) && has(d7, 24) && (states & AMX) == AMX;
+    f->amx_bf16 = has(d7, 22) && has(d7, 24) && (states & AMX) == AMX && tiles_permitted();
 }
 
 #else

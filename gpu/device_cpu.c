@@ -11,7 +11,9 @@
  * Nothing here allocates after a stream or an event was made. */
 #include "gpu/device_cpu.h"
 
+#include "core/clock.h"
 #include "core/progress.h"
+#include "core/thread.h"
 #include "gpu/gemm_cpu.h"
 
 #include <errno.h>
@@ -22,7 +24,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <time.h>
 #ifdef _OPENMP
 #include <omp.h>
 #endif
@@ -233,7 +234,7 @@ static enum status cpu_stream_new(struct device *device, enum stream_kind kind, 
         pthread_mutex_init(&s->mutex, NULL);
         pthread_cond_init(&s->work, NULL);
         pthread_cond_init(&s->room, NULL);
-        int code = pthread_create(&s->thread, NULL, worker_main, s);
+        int code = thread_start(&s->thread, 0, worker_main, s);
         if (code) {
             free(s);
             return error_set(err, STATUS_DEVICE, "cannot start the thread of a stream: %s", strerror(code));
@@ -334,7 +335,7 @@ struct cpu_event {
     pthread_mutex_t mutex;
     pthread_cond_t reached;
     uint64_t issued, done;
-    struct timespec reached_at; /* the latest record that was reached */
+    double reached_at; /* seconds_now() when the latest record was reached */
 };
 
 struct event_point {
@@ -370,7 +371,7 @@ static void run_record(void *argument)
     pthread_mutex_lock(&e->mutex);
     if (e->done < point->ticket)
         e->done = point->ticket;
-    clock_gettime(CLOCK_MONOTONIC, &e->reached_at);
+    e->reached_at = seconds_now();
     pthread_cond_broadcast(&e->reached);
     pthread_mutex_unlock(&e->mutex);
 }
@@ -414,7 +415,7 @@ static bool event_time(struct cpu_event *e, double *seconds)
 {
     pthread_mutex_lock(&e->mutex);
     bool reached = e->issued > 0 && e->done == e->issued;
-    *seconds = (double)e->reached_at.tv_sec + 1e-9 * (double)e->reached_at.tv_nsec;
+    *seconds = e->reached_at;
     pthread_mutex_unlock(&e->mutex);
     return reached;
 }
@@ -522,7 +523,7 @@ static enum status start_team(int threads, struct error *err)
         return error_set(err, STATUS_DEVICE, "cannot open the CPU device: out of memory");
     int n = 0, code = 0;
     pthread_mutex_lock(&release);
-    while (n < threads - 1 && !(code = pthread_create(&started[n], NULL, wait_for_release, &release)))
+    while (n < threads - 1 && !(code = thread_start(&started[n], 0, wait_for_release, &release)))
         n++;
     pthread_mutex_unlock(&release);
     while (n > 0)

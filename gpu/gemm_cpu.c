@@ -168,7 +168,7 @@ enum status gemm_new(const struct cpu_features *features, struct gemm **gemm, st
         return error_set(err, STATUS_DEVICE, "cannot prepare matrix products: out of memory");
     pthread_mutex_init(&g->mutex, NULL);
     g->wants[DTYPE_F32] = onednn || (!builtin && features->isa == CPU_ISA_BASELINE);
-    g->wants[DTYPE_BF16] = onednn ? features->isa == CPU_ISA_AVX512 : !builtin && features->amx_bf16;
+    g->wants[DTYPE_BF16] = onednn && features->isa == CPU_ISA_AVX512;
     struct error why;
     if ((g->wants[DTYPE_F32] || g->wants[DTYPE_BF16]) && open_library(g, &why) != STATUS_OK) {
         if (onednn) {
@@ -177,8 +177,8 @@ enum status gemm_new(const struct cpu_features *features, struct gemm **gemm, st
                 *err = why;
             return error_hint(err, "install libdnnl, or unset ZTRAIN_CPU_GEMM");
         }
-        log_warn("%s; matrix products use a built-in routine, which is %s; hint: install libdnnl", why.text,
-                 g->wants[DTYPE_BF16] ? "several times slower in bf16 on this CPU, which has AMX" : "slow on this CPU");
+        log_warn("%s; matrix products use a built-in routine, which is slow on this CPU; hint: install libdnnl",
+                 why.text);
         g->wants[DTYPE_F32] = g->wants[DTYPE_BF16] = false;
     }
     describe(g);

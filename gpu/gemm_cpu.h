@@ -1,9 +1,9 @@
 /* gemm_cpu.h: which routine multiplies matrices on the CPU, and oneDNN's part of it.
  *
  * The built-in product (gemm_cpu_kernels.h) is within a tenth of the FMA peak with AVX2 and AVX-512, and with AVX-512's
- * bf16 instructions. oneDNN is needed where a CPU has AMX (bf16) or only the baseline instruction set (fp32). The
- * environment variable ZTRAIN_CPU_GEMM=builtin|onednn overrides that. C (m, n) (+)= op(A) (m, k) · op(B) (k, n) +
- * bias; everything is row-major. */
+ * bf16 instructions; it has a kernel for AMX too. oneDNN is needed where a CPU has only the baseline instruction set
+ * (fp32). The environment variable ZTRAIN_CPU_GEMM=builtin|onednn overrides that. C (m, n) (+)= op(A) (m, k) · op(B)
+ * (k, n) + bias; everything is row-major. */
 #ifndef ZTRAIN_GPU_GEMM_CPU_H
 #define ZTRAIN_GPU_GEMM_CPU_H
 

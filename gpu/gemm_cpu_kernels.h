@@ -9,7 +9,8 @@
  *
  * A packed panel holds, unit by unit of k, its MR (or NR) values side by side. A unit is four bytes: an fp32 number, a
  * half-precision number widened to fp32, or, where the CPU multiplies bf16 itself, a pair of bf16 numbers that are
- * neighbours in k. Rows, columns and units beyond the matrix are packed as zeros.
+ * neighbours in k. Rows, columns and units beyond the matrix are packed as zeros. AMX wants panels of A of its own:
+ * gemm_cpu_tiles.h.
  *
  * Packing reads at the speed of memory. Where A has few rows that is a good part of the time, so blocks of B are small
  * there, and while one is multiplied the next is fetched into the second-level cache.
@@ -32,14 +33,22 @@ enum {
     GEMM_KC = 1024,                      /* units */
     GEMM_MC = (1024 + MR - 1) / MR * MR, /* rows, and more where there are fewer units: the packed block's size stays */
     GEMM_NC = 1024 / NR * NR,            /* columns, likewise */
-    GEMM_ROW_PANELS = 168 / MR,          /* of a task, at most */
+    GEMM_TILES_A = 192 << 10,            /* units of a packed block of A for AMX: with a panel of B and its part of C in
+                                            a second-level cache of 2 MiB, as tiles are read faster than from memory */
+    GEMM_TASK_ROWS = 168,                /* at most */
     GEMM_COLUMN_PANELS = 128 / NR,       /* of a task: 512 KiB of packed B stay in the second-level cache */
     GEMM_FEW_ROWS = 528,                 /* up to here, the next block of B is fetched ahead … */
     GEMM_AHEAD_BYTES = 256 << 10,        /* … this much at most for each thread */
 };
 _Static_assert(MR % 4 == 0 && NR % 4 == 0, "panels are transposed four by four");
 
-enum unit_kind { UNIT_F32, UNIT_F16, UNIT_WIDENED, UNIT_PAIR };
+enum unit_kind {
+    UNIT_F32,
+    UNIT_F16,
+    UNIT_WIDENED,
+    UNIT_PAIR,
+    UNIT_TILE /* pairs, for AMX */
+};
 
 /* Runs a statement with KIND as a constant that is `kind`: each kind of unit gets code of its own. */
 #define WITH_UNIT(kind, ...)                          \
@@ -116,6 +125,18 @@ static ALWAYS_INLINE quad quad_of(const void *src, int64_t row_start, int64_t un
     return q;
 }
 
+static ALWAYS_INLINE void quad_transpose(quad q[4])
+{
+    quad ab_low = __builtin_shufflevector(q[0], q[1], 0, 4, 1, 5);
+    quad ab_high = __builtin_shufflevector(q[0], q[1], 2, 6, 3, 7);
+    quad cd_low = __builtin_shufflevector(q[2], q[3], 0, 4, 1, 5);
+    quad cd_high = __builtin_shufflevector(q[2], q[3], 2, 6, 3, 7);
+    q[0] = __builtin_shufflevector(ab_low, cd_low, 0, 1, 4, 5);
+    q[1] = __builtin_shufflevector(ab_low, cd_low, 2, 3, 6, 7);
+    q[2] = __builtin_shufflevector(ab_high, cd_high, 0, 1, 4, 5);
+    q[3] = __builtin_shufflevector(ab_high, cd_high, 2, 3, 6, 7);
+}
+
 /* One panel: `rows` of `width` rows are there; k elements from `src` on. dst (units, width). */
 static ALWAYS_INLINE void pack_panel(uint32_t *dst, const void *src, int64_t row_stride, int64_t k_stride, int rows,
                                      int width, int64_t k, enum unit_kind kind)
@@ -142,19 +163,12 @@ static ALWAYS_INLINE void pack_panel(uint32_t *dst, const void *src, int64_t row
     } else if (rows == width && k_stride == 1) {
         for (; unit + 4 <= whole; unit += 4, dst += 4 * width) {
             for (int r = 0; r < width; r += 4) {
-                quad a = quad_of(src, r * row_stride, unit, kind), b = quad_of(src, (r + 1) * row_stride, unit, kind);
-                quad c = quad_of(src, (r + 2) * row_stride, unit, kind);
-                quad d = quad_of(src, (r + 3) * row_stride, unit, kind);
-                quad ab_low = __builtin_shufflevector(a, b, 0, 4, 1, 5);
-                quad ab_high = __builtin_shufflevector(a, b, 2, 6, 3, 7);
-                quad cd_low = __builtin_shufflevector(c, d, 0, 4, 1, 5);
-                quad cd_high = __builtin_shufflevector(c, d, 2, 6, 3, 7);
-                quad columns[4] = {__builtin_shufflevector(ab_low, cd_low, 0, 1, 4, 5),
-                                   __builtin_shufflevector(ab_low, cd_low, 2, 3, 6, 7),
-                                   __builtin_shufflevector(ab_high, cd_high, 0, 1, 4, 5),
-                                   __builtin_shufflevector(ab_high, cd_high, 2, 3, 6, 7)};
+                quad q[4];
                 for (int i = 0; i < 4; i++)
-                    memcpy(dst + i * width + r, &columns[i], sizeof columns[i]);
+                    q[i] = quad_of(src, (r + i) * row_stride, unit, kind);
+                quad_transpose(q);
+                for (int i = 0; i < 4; i++)
+                    memcpy(dst + i * width + r, &q[i], sizeof q[i]);
             }
         }
     }
@@ -162,6 +176,8 @@ static ALWAYS_INLINE void pack_panel(uint32_t *dst, const void *src, int64_t row
         for (int r = 0; r < width; r++)
             dst[r] = r < rows ? unit_of(src, row_stride, k_stride, r, unit, k, kind) : 0;
 }
+
+#include "gpu/gemm_cpu_tiles.h"
 
 /* ---- micro-kernels: tile (MR, NR) = a (units, MR) · b (units, NR) ---- */
 
@@ -324,16 +340,16 @@ struct packed {
     const uint32_t *a, *b;
 };
 
-static ALWAYS_INLINE void gemm_task(const struct epilogue *e, const struct block *block, const struct packed *packed,
-                                    int64_t row_panel, int64_t row_panels, int64_t column_panel, struct ahead *ahead,
-                                    micro_kernel *micro)
+static ALWAYS_INLINE void gemm_task_with(const struct epilogue *e, const struct block *block,
+                                         const struct packed *packed, int64_t row_panel, int64_t row_panels,
+                                         int64_t column_panel, struct ahead *ahead, int mr, micro_kernel *micro)
 {
-    _Alignas(64) float tile[MR * NR];
-    int64_t row_end = min_i64((row_panel + row_panels) * MR, block->m);
+    _Alignas(64) float tile[TILE_MR * NR];
+    int64_t row_end = min_i64((row_panel + row_panels) * mr, block->m);
     int64_t column_end = min_i64((column_panel + GEMM_COLUMN_PANELS) * NR, block->n);
-    for (int64_t i = row_panel * MR; i < row_end; i += MR) {
+    for (int64_t i = row_panel * mr; i < row_end; i += mr) {
         for (int64_t j = column_panel * NR; j < column_end; j += NR) {
-            int64_t m = min_i64(MR, block->m - i), n = min_i64(NR, block->n - j);
+            int64_t m = min_i64(mr, block->m - i), n = min_i64(NR, block->n - j);
             ahead_fetch(ahead, packed->units / 4); /* enough to be done in time, slow enough not to stall */
             micro(packed->units, packed->a + i * packed->units, packed->b + j * packed->units, tile);
             float *partial = block->partial ? block->partial + i * block->ld_partial + j : NULL;
@@ -355,20 +371,67 @@ static ALWAYS_INLINE void gemm_task(const struct epilogue *e, const struct block
     }
 }
 
+static void gemm_task(const struct epilogue *e, const struct block *block, const struct packed *packed,
+                      int64_t row_panel, int64_t row_panels, int64_t column_panel, struct ahead *ahead)
+{
+    switch (packed->kind) {
+#if GEMM_HAS_TILES
+    case UNIT_TILE:
+        gemm_task_with(e, block, packed, row_panel, row_panels, column_panel, ahead, TILE_MR, micro_tiles);
+        return;
+#endif
+#if GEMM_HAS_PAIRS
+    case UNIT_PAIR:
+        gemm_task_with(e, block, packed, row_panel, row_panels, column_panel, ahead, MR, micro_pairs);
+        return;
+#endif
+    default: gemm_task_with(e, block, packed, row_panel, row_panels, column_panel, ahead, MR, micro_f32);
+    }
+}
+
+/* Rows of a panel of A. */
+static int panel_rows(enum unit_kind kind)
+{
+    return kind == UNIT_TILE ? TILE_MR : MR;
+}
+
+static int64_t elements_of_unit(enum unit_kind kind)
+{
+    return kind == UNIT_PAIR || kind == UNIT_TILE ? 2 : 1;
+}
+
+/* Units of a panel for k elements. */
+static int64_t units_for(enum unit_kind kind, int64_t k)
+{
+    const int64_t units = (k + elements_of_unit(kind) - 1) / elements_of_unit(kind);
+    return kind == UNIT_TILE ? round_up(units, TILE_UNITS) : units;
+}
+
 /* Panels of a packed block: rows first … first+count of op(X), k elements from k_first on. */
 static void pack_block(uint32_t *dst, const void *src, enum dtype dtype, int64_t row_stride, int64_t k_stride,
-                       int64_t first, int64_t count, int64_t k_first, int64_t k, int width, enum unit_kind kind)
+                       int64_t first, int64_t count, int64_t k_first, int64_t k, int width, enum unit_kind kind,
+                       bool is_a)
 {
-    int64_t units = kind == UNIT_PAIR ? (k + 1) / 2 : k;
+    int64_t units = units_for(kind, k);
     const struct range panels = range_mine((count + width - 1) / width, 1);
     for (int64_t panel = panels.first; panel < panels.end; panel++) {
         int rows = (int)min_i64(width, count - panel * width);
         const void *from = at(src, (first + panel * width) * row_stride + k_first * k_stride, dtype);
         uint32_t *to = dst + panel * width * units;
-        if (width == MR)
+#if GEMM_HAS_TILES
+        if (kind == UNIT_TILE && is_a) {
+            pack_tile_panel(to, from, row_stride, k_stride, rows, k);
+            continue;
+        }
+#endif
+        if (is_a)
             WITH_UNIT(kind, pack_panel(to, from, row_stride, k_stride, rows, MR, k, KIND));
         else
             WITH_UNIT(kind, pack_panel(to, from, row_stride, k_stride, rows, NR, k, KIND));
+        if (kind == UNIT_TILE) { /* whole tiles */
+            const int64_t filled = units_for(UNIT_PAIR, k) * width;
+            memset(to + filled, 0, (size_t)(units * width - filled) * sizeof *to);
+        }
     }
 }
 
@@ -402,91 +465,160 @@ static enum unit_kind unit_kind_of(enum dtype dtype, bool pairs)
     return pairs && GEMM_HAS_PAIRS ? UNIT_PAIR : UNIT_WIDENED;
 }
 
-static void gemm_builtin(struct scratch scratch, bool pairs, const struct product *p, const struct epilogue *e)
+/* Of a whole product. What attention packs is for the instructions without tiles. */
+static enum unit_kind product_kind(const struct cpu_features *features, enum dtype dtype)
 {
-    const enum unit_kind kind = unit_kind_of(e->dtype, pairs);
-    const int64_t unit_elements = kind == UNIT_PAIR ? 2 : 1;
-    const int64_t k_blocks = p->k ? (p->k + GEMM_KC * unit_elements - 1) / (GEMM_KC * unit_elements) : 1;
-    const int64_t k_step = ((p->k + k_blocks - 1) / k_blocks + 15) / 16 * 16; /* blocks of k of about one size */
-    const int64_t row_stride = p->transpose_a ? 1 : p->lda, a_k_stride = p->transpose_a ? p->lda : 1;
-    const int64_t column_stride = p->transpose_b ? p->ldb : 1, b_k_stride = p->transpose_b ? 1 : p->ldb;
-    uint32_t *a = scratch_take(&scratch, (size_t)GEMM_MC * GEMM_KC * sizeof *a);
-    uint32_t *b = scratch_take(&scratch, (size_t)GEMM_NC * GEMM_KC * sizeof *b);
-    /* fp32 sums wait in C, and what C had before is a block of k that came first; bf16 sums of several blocks of k wait
-     * in scratch, a block of C at a time */
-    const bool c_is_f32 = e->c_dtype == DTYPE_F32, wait_apart = k_blocks > 1 && !c_is_f32;
-    const bool continues = e->accumulate && c_is_f32;
-    struct epilogue finish = *e;
-    finish.accumulate = e->accumulate && !c_is_f32;
-    finish.streamed =
-        e->streamed && k_blocks == 1 && !e->accumulate && (uintptr_t)e->c % VF_BYTES == 0 && e->ldc % VF == 0;
-    float *partial = wait_apart ? scratch_take(&scratch, (size_t)GEMM_MC * GEMM_NC * sizeof *partial) : NULL;
-    const int64_t units = k_step ? (k_step + unit_elements - 1) / unit_elements : 1;
-    const int64_t k_bytes = units * unit_elements * (int64_t)dtype_size(e->dtype);
-    const int64_t m_step = wait_apart ? GEMM_MC : even_step(p->m, GEMM_MC * GEMM_KC / units, MR);
-    int64_t n_step = wait_apart ? GEMM_NC : even_step(p->n, GEMM_NC * GEMM_KC / units, NR * GEMM_COLUMN_PANELS);
+    if (GEMM_HAS_TILES && features->amx_bf16 && dtype == DTYPE_BF16)
+        return UNIT_TILE;
+    return unit_kind_of(dtype, features->avx512_bf16);
+}
+
+/* How a product is cut. */
+struct cuts {
+    enum unit_kind kind;
+    int mr;
+    int64_t k_step, n_step;
+    int64_t m_step;   /* rows that are packed at once */
+    int64_t m_outer;  /* rows that are finished before the next ones start */
+    bool wait_apart;  /* sums wait in scratch between blocks of k: C is not fp32 */
+    bool whole_a;     /* all of A stays packed */
+    int64_t padded_m; /* rows of A in whole panels */
+};
+
+static struct cuts cuts_of(enum unit_kind kind, const struct product *p, const struct epilogue *e)
+{
+    struct cuts c = {.kind = kind, .mr = panel_rows(kind), .padded_m = round_up(p->m, panel_rows(kind))};
+    const int64_t most_k = GEMM_KC * elements_of_unit(kind), k_blocks = p->k ? (p->k + most_k - 1) / most_k : 1;
+    c.k_step = round_up((p->k + k_blocks - 1) / k_blocks, 32); /* blocks of k of about one size */
+    c.wait_apart = k_blocks > 1 && e->c_dtype != DTYPE_F32;
+    const int64_t units = p->k ? units_for(kind, c.k_step) : 1;
+    const int64_t a_units = kind == UNIT_TILE ? GEMM_TILES_A : GEMM_MC * GEMM_KC;
+    c.m_outer = c.wait_apart ? GEMM_MC / c.mr * c.mr : c.padded_m;
+    c.m_step = even_step(min_i64(c.m_outer, p->m), min_i64(c.m_outer, a_units / units), c.mr);
+    c.n_step = c.wait_apart ? GEMM_NC : even_step(p->n, GEMM_NC * GEMM_KC / units, NR * GEMM_COLUMN_PANELS);
     /* With few rows, reading B takes a good part of the time. Blocks are then so small that the next one is fetched
      * into the second-level cache while this one is multiplied, and A is packed only once. */
-    const int64_t all_units = (p->k + unit_elements - 1) / unit_elements, padded_m = (p->m + MR - 1) / MR * MR;
-    const bool whole_a = padded_m <= GEMM_FEW_ROWS && padded_m * all_units <= GEMM_MC * GEMM_KC;
-    if (whole_a)
-        n_step = min_i64(n_step, even_step(p->n, GEMM_AHEAD_BYTES / k_bytes * team_next(), NR));
-    const int64_t m_outer = wait_apart ? m_step : p->m; /* rows that are finished before the next ones start */
-    _Atomic int64_t next_task = 0;
-#pragma omp parallel if (p->m * p->n * p->k > 1 << 16)
-    {
-        int64_t tasks_before = 0; /* tasks of all earlier rounds: the counter never goes back */
-        for (int64_t outer = 0; outer < p->m; outer += m_outer) {
-            const int64_t m_end = min_i64(outer + m_outer, p->m);
-            int64_t packed_row = -1, packed_k = -1;
-            for (int64_t column = 0; column < p->n; column += n_step) {
-                for (int64_t k = 0; k == 0 || k < p->k; k += k_step) {
-                    struct block block = {.column = column,
-                                          .n = min_i64(n_step, p->n - column),
-                                          .k_first = k,
-                                          .k = min_i64(k_step, p->k - k),
-                                          .first = k == 0 && !continues,
-                                          .last = k + k_step >= p->k};
-                    pack_block(b, p->b, e->dtype, column_stride, b_k_stride, column, block.n, k, block.k, NR, kind);
-                    for (int64_t row = outer; row < m_end; row += m_step) {
-                        block.row = row;
-                        block.m = min_i64(m_step, m_end - row);
-                        block.partial = wait_apart ? partial : (float *)e->c + row * e->ldc + column;
-                        block.ld_partial = wait_apart ? GEMM_NC : e->ldc;
-                        uint32_t *a_block = whole_a ? a + k / unit_elements * padded_m : a;
-                        if (whole_a ? column == 0 : packed_row != row || packed_k != k)
-                            pack_block(a_block, p->a, e->dtype, row_stride, a_k_stride, row, block.m, k, block.k, MR,
-                                       kind);
-                        packed_row = row;
-                        packed_k = k;
-                        struct packed packed = {kind, (block.k + unit_elements - 1) / unit_elements, a_block, b};
-                        struct ahead ahead = {0};
-                        if (whole_a && !block.last)
-                            ahead = ahead_of(p, e->dtype, column, n_step, k + k_step, k_step);
-                        else if (whole_a)
-                            ahead = ahead_of(p, e->dtype, column + n_step, n_step, 0, k_step);
-                        int64_t task_rows = (block.m + MR * GEMM_ROW_PANELS - 1) / (MR * GEMM_ROW_PANELS);
-                        int64_t row_panels = ((block.m + MR - 1) / MR + task_rows - 1) / task_rows; /* evened out */
-                        int64_t task_columns = (block.n + NR * GEMM_COLUMN_PANELS - 1) / (NR * GEMM_COLUMN_PANELS);
-                        int64_t tasks = task_rows * task_columns, task;
+    c.whole_a = c.padded_m <= GEMM_FEW_ROWS && c.padded_m * units_for(kind, p->k) <= GEMM_MC * GEMM_KC;
+    if (c.whole_a) {
+        const int64_t column_bytes = units * elements_of_unit(kind) * (int64_t)dtype_size(e->dtype);
+        c.m_step = c.padded_m;
+        c.n_step = min_i64(c.n_step, even_step(p->n, GEMM_AHEAD_BYTES / column_bytes * team_next(), NR));
+    }
+    return c;
+}
+
+/* A product that all threads work on. */
+struct gemm_job {
+    const struct product *p;
+    struct cuts cuts;
+    struct epilogue finish;
+    uint32_t *a, *b; /* packed */
+    float *partial;  /* (m_outer, GEMM_NC) if sums wait apart */
+    _Atomic int64_t next_task;
+};
+
+static void pack_a(const struct gemm_job *job, uint32_t *dst, const struct block *block)
+{
+    const struct product *p = job->p;
+    pack_block(dst, p->a, job->finish.dtype, p->transpose_a ? 1 : p->lda, p->transpose_a ? p->lda : 1, block->row,
+               block->m, block->k_first, block->k, job->cuts.mr, job->cuts.kind, true);
+}
+
+static void pack_b(const struct gemm_job *job, const struct block *block)
+{
+    const struct product *p = job->p;
+    pack_block(job->b, p->b, job->finish.dtype, p->transpose_b ? p->ldb : 1, p->transpose_b ? 1 : p->ldb, block->column,
+               block->n, block->k_first, block->k, NR, job->cuts.kind, false);
+}
+
+/* What this thread will pack after `block`, where blocks are fetched ahead. */
+static struct ahead ahead_after(const struct gemm_job *job, const struct block *block)
+{
+    const struct cuts *c = &job->cuts;
+    if (!c->whole_a)
+        return (struct ahead){0};
+    if (!block->last)
+        return ahead_of(job->p, job->finish.dtype, block->column, c->n_step, block->k_first + c->k_step, c->k_step);
+    return ahead_of(job->p, job->finish.dtype, block->column + c->n_step, c->n_step, 0, c->k_step);
+}
+
+/* All threads: multiplies a block whose parts are packed; returns when it is done. tasks_before: the numbers of tasks
+ * that earlier blocks took; the counter never goes back. */
+static void multiply_block(struct gemm_job *job, const struct block *block, const uint32_t *a, int64_t *tasks_before)
+{
+    const int mr = job->cuts.mr;
+    const int64_t most_rows = GEMM_TASK_ROWS / mr * mr, task_rows = (block->m + most_rows - 1) / most_rows;
+    const int64_t row_panels = ((block->m + mr - 1) / mr + task_rows - 1) / task_rows; /* evened out */
+    const int64_t tasks = task_rows * ((block->n + NR * GEMM_COLUMN_PANELS - 1) / (NR * GEMM_COLUMN_PANELS));
+    const struct packed packed = {job->cuts.kind, units_for(job->cuts.kind, block->k), a, job->b};
+    struct ahead ahead = ahead_after(job, block);
+    int64_t task;
 #pragma omp barrier
-                        while ((task = atomic_fetch_add(&next_task, 1) - tasks_before) < tasks) {
-                            int64_t i = task % task_rows * row_panels, j = task / task_rows * GEMM_COLUMN_PANELS;
-#if GEMM_HAS_PAIRS
-                            if (kind == UNIT_PAIR)
-                                gemm_task(&finish, &block, &packed, i, row_panels, j, &ahead, micro_pairs);
-                            else
-#endif
-                                gemm_task(&finish, &block, &packed, i, row_panels, j, &ahead, micro_f32);
-                        }
-                        if (finish.streamed)
-                            vf_stream_end();
-                        tasks_before += tasks + team_size(); /* every thread took one number too many */
+    while ((task = atomic_fetch_add(&job->next_task, 1) - *tasks_before) < tasks) {
+        int64_t i = task % task_rows * row_panels, j = task / task_rows * GEMM_COLUMN_PANELS;
+        gemm_task(&job->finish, block, &packed, i, row_panels, j, &ahead);
+    }
+    if (job->finish.streamed)
+        vf_stream_end();
+    *tasks_before += tasks + team_size(); /* every thread took one number too many */
 #pragma omp barrier
-                        progress_tick();
-                    }
+    progress_tick();
+}
+
+/* All threads: the whole product. */
+static void multiply_blocks(struct gemm_job *job, bool continues)
+{
+    const struct product *p = job->p;
+    const struct cuts *c = &job->cuts;
+    const struct epilogue *e = &job->finish;
+    int64_t tasks_before = 0;
+    for (int64_t outer = 0; outer < p->m; outer += c->m_outer) {
+        const int64_t m_end = min_i64(outer + c->m_outer, p->m);
+        int64_t packed_row = -1, packed_k = -1;
+        for (int64_t column = 0; column < p->n; column += c->n_step) {
+            for (int64_t k = 0; k == 0 || k < p->k; k += c->k_step) {
+                struct block block = {.column = column,
+                                      .n = min_i64(c->n_step, p->n - column),
+                                      .k_first = k,
+                                      .k = min_i64(c->k_step, p->k - k),
+                                      .first = k == 0 && !continues,
+                                      .last = k + c->k_step >= p->k,
+                                      .ld_partial = c->wait_apart ? GEMM_NC : e->ldc};
+                pack_b(job, &block);
+                for (int64_t row = outer; row < m_end; row += c->m_step) {
+                    block.row = row;
+                    block.m = min_i64(c->m_step, m_end - row);
+                    block.partial =
+                        c->wait_apart ? job->partial + (row - outer) * GEMM_NC : (float *)e->c + row * e->ldc + column;
+                    uint32_t *a = c->whole_a ? job->a + k / elements_of_unit(c->kind) * c->padded_m : job->a;
+                    if (c->whole_a ? column == 0 : packed_row != row || packed_k != k)
+                        pack_a(job, a, &block);
+                    packed_row = row;
+                    packed_k = k;
+                    multiply_block(job, &block, a, &tasks_before);
                 }
             }
         }
+    }
+}
+
+static void gemm_builtin(struct scratch scratch, enum unit_kind kind, const struct product *p, const struct epilogue *e)
+{
+    struct gemm_job job = {.p = p, .cuts = cuts_of(kind, p, e), .finish = *e};
+    job.a = scratch_take(&scratch, (size_t)GEMM_MC * GEMM_KC * sizeof *job.a);
+    job.b = scratch_take(&scratch, (size_t)GEMM_NC * GEMM_KC * sizeof *job.b);
+    if (job.cuts.wait_apart)
+        job.partial = scratch_take(&scratch, (size_t)GEMM_MC * GEMM_NC * sizeof *job.partial);
+    /* fp32 sums wait in C between blocks of k, and what C had before is a block of k that came first; sums of half
+     * precision wait in scratch, a block of C at a time */
+    const bool c_is_f32 = e->c_dtype == DTYPE_F32;
+    job.finish.accumulate = e->accumulate && !c_is_f32;
+    job.finish.streamed =
+        e->streamed && job.cuts.k_step >= p->k && !e->accumulate && (uintptr_t)e->c % VF_BYTES == 0 && e->ldc % VF == 0;
+#pragma omp parallel if (p->m * p->n * p->k > 1 << 16)
+    {
+        tiles_begin(kind);
+        multiply_blocks(&job, e->accumulate && c_is_f32);
+        tiles_end(kind);
     }
 }

@@ -181,6 +181,15 @@ struct attention_bwd_args {
     void *dq, *dk, *dv; /* dt; overwritten */
 };
 
+/* The forward op that a backward op belongs to; without out and lse, which it wrote. */
+static inline struct attention_fwd_args attention_forward_of(const struct attention_bwd_args *a)
+{
+    struct attention_fwd_args forward = {a->dtype, a->M,    a->H,     a->KV,     a->D,        a->ld_q,    a->ld_k,
+                                         a->ld_v,  a->ld_o, a->scale, a->window, a->num_seqs, a->max_seq, a->seq_start,
+                                         a->q,     a->k,    a->v,     NULL,      NULL};
+    return forward;
+}
+
 /* h = silu(gate) · up; gate_up (M, 2F): a row is F of gate, then F of up */
 struct swiglu_fwd_args {
     enum dtype dtype;

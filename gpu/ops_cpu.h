@@ -80,6 +80,11 @@ static inline int64_t min_i64(int64_t a, int64_t b)
     return a < b ? a : b;
 }
 
+static inline int64_t round_up(int64_t n, int64_t multiple)
+{
+    return (n + multiple - 1) / multiple * multiple;
+}
+
 /* Takes pieces of a stream's workspace, 64-byte aligned, for the length of one op. */
 struct scratch {
     char *next;

@@ -42,14 +42,25 @@ static struct attention_unit attention_unit_at(const struct attention *a, int64_
     return (struct attention_unit){a->seq_start[s], a->seq_start[s + 1] - a->seq_start[s], index % a->KV};
 }
 
-static int64_t round_up(int64_t n, int64_t multiple)
-{
-    return (n + multiple - 1) / multiple * multiple;
-}
-
 static enum unit_kind attention_kind(struct stream *stream, enum dtype dtype)
 {
     return unit_kind_of(dtype, device_cpu_of(stream)->features.avx512_bf16);
+}
+
+static struct attention attention_of(struct stream *stream, const struct attention_fwd_args *args)
+{
+    return (struct attention){args->dtype,
+                              attention_kind(stream, args->dtype),
+                              args->M,
+                              args->H,
+                              args->KV,
+                              args->D,
+                              args->H / args->KV,
+                              round_up(args->D, MR),
+                              args->max_seq,
+                              args->window,
+                              args->scale,
+                              args->seq_start};
 }
 
 /* Units of `elements` numbers of k. */
@@ -307,18 +318,7 @@ static int64_t attention_batch(int64_t unit_floats)
 
 static void op_attention_fwd(struct stream *stream, const struct attention_fwd_args *args)
 {
-    const struct attention a = {args->dtype,
-                                attention_kind(stream, args->dtype),
-                                args->M,
-                                args->H,
-                                args->KV,
-                                args->D,
-                                args->H / args->KV,
-                                round_up(args->D, MR),
-                                args->max_seq,
-                                args->window,
-                                args->scale,
-                                args->seq_start};
+    const struct attention a = attention_of(stream, args);
     progress_tick();
     if (a.M == 0)
         return;
@@ -536,18 +536,8 @@ static void attention_bwd_keys(const struct attention_bwd_args *args, const stru
 
 static void op_attention_bwd(struct stream *stream, const struct attention_bwd_args *args)
 {
-    const struct attention a = {args->dtype,
-                                attention_kind(stream, args->dtype),
-                                args->M,
-                                args->H,
-                                args->KV,
-                                args->D,
-                                args->H / args->KV,
-                                round_up(args->D, MR),
-                                args->max_seq,
-                                args->window,
-                                args->scale,
-                                args->seq_start};
+    const struct attention_fwd_args forward = attention_forward_of(args);
+    const struct attention a = attention_of(stream, &forward);
     progress_tick();
     if (a.M == 0)
         return;

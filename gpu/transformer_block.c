@@ -229,25 +229,6 @@ static int64_t rotated_ld(const struct transformer *t)
     return t->qk_norm ? (t->H + t->KV) * t->D : t->W;
 }
 
-struct attention_fwd_args attention_fwd_sizes(const struct transformer *t, int64_t M, int32_t num_seqs, int32_t max_seq)
-{
-    return (struct attention_fwd_args){
-        .dtype = t->dtype,
-        .M = M,
-        .H = t->H,
-        .KV = t->KV,
-        .D = t->D,
-        .ld_q = rotated_ld(t),
-        .ld_k = rotated_ld(t),
-        .ld_v = t->W,
-        .ld_o = t->H * t->D,
-        .scale = (float)(1.0 / sqrt((double)t->D)),
-        .window = t->config.desc->sliding_window,
-        .num_seqs = num_seqs,
-        .max_seq = max_seq,
-    };
-}
-
 struct attention_bwd_args attention_bwd_sizes(const struct transformer *t, int64_t M, int32_t num_seqs, int32_t max_seq)
 {
     return (struct attention_bwd_args){
@@ -268,6 +249,12 @@ struct attention_bwd_args attention_bwd_sizes(const struct transformer *t, int64
         .num_seqs = num_seqs,
         .max_seq = max_seq,
     };
+}
+
+struct attention_fwd_args attention_fwd_sizes(const struct transformer *t, int64_t M, int32_t num_seqs, int32_t max_seq)
+{
+    struct attention_bwd_args backward = attention_bwd_sizes(t, M, num_seqs, max_seq);
+    return attention_forward_of(&backward);
 }
 
 static void *rotated(const struct transformer *t, const struct block_buffers *b)

@@ -4,15 +4,17 @@
 # Makes a virtual environment in build/venv (a few GB), builds ztrain, and runs scripts/bench.py: PyTorch compiled, then
 # DeepSpeed with two ranks at ZeRO-3. Options are bench.py's (--case bf16-256, --turns N). About half an hour.
 #   --torch, --deepspeed       only that one
+#   --as-installed             without preloading what makes PyTorch's memory and threads faster
 #   $ZTRAIN_PYTHON             a Python that has torch and transformers already
 set -euo pipefail
 cd "$(dirname "$0")/.."
-torch=1 deepspeed=1 options=()
+torch=1 deepspeed=1 tuned=1 options=()
 for argument in "$@"; do
     case $argument in
     --torch) deepspeed=0 ;;
     --deepspeed) torch=0 ;;
-    -h | --help) sed -n '2,7s/^# \{0,1\}//p' "$0" && exit 0 ;;
+    --as-installed) tuned=0 ;;
+    -h | --help) sed -n '2,8s/^# \{0,1\}//p' "$0" && exit 0 ;;
     *) options+=("$argument") ;;
     esac
 done
@@ -26,14 +28,16 @@ fi
 
 # What makes PyTorch fast on a CPU: an allocator that keeps its pages, Intel's OpenMP run time.
 preload=()
-for library in /usr/lib/*/libtcmalloc_minimal.so.4; do
-    [ ! -e "$library" ] || preload+=("$library")
-done
-openmp=$(find "$(dirname "$python")/../lib" -name libiomp5.so 2>/dev/null | head -1 || true)
-[ -z "$openmp" ] || preload+=("$(realpath "$openmp")")
+if [ $tuned = 1 ]; then
+    for library in /usr/lib/*/libtcmalloc_minimal.so.4; do
+        [ ! -e "$library" ] || preload+=("$library")
+    done
+    openmp=$(find "$(dirname "$python")/../lib" -name libiomp5.so 2>/dev/null | head -1 || true)
+    [ -z "$openmp" ] || preload+=("$(realpath "$openmp")")
+fi
 ZTRAIN_BENCH_PRELOAD=$(IFS=:; echo "${preload[*]}")
 export ZTRAIN_BENCH_PRELOAD
-[ ${#preload[@]} = 2 ] || echo "bench-peers.sh: preloading only '$ZTRAIN_BENCH_PRELOAD': PyTorch may be slower than it could be" >&2
+[ $tuned = 0 ] || [ ${#preload[@]} = 2 ] || echo "bench-peers.sh: preloading only '$ZTRAIN_BENCH_PRELOAD': PyTorch may be slower than it could be" >&2
 
 [ $torch = 0 ] || scripts/bench.py --peers "$python" ${options[@]+"${options[@]}"}
 [ $deepspeed = 0 ] || scripts/bench.py --peers "$python" --deepspeed ${options[@]+"${options[@]}"}

@@ -7,6 +7,8 @@
                                                   environment with torch and transformers (scripts/bench-peers.sh)
     scripts/bench.py --peers PYTHON --deepspeed   two ranks at ZeRO-3 in bf16 beside DeepSpeed
 
+$ZTRAIN_BENCH_PRELOAD: libraries that are preloaded into peers, as in LD_PRELOAD.
+
 Both are started once and take short turns: ztrain is stopped (SIGSTOP) while the peer computes, the peer waits to be
 asked. So both see the same minutes of the machine. A ratio is that of the medians of a turn, and the median over turns;
 absolute figures of different machines, or of different hours, do not compare.
@@ -146,14 +148,14 @@ class Peer:
         self.started = time.monotonic()
         for rank in range(ranks):
             threads = str(max(1, os.cpu_count() // ranks))
-            environment = {**os.environ, "THP_MEM_ALLOC_ENABLE": "1", "OMP_NUM_THREADS": threads}
+            environment = {**os.environ, "OMP_NUM_THREADS": threads}
             if deepspeed:
                 environment |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2",
                                 "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(20000 + os.getpid() % 10000),
                                 "DS_ACCELERATOR": "cpu"}
             preload = [path for path in os.environ.get("ZTRAIN_BENCH_PRELOAD", "").split(":") if path]
             if preload:
-                environment["LD_PRELOAD"] = ":".join(preload)
+                environment |= {"LD_PRELOAD": ":".join(preload), "THP_MEM_ALLOC_ENABLE": "1"}
             line = [python, f"{ROOT}/scripts/bench_torch.py", "--dtype", dtype, "--length", str(length),
                     "--batch", str(BATCH // ranks)]
             line += ["--deepspeed"] if deepspeed else (["--compile"] if compiled else [])
@@ -280,13 +282,13 @@ def main():
     os.makedirs(top)
     write_tokens(f"{top}/tokens", 200000)
     print(f"GPT-2 124M, batch {BATCH}; median of steps after {WARM_UP} of warm-up; {os.cpu_count()} cores")
-    ceilings = {}
+    ceilings, how = {}, "" if os.environ.get("ZTRAIN_BENCH_PRELOAD") else " as installed"
     for dtype, length in cases:
         if arguments.deepspeed:
             if dtype == "bf16":
-                beside_peer(arguments, top, dtype, length, "2 ranks, ZeRO-3; DeepSpeed", 2, 3, deepspeed=True)
+                beside_peer(arguments, top, dtype, length, f"2 ranks, ZeRO-3; DeepSpeed{how}", 2, 3, deepspeed=True)
         elif arguments.peers:
-            label = "PyTorch eager" if arguments.eager else "PyTorch compiled"
+            label = f"PyTorch {'eager' if arguments.eager else 'compiled'}{how}"
             beside_peer(arguments, top, dtype, length, label, compiled=not arguments.eager)
         else:
             if dtype not in ceilings:

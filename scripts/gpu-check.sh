@@ -82,13 +82,21 @@ gpu_part() {
     fi
 }
 
+# small_command CASE FOLDER: $run becomes the command that trains a golden case in bf16, with its run folder in FOLDER.
+small_command() {
+    local case=tests/golden/$1
+    run=("$build/ztrain" --config "$case/run.yaml" --set "run.dir=$2" --set "model.pretrained=$case"
+        --set "data.train=$case/train" --set "data.validation=$case/validation" --set "train.device=$device"
+        --set bf16.enabled=true)
+}
+export -f small_command # for the parts that are functions
+
 # Two runs of one spec, one of them interrupted after step 3: equal losses, norms and evaluations.
 resume() {
-    local top case=tests/golden/qwen3 # its heads suit cuDNN
+    local top run
     top=$(mktemp -d) || return
-    local run=("$build/ztrain" --config "$case/run.yaml" --set "run.dir=$top" --set "model.pretrained=$case"
-        --set "data.train=$case/train" --set "data.validation=$case/validation" --set "train.device=$device"
-        --set bf16.enabled=true --set zero_optimization.stage=2 --set checkpoint.interval_steps=1)
+    small_command qwen3 "$top" # its heads suit cuDNN
+    run+=(--set zero_optimization.stage=2 --set checkpoint.interval_steps=1)
     "${run[@]}" --set run.name=whole --local-gpus 2 &&
         "${run[@]}" --set run.name=cut --set train.max_steps=3 --local-gpus 2 &&
         "${run[@]}" --set run.name=cut --local-gpus 2 --resume "$top/cut" &&
@@ -114,11 +122,10 @@ PYTHON
 
 # A run whose kernels are shorter than their launches, as graphs and op by op: equal numbers, and the ratio of their speeds.
 graphs() {
-    local top case=tests/golden/qwen3 # its heads suit cuDNN
+    local top run
     top=$(mktemp -d) || return
-    local run=("$build/ztrain" --config "$case/run.yaml" --set "run.dir=$top" --set "model.pretrained=$case"
-        --set "data.train=$case/train" --set "data.validation=$case/validation" --set "train.device=$device"
-        --set bf16.enabled=true --set train.max_steps=200 --set train.eval_interval_steps=100)
+    small_command qwen3 "$top" # its heads suit cuDNN
+    run+=(--set train.max_steps=200 --set train.eval_interval_steps=100)
     "${run[@]}" --set run.name=graphs --set "train.cuda_graphs=$([ "$device" = cpu ] && echo auto || echo true)" &&
         "${run[@]}" --set run.name=plain --set train.cuda_graphs=false &&
         "$python" - "$top" <<'PYTHON'
@@ -150,17 +157,15 @@ PYTHON
 
 # Two small runs under one of compute-sanitizer's tools: odd rows and GELU; RoPE, SwiGLU and cuDNN.
 sanitizer() {
-    local tool=$1 case top code=0
+    local tool=$1 case top run code=0
     command -v compute-sanitizer >/dev/null || {
         echo "no compute-sanitizer on this machine; hint: it comes with the CUDA Toolkit; add its folder to PATH"
         return 1
     }
     top=$(mktemp -d) || return
-    for case in tests/golden/gpt2 tests/golden/qwen3; do
-        compute-sanitizer --tool "$tool" --error-exitcode 9 "$build/ztrain" --config "$case/run.yaml" \
-            --set "run.dir=$top" --set "model.pretrained=$case" --set "data.train=$case/train" \
-            --set "data.validation=$case/validation" --set "train.device=$device" --set train.max_steps=2 \
-            --set bf16.enabled=true || code=$?
+    for case in gpt2 qwen3; do
+        small_command "$case" "$top"
+        compute-sanitizer --tool "$tool" --error-exitcode 9 "${run[@]}" --set train.max_steps=2 || code=$?
     done
     rm -rf "$top"
     return $code

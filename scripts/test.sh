@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Every test that needs no GPU and no cluster: scripts/test.sh [--quick]
 #
-# Installs what is missing, builds, then runs: the floors' law, C tests, op tests, golden cases, whole-program tests.
+# Installs what is missing, builds, then runs: the floors' law, C tests, op tests, golden cases, products on an emulated AMX,
+# whole-program tests.
 # The last line is 'N passed, 0 failed'; the exit status is 0 only then. Logs are in build/log.
 #
 #   --quick              fewer golden combinations, no long whole-program tests (for instrumented builds)
@@ -13,7 +14,7 @@ quick=0
 for argument in "$@"; do
     case $argument in
     --quick) quick=1 ;;
-    *) sed -n '2,9s/^# \{0,1\}//p' "$0" && exit 2 ;;
+    *) sed -n '2,10s/^# \{0,1\}//p' "$0" && exit 2 ;;
     esac
 done
 
@@ -63,6 +64,12 @@ else
     part golden-one-rank 600 tests/golden/check_golden.py --ztrain "$ZTRAIN" --dtype fp32,bf16
     part golden-stages 900 tests/golden/check_golden.py --ztrain "$ZTRAIN" --stage 0,1,2,3 --ranks 2
     part golden-ranks 900 tests/golden/check_golden.py --ztrain "$ZTRAIN" --stage 3 --ranks 3,6 --dtype bf16
+    if grep -qsw avx512_bf16 /proc/cpuinfo; then
+        part amx-build 60 make -s "$build/amx/libamx.so"
+        part amx 900 "$python" -m pytest -q -p no:cacheprovider tests/amx
+    else
+        echo "amx: left out: emulating it takes a CPU with AVX-512 and its bf16 instructions"
+    fi
     part program 1800 "$python" -m pytest -q -p no:cacheprovider -m 'not interop' tests/program
 fi
 parts_end

@@ -8,18 +8,13 @@
  *
  * Stacks lie in one piece of memory, with a closed page between them. Shared memory is an arena with red zones between
  * variables, filled with 0xff for every block. */
-#include "cuda_emulation.h"
 #include "emulation.h"
+#include "emulation_host.h"
 
 #include <algorithm>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
-
-#undef threadIdx
-#undef blockIdx
-#undef blockDim
-#undef gridDim
 
 #if !defined(__x86_64__)
 #error "the emulation switches stacks on x86-64 only"

@@ -4,18 +4,12 @@
  * algorithms for every product, one of them with a reduction whose bits differ from run to run: to run that one is an
  * error. What the library refuses is refused here too, or rather more: the epilogues of backward and GELU want 16-bit
  * inputs and aligned pointers, so that the callers' other way is taken as well. */
-#include "cuda_emulation.h"
+#include "emulation_host.h"
 #include "emulation_queue.h"
 
 #include <cublasLt.h>
 #include <stdlib.h>
 #include <string.h>
-
-#undef threadIdx
-#undef blockIdx
-#undef blockDim
-#undef gridDim
-#undef warpSize
 
 using namespace emulation;
 

@@ -3,7 +3,7 @@
  * Copies: what is queued runs later, so a copy from host memory remembers a hash of it, and one to host memory fills it
  * with 0xff first: whoever uses the memory before the copy has run is caught. cudaMemcpyAsync on memory that is not
  * pinned is treated as asynchronous too; CUDA only says that it might not be. */
-#include "cuda_emulation.h"
+#include "emulation_host.h"
 #include "emulation_queue.h"
 
 #include <chrono>
@@ -12,12 +12,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-
-#undef threadIdx
-#undef blockIdx
-#undef blockDim
-#undef gridDim
-#undef warpSize
 
 using namespace emulation;
 

@@ -10,7 +10,7 @@
  * plan, and one that works. ZTRAIN_EMULATION_CUDNN makes the library a worse one: "none" proposes no engine, "wrong"
  * computes a quarter too much, "restless" gives other bits each time, "broken" fails when it executes, "greedy" wants
  * more workspace than there is memory, "large" wants 12 MiB for every sequence, "old" is a version of long ago. */
-#include "cuda_emulation.h"
+#include "emulation_host.h"
 #include "emulation_queue.h"
 
 #if __has_include(<cudnn.h>)
@@ -21,12 +21,6 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-
-#undef threadIdx
-#undef blockIdx
-#undef blockDim
-#undef gridDim
-#undef warpSize
 
 using namespace emulation;
 

@@ -13,7 +13,7 @@
  * ZTRAIN_EMULATION_NCCL: a mistake of this process's NCCL: version=N (it is that one), deaf (it never finds its peers),
  * refuse (it joins no communicator), error=N (the Nth collective hangs with an asynchronous error), reject=N (the Nth is
  * not taken). */
-#include "cuda_emulation.h"
+#include "emulation_host.h"
 #include "emulation_queue.h"
 
 #if __has_include(<nccl.h>)
@@ -29,12 +29,6 @@
 #include <sys/mman.h>
 #include <thread>
 #include <unistd.h>
-
-#undef threadIdx
-#undef blockIdx
-#undef blockDim
-#undef gridDim
-#undef warpSize
 
 using namespace emulation;
 

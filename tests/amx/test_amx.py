@@ -1,0 +1,129 @@
+"""The CPU device on a CPU with AMX, which tests/amx/amx.c emulates: the built-in product's tiles, and oneDNN's.
+
+That the emulation is right is shown by oneDNN, whose kernels for AMX were written for the real one and give the same
+products on it. The emulation needs a CPU with AVX-512 and its bf16 instructions.
+"""
+import ctypes.util
+import json
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+BUILD = os.path.join(ROOT, os.environ.get("BUILD", "build"))
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+
+from prepare import prepare  # noqa: E402
+
+
+def library_file(name):
+    """Where the dynamic linker finds a library, or None."""
+    soname = ctypes.util.find_library(name)
+    listed = subprocess.run(["/sbin/ldconfig", "-p"], stdout=subprocess.PIPE, text=True, check=True).stdout
+    found = re.search(rf"^\s*{re.escape(soname)} .*=> (.*)$", listed, re.MULTILINE) if soname else None
+    return os.path.realpath(found[1]) if found else None
+
+
+ONEDNN = library_file("dnnl")
+WAYS = ["builtin"] + (["onednn"] if ONEDNN else [])
+
+
+class Machine:
+    """ztrain and ops-test as a CPU with AMX runs them."""
+
+    def __init__(self, folder):
+        self.folder, self.count = folder, os.path.join(folder, "count")
+        for name in ("ztrain", "ops-test"):
+            assert prepare(os.path.join(BUILD, name), os.path.join(folder, name)) > 0
+        if ONEDNN:
+            soname = re.search(r"libdnnl\.so\.\d+", ONEDNN)[0]
+            assert prepare(ONEDNN, os.path.join(folder, soname)) > 0
+
+    def execute(self, command, way, cores=None, **environment):
+        """The output of a command; ends the test if it fails. self.products: how many products of tiles each process of
+        ours made in it."""
+        if os.path.exists(self.count):
+            os.remove(self.count)
+        result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600, check=False,
+                                preexec_fn=lambda: os.sched_setaffinity(0, cores or os.sched_getaffinity(0)),
+                                env={**os.environ, "LD_LIBRARY_PATH": self.folder, "ZTRAIN_AMX_COUNT": self.count,
+                                     "ZTRAIN_CPU_GEMM": way, **environment})
+        assert result.returncode == 0, result.stdout[-3000:] + result.stderr[-3000:]
+        with open(self.count, encoding="ascii") as file:
+            self.products = [int(line.split()[1]) for line in file]
+        return result.stdout + result.stderr
+
+    def run(self, name, *arguments, way="builtin", **more):
+        """One of our programs."""
+        return self.execute([os.path.join(self.folder, name), *arguments], way,
+                            LD_PRELOAD=os.path.join(BUILD, "amx", "libamx.so"), **more)
+
+
+@pytest.fixture(scope="module", name="machine")
+def fixture_machine(tmp_path_factory):
+    return Machine(str(tmp_path_factory.mktemp("amx")))
+
+
+def golden(case):
+    return os.path.join(ROOT, "tests", "golden", case, "run.yaml")
+
+
+def losses(folder):
+    with open(os.path.join(folder, "metrics.jsonl"), encoding="utf-8") as file:
+        return [(line["step"], line["loss"], line["grad_norm"]) for line in map(json.loads, file) if "loss" in line]
+
+
+def test_doctor(machine):
+    text = machine.run("ztrain", "doctor")
+    assert re.search(r"instruction sets +avx512, avx512_bf16, amx_bf16", text)
+    assert re.search(r"cpu device +avx512 with avx512_bf16 and amx_bf16 kernels, GEMM: fp32 builtin, bf16 builtin", text)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_products(machine, way):
+    """All products of the op tests, against float64."""
+    text = machine.run("ops-test", "test", "--op", "linear", "--dtype", "bf16", way=way)
+    assert re.search(r"^[1-9]\d* passed, 0 failed$", text, re.MULTILINE)
+    assert machine.products[0] > 100000
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("arguments", [("--stage", "0", "--ranks", "1", "--case", "gpt2-padded", "--case", "qwen3"),
+                                       ("--stage", "3", "--ranks", "2")], ids=["one rank", "ZeRO-3 on two"])
+def test_golden(machine, way, arguments):
+    """What transformers computed."""
+    script = os.path.join(machine.folder, "golden")
+    with open(script, "w", encoding="utf-8") as file:
+        file.write(f"#!/bin/sh\nLD_PRELOAD={BUILD}/amx/libamx.so exec {machine.folder}/ztrain \"$@\"\n")
+    os.chmod(script, 0o755)
+    text = machine.execute(["tests/golden/check_golden.py", "--ztrain", script, "--dtype", "bf16", *arguments], way)
+    passed = re.search(r"^([1-9]\d*) passed, 0 failed$", text, re.MULTILINE)
+    assert passed, text
+    assert sum(products > 1000 for products in machine.products) >= int(arguments[3]) * int(passed[1])
+
+
+def test_bits_do_not_depend_on_threads(machine, tmp_path):
+    """There are as many threads as cores that may be used."""
+    cores, seen = os.sched_getaffinity(0), []
+    for some in ({min(cores)}, cores):
+        machine.run("ztrain", "--config", golden("gpt2"), "--set", f"run.dir={tmp_path}", "--set", "bf16.enabled=true",
+                    "--set", f"run.name={len(some)}", "--set", "train.max_steps=4", cores=some)
+        seen.append(losses(tmp_path / str(len(some))))
+    assert len(seen[0]) == 4 and seen[0] == seen[-1]
+
+
+def test_resume(machine, tmp_path):
+    """Bit for bit, as everywhere."""
+    common = ["--config", golden("gpt2"), "--set", f"run.dir={tmp_path}", "--set", "bf16.enabled=true"]
+    machine.run("ztrain", *common, "--set", "run.name=whole")
+    machine.run("ztrain", *common, "--set", "run.name=cut", "--set", "train.max_steps=3")
+    machine.run("ztrain", *common, "--set", "run.name=cut", "--resume", str(tmp_path / "cut"))
+    assert losses(tmp_path / "cut") == losses(tmp_path / "whole")
+
+
+def test_less_than_amx_may_be_asked_for(machine):
+    text = machine.run("ops-test", "test", "--op", "linear_fwd", "--dtype", "bf16", ZTRAIN_CPU_ISA="avx2")
+    assert "avx2 kernels" in text and machine.products == [0]

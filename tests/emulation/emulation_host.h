@@ -1,0 +1,14 @@
+/* emulation_host.h: cuda_emulation.h for the run time itself, which is host code: without the variables of a kernel,
+ * whose names the headers of CUDA's libraries have as members. */
+#ifndef ZTRAIN_TESTS_EMULATION_HOST_H
+#define ZTRAIN_TESTS_EMULATION_HOST_H
+
+#include "cuda_emulation.h"
+
+#undef threadIdx
+#undef blockIdx
+#undef blockDim
+#undef gridDim
+#undef warpSize
+
+#endif
