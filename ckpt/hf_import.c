@@ -8,7 +8,10 @@
  *     this rank's slice            [______________________________________]
  *     read                         [part of A | whole B        | 0 | part of C]
  *
- * fp32 goes straight into place, bf16 and fp16 through a staging buffer of STAGING bytes: that is all the memory. */
+ * fp32 goes straight into place, bf16 and fp16 through a staging buffer of STAGING bytes: that is all the memory.
+ *
+ * A tied model's file may have the shared matrix as the embedding, as the head, or as both. Both must be the same:
+ * transformers takes different ones for an untied model, which the table is not. */
 #include "ckpt/huggingface.h"
 
 #include "core/fsutil.h"
@@ -21,6 +24,7 @@
 
 enum { STAGING = 256 << 10, MAX_INDEX_BYTES = 64 << 20 };
 
+static const char LM_HEAD[] = "lm_head.weight";
 static const char SINGLE_FILE[] = "model.safetensors", INDEX_FILE[] = "model.safetensors.index.json";
 
 /* Where a tensor of the table lies on disk. */
@@ -38,11 +42,13 @@ struct import {
     int num_files;
     char **files; /* names in dir */
     struct source *sources;
-    json_t *weight_map; /* of the index, or NULL */
-    size_t seen;        /* tensors in the files, skipped ones included */
-    int fd, open_file;  /* the file that is open for reading, -1: none */
+    struct source tied_head; /* LM_HEAD of a tied model: the embedding, or the embedding again */
+    json_t *weight_map;      /* of the index, or NULL */
+    size_t seen;             /* tensors in the files, skipped ones included */
+    int fd, open_file;       /* the file that is open for reading, -1: none */
     char open_path[FS_PATH_MAX];
     void *staging;
+    float *compared; /* (STAGING bytes) of tied_head */
 };
 
 /* ---- which files ---- */
@@ -144,12 +150,12 @@ static bool ends_with(const char *name, const char *suffix)
     return n >= m && strcmp(name + n - m, suffix) == 0;
 }
 
-/* Buffers that are no parameters, and the head's second copy of a tied embedding. */
+/* Buffers that are no parameters. */
 static bool is_skipped(const struct model_desc *desc, const char *name)
 {
     if (desc->family == FAMILY_GPT2 && (ends_with(name, ".attn.bias") || ends_with(name, ".attn.masked_bias")))
         return true;
-    return ends_with(name, "rotary_emb.inv_freq") || (desc->tied && strcmp(name, "lm_head.weight") == 0);
+    return ends_with(name, "rotary_emb.inv_freq");
 }
 
 /* The table's tensor for a name in a file; GPT-2's hub files lack the prefix. */
@@ -177,7 +183,9 @@ static enum status match_entry(struct import *import, int file, const char *path
     }
     if (is_skipped(import->desc, entry->name))
         return STATUS_OK;
-    const struct tensor_info *tensor = find_tensor(import, entry->name);
+    bool tied_head = import->desc->tied && strcmp(entry->name, LM_HEAD) == 0;
+    const struct tensor_info *tensor =
+        tied_head ? tensor_find(import->table, 0, ROLE_WTE) : find_tensor(import, entry->name);
     if (!tensor) {
         error_set(err, STATUS_DATA, "%s: tensor '%.200s' is no part of this model", path, entry->name);
         return error_hint(err, "config.json must be that of the weights (model_type %s, %" PRId64 " layers)",
@@ -195,7 +203,7 @@ static enum status match_entry(struct import *import, int file, const char *path
                          "%s: tensor '%s' is stored in a dtype that is not read; hint: F32, BF16 and "
                          "F16 are",
                          path, entry->name);
-    struct source *source = &import->sources[tensor - import->table->tensors];
+    struct source *source = tied_head ? &import->tied_head : &import->sources[tensor - import->table->tensors];
     if (source->file >= 0)
         return error_set(err, STATUS_DATA, "%s: tensor '%s' is there twice (also in '%s')", path, entry->name,
                          import->files[source->file]);
@@ -217,6 +225,16 @@ static enum status match_file(struct import *import, int file, struct error *err
 fail:
     safetensors_header_release(&header);
     return status;
+}
+
+/* Without an embedding, the tied head is it. */
+static void resolve_tied_head(struct import *import)
+{
+    struct source *embedding = &import->sources[tensor_find(import->table, 0, ROLE_WTE) - import->table->tensors];
+    if (embedding->file < 0) {
+        *embedding = import->tied_head;
+        import->tied_head.file = -1;
+    }
 }
 
 static enum status check_complete(const struct import *import, struct error *err)
@@ -283,6 +301,23 @@ static enum status read_range(struct import *import, const struct source *source
     return STATUS_OK;
 }
 
+/* Compares elements [first, first + count) of the embedding with the head that is tied to it. */
+static enum status compare_tied_head(struct import *import, int64_t first, int64_t count, const float *embedding,
+                                     struct error *err)
+{
+    for (int64_t done = 0; done < count;) {
+        int64_t n = count - done < STAGING / 4 ? count - done : STAGING / 4;
+        TRY(read_range(import, &import->tied_head, first + done, n, import->compared, err));
+        if (memcmp(import->compared, embedding + done, (size_t)n * sizeof *embedding) != 0) {
+            error_set(err, STATUS_DATA, "'%s': tensor '%s' differs from '%s', but config.json ties them", import->dir,
+                      LM_HEAD, tensor_find(import->table, 0, ROLE_WTE)->name);
+            return error_hint(err, "tie_word_embeddings: false in config.json trains both, as transformers does then");
+        }
+        done += n;
+    }
+    return STATUS_OK;
+}
+
 /* Fills out, elements [begin, begin + count) of a unit's flat range; gaps and padding become 0. */
 static enum status read_unit(struct import *import, int unit, int64_t begin, int64_t count, float *out,
                              struct error *err)
@@ -297,6 +332,8 @@ static enum status read_unit(struct import *import, int unit, int64_t begin, int
             continue;
         memset(out + (filled - begin), 0, (size_t)(from - filled) * sizeof *out);
         TRY(read_range(import, &import->sources[i], from - tensor->offset, to - from, out + (from - begin), err));
+        if (tensor->role == ROLE_WTE && import->tied_head.file >= 0)
+            TRY(compare_tied_head(import, from - tensor->offset, to - from, out + (from - begin), err));
         filled = to;
     }
     memset(out + (filled - begin), 0, (size_t)(end - filled) * sizeof *out);
@@ -308,13 +345,14 @@ enum status huggingface_load(const char *dir, const struct model_desc *desc, con
                              struct error *err)
 {
     ASSERT(layout->num_units == table->num_units && rank >= 0 && rank < layout->world);
-    struct import import = {.dir = dir, .desc = desc, .table = table, .open_file = -1};
+    struct import import = {.dir = dir, .desc = desc, .table = table, .tied_head.file = -1, .open_file = -1};
     size_t tensors = (size_t)table->num_tensors;
     enum status status;
     import.by_name = calloc(tensors, sizeof *import.by_name);
     import.sources = calloc(tensors, sizeof *import.sources);
     import.staging = malloc(STAGING);
-    if (!import.by_name || !import.sources || !import.staging)
+    import.compared = malloc(STAGING);
+    if (!import.by_name || !import.sources || !import.staging || !import.compared)
         TRY_GOTO(error_set(err, STATUS_DEVICE, "out of memory: import of %zu tensors", tensors));
     for (size_t i = 0; i < tensors; i++) {
         import.by_name[i] = &table->tensors[i];
@@ -325,6 +363,7 @@ enum status huggingface_load(const char *dir, const struct model_desc *desc, con
     TRY_GOTO(find_files(&import, err));
     for (int file = 0; file < import.num_files; file++)
         TRY_GOTO(match_file(&import, file, err));
+    resolve_tied_head(&import);
     TRY_GOTO(check_complete(&import, err));
     for (int unit = 0; unit < table->num_units; unit++) {
         float *own;
@@ -339,6 +378,7 @@ fail:
     free(import.files);
     json_decref(import.weight_map);
     free(import.staging);
+    free(import.compared);
     free(import.sources);
     free(import.by_name);
     return status;

@@ -2,13 +2,16 @@
  *
  * What transformers assumes for an absent key is assumed here (the family table). Every key that would change the
  * mathematics and is not implemented stands in the table of refusals; what changes nothing but could surprise stands in
- * the table of notices. Other keys are harmless (token ids of generation, cache settings, versions) and are left alone.
+ * the table of notices. Other keys are harmless (token ids of generation, cache settings, versions) and are left alone,
+ * unless they look like a misspelt key that is read: the reader notes what it asks for, and afterwards these names are
+ * compared with the keys that it did not ask for.
  *
  * Reading is sticky: after the first fault the reader's getters return defaults, and the fault is returned at the end,
  * so that the code reads as a list of keys. STATUS_DATA: damaged or ill-typed; STATUS_USAGE: well-formed, but asks for
- * something that ztrain does not have. */
+ * something that ztrain does not have, and whatever is wrong in a run spec's own model.config. */
 #include "core/model.h"
 
+#include "core/edit_distance.h"
 #include "core/fsutil.h"
 
 #include <inttypes.h>
@@ -54,8 +57,18 @@ const char *model_family_name(enum model_family family)
 
 /* ---- reading keys ---- */
 
+enum { MAX_ASKED = 64 };
+
+/* The keys that a reader has asked for, each once. */
+struct asked_keys {
+    const char *names[MAX_ASKED]; /* literals */
+    int count;
+};
+
 struct reader {
     const json_t *object;
+    struct asked_keys *asked;
+    bool spec;         /* a run spec's model.config, no file */
     const char *where; /* the file, for messages */
     const char *scope; /* "" or "rope_parameters." */
     struct error *err;
@@ -72,12 +85,26 @@ __attribute__((format(printf, 3, 4))) static void reader_fail(struct reader *rea
     va_start(args, format);
     vsnprintf(text, sizeof text, format, args);
     va_end(args);
+    if (reader->spec && code == STATUS_DATA)
+        code = STATUS_USAGE;
     reader->status = error_set(reader->err, code, "%s: %s", reader->where, text);
+}
+
+static bool is_asked(const struct asked_keys *asked, const char *key)
+{
+    for (int i = 0; i < asked->count; i++)
+        if (strcmp(asked->names[i], key) == 0)
+            return true;
+    return false;
 }
 
 /* The key's value; NULL if it is absent or null. */
 static const json_t *get(const struct reader *reader, const char *key)
 {
+    if (!is_asked(reader->asked, key)) {
+        ASSERT(reader->asked->count < MAX_ASKED);
+        reader->asked->names[reader->asked->count++] = key;
+    }
     const json_t *value = json_object_get(reader->object, key);
     return json_is_null(value) ? NULL : value;
 }
@@ -192,6 +219,8 @@ static const struct refusal {
     {"use_mrope", ROTARY, "false", "multimodal RoPE is not supported"},
 };
 
+#define NO_EFFECT "has no effect in this family, as in transformers"
+
 /* Keys that transformers ignores in these families, or that change nothing in ztrain: said once if not `usual`. */
 static const struct remark {
     const char *key;
@@ -200,9 +229,43 @@ static const struct remark {
     const char *text;
 } REMARKS[] = {
     {"pretraining_tp", ROTARY, "1", "matrices are not split: the same mathematics, other rounding"},
-    {"attention_bias", MISTRAL | QWEN2, "false", "has no effect in this family, as in transformers"},
-    {"mlp_bias", MISTRAL | QWEN2 | QWEN3, "false", "has no effect in this family, as in transformers"},
-    {"sliding_window", LLAMA, "null", "has no effect in this family, as in transformers"},
+    /* keys of another family of these */
+    {"attention_bias", MISTRAL | QWEN2, "false", NO_EFFECT},
+    {"mlp_bias", MISTRAL | QWEN2 | QWEN3, "false", NO_EFFECT},
+    {"sliding_window", GPT2 | LLAMA, "null", NO_EFFECT},
+    {"use_sliding_window", GPT2 | LLAMA, "false", NO_EFFECT},
+    {"use_sliding_window", MISTRAL, "true", NO_EFFECT},
+    {"hidden_act", GPT2, "null", NO_EFFECT},
+    {"intermediate_size", GPT2, "null", NO_EFFECT},
+    {"num_key_value_heads", GPT2, "null", NO_EFFECT},
+    {"head_dim", GPT2, "null", NO_EFFECT},
+    {"rope_theta", GPT2, "null", NO_EFFECT},
+    {"rope_scaling", GPT2, "null", NO_EFFECT},
+    {"rope_parameters", GPT2, "null", NO_EFFECT},
+    {"rms_norm_eps", GPT2, "null", NO_EFFECT},
+    {"activation_function", ROTARY, "null", NO_EFFECT},
+    {"n_inner", ROTARY, "null", NO_EFFECT},
+    {"layer_norm_epsilon", ROTARY, "null", NO_EFFECT},
+    /* keys with which other families change the mathematics */
+    {"layer_norm_eps", ALL, "null", NO_EFFECT},
+    {"attn_logit_softcapping", ALL, "null", NO_EFFECT},
+    {"final_logit_softcapping", ALL, "null", NO_EFFECT},
+    {"query_pre_attn_scalar", ALL, "null", NO_EFFECT},
+    {"logit_scale", ALL, "1", NO_EFFECT},
+    {"logits_scaling", ALL, "1", NO_EFFECT},
+    {"attention_multiplier", ALL, "1", NO_EFFECT},
+    {"embedding_multiplier", ALL, "1", NO_EFFECT},
+    {"residual_multiplier", ALL, "1", NO_EFFECT},
+    {"clip_qkv", ALL, "null", NO_EFFECT},
+    {"qk_layernorm", ALL, "false", NO_EFFECT},
+    {"use_qk_norm", ALL & ~QWEN3, "false", NO_EFFECT},
+    {"use_parallel_residual", ALL, "false", NO_EFFECT},
+    {"alibi", ALL, "false", NO_EFFECT},
+    {"rotary_pct", ALL, "1", NO_EFFECT},
+    {"no_rope_layers", ALL, "null", NO_EFFECT},
+    {"attention_chunk_size", ALL, "null", NO_EFFECT},
+    {"num_experts", ALL, "null", NO_EFFECT},
+    {"num_local_experts", ALL, "null", NO_EFFECT},
 };
 
 /* Whether a value is the JSON text `wanted`; 1 and 1.0 are the same number. */
@@ -216,20 +279,21 @@ static bool json_is(const json_t *value, const char *wanted)
     return same;
 }
 
+/* These keys are not asked for: a key like one of them is not its misspelling (tie_encoder_decoder). */
 static void check_tables(struct reader *reader, struct model_desc *desc)
 {
     char text[64];
     for (size_t i = 0; i < COUNT_OF(REFUSALS); i++) {
         const struct refusal *refusal = &REFUSALS[i];
-        const json_t *value = get(reader, refusal->key);
-        if (value && refusal->families & 1 << desc->family && !json_is(value, refusal->wanted))
+        const json_t *value = json_object_get(reader->object, refusal->key);
+        if (value && !json_is_null(value) && refusal->families & 1 << desc->family && !json_is(value, refusal->wanted))
             reader_fail(reader, STATUS_USAGE, "%s %s is not supported; hint: %s", refusal->key, show(value, text),
                         refusal->hint);
     }
     for (size_t i = 0; i < COUNT_OF(REMARKS); i++) {
         const struct remark *remark = &REMARKS[i];
-        const json_t *value = get(reader, remark->key);
-        if (value && remark->families & 1 << desc->family && !json_is(value, remark->usual))
+        const json_t *value = json_object_get(reader->object, remark->key);
+        if (value && !json_is_null(value) && remark->families & 1 << desc->family && !json_is(value, remark->usual))
             notice(desc, "%s %s: %s", remark->key, show(value, text), remark->text);
     }
 }
@@ -261,6 +325,50 @@ static void check_dropout(struct reader *reader, struct model_desc *desc)
     }
     if (*list)
         notice(desc, "dropout (%s): trained without", list);
+}
+
+/* The key of the object that is nearest to a wanted one, among those that nobody asked for; NULL: none is near. Keys
+ * of other families and of other software are further away than two letters. */
+static const char *misspelt(const struct reader *reader, const char *wanted)
+{
+    enum { MOST_LETTERS = 2 };
+    const char *best = NULL, *key;
+    int best_distance = MOST_LETTERS + 1;
+    json_t *value;
+    json_object_foreach((json_t *)reader->object, key, value)
+    {
+        if (llabs((long long)strlen(key) - (long long)strlen(wanted)) > MOST_LETTERS || is_asked(reader->asked, key))
+            continue;
+        int distance = edit_distance(key, wanted);
+        if (distance < best_distance && distance <= edit_distance_limit(key)) {
+            best = key;
+            best_distance = distance;
+        }
+    }
+    return best;
+}
+
+/* Once all keys have been asked for. The error of a run spec replaces an earlier one: what a misspelt key was to set
+ * may well have been the cause of that. There the key that was meant may be present, too: --set adds the misspelt one.
+ */
+static void check_spelling(struct reader *reader, struct model_desc *desc)
+{
+    for (int i = 0; i < reader->asked->count; i++) {
+        const char *key = reader->asked->names[i], *scope = reader->scope;
+        const char *close = misspelt(reader, key);
+        if (!close || (json_object_get(reader->object, key) && !reader->spec))
+            continue;
+        char text[256];
+        snprintf(text, sizeof text, "'%s%.70s' is not a key of a %s config; hint: did you mean '%s%s'?", scope, close,
+                 FAMILIES[desc->family].name, scope, key);
+        if (!reader->spec) {
+            notice(desc, "%s", text);
+            continue;
+        }
+        reader->status = STATUS_OK;
+        reader_fail(reader, STATUS_USAGE, "%s", text);
+        return;
+    }
 }
 
 /* ---- parts of a description ---- */
@@ -349,12 +457,16 @@ static void read_sizes(struct reader *reader, struct model_desc *desc)
                     H, desc->head_dim, MAX_INTERMEDIATE);
 }
 
-/* The activation function must be one of the (at most two) names of the one that the family uses here. */
-static void check_activation(struct reader *reader, const char *key, const char *name, const char *alias)
+/* The activation function must have one of the names (NULL-terminated) of the one that the family uses here. */
+static void check_activation(struct reader *reader, const char *key, const char *const *names)
 {
-    const char *value = get_string(reader, key, name);
-    if (strcmp(value, name) != 0 && strcmp(value, alias) != 0)
-        reader_fail(reader, STATUS_USAGE, "%s '%.60s' is not supported; hint: %s or %s is", key, value, name, alias);
+    const char *value = get_string(reader, key, names[0]);
+    const char *const *name = names;
+    while (*name && strcmp(value, *name) != 0)
+        name++;
+    if (!*name)
+        reader_fail(reader, STATUS_USAGE, "%s '%.60s' is not supported; hint: %s or %s is", key, value, names[0],
+                    names[1]);
 }
 
 static bool has_object_member(const json_t *object)
@@ -396,7 +508,11 @@ static void read_rope(struct reader *reader, struct model_desc *desc)
 
     char scope[32];
     snprintf(scope, sizeof scope, "%s.", key);
-    struct reader inner = {parameters, reader->where, scope, reader->err, reader->status};
+    struct asked_keys asked = {.count = 0};
+    struct reader inner = *reader;
+    inner.object = parameters;
+    inner.asked = &asked;
+    inner.scope = scope;
     rope->theta = get_positive(&inner, "rope_theta", rope->theta);
     const char *type = get_string(&inner, "rope_type", get_string(&inner, "type", NULL));
     if (!type && get(&inner, "factor"))
@@ -426,10 +542,11 @@ static void read_rope(struct reader *reader, struct model_desc *desc)
             reader_fail(&inner, STATUS_DATA, "%s: high_freq_factor %g must be greater than low_freq_factor %g", key,
                         rope->high_freq_factor, rope->low_freq_factor);
         int64_t original = get_int(&inner, "original_max_position_embeddings", desc->max_positions, 1, MAX_POSITIONS);
-        inner.scope = "";
-        inner.object = reader->object;
-        rope->original_max_positions = get_int(&inner, "original_max_position_embeddings", original, 1, MAX_POSITIONS);
+        reader->status = inner.status;
+        rope->original_max_positions = get_int(reader, "original_max_position_embeddings", original, 1, MAX_POSITIONS);
+        inner.status = reader->status;
     }
+    check_spelling(&inner, desc);
     reader->status = inner.status;
 }
 
@@ -528,7 +645,9 @@ static void read_gpt2(struct reader *reader, struct model_desc *desc)
     desc->qkv_bias = desc->o_bias = desc->mlp_bias = true;
     desc->scale_residual_init = true;
     desc->rope.kind = ROPE_NONE;
-    check_activation(reader, "activation_function", "gelu_new", "gelu_pytorch_tanh");
+    static const char *const activations[] = {"gelu_new",         "gelu_pytorch_tanh", "gelu_fast",
+                                              "gelu_python_tanh", "gelu_accurate",     NULL};
+    check_activation(reader, "activation_function", activations);
 }
 
 static void read_llama_family(struct reader *reader, struct model_desc *desc)
@@ -536,7 +655,8 @@ static void read_llama_family(struct reader *reader, struct model_desc *desc)
     desc->norm = NORM_RMS;
     desc->norm_eps = get_positive(reader, "rms_norm_eps", 1e-6);
     desc->mlp = MLP_SWIGLU;
-    check_activation(reader, "hidden_act", "silu", "swish");
+    static const char *const activations[] = {"silu", "swish", NULL};
+    check_activation(reader, "hidden_act", activations);
     switch (desc->family) {
     case FAMILY_LLAMA:
         desc->qkv_bias = desc->o_bias = get_bool(reader, "attention_bias", false);
@@ -552,10 +672,12 @@ static void read_llama_family(struct reader *reader, struct model_desc *desc)
     read_rope(reader, desc);
 }
 
-enum status model_desc_from_json(const json_t *config, const char *where, struct model_desc *desc, struct error *err)
+static enum status describe(const json_t *config, bool spec, const char *where, struct model_desc *desc,
+                            struct error *err)
 {
     memset(desc, 0, sizeof *desc);
-    struct reader reader = {config, where, "", err, STATUS_OK};
+    struct asked_keys asked = {.count = 0};
+    struct reader reader = {config, &asked, spec, where, "", err, STATUS_OK};
     if (!json_is_object(config))
         reader_fail(&reader, STATUS_DATA, "expected a JSON object with a model's configuration");
     else
@@ -575,11 +697,22 @@ enum status model_desc_from_json(const json_t *config, const char *where, struct
     read_dtype(&reader, desc);
     desc->tied = get_bool(&reader, "tie_word_embeddings", FAMILIES[desc->family].tied);
     desc->initializer_range = get_positive(&reader, "initializer_range", 0.02);
+    check_spelling(&reader, desc);
     if (reader.status == STATUS_OK && !(desc->source = json_deep_copy(config)))
         reader_fail(&reader, STATUS_DEVICE, "out of memory: a copy of the configuration");
     if (reader.status != STATUS_OK)
         model_desc_release(desc);
     return reader.status;
+}
+
+enum status model_desc_from_json(const json_t *config, const char *where, struct model_desc *desc, struct error *err)
+{
+    return describe(config, false, where, desc, err);
+}
+
+enum status model_desc_from_spec(const json_t *config, struct model_desc *desc, struct error *err)
+{
+    return describe(config, true, "model.config", desc, err);
 }
 
 enum status model_desc_load(const char *path, struct model_desc *desc, struct error *err)
@@ -625,22 +758,28 @@ json_t *model_desc_export_config(const struct model_desc *desc, enum dtype dtype
     return config;
 }
 
+/* In float32, operation by operation as torch computes it: a rounding here is an angle at every position, and models
+ * were trained with these. */
 void model_rope_frequencies(const struct model_desc *desc, float *inv_freq)
 {
     const struct rope_desc *rope = &desc->rope;
     ASSERT(rope->kind != ROPE_NONE && desc->head_dim % 2 == 0);
-    const double two_pi = 6.283185307179586;
+    const float theta = (float)rope->theta, factor = (float)rope->factor, two_pi = 6.283185307179586F;
+    const float original = (float)rope->original_max_positions;
+    const float low = (float)rope->low_freq_factor, span = (float)(rope->high_freq_factor - rope->low_freq_factor);
     for (int64_t i = 0; i < desc->head_dim / 2; i++) {
-        double f = pow(rope->theta, -2.0 * (double)i / (double)desc->head_dim);
+        float f = 1 / powf(theta, (float)(2 * i) / (float)desc->head_dim);
         if (rope->kind == ROPE_LINEAR) {
-            f /= rope->factor;
+            f /= factor;
         } else if (rope->kind == ROPE_LLAMA3) {
             /* full turns within the original length: few are slowed down, many are kept, between them a blend */
-            double turns = (double)rope->original_max_positions * f / two_pi;
-            double keep = (turns - rope->low_freq_factor) / (rope->high_freq_factor - rope->low_freq_factor);
-            keep = keep < 0 ? 0 : keep > 1 ? 1 : keep;
-            f = (1 - keep) * f / rope->factor + keep * f;
+            float wavelength = two_pi * (1 / f);
+            float keep = (original * (1 / wavelength) - low) / span;
+            if (keep <= 0)
+                f /= factor;
+            else if (keep < 1)
+                f = (1 - keep) * f / factor + keep * f;
         }
-        inv_freq[i] = (float)f;
+        inv_freq[i] = f;
     }
 }

@@ -63,7 +63,16 @@ enum status model_desc_load(const char *path, struct model_desc *desc, struct er
 /* The same from parsed JSON (borrowed); `where` names the source in messages. */
 enum status model_desc_from_json(const json_t *config, const char *where, struct model_desc *desc, struct error *err);
 
+/* The same from a run spec's model.config: written by hand, so a misspelt key, elsewhere a notice, is an error; and
+ * all its faults are the run spec's, STATUS_USAGE. */
+enum status model_desc_from_spec(const json_t *config, struct model_desc *desc, struct error *err);
+
 void model_desc_release(struct model_desc *desc);
+
+/* Adds a line to `differences` for each key of config.json with which a run that was begun with `was` would compute
+ * something else with `now`. Both values are in it. */
+struct string_list; /* core/spec.h */
+void model_desc_compare(const struct model_desc *was, const struct model_desc *now, struct string_list *differences);
 
 /* "gpt2", "llama", …: config.json's model_type */
 const char *model_family_name(enum model_family family);
@@ -72,8 +81,8 @@ const char *model_family_name(enum model_family family);
  * of the written weights set ("torch_dtype" if the source used that name, else "dtype"). Caller decrefs. */
 json_t *model_desc_export_config(const struct model_desc *desc, enum dtype dtype);
 
-/* RoPE's inverse frequencies, D/2 values, "linear" and "llama3" scaling applied as transformers does (float32 of a
- * float64 computation). */
+/* RoPE's inverse frequencies, D/2 values, "linear" and "llama3" scaling applied, with the roundings of
+ * transformers, which computes them in float32. */
 void model_rope_frequencies(const struct model_desc *desc, float *inv_freq);
 
 #ifdef __cplusplus

@@ -138,6 +138,10 @@ json_t *spec_to_json(const struct run_spec *spec);
  * makes an error line with both values and STATUS_USAGE; one that may change makes a notice line. */
 enum status spec_compare(const struct run_spec *spec, const json_t *stored, struct spec_report *report);
 
+/* Appends "'KEY'OF was 1 in the checkpoint and is 2 now" (NULL: unset); refused: and why that is an error. */
+void string_list_add_difference(struct string_list *list, const char *key, const char *of, const json_t *was,
+                                const json_t *now, bool refused);
+
 /* --help-spec: every key with type, default, range and one line of help; from the key table. markdown: docs/run-spec.md
  */
 void spec_print_help(FILE *out, bool markdown);

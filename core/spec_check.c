@@ -3,6 +3,7 @@
  * Three passes. The tree is walked for keys that the table does not have (did you mean …?). The table is walked for
  * values: type, range, verdict; what passes is stored, what is absent gets its default. Then come the rules that tie
  * keys together. A key that is wrong in one pass is left out of the next ones, so that one mistake makes one line. */
+#include "core/edit_distance.h"
 #include "core/spec_keys.h"
 
 #include <math.h>
@@ -36,6 +37,27 @@ static const char *sections_with(struct spec_context *ctx, const char *name, boo
     return count <= 3 ? found : NULL;
 }
 
+enum { FEWEST_LETTERS = 3 /* of a part that says something */ };
+
+/* Whether a text ends with a word, or words, behind an underscore. */
+static bool ends_with_word(const char *text, const char *word)
+{
+    size_t all = strlen(text), length = strlen(word);
+    return length >= FEWEST_LETTERS && length < all && strcmp(text + all - length, word) == 0 &&
+           text[all - length - 1] == '_';
+}
+
+/* Whether a name is the beginning of a key (seq_len of seq_length), its end (batch_size of train_batch_size), or the
+ * key with words before it (output_dir in run). One word alone says nothing about keys of other sections. */
+static bool is_part(const char *name, const char *key, bool same_section)
+{
+    if (!same_section && !strchr(name, '_'))
+        return false;
+    size_t length = strlen(name);
+    return (length >= FEWEST_LETTERS && strncmp(name, key, length) == 0) || ends_with_word(key, name) ||
+           (same_section && ends_with_word(name, key));
+}
+
 static const char *suggestion(struct spec_context *ctx, const char *section, const char *name)
 {
     const char *places = sections_with(ctx, name, true);
@@ -45,13 +67,14 @@ static const char *suggestion(struct spec_context *ctx, const char *section, con
         return spec_arena_printf(ctx->arena, "this key belongs %s", places);
 
     const struct spec_key *best = NULL;
-    int best_distance = spec_distance_limit(name) + 1;
+    int best_distance = edit_distance_limit(name) + 1;
     for (int elsewhere = 0; elsewhere < 2 && !best; elsewhere++) {
         for (int i = 0; i < spec_num_keys; i++) {
             const struct spec_key *key = &spec_keys[i];
-            int distance = in_section(key, section) == !elsewhere && key->type != KEY_ALIAS
-                               ? spec_distance(name, spec_key_leaf(key->path))
-                               : 99;
+            const char *leaf = spec_key_leaf(key->path);
+            if (in_section(key, section) != !elsewhere || key->type == KEY_ALIAS)
+                continue;
+            int distance = is_part(name, leaf, !elsewhere) ? 1 : edit_distance(name, leaf);
             if (distance < best_distance) {
                 best = key;
                 best_distance = distance;
@@ -133,6 +156,7 @@ static void apply_verdict(struct spec_context *ctx, const struct spec_key *key, 
 {
     switch (key->verdict) {
     case VERDICT_USED:
+    case VERDICT_SYNONYM:
     case VERDICT_PASSIVE: return;
     case VERDICT_LATER:
         spec_error(ctx, node->key_pos, "'%s' is not supported yet: %s; hint: remove it%s%s", key->path, key->help,

@@ -64,6 +64,12 @@ static const char intro[] =
     "The spec is compared with the one in the checkpoint. In the tables, \"resume: error\" marks keys whose change "
     "would\n"
     "silently make another run of it, \"notice\" those that may change and are printed with both values.\n"
+    "\n"
+    "The model's config is compared with the one in the checkpoint by what it says, wherever it stands: another\n"
+    "`rope_theta` in the `config.json` of the same folder is an error, too. The same said in the keys of transformers "
+    "4\n"
+    "or 5 is no difference, nor is what computes nothing: names, token ids, initialisation, dtypes of files. Only a\n"
+    "mapping under `model.config` has to keep its keys and values.\n"
     "\n";
 
 static const char metrics[] =
@@ -88,7 +94,8 @@ static const char metrics[] =
     "| a checkpoint | `checkpoint` (its folder), `step`, `bytes`, `seconds_stalled` |\n"
     "| a resume | `resumed_from`, `step` |\n"
     "\n"
-    "`loss`, `grad_norm`, `lr` and `eval_loss` are printed with enough digits to compare runs bit for bit.\n";
+    "`loss`, `grad_norm`, `lr` and `eval_loss` are printed with enough digits to compare runs bit for bit.\n"
+    "A loss that is not finite, or over no targets (documents of one token), is null.\n";
 
 static const char *const type_names[KEY_TYPE_COUNT] = {
     [KEY_SECTION] = "section",
@@ -283,7 +290,7 @@ static void markdown_choices(FILE *out)
     fputs("\n### Optimizers and schedulers that DeepSpeed has beside these\n\n", out);
     for (int i = 0; i < spec_num_keys; i++) {
         for (const struct spec_choice *choice = spec_keys[i].choices; choice && choice->name; choice++)
-            if (choice->verdict != VERDICT_USED)
+            if (choice->verdict != VERDICT_USED && choice->verdict != VERDICT_SYNONYM)
                 fprintf(out, "- `%s: %s`: %s\n", spec_keys[i].path, choice->name,
                         choice->verdict == VERDICT_LATER ? "not supported yet" : choice->why);
     }

@@ -39,6 +39,7 @@ static const struct spec_choice device_choices[] = {
     {"auto", SPEC_DEVICE_AUTO, VERDICT_USED, NULL},
     {"cpu", SPEC_DEVICE_CPU, VERDICT_USED, NULL},
     {"cuda", SPEC_DEVICE_CUDA, VERDICT_USED, NULL},
+    {"gpu", 0, VERDICT_SYNONYM, "cuda"},
     {0},
 };
 

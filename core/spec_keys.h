@@ -30,7 +30,8 @@ enum spec_verdict {
     VERDICT_LATER,   /* anything but the default: "not supported yet" */
     VERDICT_NOTICE,  /* anything but the default: a notice that says why it has no effect */
     VERDICT_REFUSED, /* anything but the default: an error that explains */
-    VERDICT_PASSIVE  /* counts only where the feature is on, and the feature's switch answers for that */
+    VERDICT_PASSIVE, /* counts only where the feature is on, and the feature's switch answers for that */
+    VERDICT_SYNONYM  /* a choice that is none: did you mean `why`? */
 };
 
 /* What a changed value means to a resumed run. */
@@ -47,8 +48,8 @@ enum {
 struct spec_choice {
     const char *name;
     int value;
-    enum spec_verdict verdict; /* USED, LATER or REFUSED */
-    const char *why;           /* REFUSED: the explanation and hint */
+    enum spec_verdict verdict; /* USED, LATER, REFUSED or SYNONYM */
+    const char *why;           /* REFUSED: the explanation and hint; SYNONYM: the choice that is meant */
 };
 
 struct spec_key {
@@ -95,12 +96,6 @@ size_t spec_key_section_length(const char *path);
 /* Checks that a node has a row's type and range: the value as JSON (choices by their own name, lists always as arrays;
  * new reference), or NULL after an error. */
 json_t *spec_key_convert(struct spec_context *ctx, const struct spec_key *key, const struct spec_node *node);
-
-/* Edit distance (insert, delete, replace, swap of neighbours), letters without case; 99 for long texts. */
-int spec_distance(const char *a, const char *b);
-
-/* The largest distance at which another name may be meant. */
-int spec_distance_limit(const char *text);
 
 /* Whether `text` names this choice of a row. */
 bool spec_choice_is(const struct spec_key *key, const struct spec_choice *choice, const char *text);

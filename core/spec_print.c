@@ -201,13 +201,15 @@ static char *dump(const json_t *value)
     return value ? json_dumps(value, JSON_ENCODE_ANY | JSON_COMPACT | JSON_REAL_PRECISION(15)) : NULL;
 }
 
-static void add_difference(struct string_list *lines, const char *path, const json_t *was, const json_t *now,
-                           const char *hint)
+void string_list_add_difference(struct string_list *list, const char *key, const char *of, const json_t *was,
+                                const json_t *now, bool refused)
 {
+    const char *why =
+        refused ? ": that would change the run; hint: set it back, or start a new run under another run.name" : "";
     char *old = dump(was), *new = dump(now), *line = NULL;
-    if (asprintf(&line, "'%s' was %s in the checkpoint and is %s now%s", path, old ? old : "unset", new ? new : "unset",
-                 hint) >= 0)
-        string_list_add(lines, line);
+    if (asprintf(&line, "'%s'%s was %s in the checkpoint and is %s now%s", key, of, old ? old : "unset",
+                 new ? new : "unset", why) >= 0)
+        string_list_add(list, line);
     free(line);
     free(old);
     free(new);
@@ -236,11 +238,10 @@ enum status spec_compare(const struct run_spec *spec, const json_t *stored, stru
         /* a checkpoint that does not know the key ran at its default */
         bool same = (!was && !now) || (was && now && same_value(was, now)) || (!was && usual && json_equal(now, usual));
         if (!same && key->resume == RESUME_ERROR) {
-            add_difference(&report->errors, key->path, was, now,
-                           ": that would change the run; hint: set it back, or start a new run under another run.name");
+            string_list_add_difference(&report->errors, key->path, "", was, now, true);
             errors++;
         } else if (!same) {
-            add_difference(&report->notices, key->path, was, now, "");
+            string_list_add_difference(&report->notices, key->path, "", was, now, false);
         }
         json_decref(usual);
         json_decref(now);

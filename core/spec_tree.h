@@ -97,6 +97,9 @@ char *spec_read_file(struct spec_context *ctx, int source, size_t *size);
 /* YAML text to tree. NULL after an error. */
 struct spec_node *spec_parse_yaml(struct spec_context *ctx, int source, const char *text, size_t size);
 
+/* Decides what a text is that stands without quotes: a NODE_STRING with a text becomes null, bool or number. */
+void spec_resolve_plain(struct spec_node *node);
+
 /* Strict JSON to the same tree. NULL after an error. */
 struct spec_node *spec_parse_json(struct spec_context *ctx, int source, const char *text, size_t size);
 

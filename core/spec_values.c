@@ -2,9 +2,9 @@
  *
  * JSON is the common currency: a node is converted (type, range, choices are checked here and only here), a default is
  * converted the same way, and what a field holds is fetched as JSON for printing, comparison and the manifest. */
+#include "core/edit_distance.h"
 #include "core/spec_keys.h"
 
-#include <ctype.h>
 #include <math.h>
 #include <string.h>
 #include <strings.h>
@@ -32,57 +32,34 @@ const char *spec_key_leaf(const char *path)
     return dot ? dot + 1 : path;
 }
 
-/* ---- did you mean …? ----------------------------------------------------------------------------------------------
- */
-
-enum { MAX_NAME = 64 };
-
-static int min_int(int a, int b)
-{
-    return a < b ? a : b;
-}
-
-int spec_distance(const char *a, const char *b)
-{
-    size_t na = strlen(a), nb = strlen(b);
-    if (na > MAX_NAME || nb > MAX_NAME)
-        return 99;
-    int rows[3][MAX_NAME + 1]; /* rows i-2, i-1 and i of the table, in turn */
-    for (size_t j = 0; j <= nb; j++)
-        rows[0][j] = (int)j;
-    for (size_t i = 1; i <= na; i++) {
-        int *row = rows[i % 3], *above = rows[(i + 2) % 3], *above2 = rows[(i + 1) % 3];
-        row[0] = (int)i;
-        for (size_t j = 1; j <= nb; j++) {
-            int ca = tolower((unsigned char)a[i - 1]), cb = tolower((unsigned char)b[j - 1]);
-            row[j] = min_int(above[j - 1] + (ca != cb), min_int(above[j], row[j - 1]) + 1);
-            if (i > 1 && j > 1 && ca == tolower((unsigned char)b[j - 2]) && cb == tolower((unsigned char)a[i - 2]))
-                row[j] = min_int(row[j], above2[j - 2] + 1);
-        }
-    }
-    return rows[na % 3][nb];
-}
-
-int spec_distance_limit(const char *text)
-{
-    return min_int(1 + (int)strlen(text) / 4, 4);
-}
-
 /* ---- node to JSON -------------------------------------------------------------------------------------------------
  */
 
 static const struct spec_choice *closest_choice(const struct spec_key *key, const char *text)
 {
     const struct spec_choice *best = NULL;
-    int best_distance = spec_distance_limit(text) + 1;
+    int best_distance = edit_distance_limit(text) + 1;
     for (const struct spec_choice *choice = key->choices; choice && choice->name; choice++) {
-        int distance = spec_distance(choice->name, text);
+        int distance = edit_distance(choice->name, text);
         if (distance < best_distance) {
             best = choice;
             best_distance = distance;
         }
     }
     return best;
+}
+
+/* A number or a truth value between quotes. */
+static bool is_quoted_value(const struct spec_key *key, const struct spec_node *node)
+{
+    if (node->kind != NODE_STRING || node->plain)
+        return false;
+    struct spec_node bare = {.kind = NODE_STRING, .text = node->text};
+    spec_resolve_plain(&bare);
+    if (key->type == KEY_BOOL)
+        return bare.kind == NODE_BOOL;
+    return (key->type == KEY_INT || key->type == KEY_REAL || key->type == KEY_REAL_PAIR) &&
+           (bare.kind == NODE_INT || bare.kind == NODE_REAL);
 }
 
 static json_t *wrong(struct spec_context *ctx, const struct spec_key *key, const struct spec_node *node,
@@ -96,7 +73,10 @@ static json_t *wrong(struct spec_context *ctx, const struct spec_key *key, const
                                      : "--help-spec describes the keys";
     const struct spec_choice *close = node->kind == NODE_STRING ? closest_choice(key, node->text) : NULL;
     if (close)
-        hint = spec_arena_printf(ctx->arena, "did you mean '%s'?", close->name);
+        hint = spec_arena_printf(ctx->arena, "did you mean '%s'?",
+                                 close->verdict == VERDICT_SYNONYM ? close->why : close->name);
+    if (is_quoted_value(key, node))
+        hint = spec_arena_printf(ctx->arena, "the quotes make it a text: write %s", spec_show(ctx, node->text));
     if (key->type == KEY_BOOL && node->kind == NODE_STRING && node->plain)
         hint = "truth values of older YAML (yes, on) are text";
     spec_error(ctx, node->pos, "'%s' must be %s, not %s; hint: %s", key->path, expected, got, hint);
@@ -216,7 +196,7 @@ static json_t *convert_choice(struct spec_context *ctx, const struct spec_key *k
         return wrong(ctx, key, node, choice_names(ctx, key));
     const char *text = node->kind == NODE_STRING ? node->text : node->boolean ? "true" : "false";
     for (const struct spec_choice *choice = key->choices; choice->name; choice++) {
-        if (!spec_choice_is(key, choice, text))
+        if (choice->verdict == VERDICT_SYNONYM || !spec_choice_is(key, choice, text))
             continue;
         if (choice->verdict == VERDICT_USED)
             return json_string(choice->name);

@@ -49,15 +49,20 @@ static void check_tensors(const struct tensor_table *table, const json_t *tensor
     }
 }
 
+/* As near as two roundings of float32: torch and the C library have a powf of their own each. */
+static void check_frequency(const float *inv_freq, int64_t i, double want)
+{
+    if (fabs(inv_freq[i] - want) > 2.4e-7 * want)
+        fail_msg("inverse frequency %d: %.9g, %.9g expected", (int)i, inv_freq[i], want);
+}
+
 static void check_rope(const struct model_desc *desc, const json_t *expected)
 {
     assert_int_equal(desc->head_dim / 2, json_array_size(expected));
     float *inv_freq = malloc((size_t)desc->head_dim / 2 * sizeof *inv_freq);
     model_rope_frequencies(desc, inv_freq);
     for (int64_t i = 0; i < desc->head_dim / 2; i++) {
-        double want = json_real_value(json_array_get(expected, (size_t)i));
-        if (fabs(inv_freq[i] - want) > 1e-6 * want) /* transformers computes in float32 */
-            fail_msg("inverse frequency %d: %.9g, %.9g expected", (int)i, inv_freq[i], want);
+        check_frequency(inv_freq, i, json_real_value(json_array_get(expected, (size_t)i)));
     }
     free(inv_freq);
 }
@@ -80,6 +85,26 @@ static void check_case(const json_t *golden)
         check_rope(&desc, json_object_get(golden, "inv_freq"));
     tensor_table_release(&table);
     model_desc_release(&desc);
+}
+
+/* Where float32 of the exact value is furthest from what torch computes in float32: heads whose size is no power of
+ * two. */
+static void test_rope_rounding(void **state)
+{
+    (void)state;
+    static const struct {
+        double theta, want; /* want: torch's */
+        int64_t head_dim, i;
+    } cases[] = {{1e4, 0.0022908670362085104, 100, 33},
+                 {5e5, 0.001075936364941299, 96, 25},
+                 {1e6, 0.000477058463729918, 112, 31},
+                 {1e6, 5.3088464483153075e-05, 160, 57}};
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        float inv_freq[80];
+        struct model_desc desc = {.head_dim = cases[i].head_dim, .rope = {ROPE_PLAIN, .theta = cases[i].theta}};
+        model_rope_frequencies(&desc, inv_freq);
+        check_frequency(inv_freq, cases[i].i, cases[i].want);
+    }
 }
 
 static void test_golden(void **state)
@@ -198,6 +223,10 @@ static void test_faults(void **state)
         assert_null(desc.source);
         assert_null(desc.notices);
         assert_int_equal(load(FAULTS[i].config, &desc, NULL), FAULTS[i].status);
+        json_t *config = json_loads(FAULTS[i].config, JSON_DECODE_ANY, NULL); /* the same in a run spec */
+        assert_int_equal(model_desc_from_spec(config, &desc, &err), STATUS_USAGE);
+        assert_true(err.code == STATUS_USAGE && strncmp(err.text, "model.config: ", 14) == 0);
+        json_decref(config);
     }
 }
 
@@ -220,6 +249,12 @@ static const struct {
      "attention_bias true: has no effect in this family, as in transformers\n"
      "mlp_bias true: has no effect in this family, as in transformers"},
     {"{" LLAMA ",\"sliding_window\":8}", "sliding_window 8: has no effect in this family, as in transformers"},
+    {"{" LLAMA ",\"final_logit_softcapping\":30.0,\"logits_scaling\":1.0,\"alibi\":false,\"num_experts\":null}",
+     "final_logit_softcapping 30.0: has no effect in this family, as in transformers"},
+    {"{" MISTRAL ",\"use_sliding_window\":false}",
+     "use_sliding_window false: has no effect in this family, as in transformers"},
+    {"{" GPT2 ",\"hidden_act\":\"relu\",\"attn_pdrop\":0,\"resid_pdrop\":0,\"embd_pdrop\":0}",
+     "hidden_act \"relu\": has no effect in this family, as in transformers"},
     {"{" LLAMA ",\"pad_token_id\":0}", "pad_token_id 0: its embedding is trained like the others"},
     {"{" GPT2 ",\"pad_token_id\":0,\"attn_pdrop\":0,\"resid_pdrop\":0,\"embd_pdrop\":0}", NULL},
 };
@@ -235,6 +270,106 @@ static void test_notices(void **state)
         else
             assert_null(desc.notices);
         model_desc_release(&desc);
+    }
+}
+
+/* ---- misspelt keys ---- */
+
+static const struct {
+    const char *config;
+    const char *words; /* of the notice, and of a run spec's error; NULL: neither */
+} SPELLINGS[] = {
+    {"{\"model_type\":\"llama\",\"num_hiden_layers\":2}",
+     "'num_hiden_layers' is not a key of a llama config; hint: did you mean 'num_hidden_layers'?"},
+    {"{" LLAMA ",\"intermediate_sz\":64}",
+     "'intermediate_sz' is not a key of a llama config; hint: did you mean 'inter"},
+    {"{" LLAMA ",\"Tie_Word_Embeddings\":true}", "did you mean 'tie_word_embeddings'?"},
+    /* also where the default of the key that was meant is at fault */
+    {"{" MISTRAL ",\"num_key_value_haeds\":4,\"quantisation_config\":{}}", "did you mean 'num_key_value_heads'?"},
+    {"{" LLAMA ",\"rope_scaling\":{\"type\":\"linear\",\"factor\":2,\"rope_thta\":7}}",
+     "'rope_scaling.rope_thta' is not a key of a llama config; hint: did you mean 'rope_scaling.rope_theta'?"},
+    {"{\"model_type\":\"gpt2\",\"n_heads\":4}",
+     "'n_heads' is not a key of a gpt2 config; hint: did you mean 'n_head'?"},
+    /* the family reads no such key; nothing is near */
+    {"{" LLAMA ",\"n_heads\":4,\"clip_qk\":1,\"scale_attn_weight\":1,\"layer_norm_epsilo\":1}", NULL},
+    {"{" LLAMA ",\"something\":1,\"\":2}", NULL},
+};
+
+/* The key that is meant is there, if only as null: a file is left alone, in a spec --set may have added the other. */
+static void test_spelling_beside(void **state)
+{
+    (void)state;
+    static const char *const texts[] = {"{" LLAMA ",\"hidden_sizes\":64}",
+                                        "{" LLAMA ",\"rope_theta\":null,\"rope_teta\":1}"};
+    for (size_t i = 0; i < COUNT_OF(texts); i++) {
+        struct model_desc desc;
+        struct error err;
+        load_good(texts[i], &desc);
+        assert_null(desc.notices);
+        model_desc_release(&desc);
+        json_t *config = json_loads(texts[i], 0, NULL);
+        assert_int_equal(model_desc_from_spec(config, &desc, &err), STATUS_USAGE);
+        assert_non_null(strstr(err.text, i ? "did you mean 'rope_theta'?" : "did you mean 'hidden_size'?"));
+        json_decref(config);
+    }
+}
+
+/* What the folders of real models carry beside the keys of their family, all of it null. */
+static const char REAL_KEYS[] =
+    "return_dict output_hidden_states output_attentions torchscript use_bfloat16 "
+    "tf_legacy_loss chunk_size_feed_forward is_decoder cross_attention_hidden_size tie_encoder_decoder "
+    "max_length min_length do_sample early_stopping num_beams "
+    "num_beam_groups diversity_penalty temperature top_k top_p "
+    "typical_p repetition_penalty length_penalty no_repeat_ngram_size encoder_no_repeat_ngram_size "
+    "bad_words_ids num_return_sequences output_scores return_dict_in_generate forced_bos_token_id "
+    "forced_eos_token_id remove_invalid_values exponential_decay_length_penalty suppress_tokens begin_suppress_tokens "
+    "finetuning_task id2label label2id tokenizer_class prefix "
+    "bos_token_id eos_token_id sep_token_id unk_token_id decoder_start_token_id "
+    "task_specific_params problem_type _name_or_path transformers_version use_cache "
+    "gradient_checkpointing output_past n_ctx summary_type summary_activation "
+    "summary_first_dropout summary_proj_to_labels summary_use_proj reorder_and_upcast_attn auto_map "
+    "attn_implementation _attn_implementation_autoset unsloth_version unsloth_fixed rope_interleaved "
+    "is_llama_config max_sequence_length max_seq_len pretraining_tp neftune_noise_alpha "
+    "use_flash_attn seq_length embedding_dropout hidden_dropout num_heads "
+    "num_layers qkv_bias mlp_dim hidden_dim tokenizer_vocab_size";
+
+static void test_real_keys(void **state)
+{
+    (void)state;
+    for (int family = 0; family < FAMILY_COUNT; family++) {
+        json_t *config = json_pack("{s:s}", "model_type", model_family_name((enum model_family)family));
+        char keys[sizeof REAL_KEYS], *rest = keys;
+        memcpy(keys, REAL_KEYS, sizeof keys);
+        for (char *key; (key = strsep(&rest, " "));)
+            json_object_set_new(config, key, json_null());
+        struct model_desc desc;
+        struct error err;
+        if (model_desc_from_spec(config, &desc, &err) != STATUS_OK)
+            fail_msg("%s", err.text);
+        model_desc_release(&desc);
+        json_decref(config);
+    }
+}
+
+static void test_spelling(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < COUNT_OF(SPELLINGS); i++) {
+        const char *words = SPELLINGS[i].words;
+        struct model_desc desc;
+        struct error err = {.text = ""};
+        json_t *config = json_loads(SPELLINGS[i].config, 0, NULL);
+        enum status status = model_desc_from_spec(config, &desc, &err);
+        if (status != (words ? STATUS_USAGE : STATUS_OK) || (words && !strstr(err.text, words)))
+            fail_msg("%s: status %d, '%s'", SPELLINGS[i].config, (int)status, err.text);
+        model_desc_release(&desc);
+        if (model_desc_from_json(config, "c.json", &desc, &err) == STATUS_OK) {
+            const char *notice = desc.notices ? strstr(desc.notices, "is not a key") : NULL;
+            if (!notice != !words || (words && !strstr(desc.notices, words)))
+                fail_msg("%s: notices '%s'", SPELLINGS[i].config, desc.notices);
+        }
+        model_desc_release(&desc);
+        json_decref(config);
     }
 }
 
@@ -287,6 +422,8 @@ static void test_details(void **state)
     load_good("{" GPT2 ",\"activation_function\":\"gelu_pytorch_tanh\"}", &desc);
     assert_int_equal(desc.intermediate_size, 128);
     assert_true(desc.weights_in_out && desc.scale_residual_init && desc.tied);
+    model_desc_release(&desc);
+    load_good("{" GPT2 ",\"activation_function\":\"gelu_accurate\"}", &desc);
     model_desc_release(&desc);
     load_good("{" LLAMA ",\"hidden_act\":\"swish\",\"architectures\":[]}", &desc);
     model_desc_release(&desc);
@@ -380,8 +517,10 @@ static void test_files(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_golden),  cmocka_unit_test(test_faults),        cmocka_unit_test(test_notices),
-        cmocka_unit_test(test_details), cmocka_unit_test(test_export_config), cmocka_unit_test(test_files),
+        cmocka_unit_test(test_golden),    cmocka_unit_test(test_rope_rounding), cmocka_unit_test(test_faults),
+        cmocka_unit_test(test_notices),   cmocka_unit_test(test_details),       cmocka_unit_test(test_export_config),
+        cmocka_unit_test(test_files),     cmocka_unit_test(test_spelling),      cmocka_unit_test(test_spelling_beside),
+        cmocka_unit_test(test_real_keys),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

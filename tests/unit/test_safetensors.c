@@ -345,7 +345,7 @@ static void test_single(void **state)
     }
 }
 
-/* The hub's GPT-2: no prefix, mask buffers; and a head that repeats the tied embedding. */
+/* The hub's GPT-2: no prefix, mask buffers; Llama's buffer. */
 static void test_skipped(void **state)
 {
     (void)state;
@@ -360,7 +360,6 @@ static void test_skipped(void **state)
     file_add(&file, "h.0.attn.bias", "U8", "[1,1,1,1]", &byte, 1);
     file_add(&file, "transformer.h.1.attn.bias", "U8", "[1]", &byte, 1);
     file_add(&file, "h.0.attn.masked_bias", "BOOL", "[]", &byte, 1);
-    file_add(&file, "lm_head.weight", "U8", "[1]", &byte, 1);
     file_end(&file, "model.safetensors", 0);
     check_load(&model, 2);
     model_release(&model);
@@ -371,9 +370,53 @@ static void test_skipped(void **state)
     for (int i = 0; i < model.table.num_tensors; i++)
         file_add_tensor(&file, &model.table, i, model.table.tensors[i].name, DTYPE_F16);
     file_add(&file, "model.layers.0.self_attn.rotary_emb.inv_freq", "F64", "[0]", &byte, 0);
-    file_add(&file, "lm_head.weight", "U8", "[1]", &byte, 1);
     file_end(&file, "model.safetensors", 0);
     check_load(&model, 3);
+    model_release(&model);
+}
+
+/* A tied model's matrix as the embedding, as the head, as both; another matrix as the head. */
+static void test_tied_head(void **state)
+{
+    (void)state;
+    static const char *const configs[] = {TIED, GPT2};
+    struct model model;
+    struct file file;
+    for (size_t c = 0; c < COUNT_OF(configs); c++) {
+        model_init(&model, configs[c]);
+        for (int both = 0; both < 2; both++) {
+            clear();
+            file_begin(&file);
+            for (int i = both ? 0 : 1; i < model.table.num_tensors; i++)
+                file_add_tensor(&file, &model.table, i, model.table.tensors[i].name, DTYPE_BF16);
+            file_add_tensor(&file, &model.table, 0, "lm_head.weight", both ? DTYPE_F32 : DTYPE_F16);
+            file_end(&file, "model.safetensors", 0);
+            check_load(&model, 3);
+        }
+        model_release(&model);
+    }
+
+    clear();
+    model_init(&model, TIED);
+    const int last = model.table.num_tensors - 1;
+    float other[37 * 24];
+    for (int64_t i = 0; i < 37 * 24; i++)
+        other[i] = value_of(0, i);
+    other[37 * 24 - 1] += 1; /* in rank 1's slice, which expect_fault loads */
+    file_begin(&file);
+    for (int i = 0; i <= last; i++)
+        file_add_tensor(&file, &model.table, i, model.table.tensors[i].name, DTYPE_F32);
+    file_add(&file, "lm_head.weight", "F32", "[37,24]", other, sizeof other);
+    file_end(&file, "model.safetensors", 0);
+    expect_fault(&model, "tensor 'lm_head.weight' differs from 'model.embed_tokens.weight', but config.json ties them; "
+                         "hint: tie_word_embeddings: false");
+    /* neither of the two; misshapen */
+    write_single(&model, DTYPE_F32, 0, 0);
+    expect_fault(&model, "tensor 'model.embed_tokens.weight' is missing");
+    file_begin(&file);
+    file_add(&file, "lm_head.weight", "F32", "[24,37]", other, sizeof other);
+    file_end(&file, "model.safetensors", 0);
+    expect_fault(&model, "tensor 'lm_head.weight' has shape (24, 37), but config.json asks for (37, 24)");
     model_release(&model);
 }
 
@@ -517,8 +560,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_headers), cmocka_unit_test(test_prefix),  cmocka_unit_test(test_producer),
-        cmocka_unit_test(test_single),  cmocka_unit_test(test_skipped), cmocka_unit_test(test_index),
-        cmocka_unit_test(test_faults),
+        cmocka_unit_test(test_single),  cmocka_unit_test(test_skipped), cmocka_unit_test(test_tied_head),
+        cmocka_unit_test(test_index),   cmocka_unit_test(test_faults),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -1,0 +1,39 @@
+/* edit_distance.c: the distance of Damerau and Levenshtein (restricted: no letter moves twice), by dynamic programming
+ * over the last three rows of the table. */
+#include "core/edit_distance.h"
+
+#include <ctype.h>
+#include <string.h>
+
+enum { MAX_NAME = 64 };
+
+static int min_int(int a, int b)
+{
+    return a < b ? a : b;
+}
+
+int edit_distance(const char *a, const char *b)
+{
+    size_t na = strlen(a), nb = strlen(b);
+    if (na > MAX_NAME || nb > MAX_NAME)
+        return 99;
+    int rows[3][MAX_NAME + 1]; /* rows i-2, i-1 and i of the table, in turn */
+    for (size_t j = 0; j <= nb; j++)
+        rows[0][j] = (int)j;
+    for (size_t i = 1; i <= na; i++) {
+        int *row = rows[i % 3], *above = rows[(i + 2) % 3], *above2 = rows[(i + 1) % 3];
+        row[0] = (int)i;
+        for (size_t j = 1; j <= nb; j++) {
+            int ca = tolower((unsigned char)a[i - 1]), cb = tolower((unsigned char)b[j - 1]);
+            row[j] = min_int(above[j - 1] + (ca != cb), min_int(above[j], row[j - 1]) + 1);
+            if (i > 1 && j > 1 && ca == tolower((unsigned char)b[j - 2]) && cb == tolower((unsigned char)a[i - 2]))
+                row[j] = min_int(row[j], above2[j - 2] + 1);
+        }
+    }
+    return rows[na % 3][nb];
+}
+
+int edit_distance_limit(const char *text)
+{
+    return min_int(1 + (int)strlen(text) / 4, 4);
+}
