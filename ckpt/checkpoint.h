@@ -28,6 +28,7 @@ struct train_position {
     int64_t tokens;            /* trained since the run's start */
     struct loss_scaler scaler; /* of the next step; scale 0: the checkpoint holds none */
     bool epoch_end;            /* this checkpoint ends `epoch` and is named after it: epoch-NNNN */
+    bool evaluation_due;       /* a stop came first: the evaluation after `step`, and what follows it, are to be done */
 };
 
 struct checkpoint_writer {
@@ -40,6 +41,7 @@ struct checkpoint_writer {
     const char *host;
     const json_t *spec;        /* spec_to_json() (borrowed) */
     const json_t *model;       /* config.json of the model (borrowed) */
+    uint64_t data_fingerprint; /* token_set_check() of the training data */
     enum dtype dtype;          /* compute dtype of the run, for information and the default of export */
     const char *tokenizer_dir; /* Hugging Face folder whose tokenizer files are copied into the checkpoint, or NULL */
 };
@@ -59,9 +61,10 @@ struct checkpoint {
     char path[4096]; /* its folder */
     json_t *manifest;
     struct train_position position;
-    json_t *spec;  /* borrowed from manifest */
-    json_t *model; /* borrowed: config.json */
-    int world;     /* that wrote it */
+    json_t *spec;              /* borrowed from manifest */
+    json_t *model;             /* borrowed: config.json */
+    uint64_t data_fingerprint; /* 0: it has none */
+    int world;                 /* that wrote it */
     int64_t bytes;
     enum dtype dtype;
     /* parsed unit and file tables are private to checkpoint.c */

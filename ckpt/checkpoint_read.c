@@ -64,6 +64,7 @@ static enum status open_folder(const char *folder, struct checkpoint **out, stru
     checkpoint->spec = manifest->spec;
     checkpoint->model = manifest->model;
     checkpoint->world = manifest->world;
+    checkpoint->data_fingerprint = manifest->data_fingerprint;
     checkpoint->bytes = manifest->bytes;
     checkpoint->dtype = manifest->dtype;
     *out = checkpoint;

@@ -95,6 +95,8 @@ static json_t *position_to_json(const struct train_position *position, enum dtyp
     }
     json_object_set_new(object, "epoch_loss_sum", real_to_json(position->epoch_loss_sum));
     json_object_set_new(object, "epoch_end", json_boolean(position->epoch_end));
+    if (position->evaluation_due)
+        json_object_set_new(object, "evaluation_due", json_true());
     const struct loss_scaler *scaler = &position->scaler;
     if (dtype == DTYPE_F16) {
         json_t *inner = json_object();
@@ -194,6 +196,8 @@ enum status manifest_encode(const struct checkpoint_writer *writer, const struct
     write_member(out, false, "frame_elements", json_integer(RANKFILE_FRAME_ELEMENTS));
     write_member(out, false, "spec", json_incref((json_t *)writer->spec));
     write_member(out, false, "model", json_incref((json_t *)writer->model));
+    if (writer->data_fingerprint)
+        write_member(out, false, "data_fingerprint", hex_to_json(writer->data_fingerprint));
     write_member(out, false, "units", units_to_json(writer->table, writer->layout));
     write_member(out, false, "tensors", tensors_to_json(writer->table));
     write_member(out, false, "files", files_to_json(files, num_files));
@@ -341,6 +345,10 @@ static enum status read_position(const struct place *top, struct manifest *manif
     if (!json_is_boolean(end))
         return wrong(&at, "epoch_end", err, "expected true or false");
     position->epoch_end = json_is_true(end);
+    const json_t *due = json_object_get(object, "evaluation_due");
+    if (due && !json_is_boolean(due))
+        return wrong(&at, "evaluation_due", err, "expected true or false");
+    position->evaluation_due = json_is_true(due);
     const json_t *scaler = json_object_get(object, "loss_scaler");
     return scaler ? read_loss_scaler(top, scaler, &position->scaler, err) : STATUS_OK;
 }
@@ -358,6 +366,8 @@ static enum status read_head(const struct place *top, struct manifest *manifest,
                          version, MANIFEST_VERSION);
     TRY(get_int(top, manifest->root, "world", 1, MANIFEST_MAX_WORLD, &manifest->world, err));
     TRY(get_int(top, manifest->root, "compression_level", 0, 100, &manifest->compression_level, err));
+    if (json_object_get(manifest->root, "data_fingerprint"))
+        TRY(get_checksum(top, manifest->root, "data_fingerprint", &manifest->data_fingerprint, err));
     TRY(get_string(top, manifest->root, "dtype", &dtype, err));
     manifest->dtype = DTYPE_COUNT;
     for (int d = 0; d < DTYPE_COUNT; d++)

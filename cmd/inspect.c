@@ -96,8 +96,8 @@ static void print_summary(const struct checkpoint *checkpoint)
     printf("checkpoint   %s\n", checkpoint->path);
     printf("written      %s by ztrain %s\n", string_of(manifest, "time"), string_of(manifest, "ztrain_version"));
     printf("position     step %" PRId64 ", %s epoch %" PRId64 ", %" PRId64 " optimizer steps, %" PRId64 " tokens\n",
-           position->step, position->epoch_end ? "end of" : "in", position->epoch - position->epoch_end,
-           position->optimizer_step, position->tokens);
+           position->step, position->epoch_end ? "end of" : "in", position->epoch, position->optimizer_step,
+           position->tokens);
     printf("model        %s, %" PRId64 " parameters in %zu tensors\n", string_of(checkpoint->model, "model_type"),
            params, json_array_size(tensors));
     printf("trained in   %s on %d rank%s\n", dtype_name(checkpoint->dtype), checkpoint->world, world == 1 ? "" : "s");

@@ -6,6 +6,7 @@
 #include "core/log.h"
 
 #include <inttypes.h>
+#include <stdio.h>
 
 /* The run's length and first learning rates; needs the data only where the schedule depends on the run's length. */
 static void print_schedule(const struct trainer *t, bool data_known)
@@ -32,6 +33,14 @@ static void print_batch(const struct run_spec *spec, int world, const char *sour
            source);
 }
 
+/* What was printed is all that a plan is for. */
+static enum status check_printed(struct error *err)
+{
+    if (fflush(stdout) == 0 && !ferror(stdout))
+        return STATUS_OK;
+    return error_set(err, STATUS_USAGE, "cannot print the plan: standard output cannot be written");
+}
+
 enum status plan_dry_run(struct run_spec *spec, int world, const char *world_source, int cores, struct error *err)
 {
     struct trainer trainer = {0};
@@ -49,7 +58,7 @@ enum status plan_dry_run(struct run_spec *spec, int world, const char *world_sou
     if (!data_known)
         printf("data: %s\n", data_error.text);
     trainer_print_plan(&trainer);
-    status = STATUS_OK;
+    status = check_printed(err);
 fail:
     trainer_release(&trainer);
     return status;
@@ -74,7 +83,7 @@ enum status cmd_plan(int argc, char **argv, struct error *err)
         trainer_build(&trainer, spec, 0, world, NULL, bootstrap_threads(bootstrap_cores(), options.local_gpus), err));
     print_batch(spec, world, "planned");
     trainer_print_plan(&trainer);
-    status = STATUS_OK;
+    status = check_printed(err);
 fail:
     trainer_release(&trainer);
     spec_free(spec);

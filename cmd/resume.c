@@ -1,5 +1,6 @@
 #include "cmd/resume.h"
 
+#include "cmd/trainer.h"
 #include "core/log.h"
 
 #include <inttypes.h>
@@ -14,11 +15,27 @@ enum status resume_open(const char *resume, struct checkpoint **checkpoint, stru
     return checkpoint_open(resume, is_run_folder, checkpoint, err);
 }
 
+/* The model's config as it is now with the one that the checkpoint was trained with: the spec names only a place. */
+static enum status compare_models(const struct checkpoint *checkpoint, const struct run_spec *spec,
+                                  struct string_list *differences, struct error *err)
+{
+    struct model_desc was = {0}, now = {0};
+    enum status status;
+    TRY_GOTO(trainer_describe_model(spec, false, &now, err));
+    TRY_GOTO(model_desc_from_json(checkpoint->model, checkpoint->path, &was, err));
+    model_desc_compare(&was, &now, differences);
+fail:
+    model_desc_release(&was);
+    model_desc_release(&now);
+    return status;
+}
+
 static enum status compare(const struct checkpoint *checkpoint, const struct run_spec *spec, int world, bool say,
                            struct error *err)
 {
     struct spec_report report = {0};
-    enum status status = spec_compare(spec, checkpoint->spec, &report);
+    spec_compare(spec, checkpoint->spec, &report);
+    enum status status = compare_models(checkpoint, spec, &report.errors, err);
     if (say) {
         for (int i = 0; i < report.errors.count; i++)
             fprintf(stderr, "%s\n", report.errors.items[i]);
@@ -27,9 +44,9 @@ static enum status compare(const struct checkpoint *checkpoint, const struct run
         if (checkpoint->world != world)
             log_info("the world size was %d in the checkpoint and is %d now", checkpoint->world, world);
     }
-    if (status != STATUS_OK)
-        error_set(err, status, "cannot go on from '%s' (%d difference%s): %s", checkpoint->path, report.errors.count,
-                  report.errors.count == 1 ? "" : "s", report.errors.items[0]);
+    if (report.errors.count > 0) /* differences say more than a model that cannot be read */
+        status = error_set(err, STATUS_USAGE, "cannot go on from '%s' (%d difference%s): %s", checkpoint->path,
+                           report.errors.count, report.errors.count == 1 ? "" : "s", report.errors.items[0]);
     spec_report_release(&report);
     return status;
 }
@@ -61,14 +78,23 @@ void begin_next_epoch(struct train_position *position)
     position->epoch_end = false;
 }
 
-enum status resume_position(const struct checkpoint *checkpoint, int64_t steps_per_epoch,
+enum status resume_position(const struct checkpoint *checkpoint, int64_t steps_per_epoch, uint64_t data_fingerprint,
                             struct train_position *position, struct error *err)
 {
+    if (checkpoint->data_fingerprint && checkpoint->data_fingerprint != data_fingerprint)
+        return error_set(err, STATUS_DATA,
+                         "data.train holds other data than when checkpoint '%s' was written (other sizes or tokens); "
+                         "hint: put the shards back, or start a new run with model.pretrained from 'ztrain export'",
+                         checkpoint->path);
     *position = checkpoint->position;
     if (position->epoch_end)
         begin_next_epoch(position);
-    if (position->epoch != position->step / steps_per_epoch + 1 ||
-        position->step_in_epoch != position->step % steps_per_epoch)
+    int64_t epoch = position->step / steps_per_epoch + 1, step_in_epoch = position->step % steps_per_epoch;
+    if (position->evaluation_due && step_in_epoch == 0) { /* the epoch ends after the evaluation */
+        epoch--;
+        step_in_epoch = steps_per_epoch;
+    }
+    if (position->epoch != epoch || position->step_in_epoch != step_in_epoch)
         return error_set(err, STATUS_DATA,
                          "checkpoint '%s' stands at epoch %" PRId64 ", step %" PRId64 " of it, but with %" PRId64
                          " steps an epoch step %" PRId64

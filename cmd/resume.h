@@ -17,8 +17,8 @@ enum status resume_check(const struct checkpoint *checkpoint, struct run_spec *s
 /* --dry-run --resume: which checkpoint it would be, and what has changed since. */
 enum status resume_dry(const char *resume, struct run_spec *spec, int world, const char *source, struct error *err);
 
-/* Where training goes on; steps_per_epoch as the data are now. */
-enum status resume_position(const struct checkpoint *checkpoint, int64_t steps_per_epoch,
+/* Where training goes on; steps_per_epoch and fingerprint as the data are now. */
+enum status resume_position(const struct checkpoint *checkpoint, int64_t steps_per_epoch, uint64_t data_fingerprint,
                             struct train_position *position, struct error *err);
 
 /* After an epoch's last step. */

@@ -61,15 +61,19 @@ enum status run_folder_open(struct run_folder *folder, const struct run_spec *sp
                          sizeof folder->path - 1);
     snprintf(folder->checkpoints, sizeof folder->checkpoints, "%s/checkpoints", folder->path);
     snprintf(folder->metrics, sizeof folder->metrics, "%s/metrics.jsonl", folder->path);
+    if (rank != 0)
+        return STATUS_OK;
+    TRY(check_new(folder, resume, err)); /* before anything is made there */
+    TRY(fs_mkdirs(folder->path, STATUS_USAGE, err));
+    TRY(lock_folder(folder, err));
+    return check_new(folder, resume, err);
+}
+
+enum status run_folder_open_log(const struct run_folder *folder, int rank, struct error *err)
+{
     char path[3300];
     snprintf(path, sizeof path, "%s/log", folder->path);
-    if (rank == 0)
-        TRY(check_new(folder, resume, err)); /* before anything is made there */
     TRY(fs_mkdirs(path, STATUS_USAGE, err));
-    if (rank == 0) {
-        TRY(lock_folder(folder, err));
-        TRY(check_new(folder, resume, err));
-    }
     snprintf(path, sizeof path, "%s/log/rank-%05d.log", folder->path, rank);
     return log_open(path, err);
 }

@@ -18,10 +18,14 @@ struct run_folder {
     int lock_fd;            /* rank 0: flock on the folder while the run lives, else -1 */
 };
 
-/* Fills in the paths and opens this rank's log file (folders are made). Rank 0 first locks the folder (another run that
- * lives in it is STATUS_USAGE) and, unless the run resumes, refuses a folder that holds a checkpoint (STATUS_USAGE). */
+/* Fills in the paths. Rank 0 makes the folder, locks it (another run that lives in it is STATUS_USAGE) and, unless the
+ * run resumes, refuses a folder that holds a checkpoint (STATUS_USAGE). */
 enum status run_folder_open(struct run_folder *folder, const struct run_spec *spec, int rank, bool resume,
                             struct error *err);
+
+/* Opens this rank's log file (folders are made), once rank 0 has the folder: the logs may be another run's till then.
+ */
+enum status run_folder_open_log(const struct run_folder *folder, int rank, struct error *err);
 
 /* Whether ranks on other nodes see the same folder: rank 0 makes a file there and tells its name, the others wait for
  * it to appear (STATUS_USAGE; rank_0: its host), rank 0 deletes it. */

@@ -31,6 +31,7 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 #include <xxhash.h>
@@ -111,6 +112,17 @@ static void read_volume(struct run *run, struct comm_stats *volume)
     run->moved.theory_received += volume->theory_received;
 }
 
+/* Whether some rank was asked to stop, or the job's end is near. */
+static enum status look_for_stop(struct run *run, struct error *err)
+{
+    bool near = run->boot->rank == 0 && deadline_is_near(&run->deadline, seconds_now());
+    double stops[2] = {stop_signal_pending() ? 1.0 : 0.0, near ? 1.0 : 0.0};
+    TRY(comm_sum(run->comm, stops, 2, err));
+    run->deadline_near = stops[1] > 0;
+    run->stop = stops[0] > 0 || run->deadline_near;
+    return STATUS_OK;
+}
+
 /* Enqueues the next optimizer step: gradients of the global batch, then the update. Its results are collected later. */
 static enum status train_step(struct run *run, struct error *err)
 {
@@ -126,11 +138,7 @@ static enum status train_step(struct run *run, struct error *err)
     run->enqueued++;
     ASSERT(step.last.step == run->enqueued);
 
-    bool near = run->boot->rank == 0 && deadline_is_near(&run->deadline, seconds_now());
-    double stops[2] = {stop_signal_pending() ? 1.0 : 0.0, near ? 1.0 : 0.0};
-    TRY(comm_sum(run->comm, stops, 2, err));
-    run->deadline_near = stops[1] > 0;
-    run->stop = stops[0] > 0 || run->deadline_near;
+    TRY(look_for_stop(run, err));
     read_volume(run, step.counted ? &run->volume : &volume);
     m->step = step.last.step;
     m->epoch = step.last.epoch;
@@ -180,6 +188,12 @@ static enum status check_divergence(const struct run *run, const struct zero_res
     return STATUS_OK;
 }
 
+/* NaN (null in metrics.jsonl) over no targets: documents of one token, or nothing but losses that were not finite. */
+static double mean_loss(double sum, double targets)
+{
+    return targets > 0 ? sum / targets : NAN;
+}
+
 /* Collects the oldest step that is under way: advances the position, writes its metrics. */
 static enum status collect_step(struct run *run, struct error *err)
 {
@@ -204,7 +218,7 @@ static enum status collect_step(struct run *run, struct error *err)
     if (result.skipped)
         report_skipped(run, &result);
 
-    m->loss = pending->targets ? result.loss_sum / (double)pending->targets : 0.0;
+    m->loss = mean_loss(result.loss_sum, (double)pending->targets);
     m->lr = result.lr;
     m->loss_scale = result.loss_scale;
     m->tokens = position->tokens;
@@ -227,6 +241,7 @@ static enum status collect_step(struct run *run, struct error *err)
 
 /* ---- what happens between steps ---------------------------------------------------------------------------------- */
 
+/* A stop ends it early: it is done, as a whole, when the run goes on. */
 static enum status evaluate(struct run *run, struct error *err)
 {
     struct trainer *t = &run->trainer;
@@ -241,13 +256,18 @@ static enum status evaluate(struct run *run, struct error *err)
         TRY_GOTO(token_stream_next(stream, &batch, &end, err));
         if (end)
             break;
+        if (run->stop) {
+            run->position.evaluation_due = true;
+            break;
+        }
         TRY_GOTO(transformer_evaluate(t->transformer, &batch, zero_verbs(t->zero), t->compute, t->loss_sum, err));
         sums[1] += (double)batch.num_targets;
+        TRY_GOTO(look_for_stop(run, err));
     }
     sums[0] = read_loss_sum(t);
     TRY_GOTO(comm_sum(run->comm, sums, 2, err));
-    double loss = sums[1] > 0 ? sums[0] / sums[1] : 0;
-    if (run->metrics) {
+    double loss = mean_loss(sums[0], sums[1]);
+    if (run->metrics && !run->position.evaluation_due) {
         TRY_GOTO(metrics_eval(run->metrics, run->position.step, run->position.epoch, loss, (int64_t)sums[1], err));
         console_break(&run->console);
         log_info("step %" PRId64 "  eval_loss %.4f  perplexity %.2f  (%.0f targets)", run->position.step, loss,
@@ -277,6 +297,7 @@ static enum status save_checkpoint(struct run *run, struct error *err)
         .host = run->boot->host,
         .spec = run->spec_json,
         .model = t->desc.source,
+        .data_fingerprint = t->data_fingerprint,
         .dtype = run->spec->dtype,
         .tokenizer_dir = run->spec->model.pretrained,
     };
@@ -320,10 +341,13 @@ static struct due due_now(const struct run *run)
 static enum status between_steps(struct run *run, const struct due *due, struct error *err)
 {
     struct train_position *position = &run->position;
+    position->evaluation_due = false;
     if (due->evaluation)
         TRY(evaluate(run, err));
+    if (position->evaluation_due)
+        return save_checkpoint(run, err);
     if (due->epoch_end) {
-        double loss = position->epoch_targets ? position->epoch_loss_sum / (double)position->epoch_targets : 0;
+        double loss = mean_loss(position->epoch_loss_sum, (double)position->epoch_targets);
         if (run->metrics) {
             TRY(metrics_epoch_end(run->metrics, position->epoch, position->step, loss, err));
             console_break(&run->console);
@@ -332,11 +356,24 @@ static enum status between_steps(struct run *run, const struct due *due, struct 
         }
     }
     position->epoch_end = due->epoch_end;
-    if (due->checkpoint)
+    if (due->checkpoint || run->stop)
         TRY(save_checkpoint(run, err));
     if (due->epoch_end)
         begin_next_epoch(position);
     return STATUS_OK;
+}
+
+/* Says so. */
+static bool stops_here(struct run *run)
+{
+    const struct train_position *position = &run->position;
+    if (!run->stop || (run->enqueued == run->trainer.total_steps && !position->evaluation_due))
+        return false;
+    console_break(&run->console);
+    log_info("stopped %s after step %" PRId64 " of %" PRId64 "%s; go on with --resume %s",
+             run->deadline_near ? "before the job's end" : "on request", position->step, run->trainer.total_steps,
+             position->evaluation_due ? ", before its evaluation" : "", run->folder.path);
+    return true;
 }
 
 /* A device that works asynchronously is given the next step before the last one's results are read; before anything
@@ -345,6 +382,13 @@ static enum status run_steps(struct run *run, struct error *err)
 {
     int64_t total_steps = run->trainer.total_steps, ahead = run->trainer.device->kind == DEVICE_CUDA ? 1 : 0;
     run->enqueued = run->position.step;
+    if (run->position.evaluation_due) {
+        struct due due = due_now(run);
+        due.evaluation = run->trainer.validation_set;
+        TRY(between_steps(run, &due, err));
+        if (stops_here(run))
+            return STATUS_REQUEUE;
+    }
     while (run->enqueued < total_steps) {
         TRY(train_step(run, err));
         struct due due = due_now(run);
@@ -353,13 +397,8 @@ static enum status run_steps(struct run *run, struct error *err)
             TRY(collect_step(run, err));
         if (pause)
             TRY(between_steps(run, &due, err));
-        if (run->stop && run->enqueued < total_steps) {
-            console_break(&run->console);
-            log_info("stopped %s after step %" PRId64 " of %" PRId64 "; go on with --resume %s",
-                     run->deadline_near ? "before the job's end" : "on request", run->position.step, total_steps,
-                     run->folder.path);
+        if (stops_here(run))
             return STATUS_REQUEUE;
-        }
     }
     return STATUS_OK;
 }
@@ -388,7 +427,7 @@ static enum status open_resume(struct run *run, struct checkpoint **checkpoint, 
 static enum status take_position(struct run *run, const struct checkpoint *checkpoint, struct error *err)
 {
     struct loss_scaler initial = run->position.scaler;
-    TRY(resume_position(checkpoint, run->trainer.steps_per_epoch, &run->position, err));
+    TRY(resume_position(checkpoint, run->trainer.steps_per_epoch, run->trainer.data_fingerprint, &run->position, err));
     if (!run->spec->loss_scaler.dynamic) /* a fixed scale is the spec's */
         run->position.scaler = initial;
     return STATUS_OK;
@@ -505,6 +544,7 @@ static enum status prepare(struct run *run, struct error *err)
     enum status status;
     status = run_folder_open(&run->folder, run->spec, run->boot->rank, run->options->resume != NULL, err);
     TRY_GOTO(together(run, status, err));
+    TRY_GOTO(together(run, run_folder_open_log(&run->folder, run->boot->rank, err), err));
     if (run->boot->num_nodes > 1)
         TRY_GOTO(check_shared(run, err));
     if (run->options->resume)
@@ -567,7 +607,7 @@ static enum status train_rank(const struct options *options, struct bootstrap *b
     }
     stop_signal_install();
     TRY_GOTO(prepare(&run, err));
-    if (run.position.step >= run.trainer.total_steps)
+    if (run.position.step >= run.trainer.total_steps && !run.position.evaluation_due)
         log_info("nothing to do: the run of %" PRId64 " steps is complete", run.trainer.total_steps);
     status = run_steps(&run, err);
     if (status != STATUS_OK && status != STATUS_REQUEUE)
@@ -608,6 +648,12 @@ static enum status start_ranks(const struct options *options, char **argv, const
                                struct error *err)
 {
     int exit_code = STATUS_BUG;
+    struct stat st;
+    if (stat(options->config, &st) == 0 && !S_ISREG(st.st_mode))
+        return error_set(err, STATUS_USAGE,
+                         "every rank reads the run spec, and '%s' is no file that can be read again; hint: write it to "
+                         "a file",
+                         options->config);
     TRY(supervise(options->local_gpus, argv, spec->comm.timeout_seconds, &exit_code, err));
     return (enum status)exit_code;
 }

@@ -21,7 +21,7 @@ enum status trainer_describe_model(const struct run_spec *spec, bool notices, st
 {
     enum status status;
     if (spec->model.config)
-        status = model_desc_from_json(spec->model.config, "model.config", desc, err);
+        status = model_desc_from_spec(spec->model.config, desc, err);
     else
         status = model_desc_load(spec->model.pretrained ? spec->model.pretrained : spec->model.config_path, desc, err);
     if (status != STATUS_OK) {
@@ -78,7 +78,8 @@ static void configure_streams(struct trainer *t)
     t->validation_config = t->train_config;
     t->validation_config.evaluation = true;
     t->validation_config.shuffle = false;
-    t->validation_config.max_samples = spec->train.eval_batches * spec->train_batch_size;
+    const bool limited = spec->train.eval_batches <= INT64_MAX / spec->train_batch_size; /* else: on all */
+    t->validation_config.max_samples = limited ? spec->train.eval_batches * spec->train_batch_size : 0;
 }
 
 /* A step that all ranks must have taken before the next, in which they wait for each other. */
@@ -169,6 +170,7 @@ enum status trainer_open_data(struct trainer *t, struct error *err)
 {
     const struct run_spec *spec = t->spec;
     TRY(token_set_open((const char *const *)spec->data.train.items, spec->data.train.count, &t->train_set, err));
+    TRY(token_set_check(t->train_set, t->desc.vocab_size, &t->data_fingerprint, err));
     t->train_config.set = t->train_set;
     t->steps_per_epoch = token_stream_steps_per_epoch(&t->train_config);
     if (t->steps_per_epoch < 1)
@@ -181,6 +183,7 @@ enum status trainer_open_data(struct trainer *t, struct error *err)
     if (spec->data.validation.count) {
         TRY(token_set_open((const char *const *)spec->data.validation.items, spec->data.validation.count,
                            &t->validation_set, err));
+        TRY(token_set_check(t->validation_set, t->desc.vocab_size, NULL, err));
         t->validation_config.set = t->validation_set;
         if (token_set_samples(t->validation_set, spec->data.seq_length, spec->data.packing) < 1)
             return error_set(err, STATUS_DATA,

@@ -49,6 +49,7 @@ struct trainer {
     struct token_set *train_set, *validation_set; /* validation may be NULL */
     struct token_stream_config train_config, validation_config;
     int64_t steps_per_epoch, total_steps;
+    uint64_t data_fingerprint; /* of the training data */
 };
 
 /* Reads the model's config as the spec names it. `notices`: prints what the config asks for and is not done. */
@@ -60,7 +61,7 @@ enum status trainer_describe_model(const struct run_spec *spec, bool notices, st
 enum status trainer_build(struct trainer *trainer, struct run_spec *spec, int rank, int world, struct comm *comm,
                           int threads, struct error *err);
 
-/* Opens the token shards; fills steps_per_epoch and total_steps. */
+/* Opens the token shards; fills steps_per_epoch, total_steps and data_fingerprint. */
 enum status trainer_open_data(struct trainer *trainer, struct error *err);
 
 /* Allocates what the plan says and lays everything out. */

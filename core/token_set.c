@@ -27,6 +27,7 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
+#include <xxhash.h>
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "token files are read in place");
 
@@ -590,6 +591,27 @@ enum status token_set_read(const struct token_set *set, int64_t first, int64_t c
         out += here;
         count -= here;
     }
+    return STATUS_OK;
+}
+
+enum status token_set_check(const struct token_set *set, int64_t vocab_size, uint64_t *fingerprint, struct error *err)
+{
+    enum { SHARDS = 16, TOKENS = 4096 };
+    int32_t ids[TOKENS];
+    uint64_t hash = 0;
+    const int checked = set->num_shards < SHARDS ? set->num_shards : SHARDS;
+    for (int i = 0; i < set->num_shards; i++) {
+        const int64_t sizes[2] = {set->shards[i].tokens, set->shards[i].documents};
+        hash = XXH64(sizes, sizeof sizes, hash);
+    }
+    for (int i = 0; i < checked; i++) {
+        const struct shard *shard = &set->shards[(int64_t)set->num_shards * i / checked];
+        const int64_t count = shard->tokens < TOKENS ? shard->tokens : TOKENS;
+        TRY(shard_read(shard, 0, count, vocab_size, ids, err));
+        hash = XXH64(ids, (size_t)count * sizeof *ids, hash);
+    }
+    if (fingerprint)
+        *fingerprint = hash;
     return STATUS_OK;
 }
 

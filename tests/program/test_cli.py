@@ -2,7 +2,9 @@
 import os
 import subprocess
 
-from harness import ROOT, ZTRAIN
+import pytest
+
+from harness import ROOT, USAGE, ZTRAIN
 
 
 def test_help_names_every_command_and_exit_code(folder):
@@ -49,7 +51,10 @@ def test_help_of_commands(folder):
         assert f"ztrain {command}" in folder.ztrain(command, "--help").out
 
 
-def test_output_that_cannot_be_written_is_an_error():
+@pytest.mark.parametrize("arguments", [["--help-spec"], ["plan", "--config"], ["--dry-run", "--config"]],
+                         ids=lambda value: value[0])
+def test_output_that_cannot_be_written_is_an_error(folder, arguments):
+    spec = [folder.spec()] if arguments[-1] == "--config" else []
     with open("/dev/full", "w", encoding="utf-8") as full:
-        done = subprocess.run([ZTRAIN, "--help-spec"], stdout=full, stderr=subprocess.PIPE, check=False, timeout=60)
-    assert done.returncode != 0
+        done = subprocess.run([ZTRAIN, *arguments, *spec], stdout=full, stderr=subprocess.PIPE, check=False, timeout=60)
+    assert done.returncode == USAGE

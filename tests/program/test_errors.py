@@ -124,9 +124,27 @@ def test_what_a_spec_asks_for_in_vain(folder, changes, words):
     assert not os.path.exists(folder.at("runs", "run", "checkpoints"))
 
 
+def test_a_misspelt_key_of_the_model(folder):
+    """In the spec an error, in somebody's config.json a notice."""
+    config = {("hiden_size" if key == "hidden_size" else key): value for key, value in LLAMA.items()}
+    words = "'hiden_size' is not a key of a llama config; hint: did you mean 'hidden_size'?"
+    spec = folder.spec({"model": {"config": config}})
+    assert words in folder.ztrain("plan", "--config", spec, expect=USAGE).last_words
+    with open(folder.at("config.json"), "w") as file:
+        json.dump(config, file)
+    spec = folder.spec({"model": {"config": folder.at("config.json")}})
+    assert "model: " + words in folder.ztrain("plan", "--config", spec).out
+
+
 def test_a_model_config_that_contradicts_itself(folder):
-    done = folder.train({"model": {"config": {**LLAMA, "num_key_value_heads": 3}}}, expect=DATA)
+    """The run spec's fault where it stands in the spec, else that of the file."""
+    config = {**LLAMA, "num_key_value_heads": 3}
+    done = folder.train({"model": {"config": config}}, expect=USAGE)
     assert "num_key_value_heads" in done.last_words and "run-1.yaml" in done.last_words
+    with open(folder.at("config.json"), "w") as file:
+        json.dump(config, file)
+    done = folder.train({"model": {"config": folder.at("config.json")}}, expect=DATA)
+    assert "num_key_value_heads" in done.last_words and "config.json" in done.last_words
 
 
 def test_world_size_and_batch(folder):
@@ -212,14 +230,32 @@ def test_damaged_llmc_shards(folder, header):
 @pytest.mark.parametrize("which", ["train", "validation"])
 def test_a_token_outside_the_vocabulary(folder, which, ranks):
     folder.spec()
-    tokens = [1 + i % 50 for i in range(40 * SEQUENCE + 1)]
-    tokens[701] = VOCABULARY
+    tokens = [1 + i % 50 for i in range(200 * SEQUENCE + 1)]
+    tokens[4201] = VOCABULARY
     write_megatron(folder.at("bad"), [tokens])
     done = folder.train({"data": {which: folder.at("bad"), "shuffle": False}}, ranks=ranks, expect=DATA)
-    for word in ("bad.bin", "701" if "701" in done.err else str(2 * 701), str(VOCABULARY)):
+    for word in ("bad.bin", str(2 * 4201), str(VOCABULARY)):
         assert word in done.err, done
     if ranks == 2:
         assert "rank" in done.err and os.uname().nodename in done.err
+
+
+def test_shards_of_another_vocabulary_are_found_before_the_first_step(folder):
+    """A validation set is read only when the first evaluation comes: too late to find out."""
+    folder.spec()
+    write_megatron(folder.at("other"), [[1 + i % 50, VOCABULARY + 7] for i in range(40 * SEQUENCE)])
+    done = folder.train({"data": {"validation": folder.at("other")}}, expect=DATA)
+    assert "other.bin" in done.last_words and "step 1" not in done.out + done.err
+
+
+def test_a_run_spec_that_cannot_be_read_twice(folder):
+    """Several ranks read it themselves."""
+    path, pipe = folder.spec(), folder.at("pipe")
+    os.mkfifo(pipe)
+    with subprocess.Popen(["sh", "-c", f"cat {path} > {pipe}"]) as writer:
+        done = folder.ztrain("--config", pipe, "--local-gpus", 2, expect=USAGE)
+        writer.wait(20)
+    assert "no file that can be read again" in done.last_words
 
 
 # --- models -----------------------------------------------------------------------------------------------------------

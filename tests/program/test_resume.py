@@ -7,7 +7,7 @@ import signal
 
 import pytest
 
-from harness import (CHECKPOINT, DIVERGED, FINISHED, GPT2, LLAMA, REQUEUE, SEQUENCE, USAGE, Metrics, count_lines,
+from harness import (CHECKPOINT, DATA, DIVERGED, FINISHED, GPT2, LLAMA, REQUEUE, SEQUENCE, USAGE, Metrics, count_lines,
                      wait_for_steps)
 
 LONG_RUN = {"train": {"epochs": 16, "eval_interval_steps": 5}, "train_micro_batch_size_per_gpu": 3}
@@ -131,6 +131,74 @@ def test_what_would_silently_change_the_run_is_refused(folder, key, change, valu
     assert key in done.err, done
     for value in values:
         assert value in done.err, done
+
+
+def test_other_data_at_the_same_place_are_refused(folder):
+    folder.train({"train": {"max_steps": 2}})
+    for name in ("train.bin", "train.idx"):
+        shutil.move(folder.at(name), folder.at("kept-" + name))
+    folder.data(seed=5)  # as many samples
+    done = folder.train({"train": {"max_steps": 4}}, more=["--resume", folder.run_folder()], expect=DATA)
+    assert "holds other data" in done.last_words and "step-00000002" in done.last_words
+    for name in ("train.bin", "train.idx"):
+        shutil.move(folder.at("kept-" + name), folder.at(name))
+    folder.train({"train": {"max_steps": 4}}, more=["--resume", folder.run_folder()])
+
+
+def write_config(folder, config):
+    """Random weights by the config.json of a folder: its text may change, its path does not."""
+    os.makedirs(folder.at("model"), exist_ok=True)
+    with open(folder.at("model", "config.json"), "w", encoding="utf-8") as f:
+        json.dump(config, f)
+    return {"model": {"config": folder.at("model")}}
+
+
+@pytest.mark.parametrize("more", [[], ["--dry-run"]], ids=["train", "dry-run"])
+def test_a_changed_model_at_the_same_path_is_refused(folder, more):
+    folder.train({**write_config(folder, LLAMA), "train": {"epochs": 1}})
+    more = ["--resume", folder.run_folder(), *more]
+    changes = write_config(folder, {**LLAMA, "rope_theta": 500000.0, "rms_norm_eps": 1e-5})
+    done = folder.train(changes, more=more, expect=USAGE)
+    assert "'rope_theta' of the model was 10000.0 in the checkpoint and is 500000.0 now" in done.err, done
+    assert "'rms_norm_eps' of the model was 1e-6 in the checkpoint and is 1e-5 now" in done.err, done
+    assert "2 differences" in done.last_words and "hint: set it back" in done.last_words
+    # the differences of model and spec together
+    done = folder.train({**changes, "run": {"seed": 8}}, more=more, expect=USAGE)
+    assert "3 differences" in done.last_words and "'run.seed' was 7" in done.err, done
+    # a folder that holds no model any more says so, unless the spec has changed as well
+    os.remove(folder.at("model", "config.json"))
+    assert "config.json" in folder.train(changes, more=more, expect=DATA).last_words
+    assert "'run.seed' was 7" in folder.train({**changes, "run": {"seed": 8}}, more=more, expect=USAGE).last_words
+    write_config(folder, LLAMA)
+    folder.train(changes, more=more)
+
+
+def test_a_changed_pretrained_model_is_refused(folder):
+    folder.train({"train": {"epochs": 1}}, name="first")
+    folder.ztrain("export", folder.run_folder("first"), "--out", folder.at("hf"), "--dtype", "fp32")
+    changes = {"model": {"config": None, "pretrained": folder.at("hf")}}
+    folder.train({**changes, "train": {"epochs": 1}})
+    path = folder.at("hf", "config.json")
+    with open(path, encoding="utf-8") as f:
+        config = json.load(f)
+    with open(path, "w", encoding="utf-8") as f:
+        json.dump({**config, "architectures": ["MistralForCausalLM"], "model_type": "mistral", "sliding_window": 8}, f)
+    done = folder.train(changes, ranks=2, more=["--resume", folder.run_folder()], expect=USAGE)
+    for line in ('\'model_type\' of the model was "llama" in the checkpoint and is "mistral" now',
+                 "'sliding_window' of the model was unset in the checkpoint and is 8 now"):
+        assert done.err.count(line + ":") >= 1, done
+
+
+def test_the_same_model_in_other_words_is_accepted(folder):
+    changes = {"train": {"epochs": 2}}
+    folder.train({**write_config(folder, LLAMA), "train": {"epochs": 1}})
+    other = {key: value for key, value in LLAMA.items() if key != "rope_theta"}
+    other.update(rope_parameters={"rope_type": "default", "rope_theta": 10000}, dtype="float32", bos_token_id=1,
+                 initializer_range=0.2)
+    done = folder.train({**write_config(folder, other), **changes}, more=["--resume", folder.run_folder()])
+    assert "of the model" not in done.out + done.err, done
+    folder.train({"train": {"epochs": 2}}, name="whole")
+    assert folder.metrics().losses == folder.metrics("whole").losses
 
 
 def test_what_may_change_is_printed(folder):

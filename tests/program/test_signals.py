@@ -32,6 +32,29 @@ def test_a_signal_ends_the_step_writes_a_checkpoint_and_exits_75(folder, number,
     assert session_members(process.pid) == []
 
 
+@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("step, steps", [(2, 4), (3, 6), (3, 3)], ids=["in an epoch", "an epoch's end", "the run's end"])
+def test_an_evaluation_is_broken_off_and_done_when_the_run_goes_on(folder, ranks, step, steps):
+    """In the end the numbers, that evaluation's and the epoch's among them, are those of a run that was left alone."""
+    folder.spec()
+    folder.data(8000, seed=3, name="much")
+    changes = {"train": {"epochs": None, "max_steps": steps, "eval_interval_steps": step},
+               "data": {"validation": folder.at("much")}}
+    several = ["--local-gpus", ranks] if ranks > 1 else []
+    spec = folder.spec(changes)
+    folder.ztrain("--config", folder.spec(changes, "whole"), *several)
+    process = folder.start("--config", spec, *several)
+    wait_for_steps(folder, process, step)
+    process.send_signal(signal.SIGTERM)
+    done = folder.wait(process, 60)
+    assert done.code == REQUEUE and f"after step {step} of {steps}, before its evaluation" in done.out, done
+    assert not folder.metrics().evaluations and folder.metrics().steps[-1]["step"] == step
+    assert folder.metrics().kinds("checkpoint")[-1]["step"] == step
+    folder.ztrain("--config", spec, *several, "--resume", folder.run_folder())
+    assert len(folder.metrics().evaluations) >= 1
+    assert folder.metrics().numbers() == folder.metrics("whole").numbers()
+
+
 def test_a_signal_to_the_whole_group_counts_once(folder):
     """As a terminal's ctrl-c or a batch system does it: supervisor and ranks all get it."""
     process = folder.start("--config", folder.spec(ENDLESS), "--local-gpus", 2)
@@ -163,6 +186,16 @@ def test_what_was_ignored_stays_ignored(folder, number):
     assert folder.wait(process, 20).code == REQUEUE
 
 
+def test_the_ends_of_ranks_are_seen_where_the_caller_ignores_sigchld(folder):
+    """A process that is started so has its children reaped by the kernel."""
+    before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    try:
+        process = folder.start("--config", folder.spec(), "--local-gpus", 2)
+    finally:
+        signal.signal(signal.SIGCHLD, before)
+    assert folder.wait(process, 20).code == FINISHED
+
+
 def test_a_restart_waits_for_the_run_folder_of_a_killed_run(folder):
     """The lock is held by a rank, which may outlive its supervisor for a moment."""
     os.makedirs(folder.run_folder())
@@ -185,10 +218,13 @@ def test_a_run_spec_torn_by_a_kill_does_not_stay_for_ever(folder):
 
 
 def test_two_runs_in_one_folder(folder):
-    process = folder.start("--config", folder.spec(ENDLESS))
+    """The second is refused, and leaves no word in the logs of the first."""
+    process = folder.start("--config", folder.spec(ENDLESS), "--local-gpus", 2)
     wait_for_steps(folder, process, 2)
-    done = folder.train(expect=USAGE)
+    done = folder.train(expect=USAGE, ranks=2)
     assert "in use by another run" in done.last_words or "already holds checkpoints" in done.last_words
+    with open(os.path.join(folder.run_folder(), "log", "rank-00001.log"), encoding="utf-8") as f:
+        assert "has failed" not in f.read()
     process.send_signal(signal.SIGTERM)
     assert folder.wait(process, 20).code == REQUEUE
     folder.ztrain("verify", folder.run_folder())

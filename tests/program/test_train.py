@@ -143,6 +143,22 @@ def test_documents_as_samples(folder):
     assert folder.metrics("two").evaluations[0]["eval_tokens"] == evaluation["eval_tokens"]
 
 
+def test_a_mean_over_no_targets_is_no_zero(folder):
+    """A global batch, or a validation set, of documents of one token: their loss is null, and they weigh nothing."""
+    docs = documents(24, seed=5)
+    write_megatron(folder.at("docs"), docs[:12] + [[1]] * 12 + docs[12:])
+    write_megatron(folder.at("single"), [[1]] * 5)
+    folder.train({"data": {"train": folder.at("docs"), "validation": folder.at("single"), "packing": False,
+                           "shuffle": False}, "train": {"epochs": 1}}, ranks=2)
+    metrics = folder.metrics()
+    first, empty, last = metrics.losses
+    assert empty is None and metrics.steps[1]["grad_norm"] == 0 and not metrics.steps[1]["skipped"]
+    (evaluation,) = metrics.evaluations
+    assert evaluation["eval_loss"] is None and evaluation["perplexity"] is None and evaluation["eval_tokens"] == 0
+    (end,) = [row for row in metrics.rows if "epoch_end" in row]
+    assert min(first, last) < end["train_loss"] < max(first, last)
+
+
 def test_documents_shorter_than_the_filler(folder):
     """Micro-batches of short sequences are filled up, but no filler may be longer than a sequence."""
     write_megatron(folder.at("docs"), documents(29, seed=6, longest=8))
@@ -210,6 +226,14 @@ def test_a_short_evaluation_sees_the_same_samples_at_every_world_size(folder, pa
         seen.append((row["eval_tokens"], row["eval_loss"]))
     for tokens, loss in seen:
         assert tokens == seen[0][0] and loss == pytest.approx(seen[0][1], abs=1e-6)
+
+
+def test_a_limit_of_evaluation_beyond_all_numbers(folder):
+    """2⁶³ is less than eval_batches times train_batch_size."""
+    write_llmc(folder.at("ones.bin"), [1] * 20001)
+    folder.train({"data": {"train": folder.at("ones.bin"), "validation": folder.at("ones.bin"), "seq_length": 1},
+                  "train": {"epochs": 1, "eval_batches": 500000000000000}, "train_batch_size": 20000})
+    assert folder.metrics().evaluations[0]["eval_tokens"] == 20000
 
 
 def test_schedules(folder):
