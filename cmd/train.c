@@ -681,9 +681,12 @@ static enum status start_together(const struct options *options, struct bootstra
     double timeout = spec ? spec->comm.timeout_seconds : usual_timeout;
     enum status met = bootstrap_connect(boot, timeout, spec ? spec->comm.interface : NULL, &connecting);
     if (met == STATUS_OK) {
+        stop_signal_install(); /* if all fail together, srun -K terminates the later ones: they end with the code, too */
         status = agree_at_start(boot, fingerprint(options, spec), status, err);
         if (status != STATUS_OK)
             bootstrap_finish(boot);
+        else if (boot->world > 1)
+            stop_signal_default();
         return status;
     }
     if (status == STATUS_OK)

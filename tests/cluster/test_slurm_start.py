@@ -194,3 +194,15 @@ def test_local_ranks_inside_a_step(folder):
     done = folder.wait(process, 30)
     assert done.code == USAGE, done
     assert "--local-gpus" in done.err
+
+
+def test_a_rank_that_ends_late(folder):
+    """All fail together; srun -K terminates the later one, which ends with the common code all the same."""
+    source, late = folder.at("late.c"), folder.at("late.so")
+    with open(source, "w", encoding="utf-8") as f:
+        f.write("#include <unistd.h>\n"
+                "__attribute__((destructor)) static void late(void) { for (int i = 0; i < 20; i++) usleep(100000); }\n")
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", late, source], check=True)
+    command = f"[ $SLURM_PROCID = 0 ] || export LD_PRELOAD={late}; exec {ZTRAIN} --config {folder.spec(SHORT)} --world 2"
+    done = folder.wait(folder.srun("-N 2 --ntasks-per-node=1", "-c", command, program=["sh"]), 30)
+    assert done.code == USAGE, done
