@@ -31,8 +31,10 @@ import hashlib
 import io
 import itertools
 import json
+import multiprocessing
 import signal
 import struct
+import threading
 import time
 import zlib
 
@@ -416,10 +418,16 @@ def typecode(vocabulary):
 worker = None  # the Encoder of a worker process
 
 
+def end_with_parent():
+    multiprocessing.parent_process().join()
+    os._exit(1)
+
+
 def start_worker(args):
     global worker
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the first process ends them
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    threading.Thread(target=end_with_parent, daemon=True).start()  # also where it was killed and cannot
     worker = Encoder(args)
 
 

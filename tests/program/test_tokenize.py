@@ -300,6 +300,23 @@ def test_interrupted(tmp_path, number):
     assert os.listdir(tmp_path) == ["in.txt"]
 
 
+def test_workers_end_with_a_killed_tokenizer(tmp_path):
+    """As the kernel does where memory is short."""
+    write(tmp_path / "in.txt", b"some words in a line\n\n" * 3000000)
+    command = [sys.executable, SCRIPT, "in.txt", "--output", "o", "--tokenizer", "byte", "--workers", "3"]
+    # the workers hold the pipe, too
+    process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, start_new_session=True)
+    while len(os.listdir(tmp_path)) == 1:
+        time.sleep(0.01)
+    time.sleep(0.3)
+    process.kill()
+    try:
+        process.communicate(timeout=30)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        raise
+
+
 def test_a_bar_on_a_terminal_only(tmp_path):
     _, path = many_lines(tmp_path, 200000)
     main, other = pty.openpty()
