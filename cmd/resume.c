@@ -1,10 +1,12 @@
 #include "cmd/resume.h"
 
 #include "cmd/trainer.h"
+#include "core/data.h"
 #include "core/log.h"
 
 #include <inttypes.h>
 #include <stdio.h>
+#include <string.h>
 #include <unistd.h>
 
 enum status resume_open(const char *resume, struct checkpoint **checkpoint, struct error *err)
@@ -15,27 +17,57 @@ enum status resume_open(const char *resume, struct checkpoint **checkpoint, stru
     return checkpoint_open(resume, is_run_folder, checkpoint, err);
 }
 
-/* The model's config as it is now with the one that the checkpoint was trained with: the spec names only a place. */
+/* The model's config as it is now with the one that the checkpoint was trained with: the spec names only a place.
+ * vocab_size: that of now. */
 static enum status compare_models(const struct checkpoint *checkpoint, const struct run_spec *spec,
-                                  struct string_list *differences, struct error *err)
+                                  struct string_list *differences, int64_t *vocab_size, struct error *err)
 {
     struct model_desc was = {0}, now = {0};
     enum status status;
     TRY_GOTO(trainer_describe_model(spec, false, &now, err));
     TRY_GOTO(model_desc_from_json(checkpoint->model, checkpoint->path, &was, err));
     model_desc_compare(&was, &now, differences);
+    *vocab_size = now.vocab_size;
 fail:
     model_desc_release(&was);
     model_desc_release(&now);
     return status;
 }
 
+static bool same_names(const json_t *was, const struct string_list *now)
+{
+    bool same = (int)json_array_size(was) == now->count;
+    for (int i = 0; same && i < now->count; i++) {
+        const char *name = json_string_value(json_array_get(was, (size_t)i));
+        same = name && strcmp(name, now->items[i]) == 0;
+    }
+    return same;
+}
+
+/* Whether data.train names other places than then, where the same data are: they were moved. */
+static bool data_moved(const struct checkpoint *checkpoint, const struct run_spec *spec, int64_t vocab_size)
+{
+    const struct string_list *names = &spec->data.train;
+    struct token_set *set = NULL;
+    uint64_t fingerprint = 0;
+    if (!checkpoint->data_fingerprint || same_names(json_object_get(checkpoint->spec, "data.train"), names))
+        return false;
+    bool same = token_set_open((const char *const *)names->items, names->count, &set, NULL) == STATUS_OK &&
+                token_set_check(set, vocab_size, &fingerprint, NULL) == STATUS_OK &&
+                fingerprint == checkpoint->data_fingerprint;
+    token_set_close(set);
+    return same;
+}
+
 static enum status compare(const struct checkpoint *checkpoint, const struct run_spec *spec, int world, bool say,
                            struct error *err)
 {
     struct spec_report report = {0};
-    spec_compare(spec, checkpoint->spec, &report);
-    enum status status = compare_models(checkpoint, spec, &report.errors, err);
+    int64_t vocab_size = 0;
+    enum status status = compare_models(checkpoint, spec, &report.errors, &vocab_size, err);
+    struct spec_same same = {.config = status == STATUS_OK && report.errors.count == 0};
+    same.data = same.config && data_moved(checkpoint, spec, vocab_size);
+    spec_compare(spec, checkpoint->spec, same, &report);
     if (say) {
         for (int i = 0; i < report.errors.count; i++)
             fprintf(stderr, "%s\n", report.errors.items[i]);

@@ -133,10 +133,17 @@ void spec_write_yaml(const struct run_spec *spec, FILE *out, bool all);
  * unset are left out. After the spec_resolve_…() calls. New reference. */
 json_t *spec_to_json(const struct run_spec *spec);
 
+/* What is known to be the same, under whatever name. */
+struct spec_same {
+    bool config, data; /* behind model.config, behind data.train */
+};
+
 /* Compares with the spec stored in a checkpoint (spec_to_json of then), after the spec_resolve_…() calls. A key whose
  * change would silently change the run (model, data, seed, seq_length, train_batch_size, precision, kind of optimizer)
- * makes an error line with both values and STATUS_USAGE; one that may change makes a notice line. */
-enum status spec_compare(const struct run_spec *spec, const json_t *stored, struct spec_report *report);
+ * makes an error line with both values and STATUS_USAGE; one that may change makes a notice line, and so does another
+ * name for what is the same. */
+enum status spec_compare(const struct run_spec *spec, const json_t *stored, struct spec_same same,
+                         struct spec_report *report);
 
 /* Appends "'KEY'OF was 1 in the checkpoint and is 2 now" (NULL: unset); refused: and why that is an error. */
 void string_list_add_difference(struct string_list *list, const char *key, const char *of, const json_t *was,

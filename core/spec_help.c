@@ -68,8 +68,9 @@ static const char intro[] =
     "The model's config is compared with the one in the checkpoint by what it says, wherever it stands: another\n"
     "`rope_theta` in the `config.json` of the same folder is an error, too. The same said in the keys of transformers "
     "4\n"
-    "or 5 is no difference, nor is what computes nothing: names, token ids, initialisation, dtypes of files. Only a\n"
-    "mapping under `model.config` has to keep its keys and values.\n"
+    "or 5 is no difference, nor is what computes nothing: names, token ids, initialisation, dtypes of files. Another\n"
+    "path or mapping under `model.config` that says the same, and another `data.train` that names the same shards, are\n"
+    "printed as notices. `model.pretrained` has to keep its path.\n"
     "\n";
 
 static const char metrics[] =

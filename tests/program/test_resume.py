@@ -133,6 +133,33 @@ def test_what_would_silently_change_the_run_is_refused(folder, key, change, valu
         assert value in done.err, done
 
 
+def test_moved_data_and_config_are_accepted(folder):
+    """What counts is what they hold; other names are printed."""
+    first = {**write_config(folder, LLAMA), "train": {"max_steps": 2}}
+    folder.train(first)
+    for name in ("train.bin", "train.idx"):
+        shutil.move(folder.at(name), folder.at("moved-" + name))
+    shutil.move(folder.at("model"), folder.at("moved-model"))
+    changes = {"data": {"train": [folder.at("moved-train")]}, "model": {"config": folder.at("moved-model")},
+               "train": {"max_steps": 5}}
+    for more in (["--dry-run"], []):
+        done = folder.train(changes, ranks=2, more=["--resume", folder.run_folder(), *more])
+        assert "'data.train' was" in done.out and "moved-train" in done.out, done
+        assert "'model.config' was" in done.out and "moved-model" in done.out, done
+    # the run stands where it would have been
+    for name in ("train.bin", "train.idx"):
+        shutil.move(folder.at("moved-" + name), folder.at(name))
+    shutil.move(folder.at("moved-model"), folder.at("model"))
+    folder.train({**first, "train": {"max_steps": 2}}, name="whole")
+    folder.train({**first, "train": {"max_steps": 5}}, ranks=2, name="whole", more=["--resume", folder.run_folder("whole")])
+    assert folder.metrics().losses == folder.metrics("whole").losses
+    # other shards by another name, one more shard: refused with both names
+    folder.data(30, seed=9, name="other")
+    for names in ([folder.at("other")], [folder.at("train"), folder.at("other")]):
+        done = folder.train({**first, "data": {"train": names}}, more=["--resume", folder.run_folder()], expect=USAGE)
+        assert "'data.train' was" in done.last_words and "other" in done.last_words, done
+
+
 def test_other_data_at_the_same_place_are_refused(folder):
     folder.train({"train": {"max_steps": 2}})
     for name in ("train.bin", "train.idx"):

@@ -672,7 +672,7 @@ static void test_compare(void **state)
         struct run_spec *spec = load_good(BASE, &cases[i].set, 1);
         resolve(spec);
         struct spec_report report = {0};
-        assert_int_equal(spec_compare(spec, stored, &report), cases[i].error ? STATUS_USAGE : STATUS_OK);
+        assert_int_equal(spec_compare(spec, stored, (struct spec_same){0}, &report), cases[i].error ? STATUS_USAGE : STATUS_OK);
         if (cases[i].error)
             expect_line(&report.errors, cases[i].error);
         if (cases[i].notice)
@@ -688,7 +688,7 @@ static void test_compare(void **state)
     struct run_spec *spec = load_good(BASE, NULL, 0);
     resolve(spec);
     struct spec_report report = {0};
-    assert_int_equal(spec_compare(spec, stored, &report), STATUS_OK);
+    assert_int_equal(spec_compare(spec, stored, (struct spec_same){0}, &report), STATUS_OK);
     assert_int_equal(report.notices.count, 0);
     spec_report_release(&report);
     spec_free(spec);
