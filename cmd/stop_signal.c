@@ -2,6 +2,7 @@
 
 #include <signal.h>
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stddef.h>
 
 /* Atomic, as any thread of the process may be the one that the signal interrupts. */
@@ -12,26 +13,35 @@ static void remember(int signal_number)
     pending = signal_number;
 }
 
+static const int stops[] = {SIGTERM, SIGINT, SIGHUP, SIGUSR1};
+
+/* nohup: the end of the terminal is to stop nothing. */
+static bool stays_ignored(int signal_number)
+{
+    struct sigaction now;
+    return signal_number == SIGHUP && sigaction(SIGHUP, NULL, &now) == 0 && now.sa_handler == SIG_IGN;
+}
+
 void stop_signal_install(void)
 {
     struct sigaction action = {.sa_handler = remember, .sa_flags = SA_RESTART};
+    sigset_t set;
     sigemptyset(&action.sa_mask);
-    sigaction(SIGTERM, &action, NULL);
-    sigaction(SIGINT, &action, NULL);
-    sigaction(SIGUSR1, &action, NULL);
+    sigemptyset(&set);
+    for (size_t i = 0; i < sizeof stops / sizeof *stops; i++) {
+        if (!stays_ignored(stops[i]))
+            sigaction(stops[i], &action, NULL);
+        sigaddset(&set, stops[i]);
+    }
     /* a supervisor starts its ranks with these blocked, so that none is lost before this point */
-    sigset_t stops;
-    sigemptyset(&stops);
-    sigaddset(&stops, SIGTERM);
-    sigaddset(&stops, SIGINT);
-    sigaddset(&stops, SIGUSR1);
-    sigprocmask(SIG_UNBLOCK, &stops, NULL);
+    sigprocmask(SIG_UNBLOCK, &set, NULL);
 }
 
 void stop_signal_default(void)
 {
-    signal(SIGTERM, SIG_DFL);
-    signal(SIGINT, SIG_DFL);
+    for (size_t i = 0; i < sizeof stops / sizeof *stops; i++)
+        if (stops[i] != SIGUSR1 && !stays_ignored(stops[i]))
+            signal(stops[i], SIG_DFL);
 }
 
 int stop_signal_pending(void)

@@ -17,7 +17,8 @@ from harness import (FINISHED, PEER, REQUEUE, SLOWNESS, USAGE, ZTRAIN, children,
 ENDLESS = {"train": {"epochs": None, "max_steps": 1000000}}
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1], ids=lambda n: n.name)
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP],
+                         ids=lambda n: n.name)
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_a_signal_ends_the_step_writes_a_checkpoint_and_exits_75(folder, number, ranks):
     spec = folder.spec(ENDLESS)
@@ -169,12 +170,12 @@ def test_a_signal_while_the_supervisor_still_reads_the_spec_is_not_lost(folder):
     assert folder.wait(process, 20).code == REQUEUE
 
 
-@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGTSTP], ids=lambda n: n.name)
-def test_what_was_ignored_stays_ignored(folder, number):
+@pytest.mark.parametrize("number, ranks", [(signal.SIGHUP, 1), (signal.SIGHUP, 2), (signal.SIGTSTP, 2)])
+def test_what_was_ignored_stays_ignored(folder, number, ranks):
     """nohup: the end of the terminal does not stop the run."""
     before = signal.signal(number, signal.SIG_IGN)
     try:
-        process = folder.start("--config", folder.spec(ENDLESS), "--local-gpus", 2)
+        process = folder.start("--config", folder.spec(ENDLESS), *(["--local-gpus", ranks] if ranks > 1 else []))
     finally:
         signal.signal(number, before)
     wait_for_steps(folder, process, 2)
