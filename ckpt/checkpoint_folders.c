@@ -84,6 +84,12 @@ enum status checkpoint_locate(const char *dir, bool *is_checkpoint, char folder[
     }
     if (checkpoint_any(dir))
         return STATUS_OK;
+    TRY(fs_join(path, dir, "run.yaml", STATUS_CHECKPOINT, err)); /* a run that did not get that far */
+    if (fs_exists(path)) {
+        error_set(err, STATUS_CHECKPOINT, "run folder '%s' holds no checkpoint yet", dir);
+        error_hint(err, "until its first one a run is started without --resume");
+        return STATUS_CHECKPOINT;
+    }
     error_set(err, STATUS_CHECKPOINT, "'%s' is neither a checkpoint (there is no " MANIFEST_NAME ") nor a run folder",
               dir);
     error_hint(err, "%s", hint);

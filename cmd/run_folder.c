@@ -51,16 +51,28 @@ static enum status check_new(const struct run_folder *folder, bool resume, struc
     return error_hint(err, "--resume %s to go on, or another run.name to start anew", folder->path);
 }
 
-enum status run_folder_open(struct run_folder *folder, const struct run_spec *spec, int rank, bool resume,
-                            struct error *err)
+static enum status find_paths(struct run_folder *folder, const struct run_spec *spec, struct error *err)
 {
-    folder->lock_fd = -1;
     int n = snprintf(folder->path, sizeof folder->path, "%s/%s", spec->run.dir, spec->run.name);
     if (n < 0 || (size_t)n >= sizeof folder->path)
         return error_set(err, STATUS_USAGE, "run.dir and run.name: the path is longer than %zu bytes",
                          sizeof folder->path - 1);
     snprintf(folder->checkpoints, sizeof folder->checkpoints, "%s/checkpoints", folder->path);
     snprintf(folder->metrics, sizeof folder->metrics, "%s/metrics.jsonl", folder->path);
+    return STATUS_OK;
+}
+
+bool run_folder_is_taken(const struct run_spec *spec)
+{
+    struct run_folder folder;
+    return find_paths(&folder, spec, NULL) == STATUS_OK && checkpoint_any(folder.checkpoints);
+}
+
+enum status run_folder_open(struct run_folder *folder, const struct run_spec *spec, int rank, bool resume,
+                            struct error *err)
+{
+    folder->lock_fd = -1;
+    TRY(find_paths(folder, spec, err));
     if (rank != 0)
         return STATUS_OK;
     TRY(check_new(folder, resume, err)); /* before anything is made there */

@@ -23,6 +23,9 @@ struct run_folder {
 enum status run_folder_open(struct run_folder *folder, const struct run_spec *spec, int rank, bool resume,
                             struct error *err);
 
+/* For a dry run: whether a new run of this spec would be refused, as its folder holds checkpoints. */
+bool run_folder_is_taken(const struct run_spec *spec);
+
 /* Opens this rank's log file (folders are made), once rank 0 has the folder: the logs may be another run's till then.
  */
 enum status run_folder_open_log(const struct run_folder *folder, int rank, struct error *err);

@@ -459,6 +459,7 @@ static void say_start(const struct run *run)
              " steps, %" PRId64 " an epoch; run folder %s",
              spec->train_batch_size, spec->train_micro_batch_size_per_gpu, spec->gradient_accumulation_steps,
              run->boot->world, t->total_steps, t->steps_per_epoch, run->folder.path);
+    trainer_print_doubts(t);
     trainer_print_plan(t);
 }
 
@@ -721,6 +722,8 @@ static enum status run_command(const struct options *options, char **argv, struc
     const char *source = boot->source;
     if (options->dry_run) {
         printf("run folder: %s/%s\n", spec->run.dir, spec->run.name); /* also where the rest is refused */
+        if (!options->resume && run_folder_is_taken(spec))
+            printf("it holds checkpoints: without --resume %s/%s a run is refused there\n", spec->run.dir, spec->run.name);
         fflush(stdout);
         if (options->resume)
             TRY(resume_dry(options->resume, spec, world, source, err));

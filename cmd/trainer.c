@@ -296,6 +296,18 @@ void trainer_utilisation(const struct trainer *t, struct step_metrics *m)
     m->of_ceiling = peaks_mfu(flops, m->tokens_per_s, t->world, t->device->ceiling_flops[dtype]);
 }
 
+void trainer_print_doubts(const struct trainer *t)
+{
+    const struct run_spec *spec = t->spec;
+    if (spec->scheduler.warmup_steps > t->total_steps)
+        log_info("the warm-up of %" PRId64 " steps is longer than the run of %" PRId64
+                 ": the learning rate gets no further than %.3g",
+                 spec->scheduler.warmup_steps, t->total_steps,
+                 schedule_lr(&spec->scheduler, spec->optimizer.lr, t->total_steps));
+    if (spec->train.eval_interval_steps && !spec->data.validation.count)
+        log_info("train.eval_interval_steps is set, but there is no data.validation: nothing is evaluated");
+}
+
 void trainer_print_plan(const struct trainer *t)
 {
     size_t total = t->plan.local.used + t->plan.shared.used;

@@ -307,6 +307,24 @@ def test_plan_and_dry_run_allocate_and_write_nothing(folder):
     assert not os.path.exists(folder.at("runs"))
 
 
+def test_what_is_hardly_meant_is_said(folder):
+    changes = {"train": {"epochs": 2, "eval_interval_steps": 2}, "data": {"validation": None},
+               "scheduler": {"type": "Linear", "params": {"warmup_steps": 60}}}
+    warm_up = "the warm-up of 60 steps is longer than the run of 6: the learning rate gets no further than 0.0003"
+    evaluation = "train.eval_interval_steps is set, but there is no data.validation"
+    said = folder.ztrain("--config", folder.spec(changes), "--dry-run").out
+    assert warm_up in said and evaluation in said and "it holds checkpoints" not in said
+    said = folder.train(changes, ranks=2).out
+    assert said.count(warm_up) == 1 and said.count(evaluation) == 1
+    # the run that a dry run looks at would be refused now
+    spec = folder.spec()
+    said = folder.ztrain("--config", spec, "--dry-run").out
+    assert "it holds checkpoints: without --resume" in said and "warm-up of" not in said and evaluation not in said
+    assert "it holds checkpoints" not in folder.ztrain("--config", spec, "--dry-run", "--set", "run.name=new").out
+    said = folder.ztrain("--config", folder.spec(changes), "--dry-run", "--resume", folder.run_folder()).out
+    assert "it holds checkpoints" not in said
+
+
 def test_a_gpu_that_is_not_there_is_said_once(folder):
     """By the lowest rank, whose messages begin with its name; what helps depends on the build."""
     spec = folder.spec({"train": {"device": "cuda"}})

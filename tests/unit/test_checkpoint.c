@@ -299,6 +299,11 @@ static void test_what_is_no_checkpoint(void **unused)
     case_write(path, "x", 1);
     assert_int_equal(opened_step(path, false, &err), -1);
     assert_non_null(strstr(err.text, "it is not a folder"));
+    case_path(path, "run.yaml");
+    case_write(path, "x", 1);
+    assert_int_equal(opened_step(case_dir, true, &err), -1);
+    assert_non_null(strstr(err.text, "holds no checkpoint yet; hint: "));
+    assert_int_equal(unlink(path), 0);
     case_path(path, "checkpoints");
     assert_int_equal(mkdir(path, 0777), 0);
     assert_int_equal(opened_step(case_dir, false, &err), -1);
