@@ -523,6 +523,8 @@ static enum status build(struct run *run, const struct checkpoint *checkpoint, s
     TRY(trainer_build(t, run->spec, run->boot->rank, run->boot->world, run->comm, run->boot->cores, err));
     run->spec_json = spec_to_json(run->spec);
     TRY(trainer_open_data(t, err));
+    if (run->boot->rank == 0 && run->spec->model.pretrained)
+        TRY(checkpoint_check_tokenizer(run->spec->model.pretrained, err));
     run->position = (struct train_position){.epoch = 1};
     loss_scaler_init(&run->position.scaler, &run->spec->loss_scaler, run->spec->initial_loss_scale);
     return checkpoint ? take_position(run, checkpoint, err) : STATUS_OK;
@@ -681,7 +683,8 @@ static enum status start_together(const struct options *options, struct bootstra
     double timeout = spec ? spec->comm.timeout_seconds : usual_timeout;
     enum status met = bootstrap_connect(boot, timeout, spec ? spec->comm.interface : NULL, &connecting);
     if (met == STATUS_OK) {
-        stop_signal_install(); /* if all fail together, srun -K terminates the later ones: they end with the code, too */
+        stop_signal_install(); /* if all fail together, srun -K terminates the later ones: they end with the code, too
+                                */
         status = agree_at_start(boot, fingerprint(options, spec), status, err);
         if (status != STATUS_OK)
             bootstrap_finish(boot);
