@@ -180,6 +180,11 @@ enum status trainer_open_data(struct trainer *t, struct error *err)
                          token_set_samples(t->train_set, spec->data.seq_length, spec->data.packing),
                          spec->train_batch_size);
     t->total_steps = spec_resolve_steps(t->spec, t->steps_per_epoch);
+    const struct schedule_spec *scheduler = &spec->scheduler;
+    if (scheduler->type != SCHEDULE_CONSTANT && scheduler->warmup_steps > t->total_steps)
+        log_info("the run's %" PRId64 " steps end within the warm-up of %" PRId64
+                 " (scheduler.params): the full learning rate is not reached",
+                 t->total_steps, scheduler->warmup_steps);
     if (spec->data.validation.count) {
         TRY(token_set_open((const char *const *)spec->data.validation.items, spec->data.validation.count,
                            &t->validation_set, err));

@@ -249,6 +249,19 @@ def test_schedules(folder):
         assert [row["lr"] for row in folder.metrics(kind).steps] == pytest.approx(want, rel=1e-9)
 
 
+@pytest.mark.parametrize("kind, key, steps", [("Cosine", "warmup_steps", 7), ("WarmupLR", "warmup_num_steps", 1000)])
+def test_schedules_that_do_not_do_what_they_seem_to(folder, kind, key, steps):
+    for given, expected in ((steps, True), (6, False)):
+        done = folder.train({"scheduler": {"type": kind, "params": {key: given}}}, name=f"{kind}-{given}")
+        words = f"the run's 6 steps end within the warm-up of {given} (scheduler.params)"
+        assert (words in done.out) == expected, done
+    for low, expected in ((1e-2, True), (1e-3, False)):
+        done = folder.ztrain("--config", folder.spec({"optimizer": {"params": {"lr": 3e-3}},
+                                                      "scheduler": {"type": "Cosine", "params": {"min_lr": low}}}),
+                             "--dry-run")
+        assert ("'scheduler.params.min_lr' 0.01 is above 'optimizer.params.lr' 0.003" in done.out) == expected, done
+
+
 def test_keys_from_a_deepspeed_file(folder):
     config = {"train_batch_size": 6, "optimizer": {"type": "AdamW", "params": {"lr": 2e-4}},
               "zero_optimization": {"stage": 2}, "bf16": {"enabled": True}}
