@@ -438,7 +438,9 @@ static enum status open_sinks(struct run *run, const struct checkpoint *checkpoi
     if (run->boot->rank != 0)
         return STATUS_OK;
     TRY(run_folder_write_spec(&run->folder, run->spec, err));
-    TRY(metrics_open(run->folder.metrics, checkpoint ? run->position.step : -1, &run->metrics, err));
+    const struct train_position *position = &run->position;
+    TRY(metrics_open(run->folder.metrics, checkpoint ? position->step : -1, position->evaluation_due, &run->metrics,
+                     err));
     if (checkpoint) {
         TRY(metrics_resume(run->metrics, checkpoint->path, run->position.step, err));
         log_info("resumed from %s at step %" PRId64 ", epoch %" PRId64, checkpoint->path, run->position.step,
@@ -681,7 +683,8 @@ static enum status start_together(const struct options *options, struct bootstra
     double timeout = spec ? spec->comm.timeout_seconds : usual_timeout;
     enum status met = bootstrap_connect(boot, timeout, spec ? spec->comm.interface : NULL, &connecting);
     if (met == STATUS_OK) {
-        stop_signal_install(); /* if all fail together, srun -K terminates the later ones: they end with the code, too */
+        stop_signal_install(); /* if all fail together, srun -K terminates the later ones: they end with the code, too
+                                */
         status = agree_at_start(boot, fingerprint(options, spec), status, err);
         if (status != STATUS_OK)
             bootstrap_finish(boot);
