@@ -1,6 +1,7 @@
 #include "cmd/resume.h"
 
 #include "cmd/trainer.h"
+#include "core/data.h"
 #include "core/log.h"
 
 #include <inttypes.h>
@@ -30,12 +31,33 @@ fail:
     return status;
 }
 
+/* Whether data.train names what the run was begun with, wherever it stands now. Data that cannot be read, and
+ * checkpoints that do not know, are for others to judge: false. */
+static bool same_data_elsewhere(const struct checkpoint *checkpoint, const struct run_spec *spec)
+{
+    json_t *whole = spec_to_json(spec);
+    bool changed = !json_equal(json_object_get(whole, "data.train"), json_object_get(checkpoint->spec, "data.train"));
+    json_decref(whole);
+    struct error unread;
+    struct token_set *set;
+    uint64_t fingerprint;
+    const struct string_list *now = &spec->data.train;
+    const char *const *patterns = (const char *const *)now->items;
+    if (!changed || !checkpoint->data_fingerprint || token_set_open(patterns, now->count, &set, &unread) != STATUS_OK)
+        return false;
+    bool same = token_set_check(set, INT32_MAX, &fingerprint, &unread) == STATUS_OK &&
+                fingerprint == checkpoint->data_fingerprint;
+    token_set_close(set);
+    return same;
+}
+
 static enum status compare(const struct checkpoint *checkpoint, const struct run_spec *spec, int world, bool say,
                            struct error *err)
 {
     struct spec_report report = {0};
-    spec_compare(spec, checkpoint->spec, &report);
     enum status status = compare_models(checkpoint, spec, &report.errors, err);
+    bool same_model = status == STATUS_OK && report.errors.count == 0;
+    spec_compare(spec, checkpoint->spec, same_model, same_data_elsewhere(checkpoint, spec), &report);
     if (say) {
         for (int i = 0; i < report.errors.count; i++)
             fprintf(stderr, "%s\n", report.errors.items[i]);

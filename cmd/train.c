@@ -525,6 +525,8 @@ static enum status build(struct run *run, const struct checkpoint *checkpoint, s
     TRY(trainer_build(t, run->spec, run->boot->rank, run->boot->world, run->comm, run->boot->cores, err));
     run->spec_json = spec_to_json(run->spec);
     TRY(trainer_open_data(t, err));
+    if (run->boot->rank == 0 && run->spec->model.pretrained)
+        TRY(checkpoint_check_tokenizer(run->spec->model.pretrained, err));
     run->position = (struct train_position){.epoch = 1};
     loss_scaler_init(&run->position.scaler, &run->spec->loss_scaler, run->spec->initial_loss_scale);
     return checkpoint ? take_position(run, checkpoint, err) : STATUS_OK;

@@ -135,8 +135,10 @@ json_t *spec_to_json(const struct run_spec *spec);
 
 /* Compares with the spec stored in a checkpoint (spec_to_json of then), after the spec_resolve_…() calls. A key whose
  * change would silently change the run (model, data, seed, seq_length, train_batch_size, precision, kind of optimizer)
- * makes an error line with both values and STATUS_USAGE; one that may change makes a notice line. */
-enum status spec_compare(const struct run_spec *spec, const json_t *stored, struct spec_report *report);
+ * makes an error line with both values and STATUS_USAGE; one that may change makes a notice line. same_model,
+ * same_data: what model.… and data.train name holds what it held then, so that another path is only a notice. */
+enum status spec_compare(const struct run_spec *spec, const json_t *stored, bool same_model, bool same_data,
+                         struct spec_report *report);
 
 /* Appends "'KEY'OF was 1 in the checkpoint and is 2 now" (NULL: unset); refused: and why that is an error. */
 void string_list_add_difference(struct string_list *list, const char *key, const char *of, const json_t *was,

@@ -2,6 +2,7 @@
 import json
 import os
 import random
+import re
 import shutil
 import signal
 
@@ -143,6 +144,27 @@ def test_other_data_at_the_same_place_are_refused(folder):
     for name in ("train.bin", "train.idx"):
         shutil.move(folder.at("kept-" + name), folder.at(name))
     folder.train({"train": {"max_steps": 4}}, more=["--resume", folder.run_folder()])
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_data_and_model_that_were_moved(folder, ranks):
+    """To another file system, say: what counts is what is there."""
+    model = write_config(folder, LLAMA)
+    folder.train({**model, "train": {"epochs": 2}}, name="whole", ranks=ranks)
+    folder.train({**model, "train": {"max_steps": 2, "epochs": 2}}, ranks=ranks)
+    os.makedirs(folder.at("elsewhere"))
+    for name in ("train.bin", "train.idx", "model"):
+        shutil.move(folder.at(name), folder.at("elsewhere", name))
+    moved = {"model": {"config": folder.at("elsewhere", "model")}, "data": {"train": folder.at("elsewhere", "train")},
+             "train": {"epochs": 2}}
+    for more in (["--dry-run"], []):
+        done = folder.train(moved, ranks=ranks, more=["--resume", folder.run_folder(), *more])
+        for key in ("data.train", "model.config"):
+            assert re.search(f"'{key}' was .* in the checkpoint and is .*elsewhere.* now", done.out), done
+    assert folder.metrics().losses == folder.metrics("whole").losses
+    nowhere = {**moved, "data": {"train": folder.at("nowhere")}}
+    done = folder.train(nowhere, ranks=ranks, more=["--resume", folder.run_folder()], expect=USAGE)
+    assert "'data.train' was" in done.last_words, done
 
 
 def write_config(folder, config):
