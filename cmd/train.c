@@ -438,7 +438,9 @@ static enum status open_sinks(struct run *run, const struct checkpoint *checkpoi
     if (run->boot->rank != 0)
         return STATUS_OK;
     TRY(run_folder_write_spec(&run->folder, run->spec, err));
-    TRY(metrics_open(run->folder.metrics, checkpoint ? run->position.step : -1, &run->metrics, err));
+    const struct train_position *position = &run->position;
+    TRY(metrics_open(run->folder.metrics, checkpoint ? position->step : -1, position->evaluation_due, &run->metrics,
+                     err));
     if (checkpoint) {
         TRY(metrics_resume(run->metrics, checkpoint->path, run->position.step, err));
         log_info("resumed from %s at step %" PRId64 ", epoch %" PRId64, checkpoint->path, run->position.step,
