@@ -58,7 +58,8 @@ void log_wait_writable(FILE *stream)
         progress_tick();
 }
 
-/* To `terminal` (or NULL) with `prefix` and the rank, if the text does not begin with it, and to the file with a time. The caller holds no lock. */
+/* To `terminal` (or NULL) with `prefix` and the rank, if the text does not begin with it, and to the file with a time.
+ * The caller holds no lock. */
 static void write_line(FILE *terminal, const char *prefix, int name_rank, const char *text)
 {
     pthread_mutex_lock(&logger.mutex);
