@@ -46,6 +46,10 @@ struct checkpoint_writer {
     const char *tokenizer_dir; /* Hugging Face folder whose tokenizer files are copied into the checkpoint, or NULL */
 };
 
+/* Whether the tokenizer files of a Hugging Face folder, those that there are, can be read: better known before training
+ * than at its first checkpoint. STATUS_DATA, with the file. */
+enum status checkpoint_check_tokenizer(const char *dir, struct error *err);
+
 /* Collective. `slice` gives this rank's slices, for reading; each is used before the next is asked for. On
  * success *name (at least 64 bytes) is the checkpoint's folder name, *bytes its size over all ranks. Old checkpoints
  * beyond keep_last are deleted after `latest` has moved, stale .tmp- folders before and after. An existing folder of

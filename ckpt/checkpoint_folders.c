@@ -101,6 +101,8 @@ static int by_step_newest_first(const void *left, const void *right)
     const struct checkpoint_entry *a = left, *b = right;
     if (a->step != b->step)
         return a->step < b->step ? 1 : -1;
+    if (a->evaluation_due != b->evaluation_due)
+        return a->evaluation_due ? 1 : -1;
     return strcmp(b->name, a->name);
 }
 
@@ -114,6 +116,7 @@ static enum status entry_read(struct checkpoint_entry *entry, const char *path, 
     entry->ok = manifest_load(path, &manifest, &damage) == STATUS_OK;
     if (entry->ok) {
         entry->step = manifest->position.step;
+        entry->evaluation_due = manifest->position.evaluation_due;
         manifest_free(manifest);
         return STATUS_OK;
     }

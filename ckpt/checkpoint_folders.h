@@ -18,9 +18,10 @@ enum { CHECKPOINT_NAME_MAX = 256 };
 /* A checkpoint folder, and what its manifest (and its files' sizes) say. */
 struct checkpoint_entry {
     char name[CHECKPOINT_NAME_MAX];
-    bool ok;      /* manifest and sizes are right; contents were not looked at */
-    int64_t step; /* of the manifest; where that cannot be read, from a step-N name; else INT64_MAX */
-    char *damage; /* owned; NULL if ok */
+    bool ok;             /* manifest and sizes are right; contents were not looked at */
+    int64_t step;        /* of the manifest; where that cannot be read, from a step-N name; else INT64_MAX */
+    bool evaluation_due; /* of the manifest: another one of this step was made after it */
+    char *damage;        /* owned; NULL if ok */
 };
 
 struct checkpoint_list {

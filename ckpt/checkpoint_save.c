@@ -45,7 +45,7 @@
 #include <unistd.h>
 #include <xxhash.h>
 
-/* What belongs to a tokenizer in a Hugging Face folder; those that are there are copied. */
+/* What belongs to a tokenizer in a Hugging Face folder, and how text is generated; those that are there are copied. */
 static const char *const tokenizer_files[] = {"tokenizer.json",
                                               "tokenizer_config.json",
                                               "special_tokens_map.json",
@@ -56,7 +56,8 @@ static const char *const tokenizer_files[] = {"tokenizer.json",
                                               "tokenizer.model",
                                               "spiece.model",
                                               "chat_template.jinja",
-                                              "chat_template.json"};
+                                              "chat_template.json",
+                                              "generation_config.json"};
 
 enum { TOKENIZER_MAX_BYTES = 1 << 30 };
 
@@ -218,19 +219,38 @@ static enum status collect_rank_files(struct save *save, const struct report *re
     return STATUS_OK;
 }
 
+/* *data (caller frees) is NULL where there is no such file. */
+static enum status read_tokenizer_file(const char *dir, const char *name, enum status code, char **data, size_t *bytes,
+                                       struct error *err)
+{
+    char path[FS_PATH_MAX];
+    *data = NULL;
+    TRY(fs_join(path, dir, name, code, err));
+    return fs_exists(path) ? fs_read_file(path, TOKENIZER_MAX_BYTES, code, data, bytes, err) : STATUS_OK;
+}
+
+enum status checkpoint_check_tokenizer(const char *dir, struct error *err)
+{
+    for (size_t i = 0; i < COUNT_OF(tokenizer_files); i++) {
+        char *data;
+        size_t bytes;
+        TRY(read_tokenizer_file(dir, tokenizer_files[i], STATUS_DATA, &data, &bytes, err));
+        free(data);
+    }
+    return STATUS_OK;
+}
+
 /* Step 3. */
 static enum status copy_tokenizer(struct save *save, struct error *err)
 {
-    if (!save->writer->tokenizer_dir)
-        return STATUS_OK;
-    for (size_t i = 0; i < COUNT_OF(tokenizer_files); i++) {
+    const char *dir = save->writer->tokenizer_dir;
+    for (size_t i = 0; dir && i < COUNT_OF(tokenizer_files); i++) {
         struct manifest_file *file = &save->files[save->num_files];
-        char path[FS_PATH_MAX], *data;
+        char *data;
         size_t bytes;
-        TRY(fs_join(path, save->writer->tokenizer_dir, tokenizer_files[i], STATUS_CHECKPOINT, err));
-        if (!fs_exists(path))
+        TRY(read_tokenizer_file(dir, tokenizer_files[i], STATUS_CHECKPOINT, &data, &bytes, err));
+        if (!data)
             continue;
-        TRY(fs_read_file(path, TOKENIZER_MAX_BYTES, STATUS_CHECKPOINT, &data, &bytes, err));
         enum status status = put_file(save->tmp, tokenizer_files[i], data, bytes, err);
         snprintf(file->name, sizeof file->name, "%s", tokenizer_files[i]);
         file->bytes = (int64_t)bytes;

@@ -16,7 +16,9 @@
 
 #include "core/fsutil.h"
 
+#include <float.h>
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -301,6 +303,37 @@ static enum status read_range(struct import *import, const struct source *source
     return STATUS_OK;
 }
 
+/* The first i with x[i] NaN or infinite, or count. */
+static int64_t find_not_finite(const float *x, int64_t count)
+{
+    enum { BLOCK = 1024 };
+    for (int64_t begin = 0; begin < count; begin += BLOCK) {
+        int64_t end = begin + BLOCK < count ? begin + BLOCK : count;
+        int found = 0;
+#pragma omp simd reduction(| : found)
+        for (int64_t i = begin; i < end; i++)
+            found |= !(fabsf(x[i]) <= FLT_MAX);
+        for (int64_t i = begin; found && i < end; i++)
+            if (!isfinite(x[i]))
+                return i;
+    }
+    return count;
+}
+
+/* x (count) = elements [first, first + count) of a tensor. Trained on, one such weight would make every loss NaN. */
+static enum status check_finite(const struct import *import, const struct tensor_info *tensor,
+                                const struct source *source, int64_t first, const float *x, int64_t count,
+                                struct error *err)
+{
+    int64_t i = find_not_finite(x, count);
+    if (i == count)
+        return STATUS_OK;
+    error_set(err, STATUS_DATA, "'%s' at byte %lld: tensor '%s' holds %s", import->open_path,
+              (long long)(source->begin + (first + i) * (int64_t)dtype_size(source->dtype)), tensor->name,
+              isnan(x[i]) ? "NaN" : "an infinity");
+    return error_hint(err, "the file is damaged, or its training had diverged; take an earlier copy");
+}
+
 /* Compares elements [first, first + count) of the embedding with the head that is tied to it. */
 static enum status compare_tied_head(struct import *import, int64_t first, int64_t count, const float *embedding,
                                      struct error *err)
@@ -331,9 +364,12 @@ static enum status read_unit(struct import *import, int unit, int64_t begin, int
         if (from >= to)
             continue;
         memset(out + (filled - begin), 0, (size_t)(from - filled) * sizeof *out);
-        TRY(read_range(import, &import->sources[i], from - tensor->offset, to - from, out + (from - begin), err));
+        float *part = out + (from - begin);
+        const struct source *source = &import->sources[i];
+        TRY(read_range(import, source, from - tensor->offset, to - from, part, err));
+        TRY(check_finite(import, tensor, source, from - tensor->offset, part, to - from, err));
         if (tensor->role == ROLE_WTE && import->tied_head.file >= 0)
-            TRY(compare_tied_head(import, from - tensor->offset, to - from, out + (from - begin), err));
+            TRY(compare_tied_head(import, from - tensor->offset, to - from, part, err));
         filled = to;
     }
     memset(out + (filled - begin), 0, (size_t)(end - filled) * sizeof *out);

@@ -11,7 +11,7 @@
  * model.safetensors.index.json; fp32, bf16, fp16) into what `slice` gives for writing: only the byte ranges it owns.
  * GPT-2 files may lack the "transformer." prefix. Skipped tensors: rotary_emb.inv_freq, attn.bias, attn.masked_bias. A
  * tied model's lm_head.weight may stand for the embedding, or repeat it. A missing, extra, misshapen or truncated
- * tensor, or a tied head that is another matrix, is named (STATUS_DATA). */
+ * tensor, one with a NaN or an infinity, or a tied head that is another matrix, is named (STATUS_DATA). */
 enum status huggingface_load(const char *dir, const struct model_desc *desc, const struct tensor_table *table,
                              const struct shard_layout *layout, int rank, zero_slice_access *slice, void *context,
                              struct error *err);

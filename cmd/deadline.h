@@ -1,8 +1,8 @@
 /* deadline.h: when Slurm will end the job, so that a checkpoint is made in time without any signal.
  *
- * The end is SLURM_JOB_END_TIME, or what squeue says, asked once. From then on rank 0 looks once a step: it is near
- * when another step as long as the longest one so far (with what belongs to it, an evaluation say), a checkpoint, and a
- * reserve would not fit any more. */
+ * The end is SLURM_JOB_END_TIME, or what squeue says, asked once. From then on rank 0 looks after each step and
+ * each micro-batch of an evaluation: it is near when another step as long as the longest one so far, a checkpoint, and
+ * a reserve would not fit any more. */
 #ifndef ZTRAIN_CMD_DEADLINE_H
 #define ZTRAIN_CMD_DEADLINE_H
 
@@ -20,7 +20,7 @@ struct deadline {
  * no deadline. */
 void deadline_init(struct deadline *deadline, double expected_checkpoint);
 
-/* Whether to stop now; once after each step. now: CLOCK_MONOTONIC seconds. */
+/* Whether to stop now. now: CLOCK_MONOTONIC seconds. */
 bool deadline_is_near(struct deadline *deadline, double now);
 
 /* A checkpoint took so many seconds. */

@@ -95,9 +95,9 @@ static void print_summary(const struct checkpoint *checkpoint)
 
     printf("checkpoint   %s\n", checkpoint->path);
     printf("written      %s by ztrain %s\n", string_of(manifest, "time"), string_of(manifest, "ztrain_version"));
-    printf("position     step %" PRId64 ", %s epoch %" PRId64 ", %" PRId64 " optimizer steps, %" PRId64 " tokens\n",
+    printf("position     step %" PRId64 ", %s epoch %" PRId64 ", %" PRId64 " optimizer steps, %" PRId64 " tokens%s\n",
            position->step, position->epoch_end ? "end of" : "in", position->epoch, position->optimizer_step,
-           position->tokens);
+           position->tokens, position->evaluation_due ? ", before its evaluation" : "");
     printf("model        %s, %" PRId64 " parameters in %zu tensors\n", string_of(checkpoint->model, "model_type"),
            params, json_array_size(tensors));
     printf("trained in   %s on %d rank%s\n", dtype_name(checkpoint->dtype), checkpoint->world, world == 1 ? "" : "s");

@@ -55,9 +55,7 @@ enum status plan_dry_run(struct run_spec *spec, int world, const char *world_sou
     printf("# end of the run spec\n");
     print_batch(spec, world, world_source);
     print_schedule(&trainer, data_known);
-    if (data_known)
-        trainer_print_doubts(&trainer);
-    else
+    if (!data_known)
         printf("data: %s\n", data_error.text);
     trainer_print_plan(&trainer);
     status = check_printed(err);

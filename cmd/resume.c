@@ -6,7 +6,6 @@
 
 #include <inttypes.h>
 #include <stdio.h>
-#include <string.h>
 #include <unistd.h>
 
 enum status resume_open(const char *resume, struct checkpoint **checkpoint, struct error *err)
@@ -17,43 +16,36 @@ enum status resume_open(const char *resume, struct checkpoint **checkpoint, stru
     return checkpoint_open(resume, is_run_folder, checkpoint, err);
 }
 
-/* The model's config as it is now with the one that the checkpoint was trained with: the spec names only a place.
- * vocab_size: that of now. */
+/* The model's config as it is now with the one that the checkpoint was trained with: the spec names only a place. */
 static enum status compare_models(const struct checkpoint *checkpoint, const struct run_spec *spec,
-                                  struct string_list *differences, int64_t *vocab_size, struct error *err)
+                                  struct string_list *differences, struct error *err)
 {
     struct model_desc was = {0}, now = {0};
     enum status status;
     TRY_GOTO(trainer_describe_model(spec, false, &now, err));
     TRY_GOTO(model_desc_from_json(checkpoint->model, checkpoint->path, &was, err));
     model_desc_compare(&was, &now, differences);
-    *vocab_size = now.vocab_size;
 fail:
     model_desc_release(&was);
     model_desc_release(&now);
     return status;
 }
 
-static bool same_names(const json_t *was, const struct string_list *now)
+/* Whether data.train names what the run was begun with, wherever it stands now. Data that cannot be read, and
+ * checkpoints that do not know, are for others to judge: false. */
+static bool same_data_elsewhere(const struct checkpoint *checkpoint, const struct run_spec *spec)
 {
-    bool same = (int)json_array_size(was) == now->count;
-    for (int i = 0; same && i < now->count; i++) {
-        const char *name = json_string_value(json_array_get(was, (size_t)i));
-        same = name && strcmp(name, now->items[i]) == 0;
-    }
-    return same;
-}
-
-/* Whether data.train names other places than then, where the same data are: they were moved. */
-static bool data_moved(const struct checkpoint *checkpoint, const struct run_spec *spec, int64_t vocab_size)
-{
-    const struct string_list *names = &spec->data.train;
-    struct token_set *set = NULL;
-    uint64_t fingerprint = 0;
-    if (!checkpoint->data_fingerprint || same_names(json_object_get(checkpoint->spec, "data.train"), names))
+    json_t *whole = spec_to_json(spec);
+    bool changed = !json_equal(json_object_get(whole, "data.train"), json_object_get(checkpoint->spec, "data.train"));
+    json_decref(whole);
+    struct error unread;
+    struct token_set *set;
+    uint64_t fingerprint;
+    const struct string_list *now = &spec->data.train;
+    const char *const *patterns = (const char *const *)now->items;
+    if (!changed || !checkpoint->data_fingerprint || token_set_open(patterns, now->count, &set, &unread) != STATUS_OK)
         return false;
-    bool same = token_set_open((const char *const *)names->items, names->count, &set, NULL) == STATUS_OK &&
-                token_set_check(set, vocab_size, &fingerprint, NULL) == STATUS_OK &&
+    bool same = token_set_check(set, INT32_MAX, &fingerprint, &unread) == STATUS_OK &&
                 fingerprint == checkpoint->data_fingerprint;
     token_set_close(set);
     return same;
@@ -63,11 +55,9 @@ static enum status compare(const struct checkpoint *checkpoint, const struct run
                            struct error *err)
 {
     struct spec_report report = {0};
-    int64_t vocab_size = 0;
-    enum status status = compare_models(checkpoint, spec, &report.errors, &vocab_size, err);
-    struct spec_same same = {.config = status == STATUS_OK && report.errors.count == 0};
-    same.data = same.config && data_moved(checkpoint, spec, vocab_size);
-    spec_compare(spec, checkpoint->spec, same, &report);
+    enum status status = compare_models(checkpoint, spec, &report.errors, err);
+    bool same_model = status == STATUS_OK && report.errors.count == 0;
+    spec_compare(spec, checkpoint->spec, same_model, same_data_elsewhere(checkpoint, spec), &report);
     if (say) {
         for (int i = 0; i < report.errors.count; i++)
             fprintf(stderr, "%s\n", report.errors.items[i]);

@@ -438,7 +438,9 @@ static enum status open_sinks(struct run *run, const struct checkpoint *checkpoi
     if (run->boot->rank != 0)
         return STATUS_OK;
     TRY(run_folder_write_spec(&run->folder, run->spec, err));
-    TRY(metrics_open(run->folder.metrics, checkpoint ? run->position.step : -1, &run->metrics, err));
+    const struct train_position *position = &run->position;
+    TRY(metrics_open(run->folder.metrics, checkpoint ? position->step : -1, position->evaluation_due, &run->metrics,
+                     err));
     if (checkpoint) {
         TRY(metrics_resume(run->metrics, checkpoint->path, run->position.step, err));
         log_info("resumed from %s at step %" PRId64 ", epoch %" PRId64, checkpoint->path, run->position.step,
@@ -459,7 +461,6 @@ static void say_start(const struct run *run)
              " steps, %" PRId64 " an epoch; run folder %s",
              spec->train_batch_size, spec->train_micro_batch_size_per_gpu, spec->gradient_accumulation_steps,
              run->boot->world, t->total_steps, t->steps_per_epoch, run->folder.path);
-    trainer_print_doubts(t);
     trainer_print_plan(t);
 }
 
@@ -524,6 +525,8 @@ static enum status build(struct run *run, const struct checkpoint *checkpoint, s
     TRY(trainer_build(t, run->spec, run->boot->rank, run->boot->world, run->comm, run->boot->cores, err));
     run->spec_json = spec_to_json(run->spec);
     TRY(trainer_open_data(t, err));
+    if (run->boot->rank == 0 && run->spec->model.pretrained)
+        TRY(checkpoint_check_tokenizer(run->spec->model.pretrained, err));
     run->position = (struct train_position){.epoch = 1};
     loss_scaler_init(&run->position.scaler, &run->spec->loss_scaler, run->spec->initial_loss_scale);
     return checkpoint ? take_position(run, checkpoint, err) : STATUS_OK;
@@ -682,7 +685,8 @@ static enum status start_together(const struct options *options, struct bootstra
     double timeout = spec ? spec->comm.timeout_seconds : usual_timeout;
     enum status met = bootstrap_connect(boot, timeout, spec ? spec->comm.interface : NULL, &connecting);
     if (met == STATUS_OK) {
-        stop_signal_install(); /* if all fail together, srun -K terminates the later ones: they end with the code, too */
+        stop_signal_install(); /* if all fail together, srun -K terminates the later ones: they end with the code, too
+                                */
         status = agree_at_start(boot, fingerprint(options, spec), status, err);
         if (status != STATUS_OK)
             bootstrap_finish(boot);

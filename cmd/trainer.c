@@ -180,6 +180,11 @@ enum status trainer_open_data(struct trainer *t, struct error *err)
                          token_set_samples(t->train_set, spec->data.seq_length, spec->data.packing),
                          spec->train_batch_size);
     t->total_steps = spec_resolve_steps(t->spec, t->steps_per_epoch);
+    const struct schedule_spec *scheduler = &spec->scheduler;
+    if (scheduler->type != SCHEDULE_CONSTANT && scheduler->warmup_steps > t->total_steps)
+        log_info("the run's %" PRId64 " steps end within the warm-up of %" PRId64
+                 " (scheduler.params): the full learning rate is not reached",
+                 t->total_steps, scheduler->warmup_steps);
     if (spec->data.validation.count) {
         TRY(token_set_open((const char *const *)spec->data.validation.items, spec->data.validation.count,
                            &t->validation_set, err));
@@ -190,6 +195,8 @@ enum status trainer_open_data(struct trainer *t, struct error *err)
                              "data.validation holds no whole sample of %" PRId64
                              " tokens; hint: more validation data or a shorter data.seq_length",
                              spec->data.seq_length);
+    } else if (spec->train.eval_interval_steps) {
+        log_info("train.eval_interval_steps is set, but there is no data.validation: nothing is evaluated");
     }
     return STATUS_OK;
 }
@@ -294,18 +301,6 @@ void trainer_utilisation(const struct trainer *t, struct step_metrics *m)
     enum dtype dtype = t->spec->dtype;
     m->mfu = peaks_mfu(flops, m->tokens_per_s, t->world, t->device->peak_flops[dtype]);
     m->of_ceiling = peaks_mfu(flops, m->tokens_per_s, t->world, t->device->ceiling_flops[dtype]);
-}
-
-void trainer_print_doubts(const struct trainer *t)
-{
-    const struct run_spec *spec = t->spec;
-    if (spec->scheduler.warmup_steps > t->total_steps)
-        log_info("the warm-up of %" PRId64 " steps is longer than the run of %" PRId64
-                 ": the learning rate gets no further than %.3g",
-                 spec->scheduler.warmup_steps, t->total_steps,
-                 schedule_lr(&spec->scheduler, spec->optimizer.lr, t->total_steps));
-    if (spec->train.eval_interval_steps && !spec->data.validation.count)
-        log_info("train.eval_interval_steps is set, but there is no data.validation: nothing is evaluated");
 }
 
 void trainer_print_plan(const struct trainer *t)

@@ -61,9 +61,6 @@ enum status trainer_describe_model(const struct run_spec *spec, bool notices, st
 enum status trainer_build(struct trainer *trainer, struct run_spec *spec, int rank, int world, struct comm *comm,
                           int threads, struct error *err);
 
-/* What is in order but hardly meant: says so. After trainer_open_data(). */
-void trainer_print_doubts(const struct trainer *trainer);
-
 /* Opens the token shards; fills steps_per_epoch, total_steps and data_fingerprint. */
 enum status trainer_open_data(struct trainer *trainer, struct error *err);
 

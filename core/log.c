@@ -58,16 +58,17 @@ void log_wait_writable(FILE *stream)
         progress_tick();
 }
 
-/* To `terminal` (or NULL) with `prefix` and the rank, and to the file with a time. The caller holds no lock. */
+/* To `terminal` (or NULL) with `prefix` and the rank, if the text does not begin with it, and to the file with a time.
+ * The caller holds no lock. */
 static void write_line(FILE *terminal, const char *prefix, int name_rank, const char *text)
 {
     pthread_mutex_lock(&logger.mutex);
     if (terminal) {
         log_wait_writable(terminal);
+        char who[sizeof logger.host + 32] = "";
         if (name_rank && logger.world > 1)
-            fprintf(terminal, "%srank %d on %s: %s\n", prefix, logger.rank, logger.host, text);
-        else
-            fprintf(terminal, "%s%s\n", prefix, text);
+            snprintf(who, sizeof who, "rank %d on %s: ", logger.rank, logger.host);
+        fprintf(terminal, "%s%s%s\n", prefix, strncmp(text, who, strlen(who)) == 0 ? "" : who, text);
         fflush(terminal);
     }
     if (logger.file) {

@@ -24,9 +24,16 @@ static enum status io_error(const struct metrics *metrics, const char *what, str
     return error_set(err, STATUS_CHECKPOINT, "cannot %s '%s': %s", what, metrics->path, strerror(errno));
 }
 
+/* An evaluation's line or an epoch's end. */
+static bool is_after_step(const json_t *line)
+{
+    return json_object_get(line, "eval_loss") || json_object_get(line, "epoch_end");
+}
+
 /* Where the lines up to and with `last_step` end. Lines are in the order of steps; the first later, damaged or overlong
  * one ends what is kept. */
-static enum status find_cut(struct metrics *metrics, FILE *file, int64_t last_step, off_t *cut, struct error *err)
+static enum status find_cut(struct metrics *metrics, FILE *file, int64_t last_step, bool evaluation_due, off_t *cut,
+                            struct error *err)
 {
     char line[8192];
     *cut = 0;
@@ -37,6 +44,8 @@ static enum status find_cut(struct metrics *metrics, FILE *file, int64_t last_st
         json_t *object = json_loadb(line, length, 0, NULL);
         json_t *step = json_object_get(object, "step");
         bool keep = json_is_integer(step) && json_integer_value(step) <= last_step;
+        if (keep && evaluation_due && json_integer_value(step) == last_step)
+            keep = !is_after_step(object);
         json_decref(object);
         if (!keep)
             break;
@@ -45,7 +54,7 @@ static enum status find_cut(struct metrics *metrics, FILE *file, int64_t last_st
     return ferror(file) ? io_error(metrics, "read", err) : STATUS_OK;
 }
 
-static enum status cut_after(struct metrics *metrics, int64_t last_step, struct error *err)
+static enum status cut_after(struct metrics *metrics, int64_t last_step, bool evaluation_due, struct error *err)
 {
     int copy = dup(metrics->fd);
     FILE *file = copy < 0 ? NULL : fdopen(copy, "r");
@@ -55,7 +64,7 @@ static enum status cut_after(struct metrics *metrics, int64_t last_step, struct 
         return io_error(metrics, "read", err);
     }
     off_t cut;
-    enum status status = find_cut(metrics, file, last_step, &cut, err);
+    enum status status = find_cut(metrics, file, last_step, evaluation_due, &cut, err);
     fclose(file);
     if (status == STATUS_OK && (ftruncate(metrics->fd, cut) || lseek(metrics->fd, 0, SEEK_END) < 0))
         status = io_error(metrics, "cut", err);
@@ -80,7 +89,8 @@ static enum status move_aside(struct metrics *metrics, struct error *err)
     }
 }
 
-enum status metrics_open(const char *path, int64_t resume_step, struct metrics **out, struct error *err)
+enum status metrics_open(const char *path, int64_t resume_step, bool evaluation_due, struct metrics **out,
+                         struct error *err)
 {
     enum status status;
     struct metrics *metrics = calloc(1, sizeof *metrics);
@@ -97,7 +107,7 @@ enum status metrics_open(const char *path, int64_t resume_step, struct metrics *
         goto fail;
     }
     if (resume_step >= 0)
-        TRY_GOTO(cut_after(metrics, resume_step, err));
+        TRY_GOTO(cut_after(metrics, resume_step, evaluation_due, err));
     *out = metrics;
     return STATUS_OK;
 fail:

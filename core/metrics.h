@@ -22,9 +22,11 @@ struct step_metrics {
     } seconds;
 };
 
-/* Opens <path> for appending. resume_step >= 0: lines of later steps, and a torn last line, are cut off first; -1: an
- * existing file is moved aside (metrics.jsonl.1, .2, …). */
-enum status metrics_open(const char *path, int64_t resume_step, struct metrics **metrics, struct error *err);
+/* Opens <path> for appending. resume_step >= 0: lines of later steps, and a torn last line, are cut off first; with
+ * evaluation_due also that step's evaluation and what follows it, which are to be done (again, if a run was killed
+ * after them). resume_step -1: an existing file is moved aside (metrics.jsonl.1, .2, …). */
+enum status metrics_open(const char *path, int64_t resume_step, bool evaluation_due, struct metrics **metrics,
+                         struct error *err);
 void metrics_close(struct metrics *metrics);
 
 enum status metrics_step(struct metrics *metrics, const struct step_metrics *m, struct error *err);

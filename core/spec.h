@@ -133,16 +133,11 @@ void spec_write_yaml(const struct run_spec *spec, FILE *out, bool all);
  * unset are left out. After the spec_resolve_…() calls. New reference. */
 json_t *spec_to_json(const struct run_spec *spec);
 
-/* What is known to be the same, under whatever name. */
-struct spec_same {
-    bool config, data; /* behind model.config, behind data.train */
-};
-
 /* Compares with the spec stored in a checkpoint (spec_to_json of then), after the spec_resolve_…() calls. A key whose
  * change would silently change the run (model, data, seed, seq_length, train_batch_size, precision, kind of optimizer)
- * makes an error line with both values and STATUS_USAGE; one that may change makes a notice line, and so does another
- * name for what is the same. */
-enum status spec_compare(const struct run_spec *spec, const json_t *stored, struct spec_same same,
+ * makes an error line with both values and STATUS_USAGE; one that may change makes a notice line. same_model,
+ * same_data: what model.… and data.train name holds what it held then, so that another path is only a notice. */
+enum status spec_compare(const struct run_spec *spec, const json_t *stored, bool same_model, bool same_data,
                          struct spec_report *report);
 
 /* Appends "'KEY'OF was 1 in the checkpoint and is 2 now" (NULL: unset); refused: and why that is an error. */

@@ -343,6 +343,12 @@ static void check_scheduler(struct spec_context *ctx, struct spec_full *full, co
                    "'scheduler.params.warmup_steps' %lld is more than total_steps %lld; hint: the "
                    "warm-up is a part of the total",
                    (long long)s->warmup_steps, (long long)s->total_steps);
+    const struct spec_node *min_lr = spec_find(root, "scheduler.params.min_lr");
+    if ((s->type == SCHEDULE_LINEAR || s->type == SCHEDULE_COSINE) && is_set(min_lr) &&
+        s->min_lr > full->spec.optimizer.lr)
+        spec_notice(ctx, min_lr->pos,
+                    "'scheduler.params.min_lr' %g is above 'optimizer.params.lr' %g: the rate rises to it", s->min_lr,
+                    full->spec.optimizer.lr);
     full->given_total_steps = s->total_steps;
 }
 

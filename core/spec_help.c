@@ -63,14 +63,14 @@ static const char intro[] =
     "\n"
     "The spec is compared with the one in the checkpoint. In the tables, \"resume: error\" marks keys whose change "
     "would\n"
-    "silently make another run of it, \"notice\" those that may change and are printed with both values.\n"
+    "silently make another run of it, \"notice\" those that may change and are printed with both values, \"contents\" "
+    "paths\n"
+    "that may change if the same model or the same token shards (sizes, order, some of the tokens) are found there.\n"
     "\n"
     "The model's config is compared with the one in the checkpoint by what it says, wherever it stands: another\n"
     "`rope_theta` in the `config.json` of the same folder is an error, too. The same said in the keys of transformers "
     "4\n"
-    "or 5 is no difference, nor is what computes nothing: names, token ids, initialisation, dtypes of files. Another\n"
-    "path or mapping under `model.config` that says the same, and another `data.train` that names the same shards, are\n"
-    "printed as notices. `model.pretrained` has to keep its path.\n"
+    "or 5 is no difference, nor is what computes nothing: names, token ids, initialisation, dtypes of files.\n"
     "\n";
 
 static const char metrics[] =
@@ -114,7 +114,8 @@ static const char *const type_names[KEY_TYPE_COUNT] = {
 };
 _Static_assert(COUNT_OF(type_names) == KEY_TYPE_COUNT, "every type has a name");
 
-static const char *const resume_names[] = {[RESUME_SILENT] = "-", [RESUME_NOTICE] = "notice", [RESUME_ERROR] = "error"};
+static const char *const resume_names[] = {
+    [RESUME_SILENT] = "-", [RESUME_NOTICE] = "notice", [RESUME_CONTENTS] = "contents", [RESUME_ERROR] = "error"};
 
 /* "integer 0 to 3", "number above 0", "AdamW, Adam", "or auto" */
 static void describe_type(const struct spec_key *key, char *text, size_t size)

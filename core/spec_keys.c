@@ -118,13 +118,13 @@ const struct spec_key spec_keys[] = {
      .min = 0, .max = 0x1p63},
 
     SECTION("model", "what is trained: exactly one of the two keys"),
-    {USED("model.pretrained", KEY_STRING, spec.model.pretrained, NULL, ERROR,
+    {USED("model.pretrained", KEY_STRING, spec.model.pretrained, NULL, CONTENTS,
           "a Hugging Face folder: config.json and safetensors")},
-    {USED("model.config", KEY_MODEL_CONFIG, spec.model.config_path, NULL, ERROR,
+    {USED("model.config", KEY_MODEL_CONFIG, spec.model.config_path, NULL, CONTENTS,
           "random initial weights: a config.json, a folder with one, or its keys as a mapping")},
 
     SECTION("data", "token shards"),
-    {USED("data.train", KEY_STRING_LIST, spec.data.train, NULL, ERROR,
+    {USED("data.train", KEY_STRING_LIST, spec.data.train, NULL, CONTENTS,
           "a Megatron-LM prefix (.bin and .idx), an llm.c .bin file, a glob, or a list of these: one stream, in this "
           "order (a glob: sorted)"),
      .flags = KEY_REQUIRED},

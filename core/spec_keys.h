@@ -34,8 +34,8 @@ enum spec_verdict {
     VERDICT_SYNONYM  /* a choice that is none: did you mean `why`? */
 };
 
-/* What a changed value means to a resumed run. */
-enum spec_resume { RESUME_SILENT, RESUME_NOTICE, RESUME_ERROR };
+/* What a changed value means to a resumed run. CONTENTS: of a path, a notice if what is there is the same. */
+enum spec_resume { RESUME_SILENT, RESUME_NOTICE, RESUME_CONTENTS, RESUME_ERROR };
 
 enum {
     KEY_AUTO = 1,      /* "auto" derives the value: like an absent key */

@@ -223,7 +223,7 @@ static bool same_value(const json_t *a, const json_t *b)
     return json_equal(a, b);
 }
 
-enum status spec_compare(const struct run_spec *spec, const json_t *stored, struct spec_same same_thing,
+enum status spec_compare(const struct run_spec *spec, const json_t *stored, bool same_model, bool same_data,
                          struct spec_report *report)
 {
     const struct spec_full *full = spec_full(spec);
@@ -238,9 +238,9 @@ enum status spec_compare(const struct run_spec *spec, const json_t *stored, stru
         const json_t *was = json_object_get(stored, key->path);
         /* a checkpoint that does not know the key ran at its default */
         bool same = (!was && !now) || (was && now && same_value(was, now)) || (!was && usual && json_equal(now, usual));
-        bool renamed = was && now && ((key->offset == offsetof(struct spec_full, spec.data.train) && same_thing.data) ||
-                                      (key->type == KEY_MODEL_CONFIG && same_thing.config));
-        if (!same && key->resume == RESUME_ERROR && !renamed) {
+        bool is_data = strncmp(key->path, "data.", 5) == 0;
+        bool moved = key->resume == RESUME_CONTENTS && (is_data ? same_data : same_model);
+        if (!same && key->resume >= RESUME_CONTENTS && !moved) {
             string_list_add_difference(&report->errors, key->path, "", was, now, true);
             errors++;
         } else if (!same) {

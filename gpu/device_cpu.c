@@ -566,8 +566,10 @@ enum status device_cpu_open(int threads, struct device **device, struct error *e
     cpu->device.ops = ops_cpu_table(cpu->features.isa);
     TRY_GOTO(gemm_new(&cpu->features, &cpu->gemm, err));
     snprintf(cpu->device.name, sizeof cpu->device.name, "%s", cpu->features.name);
-    snprintf(cpu->device.detail, sizeof cpu->device.detail, "%s%s%s kernels, GEMM: %s", cpu_isa_name(cpu->features.isa),
-             cpu->features.avx512_bf16 ? " with avx512_bf16" : "", cpu->features.amx_bf16 ? " and amx_bf16" : "",
+    const bool pairs = cpu->features.avx512_bf16, tiles = cpu->features.amx_bf16;
+    snprintf(cpu->device.detail, sizeof cpu->device.detail, "%s%s%s%s kernels, GEMM: %s",
+             cpu_isa_name(cpu->features.isa), pairs || tiles ? " with " : "",
+             pairs ? (tiles ? "avx512_bf16 and " : "avx512_bf16") : "", tiles ? "amx_bf16" : "",
              gemm_description(cpu->gemm));
     *device = &cpu->device;
     return STATUS_OK;

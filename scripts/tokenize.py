@@ -648,6 +648,8 @@ def run(args):
         print(f"left out   {empty:,} empty documents, {skipped:,} binary files")
     if replaced:
         print(f"not UTF-8  {replaced:,} documents: U+FFFD stands for each wrong byte")
+    if len(shards) == 1 and os.path.exists(args.output + "-validation.bin"):
+        print(f"left       {args.output}-validation.bin is of an earlier run: its documents may be in {args.output}, too")
     vocabulary, end = encoder.tokenizer.vocabulary, encoder.tokenizer.end
     print(f"vocabulary {vocabulary:,} ids, end-of-text token {end}: the model needs vocab_size {vocabulary} or more")
 

@@ -7,7 +7,7 @@ import struct
 
 import pytest
 
-from harness import CHECKPOINT, GPT2, LLAMA, USAGE, read_safetensors
+from harness import CHECKPOINT, DATA, GPT2, LLAMA, USAGE, read_safetensors
 
 
 def files_of(checkpoint):
@@ -158,14 +158,28 @@ def test_the_same_weights_whatever_the_stage_and_world(folder):
 def test_tokenizer_files_travel_with_the_model(folder):
     folder.train({"train": {"epochs": 1}}, name="seed")
     folder.ztrain("export", folder.run_folder("seed"), "--out", folder.at("hf"), "--dtype", "fp32")
-    for name in ("tokenizer.json", "tokenizer_config.json"):
+    names = ("tokenizer.json", "tokenizer_config.json", "generation_config.json")
+    for name in names:
         with open(folder.at("hf", name), "w", encoding="utf-8") as f:
             f.write('{"made": "for a test"}\n')
     folder.train({"train": {"epochs": 1}, "model": {"config": None, "pretrained": folder.at("hf")}})
     folder.ztrain("export", folder.run_folder(), "--out", folder.at("out"), "--dtype", "bf16")
-    for name in ("tokenizer.json", "tokenizer_config.json"):
+    for name in names:
         with open(folder.at("out", name), encoding="utf-8") as f:
             assert "made" in f.read()
+
+
+def test_a_tokenizer_that_cannot_be_copied_is_known_before_training(folder):
+    folder.train({"train": {"epochs": 1}}, name="seed")
+    folder.ztrain("export", folder.run_folder("seed"), "--out", folder.at("hf"), "--dtype", "fp32")
+    os.symlink("nowhere", folder.at("hf", "tokenizer.json"))
+    changes = {"train": {"epochs": 1}, "model": {"config": None, "pretrained": folder.at("hf")}}
+    for ranks in (1, 2):
+        done = folder.train(changes, ranks=ranks, name=f"run-{ranks}", expect=DATA)
+        assert folder.at("hf", "tokenizer.json") in done.last_words, done
+        assert not os.path.exists(folder.run_folder(f"run-{ranks}") + "/metrics.jsonl")
+    os.remove(folder.at("hf", "tokenizer.json"))
+    folder.train(changes)
 
 
 def test_export_does_not_overwrite_what_is_not_its_own(folder, checkpoint):

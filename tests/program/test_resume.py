@@ -2,6 +2,7 @@
 import json
 import os
 import random
+import re
 import shutil
 import signal
 
@@ -133,33 +134,6 @@ def test_what_would_silently_change_the_run_is_refused(folder, key, change, valu
         assert value in done.err, done
 
 
-def test_moved_data_and_config_are_accepted(folder):
-    """What counts is what they hold; other names are printed."""
-    first = {**write_config(folder, LLAMA), "train": {"max_steps": 2}}
-    folder.train(first)
-    for name in ("train.bin", "train.idx"):
-        shutil.move(folder.at(name), folder.at("moved-" + name))
-    shutil.move(folder.at("model"), folder.at("moved-model"))
-    changes = {"data": {"train": [folder.at("moved-train")]}, "model": {"config": folder.at("moved-model")},
-               "train": {"max_steps": 5}}
-    for more in (["--dry-run"], []):
-        done = folder.train(changes, ranks=2, more=["--resume", folder.run_folder(), *more])
-        assert "'data.train' was" in done.out and "moved-train" in done.out, done
-        assert "'model.config' was" in done.out and "moved-model" in done.out, done
-    # the run stands where it would have been
-    for name in ("train.bin", "train.idx"):
-        shutil.move(folder.at("moved-" + name), folder.at(name))
-    shutil.move(folder.at("moved-model"), folder.at("model"))
-    folder.train({**first, "train": {"max_steps": 2}}, name="whole")
-    folder.train({**first, "train": {"max_steps": 5}}, ranks=2, name="whole", more=["--resume", folder.run_folder("whole")])
-    assert folder.metrics().losses == folder.metrics("whole").losses
-    # other shards by another name, one more shard: refused with both names
-    folder.data(30, seed=9, name="other")
-    for names in ([folder.at("other")], [folder.at("train"), folder.at("other")]):
-        done = folder.train({**first, "data": {"train": names}}, more=["--resume", folder.run_folder()], expect=USAGE)
-        assert "'data.train' was" in done.last_words and "other" in done.last_words, done
-
-
 def test_other_data_at_the_same_place_are_refused(folder):
     folder.train({"train": {"max_steps": 2}})
     for name in ("train.bin", "train.idx"):
@@ -170,6 +144,27 @@ def test_other_data_at_the_same_place_are_refused(folder):
     for name in ("train.bin", "train.idx"):
         shutil.move(folder.at("kept-" + name), folder.at(name))
     folder.train({"train": {"max_steps": 4}}, more=["--resume", folder.run_folder()])
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_data_and_model_that_were_moved(folder, ranks):
+    """To another file system, say: what counts is what is there."""
+    model = write_config(folder, LLAMA)
+    folder.train({**model, "train": {"epochs": 2}}, name="whole", ranks=ranks)
+    folder.train({**model, "train": {"max_steps": 2, "epochs": 2}}, ranks=ranks)
+    os.makedirs(folder.at("elsewhere"))
+    for name in ("train.bin", "train.idx", "model"):
+        shutil.move(folder.at(name), folder.at("elsewhere", name))
+    moved = {"model": {"config": folder.at("elsewhere", "model")}, "data": {"train": folder.at("elsewhere", "train")},
+             "train": {"epochs": 2}}
+    for more in (["--dry-run"], []):
+        done = folder.train(moved, ranks=ranks, more=["--resume", folder.run_folder(), *more])
+        for key in ("data.train", "model.config"):
+            assert re.search(f"'{key}' was .* in the checkpoint and is .*elsewhere.* now", done.out), done
+    assert folder.metrics().losses == folder.metrics("whole").losses
+    nowhere = {**moved, "data": {"train": folder.at("nowhere")}}
+    done = folder.train(nowhere, ranks=ranks, more=["--resume", folder.run_folder()], expect=USAGE)
+    assert "'data.train' was" in done.last_words, done
 
 
 def write_config(folder, config):

@@ -2,6 +2,7 @@
 import fcntl
 import os
 import random
+import shutil
 import signal
 import struct
 import subprocess
@@ -38,7 +39,7 @@ def test_a_signal_ends_the_step_writes_a_checkpoint_and_exits_75(folder, number,
 def test_an_evaluation_is_broken_off_and_done_when_the_run_goes_on(folder, ranks, step, steps):
     """In the end the numbers, that evaluation's and the epoch's among them, are those of a run that was left alone."""
     folder.spec()
-    folder.data(8000, seed=3, name="much")
+    folder.data(3000, seed=3, name="much")
     changes = {"train": {"epochs": None, "max_steps": steps, "eval_interval_steps": step},
                "data": {"validation": folder.at("much")}}
     several = ["--local-gpus", ranks] if ranks > 1 else []
@@ -53,6 +54,16 @@ def test_an_evaluation_is_broken_off_and_done_when_the_run_goes_on(folder, ranks
     assert folder.metrics().kinds("checkpoint")[-1]["step"] == step
     folder.ztrain("--config", spec, *several, "--resume", folder.run_folder())
     assert len(folder.metrics().evaluations) >= 1
+    assert folder.metrics().numbers() == folder.metrics("whole").numbers()
+    # at an epoch's end there are two checkpoints of this step now, and the run goes on from the one that ends the epoch
+    first, last = f"step-{step:08}", f"epoch-{step // 3:04}" if step % 3 == 0 else f"step-{step:08}"
+    for name in set(folder.checkpoints()) - {first, last}:
+        shutil.rmtree(os.path.join(folder.run_folder(), "checkpoints", name))
+    done = folder.ztrain("--config", spec, *several, "--resume", folder.run_folder())
+    assert f"/{last} at step {step}" in done.out, done
+    assert folder.metrics().numbers() == folder.metrics("whole").numbers()
+    # as after a kill in or after the evaluation: it is done again, and not told twice
+    folder.ztrain("--config", spec, *several, "--resume", os.path.join(folder.run_folder(), "checkpoints", first))
     assert folder.metrics().numbers() == folder.metrics("whole").numbers()
 
 

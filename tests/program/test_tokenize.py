@@ -143,6 +143,14 @@ def test_workers_and_split(tmp_path):
     assert sorted(os.listdir(tmp_path)) == ["many.txt", "w-validation.bin", "w-validation.idx", "w.bin", "w.idx"]
 
 
+def test_a_validation_set_of_an_earlier_run(tmp_path):
+    path = write(tmp_path / "in.txt", "one\n\ntwo")
+    arguments = [path, "--output", tmp_path / "s", "--tokenizer", "byte"]
+    assert "earlier run" not in tokenize(*arguments)
+    assert "earlier run" not in tokenize(*arguments, "--validation", "0.5")
+    assert f"{tmp_path / 's'}-validation.bin is of an earlier run" in tokenize(*arguments)
+
+
 def test_neither_side_is_empty(tmp_path):
     path = write(tmp_path / "in.txt", "one\n\ntwo")
     for share in ("1e-9", "0.999999999"):

@@ -249,6 +249,19 @@ def test_schedules(folder):
         assert [row["lr"] for row in folder.metrics(kind).steps] == pytest.approx(want, rel=1e-9)
 
 
+@pytest.mark.parametrize("kind, key, steps", [("Cosine", "warmup_steps", 7), ("WarmupLR", "warmup_num_steps", 1000)])
+def test_schedules_that_do_not_do_what_they_seem_to(folder, kind, key, steps):
+    for given, expected in ((steps, True), (6, False)):
+        done = folder.train({"scheduler": {"type": kind, "params": {key: given}}}, name=f"{kind}-{given}")
+        words = f"the run's 6 steps end within the warm-up of {given} (scheduler.params)"
+        assert (words in done.out) == expected, done
+    for low, expected in ((1e-2, True), (1e-3, False)):
+        done = folder.ztrain("--config", folder.spec({"optimizer": {"params": {"lr": 3e-3}},
+                                                      "scheduler": {"type": "Cosine", "params": {"min_lr": low}}}),
+                             "--dry-run")
+        assert ("'scheduler.params.min_lr' 0.01 is above 'optimizer.params.lr' 0.003" in done.out) == expected, done
+
+
 def test_keys_from_a_deepspeed_file(folder):
     config = {"train_batch_size": 6, "optimizer": {"type": "AdamW", "params": {"lr": 2e-4}},
               "zero_optimization": {"stage": 2}, "bf16": {"enabled": True}}
@@ -307,22 +320,22 @@ def test_plan_and_dry_run_allocate_and_write_nothing(folder):
     assert not os.path.exists(folder.at("runs"))
 
 
-def test_what_is_hardly_meant_is_said(folder):
-    changes = {"train": {"epochs": 2, "eval_interval_steps": 2}, "data": {"validation": None},
-               "scheduler": {"type": "Linear", "params": {"warmup_steps": 60}}}
-    warm_up = "the warm-up of 60 steps is longer than the run of 6: the learning rate gets no further than 0.0003"
-    evaluation = "train.eval_interval_steps is set, but there is no data.validation"
-    said = folder.ztrain("--config", folder.spec(changes), "--dry-run").out
-    assert warm_up in said and evaluation in said and "it holds checkpoints" not in said
-    said = folder.train(changes, ranks=2).out
-    assert said.count(warm_up) == 1 and said.count(evaluation) == 1
-    # the run that a dry run looks at would be refused now
+def test_an_interval_of_evaluations_without_data_is_noticed(folder):
+    changes = {"train": {"epochs": 1, "eval_interval_steps": 2}, "data": {"validation": None}}
+    words = "train.eval_interval_steps is set, but there is no data.validation"
+    assert words in folder.ztrain("--config", folder.spec(changes), "--dry-run").out
+    assert folder.train(changes, ranks=2).out.count(words) == 1
+    assert words not in folder.ztrain("--config", folder.spec({"train": {"eval_interval_steps": 2}}), "--dry-run").out
+
+
+def test_a_dry_run_looks_at_the_run_folder(folder):
+    words = "it holds checkpoints: without --resume"
     spec = folder.spec()
-    said = folder.ztrain("--config", spec, "--dry-run").out
-    assert "it holds checkpoints: without --resume" in said and "warm-up of" not in said and evaluation not in said
-    assert "it holds checkpoints" not in folder.ztrain("--config", spec, "--dry-run", "--set", "run.name=new").out
-    said = folder.ztrain("--config", folder.spec(changes), "--dry-run", "--resume", folder.run_folder()).out
-    assert "it holds checkpoints" not in said
+    assert words not in folder.ztrain("--config", spec, "--dry-run").out
+    folder.train()
+    assert words in folder.ztrain("--config", spec, "--dry-run").out
+    assert words not in folder.ztrain("--config", spec, "--dry-run", "--set", "run.name=new").out
+    assert words not in folder.ztrain("--config", spec, "--dry-run", "--resume", folder.run_folder()).out
 
 
 def test_a_gpu_that_is_not_there_is_said_once(folder):

@@ -1,11 +1,12 @@
 """scripts/slurm/train.sbatch without a Slurm: srun, squeue and scontrol are scripts of ours. With one: tests/cluster."""
 import os
+import signal
 import subprocess
 import time
 
 import pytest
 
-from harness import FINISHED, PEER, ROOT, USAGE, ZTRAIN
+from harness import FINISHED, PEER, REQUEUE, ROOT, USAGE, ZTRAIN, wait_for_steps
 
 SCRIPT = os.path.join(ROOT, "scripts", "slurm", "train.sbatch")
 COMMANDS = {
@@ -71,6 +72,22 @@ def test_srun_ends_with_0_and_the_run_is_not_finished(folder, job):
     assert done.returncode == FINISHED and "finished: the checkpoint of step 3 is there" in done.stdout, done.stdout
     done = job(1, "--config", spec, env={"SRUN_CODE": "0"})  # submitted again: it is finished
     assert done.returncode == FINISHED, done.stdout
+
+
+def test_srun_ends_with_0_and_the_last_evaluation_is_to_be_done(folder, job):
+    folder.spec()
+    folder.data(5000, seed=3, name="much")
+    spec = folder.spec({**BATCH, "train": {"epochs": 1}, "data": {"validation": folder.at("much")}})
+    process = folder.start("--config", spec)
+    wait_for_steps(folder, process, 3)
+    process.send_signal(signal.SIGTERM)
+    assert folder.wait(process).code == REQUEUE
+    assert "tokens, before its evaluation\n" in folder.ztrain("inspect", folder.run_folder()).out
+    done = job(1, "--config", spec, env={"SRUN_CODE": "0"})
+    assert done.returncode == PEER and "of the last step, 3, but one before its evaluation" in done.stdout, done.stdout
+    done = job(1, "--config", spec)
+    assert done.returncode == FINISHED and "finished: the checkpoint of step 3 is there" in done.stdout, done.stdout
+    assert len(folder.metrics().evaluations) == 1 and "before" not in folder.ztrain("inspect", folder.run_folder()).out
 
 
 def test_two_jobs_with_one_run(folder, job):

@@ -30,13 +30,18 @@ static char *read_file(const char *name)
     return text;
 }
 
-static struct metrics *open_metrics(int64_t resume)
+static struct metrics *open_metrics_due(int64_t resume, bool evaluation_due)
 {
     struct metrics *metrics = NULL;
     struct error err;
-    if (metrics_open(path, resume, &metrics, &err) != STATUS_OK)
+    if (metrics_open(path, resume, evaluation_due, &metrics, &err) != STATUS_OK)
         fail_msg("%s", err.text);
     return metrics;
+}
+
+static struct metrics *open_metrics(int64_t resume)
+{
+    return open_metrics_due(resume, false);
 }
 
 static void write_steps(struct metrics *metrics, int64_t from, int64_t to)
@@ -114,15 +119,44 @@ static void test_resume_cuts(void **state)
     assert_int_equal(count_lines(read_file(path)), 0);
 }
 
+/* The evaluation of the step that is gone on from is done again: what a killed run wrote of it goes. */
+static void test_resume_cuts_an_evaluation_that_is_due(void **state)
+{
+    (void)state;
+    struct error err;
+    struct metrics *metrics = open_metrics(-1);
+    assert_int_equal(metrics_eval(metrics, 2, 1, 4.5, 100, &err), STATUS_OK);
+    write_steps(metrics, 3, 3);
+    assert_int_equal(metrics_checkpoint(metrics, "step-00000003", 3, 1, 0.5, &err), STATUS_OK);
+    assert_int_equal(metrics_resume(metrics, "step-00000003", 3, &err), STATUS_OK);
+    assert_int_equal(metrics_eval(metrics, 3, 1, 2.5, 100, &err), STATUS_OK);
+    assert_int_equal(metrics_epoch_end(metrics, 1, 3, 2.25, &err), STATUS_OK);
+    metrics_close(metrics);
+
+    metrics_close(open_metrics(3)); /* it is not due: all stays */
+    assert_int_equal(count_lines(read_file(path)), 6);
+    metrics_close(open_metrics_due(3, true));
+    char *text = read_file(path);
+    assert_int_equal(count_lines(text), 4);
+    assert_non_null(strstr(text, "\"eval_loss\":4.5"));
+    assert_null(strstr(text, "\"eval_loss\":2.5"));
+
+    metrics = open_metrics(3); /* an epoch's end without an evaluation: the run goes on without validation data */
+    assert_int_equal(metrics_epoch_end(metrics, 1, 3, 2.25, &err), STATUS_OK);
+    metrics_close(metrics);
+    metrics_close(open_metrics_due(3, true));
+    assert_int_equal(count_lines(read_file(path)), 4);
+}
+
 static void test_errors(void **state)
 {
     (void)state;
     struct metrics *metrics = NULL;
     struct error err;
-    assert_int_equal(metrics_open("/nonexistent/metrics.jsonl", -1, &metrics, &err), STATUS_CHECKPOINT);
+    assert_int_equal(metrics_open("/nonexistent/metrics.jsonl", -1, false, &metrics, &err), STATUS_CHECKPOINT);
     assert_non_null(strstr(err.text, "cannot open '/nonexistent/metrics.jsonl'"));
     if (access("/dev/full", W_OK) == 0) {
-        assert_int_equal(metrics_open("/dev/full", 0, &metrics, &err), STATUS_CHECKPOINT); /* cannot be cut */
+        assert_int_equal(metrics_open("/dev/full", 0, false, &metrics, &err), STATUS_CHECKPOINT); /* cannot be cut */
     }
 }
 
@@ -146,6 +180,7 @@ static int tear_down(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_exact), cmocka_unit_test(test_resume_cuts),
+                                       cmocka_unit_test(test_resume_cuts_an_evaluation_that_is_due),
                                        cmocka_unit_test(test_errors)};
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

@@ -556,12 +556,45 @@ static void test_faults(void **state)
     model_release(&model);
 }
 
+/* The last element of wte, which is the last of the file and rank 1's. */
+static void test_not_finite(void **state)
+{
+    (void)state;
+    static const struct {
+        enum dtype dtype;
+        uint32_t bits;
+        const char *words;
+    } cases[] = {
+        {DTYPE_F32, 0x7fc00000, "tensor 'transformer.wte.weight' holds NaN"},
+        {DTYPE_F32, 0xff800000, "tensor 'transformer.wte.weight' holds an infinity"},
+        {DTYPE_BF16, 0xff80, "tensor 'transformer.wte.weight' holds an infinity"},
+        {DTYPE_BF16, 0x7f81, "tensor 'transformer.wte.weight' holds NaN"},
+        {DTYPE_F16, 0x7c00, "tensor 'transformer.wte.weight' holds an infinity"},
+        {DTYPE_F16, 0xfe00, "tensor 'transformer.wte.weight' holds NaN"},
+    };
+    struct model model;
+    model_init(&model, GPT2);
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        char words[200];
+        size_t bytes = dtype_size(cases[i].dtype);
+        write_single(&model, cases[i].dtype, -1, 0);
+        FILE *f = fopen(at("model.safetensors"), "r+b");
+        assert_non_null(f);
+        assert_int_equal(fseek(f, -(long)bytes, SEEK_END), 0);
+        snprintf(words, sizeof words, "' at byte %ld: %s", ftell(f), cases[i].words);
+        assert_int_equal(fwrite(&cases[i].bits, bytes, 1, f), 1);
+        assert_int_equal(fclose(f), 0);
+        expect_fault(&model, words);
+    }
+    model_release(&model);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_headers), cmocka_unit_test(test_prefix),  cmocka_unit_test(test_producer),
         cmocka_unit_test(test_single),  cmocka_unit_test(test_skipped), cmocka_unit_test(test_tied_head),
-        cmocka_unit_test(test_index),   cmocka_unit_test(test_faults),
+        cmocka_unit_test(test_index),   cmocka_unit_test(test_faults),  cmocka_unit_test(test_not_finite),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -672,7 +672,7 @@ static void test_compare(void **state)
         struct run_spec *spec = load_good(BASE, &cases[i].set, 1);
         resolve(spec);
         struct spec_report report = {0};
-        assert_int_equal(spec_compare(spec, stored, (struct spec_same){0}, &report), cases[i].error ? STATUS_USAGE : STATUS_OK);
+        assert_int_equal(spec_compare(spec, stored, false, false, &report), cases[i].error ? STATUS_USAGE : STATUS_OK);
         if (cases[i].error)
             expect_line(&report.errors, cases[i].error);
         if (cases[i].notice)
@@ -682,13 +682,29 @@ static void test_compare(void **state)
         spec_report_release(&report);
         spec_free(spec);
     }
+    /* another path to the same model and the same data */
+    for (int same = 0; same < 4; same++) {
+        bool same_model = same & 1, same_data = same & 2;
+        const char *moved[] = {"model.pretrained=x", "data.train=[y]"};
+        struct run_spec *spec = load_good(BASE, moved, 2);
+        resolve(spec);
+        struct spec_report report = {0};
+        assert_int_equal(spec_compare(spec, stored, same_model, same_data, &report),
+                         same_model && same_data ? STATUS_OK : STATUS_USAGE);
+        expect_line(same_model ? &report.notices : &report.errors,
+                    "'model.pretrained' was \"models/gpt2\" in the checkpoint and is \"x\" now");
+        expect_line(same_data ? &report.notices : &report.errors,
+                    "'data.train' was [\"data/a\"] in the checkpoint and is [\"y\"] now");
+        spec_report_release(&report);
+        spec_free(spec);
+    }
     /* a checkpoint of a version that did not know a key: as if it had run at the default */
     json_object_del(stored, "zero_optimization.overlap_comm");
     json_object_set_new(stored, "some.future_key", json_true());
     struct run_spec *spec = load_good(BASE, NULL, 0);
     resolve(spec);
     struct spec_report report = {0};
-    assert_int_equal(spec_compare(spec, stored, (struct spec_same){0}, &report), STATUS_OK);
+    assert_int_equal(spec_compare(spec, stored, false, false, &report), STATUS_OK);
     assert_int_equal(report.notices.count, 0);
     spec_report_release(&report);
     spec_free(spec);
