@@ -47,9 +47,9 @@ int64_t token_set_documents(const struct token_set *set); /* of Megatron files; 
 enum status token_set_read(const struct token_set *set, int64_t first, int64_t count, int64_t vocab_size, int32_t *out,
                            struct error *err);
 
-/* Reads the first tokens of some of the shards, spread over all, so that a set which was made for another vocabulary is
- * found out before anything is computed. *fingerprint, unless NULL: of these and of all shards' sizes, by which data
- * that were replaced are known; not by their names. Errors as token_set_read(). */
+/* Reads the first tokens of every shard, so that a set which was made for another vocabulary is found out before
+ * anything is computed. *fingerprint, unless NULL: of these and of the shards' sizes, in order, by which data that were
+ * replaced are known; not by their names. Errors as token_set_read(). */
 enum status token_set_check(const struct token_set *set, int64_t vocab_size, uint64_t *fingerprint, struct error *err);
 
 /* Where document `index` < token_set_documents() lies in the stream, from the index alone. length may be 0. */

@@ -596,17 +596,18 @@ enum status token_set_read(const struct token_set *set, int64_t first, int64_t c
 
 enum status token_set_check(const struct token_set *set, int64_t vocab_size, uint64_t *fingerprint, struct error *err)
 {
-    enum { SHARDS = 16, TOKENS = 4096 };
-    int32_t ids[TOKENS];
+    enum { MOST = 4096, FEWEST = 64, IN_ALL = 16 * MOST }; /* tokens of a shard, of all shards while they are few */
+    int32_t ids[MOST];
     uint64_t hash = 0;
-    const int checked = set->num_shards < SHARDS ? set->num_shards : SHARDS;
+    int each = IN_ALL / set->num_shards;
+    each = each > MOST ? MOST : each < FEWEST ? FEWEST : each;
     for (int i = 0; i < set->num_shards; i++) {
         const int64_t sizes[2] = {set->shards[i].tokens, set->shards[i].documents};
         hash = XXH64(sizes, sizeof sizes, hash);
     }
-    for (int i = 0; i < checked; i++) {
-        const struct shard *shard = &set->shards[(int64_t)set->num_shards * i / checked];
-        const int64_t count = shard->tokens < TOKENS ? shard->tokens : TOKENS;
+    for (int i = 0; i < set->num_shards; i++) {
+        const struct shard *shard = &set->shards[i];
+        const int64_t count = shard->tokens < each ? shard->tokens : each;
         TRY(shard_read(shard, 0, count, vocab_size, ids, err));
         hash = XXH64(ids, (size_t)count * sizeof *ids, hash);
     }

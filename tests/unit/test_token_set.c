@@ -133,6 +133,45 @@ static void several_files_are_one_stream(void **state)
     token_set_close(set);
 }
 
+enum { EQUAL_SHARDS = 40 };
+
+static uint64_t fingerprint_of(char (*names)[16])
+{
+    char paths[EQUAL_SHARDS][128];
+    const char *patterns[EQUAL_SHARDS];
+    struct token_set *set;
+    uint64_t fingerprint;
+    for (int i = 0; i < EQUAL_SHARDS; i++) {
+        snprintf(paths[i], sizeof paths[i], "%s", at(names[i]));
+        patterns[i] = paths[i];
+    }
+    assert_int_equal(token_set_open(patterns, EQUAL_SHARDS, &set, NULL), STATUS_OK);
+    assert_int_equal(token_set_check(set, 60, &fingerprint, NULL), STATUS_OK);
+    token_set_close(set);
+    return fingerprint;
+}
+
+static void fingerprint_knows_every_shard(void **state)
+{
+    (void)state;
+    char names[EQUAL_SHARDS][16], moved[16];
+    for (int i = 0; i < EQUAL_SHARDS; i++) {
+        snprintf(names[i], sizeof names[i], "equal-%02d.bin", i);
+        llmc(names[i], 20240520, 1, 30, i, 60);
+    }
+    const uint64_t whole = fingerprint_of(names);
+    for (int i = 1; i < EQUAL_SHARDS; i++) {
+        memcpy(moved, names[i], sizeof moved);
+        memcpy(names[i], names[i - 1], sizeof moved);
+        memcpy(names[i - 1], moved, sizeof moved);
+        if (fingerprint_of(names) == whole)
+            fail_msg("shards %d and %d may change places", i - 1, i);
+        memcpy(names[i - 1], names[i], sizeof moved);
+        memcpy(names[i], moved, sizeof moved);
+    }
+    assert_true(fingerprint_of(names) == whole);
+}
+
 static void more_shards_than_are_kept_open(void **state)
 {
     (void)state;
@@ -585,13 +624,21 @@ static void permutation_is_even(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(reads_every_format),           cmocka_unit_test(documents_of_several_sequences),
-        cmocka_unit_test(several_files_are_one_stream), cmocka_unit_test(more_shards_than_are_kept_open),
-        cmocka_unit_test(beyond_four_gigabytes),        cmocka_unit_test(an_index_too_large_to_check),
-        cmocka_unit_test(damaged_megatron_shards),      cmocka_unit_test(damaged_llmc_shards),
-        cmocka_unit_test(absent_and_foreign_files),     cmocka_unit_test(ids_outside_the_vocabulary),
-        cmocka_unit_test(a_shard_that_shrinks_in_use),  cmocka_unit_test(permutation_is_a_bijection),
-        cmocka_unit_test(permutation_is_even),          cmocka_unit_test(reads_what_tokenize_writes),
+        cmocka_unit_test(reads_every_format),
+        cmocka_unit_test(documents_of_several_sequences),
+        cmocka_unit_test(several_files_are_one_stream),
+        cmocka_unit_test(fingerprint_knows_every_shard),
+        cmocka_unit_test(more_shards_than_are_kept_open),
+        cmocka_unit_test(beyond_four_gigabytes),
+        cmocka_unit_test(an_index_too_large_to_check),
+        cmocka_unit_test(damaged_megatron_shards),
+        cmocka_unit_test(damaged_llmc_shards),
+        cmocka_unit_test(absent_and_foreign_files),
+        cmocka_unit_test(ids_outside_the_vocabulary),
+        cmocka_unit_test(a_shard_that_shrinks_in_use),
+        cmocka_unit_test(permutation_is_a_bijection),
+        cmocka_unit_test(permutation_is_even),
+        cmocka_unit_test(reads_what_tokenize_writes),
     };
     return cmocka_run_group_tests_name("token_set", tests, setup, teardown);
 }
