@@ -727,7 +727,8 @@ static enum status run_command(const struct options *options, char **argv, struc
     if (options->dry_run) {
         printf("run folder: %s/%s\n", spec->run.dir, spec->run.name); /* also where the rest is refused */
         if (!options->resume && run_folder_is_taken(spec))
-            printf("it holds checkpoints: without --resume %s/%s a run is refused there\n", spec->run.dir, spec->run.name);
+            printf("it holds checkpoints: without --resume %s/%s a run is refused there\n", spec->run.dir,
+                   spec->run.name);
         fflush(stdout);
         if (options->resume)
             TRY(resume_dry(options->resume, spec, world, source, err));
