@@ -1,31 +1,50 @@
 #!/usr/bin/env bash
 # Runs the C test programs of a build, each within a time limit: tests/run-unit.sh [BUILD [PATTERN]]
-# Prints what failed in full, one line for what passed, and 'N passed, M failed' last.
+# As many at a time as there are cores: many of them wait most of the time. Prints what failed in full, one line for what
+# passed, and 'N passed, M failed' last.
 set -uo pipefail
 build=${1:-build} pattern=${2:-test_*}
 limit=${UNIT_SECONDS:-300}
-passed=0 failed=0
-log=$(mktemp)
-trap 'rm -f "$log"' EXIT
+results=$(mktemp -d)
+trap 'rm -rf "$results"' EXIT
 
-for program in "$build"/tests/$pattern; do
-    case $program in *.d) continue ;; esac
-    [ -x "$program" ] || continue
-    timeout -k 5 "$limit" "$program" >"$log" 2>&1
+# Leaves 'GOOD BAD' in $results/NAME.count, and in $results/NAME.said what is to be printed.
+run() {
+    local name code good bad
+    name=$(basename "$1")
+    timeout -k 5 "$limit" "$1" >"$results/$name.log" 2>&1
     code=$?
-    good=$(sed -n 's/.*\[  PASSED  \] \([0-9]*\) test.*/\1/p' "$log" | awk '{n += $1} END {print n + 0}')
-    bad=$(sed -n 's/.*\[  FAILED  \] \([0-9]*\) test.*/\1/p' "$log" | awk '{n += $1} END {print n + 0}')
+    good=$(sed -n 's/.*\[  PASSED  \] \([0-9]*\) test.*/\1/p' "$results/$name.log" | awk '{n += $1} END {print n + 0}')
+    bad=$(sed -n 's/.*\[  FAILED  \] \([0-9]*\) test.*/\1/p' "$results/$name.log" | awk '{n += $1} END {print n + 0}')
     # A program that crashed, hung or was stopped by a sanitizer has failed, whatever it counted.
     [ $code = 0 ] || [ "$bad" -gt 0 ] || bad=1
     [ "$good" -gt 0 ] || [ "$bad" -gt 0 ] || bad=1
-    passed=$((passed + good)) failed=$((failed + bad))
     if [ "$bad" -gt 0 ]; then
-        echo "FAIL $(basename "$program") (exit $code):"
-        tail -40 "$log"
+        { echo "FAIL $name (exit $code):" && tail -40 "$results/$name.log"; } >"$results/$name.said"
     else
-        echo "ok   $(basename "$program") $good"
+        echo "ok   $name $good" >"$results/$name.said"
     fi
+    echo "$good $bad" >"$results/$name.count"
+}
+
+programs=()
+for program in "$build"/tests/$pattern; do
+    case $program in *.d) continue ;; esac
+    [ ! -x "$program" ] || programs+=("$program")
 done
-[ $((passed + failed)) -gt 0 ] || { echo "no test programs in $build/tests; hint: make all-tests" && failed=1; }
+[ ${#programs[@]} -gt 0 ] || { echo "no test programs in $build/tests; hint: make all-tests" && echo "0 passed, 1 failed" && exit 1; }
+
+for program in "${programs[@]}"; do
+    while [ "$(jobs -rp | wc -l)" -ge "$(nproc)" ]; do wait -n; done
+    run "$program" &
+done
+wait
+passed=0 failed=0
+for program in "${programs[@]}"; do
+    name=$(basename "$program")
+    cat "$results/$name.said"
+    read -r good bad <"$results/$name.count"
+    passed=$((passed + good)) failed=$((failed + bad))
+done
 echo "$passed passed, $failed failed"
 [ $failed = 0 ]
