@@ -19,6 +19,8 @@
  * and packed samples need no index at all. All integers are little-endian, as is every machine that we build for. */
 #include "core/data.h"
 
+#include "core/progress.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <glob.h>
@@ -487,6 +489,7 @@ enum status token_set_open(const char *const *patterns, int num_patterns, struct
     for (int i = 0; i < new->num_shards; i++) {
         struct shard *shard = &new->shards[i];
         TRY_GOTO(shard_open(shard, i < MAX_OPEN_SHARDS, err));
+        progress_tick();
         shard->first_token = new->tokens;
         shard->first_document = new->documents;
         new->tokens += shard->tokens; /* a file's bytes fit in int64_t, so do those of all files of one machine */
@@ -609,6 +612,7 @@ enum status token_set_check(const struct token_set *set, int64_t vocab_size, uin
         const struct shard *shard = &set->shards[i];
         const int64_t count = shard->tokens < each ? shard->tokens : each;
         TRY(shard_read(shard, 0, count, vocab_size, ids, err));
+        progress_tick();
         hash = XXH64(ids, (size_t)count * sizeof *ids, hash);
     }
     if (fingerprint)
