@@ -5,23 +5,17 @@
 #                                whose output has a line 'N passed, M failed' counts as so many tests (the last such
 #                                line), any other as one. A part that exits non-zero has failed, whatever it counted.
 #                COMMAND may be a function, which sees exported variables only.
+#   part_beside NAME SECONDS COMMAND…   starts a part of one thread, a program, which runs beside those that follow
+#   parts_join                   waits for those and counts them
 #   parts_end                    the sum as the last line; the exit status to leave with
 
-parts_passed=0 parts_failed=0 parts_broken=()
+parts_passed=0 parts_failed=0 parts_broken=() parts_beside=()
 LOGS=${LOGS:-build/log}
 mkdir -p "$LOGS"
 
-part() {
-    local name=$1 seconds=$2 code good bad line started=$SECONDS
-    shift 2
-    local log=$LOGS/$name.log
-    echo "=== $name"
-    if declare -F "$1" >/dev/null; then # timeout runs programs only
-        export -f "${1?}"
-        set -- bash -c '"$@"' "$1" "$@"
-    fi
-    timeout -k 10 "$seconds" "$@" 2>&1 | tee "$log"
-    code=${PIPESTATUS[0]}
+# Adds up what a part has left in its log: its name, exit code, seconds it took, seconds it had.
+part_count() {
+    local name=$1 log=$LOGS/$1.log code=$2 took=$3 seconds=$4 good bad line
     line=$(grep -E '^[0-9]+ passed, [0-9]+ failed$' "$log" | tail -1)
     if [ -n "$line" ]; then
         read -r good _ bad _ <<<"$line"
@@ -36,8 +30,41 @@ part() {
         parts_broken+=("$name")
         echo "--- $name FAILED (exit $code$([ "$code" != 124 ] || echo ": over $seconds s")): $log"
     fi
-    echo "--- $name: $((SECONDS - started)) s"
+    echo "--- $name: $took s"
     [ "$bad" = 0 ]
+}
+
+part() {
+    local name=$1 seconds=$2 started=$SECONDS
+    shift 2
+    echo "=== $name"
+    if declare -F "$1" >/dev/null; then # timeout runs programs only
+        export -f "${1?}"
+        set -- bash -c '"$@"' "$1" "$@"
+    fi
+    timeout -k 10 "$seconds" "$@" 2>&1 | tee "$LOGS/$name.log"
+    part_count "$name" "${PIPESTATUS[0]}" $((SECONDS - started)) "$seconds"
+}
+
+part_beside() {
+    local name=$1 seconds=$2
+    shift 2
+    { timeout -k 10 "$seconds" "$@" >"$LOGS/$name.log" 2>&1; echo "$? $SECONDS" >"$LOGS/$name.end"; } &
+    parts_beside+=("$name $seconds $SECONDS $!")
+}
+
+parts_join() {
+    local name seconds started pid code ended failed=0
+    for one in ${parts_beside[@]+"${parts_beside[@]}"}; do
+        read -r name seconds started pid <<<"$one"
+        wait "$pid"
+        read -r code ended <"$LOGS/$name.end"
+        echo "=== $name (beside others)"
+        cat "$LOGS/$name.log"
+        part_count "$name" "$code" $((ended - started)) "$seconds" || failed=1
+    done
+    parts_beside=()
+    return $failed
 }
 
 parts_end() {
