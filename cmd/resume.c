@@ -6,6 +6,7 @@
 
 #include <inttypes.h>
 #include <stdio.h>
+#include <string.h>
 #include <unistd.h>
 
 enum status resume_open(const char *resume, struct checkpoint **checkpoint, struct error *err)
@@ -29,6 +30,32 @@ fail:
     model_desc_release(&was);
     model_desc_release(&now);
     return status;
+}
+
+/* The last part of a path, without slashes behind it: *length bytes. */
+static const char *folder_name(const char *path, size_t *length)
+{
+    size_t end = strlen(path), begin;
+    while (end > 1 && path[end - 1] == '/')
+        end--;
+    for (begin = end; begin > 0 && path[begin - 1] != '/';)
+        begin--;
+    *length = end - begin;
+    return path + begin;
+}
+
+/* Whether model.pretrained may be the folder that the run was begun with, moved. Its config does not tell a base model
+ * from what was made of it; the folder's name does. */
+static bool same_pretrained_name(const struct checkpoint *checkpoint, const struct run_spec *spec)
+{
+    const char *was = json_string_value(json_object_get(checkpoint->spec, "model.pretrained"));
+    const char *now = spec->model.pretrained;
+    if (!was || !now)
+        return !was && !now;
+    size_t length_was, length_now;
+    was = folder_name(was, &length_was);
+    now = folder_name(now, &length_now);
+    return length_was == length_now && memcmp(was, now, length_now) == 0;
 }
 
 /* Whether data.train names what the run was begun with, wherever it stands now. Data that cannot be read, and
@@ -56,7 +83,7 @@ static enum status compare(const struct checkpoint *checkpoint, const struct run
 {
     struct spec_report report = {0};
     enum status status = compare_models(checkpoint, spec, &report.errors, err);
-    bool same_model = status == STATUS_OK && report.errors.count == 0;
+    bool same_model = status == STATUS_OK && report.errors.count == 0 && same_pretrained_name(checkpoint, spec);
     spec_compare(spec, checkpoint->spec, same_model, same_data_elsewhere(checkpoint, spec), &report);
     if (say) {
         for (int i = 0; i < report.errors.count; i++)

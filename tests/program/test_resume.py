@@ -211,6 +211,25 @@ def test_a_changed_pretrained_model_is_refused(folder):
         assert done.err.count(line + ":") >= 1, done
 
 
+def test_a_pretrained_model_may_move_but_not_become_another(folder):
+    """The configs of a base model and of what was made of it are the same; their folders' names are not."""
+    folder.train({"train": {"epochs": 1}}, name="first")
+    folder.ztrain("export", folder.run_folder("first"), "--out", folder.at("hub", "base"), "--dtype", "fp32")
+    shutil.copytree(folder.at("hub", "base"), folder.at("hub", "base-instruct"))
+    shutil.copytree(folder.at("hub", "base"), folder.at("scratch", "base"))
+
+    def of(*place):
+        return {"model": {"config": None, "pretrained": os.path.join(folder.at(*place), "")}, "train": {"epochs": 1}}
+    folder.train(of("hub", "base"))
+    resume = ["--resume", folder.run_folder()]
+    done = folder.train(of("hub", "base-instruct"), more=resume, expect=USAGE)
+    assert "'model.pretrained' was" in done.last_words and "1 difference" in done.last_words, done
+    done = folder.train({"train": {"epochs": 1}}, more=resume, expect=USAGE)
+    assert "'model.pretrained' was" in done.err, done
+    done = folder.train(of("scratch", "base"), more=resume)
+    assert re.search("'model.pretrained' was .*hub.* in the checkpoint and is .*scratch.* now", done.out), done
+
+
 def test_the_same_model_in_other_words_is_accepted(folder):
     changes = {"train": {"epochs": 2}}
     folder.train({**write_config(folder, LLAMA), "train": {"epochs": 1}})
