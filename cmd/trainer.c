@@ -190,6 +190,10 @@ enum status trainer_open_data(struct trainer *t, struct error *err)
                            &t->validation_set, err));
         TRY(token_set_check(t->validation_set, t->desc.vocab_size, NULL, err));
         t->validation_config.set = t->validation_set;
+        const char *both = token_set_common(t->train_set, t->validation_set);
+        if (both)
+            log_info("'%s' is in data.train and in data.validation: the evaluation's loss is not that of unseen text",
+                     both);
         if (token_set_samples(t->validation_set, spec->data.seq_length, spec->data.packing) < 1)
             return error_set(err, STATUS_DATA,
                              "data.validation holds no whole sample of %" PRId64

@@ -52,6 +52,9 @@ enum status token_set_read(const struct token_set *set, int64_t first, int64_t c
  * replaced are known; not by their names. Errors as token_set_read(). */
 enum status token_set_check(const struct token_set *set, int64_t vocab_size, uint64_t *fingerprint, struct error *err);
 
+/* The path of a file that both sets were opened with, as written; NULL: none. */
+const char *token_set_common(const struct token_set *a, const struct token_set *b);
+
 /* Where document `index` < token_set_documents() lies in the stream, from the index alone. length may be 0. */
 enum status token_set_document(const struct token_set *set, int64_t index, int64_t *first, int64_t *length,
                                struct error *err);

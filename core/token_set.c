@@ -620,6 +620,15 @@ enum status token_set_check(const struct token_set *set, int64_t vocab_size, uin
     return STATUS_OK;
 }
 
+const char *token_set_common(const struct token_set *a, const struct token_set *b)
+{
+    for (int i = 0; i < a->num_shards; i++)
+        for (int k = 0; k < b->num_shards; k++)
+            if (strcmp(a->shards[i].bin.path, b->shards[k].bin.path) == 0)
+                return a->shards[i].bin.path;
+    return NULL;
+}
+
 enum status token_set_document(const struct token_set *set, int64_t index, int64_t *first, int64_t *length,
                                struct error *err)
 {

@@ -236,6 +236,15 @@ def test_a_limit_of_evaluation_beyond_all_numbers(folder):
     assert folder.metrics().evaluations[0]["eval_tokens"] == 20000
 
 
+def test_training_on_the_validation_set_is_noticed(folder):
+    folder.data(12, seed=4, name="train-validation")
+    for pattern, expected in (("train*", True), ("train", False)):
+        done = folder.train({"data": {"train": folder.at(pattern), "validation": folder.at("train-validation")}},
+                            name=f"run-{expected}")
+        words = f"'{folder.at('train-validation')}.bin' is in data.train and in data.validation"
+        assert (words in done.out) == expected, done
+
+
 def test_schedules(folder):
     lr, total = 1e-2, 9
     expected = {
