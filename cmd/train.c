@@ -685,8 +685,7 @@ static enum status start_together(const struct options *options, struct bootstra
     double timeout = spec ? spec->comm.timeout_seconds : usual_timeout;
     enum status met = bootstrap_connect(boot, timeout, spec ? spec->comm.interface : NULL, &connecting);
     if (met == STATUS_OK) {
-        stop_signal_install(); /* if all fail together, srun -K terminates the later ones: they end with the code, too
-                                */
+        stop_signal_install(); /* srun -K terminates the later of ranks that fail: they end with the code, too */
         status = agree_at_start(boot, fingerprint(options, spec), status, err);
         if (status != STATUS_OK)
             bootstrap_finish(boot);
