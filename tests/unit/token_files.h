@@ -26,7 +26,7 @@ static inline const char *at(const char *name)
     static char paths[8][128];
     static int turn;
     char *path = paths[turn++ % 8];
-    snprintf(path, sizeof paths[0], "%s/%s", folder, name);
+    snprintf(path, sizeof paths[0], "%s/%.60s", folder, name);
     return path;
 }
 
