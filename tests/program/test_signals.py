@@ -39,7 +39,7 @@ def test_a_signal_ends_the_step_writes_a_checkpoint_and_exits_75(folder, number,
 def test_an_evaluation_is_broken_off_and_done_when_the_run_goes_on(folder, ranks, step, steps):
     """In the end the numbers, that evaluation's and the epoch's among them, are those of a run that was left alone."""
     folder.spec()
-    folder.data(3000, seed=3, name="much")
+    folder.data(int(3000 / SLOWNESS), seed=3, name="much")
     changes = {"train": {"epochs": None, "max_steps": steps, "eval_interval_steps": step},
                "data": {"validation": folder.at("much")}}
     several = ["--local-gpus", ranks] if ranks > 1 else []
