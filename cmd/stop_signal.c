@@ -1,5 +1,7 @@
 #include "cmd/stop_signal.h"
 
+#include "core/status.h"
+
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -28,7 +30,7 @@ void stop_signal_install(void)
     sigset_t set;
     sigemptyset(&action.sa_mask);
     sigemptyset(&set);
-    for (size_t i = 0; i < sizeof stops / sizeof *stops; i++) {
+    for (size_t i = 0; i < COUNT_OF(stops); i++) {
         if (!stays_ignored(stops[i]))
             sigaction(stops[i], &action, NULL);
         sigaddset(&set, stops[i]);
@@ -39,7 +41,7 @@ void stop_signal_install(void)
 
 void stop_signal_default(void)
 {
-    for (size_t i = 0; i < sizeof stops / sizeof *stops; i++)
+    for (size_t i = 0; i < COUNT_OF(stops); i++)
         if (stops[i] != SIGUSR1 && !stays_ignored(stops[i]))
             signal(stops[i], SIG_DFL);
 }
