@@ -238,7 +238,7 @@ enum status spec_compare(const struct run_spec *spec, const json_t *stored, bool
         const json_t *was = json_object_get(stored, key->path);
         /* a checkpoint that does not know the key ran at its default */
         bool same = (!was && !now) || (was && now && same_value(was, now)) || (!was && usual && json_equal(now, usual));
-        bool is_data = strncmp(key->path, "data.", 5) == 0;
+        bool is_data = key->offset == offsetof(struct spec_full, spec.data.train);
         bool moved = key->resume == RESUME_CONTENTS && (is_data ? same_data : same_model);
         if (!same && key->resume >= RESUME_CONTENTS && !moved) {
             string_list_add_difference(&report->errors, key->path, "", was, now, true);
