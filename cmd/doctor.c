@@ -4,6 +4,7 @@
 #include "cmd/libraries.h"
 #include "comm/bootstrap.h"
 #include "core/clock.h"
+#include "core/printable.h"
 #include "core/version.h"
 #include "gpu/cpuid.h"
 #include "gpu/cuda_library_info.h"
@@ -26,12 +27,12 @@
 static void print_line(const char *name, const char *format, ...) __attribute__((format(printf, 2, 3)));
 static void print_line(const char *name, const char *format, ...)
 {
+    char text[4096];
     va_list arguments;
-    printf("  %-16s  ", name);
     va_start(arguments, format);
-    vprintf(format, arguments);
+    vsnprintf(text, sizeof text, format, arguments);
     va_end(arguments);
-    putchar('\n');
+    printf("  %-16s  %s\n", name, PRINTABLE(text));
 }
 
 /* First line of a file without its end; false if there is none. */
@@ -486,7 +487,7 @@ enum status cmd_doctor(int argc, char **argv, struct error *err)
         return error_set(err, STATUS_USAGE, "doctor: unexpected argument '%s'; hint: it takes none", argv[1]);
     char host[256] = "unknown";
     gethostname(host, sizeof host - 1);
-    printf("ztrain %s on %s\n", ZTRAIN_VERSION, host);
+    printf("ztrain %s on %s\n", ZTRAIN_VERSION, PRINTABLE(host));
     report_cpu();
     report_memory();
     report_libraries();

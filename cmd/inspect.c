@@ -4,6 +4,7 @@
  * through one buffer of CHUNK elements, so its memory does not depend on the model. */
 #include "ckpt/checkpoint.h"
 #include "cmd/commands.h"
+#include "core/printable.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -73,7 +74,7 @@ static void print_members(const char *title, const json_t *object)
     json_object_foreach((json_t *)object, name, value)
     {
         char *text = json_dumps(value, JSON_ENCODE_ANY | JSON_REAL_PRECISION(12));
-        printf("  %s: %s\n", name, text ? text : "?");
+        printf("  %s: %s\n", PRINTABLE(name), text ? PRINTABLE(text) : "?");
         free(text);
     }
 }
@@ -93,20 +94,21 @@ static void print_summary(const struct checkpoint *checkpoint)
     json_array_foreach(json_object_get(manifest, "files"), i, element) stored +=
         i < (size_t)world ? integer_of(element, "bytes") : 0;
 
-    printf("checkpoint   %s\n", checkpoint->path);
-    printf("written      %s by ztrain %s\n", string_of(manifest, "time"), string_of(manifest, "ztrain_version"));
+    printf("checkpoint   %s\n", PRINTABLE(checkpoint->path));
+    printf("written      %s by ztrain %s\n", PRINTABLE(string_of(manifest, "time")),
+           PRINTABLE(string_of(manifest, "ztrain_version")));
     printf("position     step %" PRId64 ", %s epoch %" PRId64 ", %" PRId64 " optimizer steps, %" PRId64 " tokens%s\n",
            position->step, position->epoch_end ? "end of" : "in", position->epoch, position->optimizer_step,
            position->tokens, position->evaluation_due ? ", before its evaluation" : "");
-    printf("model        %s, %" PRId64 " parameters in %zu tensors\n", string_of(checkpoint->model, "model_type"),
-           params, json_array_size(tensors));
+    printf("model        %s, %" PRId64 " parameters in %zu tensors\n",
+           PRINTABLE(string_of(checkpoint->model, "model_type")), params, json_array_size(tensors));
     printf("trained in   %s on %d rank%s\n", dtype_name(checkpoint->dtype), checkpoint->world, world == 1 ? "" : "s");
     printf("state        %s of fp32 (master, exp_avg, exp_avg_sq)", human_bytes((double)state_bytes, raw));
     printf(" in %s: compressed %.2f times (level %" PRId64 ")\n", human_bytes((double)stored, size),
            (double)state_bytes / (double)stored, integer_of(manifest, "compression_level"));
     printf("files        %s\n", human_bytes((double)checkpoint->bytes, size));
-    json_array_foreach(json_object_get(manifest, "files"), i, element)
-        printf("  %-28s %s\n", string_of(element, "name"), human_bytes((double)integer_of(element, "bytes"), size));
+    json_array_foreach(json_object_get(manifest, "files"), i, element) printf(
+        "  %-28s %s\n", PRINTABLE(string_of(element, "name")), human_bytes((double)integer_of(element, "bytes"), size));
     print_members("model", checkpoint->model);
     print_members("spec", checkpoint->spec);
 }
@@ -153,7 +155,7 @@ static enum status print_tensors(const struct checkpoint *checkpoint, struct err
                                      err));
             statistics_add(&s, chunk, n);
         }
-        printf("%-48s %-16s %12.5g %12.5g %12.5g %12.5g", string_of(tensor, "name"),
+        printf("%-48s %-16s %12.5g %12.5g %12.5g %12.5g", PRINTABLE(string_of(tensor, "name")),
                shape_text(json_object_get(tensor, "shape"), shape), s.mean,
                s.count ? sqrt(s.squares / (double)s.count) : 0.0, s.min, s.max);
         if (s.not_finite)

@@ -3,6 +3,7 @@
  * says so (struct device, detail). */
 #include "cmd/libraries.h"
 
+#include "core/printable.h"
 #include "core/status.h"
 
 #include <jansson.h>
@@ -94,7 +95,7 @@ void libraries_print(FILE *out, const char *indent, bool paths)
             fprintf(out, " (built with %s)", row->built_with);
         if (paths) {
             const char *file = libraries_path(row->file, path, sizeof path);
-            fprintf(out, "  %s", file ? file : "linked statically");
+            fprintf(out, "  %s", file ? PRINTABLE(file) : "linked statically");
         }
         fputc('\n', out);
     }

@@ -4,6 +4,7 @@
 #include "cmd/options.h"
 #include "cmd/trainer.h"
 #include "core/log.h"
+#include "core/printable.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -56,7 +57,7 @@ enum status plan_dry_run(struct run_spec *spec, int world, const char *world_sou
     print_batch(spec, world, world_source);
     print_schedule(&trainer, data_known);
     if (!data_known)
-        printf("data: %s\n", data_error.text);
+        printf("data: %s\n", PRINTABLE(data_error.text));
     trainer_print_plan(&trainer);
     status = check_printed(err);
 fail:

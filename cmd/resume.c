@@ -3,6 +3,7 @@
 #include "cmd/trainer.h"
 #include "core/data.h"
 #include "core/log.h"
+#include "core/printable.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -87,7 +88,7 @@ static enum status compare(const struct checkpoint *checkpoint, const struct run
     spec_compare(spec, checkpoint->spec, same_model, same_data_elsewhere(checkpoint, spec), &report);
     if (say) {
         for (int i = 0; i < report.errors.count; i++)
-            fprintf(stderr, "%s\n", report.errors.items[i]);
+            fprintf(stderr, "%s\n", PRINTABLE(report.errors.items[i]));
         for (int i = 0; i < report.notices.count; i++)
             log_info("%s", report.notices.items[i]);
         if (checkpoint->world != world)

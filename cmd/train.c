@@ -24,6 +24,7 @@
 #include "cmd/trainer.h"
 #include "core/clock.h"
 #include "core/log.h"
+#include "core/printable.h"
 #include "core/version.h"
 
 #include <inttypes.h>
@@ -724,10 +725,11 @@ static enum status run_command(const struct options *options, char **argv, struc
     int world = supervises ? options->local_gpus : boot->world;
     const char *source = boot->source;
     if (options->dry_run) {
-        printf("run folder: %s/%s\n", spec->run.dir, spec->run.name); /* also where the rest is refused */
+        printf("run folder: %s/%s\n", PRINTABLE(spec->run.dir),
+               PRINTABLE(spec->run.name)); /* also where the rest is refused */
         if (!options->resume && run_folder_is_taken(spec))
-            printf("it holds checkpoints: without --resume %s/%s a run is refused there\n", spec->run.dir,
-                   spec->run.name);
+            printf("it holds checkpoints: without --resume %s/%s a run is refused there\n", PRINTABLE(spec->run.dir),
+                   PRINTABLE(spec->run.name));
         fflush(stdout);
         if (options->resume)
             TRY(resume_dry(options->resume, spec, world, source, err));

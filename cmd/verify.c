@@ -1,6 +1,7 @@
 /* verify.c: `ztrain verify DIR`: every byte of a checkpoint, or of all checkpoints of a run, against its checksums. */
 #include "ckpt/checkpoint_folders.h"
 #include "cmd/commands.h"
+#include "core/printable.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -20,8 +21,8 @@ static enum status verify_one(const char *folder, struct error *err)
     struct checkpoint *checkpoint;
     enum status status = checkpoint_open(folder, true, &checkpoint, err);
     if (status == STATUS_OK) {
-        printf("ok       %s: step %" PRId64 ", %d rank%s, %" PRId64 " bytes\n", folder, checkpoint->position.step,
-               checkpoint->world, checkpoint->world == 1 ? "" : "s", checkpoint->bytes);
+        printf("ok       %s: step %" PRId64 ", %d rank%s, %" PRId64 " bytes\n", PRINTABLE(folder),
+               checkpoint->position.step, checkpoint->world, checkpoint->world == 1 ? "" : "s", checkpoint->bytes);
         checkpoint_close(checkpoint);
     }
     return status;
@@ -42,7 +43,7 @@ static enum status verify_all(const char *dir, struct error *err)
             result = verify_one(folder, &fault);
         if (result == STATUS_OK)
             continue;
-        printf("damaged  %s: %s\n", folder, fault.text);
+        printf("damaged  %s: %s\n", PRINTABLE(folder), PRINTABLE(fault.text));
         faulty++;
         if (status == STATUS_OK) {
             status = result;

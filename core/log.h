@@ -1,6 +1,7 @@
 /* log.h: what a rank says. stdout of rank 0 (progress, notices), stderr (warnings, last words), a log file per rank.
  *
- * Thread-safe. Before log_open() everything goes to the terminal without a rank. Debug lines go to the file only. */
+ * Thread-safe. The file begins with the lines from before log_open(). Debug lines go to the file only. Each message is
+ * one line: control characters in it are escaped (printable.h). */
 #ifndef ZTRAIN_CORE_LOG_H
 #define ZTRAIN_CORE_LOG_H
 
@@ -11,7 +12,7 @@
 /* Who speaks; world 1 leaves rank and host out of messages. host is copied. */
 void log_identity(int rank, int world, const char *host);
 
-/* Appends to `path` (NULL: no file) from now on; parents must exist. */
+/* Appends to `path` (NULL: no file) from now on; parents must exist, else STATUS_CHECKPOINT. */
 enum status log_open(const char *path, struct error *err);
 void log_close(void);
 

@@ -403,3 +403,33 @@ def test_threads_that_cannot_be_started(folder, ranks):
                            *["--local-gpus", "2"][:2 * (ranks > 1)]],
                           stderr=subprocess.PIPE, text=True, timeout=60, check=False)
     assert done.returncode == DEVICE and "thread" in done.stderr, done
+
+
+# --- terminals --------------------------------------------------------------------------------------------------------
+
+def test_a_terminal_obeys_nothing_from_outside(folder):
+    """Control characters in names of folders, of tensors and in a config.json are shown; none reaches the terminal."""
+    wild = "r\x1b]0;mine\x07\x9b2J"
+    spec = folder.spec({"run": {"dir": folder.at(wild)}, "train": {"max_steps": 1, "epochs": None}})
+    run = folder.at(wild, "run")
+    said = [folder.ztrain("--config", spec, "--dry-run"), folder.ztrain("--config", spec, "--local-gpus", 2),
+            folder.ztrain("--config", spec, expect=USAGE)]
+    said += [folder.ztrain(command, run) for command in ("verify", "inspect")]
+    said.append(folder.ztrain("export", run, "--out", folder.at(wild, "hf\x7f")))
+    with open(os.path.join(run, "checkpoints", "latest", "rank-00000.zst"), "ab") as f:
+        f.write(b"more")
+    said.append(folder.ztrain("verify", run, expect=CHECKPOINT))
+    weights = folder.at(wild, "hf\x7f", "model.safetensors")
+    write_safetensors(weights, {"\x1b[31mname": ([1], [0.0])})
+    spec = folder.spec({"model": {"config": None, "pretrained": os.path.dirname(weights)}})
+    said.append(folder.ztrain("--config", spec, expect=DATA))
+    spec = folder.spec({"model": {"config": {**LLAMA, "model_type": "\x1b[31mmamba"}}})
+    said.append(folder.ztrain("--config", spec, "--set", "\x1b[33m=1", expect=USAGE))
+    said.append(folder.ztrain("\x1b[34m", expect=USAGE))
+    with open(os.path.join(run, "log", "rank-00001.log"), encoding="utf-8") as f:
+        texts = [f.read()]
+    for done in said:
+        texts += [done.out, done.err]
+        assert "\\x1b" in done.out + done.err or "\\u001b" in done.out + done.err, done
+    for text in texts:
+        assert not [c for c in text if c != "\n" and (c < " " or "\x7f" <= c < "\xa0")], repr(text)

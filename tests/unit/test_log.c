@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "core/log.h"
+#include "core/printable.h"
 
 static char said[8192], logged[8192];
 
@@ -71,8 +72,68 @@ static void test_a_rank_is_named_once(void **state)
     assert_non_null(strstr(said, "ztrain: error: rank 1 on here: rank 1 on hereabouts: disk full\n"));
 }
 
+/* A file name that would clear the screen, and forge a line. */
+static void test_a_terminal_obeys_nothing_from_outside(void **state)
+{
+    (void)state;
+    say(0, 1, "cannot open 'a\033[2J\nztrain: error: forged'");
+    assert_string_equal(said, "ztrain: error: cannot open 'a\\x1b[2J\\x0aztrain: error: forged'\n"
+                              "ztrain: warning: cannot open 'a\\x1b[2J\\x0aztrain: error: forged'\n");
+    assert_non_null(strstr(logged, "Z ztrain: error: cannot open 'a\\x1b[2J\\x0aztrain: error: forged'\n"));
+}
+
+static void expect_printable(const char *text, const char *expected)
+{
+    assert_string_equal(PRINTABLE(text), expected);
+}
+
+static void test_what_is_printable(void **state)
+{
+    (void)state;
+    const char *plain = "a b~ \\x1b é … 漢 😀";
+    assert_ptr_equal(PRINTABLE(plain), plain); /* no copy */
+    expect_printable("", "");
+    expect_printable("\001\t\r\037 \177", "\\x01\\x09\\x0d\\x1f \\x7f");
+    expect_printable("\xc2\x9b"
+                     "2J \xc2\xa0",
+                     "\\xc2\\x9b"
+                     "2J \xc2\xa0"); /* C1, and the first after it */
+    expect_printable("\x9b"
+                     "1m \xff",
+                     "\\x9b"
+                     "1m \\xff");
+    expect_printable("\xc0\x9b \xe0\x82\x9b \xf0\x80\x82\x9b", /* longer forms of C1's */
+                     "\\xc0\\x9b \\xe0\\x82\\x9b \\xf0\\x80\\x82\\x9b");
+    expect_printable("\xed\xa0\x80 \xf4\x90\x80\x80", "\\xed\\xa0\\x80 \\xf4\\x90\\x80\\x80");
+    expect_printable("cut \xe2\x80", "cut \\xe2\\x80");
+    char small[8];
+    assert_string_equal(printable("\033", small, sizeof small), "\\x1b");
+    assert_string_equal(printable("abc\033", small, sizeof small), "abc\\x1b");
+    assert_string_equal(printable("abcd\033", small, sizeof small), "abcd...");
+    assert_string_equal(printable("\033\033", small, sizeof small), "\\x1b...");
+}
+
+/* A log file begins with what was said before it was open. */
+static void test_the_log_has_the_first_words(void **state)
+{
+    (void)state;
+    log_debug("the first words");
+    say(0, 1, "the second");
+    const char *first = strstr(logged, "Z the first words\n"),
+               *second = strstr(logged, "Z ztrain: error: the second\n");
+    assert_true(first && second && first < second);
+    say(0, 1, "the third");
+    assert_null(strstr(logged, "first"));
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_who_speaks), cmocka_unit_test(test_a_rank_is_named_once)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_the_log_has_the_first_words), /* before any log file was open */
+        cmocka_unit_test(test_who_speaks),
+        cmocka_unit_test(test_a_rank_is_named_once),
+        cmocka_unit_test(test_a_terminal_obeys_nothing_from_outside),
+        cmocka_unit_test(test_what_is_printable),
+    };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
