@@ -4,6 +4,7 @@
 #include "cmd/agree.h"
 #include "cmd/choose_device.h"
 #include "cmd/choose_graphs.h"
+#include "cmd/choose_kernels.h"
 #include "core/log.h"
 #include "core/progress.h"
 #include "gpu/peaks.h"
@@ -105,7 +106,15 @@ static enum status open_device(struct trainer *t, int threads, struct error *err
     TRY(together(t, choose_device(t->spec, t->comm, t->boot, &choice, err), err));
     if (choice.to_plan)
         return device_open_to_plan(&t->device, err);
-    TRY(together(t, device_open(choice.kind, choice.index, threads, &t->device, err), err));
+    struct cpu_kernels kernels;
+    enum status status;
+    if (choice.kind == DEVICE_CPU) {
+        TRY(choose_kernels(t->comm, t->boot, &kernels, err));
+        status = device_open_cpu(&kernels, threads, &t->device, err);
+    } else {
+        status = device_open(choice.kind, choice.index, threads, &t->device, err);
+    }
+    TRY(together(t, status, err));
     ops_profile_enable(t->device, t->profile); /* before anyone takes the op table */
     if (t->comm)
         TRY(together(t, comm_attach_device(t->comm, t->device, choice.may_share, &way, err), err));

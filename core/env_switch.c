@@ -1,5 +1,6 @@
 #include "core/env_switch.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -11,4 +12,23 @@ enum status env_switch(const char *name, const char *meaning, bool *on, struct e
         return STATUS_OK;
     error_set(err, STATUS_USAGE, "%s is '%.60s'", name, value);
     return error_hint(err, "1 (%s) or 0", meaning);
+}
+
+enum status env_choice(const char *name, const char *const *words, int count, int *index, struct error *err)
+{
+    const char *value = getenv(name);
+    char legal[256] = "";
+    *index = -1;
+    if (!value || !*value)
+        return STATUS_OK;
+    for (int i = 0; i < count; i++) {
+        if (!strcmp(value, words[i])) {
+            *index = i;
+            return STATUS_OK;
+        }
+        size_t used = strlen(legal);
+        snprintf(legal + used, sizeof legal - used, "%s%s", i == 0 ? "" : i + 1 < count ? ", " : " or ", words[i]);
+    }
+    error_set(err, STATUS_USAGE, "%s is '%.60s'", name, value);
+    return error_hint(err, "%s", legal);
 }

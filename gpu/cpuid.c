@@ -1,10 +1,7 @@
 #include "gpu/cpuid.h"
 
-#include "core/log.h"
-
 #include <stdint.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/syscall.h>
 #include <sys/utsname.h>
@@ -100,19 +97,4 @@ void cpu_features_detect(struct cpu_features *f)
     memset(f, 0, sizeof *f);
     snprintf(f->name, sizeof f->name, "%s CPU", uname(&system) == 0 ? system.machine : "unknown");
     detect(f);
-
-    const char *wish = getenv("ZTRAIN_CPU_ISA");
-    if (!wish || !*wish)
-        return;
-    enum cpu_isa isa = CPU_ISA_BASELINE;
-    while (isa < CPU_ISA_COUNT && strcmp(wish, isa_names[isa]) != 0)
-        isa++;
-    if (isa == CPU_ISA_COUNT || isa > f->isa) {
-        log_warn("ZTRAIN_CPU_ISA=%s: this CPU has baseline to %s; using %s", wish, isa_names[f->isa],
-                 isa_names[f->isa]);
-        return;
-    }
-    f->isa = isa;
-    f->avx512_bf16 = f->avx512_bf16 && isa == CPU_ISA_AVX512;
-    f->amx_bf16 = f->amx_bf16 && isa == CPU_ISA_AVX512;
 }

@@ -1,4 +1,5 @@
-/* cpuid.h: which instruction sets this CPU and its kernel offer, found out at run time. */
+/* cpuid.h: which instruction sets this CPU and its kernel offer, found out at run time. What is used of it:
+ * cpu_kernels.h. */
 #ifndef ZTRAIN_GPU_CPUID_H
 #define ZTRAIN_GPU_CPUID_H
 
@@ -14,9 +15,9 @@ enum cpu_isa {
 };
 
 struct cpu_features {
-    enum cpu_isa isa; /* the best one; the environment variable ZTRAIN_CPU_ISA=baseline|avx2|avx512 lowers it */
+    enum cpu_isa isa; /* the best one */
     bool avx512_bf16; /* VDPBF16PS, usable at isa CPU_ISA_AVX512 */
-    bool amx_bf16;    /* TDPBF16PS */
+    bool amx_bf16;    /* TDPBF16PS, likewise */
     char name[128];   /* brand string, or the architecture's name */
 };
 

@@ -3,6 +3,7 @@
 
 #include "core/env_switch.h"
 #include "core/progress.h"
+#include "gpu/cpu_kernels.h"
 #include "gpu/device_backend.h"
 
 #include <stdio.h>
@@ -83,11 +84,21 @@ enum status device_open(enum device_kind kind, int index, int threads, struct de
 {
     ASSERT(index >= 0);
     *device = NULL;
+    struct cpu_kernels kernels;
     switch (kind) {
-    case DEVICE_CPU: return device_cpu_open(threads, device, err);
+    case DEVICE_CPU:
+        TRY(cpu_kernels_detect(&kernels, err));
+        TRY(cpu_kernels_choose_products(&kernels, err));
+        return device_cpu_open(&kernels, threads, device, err);
     case DEVICE_CUDA: return device_cuda_open(index, threads, device, err);
     }
     BUG("device kind %d", (int)kind);
+}
+
+enum status device_open_cpu(const struct cpu_kernels *kernels, int threads, struct device **device, struct error *err)
+{
+    *device = NULL;
+    return device_cpu_open(kernels, threads, device, err);
 }
 
 void device_close(struct device *device)

@@ -21,6 +21,7 @@ struct op_table;
 struct stream;
 struct event;
 struct graph;
+struct cpu_kernels;
 
 enum device_kind { DEVICE_CPU, DEVICE_CUDA };
 
@@ -28,7 +29,7 @@ struct device {
     enum device_kind kind;
     char name[128];                 /* "AMD EPYC …", "NVIDIA H200" */
     char id[64];                    /* of a GPU: its UUID, zeros behind it; else empty */
-    char detail[256];               /* instruction sets, GEMM library and version in use; compute capability, driver */
+    char detail[384];               /* instruction sets, GEMM library and version in use; compute capability, driver */
     int threads;                    /* OpenMP threads of this rank (CUDA: for what its host does) */
     size_t memory_bytes;            /* CUDA: of the GPU; CPU: 0 */
     double peak_flops[DTYPE_COUNT]; /* products in that dtype by the data sheet, FLOP/s; 0: unknown, or the CPU */
@@ -40,8 +41,13 @@ struct device {
 
 /* Opens the device. CPU: `threads` OpenMP threads (0: all cores this process may run on). CUDA: GPU `index` of those
  * that device_cuda_list() counts; several processes may share one. The thread that opens a device is the one that uses
- * it. Errors: STATUS_DEVICE. */
+ * it. The CPU computes by the best kernels that it has and the environment allows (cpu_kernels.h), which a rank among
+ * others does not choose by itself: device_open_cpu(). Errors: STATUS_DEVICE; STATUS_USAGE for the environment. */
 enum status device_open(enum device_kind kind, int index, int threads, struct device **device, struct error *err);
+/* The CPU, computing by these kernels, which it has (cpu_kernels_detect()). */
+enum status device_open_cpu(const struct cpu_kernels *kernels, int threads, struct device **device, struct error *err);
+/* The kernels of a CPU device. */
+const struct cpu_kernels *device_cpu_kernels(const struct device *device);
 /* A GPU that need not be here, for memory plans: op_workspace_bytes() and what is laid out in dry arenas; nothing can
  * be allocated or run on it. Its memory is an assumption, which its name states. A build without CUDA: STATUS_DEVICE.
  */

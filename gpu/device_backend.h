@@ -64,7 +64,8 @@ struct graph {
     struct device *device;
 };
 
-enum status device_cpu_open(int threads, struct device **device, struct error *err);
+struct cpu_kernels;
+enum status device_cpu_open(const struct cpu_kernels *kernels, int threads, struct device **device, struct error *err);
 
 /* In builds with CUDA (ZTRAIN_CUDA): as device_cuda_available(), device_cuda_list(). */
 bool device_cuda_probe(char *why);

@@ -544,7 +544,7 @@ static enum status start_team(int threads, struct error *err)
 }
 #endif
 
-enum status device_cpu_open(int threads, struct device **device, struct error *err)
+enum status device_cpu_open(const struct cpu_kernels *kernels, int threads, struct device **device, struct error *err)
 {
     enum status status;
     struct device_cpu *cpu = calloc(1, sizeof *cpu);
@@ -554,7 +554,7 @@ enum status device_cpu_open(int threads, struct device **device, struct error *e
     cpu->device.kind = DEVICE_CPU;
     cpu->device.private_ = cpu;
     pthread_mutex_init(&cpu->error_mutex, NULL);
-    cpu_features_detect(&cpu->features);
+    memcpy(&cpu->kernels, kernels, sizeof cpu->kernels);
 #ifdef _OPENMP
     cpu->device.threads = threads > 0 ? threads : allowed_cores();
     TRY_GOTO(start_team(cpu->device.threads, err));
@@ -563,18 +563,24 @@ enum status device_cpu_open(int threads, struct device **device, struct error *e
     (void)allowed_cores;
     cpu->device.threads = 1;
 #endif
-    cpu->device.ops = ops_cpu_table(cpu->features.isa);
-    TRY_GOTO(gemm_new(&cpu->features, &cpu->gemm, err));
-    snprintf(cpu->device.name, sizeof cpu->device.name, "%s", cpu->features.name);
-    const bool pairs = cpu->features.avx512_bf16, tiles = cpu->features.amx_bf16;
-    snprintf(cpu->device.detail, sizeof cpu->device.detail, "%s%s%s%s kernels, GEMM: %s",
-             cpu_isa_name(cpu->features.isa), pairs || tiles ? " with " : "",
-             pairs ? (tiles ? "avx512_bf16 and " : "avx512_bf16") : "", tiles ? "amx_bf16" : "",
-             gemm_description(cpu->gemm));
+    cpu->device.ops = ops_cpu_table(kernels->isa);
+    TRY_GOTO(gemm_new(kernels, &cpu->gemm, err));
+    struct cpu_features features;
+    cpu_features_detect(&features);
+    snprintf(cpu->device.name, sizeof cpu->device.name, "%s", features.name);
+    char instructions[CPU_KERNELS_TEXT], products[CPU_KERNELS_TEXT];
+    snprintf(cpu->device.detail, sizeof cpu->device.detail, "%s kernels, GEMM: %s",
+             cpu_kernels_instructions(kernels, instructions), cpu_kernels_products(kernels, products));
     *device = &cpu->device;
     return STATUS_OK;
 fail:
     pthread_mutex_destroy(&cpu->error_mutex);
     free(cpu);
     return status;
+}
+
+const struct cpu_kernels *device_cpu_kernels(const struct device *device)
+{
+    ASSERT(device->kind == DEVICE_CPU);
+    return &((const struct device_cpu *)device->private_)->kernels;
 }

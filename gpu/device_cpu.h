@@ -2,7 +2,7 @@
 #ifndef ZTRAIN_GPU_DEVICE_CPU_H
 #define ZTRAIN_GPU_DEVICE_CPU_H
 
-#include "gpu/cpuid.h"
+#include "gpu/cpu_kernels.h"
 #include "gpu/device_backend.h"
 #include "gpu/ops.h"
 
@@ -13,7 +13,7 @@ struct gemm;
 struct device_cpu {
     struct device_private private_; /* first: see device_backend.h */
     struct device device;
-    struct cpu_features features;
+    struct cpu_kernels kernels;
     struct gemm *gemm; /* owned */
     pthread_mutex_t error_mutex;
     struct error error; /* sticky; code STATUS_OK: none */

@@ -108,7 +108,6 @@ struct primitive {
 
 struct gemm {
     bool wants[DTYPE_COUNT];
-    char description[128];
     void *library;
     int major;
     struct dnnl dnnl;
@@ -146,42 +145,40 @@ static enum status open_library(struct gemm *g, struct error *err)
     return STATUS_OK;
 }
 
-static void describe(struct gemm *g)
+enum status gemm_library_version(char *version, size_t size, uint32_t *isa, struct error *err)
 {
-    char library[48] = "", builtin[] = "builtin";
-    if (g->library) {
-        const struct dnnl_version *v = g->dnnl.version();
-        snprintf(library, sizeof library, "oneDNN %d.%d.%d", v->major, v->minor, v->patch);
-    }
-    snprintf(g->description, sizeof g->description, "fp32 %s, bf16 %s", g->wants[DTYPE_F32] ? library : builtin,
-             g->wants[DTYPE_BF16] ? library : builtin);
-}
-
-enum status gemm_new(const struct cpu_features *features, struct gemm **gemm, struct error *err)
-{
-    const char *wish = getenv("ZTRAIN_CPU_GEMM");
-    bool builtin = wish && strcmp(wish, "builtin") == 0, onednn = wish && strcmp(wish, "onednn") == 0;
-    if (wish && *wish && !builtin && !onednn)
-        return error_set(err, STATUS_DEVICE, "ZTRAIN_CPU_GEMM=%s: expected builtin or onednn", wish);
     struct gemm *g = calloc(1, sizeof *g);
     if (!g)
         return error_set(err, STATUS_DEVICE, "cannot prepare matrix products: out of memory");
     pthread_mutex_init(&g->mutex, NULL);
-    g->wants[DTYPE_F32] = onednn || (!builtin && features->isa == CPU_ISA_BASELINE);
-    g->wants[DTYPE_BF16] = onednn && features->isa == CPU_ISA_AVX512;
-    struct error why;
-    if ((g->wants[DTYPE_F32] || g->wants[DTYPE_BF16]) && open_library(g, &why) != STATUS_OK) {
-        if (onednn) {
-            gemm_free(g);
-            if (err)
-                *err = why;
-            return error_hint(err, "install libdnnl, or unset ZTRAIN_CPU_GEMM");
-        }
-        log_warn("%s; matrix products use a built-in routine, which is slow on this CPU; hint: install libdnnl",
-                 why.text);
-        g->wants[DTYPE_F32] = g->wants[DTYPE_BF16] = false;
+    enum status status = open_library(g, err);
+    if (status == STATUS_OK) {
+        const struct dnnl_version *v = g->dnnl.version();
+        int (*effective_isa)(void);
+        *(void **)&effective_isa = dlsym(g->library, "dnnl_get_effective_cpu_isa");
+        snprintf(version, size, "%d.%d.%d", v->major, v->minor, v->patch);
+        *isa = effective_isa ? (uint32_t)effective_isa() : 0;
     }
-    describe(g);
+    gemm_free(g);
+    return status;
+}
+
+enum status gemm_new(const struct cpu_kernels *kernels, struct gemm **gemm, struct error *err)
+{
+    struct gemm *g = calloc(1, sizeof *g);
+    if (!g)
+        return error_set(err, STATUS_DEVICE, "cannot prepare matrix products: out of memory");
+    pthread_mutex_init(&g->mutex, NULL);
+    bool needed = false;
+    for (int d = 0; d < DTYPE_COUNT; d++) {
+        g->wants[d] = kernels->onednn[d];
+        needed = needed || g->wants[d];
+    }
+    enum status status = needed ? open_library(g, err) : STATUS_OK;
+    if (status != STATUS_OK) {
+        gemm_free(g);
+        return status;
+    }
     *gemm = g;
     return STATUS_OK;
 }
@@ -209,11 +206,6 @@ void gemm_free(struct gemm *g)
         g->dnnl.engine_destroy(g->engine);
     pthread_mutex_destroy(&g->mutex);
     free(g);
-}
-
-const char *gemm_description(const struct gemm *g)
-{
-    return g->description;
 }
 
 bool gemm_wants_library(const struct gemm *g, enum dtype dtype)

@@ -2,26 +2,27 @@
  *
  * The built-in product (gemm_cpu_kernels.h) is within a tenth of the FMA peak with AVX2 and AVX-512, and with AVX-512's
  * bf16 instructions; it has a kernel for AMX too. oneDNN is needed where a CPU has only the baseline instruction set
- * (fp32). The environment variable ZTRAIN_CPU_GEMM=builtin|onednn overrides that. C (m, n) (+)= op(A) (m, k) · op(B)
+ * (fp32). Which of the two it is, struct cpu_kernels says. C (m, n) (+)= op(A) (m, k) · op(B)
  * (k, n) + bias; everything is row-major. */
 #ifndef ZTRAIN_GPU_GEMM_CPU_H
 #define ZTRAIN_GPU_GEMM_CPU_H
 
 #include "core/dtype.h"
 #include "core/status.h"
-#include "gpu/cpuid.h"
+#include "gpu/cpu_kernels.h"
 
 #include <stdbool.h>
 #include <stdint.h>
 
 struct gemm;
 
-/* Opens the library if this CPU, or ZTRAIN_CPU_GEMM, asks for it. */
-enum status gemm_new(const struct cpu_features *features, struct gemm **gemm, struct error *err);
+/* Opens oneDNN if it is to compute products. STATUS_DEVICE: it cannot be used. */
+enum status gemm_new(const struct cpu_kernels *kernels, struct gemm **gemm, struct error *err);
 void gemm_free(struct gemm *gemm);
 
-/* "fp32 builtin, bf16 oneDNN 2.6.3" */
-const char *gemm_description(const struct gemm *gemm);
+/* oneDNN's version ("2.6.3") and the instruction set that it computes with, as it counts them (0: it does not say).
+ * STATUS_DEVICE: it is not here, or cannot be used. */
+enum status gemm_library_version(char *version, size_t size, uint32_t *isa, struct error *err);
 
 /* Whether products of this dtype go to gemm_library(); else the caller uses the built-in product. */
 bool gemm_wants_library(const struct gemm *gemm, enum dtype dtype);

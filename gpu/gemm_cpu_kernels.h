@@ -466,11 +466,11 @@ static enum unit_kind unit_kind_of(enum dtype dtype, bool pairs)
 }
 
 /* Of a whole product. What attention packs is for the instructions without tiles. */
-static enum unit_kind product_kind(const struct cpu_features *features, enum dtype dtype)
+static enum unit_kind product_kind(const struct cpu_kernels *kernels, enum dtype dtype)
 {
-    if (GEMM_HAS_TILES && features->amx_bf16 && dtype == DTYPE_BF16)
+    if (GEMM_HAS_TILES && kernels->amx_bf16 && dtype == DTYPE_BF16)
         return UNIT_TILE;
-    return unit_kind_of(dtype, features->avx512_bf16);
+    return unit_kind_of(dtype, kernels->avx512_bf16);
 }
 
 /* How a product is cut. */

@@ -44,7 +44,7 @@ static struct attention_unit attention_unit_at(const struct attention *a, int64_
 
 static enum unit_kind attention_kind(struct stream *stream, enum dtype dtype)
 {
-    return unit_kind_of(dtype, device_cpu_of(stream)->features.avx512_bf16);
+    return unit_kind_of(dtype, device_cpu_of(stream)->kernels.avx512_bf16);
 }
 
 static struct attention attention_of(struct stream *stream, const struct attention_fwd_args *args)

@@ -64,7 +64,7 @@ static void product(struct stream *stream, const struct product *p, const struct
     if (p->m == 0 || p->n == 0)
         return;
     if (!gemm_wants_library(cpu->gemm, e->dtype) || !product_by_library(stream, p, e))
-        gemm_builtin(scratch_of(stream), product_kind(&cpu->features, e->dtype), p, e);
+        gemm_builtin(scratch_of(stream), product_kind(&cpu->kernels, e->dtype), p, e);
 }
 
 static void op_linear_fwd(struct stream *stream, const struct linear_fwd_args *a)

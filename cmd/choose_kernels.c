@@ -1,0 +1,91 @@
+#include "cmd/choose_kernels.h"
+
+#include "cmd/agree.h"
+#include "core/log.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* The lowest rank that has the best kernels: more of them than any other has. */
+static int best_rank(const struct cpu_kernels *all, int world)
+{
+    int best = 0;
+    for (int r = 1; r < world; r++) {
+        const struct cpu_kernels *k = &all[r], *most = &all[best];
+        int more = k->isa != most->isa ? (int)k->isa - (int)most->isa
+                                       : k->avx512_bf16 + k->amx_bf16 - most->avx512_bf16 - most->amx_bf16;
+        best = more > 0 ? r : best;
+    }
+    return best;
+}
+
+/* The lowest rank that has no more than what all have; else one that has other kernels than `best`. */
+static int lowering_rank(const struct cpu_kernels *all, int world, int best, const struct cpu_kernels *common)
+{
+    int other = -1;
+    for (int r = 0; r < world; r++) {
+        if (cpu_kernels_equal(&all[r], common))
+            return r;
+        other = other < 0 && !cpu_kernels_equal(&all[r], &all[best]) ? r : other;
+    }
+    return other;
+}
+
+static void say_instructions(const struct bootstrap *boot, const struct cpu_kernels *all,
+                             const struct cpu_kernels *common)
+{
+    char had[CPU_KERNELS_TEXT], have[CPU_KERNELS_TEXT];
+    int best = best_rank(all, boot->world);
+    if (cpu_kernels_equal(&all[best], common))
+        return;
+    int low = lowering_rank(all, boot->world, best, common);
+    log_warn("all ranks compute by %s kernels, not %s: rank %d on %s has no more than these, rank %d on %s has those",
+             cpu_kernels_instructions(common, have), cpu_kernels_instructions(&all[best], had), low,
+             boot->places[low].host, best, boot->places[best].host);
+}
+
+static void say_products(const struct bootstrap *boot, const struct cpu_kernels *all, const struct cpu_kernels *common)
+{
+    char here[CPU_KERNELS_TEXT], there[CPU_KERNELS_TEXT], result[CPU_KERNELS_TEXT];
+    for (int r = 1; r < boot->world; r++) {
+        if (cpu_kernels_equal(&all[r], &all[0]))
+            continue;
+        log_warn("all ranks multiply matrices by %s: it would be %s for rank 0 on %s, %s for rank %d on %s",
+                 cpu_kernels_products(common, result), cpu_kernels_products(&all[0], here), boot->places[0].host,
+                 cpu_kernels_products(&all[r], there), r, boot->places[r].host);
+        return;
+    }
+}
+
+/* What all have in common of their `own`, the same on all ranks. say: tells of differences (rank 0). */
+static enum status settle(struct comm *comm, const struct bootstrap *boot, struct cpu_kernels *own,
+                          void (*say)(const struct bootstrap *boot, const struct cpu_kernels *all,
+                                      const struct cpu_kernels *common),
+                          struct error *err)
+{
+    struct cpu_kernels *all = malloc((size_t)boot->world * sizeof *all);
+    if (!all)
+        return error_set(err, STATUS_DEVICE, "out of memory");
+    enum status status = comm_exchange(comm, own, sizeof *own, all, err);
+    if (status == STATUS_OK) {
+        cpu_kernels_common(all, boot->world, own);
+        if (boot->rank == 0)
+            say(boot, all, own);
+    }
+    free(all);
+    return status;
+}
+
+enum status choose_kernels(struct comm *comm, const struct bootstrap *boot, struct cpu_kernels *kernels,
+                           struct error *err)
+{
+    if (!comm) {
+        TRY(cpu_kernels_detect(kernels, err));
+        return cpu_kernels_choose_products(kernels, err);
+    }
+    TRY(agree(comm, cpu_kernels_detect(kernels, err), err));
+    TRY(settle(comm, boot, kernels, say_instructions, err));
+    TRY(agree(comm, cpu_kernels_choose_products(kernels, err), err));
+    return settle(comm, boot, kernels, say_products, err);
+}

@@ -1,0 +1,15 @@
+/* choose_kernels.h: by which kernels the ranks of a job compute on the CPU: all by the same. Replicas that each rank
+ * updates for itself would drift apart otherwise, and the results would depend on which rank lies on which node. */
+#ifndef ZTRAIN_CMD_CHOOSE_KERNELS_H
+#define ZTRAIN_CMD_CHOOSE_KERNELS_H
+
+#include "comm/bootstrap.h"
+#include "comm/comm.h"
+#include "gpu/cpu_kernels.h"
+
+/* The best that all ranks have. Rank 0 says which rank makes the others do without theirs. Collective, unless comm and
+ * boot are NULL (a plan). STATUS_USAGE: some rank's environment asks for what there is not; all fail if one does. */
+enum status choose_kernels(struct comm *comm, const struct bootstrap *boot, struct cpu_kernels *kernels,
+                           struct error *err);
+
+#endif

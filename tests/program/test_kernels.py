@@ -1,0 +1,50 @@
+"""By which kernels ranks compute on the CPU: all by the same."""
+import re
+import subprocess
+
+import pytest
+
+from harness import FINISHED, USAGE, ZTRAIN, Job
+
+BOTH = [0, 1]  # two ranks, each on a node of its own
+
+
+def levels():
+    """What this CPU has, the lowest first."""
+    said = subprocess.run([ZTRAIN, "doctor"], capture_output=True, text=True, check=False).stdout
+    names = ["baseline", "avx2", "avx512"]
+    return names[:names.index(re.search(r"instruction sets +(\w+)", said).group(1)) + 1]
+
+
+def of_two(folder, name, first, second, stage=0, expect=FINISHED):
+    spec = folder.spec({"zero_optimization": {"stage": stage}, "train": {"epochs": 1}}, name)
+    levels_of = {rank: {"ZTRAIN_CPU_ISA": level} for rank, level in enumerate((first, second))}
+    return Job(folder, "--config", spec, nodes=BOTH, env_of=levels_of).train(expect)
+
+
+def test_ranks_on_other_cpus_compute_alike(folder):
+    has = levels()
+    if len(has) == 1:
+        pytest.skip("this CPU has one level of instruction sets only")
+    low, high = has[0], has[-1]
+    of_two(folder, "low", low, low)
+    of_two(folder, "high", high, high)
+    assert folder.metrics("low").losses != folder.metrics("high").losses  # or nothing is shown
+    for name, first, second in [("mixed", high, low), ("turned", low, high)]:
+        done = of_two(folder, name, first, second)
+        assert folder.metrics(name).numbers() == folder.metrics("low").numbers()
+        one, other = (1, 0) if first == high else (0, 1)
+        said = re.findall(r"warning: .*all ranks compute by .*", done[0].err)
+        assert len(said) == 1 and f"by {low} kernels, not {high}" in said[0], done[0]
+        assert re.search(rf"rank {one} on \S+ has no more than these, rank {other} on \S+ has those", said[0]), said
+        assert "all ranks compute" not in done[1].err
+        assert f"{low} kernels" in done[0].out
+
+
+def test_a_word_that_is_no_level_is_an_error(folder):
+    done = of_two(folder, "run", "baseline", "zzz", expect=USAGE)
+    assert "ZTRAIN_CPU_ISA is 'zzz'; hint: baseline, avx2 or avx512" in done[1].last_words, done
+    assert "error" not in done[0].err
+    for name, value, legal in [("ISA", "zzz", "baseline, avx2 or avx512"), ("GEMM", "mkl", "builtin or onednn")]:
+        done = folder.ztrain("--config", folder.spec(), "--dry-run", env={f"ZTRAIN_CPU_{name}": value}, expect=USAGE)
+        assert f"ZTRAIN_CPU_{name} is '{value}'; hint: {legal}" in done.last_words

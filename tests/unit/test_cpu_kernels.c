@@ -1,0 +1,124 @@
+/* test_cpu_kernels.c: what the CPUs of several ranks have in common, and the words that choose. */
+#include "gpu/cpu_kernels.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+static const struct cpu_kernels amx = {.isa = CPU_ISA_AVX512, .avx512_bf16 = true, .amx_bf16 = true},
+                                pairs = {.isa = CPU_ISA_AVX512, .avx512_bf16 = true}, plain = {.isa = CPU_ISA_AVX512},
+                                avx2 = {.isa = CPU_ISA_AVX2}, baseline = {.isa = CPU_ISA_BASELINE};
+
+static struct cpu_kernels common_of(const struct cpu_kernels *a, const struct cpu_kernels *b)
+{
+    struct cpu_kernels all[3] = {*a, *b, *a}, common, reversed[2] = {*b, *a}, other;
+    cpu_kernels_common(all, 3, &common);
+    cpu_kernels_common(reversed, 2, &other);
+    assert_true(cpu_kernels_equal(&common, &other));
+    return common;
+}
+
+static void the_lowest_level_is_common(void **state)
+{
+    (void)state;
+    const struct cpu_kernels *const rising[] = {&baseline, &avx2, &plain, &pairs, &amx};
+    for (size_t i = 0; i < COUNT_OF(rising); i++) {
+        for (size_t j = i; j < COUNT_OF(rising); j++) {
+            struct cpu_kernels common = common_of(rising[i], rising[j]);
+            assert_true(cpu_kernels_equal(&common, rising[i]));
+            assert_true(cpu_kernels_equal(rising[i], rising[j]) == (i == j));
+        }
+    }
+}
+
+static void onednn_is_common_only_if_it_is_the_same(void **state)
+{
+    (void)state;
+    struct cpu_kernels one = baseline, other;
+    one.onednn[DTYPE_F32] = true;
+    one.onednn_isa = 7;
+    strcpy(one.onednn_version, "2.6.3");
+    struct cpu_kernels common = common_of(&one, &one);
+    assert_true(cpu_kernels_equal(&common, &one));
+
+    other = one;
+    strcpy(other.onednn_version, "3.1.0");
+    common = common_of(&one, &other);
+    assert_true(cpu_kernels_equal(&common, &baseline)); /* no version is left over, either */
+    other = one;
+    other.onednn_isa = 39;
+    common = common_of(&one, &other);
+    assert_true(cpu_kernels_equal(&common, &baseline));
+    common = common_of(&one, &baseline);
+    assert_true(cpu_kernels_equal(&common, &baseline));
+}
+
+static void kernels_have_names(void **state)
+{
+    (void)state;
+    char text[CPU_KERNELS_TEXT];
+    assert_string_equal(cpu_kernels_instructions(&amx, text), "avx512 with avx512_bf16 and amx_bf16");
+    assert_string_equal(cpu_kernels_instructions(&pairs, text), "avx512 with avx512_bf16");
+    assert_string_equal(cpu_kernels_instructions(&baseline, text), "baseline");
+    assert_string_equal(cpu_kernels_products(&amx, text), "fp32 builtin, bf16 builtin");
+    struct cpu_kernels library = plain;
+    library.onednn[DTYPE_BF16] = true;
+    strcpy(library.onednn_version, "2.6.3");
+    assert_string_equal(cpu_kernels_products(&library, text), "fp32 builtin, bf16 oneDNN 2.6.3");
+}
+
+static void the_environment_chooses(void **state)
+{
+    (void)state;
+    struct cpu_kernels kernels, best;
+    struct cpu_features features;
+    struct error err;
+    cpu_features_detect(&features);
+    unsetenv("ZTRAIN_CPU_ISA");
+    unsetenv("ZTRAIN_CPU_GEMM");
+    assert_int_equal(cpu_kernels_detect(&best, &err), STATUS_OK);
+    assert_int_equal(best.isa, features.isa);
+    for (int isa = CPU_ISA_BASELINE; isa < CPU_ISA_COUNT; isa++) {
+        setenv("ZTRAIN_CPU_ISA", cpu_isa_name((enum cpu_isa)isa), 1);
+        enum status status = cpu_kernels_detect(&kernels, &err);
+        if (isa > (int)features.isa) {
+            assert_int_equal(status, STATUS_USAGE);
+            assert_non_null(strstr(err.text, "does not have; hint: the most that it has is"));
+            continue;
+        }
+        assert_int_equal(status, STATUS_OK);
+        assert_int_equal(kernels.isa, isa);
+        assert_true(isa == CPU_ISA_AVX512 || (!kernels.avx512_bf16 && !kernels.amx_bf16));
+    }
+    setenv("ZTRAIN_CPU_ISA", "zzz", 1);
+    assert_int_equal(cpu_kernels_detect(&kernels, &err), STATUS_USAGE);
+    assert_string_equal(err.text, "ZTRAIN_CPU_ISA is 'zzz'; hint: baseline, avx2 or avx512");
+    setenv("ZTRAIN_CPU_ISA", "", 1);
+    assert_int_equal(cpu_kernels_detect(&kernels, &err), STATUS_OK);
+    assert_true(cpu_kernels_equal(&kernels, &best));
+    unsetenv("ZTRAIN_CPU_ISA");
+
+    setenv("ZTRAIN_CPU_GEMM", "mkl", 1);
+    assert_int_equal(cpu_kernels_choose_products(&kernels, &err), STATUS_USAGE);
+    assert_string_equal(err.text, "ZTRAIN_CPU_GEMM is 'mkl'; hint: builtin or onednn");
+    setenv("ZTRAIN_CPU_GEMM", "builtin", 1);
+    kernels = baseline;
+    assert_int_equal(cpu_kernels_choose_products(&kernels, &err), STATUS_OK);
+    assert_true(cpu_kernels_equal(&kernels, &baseline));
+    unsetenv("ZTRAIN_CPU_GEMM");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_lowest_level_is_common),
+        cmocka_unit_test(onednn_is_common_only_if_it_is_the_same),
+        cmocka_unit_test(kernels_have_names),
+        cmocka_unit_test(the_environment_chooses),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
