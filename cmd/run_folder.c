@@ -1,6 +1,5 @@
 #include "cmd/run_folder.h"
 
-#include "ckpt/checkpoint.h"
 #include "core/fsutil.h"
 #include "core/log.h"
 #include "core/progress.h"
@@ -41,44 +40,18 @@ static enum status lock_folder(struct run_folder *folder, struct error *err)
     return STATUS_OK;
 }
 
-/* A new run wants a folder without checkpoints. Looked at again under the lock: another run may just have ended there.
- */
-static enum status check_new(const struct run_folder *folder, bool resume, struct error *err)
-{
-    if (resume || !checkpoint_any(folder->checkpoints))
-        return STATUS_OK;
-    error_set(err, STATUS_USAGE, "run folder '%s' already holds checkpoints", folder->path);
-    return error_hint(err, "--resume %s to go on, or another run.name to start anew", folder->path);
-}
-
-static enum status find_paths(struct run_folder *folder, const struct run_spec *spec, struct error *err)
-{
-    int n = snprintf(folder->path, sizeof folder->path, "%s/%s", spec->run.dir, spec->run.name);
-    if (n < 0 || (size_t)n >= sizeof folder->path)
-        return error_set(err, STATUS_USAGE, "run.dir and run.name: the path is longer than %zu bytes",
-                         sizeof folder->path - 1);
-    snprintf(folder->checkpoints, sizeof folder->checkpoints, "%s/checkpoints", folder->path);
-    snprintf(folder->metrics, sizeof folder->metrics, "%s/metrics.jsonl", folder->path);
-    return STATUS_OK;
-}
-
-bool run_folder_is_taken(const struct run_spec *spec)
-{
-    struct run_folder folder;
-    return find_paths(&folder, spec, NULL) == STATUS_OK && checkpoint_any(folder.checkpoints);
-}
-
-enum status run_folder_open(struct run_folder *folder, const struct run_spec *spec, int rank, bool resume,
-                            struct error *err)
+enum status run_folder_open(struct run_folder *folder, const struct run_place *place, int rank, struct error *err)
 {
     folder->lock_fd = -1;
-    TRY(find_paths(folder, spec, err));
+    snprintf(folder->path, sizeof folder->path, "%s", place->path);
+    snprintf(folder->checkpoints, sizeof folder->checkpoints, "%s/checkpoints", folder->path);
+    snprintf(folder->metrics, sizeof folder->metrics, "%s/metrics.jsonl", folder->path);
     if (rank != 0)
         return STATUS_OK;
-    TRY(check_new(folder, resume, err)); /* before anything is made there */
+    TRY(run_place_check(place, err)); /* before anything is made there */
     TRY(fs_mkdirs(folder->path, STATUS_USAGE, err));
     TRY(lock_folder(folder, err));
-    return check_new(folder, resume, err);
+    return run_place_check(place, err); /* again: another run may just have ended there */
 }
 
 enum status run_folder_open_log(const struct run_folder *folder, int rank, struct error *err)

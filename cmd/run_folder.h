@@ -6,25 +6,22 @@
 #ifndef ZTRAIN_CMD_RUN_FOLDER_H
 #define ZTRAIN_CMD_RUN_FOLDER_H
 
+#include "cmd/run_place.h"
 #include "core/spec.h"
 #include "core/status.h"
 
 #include <stdbool.h>
 
 struct run_folder {
-    char path[3072];        /* <dir>/<name> */
+    char path[3072];        /* where it lies: run_place.h */
     char checkpoints[3200]; /* <path>/checkpoints */
     char metrics[3200];     /* <path>/metrics.jsonl */
     int lock_fd;            /* rank 0: flock on the folder while the run lives, else -1 */
 };
 
-/* Fills in the paths. Rank 0 makes the folder, locks it (another run that lives in it is STATUS_USAGE) and, unless the
- * run resumes, refuses a folder that holds a checkpoint (STATUS_USAGE). */
-enum status run_folder_open(struct run_folder *folder, const struct run_spec *spec, int rank, bool resume,
-                            struct error *err);
-
-/* For a dry run: whether a new run of this spec would be refused, as its folder holds checkpoints. */
-bool run_folder_is_taken(const struct run_spec *spec);
+/* Fills in the paths. Rank 0 makes the folder and locks it (another run that lives in it is STATUS_USAGE); what
+ * run_place_check() refuses it refuses before and after that. */
+enum status run_folder_open(struct run_folder *folder, const struct run_place *place, int rank, struct error *err);
 
 /* Opens this rank's log file (folders are made), once rank 0 has the folder: the logs may be another run's till then.
  */

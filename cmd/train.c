@@ -52,6 +52,7 @@ struct run {
     struct comm *comm;
     struct trainer trainer;
     struct stepper stepper;
+    struct run_place place;
     struct run_folder folder;
     struct metrics *metrics; /* rank 0, else NULL */
     struct console console;
@@ -499,6 +500,20 @@ static void print_profile(struct run *run)
                  rows[i].seconds > 0 ? rows[i].bytes / rows[i].seconds / 1e9 : 0);
 }
 
+/* Rank 0 decides where the run lives, makes the folder and locks it. */
+static enum status open_folder(struct run *run, struct error *err)
+{
+    enum status status = STATUS_OK;
+    int rank = run->boot->rank;
+    if (rank == 0)
+        status = run_place_find(run->spec, run->options->resume, &run->place, err);
+    TRY(together(run, status, err));
+    TRY(comm_broadcast(run->comm, &run->place, sizeof run->place, 0, err));
+    if (rank == 0 && run->place.moved)
+        log_info("the run folder was moved: the run continues in %s", run->place.path);
+    return together(run, run_folder_open(&run->folder, &run->place, rank, err), err);
+}
+
 /* Several nodes: whether all see one run folder. */
 static enum status check_shared(struct run *run, struct error *err)
 {
@@ -547,8 +562,7 @@ static enum status prepare(struct run *run, struct error *err)
     struct trainer *t = &run->trainer;
     struct checkpoint *checkpoint = NULL;
     enum status status;
-    status = run_folder_open(&run->folder, run->spec, run->boot->rank, run->options->resume != NULL, err);
-    TRY_GOTO(together(run, status, err));
+    TRY_GOTO(open_folder(run, err));
     TRY_GOTO(together(run, run_folder_open_log(&run->folder, run->boot->rank, err), err));
     if (run->boot->num_nodes > 1)
         TRY_GOTO(check_shared(run, err));
@@ -717,6 +731,25 @@ static enum status read_spec(const struct options *options, struct bootstrap *bo
     return status;
 }
 
+/* A dry run's first words: where the run would live, also where the rest is refused. */
+static enum status say_place(const struct run_spec *spec, const char *resume, struct error *err)
+{
+    struct run_place place;
+    TRY(run_place_find(spec, resume, &place, err));
+    enum status status = run_place_check(&place, err);
+    printf("run folder: %s\n", PRINTABLE(place.path));
+    if (place.moved)
+        printf("it was moved there: '%s/%s' does not exist\n", PRINTABLE(spec->run.dir), PRINTABLE(spec->run.name));
+    if (place.start == RUN_BRANCHED && status == STATUS_OK)
+        printf("the run would branch off there: --resume names a checkpoint that lies elsewhere\n");
+    if (place.start == RUN_NEW && status != STATUS_OK) {
+        printf("it holds checkpoints: without --resume %s a run is refused there\n", PRINTABLE(place.path));
+        status = STATUS_OK;
+    }
+    fflush(stdout);
+    return status;
+}
+
 /* What the command line asks for. */
 static enum status run_command(const struct options *options, char **argv, struct bootstrap *boot,
                                struct run_spec *spec, struct error *err)
@@ -725,12 +758,7 @@ static enum status run_command(const struct options *options, char **argv, struc
     int world = supervises ? options->local_gpus : boot->world;
     const char *source = boot->source;
     if (options->dry_run) {
-        printf("run folder: %s/%s\n", PRINTABLE(spec->run.dir),
-               PRINTABLE(spec->run.name)); /* also where the rest is refused */
-        if (!options->resume && run_folder_is_taken(spec))
-            printf("it holds checkpoints: without --resume %s/%s a run is refused there\n", PRINTABLE(spec->run.dir),
-                   PRINTABLE(spec->run.name));
-        fflush(stdout);
+        TRY(say_place(spec, options->resume, err));
         if (options->resume)
             TRY(resume_dry(options->resume, spec, world, source, err));
         else

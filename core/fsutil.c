@@ -22,6 +22,19 @@ enum status fs_join(char out[FS_PATH_MAX], const char *dir, const char *name, en
     return STATUS_OK;
 }
 
+void fs_parent(const char *path, char out[FS_PATH_MAX])
+{
+    size_t end = strlen(path), slash;
+    while (end > 1 && path[end - 1] == '/')
+        end--;
+    for (slash = end; slash > 0 && path[slash - 1] != '/';)
+        slash--;
+    if (!slash)
+        snprintf(out, FS_PATH_MAX, ".");
+    else
+        snprintf(out, FS_PATH_MAX, "%.*s", slash == 1 ? 1 : (int)(slash - 1), path);
+}
+
 bool fs_exists(const char *path)
 {
     struct stat st;
@@ -152,16 +165,6 @@ enum status fs_sync_dir(const char *path, enum status code, struct error *err)
     return STATUS_OK;
 }
 
-/* The folder that `path` lies in. */
-static void parent_of(const char *path, char out[FS_PATH_MAX])
-{
-    const char *slash = strrchr(path, '/');
-    if (!slash)
-        snprintf(out, FS_PATH_MAX, ".");
-    else
-        snprintf(out, FS_PATH_MAX, "%.*s", slash == path ? 1 : (int)(slash - path), path);
-}
-
 /* A file under a temporary name, published by temporary_finish(). */
 struct temporary {
     int fd;
@@ -194,7 +197,7 @@ static enum status temporary_finish(struct temporary *temporary, const char *pat
         return status;
     }
     char parent[FS_PATH_MAX];
-    parent_of(path, parent);
+    fs_parent(path, parent);
     return fs_sync_dir(parent, code, err);
 }
 

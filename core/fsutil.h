@@ -16,6 +16,9 @@ enum { FS_PATH_MAX = 4096 };
 /* out = "dir/name"; an error if it does not fit in FS_PATH_MAX bytes. */
 enum status fs_join(char out[FS_PATH_MAX], const char *dir, const char *name, enum status code, struct error *err);
 
+/* The folder that the entry `path` stands in, by the text of the path: "." for a bare name. */
+void fs_parent(const char *path, char out[FS_PATH_MAX]);
+
 bool fs_exists(const char *path); /* anything, also a dangling link */
 bool fs_is_dir(const char *path);
 

@@ -291,6 +291,59 @@ def test_nothing_to_resume_from(folder):
         assert place in done.last_words
 
 
+def everything_in(path):
+    """{file: bytes} below a folder, the logs and links aside."""
+    found = {}
+    for place, _, names in os.walk(path):
+        for name in names:
+            whole = os.path.join(place, name)
+            if os.path.basename(place) != "log" and not os.path.islink(whole):
+                with open(whole, "rb") as f:
+                    found[os.path.relpath(whole, path)] = f.read()
+    return found
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_another_runs_checkpoint_does_not_overwrite_a_run(folder, ranks):
+    folder.train({"train": {"epochs": 1}}, name="a")
+    folder.train({"train": {"epochs": 1}}, name="b")
+    before = everything_in(folder.run_folder("b"))
+    os.symlink(folder.run_folder("b"), folder.at("link"))
+    for place in (folder.run_folder("a"), os.path.join(folder.run_folder("a"), "checkpoints", "epoch-0001")):
+        for more in ([], ["--dry-run"]):
+            done = folder.train({"train": {"epochs": 2}}, name="b", ranks=ranks, more=["--resume", place, *more],
+                                expect=USAGE)
+            assert done.err.count("ztrain: error: ") == 1 and "already holds checkpoints, and --resume names one that " \
+                "lies elsewhere; hint: --resume" in done.last_words, done
+    assert everything_in(folder.run_folder("b")) == before
+    # the same folder by another way is no other folder
+    folder.train({"train": {"epochs": 2}}, name="b", ranks=ranks, more=["--resume", folder.at("link")])
+    assert len(folder.metrics("b").steps) == 6
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_moved_run_folder_is_continued_where_it_is(folder, ranks):
+    folder.train({"train": {"epochs": 1}})
+    os.mkdir(folder.at("archive"))
+    moved = folder.at("archive", "kept")
+    os.rename(folder.run_folder(), moved)
+    changes = {"train": {"epochs": 2}}
+    done = folder.train(changes, ranks=ranks, more=["--resume", moved, "--dry-run"])
+    assert f"run folder: {moved}\nit was moved there: " in done.out, done
+    folder.train(changes, ranks=ranks, more=["--resume", moved])
+    done = folder.train({"train": {"epochs": 3}}, ranks=ranks,
+                        more=["--resume", os.path.join(moved, "checkpoints", "epoch-0002")])
+    assert f"the run folder was moved: the run continues in {moved}" in done.out, done
+    assert not os.path.exists(folder.run_folder())
+    assert sorted(os.listdir(os.path.join(moved, "checkpoints"))) == ["epoch-0001", "epoch-0002", "epoch-0003", "latest"]
+    with open(os.path.join(moved, "metrics.jsonl"), encoding="utf-8") as f:
+        assert [row["step"] for row in map(json.loads, f) if "loss" in row] == list(range(1, 10))
+    # a spec with another name branches off into a folder of its own
+    done = folder.train({"train": {"epochs": 2}}, name="other",
+                        more=["--resume", os.path.join(moved, "checkpoints", "epoch-0001")])
+    assert [row["step"] for row in folder.metrics("other").steps] == [4, 5, 6]
+
+
 def test_newer_damaged_checkpoints_are_passed_over(folder):
     changes = {"train": {"epochs": 2}, "checkpoint": {"interval_steps": 2}}
     folder.train(changes)
