@@ -120,11 +120,12 @@ void options_help(FILE *out)
                  option_table[k].value ? option_table[k].value : "");
         fprintf(out, "  %-18s  %s\n", left, option_table[k].help);
     }
-    fputs(
-        "\n"
-        "exit codes: 0 finished, 2 usage or run spec, 3 data or model files, 4 checkpoint, 5 device or out of memory,\n"
-        "6 a peer or the network, 7 diverged, 75 stopped on request with a checkpoint written, 70 a bug\n",
-        out);
+    fputs("\n"
+          "exit codes: 0 finished, 2 usage or run spec, 3 data or model files, 4 checkpoint,\n"
+          "5 no such device at the start or out of memory, 6 a peer or the network, 7 diverged,\n"
+          "8 a device or its driver failed after the start, 70 a bug, 75 stopped on request with a\n"
+          "checkpoint written, 130 ended at once by a second Ctrl-C\n",
+          out);
 }
 
 enum status options_load_spec(const struct options *options, bool quiet, struct run_spec **spec, struct error *err)

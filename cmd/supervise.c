@@ -12,8 +12,11 @@
  *   - If the supervisor is killed, the kernel kills the ranks (PR_SET_PDEATHSIG). The shared memory has no name, so
  *     nothing stays behind.
  *
+ *   - A second SIGINT kills the ranks at once. Here is who counts them: a rank may get one from a terminal or a batch
+ *     system as well as from here.
+ *
  * Exit code: the code that a rank gave with its last words; 6 if one was killed by a signal or left without a word; 75
- * if they stopped on request; 0 only if all ended with 0. */
+ * if they stopped on request; 130 after a second SIGINT; 0 only if all ended with 0. */
 #include "cmd/supervise.h"
 
 #include "cmd/line_pump.h"
@@ -63,6 +66,8 @@ struct job {
     int signals; /* signalfd */
     struct child children[MAX_RANKS];
     double failed_at, left_at; /* monotonic seconds; INFINITY: not yet */
+    double interrupted_at;     /* the newest SIGINT, likewise */
+    bool interrupted;          /* a second one came: the ranks are killed */
     int left_rank;             /* who left early */
     int first_code;            /* of the first rank that ended with an error */
     bool told_term;
@@ -249,10 +254,25 @@ static double check_time(struct job *job)
 
 /* ---------------------------------------------------------------- the loop */
 
+/* The first SIGINT says what a second one will do. */
+static void take_interrupt(struct job *job)
+{
+    double now = seconds_now();
+    if (!isfinite(job->interrupted_at)) {
+        fputs(stop_signal_first_words, stderr);
+    } else if (stop_signal_is_another(now - job->interrupted_at)) {
+        job->interrupted = true;
+        signal_ranks(job, SIGKILL, true);
+    }
+    job->interrupted_at = now;
+}
+
 static void take_signals(struct job *job)
 {
     struct signalfd_siginfo info;
     while (read(job->signals, &info, sizeof info) == (ssize_t)sizeof info) {
+        if (info.ssi_signo == SIGINT)
+            take_interrupt(job);
         for (size_t i = 0; i < COUNT_OF(forwarded); i++)
             if ((int)info.ssi_signo == forwarded[i].from)
                 signal_ranks(job, forwarded[i].to, false);
@@ -293,6 +313,8 @@ static int verdict(struct job *job, struct error *unsaid)
 {
     const struct control_block *block = control_block(job->control);
     *unsaid = (struct error){.code = STATUS_OK};
+    if (job->interrupted)
+        return error_set(unsaid, STATUS_INTERRUPTED, "interrupted a second time: ended at once, without a checkpoint");
     if (isfinite(job->failed_at)) {
         if (atomic_load(&block->failed) == 2 && block->speaker >= 0)
             return block->code; /* a rank's own last words */
@@ -341,7 +363,7 @@ enum status supervise(int ranks, char **argv, double timeout_seconds, int *exit_
     job->ranks = ranks;
     job->argv = argv;
     job->timeout = timeout_seconds;
-    job->failed_at = job->left_at = INFINITY;
+    job->failed_at = job->left_at = job->interrupted_at = INFINITY;
     job->fd = job->signals = -1;
     bootstrap_host(job->host, sizeof job->host);
     for (int r = 0; r < ranks; r++)
@@ -361,10 +383,13 @@ enum status supervise(int ranks, char **argv, double timeout_seconds, int *exit_
     TRY_GOTO(control_attach(job->fd, -1, ranks, job->host, timeout_seconds, &job->control, err));
     for (int r = 0; r < ranks && status == STATUS_OK; r++)
         status = start_rank(job, r, err);
-    if (status != STATUS_OK)
+    if (status != STATUS_OK) {
         signal_ranks(job, SIGKILL, true);
-    else if (stop_signal_pending()) /* it came before they were blocked here */
+    } else if (stop_signal_pending()) { /* it came before they were blocked here */
+        if (stop_signal_pending() == SIGINT)
+            take_interrupt(job);
         signal_ranks(job, stop_signal_pending(), false);
+    }
     run(job);
     if (status == STATUS_OK) {
         struct error unsaid;

@@ -602,6 +602,8 @@ static void end_in_failure(struct run *run, enum status status, struct error *er
     struct bootstrap *boot = run->boot;
     if (!run->agreed)
         comm_abort(run->comm, err);
+    if (status == STATUS_BROKEN && err->text[0] && strncmp(err->text, "rank ", 5) != 0) /* scripts look for the host */
+        error_prefix(err, "rank %d on %s", boot->rank, boot->host);
     if (err->text[0])
         log_error(err);
     err->text[0] = 0;                                       /* it is said */
@@ -818,12 +820,15 @@ enum status cmd_train(int argc, char **argv, struct error *err)
         return err->code;
     }
     log_identity(boot.rank, boot.world, boot.host);
+    bool supervises = options.local_gpus && !bootstrap_is_local_rank();
+    if (!supervises && !bootstrap_is_local_rank())
+        stop_signal_count_interrupts(boot.rank == 0);
     if (status == STATUS_OK)
         status = check_options(&options, &boot, err);
     if (status == STATUS_OK && options.dry_run && boot.rank != 0) /* rank 0 says it all */
         goto fail;
     TRY_GOTO(read_spec(&options, &boot, status, &spec, err));
-    if (options.local_gpus && !bootstrap_is_local_rank())
+    if (supervises)
         snprintf(boot.source, sizeof boot.source, "--local-gpus %d", options.local_gpus);
     status = run_command(&options, argv, &boot, spec, err);
 fail:

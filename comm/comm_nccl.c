@@ -59,8 +59,9 @@ static bool is_fine(ncclResult_t result)
 static enum status nccl_error(const struct nccl_functions *nccl, ncclResult_t result, const char *what,
                               struct error *err)
 {
-    enum status code = result == ncclUnhandledCudaError ? STATUS_DEVICE : STATUS_PEER;
     const char *detail = nccl->ncclGetLastError(NULL);
+    bool memory = detail && strstr(detail, "out of memory");
+    enum status code = result != ncclUnhandledCudaError ? STATUS_PEER : memory ? STATUS_DEVICE : STATUS_BROKEN;
     error_set(err, code, "NCCL: %s: %s%s%.400s", what, nccl->ncclGetErrorString(result), detail && *detail ? ": " : "",
               detail ? detail : "");
     return error_hint(err, "NCCL_DEBUG=INFO in the environment prints more");

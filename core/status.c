@@ -58,8 +58,10 @@ const char *status_name(enum status code)
     case STATUS_DEVICE: return "device";
     case STATUS_PEER: return "peer";
     case STATUS_DIVERGED: return "diverged";
+    case STATUS_BROKEN: return "broken";
     case STATUS_BUG: return "bug";
     case STATUS_REQUEUE: return "requeue";
+    case STATUS_INTERRUPTED: return "interrupted";
     }
     return "unknown";
 }

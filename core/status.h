@@ -18,14 +18,16 @@ extern "C" {
 
 enum status {
     STATUS_OK = 0,
-    STATUS_USAGE = 2,      /* command line or run spec */
-    STATUS_DATA = 3,       /* token shards, model files */
-    STATUS_CHECKPOINT = 4, /* checkpoint damaged, absent, or not writable */
-    STATUS_DEVICE = 5,     /* device, or out of memory */
-    STATUS_PEER = 6,       /* a peer vanished, or the network */
-    STATUS_DIVERGED = 7,   /* non-finite for too long */
-    STATUS_BUG = 70,       /* a bug of ours */
-    STATUS_REQUEUE = 75    /* stopped on request with a checkpoint written */
+    STATUS_USAGE = 2,        /* command line or run spec */
+    STATUS_DATA = 3,         /* token shards, model files */
+    STATUS_CHECKPOINT = 4,   /* checkpoint damaged, absent, or not writable */
+    STATUS_DEVICE = 5,       /* no such device at the start, or out of memory */
+    STATUS_PEER = 6,         /* a peer vanished, or the network */
+    STATUS_DIVERGED = 7,     /* non-finite for too long */
+    STATUS_BROKEN = 8,       /* a device or its driver failed after the start: another machine may do */
+    STATUS_BUG = 70,         /* a bug of ours */
+    STATUS_REQUEUE = 75,     /* stopped on request with a checkpoint written */
+    STATUS_INTERRUPTED = 130 /* a second SIGINT: ended at once, without a checkpoint */
 };
 
 /* The message that goes with a status other than STATUS_OK. Caller's storage; no ownership. */

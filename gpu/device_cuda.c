@@ -42,6 +42,51 @@ static double gib(size_t bytes)
 
 /* ---- errors ---- */
 
+/* What went wrong in calls that another call of ours would have got right: too much memory, wrong arguments. Whatever
+ * else a device that was opened answers (ECC errors, a failed launch, a GPU that fell off the bus, codes that newer
+ * drivers add) says that it, or its driver, has failed. */
+static enum status status_of(cudaError_t code)
+{
+    static const cudaError_t ours[] = {cudaErrorMemoryAllocation,
+                                       cudaErrorInvalidValue,
+                                       cudaErrorInvalidConfiguration,
+                                       cudaErrorInvalidDevice,
+                                       cudaErrorInvalidDevicePointer,
+                                       cudaErrorInvalidMemcpyDirection,
+                                       cudaErrorInvalidDeviceFunction,
+                                       cudaErrorInvalidResourceHandle,
+                                       cudaErrorInvalidKernelImage,
+                                       cudaErrorInvalidPtx,
+                                       cudaErrorInvalidSource,
+                                       cudaErrorNoKernelImageForDevice,
+                                       cudaErrorUnsupportedPtxVersion,
+                                       cudaErrorJitCompilerNotFound,
+                                       cudaErrorLaunchOutOfResources,
+                                       cudaErrorHostMemoryAlreadyRegistered,
+                                       cudaErrorHostMemoryNotRegistered,
+                                       cudaErrorIllegalState,
+                                       cudaErrorNotPermitted,
+                                       cudaErrorNotSupported};
+    if (code == cudaSuccess || code == cudaErrorNotReady)
+        return STATUS_DEVICE;
+    if (code >= cudaErrorStreamCaptureUnsupported && code <= cudaErrorCapturedEvent)
+        return STATUS_DEVICE;
+    for (size_t i = 0; i < COUNT_OF(ours); i++)
+        if (code == ours[i])
+            return STATUS_DEVICE;
+    return STATUS_BROKEN;
+}
+
+/* The first failure counts. */
+static void remember(struct cuda_device *cuda, enum status status, const char *text)
+{
+    pthread_mutex_lock(&cuda->mutex);
+    struct error *error = cuda->capturing ? &cuda->capture_error : &cuda->error;
+    if (error->code == STATUS_OK)
+        error_set(error, status, "GPU %d (%s): %s", cuda->index, cuda->device.name, text);
+    pthread_mutex_unlock(&cuda->mutex);
+}
+
 void cuda_fail(struct cuda_device *cuda, const char *format, ...)
 {
     char text[1024];
@@ -49,11 +94,8 @@ void cuda_fail(struct cuda_device *cuda, const char *format, ...)
     va_start(args, format);
     vsnprintf(text, sizeof text, format, args);
     va_end(args);
-    pthread_mutex_lock(&cuda->mutex);
-    struct error *error = cuda->capturing ? &cuda->capture_error : &cuda->error;
-    if (error->code == STATUS_OK)
-        error_set(error, STATUS_DEVICE, "GPU %d (%s): %s", cuda->index, cuda->device.name, text);
-    pthread_mutex_unlock(&cuda->mutex);
+    /* a library says only that it could not: CUDA answers every call with the error of a device that has failed */
+    remember(cuda, cuda->capturing ? STATUS_DEVICE : status_of(cudaStreamQuery(NULL)), text);
 }
 
 bool cuda_check(struct cuda_device *cuda, cudaError_t code, const char *what)
@@ -61,9 +103,11 @@ bool cuda_check(struct cuda_device *cuda, cudaError_t code, const char *what)
     progress_tick(); /* one call after the other: this rank gets somewhere */
     if (code == cudaSuccess)
         return true;
-    cuda_fail(cuda, "%s: %s (%s)%s", what, cudaGetErrorString(code), cudaGetErrorName(code),
-              cuda->capturing ? ""
-                              : "; hint: CUDA_LAUNCH_BLOCKING=1 in the environment makes the message name the call");
+    char text[1024];
+    snprintf(text, sizeof text, "%s: %s (%s)%s", what, cudaGetErrorString(code), cudaGetErrorName(code),
+             cuda->capturing ? ""
+                             : "; hint: CUDA_LAUNCH_BLOCKING=1 in the environment makes the message name the call");
+    remember(cuda, status_of(code), text);
     return false;
 }
 
@@ -124,9 +168,11 @@ static enum status cuda_alloc(struct device *device, size_t bytes, void **memory
     if (code != cudaSuccess) {
         cudaGetLastError(); /* not a failure of the device */
         *memory = NULL;
-        error_set(err, STATUS_DEVICE,
+        error_set(err, status_of(code),
                   "cannot allocate %.3f GiB on GPU %d (%s): %s; %.3f GiB of its %.3f GiB were available", gib(bytes),
                   cuda->index, device->name, cudaGetErrorString(code), gib(available), gib(total));
+        if (err && err->code == STATUS_BROKEN)
+            return err->code;
         return error_hint(err, "use a smaller micro batch or sequence, activation checkpointing, a higher ZeRO stage, "
                                "or more ranks; nvidia-smi shows who else uses the GPU");
     }
@@ -135,8 +181,8 @@ static enum status cuda_alloc(struct device *device, size_t bytes, void **memory
     if (code == cudaSuccess)
         code = cudaDeviceSynchronize();
     if (status == STATUS_OK && code != cudaSuccess)
-        status = error_set(err, STATUS_DEVICE, "cannot clear the memory of GPU %d (%s): %s", cuda->index, device->name,
-                           cudaGetErrorString(code));
+        status = error_set(err, status_of(code), "cannot clear the memory of GPU %d (%s): %s", cuda->index,
+                           device->name, cudaGetErrorString(code));
     if (status != STATUS_OK) {
         range_remove(cuda, *memory);
         cudaFree(*memory);
@@ -273,7 +319,7 @@ static enum status staging_new(struct cuda_device *cuda, struct cuda_staging **s
         cudaEvent_t *event = i < SLOTS ? &s->slot_free[i] : &s->markers[i - SLOTS];
         cudaError_t code = cudaEventCreateWithFlags(event, cudaEventDisableTiming);
         if (code != cudaSuccess)
-            return error_set(err, STATUS_DEVICE, "cannot create a stream's events on GPU %d: %s", cuda->index,
+            return error_set(err, status_of(code), "cannot create a stream's events on GPU %d: %s", cuda->index,
                              cudaGetErrorString(code));
     }
     return STATUS_OK;
@@ -323,7 +369,7 @@ static enum status cuda_stream_new(struct device *device, enum stream_kind kind,
         cudaStreamCreateWithPriority(&s->handle, cudaStreamNonBlocking, kind == STREAM_COMM ? greatest : least);
     if (code != cudaSuccess) {
         s->handle = NULL;
-        status = error_set(err, STATUS_DEVICE, "cannot create a stream on GPU %d: %s",
+        status = error_set(err, status_of(code), "cannot create a stream on GPU %d: %s",
                            ((struct cuda_device *)device->private_)->index, cudaGetErrorString(code));
         goto fail;
     }
@@ -484,7 +530,7 @@ static enum status cuda_event_new(struct device *device, bool timed, struct even
     cudaError_t code = cudaEventCreateWithFlags(&e->handle, timed ? cudaEventDefault : cudaEventDisableTiming);
     if (code != cudaSuccess) {
         free(e);
-        return error_set(err, STATUS_DEVICE, "cannot create an event on GPU %d: %s",
+        return error_set(err, status_of(code), "cannot create an event on GPU %d: %s",
                          ((struct cuda_device *)device->private_)->index, cudaGetErrorString(code));
     }
     *event = &e->base;

@@ -86,8 +86,8 @@ static inline struct cuda_stream *cuda_stream_of(struct stream *stream)
     return (struct cuda_stream *)stream;
 }
 
-/* Remembers the first asynchronous failure for device_check(), during a capture for graph_end(): `what` names the call
- * or the op. Any thread. */
+/* Remembers the first asynchronous failure for device_check(), during a capture for graph_end(): the text names the
+ * call or the op. Its code is STATUS_BROKEN where the device itself has failed, else STATUS_DEVICE. Any thread. */
 void cuda_fail(struct cuda_device *device, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 /* cudaSuccess: a tick of the progress counter. Else cuda_fail() with the error's name and text. For launches:

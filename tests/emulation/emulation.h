@@ -23,6 +23,7 @@
  * process computes on one of them. ZTRAIN_EMULATION_MEMORY: MiB of each; ZTRAIN_EMULATION_MAJOR: the first number of
  * their compute capability (9); ZTRAIN_EMULATION_STATS=1: counts at exit;
  * ZTRAIN_EMULATION_DRIVER: the CUDA that the driver supports, as 12080 (0: no driver);
+ * ZTRAIN_EMULATION_FAILS=CODE@N: from the Nth kernel on calls answer with this error of CUDA's, as a failed GPU's do;
  * ZTRAIN_EMULATION_NO_CAPTURE=1: captures fail; ZTRAIN_EMULATION_SLOW: a call or a library that takes four seconds,
  * once. */
 #ifndef ZTRAIN_TESTS_EMULATION_H

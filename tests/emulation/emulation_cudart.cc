@@ -7,6 +7,7 @@
 #include "emulation_queue.h"
 
 #include <chrono>
+#include <inttypes.h>
 #include <map>
 #include <stdio.h>
 #include <stdlib.h>
@@ -188,6 +189,17 @@ cudaError_t fail(cudaError_t code)
     return code;
 }
 
+/* The error of ZTRAIN_EMULATION_FAILS once so many kernels were launched, else cudaSuccess. */
+cudaError_t failure_of_device(bool launches)
+{
+    static const char *planted = getenv("ZTRAIN_EMULATION_FAILS");
+    static int64_t code = 0, at = 0, count = 0;
+    if (planted && !at && sscanf(planted, "%" SCNd64 "@%" SCNd64, &code, &at) != 2)
+        report("ZTRAIN_EMULATION_FAILS is CODE@N, not '%s'", planted);
+    count += launches;
+    return planted && count >= at ? static_cast<cudaError_t>(code) : cudaSuccess;
+}
+
 cudaError_t launch_kernel(const char *name, const void *kernel, launch *arguments, dim3 grid, dim3 block,
                           size_t dynamic_bytes, cudaStream_t stream)
 {
@@ -210,7 +222,8 @@ cudaError_t launch_kernel(const char *name, const void *kernel, launch *argument
         run_grid(name, owned.get(), grid, block, dynamic_bytes);
     };
     enqueue(lock, stream_of(stream), std::move(op));
-    return cudaSuccess;
+    cudaError_t failed = failure_of_device(true); /* what was launched runs all the same: its results are used by nobody */
+    return failed == cudaSuccess ? failed : fail(failed);
 }
 
 void current_gpu(char id[GPU_ID_BYTES])
@@ -352,6 +365,7 @@ cudaError_t cudaPeekAtLastError(void)
     X(cudaErrorInvalidValue, "invalid argument")                                                         \
     X(cudaErrorMemoryAllocation, "out of memory")                                                        \
     X(cudaErrorInvalidConfiguration, "invalid configuration argument")                                   \
+    X(cudaErrorECCUncorrectable, "uncorrectable ECC error encountered")                                  \
     X(cudaErrorInvalidDevice, "invalid device ordinal")                                                  \
     X(cudaErrorNoDevice, "no CUDA-capable device is detected")                                           \
     X(cudaErrorNotReady, "device not ready")                                                             \
@@ -513,13 +527,15 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream)
 {
     ENTER_OUTSIDE("cudaStreamSynchronize");
     wait_for(lock, after_of(stream_of(stream)));
-    return cudaSuccess;
+    return failure_of_device(false);
 }
 
 cudaError_t cudaStreamQuery(cudaStream_t stream)
 {
     ENTER_OUTSIDE("cudaStreamQuery");
     clock_vector at = after_of(stream_of(stream));
+    if (cudaError_t failed = failure_of_device(false); failed != cudaSuccess)
+        return failed;
     if (!is_done(at)) {
         run_something(lock);
         return cudaErrorNotReady;

@@ -11,8 +11,8 @@
  * in progress; another one before it is settled ends with a report.
  *
  * ZTRAIN_EMULATION_NCCL: a mistake of this process's NCCL: version=N (it is that one), deaf (it never finds its peers),
- * refuse (it joins no communicator), error=N (the Nth collective hangs with an asynchronous error), reject=N (the Nth is
- * not taken). */
+ * refuse (it joins no communicator), error=N (the Nth collective hangs with an asynchronous error), cuda=N (as well, but
+ * the error is its GPU's), reject=N (the Nth is not taken). */
 #include "emulation_host.h"
 #include "emulation_queue.h"
 
@@ -295,10 +295,10 @@ ncclResult_t collective(const char *name, const signature &s, size_t sent, size_
     op.on_host_thread = op.collective = true;
     op.ranges = {{send, sent * size, false}, {receive, received * size, true}};
     op.run = [=] {
-        const char *failing = mistake("error");
+        const char *network = mistake("error"), *device = mistake("cuda"), *failing = network ? network : device;
         if (++c->collectives == (failing ? atoll(failing) : 0)) {
-            last_message = "the network has gone away";
-            c->state = ncclSystemError;
+            last_message = network ? "the network has gone away" : "Cuda failure 'uncorrectable ECC error encountered'";
+            c->state = network ? ncclSystemError : ncclUnhandledCudaError;
             wait_until(c, [] { return false; });
         }
         if (!c->aborted)

@@ -12,7 +12,7 @@ import time
 import pytest
 
 import harness
-from harness import DEVICE, PEER, ROOT, SLOWNESS, USAGE, Job, wait_for_steps
+from harness import BROKEN, DEVICE, PEER, ROOT, SLOWNESS, USAGE, Job, wait_for_steps
 
 HOST = socket.gethostname()
 TWO = {"ZTRAIN_EMULATION_GPUS": "2"}
@@ -194,6 +194,30 @@ def test_an_asynchronous_error_ends_all(folder):
                        1: {"CUDA_VISIBLE_DEVICES": "0", "ZTRAIN_EMULATION_NCCL": "error=60"}}).train(PEER)
     assert "NCCL: a" in done[1].err and "the network has gone away" in done[1].err
     assert "rank 1 on" in done[0].err and all(d.seconds < 40 * SLOWNESS for d in done)
+
+
+def test_a_device_that_fails_after_the_start(folder):
+    """Not 5, which a batch system does not start again: all ranks end with 8, and the last words name rank and host. A
+    call that finds too little memory says nothing of the device."""
+    plain = {"train": {**ENDLESS["train"], "cuda_graphs": False}}
+    job = Job(folder, "--config", spec_of(folder, plain), nodes=[0, 1], env=TWO,
+              env_of={0: {"CUDA_VISIBLE_DEVICES": "1"},
+                      1: {"CUDA_VISIBLE_DEVICES": "0", "ZTRAIN_EMULATION_FAILS": "214@300"}})
+    done = job.train(BROKEN)
+    words = f"ztrain: error: rank 1 on {HOST}: GPU 0 (emulated GPU): "
+    assert words in done[1].err and "uncorrectable ECC error encountered (cudaErrorECCUncorrectable)" in done[1].err
+    assert f"rank 1 on {HOST} ended: GPU 0" in done[0].err
+    assert words in rank_log(folder, 1)
+    alone = spec_of(folder, plain, "alone")
+    done = folder.ztrain("--config", alone, env={"ZTRAIN_EMULATION_FAILS": "214@300"}, expect=BROKEN)
+    assert f"ztrain: error: rank 0 on {HOST}: GPU 0 (emulated GPU): " in done.err
+    memory = {"ZTRAIN_EMULATION_FAILS": "2@300"}
+    folder.ztrain("--config", spec_of(folder, plain, "memory"), env=memory, expect=DEVICE)
+
+
+def test_an_asynchronous_error_of_the_device_ends_all(folder):
+    done = train(folder, ENDLESS, expect=BROKEN, env={**TWO, "ZTRAIN_EMULATION_NCCL": "cuda=60"})
+    assert "uncorrectable ECC error" in done.err
 
 
 @pytest.mark.parametrize("call", [7, 16])

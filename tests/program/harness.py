@@ -17,7 +17,8 @@ ZTRAIN = os.path.abspath(os.path.join(ROOT, os.environ.get("ZTRAIN", "build/ztra
 SLOWNESS = float(os.environ.get("ZTRAIN_TEST_SLOWNESS", "1"))
 
 # Exit codes
-FINISHED, USAGE, DATA, CHECKPOINT, DEVICE, PEER, DIVERGED, BUG, REQUEUE = 0, 2, 3, 4, 5, 6, 7, 70, 75
+FINISHED, USAGE, DATA, CHECKPOINT, DEVICE, PEER, DIVERGED, BROKEN, BUG, REQUEUE = 0, 2, 3, 4, 5, 6, 7, 8, 70, 75
+INTERRUPTED = 130
 
 VOCABULARY = 61
 SEQUENCE = 24
@@ -253,6 +254,26 @@ class Folder:
     def latest(self, name="run"):
         """The folder that checkpoints/latest points at."""
         return os.path.realpath(os.path.join(self.run_folder(name), "checkpoints", "latest"))
+
+
+class BadDisk:
+    """A disk that fails or waits where and while a test wants it to: bad_disk.c tells the lines. `env` is for the program."""
+
+    def __init__(self, folder):
+        source = os.path.join(os.path.dirname(os.path.abspath(__file__)), "bad_disk.c")
+        library, self.lines = folder.at("bad_disk.so"), folder.at("bad_disk.lines")
+        subprocess.run([os.environ.get("CC", "cc"), "-shared", "-fPIC", "-O1", "-o", library, source, "-ldl"], check=True)
+        preload = f"{os.environ.get('LD_PRELOAD', '')} {library}".strip()
+        options = f"{os.environ.get('ASAN_OPTIONS', '')}:verify_asan_link_order=0".strip(":")
+        self.env = {"LD_PRELOAD": preload, "ASAN_OPTIONS": options, "ZTRAIN_TEST_DISK": self.lines}
+
+    def fails(self, *lines):
+        with open(f"{self.lines}.new", "w", encoding="utf-8") as f:
+            f.write("".join(f"{line}\n" for line in lines))
+        os.rename(f"{self.lines}.new", self.lines)
+
+    def works(self):
+        os.remove(self.lines)
 
 
 class Metrics:

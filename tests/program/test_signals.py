@@ -12,7 +12,7 @@ import time
 
 import pytest
 
-from harness import (FINISHED, PEER, REQUEUE, SLOWNESS, USAGE, ZTRAIN, children, count_lines, session_members,
+from harness import (BadDisk, FINISHED, INTERRUPTED, PEER, REQUEUE, SLOWNESS, USAGE, ZTRAIN, children, count_lines, session_members,
                      shared_memory_files, wait_for_steps, wait_until)
 
 ENDLESS = {"train": {"epochs": None, "max_steps": 1000000}}
@@ -74,6 +74,28 @@ def test_a_signal_to_the_whole_group_counts_once(folder):
     os.killpg(process.pid, signal.SIGINT)
     assert folder.wait(process, 20).code == REQUEUE
     folder.ztrain("verify", folder.run_folder())
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_second_ctrl_c_ends_at_once(folder, ranks):
+    """The first one says so. What was saved before stays; nothing more is saved."""
+    disk = BadDisk(folder)
+    disk.fails("fsync hold /.tmp-")
+    process = folder.start("--config", folder.spec(ENDLESS), *(["--local-gpus", ranks] if ranks > 1 else []),
+                           env=disk.env)
+    wait_for_steps(folder, process, 2)
+    os.killpg(process.pid, signal.SIGINT)
+    os.killpg(process.pid, signal.SIGINT)  # the same keystroke, delivered twice
+    wait_until(lambda: "a second Ctrl-C ends it at once" in folder.said(process).err, what="the first one's answer")
+    for rank in children(process.pid):  # a batch system signals all processes, and the supervisor passes it on as well
+        os.kill(rank, signal.SIGINT)
+    time.sleep(0.3)
+    assert process.poll() is None
+    process.send_signal(signal.SIGINT)
+    done = folder.wait(process, 20)
+    assert done.code == INTERRUPTED, done
+    assert done.err.count("interrupted a second time: ended at once, without a checkpoint") == 1, done
+    assert session_members(process.pid) == [] and not folder.checkpoints()
 
 
 @pytest.mark.long

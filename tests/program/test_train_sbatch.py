@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from harness import FINISHED, PEER, REQUEUE, ROOT, USAGE, ZTRAIN, wait_for_steps
+from harness import BROKEN, FINISHED, PEER, REQUEUE, ROOT, USAGE, ZTRAIN, wait_for_steps
 
 SCRIPT = os.path.join(ROOT, "scripts", "slurm", "train.sbatch")
 COMMANDS = {
@@ -14,7 +14,9 @@ COMMANDS = {
     # NOTICE: Slurm's signal comes as the step begins
     "srun": 'if [ -n "$NOTICE" ]; then trap "" USR1; kill -USR1 $PPID; /bin/sleep 0.3; exit 75; fi; [ -z "$SRUN_CODE" ] || exit "$SRUN_CODE"; while [ "$1" != "$ZTRAIN" ]; do shift; done; "$@" --local-gpus "$SLURM_NTASKS"; exit "${LAST_CODE:-$?}"',
     "squeue": 'echo "${STATE:-RUNNING}"',
-    "scontrol": 'echo "$*" >>"$CALLS"',
+    # NODES: those of the partition, one a line with its state
+    "scontrol": 'case "$1 $2" in "show hostnames") echo "$3" | tr , "\\n" ;; "show job") echo "JobId=17 NumNodes=1-1 Partition=main ExcNodeList=${EXCLUDED:-(null)} x" ;; *) echo "$*" >>"$CALLS" ;; esac',
+    "sinfo": 'echo "$NODES"',
     "sleep": "exit 0",
 }
 
@@ -144,6 +146,30 @@ def test_srun_does_not_get_ztrain_going(folder, job):
         done = job(1, "--config", folder.spec({**BATCH, "train": {"epochs": epochs}}), env={"LAST_CODE": "1"})
         assert done.returncode == PEER and "a rank or a node was lost (srun ended with 1)" in done.stdout, done.stdout
     assert "requeue 17" in calls(folder)
+
+
+def broken(folder, host):
+    """The log of a rank whose GPU has failed, and an older word about another node."""
+    os.makedirs(os.path.join(folder.run_folder(), "log"), exist_ok=True)
+    with open(os.path.join(folder.run_folder(), "log", "rank-00001.log"), "w", encoding="utf-8") as f:
+        f.write("2001-01-01T00:00:00.000Z ztrain: error: rank 1 on n3: GPU 0 (H100): a copy: ECC\n"
+                f"2999-01-01T00:00:00.000Z ztrain: error: rank 1 on {host}: GPU 0 (H100): a copy: ECC\n"
+                f"2999-01-01T00:00:00.000Z ztrain: error: rank 0 on n1 has another run spec\n")
+
+
+@pytest.mark.parametrize("excluded, nodes, words, update", [
+    ("(null)", "n1 mix\nn2 mix\nn3 idle\nn4 drain", "the job stays off n2", "update JobId=17 ExcNodeList=n2\n"),
+    ("n4", "n1 mix\nn2 mix\nn3 idle\nn4 idle", "the job stays off n2,n4", "update JobId=17 ExcNodeList=n2,n4\n"),
+    ("(null)", "n2 alloc\nn3 down*", "warning: the job may come back to n2, whose GPU failed: only 0 other nodes", ""),
+])
+def test_a_node_whose_gpu_failed(folder, job, excluded, nodes, words, update):
+    spec = folder.spec(ONE_EPOCH)
+    broken(folder, "n2.cluster.example")
+    done = job(1, "--config", spec, env={"SRUN_CODE": "8", "SLURM_JOB_NODELIST": "n1,n2", "EXCLUDED": excluded,
+                                         "NODES": nodes})
+    assert done.returncode == BROKEN and "a GPU or its driver failed on n2; back into the queue" in done.stdout, done
+    assert words in done.stdout, done.stdout
+    assert calls(folder).startswith("requeue 17\n" + update) and calls(folder).count("update") == 3 * bool(update)
 
 
 def test_the_limit_of_idle_starts(folder, job):

@@ -1,0 +1,127 @@
+/* bad_disk.c: a disk that fails for a while, or is slow; loaded with LD_PRELOAD into the program under test.
+ *
+ * ZTRAIN_TEST_DISK names a file, which may come and go while the program runs. Its lines:
+ *
+ *   CALL ERRNO PART    CALL is write, fsync, pread, open or mkdir: those of a file whose path has PART in it fail with
+ *                      that errno; a write of more than one byte first writes one of them, as on a disk that fills up
+ *   CALL hold PART     they wait until the file has no such line any more */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define REAL(type, name) ((type)dlsym(RTLD_NEXT, name))
+
+static const struct {
+    const char *name;
+    int code;
+} codes[] = {{"ENOSPC", ENOSPC}, {"EIO", EIO},       {"ESTALE", ESTALE}, {"EACCES", EACCES},
+             {"EDQUOT", EDQUOT}, {"EAGAIN", EAGAIN}, {"EROFS", EROFS},   {"hold", -1}};
+
+/* What the file says of this call: 0, an errno, or -1, hold. */
+static int look(const char *call, const char *path)
+{
+    const char *control = getenv("ZTRAIN_TEST_DISK");
+    char name[16], what[16], part[256];
+    int code = 0;
+    FILE *file = control && !strstr(path, control) && access(control, F_OK) == 0 ? fopen(control, "re") : NULL;
+    if (!file)
+        return 0;
+    while (!code && fscanf(file, "%15s %15s %255s", name, what, part) == 3)
+        for (size_t i = 0; i < sizeof codes / sizeof codes[0]; i++)
+            if (!strcmp(name, call) && !strcmp(what, codes[i].name) && strstr(path, part))
+                code = codes[i].code;
+    fclose(file);
+    return code;
+}
+
+static int verdict(const char *call, const char *path)
+{
+    int code;
+    while ((code = look(call, path)) < 0)
+        usleep(2000);
+    return code;
+}
+
+static int verdict_of(const char *call, int fd)
+{
+    char link[64], path[4096];
+    int reason = errno;
+    snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+    ssize_t n = readlink(link, path, sizeof path - 1);
+    errno = reason;
+    path[n > 0 ? n : 0] = 0;
+    return getenv("ZTRAIN_TEST_DISK") ? verdict(call, path) : 0;
+}
+
+ssize_t write(int fd, const void *data, size_t bytes)
+{
+    int code = verdict_of("write", fd);
+    ssize_t (*real)(int, const void *, size_t) = REAL(ssize_t(*)(int, const void *, size_t), "write");
+    if (!code)
+        return real(fd, data, bytes);
+    if (bytes > 1)
+        return real(fd, data, 1);
+    errno = code;
+    return -1;
+}
+
+ssize_t pread(int fd, void *data, size_t bytes, off_t offset)
+{
+    int code = verdict_of("pread", fd);
+    if (!code)
+        return REAL(ssize_t(*)(int, void *, size_t, off_t), "pread64")(fd, data, bytes, offset);
+    errno = code;
+    return -1;
+}
+
+ssize_t pread64(int fd, void *data, size_t bytes, off_t offset)
+{
+    return pread(fd, data, bytes, offset);
+}
+
+int fsync(int fd)
+{
+    int code = verdict_of("fsync", fd);
+    if (!code)
+        return REAL(int (*)(int), "fsync")(fd);
+    errno = code;
+    return -1;
+}
+
+int mkdir(const char *path, mode_t mode)
+{
+    int code = verdict("mkdir", path);
+    if (!code)
+        return REAL(int (*)(const char *, mode_t), "mkdir")(path, mode);
+    errno = code;
+    return -1;
+}
+
+int open(const char *path, int flags, ...)
+{
+    va_list args;
+    va_start(args, flags);
+    mode_t mode = flags & (O_CREAT | O_TMPFILE) ? va_arg(args, mode_t) : 0;
+    va_end(args);
+    int code = verdict("open", path);
+    if (!code)
+        return REAL(int (*)(const char *, int, ...), "open64")(path, flags, mode);
+    errno = code;
+    return -1;
+}
+
+int open64(const char *path, int flags, ...)
+{
+    va_list args;
+    va_start(args, flags);
+    mode_t mode = flags & (O_CREAT | O_TMPFILE) ? va_arg(args, mode_t) : 0;
+    va_end(args);
+    return open(path, flags, mode);
+}
