@@ -6,6 +6,7 @@
 #include "core/clock.h"
 #include "core/printable.h"
 #include "core/version.h"
+#include "gpu/cpu_bf16.h"
 #include "gpu/cpuid.h"
 #include "gpu/cuda_library_info.h"
 #include "gpu/device.h"
@@ -135,6 +136,22 @@ static bool library_opens(const char *name)
 
 /* --- chapters ----------------------------------------------------------------------------------------------------- */
 
+/* How fast this CPU multiplies bf16 by each of its instructions, and which the device uses. */
+static void report_bf16(const struct device *device)
+{
+    struct cpu_kernels has;
+    struct cpu_bf16_rates rates;
+    struct error err;
+    char text[CPU_BF16_TEXT];
+    const struct cpu_kernels *used = device_cpu_kernels(device);
+    if (cpu_kernels_detect(&has, &err) != STATUS_OK || cpu_bf16_measure(&has, &rates, &err) != STATUS_OK) {
+        print_line("bf16 products", "%s", err.text);
+        return;
+    }
+    print_line("bf16 products", "%s; in use: %s%s", cpu_bf16_rates_text(&rates, text), used->amx_bf16 ? "amx, " : "",
+               cpu_bf16_name(used->bf16));
+}
+
 static void report_cpu(void)
 {
     struct cpu_features features;
@@ -161,6 +178,7 @@ static void report_cpu(void)
         return;
     }
     print_line("cpu device", "%s; %d threads", device->detail, device->threads);
+    report_bf16(device);
     const char *onednn = libraries_path("libdnnl", path, sizeof path);
     if (onednn)
         print_line("oneDNN", "in use: %s", onednn);

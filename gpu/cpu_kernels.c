@@ -2,6 +2,7 @@
 
 #include "core/env_switch.h"
 #include "core/log.h"
+#include "gpu/cpu_bf16.h"
 #include "gpu/gemm_cpu.h"
 
 #include <stdio.h>
@@ -25,6 +26,7 @@ enum status cpu_kernels_detect(struct cpu_kernels *kernels, struct error *err)
     kernels->isa = wish < 0 ? features.isa : (enum cpu_isa)wish;
     kernels->avx512_bf16 = features.avx512_bf16 && kernels->isa == CPU_ISA_AVX512;
     kernels->amx_bf16 = features.amx_bf16 && kernels->isa == CPU_ISA_AVX512;
+    kernels->bf16 = kernels->avx512_bf16 ? CPU_BF16_DOT : CPU_BF16_WIDEN;
     return STATUS_OK;
 }
 
@@ -34,6 +36,7 @@ enum status cpu_kernels_choose_products(struct cpu_kernels *kernels, struct erro
     static const char *const words[] = {[BUILTIN] = "builtin", [ONEDNN] = "onednn"};
     int wish;
     TRY(env_choice("ZTRAIN_CPU_GEMM", words, COUNT_OF(words), &wish, err));
+    TRY(cpu_bf16_choose(kernels, err));
     memset(kernels->onednn, 0, sizeof kernels->onednn);
     memset(kernels->onednn_version, 0, sizeof kernels->onednn_version);
     kernels->onednn_isa = 0;
@@ -66,6 +69,7 @@ void cpu_kernels_common(const struct cpu_kernels *all, int count, struct cpu_ker
         lowest.isa = k->isa < lowest.isa ? k->isa : lowest.isa;
         lowest.avx512_bf16 = lowest.avx512_bf16 && k->avx512_bf16;
         lowest.amx_bf16 = lowest.amx_bf16 && k->amx_bf16;
+        lowest.bf16 = lowest.avx512_bf16 && k->bf16 == CPU_BF16_DOT ? lowest.bf16 : CPU_BF16_WIDEN;
         for (int d = 0; d < DTYPE_COUNT; d++)
             lowest.onednn[d] = lowest.onednn[d] && k->onednn[d] && same;
     }
@@ -81,7 +85,7 @@ void cpu_kernels_common(const struct cpu_kernels *all, int count, struct cpu_ker
 
 bool cpu_kernels_equal(const struct cpu_kernels *a, const struct cpu_kernels *b)
 {
-    return a->isa == b->isa && a->avx512_bf16 == b->avx512_bf16 && a->amx_bf16 == b->amx_bf16 &&
+    return a->isa == b->isa && a->avx512_bf16 == b->avx512_bf16 && a->amx_bf16 == b->amx_bf16 && a->bf16 == b->bf16 &&
            !memcmp(a->onednn, b->onednn, sizeof a->onednn) && !strcmp(a->onednn_version, b->onednn_version) &&
            a->onednn_isa == b->onednn_isa;
 }
@@ -96,9 +100,11 @@ const char *cpu_kernels_instructions(const struct cpu_kernels *k, char *text)
 
 const char *cpu_kernels_products(const struct cpu_kernels *k, char *text)
 {
-    char library[40];
+    char library[40], builtin[40] = "builtin";
     snprintf(library, sizeof library, "oneDNN %s", k->onednn_version);
+    if (k->avx512_bf16 || k->amx_bf16) /* else there is one way only */
+        snprintf(builtin, sizeof builtin, "builtin (%s%s)", k->amx_bf16 ? "amx, " : "", cpu_bf16_name(k->bf16));
     snprintf(text, CPU_KERNELS_TEXT, "fp32 %s, bf16 %s", k->onednn[DTYPE_F32] ? library : "builtin",
-             k->onednn[DTYPE_BF16] ? library : "builtin");
+             k->onednn[DTYPE_BF16] ? library : builtin);
     return text;
 }

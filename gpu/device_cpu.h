@@ -30,6 +30,14 @@ void device_cpu_fail(struct device_cpu *cpu, const char *format, ...) __attribut
 /* The op table of an instruction-set level. */
 const struct op_table *ops_cpu_table(enum cpu_isa isa);
 
+/* A micro-kernel of the built-in product for bf16, to be timed: `calls` runs on packed panels (CPU_MICRO_ROWS,
+ * CPU_MICRO_UNITS), 64-byte aligned. The CPU has to have its instructions. Returns the FLOPs of all runs, 0 if the
+ * level has no such kernel. */
+enum cpu_micro_kernel { CPU_MICRO_WIDEN, CPU_MICRO_DOT, CPU_MICRO_TILES };
+enum { CPU_MICRO_ROWS = 64, CPU_MICRO_UNITS = 512 };
+typedef double cpu_micro_run(enum cpu_micro_kernel kernel, int calls, const uint32_t *panels);
+cpu_micro_run *ops_cpu_micro_run(enum cpu_isa isa);
+
 /* op_workspace_bytes() of this device. */
 size_t ops_cpu_workspace_bytes(struct device *device, const struct op_limits *limits);
 

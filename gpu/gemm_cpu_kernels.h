@@ -8,9 +8,9 @@
  *           tasks of panels are handed out; a task runs the micro-kernel: an MR x NR tile of C in registers
  *
  * A packed panel holds, unit by unit of k, its MR (or NR) values side by side. A unit is four bytes: an fp32 number, a
- * half-precision number widened to fp32, or, where the CPU multiplies bf16 itself, a pair of bf16 numbers that are
- * neighbours in k. Rows, columns and units beyond the matrix are packed as zeros. AMX wants panels of A of its own:
- * gemm_cpu_tiles.h.
+ * half-precision number widened to fp32, or, for the CPU's bf16 instructions (cpu_bf16.h says when), a pair of bf16
+ * numbers that are neighbours in k. Rows, columns and units beyond the matrix are packed as zeros. AMX wants panels of
+ * A of its own: gemm_cpu_tiles.h.
  *
  * Packing reads at the speed of memory. Where A has few rows that is a good part of the time, so blocks of B are small
  * there, and while one is multiplied the next is fetched into the second-level cache.
@@ -457,20 +457,18 @@ static struct ahead ahead_of(const struct product *p, enum dtype dtype, int64_t 
     return (struct ahead){at(p->b, k * p->ldb + first, dtype), columns * size, p->ldb * size, count, 0};
 }
 
-/* pairs: the CPU multiplies pairs of bf16 numbers */
-static enum unit_kind unit_kind_of(enum dtype dtype, bool pairs)
+/* Of the blocks that attention multiplies. */
+static enum unit_kind block_kind(const struct cpu_kernels *kernels, enum dtype dtype)
 {
     if (dtype != DTYPE_BF16)
         return dtype == DTYPE_F32 ? UNIT_F32 : UNIT_F16;
-    return pairs && GEMM_HAS_PAIRS ? UNIT_PAIR : UNIT_WIDENED;
+    return GEMM_HAS_PAIRS && kernels->bf16 == CPU_BF16_DOT ? UNIT_PAIR : UNIT_WIDENED;
 }
 
-/* Of a whole product. What attention packs is for the instructions without tiles. */
+/* Of a whole product. */
 static enum unit_kind product_kind(const struct cpu_kernels *kernels, enum dtype dtype)
 {
-    if (GEMM_HAS_TILES && kernels->amx_bf16 && dtype == DTYPE_BF16)
-        return UNIT_TILE;
-    return unit_kind_of(dtype, kernels->avx512_bf16);
+    return GEMM_HAS_TILES && kernels->amx_bf16 && dtype == DTYPE_BF16 ? UNIT_TILE : block_kind(kernels, dtype);
 }
 
 /* How a product is cut. */

@@ -1,12 +1,12 @@
-/* ops_cpu.c: the choice of op table, and the workspace that its ops need. */
+/* ops_cpu.c: the choice of instruction-set level, and the workspace that its ops need. */
 #include "gpu/ops_cpu.h"
 
-extern const struct op_table ops_cpu_baseline;
+extern const struct ops_cpu_level ops_cpu_baseline;
 #if defined(__x86_64__)
-extern const struct op_table ops_cpu_avx2, ops_cpu_avx512;
+extern const struct ops_cpu_level ops_cpu_avx2, ops_cpu_avx512;
 #endif
 
-const struct op_table *ops_cpu_table(enum cpu_isa isa)
+static const struct ops_cpu_level *level_of(enum cpu_isa isa)
 {
 #if defined(__x86_64__)
     if (isa == CPU_ISA_AVX512)
@@ -16,6 +16,16 @@ const struct op_table *ops_cpu_table(enum cpu_isa isa)
 #endif
     (void)isa;
     return &ops_cpu_baseline;
+}
+
+const struct op_table *ops_cpu_table(enum cpu_isa isa)
+{
+    return &level_of(isa)->table;
+}
+
+cpu_micro_run *ops_cpu_micro_run(enum cpu_isa isa)
+{
+    return level_of(isa)->micro_run;
 }
 
 static size_t max_size(size_t a, size_t b)

@@ -57,6 +57,12 @@ static inline int team_next(void)
 #endif
 }
 
+/* What is compiled for one instruction-set level. */
+struct ops_cpu_level {
+    struct op_table table;
+    cpu_micro_run *micro_run;
+};
+
 struct range {
     int64_t first, end;
 };

@@ -12,8 +12,8 @@
  * of the window are not visited. Computing S and dP twice in backward costs two products in seven, and buys that every
  * block is independent of the others: any number of threads gives the same bits, without atomics.
  *
- * Where the CPU multiplies pairs of bf16 numbers itself and the tensors are bf16, every product does: a block of P or
- * dS is rounded to bf16 and two of its rows are put side by side before it is an operand; sums stay fp32.
+ * Where the tensors are bf16 and bf16 numbers are multiplied in pairs (cpu_bf16.h says when), so are P and dS: a block
+ * of them is rounded to bf16 and two of its rows are put side by side before it is an operand; sums stay fp32.
  *
  * The rows' operands are packed once for all blocks that use them, a batch of units (a sequence and one key/value head
  * with its query heads) at a time, as many as ATTENTION_BATCH_FLOATS of scratch hold. */
@@ -42,15 +42,10 @@ static struct attention_unit attention_unit_at(const struct attention *a, int64_
     return (struct attention_unit){a->seq_start[s], a->seq_start[s + 1] - a->seq_start[s], index % a->KV};
 }
 
-static enum unit_kind attention_kind(struct stream *stream, enum dtype dtype)
-{
-    return unit_kind_of(dtype, device_cpu_of(stream)->kernels.avx512_bf16);
-}
-
 static struct attention attention_of(struct stream *stream, const struct attention_fwd_args *args)
 {
     return (struct attention){args->dtype,
-                              attention_kind(stream, args->dtype),
+                              block_kind(&device_cpu_of(stream)->kernels, args->dtype),
                               args->M,
                               args->H,
                               args->KV,

@@ -2,6 +2,6 @@
 #include "gpu/ops_cpu.h"
 
 #if defined(__x86_64__)
-#define OPS_CPU_TABLE ops_cpu_avx512
+#define OPS_CPU_LEVEL ops_cpu_avx512
 #include "gpu/ops_cpu_table.h"
 #endif

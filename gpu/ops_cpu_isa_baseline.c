@@ -1,3 +1,3 @@
 /* ops_cpu_isa_baseline.c: the CPU's ops with what every CPU of the architecture has. */
-#define OPS_CPU_TABLE ops_cpu_baseline
+#define OPS_CPU_LEVEL ops_cpu_baseline
 #include "gpu/ops_cpu_table.h"

@@ -1,5 +1,5 @@
-/* ops_cpu_table.h: puts the templates together into one instruction-set level's op table. Included once by each
- * ops_cpu_isa_*.c, which names the table OPS_CPU_TABLE. */
+/* ops_cpu_table.h: puts the templates together into one instruction-set level's ops. Included once by each
+ * ops_cpu_isa_*.c, which names them OPS_CPU_LEVEL. */
 #include "gpu/ops_cpu.h"
 #include "gpu/ops_cpu_vector.h"
 
@@ -13,6 +13,8 @@
 
 #include "gpu/ops_cpu_attention.h"
 
+#include "gpu/gemm_cpu_rates.h"
+
 #define OPS_CPU_MEMBER(op) .op = op_##op,
-extern const struct op_table OPS_CPU_TABLE;
-const struct op_table OPS_CPU_TABLE = {OPS_LIST(OPS_CPU_MEMBER)};
+extern const struct ops_cpu_level OPS_CPU_LEVEL;
+const struct ops_cpu_level OPS_CPU_LEVEL = {.table = {OPS_LIST(OPS_CPU_MEMBER)}, .micro_run = micro_run};

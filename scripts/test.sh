@@ -64,6 +64,13 @@ else
     part golden-one-rank 600 tests/golden/check_golden.py --ztrain "$ZTRAIN" --dtype fp32,bf16
     part golden-stages 900 tests/golden/check_golden.py --ztrain "$ZTRAIN" --stage 0,1,2,3 --ranks 2
     part golden-ranks 900 tests/golden/check_golden.py --ztrain "$ZTRAIN" --stage 3 --ranks 3,6 --dtype bf16
+    if grep -qsw avx512_bf16 /proc/cpuinfo; then # all so far used one of two instructions for bf16: now the other
+        other='widen'
+        "$ZTRAIN" doctor | grep 'in use: .*dot' >/dev/null || other='dot'
+        part "ops-linear-$other" 120 env ZTRAIN_CPU_BF16="$other" "$build/ops-test" test --dtype bf16 --op linear
+        part "ops-attention-$other" 120 env ZTRAIN_CPU_BF16="$other" "$build/ops-test" test --dtype bf16 --op attention
+        part "golden-$other" 120 env ZTRAIN_CPU_BF16="$other" tests/golden/check_golden.py --ztrain "$ZTRAIN" --dtype bf16
+    fi
     if grep -qsw avx512vl /proc/cpuinfo; then
         part amx-build 60 make -s "$build/amx/libamx.so"
         part amx 900 "$python" -m pytest -q -p no:cacheprovider tests/amx

@@ -82,7 +82,8 @@ def test_doctor(machine):
     text = machine.run("ztrain", "doctor")
     more = ["avx512_bf16"] * BF16 + ["amx_bf16"]
     assert re.search(rf"instruction sets +{', '.join(['avx512', *more])}", text)
-    assert re.search(rf"cpu device +avx512 with {' and '.join(more)} kernels, GEMM: fp32 builtin, bf16 builtin", text)
+    assert re.search(rf"cpu device +avx512 with {' and '.join(more)} kernels, GEMM: fp32 builtin, bf16 builtin \(amx, ", text)
+    assert re.search(r"bf16 products +amx \d+, .*widen \d+ GFLOP/s a core; in use: amx, (dot|widen)\n", text)
 
 
 @pytest.mark.parametrize("way", WAYS)

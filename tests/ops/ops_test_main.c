@@ -8,6 +8,7 @@
  *
  * Prints a line per failed case and 'N passed, M failed' at the end; exits 1 if a case failed. */
 #include "core/clock.h"
+#include "gpu/cpu_bf16.h"
 #include "tests/ops/ops_test.h"
 
 #include <math.h>
@@ -548,6 +549,18 @@ static void print_rate(double flops)
     printf("%8.1f %cFLOP/s", (large ? 1e-12 : 1e-9) * flops, large ? 'T' : 'G');
 }
 
+/* Both ways in which a CPU multiplies bf16, and its tiles. */
+static void print_bf16_rates(const struct device *device)
+{
+    struct cpu_kernels has;
+    struct cpu_bf16_rates rates;
+    struct error err;
+    char text[CPU_BF16_TEXT];
+    if (device->kind == DEVICE_CPU && cpu_kernels_detect(&has, &err) == STATUS_OK &&
+        cpu_bf16_measure(&has, &rates, &err) == STATUS_OK)
+        printf("ceiling: bf16 from the caches: %s\n", cpu_bf16_rates_text(&rates, text));
+}
+
 static bool run_perf(struct harness *h, const struct op_case *c, enum dtype dtype, const char *text,
                      struct ceilings *ceilings)
 {
@@ -634,6 +647,7 @@ int main(int argc, char **argv)
     if (mode == MODE_PERF) {
         ceilings.copy = copy_ceiling(&h);
         printf("ceiling: a large copy %.1f GB/s\n", 1e-9 * ceilings.copy);
+        print_bf16_rates(h.device);
     }
     for (int i = 0; i < op_case_count; i++) {
         const struct op_case *c = &op_cases[i];

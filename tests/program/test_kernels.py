@@ -16,10 +16,10 @@ def levels():
     return names[:names.index(re.search(r"instruction sets +(\w+)", said).group(1)) + 1]
 
 
-def of_two(folder, name, first, second, stage=0, expect=FINISHED):
-    spec = folder.spec({"zero_optimization": {"stage": stage}, "train": {"epochs": 1}}, name)
-    levels_of = {rank: {"ZTRAIN_CPU_ISA": level} for rank, level in enumerate((first, second))}
-    return Job(folder, "--config", spec, nodes=BOTH, env_of=levels_of).train(expect)
+def of_two(folder, name, first, second, stage=0, expect=FINISHED, variable="ZTRAIN_CPU_ISA", **more):
+    spec = folder.spec({"zero_optimization": {"stage": stage}, "train": {"epochs": 1}, **more}, name)
+    words_of = {rank: {variable: word} for rank, word in enumerate((first, second))}
+    return Job(folder, "--config", spec, nodes=BOTH, env_of=words_of).train(expect)
 
 
 def test_ranks_on_other_cpus_compute_alike(folder):
@@ -41,10 +41,26 @@ def test_ranks_on_other_cpus_compute_alike(folder):
         assert f"{low} kernels" in done[0].out
 
 
+def test_ranks_multiply_bf16_alike(folder):
+    """Some rank widens the numbers: all do."""
+    with open("/proc/cpuinfo", encoding="ascii") as file:
+        if "avx512_bf16" not in file.read().split():
+            pytest.skip("this CPU has no instruction for bf16 to choose")
+    how = {"variable": "ZTRAIN_CPU_BF16", "bf16": {"enabled": True}}
+    for word in ("widen", "dot"):
+        of_two(folder, word, word, word, **how)
+    assert folder.metrics("widen").losses != folder.metrics("dot").losses
+    done = of_two(folder, "mixed", "dot", "widen", **how)
+    assert folder.metrics("mixed").numbers() == folder.metrics("widen").numbers()
+    assert len(re.findall(r"warning: .*all ranks multiply matrices by .* bf16 builtin \(widen\): it would be .* bf16 builtin "
+                          r"\(dot\) for rank 0 on .*, .* bf16 builtin \(widen\) for rank 1 on ", done[0].err)) == 1, done[0]
+
+
 def test_a_word_that_is_no_level_is_an_error(folder):
     done = of_two(folder, "run", "baseline", "zzz", expect=USAGE)
     assert "ZTRAIN_CPU_ISA is 'zzz'; hint: baseline, avx2 or avx512" in done[1].last_words, done
     assert "error" not in done[0].err
-    for name, value, legal in [("ISA", "zzz", "baseline, avx2 or avx512"), ("GEMM", "mkl", "builtin or onednn")]:
+    for name, value, legal in [("ISA", "zzz", "baseline, avx2 or avx512"), ("GEMM", "mkl", "builtin or onednn"),
+                               ("BF16", "fast", "widen or dot")]:
         done = folder.ztrain("--config", folder.spec(), "--dry-run", env={f"ZTRAIN_CPU_{name}": value}, expect=USAGE)
         assert f"ZTRAIN_CPU_{name} is '{value}'; hint: {legal}" in done.last_words

@@ -64,7 +64,9 @@ static void kernels_have_names(void **state)
     assert_string_equal(cpu_kernels_instructions(&amx, text), "avx512 with avx512_bf16 and amx_bf16");
     assert_string_equal(cpu_kernels_instructions(&pairs, text), "avx512 with avx512_bf16");
     assert_string_equal(cpu_kernels_instructions(&baseline, text), "baseline");
-    assert_string_equal(cpu_kernels_products(&amx, text), "fp32 builtin, bf16 builtin");
+    assert_string_equal(cpu_kernels_products(&amx, text), "fp32 builtin, bf16 builtin (amx, widen)");
+    assert_string_equal(cpu_kernels_products(&pairs, text), "fp32 builtin, bf16 builtin (widen)");
+    assert_string_equal(cpu_kernels_products(&plain, text), "fp32 builtin, bf16 builtin");
     struct cpu_kernels library = plain;
     library.onednn[DTYPE_BF16] = true;
     strcpy(library.onednn_version, "2.6.3");
