@@ -90,11 +90,11 @@ LIB_OBJECTS = $(LIB_SOURCES:%.c=$(BUILD)/obj/%.o) $(CU_SOURCES:%.cu=$(BUILD)/obj
 CMD_OBJECTS = $(CMD_SOURCES:%.c=$(BUILD)/obj/%.o)
 UNIT_TESTS = $(UNIT_SOURCES:tests/unit/%.c=$(BUILD)/tests/%)
 FUZZ_TARGETS = $(patsubst tests/fuzz/%.c,$(BUILD)/fuzz/%,$(wildcard tests/fuzz/fuzz_*.c))
-C_FILES = $(foreach folder,$(FLOORS) cmd tests/unit tests/ops tests/fuzz,$(wildcard $(folder)/*.[ch] $(folder)/*.cu $(folder)/*.cuh))
+C_FILES = $(foreach folder,$(FLOORS) cmd tests/unit tests/ops tests/fuzz tests/faults,$(wildcard $(folder)/*.[ch] $(folder)/*.cu $(folder)/*.cuh))
 
 .DELETE_ON_ERROR:
-.PHONY: gpu-build all all-objects all-tests bench check-format check-layers clean doc format fuzz fuzz-targets help install \
-	quickstart test test-slurm unit-tests
+.PHONY: gpu-build all all-objects all-tests bench check-format check-layers clean doc fault-tools format fuzz fuzz-targets help install \
+	quickstart test test-faults test-slurm unit-tests
 
 #: all            build/ztrain (the default)
 all: $(BUILD)/ztrain
@@ -143,6 +143,18 @@ test:
 #: test-slurm     what needs several machines: a real Slurm of two and of four nodes on this one (tests/run-cluster.sh)
 test-slurm:
 	tests/run-cluster.sh
+
+FAULT_LIBRARIES = $(patsubst tests/faults/%.c,$(BUILD)/faults/%.so,$(wildcard tests/faults/failing_*.c))
+$(BUILD)/faults/%.so: tests/faults/%.c Makefile
+	@mkdir -p $(@D)
+	$(CC) -std=c11 -D_GNU_SOURCE -O2 -g $(WARNINGS) -fPIC -shared $< -o $@ -ldl
+
+#: fault-tools    what the sweeps of tests/faults break runs with
+fault-tools: $(FAULT_LIBRARIES)
+
+#: test-faults    breaks tiny runs in every way there is, each allocation among them: tests/faults/README.md; an hour
+test-faults: all fault-tools
+	tests/faults/sweep.py --ztrain $(BUILD)/ztrain --all
 
 #: quickstart     from nothing to a trained, exported model in a few minutes (scripts/quickstart.sh)
 quickstart:

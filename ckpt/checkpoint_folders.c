@@ -4,6 +4,7 @@
 #include "core/faults.h"
 #include "core/fsutil.h"
 #include "core/log.h"
+#include "core/memory.h"
 #include "core/progress.h"
 
 #include <dirent.h>
@@ -43,7 +44,7 @@ bool checkpoint_any(const char *dir)
 {
     bool any = false;
     char path[FS_PATH_MAX];
-    DIR *folder = opendir(dir);
+    DIR *folder = memory_opendir(dir);
     if (!folder)
         return false;
     for (struct dirent *entry; !any && (entry = readdir(folder));)
@@ -113,7 +114,10 @@ static enum status entry_read(struct checkpoint_entry *entry, const char *path, 
     long long step;
     memset(entry, 0, sizeof *entry);
     snprintf(entry->name, sizeof entry->name, "%s", name);
-    entry->ok = manifest_load(path, &manifest, &damage) == STATUS_OK;
+    enum status status = manifest_load(path, &manifest, &damage);
+    if (status != STATUS_OK && status != STATUS_CHECKPOINT) /* out of memory is no damage */
+        return error_set(err, status, "%s", damage.text);
+    entry->ok = status == STATUS_OK;
     if (entry->ok) {
         entry->step = manifest->position.step;
         entry->evaluation_due = manifest->position.evaluation_due;
@@ -121,8 +125,8 @@ static enum status entry_read(struct checkpoint_entry *entry, const char *path, 
         return STATUS_OK;
     }
     entry->step = sscanf(name, "step-%lld", &step) == 1 && step >= 0 ? step : INT64_MAX;
-    entry->damage = strdup(damage.text);
-    return entry->damage ? STATUS_OK : error_set(err, STATUS_DEVICE, "out of memory for the checkpoints of '%s'", path);
+    entry->damage = memory_text(damage.text);
+    return STATUS_OK;
 }
 
 enum status checkpoint_list_init(struct checkpoint_list *list, const char *dir, struct error *err)
@@ -131,7 +135,7 @@ enum status checkpoint_list_init(struct checkpoint_list *list, const char *dir, 
     char path[FS_PATH_MAX];
     int room = 0;
     memset(list, 0, sizeof *list);
-    DIR *folder = opendir(dir);
+    DIR *folder = memory_opendir(dir);
     if (!folder)
         return error_set(err, STATUS_CHECKPOINT, "cannot open the folder '%s': %s", dir, strerror(errno));
     for (struct dirent *entry; (entry = readdir(folder));) {
@@ -142,10 +146,7 @@ enum status checkpoint_list_init(struct checkpoint_list *list, const char *dir, 
             continue;
         if (list->count == room) {
             room = room ? 2 * room : 16;
-            struct checkpoint_entry *more = realloc(list->entries, (size_t)room * sizeof *more);
-            if (!more)
-                TRY_GOTO(error_set(err, STATUS_DEVICE, "out of memory for the checkpoints of '%s'", dir));
-            list->entries = more;
+            list->entries = memory_resize(list->entries, (size_t)room * sizeof *list->entries);
         }
         TRY_GOTO(entry_read(&list->entries[list->count], path, entry->d_name, err));
         list->count++;
@@ -195,7 +196,7 @@ enum status checkpoint_remove_tree(const char *path, struct error *err)
     if (fault_remove(path) == 0 || errno == ENOENT)
         return STATUS_OK;
     int code = errno;
-    DIR *folder = code == ENOTEMPTY || code == EEXIST ? opendir(path) : NULL;
+    DIR *folder = code == ENOTEMPTY || code == EEXIST ? memory_opendir(path) : NULL;
     if (!folder)
         return error_set(err, STATUS_CHECKPOINT, "cannot delete '%s': %s", path, strerror(code));
     for (struct dirent *entry; (entry = readdir(folder));) {
@@ -227,7 +228,7 @@ void checkpoint_sweep(const char *dir)
 {
     char path[FS_PATH_MAX];
     struct error err;
-    DIR *folder = opendir(dir);
+    DIR *folder = memory_opendir(dir);
     if (!folder)
         return;
     for (struct dirent *entry; (entry = readdir(folder));)

@@ -15,6 +15,7 @@
 #include "ckpt/manifest.h"
 #include "core/fsutil.h"
 #include "core/log.h"
+#include "core/memory.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -61,7 +62,7 @@ static bool ends_with(const char *name, const char *suffix)
 static enum status for_each_file(const char *dir, enum status (*visit)(void *context, const char *name, struct error *),
                                  void *context, struct error *err)
 {
-    DIR *listing = opendir(dir);
+    DIR *listing = memory_opendir(dir);
     if (!listing)
         return error_set(err, STATUS_DATA, "cannot list folder '%s': %s", dir, strerror(errno));
     enum status status = STATUS_OK;
@@ -90,8 +91,12 @@ static enum status look_at_file(void *context, const char *name, struct error *e
         char path[FS_PATH_MAX];
         struct safetensors_header header;
         TRY(fs_join(path, target->dir, name, STATUS_DATA, err));
-        bool ours = safetensors_read_header(path, &header, NULL) == STATUS_OK && header.by_ztrain;
+        struct error damage;
+        enum status status = safetensors_read_header(path, &header, &damage);
+        bool ours = status == STATUS_OK && header.by_ztrain;
         safetensors_header_release(&header);
+        if (status == STATUS_DEVICE) /* that says nothing about the file */
+            return error_set(err, status, "%s", damage.text);
         *(ours ? &target->ours : &target->foreign) = true;
     }
     return STATUS_OK;
@@ -132,31 +137,24 @@ static enum status add_file(struct exporter *exporter, const char *name, char pa
 {
     if (strlen(name) >= NAME_BYTES)
         return error_set(err, STATUS_DATA, "file name too long: '%.200s…'", name);
-    char **grown = realloc(exporter->names, (size_t)(exporter->num_names + 1) * sizeof *grown), *copy = strdup(name);
-    if (grown)
-        exporter->names = grown;
-    if (!grown || !copy) {
-        free(copy);
-        return error_set(err, STATUS_DEVICE, "out of memory: export of '%s'", name);
-    }
-    grown[exporter->num_names++] = copy;
+    exporter->names = memory_resize(exporter->names, (size_t)(exporter->num_names + 1) * sizeof *exporter->names);
+    exporter->names[exporter->num_names++] = memory_text(name);
     return temporary_path(exporter, name, path, err);
 }
 
 /* JSON for people and programs: numbers as short as they can be without losing a bit (1e-06, not
- * 9.9999999999999995e-7); ends with a newline. Caller frees; NULL: out of memory. */
+ * 9.9999999999999995e-7); ends with a newline. Caller frees. */
 static char *json_text(const json_t *value)
 {
     const size_t flags = JSON_INDENT(2) | JSON_SORT_KEYS;
-    char *text = json_dumps(value, flags | JSON_REAL_PRECISION(15)), *line = NULL;
-    json_t *again = text ? json_loads(text, 0, NULL) : NULL;
-    if (text && !json_equal(value, again)) {
+    char *text = json_dumps(value, flags | JSON_REAL_PRECISION(15));
+    json_t *again = json_loads(text, 0, NULL);
+    if (!json_equal(value, again)) {
         free(text);
         text = json_dumps(value, flags);
     }
     json_decref(again);
-    if (text && asprintf(&line, "%s\n", text) < 0)
-        line = NULL;
+    char *line = memory_printf("%s\n", text);
     free(text);
     return line;
 }
@@ -166,8 +164,6 @@ static enum status add_json(struct exporter *exporter, const char *name, json_t 
     char path[FS_PATH_MAX];
     TRY(add_file(exporter, name, path, err));
     char *text = json_text(value);
-    if (!text)
-        return error_set(err, STATUS_DEVICE, "out of memory: '%s'", name);
     enum status status = fs_write_file(path, text, strlen(text), STATUS_DATA, err);
     free(text);
     return status;

@@ -15,6 +15,7 @@
 #include "ckpt/manifest.h"
 
 #include "core/fsutil.h"
+#include "core/memory.h"
 #include "core/version.h"
 
 #include <errno.h>
@@ -109,7 +110,6 @@ static json_t *position_to_json(const struct train_position *position, enum dtyp
     return object;
 }
 
-/* What jansson could not build (out of memory) is NULL, and ends up as a failed dump. */
 static void write_member(FILE *out, bool first, const char *name, json_t *value)
 {
     fprintf(out, "%s\n \"%s\": ", first ? "" : ",", name);
@@ -177,9 +177,7 @@ enum status manifest_encode(const struct checkpoint_writer *writer, const struct
     strftime(now, sizeof now, "%Y-%m-%dT%H:%M:%SZ", &utc);
 
     *text = NULL;
-    FILE *out = open_memstream(text, bytes);
-    if (!out)
-        return error_set(err, STATUS_DEVICE, "out of memory for the checkpoint's manifest");
+    FILE *out = memory_stream(text, bytes);
     fputs("{", out);
     write_member(out, true, "format", json_string(FORMAT));
     write_member(out, false, "format_version", json_integer(MANIFEST_VERSION));

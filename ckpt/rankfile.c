@@ -32,6 +32,7 @@
 #include <unistd.h>
 #include <xxhash.h>
 #include <zstd.h>
+#include <zstd_errors.h>
 #ifdef _OPENMP
 #include <omp.h>
 #endif
@@ -449,9 +450,10 @@ static enum status frame_compress(const struct rankfile_writer *writer, struct s
         length = raw_frame(scratch->planes, bytes, stored);
     } else {
         length = ZSTD_compress2(scratch->compress, stored, FRAME_MAX_STORED, scratch->planes, bytes);
+        if (ZSTD_isError(length) && ZSTD_getErrorCode(length) == ZSTD_error_memory_allocation)
+            return out_of_memory(writer->path, err);
         if (ZSTD_isError(length))
-            return error_set(err, STATUS_DEVICE, "cannot compress for '%s': %s", writer->path,
-                             ZSTD_getErrorName(length));
+            return error_set(err, STATUS_BUG, "cannot compress for '%s': %s", writer->path, ZSTD_getErrorName(length));
     }
     frame->stored = (uint32_t)length;
     frame->checksum = XXH3_64bits(stored, length);
@@ -693,6 +695,8 @@ static enum status frame_read(const struct rankfile *file, struct scratch *scrat
     if (ZSTD_getFrameContentSize(scratch->stored, frame->stored) != bytes)
         return damaged(file->path, frame->offset, "the frame's content size is not the table's", err);
     size_t got = ZSTD_decompressDCtx(scratch->decompress, scratch->planes, bytes, scratch->stored, frame->stored);
+    if (ZSTD_isError(got) && ZSTD_getErrorCode(got) == ZSTD_error_memory_allocation)
+        return out_of_memory(file->path, err);
     if (got != bytes)
         return damaged(file->path, frame->offset,
                        ZSTD_isError(got) ? ZSTD_getErrorName(got) : "the frame ends too early", err);

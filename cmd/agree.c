@@ -1,6 +1,7 @@
 #include "cmd/agree.h"
 
 #include "core/log.h"
+#include "core/memory.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -53,9 +54,7 @@ enum status agree(struct comm *comm, enum status status, struct error *err)
     int world = comm_world(comm), rank = comm_rank(comm);
     if (world == 1)
         return status;
-    struct report own = report_of(status, err), *reports = malloc((size_t)world * sizeof *reports);
-    if (!reports)
-        return error_set(err, STATUS_DEVICE, "out of memory");
+    struct report own = report_of(status, err), *reports = memory_alloc((size_t)world * sizeof *reports);
     struct error exchange = {.code = STATUS_OK};
     if (comm_exchange(comm, &own, sizeof own, reports, &exchange) != STATUS_OK) { /* a peer is gone */
         free(reports);
@@ -73,9 +72,7 @@ enum status agree_at_start(struct bootstrap *boot, uint64_t fingerprint, enum st
 {
     if (boot->world == 1 || !boot->launcher)
         return status;
-    struct report own = report_of(status, err), *reports = calloc((size_t)boot->world, sizeof *reports);
-    if (!reports)
-        return error_set(err, STATUS_DEVICE, "out of memory");
+    struct report own = report_of(status, err), *reports = memory_zeroed((size_t)boot->world, sizeof *reports);
     own.fingerprint = fingerprint;
     struct error exchange = {.code = STATUS_OK};
     if (bootstrap_exchange(boot, "start", &own, sizeof own, reports, &exchange) != STATUS_OK) {

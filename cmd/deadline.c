@@ -2,6 +2,7 @@
 
 #include "core/clock.h"
 #include "core/log.h"
+#include "core/memory.h"
 #include "core/progress.h"
 
 #include <errno.h>
@@ -70,12 +71,11 @@ static char **squeue_environment(void)
     size_t count = 0, kept = 0;
     while (environ[count])
         count++;
-    char **variables = calloc(count + 2, sizeof *variables);
-    for (size_t i = 0; variables && i < count; i++)
+    char **variables = memory_zeroed(count + 2, sizeof *variables);
+    for (size_t i = 0; i < count; i++)
         if (for_squeue(environ[i]))
             variables[kept++] = environ[i];
-    if (variables)
-        variables[kept] = format;
+    variables[kept] = format;
     return variables;
 }
 
@@ -107,7 +107,7 @@ static bool ask_squeue(const char *job, double *seconds)
     posix_spawn_file_actions_t actions;
     int ends[2];
     pid_t child = -1;
-    if (!variables || pipe2(ends, O_CLOEXEC) != 0) {
+    if (pipe2(ends, O_CLOEXEC) != 0) {
         free(variables);
         return false;
     }

@@ -4,6 +4,7 @@
 #include "cmd/libraries.h"
 #include "comm/bootstrap.h"
 #include "core/clock.h"
+#include "core/memory.h"
 #include "core/printable.h"
 #include "core/version.h"
 #include "gpu/cpu_bf16.h"
@@ -39,7 +40,7 @@ static void print_line(const char *name, const char *format, ...)
 /* First line of a file without its end; false if there is none. */
 static bool read_line(const char *path, char *out, size_t size)
 {
-    FILE *file = fopen(path, "re");
+    FILE *file = memory_fopen(path, "re");
     if (!file)
         return false;
     bool found = fgets(out, (int)size, file) != NULL;
@@ -52,7 +53,7 @@ static bool read_line(const char *path, char *out, size_t size)
 /* Bytes behind a "Name:   123 kB" line of /proc/meminfo, or -1. */
 static int64_t meminfo(const char *name)
 {
-    FILE *file = fopen("/proc/meminfo", "re");
+    FILE *file = memory_fopen("/proc/meminfo", "re");
     if (!file)
         return -1;
     char line[256];
@@ -79,7 +80,7 @@ static const char *format_bytes(int64_t bytes, char *out, size_t size)
 /* The folder of this process's control group (version 2), below /sys/fs/cgroup; false if there is none. */
 static bool cgroup_folder(char *out, size_t size)
 {
-    FILE *file = fopen("/proc/self/cgroup", "re");
+    FILE *file = memory_fopen("/proc/self/cgroup", "re");
     if (!file)
         return false;
     char line[2048];
@@ -128,7 +129,7 @@ static bool find_program(const char *name, char *out, size_t size)
 
 static bool library_opens(const char *name)
 {
-    void *handle = dlopen(name, RTLD_LAZY | RTLD_LOCAL);
+    void *handle = memory_dlopen(name, RTLD_LAZY | RTLD_LOCAL, NULL);
     if (handle)
         dlclose(handle);
     return handle != NULL;

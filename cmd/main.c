@@ -1,6 +1,7 @@
 /* main.c: picks the command, prints the last words, exits. The only file that calls exit(). */
 #include "cmd/commands.h"
 #include "core/log.h"
+#include "core/memory.h"
 
 #include <fcntl.h>
 #include <signal.h>
@@ -41,6 +42,7 @@ static void let_srun_listen(void)
 int main(int argc, char **argv)
 {
     keep_standard_descriptors();
+    memory_serve_libraries();
     /* a closed pipe and the limit of a file's size (ulimit -f) are errors of the write, not a death */
     signal(SIGPIPE, SIG_IGN);
     signal(SIGXFSZ, SIG_IGN);

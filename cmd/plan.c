@@ -48,7 +48,10 @@ enum status plan_dry_run(struct run_spec *spec, int world, const char *world_sou
     enum status status;
     TRY_GOTO(trainer_build(&trainer, spec, 0, world, NULL, bootstrap_threads(cores, world), err));
     struct error data_error;
-    bool data_known = trainer_open_data(&trainer, &data_error) == STATUS_OK;
+    status = trainer_open_data(&trainer, &data_error);
+    bool data_known = status == STATUS_OK;
+    if (status == STATUS_DEVICE) /* out of memory says nothing about the data */
+        TRY_GOTO(error_set(err, status, "%s", data_error.text));
     if (!data_known && spec->train.max_steps && !spec->train.epochs && !spec->scheduler.total_steps)
         spec->scheduler.total_steps = spec->train.max_steps;
     printf("# effective run spec\n");

@@ -2,6 +2,7 @@
 
 #include "core/fsutil.h"
 #include "core/log.h"
+#include "core/memory.h"
 #include "core/progress.h"
 
 #include <dirent.h>
@@ -97,7 +98,7 @@ enum status run_folder_find_mark(const struct run_folder *folder, const char *ma
         }
         nanosleep(&pause, NULL);
         progress_tick();
-        DIR *entries = opendir(folder->path); /* has a network file system look again */
+        DIR *entries = memory_opendir(folder->path); /* has a network file system look again */
         if (entries)
             closedir(entries);
     }
@@ -116,7 +117,7 @@ void run_folder_unmark(const struct run_folder *folder, const char *mark)
 static void sweep_torn_specs(const struct run_folder *folder)
 {
     static const char torn[] = "run.yaml.tmp-";
-    DIR *entries = opendir(folder->path);
+    DIR *entries = memory_opendir(folder->path);
     if (!entries)
         return;
     for (struct dirent *entry; (entry = readdir(entries));)
@@ -129,9 +130,7 @@ enum status run_folder_write_spec(const struct run_folder *folder, const struct 
 {
     char *text = NULL, path[3300];
     size_t length = 0;
-    FILE *out = open_memstream(&text, &length);
-    if (!out)
-        return error_set(err, STATUS_DEVICE, "out of memory");
+    FILE *out = memory_stream(&text, &length);
     spec_write_yaml(spec, out, true);
     fclose(out);
     snprintf(path, sizeof path, "%s/run.yaml", folder->path);

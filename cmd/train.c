@@ -24,6 +24,7 @@
 #include "cmd/trainer.h"
 #include "core/clock.h"
 #include "core/log.h"
+#include "core/memory.h"
 #include "core/printable.h"
 #include "core/version.h"
 
@@ -77,7 +78,7 @@ static const double end_patience = 2;   /* seconds for the ranks of a failed job
 static int64_t resident_bytes(void)
 {
     long long total, resident;
-    FILE *file = fopen("/proc/self/statm", "re");
+    FILE *file = memory_fopen("/proc/self/statm", "re");
     int n = file ? fscanf(file, "%lld %lld", &total, &resident) : 0;
     if (file)
         fclose(file);
@@ -613,6 +614,17 @@ static void end_in_failure(struct run *run, enum status status, struct error *er
         bootstrap_abort(boot, status, "a rank of a failed job does not end");
 }
 
+/* Tells the others, from whichever thread has found no memory; then the process ends. */
+static struct comm *told_of_exhaustion;
+
+static void tell_of_exhaustion(const struct error *err)
+{
+    const struct timespec moment = {.tv_nsec = 300 * 1000 * 1000}; /* for the agent to pass it on to other nodes */
+    comm_abort(told_of_exhaustion, err);
+    if (comm_world(told_of_exhaustion) > 1)
+        nanosleep(&moment, NULL);
+}
+
 /* This process is a rank (or the only one). */
 static enum status train_rank(const struct options *options, struct bootstrap *boot, struct run_spec *spec,
                               struct error *err)
@@ -626,6 +638,8 @@ static enum status train_rank(const struct options *options, struct bootstrap *b
         end_unmet(boot, status, err);
         return status;
     }
+    told_of_exhaustion = run.comm;
+    memory_on_exhausted(tell_of_exhaustion);
     stop_signal_install();
     TRY_GOTO(prepare(&run, err));
     if (run.position.step >= run.trainer.total_steps && !run.position.evaluation_due)
@@ -657,6 +671,7 @@ fail:
     json_decref(run.spec_json);
     stepper_release(&run.stepper);
     trainer_release(&run.trainer);
+    memory_on_exhausted(NULL);
     comm_close(run.comm);
     run_folder_close(&run.folder);
     if (!failed || run.agreed)

@@ -6,6 +6,7 @@
 #include "cmd/choose_graphs.h"
 #include "cmd/choose_kernels.h"
 #include "core/log.h"
+#include "core/memory.h"
 #include "core/progress.h"
 #include "gpu/peaks.h"
 
@@ -30,7 +31,7 @@ enum status trainer_describe_model(const struct run_spec *spec, bool notices, st
         return status;
     }
     if (notices && desc->notices) {
-        char *lines = strdup(desc->notices), *rest = lines;
+        char *lines = memory_text(desc->notices), *rest = lines;
         for (char *line; lines && (line = strsep(&rest, "\n"));)
             if (*line)
                 log_info("model: %s", line);

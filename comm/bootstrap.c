@@ -9,6 +9,7 @@
 #include "comm/bootstrap_claims.h"
 #include "comm/launcher.h"
 #include "comm/slurm_step.h"
+#include "core/memory.h"
 
 #include <ctype.h>
 #include <errno.h>
@@ -321,7 +322,8 @@ void bootstrap_local_env(int rank, int world, int shared_fd)
     for (size_t i = 0; i < COUNT_OF(variables); i++) {
         char text[16];
         snprintf(text, sizeof text, "%d", variables[i].value);
-        setenv(variables[i].name, text, 1);
+        if (setenv(variables[i].name, text, 1) != 0)
+            memory_exhausted(0);
     }
     fcntl(shared_fd, F_SETFD, 0);
     const char *pmi = env_variable("PMI_FD"); /* the supervisor's task of srun, not a local rank's */

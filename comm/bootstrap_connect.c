@@ -8,6 +8,7 @@
 #include "comm/bootstrap.h"
 
 #include "comm/launcher.h"
+#include "core/memory.h"
 #include "core/version.h"
 
 #include <ctype.h>
@@ -154,7 +155,7 @@ fail:
 static void append_file(const char *path, char *text, size_t size)
 {
     char line[128] = "";
-    FILE *file = fopen(path, "re");
+    FILE *file = memory_fopen(path, "re");
     if (file && !fgets(line, sizeof line, file))
         line[0] = 0;
     if (file)

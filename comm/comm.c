@@ -9,6 +9,7 @@
 
 #include "comm/comm_device.h"
 #include "comm/comm_internal.h"
+#include "core/memory.h"
 #include "core/progress.h"
 
 #include <errno.h>
@@ -154,7 +155,7 @@ bool comm_await_end(struct comm *comm, double seconds)
 /* MemAvailable of the machine in bytes, or SIZE_MAX where it cannot be read */
 static size_t memory_available(void)
 {
-    FILE *file = fopen("/proc/meminfo", "r");
+    FILE *file = memory_fopen("/proc/meminfo", "r");
     if (!file)
         return SIZE_MAX;
     char line[128];

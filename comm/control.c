@@ -2,6 +2,7 @@
 #include "comm/control.h"
 
 #include "core/clock.h"
+#include "core/memory.h"
 #include "core/progress.h"
 
 #include <errno.h>
@@ -183,11 +184,9 @@ static bool read_places(struct control *c)
 {
     if (c->num_nodes < 1 || c->num_nodes > c->world || c->local_world < 1 || c->local_world > c->world)
         return false;
-    c->locals = malloc((size_t)c->local_world * sizeof *c->locals);
-    c->pidfds = malloc((size_t)c->local_world * sizeof *c->pidfds);
-    c->agents = malloc((size_t)c->num_nodes * sizeof *c->agents);
-    if (!c->locals || !c->pidfds || !c->agents)
-        return false;
+    c->locals = memory_alloc((size_t)c->local_world * sizeof *c->locals);
+    c->pidfds = memory_alloc((size_t)c->local_world * sizeof *c->pidfds);
+    c->agents = memory_alloc((size_t)c->num_nodes * sizeof *c->agents);
     for (int i = 0; i < c->local_world; i++)
         c->locals[i] = c->pidfds[i] = -1;
     for (int n = 0; n < c->num_nodes; n++)

@@ -6,6 +6,7 @@
 
 #include "comm/kv_frame.h"
 #include "comm/wire.h"
+#include "core/memory.h"
 #include "core/thread.h"
 
 #include <errno.h>
@@ -90,15 +91,11 @@ static void say(struct member *member, enum kv_kind kind, int number, const char
     size_t need = member->out_bytes + KV_HEADER_BYTES + frame.length, room = member->out_room;
     while (room < need)
         room = room ? 2 * room : FIRST_BUFFER;
-    unsigned char *out = room > member->out_room ? realloc(member->out, room) : member->out;
-    if (!out) {
-        hang_up(member, LOST);
-        return;
-    }
-    member->out = out;
+    if (room > member->out_room)
+        member->out = memory_resize(member->out, room);
     member->out_room = room;
-    kv_frame_write(&frame, out + member->out_bytes);
-    memcpy(out + member->out_bytes + KV_HEADER_BYTES, body, frame.length);
+    kv_frame_write(&frame, member->out + member->out_bytes);
+    memcpy(member->out + member->out_bytes + KV_HEADER_BYTES, body, frame.length);
     member->out_bytes = need;
 }
 
@@ -120,13 +117,8 @@ static bool put(struct member *member, const char *body, size_t length)
     if (!end || member->num_entries == KV_KEYS_MAX || end == body || (size_t)(end - body) > BOOTSTRAP_KEY_MAX ||
         length - (size_t)(end - body) - 1 > BOOTSTRAP_VALUE_MAX)
         return false;
-    struct entry entry = {strdup(body), strndup(end + 1, length - (size_t)(end - body) - 1)};
-    if (!entry.key || !entry.value) {
-        free(entry.key);
-        free(entry.value);
-        return false;
-    }
-    member->entries[member->num_entries++] = entry;
+    member->entries[member->num_entries++] =
+        (struct entry){memory_text(body), memory_printf("%.*s", (int)(length - (size_t)(end - body) - 1), end + 1)};
     return true;
 }
 

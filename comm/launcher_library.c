@@ -2,6 +2,7 @@
 #include "comm/launcher_library.h"
 
 #include "comm/launcher_call.h"
+#include "core/memory.h"
 
 #include <dlfcn.h>
 #include <stdlib.h>
@@ -12,9 +13,10 @@ static const double finish_seconds = 10; /* for the last call: everything is don
 enum status library_open(const char *file, const char *hint, const struct library_symbol *symbols, size_t count,
                          struct error *err)
 {
-    void *library = dlopen(file, RTLD_NOW | RTLD_LOCAL);
+    const char *why;
+    void *library = memory_dlopen(file, RTLD_NOW | RTLD_LOCAL, &why);
     if (!library) {
-        error_set(err, STATUS_USAGE, "cannot open %s, through which the launcher's ranks meet: %s", file, dlerror());
+        error_set(err, STATUS_USAGE, "cannot open %s, through which the launcher's ranks meet: %s", file, why);
         return error_hint(err, "%s", hint);
     }
     for (size_t i = 0; i < count; i++) {

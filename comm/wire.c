@@ -7,6 +7,7 @@
 
 #include "core/clock.h"
 #include "core/log.h"
+#include "core/memory.h"
 #include "core/progress.h"
 
 #include <errno.h>
@@ -243,7 +244,10 @@ static struct addrinfo *to_socket_address(const struct wire_address *address)
     struct addrinfo *list = NULL;
     char port[8];
     snprintf(port, sizeof port, "%u", address->port);
-    return getaddrinfo(address->text, port, &want, &list) == 0 ? list : NULL;
+    int code = getaddrinfo(address->text, port, &want, &list);
+    if (code == EAI_MEMORY)
+        memory_exhausted(0);
+    return code == 0 ? list : NULL;
 }
 
 static void from_socket_address(const struct sockaddr *from, socklen_t size, struct wire_address *address)

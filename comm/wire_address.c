@@ -1,5 +1,6 @@
 /* wire_address.c: which addresses a machine has, and which of them its peers reach. See wire.h. */
 #include "comm/wire.h"
+#include "core/memory.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
@@ -112,6 +113,8 @@ enum status wire_resolve(const char *name, uint16_t port, struct wire_address *a
     struct addrinfo *list;
     *count = 0;
     int code = getaddrinfo(name, NULL, &want, &list);
+    if (code == EAI_MEMORY)
+        memory_exhausted(0);
     if (code != 0)
         return error_set(err, STATUS_PEER, "cannot find the address of host '%s': %s", name,
                          code == EAI_SYSTEM ? strerror(errno) : gai_strerror(code));
@@ -287,7 +290,10 @@ static bool routed_from(const char *from, const char *to)
     struct sockaddr_storage own;
     socklen_t size = sizeof own;
     char text[64] = "";
-    if (getaddrinfo(to, "9", &want, &list) != 0)
+    int code = getaddrinfo(to, "9", &want, &list);
+    if (code == EAI_MEMORY)
+        memory_exhausted(0);
+    if (code != 0)
         return false;
     int fd = socket(list->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
     if (fd >= 0 && connect(fd, list->ai_addr, list->ai_addrlen) == 0 &&

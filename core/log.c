@@ -2,6 +2,7 @@
  * refused needs to make no file, and a run's log still has its first words. */
 #include "core/log.h"
 
+#include "core/memory.h"
 #include "core/printable.h"
 #include "core/progress.h"
 
@@ -37,7 +38,7 @@ enum status log_open(const char *path, struct error *err)
 {
     if (!path)
         return STATUS_OK;
-    FILE *file = fopen(path, "ae");
+    FILE *file = memory_fopen(path, "ae");
     if (!file)
         return error_set(err, STATUS_CHECKPOINT, "cannot open log file '%s': %s", path, strerror(errno));
     pthread_mutex_lock(&logger.mutex);

@@ -2,6 +2,8 @@
  * machine died in it; such a torn last line is cut off on resume. */
 #include "core/metrics.h"
 
+#include "core/memory.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -57,7 +59,7 @@ static enum status find_cut(struct metrics *metrics, FILE *file, int64_t last_st
 static enum status cut_after(struct metrics *metrics, int64_t last_step, bool evaluation_due, struct error *err)
 {
     int copy = dup(metrics->fd);
-    FILE *file = copy < 0 ? NULL : fdopen(copy, "r");
+    FILE *file = copy < 0 ? NULL : memory_fdopen(copy, "r");
     if (!file) {
         if (copy >= 0)
             close(copy);
@@ -78,9 +80,7 @@ static enum status move_aside(struct metrics *metrics, struct error *err)
     if (stat(metrics->path, &facts))
         return errno == ENOENT ? STATUS_OK : io_error(metrics, "look at", err);
     for (int n = 1;; n++) {
-        char *aside;
-        if (asprintf(&aside, "%s.%d", metrics->path, n) < 0)
-            return error_set(err, STATUS_DEVICE, "out of memory");
+        char *aside = memory_printf("%s.%d", metrics->path, n);
         bool taken = !lstat(aside, &facts);
         int failed = taken ? 0 : rename(metrics->path, aside);
         free(aside);
@@ -93,11 +93,8 @@ enum status metrics_open(const char *path, int64_t resume_step, bool evaluation_
                          struct error *err)
 {
     enum status status;
-    struct metrics *metrics = calloc(1, sizeof *metrics);
-    if (!metrics || !(metrics->path = strdup(path))) {
-        free(metrics);
-        return error_set(err, STATUS_DEVICE, "out of memory");
-    }
+    struct metrics *metrics = memory_zeroed(1, sizeof *metrics);
+    metrics->path = memory_text(path);
     metrics->fd = -1;
     if (resume_step < 0)
         TRY_GOTO(move_aside(metrics, err));

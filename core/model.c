@@ -13,6 +13,7 @@
 
 #include "core/edit_distance.h"
 #include "core/fsutil.h"
+#include "core/memory.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -188,11 +189,8 @@ __attribute__((format(printf, 2, 3))) static void notice(struct model_desc *desc
     vsnprintf(line, sizeof line, format, args);
     va_end(args);
     size_t used = desc->notices ? strlen(desc->notices) : 0, size = used + strlen(line) + 2;
-    char *grown = realloc(desc->notices, size);
-    if (!grown)
-        return; /* a notice less; whoever needs memory next reports it */
-    snprintf(grown + used, size - used, "%s%s", used ? "\n" : "", line);
-    desc->notices = grown;
+    desc->notices = memory_resize(desc->notices, size);
+    snprintf(desc->notices + used, size - used, "%s%s", used ? "\n" : "", line);
 }
 
 /* ---- what is refused and what is noticed ---- */

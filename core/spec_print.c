@@ -1,6 +1,8 @@
 /* spec_print.c: the effective spec as YAML and JSON, and its comparison with a checkpoint's. */
 #include "core/spec_keys.h"
 
+#include "core/memory.h"
+
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -206,10 +208,10 @@ void string_list_add_difference(struct string_list *list, const char *key, const
 {
     const char *why =
         refused ? ": that would change the run; hint: set it back, or start a new run under another run.name" : "";
-    char *old = dump(was), *new = dump(now), *line = NULL;
-    if (asprintf(&line, "'%s'%s was %s in the checkpoint and is %s now%s", key, of, old ? old : "unset",
-                 new ? new : "unset", why) >= 0)
-        string_list_add(list, line);
+    char *old = dump(was), *new = dump(now);
+    char *line = memory_printf("'%s'%s was %s in the checkpoint and is %s now%s", key, of, old ? old : "unset",
+                               new ? new : "unset", why);
+    string_list_add(list, line);
     free(line);
     free(old);
     free(new);

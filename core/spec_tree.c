@@ -1,10 +1,11 @@
 /* spec_tree.c: memory, messages and the operations on a spec's tree that need no YAML: look up, merge, override. */
 #include "core/spec_tree.h"
 
+#include "core/memory.h"
+
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 /* ---- memory -------------------------------------------------------------------------------------------------------
  */
@@ -15,22 +16,13 @@ struct spec_block {
     _Alignas(max_align_t) char bytes[];
 };
 
-static void *memory_or_exit(void *memory)
-{
-    if (!memory) {
-        fputs("ztrain: error: out of memory while reading the run spec; hint: free memory on this machine\n", stderr);
-        _exit(STATUS_DEVICE);
-    }
-    return memory;
-}
-
 void *spec_arena_alloc(struct spec_arena *arena, size_t size)
 {
     size = (size + _Alignof(max_align_t) - 1) / _Alignof(max_align_t) * _Alignof(max_align_t);
     struct spec_block *block = arena->blocks;
     if (!block || block->size - block->used < size) {
         size_t capacity = size > 65536 ? size : 65536;
-        block = memory_or_exit(calloc(1, sizeof *block + capacity));
+        block = memory_zeroed(1, sizeof *block + capacity);
         block->size = capacity;
         block->next = arena->blocks;
         arena->blocks = block;
@@ -82,9 +74,9 @@ void string_list_add(struct string_list *list, const char *text)
     /* grows at powers of two */
     if ((list->count & (list->count - 1)) == 0) {
         size_t capacity = list->count ? 2 * (size_t)list->count : 1;
-        list->items = memory_or_exit(realloc(list->items, capacity * sizeof *list->items));
+        list->items = memory_resize(list->items, capacity * sizeof *list->items);
     }
-    list->items[list->count++] = memory_or_exit(strdup(text));
+    list->items[list->count++] = memory_text(text);
 }
 
 void string_list_release(struct string_list *list)
@@ -347,7 +339,7 @@ json_t *spec_node_json(struct spec_context *ctx, const struct spec_node *node)
             return NULL;
         }
         return json_real(node->real);
-    case NODE_STRING: return memory_or_exit(json_string(node->text)); /* libyaml has checked that it is UTF-8 */
+    case NODE_STRING: return json_string(node->text); /* libyaml has checked that it is UTF-8 */
     case NODE_LIST:
     case NODE_MAPPING: return container_json(ctx, node);
     }

@@ -21,8 +21,8 @@ enum {
     SPEC_MAX_PROBLEMS = 200  /* lines printed; the rest is counted */
 };
 
-/* Memory that is released as a whole. Without memory for a run spec the process ends (exit code 5): nothing of a run
- * has started, and nothing could be reported any better. */
+/* Memory that is released as a whole. Without memory for a run spec the process ends (core/memory.h): a NULL here would
+ * mean that a key is unset. */
 struct spec_arena {
     struct spec_block *blocks;
 };

@@ -13,6 +13,8 @@
  * refuses with a message. */
 #include "core/spec_tree.h"
 
+#include "core/memory.h"
+
 #include <ctype.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -31,7 +33,7 @@ char *spec_read_file(struct spec_context *ctx, int source, size_t *size)
     const char *path = ctx->sources[source];
     /* O_NONBLOCK while opening: a pipe that nobody writes is an empty file, not a wait without end */
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    FILE *file = fd < 0 ? NULL : fdopen(fd, "rb");
+    FILE *file = fd < 0 ? NULL : memory_fdopen(fd, "rb");
     if (!file) {
         spec_error(ctx, pos, "cannot open '%s': %s; hint: %s", path, strerror(errno),
                    source == 0 ? "--config takes the path of a run spec (YAML)"
@@ -293,9 +295,9 @@ static void read_event(struct reader *reader, const yaml_event_t *event)
 static void report_yaml_error(struct reader *reader, const yaml_parser_t *parser, const char *text, size_t size)
 {
     const char *problem = parser->problem ? parser->problem : "unreadable";
-    if (parser->error == YAML_MEMORY_ERROR) {
-        spec_error(reader->ctx, (struct spec_pos){reader->source, 1, 1}, "out of memory while reading");
-    } else if (parser->error == YAML_READER_ERROR) {
+    if (parser->error == YAML_MEMORY_ERROR || parser->error == YAML_NO_ERROR) /* it takes no allocator of ours */
+        memory_exhausted(0);
+    if (parser->error == YAML_READER_ERROR) {
         spec_error(reader->ctx, offset_pos(reader->source, text, size, parser->problem_offset),
                    "not a text file in UTF-8: %s; hint: is this a run spec?", problem);
     } else {
@@ -337,10 +339,8 @@ struct spec_node *spec_parse_yaml(struct spec_context *ctx, int source, const ch
     if (has_tag_directive(&reader, text, size))
         return NULL;
     yaml_parser_t parser;
-    if (!yaml_parser_initialize(&parser)) {
-        spec_error(ctx, (struct spec_pos){source, 1, 1}, "out of memory while reading");
-        return NULL;
-    }
+    if (!yaml_parser_initialize(&parser))
+        memory_exhausted(0);
     yaml_parser_set_encoding(&parser, YAML_UTF8_ENCODING);
     yaml_parser_set_input_string(&parser, (const unsigned char *)text, size);
     for (bool done = false; !done && !reader.failed;) {

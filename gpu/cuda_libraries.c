@@ -2,6 +2,7 @@
  * there. */
 #include "gpu/cuda_libraries.h"
 
+#include "core/memory.h"
 #include "core/progress.h"
 
 #include <dlfcn.h>
@@ -78,15 +79,16 @@ static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER; /* of `libraries` */
 static void *open_somewhere(const char *file, char *why, size_t size)
 {
     const char *const folders[] = {getenv("CUDA_HOME"), getenv("CUDA_PATH"), "/usr/local/cuda"};
-    void *handle = dlopen(file, RTLD_NOW | RTLD_LOCAL);
+    const char *reason;
+    void *handle = memory_dlopen(file, RTLD_NOW | RTLD_LOCAL, &reason);
     if (handle)
         return handle;
-    snprintf(why, size, "%s", dlerror());
+    snprintf(why, size, "%s", reason);
     for (size_t i = 0; !handle && i < COUNT_OF(folders); i++) {
         char path[4096];
         if (!folders[i] || snprintf(path, sizeof path, "%s/lib64/%s", folders[i], file) >= (int)sizeof path)
             continue;
-        handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+        handle = memory_dlopen(path, RTLD_NOW | RTLD_LOCAL, NULL);
     }
     return handle;
 }

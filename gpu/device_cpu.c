@@ -12,6 +12,7 @@
 #include "gpu/device_cpu.h"
 
 #include "core/clock.h"
+#include "core/memory.h"
 #include "core/progress.h"
 #include "core/thread.h"
 #include "gpu/gemm_cpu.h"
@@ -34,7 +35,7 @@ enum { HUGE_PAGE = 2 << 20, SMALL_PAGE = 4096 };
 
 static bool read_number(const char *path, const char *key, uint64_t *value)
 {
-    FILE *f = fopen(path, "re");
+    FILE *f = memory_fopen(path, "re");
     if (!f)
         return false;
     char line[256];
@@ -69,7 +70,7 @@ static uint64_t groups_headroom(void)
 {
     uint64_t least = UINT64_MAX;
     char line[4096];
-    FILE *f = fopen("/proc/self/cgroup", "re");
+    FILE *f = memory_fopen("/proc/self/cgroup", "re");
     if (!f)
         return least;
     while (fgets(line, sizeof line, f)) {

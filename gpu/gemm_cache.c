@@ -3,6 +3,7 @@
 #include "gpu/gemm_cache.h"
 
 #include "core/log.h"
+#include "core/memory.h"
 #include "core/progress.h"
 
 #include <ctype.h>
@@ -210,7 +211,7 @@ static void read_file(struct gemm_cache *cache)
     char line[LINE_SIZE], expected[LINE_SIZE], head[LINE_SIZE] = "";
     int damaged = 0;
     cache->count = 0;
-    FILE *file = fopen(cache->path, "re");
+    FILE *file = memory_fopen(cache->path, "re");
     if (!file) {
         if (errno != ENOENT)
             log_warn("cannot read the choices of matrix products '%s': %s", cache->path, strerror(errno));
@@ -243,7 +244,7 @@ static enum status write_file(const struct gemm_cache *cache, struct error *err)
 {
     char temporary[PATH_SIZE + 32], line[LINE_SIZE];
     snprintf(temporary, sizeof temporary, "%s.%ld.tmp", cache->path, (long)getpid());
-    FILE *file = fopen(temporary, "we");
+    FILE *file = memory_fopen(temporary, "we");
     if (!file)
         return error_set(err, STATUS_DEVICE, "cannot create '%s': %s", temporary, strerror(errno));
     print_head(cache, line, sizeof line);

@@ -8,6 +8,7 @@
 #include "gpu/gemm_cpu.h"
 
 #include "core/log.h"
+#include "core/memory.h"
 
 #include <dlfcn.h>
 #include <pthread.h>
@@ -124,10 +125,11 @@ static const char *const library_names[] = {"libdnnl.so.3", "libdnnl.so.2", "lib
 
 static enum status open_library(struct gemm *g, struct error *err)
 {
+    const char *why = "";
     for (size_t i = 0; i < COUNT_OF(library_names) && !g->library; i++)
-        g->library = dlopen(library_names[i], RTLD_NOW | RTLD_LOCAL);
+        g->library = memory_dlopen(library_names[i], RTLD_NOW | RTLD_LOCAL, &why);
     if (!g->library)
-        return error_set(err, STATUS_DEVICE, "cannot open oneDNN: %s", dlerror());
+        return error_set(err, STATUS_DEVICE, "cannot open oneDNN: %s", why);
     struct dnnl *d = &g->dnnl;
     *(void **)&d->version = dlsym(g->library, "dnnl_version");
     g->major = d->version ? d->version()->major : 0;

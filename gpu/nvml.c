@@ -2,6 +2,7 @@
  * here; the library keeps its interface from version to version. */
 #include "gpu/nvml.h"
 
+#include "core/memory.h"
 #include "core/status.h"
 
 #include <dlfcn.h>
@@ -86,9 +87,10 @@ int nvml_read(const char *file, struct nvml_gpu *gpus, int max, char *driver, si
     int code, result = -1;
     if (driver_size)
         driver[0] = '\0';
-    void *library = dlopen(file ? file : "libnvidia-ml.so.1", RTLD_NOW | RTLD_LOCAL);
+    const char *reason;
+    void *library = memory_dlopen(file ? file : "libnvidia-ml.so.1", RTLD_NOW | RTLD_LOCAL, &reason);
     if (!library) {
-        snprintf(why, 256, "%.255s", dlerror());
+        snprintf(why, 256, "%.255s", reason);
         return -1;
     }
     if (!bind(library, &nvml, why))

@@ -4,6 +4,7 @@
  * stream_sync() and add what it had to compute (FLOPs: multiply and add count as two; only ops with matrix products
  * have any) and the bytes that it must move at least once. One thread calls ops while the profile is on. */
 #include "core/clock.h"
+#include "core/memory.h"
 #include "gpu/device_backend.h"
 #include "gpu/ops.h"
 
@@ -190,8 +191,7 @@ void ops_profile_enable(struct device *device, bool on)
     if (on == (*profiler != NULL))
         return;
     if (on) {
-        *profiler = calloc(1, sizeof **profiler);
-        ASSERT(*profiler);
+        *profiler = memory_zeroed(1, sizeof **profiler);
         (*profiler)->inner = device->ops;
         device->ops = &profiled;
     } else {

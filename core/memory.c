@@ -1,0 +1,186 @@
+#include "core/memory.h"
+
+#include "core/log.h"
+
+#include <dlfcn.h>
+#include <errno.h>
+#include <jansson.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static void (*_Atomic tell_peers)(const struct error *err);
+
+void memory_on_exhausted(void (*tell)(const struct error *err))
+{
+    atomic_store(&tell_peers, tell);
+}
+
+void memory_exhausted(size_t bytes)
+{
+    static atomic_flag ending = ATOMIC_FLAG_INIT;
+    while (atomic_flag_test_and_set(&ending)) /* another thread is at it, and takes this one along */
+        pause();
+    struct error err;
+    if (bytes)
+        error_set(&err, STATUS_DEVICE, "out of memory: %zu bytes were refused", bytes);
+    else
+        error_set(&err, STATUS_DEVICE, "out of memory");
+    error_hint(&err, "free memory on this machine, or raise the limit of this job (ulimit -v, cgroup, --mem)");
+    log_error(&err);
+    void (*tell)(const struct error *) = atomic_load(&tell_peers);
+    if (tell)
+        tell(&err);
+    _exit(STATUS_DEVICE);
+}
+
+void *memory_alloc(size_t bytes)
+{
+    void *memory = malloc(bytes ? bytes : 1);
+    if (!memory)
+        memory_exhausted(bytes);
+    return memory;
+}
+
+void *memory_zeroed(size_t count, size_t bytes)
+{
+    void *memory = calloc(count ? count : 1, bytes ? bytes : 1);
+    if (!memory)
+        memory_exhausted(count * bytes);
+    return memory;
+}
+
+void *memory_resize(void *old, size_t bytes)
+{
+    void *memory = realloc(old, bytes ? bytes : 1);
+    if (!memory)
+        memory_exhausted(bytes);
+    return memory;
+}
+
+char *memory_text(const char *text)
+{
+    size_t bytes = strlen(text) + 1;
+    return memcpy(memory_alloc(bytes), text, bytes);
+}
+
+char *memory_printf(const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    int length = vsnprintf(NULL, 0, format, args);
+    va_end(args);
+    ASSERT(length >= 0);
+    char *text = memory_alloc((size_t)length + 1);
+    va_start(args, format);
+    vsnprintf(text, (size_t)length + 1, format, args);
+    va_end(args);
+    return text;
+}
+
+/* ---- libc ---------------------------------------------------------------------------------------------------------
+ */
+
+static void *unless_out_of_memory(void *result)
+{
+    if (!result && errno == ENOMEM)
+        memory_exhausted(0);
+    return result;
+}
+
+FILE *memory_fopen(const char *path, const char *mode)
+{
+    return unless_out_of_memory(fopen(path, mode));
+}
+
+FILE *memory_fdopen(int fd, const char *mode)
+{
+    return unless_out_of_memory(fdopen(fd, mode));
+}
+
+DIR *memory_opendir(const char *path)
+{
+    return unless_out_of_memory(opendir(path));
+}
+
+/* What glibc's linker says without memory; a full block of static thread-local storage is another matter. */
+static bool is_linkers_memory(const char *text)
+{
+    static const char *const words[] = {"out of memory", "cannot create ", "cannot allocate "};
+    for (size_t i = 0; i < COUNT_OF(words); i++)
+        if (strstr(text, words[i]))
+            return !strstr(text, "static TLS block");
+    return false;
+}
+
+void *memory_dlopen(const char *file, int flags, const char **why)
+{
+    void *library = dlopen(file, flags);
+    const char *text = library ? NULL : dlerror();
+    if (text && is_linkers_memory(text))
+        memory_exhausted(0);
+    if (why)
+        *why = text ? text : "the dynamic linker does not say why";
+    return library;
+}
+
+/* ---- streams ----------------------------------------------------------------------------------------------------- */
+
+struct memory_stream {
+    char **text;
+    size_t *bytes;
+    size_t room;
+};
+
+static ssize_t stream_write(void *cookie, const char *data, size_t count)
+{
+    struct memory_stream *stream = cookie;
+    size_t used = *stream->bytes;
+    if (stream->room - used <= count) {
+        stream->room = 2 * (used + count) + 1;
+        *stream->text = memory_resize(*stream->text, stream->room);
+    }
+    memcpy(*stream->text + used, data, count);
+    (*stream->text)[used + count] = '\0';
+    *stream->bytes = used + count;
+    return (ssize_t)count;
+}
+
+static int stream_close(void *cookie)
+{
+    free(cookie);
+    return 0;
+}
+
+FILE *memory_stream(char **text, size_t *bytes)
+{
+    const cookie_io_functions_t functions = {.write = stream_write, .close = stream_close};
+    struct memory_stream *stream = memory_alloc(sizeof *stream);
+    *stream = (struct memory_stream){.text = text, .bytes = bytes, .room = 256};
+    *text = memory_zeroed(1, stream->room);
+    *bytes = 0;
+    FILE *file = fopencookie(stream, "w", functions);
+    if (!file)
+        memory_exhausted(0); /* it needs nothing else */
+    return file;
+}
+
+/* ---- libraries --------------------------------------------------------------------------------------------------- */
+
+/* The OpenMP run time calls exit(1) when it gets neither memory nor a thread; no code of ours ends with 1. */
+static void end_of_library(int code, void *unused)
+{
+    (void)unused;
+    if (code == EXIT_FAILURE)
+        memory_exhausted(0);
+}
+
+void memory_serve_libraries(void)
+{
+    json_set_alloc_funcs(memory_alloc, free);
+    if (on_exit(end_of_library, NULL) != 0)
+        memory_exhausted(0);
+}

@@ -1,0 +1,49 @@
+/* memory.h: memory whose lack ends the process, with exit code 5 and last words that say so.
+ *
+ * Large or optional memory (arenas, staging, whatever scales with the model) comes from malloc(), and a function that
+ * gets none returns STATUS_DEVICE. This header is for the many small things whose failure nobody can handle and that
+ * must never look like something else: a text that could not be copied is not a key that is unset, and a folder that
+ * could not be listed is not an empty one. Libraries that cannot report a failure (jansson's json_*_new() put NULL into
+ * an object without a word) get their memory here.
+ *
+ * Any thread may call these. Without memory the calling thread prints the last words, tells the rank's peers by the
+ * hook that cmd/ has set, and ends the process at once: no destructor runs, nothing else is written. */
+#ifndef ZTRAIN_CORE_MEMORY_H
+#define ZTRAIN_CORE_MEMORY_H
+
+#include "core/status.h"
+
+#include <dirent.h>
+#include <stddef.h>
+#include <stdio.h>
+
+/* These never return NULL. free() takes what they return. */
+void *memory_alloc(size_t bytes) __attribute__((malloc, returns_nonnull));
+void *memory_zeroed(size_t count, size_t bytes) __attribute__((malloc, returns_nonnull));
+void *memory_resize(void *old, size_t bytes) __attribute__((returns_nonnull));
+char *memory_text(const char *text) __attribute__((malloc, returns_nonnull)); /* strdup() */
+char *memory_printf(const char *format, ...) __attribute__((malloc, returns_nonnull, format(printf, 1, 2)));
+
+/* A stream that writes to memory, as open_memstream() makes it, whose text is never cut short: after fflush() or
+ * fclose() *text has *bytes bytes and a NUL behind them. The caller frees it after fclose(). */
+FILE *memory_stream(char **text, size_t *bytes);
+
+/* libc's functions of these names; NULL is never for want of memory, so that a file or folder that cannot be opened is
+ * not taken for one that is absent. */
+FILE *memory_fopen(const char *path, const char *mode);
+FILE *memory_fdopen(int fd, const char *mode);
+DIR *memory_opendir(const char *path);
+
+/* dlopen(); where it returns NULL, *why (may be NULL) is dlerror()'s text, and not that memory was out. */
+void *memory_dlopen(const char *file, int flags, const char **why);
+
+/* The end: bytes is the size of the request, 0 if it is not known. */
+void memory_exhausted(size_t bytes) __attribute__((noreturn));
+
+/* Sets what is called between the last words and the end; NULL: nothing. It must not ask for memory. */
+void memory_on_exhausted(void (*tell)(const struct error *err));
+
+/* Has the libraries that take an allocator use this one. Called once, before any other thread is started. */
+void memory_serve_libraries(void);
+
+#endif

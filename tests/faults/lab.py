@@ -1,0 +1,219 @@
+"""What the sweeps share: a tiny run in a folder of its own, the state it leaves as something that can be compared, workers.
+
+Every sweep does the same: it knows how an unbroken run ends, breaks one at a time in every way of its kind, and asks
+whether that ended as it may end and whether the run can be brought to the unbroken run's end.
+"""
+import argparse
+import concurrent.futures
+import hashlib
+import json
+import os
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+ROOT = os.path.dirname(os.path.dirname(HERE))
+sys.path.insert(0, os.path.join(ROOT, "tests", "program"))
+
+from harness import LLAMA, SEQUENCE, Folder, Metrics, to_yaml  # noqa: E402
+
+FINISHED, USAGE, DATA, CHECKPOINT, DEVICE, PEER = 0, 2, 3, 4, 5, 6
+SECONDS = 120  # a run takes a fraction of one: whoever takes this long hangs
+ENVIRONMENT = {"OMP_NUM_THREADS": "1", "ZTRAIN_CPU_GEMM": "builtin", "ZTRAIN_GEMM_CACHE": "", "HOME": "/nonexistent"}
+
+SPEC = {
+    "run": {"name": "run", "dir": "runs", "seed": 7},
+    "model": {"config": {**LLAMA, "num_hidden_layers": 1}},
+    "data": {"train": "train", "validation": "validation", "seq_length": SEQUENCE},
+    "train": {"epochs": 2, "device": "cpu"},
+    "train_batch_size": 12,
+    "gradient_clipping": 1.0,
+    "optimizer": {"type": "AdamW", "params": {"lr": 3e-3, "weight_decay": 0.1}},
+    "scheduler": {"type": "WarmupLR", "params": {"warmup_num_steps": 2}},
+    "checkpoint": {"interval_steps": 2, "keep_last": 2},
+}
+
+
+class Result:
+    """A command that has ended. code: its exit status; -N: killed by signal N; None: it hung and was ended."""
+
+    def __init__(self, code, out, err):
+        self.code, self.out, self.err = code, out, err
+
+    @property
+    def last_words(self):
+        return [line for line in self.err.splitlines() if "ztrain: error: " in line]
+
+
+class Place:
+    """One worker's folder; commands run in it and name everything by relative paths, so that what they say and write is the
+    same in every place."""
+
+    def __init__(self, ztrain, template, path):
+        self.ztrain, self.template, self.path = ztrain, template, path
+
+    def at(self, *names):
+        return os.path.join(self.path, *names)
+
+    def clear(self):
+        shutil.rmtree(self.path, ignore_errors=True)
+        shutil.copytree(self.template, self.path, symlinks=True)
+
+    def run(self, arguments, env=None, before=()):
+        process = subprocess.Popen([*before, self.ztrain, *arguments], cwd=self.path, stdin=subprocess.DEVNULL,
+                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
+                                   env={**os.environ, **ENVIRONMENT, **(env or {})})
+        try:
+            out, err = process.communicate(timeout=SECONDS)
+            code = process.returncode
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, 9)
+            (out, err), code = process.communicate(), None
+        return Result(code, out.decode(errors="replace"), err.decode(errors="replace"))
+
+    def train(self, *more, spec="run.yaml", env=None, before=()):
+        return self.run(["--config", spec, *more], env, before)
+
+    def has_checkpoints(self):
+        top = self.at("runs/run/checkpoints")
+        return os.path.isdir(top) and any(n.startswith(("step-", "epoch-")) for n in os.listdir(top))
+
+
+    def finish(self):
+        """Brings the run to its end, however it was broken. Returns None, or what is wrong."""
+        if self.has_checkpoints():
+            verified = self.run(["verify", "runs/run"])
+            if verified.code != FINISHED:
+                return f"verify ends with {verified.code}: {verified.out}{verified.err}"
+        done = self.train("--resume", "runs/run") if self.has_checkpoints() else self.train()
+        if done.code != FINISHED:
+            return f"going on ends with {done.code}: {done.err}"
+        return None
+
+
+def digest_of(path):
+    with open(path, "rb") as f:
+        return hashlib.sha256(f.read()).hexdigest()
+
+
+def manifest_of(path):
+    """A manifest without what differs between two runs of the same."""
+    with open(path, encoding="utf-8") as f:
+        manifest = json.load(f)
+    for volatile in ("time", "checksum"):
+        manifest.pop(volatile, None)
+    return manifest
+
+
+def state_of(place, top="runs/run"):
+    """All that a run leaves, without times: {file: contents}."""
+    top, state = place.at(top), {}
+    for folder, folders, names in os.walk(top):
+        for name in sorted(names) + [n for n in folders if os.path.islink(os.path.join(folder, n))]:
+            path = os.path.join(folder, name)
+            key = os.path.relpath(path, top)
+            if os.path.islink(path):
+                state[key] = os.readlink(path)
+            elif name == "metrics.jsonl":
+                state[key] = Metrics(folder).numbers()
+            elif name == "manifest.json":
+                state[key] = manifest_of(path)
+            elif not key.startswith("log/") and "owner" not in name and "lock" not in name:
+                state[key] = digest_of(path)
+    return state
+
+
+def differences(wanted, got):
+    """The names of what differs between two states."""
+    return sorted(key for key in wanted.keys() | got.keys() if wanted.get(key) != got.get(key))
+
+
+def make_template(path):
+    """The folder that every place begins as: data and run specs."""
+    folder = Folder(path)
+    folder.data(24, seed=1)
+    folder.data(4, seed=2, name="validation")
+    with open(folder.at("run.yaml"), "w", encoding="utf-8") as f:
+        f.write(to_yaml(SPEC) + "\n")
+
+
+class Sweep:
+    """Counts what was injected and what came of it; runs cases on as many workers as there are cores.
+
+    check(place, case): None where it was survived, else what is wrong."""
+
+    def __init__(self, name, options):
+        self.name, self.options = name, options
+        self.injected = self.survived = 0
+        self.lock = threading.Lock()
+        self.random = random.Random(options.seed)
+        self.scratch = tempfile.mkdtemp(prefix=f"ztrain-{name}-", dir=options.scratch)
+        self.template = os.path.join(self.scratch, "template")
+        os.mkdir(self.template)
+        make_template(self.template)
+        self.local = threading.local()
+        self.places = 0
+
+    def new_place(self, template=None):
+        with self.lock:
+            self.places += 1
+            number = self.places
+        return Place(self.options.ztrain, template or self.template, os.path.join(self.scratch, f"place-{number}"))
+
+    def place(self):
+        if not hasattr(self.local, "place"):
+            self.local.place = self.new_place()
+        return self.local.place
+
+    def sample(self, cases, share):
+        """All cases of a whole sweep; of a sampled one about share of them, at least one."""
+        cases = list(cases)
+        if self.options.all or not cases:
+            return cases
+        return self.random.sample(cases, max(1, min(len(cases), round(share * len(cases)))))
+
+    def run(self, label, cases, check):
+        injected = survived = 0
+        faults = {}
+
+        def one(case):
+            try:
+                return case, check(self.place(), case)
+            except Exception as error:  # a broken check is a failed case
+                return case, f"{type(error).__name__}: {error}"
+        with concurrent.futures.ThreadPoolExecutor(self.options.jobs) as pool:
+            for case, fault in pool.map(one, cases):
+                if fault == "":  # nothing was injected: the run was over before
+                    continue
+                injected += 1
+                survived += fault is None
+                if fault:
+                    faults.setdefault(fault, []).append(case)
+        for fault, broken in list(faults.items())[:self.options.show]:
+            print(f"FAIL {self.name}: {label}: {len(broken)} times, first {broken[0]}: {fault}", flush=True)
+        print(f"{self.name}: {label}: {injected} injected, {survived} survived", flush=True)
+        self.injected += injected
+        self.survived += survived
+
+    def close(self):
+        print(f"{self.name}: {self.injected} injected, {self.survived} survived", flush=True)
+        if not self.options.keep:
+            shutil.rmtree(self.scratch, ignore_errors=True)
+
+
+def arguments(description):
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--ztrain", default=os.path.join(ROOT, "build", "ztrain"))
+    parser.add_argument("--faults", help="the folder of the preloaded libraries (default: faults beside ztrain)")
+    parser.add_argument("--all", action="store_true", help="every case, not a sample")
+    parser.add_argument("--seed", type=int, default=1, help="of the sample")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count())
+    parser.add_argument("--scratch", help="where runs are made (default: the system's folder for temporary files)")
+    parser.add_argument("--keep", action="store_true", help="leave the runs there")
+    parser.add_argument("--show", type=int, default=20, help="print at most so many kinds of failures of a part")
+    parser.add_argument("--only", help="only parts whose name has this in it")
+    return parser

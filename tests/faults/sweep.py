@@ -1,0 +1,29 @@
+#!/usr/bin/env python3
+"""Breaks tiny runs on purpose, in every way that there is: tests/faults/sweep.py [--all] [SWEEP…], see README.md here."""
+import os
+import sys
+
+import lab
+import malloc_sweep
+
+SWEEPS = {"malloc": malloc_sweep.run}
+
+
+def main():
+    parser = lab.arguments(__doc__)
+    parser.add_argument("sweeps", nargs="*", help=", ".join(SWEEPS))
+    options = parser.parse_args()
+    options.ztrain = os.path.abspath(options.ztrain)
+    options.faults = os.path.abspath(options.faults or os.path.join(os.path.dirname(options.ztrain), "faults"))
+    for name in options.sweeps:
+        if name not in SWEEPS:
+            parser.error(f"no sweep '{name}'; hint: {', '.join(SWEEPS)}")
+    done = [SWEEPS[name](options) for name in options.sweeps or SWEEPS]
+    injected, survived = sum(s.injected for s in done), sum(s.survived for s in done)
+    print(f"injected {injected}, survived {survived}")
+    print(f"{survived} passed, {injected - survived} failed")
+    sys.exit(0 if injected and survived == injected else 1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,147 @@
+/* memory.c: the end without memory, and streams that are never cut short. */
+#include "core/memory.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+#include <jansson.h>
+
+/* What a child says on stderr before it ends, and how it ends. */
+static int ended(void (*body)(void), char said[1024])
+{
+    int file = memfd_create("stderr", 0);
+    assert_true(file >= 0);
+    fflush(NULL);
+    pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0) {
+        dup2(file, STDERR_FILENO);
+        body();
+        _exit(0);
+    }
+    int status;
+    assert_int_equal(waitpid(child, &status, 0), child);
+    ssize_t n = pread(file, said, 1023, 0);
+    said[n > 0 ? n : 0] = '\0';
+    close(file);
+    assert_true(WIFEXITED(status));
+    return WEXITSTATUS(status);
+}
+
+static void ask_for_too_much(void)
+{
+    free(memory_alloc(SIZE_MAX / 2));
+}
+
+static void tell(const struct error *err)
+{
+    dprintf(STDERR_FILENO, "told %d\n", err->code);
+}
+
+static void ask_with_peers(void)
+{
+    memory_on_exhausted(tell);
+    free(memory_resize(NULL, SIZE_MAX / 2));
+}
+
+/* No address space is left for a text of 64 MiB, but for the small things that end a process. */
+static void build_json(void)
+{
+    const struct rlimit limit = {64 << 20, 64 << 20};
+    char *text = malloc(48 << 20);
+    memset(text, 'x', (48 << 20) - 1);
+    text[(48 << 20) - 1] = '\0';
+    memory_serve_libraries();
+    setrlimit(RLIMIT_AS, &limit);
+    json_t *value = json_string(text);
+    _exit(value ? 0 : 3); /* 3: what jansson does of itself */
+}
+
+/* What the OpenMP run time does. */
+static void end_as_a_library(void)
+{
+    memory_serve_libraries();
+    exit(1);
+}
+
+static void test_end(void **state)
+{
+    (void)state;
+    char said[1024], bytes[64];
+    snprintf(bytes, sizeof bytes, "out of memory: %zu bytes", SIZE_MAX / 2);
+    assert_int_equal(ended(ask_for_too_much, said), STATUS_DEVICE);
+    assert_non_null(strstr(said, "ztrain: error: "));
+    assert_non_null(strstr(said, bytes));
+    assert_int_equal(ended(ask_with_peers, said), STATUS_DEVICE);
+    assert_non_null(strstr(said, "told 5"));
+    assert_int_equal(ended(end_as_a_library, said), STATUS_DEVICE);
+    assert_non_null(strstr(said, "out of memory"));
+}
+
+static void test_library(void **state)
+{
+    (void)state;
+#ifdef ZTRAIN_FAULTS
+    skip(); /* instrumented builds map more than any limit */
+#endif
+    char said[1024];
+    assert_int_equal(ended(build_json, said), STATUS_DEVICE);
+    assert_non_null(strstr(said, "out of memory"));
+}
+
+static void test_stream(void **state)
+{
+    (void)state;
+    char *text;
+    size_t bytes;
+    FILE *out = memory_stream(&text, &bytes);
+    assert_int_equal(fclose(out), 0);
+    assert_string_equal(text, "");
+    free(text);
+
+    out = memory_stream(&text, &bytes);
+    for (int i = 0; i < 10000; i++)
+        fprintf(out, "%d\n", i);
+    fflush(out);
+    assert_int_equal(bytes, 48890);
+    assert_int_equal(strlen(text), bytes);
+    fputs("end", out);
+    assert_int_equal(fclose(out), 0);
+    assert_int_equal(bytes, 48893);
+    assert_string_equal(text + bytes - 8, "9999\nend");
+    free(text);
+}
+
+static void test_texts(void **state)
+{
+    (void)state;
+    char *copy = memory_text("copy"), *line = memory_printf("%s %d", copy, 7);
+    assert_string_equal(copy, "copy");
+    assert_string_equal(line, "copy 7");
+    free(line);
+    free(copy);
+    assert_null(memory_fopen("/nonexistent", "re"));
+    assert_null(memory_opendir("/nonexistent"));
+    const char *why = "";
+    assert_null(memory_dlopen("libnonexistent.so.9", 1, &why));
+    assert_non_null(strstr(why, "libnonexistent.so.9"));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_end),
+        cmocka_unit_test(test_library),
+        cmocka_unit_test(test_stream),
+        cmocka_unit_test(test_texts),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
