@@ -27,7 +27,7 @@ static enum status lock_folder(struct run_folder *folder, struct error *err)
     const struct timespec pause = {.tv_nsec = 20 * 1000 * 1000};
     folder->lock_fd = open(folder->path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (folder->lock_fd < 0)
-        return error_set(err, STATUS_USAGE, "cannot open run folder '%s': %s", folder->path, strerror(errno));
+        return error_set(err, STATUS_CHECKPOINT, "cannot open run folder '%s': %s", folder->path, strerror(errno));
     for (double waited = 0; flock(folder->lock_fd, LOCK_EX | LOCK_NB) != 0; waited += 1e-9 * (double)pause.tv_nsec) {
         if (errno != EWOULDBLOCK && errno != EINTR)
             return STATUS_OK; /* a file system without locks: no protection, as everywhere */
@@ -41,16 +41,17 @@ static enum status lock_folder(struct run_folder *folder, struct error *err)
     return STATUS_OK;
 }
 
-enum status run_folder_open(struct run_folder *folder, const struct run_place *place, int rank, struct error *err)
+void run_folder_init(struct run_folder *folder, const struct run_place *place)
 {
     folder->lock_fd = -1;
     snprintf(folder->path, sizeof folder->path, "%s", place->path);
     snprintf(folder->checkpoints, sizeof folder->checkpoints, "%s/checkpoints", folder->path);
     snprintf(folder->metrics, sizeof folder->metrics, "%s/metrics.jsonl", folder->path);
-    if (rank != 0)
-        return STATUS_OK;
-    TRY(run_place_check(place, err)); /* before anything is made there */
-    TRY(fs_mkdirs(folder->path, STATUS_USAGE, err));
+}
+
+enum status run_folder_open(struct run_folder *folder, const struct run_place *place, struct error *err)
+{
+    TRY(fs_mkdirs(folder->path, STATUS_CHECKPOINT, err));
     TRY(lock_folder(folder, err));
     return run_place_check(place, err); /* again: another run may just have ended there */
 }
@@ -59,7 +60,7 @@ enum status run_folder_open_log(const struct run_folder *folder, int rank, struc
 {
     char path[3300];
     snprintf(path, sizeof path, "%s/log", folder->path);
-    TRY(fs_mkdirs(path, STATUS_USAGE, err));
+    TRY(fs_mkdirs(path, STATUS_CHECKPOINT, err));
     snprintf(path, sizeof path, "%s/log/rank-%05d.log", folder->path, rank);
     return log_open(path, err);
 }
@@ -79,7 +80,7 @@ enum status run_folder_mark(const struct run_folder *folder, char mark[RUN_FOLDE
     mark_path(folder, mark, path);
     int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
     if (fd < 0 || close(fd) != 0)
-        return error_set(err, STATUS_USAGE, "cannot create '%s': %s", path, strerror(errno));
+        return error_set(err, STATUS_CHECKPOINT, "cannot create '%s': %s", path, strerror(errno));
     return STATUS_OK;
 }
 
@@ -135,7 +136,7 @@ enum status run_folder_write_spec(const struct run_folder *folder, const struct 
     fclose(out);
     snprintf(path, sizeof path, "%s/run.yaml", folder->path);
     sweep_torn_specs(folder);
-    enum status status = fs_write_file(path, text, length, STATUS_USAGE, err);
+    enum status status = fs_write_file(path, text, length, STATUS_CHECKPOINT, err);
     free(text);
     return status;
 }

@@ -19,9 +19,12 @@ struct run_folder {
     int lock_fd;            /* rank 0: flock on the folder while the run lives, else -1 */
 };
 
-/* Fills in the paths. Rank 0 makes the folder and locks it (another run that lives in it is STATUS_USAGE); what
- * run_place_check() refuses it refuses before and after that. */
-enum status run_folder_open(struct run_folder *folder, const struct run_place *place, int rank, struct error *err);
+/* Fills in the paths. Makes nothing. */
+void run_folder_init(struct run_folder *folder, const struct run_place *place);
+
+/* Rank 0 makes the folder and locks it: another run that lives in it, or what run_place_check() refuses by then, is
+ * STATUS_USAGE; a disk that is full or fails is STATUS_CHECKPOINT, here and below. */
+enum status run_folder_open(struct run_folder *folder, const struct run_place *place, struct error *err);
 
 /* Opens this rank's log file (folders are made), once rank 0 has the folder: the logs may be another run's till then.
  */

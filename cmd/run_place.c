@@ -3,10 +3,13 @@
 #include "ckpt/checkpoint.h"
 #include "core/fsutil.h"
 
+#include <errno.h>
+#include <fcntl.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 /* Whether `path` is `folder` or lies in it. Both are absolute, without links. */
 static bool lies_in(const char *path, const char *folder)
@@ -102,4 +105,27 @@ enum status run_place_check(const struct run_place *place, struct error *err)
               place->start == RUN_BRANCHED ? ", and --resume names one that lies elsewhere" : "");
     return error_hint(err, "--resume %s to go on, or another run.name to %s", place->path,
                       place->start == RUN_BRANCHED ? "branch off into a folder of its own" : "start anew");
+}
+
+enum status run_place_check_room(const struct run_place *place, struct error *err)
+{
+    char nearest[sizeof place->path];
+    snprintf(nearest, sizeof nearest, "%s", place->path);
+    while (!fs_exists(nearest)) {
+        char *slash = strrchr(nearest, '/');
+        if (slash > nearest)
+            *slash = 0;
+        else
+            snprintf(nearest, sizeof nearest, slash ? "/" : ".");
+    }
+    const char *problem = fs_is_dir(nearest) ? NULL : access(nearest, F_OK) ? "leads nowhere" : "is no folder";
+    if (!problem && faccessat(AT_FDCWD, nearest, W_OK | X_OK, AT_EACCESS) != 0)
+        problem = errno == EROFS ? "lies on a file system that is read-only" : "may not be written by this user";
+    if (!problem)
+        return STATUS_OK;
+    if (strcmp(nearest, place->path) == 0)
+        error_set(err, STATUS_USAGE, "run folder '%s' %s", place->path, problem);
+    else
+        error_set(err, STATUS_USAGE, "cannot make run folder '%s': '%s' %s", place->path, nearest, problem);
+    return error_hint(err, "run.dir says where the run's folder is made");
 }

@@ -30,4 +30,8 @@ enum status run_place_find(const struct run_spec *spec, const char *resume, stru
  * overwritten. */
 enum status run_place_check(const struct run_place *place, struct error *err);
 
+/* STATUS_USAGE where the folder cannot be made or written: the last of the folders on the way to it that is there is no
+ * folder, or this user may not write to it. Makes nothing. */
+enum status run_place_check_room(const struct run_place *place, struct error *err);
+
 #endif

@@ -23,6 +23,7 @@
 #include "cmd/supervise.h"
 #include "cmd/trainer.h"
 #include "core/clock.h"
+#include "core/fsutil.h"
 #include "core/log.h"
 #include "core/memory.h"
 #include "core/printable.h"
@@ -501,20 +502,6 @@ static void print_profile(struct run *run)
                  rows[i].seconds > 0 ? rows[i].bytes / rows[i].seconds / 1e9 : 0);
 }
 
-/* Rank 0 decides where the run lives, makes the folder and locks it. */
-static enum status open_folder(struct run *run, struct error *err)
-{
-    enum status status = STATUS_OK;
-    int rank = run->boot->rank;
-    if (rank == 0)
-        status = run_place_find(run->spec, run->options->resume, &run->place, err);
-    TRY(together(run, status, err));
-    TRY(comm_broadcast(run->comm, &run->place, sizeof run->place, 0, err));
-    if (rank == 0 && run->place.moved)
-        log_info("the run folder was moved: the run continues in %s", run->place.path);
-    return together(run, run_folder_open(&run->folder, &run->place, rank, err), err);
-}
-
 /* Several nodes: whether all see one run folder. */
 static enum status check_shared(struct run *run, struct error *err)
 {
@@ -558,15 +545,50 @@ static enum status open_outputs(struct run *run, const struct checkpoint *checkp
     return token_stream_open(&t->train_config, run->position.step + 1, &run->stream, err);
 }
 
+/* Rank 0 decides where the run lives, before anything is made or loaded. */
+static enum status find_folder(struct run *run, bool *there, struct error *err)
+{
+    enum status status = STATUS_OK;
+    *there = false;
+    if (run->boot->rank == 0) {
+        status = run_place_find(run->spec, run->options->resume, &run->place, err);
+        if (status == STATUS_OK)
+            status = run_place_check(&run->place, err);
+        if (status == STATUS_OK)
+            status = run_place_check_room(&run->place, err);
+        *there = fs_is_dir(run->place.path);
+    }
+    TRY(together(run, status, err));
+    TRY(comm_broadcast(run->comm, &run->place, sizeof run->place, 0, err));
+    TRY(comm_broadcast(run->comm, there, sizeof *there, 0, err));
+    if (run->boot->rank == 0 && run->place.moved)
+        log_info("the run folder was moved: the run continues in %s", run->place.path);
+    run_folder_init(&run->folder, &run->place);
+    return STATUS_OK;
+}
+
+/* Rank 0 makes the folder and locks it; then all open their logs in it. */
+static enum status open_folder(struct run *run, struct error *err)
+{
+    enum status status = STATUS_OK;
+    if (run->boot->rank == 0)
+        status = run_folder_open(&run->folder, &run->place, err);
+    TRY(together(run, status, err));
+    TRY(together(run, run_folder_open_log(&run->folder, run->boot->rank, err), err));
+    return run->boot->num_nodes > 1 ? check_shared(run, err) : STATUS_OK;
+}
+
+/* A run folder that is there is locked before anything in it is looked at; one that is not is made last, when nothing
+ * refuses the run any more. */
 static enum status prepare(struct run *run, struct error *err)
 {
     struct trainer *t = &run->trainer;
     struct checkpoint *checkpoint = NULL;
     enum status status;
-    TRY_GOTO(open_folder(run, err));
-    TRY_GOTO(together(run, run_folder_open_log(&run->folder, run->boot->rank, err), err));
-    if (run->boot->num_nodes > 1)
-        TRY_GOTO(check_shared(run, err));
+    bool there;
+    TRY_GOTO(find_folder(run, &there, err));
+    if (there)
+        TRY_GOTO(open_folder(run, err));
     if (run->options->resume)
         TRY_GOTO(open_resume(run, &checkpoint, err));
     else
@@ -580,6 +602,8 @@ static enum status prepare(struct run *run, struct error *err)
     TRY_GOTO(trainer_spread_weights(t, err));
     TRY_GOTO(stepper_init(&run->stepper, t, err));
     zero_set_position(t->zero, run->position.optimizer_step, &run->position.scaler, t->compute);
+    if (!there)
+        TRY_GOTO(open_folder(run, err));
     TRY_GOTO(together(run, open_outputs(run, checkpoint, err), err));
     status = STATUS_OK;
 fail:
@@ -764,7 +788,7 @@ static enum status say_place(const struct run_spec *spec, const char *resume, st
         status = STATUS_OK;
     }
     fflush(stdout);
-    return status;
+    return status == STATUS_OK ? run_place_check_room(&place, err) : status;
 }
 
 /* What the command line asks for. */

@@ -356,12 +356,61 @@ def test_a_checkpoint_of_another_model(folder):
     assert "model" in done.err
 
 
-def test_a_folder_that_cannot_be_written(folder):
-    with open(folder.at("runs"), "w", encoding="utf-8") as f:
-        f.write("a file where a folder should be")
-    done = folder.wait(folder.start("--config", folder.spec()))
-    assert done.code in (USAGE, CHECKPOINT), done
-    assert "runs" in done.last_words
+@pytest.mark.parametrize("resume", [False, True])
+def test_a_run_folder_that_cannot_be(folder, resume):
+    """A place that the spec should not have named, found before anything is loaded: 2."""
+    more = []
+    if resume:
+        folder.train({"train": {"max_steps": 1, "epochs": None}}, name="other")
+        more = ["--resume", folder.run_folder("other")]
+    for name, words in (("file", "is no folder"), ("link", "leads nowhere")):
+        if name == "file":
+            with open(folder.at(name), "w", encoding="utf-8") as f:
+                f.write("a file where a folder should be")
+        else:
+            os.symlink(folder.at("nowhere"), folder.at(name))
+        done = folder.train({"run": {"dir": folder.at(name, "runs")}}, more=more, expect=USAGE)
+        assert folder.at(name) + "' " + words in done.last_words and "run.dir" in done.last_words, done
+    if os.geteuid() == 0:
+        return  # may write everywhere
+    os.mkdir(folder.at("closed"), 0o500)
+    done = folder.train({"run": {"dir": folder.at("closed", "runs")}}, more=more, expect=USAGE)
+    assert "may not be written by this user" in done.last_words, done
+
+
+@pytest.mark.parametrize("what", ["run.yaml", "log", "metrics.jsonl"])
+def test_a_disk_that_takes_no_files_of_the_run(folder, what):
+    """As a checkpoint that cannot be written: 4, not the spec's fault. A limit on file size stands in for a full disk."""
+    os.makedirs(folder.run_folder())
+    limit = "0" if what == "run.yaml" else "unlimited"
+    if what == "log":
+        with open(folder.at("runs", "run", "log"), "w", encoding="utf-8"):
+            pass
+    elif what == "metrics.jsonl":
+        os.symlink(folder.at("nowhere", "else"), folder.at("runs", "run", "metrics.jsonl"))
+    done = subprocess.run(["bash", "-c", f"ulimit -f {limit}; exec \"$0\" \"$@\"", ZTRAIN, "--config", folder.spec()],
+                          stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
+    assert done.returncode == CHECKPOINT and what in done.stderr, done
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("why, changes, code", [
+    ("batch", {"train_batch_size": 13, "train_micro_batch_size_per_gpu": 2}, USAGE),
+    ("model", {"data": {"seq_length": 200}}, USAGE),
+    ("data", {"data": {"train": "nowhere"}}, DATA),
+    ("weights", {"model": {"config": None, "pretrained": "torn"}}, DATA),
+    ("resume", None, CHECKPOINT),
+])
+def test_a_refused_start_leaves_nothing(folder, why, changes, code, ranks):
+    """No run folder, no log: the next try is as the first."""
+    if why == "weights":
+        os.mkdir(folder.at("torn"))
+        with open(folder.at("torn", "config.json"), "w", encoding="utf-8") as f:
+            json.dump(LLAMA, f)
+        write_safetensors(folder.at("torn", "model.safetensors"), {"model.norm.weight": ([32], [1.0] * 32)})
+    more = ["--resume", folder.at("nowhere")] if why == "resume" else []
+    folder.train(changes, ranks=ranks, more=more, expect=code)
+    assert not os.path.exists(folder.at("runs"))
 
 
 def test_a_full_disk_while_writing_a_checkpoint(folder):
