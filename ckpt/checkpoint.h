@@ -44,6 +44,11 @@ struct checkpoint_writer {
     uint64_t data_fingerprint; /* token_set_check() of the training data */
     enum dtype dtype;          /* compute dtype of the run, for information and the default of export */
     const char *tokenizer_dir; /* Hugging Face folder whose tokenizer files are copied into the checkpoint, or NULL */
+    /* Rank 0's; NULL: always. Whether the run folder is still this run's; asked right before the checkpoint gets its
+     * name, before `latest` moves and before anything is deleted. An error other than STATUS_OK ends the save with it.
+     */
+    enum status (*still_owner)(void *context, struct error *err);
+    void *owner;
 };
 
 /* Whether the tokenizer files of a Hugging Face folder, those that there are, can be read: better known before training

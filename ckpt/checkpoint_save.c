@@ -25,7 +25,10 @@
  *
  * Failure of one rank is failure of all: after each of the three parts (folder, rank files, publication) the ranks
  * exchange how it went, and all return the error of the lowest rank that has one. Rank 0 then removes .tmp-NAME. What
- * goes wrong after step 5 (`latest`, deleting) is a warning: the checkpoint is complete. */
+ * goes wrong after step 5 (`latest`, deleting) is a warning: the checkpoint is complete.
+ *
+ * Before each of steps 5, 6 and 7 rank 0 asks whether the run folder is still this run's (writer->still_owner); if
+ * another job has taken it over, the save ends there, with that error on all ranks. */
 #include "ckpt/checkpoint.h"
 
 #include "ckpt/checkpoint_folders.h"
@@ -380,6 +383,13 @@ static void tidy(const struct save *save)
     checkpoint_sweep(dir);
 }
 
+/* Another job may have taken the run folder over while this one was cut off, or stopped. */
+static enum status still_owner(const struct save *save, struct error *err)
+{
+    const struct checkpoint_writer *writer = save->writer;
+    return writer->still_owner ? writer->still_owner(writer->owner, err) : STATUS_OK;
+}
+
 /* Steps 3 to 7. */
 static enum status publish(struct save *save, const struct report *reports, struct error *err)
 {
@@ -389,8 +399,11 @@ static enum status publish(struct save *save, const struct report *reports, stru
     TRY(collect_rank_files(save, reports, err));
     TRY(copy_tokenizer(save, err));
     TRY(write_manifest(save, err));
+    TRY(still_owner(save, err));
     TRY(give_name(save, err));
+    TRY(still_owner(save, err));
     move_latest(save);
+    TRY(still_owner(save, err));
     tidy(save);
     return STATUS_OK;
 }

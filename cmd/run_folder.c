@@ -12,38 +12,16 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/file.h>
 #include <sys/random.h>
 #include <time.h>
 #include <unistd.h>
 
-/* Of a run that was killed the ranks may take a moment longer to go than their supervisor: a restart waits for them. */
-static const double lock_patience = 3; /* seconds */
 /* Network file systems may show a new file late. */
 static const double appear_patience = 5; /* seconds */
 
-static enum status lock_folder(struct run_folder *folder, struct error *err)
-{
-    const struct timespec pause = {.tv_nsec = 20 * 1000 * 1000};
-    folder->lock_fd = open(folder->path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (folder->lock_fd < 0)
-        return error_set(err, STATUS_CHECKPOINT, "cannot open run folder '%s': %s", folder->path, strerror(errno));
-    for (double waited = 0; flock(folder->lock_fd, LOCK_EX | LOCK_NB) != 0; waited += 1e-9 * (double)pause.tv_nsec) {
-        if (errno != EWOULDBLOCK && errno != EINTR)
-            return STATUS_OK; /* a file system without locks: no protection, as everywhere */
-        if (waited >= lock_patience) {
-            error_set(err, STATUS_USAGE, "run folder '%s' is in use by another run", folder->path);
-            return error_hint(err, "wait for it to end, or give this run another run.name");
-        }
-        nanosleep(&pause, NULL);
-        progress_tick();
-    }
-    return STATUS_OK;
-}
-
 void run_folder_init(struct run_folder *folder, const struct run_place *place)
 {
-    folder->lock_fd = -1;
+    folder->lock = NULL;
     snprintf(folder->path, sizeof folder->path, "%s", place->path);
     snprintf(folder->checkpoints, sizeof folder->checkpoints, "%s/checkpoints", folder->path);
     snprintf(folder->metrics, sizeof folder->metrics, "%s/metrics.jsonl", folder->path);
@@ -51,9 +29,16 @@ void run_folder_init(struct run_folder *folder, const struct run_place *place)
 
 enum status run_folder_open(struct run_folder *folder, const struct run_place *place, struct error *err)
 {
+    struct run_lock_config config;
     TRY(fs_mkdirs(folder->path, STATUS_CHECKPOINT, err));
-    TRY(lock_folder(folder, err));
+    run_lock_config_init(&config);
+    TRY(run_lock_take(&folder->lock, folder->path, &config, err));
     return run_place_check(place, err); /* again: another run may just have ended there */
+}
+
+enum status run_folder_still_ours(const struct run_folder *folder, struct error *err)
+{
+    return folder->lock ? run_lock_check(folder->lock, err) : STATUS_OK;
 }
 
 enum status run_folder_open_log(const struct run_folder *folder, int rank, struct error *err)
@@ -143,7 +128,6 @@ enum status run_folder_write_spec(const struct run_folder *folder, const struct 
 
 void run_folder_close(struct run_folder *folder)
 {
-    if (folder->lock_fd >= 0)
-        close(folder->lock_fd);
-    folder->lock_fd = -1;
+    run_lock_release(folder->lock);
+    folder->lock = NULL;
 }

@@ -2,10 +2,12 @@
  *
  *   run.yaml          the effective spec              metrics.jsonl   a line per step
  *   checkpoints/      see ckpt/checkpoint.h           log/            rank-00000.log, …
+ *   lock, owner       whose it is: run_lock.h
  */
 #ifndef ZTRAIN_CMD_RUN_FOLDER_H
 #define ZTRAIN_CMD_RUN_FOLDER_H
 
+#include "cmd/run_lock.h"
 #include "cmd/run_place.h"
 #include "core/spec.h"
 #include "core/status.h"
@@ -16,15 +18,19 @@ struct run_folder {
     char path[3072];        /* where it lies: run_place.h */
     char checkpoints[3200]; /* <path>/checkpoints */
     char metrics[3200];     /* <path>/metrics.jsonl */
-    int lock_fd;            /* rank 0: flock on the folder while the run lives, else -1 */
+    struct run_lock *lock;  /* rank 0's while the run lives (owned), else NULL */
 };
 
 /* Fills in the paths. Makes nothing. */
 void run_folder_init(struct run_folder *folder, const struct run_place *place);
 
-/* Rank 0 makes the folder and locks it: another run that lives in it, or what run_place_check() refuses by then, is
- * STATUS_USAGE; a disk that is full or fails is STATUS_CHECKPOINT, here and below. */
+/* Rank 0 makes the folder and locks it (run_lock_take()): another run that lives in it, or what run_place_check()
+ * refuses by then, is STATUS_USAGE; a disk that is full or fails is STATUS_CHECKPOINT, here and below; STATUS_REQUEUE:
+ * asked to stop while it waited for another run. */
 enum status run_folder_open(struct run_folder *folder, const struct run_place *place, struct error *err);
+
+/* Whether rank 0 may still write there: run_lock_check(). Other ranks: STATUS_OK. */
+enum status run_folder_still_ours(const struct run_folder *folder, struct error *err);
 
 /* Opens this rank's log file (folders are made), once rank 0 has the folder: the logs may be another run's till then.
  */

@@ -236,6 +236,8 @@ static enum status collect_step(struct run *run, struct error *err)
     m->tokens_per_s = m->seconds.step > 0 ? (double)pending->tokens / m->seconds.step : 0;
     trainer_utilisation(t, m);
 
+    if (run->folder.lock) /* whose job is over writes nothing more */
+        TRY(run_lock_check_quickly(run->folder.lock, err));
     if (run->metrics)
         TRY(metrics_step(run->metrics, m, err));
     console_step(&run->console, m);
@@ -285,6 +287,11 @@ fail:
     return status;
 }
 
+static enum status still_owner(void *folder, struct error *err)
+{
+    return run_folder_still_ours(folder, err);
+}
+
 static enum status save_checkpoint(struct run *run, struct error *err)
 {
     struct trainer *t = &run->trainer;
@@ -304,6 +311,8 @@ static enum status save_checkpoint(struct run *run, struct error *err)
         .data_fingerprint = t->data_fingerprint,
         .dtype = run->spec->dtype,
         .tokenizer_dir = run->spec->model.pretrained,
+        .still_owner = still_owner,
+        .owner = &run->folder,
     };
     char name[64];
     int64_t bytes;
@@ -441,6 +450,7 @@ static enum status open_sinks(struct run *run, const struct checkpoint *checkpoi
 {
     if (run->boot->rank != 0)
         return STATUS_OK;
+    TRY(run_folder_still_ours(&run->folder, err));
     TRY(run_folder_write_spec(&run->folder, run->spec, err));
     const struct train_position *position = &run->position;
     TRY(metrics_open(run->folder.metrics, checkpoint ? position->step : -1, position->evaluation_due, &run->metrics,
@@ -653,7 +663,7 @@ static void tell_of_exhaustion(const struct error *err)
 static enum status train_rank(const struct options *options, struct bootstrap *boot, struct run_spec *spec,
                               struct error *err)
 {
-    struct run run = {.options = options, .spec = spec, .boot = boot, .folder.lock_fd = -1};
+    struct run run = {.options = options, .spec = spec, .boot = boot};
     struct comm_config comm = {.timeout_seconds = spec->comm.timeout_seconds,
                                .interface = spec->comm.interface,
                                .reduce_within_node = spec->comm.reduce_within_node};

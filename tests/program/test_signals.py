@@ -1,9 +1,11 @@
 """Stopping on request, and being killed at any instant."""
 import fcntl
+import json
 import os
 import random
 import shutil
 import signal
+import socket
 import struct
 import subprocess
 import termios
@@ -233,13 +235,56 @@ def test_the_ends_of_ranks_are_seen_where_the_caller_ignores_sigchld(folder):
 def test_a_restart_waits_for_the_run_folder_of_a_killed_run(folder):
     """The lock is held by a rank, which may outlive its supervisor for a moment."""
     os.makedirs(folder.run_folder())
-    lock = os.open(folder.run_folder(), os.O_RDONLY)
-    fcntl.flock(lock, fcntl.LOCK_EX)
+    lock = os.open(os.path.join(folder.run_folder(), "lock"), os.O_RDWR | os.O_CREAT)
+    fcntl.lockf(lock, fcntl.LOCK_EX)
     process = folder.start("--config", folder.spec(), "--local-gpus", 2)
     time.sleep(0.5)
     assert process.poll() is None, folder.said(process)
     os.close(lock)
     assert folder.wait(process, 20).code == FINISHED
+    assert not os.path.exists(os.path.join(folder.run_folder(), "owner"))
+
+
+def test_a_run_folder_belongs_to_one_run(folder):
+    """A second run is refused while the first lives, and takes over at once when that was killed."""
+    process = folder.start("--config", folder.spec({**ENDLESS, "checkpoint": {"interval_steps": 2, "keep_last": 2}}))
+    wait_for_steps(folder, process, 4)
+    done = folder.train(ENDLESS, more=("--resume", folder.run_folder()), expect=USAGE)
+    assert f"in use by another run (host {socket.gethostname()}, process {process.pid}" in done.last_words, done
+    folder.ztrain("--config", folder.spec(ENDLESS), "--resume", folder.run_folder(), "--dry-run")  # takes no lock
+    process.kill()
+    folder.wait(process, 20)
+    assert os.path.exists(os.path.join(folder.run_folder(), "owner"))
+    again = folder.start("--config", folder.spec(ENDLESS), "--resume", folder.run_folder())
+    wait_until(lambda: "resumed from" in folder.said(again).out, 20, "the resume")
+    assert "waiting up to" not in folder.said(again).out
+    again.send_signal(signal.SIGTERM)
+    assert folder.wait(again, 20).code == REQUEUE
+
+
+def test_a_run_whose_folder_was_taken_over_publishes_nothing_more(folder):
+    """As on a node that was cut off while its job was requeued elsewhere."""
+    process = folder.start("--config", folder.spec(ENDLESS), "--local-gpus", 2)
+    wait_for_steps(folder, process, 2)
+    members = session_members(process.pid)
+    for pid in members:
+        os.kill(pid, signal.SIGSTOP)
+    published = folder.checkpoints()
+    owner = os.path.join(folder.run_folder(), "owner")
+    with open(owner, encoding="utf-8") as f:
+        record = json.load(f)
+    with open(owner + ".new", "w", encoding="utf-8") as f:
+        json.dump({**record, "nonce": "00", "host": "elsewhere"}, f)
+    os.rename(owner + ".new", owner)
+    for pid in members:
+        os.kill(pid, signal.SIGCONT)
+    process.send_signal(signal.SIGTERM)  # asks for a checkpoint
+    done = folder.wait(process, 20)
+    assert done.code == USAGE and "another job has taken over this run folder" in done.last_words, done
+    assert "(host elsewhere, process" in done.last_words
+    assert folder.checkpoints() == published
+    with open(owner, encoding="utf-8") as f:
+        assert json.load(f)["host"] == "elsewhere"
 
 
 def test_a_run_spec_torn_by_a_kill_does_not_stay_for_ever(folder):
