@@ -1,11 +1,14 @@
 /* export.c: `ztrain export DIR --out HFDIR --dtype fp32|bf16`: a checkpoint as a Hugging Face folder. */
 #include "ckpt/huggingface.h"
 #include "cmd/commands.h"
+#include "cmd/unknown_word.h"
 #include "core/log.h"
 
 #include <stdio.h>
 #include <string.h>
+#include <strings.h>
 
+static const char *const OPTIONS[] = {"out", "dtype", "help"};
 static const char USAGE[] = "usage: ztrain export DIR --out HFDIR [--dtype fp32|bf16]\n"
                             "\n"
                             "Writes the weights of a checkpoint as a folder that Hugging Face transformers loads:\n"
@@ -13,6 +16,7 @@ static const char USAGE[] = "usage: ztrain export DIR --out HFDIR [--dtype fp32|
                             "\n"
                             "  DIR             a checkpoint, or a run folder (its newest valid checkpoint)\n"
                             "  --out HFDIR     the folder to write; made if it is not there\n"
+                            "                  (llama.cpp's convert_hf_to_gguf.py makes a GGUF file from it)\n"
                             "  --dtype TYPE    of the weights: fp32 or bf16 (default: the run's)\n";
 
 struct arguments {
@@ -56,7 +60,7 @@ static enum status parse(int argc, char **argv, struct arguments *arguments, str
             return STATUS_OK;
         }
         if (argv[i][0] == '-')
-            return error_set(err, STATUS_USAGE, "unknown option '%s'; hint: ztrain export --help", argv[i]);
+            return unknown_option("export", argv[i], OPTIONS, COUNT_OF(OPTIONS), err);
         if (arguments->dir)
             return error_set(err, STATUS_USAGE, "one folder expected, '%s' is a second one; hint: ztrain export --help",
                              argv[i]);
@@ -68,6 +72,29 @@ static enum status parse(int argc, char **argv, struct arguments *arguments, str
     return STATUS_OK;
 }
 
+/* --out is a folder; a name that ends like a file's was meant for another program's format. */
+static enum status check_out(const char *out, struct error *err)
+{
+    static const char *const endings[] = {".gguf", ".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".onnx", ".json"};
+    size_t length = strlen(out);
+    while (length && out[length - 1] == '/')
+        length--;
+    for (size_t i = 0; i < COUNT_OF(endings); i++) {
+        size_t n = strlen(endings[i]);
+        if (length < n || strncasecmp(out + length - n, endings[i], n) != 0)
+            continue;
+        error_set(err, STATUS_USAGE, "--out '%s' is a folder's name, not a file's", out);
+        if (i == 0)
+            return error_hint(err,
+                              "export a folder, --out %.*s, and make the GGUF file from it with llama.cpp's "
+                              "convert_hf_to_gguf.py",
+                              (int)(length - n), out);
+        return error_hint(err, "--out %.*s: the safetensors files and config.json will lie in it", (int)(length - n),
+                          out);
+    }
+    return STATUS_OK;
+}
+
 enum status cmd_export(int argc, char **argv, struct error *err)
 {
     struct arguments arguments = {0};
@@ -76,6 +103,7 @@ enum status cmd_export(int argc, char **argv, struct error *err)
         fputs(USAGE, stdout);
         return STATUS_OK;
     }
+    TRY(check_out(arguments.out, err));
     const enum dtype choices[] = {DTYPE_F32, DTYPE_BF16};
     const enum dtype *chosen = NULL;
     for (size_t i = 0; arguments.dtype && i < COUNT_OF(choices); i++)

@@ -4,6 +4,7 @@
  * through one buffer of CHUNK elements, so its memory does not depend on the model. */
 #include "ckpt/checkpoint.h"
 #include "cmd/commands.h"
+#include "cmd/unknown_word.h"
 #include "core/printable.h"
 
 #include <inttypes.h>
@@ -14,6 +15,7 @@
 
 enum { CHUNK = 1 << 20 };
 
+static const char *const OPTIONS[] = {"tensors", "help"};
 static const char USAGE[] = "usage: ztrain inspect DIR [--tensors]\n"
                             "\n"
                             "Shows what a checkpoint holds.\n"
@@ -179,7 +181,7 @@ enum status cmd_inspect(int argc, char **argv, struct error *err)
         if (!strcmp(argv[i], "--tensors"))
             tensors = true;
         else if (argv[i][0] == '-')
-            return error_set(err, STATUS_USAGE, "unknown option '%s'; hint: ztrain inspect --help", argv[i]);
+            return unknown_option("inspect", argv[i], OPTIONS, COUNT_OF(OPTIONS), err);
         else if (dir)
             return error_set(err, STATUS_USAGE, "one folder at a time: '%s' and '%s'; hint: ztrain inspect --help", dir,
                              argv[i]);

@@ -16,8 +16,9 @@ static const struct {
     const char *name;
     enum status (*run)(int argc, char **argv, struct error *err);
 } commands[] = {
-    {"plan", cmd_plan},       {"export", cmd_export}, {"verify", cmd_verify},
-    {"inspect", cmd_inspect}, {"doctor", cmd_doctor}, {"version", cmd_version},
+#define COMMAND(word) {#word, cmd_##word},
+    COMMANDS(COMMAND)
+#undef COMMAND
 };
 
 /* A caller may have closed stdin, stdout or stderr: a checkpoint must not get their numbers, and what we print with it.

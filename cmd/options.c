@@ -1,5 +1,7 @@
 #include "cmd/options.h"
 
+#include "cmd/commands.h"
+#include "cmd/unknown_word.h"
 #include "core/log.h"
 #include "core/printable.h"
 
@@ -62,6 +64,33 @@ static enum status set_value(const struct option_row *row, const char *value, st
     return STATUS_OK;
 }
 
+/* The word at argv[i], which is no option of ours. */
+static enum status refuse_word(const char *word, int i, struct error *err)
+{
+#define COMMAND(name) #name,
+    static const char *const commands[] = {"train", COMMANDS(COMMAND)};
+#undef COMMAND
+    if (word[0] == '-' && strchr(word, '.')) {
+        error_set(err, STATUS_USAGE, "unknown option '%s'", word);
+        return error_hint(err, "keys of the run spec are set by --set KEY=VALUE");
+    }
+    if (word[0] == '-') {
+        const char *names[COUNT_OF(option_table)];
+        for (size_t k = 0; k < COUNT_OF(option_table); k++)
+            names[k] = option_table[k].name;
+        return unknown_option("", word, names, COUNT_OF(names), err);
+    }
+    const char *nearest = nearest_name(word, commands, COUNT_OF(commands));
+    error_set(err, STATUS_USAGE, "unknown argument '%s'", word);
+    if (nearest == commands[0])
+        return error_hint(err, "training needs no word before its options: ztrain --config run.yaml");
+    if (nearest)
+        return error_hint(err, i == 1 ? "did you mean ztrain %s?" : "a command comes first: ztrain %s …", nearest);
+    if (strstr(word, ".yaml") || strstr(word, ".yml"))
+        return error_hint(err, "the run spec is named by --config %s", word);
+    return error_hint(err, "ztrain --help lists what there is");
+}
+
 enum status options_parse(int argc, char **argv, struct options *options, struct error *err)
 {
     memset(options, 0, sizeof *options);
@@ -81,10 +110,8 @@ enum status options_parse(int argc, char **argv, struct options *options, struct
                 if (strlen(option_table[k].name) == length && !strncmp(option_table[k].name, word + 2, length))
                     row = &option_table[k];
         }
-        if (!row) {
-            error_set(err, STATUS_USAGE, "unknown %s '%s'", word[0] == '-' ? "option" : "argument", word);
-            return error_hint(err, "ztrain --help lists what there is");
-        }
+        if (!row)
+            return refuse_word(word, i, err);
         if (row->kind == OPTION_FLAG && value)
             return error_set(err, STATUS_USAGE, "--%s takes no value", row->name);
         if (row->kind != OPTION_FLAG && !value) {

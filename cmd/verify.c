@@ -1,12 +1,14 @@
 /* verify.c: `ztrain verify DIR`: every byte of a checkpoint, or of all checkpoints of a run, against its checksums. */
 #include "ckpt/checkpoint_folders.h"
 #include "cmd/commands.h"
+#include "cmd/unknown_word.h"
 #include "core/printable.h"
 
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
+static const char *const OPTIONS[] = {"help"};
 static const char USAGE[] =
     "usage: ztrain verify DIR\n"
     "\n"
@@ -67,7 +69,7 @@ enum status cmd_verify(int argc, char **argv, struct error *err)
             return STATUS_OK;
         }
         if (argv[i][0] == '-')
-            return error_set(err, STATUS_USAGE, "unknown option '%s'; hint: ztrain verify --help", argv[i]);
+            return unknown_option("verify", argv[i], OPTIONS, COUNT_OF(OPTIONS), err);
         if (dir)
             return error_set(err, STATUS_USAGE, "one folder at a time: '%s' and '%s'; hint: ztrain verify --help", dir,
                              argv[i]);

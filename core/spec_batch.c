@@ -92,6 +92,11 @@ enum status spec_resolve_batch(struct run_spec *spec, int world, const char *wor
         accumulation = accumulation ? accumulation : 1;
         train = saturating_product(saturating_product(micro, accumulation), world);
     }
+    char one_step[96] = "sample";
+    if (given[1])
+        snprintf(one_step, sizeof one_step, "micro batch of %lld", (long long)micro);
+    else if (given[2])
+        snprintf(one_step, sizeof one_step, "sample in each of %lld accumulation steps", (long long)accumulation);
     int64_t product = saturating_product(saturating_product(micro, accumulation), world);
     if (train > largest_batch()) { /* a product; as a value it would have been refused before */
         error_set(err, STATUS_USAGE,
@@ -99,6 +104,13 @@ enum status spec_resolve_batch(struct run_spec *spec, int world, const char *wor
                   "size %d (from %s) is more than %lld samples; hint: make one of them smaller",
                   full->batch_where, (long long)micro, (long long)accumulation, world, world_source,
                   (long long)largest_batch());
+        return STATUS_USAGE;
+    }
+    if (!micro || !accumulation) { /* DeepSpeed's sentence would name a 0 that nobody has given */
+        error_set(err, STATUS_USAGE,
+                  "%s: train_batch_size %lld is less than one %s on each of %d ranks (world size %d: %s)",
+                  full->batch_where, (long long)train, one_step, world, world, world_source);
+        hint_batch(err, given, world);
         return STATUS_USAGE;
     }
     if (train != product) {

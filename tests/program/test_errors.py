@@ -22,9 +22,16 @@ def write_spec(folder, text):
 
 @pytest.mark.parametrize("arguments, words", [
     ([], ["--config"]),
-    (["--confg", "x"], ["--confg"]),
+    (["--confg", "x"], ["unknown option '--confg'; hint: did you mean --config?"]),
+    (["-config=x"], ["unknown option '-config=x'; hint: did you mean --config?"]),
+    (["plan", "--config", "x", "--wrold", "2"], ["did you mean --world?"]),
+    (["--train.max_steps=3"], ["--set KEY=VALUE"]),
+    (["--zzzzzzz"], ["hint: ztrain --help"]),
     (["--config"], ["--config"]),
-    (["trian"], ["trian"]),
+    (["trian"], ["trian", "ztrain --config run.yaml"]),
+    (["exprot", "x"], ["did you mean ztrain export?"]),
+    (["--dry-run", "plan"], ["a command comes first: ztrain plan"]),
+    (["run.yaml"], ["--config run.yaml"]),
     (["--config", "nowhere.yaml"], ["nowhere.yaml", "No such file"]),
     (["--config", "run.yaml", "--local-gpus", "0"], ["--local-gpus"]),
     (["--config", "run.yaml", "--world", "2", "--dry-run"], ["--world", "plan"]),
@@ -33,6 +40,12 @@ def write_spec(folder, text):
     (["verify", "a", "b"], ["b"]),
     (["export", "x"], ["--out"]),
     (["export", "x", "--out", "y", "--dtype", "int8"], ["int8"]),
+    (["export", "x", "--uot", "y"], ["did you mean --out?"]),
+    (["export", "x", "--out", "out/y.gguf"], ["folder", "--out out/y,", "llama.cpp"]),
+    (["export", "x", "--out", "y.SAFETENSORS/"], ["folder", "--out y: the safetensors files"]),
+    (["verify", "x", "--hlep"], ["did you mean --help?"]),
+    (["inspect", "x", "--tensor"], ["did you mean --tensors?"]),
+    (["inspect", "--tensor-names"], ["hint: ztrain inspect --help"]),
     (["inspect"], ["inspect"]),
     (["doctor", "now"], ["now"]),
     (["version", "now"], ["now"]),
@@ -151,6 +164,9 @@ def test_world_size_and_batch(folder):
     done = folder.train({"train_micro_batch_size_per_gpu": 4}, ranks=2, expect=USAGE)
     assert "12 != 4 * 1 * 2" in done.err or "world_size" in done.err
     assert "--local-gpus 2" in done.err
+    done = folder.train(ranks=100, expect=USAGE)
+    assert "train_batch_size 12 is less than one sample on each of 100 ranks (world size 100: --local-gpus 100); hint: " \
+           "the smallest train_batch_size that fits is 100; possible world sizes: 1, 2, 3, 4, 6, 12" in done.last_words
 
 
 def test_cuda_on_a_machine_without(folder):

@@ -345,8 +345,22 @@ static void test_batch(void **state)
          0,
          2,
          {0},
-         "3 != 5 * 0 * 2 (world size 2: srun); hint: the smallest train_batch_size that fits is "
-         "10"},
+         "train_batch_size 3 is less than one micro batch of 5 on each of 2 ranks (world size 2: srun); hint: the "
+         "smallest train_batch_size that fits is 10"},
+        {8,
+         0,
+         0,
+         100,
+         {0},
+         "train_batch_size 8 is less than one sample on each of 100 ranks (world size 100: srun); hint: the smallest "
+         "train_batch_size that fits is 100; possible world sizes: 1, 2, 4, 8"},
+        {8,
+         0,
+         2,
+         8,
+         {0},
+         "train_batch_size 8 is less than one sample in each of 2 accumulation steps on each of 8 ranks (world size 8: "
+         "srun); hint: the smallest train_batch_size that fits is 16; possible world sizes: 1, 2, 4"},
         {12,
          0,
          5,
@@ -381,7 +395,9 @@ static void test_batch(void **state)
             assert_int_equal(status, STATUS_USAGE);
             const char *sentence = "run.yaml:3:1: Check batch related parameters. train_batch_size is not equal to "
                                    "micro_batch_per_gpu * gradient_acc_step * world_size ";
-            assert_non_null(strstr(err.text, cases[i].train ? sentence : "run.yaml:3:1: "));
+            bool contradicts = strstr(cases[i].fragment, " != "); /* DeepSpeed's case */
+            assert_non_null(strstr(err.text, contradicts ? sentence : "run.yaml:3:1: "));
+            assert_int_equal(strstr(err.text, " 0 * ") || strstr(err.text, " * 0 "), 0);
             assert_non_null(strstr(err.text, "; hint: "));
             if (!strstr(err.text, cases[i].fragment))
                 fail_msg("%s", err.text);
