@@ -41,6 +41,8 @@ struct checkpoint_writer {
     const char *host;
     const json_t *spec;        /* spec_to_json() (borrowed) */
     const json_t *model;       /* config.json of the model (borrowed) */
+    const json_t *machine;     /* what the run computes with: an object of texts, integers and booleans (borrowed); may
+                                  be NULL */
     uint64_t data_fingerprint; /* token_set_check() of the training data */
     enum dtype dtype;          /* compute dtype of the run, for information and the default of export */
     const char *tokenizer_dir; /* Hugging Face folder whose tokenizer files are copied into the checkpoint, or NULL */
@@ -72,6 +74,7 @@ struct checkpoint {
     struct train_position position;
     json_t *spec;              /* borrowed from manifest */
     json_t *model;             /* borrowed: config.json */
+    json_t *machine;           /* borrowed: what the run computed with; NULL: it does not say */
     uint64_t data_fingerprint; /* 0: it has none */
     int world;                 /* that wrote it */
     int64_t bytes;

@@ -63,6 +63,7 @@ static enum status open_folder(const char *folder, struct checkpoint **out, stru
     checkpoint->position = manifest->position;
     checkpoint->spec = manifest->spec;
     checkpoint->model = manifest->model;
+    checkpoint->machine = manifest->machine;
     checkpoint->world = manifest->world;
     checkpoint->data_fingerprint = manifest->data_fingerprint;
     checkpoint->bytes = manifest->bytes;

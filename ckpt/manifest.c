@@ -194,6 +194,8 @@ enum status manifest_encode(const struct checkpoint_writer *writer, const struct
     write_member(out, false, "frame_elements", json_integer(RANKFILE_FRAME_ELEMENTS));
     write_member(out, false, "spec", json_incref((json_t *)writer->spec));
     write_member(out, false, "model", json_incref((json_t *)writer->model));
+    if (writer->machine)
+        write_member(out, false, "machine", json_incref((json_t *)writer->machine));
     if (writer->data_fingerprint)
         write_member(out, false, "data_fingerprint", hex_to_json(writer->data_fingerprint));
     write_member(out, false, "units", units_to_json(writer->table, writer->layout));
@@ -349,6 +351,27 @@ static enum status read_position(const struct place *top, struct manifest *manif
     position->evaluation_due = json_is_true(due);
     const json_t *scaler = json_object_get(object, "loss_scaler");
     return scaler ? read_loss_scaler(top, scaler, &position->scaler, err) : STATUS_OK;
+}
+
+/* May be absent. Its texts go into messages. */
+static enum status read_machine(const struct place *top, struct manifest *manifest, struct error *err)
+{
+    const char *name;
+    json_t *value;
+    if (!json_object_get(manifest->root, "machine"))
+        return STATUS_OK;
+    TRY(get_object(top, manifest->root, "machine", &manifest->machine, err));
+    json_object_foreach(manifest->machine, name, value)
+    {
+        if (json_is_boolean(value) || json_is_integer(value))
+            continue;
+        const char *text = json_string_value(value);
+        while (text && *text >= ' ' && *text <= '~')
+            text++;
+        if (!text || *text)
+            return wrong(top, "machine", err, "expected printable texts, integers, true or false");
+    }
+    return STATUS_OK;
 }
 
 static enum status read_head(const struct place *top, struct manifest *manifest, struct error *err)
@@ -529,6 +552,7 @@ enum status manifest_decode(const char *text, size_t bytes, const char *path, st
                            manifest->root ? 0 : syntax.position, manifest->root ? "not an object" : syntax.text));
     manifest->bytes = (int64_t)bytes;
     TRY_GOTO(read_head(&top, manifest, err));
+    TRY_GOTO(read_machine(&top, manifest, err));
     TRY_GOTO(read_position(&top, manifest, err));
     TRY_GOTO(read_units(&top, manifest, err));
     TRY_GOTO(read_tensors(&top, manifest, err));

@@ -52,6 +52,7 @@ struct manifest {
     struct manifest_file *files;     /* [num_files] owned */
     int64_t bytes;                   /* of all files and the manifest */
     json_t *spec, *model;            /* borrowed from root */
+    json_t *machine;                 /* borrowed from root: texts that can be printed, integers, booleans; or NULL */
 };
 
 /* The text of a manifest; *text is the caller's (free). */

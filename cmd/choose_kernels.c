@@ -77,15 +77,29 @@ static enum status settle(struct comm *comm, const struct bootstrap *boot, struc
     return status;
 }
 
-enum status choose_kernels(struct comm *comm, const struct bootstrap *boot, struct cpu_kernels *kernels,
-                           struct error *err)
+/* Leaves out what the run did not begin with. */
+static void keep(const struct bootstrap *boot, const struct cpu_kernels *before, struct cpu_kernels *kernels)
+{
+    char kept[CPU_KERNELS_TEXT], had[CPU_KERNELS_TEXT];
+    cpu_kernels_instructions(kernels, had);
+    enum cpu_isa best = kernels->isa;
+    if (cpu_kernels_keep(kernels, before) && boot->rank == 0)
+        log_info("the run goes on with the %s kernels that it began with, so that its bits stay the same; this CPU has "
+                 "%s; hint: ZTRAIN_CPU_ISA=%s uses them",
+                 cpu_kernels_instructions(kernels, kept), had, cpu_isa_name(best));
+}
+
+enum status choose_kernels(struct comm *comm, const struct bootstrap *boot, const struct cpu_kernels *before,
+                           struct cpu_kernels *kernels, struct error *err)
 {
     if (!comm) {
         TRY(cpu_kernels_detect(kernels, err));
-        return cpu_kernels_choose_products(kernels, err);
+        return cpu_kernels_choose_products(kernels, NULL, err);
     }
     TRY(agree(comm, cpu_kernels_detect(kernels, err), err));
+    if (before)
+        keep(boot, before, kernels);
     TRY(settle(comm, boot, kernels, say_instructions, err));
-    TRY(agree(comm, cpu_kernels_choose_products(kernels, err), err));
+    TRY(agree(comm, cpu_kernels_choose_products(kernels, before, err), err));
     return settle(comm, boot, kernels, say_products, err);
 }

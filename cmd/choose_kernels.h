@@ -7,9 +7,11 @@
 #include "comm/comm.h"
 #include "gpu/cpu_kernels.h"
 
-/* The best that all ranks have. Rank 0 says which rank makes the others do without theirs. Collective, unless comm and
- * boot are NULL (a plan). STATUS_USAGE: some rank's environment asks for what there is not; all fail if one does. */
-enum status choose_kernels(struct comm *comm, const struct bootstrap *boot, struct cpu_kernels *kernels,
-                           struct error *err);
+/* The best that all ranks have; of a run that began with `before` (NULL: it begins now, or does not know) no others
+ * than those, as far as they are here. Rank 0 says what the ranks do without, and which rank is the cause. Collective,
+ * unless comm and boot are NULL (a plan). STATUS_USAGE: some rank's environment asks for what there is not; all fail if
+ * one does. */
+enum status choose_kernels(struct comm *comm, const struct bootstrap *boot, const struct cpu_kernels *before,
+                           struct cpu_kernels *kernels, struct error *err);
 
 #endif

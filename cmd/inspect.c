@@ -111,6 +111,8 @@ static void print_summary(const struct checkpoint *checkpoint)
     printf("files        %s\n", human_bytes((double)checkpoint->bytes, size));
     json_array_foreach(json_object_get(manifest, "files"), i, element) printf(
         "  %-28s %s\n", PRINTABLE(string_of(element, "name")), human_bytes((double)integer_of(element, "bytes"), size));
+    if (checkpoint->machine)
+        print_members("machine", checkpoint->machine);
     print_members("model", checkpoint->model);
     print_members("spec", checkpoint->spec);
 }

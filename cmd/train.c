@@ -14,6 +14,7 @@
 #include "cmd/console.h"
 #include "cmd/deadline.h"
 #include "cmd/last_words.h"
+#include "cmd/machine.h"
 #include "cmd/options.h"
 #include "cmd/plan.h"
 #include "cmd/resume.h"
@@ -62,14 +63,15 @@ struct run {
     struct train_position position; /* after the last step that was collected */
     int64_t enqueued;               /* the last step that was given to the device */
     struct pending_step pending[ZERO_STEPS];
-    double collected_at; /* seconds; when the last step was collected */
-    json_t *spec_json;
-    double checkpoint_seconds; /* stalled in checkpoints since the last step's line */
-    struct comm_stats volume;  /* what this rank sent in a step: the newest, of those that were counted */
-    struct comm_stats moved;   /* over the network: since the start of this process */
-    struct deadline deadline;  /* rank 0's */
-    bool stop, deadline_near;  /* some rank was asked to stop, the job's end is near: the same on all ranks */
-    bool agreed;               /* all ranks know that all of them end with an error */
+    double collected_at;               /* seconds; when the last step was collected */
+    json_t *spec_json, *machine;       /* as a checkpoint has them */
+    struct cpu_kernels kernels_before; /* of the checkpoint, if it says */
+    double checkpoint_seconds;         /* stalled in checkpoints since the last step's line */
+    struct comm_stats volume;          /* what this rank sent in a step: the newest, of those that were counted */
+    struct comm_stats moved;           /* over the network: since the start of this process */
+    struct deadline deadline;          /* rank 0's */
+    bool stop, deadline_near;          /* some rank was asked to stop, the job's end is near: the same on all ranks */
+    bool agreed;                       /* all ranks know that all of them end with an error */
 };
 
 static const double checkpoint_bytes = 12, slow_disk = 200e6; /* a parameter's, bytes/s: until one is measured */
@@ -308,6 +310,7 @@ static enum status save_checkpoint(struct run *run, struct error *err)
         .host = run->boot->host,
         .spec = run->spec_json,
         .model = t->desc.source,
+        .machine = run->machine,
         .data_fingerprint = t->data_fingerprint,
         .dtype = run->spec->dtype,
         .tokenizer_dir = run->spec->model.pretrained,
@@ -536,6 +539,8 @@ static enum status build(struct run *run, const struct checkpoint *checkpoint, s
     struct trainer *t = &run->trainer;
     t->profile = run->options->profile;
     t->boot = run->boot;
+    if (checkpoint && machine_kernels(checkpoint->machine, &run->kernels_before))
+        t->kernels_before = &run->kernels_before;
     TRY(trainer_build(t, run->spec, run->boot->rank, run->boot->world, run->comm, run->boot->cores, err));
     run->spec_json = spec_to_json(run->spec);
     TRY(trainer_open_data(t, err));
@@ -544,6 +549,16 @@ static enum status build(struct run *run, const struct checkpoint *checkpoint, s
     run->position = (struct train_position){.epoch = 1};
     loss_scaler_init(&run->position.scaler, &run->spec->loss_scaler, run->spec->initial_loss_scale);
     return checkpoint ? take_position(run, checkpoint, err) : STATUS_OK;
+}
+
+/* What this run computes with, and whether that is what it was. */
+static enum status describe_machine(struct run *run, const struct checkpoint *checkpoint, struct error *err)
+{
+    char text[1024];
+    run->machine = machine_to_json(run->trainer.device);
+    if (checkpoint && *machine_differences(checkpoint, run->machine, text, sizeof text))
+        log_info("the checkpoint was computed otherwise (%s): the run goes on with other bits", text);
+    return machine_compare_ranks(run->comm, run->boot, run->machine, run->spec->zero.stage == 0, err);
 }
 
 static enum status open_outputs(struct run *run, const struct checkpoint *checkpoint, struct error *err)
@@ -608,6 +623,7 @@ static enum status prepare(struct run *run, struct error *err)
     if (run->boot->rank == 0)
         deadline_init(&run->deadline, (double)t->table.num_params * checkpoint_bytes / slow_disk);
     TRY_GOTO(trainer_allocate(t, err));
+    TRY_GOTO(describe_machine(run, checkpoint, err));
     TRY_GOTO(together(run, trainer_load_weights(t, checkpoint, err), err));
     TRY_GOTO(trainer_spread_weights(t, err));
     TRY_GOTO(stepper_init(&run->stepper, t, err));
@@ -703,6 +719,7 @@ fail:
     token_stream_close(run.stream);
     metrics_close(run.metrics);
     json_decref(run.spec_json);
+    json_decref(run.machine);
     stepper_release(&run.stepper);
     trainer_release(&run.trainer);
     memory_on_exhausted(NULL);

@@ -110,7 +110,7 @@ static enum status open_device(struct trainer *t, int threads, struct error *err
     struct cpu_kernels kernels;
     enum status status;
     if (choice.kind == DEVICE_CPU) {
-        TRY(choose_kernels(t->comm, t->boot, &kernels, err));
+        TRY(choose_kernels(t->comm, t->boot, t->kernels_before, &kernels, err));
         status = device_open_cpu(&kernels, threads, &t->device, err);
     } else {
         status = device_open(choice.kind, choice.index, threads, &t->device, err);

@@ -30,9 +30,10 @@ struct memory_plan {
 struct trainer {
     struct run_spec *spec; /* borrowed */
     int rank, world;
-    struct comm *comm;            /* borrowed; NULL while planning */
-    const struct bootstrap *boot; /* set before trainer_build, borrowed; NULL while planning */
-    bool profile;                 /* set before trainer_build: ops are timed (ops_profile_read) */
+    struct comm *comm;                        /* borrowed; NULL while planning */
+    const struct bootstrap *boot;             /* set before trainer_build, borrowed; NULL while planning */
+    const struct cpu_kernels *kernels_before; /* set before trainer_build, borrowed: choose_kernels.h; may be NULL */
+    bool profile;                             /* set before trainer_build: ops are timed (ops_profile_read) */
 
     struct model_desc desc;
     struct tensor_table table;

@@ -6,6 +6,7 @@
 #include "gpu/gemm_cpu.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 enum status cpu_kernels_detect(struct cpu_kernels *kernels, struct error *err)
@@ -30,23 +31,57 @@ enum status cpu_kernels_detect(struct cpu_kernels *kernels, struct error *err)
     return STATUS_OK;
 }
 
-enum status cpu_kernels_choose_products(struct cpu_kernels *kernels, struct error *err)
+bool cpu_kernels_keep(struct cpu_kernels *kernels, const struct cpu_kernels *before)
+{
+    const char *wish = getenv("ZTRAIN_CPU_ISA");
+    struct cpu_kernels had;
+    if (wish && *wish)
+        return false;
+    memcpy(&had, kernels, sizeof had);
+    kernels->isa = before->isa < had.isa ? before->isa : had.isa;
+    kernels->avx512_bf16 = had.avx512_bf16 && before->avx512_bf16;
+    kernels->amx_bf16 = had.amx_bf16 && before->amx_bf16;
+    kernels->bf16 = kernels->avx512_bf16 ? had.bf16 : CPU_BF16_WIDEN;
+    return !cpu_kernels_equal(kernels, &had);
+}
+
+static enum status choose_bf16(struct cpu_kernels *kernels, const struct cpu_kernels *before, struct error *err)
+{
+    const char *wish = getenv("ZTRAIN_CPU_BF16");
+    if ((wish && *wish) || !before || (before->bf16 == CPU_BF16_DOT && !kernels->avx512_bf16))
+        return cpu_bf16_choose(kernels, err);
+    kernels->bf16 = before->bf16;
+    return STATUS_OK;
+}
+
+static bool uses_onednn(const struct cpu_kernels *kernels)
+{
+    for (int d = 0; d < DTYPE_COUNT; d++)
+        if (kernels->onednn[d])
+            return true;
+    return false;
+}
+
+enum status cpu_kernels_choose_products(struct cpu_kernels *kernels, const struct cpu_kernels *before,
+                                        struct error *err)
 {
     enum { BUILTIN, ONEDNN };
     static const char *const words[] = {[BUILTIN] = "builtin", [ONEDNN] = "onednn"};
     int wish;
     TRY(env_choice("ZTRAIN_CPU_GEMM", words, COUNT_OF(words), &wish, err));
-    TRY(cpu_bf16_choose(kernels, err));
+    TRY(choose_bf16(kernels, before, err));
     memset(kernels->onednn, 0, sizeof kernels->onednn);
     memset(kernels->onednn_version, 0, sizeof kernels->onednn_version);
     kernels->onednn_isa = 0;
-    if (wish == BUILTIN || (wish != ONEDNN && kernels->isa != CPU_ISA_BASELINE))
+    const bool kept = wish < 0 && before && before->isa == kernels->isa;
+    if (wish == BUILTIN || (wish < 0 && !(kept ? uses_onednn(before) : kernels->isa == CPU_ISA_BASELINE)))
         return STATUS_OK;
     struct error why;
     if (gemm_library_version(kernels->onednn_version, sizeof kernels->onednn_version, &kernels->onednn_isa, &why) ==
         STATUS_OK) {
-        kernels->onednn[DTYPE_F32] = true;
-        kernels->onednn[DTYPE_BF16] = wish == ONEDNN && kernels->isa == CPU_ISA_AVX512;
+        kernels->onednn[DTYPE_F32] = kept ? before->onednn[DTYPE_F32] : true;
+        kernels->onednn[DTYPE_BF16] =
+            kept ? before->onednn[DTYPE_BF16] : wish == ONEDNN && kernels->isa == CPU_ISA_AVX512;
         return STATUS_OK;
     }
     if (wish != ONEDNN) {
@@ -73,10 +108,7 @@ void cpu_kernels_common(const struct cpu_kernels *all, int count, struct cpu_ker
         for (int d = 0; d < DTYPE_COUNT; d++)
             lowest.onednn[d] = lowest.onednn[d] && k->onednn[d] && same;
     }
-    bool uses = false;
-    for (int d = 0; d < DTYPE_COUNT; d++)
-        uses = uses || lowest.onednn[d];
-    if (!uses) {
+    if (!uses_onednn(&lowest)) {
         memset(lowest.onednn_version, 0, sizeof lowest.onednn_version);
         lowest.onednn_isa = 0;
     }

@@ -40,11 +40,17 @@ struct cpu_kernels {
  * STATUS_USAGE: a word that is none of these, or a level that this CPU does not have. */
 enum status cpu_kernels_detect(struct cpu_kernels *kernels, struct error *err);
 
+/* A run that began with the kernels `before` keeps them, so that its bits stay the same: leaves out of *kernels the
+ * instruction sets that those lack, unless ZTRAIN_CPU_ISA names a level. Whether that changes anything. */
+bool cpu_kernels_keep(struct cpu_kernels *kernels, const struct cpu_kernels *before);
+
 /* What multiplies bf16, as cpu_bf16_choose() says, and who multiplies matrices at kernels->isa: ztrain, except that
- * oneDNN does it in fp32 on the baseline level where it is installed (a warning where it is not: that is slow);
- * ZTRAIN_CPU_GEMM=builtin|onednn overrides that. Opens oneDNN where it is to be used. STATUS_USAGE: another word.
+ * oneDNN does it in fp32 on the baseline level where it is installed (a warning where it is not: that is slow). A run
+ * that began with `before` (may be NULL) goes on as it began where the same is here. ZTRAIN_CPU_BF16=dot|widen and
+ * ZTRAIN_CPU_GEMM=builtin|onednn override that. Opens oneDNN where it is to be used. STATUS_USAGE: another word.
  * STATUS_DEVICE: oneDNN is asked for and cannot be used. */
-enum status cpu_kernels_choose_products(struct cpu_kernels *kernels, struct error *err);
+enum status cpu_kernels_choose_products(struct cpu_kernels *kernels, const struct cpu_kernels *before,
+                                        struct error *err);
 
 /* The lowest of `count` (at least 1): the instruction sets that all have; VDPBF16PS where all have chosen it; oneDNN
  * where all use the same of it. */

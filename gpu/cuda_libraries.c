@@ -143,6 +143,14 @@ static enum status library_open(enum cuda_library which, struct error *err)
     return found ? STATUS_OK : error_set(err, library->error.code, "%s", library->error.text);
 }
 
+bool cuda_library_is_open(enum cuda_library library)
+{
+    pthread_mutex_lock(&mutex);
+    bool open = libraries[library].found;
+    pthread_mutex_unlock(&mutex);
+    return open;
+}
+
 enum status cublaslt_open(const struct cublaslt_functions **functions, struct error *err)
 {
     *functions = &cublaslt;

@@ -20,6 +20,9 @@ struct cuda_library_info {
     char why[512];       /* it cannot be used, if not found */
 };
 
+/* Whether this process has opened it: nothing else computes with it. */
+bool cuda_library_is_open(enum cuda_library library);
+
 /* Opens the library if it is not open yet. */
 void cuda_library_describe(enum cuda_library library, struct cuda_library_info *info);
 

@@ -27,13 +27,14 @@ enum device_kind { DEVICE_CPU, DEVICE_CUDA };
 
 struct device {
     enum device_kind kind;
-    char name[128];                 /* "AMD EPYC …", "NVIDIA H200" */
-    char id[64];                    /* of a GPU: its UUID, zeros behind it; else empty */
-    char detail[384];               /* instruction sets, GEMM library and version in use; compute capability, driver */
-    int threads;                    /* OpenMP threads of this rank (CUDA: for what its host does) */
-    size_t memory_bytes;            /* CUDA: of the GPU; CPU: 0 */
-    double peak_flops[DTYPE_COUNT]; /* products in that dtype by the data sheet, FLOP/s; 0: unknown, or the CPU */
-    double peak_bytes;              /* of its memory by the data sheet, bytes/s; 0: unknown, or the CPU */
+    char name[128];   /* "AMD EPYC …", "NVIDIA H200" */
+    char id[64];      /* of a GPU: its UUID, zeros behind it; else empty */
+    char detail[384]; /* instruction sets, GEMM library and version in use; compute capability, driver */
+    int threads;      /* OpenMP threads of this rank (CUDA: for what its host does) */
+    char capability[8], driver[32], runtime[16]; /* of a GPU: "9.0"; the driver's version; CUDA's. Else empty */
+    size_t memory_bytes;                         /* CUDA: of the GPU; CPU: 0 */
+    double peak_flops[DTYPE_COUNT];    /* products in that dtype by the data sheet, FLOP/s; 0: unknown, or the CPU */
+    double peak_bytes;                 /* of its memory by the data sheet, bytes/s; 0: unknown, or the CPU */
     double ceiling_flops[DTYPE_COUNT]; /* the fastest product that ops_prepare() has seen; 0: none was measured */
     const struct op_table *ops;
     void *private_;

@@ -710,6 +710,19 @@ int device_cuda_identify(unsigned char (*uuids)[DEVICE_UUID_BYTES], int most)
     return count;
 }
 
+/* The version of the kernel's module, which is the driver's; else the CUDA that the driver is for. */
+static void read_driver(int cuda_version, char *text, size_t size)
+{
+    FILE *file = fopen("/sys/module/nvidia/version", "re");
+    bool known = file && fgets(text, (int)size, file);
+    if (file)
+        fclose(file);
+    if (known)
+        text[strcspn(text, "\n")] = 0;
+    else
+        snprintf(text, size, "for CUDA %d.%d", cuda_version / 1000, cuda_version % 1000 / 10);
+}
+
 static enum status open_gpu(struct cuda_device *cuda, int index, struct error *err)
 {
     struct cudaDeviceProp properties;
@@ -742,6 +755,10 @@ static enum status open_gpu(struct cuda_device *cuda, int index, struct error *e
         snprintf(cuda->device.id + 2 * i, sizeof cuda->device.id - 2 * i, "%02x",
                  (unsigned)(unsigned char)properties.uuid.bytes[i]);
     cudaDriverGetVersion(&driver);
+    snprintf(cuda->device.capability, sizeof cuda->device.capability, "%d.%d", properties.major, properties.minor);
+    snprintf(cuda->device.runtime, sizeof cuda->device.runtime, "%d.%d", CUDART_VERSION / 1000,
+             CUDART_VERSION % 1000 / 10);
+    read_driver(driver, cuda->device.driver, sizeof cuda->device.driver);
     TRY(cublaslt_open(&cuda->cublaslt, err));
     struct cuda_library_info cublaslt;
     cuda_library_describe(CUDA_LIBRARY_CUBLASLT, &cublaslt);

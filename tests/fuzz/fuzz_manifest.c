@@ -14,6 +14,7 @@ static void check_manifest(const struct manifest *manifest)
     struct rankfile_shape shape = manifest_shape(manifest, manifest->world - 1);
     ASSERT(manifest->world >= 1 && manifest->num_files >= manifest->world && rankfile_num_frames(&shape) > 0);
     ASSERT(manifest->bytes > 0 && json_is_object(manifest->spec) && json_is_object(manifest->model));
+    ASSERT(!manifest->machine || json_is_object(manifest->machine));
     for (int u = 0; u < manifest->num_units; u++)
         ASSERT(manifest->units[u].numel >= 1 && manifest->slice[u] * manifest->world >= manifest->units[u].numel);
     for (int i = 0; i < manifest->num_tensors; i++) {

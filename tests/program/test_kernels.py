@@ -64,3 +64,27 @@ def test_a_word_that_is_no_level_is_an_error(folder):
                                ("BF16", "fast", "widen or dot")]:
         done = folder.ztrain("--config", folder.spec(), "--dry-run", env={f"ZTRAIN_CPU_{name}": value}, expect=USAGE)
         assert f"ZTRAIN_CPU_{name} is '{value}'; hint: {legal}" in done.last_words
+
+
+OTHERWISE = "the checkpoint was computed otherwise"
+
+
+def test_a_resumed_run_keeps_its_kernels(folder):
+    has = levels()
+    if len(has) == 1:
+        pytest.skip("this CPU has one level of instruction sets only")
+    low, high = has[0], has[-1]
+    at = {level: {"ZTRAIN_CPU_ISA": level} for level in (low, high)}
+    folder.train(name="whole", env=at[low])
+    folder.train(name="run", env=at[low], sets=["train.max_steps=3", "train.epochs=null"])
+    assert f'isa: "{low}"' in folder.ztrain("inspect", folder.run_folder()).out
+    spec = folder.spec(name="run")
+    resumed = folder.ztrain("--config", spec, "--resume", folder.run_folder())
+    assert f"the run goes on with the {low} kernels that it began with" in resumed.out, resumed
+    assert OTHERWISE not in resumed.out
+    assert folder.metrics().numbers()[-5:] == folder.metrics("whole").numbers()[-5:]
+
+    back = folder.run_folder() + "/checkpoints/epoch-0001"
+    other = folder.ztrain("--config", folder.spec(name="other"), "--resume", back, env=at[high])
+    assert f"{OTHERWISE} (isa: {low}, now {high}" in other.out, other
+    assert "that it began with" not in other.out

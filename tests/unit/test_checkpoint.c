@@ -121,6 +121,52 @@ static void test_golden_checkpoint(void **unused)
     case_load_ok("tests/unit/checkpoint-v1", false, 3, 5);
 }
 
+/* Into messages go only texts that can be printed. */
+static void test_machine(void **unused)
+{
+    (void)unused;
+    struct tensor_table table;
+    struct case_state state;
+    case_table(&table, false);
+    case_state_init(&state, &table, 0, 1);
+    json_t *machines[] = {
+        json_pack("{s:s, s:b, s:i}", "gpu", "NVIDIA ~1", "amx_bf16", 1, "threads", 2),
+        json_object(),
+        NULL,
+        json_pack("{s:s}", "gpu", "a\nb"),
+        json_pack("{s:s}", "gpu", "caf\xc3\xa9"),
+        json_pack("{s:f}", "gpu", 1.5),
+        json_pack("{s:[]}", "gpu"),
+        json_array(),
+    };
+    struct checkpoint_writer writer = {
+        .table = &table, .layout = &state.layout, .spec = json_object(), .model = json_object()};
+    struct rankfile_shape shape = {0, 1, ZERO_STATE_COUNT, CASE_UNITS, state.layout.slice, manifest_state_names};
+    struct manifest_file file = {"rank-00000.zst", 1000, rankfile_num_frames(&shape), 1};
+    for (size_t i = 0; i < COUNT_OF(machines); i++) {
+        const struct train_position position = {.epoch = 1};
+        struct manifest *manifest;
+        struct error err;
+        char *text;
+        size_t bytes;
+        writer.machine = machines[i];
+        assert_int_equal(manifest_encode(&writer, &position, &file, 1, &text, &bytes, &err), STATUS_OK);
+        enum status status = manifest_decode(text, bytes, "m", &manifest, &err);
+        assert_int_equal(status, i < 3 ? STATUS_OK : STATUS_CHECKPOINT);
+        if (status == STATUS_OK) {
+            assert_true(machines[i] ? json_equal(manifest->machine, machines[i]) : !manifest->machine);
+            manifest_free(manifest);
+        } else {
+            assert_non_null(strstr(err.text, "'m' is damaged: machine: expected"));
+        }
+        free(text);
+        json_decref(machines[i]);
+    }
+    json_decref((json_t *)writer.spec);
+    json_decref((json_t *)writer.model);
+    case_state_release(&state);
+}
+
 static void test_losses_that_json_has_no_number_for(void **unused)
 {
     (void)unused;
@@ -567,6 +613,7 @@ int main(void)
         TEST(test_every_world_size_loads_every_other),
         TEST(test_any_range_can_be_read),
         TEST(test_golden_checkpoint),
+        TEST(test_machine),
         TEST(test_losses_that_json_has_no_number_for),
         TEST(test_tokenizer_files_come_along),
         TEST(test_another_model_is_refused),

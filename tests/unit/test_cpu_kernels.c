@@ -105,22 +105,53 @@ static void the_environment_chooses(void **state)
     unsetenv("ZTRAIN_CPU_ISA");
 
     setenv("ZTRAIN_CPU_GEMM", "mkl", 1);
-    assert_int_equal(cpu_kernels_choose_products(&kernels, &err), STATUS_USAGE);
+    assert_int_equal(cpu_kernels_choose_products(&kernels, NULL, &err), STATUS_USAGE);
     assert_string_equal(err.text, "ZTRAIN_CPU_GEMM is 'mkl'; hint: builtin or onednn");
     setenv("ZTRAIN_CPU_GEMM", "builtin", 1);
     kernels = baseline;
-    assert_int_equal(cpu_kernels_choose_products(&kernels, &err), STATUS_OK);
+    assert_int_equal(cpu_kernels_choose_products(&kernels, NULL, &err), STATUS_OK);
     assert_true(cpu_kernels_equal(&kernels, &baseline));
     unsetenv("ZTRAIN_CPU_GEMM");
+}
+
+static void a_run_keeps_its_kernels(void **state)
+{
+    (void)state;
+    struct cpu_kernels kernels = amx;
+    unsetenv("ZTRAIN_CPU_ISA");
+    assert_true(cpu_kernels_keep(&kernels, &pairs));
+    assert_true(cpu_kernels_equal(&kernels, &pairs));
+    assert_false(cpu_kernels_keep(&kernels, &amx)); /* what is not here cannot be kept */
+    assert_true(cpu_kernels_equal(&kernels, &pairs));
+    assert_true(cpu_kernels_keep(&kernels, &avx2));
+    assert_true(cpu_kernels_equal(&kernels, &avx2));
+    setenv("ZTRAIN_CPU_ISA", "avx512", 1);
+    kernels = plain;
+    assert_false(cpu_kernels_keep(&kernels, &avx2));
+    assert_true(cpu_kernels_equal(&kernels, &plain));
+    unsetenv("ZTRAIN_CPU_ISA");
+
+    struct error err;
+    const enum cpu_bf16_products ways[] = {CPU_BF16_DOT, CPU_BF16_WIDEN};
+    for (size_t i = 0; i < COUNT_OF(ways); i++) { /* what was measured then is not measured again */
+        struct cpu_kernels before = pairs;
+        before.bf16 = ways[i];
+        kernels = pairs;
+        assert_int_equal(cpu_kernels_choose_products(&kernels, &before, &err), STATUS_OK);
+        assert_int_equal(kernels.bf16, ways[i]);
+    }
+    unsetenv("ZTRAIN_CPU_GEMM");
+    kernels = baseline; /* it began without oneDNN */
+    assert_int_equal(cpu_kernels_choose_products(&kernels, &baseline, &err), STATUS_OK);
+    assert_true(cpu_kernels_equal(&kernels, &baseline));
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_lowest_level_is_common),
-        cmocka_unit_test(onednn_is_common_only_if_it_is_the_same),
-        cmocka_unit_test(kernels_have_names),
-        cmocka_unit_test(the_environment_chooses),
+        cmocka_unit_test(the_lowest_level_is_common), cmocka_unit_test(onednn_is_common_only_if_it_is_the_same),
+        cmocka_unit_test(kernels_have_names),         cmocka_unit_test(the_environment_chooses),
+        cmocka_unit_test(a_run_keeps_its_kernels),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
