@@ -3,6 +3,7 @@
 #include "ckpt/manifest.h"
 #include "core/faults.h"
 #include "core/fsutil.h"
+#include "core/io.h"
 #include "core/log.h"
 #include "core/memory.h"
 #include "core/progress.h"
@@ -44,13 +45,13 @@ bool checkpoint_any(const char *dir)
 {
     bool any = false;
     char path[FS_PATH_MAX];
-    DIR *folder = memory_opendir(dir);
+    DIR *folder = io_opendir(dir);
     if (!folder)
         return false;
-    for (struct dirent *entry; !any && (entry = readdir(folder));)
+    for (struct dirent *entry; !any && (entry = io_readdir(folder));)
         any = is_checkpoint_name(entry->d_name) &&
               fs_join(path, dir, entry->d_name, STATUS_CHECKPOINT, NULL) == STATUS_OK && fs_is_dir(path);
-    closedir(folder);
+    io_closedir(folder);
     return any;
 }
 
@@ -135,10 +136,10 @@ enum status checkpoint_list_init(struct checkpoint_list *list, const char *dir, 
     char path[FS_PATH_MAX];
     int room = 0;
     memset(list, 0, sizeof *list);
-    DIR *folder = memory_opendir(dir);
+    DIR *folder = io_opendir(dir);
     if (!folder)
         return error_set(err, STATUS_CHECKPOINT, "cannot open the folder '%s': %s", dir, strerror(errno));
-    for (struct dirent *entry; (entry = readdir(folder));) {
+    for (struct dirent *entry; (entry = io_readdir(folder));) {
         if (!is_checkpoint_name(entry->d_name) || is_aside_name(entry->d_name))
             continue;
         TRY_GOTO(fs_join(path, dir, entry->d_name, STATUS_CHECKPOINT, err));
@@ -152,12 +153,12 @@ enum status checkpoint_list_init(struct checkpoint_list *list, const char *dir, 
         list->count++;
         progress_tick();
     }
-    closedir(folder);
+    io_closedir(folder);
     if (list->count)
         qsort(list->entries, (size_t)list->count, sizeof *list->entries, by_step_newest_first);
     return STATUS_OK;
 fail:
-    closedir(folder);
+    io_closedir(folder);
     checkpoint_list_release(list);
     return status;
 }
@@ -196,10 +197,10 @@ enum status checkpoint_remove_tree(const char *path, struct error *err)
     if (fault_remove(path) == 0 || errno == ENOENT)
         return STATUS_OK;
     int code = errno;
-    DIR *folder = code == ENOTEMPTY || code == EEXIST ? memory_opendir(path) : NULL;
+    DIR *folder = code == ENOTEMPTY || code == EEXIST ? io_opendir(path) : NULL;
     if (!folder)
         return error_set(err, STATUS_CHECKPOINT, "cannot delete '%s': %s", path, strerror(code));
-    for (struct dirent *entry; (entry = readdir(folder));) {
+    for (struct dirent *entry; (entry = io_readdir(folder));) {
         if (!strcmp(entry->d_name, ".") || !strcmp(entry->d_name, ".."))
             continue;
         /* the path's length bounds the depth */
@@ -209,7 +210,7 @@ enum status checkpoint_remove_tree(const char *path, struct error *err)
     if (fault_remove(path) && errno != ENOENT)
         status = error_set(err, STATUS_CHECKPOINT, "cannot delete '%s': %s", path, strerror(errno));
 fail:
-    closedir(folder);
+    io_closedir(folder);
     return status;
 }
 
@@ -228,13 +229,13 @@ void checkpoint_sweep(const char *dir)
 {
     char path[FS_PATH_MAX];
     struct error err;
-    DIR *folder = memory_opendir(dir);
+    DIR *folder = io_opendir(dir);
     if (!folder)
         return;
-    for (struct dirent *entry; (entry = readdir(folder));)
+    for (struct dirent *entry; (entry = io_readdir(folder));)
         if (begins(entry->d_name, TMP_PREFIX) &&
             (fs_join(path, dir, entry->d_name, STATUS_CHECKPOINT, &err) != STATUS_OK ||
              checkpoint_remove_tree(path, &err) != STATUS_OK))
             log_warn("%s", err.text);
-    closedir(folder);
+    io_closedir(folder);
 }

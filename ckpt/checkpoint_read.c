@@ -14,6 +14,7 @@
 #include "ckpt/manifest.h"
 #include "ckpt/rankfile.h"
 #include "core/fsutil.h"
+#include "core/io.h"
 #include "core/log.h"
 #include "core/progress.h"
 
@@ -221,7 +222,7 @@ static enum status verify_whole(const struct checkpoint *checkpoint, const struc
                            file->bytes);
 fail:
     if (fd >= 0)
-        close(fd);
+        io_close(fd);
     free(buffer);
     XXH3_freeState(hash);
     return status;

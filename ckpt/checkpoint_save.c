@@ -36,6 +36,7 @@
 #include "ckpt/rankfile.h"
 #include "core/faults.h"
 #include "core/fsutil.h"
+#include "core/io.h"
 #include "core/log.h"
 #include "core/progress.h"
 
@@ -124,20 +125,20 @@ static enum status put_file(const char *folder, const char *name, const void *da
 {
     char path[FS_PATH_MAX];
     TRY(fs_join(path, folder, name, STATUS_CHECKPOINT, err));
-    int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    int fd = io_open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
     if (fd < 0)
         return io_error("create", path, err);
     for (size_t done = 0; done < bytes;) {
         ssize_t n = fault_write(fd, (const char *)data + done, bytes - done);
         if (n < 0 && errno != EINTR) {
             io_error("write", path, err);
-            close(fd);
+            io_close(fd);
             return STATUS_CHECKPOINT;
         }
         done += n > 0 ? (size_t)n : 0;
     }
     enum status status = fault_fsync(fd) ? io_error("write", path, err) : STATUS_OK;
-    if (close(fd) && status == STATUS_OK)
+    if (io_close(fd) && status == STATUS_OK)
         status = io_error("write", path, err);
     progress_tick();
     return status;
@@ -145,11 +146,11 @@ static enum status put_file(const char *folder, const char *name, const void *da
 
 static enum status sync_folder(const char *path, struct error *err)
 {
-    int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    int fd = io_open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (fd < 0)
         return io_error("open the folder", path, err);
     enum status status = fault_fsync(fd) ? io_error("write the folder", path, err) : STATUS_OK;
-    close(fd);
+    io_close(fd);
     progress_tick();
     return status;
 }
@@ -212,7 +213,7 @@ static enum status collect_rank_files(struct save *save, const struct report *re
         file->checksum = reports[rank].facts.index_checksum;
         save->bytes += file->bytes;
         TRY(fs_join(path, save->tmp, file->name, STATUS_CHECKPOINT, err));
-        if (stat(path, &info) || info.st_size != file->bytes) {
+        if (io_stat(path, &info) || info.st_size != file->bytes) {
             error_set(err, STATUS_CHECKPOINT, "rank %d on %s wrote '%s', but it is not to be seen on %s", rank,
                       reports[rank].host, path, reports[0].host);
             error_hint(err, "all ranks must see the same run folder (run.dir on a shared file system)");
@@ -314,7 +315,7 @@ static enum status give_name(const struct save *save, struct error *err)
     }
     if (fault_rename(save->tmp, save->final, 0)) {
         io_error("publish the checkpoint as", save->final, err);
-        if (replaces && rename(aside, save->final)) /* it still counts under its other name */
+        if (replaces && io_rename(aside, save->final)) /* it still counts under its other name */
             log_warn("cannot rename '%s' back to '%s': %s", aside, save->final, strerror(errno));
         return STATUS_CHECKPOINT;
     }

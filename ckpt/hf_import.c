@@ -15,6 +15,7 @@
 #include "ckpt/huggingface.h"
 
 #include "core/fsutil.h"
+#include "core/io.h"
 
 #include <float.h>
 #include <inttypes.h>
@@ -270,7 +271,7 @@ static enum status open_source(struct import *import, int file, struct error *er
     if (import->open_file == file)
         return STATUS_OK;
     if (import->open_file >= 0)
-        close(import->fd);
+        io_close(import->fd);
     import->open_file = -1;
     TRY(fs_join(import->open_path, import->dir, import->files[file], STATUS_DATA, err));
     TRY(fs_open_read(import->open_path, STATUS_DATA, &import->fd, NULL, err));
@@ -408,7 +409,7 @@ enum status huggingface_load(const char *dir, const struct model_desc *desc, con
     }
 fail:
     if (import.open_file >= 0)
-        close(import.fd);
+        io_close(import.fd);
     for (int file = 0; file < import.num_files; file++)
         free(import.files[file]);
     free(import.files);

@@ -15,6 +15,7 @@
 #include "ckpt/manifest.h"
 
 #include "core/fsutil.h"
+#include "core/io.h"
 #include "core/memory.h"
 #include "core/version.h"
 
@@ -577,7 +578,7 @@ enum status manifest_load(const char *folder, struct manifest **out, struct erro
         const struct manifest_file *file = &manifest->files[i];
         struct stat info;
         TRY_GOTO(fs_join(path, folder, file->name, STATUS_CHECKPOINT, err));
-        if (stat(path, &info))
+        if (io_stat(path, &info))
             TRY_GOTO(error_set(err, STATUS_CHECKPOINT, "cannot open '%s': %s", path, strerror(errno)));
         if (!S_ISREG(info.st_mode) || info.st_size != file->bytes)
             TRY_GOTO(error_set(err, STATUS_CHECKPOINT,

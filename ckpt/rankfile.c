@@ -20,6 +20,7 @@
 
 #include "core/faults.h"
 #include "core/fsutil.h"
+#include "core/io.h"
 #include "core/progress.h"
 
 #include <errno.h>
@@ -379,6 +380,16 @@ static enum status writer_append(struct rankfile_writer *writer, const void *dat
     return STATUS_OK;
 }
 
+/* sync_file_range(), during which the rank counts as alive */
+static int sync_range(int fd, int64_t from, int64_t bytes, unsigned flags)
+{
+    struct slow_call slow;
+    progress_slow_begin(&slow, "writing", NULL, fd);
+    int result = sync_file_range(fd, from, bytes, flags);
+    progress_slow_end(&slow);
+    return result;
+}
+
 /* Starts write-back of what was written since the last nudge, and waits for the window before: the fsync at the end
  * then finds little to do, and no single call blocks for so long that peers take this rank for dead. */
 static enum status writer_nudge(struct rankfile_writer *writer, struct error *err)
@@ -386,10 +397,10 @@ static enum status writer_nudge(struct rankfile_writer *writer, struct error *er
     if (writer->offset - writer->nudged < NUDGE_BYTES)
         return STATUS_OK;
     int64_t from = writer->nudged > NUDGE_BYTES ? writer->nudged - NUDGE_BYTES : 0;
-    if (sync_file_range(writer->fd, writer->nudged, writer->offset - writer->nudged, SYNC_FILE_RANGE_WRITE) ||
+    if (sync_range(writer->fd, writer->nudged, writer->offset - writer->nudged, SYNC_FILE_RANGE_WRITE) ||
         (writer->nudged > from &&
-         sync_file_range(writer->fd, from, writer->nudged - from,
-                         SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WRITE | SYNC_FILE_RANGE_WAIT_AFTER))) {
+         sync_range(writer->fd, from, writer->nudged - from,
+                    SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WRITE | SYNC_FILE_RANGE_WAIT_AFTER))) {
         /* a file system that cannot do this leaves all to fsync; a real error would not be reported there again */
         if (errno != ENOSYS && errno != EINVAL && errno != ESPIPE && errno != EOPNOTSUPP)
             return write_error(writer->path, from, err);
@@ -419,7 +430,7 @@ enum status rankfile_writer_new(const char *path, const struct rankfile_shape *s
     if (!writer->path || !writer->frames || !writer->scratch || !writer->batch || !writer->index)
         TRY_GOTO(out_of_memory(path, err));
 
-    writer->fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    writer->fd = io_open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
     if (writer->fd < 0) {
         int code = errno;
         status = error_set(err, STATUS_CHECKPOINT, "cannot create '%s': %s", path, strerror(code));
@@ -521,7 +532,7 @@ enum status rankfile_writer_finish(struct rankfile_writer *writer, struct rankfi
     progress_tick();
     int fd = writer->fd;
     writer->fd = -1;
-    if (close(fd)) /* some network file systems report a full disk only here */
+    if (io_close(fd)) /* some network file systems report a full disk only here */
         return write_error(writer->path, writer->offset, err);
     facts->bytes = writer->offset;
     facts->num_frames = writer->num_frames;
@@ -534,7 +545,7 @@ void rankfile_writer_free(struct rankfile_writer *writer)
     if (!writer)
         return;
     if (writer->fd >= 0)
-        close(writer->fd);
+        io_close(writer->fd);
     scratch_free(writer->scratch, writer->threads);
     free(writer->batch);
     XXH3_freeState(writer->index);
@@ -673,7 +684,7 @@ void rankfile_close(struct rankfile *file)
     if (!file)
         return;
     if (file->fd >= 0)
-        close(file->fd);
+        io_close(file->fd);
     free(file->frames);
     free(file->first_frame);
     free(file->path);

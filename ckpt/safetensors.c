@@ -7,6 +7,7 @@
 #include "ckpt/huggingface.h"
 
 #include "core/fsutil.h"
+#include "core/io.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -188,7 +189,7 @@ enum status safetensors_read_header(const char *path, struct safetensors_header 
     TRY_GOTO(safetensors_parse(header, header_bytes, file_bytes, path, out, err));
 fail:
     free(header);
-    close(fd);
+    io_close(fd);
     return status;
 }
 

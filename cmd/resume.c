@@ -2,6 +2,7 @@
 
 #include "cmd/trainer.h"
 #include "core/data.h"
+#include "core/io.h"
 #include "core/log.h"
 #include "core/printable.h"
 
@@ -14,7 +15,7 @@ enum status resume_open(const char *resume, struct checkpoint **checkpoint, stru
 {
     char manifest[4200];
     snprintf(manifest, sizeof manifest, "%s/manifest.json", resume);
-    bool is_run_folder = access(manifest, F_OK) != 0;
+    bool is_run_folder = io_access(manifest, F_OK) != 0;
     return checkpoint_open(resume, is_run_folder, checkpoint, err);
 }
 

@@ -1,6 +1,7 @@
 #include "cmd/run_folder.h"
 
 #include "core/fsutil.h"
+#include "core/io.h"
 #include "core/log.h"
 #include "core/memory.h"
 #include "core/progress.h"
@@ -63,8 +64,8 @@ enum status run_folder_mark(const struct run_folder *folder, char mark[RUN_FOLDE
         random = (uint64_t)getpid();
     snprintf(mark, RUN_FOLDER_MARK, ".shared-%016" PRIx64, random);
     mark_path(folder, mark, path);
-    int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-    if (fd < 0 || close(fd) != 0)
+    int fd = io_open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    if (fd < 0 || io_close(fd) != 0)
         return error_set(err, STATUS_CHECKPOINT, "cannot create '%s': %s", path, strerror(errno));
     return STATUS_OK;
 }
@@ -75,7 +76,7 @@ enum status run_folder_find_mark(const struct run_folder *folder, const char *ma
     const struct timespec pause = {.tv_nsec = 50 * 1000 * 1000};
     char path[3300];
     mark_path(folder, mark, path);
-    for (double waited = 0; access(path, F_OK) != 0; waited += 1e-9 * (double)pause.tv_nsec) {
+    for (double waited = 0; io_access(path, F_OK) != 0; waited += 1e-9 * (double)pause.tv_nsec) {
         if (waited >= appear_patience) {
             error_set(err, STATUS_USAGE,
                       "run folder '%s' is not the one of rank 0 on %s: a file made there does not appear here",
@@ -84,9 +85,9 @@ enum status run_folder_find_mark(const struct run_folder *folder, const char *ma
         }
         nanosleep(&pause, NULL);
         progress_tick();
-        DIR *entries = memory_opendir(folder->path); /* has a network file system look again */
+        DIR *entries = io_opendir(folder->path); /* has a network file system look again */
         if (entries)
-            closedir(entries);
+            io_closedir(entries);
     }
     return STATUS_OK;
 }
@@ -95,7 +96,7 @@ void run_folder_unmark(const struct run_folder *folder, const char *mark)
 {
     char path[3300];
     mark_path(folder, mark, path);
-    if (unlink(path) != 0)
+    if (io_unlink(path) != 0)
         log_warn("cannot delete '%s': %s", path, strerror(errno));
 }
 
@@ -103,13 +104,13 @@ void run_folder_unmark(const struct run_folder *folder, const char *mark)
 static void sweep_torn_specs(const struct run_folder *folder)
 {
     static const char torn[] = "run.yaml.tmp-";
-    DIR *entries = memory_opendir(folder->path);
+    DIR *entries = io_opendir(folder->path);
     if (!entries)
         return;
-    for (struct dirent *entry; (entry = readdir(entries));)
+    for (struct dirent *entry; (entry = io_readdir(entries));)
         if (!strncmp(entry->d_name, torn, sizeof torn - 1) && unlinkat(dirfd(entries), entry->d_name, 0))
             log_warn("cannot delete '%s/%s': %s", folder->path, entry->d_name, strerror(errno));
-    closedir(entries);
+    io_closedir(entries);
 }
 
 enum status run_folder_write_spec(const struct run_folder *folder, const struct run_spec *spec, struct error *err)

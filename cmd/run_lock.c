@@ -51,6 +51,7 @@
 #include "cmd/stop_signal.h"
 #include "core/clock.h"
 #include "core/fsutil.h"
+#include "core/io.h"
 #include "core/log.h"
 #include "core/memory.h"
 #include "core/progress.h"
@@ -159,11 +160,11 @@ static enum status owner_read(const struct run_lock *lock, struct reading *readi
     int fd = -1, tries = 0;
     ssize_t bytes = -1;
     do { /* ESTALE: another node has renamed a file over the one that was found */
-        fd = open(lock->owner_path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
-        bytes = fd < 0 ? -1 : pread(fd, reading->text, sizeof reading->text - 1, 0);
+        fd = io_open(lock->owner_path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+        bytes = fd < 0 ? -1 : io_pread(fd, reading->text, sizeof reading->text - 1, 0);
         int code = errno;
         if (fd >= 0)
-            close(fd);
+            io_close(fd);
         errno = code;
     } while (bytes < 0 && (errno == ESTALE || errno == EINTR) && ++tries < ESTALE_TRIES);
     if (bytes < 0 && errno == ENOENT)
@@ -247,13 +248,13 @@ static enum status open_error(const char *what, const char *path, struct error *
 static enum status lock_try(struct run_lock *lock, enum grip *grip, struct error *err)
 {
     struct stat named, ours;
-    if (lock->lock_fd >= 0 && (stat(lock->lock_path, &named) || fstat(lock->lock_fd, &ours) ||
+    if (lock->lock_fd >= 0 && (io_stat(lock->lock_path, &named) || fstat(lock->lock_fd, &ours) ||
                                named.st_ino != ours.st_ino || named.st_dev != ours.st_dev)) {
-        close(lock->lock_fd);
+        io_close(lock->lock_fd);
         lock->lock_fd = -1;
     }
     if (lock->lock_fd < 0)
-        lock->lock_fd = open(lock->lock_path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+        lock->lock_fd = io_open(lock->lock_path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
     if (lock->lock_fd < 0)
         return open_error("open", lock->lock_path, err);
     return lock_descriptor(lock->lock_fd, lock->lock_path, grip, err);
@@ -266,18 +267,18 @@ static enum status lock_replace(struct run_lock *lock, struct error *err)
     enum grip grip;
     snprintf(name, sizeof name, LOCK_TMP "%s", lock->config.self.nonce);
     TRY(fs_join(path, lock->folder, name, STATUS_USAGE, err));
-    int fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    int fd = io_open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
     if (fd < 0)
         return open_error("create", path, err);
     enum status status = lock_descriptor(fd, path, &grip, err);
-    if (status == STATUS_OK && rename(path, lock->lock_path))
+    if (status == STATUS_OK && io_rename(path, lock->lock_path))
         status = open_error("rename", path, err);
     if (status != STATUS_OK) {
-        unlink(path);
-        close(fd);
+        io_unlink(path);
+        io_close(fd);
         return status;
     }
-    close(lock->lock_fd);
+    io_close(lock->lock_fd);
     lock->lock_fd = fd;
     return STATUS_OK;
 }
@@ -373,13 +374,13 @@ static enum status owner_write(struct run_lock *lock, const char *path, struct e
 {
     char *text = owner_text(&lock->config.self, &lock->refreshed_at);
     enum status status = STATUS_OK;
-    lock->owner_fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    lock->owner_fd = io_open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
     if (lock->owner_fd < 0) {
         status = open_error("create", path, err);
     } else {
         errno = 0;
         if (fs_write(lock->owner_fd, path, text, strlen(text), STATUS_USAGE, NULL) != STATUS_OK ||
-            progress_fsync(lock->owner_fd))
+            io_fsync(lock->owner_fd))
             status = open_error("write", path, err);
     }
     free(text);
@@ -388,9 +389,9 @@ static enum status owner_write(struct run_lock *lock, const char *path, struct e
 
 static void owner_forget(struct run_lock *lock, const char *path)
 {
-    unlink(path);
+    io_unlink(path);
     if (lock->owner_fd >= 0)
-        close(lock->owner_fd);
+        io_close(lock->owner_fd);
     lock->owner_fd = -1;
 }
 
@@ -412,7 +413,8 @@ static enum status claim(struct run_lock *lock, const struct reading *old, enum 
     }
     if (grip == GRIP_HELD)
         status = lock_replace(lock, err);
-    if (status == STATUS_OK && rename(path, lock->owner_path) && errno != ENOENT) /* ENOENT: another owner swept it */
+    if (status == STATUS_OK && io_rename(path, lock->owner_path) &&
+        errno != ENOENT) /* ENOENT: another owner swept it */
         status = open_error("rename", path, err);
     if (status == STATUS_OK)
         status = fs_sync_dir(lock->folder, STATUS_USAGE, err);

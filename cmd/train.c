@@ -675,12 +675,27 @@ static void tell_of_exhaustion(const struct error *err)
         nanosleep(&moment, NULL);
 }
 
+/* A file or a device holds up this rank for too long, in a thread that cannot be asked to end: the job has failed, and
+ * this thread ends the process in its stead. */
+static void end_stuck(void *context, const char *text)
+{
+    struct run *run = context;
+    struct error err;
+    error_set(&err, STATUS_PEER, "%s", text);
+    if (run->comm) /* NULL: not yet told to us; the failure is known all the same */
+        end_in_failure(run, STATUS_PEER, &err);
+    _exit(STATUS_PEER);
+}
+
 /* This process is a rank (or the only one). */
 static enum status train_rank(const struct options *options, struct bootstrap *boot, struct run_spec *spec,
                               struct error *err)
 {
     struct run run = {.options = options, .spec = spec, .boot = boot};
     struct comm_config comm = {.timeout_seconds = spec->comm.timeout_seconds,
+                               .io_timeout_seconds = spec->comm.io_timeout_seconds,
+                               .stuck = end_stuck,
+                               .stuck_context = &run,
                                .interface = spec->comm.interface,
                                .reduce_within_node = spec->comm.reduce_within_node};
     enum status status = comm_open(boot, &comm, &run.comm, err);

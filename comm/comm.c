@@ -25,6 +25,26 @@ _Static_assert((int)COMM_EXCHANGE_MAX == (int)CONTROL_SLOT_BYTES, "an exchange f
 
 /* ---------------------------------------------------------------- opening and closing */
 
+static void end_stuck(const char *text, void *context)
+{
+    struct comm *comm = context;
+    control_fail(comm->control, comm->rank, STATUS_PEER, text);
+    if (comm->stuck)
+        comm->stuck(comm->stuck_context, text);
+}
+
+enum status comm_attach_control(struct comm *comm, int fd, const char *host, const struct comm_config *config,
+                                struct error *err)
+{
+    const double most = 0.2, limit = config->io_timeout_seconds > 0 ? config->io_timeout_seconds : 600;
+    TRY(control_attach(fd, comm->rank, comm->world, host, config->timeout_seconds, &comm->control, err));
+    if (comm->world == 1) /* nobody waits for it */
+        return STATUS_OK;
+    double tick = config->timeout_seconds / 10 < most ? config->timeout_seconds / 10 : most;
+    int error = progress_watch_start(tick, limit, end_stuck, comm);
+    return error ? error_set(err, STATUS_DEVICE, "cannot start a thread: %s", strerror(error)) : STATUS_OK;
+}
+
 enum status comm_open(struct bootstrap *bootstrap, const struct comm_config *config, struct comm **comm,
                       struct error *err)
 {
@@ -41,6 +61,8 @@ enum status comm_open(struct bootstrap *bootstrap, const struct comm_config *con
     c->world = bootstrap->world;
     c->own_fd = -1;
     c->reduce_within_node = config->reduce_within_node;
+    c->stuck = config->stuck;
+    c->stuck_context = config->stuck_context;
     pthread_mutex_init(&c->mutex, NULL);
     size_t world = (size_t)c->world;
     TRY_GOTO(topology_init(&c->topology, c->rank, c->world, bootstrap->places, err));
@@ -55,8 +77,7 @@ enum status comm_open(struct bootstrap *bootstrap, const struct comm_config *con
     if (bootstrap->launcher && c->world > 1)
         TRY_GOTO(comm_meet_nodes(c, bootstrap, config, err));
     else
-        TRY_GOTO(control_attach(bootstrap->shared_fd, c->rank, c->world, bootstrap->host, config->timeout_seconds,
-                                &c->control, err));
+        TRY_GOTO(comm_attach_control(c, bootstrap->shared_fd, bootstrap->host, config, err));
     TRY_GOTO(control_join(c->control, err));
     *comm = c;
     return STATUS_OK;
@@ -71,6 +92,7 @@ void comm_close(struct comm *comm)
 {
     if (!comm)
         return;
+    progress_watch_stop();
     if (comm->control) {
         if (comm->world > 1 && control_status(comm->control, NULL) == STATUS_OK)
             comm_barrier(comm, NULL);

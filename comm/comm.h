@@ -30,6 +30,11 @@ struct comm;
 
 struct comm_config {
     double timeout_seconds;
+    double io_timeout_seconds; /* of one slow call (core/progress.h); 0: 600 */
+    /* This rank is stuck in a slow call, and the job has failed for that (text says what, and which file): its main
+     * thread cannot end it. Called by a thread of its own; may end the process. NULL: nobody is asked. */
+    void (*stuck)(void *context, const char *text);
+    void *stuck_context;
     const char
         *interface; /* the network interface between nodes: name, address or network; NULL or "": the one that fits */
     bool reduce_within_node; /* reductions add up each node's contributions before they cross the network: less traffic,

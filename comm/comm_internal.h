@@ -27,6 +27,8 @@ struct comm {
     char *segments;       /* local_world × segment_stride, or NULL */
     size_t segment_bytes; /* of each, as asked for */
     size_t segment_stride;
+    void (*stuck)(void *context, const char *text); /* comm_config's */
+    void *stuck_context;
     uint32_t arrivals[CHANNEL_COUNT];   /* own; each used by its channel's thread */
     uint64_t operations[CHANNEL_COUNT]; /* agreed on so far */
 
@@ -85,6 +87,10 @@ static inline void note_bad(int32_t *lowest, int32_t rank)
     if (lowest && rank < *lowest)
         *lowest = rank;
 }
+
+/* Attaches to the node's memory (fd), and starts the watch over this rank's slow calls. */
+enum status comm_attach_control(struct comm *comm, int fd, const char *host, const struct comm_config *config,
+                                struct error *err);
 
 /* Makes the memory of the node and the connections with other nodes, for ranks that a launcher started: control, net,
  * agent. Collective. */

@@ -231,7 +231,7 @@ enum status comm_meet_nodes(struct comm *c, struct bootstrap *boot, const struct
         goto fail;
     }
     TRY_GOTO(share_node(o, err));
-    TRY_GOTO(control_attach(c->own_fd, c->rank, c->world, boot->host, o->config->timeout_seconds, &c->control, err));
+    TRY_GOTO(comm_attach_control(c, c->own_fd, boot->host, o->config, err));
     if (c->topology.num_nodes > 1) {
         TRY_GOTO(connect_nodes(o, err));
         num_peers = o->num_data + o->num_agents;

@@ -1,8 +1,8 @@
 /* faults.h: failures on purpose, in test builds only.
  *
  * Code that must survive a full disk or a kill makes its system calls through the wrappers below. In a build without
- * ZTRAIN_FAULTS they are the plain calls. With it, each call first asks faults_next(), which counts it and may say that
- * it fails, or that the process dies here. What happens is set by the environment or by faults_arm():
+ * ZTRAIN_FAULTS they are the plain calls of core/io.h. With it, each call first asks faults_next(), which counts it and
+ * may say that it fails, or that the process dies here. What happens is set by the environment or by faults_arm():
  *
  *   ZTRAIN_FAULT=KIND:N:ACTION    KIND write, fsync, rename, mkdir, remove, link, or any; N from 1: the Nth such call
  *                                 ACTION ENOSPC, EIO, EACCES, EDQUOT: that call fails with it, and writes and fsyncs
@@ -14,7 +14,7 @@
 #ifndef ZTRAIN_CORE_FAULTS_H
 #define ZTRAIN_CORE_FAULTS_H
 
-#include "core/progress.h"
+#include "core/io.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -55,7 +55,7 @@ static inline ssize_t fault_write(int fd, const void *data, size_t bytes)
     int code = faults_next(FAULT_WRITE, fd, data, bytes);
     if (code)
         return errno = code, -1;
-    return write(fd, data, bytes);
+    return io_write(fd, data, bytes);
 }
 
 static inline int fault_fsync(int fd)
@@ -63,7 +63,7 @@ static inline int fault_fsync(int fd)
     int code = faults_next(FAULT_FSYNC, -1, NULL, 0);
     if (code)
         return errno = code, -1;
-    return progress_fsync(fd);
+    return io_fsync(fd);
 }
 
 /* flags as in renameat2() */
@@ -72,7 +72,7 @@ static inline int fault_rename(const char *from, const char *to, unsigned flags)
     int code = faults_next(FAULT_RENAME, -1, NULL, 0);
     if (code)
         return errno = code, -1;
-    return flags ? renameat2(AT_FDCWD, from, AT_FDCWD, to, flags) : rename(from, to);
+    return flags ? io_rename2(from, to, flags) : io_rename(from, to);
 }
 
 static inline int fault_mkdir(const char *path, mode_t mode)
@@ -80,7 +80,7 @@ static inline int fault_mkdir(const char *path, mode_t mode)
     int code = faults_next(FAULT_MKDIR, -1, NULL, 0);
     if (code)
         return errno = code, -1;
-    return mkdir(path, mode);
+    return io_mkdir(path, mode);
 }
 
 /* a file or an empty folder */
@@ -89,7 +89,7 @@ static inline int fault_remove(const char *path)
     int code = faults_next(FAULT_REMOVE, -1, NULL, 0);
     if (code)
         return errno = code, -1;
-    return remove(path);
+    return io_remove(path);
 }
 
 static inline int fault_symlink(const char *target, const char *path)
@@ -97,7 +97,7 @@ static inline int fault_symlink(const char *target, const char *path)
     int code = faults_next(FAULT_LINK, -1, NULL, 0);
     if (code)
         return errno = code, -1;
-    return symlink(target, path);
+    return io_symlink(target, path);
 }
 
 #endif

@@ -1,5 +1,6 @@
 #include "core/fsutil.h"
 
+#include "core/io.h"
 #include "core/progress.h"
 
 #include <errno.h>
@@ -38,18 +39,18 @@ void fs_parent(const char *path, char out[FS_PATH_MAX])
 bool fs_exists(const char *path)
 {
     struct stat st;
-    return lstat(path, &st) == 0;
+    return io_lstat(path, &st) == 0;
 }
 
 bool fs_is_dir(const char *path)
 {
     struct stat st;
-    return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
+    return io_stat(path, &st) == 0 && S_ISDIR(st.st_mode);
 }
 
 enum status fs_open_read(const char *path, enum status code, int *fd, int64_t *bytes, struct error *err)
 {
-    *fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* O_NONBLOCK: a pipe must not make us wait for a writer */
+    *fd = io_open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* O_NONBLOCK: a pipe must not make us wait for a writer */
     if (*fd < 0)
         return error_set(err, code, "cannot open '%s': %s", path, strerror(errno));
     struct stat st;
@@ -59,7 +60,7 @@ enum status fs_open_read(const char *path, enum status code, int *fd, int64_t *b
     else if (!S_ISREG(st.st_mode))
         problem = S_ISDIR(st.st_mode) ? "it is a folder, expected a file" : "it is not a regular file";
     if (problem) {
-        close(*fd);
+        io_close(*fd);
         *fd = -1;
         return error_set(err, code, "cannot read '%s': %s", path, problem);
     }
@@ -73,7 +74,7 @@ enum status fs_pread(int fd, const char *path, void *data, size_t count, int64_t
 {
     char *out = data;
     while (count > 0) {
-        ssize_t n = pread(fd, out, count < IO_CHUNK ? count : IO_CHUNK, offset);
+        ssize_t n = io_pread(fd, out, count < IO_CHUNK ? count : IO_CHUNK, offset);
         if (n < 0 && errno == EINTR)
             continue;
         if (n < 0)
@@ -94,7 +95,7 @@ enum status fs_write(int fd, const char *path, const void *data, size_t count, e
 {
     const char *in = data;
     while (count > 0) {
-        ssize_t n = write(fd, in, count < IO_CHUNK ? count : IO_CHUNK);
+        ssize_t n = io_write(fd, in, count < IO_CHUNK ? count : IO_CHUNK);
         if (n < 0 && errno == EINTR)
             continue;
         if (n < 0)
@@ -124,7 +125,7 @@ enum status fs_read_file(const char *path, size_t max_bytes, enum status code, c
         (*data)[bytes] = '\0';
         *size = (size_t)bytes;
     }
-    close(fd);
+    io_close(fd);
     if (status != STATUS_OK) {
         free(*data);
         *data = NULL;
@@ -144,7 +145,7 @@ enum status fs_mkdirs(const char *path, enum status code, struct error *err)
             continue;
         memcpy(partial, path, i);
         partial[i] = '\0';
-        if (mkdir(partial, 0777) == 0)
+        if (io_mkdir(partial, 0777) == 0)
             continue;
         int reason = errno; /* an existing folder may also answer EROFS or EACCES */
         if (!fs_is_dir(partial))
@@ -155,11 +156,11 @@ enum status fs_mkdirs(const char *path, enum status code, struct error *err)
 
 enum status fs_sync_dir(const char *path, enum status code, struct error *err)
 {
-    int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    int fd = io_open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (fd < 0)
         return error_set(err, code, "cannot open folder '%s': %s", path, strerror(errno));
-    int result = progress_fsync(fd), reason = errno;
-    close(fd);
+    int result = io_fsync(fd), reason = errno;
+    io_close(fd);
     if (result != 0 && reason != EINVAL && reason != ENOTSUP) /* some file systems cannot sync a folder */
         return error_set(err, code, "cannot sync folder '%s': %s", path, strerror(reason));
     return STATUS_OK;
@@ -176,7 +177,7 @@ static enum status temporary_open(struct temporary *temporary, const char *path,
     if (strlen(path) >= FS_PATH_MAX)
         return error_set(err, code, "path too long: '%.200s…'", path);
     snprintf(temporary->name, sizeof temporary->name, "%s.tmp-%ld", path, (long)getpid());
-    temporary->fd = open(temporary->name, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    temporary->fd = io_open(temporary->name, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
     if (temporary->fd < 0)
         return error_set(err, code, "cannot create '%s': %s", temporary->name, strerror(errno));
     return STATUS_OK;
@@ -186,14 +187,14 @@ static enum status temporary_open(struct temporary *temporary, const char *path,
 static enum status temporary_finish(struct temporary *temporary, const char *path, enum status status, enum status code,
                                     struct error *err)
 {
-    if (status == STATUS_OK && progress_fsync(temporary->fd) != 0)
+    if (status == STATUS_OK && io_fsync(temporary->fd) != 0)
         status = error_set(err, code, "cannot sync '%s': %s", temporary->name, strerror(errno));
-    if (close(temporary->fd) != 0 && status == STATUS_OK)
+    if (io_close(temporary->fd) != 0 && status == STATUS_OK)
         status = error_set(err, code, "cannot close '%s': %s", temporary->name, strerror(errno));
-    if (status == STATUS_OK && rename(temporary->name, path) != 0)
+    if (status == STATUS_OK && io_rename(temporary->name, path) != 0)
         status = error_set(err, code, "cannot rename '%s' to '%s': %s", temporary->name, path, strerror(errno));
     if (status != STATUS_OK) {
-        unlink(temporary->name);
+        io_unlink(temporary->name);
         return status;
     }
     char parent[FS_PATH_MAX];
@@ -218,7 +219,7 @@ enum status fs_copy_file(const char *from, const char *to, enum status code, int
     char *chunk = NULL;
     enum status status = temporary_open(&temporary, to, code, err);
     if (status != STATUS_OK) {
-        close(in);
+        io_close(in);
         return status;
     }
     chunk = malloc(COPY_CHUNK);
@@ -232,7 +233,7 @@ enum status fs_copy_file(const char *from, const char *to, enum status code, int
         done += (int64_t)count;
     }
     free(chunk);
-    close(in);
+    io_close(in);
     if (bytes)
         *bytes = total;
     return temporary_finish(&temporary, to, status, code, err);

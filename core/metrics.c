@@ -2,6 +2,7 @@
  * machine died in it; such a torn last line is cut off on resume. */
 #include "core/metrics.h"
 
+#include "core/io.h"
 #include "core/memory.h"
 
 #include <errno.h>
@@ -62,13 +63,13 @@ static enum status cut_after(struct metrics *metrics, int64_t last_step, bool ev
     FILE *file = copy < 0 ? NULL : memory_fdopen(copy, "r");
     if (!file) {
         if (copy >= 0)
-            close(copy);
+            io_close(copy);
         return io_error(metrics, "read", err);
     }
     off_t cut;
     enum status status = find_cut(metrics, file, last_step, evaluation_due, &cut, err);
     fclose(file);
-    if (status == STATUS_OK && (ftruncate(metrics->fd, cut) || lseek(metrics->fd, 0, SEEK_END) < 0))
+    if (status == STATUS_OK && (io_ftruncate(metrics->fd, cut) || lseek(metrics->fd, 0, SEEK_END) < 0))
         status = io_error(metrics, "cut", err);
     return status;
 }
@@ -77,12 +78,12 @@ static enum status cut_after(struct metrics *metrics, int64_t last_step, bool ev
 static enum status move_aside(struct metrics *metrics, struct error *err)
 {
     struct stat facts;
-    if (stat(metrics->path, &facts))
+    if (io_stat(metrics->path, &facts))
         return errno == ENOENT ? STATUS_OK : io_error(metrics, "look at", err);
     for (int n = 1;; n++) {
         char *aside = memory_printf("%s.%d", metrics->path, n);
-        bool taken = !lstat(aside, &facts);
-        int failed = taken ? 0 : rename(metrics->path, aside);
+        bool taken = !io_lstat(aside, &facts);
+        int failed = taken ? 0 : io_rename(metrics->path, aside);
         free(aside);
         if (!taken)
             return failed ? io_error(metrics, "move aside", err) : STATUS_OK;
@@ -98,7 +99,7 @@ enum status metrics_open(const char *path, int64_t resume_step, bool evaluation_
     metrics->fd = -1;
     if (resume_step < 0)
         TRY_GOTO(move_aside(metrics, err));
-    metrics->fd = open(path, O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+    metrics->fd = io_open(path, O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
     if (metrics->fd < 0) {
         status = io_error(metrics, "open", err);
         goto fail;
@@ -117,7 +118,7 @@ void metrics_close(struct metrics *metrics)
     if (!metrics)
         return;
     if (metrics->fd >= 0)
-        close(metrics->fd);
+        io_close(metrics->fd);
     free(metrics->path);
     free(metrics);
 }
@@ -163,7 +164,7 @@ static enum status line_write(struct metrics *metrics, struct line *line, struct
 {
     line_add(line, "}\n");
     for (size_t done = 0; done < line->used;) {
-        ssize_t n = write(metrics->fd, line->text + done, line->used - done);
+        ssize_t n = io_write(metrics->fd, line->text + done, line->used - done);
         if (n < 0 && errno == EINTR)
             continue;
         if (n < 0)
@@ -241,5 +242,5 @@ enum status metrics_resume(struct metrics *metrics, const char *folder, int64_t 
 
 enum status metrics_flush(struct metrics *metrics, struct error *err)
 {
-    return fsync(metrics->fd) ? io_error(metrics, "flush", err) : STATUS_OK;
+    return io_fsync(metrics->fd) ? io_error(metrics, "flush", err) : STATUS_OK;
 }

@@ -1,3 +1,5 @@
+/* progress.c: see progress.h. The calls that go on are a list, from the callers' stacks, under one mutex, which nobody
+ * holds for longer than a walk along it. */
 #include "core/progress.h"
 
 #include "core/clock.h"
@@ -5,77 +7,140 @@
 
 #include <errno.h>
 #include <pthread.h>
-#include <stdbool.h>
-#include <stdlib.h>
+#include <stdio.h>
+#include <string.h>
 #include <unistd.h>
 
 static _Atomic uint64_t private_counter;
 _Atomic(_Atomic uint64_t *) progress_counter = &private_counter;
 
-static const double TICK_SECONDS = 0.2;
-enum { TICKS_MAX = 10 * 60 * 5 };
-
-struct slow_call {
-    pthread_t thread;
+static struct {
     pthread_mutex_t mutex;
-    pthread_cond_t ended;
-    bool end;
-};
+    struct slow_call *calls;
+} slow = {.mutex = PTHREAD_MUTEX_INITIALIZER};
 
-static void *tick_meanwhile(void *argument)
-{
-    struct slow_call *call = argument;
-    pthread_mutex_lock(&call->mutex);
-    for (int ticks = 0; !call->end && ticks < TICKS_MAX; ticks++) {
-        const struct timespec until = time_after(TICK_SECONDS);
-        pthread_cond_timedwait(&call->ended, &call->mutex, &until);
-        progress_tick();
-    }
-    pthread_mutex_unlock(&call->mutex);
-    return NULL;
-}
+static struct {
+    pthread_t thread;
+    bool runs, stop; /* stop: under slow.mutex */
+    pthread_cond_t stopped;
+    double tick_seconds, limit_seconds;
+    void (*stuck)(const char *text, void *context);
+    void *context;
+} watch;
 
-static void slow_call_free(struct slow_call *call)
-{
-    pthread_cond_destroy(&call->ended);
-    pthread_mutex_destroy(&call->mutex);
-    free(call);
-}
-
-struct slow_call *progress_slow_begin(void)
+void progress_slow_begin(struct slow_call *call, const char *doing, const char *path, int fd)
 {
     const int reason = errno;
-    struct slow_call *call = calloc(1, sizeof *call);
-    if (call) {
-        pthread_mutex_init(&call->mutex, NULL);
-        condition_init(&call->ended);
-        if (thread_start(&call->thread, 0, tick_meanwhile, call) != 0) {
-            slow_call_free(call);
-            call = NULL;
-        }
-    }
+    *call = (struct slow_call){.doing = doing, .path = path, .fd = fd};
+    pthread_mutex_lock(&slow.mutex);
+    call->next = slow.calls;
+    if (slow.calls)
+        slow.calls->previous = call;
+    slow.calls = call;
+    pthread_mutex_unlock(&slow.mutex);
     errno = reason;
-    return call;
 }
 
 void progress_slow_end(struct slow_call *call)
 {
     const int reason = errno;
-    if (call) {
-        pthread_mutex_lock(&call->mutex);
-        call->end = true;
-        pthread_cond_signal(&call->ended);
-        pthread_mutex_unlock(&call->mutex);
-        pthread_join(call->thread, NULL);
-        slow_call_free(call);
-    }
+    pthread_mutex_lock(&slow.mutex);
+    if (call->previous)
+        call->previous->next = call->next;
+    else
+        slow.calls = call->next;
+    if (call->next)
+        call->next->previous = call->previous;
+    pthread_mutex_unlock(&slow.mutex);
+    progress_tick();
     errno = reason;
 }
 
-int progress_fsync(int fd)
+/* "no progress for 600 s in reading '/data/x.bin' (comm.io_timeout_seconds); hint: …" */
+static void describe(const struct slow_call *call, char *text, size_t size)
 {
-    struct slow_call *call = progress_slow_begin();
-    int result = fsync(fd);
-    progress_slow_end(call);
-    return result;
+    char link[64], file[2048] = "";
+    if (call->path) {
+        snprintf(file, sizeof file, " '%.2000s'", call->path);
+    } else if (call->fd >= 0) { /* the kernel knows its name without asking the file system */
+        char target[2000];
+        snprintf(link, sizeof link, "/proc/self/fd/%d", call->fd);
+        ssize_t length = readlink(link, target, sizeof target);
+        if (length > 0)
+            snprintf(file, sizeof file, " '%.*s'", (int)length, target);
+    }
+    snprintf(text, size,
+             "no progress for %.3g s in %s%s (comm.io_timeout_seconds); hint: its file system or device hangs; raise "
+             "comm.io_timeout_seconds if it is only slow",
+             watch.limit_seconds, call->doing, file);
+}
+
+/* Counts `seconds` for all calls. Whether one of them lets the rank count as alive; *stuck: one that does so no longer
+ * and is not reported yet. */
+static bool count(double seconds, struct slow_call **stuck)
+{
+    bool alive = false;
+    *stuck = NULL;
+    for (struct slow_call *call = slow.calls; call; call = call->next) {
+        call->seconds += seconds;
+        if (call->seconds < watch.limit_seconds)
+            alive = true;
+        else if (!call->reported)
+            *stuck = call;
+    }
+    return alive;
+}
+
+static void *watch_loop(void *unused)
+{
+    (void)unused;
+    char text[2500];
+    double last = seconds_now();
+    pthread_setname_np(pthread_self(), "ztrain-watch");
+    pthread_mutex_lock(&slow.mutex);
+    while (!watch.stop) {
+        const struct timespec until = time_after(watch.tick_seconds);
+        pthread_cond_timedwait(&watch.stopped, &slow.mutex, &until);
+        const double now = seconds_now(), longest = 2 * watch.tick_seconds; /* longer: the process was stopped */
+        struct slow_call *stuck;
+        if (count(now - last < longest ? now - last : longest, &stuck))
+            progress_tick();
+        last = now;
+        if (!stuck)
+            continue;
+        stuck->reported = true;
+        describe(stuck, text, sizeof text);
+        pthread_mutex_unlock(&slow.mutex);
+        watch.stuck(text, watch.context);
+        pthread_mutex_lock(&slow.mutex);
+    }
+    pthread_mutex_unlock(&slow.mutex);
+    return NULL;
+}
+
+int progress_watch_start(double tick_seconds, double limit_seconds, void (*stuck)(const char *text, void *context),
+                         void *context)
+{
+    watch.tick_seconds = tick_seconds;
+    watch.limit_seconds = limit_seconds;
+    watch.stuck = stuck;
+    watch.context = context;
+    watch.stop = false;
+    condition_init(&watch.stopped);
+    int error = thread_start(&watch.thread, 0, watch_loop, NULL);
+    watch.runs = error == 0;
+    return error;
+}
+
+void progress_watch_stop(void)
+{
+    if (!watch.runs)
+        return;
+    pthread_mutex_lock(&slow.mutex);
+    watch.stop = true;
+    pthread_cond_signal(&watch.stopped);
+    pthread_mutex_unlock(&slow.mutex);
+    pthread_join(watch.thread, NULL);
+    pthread_cond_destroy(&watch.stopped);
+    watch.runs = false;
 }

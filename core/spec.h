@@ -63,7 +63,7 @@ struct run_spec {
         int compression_level;
     } checkpoint;
     struct {
-        double timeout_seconds;
+        double timeout_seconds, io_timeout_seconds;
         char *interface; /* or NULL */
         bool reduce_within_node;
     } comm;

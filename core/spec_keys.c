@@ -196,6 +196,10 @@ const struct spec_key spec_keys[] = {
     {USED("comm.timeout_seconds", KEY_REAL, spec.comm.timeout_seconds, "10", SILENT,
           "silence of a rank until it is named and the run ends; a long step is no silence"),
      .min = 0, .max = 86400, .flags = KEY_ABOVE_MIN},
+    {USED("comm.io_timeout_seconds", KEY_REAL, spec.comm.io_timeout_seconds, "600", SILENT,
+          "time that one call on a file (or a library, a driver) may take in a rank that others wait for; it counts as "
+          "alive until then, and is named with the file after that"),
+     .min = 0, .max = 86400, .flags = KEY_ABOVE_MIN},
     {USED(
         "comm.interface", KEY_STRING, spec.comm.interface, NULL, SILENT,
         "network interface between the nodes: its name, or where names differ its network, as 10.1.0.0/16; without it "

@@ -19,6 +19,7 @@
  * and packed samples need no index at all. All integers are little-endian, as is every machine that we build for. */
 #include "core/data.h"
 
+#include "core/io.h"
 #include "core/progress.h"
 
 #include <errno.h>
@@ -83,12 +84,12 @@ struct token_set {
 static enum status file_open(const char *path, int *fd, int64_t *bytes, struct error *err)
 {
     /* O_NONBLOCK: a FIFO that nobody writes must not hang us before we see that it is one */
-    *fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    *fd = io_open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (*fd < 0)
         return error_set(err, STATUS_DATA, "cannot open '%s': %s", path, strerror(errno));
     struct stat st;
     if (fstat(*fd, &st) != 0 || !S_ISREG(st.st_mode)) {
-        close(*fd);
+        io_close(*fd);
         return error_set(err, STATUS_DATA, "'%s' is not a regular file", path);
     }
     *bytes = st.st_size;
@@ -104,7 +105,7 @@ static enum status file_read(const struct shard_file *file, int64_t offset, int6
         TRY(file_open(file->path, &fd, &bytes, err));
     enum status status = STATUS_OK;
     while (done < count) {
-        ssize_t n = pread(fd, (char *)out + done, (size_t)(count - done), (off_t)(offset + done));
+        ssize_t n = io_pread(fd, (char *)out + done, (size_t)(count - done), (off_t)(offset + done));
         if (n > 0) {
             done += n;
         } else if (n == 0) {
@@ -120,20 +121,20 @@ static enum status file_read(const struct shard_file *file, int64_t offset, int6
         }
     }
     if (file->fd < 0)
-        close(fd);
+        io_close(fd);
     return status;
 }
 
 static bool file_exists(const char *path)
 {
     struct stat st;
-    return stat(path, &st) == 0 || (errno != ENOENT && errno != ENOTDIR); /* else opening it says what is wrong */
+    return io_stat(path, &st) == 0 || (errno != ENOENT && errno != ENOTDIR); /* else opening it says what is wrong */
 }
 
 static bool is_folder(const char *path)
 {
     struct stat st;
-    return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
+    return io_stat(path, &st) == 0 && S_ISDIR(st.st_mode);
 }
 
 static bool ends_with(const char *text, const char *end)
@@ -229,7 +230,10 @@ static int compare_names(const void *a, const void *b)
 static enum status set_add_matches(struct token_set *set, const char *pattern, struct error *err)
 {
     glob_t found = {0};
+    struct slow_call slow;
+    progress_slow_begin(&slow, "looking for", pattern, -1);
     int own = set->num_shards, rc = glob(pattern, GLOB_NOSORT, NULL, &found);
+    progress_slow_end(&slow);
     enum status status = STATUS_OK;
     if (rc == GLOB_NOSPACE) {
         status = out_of_memory(err);
@@ -466,9 +470,9 @@ static enum status shard_open(struct shard *shard, bool keep_open, struct error 
     TRY(status);
     TRY(shard->idx.path ? megatron_open(shard, err) : llmc_open(shard, err));
     if (!keep_open) {
-        close(shard->bin.fd);
+        io_close(shard->bin.fd);
         if (shard->idx.fd >= 0)
-            close(shard->idx.fd);
+            io_close(shard->idx.fd);
         shard->bin.fd = shard->idx.fd = -1;
     }
     return STATUS_OK;
@@ -510,7 +514,7 @@ void token_set_close(struct token_set *set)
         struct shard_file *files[] = {&set->shards[i].bin, &set->shards[i].idx};
         for (size_t j = 0; j < COUNT_OF(files); j++) {
             if (files[j]->fd >= 0)
-                close(files[j]->fd);
+                io_close(files[j]->fd);
             free(files[j]->path);
         }
     }

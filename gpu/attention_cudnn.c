@@ -235,12 +235,13 @@ static size_t announce(struct attention_cudnn *a, const struct attention_shape *
             status = error_set(&err, STATUS_DEVICE, "the sequences of a micro-batch differ in length");
         else if (!strides_fit(shape))
             status = error_set(&err, STATUS_DEVICE, "rows are not aligned to %d bytes", (int)POINTER_ALIGN);
-        struct slow_call *slow = progress_slow_begin(); /* it loads libraries and compiles */
+        struct slow_call slow; /* it loads libraries and compiles */
+        progress_slow_begin(&slow, "preparing attention by cuDNN", NULL, -1);
         if (status == STATUS_OK)
             status = open_library(a, &err);
         if (status == STATUS_OK)
             status = make_plans(a, entry, &err);
-        progress_slow_end(slow);
+        progress_slow_end(&slow);
         if (status != STATUS_OK)
             refuse(entry, err.text);
     }

@@ -130,9 +130,10 @@ static enum status library_open(enum cuda_library which, struct error *err)
     if (!library->tried) {
         library->tried = true;
         if (library->built_with) {
-            struct slow_call *slow = progress_slow_begin(); /* some are large, and on distant disks */
+            struct slow_call slow; /* some are large, and on distant disks */
+            progress_slow_begin(&slow, "loading", library->name, -1);
             library->found = bind(library) == STATUS_OK;
-            progress_slow_end(slow);
+            progress_slow_end(&slow);
         } else {
             error_set(&library->error, STATUS_DEVICE, "this build of ztrain has no %s: it was built without its header",
                       library->name);

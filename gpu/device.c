@@ -22,9 +22,10 @@ bool device_cuda_is_built(void)
 
 bool device_cuda_available(char *why)
 {
-    struct slow_call *slow = progress_slow_begin(); /* a driver that nobody uses starts every GPU of the machine */
+    struct slow_call slow; /* a driver that nobody uses starts every GPU of the machine */
+    progress_slow_begin(&slow, "starting the GPU driver", NULL, -1);
     bool available = device_cuda_probe(why);
-    progress_slow_end(slow);
+    progress_slow_end(&slow);
     return available;
 }
 

@@ -788,13 +788,14 @@ enum status device_cuda_open(int index, int threads, struct device **device, str
 #else
     (void)threads;
 #endif
-    struct slow_call *slow = progress_slow_begin(); /* a context, libraries */
+    struct slow_call slow; /* a context, libraries */
+    progress_slow_begin(&slow, "opening the GPU", NULL, -1);
     status = open_gpu(cuda, index, err);
     if (status == STATUS_OK)
         status = gemm_cuda_new(cuda, &cuda->gemm, err);
     if (status == STATUS_OK)
         status = attention_cudnn_new(cuda, &cuda->attention, err);
-    progress_slow_end(slow);
+    progress_slow_end(&slow);
     if (status != STATUS_OK)
         goto fail;
     cuda->device.peak_bytes = peaks_bytes(cuda->device.name);
