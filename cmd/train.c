@@ -294,10 +294,29 @@ static enum status still_owner(void *folder, struct error *err)
     return run_folder_still_ours(folder, err);
 }
 
+/* A checkpoint takes a slice from each rank: of copies that have drifted apart it would be a mixture. */
+static enum status check_replicas(struct run *run, struct error *err)
+{
+    struct replica_difference d;
+    const struct rank_place *places = run->boot->places;
+    TRY(zero_compare_replicas(run->trainer.zero, &d, err));
+    if (d.rank < 0)
+        return STATUS_OK;
+    error_set(err, STATUS_DIVERGED,
+              "step %" PRId64 ": the ranks' copies of the model have drifted apart: rank %d on %s holds other %s of %s "
+              "than rank %d on %s; no checkpoint is written",
+              run->position.step, d.rank, places[d.rank].host, d.what, d.tensor ? d.tensor->name : d.unit->name,
+              d.other, places[d.other].host);
+    error_hint(err, "memory or a processor of one of them computes wrongly; without that node, resume from the last "
+                    "checkpoint");
+    return together(run, STATUS_DIVERGED, err); /* all find the same */
+}
+
 static enum status save_checkpoint(struct run *run, struct error *err)
 {
     struct trainer *t = &run->trainer;
     double start = seconds_now();
+    TRY(check_replicas(run, err));
     if (run->metrics)
         TRY(metrics_flush(run->metrics, err));
     struct checkpoint_writer writer = {

@@ -238,6 +238,21 @@ static void write_back(struct zero *z)
     z->written = NULL;
 }
 
+enum status zero_host_buffer(struct zero *z, struct error *err)
+{
+    write_back(z);
+    if (z->host_slice)
+        return STATUS_OK;
+    int64_t largest = 0;
+    for (int u = 0; u < z->units; u++)
+        largest = z->config.layout->slice[u] > largest ? z->config.layout->slice[u] : largest;
+    void *memory;
+    TRY(device_alloc_host(z->device, (size_t)largest * sizeof *z->host_slice, &memory, err));
+    z->host_slice = memory;
+    z->host_slice_bytes = (size_t)largest * sizeof *z->host_slice;
+    return STATUS_OK;
+}
+
 enum status zero_host_slice(struct zero *z, enum zero_access access, enum zero_state state, int unit, float **slice,
                             struct error *err)
 {
@@ -246,16 +261,7 @@ enum status zero_host_slice(struct zero *z, enum zero_access access, enum zero_s
     if (z->device->kind == DEVICE_CPU)
         return STATUS_OK;
     size_t bytes = (size_t)z->config.layout->slice[unit] * sizeof *own;
-    if (!z->host_slice) {
-        int64_t largest = 0;
-        for (int u = 0; u < z->units; u++)
-            largest = z->config.layout->slice[u] > largest ? z->config.layout->slice[u] : largest;
-        void *memory;
-        TRY(device_alloc_host(z->device, (size_t)largest * sizeof *own, &memory, err));
-        z->host_slice = memory;
-        z->host_slice_bytes = (size_t)largest * sizeof *own;
-    }
-    write_back(z);
+    TRY(zero_host_buffer(z, err));
     *slice = z->host_slice;
     if (access == ZERO_WRITE) {
         z->written = own;

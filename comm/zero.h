@@ -10,7 +10,9 @@
  * fp32: the parameters are the master weights (no second copy). World 1: all stages are the same: nothing is gathered.
  * Communication runs on a stream of its own, ordered with the compute stream by events: the next unit is gathered while
  * this one computes, a unit's gradients are reduced while backward goes on. The norm adds up slice by slice in double,
- * so every stage gives the same bits at one world size (without accumulation). */
+ * so every stage gives the same bits at one world size. With accumulation stages 0 and 1 do, and stages 2 and 3: these
+ * reduce the gradients of each micro-batch and add up the sums, those add up a rank's micro-batches and reduce once, so
+ * the two pairs agree to rounding. */
 #ifndef ZTRAIN_COMM_ZERO_H
 #define ZTRAIN_COMM_ZERO_H
 
@@ -67,6 +69,19 @@ enum status zero_host_slice(struct zero *zero, enum zero_access access, enum zer
 /* The own slices were written (initialisation, import, resume): makes everything else from them (casts, gathers, stage
  * 0's whole copies of master, m, v). Collective. */
 enum status zero_params_changed(struct zero *zero, struct stream *compute, struct error *err);
+
+/* Where the ranks' copies differ. */
+struct replica_difference {
+    int rank;                         /* that holds another value than most, -1: there is no difference */
+    int other;                        /* a rank that holds what most hold */
+    const char *what;                 /* "parameters", "exp_avg", … */
+    const struct unit_info *unit;     /* the first that differs */
+    const struct tensor_info *tensor; /* the first of it that differs; NULL: it is between tensors */
+};
+
+/* Between steps: compares what every rank keeps a whole copy of (parameters at stages 0 to 2, the optimizer's state at
+ * stage 0), bit by bit by a hash. *difference is the same on all ranks. Reads all of it once. Collective. */
+enum status zero_compare_replicas(struct zero *zero, struct replica_difference *difference, struct error *err);
 
 /* A step consists of zero_begin_step, micro-batches with zero_begin_micro before each, zero_finish_step, zero_end_step.
  * What lies between the first and the last is the same in every step but the first one of a process: it may be captured

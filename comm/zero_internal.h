@@ -1,5 +1,6 @@
 /* zero_internal.h: what the files of ZeRO share. zero.c makes it and lays out its memory, zero_verbs.c is the four
- * verbs (gathering and reducing), zero_step.c the end of a step (norm, clip, update). */
+ * verbs (gathering and reducing), zero_step.c the end of a step (norm, clip, update), zero_replicas.c compares copies.
+ */
 #ifndef ZTRAIN_COMM_ZERO_INTERNAL_H
 #define ZTRAIN_COMM_ZERO_INTERNAL_H
 
@@ -117,6 +118,9 @@ static inline float *zero_grad(const struct zero *zero, int unit, int64_t offset
 
 /* The place where `unit` is gathered, and its gradients are collected. */
 int zero_place(const struct zero *zero, int unit);
+
+/* Makes host_slice, unless it is there. For a device with memory of its own; what was written to it is put in place. */
+enum status zero_host_buffer(struct zero *zero, struct error *err);
 
 /* Fills the verbs. */
 void zero_verbs_init(struct zero *zero);

@@ -23,7 +23,7 @@ enum status {
     STATUS_CHECKPOINT = 4,   /* checkpoint damaged, absent, or not writable */
     STATUS_DEVICE = 5,       /* no such device at the start, or out of memory */
     STATUS_PEER = 6,         /* a peer vanished, or the network */
-    STATUS_DIVERGED = 7,     /* non-finite for too long */
+    STATUS_DIVERGED = 7,     /* non-finite for too long; copies of the model that differ */
     STATUS_BROKEN = 8,       /* a device or its driver failed after the start: another machine may do */
     STATUS_BUG = 70,         /* a bug of ours */
     STATUS_REQUEUE = 75,     /* stopped on request with a checkpoint written */

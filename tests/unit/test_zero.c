@@ -418,6 +418,96 @@ static void test_stages_agree_bit_for_bit(void **state)
     munmap(outcomes, 4 * sizeof *outcomes);
 }
 
+/* Stages 0 and 1 add up a rank's micro-batches and reduce once; stages 2 and 3 reduce each micro-batch. */
+static void test_stages_agree_in_pairs_with_accumulation(void **state)
+{
+    (void)state;
+    struct outcome *outcomes = ranks_memory(4 * sizeof *outcomes);
+    for (int kind = 0; kind < 2; kind++) {
+        for (int stage = 0; stage <= 3; stage++) {
+            struct setting setting = {.stage = stage,
+                                      .micros = 3,
+                                      .tied = kind == 0,
+                                      .overlap = stage != 3,
+                                      .dtype = kind ? DTYPE_BF16 : DTYPE_F32,
+                                      .outcome = &outcomes[stage]};
+            memset(&outcomes[stage], 0, sizeof *outcomes);
+            assert_true(ranks_run(3, NULL, training_body, &setting));
+        }
+        assert_memory_equal(&outcomes[1], &outcomes[0], sizeof *outcomes);
+        assert_memory_equal(&outcomes[3], &outcomes[2], sizeof *outcomes);
+        /* the pairs: to rounding, and no better */
+        assert_memory_not_equal(&outcomes[2], &outcomes[0], sizeof *outcomes);
+        for (int step = 0; step < STEPS; step++)
+            assert_true(fabs(outcomes[2].norms[step] / outcomes[0].norms[step] - 1) < 1e-6);
+        for (int i = 0; i < MAX_ELEMENTS; i++)
+            assert_true(fabsf(outcomes[2].state[ZERO_EXP_AVG][i] - outcomes[0].state[ZERO_EXP_AVG][i]) < 1e-5f);
+    }
+    munmap(outcomes, 4 * sizeof *outcomes);
+}
+
+/* ---------------------------------------------------------------- replicas */
+
+/* One training step, then one bit of one rank's copy is another. */
+static void replicas_body(struct bootstrap *bootstrap, void *context)
+{
+    const struct setting *setting = context;
+    struct run run = {.rank = 0};
+    struct replica_difference difference;
+    struct zero_result result;
+    run_open(&run, bootstrap, setting);
+    begin_step(&run, 1);
+    zero_begin_micro(run.zero, true);
+    micro_batch(&run, 1, 0, false);
+    CHECK_OK(finish_step(&run, 1, &result));
+    CHECK_OK(zero_compare_replicas(run.zero, &difference, &error));
+    CHECK(difference.rank == -1);
+
+    const bool parallel = run.world > 1;
+    const struct unit_info *unit = &run.table.units[2];
+    const struct tensor_info *tensor = &run.table.tensors[unit->first_tensor + 3];
+    const void *params;
+    CHECK_OK(run.verbs->acquire(run.verbs->self, 2, PASS_FORWARD, run.compute, &params, &error));
+    unsigned char *byte = (unsigned char *)params + (size_t)(tensor->offset + 5) * dtype_size(setting->dtype);
+    if (run.rank == run.world - 1)
+        *byte ^= 1;
+    CHECK_OK(zero_compare_replicas(run.zero, &difference, &error));
+    const bool compared = parallel && setting->stage <= 2; /* at stage 3 nobody has a copy */
+    CHECK(difference.rank == (compared ? run.world - 1 : -1));
+    if (compared)
+        CHECK(difference.other == 0 && difference.tensor == tensor && difference.unit == unit &&
+              !strcmp(difference.what, "parameters"));
+    if (run.rank == run.world - 1)
+        *byte ^= 1;
+    let_go(&run, 2, PASS_FORWARD);
+
+    /* of the optimizer's state only stage 0 has copies; rank 0's is wrong where there is a majority against it */
+    float *own = zero_slice(run.zero, ZERO_EXP_AVG_SQ, 1);
+    if (run.rank == 0)
+        own[0] += 1;
+    CHECK_OK(zero_compare_replicas(run.zero, &difference, &error));
+    CHECK((difference.rank >= 0) == (parallel && setting->stage == 0));
+    if (difference.rank >= 0)
+        CHECK(difference.rank == (run.world > 2 ? 0 : 1) && !strcmp(difference.what, "exp_avg_sq") &&
+              difference.unit == &run.table.units[1]);
+    run_close(&run);
+}
+
+static void test_a_flipped_bit_of_a_replica_is_found(void **state)
+{
+    (void)state;
+    for (int world = 1; world <= 3; world++)
+        for (int stage = 0; stage <= 3; stage++) {
+            struct setting setting = {.stage = stage,
+                                      .micros = 1,
+                                      .tied = true,
+                                      .overlap = true,
+                                      .dtype = world == 2 ? DTYPE_BF16 : DTYPE_F32};
+            if (!ranks_run(world, NULL, replicas_body, &setting))
+                fail_msg("world %d, stage %d", world, stage);
+        }
+}
+
 /* ---------------------------------------------------------------- non-finite gradients */
 
 static void poison_body(struct bootstrap *bootstrap, void *context)
@@ -626,6 +716,8 @@ int main(void)
         cmocka_unit_test(test_bytes),
         cmocka_unit_test(test_against_reference),
         cmocka_unit_test(test_stages_agree_bit_for_bit),
+        cmocka_unit_test(test_stages_agree_in_pairs_with_accumulation),
+        cmocka_unit_test(test_a_flipped_bit_of_a_replica_is_found),
         cmocka_unit_test(test_non_finite_is_named_and_skipped),
         cmocka_unit_test(test_restart),
         cmocka_unit_test(test_peer_dies_in_a_step),
