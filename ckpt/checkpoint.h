@@ -31,6 +31,15 @@ struct train_position {
     bool evaluation_due;       /* a stop came first: the evaluation after `step`, and what follows it, are to be done */
 };
 
+/* What rank 0 keeps from one save of a run to the next: the tokenizer files, read once, since their folder may be gone
+ * when a checkpoint is due; and which checkpoints there are, so that a save opens none that an earlier one has seen. */
+struct checkpoint_keeper;
+
+/* tokenizer_dir: a Hugging Face folder whose tokenizer files, those that there are, go into each checkpoint; or NULL.
+ * STATUS_DATA: one of them cannot be read. */
+enum status checkpoint_keeper_new(const char *tokenizer_dir, struct checkpoint_keeper **keeper, struct error *err);
+void checkpoint_keeper_free(struct checkpoint_keeper *keeper); /* NULL is allowed */
+
 struct checkpoint_writer {
     const char *dir;       /* <run>/checkpoints; made if absent */
     int compression_level; /* 0: stored, no zstd compression (frames of raw blocks) */
@@ -45,7 +54,7 @@ struct checkpoint_writer {
                                   be NULL */
     uint64_t data_fingerprint; /* token_set_check() of the training data */
     enum dtype dtype;          /* compute dtype of the run, for information and the default of export */
-    const char *tokenizer_dir; /* Hugging Face folder whose tokenizer files are copied into the checkpoint, or NULL */
+    struct checkpoint_keeper *keeper; /* rank 0's; others: NULL */
     /* Rank 0's; NULL: always. Whether the run folder is still this run's; asked right before the checkpoint gets its
      * name, before `latest` moves and before anything is deleted. An error other than STATUS_OK ends the save with it.
      */
@@ -53,17 +62,14 @@ struct checkpoint_writer {
     void *owner;
 };
 
-/* Whether the tokenizer files of a Hugging Face folder, those that there are, can be read: better known before training
- * than at its first checkpoint. STATUS_DATA, with the file. */
-enum status checkpoint_check_tokenizer(const char *dir, struct error *err);
-
 /* Collective. `slice` gives this rank's slices, for reading; each is used before the next is asked for. On
  * success *name (at least 64 bytes) is the checkpoint's folder name, *bytes its size over all ranks. Old checkpoints
- * beyond keep_last are deleted after `latest` has moved, stale .tmp- folders before and after. An existing folder of
- * the same name: replaced if it is valid and of the same step, moved aside if damaged (NAME.damaged-N) or of another
- * step (NAME.aside-N); so are checkpoints of later steps, which this run has turned away from. Errors:
- * STATUS_CHECKPOINT with file and errno, the same on every rank; the previous one stays valid. checkpoint_save.c tells
- * the order of things and what a kill leaves. */
+ * beyond keep_last, those with names that ztrain writes, are deleted after `latest` has moved; with keep_last every
+ * rank reads its file back from the disk and compares it with its checksums before the checkpoint is published. Stale
+ * .tmp- folders are deleted first. An existing folder of the same name: replaced if it is valid and of the same step,
+ * moved aside if damaged (NAME.damaged-N) or of another step (NAME.aside-N); so are checkpoints of later steps, which
+ * this run has turned away from. Errors: STATUS_CHECKPOINT with file and errno, the same on every rank; the previous
+ * one stays valid. checkpoint_save.c tells the order of things and what a kill leaves. */
 enum status checkpoint_save(const struct checkpoint_writer *writer, const struct train_position *position,
                             zero_slice_access *slice, void *context, char *name, int64_t *bytes, struct error *err);
 

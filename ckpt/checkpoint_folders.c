@@ -30,15 +30,38 @@ void checkpoint_name(const struct train_position *position, char name[64])
         snprintf(name, 64, "step-%08" PRId64, position->step);
 }
 
-/* Whether a folder of that name is, or once was, a checkpoint. */
-static bool is_checkpoint_name(const char *name)
+/* Whether a folder of that name may be, or may once have been, a checkpoint, also under a name that a user gave it. */
+static bool resembles_checkpoint(const char *name)
 {
     return begins(name, "epoch-") || begins(name, "step-");
 }
 
-static bool is_aside_name(const char *name)
+/* The end of a number as ztrain writes it with `width` digits: longer ones have no leading zero. NULL: it is none. */
+static const char *number_end(const char *text, size_t width)
 {
-    return strstr(name, ".damaged-") || strstr(name, ".aside-");
+    size_t digits = strspn(text, "0123456789");
+    return digits == width || (digits > width && *text != '0') ? text + digits : NULL;
+}
+
+/* Whether ztrain writes such a name: step-%08d or epoch-%04d, and the suffixes of what is moved out of the way.
+ * *aside: it has been moved aside, or is damaged. */
+static bool is_own_name(const char *name, bool *aside)
+{
+    static const char *const suffixes[] = {".replaced-", ".damaged-", ".aside-"};
+    const char *end = begins(name, "step-")    ? number_end(name + strlen("step-"), 8)
+                      : begins(name, "epoch-") ? number_end(name + strlen("epoch-"), 4)
+                                               : NULL;
+    *aside = false;
+    while (end && *end) {
+        size_t k = 0;
+        while (k < COUNT_OF(suffixes) && !begins(end, suffixes[k]))
+            k++;
+        if (k == COUNT_OF(suffixes))
+            return false;
+        *aside = *aside || k > 0;
+        end = number_end(end + strlen(suffixes[k]), 1);
+    }
+    return end != NULL;
 }
 
 bool checkpoint_any(const char *dir)
@@ -49,7 +72,7 @@ bool checkpoint_any(const char *dir)
     if (!folder)
         return false;
     for (struct dirent *entry; !any && (entry = io_readdir(folder));)
-        any = is_checkpoint_name(entry->d_name) &&
+        any = resembles_checkpoint(entry->d_name) &&
               fs_join(path, dir, entry->d_name, STATUS_CHECKPOINT, NULL) == STATUS_OK && fs_is_dir(path);
     io_closedir(folder);
     return any;
@@ -130,37 +153,71 @@ static enum status entry_read(struct checkpoint_entry *entry, const char *path, 
     return STATUS_OK;
 }
 
-enum status checkpoint_list_init(struct checkpoint_list *list, const char *dir, struct error *err)
+static int by_name(const void *left, const void *right)
 {
-    enum status status = STATUS_OK;
-    char path[FS_PATH_MAX];
-    int room = 0;
-    memset(list, 0, sizeof *list);
-    DIR *folder = io_opendir(dir);
-    if (!folder)
-        return error_set(err, STATUS_CHECKPOINT, "cannot open the folder '%s': %s", dir, strerror(errno));
-    for (struct dirent *entry; (entry = io_readdir(folder));) {
-        if (!is_checkpoint_name(entry->d_name) || is_aside_name(entry->d_name))
-            continue;
-        TRY_GOTO(fs_join(path, dir, entry->d_name, STATUS_CHECKPOINT, err));
-        if (!fs_is_dir(path))
-            continue;
-        if (list->count == room) {
-            room = room ? 2 * room : 16;
-            list->entries = memory_resize(list->entries, (size_t)room * sizeof *list->entries);
-        }
-        TRY_GOTO(entry_read(&list->entries[list->count], path, entry->d_name, err));
-        list->count++;
+    const struct checkpoint_entry *a = left, *b = right;
+    return strcmp(a->name, b->name);
+}
+
+/* Appends a folder: as `known` (sorted by name) has it, or read anew. */
+static enum status list_append(struct checkpoint_list *list, struct checkpoint_list *known, const char *path,
+                               const struct dirent *found, int *room, struct error *err)
+{
+    struct checkpoint_entry key, *old;
+    if (list->count == *room) {
+        *room = *room ? 2 * *room : 16;
+        list->entries = memory_resize(list->entries, (size_t)*room * sizeof *list->entries);
+    }
+    struct checkpoint_entry *entry = &list->entries[list->count];
+    snprintf(key.name, sizeof key.name, "%s", found->d_name);
+    old = known->count ? bsearch(&key, known->entries, (size_t)known->count, sizeof key, by_name) : NULL;
+    if (old && old->inode == found->d_ino) {
+        *entry = *old;
+        old->damage = NULL; /* has moved */
+    } else {
+        TRY(entry_read(entry, path, found->d_name, err));
+        entry->inode = found->d_ino;
         progress_tick();
     }
-    io_closedir(folder);
+    list->count++;
+    return STATUS_OK;
+}
+
+enum status checkpoint_list_update(struct checkpoint_list *list, const char *dir, struct error *err)
+{
+    enum status status = STATUS_OK;
+    struct checkpoint_list known = *list;
+    char path[FS_PATH_MAX];
+    int room = 0;
+    bool aside;
+    memset(list, 0, sizeof *list);
+    if (known.count)
+        qsort(known.entries, (size_t)known.count, sizeof *known.entries, by_name);
+    DIR *folder = io_opendir(dir);
+    if (!folder)
+        TRY_GOTO(error_set(err, STATUS_CHECKPOINT, "cannot open the folder '%s': %s", dir, strerror(errno)));
+    for (struct dirent *entry; (entry = io_readdir(folder));) {
+        if (!is_own_name(entry->d_name, &aside) || aside)
+            continue;
+        TRY_GOTO(fs_join(path, dir, entry->d_name, STATUS_CHECKPOINT, err));
+        if (entry->d_type == DT_DIR || fs_is_dir(path))
+            TRY_GOTO(list_append(list, &known, path, entry, &room, err));
+    }
     if (list->count)
         qsort(list->entries, (size_t)list->count, sizeof *list->entries, by_step_newest_first);
-    return STATUS_OK;
 fail:
-    io_closedir(folder);
-    checkpoint_list_release(list);
+    if (folder)
+        io_closedir(folder);
+    if (status != STATUS_OK)
+        checkpoint_list_release(list);
+    checkpoint_list_release(&known);
     return status;
+}
+
+enum status checkpoint_list_init(struct checkpoint_list *list, const char *dir, struct error *err)
+{
+    memset(list, 0, sizeof *list);
+    return checkpoint_list_update(list, dir, err);
 }
 
 void checkpoint_list_release(struct checkpoint_list *list)

@@ -1,7 +1,8 @@
 /* checkpoint_folders.h: the folder that checkpoints lie in: their names, which there are, which are in the way, which
  * go. For checkpoint_save.c and checkpoint_read.c; nothing here is collective.
  *
- *   epoch-0001, step-00000020   checkpoints
+ *   epoch-0001, step-00000020   checkpoints: exactly the names that ztrain writes (step-%08d, epoch-%04d); any other
+ *                               name, as step-00000020.best, is the user's: not listed, not moved, not deleted
  *   X.replaced-N                a valid checkpoint on its way out, where two folders cannot be exchanged in one call:
  *                               it counts as a checkpoint until the new X is there
  *   X.damaged-N, X.aside-N      moved out of the way; never looked at again, unless named
@@ -22,6 +23,7 @@ struct checkpoint_entry {
     int64_t step;        /* of the manifest; where that cannot be read, from a step-N name; else INT64_MAX */
     bool evaluation_due; /* of the manifest: another one of this step was made after it */
     char *damage;        /* owned; NULL if ok */
+    uint64_t inode;      /* of the folder: another one of that name is another checkpoint */
 };
 
 struct checkpoint_list {
@@ -31,6 +33,8 @@ struct checkpoint_list {
 
 /* All checkpoint folders in dir. A dir that cannot be read is STATUS_CHECKPOINT. */
 enum status checkpoint_list_init(struct checkpoint_list *list, const char *dir, struct error *err);
+/* Brings a list (or an empty one) up to date; opens only what it has not listed yet. On failure it is empty. */
+enum status checkpoint_list_update(struct checkpoint_list *list, const char *dir, struct error *err);
 void checkpoint_list_release(struct checkpoint_list *list);
 
 /* What `dir` is: a checkpoint (*is_checkpoint; folder = dir), or a run folder or its checkpoints/ (folder = where the

@@ -2,20 +2,27 @@
  *
  *   step  who      what                                         if all stops right after it
  *   ----  -------  -------------------------------------------  --------------------------------------------------
- *   1     rank 0   sweeps away .tmp-*, makes .tmp-NAME          an empty .tmp folder, which nobody reads
- *   2     all      write .tmp-NAME/rank-NNNNN.zst, fsync        a .tmp folder, which nobody reads
- *   3     rank 0   copies tokenizer files, fsync                same
- *   4     rank 0   writes manifest.json, fsync; fsync .tmp-NAME same: it is complete, but has no name yet
- *   5     rank 0   rename .tmp-NAME to NAME, fsync the folder   the new checkpoint counts; `latest` is stale, which
+ *   1     rank 0   sweeps away .tmp-*, makes .tmp-NAME-UNIQUE   an empty .tmp folder, which nobody reads
+ *   2     all      write rank-NNNNN.zst there, fsync; with      a .tmp folder, which nobody reads
+ *                  keep_last each reads its file back
+ *   3     rank 0   writes tokenizer files, fsync                same
+ *   4     rank 0   writes manifest.json, fsync; fsync .tmp-…;   same: it is complete, but has no name yet
+ *                  with keep_last it reads these files back
+ *   5     rank 0   rename .tmp-… to NAME, fsync the folder      the new checkpoint counts; `latest` is stale, which
  *                                                               matters to people only: ztrain reads the folders
  *   6     rank 0   moves `latest` (made aside, then renamed)    all is there; older ones wait to be deleted
  *   7     rank 0   deletes the oldest: renamed to .tmp-delete-X a half-deleted .tmp folder; the next save sweeps it
+ *
+ * UNIQUE is new for each save: a rank of an earlier start that was cut off may still write into its own .tmp folder,
+ * and may keep it from being deleted (a warning), but is not in the way of this one. The manifest is decoded from its
+ * own bytes and compared with its sources before it is written (manifest_encode()). What is read back comes from the
+ * disk where the file system lets go of its pages (posix_fadvise).
  *
  * Until step 5 the previous checkpoints and `latest` are untouched; nothing is deleted before step 7, except what no
  * one reads. The order on disk is that of the table, since each step is fsynced before the next.
  *
  * Where NAME exists already (a run resumed from further back, a damaged checkpoint written again):
- *   valid, same step   the two folders change places in one call (renameat2), and the old one, now .tmp-NAME, goes;
+ *   valid, same step   the two folders change places in one call (renameat2), and the old one, now .tmp-…, goes;
  *                      where the file system cannot: the old one becomes NAME.replaced-1, which still counts as a
  *                      checkpoint, NAME is renamed, NAME.replaced-1 goes
  *   damaged            it becomes NAME.damaged-1
@@ -24,14 +31,14 @@
  * they become X.aside-1 as well, or a resume of the run folder would take them for the newest.
  *
  * Failure of one rank is failure of all: after each of the three parts (folder, rank files, publication) the ranks
- * exchange how it went, and all return the error of the lowest rank that has one. Rank 0 then removes .tmp-NAME. What
+ * exchange how it went, and all return the error of the lowest rank that has one. Rank 0 then removes .tmp-…. What
  * goes wrong after step 5 (`latest`, deleting) is a warning: the checkpoint is complete.
  *
  * Before each of steps 5, 6 and 7 rank 0 asks whether the run folder is still this run's (writer->still_owner); if
  * another job has taken it over, the save ends there, with that error on all ranks. */
 #include "ckpt/checkpoint.h"
 
-#include "ckpt/checkpoint_folders.h"
+#include "ckpt/checkpoint_keeper.h"
 #include "ckpt/manifest.h"
 #include "ckpt/rankfile.h"
 #include "core/faults.h"
@@ -46,33 +53,21 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/random.h>
 #include <unistd.h>
 #include <xxhash.h>
 
-/* What belongs to a tokenizer in a Hugging Face folder, and how text is generated; those that are there are copied. */
-static const char *const tokenizer_files[] = {"tokenizer.json",
-                                              "tokenizer_config.json",
-                                              "special_tokens_map.json",
-                                              "added_tokens.json",
-                                              "vocab.json",
-                                              "merges.txt",
-                                              "vocab.txt",
-                                              "tokenizer.model",
-                                              "spiece.model",
-                                              "chat_template.jinja",
-                                              "chat_template.json",
-                                              "generation_config.json"};
-
-enum { TOKENIZER_MAX_BYTES = 1 << 30 };
+enum { UNIQUE_BYTES = 17 }; /* 16 hexadecimal digits */
 
 /* One save, as its rank sees it. */
 struct save {
     const struct checkpoint_writer *writer;
     const struct train_position *position;
     int rank, world;
-    char name[64];
+    char name[64], unique[UNIQUE_BYTES];
     char tmp[FS_PATH_MAX], final[FS_PATH_MAX]; /* folders */
-    struct manifest_file *files;               /* [world + COUNT_OF(tokenizer_files)] owned; rank 0 */
+    bool exchanged;                            /* what is under `tmp` now was under `final` before */
+    struct manifest_file *files;               /* [world + the keeper's files] owned; rank 0 */
     int num_files;
     int64_t bytes; /* of all files and the manifest; rank 0 */
 };
@@ -82,7 +77,8 @@ struct report {
     enum status status;
     char host[256], text[1536];
     struct rankfile_facts facts;
-    int64_t bytes; /* rank 0's, after publication */
+    char unique[UNIQUE_BYTES]; /* rank 0's */
+    int64_t bytes;             /* rank 0's, after publication */
 };
 _Static_assert(sizeof(struct report) <= COMM_EXCHANGE_MAX, "a report must fit in one exchange");
 
@@ -97,6 +93,7 @@ static enum status agree(const struct save *save, enum status status, const stru
         snprintf(own.text, sizeof own.text, "%.1500s", err->text);
     if (facts)
         own.facts = *facts;
+    memcpy(own.unique, save->unique, sizeof own.unique);
     TRY(comm_exchange(save->writer->comm, &own, sizeof own, reports, err));
     for (int rank = 0; rank < save->world; rank++) {
         if (reports[rank].status == STATUS_OK)
@@ -155,10 +152,24 @@ static enum status sync_folder(const char *path, struct error *err)
     return status;
 }
 
+/* .tmp-NAME-UNIQUE: no rank of another start, cut off from this one, can be writing there. */
+static enum status name_folders(struct save *save, struct error *err)
+{
+    char hidden[sizeof save->name + UNIQUE_BYTES + 8];
+    snprintf(hidden, sizeof hidden, ".tmp-%s-%s", save->name, save->unique);
+    TRY(fs_join(save->tmp, save->writer->dir, hidden, STATUS_CHECKPOINT, err));
+    return fs_join(save->final, save->writer->dir, save->name, STATUS_CHECKPOINT, err);
+}
+
 /* Step 1. */
 static enum status make_folder(struct save *save, struct error *err)
 {
     const char *dir = save->writer->dir;
+    uint64_t random;
+    if (getrandom(&random, sizeof random, 0) != (ssize_t)sizeof random)
+        return io_error("name a folder in", dir, err);
+    snprintf(save->unique, sizeof save->unique, "%016" PRIx64, random);
+    TRY(name_folders(save, err));
     if (!fs_is_dir(dir)) {
         char parent[FS_PATH_MAX];
         TRY(fs_mkdirs(dir, STATUS_CHECKPOINT, err));
@@ -167,6 +178,34 @@ static enum status make_folder(struct save *save, struct error *err)
     }
     checkpoint_sweep(dir);
     return fault_mkdir(save->tmp, 0777) ? io_error("make the folder", save->tmp, err) : STATUS_OK;
+}
+
+/* Lets go of what the system holds of a file, all of which is on the disk, so that the next read has to go there. A
+ * service: where it does not work, the read compares at least what the system holds. */
+static enum status read_from_disk(const char *path, struct error *err)
+{
+    int fd = io_open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return io_error("open", path, err);
+    posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
+    io_close(fd);
+    return STATUS_OK;
+}
+
+/* keep_last: older checkpoints go only for one that was read back, every byte of it. */
+static enum status read_back_rank_file(const char *path, const struct rankfile_shape *shape,
+                                       const struct rankfile_facts *facts, struct error *err)
+{
+    struct rankfile *file;
+    TRY(read_from_disk(path, err));
+    enum status status = rankfile_open(path, shape, facts, &file, err);
+    if (status == STATUS_OK) {
+        status = rankfile_verify(file, err);
+        rankfile_close(file);
+    }
+    if (status != STATUS_OK)
+        error_prefix(err, "reading the new checkpoint back");
+    return status;
 }
 
 /* Step 2. */
@@ -195,6 +234,8 @@ static enum status write_rank_file(const struct save *save, zero_slice_access *s
     TRY_GOTO(rankfile_writer_finish(file, facts, err));
 fail:
     rankfile_writer_free(file);
+    if (status == STATUS_OK && writer->keep_last)
+        status = read_back_rank_file(path, &shape, facts, err);
     return status;
 }
 
@@ -223,47 +264,19 @@ static enum status collect_rank_files(struct save *save, const struct report *re
     return STATUS_OK;
 }
 
-/* *data (caller frees) is NULL where there is no such file. */
-static enum status read_tokenizer_file(const char *dir, const char *name, enum status code, char **data, size_t *bytes,
-                                       struct error *err)
-{
-    char path[FS_PATH_MAX];
-    *data = NULL;
-    TRY(fs_join(path, dir, name, code, err));
-    return fs_exists(path) ? fs_read_file(path, TOKENIZER_MAX_BYTES, code, data, bytes, err) : STATUS_OK;
-}
-
-enum status checkpoint_check_tokenizer(const char *dir, struct error *err)
-{
-    for (size_t i = 0; i < COUNT_OF(tokenizer_files); i++) {
-        char *data;
-        size_t bytes;
-        TRY(read_tokenizer_file(dir, tokenizer_files[i], STATUS_DATA, &data, &bytes, err));
-        free(data);
-    }
-    return STATUS_OK;
-}
-
 /* Step 3. */
 static enum status copy_tokenizer(struct save *save, struct error *err)
 {
-    const char *dir = save->writer->tokenizer_dir;
-    for (size_t i = 0; dir && i < COUNT_OF(tokenizer_files); i++) {
-        struct manifest_file *file = &save->files[save->num_files];
-        char *data;
-        size_t bytes;
-        TRY(read_tokenizer_file(dir, tokenizer_files[i], STATUS_CHECKPOINT, &data, &bytes, err));
-        if (!data)
-            continue;
-        enum status status = put_file(save->tmp, tokenizer_files[i], data, bytes, err);
-        snprintf(file->name, sizeof file->name, "%s", tokenizer_files[i]);
-        file->bytes = (int64_t)bytes;
+    const struct checkpoint_keeper *keeper = save->writer->keeper;
+    for (int i = 0; i < keeper->num_files; i++) {
+        const struct tokenizer_file *from = &keeper->files[i];
+        struct manifest_file *file = &save->files[save->num_files++];
+        TRY(put_file(save->tmp, from->name, from->data, from->bytes, err));
+        snprintf(file->name, sizeof file->name, "%s", from->name);
+        file->bytes = (int64_t)from->bytes;
         file->num_frames = 0;
-        file->checksum = XXH3_64bits(data, bytes);
-        free(data);
-        TRY(status);
+        file->checksum = from->checksum;
         save->bytes += file->bytes;
-        save->num_files++;
     }
     return STATUS_OK;
 }
@@ -281,8 +294,31 @@ static enum status write_manifest(struct save *save, struct error *err)
     return sync_folder(save->tmp, err);
 }
 
+/* The other files, as read_back_rank_file() did with this rank's. */
+static enum status read_back(const struct save *save, struct error *err)
+{
+    char path[FS_PATH_MAX], *data;
+    size_t bytes;
+    struct manifest *manifest;
+    TRY(fs_join(path, save->tmp, MANIFEST_NAME, STATUS_CHECKPOINT, err));
+    TRY(read_from_disk(path, err));
+    TRY(manifest_load(save->tmp, &manifest, err));
+    manifest_free(manifest);
+    for (int i = save->world; i < save->num_files; i++) {
+        const struct manifest_file *file = &save->files[i];
+        TRY(fs_join(path, save->tmp, file->name, STATUS_CHECKPOINT, err));
+        TRY(read_from_disk(path, err));
+        TRY(fs_read_file(path, (size_t)file->bytes, STATUS_CHECKPOINT, &data, &bytes, err));
+        bool same = (int64_t)bytes == file->bytes && XXH3_64bits(data, bytes) == file->checksum;
+        free(data);
+        if (!same)
+            return error_set(err, STATUS_CHECKPOINT, "'%s' is damaged: it does not match its checksum", path);
+    }
+    return STATUS_OK;
+}
+
 /* Step 5. An old folder of that name is looked at byte by byte before its fate is decided. */
-static enum status give_name(const struct save *save, struct error *err)
+static enum status give_name(struct save *save, struct error *err)
 {
     const char *dir = save->writer->dir;
     char aside[FS_PATH_MAX] = "";
@@ -298,8 +334,9 @@ static enum status give_name(const struct save *save, struct error *err)
             return error_set(err, found, "%s", damage.text);
         }
         if (replaces) {
-            if (fault_rename(save->tmp, save->final, RENAME_EXCHANGE) == 0)
-                return sync_folder(dir, err); /* .tmp-NAME is the old one now; the sweep takes it */
+            save->exchanged = fault_rename(save->tmp, save->final, RENAME_EXCHANGE) == 0;
+            if (save->exchanged)
+                return sync_folder(dir, err);
             if (errno != EINVAL && errno != ENOSYS && errno != ENOTSUP)
                 return io_error("replace", save->final, err);
         }
@@ -332,9 +369,10 @@ static void move_latest(const struct save *save)
         log_warn("%s", err.text);
         return;
     }
-    if ((fault_remove(fresh) && errno != ENOENT) || fault_symlink(save->name, fresh) || fault_rename(fresh, link, 0))
+    if ((fault_remove(fresh) && errno != ENOENT) || fault_symlink(save->name, fresh) || fault_rename(fresh, link, 0)) {
         log_warn("cannot point '%s' at %s: %s; the checkpoint itself is complete", link, save->name, strerror(errno));
-    else if (sync_folder(save->writer->dir, &err) != STATUS_OK)
+        fault_remove(fresh);
+    } else if (sync_folder(save->writer->dir, &err) != STATUS_OK)
         log_warn("%s", err.text);
 }
 
@@ -353,16 +391,18 @@ static bool is_replaced(const char *dir, const char *name)
 static void tidy(const struct save *save)
 {
     const char *dir = save->writer->dir;
-    struct checkpoint_list list;
+    struct checkpoint_list *list = &save->writer->keeper->known;
     struct error err;
     char aside[FS_PATH_MAX];
-    if (checkpoint_list_init(&list, dir, &err) != STATUS_OK) {
+    if (save->exchanged && checkpoint_remove_tree(save->tmp, &err) != STATUS_OK)
+        log_warn("%s", err.text);
+    if (checkpoint_list_update(list, dir, &err) != STATUS_OK) {
         log_warn("%s", err.text);
         return;
     }
     int64_t kept = 1, keep = save->writer->keep_last ? save->writer->keep_last : INT64_MAX;
-    for (int i = 0; i < list.count; i++) {
-        const struct checkpoint_entry *entry = &list.entries[i];
+    for (int i = 0; i < list->count; i++) {
+        const struct checkpoint_entry *entry = &list->entries[i];
         if (!entry->ok || !strcmp(entry->name, save->name))
             continue;
         enum status status = STATUS_OK;
@@ -380,8 +420,6 @@ static void tidy(const struct save *save)
         if (status != STATUS_OK)
             log_warn("%s", err.text);
     }
-    checkpoint_list_release(&list);
-    checkpoint_sweep(dir);
 }
 
 /* Another job may have taken the run folder over while this one was cut off, or stopped. */
@@ -394,12 +432,17 @@ static enum status still_owner(const struct save *save, struct error *err)
 /* Steps 3 to 7. */
 static enum status publish(struct save *save, const struct report *reports, struct error *err)
 {
-    save->files = calloc((size_t)save->world + COUNT_OF(tokenizer_files), sizeof *save->files);
+    enum status status;
+    save->files = calloc((size_t)save->world + TOKENIZER_FILES_MAX, sizeof *save->files);
     if (!save->files)
         return error_set(err, STATUS_DEVICE, "out of memory for the checkpoint's manifest");
     TRY(collect_rank_files(save, reports, err));
     TRY(copy_tokenizer(save, err));
     TRY(write_manifest(save, err));
+    if (save->writer->keep_last && (status = read_back(save, err)) != STATUS_OK) {
+        error_prefix(err, "reading the new checkpoint back");
+        return status;
+    }
     TRY(still_owner(save, err));
     TRY(give_name(save, err));
     TRY(still_owner(save, err));
@@ -419,19 +462,20 @@ enum status checkpoint_save(const struct checkpoint_writer *writer, const struct
     struct rankfile_facts facts = {0};
     struct save save = {
         .writer = writer, .position = position, .rank = comm_rank(writer->comm), .world = comm_world(writer->comm)};
-    char hidden[sizeof save.name + 8];
+    ASSERT(save.rank != 0 || writer->keeper);
     ASSERT(writer->layout->world == save.world && writer->layout->num_units == writer->table->num_units);
     ASSERT(position->step >= 0 && position->epoch >= position->epoch_end);
     struct report *reports = malloc((size_t)save.world * sizeof *reports);
     if (!reports)
         return error_set(err, STATUS_DEVICE, "out of memory for a checkpoint");
     checkpoint_name(position, save.name);
-    snprintf(hidden, sizeof hidden, ".tmp-%s", save.name);
-    TRY_GOTO(fs_join(save.tmp, writer->dir, hidden, STATUS_CHECKPOINT, why));
-    TRY_GOTO(fs_join(save.final, writer->dir, save.name, STATUS_CHECKPOINT, why));
 
     status = save.rank == 0 ? make_folder(&save, why) : STATUS_OK;
     status = agree(&save, status, NULL, reports, why);
+    if (status == STATUS_OK && save.rank != 0) {
+        memcpy(save.unique, reports[0].unique, sizeof save.unique);
+        status = name_folders(&save, why); /* it is as long as rank 0's: no failure of this rank alone */
+    }
     if (status == STATUS_OK) {
         status = write_rank_file(&save, slice, context, &facts, why);
         status = agree(&save, status, &facts, reports, why);
@@ -449,7 +493,6 @@ enum status checkpoint_save(const struct checkpoint_writer *writer, const struct
         if (checkpoint_remove_tree(save.tmp, &leftover) != STATUS_OK)
             log_warn("%s", leftover.text);
     }
-fail:
     free(save.files);
     free(reports);
     return status;

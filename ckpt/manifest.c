@@ -167,52 +167,6 @@ static json_t *files_to_json(const struct manifest_file *files, int num_files)
     return list;
 }
 
-enum status manifest_encode(const struct checkpoint_writer *writer, const struct train_position *position,
-                            const struct manifest_file *files, int num_files, char **text, size_t *bytes,
-                            struct error *err)
-{
-    char now[32];
-    struct tm utc;
-    time_t seconds = time(NULL);
-    gmtime_r(&seconds, &utc);
-    strftime(now, sizeof now, "%Y-%m-%dT%H:%M:%SZ", &utc);
-
-    *text = NULL;
-    FILE *out = memory_stream(text, bytes);
-    fputs("{", out);
-    write_member(out, true, "format", json_string(FORMAT));
-    write_member(out, false, "format_version", json_integer(MANIFEST_VERSION));
-    write_member(out, false, "ztrain_version", json_string(ZTRAIN_VERSION));
-    write_member(out, false, "time", json_string(now));
-    write_member(out, false, "position", position_to_json(position, writer->dtype));
-    write_member(out, false, "world", json_integer(writer->layout->world));
-    write_member(out, false, "dtype", json_string(dtype_name(writer->dtype)));
-    write_member(out, false, "compression_level", json_integer(writer->compression_level));
-    json_t *states = json_array();
-    for (int s = 0; s < ZERO_STATE_COUNT; s++)
-        json_array_append_new(states, json_string(manifest_state_names[s]));
-    write_member(out, false, "states", states);
-    write_member(out, false, "frame_elements", json_integer(RANKFILE_FRAME_ELEMENTS));
-    write_member(out, false, "spec", json_incref((json_t *)writer->spec));
-    write_member(out, false, "model", json_incref((json_t *)writer->model));
-    if (writer->machine)
-        write_member(out, false, "machine", json_incref((json_t *)writer->machine));
-    if (writer->data_fingerprint)
-        write_member(out, false, "data_fingerprint", hex_to_json(writer->data_fingerprint));
-    write_member(out, false, "units", units_to_json(writer->table, writer->layout));
-    write_member(out, false, "tensors", tensors_to_json(writer->table));
-    write_member(out, false, "files", files_to_json(files, num_files));
-    fputs(CHECKSUM_HEAD, out);
-    if (fflush(out) == 0)
-        fprintf(out, "%016" PRIx64 CHECKSUM_TAIL, (uint64_t)XXH3_64bits(*text, *bytes));
-    if (fclose(out)) {
-        free(*text);
-        *text = NULL;
-        return error_set(err, STATUS_DEVICE, "out of memory for the checkpoint's manifest");
-    }
-    return STATUS_OK;
-}
-
 /* --------------------------------------------------------------------------------------------------------- reading */
 
 /* Where a member is read from, for messages. */
@@ -606,4 +560,128 @@ void manifest_free(struct manifest *manifest)
     free(manifest->tensors);
     free(manifest->files);
     free(manifest);
+}
+
+/* ---------------------------------------------------------------------------------------- writing: the whole of it */
+
+static bool same_real(double a, double b)
+{
+    return a == b || (isnan(a) && isnan(b));
+}
+
+static bool same_position(const struct train_position *a, const struct train_position *b, enum dtype dtype)
+{
+    for (size_t i = 0; i < COUNT_OF(position_fields); i++)
+        if (memcmp((const char *)a + position_fields[i].offset, (const char *)b + position_fields[i].offset,
+                   sizeof(int64_t)) != 0)
+            return false;
+    return same_real(a->epoch_loss_sum, b->epoch_loss_sum) && a->epoch_end == b->epoch_end &&
+           a->evaluation_due == b->evaluation_due &&
+           (dtype != DTYPE_F16 ||
+            (same_real(a->scaler.scale, b->scaler.scale) && a->scaler.steps == b->scaler.steps &&
+             a->scaler.last_overflow == b->scaler.last_overflow && a->scaler.hysteresis == b->scaler.hysteresis));
+}
+
+/* Units and tensors. */
+static bool same_table(const struct manifest *manifest, const struct checkpoint_writer *writer)
+{
+    const struct tensor_table *table = writer->table;
+    bool same = manifest->num_units == table->num_units && manifest->num_tensors == table->num_tensors;
+    for (int u = 0; same && u < table->num_units; u++)
+        same = !strcmp(manifest->units[u].name, table->units[u].name) &&
+               manifest->units[u].numel == table->units[u].numel && manifest->slice[u] == writer->layout->slice[u];
+    for (int i = 0; same && i < table->num_tensors; i++) {
+        const struct manifest_tensor *a = &manifest->tensors[i];
+        const struct tensor_info *b = &table->tensors[i];
+        same = !strcmp(a->name, b->name) && a->unit == b->unit && a->offset == b->offset && a->ndim == b->ndim &&
+               a->numel == b->numel;
+    }
+    return same;
+}
+
+static bool same_files(const struct manifest *manifest, const struct manifest_file *files, int num_files)
+{
+    bool same = manifest->num_files == num_files;
+    for (int i = 0; same && i < num_files; i++)
+        same = !strcmp(manifest->files[i].name, files[i].name) && manifest->files[i].bytes == files[i].bytes &&
+               manifest->files[i].num_frames == files[i].num_frames && manifest->files[i].checksum == files[i].checksum;
+    return same;
+}
+
+/* Reads the text as a resume would: what it says must be what it was made from. jansson's functions answer a lack of
+ * memory with objects that lack a member. */
+static enum status check_encoded(const char *text, size_t bytes, const struct checkpoint_writer *writer,
+                                 const struct train_position *position, const struct manifest_file *files,
+                                 int num_files, struct error *err)
+{
+    struct manifest *manifest;
+    struct error damage;
+    enum status status = manifest_decode(text, bytes, MANIFEST_NAME, &manifest, &damage);
+    if (status == STATUS_OK) {
+        bool same = manifest->world == writer->layout->world && manifest->dtype == writer->dtype &&
+                    manifest->compression_level == writer->compression_level &&
+                    manifest->data_fingerprint == writer->data_fingerprint &&
+                    same_position(&manifest->position, position, writer->dtype) && same_table(manifest, writer) &&
+                    same_files(manifest, files, num_files) && json_equal(manifest->spec, writer->spec) &&
+                    json_equal(manifest->model, writer->model) &&
+                    (!writer->machine ? !manifest->machine : json_equal(manifest->machine, writer->machine));
+        manifest_free(manifest);
+        if (same)
+            return STATUS_OK;
+        error_set(&damage, STATUS_CHECKPOINT, "it does not say what it was made from");
+    }
+    return error_set(err, status == STATUS_OK ? STATUS_DEVICE : status,
+                     "the new checkpoint's manifest cannot be read back: %.1500s; hint: memory may be out",
+                     damage.text);
+}
+
+enum status manifest_encode(const struct checkpoint_writer *writer, const struct train_position *position,
+                            const struct manifest_file *files, int num_files, char **text, size_t *bytes,
+                            struct error *err)
+{
+    char now[32];
+    struct tm utc;
+    time_t seconds = time(NULL);
+    gmtime_r(&seconds, &utc);
+    strftime(now, sizeof now, "%Y-%m-%dT%H:%M:%SZ", &utc);
+
+    *text = NULL;
+    FILE *out = memory_stream(text, bytes);
+    fputs("{", out);
+    write_member(out, true, "format", json_string(FORMAT));
+    write_member(out, false, "format_version", json_integer(MANIFEST_VERSION));
+    write_member(out, false, "ztrain_version", json_string(ZTRAIN_VERSION));
+    write_member(out, false, "time", json_string(now));
+    write_member(out, false, "position", position_to_json(position, writer->dtype));
+    write_member(out, false, "world", json_integer(writer->layout->world));
+    write_member(out, false, "dtype", json_string(dtype_name(writer->dtype)));
+    write_member(out, false, "compression_level", json_integer(writer->compression_level));
+    json_t *states = json_array();
+    for (int s = 0; s < ZERO_STATE_COUNT; s++)
+        json_array_append_new(states, json_string(manifest_state_names[s]));
+    write_member(out, false, "states", states);
+    write_member(out, false, "frame_elements", json_integer(RANKFILE_FRAME_ELEMENTS));
+    write_member(out, false, "spec", json_incref((json_t *)writer->spec));
+    write_member(out, false, "model", json_incref((json_t *)writer->model));
+    if (writer->machine)
+        write_member(out, false, "machine", json_incref((json_t *)writer->machine));
+    if (writer->data_fingerprint)
+        write_member(out, false, "data_fingerprint", hex_to_json(writer->data_fingerprint));
+    write_member(out, false, "units", units_to_json(writer->table, writer->layout));
+    write_member(out, false, "tensors", tensors_to_json(writer->table));
+    write_member(out, false, "files", files_to_json(files, num_files));
+    fputs(CHECKSUM_HEAD, out);
+    if (fflush(out) == 0)
+        fprintf(out, "%016" PRIx64 CHECKSUM_TAIL, (uint64_t)XXH3_64bits(*text, *bytes));
+    if (fclose(out)) {
+        free(*text);
+        *text = NULL;
+        return error_set(err, STATUS_DEVICE, "out of memory for the checkpoint's manifest");
+    }
+    enum status status = check_encoded(*text, *bytes, writer, position, files, num_files, err);
+    if (status != STATUS_OK) {
+        free(*text);
+        *text = NULL;
+    }
+    return status;
 }

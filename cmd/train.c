@@ -57,7 +57,8 @@ struct run {
     struct stepper stepper;
     struct run_place place;
     struct run_folder folder;
-    struct metrics *metrics; /* rank 0, else NULL */
+    struct metrics *metrics;          /* rank 0, else NULL */
+    struct checkpoint_keeper *keeper; /* the same */
     struct console console;
     struct token_stream *stream;
     struct train_position position; /* after the last step that was collected */
@@ -332,7 +333,7 @@ static enum status save_checkpoint(struct run *run, struct error *err)
         .machine = run->machine,
         .data_fingerprint = t->data_fingerprint,
         .dtype = run->spec->dtype,
-        .tokenizer_dir = run->spec->model.pretrained,
+        .keeper = run->keeper,
         .still_owner = still_owner,
         .owner = &run->folder,
     };
@@ -563,8 +564,8 @@ static enum status build(struct run *run, const struct checkpoint *checkpoint, s
     TRY(trainer_build(t, run->spec, run->boot->rank, run->boot->world, run->comm, run->boot->cores, err));
     run->spec_json = spec_to_json(run->spec);
     TRY(trainer_open_data(t, err));
-    if (run->boot->rank == 0 && run->spec->model.pretrained)
-        TRY(checkpoint_check_tokenizer(run->spec->model.pretrained, err));
+    if (run->boot->rank == 0)
+        TRY(checkpoint_keeper_new(run->spec->model.pretrained, &run->keeper, err));
     run->position = (struct train_position){.epoch = 1};
     loss_scaler_init(&run->position.scaler, &run->spec->loss_scaler, run->spec->initial_loss_scale);
     return checkpoint ? take_position(run, checkpoint, err) : STATUS_OK;
@@ -758,6 +759,7 @@ fail:
     trainer_release(&run.trainer);
     memory_on_exhausted(NULL);
     comm_close(run.comm);
+    checkpoint_keeper_free(run.keeper);
     run_folder_close(&run.folder);
     if (!failed || run.agreed)
         bootstrap_finish(boot);

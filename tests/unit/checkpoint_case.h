@@ -249,7 +249,8 @@ struct case_save {
     int level;
     bool large;
     const char *tokenizer_dir;
-    int64_t file_limit; /* rank_limited cannot write files of more bytes; 0: no limit */
+    struct checkpoint_keeper *keeper; /* of several saves in one process; NULL: one for this save */
+    int64_t file_limit;               /* rank_limited cannot write files of more bytes; 0: no limit */
     int rank_limited;
     void (*before)(void); /* in each rank's process */
 };
@@ -279,6 +280,9 @@ static enum status case_save_rank(const struct case_save *how, struct comm *comm
     case_fill(&state, how->step);
     json_t *spec = json_pack("{s:i, s:s, s:f}", "run.seed", 1234, "run.name", "ünï", "optimizer.params.lr", 0.1);
     json_t *model = json_pack("{s:s}", "model_type", "gpt2");
+    struct checkpoint_keeper *keeper = how->keeper;
+    if (comm->rank == 0 && !keeper)
+        TRY(checkpoint_keeper_new(how->tokenizer_dir, &keeper, err));
     struct checkpoint_writer writer = {.dir = case_dir,
                                        .compression_level = how->level,
                                        .keep_last = how->keep_last,
@@ -289,9 +293,11 @@ static enum status case_save_rank(const struct case_save *how, struct comm *comm
                                        .spec = spec,
                                        .model = model,
                                        .dtype = DTYPE_BF16,
-                                       .tokenizer_dir = how->tokenizer_dir};
+                                       .keeper = keeper};
     struct train_position position = case_position(how);
     enum status status = checkpoint_save(&writer, &position, case_slice_access, &state, name, bytes, err);
+    if (!how->keeper)
+        checkpoint_keeper_free(keeper);
     json_decref(spec);
     json_decref(model);
     case_state_release(&state);

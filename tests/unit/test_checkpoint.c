@@ -5,6 +5,9 @@
 #include "ckpt/manifest.h"
 #include "core/faults.h"
 
+#include <sys/inotify.h>
+#include <sys/prctl.h>
+
 /* Names in the folder that begin with `prefix`. */
 static int case_count(const char *prefix)
 {
@@ -150,14 +153,14 @@ static void test_machine(void **unused)
         char *text;
         size_t bytes;
         writer.machine = machines[i];
-        assert_int_equal(manifest_encode(&writer, &position, &file, 1, &text, &bytes, &err), STATUS_OK);
-        enum status status = manifest_decode(text, bytes, "m", &manifest, &err);
+        enum status status = manifest_encode(&writer, &position, &file, 1, &text, &bytes, &err);
         assert_int_equal(status, i < 3 ? STATUS_OK : STATUS_CHECKPOINT);
         if (status == STATUS_OK) {
+            assert_int_equal(manifest_decode(text, bytes, "m", &manifest, &err), STATUS_OK);
             assert_true(machines[i] ? json_equal(manifest->machine, machines[i]) : !manifest->machine);
             manifest_free(manifest);
-        } else {
-            assert_non_null(strstr(err.text, "'m' is damaged: machine: expected"));
+        } else { /* it decodes what it has encoded */
+            assert_non_null(strstr(err.text, "'manifest.json' is damaged: machine: expected"));
         }
         free(text);
         json_decref(machines[i]);
@@ -423,6 +426,141 @@ static void test_names_in_the_way(void **unused)
     case_load_ok(path, false, 2, 4); /* named, it can still be had */
 }
 
+/* What a user has copied or renamed is the user's: not deleted, not moved aside, not taken for the newest. */
+static void test_names_of_users(void **unused)
+{
+    (void)unused;
+    static const char *const names[] = {"step-00000006.best", "step-00000001.aside-x", "step-7",
+                                        "step-000000001",     "epoch-0001-copy",       "epoch-1"};
+    char path[FS_PATH_MAX], copy[FS_PATH_MAX];
+    for (size_t i = 0; i < COUNT_OF(names); i++) {
+        struct case_save how = {.world = 1, .step = 1 + (int64_t)i};
+        case_save_ok(&how, path);
+        case_path(copy, "%s", names[i]);
+        assert_int_equal(rename(path, copy), 0);
+    }
+    for (int i = 1; i <= 3; i++) {
+        struct case_save how = {.world = 1, .step = i, .keep_last = 1};
+        case_save_ok(&how, path);
+    }
+    for (size_t i = 0; i < COUNT_OF(names); i++)
+        assert_true(case_has(names[i]));
+    assert_int_equal(case_count("step-") + case_count("epoch-"), (int)COUNT_OF(names) + 1);
+    case_load_ok(case_dir, false, 1, 3);
+    case_path(copy, "%s", names[5]);
+    case_load_ok(copy, false, 1, 6); /* named, it can be had */
+    /* ztrain's own names grow with their numbers */
+    struct case_save late = {.world = 1, .step = 8, .epoch = 12345, .keep_last = 1};
+    case_save_ok(&late, path);
+    assert_non_null(strstr(path, "/epoch-12345"));
+    late.step++;
+    late.epoch++;
+    case_save_ok(&late, path);
+    assert_true(case_has("epoch-12346") && !case_has("epoch-12345"));
+}
+
+/* Saves in this process, with what is kept from save to save. */
+static void save_here(const struct case_save *how)
+{
+    struct comm alone = {.rank = 0, .world = 1};
+    struct error err = {0};
+    char name[64];
+    int64_t bytes;
+    if (case_save_rank(how, &alone, name, &bytes, &err) != STATUS_OK)
+        fail_msg("%s", err.text);
+}
+
+static void test_a_save_opens_no_older_checkpoint(void **unused)
+{
+    (void)unused;
+    char events[4096], path[FS_PATH_MAX];
+    struct checkpoint_keeper *keeper;
+    assert_int_equal(checkpoint_keeper_new(NULL, &keeper, NULL), STATUS_OK);
+    struct case_save how = {.world = 1, .keep_last = 5, .keeper = keeper};
+    for (how.step = 1; how.step <= 4; how.step++)
+        save_here(&how);
+    int opens = inotify_init1(IN_NONBLOCK | IN_CLOEXEC);
+    assert_true(opens >= 0);
+    for (int i = 2; i <= 4; i++) {
+        case_path(path, "step-%08d", i);
+        assert_true(inotify_add_watch(opens, path, IN_OPEN) >= 0);
+    }
+    for (how.step = 5; how.step <= 6; how.step++) /* the second deletes the first checkpoint */
+        save_here(&how);
+    assert_int_equal(read(opens, events, sizeof events), -1);
+    close(opens);
+    assert_int_equal(case_count("step-"), 5);
+    /* one that changes under its name is looked at again: here it is damaged, and does not count as kept */
+    case_path(path, "step-00000003");
+    char aside[FS_PATH_MAX];
+    case_path(aside, "other");
+    assert_int_equal(rename(path, aside), 0);
+    assert_int_equal(mkdir(path, 0777), 0);
+    save_here(&how);
+    assert_true(case_has("step-00000002") && case_has("step-00000003"));
+    assert_int_equal(case_count("step-"), 6);
+    checkpoint_keeper_free(keeper);
+}
+
+/* The folder may be cleared away while a run lasts. */
+static void test_tokenizer_files_are_kept_from_the_start(void **unused)
+{
+    (void)unused;
+    char source[FS_PATH_MAX], file[FS_PATH_MAX];
+    struct checkpoint_keeper *keeper;
+    struct error err;
+    case_path(source, "model");
+    assert_int_equal(mkdir(source, 0777), 0);
+    case_path(file, "model/tokenizer.json");
+    case_write(file, "{}", 2);
+    assert_int_equal(checkpoint_keeper_new(source, &keeper, &err), STATUS_OK);
+    case_remove(source);
+    struct case_save how = {.world = 1, .step = 1, .keeper = keeper};
+    save_here(&how);
+    checkpoint_keeper_free(keeper);
+    assert_true(case_has("step-00000001/tokenizer.json"));
+    case_load_ok(case_dir, false, 1, 1);
+    assert_int_equal(mkdir(source, 0777), 0);
+    assert_int_equal(mkdir(file, 0777), 0);
+    assert_int_equal(checkpoint_keeper_new(source, &keeper, &err), STATUS_DATA);
+    assert_non_null(strstr(err.text, "tokenizer.json"));
+}
+
+/* A rank of the start before this one, cut off, goes on writing where it was. */
+static void test_a_rank_of_another_start_is_not_in_the_way(void **unused)
+{
+    (void)unused;
+    char path[FS_PATH_MAX], stale[FS_PATH_MAX], file[FS_PATH_MAX];
+    int ready[2];
+    char byte;
+    case_path(stale, ".tmp-step-00000003");
+    case_path(file, ".tmp-step-00000003/rank-00001.zst");
+    assert_int_equal(pipe(ready), 0);
+    fflush(NULL);
+    pid_t rank = fork();
+    if (rank == 0)
+        for (bool first = true;; first = false) {
+            if (first)
+                prctl(PR_SET_PDEATHSIG, SIGKILL); /* should this test fail */
+            mkdir(stale, 0777);
+            int fd = open(file, O_WRONLY | O_CREAT, 0666);
+            if (fd >= 0)
+                close(fd);
+            if (first && write(ready[1], "x", 1) != 1)
+                _exit(1);
+        }
+    assert_int_equal(read(ready[0], &byte, 1), 1);
+    close(ready[0]);
+    close(ready[1]);
+    struct case_save how = {.world = 2, .step = 3};
+    case_save_ok(&how, path);
+    how.step = 4;
+    case_save_ok(&how, path);
+    kill(rank, SIGKILL);
+    waitpid(rank, NULL, 0);
+    case_load_ok(case_dir, false, 1, 4);
+}
+
 /* A crash between the two renames of a file system without an exchange. */
 static void test_replaced_one_counts_until_its_successor_is_there(void **unused)
 {
@@ -504,6 +642,113 @@ static void test_folder_that_cannot_be(void **unused)
     case_save_ok(&how, path);
     case_load_ok(path, false, 1, 1);
     memcpy(case_dir, old, sizeof old);
+}
+
+static int flip_at; /* the file that loses a bit on its way to the disk, from 1; 0: none does */
+
+/* ckpt's, which says that the next read comes from the disk: as it has become. */
+int posix_fadvise(int fd, off_t offset, off_t bytes, int advice)
+{
+    char path[64];
+    uint8_t byte;
+    (void)offset, (void)bytes;
+    assert_int_equal(advice, POSIX_FADV_DONTNEED);
+    if (--flip_at != 0)
+        return 0;
+    snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+    int out = open(path, O_RDWR | O_CLOEXEC);
+    assert_int_equal(pread(out, &byte, 1, 1), 1);
+    byte ^= 1;
+    assert_int_equal(pwrite(out, &byte, 1, 1), 1);
+    close(out);
+    return 0;
+}
+
+/* keep_last: a checkpoint that did not reach the disk as it was written takes no older one's place. */
+static void test_what_cannot_be_read_back_replaces_nothing(void **unused)
+{
+    (void)unused;
+    char source[FS_PATH_MAX], file[FS_PATH_MAX], path[FS_PATH_MAX];
+    struct case_end ends[CASE_RANKS];
+    case_path(source, "model");
+    assert_int_equal(mkdir(source, 0777), 0);
+    case_path(file, "model/vocab.json");
+    case_write(file, "{}", 2);
+    struct case_save how = {.world = 1, .step = 1, .keep_last = 1, .tokenizer_dir = source};
+    case_save_ok(&how, path);
+    how.step = 2;
+    for (int i = 1; i <= 3; i++) { /* the rank's file, the manifest, the tokenizer's */
+        flip_at = i;
+        case_save_ranks(&how, ends);
+        assert_int_equal(ends[0].status, STATUS_CHECKPOINT);
+        assert_non_null(strstr(ends[0].err.text, "reading the new checkpoint back: '"));
+        assert_int_equal(case_count("step-"), 1);
+        assert_int_equal(case_count(".tmp-"), 0);
+        case_load_ok(case_dir, false, 1, 1);
+    }
+    how.world = 2;
+    flip_at = 1; /* each rank its own */
+    case_save_ranks(&how, ends);
+    assert_int_equal(ends[1].status, STATUS_CHECKPOINT);
+    flip_at = 0;
+    case_save_ok(&how, path);
+    case_load_ok(case_dir, false, 1, 2);
+    assert_int_equal(case_count("step-"), 1);
+}
+
+static int json_allocations_left; /* then one fails */
+
+static void *failing_malloc(size_t bytes)
+{
+    return --json_allocations_left == 0 ? NULL : malloc(bytes);
+}
+
+/* Objects that lack a member, for want of memory, become no checkpoint. */
+static void test_a_manifest_that_memory_was_too_short_for(void **unused)
+{
+    (void)unused;
+    struct checkpoint_keeper *keeper;
+    struct error err;
+    int failures = 0;
+    assert_int_equal(checkpoint_keeper_new(NULL, &keeper, NULL), STATUS_OK);
+    struct tensor_table table;
+    struct case_state state;
+    case_table(&table, false);
+    case_state_init(&state, &table, 0, 1);
+    case_fill(&state, 1);
+    struct comm alone = {.rank = 0, .world = 1};
+    json_t *spec = json_pack("{s:i, s:s}", "run.seed", 1234, "run.name", "x"), *model = json_pack("{s:s}", "a", "b");
+    struct checkpoint_writer writer = {.dir = case_dir,
+                                       .table = &table,
+                                       .layout = &state.layout,
+                                       .comm = &alone,
+                                       .keeper = keeper,
+                                       .host = "here",
+                                       .spec = spec,
+                                       .model = model};
+    for (int n = 1; json_allocations_left <= 0; n++) {
+        char name[64], path[FS_PATH_MAX];
+        int64_t bytes;
+        struct train_position position = {.step = n, .epoch = 1, .evaluation_due = true};
+        json_set_alloc_funcs(failing_malloc, free);
+        json_allocations_left = n;
+        enum status status = checkpoint_save(&writer, &position, case_slice_access, &state, name, &bytes, &err);
+        json_set_alloc_funcs(malloc, free);
+        failures += status != STATUS_OK;
+        if (status != STATUS_OK)
+            continue;
+        struct checkpoint *checkpoint;
+        case_path(path, "%s", name);
+        if (checkpoint_open(path, true, &checkpoint, &err) != STATUS_OK)
+            fail_msg("allocation %d: %s", n, err.text);
+        assert_true(json_equal(checkpoint->spec, spec) && checkpoint->position.evaluation_due);
+        checkpoint_close(checkpoint);
+    }
+    assert_true(failures > 100);
+    checkpoint_keeper_free(keeper);
+    json_decref(spec);
+    json_decref(model);
+    case_state_release(&state);
 }
 
 #ifdef ZTRAIN_FAULTS
@@ -620,6 +865,12 @@ int main(void)
         TEST(test_newest_valid_one),
         TEST(test_what_is_no_checkpoint),
         TEST(test_keep_last),
+        TEST(test_names_of_users),
+        TEST(test_a_save_opens_no_older_checkpoint),
+        TEST(test_tokenizer_files_are_kept_from_the_start),
+        TEST(test_a_rank_of_another_start_is_not_in_the_way),
+        TEST(test_what_cannot_be_read_back_replaces_nothing),
+        TEST(test_a_manifest_that_memory_was_too_short_for),
         TEST(test_names_in_the_way),
         TEST(test_replaced_one_counts_until_its_successor_is_there),
         TEST(test_latest_that_cannot_be_moved),

@@ -149,6 +149,9 @@ static struct checkpoint *save(struct model *model, const char *config, const ch
     if (comm_open(&alone, &comm_config, &comm, &err) != STATUS_OK)
         fail_msg("%s", err.text);
     json_t *spec = json_object(), *source = json_loads(config, 0, NULL);
+    struct checkpoint_keeper *keeper;
+    if (checkpoint_keeper_new(tokenizer_dir, &keeper, &err) != STATUS_OK)
+        fail_msg("%s", err.text);
     struct checkpoint_writer writer = {.dir = at("checkpoints"),
                                        .table = &model->table,
                                        .layout = &model->layout,
@@ -157,12 +160,13 @@ static struct checkpoint *save(struct model *model, const char *config, const ch
                                        .spec = spec,
                                        .model = source,
                                        .dtype = DTYPE_BF16,
-                                       .tokenizer_dir = tokenizer_dir};
+                                       .keeper = keeper};
     struct train_position position = {.step = 3, .optimizer_step = 3, .epoch = 1, .step_in_epoch = 3, .tokens = 9};
     char name[64];
     int64_t bytes;
     if (checkpoint_save(&writer, &position, slice_of, model, name, &bytes, &err) != STATUS_OK)
         fail_msg("%s", err.text);
+    checkpoint_keeper_free(keeper);
     json_decref(spec);
     json_decref(source);
     comm_close(comm);
