@@ -7,6 +7,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 
 static const char *const OPTIONS[] = {"help"};
 static const char USAGE[] =
@@ -14,50 +15,97 @@ static const char USAGE[] =
     "\n"
     "Reads every byte of a checkpoint and compares it with the checksums in its manifest.\n"
     "Exit code 0: all is right; 4: something is damaged or missing (file and offset are named).\n"
+    "A run may train meanwhile: a checkpoint that it deletes or replaces is no damage.\n"
     "\n"
     "  DIR    a checkpoint, or a run folder (all of its checkpoints, a line for each)\n";
 
-/* Verifies one folder and prints its line. */
-static enum status verify_one(const char *folder, struct error *err)
+/* A run that trains meanwhile may delete a checkpoint (keep_last), or put another in its place. */
+enum { TRIES = 5 };
+
+enum outcome { OUTCOME_OK, OUTCOME_DAMAGED, OUTCOME_GONE };
+
+/* Which folder has that name now: false, if none has. */
+static bool identify(const char *folder, struct stat *identity)
 {
-    struct checkpoint *checkpoint;
-    enum status status = checkpoint_open(folder, true, &checkpoint, err);
-    if (status == STATUS_OK) {
-        printf("ok       %s: step %" PRId64 ", %d rank%s, %" PRId64 " bytes\n", PRINTABLE(folder),
-               checkpoint->position.step, checkpoint->world, checkpoint->world == 1 ? "" : "s", checkpoint->bytes);
-        checkpoint_close(checkpoint);
-    }
-    return status;
+    return stat(folder, identity) == 0 && S_ISDIR(identity->st_mode);
 }
 
-/* All of them, newest first; the first fault becomes the command's. */
-static enum status verify_all(const char *dir, struct error *err)
+/* Verifies one folder and prints its line, but for damage, which is in err. What fails while the folder goes away or
+ * becomes another is no damage. */
+static enum outcome verify_one(const char *folder, struct error *err)
 {
-    struct checkpoint_list list;
-    enum status status = STATUS_OK;
+    for (int i = 0; i < TRIES; i++) {
+        struct stat before, after;
+        struct checkpoint *checkpoint;
+        if (!identify(folder, &before))
+            break;
+        if (checkpoint_open(folder, true, &checkpoint, err) == STATUS_OK) {
+            printf("ok       %s: step %" PRId64 ", %d rank%s, %" PRId64 " bytes\n", PRINTABLE(folder),
+                   checkpoint->position.step, checkpoint->world, checkpoint->world == 1 ? "" : "s", checkpoint->bytes);
+            checkpoint_close(checkpoint);
+            return OUTCOME_OK;
+        }
+        if (identify(folder, &after) && after.st_ino == before.st_ino && after.st_dev == before.st_dev)
+            return OUTCOME_DAMAGED;
+    }
+    error_set(err, STATUS_CHECKPOINT, "the checkpoint '%s' was deleted or replaced while it was read", folder);
+    return OUTCOME_GONE;
+}
+
+/* How many of a list there are of each outcome. */
+struct tally {
+    int ok, damaged, gone;
+    struct error first; /* fault */
+};
+
+static enum status verify_list(const struct checkpoint_list *list, const char *dir, struct tally *tally,
+                               struct error *err)
+{
     char folder[FS_PATH_MAX];
-    int faulty = 0;
-    TRY(checkpoint_list_init(&list, dir, err));
-    for (int i = 0; i < list.count; i++) {
+    for (int i = 0; i < list->count; i++) {
         struct error fault = {.code = STATUS_OK};
-        enum status result = fs_join(folder, dir, list.entries[i].name, STATUS_CHECKPOINT, &fault);
-        if (result == STATUS_OK)
-            result = verify_one(folder, &fault);
-        if (result == STATUS_OK)
-            continue;
-        printf("damaged  %s: %s\n", PRINTABLE(folder), PRINTABLE(fault.text));
-        faulty++;
-        if (status == STATUS_OK) {
-            status = result;
-            *err = fault;
+        TRY(fs_join(folder, dir, list->entries[i].name, STATUS_CHECKPOINT, err));
+        switch (verify_one(folder, &fault)) {
+        case OUTCOME_OK: tally->ok++; break;
+        case OUTCOME_GONE:
+            printf("gone     %s: deleted or replaced while it was read\n", PRINTABLE(folder));
+            tally->gone++;
+            break;
+        case OUTCOME_DAMAGED:
+            if (fault.code != STATUS_CHECKPOINT) { /* out of memory is no damage */
+                *err = fault;
+                return fault.code;
+            }
+            printf("damaged  %s: %s\n", PRINTABLE(folder), PRINTABLE(fault.text));
+            if (!tally->damaged++)
+                tally->first = fault;
         }
     }
-    if (list.count == 0)
-        status = error_set(err, STATUS_CHECKPOINT, "there is no checkpoint in '%s'", dir);
-    else if (faulty)
-        error_prefix(err, "%d of %d checkpoints damaged", faulty, list.count);
-    checkpoint_list_release(&list);
-    return status;
+    return STATUS_OK;
+}
+
+/* All of them, newest first; the first fault becomes the command's. Where all that were listed have gone, there are
+ * others by now. */
+static enum status verify_all(const char *dir, struct error *err)
+{
+    struct tally tally = {.ok = 0};
+    for (int i = 0; i < TRIES && !tally.ok && !tally.damaged; i++) {
+        struct checkpoint_list list;
+        TRY(checkpoint_list_init(&list, dir, err));
+        enum status status = list.count ? verify_list(&list, dir, &tally, err)
+                                        : error_set(err, STATUS_CHECKPOINT, "there is no checkpoint in '%s'", dir);
+        checkpoint_list_release(&list);
+        if (status != STATUS_OK)
+            return status;
+    }
+    if (tally.ok && !tally.damaged)
+        return STATUS_OK;
+    if (!tally.damaged)
+        return error_set(err, STATUS_CHECKPOINT, "each checkpoint in '%s' was deleted or replaced while it was read",
+                         dir);
+    *err = tally.first;
+    error_prefix(err, "%d of %d checkpoints damaged", tally.damaged, tally.damaged + tally.ok);
+    return err->code;
 }
 
 enum status cmd_verify(int argc, char **argv, struct error *err)
@@ -80,5 +128,7 @@ enum status cmd_verify(int argc, char **argv, struct error *err)
     bool is_checkpoint;
     char folder[FS_PATH_MAX];
     TRY(checkpoint_locate(dir, &is_checkpoint, folder, err));
-    return is_checkpoint ? verify_one(folder, err) : verify_all(folder, err);
+    if (!is_checkpoint)
+        return verify_all(folder, err);
+    return verify_one(folder, err) == OUTCOME_OK ? STATUS_OK : err->code;
 }
