@@ -1,6 +1,7 @@
 #include "cmd/console.h"
 
 #include "core/log.h"
+#include "core/output.h"
 
 #include <inttypes.h>
 #include <limits.h>
@@ -47,9 +48,9 @@ static void show(struct console *console, const char *step, const char *rates, c
         rates = "";
     char line[300];
     snprintf(line, sizeof line, "%s%s%s", step, rates, speed);
-    log_wait_writable(stdout);
-    printf("\r\033[K%.*s", columns, line);
-    fflush(stdout);
+    char text[sizeof line + 8];
+    int n = snprintf(text, sizeof text, "\r\033[K%.*s", columns, line);
+    output_put(OUTLET_STDOUT, text, (size_t)n, OUTPUT_RENEWED);
     console->line_open = true;
 }
 
@@ -103,9 +104,7 @@ void console_step(struct console *console, const struct step_metrics *m)
 void console_break(struct console *console)
 {
     if (console->line_open) {
-        log_wait_writable(stdout);
-        putchar('\n');
-        fflush(stdout);
+        output_put(OUTLET_STDOUT, "\n", 1, OUTPUT_LINE);
         console->line_open = false;
     }
 }

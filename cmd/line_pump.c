@@ -1,72 +1,27 @@
-/* line_pump.c: see line_pump.h. A line longer than the buffer is broken. A line is written by one call, so that lines
- * of several ranks on one terminal or pipe do not mix. Output that nobody reads any more, or not now (a pager at rest,
- * a terminal held by ctrl-S), is dropped after a while: the ranks go on, and their supervisor serves signals. The
- * ranks' own logs have every line.
- */
+/* line_pump.c: see line_pump.h. A line longer than the buffer is broken. Lines go into the queues of core/output.h, for
+ * which nobody waits: whoever reads the supervisor's output may pause, and the ranks go on. */
 #include "cmd/line_pump.h"
 
 #include <errno.h>
-#include <inttypes.h>
-#include <poll.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/uio.h>
 #include <unistd.h>
 
-enum { PATIENCE_MS = 500 };
-
-void line_pump_init(struct line_pump *pump, int from, int to, int rank)
+void line_pump_init(struct line_pump *pump, int from, enum outlet to, int rank)
 {
     *pump = (struct line_pump){.from = from, .to = to};
-    snprintf(pump->text, sizeof pump->text, "[%d] ", rank);
-}
-
-/* Whether a line of up to PIPE_BUF bytes can be written now, or soon. */
-static bool can_write(struct line_pump *pump)
-{
-    struct pollfd ready = {.fd = pump->to, .events = POLLOUT};
-    pump->stuck = poll(&ready, 1, pump->stuck ? 0 : PATIENCE_MS) == 0;
-    return !pump->stuck;
-}
-
-static void write_all(const struct line_pump *pump, const char *line, size_t length)
-{
-    static char newline[] = "\n";
-    struct iovec parts[] = {{(void *)pump->text, strlen(pump->text)}, {(void *)line, length}, {newline, 1}};
-    int part = 0, parts_left = (int)(sizeof parts / sizeof *parts);
-    while (parts_left > 0) {
-        ssize_t n = writev(pump->to, parts + part, parts_left);
-        if (n < 0 && errno == EAGAIN) {
-            struct pollfd ready = {.fd = pump->to, .events = POLLOUT};
-            if (poll(&ready, 1, PATIENCE_MS) == 0)
-                return;
-            continue;
-        }
-        if (n < 0 && errno != EINTR)
-            return;
-        for (; parts_left > 0 && n >= (ssize_t)parts[part].iov_len; part++, parts_left--)
-            n -= (ssize_t)parts[part].iov_len;
-        if (parts_left > 0 && n > 0) {
-            parts[part].iov_base = (char *)parts[part].iov_base + n;
-            parts[part].iov_len -= (size_t)n;
-        }
-    }
+    snprintf(pump->front, sizeof pump->front, "[%d] ", rank);
 }
 
 static void write_line(struct line_pump *pump, const char *line, size_t length)
 {
-    if (!can_write(pump)) {
-        pump->dropped++;
-        return;
-    }
-    if (pump->dropped) {
-        char text[96];
-        int n = snprintf(text, sizeof text,
-                         "(%" PRId64 " lines were dropped, because nobody read them; the log has them)", pump->dropped);
-        pump->dropped = 0;
-        write_all(pump, text, (size_t)n);
-    }
-    write_all(pump, line, length);
+    char text[PUMP_FRONT + PUMP_BYTES + 1];
+    _Static_assert(sizeof text <= OUTPUT_RECORD, "a line is one record");
+    size_t front = strlen(pump->front);
+    memcpy(text, pump->front, front);
+    memcpy(text + front, line, length);
+    text[front + length] = '\n';
+    output_put(pump->to, text, front + length + 1, OUTPUT_LINE);
 }
 
 static void write_lines(struct line_pump *pump, bool all)

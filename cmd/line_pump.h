@@ -2,20 +2,21 @@
 #ifndef ZTRAIN_CMD_LINE_PUMP_H
 #define ZTRAIN_CMD_LINE_PUMP_H
 
-#include <stdbool.h>
+#include "core/output.h"
+
 #include <stddef.h>
-#include <stdint.h>
+
+enum { PUMP_BYTES = 16384, PUMP_FRONT = 16 };
 
 struct line_pump {
-    int from, to;  /* from: non-blocking, owned, -1 when ended; to: borrowed */
-    char text[16]; /* what goes in front */
-    bool stuck;    /* nobody read for a while: what cannot be written at once is dropped */
-    int64_t dropped;
+    int from; /* non-blocking, owned, -1 when ended */
+    enum outlet to;
+    char front[PUMP_FRONT]; /* what goes in front */
     size_t used;
-    char buffer[16384];
+    char buffer[PUMP_BYTES];
 };
 
-void line_pump_init(struct line_pump *pump, int from, int to, int rank);
+void line_pump_init(struct line_pump *pump, int from, enum outlet to, int rank);
 /* Copies the whole lines that can be read without waiting; at the end of the input the rest, too, and closes `from`. */
 void line_pump_run(struct line_pump *pump);
 /* Copies what is left, finished line or not, and closes `from`. */

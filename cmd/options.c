@@ -165,7 +165,7 @@ enum status options_load_spec(const struct options *options, bool quiet, struct 
     enum status status = spec_load(options->config, options->deepspeed, options->set, options->num_set, spec, &report);
     if (!quiet) {
         for (int i = 0; i < report.errors.count; i++)
-            fprintf(stderr, "%s\n", PRINTABLE(report.errors.items[i]));
+            log_line(PRINTABLE(report.errors.items[i]));
         for (int i = 0; i < report.notices.count; i++)
             log_info("%s", report.notices.items[i]);
     }

@@ -89,7 +89,7 @@ static enum status compare(const struct checkpoint *checkpoint, const struct run
     spec_compare(spec, checkpoint->spec, same_model, same_data_elsewhere(checkpoint, spec), &report);
     if (say) {
         for (int i = 0; i < report.errors.count; i++)
-            fprintf(stderr, "%s\n", PRINTABLE(report.errors.items[i]));
+            log_line(PRINTABLE(report.errors.items[i]));
         for (int i = 0; i < report.notices.count; i++)
             log_info("%s", report.notices.items[i]);
         if (checkpoint->world != world)

@@ -1,7 +1,8 @@
 /* supervise.c: see supervise.h.
  *
  * The supervisor is no rank. It makes the shared memory (comm/control.h), starts the ranks in order as its direct
- * children, each with a share of the cores, and then sits in one poll() loop over their output and a signalfd.
+ * children, each with a share of the cores, and then sits in one poll() loop over their output and a signalfd. It never
+ * waits for who reads its own output (core/output.h).
  *
  *   - SIGINT, SIGTERM, SIGUSR1 go on to the ranks, once each: the ranks have process groups of their own, so a Ctrl-C
  * on the terminal reaches the supervisor only. SIGHUP (the terminal is gone) goes on as SIGTERM. Ranks start with them
@@ -24,6 +25,7 @@
 #include "comm/bootstrap.h"
 #include "comm/control.h"
 #include "core/clock.h"
+#include "core/output.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -144,7 +146,7 @@ static enum status start_rank(struct job *job, int rank, struct error *err)
     child->running = true;
     control_expect(job->control, rank, (int)child->pid, job->host);
     for (int i = 0; i < 2; i++) {
-        line_pump_init(&child->pumps[i], pipes[i][0], i == 0 ? STDOUT_FILENO : STDERR_FILENO, rank);
+        line_pump_init(&child->pumps[i], pipes[i][0], i == 0 ? OUTLET_STDOUT : OUTLET_STDERR, rank);
         if (pipes[i][0] >= 0) {
             fcntl(pipes[i][0], F_SETFL, O_NONBLOCK);
             close(pipes[i][1]);
@@ -259,7 +261,7 @@ static void take_interrupt(struct job *job)
 {
     double now = seconds_now();
     if (!isfinite(job->interrupted_at)) {
-        fputs(stop_signal_first_words, stderr);
+        output_put(OUTLET_STDERR, stop_signal_first_words, strlen(stop_signal_first_words), OUTPUT_LINE);
     } else if (stop_signal_is_another(now - job->interrupted_at)) {
         job->interrupted = true;
         signal_ranks(job, SIGKILL, true);
@@ -383,6 +385,9 @@ enum status supervise(int ranks, char **argv, double timeout_seconds, int *exit_
     TRY_GOTO(control_attach(job->fd, -1, ranks, job->host, timeout_seconds, &job->control, err));
     for (int r = 0; r < ranks && status == STATUS_OK; r++)
         status = start_rank(job, r, err);
+    int error = output_start(); /* no fork any more: whoever reads the output may pause, and the ranks go on */
+    if (error && status == STATUS_OK)
+        status = error_set(err, STATUS_DEVICE, "cannot start a thread: %s", strerror(error));
     if (status != STATUS_OK) {
         signal_ranks(job, SIGKILL, true);
     } else if (stop_signal_pending()) { /* it came before they were blocked here */

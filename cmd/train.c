@@ -27,6 +27,7 @@
 #include "core/fsutil.h"
 #include "core/log.h"
 #include "core/memory.h"
+#include "core/output.h"
 #include "core/printable.h"
 #include "core/version.h"
 
@@ -890,6 +891,13 @@ static enum status check_options(const struct options *options, const struct boo
     return alone && !options->dry_run ? bootstrap_check_alone(err) : STATUS_OK;
 }
 
+/* From now on nobody waits for who reads the output. */
+static enum status start_output(struct error *err)
+{
+    int error = output_start();
+    return error ? error_set(err, STATUS_DEVICE, "cannot start a thread: %s", strerror(error)) : STATUS_OK;
+}
+
 enum status cmd_train(int argc, char **argv, struct error *err)
 {
     struct options options;
@@ -929,6 +937,8 @@ enum status cmd_train(int argc, char **argv, struct error *err)
         status = check_options(&options, &boot, err);
     if (status == STATUS_OK && options.dry_run && boot.rank != 0) /* rank 0 says it all */
         goto fail;
+    if (status == STATUS_OK && !options.dry_run && !supervises) /* a rank; a supervisor forks first */
+        TRY_GOTO(start_output(err));
     TRY_GOTO(read_spec(&options, &boot, status, &spec, err));
     if (supervises)
         snprintf(boot.source, sizeof boot.source, "--local-gpus %d", options.local_gpus);

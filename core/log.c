@@ -2,12 +2,12 @@
  * refused needs to make no file, and a run's log still has its first words. */
 #include "core/log.h"
 
-#include "core/memory.h"
+#include "core/io.h"
+#include "core/output.h"
 #include "core/printable.h"
-#include "core/progress.h"
 
 #include <errno.h>
-#include <poll.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdbool.h>
@@ -19,8 +19,7 @@ static struct {
     pthread_mutex_t mutex;
     int rank, world;
     char host[256];
-    FILE *file;
-    bool opened;         /* once */
+    bool open, opened;   /* the file is, was once */
     size_t early_bytes;  /* of `early`, without the terminating 0 */
     char early[1 << 15]; /* lines from before; more than fit are only on the terminal */
 } logger = {.mutex = PTHREAD_MUTEX_INITIALIZER, .world = 1};
@@ -38,17 +37,21 @@ enum status log_open(const char *path, struct error *err)
 {
     if (!path)
         return STATUS_OK;
-    FILE *file = memory_fopen(path, "ae");
-    if (!file)
+    int fd = io_open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+    if (fd < 0)
         return error_set(err, STATUS_CHECKPOINT, "cannot open log file '%s': %s", path, strerror(errno));
+    int error = output_open(fd);
+    if (error) {
+        io_close(fd);
+        return error_set(err, STATUS_DEVICE, "cannot start a thread: %s", strerror(error));
+    }
     pthread_mutex_lock(&logger.mutex);
-    if (logger.file)
-        fclose(logger.file);
-    logger.file = file;
-    fwrite(logger.early, 1, logger.early_bytes, file);
-    fflush(file);
+    for (size_t at = 0, n; at < logger.early_bytes; at += n) {
+        n = logger.early_bytes - at < OUTPUT_RECORD ? logger.early_bytes - at : OUTPUT_RECORD;
+        output_put(OUTLET_FILE, logger.early + at, n, OUTPUT_LINE);
+    }
     logger.early_bytes = 0;
-    logger.opened = true;
+    logger.open = logger.opened = true;
     pthread_mutex_unlock(&logger.mutex);
     return STATUS_OK;
 }
@@ -56,22 +59,17 @@ enum status log_open(const char *path, struct error *err)
 void log_close(void)
 {
     pthread_mutex_lock(&logger.mutex);
-    if (logger.file)
-        fclose(logger.file);
-    logger.file = NULL;
+    logger.open = false;
     pthread_mutex_unlock(&logger.mutex);
+    output_close();
+    output_drain();
 }
 
-void log_wait_writable(FILE *stream)
-{
-    struct pollfd ready = {.fd = fileno(stream), .events = POLLOUT};
-    int n;
-    while ((n = poll(&ready, 1, 100)) == 0 || (n < 0 && errno == EINTR))
-        progress_tick();
-}
+enum { TEXT_BYTES = 4096, LINE_BYTES = 2 * TEXT_BYTES + 512 /* escaped, with what goes before it */ };
+_Static_assert(LINE_BYTES <= (int)OUTPUT_RECORD, "a line is one record");
 
 /* To the file, with the time, or to what is kept until there is one. */
-static void keep_line(const char *prefix, const char *text)
+static void keep_line(const char *prefix, const char *text, enum output_kind kind)
 {
     char stamp[32];
     struct timespec now;
@@ -79,39 +77,36 @@ static void keep_line(const char *prefix, const char *text)
     clock_gettime(CLOCK_REALTIME, &now);
     gmtime_r(&now.tv_sec, &parts);
     strftime(stamp, sizeof stamp, "%Y-%m-%dT%H:%M:%S", &parts);
-    static const char format[] = "%s.%03ldZ %s%s\n";
-    if (logger.file) {
-        fprintf(logger.file, format, stamp, now.tv_nsec / 1000000, prefix, text);
-        fflush(logger.file);
-    } else if (!logger.opened) {
-        size_t left = sizeof logger.early - logger.early_bytes;
-        int n = snprintf(logger.early + logger.early_bytes, left, format, stamp, now.tv_nsec / 1000000, prefix, text);
-        if (n > 0 && (size_t)n < left)
-            logger.early_bytes += (size_t)n;
+    char line[LINE_BYTES];
+    int n = snprintf(line, sizeof line, "%s.%03ldZ %s%s\n", stamp, now.tv_nsec / 1000000, prefix, text);
+    if (logger.open) {
+        output_put(OUTLET_FILE, line, (size_t)n, kind);
+    } else if (!logger.opened && (size_t)n <= sizeof logger.early - logger.early_bytes) {
+        memcpy(logger.early + logger.early_bytes, line, (size_t)n);
+        logger.early_bytes += (size_t)n;
     }
 }
 
-/* To `terminal` (or NULL) with `prefix` and the rank, if the text does not begin with it, and to the file. The caller
- * holds no lock. */
-static void write_line(FILE *terminal, const char *prefix, int name_rank, const char *raw)
+/* To `terminal` (OUTLET_FILE: to the file alone) with `prefix` and the rank, if the text does not begin with it, and to
+ * the file. The caller holds no lock. */
+static void write_line(enum outlet terminal, const char *prefix, bool name_rank, const char *raw, enum output_kind kind)
 {
-    char escaped[2 * 4096];
+    char escaped[2 * TEXT_BYTES];
     const char *text = printable(raw, escaped, sizeof escaped);
     pthread_mutex_lock(&logger.mutex);
-    if (terminal) {
-        log_wait_writable(terminal);
-        char who[sizeof logger.host + 32] = "";
+    if (terminal != OUTLET_FILE) {
+        char who[sizeof logger.host + 32] = "", line[LINE_BYTES];
         if (name_rank && logger.world > 1)
             snprintf(who, sizeof who, "rank %d on %s: ", logger.rank, logger.host);
-        fprintf(terminal, "%s%s%s\n", prefix, strncmp(text, who, strlen(who)) == 0 ? "" : who, text);
-        fflush(terminal);
+        int n = snprintf(line, sizeof line, "%s%s%s\n", prefix, strncmp(text, who, strlen(who)) == 0 ? "" : who, text);
+        output_put(terminal, line, (size_t)n, kind);
     }
-    keep_line(prefix, text);
+    keep_line(prefix, text, kind);
     pthread_mutex_unlock(&logger.mutex);
 }
 
 #define FORMAT_LINE(buffer, format)                      \
-    char buffer[4096];                                   \
+    char buffer[TEXT_BYTES];                             \
     do {                                                 \
         va_list args_;                                   \
         va_start(args_, format);                         \
@@ -122,23 +117,31 @@ static void write_line(FILE *terminal, const char *prefix, int name_rank, const 
 void log_info(const char *format, ...)
 {
     FORMAT_LINE(text, format);
-    write_line(logger.rank == 0 ? stdout : NULL, "", 0, text);
+    write_line(logger.rank == 0 ? OUTLET_STDOUT : OUTLET_FILE, "", false, text, OUTPUT_LINE);
 }
 
 void log_warn(const char *format, ...)
 {
     FORMAT_LINE(text, format);
-    write_line(stderr, "ztrain: warning: ", 1, text);
+    write_line(OUTLET_STDERR, "ztrain: warning: ", true, text, OUTPUT_LINE);
+}
+
+void log_line(const char *text)
+{
+    char line[LINE_BYTES];
+    int n = snprintf(line, sizeof line, "%.*s\n", (int)sizeof line - 2, text);
+    output_put(OUTLET_STDERR, line, (size_t)n, OUTPUT_LINE);
 }
 
 void log_debug(const char *format, ...)
 {
     FORMAT_LINE(text, format);
-    write_line(NULL, "", 0, text);
+    write_line(OUTLET_FILE, "", false, text, OUTPUT_LINE);
 }
 
 void log_error(const struct error *err)
 {
     fflush(stdout);
-    write_line(stderr, "ztrain: error: ", 1, err->text);
+    write_line(OUTLET_STDERR, "ztrain: error: ", true, err->text, OUTPUT_LAST);
+    output_drain();
 }

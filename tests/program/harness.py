@@ -184,12 +184,12 @@ class Folder:
             f.write(to_yaml(merged(base, changes or {})) + "\n")
         return path
 
-    def start(self, *arguments, env=None, cwd=None):
-        """Starts the binary in a session of its own; output goes to files."""
+    def start(self, *arguments, env=None, cwd=None, stdout=None):
+        """Starts the binary in a session of its own; output goes to files, or stdout to a descriptor."""
         number = len(self.processes)
         command = [ZTRAIN, *map(str, arguments)]
         with open(self.at(f"{number}.out"), "wb") as out, open(self.at(f"{number}.err"), "wb") as err:
-            process = subprocess.Popen(command, stdout=out, stderr=err, stdin=subprocess.DEVNULL, cwd=cwd or self.path,
+            process = subprocess.Popen(command, stdout=stdout or out, stderr=err, stdin=subprocess.DEVNULL, cwd=cwd or self.path,
                                        start_new_session=True, env={**os.environ, **(env or {})})
         process.number, process.started = number, time.monotonic()
         self.processes.append(process)
@@ -322,7 +322,7 @@ class Job:
     """Ranks as a launcher starts them: node[r] is rank r's node."""
 
     def __init__(self, folder, *arguments, nodes=NODES, arguments_of=None, env=None, env_of=None,
-                 cwd_of=None):
+                 cwd_of=None, stdout_of=None):
         self.folder, port = folder, free_port()
         self.ranks = []
         for rank, node in enumerate(nodes):
@@ -333,7 +333,7 @@ class Job:
             variables = {**{key: str(value) for key, value in variables.items()}, **(env or {}),
                          **(env_of or {}).get(rank, {})}
             self.ranks.append(folder.start(*(arguments_of or {}).get(rank, arguments), env=variables,
-                                           cwd=(cwd_of or {}).get(node)))
+                                           cwd=(cwd_of or {}).get(node), stdout=(stdout_of or {}).get(rank)))
 
     def wait(self, seconds=60):
         """What each rank said, once all have ended; nothing of them is left."""

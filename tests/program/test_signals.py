@@ -3,6 +3,7 @@ import fcntl
 import json
 import os
 import random
+import re
 import shutil
 import signal
 import socket
@@ -14,8 +15,8 @@ import time
 
 import pytest
 
-from harness import (BadDisk, FINISHED, INTERRUPTED, PEER, REQUEUE, SLOWNESS, USAGE, ZTRAIN, children, count_lines, session_members,
-                     shared_memory_files, wait_for_steps, wait_until)
+from harness import (BadDisk, FINISHED, Job, INTERRUPTED, PEER, REQUEUE, SLOWNESS, USAGE, ZTRAIN, children, count_lines,
+                     session_members, shared_memory_files, wait_for_steps, wait_until)
 
 ENDLESS = {"train": {"epochs": None, "max_steps": 1000000}}
 
@@ -309,36 +310,82 @@ def test_two_runs_in_one_folder(folder):
     folder.ztrain("verify", folder.run_folder())
 
 
-def test_output_that_nobody_reads_does_not_keep_a_signal_from_the_ranks(folder):
-    spec = folder.spec(ENDLESS)
+WORDY = {**ENDLESS, "wall_clock_breakdown": True}  # two lines a step
+ONE_THREAD = {"OMP_NUM_THREADS": "1"}  # quick steps on busy cores, too
+UNREAD = 300  # steps whose lines fit neither in a small pipe nor in the queue
+
+
+def start_ranks(folder, way, spec, stdout):
+    """Starts one rank, two under a supervisor or two of a launcher, rank 0's output (the supervisor's) to stdout; all
+    processes."""
+    if way == "launcher":
+        return Job(folder, "--config", spec, nodes=[0, 0], env=ONE_THREAD, stdout_of={0: stdout}).ranks
+    several = ["--local-gpus", 2] if way == "supervisor" else []
+    return [folder.start("--config", spec, *several, env=ONE_THREAD, stdout=stdout)]
+
+
+@pytest.mark.parametrize("way", ["one rank", "supervisor", "launcher"])
+def test_output_that_nobody_reads_stops_nothing(folder, way):
+    """Steps go on, and a signal still ends them with a checkpoint."""
     reader, writer = os.pipe()
     fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, 4096)
-    process = subprocess.Popen([ZTRAIN, "--config", spec, "--local-gpus", "2"], stdout=writer, start_new_session=True)
-    folder.adopt(process)
+    processes = start_ranks(folder, way, folder.spec(WORDY), writer)
     os.close(writer)
-    wait_for_steps(folder, process, 120)
-    process.send_signal(signal.SIGTERM)
-    assert process.wait(20 * SLOWNESS) == REQUEUE
+    wait_for_steps(folder, processes[0], UNREAD)
+    processes[0].send_signal(signal.SIGTERM)
+    for process in processes:
+        assert process.wait(20 * SLOWNESS) == REQUEUE, folder.said(process)
     os.close(reader)
+    folder.ztrain("verify", folder.run_folder())
+    assert folder.metrics().kinds("checkpoint")[-1]["step"] == folder.metrics().steps[-1]["step"] >= UNREAD
 
 
-def test_a_terminal_on_hold_is_not_silence(folder):
-    """ctrl-S: rank 0 waits for the terminal, the others for rank 0, and nobody is accused; ctrl-Q: on it goes."""
+@pytest.mark.parametrize("way", ["one rank", "supervisor"])
+def test_a_reader_that_comes_back_is_told_how_much_is_missing(folder, way):
+    reader, writer = os.pipe()
+    fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, 4096)
+    process, = start_ranks(folder, way, folder.spec(WORDY), writer)
+    os.close(writer)
+    wait_for_steps(folder, process, UNREAD)
+    lines = []
+    with open(reader, encoding="utf-8") as output:
+        for line in output:
+            lines.append(line)
+            if "were dropped" in line:
+                break
+        process.send_signal(signal.SIGTERM)
+        lines += output
+    assert process.wait(20 * SLOWNESS) == REQUEUE, folder.said(process)
+    notices = [line for line in lines if re.fullmatch(
+        r"ztrain: warning: \d+ lines of output were dropped: the reader paused\n", line)]
+    assert notices, lines[-5:]
+    assert "stopped on request after step" in lines[-1], lines[-5:]
+    shown = [int(step) for line in lines for step in re.findall(r"step (\d+)/", line)]
+    assert shown == sorted(set(shown)) and shown[-1] == folder.metrics().steps[-1]["step"]
+    dropped = sum(int(line.split()[2]) for line in notices)
+    told = len([line for line in lines if "step " in line and "/1000000" in line or "seconds: step" in line])
+    assert told + dropped >= 2 * shown[-1]
+    with open(os.path.join(folder.run_folder(), "log", "rank-00000.log"), encoding="utf-8") as f:
+        assert sum("grad_norm" in line for line in f) == shown[-1]  # the log file has them all
+
+
+def test_a_terminal_on_hold_stops_nothing(folder):
+    """ctrl-S: training goes on, and a signal ends it; ctrl-Q: the terminal shows how far it is."""
     keyboard, terminal = os.openpty()
-    threading.Thread(target=read_all, args=(keyboard,), daemon=True).start()
+    shown = []
+    threading.Thread(target=read_all, args=(keyboard, shown), daemon=True).start()
     process = subprocess.Popen([ZTRAIN, "--config", folder.spec({**ENDLESS, "comm": {"timeout_seconds": 1}}),
                                 "--local-gpus", "2"], stdout=terminal, start_new_session=True)
     folder.adopt(process)
     os.close(terminal)
-    metrics = os.path.join(folder.run_folder(), "metrics.jsonl")
     wait_for_steps(folder, process, 3)
     os.write(keyboard, b"\x13")
-    time.sleep(1)
-    held = count_lines(metrics)
-    time.sleep(3)
-    assert process.poll() is None and count_lines(metrics) == held
+    wait_for_steps(folder, process, count_lines(os.path.join(folder.run_folder(), "metrics.jsonl")) + UNREAD)
     os.write(keyboard, b"\x11")
-    wait_until(lambda: count_lines(metrics) > held, what="a further step")
+    steps = count_lines(os.path.join(folder.run_folder(), "metrics.jsonl"))
+    wait_until(lambda: any(int(step) > steps for step in re.findall(rb"step (\d+)/", b"".join(shown))),
+               what="a step on the terminal")
+    os.write(keyboard, b"\x13")
     process.send_signal(signal.SIGTERM)
     assert process.wait(20 * SLOWNESS) == REQUEUE
 
