@@ -45,10 +45,11 @@ bool cpu_kernels_keep(struct cpu_kernels *kernels, const struct cpu_kernels *bef
     return !cpu_kernels_equal(kernels, &had);
 }
 
+/* What `before` chose is kept where the choice is the same. */
 static enum status choose_bf16(struct cpu_kernels *kernels, const struct cpu_kernels *before, struct error *err)
 {
     const char *wish = getenv("ZTRAIN_CPU_BF16");
-    if ((wish && *wish) || !before || (before->bf16 == CPU_BF16_DOT && !kernels->avx512_bf16))
+    if ((wish && *wish) || !before || before->avx512_bf16 != kernels->avx512_bf16)
         return cpu_bf16_choose(kernels, err);
     kernels->bf16 = before->bf16;
     return STATUS_OK;

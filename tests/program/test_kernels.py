@@ -41,11 +41,15 @@ def test_ranks_on_other_cpus_compute_alike(folder):
         assert f"{low} kernels" in done[0].out
 
 
-def test_ranks_multiply_bf16_alike(folder):
-    """Some rank widens the numbers: all do."""
+def needs_bf16():
     with open("/proc/cpuinfo", encoding="ascii") as file:
         if "avx512_bf16" not in file.read().split():
             pytest.skip("this CPU has no instruction for bf16 to choose")
+
+
+def test_ranks_multiply_bf16_alike(folder):
+    """Some rank widens the numbers: all do."""
+    needs_bf16()
     how = {"variable": "ZTRAIN_CPU_BF16", "bf16": {"enabled": True}}
     for word in ("widen", "dot"):
         of_two(folder, word, word, word, **how)
@@ -88,3 +92,20 @@ def test_a_resumed_run_keeps_its_kernels(folder):
     other = folder.ztrain("--config", folder.spec(name="other"), "--resume", back, env=at[high])
     assert f"{OTHERWISE} (isa: {low}, now {high}" in other.out, other
     assert "that it began with" not in other.out
+
+
+@pytest.mark.parametrize("word, other", [("widen", "dot"), ("dot", "widen")])
+def test_a_resumed_run_multiplies_bf16_as_before(folder, word, other):
+    needs_bf16()
+    env, sets = {"ZTRAIN_CPU_BF16": word}, ["bf16.enabled=true"]
+    folder.train(name="whole", env=env, sets=sets)
+    folder.train(name="run", env=env, sets=[*sets, "train.max_steps=3", "train.epochs=null"])
+    assert f'bf16_products: "{word}"' in folder.ztrain("inspect", folder.run_folder()).out
+    spec = folder.spec({"bf16": {"enabled": True}}, name="run")
+    resumed = folder.ztrain("--config", spec, "--resume", folder.run_folder())
+    assert f"({word})" in resumed.out and OTHERWISE not in resumed.out, resumed
+    assert folder.metrics().numbers()[-5:] == folder.metrics("whole").numbers()[-5:]
+    back = folder.run_folder() + "/checkpoints/epoch-0001"
+    forced = folder.ztrain("--config", folder.spec({"bf16": {"enabled": True}}, name="other"), "--resume", back,
+                           env={"ZTRAIN_CPU_BF16": other})
+    assert f"bf16_products: {word}, now {other}" in forced.out, forced

@@ -92,6 +92,28 @@ static void ranks_take_what_all_can_and_want(void **state)
     assert_int_equal(common.bf16, CPU_BF16_WIDEN);
 }
 
+static void a_run_keeps_its_choice(void **state)
+{
+    (void)state;
+    struct cpu_kernels before = {.isa = CPU_ISA_AVX512, .avx512_bf16 = true}, now = here, measured = here;
+    struct error err;
+    if (!here.avx512_bf16)
+        skip();
+    assert_int_equal(cpu_kernels_choose_products(&measured, NULL, &err), STATUS_OK);
+    for (int i = 0; i < CPU_BF16_COUNT; i++) {
+        before.bf16 = (enum cpu_bf16_products)i;
+        assert_int_equal(cpu_kernels_choose_products(&now, &before, &err), STATUS_OK);
+        assert_int_equal(now.bf16, i);
+    }
+    setenv("ZTRAIN_CPU_BF16", "widen", 1); /* but for a word */
+    assert_int_equal(cpu_kernels_choose_products(&now, &before, &err), STATUS_OK);
+    assert_int_equal(now.bf16, CPU_BF16_WIDEN);
+    unsetenv("ZTRAIN_CPU_BF16");
+    before = (struct cpu_kernels){.isa = CPU_ISA_AVX512}; /* had no choice */
+    assert_int_equal(cpu_kernels_choose_products(&now, &before, &err), STATUS_OK);
+    assert_int_equal(now.bf16, measured.bf16);
+}
+
 /* ---- which instructions compute, seen by their results: VDPBF16PS takes denormal numbers for zero ---- */
 
 enum { SMALLEST = 1 /* 2^-133 */, TWO_TO_100 = 0x7180, WORKSPACE = 64 << 20 };
@@ -181,6 +203,7 @@ int main(void)
         cmocka_unit_test_teardown(a_word_forces_the_choice, forget),
         cmocka_unit_test_teardown(another_word_is_an_error, forget),
         cmocka_unit_test(ranks_take_what_all_can_and_want),
+        cmocka_unit_test_teardown(a_run_keeps_its_choice, forget),
         cmocka_unit_test_teardown(the_chosen_instructions_compute, forget),
     };
     unsetenv("ZTRAIN_CPU_ISA");
