@@ -334,6 +334,15 @@ static void ahead_fetch(struct ahead *ahead, int64_t lines)
     }
 }
 
+/* Fetches `rows` rows of `bytes`, stride bytes apart: what a tile's sum will be added to, while the tile is computed.
+ */
+static ALWAYS_INLINE void tile_fetch(const void *first, int64_t stride, int64_t rows, int64_t bytes)
+{
+    for (int64_t row = 0; row < rows; row++)
+        for (int64_t byte = 0; byte < bytes; byte += 64)
+            __builtin_prefetch((const char *)first + row * stride + byte, 0, 3);
+}
+
 struct packed {
     enum unit_kind kind;
     int64_t units;
@@ -351,8 +360,10 @@ static ALWAYS_INLINE void gemm_task_with(const struct epilogue *e, const struct 
         for (int64_t j = column_panel * NR; j < column_end; j += NR) {
             int64_t m = min_i64(mr, block->m - i), n = min_i64(NR, block->n - j);
             ahead_fetch(ahead, packed->units / 4); /* enough to be done in time, slow enough not to stall */
-            micro(packed->units, packed->a + i * packed->units, packed->b + j * packed->units, tile);
             float *partial = block->partial ? block->partial + i * block->ld_partial + j : NULL;
+            if (!block->first)
+                tile_fetch(partial, block->ld_partial * (int64_t)sizeof *partial, m, n * (int64_t)sizeof *partial);
+            micro(packed->units, packed->a + i * packed->units, packed->b + j * packed->units, tile);
             if (block->last) {
                 epilogue_rows(e, tile, NR, block->first ? NULL : partial, block->ld_partial, block->row + i,
                               block->column + j, m, n);
