@@ -144,15 +144,20 @@ test:
 test-slurm:
 	tests/run-cluster.sh
 
-FAULT_LIBRARIES = $(patsubst tests/faults/%.c,$(BUILD)/faults/%.so,$(wildcard tests/faults/failing_*.c))
+# What breaks runs; call_breaker knows the registers of x86-64 only.
+FAULT_TOOLS = $(BUILD)/faults/failing_malloc.so $(if $(filter x86_64-% amd64-%,$(shell $(CC) -dumpmachine)),$(BUILD)/faults/call_breaker)
+FAULT_CFLAGS = -std=c11 -D_GNU_SOURCE -O2 -g $(WARNINGS)
 $(BUILD)/faults/%.so: tests/faults/%.c Makefile
 	@mkdir -p $(@D)
-	$(CC) -std=c11 -D_GNU_SOURCE -O2 -g $(WARNINGS) -fPIC -shared $< -o $@ -ldl
+	$(CC) $(FAULT_CFLAGS) -fPIC -shared $< -o $@ -ldl
+$(BUILD)/faults/call_breaker: tests/faults/call_breaker.c Makefile
+	@mkdir -p $(@D)
+	$(CC) $(FAULT_CFLAGS) $< -o $@
 
 #: fault-tools    what the sweeps of tests/faults break runs with
-fault-tools: $(FAULT_LIBRARIES)
+fault-tools: $(FAULT_TOOLS)
 
-#: test-faults    breaks tiny runs in every way there is, each allocation among them: tests/faults/README.md; an hour
+#: test-faults    breaks tiny runs in every way there is (memory, system calls, kills, power): tests/faults/README.md; an hour
 test-faults: all fault-tools
 	tests/faults/sweep.py --ztrain $(BUILD)/ztrain --all
 

@@ -45,6 +45,7 @@
 #include "core/fsutil.h"
 #include "core/io.h"
 #include "core/log.h"
+#include "core/memory.h"
 #include "core/progress.h"
 
 #include <errno.h>
@@ -465,9 +466,7 @@ enum status checkpoint_save(const struct checkpoint_writer *writer, const struct
     ASSERT(save.rank != 0 || writer->keeper);
     ASSERT(writer->layout->world == save.world && writer->layout->num_units == writer->table->num_units);
     ASSERT(position->step >= 0 && position->epoch >= position->epoch_end);
-    struct report *reports = malloc((size_t)save.world * sizeof *reports);
-    if (!reports)
-        return error_set(err, STATUS_DEVICE, "out of memory for a checkpoint");
+    struct report *reports = memory_alloc((size_t)save.world * sizeof *reports);
     checkpoint_name(position, save.name);
 
     status = save.rank == 0 ? make_folder(&save, why) : STATUS_OK;

@@ -2,6 +2,7 @@
 
 #include "cmd/agree.h"
 #include "core/log.h"
+#include "core/memory.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -64,9 +65,7 @@ static enum status settle(struct comm *comm, const struct bootstrap *boot, struc
                                       const struct cpu_kernels *common),
                           struct error *err)
 {
-    struct cpu_kernels *all = malloc((size_t)boot->world * sizeof *all);
-    if (!all)
-        return error_set(err, STATUS_DEVICE, "out of memory");
+    struct cpu_kernels *all = memory_alloc((size_t)boot->world * sizeof *all);
     enum status status = comm_exchange(comm, own, sizeof *own, all, err);
     if (status == STATUS_OK) {
         cpu_kernels_common(all, boot->world, own);

@@ -122,9 +122,7 @@ enum status bootstrap_exchange(struct bootstrap *bootstrap, const char *key, con
         return STATUS_OK;
     }
     enum status status;
-    char text[VALUE_BYTES], *values = malloc((size_t)bootstrap->world * VALUE_BYTES);
-    if (!values)
-        return error_set(err, STATUS_DEVICE, "out of memory");
+    char text[VALUE_BYTES], *values = memory_alloc((size_t)bootstrap->world * VALUE_BYTES);
     encode_hex(own, bytes, text);
     TRY_GOTO(bootstrap_put(bootstrap, key, text, err));
     TRY_GOTO(bootstrap_fence(bootstrap, err));
@@ -269,9 +267,7 @@ static enum status meet(struct bootstrap *boot, const char *interface, struct er
 {
     enum status status;
     struct launcher *launcher = boot->launcher;
-    struct introduction own, *all = calloc((size_t)boot->world, sizeof *all);
-    if (!all)
-        return error_set(err, STATUS_DEVICE, "out of memory");
+    struct introduction own, *all = memory_zeroed((size_t)boot->world, sizeof *all);
     introduce(boot, &own);
     TRY_GOTO(launcher->verbs->connect(launcher, boot->start_seconds, interface, err));
     TRY_GOTO(put_job(boot, err));

@@ -8,6 +8,7 @@
 
 #include "comm/comm_nccl.h"
 #include "core/log.h"
+#include "core/memory.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -28,9 +29,7 @@ static enum status find_shared(struct comm *comm, const struct device *device, i
                                struct error *err)
 {
     size_t bytes = sizeof device->id;
-    char *all = malloc((size_t)comm->world * bytes);
-    if (!all)
-        return error_set(err, STATUS_DEVICE, "out of memory");
+    char *all = memory_alloc((size_t)comm->world * bytes);
     *first = *second = -1;
     enum status status = comm_exchange(comm, device->id, bytes, all, err);
     for (int a = 1; status == STATUS_OK && a < comm->world && *first < 0; a++)

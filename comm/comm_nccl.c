@@ -15,6 +15,7 @@
 #if COMM_HAS_NCCL
 
 #include "core/clock.h"
+#include "core/memory.h"
 #include "core/progress.h"
 #include "core/thread.h"
 #include "gpu/device_cuda.h"
@@ -187,10 +188,8 @@ static enum status begin_together(struct comm_nccl *n, ncclUniqueId *id, int *ve
 {
     struct comm *comm = n->comm;
     struct error own_error = {.code = STATUS_OK};
-    struct opening own, *all = calloc((size_t)comm->world, sizeof *all);
+    struct opening own, *all = memory_zeroed((size_t)comm->world, sizeof *all);
     enum status status;
-    if (!all)
-        return error_set(err, STATUS_DEVICE, "out of memory");
     own.code = (int32_t)begin(n, id, version, &own_error);
     own.version = *version;
     TRY_GOTO(comm_exchange(comm, &own, sizeof own, all, err));

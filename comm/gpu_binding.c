@@ -2,6 +2,8 @@
  * finds all it sees taken may send their owners on to others. */
 #include "comm/gpu_binding.h"
 
+#include "core/memory.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -205,11 +207,9 @@ static enum status choose_on_node(const struct bootstrap *boot, const struct gpu
                                   struct gpu_binding *binding, struct error *err)
 {
     const struct gpu_host host = {.name = boot->host, .supervised = !boot->launcher};
-    struct gpu_view *here = calloc((size_t)boot->local_world, sizeof *here);
+    struct gpu_view *here = memory_zeroed((size_t)boot->local_world, sizeof *here);
     enum status status;
     int count = 0;
-    if (!here)
-        return error_set(err, STATUS_DEVICE, "out of memory");
     for (int r = 0; r < boot->world; r++)
         if (boot->places[r].node == boot->node)
             here[count++] = views[r];
@@ -230,9 +230,7 @@ enum status gpu_binding_find(struct comm *comm, const struct bootstrap *boot, co
 {
     ASSERT(boot->places && comm_world(comm) == boot->world);
     enum status status;
-    struct gpu_view *views = calloc((size_t)boot->world, sizeof *views);
-    if (!views)
-        return error_set(err, STATUS_DEVICE, "out of memory");
+    struct gpu_view *views = memory_zeroed((size_t)boot->world, sizeof *views);
     TRY_GOTO(comm_exchange(comm, own, sizeof *own, views, err));
     TRY_GOTO(look_through(boot, views, binding, err));
     if (binding->blind < 0)

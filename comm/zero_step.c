@@ -12,6 +12,7 @@
  * zero_collect waits for that copy. Of a skipped step it then says where the first non-finite value lies and which rank
  * it came from: every rank looks through what it has, and they agree. */
 #include "comm/zero_internal.h"
+#include "core/memory.h"
 #include "gpu/trace.h"
 
 #include <stdlib.h>
@@ -211,9 +212,7 @@ static enum status blame(struct zero *z, const struct step_record *record, const
                          struct zero_result *result, struct error *err)
 {
     struct bad_place own = place_of(z, record->bad_index), first = {.unit = z->units};
-    struct bad_place *all = malloc((size_t)z->world * sizeof *all);
-    if (!all)
-        return error_set(err, STATUS_DEVICE, "out of memory");
+    struct bad_place *all = memory_alloc((size_t)z->world * sizeof *all);
     enum status status = comm_exchange(z->comm, &own, sizeof own, all, err);
     for (int r = 0; status == STATUS_OK && r < z->world; r++)
         if (before(&all[r], &first))

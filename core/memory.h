@@ -1,9 +1,10 @@
 /* memory.h: memory whose lack ends the process, with exit code 5 and last words that say so.
  *
- * Large or optional memory (arenas, staging, whatever scales with the model) comes from malloc(), and a function that
+ * Large memory (arenas, staging, whatever scales with the model) comes from malloc(), and a function that
  * gets none returns STATUS_DEVICE. This header is for the many small things whose failure nobody can handle and that
  * must never look like something else: a text that could not be copied is not a key that is unset, and a folder that
- * could not be listed is not an empty one. Libraries that cannot report a failure (jansson's json_*_new() put NULL into
+ * could not be listed is not an empty one; and a rank that leaves out a collective for want of a few bytes would be
+ * found in the wrong one by its peers. Libraries that cannot report a failure (jansson's json_*_new() put NULL into
  * an object without a word) get their memory here.
  *
  * Any thread may call these. Without memory the calling thread prints the last words, tells the rank's peers by the

@@ -23,7 +23,8 @@ from harness import LLAMA, SEQUENCE, Folder, Metrics, to_yaml  # noqa: E402
 
 FINISHED, USAGE, DATA, CHECKPOINT, DEVICE, PEER = 0, 2, 3, 4, 5, 6
 SECONDS = 120  # a run takes a fraction of one: whoever takes this long hangs
-ENVIRONMENT = {"OMP_NUM_THREADS": "1", "ZTRAIN_CPU_GEMM": "builtin", "ZTRAIN_GEMM_CACHE": "", "HOME": "/nonexistent"}
+ENVIRONMENT = {"OMP_NUM_THREADS": "1", "ZTRAIN_CPU_GEMM": "builtin", "ZTRAIN_CPU_BF16": "widen", "ZTRAIN_GEMM_CACHE": "",
+               "HOME": "/nonexistent"}
 
 SPEC = {
     "run": {"name": "run", "dir": "runs", "seed": 7},
@@ -33,7 +34,7 @@ SPEC = {
     "train_batch_size": 12,
     "gradient_clipping": 1.0,
     "optimizer": {"type": "AdamW", "params": {"lr": 3e-3, "weight_decay": 0.1}},
-    "scheduler": {"type": "WarmupLR", "params": {"warmup_num_steps": 2}},
+    "scheduler": {"type": "WarmupLR", "params": {"warmup_num_steps": 3, "warmup_type": "linear"}},
     "checkpoint": {"interval_steps": 2, "keep_last": 2},
 }
 
@@ -83,13 +84,13 @@ class Place:
         return os.path.isdir(top) and any(n.startswith(("step-", "epoch-")) for n in os.listdir(top))
 
 
-    def finish(self):
+    def finish(self, more=()):
         """Brings the run to its end, however it was broken. Returns None, or what is wrong."""
         if self.has_checkpoints():
             verified = self.run(["verify", "runs/run"])
             if verified.code != FINISHED:
                 return f"verify ends with {verified.code}: {verified.out}{verified.err}"
-        done = self.train("--resume", "runs/run") if self.has_checkpoints() else self.train()
+        done = self.train(*more, *(["--resume", "runs/run"] if self.has_checkpoints() else []))
         if done.code != FINISHED:
             return f"going on ends with {done.code}: {done.err}"
         return None

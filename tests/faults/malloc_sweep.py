@@ -44,7 +44,7 @@ def commands(sweep):
     }
 
 
-SILENT = re.compile(r"[0-9.]+ (tokens/s|s\b|GFLOP/s|GB/s|MB/s|MiB|GiB)|[0-9:]+ left|[^:]*shared object file.*")
+SILENT = re.compile(r"bf16 products .*|[0-9.]+ (tokens/s|s\b|GFLOP/s|GB/s|MB/s|MiB|GiB)|[0-9:]+ left|[^:]*shared object file.*")
 
 
 def outcome_of(place, name, result):
@@ -154,8 +154,8 @@ def run(options):
             continue
         if name == "two ranks":
             for rank in ("-", "0", "1"):
-                whole.part(f"{name}, in {'the supervisor' if rank == '-' else 'rank ' + rank}", template, arguments, rank, 0.05)
+                whole.part(f"{name}, in {'the supervisor' if rank == '-' else 'rank ' + rank}", template, arguments, rank, 0.03)
         else:
-            whole.part(name, template, arguments, share=0.2)
+            whole.part(name, template, arguments, share=0.12)
     whole.sweep.close()
     return whole.sweep

@@ -3,10 +3,13 @@
 import os
 import sys
 
+import call_sweep
 import lab
 import malloc_sweep
+import power_sweep
 
-SWEEPS = {"malloc": malloc_sweep.run}
+SWEEPS = {"malloc": malloc_sweep.run, "calls": call_sweep.run_errors, "kills": call_sweep.run_kills,
+          "power": power_sweep.run}
 
 
 def main():
