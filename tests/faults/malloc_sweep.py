@@ -132,6 +132,8 @@ class MallocSweep:
         said = " ".join(result.last_words).lower()
         if not any(word in said for word in ("memory", "thread")):
             return f"exit 5, but memory is not named: {result.err[-300:]}"
+        if name == "resume" and not place.has_checkpoints():
+            return "the checkpoint that it was resumed from is gone"
         if name in ("train", "resume") and place.has_checkpoints():
             verified = place.run(["verify", "runs/run"])
             if verified.code != FINISHED:
