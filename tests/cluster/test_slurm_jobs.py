@@ -1,10 +1,11 @@
 """scripts/slurm/train.sbatch: whatever Slurm does with a job, it goes on as if nothing had been."""
+import getpass
 import os
 import signal
 import time
 
-from cluster_harness import TWO_BY_TWO, finishes, restarts, start_job as start, state, wait_for_end
-from harness import SLOWNESS, wait_until
+from cluster_harness import ENDLESS, PAUSE, TWO_BY_TWO, finishes, restarts, start_job as start, state, wait_for_end
+from harness import REQUEUE, SLOWNESS, USAGE, wait_until
 
 
 def test_from_the_first_step_to_the_last(folder):
@@ -61,3 +62,20 @@ def test_cancelled_is_cancelled(folder):
     folder.wait_for_none()
     assert time.monotonic() - began < 15 * SLOWNESS
     assert restarts(folder, job) == 0
+
+
+def test_two_jobs_on_two_nodes_in_one_folder(folder):
+    """The second is refused, and the first trains on; after its end the folder is free at once."""
+    spec = folder.spec(ENDLESS)
+    first = folder.srun("-N 1 -n 1 -w n0", "--config", spec, env=PAUSE)
+    folder.wait_for_step(25, process=first)
+    second = folder.wait(folder.srun("-N 1 -n 1 -w n1", "--config", spec, "--resume", folder.run_folder()), 45)
+    assert second.code == USAGE and "in use by another run (host " in second.last_words, second
+    assert ", job " in second.last_words, second
+    folder.wait_for_step(folder.steps_done() + 10, process=first)
+    folder.cluster.do("scancel", "--signal=USR1", "--user=" + getpass.getuser())
+    assert folder.wait(first, 30).code == REQUEUE
+    assert not os.path.exists(os.path.join(folder.run_folder(), "owner"))
+    again = folder.srun("-N 1 -n 1 -w n1", "--config", spec, "--resume", folder.run_folder(), env=PAUSE)
+    folder.wait_for_step(folder.steps_done() + 5, process=again)
+    assert "waiting up to" not in folder.said(again).out
