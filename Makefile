@@ -99,7 +99,22 @@ C_FILES = $(foreach folder,$(FLOORS) cmd tests/unit tests/ops tests/fuzz tests/f
 #: all            build/ztrain (the default)
 all: $(BUILD)/ztrain
 
-$(BUILD)/obj/%.o: %.c Makefile
+# A compiler or header that is missing is said once, with the way to get it, not by every file that includes it.
+# $(1): the headers, $(2): options of install-deps.sh
+define find_headers
+	@mkdir -p $(@D)
+	@command -v $(firstword $(CC)) >/dev/null || \
+		{ echo "make: there is no C compiler '$(firstword $(CC))'; hint: scripts/install-deps.sh installs what is needed" >&2; exit 1; }
+	@missing=; for h in $(1); do \
+		echo "#include <$$h>" | $(CC) $(CFLAGS) -E -x c - >/dev/null 2>&1 || missing="$$missing $$h"; done; \
+		[ -z "$$missing" ] || { echo "make: headers are missing:$$missing; hint: $(strip scripts/install-deps.sh $(2)) installs them" >&2; exit 1; }
+	@touch $@
+endef
+$(BUILD)/headers: Makefile
+	$(call find_headers,yaml.h jansson.h zstd.h xxhash.h sodium.h)
+$(BUILD)/headers-tests: $(BUILD)/headers
+	$(call find_headers,cmocka.h,--test)
+$(BUILD)/obj/%.o: %.c Makefile | $(BUILD)/headers
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS_ALL) $(CFLAGS_$(subst /,_,$*)) -c $< -o $@
 
@@ -114,7 +129,7 @@ $(BUILD)/libztrain.a: $(LIB_OBJECTS)
 $(BUILD)/ztrain: $(CMD_OBJECTS) $(BUILD)/libztrain.a
 	$(CC) $(LDFLAGS_ALL) $(LDFLAGS) $^ $(LDLIBS_ALL) -o $@
 
-$(BUILD)/tests/%: tests/unit/%.c $(BUILD)/libztrain.a Makefile
+$(BUILD)/tests/%: tests/unit/%.c $(BUILD)/libztrain.a Makefile | $(BUILD)/headers-tests
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS_ALL) -MF $(BUILD)/tests/$*.d $< $(BUILD)/libztrain.a $(LDFLAGS_ALL) $(LDFLAGS) -lcmocka $(LDLIBS_ALL) -o $@
 

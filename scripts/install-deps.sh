@@ -9,10 +9,13 @@
 #   scripts/install-deps.sh --bench     also what makes PyTorch fast, for scripts/bench-peers.sh
 #   --quiet                             say something only when packages are installed
 #
-# Uses sudo only when not root. On other systems: prints what is needed, and succeeds if a test program builds.
+# Uses sudo only when not root. While another apt is at work it waits, up to $INSTALL_DEPS_PATIENCE seconds (600).
+# On other systems: prints what is needed, and succeeds if a test program builds.
 set -euo pipefail
 
-usage() { sed -n '2,12s/^# \{0,1\}//p' "$0"; }
+usage() { sed -n '2,13s/^# \{0,1\}//p' "$0"; }
+
+patience=${INSTALL_DEPS_PATIENCE:-600}
 
 test_packages=0 check_packages=0 slurm_packages=0 fresh_packages=0 bench_packages=0 quiet=0
 for argument in "$@"; do
@@ -101,15 +104,25 @@ for package in "${missing[@]}"; do
 done
 [ $need_onednn = 0 ] || [ -n "$(onednn_package)" ] || update=1
 
+# Another apt may be at work, above all on a machine that has just started. apt's own DPkg::Lock::Timeout waits for only one of
+# its three locks, so each call that finds one taken is made again.
 run_apt() {
-    local log
+    local log waiting=0
     log=$(mktemp)
-    if ! "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -qq -o Acquire::Retries=3 "$@" >"$log" 2>&1; then
-        echo "install-deps.sh: apt-get $1 failed:" >&2
-        tail -20 "$log" >&2
-        rm -f "$log"
-        return 1
-    fi
+    until "${as_root[@]}" env LC_ALL=C DEBIAN_FRONTEND=noninteractive apt-get -qq -o Acquire::Retries=3 "$@" >"$log" 2>&1; do
+        if ! grep -q 'Could not get lock' "$log" || [ $SECONDS -ge "$patience" ]; then
+            echo "install-deps.sh: apt-get $1 failed:" >&2
+            tail -20 "$log" >&2
+            rm -f "$log"
+            return 1
+        fi
+        if [ $waiting = 0 ]; then
+            echo "another program is installing packages; waiting for it, up to $patience s" \
+                "($(sed -n 's/^E: \(Could not get lock.*\)/\1/p' "$log" | head -1))"
+            waiting=1
+        fi
+        sleep 2
+    done
     rm -f "$log"
 }
 

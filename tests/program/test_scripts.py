@@ -1,4 +1,5 @@
-"""The scripts that keep the repository in order find what they are there to find."""
+"""The scripts that keep the repository in order find what they are there to find; those that build and install say what to
+do."""
 import os
 import shutil
 import subprocess
@@ -56,3 +57,87 @@ def test_an_include_of_nothing(house):
     append(house / "gpu" / "device.c", '#include "device.h"')
     code, out = check_layers(house)
     assert code == 1 and "gpu/device.h" in out
+
+
+# --- make and install-deps.sh -----------------------------------------------------------------------------------------
+
+HEADERS = ("yaml.h", "jansson.h", "zstd.h", "xxhash.h", "sodium.h")
+
+
+def make(tmp_path, compiler, target="all"):
+    env = {name: value for name, value in os.environ.items() if name not in ("MAKEFLAGS", "MFLAGS", "MAKELEVEL")}
+    done = subprocess.run(["make", "-C", ROOT, "-j2", "CUDA=0", f"CC={compiler}", f"BUILD={tmp_path}/build",
+                           target.format(build=tmp_path / "build")],
+                          stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, check=False, timeout=120,
+                          env=env)
+    assert done.returncode == 2, done
+    return done.stderr
+
+
+@pytest.mark.parametrize("missing", [("xxhash.h",), ("yaml.h", "sodium.h"), HEADERS], ids=" ".join)
+def test_make_names_the_missing_headers_and_the_way_to_them(tmp_path, missing):
+    (tmp_path / "include").mkdir()
+    for header in set(HEADERS) - set(missing):
+        (tmp_path / "include" / header).touch()
+    err = make(tmp_path, f"gcc -nostdinc -isystem {tmp_path}/include")
+    assert err.startswith(f"make: headers are missing: {' '.join(missing)}; hint: scripts/install-deps.sh installs them\n")
+    assert "fatal error" not in err
+
+
+def test_make_without_a_compiler_and_without_cmocka(tmp_path):
+    assert "there is no C compiler 'gccc'; hint: scripts/install-deps.sh" in make(tmp_path, "gccc")
+    (tmp_path / "include").mkdir()
+    for header in HEADERS:
+        (tmp_path / "include" / header).touch()
+    err = make(tmp_path, f"gcc -nostdinc -isystem {tmp_path}/include", "{build}/headers-tests")
+    assert "headers are missing: cmocka.h; hint: scripts/install-deps.sh --test" in err
+
+
+# A machine that lacks one package, and whose apt is busy as long as the file `busy` is there.
+FAKES = {
+    "dpkg-query": """case "$*" in *libxxhash-dev*) exit 1 ;; *libdnnl*) echo libdnnl3:installed ;; *) printf installed ;; esac""",
+    "apt-cache": "echo '  Candidate: 1.0'",
+    "apt-get": """echo "$*" >> apt-calls
+[ ! -e busy ] || { echo 'E: Could not get lock /var/lib/dpkg/lock-frontend. It is held by process 77 (unattended-upgr)'
+                   echo 'E: Unable to acquire the dpkg frontend lock (/var/lib/dpkg/lock-frontend), is another process using it?'
+                   exit 100; }
+[ ! -e broken ] || { echo 'E: Unable to correct problems, you have held broken packages.'; exit 100; }""",
+    "sleep": "rm busy",
+    "id": "echo 0",
+}
+
+
+@pytest.fixture
+def machine(tmp_path):
+    (tmp_path / "bin").mkdir()
+    for name, script in FAKES.items():
+        path = tmp_path / "bin" / name
+        path.write_text(f"#!/bin/sh\n{script}\n", encoding="utf-8")
+        path.chmod(0o755)
+
+    def install(**env):
+        return subprocess.run([os.path.join(ROOT, "scripts", "install-deps.sh")], cwd=tmp_path, stdout=subprocess.PIPE,
+                              stderr=subprocess.PIPE, text=True, check=False, timeout=60,
+                              env={**os.environ, "PATH": f"{tmp_path}/bin:{os.environ['PATH']}", **env})
+    return tmp_path, install
+
+
+def test_packages_are_installed_next_to_another_apt(machine):
+    path, install = machine
+    (path / "busy").touch()
+    done = install()
+    assert done.returncode == 0, done
+    assert "waiting for it, up to 600 s (Could not get lock /var/lib/dpkg/lock-frontend. It is held by process 77" in done.stdout
+    calls = (path / "apt-calls").read_text(encoding="utf-8").splitlines()
+    assert len(calls) == 2 and calls[0] == calls[1] and calls[0].endswith("libxxhash-dev")
+
+
+def test_the_wait_for_another_apt_has_an_end_and_other_errors_none(machine):
+    path, install = machine
+    (path / "busy").touch()
+    done = install(INSTALL_DEPS_PATIENCE="0")
+    assert done.returncode == 1 and "process 77" in done.stderr and (path / "busy").exists()
+    (path / "busy").unlink()
+    (path / "broken").touch()
+    done = install()
+    assert done.returncode == 1 and "held broken packages" in done.stderr and "waiting" not in done.stdout
