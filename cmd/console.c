@@ -22,8 +22,7 @@ void console_init(struct console *console, bool silent, int64_t steps_per_print,
     };
 }
 
-/* "1:02:03" or "2:03" */
-static void format_duration(double seconds, char *out, size_t size)
+void console_duration(double seconds, char *out, size_t size)
 {
     int64_t s = seconds < 0 ? 0 : (int64_t)(seconds + 0.5);
     if (s >= 3600)
@@ -66,7 +65,7 @@ void console_step(struct console *console, const struct step_metrics *m)
         return;
 
     char left[32], mfu[64] = "";
-    format_duration(console->smoothed_step_seconds * (double)(console->total_steps - m->step), left, sizeof left);
+    console_duration(console->smoothed_step_seconds * (double)(console->total_steps - m->step), left, sizeof left);
     if (m->mfu >= 0)
         snprintf(mfu, sizeof mfu, "  mfu %.1f%%", 100 * m->mfu);
     if (m->mfu >= 0 && m->of_ceiling >= 0)

@@ -6,6 +6,7 @@
 #include "core/metrics.h"
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 struct console {
@@ -25,5 +26,8 @@ void console_step(struct console *console, const struct step_metrics *m);
 
 /* Ends an open progress line, before anything else is printed. */
 void console_break(struct console *console);
+
+/* "1:02:03" or "2:03" */
+void console_duration(double seconds, char *out, size_t size);
 
 #endif

@@ -21,6 +21,7 @@
 #include "cmd/run_folder.h"
 #include "cmd/stepper.h"
 #include "cmd/stop_signal.h"
+#include "cmd/summary.h"
 #include "cmd/supervise.h"
 #include "cmd/trainer.h"
 #include "core/clock.h"
@@ -65,6 +66,7 @@ struct run {
     struct train_position position; /* after the last step that was collected */
     int64_t enqueued;               /* the last step that was given to the device */
     struct pending_step pending[ZERO_STEPS];
+    double started_at;                 /* seconds; when this process began to prepare the run */
     double collected_at;               /* seconds; when the last step was collected */
     json_t *spec_json, *machine;       /* as a checkpoint has them */
     struct cpu_kernels kernels_before; /* of the checkpoint, if it says */
@@ -712,7 +714,7 @@ static void end_stuck(void *context, const char *text)
 static enum status train_rank(const struct options *options, struct bootstrap *boot, struct run_spec *spec,
                               struct error *err)
 {
-    struct run run = {.options = options, .spec = spec, .boot = boot};
+    struct run run = {.options = options, .started_at = seconds_now(), .spec = spec, .boot = boot};
     struct comm_config comm = {.timeout_seconds = spec->comm.timeout_seconds,
                                .io_timeout_seconds = spec->comm.io_timeout_seconds,
                                .stuck = end_stuck,
@@ -744,6 +746,8 @@ static enum status train_rank(const struct options *options, struct bootstrap *b
         print_volume(&run);
         if (options->profile)
             print_profile(&run);
+        if (boot->rank == 0)
+            summary_say(run.folder.metrics, run.folder.checkpoints, seconds_now() - run.started_at);
         log_info("finished: %" PRId64 " steps, %" PRId64 " tokens; run folder %s", run.position.step,
                  run.position.tokens, run.folder.path);
     }

@@ -397,3 +397,24 @@ def test_wall_clock_breakdown_and_profile(folder):
     done = folder.train({"train": {"epochs": 1}, "wall_clock_breakdown": True}, more=["--profile"])
     assert "forward" in done.out and "backward" in done.out
     assert "linear_fwd" in done.out and "attention_bwd" in done.out
+
+
+def test_a_finished_run_sums_itself_up(folder):
+    """Over both starts: how long the steps took, the best evaluation, and the checkpoint that is nearest to it."""
+    changes = {"train": {"eval_interval_steps": 1, "max_steps": 3, "epochs": None},
+               "checkpoint": {"interval_steps": 1, "keep_last": 2}}
+    folder.train(changes)
+    changes["train"]["max_steps"] = 5
+    said = folder.train(changes, ranks=2, more=["--resume", folder.run_folder()]).out
+    metrics = folder.metrics()
+    best = min(metrics.evaluations, key=lambda row: row["eval_loss"])
+    seconds = sum(row["seconds"]["step"] for row in metrics.steps)
+    rate = metrics.steps[-1]["tokens"] / seconds
+    found = re.search(r"time: steps 1 to 5 took 0:\d\d, over 2 starts: (\d+) tokens/s on average; this process ran for 0:\d\d", said)
+    assert found and abs(int(found[1]) - rate) <= 1 + 1e-3 * rate, said
+    kept = folder.run_folder() + "/checkpoints/" + min(
+        folder.checkpoints(), key=lambda name: abs(int(name.split("-")[1]) - best["step"]))
+    where = "its checkpoint is " + ("" if kept.endswith(f"{best['step']:08d}") else "not kept, the nearest is ") + kept
+    assert f"best evaluation: after step {best['step']}, eval_loss {best['eval_loss']:.4f}, " \
+           f"perplexity {best['perplexity']:.2f}; {where}\n" in said, said
+    assert said.splitlines()[-1].startswith("[0] finished: 5 steps, ")

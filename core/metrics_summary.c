@@ -1,0 +1,97 @@
+/* metrics_summary.c: the file is read twice, line by line: which evaluation was the best is not known before its end,
+ * and which checkpoint is nearest to it is the second question. Its size does not matter, nor does the number of
+ * starts. */
+#include "core/metrics_summary.h"
+
+#include "core/fsutil.h"
+
+#include <errno.h>
+#include <jansson.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static int64_t integer_of(const json_t *line, const char *name)
+{
+    return json_integer_value(json_object_get(line, name));
+}
+
+static void add_step(struct metrics_summary *s, const json_t *line, int64_t *tokens_before)
+{
+    int64_t step = integer_of(line, "step"), tokens = integer_of(line, "tokens");
+    double seconds = json_number_value(json_object_get(json_object_get(line, "seconds"), "step"));
+    if (s->steps == 0) {
+        s->first_step = step;
+        if (step > 1) /* those of the steps before it are in another run's file */
+            *tokens_before = tokens - llround(seconds * json_number_value(json_object_get(line, "tokens_per_s")));
+    }
+    s->steps++;
+    s->last_step = step;
+    s->tokens = tokens - *tokens_before;
+    s->seconds += seconds;
+}
+
+static void add_evaluation(struct metrics_summary *s, const json_t *line)
+{
+    const json_t *loss = json_object_get(line, "eval_loss"); /* null: there was nothing to predict */
+    if (!json_is_number(loss) || (s->best_step && json_number_value(loss) >= s->best_loss))
+        return;
+    s->best_loss = json_number_value(loss);
+    s->best_step = integer_of(line, "step");
+}
+
+/* Of two that are as near the later one counts: what was evaluated is in it. */
+static void add_checkpoint(struct metrics_summary *s, const json_t *line, const char *checkpoints)
+{
+    const char *folder = json_string_value(json_object_get(line, "checkpoint"));
+    const char *slash = folder ? strrchr(folder, '/') : NULL, *name = slash ? slash + 1 : folder;
+    int64_t step = integer_of(line, "step");
+    char path[FS_PATH_MAX];
+    if (!name || strlen(name) >= sizeof s->best_checkpoint ||
+        (*s->best_checkpoint && llabs(step - s->best_step) > llabs(s->checkpoint_step - s->best_step)) ||
+        fs_join(path, checkpoints, name, STATUS_CHECKPOINT, NULL) != STATUS_OK || !fs_is_dir(path))
+        return;
+    snprintf(s->best_checkpoint, sizeof s->best_checkpoint, "%s", name);
+    s->checkpoint_step = step;
+}
+
+enum status metrics_summarise(const char *path, const char *checkpoints, struct metrics_summary *summary,
+                              struct error *err)
+{
+    *summary = (struct metrics_summary){.starts = 1, .best_loss = NAN};
+    FILE *file = fopen(path, "re");
+    if (!file)
+        return error_set(err, STATUS_CHECKPOINT, "cannot open '%s': %s", path, strerror(errno));
+    char *text = NULL;
+    size_t size = 0;
+    ssize_t length;
+    int64_t tokens_before = 0;
+    for (int pass = 0; pass < 2; pass++) {
+        rewind(file);
+        while ((length = getline(&text, &size, file)) > 0) {
+            static const char checkpoint_line[] = "{\"checkpoint\":";
+            bool names_checkpoint = strncmp(text, checkpoint_line, sizeof checkpoint_line - 1) == 0;
+            if (names_checkpoint != (pass == 1))
+                continue;
+            json_t *line = json_loadb(text, (size_t)length, 0, NULL);
+            if (pass == 1)
+                add_checkpoint(summary, line, checkpoints);
+            else if (json_object_get(line, "loss"))
+                add_step(summary, line, &tokens_before);
+            else if (json_object_get(line, "eval_loss"))
+                add_evaluation(summary, line);
+            else if (json_object_get(line, "resumed_from"))
+                summary->starts++;
+            json_decref(line);
+        }
+        if (!summary->best_step)
+            break;
+    }
+    enum status status = STATUS_OK;
+    if (ferror(file))
+        status = error_set(err, STATUS_CHECKPOINT, "cannot read '%s': %s", path, strerror(errno));
+    free(text);
+    fclose(file);
+    return status;
+}
