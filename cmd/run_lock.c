@@ -237,11 +237,10 @@ static enum status lock_descriptor(int fd, const char *path, enum grip *grip, st
     return STATUS_OK;
 }
 
+/* That the run may live here was checked before (run_place.h): what fails now is the disk. */
 static enum status open_error(const char *what, const char *path, struct error *err)
 {
-    int code = errno;
-    bool disk = code == ENOSPC || code == EDQUOT || code == EIO;
-    return error_set(err, disk ? STATUS_CHECKPOINT : STATUS_USAGE, "cannot %s '%s': %s", what, path, strerror(code));
+    return error_set(err, STATUS_CHECKPOINT, "cannot %s '%s': %s", what, path, strerror(errno));
 }
 
 /* Tries for the lock of the file that is named `lock` now: it may have been replaced since the last try. */
@@ -417,7 +416,7 @@ static enum status claim(struct run_lock *lock, const struct reading *old, enum 
         errno != ENOENT) /* ENOENT: another owner swept it */
         status = open_error("rename", path, err);
     if (status == STATUS_OK)
-        status = fs_sync_dir(lock->folder, STATUS_USAGE, err);
+        status = fs_sync_dir(lock->folder, STATUS_CHECKPOINT, err);
     if (status == STATUS_OK && grip != GRIP_OURS)
         lock->config.pause(SETTLE);
     if (status == STATUS_OK)

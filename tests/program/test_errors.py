@@ -394,11 +394,11 @@ def test_a_run_folder_that_cannot_be(folder, resume):
     assert "may not be written by this user" in done.last_words, done
 
 
-@pytest.mark.parametrize("what", ["run.yaml", "log", "metrics.jsonl"])
+@pytest.mark.parametrize("what", ["owner", "run.yaml", "log", "metrics.jsonl"])
 def test_a_disk_that_takes_no_files_of_the_run(folder, what):
     """As a checkpoint that cannot be written: 4, not the spec's fault. A limit on file size stands in for a full disk."""
     os.makedirs(folder.run_folder())
-    limit = "0" if what == "run.yaml" else "unlimited"
+    limit = {"owner": "0", "run.yaml": "1"}.get(what, "unlimited")
     if what == "log":
         with open(folder.at("runs", "run", "log"), "w", encoding="utf-8"):
             pass

@@ -1,6 +1,7 @@
 """The scripts that keep the repository in order find what they are there to find; those that build and install say what to
 do."""
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -141,3 +142,17 @@ def test_the_wait_for_another_apt_has_an_end_and_other_errors_none(machine):
     (path / "broken").touch()
     done = install()
     assert done.returncode == 1 and "held broken packages" in done.stderr and "waiting" not in done.stdout
+
+
+# --- the quick start --------------------------------------------------------------------------------------------------
+
+def test_the_quick_start_says_how_long_each_part_takes():
+    """It is run by .ci/run; here: no part begins without saying its duration and the time so far."""
+    with open(os.path.join(ROOT, "scripts", "quickstart.sh"), encoding="utf-8") as f:
+        lines = f.read().splitlines()
+    parts = [line for line in lines if line.startswith('say "')]
+    assert [re.match(r'say "(\d)\. [^"]+" "[^"]*(second|minute)[^"]*"$', line)[1] for line in parts] == list("1234567")
+    (say,) = [line for line in lines if line.startswith("say()")]
+    done = subprocess.run(["bash", "-c", f'{say}; SECONDS=75; say "1. packages" "a minute"'], stdout=subprocess.PIPE,
+                          text=True, check=True)
+    assert done.stdout == "\n==> 1. packages (a minute; 1:15 so far)\n"
