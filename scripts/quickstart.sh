@@ -12,16 +12,20 @@ top=build/quickstart
 text=$top/text
 run=$top/runs/quickstart
 ztrain=build/ztrain
-text_bytes=600000
+text_bytes=240000
 
-say() { printf '\n==> %s\n' "$*"; }
+# say PART DURATION: a part begins; how long it takes on two free cores (on busy ones about twice as long), and the time so far
+say() { printf '\n==> %s (%s; %d:%02d so far)\n' "$1" "$2" $((SECONDS / 60)) $((SECONDS % 60)); }
 
-say "1. packages and build"
+say "1. packages" "a minute or two where they are missing, else a second"
 scripts/install-deps.sh
-make -s -j"$(nproc)"
+
+say "2. build" "about a minute, nothing where it is built already"
+# More jobs than cores: next to other programs the compiler gets its share.
+make -s -j$((2 * $(nproc)))
 $ztrain version | head -1
 
-say "2. text -> token shards"
+say "3. text -> token shards" "a few seconds"
 rm -rf "$top"
 mkdir -p "$text" "$top/data"
 
@@ -53,12 +57,12 @@ if [ "$(cat "$text"/*.txt | wc -c)" -lt 100000 ]; then
 fi
 python3 scripts/tokenize.py "$text"/*.txt --output "$top/data/text" --tokenizer byte --document paragraph --validation 0.04
 
-say "3. training on two ranks; after a while it is asked to stop, as a batch system would"
+say "4. training on two ranks; after 30 steps it is asked to stop, as a batch system would" "about 10 seconds"
 started=$SECONDS
 $ztrain --config configs/quickstart.yaml --local-gpus 2 &
 pid=$!
 trap 'kill -TERM $pid 2>/dev/null || true' EXIT
-until [ "$(grep -cs '"loss"' "$run/metrics.jsonl" || true)" -ge 70 ] 2>/dev/null || ! kill -0 $pid 2>/dev/null; do
+until [ "$(grep -cs '"loss"' "$run/metrics.jsonl" || true)" -ge 30 ] 2>/dev/null || ! kill -0 $pid 2>/dev/null; do
     sleep 0.2
 done
 code=0
@@ -68,15 +72,15 @@ trap - EXIT
 [ $code = 75 ] || { echo "quickstart.sh: the interrupted run ended with exit code $code, 75 expected" >&2 && exit 1; }
 echo "stopped with exit code 75: a checkpoint is written, the run can go on"
 
-say "4. going on from there"
+say "5. going on from there" "about half a minute"
 $ztrain --config configs/quickstart.yaml --local-gpus 2 --resume "$run"
 echo "trained for $((SECONDS - started)) s"
 
-say "5. verifying and exporting"
+say "6. verifying and exporting" "a second"
 $ztrain verify "$run"
 $ztrain export "$run" --out "$top/hf" --dtype bf16
 
-say "6. what came of it"
+say "7. what came of it" "a second"
 python3 - "$run/metrics.jsonl" <<'PYTHON'
 import json
 import sys
@@ -95,6 +99,7 @@ for row in evaluations:
 if not evaluations[-1]["eval_loss"] < steps[0]["loss"] - 1:
     sys.exit("quickstart.sh: the loss did not fall")
 PYTHON
+printf '\nall of it took %d:%02d\n' $((SECONDS / 60)) $((SECONDS % 60))
 
 cat <<TEXT
 
