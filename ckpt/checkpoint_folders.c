@@ -10,10 +10,12 @@
 
 #include <dirent.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #define TMP_PREFIX ".tmp-"
 
@@ -112,7 +114,8 @@ enum status checkpoint_locate(const char *dir, bool *is_checkpoint, char folder[
     TRY(fs_join(path, dir, "run.yaml", STATUS_CHECKPOINT, err)); /* a run that did not get that far */
     if (fs_exists(path)) {
         error_set(err, STATUS_CHECKPOINT, "run folder '%s' holds no checkpoint yet", dir);
-        error_hint(err, "until its first one a run is started without --resume");
+        error_hint(err, "until its first one a run is started as it was the first time: without --resume, or with the "
+                        "checkpoint of another run that it branched off from");
         return STATUS_CHECKPOINT;
     }
     error_set(err, STATUS_CHECKPOINT, "'%s' is neither a checkpoint (there is no " MANIFEST_NAME ") nor a run folder",
@@ -128,14 +131,16 @@ static int by_step_newest_first(const void *left, const void *right)
         return a->step < b->step ? 1 : -1;
     if (a->evaluation_due != b->evaluation_due)
         return a->evaluation_due ? 1 : -1;
-    return strcmp(b->name, a->name);
+    if (a->epoch_end != b->epoch_end) /* the same step, and the epoch's end said as well */
+        return a->epoch_end ? -1 : 1;
+    return strcmp(a->name, b->name); /* X before X.replaced-1 */
 }
 
 static enum status entry_read(struct checkpoint_entry *entry, const char *path, const char *name, struct error *err)
 {
     struct manifest *manifest;
     struct error damage = {0};
-    long long step;
+    long long step, epoch;
     memset(entry, 0, sizeof *entry);
     snprintf(entry->name, sizeof entry->name, "%s", name);
     enum status status = manifest_load(path, &manifest, &damage);
@@ -145,10 +150,15 @@ static enum status entry_read(struct checkpoint_entry *entry, const char *path, 
     if (entry->ok) {
         entry->step = manifest->position.step;
         entry->evaluation_due = manifest->position.evaluation_due;
+        entry->epoch_end = manifest->position.epoch_end;
+        entry->epoch = manifest->position.epoch;
+        entry->bytes = manifest->bytes;
         manifest_free(manifest);
         return STATUS_OK;
     }
     entry->step = sscanf(name, "step-%lld", &step) == 1 && step >= 0 ? step : INT64_MAX;
+    entry->epoch_end = sscanf(name, "epoch-%lld", &epoch) == 1 && epoch > 0;
+    entry->epoch = entry->epoch_end ? epoch : 0;
     entry->damage = memory_text(damage.text);
     return STATUS_OK;
 }
@@ -183,7 +193,8 @@ static enum status list_append(struct checkpoint_list *list, struct checkpoint_l
     return STATUS_OK;
 }
 
-enum status checkpoint_list_update(struct checkpoint_list *list, const char *dir, struct error *err)
+/* Those of the course, or those that were moved aside. */
+static enum status list_update(struct checkpoint_list *list, const char *dir, bool want_aside, struct error *err)
 {
     enum status status = STATUS_OK;
     struct checkpoint_list known = *list;
@@ -197,7 +208,7 @@ enum status checkpoint_list_update(struct checkpoint_list *list, const char *dir
     if (!folder)
         TRY_GOTO(error_set(err, STATUS_CHECKPOINT, "cannot open the folder '%s': %s", dir, strerror(errno)));
     for (struct dirent *entry; (entry = io_readdir(folder));) {
-        if (!is_own_name(entry->d_name, &aside) || aside)
+        if (!is_own_name(entry->d_name, &aside) || aside != want_aside)
             continue;
         TRY_GOTO(fs_join(path, dir, entry->d_name, STATUS_CHECKPOINT, err));
         if (entry->d_type == DT_DIR || fs_is_dir(path))
@@ -214,10 +225,21 @@ fail:
     return status;
 }
 
+enum status checkpoint_list_update(struct checkpoint_list *list, const char *dir, struct error *err)
+{
+    return list_update(list, dir, false, err);
+}
+
 enum status checkpoint_list_init(struct checkpoint_list *list, const char *dir, struct error *err)
 {
     memset(list, 0, sizeof *list);
-    return checkpoint_list_update(list, dir, err);
+    return list_update(list, dir, false, err);
+}
+
+enum status checkpoint_list_aside(struct checkpoint_list *list, const char *dir, struct error *err)
+{
+    memset(list, 0, sizeof *list);
+    return list_update(list, dir, true, err);
 }
 
 void checkpoint_list_release(struct checkpoint_list *list)
@@ -229,6 +251,35 @@ void checkpoint_list_release(struct checkpoint_list *list)
 }
 
 /* ------------------------------------------------------------------------------------------- moving and deleting */
+
+enum status checkpoint_sync(const char *dir, struct error *err)
+{
+    int fd = io_open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd < 0)
+        return error_set(err, STATUS_CHECKPOINT, "cannot open the folder '%s': %s", dir, strerror(errno));
+    enum status status = STATUS_OK;
+    if (fault_fsync(fd))
+        status = error_set(err, STATUS_CHECKPOINT, "cannot write the folder '%s': %s", dir, strerror(errno));
+    io_close(fd);
+    progress_tick();
+    return status;
+}
+
+void checkpoint_point_latest(const char *dir, const char *name)
+{
+    char link[FS_PATH_MAX], fresh[FS_PATH_MAX];
+    struct error err;
+    if (fs_join(link, dir, "latest", STATUS_CHECKPOINT, &err) != STATUS_OK ||
+        fs_join(fresh, dir, TMP_PREFIX "latest", STATUS_CHECKPOINT, &err) != STATUS_OK) {
+        log_warn("%s", err.text);
+        return;
+    }
+    if ((fault_remove(fresh) && errno != ENOENT) || fault_symlink(name, fresh) || fault_rename(fresh, link, 0)) {
+        log_warn("cannot point '%s' at %s: %s; the checkpoint itself is complete", link, name, strerror(errno));
+        fault_remove(fresh);
+    } else if (checkpoint_sync(dir, &err) != STATUS_OK)
+        log_warn("%s", err.text);
+}
 
 enum status checkpoint_move_aside(const char *dir, const char *name, const char *kind, char *to, struct error *err)
 {

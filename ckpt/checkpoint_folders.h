@@ -22,6 +22,9 @@ struct checkpoint_entry {
     bool ok;             /* manifest and sizes are right; contents were not looked at */
     int64_t step;        /* of the manifest; where that cannot be read, from a step-N name; else INT64_MAX */
     bool evaluation_due; /* of the manifest: another one of this step was made after it */
+    bool epoch_end;      /* of the manifest; where that cannot be read, from an epoch-N name */
+    int64_t epoch;       /* the same; 0: unknown */
+    int64_t bytes;       /* of the manifest */
     char *damage;        /* owned; NULL if ok */
     uint64_t inode;      /* of the folder: another one of that name is another checkpoint */
 };
@@ -35,6 +38,8 @@ struct checkpoint_list {
 enum status checkpoint_list_init(struct checkpoint_list *list, const char *dir, struct error *err);
 /* Brings a list (or an empty one) up to date; opens only what it has not listed yet. On failure it is empty. */
 enum status checkpoint_list_update(struct checkpoint_list *list, const char *dir, struct error *err);
+/* The same of those that were moved aside: X.aside-N and X.damaged-N. */
+enum status checkpoint_list_aside(struct checkpoint_list *list, const char *dir, struct error *err);
 void checkpoint_list_release(struct checkpoint_list *list);
 
 /* What `dir` is: a checkpoint (*is_checkpoint; folder = dir), or a run folder or its checkpoints/ (folder = where the
@@ -44,8 +49,15 @@ enum status checkpoint_locate(const char *dir, bool *is_checkpoint, char folder[
 /* epoch-NNNN if the position ends an epoch, else step-NNNNNNNN. */
 void checkpoint_name(const struct train_position *position, char name[64]);
 
+/* fsync of a folder of checkpoints: its renames are durable. Ticks progress. */
+enum status checkpoint_sync(const char *dir, struct error *err);
+
 /* dir/NAME becomes dir/NAME.KIND-N with the first free N. `to` (may be NULL): the new path. */
 enum status checkpoint_move_aside(const char *dir, const char *name, const char *kind, char *to, struct error *err);
+
+/* Points dir/latest at NAME: made under another name, then renamed. It is a service to people: what stands in its way
+ * is a warning. */
+void checkpoint_point_latest(const char *dir, const char *name);
 
 /* Deletes a checkpoint: renamed to .tmp-delete-NAME first, so that no half of it is ever taken for one. */
 enum status checkpoint_delete(const char *dir, const char *name, struct error *err);

@@ -114,6 +114,27 @@ static enum status open_one(const char *folder, bool full, struct checkpoint **o
     return status;
 }
 
+/* What can be done where no checkpoint is taken: one that was moved aside may be named. `first`: what else to look at
+ * ("…, "; may be ""). */
+static void hint_aside(const char *dir, const char *first, struct error *err)
+{
+    struct checkpoint_list aside;
+    const struct checkpoint_entry *found = NULL;
+    if (checkpoint_list_aside(&aside, dir, NULL) != STATUS_OK)
+        memset(&aside, 0, sizeof aside);
+    for (int i = 0; i < aside.count && !found; i++)
+        if (aside.entries[i].ok)
+            found = &aside.entries[i];
+    if (found)
+        error_hint(err,
+                   "%s'%s/%s' of step %" PRId64 " was moved aside and can be named (%d in all, ztrain inspect "
+                   "lists them); another run.name starts anew",
+                   first, dir, found->name, found->step, aside.count);
+    else if (*first)
+        error_hint(err, "%sanother run.name starts anew", first);
+    checkpoint_list_release(&aside);
+}
+
 /* The newest valid one of a folder of checkpoints; newer ones that are damaged are warnings. */
 static enum status open_newest(const char *dir, bool full, struct checkpoint **out, struct error *err)
 {
@@ -139,8 +160,9 @@ static enum status open_newest(const char *dir, bool full, struct checkpoint **o
                            "none of the %d checkpoints in '%s' is valid; the last that was "
                            "tried: %.1500s",
                            list.count, dir, damage.text);
-        error_hint(&failure, "ztrain verify on each says what is damaged; without --resume a run begins anew");
     }
+    if (status == STATUS_CHECKPOINT)
+        hint_aside(dir, list.count ? "ztrain verify on each says what is damaged; " : "", &failure);
     checkpoint_list_release(&list);
     if (status != STATUS_OK && err)
         *err = failure;

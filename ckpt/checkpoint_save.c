@@ -142,17 +142,6 @@ static enum status put_file(const char *folder, const char *name, const void *da
     return status;
 }
 
-static enum status sync_folder(const char *path, struct error *err)
-{
-    int fd = io_open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (fd < 0)
-        return io_error("open the folder", path, err);
-    enum status status = fault_fsync(fd) ? io_error("write the folder", path, err) : STATUS_OK;
-    io_close(fd);
-    progress_tick();
-    return status;
-}
-
 /* .tmp-NAME-UNIQUE: no rank of another start, cut off from this one, can be writing there. */
 static enum status name_folders(struct save *save, struct error *err)
 {
@@ -175,7 +164,7 @@ static enum status make_folder(struct save *save, struct error *err)
         char parent[FS_PATH_MAX];
         TRY(fs_mkdirs(dir, STATUS_CHECKPOINT, err));
         TRY(fs_join(parent, dir, "..", STATUS_CHECKPOINT, err));
-        TRY(sync_folder(parent, err));
+        TRY(checkpoint_sync(parent, err));
     }
     checkpoint_sweep(dir);
     return fault_mkdir(save->tmp, 0777) ? io_error("make the folder", save->tmp, err) : STATUS_OK;
@@ -292,7 +281,7 @@ static enum status write_manifest(struct save *save, struct error *err)
     free(text);
     TRY(status);
     save->bytes += (int64_t)bytes;
-    return sync_folder(save->tmp, err);
+    return checkpoint_sync(save->tmp, err);
 }
 
 /* The other files, as read_back_rank_file() did with this rank's. */
@@ -337,7 +326,7 @@ static enum status give_name(struct save *save, struct error *err)
         if (replaces) {
             save->exchanged = fault_rename(save->tmp, save->final, RENAME_EXCHANGE) == 0;
             if (save->exchanged)
-                return sync_folder(dir, err);
+                return checkpoint_sync(dir, err);
             if (errno != EINVAL && errno != ENOSYS && errno != ENOTSUP)
                 return io_error("replace", save->final, err);
         }
@@ -357,24 +346,7 @@ static enum status give_name(struct save *save, struct error *err)
             log_warn("cannot rename '%s' back to '%s': %s", aside, save->final, strerror(errno));
         return STATUS_CHECKPOINT;
     }
-    return sync_folder(dir, err);
-}
-
-/* Step 6. */
-static void move_latest(const struct save *save)
-{
-    char link[FS_PATH_MAX], fresh[FS_PATH_MAX];
-    struct error err;
-    if (fs_join(link, save->writer->dir, "latest", STATUS_CHECKPOINT, &err) != STATUS_OK ||
-        fs_join(fresh, save->writer->dir, ".tmp-latest", STATUS_CHECKPOINT, &err) != STATUS_OK) {
-        log_warn("%s", err.text);
-        return;
-    }
-    if ((fault_remove(fresh) && errno != ENOENT) || fault_symlink(save->name, fresh) || fault_rename(fresh, link, 0)) {
-        log_warn("cannot point '%s' at %s: %s; the checkpoint itself is complete", link, save->name, strerror(errno));
-        fault_remove(fresh);
-    } else if (sync_folder(save->writer->dir, &err) != STATUS_OK)
-        log_warn("%s", err.text);
+    return checkpoint_sync(dir, err);
 }
 
 /* Whether `name` is X.replaced-N and X is there: its time is over. */
@@ -447,7 +419,7 @@ static enum status publish(struct save *save, const struct report *reports, stru
     TRY(still_owner(save, err));
     TRY(give_name(save, err));
     TRY(still_owner(save, err));
-    move_latest(save);
+    checkpoint_point_latest(save->writer->dir, save->name); /* step 6 */
     TRY(still_owner(save, err));
     tidy(save);
     return STATUS_OK;

@@ -1,8 +1,10 @@
 /* inspect.c: `ztrain inspect DIR [--tensors]`: what a checkpoint is, for people.
  *
- * The summary comes from the manifest alone. --tensors reads the weights (every frame that it reads is verified)
- * through one buffer of CHUNK elements, so its memory does not depend on the model. */
+ * The summary comes from the manifest alone; of a run folder it also lists the checkpoints that were moved aside.
+ * --tensors reads the weights (every frame that it reads is verified) through one buffer of CHUNK elements, so its
+ * memory does not depend on the model. */
 #include "ckpt/checkpoint.h"
+#include "ckpt/checkpoint_folders.h"
 #include "cmd/commands.h"
 #include "cmd/unknown_word.h"
 #include "core/printable.h"
@@ -18,7 +20,7 @@ enum { CHUNK = 1 << 20 };
 static const char *const OPTIONS[] = {"tensors", "help"};
 static const char USAGE[] = "usage: ztrain inspect DIR [--tensors]\n"
                             "\n"
-                            "Shows what a checkpoint holds.\n"
+                            "Shows what a checkpoint holds, and which ones of a run were moved aside.\n"
                             "\n"
                             "  DIR          a checkpoint, or a run folder (its newest checkpoint)\n"
                             "  --tensors    each tensor with mean, standard deviation, minimum and maximum\n";
@@ -81,7 +83,30 @@ static void print_members(const char *title, const json_t *object)
     }
 }
 
-static void print_summary(const struct checkpoint *checkpoint)
+/* What a run folder holds beside its course. */
+static void print_aside(const char *dir)
+{
+    struct checkpoint_list aside;
+    char folder[FS_PATH_MAX], size[32];
+    bool is_checkpoint;
+    if (checkpoint_locate(dir, &is_checkpoint, folder, NULL) != STATUS_OK || is_checkpoint ||
+        checkpoint_list_aside(&aside, folder, NULL) != STATUS_OK)
+        return;
+    if (aside.count)
+        printf("aside        not of this run's course; --resume %s/NAME makes one its course again\n",
+               PRINTABLE(folder));
+    for (int i = 0; i < aside.count; i++) {
+        const struct checkpoint_entry *entry = &aside.entries[i];
+        if (entry->ok)
+            printf("  %-28s step %" PRId64 "%s, %s\n", PRINTABLE(entry->name), entry->step,
+                   entry->evaluation_due ? ", before its evaluation" : "", human_bytes((double)entry->bytes, size));
+        else
+            printf("  %-28s damaged: %s\n", PRINTABLE(entry->name), PRINTABLE(entry->damage));
+    }
+    checkpoint_list_release(&aside);
+}
+
+static void print_summary(const struct checkpoint *checkpoint, const char *dir)
 {
     const json_t *manifest = checkpoint->manifest, *tensors = json_object_get(manifest, "tensors");
     const struct train_position *position = &checkpoint->position;
@@ -111,6 +136,7 @@ static void print_summary(const struct checkpoint *checkpoint)
     printf("files        %s\n", human_bytes((double)checkpoint->bytes, size));
     json_array_foreach(json_object_get(manifest, "files"), i, element) printf(
         "  %-28s %s\n", PRINTABLE(string_of(element, "name")), human_bytes((double)integer_of(element, "bytes"), size));
+    print_aside(dir);
     if (checkpoint->machine)
         print_members("machine", checkpoint->machine);
     print_members("model", checkpoint->model);
@@ -193,9 +219,13 @@ enum status cmd_inspect(int argc, char **argv, struct error *err)
     if (!dir)
         return error_set(err, STATUS_USAGE, "no folder was named; hint: ztrain inspect DIR [--tensors]");
     struct checkpoint *checkpoint;
-    TRY(checkpoint_open(dir, false, &checkpoint, err));
-    print_summary(checkpoint);
-    enum status status = tensors ? print_tensors(checkpoint, err) : STATUS_OK;
+    enum status status = checkpoint_open(dir, false, &checkpoint, err);
+    if (status != STATUS_OK) {
+        print_aside(dir);
+        return status;
+    }
+    print_summary(checkpoint, dir);
+    status = tensors ? print_tensors(checkpoint, err) : STATUS_OK;
     checkpoint_close(checkpoint);
     return status;
 }

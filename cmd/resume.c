@@ -11,12 +11,26 @@
 #include <string.h>
 #include <unistd.h>
 
-enum status resume_open(const char *resume, struct checkpoint **checkpoint, struct error *err)
+/* Whether `resume` is a run folder, of which the newest checkpoint is taken, and not a checkpoint. */
+static bool names_run_folder(const char *resume)
 {
     char manifest[4200];
     snprintf(manifest, sizeof manifest, "%s/manifest.json", resume);
-    bool is_run_folder = io_access(manifest, F_OK) != 0;
-    return checkpoint_open(resume, is_run_folder, checkpoint, err);
+    return io_access(manifest, F_OK) != 0;
+}
+
+enum status resume_open(const char *resume, struct checkpoint **checkpoint, struct error *err)
+{
+    return checkpoint_open(resume, names_run_folder(resume), checkpoint, err);
+}
+
+enum status resume_plan_course(const char *resume, const struct run_place *place, const struct checkpoint *checkpoint,
+                               struct checkpoint_course *course, struct error *err)
+{
+    memset(course, 0, sizeof *course);
+    if (place->start == RUN_BRANCHED)
+        return STATUS_OK;
+    return checkpoint_course_plan(place->path, checkpoint, names_run_folder(resume), course, err);
 }
 
 /* The model's config as it is now with the one that the checkpoint was trained with: the spec names only a place. */
@@ -109,13 +123,35 @@ enum status resume_check(const struct checkpoint *checkpoint, struct run_spec *s
     return compare(checkpoint, spec, world, say, err);
 }
 
-enum status resume_dry(const char *resume, struct run_spec *spec, int world, const char *source, struct error *err)
+/* What a resume would move aside. */
+static void say_course(const struct checkpoint_course *course)
 {
+    if (*course->from)
+        log_info("would rename '%s/%s' to '%s': it becomes the run's course again", course->dir, course->from,
+                 course->name);
+    if (course->taken)
+        log_info("would move aside '%s/%s' as '%s.aside-%d'", course->dir, course->name, course->name, course->number);
+    for (int i = 0; i < course->count; i++)
+        if (course->moves[i].damaged)
+            log_info("would move aside '%s/%s', which is damaged", course->dir, course->moves[i].name);
+        else
+            log_info("would move aside '%s/%s' as '%s.aside-%d'", course->dir, course->moves[i].name,
+                     course->moves[i].name, course->number);
+}
+
+enum status resume_dry(const char *resume, const struct run_place *place, struct run_spec *spec, int world,
+                       const char *source, struct error *err)
+{
+    enum status status;
     struct checkpoint *checkpoint;
+    struct checkpoint_course course = {.count = 0};
     TRY(resume_open(resume, &checkpoint, err));
-    enum status status = resume_check(checkpoint, spec, world, source, true, err);
-    if (status == STATUS_OK)
-        log_info("would go on from %s at step %" PRId64, checkpoint->path, checkpoint->position.step);
+    TRY_GOTO(resume_check(checkpoint, spec, world, source, true, err));
+    TRY_GOTO(resume_plan_course(resume, place, checkpoint, &course, err));
+    log_info("would go on from %s at step %" PRId64, checkpoint->path, checkpoint->position.step);
+    say_course(&course);
+fail:
+    checkpoint_course_release(&course);
     checkpoint_close(checkpoint);
     return status;
 }

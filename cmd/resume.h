@@ -3,6 +3,8 @@
 #define ZTRAIN_CMD_RESUME_H
 
 #include "ckpt/checkpoint.h"
+#include "ckpt/checkpoint_course.h"
+#include "cmd/run_place.h"
 #include "core/spec.h"
 
 /* Opens it; of a run folder the newest valid one. */
@@ -14,8 +16,14 @@ enum status resume_open(const char *resume, struct checkpoint **checkpoint, stru
 enum status resume_check(const struct checkpoint *checkpoint, struct run_spec *spec, int world, const char *source,
                          bool say, struct error *err);
 
-/* --dry-run --resume: which checkpoint it would be, and what has changed since. */
-enum status resume_dry(const char *resume, struct run_spec *spec, int world, const char *source, struct error *err);
+/* What the resume has to change in the run folder: nothing where the run branches off into another one. Release it
+ * (checkpoint_course.h). */
+enum status resume_plan_course(const char *resume, const struct run_place *place, const struct checkpoint *checkpoint,
+                               struct checkpoint_course *course, struct error *err);
+
+/* --dry-run --resume: which checkpoint it would be, what has changed since, and what would be moved aside. */
+enum status resume_dry(const char *resume, const struct run_place *place, struct run_spec *spec, int world,
+                       const char *source, struct error *err);
 
 /* Where training goes on; steps_per_epoch and fingerprint as the data are now. */
 enum status resume_position(const struct checkpoint *checkpoint, int64_t steps_per_epoch, uint64_t data_fingerprint,

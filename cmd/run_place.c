@@ -1,6 +1,7 @@
 #include "cmd/run_place.h"
 
 #include "ckpt/checkpoint.h"
+#include "ckpt/checkpoint_folders.h"
 #include "core/fsutil.h"
 
 #include <errno.h>
@@ -95,6 +96,17 @@ enum status run_place_find(const struct run_spec *spec, const char *resume, stru
     return STATUS_OK;
 }
 
+/* Whether not all checkpoints were moved aside. */
+static bool holds_course(const char *checkpoints)
+{
+    struct checkpoint_list list;
+    if (checkpoint_list_init(&list, checkpoints, NULL) != STATUS_OK)
+        return true;
+    bool holds = list.count > 0;
+    checkpoint_list_release(&list);
+    return holds;
+}
+
 enum status run_place_check(const struct run_place *place, struct error *err)
 {
     char checkpoints[FS_PATH_MAX];
@@ -103,6 +115,11 @@ enum status run_place_check(const struct run_place *place, struct error *err)
         return STATUS_OK;
     error_set(err, STATUS_USAGE, "run folder '%s' already holds checkpoints%s", place->path,
               place->start == RUN_BRANCHED ? ", and --resume names one that lies elsewhere" : "");
+    if (!holds_course(checkpoints))
+        return error_hint(err,
+                          "all of them were moved aside: ztrain inspect %s lists them and says how to go on "
+                          "from one; or another run.name to start anew",
+                          place->path);
     return error_hint(err, "--resume %s to go on, or another run.name to %s", place->path,
                       place->start == RUN_BRANCHED ? "branch off into a folder of its own" : "start anew");
 }

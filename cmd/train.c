@@ -472,21 +472,44 @@ static enum status take_position(struct run *run, const struct checkpoint *check
     return STATUS_OK;
 }
 
+/* A resume takes its course: the checkpoints that are ahead of it go aside, then metrics.jsonl holds what led to it. Up
+ * to here nothing of the run folder but run.yaml has changed, and whatever refuses the resume has done so. */
+static enum status take_course(struct run *run, const struct checkpoint *checkpoint, struct error *err)
+{
+    enum status status;
+    const struct train_position *position = &run->position;
+    struct checkpoint_course course;
+    char path[FS_PATH_MAX];
+    bool branched = run->place.start == RUN_BRANCHED;
+    TRY_GOTO(resume_plan_course(run->options->resume, &run->place, checkpoint, &course, err));
+    TRY_GOTO(checkpoint_course_take(&course, err));
+    snprintf(path, sizeof path, "%s", checkpoint->path);
+    if (!branched)
+        TRY_GOTO(fs_join(path, course.dir, course.name, STATUS_CHECKPOINT, err));
+    if (course.metrics_from < 0)
+        log_warn("no metrics.jsonl.N has the lines that led to '%s': metrics.jsonl begins at step %" PRId64, path,
+                 position->step + 1);
+    struct metrics_course lines = {.step = position->step,
+                                   .evaluation_due = position->evaluation_due,
+                                   .checkpoint = path,
+                                   .bytes = checkpoint->bytes,
+                                   .from = course.metrics_from,
+                                   .former = course.number};
+    TRY_GOTO(metrics_open(run->folder.metrics, branched ? NULL : &lines, &run->metrics, err));
+    TRY_GOTO(metrics_resume(run->metrics, path, position->step, err));
+    log_info("resumed from %s at step %" PRId64 ", epoch %" PRId64, path, position->step, position->epoch);
+fail:
+    checkpoint_course_release(&course);
+    return status;
+}
+
 static enum status open_sinks(struct run *run, const struct checkpoint *checkpoint, struct error *err)
 {
     if (run->boot->rank != 0)
         return STATUS_OK;
     TRY(run_folder_still_ours(&run->folder, err));
     TRY(run_folder_write_spec(&run->folder, run->spec, err));
-    const struct train_position *position = &run->position;
-    TRY(metrics_open(run->folder.metrics, checkpoint ? position->step : -1, position->evaluation_due, &run->metrics,
-                     err));
-    if (checkpoint) {
-        TRY(metrics_resume(run->metrics, checkpoint->path, run->position.step, err));
-        log_info("resumed from %s at step %" PRId64 ", epoch %" PRId64, checkpoint->path, run->position.step,
-                 run->position.epoch);
-    }
-    return STATUS_OK;
+    return checkpoint ? take_course(run, checkpoint, err) : metrics_open(run->folder.metrics, NULL, &run->metrics, err);
 }
 
 static void say_start(const struct run *run)
@@ -587,10 +610,11 @@ static enum status describe_machine(struct run *run, const struct checkpoint *ch
 static enum status open_outputs(struct run *run, const struct checkpoint *checkpoint, struct error *err)
 {
     struct trainer *t = &run->trainer;
+    TRY(token_stream_open(&t->train_config, run->position.step + 1, &run->stream, err));
     TRY(open_sinks(run, checkpoint, err));
     console_init(&run->console, run->boot->rank != 0, run->spec->steps_per_print, t->total_steps,
                  run->spec->wall_clock_breakdown);
-    return token_stream_open(&t->train_config, run->position.step + 1, &run->stream, err);
+    return STATUS_OK;
 }
 
 /* Rank 0 decides where the run lives, before anything is made or loaded. */
@@ -841,22 +865,22 @@ static enum status read_spec(const struct options *options, struct bootstrap *bo
 }
 
 /* A dry run's first words: where the run would live, also where the rest is refused. */
-static enum status say_place(const struct run_spec *spec, const char *resume, struct error *err)
+static enum status say_place(const struct run_spec *spec, const char *resume, struct run_place *place,
+                             struct error *err)
 {
-    struct run_place place;
-    TRY(run_place_find(spec, resume, &place, err));
-    enum status status = run_place_check(&place, err);
-    printf("run folder: %s\n", PRINTABLE(place.path));
-    if (place.moved)
+    TRY(run_place_find(spec, resume, place, err));
+    enum status status = run_place_check(place, err);
+    printf("run folder: %s\n", PRINTABLE(place->path));
+    if (place->moved)
         printf("it was moved there: '%s/%s' does not exist\n", PRINTABLE(spec->run.dir), PRINTABLE(spec->run.name));
-    if (place.start == RUN_BRANCHED && status == STATUS_OK)
+    if (place->start == RUN_BRANCHED && status == STATUS_OK)
         printf("the run would branch off there: --resume names a checkpoint that lies elsewhere\n");
-    if (place.start == RUN_NEW && status != STATUS_OK) {
-        printf("it holds checkpoints: without --resume %s a run is refused there\n", PRINTABLE(place.path));
+    if (place->start == RUN_NEW && status != STATUS_OK) {
+        printf("it holds checkpoints: without --resume %s a run is refused there\n", PRINTABLE(place->path));
         status = STATUS_OK;
     }
     fflush(stdout);
-    return status == STATUS_OK ? run_place_check_room(&place, err) : status;
+    return status == STATUS_OK ? run_place_check_room(place, err) : status;
 }
 
 /* What the command line asks for. */
@@ -867,9 +891,10 @@ static enum status run_command(const struct options *options, char **argv, struc
     int world = supervises ? options->local_gpus : boot->world;
     const char *source = boot->source;
     if (options->dry_run) {
-        TRY(say_place(spec, options->resume, err));
+        struct run_place place;
+        TRY(say_place(spec, options->resume, &place, err));
         if (options->resume)
-            TRY(resume_dry(options->resume, spec, world, source, err));
+            TRY(resume_dry(options->resume, &place, spec, world, source, err));
         else
             TRY(spec_resolve_batch(spec, world, source, err));
         return plan_dry_run(spec, world, source, boot->cores, err);

@@ -100,4 +100,13 @@ static inline int fault_symlink(const char *target, const char *path)
     return io_symlink(target, path);
 }
 
+/* a hard link */
+static inline int fault_link(const char *path, const char *name)
+{
+    int code = faults_next(FAULT_LINK, -1, NULL, 0);
+    if (code)
+        return errno = code, -1;
+    return io_link(path, name);
+}
+
 #endif

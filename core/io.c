@@ -87,6 +87,11 @@ int io_unlink(const char *path)
     SLOW_CALL(int, "deleting", path, -1, unlink(path));
 }
 
+int io_link(const char *path, const char *name)
+{
+    SLOW_CALL(int, "linking", name, -1, link(path, name));
+}
+
 int io_symlink(const char *target, const char *path)
 {
     SLOW_CALL(int, "linking", path, -1, symlink(target, path));

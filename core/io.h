@@ -26,6 +26,7 @@ int io_rename2(const char *from, const char *to, unsigned flags); /* renameat2()
 int io_mkdir(const char *path, mode_t mode);
 int io_remove(const char *path);
 int io_unlink(const char *path);
+int io_link(const char *path, const char *name);
 int io_symlink(const char *target, const char *path);
 int io_stat(const char *path, struct stat *facts);
 int io_lstat(const char *path, struct stat *facts);

@@ -1,14 +1,28 @@
 /* metrics.c: one JSON object a line, written with one write() each, so that a reader never sees half a line unless the
- * machine died in it; such a torn last line is cut off on resume. */
+ * machine died in it.
+ *
+ * A resume never cuts the file. What stays is written beside it, and then:
+ *
+ *   1  link    metrics.jsonl      is also called metrics.jsonl.N
+ *   2  write   metrics.jsonl.tmp  fsync
+ *   3  rename  metrics.jsonl.tmp  to metrics.jsonl; fsync of the folder
+ *
+ * After a kill there is the former file (after 1 under two names, which the next resume notices) or the new one. */
 #include "core/metrics.h"
 
+#include "core/faults.h"
+#include "core/fsutil.h"
 #include "core/io.h"
+#include "core/log.h"
 #include "core/memory.h"
+#include "core/progress.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
 #include <jansson.h>
+#include <limits.h>
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -27,51 +41,337 @@ static enum status io_error(const struct metrics *metrics, const char *what, str
     return error_set(err, STATUS_CHECKPOINT, "cannot %s '%s': %s", what, metrics->path, strerror(errno));
 }
 
-/* An evaluation's line or an epoch's end. */
-static bool is_after_step(const json_t *line)
+/* ---- writing a new file ------------------------------------------------------------------------------------------ */
+
+struct sink {
+    int fd;
+    const char *path; /* for messages; borrowed */
+    size_t used;
+    char data[1 << 16];
+};
+
+static enum status sink_flush(struct sink *sink, struct error *err)
 {
-    return json_object_get(line, "eval_loss") || json_object_get(line, "epoch_end");
+    for (size_t done = 0; done < sink->used;) {
+        ssize_t n = fault_write(sink->fd, sink->data + done, sink->used - done);
+        if (n < 0 && errno != EINTR)
+            return error_set(err, STATUS_CHECKPOINT, "cannot write '%s': %s", sink->path, strerror(errno));
+        done += n > 0 ? (size_t)n : 0;
+    }
+    sink->used = 0;
+    progress_tick();
+    return STATUS_OK;
 }
 
-/* Where the lines up to and with `last_step` end. Lines are in the order of steps; the first later, damaged or overlong
- * one ends what is kept. */
-static enum status find_cut(struct metrics *metrics, FILE *file, int64_t last_step, bool evaluation_due, off_t *cut,
-                            struct error *err)
+static enum status sink_add(struct sink *sink, const char *data, size_t bytes, struct error *err)
 {
-    char line[8192];
-    *cut = 0;
-    while (fgets(line, sizeof line, file)) {
-        size_t length = strlen(line);
-        if (!length || line[length - 1] != '\n')
-            break;
-        json_t *object = json_loadb(line, length, 0, NULL);
-        json_t *step = json_object_get(object, "step");
-        bool keep = json_is_integer(step) && json_integer_value(step) <= last_step;
-        if (keep && evaluation_due && json_integer_value(step) == last_step)
-            keep = !is_after_step(object);
-        json_decref(object);
-        if (!keep)
-            break;
-        *cut += (off_t)length;
+    while (bytes > 0) {
+        size_t room = sizeof sink->data - sink->used, n = bytes < room ? bytes : room;
+        memcpy(sink->data + sink->used, data, n);
+        sink->used += n;
+        data += n;
+        bytes -= n;
+        if (sink->used == sizeof sink->data)
+            TRY(sink_flush(sink, err));
     }
-    return ferror(file) ? io_error(metrics, "read", err) : STATUS_OK;
+    return STATUS_OK;
 }
 
-static enum status cut_after(struct metrics *metrics, int64_t last_step, bool evaluation_due, struct error *err)
+/* ---- reading what is there ----------------------------------------------------------------------------------------
+ */
+
+/* A file, line by line. Lines may be damaged: of any length, with any bytes. */
+struct reader {
+    FILE *file;
+    const char *path; /* borrowed */
+    char *text;       /* the line, with its newline if it has one; owned */
+    size_t room, length;
+    int64_t number; /* from 1 */
+    json_t *object; /* NULL: damaged; owned */
+};
+
+/* false: errno says why. `path` lives as long as the reader. */
+static bool reader_open(struct reader *reader, const char *path)
 {
-    int copy = dup(metrics->fd);
-    FILE *file = copy < 0 ? NULL : memory_fdopen(copy, "r");
-    if (!file) {
-        if (copy >= 0)
-            io_close(copy);
-        return io_error(metrics, "read", err);
+    struct slow_call call;
+    *reader = (struct reader){.path = path};
+    progress_slow_begin(&call, "opening", path, -1);
+    reader->file = memory_fopen(path, "re");
+    progress_slow_end(&call);
+    return reader->file;
+}
+
+static void reader_close(struct reader *reader)
+{
+    if (reader->file)
+        fclose(reader->file);
+    json_decref(reader->object);
+    free(reader->text);
+    *reader = (struct reader){.file = NULL};
+}
+
+/* false: the end, or an error (ferror). */
+static bool reader_next(struct reader *reader)
+{
+    json_decref(reader->object);
+    reader->object = NULL;
+    struct slow_call call;
+    progress_slow_begin(&call, "reading", reader->path, -1);
+    ssize_t n = getline(&reader->text, &reader->room, reader->file);
+    progress_slow_end(&call);
+    if (n < 0 && !feof(reader->file) && errno == ENOMEM)
+        memory_exhausted(0);
+    if (n < 0)
+        return false;
+    progress_tick();
+    reader->length = (size_t)n;
+    reader->number++;
+    reader->object = json_loadb(reader->text, reader->length, 0, NULL);
+    if (reader->object && !json_is_integer(json_object_get(reader->object, "step"))) {
+        json_decref(reader->object);
+        reader->object = NULL;
     }
-    off_t cut;
-    enum status status = find_cut(metrics, file, last_step, evaluation_due, &cut, err);
-    fclose(file);
-    if (status == STATUS_OK && (io_ftruncate(metrics->fd, cut) || lseek(metrics->fd, 0, SEEK_END) < 0))
-        status = io_error(metrics, "cut", err);
+    return true;
+}
+
+/* The next line that is not damaged. */
+static bool reader_next_good(struct reader *reader)
+{
+    while (reader_next(reader))
+        if (reader->object)
+            return true;
+    return false;
+}
+
+static int64_t step_of(const struct reader *reader)
+{
+    return json_integer_value(json_object_get(reader->object, "step"));
+}
+
+/* "step-00000020" of ".../checkpoints/step-00000020"; "" if the line has no such member. */
+static const char *checkpoint_of(const struct reader *reader, const char *member)
+{
+    const char *path = json_string_value(json_object_get(reader->object, member));
+    const char *slash = path ? strrchr(path, '/') : NULL;
+    return slash ? slash + 1 : path ? path : "";
+}
+
+static const char *last_part(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    return slash ? slash + 1 : path;
+}
+
+/* Whether the line is an evaluation's, an epoch's end, or of a checkpoint that was written after those. */
+static bool follows_evaluation(const struct reader *reader)
+{
+    return json_object_get(reader->object, "eval_loss") || json_object_get(reader->object, "epoch_end") ||
+           !strncmp(checkpoint_of(reader, "checkpoint"), "epoch-", 6) ||
+           !strncmp(checkpoint_of(reader, "resumed_from"), "epoch-", 6);
+}
+
+/* What a file holds of a course. */
+struct survey {
+    int64_t left_out;       /* lines, a torn last one included */
+    int64_t damaged, first; /* lines in the middle, and the number of the first */
+    bool open_end;          /* the last line that stays has no newline */
+    bool has_checkpoint;    /* the resumed one's line is there */
+};
+
+/* Reads the file through; a line that stays goes to `out` as well (NULL: nowhere), with a newline. */
+static enum status read_course(struct reader *reader, const char *path, const struct metrics_course *course,
+                               struct sink *out, struct survey *survey, struct error *err)
+{
+    *survey = (struct survey){.left_out = 0};
+    while (reader_next(reader)) {
+        bool ends = reader->text[reader->length - 1] == '\n', last = course->step == step_of(reader);
+        if (!reader->object || step_of(reader) > course->step ||
+            (last && course->evaluation_due && follows_evaluation(reader))) {
+            survey->left_out++;
+            if (!reader->object && ends && !survey->damaged++)
+                survey->first = reader->number;
+            continue;
+        }
+        survey->open_end = !ends;
+        if (last && !strcmp(checkpoint_of(reader, "checkpoint"), last_part(course->checkpoint)))
+            survey->has_checkpoint = true;
+        if (out)
+            TRY(sink_add(out, reader->text, reader->length, err));
+        if (out && !ends)
+            TRY(sink_add(out, "\n", 1, err));
+    }
+    if (ferror(reader->file))
+        return error_set(err, STATUS_CHECKPOINT, "cannot read '%s': %s", path, strerror(errno));
+    return STATUS_OK;
+}
+
+/* ---- the former file ----------------------------------------------------------------------------------------------
+ */
+
+/* path.SUFFIX or path.N */
+static enum status beside(const char *path, const char *suffix, char out[FS_PATH_MAX], struct error *err)
+{
+    int n = snprintf(out, FS_PATH_MAX, "%s.%s", path, suffix);
+    if (n < 0 || n >= FS_PATH_MAX)
+        return error_set(err, STATUS_CHECKPOINT, "path too long: '%.200s…'", path);
+    return STATUS_OK;
+}
+
+static enum status numbered(const char *path, int number, char out[FS_PATH_MAX], struct error *err)
+{
+    char suffix[16];
+    snprintf(suffix, sizeof suffix, "%d", number);
+    return beside(path, suffix, out, err);
+}
+
+enum metrics_number metrics_number(const char *path, int number)
+{
+    char other[FS_PATH_MAX];
+    struct stat own, facts;
+    if (numbered(path, number, other, NULL) != STATUS_OK)
+        return METRICS_NUMBER_TAKEN;
+    if (io_lstat(other, &facts))
+        return METRICS_NUMBER_FREE;
+    bool same = !io_lstat(path, &own) && own.st_dev == facts.st_dev && own.st_ino == facts.st_ino;
+    return same ? METRICS_NUMBER_KEPT : METRICS_NUMBER_TAKEN;
+}
+
+enum status metrics_keep(const char *path, int number, struct error *err)
+{
+    char former[FS_PATH_MAX], folder[FS_PATH_MAX];
+    if (!fs_exists(path) || metrics_number(path, number) == METRICS_NUMBER_KEPT)
+        return STATUS_OK;
+    TRY(numbered(path, number, former, err));
+    if (fault_link(path, former)) {
+        if (errno != EPERM && errno != ENOTSUP && errno != ENOSYS && errno != EMLINK)
+            return error_set(err, STATUS_CHECKPOINT, "cannot keep '%s' as '%s': %s", path, former, strerror(errno));
+        return fs_copy_file(path, former, STATUS_CHECKPOINT, NULL, err); /* a file system without hard links */
+    }
+    fs_parent(path, folder);
+    return fs_sync_dir(folder, STATUS_CHECKPOINT, err);
+}
+
+/* Whether <path>.NUMBER (0: <path>) has the line. */
+static bool has_line(const char *path, int number, const struct metrics_checkpoint_line *line, int64_t *branch_step)
+{
+    char name[FS_PATH_MAX];
+    bool has = false;
+    struct reader own, other = {.file = NULL};
+    *branch_step = 0;
+    snprintf(name, sizeof name, "%s", path);
+    if (!number || numbered(path, number, name, NULL) == STATUS_OK)
+        reader_open(&other, name);
+    bool same = reader_open(&own, path);
+    while (other.file && reader_next_good(&other)) {
+        same =
+            same && reader_next_good(&own) && own.length == other.length && !memcmp(own.text, other.text, own.length);
+        if (same)
+            *branch_step = step_of(&other);
+        if (step_of(&other) == line->step && !strcmp(checkpoint_of(&other, "checkpoint"), line->name) &&
+            json_integer_value(json_object_get(other.object, "bytes")) == line->bytes)
+            has = true;
+    }
+    reader_close(&own);
+    reader_close(&other);
+    return has;
+}
+
+/* The highest N of all <path>.N. */
+static int highest_number(const char *path)
+{
+    char folder[FS_PATH_MAX];
+    const char *name = last_part(path);
+    size_t length = strlen(name);
+    long highest = 0;
+    fs_parent(path, folder);
+    DIR *entries = io_opendir(folder);
+    for (struct dirent *entry; entries && (entry = io_readdir(entries));) {
+        char *end = NULL;
+        if (strncmp(entry->d_name, name, length) != 0 || entry->d_name[length] != '.')
+            continue;
+        long n = strtol(entry->d_name + length + 1, &end, 10);
+        if (!*end && n > highest && n < INT_MAX)
+            highest = n;
+    }
+    if (entries)
+        io_closedir(entries);
+    return (int)highest;
+}
+
+int metrics_find(const char *path, const struct metrics_checkpoint_line *line, int first, int64_t *branch_step)
+{
+    if (has_line(path, first, line, branch_step))
+        return first;
+    if (first && has_line(path, 0, line, branch_step))
+        return 0;
+    for (int number = highest_number(path); number > 0; number--)
+        if (number != first && has_line(path, number, line, branch_step))
+            return number;
+    return -1;
+}
+
+/* Writes what stays of `from` to a new file, which takes the place of metrics->path. */
+static enum status rewrite(struct metrics *metrics, const char *from, const struct metrics_course *course,
+                           struct error *err)
+{
+    enum status status = STATUS_OK;
+    char fresh[FS_PATH_MAX], folder[FS_PATH_MAX];
+    struct survey survey;
+    struct reader reader = {.file = NULL};
+    struct sink sink = {.fd = -1, .path = fresh};
+    TRY(metrics_keep(metrics->path, course->former, err));
+    TRY(beside(metrics->path, "tmp", fresh, err));
+    sink.fd = io_open(fresh, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    if (sink.fd < 0)
+        return error_set(err, STATUS_CHECKPOINT, "cannot create '%s': %s", fresh, strerror(errno));
+    if (from) {
+        if (!reader_open(&reader, from))
+            TRY_GOTO(error_set(err, STATUS_CHECKPOINT, "cannot open '%s': %s", from, strerror(errno)));
+        TRY_GOTO(read_course(&reader, from, course, &sink, &survey, err));
+    }
+    TRY_GOTO(sink_flush(&sink, err));
+    if (fault_fsync(sink.fd))
+        TRY_GOTO(error_set(err, STATUS_CHECKPOINT, "cannot write '%s': %s", fresh, strerror(errno)));
+    if (fault_rename(fresh, metrics->path, 0))
+        TRY_GOTO(
+            error_set(err, STATUS_CHECKPOINT, "cannot rename '%s' to '%s': %s", fresh, metrics->path, strerror(errno)));
+    fs_parent(metrics->path, folder);
+    status = fs_sync_dir(folder, STATUS_CHECKPOINT, err);
+fail:
+    reader_close(&reader);
+    io_close(sink.fd);
+    if (status != STATUS_OK)
+        io_unlink(fresh);
     return status;
+}
+
+/* Sees to it that the file holds the lines of the course, and no others. */
+static enum status take_course(struct metrics *metrics, const struct metrics_course *course, struct survey *survey,
+                               struct error *err)
+{
+    char former[FS_PATH_MAX], from[FS_PATH_MAX];
+    struct reader reader = {.file = NULL};
+    *survey = (struct survey){.has_checkpoint = true};
+    TRY(numbered(metrics->path, course->former, former, err));
+    if (course->from < 0)
+        return fs_exists(metrics->path) ? rewrite(metrics, NULL, course, err) : STATUS_OK;
+    snprintf(from, sizeof from, "%s", metrics->path);
+    if (course->from)
+        TRY(numbered(metrics->path, course->from, from, err));
+    else if (!fs_exists(from))
+        return STATUS_OK;
+    if (!reader_open(&reader, from))
+        return error_set(err, STATUS_CHECKPOINT, "cannot open '%s': %s", from, strerror(errno));
+    enum status status = read_course(&reader, from, course, NULL, survey, err);
+    reader_close(&reader);
+    TRY(status);
+    if (survey->damaged)
+        log_warn("'%s': line %" PRId64 "%s damaged; the file goes on without, '%s' keeps it", from, survey->first,
+                 survey->damaged > 1 ? " and others are" : " is", course->from ? from : former);
+    if (!survey->left_out && !course->from && !fs_exists(former))
+        return STATUS_OK;
+    survey->open_end = false;
+    return rewrite(metrics, from, course, err);
 }
 
 /* An earlier run's file becomes PATH.1, PATH.2, … */
@@ -90,22 +390,35 @@ static enum status move_aside(struct metrics *metrics, struct error *err)
     }
 }
 
-enum status metrics_open(const char *path, int64_t resume_step, bool evaluation_due, struct metrics **out,
-                         struct error *err)
+/* The lines that a kill has cost: a newline, the checkpoint's. */
+static enum status complete(struct metrics *metrics, const struct metrics_course *course, const struct survey *survey,
+                            struct error *err)
+{
+    if (survey->open_end && fault_write(metrics->fd, "\n", 1) != 1)
+        return io_error(metrics, "write", err);
+    if (!survey->has_checkpoint)
+        return metrics_checkpoint(metrics, course->checkpoint, course->step, course->bytes, NAN, err);
+    return STATUS_OK;
+}
+
+enum status metrics_open(const char *path, const struct metrics_course *course, struct metrics **out, struct error *err)
 {
     enum status status;
+    struct survey survey;
     struct metrics *metrics = memory_zeroed(1, sizeof *metrics);
     metrics->path = memory_text(path);
     metrics->fd = -1;
-    if (resume_step < 0)
+    if (course)
+        TRY_GOTO(take_course(metrics, course, &survey, err));
+    else
         TRY_GOTO(move_aside(metrics, err));
     metrics->fd = io_open(path, O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
     if (metrics->fd < 0) {
         status = io_error(metrics, "open", err);
         goto fail;
     }
-    if (resume_step >= 0)
-        TRY_GOTO(cut_after(metrics, resume_step, evaluation_due, err));
+    if (course)
+        TRY_GOTO(complete(metrics, course, &survey, err));
     *out = metrics;
     return STATUS_OK;
 fail:

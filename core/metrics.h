@@ -22,11 +22,46 @@ struct step_metrics {
     } seconds;
 };
 
-/* Opens <path> for appending. resume_step >= 0: lines of later steps, and a torn last line, are cut off first; with
- * evaluation_due also that step's evaluation and what follows it, which are to be done (again, if a run was killed
- * after them). resume_step -1: an existing file is moved aside (metrics.jsonl.1, .2, …). */
-enum status metrics_open(const char *path, int64_t resume_step, bool evaluation_due, struct metrics **metrics,
+/* How the file of a run that resumes goes on. */
+struct metrics_course {
+    int64_t step;           /* lines of later steps are left out */
+    bool evaluation_due;    /* and those of this step that follow its evaluation, which is to be done */
+    const char *checkpoint; /* the resumed one's path, as its line names it */
+    int64_t bytes;          /* its size, should a kill have cost that line */
+    int from;               /* 0: the file's own lines go on; N: those of metrics.jsonl.N; -1: none */
+    int former;             /* the number of the former file, if it has to be kept: metrics_number() */
+};
+
+/* Opens <path> for appending. `course` NULL: the file begins anew, and an existing one becomes <path>.N with the first
+ * free N. Else the lines of the course stay, and nothing else: where something has to be left out (also a damaged line,
+ * with a warning, and a torn last one), the lines that stay are written to a new file, the former one is kept as
+ * <path>.FORMER, and the new one takes its place in one step. A kill at any instant leaves the one file or the other.
+ * The resumed checkpoint's line is added where it is missing. STATUS_CHECKPOINT. */
+enum status metrics_open(const char *path, const struct metrics_course *course, struct metrics **metrics,
                          struct error *err);
+
+/* What <path>.N is: its number may be given to the former file unless it is another file's. */
+enum metrics_number {
+    METRICS_NUMBER_FREE,
+    METRICS_NUMBER_KEPT, /* the file itself is kept under it already: a resume was killed in the middle */
+    METRICS_NUMBER_TAKEN,
+};
+enum metrics_number metrics_number(const char *path, int number);
+
+/* Keeps the file under <path>.NUMBER too, durably, before anything else changes; metrics_open() will replace it. */
+enum status metrics_keep(const char *path, int number, struct error *err);
+
+/* A checkpoint, as its line in a metrics file names it. */
+struct metrics_checkpoint_line {
+    const char *name; /* the last part of its path */
+    int64_t step, bytes;
+};
+
+/* Which file has the lines that led to a checkpoint: <path> itself (0), or N of <path>.N; -1: none that can be read.
+ * The one of number `first` is looked at before all others. *branch_step: the last step up to which that file and
+ * <path> tell the same course; 0 if none. */
+int metrics_find(const char *path, const struct metrics_checkpoint_line *line, int first, int64_t *branch_step);
+
 void metrics_close(struct metrics *metrics);
 
 enum status metrics_step(struct metrics *metrics, const struct step_metrics *m, struct error *err);

@@ -9,7 +9,7 @@ import signal
 import pytest
 
 from harness import (CHECKPOINT, DATA, DIVERGED, FINISHED, GPT2, LLAMA, REQUEUE, SEQUENCE, USAGE, Metrics, count_lines,
-                     wait_for_steps)
+                     wait_for_steps, wait_until)
 
 LONG_RUN = {"train": {"epochs": 16, "eval_interval_steps": 5}, "train_micro_batch_size_per_gpu": 3}
 
@@ -289,6 +289,122 @@ def test_nothing_to_resume_from(folder):
     for place in (folder.at("empty"), folder.at("nowhere")):
         done = folder.train(more=["--resume", place], expect=CHECKPOINT)
         assert place in done.last_words
+
+
+def names_in(folder, *place):
+    return sorted(os.listdir(os.path.join(folder.run_folder(), *place)))
+
+
+def killed_after_branching(folder, run, branch):
+    """22 steps; then another learning rate from step 9 on, with no further checkpoint, killed at step 12."""
+    folder.spec()
+    folder.data(400)  # one epoch has 33 steps
+    folder.train({**run, "train": {"max_steps": 22}, "checkpoint": {"interval_steps": 9}})
+    nine = os.path.join(folder.run_folder(), "checkpoints", "step-00000009")
+    process = folder.start("--config", folder.spec({**branch, "train": {"epochs": 1000}}), "--resume", nine)
+    path = os.path.join(folder.run_folder(), "metrics.jsonl")
+
+    def at_step_12():
+        assert process.poll() is None
+        with open(path, encoding="utf-8") as f:
+            text = f.read()
+        return "resumed_from" in text and '"step":12' in text.partition("resumed_from")[2]
+    wait_until(at_step_12)
+    process.kill()
+    process.wait()
+
+
+def test_a_run_has_one_course(folder):
+    """A kill after a resume from further back does not bring the abandoned course back; by name it can be had again."""
+    changes = {"optimizer": {"params": {"lr": 1e-3}}}
+    killed_after_branching(folder, {}, changes)
+    assert names_in(folder, "checkpoints") == ["latest", "step-00000009", "step-00000018.aside-1",
+                                               "step-00000022.aside-1"]
+    assert os.path.basename(folder.latest()) == "step-00000009"
+    changes["train"] = {"max_steps": 24}
+    done = folder.train(changes, more=["--resume", folder.run_folder()])
+    assert "step-00000009 at step 9, epoch 1" in done.out, done
+    metrics = folder.metrics()
+    assert [row["step"] for row in metrics.steps] == list(range(1, 25))
+    assert [row["lr"] for row in metrics.steps] == [3e-3] * 9 + [1e-3] * 15
+    said = folder.ztrain("inspect", folder.run_folder()).out
+    assert "step 24," in said and "  step-00000022.aside-1        step 22, " in said, said
+
+    # the course that was left, by name: its checkpoint, its lines, and what the run did meanwhile goes aside
+    aside = os.path.join(folder.run_folder(), "checkpoints", "step-00000022.aside-1")
+    back = {"train": {"max_steps": 26}}
+    before = everything_in(folder.run_folder())
+    done = folder.train(back, more=["--resume", aside, "--dry-run"])
+    assert "would rename" in done.out and "step-00000024' as 'step-00000024.aside-" in done.out, done
+    assert everything_in(folder.run_folder()) == before
+    done = folder.train(back, more=["--resume", aside])
+    assert "step-00000022 at step 22, epoch 1" in done.out, done
+    assert [row["lr"] for row in folder.metrics().steps] == [3e-3] * 26
+    folder.train({**back, "checkpoint": {"interval_steps": 9}}, name="whole")
+    assert folder.metrics().losses == folder.metrics("whole").losses
+    names = names_in(folder, "checkpoints")
+    assert [name for name in names if "aside" not in name] == ["latest", "step-00000009", "step-00000022",
+                                                               "step-00000026"]
+    (other,) = [name for name in names if name.startswith("step-00000024.aside-")]
+    with open(os.path.join(folder.run_folder(), "metrics.jsonl." + other.rpartition("-")[2]), encoding="utf-8") as f:
+        assert [row["lr"] for row in map(json.loads, f) if "loss" in row] == [3e-3] * 9 + [1e-3] * 15
+
+
+def test_a_copy_of_a_checkpoint_is_a_course_as_well(folder):
+    """The user's copy, under a name that is none of ztrain's: the run folder goes on from it."""
+    folder.train({"train": {"epochs": 3}, "checkpoint": {"keep_last": 1}})
+    top, copy = os.path.join(folder.run_folder(), "checkpoints"), os.path.join(folder.run_folder(), "good")
+    folder.train({"train": {"epochs": 2}}, name="other")
+    shutil.copytree(folder.latest("other"), copy)
+    done = folder.train({"train": {"epochs": 2}}, more=["--resume", copy])
+    assert "nothing to do" in done.out, done
+    assert names_in(folder, "checkpoints") == ["epoch-0002", "epoch-0003.aside-1", "latest"]
+    done = folder.train({"train": {"epochs": 3}}, more=["--resume", folder.run_folder()])
+    assert f"resumed from {top}/epoch-0002 at step 6" in done.out, done
+    assert len(folder.metrics().steps) == 9 and os.path.isdir(os.path.join(copy))
+
+
+def test_metrics_that_were_damaged_or_lost(folder):
+    """One damaged line costs that line, and the line of the last checkpoint, lost by a kill, is added."""
+    folder.train({"train": {"max_steps": 5}})
+    path = os.path.join(folder.run_folder(), "metrics.jsonl")
+    with open(path, encoding="utf-8") as f:
+        lines = f.read().splitlines(keepends=True)
+    lost = json.loads(lines[-1])
+    assert os.path.basename(lost["checkpoint"]) == "step-00000005"
+    lines[1] = lines[1][:40] + "\0\0\0\0" + lines[1][44:]
+    damaged = "".join(lines[:-1])
+    with open(path, "w", encoding="utf-8") as f:
+        f.write(damaged)
+    done = folder.train({"train": {"max_steps": 6}}, more=["--resume", folder.run_folder()])
+    assert done.err.count("line 2 is damaged") == 1, done
+    metrics = folder.metrics()
+    assert [row["step"] for row in metrics.steps] == [1, 3, 4, 5, 6]
+    (added,) = [row for row in metrics.kinds("checkpoint") if row["step"] == 5]
+    assert added == {**lost, "seconds_stalled": None}
+    with open(path + ".1", encoding="utf-8") as f:
+        assert f.read() == damaged
+    # nothing has to be left out: no further file
+    folder.train({"train": {"max_steps": 6}}, more=["--resume", folder.run_folder()])
+    assert not os.path.exists(path + ".2")
+
+
+def test_hints_that_lead_somewhere(folder):
+    folder.train({"train": {"epochs": 1}})
+    top = os.path.join(folder.run_folder(), "checkpoints")
+    os.rename(os.path.join(top, "epoch-0001"), os.path.join(top, "epoch-0001.aside-1"))
+    done = folder.train(expect=USAGE)
+    assert "all of them were moved aside: ztrain inspect" in done.last_words, done
+    done = folder.ztrain("inspect", folder.run_folder(), expect=CHECKPOINT)
+    assert f"--resume {top}/NAME" in done.out and "  epoch-0001.aside-1           step 3, " in done.out, done
+    done = folder.train(more=["--resume", folder.run_folder()], expect=CHECKPOINT)
+    assert f"hint: '{top}/epoch-0001.aside-1' of step 3 was moved aside and can be named" in done.last_words, done
+    folder.train(more=["--resume", os.path.join(top, "epoch-0001.aside-1")])
+    assert len(folder.metrics().steps) == 6
+    for name in ("epoch-0001", "epoch-0002"):
+        os.truncate(os.path.join(top, name, "manifest.json"), 100)
+    done = folder.train(more=["--resume", folder.run_folder()], expect=CHECKPOINT)
+    assert "hint: ztrain verify on each says what is damaged; another run.name starts anew" in done.last_words, done
 
 
 def everything_in(path):

@@ -1,5 +1,5 @@
-/* metrics.jsonl: what is written can be read back exactly; resume cuts later and torn lines; a new run moves it aside.
- */
+/* metrics.jsonl: what is written can be read back exactly; a resume leaves out later, damaged and torn lines and keeps
+ * the former file; a new run moves it aside. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -11,8 +11,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
+#include "core/faults.h"
 #include "core/metrics.h"
 
 static char folder[] = "/tmp/ztrain-metrics-XXXXXX";
@@ -30,18 +32,53 @@ static char *read_file(const char *name)
     return text;
 }
 
-static struct metrics *open_metrics_due(int64_t resume, bool evaluation_due)
+static char *read_number(int number)
+{
+    char name[160];
+    snprintf(name, sizeof name, "%s.%d", path, number);
+    return read_file(name);
+}
+
+static int free_number(void)
+{
+    int number = 1;
+    while (metrics_number(path, number) == METRICS_NUMBER_TAKEN)
+        number++;
+    return number;
+}
+
+/* Resumes from "step-%lld" of that step. */
+static struct metrics *resume_metrics(int64_t step, bool evaluation_due)
 {
     struct metrics *metrics = NULL;
     struct error err;
-    if (metrics_open(path, resume, evaluation_due, &metrics, &err) != STATUS_OK)
+    char name[64];
+    snprintf(name, sizeof name, "runs/x/checkpoints/step-%lld", (long long)step);
+    struct metrics_course course = {.step = step,
+                                    .evaluation_due = evaluation_due,
+                                    .checkpoint = name,
+                                    .bytes = 100 + step,
+                                    .former = free_number()};
+    if (metrics_open(path, &course, &metrics, &err) != STATUS_OK)
         fail_msg("%s", err.text);
     return metrics;
 }
 
-static struct metrics *open_metrics(int64_t resume)
+static struct metrics *new_metrics(void)
 {
-    return open_metrics_due(resume, false);
+    struct metrics *metrics = NULL;
+    struct error err;
+    if (metrics_open(path, NULL, &metrics, &err) != STATUS_OK)
+        fail_msg("%s", err.text);
+    return metrics;
+}
+
+static void write_checkpoint(struct metrics *metrics, int64_t step)
+{
+    struct error err;
+    char name[64];
+    snprintf(name, sizeof name, "runs/x/checkpoints/step-%lld", (long long)step);
+    assert_int_equal(metrics_checkpoint(metrics, name, step, 100 + step, 0.5, &err), STATUS_OK);
 }
 
 static void write_steps(struct metrics *metrics, int64_t from, int64_t to)
@@ -64,7 +101,7 @@ static int count_lines(const char *text)
 static void test_exact(void **state)
 {
     (void)state;
-    struct metrics *metrics = open_metrics(-1);
+    struct metrics *metrics = new_metrics();
     struct error err;
     struct step_metrics m = {.step = 7,
                              .epoch = 2,
@@ -93,7 +130,7 @@ static void test_resume_cuts(void **state)
 {
     (void)state;
     struct error err;
-    struct metrics *metrics = open_metrics(-1); /* moves test_exact's file aside */
+    struct metrics *metrics = new_metrics(); /* moves test_exact's file aside */
     char aside[160];
     snprintf(aside, sizeof aside, "%s.1", path);
     assert_non_null(read_file(aside));
@@ -105,18 +142,113 @@ static void test_resume_cuts(void **state)
     fputs("{\"step\":10,\"ep", torn);
     fclose(torn);
 
-    metrics = open_metrics(5);
+    char *before = strdup(read_file(path));
+    metrics = resume_metrics(5, false);
     assert_int_equal(metrics_resume(metrics, "a \"folder\"", 5, &err), STATUS_OK);
     write_steps(metrics, 6, 6);
     metrics_close(metrics);
     char *text = read_file(path);
-    assert_int_equal(count_lines(text), 5 + 1 + 1 + 1);
+    assert_int_equal(count_lines(text), 5 + 1 + 1 + 1 + 1);
     assert_non_null(strstr(text, "\"eval_loss\":2.5,\"perplexity\":12.182493960703473,\"eval_tokens\":100}\n"));
     assert_non_null(strstr(text, "{\"resumed_from\":\"a \\\"folder\\\"\",\"step\":5}\n{\"step\":6,"));
+    assert_string_equal(read_number(2), before);
+    free(before);
 
-    metrics = open_metrics(0); /* resume at the beginning: nothing stays */
+    metrics = resume_metrics(0, false); /* at the beginning: nothing stays but the checkpoint's line, which was lost */
     metrics_close(metrics);
-    assert_int_equal(count_lines(read_file(path)), 0);
+    assert_int_equal(count_lines(read_file(path)), 1);
+}
+
+static void test_nothing_to_leave_out(void **state)
+{
+    (void)state;
+    int number = free_number();
+    struct metrics *metrics = new_metrics();
+    write_steps(metrics, 1, 3);
+    write_checkpoint(metrics, 3);
+    metrics_close(metrics);
+    number = free_number();
+    char *before = strdup(read_file(path));
+    metrics_close(resume_metrics(3, false));
+    assert_string_equal(read_file(path), before);
+    assert_int_equal(free_number(), number);
+
+    /* a last line that is whole but for its newline */
+    assert_int_equal(truncate(path, (off_t)strlen(before) - 1), 0);
+    metrics = resume_metrics(3, false);
+    write_steps(metrics, 4, 4);
+    metrics_close(metrics);
+    char *text = read_file(path);
+    assert_memory_equal(text, before, strlen(before));
+    assert_int_equal(count_lines(text), 5);
+    assert_int_equal(free_number(), number);
+    free(before);
+}
+
+/* One damaged line costs one line; what is in it is kept in the former file. */
+static void test_damaged_lines(void **state)
+{
+    (void)state;
+    struct metrics *metrics = new_metrics();
+    write_steps(metrics, 1, 3);
+    metrics_close(metrics);
+    FILE *file = fopen(path, "a");
+    static const char bytes[] = "\0\0\0{\"step\":4}\n[3]\n{\"loss\":4}\n";
+    assert_int_equal(fwrite(bytes, 1, sizeof bytes - 1, file), sizeof bytes - 1);
+    for (int i = 0; i < 20000; i++) /* longer than any line of ours */
+        fputc('x', file);
+    fputs("\n{\"step\":6,\"later\":\"versions may add lines\"}\n", file);
+    fclose(file);
+    struct stat before, former;
+    assert_int_equal(stat(path, &before), 0);
+    int number = free_number();
+    metrics = resume_metrics(7, false);
+    write_steps(metrics, 8, 8);
+    metrics_close(metrics);
+    char *text = read_file(path);
+    assert_int_equal(count_lines(text), 3 + 1 + 1 + 1);
+    assert_non_null(strstr(text,
+                           "\n{\"step\":6,\"later\":\"versions may add lines\"}\n{\"checkpoint\":\"runs/x/checkpoints/"
+                           "step-7\",\"step\":7,\"bytes\":107,\"seconds_stalled\":null}\n{\"step\":8,"));
+    char name[160];
+    snprintf(name, sizeof name, "%s.%d", path, number);
+    assert_int_equal(stat(name, &former), 0);
+    assert_true(former.st_ino == before.st_ino && former.st_size == before.st_size);
+}
+
+/* Which file tells how a checkpoint came about. */
+static void test_the_lines_of_another_course(void **state)
+{
+    (void)state;
+    struct metrics *metrics = new_metrics();
+    int64_t parted;
+    write_steps(metrics, 1, 4);
+    write_checkpoint(metrics, 4);
+    write_steps(metrics, 5, 9);
+    write_checkpoint(metrics, 9);
+    metrics_close(metrics);
+    int left = free_number();
+    metrics = resume_metrics(4, false);
+    write_steps(metrics, 5, 6);
+    write_checkpoint(metrics, 6);
+    metrics_close(metrics);
+
+    struct metrics_checkpoint_line nine = {"step-9", 9, 109}, four = {"step-4", 4, 104}, other = {"step-9", 9, 110};
+    assert_int_equal(metrics_find(path, &nine, left, &parted), left);
+    assert_int_equal(metrics_find(path, &nine, 0, &parted), left);
+    assert_int_equal(parted, 6); /* these steps had the same numbers */
+    assert_int_equal(metrics_find(path, &four, 0, &parted), 0);
+    assert_int_equal(metrics_find(path, &other, left, &parted), -1);
+
+    int number = free_number();
+    struct error err;
+    struct metrics_course course = {.step = 9, .checkpoint = "x/step-9", .bytes = 109, .from = left, .former = number};
+    assert_int_equal(metrics_open(path, &course, &metrics, &err), STATUS_OK);
+    metrics_close(metrics);
+    assert_string_equal(strrchr(read_file(path), '{'),
+                        "{\"checkpoint\":\"runs/x/checkpoints/step-9\",\"step\":9,\"bytes\":109,"
+                        "\"seconds_stalled\":0.5}\n");
+    assert_int_equal(count_lines(read_number(number)), 4 + 1 + 2 + 1);
 }
 
 /* The evaluation of the step that is gone on from is done again: what a killed run wrote of it goes. */
@@ -124,27 +256,28 @@ static void test_resume_cuts_an_evaluation_that_is_due(void **state)
 {
     (void)state;
     struct error err;
-    struct metrics *metrics = open_metrics(-1);
+    struct metrics *metrics = new_metrics();
     assert_int_equal(metrics_eval(metrics, 2, 1, 4.5, 100, &err), STATUS_OK);
     write_steps(metrics, 3, 3);
-    assert_int_equal(metrics_checkpoint(metrics, "step-00000003", 3, 1, 0.5, &err), STATUS_OK);
-    assert_int_equal(metrics_resume(metrics, "step-00000003", 3, &err), STATUS_OK);
+    assert_int_equal(metrics_checkpoint(metrics, "step-3", 3, 1, 0.5, &err), STATUS_OK);
+    assert_int_equal(metrics_resume(metrics, "step-3", 3, &err), STATUS_OK);
     assert_int_equal(metrics_eval(metrics, 3, 1, 2.5, 100, &err), STATUS_OK);
     assert_int_equal(metrics_epoch_end(metrics, 1, 3, 2.25, &err), STATUS_OK);
     metrics_close(metrics);
 
-    metrics_close(open_metrics(3)); /* it is not due: all stays */
+    metrics_close(resume_metrics(3, false)); /* it is not due: all stays */
     assert_int_equal(count_lines(read_file(path)), 6);
-    metrics_close(open_metrics_due(3, true));
+    metrics_close(resume_metrics(3, true));
     char *text = read_file(path);
     assert_int_equal(count_lines(text), 4);
     assert_non_null(strstr(text, "\"eval_loss\":4.5"));
     assert_null(strstr(text, "\"eval_loss\":2.5"));
 
-    metrics = open_metrics(3); /* an epoch's end without an evaluation: the run goes on without validation data */
+    metrics =
+        resume_metrics(3, false); /* an epoch's end without an evaluation: the run goes on without validation data */
     assert_int_equal(metrics_epoch_end(metrics, 1, 3, 2.25, &err), STATUS_OK);
     metrics_close(metrics);
-    metrics_close(open_metrics_due(3, true));
+    metrics_close(resume_metrics(3, true));
     assert_int_equal(count_lines(read_file(path)), 4);
 }
 
@@ -153,11 +286,36 @@ static void test_errors(void **state)
     (void)state;
     struct metrics *metrics = NULL;
     struct error err;
-    assert_int_equal(metrics_open("/nonexistent/metrics.jsonl", -1, false, &metrics, &err), STATUS_CHECKPOINT);
+    assert_int_equal(metrics_open("/nonexistent/metrics.jsonl", NULL, &metrics, &err), STATUS_CHECKPOINT);
     assert_non_null(strstr(err.text, "cannot open '/nonexistent/metrics.jsonl'"));
-    if (access("/dev/full", W_OK) == 0) {
-        assert_int_equal(metrics_open("/dev/full", 0, false, &metrics, &err), STATUS_CHECKPOINT); /* cannot be cut */
+#ifdef ZTRAIN_FAULTS
+    /* whatever fails, the file is the one or the other, and nothing is lost */
+    metrics_close(new_metrics());
+    int former = free_number();
+    bool reached = true;
+    for (int n = 1; reached; n++) {
+        FILE *file = fopen(path, "w");
+        fputs("{\"step\":1}\n{\"step\":2}\n", file);
+        fclose(file);
+        char fault[32];
+        snprintf(fault, sizeof fault, "any:%d:ENOSPC", n);
+        faults_arm(fault);
+        struct metrics_course course = {.step = 1, .checkpoint = "step-1", .bytes = 3, .former = former};
+        enum status status = metrics_open(path, &course, &metrics, &err);
+        reached = faults_count() >= n;
+        faults_arm(NULL);
+        assert_int_equal(status, reached ? STATUS_CHECKPOINT : STATUS_OK);
+        if (status == STATUS_OK)
+            metrics_close(metrics);
+        char *text = read_file(path);
+        assert_true(!strcmp(text, "{\"step\":1}\n{\"step\":2}\n") ||
+                    !strncmp(text, "{\"step\":1}\n{\"checkpoint\"", 13));
+        assert_true(count_lines(text) == 2 || !strcmp(read_number(former), "{\"step\":1}\n{\"step\":2}\n"));
+        char name[160];
+        snprintf(name, sizeof name, "%s.%d", path, former);
+        unlink(name);
     }
+#endif
 }
 
 static int set_up(void **state)
@@ -179,7 +337,11 @@ static int tear_down(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_exact), cmocka_unit_test(test_resume_cuts),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_exact),
+                                       cmocka_unit_test(test_resume_cuts),
+                                       cmocka_unit_test(test_nothing_to_leave_out),
+                                       cmocka_unit_test(test_damaged_lines),
+                                       cmocka_unit_test(test_the_lines_of_another_course),
                                        cmocka_unit_test(test_resume_cuts_an_evaluation_that_is_due),
                                        cmocka_unit_test(test_errors)};
     return cmocka_run_group_tests(tests, set_up, tear_down);

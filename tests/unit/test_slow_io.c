@@ -127,7 +127,7 @@ static void write_metrics(void)
 {
     struct metrics *metrics;
     const struct step_metrics step = {.step = 1};
-    CHECK_OK(metrics_open(own("metrics.jsonl"), -1, false, &metrics, &error));
+    CHECK_OK(metrics_open(own("metrics.jsonl"), NULL, &metrics, &error));
     CHECK_OK(metrics_step(metrics, &step, &error));
     CHECK_OK(metrics_flush(metrics, &error));
     metrics_close(metrics);

@@ -1,0 +1,302 @@
+/* checkpoint_course.c: from the course that a run had to the one that a resume asks for.
+ *
+ *   step                                                          a resume of the run folder after a kill
+ *   1  metrics.jsonl is also called metrics.jsonl.N               takes the newest checkpoint, as if nothing had been
+ *   2  the resumed checkpoint gets its plain name, in one call    asked for; or the resumed one, where that is the
+ *      with the one that has it (renameat2, RENAME_EXCHANGE)      newest now
+ *   3  those ahead of it go aside, the oldest first               the same: the newest goes last, and with it the old
+ *                                                                 course ends
+ *   4  `latest` points at the resumed one                         takes the resumed one
+ *
+ * Each step is on disk before the next, and the last rename of step 3 after all others. On a file system that cannot
+ * exchange two names the one that has the name goes aside first; a kill just then leaves the run with the checkpoints
+ * behind both. */
+#include "ckpt/checkpoint_course.h"
+
+#include "core/faults.h"
+#include "core/log.h"
+#include "core/memory.h"
+#include "core/metrics.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---------------------------------------------------------------------------------------------------------- planning
+ */
+
+static const char *last_part(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    return slash ? slash + 1 : path;
+}
+
+/* ".aside-3" and ".damaged-1" at the end of a name; *number is N. NULL: neither. */
+static const char *aside_suffix(const char *name, int *number)
+{
+    static const char *const kinds[] = {".aside-", ".damaged-"};
+    for (size_t k = 0; k < COUNT_OF(kinds); k++) {
+        const char *suffix = strstr(name, kinds[k]);
+        char *end;
+        long n = suffix ? strtol(suffix + strlen(kinds[k]), &end, 10) : 0;
+        if (suffix && n > 0 && n <= INT_MAX && !*end) {
+            *number = (int)n;
+            return suffix;
+        }
+    }
+    return NULL;
+}
+
+static const struct checkpoint_entry *find_entry(const struct checkpoint_list *list, const char *name)
+{
+    for (int i = 0; i < list->count; i++)
+        if (!strcmp(list->entries[i].name, name))
+            return &list->entries[i];
+    return NULL;
+}
+
+/* Whether `path` stands in the folder whose real path is `dir`; *name: as what. */
+static bool stands_in(const char *path, const char *dir, const char **name)
+{
+    char parent[FS_PATH_MAX], real[PATH_MAX];
+    fs_parent(path, parent);
+    *name = last_part(path);
+    return realpath(parent, real) && !strcmp(real, dir);
+}
+
+/* The checkpoint's name in the folder: its own, the plain one of X.aside-N, or that of its position. */
+static enum status plan_name(struct checkpoint_course *course, const struct checkpoint *checkpoint,
+                             const struct checkpoint_list *list, const struct checkpoint_list *aside, struct error *err)
+{
+    char dir[PATH_MAX], target[PATH_MAX], path[FS_PATH_MAX];
+    const char *name;
+    int number;
+    snprintf(path, sizeof path, "%s", checkpoint->path);
+    for (size_t end = strlen(path); end > 1 && path[end - 1] == '/';)
+        path[--end] = '\0';
+    if (!realpath(course->dir, dir) || !realpath(path, target))
+        return error_set(err, STATUS_CHECKPOINT, "cannot open the checkpoint '%s': %s", path, strerror(errno));
+    bool inside = stands_in(path, dir, &name) && (find_entry(list, name) || find_entry(aside, name));
+    if (!inside)
+        inside = stands_in(target, dir, &name) && (find_entry(list, name) || find_entry(aside, name));
+    const char *suffix = inside ? aside_suffix(name, &number) : NULL;
+    if (inside && !suffix) {
+        snprintf(course->name, sizeof course->name, "%s", name);
+        return STATUS_OK;
+    }
+    if (suffix) {
+        snprintf(course->from, sizeof course->from, "%s", name);
+        snprintf(course->name, sizeof course->name, "%.*s", (int)(suffix - name), name);
+    } else { /* a copy that the user has made: a link gives it a name in the course */
+        char plain[64];
+        checkpoint_name(&checkpoint->position, plain);
+        snprintf(course->name, sizeof course->name, "%s", plain);
+        snprintf(course->target, sizeof course->target, "%s", target);
+    }
+    course->taken = find_entry(list, course->name) != NULL;
+    if (course->taken && *course->target) { /* the link may be there already */
+        char real[PATH_MAX];
+        TRY(fs_join(path, course->dir, course->name, STATUS_CHECKPOINT, err));
+        course->taken = !realpath(path, real) || strcmp(real, target) != 0;
+        if (!course->taken)
+            course->target[0] = '\0';
+    }
+    return STATUS_OK;
+}
+
+/* Whose lines go on. *branch_step: where that course and the run's own parted, -1 if they have not. */
+static void plan_metrics(struct checkpoint_course *course, const struct checkpoint *checkpoint, int64_t *branch_step)
+{
+    int number = 0;
+    int64_t parted;
+    struct metrics_checkpoint_line line = {course->name, checkpoint->position.step, checkpoint->bytes};
+    bool aside = *course->from && strstr(course->from, ".aside-");
+    if (aside)
+        aside_suffix(course->from, &number);
+    *branch_step = -1;
+    course->metrics_from = metrics_find(course->metrics, &line, number, &parted);
+    if (course->metrics_from > 0 && parted < line.step)
+        *branch_step = parted;
+    if (course->metrics_from < 0 && !aside) /* a kill has cost its line */
+        course->metrics_from = 0;
+}
+
+/* Whether an entry is ahead of the checkpoint, or of the step up to which its course was the run's (-1: it still is).
+ */
+static bool is_ahead(const struct checkpoint_entry *entry, const struct train_position *position, int64_t branch_step)
+{
+    if (!entry->ok && entry->step == INT64_MAX) /* not known */
+        return entry->epoch_end && entry->epoch >= position->epoch;
+    if (branch_step >= 0)
+        return entry->step > branch_step;
+    if (entry->step != position->step)
+        return entry->step > position->step;
+    if (entry->evaluation_due != position->evaluation_due)
+        return position->evaluation_due;
+    return entry->epoch_end && !position->epoch_end;
+}
+
+static void plan_moves(struct checkpoint_course *course, const struct checkpoint *checkpoint, bool newest,
+                       int64_t branch_step, const struct checkpoint_list *list)
+{
+    course->moves = memory_zeroed((size_t)list->count + 1, sizeof *course->moves);
+    for (int valid = 0; valid < 2; valid++) /* the damaged ones first: they are not the newest in any case */
+        for (int i = list->count - 1; i >= 0; i--) {
+            const struct checkpoint_entry *entry = &list->entries[i];
+            if (entry->ok != valid || !strcmp(entry->name, course->name) ||
+                !is_ahead(entry, &checkpoint->position, branch_step))
+                continue;
+            struct course_move *move = &course->moves[course->count++];
+            snprintf(move->name, sizeof move->name, "%s", entry->name);
+            move->damaged = newest || !entry->ok;
+            move->step = entry->step;
+        }
+}
+
+/* Whether something that goes aside now could not be NAME.aside-number, or others went aside under that number. */
+static bool number_is_taken(const struct checkpoint_course *course, const struct checkpoint_list *aside, int number)
+{
+    enum metrics_number metrics = metrics_number(course->metrics, number);
+    int other;
+    for (int i = 0; i < aside->count; i++) {
+        const char *name = aside->entries[i].name, *suffix = aside_suffix(name, &other);
+        if (!suffix || other != number || suffix[1] != 'a')
+            continue;
+        if (metrics != METRICS_NUMBER_KEPT)
+            return true;
+        size_t length = (size_t)(suffix - name); /* a resume was killed: the rest of that course may follow */
+        if (!strncmp(name, course->name, length) && !course->name[length])
+            return true;
+        for (int k = 0; k < course->count; k++)
+            if (!strncmp(name, course->moves[k].name, length) && !course->moves[k].name[length])
+                return true;
+    }
+    return metrics == METRICS_NUMBER_TAKEN;
+}
+
+enum status checkpoint_course_plan(const char *run, const struct checkpoint *checkpoint, bool newest,
+                                   struct checkpoint_course *course, struct error *err)
+{
+    enum status status = STATUS_OK;
+    struct checkpoint_list list = {0}, aside = {0};
+    int64_t branch_step = -1;
+    memset(course, 0, sizeof *course);
+    TRY_GOTO(fs_join(course->dir, run, "checkpoints", STATUS_CHECKPOINT, err));
+    TRY_GOTO(fs_join(course->metrics, run, "metrics.jsonl", STATUS_CHECKPOINT, err));
+    TRY_GOTO(checkpoint_list_init(&list, course->dir, err));
+    TRY_GOTO(checkpoint_list_aside(&aside, course->dir, err));
+    TRY_GOTO(plan_name(course, checkpoint, &list, &aside, err));
+    plan_metrics(course, checkpoint, &branch_step);
+    plan_moves(course, checkpoint, newest, branch_step, &list);
+    for (course->number = 1; number_is_taken(course, &aside, course->number);)
+        course->number++;
+fail:
+    checkpoint_list_release(&list);
+    checkpoint_list_release(&aside);
+    return status;
+}
+
+void checkpoint_course_release(struct checkpoint_course *course)
+{
+    free(course->moves);
+    course->moves = NULL;
+    course->count = 0;
+}
+
+/* ------------------------------------------------------------------------------------------------------------ taking
+ */
+
+static enum status rename_in(const char *dir, const char *from, const char *to, struct error *err)
+{
+    char a[FS_PATH_MAX], b[FS_PATH_MAX];
+    TRY(fs_join(a, dir, from, STATUS_CHECKPOINT, err));
+    TRY(fs_join(b, dir, to, STATUS_CHECKPOINT, err));
+    if (fault_rename(a, b, 0))
+        return error_set(err, STATUS_CHECKPOINT, "cannot rename '%s' to '%s': %s", a, b, strerror(errno));
+    return STATUS_OK;
+}
+
+/* false: the file system cannot, or `from` is not there. */
+static bool exchange_in(const char *dir, const char *from, const char *to)
+{
+    char a[FS_PATH_MAX], b[FS_PATH_MAX];
+    return fs_join(a, dir, from, STATUS_CHECKPOINT, NULL) == STATUS_OK &&
+           fs_join(b, dir, to, STATUS_CHECKPOINT, NULL) == STATUS_OK && fault_rename(a, b, RENAME_EXCHANGE) == 0;
+}
+
+/* NAME.aside-N, N being the number of what goes aside now */
+static void aside_name(const struct checkpoint_course *course, const char *name, char aside[CHECKPOINT_NAME_MAX + 32])
+{
+    snprintf(aside, CHECKPOINT_NAME_MAX + 32, "%s.aside-%d", name, course->number);
+}
+
+/* Step 2. */
+static enum status give_name(const struct checkpoint_course *course, struct error *err)
+{
+    const char *dir = course->dir, *from = course->from;
+    char aside[CHECKPOINT_NAME_MAX + 32], path[FS_PATH_MAX];
+    aside_name(course, course->name, aside);
+    if (*course->target) {
+        from = aside;
+        TRY(fs_join(path, dir, aside, STATUS_CHECKPOINT, err));
+        if (fault_symlink(course->target, path))
+            return error_set(err, STATUS_CHECKPOINT, "cannot make the link '%s': %s", path, strerror(errno));
+    }
+    if (!*from)
+        return STATUS_OK;
+    if (course->taken && exchange_in(dir, from, course->name)) {
+        TRY(checkpoint_sync(dir, err));
+        if (strcmp(from, aside) != 0)
+            TRY(rename_in(dir, from, aside, err));
+        return checkpoint_sync(dir, err);
+    }
+    if (course->taken && from == aside) { /* the link is in the way of the name that goes aside */
+        TRY(fs_join(path, dir, aside, STATUS_CHECKPOINT, err));
+        fault_remove(path);
+        return error_set(err, STATUS_CHECKPOINT, "cannot link '%s/%s' to '%s': the name is taken", dir, course->name,
+                         course->target);
+    }
+    if (course->taken)
+        TRY(rename_in(dir, course->name, aside, err));
+    TRY(rename_in(dir, from, course->name, err));
+    return checkpoint_sync(dir, err);
+}
+
+/* Step 3, one of them. */
+static enum status give_way(const struct checkpoint_course *course, const struct course_move *move, struct error *err)
+{
+    char aside[CHECKPOINT_NAME_MAX + 32], path[FS_PATH_MAX], step[48] = "";
+    if (move->damaged) {
+        TRY(checkpoint_move_aside(course->dir, move->name, "damaged", path, err));
+        log_warn("the damaged checkpoint '%s/%s' is now '%s'", course->dir, move->name, last_part(path));
+        return STATUS_OK;
+    }
+    aside_name(course, move->name, aside);
+    TRY(rename_in(course->dir, move->name, aside, err));
+    if (move->step != INT64_MAX)
+        snprintf(step, sizeof step, " of step %" PRId64, move->step);
+    log_info("the checkpoint '%s/%s'%s belongs to the course that this run leaves; it is now '%s'", course->dir,
+             move->name, step, aside);
+    return STATUS_OK;
+}
+
+enum status checkpoint_course_take(const struct checkpoint_course *course, struct error *err)
+{
+    bool named = *course->from || *course->target;
+    if (!named && !course->count)
+        return STATUS_OK;
+    TRY(metrics_keep(course->metrics, course->number, err));
+    if (named)
+        TRY(give_name(course, err));
+    for (int i = 0; i < course->count; i++) {
+        if (i == course->count - 1)
+            TRY(checkpoint_sync(course->dir, err));
+        TRY(give_way(course, &course->moves[i], err));
+    }
+    TRY(checkpoint_sync(course->dir, err));
+    checkpoint_point_latest(course->dir, course->name);
+    return STATUS_OK;
+}
