@@ -218,3 +218,14 @@ def test_a_notice_as_long_as_the_time_limit(folder, job):
         done = job(1, "--config", spec, env={"NOTICE": "1", "SLURM_JOB_END_TIME": str(int(time.time()) + left)})
         assert "the step is asked for a checkpoint" in done.stdout, done.stdout
         assert done.stdout.count("hint: a longer --time, or a shorter notice") == warned, done.stdout
+
+
+def test_after_a_resume_by_hand_from_further_back(folder, job):
+    """Which ended before its first checkpoint: the job goes on from there, not on the course that was left."""
+    folder.train({**ONE_EPOCH, "checkpoint": {"interval_steps": 1}})
+    first = os.path.join(folder.run_folder(), "checkpoints", "step-00000001")
+    lower = {"optimizer": {"params": {"lr": 1e-3}}}
+    folder.train({**BATCH, **lower, "train": {"max_steps": 1}}, more=["--resume", first])
+    done = job(1, "--config", folder.spec({**ONE_EPOCH, **lower}))
+    assert done.returncode == FINISHED and "resuming, newest checkpoint at step 1 " in done.stdout, done.stdout
+    assert [(row["step"], row["lr"]) for row in folder.metrics().steps] == [(1, 3e-3), (2, 1e-3), (3, 1e-3)]

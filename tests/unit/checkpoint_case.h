@@ -245,6 +245,7 @@ static void case_write(const char *path, const void *data, size_t bytes)
 struct case_save {
     int world;
     int64_t step, epoch; /* epoch > 0: this save ends it */
+    bool evaluation_due;
     int64_t keep_last;
     int level;
     bool large;
@@ -265,7 +266,8 @@ static struct train_position case_position(const struct case_save *how)
                                       .epoch_loss_sum = 1.0 / 3 + (double)how->step,
                                       .epoch_targets = how->step * 640,
                                       .tokens = how->step * 12345678901,
-                                      .epoch_end = how->epoch > 0};
+                                      .epoch_end = how->epoch > 0,
+                                      .evaluation_due = how->evaluation_due};
     return position;
 }
 
