@@ -14,6 +14,7 @@
  */
 #include "gpu/attention_cudnn.h"
 
+#include "core/env_switch.h"
 #include "core/log.h"
 #include "core/progress.h"
 #include "gpu/arena.h"
@@ -23,6 +24,15 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+/* What ZTRAIN_CUDA_ATTENTION asks for; -1: nothing. */
+enum { WISH_OWN, WISH_CUDNN, WISH_COUNT };
+
+static enum status attention_wish(int *wish, struct error *err)
+{
+    static const char *const words[WISH_COUNT] = {[WISH_OWN] = "own", [WISH_CUDNN] = "cudnn"};
+    return env_choice("ZTRAIN_CUDA_ATTENTION", words, WISH_COUNT, wish, err);
+}
 
 #if ZTRAIN_HAVE_CUDNN
 
@@ -77,17 +87,17 @@ static enum status open_library(struct attention_cudnn *a, struct error *err)
 
 enum status attention_cudnn_new(struct cuda_device *cuda, struct attention_cudnn **attention, struct error *err)
 {
-    const char *wish = getenv("ZTRAIN_CUDA_ATTENTION");
+    int wish;
+    *attention = NULL;
+    TRY(attention_wish(&wish, err));
     struct attention_cudnn *a = *attention = calloc(1, sizeof *a);
     if (!a)
         return error_set(err, STATUS_DEVICE, "cannot open a CUDA device: out of memory");
     a->cuda = cuda;
-    a->off = wish && !strcmp(wish, "own");
-    a->demanded = wish && !strcmp(wish, "cudnn");
+    a->off = wish == WISH_OWN;
+    a->demanded = wish == WISH_CUDNN;
     enum status status = STATUS_OK;
-    if (wish && *wish && !a->off && !a->demanded)
-        status = error_set(err, STATUS_USAGE, "ZTRAIN_CUDA_ATTENTION is '%.64s'; hint: cudnn, own, or nothing", wish);
-    else if (a->demanded && (status = open_library(a, err)) != STATUS_OK)
+    if (a->demanded && (status = open_library(a, err)) != STATUS_OK)
         error_prefix(err, "ZTRAIN_CUDA_ATTENTION asks for cuDNN");
     if (status != STATUS_OK) {
         attention_cudnn_free(a);
@@ -749,10 +759,11 @@ struct attention_cudnn {
 
 enum status attention_cudnn_new(struct cuda_device *cuda, struct attention_cudnn **attention, struct error *err)
 {
-    const char *wish = getenv("ZTRAIN_CUDA_ATTENTION");
+    int wish;
     (void)cuda;
     *attention = NULL;
-    if (wish && !strcmp(wish, "cudnn"))
+    TRY(attention_wish(&wish, err));
+    if (wish == WISH_CUDNN)
         return error_set(err, STATUS_DEVICE,
                          "ZTRAIN_CUDA_ATTENTION asks for cuDNN, but this build has none: it was "
                          "built without its header");

@@ -37,8 +37,8 @@ size_t ops_cpu_workspace_bytes(struct device *device, const struct op_limits *l)
 {
     size_t threads = (size_t)device->threads, bytes = 0;
     size_t widest = max_size((size_t)l->C, (size_t)l->D) + 16;
-    bytes = max_size(bytes, threads * 2 * widest * sizeof(float));   /* norm_bwd */
-    bytes = max_size(bytes, (size_t)l->max_tokens * sizeof(double)); /* cross_entropy */
+    bytes = max_size(bytes, ROW_PARTS_MAX * 2 * widest * sizeof(float)); /* norm_bwd */
+    bytes = max_size(bytes, (size_t)l->max_tokens * sizeof(double));     /* cross_entropy */
     if (l->KV > 0 && l->D > 0) {
         size_t unit = (size_t)ATTENTION_UNIT_FLOATS(l->D, l->max_seq, l->H / l->KV);
         size_t packed = max_size(unit, ATTENTION_BATCH_FLOATS);

@@ -1,8 +1,9 @@
 /* ops_cpu.h: what the files of the CPU backend's ops share: how work is split over threads, and scratch memory.
  *
  * The ops are written once, in ops_cpu_*.h headers that include no other and rely on ops_cpu_vector.h, and compiled
- * once for each instruction-set level by ops_cpu_isa_*.c. Every sum has an order that depends on shapes and on the
- * number of threads only: ranges are fixed, partial sums are added in thread order, and there are no atomics. */
+ * once for each instruction-set level by ops_cpu_isa_*.c. Every sum has an order that depends on shapes only, not on
+ * the number of threads: what several threads add up is cut into parts by shape, whose sums are added in the order of
+ * parts, and there are no atomics. */
 #ifndef ZTRAIN_GPU_OPS_CPU_H
 #define ZTRAIN_GPU_OPS_CPU_H
 
@@ -21,6 +22,10 @@ enum {
     WORTH_THREADS = 1 << 14, /* elements: below, starting a team costs more than it saves */
     SUMSQ_PARTS = 512,
 };
+
+/* Rows are summed by parts, whose number depends on the rows only, and the parts' sums one after the other: any number
+ * of threads gives the same bits. */
+enum { ROW_PARTS_MAX = 128, ROWS_OF_PART = 32 };
 
 /* Bounds of the attention's scratch that hold for every instruction-set level. */
 enum { ATTENTION_MAX_MR = 16, ATTENTION_MAX_NR = 64, ATTENTION_BATCH_FLOATS = 4 << 20 };
@@ -73,6 +78,12 @@ static inline struct range range_part(int64_t n, int64_t grain, int64_t parts, i
     int64_t grains = (n + grain - 1) / grain;
     int64_t first = grains * index / parts * grain, end = grains * (index + 1) / parts * grain;
     return (struct range){first < n ? first : n, end < n ? end : n};
+}
+
+static inline int64_t row_parts(int64_t rows)
+{
+    const int64_t parts = (rows + ROWS_OF_PART - 1) / ROWS_OF_PART;
+    return parts < 1 ? 1 : parts < ROW_PARTS_MAX ? parts : ROW_PARTS_MAX;
 }
 
 /* This thread's part. */

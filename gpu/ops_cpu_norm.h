@@ -59,7 +59,7 @@ static void op_norm_fwd(struct stream *stream, const struct norm_fwd_args *a)
 }
 
 /* With n = (x - mean) · rstd and g = dy · weight: dx = rstd · (g - mean(g) - n · mean(g · n)), the middle term for
- * LayerNorm only. dweight and dbias: this thread's sums. */
+ * LayerNorm only. dweight and dbias: this part's sums. */
 static ALWAYS_INLINE void norm_bwd_row(const struct norm_bwd_args *a, int64_t i, float *dweight, float *dbias,
                                        enum dtype dtype)
 {
@@ -88,13 +88,14 @@ static ALWAYS_INLINE void norm_bwd_row(const struct norm_bwd_args *a, int64_t i,
     }
 }
 
-/* out (+)= sum over threads of partial (threads, stride), n elements */
-static void sum_partials(float *out, const float *partial, int64_t stride, int threads, int64_t n, bool accumulate)
+/* out (+)= sum over parts of partial (parts, stride), of n elements those of `columns` */
+static void sum_partials(float *out, const float *partial, int64_t stride, int64_t parts, int64_t n,
+                         struct range columns, bool accumulate)
 {
-    for (int64_t j = 0; j < n; j += VF) {
+    for (int64_t j = columns.first; j < columns.end; j += VF) {
         vf sum = accumulate ? vf_get(out, j, n, DTYPE_F32) : vf_zero();
-        for (int t = 0; t < threads; t++)
-            sum += vf_get(partial + t * stride, j, n, DTYPE_F32);
+        for (int64_t part = 0; part < parts; part++)
+            sum += vf_get(partial + part * stride, j, n, DTYPE_F32);
         vf_put(out, j, n, sum, DTYPE_F32);
     }
 }
@@ -103,23 +104,24 @@ static void op_norm_bwd(struct stream *stream, const struct norm_bwd_args *a)
 {
     progress_tick();
     struct scratch scratch = scratch_of(stream);
-    int64_t stride = (a->C + 15) / 16 * 16;
-    float *partial = scratch_take(&scratch, (size_t)(team_next() * 2 * stride) * sizeof *partial);
-    int threads = 1;
+    const int64_t stride = (a->C + 15) / 16 * 16, parts = row_parts(a->M);
+    float *partial = scratch_take(&scratch, (size_t)(parts * 2 * stride) * sizeof *partial);
 #pragma omp parallel if (a->M * a->C > WORTH_THREADS)
     {
-        float *dweight = partial + team_rank() * 2 * stride, *dbias = a->dbias ? dweight + stride : NULL;
-        memset(dweight, 0, (size_t)(2 * stride) * sizeof *dweight);
-        struct range rows = range_mine(a->M, 1);
-        for (int64_t i = rows.first; i < rows.end; i++) {
-            WITH_DTYPE(a->dtype, norm_bwd_row(a, i, dweight, dbias, DT));
+#pragma omp for schedule(static)
+        for (int64_t part = 0; part < parts; part++) {
+            float *dweight = partial + part * 2 * stride, *dbias = a->dbias ? dweight + stride : NULL;
+            memset(dweight, 0, (size_t)(2 * stride) * sizeof *dweight);
+            struct range rows = range_part(a->M, 1, parts, part);
+            for (int64_t i = rows.first; i < rows.end; i++) {
+                WITH_DTYPE(a->dtype, norm_bwd_row(a, i, dweight, dbias, DT));
+            }
         }
-        if (team_rank() == 0)
-            threads = team_size();
+        struct range columns = range_mine(a->C, 16);
+        sum_partials(a->dweight, partial, 2 * stride, parts, a->C, columns, a->accumulate);
+        if (a->dbias)
+            sum_partials(a->dbias, partial + stride, 2 * stride, parts, a->C, columns, a->accumulate);
     }
-    sum_partials(a->dweight, partial, 2 * stride, threads, a->C, a->accumulate);
-    if (a->dbias)
-        sum_partials(a->dbias, partial + stride, 2 * stride, threads, a->C, a->accumulate);
 }
 
 /* ---- RMSNorm of every head ---- */
@@ -184,17 +186,17 @@ static void op_head_norm_bwd(struct stream *stream, const struct head_norm_bwd_a
 {
     progress_tick();
     struct scratch scratch = scratch_of(stream);
-    int64_t stride = (a->D + 15) / 16 * 16;
-    float *partial = scratch_take(&scratch, (size_t)(team_next() * stride) * sizeof *partial);
-    int threads = 1;
+    const int64_t stride = (a->D + 15) / 16 * 16, parts = row_parts(a->M);
+    float *partial = scratch_take(&scratch, (size_t)(parts * stride) * sizeof *partial);
 #pragma omp parallel if (a->M * a->heads * a->D > WORTH_THREADS)
     {
-        float *dweight = partial + team_rank() * stride;
-        memset(dweight, 0, (size_t)stride * sizeof *dweight);
-        struct range rows = range_mine(a->M, 1);
-        WITH_DTYPE(a->dtype, head_norm_bwd_rows(a, rows, dweight, DT));
-        if (team_rank() == 0)
-            threads = team_size();
+#pragma omp for schedule(static)
+        for (int64_t part = 0; part < parts; part++) {
+            float *dweight = partial + part * stride;
+            memset(dweight, 0, (size_t)stride * sizeof *dweight);
+            struct range rows = range_part(a->M, 1, parts, part);
+            WITH_DTYPE(a->dtype, head_norm_bwd_rows(a, rows, dweight, DT));
+        }
+        sum_partials(a->dweight, partial, stride, parts, a->D, range_mine(a->D, 16), a->accumulate);
     }
-    sum_partials(a->dweight, partial, stride, threads, a->D, a->accumulate);
 }

@@ -109,3 +109,13 @@ def test_a_resumed_run_multiplies_bf16_as_before(folder, word, other):
     forced = folder.ztrain("--config", folder.spec({"bf16": {"enabled": True}}, name="other"), "--resume", back,
                            env={"ZTRAIN_CPU_BF16": other})
     assert f"bf16_products: {word}, now {other}" in forced.out, forced
+
+
+def test_threads_change_no_bit(folder):
+    model = {"model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"], "vocab_size": 256, "hidden_size": 128,
+             "intermediate_size": 256, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
+             "head_dim": 32, "max_position_embeddings": 256, "rms_norm_eps": 1e-6, "rope_theta": 10000.0,
+             "tie_word_embeddings": False, "hidden_act": "silu"}
+    for threads in ("1", "3"):
+        folder.train({"model": {"config": model}, "train": {"epochs": 1}}, name=threads, env={"OMP_NUM_THREADS": threads})
+    assert folder.metrics("1").numbers() == folder.metrics("3").numbers()
