@@ -531,14 +531,14 @@ static enum status take(struct run_lock *lock, struct error *err)
 /* What takers that were killed left. The folder is ours: nobody else has business there. */
 static void sweep(const struct run_lock *lock)
 {
-    DIR *entries = memory_opendir(lock->folder);
+    DIR *entries = io_opendir(lock->folder);
     if (!entries)
         return;
-    for (struct dirent *entry; (entry = readdir(entries));)
+    for (struct dirent *entry; (entry = io_readdir(entries));)
         if (!strncmp(entry->d_name, OWNER_TMP, sizeof OWNER_TMP - 1) ||
             !strncmp(entry->d_name, LOCK_TMP, sizeof LOCK_TMP - 1))
             unlinkat(dirfd(entries), entry->d_name, 0);
-    closedir(entries);
+    io_closedir(entries);
 }
 
 /* ------------------------------------------------------------------------------------------------------- refreshing */
@@ -724,12 +724,12 @@ void run_lock_release(struct run_lock *lock)
     }
     if (lock->owner_fd >= 0) {
         struct error err;
-        if (run_lock_check(lock, &err) == STATUS_OK && unlink(lock->owner_path) != 0)
+        if (run_lock_check(lock, &err) == STATUS_OK && io_unlink(lock->owner_path) != 0)
             log_warn("cannot delete '%s': %s", lock->owner_path, strerror(errno));
-        close(lock->owner_fd);
+        io_close(lock->owner_fd);
     }
     if (lock->lock_fd >= 0)
-        close(lock->lock_fd);
+        io_close(lock->lock_fd);
     pthread_cond_destroy(&lock->ended);
     pthread_mutex_destroy(&lock->mutex);
     free(lock);

@@ -3,6 +3,7 @@
 #include "ckpt/checkpoint.h"
 #include "ckpt/checkpoint_folders.h"
 #include "core/fsutil.h"
+#include "core/io.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -135,7 +136,7 @@ enum status run_place_check_room(const struct run_place *place, struct error *er
         else
             snprintf(nearest, sizeof nearest, slash ? "/" : ".");
     }
-    const char *problem = fs_is_dir(nearest) ? NULL : access(nearest, F_OK) ? "leads nowhere" : "is no folder";
+    const char *problem = fs_is_dir(nearest) ? NULL : io_access(nearest, F_OK) ? "leads nowhere" : "is no folder";
     if (!problem && faccessat(AT_FDCWD, nearest, W_OK | X_OK, AT_EACCESS) != 0)
         problem = errno == EROFS ? "lies on a file system that is read-only" : "may not be written by this user";
     if (!problem)
