@@ -20,7 +20,7 @@ enum status {
     STATUS_OK = 0,
     STATUS_USAGE = 2,        /* command line or run spec */
     STATUS_DATA = 3,         /* token shards, model files */
-    STATUS_CHECKPOINT = 4,   /* checkpoint damaged, absent, or not writable */
+    STATUS_CHECKPOINT = 4,   /* checkpoint damaged, absent, or not writable, or another file of the run */
     STATUS_DEVICE = 5,       /* no such device at the start, or out of memory */
     STATUS_PEER = 6,         /* a peer vanished, or the network */
     STATUS_DIVERGED = 7,     /* non-finite for too long; copies of the model that differ */
