@@ -192,6 +192,8 @@ def test_export_does_not_overwrite_what_is_not_its_own(folder, checkpoint):
     for again in range(2):      # its own it replaces, and says so
         done = folder.ztrain("export", checkpoint, "--out", folder.at("mine"), "--dtype", "fp32")
         assert ("is replaced" in done.out + done.err) == bool(again)
-    file = folder.at("mine", "config.json")
+    file = folder.at("mine", "plain")
+    with open(file, "w", encoding="utf-8") as f:
+        f.write("a file")
     done = folder.ztrain("export", checkpoint, "--out", file, "--dtype", "fp32", expect=USAGE)
     assert f"'{file}' is a file, not a folder" in done.last_words
