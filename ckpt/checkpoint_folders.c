@@ -206,7 +206,7 @@ static enum status list_update(struct checkpoint_list *list, const char *dir, bo
         qsort(known.entries, (size_t)known.count, sizeof *known.entries, by_name);
     DIR *folder = io_opendir(dir);
     if (!folder)
-        TRY_GOTO(error_set(err, STATUS_CHECKPOINT, "cannot open the folder '%s': %s", dir, strerror(errno)));
+        TRY_GOTO(error_system(err, STATUS_CHECKPOINT, errno, "cannot open the folder '%s'", dir));
     for (struct dirent *entry; (entry = io_readdir(folder));) {
         if (!is_own_name(entry->d_name, &aside) || aside != want_aside)
             continue;
@@ -291,7 +291,7 @@ enum status checkpoint_move_aside(const char *dir, const char *name, const char 
         TRY(fs_join(target, dir, aside, STATUS_CHECKPOINT, err));
     } while (fs_exists(target));
     if (fault_rename(from, target, 0))
-        return error_set(err, STATUS_CHECKPOINT, "cannot rename '%s' to '%s': %s", from, target, strerror(errno));
+        return error_system(err, STATUS_CHECKPOINT, errno, "cannot rename '%s' to '%s'", from, target);
     if (to)
         memcpy(to, target, sizeof target);
     return STATUS_OK;
@@ -307,7 +307,7 @@ enum status checkpoint_remove_tree(const char *path, struct error *err)
     int code = errno;
     DIR *folder = code == ENOTEMPTY || code == EEXIST ? io_opendir(path) : NULL;
     if (!folder)
-        return error_set(err, STATUS_CHECKPOINT, "cannot delete '%s': %s", path, strerror(code));
+        return error_system(err, STATUS_CHECKPOINT, code, "cannot delete '%s'", path);
     for (struct dirent *entry; (entry = io_readdir(folder));) {
         if (!strcmp(entry->d_name, ".") || !strcmp(entry->d_name, ".."))
             continue;
@@ -316,7 +316,7 @@ enum status checkpoint_remove_tree(const char *path, struct error *err)
         TRY_GOTO(checkpoint_remove_tree(inner, err));
     }
     if (fault_remove(path) && errno != ENOENT)
-        status = error_set(err, STATUS_CHECKPOINT, "cannot delete '%s': %s", path, strerror(errno));
+        status = error_system(err, STATUS_CHECKPOINT, errno, "cannot delete '%s'", path);
 fail:
     io_closedir(folder);
     return status;
@@ -329,7 +329,7 @@ enum status checkpoint_delete(const char *dir, const char *name, struct error *e
     TRY(fs_join(from, dir, name, STATUS_CHECKPOINT, err));
     TRY(fs_join(doomed, dir, hidden, STATUS_CHECKPOINT, err));
     if (fault_rename(from, doomed, 0))
-        return error_set(err, STATUS_CHECKPOINT, "cannot rename '%s' to '%s': %s", from, doomed, strerror(errno));
+        return error_system(err, STATUS_CHECKPOINT, errno, "cannot rename '%s' to '%s'", from, doomed);
     return checkpoint_remove_tree(doomed, err);
 }
 

@@ -76,6 +76,7 @@ struct save {
 /* What ranks tell each other after a part. */
 struct report {
     enum status status;
+    int cause; /* error_cause() */
     char host[256], text[1536];
     struct rankfile_facts facts;
     char unique[UNIQUE_BYTES]; /* rank 0's */
@@ -90,8 +91,10 @@ static enum status agree(const struct save *save, enum status status, const stru
 {
     struct report own = {.status = status, .bytes = save->bytes};
     snprintf(own.host, sizeof own.host, "%s", save->writer->host ? save->writer->host : "");
-    if (status != STATUS_OK)
+    if (status != STATUS_OK) {
+        own.cause = err->cause;
         snprintf(own.text, sizeof own.text, "%.1500s", err->text);
+    }
     if (facts)
         own.facts = *facts;
     memcpy(own.unique, save->unique, sizeof own.unique);
@@ -102,6 +105,7 @@ static enum status agree(const struct save *save, enum status status, const stru
         error_set(err, reports[rank].status, "%s", reports[rank].text);
         if (save->world > 1)
             error_prefix(err, "rank %d on %s", rank, reports[rank].host);
+        error_cause(err, reports[rank].cause);
         return reports[rank].status;
     }
     return STATUS_OK;
@@ -115,6 +119,7 @@ static enum status io_error(const char *what, const char *path, struct error *er
     error_set(err, STATUS_CHECKPOINT, "cannot %s '%s': %s", what, path, strerror(code));
     if (code == ENOSPC || code == EDQUOT)
         error_hint(err, "free space there, or keep fewer checkpoints (checkpoint.keep_last)");
+    error_cause(err, code);
     return STATUS_CHECKPOINT;
 }
 

@@ -533,7 +533,7 @@ enum status manifest_load(const char *folder, struct manifest **out, struct erro
         struct stat info;
         TRY_GOTO(fs_join(path, folder, file->name, STATUS_CHECKPOINT, err));
         if (io_stat(path, &info))
-            TRY_GOTO(error_set(err, STATUS_CHECKPOINT, "cannot open '%s': %s", path, strerror(errno)));
+            TRY_GOTO(error_system(err, STATUS_CHECKPOINT, errno, "cannot open '%s'", path));
         if (!S_ISREG(info.st_mode) || info.st_size != file->bytes)
             TRY_GOTO(error_set(err, STATUS_CHECKPOINT,
                                "'%s' is damaged at offset %" PRId64 ": it has %" PRId64

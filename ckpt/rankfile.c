@@ -361,6 +361,7 @@ static enum status write_error(const char *path, int64_t offset, struct error *e
         error_set(err, STATUS_CHECKPOINT, "cannot write '%s' at offset %" PRId64 ": %s", path, offset, strerror(code));
     if (code == ENOSPC || code == EDQUOT)
         error_hint(err, "free space there, or keep fewer checkpoints (checkpoint.keep_last)");
+    error_cause(err, code);
     return status;
 }
 
@@ -434,6 +435,7 @@ enum status rankfile_writer_new(const char *path, const struct rankfile_shape *s
     if (writer->fd < 0) {
         int code = errno;
         status = error_set(err, STATUS_CHECKPOINT, "cannot create '%s': %s", path, strerror(code));
+        error_cause(err, code);
         if (code == ENOENT)
             error_hint(err, "all ranks must see the same run folder (run.dir on a shared file system)");
         goto fail;

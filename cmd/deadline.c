@@ -171,6 +171,16 @@ bool deadline_is_near(struct deadline *deadline, double now)
     return now + step_slack * deadline->longest + checkpoint_slack * deadline->checkpoint + reserve >= deadline->end;
 }
 
+double deadline_latest(const struct deadline *deadline)
+{
+    return deadline->end - checkpoint_slack * deadline->checkpoint;
+}
+
+void deadline_waited(struct deadline *deadline, double seconds)
+{
+    deadline->saved += seconds;
+}
+
 void deadline_checkpoint(struct deadline *deadline, double seconds)
 {
     deadline->saved += seconds;

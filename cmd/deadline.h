@@ -23,6 +23,12 @@ void deadline_init(struct deadline *deadline, double expected_checkpoint);
 /* Whether to stop now. now: CLOCK_MONOTONIC seconds. */
 bool deadline_is_near(struct deadline *deadline, double now);
 
+/* CLOCK_MONOTONIC seconds: until then a checkpoint may be tried again; INFINITY: for ever. */
+double deadline_latest(const struct deadline *deadline);
+
+/* So many seconds went by in waiting for a disk: they are no step's. */
+void deadline_waited(struct deadline *deadline, double seconds);
+
 /* A checkpoint took so many seconds. */
 void deadline_checkpoint(struct deadline *deadline, double seconds);
 

@@ -16,6 +16,7 @@
 #include "cmd/last_words.h"
 #include "cmd/machine.h"
 #include "cmd/options.h"
+#include "cmd/patience.h"
 #include "cmd/plan.h"
 #include "cmd/resume.h"
 #include "cmd/run_folder.h"
@@ -70,6 +71,7 @@ struct run {
     double collected_at;               /* seconds; when the last step was collected */
     json_t *spec_json, *machine;       /* as a checkpoint has them */
     struct cpu_kernels kernels_before; /* of the checkpoint, if it says */
+    int checkpoints_lost;              /* that could not be written */
     double checkpoint_seconds;         /* stalled in checkpoints since the last step's line */
     struct comm_stats volume;          /* what this rank sent in a step: the newest, of those that were counted */
     struct comm_stats moved;           /* over the network: since the start of this process */
@@ -79,8 +81,9 @@ struct run {
 };
 
 static const double checkpoint_bytes = 12, slow_disk = 200e6; /* a parameter's, bytes/s: until one is measured */
-static const double usual_timeout = 10; /* seconds: comm.timeout_seconds where the run spec cannot be read */
-static const double end_patience = 2;   /* seconds for the ranks of a failed job to end by themselves */
+static const double usual_timeout = 10;     /* seconds: comm.timeout_seconds where the run spec cannot be read */
+static const double interval_patience = 30; /* seconds for a checkpoint that training can do without */
+static const double end_patience = 2;       /* seconds for the ranks of a failed job to end by themselves */
 
 static int64_t resident_bytes(void)
 {
@@ -316,13 +319,10 @@ static enum status check_replicas(struct run *run, struct error *err)
     return together(run, STATUS_DIVERGED, err); /* all find the same */
 }
 
-static enum status save_checkpoint(struct run *run, struct error *err)
+/* Once. */
+static enum status write_checkpoint(struct run *run, char name[64], int64_t *bytes, struct error *err)
 {
     struct trainer *t = &run->trainer;
-    double start = seconds_now();
-    TRY(check_replicas(run, err));
-    if (run->metrics)
-        TRY(metrics_flush(run->metrics, err));
     struct checkpoint_writer writer = {
         .dir = run->folder.checkpoints,
         .compression_level = run->spec->checkpoint.compression_level,
@@ -340,14 +340,70 @@ static enum status save_checkpoint(struct run *run, struct error *err)
         .still_owner = still_owner,
         .owner = &run->folder,
     };
+    return checkpoint_save(&writer, &run->position, trainer_read_slice, t->zero, name, bytes, err);
+}
+
+/* Again, for as long as `patience` allows. A checkpoint that is not the run's last is done without in the end:
+ * *written is false then. All ranks have the same error. */
+static enum status write_patiently(struct run *run, struct patience *patience, char name[64], int64_t *bytes,
+                                   bool *written, struct error *err)
+{
+    bool says = run->boot->rank == 0, again = true;
+    patience_begin(patience);
+    for (int attempt = 1;; attempt++) {
+        double start = seconds_now();
+        enum status status = write_checkpoint(run, name, bytes, err);
+        *written = status == STATUS_OK;
+        if (*written)
+            deadline_checkpoint(&run->deadline, seconds_now() - start);
+        if (*written && attempt > 1 && says)
+            log_info("attempt %d wrote the checkpoint", attempt);
+        if (*written || comm_status(run->comm, NULL) != STATUS_OK || !error_is_transient(err))
+            return status;
+        if (says && attempt == 1)
+            log_warn("the checkpoint of step %" PRId64 " is tried again for %.0f s: %s", run->position.step,
+                     fmax(patience_left(patience), 0), err->text);
+        struct error lost;
+        if (patience_again(patience, &again, &lost) != STATUS_OK) {
+            *err = lost;
+            return lost.code;
+        }
+        deadline_waited(&run->deadline, seconds_now() - start);
+        run->stop |= patience->last;
+        if (again)
+            continue;
+        if (patience->last)
+            return status;
+        run->checkpoints_lost++;
+        if (says)
+            log_warn("the checkpoint of step %" PRId64 " could not be written, training continues without it: %s",
+                     run->position.step, err->text);
+        return STATUS_OK;
+    }
+}
+
+/* last: the run ends with it. */
+static enum status save_checkpoint(struct run *run, bool last, struct error *err)
+{
+    double start = seconds_now();
+    TRY(check_replicas(run, err));
+    if (run->metrics)
+        TRY(metrics_flush(run->metrics, err));
     char name[64];
     int64_t bytes;
-    enum status status = checkpoint_save(&writer, &run->position, trainer_read_slice, t->zero, name, &bytes, err);
+    bool written;
+    struct patience patience = {.comm = run->comm,
+                                .deadline = &run->deadline,
+                                .limit = fmin(interval_patience, run->spec->checkpoint.retry_seconds),
+                                .last_limit = run->spec->checkpoint.retry_seconds,
+                                .last = last || run->stop};
+    enum status status = write_patiently(run, &patience, name, &bytes, &written, err);
     if (status != STATUS_OK)
         return comm_status(run->comm, NULL) == STATUS_OK ? together(run, status, err) : status;
     double seconds = seconds_now() - start;
-    deadline_checkpoint(&run->deadline, seconds);
     run->checkpoint_seconds += seconds;
+    if (!written)
+        return STATUS_OK;
     if (run->metrics) {
         char folder[3400];
         snprintf(folder, sizeof folder, "%s/%s", run->folder.checkpoints, name);
@@ -384,7 +440,7 @@ static enum status between_steps(struct run *run, const struct due *due, struct 
     if (due->evaluation)
         TRY(evaluate(run, err));
     if (position->evaluation_due)
-        return save_checkpoint(run, err);
+        return save_checkpoint(run, true, err);
     if (due->epoch_end) {
         double loss = mean_loss(position->epoch_loss_sum, (double)position->epoch_targets);
         if (run->metrics) {
@@ -396,7 +452,7 @@ static enum status between_steps(struct run *run, const struct due *due, struct 
     }
     position->epoch_end = due->epoch_end;
     if (due->checkpoint || run->stop)
-        TRY(save_checkpoint(run, err));
+        TRY(save_checkpoint(run, due->run_end, err));
     if (due->epoch_end)
         begin_next_epoch(position);
     return STATUS_OK;
@@ -734,6 +790,21 @@ static void end_stuck(void *context, const char *text)
     _exit(STATUS_PEER);
 }
 
+/* The last chance of what waits for a disk, and what was lost meanwhile, said again at the end. */
+static void close_metrics(struct run *run)
+{
+    if (run->boot->rank != 0)
+        return;
+    double left = deadline_latest(&run->deadline) - seconds_now();
+    if (run->metrics)
+        metrics_drain(run->metrics, fmax(fmin(interval_patience, left), 0.1));
+    if (run->checkpoints_lost > 0)
+        log_warn("%d checkpoint%s could not be written in the course of this run: see the warnings above",
+                 run->checkpoints_lost, run->checkpoints_lost == 1 ? "" : "s");
+    metrics_close(run->metrics);
+    run->metrics = NULL;
+}
+
 /* This process is a rank (or the only one). */
 static enum status train_rank(const struct options *options, struct bootstrap *boot, struct run_spec *spec,
                               struct error *err)
@@ -759,8 +830,7 @@ static enum status train_rank(const struct options *options, struct bootstrap *b
     status = run_steps(&run, err);
     if (status != STATUS_OK && status != STATUS_REQUEUE)
         goto fail;
-    metrics_close(run.metrics);
-    run.metrics = NULL;
+    close_metrics(&run);
     enum status met = comm_barrier(run.comm, err); /* nobody is done before all are */
     if (met != STATUS_OK) {
         status = met;

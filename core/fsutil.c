@@ -52,17 +52,20 @@ enum status fs_open_read(const char *path, enum status code, int *fd, int64_t *b
 {
     *fd = io_open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* O_NONBLOCK: a pipe must not make us wait for a writer */
     if (*fd < 0)
-        return error_set(err, code, "cannot open '%s': %s", path, strerror(errno));
+        return error_system(err, code, errno, "cannot open '%s'", path);
     struct stat st;
     const char *problem = NULL;
-    if (fstat(*fd, &st) != 0)
-        problem = strerror(errno);
+    int reason = fstat(*fd, &st) != 0 ? errno : 0;
+    if (reason)
+        problem = strerror(reason);
     else if (!S_ISREG(st.st_mode))
         problem = S_ISDIR(st.st_mode) ? "it is a folder, expected a file" : "it is not a regular file";
     if (problem) {
         io_close(*fd);
         *fd = -1;
-        return error_set(err, code, "cannot read '%s': %s", path, problem);
+        error_set(err, code, "cannot read '%s': %s", path, problem);
+        error_cause(err, reason);
+        return code;
     }
     if (bytes)
         *bytes = st.st_size;
@@ -78,8 +81,7 @@ enum status fs_pread(int fd, const char *path, void *data, size_t count, int64_t
         if (n < 0 && errno == EINTR)
             continue;
         if (n < 0)
-            return error_set(err, code, "cannot read '%s' at offset %lld: %s", path, (long long)offset,
-                             strerror(errno));
+            return error_system(err, code, errno, "cannot read '%s' at offset %lld", path, (long long)offset);
         if (n == 0)
             return error_set(err, code, "'%s' is truncated: it ends at offset %lld, %zu more bytes expected", path,
                              (long long)offset, count);
@@ -99,7 +101,7 @@ enum status fs_write(int fd, const char *path, const void *data, size_t count, e
         if (n < 0 && errno == EINTR)
             continue;
         if (n < 0)
-            return error_set(err, code, "cannot write '%s': %s", path, strerror(errno));
+            return error_system(err, code, errno, "cannot write '%s'", path);
         in += n;
         count -= (size_t)n;
         progress_tick();
@@ -149,7 +151,7 @@ enum status fs_mkdirs(const char *path, enum status code, struct error *err)
             continue;
         int reason = errno; /* an existing folder may also answer EROFS or EACCES */
         if (!fs_is_dir(partial))
-            return error_set(err, code, "cannot make folder '%s': %s", partial, strerror(reason));
+            return error_system(err, code, reason, "cannot make folder '%s'", partial);
     }
     return STATUS_OK;
 }
@@ -158,11 +160,11 @@ enum status fs_sync_dir(const char *path, enum status code, struct error *err)
 {
     int fd = io_open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (fd < 0)
-        return error_set(err, code, "cannot open folder '%s': %s", path, strerror(errno));
+        return error_system(err, code, errno, "cannot open folder '%s'", path);
     int result = io_fsync(fd), reason = errno;
     io_close(fd);
     if (result != 0 && reason != EINVAL && reason != ENOTSUP) /* some file systems cannot sync a folder */
-        return error_set(err, code, "cannot sync folder '%s': %s", path, strerror(reason));
+        return error_system(err, code, reason, "cannot sync folder '%s'", path);
     return STATUS_OK;
 }
 
@@ -179,7 +181,7 @@ static enum status temporary_open(struct temporary *temporary, const char *path,
     snprintf(temporary->name, sizeof temporary->name, "%s.tmp-%ld", path, (long)getpid());
     temporary->fd = io_open(temporary->name, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
     if (temporary->fd < 0)
-        return error_set(err, code, "cannot create '%s': %s", temporary->name, strerror(errno));
+        return error_system(err, code, errno, "cannot create '%s'", temporary->name);
     return STATUS_OK;
 }
 
@@ -188,11 +190,11 @@ static enum status temporary_finish(struct temporary *temporary, const char *pat
                                     struct error *err)
 {
     if (status == STATUS_OK && io_fsync(temporary->fd) != 0)
-        status = error_set(err, code, "cannot sync '%s': %s", temporary->name, strerror(errno));
+        status = error_system(err, code, errno, "cannot sync '%s'", temporary->name);
     if (io_close(temporary->fd) != 0 && status == STATUS_OK)
-        status = error_set(err, code, "cannot close '%s': %s", temporary->name, strerror(errno));
+        status = error_system(err, code, errno, "cannot close '%s'", temporary->name);
     if (status == STATUS_OK && io_rename(temporary->name, path) != 0)
-        status = error_set(err, code, "cannot rename '%s' to '%s': %s", temporary->name, path, strerror(errno));
+        status = error_system(err, code, errno, "cannot rename '%s' to '%s'", temporary->name, path);
     if (status != STATUS_OK) {
         io_unlink(temporary->name);
         return status;

@@ -13,6 +13,7 @@
 #include "core/faults.h"
 #include "core/fsutil.h"
 #include "core/io.h"
+#include "core/line_queue.h"
 #include "core/log.h"
 #include "core/memory.h"
 #include "core/progress.h"
@@ -34,6 +35,7 @@
 struct metrics {
     int fd;
     char *path;
+    struct line_queue queue;
 };
 
 static enum status io_error(const struct metrics *metrics, const char *what, struct error *err)
@@ -417,6 +419,7 @@ enum status metrics_open(const char *path, const struct metrics_course *course, 
         status = io_error(metrics, "open", err);
         goto fail;
     }
+    line_queue_init(&metrics->queue, metrics->fd, metrics->path);
     if (course)
         TRY_GOTO(complete(metrics, course, &survey, err));
     *out = metrics;
@@ -426,10 +429,18 @@ fail:
     return status;
 }
 
+bool metrics_drain(struct metrics *metrics, double seconds)
+{
+    return line_queue_drain(&metrics->queue, seconds);
+}
+
 void metrics_close(struct metrics *metrics)
 {
     if (!metrics)
         return;
+    if (metrics->queue.waiting)
+        line_queue_drain(&metrics->queue, 0);
+    line_queue_release(&metrics->queue);
     if (metrics->fd >= 0)
         io_close(metrics->fd);
     free(metrics->path);
@@ -476,15 +487,7 @@ static void line_string(struct line *line, const char *name, const char *value)
 static enum status line_write(struct metrics *metrics, struct line *line, struct error *err)
 {
     line_add(line, "}\n");
-    for (size_t done = 0; done < line->used;) {
-        ssize_t n = io_write(metrics->fd, line->text + done, line->used - done);
-        if (n < 0 && errno == EINTR)
-            continue;
-        if (n < 0)
-            return io_error(metrics, "write", err);
-        done += (size_t)n;
-    }
-    return STATUS_OK;
+    return line_queue_add(&metrics->queue, line->text, line->used, err);
 }
 
 enum { EXACT = 17, ROUGH = 6 };
@@ -555,5 +558,13 @@ enum status metrics_resume(struct metrics *metrics, const char *folder, int64_t 
 
 enum status metrics_flush(struct metrics *metrics, struct error *err)
 {
-    return io_fsync(metrics->fd) ? io_error(metrics, "flush", err) : STATUS_OK;
+    struct error local, *why = err ? err : &local;
+    line_queue_drain(&metrics->queue, 0);
+    if (fault_fsync(metrics->fd) == 0)
+        return STATUS_OK;
+    enum status status = error_system(why, STATUS_CHECKPOINT, errno, "cannot flush '%s'", metrics->path);
+    if (!error_is_transient(why))
+        return status;
+    log_warn("%s; its newest lines may be lost, training continues", why->text);
+    return STATUS_OK;
 }

@@ -64,6 +64,10 @@ int metrics_find(const char *path, const struct metrics_checkpoint_line *line, i
 
 void metrics_close(struct metrics *metrics);
 
+/* The functions below write a line each, and wait for no disk: while it is full or fails, lines wait in memory
+ * (line_queue.h). This tries to write those, for so many seconds. false: some are lost, and a warning says so. */
+bool metrics_drain(struct metrics *metrics, double seconds);
+
 enum status metrics_step(struct metrics *metrics, const struct step_metrics *m, struct error *err);
 enum status metrics_eval(struct metrics *metrics, int64_t step, int64_t epoch, double eval_loss, int64_t eval_tokens,
                          struct error *err);

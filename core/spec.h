@@ -60,6 +60,7 @@ struct run_spec {
     } train;
     struct {
         int64_t interval_steps, keep_last; /* 0: only at ends; 0: keep all */
+        double retry_seconds;
         int compression_level;
     } checkpoint;
     struct {

@@ -170,6 +170,11 @@ const struct spec_key spec_keys[] = {
     {USED("checkpoint.keep_last", KEY_INT, spec.checkpoint.keep_last, "0", SILENT,
           "keep so many of the newest, of either kind; 0: keep all"),
      .min = 0, .max = MAX_COUNT},
+    {USED("checkpoint.retry_seconds", KEY_REAL, spec.checkpoint.retry_seconds, "600", SILENT,
+          "so long the run's last checkpoint, at its end or when it is asked to stop, is tried again while the disk is "
+          "full "
+          "or fails, but not past the end of Slurm's job; others: 30 s, then training continues without"),
+     .min = 0, .max = 7 * 86400},
     {USED("checkpoint.compression_level", KEY_INT, spec.checkpoint.compression_level, "3", SILENT,
           "zstd; 0: no compression"),
      .min = 0, .max = 22},

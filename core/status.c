@@ -1,5 +1,6 @@
 #include "core/status.h"
 
+#include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -11,10 +12,46 @@ enum status error_set(struct error *err, enum status code, const char *format, .
         va_list args;
         va_start(args, format);
         err->code = code;
+        err->cause = 0;
         vsnprintf(err->text, sizeof err->text, format, args);
         va_end(args);
     }
     return code;
+}
+
+enum status error_system(struct error *err, enum status code, int reason, const char *format, ...)
+{
+    if (!err)
+        return code;
+    va_list args;
+    va_start(args, format);
+    vsnprintf(err->text, sizeof err->text, format, args);
+    va_end(args);
+    size_t used = strlen(err->text);
+    snprintf(err->text + used, sizeof err->text - used, ": %s", strerror(reason));
+    err->code = code;
+    err->cause = reason;
+    return code;
+}
+
+enum status error_cause(struct error *err, int reason)
+{
+    if (!err)
+        return STATUS_BUG;
+    err->cause = reason;
+    return err->code;
+}
+
+bool error_is_transient(const struct error *err)
+{
+    static const int causes[] = {ENOSPC,     EDQUOT,       EIO,       ESTALE,       EAGAIN,      EINTR,
+                                 ETIMEDOUT,  ENOMEM,       ENOBUFS,   ENFILE,       EMFILE,      EBUSY,
+                                 ENOLINK,    EREMOTEIO,    EHOSTDOWN, EHOSTUNREACH, ENETUNREACH, ENETDOWN,
+                                 ECONNRESET, ECONNREFUSED, ENOTCONN,  ESHUTDOWN,    ENOLCK};
+    for (size_t i = 0; i < COUNT_OF(causes); i++)
+        if (err->cause == causes[i])
+            return true;
+    return false;
 }
 
 enum status error_hint(struct error *err, const char *format, ...)

@@ -12,6 +12,8 @@
 #ifndef ZTRAIN_CORE_STATUS_H
 #define ZTRAIN_CORE_STATUS_H
 
+#include <stdbool.h>
+
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -33,6 +35,7 @@ enum status {
 /* The message that goes with a status other than STATUS_OK. Caller's storage; no ownership. */
 struct error {
     enum status code;
+    int cause;       /* the errno of the system call that failed; 0: none did, or it is not known */
     char text[2048]; /* "what is wrong" or "what is wrong; hint: what to do" */
 };
 
@@ -46,6 +49,18 @@ enum status error_hint(struct error *err, const char *format, ...) __attribute__
 
 /* Puts "CONTEXT: " in front of a message. Returns err's code. */
 enum status error_prefix(struct error *err, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+/* The same for a system call that failed with `reason` (an errno): "…: No space left on device". */
+enum status error_system(struct error *err, enum status code, int reason, const char *format, ...)
+    __attribute__((format(printf, 4, 5)));
+
+/* Says that a system call's failure is the cause: after error_set(), with its errno. Returns err's code. err may be
+ * NULL (then STATUS_BUG). */
+enum status error_cause(struct error *err, int reason);
+
+/* Whether the same may well succeed if it is done again: a disk that is full for a while, a file server that is away.
+ */
+bool error_is_transient(const struct error *err);
 
 /* One word for an exit code, for logs and documentation ("usage", "data", …); "unknown" for others. */
 const char *status_name(enum status code);

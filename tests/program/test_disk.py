@@ -1,0 +1,87 @@
+"""A disk or file server that fails for a while (bad_disk.c): it ends no run, and costs nothing that could be saved."""
+import os
+import signal
+
+import pytest
+
+from harness import BadDisk, CHECKPOINT, FINISHED, REQUEUE, wait_for_steps, wait_until
+
+LONG = {"train": {"epochs": None, "max_steps": 1000000}, "checkpoint": {"interval_steps": 4}}
+
+
+def several(ranks):
+    return ["--local-gpus", ranks] if ranks > 1 else []
+
+
+def wait_for_words(folder, process, words):
+    def said():
+        assert process.poll() is None, folder.said(process)
+        return words in folder.said(process).err
+    wait_until(said, what=f"'{words}'")
+
+
+def leftovers(folder):
+    return [name for _, folders, files in os.walk(folder.run_folder()) for name in folders + files if ".tmp" in name]
+
+
+@pytest.mark.parametrize("ranks, line", [(1, "write ENOSPC .zst"), (2, "fsync EIO rank-00001.zst"),
+                                         (2, "mkdir ESTALE /.tmp-")])
+def test_a_checkpoint_is_tried_again(folder, ranks, line):
+    """Several attempts later it is there, and the numbers are those of a run on a good disk."""
+    disk, short = BadDisk(folder), {"train": {"epochs": 2}}
+    folder.ztrain("--config", folder.spec(short, "whole"), *several(ranks))
+    disk.fails(line)
+    process = folder.start("--config", folder.spec(short), *several(ranks), env=disk.env)
+    wait_for_words(folder, process, "warning: rank 0 on" if ranks > 1 else "warning: ")
+    wait_for_words(folder, process, "the checkpoint of step 3 is tried again for ")
+    disk.works()
+    done = folder.wait(process)
+    assert done.code == FINISHED and "wrote the checkpoint" in done.out, done
+    assert "could not be written" not in done.err and not leftovers(folder)
+    assert folder.checkpoints() == ["epoch-0001", "epoch-0002"]
+    folder.ztrain("verify", folder.run_folder())
+    assert folder.metrics().numbers() == folder.metrics("whole").numbers()
+
+
+def test_training_goes_on_without_a_checkpoint_but_does_not_end_without(folder):
+    disk = BadDisk(folder)
+    impatient = {"train": {"epochs": 2}, "checkpoint": {"retry_seconds": 0.5, "keep_last": 1, "interval_steps": 1}}
+    folder.train({**impatient, "train": {"epochs": None, "max_steps": 2}})
+    disk.fails("write ENOSPC rank-0000")
+    done = folder.ztrain("--config", folder.spec(impatient), "--resume", folder.run_folder(), env=disk.env,
+                         expect=CHECKPOINT)
+    for step in (3, 4, 5):
+        assert f"the checkpoint of step {step} could not be written, training continues without it: " in done.err, done
+    assert "No space left on device; hint: free space there" in done.last_words and ".tmp-" in done.last_words
+    assert [row["step"] for row in folder.metrics().steps] == [1, 2, 3, 4, 5, 6]
+    assert folder.checkpoints() == ["step-00000002"] and not leftovers(folder)
+    folder.ztrain("verify", folder.run_folder())
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_stop_while_a_checkpoint_is_tried_again(folder, ranks):
+    """It becomes the run's last one, which waits for longer."""
+    disk = BadDisk(folder)
+    disk.fails("write EDQUOT .zst")
+    process = folder.start("--config", folder.spec(LONG), *several(ranks), env=disk.env)
+    wait_for_words(folder, process, "the checkpoint of step 3 is tried again for ")
+    process.send_signal(signal.SIGTERM)
+    disk.works()
+    done = folder.wait(process)
+    assert done.code == REQUEUE and "stopped on request after step 3" in done.out, done
+    assert folder.checkpoints() == ["epoch-0001"] and folder.metrics().steps[-1]["step"] == 3
+
+
+def test_metrics_wait_for_the_disk(folder):
+    disk = BadDisk(folder)
+    process = folder.start("--config", folder.spec({**LONG, "checkpoint": {"keep_last": 1}}), env=disk.env)
+    wait_for_steps(folder, process, 2)
+    disk.fails("write ENOSPC metrics.jsonl")
+    wait_for_words(folder, process, "metrics.jsonl': No space left on device; its lines are kept in memory")
+    disk.works()
+    wait_for_steps(folder, process, len(folder.metrics().steps) + 3)
+    process.send_signal(signal.SIGTERM)
+    done = folder.wait(process)
+    assert done.code == REQUEUE and "metrics.jsonl' can be written again" in done.out, done
+    steps = [row["step"] for row in folder.metrics().steps]
+    assert steps == list(range(1, len(steps) + 1))
