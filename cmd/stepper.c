@@ -30,6 +30,8 @@ enum status stepper_init(struct stepper *s, struct trainer *t, struct error *err
                               .adamw = spec->optimizer.type == OPTIMIZER_ADAMW,
                               .clip = spec->gradient_clipping,
                           }};
+    for (size_t i = 0; i < COUNT_OF(s->looks); i++)
+        TRY(event_new(t->device, &s->looks[i], err));
     TRY(all_say(t->comm, s->graphs, &s->graphs, err));
     if (!s->graphs)
         return STATUS_OK;
@@ -43,6 +45,10 @@ void stepper_release(struct stepper *s)
         stream_sync(s->trainer->compute);
     graph_free(s->graph);
     free(s->batches);
+    for (size_t i = 0; i < COUNT_OF(s->looks); i++) {
+        event_free(s->looks[i]);
+        s->looks[i] = NULL;
+    }
     s->graph = NULL;
     s->batches = NULL;
 }
@@ -74,17 +80,38 @@ static enum status finish(struct stepper *s, struct error *err)
     return zero_finish_step(t->zero, &s->update, t->loss_sum, t->compute, err);
 }
 
-/* Each micro-batch when its tokens come. */
-static enum status run_as_data_come(struct stepper *s, struct token_stream *stream, struct step_enqueued *enqueued,
-                                    struct error *err)
+void stepper_keep_up(struct stepper *s)
+{
+    if (s->num_looks > 0)
+        event_sync(s->looks[(s->num_looks - 1) % 2]);
+    event_record(s->looks[s->num_looks++ % 2], s->trainer->compute);
+}
+
+/* Waits for all that was enqueued of the step; the gradients that have come together are of no more use. */
+static enum status break_off(struct stepper *s, struct step_enqueued *enqueued, struct error *err)
 {
     struct trainer *t = s->trainer;
+    enqueued->broken_off = true;
+    stream_sync(t->compute);
+    stream_sync(zero_stream(t->zero));
+    TRY(comm_status(t->comm, err));
+    return device_check(t->device, err);
+}
+
+/* Each micro-batch when its tokens come. */
+static enum status run_as_data_come(struct stepper *s, struct token_stream *stream, const struct stepper_look *look,
+                                    struct step_enqueued *enqueued, struct error *err)
+{
+    struct trainer *t = s->trainer;
+    bool stop = false;
     stream_fill_zero(t->compute, t->loss_sum, sizeof *t->loss_sum);
     do {
         TRY(next_batch(stream, enqueued, err));
         TRY(train_micro(t, &enqueued->last, err));
-    } while (!enqueued->last.last_micro);
-    return finish(s, err);
+        if (!enqueued->last.last_micro)
+            TRY(look->look(look->context, s, &stop, err));
+    } while (!enqueued->last.last_micro && !stop);
+    return stop ? break_off(s, enqueued, err) : finish(s, err);
 }
 
 /* ---- as a graph -------------------------------------------------------------------------------------------------- */
@@ -174,7 +201,7 @@ static struct step_rates rates_of(const struct run_spec *spec, int64_t k)
 }
 
 enum status stepper_enqueue(struct stepper *s, struct token_stream *stream, int64_t made,
-                            struct step_enqueued *enqueued, struct error *err)
+                            const struct stepper_look *look, struct step_enqueued *enqueued, struct error *err)
 {
     struct trainer *t = s->trainer;
     struct step_schedule schedule = {.base = made};
@@ -185,7 +212,9 @@ enum status stepper_enqueue(struct stepper *s, struct token_stream *stream, int6
     if (s->graphs && s->warm)
         TRY(run_as_graph(s, stream, enqueued, err));
     else
-        TRY(run_as_data_come(s, stream, enqueued, err));
+        TRY(run_as_data_come(s, stream, look, enqueued, err));
     s->warm = true;
+    if (enqueued->broken_off)
+        return STATUS_OK;
     return zero_end_step(t->zero, t->compute, err);
 }

@@ -18,22 +18,37 @@ struct stepper {
     struct graph *graph;     /* owned; NULL: not captured */
     struct batch *batches;   /* (gradient_accumulation_steps) owned, with graphs: loaded */
     int64_t tokens, targets; /* of each captured micro-batch; of the step */
+    struct event *looks[2];  /* owned; where the compute stream was at the last two looks (stepper_look) */
+    int64_t num_looks;
 };
 
 /* Collective. */
 enum status stepper_init(struct stepper *stepper, struct trainer *trainer, struct error *err);
 void stepper_release(struct stepper *stepper); /* before the trainer's release */
 
+/* Called between the micro-batches of a step that is no graph, on all ranks alike: may look around, collectively,
+ * whether the step is to be broken off. */
+struct stepper_look {
+    enum status (*look)(void *context, struct stepper *stepper, bool *stop, struct error *err);
+    void *context;
+};
+
+/* For a look that asks others: the host waits until the device has come to where it was at the look before, so that a
+ * host, which may be far ahead of its device, does not promise what will take long. */
+void stepper_keep_up(struct stepper *stepper);
+
 /* How a step was given to the device. */
 struct step_enqueued {
     struct batch last;   /* its last micro-batch */
     double data_seconds; /* waiting for tokens */
     bool launched;       /* as a graph: its parts are not timed */
-    bool counted;        /* the communicator has counted its operations: not those of a graph that was there already */
+    bool broken_off; /* a look said so: nothing was updated, the device and the communicator are idle, and no step may
+                      * be enqueued any more */
+    bool counted;    /* the communicator has counted its operations: not those of a graph that was there already */
 };
 
 /* Enqueues the next step of the token stream. `made`: optimizer steps that are known to be made. Collective. */
 enum status stepper_enqueue(struct stepper *stepper, struct token_stream *stream, int64_t made,
-                            struct step_enqueued *enqueued, struct error *err);
+                            const struct stepper_look *look, struct step_enqueued *enqueued, struct error *err);
 
 #endif

@@ -50,6 +50,13 @@ struct pending_step {
     double start; /* seconds */
 };
 
+/* When the ranks agree on whether to stop: at a step's end, and within a step after so many micro-batches. The number
+ * is the same on all ranks, as rank 0 says it at each vote for the next one, by its clock. */
+struct vote {
+    int64_t interval, left; /* micro-batches */
+    double at;              /* rank 0: seconds; the last vote */
+};
+
 /* One rank's run. */
 struct run {
     const struct options *options;
@@ -76,13 +83,16 @@ struct run {
     struct comm_stats volume;          /* what this rank sent in a step: the newest, of those that were counted */
     struct comm_stats moved;           /* over the network: since the start of this process */
     struct deadline deadline;          /* rank 0's */
-    bool stop, deadline_near;          /* some rank was asked to stop, the job's end is near: the same on all ranks */
-    bool agreed;                       /* all ranks know that all of them end with an error */
+    struct vote vote;
+    int64_t saved_step;       /* of the newest checkpoint in the run's folder, if it is known to be there; else -1 */
+    bool stop, deadline_near; /* some rank was asked to stop, the job's end is near: the same on all ranks */
+    bool agreed;              /* all ranks know that all of them end with an error */
 };
 
 static const double checkpoint_bytes = 12, slow_disk = 200e6; /* a parameter's, bytes/s: until one is measured */
 static const double usual_timeout = 10;     /* seconds: comm.timeout_seconds where the run spec cannot be read */
 static const double interval_patience = 30; /* seconds for a checkpoint that training can do without */
+static const double vote_seconds = 1;       /* between two votes on stopping within a step, at least */
 static const double end_patience = 2;       /* seconds for the ranks of a failed job to end by themselves */
 
 static int64_t resident_bytes(void)
@@ -125,19 +135,45 @@ static void read_volume(struct run *run, struct comm_stats *volume)
     run->moved.theory_received += volume->theory_received;
 }
 
+/* Micro-batches until the next vote, on rank 0, at a vote: as many as take vote_seconds, going by those since the last
+ * one. At most twice as many as the last time: the clock of a host that is ahead of its device shows too little. */
+static double next_vote(struct vote *vote)
+{
+    double now = seconds_now(), most = 2 * (double)(vote->interval > 0 ? vote->interval : 1);
+    int64_t done = vote->interval - vote->left;
+    double each = done > 0 ? (now - vote->at) / (double)done : INFINITY;
+    vote->at = now;
+    return fmin(fmax(floor(vote_seconds / each), 1), most);
+}
+
 /* Whether some rank was asked to stop, or the job's end is near. */
 static enum status look_for_stop(struct run *run, struct error *err)
 {
-    bool near = run->boot->rank == 0 && deadline_is_near(&run->deadline, seconds_now());
-    double stops[2] = {stop_signal_pending() ? 1.0 : 0.0, near ? 1.0 : 0.0};
-    TRY(comm_sum(run->comm, stops, 2, err));
+    bool leads = run->boot->rank == 0, near = leads && deadline_is_near(&run->deadline, seconds_now());
+    double stops[3] = {stop_signal_pending() ? 1.0 : 0.0, near ? 1.0 : 0.0, leads ? next_vote(&run->vote) : 0};
+    TRY(comm_sum(run->comm, stops, COUNT_OF(stops), err));
     run->deadline_near = stops[1] > 0;
     run->stop = stops[0] > 0 || run->deadline_near;
+    run->vote.interval = run->vote.left = (int64_t)stops[2];
     return STATUS_OK;
 }
 
-/* Enqueues the next optimizer step: gradients of the global batch, then the update. Its results are collected later. */
-static enum status train_step(struct run *run, struct error *err)
+/* Between two micro-batches of a step. */
+static enum status look_within_step(void *context, struct stepper *stepper, bool *stop, struct error *err)
+{
+    struct run *run = context;
+    *stop = false;
+    if (--run->vote.left > 0)
+        return STATUS_OK;
+    stepper_keep_up(stepper);
+    TRY(look_for_stop(run, err));
+    *stop = run->stop;
+    return STATUS_OK;
+}
+
+/* Enqueues the next optimizer step: gradients of the global batch, then the update. Its results are collected later.
+ * *broken_off: the ranks have agreed to stop in the middle of it; it is as if it had not begun. */
+static enum status train_step(struct run *run, bool *broken_off, struct error *err)
 {
     struct trainer *t = &run->trainer;
     struct pending_step *pending = &run->pending[run->enqueued % ZERO_STEPS];
@@ -147,7 +183,11 @@ static enum status train_step(struct run *run, struct error *err)
 
     *pending = (struct pending_step){.start = seconds_now()};
     read_volume(run, &volume); /* an evaluation's do not count */
-    TRY(stepper_enqueue(&run->stepper, run->stream, run->position.optimizer_step, &step, err));
+    const struct stepper_look look = {look_within_step, run};
+    TRY(stepper_enqueue(&run->stepper, run->stream, run->position.optimizer_step, &look, &step, err));
+    *broken_off = step.broken_off;
+    if (step.broken_off)
+        return STATUS_OK;
     run->enqueued++;
     ASSERT(step.last.step == run->enqueued);
 
@@ -404,6 +444,7 @@ static enum status save_checkpoint(struct run *run, bool last, struct error *err
     run->checkpoint_seconds += seconds;
     if (!written)
         return STATUS_OK;
+    run->saved_step = run->position.step;
     if (run->metrics) {
         char folder[3400];
         snprintf(folder, sizeof folder, "%s/%s", run->folder.checkpoints, name);
@@ -471,6 +512,17 @@ static bool stops_here(struct run *run)
     return true;
 }
 
+/* The step at hand was broken off: what counts is the step before it. */
+static enum status stop_within_step(struct run *run, struct error *err)
+{
+    while (run->enqueued > run->position.step)
+        TRY(collect_step(run, err));
+    if (run->saved_step != run->position.step)
+        TRY(save_checkpoint(run, true, err));
+    stops_here(run);
+    return STATUS_REQUEUE;
+}
+
 /* A device that works asynchronously is given the next step before the last one's results are read; before anything
  * else is done, all steps are collected. */
 static enum status run_steps(struct run *run, struct error *err)
@@ -485,7 +537,10 @@ static enum status run_steps(struct run *run, struct error *err)
             return STATUS_REQUEUE;
     }
     while (run->enqueued < total_steps) {
-        TRY(train_step(run, err));
+        bool broken_off;
+        TRY(train_step(run, &broken_off, err));
+        if (broken_off)
+            return stop_within_step(run, err);
         struct due due = due_now(run);
         bool pause = due.evaluation || due.epoch_end || due.checkpoint;
         while (run->enqueued - run->position.step > (pause ? 0 : ahead))
@@ -523,6 +578,9 @@ static enum status take_position(struct run *run, const struct checkpoint *check
 {
     struct loss_scaler initial = run->position.scaler;
     TRY(resume_position(checkpoint, run->trainer.steps_per_epoch, run->trainer.data_fingerprint, &run->position, err));
+    size_t folder = strlen(run->folder.checkpoints);
+    bool here = !strncmp(checkpoint->path, run->folder.checkpoints, folder) && checkpoint->path[folder] == '/';
+    run->saved_step = here && !run->position.evaluation_due ? run->position.step : -1;
     if (!run->spec->loss_scaler.dynamic) /* a fixed scale is the spec's */
         run->position.scaler = initial;
     return STATUS_OK;
@@ -649,6 +707,7 @@ static enum status build(struct run *run, const struct checkpoint *checkpoint, s
     if (run->boot->rank == 0)
         TRY(checkpoint_keeper_new(run->spec->model.pretrained, &run->keeper, err));
     run->position = (struct train_position){.epoch = 1};
+    run->saved_step = -1;
     loss_scaler_init(&run->position.scaler, &run->spec->loss_scaler, run->spec->initial_loss_scale);
     return checkpoint ? take_position(run, checkpoint, err) : STATUS_OK;
 }

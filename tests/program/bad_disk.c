@@ -4,7 +4,8 @@
  *
  *   CALL ERRNO PART    CALL is write, fsync, pread, open or mkdir: those of a file whose path has PART in it fail with
  *                      that errno; a write of more than one byte first writes one of them, as on a disk that fills up
- *   CALL hold PART     they wait until the file has no such line any more */
+ *   CALL hold PART     they wait until the file has no such line any more
+ *   CALL slow PART     they take 15 ms */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -22,7 +23,7 @@ static const struct {
     const char *name;
     int code;
 } codes[] = {{"ENOSPC", ENOSPC}, {"EIO", EIO},       {"ESTALE", ESTALE}, {"EACCES", EACCES},
-             {"EDQUOT", EDQUOT}, {"EAGAIN", EAGAIN}, {"EROFS", EROFS},   {"hold", -1}};
+             {"EDQUOT", EDQUOT}, {"EAGAIN", EAGAIN}, {"EROFS", EROFS},   {"hold", -1},    {"slow", -2}};
 
 /* What the file says of this call: 0, an errno, or -1, hold. */
 static int look(const char *call, const char *path)
@@ -44,9 +45,11 @@ static int look(const char *call, const char *path)
 static int verdict(const char *call, const char *path)
 {
     int code;
-    while ((code = look(call, path)) < 0)
+    while ((code = look(call, path)) == -1)
         usleep(2000);
-    return code;
+    if (code == -2)
+        usleep(15000);
+    return code > 0 ? code : 0;
 }
 
 static int verdict_of(const char *call, int fd)

@@ -79,6 +79,41 @@ def test_a_signal_to_the_whole_group_counts_once(folder):
     folder.ztrain("verify", folder.run_folder())
 
 
+@pytest.mark.parametrize("ranks, stage", [(1, 0), (2, 0), (2, 1), (2, 2), (2, 3)])
+def test_a_stop_within_a_step(folder, ranks, stage):
+    """It does not wait for the micro-batches that are left: the state before the step is saved, and the run that goes on
+    from it is bit for bit one that nobody stopped. A checkpoint of that step that is there already is not written again."""
+    disk, several = BadDisk(folder), ["--local-gpus", ranks] if ranks > 1 else []
+    folder.spec()
+    folder.data(2 * 64 * ranks, seed=3, name="much")
+    env = {**disk.env, "OMP_NUM_THREADS": "1"}
+    changes = {"train": {"epochs": None, "max_steps": 2}, "data": {"train": folder.at("much"), "validation": None},
+               "train_batch_size": 64 * ranks, "train_micro_batch_size_per_gpu": 1,
+               "zero_optimization": {"stage": stage}}
+    folder.ztrain("--config", folder.spec(changes, "whole"), *several, env=env)
+    for step in (0, 1):
+        resume = ["--resume", folder.run_folder()] if step else []
+        if step:
+            folder.ztrain("--config", folder.spec({**changes, "train": {"max_steps": 1, "epochs": None}}), *several,
+                          *resume, env=env)
+        before = folder.checkpoints()
+        disk.fails("pread slow much.bin")
+        process = folder.start("--config", folder.spec(changes), *several, *resume, env=env)
+        wait_until(lambda: "resumed from" in folder.said(process).out if resume
+                   else os.path.exists(os.path.join(folder.run_folder(), "metrics.jsonl")), what="the first step")
+        time.sleep(0.1)
+        process.send_signal(signal.SIGTERM)
+        done = folder.wait(process, 20)
+        disk.works()
+        assert done.code == REQUEUE and f"stopped on request after step {step} of 2" in done.out, done
+        assert [row["step"] for row in folder.metrics().steps] == [1][:step]
+        assert folder.checkpoints() == (before or ["step-00000000"])
+        assert ("checkpoint /" in done.out) == (step == 0), done
+        folder.ztrain("verify", folder.run_folder())
+    folder.ztrain("--config", folder.spec(changes), *several, "--resume", folder.run_folder(), env=env)
+    assert folder.metrics().numbers() == folder.metrics("whole").numbers()
+
+
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_a_second_ctrl_c_ends_at_once(folder, ranks):
     """The first one says so. What was saved before stays; nothing more is saved."""
