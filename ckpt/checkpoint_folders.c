@@ -144,8 +144,11 @@ static enum status entry_read(struct checkpoint_entry *entry, const char *path, 
     memset(entry, 0, sizeof *entry);
     snprintf(entry->name, sizeof entry->name, "%s", name);
     enum status status = manifest_load(path, &manifest, &damage);
-    if (status != STATUS_OK && status != STATUS_CHECKPOINT) /* out of memory is no damage */
-        return error_set(err, status, "%s", damage.text);
+    if (status != STATUS_OK && (status != STATUS_CHECKPOINT || error_is_unreadable(&damage))) { /* that is no damage */
+        error_set(err, status, "%s", damage.text);
+        error_cause(err, damage.cause);
+        return status;
+    }
     entry->ok = status == STATUS_OK;
     if (entry->ok) {
         entry->step = manifest->position.step;

@@ -150,7 +150,8 @@ static enum status open_newest(const char *dir, bool full, struct checkpoint **o
             status = open_one(folder, full, out, &damage);
             if (status == STATUS_OK)
                 break;
-            if (status != STATUS_CHECKPOINT) { /* out of memory is no reason to go back in time */
+            /* neither lack of memory nor a disk that fails is a reason to go back in time */
+            if (status != STATUS_CHECKPOINT || error_is_unreadable(&damage)) {
                 failure = damage;
                 break;
             }

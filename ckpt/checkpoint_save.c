@@ -325,8 +325,10 @@ static enum status give_name(struct save *save, struct error *err)
         if (found == STATUS_OK) {
             replaces = old->position.step == save->position->step;
             checkpoint_close(old);
-        } else if (found != STATUS_CHECKPOINT) {
-            return error_set(err, found, "%s", damage.text);
+        } else if (found != STATUS_CHECKPOINT || error_is_unreadable(&damage)) {
+            error_set(err, found, "%s", damage.text);
+            error_cause(err, damage.cause);
+            return found;
         }
         if (replaces) {
             save->exchanged = fault_rename(save->tmp, save->final, RENAME_EXCHANGE) == 0;

@@ -7,8 +7,10 @@
 #include "cmd/run_place.h"
 #include "core/spec.h"
 
-/* Opens it; of a run folder the newest valid one. */
-enum status resume_open(const char *resume, struct checkpoint **checkpoint, struct error *err);
+/* Opens it; of a run folder the newest valid one. What is there but cannot be read is tried again for `patience`
+ * seconds, ticking, and is an error then (STATUS_CHECKPOINT, with the cause): it is not damage, and nothing older is
+ * taken. */
+enum status resume_open(const char *resume, double patience, struct checkpoint **checkpoint, struct error *err);
 
 /* Whether a run on `world` ranks may go on from it, without a difference that would silently change its course. Fills
  * the spec's batch sizes (spec_resolve_batch_resumed). source: where the world size comes from; say: prints what

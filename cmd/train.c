@@ -562,7 +562,8 @@ static enum status open_resume(struct run *run, struct checkpoint **checkpoint, 
     char path[4096] = "";
     enum status status = STATUS_OK;
     if (boot->rank == 0)
-        status = resume_open(run->options->resume, checkpoint, err);
+        status = resume_open(run->options->resume, fmin(interval_patience, run->spec->checkpoint.retry_seconds),
+                             checkpoint, err);
     TRY(together(run, status, err));
     if (boot->rank == 0)
         snprintf(path, sizeof path, "%s", (*checkpoint)->path);

@@ -85,6 +85,15 @@ enum status error_prefix(struct error *err, const char *format, ...)
     return err->code;
 }
 
+bool error_is_unreadable(const struct error *err)
+{
+    static const int absent[] = {ENOENT, ENOTDIR, EISDIR, ELOOP, ENAMETOOLONG};
+    for (size_t i = 0; i < COUNT_OF(absent); i++)
+        if (err->cause == absent[i])
+            return false;
+    return err->cause != 0;
+}
+
 const char *status_name(enum status code)
 {
     switch (code) {

@@ -62,6 +62,10 @@ enum status error_cause(struct error *err, int reason);
  */
 bool error_is_transient(const struct error *err);
 
+/* Whether a file is there but could not be read (EIO, ESTALE, EACCES, …), which says nothing of the bytes in it: a file
+ * that is absent, is no file, or holds other bytes than it should is damage; this is not. */
+bool error_is_unreadable(const struct error *err);
+
 /* One word for an exit code, for logs and documentation ("usage", "data", …); "unknown" for others. */
 const char *status_name(enum status code);
 

@@ -72,6 +72,29 @@ def test_a_stop_while_a_checkpoint_is_tried_again(folder, ranks):
     assert folder.checkpoints() == ["epoch-0001"] and folder.metrics().steps[-1]["step"] == 3
 
 
+@pytest.mark.parametrize("part, error", [("manifest.json", "EIO"), ("rank-00000.zst", "ESTALE"), ("manifest.json", "EACCES")])
+def test_what_cannot_be_read_is_not_damaged(folder, part, error):
+    """A resume waits for the disk, and then takes the newest checkpoint, or ends: it does not go back in time."""
+    disk = BadDisk(folder)
+    folder.train({"train": {"epochs": 2}})
+    disk.fails(f"pread {error} epoch-0002/{part}")
+    process = folder.start("--config", folder.spec({"train": {"epochs": 3}}), "--resume", folder.run_folder(),
+                           env=disk.env)
+    wait_for_words(folder, process, "warning: reading is tried again for 30 s: cannot read '")
+    disk.works()
+    done = folder.wait(process)
+    assert done.code == FINISHED and "/epoch-0002 at step 6" in done.out, done
+    disk.fails(f"pread {error} epoch-0003/{part}")
+    done = folder.ztrain("--config", folder.spec({"train": {"epochs": 4}, "checkpoint": {"retry_seconds": 0.5}}),
+                         "--resume", folder.run_folder(), env=disk.env, expect=CHECKPOINT)
+    assert f"epoch-0003/{part}' at offset 0: " in done.last_words and "damaged" not in done.err, done
+    assert "is not used" not in done.err
+    disk.works()
+    os.remove(os.path.join(folder.latest(), part))  # that is damage
+    done = folder.ztrain("--config", folder.spec({"train": {"epochs": 3}}), "--resume", folder.run_folder())
+    assert "/epoch-0002 at step 6" in done.out and "is not used" in done.err, done
+
+
 def test_metrics_wait_for_the_disk(folder):
     disk = BadDisk(folder)
     process = folder.start("--config", folder.spec({**LONG, "checkpoint": {"keep_last": 1}}), env=disk.env)
