@@ -170,6 +170,8 @@ FILE *memory_stream(char **text, size_t *bytes)
 
 /* ---- libraries --------------------------------------------------------------------------------------------------- */
 
+enum { THREADS_ENDING = 16 };
+
 /* The OpenMP run time calls exit(1) when it gets neither memory nor a thread; no code of ours ends with 1. */
 static void end_of_library(int code, void *unused)
 {
@@ -181,6 +183,8 @@ static void end_of_library(int code, void *unused)
 void memory_serve_libraries(void)
 {
     json_set_alloc_funcs(memory_alloc, free);
-    if (on_exit(end_of_library, NULL) != 0)
-        memory_exhausted(0);
+    for (int i = 0; i < THREADS_ENDING;
+         i++) /* exit() takes one for each thread that calls it, the first ends them all */
+        if (on_exit(end_of_library, NULL) != 0)
+            memory_exhausted(0);
 }

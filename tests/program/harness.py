@@ -279,8 +279,8 @@ class BadDisk:
 class Metrics:
     """metrics.jsonl of a run."""
 
-    def __init__(self, run_folder, name="metrics.jsonl"):
-        self.path = os.path.join(run_folder, name)
+    def __init__(self, run_folder):
+        self.path = os.path.join(run_folder, "metrics.jsonl")
         with open(self.path, encoding="utf-8") as f:
             self.rows = [json.loads(line) for line in f]
 
