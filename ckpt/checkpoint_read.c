@@ -162,7 +162,7 @@ static enum status open_newest(const char *dir, bool full, struct checkpoint **o
                            "tried: %.1500s",
                            list.count, dir, damage.text);
     }
-    if (status == STATUS_CHECKPOINT)
+    if (status == STATUS_CHECKPOINT && !error_is_unreadable(&failure))
         hint_aside(dir, list.count ? "ztrain verify on each says what is damaged; " : "", &failure);
     checkpoint_list_release(&list);
     if (status != STATUS_OK && err)
