@@ -106,6 +106,15 @@ DIR *memory_opendir(const char *path)
     return unless_out_of_memory(opendir(path));
 }
 
+ssize_t memory_getline(char **text, size_t *room, FILE *file)
+{
+    errno = 0;
+    ssize_t length = getline(text, room, file);
+    if (length < 0 && errno == ENOMEM)
+        memory_exhausted(0);
+    return length;
+}
+
 /* What glibc's linker says without memory; a full block of static thread-local storage is another matter. */
 static bool is_linkers_memory(const char *text)
 {

@@ -17,6 +17,7 @@
 #include <dirent.h>
 #include <stddef.h>
 #include <stdio.h>
+#include <sys/types.h>
 
 /* These never return NULL. free() takes what they return. */
 void *memory_alloc(size_t bytes) __attribute__((malloc, returns_nonnull));
@@ -34,6 +35,7 @@ FILE *memory_stream(char **text, size_t *bytes);
 FILE *memory_fopen(const char *path, const char *mode);
 FILE *memory_fdopen(int fd, const char *mode);
 DIR *memory_opendir(const char *path);
+ssize_t memory_getline(char **text, size_t *room, FILE *file);
 
 /* dlopen(); where it returns NULL, *why (may be NULL) is dlerror()'s text, and not that memory was out. */
 void *memory_dlopen(const char *file, int flags, const char **why);

@@ -119,7 +119,7 @@ static bool reader_next(struct reader *reader)
     reader->object = NULL;
     struct slow_call call;
     progress_slow_begin(&call, "reading", reader->path, -1);
-    ssize_t n = getline(&reader->text, &reader->room, reader->file);
+    ssize_t n = memory_getline(&reader->text, &reader->room, reader->file);
     progress_slow_end(&call);
     if (n < 0 && !feof(reader->file) && errno == ENOMEM)
         memory_exhausted(0);

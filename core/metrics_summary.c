@@ -4,6 +4,7 @@
 #include "core/metrics_summary.h"
 
 #include "core/fsutil.h"
+#include "core/memory.h"
 
 #include <errno.h>
 #include <jansson.h>
@@ -60,7 +61,7 @@ enum status metrics_summarise(const char *path, const char *checkpoints, struct 
                               struct error *err)
 {
     *summary = (struct metrics_summary){.starts = 1, .best_loss = NAN};
-    FILE *file = fopen(path, "re");
+    FILE *file = memory_fopen(path, "re");
     if (!file)
         return error_set(err, STATUS_CHECKPOINT, "cannot open '%s': %s", path, strerror(errno));
     char *text = NULL;
@@ -69,7 +70,7 @@ enum status metrics_summarise(const char *path, const char *checkpoints, struct 
     int64_t tokens_before = 0;
     for (int pass = 0; pass < 2; pass++) {
         rewind(file);
-        while ((length = getline(&text, &size, file)) > 0) {
+        while ((length = memory_getline(&text, &size, file)) > 0) {
             static const char checkpoint_line[] = "{\"checkpoint\":";
             bool names_checkpoint = strncmp(text, checkpoint_line, sizeof checkpoint_line - 1) == 0;
             if (names_checkpoint != (pass == 1))

@@ -43,7 +43,7 @@ def mount(image, folder, options):
 
 
 def unmount(folder):
-    subprocess.run(["umount", folder], check=True)
+    subprocess.run(["umount", "-l", folder], check=True)  # it may be busy for a moment
 
 
 class Device:
