@@ -10,6 +10,7 @@ import random
 import re
 import signal
 import subprocess
+import time
 
 from lab import CHECKPOINT, DATA, DEVICE, ENVIRONMENT, FINISHED, USAGE, Metrics, Sweep, differences, state_of
 
@@ -139,8 +140,13 @@ def run_kills(options):
         cases = [(n, action, f"{kind} {path}") for n, kind, path in calls for action in actions]
         sweep.run(f"{name} ({len(calls)} calls)", sweep.sample(cases, share), check)
 
-    def at_random(name, breaker, longest, count):
-        """Killed again and again, within the longest seconds, until it gets to its end."""
+    def at_random(name, breaker, count):
+        """Killed again and again, within the time that a whole run takes, until it gets to its end."""
+        place, began = sweep.new_place(), time.monotonic()
+        place.clear()
+        assert place.run([*START, *breaker.more]).code == FINISHED
+        longest = time.monotonic() - began
+
         def check(place, case):
             place.template = sweep.template
             place.clear()
@@ -170,7 +176,7 @@ def run_kills(options):
         print("kills: at system calls: left out: call_breaker is built on x86-64 only")
     count = 400 if options.all else 40
     if not options.only or options.only in "random instants":
-        at_random("at random instants", alone, 0.15, count)
-        at_random("two ranks, at random instants", both, 0.5, count // 5)
+        at_random("at random instants", alone, count)
+        at_random("two ranks, at random instants", both, count // 5)
     sweep.close()
     return sweep
