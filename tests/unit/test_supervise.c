@@ -125,6 +125,7 @@ static int play_supervisor(char **argv)
 {
     int code = 0;
     enum status status = supervise(3, argv, 1.0, &code, &error);
+    output_drain(); /* as main() does: the ranks' last lines may still be queued */
     if (status == STATUS_OK)
         return code;
     fprintf(stderr, "supervisor: %s\n", error.text);
