@@ -35,6 +35,8 @@ enum status patience_again(struct patience *patience, bool *again, struct error 
     patience->pause = fmin(2 * patience->pause, longest_pause);
     for (;;) {
         bool was_last = patience->last;
+        if (leads) /* the job's end may move meanwhile */
+            deadline_look_again(patience->deadline);
         double votes[] = {stop_signal_pending() ? 1.0 : 0.0, leads && patience_left(patience) <= 0 ? 1.0 : 0.0,
                           leads && seconds_now() >= due ? 1.0 : 0.0};
         TRY(comm_sum(patience->comm, votes, COUNT_OF(votes), err));

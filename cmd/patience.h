@@ -9,11 +9,11 @@
 #include "comm/comm.h"
 
 struct patience {
-    struct comm *comm;               /* borrowed */
-    const struct deadline *deadline; /* borrowed; rank 0's */
-    double limit, last_limit;        /* seconds in all: usually, and where the run ends with it */
-    bool last;                       /* it does; becomes true when a rank is asked to stop meanwhile */
-    double began, pause;             /* seconds_now(), seconds */
+    struct comm *comm;         /* borrowed */
+    struct deadline *deadline; /* borrowed; rank 0's */
+    double limit, last_limit;  /* seconds in all: usually, and where the run ends with it */
+    bool last;                 /* it does; becomes true when a rank is asked to stop meanwhile */
+    double began, pause;       /* seconds_now(), seconds */
 };
 
 /* The first attempt begins now. */

@@ -92,6 +92,7 @@ struct run {
 static const double checkpoint_bytes = 12, slow_disk = 200e6; /* a parameter's, bytes/s: until one is measured */
 static const double usual_timeout = 10;     /* seconds: comm.timeout_seconds where the run spec cannot be read */
 static const double interval_patience = 30; /* seconds for a checkpoint that training can do without */
+static const double deadline_period = 60;   /* seconds between two questions to Slurm when the job will end */
 static const double vote_seconds = 1;       /* between two votes on stopping within a step, at least */
 static const double end_patience = 2;       /* seconds for the ranks of a failed job to end by themselves */
 
@@ -784,7 +785,7 @@ static enum status prepare(struct run *run, struct error *err)
     TRY_GOTO(together(run, build(run, checkpoint, err), err));
     say_start(run);
     if (run->boot->rank == 0)
-        deadline_init(&run->deadline, (double)t->table.num_params * checkpoint_bytes / slow_disk);
+        deadline_init(&run->deadline, (double)t->table.num_params * checkpoint_bytes / slow_disk, deadline_period);
     TRY_GOTO(trainer_allocate(t, err));
     TRY_GOTO(describe_machine(run, checkpoint, err));
     TRY_GOTO(together(run, trainer_load_weights(t, checkpoint, err), err));
@@ -855,6 +856,7 @@ static void close_metrics(struct run *run)
 {
     if (run->boot->rank != 0)
         return;
+    deadline_look_again(&run->deadline);
     double left = deadline_latest(&run->deadline) - seconds_now();
     if (run->metrics)
         metrics_drain(run->metrics, fmax(fmin(interval_patience, left), 0.1));
@@ -910,6 +912,7 @@ fail:
     bool failed = status != STATUS_OK && status != STATUS_REQUEUE;
     if (failed)
         end_in_failure(&run, status, err);
+    deadline_release(&run.deadline);
     token_stream_close(run.stream);
     metrics_close(run.metrics);
     json_decref(run.spec_json);

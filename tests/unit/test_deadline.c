@@ -1,11 +1,17 @@
 /* test_deadline.c: when a job of Slurm ends, and when that is near. squeue is a script of ours. */
 #include "cmd/deadline.c"
+#include "cmd/squeue.c"
 #include "core/progress.h"
 
+#include <errno.h>
 #include <setjmp.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stddef.h>
+#include <string.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -15,94 +21,266 @@ static void test_parsing(void **state)
     double end;
     setenv("TZ", "UTC", 1);
     tzset();
-    assert_true(parse_end("1795282200", &end) && end == 1795282200);
-    assert_true(parse_end("2026-11-21T17:30:00\n", &end) && end == 1795282200);
+    assert_true(squeue_parse_end("1795282200", &end) && end == 1795282200);
+    assert_true(squeue_parse_end("2026-11-21T17:30:00\n", &end) && end == 1795282200);
     setenv("TZ", "UTC+1", 1); /* an hour behind */
     tzset();
-    assert_true(parse_end("2026-11-21T17:30:00", &end) && end == 1795285800);
+    assert_true(squeue_parse_end("2026-11-21T17:30:00", &end) && end == 1795285800);
     unsetenv("TZ");
     tzset();
     static const char *const others[] = {
         "", "NONE", "N/A", "0", "-5", "99999999999999999999", "17:3", "2026-11-21", "2026-11-21T17:30:00 or so"};
     for (size_t i = 0; i < COUNT_OF(others); i++)
-        if (parse_end(others[i], &end))
+        if (squeue_parse_end(others[i], &end))
             fail_msg("'%s' is %.0f", others[i], end);
 }
 
-/* Puts a squeue with this body in front of the path. */
-static void fake_squeue(const char *folder, const char *body)
+/* Job 17 of a Slurm whose squeue is a script, in front of the path. */
+struct scene {
+    char folder[64], *path;
+};
+
+static void scene_begin(struct scene *scene)
+{
+    char path[4096];
+    strcpy(scene->folder, "/tmp/test-deadline-XXXXXX");
+    assert_non_null(mkdtemp(scene->folder));
+    scene->path = strdup(getenv("PATH"));
+    snprintf(path, sizeof path, "%s:%s", scene->folder, scene->path);
+    setenv("PATH", path, 1);
+    setenv("SLURM_JOB_ID", "17", 1);
+    unsetenv("SLURM_JOB_END_TIME");
+}
+
+static void scene_end(struct scene *scene)
+{
+    char command[128];
+    setenv("PATH", scene->path, 1);
+    free(scene->path);
+    unsetenv("SLURM_JOB_ID");
+    unsetenv("SLURM_JOB_END_TIME");
+    snprintf(command, sizeof command, "rm -r %s", scene->folder);
+    assert_int_equal(system(command), 0);
+}
+
+/* From now on squeue is a script with this body; a question that is being asked gets the old one or this. */
+static void fake_squeue(const struct scene *scene, const char *format, ...) __attribute__((format(printf, 2, 3)));
+static void fake_squeue(const struct scene *scene, const char *format, ...)
+{
+    char path[128], made[128];
+    snprintf(path, sizeof path, "%s/squeue", scene->folder);
+    snprintf(made, sizeof made, "%s/squeue.new", scene->folder);
+    FILE *file = fopen(made, "w");
+    assert_non_null(file);
+    fprintf(file, "#!/bin/sh\ncd %s\n", scene->folder);
+    va_list args;
+    va_start(args, format);
+    vfprintf(file, format, args);
+    va_end(args);
+    fprintf(file, "\n");
+    fclose(file);
+    assert_int_equal(chmod(made, 0755), 0);
+    assert_int_equal(rename(made, path), 0);
+}
+
+/* The whole file, or "" where it is absent. */
+static void slurp(const struct scene *scene, const char *name, char text[4096])
 {
     char path[128];
-    snprintf(path, sizeof path, "%s/squeue", folder);
-    FILE *file = fopen(path, "w");
-    assert_non_null(file);
-    fprintf(file, "#!/bin/sh\n%s\n", body);
-    fclose(file);
-    assert_int_equal(chmod(path, 0755), 0);
+    snprintf(path, sizeof path, "%s/%s", scene->folder, name);
+    FILE *file = fopen(path, "r");
+    size_t n = file ? fread(text, 1, 4095, file) : 0;
+    text[n] = 0;
+    if (file)
+        fclose(file);
 }
+
+static bool near_to(const struct deadline *deadline, double left)
+{
+    return fabs(deadline->end - seconds_now() - left) < 60;
+}
+
+static void pause_shortly(void)
+{
+    const struct timespec moment = {.tv_nsec = 5000000};
+    nanosleep(&moment, NULL);
+}
+
+/* Looks until the end is `left` seconds away, more or less. */
+static void await_end(struct deadline *deadline, double left)
+{
+    for (double begin = seconds_now(); !near_to(deadline, left); pause_shortly()) {
+        deadline_look_again(deadline);
+        if (seconds_now() - begin > 120)
+            fail_msg("the end is in %.0f s, expected %.0f", deadline->end - seconds_now(), left);
+    }
+}
+
+/* Whatever the answers are, they have been looked at. */
+static void await_questions(const struct scene *scene, struct deadline *deadline, size_t count)
+{
+    char asked[4096];
+    for (double begin = seconds_now();; pause_shortly()) {
+        deadline_look_again(deadline);
+        slurp(scene, "asked", asked);
+        if (strlen(asked) > count) /* one more: the answer to the one before has come */
+            return;
+        if (seconds_now() - begin > 120)
+            fail_msg("squeue was asked %zu times", strlen(asked));
+    }
+}
+
+static const double never = 1e6; /* seconds between two questions */
 
 static void test_asking(void **state)
 {
     (void)state;
-    char folder[] = "/tmp/test-deadline-XXXXXX", path[256], *old = strdup(getenv("PATH"));
+    struct scene scene;
     struct deadline deadline;
-    assert_non_null(mkdtemp(folder));
-    snprintf(path, sizeof path, "%s:%s", folder, old);
-    setenv("PATH", path, 1);
+    scene_begin(&scene);
     double now = seconds_now();
 
     unsetenv("SLURM_JOB_ID");
-    unsetenv("SLURM_JOB_END_TIME");
-    fake_squeue(folder, "date +%s");
-    deadline_init(&deadline, 1);
-    assert_true(isinf(deadline.end)); /* no job */
+    fake_squeue(&scene, "echo 17 $(($(date +%%s) + 600))");
+    deadline_init(&deadline, 1, never);
+    assert_true(isinf(deadline.end) && !deadline.squeue); /* no job */
+    deadline_release(&deadline);
     setenv("SLURM_JOB_ID", "17", 1);
-    fake_squeue(folder, "[ \"$*\" = '-h -j 17 -o %e' ] && [ \"$SLURM_TIME_FORMAT\" = standard ] && "
-                        "[ -z \"$PMI_FD$ZTRAIN_JOB_SECRET\" ] && date -d '+600 seconds' +%Y-%m-%dT%H:%M:%S");
+    fake_squeue(&scene, "[ \"$*\" = '-h -j 17 -o %%A %%e' ] && [ \"$SLURM_TIME_FORMAT\" = %%s ] && "
+                        "[ -z \"$PMI_FD$ZTRAIN_JOB_SECRET\" ] && "
+                        "printf '16 99\\n171 100\\n17 %%s\\n18 101\\n' $(($(date +%%s) + 600))");
     setenv("PMI_FD", "9", 1);
     setenv("ZTRAIN_JOB_SECRET", "not for squeue", 1);
     setenv("SLURM_TIME_FORMAT", "relative", 1);
-    deadline_init(&deadline, 1);
-    assert_true(deadline.end > now + 590 && deadline.end < now + 660);
-    fake_squeue(folder, "echo NONE");
-    deadline_init(&deadline, 1);
-    assert_true(isinf(deadline.end));
-    fake_squeue(folder, "exit 1");
-    deadline_init(&deadline, 1);
-    assert_true(isinf(deadline.end));
-    fake_squeue(folder, "sleep 100"); /* it does not answer: nobody waits for it */
-    _Atomic uint64_t *counter = atomic_load(&progress_counter);
-    uint64_t ticks = atomic_load(counter);
-    deadline_init(&deadline, 1);
-    assert_true(atomic_load(counter) - ticks >= 10); /* this rank has not been silent */
-    assert_true(isinf(deadline.end));
-    assert_true(seconds_now() - now < 60);
-
-    char text[32];
-    snprintf(text, sizeof text, "%.0f", seconds_since_1970() + 300);
-    setenv("SLURM_JOB_END_TIME", text, 1); /* then nobody is asked */
-    now = seconds_now();
-    deadline_init(&deadline, 1);
-    assert_true(deadline.end > now + 290 && deadline.end < now + 310);
-    setenv("SLURM_JOB_END_TIME", "4000000000", 1); /* that is no limit */
-    deadline_init(&deadline, 1);
-    assert_true(isinf(deadline.end));
-
-    unsetenv("SLURM_JOB_END_TIME");
-    unsetenv("SLURM_JOB_ID");
+    deadline_init(&deadline, 1, never);
+    assert_true(near_to(&deadline, 600));
+    deadline_release(&deadline);
     unsetenv("PMI_FD");
     unsetenv("ZTRAIN_JOB_SECRET");
     unsetenv("SLURM_TIME_FORMAT");
-    setenv("PATH", "/nowhere", 1);
-    setenv("SLURM_JOB_ID", "17", 1);
-    deadline_init(&deadline, 1);
+    static const char *const no_answers[] = {"echo 17 NONE", "echo 18 1795282200", "exit 1", "exec sleep 100"};
+    for (size_t i = 0; i < COUNT_OF(no_answers); i++) {
+        _Atomic uint64_t *counter = atomic_load(&progress_counter);
+        uint64_t ticks = atomic_load(counter);
+        fake_squeue(&scene, "%s", no_answers[i]);
+        deadline_init(&deadline, 1, never);
+        assert_true(isinf(deadline.end));
+        deadline_release(&deadline);
+        if (strstr(no_answers[i], "sleep"))                  /* it does not answer: nobody waits for it */
+            assert_true(atomic_load(counter) - ticks >= 10); /* this rank has not been silent */
+    }
+    assert_true(seconds_now() - now < 60);
+
+    char text[32];
+    snprintf(text, sizeof text, "%.0f", squeue_clock() + 300);
+    setenv("SLURM_JOB_END_TIME", text, 1); /* then nobody is asked */
+    deadline_init(&deadline, 1, never);
+    assert_true(near_to(&deadline, 300));
+    deadline_release(&deadline);
+    setenv("SLURM_JOB_END_TIME", "4000000000", 1); /* that is no limit */
+    deadline_init(&deadline, 1, never);
     assert_true(isinf(deadline.end));
-    unsetenv("SLURM_JOB_ID");
-    setenv("PATH", old, 1);
-    free(old);
-    snprintf(path, sizeof path, "%s/squeue", folder);
-    unlink(path);
-    rmdir(folder);
+    deadline_release(&deadline);
+    unsetenv("SLURM_JOB_END_TIME");
+    setenv("PATH", "/nowhere", 1);
+    deadline_init(&deadline, 1, 0.001);
+    assert_true(isinf(deadline.end));
+    deadline_release(&deadline);
+    scene_end(&scene);
+}
+
+/* How often `part` is in the text. */
+static int times(const char *text, const char *part)
+{
+    int count = 0;
+    for (const char *at = text; (at = strstr(at, part)); at++)
+        count++;
+    return count;
+}
+
+/* The limit of a running job is changed; SLURM_JOB_END_TIME stays. */
+static void test_asking_again(void **state)
+{
+    (void)state;
+    struct scene scene;
+    struct deadline deadline;
+    char text[4096], path[128];
+    scene_begin(&scene);
+    snprintf(path, sizeof path, "%s/log", scene.folder);
+    assert_int_equal(log_open(path, NULL), STATUS_OK);
+    double given = floor(squeue_clock()) + 3600;
+    snprintf(text, sizeof text, "%.0f", given);
+    setenv("SLURM_JOB_END_TIME", text, 1);
+    fake_squeue(&scene, "printf x >>asked; echo 17 %.0f", given + 3); /* Slurm is not that exact */
+    deadline_init(&deadline, 1, 0.02);
+    const double first = deadline.end;
+    await_questions(&scene, &deadline, 2);
+    assert_true(deadline.end == first);
+    fake_squeue(&scene, "echo 17 %.0f", given - 3000); /* shorter: it is near */
+    await_end(&deadline, 600);
+    assert_true(deadline_is_near(&deadline, seconds_now() + 590) && deadline_latest(&deadline) < first);
+    fake_squeue(&scene, "echo 17 %.0f", given + 7200);
+    for (double begin = seconds_now(); deadline_is_near(&deadline, begin + 590); pause_shortly())
+        assert_true(seconds_now() - begin < 120); /* without another word to anybody */
+    await_end(&deadline, 10800);
+    fake_squeue(&scene, "echo 17 %.0f", given + 1e9); /* scontrol has taken the limit off */
+    for (double begin = seconds_now(); !isinf(deadline.end); pause_shortly(), deadline_look_again(&deadline))
+        assert_true(seconds_now() - begin < 120);
+    fake_squeue(&scene, "echo 17 %.0f", given);
+    await_end(&deadline, 3600);
+    deadline_release(&deadline);
+    log_close();
+    slurp(&scene, "log", text);
+    assert_int_equal(times(text, " now (squeue), in "), 3); /* not for three seconds */
+    assert_int_equal(times(text, "earlier than before"), 2);
+    assert_int_equal(times(text, "later than before"), 1);
+    assert_int_equal(times(text, "job 17 has no end any more"), 1);
+    assert_int_equal(waitpid(-1, NULL, WNOHANG), -1);
+    assert_int_equal(errno, ECHILD); /* no process is left */
+    scene_end(&scene);
+}
+
+/* A squeue that says nothing, or hangs, changes nothing; it is killed, and the next one is asked. */
+static void test_asking_in_vain(void **state)
+{
+    (void)state;
+    struct scene scene;
+    struct deadline deadline;
+    char text[4096];
+    scene_begin(&scene);
+    double given = floor(squeue_clock()) + 3600, longest = 0;
+    snprintf(text, sizeof text, "%.0f", given);
+    setenv("SLURM_JOB_END_TIME", text, 1);
+    fake_squeue(&scene, "printf x >>asked; echo 17 NONE; echo 99 5; exit 1");
+    deadline_init(&deadline, 1, 0.02);
+    const double first = deadline.end;
+    await_questions(&scene, &deadline, 2);
+    assert_true(deadline.end == first);
+    /* it hangs, and does not mind SIGTERM; the next one finds out whether it is still there */
+    fake_squeue(&scene,
+                "trap '' TERM; if [ -e pid ]; then kill -0 $(cat pid) 2>/dev/null && touch two; echo 17 %.0f; else "
+                "echo $$ >pid.new; mv pid.new pid; exec sleep 1000; fi",
+                given + 7200);
+    while (!near_to(&deadline, 10800)) {
+        double begin = seconds_now();
+        assert_false(deadline_is_near(&deadline, begin));
+        longest = fmax(longest, seconds_now() - begin);
+        assert_true(deadline.end == first || near_to(&deadline, 10800));
+        assert_true(begin < first - 3600 + 120);
+        pause_shortly();
+    }
+    assert_true(longest < 2); /* nobody has waited for the one that hung */
+    char two[128];
+    snprintf(two, sizeof two, "%s/two", scene.folder);
+    assert_int_equal(access(two, F_OK), -1);
+    /* the end of the run does not wait for one either */
+    fake_squeue(&scene, "printf x >>hanging; exec sleep 1000");
+    for (slurp(&scene, "hanging", text); !*text; slurp(&scene, "hanging", text))
+        pause_shortly();
+    deadline_release(&deadline);
+    assert_int_equal(waitpid(-1, NULL, WNOHANG), -1);
+    assert_int_equal(errno, ECHILD);
+    scene_end(&scene);
 }
 
 static void test_near(void **state)
@@ -134,9 +312,8 @@ static void test_near(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_parsing),
-        cmocka_unit_test(test_asking),
-        cmocka_unit_test(test_near),
+        cmocka_unit_test(test_parsing),        cmocka_unit_test(test_asking), cmocka_unit_test(test_asking_again),
+        cmocka_unit_test(test_asking_in_vain), cmocka_unit_test(test_near),
     };
     return cmocka_run_group_tests_name("deadline", tests, NULL, NULL);
 }
