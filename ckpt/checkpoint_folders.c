@@ -259,10 +259,10 @@ enum status checkpoint_sync(const char *dir, struct error *err)
 {
     int fd = io_open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (fd < 0)
-        return error_set(err, STATUS_CHECKPOINT, "cannot open the folder '%s': %s", dir, strerror(errno));
+        return error_system(err, STATUS_CHECKPOINT, errno, "cannot open the folder '%s'", dir);
     enum status status = STATUS_OK;
     if (fault_fsync(fd))
-        status = error_set(err, STATUS_CHECKPOINT, "cannot write the folder '%s': %s", dir, strerror(errno));
+        status = error_system(err, STATUS_CHECKPOINT, errno, "cannot write the folder '%s'", dir);
     io_close(fd);
     progress_tick();
     return status;

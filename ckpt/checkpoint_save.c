@@ -35,7 +35,8 @@
  * goes wrong after step 5 (`latest`, deleting) is a warning: the checkpoint is complete.
  *
  * Before each of steps 5, 6 and 7 rank 0 asks whether the run folder is still this run's (writer->still_owner); if
- * another job has taken it over, the save ends there, with that error on all ranks. */
+ * another job has taken it over, the save ends there, with that error on all ranks. Where the disk does not say whose
+ * the folder is, step 5 fails, and steps 6 and 7 are left out. */
 #include "ckpt/checkpoint.h"
 
 #include "ckpt/checkpoint_keeper.h"
@@ -249,7 +250,10 @@ static enum status collect_rank_files(struct save *save, const struct report *re
         file->checksum = reports[rank].facts.index_checksum;
         save->bytes += file->bytes;
         TRY(fs_join(path, save->tmp, file->name, STATUS_CHECKPOINT, err));
-        if (io_stat(path, &info) || info.st_size != file->bytes) {
+        int unseen = io_stat(path, &info) ? errno : 0;
+        if (unseen && unseen != ENOENT)
+            return error_system(err, STATUS_CHECKPOINT, unseen, "cannot look at '%s'", path);
+        if (unseen || info.st_size != file->bytes) {
             error_set(err, STATUS_CHECKPOINT, "rank %d on %s wrote '%s', but it is not to be seen on %s", rank,
                       reports[rank].host, path, reports[0].host);
             error_hint(err, "all ranks must see the same run folder (run.dir on a shared file system)");
@@ -318,7 +322,11 @@ static enum status give_name(struct save *save, struct error *err)
     const char *dir = save->writer->dir;
     char aside[FS_PATH_MAX] = "";
     bool replaces = false;
-    if (fs_exists(save->final)) {
+    struct stat info;
+    int absent = io_lstat(save->final, &info) ? errno : 0;
+    if (absent && absent != ENOENT)
+        return error_system(err, STATUS_CHECKPOINT, absent, "cannot look at '%s'", save->final);
+    if (!absent) {
         struct checkpoint *old;
         struct error damage;
         enum status found = checkpoint_open(save->final, true, &old, &damage);
@@ -409,6 +417,22 @@ static enum status still_owner(const struct save *save, struct error *err)
     return writer->still_owner ? writer->still_owner(writer->owner, err) : STATUS_OK;
 }
 
+/* The same once the checkpoint is complete. *ours: yes; no: that could not be read, which is a warning by now. */
+static enum status owner_of_published(const struct save *save, bool *ours, struct error *err)
+{
+    struct error unread;
+    enum status status = still_owner(save, &unread);
+    *ours = status == STATUS_OK;
+    if (status == STATUS_OK)
+        return STATUS_OK;
+    if (!error_is_transient(&unread)) {
+        *err = unread;
+        return status;
+    }
+    log_warn("%s; the checkpoint itself is complete", unread.text);
+    return STATUS_OK;
+}
+
 /* Steps 3 to 7. */
 static enum status publish(struct save *save, const struct report *reports, struct error *err)
 {
@@ -425,10 +449,13 @@ static enum status publish(struct save *save, const struct report *reports, stru
     }
     TRY(still_owner(save, err));
     TRY(give_name(save, err));
-    TRY(still_owner(save, err));
-    checkpoint_point_latest(save->writer->dir, save->name); /* step 6 */
-    TRY(still_owner(save, err));
-    tidy(save);
+    bool ours;
+    TRY(owner_of_published(save, &ours, err));
+    if (ours)
+        checkpoint_point_latest(save->writer->dir, save->name); /* step 6 */
+    TRY(owner_of_published(save, &ours, err));
+    if (ours)
+        tidy(save);
     return STATUS_OK;
 }
 

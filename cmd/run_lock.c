@@ -170,7 +170,7 @@ static enum status owner_read(const struct run_lock *lock, struct reading *readi
     if (bytes < 0 && errno == ENOENT)
         return STATUS_OK;
     if (bytes < 0)
-        return error_set(err, STATUS_CHECKPOINT, "cannot read '%s': %s", lock->owner_path, strerror(errno));
+        return error_system(err, STATUS_CHECKPOINT, errno, "cannot read '%s'", lock->owner_path);
     if (reading->text[0] == 0)
         strcpy(reading->text, "?"); /* there is a file */
     owner_parse(reading->text, &reading->owner);

@@ -25,7 +25,7 @@ def leftovers(folder):
 
 
 @pytest.mark.parametrize("ranks, line", [(1, "write ENOSPC .zst"), (2, "fsync EIO rank-00001.zst"),
-                                         (2, "mkdir ESTALE /.tmp-")])
+                                         (2, "mkdir ESTALE /.tmp-"), (1, "open EIO checkpoints/..")])
 def test_a_checkpoint_is_tried_again(folder, ranks, line):
     """Several attempts later it is there, and the numbers are those of a run on a good disk."""
     disk, short = BadDisk(folder), {"train": {"epochs": 2}}
@@ -55,6 +55,20 @@ def test_training_goes_on_without_a_checkpoint_but_does_not_end_without(folder):
     assert "No space left on device; hint: free space there" in done.last_words and ".tmp-" in done.last_words
     assert [row["step"] for row in folder.metrics().steps] == [1, 2, 3, 4, 5, 6]
     assert folder.checkpoints() == ["step-00000002"] and not leftovers(folder)
+    folder.ztrain("verify", folder.run_folder())
+
+
+def test_an_owner_file_that_cannot_be_read_for_a_while_ends_no_run(folder):
+    """Whose the folder is, a run asks before it publishes a checkpoint."""
+    disk = BadDisk(folder)
+    process = folder.start("--config", folder.spec(LONG), env=disk.env)
+    wait_for_steps(folder, process, 2)
+    disk.fails("open EIO /owner")
+    wait_for_words(folder, process, "is tried again for 30 s: cannot read '")
+    disk.works()
+    wait_until(lambda: "wrote the checkpoint" in folder.said(process).out, what="another attempt")
+    process.send_signal(signal.SIGTERM)
+    assert folder.wait(process).code == REQUEUE
     folder.ztrain("verify", folder.run_folder())
 
 
