@@ -176,7 +176,7 @@ static int by_name(const void *left, const void *right)
 static enum status list_append(struct checkpoint_list *list, struct checkpoint_list *known, const char *path,
                                const struct dirent *found, int *room, struct error *err)
 {
-    struct checkpoint_entry key, *old;
+    struct checkpoint_entry key = {.ok = false}, *old;
     if (list->count == *room) {
         *room = *room ? 2 * *room : 16;
         list->entries = memory_resize(list->entries, (size_t)*room * sizeof *list->entries);

@@ -465,7 +465,7 @@ enum status checkpoint_save(const struct checkpoint_writer *writer, const struct
                             zero_slice_access *slice, void *context, char *name, int64_t *bytes, struct error *err)
 {
     enum status status = STATUS_OK;
-    struct error local, *why = err ? err : &local;
+    struct error local = {.code = STATUS_OK}, *why = err ? err : &local;
     struct rankfile_facts facts = {0};
     struct save save = {
         .writer = writer, .position = position, .rank = comm_rank(writer->comm), .world = comm_world(writer->comm)};

@@ -54,7 +54,7 @@ static enum status write_waiting(struct line_queue *queue, struct error *err)
 
 static enum status attempt(struct line_queue *queue, struct error *err)
 {
-    struct error local, *why = err ? err : &local;
+    struct error local = {.code = STATUS_OK}, *why = err ? err : &local;
     enum status status = write_waiting(queue, why);
     if (status == STATUS_OK) {
         if (queue->failing)

@@ -558,7 +558,7 @@ enum status metrics_resume(struct metrics *metrics, const char *folder, int64_t 
 
 enum status metrics_flush(struct metrics *metrics, struct error *err)
 {
-    struct error local, *why = err ? err : &local;
+    struct error local = {.code = STATUS_OK}, *why = err ? err : &local;
     line_queue_drain(&metrics->queue, 0);
     if (fault_fsync(metrics->fd) == 0)
         return STATUS_OK;

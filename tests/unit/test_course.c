@@ -221,7 +221,7 @@ static void test_damaged_ones_go_aside(void **unused)
 #ifdef ZTRAIN_FAULTS
 static void copy_tree(const char *from, const char *to)
 {
-    char command[2 * FS_PATH_MAX + 64];
+    char command[3 * FS_PATH_MAX + 64];
     snprintf(command, sizeof command, "rm -rf '%s' && cp -a '%s' '%s'", to, from, to);
     assert_int_equal(system(command), 0);
 }
