@@ -625,7 +625,12 @@ static enum status open_sinks(struct run *run, const struct checkpoint *checkpoi
         return STATUS_OK;
     TRY(run_folder_still_ours(&run->folder, err));
     TRY(run_folder_write_spec(&run->folder, run->spec, err));
-    return checkpoint ? take_course(run, checkpoint, err) : metrics_open(run->folder.metrics, NULL, &run->metrics, err);
+    if (checkpoint)
+        TRY(take_course(run, checkpoint, err));
+    else
+        TRY(metrics_open(run->folder.metrics, NULL, &run->metrics, err));
+    metrics_ask_owner(run->metrics, still_owner, &run->folder);
+    return STATUS_OK;
 }
 
 static void say_start(const struct run *run)

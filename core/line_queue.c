@@ -55,7 +55,10 @@ static enum status write_waiting(struct line_queue *queue, struct error *err)
 static enum status attempt(struct line_queue *queue, struct error *err)
 {
     struct error local = {.code = STATUS_OK}, *why = err ? err : &local;
-    enum status status = write_waiting(queue, why);
+    bool asks = queue->failing && queue->still_owner;
+    enum status status = asks ? queue->still_owner(queue->owner, why) : STATUS_OK;
+    if (status == STATUS_OK)
+        status = write_waiting(queue, why);
     if (status == STATUS_OK) {
         if (queue->failing)
             log_info("'%s' can be written again; %" PRId64 " lines waited for that", queue->path, queue->waited);

@@ -429,6 +429,12 @@ fail:
     return status;
 }
 
+void metrics_ask_owner(struct metrics *metrics, enum status (*still_owner)(void *owner, struct error *err), void *owner)
+{
+    metrics->queue.still_owner = still_owner;
+    metrics->queue.owner = owner;
+}
+
 bool metrics_drain(struct metrics *metrics, double seconds)
 {
     return line_queue_drain(&metrics->queue, seconds);

@@ -64,6 +64,11 @@ int metrics_find(const char *path, const struct metrics_checkpoint_line *line, i
 
 void metrics_close(struct metrics *metrics);
 
+/* Whether the file is still this run's, asked before lines are written that have waited for the disk; an error other
+ * than STATUS_OK is that of the line at hand. */
+void metrics_ask_owner(struct metrics *metrics, enum status (*still_owner)(void *owner, struct error *err),
+                       void *owner);
+
 /* The functions below write a line each, and wait for no disk: while it is full or fails, lines wait in memory
  * (line_queue.h). This tries to write those, for so many seconds. false: some are lost, and a warning says so. */
 bool metrics_drain(struct metrics *metrics, double seconds);

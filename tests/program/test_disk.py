@@ -1,10 +1,11 @@
 """A disk or file server that fails for a while (bad_disk.c): it ends no run, and costs nothing that could be saved."""
+import json
 import os
 import signal
 
 import pytest
 
-from harness import BadDisk, CHECKPOINT, FINISHED, REQUEUE, wait_for_steps, wait_until
+from harness import BadDisk, CHECKPOINT, FINISHED, REQUEUE, USAGE, wait_for_steps, wait_until
 
 LONG = {"train": {"epochs": None, "max_steps": 1000000}, "checkpoint": {"interval_steps": 4}}
 
@@ -107,6 +108,28 @@ def test_what_cannot_be_read_is_not_damaged(folder, part, error):
     os.remove(os.path.join(folder.latest(), part))  # that is damage
     done = folder.ztrain("--config", folder.spec({"train": {"epochs": 3}}), "--resume", folder.run_folder())
     assert "/epoch-0002 at step 6" in done.out and "is not used" in done.err, done
+
+
+def test_metrics_that_waited_do_not_go_into_the_file_of_another_job(folder):
+    """A node was cut off; its job was requeued elsewhere, where nothing had to be cut from metrics.jsonl."""
+    disk = BadDisk(folder)
+    process = folder.start("--config", folder.spec({**LONG, "checkpoint": {}}), env=disk.env)
+    wait_for_steps(folder, process, 2)
+    disk.fails("write EIO metrics.jsonl")
+    wait_for_words(folder, process, "metrics.jsonl': Input/output error; its lines are kept in memory")
+    owner, metrics = (os.path.join(folder.run_folder(), name) for name in ("owner", "metrics.jsonl"))
+    with open(owner, encoding="utf-8") as f:
+        record = json.load(f)
+    with open(owner + ".new", "w", encoding="utf-8") as f:
+        json.dump({**record, "nonce": "00", "host": "elsewhere"}, f)
+    os.rename(owner + ".new", owner)
+    with open(metrics, "rb") as f:
+        before = f.read()
+    disk.works()
+    done = folder.wait(process)
+    assert done.code == USAGE and "another job has taken over this run folder" in done.last_words, done
+    with open(metrics, "rb") as f:
+        assert f.read() == before
 
 
 def test_metrics_wait_for_the_disk(folder):

@@ -145,6 +145,51 @@ static void test_other_failures_are_errors(void **unused)
     line_queue_release(&queue);
 }
 
+static enum status owner_says; /* what test_owner() answers */
+static int owner_cause, owner_asked;
+
+static enum status test_owner(void *owner, struct error *err)
+{
+    assert_ptr_equal(owner, &owner_asked);
+    owner_asked++;
+    if (owner_says == STATUS_OK)
+        return STATUS_OK;
+    error_set(err, owner_says, "the owner");
+    error_cause(err, owner_cause);
+    return owner_says;
+}
+
+/* A node that was cut off may come back to a file of another job. */
+static void test_lines_that_waited_are_the_owners_alone(void **unused)
+{
+    struct line_queue queue;
+    (void)unused;
+    begin(&queue);
+    queue.still_owner = test_owner;
+    queue.owner = &owner_asked;
+    assert_int_equal(add(&queue, "one\n"), STATUS_OK);
+    assert_int_equal(owner_asked, 0);
+    failure = EIO;
+    assert_int_equal(add(&queue, "two\n"), STATUS_OK);
+    failure = 0;
+    owner_says = STATUS_CHECKPOINT; /* it cannot be read either */
+    owner_cause = ESTALE;
+    queue.retry_at = 0;
+    assert_int_equal(add(&queue, "three\n"), STATUS_OK);
+    assert_file("one\n");
+    owner_says = STATUS_USAGE;
+    owner_cause = 0;
+    queue.retry_at = 0;
+    assert_int_equal(add(&queue, "four\n"), STATUS_USAGE);
+    assert_false(line_queue_drain(&queue, 0));
+    assert_file("one\n");
+    owner_says = STATUS_OK;
+    queue.retry_at = 0;
+    assert_int_equal(add(&queue, "five\n"), STATUS_OK);
+    assert_file("one\ntwo\nthree\nfive\n");
+    line_queue_release(&queue);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -152,6 +197,7 @@ int main(void)
         cmocka_unit_test(test_it_is_not_tried_at_every_line),
         cmocka_unit_test(test_what_does_not_fit_is_counted),
         cmocka_unit_test(test_other_failures_are_errors),
+        cmocka_unit_test(test_lines_that_waited_are_the_owners_alone),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }
