@@ -1,6 +1,7 @@
 #include "core/status.h"
 
 #include <errno.h>
+#include <poll.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -114,12 +115,24 @@ const char *status_name(enum status code)
 
 void bug_abort(const char *file, int line, const char *format, ...)
 {
+    enum {
+        GLANCES = 20,
+        GLANCE = 100 /* milliseconds: for a reader who has paused, no longer than other last words */
+    };
+    struct pollfd ready = {.fd = STDERR_FILENO, .events = POLLOUT};
+    char text[1024];
     va_list args;
+    size_t used = (size_t)snprintf(text, sizeof text / 2, "ztrain: bug: %.300s:%d: ", file, line);
     va_start(args, format);
-    fprintf(stderr, "ztrain: bug: %s:%d: ", file, line);
-    vfprintf(stderr, format, args);
-    fputc('\n', stderr);
+    vsnprintf(text + used, sizeof text - used - 1, format, args);
     va_end(args);
-    fflush(stderr);
+    used = strlen(text);
+    text[used++] = '\n';
+    for (int i = 0; i < GLANCES; i++)
+        if (poll(&ready, 1, GLANCE) > 0) {
+            ssize_t ignored = write(STDERR_FILENO, text, used); /* nothing can be done about it */
+            (void)ignored;
+            break;
+        }
     _exit(STATUS_BUG);
 }

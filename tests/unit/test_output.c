@@ -1,6 +1,7 @@
 /* test_output.c: readers who pause, do not come back or are gone. Each test is a child whose stdout and stderr are
  * small pipes. */
 #include "core/output.h"
+#include "core/status.h"
 
 #include <fcntl.h>
 #include <setjmp.h>
@@ -268,6 +269,43 @@ static void test_a_log_file_that_hangs(void **state)
     assert_int_equal(end(&child), 0);
 }
 
+/* A bug may be anywhere, also in the queues: its words go past them, and wait no longer than they do. */
+static void end_with_a_bug(const struct child *self)
+{
+    (void)self;
+    fcntl(STDERR_FILENO, F_SETFL, O_NONBLOCK);
+    while (write(STDERR_FILENO, "x", 1) == 1)
+        continue;
+    fcntl(STDERR_FILENO, F_SETFL, 0);
+    BUG("number %d", 7);
+}
+
+static void test_a_bug_while_the_reader_pauses(void **state)
+{
+    (void)state;
+    struct child child = start(end_with_a_bug, false);
+    assert_int_equal(end(&child), STATUS_BUG);
+}
+
+static void end_with_words(const struct child *self)
+{
+    (void)self;
+    BUG("number %d", 7);
+}
+
+static void test_a_bug_is_said(void **state)
+{
+    (void)state;
+    struct child child = start(end_with_words, false);
+    FILE *err = fdopen(dup(child.err), "r");
+    char line[256];
+    assert_non_null(fgets(line, sizeof line, err));
+    assert_non_null(strstr(line, "ztrain: bug: tests/unit/test_output.c:"));
+    assert_non_null(strstr(line, ": number 7\n"));
+    fclose(err);
+    assert_int_equal(end(&child), STATUS_BUG);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -277,6 +315,8 @@ int main(void)
         cmocka_unit_test(test_one_file_has_one_order),
         cmocka_unit_test(test_a_reader_who_is_gone),
         cmocka_unit_test(test_a_log_file_that_hangs),
+        cmocka_unit_test(test_a_bug_while_the_reader_pauses),
+        cmocka_unit_test(test_a_bug_is_said),
     };
     return cmocka_run_group_tests_name("output", tests, NULL, NULL);
 }
