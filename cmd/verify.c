@@ -14,7 +14,8 @@ static const char USAGE[] =
     "usage: ztrain verify DIR\n"
     "\n"
     "Reads every byte of a checkpoint and compares it with the checksums in its manifest.\n"
-    "Exit code 0: all is right; 4: something is damaged or missing (file and offset are named).\n"
+    "Exit code 0: all is right; 4: something is damaged or missing (file and offset are named), or cannot be\n"
+    "read now (EIO, EACCES), which is no damage.\n"
     "A run may train meanwhile: a checkpoint that it deletes or replaces is no damage.\n"
     "\n"
     "  DIR    a checkpoint, or a run folder (all of its checkpoints, a line for each)\n";
@@ -22,7 +23,7 @@ static const char USAGE[] =
 /* A run that trains meanwhile may delete a checkpoint (keep_last), or put another in its place. */
 enum { TRIES = 5 };
 
-enum outcome { OUTCOME_OK, OUTCOME_DAMAGED, OUTCOME_GONE };
+enum outcome { OUTCOME_OK, OUTCOME_DAMAGED, OUTCOME_UNREAD, OUTCOME_GONE };
 
 /* Which folder has that name now: false, if none has. */
 static bool identify(const char *folder, struct stat *identity)
@@ -31,7 +32,7 @@ static bool identify(const char *folder, struct stat *identity)
 }
 
 /* Verifies one folder and prints its line, but for damage, which is in err. What fails while the folder goes away or
- * becomes another is no damage. */
+ * becomes another is no damage, and neither is a disk that cannot be read. */
 static enum outcome verify_one(const char *folder, struct error *err)
 {
     for (int i = 0; i < TRIES; i++) {
@@ -46,7 +47,7 @@ static enum outcome verify_one(const char *folder, struct error *err)
             return OUTCOME_OK;
         }
         if (identify(folder, &after) && after.st_ino == before.st_ino && after.st_dev == before.st_dev)
-            return OUTCOME_DAMAGED;
+            return error_is_unreadable(err) ? OUTCOME_UNREAD : OUTCOME_DAMAGED;
     }
     error_set(err, STATUS_CHECKPOINT, "the checkpoint '%s' was deleted or replaced while it was read", folder);
     return OUTCOME_GONE;
@@ -54,8 +55,8 @@ static enum outcome verify_one(const char *folder, struct error *err)
 
 /* How many of a list there are of each outcome. */
 struct tally {
-    int ok, damaged, gone;
-    struct error first; /* fault */
+    int ok, damaged, unread, gone;
+    struct error first; /* fault: of the damaged ones, if there are any, else of those that cannot be read */
 };
 
 static enum status verify_list(const struct checkpoint_list *list, const char *dir, struct tally *tally,
@@ -70,6 +71,11 @@ static enum status verify_list(const struct checkpoint_list *list, const char *d
         case OUTCOME_GONE:
             printf("gone     %s: deleted or replaced while it was read\n", PRINTABLE(folder));
             tally->gone++;
+            break;
+        case OUTCOME_UNREAD:
+            printf("unread   %s: %s\n", PRINTABLE(folder), PRINTABLE(fault.text));
+            if (!tally->unread++ && !tally->damaged)
+                tally->first = fault;
             break;
         case OUTCOME_DAMAGED:
             if (fault.code != STATUS_CHECKPOINT) { /* out of memory is no damage */
@@ -89,7 +95,7 @@ static enum status verify_list(const struct checkpoint_list *list, const char *d
 static enum status verify_all(const char *dir, struct error *err)
 {
     struct tally tally = {.ok = 0};
-    for (int i = 0; i < TRIES && !tally.ok && !tally.damaged; i++) {
+    for (int i = 0; i < TRIES && !tally.ok && !tally.damaged && !tally.unread; i++) {
         struct checkpoint_list list;
         TRY(checkpoint_list_init(&list, dir, err));
         enum status status = list.count ? verify_list(&list, dir, &tally, err)
@@ -98,13 +104,17 @@ static enum status verify_all(const char *dir, struct error *err)
         if (status != STATUS_OK)
             return status;
     }
-    if (tally.ok && !tally.damaged)
+    int faults = tally.damaged + tally.unread;
+    if (tally.ok && !faults)
         return STATUS_OK;
-    if (!tally.damaged)
+    if (!faults)
         return error_set(err, STATUS_CHECKPOINT, "each checkpoint in '%s' was deleted or replaced while it was read",
                          dir);
     *err = tally.first;
-    error_prefix(err, "%d of %d checkpoints damaged", tally.damaged, tally.damaged + tally.ok);
+    if (tally.damaged)
+        error_prefix(err, "%d of %d checkpoints damaged", tally.damaged, faults + tally.ok);
+    else
+        error_prefix(err, "%d of %d checkpoints cannot be read", tally.unread, faults + tally.ok);
     return err->code;
 }
 

@@ -110,6 +110,19 @@ def test_what_cannot_be_read_is_not_damaged(folder, part, error):
     assert "/epoch-0002 at step 6" in done.out and "is not used" in done.err, done
 
 
+def test_verify_calls_nothing_damaged_that_it_cannot_read(folder):
+    disk = BadDisk(folder)
+    folder.train({"train": {"epochs": 2}})
+    disk.fails("pread EIO epoch-0001/rank-00000.zst")
+    done = folder.ztrain("verify", folder.run_folder(), env=disk.env, expect=CHECKPOINT)
+    assert "unread   " in done.out and "damaged" not in done.out + done.err, done
+    assert "1 of 2 checkpoints cannot be read: " in done.last_words and "Input/output error" in done.last_words, done
+    with open(os.path.join(folder.latest(), "rank-00000.zst"), "r+b") as f:
+        f.truncate(100)
+    done = folder.ztrain("verify", folder.run_folder(), env=disk.env, expect=CHECKPOINT)
+    assert "unread   " in done.out and "1 of 2 checkpoints damaged: " in done.last_words, done
+
+
 def test_metrics_that_waited_do_not_go_into_the_file_of_another_job(folder):
     """A node was cut off; its job was requeued elsewhere, where nothing had to be cut from metrics.jsonl."""
     disk = BadDisk(folder)
