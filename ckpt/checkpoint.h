@@ -11,6 +11,7 @@
 
 #include "comm/comm.h"
 #include "comm/zero.h"
+#include "core/retry.h"
 #include "core/shard.h"
 #include "core/tensors.h"
 
@@ -85,6 +86,7 @@ struct checkpoint {
     int world;                 /* that wrote it */
     int64_t bytes;
     enum dtype dtype;
+    struct retry retry; /* what checkpoint_read() and _load() do about a disk that fails: nothing, until it is set */
     /* parsed unit and file tables are private to checkpoint.c */
     void *private_;
 };
@@ -100,7 +102,8 @@ void checkpoint_close(struct checkpoint *checkpoint);
 enum status checkpoint_verify(const struct checkpoint *checkpoint, struct error *err);
 
 /* Reads elements [first, first + count) of a unit's flat range (any writer's world size) of one kind of state into out.
- * Only the frames that cover the range are read; each is verified. */
+ * Only the frames that cover the range are read; each is verified. What cannot be read is tried
+ * again as checkpoint->retry has it, for each writer's slice anew. */
 enum status checkpoint_read(const struct checkpoint *checkpoint, enum zero_state state, int unit, int64_t first,
                             int64_t count, float *out, struct error *err);
 
@@ -109,7 +112,8 @@ enum status checkpoint_check_table(const struct checkpoint *checkpoint, const st
                                    struct error *err);
 
 /* Checks that the checkpoint's tensors are this table's, then reads this rank's slices of every state and unit into
- * what `slice` gives for writing; each is written before the next is asked for. */
+ * what `slice` gives for writing; each is written before the next is asked for; tries again as checkpoint_read()
+ * does. */
 enum status checkpoint_load(const struct checkpoint *checkpoint, const struct tensor_table *table,
                             const struct shard_layout *layout, int rank, zero_slice_access *slice, void *context,
                             struct error *err);

@@ -82,12 +82,24 @@ bool checkpoint_any(const char *dir)
 
 /* ------------------------------------------------------------------------------------------------- what there is */
 
+/* Whether there is anything of this name; that the file system does not say so is an error. */
+static enum status look_for(const char *path, bool *there, struct error *err)
+{
+    struct stat facts;
+    *there = io_stat(path, &facts) == 0;
+    if (*there || errno == ENOENT || errno == ENOTDIR || errno == ELOOP || errno == ENAMETOOLONG)
+        return STATUS_OK;
+    return error_system(err, STATUS_CHECKPOINT, errno, "cannot open '%s'", path);
+}
+
 enum status checkpoint_locate(const char *dir, bool *is_checkpoint, char folder[FS_PATH_MAX], struct error *err)
 {
     static const char hint[] = "name a checkpoint folder, or a run folder for its newest one";
     char path[FS_PATH_MAX], rank_name[MANIFEST_NAME_MAX];
+    bool there;
     *is_checkpoint = false;
-    if (!fs_is_dir(dir)) {
+    TRY(look_for(dir, &there, err));
+    if (!there || !fs_is_dir(dir)) {
         error_set(err, STATUS_CHECKPOINT, "cannot open the checkpoint '%s': %s", dir,
                   fs_exists(dir) ? "it is not a folder, or a link to nothing" : strerror(ENOENT));
         error_hint(err, "%s", hint);
@@ -97,7 +109,7 @@ enum status checkpoint_locate(const char *dir, bool *is_checkpoint, char folder[
         return error_set(err, STATUS_CHECKPOINT, "the path '%.100s…' is too long", dir);
     strcpy(folder, dir);
     TRY(fs_join(path, dir, MANIFEST_NAME, STATUS_CHECKPOINT, err));
-    *is_checkpoint = fs_exists(path);
+    TRY(look_for(path, is_checkpoint, err));
     if (*is_checkpoint)
         return STATUS_OK;
     manifest_rank_name(0, rank_name);
@@ -105,7 +117,8 @@ enum status checkpoint_locate(const char *dir, bool *is_checkpoint, char folder[
     if (fs_exists(path))
         return error_set(err, STATUS_CHECKPOINT, "the checkpoint '%s' is damaged: " MANIFEST_NAME " is missing", dir);
     TRY(fs_join(path, dir, "checkpoints", STATUS_CHECKPOINT, err));
-    if (fs_is_dir(path)) {
+    TRY(look_for(path, &there, err));
+    if (there && fs_is_dir(path)) {
         strcpy(folder, path);
         return STATUS_OK;
     }
@@ -210,13 +223,19 @@ static enum status list_update(struct checkpoint_list *list, const char *dir, bo
     DIR *folder = io_opendir(dir);
     if (!folder)
         TRY_GOTO(error_system(err, STATUS_CHECKPOINT, errno, "cannot open the folder '%s'", dir));
-    for (struct dirent *entry; (entry = io_readdir(folder));) {
+    for (;;) {
+        errno = 0;
+        struct dirent *entry = io_readdir(folder);
+        if (!entry)
+            break;
         if (!is_own_name(entry->d_name, &aside) || aside != want_aside)
             continue;
         TRY_GOTO(fs_join(path, dir, entry->d_name, STATUS_CHECKPOINT, err));
         if (entry->d_type == DT_DIR || fs_is_dir(path))
             TRY_GOTO(list_append(list, &known, path, entry, &room, err));
     }
+    if (errno)
+        TRY_GOTO(error_system(err, STATUS_CHECKPOINT, errno, "cannot read the folder '%s'", dir));
     if (list->count)
         qsort(list->entries, (size_t)list->count, sizeof *list->entries, by_step_newest_first);
 fail:

@@ -76,15 +76,20 @@ fail:
     return status;
 }
 
+/* Closes a rank's file, if it is open: after a failure it is opened anew. */
+static void forget_file(struct reader *reader, int rank)
+{
+    if (!reader->files[rank])
+        return;
+    rankfile_close(reader->files[rank]);
+    reader->files[rank] = NULL;
+    reader->num_open--;
+}
+
 static void close_files(struct reader *reader)
 {
-    for (int rank = 0; reader->num_open && rank < reader->manifest->world; rank++) {
-        if (!reader->files[rank])
-            continue;
-        rankfile_close(reader->files[rank]);
-        reader->files[rank] = NULL;
-        reader->num_open--;
-    }
+    for (int rank = 0; reader->num_open && rank < reader->manifest->world; rank++)
+        forget_file(reader, rank);
 }
 
 void checkpoint_close(struct checkpoint *checkpoint)
@@ -199,6 +204,23 @@ static enum status file_of(const struct checkpoint *checkpoint, int rank, struct
     return STATUS_OK;
 }
 
+/* What one writer's file has of it: elements [first, first + count) of its slice. */
+static enum status read_slice(const struct checkpoint *checkpoint, int rank, enum zero_state state, int unit,
+                              int64_t first, int64_t count, float *out, struct error *err)
+{
+    struct retry retry = checkpoint->retry;
+    enum status status;
+    do {
+        struct rankfile *file;
+        status = file_of(checkpoint, rank, &file, err);
+        if (status == STATUS_OK)
+            status = rankfile_read(file, (int)state, unit, first, count, out, err);
+        if (status != STATUS_OK)
+            forget_file(reader_of(checkpoint), rank);
+    } while (retry_again(&retry, &status, err));
+    return status;
+}
+
 enum status checkpoint_read(const struct checkpoint *checkpoint, enum zero_state state, int unit, int64_t first,
                             int64_t count, float *out, struct error *err)
 {
@@ -207,10 +229,8 @@ enum status checkpoint_read(const struct checkpoint *checkpoint, enum zero_state
     ASSERT(count <= manifest->units[unit].numel - first);
     int64_t slice = manifest->slice[unit];
     while (count > 0) {
-        struct rankfile *file;
         int64_t within = first % slice, n = slice - within < count ? slice - within : count;
-        TRY(file_of(checkpoint, (int)(first / slice), &file, err));
-        TRY(rankfile_read(file, (int)state, unit, within, n, out, err));
+        TRY(read_slice(checkpoint, (int)(first / slice), state, unit, within, n, out, err));
         first += n;
         count -= n;
         out += n;

@@ -1,17 +1,14 @@
 #include "cmd/resume.h"
 
 #include "cmd/trainer.h"
-#include "core/clock.h"
 #include "core/data.h"
 #include "core/io.h"
 #include "core/log.h"
 #include "core/printable.h"
-#include "core/progress.h"
 
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 /* Whether `resume` is a run folder, of which the newest checkpoint is taken, and not a checkpoint. */
@@ -22,23 +19,17 @@ static bool names_run_folder(const char *resume)
     return io_access(manifest, F_OK) != 0;
 }
 
-enum status resume_open(const char *resume, double patience, struct checkpoint **checkpoint, struct error *err)
+enum status resume_open(const char *resume, const struct retry *retry, struct checkpoint **checkpoint,
+                        struct error *err)
 {
-    const double end = seconds_now() + patience, glance = 0.2;
-    double pause = glance;
-    for (bool said = false;; said = true) {
-        enum status status = checkpoint_open(resume, names_run_folder(resume), checkpoint, err);
-        if (status != STATUS_CHECKPOINT || !error_is_unreadable(err) || seconds_now() + pause > end)
-            return status;
-        if (!said)
-            log_warn("reading is tried again for %.3g s: %s", patience, err->text);
-        for (double waited = 0; waited < pause; waited += glance) {
-            const struct timespec rest = {.tv_nsec = (long)(glance * 1e9)};
-            nanosleep(&rest, NULL);
-            progress_tick();
-        }
-        pause *= 2;
-    }
+    struct retry again = *retry;
+    enum status status;
+    do
+        status = checkpoint_open(resume, names_run_folder(resume), checkpoint, err);
+    while (retry_again(&again, &status, err));
+    if (status == STATUS_OK)
+        (*checkpoint)->retry = *retry;
+    return status;
 }
 
 enum status resume_plan_course(const char *resume, const struct run_place *place, const struct checkpoint *checkpoint,
@@ -162,7 +153,7 @@ enum status resume_dry(const char *resume, const struct run_place *place, struct
     enum status status;
     struct checkpoint *checkpoint;
     struct checkpoint_course course = {.count = 0};
-    TRY(resume_open(resume, 0, &checkpoint, err));
+    TRY(resume_open(resume, &(struct retry){.limit = 0}, &checkpoint, err));
     TRY_GOTO(resume_check(checkpoint, spec, world, source, true, err));
     TRY_GOTO(resume_plan_course(resume, place, checkpoint, &course, err));
     log_info("would go on from %s at step %" PRId64, checkpoint->path, checkpoint->position.step);

@@ -5,12 +5,14 @@
 #include "ckpt/checkpoint.h"
 #include "ckpt/checkpoint_course.h"
 #include "cmd/run_place.h"
+#include "core/retry.h"
 #include "core/spec.h"
 
-/* Opens it; of a run folder the newest valid one. What is there but cannot be read is tried again for `patience`
- * seconds, ticking, and is an error then (STATUS_CHECKPOINT, with the cause): it is not damage, and nothing older is
- * taken. */
-enum status resume_open(const char *resume, double patience, struct checkpoint **checkpoint, struct error *err);
+/* Opens it; of a run folder the newest valid one. What is there but cannot be read is tried again as `retry` says, now
+ * and when the checkpoint is loaded, and is an error then (STATUS_CHECKPOINT, with the cause): it is not damage, and
+ * nothing older is taken. STATUS_REQUEUE: asked to stop meanwhile. */
+enum status resume_open(const char *resume, const struct retry *retry, struct checkpoint **checkpoint,
+                        struct error *err);
 
 /* Whether a run on `world` ranks may go on from it, without a difference that would silently change its course. Fills
  * the spec's batch sizes (spec_resolve_batch_resumed). source: where the world size comes from; say: prints what

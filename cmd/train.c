@@ -560,17 +560,18 @@ static enum status run_steps(struct run *run, struct error *err)
 static enum status open_resume(struct run *run, struct checkpoint **checkpoint, struct error *err)
 {
     const struct bootstrap *boot = run->boot;
+    const struct retry retry = {.limit = fmin(interval_patience, run->spec->checkpoint.retry_seconds),
+                                .stopped = stop_signal_pending};
     char path[4096] = "";
     enum status status = STATUS_OK;
     if (boot->rank == 0)
-        status = resume_open(run->options->resume, fmin(interval_patience, run->spec->checkpoint.retry_seconds),
-                             checkpoint, err);
+        status = resume_open(run->options->resume, &retry, checkpoint, err);
     TRY(together(run, status, err));
     if (boot->rank == 0)
         snprintf(path, sizeof path, "%s", (*checkpoint)->path);
     TRY(comm_broadcast(run->comm, path, sizeof path, 0, err));
     if (boot->rank != 0)
-        status = checkpoint_open(path, false, checkpoint, err);
+        status = resume_open(path, &retry, checkpoint, err);
     if (status == STATUS_OK)
         status = resume_check(*checkpoint, run->spec, boot->world, boot->source, boot->rank == 0, err);
     return together(run, status, err);

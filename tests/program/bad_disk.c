@@ -2,7 +2,7 @@
  *
  * ZTRAIN_TEST_DISK names a file, which may come and go while the program runs. Its lines:
  *
- *   CALL ERRNO PART    CALL is write, fsync, pread, open or mkdir: those of a file whose path has PART in it fail with
+ *   CALL ERRNO PART    CALL is write, fsync, pread, open, stat or mkdir: those of a file whose path has PART in it fail with
  *                      that errno; a write of more than one byte first writes one of them, as on a disk that fills up
  *   CALL hold PART     they wait until the file has no such line any more
  *   CALL slow PART     they take 15 ms */
@@ -105,6 +105,20 @@ int mkdir(const char *path, mode_t mode)
         return REAL(int (*)(const char *, mode_t), "mkdir")(path, mode);
     errno = code;
     return -1;
+}
+
+int stat(const char *path, struct stat *facts)
+{
+    int code = verdict("stat", path);
+    if (!code)
+        return REAL(int (*)(const char *, struct stat *), "stat64")(path, facts);
+    errno = code;
+    return -1;
+}
+
+int stat64(const char *path, struct stat64 *facts)
+{
+    return stat(path, (struct stat *)facts);
 }
 
 int open(const char *path, int flags, ...)

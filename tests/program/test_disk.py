@@ -1,11 +1,12 @@
 """A disk or file server that fails for a while (bad_disk.c): it ends no run, and costs nothing that could be saved."""
+import errno
 import json
 import os
 import signal
 
 import pytest
 
-from harness import BadDisk, CHECKPOINT, FINISHED, REQUEUE, USAGE, wait_for_steps, wait_until
+from harness import BadDisk, CHECKPOINT, FINISHED, Job, REQUEUE, USAGE, wait_for_steps, wait_until
 
 LONG = {"train": {"epochs": None, "max_steps": 1000000}, "checkpoint": {"interval_steps": 4}}
 
@@ -143,6 +144,52 @@ def test_metrics_that_waited_do_not_go_into_the_file_of_another_job(folder):
     assert done.code == USAGE and "another job has taken over this run folder" in done.last_words, done
     with open(metrics, "rb") as f:
         assert f.read() == before
+
+
+# Where reading fails: as the shards are loaded, by one rank and by the second of two, and as the second opens what the first
+# has found.
+UNREADABLE = [(1, "pread EIO epoch-0002/rank-00000.zst"), (2, "open ESTALE epoch-0002/rank-00001.zst"),
+              (2, "pread EIO epoch-0002/manifest.json"), (2, "stat ESTALE epoch-0002/manifest.json")]
+
+
+def resume_of_two(folder, disk, ranks, *options):
+    """The ranks that go on from epoch-0002; of two, the second has the bad disk."""
+    arguments = ["--config", folder.spec({"train": {"epochs": 3}}), "--resume",
+                 os.path.join(folder.run_folder(), "checkpoints", "epoch-0002"), *options]
+    return Job(folder, *arguments, nodes=[0] * ranks, env_of={ranks - 1: disk.env})
+
+
+@pytest.mark.parametrize("ranks, line", UNREADABLE)
+def test_each_rank_reads_again(folder, ranks, line):
+    disk = BadDisk(folder)
+    folder.train({"train": {"epochs": 3}}, name="whole", ranks=ranks)
+    folder.train({"train": {"epochs": 2}}, ranks=ranks)
+    disk.fails(line)
+    job = resume_of_two(folder, disk, ranks)
+    wait_for_words(folder, job.ranks[-1], "reading is tried again for 30 s: cannot ")
+    disk.works()
+    job.train()
+    assert folder.metrics().numbers() == folder.metrics("whole").numbers()
+
+
+@pytest.mark.parametrize("ranks, line", UNREADABLE[:3])
+def test_reading_again_has_an_end(folder, ranks, line):
+    """That of checkpoint.retry_seconds; or a request to stop: then nothing has changed."""
+    disk = BadDisk(folder)
+    folder.train({"train": {"epochs": 2}}, ranks=ranks)
+    metrics = folder.metrics().numbers()
+    disk.fails(line)
+    done = resume_of_two(folder, disk, ranks, "--set", "checkpoint.retry_seconds=0.5").train(CHECKPOINT)
+    words = done[-1].last_words
+    assert line.split()[-1] in words and os.strerror(getattr(errno, line.split()[1])) in words, done
+    assert "damaged" not in done[-1].err
+    job = resume_of_two(folder, disk, ranks)
+    wait_for_words(folder, job.ranks[-1], "reading is tried again for 30 s: ")
+    for rank in job.ranks:
+        rank.send_signal(signal.SIGTERM)
+    done = job.train(REQUEUE)
+    assert "stopped on request while reading was tried again" in done[-1].err and "ztrain: error" not in done[-1].err, done
+    assert folder.metrics().numbers() == metrics and folder.checkpoints() == ["epoch-0001", "epoch-0002"]
 
 
 def test_metrics_wait_for_the_disk(folder):
