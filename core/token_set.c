@@ -19,16 +19,20 @@
  * and packed samples need no index at all. All integers are little-endian, as is every machine that we build for. */
 #include "core/data.h"
 
+#include "core/clock.h"
 #include "core/io.h"
+#include "core/log.h"
 #include "core/progress.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <glob.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 #include <xxhash.h>
 
@@ -58,6 +62,8 @@ static const struct llmc_type {
     struct token_type type;
 } llmc_types[] = {{20240520, {1, 1}, {2, false}}, {20240801, {1, 7}, {4, false}}};
 
+static const double read_patience = 30, first_pause = 0.1, longest_pause = 5; /* seconds */
+
 struct shard_file {
     char *path;    /* own */
     int fd;        /* -1: opened for each read */
@@ -86,7 +92,7 @@ static enum status file_open(const char *path, int *fd, int64_t *bytes, struct e
     /* O_NONBLOCK: a FIFO that nobody writes must not hang us before we see that it is one */
     *fd = io_open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (*fd < 0)
-        return error_set(err, STATUS_DATA, "cannot open '%s': %s", path, strerror(errno));
+        return error_system(err, STATUS_DATA, errno, "cannot open '%s'", path);
     struct stat st;
     if (fstat(*fd, &st) != 0 || !S_ISREG(st.st_mode)) {
         io_close(*fd);
@@ -96,12 +102,14 @@ static enum status file_open(const char *path, int *fd, int64_t *bytes, struct e
     return STATUS_OK;
 }
 
-/* Reads exactly `count` bytes at `offset`. */
-static enum status file_read(const struct shard_file *file, int64_t offset, int64_t count, void *out, struct error *err)
+/* Reads exactly `count` bytes at `offset`, once. anew: through a descriptor of its own. */
+static enum status file_read_once(const struct shard_file *file, bool anew, int64_t offset, int64_t count, void *out,
+                                  struct error *err)
 {
-    int fd = file->fd;
+    int fd = anew ? -1 : file->fd;
     int64_t bytes = file->bytes, done = 0;
-    if (fd < 0)
+    bool opens = fd < 0;
+    if (opens)
         TRY(file_open(file->path, &fd, &bytes, err));
     enum status status = STATUS_OK;
     while (done < count) {
@@ -115,14 +123,46 @@ static enum status file_read(const struct shard_file *file, int64_t offset, int6
                                file->path, (long long)(offset + done), (long long)file->bytes);
             break;
         } else if (errno != EINTR) {
-            status = error_set(err, STATUS_DATA, "cannot read '%s' at byte %lld: %s", file->path,
-                               (long long)(offset + done), strerror(errno));
+            status = error_system(err, STATUS_DATA, errno, "cannot read '%s' at byte %lld", file->path,
+                                  (long long)(offset + done));
             break;
         }
     }
-    if (file->fd < 0)
+    if (opens)
         io_close(fd);
     return status;
+}
+
+static void rest(double seconds)
+{
+    const double glance = 0.1;
+    for (double end = seconds_now() + seconds; seconds_now() < end;) {
+        const struct timespec nap = {.tv_nsec = (long)(glance * 1e9)};
+        nanosleep(&nap, NULL);
+        progress_tick();
+    }
+}
+
+/* Reads exactly `count` bytes at `offset`; what a disk or a file server refuses for a while is tried again. */
+static enum status file_read(const struct shard_file *file, int64_t offset, int64_t count, void *out, struct error *err)
+{
+    const double end = seconds_now() + read_patience;
+    double pause = first_pause;
+    for (bool again = false;; again = true) {
+        struct error why = {.code = STATUS_OK}; /* err stays as it is if it goes well in the end */
+        enum status status = file_read_once(file, again, offset, count, out, &why); /* ESTALE sticks to a descriptor */
+        if (status == STATUS_OK)
+            return STATUS_OK;
+        if (!error_is_transient(&why) || seconds_now() + pause > end) {
+            if (err)
+                *err = why;
+            return status;
+        }
+        if (!again)
+            log_warn("reading is tried again for %.0f s: %s", read_patience, why.text);
+        rest(pause);
+        pause = fmin(2 * pause, longest_pause);
+    }
 }
 
 static bool file_exists(const char *path)

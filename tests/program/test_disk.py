@@ -88,6 +88,20 @@ def test_a_stop_while_a_checkpoint_is_tried_again(folder, ranks):
     assert folder.checkpoints() == ["epoch-0001"] and folder.metrics().steps[-1]["step"] == 3
 
 
+@pytest.mark.parametrize("line", ["pread EIO train.bin", "pread ESTALE validation.bin"])
+def test_data_that_cannot_be_read_for_a_while_ends_no_run(folder, line):
+    disk = BadDisk(folder)
+    process = folder.start("--config", folder.spec(LONG), env=disk.env)
+    wait_for_steps(folder, process, 2)
+    disk.fails(line)
+    wait_for_words(folder, process, "reading is tried again for 30 s: cannot read '")
+    disk.works()
+    wait_for_steps(folder, process, len(folder.metrics().steps) + 3)
+    process.send_signal(signal.SIGTERM)
+    assert folder.wait(process).code == REQUEUE
+    folder.ztrain("verify", folder.run_folder())
+
+
 @pytest.mark.parametrize("part, error", [("manifest.json", "EIO"), ("rank-00000.zst", "ESTALE"), ("manifest.json", "EACCES")])
 def test_what_cannot_be_read_is_not_damaged(folder, part, error):
     """A resume waits for the disk, and then takes the newest checkpoint, or ends: it does not go back in time."""
