@@ -6,17 +6,19 @@
 #include "core/log.h"
 #include "core/printable.h"
 
+#include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
-/* Whether `resume` is a run folder, of which the newest checkpoint is taken, and not a checkpoint. */
+/* Whether `resume` is a run folder, of which the newest checkpoint is taken, and not a checkpoint. A disk that does not
+ * say so makes it none: what is ahead of the newest one goes aside as damaged. */
 static bool names_run_folder(const char *resume)
 {
     char manifest[4200];
     snprintf(manifest, sizeof manifest, "%s/manifest.json", resume);
-    return io_access(manifest, F_OK) != 0;
+    return io_access(manifest, F_OK) != 0 && (errno == ENOENT || errno == ENOTDIR);
 }
 
 enum status resume_open(const char *resume, const struct retry *retry, struct checkpoint **checkpoint,

@@ -19,20 +19,17 @@
  * and packed samples need no index at all. All integers are little-endian, as is every machine that we build for. */
 #include "core/data.h"
 
-#include "core/clock.h"
 #include "core/io.h"
-#include "core/log.h"
 #include "core/progress.h"
+#include "core/retry.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <glob.h>
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
 #include <xxhash.h>
 
@@ -62,7 +59,7 @@ static const struct llmc_type {
     struct token_type type;
 } llmc_types[] = {{20240520, {1, 1}, {2, false}}, {20240801, {1, 7}, {4, false}}};
 
-static const double read_patience = 30, first_pause = 0.1, longest_pause = 5; /* seconds */
+static const double read_patience = 30; /* seconds */
 
 struct shard_file {
     char *path;    /* own */
@@ -133,36 +130,21 @@ static enum status file_read_once(const struct shard_file *file, bool anew, int6
     return status;
 }
 
-static void rest(double seconds)
-{
-    const double glance = 0.1;
-    for (double end = seconds_now() + seconds; seconds_now() < end;) {
-        const struct timespec nap = {.tv_nsec = (long)(glance * 1e9)};
-        nanosleep(&nap, NULL);
-        progress_tick();
-    }
-}
-
-/* Reads exactly `count` bytes at `offset`; what a disk or a file server refuses for a while is tried again. */
+/* Reads exactly `count` bytes at `offset`; what a disk or a file server refuses for a while is tried again. err stays
+ * as it is if it goes well in the end. */
 static enum status file_read(const struct shard_file *file, int64_t offset, int64_t count, void *out, struct error *err)
 {
-    const double end = seconds_now() + read_patience;
-    double pause = first_pause;
-    for (bool again = false;; again = true) {
-        struct error why = {.code = STATUS_OK}; /* err stays as it is if it goes well in the end */
-        enum status status = file_read_once(file, again, offset, count, out, &why); /* ESTALE sticks to a descriptor */
-        if (status == STATUS_OK)
-            return STATUS_OK;
-        if (!error_is_transient(&why) || seconds_now() + pause > end) {
-            if (err)
-                *err = why;
-            return status;
-        }
-        if (!again)
-            log_warn("reading is tried again for %.0f s: %s", read_patience, why.text);
-        rest(pause);
-        pause = fmin(2 * pause, longest_pause);
-    }
+    struct retry retry = {.limit = read_patience};
+    struct error why = {.code = STATUS_OK};
+    enum status status;
+    bool anew = false; /* ESTALE sticks to a descriptor */
+    do {
+        status = file_read_once(file, anew, offset, count, out, &why);
+        anew = true;
+    } while (status != STATUS_OK && error_is_transient(&why) && retry_again(&retry, &status, &why));
+    if (status != STATUS_OK && err)
+        *err = why;
+    return status;
 }
 
 static bool file_exists(const char *path)

@@ -2,8 +2,9 @@
  *
  * ZTRAIN_TEST_DISK names a file, which may come and go while the program runs. Its lines:
  *
- *   CALL ERRNO PART    CALL is write, fsync, pread, open, stat or mkdir: those of a file whose path has PART in it fail with
- *                      that errno; a write of more than one byte first writes one of them, as on a disk that fills up
+ *   CALL ERRNO PART    CALL is write, fsync, pread, open, stat, access or mkdir: those of a file whose path has PART in
+ *                      it fail with that errno; a write of more than one byte first writes one of them, as on a disk
+ *                      that fills up
  *   CALL hold PART     they wait until the file has no such line any more
  *   CALL slow PART     they take 15 ms */
 #define _GNU_SOURCE
@@ -94,6 +95,16 @@ int fsync(int fd)
     int code = verdict_of("fsync", fd);
     if (!code)
         return REAL(int (*)(int), "fsync")(fd);
+    errno = code;
+    return -1;
+}
+
+int access(const char *path, int mode)
+{
+    const char *control = getenv("ZTRAIN_TEST_DISK"); /* look() asks for it with this very call */
+    int code = control && strcmp(path, control) != 0 ? verdict("access", path) : 0;
+    if (!code)
+        return REAL(int (*)(const char *, int), "access")(path, mode);
     errno = code;
     return -1;
 }

@@ -125,6 +125,15 @@ def test_what_cannot_be_read_is_not_damaged(folder, part, error):
     assert "/epoch-0002 at step 6" in done.out and "is not used" in done.err, done
 
 
+def test_what_a_resume_turns_away_from_is_not_damaged_where_the_disk_does_not_say_what_was_named(folder):
+    disk = BadDisk(folder)
+    folder.train({"train": {"epochs": 2}})
+    first = os.path.join(folder.run_folder(), "checkpoints", "epoch-0001")
+    disk.fails("access EIO epoch-0001/manifest.json")
+    folder.ztrain("--config", folder.spec({"train": {"epochs": 2}}), "--resume", first, env=disk.env)
+    assert sorted(os.listdir(os.path.dirname(first))) == ["epoch-0001", "epoch-0002", "epoch-0002.aside-1", "latest"]
+
+
 def test_verify_calls_nothing_damaged_that_it_cannot_read(folder):
     disk = BadDisk(folder)
     folder.train({"train": {"epochs": 2}})
