@@ -208,7 +208,7 @@ bool squeue_ask(struct squeue *squeue, double *end)
 }
 
 /* Whether the period has passed, and not squeue_free() come. */
-static bool rest(struct squeue *squeue)
+static bool await_period(struct squeue *squeue)
 {
     const struct timespec until = time_after(squeue->period);
     while (!squeue->closing && pthread_cond_timedwait(&squeue->changed, &squeue->mutex, &until) != ETIMEDOUT)
@@ -222,7 +222,7 @@ static void *watch_loop(void *argument)
     bool absent = false;
     pthread_setname_np(pthread_self(), "ztrain-squeue");
     pthread_mutex_lock(&squeue->mutex);
-    while (!absent && rest(squeue)) {
+    while (!absent && await_period(squeue)) {
         double end;
         pthread_mutex_unlock(&squeue->mutex);
         bool answered = ask(squeue, &absent, &end);

@@ -1,6 +1,12 @@
-/* test_deadline.c: when a job of Slurm ends, and when that is near. squeue is a script of ours. */
+/* test_deadline.c: when a job of Slurm ends, and when that is near. squeue is a script of ours, the job has one rank.
+ */
+#include "comm/comm.h"
+#define comm_rank(comm) 0
+#define comm_sum(comm, values, count, err) ((void)(values), (void)(err), STATUS_OK)
 #include "cmd/deadline.c"
+#include "cmd/patience.c"
 #include "cmd/squeue.c"
+#include "cmd/stop_signal.c"
 #include "core/progress.h"
 
 #include <errno.h>
@@ -283,6 +289,28 @@ static void test_asking_in_vain(void **state)
     scene_end(&scene);
 }
 
+/* The run's last checkpoint is tried again until the job's end, as it is known by then. */
+static void test_trying_again_until_the_end(void **state)
+{
+    (void)state;
+    struct scene scene;
+    struct deadline deadline;
+    struct patience patience = {.deadline = &deadline, .limit = 1e6, .last_limit = 1e6, .last = true};
+    bool again = true;
+    scene_begin(&scene);
+    fake_squeue(&scene, "printf x >>asked; echo 17 %.0f", squeue_clock() + 3600);
+    deadline_init(&deadline, 1, 0.02);
+    patience_begin(&patience);
+    assert_int_equal(patience_again(&patience, &again, NULL), STATUS_OK);
+    assert_true(again && patience_left(&patience) > 3000);
+    fake_squeue(&scene, "echo 17 %.0f", squeue_clock() - 10);
+    for (double begin = seconds_now(); again; assert_true(seconds_now() - begin < 120))
+        assert_int_equal(patience_again(&patience, &again, NULL), STATUS_OK);
+    assert_true(patience_left(&patience) < 0);
+    deadline_release(&deadline);
+    scene_end(&scene);
+}
+
 static void test_near(void **state)
 {
     (void)state;
@@ -312,8 +340,12 @@ static void test_near(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_parsing),        cmocka_unit_test(test_asking), cmocka_unit_test(test_asking_again),
-        cmocka_unit_test(test_asking_in_vain), cmocka_unit_test(test_near),
+        cmocka_unit_test(test_parsing),
+        cmocka_unit_test(test_asking),
+        cmocka_unit_test(test_asking_again),
+        cmocka_unit_test(test_asking_in_vain),
+        cmocka_unit_test(test_trying_again_until_the_end),
+        cmocka_unit_test(test_near),
     };
     return cmocka_run_group_tests_name("deadline", tests, NULL, NULL);
 }
