@@ -319,13 +319,15 @@ def free_port():
 
 
 class Job:
-    """Ranks as a launcher starts them: node[r] is rank r's node."""
+    """Ranks as a launcher starts them: node[r] is rank r's node. `absent` ranks are not started."""
 
     def __init__(self, folder, *arguments, nodes=NODES, arguments_of=None, env=None, env_of=None,
-                 cwd_of=None, stdout_of=None):
+                 cwd_of=None, stdout_of=None, absent=()):
         self.folder, port = folder, free_port()
         self.ranks = []
         for rank, node in enumerate(nodes):
+            if rank in absent:
+                continue
             local = [r for r in range(len(nodes)) if nodes[r] == node]
             variables = {"RANK": rank, "WORLD_SIZE": len(nodes), "LOCAL_RANK": local.index(rank),
                          "LOCAL_WORLD_SIZE": len(local), "GROUP_RANK": node, "MASTER_ADDR": "127.0.0.1",

@@ -396,12 +396,13 @@ def test_a_reader_that_comes_back_is_told_how_much_is_missing(folder, way):
     assert notices, lines[-5:]
     assert "stopped on request after step" in lines[-1], lines[-5:]
     shown = [int(step) for line in lines for step in re.findall(r"step (\d+)/", line)]
-    assert shown == sorted(set(shown)) and shown[-1] == folder.metrics().steps[-1]["step"]
+    last = folder.metrics().steps[-1]["step"]
+    assert shown == sorted(set(shown)) and shown[-1] <= last  # a slow reader may miss the last steps as well
     dropped = sum(int(line.split()[2]) for line in notices)
     told = len([line for line in lines if "step " in line and "/1000000" in line or "seconds: step" in line])
-    assert told + dropped >= 2 * shown[-1]
+    assert told + dropped >= 2 * last
     with open(os.path.join(folder.run_folder(), "log", "rank-00000.log"), encoding="utf-8") as f:
-        assert sum("grad_norm" in line for line in f) == shown[-1]  # the log file has them all
+        assert sum("grad_norm" in line for line in f) == last  # the log file has them all
 
 
 def test_a_terminal_on_hold_stops_nothing(folder):

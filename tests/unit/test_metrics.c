@@ -304,12 +304,13 @@ static void test_errors(void **state)
         enum status status = metrics_open(path, &course, &metrics, &err);
         reached = faults_count() >= n;
         faults_arm(NULL);
-        assert_int_equal(status, reached ? STATUS_CHECKPOINT : STATUS_OK);
         if (status == STATUS_OK)
-            metrics_close(metrics);
+            metrics_close(metrics); /* a line that waits for space is written now */
+        else
+            assert_true(reached && status == STATUS_CHECKPOINT);
         char *text = read_file(path);
-        assert_true(!strcmp(text, "{\"step\":1}\n{\"step\":2}\n") ||
-                    !strncmp(text, "{\"step\":1}\n{\"checkpoint\"", 13));
+        if (status == STATUS_OK || strcmp(text, "{\"step\":1}\n{\"step\":2}\n") != 0)
+            assert_int_equal(strncmp(text, "{\"step\":1}\n{\"checkpoint\"", 24), 0);
         assert_true(count_lines(text) == 2 || !strcmp(read_number(former), "{\"step\":1}\n{\"step\":2}\n"));
         char name[160];
         snprintf(name, sizeof name, "%s.%d", path, former);
