@@ -17,9 +17,12 @@ def flip_a_bit(pid, pattern):
             begin, end, rights, inode = re.match(r"(\w+)-(\w+) (\S+) \S+ \S+ (\d+)", line).groups()
             if not rights.startswith("rw") or inode != "0":
                 continue
+            size = int(end, 16) - int(begin, 16)
+            if size > 1 << 30:  # a sanitizer's shadow
+                continue
             memory.seek(int(begin, 16))
             try:
-                at = memory.read(int(end, 16) - int(begin, 16)).find(pattern)
+                at = memory.read(size).find(pattern)
             except OSError:
                 continue
             if at >= 0:
