@@ -8,15 +8,37 @@
 #include <math.h>
 #include <stdio.h>
 
+/* "step 29", "steps 1 to 400", "316 of 400 steps, whose lines metrics.jsonl has,", all with what they "took" */
+static void name_steps(const struct metrics_summary *s, char *text, size_t size)
+{
+    if (s->missing)
+        snprintf(text, size, "%" PRId64 " of %" PRId64 " steps, whose line%s metrics.jsonl has,", s->steps,
+                 s->steps + s->missing, s->steps == 1 ? "" : "s");
+    else if (s->steps == 1)
+        snprintf(text, size, "step %" PRId64, s->last_step);
+    else
+        snprintf(text, size, "steps %" PRId64 " to %" PRId64, s->first_step, s->last_step);
+}
+
+/* As console_duration(), and a time that rounds to nothing in milliseconds. */
+static void name_duration(double seconds, char *text, size_t size)
+{
+    if (seconds < 1)
+        snprintf(text, size, "%.0f ms", seconds * 1e3);
+    else
+        console_duration(seconds, text, size);
+}
+
 static void say_time(const struct metrics_summary *s, double process_seconds)
 {
-    char steps[32], process[32], starts[64] = "";
-    console_duration(s->seconds, steps, sizeof steps);
-    console_duration(process_seconds, process, sizeof process);
+    char which[128], steps[32], process[32], starts[64] = "";
+    name_steps(s, which, sizeof which);
+    name_duration(s->seconds, steps, sizeof steps);
+    name_duration(process_seconds, process, sizeof process);
     if (s->starts > 1)
         snprintf(starts, sizeof starts, ", over %" PRId64 " starts", s->starts);
-    log_info("time: steps %" PRId64 " to %" PRId64 " took %s%s: %.0f tokens/s on average; this process ran for %s",
-             s->first_step, s->last_step, steps, starts, (double)s->tokens / s->seconds, process);
+    log_info("time: %s took %s%s: %.0f tokens/s on average; this process ran for %s", which, steps, starts,
+             (double)s->tokens / s->seconds, process);
 }
 
 static void say_best(const struct metrics_summary *s, const char *checkpoints)

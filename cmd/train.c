@@ -910,8 +910,8 @@ static enum status train_rank(const struct options *options, struct bootstrap *b
             print_profile(&run);
         if (boot->rank == 0)
             summary_say(run.folder.metrics, run.folder.checkpoints, seconds_now() - run.started_at);
-        log_info("finished: %" PRId64 " steps, %" PRId64 " tokens; run folder %s", run.position.step,
-                 run.position.tokens, run.folder.path);
+        log_info("finished: %" PRId64 " step%s, %" PRId64 " tokens; run folder %s", run.position.step,
+                 run.position.step == 1 ? "" : "s", run.position.tokens, run.folder.path);
     }
 fail:
     console_break(&run.console);

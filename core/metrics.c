@@ -172,8 +172,49 @@ static bool follows_evaluation(const struct reader *reader)
            !strncmp(checkpoint_of(reader, "resumed_from"), "epoch-", 6);
 }
 
+/* The steps that have no line, up to a step that has one. */
+struct holes {
+    int64_t reached; /* the last step that is known to have a line, or to need none */
+    int64_t steps;   /* without a line, in all */
+    int ranges;
+    char text[160]; /* the first of them: "54 to 139, 200" */
+};
+
+enum { HOLES_NAMED = 4 };
+
+static void holes_reach(struct holes *holes, int64_t step)
+{
+    int64_t from = holes->reached + 1, to = step - 1;
+    if (step > holes->reached)
+        holes->reached = step;
+    if (from > to)
+        return;
+    holes->steps += to - from + 1;
+    const char *comma = holes->ranges ? ", " : "";
+    size_t used = strlen(holes->text), room = sizeof holes->text - used;
+    if (++holes->ranges > HOLES_NAMED)
+        snprintf(holes->text + used, room, "%s", holes->ranges == HOLES_NAMED + 1 ? ", …" : "");
+    else if (from == to)
+        snprintf(holes->text + used, room, "%s%" PRId64, comma, from);
+    else
+        snprintf(holes->text + used, room, "%s%" PRId64 " to %" PRId64, comma, from, to);
+}
+
+static void holes_warn(const struct holes *holes, const char *path)
+{
+    if (holes->steps == 1)
+        log_warn(
+            "'%s' lacks the line of step %s: it was lost, and the summary at the end of the run leaves the step out",
+            path, holes->text);
+    else if (holes->steps)
+        log_warn("'%s' lacks the lines of steps %s (%" PRId64 " in all): they were lost, and the summary at the end of "
+                 "the run leaves these steps out",
+                 path, holes->text, holes->steps);
+}
+
 /* What a file holds of a course. */
 struct survey {
+    struct holes holes;     /* up to the resumed checkpoint's step */
     int64_t left_out;       /* lines, a torn last one included */
     int64_t damaged, first; /* lines in the middle, and the number of the first */
     bool open_end;          /* the last line that stays has no newline */
@@ -184,8 +225,14 @@ struct survey {
 static enum status read_course(struct reader *reader, const char *path, const struct metrics_course *course,
                                struct sink *out, struct survey *survey, struct error *err)
 {
+    bool begun = false;
     *survey = (struct survey){.left_out = 0};
     while (reader_next(reader)) {
+        if (reader->object && !begun) { /* of a run that branched off: the steps before are another run's */
+            begun = true;
+            if (json_object_get(reader->object, "resumed_from"))
+                survey->holes.reached = step_of(reader);
+        }
         bool ends = reader->text[reader->length - 1] == '\n', last = course->step == step_of(reader);
         if (!reader->object || step_of(reader) > course->step ||
             (last && course->evaluation_due && follows_evaluation(reader))) {
@@ -195,6 +242,8 @@ static enum status read_course(struct reader *reader, const char *path, const st
             continue;
         }
         survey->open_end = !ends;
+        if (json_object_get(reader->object, "loss"))
+            holes_reach(&survey->holes, step_of(reader));
         if (last && !strcmp(checkpoint_of(reader, "checkpoint"), last_part(course->checkpoint)))
             survey->has_checkpoint = true;
         if (out)
@@ -204,6 +253,7 @@ static enum status read_course(struct reader *reader, const char *path, const st
     }
     if (ferror(reader->file))
         return error_set(err, STATUS_CHECKPOINT, "cannot read '%s': %s", path, strerror(errno));
+    holes_reach(&survey->holes, course->step + 1);
     return STATUS_OK;
 }
 
@@ -353,23 +403,31 @@ static enum status take_course(struct metrics *metrics, const struct metrics_cou
 {
     char former[FS_PATH_MAX], from[FS_PATH_MAX];
     struct reader reader = {.file = NULL};
-    *survey = (struct survey){.has_checkpoint = true};
+    *survey = (struct survey){.has_checkpoint = false};
     TRY(numbered(metrics->path, course->former, former, err));
     if (course->from < 0)
         return fs_exists(metrics->path) ? rewrite(metrics, NULL, course, err) : STATUS_OK;
     snprintf(from, sizeof from, "%s", metrics->path);
     if (course->from)
         TRY(numbered(metrics->path, course->from, from, err));
-    else if (!fs_exists(from))
+    else if (!fs_exists(from)) {
+        holes_reach(&survey->holes, course->step + 1);
+        holes_warn(&survey->holes, metrics->path);
         return STATUS_OK;
+    }
     if (!reader_open(&reader, from))
         return error_set(err, STATUS_CHECKPOINT, "cannot open '%s': %s", from, strerror(errno));
     enum status status = read_course(&reader, from, course, NULL, survey, err);
     reader_close(&reader);
     TRY(status);
-    if (survey->damaged)
-        log_warn("'%s': line %" PRId64 "%s damaged; the file goes on without, '%s' keeps it", from, survey->first,
-                 survey->damaged > 1 ? " and others are" : " is", course->from ? from : former);
+    if (survey->damaged == 1)
+        log_warn("'%s': line %" PRId64 " is damaged; the file goes on without it, and '%s' keeps it", from,
+                 survey->first, course->from ? from : former);
+    else if (survey->damaged)
+        log_warn("'%s': %" PRId64 " lines are damaged, the first is line %" PRId64 "; the file goes on without them, "
+                 "and '%s' keeps them",
+                 from, survey->damaged, survey->first, course->from ? from : former);
+    holes_warn(&survey->holes, metrics->path);
     if (!survey->left_out && !course->from && !fs_exists(former))
         return STATUS_OK;
     survey->open_end = false;

@@ -36,7 +36,8 @@ struct metrics_course {
  * free N. Else the lines of the course stay, and nothing else: where something has to be left out (also a damaged line,
  * with a warning, and a torn last one), the lines that stay are written to a new file, the former one is kept as
  * <path>.FORMER, and the new one takes its place in one step. A kill at any instant leaves the one file or the other.
- * The resumed checkpoint's line is added where it is missing. STATUS_CHECKPOINT. */
+ * The resumed checkpoint's line is added where it is missing. Steps up to the course's that have no line are a warning,
+ * unless none were looked for (`from` is -1). STATUS_CHECKPOINT. */
 enum status metrics_open(const char *path, const struct metrics_course *course, struct metrics **metrics,
                          struct error *err);
 

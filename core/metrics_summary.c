@@ -9,6 +9,7 @@
 #include <errno.h>
 #include <jansson.h>
 #include <math.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,19 +19,32 @@ static int64_t integer_of(const json_t *line, const char *name)
     return json_integer_value(json_object_get(line, name));
 }
 
+/* *tokens_before: those up to s->last_step */
 static void add_step(struct metrics_summary *s, const json_t *line, int64_t *tokens_before)
 {
     int64_t step = integer_of(line, "step"), tokens = integer_of(line, "tokens");
     double seconds = json_number_value(json_object_get(json_object_get(line, "seconds"), "step"));
-    if (s->steps == 0) {
+    if (s->steps == 0)
         s->first_step = step;
-        if (step > 1) /* those of the steps before it are in another run's file */
-            *tokens_before = tokens - llround(seconds * json_number_value(json_object_get(line, "tokens_per_s")));
-    }
+    if (step > s->last_step + 1)
+        s->missing += step - s->last_step - 1;
+    if (step > s->last_step + 1 || (s->steps == 0 && step > 1)) /* lines before it are missing, or in another file */
+        *tokens_before = tokens - llround(seconds * json_number_value(json_object_get(line, "tokens_per_s")));
     s->steps++;
     s->last_step = step;
-    s->tokens = tokens - *tokens_before;
+    s->tokens += tokens - *tokens_before;
+    *tokens_before = tokens;
     s->seconds += seconds;
+}
+
+/* One that begins the file is of a run that branched off: the steps before it, and the start, are another run's. */
+static void add_resume(struct metrics_summary *s, const json_t *line, bool begins_file)
+{
+    if (begins_file) {
+        s->last_step = integer_of(line, "step");
+        return;
+    }
+    s->starts++;
 }
 
 static void add_evaluation(struct metrics_summary *s, const json_t *line)
@@ -68,13 +82,16 @@ enum status metrics_summarise(const char *path, const char *checkpoints, struct 
     size_t size = 0;
     ssize_t length;
     int64_t tokens_before = 0;
+    bool begins_file = true;
     for (int pass = 0; pass < 2; pass++) {
         rewind(file);
         while ((length = memory_getline(&text, &size, file)) > 0) {
             static const char checkpoint_line[] = "{\"checkpoint\":";
             bool names_checkpoint = strncmp(text, checkpoint_line, sizeof checkpoint_line - 1) == 0;
-            if (names_checkpoint != (pass == 1))
+            if (names_checkpoint != (pass == 1)) {
+                begins_file = false;
                 continue;
+            }
             json_t *line = json_loadb(text, (size_t)length, 0, NULL);
             if (pass == 1)
                 add_checkpoint(summary, line, checkpoints);
@@ -83,7 +100,8 @@ enum status metrics_summarise(const char *path, const char *checkpoints, struct 
             else if (json_object_get(line, "eval_loss"))
                 add_evaluation(summary, line);
             else if (json_object_get(line, "resumed_from"))
-                summary->starts++;
+                add_resume(summary, line, begins_file);
+            begins_file = begins_file && !line;
             json_decref(line);
         }
         if (!summary->best_step)

@@ -7,9 +7,10 @@
 #include <stdint.h>
 
 struct metrics_summary {
-    int64_t steps, starts;         /* lines of steps; one more than lines of resumes */
+    int64_t steps, starts;         /* lines of steps; how often the run was started */
+    int64_t missing;               /* steps up to last_step whose lines are missing */
     int64_t first_step, last_step; /* of those lines; of a run that branched off the first is not 1 */
-    int64_t tokens;                /* of those steps */
+    int64_t tokens;                /* of the steps that have lines */
     double seconds;                /* that those steps took, without evaluations and checkpoints */
     double best_loss;              /* the lowest eval_loss; NAN: nothing was evaluated */
     int64_t best_step;             /* after which it was measured, the first time; 0: none */

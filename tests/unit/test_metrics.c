@@ -281,6 +281,54 @@ static void test_resume_cuts_an_evaluation_that_is_due(void **state)
     assert_int_equal(count_lines(read_file(path)), 4);
 }
 
+/* What a resume warns of. */
+static char *warnings_of_resume(int64_t step)
+{
+    char name[160];
+    snprintf(name, sizeof name, "%s/stderr", folder);
+    fflush(stderr);
+    int kept = dup(STDERR_FILENO);
+    assert_non_null(freopen(name, "w", stderr));
+    metrics_close(resume_metrics(step, false));
+    fflush(stderr);
+    assert_true(dup2(kept, STDERR_FILENO) >= 0);
+    close(kept);
+    return read_file(name);
+}
+
+/* Steps whose lines are missing are named, and only those. */
+static void test_holes(void **state)
+{
+    (void)state;
+    struct error err;
+    struct metrics *metrics = new_metrics();
+    write_steps(metrics, 1, 3);
+    metrics_close(metrics);
+    assert_string_equal(warnings_of_resume(3), "");
+    assert_non_null(strstr(warnings_of_resume(9), "' lacks the lines of steps 4 to 9 (6 in all): they were lost"));
+    metrics = resume_metrics(9, false);
+    write_steps(metrics, 10, 11);
+    write_steps(metrics, 13, 13);
+    metrics_close(metrics);
+    assert_non_null(strstr(warnings_of_resume(13), "' lacks the lines of steps 4 to 9, 12 (7 in all): "));
+    metrics = resume_metrics(13, false);
+    for (int64_t step = 15; step < 31; step += 2)
+        write_steps(metrics, step, step);
+    metrics_close(metrics);
+    assert_non_null(strstr(warnings_of_resume(29), "' lacks the lines of steps 4 to 9, 12, 14, 16, … (15 in all): "));
+
+    assert_int_equal(unlink(path), 0);
+    assert_non_null(strstr(warnings_of_resume(1), "' lacks the line of step 1: it was lost"));
+    assert_int_equal(strncmp(read_file(path), "{\"checkpoint\":", 14), 0); /* not as a run that branched off begins */
+    assert_non_null(strstr(warnings_of_resume(4), "' lacks the lines of steps 1 to 4 (4 in all): "));
+
+    metrics = new_metrics(); /* of a run that branched off */
+    assert_int_equal(metrics_resume(metrics, "runs/y/checkpoints/step-7", 7, &err), STATUS_OK);
+    write_steps(metrics, 8, 8);
+    metrics_close(metrics);
+    assert_string_equal(warnings_of_resume(8), "");
+}
+
 static void test_errors(void **state)
 {
     (void)state;
@@ -344,6 +392,7 @@ int main(void)
                                        cmocka_unit_test(test_damaged_lines),
                                        cmocka_unit_test(test_the_lines_of_another_course),
                                        cmocka_unit_test(test_resume_cuts_an_evaluation_that_is_due),
+                                       cmocka_unit_test(test_holes),
                                        cmocka_unit_test(test_errors)};
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

@@ -88,8 +88,27 @@ static void test_a_run_that_branched_off(void **state)
     struct metrics_summary s = summarise(RESUME(4) STEP(5, 1000, 40, 0.5) STEP(6, 1020, 40, 0.5));
     assert_int_equal(s.first_step, 5);
     assert_int_equal(s.last_step, 6);
+    assert_int_equal(s.starts, 1);
+    assert_int_equal(s.missing, 0);
     assert_int_equal(s.tokens, 40);
     assert_true(isnan(s.best_loss) && s.best_step == 0);
+}
+
+/* A disk that stayed full, a file that was lost: the steps without a line count neither as steps nor as tokens. */
+static void test_missing_steps(void **state)
+{
+    (void)state;
+    struct metrics_summary s = summarise(STEP(1, 100, 100, 1.0) STEP(2, 200, 100, 1.0) CHECKPOINT(5) RESUME(5)
+                                             STEP(6, 600, 50, 2.0) STEP(7, 700, 100, 1.0));
+    assert_int_equal(s.steps, 4);
+    assert_int_equal(s.missing, 3);
+    assert_int_equal(s.tokens, 400);
+    assert_true(s.seconds == 5.0);
+    s = summarise(CHECKPOINT(5) RESUME(5) STEP(6, 600, 50, 2.0));
+    assert_int_equal(s.steps, 1);
+    assert_int_equal(s.missing, 5);
+    assert_int_equal(s.tokens, 100);
+    assert_int_equal(s.starts, 2);
 }
 
 static void test_nothing_to_say(void **state)
@@ -114,9 +133,8 @@ static int remove_folder(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_over_all_starts),
-        cmocka_unit_test(test_the_nearest_checkpoint_that_is_left),
-        cmocka_unit_test(test_a_run_that_branched_off),
+        cmocka_unit_test(test_over_all_starts),         cmocka_unit_test(test_the_nearest_checkpoint_that_is_left),
+        cmocka_unit_test(test_a_run_that_branched_off), cmocka_unit_test(test_missing_steps),
         cmocka_unit_test(test_nothing_to_say),
     };
     if (!mkdtemp(folder))
