@@ -128,6 +128,8 @@ static void plan_metrics(struct checkpoint_course *course, const struct checkpoi
  */
 static bool is_ahead(const struct checkpoint_entry *entry, const struct train_position *position, int64_t branch_step)
 {
+    if (entry->unread && branch_step < 0)
+        return checkpoint_may_be_later(entry, position);
     if (!entry->ok && entry->step == INT64_MAX) /* not known */
         return entry->epoch_end && entry->epoch >= position->epoch;
     if (branch_step >= 0)
@@ -139,21 +141,26 @@ static bool is_ahead(const struct checkpoint_entry *entry, const struct train_po
     return entry->epoch_end && !position->epoch_end;
 }
 
-static void plan_moves(struct checkpoint_course *course, const struct checkpoint *checkpoint, bool newest,
-                       int64_t branch_step, const struct checkpoint_list *list)
+static enum status plan_moves(struct checkpoint_course *course, const struct checkpoint *checkpoint, bool newest,
+                              int64_t branch_step, const struct checkpoint_list *list, struct error *err)
 {
     course->moves = memory_zeroed((size_t)list->count + 1, sizeof *course->moves);
     for (int valid = 0; valid < 2; valid++) /* the damaged ones first: they are not the newest in any case */
         for (int i = list->count - 1; i >= 0; i--) {
             const struct checkpoint_entry *entry = &list->entries[i];
-            if (entry->ok != valid || !strcmp(entry->name, course->name) ||
+            if ((entry->ok || entry->unread) != valid || !strcmp(entry->name, course->name) ||
                 !is_ahead(entry, &checkpoint->position, branch_step))
                 continue;
+            if (newest && entry->unread) { /* by now: the newest was to be taken, and this may be it */
+                error_set(err, STATUS_CHECKPOINT, "%s", entry->damage);
+                return error_cause(err, entry->cause);
+            }
             struct course_move *move = &course->moves[course->count++];
             snprintf(move->name, sizeof move->name, "%s", entry->name);
-            move->damaged = newest || !entry->ok;
+            move->damaged = !entry->unread && (newest || !entry->ok);
             move->step = entry->step;
         }
+    return STATUS_OK;
 }
 
 /* Whether something that goes aside now could not be NAME.aside-number, or others went aside under that number. */
@@ -190,7 +197,7 @@ enum status checkpoint_course_plan(const char *run, const struct checkpoint *che
     TRY_GOTO(checkpoint_list_aside(&aside, course->dir, err));
     TRY_GOTO(plan_name(course, checkpoint, &list, &aside, err));
     plan_metrics(course, checkpoint, &branch_step);
-    plan_moves(course, checkpoint, newest, branch_step, &list);
+    TRY_GOTO(plan_moves(course, checkpoint, newest, branch_step, &list, err));
     for (course->number = 1; number_is_taken(course, &aside, course->number);)
         course->number++;
 fail:

@@ -157,9 +157,9 @@ static enum status entry_read(struct checkpoint_entry *entry, const char *path, 
     memset(entry, 0, sizeof *entry);
     snprintf(entry->name, sizeof entry->name, "%s", name);
     enum status status = manifest_load(path, &manifest, &damage);
-    if (status != STATUS_OK && (status != STATUS_CHECKPOINT || error_is_unreadable(&damage))) { /* that is no damage */
-        error_set(err, status, "%s", damage.text);
-        error_cause(err, damage.cause);
+    if (status != STATUS_OK && status != STATUS_CHECKPOINT) { /* out of memory is no damage */
+        if (err)
+            *err = damage;
         return status;
     }
     entry->ok = status == STATUS_OK;
@@ -176,7 +176,17 @@ static enum status entry_read(struct checkpoint_entry *entry, const char *path, 
     entry->epoch_end = sscanf(name, "epoch-%lld", &epoch) == 1 && epoch > 0;
     entry->epoch = entry->epoch_end ? epoch : 0;
     entry->damage = memory_text(damage.text);
+    entry->unread = error_is_unreadable(&damage);
+    entry->cause = entry->unread ? damage.cause : 0;
     return STATUS_OK;
+}
+
+bool checkpoint_may_be_later(const struct checkpoint_entry *unread, const struct train_position *position)
+{
+    if (unread->step != INT64_MAX)
+        return unread->step > position->step || (unread->step == position->step && position->evaluation_due);
+    return !unread->epoch_end || unread->epoch > position->epoch ||
+           (unread->epoch == position->epoch && !position->epoch_end);
 }
 
 static int by_name(const void *left, const void *right)
@@ -197,7 +207,7 @@ static enum status list_append(struct checkpoint_list *list, struct checkpoint_l
     struct checkpoint_entry *entry = &list->entries[list->count];
     snprintf(key.name, sizeof key.name, "%s", found->d_name);
     old = known->count ? bsearch(&key, known->entries, (size_t)known->count, sizeof key, by_name) : NULL;
-    if (old && old->inode == found->d_ino) {
+    if (old && old->inode == found->d_ino && !old->unread) {
         *entry = *old;
         old->damage = NULL; /* has moved */
     } else {

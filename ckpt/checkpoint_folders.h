@@ -20,12 +20,14 @@ enum { CHECKPOINT_NAME_MAX = 256 };
 struct checkpoint_entry {
     char name[CHECKPOINT_NAME_MAX];
     bool ok;             /* manifest and sizes are right; contents were not looked at */
+    bool unread;         /* not ok: the disk did not say what is there (EIO, EACCES), which is no damage */
     int64_t step;        /* of the manifest; where that cannot be read, from a step-N name; else INT64_MAX */
     bool evaluation_due; /* of the manifest: another one of this step was made after it */
     bool epoch_end;      /* of the manifest; where that cannot be read, from an epoch-N name */
     int64_t epoch;       /* the same; 0: unknown */
     int64_t bytes;       /* of the manifest */
-    char *damage;        /* owned; NULL if ok */
+    char *damage;        /* owned; what is damaged, or why it could not be read; NULL if ok */
+    int cause;           /* where it could not be read: the errno */
     uint64_t inode;      /* of the folder: another one of that name is another checkpoint */
 };
 
@@ -34,13 +36,17 @@ struct checkpoint_list {
     struct checkpoint_entry *entries; /* owned; by step, newest first; those of unknown step before all */
 };
 
-/* All checkpoint folders in dir. A dir that cannot be read is STATUS_CHECKPOINT. */
+/* All checkpoint folders in dir, with those that cannot be read. A dir that cannot be read is STATUS_CHECKPOINT. */
 enum status checkpoint_list_init(struct checkpoint_list *list, const char *dir, struct error *err);
-/* Brings a list (or an empty one) up to date; opens only what it has not listed yet. On failure it is empty. */
+/* Brings a list (or an empty one) up to date; opens only what it has not listed yet, or could not read. On failure it
+ * is empty. */
 enum status checkpoint_list_update(struct checkpoint_list *list, const char *dir, struct error *err);
 /* The same of those that were moved aside: X.aside-N and X.damaged-N. */
 enum status checkpoint_list_aside(struct checkpoint_list *list, const char *dir, struct error *err);
 void checkpoint_list_release(struct checkpoint_list *list);
+
+/* Whether an entry that could not be read may be of a later position than this one, as far as its name says. */
+bool checkpoint_may_be_later(const struct checkpoint_entry *unread, const struct train_position *position);
 
 /* What `dir` is: a checkpoint (*is_checkpoint; folder = dir), or a run folder or its checkpoints/ (folder = where the
  * checkpoints lie). STATUS_CHECKPOINT if it is neither, or a checkpoint without its manifest. */

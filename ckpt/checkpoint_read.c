@@ -140,7 +140,58 @@ static void hint_aside(const char *dir, const char *first, struct error *err)
     checkpoint_list_release(&aside);
 }
 
-/* The newest valid one of a folder of checkpoints; newer ones that are damaged are warnings. */
+/* The first of a list from `at` on that is not known to be damaged or unreadable; NULL: none is left. */
+static const struct checkpoint_entry *next_ok(const struct checkpoint_list *list, int at)
+{
+    while (at < list->count && !list->entries[at].ok)
+        at++;
+    return at < list->count ? &list->entries[at] : NULL;
+}
+
+/* Of those that could not be read the first that may be newer than `entry`, or than none. NULL: there is none. */
+static const struct checkpoint_entry *hidden_before(const struct checkpoint_list *list,
+                                                    const struct checkpoint_entry *entry)
+{
+    struct train_position position = {.step = -1};
+    if (entry)
+        position = (struct train_position){.step = entry->step,
+                                           .evaluation_due = entry->evaluation_due,
+                                           .epoch = entry->epoch,
+                                           .epoch_end = entry->epoch_end};
+    for (int i = 0; i < list->count; i++)
+        if (list->entries[i].unread && checkpoint_may_be_later(&list->entries[i], &position))
+            return &list->entries[i];
+    return NULL;
+}
+
+/* What can be done where the newest one cannot be read. older: the next one that can; NULL: there is none. */
+static enum status hint_unread(const char *dir, const char *name, const struct checkpoint_entry *older,
+                               struct error *err)
+{
+    if (older)
+        return error_hint(err, "make '%s/%s' readable, or name an older checkpoint: '%s/%s' is of step %" PRId64, dir,
+                          name, dir, older->name, older->step);
+    return error_hint(err, "make '%s/%s' readable", dir, name);
+}
+
+/* Once one is taken: those that could not be read, all of them older. */
+static void say_unread(const struct checkpoint_list *list, const char *dir)
+{
+    const struct checkpoint_entry *first = NULL;
+    int count = 0;
+    for (int i = 0; i < list->count; i++)
+        if (list->entries[i].unread && !count++)
+            first = &list->entries[i];
+    if (count == 1)
+        log_warn("the checkpoint '%s/%s' cannot be read, but is an older one and not needed: %s", dir, first->name,
+                 first->damage);
+    else if (count > 1)
+        log_warn("%d checkpoints in '%s' cannot be read, but are older ones and not needed; %s: %s", count, dir,
+                 first->name, first->damage);
+}
+
+/* The newest valid one of a folder of checkpoints; newer ones that are damaged are warnings. One that cannot be read is
+ * passed over only where its name says that it is older. */
 static enum status open_newest(const char *dir, bool full, struct checkpoint **out, struct error *err)
 {
     struct checkpoint_list list;
@@ -148,15 +199,30 @@ static enum status open_newest(const char *dir, bool full, struct checkpoint **o
     char folder[FS_PATH_MAX];
     TRY(checkpoint_list_init(&list, dir, err));
     enum status status = error_set(&failure, STATUS_CHECKPOINT, "there is no checkpoint in '%s'", dir);
-    for (int i = 0; i < list.count; i++) {
-        const struct checkpoint_entry *entry = &list.entries[i];
+    for (int i = 0; i <= list.count; i++) {
+        const struct checkpoint_entry *entry = &list.entries[i], *ok = next_ok(&list, i),
+                                      *hidden = hidden_before(&list, ok);
+        if (hidden) {
+            status = error_set(&failure, STATUS_CHECKPOINT, "%s", hidden->damage);
+            error_cause(&failure, hidden->cause);
+            hint_unread(dir, hidden->name, ok, &failure);
+            break;
+        }
+        if (i == list.count)
+            break;
+        if (entry->unread)
+            continue;
         snprintf(damage.text, sizeof damage.text, "%s", entry->damage ? entry->damage : "");
         if (entry->ok && fs_join(folder, dir, entry->name, STATUS_CHECKPOINT, &damage) == STATUS_OK) {
             status = open_one(folder, full, out, &damage);
-            if (status == STATUS_OK)
+            if (status == STATUS_OK) {
+                say_unread(&list, dir);
                 break;
+            }
             /* neither lack of memory nor a disk that fails is a reason to go back in time */
             if (status != STATUS_CHECKPOINT || error_is_unreadable(&damage)) {
+                if (status == STATUS_CHECKPOINT)
+                    hint_unread(dir, entry->name, next_ok(&list, i + 1), &damage);
                 failure = damage;
                 break;
             }

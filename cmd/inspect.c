@@ -1,6 +1,7 @@
 /* inspect.c: `ztrain inspect DIR [--tensors]`: what a checkpoint is, for people.
  *
- * The summary comes from the manifest alone; of a run folder it also lists the checkpoints that were moved aside.
+ * The summary comes from the manifest alone; of a run folder it also lists the checkpoints that were moved aside, and
+ * those that cannot be read.
  * --tensors reads the weights (every frame that it reads is verified) through one buffer of CHUNK elements, so its
  * memory does not depend on the model. */
 #include "ckpt/checkpoint.h"
@@ -83,14 +84,32 @@ static void print_members(const char *title, const json_t *object)
     }
 }
 
-/* What a run folder holds beside its course. */
-static void print_aside(const char *dir)
+/* Those of a run's course that cannot be read. */
+static void print_unread(const char *folder)
+{
+    struct checkpoint_list list;
+    if (checkpoint_list_init(&list, folder, NULL) != STATUS_OK)
+        return;
+    for (int i = 0, n = 0; i < list.count; i++) {
+        const struct checkpoint_entry *entry = &list.entries[i];
+        if (entry->unread && !n++)
+            printf("unread       of this run's course, but cannot be read now\n");
+        if (entry->unread)
+            printf("  %-28s %s\n", PRINTABLE(entry->name), PRINTABLE(entry->damage));
+    }
+    checkpoint_list_release(&list);
+}
+
+/* What else a run folder holds. */
+static void print_others(const char *dir)
 {
     struct checkpoint_list aside;
     char folder[FS_PATH_MAX], size[32];
     bool is_checkpoint;
-    if (checkpoint_locate(dir, &is_checkpoint, folder, NULL) != STATUS_OK || is_checkpoint ||
-        checkpoint_list_aside(&aside, folder, NULL) != STATUS_OK)
+    if (checkpoint_locate(dir, &is_checkpoint, folder, NULL) != STATUS_OK || is_checkpoint)
+        return;
+    print_unread(folder);
+    if (checkpoint_list_aside(&aside, folder, NULL) != STATUS_OK)
         return;
     if (aside.count)
         printf("aside        not of this run's course; --resume %s/NAME makes one its course again\n",
@@ -101,7 +120,8 @@ static void print_aside(const char *dir)
             printf("  %-28s step %" PRId64 "%s, %s\n", PRINTABLE(entry->name), entry->step,
                    entry->evaluation_due ? ", before its evaluation" : "", human_bytes((double)entry->bytes, size));
         else
-            printf("  %-28s damaged: %s\n", PRINTABLE(entry->name), PRINTABLE(entry->damage));
+            printf("  %-28s %s: %s\n", PRINTABLE(entry->name), entry->unread ? "unread" : "damaged",
+                   PRINTABLE(entry->damage));
     }
     checkpoint_list_release(&aside);
 }
@@ -136,7 +156,7 @@ static void print_summary(const struct checkpoint *checkpoint, const char *dir)
     printf("files        %s\n", human_bytes((double)checkpoint->bytes, size));
     json_array_foreach(json_object_get(manifest, "files"), i, element) printf(
         "  %-28s %s\n", PRINTABLE(string_of(element, "name")), human_bytes((double)integer_of(element, "bytes"), size));
-    print_aside(dir);
+    print_others(dir);
     if (checkpoint->machine)
         print_members("machine", checkpoint->machine);
     print_members("model", checkpoint->model);
@@ -221,7 +241,7 @@ enum status cmd_inspect(int argc, char **argv, struct error *err)
     struct checkpoint *checkpoint;
     enum status status = checkpoint_open(dir, false, &checkpoint, err);
     if (status != STATUS_OK) {
-        print_aside(dir);
+        print_others(dir);
         return status;
     }
     print_summary(checkpoint, dir);

@@ -2,6 +2,7 @@
 import errno
 import json
 import os
+import shutil
 import signal
 
 import pytest
@@ -145,6 +146,38 @@ def test_verify_calls_nothing_damaged_that_it_cannot_read(folder):
         f.truncate(100)
     done = folder.ztrain("verify", folder.run_folder(), env=disk.env, expect=CHECKPOINT)
     assert "unread   " in done.out and "1 of 2 checkpoints damaged: " in done.last_words, done
+
+
+def test_an_old_checkpoint_that_cannot_be_read_is_not_needed(folder):
+    """Its name says that it is older than the one that is taken. One that may be newer is not passed over."""
+    disk, run = BadDisk(folder), folder.run_folder()
+    spec = {"train": {"epochs": 2}, "checkpoint": {"interval_steps": 1, "retry_seconds": 0.5}}
+    checkpoints = os.path.join(run, "checkpoints")
+    folder.train(spec)  # step-00000001, 2, 4 and 5, epoch-0001 and 2
+    for name in "step-00000002", "epoch-0001":
+        disk.fails(f"open EACCES {name}/manifest.json")
+        for arguments in ["inspect", run], ["export", run, "--out", os.path.join(folder.path, "out-" + name)], \
+                ["--dry-run", "--config", folder.spec(spec), "--resume", run]:
+            done = folder.ztrain(*arguments, env=disk.env)
+            assert "epoch-0002" in done.out + done.err and done.err.count("is an older one and not needed") == 1, done
+        assert f"\n  {name} " in folder.ztrain("inspect", run, env=disk.env).out
+        done = folder.ztrain("verify", run, env=disk.env, expect=CHECKPOINT)
+        assert done.out.count("ok       ") == 5 and f"unread   {checkpoints}/{name}: cannot open" in done.out, done
+        assert "1 of 6 checkpoints cannot be read: " in done.last_words, done
+        done = folder.ztrain("--config", folder.spec({**spec, "train": {"epochs": None, "max_steps": 7}}), "--resume", run,
+                             env=disk.env)
+        assert "resumed from" in done.out and "tried again" not in done.err, done
+        disk.works()
+        shutil.rmtree(run)
+        folder.train(spec)
+    disk.fails("open EACCES epoch-0002/manifest.json")  # newer than step-00000005, of the same epoch
+    for arguments in ["inspect", run], ["--config", folder.spec(spec), "--resume", run]:
+        done = folder.ztrain(*arguments, env=disk.env, expect=CHECKPOINT)
+        assert f"; hint: make '{checkpoints}/epoch-0002' readable, or name an older checkpoint: " \
+               f"'{checkpoints}/step-00000005' is of step 5" in done.last_words, done
+    done = folder.ztrain("--config", folder.spec(spec), "--resume", checkpoints + "/step-00000004", env=disk.env)
+    assert "damaged" not in done.err, done
+    assert {"epoch-0002.aside-1", "step-00000005.aside-1", "epoch-0002"} <= set(os.listdir(checkpoints))
 
 
 def test_metrics_that_waited_do_not_go_into_the_file_of_another_job(folder):
