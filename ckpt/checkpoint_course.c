@@ -184,6 +184,28 @@ static bool number_is_taken(const struct checkpoint_course *course, const struct
     return metrics == METRICS_NUMBER_TAKEN;
 }
 
+/* N of a resume that was killed while checkpoints went aside: metrics.jsonl, which it would have replaced next, still
+ * is metrics.jsonl.N, and the newest checkpoint is ahead of one that went aside already. 0: none, or not known (a file
+ * system without hard links). */
+static int find_interrupted(const struct checkpoint_course *course, const struct checkpoint *newest,
+                            const struct checkpoint_list *aside)
+{
+    int number = 0, looked_at = 0;
+    bool kept = false;
+    for (int i = 0; i < aside->count; i++) {
+        const struct checkpoint_entry *entry = &aside->entries[i];
+        const char *suffix = aside_suffix(entry->name, &number);
+        if (!suffix || suffix[1] != 'a' || entry->step >= newest->position.step)
+            continue;
+        if (number != looked_at)
+            kept = metrics_number(course->metrics, number) == METRICS_NUMBER_KEPT;
+        if (kept)
+            return number;
+        looked_at = number;
+    }
+    return 0;
+}
+
 enum status checkpoint_course_plan(const char *run, const struct checkpoint *checkpoint, bool newest,
                                    struct checkpoint_course *course, struct error *err)
 {
@@ -196,6 +218,8 @@ enum status checkpoint_course_plan(const char *run, const struct checkpoint *che
     TRY_GOTO(checkpoint_list_init(&list, course->dir, err));
     TRY_GOTO(checkpoint_list_aside(&aside, course->dir, err));
     TRY_GOTO(plan_name(course, checkpoint, &list, &aside, err));
+    if (newest)
+        course->interrupted = find_interrupted(course, checkpoint, &aside);
     plan_metrics(course, checkpoint, &branch_step);
     TRY_GOTO(plan_moves(course, checkpoint, newest, branch_step, &list, err));
     for (course->number = 1; number_is_taken(course, &aside, course->number);)
@@ -293,6 +317,11 @@ static enum status give_way(const struct checkpoint_course *course, const struct
 enum status checkpoint_course_take(const struct checkpoint_course *course, struct error *err)
 {
     bool named = *course->from || *course->target;
+    if (course->interrupted)
+        log_warn("a former resume of an older checkpoint was killed before it took effect: the checkpoints "
+                 "'%s/*.aside-%d' went aside already, and the run continues from the newest of the others, '%s'; hint: "
+                 "to go on from the older one after all, stop and name it: --resume %s/NAME",
+                 course->dir, course->interrupted, course->name, course->dir);
     if (!named && !course->count)
         return STATUS_OK;
     TRY(metrics_keep(course->metrics, course->number, err));

@@ -29,6 +29,7 @@ struct checkpoint_course {
     char target[FS_PATH_MAX];       /* it has no name in dir yet: where it lies in the run folder, or "" */
     bool taken;                     /* another checkpoint has the name, and gives way as well */
     int number;                     /* N of what goes aside now */
+    int interrupted;                /* N of a resume of another checkpoint that was killed before it took effect; 0 */
     int metrics_from; /* N of the metrics whose course is taken up again; 0: the run's own; -1: not found */
     int count;
     struct course_move *moves; /* [count] owned; the oldest first */

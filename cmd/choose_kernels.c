@@ -41,7 +41,8 @@ static void say_instructions(const struct bootstrap *boot, const struct cpu_kern
     if (cpu_kernels_equal(&all[best], common))
         return;
     int low = lowering_rank(all, boot->world, best, common);
-    log_warn("all ranks compute by %s kernels, not %s: rank %d on %s has no more than these, rank %d on %s has those",
+    log_warn("all ranks compute by %s kernels, not %s: rank %d on %s has no more than these (by its CPU, or by "
+             "ZTRAIN_CPU_ISA there), rank %d on %s has those",
              cpu_kernels_instructions(common, have), cpu_kernels_instructions(&all[best], had), low,
              boot->places[low].host, best, boot->places[best].host);
 }

@@ -112,8 +112,9 @@ static void print_others(const char *dir)
     if (checkpoint_list_aside(&aside, folder, NULL) != STATUS_OK)
         return;
     if (aside.count)
-        printf("aside        not of this run's course; --resume %s/NAME makes one its course again\n",
-               PRINTABLE(folder));
+        printf(
+            "aside        set aside, and taken by no resume of the run; --resume %s/NAME makes one its course again\n",
+            PRINTABLE(folder));
     for (int i = 0; i < aside.count; i++) {
         const struct checkpoint_entry *entry = &aside.entries[i];
         if (entry->ok)

@@ -348,7 +348,8 @@ static enum verdict judge(const struct run_lock *lock, const struct reading *rea
 /* "host gpu07, process 4711, job 12 step 0" */
 static void describe(const struct run_owner *owner, char out[512])
 {
-    int n = snprintf(out, 512, "host %.200s, process %" PRId64, *owner->host ? owner->host : "unknown", owner->pid);
+    int n = *owner->host ? snprintf(out, 512, "host %.200s, process %" PRId64, owner->host, owner->pid)
+                         : snprintf(out, 512, "which one its owner file does not say");
     if (*owner->job)
         snprintf(out + n, 512 - (size_t)n, ", job %s%s%s", owner->job, *owner->step ? " step " : "", owner->step);
 }
@@ -488,8 +489,8 @@ static void say_watching(const struct run_lock *lock, struct watch *watch, const
         return;
     watch->said = true;
     describe(&reading->owner, who);
-    log_info("run folder '%s' was last used by a run that did not end by itself (%s); waiting up to %.0f s for a sign "
-             "of life from it before this run takes over",
+    log_info("run folder '%s' is marked as used by a run that can only be watched from here (%s); waiting up to %.0f s "
+             "for a sign of life from it before this run takes over",
              lock->folder, who, silence_needed(lock, reading, grip));
 }
 

@@ -181,6 +181,60 @@ static void test_a_resume_from_further_back(void **unused)
     assert_int_equal(count_checkpoints(), 6);
 }
 
+static void copy_tree(const char *from, const char *to)
+{
+    char command[3 * FS_PATH_MAX + 64];
+    snprintf(command, sizeof command, "rm -rf '%s' && cp -a '%s' '%s'", to, from, to);
+    assert_int_equal(system(command), 0);
+}
+
+static int interrupted(void)
+{
+    struct checkpoint *checkpoint;
+    struct checkpoint_course course;
+    struct error err;
+    assert_int_equal(checkpoint_open(run, true, &checkpoint, &err), STATUS_OK);
+    assert_int_equal(checkpoint_course_plan(run, checkpoint, true, &course, &err), STATUS_OK);
+    checkpoint_course_release(&course);
+    checkpoint_close(checkpoint);
+    return course.interrupted;
+}
+
+static void put_aside(const char *name)
+{
+    char from[FS_PATH_MAX], to[FS_PATH_MAX];
+    case_path(from, "%s", name);
+    case_path(to, "%s.aside-1", name);
+    assert_int_equal(rename(from, to), 0);
+}
+
+/* A kill while checkpoints go aside is noticed by the resume that follows it, once. */
+static void test_an_interrupted_resume(void **unused)
+{
+    (void)unused;
+    const int64_t left[] = {3, 6, 9, 12, 0};
+    char former[FS_PATH_MAX];
+    train(1, LEFT, left);
+    assert_int_equal(interrupted(), 0);
+    snprintf(former, sizeof former, "%.4000s.1", metrics_path);
+    assert_int_equal(link(metrics_path, former), 0);
+    assert_int_equal(interrupted(), 0);
+    put_aside("step-00000006");
+    assert_int_equal(interrupted(), 1);
+    copy_tree(run, kept);
+    resume_ok(NULL);
+    check_course(12, LEFT);
+    assert_int_equal(interrupted(), 0);
+
+    copy_tree(kept, run);
+    put_aside("step-00000009");
+    put_aside("step-00000012");
+    assert_int_equal(interrupted(), 0); /* it has taken effect */
+    resume_ok(NULL);
+    check_course(3, LEFT);
+    assert_int_equal(interrupted(), 0);
+}
+
 /* Of one step: the one before its evaluation, the one after. */
 static void test_two_of_one_step(void **unused)
 {
@@ -219,13 +273,6 @@ static void test_damaged_ones_go_aside(void **unused)
 }
 
 #ifdef ZTRAIN_FAULTS
-static void copy_tree(const char *from, const char *to)
-{
-    char command[3 * FS_PATH_MAX + 64];
-    snprintf(command, sizeof command, "rm -rf '%s' && cp -a '%s' '%s'", to, from, to);
-    assert_int_equal(system(command), 0);
-}
-
 /* Resumes from `name` with every call failing in turn, and then from the run folder: that takes `before` (the old
  * course's newest, as if nothing had been asked for) or `after` (what was asked for), and nothing has been lost. */
 static void sweep(const char *name, const char *action, int64_t before, int course_before, int64_t after,
@@ -313,6 +360,7 @@ int main(void)
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
     const struct CMUnitTest tests[] = {
         TEST(test_a_resume_from_further_back),
+        TEST(test_an_interrupted_resume),
         TEST(test_two_of_one_step),
         TEST(test_damaged_ones_go_aside),
         TEST(test_a_kill_at_every_call),
