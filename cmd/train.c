@@ -84,6 +84,7 @@ struct run {
     struct comm_stats moved;           /* over the network: since the start of this process */
     struct deadline deadline;          /* rank 0's */
     struct vote vote;
+    int64_t newest_step;      /* of the newest checkpoint in the run's folder; -1: there was none */
     int64_t saved_step;       /* of the newest checkpoint in the run's folder, if it is known to be there; else -1 */
     bool stop, deadline_near; /* some rank was asked to stop, the job's end is near: the same on all ranks */
     bool agreed;              /* all ranks know that all of them end with an error */
@@ -384,6 +385,35 @@ static enum status write_checkpoint(struct run *run, char name[64], int64_t *byt
     return checkpoint_save(&writer, &run->position, trainer_read_slice, t->zero, name, bytes, err);
 }
 
+/* The run ends without its last checkpoint: for how long it was tried, and from where the run can go on. */
+static enum status tell_last_lost(const struct run *run, const struct patience *patience, struct error *err)
+{
+    char next[FS_PATH_MAX + 100], before[64] = "";
+    if (run->newest_step >= 0)
+        snprintf(next, sizeof next, "--resume %s goes on from step %" PRId64 ", its newest checkpoint",
+                 run->folder.path, run->newest_step);
+    else
+        snprintf(next, sizeof next, "the run has no checkpoint yet: start it again as it was started");
+    if (run->checkpoints_lost > 0)
+        snprintf(before, sizeof before, ", nor could %d before it", run->checkpoints_lost);
+    error_prefix(err,
+                 "the checkpoint of step %" PRId64 ", the last one of this start, could not be written in %.0f s%s",
+                 run->position.step, seconds_now() - patience->began, before);
+    size_t used = strlen(err->text);
+    if (strstr(err->text, "; hint: "))
+        snprintf(err->text + used, sizeof err->text - used, "; then %s", next);
+    else
+        error_hint(err, "when that works again, %s", next);
+    return err->code;
+}
+
+/* Whether a save failed by its disk: another attempt may succeed, and training can do without. Not so a folder that
+ * another run has taken over (STATUS_USAGE), memory, or a peer. */
+static bool is_disk_error(const struct error *err)
+{
+    return err->code == STATUS_CHECKPOINT || error_is_transient(err);
+}
+
 /* Again, for as long as `patience` allows. A checkpoint that is not the run's last is done without in the end:
  * *written is false then. All ranks have the same error. */
 static enum status write_patiently(struct run *run, struct patience *patience, char name[64], int64_t *bytes,
@@ -399,7 +429,7 @@ static enum status write_patiently(struct run *run, struct patience *patience, c
             deadline_checkpoint(&run->deadline, seconds_now() - start);
         if (*written && attempt > 1 && says)
             log_info("attempt %d wrote the checkpoint", attempt);
-        if (*written || comm_status(run->comm, NULL) != STATUS_OK || !error_is_transient(err))
+        if (*written || comm_status(run->comm, NULL) != STATUS_OK || !is_disk_error(err))
             return status;
         if (says && attempt == 1)
             log_warn("the checkpoint of step %" PRId64 " is tried again for %.0f s: %s", run->position.step,
@@ -414,7 +444,7 @@ static enum status write_patiently(struct run *run, struct patience *patience, c
         if (again)
             continue;
         if (patience->last)
-            return status;
+            return tell_last_lost(run, patience, err);
         run->checkpoints_lost++;
         if (says)
             log_warn("the checkpoint of step %" PRId64 " could not be written, training continues without it: %s",
@@ -445,7 +475,7 @@ static enum status save_checkpoint(struct run *run, bool last, struct error *err
     run->checkpoint_seconds += seconds;
     if (!written)
         return STATUS_OK;
-    run->saved_step = run->position.step;
+    run->saved_step = run->newest_step = run->position.step;
     if (run->metrics) {
         char folder[3400];
         snprintf(folder, sizeof folder, "%s/%s", run->folder.checkpoints, name);
@@ -583,6 +613,7 @@ static enum status take_position(struct run *run, const struct checkpoint *check
     TRY(resume_position(checkpoint, run->trainer.steps_per_epoch, run->trainer.data_fingerprint, &run->position, err));
     size_t folder = strlen(run->folder.checkpoints);
     bool here = !strncmp(checkpoint->path, run->folder.checkpoints, folder) && checkpoint->path[folder] == '/';
+    run->newest_step = here ? run->position.step : -1;
     run->saved_step = here && !run->position.evaluation_due ? run->position.step : -1;
     if (!run->spec->loss_scaler.dynamic) /* a fixed scale is the spec's */
         run->position.scaler = initial;
@@ -715,7 +746,7 @@ static enum status build(struct run *run, const struct checkpoint *checkpoint, s
     if (run->boot->rank == 0)
         TRY(checkpoint_keeper_new(run->spec->model.pretrained, &run->keeper, err));
     run->position = (struct train_position){.epoch = 1};
-    run->saved_step = -1;
+    run->saved_step = run->newest_step = -1;
     loss_scaler_init(&run->position.scaler, &run->spec->loss_scaler, run->spec->initial_loss_scale);
     return checkpoint ? take_position(run, checkpoint, err) : STATUS_OK;
 }

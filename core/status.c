@@ -45,10 +45,10 @@ enum status error_cause(struct error *err, int reason)
 
 bool error_is_transient(const struct error *err)
 {
-    static const int causes[] = {ENOSPC,     EDQUOT,       EIO,       ESTALE,       EAGAIN,      EINTR,
-                                 ETIMEDOUT,  ENOMEM,       ENOBUFS,   ENFILE,       EMFILE,      EBUSY,
-                                 ENOLINK,    EREMOTEIO,    EHOSTDOWN, EHOSTUNREACH, ENETUNREACH, ENETDOWN,
-                                 ECONNRESET, ECONNREFUSED, ENOTCONN,  ESHUTDOWN,    ENOLCK};
+    static const int causes[] = {ENOSPC,    EDQUOT,       EIO,         ESTALE,   EAGAIN,     EINTR,        ETIMEDOUT,
+                                 ENOMEM,    ENOBUFS,      ENFILE,      EMFILE,   EBUSY,      ENOLINK,      EREMOTEIO,
+                                 EHOSTDOWN, EHOSTUNREACH, ENETUNREACH, ENETDOWN, ECONNRESET, ECONNREFUSED, ENOTCONN,
+                                 ESHUTDOWN, ENOLCK,       EACCES,      EPERM,    EROFS};
     for (size_t i = 0; i < COUNT_OF(causes); i++)
         if (err->cause == causes[i])
             return true;

@@ -58,8 +58,8 @@ enum status error_system(struct error *err, enum status code, int reason, const 
  * NULL (then STATUS_BUG). */
 enum status error_cause(struct error *err, int reason);
 
-/* Whether the same may well succeed if it is done again: a disk that is full for a while, a file server that is away.
- */
+/* Whether the same may well succeed if it is done again: a disk that is full for a while, a file server that is away, a
+ * ticket that has expired, a file system that is read-only until it has been looked after. */
 bool error_is_transient(const struct error *err);
 
 /* Whether a file is there but could not be read (EIO, ESTALE, EACCES, …), which says nothing of the bytes in it: a file

@@ -24,7 +24,7 @@ static const struct {
     const char *name;
     int code;
 } codes[] = {{"ENOSPC", ENOSPC}, {"EIO", EIO},       {"ESTALE", ESTALE}, {"EACCES", EACCES},
-             {"EDQUOT", EDQUOT}, {"EAGAIN", EAGAIN}, {"EROFS", EROFS},   {"hold", -1},    {"slow", -2}};
+             {"EDQUOT", EDQUOT}, {"EAGAIN", EAGAIN}, {"EROFS", EROFS}, {"EPERM", EPERM}, {"EFBIG", EFBIG}, {"hold", -1},    {"slow", -2}};
 
 /* What the file says of this call: 0, an errno, or -1, hold. */
 static int look(const char *call, const char *path)

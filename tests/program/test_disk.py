@@ -61,6 +61,24 @@ def test_training_goes_on_without_a_checkpoint_but_does_not_end_without(folder):
     folder.ztrain("verify", folder.run_folder())
 
 
+@pytest.mark.parametrize("ranks, line", [(1, "mkdir EACCES /.tmp-"), (1, "open EROFS checkpoints/.tmp-"),
+                                         (2, "write EFBIG rank-00001")])
+def test_no_disk_error_ends_a_run_before_its_last_step(folder, ranks, line):
+    """Neither a permission, a limit nor a read-only file system does; at the end a hint says where the run can go on."""
+    disk = BadDisk(folder)
+    impatient = {"train": {"epochs": 2}, "checkpoint": {"retry_seconds": 0.5, "interval_steps": 1}}
+    folder.train({**impatient, "train": {"epochs": None, "max_steps": 4}}, ranks=ranks)
+    disk.fails(line)
+    done = folder.ztrain("--config", folder.spec(impatient), *several(ranks), "--resume", folder.run_folder(), env=disk.env,
+                         expect=CHECKPOINT)
+    assert "the checkpoint of step 5 could not be written, training continues without it: " in done.err, done
+    assert "the checkpoint of step 6, the last one of this start, could not be written in " in done.last_words, done
+    assert " s, nor could 1 before it: " in done.last_words, done
+    assert f"--resume {folder.run_folder()} goes on from step 4, its newest checkpoint" in done.last_words, done
+    assert [row["step"] for row in folder.metrics().steps] == [1, 2, 3, 4, 5, 6]
+    folder.train(impatient, ranks=ranks, more=["--resume", folder.run_folder()])
+
+
 def test_an_owner_file_that_cannot_be_read_for_a_while_ends_no_run(folder):
     """Whose the folder is, a run asks before it publishes a checkpoint."""
     disk = BadDisk(folder)
