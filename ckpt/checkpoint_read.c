@@ -119,9 +119,9 @@ static enum status open_one(const char *folder, bool full, struct checkpoint **o
     return status;
 }
 
-/* What can be done where no checkpoint is taken: one that was moved aside may be named. `first`: what else to look at
- * ("…, "; may be ""). */
-static void hint_aside(const char *dir, const char *first, struct error *err)
+/* What can be done where no checkpoint is taken: one that was moved aside may be named. damaged: there are
+ * others, and a warning has said of each what is damaged. */
+static void hint_aside(const char *dir, bool damaged, struct error *err)
 {
     struct checkpoint_list aside;
     const struct checkpoint_entry *found = NULL;
@@ -132,11 +132,11 @@ static void hint_aside(const char *dir, const char *first, struct error *err)
             found = &aside.entries[i];
     if (found)
         error_hint(err,
-                   "%s'%s/%s' of step %" PRId64 " was moved aside and can be named (%d in all, ztrain inspect "
+                   "'%s/%s' of step %" PRId64 " was moved aside and can be named (%d in all, ztrain inspect "
                    "lists them); another run.name starts anew",
-                   first, dir, found->name, found->step, aside.count);
-    else if (*first)
-        error_hint(err, "%sanother run.name starts anew", first);
+                   dir, found->name, found->step, aside.count);
+    else if (damaged)
+        error_hint(err, "another run.name starts anew");
     checkpoint_list_release(&aside);
 }
 
@@ -234,7 +234,7 @@ static enum status open_newest(const char *dir, bool full, struct checkpoint **o
                            list.count, dir, damage.text);
     }
     if (status == STATUS_CHECKPOINT && !error_is_unreadable(&failure))
-        hint_aside(dir, list.count ? "ztrain verify on each says what is damaged; " : "", &failure);
+        hint_aside(dir, list.count > 0, &failure);
     checkpoint_list_release(&list);
     if (status != STATUS_OK && err)
         *err = failure;

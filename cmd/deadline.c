@@ -51,7 +51,7 @@ void deadline_init(struct deadline *deadline, double expected_checkpoint, double
             deadline->end = seconds_now() + left;
         }
     } else {
-        log_info("Slurm knows of no end of job %s", job);
+        log_info("job %s has no time limit", job);
     }
     squeue_watch(deadline->squeue, period);
 }

@@ -3,6 +3,7 @@
 #include "core/log.h"
 #include "core/memory.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
 #include <stdbool.h>
@@ -58,11 +59,11 @@ int main(int argc, char **argv)
     }
     if (!found)
         status = cmd_train(argc, argv, &err);
+    if (fflush(stdout) && status == STATUS_OK)
+        status = error_set(&err, STATUS_USAGE, "cannot write to standard output: %s", strerror(errno));
     if (status != STATUS_OK && status != STATUS_REQUEUE && err.text[0])
         log_error(&err);
     log_close();
-    if (fflush(stdout) && status == STATUS_OK)
-        status = STATUS_USAGE; /* what was to be printed is lost */
     if (status != STATUS_OK)
         let_srun_listen();
     exit(status);

@@ -81,8 +81,8 @@ enum status cmd_plan(int argc, char **argv, struct error *err)
     }
     int world = options.world ? options.world : options.local_gpus ? options.local_gpus : 1;
     TRY_GOTO(options_load_spec(&options, false, &spec, err));
-    TRY_GOTO(
-        spec_resolve_batch(spec, world, options.world || options.local_gpus ? "the command line" : "one rank", err));
+    const char *source = options.world ? "--world" : options.local_gpus ? "--local-gpus" : "one rank";
+    TRY_GOTO(spec_resolve_batch(spec, world, source, err));
     TRY_GOTO(
         trainer_build(&trainer, spec, 0, world, NULL, bootstrap_threads(bootstrap_cores(), options.local_gpus), err));
     print_batch(spec, world, "planned");

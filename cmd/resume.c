@@ -31,6 +31,8 @@ enum status resume_open(const char *resume, const struct retry *retry, struct ch
     while (retry_again(&again, &status, err));
     if (status == STATUS_OK)
         (*checkpoint)->retry = *retry;
+    else if (status == STATUS_CHECKPOINT && !names_run_folder(resume) && !error_is_unreadable(err))
+        error_hint(err, "--resume RUN, the run folder, takes its newest checkpoint that is whole");
     return status;
 }
 

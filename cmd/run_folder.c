@@ -123,6 +123,8 @@ enum status run_folder_write_spec(const struct run_folder *folder, const struct 
     snprintf(path, sizeof path, "%s/run.yaml", folder->path);
     sweep_torn_specs(folder);
     enum status status = fs_write_file(path, text, length, STATUS_CHECKPOINT, err);
+    if (status != STATUS_OK && (err->cause == ENOSPC || err->cause == EDQUOT))
+        error_hint(err, "free space there, and start the run again");
     free(text);
     return status;
 }

@@ -757,7 +757,8 @@ static enum status describe_machine(struct run *run, const struct checkpoint *ch
     char text[1024];
     run->machine = machine_to_json(run->trainer.device);
     if (checkpoint && *machine_differences(checkpoint, run->machine, text, sizeof text))
-        log_info("the checkpoint was computed otherwise (%s): the run goes on with other bits", text);
+        log_info("the checkpoint was computed with other kernels or libraries (%s): the run goes on with other bits",
+                 text);
     return machine_compare_ranks(run->comm, run->boot, run->machine, run->spec->zero.stage == 0, err);
 }
 

@@ -90,6 +90,19 @@ static enum status verify_list(const struct checkpoint_list *list, const char *d
     return STATUS_OK;
 }
 
+static enum status none_there(const char *dir, struct error *err)
+{
+    struct checkpoint_list aside;
+    enum status status = error_set(err, STATUS_CHECKPOINT, "there is no checkpoint in '%s'", dir);
+    if (checkpoint_list_aside(&aside, dir, NULL) != STATUS_OK)
+        return status;
+    if (aside.count)
+        error_hint(err, "ztrain inspect %s lists the %d that %s set aside; each can be named", dir, aside.count,
+                   aside.count == 1 ? "is" : "are");
+    checkpoint_list_release(&aside);
+    return status;
+}
+
 /* All of them, newest first; the first fault becomes the command's. Where all that were listed have gone, there are
  * others by now. */
 static enum status verify_all(const char *dir, struct error *err)
@@ -98,8 +111,7 @@ static enum status verify_all(const char *dir, struct error *err)
     for (int i = 0; i < TRIES && !tally.ok && !tally.damaged && !tally.unread; i++) {
         struct checkpoint_list list;
         TRY(checkpoint_list_init(&list, dir, err));
-        enum status status = list.count ? verify_list(&list, dir, &tally, err)
-                                        : error_set(err, STATUS_CHECKPOINT, "there is no checkpoint in '%s'", dir);
+        enum status status = list.count ? verify_list(&list, dir, &tally, err) : none_there(dir, err);
         checkpoint_list_release(&list);
         if (status != STATUS_OK)
             return status;

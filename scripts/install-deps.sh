@@ -113,6 +113,12 @@ run_apt() {
         if ! grep -q 'Could not get lock' "$log" || [ $SECONDS -ge "$patience" ]; then
             echo "install-deps.sh: apt-get $1 failed:" >&2
             tail -20 "$log" >&2
+            if grep -q 'Could not get lock' "$log"; then
+                echo "install-deps.sh: another program kept the lock for $patience s; hint: try again when it is done, or wait longer:" \
+                    "INSTALL_DEPS_PATIENCE=SECONDS" >&2
+                rm -f "$log"
+                exit 1
+            fi
             rm -f "$log"
             return 1
         fi

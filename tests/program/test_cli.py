@@ -53,10 +53,10 @@ def test_help_of_commands(folder):
         assert f"ztrain {command}" in folder.ztrain(command, "--help").out
 
 
-@pytest.mark.parametrize("arguments", [["--help-spec"], ["plan", "--config"], ["--dry-run", "--config"]],
+@pytest.mark.parametrize("arguments", [["--help"], ["version"], ["--help-spec"], ["plan", "--config"], ["--dry-run", "--config"]],
                          ids=lambda value: value[0])
 def test_output_that_cannot_be_written_is_an_error(folder, arguments):
     spec = [folder.spec()] if arguments[-1] == "--config" else []
     with open("/dev/full", "w", encoding="utf-8") as full:
         done = subprocess.run([ZTRAIN, *arguments, *spec], stdout=full, stderr=subprocess.PIPE, check=False, timeout=60)
-    assert done.returncode == USAGE
+    assert done.returncode == USAGE and b"standard output" in done.stderr, done

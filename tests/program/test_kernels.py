@@ -70,7 +70,7 @@ def test_a_word_that_is_no_level_is_an_error(folder):
         assert f"ZTRAIN_CPU_{name} is '{value}'; hint: {legal}" in done.last_words
 
 
-OTHERWISE = "the checkpoint was computed otherwise"
+OTHERWISE = "the checkpoint was computed with other kernels or libraries"
 
 
 def test_a_resumed_run_keeps_its_kernels(folder):

@@ -396,15 +396,19 @@ def test_hints_that_lead_somewhere(folder):
     done = folder.train(expect=USAGE)
     assert "all of them were moved aside: ztrain inspect" in done.last_words, done
     done = folder.ztrain("inspect", folder.run_folder(), expect=CHECKPOINT)
-    assert f"--resume {top}/NAME" in done.out and "  epoch-0001.aside-1           step 3, " in done.out, done
+    assert f"set aside, and taken by no resume of the run; --resume {top}/NAME" in done.out and "  epoch-0001.aside-1           step 3, " in done.out, done
     done = folder.train(more=["--resume", folder.run_folder()], expect=CHECKPOINT)
     assert f"hint: '{top}/epoch-0001.aside-1' of step 3 was moved aside and can be named" in done.last_words, done
+    done = folder.ztrain("verify", folder.run_folder(), expect=CHECKPOINT)
+    assert f"hint: ztrain inspect {top} lists the 1 that is set aside" in done.last_words, done
     folder.train(more=["--resume", os.path.join(top, "epoch-0001.aside-1")])
     assert len(folder.metrics().steps) == 6
     for name in ("epoch-0001", "epoch-0002"):
         os.truncate(os.path.join(top, name, "manifest.json"), 100)
+    done = folder.train(more=["--resume", os.path.join(top, "epoch-0002")], expect=CHECKPOINT)
+    assert "hint: --resume RUN, the run folder, takes its newest checkpoint that is whole" in done.last_words, done
     done = folder.train(more=["--resume", folder.run_folder()], expect=CHECKPOINT)
-    assert "hint: ztrain verify on each says what is damaged; another run.name starts anew" in done.last_words, done
+    assert "; hint: another run.name starts anew" in done.last_words, done
 
 
 def everything_in(path):

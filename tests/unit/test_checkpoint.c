@@ -331,7 +331,7 @@ static void test_newest_valid_one(void **unused)
     assert_int_equal(opened_step(run, true, &err), -1);
     assert_non_null(strstr(err.text, "none of the 4 checkpoints"));
     assert_non_null(strstr(err.text, "is damaged at offset "));
-    assert_non_null(strstr(err.text, "hint: ztrain verify"));
+    assert_non_null(strstr(err.text, "; hint: another run.name starts anew"));
 }
 
 static void test_what_is_no_checkpoint(void **unused)
