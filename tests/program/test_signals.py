@@ -47,26 +47,27 @@ def test_an_evaluation_is_broken_off_and_done_when_the_run_goes_on(folder, ranks
                "data": {"validation": folder.at("much")}}
     several = ["--local-gpus", ranks] if ranks > 1 else []
     spec = folder.spec(changes)
-    folder.ztrain("--config", folder.spec(changes, "whole"), *several)
-    process = folder.start("--config", spec, *several)
+    folder.ztrain("--config", folder.spec(changes, "whole"), *several, env=ONE_THREAD)
+    process = folder.start("--config", spec, *several, env=ONE_THREAD)
     wait_for_steps(folder, process, step)
     process.send_signal(signal.SIGTERM)
     done = folder.wait(process, 60)
     assert done.code == REQUEUE and f"after step {step} of {steps}, before its evaluation" in done.out, done
     assert not folder.metrics().evaluations and folder.metrics().steps[-1]["step"] == step
     assert folder.metrics().kinds("checkpoint")[-1]["step"] == step
-    folder.ztrain("--config", spec, *several, "--resume", folder.run_folder())
+    folder.ztrain("--config", spec, *several, "--resume", folder.run_folder(), env=ONE_THREAD)
     assert len(folder.metrics().evaluations) >= 1
     assert folder.metrics().numbers() == folder.metrics("whole").numbers()
     # at an epoch's end there are two checkpoints of this step now, and the run goes on from the one that ends the epoch
     first, last = f"step-{step:08}", f"epoch-{step // 3:04}" if step % 3 == 0 else f"step-{step:08}"
     for name in set(folder.checkpoints()) - {first, last}:
         shutil.rmtree(os.path.join(folder.run_folder(), "checkpoints", name))
-    done = folder.ztrain("--config", spec, *several, "--resume", folder.run_folder())
+    done = folder.ztrain("--config", spec, *several, "--resume", folder.run_folder(), env=ONE_THREAD)
     assert f"/{last} at step {step}" in done.out, done
     assert folder.metrics().numbers() == folder.metrics("whole").numbers()
     # as after a kill in or after the evaluation: it is done again, and not told twice
-    folder.ztrain("--config", spec, *several, "--resume", os.path.join(folder.run_folder(), "checkpoints", first))
+    folder.ztrain("--config", spec, *several, "--resume", os.path.join(folder.run_folder(), "checkpoints", first),
+                  env=ONE_THREAD)
     assert folder.metrics().numbers() == folder.metrics("whole").numbers()
 
 
