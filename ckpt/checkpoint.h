@@ -74,6 +74,9 @@ struct checkpoint_writer {
 enum status checkpoint_save(const struct checkpoint_writer *writer, const struct train_position *position,
                             zero_slice_access *slice, void *context, char *name, int64_t *bytes, struct error *err);
 
+/* How often a reader takes the newest checkpoint anew, where a run that trains meanwhile has deleted or replaced it. */
+enum { CHECKPOINT_TRIES = 5 };
+
 /* A checkpoint's manifest, read and checked against its own checksum. */
 struct checkpoint {
     char path[4096]; /* its folder */
@@ -96,6 +99,9 @@ struct checkpoint {
  * file sizes (the contents are verified while they are loaded). STATUS_CHECKPOINT with file (and offset where there is
  * one). */
 enum status checkpoint_open(const char *dir, bool full, struct checkpoint **checkpoint, struct error *err);
+/* Whether its folder has been deleted or replaced since it was opened: what could not be read of it is no damage then.
+ */
+bool checkpoint_is_gone(const struct checkpoint *checkpoint);
 void checkpoint_close(struct checkpoint *checkpoint);
 
 /* Verifies every byte; the first fault is in err with file and offset. */

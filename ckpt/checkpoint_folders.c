@@ -189,6 +189,39 @@ bool checkpoint_may_be_later(const struct checkpoint_entry *unread, const struct
            (unread->epoch == position->epoch && !position->epoch_end);
 }
 
+bool checkpoint_identify(const char *folder, struct stat *identity)
+{
+    return io_stat(folder, identity) == 0 && S_ISDIR(identity->st_mode);
+}
+
+bool checkpoint_is_still(const char *folder, const struct stat *identity)
+{
+    struct stat now;
+    return checkpoint_identify(folder, &now) && now.st_ino == identity->st_ino && now.st_dev == identity->st_dev;
+}
+
+/* The same, while a run may delete the folder (*gone), or put another in its place, which counts then. */
+static enum status entry_read_still(struct checkpoint_entry *entry, const char *path, const char *name, bool *gone,
+                                    struct error *err)
+{
+    struct stat identity;
+    *gone = false;
+    for (int i = 0;; i++) {
+        bool known = checkpoint_identify(path, &identity);
+        TRY(entry_read(entry, path, name, err));
+        if (entry->ok || (known && checkpoint_is_still(path, &identity)) || i == CHECKPOINT_TRIES)
+            return STATUS_OK;
+        if (!fs_exists(path)) {
+            free(entry->damage);
+            *gone = true;
+            return STATUS_OK;
+        }
+        if (!known) /* the disk does not say */
+            return STATUS_OK;
+        free(entry->damage);
+    }
+}
+
 static int by_name(const void *left, const void *right)
 {
     const struct checkpoint_entry *a = left, *b = right;
@@ -211,9 +244,13 @@ static enum status list_append(struct checkpoint_list *list, struct checkpoint_l
         *entry = *old;
         old->damage = NULL; /* has moved */
     } else {
-        TRY(entry_read(entry, path, found->d_name, err));
+        bool gone;
+        TRY(entry_read_still(entry, path, found->d_name, &gone, err));
         entry->inode = found->d_ino;
         progress_tick();
+        list->changed |= gone;
+        if (gone)
+            return STATUS_OK;
     }
     list->count++;
     return STATUS_OK;

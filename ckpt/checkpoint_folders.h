@@ -14,6 +14,8 @@
 #include "ckpt/checkpoint.h"
 #include "core/fsutil.h"
 
+#include <sys/stat.h>
+
 enum { CHECKPOINT_NAME_MAX = 256 };
 
 /* A checkpoint folder, and what its manifest (and its files' sizes) say. */
@@ -33,6 +35,7 @@ struct checkpoint_entry {
 
 struct checkpoint_list {
     int count;
+    bool changed;                     /* one was deleted while it was read, and is left out */
     struct checkpoint_entry *entries; /* owned; by step, newest first; those of unknown step before all */
 };
 
@@ -44,6 +47,11 @@ enum status checkpoint_list_update(struct checkpoint_list *list, const char *dir
 /* The same of those that were moved aside: X.aside-N and X.damaged-N. */
 enum status checkpoint_list_aside(struct checkpoint_list *list, const char *dir, struct error *err);
 void checkpoint_list_release(struct checkpoint_list *list);
+
+/* Which folder has that name now: false, if none has. */
+bool checkpoint_identify(const char *folder, struct stat *identity);
+/* Whether it is still the same one, and not deleted or replaced. */
+bool checkpoint_is_still(const char *folder, const struct stat *identity);
 
 /* Whether an entry that could not be read may be of a later position than this one, as far as its name says. */
 bool checkpoint_may_be_later(const struct checkpoint_entry *unread, const struct train_position *position);

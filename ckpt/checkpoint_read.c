@@ -31,6 +31,7 @@ enum { OPEN_FILES_MAX = 64, COPY_BYTES = 1 << 20 };
 
 /* checkpoint->private_ */
 struct reader {
+    struct stat identity;      /* of the folder, before anything was read */
     struct manifest *manifest; /* owned */
     struct rankfile **files;   /* [world] owned; NULL where not open */
     int num_open;
@@ -55,6 +56,7 @@ static enum status open_folder(const char *folder, struct checkpoint **out, stru
     if (strlen(folder) >= sizeof checkpoint->path)
         TRY_GOTO(error_set(err, STATUS_CHECKPOINT, "the path '%.100s…' is too long", folder));
     strcpy(checkpoint->path, folder);
+    checkpoint_identify(folder, &reader->identity); /* that it is not there, the manifest's error says */
     TRY_GOTO(manifest_load(folder, &reader->manifest, err));
     const struct manifest *manifest = reader->manifest;
     reader->files = calloc((size_t)manifest->world, sizeof *reader->files);
@@ -84,6 +86,11 @@ static void forget_file(struct reader *reader, int rank)
     rankfile_close(reader->files[rank]);
     reader->files[rank] = NULL;
     reader->num_open--;
+}
+
+bool checkpoint_is_gone(const struct checkpoint *checkpoint)
+{
+    return !checkpoint_is_still(checkpoint->path, &reader_of(checkpoint)->identity);
 }
 
 static void close_files(struct reader *reader)
@@ -174,6 +181,14 @@ static enum status hint_unread(const char *dir, const char *name, const struct c
     return error_hint(err, "make '%s/%s' readable", dir, name);
 }
 
+static enum status fail_unread(const char *dir, const struct checkpoint_entry *unread,
+                               const struct checkpoint_entry *older, struct error *err)
+{
+    error_set(err, STATUS_CHECKPOINT, "%s", unread->damage);
+    error_cause(err, unread->cause);
+    return hint_unread(dir, unread->name, older, err);
+}
+
 /* Once one is taken: those that could not be read, all of them older. */
 static void say_unread(const struct checkpoint_list *list, const char *dir)
 {
@@ -191,10 +206,13 @@ static void say_unread(const struct checkpoint_list *list, const char *dir)
 }
 
 /* The newest valid one of a folder of checkpoints; newer ones that are damaged are warnings. One that cannot be read is
- * passed over only where its name says that it is older. */
-static enum status open_newest(const char *dir, bool full, struct checkpoint **out, struct error *err)
+ * passed over only where its name says that it is older. *again: one that was deleted or replaced meanwhile is missing.
+ */
+static enum status open_newest(const char *dir, bool full, struct checkpoint **out, bool *again, struct error *err)
 {
+    struct stat identity;
     struct checkpoint_list list;
+    *again = false;
     struct error damage, failure; /* err is touched only if none is found */
     char folder[FS_PATH_MAX];
     TRY(checkpoint_list_init(&list, dir, err));
@@ -203,9 +221,7 @@ static enum status open_newest(const char *dir, bool full, struct checkpoint **o
         const struct checkpoint_entry *entry = &list.entries[i], *ok = next_ok(&list, i),
                                       *hidden = hidden_before(&list, ok);
         if (hidden) {
-            status = error_set(&failure, STATUS_CHECKPOINT, "%s", hidden->damage);
-            error_cause(&failure, hidden->cause);
-            hint_unread(dir, hidden->name, ok, &failure);
+            status = fail_unread(dir, hidden, ok, &failure);
             break;
         }
         if (i == list.count)
@@ -214,9 +230,16 @@ static enum status open_newest(const char *dir, bool full, struct checkpoint **o
             continue;
         snprintf(damage.text, sizeof damage.text, "%s", entry->damage ? entry->damage : "");
         if (entry->ok && fs_join(folder, dir, entry->name, STATUS_CHECKPOINT, &damage) == STATUS_OK) {
+            bool known = checkpoint_identify(folder, &identity);
             status = open_one(folder, full, out, &damage);
             if (status == STATUS_OK) {
                 say_unread(&list, dir);
+                break;
+            }
+            *again =
+                status == STATUS_CHECKPOINT && (known ? !checkpoint_is_still(folder, &identity) : !fs_exists(folder));
+            if (*again) {
+                failure = damage;
                 break;
             }
             /* neither lack of memory nor a disk that fails is a reason to go back in time */
@@ -233,7 +256,8 @@ static enum status open_newest(const char *dir, bool full, struct checkpoint **o
                            "tried: %.1500s",
                            list.count, dir, damage.text);
     }
-    if (status == STATUS_CHECKPOINT && !error_is_unreadable(&failure))
+    *again = status == STATUS_CHECKPOINT && (*again || list.changed);
+    if (status == STATUS_CHECKPOINT && !*again && !error_is_unreadable(&failure))
         hint_aside(dir, list.count > 0, &failure);
     checkpoint_list_release(&list);
     if (status != STATUS_OK && err)
@@ -246,7 +270,13 @@ enum status checkpoint_open(const char *dir, bool full, struct checkpoint **chec
     bool is_checkpoint;
     char folder[FS_PATH_MAX];
     TRY(checkpoint_locate(dir, &is_checkpoint, folder, err));
-    return is_checkpoint ? open_one(folder, full, checkpoint, err) : open_newest(folder, full, checkpoint, err);
+    if (is_checkpoint)
+        return open_one(folder, full, checkpoint, err);
+    enum status status = STATUS_OK;
+    bool again = true;
+    for (int i = 0; i < CHECKPOINT_TRIES && again; i++)
+        status = open_newest(folder, full, checkpoint, &again, err);
+    return status;
 }
 
 /* ------------------------------------------------------------------------------------------------------- reading */

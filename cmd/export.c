@@ -95,6 +95,24 @@ static enum status check_out(const char *out, struct error *err)
     return STATUS_OK;
 }
 
+/* chosen: NULL for the run's own. *again: a run that trains meanwhile has deleted or replaced the checkpoint. */
+static enum status export_once(const struct arguments *arguments, const enum dtype *chosen, bool *again,
+                               struct error *err)
+{
+    struct checkpoint *checkpoint;
+    *again = false;
+    /* verified whole: of a run folder, a damaged newest one is passed over before anything is written */
+    TRY(checkpoint_open(arguments->dir, true, &checkpoint, err));
+    enum dtype dtype = chosen ? *chosen : checkpoint->dtype;
+    enum status status = huggingface_export(checkpoint, arguments->out, dtype, 0, err);
+    if (status == STATUS_OK)
+        log_info("exported %s (step %lld) to %s in %s", checkpoint->path, (long long)checkpoint->position.step,
+                 arguments->out, dtype_name(dtype));
+    *again = status == STATUS_CHECKPOINT && checkpoint_is_gone(checkpoint);
+    checkpoint_close(checkpoint);
+    return status;
+}
+
 enum status cmd_export(int argc, char **argv, struct error *err)
 {
     struct arguments arguments = {0};
@@ -112,14 +130,9 @@ enum status cmd_export(int argc, char **argv, struct error *err)
     if (arguments.dtype && !chosen)
         return error_set(err, STATUS_USAGE, "--dtype '%s' is not supported; hint: fp32 and bf16 are", arguments.dtype);
 
-    struct checkpoint *checkpoint;
-    /* verified whole: of a run folder, a damaged newest one is passed over before anything is written */
-    TRY(checkpoint_open(arguments.dir, true, &checkpoint, err));
-    enum dtype dtype = chosen ? *chosen : checkpoint->dtype;
-    enum status status = huggingface_export(checkpoint, arguments.out, dtype, 0, err);
-    if (status == STATUS_OK)
-        log_info("exported %s (step %lld) to %s in %s", checkpoint->path, (long long)checkpoint->position.step,
-                 arguments.out, dtype_name(dtype));
-    checkpoint_close(checkpoint);
+    bool again = true;
+    enum status status = STATUS_OK;
+    for (int i = 0; i < CHECKPOINT_TRIES && again; i++)
+        status = export_once(&arguments, chosen, &again, err);
     return status;
 }

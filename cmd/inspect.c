@@ -8,6 +8,7 @@
 #include "ckpt/checkpoint_folders.h"
 #include "cmd/commands.h"
 #include "cmd/unknown_word.h"
+#include "core/memory.h"
 #include "core/printable.h"
 
 #include <inttypes.h>
@@ -186,35 +187,69 @@ static void statistics_add(struct statistics *s, const float *data, int64_t coun
     }
 }
 
-static enum status print_tensors(const struct checkpoint *checkpoint, struct error *err)
+/* Of each tensor of the manifest's; `all` has as many. */
+static enum status read_tensors(const struct checkpoint *checkpoint, struct statistics *all, struct error *err)
 {
-    float *chunk = malloc(CHUNK * sizeof *chunk);
-    if (!chunk)
-        return error_set(err, STATUS_DEVICE, "out of memory for a tensor's values");
     enum status status = STATUS_OK;
+    float *chunk = memory_alloc(CHUNK * sizeof *chunk);
     size_t i;
     json_t *tensor;
-    printf("\n%-48s %-16s %12s %12s %12s %12s\n", "tensor", "shape", "mean", "deviation", "minimum", "maximum");
     json_array_foreach(json_object_get(checkpoint->manifest, "tensors"), i, tensor)
     {
-        struct statistics s = {0};
-        char shape[64];
         int64_t offset = integer_of(tensor, "offset"), numel = numel_of(tensor);
         for (int64_t done = 0; done < numel; done += CHUNK) {
             int64_t n = numel - done < CHUNK ? numel - done : CHUNK;
             TRY_GOTO(checkpoint_read(checkpoint, ZERO_MASTER, (int)integer_of(tensor, "unit"), offset + done, n, chunk,
                                      err));
-            statistics_add(&s, chunk, n);
+            statistics_add(&all[i], chunk, n);
         }
-        printf("%-48s %-16s %12.5g %12.5g %12.5g %12.5g", PRINTABLE(string_of(tensor, "name")),
-               shape_text(json_object_get(tensor, "shape"), shape), s.mean,
-               s.count ? sqrt(s.squares / (double)s.count) : 0.0, s.min, s.max);
-        if (s.not_finite)
-            printf("  %" PRId64 " not finite", s.not_finite);
-        printf("\n");
     }
 fail:
     free(chunk);
+    return status;
+}
+
+static void print_tensors(const struct checkpoint *checkpoint, const struct statistics *all)
+{
+    size_t i;
+    json_t *tensor;
+    printf("\n%-48s %-16s %12s %12s %12s %12s\n", "tensor", "shape", "mean", "deviation", "minimum", "maximum");
+    json_array_foreach(json_object_get(checkpoint->manifest, "tensors"), i, tensor)
+    {
+        const struct statistics *s = &all[i];
+        char shape[64];
+        printf("%-48s %-16s %12.5g %12.5g %12.5g %12.5g", PRINTABLE(string_of(tensor, "name")),
+               shape_text(json_object_get(tensor, "shape"), shape), s->mean,
+               s->count ? sqrt(s->squares / (double)s->count) : 0.0, s->min, s->max);
+        if (s->not_finite)
+            printf("  %" PRId64 " not finite", s->not_finite);
+        printf("\n");
+    }
+}
+
+/* Prints nothing before all is read. *again: a run that trains meanwhile has deleted or replaced the checkpoint. */
+static enum status inspect_once(const char *dir, bool tensors, bool *again, struct error *err)
+{
+    struct checkpoint *checkpoint;
+    struct statistics *all = NULL;
+    enum status status = STATUS_OK;
+    *again = false;
+    if ((status = checkpoint_open(dir, false, &checkpoint, err)) != STATUS_OK) {
+        print_others(dir);
+        return status;
+    }
+    if (tensors) {
+        size_t count = json_array_size(json_object_get(checkpoint->manifest, "tensors"));
+        all = memory_zeroed(count + 1, sizeof *all);
+        status = read_tensors(checkpoint, all, err);
+        *again = status == STATUS_CHECKPOINT && checkpoint_is_gone(checkpoint);
+    }
+    if (!*again)
+        print_summary(checkpoint, dir); /* also of one whose tensors are damaged */
+    if (all && status == STATUS_OK)
+        print_tensors(checkpoint, all);
+    free(all);
+    checkpoint_close(checkpoint);
     return status;
 }
 
@@ -239,14 +274,9 @@ enum status cmd_inspect(int argc, char **argv, struct error *err)
     }
     if (!dir)
         return error_set(err, STATUS_USAGE, "no folder was named; hint: ztrain inspect DIR [--tensors]");
-    struct checkpoint *checkpoint;
-    enum status status = checkpoint_open(dir, false, &checkpoint, err);
-    if (status != STATUS_OK) {
-        print_others(dir);
-        return status;
-    }
-    print_summary(checkpoint, dir);
-    status = tensors ? print_tensors(checkpoint, err) : STATUS_OK;
-    checkpoint_close(checkpoint);
+    bool again = true;
+    enum status status = STATUS_OK;
+    for (int i = 0; i < CHECKPOINT_TRIES && again; i++)
+        status = inspect_once(dir, tensors, &again, err);
     return status;
 }

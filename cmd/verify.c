@@ -20,25 +20,16 @@ static const char USAGE[] =
     "\n"
     "  DIR    a checkpoint, or a run folder (all of its checkpoints, a line for each)\n";
 
-/* A run that trains meanwhile may delete a checkpoint (keep_last), or put another in its place. */
-enum { TRIES = 5 };
-
 enum outcome { OUTCOME_OK, OUTCOME_DAMAGED, OUTCOME_UNREAD, OUTCOME_GONE };
-
-/* Which folder has that name now: false, if none has. */
-static bool identify(const char *folder, struct stat *identity)
-{
-    return stat(folder, identity) == 0 && S_ISDIR(identity->st_mode);
-}
 
 /* Verifies one folder and prints its line, but for damage, which is in err. What fails while the folder goes away or
  * becomes another is no damage, and neither is a disk that cannot be read. */
 static enum outcome verify_one(const char *folder, struct error *err)
 {
-    for (int i = 0; i < TRIES; i++) {
-        struct stat before, after;
+    for (int i = 0; i < CHECKPOINT_TRIES; i++) {
+        struct stat before;
         struct checkpoint *checkpoint;
-        if (!identify(folder, &before))
+        if (!checkpoint_identify(folder, &before))
             break;
         if (checkpoint_open(folder, true, &checkpoint, err) == STATUS_OK) {
             printf("ok       %s: step %" PRId64 ", %d rank%s, %" PRId64 " bytes\n", PRINTABLE(folder),
@@ -46,7 +37,7 @@ static enum outcome verify_one(const char *folder, struct error *err)
             checkpoint_close(checkpoint);
             return OUTCOME_OK;
         }
-        if (identify(folder, &after) && after.st_ino == before.st_ino && after.st_dev == before.st_dev)
+        if (checkpoint_is_still(folder, &before))
             return error_is_unreadable(err) ? OUTCOME_UNREAD : OUTCOME_DAMAGED;
     }
     error_set(err, STATUS_CHECKPOINT, "the checkpoint '%s' was deleted or replaced while it was read", folder);
@@ -108,7 +99,7 @@ static enum status none_there(const char *dir, struct error *err)
 static enum status verify_all(const char *dir, struct error *err)
 {
     struct tally tally = {.ok = 0};
-    for (int i = 0; i < TRIES && !tally.ok && !tally.damaged && !tally.unread; i++) {
+    for (int i = 0; i < CHECKPOINT_TRIES && !tally.ok && !tally.damaged && !tally.unread; i++) {
         struct checkpoint_list list;
         TRY(checkpoint_list_init(&list, dir, err));
         enum status status = list.count ? verify_list(&list, dir, &tally, err) : none_there(dir, err);
