@@ -59,7 +59,7 @@ if [ "$sanitize" != thread ]; then # that build has no OpenMP: its ops run on on
 fi
 if [ $quick = 1 ]; then
     part golden 900 tests/golden/check_golden.py --ztrain "$ZTRAIN" --stage 3 --ranks 2
-    part program 1200 "$python" -m pytest -q -p no:cacheprovider -m 'not long and not interop' tests/program
+    part program 1800 "$python" -m pytest -q -p no:cacheprovider -m 'not long and not interop' tests/program
 else
     part golden-one-rank 600 tests/golden/check_golden.py --ztrain "$ZTRAIN" --dtype fp32,bf16
     part golden-stages 900 tests/golden/check_golden.py --ztrain "$ZTRAIN" --stage 0,1,2,3 --ranks 2

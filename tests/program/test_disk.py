@@ -9,6 +9,8 @@ import pytest
 
 from harness import BadDisk, CHECKPOINT, FINISHED, Job, REQUEUE, USAGE, wait_for_steps, wait_until
 
+pytestmark = pytest.mark.long
+
 LONG = {"train": {"epochs": None, "max_steps": 1000000}, "checkpoint": {"interval_steps": 4}}
 
 

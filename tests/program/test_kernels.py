@@ -6,6 +6,8 @@ import pytest
 
 from harness import FINISHED, USAGE, ZTRAIN, Job
 
+pytestmark = pytest.mark.long
+
 BOTH = [0, 1]  # two ranks, each on a node of its own
 
 

@@ -314,6 +314,7 @@ def killed_after_branching(folder, run, branch):
     process.wait()
 
 
+@pytest.mark.long
 def test_a_run_has_one_course(folder):
     """A kill after a resume from further back does not bring the abandoned course back; by name it can be had again."""
     changes = {"optimizer": {"params": {"lr": 1e-3}}}
@@ -350,6 +351,7 @@ def test_a_run_has_one_course(folder):
         assert [row["lr"] for row in map(json.loads, f) if "loss" in row] == [3e-3] * 9 + [1e-3] * 15
 
 
+@pytest.mark.long
 def test_a_copy_of_a_checkpoint_is_a_course_as_well(folder):
     """The user's copy, under a name that is none of ztrain's: the run folder goes on from it."""
     folder.train({"train": {"epochs": 3}, "checkpoint": {"keep_last": 1}})

@@ -81,6 +81,7 @@ def test_a_signal_to_the_whole_group_counts_once(folder):
 
 
 @pytest.mark.parametrize("ranks, stage", [(1, 0), (2, 0), (2, 1), (2, 2), (2, 3)])
+@pytest.mark.long
 def test_a_stop_within_a_step(folder, ranks, stage):
     """It does not wait for the micro-batches that are left: the state before the step is saved, and the run that goes on
     from it is bit for bit one that nobody stopped. A checkpoint of that step that is there already is not written again."""
