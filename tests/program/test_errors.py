@@ -432,7 +432,7 @@ def test_a_refused_start_leaves_nothing(folder, why, changes, code, ranks):
 def test_a_full_disk_while_writing_a_checkpoint(folder):
     """A limit on file size stands in for the disk: the run ends with 4, and the checkpoint before stays valid."""
     folder.train({"train": {"epochs": 1}, "checkpoint": {"interval_steps": 1}})
-    spec = folder.spec({"train": {"epochs": 2}, "checkpoint": {"compression_level": 0}})
+    spec = folder.spec({"train": {"epochs": 2}, "checkpoint": {"compression_level": 0, "retry_seconds": 1}})
     command = "ulimit -f 8; exec \"$0\" \"$@\""
     done = subprocess.run(["bash", "-c", command, ZTRAIN, "--config", spec, "--resume", folder.run_folder()],
                           stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=120, check=False)
