@@ -58,13 +58,17 @@ static const struct checkpoint_entry *find_entry(const struct checkpoint_list *l
     return NULL;
 }
 
-/* Whether `path` stands in the folder whose real path is `dir`; *name: as what. */
-static bool stands_in(const char *path, const char *dir, const char **name)
+/* The entry of either list that `path` is, or NULL. dir: the real path of the folder that they list. */
+static const struct checkpoint_entry *entry_of_path(const char *path, const char *dir,
+                                                    const struct checkpoint_list *list,
+                                                    const struct checkpoint_list *aside)
 {
     char parent[FS_PATH_MAX], real[PATH_MAX];
     fs_parent(path, parent);
-    *name = last_part(path);
-    return realpath(parent, real) && !strcmp(real, dir);
+    if (!realpath(parent, real) || strcmp(real, dir) != 0)
+        return NULL;
+    const struct checkpoint_entry *entry = find_entry(list, last_part(path));
+    return entry ? entry : find_entry(aside, last_part(path));
 }
 
 /* The checkpoint's name in the folder: its own, the plain one of X.aside-N, or that of its position. */
@@ -72,24 +76,23 @@ static enum status plan_name(struct checkpoint_course *course, const struct chec
                              const struct checkpoint_list *list, const struct checkpoint_list *aside, struct error *err)
 {
     char dir[PATH_MAX], target[PATH_MAX], path[FS_PATH_MAX];
-    const char *name;
     int number;
     snprintf(path, sizeof path, "%s", checkpoint->path);
     for (size_t end = strlen(path); end > 1 && path[end - 1] == '/';)
         path[--end] = '\0';
     if (!realpath(course->dir, dir) || !realpath(path, target))
         return error_set(err, STATUS_CHECKPOINT, "cannot open the checkpoint '%s': %s", path, strerror(errno));
-    bool inside = stands_in(path, dir, &name) && (find_entry(list, name) || find_entry(aside, name));
+    const struct checkpoint_entry *inside = entry_of_path(path, dir, list, aside);
     if (!inside)
-        inside = stands_in(target, dir, &name) && (find_entry(list, name) || find_entry(aside, name));
-    const char *suffix = inside ? aside_suffix(name, &number) : NULL;
+        inside = entry_of_path(target, dir, list, aside);
+    const char *suffix = inside ? aside_suffix(inside->name, &number) : NULL;
     if (inside && !suffix) {
-        snprintf(course->name, sizeof course->name, "%s", name);
+        snprintf(course->name, sizeof course->name, "%s", inside->name);
         return STATUS_OK;
     }
     if (suffix) {
-        snprintf(course->from, sizeof course->from, "%s", name);
-        snprintf(course->name, sizeof course->name, "%.*s", (int)(suffix - name), name);
+        snprintf(course->from, sizeof course->from, "%s", inside->name);
+        snprintf(course->name, sizeof course->name, "%.*s", (int)(suffix - inside->name), inside->name);
     } else { /* a copy that the user has made: a link gives it a name in the course */
         char plain[64];
         checkpoint_name(&checkpoint->position, plain);
