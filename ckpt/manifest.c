@@ -366,19 +366,12 @@ static enum status read_head(const struct place *top, struct manifest *manifest,
     return get_object(top, manifest->root, "model", &manifest->model, err);
 }
 
-static enum status no_memory(const struct place *top, struct error *err)
-{
-    return error_set(err, STATUS_DEVICE, "out of memory for '%s'", top->path);
-}
-
 static enum status read_units(const struct place *top, struct manifest *manifest, struct error *err)
 {
     json_t *list;
     TRY(get_list(top, manifest->root, "units", 1 << 20, &list, &manifest->num_units, err));
-    manifest->units = calloc((size_t)manifest->num_units, sizeof *manifest->units);
-    manifest->slice = calloc((size_t)manifest->num_units, sizeof *manifest->slice);
-    if (!manifest->units || !manifest->slice)
-        return no_memory(top, err);
+    manifest->units = memory_zeroed((size_t)manifest->num_units, sizeof *manifest->units);
+    manifest->slice = memory_zeroed((size_t)manifest->num_units, sizeof *manifest->slice);
     int64_t sum = 0;
     for (int u = 0; u < manifest->num_units; u++) {
         struct place at = {top->path, "units", u};
@@ -403,9 +396,7 @@ static enum status read_tensors(const struct place *top, struct manifest *manife
 {
     json_t *list;
     TRY(get_list(top, manifest->root, "tensors", 1 << 24, &list, &manifest->num_tensors, err));
-    manifest->tensors = calloc((size_t)manifest->num_tensors, sizeof *manifest->tensors);
-    if (!manifest->tensors)
-        return no_memory(top, err);
+    manifest->tensors = memory_zeroed((size_t)manifest->num_tensors, sizeof *manifest->tensors);
     int unit = 0;
     int64_t end = 0; /* of the tensor before, in `unit` */
     for (int i = 0; i < manifest->num_tensors; i++) {
@@ -440,9 +431,7 @@ static enum status read_files(const struct place *top, struct manifest *manifest
     TRY(get_list(top, manifest->root, "files", MANIFEST_MAX_WORLD + 1000, &list, &manifest->num_files, err));
     if (manifest->num_files < manifest->world)
         return wrong(top, "files", err, "%d files of %d ranks", manifest->num_files, manifest->world);
-    manifest->files = calloc((size_t)manifest->num_files, sizeof *manifest->files);
-    if (!manifest->files)
-        return no_memory(top, err);
+    manifest->files = memory_zeroed((size_t)manifest->num_files, sizeof *manifest->files);
     struct rankfile_shape shape = manifest_shape(manifest, 0);
     int64_t num_frames = rankfile_num_frames(&shape);
     for (int i = 0; i < manifest->num_files; i++) {
@@ -497,9 +486,7 @@ enum status manifest_decode(const char *text, size_t bytes, const char *path, st
     enum status status = STATUS_OK;
     const struct place top = {path, "", -1};
     TRY(check_end(text, bytes, path, err));
-    struct manifest *manifest = calloc(1, sizeof *manifest);
-    if (!manifest)
-        return no_memory(&top, err);
+    struct manifest *manifest = memory_zeroed(1, sizeof *manifest);
     json_error_t syntax;
     manifest->root = json_loadb(text, bytes, JSON_REJECT_DUPLICATES, &syntax);
     if (!json_is_object(manifest->root))

@@ -1,6 +1,7 @@
 #include "core/fsutil.h"
 
 #include "core/io.h"
+#include "core/memory.h"
 #include "core/progress.h"
 
 #include <errno.h>
@@ -120,9 +121,8 @@ enum status fs_read_file(const char *path, size_t max_bytes, enum status code, c
     enum status status = STATUS_OK;
     if ((uint64_t)bytes > max_bytes) {
         status = error_set(err, code, "'%s' has %lld bytes, at most %zu expected", path, (long long)bytes, max_bytes);
-    } else if (!(*data = malloc((size_t)bytes + 1))) {
-        status = error_set(err, STATUS_DEVICE, "out of memory: %lld bytes for '%s'", (long long)bytes, path);
     } else {
+        *data = memory_alloc((size_t)bytes + 1);
         status = fs_pread(fd, path, *data, (size_t)bytes, 0, code, err);
         (*data)[bytes] = '\0';
         *size = (size_t)bytes;
