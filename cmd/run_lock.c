@@ -259,8 +259,9 @@ static enum status lock_try(struct run_lock *lock, enum grip *grip, struct error
     return lock_descriptor(lock->lock_fd, lock->lock_path, grip, err);
 }
 
-/* The lock is held by an owner that is to be succeeded: leaves it that file, and locks a new one of the same name. */
-static enum status lock_replace(struct run_lock *lock, struct error *err)
+/* The lock is held by an owner that is to be succeeded: leaves it that file, and locks a new one of the same name.
+ * *beaten: another taker has become the owner meanwhile, and has swept the new file away. */
+static enum status lock_replace(struct run_lock *lock, bool *beaten, struct error *err)
 {
     char path[FS_PATH_MAX], name[64];
     enum grip grip;
@@ -270,9 +271,11 @@ static enum status lock_replace(struct run_lock *lock, struct error *err)
     if (fd < 0)
         return open_error("create", path, err);
     enum status status = lock_descriptor(fd, path, &grip, err);
-    if (status == STATUS_OK && io_rename(path, lock->lock_path))
-        status = open_error("rename", path, err);
-    if (status != STATUS_OK) {
+    if (status == STATUS_OK && io_rename(path, lock->lock_path)) {
+        *beaten = errno == ENOENT;
+        status = *beaten ? STATUS_OK : open_error("rename", path, err);
+    }
+    if (status != STATUS_OK || *beaten) {
         io_unlink(path);
         io_close(fd);
         return status;
@@ -411,8 +414,13 @@ static enum status claim(struct run_lock *lock, const struct reading *old, enum 
         owner_forget(lock, path);
         return status;
     }
+    bool beaten = false;
     if (grip == GRIP_HELD)
-        status = lock_replace(lock, err);
+        status = lock_replace(lock, &beaten, err);
+    if (beaten) {
+        owner_forget(lock, path);
+        return status;
+    }
     if (status == STATUS_OK && io_rename(path, lock->owner_path) &&
         errno != ENOENT) /* ENOENT: another owner swept it */
         status = open_error("rename", path, err);
