@@ -99,7 +99,7 @@ struct checkpoint {
  * file sizes (the contents are verified while they are loaded). STATUS_CHECKPOINT with file (and offset where there is
  * one). */
 enum status checkpoint_open(const char *dir, bool full, struct checkpoint **checkpoint, struct error *err);
-/* Whether its folder has been deleted or replaced since it was opened: what could not be read of it is no damage then.
+/* Whether the checkpoint's folder has been deleted or replaced since it was opened. A failed read is not damage then.
  */
 bool checkpoint_is_gone(const struct checkpoint *checkpoint);
 void checkpoint_close(struct checkpoint *checkpoint);

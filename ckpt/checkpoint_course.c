@@ -110,7 +110,8 @@ static enum status plan_name(struct checkpoint_course *course, const struct chec
     return STATUS_OK;
 }
 
-/* Whose lines go on. *branch_step: where that course and the run's own parted, -1 if they have not. */
+/* Finds the metrics file whose lines the resumed run continues. *branch_step: the step at which its course and the
+ * run's own parted; -1: they have not. */
 static void plan_metrics(struct checkpoint_course *course, const struct checkpoint *checkpoint, int64_t *branch_step)
 {
     int number = 0;
@@ -323,7 +324,7 @@ enum status checkpoint_course_take(const struct checkpoint_course *course, struc
     if (course->interrupted)
         log_warn("a former resume of an older checkpoint was killed before it took effect: the checkpoints "
                  "'%s/*.aside-%d' went aside already, and the run continues from the newest of the others, '%s'; hint: "
-                 "to go on from the older one after all, stop and name it: --resume %s/NAME",
+                 "to continue from the older checkpoint after all, stop this run and name that one: --resume %s/NAME",
                  course->dir, course->interrupted, course->name, course->dir);
     if (!named && !course->count)
         return STATUS_OK;

@@ -157,7 +157,7 @@ static enum status entry_read(struct checkpoint_entry *entry, const char *path, 
     memset(entry, 0, sizeof *entry);
     snprintf(entry->name, sizeof entry->name, "%s", name);
     enum status status = manifest_load(path, &manifest, &damage);
-    if (status != STATUS_OK && status != STATUS_CHECKPOINT) { /* out of memory is no damage */
+    if (status != STATUS_OK && status != STATUS_CHECKPOINT) { /* a lack of memory is not damage */
         if (err)
             *err = damage;
         return status;

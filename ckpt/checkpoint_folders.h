@@ -22,7 +22,7 @@ enum { CHECKPOINT_NAME_MAX = 256 };
 struct checkpoint_entry {
     char name[CHECKPOINT_NAME_MAX];
     bool ok;             /* manifest and sizes are right; contents were not looked at */
-    bool unread;         /* not ok: the disk did not say what is there (EIO, EACCES), which is no damage */
+    bool unread;         /* not ok: the disk failed to read it (EIO, EACCES), which is not damage */
     int64_t step;        /* of the manifest; where that cannot be read, from a step-N name; else INT64_MAX */
     bool evaluation_due; /* of the manifest: another one of this step was made after it */
     bool epoch_end;      /* of the manifest; where that cannot be read, from an epoch-N name */

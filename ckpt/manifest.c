@@ -595,8 +595,8 @@ static bool same_files(const struct manifest *manifest, const struct manifest_fi
     return same;
 }
 
-/* Reads the text as a resume would: what it says must be what it was made from. jansson's functions answer a lack of
- * memory with objects that lack a member. */
+/* Reads the text as a resume would and compares it with the state that it describes. jansson's functions answer a lack
+ * of memory with objects that lack a member. */
 static enum status check_encoded(const char *text, size_t bytes, const struct checkpoint_writer *writer,
                                  const struct train_position *position, const struct manifest_file *files,
                                  int num_files, struct error *err)
@@ -615,7 +615,7 @@ static enum status check_encoded(const char *text, size_t bytes, const struct ch
         manifest_free(manifest);
         if (same)
             return STATUS_OK;
-        error_set(&damage, STATUS_CHECKPOINT, "it does not say what it was made from");
+        error_set(&damage, STATUS_CHECKPOINT, "it differs from the state that it describes");
     }
     return error_set(err, status == STATUS_OK ? STATUS_DEVICE : status,
                      "the new checkpoint's manifest cannot be read back: %.1500s; hint: memory may be out",

@@ -55,8 +55,8 @@ struct manifest {
     json_t *machine;                 /* borrowed from root: texts that can be printed, integers, booleans; or NULL */
 };
 
-/* The text of a manifest, which has been decoded again and compared with what it was made from; *text is the caller's
- * (free). */
+/* The text of a manifest, which has been decoded again and compared with the state that it describes; *text is the
+ * caller's (free). */
 enum status manifest_encode(const struct checkpoint_writer *writer, const struct train_position *position,
                             const struct manifest_file *files, int num_files, char **text, size_t *bytes,
                             struct error *err);

@@ -84,9 +84,10 @@ static void keep(const struct bootstrap *boot, const struct cpu_kernels *before,
     cpu_kernels_instructions(kernels, had);
     enum cpu_isa best = kernels->isa;
     if (cpu_kernels_keep(kernels, before) && boot->rank == 0)
-        log_info("the run goes on with the %s kernels that it began with, so that its bits stay the same; this CPU has "
-                 "%s; hint: ZTRAIN_CPU_ISA=%s uses them",
-                 cpu_kernels_instructions(kernels, kept), had, cpu_isa_name(best));
+        log_info(
+            "the run continues with the %s kernels that it began with, so that its bits stay the same; this CPU has "
+            "%s; hint: ZTRAIN_CPU_ISA=%s uses them",
+            cpu_kernels_instructions(kernels, kept), had, cpu_isa_name(best));
 }
 
 enum status choose_kernels(struct comm *comm, const struct bootstrap *boot, const struct cpu_kernels *before,

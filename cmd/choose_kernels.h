@@ -7,10 +7,10 @@
 #include "comm/comm.h"
 #include "gpu/cpu_kernels.h"
 
-/* The best that all ranks have; of a run that began with `before` (NULL: it begins now, or does not know) no others
- * than those, as far as they are here. Rank 0 says what the ranks do without, and which rank is the cause. Collective,
- * unless comm and boot are NULL (a plan). STATUS_USAGE: some rank's environment asks for what there is not; all fail if
- * one does. */
+/* Chooses the best kernels that all ranks have; a run that began with the kernels `before` (NULL: the run begins now,
+ * or its checkpoint does not name them) keeps those that are available here. Rank 0 logs which kernels the other ranks
+ * have to do without, and which rank is the cause. Collective, unless comm and boot are NULL (a plan). STATUS_USAGE:
+ * some rank's environment asks for what there is not; all fail if one does. */
 enum status choose_kernels(struct comm *comm, const struct bootstrap *boot, const struct cpu_kernels *before,
                            struct cpu_kernels *kernels, struct error *err);
 

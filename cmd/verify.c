@@ -15,15 +15,15 @@ static const char USAGE[] =
     "\n"
     "Reads every byte of a checkpoint and compares it with the checksums in its manifest.\n"
     "Exit code 0: all is right; 4: something is damaged or missing (file and offset are named), or cannot be\n"
-    "read now (EIO, EACCES), which is no damage.\n"
-    "A run may train meanwhile: a checkpoint that it deletes or replaces is no damage.\n"
+    "read now (EIO, EACCES), which is not damage.\n"
+    "A run may train meanwhile: a checkpoint that it deletes or replaces is not damaged.\n"
     "\n"
     "  DIR    a checkpoint, or a run folder (all of its checkpoints, a line for each)\n";
 
 enum outcome { OUTCOME_OK, OUTCOME_DAMAGED, OUTCOME_UNREAD, OUTCOME_GONE };
 
-/* Verifies one folder and prints its line, but for damage, which is in err. What fails while the folder goes away or
- * becomes another is no damage, and neither is a disk that cannot be read. */
+/* Verifies one folder and prints its line, except for damage, which is left in err. A failure while the folder is
+ * deleted or replaced is not damage, and neither is a disk that cannot be read. */
 static enum outcome verify_one(const char *folder, struct error *err)
 {
     for (int i = 0; i < CHECKPOINT_TRIES; i++) {
@@ -69,7 +69,7 @@ static enum status verify_list(const struct checkpoint_list *list, const char *d
                 tally->first = fault;
             break;
         case OUTCOME_DAMAGED:
-            if (fault.code != STATUS_CHECKPOINT) { /* out of memory is no damage */
+            if (fault.code != STATUS_CHECKPOINT) { /* a lack of memory is not damage */
                 *err = fault;
                 return fault.code;
             }

@@ -86,7 +86,7 @@ def test_a_resumed_run_keeps_its_kernels(folder):
     assert f'isa: "{low}"' in folder.ztrain("inspect", folder.run_folder()).out
     spec = folder.spec(name="run")
     resumed = folder.ztrain("--config", spec, "--resume", folder.run_folder())
-    assert f"the run goes on with the {low} kernels that it began with" in resumed.out, resumed
+    assert f"the run continues with the {low} kernels that it began with" in resumed.out, resumed
     assert OTHERWISE not in resumed.out
     assert folder.metrics().numbers()[-5:] == folder.metrics("whole").numbers()[-5:]
 
