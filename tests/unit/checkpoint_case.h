@@ -409,4 +409,24 @@ static void case_load_ok(const char *dir, bool large, int world, int64_t step)
     checkpoint_close(checkpoint);
 }
 
+/* Names in the folder that begin with `prefix`. */
+static inline int case_count(const char *prefix)
+{
+    int n = 0;
+    DIR *folder = opendir(case_dir);
+    assert_non_null(folder);
+    for (struct dirent *entry; (entry = readdir(folder));)
+        n += strncmp(entry->d_name, prefix, strlen(prefix)) == 0 && strcmp(entry->d_name, ".") != 0 &&
+             strcmp(entry->d_name, "..") != 0;
+    closedir(folder);
+    return n;
+}
+
+static inline bool case_has(const char *name)
+{
+    char path[FS_PATH_MAX];
+    case_path(path, "%s", name);
+    return fs_exists(path);
+}
+
 #endif

@@ -8,26 +8,6 @@
 #include <sys/inotify.h>
 #include <sys/prctl.h>
 
-/* Names in the folder that begin with `prefix`. */
-static int case_count(const char *prefix)
-{
-    int n = 0;
-    DIR *folder = opendir(case_dir);
-    assert_non_null(folder);
-    for (struct dirent *entry; (entry = readdir(folder));)
-        n += strncmp(entry->d_name, prefix, strlen(prefix)) == 0 && strcmp(entry->d_name, ".") != 0 &&
-             strcmp(entry->d_name, "..") != 0;
-    closedir(folder);
-    return n;
-}
-
-static bool case_has(const char *name)
-{
-    char path[FS_PATH_MAX];
-    case_path(path, "%s", name);
-    return fs_exists(path);
-}
-
 /* ----------------------------------------------------------------------------------------------- save and load */
 
 static void test_everything_comes_back(void **unused)

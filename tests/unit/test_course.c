@@ -13,25 +13,6 @@ enum { PARTED = 3, LEFT = 3, NEW = 0 };
 static char run[FS_PATH_MAX], kept[FS_PATH_MAX]; /* the run folder, and the state that each attempt begins with */
 static char metrics_path[FS_PATH_MAX];
 
-/* Entries of the folder of checkpoints whose names begin so. */
-static int case_count(const char *prefix)
-{
-    int n = 0;
-    DIR *folder = opendir(case_dir);
-    assert_non_null(folder);
-    for (struct dirent *entry; (entry = readdir(folder));)
-        n += strncmp(entry->d_name, prefix, strlen(prefix)) == 0;
-    closedir(folder);
-    return n;
-}
-
-static bool case_has(const char *name)
-{
-    char path[FS_PATH_MAX];
-    case_path(path, "%s", name);
-    return fs_exists(path);
-}
-
 static int setup(void **unused)
 {
     if (case_setup(unused))
