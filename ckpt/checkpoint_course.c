@@ -28,12 +28,6 @@
 /* ---------------------------------------------------------------------------------------------------------- planning
  */
 
-static const char *last_part(const char *path)
-{
-    const char *slash = strrchr(path, '/');
-    return slash ? slash + 1 : path;
-}
-
 /* ".aside-3" and ".damaged-1" at the end of a name; *number is N. NULL: neither. */
 static const char *aside_suffix(const char *name, int *number)
 {
@@ -67,8 +61,8 @@ static const struct checkpoint_entry *entry_of_path(const char *path, const char
     fs_parent(path, parent);
     if (!realpath(parent, real) || strcmp(real, dir) != 0)
         return NULL;
-    const struct checkpoint_entry *entry = find_entry(list, last_part(path));
-    return entry ? entry : find_entry(aside, last_part(path));
+    const struct checkpoint_entry *entry = find_entry(list, fs_base_name(path));
+    return entry ? entry : find_entry(aside, fs_base_name(path));
 }
 
 /* The checkpoint's name in the folder: its own, the plain one of X.aside-N, or that of its position. */
@@ -306,7 +300,7 @@ static enum status give_way(const struct checkpoint_course *course, const struct
     char aside[CHECKPOINT_NAME_MAX + 32], path[FS_PATH_MAX], step[48] = "";
     if (move->damaged) {
         TRY(checkpoint_move_aside(course->dir, move->name, "damaged", path, err));
-        log_warn("the damaged checkpoint '%s/%s' is now '%s'", course->dir, move->name, last_part(path));
+        log_warn("the damaged checkpoint '%s/%s' is now '%s'", course->dir, move->name, fs_base_name(path));
         return STATUS_OK;
     }
     aside_name(course, move->name, aside);

@@ -37,6 +37,12 @@ void fs_parent(const char *path, char out[FS_PATH_MAX])
         snprintf(out, FS_PATH_MAX, "%.*s", slash == 1 ? 1 : (int)(slash - 1), path);
 }
 
+const char *fs_base_name(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    return slash ? slash + 1 : path;
+}
+
 bool fs_exists(const char *path)
 {
     struct stat st;

@@ -19,6 +19,9 @@ enum status fs_join(char out[FS_PATH_MAX], const char *dir, const char *name, en
 /* The folder that the entry `path` stands in, by the text of the path: "." for a bare name. */
 void fs_parent(const char *path, char out[FS_PATH_MAX]);
 
+/* The last part of a path, by its text: "b" of "a/b". Points into `path`. */
+const char *fs_base_name(const char *path);
+
 bool fs_exists(const char *path); /* anything, also a dangling link */
 bool fs_is_dir(const char *path);
 

@@ -121,8 +121,6 @@ static bool reader_next(struct reader *reader)
     progress_slow_begin(&call, "reading", reader->path, -1);
     ssize_t n = memory_getline(&reader->text, &reader->room, reader->file);
     progress_slow_end(&call);
-    if (n < 0 && !feof(reader->file) && errno == ENOMEM)
-        memory_exhausted(0);
     if (n < 0)
         return false;
     progress_tick();
@@ -154,14 +152,7 @@ static int64_t step_of(const struct reader *reader)
 static const char *checkpoint_of(const struct reader *reader, const char *member)
 {
     const char *path = json_string_value(json_object_get(reader->object, member));
-    const char *slash = path ? strrchr(path, '/') : NULL;
-    return slash ? slash + 1 : path ? path : "";
-}
-
-static const char *last_part(const char *path)
-{
-    const char *slash = strrchr(path, '/');
-    return slash ? slash + 1 : path;
+    return path ? fs_base_name(path) : "";
 }
 
 /* Whether the line is an evaluation's, an epoch's end, or of a checkpoint that was written after those. */
@@ -244,7 +235,7 @@ static enum status read_course(struct reader *reader, const char *path, const st
         survey->open_end = !ends;
         if (json_object_get(reader->object, "loss"))
             holes_reach(&survey->holes, step_of(reader));
-        if (last && !strcmp(checkpoint_of(reader, "checkpoint"), last_part(course->checkpoint)))
+        if (last && !strcmp(checkpoint_of(reader, "checkpoint"), fs_base_name(course->checkpoint)))
             survey->has_checkpoint = true;
         if (out)
             TRY(sink_add(out, reader->text, reader->length, err));
@@ -332,7 +323,7 @@ static bool has_line(const char *path, int number, const struct metrics_checkpoi
 static int highest_number(const char *path)
 {
     char folder[FS_PATH_MAX];
-    const char *name = last_part(path);
+    const char *name = fs_base_name(path);
     size_t length = strlen(name);
     long highest = 0;
     fs_parent(path, folder);

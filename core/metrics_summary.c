@@ -60,7 +60,7 @@ static void add_evaluation(struct metrics_summary *s, const json_t *line)
 static void add_checkpoint(struct metrics_summary *s, const json_t *line, const char *checkpoints)
 {
     const char *folder = json_string_value(json_object_get(line, "checkpoint"));
-    const char *slash = folder ? strrchr(folder, '/') : NULL, *name = slash ? slash + 1 : folder;
+    const char *name = folder ? fs_base_name(folder) : NULL;
     int64_t step = integer_of(line, "step");
     char path[FS_PATH_MAX];
     if (!name || strlen(name) >= sizeof s->best_checkpoint ||

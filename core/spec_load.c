@@ -4,6 +4,7 @@
  * file that cannot be read ends there; else all errors of all sources come out together. */
 #include "core/spec.h"
 
+#include "core/fsutil.h"
 #include "core/spec_keys.h"
 
 #include <string.h>
@@ -14,7 +15,7 @@
 /* "runs/tiny.yaml" makes "tiny" */
 static char *name_from_path(struct spec_arena *arena, const char *path)
 {
-    const char *slash = strrchr(path, '/'), *base = slash ? slash + 1 : path, *dot = strrchr(base, '.');
+    const char *base = fs_base_name(path), *dot = strrchr(base, '.');
     bool yaml = dot && dot != base && (strcmp(dot, ".yaml") == 0 || strcmp(dot, ".yml") == 0);
     size_t length = yaml ? (size_t)(dot - base) : strlen(base);
     return length ? spec_arena_copy(arena, base, length) : spec_arena_copy(arena, "run", 3);
