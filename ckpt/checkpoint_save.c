@@ -132,16 +132,9 @@ static enum status put_file(const char *folder, const char *name, const void *da
     int fd = io_open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
     if (fd < 0)
         return io_error("create", path, err);
-    for (size_t done = 0; done < bytes;) {
-        ssize_t n = fault_write(fd, (const char *)data + done, bytes - done);
-        if (n < 0 && errno != EINTR) {
-            io_error("write", path, err);
-            io_close(fd);
-            return STATUS_CHECKPOINT;
-        }
-        done += n > 0 ? (size_t)n : 0;
-    }
-    enum status status = fault_fsync(fd) ? io_error("write", path, err) : STATUS_OK;
+    enum status status = fs_write(fd, path, data, bytes, STATUS_CHECKPOINT, NULL);
+    if (status != STATUS_OK || fault_fsync(fd))
+        status = io_error("write", path, err);
     if (io_close(fd) && status == STATUS_OK)
         status = io_error("write", path, err);
     progress_tick();

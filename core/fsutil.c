@@ -1,5 +1,6 @@
 #include "core/fsutil.h"
 
+#include "core/faults.h"
 #include "core/io.h"
 #include "core/memory.h"
 #include "core/progress.h"
@@ -104,7 +105,7 @@ enum status fs_write(int fd, const char *path, const void *data, size_t count, e
 {
     const char *in = data;
     while (count > 0) {
-        ssize_t n = io_write(fd, in, count < IO_CHUNK ? count : IO_CHUNK);
+        ssize_t n = fault_write(fd, in, count < IO_CHUNK ? count : IO_CHUNK);
         if (n < 0 && errno == EINTR)
             continue;
         if (n < 0)

@@ -54,15 +54,9 @@ struct sink {
 
 static enum status sink_flush(struct sink *sink, struct error *err)
 {
-    for (size_t done = 0; done < sink->used;) {
-        ssize_t n = fault_write(sink->fd, sink->data + done, sink->used - done);
-        if (n < 0 && errno != EINTR)
-            return error_set(err, STATUS_CHECKPOINT, "cannot write '%s': %s", sink->path, strerror(errno));
-        done += n > 0 ? (size_t)n : 0;
-    }
+    size_t bytes = sink->used;
     sink->used = 0;
-    progress_tick();
-    return STATUS_OK;
+    return fs_write(sink->fd, sink->path, sink->data, bytes, STATUS_CHECKPOINT, err);
 }
 
 static enum status sink_add(struct sink *sink, const char *data, size_t bytes, struct error *err)
