@@ -1,6 +1,7 @@
 #include "cmd/machine.h"
 
 #include "core/log.h"
+#include "core/memory.h"
 #include "core/version.h"
 #include "gpu/cpu_bf16.h"
 #if ZTRAIN_CUDA
@@ -197,9 +198,7 @@ enum status machine_compare_ranks(struct comm *comm, const struct bootstrap *boo
     char text[MACHINE_TEXT] = "";
     if (boot->world == 1 || is_text(own, "device", "cpu")) /* the CPU's kernels are agreed on: choose_kernels.h */
         return STATUS_OK;
-    char(*all)[MACHINE_TEXT] = malloc((size_t)boot->world * sizeof *all);
-    if (!all)
-        return error_set(err, STATUS_DEVICE, "out of memory");
+    char(*all)[MACHINE_TEXT] = memory_alloc((size_t)boot->world * sizeof *all);
     size_t length = json_dumpb(own, text, sizeof text, JSON_COMPACT);
     ASSERT(length < sizeof text);
     enum status status = comm_exchange(comm, text, sizeof text, all, err);

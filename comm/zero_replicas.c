@@ -9,6 +9,7 @@
 #include "comm/zero_internal.h"
 #include "core/clock.h"
 #include "core/log.h"
+#include "core/memory.h"
 #include "core/progress.h"
 
 #include <stdlib.h>
@@ -139,9 +140,7 @@ enum status zero_compare_replicas(struct zero *z, struct replica_difference *dif
     *difference = (struct replica_difference){.rank = -1};
     if (!zero_parallel(z) || !z->params_whole)
         return STATUS_OK;
-    uint64_t *all = malloc((size_t)z->world * sizeof *all);
-    if (!all)
-        return error_set(err, STATUS_DEVICE, "out of memory");
+    uint64_t *all = memory_alloc((size_t)z->world * sizeof *all);
     stream_wait(z->stream, z->updated);
     stream_sync(z->stream);
     for (int array = 0; array < ARRAY_COUNT; array++) {
