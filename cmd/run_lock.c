@@ -35,9 +35,10 @@
  * the taker locks a new file and renames it to `lock`.
  *
  * Nothing here can stop a process that is cut off, or was stopped for a minute, and comes back. Hence the rule for the
- * owner: it reads the file again before each checkpoint is published, before `latest` moves, before anything is deleted
- * and before metrics are touched; a foreign nonce, or no file, ends the run with 2. What is left is the moment between
- * that look and the rename that follows.
+ * owner: it reads the file again before each checkpoint is published, before `latest` moves, before anything is
+ * deleted, before metrics.jsonl is opened and before lines that waited for a disk are written to it; a foreign nonce,
+ * or no file, ends the run with 2. (Any other line asks only whether the refreshing thread has found a foreign nonce.)
+ * What is left is the moment between that look and the rename that follows.
  *
  *   killed at                  what the next start finds
  *   -------------------------  -------------------------------------------------------------------------------------
