@@ -384,6 +384,15 @@ def wait_for_steps(folder, process, steps, name="run", seconds=60):
     wait_until(enough, seconds, f"step {steps}")
 
 
+def wait_for_words(folder, process, words):
+    """Waits until a process that is still running has said them."""
+    def said():
+        assert process.poll() is None, folder.said(process)
+        done = folder.said(process)
+        return words in done.err or words in done.out
+    wait_until(said, what=f"'{words}'")
+
+
 def children(pid):
     """Process ids of the direct children, in the order they were started."""
     try:

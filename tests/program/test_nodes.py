@@ -9,7 +9,7 @@ import time
 import pytest
 
 from harness import (CHECKPOINT, DATA, DIVERGED, FINISHED, NODES, PEER, REQUEUE, SLOWNESS, USAGE, Job,
-                     wait_for_steps)
+                     wait_for_steps, wait_for_words)
 
 ENDLESS = {"train": {"epochs": None, "max_steps": 1000000}}
 TIMEOUT = 4
@@ -128,11 +128,15 @@ def test_a_rank_that_is_killed_or_stopped_is_named(folder, rank, number):
 @pytest.mark.parametrize("rank", [0, 1, 3])
 def test_a_rank_that_fails_alone_gives_its_code_to_all(folder, rank):
     """It can write no more: rank 0 fails with its metrics, in the middle of a step; another one with its part of a
-    checkpoint, which all hear of in order."""
-    job = Job(folder, "--config", spec_of(folder, ENDLESS))
+    checkpoint, which all hear of in order and without which training continues until it is the run's last."""
+    job = Job(folder, "--config", spec_of(folder, {**ENDLESS, "checkpoint": {"retry_seconds": 0.5}}))
     wait_for_steps(folder, job.ranks[0], 3)
     most = 200000 if rank == 0 else 0  # more than a checkpoint's part, less than metrics.jsonl will soon be
     resource.prlimit(job.ranks[rank].pid, resource.RLIMIT_FSIZE, (most, resource.RLIM_INFINITY))
+    if rank != 0:
+        wait_for_words(folder, job.ranks[0], "could not be written, training continues without it")
+        for one in job.ranks:
+            one.send_signal(signal.SIGTERM)
     done = job.wait(30)
     assert len({d.code for d in done}) == 1 and done[0].code not in (FINISHED, REQUEUE, PEER), done
     if rank == 0:
