@@ -6,7 +6,7 @@ import pytest
 
 from harness import FINISHED, PEER, ROOT, SLOWNESS, session_members, wait_until
 
-pytestmark = pytest.mark.skipif(SLOWNESS > 1, reason="a sanitizer's run time wants to be the first library")
+pytestmark = [pytest.mark.long, pytest.mark.skipif(SLOWNESS > 1, reason="a sanitizer's run time has to be the first library")]
 
 
 @pytest.fixture(name="slow")
