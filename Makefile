@@ -46,20 +46,22 @@ endif
 # The CPU's ops are compiled once for each instruction-set level and chosen by CPUID at run time. Products may be
 # contracted to fused multiply-adds.
 OPS_CPU_FLAGS = -O3 -ffp-contract=fast -Wno-psabi
-CFLAGS_gpu_ops_cpu_isa_baseline = $(OPS_CPU_FLAGS)
-CFLAGS_gpu_ops_cpu_isa_avx2 = $(OPS_CPU_FLAGS)
-CFLAGS_gpu_ops_cpu_isa_avx512 = $(OPS_CPU_FLAGS)
+CFLAGS_gpu_cpu_ops_cpu_isa_baseline = $(OPS_CPU_FLAGS)
+CFLAGS_gpu_cpu_ops_cpu_isa_avx2 = $(OPS_CPU_FLAGS)
+CFLAGS_gpu_cpu_ops_cpu_isa_avx512 = $(OPS_CPU_FLAGS)
 ifneq ($(filter x86_64-% amd64-%,$(shell $(CC) -dumpmachine)),)
-CFLAGS_gpu_ops_cpu_isa_avx2 += -march=x86-64-v3
-CFLAGS_gpu_ops_cpu_isa_avx512 += -march=x86-64-v4 -mprefer-vector-width=512
+CFLAGS_gpu_cpu_ops_cpu_isa_avx2 += -march=x86-64-v3
+CFLAGS_gpu_cpu_ops_cpu_isa_avx512 += -march=x86-64-v4 -mprefer-vector-width=512
 endif
 
-FLOORS = core gpu comm ckpt
-# Files that only a build with CUDA has: their names say so.
-CUDA_ONLY_C = $(foreach word,cuda cudnn nccl,$(foreach floor,$(FLOORS),$(wildcard $(floor)/*$(word)*.c)))
+# The rooms of the house (docs/architecture.md): its library, and the program around it.
+ROOMS = core core/spec core/data gpu gpu/cpu gpu/cuda gpu/model comm comm/wire comm/launch comm/zero ckpt ckpt/huggingface
+CMD_ROOMS = cmd cmd/train
+# Files that only a build with CUDA has.
+CUDA_ONLY_C = $(wildcard gpu/cuda/*.c) comm/comm_nccl.c
 CUDA_ONLY_TESTS = $(foreach word,cuda cudnn nccl,$(wildcard tests/unit/test_*$(word)*.c))
-LIB_SOURCES = $(foreach floor,$(FLOORS),$(wildcard $(floor)/*.c))
-CMD_SOURCES = $(wildcard cmd/*.c)
+LIB_SOURCES = $(foreach room,$(ROOMS),$(wildcard $(room)/*.c))
+CMD_SOURCES = $(foreach room,$(CMD_ROOMS),$(wildcard $(room)/*.c))
 UNIT_SOURCES = $(wildcard tests/unit/test_*.c)
 
 # CUDA. The .cu files are compiled for these architectures, and to PTX of the last one, which newer GPUs translate. The
@@ -72,7 +74,7 @@ ifeq ($(NVCC),)
 $(error CUDA=1, but there is no nvcc; hint: NVCC=/path/to/nvcc, or CUDA=0)
 endif
 CUDA_HOME ?= $(patsubst %/bin/,%,$(dir $(realpath $(NVCC))))
-CU_SOURCES = $(foreach floor,$(FLOORS),$(wildcard $(floor)/*.cu))
+CU_SOURCES = $(wildcard gpu/cuda/*.cu)
 CFLAGS_ALL += -DZTRAIN_CUDA=1 -isystem $(CUDA_HOME)/include
 LDLIBS_ALL += -L$(CUDA_HOME)/lib64 -L$(CUDA_HOME)/lib -lcudart_static -lrt
 comma = ,
@@ -90,7 +92,7 @@ LIB_OBJECTS = $(LIB_SOURCES:%.c=$(BUILD)/obj/%.o) $(CU_SOURCES:%.cu=$(BUILD)/obj
 CMD_OBJECTS = $(CMD_SOURCES:%.c=$(BUILD)/obj/%.o)
 UNIT_TESTS = $(UNIT_SOURCES:tests/unit/%.c=$(BUILD)/tests/%)
 FUZZ_TARGETS = $(patsubst tests/fuzz/%.c,$(BUILD)/fuzz/%,$(wildcard tests/fuzz/fuzz_*.c))
-C_FILES = $(foreach folder,$(FLOORS) cmd tests/unit tests/ops tests/fuzz tests/faults,$(wildcard $(folder)/*.[ch] $(folder)/*.cu $(folder)/*.cuh))
+C_FILES = $(foreach folder,$(ROOMS) $(CMD_ROOMS) tests/unit tests/ops tests/fuzz tests/faults,$(wildcard $(folder)/*.[ch] $(folder)/*.cu $(folder)/*.cuh))
 
 .DELETE_ON_ERROR:
 .PHONY: gpu-build all all-objects all-tests bench check-format check-layers clean doc fault-tools format fuzz fuzz-targets help install \

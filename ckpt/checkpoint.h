@@ -10,7 +10,7 @@
 #define ZTRAIN_CKPT_CHECKPOINT_H
 
 #include "comm/comm.h"
-#include "comm/zero.h"
+#include "comm/zero/zero.h"
 #include "core/retry.h"
 #include "core/shard.h"
 #include "core/tensors.h"

@@ -1,5 +1,5 @@
 /* export.c: `ztrain export DIR --out HFDIR --dtype fp32|bf16`: a checkpoint as a Hugging Face folder. */
-#include "ckpt/huggingface.h"
+#include "ckpt/huggingface/huggingface.h"
 #include "cmd/commands.h"
 #include "cmd/unknown_word.h"
 #include "core/log.h"

@@ -2,7 +2,7 @@
 #ifndef ZTRAIN_CMD_OPTIONS_H
 #define ZTRAIN_CMD_OPTIONS_H
 
-#include "core/spec.h"
+#include "core/spec/spec.h"
 #include "core/status.h"
 
 #include <stdbool.h>

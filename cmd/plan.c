@@ -2,7 +2,7 @@
 
 #include "cmd/commands.h"
 #include "cmd/options.h"
-#include "cmd/trainer.h"
+#include "cmd/train/trainer.h"
 #include "core/log.h"
 #include "core/printable.h"
 

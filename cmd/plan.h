@@ -2,7 +2,7 @@
 #ifndef ZTRAIN_CMD_PLAN_H
 #define ZTRAIN_CMD_PLAN_H
 
-#include "core/spec.h"
+#include "core/spec/spec.h"
 #include "core/status.h"
 
 /* --dry-run: effective spec, batch triangle, first five learning rates, memory plan for `world` ranks that share

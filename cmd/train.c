@@ -9,22 +9,22 @@
  * All ranks decide alike: what a decision rests on (loss, norm, a stop signal) is summed over the ranks first. A rank
  * that fails alone tells the others (comm_abort), so that all end with its exit code; where all get to the same point
  * they compare notes (agree.h). A rank is done, and ends with 0 or 75, when all are. */
-#include "cmd/agree.h"
 #include "cmd/commands.h"
-#include "cmd/console.h"
-#include "cmd/deadline.h"
-#include "cmd/last_words.h"
-#include "cmd/machine.h"
 #include "cmd/options.h"
-#include "cmd/patience.h"
 #include "cmd/plan.h"
-#include "cmd/resume.h"
-#include "cmd/run_folder.h"
-#include "cmd/stepper.h"
-#include "cmd/stop_signal.h"
-#include "cmd/summary.h"
-#include "cmd/supervise.h"
-#include "cmd/trainer.h"
+#include "cmd/train/console.h"
+#include "cmd/train/deadline.h"
+#include "cmd/train/hardware.h"
+#include "cmd/train/last_words.h"
+#include "cmd/train/patience.h"
+#include "cmd/train/resume.h"
+#include "cmd/train/run_folder.h"
+#include "cmd/train/stepper.h"
+#include "cmd/train/stop_signal.h"
+#include "cmd/train/summary.h"
+#include "cmd/train/supervise.h"
+#include "cmd/train/trainer.h"
+#include "comm/agree.h"
 #include "core/clock.h"
 #include "core/fsutil.h"
 #include "core/log.h"
@@ -738,7 +738,7 @@ static enum status build(struct run *run, const struct checkpoint *checkpoint, s
     struct trainer *t = &run->trainer;
     t->profile = run->options->profile;
     t->boot = run->boot;
-    if (checkpoint && machine_kernels(checkpoint->machine, &run->kernels_before))
+    if (checkpoint && hardware_kernels(checkpoint->machine, &run->kernels_before))
         t->kernels_before = &run->kernels_before;
     TRY(trainer_build(t, run->spec, run->boot->rank, run->boot->world, run->comm, run->boot->cores, err));
     run->spec_json = spec_to_json(run->spec);
@@ -755,11 +755,11 @@ static enum status build(struct run *run, const struct checkpoint *checkpoint, s
 static enum status describe_machine(struct run *run, const struct checkpoint *checkpoint, struct error *err)
 {
     char text[1024];
-    run->machine = machine_to_json(run->trainer.device);
-    if (checkpoint && *machine_differences(checkpoint, run->machine, text, sizeof text))
+    run->machine = hardware_to_json(run->trainer.device);
+    if (checkpoint && *hardware_differences(checkpoint, run->machine, text, sizeof text))
         log_info("the checkpoint was computed with other kernels or libraries (%s): the run goes on with other bits",
                  text);
-    return machine_compare_ranks(run->comm, run->boot, run->machine, run->spec->zero.stage == 0, err);
+    return hardware_compare_ranks(run->comm, run->boot, run->machine, run->spec->zero.stage == 0, err);
 }
 
 static enum status open_outputs(struct run *run, const struct checkpoint *checkpoint, struct error *err)

@@ -19,7 +19,7 @@
 #ifndef ZTRAIN_COMM_COMM_H
 #define ZTRAIN_COMM_COMM_H
 
-#include "comm/bootstrap.h"
+#include "comm/launch/bootstrap.h"
 #include "comm/sums.h"
 #include "core/dtype.h"
 #include "gpu/device.h"

@@ -18,7 +18,7 @@
 #include "core/memory.h"
 #include "core/progress.h"
 #include "core/thread.h"
-#include "gpu/device_cuda.h"
+#include "gpu/cuda/device_cuda.h"
 #include "gpu/ops.h"
 
 #include <sched.h>

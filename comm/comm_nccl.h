@@ -10,7 +10,7 @@
 #include "comm/comm_internal.h"
 
 #if defined(ZTRAIN_CUDA)
-#include "gpu/cuda_libraries.h"
+#include "gpu/cuda/cuda_libraries.h"
 #define COMM_HAS_NCCL ZTRAIN_HAVE_NCCL
 #else
 #define COMM_HAS_NCCL 0

@@ -7,7 +7,7 @@
  * Then no port is open any more. With each of the two words a rank that cannot go on says so and why: all end with its
  * code, and it alone speaks. */
 #include "comm/comm_internal.h"
-#include "comm/wire.h"
+#include "comm/wire/wire.h"
 #include "core/log.h"
 
 #include <stdio.h>

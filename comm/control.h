@@ -30,7 +30,7 @@
 #ifndef ZTRAIN_COMM_CONTROL_H
 #define ZTRAIN_COMM_CONTROL_H
 
-#include "comm/bootstrap.h"
+#include "comm/launch/bootstrap.h"
 #include "core/status.h"
 
 #include <stdatomic.h>

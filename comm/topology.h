@@ -5,7 +5,7 @@
 #ifndef ZTRAIN_COMM_TOPOLOGY_H
 #define ZTRAIN_COMM_TOPOLOGY_H
 
-#include "comm/bootstrap.h"
+#include "comm/launch/bootstrap.h"
 
 #include <stdint.h>
 

@@ -71,7 +71,7 @@ void model_desc_release(struct model_desc *desc);
 
 /* Adds a line to `differences` for each key of config.json with which a run that was begun with `was` would compute
  * something else with `now`. Both values are in it. */
-struct string_list; /* core/spec.h */
+struct string_list; /* core/spec/spec.h */
 void model_desc_compare(const struct model_desc *was, const struct model_desc *now, struct string_list *differences);
 
 /* "gpt2", "llama", …: config.json's model_type */

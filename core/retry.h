@@ -6,7 +6,7 @@
  *     while (retry_again(&retry, &status, err));
  *
  * The attempt opens its file anew: a handle that is stale stays so. The rank counts as alive while it waits. What all
- * ranks have to try again together is cmd/patience.h's. */
+ * ranks have to try again together is cmd/train/patience.h's. */
 #ifndef ZTRAIN_CORE_RETRY_H
 #define ZTRAIN_CORE_RETRY_H
 

@@ -3,7 +3,7 @@
 
 #include "core/env_switch.h"
 #include "core/progress.h"
-#include "gpu/cpu_kernels.h"
+#include "gpu/cpu/cpu_kernels.h"
 #include "gpu/device_backend.h"
 
 #include <stdio.h>

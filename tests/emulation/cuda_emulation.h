@@ -1,4 +1,4 @@
-/* cuda_emulation.h: CUDA C++ for a host compiler: what gpu/cuda_launch.h becomes in the emulation.
+/* cuda_emulation.h: CUDA C++ for a host compiler: what gpu/cuda/cuda_launch.h becomes in the emulation.
  *
  * A .cu file sees here what nvcc would give it: the built-in variables, barriers, shuffles and votes, integer atomics,
  * shared memory, and the intrinsics that the headers lack on the host. The functions end in the run time (emulation.h),
@@ -112,7 +112,7 @@ inline T atomic(const char *file, int line, atomic_kind kind, T *address, std::c
 }
 } // namespace emulation
 
-/* ---- launches and shared memory: see gpu/cuda_launch.h ---- */
+/* ---- launches and shared memory: see gpu/cuda/cuda_launch.h ---- */
 
 #define CUDA_LAUNCH(kernel, grid, block, dynamic_bytes, stream, ...) \
     emulation::launch_typed(#kernel, kernel, grid, block, dynamic_bytes, stream, __VA_ARGS__)

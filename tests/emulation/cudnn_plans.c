@@ -2,14 +2,14 @@
  *
  *     build/emulation/cudnn-plans [GPU …]     A100, H200, B200; all of them without arguments
  *
- * cuDNN is told what a GPU is like, proposes engines for the graphs of gpu/attention_cudnn_graph.c, and compiles their
+ * cuDNN is told what a GPU is like, proposes engines for the graphs of gpu/cuda/attention_cudnn_graph.c, and compiles their
  * kernels for that GPU; only the driver that would load them is not there (absent_driver.c, which must lie beside this
  * program). So it shows that the library understands the graphs, that there are engines whose bits repeat, and the
- * workspace they want. What they compute is compared with our own kernels when a run begins (gpu/attention_cudnn.c).
+ * workspace they want. What they compute is compared with our own kernels when a run begins (gpu/cuda/attention_cudnn.c).
  *
  * Prints a line for every shape; exits 1 if an H200 lacks a plan that it should have. Without cuDNN, or with one that
  * cannot be asked this way: says so, and exits 0. */
-#include "gpu/attention_cudnn_graph.h"
+#include "gpu/cuda/attention_cudnn_graph.h"
 
 #include <dlfcn.h>
 #include <inttypes.h>

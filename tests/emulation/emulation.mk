@@ -24,13 +24,13 @@ EMU_CU_FLAGS = -x c++ -std=c++17 -O1 $(EMU_COMMON) -Wall -Wextra -Wno-unknown-pr
 EMU_SHADOW_FLAGS = -O2 -fno-tree-vectorize -fsanitize=thread --param tsan-instrument-func-entry-exit=0
 
 # The CPU's kernels are not what is tested here: they are those of the plain build.
-EMU_PLAIN_C = $(wildcard gpu/ops_cpu_isa_*.c)
-EMU_C = $(filter-out $(EMU_PLAIN_C),$(foreach floor,$(FLOORS),$(wildcard $(floor)/*.c)))
-EMU_CU = $(foreach floor,$(FLOORS),$(wildcard $(floor)/*.cu))
+EMU_PLAIN_C = $(wildcard gpu/cpu/ops_cpu_isa_*.c)
+EMU_C = $(filter-out $(EMU_PLAIN_C),$(foreach room,$(ROOMS),$(wildcard $(room)/*.c)))
+EMU_CU = $(wildcard gpu/cuda/*.cu)
 EMU_RUNTIME = $(filter-out %/emulation_shadow.cc,$(wildcard tests/emulation/*.cc))
 EMU_C_OBJECTS = $(EMU_C:%.c=$(EMU)/obj/%.o) $(EMU_PLAIN_C:%.c=$(BUILD)/obj/%.o)
 EMU_RUNTIME_OBJECTS = $(EMU_RUNTIME:%.cc=$(EMU)/obj/%.o)
-EMU_CMD_OBJECTS = $(patsubst %.c,$(EMU)/obj/%.o,$(wildcard cmd/*.c))
+EMU_CMD_OBJECTS = $(patsubst %.c,$(EMU)/obj/%.o,$(foreach room,$(CMD_ROOMS),$(wildcard $(room)/*.c)))
 EMU_UNIT_TESTS = $(CUDA_ONLY_TESTS:tests/unit/%.c=$(EMU)/tests/%)
 EMU_OPS_OBJECTS = $(patsubst %.c,$(EMU)/obj/%.o,$(wildcard tests/ops/*.c))
 
@@ -50,10 +50,10 @@ emulation-faults: $(EMU)/faults $(EMU)/address/faults
 endif
 
 # The real cuDNN where there is no driver: see tests/emulation/cudnn_plans.c.
-EMU_PLANS_SOURCES = tests/emulation/cudnn_plans.c gpu/attention_cudnn_graph.c gpu/cudnn_graph.c gpu/cuda_libraries.c core/status.c \
+EMU_PLANS_SOURCES = tests/emulation/cudnn_plans.c gpu/cuda/attention_cudnn_graph.c gpu/cuda/cudnn_graph.c gpu/cuda/cuda_libraries.c core/status.c \
 	core/progress.c core/clock.c core/thread.c core/memory.c core/log.c \
 	core/output.c core/printable.c core/io.c
-$(EMU)/cudnn-plans: $(EMU_PLANS_SOURCES) $(EMU)/absent/libcuda.so.1 gpu/attention_cudnn_graph.h gpu/cudnn_graph.h Makefile \
+$(EMU)/cudnn-plans: $(EMU_PLANS_SOURCES) $(EMU)/absent/libcuda.so.1 gpu/cuda/attention_cudnn_graph.h gpu/cuda/cudnn_graph.h Makefile \
 		tests/emulation/emulation.mk
 	@mkdir -p $(@D)
 	$(CC) -std=c11 -O1 -fopenmp $(EMU_COMMON) -MF $@.d $(EMU_PLANS_SOURCES) $(EMU_LIBS) -o $@

@@ -1,4 +1,4 @@
-/* emulation_cublaslt.cc: the functions of cublasLt that ztrain calls (gpu/cuda_libraries.h), as plain loops.
+/* emulation_cublaslt.cc: the functions of cublasLt that ztrain calls (gpu/cuda/cuda_libraries.h), as plain loops.
  *
  * Matrices are column-major with leading dimensions; inputs in fp32, bf16 or fp16, sums in fp32. It offers a few
  * algorithms for every product, one of them with a reduction whose bits differ from run to run: to run that one is an

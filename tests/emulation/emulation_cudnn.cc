@@ -1,4 +1,4 @@
-/* emulation_cudnn.cc: the functions of cuDNN that ztrain calls (gpu/cuda_libraries.h): operation graphs of the backend
+/* emulation_cudnn.cc: the functions of cuDNN that ztrain calls (gpu/cuda/cuda_libraries.h): operation graphs of the backend
  * API, computed operation by operation as they are written down.
  *
  * Descriptors keep their attributes. A plan copies its graph; executing it computes every operation in double, rounds

@@ -2,7 +2,7 @@
  *
  * With --right the same program runs without the mistake and must end well, so that what is caught is the mistake. The
  * names and what is expected of each are in test_faults.py. */
-#include "gpu/cuda_launch.h"
+#include "gpu/cuda/cuda_launch.h"
 
 extern "C" {
 #include "gpu/arena.h"

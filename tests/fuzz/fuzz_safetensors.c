@@ -1,6 +1,6 @@
 /* Any bytes as a model.safetensors, and as its header alone: refused, or all tensors lie within the file; the import of
  * it into a small model fails with words or fills the slices. */
-#include "ckpt/huggingface.h"
+#include "ckpt/huggingface/huggingface.h"
 #include "core/fsutil.h"
 
 #include <stdio.h>

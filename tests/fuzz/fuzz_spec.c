@@ -1,7 +1,7 @@
 /* fuzz_spec.c: any bytes as a run spec. What is accepted must be written and read back to the same; the rest must be
  * refused with at least one line. Text that starts with a brace goes through the reader of DeepSpeed's JSON, too. */
-#include "core/spec.h"
-#include "core/spec_tree.h"
+#include "core/spec/spec.h"
+#include "core/spec/spec_tree.h"
 
 #include <stdlib.h>
 

@@ -4,7 +4,7 @@
  * - 1; bit 5: evaluation), byte 1 is T - 1, byte 2 the micro-batch - 1, byte 3 the vocabulary; then the .idx, its
  * length in two bytes in front of it (not for llm.c), and the .bin. Besides what the sanitizers see, the shape of every
  * batch is checked. */
-#include "core/data.h"
+#include "core/data/token_stream.h"
 
 #include <fcntl.h>
 #include <stdio.h>

@@ -8,7 +8,7 @@
  *
  * Prints a line per failed case and 'N passed, M failed' at the end; exits 1 if a case failed. */
 #include "core/clock.h"
-#include "gpu/cpu_bf16.h"
+#include "gpu/cpu/cpu_bf16.h"
 #include "tests/ops/ops_test.h"
 
 #include <math.h>

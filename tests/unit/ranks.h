@@ -6,10 +6,10 @@
 #ifndef ZTRAIN_TESTS_RANKS_H
 #define ZTRAIN_TESTS_RANKS_H
 
-#include "comm/bootstrap.h"
 #include "comm/comm.h"
 #include "comm/control.h"
-#include "comm/launcher.h"
+#include "comm/launch/bootstrap.h"
+#include "comm/launch/launcher.h"
 #include "core/clock.h"
 
 #include <signal.h>

@@ -2,8 +2,8 @@
 #ifndef TESTS_SPEC_CASE_H
 #define TESTS_SPEC_CASE_H
 
-#include "core/spec.h"
-#include "core/spec_keys.h"
+#include "core/spec/spec.h"
+#include "core/spec/spec_keys.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,7 +1,7 @@
 /* test_bootstrap.c: which environments are a rank, which are none, and which are refused. */
-#include "comm/bootstrap.h"
 #include "comm/comm.h"
 #include "comm/control.h"
+#include "comm/launch/bootstrap.h"
 #include "tests/unit/bootstrap_ranks.h"
 
 #include <setjmp.h>

@@ -1,5 +1,5 @@
 /* test_cpu_kernels.c: what the CPUs of several ranks have in common, and the words that choose. */
-#include "gpu/cpu_kernels.h"
+#include "gpu/cpu/cpu_kernels.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

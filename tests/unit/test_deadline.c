@@ -3,10 +3,10 @@
 #include "comm/comm.h"
 #define comm_rank(comm) 0
 #define comm_sum(comm, values, count, err) ((void)(values), (void)(err), STATUS_OK)
-#include "cmd/deadline.c"
-#include "cmd/patience.c"
-#include "cmd/squeue.c"
-#include "cmd/stop_signal.c"
+#include "cmd/train/deadline.c"
+#include "cmd/train/patience.c"
+#include "cmd/train/squeue.c"
+#include "cmd/train/stop_signal.c"
 #include "core/progress.h"
 
 #include <errno.h>

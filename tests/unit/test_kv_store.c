@@ -1,8 +1,8 @@
 /* test_kv_store.c: the store's protocol from both ends, with clients and servers that do not keep to it. The doors are
  * test_wire.c's; here connections are made by wire_connect() in one process. */
-#include "comm/kv_frame.h"
-#include "comm/kv_store.h"
-#include "comm/wire.h"
+#include "comm/launch/kv_frame.h"
+#include "comm/launch/kv_store.h"
+#include "comm/wire/wire.h"
 
 #include <poll.h>
 #include <pthread.h>

@@ -1,6 +1,6 @@
 /* test_last_words.c: of ranks of one node that fail alike before they can agree, one says it; whoever cannot be sure
  * says it itself. */
-#include "cmd/last_words.c"
+#include "cmd/train/last_words.c"
 #include "core/log.h"
 
 #include <setjmp.h>

@@ -1,8 +1,8 @@
 /* test_launchers.c: ranks that meet through each launcher, and what happens when something is wrong with it. The
  * libraries are fake_pmi.c's. */
-#include "comm/bootstrap.h"
-#include "comm/pmi2_refusal.h"
-#include "comm/slurm_step.h"
+#include "comm/launch/bootstrap.h"
+#include "comm/launch/pmi2_refusal.h"
+#include "comm/launch/slurm_step.h"
 #include "tests/unit/bootstrap_ranks.h"
 
 #include <arpa/inet.h>

@@ -10,7 +10,7 @@
 #include <string.h>
 
 #include "core/model.h"
-#include "core/spec.h"
+#include "core/spec/spec.h"
 
 #define SIZES "\"hidden_size\":32,\"num_attention_heads\":4,\"num_hidden_layers\":2,\"num_key_value_heads\":4"
 #define LLAMA "\"model_type\":\"llama\"," SIZES

@@ -1,7 +1,7 @@
 /* test_peaks.c: the table of GPU peaks, the FLOPs of a token, and MFU against figures computed by hand. */
 #include "core/model.h"
+#include "gpu/model/transformer.h"
 #include "gpu/peaks.h"
-#include "gpu/transformer.h"
 
 #include <math.h>
 #include <setjmp.h>

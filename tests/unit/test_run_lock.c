@@ -17,7 +17,7 @@ static int test_fcntl(int fd, int command, struct flock *lock)
 }
 
 #define fcntl test_fcntl
-#include "cmd/run_lock.c"
+#include "cmd/train/run_lock.c"
 #undef fcntl
 
 #include <dirent.h>

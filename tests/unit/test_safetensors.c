@@ -12,7 +12,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "ckpt/huggingface.h"
+#include "ckpt/huggingface/huggingface.h"
 #include "core/fsutil.h"
 
 static char folder[64];

@@ -2,7 +2,7 @@
  * its system calls takes much longer than comm.timeout_seconds, and rank 0 waits for it in a barrier. */
 #include "ranks.h"
 
-#include "core/data.h"
+#include "core/data/token_set.h"
 #include "core/faults.h"
 #include "core/fsutil.h"
 #include "core/metrics.h"

@@ -4,9 +4,9 @@
  * argument it is the supervisor of that scenario, and its children play the ranks. */
 #include "ranks.h"
 
-#include "cmd/line_pump.c"
-#include "cmd/stop_signal.c"
-#include "cmd/supervise.c"
+#include "cmd/train/line_pump.c"
+#include "cmd/train/stop_signal.c"
+#include "cmd/train/supervise.c"
 
 #include "core/progress.h"
 

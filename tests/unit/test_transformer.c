@@ -3,7 +3,7 @@
  * The oracle is tests/golden: loss and every tensor's gradient of step 1, in float64 by transformers. Gradients and
  * activations start poisoned with NaN, so that whatever is read before it is written shows. */
 #include "core/dtype.h"
-#include "gpu/transformer.h"
+#include "gpu/model/transformer.h"
 #include "tests/unit/golden_case.h"
 
 #include <math.h>

@@ -1,6 +1,6 @@
 /* test_wire.c: addresses, the handshake with friends and with strangers, and the mesh, over loopback. Ranks are
  * threads here. */
-#include "comm/wire.h"
+#include "comm/wire/wire.h"
 
 #include "core/clock.h"
 

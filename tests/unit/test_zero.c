@@ -4,7 +4,7 @@
  * acquired unit can be compared with it. Results go to the parent, which compares stages bit for bit. */
 #include "ranks.h"
 
-#include "comm/zero.h"
+#include "comm/zero/zero.h"
 #include "core/model.h"
 #include "gpu/device.h"
 

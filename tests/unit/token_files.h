@@ -4,7 +4,8 @@
 #ifndef ZTRAIN_TESTS_TOKEN_FILES_H
 #define ZTRAIN_TESTS_TOKEN_FILES_H
 
-#include "core/data.h"
+#include "core/data/permute.h"
+#include "core/data/token_stream.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,0 +1,429 @@
+/* hf_exporter.c: a checkpoint -> a folder that transformers loads.
+ *
+ * The model goes through one window: a piece of a unit's flat range is read from the checkpoint, and the tensors that
+ * lie in it are converted and written, in the order of the table. So memory is the window, whatever the model's size,
+ * and every frame of the checkpoint is read about once.
+ *
+ *     unit       | tensor A ............ | tensor B ............ | …
+ *     windows    [   WINDOW   ][   WINDOW   ][   WINDOW   ] …        aligned in the unit
+ *
+ * Publication: everything is written and fsynced as `.tmp-NAME` first. Then an old export's config.json and index are
+ * removed, the files are renamed, and config.json is renamed last. So at any instant the folder is the old model, no
+ * model (no config.json), or the new one. */
+#include "ckpt/huggingface/huggingface.h"
+
+#include "ckpt/manifest.h"
+#include "core/fsutil.h"
+#include "core/log.h"
+#include "core/memory.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <xxhash.h>
+
+enum { WINDOW = 2 << 20 /* elements: 8 MiB of fp32 */, NAME_BYTES = 256 };
+
+static const int64_t DEFAULT_SHARD_BYTES = 5000000000;
+static const char SINGLE_FILE[] = "model.safetensors", INDEX_FILE[] = "model.safetensors.index.json",
+                  CONFIG_FILE[] = "config.json", TEMPORARY[] = ".tmp-";
+
+struct exporter {
+    const struct checkpoint *checkpoint;
+    const char *out;
+    enum dtype dtype;
+    struct model_desc desc;
+    struct tensor_table table;
+    int num_shards;
+    int *shard_of; /* [num_tensors], not decreasing */
+    int num_names; /* files under temporary names, in the order of publication */
+    char **names;
+    float *window; /* (WINDOW) elements [window_begin, window_end) of window_unit */
+    int window_unit;
+    int64_t window_begin, window_end;
+    uint16_t *converted; /* (WINDOW) */
+};
+
+static bool ends_with(const char *name, const char *suffix)
+{
+    size_t n = strlen(name), m = strlen(suffix);
+    return n >= m && strcmp(name + n - m, suffix) == 0;
+}
+
+/* ---- the target folder ---- */
+
+/* Calls visit for every name in the folder; stops at the first status other than STATUS_OK. */
+static enum status for_each_file(const char *dir, enum status (*visit)(void *context, const char *name, struct error *),
+                                 void *context, struct error *err)
+{
+    DIR *listing = memory_opendir(dir);
+    if (!listing)
+        return error_set(err, STATUS_DATA, "cannot list folder '%s': %s", dir, strerror(errno));
+    enum status status = STATUS_OK;
+    for (struct dirent *item; status == STATUS_OK && (item = readdir(listing));)
+        if (strcmp(item->d_name, ".") != 0 && strcmp(item->d_name, "..") != 0)
+            status = visit(context, item->d_name, err);
+    closedir(listing);
+    return status;
+}
+
+struct target {
+    const char *dir;
+    bool ours, foreign, config;
+};
+
+static enum status look_at_file(void *context, const char *name, struct error *err)
+{
+    struct target *target = context;
+    if (strncmp(name, TEMPORARY, strlen(TEMPORARY)) == 0)
+        return STATUS_OK;
+    if (strcmp(name, CONFIG_FILE) == 0)
+        target->config = true;
+    if (strncmp(name, "pytorch_model", 13) == 0)
+        target->foreign = true;
+    if (ends_with(name, ".safetensors")) {
+        char path[FS_PATH_MAX];
+        struct safetensors_header header;
+        TRY(fs_join(path, target->dir, name, STATUS_DATA, err));
+        struct error damage;
+        enum status status = safetensors_read_header(path, &header, &damage);
+        bool ours = status == STATUS_OK && header.by_ztrain;
+        safetensors_header_release(&header);
+        if (status == STATUS_DEVICE) /* that says nothing about the file */
+            return error_set(err, status, "%s", damage.text);
+        *(ours ? &target->ours : &target->foreign) = true;
+    }
+    return STATUS_OK;
+}
+
+/* Makes the folder; refuses one with a model that ztrain did not write. */
+static enum status prepare_target(const char *out, struct error *err)
+{
+    struct target target = {.dir = out};
+    struct stat there;
+    if (stat(out, &there) == 0 && !S_ISDIR(there.st_mode)) {
+        error_set(err, STATUS_USAGE, "'%s' is a file, not a folder", out);
+        return error_hint(err, "name the folder that the model is to be written to");
+    }
+    TRY(fs_mkdirs(out, STATUS_DATA, err));
+    TRY(for_each_file(out, look_at_file, &target, err));
+    if (target.foreign || (target.config && !target.ours)) {
+        error_set(err, STATUS_USAGE, "folder '%s' holds a model that ztrain did not export", out);
+        return error_hint(err, "choose another folder, or remove its files");
+    }
+    if (target.ours)
+        log_info("the model that ztrain exported to %s before is replaced", out);
+    return STATUS_OK;
+}
+
+/* ---- files under temporary names ---- */
+
+static enum status temporary_path(struct exporter *exporter, const char *name, char path[FS_PATH_MAX],
+                                  struct error *err)
+{
+    char hidden[NAME_BYTES + sizeof TEMPORARY];
+    snprintf(hidden, sizeof hidden, "%s%s", TEMPORARY, name);
+    return fs_join(path, exporter->out, hidden, STATUS_DATA, err);
+}
+
+/* Takes a name into the list of publication; path is where its bytes go until then. */
+static enum status add_file(struct exporter *exporter, const char *name, char path[FS_PATH_MAX], struct error *err)
+{
+    if (strlen(name) >= NAME_BYTES)
+        return error_set(err, STATUS_DATA, "file name too long: '%.200s…'", name);
+    exporter->names = memory_resize(exporter->names, (size_t)(exporter->num_names + 1) * sizeof *exporter->names);
+    exporter->names[exporter->num_names++] = memory_text(name);
+    return temporary_path(exporter, name, path, err);
+}
+
+/* JSON for people and programs: numbers as short as they can be without losing a bit (1e-06, not
+ * 9.9999999999999995e-7); ends with a newline. Caller frees. */
+static char *json_text(const json_t *value)
+{
+    const size_t flags = JSON_INDENT(2) | JSON_SORT_KEYS;
+    char *text = json_dumps(value, flags | JSON_REAL_PRECISION(15));
+    json_t *again = json_loads(text, 0, NULL);
+    if (!json_equal(value, again)) {
+        free(text);
+        text = json_dumps(value, flags);
+    }
+    json_decref(again);
+    char *line = memory_printf("%s\n", text);
+    free(text);
+    return line;
+}
+
+static enum status add_json(struct exporter *exporter, const char *name, json_t *value, struct error *err)
+{
+    char path[FS_PATH_MAX];
+    TRY(add_file(exporter, name, path, err));
+    char *text = json_text(value);
+    enum status status = fs_write_file(path, text, strlen(text), STATUS_DATA, err);
+    free(text);
+    return status;
+}
+
+/* ---- weights ---- */
+
+/* Cuts the tensors, in order, into files of at most max_bytes (a single larger tensor gets a file of its own). */
+static void plan_shards(struct exporter *exporter, int64_t max_bytes)
+{
+    int64_t used = 0;
+    for (int i = 0; i < exporter->table.num_tensors; i++) {
+        int64_t bytes = exporter->table.tensors[i].numel * (int64_t)dtype_size(exporter->dtype);
+        if (i > 0 && used + bytes > max_bytes) {
+            exporter->num_shards++;
+            used = 0;
+        }
+        exporter->shard_of[i] = exporter->num_shards;
+        used += bytes;
+    }
+    exporter->num_shards++;
+}
+
+static void shard_name(const struct exporter *exporter, int shard, char name[NAME_BYTES])
+{
+    if (exporter->num_shards == 1)
+        snprintf(name, NAME_BYTES, "%s", SINGLE_FILE);
+    else
+        snprintf(name, NAME_BYTES, "model-%05d-of-%05d.safetensors", shard + 1, exporter->num_shards);
+}
+
+/* The header of a shard with its length in front, padded with blanks to a multiple of 8; caller frees. */
+static char *shard_header(const struct exporter *exporter, int shard, size_t *size)
+{
+    static const char *const DTYPES[] = {[DTYPE_F32] = "F32", [DTYPE_BF16] = "BF16", [DTYPE_F16] = "F16"};
+    json_t *root = json_pack("{s:{s:s, s:s}}", "__metadata__", "format", "pt", "producer", "ztrain");
+    json_int_t offset = 0;
+    for (int i = 0; i < exporter->table.num_tensors; i++) {
+        if (exporter->shard_of[i] != shard)
+            continue;
+        const struct tensor_info *tensor = &exporter->table.tensors[i];
+        json_int_t end = offset + tensor->numel * (json_int_t)dtype_size(exporter->dtype);
+        json_t *shape = json_pack("[I]", (json_int_t)tensor->shape[0]);
+        if (tensor->ndim == 2)
+            json_array_append_new(shape, json_integer(tensor->shape[1]));
+        json_object_set_new(root, tensor->name,
+                            json_pack("{s:s, s:o, s:[I, I]}", "dtype", DTYPES[exporter->dtype], "shape", shape,
+                                      "data_offsets", offset, end));
+        offset = end;
+    }
+    char *text = json_dumps(root, JSON_COMPACT), *header = NULL;
+    json_decref(root);
+    if (text) {
+        size_t length = strlen(text), padded = (length + 7) / 8 * 8;
+        header = malloc(SAFETENSORS_PREFIX + padded);
+        if (header) {
+            for (int i = 0; i < SAFETENSORS_PREFIX; i++)
+                header[i] = (char)(padded >> (8 * i) & 0xff);
+            memset(header + SAFETENSORS_PREFIX, ' ', padded);
+            memcpy(header + SAFETENSORS_PREFIX, text, length);
+            *size = SAFETENSORS_PREFIX + padded;
+        }
+        free(text);
+    }
+    return header;
+}
+
+/* Makes the window hold element `at` of a unit. */
+static enum status move_window(struct exporter *exporter, int unit, int64_t at, struct error *err)
+{
+    if (unit == exporter->window_unit && at >= exporter->window_begin && at < exporter->window_end)
+        return STATUS_OK;
+    int64_t numel = exporter->table.units[unit].numel, begin = at / WINDOW * WINDOW;
+    int64_t end = begin + WINDOW < numel ? begin + WINDOW : numel;
+    exporter->window_unit = -1;
+    TRY(checkpoint_read(exporter->checkpoint, ZERO_MASTER, unit, begin, end - begin, exporter->window, err));
+    exporter->window_unit = unit;
+    exporter->window_begin = begin;
+    exporter->window_end = end;
+    return STATUS_OK;
+}
+
+static enum status write_tensor(struct exporter *exporter, const struct tensor_info *tensor, int fd, const char *path,
+                                struct error *err)
+{
+    int64_t end = tensor->offset + tensor->numel;
+    for (int64_t at = tensor->offset; at < end;) {
+        TRY(move_window(exporter, tensor->unit, at, err));
+        int64_t n = (end < exporter->window_end ? end : exporter->window_end) - at;
+        const float *values = exporter->window + (at - exporter->window_begin);
+        const void *bytes = values;
+        if (exporter->dtype != DTYPE_F32)
+            bytes = exporter->converted;
+        if (exporter->dtype == DTYPE_BF16)
+#pragma omp simd
+            for (int64_t i = 0; i < n; i++)
+                exporter->converted[i] = bf16_from_f32(values[i]);
+        if (exporter->dtype == DTYPE_F16)
+            for (int64_t i = 0; i < n; i++)
+                exporter->converted[i] = f16_from_f32(values[i]);
+        TRY(fs_write(fd, path, bytes, (size_t)n * dtype_size(exporter->dtype), STATUS_DATA, err));
+        at += n;
+    }
+    return STATUS_OK;
+}
+
+static enum status write_shard(struct exporter *exporter, int shard, struct error *err)
+{
+    char name[NAME_BYTES], path[FS_PATH_MAX], *header = NULL;
+    size_t size = 0;
+    enum status status;
+    shard_name(exporter, shard, name);
+    TRY(add_file(exporter, name, path, err));
+    int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    if (fd < 0)
+        return error_set(err, STATUS_DATA, "cannot create '%s': %s", path, strerror(errno));
+    if (!(header = shard_header(exporter, shard, &size)))
+        TRY_GOTO(error_set(err, STATUS_DEVICE, "out of memory: header of '%s'", name));
+    TRY_GOTO(fs_write(fd, path, header, size, STATUS_DATA, err));
+    for (int i = 0; i < exporter->table.num_tensors; i++)
+        if (exporter->shard_of[i] == shard)
+            TRY_GOTO(write_tensor(exporter, &exporter->table.tensors[i], fd, path, err));
+    if (fsync(fd) != 0)
+        TRY_GOTO(error_set(err, STATUS_DATA, "cannot sync '%s': %s", path, strerror(errno)));
+fail:
+    free(header);
+    if (close(fd) != 0 && status == STATUS_OK)
+        status = error_set(err, STATUS_DATA, "cannot close '%s': %s", path, strerror(errno));
+    return status;
+}
+
+static enum status write_index(struct exporter *exporter, struct error *err)
+{
+    json_t *map = json_object(), *index;
+    json_int_t bytes = exporter->table.num_params * (json_int_t)dtype_size(exporter->dtype);
+    for (int i = 0; i < exporter->table.num_tensors; i++) {
+        char name[NAME_BYTES];
+        shard_name(exporter, exporter->shard_of[i], name);
+        json_object_set_new(map, exporter->table.tensors[i].name, json_string(name));
+    }
+    index = json_pack("{s:{s:I}, s:o}", "metadata", "total_size", bytes, "weight_map", map);
+    enum status status = add_json(exporter, INDEX_FILE, index, err);
+    json_decref(index);
+    return status;
+}
+
+/* ---- tokenizer, configuration ---- */
+
+/* The checkpoint's files that are not the ranks': the tokenizer's, small enough to be read whole and verified. */
+static enum status copy_tokenizer(struct exporter *exporter, struct error *err)
+{
+    struct manifest *manifest;
+    char from[FS_PATH_MAX], to[FS_PATH_MAX], *data = NULL;
+    size_t bytes;
+    enum status status = STATUS_OK;
+    TRY(manifest_load(exporter->checkpoint->path, &manifest, err));
+    for (int i = manifest->world; i < manifest->num_files; i++) {
+        const struct manifest_file *file = &manifest->files[i];
+        TRY_GOTO(fs_join(from, exporter->checkpoint->path, file->name, STATUS_CHECKPOINT, err));
+        if (strcmp(file->name, CONFIG_FILE) == 0 || strncmp(file->name, "model", 5) == 0)
+            TRY_GOTO(error_set(err, STATUS_CHECKPOINT, "'%s' is no tokenizer file", from));
+        TRY_GOTO(fs_read_file(from, (size_t)file->bytes, STATUS_CHECKPOINT, &data, &bytes, err));
+        if (XXH3_64bits(data, bytes) != file->checksum)
+            TRY_GOTO(error_set(err, STATUS_CHECKPOINT, "'%s' is damaged: its checksum is not the manifest's", from));
+        TRY_GOTO(add_file(exporter, file->name, to, err));
+        TRY_GOTO(fs_write_file(to, data, bytes, STATUS_DATA, err));
+        free(data);
+        data = NULL;
+    }
+fail:
+    free(data);
+    manifest_free(manifest);
+    return status;
+}
+
+static enum status write_config(struct exporter *exporter, struct error *err)
+{
+    json_t *config = model_desc_export_config(&exporter->desc, exporter->dtype);
+    enum status status = add_json(exporter, CONFIG_FILE, config, err);
+    json_decref(config);
+    return status;
+}
+
+/* ---- publication ---- */
+
+static enum status remove_file(const char *dir, const char *name, struct error *err)
+{
+    char path[FS_PATH_MAX];
+    TRY(fs_join(path, dir, name, STATUS_DATA, err));
+    if (unlink(path) != 0 && errno != ENOENT)
+        return error_set(err, STATUS_DATA, "cannot remove '%s': %s", path, strerror(errno));
+    return STATUS_OK;
+}
+
+/* Removes weights of an older export that the new one does not have, and what a killed export left. */
+static enum status remove_stale(void *context, const char *name, struct error *err)
+{
+    const struct exporter *exporter = context;
+    if (strncmp(name, TEMPORARY, strlen(TEMPORARY)) != 0 && !ends_with(name, ".safetensors"))
+        return STATUS_OK;
+    for (int i = 0; i < exporter->num_names; i++)
+        if (strcmp(name, exporter->names[i]) == 0 || (strncmp(name, TEMPORARY, strlen(TEMPORARY)) == 0 &&
+                                                      strcmp(name + strlen(TEMPORARY), exporter->names[i]) == 0))
+            return STATUS_OK;
+    return remove_file(exporter->out, name, err);
+}
+
+static enum status publish(struct exporter *exporter, struct error *err)
+{
+    TRY(remove_file(exporter->out, CONFIG_FILE, err));
+    TRY(remove_file(exporter->out, INDEX_FILE, err));
+    TRY(fs_sync_dir(exporter->out, STATUS_DATA, err));
+    TRY(for_each_file(exporter->out, remove_stale, exporter, err));
+    for (int i = 0; i < exporter->num_names; i++) {
+        char from[FS_PATH_MAX], to[FS_PATH_MAX];
+        TRY(temporary_path(exporter, exporter->names[i], from, err));
+        TRY(fs_join(to, exporter->out, exporter->names[i], STATUS_DATA, err));
+        if (i == exporter->num_names - 1) /* config.json: everything else is there for good */
+            TRY(fs_sync_dir(exporter->out, STATUS_DATA, err));
+        if (rename(from, to) != 0)
+            return error_set(err, STATUS_DATA, "cannot rename '%s' to '%s': %s", from, to, strerror(errno));
+    }
+    return fs_sync_dir(exporter->out, STATUS_DATA, err);
+}
+
+enum status huggingface_export(const struct checkpoint *checkpoint, const char *out, enum dtype dtype,
+                               int64_t max_shard_bytes, struct error *err)
+{
+    struct exporter exporter = {.checkpoint = checkpoint, .out = out, .dtype = dtype, .window_unit = -1};
+    enum status status;
+    TRY(model_desc_from_json(checkpoint->model, checkpoint->path, &exporter.desc, err));
+    TRY_GOTO(tensor_table_build(&exporter.desc, &exporter.table, err));
+    TRY_GOTO(checkpoint_check_table(checkpoint, &exporter.table, err));
+    exporter.shard_of = calloc((size_t)exporter.table.num_tensors, sizeof *exporter.shard_of);
+    exporter.window = malloc(WINDOW * sizeof *exporter.window);
+    exporter.converted = malloc(WINDOW * sizeof *exporter.converted);
+    if (!exporter.shard_of || !exporter.window || !exporter.converted)
+        TRY_GOTO(error_set(err, STATUS_DEVICE, "out of memory: export"));
+    plan_shards(&exporter, max_shard_bytes > 0 ? max_shard_bytes : DEFAULT_SHARD_BYTES);
+
+    TRY_GOTO(prepare_target(out, err));
+    for (int shard = 0; shard < exporter.num_shards; shard++)
+        TRY_GOTO(write_shard(&exporter, shard, err));
+    if (exporter.num_shards > 1)
+        TRY_GOTO(write_index(&exporter, err));
+    TRY_GOTO(copy_tokenizer(&exporter, err));
+    TRY_GOTO(write_config(&exporter, err));
+    TRY_GOTO(publish(&exporter, err));
+fail:
+    for (int i = 0; i < exporter.num_names; i++) {
+        char path[FS_PATH_MAX];
+        if (status != STATUS_OK && temporary_path(&exporter, exporter.names[i], path, NULL) == STATUS_OK)
+            unlink(path);
+        free(exporter.names[i]);
+    }
+    free(exporter.names);
+    free(exporter.shard_of);
+    free(exporter.window);
+    free(exporter.converted);
+    tensor_table_release(&exporter.table);
+    model_desc_release(&exporter.desc);
+    return status;
+}

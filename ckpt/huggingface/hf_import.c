@@ -1,0 +1,422 @@
+/* hf_import.c: weights from a Hugging Face folder, each rank its slices.
+ *
+ * First the headers of all files are read and the tensors in them are matched with the table, so that whatever is
+ * missing, extra or misshapen is named before a byte of weights is read. Then every unit's own slice is filled from the
+ * byte ranges that it covers:
+ *
+ *     unit's flat range   | tensor A ........ | tensor B ..... |gap| tensor C ...... |
+ *     this rank's slice            [______________________________________]
+ *     read                         [part of A | whole B        | 0 | part of C]
+ *
+ * fp32 goes straight into place, bf16 and fp16 through a staging buffer of STAGING bytes: that is all the memory.
+ *
+ * A tied model's file may have the shared matrix as the embedding, as the head, or as both. Both must be the same:
+ * transformers takes different ones for an untied model, which the table is not. */
+#include "ckpt/huggingface/huggingface.h"
+
+#include "core/fsutil.h"
+#include "core/io.h"
+
+#include <float.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { STAGING = 256 << 10, MAX_INDEX_BYTES = 64 << 20 };
+
+static const char LM_HEAD[] = "lm_head.weight";
+static const char SINGLE_FILE[] = "model.safetensors", INDEX_FILE[] = "model.safetensors.index.json";
+
+/* Where a tensor of the table lies on disk. */
+struct source {
+    int file; /* -1: not found yet */
+    enum dtype dtype;
+    int64_t begin; /* bytes from the file's start */
+};
+
+struct import {
+    const char *dir;
+    const struct model_desc *desc;
+    const struct tensor_table *table;
+    const struct tensor_info **by_name; /* sorted by name */
+    int num_files;
+    char **files; /* names in dir */
+    struct source *sources;
+    struct source tied_head; /* LM_HEAD of a tied model: the embedding, or the embedding again */
+    json_t *weight_map;      /* of the index, or NULL */
+    size_t seen;             /* tensors in the files, skipped ones included */
+    int fd, open_file;       /* the file that is open for reading, -1: none */
+    char open_path[FS_PATH_MAX];
+    void *staging;
+    float *compared; /* (STAGING bytes) of tied_head */
+};
+
+/* ---- which files ---- */
+
+static int compare_strings(const void *a, const void *b)
+{
+    return strcmp(*(char *const *)a, *(char *const *)b);
+}
+
+/* Reads the index: files and weight_map. */
+static enum status read_index(struct import *import, const char *path, struct error *err)
+{
+    char *text;
+    size_t size;
+    TRY(fs_read_file(path, MAX_INDEX_BYTES, STATUS_DATA, &text, &size, err));
+    json_error_t parse;
+    json_t *index = json_loadb(text, size, JSON_REJECT_DUPLICATES, &parse);
+    free(text);
+    if (!index)
+        return error_set(err, STATUS_DATA, "%s:%d:%d: not valid JSON: %s", path, parse.line, parse.column, parse.text);
+    import->weight_map = json_incref(json_object_get(index, "weight_map"));
+    json_decref(index);
+    if (!json_is_object(import->weight_map) || json_object_size(import->weight_map) == 0)
+        return error_set(err, STATUS_DATA, "%s: weight_map must be an object with tensor names", path);
+
+    size_t count = json_object_size(import->weight_map);
+    const char **names = calloc(count, sizeof *names), *tensor;
+    if (!names)
+        return error_set(err, STATUS_DEVICE, "out of memory: index of %zu tensors", count);
+    enum status status = STATUS_OK;
+    json_t *value;
+    size_t n = 0;
+    json_object_foreach(import->weight_map, tensor, value)
+    {
+        const char *file = json_string_value(value);
+        if (!file || !*file || strchr(file, '/') || file[0] == '.') /* a name in this folder, nothing else */
+            TRY_GOTO(error_set(err, STATUS_DATA, "%s: weight_map: tensor '%.200s' must name a file in the folder", path,
+                               tensor));
+        names[n++] = file;
+    }
+    qsort(names, n, sizeof *names, compare_strings);
+    import->files = calloc(n, sizeof *import->files);
+    if (!import->files)
+        TRY_GOTO(error_set(err, STATUS_DEVICE, "out of memory: index of %zu tensors", count));
+    for (size_t i = 0; i < n; i++) {
+        if (i > 0 && strcmp(names[i], names[i - 1]) == 0)
+            continue;
+        if (!(import->files[import->num_files] = strdup(names[i])))
+            TRY_GOTO(error_set(err, STATUS_DEVICE, "out of memory: index of %zu tensors", count));
+        import->num_files++;
+    }
+fail:
+    free(names);
+    return status;
+}
+
+static enum status find_files(struct import *import, struct error *err)
+{
+    char path[FS_PATH_MAX];
+    TRY(fs_join(path, import->dir, SINGLE_FILE, STATUS_DATA, err));
+    if (fs_exists(path)) {
+        import->files = calloc(1, sizeof *import->files);
+        if (!import->files || !(import->files[0] = strdup(SINGLE_FILE)))
+            return error_set(err, STATUS_DEVICE, "out of memory: '%s'", path);
+        import->num_files = 1;
+        return STATUS_OK;
+    }
+    TRY(fs_join(path, import->dir, INDEX_FILE, STATUS_DATA, err));
+    if (fs_exists(path))
+        return read_index(import, path, err);
+    TRY(fs_join(path, import->dir, "pytorch_model.bin", STATUS_DATA, err));
+    bool pickled = fs_exists(path);
+    error_set(err, STATUS_DATA, "no weights in '%s': neither %s nor %s", import->dir, SINGLE_FILE, INDEX_FILE);
+    return pickled ? error_hint(err, "pytorch_model.bin is not read; save the model as safetensors")
+                   : error_hint(err, "expected a Hugging Face folder with config.json and safetensors");
+}
+
+/* ---- which tensors ---- */
+
+static int compare_names(const void *a, const void *b)
+{
+    return strcmp((*(const struct tensor_info *const *)a)->name, (*(const struct tensor_info *const *)b)->name);
+}
+
+static const struct tensor_info *find_name(const struct import *import, const char *name)
+{
+    struct tensor_info key;
+    if (strlen(name) >= sizeof key.name)
+        return NULL;
+    snprintf(key.name, sizeof key.name, "%s", name);
+    const struct tensor_info *wanted = &key, **found;
+    found = bsearch(&wanted, import->by_name, (size_t)import->table->num_tensors, sizeof wanted, compare_names);
+    return found ? *found : NULL;
+}
+
+static bool ends_with(const char *name, const char *suffix)
+{
+    size_t n = strlen(name), m = strlen(suffix);
+    return n >= m && strcmp(name + n - m, suffix) == 0;
+}
+
+/* Buffers that are no parameters. */
+static bool is_skipped(const struct model_desc *desc, const char *name)
+{
+    if (desc->family == FAMILY_GPT2 && (ends_with(name, ".attn.bias") || ends_with(name, ".attn.masked_bias")))
+        return true;
+    return ends_with(name, "rotary_emb.inv_freq");
+}
+
+/* The table's tensor for a name in a file; GPT-2's hub files lack the prefix. */
+static const struct tensor_info *find_tensor(const struct import *import, const char *name)
+{
+    const struct tensor_info *tensor = find_name(import, name);
+    if (tensor || import->desc->family != FAMILY_GPT2)
+        return tensor;
+    char prefixed[sizeof tensor->name];
+    int n = snprintf(prefixed, sizeof prefixed, "transformer.%s", name);
+    return n < (int)sizeof prefixed ? find_name(import, prefixed) : NULL;
+}
+
+/* Notes where one tensor of a file lies. */
+static enum status match_entry(struct import *import, int file, const char *path, const struct safetensors_entry *entry,
+                               struct error *err)
+{
+    if (import->weight_map) {
+        const char *expected = json_string_value(json_object_get(import->weight_map, entry->name));
+        if (!expected)
+            return error_set(err, STATUS_DATA, "%s: tensor '%.200s' is not in %s", path, entry->name, INDEX_FILE);
+        if (strcmp(expected, import->files[file]) != 0)
+            return error_set(err, STATUS_DATA, "%s: tensor '%.200s' should be in '%.200s', as %s says", path,
+                             entry->name, expected, INDEX_FILE);
+    }
+    if (is_skipped(import->desc, entry->name))
+        return STATUS_OK;
+    bool tied_head = import->desc->tied && strcmp(entry->name, LM_HEAD) == 0;
+    const struct tensor_info *tensor =
+        tied_head ? tensor_find(import->table, 0, ROLE_WTE) : find_tensor(import, entry->name);
+    if (!tensor) {
+        error_set(err, STATUS_DATA, "%s: tensor '%.200s' is no part of this model", path, entry->name);
+        return error_hint(err, "config.json must be that of the weights (model_type %s, %" PRId64 " layers)",
+                          model_family_name(import->desc->family), import->desc->num_layers);
+    }
+    if (entry->ndim != tensor->ndim ||
+        memcmp(entry->shape, tensor->shape, (size_t)entry->ndim * sizeof(int64_t)) != 0) {
+        char have[192], want[192];
+        return error_set(err, STATUS_DATA, "%s: tensor '%s' has shape %s, but config.json asks for %s", path,
+                         entry->name, safetensors_shape_text(entry->ndim, entry->shape, have),
+                         safetensors_shape_text(tensor->ndim, tensor->shape, want));
+    }
+    if (!entry->known_dtype)
+        return error_set(err, STATUS_DATA,
+                         "%s: tensor '%s' is stored in a dtype that is not read; hint: F32, BF16 and "
+                         "F16 are",
+                         path, entry->name);
+    struct source *source = tied_head ? &import->tied_head : &import->sources[tensor - import->table->tensors];
+    if (source->file >= 0)
+        return error_set(err, STATUS_DATA, "%s: tensor '%s' is there twice (also in '%s')", path, entry->name,
+                         import->files[source->file]);
+    *source = (struct source){.file = file, .dtype = entry->dtype, .begin = entry->begin};
+    return STATUS_OK;
+}
+
+static enum status match_file(struct import *import, int file, struct error *err)
+{
+    char path[FS_PATH_MAX];
+    struct safetensors_header header = {0};
+    enum status status;
+    TRY(fs_join(path, import->dir, import->files[file], STATUS_DATA, err));
+    TRY(safetensors_read_header(path, &header, err));
+    import->seen += (size_t)header.count;
+    for (int i = 0; i < header.count; i++)
+        TRY_GOTO(match_entry(import, file, path, &header.entries[i], err));
+    status = STATUS_OK;
+fail:
+    safetensors_header_release(&header);
+    return status;
+}
+
+/* Without an embedding, the tied head is it. */
+static void resolve_tied_head(struct import *import)
+{
+    struct source *embedding = &import->sources[tensor_find(import->table, 0, ROLE_WTE) - import->table->tensors];
+    if (embedding->file < 0) {
+        *embedding = import->tied_head;
+        import->tied_head.file = -1;
+    }
+}
+
+static enum status check_complete(const struct import *import, struct error *err)
+{
+    const struct tensor_info *first = NULL;
+    int missing = 0;
+    for (int i = 0; i < import->table->num_tensors; i++) {
+        if (import->sources[i].file < 0) {
+            first = first ? first : &import->table->tensors[i];
+            missing++;
+        }
+    }
+    /* every tensor seen is in the index, once: equal counts mean that every tensor of the index was seen */
+    if (!missing && import->weight_map && import->seen != json_object_size(import->weight_map))
+        return error_set(err, STATUS_DATA, "'%s': %s names %zu tensors, its files hold %zu", import->dir, INDEX_FILE,
+                         json_object_size(import->weight_map), import->seen);
+    if (!missing)
+        return STATUS_OK;
+    error_set(err, STATUS_DATA, "'%s': tensor '%s' is missing", import->dir, first->name);
+    if (missing > 1)
+        return error_hint(err, "%d tensors in all are missing; are all files of the model there?", missing);
+    if (first->role == ROLE_LM_HEAD)
+        return error_hint(err, "config.json says that the head is not tied to the embedding (tie_word_embeddings)");
+    return error_hint(err, "is the file complete?");
+}
+
+/* ---- reading ---- */
+
+static enum status open_source(struct import *import, int file, struct error *err)
+{
+    if (import->open_file == file)
+        return STATUS_OK;
+    if (import->open_file >= 0)
+        io_close(import->fd);
+    import->open_file = -1;
+    TRY(fs_join(import->open_path, import->dir, import->files[file], STATUS_DATA, err));
+    TRY(fs_open_read(import->open_path, STATUS_DATA, &import->fd, NULL, err));
+    import->open_file = file;
+    return STATUS_OK;
+}
+
+/* out (count) = elements [first, first + count) of a tensor */
+static enum status read_range(struct import *import, const struct source *source, int64_t first, int64_t count,
+                              float *out, struct error *err)
+{
+    TRY(open_source(import, source->file, err));
+    const char *path = import->open_path;
+    if (source->dtype == DTYPE_F32)
+        return fs_pread(import->fd, path, out, (size_t)count * 4, source->begin + first * 4, STATUS_DATA, err);
+    const uint16_t *staging = import->staging;
+    for (int64_t done = 0; done < count;) {
+        int64_t n = count - done < STAGING / 2 ? count - done : STAGING / 2;
+        TRY(fs_pread(import->fd, path, import->staging, (size_t)n * 2, source->begin + (first + done) * 2, STATUS_DATA,
+                     err));
+        if (source->dtype == DTYPE_BF16)
+#pragma omp simd
+            for (int64_t i = 0; i < n; i++)
+                out[done + i] = bf16_to_f32(staging[i]);
+        else
+            for (int64_t i = 0; i < n; i++)
+                out[done + i] = f16_to_f32(staging[i]);
+        done += n;
+    }
+    return STATUS_OK;
+}
+
+/* The first i with x[i] NaN or infinite, or count. */
+static int64_t find_not_finite(const float *x, int64_t count)
+{
+    enum { BLOCK = 1024 };
+    for (int64_t begin = 0; begin < count; begin += BLOCK) {
+        int64_t end = begin + BLOCK < count ? begin + BLOCK : count;
+        int found = 0;
+#pragma omp simd reduction(| : found)
+        for (int64_t i = begin; i < end; i++)
+            found |= !(fabsf(x[i]) <= FLT_MAX);
+        for (int64_t i = begin; found && i < end; i++)
+            if (!isfinite(x[i]))
+                return i;
+    }
+    return count;
+}
+
+/* x (count) = elements [first, first + count) of a tensor. Trained on, one such weight would make every loss NaN. */
+static enum status check_finite(const struct import *import, const struct tensor_info *tensor,
+                                const struct source *source, int64_t first, const float *x, int64_t count,
+                                struct error *err)
+{
+    int64_t i = find_not_finite(x, count);
+    if (i == count)
+        return STATUS_OK;
+    error_set(err, STATUS_DATA, "'%s' at byte %lld: tensor '%s' holds %s", import->open_path,
+              (long long)(source->begin + (first + i) * (int64_t)dtype_size(source->dtype)), tensor->name,
+              isnan(x[i]) ? "NaN" : "an infinity");
+    return error_hint(err, "the file is damaged, or its training had diverged; take an earlier copy");
+}
+
+/* Compares elements [first, first + count) of the embedding with the head that is tied to it. */
+static enum status compare_tied_head(struct import *import, int64_t first, int64_t count, const float *embedding,
+                                     struct error *err)
+{
+    for (int64_t done = 0; done < count;) {
+        int64_t n = count - done < STAGING / 4 ? count - done : STAGING / 4;
+        TRY(read_range(import, &import->tied_head, first + done, n, import->compared, err));
+        if (memcmp(import->compared, embedding + done, (size_t)n * sizeof *embedding) != 0) {
+            error_set(err, STATUS_DATA, "'%s': tensor '%s' differs from '%s', but config.json ties them", import->dir,
+                      LM_HEAD, tensor_find(import->table, 0, ROLE_WTE)->name);
+            return error_hint(err, "tie_word_embeddings: false in config.json trains both, as transformers does then");
+        }
+        done += n;
+    }
+    return STATUS_OK;
+}
+
+/* Fills out, elements [begin, begin + count) of a unit's flat range; gaps and padding become 0. */
+static enum status read_unit(struct import *import, int unit, int64_t begin, int64_t count, float *out,
+                             struct error *err)
+{
+    const struct unit_info *info = &import->table->units[unit];
+    int64_t end = begin + count, filled = begin;
+    for (int i = info->first_tensor; i < info->first_tensor + info->num_tensors; i++) {
+        const struct tensor_info *tensor = &import->table->tensors[i];
+        int64_t from = tensor->offset > begin ? tensor->offset : begin;
+        int64_t to = tensor->offset + tensor->numel < end ? tensor->offset + tensor->numel : end;
+        if (from >= to)
+            continue;
+        memset(out + (filled - begin), 0, (size_t)(from - filled) * sizeof *out);
+        float *part = out + (from - begin);
+        const struct source *source = &import->sources[i];
+        TRY(read_range(import, source, from - tensor->offset, to - from, part, err));
+        TRY(check_finite(import, tensor, source, from - tensor->offset, part, to - from, err));
+        if (tensor->role == ROLE_WTE && import->tied_head.file >= 0)
+            TRY(compare_tied_head(import, from - tensor->offset, to - from, part, err));
+        filled = to;
+    }
+    memset(out + (filled - begin), 0, (size_t)(end - filled) * sizeof *out);
+    return STATUS_OK;
+}
+
+enum status huggingface_load(const char *dir, const struct model_desc *desc, const struct tensor_table *table,
+                             const struct shard_layout *layout, int rank, zero_slice_access *slice, void *context,
+                             struct error *err)
+{
+    ASSERT(layout->num_units == table->num_units && rank >= 0 && rank < layout->world);
+    struct import import = {.dir = dir, .desc = desc, .table = table, .tied_head.file = -1, .open_file = -1};
+    size_t tensors = (size_t)table->num_tensors;
+    enum status status;
+    import.by_name = calloc(tensors, sizeof *import.by_name);
+    import.sources = calloc(tensors, sizeof *import.sources);
+    import.staging = malloc(STAGING);
+    import.compared = malloc(STAGING);
+    if (!import.by_name || !import.sources || !import.staging || !import.compared)
+        TRY_GOTO(error_set(err, STATUS_DEVICE, "out of memory: import of %zu tensors", tensors));
+    for (size_t i = 0; i < tensors; i++) {
+        import.by_name[i] = &table->tensors[i];
+        import.sources[i].file = -1;
+    }
+    qsort(import.by_name, tensors, sizeof *import.by_name, compare_names);
+
+    TRY_GOTO(find_files(&import, err));
+    for (int file = 0; file < import.num_files; file++)
+        TRY_GOTO(match_file(&import, file, err));
+    resolve_tied_head(&import);
+    TRY_GOTO(check_complete(&import, err));
+    for (int unit = 0; unit < table->num_units; unit++) {
+        float *own;
+        TRY_GOTO(slice(context, ZERO_MASTER, unit, &own, err));
+        TRY_GOTO(read_unit(&import, unit, rank * layout->slice[unit], layout->slice[unit], own, err));
+    }
+fail:
+    if (import.open_file >= 0)
+        io_close(import.fd);
+    for (int file = 0; file < import.num_files; file++)
+        free(import.files[file]);
+    free(import.files);
+    json_decref(import.weight_map);
+    free(import.staging);
+    free(import.compared);
+    free(import.sources);
+    free(import.by_name);
+    return status;
+}

@@ -1,0 +1,211 @@
+/* safetensors.c: the header of a safetensors file, read with distrust.
+ *
+ *     | 8 bytes: n | n bytes: JSON header | tensor | tensor | …      data_offsets count from the end of the header
+ *
+ * Every number is checked against the file before anything uses it, so that what safetensors_parse() accepts can be
+ * read without further checks. */
+#include "ckpt/huggingface/huggingface.h"
+
+#include "core/fsutil.h"
+#include "core/io.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* Element sizes by the format's dtype names; those that ztrain reads say as what. */
+static const struct {
+    const char *name;
+    int bytes;
+    int dtype; /* enum dtype, or -1 */
+} DTYPES[] = {
+    {"F32", 4, DTYPE_F32}, {"BF16", 2, DTYPE_BF16}, {"F16", 2, DTYPE_F16}, {"F64", 8, -1}, {"I64", 8, -1},
+    {"U64", 8, -1},        {"I32", 4, -1},          {"U32", 4, -1},        {"I16", 2, -1}, {"U16", 2, -1},
+    {"I8", 1, -1},         {"U8", 1, -1},           {"BOOL", 1, -1},
+};
+
+enum status safetensors_prefix(const uint8_t prefix[SAFETENSORS_PREFIX], int64_t file_bytes, const char *where,
+                               size_t *header_bytes, struct error *err)
+{
+    if (file_bytes < SAFETENSORS_PREFIX)
+        return error_set(err, STATUS_DATA, "'%s' is truncated: %" PRId64 " bytes are no safetensors file", where,
+                         file_bytes);
+    uint64_t n = 0;
+    for (int i = SAFETENSORS_PREFIX - 1; i >= 0; i--)
+        n = n << 8 | prefix[i];
+    if (n > SAFETENSORS_MAX_HEADER)
+        return error_set(err, STATUS_DATA,
+                         "'%s' is not a safetensors file: header of %" PRIu64 " bytes, at most %d expected", where, n,
+                         SAFETENSORS_MAX_HEADER);
+    if ((int64_t)n > file_bytes - SAFETENSORS_PREFIX)
+        return error_set(err, STATUS_DATA,
+                         "'%s' is truncated: header of %" PRIu64 " bytes, but the file has %" PRId64 " bytes", where, n,
+                         file_bytes);
+    *header_bytes = (size_t)n;
+    return STATUS_OK;
+}
+
+/* One entry's dtype, shape and offsets from its JSON object; data_bytes: what follows the header. */
+static enum status parse_entry(const json_t *value, int64_t header_end, int64_t data_bytes, const char *where,
+                               struct safetensors_entry *entry, struct error *err)
+{
+    const char *name = entry->name;
+    const char *dtype = json_string_value(json_object_get(value, "dtype"));
+    const json_t *shape = json_object_get(value, "shape"), *offsets = json_object_get(value, "data_offsets");
+    if (!dtype || !json_is_array(shape) || !json_is_array(offsets) || json_array_size(offsets) != 2)
+        return error_set(err, STATUS_DATA,
+                         "%s: tensor '%.200s' needs dtype, shape and two data_offsets in the safetensors header", where,
+                         name);
+
+    /* elements, checked as they are multiplied */
+    if (json_array_size(shape) > SAFETENSORS_MAX_DIMS)
+        return error_set(err, STATUS_DATA, "%s: tensor '%.200s' has %zu dimensions, at most %d expected", where, name,
+                         json_array_size(shape), SAFETENSORS_MAX_DIMS);
+    entry->ndim = (int)json_array_size(shape);
+    int64_t numel = 1;
+    for (int i = 0; i < entry->ndim; i++) {
+        const json_t *size = json_array_get(shape, (size_t)i);
+        entry->shape[i] = json_is_integer(size) ? json_integer_value(size) : -1;
+        if (entry->shape[i] < 0 || __builtin_mul_overflow(numel, entry->shape[i], &numel))
+            return error_set(err, STATUS_DATA, "%s: tensor '%.200s' has an impossible shape", where, name);
+    }
+
+    const json_t *first = json_array_get(offsets, 0), *last = json_array_get(offsets, 1);
+    int64_t begin = json_is_integer(first) ? json_integer_value(first) : -1;
+    int64_t end = json_is_integer(last) ? json_integer_value(last) : -1;
+    if (begin < 0 || end < begin)
+        return error_set(err, STATUS_DATA, "%s: tensor '%.200s' has impossible data_offsets", where, name);
+    if (end > data_bytes)
+        return error_set(err, STATUS_DATA,
+                         "'%s' is truncated: tensor '%.200s' ends at offset %" PRId64 ", the file at %" PRId64, where,
+                         name, header_end + end, header_end + data_bytes);
+    entry->begin = header_end + begin;
+    entry->end = header_end + end;
+
+    for (size_t i = 0; i < COUNT_OF(DTYPES); i++) {
+        if (strcmp(dtype, DTYPES[i].name) != 0)
+            continue;
+        int64_t bytes;
+        if (__builtin_mul_overflow(numel, DTYPES[i].bytes, &bytes) || bytes != end - begin)
+            return error_set(err, STATUS_DATA,
+                             "%s: tensor '%.200s' has %" PRId64 " bytes, which do not fit its shape and dtype", where,
+                             name, end - begin);
+        entry->known_dtype = DTYPES[i].dtype >= 0;
+        if (entry->known_dtype)
+            entry->dtype = (enum dtype)DTYPES[i].dtype;
+    }
+    return STATUS_OK;
+}
+
+static int compare_begin(const void *a, const void *b)
+{
+    const struct safetensors_entry *x = a, *y = b;
+    if (x->begin != y->begin)
+        return x->begin < y->begin ? -1 : 1;
+    return (x->end > y->end) - (x->end < y->end); /* empty tensors first */
+}
+
+/* Sorts the entries and checks that they cover the data without holes or overlaps. */
+static enum status check_cover(struct safetensors_header *header, int64_t header_end, int64_t file_bytes,
+                               const char *where, struct error *err)
+{
+    qsort(header->entries, (size_t)header->count, sizeof *header->entries, compare_begin);
+    int64_t end = header_end;
+    for (int i = 0; i < header->count; i++) {
+        const struct safetensors_entry *entry = &header->entries[i];
+        if (entry->begin != end)
+            return error_set(err, STATUS_DATA,
+                             "%s: tensor '%.200s' begins at offset %" PRId64 ", %" PRId64
+                             " expected: a hole or an overlap",
+                             where, entry->name, entry->begin, end);
+        end = entry->end;
+    }
+    if (end != file_bytes)
+        return error_set(err, STATUS_DATA,
+                         "'%s' has %" PRId64 " bytes, but its tensors end at offset %" PRId64 ": trailing bytes", where,
+                         file_bytes, end);
+    return STATUS_OK;
+}
+
+enum status safetensors_parse(const void *header, size_t header_bytes, int64_t file_bytes, const char *where,
+                              struct safetensors_header *out, struct error *err)
+{
+    memset(out, 0, sizeof *out);
+    ASSERT(header_bytes <= SAFETENSORS_MAX_HEADER && file_bytes >= SAFETENSORS_PREFIX + (int64_t)header_bytes);
+    json_error_t parse;
+    json_t *root = json_loadb(header, header_bytes, JSON_REJECT_DUPLICATES, &parse);
+    if (!json_is_object(root)) {
+        json_decref(root);
+        return error_set(err, STATUS_DATA, "'%s' is not a safetensors file: header at offset %d: %s", where,
+                         root ? SAFETENSORS_PREFIX : SAFETENSORS_PREFIX + parse.position,
+                         root ? "a JSON object expected" : parse.text);
+    }
+    enum status status;
+    const int64_t header_end = SAFETENSORS_PREFIX + (int64_t)header_bytes;
+    const char *name;
+    json_t *value;
+    out->entries = calloc(json_object_size(root) + 1, sizeof *out->entries);
+    if (!out->entries)
+        TRY_GOTO(error_set(err, STATUS_DEVICE, "out of memory: header of '%s'", where));
+    json_object_foreach(root, name, value)
+    {
+        if (strcmp(name, "__metadata__") == 0) {
+            const char *producer = json_string_value(json_object_get(value, "producer"));
+            out->by_ztrain = producer && strcmp(producer, "ztrain") == 0;
+            continue;
+        }
+        struct safetensors_entry *entry = &out->entries[out->count++];
+        if (!(entry->name = strdup(name)))
+            TRY_GOTO(error_set(err, STATUS_DEVICE, "out of memory: header of '%s'", where));
+        TRY_GOTO(parse_entry(value, header_end, file_bytes - header_end, where, entry, err));
+    }
+    TRY_GOTO(check_cover(out, header_end, file_bytes, where, err));
+    json_decref(root);
+    return STATUS_OK;
+fail:
+    json_decref(root);
+    safetensors_header_release(out);
+    return status;
+}
+
+enum status safetensors_read_header(const char *path, struct safetensors_header *out, struct error *err)
+{
+    memset(out, 0, sizeof *out);
+    int fd;
+    int64_t file_bytes;
+    uint8_t prefix[SAFETENSORS_PREFIX] = {0};
+    char *header = NULL;
+    size_t header_bytes = 0;
+    enum status status;
+    TRY(fs_open_read(path, STATUS_DATA, &fd, &file_bytes, err));
+    if (file_bytes >= SAFETENSORS_PREFIX)
+        TRY_GOTO(fs_pread(fd, path, prefix, sizeof prefix, 0, STATUS_DATA, err));
+    TRY_GOTO(safetensors_prefix(prefix, file_bytes, path, &header_bytes, err));
+    if (!(header = malloc(header_bytes + 1)))
+        TRY_GOTO(error_set(err, STATUS_DEVICE, "out of memory: %zu bytes for the header of '%s'", header_bytes, path));
+    TRY_GOTO(fs_pread(fd, path, header, header_bytes, SAFETENSORS_PREFIX, STATUS_DATA, err));
+    TRY_GOTO(safetensors_parse(header, header_bytes, file_bytes, path, out, err));
+fail:
+    free(header);
+    io_close(fd);
+    return status;
+}
+
+void safetensors_header_release(struct safetensors_header *header)
+{
+    for (int i = 0; i < header->count; i++)
+        free(header->entries[i].name);
+    free(header->entries);
+    memset(header, 0, sizeof *header);
+}
+
+const char *safetensors_shape_text(int ndim, const int64_t *shape, char out[192])
+{
+    int used = snprintf(out, 192, "(");
+    for (int i = 0; i < ndim; i++)
+        used += snprintf(out + used, 192 - (size_t)used, "%s%" PRId64, i ? ", " : "", shape[i]);
+    snprintf(out + used, 192 - (size_t)used, ")");
+    return out;
+}

@@ -1,0 +1,54 @@
+#include "cmd/train/choose_graphs.h"
+
+#include "core/log.h"
+#include "gpu/model/transformer.h"
+
+/* What the time of a launch is estimated by: about so many of them in a layer forward and backward, with its share of
+ * the update; seconds of the host for one; the share of its peak that a GPU reaches; what a GPU without a known peak
+ * has. */
+static const double launches_per_layer = 40, launch_seconds = 4e-6, usual_mfu = 0.4, usual_peak = 100e12;
+
+/* Whether the host needs about as long to launch a micro-batch as the GPU to compute it. At twice the host's time the
+ * GPU is still kept waiting: by short kernels behind long ones, and at each step's start. */
+static bool is_launch_bound(const struct graph_question *q)
+{
+    const struct run_spec *spec = q->spec;
+    double peak = q->device->peak_flops[spec->dtype] > 0 ? q->device->peak_flops[spec->dtype] : usual_peak;
+    double tokens = (double)(spec->train_micro_batch_size_per_gpu * spec->data.seq_length);
+    double gpu = transformer_flops_per_token(q->desc, spec->data.seq_length) * tokens / (usual_mfu * peak);
+    return gpu < 2 * launch_seconds * launches_per_layer * (double)(q->desc->num_layers + 2);
+}
+
+/* Why the steps cannot be graphs; NULL: they can. */
+static const char *obstacle(const struct graph_question *q)
+{
+    if (!device_has_graphs(q->device))
+        return "the CPU device has none";
+    if (!q->spec->data.packing)
+        return "with data.packing false no two steps are alike";
+    if (q->profile)
+        return "--profile times each op";
+    if (q->comm && !comm_can_capture(q->comm))
+        return "ranks that share a GPU communicate through the host";
+    return NULL;
+}
+
+enum status choose_graphs(const struct graph_question *q, bool *graphs, struct error *err)
+{
+    enum spec_graphs wanted = q->spec->train.cuda_graphs;
+    const char *why_not = wanted == SPEC_GRAPHS_OFF ? "train.cuda_graphs is false" : obstacle(q);
+    *graphs = false;
+    if (wanted == SPEC_GRAPHS_ON && why_not) {
+        error_set(err, STATUS_USAGE, "train.cuda_graphs is true, but steps cannot be graphs: %s", why_not);
+        return error_hint(err, "auto takes graphs where they are possible and help");
+    }
+    if (wanted == SPEC_GRAPHS_AUTO && !why_not && q->spec->wall_clock_breakdown)
+        why_not = "wall_clock_breakdown times the parts of a step";
+    if (wanted == SPEC_GRAPHS_AUTO && !why_not && !is_launch_bound(q))
+        why_not = "this model's kernels take longer than their launches";
+    *graphs = !why_not;
+    if (q->say && device_has_graphs(q->device))
+        log_info("CUDA graphs: %s%s", why_not ? "none: " : "a step is captured once, then launched as one piece",
+                 why_not ? why_not : "");
+    return STATUS_OK;
+}

@@ -1,0 +1,88 @@
+#include "cmd/train/last_words.h"
+
+#include "core/log.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <time.h>
+#include <unistd.h>
+#include <xxhash.h>
+
+/* What tells this start of the job from others; "": nothing does. */
+static void name_job(const struct bootstrap *boot, char name[256])
+{
+    const char *address = getenv("MASTER_ADDR"), *port = getenv("MASTER_PORT");
+    snprintf(name, 256, "%s", boot->job_id);
+    if (!*name && address && port)
+        snprintf(name, 256, "%.200s:%.20s", address, port);
+}
+
+/* The message without its hint, and with "R" where it names this rank: "rank 3", "SLURM_PROCID=3". */
+static void generalise(const char *text, int rank, char *out, size_t size)
+{
+    const char *end = strstr(text, "; hint: ");
+    size_t at = 0;
+    for (const char *c = text; *c && c != end && at + 2 < size;) {
+        bool named = c > text && (c[-1] == '=' || (c - text >= 5 && !strncmp(c - 5, "rank ", 5)));
+        char *after = NULL;
+        if (named && isdigit((unsigned char)*c) && strtol(c, &after, 10) == rank) {
+            out[at++] = 'R';
+            c = after;
+        } else {
+            out[at++] = *c++;
+        }
+    }
+    out[at] = 0;
+}
+
+/* Whether a process of this user listens there. */
+static bool is_taken(const struct sockaddr_un *name, socklen_t size)
+{
+    struct ucred owner = {.uid = (uid_t)-1};
+    socklen_t owner_size = sizeof owner;
+    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    bool ours = fd >= 0 && connect(fd, (const struct sockaddr *)name, size) == 0 &&
+                getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &owner, &owner_size) == 0 && owner.uid == getuid();
+    if (fd >= 0)
+        close(fd);
+    return ours;
+}
+
+/* Whether another rank of this node has said the same; if not, it is this one from now until its end. */
+static bool is_said(const struct bootstrap *boot, const struct error *err)
+{
+    char job[256], general[sizeof err->text];
+    name_job(boot, job);
+    if (boot->world == 1 || !*job)
+        return false;
+    generalise(err->text, boot->rank, general, sizeof general);
+    struct sockaddr_un name = {.sun_family = AF_UNIX}; /* abstract: its first byte is 0 */
+    int length = snprintf(name.sun_path + 1, sizeof name.sun_path - 1, "ztrain-%ju-%016" PRIx64, (uintmax_t)getuid(),
+                          XXH3_64bits_withSeed(general, strlen(general), XXH3_64bits(job, strlen(job))));
+    socklen_t size = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)length);
+    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (fd >= 0 && bind(fd, (const struct sockaddr *)&name, size) == 0 && listen(fd, 128) == 0)
+        return false; /* the socket stays open */
+    bool others = fd >= 0 && errno == EADDRINUSE;
+    if (fd >= 0)
+        close(fd);
+    return others && is_taken(&name, size);
+}
+
+void last_words(const struct bootstrap *boot, struct error *err)
+{
+    const struct timespec moment = {.tv_sec = 1};
+    bool said = !err->text[0] || is_said(boot, err);
+    if (!said)
+        log_error(err);
+    err->text[0] = 0;
+    if (boot->world > 1 && !boot->failed_together && !bootstrap_is_local_rank())
+        nanosleep(&moment, NULL);
+}

@@ -1,0 +1,25 @@
+/* line_pump.h: copies a rank's output line by line, each with the rank in front: "[2] …". */
+#ifndef ZTRAIN_CMD_TRAIN_LINE_PUMP_H
+#define ZTRAIN_CMD_TRAIN_LINE_PUMP_H
+
+#include "core/output.h"
+
+#include <stddef.h>
+
+enum { PUMP_BYTES = 16384, PUMP_FRONT = 16 };
+
+struct line_pump {
+    int from; /* non-blocking, owned, -1 when ended */
+    enum outlet to;
+    char front[PUMP_FRONT]; /* what goes in front */
+    size_t used;
+    char buffer[PUMP_BYTES];
+};
+
+void line_pump_init(struct line_pump *pump, int from, enum outlet to, int rank);
+/* Copies the whole lines that can be read without waiting; at the end of the input the rest, too, and closes `from`. */
+void line_pump_run(struct line_pump *pump);
+/* Copies what is left, finished line or not, and closes `from`. */
+void line_pump_finish(struct line_pump *pump);
+
+#endif

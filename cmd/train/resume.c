@@ -1,0 +1,203 @@
+#include "cmd/train/resume.h"
+
+#include "cmd/train/trainer.h"
+#include "core/data/token_set.h"
+#include "core/io.h"
+#include "core/log.h"
+#include "core/printable.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+/* Whether `resume` is a run folder, of which the newest checkpoint is taken, and not a checkpoint. A disk that does not
+ * say so makes it none: what is ahead of the newest one goes aside as damaged. */
+static bool names_run_folder(const char *resume)
+{
+    char manifest[4200];
+    snprintf(manifest, sizeof manifest, "%s/manifest.json", resume);
+    return io_access(manifest, F_OK) != 0 && (errno == ENOENT || errno == ENOTDIR);
+}
+
+enum status resume_open(const char *resume, const struct retry *retry, struct checkpoint **checkpoint,
+                        struct error *err)
+{
+    struct retry again = *retry;
+    enum status status;
+    do
+        status = checkpoint_open(resume, names_run_folder(resume), checkpoint, err);
+    while (retry_again(&again, &status, err));
+    if (status == STATUS_OK)
+        (*checkpoint)->retry = *retry;
+    else if (status == STATUS_CHECKPOINT && !names_run_folder(resume) && !error_is_unreadable(err))
+        error_hint(err, "--resume RUN, the run folder, takes its newest checkpoint that is whole");
+    return status;
+}
+
+enum status resume_plan_course(const char *resume, const struct run_place *place, const struct checkpoint *checkpoint,
+                               struct checkpoint_course *course, struct error *err)
+{
+    memset(course, 0, sizeof *course);
+    if (place->start == RUN_BRANCHED)
+        return STATUS_OK;
+    return checkpoint_course_plan(place->path, checkpoint, names_run_folder(resume), course, err);
+}
+
+/* The model's config as it is now with the one that the checkpoint was trained with: the spec names only a place. */
+static enum status compare_models(const struct checkpoint *checkpoint, const struct run_spec *spec,
+                                  struct string_list *differences, struct error *err)
+{
+    struct model_desc was = {0}, now = {0};
+    enum status status;
+    TRY_GOTO(trainer_describe_model(spec, false, &now, err));
+    TRY_GOTO(model_desc_from_json(checkpoint->model, checkpoint->path, &was, err));
+    model_desc_compare(&was, &now, differences);
+fail:
+    model_desc_release(&was);
+    model_desc_release(&now);
+    return status;
+}
+
+/* The last part of a path, without slashes behind it: *length bytes. */
+static const char *folder_name(const char *path, size_t *length)
+{
+    size_t end = strlen(path), begin;
+    while (end > 1 && path[end - 1] == '/')
+        end--;
+    for (begin = end; begin > 0 && path[begin - 1] != '/';)
+        begin--;
+    *length = end - begin;
+    return path + begin;
+}
+
+/* Whether model.pretrained may be the folder that the run was begun with, moved. Its config does not tell a base model
+ * from what was made of it; the folder's name does. */
+static bool same_pretrained_name(const struct checkpoint *checkpoint, const struct run_spec *spec)
+{
+    const char *was = json_string_value(json_object_get(checkpoint->spec, "model.pretrained"));
+    const char *now = spec->model.pretrained;
+    if (!was || !now)
+        return !was && !now;
+    size_t length_was, length_now;
+    was = folder_name(was, &length_was);
+    now = folder_name(now, &length_now);
+    return length_was == length_now && memcmp(was, now, length_now) == 0;
+}
+
+/* Whether data.train names what the run was begun with, wherever it stands now. Data that cannot be read, and
+ * checkpoints that do not know, are for others to judge: false. */
+static bool same_data_elsewhere(const struct checkpoint *checkpoint, const struct run_spec *spec)
+{
+    json_t *whole = spec_to_json(spec);
+    bool changed = !json_equal(json_object_get(whole, "data.train"), json_object_get(checkpoint->spec, "data.train"));
+    json_decref(whole);
+    struct error unread;
+    struct token_set *set;
+    uint64_t fingerprint;
+    const struct string_list *now = &spec->data.train;
+    const char *const *patterns = (const char *const *)now->items;
+    if (!changed || !checkpoint->data_fingerprint || token_set_open(patterns, now->count, &set, &unread) != STATUS_OK)
+        return false;
+    bool same = token_set_check(set, INT32_MAX, &fingerprint, &unread) == STATUS_OK &&
+                fingerprint == checkpoint->data_fingerprint;
+    token_set_close(set);
+    return same;
+}
+
+static enum status compare(const struct checkpoint *checkpoint, const struct run_spec *spec, int world, bool say,
+                           struct error *err)
+{
+    struct spec_report report = {0};
+    enum status status = compare_models(checkpoint, spec, &report.errors, err);
+    bool same_model = status == STATUS_OK && report.errors.count == 0 && same_pretrained_name(checkpoint, spec);
+    spec_compare(spec, checkpoint->spec, same_model, same_data_elsewhere(checkpoint, spec), &report);
+    if (say) {
+        for (int i = 0; i < report.errors.count; i++)
+            log_line(PRINTABLE(report.errors.items[i]));
+        for (int i = 0; i < report.notices.count; i++)
+            log_info("%s", report.notices.items[i]);
+        if (checkpoint->world != world)
+            log_info("the world size was %d in the checkpoint and is %d now", checkpoint->world, world);
+    }
+    if (report.errors.count > 0) /* differences say more than a model that cannot be read */
+        status = error_set(err, STATUS_USAGE, "cannot go on from '%s' (%d difference%s): %s", checkpoint->path,
+                           report.errors.count, report.errors.count == 1 ? "" : "s", report.errors.items[0]);
+    spec_report_release(&report);
+    return status;
+}
+
+enum status resume_check(const struct checkpoint *checkpoint, struct run_spec *spec, int world, const char *source,
+                         bool say, struct error *err)
+{
+    TRY(spec_resolve_batch_resumed(spec, world, source, checkpoint->spec, checkpoint->world, err));
+    return compare(checkpoint, spec, world, say, err);
+}
+
+/* What a resume would move aside. */
+static void say_course(const struct checkpoint_course *course)
+{
+    if (*course->from)
+        log_info("would rename '%s/%s' to '%s': it becomes the run's course again", course->dir, course->from,
+                 course->name);
+    if (course->taken)
+        log_info("would move aside '%s/%s' as '%s.aside-%d'", course->dir, course->name, course->name, course->number);
+    for (int i = 0; i < course->count; i++)
+        if (course->moves[i].damaged)
+            log_info("would move aside '%s/%s', which is damaged", course->dir, course->moves[i].name);
+        else
+            log_info("would move aside '%s/%s' as '%s.aside-%d'", course->dir, course->moves[i].name,
+                     course->moves[i].name, course->number);
+}
+
+enum status resume_dry(const char *resume, const struct run_place *place, struct run_spec *spec, int world,
+                       const char *source, struct error *err)
+{
+    enum status status;
+    struct checkpoint *checkpoint;
+    struct checkpoint_course course = {.count = 0};
+    TRY(resume_open(resume, &(struct retry){.limit = 0}, &checkpoint, err));
+    TRY_GOTO(resume_check(checkpoint, spec, world, source, true, err));
+    TRY_GOTO(resume_plan_course(resume, place, checkpoint, &course, err));
+    log_info("would go on from %s at step %" PRId64, checkpoint->path, checkpoint->position.step);
+    say_course(&course);
+fail:
+    checkpoint_course_release(&course);
+    checkpoint_close(checkpoint);
+    return status;
+}
+
+void begin_next_epoch(struct train_position *position)
+{
+    position->epoch++;
+    position->step_in_epoch = 0;
+    position->epoch_loss_sum = 0;
+    position->epoch_targets = 0;
+    position->epoch_end = false;
+}
+
+enum status resume_position(const struct checkpoint *checkpoint, int64_t steps_per_epoch, uint64_t data_fingerprint,
+                            struct train_position *position, struct error *err)
+{
+    if (checkpoint->data_fingerprint && checkpoint->data_fingerprint != data_fingerprint)
+        return error_set(err, STATUS_DATA,
+                         "data.train holds other data than when checkpoint '%s' was written (other sizes or tokens); "
+                         "hint: put the shards back, or start a new run with model.pretrained from 'ztrain export'",
+                         checkpoint->path);
+    *position = checkpoint->position;
+    if (position->epoch_end)
+        begin_next_epoch(position);
+    int64_t epoch = position->step / steps_per_epoch + 1, step_in_epoch = position->step % steps_per_epoch;
+    if (position->evaluation_due && step_in_epoch == 0) { /* the epoch ends after the evaluation */
+        epoch--;
+        step_in_epoch = steps_per_epoch;
+    }
+    if (position->epoch != epoch || position->step_in_epoch != step_in_epoch)
+        return error_set(err, STATUS_DATA,
+                         "checkpoint '%s' stands at epoch %" PRId64 ", step %" PRId64 " of it, but with %" PRId64
+                         " steps an epoch step %" PRId64
+                         " lies elsewhere; hint: data.train holds other data than when it was written",
+                         checkpoint->path, position->epoch, position->step_in_epoch, steps_per_epoch, position->step);
+    return STATUS_OK;
+}

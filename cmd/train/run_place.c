@@ -1,0 +1,149 @@
+#include "cmd/train/run_place.h"
+
+#include "ckpt/checkpoint.h"
+#include "ckpt/checkpoint_folders.h"
+#include "core/fsutil.h"
+#include "core/io.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* Whether `path` is `folder` or lies in it. Both are absolute, without links. */
+static bool lies_in(const char *path, const char *folder)
+{
+    size_t length = strlen(folder);
+    return !strncmp(path, folder, length) && (path[length] == '/' || path[length] == '\0');
+}
+
+/* Where `path` leads, and where the entry of that name stands, which may be a link to somewhere else. */
+struct real_place {
+    char target[PATH_MAX], entry[PATH_MAX];
+};
+
+/* false: there is no such thing. */
+static bool find_real_place(const char *path, struct real_place *place)
+{
+    char parent[FS_PATH_MAX];
+    if (strlen(path) >= FS_PATH_MAX || !realpath(path, place->target))
+        return false;
+    fs_parent(path, parent);
+    return realpath(parent, place->entry);
+}
+
+/* Whether `resume` lies in the run folder, or among its checkpoints, which may be a link to another disk. */
+static bool belongs_to(const struct real_place *resume, const char *folder)
+{
+    char checkpoints[FS_PATH_MAX], real[PATH_MAX];
+    if (realpath(folder, real) && (lies_in(resume->target, real) || lies_in(resume->entry, real)))
+        return true;
+    return fs_join(checkpoints, folder, "checkpoints", STATUS_USAGE, NULL) == STATUS_OK &&
+           realpath(checkpoints, real) && (lies_in(resume->target, real) || lies_in(resume->entry, real));
+}
+
+/* Whether `folder` is the folder of a run of that name. */
+static bool is_run_of(const char *folder, const char *name)
+{
+    char checkpoints[FS_PATH_MAX], yaml[FS_PATH_MAX];
+    if (fs_join(checkpoints, folder, "checkpoints", STATUS_USAGE, NULL) != STATUS_OK || !fs_is_dir(checkpoints) ||
+        fs_join(yaml, folder, "run.yaml", STATUS_USAGE, NULL) != STATUS_OK || !fs_exists(yaml))
+        return false;
+    struct run_spec *spec;
+    struct spec_report report = {0};
+    bool same = spec_load(yaml, NULL, NULL, 0, &spec, &report) == STATUS_OK && !strcmp(spec->run.name, name);
+    spec_free(spec);
+    spec_report_release(&report);
+    return same;
+}
+
+/* The run folder of that name that `resume` is, or lies in as its checkpoints/ or as one of them. */
+static bool find_moved(const char *resume, const char *name, char path[FS_PATH_MAX])
+{
+    char up[FS_PATH_MAX];
+    strcpy(path, resume);
+    for (int level = 0; level < 3; level++) {
+        if (is_run_of(path, name))
+            return true;
+        fs_parent(path, up);
+        strcpy(path, up);
+    }
+    return false;
+}
+
+enum status run_place_find(const struct run_spec *spec, const char *resume, struct run_place *place, struct error *err)
+{
+    struct real_place real;
+    char moved[FS_PATH_MAX];
+    memset(place, 0, sizeof *place);
+    int n = snprintf(place->path, sizeof place->path, "%s/%s", spec->run.dir, spec->run.name);
+    if (n < 0 || (size_t)n >= sizeof place->path)
+        return error_set(err, STATUS_USAGE, "run.dir and run.name: the path is longer than %zu bytes",
+                         sizeof place->path - 1);
+    place->start = resume ? RUN_RESUMED : RUN_NEW;
+    if (!resume || !find_real_place(resume, &real) || belongs_to(&real, place->path))
+        return STATUS_OK; /* whoever opens what is not there says so */
+    place->moved = !fs_exists(place->path) && find_moved(real.target, spec->run.name, moved);
+    if (!place->moved) {
+        place->start = RUN_BRANCHED;
+        return STATUS_OK;
+    }
+    n = snprintf(place->path, sizeof place->path, "%s", moved);
+    if (n < 0 || (size_t)n >= sizeof place->path)
+        return error_set(err, STATUS_USAGE, "--resume: the path is longer than %zu bytes", sizeof place->path - 1);
+    return STATUS_OK;
+}
+
+/* Whether not all checkpoints were moved aside. */
+static bool holds_course(const char *checkpoints)
+{
+    struct checkpoint_list list;
+    if (checkpoint_list_init(&list, checkpoints, NULL) != STATUS_OK)
+        return true;
+    bool holds = list.count > 0;
+    checkpoint_list_release(&list);
+    return holds;
+}
+
+enum status run_place_check(const struct run_place *place, struct error *err)
+{
+    char checkpoints[FS_PATH_MAX];
+    TRY(fs_join(checkpoints, place->path, "checkpoints", STATUS_USAGE, err));
+    if (place->start == RUN_RESUMED || !checkpoint_any(checkpoints))
+        return STATUS_OK;
+    error_set(err, STATUS_USAGE, "run folder '%s' already holds checkpoints%s", place->path,
+              place->start == RUN_BRANCHED ? ", and --resume names one that lies elsewhere" : "");
+    if (!holds_course(checkpoints))
+        return error_hint(err,
+                          "all of them were moved aside: ztrain inspect %s lists them and says how to go on "
+                          "from one; or another run.name to start anew",
+                          place->path);
+    return error_hint(err, "--resume %s to go on, or another run.name to %s", place->path,
+                      place->start == RUN_BRANCHED ? "branch off into a folder of its own" : "start anew");
+}
+
+enum status run_place_check_room(const struct run_place *place, struct error *err)
+{
+    char nearest[sizeof place->path];
+    snprintf(nearest, sizeof nearest, "%s", place->path);
+    while (!fs_exists(nearest)) {
+        char *slash = strrchr(nearest, '/');
+        if (slash > nearest)
+            *slash = 0;
+        else
+            snprintf(nearest, sizeof nearest, slash ? "/" : ".");
+    }
+    const char *problem = fs_is_dir(nearest) ? NULL : io_access(nearest, F_OK) ? "leads nowhere" : "is no folder";
+    if (!problem && faccessat(AT_FDCWD, nearest, W_OK | X_OK, AT_EACCESS) != 0)
+        problem = errno == EROFS ? "lies on a file system that is read-only" : "may not be written by this user";
+    if (!problem)
+        return STATUS_OK;
+    if (strcmp(nearest, place->path) == 0)
+        error_set(err, STATUS_USAGE, "run folder '%s' %s", place->path, problem);
+    else
+        error_set(err, STATUS_USAGE, "cannot make run folder '%s': '%s' %s", place->path, nearest, problem);
+    return error_hint(err, "run.dir says where the run's folder is made");
+}

@@ -1,0 +1,220 @@
+#include "cmd/train/stepper.h"
+
+#include "core/clock.h"
+#include "core/log.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+/* ---- life -------------------------------------------------------------------------------------------------------- */
+
+/* Whether all ranks say yes: a collective is in every rank's graph or in none's. */
+static enum status all_say(struct comm *comm, bool own, bool *all, struct error *err)
+{
+    double yes = own;
+    TRY(comm_sum(comm, &yes, 1, err));
+    *all = (int)yes == comm_world(comm);
+    return STATUS_OK;
+}
+
+enum status stepper_init(struct stepper *s, struct trainer *t, struct error *err)
+{
+    const struct run_spec *spec = t->spec;
+    *s = (struct stepper){.trainer = t,
+                          .graphs = t->graphs,
+                          .update = {
+                              .beta1 = spec->optimizer.beta1,
+                              .beta2 = spec->optimizer.beta2,
+                              .eps = (float)spec->optimizer.eps,
+                              .weight_decay = (float)spec->optimizer.weight_decay,
+                              .adamw = spec->optimizer.type == OPTIMIZER_ADAMW,
+                              .clip = spec->gradient_clipping,
+                          }};
+    for (size_t i = 0; i < COUNT_OF(s->looks); i++)
+        TRY(event_new(t->device, &s->looks[i], err));
+    TRY(all_say(t->comm, s->graphs, &s->graphs, err));
+    if (!s->graphs)
+        return STATUS_OK;
+    s->batches = calloc((size_t)spec->gradient_accumulation_steps, sizeof *s->batches);
+    return s->batches ? STATUS_OK : error_set(err, STATUS_DEVICE, "out of memory");
+}
+
+void stepper_release(struct stepper *s)
+{
+    if (s->graph)
+        stream_sync(s->trainer->compute);
+    graph_free(s->graph);
+    free(s->batches);
+    for (size_t i = 0; i < COUNT_OF(s->looks); i++) {
+        event_free(s->looks[i]);
+        s->looks[i] = NULL;
+    }
+    s->graph = NULL;
+    s->batches = NULL;
+}
+
+/* ---- op by op ---------------------------------------------------------------------------------------------------- */
+
+static enum status next_batch(struct token_stream *stream, struct step_enqueued *enqueued, struct error *err)
+{
+    bool end = false;
+    double start = seconds_now();
+    TRY(token_stream_next(stream, &enqueued->last, &end, err));
+    ASSERT(!end);
+    enqueued->data_seconds += seconds_now() - start;
+    return STATUS_OK;
+}
+
+/* Forward and backward; adds up this rank's losses on the device. */
+static enum status train_micro(struct trainer *t, const struct batch *batch, struct error *err)
+{
+    float scale = batch->step_targets ? (float)(1.0 / (double)batch->step_targets) : 0.0f;
+    zero_begin_micro(t->zero, batch->last_micro);
+    return transformer_train(t->transformer, batch, scale, zero_loss_scale(t->zero), zero_verbs(t->zero), t->compute,
+                             t->loss_sum, err);
+}
+
+static enum status finish(struct stepper *s, struct error *err)
+{
+    struct trainer *t = s->trainer;
+    return zero_finish_step(t->zero, &s->update, t->loss_sum, t->compute, err);
+}
+
+void stepper_keep_up(struct stepper *s)
+{
+    if (s->num_looks > 0)
+        event_sync(s->looks[(s->num_looks - 1) % 2]);
+    event_record(s->looks[s->num_looks++ % 2], s->trainer->compute);
+}
+
+/* Waits for all that was enqueued of the step; the gradients that have come together are of no more use. */
+static enum status break_off(struct stepper *s, struct step_enqueued *enqueued, struct error *err)
+{
+    struct trainer *t = s->trainer;
+    enqueued->broken_off = true;
+    stream_sync(t->compute);
+    stream_sync(zero_stream(t->zero));
+    TRY(comm_status(t->comm, err));
+    return device_check(t->device, err);
+}
+
+/* Each micro-batch when its tokens come. */
+static enum status run_as_data_come(struct stepper *s, struct token_stream *stream, const struct stepper_look *look,
+                                    struct step_enqueued *enqueued, struct error *err)
+{
+    struct trainer *t = s->trainer;
+    bool stop = false;
+    stream_fill_zero(t->compute, t->loss_sum, sizeof *t->loss_sum);
+    do {
+        TRY(next_batch(stream, enqueued, err));
+        TRY(train_micro(t, &enqueued->last, err));
+        if (!enqueued->last.last_micro)
+            TRY(look->look(look->context, s, &stop, err));
+    } while (!enqueued->last.last_micro && !stop);
+    return stop ? break_off(s, enqueued, err) : finish(s, err);
+}
+
+/* ---- as a graph -------------------------------------------------------------------------------------------------- */
+
+static enum status load_all(struct stepper *s, struct token_stream *stream, struct step_enqueued *enqueued,
+                            struct error *err)
+{
+    struct trainer *t = s->trainer;
+    int i = 0;
+    do {
+        TRY(next_batch(stream, enqueued, err));
+        ASSERT(i < t->spec->gradient_accumulation_steps);
+        s->batches[i] = enqueued->last;
+        transformer_load(t->transformer, i, &s->batches[i], t->compute);
+        if (s->graph) /* packed steps are alike */
+            ASSERT(s->batches[i].num_tokens == s->tokens && s->batches[i].step_targets == s->targets);
+        i++;
+    } while (!enqueued->last.last_micro);
+    return STATUS_OK;
+}
+
+static enum status run_loaded(struct stepper *s, struct error *err)
+{
+    struct trainer *t = s->trainer;
+    stream_fill_zero(t->compute, t->loss_sum, sizeof *t->loss_sum);
+    for (int64_t i = 0; i < t->spec->gradient_accumulation_steps; i++)
+        TRY(train_micro(t, &s->batches[i], err));
+    return finish(s, err);
+}
+
+/* Captures the step that is loaded; or goes back to where it began and leaves s->graph NULL. */
+static enum status capture(struct stepper *s, struct error *err)
+{
+    struct trainer *t = s->trainer;
+    struct stream *streams[] = {t->compute, zero_stream(t->zero)};
+    struct error why = {.code = STATUS_OK};
+    bool all;
+    if (graph_begin(streams, COUNT_OF(streams), &s->graph, &why) == STATUS_OK) {
+        enum status status = run_loaded(s, err);
+        if (graph_end(s->graph, &why) != STATUS_OK)
+            s->graph = NULL;
+        TRY(status);
+    }
+    TRY(all_say(t->comm, s->graph != NULL, &all, err));
+    s->tokens = s->batches[0].num_tokens;
+    s->targets = s->batches[0].step_targets;
+    if (all)
+        return STATUS_OK;
+    graph_free(s->graph);
+    s->graph = NULL;
+    s->graphs = false;
+    zero_rewind_step(t->zero);
+    if (why.code == STATUS_OK)
+        error_set(&why, STATUS_DEVICE, "a graph cannot be captured on another rank");
+    if (t->spec->train.cuda_graphs == SPEC_GRAPHS_ON) {
+        *err = why;
+        return error_hint(err, "train.cuda_graphs: false");
+    }
+    log_warn("CUDA graphs: none: %s", why.text);
+    return STATUS_OK;
+}
+
+static enum status run_as_graph(struct stepper *s, struct token_stream *stream, struct step_enqueued *enqueued,
+                                struct error *err)
+{
+    struct trainer *t = s->trainer;
+    TRY(load_all(s, stream, enqueued, err));
+    enqueued->counted = !s->graph;
+    if (!s->graph)
+        TRY(capture(s, err));
+    if (!s->graph)
+        return run_loaded(s, err);
+    enqueued->launched = true;
+    comm_launch(t->comm, s->graph);
+    return STATUS_OK;
+}
+
+/* ---- a step ------------------------------------------------------------------------------------------------------ */
+
+/* Learning rate and bias corrections of optimizer step k. */
+static struct step_rates rates_of(const struct run_spec *spec, int64_t k)
+{
+    bool correct = spec->optimizer.bias_correction;
+    return (struct step_rates){.lr = schedule_lr(&spec->scheduler, spec->optimizer.lr, k),
+                               .correction1 = correct ? 1.0 - pow(spec->optimizer.beta1, (double)k) : 1.0,
+                               .correction2 = correct ? 1.0 - pow(spec->optimizer.beta2, (double)k) : 1.0};
+}
+
+enum status stepper_enqueue(struct stepper *s, struct token_stream *stream, int64_t made,
+                            const struct stepper_look *look, struct step_enqueued *enqueued, struct error *err)
+{
+    struct trainer *t = s->trainer;
+    struct step_schedule schedule = {.base = made};
+    for (int i = 0; i < STEP_RATES; i++)
+        schedule.rates[i] = rates_of(t->spec, made + 1 + i);
+    *enqueued = (struct step_enqueued){.counted = true};
+    zero_begin_step(t->zero, &schedule, t->compute);
+    if (s->graphs && s->warm)
+        TRY(run_as_graph(s, stream, enqueued, err));
+    else
+        TRY(run_as_data_come(s, stream, look, enqueued, err));
+    s->warm = true;
+    if (enqueued->broken_off)
+        return STATUS_OK;
+    return zero_end_step(t->zero, t->compute, err);
+}

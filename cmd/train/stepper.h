@@ -1,0 +1,54 @@
+/* stepper.h: an optimizer step as work for the device: all its micro-batches, then the update.
+ *
+ * The work is enqueued op by op, or, on a GPU, captured once as a graph and launched as one piece from then on
+ * (train.cuda_graphs): where the kernels are shorter than the time that it takes to launch them, the GPU would wait for
+ * the host. The bits are the same. The first step of a process is never a graph: it loads kernels and libraries make
+ * their choices in it. Around a graph, not in it: tokens (loaded for all micro-batches first), the rates of the
+ * schedule, what the host reads of the step. */
+#ifndef ZTRAIN_CMD_TRAIN_STEPPER_H
+#define ZTRAIN_CMD_TRAIN_STEPPER_H
+
+#include "cmd/train/trainer.h"
+
+struct stepper {
+    struct trainer *trainer; /* borrowed */
+    struct zero_update update;
+    bool graphs;             /* steps are to be launched as graphs */
+    bool warm;               /* a step was enqueued already */
+    struct graph *graph;     /* owned; NULL: not captured */
+    struct batch *batches;   /* (gradient_accumulation_steps) owned, with graphs: loaded */
+    int64_t tokens, targets; /* of each captured micro-batch; of the step */
+    struct event *looks[2];  /* owned; where the compute stream was at the last two looks (stepper_look) */
+    int64_t num_looks;
+};
+
+/* Collective. */
+enum status stepper_init(struct stepper *stepper, struct trainer *trainer, struct error *err);
+void stepper_release(struct stepper *stepper); /* before the trainer's release */
+
+/* Called between the micro-batches of a step that is no graph, on all ranks alike: may look around, collectively,
+ * whether the step is to be broken off. */
+struct stepper_look {
+    enum status (*look)(void *context, struct stepper *stepper, bool *stop, struct error *err);
+    void *context;
+};
+
+/* For a look that asks others: the host waits until the device has come to where it was at the look before, so that a
+ * host, which may be far ahead of its device, does not promise what will take long. */
+void stepper_keep_up(struct stepper *stepper);
+
+/* How a step was given to the device. */
+struct step_enqueued {
+    struct batch last;   /* its last micro-batch */
+    double data_seconds; /* waiting for tokens */
+    bool launched;       /* as a graph: its parts are not timed */
+    bool broken_off; /* a look said so: nothing was updated, the device and the communicator are idle, and no step may
+                      * be enqueued any more */
+    bool counted;    /* the communicator has counted its operations: not those of a graph that was there already */
+};
+
+/* Enqueues the next step of the token stream. `made`: optimizer steps that are known to be made. Collective. */
+enum status stepper_enqueue(struct stepper *stepper, struct token_stream *stream, int64_t made,
+                            const struct stepper_look *look, struct step_enqueued *enqueued, struct error *err);
+
+#endif

@@ -1,0 +1,27 @@
+/* stop_signal.h: SIGTERM, SIGINT, SIGHUP (the terminal is gone; not under nohup) and SIGUSR1 ask a run to stop with a
+ * checkpoint and exit 75. A second SIGINT ends it at once with 130. */
+#ifndef ZTRAIN_CMD_TRAIN_STOP_SIGNAL_H
+#define ZTRAIN_CMD_TRAIN_STOP_SIGNAL_H
+
+#include <stdbool.h>
+
+void stop_signal_install(void);
+
+/* SIGTERM, SIGINT and SIGHUP end the process at once again, until the next install; SIGUSR1 is still remembered. */
+void stop_signal_default(void);
+
+/* The signal that asked this process to stop, or 0. */
+int stop_signal_pending(void);
+
+/* From now on a second SIGINT ends the process with exit code 130. Not for a supervisor's ranks: a terminal or a batch
+ * system may send one to the supervisor, which passes it on, and to them as well; their supervisor counts for all.
+ * `speaks`: this process says on stderr what a second one will do, and that it has. */
+void stop_signal_count_interrupts(bool speaks);
+
+/* Whether a SIGINT `seconds` after the one before is another one. Some senders (timeout(1), a terminal together with a
+ * wrapper) deliver one request to a process twice, at the same moment. */
+bool stop_signal_is_another(double seconds);
+
+extern const char stop_signal_first_words[], stop_signal_last_words[];
+
+#endif

@@ -1,0 +1,416 @@
+/* supervise.c: see supervise.h.
+ *
+ * The supervisor is no rank. It makes the shared memory (comm/control.h), starts the ranks in order as its direct
+ * children, each with a share of the cores, and then sits in one poll() loop over their output and a signalfd. It never
+ * waits for who reads its own output (core/output.h).
+ *
+ *   - SIGINT, SIGTERM, SIGUSR1 go on to the ranks, once each: the ranks have process groups of their own, so a Ctrl-C
+ * on the terminal reaches the supervisor only. SIGHUP (the terminal is gone) goes on as SIGTERM. Ranks start with them
+ *     blocked, so that none is lost before they listen. SIGTSTP and SIGCONT stop and continue the ranks. SIGHUP and
+ *     SIGTSTP stay ignored where they were (nohup): blocked, they would reach the signalfd all the same.
+ *   - A rank that fails: the others are told through the control block, and end by themselves with the reason; who
+ * still runs then gets SIGTERM, and at last SIGKILL, all within 5 seconds.
+ *   - If the supervisor is killed, the kernel kills the ranks (PR_SET_PDEATHSIG). The shared memory has no name, so
+ *     nothing stays behind.
+ *
+ *   - A second SIGINT kills the ranks at once. Here is who counts them: a rank may get one from a terminal or a batch
+ *     system as well as from here.
+ *
+ * Exit code: the code that a rank gave with its last words; 6 if one was killed by a signal or left without a word; 75
+ * if they stopped on request; 130 after a second SIGINT; 0 only if all ended with 0. */
+#include "cmd/train/supervise.h"
+
+#include "cmd/train/line_pump.h"
+#include "cmd/train/stop_signal.h"
+#include "comm/control.h"
+#include "comm/launch/bootstrap.h"
+#include "core/clock.h"
+#include "core/output.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <math.h>
+#include <poll.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/signalfd.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum { MAX_RANKS = 64 /* on one machine, with two pipes each */ };
+
+/* seconds after a failure */
+static const double term_after = 1.5, kill_after = 3.5;
+
+/* What arrives here, and what the ranks get. */
+static const struct {
+    int from, to;
+} forwarded[] = {{SIGINT, SIGINT}, {SIGTERM, SIGTERM}, {SIGUSR1, SIGUSR1}, {SIGHUP, SIGTERM}};
+
+struct child {
+    pid_t pid;
+    bool running, ended_by_us;
+    int code;                  /* of exit, or 128 + signal */
+    struct line_pump pumps[2]; /* stdout, stderr */
+};
+
+struct job {
+    int ranks, fd;
+    char **argv;
+    char host[64];
+    double timeout;
+    struct control *control;
+    sigset_t old_mask;
+    int signals; /* signalfd */
+    struct child children[MAX_RANKS];
+    double failed_at, left_at; /* monotonic seconds; INFINITY: not yet */
+    double interrupted_at;     /* the newest SIGINT, likewise */
+    bool interrupted;          /* a second one came: the ranks are killed */
+    int left_rank;             /* who left early */
+    int first_code;            /* of the first rank that ended with an error */
+    bool told_term;
+    struct error unsaid; /* what the ranks cannot say */
+};
+
+/* ---------------------------------------------------------------- starting */
+
+/* Rank r's share of the cores that we may use; at least one, shared where there are more ranks than cores. */
+static void share_cores(int rank, int ranks)
+{
+    cpu_set_t all, own;
+    if (sched_getaffinity(0, sizeof all, &all) != 0)
+        return; /* more cores than the set holds: all ranks may use all */
+    int cores = CPU_COUNT(&all), first = rank * cores / ranks, end = (rank + 1) * cores / ranks, seen = 0;
+    if (end == first)
+        end = first + 1;
+    CPU_ZERO(&own);
+    for (int cpu = 0; cpu < CPU_SETSIZE; cpu++)
+        if (CPU_ISSET(cpu, &all)) {
+            if (seen >= first && seen < end)
+                CPU_SET(cpu, &own);
+            seen++;
+        }
+    sched_setaffinity(0, sizeof own, &own);
+}
+
+/* In the child, between fork and exec. outputs: what becomes stdout and stderr. */
+static void become_rank(const struct job *job, int rank, const int outputs[2], pid_t supervisor)
+{
+    setpgid(0, 0);
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (getppid() != supervisor) /* it died before that */
+        _exit(STATUS_PEER);
+    int null = open("/dev/null", O_RDONLY);
+    if (null >= 0)
+        dup2(null, STDIN_FILENO);
+    if (outputs[0] != STDOUT_FILENO)
+        dup2(outputs[0], STDOUT_FILENO);
+    dup2(outputs[1], STDERR_FILENO);
+    if (null > STDERR_FILENO)
+        close(null);
+    share_cores(rank, job->ranks);
+    bootstrap_local_env(rank, job->ranks, job->fd);
+    signal(SIGPIPE, SIG_DFL);
+    signal(SIGTTOU, SIG_IGN); /* rank 0 may write to the terminal though its group is in the background */
+    sigset_t mask = job->old_mask;
+    for (size_t i = 0; i < COUNT_OF(forwarded); i++)
+        sigaddset(&mask, forwarded[i].to);
+    sigprocmask(SIG_SETMASK, &mask, NULL);
+    execv("/proc/self/exe", job->argv);
+    fprintf(stderr, "ztrain: error: cannot start rank %d: %s\n", rank, strerror(errno));
+    _exit(STATUS_DEVICE);
+}
+
+static enum status start_rank(struct job *job, int rank, struct error *err)
+{
+    struct child *child = &job->children[rank];
+    int pipes[2][2] = {{-1, -1}, {-1, -1}}, outputs[2];
+    bool terminal = rank == 0 && isatty(STDOUT_FILENO); /* rank 0 shows its progress itself */
+    for (int i = terminal ? 1 : 0; i < 2; i++)
+        if (pipe2(pipes[i], O_CLOEXEC) != 0)
+            goto fail;
+    for (int i = 0; i < 2; i++)
+        outputs[i] = pipes[i][1] >= 0 ? pipes[i][1] : STDOUT_FILENO;
+    fflush(NULL);
+    pid_t supervisor = getpid();
+    child->pid = fork();
+    if (child->pid < 0)
+        goto fail;
+    if (child->pid == 0)
+        become_rank(job, rank, outputs, supervisor);
+    setpgid(child->pid, child->pid); /* in both, so that it is done when either goes on */
+    child->running = true;
+    control_expect(job->control, rank, (int)child->pid, job->host);
+    for (int i = 0; i < 2; i++) {
+        line_pump_init(&child->pumps[i], pipes[i][0], i == 0 ? OUTLET_STDOUT : OUTLET_STDERR, rank);
+        if (pipes[i][0] >= 0) {
+            fcntl(pipes[i][0], F_SETFL, O_NONBLOCK);
+            close(pipes[i][1]);
+        }
+    }
+    return STATUS_OK;
+fail:
+    error_set(err, STATUS_DEVICE, "cannot start rank %d: %s", rank, strerror(errno));
+    for (int i = 0; i < 2; i++)
+        for (int end = 0; end < 2; end++)
+            if (pipes[i][end] >= 0)
+                close(pipes[i][end]);
+    return STATUS_DEVICE;
+}
+
+/* ---------------------------------------------------------------- ending */
+
+static int running(const struct job *job)
+{
+    int n = 0;
+    for (int r = 0; r < job->ranks; r++)
+        n += job->children[r].running;
+    return n;
+}
+
+static void signal_ranks(struct job *job, int signal_number, bool ending)
+{
+    for (int r = 0; r < job->ranks; r++) {
+        struct child *child = &job->children[r];
+        if (!child->running)
+            continue;
+        child->ended_by_us |= ending;
+        kill(child->pid, signal_number);
+    }
+}
+
+/* The job fails because of `rank`. unsaid: in words that no rank can say, or NULL. */
+static void job_failed(struct job *job, int rank, int code, const char *unsaid)
+{
+    char text[512];
+    if (!isfinite(job->failed_at)) {
+        job->failed_at = seconds_now();
+        job->first_code = code;
+    }
+    if (unsaid && job->unsaid.code == STATUS_OK)
+        error_set(&job->unsaid, (enum status)code, "%s", unsaid);
+    snprintf(text, sizeof text, "rank %d on %s ended with exit code %d", rank, job->host, code);
+    control_mark_dead(job->control, rank, (enum status)code, unsaid ? unsaid : text);
+}
+
+static void rank_ended(struct job *job, int rank, int status)
+{
+    struct child *child = &job->children[rank];
+    struct control_rank *entry = &control_block(job->control)->ranks[rank];
+    child->running = false;
+    if (WIFSIGNALED(status)) {
+        child->code = 128 + WTERMSIG(status);
+        if (child->ended_by_us)
+            return;
+        char text[512];
+        snprintf(text, sizeof text, "rank %d on %s (process %d) was killed by signal %d (%s)", rank, job->host,
+                 (int)child->pid, WTERMSIG(status), strsignal(WTERMSIG(status)));
+        job_failed(job, rank, STATUS_PEER, text);
+        return;
+    }
+    child->code = WEXITSTATUS(status);
+    if (child->code != STATUS_OK && child->code != STATUS_REQUEUE) {
+        job_failed(job, rank, child->code, NULL);
+    } else if (atomic_load(&entry->state) != RANK_CLOSED && !isfinite(job->left_at)) {
+        job->left_at = seconds_now(); /* all right if the others leave, too */
+        job->left_rank = rank;
+    }
+}
+
+static void reap(struct job *job)
+{
+    for (int r = 0; r < job->ranks; r++) {
+        int status;
+        if (job->children[r].running && waitpid(job->children[r].pid, &status, WNOHANG) == job->children[r].pid)
+            rank_ended(job, r, status);
+    }
+}
+
+/* What time has to do; returns the seconds until it should look again. */
+static double check_time(struct job *job)
+{
+    double now = seconds_now();
+    if (!isfinite(job->failed_at) && now >= job->left_at + job->timeout) {
+        char text[512];
+        snprintf(text, sizeof text, "rank %d on %s (process %d) left with exit code %d while %d others went on",
+                 job->left_rank, job->host, (int)job->children[job->left_rank].pid, job->children[job->left_rank].code,
+                 running(job));
+        job_failed(job, job->left_rank, STATUS_PEER, text);
+    }
+    if (!isfinite(job->failed_at))
+        return isfinite(job->left_at) ? job->left_at + job->timeout - now : INFINITY;
+    if (now < job->failed_at + term_after)
+        return job->failed_at + term_after - now;
+    if (!job->told_term)
+        signal_ranks(job, SIGTERM, true);
+    job->told_term = true;
+    if (now < job->failed_at + kill_after)
+        return job->failed_at + kill_after - now;
+    signal_ranks(job, SIGKILL, true);
+    return 0.1;
+}
+
+/* ---------------------------------------------------------------- the loop */
+
+/* The first SIGINT says what a second one will do. */
+static void take_interrupt(struct job *job)
+{
+    double now = seconds_now();
+    if (!isfinite(job->interrupted_at)) {
+        output_put(OUTLET_STDERR, stop_signal_first_words, strlen(stop_signal_first_words), OUTPUT_LINE);
+    } else if (stop_signal_is_another(now - job->interrupted_at)) {
+        job->interrupted = true;
+        signal_ranks(job, SIGKILL, true);
+    }
+    job->interrupted_at = now;
+}
+
+static void take_signals(struct job *job)
+{
+    struct signalfd_siginfo info;
+    while (read(job->signals, &info, sizeof info) == (ssize_t)sizeof info) {
+        if (info.ssi_signo == SIGINT)
+            take_interrupt(job);
+        for (size_t i = 0; i < COUNT_OF(forwarded); i++)
+            if ((int)info.ssi_signo == forwarded[i].from)
+                signal_ranks(job, forwarded[i].to, false);
+        if (info.ssi_signo == SIGTSTP) {
+            signal_ranks(job, SIGSTOP, false);
+            raise(SIGSTOP);
+            signal_ranks(job, SIGCONT, false);
+        }
+    }
+}
+
+static void run(struct job *job)
+{
+    struct pollfd fds[1 + 2 * MAX_RANKS];
+    while (running(job) > 0) {
+        nfds_t n = 0;
+        fds[n++] = (struct pollfd){.fd = job->signals, .events = POLLIN};
+        for (int r = 0; r < job->ranks; r++)
+            for (int i = 0; i < 2; i++)
+                fds[n++] = (struct pollfd){.fd = job->children[r].pumps[i].from, .events = POLLIN};
+        double wait = check_time(job);
+        poll(fds, n, isfinite(wait) ? (int)(wait * 1000) + 1 : -1);
+        for (int r = 0; r < job->ranks; r++)
+            for (int i = 0; i < 2; i++)
+                line_pump_run(&job->children[r].pumps[i]);
+        take_signals(job);
+        reap(job);
+    }
+    for (int r = 0; r < job->ranks; r++)
+        for (int i = 0; i < 2; i++) {
+            line_pump_run(&job->children[r].pumps[i]);
+            line_pump_finish(&job->children[r].pumps[i]);
+        }
+}
+
+/* The job's exit code once all have ended. */
+static int verdict(struct job *job, struct error *unsaid)
+{
+    const struct control_block *block = control_block(job->control);
+    *unsaid = (struct error){.code = STATUS_OK};
+    if (job->interrupted)
+        return error_set(unsaid, STATUS_INTERRUPTED, "interrupted a second time: ended at once, without a checkpoint");
+    if (isfinite(job->failed_at)) {
+        if (atomic_load(&block->failed) == 2 && block->speaker >= 0)
+            return block->code; /* a rank's own last words */
+        *unsaid = job->unsaid;
+        return unsaid->code != STATUS_OK ? (int)unsaid->code : job->first_code;
+    }
+    for (int r = 0; r < job->ranks; r++)
+        if (job->children[r].code != STATUS_OK)
+            return job->children[r].code;
+    return STATUS_OK;
+}
+
+static bool ignored(int signal_number)
+{
+    struct sigaction action;
+    return sigaction(signal_number, NULL, &action) == 0 && action.sa_handler == SIG_IGN;
+}
+
+/* Blocks what the signalfd is to get instead. Were SIGCHLD ignored, as some callers have it, the kernel would reap the
+ * ranks itself, and their end would never be seen. */
+static void block_signals(sigset_t *mask, sigset_t *old_mask)
+{
+    signal(SIGCHLD, SIG_DFL);
+    sigemptyset(mask);
+    sigaddset(mask, SIGCHLD);
+    if (!ignored(SIGTSTP))
+        sigaddset(mask, SIGTSTP);
+    for (size_t i = 0; i < COUNT_OF(forwarded); i++)
+        if (forwarded[i].from != SIGHUP || !ignored(SIGHUP))
+            sigaddset(mask, forwarded[i].from);
+    sigprocmask(SIG_BLOCK, mask, old_mask);
+}
+
+enum status supervise(int ranks, char **argv, double timeout_seconds, int *exit_code, struct error *err)
+{
+    ASSERT(timeout_seconds > 0);
+    enum status status = STATUS_OK;
+    if (ranks < 1 || ranks > MAX_RANKS) {
+        error_set(err, STATUS_USAGE, "%d local ranks are not possible: 1 to %d are", ranks, MAX_RANKS);
+        return STATUS_USAGE;
+    }
+    TRY(bootstrap_check_launcher(err));
+    struct job *job = calloc(1, sizeof *job);
+    if (!job)
+        return error_set(err, STATUS_DEVICE, "out of memory");
+    job->ranks = ranks;
+    job->argv = argv;
+    job->timeout = timeout_seconds;
+    job->failed_at = job->left_at = job->interrupted_at = INFINITY;
+    job->fd = job->signals = -1;
+    bootstrap_host(job->host, sizeof job->host);
+    for (int r = 0; r < ranks; r++)
+        for (int i = 0; i < 2; i++)
+            job->children[r].pumps[i].from = -1;
+
+    sigset_t mask;
+    block_signals(&mask, &job->old_mask);
+    void (*old_pipe)(int) = signal(SIGPIPE, SIG_IGN);
+    job->signals = signalfd(-1, &mask, SFD_CLOEXEC | SFD_NONBLOCK);
+    if (job->signals < 0) {
+        status = error_set(err, STATUS_DEVICE, "cannot watch signals: %s", strerror(errno));
+        goto fail;
+    }
+    const struct control_shape shape = {.world = ranks, .local_world = ranks, .num_nodes = 1};
+    TRY_GOTO(control_create(&shape, &job->fd, err));
+    TRY_GOTO(control_attach(job->fd, -1, ranks, job->host, timeout_seconds, &job->control, err));
+    for (int r = 0; r < ranks && status == STATUS_OK; r++)
+        status = start_rank(job, r, err);
+    int error = output_start(); /* no fork any more: whoever reads the output may pause, and the ranks go on */
+    if (error && status == STATUS_OK)
+        status = error_set(err, STATUS_DEVICE, "cannot start a thread: %s", strerror(error));
+    if (status != STATUS_OK) {
+        signal_ranks(job, SIGKILL, true);
+    } else if (stop_signal_pending()) { /* it came before they were blocked here */
+        if (stop_signal_pending() == SIGINT)
+            take_interrupt(job);
+        signal_ranks(job, stop_signal_pending(), false);
+    }
+    run(job);
+    if (status == STATUS_OK) {
+        struct error unsaid;
+        *exit_code = verdict(job, &unsaid);
+        if (unsaid.code != STATUS_OK && err)
+            *err = unsaid;
+        status = unsaid.code;
+    }
+fail:
+    control_detach(job->control);
+    if (job->fd >= 0)
+        close(job->fd);
+    if (job->signals >= 0)
+        close(job->signals);
+    signal(SIGPIPE, old_pipe);
+    sigprocmask(SIG_SETMASK, &job->old_mask, NULL);
+    free(job);
+    return status;
+}

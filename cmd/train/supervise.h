@@ -1,0 +1,13 @@
+/* supervise.h: `ztrain --local-gpus N`: N ranks on this machine, started, watched and ended together. */
+#ifndef ZTRAIN_CMD_TRAIN_SUPERVISE_H
+#define ZTRAIN_CMD_TRAIN_SUPERVISE_H
+
+#include "core/status.h"
+
+/* Runs `ranks` copies of this program with the same arguments (argv, NULL-terminated) and waits for them. STATUS_OK:
+ * all that there is to say was said by the ranks, *exit_code is the job's. Else err has what nobody has said yet (a
+ * rank was killed, could not be started, left early) and its code is the job's. timeout_seconds: how long others may go
+ * on after a rank has left without agreeing. */
+enum status supervise(int ranks, char **argv, double timeout_seconds, int *exit_code, struct error *err);
+
+#endif

@@ -1,0 +1,359 @@
+/* bootstrap.c: where this process's rank comes from. See bootstrap.h.
+ *
+ * Local ranks get three variables from their supervisor; they count before anything else. Otherwise every launcher that
+ * has left a rank and a number of ranks in the environment makes a claim (bootstrap_claims.h). One rank everywhere is
+ * as good as alone. With more, one of the claims must be of a launcher through which ranks can meet; whoever is refused
+ * is told the srun line that works. */
+#include "comm/launch/bootstrap.h"
+
+#include "comm/launch/bootstrap_claims.h"
+#include "comm/launch/launcher.h"
+#include "comm/launch/slurm_step.h"
+#include "core/memory.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static const char local_rank_name[] = "ZTRAIN_LOCAL_RANK", local_world_name[] = "ZTRAIN_LOCAL_WORLD",
+                  local_fd_name[] = "ZTRAIN_LOCAL_FD", secret_name[] = "ZTRAIN_JOB_SECRET";
+
+/* The variables of an enclosing step are inherited by the next one, which may be one without PMI. own: this step. */
+enum { STEP_NAME = 64 };
+static bool pmi_is_left_over(char own[STEP_NAME])
+{
+    const char *pmi = env_variable("PMI_JOBID"), *job = env_variable("SLURM_JOB_ID"),
+               *step = env_variable("SLURM_STEP_ID");
+    if (!pmi || !job || !step || !slurm_step_is_task() || env_variable("SLURM_HET_SIZE"))
+        return false; /* components of a heterogeneous job have numbers of their own */
+    snprintf(own, STEP_NAME, "%s.%s", job, step);
+    return strcmp(pmi, own) != 0;
+}
+
+static enum status check_pmi_step(int world, struct error *err)
+{
+    char own[STEP_NAME], line[SRUN_LINE];
+    if (!pmi_is_left_over(own))
+        return STATUS_OK;
+    const char *pmi = getenv("PMI_JOBID");
+    error_set(err, STATUS_USAGE, "PMI_FD is left over from another step: PMI_JOBID=%.32s, and this is %s", pmi, own);
+    return error_hint(err, "start this one with %s; for a rank alone: unset PMI_FD PMI_RANK PMI_SIZE PMI_JOBID",
+                      srun_line(world, line));
+}
+
+/* The environment is refused; if PMI_FD is this step's for sure, its other ranks can be told (bootstrap_refuse()), and
+ * PMI knows who this one is. */
+static void find_way_to_refuse(struct bootstrap *boot)
+{
+    const char *fd = env_variable("PMI_FD"), *rank = env_variable("PMI_RANK"), *size = env_variable("PMI_SIZE");
+    char own[STEP_NAME];
+    struct stat info;
+    if (!fd || !rank || !size || !slurm_step_is_task() || pmi_is_left_over(own))
+        return;
+    int r = env_number(rank), world = env_number(size), number = env_number(fd);
+    if (r < 0 || r >= world || world > BOOTSTRAP_MAX_RANKS || number < 0 || fstat(number, &info) != 0 ||
+        !S_ISSOCK(info.st_mode))
+        return;
+    boot->rank = r;
+    boot->world = world;
+    boot->unused_pmi_fd = number;
+}
+
+/* ---------------------------------------------------------------- the choice */
+
+static enum status parse_secret(unsigned char secret[32], struct error *err)
+{
+    const char *text = env_variable(secret_name);
+    bool good = text && strlen(text) == 64;
+    for (int i = 0; good && i < 64; i++)
+        good = isxdigit((unsigned char)text[i]) != 0;
+    if (!good) {
+        error_set(err, STATUS_USAGE, "%s is not 64 hexadecimal digits", secret_name);
+        return error_hint(err, "od -An -N32 -tx1 /dev/urandom | tr -d ' \\n' makes them");
+    }
+    for (int i = 0; i < 32; i++) {
+        unsigned value;
+        sscanf(text + 2 * i, "%2x", &value);
+        secret[i] = (unsigned char)value;
+    }
+    return STATUS_OK;
+}
+
+/* Ranks that know each other from the environment only meet at a store of rank 0. */
+static enum status choose_store(struct bootstrap *boot, enum claimant claimant, struct error *err)
+{
+    struct launcher_meeting meeting = {.several_nodes = true};
+    const char *address = env_variable("MASTER_ADDR"), *port = env_variable("MASTER_PORT"),
+               *name = claimant_name(claimant);
+    char line[SRUN_LINE];
+    if (!env_variable(secret_name)) {
+        error_set(err, STATUS_USAGE, "rank %d of %d started by %s: without PMI ranks need %s to trust each other",
+                  boot->rank, boot->world, claimant == CLAIM_SLURM ? "srun --mpi=none" : name, secret_name);
+        return error_hint(err, "%s; or set it on all ranks: export %s=$(od -An -tx1 -N32 /dev/urandom | tr -d ' \\n')",
+                          srun_line(boot->world, line), secret_name);
+    }
+    TRY(parse_secret(meeting.secret, err));
+    meeting.port = port ? env_number(port) : 0;
+    if (meeting.port < 0 || meeting.port > 65535 || (port && !meeting.port))
+        return error_set(
+            err, STATUS_USAGE,
+            "MASTER_PORT=%s is not a port number (1 to 65535); hint: one that is free on rank 0's machine, "
+            "the same for all ranks",
+            port);
+    if (claimant == CLAIM_SLURM) {
+        const char *nodes = env_variable("SLURM_STEP_NODELIST"), *count = env_variable("SLURM_STEP_NUM_NODES"),
+                   *launch = env_variable("SLURM_LAUNCH_NODE_IPADDR");
+        if (!address && nodes && !slurm_first_node(nodes, meeting.hosts[0], sizeof meeting.hosts[0]))
+            return error_set(err, STATUS_USAGE, "SLURM_STEP_NODELIST='%.200s' is not a list of nodes", nodes);
+        if (!address && launch)
+            snprintf(meeting.hosts[1], sizeof meeting.hosts[1], "%s", launch);
+        meeting.several_nodes = !count || env_number(count) != 1;
+    } else {
+        const char *local_world = env_variable("LOCAL_WORLD_SIZE");
+        meeting.several_nodes = !local_world || env_number(local_world) != boot->world;
+        if (env_variable("TORCHELASTIC_USE_AGENT_STORE") && !strcmp(getenv("TORCHELASTIC_USE_AGENT_STORE"), "True"))
+            meeting.port = 0; /* torchrun itself listens at MASTER_PORT */
+    }
+    if (address)
+        snprintf(meeting.hosts[0], sizeof meeting.hosts[0], "%s", address);
+    if (!meeting.hosts[0][0] && !meeting.hosts[1][0]) {
+        error_set(err, STATUS_USAGE, "rank %d of %d started by %s does not know where rank 0 is", boot->rank,
+                  boot->world, name);
+        return error_hint(err, "set MASTER_ADDR to rank 0's machine on all ranks, or use %s",
+                          srun_line(boot->world, line));
+    }
+    snprintf(meeting.job_id, sizeof meeting.job_id, "%s", boot->job_id);
+    return launcher_store_new(boot->rank, boot->world, &meeting, &boot->launcher, err);
+}
+
+static enum status choose_pmi2(struct bootstrap *boot, struct error *err)
+{
+    int fd = env_number(getenv("PMI_FD"));
+    char line[SRUN_LINE];
+    TRY(check_pmi_step(boot->world, err));
+    /* newer libraries find slurmstepd again when a shell has closed the descriptor, if told to */
+    if (!env_variable("PMI2_CONNECT_TO_SERVER") && (fd < 0 || fcntl(fd, F_GETFD) < 0)) {
+        error_set(err, STATUS_USAGE, "PMI_FD=%s is no open descriptor", getenv("PMI_FD"));
+        return error_hint(err,
+                          "a program between srun and ztrain closed it: have srun start ztrain itself, %s; if it is "
+                          "left over from another step: unset PMI_FD PMI_RANK PMI_SIZE",
+                          srun_line(boot->world, line));
+    }
+    snprintf(boot->source, sizeof boot->source, "srun --mpi=pmi2");
+    enum status status = launcher_pmi2_new(boot->rank, boot->world, &boot->launcher, err);
+    if (status != STATUS_OK && fd >= 0)
+        boot->unused_pmi_fd = fd; /* the others wait at its other end */
+    return status;
+}
+
+/* Chooses among claims that agree on several ranks. */
+static enum status choose(struct bootstrap *boot, const struct claims *claims, struct error *err)
+{
+    char line[SRUN_LINE];
+    bool elastic = claims->elastic, slurm = claim_is_whole(&claims->of[CLAIM_SLURM]);
+    if (boot->world > BOOTSTRAP_MAX_RANKS)
+        return error_set(err, STATUS_USAGE, "%d ranks are more than the %d that are supported", boot->world,
+                         BOOTSTRAP_MAX_RANKS);
+    if (!elastic && env_variable("PMI_FD"))
+        return choose_pmi2(boot, err);
+    if (claims->of[CLAIM_PMIX].rank_name) {
+        snprintf(boot->source, sizeof boot->source, "%s", slurm ? "srun --mpi=pmix" : "PMIx");
+        return launcher_pmix_new(boot->rank, boot->world, &boot->launcher, err);
+    }
+    if (claim_is_whole(&claims->of[CLAIM_TORCHRUN]) && (elastic || !slurm)) {
+        snprintf(boot->source, sizeof boot->source, "%s", elastic ? "torchrun" : "RANK and WORLD_SIZE");
+        return choose_store(boot, CLAIM_TORCHRUN, err);
+    }
+    if (slurm) {
+        snprintf(boot->source, sizeof boot->source, "srun --mpi=none");
+        return choose_store(boot, CLAIM_SLURM, err);
+    }
+    int other = claim_is_whole(&claims->of[CLAIM_MPIRUN]) ? CLAIM_MPIRUN : CLAIM_PMI2;
+    error_set(err, STATUS_USAGE, "rank %d of %d started by %s without PMI-2 or PMIx: not supported", boot->rank,
+              boot->world, other == CLAIM_MPIRUN ? "mpirun" : "a launcher that sets PMI_RANK");
+    return error_hint(err, "%s; or --local-gpus %d for ranks on this machine", srun_line(boot->world, line),
+                      boot->world);
+}
+
+/* A name for this start of the job. A requeued job keeps its number. */
+static void name_job(struct bootstrap *boot)
+{
+    const char *job = env_variable("SLURM_JOB_ID"), *step = slurm_step_is_task() ? env_variable("SLURM_STEP_ID") : NULL,
+               *restart = env_variable("SLURM_RESTART_COUNT"), *elastic = env_variable("TORCHELASTIC_RUN_ID"),
+               *port = env_variable("MASTER_PORT");
+    boot->job_id[0] = 0;
+    if (elastic)
+        snprintf(boot->job_id, sizeof boot->job_id, "%.40s%s%.8s", elastic, port ? "." : "", port ? port : "");
+    else if (job)
+        snprintf(boot->job_id, sizeof boot->job_id, "%.20s%s%.12s%s%.10s", job, step ? "." : "", step ? step : "",
+                 restart ? ".r" : "", restart ? restart : "");
+    for (char *c = boot->job_id; *c; c++)
+        if (!isalnum((unsigned char)*c) && *c != '.' && *c != '-')
+            *c = '_';
+}
+
+enum status bootstrap_check_launcher(struct error *err)
+{
+    struct claims claims;
+    TRY(claims_read(&claims, err));
+    if (claims.world == 1)
+        return STATUS_OK;
+    char text[CLAIM_TEXT];
+    int whose = 0;
+    while (whose < CLAIM_COUNT - 1 && !claim_is_whole(&claims.of[whose]))
+        whose++;
+    error_set(err, STATUS_USAGE, "rank %d of %d (%s) cannot have local ranks", claims.rank, claims.world,
+              claim_print(&claims.of[whose], text));
+    return error_hint(err, "start one task, with --local-gpus N for N ranks on this machine, or N tasks without it");
+}
+
+enum status bootstrap_check_alone(struct error *err)
+{
+    static const char *const names[] = {"SLURM_NTASKS", "SLURM_JOB_NUM_NODES"};
+    const char *name = NULL;
+    char line[SRUN_LINE];
+    int most = 1;
+    if (!env_variable("SLURM_JOB_ID") || slurm_step_is_set() || env_variable("WORLD_SIZE"))
+        return STATUS_OK;
+    for (size_t i = 0; i < COUNT_OF(names); i++) {
+        const char *value = env_variable(names[i]);
+        if (value && env_number(value) > most) {
+            most = env_number(value);
+            name = names[i];
+        }
+    }
+    if (!name)
+        return STATUS_OK;
+    error_set(err, STATUS_USAGE, "job %.32s has %s=%d, and ztrain was started without srun: it would be a rank alone",
+              getenv("SLURM_JOB_ID"), name, most);
+    return error_hint(err, "%s; to train with one rank on this node: --local-gpus 1", srun_line(most, line));
+}
+
+/* ---------------------------------------------------------------- the machine */
+
+void bootstrap_host(char *host, size_t size)
+{
+    ASSERT(size > 1);
+    if (gethostname(host, size) != 0)
+        snprintf(host, size, "localhost");
+    host[size - 1] = 0;
+}
+
+/* How many processors of this node Slurm has given to the job; -1: it says nothing. Only where it binds tasks does the
+ * affinity mask know. */
+static int slurm_cores(void)
+{
+    const char *job = env_variable("SLURM_JOB_ID"), *here = env_variable("SLURM_CPUS_ON_NODE");
+    return job && here && env_number(here) > 0 ? env_number(here) : -1;
+}
+
+static int fewer(int a, int b)
+{
+    return b > 0 && b < a ? b : a;
+}
+
+static int allowed_cores(void)
+{
+    cpu_set_t set;
+    if (sched_getaffinity(0, sizeof set, &set) == 0)
+        return CPU_COUNT(&set);
+    long online = sysconf(_SC_NPROCESSORS_ONLN); /* more cores than a cpu_set_t holds */
+    return online > 0 ? (int)online : 1;
+}
+
+int bootstrap_cores(void)
+{
+    return fewer(allowed_cores(), slurm_cores());
+}
+
+int bootstrap_threads(int cores, int ranks)
+{
+    char first[16];
+    const char *given = env_variable("OMP_NUM_THREADS"); /* "4" or, for nested teams, "4,2" */
+    if (given) {
+        snprintf(first, sizeof first, "%.*s", (int)strcspn(given, ","), given);
+        if (env_number(first) > 0)
+            return env_number(first);
+    }
+    return ranks <= 1 ? cores : cores > ranks ? cores / ranks : 1;
+}
+
+/* ---------------------------------------------------------------- local ranks */
+
+bool bootstrap_is_local_rank(void)
+{
+    return getenv(local_rank_name) != NULL;
+}
+
+static enum status local_ranks(struct bootstrap *boot, struct error *err)
+{
+    const char *rank = getenv(local_rank_name), *world = getenv(local_world_name), *fd = getenv(local_fd_name);
+    int r = rank ? env_number(rank) : -1, n = world ? env_number(world) : -1, shared = fd ? env_number(fd) : -1;
+    if (r < 0 || n < 1 || r >= n || n > BOOTSTRAP_MAX_RANKS || shared < 0 || fcntl(shared, F_GETFD) < 0) {
+        error_set(err, STATUS_USAGE, "%s=%s, %s=%s, %s=%s do not describe a local rank", local_rank_name,
+                  rank ? rank : "", local_world_name, world ? world : "", local_fd_name, fd ? fd : "");
+        return error_hint(err, "--local-gpus N sets them; do not set them by hand");
+    }
+    fcntl(shared, F_SETFD, FD_CLOEXEC); /* what this rank executes is no rank */
+    boot->rank = boot->local_rank = r;
+    boot->world = boot->local_world = n;
+    boot->shared_fd = shared;
+    /* the supervisor has shared out those that it may use, which may be more than Slurm has given */
+    boot->cores = allowed_cores();
+    if (slurm_cores() > 0)
+        boot->cores = fewer(boot->cores, slurm_cores() > n ? slurm_cores() / n : 1);
+    snprintf(boot->source, sizeof boot->source, "--local-gpus %d", n);
+    return STATUS_OK;
+}
+
+void bootstrap_local_env(int rank, int world, int shared_fd)
+{
+    const struct {
+        const char *name;
+        int value;
+    } variables[] = {{local_rank_name, rank}, {local_world_name, world}, {local_fd_name, shared_fd}};
+    for (size_t i = 0; i < COUNT_OF(variables); i++) {
+        char text[16];
+        snprintf(text, sizeof text, "%d", variables[i].value);
+        if (setenv(variables[i].name, text, 1) != 0)
+            memory_exhausted(0);
+    }
+    fcntl(shared_fd, F_SETFD, 0);
+    const char *pmi = env_variable("PMI_FD"); /* the supervisor's task of srun, not a local rank's */
+    if (pmi && env_number(pmi) > 2)
+        fcntl(env_number(pmi), F_SETFD, FD_CLOEXEC);
+    unsetenv("PMI_FD");
+}
+
+/* ---------------------------------------------------------------- */
+
+enum status bootstrap_init(struct bootstrap *bootstrap, struct error *err)
+{
+    *bootstrap = (struct bootstrap){.world = 1,
+                                    .local_world = 1,
+                                    .num_nodes = 1,
+                                    .source = "alone",
+                                    .shared_fd = -1,
+                                    .unused_pmi_fd = -1,
+                                    .cores = bootstrap_cores()};
+    bootstrap_host(bootstrap->host, sizeof bootstrap->host);
+    name_job(bootstrap);
+    if (getenv(local_rank_name) || getenv(local_world_name) || getenv(local_fd_name))
+        return local_ranks(bootstrap, err);
+    struct claims claims;
+    enum status status = claims_read(&claims, err);
+    bootstrap->rank = claims.rank;
+    bootstrap->world = claims.world;
+    if (status != STATUS_OK)
+        find_way_to_refuse(bootstrap);
+    /* one rank meets nobody: whether PMI_FD is of use does not matter, and a program between srun and ztrain may close
+     * it */
+    return status == STATUS_OK && claims.world > 1 ? choose(bootstrap, &claims, err) : status;
+}

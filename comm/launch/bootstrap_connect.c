@@ -1,0 +1,343 @@
+/* bootstrap_connect.c: how ranks meet through their launcher, and what they tell each other first: who is where. See
+ * bootstrap.h.
+ *
+ * One exchange. Every rank says on which node it is; rank 0 has put the job's secret and name before. What a node is:
+ * ranks that can share memory, so the same kernel (its boot id) and the same process, network and host name namespaces,
+ * and the same node for the launcher: two of Slurm's nodes or two agents of torchrun may be one machine in a test. Host
+ * names are for messages only. */
+#include "comm/launch/bootstrap.h"
+
+#include "comm/launch/launcher.h"
+#include "core/memory.h"
+#include "core/version.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <math.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <xxhash.h>
+
+enum { VALUE_BYTES = BOOTSTRAP_VALUE_MAX + 1, ABORT_BYTES = 384 };
+_Static_assert(2 * BOOTSTRAP_EXCHANGE_MAX <= BOOTSTRAP_VALUE_MAX, "hexadecimal digits fit a value");
+
+static const double shortest_start = 10; /* seconds; a busy machine starts slowly */
+static const double start_per_rank = 0.25;
+
+static const char place_key[] = "place";       /* of what every rank says first */
+static const char refused[] = "refused-with-"; /* exit code: what a rank says there that does not come */
+
+/* What a rank says of itself; the same bytes on all machines of one architecture, sent in hexadecimal digits. */
+struct introduction {
+    char version[16]; /* of ztrain */
+    uint64_t node;    /* equal: one node */
+    uint64_t cores;   /* equal on one node: they share these cores */
+    int32_t pid;
+    int32_t core_count;
+    char host[64];
+};
+_Static_assert(sizeof(struct introduction) <= BOOTSTRAP_EXCHANGE_MAX, "an introduction is one value");
+
+/* ---------------------------------------------------------------- key-value exchange */
+
+static void encode_hex(const unsigned char *bytes, size_t count, char *text)
+{
+    for (size_t i = 0; i < count; i++)
+        snprintf(text + 2 * i, 3, "%02x", bytes[i]);
+    text[2 * count] = 0;
+}
+
+static bool decode_hex(const char *text, unsigned char *bytes, size_t count)
+{
+    if (strlen(text) != 2 * count)
+        return false;
+    for (size_t i = 0; i < count; i++) {
+        unsigned value;
+        if (!isxdigit((unsigned char)text[2 * i]) || !isxdigit((unsigned char)text[2 * i + 1]))
+            return false;
+        sscanf(text + 2 * i, "%2x", &value);
+        bytes[i] = (unsigned char)value;
+    }
+    return true;
+}
+
+static bool is_value(const char *value)
+{
+    size_t length = 0;
+    for (; value[length]; length++)
+        if (value[length] <= ' ' || value[length] > '~' || value[length] == ';')
+            return false;
+    return length > 0 && length <= BOOTSTRAP_VALUE_MAX;
+}
+
+enum status bootstrap_put(struct bootstrap *bootstrap, const char *key, const char *value, struct error *err)
+{
+    ASSERT(bootstrap->launcher && strlen(key) <= BOOTSTRAP_KEY_MAX && is_value(value));
+    return bootstrap->launcher->verbs->put(bootstrap->launcher, key, value, bootstrap->start_seconds, err);
+}
+
+enum status bootstrap_fence(struct bootstrap *bootstrap, struct error *err)
+{
+    ASSERT(bootstrap->launcher && bootstrap->start_seconds > 0);
+    return bootstrap->launcher->verbs->fence(bootstrap->launcher, bootstrap->start_seconds, err);
+}
+
+enum status bootstrap_get(struct bootstrap *bootstrap, int rank, const char *key, char *value, struct error *err)
+{
+    ASSERT(bootstrap->launcher && rank >= 0 && rank < bootstrap->world);
+    return bootstrap->launcher->verbs->get(bootstrap->launcher, rank, key, value, bootstrap->start_seconds, err);
+}
+
+static bool is_refusal(const char *value, enum status *code)
+{
+    if (strncmp(value, refused, sizeof refused - 1) != 0)
+        return false;
+    int number = atoi(value + sizeof refused - 1);
+    *code = number > 0 && number < 256 ? (enum status)number : STATUS_PEER;
+    return true;
+}
+
+void bootstrap_refuse(const struct bootstrap *bootstrap, enum status code)
+{
+    char value[sizeof refused + 16];
+    struct error ignored;
+    snprintf(value, sizeof value, "%s%d", refused, (int)code);
+    if (bootstrap->unused_pmi_fd >= 0)
+        launcher_pmi2_refuse(bootstrap->unused_pmi_fd, bootstrap->rank, place_key, value,
+                             shortest_start + start_per_rank * bootstrap->world, &ignored);
+}
+
+enum status bootstrap_exchange(struct bootstrap *bootstrap, const char *key, const void *own, size_t bytes, void *all,
+                               struct error *err)
+{
+    ASSERT(bytes > 0 && bytes <= BOOTSTRAP_EXCHANGE_MAX);
+    if (bootstrap->world == 1) {
+        memcpy(all, own, bytes);
+        return STATUS_OK;
+    }
+    enum status status;
+    char text[VALUE_BYTES], *values = memory_alloc((size_t)bootstrap->world * VALUE_BYTES);
+    encode_hex(own, bytes, text);
+    TRY_GOTO(bootstrap_put(bootstrap, key, text, err));
+    TRY_GOTO(bootstrap_fence(bootstrap, err));
+    TRY_GOTO(bootstrap->launcher->verbs->get(bootstrap->launcher, -1, key, values, bootstrap->start_seconds, err));
+    for (int r = 0; r < bootstrap->world; r++) {
+        const char *value = values + (size_t)r * VALUE_BYTES;
+        if (decode_hex(value, (unsigned char *)all + (size_t)r * bytes, bytes))
+            continue;
+        if (is_refusal(value, &status)) { /* it has said why */
+            bootstrap->failed_together = true;
+            error_set(err, status, "%s", "");
+            goto fail;
+        }
+        status = error_set(err, STATUS_PEER,
+                           "rank %d has put '%.40s' as '%s': not %zu bytes; hint: do all ranks run the "
+                           "same ztrain (ztrain version)?",
+                           r, key, value, bytes);
+        goto fail;
+    }
+    status = STATUS_OK;
+fail:
+    free(values);
+    return status;
+}
+
+/* ---------------------------------------------------------------- introductions */
+
+static void append_file(const char *path, char *text, size_t size)
+{
+    char line[128] = "";
+    FILE *file = memory_fopen(path, "re");
+    if (file && !fgets(line, sizeof line, file))
+        line[0] = 0;
+    if (file)
+        fclose(file);
+    snprintf(text + strlen(text), size - strlen(text), "%s|", line);
+}
+
+static uint64_t identify_node(const char *host)
+{
+    static const char *const spaces[] = {"/proc/self/ns/pid", "/proc/self/ns/net", "/proc/self/ns/uts"};
+    static const char *const names[] = {"SLURM_NODEID", "SLURMD_NODENAME", "GROUP_RANK"};
+    char text[1024] = "";
+    append_file("/proc/sys/kernel/random/boot_id", text, sizeof text);
+    if (text[0] == '|') /* not readable: the name has to do */
+        snprintf(text, sizeof text, "%s|", host);
+    for (size_t i = 0; i < COUNT_OF(spaces); i++) {
+        struct stat info = {.st_ino = 0};
+        if (stat(spaces[i], &info) != 0)
+            info.st_ino = 0;
+        snprintf(text + strlen(text), sizeof text - strlen(text), "%" PRIu64 "|", (uint64_t)info.st_ino);
+    }
+    for (size_t i = 0; i < COUNT_OF(names); i++) {
+        const char *value = getenv(names[i]);
+        snprintf(text + strlen(text), sizeof text - strlen(text), "%.64s|", value ? value : "");
+    }
+    return XXH3_64bits(text, strlen(text));
+}
+
+static void introduce(const struct bootstrap *boot, struct introduction *own)
+{
+    memset(own, 0, sizeof *own);
+    snprintf(own->version, sizeof own->version, "%.15s", ZTRAIN_VERSION);
+    snprintf(own->host, sizeof own->host, "%.63s", boot->host);
+    own->node = identify_node(boot->host);
+    own->pid = getpid();
+    own->core_count = boot->cores;
+    cpu_set_t set;
+    CPU_ZERO(&set);
+    sched_getaffinity(0, sizeof set, &set);
+    own->cores = XXH3_64bits(&set, sizeof set);
+}
+
+/* Nodes in the order of their lowest ranks, local ranks in rank order, and this rank's share of its cores. */
+static enum status take_places(struct bootstrap *boot, const struct introduction *all, struct error *err)
+{
+    const struct introduction *own = &all[boot->rank];
+    int sharers = 0;
+    boot->num_nodes = boot->local_world = 0;
+    for (int r = 0; r < boot->world; r++) {
+        const struct introduction *other = &all[r];
+        struct rank_place *place = &boot->places[r];
+        if (memcmp(other->version, all[0].version, sizeof other->version) != 0) {
+            error_set(err, STATUS_USAGE, "rank %d on %.63s runs ztrain %.15s, rank 0 on %.63s runs %.15s", r,
+                      other->host, other->version, all[0].host, all[0].version);
+            boot->failed_together = true; /* all have the same table */
+            error_hint(err, "install the same version on every node");
+            if (boot->rank != 0 && err)
+                err->text[0] = 0;
+            return STATUS_USAGE;
+        }
+        *place = (struct rank_place){.node = -1, .pid = other->pid};
+        snprintf(place->host, sizeof place->host, "%.63s", other->host);
+        for (int before = 0; before < r; before++)
+            if (all[before].node == other->node) {
+                place->node = boot->places[before].node;
+                place->local_rank++;
+            }
+        if (place->node < 0)
+            place->node = boot->num_nodes++;
+        boot->local_world += other->node == own->node;
+        sharers += other->node == own->node && other->cores == own->cores;
+    }
+    boot->node = boot->places[boot->rank].node;
+    boot->local_rank = boot->places[boot->rank].local_rank;
+    ASSERT(sharers > 0); /* this rank at least */
+    boot->cores = bootstrap_threads(boot->cores, sharers);
+    return STATUS_OK;
+}
+
+/* Rank 0's secret and name of the job, unless every rank was given the secret. */
+static enum status put_job(struct bootstrap *boot, struct error *err)
+{
+    if (boot->launcher->secret)
+        memcpy(boot->secret, boot->launcher->secret, sizeof boot->secret);
+    if (boot->rank != 0)
+        return STATUS_OK;
+    char text[2 * sizeof boot->secret + 1];
+    if (!boot->launcher->secret) {
+        if (getrandom(boot->secret, sizeof boot->secret, 0) != (ssize_t)sizeof boot->secret)
+            return error_set(err, STATUS_DEVICE, "cannot make a secret for the job: %s", strerror(errno));
+        encode_hex(boot->secret, sizeof boot->secret, text);
+        TRY(bootstrap_put(boot, "secret", text, err));
+    }
+    return bootstrap_put(boot, "job", *boot->job_id ? boot->job_id : "-", err);
+}
+
+static enum status get_job(struct bootstrap *boot, struct error *err)
+{
+    char value[VALUE_BYTES];
+    if (!boot->launcher->secret) {
+        TRY(bootstrap_get(boot, 0, "secret", value, err));
+        if (!decode_hex(value, boot->secret, sizeof boot->secret))
+            return error_set(err, STATUS_PEER, "the job's secret has arrived damaged");
+    }
+    TRY(bootstrap_get(boot, 0, "job", value, err));
+    snprintf(boot->job_id, sizeof boot->job_id, "%.63s", strcmp(value, "-") ? value : "");
+    return STATUS_OK;
+}
+
+static enum status meet(struct bootstrap *boot, const char *interface, struct error *err)
+{
+    enum status status;
+    struct launcher *launcher = boot->launcher;
+    struct introduction own, *all = memory_zeroed((size_t)boot->world, sizeof *all);
+    introduce(boot, &own);
+    TRY_GOTO(launcher->verbs->connect(launcher, boot->start_seconds, interface, err));
+    TRY_GOTO(put_job(boot, err));
+    TRY_GOTO(bootstrap_exchange(boot, place_key, &own, sizeof own, all, err));
+    for (int r = 0; r < boot->world; r++) { /* bytes of outside */
+        all[r].host[sizeof all[r].host - 1] = 0;
+        all[r].version[sizeof all[r].version - 1] = 0;
+    }
+    TRY_GOTO(take_places(boot, all, err));
+    TRY_GOTO(get_job(boot, err));
+    size_t length = strlen(boot->source);
+    snprintf(boot->source + length, sizeof boot->source - length, ", %d ranks on %d node%s", boot->world,
+             boot->num_nodes, boot->num_nodes == 1 ? "" : "s");
+fail:
+    free(all);
+    return status;
+}
+
+/* Alone, or ranks of one supervisor: all on this node. */
+static void take_places_here(struct bootstrap *boot)
+{
+    boot->cores = bootstrap_threads(boot->cores, 1);
+    for (int r = 0; r < boot->world; r++) {
+        struct rank_place *place = &boot->places[r];
+        place->local_rank = r;
+        place->pid = r == boot->rank ? (int)getpid() : 0;
+        snprintf(place->host, sizeof place->host, "%.63s", boot->host);
+    }
+}
+
+enum status bootstrap_connect(struct bootstrap *bootstrap, double timeout_seconds, const char *interface,
+                              struct error *err)
+{
+    bootstrap->start_seconds = fmax(timeout_seconds, shortest_start) + start_per_rank * bootstrap->world;
+    if (bootstrap->places)
+        return STATUS_OK;
+    bootstrap->places = calloc((size_t)bootstrap->world, sizeof *bootstrap->places);
+    if (!bootstrap->places)
+        return error_set(err, STATUS_DEVICE, "out of memory");
+    if (bootstrap->launcher)
+        return meet(bootstrap, interface, err);
+    take_places_here(bootstrap);
+    return STATUS_OK;
+}
+
+/* ---------------------------------------------------------------- ends */
+
+void bootstrap_abort(struct bootstrap *bootstrap, enum status code, const char *text)
+{
+    if (!bootstrap->launcher)
+        return;
+    char line[ABORT_BYTES]; /* of printable characters; ';' ends a message of PMI-2 */
+    snprintf(line, sizeof line, "%s", text);
+    for (char *c = line; *c; c++)
+        if (*c == ';' || (unsigned char)*c < ' ')
+            *c = ',';
+    bootstrap->launcher->verbs->abort(bootstrap->launcher, code, line);
+}
+
+void bootstrap_finish(struct bootstrap *bootstrap)
+{
+    if (bootstrap->launcher)
+        bootstrap->launcher->verbs->finish(bootstrap->launcher);
+}
+
+void bootstrap_release(struct bootstrap *bootstrap)
+{
+    if (bootstrap->launcher)
+        bootstrap->launcher->verbs->release(bootstrap->launcher);
+    free(bootstrap->places);
+    bootstrap->launcher = NULL;
+    bootstrap->places = NULL;
+}

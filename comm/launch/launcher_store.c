@@ -1,0 +1,332 @@
+/* launcher_store.c: ranks that know rank, number of ranks and rank 0's machine from the environment only (torchrun's
+ * variables, SLURM_* without PMI). They meet at a key-value store of our own (kv_store.h), authenticated with
+ * ZTRAIN_JOB_SECRET, which here is the job's secret.
+ *
+ * Port: MASTER_PORT, or if there is none one of a few that follow from job and secret: rank 0 takes the first that is
+ * free, the others try them all; a stranger who has one of them does not know the secret and is passed over.
+ *
+ * Address: rank 0 listens at comm.interface if it is given, else at the addresses of the host name by which the others
+ * look for it, and where that is a loopback address (as in many /etc/hosts) and there are other nodes, at this
+ * machine's other addresses as well. The doors close when all ranks have come.
+ *
+ * Nobody ends the processes of a job here, as srun does for PMI2_Abort. So a rank that is told of the job's end, or has
+ * lost rank 0, ends itself, after a time in which it may find out for itself and do so in order. */
+#include "comm/launch/kv_frame.h"
+#include "comm/launch/kv_store.h"
+#include "comm/launch/launcher.h"
+#include "comm/wire/wire.h"
+
+#include "core/clock.h"
+#include "core/log.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <sodium.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum {
+    PORT_CHOICES = 8,
+    PORT_FIRST = 20000, /* below those that systems give to outgoing connections */
+    PORT_COUNT = 10000,
+    HOST_ADDRESSES = 4, /* of a host name */
+    PLACES_MAX = 2 * HOST_ADDRESSES + WIRE_HOST_ADDRESSES
+};
+_Static_assert((int)KV_DOORS_MAX >= (int)PLACES_MAX, "a door at each place");
+
+static const double abort_grace = 3;       /* seconds for the rank's own way to end */
+static const double farewell_seconds = 10; /* for the others to leave, too */
+
+struct store {
+    struct launcher base;
+    struct launcher_meeting meeting;
+    struct wire_self self;
+    struct kv_server *server; /* rank 0's */
+    struct kv_client *client;
+    pthread_mutex_t mutex;
+    pthread_cond_t changed;
+    bool closing; /* this rank is leaving: it need not be ended */
+};
+
+/* ---------------------------------------------------------------- where rank 0 is */
+
+/* The i-th port to try. */
+static uint16_t port_choice(const struct launcher_meeting *meeting, int i)
+{
+    if (meeting->port)
+        return (uint16_t)meeting->port;
+    unsigned char hash[crypto_generichash_BYTES];
+    crypto_generichash(hash, sizeof hash, (const unsigned char *)meeting->job_id, strlen(meeting->job_id),
+                       meeting->secret, sizeof meeting->secret);
+    return (uint16_t)(PORT_FIRST + (hash[2 * i] << 8 | hash[2 * i + 1]) % PORT_COUNT);
+}
+
+static int port_choices(const struct launcher_meeting *meeting)
+{
+    return meeting->port ? 1 : PORT_CHOICES;
+}
+
+/* Numeric addresses, port 0, of the names under which rank 0 is looked for. */
+static enum status resolve_hosts(const struct launcher_meeting *meeting, struct wire_address *places, int *count,
+                                 struct error *err)
+{
+    enum status status = STATUS_PEER;
+    *count = 0;
+    for (size_t h = 0; h < COUNT_OF(meeting->hosts); h++) {
+        int found = 0;
+        if (!meeting->hosts[h][0])
+            continue;
+        status = wire_resolve(meeting->hosts[h], 0, places + *count, HOST_ADDRESSES, &found, err);
+        *count += found;
+    }
+    if (*count > 0) /* one of the names is good enough */
+        return STATUS_OK;
+    error_hint(err, "set MASTER_ADDR to an address of rank 0's machine");
+    return status;
+}
+
+static bool is_loopback(const char *text)
+{
+    return !strncmp(text, "127.", 4) || !strcmp(text, "::1");
+}
+
+static void add_place(struct wire_address *places, int *count, const char *text)
+{
+    for (int i = 0; i < *count; i++)
+        if (!strcmp(places[i].text, text))
+            return;
+    if (*count < PLACES_MAX)
+        snprintf(places[(*count)++].text, sizeof places->text, "%s", text);
+}
+
+/* Addresses for rank 0 to listen at; some of them may not be this machine's. */
+static enum status doors_places(const struct launcher_meeting *meeting, const char *interface,
+                                struct wire_address *places, int *count, struct error *err)
+{
+    struct wire_host own;
+    *count = 0;
+    if (interface && *interface) {
+        TRY(wire_host_read(interface, &own, err));
+    } else {
+        TRY(resolve_hosts(meeting, places, count, err));
+        bool loopback = false;
+        for (int i = 0; i < *count; i++)
+            loopback |= is_loopback(places[i].text);
+        if (!loopback || !meeting->several_nodes)
+            return STATUS_OK;
+        TRY(wire_host_read(NULL, &own, err));
+    }
+    for (int i = 0; i < own.count; i++)
+        add_place(places, count, own.addresses[i].text);
+    return STATUS_OK;
+}
+
+/* ---------------------------------------------------------------- connecting */
+
+/* Drops the places that are not this machine's. */
+static enum status keep_own(struct wire_address *places, int *count, struct error *err)
+{
+    int kept = 0;
+    for (int i = 0; i < *count; i++) {
+        struct wire_address address = places[i];
+        int listener;
+        address.port = 0; /* one that is free for sure */
+        if (wire_listen(&address, &listener, err) != STATUS_OK)
+            continue;
+        close(listener);
+        places[kept++] = places[i];
+    }
+    *count = kept;
+    return kept > 0 ? STATUS_OK : STATUS_PEER;
+}
+
+/* A door at each of the places, all with one port. */
+static enum status open_doors(struct store *store, const struct wire_address *places, int count,
+                              struct wire_server **doors, struct error *err)
+{
+    enum status status = STATUS_PEER;
+    for (int p = 0; p < port_choices(&store->meeting) && status != STATUS_OK; p++) {
+        int opened = 0;
+        status = STATUS_OK;
+        for (; opened < count && status == STATUS_OK; opened += status == STATUS_OK) {
+            struct wire_address address = places[opened];
+            int listener;
+            address.port = port_choice(&store->meeting, p);
+            status = wire_listen(&address, &listener, err);
+            if (status == STATUS_OK)
+                status = wire_server_new(&store->self, listener, &doors[opened], err);
+        }
+        for (int i = 0; i < opened && status != STATUS_OK; i++)
+            wire_server_free(doors[i]);
+    }
+    return status;
+}
+
+static enum status open_server(struct store *store, const char *interface, int *own, struct error *err)
+{
+    struct wire_address places[PLACES_MAX] = {0};
+    struct wire_server *doors[KV_DOORS_MAX];
+    int count;
+    TRY(doors_places(&store->meeting, interface, places, &count, err));
+    enum status status = keep_own(places, &count, err);
+    if (status == STATUS_OK)
+        status = open_doors(store, places, count, doors, err);
+    if (status == STATUS_OK)
+        return kv_server_new(store->base.world, doors, count, &store->server, own, err);
+    error_prefix(err, "rank 0");
+    return error_hint(err, "MASTER_ADDR has to be an address of rank 0's machine, and MASTER_PORT a free port there; "
+                           "comm.interface chooses another interface");
+}
+
+static enum status reach_server(struct store *store, double seconds, int *fd, struct error *err)
+{
+    const struct launcher_meeting *meeting = &store->meeting;
+    struct wire_address places[PLACES_MAX] = {0}, addresses[PLACES_MAX * PORT_CHOICES];
+    int count, num = 0;
+    TRY(resolve_hosts(meeting, places, &count, err));
+    for (int p = 0; p < port_choices(meeting); p++)
+        for (int i = 0; i < count; i++, num++) {
+            addresses[num] = places[i];
+            addresses[num].port = port_choice(meeting, p);
+        }
+    const char *host = meeting->hosts[0][0] ? meeting->hosts[0] : meeting->hosts[1];
+    enum status status = wire_connect(&store->self, 0, host, WIRE_STORE, addresses, num, seconds, fd, err);
+    if (status == STATUS_PEER)
+        return error_hint(err, "rank 0 has to run there, with the same ZTRAIN_JOB_SECRET, and be reachable under that "
+                               "name (MASTER_ADDR) from this machine");
+    return status;
+}
+
+/* Where a rank that is missed would have come to. */
+static enum status hint_at_absent(const struct store *store, enum status status, struct error *err)
+{
+    const struct launcher_meeting *meeting = &store->meeting;
+    if (status != STATUS_PEER)
+        return status;
+    return error_hint(err,
+                      "whoever is missing was not started, has ended (see its own messages), does not reach rank 0 at "
+                      "%.128s (MASTER_ADDR), or has another ZTRAIN_JOB_SECRET",
+                      meeting->hosts[0][0] ? meeting->hosts[0] : meeting->hosts[1]);
+}
+
+/* The job has ended for this rank (kv_store.h). */
+static void end_process(void *context, enum status code, const char *text)
+{
+    struct store *store = context;
+    struct timespec end = time_after(abort_grace);
+    pthread_mutex_lock(&store->mutex);
+    while (!store->closing && pthread_cond_timedwait(&store->changed, &store->mutex, &end) != ETIMEDOUT)
+        ;
+    bool closing = store->closing;
+    pthread_mutex_unlock(&store->mutex);
+    if (closing)
+        return;
+    struct error err;
+    error_set(&err, code, "the job has ended: %s", text);
+    log_error(&err);
+    fflush(NULL);
+    _exit((int)code);
+}
+
+static enum status store_connect(struct launcher *launcher, double seconds, const char *interface, struct error *err)
+{
+    struct store *store = (struct store *)launcher;
+    int fd = -1;
+    store->self.timeout_seconds = seconds;
+    if (launcher->rank == 0)
+        TRY(open_server(store, interface, &fd, err));
+    else
+        TRY(reach_server(store, seconds, &fd, err));
+    return kv_client_new(fd, launcher->rank, launcher->world, end_process, store, &store->client, err);
+}
+
+/* ---------------------------------------------------------------- the other verbs */
+
+static enum status store_put(struct launcher *launcher, const char *key, const char *value, double seconds,
+                             struct error *err)
+{
+    (void)seconds; /* it has no answer */
+    return kv_put(((struct store *)launcher)->client, key, value, err);
+}
+
+static enum status store_fence(struct launcher *launcher, double seconds, struct error *err)
+{
+    struct store *store = (struct store *)launcher;
+    return hint_at_absent(store, kv_fence(store->client, seconds, err), err);
+}
+
+static enum status store_get(struct launcher *launcher, int rank, const char *key, char *values, double seconds,
+                             struct error *err)
+{
+    return kv_get(((struct store *)launcher)->client, rank, key, values, seconds, err);
+}
+
+static void stop_watching(struct store *store)
+{
+    pthread_mutex_lock(&store->mutex);
+    store->closing = true;
+    pthread_cond_broadcast(&store->changed);
+    pthread_mutex_unlock(&store->mutex);
+}
+
+static void store_abort(struct launcher *launcher, enum status code, const char *text)
+{
+    struct store *store = (struct store *)launcher;
+    char message[KV_TEXT_MAX];
+    if (!store->client)
+        return;
+    snprintf(message, sizeof message, "rank %d: %s", launcher->rank, text);
+    kv_abort(store->client, code, message);
+}
+
+static void store_finish(struct launcher *launcher)
+{
+    struct store *store = (struct store *)launcher;
+    stop_watching(store);
+    if (store->client)
+        kv_leave(store->client, farewell_seconds);
+}
+
+static void store_release(struct launcher *launcher)
+{
+    struct store *store = (struct store *)launcher;
+    stop_watching(store);
+    kv_client_free(store->client);
+    kv_server_free(store->server);
+    pthread_cond_destroy(&store->changed);
+    pthread_mutex_destroy(&store->mutex);
+    free(store);
+}
+
+static const struct launcher_verbs store_verbs = {
+    .name = "a key-value store at rank 0",
+    .connect = store_connect,
+    .put = store_put,
+    .fence = store_fence,
+    .get = store_get,
+    .abort = store_abort,
+    .finish = store_finish,
+    .release = store_release,
+};
+
+enum status launcher_store_new(int rank, int world, const struct launcher_meeting *meeting, struct launcher **launcher,
+                               struct error *err)
+{
+    *launcher = NULL;
+    if (sodium_init() < 0)
+        return error_set(err, STATUS_DEVICE, "cannot initialise libsodium");
+    struct store *store = calloc(1, sizeof *store);
+    if (!store)
+        return error_set(err, STATUS_DEVICE, "out of memory");
+    store->meeting = *meeting;
+    store->base =
+        (struct launcher){.verbs = &store_verbs, .rank = rank, .world = world, .secret = store->meeting.secret};
+    store->self =
+        (struct wire_self){.rank = rank, .world = world, .job = store->meeting.job_id, .secret = store->meeting.secret};
+    condition_init(&store->changed);
+    pthread_mutex_init(&store->mutex, NULL);
+    *launcher = &store->base;
+    return STATUS_OK;
+}

@@ -1,0 +1,721 @@
+/* wire.c: listening, connecting, and the handshake. See wire.h.
+ *
+ * One state machine serves both ends: `talk` holds all messages so far, one after the other, each ending with the MAC
+ * of everything before it; even messages are the connecting end's, odd ones the accepting end's. Everything is driven
+ * by readiness: no call here waits for a single peer. */
+#include "comm/wire/wire.h"
+
+#include "core/clock.h"
+#include "core/log.h"
+#include "core/memory.h"
+#include "core/progress.h"
+
+#include <errno.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <sodium.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+enum {
+    NONCE_BYTES = 32,
+    JOB_BYTES = 32, /* hash of the job's name */
+    MAC_BYTES = crypto_auth_BYTES,
+    WORD_BYTES = 4,
+
+    HELLO_SERVICE = 8, /* offsets in the hello */
+    HELLO_WORLD = HELLO_SERVICE + WORD_BYTES,
+    HELLO_FROM = HELLO_WORLD + WORD_BYTES,
+    HELLO_TO = HELLO_FROM + WORD_BYTES,
+    HELLO_JOB = HELLO_TO + WORD_BYTES,
+    HELLO_NONCE = HELLO_JOB + JOB_BYTES,
+    HELLO_END = HELLO_NONCE + NONCE_BYTES + MAC_BYTES,
+    CHALLENGE_END = HELLO_END + NONCE_BYTES + MAC_BYTES,
+    PROOF_END = CHALLENGE_END + MAC_BYTES,
+    WELCOME_END = PROOF_END + MAC_BYTES,
+
+    PENDING_MAX = 512, /* handshakes at a time that a server has open */
+    DIALS_MAX = 128,   /* connects at a time */
+    PAUSE_MIN_MS = 20, /* between two tries to connect: doubled up to the maximum */
+    PAUSE_MAX_MS = 500,
+    TICK_MS = 100,  /* between two signs of life */
+    WARNED_MAX = 32 /* addresses that a server remembers to have warned of */
+};
+_Static_assert(crypto_auth_KEYBYTES == (int)WIRE_SECRET_BYTES, "the secret is the key");
+
+static const unsigned char magic[HELLO_SERVICE] = "ztrain\0\1"; /* the last byte is the protocol's version */
+static const double known_seconds = 15;                /* for a handshake whose hello was right: packets may get lost */
+static const double try_seconds = 2, longest_try = 16; /* for one of several addresses: doubled by each silence */
+
+enum message { HELLO, CHALLENGE, PROOF, WELCOME, MESSAGE_COUNT };
+static const size_t message_end[] = {
+    [HELLO] = HELLO_END, [CHALLENGE] = CHALLENGE_END, [PROOF] = PROOF_END, [WELCOME] = WELCOME_END};
+_Static_assert(COUNT_OF(message_end) == MESSAGE_COUNT, "every message has an end");
+
+/* ---------------------------------------------------------------- handshake */
+
+struct link {
+    const struct wire_self *self;
+    struct link *prev, *next; /* in a server's list */
+    int fd;                   /* -1: none */
+    bool accepting;
+    enum message message; /* being sent or received */
+    size_t done;          /* bytes of talk that are sent or received */
+    double since;
+    char from[WIRE_PRINTED]; /* accepting: who it is */
+    int peer;                /* rank and service: accepting: out of the hello */
+    uint32_t service;
+    unsigned char talk[WELCOME_END];
+};
+
+enum progress { LINK_WAITS, LINK_READY, LINK_BROKEN };
+
+static void put_word(unsigned char *at, uint32_t value)
+{
+    for (int i = 0; i < WORD_BYTES; i++)
+        at[i] = (unsigned char)(value >> 8 * i);
+}
+
+static uint32_t get_word(const unsigned char *at)
+{
+    uint32_t value = 0;
+    for (int i = 0; i < WORD_BYTES; i++)
+        value |= (uint32_t)at[i] << 8 * i;
+    return value;
+}
+
+static void job_hash(const struct wire_self *self, unsigned char hash[JOB_BYTES])
+{
+    crypto_generichash(hash, JOB_BYTES, (const unsigned char *)self->job, strlen(self->job), NULL, 0);
+}
+
+/* What the message's MAC covers: its number and everything said before the MAC. */
+static size_t mac_input(const struct link *link, unsigned char input[1 + WELCOME_END])
+{
+    size_t length = message_end[link->message] - MAC_BYTES;
+    input[0] = (unsigned char)link->message;
+    memcpy(input + 1, link->talk, length);
+    return length + 1;
+}
+
+/* Puts our next message behind what was said. */
+static void compose(struct link *link)
+{
+    unsigned char input[1 + WELCOME_END], *talk = link->talk;
+    if (link->message == HELLO) {
+        memcpy(talk, magic, sizeof magic);
+        put_word(talk + HELLO_SERVICE, link->service);
+        put_word(talk + HELLO_WORLD, (uint32_t)link->self->world);
+        put_word(talk + HELLO_FROM, (uint32_t)link->self->rank);
+        put_word(talk + HELLO_TO, (uint32_t)link->peer);
+        job_hash(link->self, talk + HELLO_JOB);
+        randombytes_buf(talk + HELLO_NONCE, NONCE_BYTES);
+    } else if (link->message == CHALLENGE) {
+        randombytes_buf(talk + HELLO_END, NONCE_BYTES);
+    }
+    size_t length = mac_input(link, input);
+    crypto_auth(talk + message_end[link->message] - MAC_BYTES, input, length, link->self->secret);
+}
+
+/* Whether the peer's message, which is there as a whole, is right; else why not. */
+static const char *examine(struct link *link)
+{
+    unsigned char input[1 + WELCOME_END], job[JOB_BYTES];
+    const unsigned char *talk = link->talk;
+    size_t length = mac_input(link, input);
+    if (crypto_auth_verify(talk + message_end[link->message] - MAC_BYTES, input, length, link->self->secret) != 0)
+        return link->message == HELLO ? "it does not know this job's secret" : "it cannot prove that it is of this job";
+    if (link->message != HELLO)
+        return NULL;
+    job_hash(link->self, job);
+    uint32_t from = get_word(talk + HELLO_FROM);
+    if (sodium_memcmp(talk + HELLO_JOB, job, JOB_BYTES) != 0 ||
+        get_word(talk + HELLO_WORLD) != (uint32_t)link->self->world)
+        return "it belongs to another job with the same secret";
+    if (get_word(talk + HELLO_TO) != (uint32_t)link->self->rank)
+        return "it looks for another rank";
+    if (from >= (uint32_t)link->self->world || from == (uint32_t)link->self->rank)
+        return "it says that it is a rank that cannot be";
+    link->peer = (int)from;
+    link->service = get_word(talk + HELLO_SERVICE);
+    return NULL;
+}
+
+/* Sends and receives what it can. *why: what is wrong with a broken one. */
+static enum progress link_step(struct link *link, const char **why)
+{
+    for (;;) {
+        size_t end = message_end[link->message], start = link->message == HELLO ? 0 : message_end[link->message - 1];
+        bool ours = (link->message % 2 == 1) == link->accepting;
+        if (ours && link->done == start)
+            compose(link);
+        ssize_t n = ours ? send(link->fd, link->talk + link->done, end - link->done, MSG_NOSIGNAL)
+                         : recv(link->fd, link->talk + link->done, end - link->done, 0);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
+            return LINK_WAITS;
+        if (n <= 0) {
+            *why = n < 0 ? strerror(errno) : "it closed the connection during the handshake";
+            return LINK_BROKEN;
+        }
+        link->done += (size_t)n;
+        if (!ours && link->message == HELLO &&
+            memcmp(link->talk, magic, link->done < sizeof magic ? link->done : sizeof magic) != 0) {
+            *why = "it does not speak this protocol";
+            return LINK_BROKEN;
+        }
+        if (link->done < end)
+            continue;
+        *why = ours ? NULL : examine(link);
+        if (*why)
+            return LINK_BROKEN;
+        if (++link->message == MESSAGE_COUNT)
+            return LINK_READY;
+    }
+}
+
+static void link_close(struct link *link)
+{
+    if (link->fd >= 0)
+        close(link->fd);
+    link->fd = -1;
+}
+
+static void set_option(int fd, int level, int option, int value)
+{
+    setsockopt(fd, level, option, &value, sizeof value);
+}
+
+/* For a connection that is handed out; see wire_self for the timeouts. */
+static void set_options(const struct link *link)
+{
+    bool watched = link->service != WIRE_DATA && link->self->timeout_seconds > 0;
+    int seconds = watched ? (int)link->self->timeout_seconds + 1 : 60;
+    set_option(link->fd, IPPROTO_TCP, TCP_NODELAY, 1);
+    set_option(link->fd, SOL_SOCKET, SO_KEEPALIVE, 1);
+    set_option(link->fd, IPPROTO_TCP, TCP_KEEPIDLE, watched ? (seconds + 3) / 4 : seconds);
+    set_option(link->fd, IPPROTO_TCP, TCP_KEEPINTVL, watched ? 1 : 10);
+    set_option(link->fd, IPPROTO_TCP, TCP_KEEPCNT, watched ? (seconds < 100 ? seconds : 100) : 10);
+    if (watched)
+        set_option(link->fd, IPPROTO_TCP, TCP_USER_TIMEOUT, (int)(link->self->timeout_seconds * 1000));
+}
+
+/* ---------------------------------------------------------------- accepting */
+
+struct wire_server {
+    struct wire_self self;
+    int listener, epoll;
+    struct link pending, ready; /* heads of lists, oldest first */
+    int num_pending;
+    char warned[WARNED_MAX][64];
+    int num_warned;
+};
+
+static void list_init(struct link *head)
+{
+    head->prev = head->next = head;
+}
+
+static void list_append(struct link *head, struct link *link)
+{
+    link->prev = head->prev;
+    link->next = head;
+    head->prev->next = link;
+    head->prev = link;
+}
+
+static void list_remove(struct link *link)
+{
+    link->prev->next = link->next;
+    link->next->prev = link->prev;
+}
+
+/* socket address of a numeric one; the caller frees */
+static struct addrinfo *to_socket_address(const struct wire_address *address)
+{
+    const struct addrinfo want = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICHOST | AI_NUMERICSERV};
+    struct addrinfo *list = NULL;
+    char port[8];
+    snprintf(port, sizeof port, "%u", address->port);
+    int code = getaddrinfo(address->text, port, &want, &list);
+    if (code == EAI_MEMORY)
+        memory_exhausted(0);
+    return code == 0 ? list : NULL;
+}
+
+static void from_socket_address(const struct sockaddr *from, socklen_t size, struct wire_address *address)
+{
+    char port[8] = "0";
+    if (getnameinfo(from, size, address->text, sizeof address->text, port, sizeof port,
+                    NI_NUMERICHOST | NI_NUMERICSERV) != 0)
+        snprintf(address->text, sizeof address->text, "?");
+    address->port = (uint16_t)strtoul(port, NULL, 10);
+}
+
+enum status wire_listen(struct wire_address *address, int *listener, struct error *err)
+{
+    char text[WIRE_PRINTED];
+    struct sockaddr_storage own;
+    socklen_t size = sizeof own;
+    *listener = -1;
+    struct addrinfo *where = to_socket_address(address);
+    if (!where)
+        return error_set(err, STATUS_PEER, "cannot listen at '%s': not a numeric address", address->text);
+    int fd = socket(where->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (fd >= 0)
+        set_option(fd, SOL_SOCKET, SO_REUSEADDR, 1);
+    if (fd < 0 || bind(fd, where->ai_addr, where->ai_addrlen) != 0 || listen(fd, 4096) != 0 ||
+        getsockname(fd, (struct sockaddr *)&own, &size) != 0) {
+        error_set(err, STATUS_PEER, "cannot listen at %s: %s", wire_address_print(address, text), strerror(errno));
+        if (fd >= 0)
+            close(fd);
+        freeaddrinfo(where);
+        return STATUS_PEER;
+    }
+    freeaddrinfo(where);
+    from_socket_address((struct sockaddr *)&own, size, address);
+    *listener = fd;
+    return STATUS_OK;
+}
+
+enum status wire_server_new(const struct wire_self *self, int listener, struct wire_server **server, struct error *err)
+{
+    ASSERT(listener >= 0);
+    *server = NULL;
+    struct wire_server *s = calloc(1, sizeof *s);
+    if (s) {
+        *s = (struct wire_server){.self = *self, .listener = listener, .epoll = epoll_create1(EPOLL_CLOEXEC)};
+        list_init(&s->pending);
+        list_init(&s->ready);
+    }
+    struct epoll_event event = {.events = EPOLLIN};
+    if (!s || s->epoll < 0 || sodium_init() < 0 || epoll_ctl(s->epoll, EPOLL_CTL_ADD, listener, &event) != 0) {
+        error_set(err, STATUS_DEVICE, "cannot set up a listener: %s", s ? strerror(errno) : "out of memory");
+        if (s)
+            wire_server_free(s);
+        else
+            close(listener);
+        return STATUS_DEVICE;
+    }
+    *server = s;
+    return STATUS_OK;
+}
+
+static void drop(struct wire_server *server, struct link *link)
+{
+    list_remove(link);
+    server->num_pending--;
+    link_close(link);
+    free(link);
+}
+
+void wire_server_free(struct wire_server *server)
+{
+    if (!server)
+        return;
+    while (server->pending.next != &server->pending)
+        drop(server, server->pending.next);
+    while (server->ready.next != &server->ready) {
+        struct link *link = server->ready.next;
+        list_remove(link);
+        link_close(link);
+        free(link);
+    }
+    if (server->epoll >= 0)
+        close(server->epoll);
+    close(server->listener);
+    free(server);
+}
+
+int wire_server_fd(const struct wire_server *server)
+{
+    return server->epoll;
+}
+
+/* Once for each address, as a stranger may come a thousand times. */
+static void warn(struct wire_server *server, const struct link *link, const char *why)
+{
+    char address[sizeof link->from];
+    snprintf(address, sizeof address, "%s", link->from);
+    char *port = strrchr(address, ':');
+    if (port)
+        *port = 0;
+    for (int i = 0; i < server->num_warned; i++)
+        if (!strncmp(server->warned[i], address, sizeof server->warned[i] - 1))
+            return;
+    if (server->num_warned == WARNED_MAX)
+        return;
+    snprintf(server->warned[server->num_warned++], sizeof server->warned[0], "%.63s", address);
+    log_warn("dropped a connection from %s: %s", link->from, why);
+}
+
+/* The oldest handshake of a stranger, else the oldest. */
+static void make_room(struct wire_server *server)
+{
+    struct link *oldest = server->pending.next;
+    while (oldest != &server->pending && oldest->message != HELLO)
+        oldest = oldest->next;
+    if (oldest == &server->pending)
+        oldest = server->pending.next;
+    if (oldest != &server->pending)
+        drop(server, oldest);
+}
+
+static void advance(struct wire_server *server, struct link *link)
+{
+    const char *why = NULL;
+    enum progress progress = link_step(link, &why);
+    struct epoll_event event = {.events = EPOLLIN, .data.ptr = link};
+    switch (progress) {
+    case LINK_WAITS:
+        if (link->message % 2 == 1)
+            event.events = EPOLLOUT; /* hardly ever: an answer is shorter than any buffer */
+        epoll_ctl(server->epoll, EPOLL_CTL_MOD, link->fd, &event);
+        break;
+    case LINK_READY:
+        epoll_ctl(server->epoll, EPOLL_CTL_DEL, link->fd, NULL);
+        list_remove(link);
+        server->num_pending--;
+        list_append(&server->ready, link);
+        break;
+    case LINK_BROKEN:
+        warn(server, link, why);
+        drop(server, link);
+        break;
+    }
+}
+
+/* Takes what has connected. */
+static void accept_all(struct wire_server *server)
+{
+    for (int i = 0; i < PENDING_MAX; i++) {
+        struct sockaddr_storage from;
+        socklen_t size = sizeof from;
+        int fd = accept4(server->listener, (struct sockaddr *)&from, &size, SOCK_CLOEXEC | SOCK_NONBLOCK);
+        if (fd < 0) {
+            if (errno != EMFILE && errno != ENFILE && errno != ENOMEM && errno != ENOBUFS)
+                return;
+            if (server->num_pending > 0)
+                make_room(server);
+            else
+                usleep(10000); /* the listener stays ready */
+            return;
+        }
+        if (server->num_pending >= PENDING_MAX)
+            make_room(server);
+        struct link *link = calloc(1, sizeof *link);
+        struct epoll_event event = {.events = EPOLLIN, .data.ptr = link};
+        if (!link || epoll_ctl(server->epoll, EPOLL_CTL_ADD, fd, &event) != 0) {
+            close(fd);
+            free(link);
+            return;
+        }
+        *link = (struct link){.self = &server->self, .fd = fd, .accepting = true, .since = seconds_now()};
+        struct wire_address address;
+        from_socket_address((struct sockaddr *)&from, size, &address);
+        wire_address_print(&address, link->from);
+        list_append(&server->pending, link);
+        server->num_pending++;
+        advance(server, link); /* a rank's hello is mostly there already */
+    }
+}
+
+/* Drops who is too slow; returns the seconds until the next one is (at most `most`). */
+static double expire(struct wire_server *server, double most)
+{
+    double now = seconds_now();
+    for (struct link *link = server->pending.next, *next; link != &server->pending; link = next) {
+        next = link->next;
+        double left = link->since + (link->message == HELLO ? WIRE_STRANGER_SECONDS : known_seconds) - now;
+        if (left <= 0) {
+            warn(server, link, link->done ? "its handshake is too slow" : "it said nothing");
+            drop(server, link);
+        } else if (left < most) {
+            most = left;
+        }
+    }
+    return most;
+}
+
+bool wire_server_next(struct wire_server *server, int timeout_ms, struct wire_connection *connection)
+{
+    double end = seconds_now() + 1e-3 * timeout_ms;
+    for (bool last = false;;) {
+        struct link *link = server->ready.next;
+        if (link != &server->ready) {
+            set_options(link);
+            *connection = (struct wire_connection){link->fd, link->peer, (enum wire_service)link->service};
+            list_remove(link);
+            free(link);
+            return true;
+        }
+        if (last)
+            return false;
+        struct epoll_event events[64];
+        double left = end - seconds_now();
+        last = left <= 0;
+        left = expire(server, last ? 0 : left);
+        int n = epoll_wait(server->epoll, events, COUNT_OF(events), last ? 0 : (int)(left * 1e3) + 1);
+        bool knocked = false;
+        for (int i = 0; i < n; i++) {
+            if (events[i].data.ptr)
+                advance(server, events[i].data.ptr);
+            else
+                knocked = true; /* later: making room would free a link whose event is still to come */
+        }
+        if (knocked)
+            accept_all(server);
+    }
+}
+
+/* ---------------------------------------------------------------- connecting */
+
+/* One connection that is being made. */
+struct dial {
+    struct wire_peer *peer;
+    const struct wire_address *addresses; /* (count), tried in turn */
+    int count, turn;
+    struct link link;
+    bool connected;  /* TCP is: the handshake goes on */
+    double next;     /* when to try again */
+    double patience; /* seconds for the current try where there are other addresses */
+    int pause_ms;
+    bool turned_away;  /* someone answered and closed the connection during the handshake */
+    char trouble[160]; /* of the last try, or of the one that was turned away */
+};
+
+static void dial_failed(struct dial *dial, const char *why)
+{
+    link_close(&dial->link);
+    if (!dial->turned_away || dial->connected)
+        snprintf(dial->trouble, sizeof dial->trouble, "%s", why);
+    dial->turned_away |= dial->connected;
+    dial->turn++;
+    if (dial->turn % dial->count == 0) {
+        dial->next = seconds_now() + 1e-3 * dial->pause_ms;
+        dial->pause_ms = dial->pause_ms * 2 < PAUSE_MAX_MS ? dial->pause_ms * 2 : PAUSE_MAX_MS;
+    }
+}
+
+static void dial_start(const struct wire_self *self, struct dial *dial)
+{
+    dial->link = (struct link){
+        .self = self, .fd = -1, .since = seconds_now(), .peer = dial->peer->rank, .service = dial->peer->service};
+    dial->connected = false;
+    struct addrinfo *where = to_socket_address(&dial->addresses[dial->turn % dial->count]);
+    if (!where) {
+        dial_failed(dial, "not a numeric address");
+        return;
+    }
+    dial->link.fd = socket(where->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (dial->link.fd < 0 || (connect(dial->link.fd, where->ai_addr, where->ai_addrlen) != 0 && errno != EINPROGRESS))
+        dial_failed(dial, strerror(errno));
+    freeaddrinfo(where);
+}
+
+/* The socket is ready. */
+static void dial_step(struct dial *dial)
+{
+    const char *why = NULL;
+    if (!dial->connected) {
+        int code = 0;
+        socklen_t size = sizeof code;
+        getsockopt(dial->link.fd, SOL_SOCKET, SO_ERROR, &code, &size);
+        if (code != 0) {
+            dial_failed(dial, strerror(code));
+            return;
+        }
+        dial->connected = true;
+    }
+    switch (link_step(&dial->link, &why)) {
+    case LINK_WAITS: break;
+    case LINK_BROKEN: dial_failed(dial, why); break;
+    case LINK_READY:
+        set_options(&dial->link);
+        dial->peer->fd = dial->link.fd;
+        dial->link.fd = -1;
+        break;
+    }
+}
+
+static short dial_events(const struct dial *dial)
+{
+    return !dial->connected || dial->link.message % 2 == 0 ? POLLOUT : POLLIN;
+}
+
+/* A rank that has come to us. */
+static void take(const struct wire_self *self, const struct wire_connection *connection, struct wire_peer *peers,
+                 int count)
+{
+    for (int i = 0; i < count; i++)
+        if (peers[i].rank > self->rank && peers[i].rank == connection->rank &&
+            peers[i].service == connection->service) {
+            if (peers[i].fd >= 0)
+                close(peers[i].fd);
+            peers[i].fd = connection->fd;
+            return;
+        }
+    close(connection->fd);
+}
+
+static const char *service_name(enum wire_service service)
+{
+    return service == WIRE_STORE ? "key-value store" : service == WIRE_AGENT ? "health" : "data";
+}
+
+/* Says which connections are missing at the end. dials: of those that we make. */
+static enum status missing(const struct wire_self *self, const struct wire_peer *peers, int count,
+                           const struct dial *dials, int num_dials, double seconds, struct error *err)
+{
+    const struct wire_peer *first = NULL;
+    int others = -1;
+    char more[64] = "", text[WIRE_PRINTED];
+    for (int i = 0; i < count; i++)
+        if (peers[i].fd < 0) {
+            others++;
+            if (!first)
+                first = &peers[i];
+        }
+    if (others > 0)
+        snprintf(more, sizeof more, ", and %d more", others);
+    ASSERT(first);
+    const char *service = service_name(first->service);
+    const struct dial *dial = NULL;
+    for (int i = 0; i < num_dials; i++)
+        if (dials[i].peer == first)
+            dial = &dials[i];
+    if (dial) {
+        const struct wire_address *address = &dial->addresses[(dial->turn ? dial->turn - 1 : 0) % dial->count];
+        error_set(err, STATUS_PEER,
+                  "rank %d cannot connect with rank %d on %s at %s (%s connection) within %.3g s: %s%s", self->rank,
+                  first->rank, first->host, wire_address_print(address, text), service, seconds,
+                  dial->trouble[0] ? dial->trouble : "no answer", more);
+    } else {
+        error_set(err, STATUS_PEER, "rank %d on %s has not connected with rank %d (%s connection) within %.3g s%s",
+                  first->rank, first->host, self->rank, service, seconds, more);
+    }
+    if (dial && dial->turned_away)
+        return error_hint(err, "someone is there and does not take this rank for one of the job: do both have the same "
+                               "secret (ZTRAIN_JOB_SECRET) and job, or has another program this port?");
+    if (first->service == WIRE_STORE) /* its caller knows more */
+        return STATUS_PEER;
+    return error_hint(err, "a firewall between the nodes, or an interface that does not join them: see comm.interface");
+}
+
+/* Makes what dials say and waits for all other peers to come. */
+static enum status meet(const struct wire_self *self, struct wire_server *server, struct wire_peer *peers, int count,
+                        struct dial *dials, int num_dials, double seconds, struct error *err)
+{
+    const double end = seconds_now() + seconds;
+    struct pollfd *fds = calloc(DIALS_MAX + 1, sizeof *fds);
+    struct dial **polled = calloc(DIALS_MAX, sizeof(struct dial *));
+    enum status status = STATUS_OK;
+    if (!fds || !polled) {
+        status = error_set(err, STATUS_DEVICE, "out of memory");
+        goto done;
+    }
+    for (;;) {
+        struct wire_connection connection;
+        while (server && wire_server_next(server, 0, &connection))
+            take(self, &connection, peers, count);
+        int open = 0, missed = 0;
+        double now = seconds_now(), wake = now + 1e-3 * TICK_MS;
+        for (int i = 0; i < count; i++)
+            missed += peers[i].fd < 0;
+        if (missed == 0)
+            goto done;
+        if (now >= end) {
+            status = missing(self, peers, count, dials, num_dials, seconds, err);
+            goto done;
+        }
+        for (int i = 0; i < num_dials && open < DIALS_MAX; i++) {
+            struct dial *dial = &dials[i];
+            if (dial->peer->fd >= 0)
+                continue;
+            /* who has not answered the hello need not be the one we look for; who has is, and may take its time */
+            if (dial->link.fd >= 0 && dial->count > 1 && dial->link.message <= CHALLENGE &&
+                now - dial->link.since > dial->patience) {
+                dial_failed(dial, "no answer");
+                dial->patience = dial->patience < longest_try ? 2 * dial->patience : longest_try;
+            }
+            if (dial->link.fd < 0 && dial->next <= now)
+                dial_start(self, dial);
+            if (dial->link.fd < 0) {
+                wake = dial->next < wake ? dial->next : wake;
+                continue;
+            }
+            fds[open] = (struct pollfd){.fd = dial->link.fd, .events = dial_events(dial)};
+            polled[open++] = dial;
+        }
+        fds[open] = (struct pollfd){.fd = server ? wire_server_fd(server) : -1, .events = POLLIN};
+        int wait = (int)((wake - now) * 1e3) + 1;
+        poll(fds, (nfds_t)open + 1, wait < 0 ? 0 : wait);
+        for (int i = 0; i < open; i++)
+            if (fds[i].revents)
+                dial_step(polled[i]);
+        progress_tick();
+    }
+done:
+    free(fds);
+    free(polled);
+    for (int i = 0; i < num_dials; i++)
+        link_close(&dials[i].link);
+    for (int i = 0; status != STATUS_OK && i < count; i++) {
+        if (peers[i].fd >= 0)
+            close(peers[i].fd);
+        peers[i].fd = -1;
+    }
+    return status;
+}
+
+static void dial_init(struct dial *dial, struct wire_peer *peer, const struct wire_address *addresses, int count)
+{
+    *dial = (struct dial){.peer = peer,
+                          .addresses = addresses,
+                          .count = count,
+                          .link.fd = -1,
+                          .patience = try_seconds,
+                          .pause_ms = PAUSE_MIN_MS};
+}
+
+enum status wire_connect(const struct wire_self *self, int peer, const char *host, enum wire_service service,
+                         const struct wire_address *addresses, int count, double timeout_seconds, int *fd,
+                         struct error *err)
+{
+    ASSERT(count > 0);
+    struct wire_peer one = {.rank = peer, .service = service, .host = host, .fd = -1};
+    struct dial dial;
+    *fd = -1;
+    if (sodium_init() < 0)
+        return error_set(err, STATUS_DEVICE, "cannot initialise libsodium");
+    dial_init(&dial, &one, addresses, count);
+    TRY(meet(self, NULL, &one, 1, &dial, 1, timeout_seconds, err));
+    *fd = one.fd;
+    return STATUS_OK;
+}
+
+enum status wire_mesh(const struct wire_self *self, struct wire_server *server, struct wire_peer *peers, int count,
+                      double timeout_seconds, struct error *err)
+{
+    int num_dials = 0;
+    struct dial *dials = calloc((size_t)count + 1, sizeof *dials);
+    if (!dials)
+        return error_set(err, STATUS_DEVICE, "out of memory");
+    /* the nearest first, so that not all ranks knock at rank 0's door at once */
+    for (int i = count - 1; i >= 0; i--) {
+        ASSERT(peers[i].rank != self->rank);
+        peers[i].fd = -1;
+        if (peers[i].rank < self->rank)
+            dial_init(&dials[num_dials++], &peers[i], &peers[i].address, 1);
+    }
+    enum status status = meet(self, server, peers, count, dials, num_dials, timeout_seconds, err);
+    free(dials);
+    return status;
+}

@@ -1,0 +1,260 @@
+/* zero_step.c: the end of a step: gradient norm, clipping, the optimizer on the own slices.
+ *
+ * Everything is enqueued; the device decides, and the host learns of it when it collects the step:
+ *
+ *     every unit: wait for its reduction, sum of squares of the own slice (double)
+ *     gather the ranks' reports: those sums, and the loss
+ *     decide_step: norm, clip, whether the step is skipped, the next loss scale; the same bits on all ranks
+ *     AdamW on what is kept here; stages 1 and 2 gather each updated unit while the next one is updated, and nobody
+ *     waits for it until it is acquired
+ *     copy what was decided to the host
+ *
+ * zero_collect waits for that copy. Of a skipped step it then says where the first non-finite value lies and which rank
+ * it came from: every rank looks through what it has, and they agree. */
+#include "comm/zero/zero_internal.h"
+#include "core/memory.h"
+#include "gpu/trace.h"
+
+#include <stdlib.h>
+
+/* What the stopwatch tells apart. */
+enum { LANE_REDUCE, LANE_OPTIMIZER };
+
+/* Where a rank found its first non-finite value. */
+struct bad_place {
+    int64_t unit, offset; /* unit == units: nowhere */
+};
+
+void zero_set_position(struct zero *z, int64_t optimizer_step, const struct loss_scaler *scaler, struct stream *compute)
+{
+    struct step_state state = {.optimizer_step = optimizer_step, .scaler = *scaler, .loss_scale = (float)scaler->scale};
+    ASSERT(z->config.training && !z->begun && scaler->scale > 0);
+    stream_copy(compute, z->step, &state, sizeof state);
+    z->positioned = true;
+}
+
+const float *zero_loss_scale(const struct zero *z)
+{
+    return z->config.dtype == DTYPE_F16 ? &z->step->loss_scale : NULL;
+}
+
+void zero_begin_step(struct zero *z, const struct step_schedule *schedule, struct stream *compute)
+{
+    ASSERT(z->config.training && z->positioned && z->begun == z->ended);
+    ASSERT(z->begun - z->collected < ZERO_STEPS);
+    stream_copy(compute, z->schedule, schedule, sizeof *schedule);
+    z->bad_rank = z->bad_rank_records + z->begun++ % ZERO_STEPS * z->units;
+    for (int u = 0; u < z->units; u++)
+        z->bad_rank[u] = RANK_NONE;
+    zero_rewind_step(z);
+}
+
+void zero_rewind_step(struct zero *z)
+{
+    z->micro = -1;
+    zero_places_clear(z);
+}
+
+void zero_begin_micro(struct zero *z, bool last)
+{
+    z->micro++;
+    z->last_micro = last;
+}
+
+/* ---------------------------------------------------------------- what the ranks report */
+
+static void report(struct zero *z, const double *loss_sum, struct stream *compute)
+{
+    int64_t row = z->units + 1;
+    double *own = z->reports + z->rank * row;
+    for (int u = z->units - 1; u >= 0; u--) { /* in the order in which backward finished them */
+        ASSERT(!z->open[u]);
+        if (zero_parallel(z))
+            stream_wait(compute, z->reduced[u]);
+        struct sumsq_args args = {
+            .n = z->config.layout->slice[u], .x = zero_grad(z, u, zero_own(z, u)), .out = &own[u]};
+        z->device->ops->sumsq(compute, &args);
+    }
+    stream_copy(compute, &own[z->units], loss_sum, sizeof *loss_sum);
+    if (!zero_parallel(z))
+        return;
+    event_record(z->computed, compute);
+    stream_wait(z->stream, z->computed);
+    size_t words = (size_t)row * (sizeof *own / sizeof(float));
+    comm_all_gather(z->comm, own, z->reports, words, 0, DTYPE_F32, z->stream);
+    event_record(z->drained, z->stream); /* peers have read the own slices: they may change */
+    stream_wait(compute, z->drained);
+}
+
+static void decide(struct zero *z, const struct zero_update *update, struct stream *compute)
+{
+    struct decide_step_args args = {.world = z->world,
+                                    .units = z->units,
+                                    .reports = z->reports,
+                                    .clip = update->clip,
+                                    .scaler = z->config.scaler,
+                                    .schedule = z->schedule,
+                                    .state = z->step};
+    z->device->ops->decide_step(compute, &args);
+}
+
+/* ---------------------------------------------------------------- update */
+
+static void update_unit(struct zero *z, int unit, const struct zero_update *update, struct stream *compute)
+{
+    bool mixed = z->config.dtype != DTYPE_F32;
+    for (int i = z->first_range[unit]; i < z->first_range[unit + 1]; i++) {
+        const struct decay_range *range = &z->ranges[i];
+        struct adam_args args = {.n = range->count,
+                                 .master = zero_state_at(z, ZERO_MASTER, unit, range->offset),
+                                 .m = zero_state_at(z, ZERO_EXP_AVG, unit, range->offset),
+                                 .v = zero_state_at(z, ZERO_EXP_AVG_SQ, unit, range->offset),
+                                 .grad = zero_grad(z, unit, range->offset),
+                                 .step = z->step,
+                                 .param = mixed ? zero_param(z, unit, range->offset) : NULL,
+                                 .param_dtype = z->config.dtype,
+                                 .beta1 = update->beta1,
+                                 .beta2 = update->beta2,
+                                 .eps = update->eps,
+                                 .weight_decay = range->decays ? update->weight_decay : 0,
+                                 .adamw = update->adamw};
+        z->device->ops->adam(compute, &args);
+    }
+}
+
+static void update_all(struct zero *z, const struct zero_update *update, struct stream *compute)
+{
+    bool gathers = zero_parallel(z) && (z->config.stage == 1 || z->config.stage == 2);
+    for (int u = 0; u < z->units; u++) { /* in the order in which the next forward needs them */
+        update_unit(z, u, update, compute);
+        if (!gathers)
+            continue;
+        event_record(z->computed, compute);
+        stream_wait(z->stream, z->computed);
+        zero_gather(z, u, zero_param(z, u, zero_own(z, u)), zero_param(z, u, 0), z->config.dtype);
+        event_record(z->fetched[u], z->stream);
+        if (!z->config.overlap_comm)
+            stream_wait(compute, z->fetched[u]);
+    }
+    event_record(z->updated, compute);
+}
+
+/* What the host will want to know. All gradients kept here are looked through, for they are one array; at stages 0 and
+ * 1 that is more than the own slices, and what is not finite there is so for its owner, too. */
+static void look_for_nonfinite(struct zero *z, struct stream *compute)
+{
+    int64_t own = z->config.layout->shard_numel;
+    struct find_nonfinite_args find = {
+        .n = z->grads_whole ? own * z->world : own, .x = z->grads, .enabled = &z->step->skipped, .index = z->bad_index};
+    z->device->ops->find_nonfinite(compute, &find);
+}
+
+enum status zero_finish_step(struct zero *z, const struct zero_update *update, const double *loss_sum,
+                             struct stream *compute, struct error *err)
+{
+    ASSERT(z->config.training && z->micro >= 0 && z->last_micro && z->begun == z->ended + 1);
+    stopwatch_mark(z->stopwatch, compute, STOPWATCH_NO_LANE);
+    trace_begin("reduce");
+    report(z, loss_sum, compute);
+    trace_end();
+    stopwatch_mark(z->stopwatch, compute, LANE_REDUCE);
+    trace_begin("optimizer");
+    decide(z, update, compute);
+    update_all(z, update, compute);
+    zero_places_clear(z);
+    look_for_nonfinite(z, compute);
+    trace_end();
+    stopwatch_mark(z->stopwatch, compute, LANE_OPTIMIZER);
+    return comm_status(z->comm, err);
+}
+
+enum status zero_end_step(struct zero *z, struct stream *compute, struct error *err)
+{
+    ASSERT(z->begun == z->ended + 1);
+    int slot = (int)(z->ended % ZERO_STEPS);
+    stream_copy(compute, &z->records[slot].state, z->step, sizeof *z->step);
+    stream_copy(compute, &z->records[slot].bad_index, z->bad_index, sizeof *z->bad_index);
+    event_record(z->done[slot], compute);
+    z->ended++;
+    TRY(comm_status(z->comm, err)); /* first: a failed job may be what made the device fail */
+    return device_check(z->device, err);
+}
+
+void zero_times(struct zero *z, double *reduce, double *optimizer)
+{
+    *reduce = stopwatch_read(z->stopwatch, LANE_REDUCE);
+    *optimizer = stopwatch_read(z->stopwatch, LANE_OPTIMIZER);
+}
+
+/* ---------------------------------------------------------------- collecting a step */
+
+/* Where in the layout element `index` of what was looked through lies. */
+static struct bad_place place_of(const struct zero *z, int64_t index)
+{
+    const struct shard_layout *layout = z->config.layout;
+    int64_t per_unit = z->grads_whole ? z->world : 1, first = 0;
+    for (int u = 0; u < z->units; u++) {
+        int64_t count = layout->slice[u] * per_unit;
+        if (index < first + count)
+            return (struct bad_place){.unit = u, .offset = index - first + (z->grads_whole ? 0 : zero_own(z, u))};
+        first += count;
+    }
+    return (struct bad_place){.unit = z->units};
+}
+
+static bool before(const struct bad_place *a, const struct bad_place *b)
+{
+    return a->unit < b->unit || (a->unit == b->unit && a->offset < b->offset);
+}
+
+/* Fills bad_tensor and bad_rank, the same on all ranks. */
+static enum status blame(struct zero *z, const struct step_record *record, const int32_t *bad_rank,
+                         struct zero_result *result, struct error *err)
+{
+    struct bad_place own = place_of(z, record->bad_index), first = {.unit = z->units};
+    struct bad_place *all = memory_alloc((size_t)z->world * sizeof *all);
+    enum status status = comm_exchange(z->comm, &own, sizeof own, all, err);
+    for (int r = 0; status == STATUS_OK && r < z->world; r++)
+        if (before(&all[r], &first))
+            first = all[r];
+    if (first.unit == z->units && record->state.bad_unit >= 0) /* finite, but too large to square */
+        first.unit = record->state.bad_unit;
+    free(all);
+    TRY(status);
+    result->bad_rank = record->state.bad_loss_rank;
+    if (first.unit == z->units)
+        return STATUS_OK;
+    result->bad_tensor = tensor_at(z->config.table, (int)first.unit, first.offset);
+    if (!zero_parallel(z)) {
+        result->bad_rank = 0;
+        return STATUS_OK;
+    }
+    /* who contributed it, the owner of the slice knows */
+    int owner = (int)(first.offset / z->config.layout->slice[first.unit]);
+    int32_t rank = bad_rank[first.unit];
+    TRY(comm_broadcast(z->comm, &rank, sizeof rank, owner, err));
+    if (rank != RANK_NONE)
+        result->bad_rank = rank;
+    return STATUS_OK;
+}
+
+enum status zero_collect(struct zero *z, struct zero_result *result, struct error *err)
+{
+    ASSERT(z->collected < z->ended);
+    int slot = (int)(z->collected % ZERO_STEPS);
+    event_sync(z->done[slot]);
+    z->collected++;
+    TRY(comm_status(z->comm, err));
+    TRY(device_check(z->device, err));
+    const struct step_record *record = &z->records[slot];
+    const struct step_state *state = &record->state;
+    *result = (struct zero_result){.loss_sum = state->loss_sum,
+                                   .grad_norm = state->grad_norm,
+                                   .lr = state->lr,
+                                   .loss_scale = (double)state->used_loss_scale,
+                                   .skipped = state->skipped != 0,
+                                   .bad_rank = -1,
+                                   .optimizer_step = state->optimizer_step,
+                                   .scaler = state->scaler};
+    return result->skipped ? blame(z, record, z->bad_rank_records + (int64_t)slot * z->units, result, err) : STATUS_OK;
+}

@@ -1,0 +1,687 @@
+/* token_set.c: shard files as one stream of tokens and documents.
+ *
+ * Nothing is mapped and nothing kept of a file but its sizes: every look-up is a pread into the caller's memory, so a
+ * file that shrinks under a run is an error with an offset and not a signal, and a set is read by several threads.
+ *
+ *     Megatron-LM  PREFIX.idx   magic "MMIDIDX\0\0"  9 bytes
+ *                               version 1            u64
+ *                               token type           u8     8 uint16, 4 int32
+ *                               S sequences          u64
+ *                               D document entries   u64    documents + 1
+ *                               sizes                i32[S] tokens of each sequence
+ *                               pointers             i64[S] byte offset of each sequence in PREFIX.bin
+ *                               document index       i64[D] first sequence of each document; the last entry is S
+ *                  PREFIX.bin   tokens, nothing else
+ *     llm.c        FILE.bin     header               i32[256]: magic, version, tokens; the rest is 0
+ *                               tokens
+ *
+ * Sequences must follow one another without gaps (what Megatron-LM's own writers make): then the .bin is the stream,
+ * and packed samples need no index at all. All integers are little-endian, as is every machine that we build for. */
+#include "core/data/token_set.h"
+
+#include "core/io.h"
+#include "core/progress.h"
+#include "core/retry.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <glob.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <xxhash.h>
+
+_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "token files are read in place");
+
+#define INDEX_HEADER 34
+#define LLMC_HEADER 1024
+#define MAX_OPEN_SHARDS 128 /* of further ones the files are opened for each read, to stay below usual limits */
+
+static const char index_magic[9] = "MMIDIDX\0";
+
+struct token_type {
+    int bytes;
+    bool is_signed;
+};
+
+/* Megatron-LM's codes; it has more, which no tokenizer's ids need. */
+static const struct index_type {
+    uint8_t code;
+    struct token_type type;
+} index_types[] = {{8, {2, false}}, {4, {4, true}}};
+
+/* llm.c's writer (dev/data/data_common.py) has version 1 for GPT-2 and 7 for Llama 3. The layout is the same in all. */
+static const struct llmc_type {
+    int32_t magic;
+    int32_t versions[2];
+    struct token_type type;
+} llmc_types[] = {{20240520, {1, 1}, {2, false}}, {20240801, {1, 7}, {4, false}}};
+
+static const double read_patience = 30; /* seconds */
+
+struct shard_file {
+    char *path;    /* own */
+    int fd;        /* -1: opened for each read */
+    int64_t bytes; /* when it was opened */
+};
+
+struct shard {
+    struct shard_file bin;
+    struct shard_file idx; /* path NULL: an llm.c file */
+    int64_t header;        /* bytes before the first token of bin */
+    struct token_type type;
+    int64_t tokens, sequences, documents;
+    int64_t first_token, first_document; /* of the set's */
+};
+
+struct token_set {
+    struct shard *shards; /* own (num_shards) */
+    int num_shards;
+    int64_t tokens, documents;
+};
+
+/* ---- files ---------------------------------------------------------------------------------------------------- */
+
+static enum status file_open(const char *path, int *fd, int64_t *bytes, struct error *err)
+{
+    /* O_NONBLOCK: a FIFO that nobody writes must not hang us before we see that it is one */
+    *fd = io_open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (*fd < 0)
+        return error_system(err, STATUS_DATA, errno, "cannot open '%s'", path);
+    struct stat st;
+    if (fstat(*fd, &st) != 0 || !S_ISREG(st.st_mode)) {
+        io_close(*fd);
+        return error_set(err, STATUS_DATA, "'%s' is not a regular file", path);
+    }
+    *bytes = st.st_size;
+    return STATUS_OK;
+}
+
+/* Reads exactly `count` bytes at `offset`, once. anew: through a descriptor of its own. */
+static enum status file_read_once(const struct shard_file *file, bool anew, int64_t offset, int64_t count, void *out,
+                                  struct error *err)
+{
+    int fd = anew ? -1 : file->fd;
+    int64_t bytes = file->bytes, done = 0;
+    bool opens = fd < 0;
+    if (opens)
+        TRY(file_open(file->path, &fd, &bytes, err));
+    enum status status = STATUS_OK;
+    while (done < count) {
+        ssize_t n = io_pread(fd, (char *)out + done, (size_t)(count - done), (off_t)(offset + done));
+        if (n > 0) {
+            done += n;
+        } else if (n == 0) {
+            status = error_set(err, STATUS_DATA,
+                               "'%s' ends at byte %lld, had %lld bytes when it was opened; hint: it was truncated "
+                               "while in use",
+                               file->path, (long long)(offset + done), (long long)file->bytes);
+            break;
+        } else if (errno != EINTR) {
+            status = error_system(err, STATUS_DATA, errno, "cannot read '%s' at byte %lld", file->path,
+                                  (long long)(offset + done));
+            break;
+        }
+    }
+    if (opens)
+        io_close(fd);
+    return status;
+}
+
+/* Reads exactly `count` bytes at `offset`; what a disk or a file server refuses for a while is tried again. err stays
+ * as it is if it goes well in the end. */
+static enum status file_read(const struct shard_file *file, int64_t offset, int64_t count, void *out, struct error *err)
+{
+    struct retry retry = {.limit = read_patience};
+    struct error why = {.code = STATUS_OK};
+    enum status status;
+    bool anew = false; /* ESTALE sticks to a descriptor */
+    do {
+        status = file_read_once(file, anew, offset, count, out, &why);
+        anew = true;
+    } while (status != STATUS_OK && error_is_transient(&why) && retry_again(&retry, &status, &why));
+    if (status != STATUS_OK && err)
+        *err = why;
+    return status;
+}
+
+static bool file_exists(const char *path)
+{
+    struct stat st;
+    return io_stat(path, &st) == 0 || (errno != ENOENT && errno != ENOTDIR); /* else opening it says what is wrong */
+}
+
+static bool is_folder(const char *path)
+{
+    struct stat st;
+    return io_stat(path, &st) == 0 && S_ISDIR(st.st_mode);
+}
+
+static bool ends_with(const char *text, const char *end)
+{
+    size_t length = strlen(text), tail = strlen(end);
+    return length > tail && strcmp(text + length - tail, end) == 0;
+}
+
+static enum status out_of_memory(struct error *err)
+{
+    return error_set(err, STATUS_DEVICE, "out of memory while opening token shards");
+}
+
+/* A new string: the first `length` bytes of text with `end` behind them; NULL when memory is out. */
+static char *join(const char *text, size_t length, const char *end)
+{
+    size_t tail = strlen(end);
+    char *out = malloc(length + tail + 1);
+    if (out) {
+        memcpy(out, text, length);
+        memcpy(out + length, end, tail + 1);
+    }
+    return out;
+}
+
+/* ---- from patterns to shards ---------------------------------------------------------------------------------- */
+
+static size_t base_length(const char *path)
+{
+    return strlen(path) - (ends_with(path, ".bin") || ends_with(path, ".idx") ? 4 : 0);
+}
+
+/* Adds the shard that `path` names (prefix, .bin or .idx) to the set, its files not opened yet. One that was added
+ * since `own` (by the same glob) counts once; one from before is refused. */
+static enum status set_add(struct token_set *set, int own, const char *path, struct error *err)
+{
+    enum status status = STATUS_OK;
+    size_t length = base_length(path);
+    char *bin = join(path, length, ".bin"), *idx = join(path, length, ".idx");
+    if (!bin || !idx) {
+        status = out_of_memory(err);
+        goto done;
+    }
+    if (!file_exists(idx) && !ends_with(path, ".idx")) {
+        free(idx);
+        idx = NULL;
+        if (!file_exists(bin) && length == strlen(path)) {
+            if (is_folder(path))
+                status = error_set(err, STATUS_DATA,
+                                   "'%s' is a folder, expected token shards; hint: name a prefix in it, or all of them "
+                                   "by the glob '%s/*.bin'",
+                                   path, path);
+            else if (!file_exists(path))
+                status = error_set(err, STATUS_DATA,
+                                   "no token shard '%s': neither '%s' nor a '.idx' beside it exists; hint: name a "
+                                   "Megatron-LM prefix, an llm.c .bin file, or a glob",
+                                   path, bin);
+            if (status != STATUS_OK)
+                goto done;
+            bin[length] = '\0'; /* an llm.c file that is not called .bin */
+        }
+    }
+    for (int i = 0; i < set->num_shards; i++) {
+        if (strcmp(set->shards[i].bin.path, bin) != 0)
+            continue;
+        if (i < own)
+            status = error_set(err, STATUS_DATA, "token shard '%s' is named twice; hint: name each shard once", bin);
+        goto done;
+    }
+    if ((set->num_shards & (set->num_shards - 1)) == 0) { /* grow at powers of two */
+        size_t capacity = set->num_shards ? 2 * (size_t)set->num_shards : 1;
+        struct shard *grown = realloc(set->shards, capacity * sizeof *grown);
+        if (!grown) {
+            status = out_of_memory(err);
+            goto done;
+        }
+        set->shards = grown;
+    }
+    set->shards[set->num_shards++] = (struct shard){.bin = {.path = bin, .fd = -1}, .idx = {.path = idx, .fd = -1}};
+    return STATUS_OK;
+done:
+    free(bin);
+    free(idx);
+    return status;
+}
+
+static int compare_names(const void *a, const void *b)
+{
+    return strcmp(*(char *const *)a, *(char *const *)b);
+}
+
+/* Adds the shards among the matches of `pattern`; none: STATUS_OK with the set as it was. */
+static enum status set_add_matches(struct token_set *set, const char *pattern, struct error *err)
+{
+    glob_t found = {0};
+    struct slow_call slow;
+    progress_slow_begin(&slow, "looking for", pattern, -1);
+    int own = set->num_shards, rc = glob(pattern, GLOB_NOSORT, NULL, &found);
+    progress_slow_end(&slow);
+    enum status status = STATUS_OK;
+    if (rc == GLOB_NOSPACE) {
+        status = out_of_memory(err);
+    } else if (rc == 0) {
+        qsort(found.gl_pathv, found.gl_pathc, sizeof *found.gl_pathv,
+              compare_names); /* by bytes, whatever the locale */
+        for (size_t i = 0; i < found.gl_pathc && status == STATUS_OK; i++) {
+            const char *path = found.gl_pathv[i];
+            if (base_length(path) < strlen(path) && !is_folder(path))
+                status = set_add(set, own, path, err);
+        }
+    }
+    globfree(&found);
+    return status;
+}
+
+static enum status set_add_pattern(struct token_set *set, const char *pattern, struct error *err)
+{
+    int own = set->num_shards;
+    if (!strpbrk(pattern, "*?[") || file_exists(pattern))
+        return set_add(set, own, pattern, err);
+    TRY(set_add_matches(set, pattern, err));
+    if (set->num_shards == own) { /* a glob of prefixes */
+        char *with_end = join(pattern, strlen(pattern), ".bin");
+        if (!with_end)
+            return out_of_memory(err);
+        enum status status = set_add_matches(set, with_end, err);
+        free(with_end);
+        TRY(status);
+    }
+    if (set->num_shards == own)
+        return error_set(err, STATUS_DATA, "no token shard (.bin or .idx) matches '%s'", pattern);
+    return STATUS_OK;
+}
+
+/* ---- headers -------------------------------------------------------------------------------------------------- */
+
+static enum status wrong_size(const struct shard_file *file, int64_t expected, struct error *err)
+{
+    return error_set(err, STATUS_DATA, "'%s' has %lld bytes, expected %lld by its header: %s at byte %lld", file->path,
+                     (long long)file->bytes, (long long)expected,
+                     file->bytes < expected ? "it is truncated" : "there are trailing bytes",
+                     (long long)(file->bytes < expected ? file->bytes : expected));
+}
+
+static enum status llmc_open(struct shard *shard, struct error *err)
+{
+    const char *path = shard->bin.path;
+    int32_t header[3] = {0};
+    if (shard->bin.bytes == 0)
+        return error_set(err, STATUS_DATA, "token shard '%s' is empty", path);
+    if (shard->bin.bytes >= (int64_t)sizeof header)
+        TRY(file_read(&shard->bin, 0, sizeof header, header, err));
+    const struct llmc_type *type = llmc_types;
+    while (type < llmc_types + COUNT_OF(llmc_types) && type->magic != header[0])
+        type++;
+    if (type == llmc_types + COUNT_OF(llmc_types))
+        return error_set(err, STATUS_DATA,
+                         "'%s' is not an llm.c token file (magic at byte 0: expected 20240520 or 20240801, found %d) "
+                         "and has no Megatron-LM index beside it; hint: the .idx file is missing, or this is not a "
+                         "token shard",
+                         path, header[0]);
+    if (header[1] != type->versions[0] && header[1] != type->versions[1])
+        return error_set(err, STATUS_DATA, "'%s' has version %d at byte 4, expected %d of an llm.c file with magic %d",
+                         path, header[1], type->versions[1], type->magic);
+    if (header[2] <= 0)
+        return error_set(err, STATUS_DATA, "'%s' holds no tokens: the count at byte 8 is %d", path, header[2]);
+    shard->header = LLMC_HEADER;
+    shard->type = type->type;
+    shard->tokens = header[2];
+    shard->documents = 1;
+    int64_t expected = LLMC_HEADER + shard->tokens * type->type.bytes;
+    if (shard->bin.bytes != expected)
+        return wrong_size(&shard->bin, expected, err);
+    return STATUS_OK;
+}
+
+static int64_t sizes_at(int64_t i)
+{
+    return INDEX_HEADER + 4 * i;
+}
+
+static int64_t pointers_at(const struct shard *shard, int64_t i)
+{
+    return sizes_at(shard->sequences) + 8 * i;
+}
+
+static int64_t entries_at(const struct shard *shard, int64_t i)
+{
+    return pointers_at(shard, shard->sequences) + 8 * i;
+}
+
+static enum status wrong_pointer(const struct shard *shard, int64_t i, int64_t pointer, int64_t expected,
+                                 struct error *err)
+{
+    return error_set(err, STATUS_DATA,
+                     "'%s' at byte %lld: sequence %lld starts at byte %lld of the .bin, expected %lld, the end of the "
+                     "one before it; hint: only sequences that follow one another are supported",
+                     shard->idx.path, (long long)pointers_at(shard, i), (long long)i, (long long)pointer,
+                     (long long)expected);
+}
+
+static enum status wrong_entry(const struct shard *shard, int64_t i, int64_t entry, struct error *err)
+{
+    return error_set(err, STATUS_DATA,
+                     "'%s' at byte %lld: entry %lld of the document index is %lld; expected rising numbers from 0 to "
+                     "the %lld sequences of the shard",
+                     shard->idx.path, (long long)entries_at(shard, i), (long long)i, (long long)entry,
+                     (long long)shard->sequences);
+}
+
+#define CHUNK 4096
+
+/* Reads a whole index: sequences one after another, document entries rising, all of it within the .bin. */
+static enum status index_check(const struct shard *shard, struct error *err)
+{
+    int32_t sizes[CHUNK];
+    int64_t values[CHUNK];
+    int64_t position = 0, before = 0;
+    for (int64_t i = 0; i < shard->sequences; i += CHUNK) {
+        int64_t count = shard->sequences - i < CHUNK ? shard->sequences - i : CHUNK;
+        TRY(file_read(&shard->idx, sizes_at(i), 4 * count, sizes, err));
+        TRY(file_read(&shard->idx, pointers_at(shard, i), 8 * count, values, err));
+        for (int64_t j = 0; j < count; j++) {
+            if (values[j] != position)
+                return wrong_pointer(shard, i + j, values[j], position, err);
+            if (sizes[j] < 0 || sizes[j] > (shard->bin.bytes - position) / shard->type.bytes)
+                return error_set(err, STATUS_DATA,
+                                 "'%s' at byte %lld: sequence %lld has %d tokens, more than what '%s' holds from byte "
+                                 "%lld on; hint: one of the two is damaged, or they do not belong together",
+                                 shard->idx.path, (long long)sizes_at(i + j), (long long)(i + j), sizes[j],
+                                 shard->bin.path, (long long)position);
+            position += (int64_t)sizes[j] * shard->type.bytes;
+        }
+    }
+    for (int64_t i = 0; i <= shard->documents; i += CHUNK) {
+        int64_t count = shard->documents + 1 - i < CHUNK ? shard->documents + 1 - i : CHUNK;
+        TRY(file_read(&shard->idx, entries_at(shard, i), 8 * count, values, err));
+        for (int64_t j = 0; j < count; j++) {
+            if (values[j] < before || values[j] > shard->sequences)
+                return wrong_entry(shard, i + j, values[j], err);
+            before = values[j];
+        }
+    }
+    return STATUS_OK;
+}
+
+/* First and last of everything, for an index of any size. The shard has at least one sequence. */
+static enum status index_check_ends(const struct shard *shard, struct error *err)
+{
+    int64_t last = shard->sequences - 1, pointer, entry;
+    int32_t size;
+    TRY(file_read(&shard->idx, pointers_at(shard, 0), 8, &pointer, err));
+    if (pointer != 0)
+        return wrong_pointer(shard, 0, pointer, 0, err);
+    TRY(file_read(&shard->idx, pointers_at(shard, last), 8, &pointer, err));
+    TRY(file_read(&shard->idx, sizes_at(last), 4, &size, err));
+    if (pointer < 0 || size < 0 || pointer > shard->bin.bytes ||
+        shard->bin.bytes - pointer != (int64_t)size * shard->type.bytes)
+        return error_set(err, STATUS_DATA,
+                         "'%s' has %lld bytes, but by '%s' its last sequence is %d tokens of %d bytes from byte %lld "
+                         "on; hint: one of the two is truncated, or they do not belong together",
+                         shard->bin.path, (long long)shard->bin.bytes, shard->idx.path, size, shard->type.bytes,
+                         (long long)pointer);
+    TRY(file_read(&shard->idx, entries_at(shard, 0), 8, &entry, err));
+    if (entry != 0)
+        return wrong_entry(shard, 0, entry, err);
+    TRY(file_read(&shard->idx, entries_at(shard, shard->documents), 8, &entry, err));
+    if (entry != shard->sequences)
+        return wrong_entry(shard, shard->documents, entry, err);
+    return STATUS_OK;
+}
+
+static enum status megatron_open(struct shard *shard, struct error *err)
+{
+    const struct shard_file *idx = &shard->idx;
+    unsigned char header[INDEX_HEADER];
+    uint64_t version, sequences, entries;
+    if (idx->bytes < INDEX_HEADER)
+        return error_set(err, STATUS_DATA,
+                         "'%s' has %lld bytes, a Megatron-LM index has at least %d; hint: it is empty or truncated",
+                         idx->path, (long long)idx->bytes, INDEX_HEADER);
+    TRY(file_read(idx, 0, INDEX_HEADER, header, err));
+    memcpy(&version, header + 9, 8);
+    memcpy(&sequences, header + 18, 8);
+    memcpy(&entries, header + 26, 8);
+    if (memcmp(header, index_magic, sizeof index_magic) != 0)
+        return error_set(err, STATUS_DATA, "'%s' is not a Megatron-LM index: it does not begin with MMIDIDX",
+                         idx->path);
+    if (version != 1)
+        return error_set(err, STATUS_DATA, "'%s' has version %llu at byte 9, expected 1", idx->path,
+                         (unsigned long long)version);
+    const struct index_type *type = index_types;
+    while (type < index_types + COUNT_OF(index_types) && type->code != header[17])
+        type++;
+    if (type == index_types + COUNT_OF(index_types))
+        return error_set(err, STATUS_DATA, "'%s' has token type %d at byte 17; supported are 8 (uint16) and 4 (int32)",
+                         idx->path, header[17]);
+    shard->type = type->type;
+
+    /* divisions, for a product of damaged counts may overflow */
+    uint64_t rest = (uint64_t)idx->bytes - INDEX_HEADER;
+    if (sequences > rest / 12 || entries > (rest - 12 * sequences) / 8)
+        return error_set(err, STATUS_DATA,
+                         "'%s' has %lld bytes, too few for the %llu sequences and %llu document entries that its "
+                         "header names; hint: it is truncated",
+                         idx->path, (long long)idx->bytes, (unsigned long long)sequences, (unsigned long long)entries);
+    if (12 * sequences + 8 * entries != rest)
+        return wrong_size(idx, (int64_t)(INDEX_HEADER + 12 * sequences + 8 * entries), err);
+    if (sequences == 0 || entries < 2 || shard->bin.bytes == 0)
+        return error_set(
+            err, STATUS_DATA, "token shard '%s' is empty: %lld bytes, %llu sequences, %llu document entries",
+            shard->bin.path, (long long)shard->bin.bytes, (unsigned long long)sequences, (unsigned long long)entries);
+    if (shard->bin.bytes % shard->type.bytes != 0)
+        return error_set(err, STATUS_DATA,
+                         "'%s' has %lld bytes, not a multiple of a token's %d; hint: it is truncated, or the index is "
+                         "another shard's",
+                         shard->bin.path, (long long)shard->bin.bytes, shard->type.bytes);
+    shard->header = 0;
+    shard->tokens = shard->bin.bytes / shard->type.bytes;
+    shard->sequences = (int64_t)sequences;
+    shard->documents = (int64_t)entries - 1;
+    TRY(index_check_ends(shard, err));
+    return idx->bytes <= TOKEN_INDEX_CHECKED ? index_check(shard, err) : STATUS_OK;
+}
+
+static enum status shard_open(struct shard *shard, bool keep_open, struct error *err)
+{
+    enum status status = file_open(shard->bin.path, &shard->bin.fd, &shard->bin.bytes, err);
+    if (status == STATUS_OK && shard->idx.path)
+        status = file_open(shard->idx.path, &shard->idx.fd, &shard->idx.bytes, err);
+    if (status != STATUS_OK && shard->idx.path)
+        error_hint(err, "a Megatron-LM shard is two files, .bin and .idx");
+    TRY(status);
+    TRY(shard->idx.path ? megatron_open(shard, err) : llmc_open(shard, err));
+    if (!keep_open) {
+        io_close(shard->bin.fd);
+        if (shard->idx.fd >= 0)
+            io_close(shard->idx.fd);
+        shard->bin.fd = shard->idx.fd = -1;
+    }
+    return STATUS_OK;
+}
+
+/* ---- the set -------------------------------------------------------------------------------------------------- */
+
+enum status token_set_open(const char *const *patterns, int num_patterns, struct token_set **set, struct error *err)
+{
+    ASSERT(num_patterns > 0);
+    enum status status;
+    *set = NULL;
+    struct token_set *new = calloc(1, sizeof *new);
+    if (!new)
+        return out_of_memory(err);
+    for (int i = 0; i < num_patterns; i++)
+        TRY_GOTO(set_add_pattern(new, patterns[i], err));
+    for (int i = 0; i < new->num_shards; i++) {
+        struct shard *shard = &new->shards[i];
+        TRY_GOTO(shard_open(shard, i < MAX_OPEN_SHARDS, err));
+        progress_tick();
+        shard->first_token = new->tokens;
+        shard->first_document = new->documents;
+        new->tokens += shard->tokens; /* a file's bytes fit in int64_t, so do those of all files of one machine */
+        new->documents += shard->documents;
+    }
+    *set = new;
+    return STATUS_OK;
+fail:
+    token_set_close(new);
+    return status;
+}
+
+void token_set_close(struct token_set *set)
+{
+    if (!set)
+        return;
+    for (int i = 0; i < set->num_shards; i++) {
+        struct shard_file *files[] = {&set->shards[i].bin, &set->shards[i].idx};
+        for (size_t j = 0; j < COUNT_OF(files); j++) {
+            if (files[j]->fd >= 0)
+                io_close(files[j]->fd);
+            free(files[j]->path);
+        }
+    }
+    free(set->shards);
+    free(set);
+}
+
+int64_t token_set_tokens(const struct token_set *set)
+{
+    return set->tokens;
+}
+
+int64_t token_set_documents(const struct token_set *set)
+{
+    return set->documents;
+}
+
+int64_t token_set_samples(const struct token_set *set, int64_t seq_length, bool packing)
+{
+    ASSERT(seq_length > 0);
+    return packing ? (set->tokens - 1) / seq_length : set->documents;
+}
+
+/* The shard that holds a token (or, with `documents`, a document): the last one that begins at or before it. */
+static const struct shard *shard_of(const struct token_set *set, int64_t index, bool documents)
+{
+    int low = 0, high = set->num_shards - 1;
+    while (low < high) {
+        int middle = low + (high - low + 1) / 2;
+        const struct shard *shard = &set->shards[middle];
+        if ((documents ? shard->first_document : shard->first_token) <= index)
+            low = middle;
+        else
+            high = middle - 1;
+    }
+    return &set->shards[low];
+}
+
+/* Reads tokens [first, first + count) of one shard. The raw tokens go to the end of `out` and are widened from the
+ * front on: token i is written to bytes 4i … 4i+3, before raw token i+1, which lies at (4 - bytes)·count + bytes·(i+1).
+ */
+static enum status shard_read(const struct shard *shard, int64_t first, int64_t count, int64_t vocab_size, int32_t *out,
+                              struct error *err)
+{
+    int bytes = shard->type.bytes;
+    int64_t offset = shard->header + first * bytes;
+    unsigned char *raw = (unsigned char *)out + (4 - bytes) * count;
+    TRY(file_read(&shard->bin, offset, count * bytes, raw, err));
+    for (int64_t i = 0; i < count; i++) {
+        int64_t id;
+        if (bytes == 2) {
+            uint16_t value;
+            memcpy(&value, raw + 2 * i, 2);
+            id = value;
+        } else {
+            uint32_t value;
+            memcpy(&value, raw + 4 * i, 4);
+            id = shard->type.is_signed ? (int64_t)(int32_t)value : (int64_t)value;
+        }
+        if (id < 0 || id >= vocab_size)
+            return error_set(err, STATUS_DATA,
+                             "'%s' at byte %lld: token id %lld is outside the vocabulary of %lld ids (0 to %lld); "
+                             "hint: the data was made for another tokenizer, or the model's vocab_size is too small",
+                             shard->bin.path, (long long)(offset + i * bytes), (long long)id, (long long)vocab_size,
+                             (long long)(vocab_size - 1));
+        out[i] = (int32_t)id;
+    }
+    return STATUS_OK;
+}
+
+enum status token_set_read(const struct token_set *set, int64_t first, int64_t count, int64_t vocab_size, int32_t *out,
+                           struct error *err)
+{
+    ASSERT(first >= 0 && count >= 0 && count <= set->tokens - first && vocab_size <= INT32_MAX);
+    while (count > 0) {
+        const struct shard *shard = shard_of(set, first, false);
+        int64_t start = first - shard->first_token;
+        int64_t here = shard->tokens - start < count ? shard->tokens - start : count;
+        TRY(shard_read(shard, start, here, vocab_size, out, err));
+        first += here;
+        out += here;
+        count -= here;
+    }
+    return STATUS_OK;
+}
+
+enum status token_set_check(const struct token_set *set, int64_t vocab_size, uint64_t *fingerprint, struct error *err)
+{
+    enum { MOST = 4096, FEWEST = 64, IN_ALL = 16 * MOST }; /* tokens of a shard, of all shards while they are few */
+    int32_t ids[MOST];
+    uint64_t hash = 0;
+    int each = IN_ALL / set->num_shards;
+    each = each > MOST ? MOST : each < FEWEST ? FEWEST : each;
+    for (int i = 0; i < set->num_shards; i++) {
+        const int64_t sizes[2] = {set->shards[i].tokens, set->shards[i].documents};
+        hash = XXH64(sizes, sizeof sizes, hash);
+    }
+    for (int i = 0; i < set->num_shards; i++) {
+        const struct shard *shard = &set->shards[i];
+        const int64_t count = shard->tokens < each ? shard->tokens : each;
+        TRY(shard_read(shard, 0, count, vocab_size, ids, err));
+        progress_tick();
+        hash = XXH64(ids, (size_t)count * sizeof *ids, hash);
+    }
+    if (fingerprint)
+        *fingerprint = hash;
+    return STATUS_OK;
+}
+
+const char *token_set_common(const struct token_set *a, const struct token_set *b)
+{
+    for (int i = 0; i < a->num_shards; i++)
+        for (int k = 0; k < b->num_shards; k++)
+            if (strcmp(a->shards[i].bin.path, b->shards[k].bin.path) == 0)
+                return a->shards[i].bin.path;
+    return NULL;
+}
+
+enum status token_set_document(const struct token_set *set, int64_t index, int64_t *first, int64_t *length,
+                               struct error *err)
+{
+    ASSERT(index >= 0 && index < set->documents);
+    const struct shard *shard = shard_of(set, index, true);
+    if (!shard->idx.path) {
+        *first = shard->first_token;
+        *length = shard->tokens;
+        return STATUS_OK;
+    }
+    int64_t document = index - shard->first_document;
+    int64_t entries[2], pointers[2] = {shard->bin.bytes, shard->bin.bytes};
+    TRY(file_read(&shard->idx, entries_at(shard, document), sizeof entries, entries, err));
+    for (int i = 0; i < 2; i++) { /* where the document's first sequence begins, and the next document's */
+        if (entries[i] < 0 || entries[i] > shard->sequences || entries[i] < entries[0])
+            return wrong_entry(shard, document + i, entries[i], err);
+        if (entries[i] < shard->sequences)
+            TRY(file_read(&shard->idx, pointers_at(shard, entries[i]), 8, &pointers[i], err));
+        if (pointers[i] < 0 || pointers[i] > shard->bin.bytes || pointers[i] % shard->type.bytes != 0 ||
+            pointers[i] < pointers[0])
+            return error_set(err, STATUS_DATA,
+                             "'%s' at byte %lld: sequence %lld starts at byte %lld of the .bin, which is before the "
+                             "one in front of it, within a token, or beyond the end at %lld",
+                             shard->idx.path, (long long)pointers_at(shard, entries[i]), (long long)entries[i],
+                             (long long)pointers[i], (long long)shard->bin.bytes);
+    }
+    *first = shard->first_token + pointers[0] / shard->type.bytes;
+    *length = (pointers[1] - pointers[0]) / shard->type.bytes;
+    return STATUS_OK;
+}

@@ -1,0 +1,80 @@
+/* token_stream.h: the samples of this rank in order, as micro-batches, built by a prefetching thread.
+ *
+ * Sample i, packed: tokens i·T … i·T+T of the stream (T inputs, the same shifted by one as targets). packing false:
+ * sample i is document i, its first L = min(length, T) tokens: inputs are tokens 1 … L-1, targets tokens 2 … L (token L
+ * has no target and nothing attends to it, so it is not computed; a document with L < 2 gives no sequence).
+ * Order: step k = 1, 2, … of an epoch takes samples perm[(k-1)·B … k·B-1], B = train_batch_size, perm a
+ * keyed permutation of the epoch's samples (seed, epoch), identity without shuffle; rank r of N takes the r-th equal
+ * part, micro-batch by micro-batch. So the order never depends on the world size, and the position is (epoch, step in
+ * the epoch): both follow from the global step. An epoch is floor(samples / B) steps, the permutation is new in each.
+ *
+ * A micro-batch is a row of sequences without padding between them (M tokens in all):
+ *
+ *     tokens     | sequence 0 ......... | sequence 1 ... | sequence 2 ............. | filler |
+ *     seq_start  0                      s1               s2                         s3       s4
+ *
+ * packing false: sequences have L-1 tokens, and filler (one last sequence of token 0 without targets) rounds M up to
+ * token_multiple. Packed: every sequence has T tokens. */
+#ifndef ZTRAIN_CORE_DATA_TOKEN_STREAM_H
+#define ZTRAIN_CORE_DATA_TOKEN_STREAM_H
+
+#include "core/data/token_set.h"
+
+struct token_stream_config {
+    struct token_set *set; /* borrowed */
+    int64_t seq_length;    /* T */
+    int64_t vocab_size;    /* ids are checked against it as they are read */
+    bool shuffle, packing;
+    uint64_t seed;
+    int rank, world;
+    int64_t batch_size;       /* B, global */
+    int64_t micro_batch_size; /* sequences of one micro-batch of one rank; B = micro × accumulation × world */
+    int64_t token_multiple;   /* packing false: M is a multiple of it (1: no filler); at most T: filler is no longer
+                               * than a sequence may be */
+    int64_t max_samples;      /* evaluation: at most so many samples in all, the last batch may be partial (0: all);
+                               * training: must be 0, whole batches only */
+    bool evaluation; /* one pass in file order over all whole samples; the ranks get micro-batches in turn, all the
+                      * same number of them, some possibly with fewer or no sequences (num_tokens 0) */
+};
+
+struct batch {
+    int64_t step;        /* training: global step from 1; evaluation: 1 */
+    int64_t epoch;       /* from 1 */
+    int64_t micro;       /* micro-batch of the step (training) or of the pass (evaluation), from 0 */
+    bool last_micro;     /* of the step or of the pass */
+    int32_t num_seqs;    /* sequences, filler included */
+    int32_t max_seq;     /* longest of them */
+    int64_t num_tokens;  /* M = seq_start[num_seqs]; 0 possible in evaluation and for empty documents */
+    int64_t num_targets; /* targets >= 0 here */
+    int64_t
+        step_targets; /* training: of the whole global batch (all ranks, all micro-batches), what a mean divides by */
+    int64_t step_tokens;      /* training: tokens of the whole global batch without filler: B·T packed, else the sum of
+                               * min(length, T) of its documents */
+    const int32_t *tokens;    /* (M) */
+    const int32_t *targets;   /* (M), -1: none */
+    const int32_t *positions; /* (M) position in its sequence */
+    const int32_t *seq_start; /* (num_seqs + 1) */
+};
+
+struct token_stream;
+
+/* Largest M and num_seqs that a stream with this configuration can produce, whatever the data (for the memory plan;
+ * config->set is not looked at). */
+void token_stream_limits(const struct token_stream_config *config, int64_t *max_tokens, int32_t *max_seqs);
+
+/* Starts the prefetching thread at global step `first_step` (1: the beginning; evaluation: always 1), in constant time.
+ * Too few samples for one global batch (evaluation: none): STATUS_DATA. A micro-batch of 2^31 tokens or more, or
+ * packing false with T < 2: STATUS_USAGE. */
+enum status token_stream_open(const struct token_stream_config *config, int64_t first_step,
+                              struct token_stream **stream, struct error *err);
+
+/* The next micro-batch; its arrays stay valid until the next call. Training streams never end (epoch after epoch);
+ * an evaluation stream sets *end instead after its last one. Errors: STATUS_DATA with file and offset. */
+enum status token_stream_next(struct token_stream *stream, struct batch *batch, bool *end, struct error *err);
+
+void token_stream_close(struct token_stream *stream);
+
+/* Steps of one epoch: floor(samples / B). */
+int64_t token_stream_steps_per_epoch(const struct token_stream_config *config);
+
+#endif

@@ -1,0 +1,177 @@
+/* spec_batch.c: the batch triangle: train_batch_size = micro batch x accumulation x ranks.
+ *
+ * A new run takes what the spec says and derives the rest. A run that is resumed keeps its train_batch_size, whatever
+ * the world size: that is what the course of training depends on. The micro batch stays as it is given or, where it is
+ * not, no larger than it was, since it decides how much memory a rank needs; the accumulation adapts. */
+#include "core/spec/spec.h"
+
+#include "core/spec/spec_keys.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static int64_t saturating_product(int64_t a, int64_t b)
+{
+    int64_t product;
+    return __builtin_mul_overflow(a, b, &product) ? INT64_MAX : product;
+}
+
+static int64_t largest_batch(void)
+{
+    return (int64_t)spec_key_find("train_batch_size")->max;
+}
+
+/* "1, 2, 3, 6": the world sizes over which `batch` can be split in units of `unit`, the smallest ones first. */
+static void list_world_sizes(int64_t batch, int64_t unit, char *text, size_t size)
+{
+    enum { MOST = 24 };
+    int64_t most = batch % unit ? 0 : batch / unit;
+    int found = 0;
+    text[0] = 0;
+    for (int64_t world = 1; world <= most && world <= 4096; world++) {
+        if (most % world)
+            continue;
+        size_t used = strlen(text);
+        if (++found > MOST) {
+            snprintf(text + used, size - used, ", …");
+            return;
+        }
+        snprintf(text + used, size - used, "%s%lld", used ? ", " : "", (long long)world);
+    }
+}
+
+/* Writes which values would do. What the ranks take at a time, `unit`, has to fit into train_batch_size. */
+static void hint_batch(struct error *err, const int64_t given[3], int64_t world)
+{
+    int64_t train = given[0], unit = 1;
+    char sizes[256], worlds[300] = "";
+    for (int i = 1; i < 3; i++)
+        unit = given[i] ? saturating_product(unit, given[i]) : unit;
+    list_world_sizes(train, unit, sizes, sizeof sizes);
+    if (given[1] && given[2] && sizes[0]) /* with all three there is but one */
+        snprintf(sizes, sizeof sizes, "%lld", (long long)(train / unit));
+    if (sizes[0])
+        snprintf(worlds, sizeof worlds, "; possible world sizes: %s", sizes);
+    unit = saturating_product(unit, world);
+    if (unit > largest_batch()) {
+        error_hint(err, "make the micro batch or the accumulation smaller");
+        return;
+    }
+    if (given[1] && given[2]) {
+        int64_t per_rank = saturating_product(given[1], world);
+        if (train % per_rank == 0)
+            error_hint(err, "set train_batch_size to %lld, or gradient_accumulation_steps to %lld%s", (long long)unit,
+                       (long long)(train / per_rank), worlds);
+        else
+            error_hint(err, "set train_batch_size to %lld, or remove it%s", (long long)unit, worlds);
+        return;
+    }
+    int64_t below = train / unit * unit;
+    if (below > 0)
+        error_hint(err, "the nearest values of train_batch_size that fit are %lld and %lld%s", (long long)below,
+                   (long long)(below + unit), worlds);
+    else
+        error_hint(err, "the smallest train_batch_size that fits is %lld%s", (long long)unit, worlds);
+}
+
+enum status spec_resolve_batch(struct run_spec *spec, int world, const char *world_source, struct error *err)
+{
+    ASSERT(world > 0);
+    const struct spec_full *full = spec_full(spec);
+    const int64_t *given = full->given_batch;
+    int64_t train = given[0], micro = given[1], accumulation = given[2];
+    ASSERT(train || micro); /* spec_load() refuses a spec without either */
+    if (train && !micro && !accumulation) {
+        accumulation = 1;
+        micro = train / world;
+    } else if (train && !micro) {
+        micro = train / world / accumulation;
+    } else if (train && !accumulation) {
+        accumulation = train / micro / world;
+    } else if (!train) {
+        accumulation = accumulation ? accumulation : 1;
+        train = saturating_product(saturating_product(micro, accumulation), world);
+    }
+    char one_step[96] = "sample";
+    if (given[1])
+        snprintf(one_step, sizeof one_step, "micro batch of %lld", (long long)micro);
+    else if (given[2])
+        snprintf(one_step, sizeof one_step, "sample in each of %lld accumulation steps", (long long)accumulation);
+    int64_t product = saturating_product(saturating_product(micro, accumulation), world);
+    if (train > largest_batch()) { /* a product; as a value it would have been refused before */
+        error_set(err, STATUS_USAGE,
+                  "%s: train_micro_batch_size_per_gpu %lld * gradient_accumulation_steps %lld * world "
+                  "size %d (from %s) is more than %lld samples; hint: make one of them smaller",
+                  full->batch_where, (long long)micro, (long long)accumulation, world, world_source,
+                  (long long)largest_batch());
+        return STATUS_USAGE;
+    }
+    if (!micro || !accumulation) { /* DeepSpeed's sentence would name a 0 that nobody has given */
+        error_set(err, STATUS_USAGE,
+                  "%s: train_batch_size %lld is less than one %s on each of %d ranks (world size %d: %s)",
+                  full->batch_where, (long long)train, one_step, world, world, world_source);
+        hint_batch(err, given, world);
+        return STATUS_USAGE;
+    }
+    if (train != product) {
+        error_set(err, STATUS_USAGE,
+                  "%s: Check batch related parameters. train_batch_size is not equal to micro_batch_per_gpu * "
+                  "gradient_acc_step * world_size %lld != %lld * %lld * %d (world size %d: %s)",
+                  full->batch_where, (long long)train, (long long)micro, (long long)accumulation, world, world,
+                  world_source);
+        hint_batch(err, given, world);
+        return STATUS_USAGE;
+    }
+    spec->train_batch_size = train;
+    spec->train_micro_batch_size_per_gpu = micro;
+    spec->gradient_accumulation_steps = accumulation;
+    return STATUS_OK;
+}
+
+/* ---- a resumed run ------------------------------------------------------------------------------------------------
+ */
+
+enum status spec_resolve_batch_resumed(struct run_spec *spec, int world, const char *world_source, const json_t *stored,
+                                       int stored_world, struct error *err)
+{
+    ASSERT(world > 0);
+    const struct spec_full *full = spec_full(spec);
+    const int64_t *given = full->given_batch;
+    int64_t train = json_integer_value(json_object_get(stored, "train_batch_size"));
+    int64_t was_micro = json_integer_value(json_object_get(stored, "train_micro_batch_size_per_gpu"));
+    if (train < 1 || train > largest_batch() || was_micro < 1 || was_micro > largest_batch() ||
+        (given[0] && given[0] != train)) /* another batch is another run: spec_compare() says so */
+        return spec_resolve_batch(spec, world, world_source, err);
+    /* as before, or where the spec was changed on purpose and fits */
+    if (world == stored_world && (given[1] || given[2]) &&
+        spec_resolve_batch(spec, world, world_source, NULL) == STATUS_OK && spec->train_batch_size == train)
+        return STATUS_OK;
+
+    int64_t per_rank = train % world ? 0 : train / world, micro = given[1] ? given[1] : was_micro;
+    if (!given[1] && per_rank) {
+        micro = micro < per_rank ? micro : per_rank;
+        while (per_rank % micro)
+            micro--;
+    }
+    if (!per_rank || per_rank % micro) {
+        char sizes[256];
+        list_world_sizes(train, given[1] ? given[1] : 1, sizes, sizeof sizes);
+        if (given[1])
+            error_set(err, STATUS_USAGE,
+                      "%s: train_batch_size %lld of the run cannot be split into micro batches of %lld on %d ranks "
+                      "(world size %d: %s)",
+                      full->batch_where, (long long)train, (long long)micro, world, world, world_source);
+        else
+            error_set(err, STATUS_USAGE,
+                      "%s: train_batch_size %lld of the run cannot be split over %d ranks (world size %d: %s)",
+                      full->batch_where, (long long)train, world, world, world_source);
+        if (sizes[0])
+            return error_hint(err, "possible world sizes: %s", sizes);
+        return error_hint(err, "train_micro_batch_size_per_gpu has to divide train_batch_size; without it ztrain finds "
+                               "one");
+    }
+    spec->train_batch_size = train;
+    spec->train_micro_batch_size_per_gpu = micro;
+    spec->gradient_accumulation_steps = per_rank / micro;
+    return STATUS_OK;
+}

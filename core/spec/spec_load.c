@@ -1,0 +1,142 @@
+/* spec_load.c: from files and overrides to a run spec, and what is derived once world size and data are known.
+ *
+ * Order: the YAML file, the DeepSpeed file merged into it, the overrides on top, then one check of the whole tree. A
+ * file that cannot be read ends there; else all errors of all sources come out together. */
+#include "core/spec/spec.h"
+
+#include "core/fsutil.h"
+#include "core/spec/spec_keys.h"
+
+#include <string.h>
+
+/* ---- load ---------------------------------------------------------------------------------------------------------
+ */
+
+/* "runs/tiny.yaml" makes "tiny" */
+static char *name_from_path(struct spec_arena *arena, const char *path)
+{
+    const char *base = fs_base_name(path), *dot = strrchr(base, '.');
+    bool yaml = dot && dot != base && (strcmp(dot, ".yaml") == 0 || strcmp(dot, ".yml") == 0);
+    size_t length = yaml ? (size_t)(dot - base) : strlen(base);
+    return length ? spec_arena_copy(arena, base, length) : spec_arena_copy(arena, "run", 3);
+}
+
+/* Names of the sources: the files, then "--set KEY" for each override. */
+static void name_sources(struct spec_context *ctx, const char *path, const char *deepspeed,
+                         const char *const *overrides, int num_overrides)
+{
+    ctx->num_sources = 2 + num_overrides;
+    ctx->sources = spec_arena_alloc(ctx->arena, (size_t)ctx->num_sources * sizeof *ctx->sources);
+    ctx->sources[0] = path;
+    ctx->sources[1] = deepspeed ? deepspeed : "";
+    for (int i = 0; i < num_overrides; i++) {
+        const char *key = spec_arena_copy(ctx->arena, overrides[i], strcspn(overrides[i], "="));
+        ctx->sources[2 + i] = spec_arena_printf(ctx->arena, "--set %s", spec_show(ctx, key));
+    }
+}
+
+/* Reads source 0 or 1 as a mapping. NULL after an error. */
+static struct spec_node *read_source(struct spec_context *ctx, int source, const char *text, size_t size)
+{
+    if (!text && !(text = spec_read_file(ctx, source, &size)))
+        return NULL;
+    struct spec_node *root =
+        source == 1 ? spec_parse_json(ctx, source, text, size) : spec_parse_yaml(ctx, source, text, size);
+    if (root && root->kind != NODE_MAPPING) {
+        bool empty = root->kind == NODE_NULL && !*root->text;
+        spec_error(ctx, empty ? (struct spec_pos){source, 1, 1} : root->pos,
+                   empty ? "the file is empty; hint: --help-spec lists the keys"
+                         : "the file must be a mapping: lines of 'key: value'; hint: --help-spec lists the keys");
+        return NULL;
+    }
+    return root;
+}
+
+static enum status load(const char *path, const char *text, size_t size, const char *deepspeed,
+                        const char *const *overrides, int num_overrides, struct run_spec **spec,
+                        struct spec_report *report)
+{
+    struct spec_arena scratch = {0};
+    struct spec_context ctx = {.arena = &scratch};
+    struct spec_arena own = {0};
+    struct spec_full *full = spec_arena_alloc(&own, sizeof *full); /* lives in the arena that it holds */
+    full->arena = own;
+    full->spec.private_ = full;
+    full->spec.path = spec_arena_copy(&full->arena, path, strlen(path));
+    name_sources(&ctx, path, deepspeed, overrides, num_overrides);
+
+    struct spec_node *root = read_source(&ctx, 0, text, size);
+    struct spec_node *more = deepspeed ? read_source(&ctx, 1, NULL, 0) : NULL;
+    if (root && more)
+        spec_merge(&ctx, root, more);
+    for (int i = 0; root && i < num_overrides; i++) {
+        struct spec_pos pos = {.source = 2 + i};
+        if (strchr(overrides[i], '='))
+            spec_override(&ctx, root, pos.source, overrides[i]);
+        else
+            spec_error(&ctx, pos, "no value; hint: write --set a.b.c=VALUE");
+    }
+    if (root)
+        spec_check(&ctx, full, root, more || !deepspeed);
+    if (!full->spec.run.name)
+        full->spec.run.name = name_from_path(&full->arena, path);
+
+    spec_problems_print(&ctx, &ctx.errors, &report->errors);
+    spec_problems_print(&ctx, &ctx.notices, &report->notices);
+    bool good = ctx.errors.count == 0;
+    spec_arena_release(&scratch);
+    if (!good) {
+        spec_free(&full->spec);
+        *spec = NULL;
+        return STATUS_USAGE;
+    }
+    *spec = &full->spec;
+    return STATUS_OK;
+}
+
+enum status spec_load(const char *path, const char *deepspeed, const char *const *overrides, int num_overrides,
+                      struct run_spec **spec, struct spec_report *report)
+{
+    return load(path, NULL, 0, deepspeed, overrides, num_overrides, spec, report);
+}
+
+enum status spec_load_text(const char *path, const char *text, size_t size, struct run_spec **spec,
+                           struct spec_report *report)
+{
+    ASSERT(text);
+    return load(path, text, size, NULL, NULL, 0, spec, report);
+}
+
+void spec_free(struct run_spec *spec)
+{
+    if (!spec)
+        return;
+    struct spec_arena arena = spec_full(spec)->arena;
+    json_decref(spec->model.config);
+    spec_arena_release(&arena);
+}
+
+void spec_report_release(struct spec_report *report)
+{
+    string_list_release(&report->errors);
+    string_list_release(&report->notices);
+}
+
+/* ---- length of the run, "auto" sizes ------------------------------------------------------------------------------
+ */
+
+int64_t spec_resolve_steps(struct run_spec *spec, int64_t steps_per_epoch)
+{
+    ASSERT(steps_per_epoch > 0);
+    int64_t epochs = spec->train.epochs, max_steps = spec->train.max_steps;
+    int64_t steps = max_steps;
+    if (epochs || !max_steps) {
+        if (__builtin_mul_overflow(epochs ? epochs : 1, steps_per_epoch, &steps))
+            steps = INT64_MAX;
+        if (max_steps && max_steps < steps)
+            steps = max_steps;
+    }
+    if (!spec_full(spec)->given_total_steps)
+        spec->scheduler.total_steps = steps;
+    return steps;
+}

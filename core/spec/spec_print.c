@@ -1,0 +1,255 @@
+/* spec_print.c: the effective spec as YAML and JSON, and its comparison with a checkpoint's. */
+#include "core/spec/spec_keys.h"
+
+#include "core/memory.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- YAML ---------------------------------------------------------------------------------------------------------
+ */
+
+/* Shortest digits that read back to the same double; always recognisable as no integer. */
+static void write_real(FILE *out, double value)
+{
+    char text[40];
+    for (int digits = 15; digits <= 17; digits++) {
+        snprintf(text, sizeof text, "%.*g", digits, value);
+        if (strtod(text, NULL) == value)
+            break;
+    }
+    fputs(text, out);
+    if (!strpbrk(text, ".e"))
+        fputs(".0", out);
+}
+
+/* Decodes one character of UTF-8 that jansson has checked; returns its length. */
+static int decode_utf8(const unsigned char *text, unsigned *point)
+{
+    int length = text[0] < 0x80 ? 1 : text[0] < 0xe0 ? 2 : text[0] < 0xf0 ? 3 : 4;
+    *point = length == 1 ? text[0] : text[0] & (0xffu >> (length + 1));
+    for (int i = 1; i < length; i++)
+        *point = *point << 6 | (text[i] & 0x3fu);
+    return length;
+}
+
+static bool is_printable(unsigned point)
+{
+    if (point == 0x2028 || point == 0x2029 || point == 0xfeff) /* line breaks and the byte order mark */
+        return false;
+    return (point >= 0x20 && point < 0x7f) || (point >= 0xa0 && point < 0xd800) ||
+           (point >= 0xe000 && point < 0xfffe) || point >= 0x10000;
+}
+
+static void write_quoted(FILE *out, const char *text)
+{
+    fputc('"', out);
+    for (const unsigned char *p = (const unsigned char *)text; *p;) {
+        unsigned point;
+        int length = decode_utf8(p, &point);
+        if (point == '"' || point == '\\')
+            fprintf(out, "\\%c", (int)point);
+        else if (is_printable(point))
+            fwrite(p, 1, (size_t)length, out);
+        else
+            fprintf(out, "\\u%04x", point);
+        p += length;
+    }
+    fputc('"', out);
+}
+
+/* Words that no YAML reader takes for anything but text stand without quotes. */
+static void write_string(FILE *out, const char *text)
+{
+    static const char *const words[] = {"true", "false", "null", "yes", "no",  "on",
+                                        "off",  "y",     "n",    "inf", "nan", "infinity"};
+    static const char allowed[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-./";
+    bool letter = (text[0] >= 'a' && text[0] <= 'z') || (text[0] >= 'A' && text[0] <= 'Z');
+    bool path = text[0] == '/' || strncmp(text, "./", 2) == 0 || strncmp(text, "../", 3) == 0;
+    bool plain = (letter || path) && text[strspn(text, allowed)] == 0;
+    for (size_t i = 0; i < COUNT_OF(words); i++)
+        plain = plain && strcasecmp(text, words[i]) != 0;
+    if (plain)
+        fputs(text, out);
+    else
+        write_quoted(out, text);
+}
+
+/* A value in flow style: [a, b], {"key": value}. */
+static void write_flow(FILE *out, const json_t *value)
+{
+    const char *glue = "";
+    switch (json_typeof(value)) {
+    case JSON_NULL: fputs("null", out); return;
+    case JSON_TRUE: fputs("true", out); return;
+    case JSON_FALSE: fputs("false", out); return;
+    case JSON_INTEGER: fprintf(out, "%lld", (long long)json_integer_value(value)); return;
+    case JSON_REAL: write_real(out, json_real_value(value)); return;
+    case JSON_STRING: write_string(out, json_string_value(value)); return;
+    case JSON_ARRAY:
+        fputc('[', out);
+        for (size_t i = 0; i < json_array_size(value); i++, glue = ", ") {
+            fputs(glue, out);
+            write_flow(out, json_array_get(value, i));
+        }
+        fputc(']', out);
+        return;
+    case JSON_OBJECT: {
+        const char *key;
+        json_t *item;
+        fputc('{', out);
+        json_object_foreach((json_t *)value, key, item)
+        {
+            fputs(glue, out);
+            write_quoted(out, key);
+            fputs(": ", out);
+            write_flow(out, item);
+            glue = ", ";
+        }
+        fputc('}', out);
+        return;
+    }
+    }
+}
+
+static void indent(FILE *out, int level)
+{
+    fprintf(out, "%*s", 2 * level, "");
+}
+
+/* Prints the headers of the sections of `path` that are not open yet. Returns its depth. */
+static int open_sections(FILE *out, const char *path, const char *previous)
+{
+    int level = 0;
+    bool same = true;
+    for (const char *part = path, *dot; (dot = strchr(part, '.')); part = dot + 1, level++) {
+        size_t length = (size_t)(dot - path) + 1;
+        same = same && previous && strncmp(previous, path, length) == 0;
+        if (same)
+            continue;
+        indent(out, level);
+        fprintf(out, "%.*s:\n", (int)(dot - part), part);
+    }
+    return level;
+}
+
+/* Derived from the world size or the data: printed as a comment. */
+static bool is_derived(const struct spec_full *full, const struct spec_key *key)
+{
+    const char *field = (const char *)full + key->offset;
+    const struct run_spec *spec = &full->spec;
+    return (field == (const char *)&spec->train_batch_size && !full->given_batch[0]) ||
+           (field == (const char *)&spec->train_micro_batch_size_per_gpu && !full->given_batch[1]) ||
+           (field == (const char *)&spec->gradient_accumulation_steps && !full->given_batch[2]) ||
+           (field == (const char *)&spec->scheduler.total_steps && !full->given_total_steps);
+}
+
+/* DeepSpeed's schedules want to be told that the length is the run's. */
+static bool wants_auto(const struct spec_full *full, const struct spec_key *key)
+{
+    return strcmp(key->path, "scheduler.params.total_num_steps") == 0 && !full->given_total_steps;
+}
+
+void spec_write_yaml(const struct run_spec *spec, FILE *out, bool all)
+{
+    const struct spec_full *full = spec_full(spec);
+    const char *previous = NULL;
+    for (int i = 0; i < spec_num_keys; i++) {
+        const struct spec_key *key = &spec_keys[i];
+        bool is_auto = key->size && key->schedules & 1u << spec->scheduler.type && wants_auto(full, key);
+        json_t *value = key->size ? spec_key_fetch(full, key) : NULL;
+        if (!value && !is_auto)
+            continue;
+        json_t *usual = spec_key_default(key);
+        if (all || is_auto || key->flags & KEY_ALWAYS || !usual || !json_equal(value, usual)) {
+            int level = open_sections(out, key->path, previous);
+            previous = key->path;
+            indent(out, level);
+            fprintf(out, "%s%s: ", is_derived(full, key) && !is_auto ? "# " : "", spec_key_leaf(key->path));
+            if (is_auto)
+                fputs("auto", out);
+            else
+                write_flow(out, json_array_size(value) == 1 ? json_array_get(value, 0) : value);
+            if (is_derived(full, key) && value) {
+                fputs(is_auto ? " # derived: " : " # derived", out);
+                if (is_auto)
+                    write_flow(out, value);
+            }
+            fputc('\n', out);
+        }
+        json_decref(usual);
+        json_decref(value);
+    }
+}
+
+/* ---- JSON and comparison ------------------------------------------------------------------------------------------
+ */
+
+json_t *spec_to_json(const struct run_spec *spec)
+{
+    const struct spec_full *full = spec_full(spec);
+    json_t *json = json_object();
+    for (int i = 0; i < spec_num_keys; i++) {
+        json_t *value = spec_keys[i].size ? spec_key_fetch(full, &spec_keys[i]) : NULL;
+        if (value)
+            json_object_set_new(json, spec_keys[i].path, value);
+    }
+    return json;
+}
+
+static char *dump(const json_t *value)
+{
+    return value ? json_dumps(value, JSON_ENCODE_ANY | JSON_COMPACT | JSON_REAL_PRECISION(15)) : NULL;
+}
+
+void string_list_add_difference(struct string_list *list, const char *key, const char *of, const json_t *was,
+                                const json_t *now, bool refused)
+{
+    const char *why =
+        refused ? ": that would change the run; hint: set it back, or start a new run under another run.name" : "";
+    char *old = dump(was), *new = dump(now);
+    char *line = memory_printf("'%s'%s was %s in the checkpoint and is %s now%s", key, of, old ? old : "unset",
+                               new ? new : "unset", why);
+    string_list_add(list, line);
+    free(line);
+    free(old);
+    free(new);
+}
+
+/* 10 and 10.0 are the same: JSON that other programs have written may say either. */
+static bool same_value(const json_t *a, const json_t *b)
+{
+    if (json_is_number(a) && json_is_number(b))
+        return json_number_value(a) == json_number_value(b);
+    return json_equal(a, b);
+}
+
+enum status spec_compare(const struct run_spec *spec, const json_t *stored, bool same_model, bool same_data,
+                         struct spec_report *report)
+{
+    const struct spec_full *full = spec_full(spec);
+    int errors = 0;
+    for (int i = 0; i < spec_num_keys; i++) {
+        const struct spec_key *key = &spec_keys[i];
+        if (!key->size || key->resume == RESUME_SILENT)
+            continue;
+        /* a length that follows from the run's is stored as unset */
+        bool follows = key->offset == offsetof(struct spec_full, spec.scheduler.total_steps) && is_derived(full, key);
+        json_t *now = follows ? NULL : spec_key_fetch(full, key), *usual = spec_key_default(key);
+        const json_t *was = json_object_get(stored, key->path);
+        /* a checkpoint that does not know the key ran at its default */
+        bool same = (!was && !now) || (was && now && same_value(was, now)) || (!was && usual && json_equal(now, usual));
+        bool is_data = key->offset == offsetof(struct spec_full, spec.data.train);
+        bool moved = key->resume == RESUME_CONTENTS && (is_data ? same_data : same_model);
+        if (!same && key->resume >= RESUME_CONTENTS && !moved) {
+            string_list_add_difference(&report->errors, key->path, "", was, now, true);
+            errors++;
+        } else if (!same) {
+            string_list_add_difference(&report->notices, key->path, "", was, now, false);
+        }
+        json_decref(usual);
+        json_decref(now);
+    }
+    return errors ? STATUS_USAGE : STATUS_OK;
+}

@@ -1,0 +1,347 @@
+/* spec_tree.c: memory, messages and the operations on a spec's tree that need no YAML: look up, merge, override. */
+#include "core/spec/spec_tree.h"
+
+#include "core/memory.h"
+
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- memory -------------------------------------------------------------------------------------------------------
+ */
+
+struct spec_block {
+    struct spec_block *next;
+    size_t size, used;
+    _Alignas(max_align_t) char bytes[];
+};
+
+void *spec_arena_alloc(struct spec_arena *arena, size_t size)
+{
+    size = (size + _Alignof(max_align_t) - 1) / _Alignof(max_align_t) * _Alignof(max_align_t);
+    struct spec_block *block = arena->blocks;
+    if (!block || block->size - block->used < size) {
+        size_t capacity = size > 65536 ? size : 65536;
+        block = memory_zeroed(1, sizeof *block + capacity);
+        block->size = capacity;
+        block->next = arena->blocks;
+        arena->blocks = block;
+    }
+    void *memory = block->bytes + block->used;
+    block->used += size;
+    return memory;
+}
+
+char *spec_arena_copy(struct spec_arena *arena, const char *text, size_t length)
+{
+    char *copy = spec_arena_alloc(arena, length + 1);
+    memcpy(copy, text, length);
+    return copy;
+}
+
+static char *arena_vprintf(struct spec_arena *arena, const char *format, va_list args)
+{
+    va_list again;
+    va_copy(again, args);
+    int length = vsnprintf(NULL, 0, format, again);
+    va_end(again);
+    ASSERT(length >= 0);
+    char *text = spec_arena_alloc(arena, (size_t)length + 1);
+    vsnprintf(text, (size_t)length + 1, format, args);
+    return text;
+}
+
+char *spec_arena_printf(struct spec_arena *arena, const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    char *text = arena_vprintf(arena, format, args);
+    va_end(args);
+    return text;
+}
+
+void spec_arena_release(struct spec_arena *arena)
+{
+    while (arena->blocks) {
+        struct spec_block *next = arena->blocks->next;
+        free(arena->blocks);
+        arena->blocks = next;
+    }
+}
+
+void string_list_add(struct string_list *list, const char *text)
+{
+    /* grows at powers of two */
+    if ((list->count & (list->count - 1)) == 0) {
+        size_t capacity = list->count ? 2 * (size_t)list->count : 1;
+        list->items = memory_resize(list->items, capacity * sizeof *list->items);
+    }
+    list->items[list->count++] = memory_text(text);
+}
+
+void string_list_release(struct string_list *list)
+{
+    for (int i = 0; i < list->count; i++)
+        free(list->items[i]);
+    free(list->items);
+    *list = (struct string_list){0};
+}
+
+/* ---- messages -----------------------------------------------------------------------------------------------------
+ */
+
+static void problem_add(struct spec_context *ctx, struct spec_problems *problems, struct spec_pos pos,
+                        const char *format, va_list args)
+{
+    if (problems->count == SPEC_MAX_PROBLEMS) {
+        problems->dropped++;
+        return;
+    }
+    problems->items[problems->count] = (struct spec_problem){
+        .pos = pos,
+        .order = problems->count,
+        .text = arena_vprintf(ctx->arena, format, args),
+    };
+    problems->count++;
+}
+
+void spec_error(struct spec_context *ctx, struct spec_pos pos, const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    problem_add(ctx, &ctx->errors, pos, format, args);
+    va_end(args);
+}
+
+void spec_notice(struct spec_context *ctx, struct spec_pos pos, const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    problem_add(ctx, &ctx->notices, pos, format, args);
+    va_end(args);
+}
+
+const char *spec_pos_text(struct spec_context *ctx, struct spec_pos pos)
+{
+    ASSERT(pos.source >= 0 && pos.source < ctx->num_sources);
+    const char *name = ctx->sources[pos.source];
+    if (pos.source >= 2 || pos.line == 0)
+        return name;
+    return spec_arena_printf(ctx->arena, "%s:%d:%d", name, pos.line, pos.column);
+}
+
+const char *spec_show(struct spec_context *ctx, const char *text)
+{
+    enum { MAX_SHOWN = 60 };
+    char shown[4 * MAX_SHOWN + 4];
+    size_t used = 0;
+    int i = 0;
+    for (; text[i] && i < MAX_SHOWN; i++) {
+        unsigned char c = (unsigned char)text[i];
+        if (c < 0x20 || c == 0x7f)
+            used += (size_t)snprintf(shown + used, sizeof shown - used, "\\x%02x", c);
+        else
+            shown[used++] = (char)c;
+    }
+    if (text[i]) {
+        while (i > 0 && ((unsigned char)text[i] & 0xc0) == 0x80) { /* not inside of a character */
+            i--;
+            used--;
+        }
+        used += (size_t)snprintf(shown + used, sizeof shown - used, "...");
+    }
+    return spec_arena_copy(ctx->arena, shown, used);
+}
+
+static int problem_compare(const void *left, const void *right)
+{
+    const struct spec_problem *a = left, *b = right;
+    if (a->pos.source != b->pos.source)
+        return a->pos.source < b->pos.source ? -1 : 1;
+    if (a->pos.line != b->pos.line)
+        return a->pos.line < b->pos.line ? -1 : 1;
+    if (a->pos.column != b->pos.column)
+        return a->pos.column < b->pos.column ? -1 : 1;
+    return a->order < b->order ? -1 : a->order > b->order;
+}
+
+void spec_problems_print(struct spec_context *ctx, struct spec_problems *problems, struct string_list *lines)
+{
+    if (problems->count)
+        qsort(problems->items, (size_t)problems->count, sizeof *problems->items, problem_compare);
+    for (int i = 0; i < problems->count; i++) {
+        const struct spec_problem *problem = &problems->items[i];
+        string_list_add(lines,
+                        spec_arena_printf(ctx->arena, "%s: %s", spec_pos_text(ctx, problem->pos), problem->text));
+    }
+    if (problems->dropped)
+        string_list_add(lines, spec_arena_printf(ctx->arena, "%s: and %d more; hint: correct the first ones",
+                                                 ctx->sources[0], problems->dropped));
+}
+
+/* ---- look up, merge, override -------------------------------------------------------------------------------------
+ */
+
+struct spec_node *spec_child(const struct spec_node *node, const char *key)
+{
+    if (!node || node->kind != NODE_MAPPING)
+        return NULL;
+    for (struct spec_node *child = node->first; child; child = child->next)
+        if (strcmp(child->key, key) == 0)
+            return child;
+    return NULL;
+}
+
+/* The child whose key is the `length` bytes at `key`. */
+static struct spec_node *child_of_part(const struct spec_node *node, const char *key, size_t length)
+{
+    for (struct spec_node *child = node->first; child; child = child->next)
+        if (strncmp(child->key, key, length) == 0 && !child->key[length])
+            return child;
+    return NULL;
+}
+
+struct spec_node *spec_find(const struct spec_node *root, const char *path)
+{
+    const struct spec_node *node = root;
+    while (node && node->kind == NODE_MAPPING) {
+        size_t length = strcspn(path, ".");
+        struct spec_node *child = child_of_part(node, path, length);
+        if (!path[length])
+            return child;
+        path += length + 1;
+        node = child;
+    }
+    return NULL;
+}
+
+static void append_child(struct spec_node *parent, struct spec_node *child)
+{
+    child->next = NULL;
+    if (parent->last)
+        parent->last->next = child;
+    else
+        parent->first = child;
+    parent->last = child;
+    parent->count++;
+}
+
+/* `node` becomes what `value` is; it keeps its key and its place among its siblings. */
+static void replace_value(struct spec_node *node, const struct spec_node *value)
+{
+    struct spec_node *next = node->next;
+    const char *key = node->key;
+    *node = *value;
+    node->next = next;
+    node->key = key;
+}
+
+void spec_merge(struct spec_context *ctx, struct spec_node *into, struct spec_node *from)
+{
+    for (struct spec_node *child = from->first, *next; child; child = next) {
+        next = child->next;
+        struct spec_node *twin = spec_child(into, child->key);
+        if (!twin || twin->kind == NODE_NULL) {
+            if (twin)
+                replace_value(twin, child);
+            else
+                append_child(into, child);
+        } else if (child->kind == NODE_NULL) {
+            continue;
+        } else if (twin->kind == NODE_MAPPING && child->kind == NODE_MAPPING) {
+            spec_merge(ctx, twin, child);
+        } else if (child->key_pos.source >= 2 || twin->key_pos.source >= 2) {
+            if (child->key_pos.source > twin->key_pos.source) /* the last --set wins */
+                replace_value(twin, child);
+        } else {
+            spec_error(ctx, child->key_pos, "'%s' is set here and at %s; hint: keep one of the two",
+                       spec_show(ctx, child->key), spec_pos_text(ctx, twin->key_pos));
+        }
+    }
+}
+
+void spec_override(struct spec_context *ctx, struct spec_node *root, int source, const char *assignment)
+{
+    struct spec_pos pos = {.source = source};
+    const char *equals = strchr(assignment, '=');
+    ASSERT(equals); /* the caller has made the source's name from it */
+    struct spec_node *value = NULL, empty = {.kind = NODE_NULL, .text = "", .plain = true};
+    if (equals[1] && !(value = spec_parse_yaml(ctx, source, equals + 1, strlen(equals + 1))))
+        return;
+    if (!value)
+        value = &empty;
+    value->pos = value->key_pos = pos;
+
+    struct spec_node *node = root;
+    int depth = 1;
+    for (const char *part = assignment;;) {
+        size_t length = strcspn(part, ".=");
+        if (length == 0) {
+            spec_error(ctx, pos, "a part of the key's name is empty; hint: write --set a.b.c=VALUE");
+            return;
+        }
+        if (node->kind == NODE_NULL || node->kind == NODE_BOOL) /* `zero_optimization: true`, an empty section */
+            replace_value(node, &(struct spec_node){.kind = NODE_MAPPING, .pos = pos, .key_pos = pos});
+        if (node->kind != NODE_MAPPING) {
+            spec_error(ctx, pos, "'%.*s' is set at %s and is no section", (int)(part - assignment - 1), assignment,
+                       spec_pos_text(ctx, node->key_pos));
+            return;
+        }
+        if (++depth > SPEC_MAX_DEPTH || node->count >= SPEC_MAX_MAPPING) {
+            spec_error(ctx, pos, "nested deeper than %d levels, or a section of more than %d keys", SPEC_MAX_DEPTH,
+                       SPEC_MAX_MAPPING);
+            return;
+        }
+        struct spec_node *child = child_of_part(node, part, length);
+        if (!child) {
+            child = spec_arena_alloc(ctx->arena, sizeof *child);
+            child->key = spec_arena_copy(ctx->arena, part, length);
+            child->pos = child->key_pos = pos;
+            append_child(node, child);
+        }
+        node = child;
+        part += length;
+        if (*part == '=')
+            break;
+        part++;
+    }
+    replace_value(node, value);
+}
+
+/* ---- as JSON ------------------------------------------------------------------------------------------------------
+ */
+
+static json_t *container_json(struct spec_context *ctx, const struct spec_node *node)
+{
+    json_t *json = node->kind == NODE_LIST ? json_array() : json_object();
+    for (const struct spec_node *child = node->first; child; child = child->next) {
+        json_t *item = spec_node_json(ctx, child);
+        int failed = !item                     ? -1
+                     : node->kind == NODE_LIST ? json_array_append_new(json, item)
+                                               : json_object_set_new(json, child->key, item);
+        if (failed) {
+            json_decref(json);
+            return NULL;
+        }
+    }
+    return json;
+}
+
+json_t *spec_node_json(struct spec_context *ctx, const struct spec_node *node)
+{
+    switch (node->kind) {
+    case NODE_NULL: return json_null();
+    case NODE_BOOL: return json_boolean(node->boolean);
+    case NODE_INT: return json_integer(node->integer);
+    case NODE_REAL:
+        if (!node->finite) {
+            spec_error(ctx, node->pos, "%s is not a finite number", spec_show(ctx, node->text));
+            return NULL;
+        }
+        return json_real(node->real);
+    case NODE_STRING: return json_string(node->text); /* libyaml has checked that it is UTF-8 */
+    case NODE_LIST:
+    case NODE_MAPPING: return container_json(ctx, node);
+    }
+    BUG("a node of kind %d", (int)node->kind);
+}

@@ -1,0 +1,381 @@
+/* spec_yaml.c: YAML and JSON text to a spec's tree.
+ *
+ * libyaml's event parser is the reader; the stack of open lists and mappings is ours, so depth and size are bounded
+ * before memory is taken. What a run spec has no use for is refused because it makes reading unbounded or ambiguous:
+ * anchors and aliases (cycles, exponential growth), tags, %TAG directives (libyaml compares them pairwise), several
+ * documents, keys that are not plain text.
+ *
+ * Plain scalars follow YAML's core schema with two differences: 5e8 is a number (YAML 1.1 readers see text), and octal,
+ * hexadecimal and numbers with leading zeros are text, because readers disagree on them.
+ *
+ * JSON is checked by jansson (strict, duplicates refused) and then read for its places by the same event parser: JSON
+ * text is YAML flow text but for tabs between tokens, which become blanks, and pairs of \u surrogates, which libyaml
+ * refuses with a message. */
+#include "core/spec/spec_tree.h"
+
+#include "core/memory.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include <yaml.h>
+
+/* ---- files --------------------------------------------------------------------------------------------------------
+ */
+
+char *spec_read_file(struct spec_context *ctx, int source, size_t *size)
+{
+    struct spec_pos pos = {.source = source};
+    const char *path = ctx->sources[source];
+    /* O_NONBLOCK while opening: a pipe that nobody writes is an empty file, not a wait without end */
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    FILE *file = fd < 0 ? NULL : memory_fdopen(fd, "rb");
+    if (!file) {
+        spec_error(ctx, pos, "cannot open '%s': %s; hint: %s", path, strerror(errno),
+                   source == 0 ? "--config takes the path of a run spec (YAML)"
+                               : "--deepspeed takes the path of a DeepSpeed configuration (JSON)");
+        if (fd >= 0)
+            close(fd);
+        return NULL;
+    }
+    fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) & ~O_NONBLOCK);
+    size_t capacity = 65536, used = 0;
+    char *text = NULL;
+    for (;;) { /* the size of what is no regular file is not known before */
+        char *grown = spec_arena_alloc(ctx->arena, capacity + 1);
+        if (used)
+            memcpy(grown, text, used);
+        text = grown;
+        used += fread(text + used, 1, capacity - used, file);
+        if (used < capacity || capacity > SPEC_MAX_BYTES)
+            break;
+        capacity *= 4;
+    }
+    int failure = ferror(file) ? errno : 0;
+    fclose(file);
+    if (failure) {
+        spec_error(ctx, pos, "cannot read '%s': %s; hint: a run spec is a file", path, strerror(failure));
+        return NULL;
+    }
+    if (used > SPEC_MAX_BYTES) {
+        spec_error(ctx, (struct spec_pos){source, 1, 1},
+                   "the file is larger than %d MiB; hint: is this a run spec? token shards and models are named in it",
+                   SPEC_MAX_BYTES >> 20);
+        return NULL;
+    }
+    text[used] = 0;
+    *size = used;
+    return text;
+}
+
+/* Line and column, from 1, of a byte offset; a column counts characters. */
+static struct spec_pos offset_pos(int source, const char *text, size_t size, size_t offset)
+{
+    struct spec_pos pos = {source, 1, 1};
+    for (size_t i = 0; i < offset && i < size; i++) {
+        if (text[i] == '\n') {
+            pos.line++;
+            pos.column = 1;
+        } else if (((unsigned char)text[i] & 0xc0) != 0x80) {
+            pos.column++;
+        }
+    }
+    return pos;
+}
+
+/* ---- scalars ------------------------------------------------------------------------------------------------------
+ */
+
+static bool is_one_of(const char *text, const char *const *words)
+{
+    for (; *words; words++)
+        if (strcmp(text, *words) == 0)
+            return true;
+    return false;
+}
+
+/* [-+]? digits [. digits] [e[-+]digits], at least one digit before the exponent, no leading zero before a digit.
+ * *integral: only sign and digits. */
+static bool looks_like_number(const char *text, bool *integral)
+{
+    const char *p = text;
+    if (*p == '-' || *p == '+')
+        p++;
+    if (p[0] == '0' && isdigit((unsigned char)p[1]))
+        return false;
+    size_t whole = strspn(p, "0123456789"), fraction = 0;
+    p += whole;
+    *integral = *p == 0;
+    if (*p == '.') {
+        p++;
+        fraction = strspn(p, "0123456789");
+        p += fraction;
+    }
+    if (whole + fraction == 0)
+        return false;
+    if (*p == 'e' || *p == 'E') {
+        p++;
+        if (*p == '-' || *p == '+')
+            p++;
+        size_t digits = strspn(p, "0123456789");
+        if (digits == 0)
+            return false;
+        p += digits;
+    }
+    return *p == 0;
+}
+
+void spec_resolve_plain(struct spec_node *node)
+{
+    static const char *const nulls[] = {"", "~", "null", "Null", "NULL", NULL};
+    static const char *const trues[] = {"true", "True", "TRUE", NULL};
+    static const char *const falses[] = {"false", "False", "FALSE", NULL};
+    static const char *const infinities[] = {".inf", ".Inf", ".INF", "inf", "Infinity", ".nan",
+                                             ".NaN", ".NAN", "nan",  "NaN", NULL};
+    const char *text = node->text;
+    bool integral;
+    if (is_one_of(text, nulls)) {
+        node->kind = NODE_NULL;
+    } else if (is_one_of(text, trues) || is_one_of(text, falses)) {
+        node->kind = NODE_BOOL;
+        node->boolean = is_one_of(text, trues);
+    } else if (looks_like_number(text, &integral)) {
+        node->kind = NODE_REAL;
+        node->real = strtod(text, NULL);
+        node->finite = isfinite(node->real);
+        errno = 0;
+        long long integer = strtoll(text, NULL, 10);
+        if (integral && errno == 0) {
+            node->kind = NODE_INT;
+            node->integer = integer;
+        }
+    } else if (is_one_of(text + (*text == '-' || *text == '+'), infinities)) {
+        node->kind = NODE_REAL;
+        node->real = NAN;
+    }
+}
+
+/* ---- events to tree -----------------------------------------------------------------------------------------------
+ */
+
+struct reader {
+    struct spec_context *ctx;
+    int source;
+    struct spec_node *root;
+    struct spec_node *stack[SPEC_MAX_DEPTH];
+    int depth, num_nodes;
+    const char *key; /* of the value that comes next in a mapping; NULL: a key comes next */
+    struct spec_pos key_pos;
+    bool failed;
+};
+
+static struct spec_pos mark_pos(const struct reader *reader, yaml_mark_t mark)
+{
+    return (struct spec_pos){reader->source, (int)mark.line + 1, (int)mark.column + 1};
+}
+
+#define REFUSE(reader, pos, ...)                     \
+    do {                                             \
+        spec_error((reader)->ctx, pos, __VA_ARGS__); \
+        (reader)->failed = true;                     \
+        return;                                      \
+    } while (0)
+
+/* Hangs a node in the open mapping or list, or makes it the root. */
+static void attach(struct reader *reader, struct spec_node *node)
+{
+    if (reader->depth == 0) {
+        reader->root = node;
+        return;
+    }
+    struct spec_node *parent = reader->stack[reader->depth - 1];
+    if (parent->kind == NODE_MAPPING) {
+        if (parent->count == SPEC_MAX_MAPPING)
+            REFUSE(reader, node->pos, "a section of more than %d keys", SPEC_MAX_MAPPING);
+        const struct spec_node *twin = spec_child(parent, reader->key);
+        node->key = reader->key;
+        node->key_pos = reader->key_pos;
+        reader->key = NULL;
+        if (twin) { /* not attached, but read on: more errors may follow */
+            spec_error(reader->ctx, node->key_pos, "'%s' is set twice: here and at %s; hint: keep one of the two",
+                       spec_show(reader->ctx, node->key), spec_pos_text(reader->ctx, twin->key_pos));
+            return;
+        }
+    }
+    if (parent->last)
+        parent->last->next = node;
+    else
+        parent->first = node;
+    parent->last = node;
+    parent->count++;
+}
+
+static void open_container(struct reader *reader, enum spec_kind kind, struct spec_pos pos)
+{
+    if (reader->depth == SPEC_MAX_DEPTH)
+        REFUSE(reader, pos, "nested deeper than %d levels; hint: a run spec has no more than a few", SPEC_MAX_DEPTH);
+    struct spec_node *node = spec_arena_alloc(reader->ctx->arena, sizeof *node);
+    node->kind = kind;
+    node->pos = pos;
+    attach(reader, node);
+    reader->key = NULL;
+    reader->stack[reader->depth++] = node;
+}
+
+static void read_scalar(struct reader *reader, const yaml_event_t *event, struct spec_pos pos)
+{
+    const char *text = (const char *)event->data.scalar.value;
+    size_t length = event->data.scalar.length;
+    if (memchr(text, 0, length))
+        REFUSE(reader, pos, "a text with a NUL character in it");
+    text = spec_arena_copy(reader->ctx->arena, text, length);
+    bool plain = event->data.scalar.style == YAML_PLAIN_SCALAR_STYLE;
+    bool in_mapping = reader->depth && reader->stack[reader->depth - 1]->kind == NODE_MAPPING;
+    if (in_mapping && !reader->key) {
+        if (!length)
+            REFUSE(reader, pos, "a key without a name");
+        if (plain && strcmp(text, "<<") == 0)
+            REFUSE(reader, pos, "merge keys ('<<') are not supported; hint: write the keys out");
+        reader->key = text;
+        reader->key_pos = pos;
+        return;
+    }
+    struct spec_node *node = spec_arena_alloc(reader->ctx->arena, sizeof *node);
+    node->kind = NODE_STRING;
+    node->pos = pos;
+    node->text = text;
+    node->plain = plain;
+    if (plain)
+        spec_resolve_plain(node);
+    attach(reader, node);
+}
+
+static bool has_anchor_or_tag(const yaml_event_t *event)
+{
+    switch (event->type) {
+    case YAML_SCALAR_EVENT: return event->data.scalar.anchor || event->data.scalar.tag;
+    case YAML_SEQUENCE_START_EVENT: return event->data.sequence_start.anchor || event->data.sequence_start.tag;
+    case YAML_MAPPING_START_EVENT: return event->data.mapping_start.anchor || event->data.mapping_start.tag;
+    default: return false;
+    }
+}
+
+static void read_event(struct reader *reader, const yaml_event_t *event)
+{
+    struct spec_pos pos = mark_pos(reader, event->start_mark);
+    if (++reader->num_nodes > SPEC_MAX_NODES)
+        REFUSE(reader, pos, "more than %d keys and values; hint: is this a run spec?", SPEC_MAX_NODES);
+    if (event->type == YAML_ALIAS_EVENT || has_anchor_or_tag(event))
+        REFUSE(reader, pos,
+               "anchors, aliases and tags (&name, *name, !tag) are not supported; hint: write the value "
+               "out, and quote a text that starts with one of these characters");
+    bool container = event->type == YAML_SEQUENCE_START_EVENT || event->type == YAML_MAPPING_START_EVENT;
+    bool in_mapping = reader->depth && reader->stack[reader->depth - 1]->kind == NODE_MAPPING;
+    if (container && in_mapping && !reader->key)
+        REFUSE(reader, pos, "a key must be a plain name, not a list or mapping");
+    switch (event->type) {
+    case YAML_SCALAR_EVENT: read_scalar(reader, event, pos); return;
+    case YAML_SEQUENCE_START_EVENT: open_container(reader, NODE_LIST, pos); return;
+    case YAML_MAPPING_START_EVENT: open_container(reader, NODE_MAPPING, pos); return;
+    case YAML_SEQUENCE_END_EVENT:
+    case YAML_MAPPING_END_EVENT: reader->depth--; return;
+    case YAML_DOCUMENT_START_EVENT:
+        if (reader->root)
+            REFUSE(reader, pos, "a second document ('---') in one file; hint: a run spec is one document");
+        return;
+    default: return;
+    }
+}
+
+/* What libyaml says about text that it cannot read. */
+static void report_yaml_error(struct reader *reader, const yaml_parser_t *parser, const char *text, size_t size)
+{
+    const char *problem = parser->problem ? parser->problem : "unreadable";
+    if (parser->error == YAML_MEMORY_ERROR || parser->error == YAML_NO_ERROR) /* it takes no allocator of ours */
+        memory_exhausted(0);
+    if (parser->error == YAML_READER_ERROR) {
+        spec_error(reader->ctx, offset_pos(reader->source, text, size, parser->problem_offset),
+                   "not a text file in UTF-8: %s; hint: is this a run spec?", problem);
+    } else {
+        bool character = strcmp(problem, "found character that cannot start any token") == 0;
+        /* only files have lines: the text of --set is wrapped in some of ours */
+        bool start =
+            parser->error == YAML_PARSER_ERROR && parser->context && parser->context_mark.line && reader->source < 2;
+        const char *where = start ? spec_arena_printf(reader->ctx->arena, " (%s that starts in line %d)",
+                                                      parser->context, (int)parser->context_mark.line + 1)
+                                  : "";
+        spec_error(reader->ctx, mark_pos(reader, parser->problem_mark), "not valid YAML: %s%s; hint: %s", problem,
+                   where,
+                   character ? "indent with blanks, not with tabs, and quote a text that starts with @, ` or %"
+                             : "check indentation, quotes and brackets here and above");
+    }
+}
+
+/* libyaml compares each %TAG line with all before it; a run spec has none. Lines end as libyaml sees it: LF, CR, and
+ * the last bytes of U+0085, U+2028 and U+2029. */
+static bool has_tag_directive(struct reader *reader, const char *text, size_t size)
+{
+    const char *directive = memmem(text, size, "%TAG", 4);
+    while (directive && directive != text && !strchr("\n\r\x85\xa8\xa9", directive[-1]))
+        directive = memmem(directive + 4, size - (size_t)(directive + 4 - text), "%TAG", 4);
+    if (!directive)
+        return false;
+    spec_error(reader->ctx, offset_pos(reader->source, text, size, (size_t)(directive - text)),
+               "%%TAG directives are not supported; hint: remove the line");
+    return true;
+}
+
+struct spec_node *spec_parse_yaml(struct spec_context *ctx, int source, const char *text, size_t size)
+{
+    struct reader reader = {.ctx = ctx, .source = source};
+    if (size >= 3 && memcmp(text, "\xef\xbb\xbf", 3) == 0) { /* a byte order mark, as some editors write it */
+        text += 3;
+        size -= 3;
+    }
+    if (has_tag_directive(&reader, text, size))
+        return NULL;
+    yaml_parser_t parser;
+    if (!yaml_parser_initialize(&parser))
+        memory_exhausted(0);
+    yaml_parser_set_encoding(&parser, YAML_UTF8_ENCODING);
+    yaml_parser_set_input_string(&parser, (const unsigned char *)text, size);
+    for (bool done = false; !done && !reader.failed;) {
+        yaml_event_t event;
+        if (!yaml_parser_parse(&parser, &event)) {
+            report_yaml_error(&reader, &parser, text, size);
+            reader.failed = true;
+            break;
+        }
+        done = event.type == YAML_STREAM_END_EVENT;
+        read_event(&reader, &event);
+        yaml_event_delete(&event);
+    }
+    yaml_parser_delete(&parser);
+    if (reader.failed)
+        return NULL;
+    if (!reader.root)
+        spec_error(ctx, (struct spec_pos){source, 1, 1}, "the file is empty; hint: --help-spec lists the keys");
+    return reader.root;
+}
+
+struct spec_node *spec_parse_json(struct spec_context *ctx, int source, const char *text, size_t size)
+{
+    json_error_t error;
+    json_t *json = json_loadb(text, size, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY, &error);
+    if (!json) {
+        struct spec_pos pos = {source, error.line > 0 ? error.line : 1, error.column > 0 ? error.column : 1};
+        spec_error(ctx, pos, "not valid JSON: %s; hint: --deepspeed takes a DeepSpeed configuration file in JSON",
+                   spec_show(ctx, error.text));
+        return NULL;
+    }
+    json_decref(json);
+    char *blanks = spec_arena_copy(ctx->arena, text, size);
+    for (size_t i = 0; i < size; i++)
+        if (blanks[i] == '\t')
+            blanks[i] = ' ';
+    return spec_parse_yaml(ctx, source, blanks, size);
+}

@@ -1,0 +1,143 @@
+#include "gpu/cpu/cpu_kernels.h"
+
+#include "core/env_switch.h"
+#include "core/log.h"
+#include "gpu/cpu/cpu_bf16.h"
+#include "gpu/cpu/gemm_cpu.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum status cpu_kernels_detect(struct cpu_kernels *kernels, struct error *err)
+{
+    const char *words[CPU_ISA_COUNT];
+    struct cpu_features features;
+    int wish;
+    for (int i = 0; i < CPU_ISA_COUNT; i++)
+        words[i] = cpu_isa_name((enum cpu_isa)i);
+    TRY(env_choice("ZTRAIN_CPU_ISA", words, CPU_ISA_COUNT, &wish, err));
+    cpu_features_detect(&features);
+    memset(kernels, 0, sizeof *kernels);
+    if (wish > (int)features.isa) {
+        error_set(err, STATUS_USAGE, "ZTRAIN_CPU_ISA is '%s', which this CPU (%s) does not have", words[wish],
+                  features.name);
+        return error_hint(err, "the most that it has is %s", words[features.isa]);
+    }
+    kernels->isa = wish < 0 ? features.isa : (enum cpu_isa)wish;
+    kernels->avx512_bf16 = features.avx512_bf16 && kernels->isa == CPU_ISA_AVX512;
+    kernels->amx_bf16 = features.amx_bf16 && kernels->isa == CPU_ISA_AVX512;
+    kernels->bf16 = kernels->avx512_bf16 ? CPU_BF16_DOT : CPU_BF16_WIDEN;
+    return STATUS_OK;
+}
+
+bool cpu_kernels_keep(struct cpu_kernels *kernels, const struct cpu_kernels *before)
+{
+    const char *wish = getenv("ZTRAIN_CPU_ISA");
+    struct cpu_kernels had;
+    if (wish && *wish)
+        return false;
+    memcpy(&had, kernels, sizeof had);
+    kernels->isa = before->isa < had.isa ? before->isa : had.isa;
+    kernels->avx512_bf16 = had.avx512_bf16 && before->avx512_bf16;
+    kernels->amx_bf16 = had.amx_bf16 && before->amx_bf16;
+    kernels->bf16 = kernels->avx512_bf16 ? had.bf16 : CPU_BF16_WIDEN;
+    return !cpu_kernels_equal(kernels, &had);
+}
+
+/* What `before` chose is kept where the choice is the same. */
+static enum status choose_bf16(struct cpu_kernels *kernels, const struct cpu_kernels *before, struct error *err)
+{
+    const char *wish = getenv("ZTRAIN_CPU_BF16");
+    if ((wish && *wish) || !before || before->avx512_bf16 != kernels->avx512_bf16)
+        return cpu_bf16_choose(kernels, err);
+    kernels->bf16 = before->bf16;
+    return STATUS_OK;
+}
+
+static bool uses_onednn(const struct cpu_kernels *kernels)
+{
+    for (int d = 0; d < DTYPE_COUNT; d++)
+        if (kernels->onednn[d])
+            return true;
+    return false;
+}
+
+enum status cpu_kernels_choose_products(struct cpu_kernels *kernels, const struct cpu_kernels *before,
+                                        struct error *err)
+{
+    enum { BUILTIN, ONEDNN };
+    static const char *const words[] = {[BUILTIN] = "builtin", [ONEDNN] = "onednn"};
+    int wish;
+    TRY(env_choice("ZTRAIN_CPU_GEMM", words, COUNT_OF(words), &wish, err));
+    TRY(choose_bf16(kernels, before, err));
+    memset(kernels->onednn, 0, sizeof kernels->onednn);
+    memset(kernels->onednn_version, 0, sizeof kernels->onednn_version);
+    kernels->onednn_isa = 0;
+    const bool kept = wish < 0 && before && before->isa == kernels->isa;
+    if (wish == BUILTIN || (wish < 0 && !(kept ? uses_onednn(before) : kernels->isa == CPU_ISA_BASELINE)))
+        return STATUS_OK;
+    struct error why;
+    if (gemm_library_version(kernels->onednn_version, sizeof kernels->onednn_version, &kernels->onednn_isa, &why) ==
+        STATUS_OK) {
+        kernels->onednn[DTYPE_F32] = kept ? before->onednn[DTYPE_F32] : true;
+        kernels->onednn[DTYPE_BF16] =
+            kept ? before->onednn[DTYPE_BF16] : wish == ONEDNN && kernels->isa == CPU_ISA_AVX512;
+        return STATUS_OK;
+    }
+    if (wish != ONEDNN) {
+        log_warn("%s; matrix products use a built-in routine, which is slow on this CPU; hint: install libdnnl",
+                 why.text);
+        return STATUS_OK;
+    }
+    error_set(err, why.code, "%s", why.text);
+    return error_hint(err, "install libdnnl, or unset ZTRAIN_CPU_GEMM");
+}
+
+void cpu_kernels_common(const struct cpu_kernels *all, int count, struct cpu_kernels *common)
+{
+    struct cpu_kernels lowest;
+    ASSERT(count > 0);
+    memcpy(&lowest, &all[0], sizeof lowest);
+    for (int i = 1; i < count; i++) {
+        const struct cpu_kernels *k = &all[i];
+        bool same = k->onednn_isa == lowest.onednn_isa && !strcmp(k->onednn_version, lowest.onednn_version);
+        lowest.isa = k->isa < lowest.isa ? k->isa : lowest.isa;
+        lowest.avx512_bf16 = lowest.avx512_bf16 && k->avx512_bf16;
+        lowest.amx_bf16 = lowest.amx_bf16 && k->amx_bf16;
+        lowest.bf16 = lowest.avx512_bf16 && k->bf16 == CPU_BF16_DOT ? lowest.bf16 : CPU_BF16_WIDEN;
+        for (int d = 0; d < DTYPE_COUNT; d++)
+            lowest.onednn[d] = lowest.onednn[d] && k->onednn[d] && same;
+    }
+    if (!uses_onednn(&lowest)) {
+        memset(lowest.onednn_version, 0, sizeof lowest.onednn_version);
+        lowest.onednn_isa = 0;
+    }
+    memcpy(common, &lowest, sizeof lowest);
+}
+
+bool cpu_kernels_equal(const struct cpu_kernels *a, const struct cpu_kernels *b)
+{
+    return a->isa == b->isa && a->avx512_bf16 == b->avx512_bf16 && a->amx_bf16 == b->amx_bf16 && a->bf16 == b->bf16 &&
+           !memcmp(a->onednn, b->onednn, sizeof a->onednn) && !strcmp(a->onednn_version, b->onednn_version) &&
+           a->onednn_isa == b->onednn_isa;
+}
+
+const char *cpu_kernels_instructions(const struct cpu_kernels *k, char *text)
+{
+    snprintf(text, CPU_KERNELS_TEXT, "%s%s%s%s%s", cpu_isa_name(k->isa), k->avx512_bf16 || k->amx_bf16 ? " with " : "",
+             k->avx512_bf16 ? "avx512_bf16" : "", k->avx512_bf16 && k->amx_bf16 ? " and " : "",
+             k->amx_bf16 ? "amx_bf16" : "");
+    return text;
+}
+
+const char *cpu_kernels_products(const struct cpu_kernels *k, char *text)
+{
+    char library[40], builtin[40] = "builtin";
+    snprintf(library, sizeof library, "oneDNN %s", k->onednn_version);
+    if (k->avx512_bf16 || k->amx_bf16) /* else there is one way only */
+        snprintf(builtin, sizeof builtin, "builtin (%s%s)", k->amx_bf16 ? "amx, " : "", cpu_bf16_name(k->bf16));
+    snprintf(text, CPU_KERNELS_TEXT, "fp32 %s, bf16 %s", k->onednn[DTYPE_F32] ? library : "builtin",
+             k->onednn[DTYPE_BF16] ? library : builtin);
+    return text;
+}

@@ -1,0 +1,29 @@
+/* cpuid.h: which instruction sets this CPU and its kernel offer, found out at run time. What is used of it:
+ * cpu_kernels.h. */
+#ifndef ZTRAIN_GPU_CPU_CPUID_H
+#define ZTRAIN_GPU_CPU_CPUID_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+/* The levels that kernels are compiled for, each containing the one before it. */
+enum cpu_isa {
+    CPU_ISA_BASELINE, /* x86-64, or what the architecture guarantees */
+    CPU_ISA_AVX2,     /* x86-64-v3: AVX2, FMA, F16C */
+    CPU_ISA_AVX512,   /* x86-64-v4: AVX-512 F, BW, CD, DQ, VL */
+    CPU_ISA_COUNT
+};
+
+struct cpu_features {
+    enum cpu_isa isa; /* the best one */
+    bool avx512_bf16; /* VDPBF16PS, usable at isa CPU_ISA_AVX512 */
+    bool amx_bf16;    /* TDPBF16PS, likewise */
+    char name[128];   /* brand string, or the architecture's name */
+};
+
+void cpu_features_detect(struct cpu_features *features);
+
+/* "baseline", "avx2", "avx512" */
+const char *cpu_isa_name(enum cpu_isa isa);
+
+#endif

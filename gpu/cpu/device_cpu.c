@@ -1,0 +1,587 @@
+/* device_cpu.c: the CPU as a device.
+ *
+ * The compute stream runs its work at once on the calling thread; ops spread it over OpenMP threads. The thread that
+ * opens the device is the one whose OpenMP team is sized, so it is the one that runs the compute stream. A
+ * communication stream is a worker thread behind a ring of closures:
+ *
+ *     stream_submit -> | closure | closure | … |  -> worker        head: next to run, tail: next free (both count up)
+ *
+ * An event is a pair of counters: `issued` grows when a record is put on a stream, `done` when that stream gets there.
+ * A wait is a closure that blocks until `done` reaches what `issued` was when the wait was put on the stream.
+ * Nothing here allocates after a stream or an event was made. */
+#include "gpu/cpu/device_cpu.h"
+
+#include "core/clock.h"
+#include "core/memory.h"
+#include "core/progress.h"
+#include "core/thread.h"
+#include "gpu/cpu/gemm_cpu.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <sched.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#ifdef _OPENMP
+#include <omp.h>
+#endif
+
+/* ---- memory ---- */
+
+enum { HUGE_PAGE = 2 << 20, SMALL_PAGE = 4096 };
+
+static bool read_number(const char *path, const char *key, uint64_t *value)
+{
+    FILE *f = memory_fopen(path, "re");
+    if (!f)
+        return false;
+    char line[256];
+    bool found = false;
+    size_t key_length = strlen(key);
+    while (!found && fgets(line, sizeof line, f))
+        found = strncmp(line, key, key_length) == 0 && sscanf(line + key_length, "%" SCNu64, value) == 1;
+    fclose(f);
+    return found;
+}
+
+/* What a control group's memory limit leaves; page cache that can be dropped counts as free. */
+static uint64_t group_headroom(const char *folder, const char *limit_file, const char *usage_file,
+                               const char *inactive_key)
+{
+    char path[4096 + 64];
+    uint64_t limit, usage, inactive = 0;
+    snprintf(path, sizeof path, "%s/%s", folder, limit_file);
+    if (!read_number(path, "", &limit))
+        return UINT64_MAX;
+    snprintf(path, sizeof path, "%s/%s", folder, usage_file);
+    if (!read_number(path, "", &usage))
+        return UINT64_MAX;
+    snprintf(path, sizeof path, "%s/memory.stat", folder);
+    read_number(path, inactive_key, &inactive);
+    usage -= inactive < usage ? inactive : usage;
+    return limit > usage ? limit - usage : 0;
+}
+
+/* The least that this process's control groups, from its own up to the root, leave it. */
+static uint64_t groups_headroom(void)
+{
+    uint64_t least = UINT64_MAX;
+    char line[4096];
+    FILE *f = memory_fopen("/proc/self/cgroup", "re");
+    if (!f)
+        return least;
+    while (fgets(line, sizeof line, f)) {
+        line[strcspn(line, "\n")] = '\0';
+        char *controllers = strchr(line, ':');
+        char *group = controllers ? strchr(controllers + 1, ':') : NULL;
+        if (!group)
+            continue;
+        *group++ = '\0';
+        controllers++;
+        bool v2 = !*controllers;
+        if (!v2 && strcmp(controllers, "memory") != 0)
+            continue;
+        for (;;) {
+            char folder[sizeof line + 32];
+            snprintf(folder, sizeof folder, "/sys/fs/cgroup%s%s", v2 ? "" : "/memory", group);
+            uint64_t left =
+                v2 ? group_headroom(folder, "memory.max", "memory.current", "inactive_file ")
+                   : group_headroom(folder, "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file ");
+            least = left < least ? left : least;
+            char *slash = strrchr(group, '/');
+            if (!slash)
+                break;
+            *slash = '\0';
+        }
+    }
+    fclose(f);
+    return least;
+}
+
+/* Memory that can be touched without being killed for it. */
+static uint64_t memory_available(void)
+{
+    uint64_t kib, machine = UINT64_MAX, groups = groups_headroom();
+    if (read_number("/proc/meminfo", "MemAvailable:", &kib))
+        machine = kib * 1024;
+    return machine < groups ? machine : groups;
+}
+
+static size_t round_up(size_t n, size_t multiple)
+{
+    return (n + multiple - 1) / multiple * multiple;
+}
+
+static double gib(uint64_t bytes)
+{
+    return (double)bytes / (1 << 30);
+}
+
+static enum status cpu_alloc(struct device *device, size_t bytes, void **memory, struct error *err)
+{
+    (void)device;
+    uint64_t available = memory_available();
+    if (bytes > available)
+        return error_set(err, STATUS_DEVICE,
+                         "cannot allocate %.3f GiB of memory: only %.3f GiB are available; hint: use a smaller micro "
+                         "batch or sequence, activation recomputation, a higher ZeRO stage, or more ranks",
+                         gib(bytes), gib(available));
+    /* Reserve one huge page more than is needed and give the unaligned ends back. */
+    size_t size = round_up(bytes ? bytes : 1, SMALL_PAGE), align = bytes >= HUGE_PAGE ? HUGE_PAGE : SMALL_PAGE;
+    size_t reserved = size + align;
+    char *map = mmap(NULL, reserved, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (map == MAP_FAILED)
+        return error_set(err, STATUS_DEVICE,
+                         "cannot allocate %.3f GiB of memory: %s (%.3f GiB are available); hint: see `ulimit -v`",
+                         gib(bytes), strerror(errno), gib(available));
+    char *start = (char *)round_up((uintptr_t)map, align);
+    if (start > map)
+        munmap(map, (size_t)(start - map));
+    if (start + size < map + reserved)
+        munmap(start + size, (size_t)(map + reserved - (start + size)));
+    if (align == HUGE_PAGE)
+        madvise(start, size, MADV_HUGEPAGE); /* best effort: small pages work too */
+    int64_t blocks = (int64_t)((size + HUGE_PAGE - 1) / HUGE_PAGE);
+#pragma omp parallel for schedule(dynamic, 4)
+    for (int64_t block = 0; block < blocks; block++) {
+        size_t first = (size_t)block * HUGE_PAGE, end = first + HUGE_PAGE < size ? first + HUGE_PAGE : size;
+        for (size_t at = first; at < end; at += SMALL_PAGE)
+            *(volatile char *)(start + at) = 0;
+        progress_tick();
+    }
+    *memory = start;
+    return STATUS_OK;
+}
+
+static void cpu_free(struct device *device, void *memory, size_t bytes)
+{
+    (void)device;
+    munmap(memory, round_up(bytes ? bytes : 1, SMALL_PAGE));
+}
+
+/* All memory is alike. */
+
+static enum status cpu_pin_host(struct device *device, void *memory, size_t bytes, struct error *err)
+{
+    (void)device, (void)memory, (void)bytes, (void)err;
+    return STATUS_OK;
+}
+
+static void cpu_unpin_host(struct device *device, void *memory, size_t bytes)
+{
+    (void)device, (void)memory, (void)bytes;
+}
+
+/* ---- streams ---- */
+
+enum { RING_SLOTS = 256 };
+
+struct closure {
+    void (*function)(void *argument);
+    _Alignas(16) unsigned char argument[STREAM_ARGUMENT_MAX];
+};
+
+struct cpu_stream {
+    struct stream stream; /* first */
+    bool worker;          /* else inline: nothing below is used */
+    pthread_t thread;
+    pthread_mutex_t mutex;
+    pthread_cond_t work, room; /* something to run; a slot became free */
+    uint64_t head, tail;       /* closures finished, closures submitted */
+    bool stop;
+    struct closure ring[RING_SLOTS];
+};
+
+static struct cpu_stream *cpu_stream_of(struct stream *stream)
+{
+    return (struct cpu_stream *)stream;
+}
+
+static void *worker_main(void *argument)
+{
+    struct cpu_stream *s = argument;
+#ifdef _OPENMP
+    omp_set_num_threads(1); /* the cores belong to the compute stream */
+#endif
+    pthread_mutex_lock(&s->mutex);
+    for (;;) {
+        while (s->head == s->tail && !s->stop)
+            pthread_cond_wait(&s->work, &s->mutex);
+        if (s->head == s->tail)
+            break;
+        struct closure *closure = &s->ring[s->head % RING_SLOTS];
+        pthread_mutex_unlock(&s->mutex);
+        closure->function(closure->argument);
+        pthread_mutex_lock(&s->mutex);
+        s->head++;
+        pthread_cond_broadcast(&s->room);
+    }
+    pthread_mutex_unlock(&s->mutex);
+    return NULL;
+}
+
+static enum status cpu_stream_new(struct device *device, enum stream_kind kind, struct stream **stream,
+                                  struct error *err)
+{
+    struct cpu_stream *s = calloc(1, sizeof *s);
+    if (!s)
+        return error_set(err, STATUS_DEVICE, "cannot create a stream: out of memory");
+    s->stream.device = device;
+    s->worker = kind == STREAM_COMM;
+    if (s->worker) {
+        pthread_mutex_init(&s->mutex, NULL);
+        pthread_cond_init(&s->work, NULL);
+        pthread_cond_init(&s->room, NULL);
+        int code = thread_start(&s->thread, 0, worker_main, s);
+        if (code) {
+            free(s);
+            return error_set(err, STATUS_DEVICE, "cannot start the thread of a stream: %s", strerror(code));
+        }
+    }
+    *stream = &s->stream;
+    return STATUS_OK;
+}
+
+static void cpu_submit(struct stream *stream, void (*function)(void *argument), const void *argument, size_t size)
+{
+    struct cpu_stream *s = cpu_stream_of(stream);
+    if (!s->worker) {
+        _Alignas(16) unsigned char copy[STREAM_ARGUMENT_MAX];
+        memcpy(copy, argument, size);
+        function(copy);
+        return;
+    }
+    ASSERT(!pthread_equal(pthread_self(), s->thread)); /* a full queue would wait for itself */
+    pthread_mutex_lock(&s->mutex);
+    while (s->tail - s->head == RING_SLOTS)
+        pthread_cond_wait(&s->room, &s->mutex);
+    struct closure *closure = &s->ring[s->tail % RING_SLOTS];
+    closure->function = function;
+    memcpy(closure->argument, argument, size);
+    s->tail++;
+    pthread_cond_signal(&s->work);
+    pthread_mutex_unlock(&s->mutex);
+}
+
+static void cpu_stream_sync(struct stream *stream)
+{
+    struct cpu_stream *s = cpu_stream_of(stream);
+    if (!s->worker)
+        return;
+    pthread_mutex_lock(&s->mutex);
+    uint64_t target = s->tail;
+    while (s->head < target)
+        pthread_cond_wait(&s->room, &s->mutex);
+    pthread_mutex_unlock(&s->mutex);
+}
+
+static void cpu_stream_free(struct stream *stream)
+{
+    struct cpu_stream *s = cpu_stream_of(stream);
+    if (s->worker) {
+        pthread_mutex_lock(&s->mutex);
+        s->stop = true;
+        pthread_cond_signal(&s->work);
+        pthread_mutex_unlock(&s->mutex);
+        pthread_join(s->thread, NULL);
+        pthread_mutex_destroy(&s->mutex);
+        pthread_cond_destroy(&s->work);
+        pthread_cond_destroy(&s->room);
+    }
+    free(s);
+}
+
+enum { PARALLEL_BYTES = 1 << 20, CHUNK_BYTES = 1 << 18 };
+
+struct copy {
+    char *dst;
+    const char *src; /* NULL: zeros */
+    size_t bytes;
+};
+
+static void run_copy(void *argument)
+{
+    const struct copy *c = argument;
+    int64_t chunks = (int64_t)((c->bytes + CHUNK_BYTES - 1) / CHUNK_BYTES);
+#pragma omp parallel for schedule(static) if (c->bytes >= PARALLEL_BYTES)
+    for (int64_t i = 0; i < chunks; i++) {
+        size_t at = (size_t)i * CHUNK_BYTES, n = c->bytes - at < CHUNK_BYTES ? c->bytes - at : CHUNK_BYTES;
+        if (c->src)
+            memcpy(c->dst + at, c->src + at, n);
+        else
+            memset(c->dst + at, 0, n);
+    }
+    progress_tick();
+}
+
+static void cpu_copy(struct stream *stream, void *dst, const void *src, size_t bytes)
+{
+    struct copy copy = {dst, src, bytes};
+    cpu_submit(stream, run_copy, &copy, sizeof copy);
+}
+
+static void cpu_fill_zero(struct stream *stream, void *dst, size_t bytes)
+{
+    struct copy copy = {dst, NULL, bytes};
+    cpu_submit(stream, run_copy, &copy, sizeof copy);
+}
+
+/* ---- events ---- */
+
+struct cpu_event {
+    struct event event; /* first */
+    pthread_mutex_t mutex;
+    pthread_cond_t reached;
+    uint64_t issued, done;
+    double reached_at; /* seconds_now() when the latest record was reached */
+};
+
+struct event_point {
+    struct cpu_event *event;
+    uint64_t ticket;
+};
+
+static enum status cpu_event_new(struct device *device, bool timed, struct event **event, struct error *err)
+{
+    (void)timed; /* all keep the time */
+    struct cpu_event *e = calloc(1, sizeof *e);
+    if (!e)
+        return error_set(err, STATUS_DEVICE, "cannot create an event: out of memory");
+    e->event.device = device;
+    pthread_mutex_init(&e->mutex, NULL);
+    pthread_cond_init(&e->reached, NULL);
+    *event = &e->event;
+    return STATUS_OK;
+}
+
+static uint64_t event_latest(struct cpu_event *e)
+{
+    pthread_mutex_lock(&e->mutex);
+    uint64_t ticket = e->issued;
+    pthread_mutex_unlock(&e->mutex);
+    return ticket;
+}
+
+static void run_record(void *argument)
+{
+    const struct event_point *point = argument;
+    struct cpu_event *e = point->event;
+    pthread_mutex_lock(&e->mutex);
+    if (e->done < point->ticket)
+        e->done = point->ticket;
+    e->reached_at = seconds_now();
+    pthread_cond_broadcast(&e->reached);
+    pthread_mutex_unlock(&e->mutex);
+}
+
+static void run_wait(void *argument)
+{
+    const struct event_point *point = argument;
+    struct cpu_event *e = point->event;
+    pthread_mutex_lock(&e->mutex);
+    while (e->done < point->ticket)
+        pthread_cond_wait(&e->reached, &e->mutex);
+    pthread_mutex_unlock(&e->mutex);
+}
+
+static void cpu_event_record(struct event *event, struct stream *stream)
+{
+    struct cpu_event *e = (struct cpu_event *)event;
+    pthread_mutex_lock(&e->mutex);
+    struct event_point point = {e, ++e->issued};
+    pthread_mutex_unlock(&e->mutex);
+    cpu_submit(stream, run_record, &point, sizeof point);
+}
+
+static void cpu_event_wait(struct stream *stream, struct event *event)
+{
+    struct cpu_event *e = (struct cpu_event *)event;
+    struct event_point point = {e, event_latest(e)};
+    if (point.ticket)
+        cpu_submit(stream, run_wait, &point, sizeof point);
+}
+
+static void cpu_event_sync(struct event *event)
+{
+    struct cpu_event *e = (struct cpu_event *)event;
+    struct event_point point = {e, event_latest(e)};
+    run_wait(&point);
+}
+
+/* Whether the event's latest record was reached, and when. */
+static bool event_time(struct cpu_event *e, double *seconds)
+{
+    pthread_mutex_lock(&e->mutex);
+    bool reached = e->issued > 0 && e->done == e->issued;
+    *seconds = e->reached_at;
+    pthread_mutex_unlock(&e->mutex);
+    return reached;
+}
+
+static bool cpu_event_elapsed(struct event *from, struct event *to, double *seconds)
+{
+    double start, end;
+    bool reached = event_time((struct cpu_event *)from, &start) && event_time((struct cpu_event *)to, &end);
+    if (reached)
+        *seconds = end - start;
+    return reached;
+}
+
+static void cpu_event_free(struct event *event)
+{
+    struct cpu_event *e = (struct cpu_event *)event;
+    cpu_event_sync(event);
+    pthread_mutex_destroy(&e->mutex);
+    pthread_cond_destroy(&e->reached);
+    free(e);
+}
+
+/* ---- the device ---- */
+
+void device_cpu_fail(struct device_cpu *cpu, const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    char text[1024];
+    vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    pthread_mutex_lock(&cpu->error_mutex);
+    if (cpu->error.code == STATUS_OK)
+        error_set(&cpu->error, STATUS_DEVICE, "%s", text);
+    pthread_mutex_unlock(&cpu->error_mutex);
+}
+
+static enum status cpu_check(struct device *device, struct error *err)
+{
+    struct device_cpu *cpu = device->private_;
+    enum status status = STATUS_OK;
+    pthread_mutex_lock(&cpu->error_mutex);
+    if (cpu->error.code != STATUS_OK)
+        status = error_set(err, cpu->error.code, "%s", cpu->error.text);
+    pthread_mutex_unlock(&cpu->error_mutex);
+    return status;
+}
+
+static void cpu_close(struct device *device)
+{
+    struct device_cpu *cpu = device->private_;
+    ops_profile_enable(device, false);
+    gemm_free(cpu->gemm);
+    pthread_mutex_destroy(&cpu->error_mutex);
+    free(cpu);
+}
+
+static const struct device_backend cpu_backend = {
+    .close = cpu_close,
+    .alloc = cpu_alloc,
+    .free = cpu_free,
+    .alloc_host = cpu_alloc,
+    .free_host = cpu_free,
+    .pin_host = cpu_pin_host,
+    .unpin_host = cpu_unpin_host,
+    .workspace_bytes = ops_cpu_workspace_bytes,
+    .check = cpu_check,
+    .stream_new = cpu_stream_new,
+    .stream_free = cpu_stream_free,
+    .submit = cpu_submit,
+    .sync = cpu_stream_sync,
+    .copy = cpu_copy,
+    .fill_zero = cpu_fill_zero,
+    .event_new = cpu_event_new,
+    .event_elapsed = cpu_event_elapsed,
+    .event_free = cpu_event_free,
+    .event_record = cpu_event_record,
+    .event_wait = cpu_event_wait,
+    .event_sync = cpu_event_sync,
+};
+
+static int allowed_cores(void)
+{
+    cpu_set_t set;
+    if (sched_getaffinity(0, sizeof set, &set) != 0)
+        return 1; /* more cores than cpu_set_t knows: the caller should say how many to use */
+    return CPU_COUNT(&set);
+}
+
+#ifdef _OPENMP
+static void *wait_for_release(void *argument)
+{
+    pthread_mutex_lock(argument);
+    pthread_mutex_unlock(argument);
+    return NULL;
+}
+
+/* OpenMP ends the process, with an exit code of its own, where it cannot start a thread. So we try first, and have it
+ * start its team at once, before other threads take what the system allows. */
+static enum status start_team(int threads, struct error *err)
+{
+    pthread_mutex_t release = PTHREAD_MUTEX_INITIALIZER;
+    pthread_t *started = calloc((size_t)threads, sizeof *started);
+    if (!started)
+        return error_set(err, STATUS_DEVICE, "cannot open the CPU device: out of memory");
+    int n = 0, code = 0;
+    pthread_mutex_lock(&release);
+    while (n < threads - 1 && !(code = thread_start(&started[n], 0, wait_for_release, &release)))
+        n++;
+    pthread_mutex_unlock(&release);
+    while (n > 0)
+        pthread_join(started[--n], NULL);
+    free(started);
+    pthread_mutex_destroy(&release);
+    if (code) {
+        error_set(err, STATUS_DEVICE, "cannot start %d threads: %s", threads, strerror(code));
+        return error_hint(err, "see `ulimit -u`, `ulimit -v` and `ulimit -s`, or let it use fewer cores (taskset)");
+    }
+    omp_set_dynamic(0);
+    omp_set_num_threads(threads);
+    int members = 0;
+#pragma omp parallel reduction(+ : members)
+    members++;
+    ASSERT(members > 0);
+    return STATUS_OK;
+}
+#endif
+
+enum status device_cpu_open(const struct cpu_kernels *kernels, int threads, struct device **device, struct error *err)
+{
+    enum status status;
+    struct device_cpu *cpu = calloc(1, sizeof *cpu);
+    if (!cpu)
+        return error_set(err, STATUS_DEVICE, "cannot open the CPU device: out of memory");
+    cpu->private_.backend = &cpu_backend;
+    cpu->device.kind = DEVICE_CPU;
+    cpu->device.private_ = cpu;
+    pthread_mutex_init(&cpu->error_mutex, NULL);
+    memcpy(&cpu->kernels, kernels, sizeof cpu->kernels);
+#ifdef _OPENMP
+    cpu->device.threads = threads > 0 ? threads : allowed_cores();
+    TRY_GOTO(start_team(cpu->device.threads, err));
+#else
+    (void)threads;
+    (void)allowed_cores;
+    cpu->device.threads = 1;
+#endif
+    cpu->device.ops = ops_cpu_table(kernels->isa);
+    TRY_GOTO(gemm_new(kernels, &cpu->gemm, err));
+    struct cpu_features features;
+    cpu_features_detect(&features);
+    snprintf(cpu->device.name, sizeof cpu->device.name, "%s", features.name);
+    char instructions[CPU_KERNELS_TEXT], products[CPU_KERNELS_TEXT];
+    snprintf(cpu->device.detail, sizeof cpu->device.detail, "%s kernels, GEMM: %s",
+             cpu_kernels_instructions(kernels, instructions), cpu_kernels_products(kernels, products));
+    *device = &cpu->device;
+    return STATUS_OK;
+fail:
+    pthread_mutex_destroy(&cpu->error_mutex);
+    free(cpu);
+    return status;
+}
+
+const struct cpu_kernels *device_cpu_kernels(const struct device *device)
+{
+    ASSERT(device->kind == DEVICE_CPU);
+    return &((const struct device_cpu *)device->private_)->kernels;
+}

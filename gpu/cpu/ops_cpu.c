@@ -1,0 +1,49 @@
+/* ops_cpu.c: the choice of instruction-set level, and the workspace that its ops need. */
+#include "gpu/cpu/ops_cpu.h"
+
+extern const struct ops_cpu_level ops_cpu_baseline;
+#if defined(__x86_64__)
+extern const struct ops_cpu_level ops_cpu_avx2, ops_cpu_avx512;
+#endif
+
+static const struct ops_cpu_level *level_of(enum cpu_isa isa)
+{
+#if defined(__x86_64__)
+    if (isa == CPU_ISA_AVX512)
+        return &ops_cpu_avx512;
+    if (isa == CPU_ISA_AVX2)
+        return &ops_cpu_avx2;
+#endif
+    (void)isa;
+    return &ops_cpu_baseline;
+}
+
+const struct op_table *ops_cpu_table(enum cpu_isa isa)
+{
+    return &level_of(isa)->table;
+}
+
+cpu_micro_run *ops_cpu_micro_run(enum cpu_isa isa)
+{
+    return level_of(isa)->micro_run;
+}
+
+static size_t max_size(size_t a, size_t b)
+{
+    return a > b ? a : b;
+}
+
+size_t ops_cpu_workspace_bytes(struct device *device, const struct op_limits *l)
+{
+    size_t threads = (size_t)device->threads, bytes = 0;
+    size_t widest = max_size((size_t)l->C, (size_t)l->D) + 16;
+    bytes = max_size(bytes, ROW_PARTS_MAX * 2 * widest * sizeof(float)); /* norm_bwd */
+    bytes = max_size(bytes, (size_t)l->max_tokens * sizeof(double));     /* cross_entropy */
+    if (l->KV > 0 && l->D > 0) {
+        size_t unit = (size_t)ATTENTION_UNIT_FLOATS(l->D, l->max_seq, l->H / l->KV);
+        size_t packed = max_size(unit, ATTENTION_BATCH_FLOATS);
+        bytes = max_size(bytes, (threads * (size_t)ATTENTION_THREAD_FLOATS(l->D) + packed) * sizeof(float) + 128);
+    }
+    bytes = max_size(bytes, (size_t)3 * (1024 + 16) * 1024 * sizeof(float)); /* products */
+    return scratch_size(bytes) + 256;
+}

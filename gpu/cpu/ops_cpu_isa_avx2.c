@@ -1,0 +1,10 @@
+/* ops_cpu_isa_avx2.c: the CPU's ops for AVX2 (the Makefile gives this file its instruction-set flags). */
+#include "gpu/cpu/ops_cpu.h"
+
+#if defined(__x86_64__)
+#ifndef __AVX2__
+#error "this file was compiled without its instruction set: see CFLAGS_gpu_cpu_ops_cpu_isa_avx2 in the Makefile"
+#endif
+#define OPS_CPU_LEVEL ops_cpu_avx2
+#include "gpu/cpu/ops_cpu_table.h"
+#endif

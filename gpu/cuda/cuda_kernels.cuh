@@ -1,0 +1,242 @@
+/* cuda_kernels.cuh: what the kernels of ops_cuda_*.cu share: 16-byte accesses, conversions, grids, sums over threads.
+ *
+ * Kernels are templates over the element type T (float, __nv_bfloat16, __half) and the elements V of one access: 16
+ * bytes where every address allows it, else one element (rows of odd lengths). Arithmetic is fp32. A thread reads what
+ * it overwrites before it writes it, so that outputs may lie over inputs where ops.h allows it; nothing here is
+ * __restrict__. Orders of summation follow from shapes alone, never from the number of multiprocessors or from who
+ * comes first. */
+#ifndef ZTRAIN_GPU_CUDA_CUDA_KERNELS_CUH
+#define ZTRAIN_GPU_CUDA_CUDA_KERNELS_CUH
+
+#include "gpu/cuda/cuda_launch.h"
+#include "gpu/cuda/ops_cuda.h"
+
+/* Calls function<T>(…) for a dtype. */
+#define DISPATCH(dtype, function, ...)                                       \
+    do {                                                                     \
+        switch (dtype) {                                                     \
+        case DTYPE_F32: function<float>(__VA_ARGS__); break;                 \
+        case DTYPE_BF16: function<__nv_bfloat16>(__VA_ARGS__); break;        \
+        case DTYPE_F16: function<__half>(__VA_ARGS__); break;                \
+        default: BUG("no kernel for the dtype %d", static_cast<int>(dtype)); \
+        }                                                                    \
+    } while (0)
+
+/* Launches a kernel without dynamic shared memory on a `struct stream`; `what` names it in errors. */
+#define LAUNCH(stream, what, kernel, grid, block, ...) \
+    cuda_check(cuda_device_of(stream),                 \
+               CUDA_LAUNCH(kernel, grid, block, 0, cuda_stream_of(stream)->handle, __VA_ARGS__), what)
+
+/* ---- elements ---- */
+
+/* Elements of a 16-byte access. */
+template <typename T> constexpr int VECTOR = static_cast<int>(16 / sizeof(T));
+
+template <typename T, int N> struct alignas(N * sizeof(T)) pack {
+    T at[N];
+};
+
+__device__ __forceinline__ float to_float(float x)
+{
+    return x;
+}
+
+__device__ __forceinline__ float to_float(__nv_bfloat16 x)
+{
+    return __bfloat162float(x);
+}
+
+__device__ __forceinline__ float to_float(__half x)
+{
+    return __half2float(x);
+}
+
+/* Rounds to nearest even. */
+__device__ __forceinline__ void from_float(float x, float *to)
+{
+    *to = x;
+}
+
+__device__ __forceinline__ void from_float(float x, __nv_bfloat16 *to)
+{
+    *to = __float2bfloat16_rn(x);
+}
+
+__device__ __forceinline__ void from_float(float x, __half *to)
+{
+    *to = __float2half_rn(x);
+}
+
+template <typename T> __device__ __forceinline__ T rounded(float x)
+{
+    T y;
+    from_float(x, &y);
+    return y;
+}
+
+/* One access: N elements of at most 16 bytes, aligned to that. */
+template <int N, typename T> __device__ __forceinline__ struct pack<T, N> load_pack(const T *from) {
+    return *reinterpret_cast<const pack<T, N> *>(from);
+}
+
+/* Elements of one access on the way to N elements. */
+template <typename T, int N>
+constexpr int ACCESS = N < VECTOR<T> ? N : VECTOR<T>;
+
+/* N elements, `from` aligned to min(16 bytes, N elements) */
+template <int N, typename T> __device__ __forceinline__ void load(const T *from, float (&to)[N])
+{
+    constexpr int P = ACCESS<T, N>;
+#pragma unroll
+    for (int i = 0; i < N; i += P) {
+        pack<T, P> part = load_pack<P>(from + i);
+#pragma unroll
+        for (int j = 0; j < P; j++)
+            to[i + j] = to_float(part.at[j]);
+    }
+}
+
+template <int N, typename T> __device__ __forceinline__ void store(T *to, const float (&from)[N])
+{
+    constexpr int P = ACCESS<T, N>;
+#pragma unroll
+    for (int i = 0; i < N; i += P) {
+        pack<T, P> part;
+#pragma unroll
+        for (int j = 0; j < P; j++)
+            from_float(from[i + j], &part.at[j]);
+        *reinterpret_cast<pack<T, P> *>(to + i) = part;
+    }
+}
+
+/* ---- grids ---- */
+
+static inline uintptr_t address_bits(const void *address)
+{
+    return reinterpret_cast<uintptr_t>(address);
+}
+
+static inline uintptr_t address_bits(int64_t bytes)
+{
+    return static_cast<uintptr_t>(bytes);
+}
+
+/* Whether all addresses (NULL counts as one) and all distances in bytes are multiples of 16. */
+template <typename... Addresses> static inline bool aligned16(Addresses... addresses)
+{
+    return ((address_bits(addresses) | ...) & 15u) == 0;
+}
+
+/* Blocks for `wanted` blocks' worth of work that each loop over: at most per_sm for each multiprocessor, at least 1. */
+static inline unsigned grid_of(const struct stream *stream, int64_t wanted, int per_sm)
+{
+    int64_t most = static_cast<int64_t>(cuda_device_of(stream)->sm_count) * per_sm;
+    return static_cast<unsigned>(wanted < 1 ? 1 : wanted < most ? wanted : most);
+}
+
+static inline int64_t ceil_div(int64_t a, int64_t b)
+{
+    return (a + b - 1) / b;
+}
+
+/* The smallest of 1, 2, 4 … 32, or else multiple of 32, that is not less than n. */
+static inline unsigned threads_for(int64_t n)
+{
+    unsigned threads = 1;
+    while (threads < WARP_SIZE && threads < n)
+        threads *= 2;
+    return threads < n ? static_cast<unsigned>(ceil_div(n, WARP_SIZE) * WARP_SIZE) : threads;
+}
+
+/* This thread's number in the grid (blocks and threads along x), and how many there are. */
+__device__ __forceinline__ int64_t grid_thread()
+{
+    return static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+}
+
+__device__ __forceinline__ int64_t grid_threads()
+{
+    return static_cast<int64_t>(gridDim.x) * blockDim.x;
+}
+
+/* A walk of the grid's threads, side by side, over a table with so many columns: two divisions at its start, none on
+ * the way. */
+struct table_walk {
+    int64_t row, step_rows;
+    int column, step_columns;
+};
+
+__device__ __forceinline__ struct table_walk table_walk_start(int columns)
+{
+    struct table_walk walk;
+    walk.row = grid_thread() / columns;
+    walk.column = static_cast<int>(grid_thread() - walk.row * columns);
+    walk.step_rows = grid_threads() / columns;
+    walk.step_columns = static_cast<int>(grid_threads() - walk.step_rows * columns);
+    return walk;
+}
+
+__device__ __forceinline__ void table_walk_next(struct table_walk *walk, int columns)
+{
+    walk->row += walk->step_rows;
+    walk->column += walk->step_columns;
+    if (walk->column >= columns) {
+        walk->column -= columns;
+        walk->row++;
+    }
+}
+
+/* ---- the stream's workspace ---- */
+
+struct cuda_scratch {
+    char *next;
+    size_t left;
+};
+
+static inline struct cuda_scratch cuda_scratch_of(const struct stream *stream)
+{
+    struct cuda_scratch scratch;
+    scratch.next = static_cast<char *>(stream_workspace(stream, &scratch.left));
+    return scratch;
+}
+
+static inline size_t cuda_scratch_size(size_t bytes)
+{
+    return (bytes + 255) / 256 * 256;
+}
+
+/* n elements of T, 64-byte aligned at least */
+template <typename T> static inline T *cuda_scratch_take(struct cuda_scratch *scratch, int64_t n)
+{
+    size_t bytes = cuda_scratch_size(static_cast<size_t>(n) * sizeof(T));
+    ASSERT(bytes <= scratch->left); /* cuda_kernels_workspace_bytes() said how much the limits need */
+    char *piece = scratch->next;
+    scratch->next += bytes;
+    scratch->left -= bytes;
+    return reinterpret_cast<T *>(piece);
+}
+
+/* What each file's ops need. */
+size_t cuda_embedding_workspace_bytes(const struct op_limits *limits);
+size_t cuda_norm_workspace_bytes(const struct op_limits *limits);
+size_t cuda_loss_workspace_bytes(const struct op_limits *limits);
+size_t cuda_optimizer_workspace_bytes(void);
+
+/* ---- sums over threads ---- */
+
+/* Every lane gets the sum over its group of `lanes` neighbours (a power of two); whole warps call it. */
+template <typename T> __device__ __forceinline__ T sum_over_lanes(T x, int lanes)
+{
+    for (int distance = lanes / 2; distance > 0; distance /= 2)
+        x += __shfl_xor_sync(0xffffffffu, x, distance);
+    return x;
+}
+
+__device__ __forceinline__ float max_over_lanes(float x)
+{
+    for (int distance = WARP_SIZE / 2; distance > 0; distance /= 2)
+        x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, distance));
+    return x;
+}
+
+#endif

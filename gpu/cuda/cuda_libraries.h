@@ -1,0 +1,118 @@
+/* cuda_libraries.h: NVIDIA's libraries, opened when they are needed, so that the binary runs without any of them.
+ *
+ * Each library is a table of pointers to the functions that ztrain calls, typed by the library's own header: a list
+ * below names them once. A library is opened once per process and stays open; its major version must be that of the
+ * header (its file's name carries it). Searched: the dynamic linker's places (LD_LIBRARY_PATH, ld.so.conf), then
+ * $CUDA_HOME/lib64, $CUDA_PATH/lib64, /usr/local/cuda/lib64.
+ *
+ * A toolkit without cuDNN's or NCCL's header builds too; what needs the library then says that this build has none. */
+#ifndef ZTRAIN_GPU_CUDA_CUDA_LIBRARIES_H
+#define ZTRAIN_GPU_CUDA_CUDA_LIBRARIES_H
+
+#include "core/status.h"
+#include "gpu/cuda/cuda_library_info.h"
+
+#include <cublasLt.h>
+#include <stdbool.h>
+#if __has_include(<cudnn.h>)
+#include <cudnn.h>
+#define ZTRAIN_HAVE_CUDNN 1
+#else
+#define ZTRAIN_HAVE_CUDNN 0
+#endif
+#if __has_include(<nccl.h>)
+#include <nccl.h>
+#define ZTRAIN_HAVE_NCCL 1
+#else
+#define ZTRAIN_HAVE_NCCL 0
+#endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define CUBLASLT_FUNCTIONS(X)               \
+    X(cublasLtCreate)                       \
+    X(cublasLtDestroy)                      \
+    X(cublasLtGetVersion)                   \
+    X(cublasLtGetStatusName)                \
+    X(cublasLtMatmulDescCreate)             \
+    X(cublasLtMatmulDescDestroy)            \
+    X(cublasLtMatmulDescSetAttribute)       \
+    X(cublasLtMatrixLayoutCreate)           \
+    X(cublasLtMatrixLayoutDestroy)          \
+    X(cublasLtMatmulPreferenceCreate)       \
+    X(cublasLtMatmulPreferenceDestroy)      \
+    X(cublasLtMatmulPreferenceSetAttribute) \
+    X(cublasLtMatmulAlgoGetHeuristic)       \
+    X(cublasLtMatmulAlgoConfigGetAttribute) \
+    X(cublasLtMatmulAlgoCheck)              \
+    X(cublasLtMatmul)
+
+#define CUDNN_FUNCTIONS(X)           \
+    X(cudnnGetVersion)               \
+    X(cudnnGetErrorString)           \
+    X(cudnnGetLastErrorString)       \
+    X(cudnnCreate)                   \
+    X(cudnnDestroy)                  \
+    X(cudnnSetStream)                \
+    X(cudnnBackendCreateDescriptor)  \
+    X(cudnnBackendDestroyDescriptor) \
+    X(cudnnBackendSetAttribute)      \
+    X(cudnnBackendGetAttribute)      \
+    X(cudnnBackendFinalize)          \
+    X(cudnnBackendExecute)
+
+#define NCCL_FUNCTIONS(X)     \
+    X(ncclGetVersion)         \
+    X(ncclGetErrorString)     \
+    X(ncclGetLastError)       \
+    X(ncclGetUniqueId)        \
+    X(ncclCommInitRankConfig) \
+    X(ncclCommGetAsyncError)  \
+    X(ncclCommFinalize)       \
+    X(ncclCommDestroy)        \
+    X(ncclCommAbort)          \
+    X(ncclAllGather)          \
+    X(ncclReduceScatter)      \
+    X(ncclAllReduce)          \
+    X(ncclBroadcast)          \
+    X(ncclReduce)             \
+    X(ncclGroupStart)         \
+    X(ncclGroupEnd)
+
+#ifdef __cplusplus
+#define CUDA_LIBRARY_MEMBER(name) decltype(&::name) name;
+#else
+#define CUDA_LIBRARY_MEMBER(name) __typeof__(&name) name;
+#endif
+struct cublaslt_functions {
+    CUBLASLT_FUNCTIONS(CUDA_LIBRARY_MEMBER)
+};
+#if ZTRAIN_HAVE_CUDNN
+struct cudnn_functions {
+    CUDNN_FUNCTIONS(CUDA_LIBRARY_MEMBER)
+};
+#endif
+#if ZTRAIN_HAVE_NCCL
+struct nccl_functions {
+    NCCL_FUNCTIONS(CUDA_LIBRARY_MEMBER)
+};
+#endif
+#undef CUDA_LIBRARY_MEMBER
+
+/* The library's functions, or STATUS_DEVICE with what was needed and what was there. Borrowed, for the life of the
+ * process. Any thread. */
+enum status cublaslt_open(const struct cublaslt_functions **functions, struct error *err);
+#if ZTRAIN_HAVE_CUDNN
+enum status cudnn_open(const struct cudnn_functions **functions, struct error *err);
+#endif
+#if ZTRAIN_HAVE_NCCL
+enum status nccl_open(const struct nccl_functions **functions, struct error *err);
+#endif
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,145 @@
+/* device_cuda_graph.c: graphs on an NVIDIA GPU (device.h): CUDA's stream capture over several streams.
+ *
+ *     begin     streams[0] starts to capture; the others join by waiting for an event of it (fork)
+ *     end       streams[0] waits for an event of each of the others (join); what was recorded is instantiated
+ *     launch    streams[0] waits for the others, launches, and the others wait for it: so all that was given to any of
+ *               them before or after is ordered with the whole graph, and no event needs to cross its border
+ *
+ * The capture is the thread's own (cudaStreamCaptureModeThreadLocal): what other threads ask of CUDA does not disturb
+ * it. Its end leaves the streams ordered as a launch would, so that events that were recorded in it, and before, count
+ * as reached even if it failed and is never launched. */
+#include "gpu/cuda/device_cuda.h"
+
+#include <stdlib.h>
+
+struct cuda_graph {
+    struct graph base; /* first */
+    uint64_t number;   /* of the capture, from 1 */
+    int count;
+    struct cuda_stream *streams[GRAPH_STREAMS_MAX]; /* borrowed */
+    cudaEvent_t points[GRAPH_STREAMS_MAX];          /* a point of each stream */
+    cudaGraphExec_t executable;                     /* NULL: not captured yet */
+};
+
+static struct cuda_graph *cuda_graph_of(struct graph *graph)
+{
+    return (struct cuda_graph *)graph;
+}
+
+bool cuda_is_capturing(const struct device *device)
+{
+    return ((const struct cuda_device *)device->private_)->capturing != NULL;
+}
+
+uint64_t cuda_capture_number(const struct cuda_device *cuda)
+{
+    return cuda->capturing ? cuda->capturing->number : 0;
+}
+
+static void set_capturing(struct cuda_device *cuda, struct cuda_graph *graph)
+{
+    pthread_mutex_lock(&cuda->mutex);
+    cuda->capturing = graph;
+    pthread_mutex_unlock(&cuda->mutex);
+}
+
+/* ---- the order of the streams ---- */
+
+/* What the first stream is given comes after all that the others were given. */
+static void join(struct cuda_graph *g)
+{
+    struct cuda_device *cuda = g->base.device->private_;
+    for (int i = 1; i < g->count; i++) {
+        cuda_check(cuda, cudaEventRecord(g->points[i], g->streams[i]->handle), "joining a graph's streams");
+        cuda_check(cuda, cudaStreamWaitEvent(g->streams[0]->handle, g->points[i], 0), "joining a graph's streams");
+    }
+}
+
+/* What the others are given comes after all that the first stream was given. */
+static void fork_streams(struct cuda_graph *g)
+{
+    struct cuda_device *cuda = g->base.device->private_;
+    cuda_check(cuda, cudaEventRecord(g->points[0], g->streams[0]->handle), "forking a graph's streams");
+    for (int i = 1; i < g->count; i++)
+        cuda_check(cuda, cudaStreamWaitEvent(g->streams[i]->handle, g->points[0], 0), "forking a graph's streams");
+}
+
+/* ---- the graph ---- */
+
+void cuda_graph_free(struct graph *graph)
+{
+    struct cuda_graph *g = cuda_graph_of(graph);
+    for (int i = 0; i < g->count; i++)
+        if (g->points[i])
+            cudaEventDestroy(g->points[i]);
+    if (g->executable)
+        cuda_check(g->base.device->private_, cudaGraphExecDestroy(g->executable), "freeing a graph");
+    free(g);
+}
+
+enum status cuda_graph_begin(struct stream *const *streams, int count, struct graph **graph, struct error *err)
+{
+    static uint64_t captures; /* of the thread that uses the device */
+    struct cuda_device *cuda = cuda_device_of(streams[0]);
+    cudaError_t code = cudaSuccess;
+    struct cuda_graph *g = calloc(1, sizeof *g);
+    if (!g)
+        return error_set(err, STATUS_DEVICE, "cannot capture a graph: out of memory");
+    g->base.device = streams[0]->device;
+    g->number = ++captures;
+    g->count = count;
+    for (int i = 0; i < count; i++) {
+        g->streams[i] = cuda_stream_of(streams[i]);
+        if (code == cudaSuccess)
+            code = cudaEventCreateWithFlags(&g->points[i], cudaEventDisableTiming);
+    }
+    if (code == cudaSuccess)
+        code = cudaStreamBeginCapture(g->streams[0]->handle, cudaStreamCaptureModeThreadLocal);
+    if (code != cudaSuccess) {
+        cudaGetLastError(); /* not a failure of the device */
+        cuda_graph_free(&g->base);
+        return error_set(err, STATUS_DEVICE, "cannot capture a graph on GPU %d: %s", cuda->index,
+                         cudaGetErrorString(code));
+    }
+    for (int i = 0; i < count; i++)
+        g->streams[i]->in_graphs = true;
+    cuda->capture_error.code = STATUS_OK;
+    set_capturing(cuda, g);
+    fork_streams(g);
+    *graph = &g->base;
+    return STATUS_OK;
+}
+
+enum status cuda_graph_end(struct graph *graph, struct error *err)
+{
+    struct cuda_graph *g = cuda_graph_of(graph);
+    struct cuda_device *cuda = g->base.device->private_;
+    cudaGraph_t captured = NULL;
+    join(g);
+    cudaError_t code = cudaStreamEndCapture(g->streams[0]->handle, &captured);
+    cuda_check(cuda, code, "the end of a capture");
+    if (cuda->capture_error.code == STATUS_OK)
+        cuda_check(cuda, cudaGraphInstantiate(&g->executable, captured, 0), "instantiating a graph");
+    if (captured)
+        cudaGraphDestroy(captured);
+    set_capturing(cuda, NULL);
+    join(g);
+    fork_streams(g);
+    if (cuda->capture_error.code == STATUS_OK)
+        return STATUS_OK;
+    cudaGetLastError(); /* what cannot be captured is no failure of the device */
+    error_set(err, STATUS_DEVICE, "%s", cuda->capture_error.text);
+    error_prefix(err, "a graph cannot be captured");
+    cuda_graph_free(graph);
+    return STATUS_DEVICE;
+}
+
+void cuda_graph_launch(struct graph *graph)
+{
+    struct cuda_graph *g = cuda_graph_of(graph);
+    ASSERT(g->executable);
+    join(g);
+    cuda_check(g->base.device->private_, cudaGraphLaunch(g->executable, g->streams[0]->handle), "launching a graph");
+    fork_streams(
+        g); /* no mark, which may wait for the GPU: callers hold NCCL's mutex, and record an event of their own */
+}

@@ -1,0 +1,293 @@
+/* gemm_cuda_kernels.cu: bias, GELU, sums over rows: the parts of the linear ops that cublasLt cannot always fuse.
+ *
+ * Sums over rows go in two steps: each block adds up a range of rows for its columns and leaves one partial sum, then
+ * the partial sums are added in the order of the ranges. The ranges depend on the shape only, so results repeat. */
+#include "gpu/cuda/gemm_cuda_kernels.h"
+
+#include "gpu/cuda/cuda_launch.h"
+
+namespace
+{
+
+constexpr int kThreads = 256;
+constexpr int kColumnThreads = 32, kRowThreads = kThreads / kColumnThreads;
+constexpr int64_t kRowsOfRange = 512, kMostRanges = 64;
+
+template <typename T> __device__ float to_float(T x);
+template <> __device__ inline float to_float(float x)
+{
+    return x;
+}
+template <> __device__ inline float to_float(__nv_bfloat16 x)
+{
+    return __bfloat162float(x);
+}
+template <> __device__ inline float to_float(__half x)
+{
+    return __half2float(x);
+}
+
+template <typename T> __device__ T from_float(float x);
+template <> __device__ inline float from_float(float x)
+{
+    return x;
+}
+template <> __device__ inline __nv_bfloat16 from_float(float x)
+{
+    return __float2bfloat16_rn(x);
+}
+template <> __device__ inline __half from_float(float x)
+{
+    return __float2half_rn(x);
+}
+
+/* 16 bytes of elements */
+template <typename T> struct alignas(16) Pack {
+    static constexpr int kSize = 16 / sizeof(T);
+    T at[kSize];
+};
+
+constexpr float kGeluScale = 0.7978845608028654f, kGeluCubic = 0.044715f; /* sqrt(2 / pi) */
+
+__device__ inline float gelu(float x)
+{
+    return 0.5f * x * (1.0f + tanhf(kGeluScale * fmaf(kGeluCubic * x * x, x, x)));
+}
+
+__device__ inline float gelu_derivative(float x)
+{
+    float t = tanhf(kGeluScale * fmaf(kGeluCubic * x * x, x, x));
+    float inner = kGeluScale * fmaf(3.0f * kGeluCubic * x, x, 1.0f);
+    return 0.5f * (1.0f + t) + 0.5f * x * (1.0f - t * t) * inner;
+}
+
+int blocks_for(int64_t n)
+{
+    constexpr int64_t kMost = 1 << 16;
+    int64_t blocks = (n + kThreads - 1) / kThreads;
+    return static_cast<int>(blocks < kMost ? blocks : kMost);
+}
+
+template <typename Y, typename T>
+__global__ void __launch_bounds__(kThreads)
+    bias_gelu_kernel(int64_t M, int64_t N, Y *y, int64_t ld_y, const T *bias, T *aux)
+{
+    for (int64_t i = blockIdx.x * static_cast<int64_t>(kThreads) + threadIdx.x; i < M * N;
+         i += gridDim.x * static_cast<int64_t>(kThreads)) {
+        int64_t row = i / N, column = i - row * N;
+        float x = to_float(y[row * ld_y + column]);
+        if (bias)
+            x += to_float(bias[column]);
+        if (aux) {
+            aux[i] = from_float<T>(x);
+            x = gelu(x);
+        }
+        y[row * ld_y + column] = from_float<Y>(x);
+    }
+}
+
+/* `packs` of 16 bytes, then what is left of the n elements */
+template <typename T>
+__global__ void __launch_bounds__(kThreads) gelu_backward_kernel(int64_t n, int64_t packs, T *dx, const T *aux)
+{
+    using P = Pack<T>;
+    int64_t start = blockIdx.x * static_cast<int64_t>(kThreads) + threadIdx.x;
+    int64_t step = gridDim.x * static_cast<int64_t>(kThreads);
+    for (int64_t i = start; i < packs; i += step) {
+        P d = reinterpret_cast<P *>(dx)[i], a = reinterpret_cast<const P *>(aux)[i];
+#pragma unroll
+        for (int j = 0; j < P::kSize; j++)
+            d.at[j] = from_float<T>(to_float(d.at[j]) * gelu_derivative(to_float(a.at[j])));
+        reinterpret_cast<P *>(dx)[i] = d;
+    }
+    for (int64_t i = packs * P::kSize + start; i < n; i += step)
+        dx[i] = from_float<T>(to_float(dx[i]) * gelu_derivative(to_float(aux[i])));
+}
+
+/* partial (ranges, N): block (x, y) adds up range y of rows for kColumnThreads · V columns. */
+template <typename T, int V>
+__global__ void __launch_bounds__(kThreads)
+    column_sums_kernel(int64_t M, int64_t N, const T *dy, int64_t ld, int64_t rows, float *partial)
+{
+    SHARED(float, sums, [kRowThreads][kColumnThreads * V]);
+    int tx = threadIdx.x % kColumnThreads, ty = threadIdx.x / kColumnThreads;
+    int64_t column = (blockIdx.x * static_cast<int64_t>(kColumnThreads) + tx) * V;
+    int64_t first = blockIdx.y * rows, last = first + rows < M ? first + rows : M;
+    float sum[V] = {};
+    if (column < N) {
+        for (int64_t row = first + ty; row < last; row += kRowThreads) {
+            if constexpr (V > 1) {
+                Pack<T> pack = *reinterpret_cast<const Pack<T> *>(dy + row * ld + column);
+#pragma unroll
+                for (int j = 0; j < V; j++)
+                    sum[j] += to_float(pack.at[j]);
+            } else {
+                sum[0] += to_float(dy[row * ld + column]);
+            }
+        }
+    }
+#pragma unroll
+    for (int j = 0; j < V; j++)
+        sums[ty][tx * V + j] = sum[j];
+    __syncthreads();
+    for (int c = threadIdx.x; c < kColumnThreads * V; c += kThreads) {
+        int64_t at = blockIdx.x * static_cast<int64_t>(kColumnThreads) * V + c;
+        float total = 0;
+#pragma unroll
+        for (int r = 0; r < kRowThreads; r++)
+            total += sums[r][c];
+        if (at < N)
+            partial[blockIdx.y * N + at] = total;
+    }
+}
+
+__global__ void __launch_bounds__(kThreads)
+    add_ranges_kernel(int64_t N, int ranges, const float *partial, float *sums, bool accumulate)
+{
+    int64_t column = blockIdx.x * static_cast<int64_t>(kThreads) + threadIdx.x;
+    if (column >= N)
+        return;
+    float total = 0;
+    for (int r = 0; r < ranges; r++)
+        total += partial[r * N + column];
+    sums[column] = accumulate ? sums[column] + total : total;
+}
+
+__global__ void __launch_bounds__(kThreads) add_f32_kernel(int64_t n, float *sums, const float *x)
+{
+    int64_t i = blockIdx.x * static_cast<int64_t>(kThreads) + threadIdx.x;
+    if (i < n)
+        sums[i] += x[i];
+}
+
+/* Halves of words with exponents that are moderate in fp32, bf16 and fp16 alike, and random signs and mantissas. */
+__global__ void __launch_bounds__(kThreads) fill_random_kernel(int64_t words, uint32_t *memory, uint32_t seed)
+{
+    for (int64_t i = blockIdx.x * static_cast<int64_t>(kThreads) + threadIdx.x; i < words;
+         i += gridDim.x * static_cast<int64_t>(kThreads)) {
+        uint32_t x = static_cast<uint32_t>(i) * 0x9e3779b9u + seed;
+        x = (x ^ (x >> 16)) * 0x85ebca6bu;
+        x = (x ^ (x >> 13)) * 0xc2b2ae35u;
+        x ^= x >> 16;
+        memory[i] = (x & 0x83ff83ffu) | 0x3c003c00u;
+    }
+}
+
+template <typename T>
+void bias_gelu(struct stream *stream, int64_t M, int64_t N, void *y, bool wide, int64_t ld_y, const void *bias,
+               void *aux)
+{
+    cudaStream_t handle = cuda_stream_of(stream)->handle;
+    const T *b = static_cast<const T *>(bias);
+    T *a = static_cast<T *>(aux);
+    cudaError_t code = wide ? CUDA_LAUNCH((bias_gelu_kernel<float, T>), dim3(blocks_for(M * N)), dim3(kThreads), 0,
+                                          handle, M, N, static_cast<float *>(y), ld_y, b, a)
+                            : CUDA_LAUNCH((bias_gelu_kernel<T, T>), dim3(blocks_for(M * N)), dim3(kThreads), 0, handle,
+                                          M, N, static_cast<T *>(y), ld_y, b, a);
+    cuda_check(cuda_device_of(stream), code, "linear_fwd (bias, GELU)");
+}
+
+template <typename T> void gelu_backward(struct stream *stream, int64_t n, void *dx, const void *aux)
+{
+    bool aligned = (reinterpret_cast<uintptr_t>(dx) | reinterpret_cast<uintptr_t>(aux)) % 16 == 0;
+    int64_t packs = aligned ? n / Pack<T>::kSize : 0;
+    cudaError_t code =
+        CUDA_LAUNCH((gelu_backward_kernel<T>), dim3(blocks_for(aligned ? packs + 1 : n)), dim3(kThreads), 0,
+                    cuda_stream_of(stream)->handle, n, packs, static_cast<T *>(dx), static_cast<const T *>(aux));
+    cuda_check(cuda_device_of(stream), code, "linear_bwd_input (GELU)");
+}
+
+int64_t ranges_of(int64_t M)
+{
+    int64_t ranges = (M + kRowsOfRange - 1) / kRowsOfRange;
+    return ranges < kMostRanges ? ranges : kMostRanges;
+}
+
+template <typename T, int V>
+cudaError_t launch_column_sums(cudaStream_t handle, int64_t M, int64_t N, const void *dy, int64_t ld, float *partial)
+{
+    int64_t ranges = ranges_of(M), rows = (M + ranges - 1) / ranges, columns = kColumnThreads * V;
+    dim3 grid(static_cast<unsigned>((N + columns - 1) / columns), static_cast<unsigned>(ranges));
+    return CUDA_LAUNCH((column_sums_kernel<T, V>), grid, dim3(kThreads), 0, handle, M, N, static_cast<const T *>(dy),
+                       ld, rows, partial);
+}
+
+template <typename T>
+cudaError_t column_sums(cudaStream_t handle, int64_t M, int64_t N, const void *dy, int64_t ld, float *partial)
+{
+    constexpr int kPack = Pack<T>::kSize;
+    bool packs = N % kPack == 0 && ld % kPack == 0 && reinterpret_cast<uintptr_t>(dy) % 16 == 0;
+    return packs ? launch_column_sums<T, kPack>(handle, M, N, dy, ld, partial)
+                 : launch_column_sums<T, 1>(handle, M, N, dy, ld, partial);
+}
+
+} // namespace
+
+void cuda_bias_gelu(struct stream *stream, int64_t M, int64_t N, void *y, enum dtype y_dtype, int64_t ld_y,
+                    const void *bias, void *aux, enum dtype dtype)
+{
+    ASSERT(y_dtype == dtype || y_dtype == DTYPE_F32);
+    if (M == 0 || N == 0)
+        return;
+    switch (dtype) {
+    case DTYPE_F32: bias_gelu<float>(stream, M, N, y, true, ld_y, bias, aux); return;
+    case DTYPE_BF16: bias_gelu<__nv_bfloat16>(stream, M, N, y, y_dtype == DTYPE_F32, ld_y, bias, aux); return;
+    case DTYPE_F16: bias_gelu<__half>(stream, M, N, y, y_dtype == DTYPE_F32, ld_y, bias, aux); return;
+    case DTYPE_COUNT: break;
+    }
+    BUG("dtype %d", static_cast<int>(dtype));
+}
+
+void cuda_gelu_backward(struct stream *stream, int64_t n, void *dx, const void *aux, enum dtype dtype)
+{
+    if (n == 0)
+        return;
+    switch (dtype) {
+    case DTYPE_F32: gelu_backward<float>(stream, n, dx, aux); return;
+    case DTYPE_BF16: gelu_backward<__nv_bfloat16>(stream, n, dx, aux); return;
+    case DTYPE_F16: gelu_backward<__half>(stream, n, dx, aux); return;
+    case DTYPE_COUNT: break;
+    }
+    BUG("dtype %d", static_cast<int>(dtype));
+}
+
+size_t cuda_column_sums_bytes(int64_t M, int64_t N)
+{
+    return static_cast<size_t>(ranges_of(M)) * static_cast<size_t>(N) * sizeof(float);
+}
+
+void cuda_column_sums(struct stream *stream, int64_t M, int64_t N, float *sums, const void *dy, int64_t ld,
+                      enum dtype dtype, bool accumulate, void *scratch)
+{
+    cudaStream_t handle = cuda_stream_of(stream)->handle;
+    float *partial = static_cast<float *>(scratch);
+    if (M == 0 || N == 0)
+        return;
+    cudaError_t code = dtype == DTYPE_F32    ? column_sums<float>(handle, M, N, dy, ld, partial)
+                       : dtype == DTYPE_BF16 ? column_sums<__nv_bfloat16>(handle, M, N, dy, ld, partial)
+                                             : column_sums<__half>(handle, M, N, dy, ld, partial);
+    if (cuda_check(cuda_device_of(stream), code, "linear_bwd_weight (bias)")) {
+        code = CUDA_LAUNCH(add_ranges_kernel, dim3(static_cast<unsigned>((N + kThreads - 1) / kThreads)),
+                           dim3(kThreads), 0, handle, N, static_cast<int>(ranges_of(M)), partial, sums, accumulate);
+        cuda_check(cuda_device_of(stream), code, "linear_bwd_weight (bias)");
+    }
+}
+
+void cuda_add_f32(struct stream *stream, int64_t n, float *sums, const float *x)
+{
+    if (n == 0)
+        return;
+    cudaError_t code = CUDA_LAUNCH(add_f32_kernel, dim3(static_cast<unsigned>((n + kThreads - 1) / kThreads)),
+                                   dim3(kThreads), 0, cuda_stream_of(stream)->handle, n, sums, x);
+    cuda_check(cuda_device_of(stream), code, "linear_bwd_weight (bias)");
+}
+
+void cuda_fill_random(struct stream *stream, void *memory, size_t bytes, uint32_t seed)
+{
+    int64_t words = static_cast<int64_t>(bytes / sizeof(uint32_t));
+    if (words == 0)
+        return;
+    cudaError_t code = CUDA_LAUNCH(fill_random_kernel, dim3(blocks_for(words)), dim3(kThreads), 0,
+                                   cuda_stream_of(stream)->handle, words, static_cast<uint32_t *>(memory), seed);
+    cuda_check(cuda_device_of(stream), code, "filling memory to time matrix products");
+}

@@ -1,0 +1,36 @@
+/* gemm_cuda_kernels.h: what surrounds a matrix product where cublasLt has no epilogue for it. */
+#ifndef ZTRAIN_GPU_CUDA_GEMM_CUDA_KERNELS_H
+#define ZTRAIN_GPU_CUDA_GEMM_CUDA_KERNELS_H
+
+#include "core/dtype.h"
+#include "gpu/cuda/device_cuda.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* y (M, N; y_dtype; rows ld_y apart) += bias (N; dtype) unless NULL; with aux (M, N; dtype): aux = y, y = gelu_tanh(y)
+ */
+void cuda_bias_gelu(struct stream *stream, int64_t M, int64_t N, void *y, enum dtype y_dtype, int64_t ld_y,
+                    const void *bias, void *aux, enum dtype dtype);
+
+/* dx (n; dtype) *= gelu_tanh'(aux (n; dtype)) */
+void cuda_gelu_backward(struct stream *stream, int64_t n, void *dx, const void *aux, enum dtype dtype);
+
+/* sums (N) (+)= sums of dy (M, N; dtype; rows ld apart) over its rows, in an order that depends on M and N alone.
+ * scratch: cuda_column_sums_bytes(M, N). */
+void cuda_column_sums(struct stream *stream, int64_t M, int64_t N, float *sums, const void *dy, int64_t ld,
+                      enum dtype dtype, bool accumulate, void *scratch);
+size_t cuda_column_sums_bytes(int64_t M, int64_t N);
+
+/* sums (n) += x (n) */
+void cuda_add_f32(struct stream *stream, int64_t n, float *sums, const float *x);
+
+/* Values of mixed bits and moderate size, whichever dtype the memory is read as: what products are timed on. */
+void cuda_fill_random(struct stream *stream, void *memory, size_t bytes, uint32_t seed);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,34 @@
+/* ops_cuda.c: the CUDA op table, and what its ops need before the first step. */
+#include "gpu/cuda/ops_cuda.h"
+
+#include "gpu/cuda/attention_cudnn.h"
+#include "gpu/cuda/gemm_cuda.h"
+
+#define OPS_CUDA_ENTRY(op) .op = cuda_##op,
+const struct op_table ops_cuda_table = {OPS_LIST(OPS_CUDA_ENTRY)};
+
+static size_t max_size(size_t a, size_t b)
+{
+    return a > b ? a : b;
+}
+
+size_t ops_cuda_workspace_bytes(struct device *device, const struct op_limits *limits)
+{
+    struct cuda_device *cuda = device->private_;
+    size_t bytes = cuda_gemm_workspace_bytes(cuda, limits);
+    bytes = max_size(bytes, cuda_kernels_workspace_bytes(cuda, limits));
+    return max_size(bytes, cuda_attention_workspace_bytes(cuda, limits));
+}
+
+enum status ops_cuda_prepare(struct device *device, const struct linear_shapes *shapes, struct error *err)
+{
+    struct cuda_device *cuda = device->private_;
+    TRY(gemm_cuda_prepare(device, shapes, err));
+    return attention_cudnn_prepare(cuda->attention, err);
+}
+
+void ops_cuda_describe(struct device *device, char *text, size_t size)
+{
+    const struct cuda_device *cuda = device->private_;
+    attention_cudnn_describe(cuda->attention, text, size);
+}

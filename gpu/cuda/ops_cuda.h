@@ -1,0 +1,36 @@
+/* ops_cuda.h: the launchers behind the CUDA op table, each `cuda_<op>(stream, args)`, and the workspace they need.
+ *
+ * A launcher puts its work on the stream and returns: it allocates nothing, copies nothing, waits for nothing, and
+ * reports a failed launch through cuda_check(). Scratch memory is the stream's workspace; what one op leaves there is
+ * of no use to the next. Results repeat bit for bit: no float atomics, and orders of summation that depend on shapes
+ * alone. */
+#ifndef ZTRAIN_GPU_CUDA_OPS_CUDA_H
+#define ZTRAIN_GPU_CUDA_OPS_CUDA_H
+
+#include "gpu/cuda/device_cuda.h"
+#include "gpu/ops.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define OPS_CUDA_LAUNCHER(op) void cuda_##op(struct stream *stream, const struct op##_args *args);
+OPS_LIST(OPS_CUDA_LAUNCHER)
+#undef OPS_CUDA_LAUNCHER
+
+/* Bytes of workspace that each group's ops need within the limits. */
+size_t cuda_kernels_workspace_bytes(const struct cuda_device *device, const struct op_limits *limits);
+size_t cuda_attention_workspace_bytes(struct cuda_device *device, const struct op_limits *limits);
+size_t cuda_gemm_workspace_bytes(const struct cuda_device *device, const struct op_limits *limits);
+
+/* The table, the workspace of all groups (the largest), ops_prepare() and ops_describe() of all groups. */
+extern const struct op_table ops_cuda_table;
+size_t ops_cuda_workspace_bytes(struct device *device, const struct op_limits *limits);
+enum status ops_cuda_prepare(struct device *device, const struct linear_shapes *shapes, struct error *err);
+void ops_cuda_describe(struct device *device, char *text, size_t size);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

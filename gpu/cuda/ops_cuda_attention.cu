@@ -1,0 +1,538 @@
+/* ops_cuda_attention.cu: causal attention without the score matrix, forward and backward: our own kernels, for every
+ * shape and dtype (attention_cudnn.c may do better for some).
+ *
+ * A block of threads owns a tile of rows (of queries, or of keys for the gradients of k and v) of one head of one
+ * sequence and walks over tiles of the other side:
+ *
+ *     forward   S = Q · Kᵀ      P = exp(scale S - running maximum)          out += P · V
+ *     dq        S, and dP = dO · Vᵀ      dS = P (dP - delta)                dQ += scale dS · K
+ *     dk, dv    Sᵀ = K · Qᵀ, dPᵀ = V · dOᵀ, dSᵀ            dV += Pᵀ · dO    dK += scale dSᵀ · Q
+ *
+ * P in backward is exp(scale S - lse); delta, the sum of out · dout of a row, is left in the workspace by the dq kernel
+ * for the other one: float (H, M). Tiles above the diagonal or outside of the window are not visited. Backward computes
+ * S and dP twice, which costs two products in seven, and needs no sums across blocks: bits repeat, without atomics. A
+ * block of the dk, dv kernel goes through the query heads of its key/value head in order.
+ *
+ * Every warp has 16 rows of the block's tile to itself, in all products; the tiles that are walked over are shared. P
+ * and dS go from registers to operands through shared memory, rounded to the tensors' dtype.
+ *
+ * The ops themselves ask cuDNN first (attention_cudnn.h). */
+#include "gpu/cuda/ops_cuda_attention_tiles.cuh"
+
+#include "gpu/cuda/attention_cudnn.h"
+
+namespace
+{
+
+/* Tiles for head sizes up to DP: as large as registers and 99 KiB of shared memory (sm_86, sm_89) allow. */
+struct tile_shape {
+    int rows, columns; /* of a block; of what it walks over */
+};
+
+template <typename T, int DP>
+constexpr struct tile_shape FWD_SHAPE = sizeof(T) == 4 ? (DP == 64    ? tile_shape{64, 64}
+                                                          : DP == 128 ? tile_shape{64, 32}
+                                                                      : tile_shape{32, 16})
+                                                       : (DP == 256 ? tile_shape{64, 32} : tile_shape{64, 64});
+
+template <typename T, int DP>
+constexpr struct tile_shape BWD_SHAPE = sizeof(T) == 4 ? (DP == 64    ? tile_shape{64, 32}
+                                                          : DP == 128 ? tile_shape{32, 32}
+                                                                      : tile_shape{32, 8})
+                                                       : (DP == 64    ? tile_shape{64, 64}
+                                                          : DP == 128 ? tile_shape{64, 32}
+                                                                      : tile_shape{32, 32});
+
+constexpr int threads_of(struct tile_shape shape)
+{
+    return shape.rows / WARP_ROWS * WARP_SIZE;
+}
+
+/* Shared memory: so many tiles of `rows` and of `columns` rows of DP, and one (rows, columns). */
+template <typename T, int DP> constexpr int shared_bytes(struct tile_shape shape, int of_rows, int of_columns)
+{
+    return static_cast<int>(sizeof(T)) * ((of_rows * shape.rows + of_columns * shape.columns) * TILE_LD<T, DP> +
+                                          shape.rows * (shape.columns + VECTOR<T>));
+}
+
+/* What kernels are told beside an op's arguments. */
+struct walk {
+    int blocks; /* for each sequence and head */
+    int window; /* keys that a query sees at most */
+    int depth;  /* of tiles */
+    bool vectors;
+};
+
+/* The rows of a block: `rows` of them from `first` in a sequence that begins at token `start`. */
+struct place {
+    int64_t start;
+    int length, first;
+    int head;
+};
+
+/* Whether this block has rows. Those that see most keys begin first. */
+__device__ __forceinline__ bool place_of(struct place *place, const int32_t *seq_start, const struct walk &walk,
+                                         int rows, bool last_first)
+{
+    const int block = static_cast<int>(blockIdx.x), sequence = block / walk.blocks, index = block % walk.blocks;
+    place->start = seq_start[sequence];
+    place->length = seq_start[sequence + 1] - seq_start[sequence];
+    place->first = (last_first ? walk.blocks - 1 - index : index) * rows;
+    place->head = static_cast<int>(blockIdx.y);
+    return place->first < place->length;
+}
+
+__device__ __forceinline__ bool visible(int query, int key, int length, int window)
+{
+    return key <= query && query - key < window && query < length;
+}
+
+/* Whether every query of so many from `query` sees every key of so many from `key`. */
+__device__ __forceinline__ bool all_visible(int query, int queries, int key, int keys, int length, int window)
+{
+    return visible(query, key + keys - 1, length, window) && visible(query + queries - 1, key, length, window);
+}
+
+__device__ __forceinline__ struct tile_source source_of(int64_t ld, int rows, int64_t D, const struct walk &walk)
+{
+    struct tile_source source = {ld, rows, static_cast<int>(D), walk.depth, walk.vectors};
+    return source;
+}
+
+/* e^x, for x <= 0 or little more */
+__device__ __forceinline__ float exponential(float x)
+{
+    return exp2f(x * 1.44269504088896340736f);
+}
+
+/* The warp's 16 rows of a tile of scores. */
+template <int N, typename T> __device__ __forceinline__ void put_scores(T *tile, const struct tile_sum<T, N> &scores)
+{
+    __syncwarp();
+#pragma unroll
+    for (int i = 0; i < ROWS<T>; i++) {
+#pragma unroll
+        for (int j = 0; j < N / LANES<T>; j += SCORES_BESIDE<T>) {
+            float beside[SCORES_BESIDE<T>];
+#pragma unroll
+            for (int w = 0; w < SCORES_BESIDE<T>; w++)
+                beside[w] = scores.at[i][j + w];
+            store(tile + tile_row<T>(i) * TILE_LD<T, N> + score_column<T>(j), beside);
+        }
+    }
+    __syncwarp();
+}
+
+/* ---- forward ---- */
+
+template <typename T, int DP>
+__global__ void __launch_bounds__(threads_of(FWD_SHAPE<T, DP>), 1)
+    attention_fwd_kernel(struct attention_fwd_args a, struct walk walk)
+{
+    constexpr int Q = FWD_SHAPE<T, DP>.rows, K = FWD_SHAPE<T, DP>.columns, LD = TILE_LD<T, DP>;
+    DYN_SHARED(T, q);
+    T *const k = q + Q * LD, *const v = k + K * LD, *const p = v + K * LD;
+    struct place at;
+    if (!place_of(&at, a.seq_start, walk, Q, true))
+        return;
+    const int row = first_row_of_warp(), query = at.first + row;
+    const int64_t kv_head = at.head / (a.H / a.KV), first_token = at.start + at.first;
+    T *const my_q = q + row * LD, *const my_p = p + row * TILE_LD<T, K>;
+    tile_load<Q, DP>(q, static_cast<const T *>(a.q) + first_token * a.ld_q + at.head * a.D,
+                     source_of(a.ld_q, at.length - at.first, a.D, walk));
+
+    struct tile_sum<T, DP> out;
+    float top[ROWS<T>], sum[ROWS<T>];
+    tile_zero(&out);
+    for (int i = 0; i < ROWS<T>; i++) {
+        top[i] = -INFINITY;
+        sum[i] = 0;
+    }
+    const int end = min(at.first + Q, at.length);
+    for (int key = max(at.first - walk.window + 1, 0) / K * K; key < end; key += K) {
+        const int64_t token = at.start + key;
+        __syncthreads();
+        tile_load<K, DP>(k, static_cast<const T *>(a.k) + token * a.ld_k + kv_head * a.D,
+                         source_of(a.ld_k, at.length - key, a.D, walk));
+        tile_load<K, DP>(v, static_cast<const T *>(a.v) + token * a.ld_v + kv_head * a.D,
+                         source_of(a.ld_v, at.length - key, a.D, walk));
+        __syncthreads();
+        struct tile_sum<T, K> scores;
+        tile_zero(&scores);
+        multiply_rows<K, DP>(&scores, my_q, k, walk.depth);
+        const bool whole = all_visible(query, WARP_ROWS, key, K, at.length, walk.window);
+#pragma unroll
+        for (int i = 0; i < ROWS<T>; i++) {
+            float highest = -INFINITY;
+#pragma unroll
+            for (int j = 0; j < K / LANES<T>; j++) {
+                if (!whole && !visible(query + tile_row<T>(i), key + score_column<T>(j), at.length, walk.window))
+                    scores.at[i][j] = -INFINITY;
+                highest = fmaxf(highest, scores.at[i][j]);
+            }
+            for (int distance = LANES<T> / 2; distance > 0; distance /= 2)
+                highest = fmaxf(highest, __shfl_xor_sync(0xffffffffu, highest, distance));
+            const float new_top = fmaxf(top[i], highest * a.scale);
+            const float base = new_top == -INFINITY ? 0 : new_top; /* no key seen so far */
+            const float shrink = exponential(top[i] - base);
+            top[i] = new_top;
+            sum[i] *= shrink;
+#pragma unroll
+            for (int j = 0; j < K / LANES<T>; j++) {
+                scores.at[i][j] = exponential(fmaf(scores.at[i][j], a.scale, -base));
+                sum[i] += scores.at[i][j];
+            }
+#pragma unroll
+            for (int j = 0; j < DP / LANES<T>; j++)
+                out.at[i][j] *= shrink;
+        }
+        put_scores<K>(my_p, scores);
+        multiply_columns<K, DP>(&out, my_p, v, walk.depth);
+    }
+
+    float inverse[ROWS<T>];
+#pragma unroll
+    for (int i = 0; i < ROWS<T>; i++) {
+        const float total = sum_over_lanes(sum[i], LANES<T>);
+        const int at_query = query + tile_row<T>(i);
+        inverse[i] = 1 / total;
+        if (at_query < at.length && lane_of_warp() % LANES<T> == 0)
+            a.lse[at.head * a.M + at.start + at_query] = top[i] + logf(total);
+    }
+    tile_store<DP>(static_cast<T *>(a.out) + (at.start + query) * a.ld_o + at.head * a.D, my_q, out, inverse,
+                   source_of(a.ld_o, at.length - query, a.D, walk));
+}
+
+/* ---- backward ---- */
+
+/* Sum of out · dout of a row; dout is in shared memory. LANES neighbours do it together. */
+template <typename T> __device__ __forceinline__ float row_product(const T *out, const T *dout, int D, bool vectors)
+{
+    const int lane = lane_of_warp() % LANES<T>;
+    float sum = 0;
+    if (vectors) {
+        for (int column = lane * VECTOR<T>; column < D; column += LANES<T> * VECTOR<T>) {
+            float x[VECTOR<T>], y[VECTOR<T>];
+            load(out + column, x);
+            load(dout + column, y);
+#pragma unroll
+            for (int i = 0; i < VECTOR<T>; i++)
+                sum = fmaf(x[i], y[i], sum);
+        }
+    } else {
+        for (int column = lane; column < D; column += LANES<T>)
+            sum = fmaf(to_float(out[column]), to_float(dout[column]), sum);
+    }
+    return sum;
+}
+
+template <typename T, int DP>
+__global__ void __launch_bounds__(threads_of(BWD_SHAPE<T, DP>), 1)
+    attention_dq_kernel(struct attention_bwd_args a, struct walk walk, float *delta)
+{
+    constexpr int Q = BWD_SHAPE<T, DP>.rows, K = BWD_SHAPE<T, DP>.columns, LD = TILE_LD<T, DP>;
+    DYN_SHARED(T, q);
+    T *const dout = q + Q * LD, *const k = dout + Q * LD, *const v = k + K * LD, *const ds = v + K * LD;
+    struct place at;
+    if (!place_of(&at, a.seq_start, walk, Q, true))
+        return;
+    const int row = first_row_of_warp(), query = at.first + row;
+    const int64_t kv_head = at.head / (a.H / a.KV), first_token = at.start + at.first;
+    T *const my_q = q + row * LD, *const my_dout = dout + row * LD, *const my_ds = ds + row * TILE_LD<T, K>;
+    tile_load<Q, DP>(q, static_cast<const T *>(a.q) + first_token * a.ld_q + at.head * a.D,
+                     source_of(a.ld_q, at.length - at.first, a.D, walk));
+    tile_load<Q, DP>(dout, static_cast<const T *>(a.dout) + first_token * a.ld_o + at.head * a.D,
+                     source_of(a.ld_o, at.length - at.first, a.D, walk));
+    __syncthreads();
+
+    float row_delta[ROWS<T>], row_lse[ROWS<T>], row_scale[ROWS<T>];
+#pragma unroll
+    for (int i = 0; i < ROWS<T>; i++) {
+        const int at_query = query + tile_row<T>(i);
+        const int64_t token = at.start + at_query;
+        const bool there = at_query < at.length;
+        float product = there ? row_product(static_cast<const T *>(a.out) + token * a.ld_o + at.head * a.D,
+                                            my_dout + tile_row<T>(i) * LD, static_cast<int>(a.D), walk.vectors)
+                              : 0;
+        row_delta[i] = sum_over_lanes(product, LANES<T>);
+        row_lse[i] = there ? a.lse[at.head * a.M + token] : 0;
+        row_scale[i] = a.scale;
+        if (there && lane_of_warp() % LANES<T> == 0)
+            delta[at.head * a.M + token] = row_delta[i];
+    }
+
+    struct tile_sum<T, DP> dq;
+    tile_zero(&dq);
+    const int end = min(at.first + Q, at.length);
+    for (int key = max(at.first - walk.window + 1, 0) / K * K; key < end; key += K) {
+        const int64_t token = at.start + key;
+        __syncthreads();
+        tile_load<K, DP>(k, static_cast<const T *>(a.k) + token * a.ld_k + kv_head * a.D,
+                         source_of(a.ld_k, at.length - key, a.D, walk));
+        tile_load<K, DP>(v, static_cast<const T *>(a.v) + token * a.ld_v + kv_head * a.D,
+                         source_of(a.ld_v, at.length - key, a.D, walk));
+        __syncthreads();
+        struct tile_sum<T, K> p, dp;
+        tile_zero(&p);
+        tile_zero(&dp);
+        multiply_rows<K, DP>(&p, my_q, k, walk.depth);
+        multiply_rows<K, DP>(&dp, my_dout, v, walk.depth);
+        const bool whole = all_visible(query, WARP_ROWS, key, K, at.length, walk.window);
+#pragma unroll
+        for (int i = 0; i < ROWS<T>; i++) {
+#pragma unroll
+            for (int j = 0; j < K / LANES<T>; j++) {
+                const bool seen =
+                    whole || visible(query + tile_row<T>(i), key + score_column<T>(j), at.length, walk.window);
+                p.at[i][j] = seen ? exponential(fmaf(p.at[i][j], a.scale, -row_lse[i])) : 0;
+                p.at[i][j] *= dp.at[i][j] - row_delta[i];
+            }
+        }
+        put_scores<K>(my_ds, p);
+        multiply_columns<K, DP>(&dq, my_ds, k, walk.depth);
+    }
+    tile_store<DP>(static_cast<T *>(a.dq) + (at.start + query) * a.ld_dq + at.head * a.D, my_q, dq, row_scale,
+                   source_of(a.ld_dq, at.length - query, a.D, walk));
+}
+
+/* dk and dv at once, or one of them where there are not registers enough for both. */
+enum outputs { OUTPUT_DK = 1, OUTPUT_DV = 2, OUTPUT_BOTH = 3 };
+
+template <typename T, int DP, int OUTPUTS>
+__global__ void __launch_bounds__(threads_of(BWD_SHAPE<T, DP>), 1)
+    attention_dkv_kernel(struct attention_bwd_args a, struct walk walk, const float *delta)
+{
+    constexpr int K = BWD_SHAPE<T, DP>.rows, Q = BWD_SHAPE<T, DP>.columns, LD = TILE_LD<T, DP>;
+    SHARED(float, query_lse, [Q]);
+    SHARED(float, query_delta, [Q]);
+    DYN_SHARED(T, k);
+    T *const v = k + K * LD, *const q = v + K * LD, *const dout = q + Q * LD, *const p = dout + Q * LD;
+    struct place at;
+    if (!place_of(&at, a.seq_start, walk, K, false))
+        return;
+    const int row = first_row_of_warp(), key = at.first + row, group = static_cast<int>(a.H / a.KV);
+    const int64_t first_token = at.start + at.first;
+    T *const my_k = k + row * LD, *const my_v = v + row * LD, *const my_p = p + row * TILE_LD<T, Q>;
+    tile_load<K, DP>(k, static_cast<const T *>(a.k) + first_token * a.ld_k + at.head * a.D,
+                     source_of(a.ld_k, at.length - at.first, a.D, walk));
+    tile_load<K, DP>(v, static_cast<const T *>(a.v) + first_token * a.ld_v + at.head * a.D,
+                     source_of(a.ld_v, at.length - at.first, a.D, walk));
+
+    struct tile_sum<T, DP> dk, dv;
+    tile_zero(&dk);
+    tile_zero(&dv);
+    const int end = static_cast<int>(min(static_cast<int64_t>(at.first) + K - 1 + walk.window, /* may be beyond int */
+                                         static_cast<int64_t>(at.length)));
+    for (int64_t head = static_cast<int64_t>(at.head) * group; head < static_cast<int64_t>(at.head + 1) * group;
+         head++) {
+        for (int query = at.first / Q * Q; query < end; query += Q) {
+            const int64_t token = at.start + query;
+            __syncthreads();
+            tile_load<Q, DP>(q, static_cast<const T *>(a.q) + token * a.ld_q + head * a.D,
+                             source_of(a.ld_q, at.length - query, a.D, walk));
+            tile_load<Q, DP>(dout, static_cast<const T *>(a.dout) + token * a.ld_o + head * a.D,
+                             source_of(a.ld_o, at.length - query, a.D, walk));
+            for (int i = static_cast<int>(threadIdx.x); i < Q; i += static_cast<int>(blockDim.x)) {
+                const bool there = query + i < at.length;
+                query_lse[i] = there ? a.lse[head * a.M + token + i] : 0;
+                query_delta[i] = there ? delta[head * a.M + token + i] : 0;
+            }
+            __syncthreads();
+            struct tile_sum<T, Q> scores;
+            tile_zero(&scores);
+            multiply_rows<Q, DP>(&scores, my_k, q, walk.depth);
+            const bool whole = all_visible(query, Q, key, WARP_ROWS, at.length, walk.window);
+#pragma unroll
+            for (int i = 0; i < ROWS<T>; i++) {
+#pragma unroll
+                for (int j = 0; j < Q / LANES<T>; j++) {
+                    const int column = score_column<T>(j);
+                    const bool seen = whole || visible(query + column, key + tile_row<T>(i), at.length, walk.window);
+                    scores.at[i][j] = seen ? exponential(fmaf(scores.at[i][j], a.scale, -query_lse[column])) : 0;
+                }
+            }
+            if (OUTPUTS & OUTPUT_DV) {
+                put_scores<Q>(my_p, scores);
+                multiply_columns<Q, DP>(&dv, my_p, dout, walk.depth);
+            }
+            if (OUTPUTS & OUTPUT_DK) {
+                struct tile_sum<T, Q> dp;
+                tile_zero(&dp);
+                multiply_rows<Q, DP>(&dp, my_v, dout, walk.depth);
+#pragma unroll
+                for (int i = 0; i < ROWS<T>; i++) {
+#pragma unroll
+                    for (int j = 0; j < Q / LANES<T>; j++)
+                        scores.at[i][j] *= dp.at[i][j] - query_delta[score_column<T>(j)];
+                }
+                put_scores<Q>(my_p, scores);
+                multiply_columns<Q, DP>(&dk, my_p, q, walk.depth);
+            }
+        }
+    }
+    float scale[ROWS<T>], one[ROWS<T>];
+#pragma unroll
+    for (int i = 0; i < ROWS<T>; i++) {
+        scale[i] = a.scale;
+        one[i] = 1;
+    }
+    if (OUTPUTS & OUTPUT_DK)
+        tile_store<DP>(static_cast<T *>(a.dk) + (at.start + key) * a.ld_dk + at.head * a.D, my_k, dk, scale,
+                       source_of(a.ld_dk, at.length - key, a.D, walk));
+    if (OUTPUTS & OUTPUT_DV)
+        tile_store<DP>(static_cast<T *>(a.dv) + (at.start + key) * a.ld_dv + at.head * a.D, my_v, dv, one,
+                       source_of(a.ld_dv, at.length - key, a.D, walk));
+}
+
+/* ---- launchers ---- */
+
+template <typename T> struct walk walk_of(int64_t D, int64_t window, int32_t max_seq, int rows, bool aligned)
+{
+    struct walk walk = {};
+    walk.blocks = static_cast<int>(ceil_div(max_seq, rows));
+    walk.window = window > 0 && window < max_seq ? static_cast<int>(window) : max_seq;
+    walk.depth = static_cast<int>(ceil_div(D, TILE_STEP<T>) * TILE_STEP<T>);
+    walk.vectors = aligned && D % VECTOR<T> == 0;
+    return walk;
+}
+
+dim3 grid_for(const struct walk &walk, int32_t num_seqs, int64_t heads)
+{
+    const int64_t blocks = static_cast<int64_t>(walk.blocks) * num_seqs;
+    ASSERT(blocks <= INT32_MAX && heads <= UINT16_MAX);
+    return dim3(static_cast<unsigned>(blocks), static_cast<unsigned>(heads));
+}
+
+#define LAUNCH_TILES(stream, what, kernel, grid, threads, bytes, ...)                   \
+    do {                                                                                \
+        struct cuda_device *device_ = cuda_device_of(stream);                           \
+        if (cuda_check(device_, CUDA_ALLOW_DYN_SHARED(kernel, bytes), what))            \
+            cuda_check(device_,                                                         \
+                       CUDA_LAUNCH(kernel, grid, static_cast<unsigned>(threads), bytes, \
+                                   cuda_stream_of(stream)->handle, __VA_ARGS__),        \
+                       what);                                                           \
+    } while (0)
+
+template <typename T, int DP> void fwd_launch(struct stream *stream, const struct attention_fwd_args *a)
+{
+    constexpr struct tile_shape shape = FWD_SHAPE<T, DP>;
+    constexpr int bytes = shared_bytes<T, DP>(shape, 1, 2);
+    const int64_t size = sizeof(T);
+    const struct walk walk =
+        walk_of<T>(a->D, a->window, a->max_seq, shape.rows,
+                   aligned16(a->q, a->k, a->v, a->out, a->ld_q * size, a->ld_k * size, a->ld_v * size, a->ld_o * size));
+    LAUNCH_TILES(stream, "attention_fwd", (attention_fwd_kernel<T, DP>), grid_for(walk, a->num_seqs, a->H),
+                 threads_of(shape), bytes, *a, walk);
+}
+
+template <typename T, int DP> void bwd_launch(struct stream *stream, const struct attention_bwd_args *a)
+{
+    constexpr struct tile_shape shape = BWD_SHAPE<T, DP>;
+    constexpr int bytes = shared_bytes<T, DP>(shape, 2, 2), threads = threads_of(shape);
+    const int64_t size = sizeof(T);
+    struct cuda_scratch scratch = cuda_scratch_of(stream);
+    float *delta = cuda_scratch_take<float>(&scratch, a->H * a->M);
+    const struct walk walk = walk_of<T>(a->D, a->window, a->max_seq, shape.rows,
+                                        aligned16(a->q, a->k, a->v, a->out, a->dout, a->dq, a->dk, a->dv) &&
+                                            aligned16(a->ld_q * size, a->ld_k * size, a->ld_v * size, a->ld_o * size,
+                                                      a->ld_dq * size, a->ld_dk * size, a->ld_dv * size));
+    LAUNCH_TILES(stream, "attention_bwd, dq", (attention_dq_kernel<T, DP>), grid_for(walk, a->num_seqs, a->H), threads,
+                 bytes, *a, walk, delta);
+    const dim3 grid = grid_for(walk, a->num_seqs, a->KV);
+    if constexpr (DP <= 128) {
+        LAUNCH_TILES(stream, "attention_bwd, dk and dv", (attention_dkv_kernel<T, DP, OUTPUT_BOTH>), grid, threads,
+                     bytes, *a, walk, delta);
+    } else {
+        LAUNCH_TILES(stream, "attention_bwd, dk", (attention_dkv_kernel<T, DP, OUTPUT_DK>), grid, threads, bytes, *a,
+                     walk, delta);
+        LAUNCH_TILES(stream, "attention_bwd, dv", (attention_dkv_kernel<T, DP, OUTPUT_DV>), grid, threads, bytes, *a,
+                     walk, delta);
+    }
+}
+
+template <typename T> void attention_fwd(struct stream *stream, const struct attention_fwd_args *a)
+{
+    if (a->D <= 64)
+        fwd_launch<T, 64>(stream, a);
+    else if (a->D <= 128)
+        fwd_launch<T, 128>(stream, a);
+    else
+        fwd_launch<T, 256>(stream, a);
+}
+
+template <typename T> void attention_bwd(struct stream *stream, const struct attention_bwd_args *a)
+{
+    if (a->D <= 64)
+        bwd_launch<T, 64>(stream, a);
+    else if (a->D <= 128)
+        bwd_launch<T, 128>(stream, a);
+    else
+        bwd_launch<T, 256>(stream, a);
+}
+
+/* out (n, m, T) = in (m, n, T) */
+__global__ void exchange_leading_kernel(float *out, const float *in, int64_t n, int64_t m, int64_t T)
+{
+    for (int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < n * m * T;
+         i += static_cast<int64_t>(gridDim.x) * blockDim.x) {
+        const int64_t row = i / T, a = row / m, b = row % m;
+        out[i] = in[(b * n + a) * T + i % T];
+    }
+}
+
+void exchange_leading(struct stream *stream, float *out, const float *in, int64_t n, int64_t m, int64_t T)
+{
+    constexpr int THREADS = 256, MOST_BLOCKS = 4096;
+    const int64_t blocks = ceil_div(n * m * T, THREADS);
+    cuda_check(cuda_device_of(stream),
+               CUDA_LAUNCH(exchange_leading_kernel,
+                           dim3(static_cast<unsigned>(blocks < MOST_BLOCKS ? blocks : MOST_BLOCKS)), dim3(THREADS), 0,
+                           cuda_stream_of(stream)->handle, out, in, n, m, T),
+               "attention, the order of lse");
+}
+
+} // namespace
+
+size_t cuda_attention_workspace_bytes(struct cuda_device *device, const struct op_limits *limits)
+{
+    const size_t own = cuda_scratch_size(static_cast<size_t>(limits->max_tokens * limits->H) * sizeof(float));
+    const size_t cudnn = device->attention ? attention_cudnn_workspace_bytes(device->attention, limits) : 0;
+    return own > cudnn ? own : cudnn;
+}
+
+void attention_own_fwd(struct stream *stream, const struct attention_fwd_args *a)
+{
+    ASSERT(a->D > 0 && a->D <= CUDA_MAX_HEAD_DIM && a->KV > 0 && a->H % a->KV == 0 && a->M <= INT32_MAX / 2);
+    if (a->M > 0 && a->num_seqs > 0)
+        DISPATCH(a->dtype, attention_fwd, stream, a);
+}
+
+void attention_own_bwd(struct stream *stream, const struct attention_bwd_args *a)
+{
+    ASSERT(a->D > 0 && a->D <= CUDA_MAX_HEAD_DIM && a->KV > 0 && a->H % a->KV == 0 && a->M <= INT32_MAX / 2);
+    if (a->M > 0 && a->num_seqs > 0)
+        DISPATCH(a->dtype, attention_bwd, stream, a);
+}
+
+void cuda_attention_fwd(struct stream *stream, const struct attention_fwd_args *a)
+{
+    if (!attention_cudnn_fwd(stream, a))
+        attention_own_fwd(stream, a);
+}
+
+void cuda_attention_bwd(struct stream *stream, const struct attention_bwd_args *a)
+{
+    if (!attention_cudnn_bwd(stream, a))
+        attention_own_bwd(stream, a);
+}
+
+void attention_lse_by_sequence(struct stream *stream, float *by_sequence, const float *lse, int64_t B, int64_t H,
+                               int64_t T)
+{
+    exchange_leading(stream, by_sequence, lse, B, H, T);
+}
+
+void attention_lse_by_head(struct stream *stream, float *lse, const float *by_sequence, int64_t B, int64_t H, int64_t T)
+{
+    exchange_leading(stream, lse, by_sequence, H, B, T);
+}

@@ -1,0 +1,349 @@
+/* ops_cuda_embedding.cu: the embedding's rows gathered, and their gradients added up without float atomics.
+ *
+ * Backward: the rows of the batch are sorted by token (a stable radix sort, so that rows of one token stay in the order
+ * of the batch), then the sorted rows are cut into tiles of TILE_ROWS. A warp adds up the runs of equal tokens in its
+ * tile for WARP_SIZE vectors of columns. The sum of a run goes to its token's gradient at once if the run begins in the
+ * tile; a run that comes over from the tile before goes to the workspace, and a second kernel adds those sums, in
+ * order, to the gradient of the run they belong to. So no two threads write to one element, frequent tokens are spread
+ * over many tiles, and the order of additions depends on the tokens only.
+ *
+ *     sorted rows    | a a b c c c c c | c c c c c c c c | c c d d e f g g |
+ *     tile                   0                 1                 2
+ *     at once          a b c                              d e f g
+ *     carried                            c                 c                  added to c by the second kernel
+ *
+ * Workspace: int32 keys (2, M), rows (2, M), counts (sort blocks, DIGITS), starts (DIGITS); float carried (tiles, C).
+ */
+#include "gpu/cuda/cuda_kernels.cuh"
+
+namespace
+{
+
+enum {
+    THREADS = 256,
+    WARPS = THREADS / WARP_SIZE,
+    DIGIT_BITS = 9, /* two passes for vocabularies up to 262144 */
+    DIGITS = 1 << DIGIT_BITS,
+    SORT_ROUNDS = 4, /* items of a thread */
+    SORT_ITEMS = THREADS * SORT_ROUNDS,
+    TILE_ROWS = 16,
+    ROWS_AT_ONCE = 4, /* rows of a tile whose loads are on their way together */
+};
+
+/* ---- forward ---- */
+
+template <typename T, int V>
+__global__ void __launch_bounds__(THREADS) embedding_fwd_kernel(struct embedding_fwd_args a)
+{
+    const int columns = static_cast<int>(a.C / V);
+    struct table_walk walk = table_walk_start(columns);
+    for (; walk.row < a.M; table_walk_next(&walk, columns)) {
+        const int64_t j = static_cast<int64_t>(walk.column) * V;
+        float x[V], position[V] = {0};
+        load(static_cast<const T *>(a.wte) + a.tokens[walk.row] * a.C + j, x);
+        if (a.wpe)
+            load(static_cast<const T *>(a.wpe) + a.positions[walk.row] * a.C + j, position);
+#pragma unroll
+        for (int v = 0; v < V; v++)
+            x[v] += position[v];
+        store(static_cast<T *>(a.out) + walk.row * a.C + j, x);
+    }
+}
+
+template <typename T> void embedding_fwd(struct stream *stream, const struct embedding_fwd_args *a)
+{
+    constexpr int V = VECTOR<T>;
+    const bool aligned = aligned16(a->out, a->wte, a->wpe, a->C * static_cast<int64_t>(sizeof(T)));
+    if (a->M == 0)
+        return;
+    LAUNCH(stream, "embedding_fwd", (aligned ? embedding_fwd_kernel<T, V> : embedding_fwd_kernel<T, 1>),
+           grid_of(stream, ceil_div(a->M * a->C, THREADS * (aligned ? V : 1)), 8), THREADS, *a);
+}
+
+/* ---- the sort ---- */
+
+__device__ __forceinline__ int digit_of(int key, int shift)
+{
+    return key >> shift & (DIGITS - 1);
+}
+
+/* counts[block][digit]: how many of a block's items have the digit */
+__global__ void __launch_bounds__(THREADS) count_digits_kernel(int *counts, const int *keys, int n, int shift)
+{
+    SHARED(int, mine, [DIGITS]);
+    const int first = static_cast<int>(blockIdx.x) * SORT_ITEMS + static_cast<int>(threadIdx.x);
+    for (int digit = static_cast<int>(threadIdx.x); digit < DIGITS; digit += THREADS)
+        mine[digit] = 0;
+    __syncthreads();
+    for (int i = first; i < n && i < first + SORT_ITEMS; i += THREADS)
+        atomicAdd(&mine[digit_of(keys[i], shift)], 1);
+    __syncthreads();
+    for (int digit = static_cast<int>(threadIdx.x); digit < DIGITS; digit += THREADS)
+        counts[static_cast<int64_t>(blockIdx.x) * DIGITS + digit] = mine[digit];
+}
+
+/* counts[block][digit] becomes the number of such items in earlier blocks, starts[digit] the number of all items with
+ * lower digits. One block, a thread for each digit. */
+__global__ void __launch_bounds__(DIGITS) scan_digits_kernel(int *counts, int *starts, int blocks)
+{
+    SHARED(int, sums, [2][DIGITS]);
+    const int digit = static_cast<int>(threadIdx.x);
+    int total = 0, from = 0;
+    for (int block = 0; block < blocks; block++) {
+        int *count = &counts[static_cast<int64_t>(block) * DIGITS + digit], before = total;
+        total += *count;
+        *count = before;
+    }
+    sums[0][digit] = total;
+    for (int distance = 1; distance < DIGITS; distance *= 2, from ^= 1) {
+        __syncthreads();
+        sums[from ^ 1][digit] = sums[from][digit] + (digit >= distance ? sums[from][digit - distance] : 0);
+    }
+    starts[digit] = sums[from][digit] - total; /* this thread's own element: no barrier */
+}
+
+/* Lanes of the warp whose digit equals this lane's; `active`: this lane has one. */
+__device__ __forceinline__ unsigned lanes_with(int digit, bool active)
+{
+    unsigned same = __ballot_sync(0xffffffffu, active);
+#pragma unroll
+    for (int bit = 0; bit < DIGIT_BITS; bit++) {
+        unsigned set = __ballot_sync(0xffffffffu, digit >> bit & 1);
+        same &= digit >> bit & 1 ? set : ~set;
+    }
+    return same;
+}
+
+/* Puts a block's items where they belong. Its warps own consecutive items each; an item's place is behind all lower
+ * digits, its digit in earlier blocks, in earlier warps, in earlier rounds, in lower lanes. rows NULL: the items are
+ * 0 … n-1 themselves. */
+__global__ void __launch_bounds__(THREADS)
+    place_digits_kernel(int *keys_out, int *rows_out, const int *keys, const int *rows, const int *counts,
+                        const int *starts, int n, int shift)
+{
+    SHARED(int, seen, [WARPS][DIGITS]);
+    const int warp = static_cast<int>(threadIdx.x) / WARP_SIZE, lane = static_cast<int>(threadIdx.x) % WARP_SIZE;
+    const int first = static_cast<int>(blockIdx.x) * SORT_ITEMS + warp * WARP_SIZE * SORT_ROUNDS + lane;
+    int key[SORT_ROUNDS], place[SORT_ROUNDS];
+    for (int digit = lane; digit < DIGITS; digit += WARP_SIZE)
+        seen[warp][digit] = 0;
+    __syncwarp();
+#pragma unroll
+    for (int round = 0; round < SORT_ROUNDS; round++) {
+        const int i = first + round * WARP_SIZE;
+        key[round] = i < n ? keys[i] : 0;
+        const int digit = digit_of(key[round], shift);
+        const unsigned same = lanes_with(digit, i < n);
+        const int lower = __popc(same & ((1u << lane) - 1));
+        const int before = seen[warp][digit];
+        place[round] = before + lower;
+        __syncwarp();
+        if (i < n && lower == 0)
+            seen[warp][digit] = before + __popc(same);
+        __syncwarp();
+    }
+    __syncthreads();
+    for (int digit = static_cast<int>(threadIdx.x); digit < DIGITS; digit += THREADS) {
+        int sum = starts[digit] + counts[static_cast<int64_t>(blockIdx.x) * DIGITS + digit];
+        for (int w = 0; w < WARPS; w++) {
+            int count = seen[w][digit];
+            seen[w][digit] = sum;
+            sum += count;
+        }
+    }
+    __syncthreads();
+#pragma unroll
+    for (int round = 0; round < SORT_ROUNDS; round++) {
+        const int i = first + round * WARP_SIZE;
+        if (i >= n)
+            continue;
+        const int to = seen[warp][digit_of(key[round], shift)] + place[round];
+        keys_out[to] = key[round];
+        rows_out[to] = rows ? rows[i] : i;
+    }
+}
+
+/* ---- sums of runs ---- */
+
+/* The batch's rows in the order of their keys (tokens or positions). */
+struct sorted_rows {
+    const int *keys, *rows; /* (M) */
+    int M, tiles;
+};
+
+template <int V> __device__ __forceinline__ void add_to(float *to, const float (&x)[V])
+{
+    float y[V];
+    load(to, y);
+#pragma unroll
+    for (int v = 0; v < V; v++)
+        y[v] += x[v];
+    store(to, y);
+}
+
+/* A warp of threadIdx.y for each tile; blockIdx.y: which WARP_SIZE vectors of columns. dw += sums of runs that begin in
+ * the tile; carried[tile] = the sum of the run that does not. */
+template <typename T, int V>
+__global__ void __launch_bounds__(THREADS)
+    sum_runs_kernel(float *dw, float *carried, const T *dout, struct sorted_rows sorted, int C)
+{
+    const int tile = static_cast<int>(blockIdx.x * WARPS + threadIdx.y);
+    const int column = static_cast<int>(blockIdx.y * WARP_SIZE + threadIdx.x) * V;
+    if (tile >= sorted.tiles || column >= C)
+        return;
+    const int first = tile * TILE_ROWS, end = min(first + static_cast<int>(TILE_ROWS), sorted.M);
+    int current = sorted.keys[first];
+    bool begins_here = first == 0 || sorted.keys[first - 1] != current;
+    float sum[V] = {0};
+    for (int base = first; base < end; base += ROWS_AT_ONCE) {
+        float x[ROWS_AT_ONCE][V];
+        int key[ROWS_AT_ONCE];
+#pragma unroll
+        for (int r = 0; r < ROWS_AT_ONCE; r++) {
+            if (base + r >= end)
+                continue;
+            key[r] = sorted.keys[base + r];
+            load(dout + static_cast<int64_t>(sorted.rows[base + r]) * C + column, x[r]);
+        }
+#pragma unroll
+        for (int r = 0; r < ROWS_AT_ONCE; r++) {
+            if (base + r >= end)
+                continue;
+            if (key[r] != current) {
+                if (begins_here)
+                    add_to(dw + static_cast<int64_t>(current) * C + column, sum);
+                else
+                    store(carried + static_cast<int64_t>(tile) * C + column, sum);
+                begins_here = true;
+                current = key[r];
+#pragma unroll
+                for (int v = 0; v < V; v++)
+                    sum[v] = 0;
+            }
+#pragma unroll
+            for (int v = 0; v < V; v++)
+                sum[v] += x[r][v];
+        }
+    }
+    if (begins_here)
+        add_to(dw + static_cast<int64_t>(current) * C + column, sum);
+    else
+        store(carried + static_cast<int64_t>(tile) * C + column, sum);
+}
+
+/* For the run that begins in tile blockIdx.x and goes on behind it: adds what the following tiles carried. */
+__global__ void __launch_bounds__(THREADS)
+    add_carried_kernel(float *dw, const float *carried, struct sorted_rows sorted, int C)
+{
+    const int tile = static_cast<int>(blockIdx.x), first = tile * TILE_ROWS, next = first + TILE_ROWS;
+    if (next >= sorted.M || sorted.keys[next] != sorted.keys[next - 1])
+        return;
+    const int key = sorted.keys[next];
+    if (sorted.keys[first] == key && first > 0 && sorted.keys[first - 1] == key)
+        return; /* it began earlier */
+    int end = tile + 2;
+    while (end < sorted.tiles && sorted.keys[end * TILE_ROWS] == key)
+        end++;
+    for (int j = static_cast<int>(threadIdx.x); j < C; j += THREADS) {
+        float sum = dw[static_cast<int64_t>(key) * C + j];
+#pragma unroll 4
+        for (int from = tile + 1; from < end; from++)
+            sum += carried[static_cast<int64_t>(from) * C + j];
+        dw[static_cast<int64_t>(key) * C + j] = sum;
+    }
+}
+
+/* ---- backward ---- */
+
+struct embedding_scratch {
+    int *keys[2], *rows[2], *counts, *starts;
+    float *carried;
+};
+
+int64_t sort_blocks(int64_t M)
+{
+    return ceil_div(M, SORT_ITEMS);
+}
+
+struct sorted_rows sort_rows(struct stream *stream, const struct embedding_scratch *scratch, const int32_t *keys,
+                             int64_t M, int64_t keys_below)
+{
+    const int n = static_cast<int>(M), blocks = static_cast<int>(sort_blocks(M));
+    struct sorted_rows sorted = {keys, NULL, n, static_cast<int>(ceil_div(M, TILE_ROWS))};
+    int to = 0;
+    for (int shift = 0; shift == 0 || (keys_below - 1) >> shift; shift += DIGIT_BITS, to ^= 1) {
+        LAUNCH(stream, "count_digits", count_digits_kernel, blocks, THREADS, scratch->counts, sorted.keys, n, shift);
+        LAUNCH(stream, "scan_digits", scan_digits_kernel, 1, DIGITS, scratch->counts, scratch->starts, blocks);
+        LAUNCH(stream, "place_digits", place_digits_kernel, blocks, THREADS, scratch->keys[to], scratch->rows[to],
+               sorted.keys, sorted.rows, scratch->counts, scratch->starts, n, shift);
+        sorted.keys = scratch->keys[to];
+        sorted.rows = scratch->rows[to];
+    }
+    return sorted;
+}
+
+/* dw[keys[i]] += dout[i] */
+template <typename T, int V>
+void add_rows(struct stream *stream, const struct embedding_bwd_args *a, const struct embedding_scratch *scratch,
+              float *dw, const int32_t *keys, int64_t keys_below)
+{
+    const int C = static_cast<int>(a->C);
+    struct sorted_rows sorted = sort_rows(stream, scratch, keys, a->M, keys_below);
+    dim3 grid(static_cast<unsigned>(ceil_div(sorted.tiles, WARPS)), static_cast<unsigned>(ceil_div(C / V, WARP_SIZE)));
+    LAUNCH(stream, "sum_runs", (sum_runs_kernel<T, V>), grid, dim3(WARP_SIZE, WARPS), dw, scratch->carried,
+           static_cast<const T *>(a->dout), sorted, C);
+    LAUNCH(stream, "add_carried", add_carried_kernel, static_cast<unsigned>(sorted.tiles), THREADS, dw,
+           scratch->carried, sorted, C);
+}
+
+template <typename T> void embedding_bwd(struct stream *stream, const struct embedding_bwd_args *a)
+{
+    constexpr int V = VECTOR<T>;
+    struct cuda_scratch pieces = cuda_scratch_of(stream);
+    struct embedding_scratch scratch;
+    for (int i = 0; i < 2; i++) {
+        scratch.keys[i] = cuda_scratch_take<int>(&pieces, a->M);
+        scratch.rows[i] = cuda_scratch_take<int>(&pieces, a->M);
+    }
+    scratch.counts = cuda_scratch_take<int>(&pieces, sort_blocks(a->M) * DIGITS);
+    scratch.starts = cuda_scratch_take<int>(&pieces, DIGITS);
+    scratch.carried = cuda_scratch_take<float>(&pieces, ceil_div(a->M, TILE_ROWS) * a->C);
+    const int64_t row_bytes = a->C * static_cast<int64_t>(sizeof(T));
+    const bool aligned = aligned16(a->dout, a->dwte, a->dwpe, scratch.carried, row_bytes);
+    if (aligned) {
+        add_rows<T, V>(stream, a, &scratch, a->dwte, a->tokens, a->V);
+        if (a->dwpe)
+            add_rows<T, V>(stream, a, &scratch, a->dwpe, a->positions, a->P);
+    } else {
+        add_rows<T, 1>(stream, a, &scratch, a->dwte, a->tokens, a->V);
+        if (a->dwpe)
+            add_rows<T, 1>(stream, a, &scratch, a->dwpe, a->positions, a->P);
+    }
+}
+
+} // namespace
+
+size_t cuda_embedding_workspace_bytes(const struct op_limits *limits)
+{
+    const size_t M = static_cast<size_t>(limits->max_tokens);
+    return 4 * cuda_scratch_size(M * sizeof(int)) +
+           cuda_scratch_size(static_cast<size_t>(sort_blocks(limits->max_tokens)) * DIGITS * sizeof(int)) +
+           cuda_scratch_size(DIGITS * sizeof(int)) +
+           cuda_scratch_size(static_cast<size_t>(ceil_div(limits->max_tokens, TILE_ROWS) * limits->C) * sizeof(float));
+}
+
+void cuda_embedding_fwd(struct stream *stream, const struct embedding_fwd_args *a)
+{
+    DISPATCH(a->dtype, embedding_fwd, stream, a);
+}
+
+void cuda_embedding_bwd(struct stream *stream, const struct embedding_bwd_args *a)
+{
+    ASSERT(a->M <= INT32_MAX / 2 && a->C <= INT32_MAX / 2);
+    if (!a->accumulate_wte)
+        stream_fill_zero(stream, a->dwte, static_cast<size_t>(a->V * a->C) * sizeof(float));
+    if (a->dwpe && !a->accumulate_wpe)
+        stream_fill_zero(stream, a->dwpe, static_cast<size_t>(a->P * a->C) * sizeof(float));
+    if (a->M > 0)
+        DISPATCH(a->dtype, embedding_bwd, stream, a);
+}

@@ -1,0 +1,412 @@
+/* ops_cuda_norm.cu: LayerNorm and RMSNorm over rows, fused with the residual add, and RMSNorm over heads.
+ *
+ * A head norm is an RMSNorm whose rows are heads, several of them to a token. A block works on blockDim.y rows at a
+ * time; the blockDim.x threads of a row are neighbours within a warp, or whole warps. Thread x owns the vectors x, x +
+ * blockDim.x, … of its row and holds some of them in registers between the passes over the row; a row that is too long
+ * for that (WHOLE false; then it has a block of its own) is read again in each pass.
+ *
+ * Backward also sums over rows for dweight and dbias: every thread over its block's rows in registers, then the rows
+ * side by side in a block through shared memory, then the blocks, whose sums lie in the workspace:
+ *
+ *     float (parts, 2, C)    part p: block p's dweight, then its dbias
+ *
+ * The number of parts depends on the shape only, so results do not depend on the size of the GPU. */
+#include "gpu/cuda/cuda_kernels.cuh"
+
+namespace
+{
+
+enum {
+    MAX_THREADS = 512, /* that share a row */
+    MANY_ROWS = 256,   /* threads of a block of several rows */
+    FWD_HELD = 4,      /* vectors of a row that a thread holds */
+    BWD_HELD = 2,
+    MAX_PARTS = 512, /* about four blocks for each multiprocessor of a large GPU */
+    SUM_GROUPS = 16, /* of parts, summed side by side */
+};
+
+/* Row r begins r / heads · ld + r % heads · C elements after the tensor's start. */
+struct row_layout {
+    int heads;
+    int64_t ld;
+};
+
+__device__ __forceinline__ int64_t row_offset(struct row_layout layout, int row, int C)
+{
+    if (layout.heads == 1)
+        return row * layout.ld;
+    int token = row / layout.heads;
+    return token * layout.ld + static_cast<int64_t>(row - token * layout.heads) * C;
+}
+
+/* Calls visit(k, j) for each vector j of this thread; k < HELD counts them, and begins again where a row is not whole.
+ */
+template <int HELD, bool WHOLE, typename Visit> __device__ __forceinline__ void each_vector(int vectors, Visit visit)
+{
+    const int width = static_cast<int>(blockDim.x);
+    int base = static_cast<int>(threadIdx.x);
+    do {
+#pragma unroll
+        for (int k = 0; k < HELD; k++)
+            if (base + k * width < vectors)
+                visit(k, base + k * width);
+        base += HELD * width;
+    } while (!WHOLE && base < vectors);
+}
+
+enum { MAX_WARPS = MAX_THREADS / WARP_SIZE };
+
+/* Replaces N values by their sums over a row's threads. `slots` has two halves, used in turn, so that one barrier is
+ * enough. Every thread of the block calls it equally often. */
+template <int N> __device__ __forceinline__ void sum_over_row(float (&x)[N], float (*slots)[N][MAX_WARPS], int *turn)
+{
+    const int threads = static_cast<int>(blockDim.x), warps = threads / WARP_SIZE;
+#pragma unroll
+    for (int n = 0; n < N; n++)
+        x[n] = sum_over_lanes(x[n], threads < WARP_SIZE ? threads : static_cast<int>(WARP_SIZE));
+    if (warps <= 1)
+        return;
+    float(*half)[MAX_WARPS] = slots[*turn];
+    *turn ^= 1;
+    const int first = static_cast<int>(threadIdx.y) * warps, warp = static_cast<int>(threadIdx.x) / WARP_SIZE;
+    if (threadIdx.x % WARP_SIZE == 0) {
+#pragma unroll
+        for (int n = 0; n < N; n++)
+            half[n][first + warp] = x[n];
+    }
+    __syncthreads();
+#pragma unroll
+    for (int n = 0; n < N; n++) {
+        x[n] = 0;
+        for (int i = 0; i < warps; i++)
+            x[n] += half[n][first + i];
+    }
+}
+
+/* ---- forward ---- */
+
+template <typename T, int V, bool WHOLE>
+__global__ void __launch_bounds__(MAX_THREADS, 1)
+    norm_fwd_kernel(struct norm_fwd_args a, int rows, struct row_layout layout_x, struct row_layout layout_y)
+{
+    SHARED(float, slots, [2][1][MAX_WARPS]);
+    const int C = static_cast<int>(a.C), vectors = C / V;
+    const bool layer = a.kind == NORM_LAYER;
+    const T *weight = static_cast<const T *>(a.weight), *bias = static_cast<const T *>(a.bias);
+    int turn = 0;
+    for (int first = static_cast<int>(blockIdx.x * blockDim.y); first < rows;
+         first += static_cast<int>(gridDim.x * blockDim.y)) {
+        const int row = first + static_cast<int>(threadIdx.y), mine = row < rows ? vectors : 0;
+        const int64_t at_x = row_offset(layout_x, row, C), at_y = row_offset(layout_y, row, C);
+        const T *x = static_cast<const T *>(a.x) + at_x;
+        T *y = static_cast<T *>(a.y) + at_y;
+        float held[FWD_HELD][V], sum[1] = {0}, mean = 0;
+
+        each_vector<FWD_HELD, WHOLE>(mine, [&](int k, int j) {
+            load(x + j * V, held[k]);
+            if (a.delta) {
+                float d[V];
+                load(static_cast<const T *>(a.delta) + at_x + j * V, d);
+#pragma unroll
+                for (int v = 0; v < V; v++)
+                    held[k][v] = to_float(rounded<T>(held[k][v] + d[v])); /* the norm sees what is stored */
+                store(static_cast<T *>(a.x_out) + at_x + j * V, held[k]);
+            }
+#pragma unroll
+            for (int v = 0; v < V; v++)
+                sum[0] = layer ? sum[0] + held[k][v] : fmaf(held[k][v], held[k][v], sum[0]);
+        });
+        sum_over_row(sum, slots, &turn);
+        if (a.delta)
+            x = static_cast<const T *>(a.x_out) + at_x;
+
+        if (layer) {
+            mean = sum[0] / static_cast<float>(C);
+            sum[0] = 0;
+            each_vector<FWD_HELD, WHOLE>(mine, [&](int k, int j) {
+                if (!WHOLE)
+                    load(x + j * V, held[k]);
+#pragma unroll
+                for (int v = 0; v < V; v++)
+                    sum[0] = fmaf(held[k][v] - mean, held[k][v] - mean, sum[0]);
+            });
+            sum_over_row(sum, slots, &turn);
+        }
+
+        const float rstd = 1.0f / sqrtf(sum[0] / static_cast<float>(C) + a.eps);
+        if (mine && threadIdx.x == 0) {
+            a.rstd[row] = rstd;
+            if (layer)
+                a.mean[row] = mean;
+        }
+        each_vector<FWD_HELD, WHOLE>(mine, [&](int k, int j) {
+            float w[V], b[V] = {0};
+            if (!WHOLE)
+                load(x + j * V, held[k]);
+            load(weight + j * V, w);
+            if (bias)
+                load(bias + j * V, b);
+#pragma unroll
+            for (int v = 0; v < V; v++)
+                w[v] = fmaf((held[k][v] - mean) * rstd, w[v], b[v]);
+            store(y + j * V, w);
+        });
+    }
+}
+
+/* The threads of a block: x share a row, y rows side by side. */
+dim3 block_of(int64_t vectors, int held)
+{
+    unsigned x = threads_for(ceil_div(vectors, held));
+    x = x < MAX_THREADS ? x : static_cast<unsigned>(MAX_THREADS);
+    return dim3(x, x < MANY_ROWS ? MANY_ROWS / x : 1);
+}
+
+template <typename T, int V>
+void norm_fwd_launch(struct stream *stream, const struct norm_fwd_args *a, struct row_layout layout_x,
+                     struct row_layout layout_y)
+{
+    int64_t rows = a->M * layout_x.heads;
+    dim3 block = block_of(a->C / V, FWD_HELD);
+    unsigned grid = grid_of(stream, ceil_div(rows, block.y), 2048 / static_cast<int>(block.x * block.y));
+    bool whole = a->C / V <= static_cast<int64_t>(block.x) * FWD_HELD;
+    LAUNCH(stream, "norm_fwd", (whole ? norm_fwd_kernel<T, V, true> : norm_fwd_kernel<T, V, false>), grid, block, *a,
+           static_cast<int>(rows), layout_x, layout_y);
+}
+
+template <typename T>
+void norm_fwd(struct stream *stream, const struct norm_fwd_args *a, struct row_layout layout_x,
+              struct row_layout layout_y)
+{
+    const int64_t size = sizeof(T);
+    ASSERT(a->M * layout_x.heads <= INT32_MAX / 2 && a->C <= INT32_MAX / 2);
+    if (a->M == 0)
+        return;
+    if (aligned16(a->x, a->delta, a->x_out, a->y, a->weight, a->bias, a->C * size, layout_x.ld * size,
+                  layout_y.ld * size))
+        norm_fwd_launch<T, VECTOR<T>>(stream, a, layout_x, layout_y);
+    else
+        norm_fwd_launch<T, 1>(stream, a, layout_x, layout_y);
+}
+
+/* ---- backward ---- */
+
+/* Sums of this thread's columns over the blockDim.y rows of a block; threads of the first row put them into `part`. */
+template <int V>
+__device__ __forceinline__ void put_part(float *part, const float (&sums)[BWD_HELD][V], int vectors,
+                                         float (*shared)[MAX_THREADS])
+{
+    const int thread = static_cast<int>(threadIdx.y * blockDim.x + threadIdx.x), width = static_cast<int>(blockDim.x);
+#pragma unroll
+    for (int k = 0; k < BWD_HELD; k++) {
+        const int j = static_cast<int>(threadIdx.x) + k * width;
+        __syncthreads();
+#pragma unroll
+        for (int v = 0; v < V; v++)
+            shared[v][thread] = sums[k][v];
+        __syncthreads();
+        if (threadIdx.y != 0 || j >= vectors)
+            continue;
+#pragma unroll
+        for (int v = 0; v < V; v++) {
+            float sum = 0;
+            for (int y = 0; y < static_cast<int>(blockDim.y); y++)
+                sum += shared[v][y * width + thread];
+            part[j * V + v] = sum;
+        }
+    }
+}
+
+/* With n = (x - mean) · rstd and g = dy · weight: dx = rstd · (g - mean(g) - n · mean(g · n)), the middle term for
+ * LayerNorm only. */
+template <typename T, int V, bool WHOLE>
+__global__ void __launch_bounds__(MAX_THREADS, 1)
+    norm_bwd_kernel(struct norm_bwd_args a, int rows, struct row_layout layout_x, struct row_layout layout_dy,
+                    struct row_layout layout_dx, float *parts)
+{
+    SHARED(float, slots, [2][2][MAX_WARPS]);
+    SHARED(float, shared, [V][MAX_THREADS]);
+    const int C = static_cast<int>(a.C), vectors = C / V;
+    const bool layer = a.kind == NORM_LAYER;
+    const T *weight = static_cast<const T *>(a.weight);
+    float *part = parts + static_cast<int64_t>(blockIdx.x) * 2 * C;
+    float dweight[BWD_HELD][V] = {}, dbias[BWD_HELD][V] = {};
+    int turn = 0;
+    for (int first = static_cast<int>(blockIdx.x * blockDim.y); first < rows;
+         first += static_cast<int>(gridDim.x * blockDim.y)) {
+        const int row = first + static_cast<int>(threadIdx.y), mine = row < rows ? vectors : 0;
+        const int64_t at_dx = row_offset(layout_dx, row, C);
+        const T *x = static_cast<const T *>(a.x) + row_offset(layout_x, row, C);
+        const T *dy = static_cast<const T *>(a.dy) + row_offset(layout_dy, row, C);
+        T *dx = static_cast<T *>(a.dx) + at_dx;
+        const float mean = layer && mine ? a.mean[row] : 0, rstd = mine ? a.rstd[row] : 0;
+        pack<T, V> held_x[BWD_HELD], held_dy[BWD_HELD], held_dres[BWD_HELD];
+        float sums[2] = {0, 0}; /* g, g · n */
+
+        auto read = [&](int k, int j) {
+            held_x[k] = load_pack<V>(x + j * V);
+            held_dy[k] = load_pack<V>(dy + j * V);
+            if (a.dres)
+                held_dres[k] = load_pack<V>(static_cast<const T *>(a.dres) + at_dx + j * V);
+        };
+        if (WHOLE)
+            each_vector<BWD_HELD, WHOLE>(mine, read);
+        each_vector<BWD_HELD, WHOLE>(mine, [&](int k, int j) {
+            float w[V];
+            if (!WHOLE)
+                read(k, j);
+            load(weight + j * V, w);
+#pragma unroll
+            for (int v = 0; v < V; v++) {
+                float g = to_float(held_dy[k].at[v]) * w[v], n = (to_float(held_x[k].at[v]) - mean) * rstd;
+                sums[0] += g;
+                sums[1] = fmaf(g, n, sums[1]);
+            }
+        });
+        sum_over_row(sums, slots, &turn);
+        const float mean_g = layer ? sums[0] / static_cast<float>(C) : 0, mean_gn = sums[1] / static_cast<float>(C);
+
+        each_vector<BWD_HELD, WHOLE>(mine, [&](int k, int j) {
+            float w[V];
+            if (!WHOLE)
+                read(k, j);
+            load(weight + j * V, w);
+#pragma unroll
+            for (int v = 0; v < V; v++) {
+                float d = to_float(held_dy[k].at[v]), n = (to_float(held_x[k].at[v]) - mean) * rstd;
+                dweight[k][v] = fmaf(d, n, dweight[k][v]);
+                dbias[k][v] += d;
+                w[v] = rstd * (fmaf(d, w[v], -mean_g) - n * mean_gn);
+                if (a.dres)
+                    w[v] += to_float(held_dres[k].at[v]);
+            }
+            store(dx + j * V, w);
+            if (!WHOLE) { /* the registers go on to the next vector: the sums are kept in the workspace */
+#pragma unroll
+                for (int v = 0; v < V; v++) {
+                    const int column = j * V + v;
+                    part[column] = dweight[k][v] + (first == static_cast<int>(blockIdx.x) ? 0 : part[column]);
+                    part[C + column] = dbias[k][v] + (first == static_cast<int>(blockIdx.x) ? 0 : part[C + column]);
+                    dweight[k][v] = dbias[k][v] = 0;
+                }
+            }
+        });
+    }
+    if (WHOLE) {
+        put_part(part, dweight, vectors, shared);
+        put_part(part + C, dbias, vectors, shared);
+    }
+}
+
+/* dweight and dbias (blockIdx.y 0 and 1) (+)= the sum over parts: SUM_GROUPS sums of every SUM_GROUPS-th part side by
+ * side, then those in order. */
+__global__ void __launch_bounds__(WARP_SIZE *SUM_GROUPS)
+    sum_parts_kernel(float *dweight, float *dbias, const float *parts, int count, int C, bool accumulate)
+{
+    SHARED(float, sums, [SUM_GROUPS][WARP_SIZE]);
+    const int column = static_cast<int>(blockIdx.x * WARP_SIZE + threadIdx.x);
+    const float *from = parts + static_cast<int64_t>(blockIdx.y) * C + column;
+    float *out = blockIdx.y ? dbias : dweight, sum = 0;
+    for (int part = static_cast<int>(threadIdx.y); part < count && column < C; part += SUM_GROUPS)
+        sum += from[static_cast<int64_t>(part) * 2 * C];
+    sums[threadIdx.y][threadIdx.x] = sum;
+    __syncthreads();
+    if (threadIdx.y != 0 || column >= C)
+        return;
+    sum = accumulate ? out[column] : 0;
+    for (int group = 0; group < SUM_GROUPS; group++)
+        sum += sums[group][threadIdx.x];
+    out[column] = sum;
+}
+
+template <typename T, int V>
+int norm_bwd_launch(struct stream *stream, const struct norm_bwd_args *a, struct row_layout layout_x,
+                    struct row_layout layout_dy, struct row_layout layout_dx, float *parts)
+{
+    int64_t rows = a->M * layout_x.heads;
+    dim3 block = block_of(a->C / V, BWD_HELD);
+    int64_t blocks = ceil_div(rows, block.y);
+    int count = blocks < MAX_PARTS ? static_cast<int>(blocks) : static_cast<int>(MAX_PARTS);
+    bool whole = a->C / V <= static_cast<int64_t>(block.x) * BWD_HELD;
+    LAUNCH(stream, "norm_bwd", (whole ? norm_bwd_kernel<T, V, true> : norm_bwd_kernel<T, V, false>), count, block, *a,
+           static_cast<int>(rows), layout_x, layout_dy, layout_dx, parts);
+    return count;
+}
+
+template <typename T>
+void norm_bwd(struct stream *stream, const struct norm_bwd_args *a, struct row_layout layout_x,
+              struct row_layout layout_dy, struct row_layout layout_dx)
+{
+    const int64_t size = sizeof(T);
+    ASSERT(a->M * layout_x.heads <= INT32_MAX / 2 && a->C <= INT32_MAX / 2);
+    struct cuda_scratch scratch = cuda_scratch_of(stream);
+    float *parts = cuda_scratch_take<float>(&scratch, static_cast<int64_t>(MAX_PARTS) * 2 * a->C);
+    int count = 0;
+    if (a->M == 0)
+        ; /* the sums are 0 */
+    else if (aligned16(a->dx, a->dres, a->dy, a->x, a->weight, a->C * size, layout_x.ld * size, layout_dy.ld * size,
+                       layout_dx.ld * size))
+        count = norm_bwd_launch<T, VECTOR<T>>(stream, a, layout_x, layout_dy, layout_dx, parts);
+    else
+        count = norm_bwd_launch<T, 1>(stream, a, layout_x, layout_dy, layout_dx, parts);
+    LAUNCH(stream, "sum_parts", sum_parts_kernel,
+           dim3(static_cast<unsigned>(ceil_div(a->C, WARP_SIZE)), a->dbias ? 2 : 1), dim3(WARP_SIZE, SUM_GROUPS),
+           a->dweight, a->dbias, parts, count, static_cast<int>(a->C), a->accumulate);
+}
+
+} // namespace
+
+size_t cuda_norm_workspace_bytes(const struct op_limits *limits)
+{
+    int64_t widest = limits->C > limits->D ? limits->C : limits->D;
+    return cuda_scratch_size(static_cast<size_t>(MAX_PARTS * 2 * widest) * sizeof(float));
+}
+
+void cuda_norm_fwd(struct stream *stream, const struct norm_fwd_args *a)
+{
+    const struct row_layout layout = {1, a->C};
+    ASSERT(a->kind == NORM_RMS || a->mean);
+    DISPATCH(a->dtype, norm_fwd, stream, a, layout, layout);
+}
+
+void cuda_norm_bwd(struct stream *stream, const struct norm_bwd_args *a)
+{
+    const struct row_layout layout = {1, a->C};
+    DISPATCH(a->dtype, norm_bwd, stream, a, layout, layout, layout);
+}
+
+void cuda_head_norm_fwd(struct stream *stream, const struct head_norm_fwd_args *a)
+{
+    struct norm_fwd_args norm = {};
+    norm.dtype = a->dtype;
+    norm.kind = NORM_RMS;
+    norm.M = a->M;
+    norm.C = a->D;
+    norm.eps = a->eps;
+    norm.y = a->y;
+    norm.x = a->x;
+    norm.weight = a->weight;
+    norm.rstd = a->rstd;
+    const int heads = static_cast<int>(a->heads);
+    const struct row_layout layout_x = {heads, a->ld_x}, layout_y = {heads, a->ld_y};
+    DISPATCH(a->dtype, norm_fwd, stream, &norm, layout_x, layout_y);
+}
+
+void cuda_head_norm_bwd(struct stream *stream, const struct head_norm_bwd_args *a)
+{
+    struct norm_bwd_args norm = {};
+    norm.dtype = a->dtype;
+    norm.kind = NORM_RMS;
+    norm.M = a->M;
+    norm.C = a->D;
+    norm.dx = a->dx;
+    norm.dy = a->dy;
+    norm.x = a->x;
+    norm.weight = a->weight;
+    norm.rstd = a->rstd;
+    norm.dweight = a->dweight;
+    norm.accumulate = a->accumulate;
+    const int heads = static_cast<int>(a->heads);
+    const struct row_layout layout_x = {heads, a->ld_x}, layout_dy = {heads, a->ld_dy}, layout_dx = {heads, a->ld_dx};
+    DISPATCH(a->dtype, norm_bwd, stream, &norm, layout_x, layout_dy, layout_dx);
+}

@@ -1,0 +1,257 @@
+/* ops_cuda_optimizer.cu: the optimizer step: sums of squares for the gradient norm, the decision, Adam, and the search
+ * for the first value that is not finite. */
+#include "gpu/cuda/cuda_kernels.cuh"
+
+namespace
+{
+
+enum { THREADS = 256, WARPS = THREADS / WARP_SIZE, V = VECTOR<float> };
+
+/* ---- sum of squares ---- */
+
+enum { MAX_PARTS = 1024, PART_ELEMENTS = 4096 };
+
+/* The sum over the block's threads, in an order of its own; thread 0 gets it. */
+__device__ __forceinline__ double block_sum(double x, double *slots)
+{
+    x = sum_over_lanes(x, WARP_SIZE);
+    if (threadIdx.x % WARP_SIZE == 0)
+        slots[threadIdx.x / WARP_SIZE] = x;
+    __syncthreads();
+    x = 0;
+    for (int warp = 0; warp < WARPS && threadIdx.x == 0; warp++)
+        x += slots[warp];
+    return x;
+}
+
+/* parts[block] = what the block's threads met. The grid's size depends on n only, so the order does too; how x is
+ * aligned makes no difference to it. */
+__global__ void __launch_bounds__(THREADS) sumsq_kernel(double *parts, const float *x, int64_t n, bool aligned)
+{
+    SHARED(double, slots, [WARPS]);
+    double sum = 0;
+    for (int64_t i = grid_thread() * V; i < n; i += grid_threads() * V) {
+        float at[V] = {0};
+        if (aligned && i + V <= n) {
+            load(x + i, at);
+        } else {
+#pragma unroll
+            for (int v = 0; v < V; v++)
+                if (i + v < n)
+                    at[v] = x[i + v];
+        }
+#pragma unroll
+        for (int v = 0; v < V; v++)
+            sum = fma(static_cast<double>(at[v]), static_cast<double>(at[v]), sum);
+    }
+    sum = block_sum(sum, slots);
+    if (threadIdx.x == 0)
+        parts[blockIdx.x] = sum;
+}
+
+__global__ void __launch_bounds__(THREADS) sum_parts_kernel(double *out, const double *parts, int count)
+{
+    SHARED(double, slots, [WARPS]);
+    double sum = 0;
+    for (int part = static_cast<int>(threadIdx.x); part < count; part += THREADS)
+        sum += parts[part];
+    sum = block_sum(sum, slots);
+    if (threadIdx.x == 0)
+        *out = sum;
+}
+
+/* ---- the decision ---- */
+
+/* One block; the columns of reports are summed over ranks by a thread each, those sums in order by thread 0. */
+__global__ void __launch_bounds__(THREADS) decide_step_kernel(struct decide_step_args a)
+{
+    SHARED(double, sums, [THREADS]);
+    const int row = a.units + 1, thread = static_cast<int>(threadIdx.x);
+    struct step_state *s = a.state;
+    double total = 0, loss_sum = 0;
+    int bad_unit = -1;
+    for (int base = 0; base < a.units; base += THREADS) {
+        double sum = 0;
+        for (int r = 0; r < a.world && base + thread < a.units; r++)
+            sum += a.reports[static_cast<int64_t>(r) * row + base + thread];
+        sums[thread] = sum;
+        __syncthreads();
+        for (int u = 0; u < THREADS && base + u < a.units && thread == 0; u++) {
+            total += sums[u];
+            if (bad_unit < 0 && !isfinite(total))
+                bad_unit = base + u;
+        }
+        __syncthreads();
+    }
+    if (thread != 0)
+        return;
+    int bad_loss_rank = -1;
+    for (int r = 0; r < a.world; r++) {
+        double loss = a.reports[static_cast<int64_t>(r) * row + a.units];
+        loss_sum += loss;
+        if (bad_loss_rank < 0 && !isfinite(loss))
+            bad_loss_rank = r;
+    }
+    const struct step_rates *rates = &a.schedule->rates[s->optimizer_step == a.schedule->base ? 0 : 1];
+    const double scale = s->scaler.scale, norm = sqrt(total) / scale;
+    s->bad_unit = bad_unit;
+    s->bad_loss_rank = bad_loss_rank;
+    s->loss_sum = loss_sum;
+    s->grad_norm = norm;
+    s->lr = rates->lr;
+    s->correction1 = rates->correction1;
+    s->correction2 = rates->correction2;
+    s->used_loss_scale = static_cast<float>(scale);
+    s->skipped = bad_unit >= 0;
+    s->grad_scale = static_cast<float>((a.clip > 0 && norm > a.clip ? a.clip / (norm + 1e-6) : 1) / scale);
+    s->optimizer_step += bad_unit < 0;
+    loss_scaler_update(&s->scaler, &a.scaler, bad_unit >= 0);
+    s->loss_scale = static_cast<float>(s->scaler.scale);
+}
+
+/* ---- the search ---- */
+
+/* The smallest over the block's threads; thread 0 gets it. */
+__device__ __forceinline__ int64_t block_min(int64_t x, int64_t *slots)
+{
+    slots[threadIdx.x] = x;
+    __syncthreads();
+    for (int thread = 1; thread < THREADS && threadIdx.x == 0; thread++)
+        x = slots[thread] < x ? slots[thread] : x;
+    return x;
+}
+
+/* parts[block] = the smallest place that its threads met, or n */
+__global__ void __launch_bounds__(THREADS) find_nonfinite_kernel(int64_t *parts, struct find_nonfinite_args a)
+{
+    SHARED(int64_t, slots, [THREADS]);
+    if (!*a.enabled)
+        return;
+    int64_t i = grid_thread();
+    while (i < a.n && isfinite(a.x[i]))
+        i += grid_threads();
+    i = block_min(i < a.n ? i : a.n, slots);
+    if (threadIdx.x == 0)
+        parts[blockIdx.x] = i;
+}
+
+__global__ void __launch_bounds__(THREADS)
+    find_in_parts_kernel(const int64_t *parts, int count, struct find_nonfinite_args a)
+{
+    SHARED(int64_t, slots, [THREADS]);
+    if (!*a.enabled)
+        return;
+    int64_t least = a.n;
+    for (int part = static_cast<int>(threadIdx.x); part < count; part += THREADS)
+        least = parts[part] < least ? parts[part] : least;
+    least = block_min(least, slots);
+    if (threadIdx.x == 0)
+        *a.index = least;
+}
+
+/* ---- Adam ---- */
+
+struct adam_numbers {
+    float scale, decay, l2, lr, beta1, rest1, beta2, rest2, inv_correction1, inv_root_correction2;
+};
+
+template <typename T, int N>
+__device__ __forceinline__ void adam_at(const struct adam_args &a, const struct adam_numbers &k, int64_t i)
+{
+    float w[N], g[N], m[N], v[N];
+    load(a.master + i, w);
+    load(a.grad + i, g);
+    load(a.m + i, m);
+    load(a.v + i, v);
+#pragma unroll
+    for (int j = 0; j < N; j++) {
+        g[j] = fmaf(k.l2, w[j], g[j] * k.scale);
+        w[j] = fmaf(-k.decay, w[j], w[j]);
+        m[j] = fmaf(k.beta1, m[j], k.rest1 * g[j]);
+        v[j] = fmaf(k.beta2, v[j], k.rest2 * g[j] * g[j]);
+        w[j] -= k.lr * (m[j] * k.inv_correction1) / fmaf(sqrtf(v[j]), k.inv_root_correction2, a.eps);
+    }
+    store(a.m + i, m);
+    store(a.v + i, v);
+    store(a.master + i, w);
+    if (a.param)
+        store(static_cast<T *>(a.param) + i, w);
+}
+
+template <typename T> __global__ void __launch_bounds__(THREADS) adam_kernel(struct adam_args a, int64_t whole)
+{
+    if (a.step->skipped)
+        return;
+    struct adam_numbers k;
+    k.scale = a.step->grad_scale;
+    k.lr = static_cast<float>(a.step->lr);
+    k.decay = a.adamw ? k.lr * a.weight_decay : 0;
+    k.l2 = a.adamw ? 0 : a.weight_decay;
+    k.beta1 = static_cast<float>(a.beta1);
+    k.rest1 = static_cast<float>(1 - a.beta1);
+    k.beta2 = static_cast<float>(a.beta2);
+    k.rest2 = static_cast<float>(1 - a.beta2);
+    k.inv_correction1 = static_cast<float>(1 / a.step->correction1);
+    k.inv_root_correction2 = static_cast<float>(1 / sqrt(a.step->correction2));
+    for (int64_t i = grid_thread() * V; i < whole; i += grid_threads() * V)
+        adam_at<T, V>(a, k, i);
+    for (int64_t i = whole + grid_thread(); i < a.n; i += grid_threads())
+        adam_at<T, 1>(a, k, i);
+}
+
+template <typename T> void adam(struct stream *stream, const struct adam_args *a)
+{
+    const int64_t whole = aligned16(a->master, a->grad, a->m, a->v, a->param) ? a->n / V * V : 0;
+    LAUNCH(stream, "adam", adam_kernel<T>, grid_of(stream, ceil_div(a->n, THREADS * V), 8), THREADS, *a, whole);
+}
+
+} // namespace
+
+size_t cuda_optimizer_workspace_bytes(void)
+{
+    return cuda_scratch_size(MAX_PARTS * sizeof(double));
+}
+
+size_t cuda_kernels_workspace_bytes(const struct cuda_device *device, const struct op_limits *limits)
+{
+    const size_t sizes[] = {cuda_embedding_workspace_bytes(limits), cuda_norm_workspace_bytes(limits),
+                            cuda_loss_workspace_bytes(limits), cuda_optimizer_workspace_bytes()};
+    size_t most = 0;
+    (void)device;
+    for (size_t size : sizes)
+        most = size > most ? size : most;
+    return most;
+}
+
+void cuda_sumsq(struct stream *stream, const struct sumsq_args *a)
+{
+    struct cuda_scratch scratch = cuda_scratch_of(stream);
+    double *parts = cuda_scratch_take<double>(&scratch, MAX_PARTS);
+    int64_t wanted = ceil_div(a->n, PART_ELEMENTS);
+    const int count = static_cast<int>(wanted < MAX_PARTS ? wanted : static_cast<int64_t>(MAX_PARTS));
+    if (count > 0)
+        LAUNCH(stream, "sumsq", sumsq_kernel, count, THREADS, parts, a->x, a->n, aligned16(a->x));
+    LAUNCH(stream, "sum_parts", sum_parts_kernel, 1, THREADS, a->out, parts, count);
+}
+
+void cuda_decide_step(struct stream *stream, const struct decide_step_args *a)
+{
+    LAUNCH(stream, "decide_step", decide_step_kernel, 1, THREADS, *a);
+}
+
+void cuda_find_nonfinite(struct stream *stream, const struct find_nonfinite_args *a)
+{
+    struct cuda_scratch scratch = cuda_scratch_of(stream);
+    int64_t *parts = cuda_scratch_take<int64_t>(&scratch, MAX_PARTS);
+    int64_t wanted = ceil_div(a->n, PART_ELEMENTS);
+    const int count = static_cast<int>(wanted < MAX_PARTS ? wanted : static_cast<int64_t>(MAX_PARTS));
+    if (count > 0)
+        LAUNCH(stream, "find_nonfinite", find_nonfinite_kernel, count, THREADS, parts, *a);
+    LAUNCH(stream, "find_in_parts", find_in_parts_kernel, 1, THREADS, parts, count, *a);
+}
+
+void cuda_adam(struct stream *stream, const struct adam_args *a)
+{
+    if (a->n > 0)
+        DISPATCH(a->param ? a->param_dtype : DTYPE_F32, adam, stream, a);
+}

@@ -1,0 +1,234 @@
+/* ops_cuda_pointwise.cu: RoPE, SwiGLU both ways, add, cast: every element by itself.
+ *
+ * The grid's threads walk side by side over vectors of 16 bytes; what is left of a tensor after its last whole vector
+ * goes element by element to the first threads. */
+#include "gpu/cuda/cuda_kernels.cuh"
+
+namespace
+{
+
+enum { THREADS = 256, BLOCKS_PER_SM = 8 };
+
+/* ---- RoPE ---- */
+
+/* A block works on one token at a time: x walks over the vectors of half a head, y over heads. V elements of the low
+ * half turn against those of the high half; sines and cosines serve all heads of the token. */
+template <typename T, int V> __global__ void __launch_bounds__(THREADS, 1) rope_kernel(struct rope_args a)
+{
+    const int D = static_cast<int>(a.D), half = D / 2, heads = static_cast<int>(a.heads);
+    for (int64_t i = blockIdx.x; i < a.M; i += gridDim.x) {
+        const int64_t angles = static_cast<int64_t>(a.positions[i]) * half;
+        for (int j = static_cast<int>(threadIdx.x) * V; j < half; j += static_cast<int>(blockDim.x) * V) {
+            float c[V], s[V];
+            load(a.cos_table + angles + j, c);
+            load(a.sin_table + angles + j, s);
+            for (int h = static_cast<int>(threadIdx.y); h < heads; h += static_cast<int>(blockDim.y)) {
+                T *at = static_cast<T *>(a.x) + i * a.ld + static_cast<int64_t>(h) * D + j;
+                float low[V], high[V];
+                load(at, low);
+                load(at + half, high);
+#pragma unroll
+                for (int v = 0; v < V; v++) {
+                    float sine = a.inverse ? -s[v] : s[v], x = low[v], y = high[v];
+                    low[v] = fmaf(x, c[v], -y * sine);
+                    high[v] = fmaf(y, c[v], x * sine);
+                }
+                store(at, low);
+                store(at + half, high);
+            }
+        }
+    }
+}
+
+template <typename T, int V> void rope_launch(struct stream *stream, const struct rope_args *a)
+{
+    unsigned x = threads_for(a->D / 2 / V);
+    x = x < THREADS ? x : static_cast<unsigned>(THREADS);
+    unsigned y = a->heads < THREADS / x ? static_cast<unsigned>(a->heads) : THREADS / x;
+    LAUNCH(stream, "rope", (rope_kernel<T, V>), grid_of(stream, a->M, 32), dim3(x, y), *a);
+}
+
+template <typename T> void rope(struct stream *stream, const struct rope_args *a)
+{
+    const int64_t size = sizeof(T);
+    if (a->M == 0)
+        return;
+    if (aligned16(a->x, a->ld * size, a->D / 2 * size, a->cos_table, a->sin_table))
+        rope_launch<T, VECTOR<T>>(stream, a);
+    else
+        rope_launch<T, 1>(stream, a);
+}
+
+/* ---- SwiGLU ---- */
+
+__device__ __forceinline__ float sigmoid(float x)
+{
+    return 1.0f / (1.0f + expf(-x));
+}
+
+template <typename T, int V> __global__ void __launch_bounds__(THREADS) swiglu_fwd_kernel(struct swiglu_fwd_args a)
+{
+    const int columns = static_cast<int>(a.F / V);
+    struct table_walk walk = table_walk_start(columns);
+    for (; walk.row < a.M; table_walk_next(&walk, columns)) {
+        const int64_t j = static_cast<int64_t>(walk.column) * V;
+        const T *from = static_cast<const T *>(a.gate_up) + walk.row * 2 * a.F + j;
+        float gate[V], up[V];
+        load(from, gate);
+        load(from + a.F, up);
+#pragma unroll
+        for (int v = 0; v < V; v++)
+            up[v] *= gate[v] * sigmoid(gate[v]);
+        store(static_cast<T *>(a.h) + walk.row * a.F + j, up);
+    }
+}
+
+template <typename T, int V> __global__ void __launch_bounds__(THREADS) swiglu_bwd_kernel(struct swiglu_bwd_args a)
+{
+    const int columns = static_cast<int>(a.F / V);
+    struct table_walk walk = table_walk_start(columns);
+    for (; walk.row < a.M; table_walk_next(&walk, columns)) {
+        const int64_t j = static_cast<int64_t>(walk.column) * V, at = walk.row * 2 * a.F + j;
+        const T *from = static_cast<const T *>(a.gate_up) + at;
+        T *to = static_cast<T *>(a.dgate_up) + at;
+        float gate[V], up[V], dh[V];
+        load(from, gate);
+        load(from + a.F, up);
+        load(static_cast<const T *>(a.dh) + walk.row * a.F + j, dh);
+#pragma unroll
+        for (int v = 0; v < V; v++) {
+            const float g = gate[v], s = sigmoid(g);
+            gate[v] = dh[v] * up[v] * s * fmaf(g, 1.0f - s, 1.0f);
+            up[v] = dh[v] * g * s;
+        }
+        store(to, gate);
+        store(to + a.F, up);
+    }
+}
+
+unsigned table_grid(const struct stream *stream, int64_t rows, int64_t columns)
+{
+    return grid_of(stream, ceil_div(rows * columns, THREADS), BLOCKS_PER_SM);
+}
+
+template <typename T> void swiglu_fwd(struct stream *stream, const struct swiglu_fwd_args *a)
+{
+    constexpr int V = VECTOR<T>;
+    if (a->M == 0)
+        return;
+    if (aligned16(a->h, a->gate_up, a->F * static_cast<int64_t>(sizeof(T))))
+        LAUNCH(stream, "swiglu_fwd", (swiglu_fwd_kernel<T, V>), table_grid(stream, a->M, a->F / V), THREADS, *a);
+    else
+        LAUNCH(stream, "swiglu_fwd", (swiglu_fwd_kernel<T, 1>), table_grid(stream, a->M, a->F), THREADS, *a);
+}
+
+template <typename T> void swiglu_bwd(struct stream *stream, const struct swiglu_bwd_args *a)
+{
+    constexpr int V = VECTOR<T>;
+    if (a->M == 0)
+        return;
+    if (aligned16(a->dgate_up, a->dh, a->gate_up, a->F * static_cast<int64_t>(sizeof(T))))
+        LAUNCH(stream, "swiglu_bwd", (swiglu_bwd_kernel<T, V>), table_grid(stream, a->M, a->F / V), THREADS, *a);
+    else
+        LAUNCH(stream, "swiglu_bwd", (swiglu_bwd_kernel<T, 1>), table_grid(stream, a->M, a->F), THREADS, *a);
+}
+
+/* ---- add ---- */
+
+template <int V, typename T> __device__ __forceinline__ void add_at(T *y, const T *a, const T *b, int64_t i)
+{
+    float x[V], z[V];
+    load(a + i, x);
+    load(b + i, z);
+#pragma unroll
+    for (int v = 0; v < V; v++)
+        x[v] += z[v];
+    store(y + i, x);
+}
+
+/* `whole` elements in vectors, then the rest */
+template <typename T>
+__global__ void __launch_bounds__(THREADS) add_kernel(T *y, const T *a, const T *b, int64_t n, int64_t whole)
+{
+    for (int64_t i = grid_thread() * VECTOR<T>; i < whole; i += grid_threads() * VECTOR<T>)
+        add_at<VECTOR<T>>(y, a, b, i);
+    for (int64_t i = whole + grid_thread(); i < n; i += grid_threads())
+        add_at<1>(y, a, b, i);
+}
+
+template <typename T> void add(struct stream *stream, const struct add_args *a)
+{
+    const int64_t n = a->n, whole = aligned16(a->y, a->a, a->b) ? n / VECTOR<T> * VECTOR<T> : 0;
+    if (n == 0)
+        return;
+    LAUNCH(stream, "add", add_kernel<T>, grid_of(stream, ceil_div(n, THREADS * VECTOR<T>), BLOCKS_PER_SM), THREADS,
+           static_cast<T *>(a->y), static_cast<const T *>(a->a), static_cast<const T *>(a->b), n, whole);
+}
+
+/* ---- cast ---- */
+
+template <int V, typename To, typename From>
+__device__ __forceinline__ void cast_at(To *to, const From *from, int64_t i)
+{
+    float x[V];
+    load(from + i, x);
+    store(to + i, x);
+}
+
+/* Vectors of 16 bytes of the narrower type */
+template <typename To, typename From>
+__global__ void __launch_bounds__(THREADS) cast_kernel(To *to, const From *from, int64_t n, int64_t whole)
+{
+    constexpr int V = VECTOR < To >> VECTOR<From> ? VECTOR<To> : VECTOR<From>;
+    for (int64_t i = grid_thread() * V; i < whole; i += grid_threads() * V)
+        cast_at<V>(to, from, i);
+    for (int64_t i = whole + grid_thread(); i < n; i += grid_threads())
+        cast_at<1>(to, from, i);
+}
+
+template <typename To, typename From> void cast_launch(struct stream *stream, const struct cast_args *a)
+{
+    constexpr int V = VECTOR < To >> VECTOR<From> ? VECTOR<To> : VECTOR<From>;
+    const int64_t n = a->n, whole = aligned16(a->dst, a->src) ? n / V * V : 0;
+    LAUNCH(stream, "cast", (cast_kernel<To, From>), grid_of(stream, ceil_div(n, THREADS * V), BLOCKS_PER_SM), THREADS,
+           static_cast<To *>(a->dst), static_cast<const From *>(a->src), n, whole);
+}
+
+template <typename To> void cast_to(struct stream *stream, const struct cast_args *a)
+{
+    switch (a->src_dtype) {
+    case DTYPE_F32: cast_launch<To, float>(stream, a); break;
+    case DTYPE_BF16: cast_launch<To, __nv_bfloat16>(stream, a); break;
+    case DTYPE_F16: cast_launch<To, __half>(stream, a); break;
+    default: BUG("no kernel for the dtype %d", static_cast<int>(a->src_dtype));
+    }
+}
+
+} // namespace
+
+void cuda_rope(struct stream *stream, const struct rope_args *a)
+{
+    ASSERT(a->D % 2 == 0);
+    DISPATCH(a->dtype, rope, stream, a);
+}
+
+void cuda_swiglu_fwd(struct stream *stream, const struct swiglu_fwd_args *a)
+{
+    DISPATCH(a->dtype, swiglu_fwd, stream, a);
+}
+
+void cuda_swiglu_bwd(struct stream *stream, const struct swiglu_bwd_args *a)
+{
+    DISPATCH(a->dtype, swiglu_bwd, stream, a);
+}
+
+void cuda_add(struct stream *stream, const struct add_args *a)
+{
+    DISPATCH(a->dtype, add, stream, a);
+}
+
+void cuda_cast(struct stream *stream, const struct cast_args *a)
+{
+    if (a->n > 0)
+        DISPATCH(a->dst_dtype, cast_to, stream, a);
+}

@@ -1,0 +1,311 @@
+/* transformer.c: the transformer's life, and the order of its units in a micro-batch.
+ *
+ *     training      embedding, block 1 … L (forward), head (forward and backward), block L … 1 (backward), embedding
+ *     evaluation    embedding, block 1 … L, head
+ *
+ * A micro-batch without tokens takes the same way: units are acquired and gradients handed over in the same order, as
+ * other ranks expect it, but no op runs. Every op goes to the caller's stream; nothing is allocated. */
+#include "gpu/model/transformer.h"
+#include "gpu/model/transformer_internal.h"
+#include "gpu/trace.h"
+
+#include <stdlib.h>
+
+void linear_shapes(const struct model_desc *desc, struct linear_shape *shapes)
+{
+    int64_t C = desc->hidden_size, F = desc->intermediate_size, HD = desc->num_heads * desc->head_dim;
+    int64_t W = HD + 2 * desc->num_kv_heads * desc->head_dim;
+    bool in_out = desc->weights_in_out, one_qkv = desc->family == FAMILY_GPT2, gated = desc->mlp == MLP_SWIGLU;
+    shapes[LINEAR_QKV] =
+        (struct linear_shape){one_qkv ? ROLE_QKV_W : ROLE_Q_W, one_qkv ? ROLE_QKV_B : ROLE_Q_B, W, C, in_out};
+    shapes[LINEAR_O] = (struct linear_shape){ROLE_O_W, ROLE_O_B, C, HD, in_out};
+    shapes[LINEAR_UP] = (struct linear_shape){gated ? ROLE_GATE_W : ROLE_UP_W, gated ? ROLE_GATE_B : ROLE_UP_B,
+                                              gated ? 2 * F : F, C, in_out};
+    shapes[LINEAR_DOWN] = (struct linear_shape){ROLE_DOWN_W, ROLE_DOWN_B, C, F, in_out};
+    /* the token embedding is stored (V, C) in every family; no family has a bias here */
+    shapes[LINEAR_HEAD] =
+        (struct linear_shape){desc->tied ? ROLE_WTE : ROLE_LM_HEAD, ROLE_COUNT, desc->vocab_size, C, false};
+}
+
+double transformer_flops_per_token(const struct model_desc *desc, int64_t seq_length)
+{
+    struct linear_shape shapes[LINEAR_COUNT];
+    linear_shapes(desc, shapes);
+    double parameters = 0;
+    for (int i = 0; i < LINEAR_COUNT; i++) {
+        double times = i == LINEAR_HEAD ? 1 : (double)desc->num_layers;
+        parameters += times * (double)shapes[i].N * (double)shapes[i].K;
+    }
+    double attention = (double)desc->num_layers * (double)(desc->num_heads * desc->head_dim) * (double)seq_length;
+    return 6 * parameters + 6 * attention;
+}
+
+/* Where a role's tensor starts in its unit. All blocks have the same layout, so block 1's counts for all. */
+static void find_tensors(struct transformer *t)
+{
+    int units[] = {0, 1, (int)t->L + 1};
+    for (int role = 0; role < ROLE_COUNT; role++) {
+        t->offset[role] = -1;
+        for (size_t i = 0; i < COUNT_OF(units); i++) {
+            const struct tensor_info *tensor = tensor_find(t->config.table, units[i], (enum tensor_role)role);
+            if (tensor)
+                t->offset[role] = tensor->offset;
+        }
+    }
+}
+
+/* GPUs multiply fast where sizes are multiples of 8, better 128: the head's products there take in the rows that follow
+ * its matrix in its unit, up to the next multiple. Their logits are ignored and their dlogits 0, so nothing is added to
+ * the gradients of those rows, and what an overwriting product leaves there, 0, is overwritten in turn: only a matrix
+ * that the embedding's other tensors follow is padded (GPT-2's), others have even sizes already. */
+static void pad_vocabulary(struct transformer *t)
+{
+    struct linear_shape *head = &t->linears[LINEAR_HEAD];
+    int64_t padded = (t->V + VOCABULARY_ALIGN - 1) / VOCABULARY_ALIGN * VOCABULARY_ALIGN;
+    bool tied_in_unit_0 = head->weight == ROLE_WTE;
+    if (t->device->kind == DEVICE_CUDA && tied_in_unit_0 &&
+        t->offset[ROLE_WTE] + padded * t->C <= t->config.table->units[0].numel)
+        head->N = padded;
+}
+
+enum status transformer_new(const struct transformer_config *config, struct device *device,
+                            struct transformer **transformer, struct error *err)
+{
+    const struct model_desc *desc = config->desc;
+    ASSERT(config->table->num_units == desc->num_layers + 2);
+    ASSERT(desc->num_layers > 0 && config->max_tokens > 0 && config->max_seqs > 0 && config->max_seq > 0);
+    ASSERT(config->logit_chunk >= 0 && config->max_seq <= config->max_position && config->inputs >= 0);
+    ASSERT(config->max_position <= desc->max_positions);
+    *transformer = NULL;
+    if (device->kind == DEVICE_CUDA && desc->head_dim > CUDA_MAX_HEAD_DIM)
+        return error_set(err, STATUS_DEVICE,
+                         "head_dim is %lld, but attention on a GPU supports at most %d; hint: train.device: cpu",
+                         (long long)desc->head_dim, (int)CUDA_MAX_HEAD_DIM);
+    struct transformer *t = calloc(1, sizeof *t);
+    struct block_buffers *blocks = calloc((size_t)desc->num_layers, sizeof *blocks);
+    int num_inputs = config->inputs ? config->inputs : 1;
+    struct input *inputs = calloc((size_t)num_inputs, sizeof *inputs);
+    if (!t || !blocks || !inputs) {
+        free(t);
+        free(blocks);
+        free(inputs);
+        return error_set(err, STATUS_DEVICE, "out of memory: a transformer of %lld layers",
+                         (long long)desc->num_layers);
+    }
+    t->config = *config;
+    t->device = device;
+    t->dtype = config->dtype;
+    t->C = desc->hidden_size;
+    t->F = desc->intermediate_size;
+    t->H = desc->num_heads;
+    t->KV = desc->num_kv_heads;
+    t->D = desc->head_dim;
+    t->V = desc->vocab_size;
+    t->L = desc->num_layers;
+    t->W = (t->H + 2 * t->KV) * t->D;
+    t->qk_norm = desc->qk_norm;
+    t->eps = (float)desc->norm_eps;
+    t->blocks = blocks;
+    t->inputs = inputs;
+    t->num_inputs = num_inputs;
+    linear_shapes(desc, t->linears);
+    find_tensors(t);
+    pad_vocabulary(t);
+    if (stopwatch_new(device, &t->stopwatch, err) != STATUS_OK) {
+        transformer_free(t);
+        return STATUS_DEVICE;
+    }
+    *transformer = t;
+    return STATUS_OK;
+}
+
+void transformer_free(struct transformer *t)
+{
+    if (!t)
+        return;
+    stopwatch_free(t->stopwatch);
+    free(t->blocks);
+    free(t->inputs);
+    free(t);
+}
+
+void transformer_times(struct transformer *t, double *forward, double *backward)
+{
+    *forward = stopwatch_read(t->stopwatch, LANE_FORWARD);
+    *backward = stopwatch_read(t->stopwatch, LANE_BACKWARD);
+}
+
+enum status unit_acquire(const struct pass *pass, struct unit *unit, int index, enum param_pass kind)
+{
+    *unit = (struct unit){.index = index, .kind = kind};
+    const struct param_verbs *verbs = pass->verbs;
+    return verbs->acquire(verbs->self, index, kind, pass->stream, &unit->params, pass->err);
+}
+
+void unit_release(const struct pass *pass, const struct unit *unit)
+{
+    pass->verbs->release(pass->verbs->self, unit->index, unit->kind, pass->stream);
+}
+
+enum status unit_grads(const struct pass *pass, struct unit *unit)
+{
+    const struct param_verbs *verbs = pass->verbs;
+    TRY(verbs->grads(verbs->self, unit->index, pass->stream, &unit->grads, &unit->accumulate, pass->err));
+    if (pass->M == 0 && !unit->accumulate) {
+        int64_t elements = pass->transformer->config.table->units[unit->index].numel;
+        stream_fill_zero(pass->stream, unit->grads, (size_t)elements * sizeof(float));
+    }
+    return STATUS_OK;
+}
+
+enum status unit_ready(const struct pass *pass, const struct unit *unit)
+{
+    return pass->verbs->grads_ready(pass->verbs->self, unit->index, pass->stream, pass->err);
+}
+
+const void *unit_param(const struct transformer *t, const struct unit *unit, enum tensor_role role)
+{
+    if (role == ROLE_COUNT || t->offset[role] < 0)
+        return NULL;
+    return (const char *)unit->params + (size_t)t->offset[role] * dtype_size(t->dtype);
+}
+
+float *unit_grad(const struct transformer *t, const struct unit *unit, enum tensor_role role)
+{
+    return role == ROLE_COUNT || t->offset[role] < 0 ? NULL : unit->grads + t->offset[role];
+}
+
+void transformer_load(struct transformer *t, int number, struct batch *batch, struct stream *stream)
+{
+    ASSERT(batch->num_tokens >= 0 && batch->num_tokens <= t->config.max_tokens);
+    ASSERT(batch->num_seqs <= t->config.max_seqs && batch->max_seq <= t->config.max_seq);
+    ASSERT(number >= 0 && number < t->num_inputs);
+    const struct input *input = &t->inputs[number];
+    if (batch->num_tokens > 0) {
+        size_t bytes = (size_t)batch->num_tokens * sizeof(int32_t);
+        stream_copy(stream, input->tokens, batch->tokens, bytes);
+        stream_copy(stream, input->targets, batch->targets, bytes);
+        stream_copy(stream, input->positions, batch->positions, bytes);
+        stream_copy(stream, input->seq_start, batch->seq_start, ((size_t)batch->num_seqs + 1) * sizeof(int32_t));
+    }
+    batch->tokens = input->tokens;
+    batch->targets = input->targets;
+    batch->positions = input->positions;
+    batch->seq_start = input->seq_start;
+}
+
+static bool is_loaded(const struct transformer *t, const struct batch *batch)
+{
+    bool found = false;
+    for (int i = 0; i < t->num_inputs && !found; i++)
+        found = batch->tokens == t->inputs[i].tokens;
+    return found;
+}
+
+static void pass_start(struct pass *pass, const struct batch *batch)
+{
+    struct transformer *t = pass->transformer;
+    pass->M = batch->num_tokens;
+    pass->batch = *batch;
+    if (!is_loaded(t, batch))
+        transformer_load(t, 0, &pass->batch, pass->stream);
+}
+
+static enum status embedding_forward(const struct pass *pass, enum param_pass kind)
+{
+    const struct transformer *t = pass->transformer;
+    struct unit unit;
+    TRY(unit_acquire(pass, &unit, 0, kind));
+    if (pass->M > 0) {
+        struct embedding_fwd_args args = {
+            .dtype = t->dtype,
+            .M = pass->M,
+            .C = t->C,
+            .out = t->blocks[0].res1,
+            .tokens = pass->batch.tokens,
+            .positions = pass->batch.positions,
+            .wte = unit_param(t, &unit, ROLE_WTE),
+            .wpe = unit_param(t, &unit, ROLE_WPE),
+        };
+        t->device->ops->embedding_fwd(pass->stream, &args);
+    }
+    unit_release(pass, &unit);
+    return STATUS_OK;
+}
+
+/* A tied head has written wte's gradient already. Needs no parameters. */
+static enum status embedding_backward(const struct pass *pass)
+{
+    const struct transformer *t = pass->transformer;
+    struct unit unit = {.index = 0, .kind = PASS_BACKWARD};
+    TRY(unit_grads(pass, &unit));
+    if (pass->M > 0) {
+        struct embedding_bwd_args args = {
+            .dtype = t->dtype,
+            .M = pass->M,
+            .C = t->C,
+            .V = t->V,
+            .P = t->config.desc->max_positions,
+            .dwte = unit_grad(t, &unit, ROLE_WTE),
+            .dwpe = unit_grad(t, &unit, ROLE_WPE),
+            .accumulate_wte = unit.accumulate || t->config.desc->tied,
+            .accumulate_wpe = unit.accumulate,
+            .dout = t->dres,
+            .tokens = pass->batch.tokens,
+            .positions = pass->batch.positions,
+        };
+        t->device->ops->embedding_bwd(pass->stream, &args);
+    }
+    return unit_ready(pass, &unit);
+}
+
+/* The part that training and evaluation share: up to the last block's res2 and delta. */
+static enum status body_forward(const struct pass *pass, enum param_pass kind)
+{
+    TRY(embedding_forward(pass, kind));
+    for (int64_t block = 0; block < pass->transformer->L; block++)
+        TRY(block_forward(pass, block, kind));
+    return STATUS_OK;
+}
+
+enum status transformer_train(struct transformer *t, const struct batch *batch, float grad_scale,
+                              const float *loss_scale, const struct param_verbs *verbs, struct stream *stream,
+                              double *loss_sum, struct error *err)
+{
+    ASSERT(t->config.training);
+    struct pass pass = {.transformer = t,
+                        .verbs = verbs,
+                        .stream = stream,
+                        .err = err,
+                        .grad_scale = grad_scale,
+                        .loss_scale = loss_scale,
+                        .loss_sum = loss_sum};
+    stopwatch_mark(t->stopwatch, stream, STOPWATCH_NO_LANE);
+    trace_begin("forward");
+    pass_start(&pass, batch);
+    TRY(body_forward(&pass, PASS_FORWARD));
+    trace_end();
+    stopwatch_mark(t->stopwatch, stream, LANE_FORWARD);
+    trace_begin("head");
+    TRY(head_train(&pass));
+    trace_end();
+    trace_begin("backward");
+    for (int64_t block = t->L - 1; block >= 0; block--)
+        TRY(block_backward(&pass, block));
+    TRY(embedding_backward(&pass));
+    trace_end();
+    stopwatch_mark(t->stopwatch, stream, LANE_BACKWARD);
+    return STATUS_OK;
+}
+
+enum status transformer_evaluate(struct transformer *t, const struct batch *batch, const struct param_verbs *verbs,
+                                 struct stream *stream, double *loss_sum, struct error *err)
+{
+    struct pass pass = {.transformer = t, .verbs = verbs, .stream = stream, .err = err, .loss_sum = loss_sum};
+    trace_begin("evaluation");
+    pass_start(&pass, batch);
+    TRY(body_forward(&pass, PASS_EVALUATION));
+    TRY(head_evaluate(&pass));
+    trace_end();
+    return STATUS_OK;
+}

@@ -1,0 +1,153 @@
+/* transformer_head.c: final norm, logits and loss.
+ *
+ * Logits exist for `chunk` rows at a time, in fp32. A training step goes through a chunk at once:
+ *
+ *     final_norm rows ─► logits ─► loss, dlogits in place ─► gradient of the head's matrix (adds up over chunks)
+ *                                                       └──► gradient of the rows, over final_norm's rows
+ *
+ * so the head's parameters are used, and acquired, once. A tied head multiplies with unit 0's token embedding, which
+ * is held together with the head; the head writes that gradient first, the embedding adds to it last. */
+#include "gpu/model/transformer_internal.h"
+
+/* The units of the head: `norm` has the final norm; `matrix` points to the one that has the head's matrix. */
+struct head_units {
+    struct unit norm, embedding;
+    struct unit *matrix;
+};
+
+static enum status head_acquire(const struct pass *pass, struct head_units *units, enum param_pass kind)
+{
+    const struct transformer *t = pass->transformer;
+    TRY(unit_acquire(pass, &units->norm, (int)t->L + 1, kind));
+    units->matrix = &units->norm;
+    if (t->config.desc->tied) {
+        TRY(unit_acquire(pass, &units->embedding, 0, kind));
+        units->matrix = &units->embedding;
+    }
+    return STATUS_OK;
+}
+
+static void head_release(const struct pass *pass, const struct head_units *units)
+{
+    if (units->matrix == &units->embedding)
+        unit_release(pass, &units->embedding);
+    unit_release(pass, &units->norm);
+}
+
+static struct norm final_norm(const struct transformer *t)
+{
+    return (struct norm){ROLE_FINAL_NORM_W, ROLE_FINAL_NORM_B, t->final_res,
+                         t->final_norm,     t->final_mean,     t->final_rstd};
+}
+
+static void final_norm_forward(const struct pass *pass, const struct unit *unit)
+{
+    const struct transformer *t = pass->transformer;
+    norm_forward(pass, unit, final_norm(t), t->blocks[t->L - 1].res2, t->delta);
+}
+
+/* Elements of dt between rows of dlogits, which lie over the fp32 logits. */
+static int64_t ld_dlogits(const struct transformer *t)
+{
+    return t->ld_logits * (int64_t)(sizeof(float) / dtype_size(t->dtype));
+}
+
+struct linear_fwd_args head_fwd_args(const struct transformer *t, const struct unit *unit, int64_t M, const void *x)
+{
+    struct linear_fwd_args args = linear_fwd_args(t, unit, LINEAR_HEAD, M, t->logits, x, NULL);
+    args.y_dtype = DTYPE_F32;
+    args.ld_y = t->ld_logits;
+    return args;
+}
+
+struct linear_bwd_weight_args head_bwd_weight_args(const struct transformer *t, const struct unit *unit, int64_t M,
+                                                   const void *x)
+{
+    struct linear_bwd_weight_args args = linear_bwd_weight_args(t, unit, LINEAR_HEAD, M, t->logits, x);
+    args.ld_dy = ld_dlogits(t);
+    return args;
+}
+
+struct linear_bwd_input_args head_bwd_input_args(const struct transformer *t, const struct unit *unit, int64_t M,
+                                                 void *dx)
+{
+    struct linear_bwd_input_args args = linear_bwd_input_args(t, unit, LINEAR_HEAD, M, dx, t->logits, NULL);
+    args.ld_dy = ld_dlogits(t);
+    return args;
+}
+
+/* Logits of rows [first, first + rows), and their loss; with `gradient`, dlogits over them. */
+static void chunk_forward(const struct pass *pass, const struct unit *unit, int64_t first, int64_t rows, bool gradient)
+{
+    const struct transformer *t = pass->transformer;
+    struct linear_fwd_args logits = head_fwd_args(t, unit, rows, row_at(t, t->final_norm, first, t->C));
+    t->device->ops->linear_fwd(pass->stream, &logits);
+    struct cross_entropy_args loss = {
+        .dtype = t->dtype,
+        .logits_dtype = DTYPE_F32,
+        .M = rows,
+        .V = t->V,
+        .V_padded = t->linears[LINEAR_HEAD].N,
+        .ld_logits = t->ld_logits,
+        .ld_dlogits = ld_dlogits(t),
+        .logits = t->logits,
+        .dlogits = gradient ? t->logits : NULL,
+        .targets = pass->batch.targets + first,
+        .scale = pass->grad_scale,
+        .loss_scale = pass->loss_scale,
+        .loss_sum = pass->loss_sum,
+    };
+    t->device->ops->cross_entropy(pass->stream, &loss);
+}
+
+static void chunk_backward(const struct pass *pass, const struct unit *unit, int64_t first, int64_t rows)
+{
+    const struct transformer *t = pass->transformer;
+    void *normed = row_at(t, t->final_norm, first, t->C);
+    struct linear_bwd_weight_args weight = head_bwd_weight_args(t, unit, rows, normed);
+    weight.accumulate = unit->accumulate || first > 0;
+    t->device->ops->linear_bwd_weight(pass->stream, &weight);
+    struct linear_bwd_input_args input = head_bwd_input_args(t, unit, rows, normed);
+    t->device->ops->linear_bwd_input(pass->stream, &input);
+}
+
+static int64_t chunk_rows(const struct pass *pass, int64_t first)
+{
+    int64_t left = pass->M - first, chunk = pass->transformer->chunk;
+    return left < chunk ? left : chunk;
+}
+
+enum status head_evaluate(const struct pass *pass)
+{
+    struct head_units units;
+    TRY(head_acquire(pass, &units, PASS_EVALUATION));
+    if (pass->M > 0)
+        final_norm_forward(pass, &units.norm);
+    for (int64_t first = 0; first < pass->M; first += pass->transformer->chunk)
+        chunk_forward(pass, units.matrix, first, chunk_rows(pass, first), false);
+    head_release(pass, &units);
+    return STATUS_OK;
+}
+
+enum status head_train(const struct pass *pass)
+{
+    struct transformer *t = pass->transformer;
+    struct head_units units;
+    TRY(head_acquire(pass, &units, PASS_BACKWARD));
+    TRY(unit_grads(pass, &units.norm));
+    if (units.matrix != &units.norm)
+        TRY(unit_grads(pass, units.matrix));
+    if (pass->M > 0)
+        final_norm_forward(pass, &units.norm);
+    for (int64_t first = 0; first < pass->M; first += t->chunk) {
+        int64_t rows = chunk_rows(pass, first);
+        chunk_forward(pass, units.matrix, first, rows, true);
+        stopwatch_mark(t->stopwatch, pass->stream, LANE_FORWARD);
+        chunk_backward(pass, units.matrix, first, rows);
+        stopwatch_mark(t->stopwatch, pass->stream, LANE_BACKWARD);
+    }
+    if (pass->M > 0)
+        norm_backward(pass, &units.norm, final_norm(t), t->final_norm, NULL);
+    head_release(pass, &units);
+    return unit_ready(pass, &units.norm);
+}

@@ -1,0 +1,204 @@
+/* transformer_layout.c: where activations live; the RoPE tables; the limits for the ops' workspace.
+ *
+ * What a block keeps from forward to backward, by token (letters as in ops.h; W = (H + 2 KV) D; s bytes of dt):
+ *
+ *     buffer        elements    GPT-2     what needs it in backward
+ *     res1          C s         C         norm1
+ *     norm1         C s         C         weights of q, k, v
+ *     qkv           W s         3 C       attention (with qk_norm: the head norms, and attention for v)
+ *     qk            (H+KV) D s  -         attention, qk_norm only
+ *     att           H D s       C         attention, weights of o
+ *     res2          C s         C         norm2
+ *     norm2         C s         C         weights of gate, up
+ *     inner         F or 2F s   4 C       GELU, SwiGLU; SwiGLU's gradient is written over it
+ *     hidden        F s         4 C       weights of down
+ *     mean, rstd    4, or 2 f   4 f       norms (f: 4 bytes); q_rstd, k_rstd: (H + KV) f, qk_norm only
+ *     lse           H f         H f       attention
+ *
+ * GPT-2: 16 C s + (4 + H) f, at 124M 49,216 bytes a token a block in fp32 and 24,640 in bf16. Llama family:
+ * (4 C + W + H D + 3 F) s + (2 + H) f.
+ *
+ * Three ways to lay them out; `r` is the residual stream, X the rest of a block's buffers:
+ *
+ *     training      | r1 X1 | r2 X2 | … | rL XL |  + gradients
+ *     recompute     | r1 | r2 | … | rL | X      |  + gradients      X: of the block in work, filled again in backward
+ *     evaluation    | r X |                                        res2 is res1: norms add in place
+ *
+ * Gradients of activations are shared by all blocks: dres (C), delta (C: norm outputs, att), wide (W, F). In forward,
+ * delta holds what attention or MLP add to the residual stream. The final norm's input and output live from the end of
+ * forward to the start of backward, while nothing else uses wide: they lie there. */
+#include "gpu/model/transformer_internal.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+static int64_t max64(int64_t a, int64_t b)
+{
+    return a > b ? a : b;
+}
+
+/* (rows, width) elements of dt */
+static void *take(const struct transformer *t, struct arena *arena, int64_t rows, int64_t width)
+{
+    return arena_take(arena, MEM_ACTIVATIONS, (size_t)rows * (size_t)width * dtype_size(t->dtype));
+}
+
+static float *take_f32(struct arena *arena, int64_t rows, int64_t width)
+{
+    return arena_take(arena, MEM_ACTIVATIONS, (size_t)rows * (size_t)width * sizeof(float));
+}
+
+/* All of a block's buffers but the residual stream. */
+static void layout_block(const struct transformer *t, struct arena *arena, struct block_buffers *b)
+{
+    int64_t M = t->config.max_tokens;
+    bool layer_norm = t->config.desc->norm == NORM_LAYER;
+    b->norm1 = take(t, arena, M, t->C);
+    b->mean1 = layer_norm ? take_f32(arena, M, 1) : NULL;
+    b->rstd1 = take_f32(arena, M, 1);
+    b->qkv = take(t, arena, M, t->W);
+    b->qk = t->qk_norm ? take(t, arena, M, (t->H + t->KV) * t->D) : NULL;
+    b->q_rstd = t->qk_norm ? take_f32(arena, M, t->H) : NULL;
+    b->k_rstd = t->qk_norm ? take_f32(arena, M, t->KV) : NULL;
+    b->att = take(t, arena, M, t->H * t->D);
+    b->lse = take_f32(arena, t->H, M);
+    b->norm2 = take(t, arena, M, t->C);
+    b->mean2 = layer_norm ? take_f32(arena, M, 1) : NULL;
+    b->rstd2 = take_f32(arena, M, 1);
+    b->inner = take(t, arena, M, t->linears[LINEAR_UP].N);
+    b->hidden = take(t, arena, M, t->F);
+}
+
+static void layout_blocks(struct transformer *t, struct arena *arena)
+{
+    int64_t M = t->config.max_tokens;
+    bool own_residual = t->config.training, own_rest = t->config.training && !t->config.recompute;
+    struct block_buffers shared = {0};
+    if (!own_rest) {
+        layout_block(t, arena, &shared);
+        shared.res2 = take(t, arena, M, t->C);
+        shared.res1 = shared.res2;
+    }
+    for (int64_t l = 0; l < t->L; l++) {
+        struct block_buffers *b = &t->blocks[l];
+        *b = shared;
+        if (own_residual)
+            b->res1 = take(t, arena, M, t->C);
+        if (own_rest) {
+            layout_block(t, arena, b);
+            b->res2 = take(t, arena, M, t->C);
+        }
+    }
+}
+
+/* Rows of logits that exist at a time. Every chunk reads the head's matrix twice and reads and writes its gradient:
+ * time that only the rows of the chunk pay for, whatever V and C are. On the CPU device in fp32, the head of GPT-2
+ * takes 8 % more time in chunks of 256 rows than of 512, 16 % with 128, 38 % with 64; above 512 nothing is gained. A
+ * GPU computes so much faster than it reads memory that some thousand rows are needed: it spends 1/64 of its memory on
+ * them. Chunks are of about equal size. */
+static int64_t choose_chunk(const struct transformer *t)
+{
+    enum { MIN_ROWS = 64, CPU_ROWS = 512, CPU_BYTES = 256 << 20, CUDA_ROWS = 16384, CUDA_SHARE = 64 };
+    enum { ROW_MULTIPLE = 16, CUDA_ROW_MULTIPLE = 128 };
+    bool cuda = t->device->kind == DEVICE_CUDA;
+    int64_t M = t->config.max_tokens, rows = t->config.logit_chunk;
+    if (rows == 0) {
+        int64_t bytes = cuda ? (int64_t)t->device->memory_bytes / CUDA_SHARE : CPU_BYTES;
+        int64_t limit = cuda ? CUDA_ROWS : CPU_ROWS, multiple = cuda ? CUDA_ROW_MULTIPLE : ROW_MULTIPLE;
+        int64_t most = bytes / (t->ld_logits * (int64_t)sizeof(float));
+        most = most > limit ? limit : max64(most, MIN_ROWS);
+        int64_t chunks = (M + most - 1) / most;
+        rows = (M + chunks - 1) / chunks;
+        rows = (rows + multiple - 1) / multiple * multiple;
+    }
+    return rows < M ? rows : M;
+}
+
+void transformer_layout(struct transformer *t, struct arena *arena)
+{
+    const struct transformer_config *config = &t->config;
+    int64_t M = config->max_tokens;
+    t->ld_logits = (t->V + VOCABULARY_ALIGN - 1) / VOCABULARY_ALIGN * VOCABULARY_ALIGN;
+    t->chunk = choose_chunk(t);
+    layout_blocks(t, arena);
+    t->delta = take(t, arena, M, max64(t->C, t->H * t->D));
+    if (config->training) {
+        t->dres = take(t, arena, M, t->C);
+        size_t stream_bytes = (size_t)M * (size_t)t->C * dtype_size(t->dtype);
+        size_t second = (stream_bytes + ARENA_ALIGN - 1) / ARENA_ALIGN * ARENA_ALIGN;
+        size_t wide_bytes = (size_t)M * (size_t)max64(t->W, t->F) * dtype_size(t->dtype);
+        if (wide_bytes < second + stream_bytes)
+            wide_bytes = second + stream_bytes;
+        t->wide = arena_take(arena, MEM_ACTIVATIONS, wide_bytes);
+        t->final_res = t->wide;
+        t->final_norm = t->wide ? (char *)t->wide + second : NULL;
+    } else {
+        t->final_res = t->blocks[t->L - 1].res2;
+        t->final_norm = t->blocks[t->L - 1].norm2;
+    }
+    t->final_mean = config->desc->norm == NORM_LAYER ? take_f32(arena, M, 1) : NULL;
+    t->final_rstd = take_f32(arena, M, 1);
+    t->logits = take_f32(arena, t->chunk, t->ld_logits);
+
+    bool rope = config->desc->rope.kind != ROPE_NONE;
+    size_t table = (size_t)config->max_position * (size_t)(t->D / 2) * sizeof(float);
+    t->rope_cos = rope ? arena_take(arena, MEM_DATA, table) : NULL;
+    t->rope_sin = rope ? arena_take(arena, MEM_DATA, table) : NULL;
+    for (int i = 0; i < t->num_inputs; i++) {
+        struct input *input = &t->inputs[i];
+        input->tokens = arena_take(arena, MEM_DATA, (size_t)M * sizeof(int32_t));
+        input->targets = arena_take(arena, MEM_DATA, (size_t)M * sizeof(int32_t));
+        input->positions = arena_take(arena, MEM_DATA, (size_t)M * sizeof(int32_t));
+        input->seq_start = arena_take(arena, MEM_DATA, ((size_t)config->max_seqs + 1) * sizeof(int32_t));
+    }
+}
+
+void transformer_op_limits(const struct transformer *t, struct op_limits *limits)
+{
+    const struct transformer_config *config = &t->config;
+    *limits = (struct op_limits){
+        .dtype = t->dtype,
+        .max_tokens = config->max_tokens,
+        .C = t->C,
+        .F = t->F,
+        .H = t->H,
+        .KV = t->KV,
+        .D = t->D,
+        .V = t->V,
+        .P = config->desc->max_positions,
+        .max_seqs = config->max_seqs,
+        .max_seq = config->max_seq,
+        .attention_fwd = attention_fwd_sizes(t, config->max_tokens, config->max_seqs, config->max_seq),
+    };
+    if (config->training)
+        limits->attention_bwd = attention_bwd_sizes(t, config->max_tokens, config->max_seqs, config->max_seq);
+    for (int i = 0; i < LINEAR_COUNT; i++) {
+        limits->max_linear_k = max64(limits->max_linear_k, t->linears[i].K);
+        limits->max_linear_n = max64(limits->max_linear_n, t->linears[i].N);
+    }
+}
+
+/* Angles are float32 products of position and frequency, as in transformers; their cosines are exact to rounding. */
+enum status transformer_start(struct transformer *t, struct stream *stream, struct error *err)
+{
+    if (!t->rope_cos)
+        return STATUS_OK;
+    int64_t half = t->D / 2, P = t->config.max_position;
+    float *host = calloc((size_t)(1 + 2 * P) * (size_t)half, sizeof(float));
+    if (!host)
+        return error_set(err, STATUS_DEVICE, "out of memory: %lld positions of RoPE tables", (long long)P);
+    float *frequency = host, *cosine = host + half, *sine = cosine + P * half;
+    model_rope_frequencies(t->config.desc, frequency);
+    for (int64_t p = 0; p < P; p++) {
+        for (int64_t i = 0; i < half; i++) {
+            float angle = (float)p * frequency[i];
+            cosine[p * half + i] = (float)cos((double)angle);
+            sine[p * half + i] = (float)sin((double)angle);
+        }
+    }
+    stream_copy(stream, t->rope_cos, cosine, (size_t)(P * half) * sizeof(float));
+    stream_copy(stream, t->rope_sin, sine, (size_t)(P * half) * sizeof(float));
+    stream_sync(stream);
+    free(host);
+    return STATUS_OK;
+}

@@ -1,0 +1,67 @@
+/* transformer_prepare.c: the matrix products of a step, for devices that choose their kernels by measuring them first.
+ *
+ * They are those of a full micro-batch; the head's come in chunks of rows, of which the last may be shorter. Memory is
+ * not allocated yet: the pointers stand for buffers of the arena, which is aligned. */
+#include "gpu/model/transformer_internal.h"
+
+enum { ROW_COUNTS = 2, MAX_SHAPES = LINEAR_COUNT - 1 + ROW_COUNTS };
+
+/* Where buffers would be. */
+static void *somewhere(void)
+{
+    return (void *)(uintptr_t)ARENA_ALIGN;
+}
+
+struct products {
+    struct linear_fwd_args fwd[MAX_SHAPES];
+    struct linear_bwd_input_args bwd_input[MAX_SHAPES];
+    struct linear_bwd_weight_args bwd_weight[2 * MAX_SHAPES];
+    int num_fwd, num_bwd_input, num_bwd_weight;
+};
+
+static void add_block(struct products *p, const struct transformer *t, const struct unit *unit, enum linear which)
+{
+    int64_t M = t->config.max_tokens;
+    bool gelu = t->config.desc->mlp == MLP_GELU;
+    void *up_aux = gelu && which == LINEAR_UP ? somewhere() : NULL;
+    void *down_aux = gelu && which == LINEAR_DOWN ? somewhere() : NULL;
+    p->fwd[p->num_fwd++] = linear_fwd_args(t, unit, which, M, somewhere(), somewhere(), up_aux);
+    p->bwd_input[p->num_bwd_input++] = linear_bwd_input_args(t, unit, which, M, somewhere(), somewhere(), down_aux);
+    p->bwd_weight[p->num_bwd_weight++] = linear_bwd_weight_args(t, unit, which, M, somewhere(), somewhere());
+}
+
+static void add_head(struct products *p, const struct transformer *t, const struct unit *unit, int64_t rows)
+{
+    p->fwd[p->num_fwd++] = head_fwd_args(t, unit, rows, somewhere());
+    p->bwd_input[p->num_bwd_input++] = head_bwd_input_args(t, unit, rows, somewhere());
+    p->bwd_weight[p->num_bwd_weight++] = head_bwd_weight_args(t, unit, rows, somewhere());
+}
+
+enum status transformer_prepare(const struct transformer *t, bool accumulates, struct error *err)
+{
+    struct products p = {0};
+    struct unit unit = {.params = somewhere(), .grads = somewhere()};
+    int64_t M = t->config.max_tokens, last = M % t->chunk;
+    for (int which = 0; which < LINEAR_HEAD; which++)
+        add_block(&p, t, &unit, (enum linear)which);
+    add_head(&p, t, &unit, t->chunk);
+    if (last)
+        add_head(&p, t, &unit, last);
+    int once = p.num_bwd_weight;
+    for (int i = 0; i < once; i++) { /* the head's first chunk may overwrite, the next ones add */
+        bool head = i >= LINEAR_HEAD;
+        if (!accumulates && !(head && M > t->chunk))
+            continue;
+        p.bwd_weight[p.num_bwd_weight] = p.bwd_weight[i];
+        p.bwd_weight[p.num_bwd_weight++].accumulate = true;
+    }
+    struct linear_shapes shapes = {
+        .fwd = p.fwd,
+        .bwd_input = p.bwd_input,
+        .bwd_weight = p.bwd_weight,
+        .num_fwd = p.num_fwd,
+        .num_bwd_input = t->config.training ? p.num_bwd_input : 0,
+        .num_bwd_weight = t->config.training ? p.num_bwd_weight : 0,
+    };
+    return ops_prepare(t->device, &shapes, err);
+}
