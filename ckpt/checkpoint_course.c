@@ -25,8 +25,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---------------------------------------------------------------------------------------------------------- planning
- */
+/* ---- planning ------------------------------------------------------------ */
 
 /* ".aside-3" and ".damaged-1" at the end of a name; *number is N. NULL: neither. */
 static const char *aside_suffix(const char *name, int *number)
@@ -235,8 +234,7 @@ void checkpoint_course_release(struct checkpoint_course *course)
     course->count = 0;
 }
 
-/* ------------------------------------------------------------------------------------------------------------ taking
- */
+/* ---- taking -------------------------------------------------------------- */
 
 static enum status rename_in(const char *dir, const char *from, const char *to, struct error *err)
 {

@@ -80,7 +80,7 @@ bool checkpoint_any(const char *dir)
     return any;
 }
 
-/* ------------------------------------------------------------------------------------------------- what there is */
+/* ---- what there is ------------------------------------------------------- */
 
 /* Whether there is anything of this name; that the file system does not say so is an error. */
 static enum status look_for(const char *path, bool *there, struct error *err)
@@ -319,7 +319,7 @@ void checkpoint_list_release(struct checkpoint_list *list)
     memset(list, 0, sizeof *list);
 }
 
-/* ------------------------------------------------------------------------------------------- moving and deleting */
+/* ---- moving and deleting ------------------------------------------------- */
 
 enum status checkpoint_sync(const char *dir, struct error *err)
 {

@@ -42,7 +42,7 @@ static struct reader *reader_of(const struct checkpoint *checkpoint)
     return checkpoint->private_;
 }
 
-/* ------------------------------------------------------------------------------------------------ open and close */
+/* ---- open and close ------------------------------------------------------ */
 
 static enum status open_folder(const char *folder, struct checkpoint **out, struct error *err)
 {
@@ -279,7 +279,7 @@ enum status checkpoint_open(const char *dir, bool full, struct checkpoint **chec
     return status;
 }
 
-/* ------------------------------------------------------------------------------------------------------- reading */
+/* ---- reading ------------------------------------------------------------- */
 
 /* The file of a rank, opened and its index checked. */
 static enum status file_of(const struct checkpoint *checkpoint, int rank, struct rankfile **out, struct error *err)
@@ -382,7 +382,7 @@ enum status checkpoint_verify(const struct checkpoint *checkpoint, struct error 
     return STATUS_OK;
 }
 
-/* ------------------------------------------------------------------------------------------------------- loading */
+/* ---- loading ------------------------------------------------------------- */
 
 /* "'wte.weight' of shape (256, 64)" */
 static void describe(const char *name, int ndim, const int64_t *shape, char out[192])

@@ -112,7 +112,7 @@ static enum status agree(const struct save *save, enum status status, const stru
     return STATUS_OK;
 }
 
-/* --------------------------------------------------------------------------------------------------- writing files */
+/* ---- writing files ------------------------------------------------------- */
 
 static enum status io_error(const char *what, const char *path, struct error *err)
 {
@@ -228,7 +228,7 @@ fail:
     return status;
 }
 
-/* --------------------------------------------------------------------------------------------- publishing (rank 0) */
+/* ---- publishing (rank 0) ------------------------------------------------- */
 
 /* The ranks' files as they reported them; this rank must see them too. */
 static enum status collect_rank_files(struct save *save, const struct report *reports, struct error *err)
@@ -452,7 +452,7 @@ static enum status publish(struct save *save, const struct report *reports, stru
     return STATUS_OK;
 }
 
-/* ------------------------------------------------------------------------------------------------------------ save */
+/* ---- save ---------------------------------------------------------------- */
 
 enum status checkpoint_save(const struct checkpoint_writer *writer, const struct train_position *position,
                             zero_slice_access *slice, void *context, char *name, int64_t *bytes, struct error *err)

@@ -72,7 +72,7 @@ static const struct {
     {"tokens", offsetof(struct train_position, tokens)},
 };
 
-/* --------------------------------------------------------------------------------------------------------- writing */
+/* ---- writing ------------------------------------------------------------- */
 
 /* JSON has no NaN: what is not finite is a string. */
 static json_t *real_to_json(double x)
@@ -167,7 +167,7 @@ static json_t *files_to_json(const struct manifest_file *files, int num_files)
     return list;
 }
 
-/* --------------------------------------------------------------------------------------------------------- reading */
+/* ---- reading ------------------------------------------------------------- */
 
 /* Where a member is read from, for messages. */
 struct place {
@@ -265,7 +265,7 @@ static enum status get_list(const struct place *at, const json_t *object, const 
     return STATUS_OK;
 }
 
-/* ------------------------------------------------------------------------------------------------- its sections */
+/* ---- its sections -------------------------------------------------------- */
 
 static enum status read_loss_scaler(const struct place *top, const json_t *object, struct loss_scaler *scaler,
                                     struct error *err)
@@ -549,7 +549,7 @@ void manifest_free(struct manifest *manifest)
     free(manifest);
 }
 
-/* ---------------------------------------------------------------------------------------- writing: the whole of it */
+/* ---- writing: the whole of it -------------------------------------------- */
 
 static bool same_real(double a, double b)
 {

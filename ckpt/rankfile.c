@@ -84,7 +84,7 @@ struct outcome {
     struct error err;
 };
 
-/* --------------------------------------------------------------------------------------- bytes, planes, raw blocks */
+/* ---- bytes, planes, raw blocks ------------------------------------------- */
 
 static void put_u32(uint8_t *p, uint32_t v)
 {
@@ -155,7 +155,7 @@ static size_t raw_frame(const uint8_t *content, size_t bytes, uint8_t *out)
     return (size_t)(p - out);
 }
 
-/* ----------------------------------------------------------------------------------------------- threads and errors */
+/* ---- threads and errors -------------------------------------------------- */
 
 static int team_size(void)
 {
@@ -264,7 +264,7 @@ static enum status outcome_report(const struct outcome *outcome, struct error *e
     return outcome->status;
 }
 
-/* ----------------------------------------------------------------------------------------------- what a file holds */
+/* ---- what a file holds --------------------------------------------------- */
 
 static int64_t frames_of(int64_t elements)
 {
@@ -338,7 +338,7 @@ static void frame_place(const struct rankfile_shape *shape, const struct frame *
     frame->count = (uint32_t)(left < RANKFILE_FRAME_ELEMENTS ? left : RANKFILE_FRAME_ELEMENTS);
 }
 
-/* ---------------------------------------------------------------------------------------------------------- writing */
+/* ---- writing ------------------------------------------------------------- */
 
 struct rankfile_writer {
     char *path; /* owned */
@@ -556,7 +556,7 @@ void rankfile_writer_free(struct rankfile_writer *writer)
     free(writer);
 }
 
-/* ---------------------------------------------------------------------------------------------------------- reading */
+/* ---- reading ------------------------------------------------------------- */
 
 struct rankfile {
     char *path; /* owned */

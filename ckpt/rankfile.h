@@ -41,7 +41,7 @@ struct rankfile_facts {
     uint64_t index_checksum; /* of the header and the table with its skippable-frame head */
 };
 
-/* ------------------------------------------------------------------------------------------------------- writing */
+/* ---- writing ------------------------------------------------------------- */
 
 struct rankfile_writer;
 
@@ -59,7 +59,7 @@ enum status rankfile_writer_finish(struct rankfile_writer *writer, struct rankfi
 /* Closes the file, finished or not. NULL is allowed. */
 void rankfile_writer_free(struct rankfile_writer *writer);
 
-/* ------------------------------------------------------------------------------------------------------- reading */
+/* ---- reading ------------------------------------------------------------- */
 
 struct rankfile;
 
@@ -76,7 +76,7 @@ enum status rankfile_read(struct rankfile *file, int state, int unit, int64_t fi
  * reported. */
 enum status rankfile_verify(struct rankfile *file, struct error *err);
 
-/* ---------------------------------------------------------------------------------------------------- arithmetic */
+/* ---- arithmetic ---------------------------------------------------------- */
 
 /* Frames of such a file, or -1 if the numbers cannot be those of a file (overflow). */
 int64_t rankfile_num_frames(const struct rankfile_shape *shape);

@@ -24,7 +24,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* --- small readers ------------------------------------------------------------------------------------------------ */
+/* ---- small readers ------------------------------------------------------- */
 
 static void print_line(const char *name, const char *format, ...) __attribute__((format(printf, 2, 3)));
 static void print_line(const char *name, const char *format, ...)
@@ -135,7 +135,7 @@ static bool library_opens(const char *name)
     return handle != NULL;
 }
 
-/* --- chapters ----------------------------------------------------------------------------------------------------- */
+/* ---- chapters ------------------------------------------------------------ */
 
 /* How fast this CPU multiplies bf16 by each of its instructions, and which the device uses. */
 static void report_bf16(const struct device *device)

@@ -124,7 +124,7 @@ static enum status together(struct run *run, enum status status, struct error *e
     return status;
 }
 
-/* ---- one step ---------------------------------------------------------------------------------------------------- */
+/* ---- one step ------------------------------------------------------------ */
 
 /* What was moved since it was last read. Operations end when they end: only sums over the whole run say what crossed
  * the network, whatever was still on its way when a step's were read. */
@@ -296,7 +296,7 @@ static enum status collect_step(struct run *run, struct error *err)
     return status == STATUS_OK ? STATUS_OK : together(run, status, err); /* all find the same */
 }
 
-/* ---- what happens between steps ---------------------------------------------------------------------------------- */
+/* ---- what happens between steps ------------------------------------------ */
 
 /* A stop ends it early: it is done, as a whole, when the run goes on. */
 static enum status evaluate(struct run *run, struct error *err)
@@ -584,7 +584,7 @@ static enum status run_steps(struct run *run, struct error *err)
     return STATUS_OK;
 }
 
-/* ---- preparation ------------------------------------------------------------------------------------------------- */
+/* ---- preparation --------------------------------------------------------- */
 
 /* Opens the checkpoint to go on from: rank 0 finds and checks it, the others open the same. */
 static enum status open_resume(struct run *run, struct checkpoint **checkpoint, struct error *err)

@@ -84,7 +84,7 @@ static bool job_failed(const struct agent *agent)
     return atomic_load(&control_block(agent->control)->failed) != 0;
 }
 
-/* ---------------------------------------------------------------- the sender */
+/* ---- the sender ---------------------------------------------------------- */
 
 /* Puts into the outbox what is new about this node's ranks and the job. */
 static void collect(struct agent *agent)
@@ -208,7 +208,7 @@ static void *send_loop(void *argument)
     return NULL;
 }
 
-/* ---------------------------------------------------------------- the listener */
+/* ---- the listener -------------------------------------------------------- */
 
 /* Whether the other end's machine still acknowledges what we send. Where our own network card has lost its cable,
  * nothing goes out any more: it waits in the socket and does not count as sent. */
@@ -338,7 +338,7 @@ static void *listen_loop(void *argument)
     }
 }
 
-/* ---------------------------------------------------------------- starting and stopping */
+/* ---- starting and stopping ----------------------------------------------- */
 
 static enum status start_thread(pthread_t *thread, void *(*body)(void *), void *argument, bool *runs, struct error *err)
 {

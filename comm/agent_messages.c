@@ -10,7 +10,7 @@
 
 enum { TEXT_MAX = sizeof((struct control_block *)NULL)->text - 1 };
 
-/* ---------------------------------------------------------------- what is sent */
+/* ---- what is sent -------------------------------------------------------- */
 
 enum status agent_outbox_init(struct agent_outbox *outbox, int local_world, struct error *err)
 {
@@ -80,7 +80,7 @@ void agent_tick_write(struct control *control, char *message)
     }
 }
 
-/* ---------------------------------------------------------------- what is received */
+/* ---- what is received ---------------------------------------------------- */
 
 enum status agent_inbox_init(struct agent_inbox *inbox, struct control *control, int node, struct error *err)
 {

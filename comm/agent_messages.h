@@ -29,7 +29,7 @@ struct agent_hello {
     uint32_t world, num_nodes, local_world;
 };
 
-/* ---- what is sent: the same to all, so that each connection has but a position in it ---- */
+/* ---- messages: all connections get the same ones, each at its position --- */
 
 struct agent_outbox {
     char *ring;
@@ -52,7 +52,7 @@ const char *agent_outbox_peek(const struct agent_outbox *outbox, uint64_t positi
 size_t agent_tick_bytes(int local_world);
 void agent_tick_write(struct control *control, char *message);
 
-/* ---- what is received ---- */
+/* ---- what is received ---------------------------------------------------- */
 
 /* One node's stream of messages. */
 struct agent_inbox {

@@ -23,7 +23,7 @@
 enum { PAGE_BYTES = 4096 };
 _Static_assert((int)COMM_EXCHANGE_MAX == (int)CONTROL_SLOT_BYTES, "an exchange fits a slot");
 
-/* ---------------------------------------------------------------- opening and closing */
+/* ---- opening and closing ------------------------------------------------- */
 
 static void end_stuck(const char *text, void *context)
 {
@@ -172,7 +172,7 @@ bool comm_await_end(struct comm *comm, double seconds)
     return control_await_end(comm->control, seconds);
 }
 
-/* ---------------------------------------------------------------- shared segments */
+/* ---- shared segments ----------------------------------------------------- */
 
 /* MemAvailable of the machine in bytes, or SIZE_MAX where it cannot be read */
 static size_t memory_available(void)
@@ -268,7 +268,7 @@ enum status comm_share(struct comm *comm, size_t bytes, void **memory, struct er
     return STATUS_OK;
 }
 
-/* ---------------------------------------------------------------- control operations */
+/* ---- control operations -------------------------------------------------- */
 
 /* Every rank puts `bytes` of `own` (NULL: nothing) into its slot; on return comm->slots are those of this turn. */
 static enum status exchange(struct comm *comm, enum op_kind kind, const void *own, size_t bytes, struct error *err)

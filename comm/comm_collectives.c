@@ -20,7 +20,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* ---------------------------------------------------------------- meeting */
+/* ---- meeting ------------------------------------------------------------- */
 
 /* Offset of [buffer, buffer + bytes) in this rank's segment, or CONTROL_STAGED if it does not lie in it. */
 static uint64_t segment_offset(const struct comm *comm, const void *buffer, size_t bytes)
@@ -77,7 +77,7 @@ enum status comm_copy(struct comm *comm, void *dst, const void *src, size_t byte
     return STATUS_OK;
 }
 
-/* ---------------------------------------------------------------- all-gather */
+/* ---- all-gather ---------------------------------------------------------- */
 
 /* The slices of this node's ranks. */
 static enum status gather_in_place(const struct data_op *op)
@@ -136,7 +136,7 @@ static enum status all_gather(const struct data_op *op, bool staged)
     return comm_meet(comm, op->kind);
 }
 
-/* ---------------------------------------------------------------- reduce-scatter */
+/* ---- reduce-scatter ------------------------------------------------------ */
 
 static enum status reduce_scatter(const struct data_op *op, bool staged)
 {
@@ -174,7 +174,7 @@ static enum status reduce_scatter(const struct data_op *op, bool staged)
     return staged ? STATUS_OK : comm_meet(comm, op->kind);
 }
 
-/* ---------------------------------------------------------------- running and submitting */
+/* ---- running and submitting ---------------------------------------------- */
 
 #ifdef ZTRAIN_FAULTS
 /* Test builds: ZTRAIN_COMM_FAULT=RANK:N:SIGNAL sends itself that signal in the middle of its N-th data operation. */

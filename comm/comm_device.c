@@ -22,7 +22,7 @@ struct comm_device {
     char *send, *recv;      /* pinned, BUFFER_BYTES each */
 };
 
-/* ---------------------------------------------------------------- the choice */
+/* ---- the choice ---------------------------------------------------------- */
 
 /* Finds two ranks with the same GPU: (-1, -1) if there are none. */
 static enum status find_shared(struct comm *comm, const struct device *device, int *first, int *second,
@@ -107,7 +107,7 @@ void comm_device_launch(struct comm_device *gpu, struct graph *graph)
     comm_nccl_launch(gpu->nccl, graph);
 }
 
-/* ---------------------------------------------------------------- staged operations */
+/* ---- staged operations --------------------------------------------------- */
 
 /* Elements [at, at + count) of every slice. */
 static void gather_piece(struct comm_device *gpu, const struct data_op *op, size_t at, size_t count,

@@ -97,7 +97,7 @@ enum status comm_attach_control(struct comm *comm, int fd, const char *host, con
 enum status comm_meet_nodes(struct comm *comm, struct bootstrap *boot, const struct comm_config *config,
                             struct error *err);
 
-/* ---- comm_network.c: where comm->net is ---- */
+/* ---- comm_network.c: where comm->net is ---------------------------------- */
 
 /* Allocates scratch and parts. */
 enum status network_prepare(struct comm *comm, struct error *err);

@@ -50,7 +50,7 @@ struct comm_nccl {
 
 enum { LOOK_NS = 50 * 1000 * 1000, GRACE_LOOKS = 30 };
 
-/* ---------------------------------------------------------------- errors */
+/* ---- errors -------------------------------------------------------------- */
 
 static bool is_fine(ncclResult_t result)
 {
@@ -76,7 +76,7 @@ static void note_failure(struct comm_nccl *n, ncclResult_t result, const char *w
         nccl_error(n->nccl, result, what, &n->failure);
 }
 
-/* ---------------------------------------------------------------- the watcher */
+/* ---- the watcher --------------------------------------------------------- */
 
 static void look_at_peers(struct comm_nccl *n)
 {
@@ -134,7 +134,7 @@ static enum status start_watcher(struct comm_nccl *n, struct error *err)
     return STATUS_OK;
 }
 
-/* ---------------------------------------------------------------- opening and closing */
+/* ---- opening and closing ------------------------------------------------- */
 
 /* Waits until a call that returned ncclInProgress has ended, or the job fails, or it has taken too long. */
 static enum status settle(struct comm_nccl *n, const char *what, struct error *err)
@@ -285,7 +285,7 @@ void comm_nccl_free(struct comm_nccl *n)
     free(n);
 }
 
-/* ---------------------------------------------------------------- operations */
+/* ---- operations ---------------------------------------------------------- */
 
 static ncclDataType_t type_of(enum dtype dtype)
 {

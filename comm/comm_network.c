@@ -54,7 +54,7 @@ static size_t lesser(size_t a, size_t b)
     return a < b ? a : b;
 }
 
-/* ---------------------------------------------------------------- all-gather */
+/* ---- all-gather ---------------------------------------------------------- */
 
 /* The first parts are the sends. */
 enum status network_gather_begin(const struct data_op *op)
@@ -112,7 +112,7 @@ enum status network_gather(const struct data_op *op)
     return STATUS_OK;
 }
 
-/* ---------------------------------------------------------------- reduce-scatter */
+/* ---- reduce-scatter ------------------------------------------------------ */
 
 size_t network_reduce_piece(const struct comm *comm, size_t size)
 {
@@ -152,7 +152,7 @@ enum status network_reduce(const struct data_op *op, size_t at, size_t count)
     return net_transfer(comm->net, comm->parts, 2 * t->num_remotes);
 }
 
-/* ---------------------------------------------------------------- reduce-scatter, within the node first */
+/* ---- reduce-scatter, within the node first ------------------------------- */
 
 /* out = sum over this node's ranks of what they contribute to elements [at, at + n) of owner's slice. Returns the
  * lowest rank with a non-finite contribution. */

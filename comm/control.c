@@ -48,7 +48,7 @@ struct control {
     _Atomic uint64_t *private_progress; /* where the counter was before */
 };
 
-/* ---------------------------------------------------------------- layout */
+/* ---- layout -------------------------------------------------------------- */
 
 static size_t round_up(size_t bytes, size_t align)
 {
@@ -85,7 +85,7 @@ size_t control_segments_offset(const struct control *control)
     return control->segments;
 }
 
-/* ---------------------------------------------------------------- making and opening */
+/* ---- making and opening -------------------------------------------------- */
 
 uint64_t control_token(const unsigned char secret[32], int node)
 {
@@ -177,7 +177,7 @@ fail:
     return error_hint(err, "start all ranks with one srun");
 }
 
-/* ---------------------------------------------------------------- attaching and leaving */
+/* ---- attaching and leaving ----------------------------------------------- */
 
 /* Who is on this node and who is the first of each node, as the block says. */
 static bool read_places(struct control *c)
@@ -361,7 +361,7 @@ void control_detach(struct control *control)
     free_handle(control);
 }
 
-/* ---------------------------------------------------------------- what there is */
+/* ---- what there is ------------------------------------------------------- */
 
 struct control_block *control_block(struct control *control)
 {
@@ -415,7 +415,7 @@ bool control_is_local(const struct control *control, int rank)
     return control->block->ranks[rank].node == control->node;
 }
 
-/* ---------------------------------------------------------------- failure */
+/* ---- failure ------------------------------------------------------------- */
 
 enum status control_status(struct control *control, struct error *err)
 {
@@ -496,7 +496,7 @@ void control_mark_dead(struct control *control, int rank, enum status code, cons
     control_fail(control, -1, code, text);
 }
 
-/* ---------------------------------------------------------------- arriving */
+/* ---- arriving ------------------------------------------------------------ */
 
 static long futex(_Atomic uint32_t *word, int operation, uint32_t value, const struct timespec *timeout)
 {
@@ -545,7 +545,7 @@ void control_arrived(struct control *control, int rank, uint32_t count)
     wake_waiters(entry, CHANNEL_CONTROL);
 }
 
-/* ---------------------------------------------------------------- looking after a peer */
+/* ---- looking after a peer ------------------------------------------------ */
 
 void control_watch_begin(struct control *control, int peer, struct control_watch *watch)
 {
@@ -737,7 +737,7 @@ enum status control_peer_lost(struct control *control, int peer, const char *wha
     return control_status(control, NULL);
 }
 
-/* ---------------------------------------------------------------- waiting */
+/* ---- waiting ------------------------------------------------------------- */
 
 /* counts wrap around; the distance between ranks never exceeds a few */
 static bool reached(uint32_t count, uint32_t target)

@@ -90,7 +90,7 @@ struct control_block {
 
 struct control;
 
-/* ---- making and attaching ---- */
+/* ---- making and attaching ------------------------------------------------ */
 
 struct control_shape {
     int world, local_world, num_nodes;
@@ -119,7 +119,7 @@ void control_leave(struct control *control);
 /* Frees the handle; the memory stays mapped. */
 void control_detach(struct control *control);
 
-/* ---- what there is ---- */
+/* ---- what there is ------------------------------------------------------- */
 
 struct control_block *control_block(struct control *control);
 int control_fd(const struct control *control);
@@ -138,7 +138,7 @@ char *control_slot(const struct control *control, int rank, int turn);
 char *control_staging(const struct control *control, int local_rank);
 size_t control_segments_offset(const struct control *control);
 
-/* ---- arriving and waiting ---- */
+/* ---- arriving and waiting ------------------------------------------------ */
 
 /* Counts this rank's arrival on a channel and wakes who waits for it. Returns the count. */
 uint32_t control_arrive(struct control *control, enum control_channel channel);
@@ -172,7 +172,7 @@ void control_watch_peek(struct control *control, struct control_watch *watch, co
  * the job's failure. */
 enum status control_peer_lost(struct control *control, int peer, const char *what, const char *reason);
 
-/* ---- failure ---- */
+/* ---- failure ------------------------------------------------------------- */
 
 /* STATUS_OK while the job goes on; else its code, and who and what in err. */
 enum status control_status(struct control *control, struct error *err);
@@ -192,7 +192,7 @@ void control_expect(struct control *control, int rank, int pid, const char *host
 /* Supervisor: `rank` ended without leaving in order; sets its state and fails the job with `text`. */
 void control_mark_dead(struct control *control, int rank, enum status code, const char *text);
 
-/* ---- for the agent ---- */
+/* ---- for the agent ------------------------------------------------------- */
 
 /* Sleeps until the bell was rung since `seen` was read from block->bell, at most so many seconds. */
 void control_bell_wait(struct control *control, uint32_t seen, double seconds);

@@ -178,7 +178,7 @@ fail:
     return status;
 }
 
-/* ---------------------------------------------------------------- over the ranks of a job */
+/* ---- over the ranks of a job --------------------------------------------- */
 
 /* Whether all ranks see a GPU; fills what does not depend on the node. */
 static enum status look_through(const struct bootstrap *boot, struct gpu_view *views, struct gpu_binding *binding,

@@ -107,7 +107,7 @@ void net_begin(struct net *net, const struct control_op *op)
         (struct head){.sequence = net->head.sequence + 1, .kind_dtype = op->kind * 256 + op->dtype, .count = op->count};
 }
 
-/* ---------------------------------------------------------------- one part */
+/* ---- one part ------------------------------------------------------------ */
 
 enum moved { MOVED_ALL, MOVED_SOME, MOVED_BROKEN, MOVED_FOREIGN };
 
@@ -199,7 +199,7 @@ static enum status trouble(struct net *net, const struct net_part *part, enum mo
     return control_status(net->control, NULL);
 }
 
-/* ---------------------------------------------------------------- all parts */
+/* ---- all parts ----------------------------------------------------------- */
 
 /* Whether it is this part's turn: no earlier one of its peer and direction is unfinished. */
 static bool has_turn(struct net *net, const struct net_part *part)

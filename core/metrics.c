@@ -43,7 +43,7 @@ static enum status io_error(const struct metrics *metrics, const char *what, str
     return error_set(err, STATUS_CHECKPOINT, "cannot %s '%s': %s", what, metrics->path, strerror(errno));
 }
 
-/* ---- writing a new file ------------------------------------------------------------------------------------------ */
+/* ---- writing a new file -------------------------------------------------- */
 
 struct sink {
     int fd;
@@ -73,8 +73,7 @@ static enum status sink_add(struct sink *sink, const char *data, size_t bytes, s
     return STATUS_OK;
 }
 
-/* ---- reading what is there ----------------------------------------------------------------------------------------
- */
+/* ---- reading what is there ----------------------------------------------- */
 
 /* A file, line by line. Lines may be damaged: of any length, with any bytes. */
 struct reader {
@@ -242,8 +241,7 @@ static enum status read_course(struct reader *reader, const char *path, const st
     return STATUS_OK;
 }
 
-/* ---- the former file ----------------------------------------------------------------------------------------------
- */
+/* ---- the former file ----------------------------------------------------- */
 
 /* path.SUFFIX or path.N */
 static enum status beside(const char *path, const char *suffix, char out[FS_PATH_MAX], struct error *err)
@@ -496,7 +494,7 @@ void metrics_close(struct metrics *metrics)
     free(metrics);
 }
 
-/* ---- lines ------------------------------------------------------------------------------------------------------- */
+/* ---- lines --------------------------------------------------------------- */
 
 struct line {
     char text[4096];

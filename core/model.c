@@ -22,7 +22,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- families ---- */
+/* ---- families ------------------------------------------------------------ */
 
 struct family_facts {
     const char *name;         /* model_type */
@@ -56,7 +56,7 @@ const char *model_family_name(enum model_family family)
     return FAMILIES[family].name;
 }
 
-/* ---- reading keys ---- */
+/* ---- reading keys -------------------------------------------------------- */
 
 enum { MAX_ASKED = 64 };
 
@@ -193,7 +193,7 @@ __attribute__((format(printf, 2, 3))) static void notice(struct model_desc *desc
     snprintf(desc->notices + used, size - used, "%s%s", used ? "\n" : "", line);
 }
 
-/* ---- what is refused and what is noticed ---- */
+/* ---- what is refused and what is noticed --------------------------------- */
 
 enum { GPT2 = 1 << FAMILY_GPT2, LLAMA = 1 << FAMILY_LLAMA, MISTRAL = 1 << FAMILY_MISTRAL, QWEN2 = 1 << FAMILY_QWEN2 };
 enum { QWEN3 = 1 << FAMILY_QWEN3, ROTARY = LLAMA | MISTRAL | QWEN2 | QWEN3, ALL = GPT2 | ROTARY };
@@ -369,7 +369,7 @@ static void check_spelling(struct reader *reader, struct model_desc *desc)
     }
 }
 
-/* ---- parts of a description ---- */
+/* ---- parts of a description ---------------------------------------------- */
 
 static void read_family(struct reader *reader, struct model_desc *desc)
 {

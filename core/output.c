@@ -65,8 +65,7 @@ static void write_all(int fd, const char *text, size_t bytes)
     }
 }
 
-/* ---- the ring: the caller holds the mutex -------------------------------------------------------------------------
- */
+/* ---- the ring: the caller holds the mutex -------------------------------- */
 
 static void ring_in(struct queue *queue, const void *data, size_t bytes)
 {
@@ -118,8 +117,7 @@ static bool has_room(const struct queue *queue, size_t bytes, enum output_kind k
     return needed <= OUTPUT_BYTES && (!queue->missing || queue->used <= OUTPUT_BYTES / 2);
 }
 
-/* ---- writing -------------------------------------------------------------------------------------------------------
- */
+/* ---- writing ------------------------------------------------------------- */
 
 static void *write_loop(void *argument)
 {
@@ -207,8 +205,7 @@ void output_put(enum outlet outlet, const char *text, size_t bytes, enum output_
     write_all(fd, text, bytes);
 }
 
-/* ---- the end -------------------------------------------------------------------------------------------------------
- */
+/* ---- the end ------------------------------------------------------------- */
 
 /* Waits until `until`, or until all is written. */
 static bool queue_drain(struct queue *queue, const struct timespec *until)

@@ -40,7 +40,7 @@ struct gemm_cache {
     int count, room;
 };
 
-/* ---- where it is ---- */
+/* ---- where it is --------------------------------------------------------- */
 
 static bool choose_folder(char *folder, size_t size)
 {
@@ -90,7 +90,7 @@ const char *gemm_cache_path(const struct gemm_cache *cache)
     return cache->path;
 }
 
-/* ---- entries ---- */
+/* ---- entries ------------------------------------------------------------- */
 
 static struct entry *find(const struct gemm_cache *cache, const struct gemm_key *key)
 {
@@ -140,7 +140,7 @@ void gemm_cache_put(struct gemm_cache *cache, const struct gemm_key *key, const 
     cache->changed = true;
 }
 
-/* ---- lines ---- */
+/* ---- lines --------------------------------------------------------------- */
 
 /* The line without its checksum; returns its length. */
 static int print_entry(const struct entry *entry, char *line, size_t size)
@@ -198,7 +198,7 @@ static bool parse_entry(const char *line, struct entry *entry)
     return end == last && *text == ' ' && entry->microseconds >= 0;
 }
 
-/* ---- the file ---- */
+/* ---- the file ------------------------------------------------------------ */
 
 /* The head that belongs to this GPU and library; returns its length. */
 static int print_head(const struct gemm_cache *cache, char *head, size_t size)

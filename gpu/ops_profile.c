@@ -25,7 +25,7 @@ static double size_of(enum dtype dtype)
     return (double)dtype_size(dtype);
 }
 
-/* ---- the work of each op ---- */
+/* ---- the work of each op ------------------------------------------------- */
 
 static struct work work_embedding_fwd(const struct embedding_fwd_args *a)
 {
@@ -152,7 +152,7 @@ static struct work work_adam(const struct adam_args *a)
     return (struct work){0, (double)a->n * (28 + (a->param ? size_of(a->param_dtype) : 0))};
 }
 
-/* ---- the wrapping table ---- */
+/* ---- the wrapping table -------------------------------------------------- */
 
 static struct ops_profiler **profiler_of(struct device *device)
 {

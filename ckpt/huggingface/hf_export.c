@@ -56,7 +56,7 @@ static bool ends_with(const char *name, const char *suffix)
     return n >= m && strcmp(name + n - m, suffix) == 0;
 }
 
-/* ---- the target folder ---- */
+/* ---- the target folder --------------------------------------------------- */
 
 /* Calls visit for every name in the folder; stops at the first status other than STATUS_OK. */
 static enum status for_each_file(const char *dir, enum status (*visit)(void *context, const char *name, struct error *),
@@ -122,7 +122,7 @@ static enum status prepare_target(const char *out, struct error *err)
     return STATUS_OK;
 }
 
-/* ---- files under temporary names ---- */
+/* ---- files under temporary names ----------------------------------------- */
 
 static enum status temporary_path(struct exporter *exporter, const char *name, char path[FS_PATH_MAX],
                                   struct error *err)
@@ -169,7 +169,7 @@ static enum status add_json(struct exporter *exporter, const char *name, json_t 
     return status;
 }
 
-/* ---- weights ---- */
+/* ---- weights ------------------------------------------------------------- */
 
 /* Cuts the tensors, in order, into files of at most max_bytes (a single larger tensor gets a file of its own). */
 static void plan_shards(struct exporter *exporter, int64_t max_bytes)
@@ -310,7 +310,7 @@ static enum status write_index(struct exporter *exporter, struct error *err)
     return status;
 }
 
-/* ---- tokenizer, configuration ---- */
+/* ---- tokenizer, configuration -------------------------------------------- */
 
 /* The checkpoint's files that are not the ranks': the tokenizer's, small enough to be read whole and verified. */
 static enum status copy_tokenizer(struct exporter *exporter, struct error *err)
@@ -347,7 +347,7 @@ static enum status write_config(struct exporter *exporter, struct error *err)
     return status;
 }
 
-/* ---- publication ---- */
+/* ---- publication --------------------------------------------------------- */
 
 static enum status remove_file(const char *dir, const char *name, struct error *err)
 {

@@ -54,7 +54,7 @@ struct import {
     float *compared; /* (STAGING bytes) of tied_head */
 };
 
-/* ---- which files ---- */
+/* ---- which files --------------------------------------------------------- */
 
 static int compare_strings(const void *a, const void *b)
 {
@@ -129,7 +129,7 @@ static enum status find_files(struct import *import, struct error *err)
                    : error_hint(err, "expected a Hugging Face folder with config.json and safetensors");
 }
 
-/* ---- which tensors ---- */
+/* ---- which tensors ------------------------------------------------------- */
 
 static int compare_names(const void *a, const void *b)
 {
@@ -264,7 +264,7 @@ static enum status check_complete(const struct import *import, struct error *err
     return error_hint(err, "is the file complete?");
 }
 
-/* ---- reading ---- */
+/* ---- reading ------------------------------------------------------------- */
 
 static enum status open_source(struct import *import, int file, struct error *err)
 {

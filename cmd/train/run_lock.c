@@ -102,7 +102,7 @@ struct run_lock {
     bool thread_runs, end;
 };
 
-/* ------------------------------------------------------------------------------------------------- the owner file */
+/* ---- the owner file ------------------------------------------------------ */
 
 /* What stands in the owner file: text "" where there is none; owner.nonce "" where it cannot be understood. */
 struct reading {
@@ -212,7 +212,7 @@ static char *owner_text(const struct run_owner *self, off_t *refreshed_at)
     return text;
 }
 
-/* ----------------------------------------------------------------------------------------------- the fcntl lock */
+/* ---- the fcntl lock ------------------------------------------------------ */
 
 enum grip { GRIP_OURS, GRIP_HELD, GRIP_NONE /* no locks on this file system */ };
 
@@ -286,7 +286,7 @@ static enum status lock_replace(struct run_lock *lock, bool *beaten, struct erro
     return STATUS_OK;
 }
 
-/* --------------------------------------------------------------------------------------------------- who is that? */
+/* ---- who is that? -------------------------------------------------------- */
 
 /* When a process began, in clock ticks since the boot; 0: it is not to be seen; -1: it is dead, but not yet waited for.
  */
@@ -371,7 +371,7 @@ static enum status refuse(const struct run_lock *lock, const struct reading *rea
     return error_hint(err, "wait for it to end, or give this run another run.name");
 }
 
-/* --------------------------------------------------------------------------------------------------------- taking */
+/* ---- taking -------------------------------------------------------------- */
 
 /* Writes this run's owner file under its temporary name, and keeps it open. */
 static enum status owner_write(struct run_lock *lock, const char *path, struct error *err)
@@ -551,7 +551,7 @@ static void sweep(const struct run_lock *lock)
     io_closedir(entries);
 }
 
-/* ------------------------------------------------------------------------------------------------------- refreshing */
+/* ---- refreshing ---------------------------------------------------------- */
 
 static void refresh(struct run_lock *lock)
 {
@@ -583,8 +583,7 @@ static void *refresh_until_the_end(void *argument)
     return NULL;
 }
 
-/* ------------------------------------------------------------------------------------------------------- the interface
- */
+/* ---- the interface ------------------------------------------------------- */
 
 static void pause_real(double seconds)
 {

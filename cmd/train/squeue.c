@@ -63,8 +63,7 @@ bool squeue_parse_end(const char *text, double *end)
     return time > 0;
 }
 
-/* ------------------------------------------------------------------------------------------------------ one question
- */
+/* ---- one question -------------------------------------------------------- */
 
 /* Whether squeue is to see the variable: not what would change its answer, make it take itself for a rank, or is none
  * of its business. */
@@ -188,8 +187,7 @@ static bool ask(struct squeue *squeue, bool *absent, double *end)
     return find_end(squeue, text, end);
 }
 
-/* ----------------------------------------------------------------------------------------------------- the job's end
- */
+/* ---- the job's end ------------------------------------------------------- */
 
 struct squeue *squeue_new(const char *job)
 {

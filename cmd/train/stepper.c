@@ -6,7 +6,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-/* ---- life -------------------------------------------------------------------------------------------------------- */
+/* ---- life ---------------------------------------------------------------- */
 
 /* Whether all ranks say yes: a collective is in every rank's graph or in none's. */
 static enum status all_say(struct comm *comm, bool own, bool *all, struct error *err)
@@ -53,7 +53,7 @@ void stepper_release(struct stepper *s)
     s->batches = NULL;
 }
 
-/* ---- op by op ---------------------------------------------------------------------------------------------------- */
+/* ---- op by op ------------------------------------------------------------ */
 
 static enum status next_batch(struct token_stream *stream, struct step_enqueued *enqueued, struct error *err)
 {
@@ -114,7 +114,7 @@ static enum status run_as_data_come(struct stepper *s, struct token_stream *stre
     return stop ? break_off(s, enqueued, err) : finish(s, err);
 }
 
-/* ---- as a graph -------------------------------------------------------------------------------------------------- */
+/* ---- as a graph ---------------------------------------------------------- */
 
 static enum status load_all(struct stepper *s, struct token_stream *stream, struct step_enqueued *enqueued,
                             struct error *err)
@@ -189,7 +189,7 @@ static enum status run_as_graph(struct stepper *s, struct token_stream *stream, 
     return STATUS_OK;
 }
 
-/* ---- a step ------------------------------------------------------------------------------------------------------ */
+/* ---- a step -------------------------------------------------------------- */
 
 /* Learning rate and bias corrections of optimizer step k. */
 static struct step_rates rates_of(const struct run_spec *spec, int64_t k)

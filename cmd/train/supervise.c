@@ -76,7 +76,7 @@ struct job {
     struct error unsaid; /* what the ranks cannot say */
 };
 
-/* ---------------------------------------------------------------- starting */
+/* ---- starting ------------------------------------------------------------ */
 
 /* Rank r's share of the cores that we may use; at least one, shared where there are more ranks than cores. */
 static void share_cores(int rank, int ranks)
@@ -162,7 +162,7 @@ fail:
     return STATUS_DEVICE;
 }
 
-/* ---------------------------------------------------------------- ending */
+/* ---- ending -------------------------------------------------------------- */
 
 static int running(const struct job *job)
 {
@@ -254,7 +254,7 @@ static double check_time(struct job *job)
     return 0.1;
 }
 
-/* ---------------------------------------------------------------- the loop */
+/* ---- the loop ------------------------------------------------------------ */
 
 /* The first SIGINT says what a second one will do. */
 static void take_interrupt(struct job *job)

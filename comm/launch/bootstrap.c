@@ -66,7 +66,7 @@ static void find_way_to_refuse(struct bootstrap *boot)
     boot->unused_pmi_fd = number;
 }
 
-/* ---------------------------------------------------------------- the choice */
+/* ---- the choice ---------------------------------------------------------- */
 
 static enum status parse_secret(unsigned char secret[32], struct error *err)
 {
@@ -236,7 +236,7 @@ enum status bootstrap_check_alone(struct error *err)
     return error_hint(err, "%s; to train with one rank on this node: --local-gpus 1", srun_line(most, line));
 }
 
-/* ---------------------------------------------------------------- the machine */
+/* ---- the machine --------------------------------------------------------- */
 
 void bootstrap_host(char *host, size_t size)
 {
@@ -285,7 +285,7 @@ int bootstrap_threads(int cores, int ranks)
     return ranks <= 1 ? cores : cores > ranks ? cores / ranks : 1;
 }
 
-/* ---------------------------------------------------------------- local ranks */
+/* ---- local ranks --------------------------------------------------------- */
 
 bool bootstrap_is_local_rank(void)
 {
@@ -332,7 +332,7 @@ void bootstrap_local_env(int rank, int world, int shared_fd)
     unsetenv("PMI_FD");
 }
 
-/* ---------------------------------------------------------------- */
+/* ---- the start ----------------------------------------------------------- */
 
 enum status bootstrap_init(struct bootstrap *bootstrap, struct error *err)
 {

@@ -64,7 +64,7 @@ static const struct evidence_row {
     {"MPI_LOCALNRANKS", env_number, false},
 };
 
-/* ---------------------------------------------------------------- small pieces */
+/* ---- small pieces -------------------------------------------------------- */
 
 const char *env_variable(const char *name)
 {
@@ -116,7 +116,7 @@ const char *claim_print(const struct claim *claim, char text[CLAIM_TEXT])
     return text;
 }
 
-/* ---------------------------------------------------------------- claims */
+/* ---- claims -------------------------------------------------------------- */
 
 static enum status read_claim(const struct claimant_row *row, struct claim *claim, struct error *err)
 {
@@ -190,7 +190,7 @@ static enum status compare(struct claims *claims, const struct claim **whole, st
     return STATUS_OK;
 }
 
-/* ---------------------------------------------------------------- evidence */
+/* ---- evidence ------------------------------------------------------------ */
 
 /* The number of ranks that there are at least, and the variable that says so (NULL: none says anything). */
 static int most_evidence(const char **name)
@@ -273,7 +273,7 @@ static enum status check_pmix(const struct claims *claims, struct error *err)
                        claims->world, err);
 }
 
-/* ---------------------------------------------------------------- */
+/* ---- one claim is chosen ------------------------------------------------- */
 
 static enum status check(struct claims *claims, struct error *err)
 {

@@ -44,7 +44,7 @@ struct introduction {
 };
 _Static_assert(sizeof(struct introduction) <= BOOTSTRAP_EXCHANGE_MAX, "an introduction is one value");
 
-/* ---------------------------------------------------------------- key-value exchange */
+/* ---- key-value exchange -------------------------------------------------- */
 
 static void encode_hex(const unsigned char *bytes, size_t count, char *text)
 {
@@ -148,7 +148,7 @@ fail:
     return status;
 }
 
-/* ---------------------------------------------------------------- introductions */
+/* ---- introductions ------------------------------------------------------- */
 
 static void append_file(const char *path, char *text, size_t size)
 {
@@ -313,7 +313,7 @@ enum status bootstrap_connect(struct bootstrap *bootstrap, double timeout_second
     return STATUS_OK;
 }
 
-/* ---------------------------------------------------------------- ends */
+/* ---- ends ---------------------------------------------------------------- */
 
 void bootstrap_abort(struct bootstrap *bootstrap, enum status code, const char *text)
 {

@@ -38,7 +38,7 @@ struct kv_client {
     char answer_text[KV_TEXT_MAX + 1];
 };
 
-/* ---------------------------------------------------------------- receiving */
+/* ---- receiving ----------------------------------------------------------- */
 
 static void note_end(struct kv_client *client, enum status code, const char *text)
 {
@@ -132,7 +132,7 @@ static void *read_all(void *context)
     return NULL;
 }
 
-/* ---------------------------------------------------------------- asking */
+/* ---- asking -------------------------------------------------------------- */
 
 static bool send_frame(struct kv_client *client, enum kv_kind kind, int number, const void *body, size_t length)
 {
@@ -267,7 +267,7 @@ void kv_leave(struct kv_client *client, double seconds)
         say_farewell(client, KV_LEAVE, 0, "", seconds);
 }
 
-/* ---------------------------------------------------------------- beginning and end */
+/* ---- beginning and end --------------------------------------------------- */
 
 enum status kv_client_new(int fd, int rank, int world, kv_ended *ended, void *context, struct kv_client **client,
                           struct error *err)

@@ -51,7 +51,7 @@ struct kv_server {
     pthread_t thread;
 };
 
-/* ---------------------------------------------------------------- connections */
+/* ---- connections --------------------------------------------------------- */
 
 static void hang_up(struct member *member, enum presence presence)
 {
@@ -109,7 +109,7 @@ static void say_all(struct kv_server *server, enum kv_kind kind, int number, con
         }
 }
 
-/* ---------------------------------------------------------------- what clients ask for */
+/* ---- what clients ask for ------------------------------------------------ */
 
 static bool put(struct member *member, const char *body, size_t length)
 {
@@ -247,7 +247,7 @@ static void read_from(struct kv_server *server, int rank)
     }
 }
 
-/* ---------------------------------------------------------------- the thread */
+/* ---- the thread ---------------------------------------------------------- */
 
 static void close_doors(struct kv_server *server)
 {
@@ -315,7 +315,7 @@ static void *serve(void *context)
     }
 }
 
-/* ---------------------------------------------------------------- beginning and end */
+/* ---- beginning and end --------------------------------------------------- */
 
 enum status kv_server_new(int world, struct wire_server *const *doors, int count, struct kv_server **server, int *own,
                           struct error *err)

@@ -35,7 +35,7 @@ static void pmi2_key(char key[KEY_BYTES], const char *name, int rank)
     snprintf(key, KEY_BYTES, "ztrain.%s.%d", name, rank);
 }
 
-/* ---------------------------------------------------------------- calls with a time limit */
+/* ---- calls with a time limit --------------------------------------------- */
 
 /* A call and its results; lives until the library has returned. */
 struct pmi2_call {
@@ -104,7 +104,7 @@ static struct pmi2_call *call_new(const struct pmi2 *pmi2, int count, struct err
     return call;
 }
 
-/* ---------------------------------------------------------------- verbs */
+/* ---- verbs --------------------------------------------------------------- */
 
 static enum status pmi2_connect(struct launcher *launcher, double seconds, const char *interface, struct error *err)
 {

@@ -62,7 +62,7 @@ struct pmix {
     struct pmix_proc self;
 };
 
-/* ---------------------------------------------------------------- calls with a time limit */
+/* ---- calls with a time limit --------------------------------------------- */
 
 /* A call and its results; lives until the library has returned. */
 struct pmix_call {
@@ -173,7 +173,7 @@ static const char *why(const struct pmix *pmix, int code)
     return code == BAD_VALUE ? "its value is not what was put" : pmix->call.error(code);
 }
 
-/* ---------------------------------------------------------------- verbs */
+/* ---- verbs --------------------------------------------------------------- */
 
 static enum status pmix_connect(struct launcher *launcher, double seconds, const char *interface, struct error *err)
 {

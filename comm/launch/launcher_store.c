@@ -50,7 +50,7 @@ struct store {
     bool closing; /* this rank is leaving: it need not be ended */
 };
 
-/* ---------------------------------------------------------------- where rank 0 is */
+/* ---- where rank 0 is ----------------------------------------------------- */
 
 /* The i-th port to try. */
 static uint16_t port_choice(const struct launcher_meeting *meeting, int i)
@@ -123,7 +123,7 @@ static enum status doors_places(const struct launcher_meeting *meeting, const ch
     return STATUS_OK;
 }
 
-/* ---------------------------------------------------------------- connecting */
+/* ---- connecting ---------------------------------------------------------- */
 
 /* Drops the places that are not this machine's. */
 static enum status keep_own(struct wire_address *places, int *count, struct error *err)
@@ -242,7 +242,7 @@ static enum status store_connect(struct launcher *launcher, double seconds, cons
     return kv_client_new(fd, launcher->rank, launcher->world, end_process, store, &store->client, err);
 }
 
-/* ---------------------------------------------------------------- the other verbs */
+/* ---- the other verbs ----------------------------------------------------- */
 
 static enum status store_put(struct launcher *launcher, const char *key, const char *value, double seconds,
                              struct error *err)

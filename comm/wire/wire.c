@@ -58,7 +58,7 @@ static const size_t message_end[] = {
     [HELLO] = HELLO_END, [CHALLENGE] = CHALLENGE_END, [PROOF] = PROOF_END, [WELCOME] = WELCOME_END};
 _Static_assert(COUNT_OF(message_end) == MESSAGE_COUNT, "every message has an end");
 
-/* ---------------------------------------------------------------- handshake */
+/* ---- handshake ----------------------------------------------------------- */
 
 struct link {
     const struct wire_self *self;
@@ -207,7 +207,7 @@ static void set_options(const struct link *link)
         set_option(link->fd, IPPROTO_TCP, TCP_USER_TIMEOUT, (int)(link->self->timeout_seconds * 1000));
 }
 
-/* ---------------------------------------------------------------- accepting */
+/* ---- accepting ----------------------------------------------------------- */
 
 struct wire_server {
     struct wire_self self;
@@ -475,7 +475,7 @@ bool wire_server_next(struct wire_server *server, int timeout_ms, struct wire_co
     }
 }
 
-/* ---------------------------------------------------------------- connecting */
+/* ---- connecting ---------------------------------------------------------- */
 
 /* One connection that is being made. */
 struct dial {

@@ -58,7 +58,7 @@ struct wire_self {
                                     as its reader may be busy with something else for any time */
 };
 
-/* ---------------------------------------------------------------- addresses */
+/* ---- addresses ----------------------------------------------------------- */
 
 struct wire_host {
     uint64_t kernel; /* the same for processes that can talk over loopback */
@@ -91,7 +91,7 @@ enum { WIRE_PRINTED = 80 };
 const char *wire_address_print(const struct wire_address *address, char text[WIRE_PRINTED]);
 bool wire_address_parse(const char *text, struct wire_address *address);
 
-/* ---------------------------------------------------------------- accepting */
+/* ---- accepting ----------------------------------------------------------- */
 
 /* Listens at the address; port 0 becomes the one that the system chose. */
 enum status wire_listen(struct wire_address *address, int *listener, struct error *err);
@@ -115,7 +115,7 @@ struct wire_connection {
  * twice: it has then given the first connection up. */
 bool wire_server_next(struct wire_server *server, int timeout_ms, struct wire_connection *connection);
 
-/* ---------------------------------------------------------------- connecting */
+/* ---- connecting ---------------------------------------------------------- */
 
 /* Connects with rank `peer` at one of the addresses, which are tried in turn until it answers or timeout_seconds are
  * over. host names it in messages. */

@@ -18,7 +18,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* ---------------------------------------------------------------- text */
+/* ---- text ---------------------------------------------------------------- */
 
 const char *wire_address_print(const struct wire_address *address, char text[WIRE_PRINTED])
 {
@@ -131,7 +131,7 @@ enum status wire_resolve(const char *name, uint16_t port, struct wire_address *a
     return STATUS_OK;
 }
 
-/* ---------------------------------------------------------------- this machine */
+/* ---- this machine -------------------------------------------------------- */
 
 /* The same number for processes of one kernel and network namespace, and hardly ever for others. */
 static uint64_t kernel_identity(void)
@@ -270,7 +270,7 @@ enum status wire_host_read(const char *interface, struct wire_host *host, struct
     return STATUS_OK;
 }
 
-/* ---------------------------------------------------------------- the one that the peers reach */
+/* ---- the one that the peers reach ---------------------------------------- */
 
 /* Whether a machine other than `owner` has the same address. */
 static bool ambiguous(const struct wire_host *hosts, int count, const struct wire_host *owner, const char *text)

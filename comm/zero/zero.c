@@ -21,7 +21,7 @@ const char *zero_state_name(enum zero_state state)
     return names[state];
 }
 
-/* ---------------------------------------------------------------- creation */
+/* ---- creation ------------------------------------------------------------ */
 
 static int64_t clamp(int64_t x, int64_t low, int64_t high)
 {
@@ -166,7 +166,7 @@ void zero_free(struct zero *z)
     free(z);
 }
 
-/* ---------------------------------------------------------------- memory */
+/* ---- memory -------------------------------------------------------------- */
 
 static float *take_floats(struct arena *arena, enum mem_kind kind, int64_t count)
 {
@@ -274,7 +274,7 @@ enum status zero_host_slice(struct zero *z, enum zero_access access, enum zero_s
     return device_check(z->device, err);
 }
 
-/* ---------------------------------------------------------------- from own slices to everything else */
+/* ---- from own slices to everything else ---------------------------------- */
 
 enum status zero_params_changed(struct zero *z, struct stream *compute, struct error *err)
 {

@@ -61,7 +61,7 @@ void zero_begin_micro(struct zero *z, bool last)
     z->last_micro = last;
 }
 
-/* ---------------------------------------------------------------- what the ranks report */
+/* ---- what the ranks report ----------------------------------------------- */
 
 static void report(struct zero *z, const double *loss_sum, struct stream *compute)
 {
@@ -98,7 +98,7 @@ static void decide(struct zero *z, const struct zero_update *update, struct stre
     z->device->ops->decide_step(compute, &args);
 }
 
-/* ---------------------------------------------------------------- update */
+/* ---- update -------------------------------------------------------------- */
 
 static void update_unit(struct zero *z, int unit, const struct zero_update *update, struct stream *compute)
 {
@@ -186,7 +186,7 @@ void zero_times(struct zero *z, double *reduce, double *optimizer)
     *optimizer = stopwatch_read(z->stopwatch, LANE_OPTIMIZER);
 }
 
-/* ---------------------------------------------------------------- collecting a step */
+/* ---- collecting a step --------------------------------------------------- */
 
 /* Where in the layout element `index` of what was looked through lies. */
 static struct bad_place place_of(const struct zero *z, int64_t index)

@@ -38,7 +38,7 @@ void zero_places_clear(struct zero *z)
     }
 }
 
-/* ---------------------------------------------------------------- collectives in pieces */
+/* ---- collectives in pieces ----------------------------------------------- */
 
 /* Elements of each rank's slice that go at once. */
 static int64_t piece_size(const struct zero *z, int64_t slice, int64_t bucket)
@@ -71,7 +71,7 @@ static void reduce(struct zero *z, int unit, const float *send, float *recv, boo
     }
 }
 
-/* ---------------------------------------------------------------- parameters */
+/* ---- parameters ---------------------------------------------------------- */
 
 static bool gathers_on_demand(const struct zero *z)
 {
@@ -136,7 +136,7 @@ static void release(void *self, int unit, enum param_pass pass, struct stream *s
     event_record(place->released, stream);
 }
 
-/* ---------------------------------------------------------------- gradients */
+/* ---- gradients ----------------------------------------------------------- */
 
 /* Zeroes what no tensor of the unit covers, and what its last user left there. */
 static void clear_gaps(const struct zero *z, int unit, float *grads, struct stream *stream)
@@ -213,7 +213,7 @@ void zero_verbs_init(struct zero *z)
         .self = z, .acquire = acquire, .release = release, .grads = grads, .grads_ready = grads_ready};
 }
 
-/* ---------------------------------------------------------------- theory */
+/* ---- theory -------------------------------------------------------------- */
 
 struct walk {
     const struct zero *zero;

@@ -82,7 +82,7 @@ struct token_set {
     int64_t tokens, documents;
 };
 
-/* ---- files ---------------------------------------------------------------------------------------------------- */
+/* ---- files --------------------------------------------------------------- */
 
 static enum status file_open(const char *path, int *fd, int64_t *bytes, struct error *err)
 {
@@ -182,7 +182,7 @@ static char *join(const char *text, size_t length, const char *end)
     return out;
 }
 
-/* ---- from patterns to shards ---------------------------------------------------------------------------------- */
+/* ---- from patterns to shards --------------------------------------------- */
 
 static size_t base_length(const char *path)
 {
@@ -291,7 +291,7 @@ static enum status set_add_pattern(struct token_set *set, const char *pattern, s
     return STATUS_OK;
 }
 
-/* ---- headers -------------------------------------------------------------------------------------------------- */
+/* ---- headers ------------------------------------------------------------- */
 
 static enum status wrong_size(const struct shard_file *file, int64_t expected, struct error *err)
 {
@@ -500,7 +500,7 @@ static enum status shard_open(struct shard *shard, bool keep_open, struct error 
     return STATUS_OK;
 }
 
-/* ---- the set -------------------------------------------------------------------------------------------------- */
+/* ---- the set ------------------------------------------------------------- */
 
 enum status token_set_open(const char *const *patterns, int num_patterns, struct token_set **set, struct error *err)
 {

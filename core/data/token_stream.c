@@ -49,7 +49,7 @@ struct token_stream {
     struct error error;  /* why it finished; code STATUS_OK: the end of the pass */
 };
 
-/* ---- sizes ---------------------------------------------------------------------------------------------------- */
+/* ---- sizes --------------------------------------------------------------- */
 
 static int64_t round_up(int64_t value, int64_t multiple)
 {
@@ -78,7 +78,7 @@ int64_t token_stream_steps_per_epoch(const struct token_stream_config *config)
     return token_set_samples(config->set, config->seq_length, config->packing) / config->batch_size;
 }
 
-/* ---- filling a batch (the thread) ----------------------------------------------------------------------------- */
+/* ---- filling a batch (the thread) ---------------------------------------- */
 
 static void add_sequence(struct slot *slot, const int32_t *tokens, const int32_t *targets, int64_t length)
 {
@@ -223,7 +223,7 @@ static void *prefetch(void *argument)
     return NULL;
 }
 
-/* ---- the caller's side ---------------------------------------------------------------------------------------- */
+/* ---- the caller's side --------------------------------------------------- */
 
 static enum status check_samples(const struct token_stream *stream, struct error *err)
 {

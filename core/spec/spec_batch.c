@@ -128,8 +128,7 @@ enum status spec_resolve_batch(struct run_spec *spec, int world, const char *wor
     return STATUS_OK;
 }
 
-/* ---- a resumed run ------------------------------------------------------------------------------------------------
- */
+/* ---- a resumed run ------------------------------------------------------- */
 
 enum status spec_resolve_batch_resumed(struct run_spec *spec, int world, const char *world_source, const json_t *stored,
                                        int stored_world, struct error *err)

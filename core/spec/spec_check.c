@@ -9,8 +9,7 @@
 #include <math.h>
 #include <string.h>
 
-/* ---- unknown keys -------------------------------------------------------------------------------------------------
- */
+/* ---- unknown keys -------------------------------------------------------- */
 
 static bool in_section(const struct spec_key *key, const char *section)
 {
@@ -123,8 +122,7 @@ static void find_unknown(struct spec_context *ctx, const struct spec_node *root,
     }
 }
 
-/* ---- values and verdicts ------------------------------------------------------------------------------------------
- */
+/* ---- values and verdicts ------------------------------------------------- */
 
 /* A section of DeepSpeed's that we lack is on if anything in it is enabled, or if it has content and no switch. */
 static void find_switches(const struct spec_node *node, bool *has_switch, bool *on)
@@ -244,8 +242,7 @@ static void check_row(struct spec_context *ctx, struct spec_full *full, const st
     }
 }
 
-/* ---- rules that tie keys together ---------------------------------------------------------------------------------
- */
+/* ---- rules that tie keys together ---------------------------------------- */
 
 static bool is_true(const struct spec_node *root, const char *path)
 {
@@ -413,8 +410,7 @@ static void check_documents(struct spec_context *ctx, struct spec_full *full, co
                    "'data.seq_length' 1 leaves no target where data.packing is false; hint: 2 or more");
 }
 
-/* ---- all of it ----------------------------------------------------------------------------------------------------
- */
+/* ---- all of it ----------------------------------------------------------- */
 
 /* Old names become the new ones, `zero_optimization: true` becomes stage 1. */
 static void normalise(struct spec_context *ctx, struct spec_node *root)

@@ -161,8 +161,7 @@ static const char *describe_default(const struct spec_key *key)
     return key->fallback ? key->fallback : key->flags & KEY_REQUIRED ? "required" : "unset";
 }
 
-/* ---- plain text ---------------------------------------------------------------------------------------------------
- */
+/* ---- plain text ---------------------------------------------------------- */
 
 /* Help in lines of at most 100 columns behind an indent. */
 static void print_wrapped(FILE *out, const char *text)
@@ -229,8 +228,7 @@ static void print_text(FILE *out)
             fprintf(out, "%s: now %s\n", spec_keys[i].path, spec_keys[i].fallback);
 }
 
-/* ---- Markdown -----------------------------------------------------------------------------------------------------
- */
+/* ---- Markdown ------------------------------------------------------------ */
 
 /* Text in a table's cell: a bar would end it. */
 static void print_cell(FILE *out, const char *text)

@@ -108,7 +108,7 @@ static const struct spec_choice tag_choices[] = {
 };
 
 const struct spec_key spec_keys[] = {
-    /* ---- ours ---------------------------------------------------------------------------------------------------- */
+    /* ---- ours ------------------------------------------------------------ */
     SECTION("run", "the run and its folder"),
     {USED("run.name", KEY_STRING, spec.run.name, NULL, SILENT,
           "the run's folder is DIR/NAME; default: the spec's file name without .yaml"),
@@ -213,7 +213,7 @@ const struct spec_key spec_keys[] = {
           "add up each node's gradients before they cross the network: less traffic with several ranks on a node, but "
           "results that depend on how ranks are spread over nodes")},
 
-    /* ---- DeepSpeed's: batch sizes, clipping, output -------------------------------------------------------------- */
+    /* ---- DeepSpeed's: batch sizes, clipping, output ---------------------- */
     {USED("train_batch_size", KEY_INT, spec.train_batch_size, NULL, ERROR,
           "samples of an optimizer step, over all ranks = micro batch x accumulation x ranks; two of the three sizes, "
           "or "
@@ -260,7 +260,7 @@ const struct spec_key spec_keys[] = {
      .choices = dtype_choices,
      .help = "accumulating gradients in another type than fp32"},
 
-    /* ---- optimizer ----------------------------------------------------------------------------------------------- */
+    /* ---- optimizer ------------------------------------------------------- */
     SECTION("optimizer", "AdamW with fp32 master weights and moments"),
     {USED("optimizer.type", KEY_CHOICE, spec.optimizer.type, "AdamW", ERROR,
           "AdamW, or Adam: the same unless adam_w_mode is false"),
@@ -289,7 +289,7 @@ const struct spec_key spec_keys[] = {
     NOTICE("optimizer.params.legacy_fusion", BOOL, "false", "the update is one pass anyway"),
     NOTICE("optimizer.legacy_fusion", BOOL, "false", "the update is one pass anyway"),
 
-    /* ---- scheduler ----------------------------------------------------------------------------------------------- */
+    /* ---- scheduler ------------------------------------------------------- */
     SECTION("scheduler", "learning rate over the steps; skipped steps do not advance it"),
     {USED("scheduler.type", KEY_CHOICE, spec.scheduler.type, "Constant", NOTICE,
           "Constant, Linear, Cosine (step 1 is the first of the warm-up), or DeepSpeed's WarmupLR, WarmupDecayLR, "
@@ -333,7 +333,7 @@ const struct spec_key spec_keys[] = {
      .schedules = S(WARMUP_LR) | S(WARMUP_DECAY_LR) | S(WARMUP_COSINE_LR),
      .help = "a resumed run takes its step from the checkpoint"},
 
-    /* ---- precision ----------------------------------------------------------------------------------------------- */
+    /* ---- precision ------------------------------------------------------- */
     SECTION("bf16", "bf16 parameters and activations, fp32 master weights; neither bf16 nor fp16: fp32"),
     {USED("bf16.enabled", KEY_BOOL, bf16, "false", ERROR, "compute in bf16")},
     NOTICE("bf16.check_grad_overflow", BOOL, "true", "gradients are always checked"),
@@ -364,7 +364,7 @@ const struct spec_key spec_keys[] = {
     REFUSED("amp", FOREIGN, NULL, "Apex mixed precision; hint: use bf16: {enabled: true}"),
     REFUSED("torch_autocast", FOREIGN, NULL, "PyTorch's automatic casts; hint: use bf16: {enabled: true}"),
 
-    /* ---- ZeRO ---------------------------------------------------------------------------------------------------- */
+    /* ---- ZeRO ------------------------------------------------------------ */
     SECTION("zero_optimization", "what is sharded over the ranks; true stands for stage 1"),
     {USED("zero_optimization.stage", KEY_INT, spec.zero.stage, "0", NOTICE,
           "0: nothing is sharded, 1: optimizer state, 2: gradients, too, 3: parameters, too"),
@@ -459,7 +459,7 @@ const struct spec_key spec_keys[] = {
     PASSIVE("aio.overlap_events", BOOL, "true", "submit and wait at once"),
     PASSIVE("aio.use_gds", BOOL, "false", "GPUDirect storage"),
 
-    /* ---- memory, monitors ---------------------------------------------------------------------------------------- */
+    /* ---- memory, monitors ------------------------------------------------ */
     SECTION("activation_checkpointing", "recomputation of activations in backward"),
     {USED("activation_checkpointing.enabled", KEY_BOOL, spec.activation_checkpointing, "false", NOTICE,
           "keep only each block's input and compute the block again in backward (DeepSpeed's section has no switch)")},
@@ -504,7 +504,7 @@ const struct spec_key spec_keys[] = {
     PASSIVE("flops_profiler.output_file", STRING, NULL, "file"),
     PASSIVE("flops_profiler.recompute_fwd_factor", REAL, "0.0", "share of forward that is computed again"),
 
-    /* ---- what DeepSpeed has beside training as we do it ---------------------------------------------------------- */
+    /* ---- what DeepSpeed has beside training as we do it ------------------ */
     LATER("elasticity", FOREIGN, NULL, "changing the world size within a run; any checkpoint resumes at another one"),
     REFUSED("autotuning", FOREIGN, NULL, "there is no autotuner; hint: `ztrain plan` shows what fits"),
     REFUSED("compression_training", FOREIGN, NULL, "there is no compression of models; hint: remove the section"),

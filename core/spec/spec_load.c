@@ -9,8 +9,7 @@
 
 #include <string.h>
 
-/* ---- load ---------------------------------------------------------------------------------------------------------
- */
+/* ---- load ---------------------------------------------------------------- */
 
 /* "runs/tiny.yaml" makes "tiny" */
 static char *name_from_path(struct spec_arena *arena, const char *path)
@@ -122,8 +121,7 @@ void spec_report_release(struct spec_report *report)
     string_list_release(&report->notices);
 }
 
-/* ---- length of the run, "auto" sizes ------------------------------------------------------------------------------
- */
+/* ---- length of the run, "auto" sizes ------------------------------------- */
 
 int64_t spec_resolve_steps(struct run_spec *spec, int64_t steps_per_epoch)
 {

@@ -7,8 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- YAML ---------------------------------------------------------------------------------------------------------
- */
+/* ---- YAML ---------------------------------------------------------------- */
 
 /* Shortest digits that read back to the same double; always recognisable as no integer. */
 static void write_real(FILE *out, double value)
@@ -183,8 +182,7 @@ void spec_write_yaml(const struct run_spec *spec, FILE *out, bool all)
     }
 }
 
-/* ---- JSON and comparison ------------------------------------------------------------------------------------------
- */
+/* ---- JSON and comparison ------------------------------------------------- */
 
 json_t *spec_to_json(const struct run_spec *spec)
 {

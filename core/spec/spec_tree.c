@@ -7,8 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- memory -------------------------------------------------------------------------------------------------------
- */
+/* ---- memory -------------------------------------------------------------- */
 
 struct spec_block {
     struct spec_block *next;
@@ -87,8 +86,7 @@ void string_list_release(struct string_list *list)
     *list = (struct string_list){0};
 }
 
-/* ---- messages -----------------------------------------------------------------------------------------------------
- */
+/* ---- messages ------------------------------------------------------------ */
 
 static void problem_add(struct spec_context *ctx, struct spec_problems *problems, struct spec_pos pos,
                         const char *format, va_list args)
@@ -179,8 +177,7 @@ void spec_problems_print(struct spec_context *ctx, struct spec_problems *problem
                                                  ctx->sources[0], problems->dropped));
 }
 
-/* ---- look up, merge, override -------------------------------------------------------------------------------------
- */
+/* ---- look up, merge, override -------------------------------------------- */
 
 struct spec_node *spec_child(const struct spec_node *node, const char *key)
 {
@@ -308,8 +305,7 @@ void spec_override(struct spec_context *ctx, struct spec_node *root, int source,
     replace_value(node, value);
 }
 
-/* ---- as JSON ------------------------------------------------------------------------------------------------------
- */
+/* ---- as JSON ------------------------------------------------------------- */
 
 static json_t *container_json(struct spec_context *ctx, const struct spec_node *node)
 {

@@ -9,8 +9,7 @@
 #include <string.h>
 #include <strings.h>
 
-/* ---- the table ----------------------------------------------------------------------------------------------------
- */
+/* ---- the table ----------------------------------------------------------- */
 
 const struct spec_key *spec_key_find(const char *path)
 {
@@ -32,8 +31,7 @@ const char *spec_key_leaf(const char *path)
     return dot ? dot + 1 : path;
 }
 
-/* ---- node to JSON -------------------------------------------------------------------------------------------------
- */
+/* ---- node to JSON -------------------------------------------------------- */
 
 static const struct spec_choice *closest_choice(const struct spec_key *key, const char *text)
 {
@@ -251,8 +249,7 @@ json_t *spec_key_default(const struct spec_key *key)
     return value;
 }
 
-/* ---- JSON to field and back ---------------------------------------------------------------------------------------
- */
+/* ---- JSON to field and back ---------------------------------------------- */
 
 static void store_choice(char *field, const struct spec_key *key, const char *name)
 {

@@ -24,8 +24,7 @@
 #include <unistd.h>
 #include <yaml.h>
 
-/* ---- files --------------------------------------------------------------------------------------------------------
- */
+/* ---- files --------------------------------------------------------------- */
 
 char *spec_read_file(struct spec_context *ctx, int source, size_t *size)
 {
@@ -87,8 +86,7 @@ static struct spec_pos offset_pos(int source, const char *text, size_t size, siz
     return pos;
 }
 
-/* ---- scalars ------------------------------------------------------------------------------------------------------
- */
+/* ---- scalars ------------------------------------------------------------- */
 
 static bool is_one_of(const char *text, const char *const *words)
 {
@@ -159,8 +157,7 @@ void spec_resolve_plain(struct spec_node *node)
     }
 }
 
-/* ---- events to tree -----------------------------------------------------------------------------------------------
- */
+/* ---- events to tree ------------------------------------------------------ */
 
 struct reader {
     struct spec_context *ctx;

@@ -29,7 +29,7 @@
 #include <omp.h>
 #endif
 
-/* ---- memory ---- */
+/* ---- memory -------------------------------------------------------------- */
 
 enum { HUGE_PAGE = 2 << 20, SMALL_PAGE = 4096 };
 
@@ -175,7 +175,7 @@ static void cpu_unpin_host(struct device *device, void *memory, size_t bytes)
     (void)device, (void)memory, (void)bytes;
 }
 
-/* ---- streams ---- */
+/* ---- streams ------------------------------------------------------------- */
 
 enum { RING_SLOTS = 256 };
 
@@ -329,7 +329,7 @@ static void cpu_fill_zero(struct stream *stream, void *dst, size_t bytes)
     cpu_submit(stream, run_copy, &copy, sizeof copy);
 }
 
-/* ---- events ---- */
+/* ---- events -------------------------------------------------------------- */
 
 struct cpu_event {
     struct event event; /* first */
@@ -439,7 +439,7 @@ static void cpu_event_free(struct event *event)
     free(e);
 }
 
-/* ---- the device ---- */
+/* ---- the device ---------------------------------------------------------- */
 
 void device_cpu_fail(struct device_cpu *cpu, const char *format, ...)
 {

@@ -119,7 +119,7 @@ struct gemm {
     struct primitive cache[CACHE_ENTRIES];
 };
 
-/* ---- opening ---- */
+/* ---- opening ------------------------------------------------------------- */
 
 static const char *const library_names[] = {"libdnnl.so.3", "libdnnl.so.2", "libdnnl.so"};
 
@@ -215,7 +215,7 @@ bool gemm_wants_library(const struct gemm *g, enum dtype dtype)
     return g->wants[dtype];
 }
 
-/* ---- bf16: matmul primitives ---- */
+/* ---- bf16: matmul primitives --------------------------------------------- */
 
 /* A memory descriptor: version 2's structure, or version 3's handle. */
 union memory_desc {

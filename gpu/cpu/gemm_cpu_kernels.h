@@ -68,7 +68,7 @@ enum unit_kind {
         }                                             \
     } while (0)
 
-/* ---- packing ---- */
+/* ---- packing ------------------------------------------------------------- */
 
 typedef uint32_t quad __attribute__((vector_size(16)));
 
@@ -179,7 +179,7 @@ static ALWAYS_INLINE void pack_panel(uint32_t *dst, const void *src, int64_t row
 
 #include "gpu/cpu/gemm_cpu_tiles.h"
 
-/* ---- micro-kernels: tile (MR, NR) = a (units, MR) · b (units, NR) ---- */
+/* ---- micro-kernels: tile (MR, NR) = a (units, MR) · b (units, NR) -------- */
 
 typedef void micro_kernel(int64_t units, const uint32_t *a, const uint32_t *b, float *tile);
 
@@ -245,7 +245,7 @@ __attribute__((target("avx512bf16"))) static void micro_pairs(int64_t units, con
 #define GEMM_HAS_PAIRS 0
 #endif
 
-/* ---- a whole product ---- */
+/* ---- a whole product ----------------------------------------------------- */
 
 struct product {
     bool transpose_a, transpose_b;

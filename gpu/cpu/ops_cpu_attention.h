@@ -216,7 +216,7 @@ static int64_t first_key_of(int64_t query, int64_t window)
     return key / MR * MR;
 }
 
-/* ---- forward ---- */
+/* ---- forward ------------------------------------------------------------- */
 
 /* Scratch of one thread, in floats of ATTENTION_THREAD_FLOATS(D). */
 struct attention_scratch {
@@ -352,7 +352,7 @@ static void op_attention_fwd(struct stream *stream, const struct attention_fwd_a
     }
 }
 
-/* ---- backward ---- */
+/* ---- backward ------------------------------------------------------------ */
 
 /* scores (rows, NR) become P and products dS. Lanes are queries: lse and delta are per lane. */
 static ALWAYS_INLINE void gradient_by_query(float *scores, const float *products, int64_t count, int64_t key,

@@ -124,7 +124,7 @@ static void op_norm_bwd(struct stream *stream, const struct norm_bwd_args *a)
     }
 }
 
-/* ---- RMSNorm of every head ---- */
+/* ---- RMSNorm of every head ----------------------------------------------- */
 
 static ALWAYS_INLINE void head_norm_fwd_rows(const struct head_norm_fwd_args *a, struct range rows, enum dtype dtype)
 {

@@ -1,7 +1,7 @@
 /* ops_cpu_pointwise.h: embedding, RoPE, SwiGLU, cross-entropy, add, cast, sum of squares, Adam. A template, see
  * ops_cpu.h. */
 
-/* ---- embedding ---- */
+/* ---- embedding ----------------------------------------------------------- */
 
 static ALWAYS_INLINE void embedding_fwd_rows(const struct embedding_fwd_args *a, struct range rows, enum dtype dtype)
 {
@@ -71,7 +71,7 @@ static void op_embedding_bwd(struct stream *stream, const struct embedding_bwd_a
     }
 }
 
-/* ---- RoPE ---- */
+/* ---- RoPE ---------------------------------------------------------------- */
 
 static ALWAYS_INLINE void rope_rows(const struct rope_args *a, struct range rows, enum dtype dtype)
 {
@@ -103,7 +103,7 @@ static void op_rope(struct stream *stream, const struct rope_args *a)
     }
 }
 
-/* ---- SwiGLU ---- */
+/* ---- SwiGLU -------------------------------------------------------------- */
 
 static ALWAYS_INLINE void swiglu_fwd_rows(const struct swiglu_fwd_args *a, struct range rows, enum dtype dtype)
 {
@@ -154,7 +154,7 @@ static void op_swiglu_bwd(struct stream *stream, const struct swiglu_bwd_args *a
     }
 }
 
-/* ---- cross-entropy ---- */
+/* ---- cross-entropy ------------------------------------------------------- */
 
 static ALWAYS_INLINE float load_one(const void *x, int64_t i, enum dtype dtype)
 {
@@ -236,7 +236,7 @@ static void op_cross_entropy(struct stream *stream, const struct cross_entropy_a
     *a->loss_sum = sum;
 }
 
-/* ---- add, cast ---- */
+/* ---- add, cast ----------------------------------------------------------- */
 
 static ALWAYS_INLINE void add_part(const struct add_args *a, struct range part, enum dtype dtype)
 {
@@ -282,7 +282,7 @@ static void op_cast(struct stream *stream, const struct cast_args *a)
     }
 }
 
-/* ---- sum of squares ---- */
+/* ---- sum of squares ------------------------------------------------------ */
 
 static double sumsq_part(const float *x, struct range part)
 {
@@ -313,7 +313,7 @@ static void op_sumsq(struct stream *stream, const struct sumsq_args *a)
     *a->out = sum;
 }
 
-/* ---- the step ---- */
+/* ---- the step ------------------------------------------------------------ */
 
 static void op_decide_step(struct stream *stream, const struct decide_step_args *a)
 {
@@ -365,7 +365,7 @@ static void op_find_nonfinite(struct stream *stream, const struct find_nonfinite
     *a->index = i;
 }
 
-/* ---- Adam ---- */
+/* ---- Adam ---------------------------------------------------------------- */
 
 static ALWAYS_INLINE void adam_part(const struct adam_args *a, struct range part, enum dtype param_dtype)
 {

@@ -63,7 +63,7 @@ struct attention_cudnn {
     struct entry *entries; /* owned */
 };
 
-/* ---- the library ---- */
+/* ---- the library --------------------------------------------------------- */
 
 static enum status open_library(struct attention_cudnn *a, struct error *err)
 {
@@ -121,7 +121,7 @@ void attention_cudnn_free(struct attention_cudnn *a)
     free(a);
 }
 
-/* ---- shapes ---- */
+/* ---- shapes -------------------------------------------------------------- */
 
 static struct attention_shape shape_fwd(const struct attention_fwd_args *args)
 {
@@ -169,7 +169,7 @@ static void refuse(struct entry *entry, const char *why)
     snprintf(entry->why, sizeof entry->why, "%.*s", (int)sizeof entry->why - 1, why);
 }
 
-/* ---- announcing ---- */
+/* ---- announcing ---------------------------------------------------------- */
 
 static size_t aligned(size_t bytes)
 {
@@ -274,7 +274,7 @@ size_t attention_cudnn_workspace_bytes(struct attention_cudnn *a, const struct o
     return forward > backward ? forward : backward;
 }
 
-/* ---- the ops ---- */
+/* ---- the ops ------------------------------------------------------------- */
 
 static bool is_aligned(const void *pointer)
 {
@@ -411,7 +411,7 @@ bool attention_cudnn_bwd(struct stream *stream, const struct attention_bwd_args 
     return true;
 }
 
-/* ---- verifying ---- */
+/* ---- verifying ----------------------------------------------------------- */
 
 /* Values that repeat after so many, a prime: no two rows of a tensor are alike. */
 enum { PATTERN = 65521 };
@@ -697,7 +697,7 @@ fail:
     return status;
 }
 
-/* ---- what is said ---- */
+/* ---- what is said -------------------------------------------------------- */
 
 static void describe(const struct attention_cudnn *a, const struct entry *entry, char *text, size_t size)
 {

@@ -38,7 +38,7 @@ static cudnnDataType_t type_of(const struct attention_shape *s)
     return s->dtype == DTYPE_BF16 ? CUDNN_DATA_BFLOAT16 : CUDNN_DATA_HALF;
 }
 
-/* ---- tensors ---- */
+/* ---- tensors ------------------------------------------------------------- */
 
 /* `heads` heads of D in rows (tokens) of ld elements. */
 static struct cudnn_tensor rows(struct cudnn_graph *g, const struct attention_shape *s, enum attention_pointer id,
@@ -82,7 +82,7 @@ static struct cudnn_tensor product(struct cudnn_graph *g, cudnnDataType_t type, 
     return out;
 }
 
-/* ---- parts of the formulas ---- */
+/* ---- parts of the formulas ----------------------------------------------- */
 
 /* scores where `mask` holds, elsewhere what becomes a probability of 0 */
 static struct cudnn_tensor keep_where(struct cudnn_graph *g, int version, const struct cudnn_tensor *scores,
@@ -123,7 +123,7 @@ static void key_gradient(struct cudnn_graph *g, const struct attention_shape *s,
     cudnn_reduce(g, CUDNN_REDUCE_TENSOR_ADD, &of_heads, gradient);
 }
 
-/* ---- the graphs ---- */
+/* ---- the graphs ---------------------------------------------------------- */
 
 static void build_fwd(struct cudnn_graph *g, int version, const struct attention_shape *s)
 {
@@ -189,7 +189,7 @@ static void build_bwd(struct cudnn_graph *g, int version, const struct attention
     cudnn_matmul(g, &ds, &k_rows, &dq);
 }
 
-/* ---- plans ---- */
+/* ---- plans --------------------------------------------------------------- */
 
 /* What the library would refuse anyway but says less clearly, or does wrong. */
 static enum status check_shape(const struct cudnn_target *target, const struct attention_shape *s, struct error *err)

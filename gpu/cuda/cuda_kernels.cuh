@@ -27,7 +27,7 @@
     cuda_check(cuda_device_of(stream),                 \
                CUDA_LAUNCH(kernel, grid, block, 0, cuda_stream_of(stream)->handle, __VA_ARGS__), what)
 
-/* ---- elements ---- */
+/* ---- elements ------------------------------------------------------------ */
 
 /* Elements of a 16-byte access. */
 template <typename T> constexpr int VECTOR = static_cast<int>(16 / sizeof(T));
@@ -109,7 +109,7 @@ template <int N, typename T> __device__ __forceinline__ void store(T *to, const 
     }
 }
 
-/* ---- grids ---- */
+/* ---- grids --------------------------------------------------------------- */
 
 static inline uintptr_t address_bits(const void *address)
 {
@@ -186,7 +186,7 @@ __device__ __forceinline__ void table_walk_next(struct table_walk *walk, int col
     }
 }
 
-/* ---- the stream's workspace ---- */
+/* ---- the stream's workspace ---------------------------------------------- */
 
 struct cuda_scratch {
     char *next;
@@ -222,7 +222,7 @@ size_t cuda_norm_workspace_bytes(const struct op_limits *limits);
 size_t cuda_loss_workspace_bytes(const struct op_limits *limits);
 size_t cuda_optimizer_workspace_bytes(void);
 
-/* ---- sums over threads ---- */
+/* ---- sums over threads --------------------------------------------------- */
 
 /* Every lane gets the sum over its group of `lanes` neighbours (a power of two); whole warps call it. */
 template <typename T> __device__ __forceinline__ T sum_over_lanes(T x, int lanes)

@@ -174,7 +174,7 @@ enum status nccl_open(const struct nccl_functions **functions, struct error *err
 }
 #endif
 
-/* ---- what doctor says ---- */
+/* ---- what doctor says ---------------------------------------------------- */
 
 /* "major.minor.patch" as the library itself tells it. */
 static void tell_version(enum cuda_library which, char *text, size_t size)

@@ -33,7 +33,7 @@ struct cudnn_plan {
     char why[512]; /* of the last execution that failed */
 };
 
-/* ---- descriptors ---- */
+/* ---- descriptors --------------------------------------------------------- */
 
 struct cudnn_graph *cudnn_graph_new(const struct cudnn_target *target)
 {
@@ -103,7 +103,7 @@ static void finalize(struct cudnn_graph *graph, cudnnBackendDescriptor_t descrip
         note_failure(graph, graph->target.cudnn->cudnnBackendFinalize(descriptor), what);
 }
 
-/* ---- tensors ---- */
+/* ---- tensors ------------------------------------------------------------- */
 
 enum tensor_kind { IN_MEMORY, VIRTUAL, ON_HOST };
 
@@ -154,7 +154,7 @@ struct cudnn_tensor cudnn_scalar(struct cudnn_graph *graph, float value)
     return tensor;
 }
 
-/* ---- operations ---- */
+/* ---- operations ---------------------------------------------------------- */
 
 static void add_operation(struct cudnn_graph *graph, cudnnBackendDescriptor_t operation, const char *what)
 {
@@ -242,7 +242,7 @@ struct cudnn_tensor cudnn_transpose(struct cudnn_graph *graph, const struct cudn
     return out;
 }
 
-/* ---- plans ---- */
+/* ---- plans --------------------------------------------------------------- */
 
 /* The engine's number, and whether its results repeat. */
 static bool is_deterministic(struct cudnn_graph *graph, cudnnBackendDescriptor_t config, int64_t *engine)
@@ -426,7 +426,7 @@ const char *cudnn_plan_execute(struct cudnn_plan *plan, void *const *pointers, i
     return status == CUDNN_STATUS_SUCCESS ? NULL : plan->why;
 }
 
-/* ---- GPUs that are only described ---- */
+/* ---- GPUs that are only described ---------------------------------------- */
 
 enum status cudnn_describe_gpu(const struct cudnn_functions *cudnn, const char *json, struct cudnn_target *target,
                                struct error *err)

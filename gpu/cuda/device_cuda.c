@@ -40,7 +40,7 @@ static double gib(size_t bytes)
     return (double)bytes / (1 << 30);
 }
 
-/* ---- errors ---- */
+/* ---- errors -------------------------------------------------------------- */
 
 /* What went wrong in calls that another call of ours would have got right: too much memory, wrong arguments. Whatever
  * else a device that was opened answers (ECC errors, a failed launch, a GPU that fell off the bus, codes that newer
@@ -122,7 +122,7 @@ static enum status cuda_device_check(struct device *device, struct error *err)
     return status;
 }
 
-/* ---- memory ---- */
+/* ---- memory -------------------------------------------------------------- */
 
 static enum status range_add(struct cuda_device *cuda, void *memory, size_t bytes, struct error *err)
 {
@@ -247,7 +247,7 @@ static void cuda_unpin_host(struct device *device, void *memory, size_t bytes)
     cuda_check(device->private_, cudaHostUnregister(memory), "cudaHostUnregister");
 }
 
-/* ---- streams ---- */
+/* ---- streams ------------------------------------------------------------- */
 
 enum { RING_SLOTS = 256, SLOTS = 16, SLOT_BYTES = 512 << 10, MARKERS = 128 };
 
@@ -449,7 +449,7 @@ static void cuda_sync(struct stream *stream)
     wait_for_all(cuda_device_of(stream), c->handle, "work of a stream");
 }
 
-/* ---- copies ---- */
+/* ---- copies -------------------------------------------------------------- */
 
 struct copy_back {
     char *dst;
@@ -518,7 +518,7 @@ static void cuda_fill_zero(struct stream *stream, void *dst, size_t bytes)
         cuda_submit(stream, run_fill, &fill, sizeof fill);
 }
 
-/* ---- events ---- */
+/* ---- events -------------------------------------------------------------- */
 
 static enum status cuda_event_new(struct device *device, bool timed, struct event **event, struct error *err)
 {
@@ -600,7 +600,7 @@ static void cuda_event_wait(struct stream *stream, struct event *event)
         cuda_check(cuda, cudaStreamWaitEvent(c->handle, e->handle, 0), "waiting for an event");
 }
 
-/* ---- the device ---- */
+/* ---- the device ---------------------------------------------------------- */
 
 static void cuda_close(struct device *device)
 {

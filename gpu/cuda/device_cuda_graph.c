@@ -43,7 +43,7 @@ static void set_capturing(struct cuda_device *cuda, struct cuda_graph *graph)
     pthread_mutex_unlock(&cuda->mutex);
 }
 
-/* ---- the order of the streams ---- */
+/* ---- the order of the streams -------------------------------------------- */
 
 /* What the first stream is given comes after all that the others were given. */
 static void join(struct cuda_graph *g)
@@ -64,7 +64,7 @@ static void fork_streams(struct cuda_graph *g)
         cuda_check(cuda, cudaStreamWaitEvent(g->streams[i]->handle, g->points[0], 0), "forking a graph's streams");
 }
 
-/* ---- the graph ---- */
+/* ---- the graph ----------------------------------------------------------- */
 
 void cuda_graph_free(struct graph *graph)
 {

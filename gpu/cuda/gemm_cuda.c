@@ -61,7 +61,7 @@ struct product {
     void *aux;
 };
 
-/* ---- life ---- */
+/* ---- life ---------------------------------------------------------------- */
 
 enum status gemm_cuda_new(struct cuda_device *cuda, struct gemm_cuda **gemm, struct error *err)
 {
@@ -119,7 +119,7 @@ void gemm_cuda_free(struct gemm_cuda *g)
     free(g);
 }
 
-/* ---- plans ---- */
+/* ---- plans --------------------------------------------------------------- */
 
 static cudaDataType_t data_type(int64_t dtype)
 {
@@ -325,7 +325,7 @@ static cublasStatus_t call(const struct gemm_cuda *g, const struct plan *plan, c
                                  LT_WORKSPACE, stream);
 }
 
-/* ---- products of the ops ---- */
+/* ---- products of the ops ------------------------------------------------- */
 
 static int64_t alignment(const void *pointer)
 {
@@ -418,7 +418,7 @@ static struct product without_epilogue(const struct product *p)
     return plain;
 }
 
-/* ---- the ops ---- */
+/* ---- the ops ------------------------------------------------------------- */
 
 static void *workspace_of(struct stream *stream, size_t bytes)
 {
@@ -522,7 +522,7 @@ size_t cuda_gemm_workspace_bytes(const struct cuda_device *cuda, const struct op
     return LT_WORKSPACE + cuda_column_sums_bytes(limits->max_tokens, limits->max_linear_n) + 256;
 }
 
-/* ---- choosing by measuring ---- */
+/* ---- choosing by measuring ----------------------------------------------- */
 
 /* Memory that products are timed on. */
 struct bench {

@@ -123,7 +123,7 @@ template <int N, typename T> __device__ __forceinline__ void put_scores(T *tile,
     __syncwarp();
 }
 
-/* ---- forward ---- */
+/* ---- forward ------------------------------------------------------------- */
 
 template <typename T, int DP>
 __global__ void __launch_bounds__(threads_of(FWD_SHAPE<T, DP>), 1)
@@ -203,7 +203,7 @@ __global__ void __launch_bounds__(threads_of(FWD_SHAPE<T, DP>), 1)
                    source_of(a.ld_o, at.length - query, a.D, walk));
 }
 
-/* ---- backward ---- */
+/* ---- backward ------------------------------------------------------------ */
 
 /* Sum of out · dout of a row; dout is in shared memory. LANES neighbours do it together. */
 template <typename T> __device__ __forceinline__ float row_product(const T *out, const T *dout, int D, bool vectors)
@@ -384,7 +384,7 @@ __global__ void __launch_bounds__(threads_of(BWD_SHAPE<T, DP>), 1)
                        source_of(a.ld_dv, at.length - key, a.D, walk));
 }
 
-/* ---- launchers ---- */
+/* ---- launchers ----------------------------------------------------------- */
 
 template <typename T> struct walk walk_of(int64_t D, int64_t window, int32_t max_seq, int rows, bool aligned)
 {

@@ -77,7 +77,7 @@ template <typename T, int N> __device__ __forceinline__ void tile_zero(struct ti
     }
 }
 
-/* ---- tiles and global memory ---- */
+/* ---- tiles and global memory --------------------------------------------- */
 
 /* The rows and columns of a matrix that a tile is of. `vectors`: all its rows are 16-byte aligned. */
 struct tile_source {
@@ -149,7 +149,7 @@ __device__ __forceinline__ void tile_store(T *to, T *tile, const struct tile_sum
     }
 }
 
-/* ---- products ---- */
+/* ---- products ------------------------------------------------------------ */
 
 #ifdef ZTRAIN_EMULATION
 template <typename T> constexpr bool TENSOR_CORES = false;

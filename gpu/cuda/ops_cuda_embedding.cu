@@ -30,7 +30,7 @@ enum {
     ROWS_AT_ONCE = 4, /* rows of a tile whose loads are on their way together */
 };
 
-/* ---- forward ---- */
+/* ---- forward ------------------------------------------------------------- */
 
 template <typename T, int V>
 __global__ void __launch_bounds__(THREADS) embedding_fwd_kernel(struct embedding_fwd_args a)
@@ -60,7 +60,7 @@ template <typename T> void embedding_fwd(struct stream *stream, const struct emb
            grid_of(stream, ceil_div(a->M * a->C, THREADS * (aligned ? V : 1)), 8), THREADS, *a);
 }
 
-/* ---- the sort ---- */
+/* ---- the sort ------------------------------------------------------------ */
 
 __device__ __forceinline__ int digit_of(int key, int shift)
 {
@@ -163,7 +163,7 @@ __global__ void __launch_bounds__(THREADS)
     }
 }
 
-/* ---- sums of runs ---- */
+/* ---- sums of runs -------------------------------------------------------- */
 
 /* The batch's rows in the order of their keys (tokens or positions). */
 struct sorted_rows {
@@ -253,7 +253,7 @@ __global__ void __launch_bounds__(THREADS)
     }
 }
 
-/* ---- backward ---- */
+/* ---- backward ------------------------------------------------------------ */
 
 struct embedding_scratch {
     int *keys[2], *rows[2], *counts, *starts;

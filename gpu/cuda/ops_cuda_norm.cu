@@ -83,7 +83,7 @@ template <int N> __device__ __forceinline__ void sum_over_row(float (&x)[N], flo
     }
 }
 
-/* ---- forward ---- */
+/* ---- forward ------------------------------------------------------------- */
 
 template <typename T, int V, bool WHOLE>
 __global__ void __launch_bounds__(MAX_THREADS, 1)
@@ -189,7 +189,7 @@ void norm_fwd(struct stream *stream, const struct norm_fwd_args *a, struct row_l
         norm_fwd_launch<T, 1>(stream, a, layout_x, layout_y);
 }
 
-/* ---- backward ---- */
+/* ---- backward ------------------------------------------------------------ */
 
 /* Sums of this thread's columns over the blockDim.y rows of a block; threads of the first row put them into `part`. */
 template <int V>

@@ -7,7 +7,7 @@ namespace
 
 enum { THREADS = 256, WARPS = THREADS / WARP_SIZE, V = VECTOR<float> };
 
-/* ---- sum of squares ---- */
+/* ---- sum of squares ------------------------------------------------------ */
 
 enum { MAX_PARTS = 1024, PART_ELEMENTS = 4096 };
 
@@ -60,7 +60,7 @@ __global__ void __launch_bounds__(THREADS) sum_parts_kernel(double *out, const d
         *out = sum;
 }
 
-/* ---- the decision ---- */
+/* ---- the decision -------------------------------------------------------- */
 
 /* One block; the columns of reports are summed over ranks by a thread each, those sums in order by thread 0. */
 __global__ void __launch_bounds__(THREADS) decide_step_kernel(struct decide_step_args a)
@@ -109,7 +109,7 @@ __global__ void __launch_bounds__(THREADS) decide_step_kernel(struct decide_step
     s->loss_scale = static_cast<float>(s->scaler.scale);
 }
 
-/* ---- the search ---- */
+/* ---- the search ---------------------------------------------------------- */
 
 /* The smallest over the block's threads; thread 0 gets it. */
 __device__ __forceinline__ int64_t block_min(int64_t x, int64_t *slots)
@@ -149,7 +149,7 @@ __global__ void __launch_bounds__(THREADS)
         *a.index = least;
 }
 
-/* ---- Adam ---- */
+/* ---- Adam ---------------------------------------------------------------- */
 
 struct adam_numbers {
     float scale, decay, l2, lr, beta1, rest1, beta2, rest2, inv_correction1, inv_root_correction2;

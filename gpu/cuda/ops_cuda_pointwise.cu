@@ -9,7 +9,7 @@ namespace
 
 enum { THREADS = 256, BLOCKS_PER_SM = 8 };
 
-/* ---- RoPE ---- */
+/* ---- RoPE ---------------------------------------------------------------- */
 
 /* A block works on one token at a time: x walks over the vectors of half a head, y over heads. V elements of the low
  * half turn against those of the high half; sines and cosines serve all heads of the token. */
@@ -59,7 +59,7 @@ template <typename T> void rope(struct stream *stream, const struct rope_args *a
         rope_launch<T, 1>(stream, a);
 }
 
-/* ---- SwiGLU ---- */
+/* ---- SwiGLU -------------------------------------------------------------- */
 
 __device__ __forceinline__ float sigmoid(float x)
 {
@@ -133,7 +133,7 @@ template <typename T> void swiglu_bwd(struct stream *stream, const struct swiglu
         LAUNCH(stream, "swiglu_bwd", (swiglu_bwd_kernel<T, 1>), table_grid(stream, a->M, a->F), THREADS, *a);
 }
 
-/* ---- add ---- */
+/* ---- add ----------------------------------------------------------------- */
 
 template <int V, typename T> __device__ __forceinline__ void add_at(T *y, const T *a, const T *b, int64_t i)
 {
@@ -165,7 +165,7 @@ template <typename T> void add(struct stream *stream, const struct add_args *a)
            static_cast<T *>(a->y), static_cast<const T *>(a->a), static_cast<const T *>(a->b), n, whole);
 }
 
-/* ---- cast ---- */
+/* ---- cast ---------------------------------------------------------------- */
 
 template <int V, typename To, typename From>
 __device__ __forceinline__ void cast_at(To *to, const From *from, int64_t i)

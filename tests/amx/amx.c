@@ -46,7 +46,7 @@ static _Noreturn void refuse(const char *what)
     _exit(99);
 }
 
-/* ---- the instructions that say what the CPU has ---- */
+/* ---- the instructions that say what the CPU has -------------------------- */
 
 static void emulate_cpuid(greg_t *r)
 {
@@ -112,7 +112,7 @@ long syscall(long number, ...)
     return result;
 }
 
-/* ---- tiles ---- */
+/* ---- tiles --------------------------------------------------------------- */
 
 static struct tile *tile_of(int number)
 {
@@ -195,7 +195,7 @@ static void multiply(struct tile *sums, const struct tile *a, const struct tile 
     products++;
 }
 
-/* ---- decoding ---- */
+/* ---- decoding ------------------------------------------------------------ */
 
 /* The operand in memory of an instruction whose ModRM byte is at `at`. Moves *at behind it. Tiles are read and written
  * row by row, *stride (the index register) apart. */

@@ -26,7 +26,7 @@
 #define __grid_constant__
 #endif
 
-/* ---- what the run time offers ---- */
+/* ---- what the run time offers -------------------------------------------- */
 
 namespace emulation
 {
@@ -112,7 +112,7 @@ inline T atomic(const char *file, int line, atomic_kind kind, T *address, std::c
 }
 } // namespace emulation
 
-/* ---- launches and shared memory: see gpu/cuda/cuda_launch.h ---- */
+/* ---- launches and shared memory: see gpu/cuda/cuda_launch.h -------------- */
 
 #define CUDA_LAUNCH(kernel, grid, block, dynamic_bytes, stream, ...) \
     emulation::launch_typed(#kernel, kernel, grid, block, dynamic_bytes, stream, __VA_ARGS__)
@@ -125,7 +125,7 @@ inline T atomic(const char *file, int line, atomic_kind kind, T *address, std::c
 
 #define DYN_SHARED(type, name) type *const name = static_cast<type *>(emulation::dynamic_shared_memory())
 
-/* ---- the language ---- */
+/* ---- the language -------------------------------------------------------- */
 
 #define threadIdx (emulation::thread_index)
 #define blockIdx (emulation::block_index)
@@ -184,7 +184,7 @@ EMULATION_SHUFFLE(shfl_xor, EXCHANGE_XOR)
 #define atomicSub(address, value) EMULATION_ATOMIC(ATOMIC_ADD, address, -(value))
 #define atomicCAS(address, compare, value) EMULATION_ATOMIC(ATOMIC_CAS, address, value, compare)
 
-/* ---- intrinsics ---- */
+/* ---- intrinsics ---------------------------------------------------------- */
 
 #define EMULATION_MIN_MAX(type)     \
     inline type min(type a, type b) \

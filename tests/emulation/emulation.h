@@ -55,7 +55,7 @@ uint64_t random_bits(void); /* of the seed */
 enum { GPU_ID_BYTES = 16 };
 void current_gpu(char id[GPU_ID_BYTES]);
 
-/* ---- memory (emulation_memory.cc) ---- */
+/* ---- memory (emulation_memory.cc) ---------------------------------------- */
 
 /* All device memory lies in one range of addresses. `base` is what programs see: closed to the host. `alias` is the
  * same memory for the run time itself, always open. */
@@ -96,7 +96,7 @@ void pinned_open(const void *p, size_t bytes);
 void copy_bytes(void *to, const void *from, size_t bytes); /* unchecked by sanitizers */
 uint64_t hash_bytes(const void *p, size_t bytes);
 
-/* ---- blocks (emulation_block.cc) ---- */
+/* ---- blocks (emulation_block.cc) ----------------------------------------- */
 
 struct launch;
 void run_grid(const char *name, const launch *arguments, dim3 grid, dim3 block, size_t dynamic_bytes);
@@ -115,7 +115,7 @@ extern char *shared_arena;
 enum { SHARED_ARENA = 1 << 19 };
 const std::vector<shared_range> &shared_ranges(void);
 
-/* ---- streams (emulation_queue.cc) ---- */
+/* ---- streams (emulation_queue.cc) ---------------------------------------- */
 
 /* done-up-to numbers by stream: what an operation comes after */
 struct clock_vector {
@@ -149,7 +149,7 @@ struct operation {
 extern std::mutex big_lock;
 typedef std::unique_lock<std::mutex> guard;
 
-/* ---- shadow (emulation_shadow.cc) ---- */
+/* ---- shadow (emulation_shadow.cc) ---------------------------------------- */
 
 void shadow_allocated(const void *p, size_t bytes, size_t slack); /* uninitialised; slack behind it is out of bounds */
 void shadow_freed(const void *p, size_t bytes);
@@ -165,7 +165,7 @@ void shadow_range(const operation &op, const range &range);
 void shadow_shared(const void *p, size_t bytes); /* uninitialised in this block */
 extern unsigned current_thread;                  /* in its block */
 
-/* ---- counts ---- */
+/* ---- counts -------------------------------------------------------------- */
 struct counts {
     uint64_t kernels, copies, products, waits, host_functions, collectives, checked;
 };

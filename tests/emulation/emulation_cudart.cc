@@ -244,7 +244,7 @@ void current_gpu(char id[GPU_ID_BYTES])
 
 extern "C" {
 
-/* ---- the device ---- */
+/* ---- the device ---------------------------------------------------------- */
 
 cudaError_t cudaGetDeviceCount(int *count)
 {
@@ -408,7 +408,7 @@ cudaError_t cudaFuncSetAttribute(const void *function, enum cudaFuncAttribute at
     return cudaSuccess;
 }
 
-/* ---- memory ---- */
+/* ---- memory -------------------------------------------------------------- */
 
 cudaError_t cudaMalloc(void **p, size_t bytes)
 {
@@ -488,7 +488,7 @@ cudaError_t cudaMemset(void *p, int value, size_t bytes)
     return cudaSuccess;
 }
 
-/* ---- streams and events ---- */
+/* ---- streams and events -------------------------------------------------- */
 
 cudaError_t cudaDeviceGetStreamPriorityRange(int *least, int *greatest)
 {

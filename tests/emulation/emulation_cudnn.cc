@@ -48,7 +48,7 @@ bool asked_for(const char *fault)
     return wish && strcmp(wish, fault) == 0;
 }
 
-/* ---- descriptors ---- */
+/* ---- descriptors --------------------------------------------------------- */
 
 struct attribute {
     cudnnBackendAttributeType_t type;
@@ -125,7 +125,7 @@ const descriptor *child(const descriptor *d, int name, cudnnBackendDescriptorTyp
     return c;
 }
 
-/* ---- compiling ---- */
+/* ---- compiling ----------------------------------------------------------- */
 
 int add_tensor(graph &g, const descriptor *d)
 {
@@ -234,7 +234,7 @@ graph compile(const descriptor *operations)
     return g;
 }
 
-/* ---- computing ---- */
+/* ---- computing ----------------------------------------------------------- */
 
 size_t element_size(cudnnDataType_t type)
 {
@@ -441,7 +441,7 @@ void compute(const graph &g, const std::vector<char *> &places, const std::vecto
     }
 }
 
-/* ---- what an execution touches ---- */
+/* ---- what an execution touches ------------------------------------------- */
 
 /* The bytes of a tensor, as few ranges as there are gaps. */
 void add_ranges(std::vector<range> &ranges, const tensor &t, char *base, bool write)

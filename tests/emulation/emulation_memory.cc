@@ -288,7 +288,7 @@ void check_range(const char *what, const void *p, size_t bytes)
         report("out of bounds: %s of %zu bytes at %s", what, bytes, describe_address(p).c_str());
 }
 
-/* ---- pinned memory ---- */
+/* ---- pinned memory ------------------------------------------------------- */
 
 cudaError_t pinned_new(void **p, size_t bytes)
 {

@@ -507,7 +507,7 @@ void shadow_range(const operation &op, const range &range)
 }
 } // namespace emulation
 
-/* ---- what instrumented code calls ---- */
+/* ---- what instrumented code calls ---------------------------------------- */
 
 using namespace emulation;
 

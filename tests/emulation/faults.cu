@@ -47,7 +47,7 @@ cudaStream_t new_stream(void)
     return stream;
 }
 
-/* ---- kernels ---- */
+/* ---- kernels ------------------------------------------------------------- */
 
 __global__ void set(float *p, float value)
 {
@@ -170,7 +170,7 @@ __global__ void counted(float *p, unsigned *count, bool bad)
         p[threadIdx.x] = 0;
 }
 
-/* ---- programs: p is device memory of N zeroed floats ---- */
+/* ---- programs: p is device memory of N zeroed floats --------------------- */
 
 void run_barrier(float *p)
 {
@@ -338,7 +338,7 @@ void run_event_early(float *p)
     check(cudaStreamDestroy(b));
 }
 
-/* ---- graphs: two streams, q between them ---- */
+/* ---- graphs: two streams, q between them --------------------------------- */
 
 struct capturing {
     cudaStream_t a, b;

@@ -157,7 +157,7 @@ int pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*
     return fails(0) ? EAGAIN : real(thread, attributes, body, argument);
 }
 
-/* ---- from main() to the end -------------------------------------------------------------------------------------- */
+/* ---- from main() to the end ---------------------------------------------- */
 
 static int (*real_main)(int, char **, char **);
 

@@ -119,7 +119,7 @@ int32_t *random_ints(struct harness *h, int64_t n, int64_t below); /* host; free
 double random_uniform(struct harness *h);                          /* -1 … 1 */
 void *host_memory(struct harness *h, size_t bytes);                /* zeroed; freed with the case */
 
-/* ---- references, all float64 and naive; row-major, dense unless a row distance is given ---- */
+/* ---- references: float64, naive, row-major, dense by default ------------- */
 
 double ref_gelu(double x), ref_gelu_grad(double x), ref_sigmoid(double x);
 void ref_linear(int64_t M, int64_t N, int64_t K, bool in_out, const double *x, const double *w, const double *b,

@@ -48,7 +48,7 @@ static void start_sum(struct harness *h, struct tensor *t)
         t->expected[i] = has(h, ACCUMULATE) ? t->host[i] : 0;
 }
 
-/* ---- embedding: K is the vocabulary ---- */
+/* ---- embedding: K is the vocabulary -------------------------------------- */
 
 static void embedding_fwd_setup(struct harness *h)
 {
@@ -140,7 +140,7 @@ static int weight_pairs(struct harness *h, struct gradient_pair *pairs)
     return count;
 }
 
-/* ---- norm ---- */
+/* ---- norm ---------------------------------------------------------------- */
 
 static enum norm_kind norm_kind_of(struct harness *h)
 {
@@ -252,7 +252,7 @@ static int input_and_weight_pairs(struct harness *h, struct gradient_pair *pairs
     return 1 + weight_pairs(h, pairs + 1);
 }
 
-/* ---- linear ---- */
+/* ---- linear -------------------------------------------------------------- */
 
 static enum dtype wide_dtype(struct harness *h)
 {
@@ -405,7 +405,7 @@ static void linear_bwd_weight_reference(struct harness *h)
     }
 }
 
-/* ---- RMSNorm of heads ---- */
+/* ---- RMSNorm of heads ---------------------------------------------------- */
 
 static void dense_rows(const struct op_case *c, const double *from, double *dense)
 {
@@ -508,7 +508,7 @@ static double head_norm_loss(struct harness *h)
     return sum_of_products(y, dy, n);
 }
 
-/* ---- RoPE ---- */
+/* ---- RoPE ---------------------------------------------------------------- */
 
 static void rope_setup(struct harness *h)
 {
@@ -555,7 +555,7 @@ static int rope_pairs(struct harness *h, struct gradient_pair *pairs)
     return 1;
 }
 
-/* ---- attention ---- */
+/* ---- attention ----------------------------------------------------------- */
 
 static int sequences(struct harness *h, const int32_t **seq_start, int32_t *longest)
 {
@@ -715,7 +715,7 @@ static int attention_pairs(struct harness *h, struct gradient_pair *pairs)
     return 3;
 }
 
-/* ---- SwiGLU ---- */
+/* ---- SwiGLU -------------------------------------------------------------- */
 
 static void swiglu_fwd_setup(struct harness *h)
 {
@@ -772,7 +772,7 @@ static double swiglu_loss(struct harness *h)
     return sum_of_products(y, h->dy->host, h->dy->n);
 }
 
-/* ---- cross-entropy: N is the vocabulary, K the padded one (or 0) ---- */
+/* ---- cross-entropy: N is the vocabulary, K the padded one (or 0) --------- */
 
 /* What dlogits is scaled by; WIDE_OUT: without a loss scale. */
 static const float cross_entropy_scale = 0.125f;
@@ -867,7 +867,7 @@ static int cross_entropy_pairs(struct harness *h, struct gradient_pair *pairs)
     return h->dx && h->x->n == h->dx->n && !h->c->pad; /* the same element of both */
 }
 
-/* ---- element by element ---- */
+/* ---- element by element -------------------------------------------------- */
 
 static void add_setup(struct harness *h)
 {

@@ -23,7 +23,7 @@ enum { DEVICE_GUARD = 256 }; /* bytes before and after a tensor, which show writ
 #endif
 enum { GUARD_BYTE = 0xa5, MAX_BLOCKS = 4096 };
 
-/* ---- memory and random numbers of a case ---- */
+/* ---- memory and random numbers of a case --------------------------------- */
 
 static void *host_blocks[MAX_BLOCKS];
 static int host_block_count;
@@ -64,7 +64,7 @@ int32_t *random_ints(struct harness *h, int64_t n, int64_t below)
     return ints;
 }
 
-/* ---- tensors ---- */
+/* ---- tensors ------------------------------------------------------------- */
 
 static size_t element_size(const struct tensor *t)
 {
@@ -251,7 +251,7 @@ static bool download(struct harness *h, struct tensor *t)
     return whole;
 }
 
-/* ---- a case ---- */
+/* ---- a case -------------------------------------------------------------- */
 
 static void case_describe(const struct op_case *c, enum dtype dtype, char *text, size_t size)
 {
@@ -461,7 +461,7 @@ static bool run_grad(struct harness *h, const struct op_case *c, enum dtype dtyp
     return right;
 }
 
-/* ---- timing ---- */
+/* ---- timing -------------------------------------------------------------- */
 
 struct ceilings {
     double copy;               /* bytes read and written per second */
@@ -590,7 +590,7 @@ static bool run_perf(struct harness *h, const struct op_case *c, enum dtype dtyp
     return true;
 }
 
-/* ---- command line ---- */
+/* ---- command line -------------------------------------------------------- */
 
 enum mode { MODE_TEST, MODE_GRAD, MODE_PERF, MODE_LIST, MODE_COUNT };
 static const char *const mode_names[MODE_COUNT] = {"test", "grad", "perf", "list"};

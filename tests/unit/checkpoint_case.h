@@ -34,7 +34,7 @@
 
 #include <cmocka.h>
 
-/* ------------------------------------------------------------------------------------------------ communicator */
+/* ---- communicator -------------------------------------------------------- */
 
 enum { CASE_RANKS = 6 };
 
@@ -70,7 +70,7 @@ enum status comm_exchange(struct comm *comm, const void *own, size_t bytes, void
     return STATUS_OK;
 }
 
-/* ------------------------------------------------------------------------------------------------------- a model */
+/* ---- a model ------------------------------------------------------------- */
 
 enum { CASE_UNITS = 3, CASE_TENSORS = 4 };
 
@@ -178,7 +178,7 @@ static bool case_holds(struct case_state *s, int64_t step)
     return true;
 }
 
-/* ------------------------------------------------------------------------------------------------------- a folder */
+/* ---- a folder ------------------------------------------------------------ */
 
 static char case_dir[FS_PATH_MAX];
 
@@ -240,7 +240,7 @@ static void case_write(const char *path, const void *data, size_t bytes)
     assert_int_equal(fclose(file), 0);
 }
 
-/* ---------------------------------------------------------------------------------------------------------- saving */
+/* ---- saving -------------------------------------------------------------- */
 
 struct case_save {
     int world;

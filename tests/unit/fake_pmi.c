@@ -107,7 +107,7 @@ static bool get(const char *key, char value[VALUE_BYTES])
     return true;
 }
 
-/* ---------------------------------------------------------------- PMI-2 */
+/* ---- PMI-2 --------------------------------------------------------------- */
 
 int PMI2_Init(int *spawned, int *size, int *rank, int *appnum);
 int PMI2_Finalize(void);
@@ -167,7 +167,7 @@ int PMI2_KVS_Get(const char *job, int source, const char *key, char *value, int 
     return fault_code("get=");
 }
 
-/* ---------------------------------------------------------------- PMIx */
+/* ---- PMIx ---------------------------------------------------------------- */
 
 struct proc {
     char nspace[256];

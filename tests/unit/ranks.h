@@ -54,7 +54,7 @@ static inline void *ranks_memory(size_t bytes)
     return memory;
 }
 
-/* ---- a launcher whose key-value exchange is memory that the ranks share ---- */
+/* ---- a launcher whose key-value exchange is shared memory ---------------- */
 
 enum { RANKS_KEYS = 8 };
 
@@ -161,7 +161,7 @@ static inline void ranks_launched(struct bootstrap *boot, struct ranks_launcher 
     }
 }
 
-/* ---- running ---- */
+/* ---- running ------------------------------------------------------------- */
 
 /* Forks `world` ranks that run body(bootstrap, context) and exit with 0. nodes: (world) node of each rank, for ranks of
  * a launcher; NULL: those of a supervisor. */

@@ -20,7 +20,7 @@ enum { NODES_MAX = 4, WORLD_MAX = 16 };
 
 static struct error error;
 
-/* ---------------------------------------------------------------- a job of several nodes */
+/* ---- a job of several nodes ---------------------------------------------- */
 
 struct job {
     int world, nodes;
@@ -146,7 +146,7 @@ static enum status exchange(struct control *control, uint32_t turn, const void *
     return control_status(control, &error);
 }
 
-/* ---------------------------------------------------------------- operations */
+/* ---- operations ---------------------------------------------------------- */
 
 static void exchange_body(struct job *job, struct control *control, int rank)
 {
@@ -209,7 +209,7 @@ static void test_slow_is_not_silent(void **state)
     assert_true(job_end(&job));
 }
 
-/* ---------------------------------------------------------------- losses */
+/* ---- losses -------------------------------------------------------------- */
 
 enum loss { KILLED, STOPPED, HANGS, LEAVES_0, FAILS, LEAVES_IN_ORDER };
 
@@ -311,7 +311,7 @@ static void test_losses(void **state)
     }
 }
 
-/* ---------------------------------------------------------------- the whole job stopped */
+/* ---- the whole job stopped ----------------------------------------------- */
 
 static void pause_body(struct job *job, struct control *control, int rank)
 {
@@ -344,7 +344,7 @@ static void test_suspended_job_goes_on(void **state)
     assert_true(job_end(&job));
 }
 
-/* ---------------------------------------------------------------- a cut link */
+/* ---- a cut link ---------------------------------------------------------- */
 
 /* Passes bytes on between two sockets until told to stop; then nothing arrives any more, and nothing is closed. */
 struct relay {
@@ -417,7 +417,7 @@ static void test_cut_link(void **state)
     close(relay.b);
 }
 
-/* ---------------------------------------------------------------- messages that do not fit */
+/* ---- messages that do not fit -------------------------------------------- */
 
 /* A control block of two nodes as seen from rank 0 on node 0; ranks 1 and 2 are on node 1. */
 static struct control *two_nodes(void)

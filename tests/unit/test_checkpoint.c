@@ -8,7 +8,7 @@
 #include <sys/inotify.h>
 #include <sys/prctl.h>
 
-/* ----------------------------------------------------------------------------------------------- save and load */
+/* ---- save and load ------------------------------------------------------- */
 
 static void test_everything_comes_back(void **unused)
 {
@@ -244,7 +244,7 @@ static void test_another_model_is_refused(void **unused)
     checkpoint_close(checkpoint);
 }
 
-/* ------------------------------------------------------------------------------------------- which one is taken */
+/* ---- which one is taken -------------------------------------------------- */
 
 /* The step of what opening `dir` gives; -1: nothing. */
 static int64_t opened_step(const char *dir, bool full, struct error *err)
@@ -346,7 +346,7 @@ static void test_what_is_no_checkpoint(void **unused)
     assert_non_null(strstr(err.text, "manifest.json is missing"));
 }
 
-/* --------------------------------------------------------------------------------------- names, retention, waste */
+/* ---- names, retention, waste --------------------------------------------- */
 
 static void test_keep_last(void **unused)
 {
@@ -574,7 +574,7 @@ static void test_latest_that_cannot_be_moved(void **unused)
     assert_int_equal(case_count(".tmp-"), 0);
 }
 
-/* ------------------------------------------------------------------------------------------------------ failures */
+/* ---- failures ------------------------------------------------------------ */
 
 static void test_failure_of_one_rank_is_failure_of_all(void **unused)
 {

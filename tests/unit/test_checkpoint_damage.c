@@ -161,7 +161,7 @@ static void test_damage_is_found_while_loading(void **unused)
     case_state_release(&state);
 }
 
-/* ------------------------------------------------------------- right checksums, wrong content: the manifest */
+/* ---- right checksums, wrong content: the manifest ------------------------ */
 
 /* One replacement in a manifest's text, and what must be said about it. */
 static const struct {
@@ -252,7 +252,7 @@ static void test_forged_manifests(void **unused)
     free(text);
 }
 
-/* ------------------------------------------------------------------ right checksums, wrong content: a rank file */
+/* ---- right checksums, wrong content: a rank file ------------------------- */
 
 static const int64_t slices[] = {100, RANKFILE_FRAME_ELEMENTS + 5};
 static const char *const state_names[] = {"one", "two"};

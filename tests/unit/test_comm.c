@@ -49,7 +49,7 @@ static void things_close(struct rank_things *t)
     comm_close(t->comm);
 }
 
-/* ---------------------------------------------------------------- sums */
+/* ---- sums ---------------------------------------------------------------- */
 
 /* What rank r sends as element i: any sign, many magnitudes, so that the order of a sum shows in its bits. */
 static float value(int rank, size_t i)
@@ -106,7 +106,7 @@ static void test_sums(void **state)
     }
 }
 
-/* ---------------------------------------------------------------- collectives */
+/* ---- collectives --------------------------------------------------------- */
 
 enum { MOST_RANKS = 16 };
 
@@ -352,7 +352,7 @@ static void test_bad_value_names_its_rank(void **state)
         assert_true(ranks_run(3, layouts[i].nodes, bad_value_body, &layouts[i]));
 }
 
-/* ---------------------------------------------------------------- control channel */
+/* ---- control channel ----------------------------------------------------- */
 
 static void control_body(struct bootstrap *bootstrap, void *context)
 {
@@ -393,7 +393,7 @@ static void test_control(void **state)
         assert_true(ranks_run(layouts[i].world, layouts[i].nodes, control_body, &layouts[i]));
 }
 
-/* ---------------------------------------------------------------- failures */
+/* ---- failures ------------------------------------------------------------ */
 
 enum fault { DIES, STOPS, ABORTS, DIFFERS, LATE };
 struct fault_case {

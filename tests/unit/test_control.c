@@ -152,7 +152,7 @@ static void test_opening_by_number(void **state)
     close(fd);
 }
 
-/* ---------------------------------------------------------------- who is to blame */
+/* ---- who is to blame ----------------------------------------------------- */
 
 enum sight {
     PEER_SILENT,   /* the peer's node reports, the peer does not move */

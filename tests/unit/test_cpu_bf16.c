@@ -114,7 +114,7 @@ static void a_run_keeps_its_choice(void **state)
     assert_int_equal(now.bf16, measured.bf16);
 }
 
-/* ---- which instructions compute, seen by their results: VDPBF16PS takes denormal numbers for zero ---- */
+/* ---- which instructions compute: VDPBF16PS flushes denormals ------------- */
 
 enum { SMALLEST = 1 /* 2^-133 */, TWO_TO_100 = 0x7180, WORKSPACE = 64 << 20 };
 

@@ -48,7 +48,7 @@ static struct event *new_event(void)
     return event;
 }
 
-/* ---- the arena ---- */
+/* ---- the arena ----------------------------------------------------------- */
 
 struct pieces {
     char *a, *b, *none;
@@ -87,7 +87,7 @@ static void arena_plans_what_it_takes(void **state)
         assert_true(strlen(mem_kind_name((enum mem_kind)kind)) > 0);
 }
 
-/* ---- opening ---- */
+/* ---- opening ------------------------------------------------------------- */
 
 static void device_says_what_it_is(void **state)
 {
@@ -137,7 +137,7 @@ static void device_environment_is_checked(void **state)
     unsetenv("ZTRAIN_CPU_ISA");
 }
 
-/* ---- memory ---- */
+/* ---- memory -------------------------------------------------------------- */
 
 static void memory_is_zero_and_aligned(void **state)
 {
@@ -186,7 +186,7 @@ static void memory_limit_of_the_process_is_named(void **state)
 #endif
 }
 
-/* ---- streams and events ---- */
+/* ---- streams and events -------------------------------------------------- */
 
 struct append {
     int *list;
@@ -327,7 +327,7 @@ static void workspace_is_lent(void **state)
     stream_free(stream);
 }
 
-/* ---- the profile ---- */
+/* ---- the profile --------------------------------------------------------- */
 
 static void profile_counts_calls_and_bytes(void **state)
 {

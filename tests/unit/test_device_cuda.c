@@ -247,7 +247,7 @@ static void host_functions_run_in_order(void **state)
     check_no_error();
 }
 
-/* ---- graphs ---- */
+/* ---- graphs -------------------------------------------------------------- */
 
 /* A graph of two streams: y = x + x on one, z = y + y on the other, y = z + x on the first again. */
 static enum status capture_sums(struct stream *const *streams, struct event *const *events, float *const *at, int n,
@@ -350,7 +350,7 @@ static void captures_fail_without_harm(void **state)
     stream_free(streams[1]);
 }
 
-/* ---- matrix products ---- */
+/* ---- matrix products ----------------------------------------------------- */
 
 static struct linear_fwd_args small_product(void)
 {

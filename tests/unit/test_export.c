@@ -68,7 +68,7 @@ static int count_files(const char *path, const char *suffix)
     return count;
 }
 
-/* ---- a model, its state on one rank, its checkpoint ---- */
+/* ---- a model, its state on one rank, its checkpoint ---------------------- */
 
 struct model {
     struct model_desc desc;
@@ -237,7 +237,7 @@ static int teardown(void **state)
     return system(command);
 }
 
-/* ---- tests ---- */
+/* ---- tests --------------------------------------------------------------- */
 
 static void test_round_trip(void **state)
 {

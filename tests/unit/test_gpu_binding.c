@@ -112,7 +112,7 @@ static void test_views(void **state)
     assert_true(view.ids[0] != other.ids[0] && view.ids[1] != other.ids[1]);
 }
 
-/* ---- over the ranks of a job ---- */
+/* ---- over the ranks of a job --------------------------------------------- */
 
 /* A job of two nodes, or of one supervisor. */
 struct job_case {

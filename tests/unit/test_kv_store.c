@@ -240,7 +240,7 @@ static void test_abort(void **state)
     scene_close(&s);
 }
 
-/* ---------------------------------------------------------------- who does not keep to the rules */
+/* ---- who does not keep to the rules -------------------------------------- */
 
 static void send_raw(int fd, enum kv_kind kind, int number, uint32_t length, const void *body, size_t bytes)
 {

@@ -301,7 +301,7 @@ static void test_another_version(void **state)
     play_end(&play);
 }
 
-/* ---------------------------------------------------------------- a rank without libpmi2 */
+/* ---- a rank without libpmi2 ---------------------------------------------- */
 
 /* slurmstepd's part: one message of the rank's, which contains `words`, and the answer. */
 static void answer_rank(int fd, const char *words)

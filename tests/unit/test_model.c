@@ -33,7 +33,7 @@ static void load_good(const char *text, struct model_desc *desc)
         fail_msg("%s: %s", text, err.text);
 }
 
-/* ---- transformers' own answers ---- */
+/* ---- transformers' own answers ------------------------------------------- */
 
 static void check_tensors(const struct tensor_table *table, const json_t *tensors)
 {
@@ -121,7 +121,7 @@ static void test_golden(void **state)
     }
 }
 
-/* ---- faults ---- */
+/* ---- faults -------------------------------------------------------------- */
 
 #define LLAMA "\"model_type\":\"llama\",\"hidden_size\":32,\"num_attention_heads\":4,\"num_hidden_layers\":2"
 #define QWEN2                                                                                                        \
@@ -230,7 +230,7 @@ static void test_faults(void **state)
     }
 }
 
-/* ---- notices ---- */
+/* ---- notices ------------------------------------------------------------- */
 
 static const struct {
     const char *config;
@@ -273,7 +273,7 @@ static void test_notices(void **state)
     }
 }
 
-/* ---- misspelt keys ---- */
+/* ---- misspelt keys ------------------------------------------------------- */
 
 static const struct {
     const char *config;
@@ -373,7 +373,7 @@ static void test_spelling(void **state)
     }
 }
 
-/* ---- details that the golden cases do not show ---- */
+/* ---- details that the golden cases do not show --------------------------- */
 
 static void test_details(void **state)
 {
@@ -458,7 +458,7 @@ static void test_export_config(void **state)
     }
 }
 
-/* ---- files ---- */
+/* ---- files --------------------------------------------------------------- */
 
 static void expect_file_fault(const char *path, const char *words)
 {

@@ -185,7 +185,7 @@ static void end(pid_t pid)
     assert_int_equal(waitpid(pid, NULL, 0), pid);
 }
 
-/* ------------------------------------------------------------------------------------------------------ one machine */
+/* ---- one machine --------------------------------------------------------- */
 
 static void test_a_clean_end_leaves_no_owner(void **state)
 {
@@ -285,8 +285,7 @@ static void test_a_lock_without_an_owner(void **state)
     run_lock_release(taken(config_of(NULL, 0, NULL, 0), 0));
 }
 
-/* ---------------------------------------------------------------------------------------------------- other machines
- */
+/* ---- other machines ------------------------------------------------------ */
 
 static int looks;
 
@@ -439,8 +438,7 @@ static void test_owner_files_that_say_nothing(void **state)
     assert_int_equal(rmdir(at("owner")), 0);
 }
 
-/* ------------------------------------------------------------------------------------------- file systems, and races
- */
+/* ---- file systems, and races --------------------------------------------- */
 
 static void test_file_systems_without_locks(void **state)
 {

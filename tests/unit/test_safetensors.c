@@ -54,7 +54,7 @@ static void put(const char *name, const void *bytes, size_t count)
         fail_msg("%s", err.text);
 }
 
-/* ---- the parser ---- */
+/* ---- the parser ---------------------------------------------------------- */
 
 static const struct {
     const char *header;
@@ -151,7 +151,7 @@ static void test_producer(void **state)
     }
 }
 
-/* ---- a model on disk ---- */
+/* ---- a model on disk ----------------------------------------------------- */
 
 struct model {
     struct model_desc desc;
@@ -250,7 +250,7 @@ static void write_index(const char *weight_map)
     put("model.safetensors.index.json", text, (size_t)n);
 }
 
-/* ---- import ---- */
+/* ---- import -------------------------------------------------------------- */
 
 struct slices {
     struct shard_layout layout;

@@ -18,8 +18,7 @@
 static struct error error;
 static char folder[] = "/tmp/ztrain-slow-XXXXXX";
 
-/* ---- a file system whose calls of one name are slow: these definitions come before libc's --------------------------
- */
+/* ---- a slow file system: definitions that precede libc's ----------------- */
 
 static const char *slow_name; /* NULL: none */
 static double slow_seconds;   /* INFINITY: the process stops in it, for good */
@@ -95,8 +94,7 @@ int remove(const char *path)
     return real(path);
 }
 
-/* ---- what rank 1 does ----------------------------------------------------------------------------------------------
- */
+/* ---- what rank 1 does ---------------------------------------------------- */
 
 static const char *at(const char *name)
 {
@@ -157,8 +155,7 @@ static const struct slow_case {
     {"mkdir", make_folders},  {"remove", remove_file},
 };
 
-/* ---- jobs ----------------------------------------------------------------------------------------------------------
- */
+/* ---- jobs ---------------------------------------------------------------- */
 
 static const double timeout = 0.5;
 

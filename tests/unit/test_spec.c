@@ -1,8 +1,7 @@
 /* test_spec.c: the run spec's reader: the key table, what is accepted, what is derived, printed and compared. */
 #include "tests/unit/spec_case.h"
 
-/* ---- the key table -------------------------------------------------------------------------------------------------
- */
+/* ---- the key table ------------------------------------------------------- */
 
 /* The table itself: paths are unique, a section stands before its keys, defaults are good, fields are of the type. */
 static void test_table(void **state)
@@ -32,8 +31,7 @@ static void test_table(void **state)
     }
 }
 
-/* ---- values -------------------------------------------------------------------------------------------------------
- */
+/* ---- values -------------------------------------------------------------- */
 
 static void test_usual_spec(void **state)
 {
@@ -234,8 +232,7 @@ static void test_model_mapping(void **state)
     spec_free(spec);
 }
 
-/* ---- overrides -----------------------------------------------------------------------------------------------------
- */
+/* ---- overrides ----------------------------------------------------------- */
 
 static void test_overrides(void **state)
 {
@@ -270,8 +267,7 @@ static void test_overrides(void **state)
     spec_free(spec);
 }
 
-/* ---- DeepSpeed's file ----------------------------------------------------------------------------------------------
- */
+/* ---- DeepSpeed's file ---------------------------------------------------- */
 
 static void test_deepspeed_file(void **state)
 {
@@ -309,8 +305,7 @@ static void test_deepspeed_file(void **state)
     spec_report_release(&report);
 }
 
-/* ---- what is derived -----------------------------------------------------------------------------------------------
- */
+/* ---- what is derived ----------------------------------------------------- */
 
 static void test_batch(void **state)
 {
@@ -538,8 +533,7 @@ static void test_auto(void **state)
     spec_free(spec);
 }
 
-/* ---- printing and comparing ----------------------------------------------------------------------------------------
- */
+/* ---- printing and comparing ---------------------------------------------- */
 
 static char *yaml_of(const struct run_spec *spec, bool all)
 {

@@ -1,8 +1,7 @@
 /* test_spec_refused.c: every line that the run spec's reader refuses, and where; hostile files. */
 #include "tests/unit/spec_case.h"
 
-/* ---- refusals: one line per mistake, with its place ----------------------------------------------------------------
- */
+/* ---- refusals: one line per mistake, with its place ---------------------- */
 
 struct bad_case {
     const char *text;     /* the whole spec */
@@ -256,8 +255,7 @@ static void test_all_at_once(void **state)
     spec_report_release(&report);
 }
 
-/* ---- every key of DeepSpeed has its verdict ------------------------------------------------------------------------
- */
+/* ---- every key of DeepSpeed has its verdict ------------------------------ */
 
 /* "--set path=value" on a good spec. */
 static enum status load_with(const char *path, const char *value, struct spec_report *report)
@@ -463,8 +461,7 @@ static void test_deepspeed_names(void **state)
     }
 }
 
-/* ---- hostile files -------------------------------------------------------------------------------------------------
- */
+/* ---- hostile files ------------------------------------------------------- */
 
 static char *repeat(const char *unit, size_t count, const char *head, const char *tail)
 {
@@ -564,8 +561,7 @@ static void test_unreadable_files(void **state)
     spec_report_release(&report);
 }
 
-/* ---- overrides and DeepSpeed's file -------------------------------------------------------------------------------
- */
+/* ---- overrides and DeepSpeed's file -------------------------------------- */
 
 static void test_bad_overrides(void **state)
 {

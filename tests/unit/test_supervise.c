@@ -17,7 +17,7 @@
 #include <cmocka.h>
 
 static struct error error;
-/* ---------------------------------------------------------------- what ranks do */
+/* ---- what ranks do ------------------------------------------------------- */
 
 /* Takes one stop signal, waiting for it for at most so many milliseconds: 1 or 0. The supervisor has blocked them, so
  * that they wait until they are asked for. */
@@ -132,7 +132,7 @@ static int play_supervisor(char **argv)
     return (int)status;
 }
 
-/* ---------------------------------------------------------------- running a scenario */
+/* ---- running a scenario -------------------------------------------------- */
 
 struct scene {
     pid_t pid;

@@ -16,7 +16,7 @@ static void refuse(const char *pattern, const char *const *words)
 }
 #define REFUSE(pattern, ...) refuse(pattern, (const char *const[]){__VA_ARGS__, NULL})
 
-/* ---- token sets ----------------------------------------------------------------------------------------------- */
+/* ---- token sets ---------------------------------------------------------- */
 
 static void check_counting(const struct token_set *set, int vocab)
 {
@@ -537,7 +537,7 @@ static void reads_what_tokenize_writes(void **state)
     token_set_close(set);
 }
 
-/* ---- order ---------------------------------------------------------------------------------------------------- */
+/* ---- order --------------------------------------------------------------- */
 
 static void permutation_is_a_bijection(void **state)
 {

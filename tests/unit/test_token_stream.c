@@ -10,7 +10,7 @@
 #define SANITIZED 0
 #endif
 
-/* ---- streams -------------------------------------------------------------------------------------------------- */
+/* ---- streams ------------------------------------------------------------- */
 
 static struct token_stream *open_stream(const struct token_stream_config *config, int64_t step)
 {

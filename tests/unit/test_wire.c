@@ -41,7 +41,7 @@ static void assert_contains(const char *text, const char *part)
         fail_msg("'%s' is not in '%s'", part, text);
 }
 
-/* ---------------------------------------------------------------- addresses */
+/* ---- addresses ----------------------------------------------------------- */
 
 static void test_address_text(void **state)
 {
@@ -217,7 +217,7 @@ static void test_listen_errors(void **state)
     close(listener);
 }
 
-/* ---------------------------------------------------------------- one server, run by a thread */
+/* ---- one server, run by a thread ----------------------------------------- */
 
 struct host {
     struct wire_self self;
@@ -476,7 +476,7 @@ static void test_no_descriptors_left(void **state)
     host_stop(&host);
 }
 
-/* ---------------------------------------------------------------- imitating one end */
+/* ---- imitating one end --------------------------------------------------- */
 
 struct imitation {
     int listener;
@@ -687,7 +687,7 @@ static void test_silent_address_later(void **state)
     host_stop(&host);
 }
 
-/* ---------------------------------------------------------------- mesh */
+/* ---- mesh ---------------------------------------------------------------- */
 
 enum { WORLD = 5 };
 

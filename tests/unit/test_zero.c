@@ -34,7 +34,7 @@ struct setting {
     struct outcome *outcome;
 };
 
-/* ---------------------------------------------------------------- the model */
+/* ---- the model ----------------------------------------------------------- */
 
 static void describe(bool tied, struct model_desc *desc)
 {
@@ -67,7 +67,7 @@ static float gradient(int rank, int step, int micro, int unit, int64_t offset)
     return ldexpf((float)(int32_t)x, -31);
 }
 
-/* ---------------------------------------------------------------- one rank */
+/* ---- one rank ------------------------------------------------------------ */
 
 struct run {
     const struct setting *setting;
@@ -446,7 +446,7 @@ static void test_stages_agree_in_pairs_with_accumulation(void **state)
     munmap(outcomes, 4 * sizeof *outcomes);
 }
 
-/* ---------------------------------------------------------------- replicas */
+/* ---- replicas ------------------------------------------------------------ */
 
 /* One training step, then one bit of one rank's copy is another. */
 static void replicas_body(struct bootstrap *bootstrap, void *context)
@@ -508,7 +508,7 @@ static void test_a_flipped_bit_of_a_replica_is_found(void **state)
         }
 }
 
-/* ---------------------------------------------------------------- non-finite gradients */
+/* ---- non-finite gradients ------------------------------------------------ */
 
 static void poison_body(struct bootstrap *bootstrap, void *context)
 {
@@ -550,7 +550,7 @@ static void test_non_finite_is_named_and_skipped(void **state)
         }
 }
 
-/* ---------------------------------------------------------------- restart, and a peer's death */
+/* ---- restart, and a peer's death ----------------------------------------- */
 
 /* Writes all three states through the slices, as a resume does: the whole copies of stage 0 must follow. */
 static void restart_body(struct bootstrap *bootstrap, void *context)
@@ -658,7 +658,7 @@ static void test_peer_dies_in_a_step(void **state)
     }
 }
 
-/* ---------------------------------------------------------------- the plan */
+/* ---- the plan ------------------------------------------------------------ */
 
 static size_t planned(const struct arena arenas[2], enum mem_kind kind)
 {
