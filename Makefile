@@ -1,12 +1,13 @@
 # ztrain: `make` builds build/ztrain, `make help` lists the targets.
 #
 #   CC=clang                            another compiler (give it a BUILD of its own)
-#   SANITIZE=address|thread|fuzzer      an instrumented build in build/<name>; address: and undefined behaviour;
-#                                       thread and fuzzer: without OpenMP; fuzzer: clang only
-#   WERROR=1                            warnings are errors, as in .ci/run (off by default: compilers that nobody tried yet)
-#   CUDA=0|1                            without or with the CUDA device; default: with, where nvcc is found, and without
-#                                       in instrumented builds (give each a BUILD of its own)
-#   BUILD=DIR PREFIX=DIR DESTDIR=DIR    where things go
+#   SANITIZE=address|thread|fuzzer      an instrumented build in build/<name>; address includes undefined behaviour,
+#                                       thread and fuzzer are built without OpenMP, fuzzer needs clang
+#   WERROR=1                            warnings are errors, as in .ci/run (off by default, for the sake of compilers that were never tried)
+#   CUDA=0|1                            without or with the CUDA device (give each a BUILD of its own); the default is 1
+#                                       where nvcc is found, and 0 in instrumented builds
+#   BUILD=DIR PREFIX=DIR DESTDIR=DIR    where the build and the installation go
+#   V=1                                 prints whole commands instead of one short line a file (-s: nothing)
 
 ifeq ($(origin CC),default)
 CC = gcc
@@ -15,6 +16,14 @@ SANITIZE ?=
 WERROR ?= 0
 BUILD ?= build$(if $(SANITIZE),/$(SANITIZE))
 PREFIX ?= /usr/local
+# One short line for each file that is made, $(call say,WHAT,FILE); V=1 shows the commands instead, -s nothing.
+ifeq ($(V),1)
+else ifneq ($(findstring s,$(filter-out --%,$(firstword -$(MAKEFLAGS)))),)
+Q = @
+else
+Q = @
+say = @printf '  %-7s %s\n' '$(1)' '$(2)'
+endif
 CLANG_FORMAT ?= $(firstword $(shell command -v clang-format-14 clang-format) clang-format)
 
 WARNINGS = -Wall -Wextra -Wshadow -Wpointer-arith -Wstrict-prototypes -Wmissing-prototypes -Wvla $(if $(filter 1,$(WERROR)),-Werror)
@@ -118,26 +127,32 @@ $(BUILD)/headers-tests: $(BUILD)/headers
 	$(call find_headers,cmocka.h,--test)
 $(BUILD)/obj/%.o: %.c Makefile | $(BUILD)/headers
 	@mkdir -p $(@D)
-	$(CC) $(CFLAGS_ALL) $(CFLAGS_$(subst /,_,$*)) -c $< -o $@
+	$(call say,CC,$<)
+	$(Q)$(CC) $(CFLAGS_ALL) $(CFLAGS_$(subst /,_,$*)) -c $< -o $@
 
 $(BUILD)/obj/%.o: %.cu Makefile
 	@mkdir -p $(@D)
-	$(NVCC) $(NVCC_FLAGS) -MF $(@:.o=.d) -c $< -o $@
+	$(call say,NVCC,$<)
+	$(Q)$(NVCC) $(NVCC_FLAGS) -MF $(@:.o=.d) -c $< -o $@
 
 $(BUILD)/libztrain.a: $(LIB_OBJECTS)
+	$(call say,AR,$@)
 	@rm -f $@
-	ar rcs $@ $^
+	$(Q)ar rcs $@ $^
 
 $(BUILD)/ztrain: $(CMD_OBJECTS) $(BUILD)/libztrain.a
-	$(CC) $(LDFLAGS_ALL) $(LDFLAGS) $^ $(LDLIBS_ALL) -o $@
+	$(call say,LINK,$@)
+	$(Q)$(CC) $(LDFLAGS_ALL) $(LDFLAGS) $^ $(LDLIBS_ALL) -o $@
 
 $(BUILD)/tests/%: tests/unit/%.c $(BUILD)/libztrain.a Makefile | $(BUILD)/headers-tests
 	@mkdir -p $(@D)
-	$(CC) $(CFLAGS_ALL) -MF $(BUILD)/tests/$*.d $< $(BUILD)/libztrain.a $(LDFLAGS_ALL) $(LDFLAGS) -lcmocka $(LDLIBS_ALL) -o $@
+	$(call say,LINK,$@)
+	$(Q)$(CC) $(CFLAGS_ALL) -MF $(BUILD)/tests/$*.d $< $(BUILD)/libztrain.a $(LDFLAGS_ALL) $(LDFLAGS) -lcmocka $(LDLIBS_ALL) -o $@
 
 $(BUILD)/fuzz/%: tests/fuzz/%.c $(BUILD)/libztrain.a Makefile
 	@mkdir -p $(@D)
-	$(CC) $(CFLAGS_ALL) -MF $(BUILD)/fuzz/$*.d $< $(BUILD)/libztrain.a $(LDFLAGS_ALL) -fsanitize=fuzzer $(LDFLAGS) $(LDLIBS_ALL) -o $@
+	$(call say,LINK,$@)
+	$(Q)$(CC) $(CFLAGS_ALL) -MF $(BUILD)/fuzz/$*.d $< $(BUILD)/libztrain.a $(LDFLAGS_ALL) -fsanitize=fuzzer $(LDFLAGS) $(LDLIBS_ALL) -o $@
 
 #: all-objects    compiles everything without linking
 all-objects: $(LIB_OBJECTS) $(CMD_OBJECTS)
@@ -148,7 +163,8 @@ all-tests: $(UNIT_TESTS)
 #: unit-tests     builds and runs the C tests
 OPS_TEST_OBJECTS = $(patsubst %.c,$(BUILD)/obj/%.o,$(wildcard tests/ops/*.c))
 $(BUILD)/ops-test: $(OPS_TEST_OBJECTS) $(BUILD)/libztrain.a
-	$(CC) $(LDFLAGS_ALL) $(LDFLAGS) $^ $(LDLIBS_ALL) -o $@
+	$(call say,LINK,$@)
+	$(Q)$(CC) $(LDFLAGS_ALL) $(LDFLAGS) $^ $(LDLIBS_ALL) -o $@
 
 unit-tests: $(UNIT_TESTS)
 	tests/run-unit.sh $(BUILD)
@@ -166,10 +182,12 @@ FAULT_TOOLS = $(BUILD)/faults/failing_malloc.so $(if $(filter x86_64-% amd64-%,$
 FAULT_CFLAGS = -std=c11 -D_GNU_SOURCE -O2 -g $(WARNINGS)
 $(BUILD)/faults/%.so: tests/faults/%.c Makefile
 	@mkdir -p $(@D)
-	$(CC) $(FAULT_CFLAGS) -fPIC -shared $< -o $@ -ldl
+	$(call say,LINK,$@)
+	$(Q)$(CC) $(FAULT_CFLAGS) -fPIC -shared $< -o $@ -ldl
 $(BUILD)/faults/call_breaker: tests/faults/call_breaker.c Makefile
 	@mkdir -p $(@D)
-	$(CC) $(FAULT_CFLAGS) $< -o $@
+	$(call say,LINK,$@)
+	$(Q)$(CC) $(FAULT_CFLAGS) $< -o $@
 
 #: fault-tools    what the sweeps of tests/faults break runs with
 fault-tools: $(FAULT_TOOLS)
@@ -193,7 +211,8 @@ gpu-build:
 # AMX for CPUs that have none: tests/amx/amx.c.
 $(BUILD)/amx/libamx.so: tests/amx/amx.c Makefile
 	@mkdir -p $(@D)
-	$(CC) -std=c11 -O3 -march=x86-64-v4 -mprefer-vector-width=512 -ffp-contract=fast -ftls-model=initial-exec \
+	$(call say,LINK,$@)
+	$(Q)$(CC) -std=c11 -O3 -march=x86-64-v4 -mprefer-vector-width=512 -ffp-contract=fast -ftls-model=initial-exec \
 		$(WARNINGS) -Wno-psabi -fPIC -shared $< -o $@
 
 #: fuzz           runs every fuzz target for FUZZ_SECONDS (10); needs clang
@@ -209,9 +228,11 @@ check-layers:
 
 #: format         formats all C files; check-format only looks
 format:
-	$(CLANG_FORMAT) -i $(C_FILES)
+	$(call say,FORMAT,$(words $(C_FILES)) files)
+	$(Q)$(CLANG_FORMAT) -i $(C_FILES)
 check-format:
-	$(CLANG_FORMAT) --dry-run -Werror $(C_FILES)
+	$(call say,CHECK,the format of $(words $(C_FILES)) files)
+	$(Q)$(CLANG_FORMAT) --dry-run -Werror $(C_FILES)
 
 #: doc            docs/run-spec.md from the binary's own table of keys
 doc: all
@@ -233,7 +254,7 @@ clean:
 
 #: help           this list
 help:
-	@sed -n '2,10s/^# \{0,1\}//p' Makefile
+	@sed -n '2,11s/^# \{0,1\}//p' Makefile
 	@sed -n 's/^#: /  make /p' Makefile
 
 -include $(LIB_OBJECTS:.o=.d) $(CMD_OBJECTS:.o=.d) $(wildcard $(BUILD)/tests/*.d $(BUILD)/fuzz/*.d)

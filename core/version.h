@@ -2,6 +2,6 @@
 #ifndef ZTRAIN_CORE_VERSION_H
 #define ZTRAIN_CORE_VERSION_H
 
-#define ZTRAIN_VERSION "0.1.0"
+#define ZTRAIN_VERSION "0.2.0"
 
 #endif

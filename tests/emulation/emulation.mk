@@ -56,44 +56,56 @@ EMU_PLANS_SOURCES = tests/emulation/cudnn_plans.c gpu/cuda/attention_cudnn_graph
 $(EMU)/cudnn-plans: $(EMU_PLANS_SOURCES) $(EMU)/absent/libcuda.so.1 gpu/cuda/attention_cudnn_graph.h gpu/cuda/cudnn_graph.h Makefile \
 		tests/emulation/emulation.mk
 	@mkdir -p $(@D)
-	$(CC) -std=c11 -O1 -fopenmp $(EMU_COMMON) -MF $@.d $(EMU_PLANS_SOURCES) $(EMU_LIBS) -o $@
+	$(call say,LINK,$@)
+	$(Q)$(CC) -std=c11 -O1 -fopenmp $(EMU_COMMON) -MF $@.d $(EMU_PLANS_SOURCES) $(EMU_LIBS) -o $@
 $(EMU)/absent/libcuda.so.1: tests/emulation/absent_driver.c Makefile
 	@mkdir -p $(@D)
-	$(CC) -std=c11 -O1 -Wall -Wextra $(if $(filter 1,$(WERROR)),-Werror) -fPIC -shared -Wl,-soname,libcuda.so.1 $< -o $@
+	$(call say,LINK,$@)
+	$(Q)$(CC) -std=c11 -O1 -Wall -Wextra $(if $(filter 1,$(WERROR)),-Werror) -fPIC -shared -Wl,-soname,libcuda.so.1 $< -o $@
 
 $(EMU)/obj/%.o: %.c Makefile tests/emulation/emulation.mk
 	@mkdir -p $(@D)
-	$(CC) $(EMU_C_FLAGS) -c $< -o $@
+	$(call say,CC,$@)
+	$(Q)$(CC) $(EMU_C_FLAGS) -c $< -o $@
 $(EMU)/obj/%.o: %.cc Makefile tests/emulation/emulation.mk
 	@mkdir -p $(@D)
-	$(EMU_CXX) $(EMU_RUNTIME_FLAGS) -c $< -o $@
+	$(call say,CXX,$@)
+	$(Q)$(EMU_CXX) $(EMU_RUNTIME_FLAGS) -c $< -o $@
 $(EMU)/obj/shadow.o: tests/emulation/emulation_shadow.cc Makefile tests/emulation/emulation.mk
 	@mkdir -p $(@D)
-	$(EMU_CXX) $(EMU_RUNTIME_FLAGS) -DEMULATION_SHADOW=1 -c $< -o $@
+	$(call say,CXX,$@)
+	$(Q)$(EMU_CXX) $(EMU_RUNTIME_FLAGS) -DEMULATION_SHADOW=1 -c $< -o $@
 $(EMU)/address/obj/shadow.o: tests/emulation/emulation_shadow.cc Makefile tests/emulation/emulation.mk
 	@mkdir -p $(@D)
-	$(EMU_CXX) $(EMU_RUNTIME_FLAGS) -c $< -o $@
+	$(call say,CXX,$@)
+	$(Q)$(EMU_CXX) $(EMU_RUNTIME_FLAGS) -c $< -o $@
 $(EMU)/obj/%.cu.o: %.cu Makefile tests/emulation/emulation.mk
 	@mkdir -p $(@D)
-	$(EMU_CXX) $(EMU_CU_FLAGS) $(EMU_SHADOW_FLAGS) -c $< -o $@
+	$(call say,CXX,$@)
+	$(Q)$(EMU_CXX) $(EMU_CU_FLAGS) $(EMU_SHADOW_FLAGS) -c $< -o $@
 $(EMU)/address/obj/%.cu.o: %.cu Makefile tests/emulation/emulation.mk
 	@mkdir -p $(@D)
-	$(EMU_CXX) $(EMU_CU_FLAGS) $(EMU_SANITIZE) -c $< -o $@
+	$(call say,CXX,$@)
+	$(Q)$(EMU_CXX) $(EMU_CU_FLAGS) $(EMU_SANITIZE) -c $< -o $@
 
 # $(1): the folder of a flavour. The run time comes first: of an inline function, its uninstrumented copy is taken.
 define EMU_PROGRAMS
 $(1)/ztrain: $(EMU_RUNTIME_OBJECTS) $(1)/obj/shadow.o $(EMU_CMD_OBJECTS) $(EMU_C_OBJECTS) $(EMU_CU:%=$(1)/obj/%.o)
-	$(EMU_CXX) $(EMU_LINK_FLAGS) $$^ $(EMU_LIBS) -o $$@
+	$$(call say,LINK,$$@)
+	$(Q)$(EMU_CXX) $(EMU_LINK_FLAGS) $$^ $(EMU_LIBS) -o $$@
 $(1)/ops-test: $(EMU_RUNTIME_OBJECTS) $(1)/obj/shadow.o $(EMU_OPS_OBJECTS) $(EMU_C_OBJECTS) $(EMU_CU:%=$(1)/obj/%.o)
-	$(EMU_CXX) $(EMU_LINK_FLAGS) $$^ $(EMU_LIBS) -o $$@
+	$$(call say,LINK,$$@)
+	$(Q)$(EMU_CXX) $(EMU_LINK_FLAGS) $$^ $(EMU_LIBS) -o $$@
 $(1)/faults: $(EMU_RUNTIME_OBJECTS) $(1)/obj/shadow.o $(1)/obj/tests/emulation/faults.cu.o $(EMU)/obj/gpu/arena.o $(EMU)/obj/core/status.o
-	$(EMU_CXX) $(EMU_LINK_FLAGS) $$^ $(EMU_LIBS) -o $$@
+	$$(call say,LINK,$$@)
+	$(Q)$(EMU_CXX) $(EMU_LINK_FLAGS) $$^ $(EMU_LIBS) -o $$@
 endef
 $(foreach folder,$(EMU) $(EMU)/address,$(eval $(call EMU_PROGRAMS,$(folder))))
 
 $(EMU_UNIT_TESTS): $(EMU)/tests/%: $(EMU)/obj/tests/unit/%.o $(EMU_RUNTIME_OBJECTS) $(EMU)/obj/shadow.o $(EMU_C_OBJECTS) \
 		$(EMU_CU:%=$(EMU)/obj/%.o)
 	@mkdir -p $(@D)
-	$(EMU_CXX) $(EMU_LINK_FLAGS) $^ -lcmocka $(EMU_LIBS) -o $@
+	$(call say,LINK,$@)
+	$(Q)$(EMU_CXX) $(EMU_LINK_FLAGS) $^ -lcmocka $(EMU_LIBS) -o $@
 
 -include $(shell find $(EMU) -name '*.d' 2>/dev/null)
