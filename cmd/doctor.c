@@ -4,6 +4,7 @@
 #include "cmd/libraries.h"
 #include "comm/launch/bootstrap.h"
 #include "core/clock.h"
+#include "core/machine.h"
 #include "core/memory.h"
 #include "core/printable.h"
 #include "core/version.h"
@@ -16,7 +17,6 @@
 
 #include <dlfcn.h>
 #include <inttypes.h>
-#include <sched.h>
 #include <stdarg.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -50,68 +50,15 @@ static bool read_line(const char *path, char *out, size_t size)
     return found;
 }
 
-/* Bytes behind a "Name:   123 kB" line of /proc/meminfo, or -1. */
-static int64_t meminfo(const char *name)
+static const char *format_bytes(uint64_t bytes, char *out, size_t size)
 {
-    FILE *file = memory_fopen("/proc/meminfo", "re");
-    if (!file)
-        return -1;
-    char line[256];
-    int64_t bytes = -1;
-    size_t length = strlen(name);
-    while (bytes < 0 && fgets(line, sizeof line, file))
-        if (!strncmp(line, name, length) && line[length] == ':')
-            bytes = strtoll(line + length + 1, NULL, 10) * (strstr(line, "kB") ? 1024 : 1);
-    fclose(file);
-    return bytes;
-}
-
-static const char *format_bytes(int64_t bytes, char *out, size_t size)
-{
-    if (bytes < 0)
+    if (bytes == UINT64_MAX)
         snprintf(out, size, "unknown");
-    else if (bytes < (int64_t)1 << 30)
+    else if (bytes < (uint64_t)1 << 30)
         snprintf(out, size, "%.0f MiB", (double)bytes / (1 << 20));
     else
         snprintf(out, size, "%.1f GiB", (double)bytes / (1 << 30));
     return out;
-}
-
-/* The folder of this process's control group (version 2), below /sys/fs/cgroup; false if there is none. */
-static bool cgroup_folder(char *out, size_t size)
-{
-    FILE *file = memory_fopen("/proc/self/cgroup", "re");
-    if (!file)
-        return false;
-    char line[2048];
-    bool found = false;
-    while (!found && fgets(line, sizeof line, file)) {
-        if (strncmp(line, "0::", 3))
-            continue;
-        line[strcspn(line, "\n")] = '\0';
-        found = snprintf(out, size, "/sys/fs/cgroup%s", line + 3) < (int)size;
-    }
-    fclose(file);
-    return found;
-}
-
-/* The smallest limit that `name` (memory.max, cpu.max) sets from this group up to the root: value and, for cpu.max,
- * quota / period; < 0: no limit. */
-static double cgroup_limit(const char *name)
-{
-    char folder[4096], path[4200], text[128];
-    double smallest = -1;
-    if (!cgroup_folder(folder, sizeof folder))
-        return -1;
-    while (strlen(folder) >= strlen("/sys/fs/cgroup")) {
-        double value, period = 1;
-        snprintf(path, sizeof path, "%s/%s", folder, name);
-        if (read_line(path, text, sizeof text) && sscanf(text, "%lf %lf", &value, &period) >= 1 && period > 0)
-            smallest = smallest < 0 || value / period < smallest ? value / period : smallest;
-        char *slash = strrchr(folder, '/');
-        *slash = '\0';
-    }
-    return smallest;
 }
 
 /* Whether a program of that name is on PATH; its path is left in out. */
@@ -161,13 +108,8 @@ static void report_cpu(void)
     print_line("model", "%s", features.name);
     print_line("instruction sets", "%s%s%s", cpu_isa_name(features.isa), features.avx512_bf16 ? ", avx512_bf16" : "",
                features.amx_bf16 ? ", amx_bf16" : "");
-    cpu_set_t allowed;
-    long online = sysconf(_SC_NPROCESSORS_ONLN);
-    if (sched_getaffinity(0, sizeof allowed, &allowed) == 0)
-        print_line("cores", "%d of %ld may be used", CPU_COUNT(&allowed), online);
-    else
-        print_line("cores", "%ld", online);
-    double quota = cgroup_limit("cpu.max");
+    print_line("cores", "%d of %d may be used", machine_cores(), machine_cores_online());
+    double quota = machine_cpu_quota("");
     if (quota > 0)
         print_line("cpu time", "limited to %.2f cores by the control group", quota);
 
@@ -192,16 +134,18 @@ static void report_cpu(void)
 
 static void report_memory(void)
 {
-    char total[32], available[32], text[256];
+    char total[32], available[32], limit[32], text[256];
+    struct machine_memory memory;
+    machine_memory("", &memory);
     puts("memory");
-    print_line("total", "%s", format_bytes(meminfo("MemTotal"), total, sizeof total));
-    print_line("available", "%s", format_bytes(meminfo("MemAvailable"), available, sizeof available));
-    double limit = cgroup_limit("memory.max");
+    print_line("total", "%s", format_bytes(memory.total, total, sizeof total));
+    print_line("available", "%s", format_bytes(memory.available, available, sizeof available));
+    bool limited = memory.limit != UINT64_MAX;
     print_line("limit", "%s",
-               limit > 0 ? format_bytes((int64_t)limit, text, sizeof text) : "none set by the control group");
+               limited ? format_bytes(memory.limit, limit, sizeof limit) : "none set by the control group");
     bool known = read_line("/sys/kernel/mm/transparent_hugepage/enabled", text, sizeof text);
     print_line("huge pages", "transparent: %s; reserved: %" PRId64, known ? text : "unknown",
-               meminfo("HugePages_Total"));
+               (int64_t)memory.huge_page_count);
 }
 
 static void report_libraries(void)
@@ -254,9 +198,8 @@ static void report_nvml(void)
     for (int i = 0; i < count && i < MOST; i++) {
         const struct nvml_gpu *gpu = &gpus[i];
         snprintf(name, sizeof name, "gpu %d", i);
-        print_line(name, "%s, %s (%s available)", gpu->name,
-                   format_bytes((int64_t)gpu->memory_total, total, sizeof total),
-                   format_bytes((int64_t)gpu->memory_free, available, sizeof available));
+        print_line(name, "%s, %s (%s available)", gpu->name, format_bytes(gpu->memory_total, total, sizeof total),
+                   format_bytes(gpu->memory_free, available, sizeof available));
         print_line("", "SMs at %u of %u MHz, memory at %u MHz, %u degrees, %u of %u W, throttled: %s", gpu->sm_mhz,
                    gpu->sm_max_mhz, gpu->memory_mhz, gpu->celsius, gpu->milliwatts / 1000, gpu->limit_milliwatts / 1000,
                    nvml_throttle_text(gpu->throttle, throttle, sizeof throttle));

@@ -9,7 +9,7 @@
 
 #include "comm/comm_device.h"
 #include "comm/comm_internal.h"
-#include "core/memory.h"
+#include "core/machine.h"
 #include "core/progress.h"
 
 #include <errno.h>
@@ -174,21 +174,6 @@ bool comm_await_end(struct comm *comm, double seconds)
 
 /* ---- shared segments ----------------------------------------------------- */
 
-/* MemAvailable of the machine in bytes, or SIZE_MAX where it cannot be read */
-static size_t memory_available(void)
-{
-    FILE *file = memory_fopen("/proc/meminfo", "r");
-    if (!file)
-        return SIZE_MAX;
-    char line[128];
-    uint64_t kib = 0;
-    bool found = false;
-    while (!found && fgets(line, sizeof line, file))
-        found = sscanf(line, "MemAvailable: %" SCNu64 " kB", &kib) == 1;
-    fclose(file);
-    return found ? (size_t)kib * 1024 : SIZE_MAX;
-}
-
 /* Makes the pages of [memory, memory + bytes) exist, in runs, ticking: a segment may be many gigabytes. */
 static int populate(char *memory, size_t bytes, int advice)
 {
@@ -227,12 +212,13 @@ enum status comm_share(struct comm *comm, size_t bytes, void **memory, struct er
 
     const struct topology *t = &comm->topology;
     size_t stride = (bytes + align - 1) / align * align, total = stride * (size_t)t->local_world;
-    size_t available = memory_available();
+    struct machine_memory machine;
+    machine_memory("", &machine);
     struct error local = {.code = STATUS_OK};
     int fd = control_fd(comm->control);
-    if (t->local_rank == 0 && total > available)
+    if (t->local_rank == 0 && total > machine.available)
         error_set(&local, STATUS_DEVICE, "%d ranks on one node need %.1f MiB of shared memory, %.1f MiB are available",
-                  t->local_world, (double)total / 1048576, (double)available / 1048576);
+                  t->local_world, (double)total / 1048576, (double)machine.available / 1048576);
     else if (t->local_rank == 0 && fd >= 0 &&
              ftruncate(fd, (off_t)(control_segments_offset(comm->control) + total)) != 0)
         error_set(&local, STATUS_DEVICE, "cannot make %.1f MiB of shared memory: %s", (double)total / 1048576,

@@ -9,13 +9,13 @@
 #include "comm/launch/bootstrap_claims.h"
 #include "comm/launch/launcher.h"
 #include "comm/launch/slurm_step.h"
+#include "core/machine.h"
 #include "core/memory.h"
 
 #include <ctype.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
-#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -259,18 +259,9 @@ static int fewer(int a, int b)
     return b > 0 && b < a ? b : a;
 }
 
-static int allowed_cores(void)
-{
-    cpu_set_t set;
-    if (sched_getaffinity(0, sizeof set, &set) == 0)
-        return CPU_COUNT(&set);
-    long online = sysconf(_SC_NPROCESSORS_ONLN); /* more cores than a cpu_set_t holds */
-    return online > 0 ? (int)online : 1;
-}
-
 int bootstrap_cores(void)
 {
-    return fewer(allowed_cores(), slurm_cores());
+    return fewer(machine_cores(), slurm_cores());
 }
 
 int bootstrap_threads(int cores, int ranks)
@@ -306,7 +297,7 @@ static enum status local_ranks(struct bootstrap *boot, struct error *err)
     boot->world = boot->local_world = n;
     boot->shared_fd = shared;
     /* the supervisor has shared out those that it may use, which may be more than Slurm has given */
-    boot->cores = allowed_cores();
+    boot->cores = machine_cores();
     if (slurm_cores() > 0)
         boot->cores = fewer(boot->cores, slurm_cores() > n ? slurm_cores() / n : 1);
     snprintf(boot->source, sizeof boot->source, "--local-gpus %d", n);

@@ -12,14 +12,12 @@
 #include "gpu/cpu/device_cpu.h"
 
 #include "core/clock.h"
-#include "core/memory.h"
+#include "core/machine.h"
 #include "core/progress.h"
 #include "core/thread.h"
 #include "gpu/cpu/gemm_cpu.h"
 
 #include <errno.h>
-#include <inttypes.h>
-#include <sched.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -32,83 +30,6 @@
 /* ---- memory -------------------------------------------------------------- */
 
 enum { HUGE_PAGE = 2 << 20, SMALL_PAGE = 4096 };
-
-static bool read_number(const char *path, const char *key, uint64_t *value)
-{
-    FILE *f = memory_fopen(path, "re");
-    if (!f)
-        return false;
-    char line[256];
-    bool found = false;
-    size_t key_length = strlen(key);
-    while (!found && fgets(line, sizeof line, f))
-        found = strncmp(line, key, key_length) == 0 && sscanf(line + key_length, "%" SCNu64, value) == 1;
-    fclose(f);
-    return found;
-}
-
-/* What a control group's memory limit leaves; page cache that can be dropped counts as free. */
-static uint64_t group_headroom(const char *folder, const char *limit_file, const char *usage_file,
-                               const char *inactive_key)
-{
-    char path[4096 + 64];
-    uint64_t limit, usage, inactive = 0;
-    snprintf(path, sizeof path, "%s/%s", folder, limit_file);
-    if (!read_number(path, "", &limit))
-        return UINT64_MAX;
-    snprintf(path, sizeof path, "%s/%s", folder, usage_file);
-    if (!read_number(path, "", &usage))
-        return UINT64_MAX;
-    snprintf(path, sizeof path, "%s/memory.stat", folder);
-    read_number(path, inactive_key, &inactive);
-    usage -= inactive < usage ? inactive : usage;
-    return limit > usage ? limit - usage : 0;
-}
-
-/* The least that this process's control groups, from its own up to the root, leave it. */
-static uint64_t groups_headroom(void)
-{
-    uint64_t least = UINT64_MAX;
-    char line[4096];
-    FILE *f = memory_fopen("/proc/self/cgroup", "re");
-    if (!f)
-        return least;
-    while (fgets(line, sizeof line, f)) {
-        line[strcspn(line, "\n")] = '\0';
-        char *controllers = strchr(line, ':');
-        char *group = controllers ? strchr(controllers + 1, ':') : NULL;
-        if (!group)
-            continue;
-        *group++ = '\0';
-        controllers++;
-        bool v2 = !*controllers;
-        if (!v2 && strcmp(controllers, "memory") != 0)
-            continue;
-        for (;;) {
-            char folder[sizeof line + 32];
-            snprintf(folder, sizeof folder, "/sys/fs/cgroup%s%s", v2 ? "" : "/memory", group);
-            uint64_t left =
-                v2 ? group_headroom(folder, "memory.max", "memory.current", "inactive_file ")
-                   : group_headroom(folder, "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file ");
-            least = left < least ? left : least;
-            char *slash = strrchr(group, '/');
-            if (!slash)
-                break;
-            *slash = '\0';
-        }
-    }
-    fclose(f);
-    return least;
-}
-
-/* Memory that can be touched without being killed for it. */
-static uint64_t memory_available(void)
-{
-    uint64_t kib, machine = UINT64_MAX, groups = groups_headroom();
-    if (read_number("/proc/meminfo", "MemAvailable:", &kib))
-        machine = kib * 1024;
-    return machine < groups ? machine : groups;
-}
 
 static size_t round_up(size_t n, size_t multiple)
 {
@@ -123,7 +44,9 @@ static double gib(uint64_t bytes)
 static enum status cpu_alloc(struct device *device, size_t bytes, void **memory, struct error *err)
 {
     (void)device;
-    uint64_t available = memory_available();
+    struct machine_memory machine;
+    machine_memory("", &machine);
+    uint64_t available = machine.available;
     if (bytes > available)
         return error_set(err, STATUS_DEVICE,
                          "cannot allocate %.3f GiB of memory: only %.3f GiB are available; hint: use a smaller micro "
@@ -498,14 +421,6 @@ static const struct device_backend cpu_backend = {
     .event_sync = cpu_event_sync,
 };
 
-static int allowed_cores(void)
-{
-    cpu_set_t set;
-    if (sched_getaffinity(0, sizeof set, &set) != 0)
-        return 1; /* more cores than cpu_set_t knows: the caller should say how many to use */
-    return CPU_COUNT(&set);
-}
-
 #ifdef _OPENMP
 static void *wait_for_release(void *argument)
 {
@@ -557,11 +472,10 @@ enum status device_cpu_open(const struct cpu_kernels *kernels, int threads, stru
     pthread_mutex_init(&cpu->error_mutex, NULL);
     memcpy(&cpu->kernels, kernels, sizeof cpu->kernels);
 #ifdef _OPENMP
-    cpu->device.threads = threads > 0 ? threads : allowed_cores();
+    cpu->device.threads = threads > 0 ? threads : machine_cores();
     TRY_GOTO(start_team(cpu->device.threads, err));
 #else
     (void)threads;
-    (void)allowed_cores;
     cpu->device.threads = 1;
 #endif
     cpu->device.ops = ops_cpu_table(kernels->isa);

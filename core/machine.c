@@ -1,0 +1,186 @@
+/* machine.c: see machine.h.
+ *
+ * /proc/self/cgroup has one line for each hierarchy, "ID:CONTROLLERS:/PATH"; version 2 has no controllers in it. The
+ * files of the group at PATH, and of each group above it, are looked for below the mount point:
+ *
+ *                  version 2           version 1
+ *     mount        /sys/fs/cgroup      /sys/fs/cgroup/memory                     /sys/fs/cgroup/cpu
+ *     memory       memory.max          memory.limit_in_bytes
+ *                  memory.current      memory.usage_in_bytes
+ *                  memory.stat         memory.stat
+ *     CPU time     cpu.max                                                       cpu.cfs_quota_us, cpu.cfs_period_us
+ *
+ * A container may see the host's PATH with its own group mounted as the root: groups that are not there are passed
+ * over. */
+#include "core/machine.h"
+
+#include "core/memory.h"
+
+#include <inttypes.h>
+#include <sched.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { GROUP_PATH_MAX = 4096, FILE_PATH_MAX = GROUP_PATH_MAX + 256 };
+
+/* Version 1 writes "no limit" as a little less than 2^63 (memory) or as -1 (CPU time). */
+static const uint64_t NO_LIMIT = UINT64_C(1) << 62;
+
+/* The number after `key` in the first line of a file that begins with it. */
+static bool read_number(const char *path, const char *key, uint64_t *value)
+{
+    FILE *file = memory_fopen(path, "re");
+    if (!file)
+        return false;
+    char line[256];
+    bool found = false;
+    size_t key_length = strlen(key);
+    while (!found && fgets(line, sizeof line, file))
+        found = strncmp(line, key, key_length) == 0 && sscanf(line + key_length, "%" SCNu64, value) == 1;
+    fclose(file);
+    return found;
+}
+
+static bool read_group_number(const char *folder, const char *file, const char *key, uint64_t *value)
+{
+    char path[FILE_PATH_MAX + 64];
+    snprintf(path, sizeof path, "%s/%s", folder, file);
+    return read_number(path, key, value);
+}
+
+/* ---- the control groups of this process ---- */
+
+typedef void (*group_visitor)(const char *folder, bool v2, void *context);
+
+/* Whether "cpu,cpuacct" has the controller "cpu". */
+static bool has_controller(const char *controllers, const char *wanted)
+{
+    size_t length = strlen(wanted);
+    for (const char *at = controllers; *at; at += strcspn(at, ","), at += *at == ',')
+        if (strcspn(at, ",") == length && strncmp(at, wanted, length) == 0)
+            return true;
+    return false;
+}
+
+/* Calls visit() for the process's group of version 2, for that of `controller` in version 1, and for all above them. */
+static void visit_groups(const char *root, const char *controller, group_visitor visit, void *context)
+{
+    char path[FILE_PATH_MAX], line[GROUP_PATH_MAX];
+    snprintf(path, sizeof path, "%s/proc/self/cgroup", root);
+    FILE *file = memory_fopen(path, "re");
+    if (!file)
+        return;
+    while (fgets(line, sizeof line, file)) {
+        line[strcspn(line, "\n")] = '\0';
+        char *controllers = strchr(line, ':');
+        char *group = controllers ? strchr(controllers + 1, ':') : NULL;
+        if (!group)
+            continue;
+        *group++ = '\0';
+        controllers++;
+        bool v2 = !*controllers;
+        if (!v2 && !has_controller(controllers, controller))
+            continue;
+        for (char *end = group + strlen(group); end; end = strrchr(group, '/')) {
+            *end = '\0';
+            snprintf(path, sizeof path, "%s/sys/fs/cgroup%s%s%s", root, v2 ? "" : "/", v2 ? "" : controller, group);
+            visit(path, v2, context);
+        }
+    }
+    fclose(file);
+}
+
+/* ---- memory ---- */
+
+/* Takes what one group allows into a struct machine_memory. */
+static void visit_memory(const char *folder, bool v2, void *context)
+{
+    struct machine_memory *memory = context;
+    uint64_t limit, usage, inactive = 0;
+    if (!read_group_number(folder, v2 ? "memory.max" : "memory.limit_in_bytes", "", &limit) || limit >= NO_LIMIT)
+        return;
+    memory->limit = limit < memory->limit ? limit : memory->limit;
+    if (!read_group_number(folder, v2 ? "memory.current" : "memory.usage_in_bytes", "", &usage))
+        return;
+    read_group_number(folder, "memory.stat", v2 ? "inactive_file " : "total_inactive_file ", &inactive);
+    usage -= inactive < usage ? inactive : usage;
+    uint64_t left = limit > usage ? limit - usage : 0;
+    memory->available = left < memory->available ? left : memory->available;
+}
+
+/* A line of /proc/meminfo, in units of `unit` bytes. */
+static uint64_t meminfo(const char *root, const char *key, uint64_t unit)
+{
+    char path[FILE_PATH_MAX];
+    uint64_t value;
+    snprintf(path, sizeof path, "%s/proc/meminfo", root);
+    return read_number(path, key, &value) ? value * unit : UINT64_MAX;
+}
+
+void machine_memory(const char *root, struct machine_memory *memory)
+{
+    *memory = (struct machine_memory){
+        .total = meminfo(root, "MemTotal:", 1024),
+        .available = meminfo(root, "MemAvailable:", 1024),
+        .limit = UINT64_MAX,
+        .huge_page_count = meminfo(root, "HugePages_Total:", 1),
+    };
+    visit_groups(root, "memory", visit_memory, memory);
+}
+
+/* ---- CPUs ---- */
+
+int machine_cores_online(void)
+{
+    long online = sysconf(_SC_NPROCESSORS_ONLN);
+    return online > 0 ? (int)online : 1;
+}
+
+int machine_cores(void)
+{
+    cpu_set_t set;
+    if (sched_getaffinity(0, sizeof set, &set) == 0)
+        return CPU_COUNT(&set);
+    return machine_cores_online(); /* more cores than a cpu_set_t holds */
+}
+
+/* "QUOTA PERIOD", as cpu.max has it; false for "max PERIOD", or where there is no file. */
+static bool read_quota(const char *path, double *quota, double *period)
+{
+    FILE *file = memory_fopen(path, "re");
+    if (!file)
+        return false;
+    bool found = fscanf(file, "%lf %lf", quota, period) == 2;
+    fclose(file);
+    return found;
+}
+
+/* Takes what one group allows into the least quota so far; 0: none so far. */
+static void visit_quota(const char *folder, bool v2, void *context)
+{
+    double *least = context, quota, period;
+    uint64_t micros, period_micros;
+    if (v2) {
+        char path[FILE_PATH_MAX + 64];
+        snprintf(path, sizeof path, "%s/cpu.max", folder);
+        if (!read_quota(path, &quota, &period))
+            return;
+    } else {
+        if (!read_group_number(folder, "cpu.cfs_quota_us", "", &micros) || micros >= NO_LIMIT ||
+            !read_group_number(folder, "cpu.cfs_period_us", "", &period_micros))
+            return;
+        quota = (double)micros;
+        period = (double)period_micros;
+    }
+    if (quota > 0 && period > 0 && (*least == 0 || quota / period < *least))
+        *least = quota / period;
+}
+
+double machine_cpu_quota(const char *root)
+{
+    double least = 0;
+    visit_groups(root, "cpu", visit_quota, &least);
+    return least;
+}
