@@ -10,9 +10,10 @@
 #define ZTRAIN_CKPT_CHECKPOINT_H
 
 #include "comm/comm.h"
-#include "comm/zero/zero.h"
+#include "core/loss_scaler.h"
 #include "core/retry.h"
 #include "core/shard.h"
+#include "core/state_slices.h"
 #include "core/tensors.h"
 
 #include <jansson.h>
@@ -63,7 +64,7 @@ struct checkpoint_writer {
     void *owner;
 };
 
-/* Collective. `slice` gives this rank's slices, for reading; each is used before the next is asked for. On
+/* Collective. `slices` are this rank's, for reading; each is used before the next is asked for. On
  * success *name (at least 64 bytes) is the checkpoint's folder name, *bytes its size over all ranks. Old checkpoints
  * beyond keep_last, those with names that ztrain writes, are deleted after `latest` has moved; with keep_last every
  * rank reads its file back from the disk and compares it with its checksums before the checkpoint is published. Stale
@@ -72,7 +73,7 @@ struct checkpoint_writer {
  * this run has turned away from. Errors: STATUS_CHECKPOINT with file and errno, the same on every rank; the previous
  * one stays valid. checkpoint_save.c tells the order of things and what a kill leaves. */
 enum status checkpoint_save(const struct checkpoint_writer *writer, const struct train_position *position,
-                            zero_slice_access *slice, void *context, char *name, int64_t *bytes, struct error *err);
+                            struct state_slices slices, char *name, int64_t *bytes, struct error *err);
 
 /* How often a reader takes the newest checkpoint anew, where a run that trains meanwhile has deleted or replaced it. */
 enum { CHECKPOINT_TRIES = 5 };
@@ -110,7 +111,7 @@ enum status checkpoint_verify(const struct checkpoint *checkpoint, struct error 
 /* Reads elements [first, first + count) of a unit's flat range (any writer's world size) of one kind of state into out.
  * Only the frames that cover the range are read; each is verified. What cannot be read is tried
  * again as checkpoint->retry has it, for each writer's slice anew. */
-enum status checkpoint_read(const struct checkpoint *checkpoint, enum zero_state state, int unit, int64_t first,
+enum status checkpoint_read(const struct checkpoint *checkpoint, enum state_kind state, int unit, int64_t first,
                             int64_t count, float *out, struct error *err);
 
 /* Checks that the checkpoint's tensors are this table's: names, shapes, offsets; else names the first difference. */
@@ -118,11 +119,10 @@ enum status checkpoint_check_table(const struct checkpoint *checkpoint, const st
                                    struct error *err);
 
 /* Checks that the checkpoint's tensors are this table's, then reads this rank's slices of every state and unit into
- * what `slice` gives for writing; each is written before the next is asked for; tries again as checkpoint_read()
+ * `slices`, for writing; each is filled before the next is asked for; tries again as checkpoint_read()
  * does. */
 enum status checkpoint_load(const struct checkpoint *checkpoint, const struct tensor_table *table,
-                            const struct shard_layout *layout, int rank, zero_slice_access *slice, void *context,
-                            struct error *err);
+                            const struct shard_layout *layout, int rank, struct state_slices slices, struct error *err);
 
 /* Whether `dir` (<run>/checkpoints) holds any checkpoint folder, valid or not. */
 bool checkpoint_any(const char *dir);

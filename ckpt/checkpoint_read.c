@@ -301,7 +301,7 @@ static enum status file_of(const struct checkpoint *checkpoint, int rank, struct
 }
 
 /* What one writer's file has of it: elements [first, first + count) of its slice. */
-static enum status read_slice(const struct checkpoint *checkpoint, int rank, enum zero_state state, int unit,
+static enum status read_slice(const struct checkpoint *checkpoint, int rank, enum state_kind state, int unit,
                               int64_t first, int64_t count, float *out, struct error *err)
 {
     struct retry retry = checkpoint->retry;
@@ -317,7 +317,7 @@ static enum status read_slice(const struct checkpoint *checkpoint, int rank, enu
     return status;
 }
 
-enum status checkpoint_read(const struct checkpoint *checkpoint, enum zero_state state, int unit, int64_t first,
+enum status checkpoint_read(const struct checkpoint *checkpoint, enum state_kind state, int unit, int64_t first,
                             int64_t count, float *out, struct error *err)
 {
     const struct manifest *manifest = reader_of(checkpoint)->manifest;
@@ -435,18 +435,17 @@ enum status checkpoint_check_table(const struct checkpoint *checkpoint, const st
 }
 
 enum status checkpoint_load(const struct checkpoint *checkpoint, const struct tensor_table *table,
-                            const struct shard_layout *layout, int rank, zero_slice_access *slice, void *context,
-                            struct error *err)
+                            const struct shard_layout *layout, int rank, struct state_slices slices, struct error *err)
 {
     ASSERT(rank >= 0 && rank < layout->world && layout->num_units == table->num_units);
     TRY(checkpoint_check_table(checkpoint, table, err));
-    for (int s = 0; s < ZERO_STATE_COUNT; s++) {
+    for (int s = 0; s < STATE_KIND_COUNT; s++) {
         for (int unit = 0; unit < layout->num_units; unit++) {
             int64_t size = layout->slice[unit], first = size * rank, left = table->units[unit].numel - first;
             int64_t count = left < 0 ? 0 : left < size ? left : size;
             float *own;
-            TRY(slice(context, (enum zero_state)s, unit, &own, err));
-            TRY(checkpoint_read(checkpoint, (enum zero_state)s, unit, count ? first : 0, count, own, err));
+            TRY(state_slice(slices, SLICE_WRITE, (enum state_kind)s, unit, &own, err));
+            TRY(checkpoint_read(checkpoint, (enum state_kind)s, unit, count ? first : 0, count, own, err));
             memset(own + count, 0, (size_t)(size - count) * sizeof *own); /* the padding */
         }
     }

@@ -198,8 +198,8 @@ static enum status read_back_rank_file(const char *path, const struct rankfile_s
 }
 
 /* Step 2. */
-static enum status write_rank_file(const struct save *save, zero_slice_access *slice, void *context,
-                                   struct rankfile_facts *facts, struct error *err)
+static enum status write_rank_file(const struct save *save, struct state_slices slices, struct rankfile_facts *facts,
+                                   struct error *err)
 {
     const struct checkpoint_writer *writer = save->writer;
     enum status status = STATUS_OK;
@@ -207,17 +207,17 @@ static enum status write_rank_file(const struct save *save, zero_slice_access *s
     char name[MANIFEST_NAME_MAX], path[FS_PATH_MAX];
     struct rankfile_shape shape = {.rank = save->rank,
                                    .world = save->world,
-                                   .num_states = ZERO_STATE_COUNT,
+                                   .num_states = STATE_KIND_COUNT,
                                    .num_units = writer->layout->num_units,
                                    .slice = writer->layout->slice,
-                                   .state_name = manifest_state_names};
+                                   .state_name = state_kind_names};
     manifest_rank_name(save->rank, name);
     TRY(fs_join(path, save->tmp, name, STATUS_CHECKPOINT, err));
     TRY(rankfile_writer_new(path, &shape, writer->compression_level, &file, err));
-    for (int s = 0; s < ZERO_STATE_COUNT; s++)
+    for (int s = 0; s < STATE_KIND_COUNT; s++)
         for (int unit = 0; unit < writer->layout->num_units; unit++) {
             float *own;
-            TRY_GOTO(slice(context, (enum zero_state)s, unit, &own, err));
+            TRY_GOTO(state_slice(slices, SLICE_READ, (enum state_kind)s, unit, &own, err));
             TRY_GOTO(rankfile_writer_slice(file, s, unit, own, err));
         }
     TRY_GOTO(rankfile_writer_finish(file, facts, err));
@@ -455,7 +455,7 @@ static enum status publish(struct save *save, const struct report *reports, stru
 /* ---- save ---------------------------------------------------------------- */
 
 enum status checkpoint_save(const struct checkpoint_writer *writer, const struct train_position *position,
-                            zero_slice_access *slice, void *context, char *name, int64_t *bytes, struct error *err)
+                            struct state_slices slices, char *name, int64_t *bytes, struct error *err)
 {
     enum status status = STATUS_OK;
     struct error local = {.code = STATUS_OK}, *why = err ? err : &local;
@@ -475,7 +475,7 @@ enum status checkpoint_save(const struct checkpoint_writer *writer, const struct
         status = name_folders(&save, why); /* it is as long as rank 0's: no failure of this rank alone */
     }
     if (status == STATUS_OK) {
-        status = write_rank_file(&save, slice, context, &facts, why);
+        status = write_rank_file(&save, slices, &facts, why);
         status = agree(&save, status, &facts, reports, why);
     }
     if (status == STATUS_OK) {

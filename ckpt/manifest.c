@@ -37,8 +37,7 @@
 enum { CHECKSUM_DIGITS = 16, TAIL_BYTES = CHECKSUM_DIGITS + sizeof CHECKSUM_TAIL - 1 };
 #define NUMBER_MAX ((int64_t)1 << 53)
 
-const char *const manifest_state_names[ZERO_STATE_COUNT] = {"master", "exp_avg", "exp_avg_sq"};
-_Static_assert(ZERO_STATE_COUNT == 3, "a new kind of state needs a name here and a new version of the format");
+_Static_assert(STATE_KIND_COUNT == 3, "a new kind of state needs a new version of the format");
 
 void manifest_rank_name(int rank, char name[MANIFEST_NAME_MAX])
 {
@@ -50,10 +49,10 @@ struct rankfile_shape manifest_shape(const struct manifest *manifest, int rank)
     struct rankfile_shape shape = {
         .rank = rank,
         .world = manifest->world,
-        .num_states = ZERO_STATE_COUNT,
+        .num_states = STATE_KIND_COUNT,
         .num_units = manifest->num_units,
         .slice = manifest->slice,
-        .state_name = manifest_state_names,
+        .state_name = state_kind_names,
     };
     return shape;
 }
@@ -354,10 +353,10 @@ static enum status read_head(const struct place *top, struct manifest *manifest,
 
     json_t *states;
     int num_states, frame_elements;
-    TRY(get_list(top, manifest->root, "states", ZERO_STATE_COUNT, &states, &num_states, err));
-    for (int s = 0; s < ZERO_STATE_COUNT; s++) {
+    TRY(get_list(top, manifest->root, "states", STATE_KIND_COUNT, &states, &num_states, err));
+    for (int s = 0; s < STATE_KIND_COUNT; s++) {
         const char *name = json_string_value(json_array_get(states, (size_t)s));
-        if (!name || strcmp(name, manifest_state_names[s]) != 0)
+        if (!name || strcmp(name, state_kind_names[s]) != 0)
             return wrong(top, "states", err, "expected master, exp_avg, exp_avg_sq");
     }
     TRY(get_int(top, manifest->root, "frame_elements", RANKFILE_FRAME_ELEMENTS, RANKFILE_FRAME_ELEMENTS,
@@ -644,8 +643,8 @@ enum status manifest_encode(const struct checkpoint_writer *writer, const struct
     write_member(out, false, "dtype", json_string(dtype_name(writer->dtype)));
     write_member(out, false, "compression_level", json_integer(writer->compression_level));
     json_t *states = json_array();
-    for (int s = 0; s < ZERO_STATE_COUNT; s++)
-        json_array_append_new(states, json_string(manifest_state_names[s]));
+    for (int s = 0; s < STATE_KIND_COUNT; s++)
+        json_array_append_new(states, json_string(state_kind_names[s]));
     write_member(out, false, "states", states);
     write_member(out, false, "frame_elements", json_integer(RANKFILE_FRAME_ELEMENTS));
     write_member(out, false, "spec", json_incref((json_t *)writer->spec));

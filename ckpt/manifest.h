@@ -73,9 +73,6 @@ void manifest_free(struct manifest *manifest);
 /* What file `rank` must hold; borrows from the manifest. */
 struct rankfile_shape manifest_shape(const struct manifest *manifest, int rank);
 
-/* The names of states in files and messages, in the order of enum zero_state. */
-extern const char *const manifest_state_names[ZERO_STATE_COUNT];
-
 /* "rank-00003.zst" */
 void manifest_rank_name(int rank, char name[MANIFEST_NAME_MAX]);
 

@@ -199,7 +199,7 @@ static enum status read_tensors(const struct checkpoint *checkpoint, struct stat
         int64_t offset = integer_of(tensor, "offset"), numel = numel_of(tensor);
         for (int64_t done = 0; done < numel; done += CHUNK) {
             int64_t n = numel - done < CHUNK ? numel - done : CHUNK;
-            TRY_GOTO(checkpoint_read(checkpoint, ZERO_MASTER, (int)integer_of(tensor, "unit"), offset + done, n, chunk,
+            TRY_GOTO(checkpoint_read(checkpoint, STATE_MASTER, (int)integer_of(tensor, "unit"), offset + done, n, chunk,
                                      err));
             statistics_add(&all[i], chunk, n);
         }

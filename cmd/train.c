@@ -382,7 +382,7 @@ static enum status write_checkpoint(struct run *run, char name[64], int64_t *byt
         .still_owner = still_owner,
         .owner = &run->folder,
     };
-    return checkpoint_save(&writer, &run->position, trainer_read_slice, t->zero, name, bytes, err);
+    return checkpoint_save(&writer, &run->position, zero_slices(t->zero), name, bytes, err);
 }
 
 /* The run ends without its last checkpoint: for how long it was tried, and from where the run can go on. */

@@ -239,7 +239,7 @@ static enum status move_window(struct exporter *exporter, int unit, int64_t at, 
     int64_t numel = exporter->table.units[unit].numel, begin = at / WINDOW * WINDOW;
     int64_t end = begin + WINDOW < numel ? begin + WINDOW : numel;
     exporter->window_unit = -1;
-    TRY(checkpoint_read(exporter->checkpoint, ZERO_MASTER, unit, begin, end - begin, exporter->window, err));
+    TRY(checkpoint_read(exporter->checkpoint, STATE_MASTER, unit, begin, end - begin, exporter->window, err));
     exporter->window_unit = unit;
     exporter->window_begin = begin;
     exporter->window_end = end;

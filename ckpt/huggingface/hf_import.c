@@ -378,8 +378,7 @@ static enum status read_unit(struct import *import, int unit, int64_t begin, int
 }
 
 enum status huggingface_load(const char *dir, const struct model_desc *desc, const struct tensor_table *table,
-                             const struct shard_layout *layout, int rank, zero_slice_access *slice, void *context,
-                             struct error *err)
+                             const struct shard_layout *layout, int rank, struct state_slices slices, struct error *err)
 {
     ASSERT(layout->num_units == table->num_units && rank >= 0 && rank < layout->world);
     struct import import = {.dir = dir, .desc = desc, .table = table, .tied_head.file = -1, .open_file = -1};
@@ -404,7 +403,7 @@ enum status huggingface_load(const char *dir, const struct model_desc *desc, con
     TRY_GOTO(check_complete(&import, err));
     for (int unit = 0; unit < table->num_units; unit++) {
         float *own;
-        TRY_GOTO(slice(context, ZERO_MASTER, unit, &own, err));
+        TRY_GOTO(state_slice(slices, SLICE_WRITE, STATE_MASTER, unit, &own, err));
         TRY_GOTO(read_unit(&import, unit, rank * layout->slice[unit], layout->slice[unit], own, err));
     }
 fail:

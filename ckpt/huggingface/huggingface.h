@@ -8,12 +8,13 @@
 #include "core/tensors.h"
 
 /* Reads this rank's slices of the weights in folder `dir` (model.safetensors, or shards with
- * model.safetensors.index.json; fp32, bf16, fp16) into what `slice` gives for writing: only the byte ranges it owns.
- * GPT-2 files may lack the "transformer." prefix. Skipped tensors: rotary_emb.inv_freq, attn.bias, attn.masked_bias. A
- * tied model's lm_head.weight may stand for the embedding, or repeat it. A missing, extra, misshapen or truncated
- * tensor, one with a NaN or an infinity, or a tied head that is another matrix, is named (STATUS_DATA). */
+ * model.safetensors.index.json; fp32, bf16, fp16) into `slices` (master weights): only the byte ranges that it owns are
+ * read. GPT-2 files may lack the "transformer." prefix. Skipped tensors: rotary_emb.inv_freq, attn.bias,
+ * attn.masked_bias. A tied model's lm_head.weight may stand for the embedding, or repeat it. A missing, extra,
+ * misshapen or truncated tensor, one with a NaN or an infinity, or a tied head that is another matrix, is named
+ * (STATUS_DATA). */
 enum status huggingface_load(const char *dir, const struct model_desc *desc, const struct tensor_table *table,
-                             const struct shard_layout *layout, int rank, zero_slice_access *slice, void *context,
+                             const struct shard_layout *layout, int rank, struct state_slices slices,
                              struct error *err);
 
 /* Writes folder `out` (made if absent): model.safetensors, or shards of at most `max_shard_bytes` (0: 5 GB) with an

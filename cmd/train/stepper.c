@@ -20,16 +20,7 @@ static enum status all_say(struct comm *comm, bool own, bool *all, struct error 
 enum status stepper_init(struct stepper *s, struct trainer *t, struct error *err)
 {
     const struct run_spec *spec = t->spec;
-    *s = (struct stepper){.trainer = t,
-                          .graphs = t->graphs,
-                          .update = {
-                              .beta1 = spec->optimizer.beta1,
-                              .beta2 = spec->optimizer.beta2,
-                              .eps = (float)spec->optimizer.eps,
-                              .weight_decay = (float)spec->optimizer.weight_decay,
-                              .adamw = spec->optimizer.type == OPTIMIZER_ADAMW,
-                              .clip = spec->gradient_clipping,
-                          }};
+    *s = (struct stepper){.trainer = t, .graphs = t->graphs};
     for (size_t i = 0; i < COUNT_OF(s->looks); i++)
         TRY(event_new(t->device, &s->looks[i], err));
     TRY(all_say(t->comm, s->graphs, &s->graphs, err));
@@ -77,7 +68,7 @@ static enum status train_micro(struct trainer *t, const struct batch *batch, str
 static enum status finish(struct stepper *s, struct error *err)
 {
     struct trainer *t = s->trainer;
-    return zero_finish_step(t->zero, &s->update, t->loss_sum, t->compute, err);
+    return zero_finish_step(t->zero, t->loss_sum, t->compute, err);
 }
 
 void stepper_keep_up(struct stepper *s)

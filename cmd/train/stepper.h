@@ -12,7 +12,6 @@
 
 struct stepper {
     struct trainer *trainer; /* borrowed */
-    struct zero_update update;
     bool graphs;             /* steps are to be launched as graphs */
     bool warm;               /* a step was enqueued already */
     struct graph *graph;     /* owned; NULL: not captured */

@@ -145,7 +145,8 @@ enum status trainer_build(struct trainer *t, struct run_spec *spec, int rank, in
         .overlap_comm = spec->zero.overlap_comm,
         .reduce_bucket_size = spec->zero.reduce_bucket_size,
         .allgather_bucket_size = spec->zero.allgather_bucket_size,
-        .weight_decay_all = spec->optimizer.weight_decay_all,
+        .optimizer = spec->optimizer,
+        .clip = spec->gradient_clipping,
         .table = &t->table,
         .layout = &t->layout,
         .tied = t->desc.tied,
@@ -234,23 +235,13 @@ enum status trainer_allocate(struct trainer *t, struct error *err)
     return transformer_start(t->transformer, t->compute, err);
 }
 
-enum status trainer_read_slice(void *context, enum zero_state state, int unit, float **slice, struct error *err)
-{
-    return zero_host_slice(context, ZERO_READ, state, unit, slice, err);
-}
-
-enum status trainer_write_slice(void *context, enum zero_state state, int unit, float **slice, struct error *err)
-{
-    return zero_host_slice(context, ZERO_WRITE, state, unit, slice, err);
-}
-
 /* The initial values of this rank's slices; each element is a function of seed, tensor and index only. */
 static enum status initialise(struct trainer *t, struct error *err)
 {
     enum { PIECE = 1 << 16 };
     for (int u = 0; u < t->table.num_units; u++) {
         float *slice;
-        TRY(zero_host_slice(t->zero, ZERO_WRITE, ZERO_MASTER, u, &slice, err));
+        TRY(state_slice(zero_slices(t->zero), SLICE_WRITE, STATE_MASTER, u, &slice, err));
         int64_t begin = t->layout.slice[u] * t->rank, end = begin + t->layout.slice[u];
         const struct unit_info *unit = &t->table.units[u];
         memset(slice, 0, (size_t)t->layout.slice[u] * sizeof *slice);
@@ -272,10 +263,10 @@ static enum status initialise(struct trainer *t, struct error *err)
 enum status trainer_load_weights(struct trainer *t, const struct checkpoint *checkpoint, struct error *err)
 {
     if (checkpoint)
-        TRY(checkpoint_load(checkpoint, &t->table, &t->layout, t->rank, trainer_write_slice, t->zero, err));
+        TRY(checkpoint_load(checkpoint, &t->table, &t->layout, t->rank, zero_slices(t->zero), err));
     else if (t->spec->model.pretrained)
-        TRY(huggingface_load(t->spec->model.pretrained, &t->desc, &t->table, &t->layout, t->rank, trainer_write_slice,
-                             t->zero, err));
+        TRY(huggingface_load(t->spec->model.pretrained, &t->desc, &t->table, &t->layout, t->rank, zero_slices(t->zero),
+                             err));
     else
         TRY(initialise(t, err));
     return STATUS_OK;

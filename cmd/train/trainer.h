@@ -77,9 +77,6 @@ enum status trainer_spread_weights(struct trainer *trainer, struct error *err);
 
 void trainer_release(struct trainer *trainer);
 
-/* zero_host_slice() as checkpoint and import take it; context is a struct zero. */
-zero_slice_access trainer_read_slice, trainer_write_slice;
-
 /* Fills mfu and of_ceiling of a step whose tokens_per_s is known. */
 void trainer_utilisation(const struct trainer *trainer, struct step_metrics *m);
 

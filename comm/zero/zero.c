@@ -13,14 +13,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-const char *zero_state_name(enum zero_state state)
-{
-    static const char *const names[] = {
-        [ZERO_MASTER] = "master", [ZERO_EXP_AVG] = "exp_avg", [ZERO_EXP_AVG_SQ] = "exp_avg_sq"};
-    _Static_assert(COUNT_OF(names) == ZERO_STATE_COUNT, "every state has a name");
-    return names[state];
-}
-
 /* ---- creation ------------------------------------------------------------ */
 
 static int64_t clamp(int64_t x, int64_t low, int64_t high)
@@ -33,7 +25,7 @@ static void build_ranges(struct zero *z)
 {
     const struct tensor_table *table = z->config.table;
     const struct shard_layout *layout = z->config.layout;
-    bool whole = z->state_whole[ZERO_EXP_AVG];
+    bool whole = z->state_whole[STATE_EXP_AVG];
     int n = 0;
     for (int u = 0; u < z->units; u++) {
         const struct unit_info *unit = &table->units[u];
@@ -41,9 +33,10 @@ static void build_ranges(struct zero *z)
         int64_t first = whole ? 0 : zero_own(z, u), end = first + (whole ? shard_padded(layout, u) : layout->slice[u]);
         z->first_range[u] = n;
         for (int t = 0; t < unit->num_tensors;) {
-            bool decays = tensor_decays(&tensors[t], z->config.weight_decay_all);
+            bool decays = tensor_decays(&tensors[t], z->config.optimizer.weight_decay_all);
             int next = t + 1;
-            while (next < unit->num_tensors && tensor_decays(&tensors[next], z->config.weight_decay_all) == decays)
+            while (next < unit->num_tensors &&
+                   tensor_decays(&tensors[next], z->config.optimizer.weight_decay_all) == decays)
                 next++;
             int64_t from = clamp(t == 0 ? 0 : tensors[t].offset, first, end);
             int64_t to = clamp(next < unit->num_tensors ? tensors[next].offset : shard_padded(layout, u), first, end);
@@ -99,8 +92,8 @@ enum status zero_new(const struct zero_config *config, struct device *device, st
     z->micro = -1;
     z->params_whole = config->stage <= 2;
     z->grads_whole = config->stage <= 1;
-    z->state_whole[ZERO_EXP_AVG] = z->state_whole[ZERO_EXP_AVG_SQ] = config->stage == 0 && config->training;
-    z->state_whole[ZERO_MASTER] = config->dtype == DTYPE_F32 ? z->params_whole : z->state_whole[ZERO_EXP_AVG];
+    z->state_whole[STATE_EXP_AVG] = z->state_whole[STATE_EXP_AVG_SQ] = config->stage == 0 && config->training;
+    z->state_whole[STATE_MASTER] = config->dtype == DTYPE_F32 ? z->params_whole : z->state_whole[STATE_EXP_AVG];
     for (int p = 0; p < PLACES; p++)
         z->places[p].unit = z->buckets[p].unit = -1;
 
@@ -183,11 +176,11 @@ void zero_layout(struct zero *z, struct arena *local, struct arena *shared)
     z->params = arena_take(config->stage == 0 ? local : read_by_peers, MEM_PARAMS,
                            (size_t)(z->params_whole ? whole : own) * size);
     if (config->dtype == DTYPE_F32)
-        z->state[ZERO_MASTER] = (float *)z->params;
+        z->state[STATE_MASTER] = (float *)z->params;
     else
-        z->state[ZERO_MASTER] = take_floats(local, MEM_OPTIMIZER, z->state_whole[ZERO_MASTER] ? whole : own);
+        z->state[STATE_MASTER] = take_floats(local, MEM_OPTIMIZER, z->state_whole[STATE_MASTER] ? whole : own);
     if (config->training) {
-        for (int s = ZERO_EXP_AVG; s < ZERO_STATE_COUNT; s++)
+        for (int s = STATE_EXP_AVG; s < STATE_KIND_COUNT; s++)
             z->state[s] = take_floats(local, MEM_OPTIMIZER, z->state_whole[s] ? whole : own);
         z->grads = take_floats(z->grads_whole ? read_by_peers : local, MEM_GRADS, z->grads_whole ? whole : own);
         z->reports =
@@ -222,7 +215,7 @@ const struct param_verbs *zero_verbs(struct zero *zero)
     return &zero->verbs;
 }
 
-float *zero_slice(struct zero *zero, enum zero_state state, int unit)
+float *zero_slice(struct zero *zero, enum state_kind state, int unit)
 {
     ASSERT(unit >= 0 && unit < zero->units && zero->state[state]);
     return zero_state_at(zero, state, unit, zero_own(zero, unit));
@@ -253,9 +246,10 @@ enum status zero_host_buffer(struct zero *z, struct error *err)
     return STATUS_OK;
 }
 
-enum status zero_host_slice(struct zero *z, enum zero_access access, enum zero_state state, int unit, float **slice,
-                            struct error *err)
+static enum status host_slice(void *owner, enum slice_access access, enum state_kind state, int unit, float **slice,
+                              struct error *err)
 {
+    struct zero *z = owner;
     float *own = zero_slice(z, state, unit);
     *slice = own;
     if (z->device->kind == DEVICE_CPU)
@@ -263,7 +257,7 @@ enum status zero_host_slice(struct zero *z, enum zero_access access, enum zero_s
     size_t bytes = (size_t)z->config.layout->slice[unit] * sizeof *own;
     TRY(zero_host_buffer(z, err));
     *slice = z->host_slice;
-    if (access == ZERO_WRITE) {
+    if (access == SLICE_WRITE) {
         z->written = own;
         z->written_bytes = bytes;
         return STATUS_OK;
@@ -272,6 +266,11 @@ enum status zero_host_slice(struct zero *z, enum zero_access access, enum zero_s
     stream_copy(z->stream, z->host_slice, own, bytes);
     stream_sync(z->stream);
     return device_check(z->device, err);
+}
+
+struct state_slices zero_slices(struct zero *z)
+{
+    return (struct state_slices){.owner = z, .get = host_slice};
 }
 
 /* ---- from own slices to everything else ---------------------------------- */
@@ -286,20 +285,20 @@ enum status zero_params_changed(struct zero *z, struct stream *compute, struct e
     stream_wait(z->stream, z->computed);
     if (zero_parallel(z))
         for (int u = 0; u < z->units; u++)
-            for (int s = 0; s < ZERO_STATE_COUNT; s++)
+            for (int s = 0; s < STATE_KIND_COUNT; s++)
                 if (z->state[s] && z->state_whole[s])
                     zero_gather(z, u, zero_slice(z, s, u), zero_state_at(z, s, u, 0), DTYPE_F32);
     if (config->dtype != DTYPE_F32) {
         event_record(z->drained, z->stream);
         stream_wait(compute, z->drained);
-        bool whole = z->state_whole[ZERO_MASTER];
+        bool whole = z->state_whole[STATE_MASTER];
         for (int u = 0; u < z->units; u++) {
             int64_t first = whole ? 0 : zero_own(z, u);
             struct cast_args cast = {.dst_dtype = config->dtype,
                                      .src_dtype = DTYPE_F32,
                                      .n = whole ? shard_padded(config->layout, u) : config->layout->slice[u],
                                      .dst = zero_param(z, u, first),
-                                     .src = zero_state_at(z, ZERO_MASTER, u, first)};
+                                     .src = zero_state_at(z, STATE_MASTER, u, first)};
             ops->cast(compute, &cast);
         }
         event_record(z->computed, compute);

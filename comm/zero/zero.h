@@ -17,7 +17,9 @@
 #define ZTRAIN_COMM_ZERO_ZERO_H
 
 #include "comm/comm.h"
+#include "core/optimizer_settings.h"
 #include "core/shard.h"
+#include "core/state_slices.h"
 #include "core/tensors.h"
 #include "gpu/arena.h"
 #include "gpu/ops.h"
@@ -31,12 +33,13 @@ struct zero_config {
     bool overlap_comm;
     /* elements: collectives are cut into pieces of at most this (at least SHARD_ALIGN × world); 0: no limit */
     int64_t reduce_bucket_size, allgather_bucket_size;
-    bool weight_decay_all;
-    const struct tensor_table *table;  /* borrowed */
-    const struct shard_layout *layout; /* borrowed; its world is comm's */
-    bool tied;                         /* the head uses unit 0 as well */
-    bool training;                     /* false: no gradients, m and v (evaluation) */
-    struct loss_scaler_rules scaler;   /* of fp16 */
+    struct optimizer_settings optimizer; /* lr and bias_correction come with each step's schedule */
+    double clip;                         /* largest gradient norm: scale = clip / (norm + 1e-6) above it; 0: off */
+    const struct tensor_table *table;    /* borrowed */
+    const struct shard_layout *layout;   /* borrowed; its world is comm's */
+    bool tied;                           /* the head uses unit 0 as well */
+    bool training;                       /* false: no gradients, m and v (evaluation) */
+    struct loss_scaler_rules scaler;     /* of fp16 */
 };
 
 enum status zero_new(const struct zero_config *config, struct device *device, struct comm *comm, struct zero **zero,
@@ -50,21 +53,13 @@ void zero_layout(struct zero *zero, struct arena *local, struct arena *shared);
 
 const struct param_verbs *zero_verbs(struct zero *zero);
 
-/* The three kinds of state that a checkpoint holds; each rank owns one slice of each unit, always fp32. */
-enum zero_state { ZERO_MASTER, ZERO_EXP_AVG, ZERO_EXP_AVG_SQ, ZERO_STATE_COUNT };
-const char *zero_state_name(enum zero_state state); /* "master", "exp_avg", "exp_avg_sq" */
-
 /* Own slice (layout->slice[unit] elements, padding included) of `unit`, in device memory. At stage 0, and in fp32, it
  * is a part of the whole array. */
-float *zero_slice(struct zero *zero, enum zero_state state, int unit);
+float *zero_slice(struct zero *zero, enum state_kind state, int unit);
 
-/* The own slice in host memory, between steps; valid until the next of these calls. Reading: it holds the slice's
- * values. Writing: it is to be filled, and zero_params_changed() called when all that changes is written. The CPU
- * device gives the slice itself; another one copies to and from a buffer of its own. */
-enum zero_access { ZERO_READ, ZERO_WRITE };
-typedef enum status zero_slice_access(void *context, enum zero_state state, int unit, float **slice, struct error *err);
-enum status zero_host_slice(struct zero *zero, enum zero_access access, enum zero_state state, int unit, float **slice,
-                            struct error *err);
+/* Access to this rank's slices in host memory, between steps. After writing, call zero_params_changed() once all slices
+ * that change are written. On the CPU a slice is the state itself, on a GPU a pinned copy. */
+struct state_slices zero_slices(struct zero *zero);
 
 /* The own slices were written (initialisation, import, resume): makes everything else from them (casts, gathers, stage
  * 0's whole copies of master, m, v). Collective. */
@@ -97,13 +92,6 @@ void zero_rewind_step(struct zero *zero);
 /* The communication stream. */
 struct stream *zero_stream(struct zero *zero);
 
-struct zero_update {
-    float eps, weight_decay;
-    double beta1, beta2; /* double: 1-β2 in fp32 would be off by 5e-5 */
-    bool adamw;
-    double clip; /* 0: off. scale = clip / (norm + 1e-6) if norm > clip */
-};
-
 struct zero_result {
     double loss_sum;                      /* over all ranks */
     double grad_norm;                     /* unscaled, before clipping */
@@ -127,8 +115,7 @@ const float *zero_loss_scale(const struct zero *zero);
 
 /* Enqueues the work at a step's end: waits for the reductions, norm, clip, update, gather. Nobody waits for the host.
  * `loss_sum` (device): this rank's. Collective. */
-enum status zero_finish_step(struct zero *zero, const struct zero_update *update, const double *loss_sum,
-                             struct stream *compute, struct error *err);
+enum status zero_finish_step(struct zero *zero, const double *loss_sum, struct stream *compute, struct error *err);
 
 /* Has what the step came to copied to the host, and looks whether anything has failed so far. */
 enum status zero_end_step(struct zero *zero, struct stream *compute, struct error *err);

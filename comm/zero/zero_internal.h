@@ -44,9 +44,9 @@ struct zero {
     struct param_verbs verbs;
 
     /* what is kept whole; the rest is kept as own slices, one after the other (the shard) */
-    bool params_whole, grads_whole, state_whole[ZERO_STATE_COUNT];
+    bool params_whole, grads_whole, state_whole[STATE_KIND_COUNT];
     char *params;                   /* compute dtype */
-    float *state[ZERO_STATE_COUNT]; /* fp32; in fp32 state[ZERO_MASTER] is params */
+    float *state[STATE_KIND_COUNT]; /* fp32; in fp32 state[STATE_MASTER] is params */
     float *grads;                   /* fp32 */
     struct gather_place places[PLACES];
     struct bucket buckets[PLACES];
@@ -106,7 +106,7 @@ static inline char *zero_param(const struct zero *zero, int unit, int64_t offset
     return zero->params + (size_t)zero_index(zero, zero->params_whole, unit, offset) * dtype_size(zero->config.dtype);
 }
 
-static inline float *zero_state_at(const struct zero *zero, enum zero_state state, int unit, int64_t offset)
+static inline float *zero_state_at(const struct zero *zero, enum state_kind state, int unit, int64_t offset)
 {
     return zero->state[state] + zero_index(zero, zero->state_whole[state], unit, offset);
 }

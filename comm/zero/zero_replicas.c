@@ -18,11 +18,11 @@
 enum { HASH_PIECE = 1 << 20, HASH_PIECES = 64 /* hashed by the threads together */ };
 
 /* Arrays that may be whole: the parameters in the compute dtype, and the state. */
-enum { ARRAY_PARAMS, ARRAY_STATE, ARRAY_COUNT = ARRAY_STATE + ZERO_STATE_COUNT };
+enum { ARRAY_PARAMS, ARRAY_STATE, ARRAY_COUNT = ARRAY_STATE + STATE_KIND_COUNT };
 
 static const char *array_name(int array)
 {
-    return array == ARRAY_PARAMS ? "parameters" : zero_state_name((enum zero_state)(array - ARRAY_STATE));
+    return array == ARRAY_PARAMS ? "parameters" : state_kind_names[array - ARRAY_STATE];
 }
 
 static bool is_replicated(const struct zero *z, int array)
@@ -38,7 +38,7 @@ static const char *array_at(const struct zero *z, int array, int unit, int64_t o
     *element = array == ARRAY_PARAMS ? dtype_size(z->config.dtype) : sizeof(float);
     if (array == ARRAY_PARAMS)
         return zero_param(z, unit, offset);
-    return (const char *)zero_state_at(z, (enum zero_state)(array - ARRAY_STATE), unit, offset);
+    return (const char *)zero_state_at(z, (enum state_kind)(array - ARRAY_STATE), unit, offset);
 }
 
 /* Continues `hash` over host memory. */

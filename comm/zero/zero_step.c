@@ -86,12 +86,12 @@ static void report(struct zero *z, const double *loss_sum, struct stream *comput
     stream_wait(compute, z->drained);
 }
 
-static void decide(struct zero *z, const struct zero_update *update, struct stream *compute)
+static void decide(struct zero *z, struct stream *compute)
 {
     struct decide_step_args args = {.world = z->world,
                                     .units = z->units,
                                     .reports = z->reports,
-                                    .clip = update->clip,
+                                    .clip = z->config.clip,
                                     .scaler = z->config.scaler,
                                     .schedule = z->schedule,
                                     .state = z->step};
@@ -100,33 +100,34 @@ static void decide(struct zero *z, const struct zero_update *update, struct stre
 
 /* ---- update -------------------------------------------------------------- */
 
-static void update_unit(struct zero *z, int unit, const struct zero_update *update, struct stream *compute)
+static void update_unit(struct zero *z, int unit, struct stream *compute)
 {
+    const struct optimizer_settings *optimizer = &z->config.optimizer;
     bool mixed = z->config.dtype != DTYPE_F32;
     for (int i = z->first_range[unit]; i < z->first_range[unit + 1]; i++) {
         const struct decay_range *range = &z->ranges[i];
         struct adam_args args = {.n = range->count,
-                                 .master = zero_state_at(z, ZERO_MASTER, unit, range->offset),
-                                 .m = zero_state_at(z, ZERO_EXP_AVG, unit, range->offset),
-                                 .v = zero_state_at(z, ZERO_EXP_AVG_SQ, unit, range->offset),
+                                 .master = zero_state_at(z, STATE_MASTER, unit, range->offset),
+                                 .m = zero_state_at(z, STATE_EXP_AVG, unit, range->offset),
+                                 .v = zero_state_at(z, STATE_EXP_AVG_SQ, unit, range->offset),
                                  .grad = zero_grad(z, unit, range->offset),
                                  .step = z->step,
                                  .param = mixed ? zero_param(z, unit, range->offset) : NULL,
                                  .param_dtype = z->config.dtype,
-                                 .beta1 = update->beta1,
-                                 .beta2 = update->beta2,
-                                 .eps = update->eps,
-                                 .weight_decay = range->decays ? update->weight_decay : 0,
-                                 .adamw = update->adamw};
+                                 .beta1 = optimizer->beta1,
+                                 .beta2 = optimizer->beta2,
+                                 .eps = (float)optimizer->eps,
+                                 .weight_decay = range->decays ? (float)optimizer->weight_decay : 0,
+                                 .adamw = optimizer->type == OPTIMIZER_ADAMW};
         z->device->ops->adam(compute, &args);
     }
 }
 
-static void update_all(struct zero *z, const struct zero_update *update, struct stream *compute)
+static void update_all(struct zero *z, struct stream *compute)
 {
     bool gathers = zero_parallel(z) && (z->config.stage == 1 || z->config.stage == 2);
     for (int u = 0; u < z->units; u++) { /* in the order in which the next forward needs them */
-        update_unit(z, u, update, compute);
+        update_unit(z, u, compute);
         if (!gathers)
             continue;
         event_record(z->computed, compute);
@@ -149,8 +150,7 @@ static void look_for_nonfinite(struct zero *z, struct stream *compute)
     z->device->ops->find_nonfinite(compute, &find);
 }
 
-enum status zero_finish_step(struct zero *z, const struct zero_update *update, const double *loss_sum,
-                             struct stream *compute, struct error *err)
+enum status zero_finish_step(struct zero *z, const double *loss_sum, struct stream *compute, struct error *err)
 {
     ASSERT(z->config.training && z->micro >= 0 && z->last_micro && z->begun == z->ended + 1);
     stopwatch_mark(z->stopwatch, compute, STOPWATCH_NO_LANE);
@@ -159,8 +159,8 @@ enum status zero_finish_step(struct zero *z, const struct zero_update *update, c
     trace_end();
     stopwatch_mark(z->stopwatch, compute, LANE_REDUCE);
     trace_begin("optimizer");
-    decide(z, update, compute);
-    update_all(z, update, compute);
+    decide(z, compute);
+    update_all(z, compute);
     zero_places_clear(z);
     look_for_nonfinite(z, compute);
     trace_end();

@@ -15,6 +15,7 @@
 
 #include "core/dtype.h"
 #include "core/loss_scaler.h"
+#include "core/optimizer_settings.h"
 #include "core/schedule.h"
 #include "core/status.h"
 
@@ -26,7 +27,6 @@
 
 enum spec_graphs { SPEC_GRAPHS_AUTO, SPEC_GRAPHS_ON, SPEC_GRAPHS_OFF };
 enum spec_device { SPEC_DEVICE_AUTO, SPEC_DEVICE_CPU, SPEC_DEVICE_CUDA };
-enum spec_optimizer { OPTIMIZER_ADAMW, OPTIMIZER_ADAM /* L2 in the gradient: adam_w_mode false */ };
 
 struct string_list {
     int count;
@@ -72,11 +72,7 @@ struct run_spec {
     /* DeepSpeed's keys. Batch sizes: 0 = unset or "auto" until spec_resolve_batch() */
     int64_t train_batch_size, train_micro_batch_size_per_gpu, gradient_accumulation_steps;
     double gradient_clipping; /* 0: off */
-    struct {
-        enum spec_optimizer type;
-        double lr, beta1, beta2, eps, weight_decay;
-        bool bias_correction, weight_decay_all;
-    } optimizer;
+    struct optimizer_settings optimizer;
     struct schedule_spec scheduler; /* total_steps 0: the run's length, set by spec_resolve_steps() */
     enum dtype dtype;               /* of parameters and activations: bf16.enabled, fp16.enabled, else fp32 */
     int64_t max_skipped_steps; /* K consecutive non-finite steps abort: default 10; not with a dynamic loss scale */

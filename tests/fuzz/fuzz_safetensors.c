@@ -37,10 +37,12 @@ static void prepare(void)
     atexit(remove_folder);
 }
 
-static enum status slice_of(void *context, enum zero_state state, int unit, float **slice, struct error *err)
+static enum status slice_of(void *context, enum slice_access access, enum state_kind state, int unit, float **slice,
+                            struct error *err)
 {
     (void)context;
     (void)state;
+    (void)access;
     (void)err;
     *slice = shard + layout.shard_offset[unit];
     return STATUS_OK;
@@ -73,9 +75,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     check_header(data, size, SAFETENSORS_PREFIX + (int64_t)size + 48); /* as a header, before 48 bytes of data */
     FILE *out = fopen(file, "wb");
     ASSERT(out && fwrite(data, 1, size, out) == size && fclose(out) == 0);
+    const struct state_slices slices = {.get = slice_of};
     struct error err = {.text = ""};
     for (int rank = 0; rank < 2; rank++) {
-        enum status status = huggingface_load(folder, &desc, &table, &layout, rank, slice_of, NULL, &err);
+        enum status status = huggingface_load(folder, &desc, &table, &layout, rank, slices, &err);
         ASSERT(status == STATUS_OK || (status == STATUS_DATA && err.text[0]));
     }
     return 0;

@@ -115,20 +115,27 @@ struct case_state {
     const struct tensor_table *table;
     struct shard_layout layout;
     int rank;
-    float *data[ZERO_STATE_COUNT];
+    float *data[STATE_KIND_COUNT];
 };
 
-static float *case_slice(void *context, enum zero_state state, int unit)
+static float *case_slice(void *context, enum state_kind state, int unit)
 {
     struct case_state *s = context;
     return s->data[state] + s->layout.shard_offset[unit];
 }
 
-static enum status case_slice_access(void *context, enum zero_state state, int unit, float **slice, struct error *err)
+static enum status case_get_slice(void *context, enum slice_access access, enum state_kind state, int unit,
+                                  float **slice, struct error *err)
 {
+    (void)access;
     (void)err;
     *slice = case_slice(context, state, unit);
     return STATUS_OK;
+}
+
+static struct state_slices case_slices(struct case_state *s)
+{
+    return (struct state_slices){.owner = s, .get = case_get_slice};
 }
 
 static void case_state_init(struct case_state *s, const struct tensor_table *table, int rank, int world)
@@ -137,7 +144,7 @@ static void case_state_init(struct case_state *s, const struct tensor_table *tab
     s->table = table;
     s->rank = rank;
     assert_int_equal(shard_layout_init(&s->layout, table, world, NULL), STATUS_OK);
-    for (int i = 0; i < ZERO_STATE_COUNT; i++) {
+    for (int i = 0; i < STATE_KIND_COUNT; i++) {
         s->data[i] = malloc((size_t)s->layout.shard_numel * sizeof(float));
         memset(s->data[i], 0xAB, (size_t)s->layout.shard_numel * sizeof(float));
     }
@@ -145,7 +152,7 @@ static void case_state_init(struct case_state *s, const struct tensor_table *tab
 
 static void case_state_release(struct case_state *s)
 {
-    for (int i = 0; i < ZERO_STATE_COUNT; i++)
+    for (int i = 0; i < STATE_KIND_COUNT; i++)
         free(s->data[i]);
     shard_layout_release(&s->layout);
 }
@@ -159,20 +166,20 @@ static float case_expected(const struct case_state *s, int state, int unit, int6
 
 static void case_fill(struct case_state *s, int64_t step)
 {
-    for (int state = 0; state < ZERO_STATE_COUNT; state++)
+    for (int state = 0; state < STATE_KIND_COUNT; state++)
         for (int unit = 0; unit < s->table->num_units; unit++)
             for (int64_t i = 0; i < s->layout.slice[unit]; i++)
-                case_slice(s, (enum zero_state)state, unit)[i] = case_expected(s, state, unit, i, step);
+                case_slice(s, (enum state_kind)state, unit)[i] = case_expected(s, state, unit, i, step);
 }
 
 /* Whether all slices hold what they held after `step` steps, bit for bit. */
 static bool case_holds(struct case_state *s, int64_t step)
 {
-    for (int state = 0; state < ZERO_STATE_COUNT; state++)
+    for (int state = 0; state < STATE_KIND_COUNT; state++)
         for (int unit = 0; unit < s->table->num_units; unit++)
             for (int64_t i = 0; i < s->layout.slice[unit]; i++) {
                 float expected = case_expected(s, state, unit, i, step);
-                if (memcmp(&case_slice(s, (enum zero_state)state, unit)[i], &expected, sizeof expected) != 0)
+                if (memcmp(&case_slice(s, (enum state_kind)state, unit)[i], &expected, sizeof expected) != 0)
                     return false;
             }
     return true;
@@ -297,7 +304,7 @@ static enum status case_save_rank(const struct case_save *how, struct comm *comm
                                        .dtype = DTYPE_BF16,
                                        .keeper = keeper};
     struct train_position position = case_position(how);
-    enum status status = checkpoint_save(&writer, &position, case_slice_access, &state, name, bytes, err);
+    enum status status = checkpoint_save(&writer, &position, case_slices(&state), name, bytes, err);
     if (!how->keeper)
         checkpoint_keeper_free(keeper);
     json_decref(spec);
@@ -401,7 +408,7 @@ static void case_load_ok(const char *dir, bool large, int world, int64_t step)
     for (int r = 0; r < world; r++) {
         struct case_state state;
         case_state_init(&state, &table, r, world);
-        if (checkpoint_load(checkpoint, &table, &state.layout, r, case_slice_access, &state, &err) != STATUS_OK)
+        if (checkpoint_load(checkpoint, &table, &state.layout, r, case_slices(&state), &err) != STATUS_OK)
             fail_msg("%s", err.text);
         assert_true(case_holds(&state, step));
         case_state_release(&state);

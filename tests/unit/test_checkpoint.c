@@ -84,7 +84,7 @@ static void test_any_range_can_be_read(void **unused)
         int64_t n = table.units[unit].numel, first = (int64_t)(random % (uint64_t)n);
         int64_t count = i < 6 ? n - first : (int64_t)((random >> 20) % (uint64_t)(n - first + 1));
         out[0] = out[count + 1] = -7.0f;
-        assert_int_equal(checkpoint_read(checkpoint, (enum zero_state)state, unit, first, count, out + 1, &err),
+        assert_int_equal(checkpoint_read(checkpoint, (enum state_kind)state, unit, first, count, out + 1, &err),
                          STATUS_OK);
         assert_true(out[0] == -7.0f && out[count + 1] == -7.0f);
         for (int64_t k = 0; k < count; k++) {
@@ -124,7 +124,7 @@ static void test_machine(void **unused)
     };
     struct checkpoint_writer writer = {
         .table = &table, .layout = &state.layout, .spec = json_object(), .model = json_object()};
-    struct rankfile_shape shape = {0, 1, ZERO_STATE_COUNT, CASE_UNITS, state.layout.slice, manifest_state_names};
+    struct rankfile_shape shape = {0, 1, STATE_KIND_COUNT, CASE_UNITS, state.layout.slice, state_kind_names};
     struct manifest_file file = {"rank-00000.zst", 1000, rankfile_num_frames(&shape), 1};
     for (size_t i = 0; i < COUNT_OF(machines); i++) {
         const struct train_position position = {.epoch = 1};
@@ -160,7 +160,7 @@ static void test_losses_that_json_has_no_number_for(void **unused)
     case_state_init(&state, &table, 0, 1);
     struct checkpoint_writer writer = {
         .table = &table, .layout = &state.layout, .spec = json_object(), .model = json_object()};
-    struct rankfile_shape shape = {0, 1, ZERO_STATE_COUNT, CASE_UNITS, state.layout.slice, manifest_state_names};
+    struct rankfile_shape shape = {0, 1, STATE_KIND_COUNT, CASE_UNITS, state.layout.slice, state_kind_names};
     struct manifest_file file = {"rank-00000.zst", 1000, rankfile_num_frames(&shape), 0xfedcba9876543210u};
     for (size_t i = 0; i < COUNT_OF(sums); i++) {
         struct train_position position = {.epoch_loss_sum = sums[i]};
@@ -235,7 +235,7 @@ static void test_another_model_is_refused(void **unused)
         else
             table.units[1].numel++;
         case_state_init(&state, &table, 0, 1);
-        assert_int_equal(checkpoint_load(checkpoint, &table, &state.layout, 0, case_slice_access, &state, &err),
+        assert_int_equal(checkpoint_load(checkpoint, &table, &state.layout, 0, case_slices(&state), &err),
                          STATUS_CHECKPOINT);
         if (!strstr(err.text, expected[i]))
             fail_msg("%s", err.text);
@@ -712,7 +712,7 @@ static void test_a_manifest_that_memory_was_too_short_for(void **unused)
         struct train_position position = {.step = n, .epoch = 1, .evaluation_due = true};
         json_set_alloc_funcs(failing_malloc, free);
         json_allocations_left = n;
-        enum status status = checkpoint_save(&writer, &position, case_slice_access, &state, name, &bytes, &err);
+        enum status status = checkpoint_save(&writer, &position, case_slices(&state), name, &bytes, &err);
         json_set_alloc_funcs(malloc, free);
         failures += status != STATUS_OK;
         if (status != STATUS_OK)

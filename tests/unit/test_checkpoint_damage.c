@@ -150,12 +150,12 @@ static void test_damage_is_found_while_loading(void **unused)
     assert_int_equal(pwrite(fd, "damage", 6, 1000000), 6);
     close(fd);
     assert_int_equal(checkpoint_open(path, false, &checkpoint, &err), STATUS_OK);
-    assert_int_equal(checkpoint_load(checkpoint, &table, &state.layout, 0, case_slice_access, &state, &err),
+    assert_int_equal(checkpoint_load(checkpoint, &table, &state.layout, 0, case_slices(&state), &err),
                      STATUS_CHECKPOINT);
     assert_non_null(strstr(err.text, "(master, unit 2, elements from 262144) do not match their checksum"));
     float value; /* what lies elsewhere can be read */
-    assert_int_equal(checkpoint_read(checkpoint, ZERO_EXP_AVG, 2, 5, 1, &value, &err), STATUS_OK);
-    float expected = case_value(ZERO_EXP_AVG, 2, 5, 4);
+    assert_int_equal(checkpoint_read(checkpoint, STATE_EXP_AVG, 2, 5, 1, &value, &err), STATUS_OK);
+    float expected = case_value(STATE_EXP_AVG, 2, 5, 4);
     assert_memory_equal(&value, &expected, sizeof value);
     checkpoint_close(checkpoint);
     case_state_release(&state);

@@ -98,12 +98,19 @@ static float *own_slice(const struct model *model, int unit)
     return model->state + model->layout.shard_offset[unit];
 }
 
-static enum status slice_of(void *context, enum zero_state state, int unit, float **slice, struct error *err)
+static enum status slice_of(void *context, enum slice_access access, enum state_kind state, int unit, float **slice,
+                            struct error *err)
 {
     (void)state;
+    (void)access;
     (void)err;
     *slice = own_slice(context, unit);
     return STATUS_OK;
+}
+
+static struct state_slices slices_of(struct model *model)
+{
+    return (struct state_slices){.owner = model, .get = slice_of};
 }
 
 static void model_layout(struct model *model, int world)
@@ -164,7 +171,7 @@ static struct checkpoint *save(struct model *model, const char *config, const ch
     struct train_position position = {.step = 3, .optimizer_step = 3, .epoch = 1, .step_in_epoch = 3, .tokens = 9};
     char name[64];
     int64_t bytes;
-    if (checkpoint_save(&writer, &position, slice_of, model, name, &bytes, &err) != STATUS_OK)
+    if (checkpoint_save(&writer, &position, slices_of(model), name, &bytes, &err) != STATUS_OK)
         fail_msg("%s", err.text);
     checkpoint_keeper_free(keeper);
     json_decref(spec);
@@ -203,7 +210,7 @@ static void check_export(struct model *model, const char *out, enum dtype dtype)
     assert_non_null(json_object_get(again.source, "architectures"));
     model_layout(model, 2);
     for (int rank = 0; rank < 2; rank++) {
-        if (huggingface_load(out, &again, &model->table, &model->layout, rank, slice_of, model, &err) != STATUS_OK)
+        if (huggingface_load(out, &again, &model->table, &model->layout, rank, slices_of(model), &err) != STATUS_OK)
             fail_msg("%s", err.text);
         for (int unit = 0; unit < model->table.num_units; unit++) {
             for (int64_t i = 0; i < model->layout.slice[unit]; i++) {

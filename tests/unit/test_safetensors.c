@@ -257,10 +257,12 @@ struct slices {
     float *shard; /* of one rank */
 };
 
-static enum status slice_of(void *context, enum zero_state state, int unit, float **slice, struct error *err)
+static enum status slice_of(void *context, enum slice_access access, enum state_kind state, int unit, float **slice,
+                            struct error *err)
 {
     struct slices *slices = context;
-    assert_int_equal(state, ZERO_MASTER);
+    assert_int_equal(state, STATE_MASTER);
+    (void)access;
     (void)err;
     *slice = slices->shard + slices->layout.shard_offset[unit];
     return STATUS_OK;
@@ -270,14 +272,14 @@ static enum status slice_of(void *context, enum zero_state state, int unit, floa
 static void check_load(const struct model *model, int world)
 {
     struct slices slices;
+    const struct state_slices access = {.owner = &slices, .get = slice_of};
     struct error err;
     assert_int_equal(shard_layout_init(&slices.layout, &model->table, world, &err), STATUS_OK);
     size_t bytes = (size_t)slices.layout.shard_numel * sizeof(float);
     slices.shard = malloc(bytes);
     for (int rank = 0; rank < world; rank++) {
         memset(slices.shard, 0x55, bytes);
-        if (huggingface_load(folder, &model->desc, &model->table, &slices.layout, rank, slice_of, &slices, &err) !=
-            STATUS_OK)
+        if (huggingface_load(folder, &model->desc, &model->table, &slices.layout, rank, access, &err) != STATUS_OK)
             fail_msg("%s", err.text);
         for (int unit = 0; unit < model->table.num_units; unit++) {
             int64_t slice = slices.layout.slice[unit];
@@ -296,11 +298,11 @@ static void check_load(const struct model *model, int world)
 static void expect_fault(const struct model *model, const char *words)
 {
     struct slices slices;
+    const struct state_slices access = {.owner = &slices, .get = slice_of};
     struct error err = {.text = ""};
     assert_int_equal(shard_layout_init(&slices.layout, &model->table, 2, &err), STATUS_OK);
     slices.shard = malloc((size_t)slices.layout.shard_numel * sizeof(float));
-    enum status status =
-        huggingface_load(folder, &model->desc, &model->table, &slices.layout, 1, slice_of, &slices, &err);
+    enum status status = huggingface_load(folder, &model->desc, &model->table, &slices.layout, 1, access, &err);
     if (status != STATUS_DATA || !strstr(err.text, words))
         fail_msg("'%s' expected, not %d '%s'", words, (int)status, err.text);
     free(slices.shard);

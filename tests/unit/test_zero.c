@@ -17,12 +17,15 @@
 
 static struct error error;
 
-enum { STEPS = 3, MAX_ELEMENTS = 1 << 15 };
+enum { STEPS = 3, MAX_ELEMENTS = 1 << 15, CLIP = 5 };
+
+static const struct optimizer_settings adamw = {
+    .type = OPTIMIZER_ADAMW, .beta1 = 0.9f, .beta2 = 0.99f, .eps = 1e-8f, .weight_decay = 0.1f};
 
 /* What the ranks tell the parent; arrays by element of the whole layout (world × shard_numel). */
 struct outcome {
     double norms[STEPS];
-    float state[ZERO_STATE_COUNT][MAX_ELEMENTS];
+    float state[STATE_KIND_COUNT][MAX_ELEMENTS];
 };
 
 struct setting {
@@ -109,6 +112,8 @@ static void run_open(struct run *run, struct bootstrap *bootstrap, const struct 
                                .overlap_comm = setting->overlap,
                                .reduce_bucket_size = setting->bucket,
                                .allgather_bucket_size = setting->bucket,
+                               .optimizer = adamw,
+                               .clip = CLIP,
                                .table = &run->table,
                                .layout = &run->layout,
                                .tied = setting->tied,
@@ -143,7 +148,7 @@ static void run_open(struct run *run, struct bootstrap *bootstrap, const struct 
         }
     }
     for (int u = 0; u < run->table.num_units; u++) {
-        float *slice = zero_slice(run->zero, ZERO_MASTER, u);
+        float *slice = zero_slice(run->zero, STATE_MASTER, u);
         for (int64_t i = 0; i < run->layout.slice[u]; i++)
             slice[i] = (float)run->master[whole_index(run, u, run->rank * run->layout.slice[u] + i)];
     }
@@ -260,8 +265,6 @@ static void evaluation(struct run *run)
     let_go(run, head, PASS_EVALUATION);
 }
 
-enum { CLIP = 5 };
-
 static struct step_rates rates_of(int step)
 {
     return (struct step_rates){
@@ -274,19 +277,12 @@ static void begin_step(struct run *run, int step)
     zero_begin_step(run->zero, &schedule, run->compute);
 }
 
-static struct zero_update update_of(void)
-{
-    return (struct zero_update){
-        .beta1 = 0.9f, .beta2 = 0.99f, .eps = 1e-8f, .weight_decay = 0.1f, .adamw = true, .clip = CLIP};
-}
-
 /* The end of a step, collected at once. */
 static enum status finish_step(struct run *run, int step, struct zero_result *result)
 {
-    const struct zero_update update = update_of();
     double loss = 1.5 * (run->rank + 1);
     stream_copy(run->compute, run->loss_sum, &loss, sizeof loss);
-    TRY(zero_finish_step(run->zero, &update, run->loss_sum, run->compute, &error));
+    TRY(zero_finish_step(run->zero, run->loss_sum, run->compute, &error));
     TRY(zero_end_step(run->zero, run->compute, &error));
     TRY(zero_collect(run->zero, result, &error));
     CHECK(result->optimizer_step == run->made + !result->skipped && result->lr == rates_of(step).lr);
@@ -298,7 +294,6 @@ static enum status finish_step(struct run *run, int step, struct zero_result *re
 /* The same in double, on the whole model. Returns the norm. */
 static double reference_step(struct run *run, int step)
 {
-    const struct zero_update update = update_of();
     const struct step_rates rates = rates_of(step);
     double sum = 0;
     for (int t = 0; t < run->table.num_tensors; t++) {
@@ -315,7 +310,7 @@ static double reference_step(struct run *run, int step)
     double norm = sqrt(sum), scale = norm > CLIP ? CLIP / (norm + 1e-6) : 1;
     for (int t = 0; t < run->table.num_tensors; t++) {
         const struct tensor_info *tensor = &run->table.tensors[t];
-        double decay = tensor->ndim >= 2 ? (double)update.weight_decay : 0;
+        double decay = tensor->ndim >= 2 ? adamw.weight_decay : 0;
         for (int64_t i = tensor->offset; i < tensor->offset + tensor->numel; i++) {
             int64_t at = whole_index(run, tensor->unit, i);
             double g = run->grad[at] * scale;
@@ -363,7 +358,7 @@ static void training_body(struct bootstrap *bootstrap, void *context)
             CHECK(stats.all_gather_bytes == zero_theory_evaluation(run.zero, 2) && stats.reduce_scatter_bytes == 0);
         }
     }
-    for (int s = 0; s < ZERO_STATE_COUNT; s++)
+    for (int s = 0; s < STATE_KIND_COUNT; s++)
         for (int u = 0; u < run.table.num_units; u++) {
             const float *slice = zero_slice(run.zero, s, u);
             int64_t first = run.rank * run.layout.slice[u];
@@ -413,7 +408,7 @@ static void test_stages_agree_bit_for_bit(void **state)
             assert_true(ranks_run(3, NULL, training_body, &setting));
             assert_memory_equal(&outcomes[stage], &outcomes[0], sizeof *outcomes);
         }
-        assert_true(outcomes[0].norms[0] > 0 && outcomes[0].state[ZERO_EXP_AVG_SQ][0] > 0);
+        assert_true(outcomes[0].norms[0] > 0 && outcomes[0].state[STATE_EXP_AVG_SQ][0] > 0);
     }
     munmap(outcomes, 4 * sizeof *outcomes);
 }
@@ -441,7 +436,7 @@ static void test_stages_agree_in_pairs_with_accumulation(void **state)
         for (int step = 0; step < STEPS; step++)
             assert_true(fabs(outcomes[2].norms[step] / outcomes[0].norms[step] - 1) < 1e-6);
         for (int i = 0; i < MAX_ELEMENTS; i++)
-            assert_true(fabsf(outcomes[2].state[ZERO_EXP_AVG][i] - outcomes[0].state[ZERO_EXP_AVG][i]) < 1e-5f);
+            assert_true(fabsf(outcomes[2].state[STATE_EXP_AVG][i] - outcomes[0].state[STATE_EXP_AVG][i]) < 1e-5f);
     }
     munmap(outcomes, 4 * sizeof *outcomes);
 }
@@ -482,7 +477,7 @@ static void replicas_body(struct bootstrap *bootstrap, void *context)
     let_go(&run, 2, PASS_FORWARD);
 
     /* of the optimizer's state only stage 0 has copies; rank 0's is wrong where there is a majority against it */
-    float *own = zero_slice(run.zero, ZERO_EXP_AVG_SQ, 1);
+    float *own = zero_slice(run.zero, STATE_EXP_AVG_SQ, 1);
     if (run.rank == 0)
         own[0] += 1;
     CHECK_OK(zero_compare_replicas(run.zero, &difference, &error));
@@ -560,9 +555,9 @@ static void restart_body(struct bootstrap *bootstrap, void *context)
     run_open(&run, bootstrap, setting);
     for (int step = 1; step <= 2; step++) {
         if (step == 2) {
-            for (int s = 0; s < ZERO_STATE_COUNT; s++)
+            for (int s = 0; s < STATE_KIND_COUNT; s++)
                 for (int u = 0; u < run.table.num_units; u++) {
-                    const double *from = s == ZERO_MASTER ? run.master : s == ZERO_EXP_AVG ? run.m : run.v;
+                    const double *from = s == STATE_MASTER ? run.master : s == STATE_EXP_AVG ? run.m : run.v;
                     float *slice = zero_slice(run.zero, s, u);
                     for (int64_t i = 0; i < run.layout.slice[u]; i++)
                         slice[i] = (float)from[whole_index(&run, u, run.rank * run.layout.slice[u] + i)];
