@@ -10,9 +10,10 @@
 #include "core/version.h"
 #include "gpu/cpu/cpu_bf16.h"
 #include "gpu/cpu/cpuid.h"
+#include "gpu/cpu/device_cpu.h"
 #include "gpu/cuda/cuda_library_info.h"
-#include "gpu/device.h"
 #include "gpu/nvml.h"
+#include "gpu/open/device_open.h"
 #include "gpu/ops.h"
 
 #include <dlfcn.h>
@@ -356,7 +357,7 @@ static enum status measure(struct device *device, struct stream *stream, struct 
         print_line("ceilings", "not measured: the GPU has less than 8 GiB");
         return STATUS_OK;
     }
-    size_t workspace = op_workspace_bytes(device, &limits), total = 3 * matrix + workspace;
+    size_t workspace = ops_workspace_bytes(device, &limits), total = 3 * matrix + workspace;
     TRY_GOTO(device_alloc_host(device, matrix, &host, err));
     TRY_GOTO(device_alloc(device, total, (void **)&memory, err));
     stream_set_workspace(stream, memory + 3 * matrix, workspace);
@@ -369,8 +370,8 @@ static enum status measure(struct device *device, struct stream *stream, struct 
                                        .y = memory,
                                        .x = memory + matrix,
                                        .w = memory + 2 * matrix};
-        struct linear_shapes shapes = {.fwd = &args, .num_fwd = 1};
-        TRY_GOTO(ops_prepare(device, &shapes, err));
+        struct linear_products products = {.fwd = &args, .num_fwd = 1};
+        TRY_GOTO(ops_prepare(device, &products, err));
         fill(host, matrix, (enum dtype)dtype);
         stream_copy(stream, memory + matrix, host, matrix);
         stream_copy(stream, memory + 2 * matrix, host, matrix);

@@ -1,182 +1,69 @@
-/* device.c: the entry points of device.h: preconditions, then the backend of the device's kind. */
+/* device.c: the entry points of device.h: each checks its preconditions and calls the device's backend. */
 #include "gpu/device.h"
 
 #include "core/env_switch.h"
-#include "core/progress.h"
-#include "gpu/cpu/cpu_kernels.h"
 #include "gpu/device_backend.h"
-
-#include <stdio.h>
-
-static const struct device_backend *backend_of(const struct device *device)
-{
-    return ((const struct device_private *)device->private_)->backend;
-}
-
-#if ZTRAIN_CUDA
-
-bool device_cuda_is_built(void)
-{
-    return true;
-}
-
-bool device_cuda_available(char *why)
-{
-    struct slow_call slow; /* a driver that nobody uses starts every GPU of the machine */
-    progress_slow_begin(&slow, "starting the GPU driver", NULL, -1);
-    bool available = device_cuda_probe(why);
-    progress_slow_end(&slow);
-    return available;
-}
-
-int device_cuda_list(unsigned char (*uuids)[DEVICE_UUID_BYTES], int most)
-{
-    return device_cuda_identify(uuids, most);
-}
-
-#else
-
-bool device_cuda_is_built(void)
-{
-    return false;
-}
-
-bool device_cuda_available(char *why)
-{
-    snprintf(why, 256, "this build of ztrain has no CUDA backend");
-    return false;
-}
-
-int device_cuda_list(unsigned char (*uuids)[DEVICE_UUID_BYTES], int most)
-{
-    (void)uuids, (void)most;
-    return 0;
-}
-
-enum status device_cuda_open(int index, int threads, struct device **device, struct error *err)
-{
-    (void)index, (void)threads;
-    *device = NULL;
-    error_set(err, STATUS_DEVICE, "cannot open a CUDA device: this build of ztrain has no CUDA backend");
-    return error_hint(err, "build it where nvcc is installed, or set train.device to cpu");
-}
-
-enum status device_cuda_open_to_plan(struct device **device, struct error *err)
-{
-    *device = NULL;
-    error_set(err, STATUS_DEVICE, "cannot plan for a GPU: this build of ztrain has no CUDA backend");
-    return error_hint(err, "build it where nvcc is installed, or set train.device to cpu");
-}
-
-#endif
 
 enum status device_cuda_wants_tf32(bool *wants, struct error *err)
 {
     return env_switch("ZTRAIN_CUDA_TF32", "fp32 products use TF32", wants, err);
 }
 
-enum status device_open_to_plan(struct device **device, struct error *err)
-{
-    *device = NULL;
-    return device_cuda_open_to_plan(device, err);
-}
-
-enum status device_open(enum device_kind kind, int index, int threads, struct device **device, struct error *err)
-{
-    ASSERT(index >= 0);
-    *device = NULL;
-    struct cpu_kernels kernels;
-    switch (kind) {
-    case DEVICE_CPU:
-        TRY(cpu_kernels_detect(&kernels, err));
-        TRY(cpu_kernels_choose_products(&kernels, NULL, err));
-        return device_cpu_open(&kernels, threads, device, err);
-    case DEVICE_CUDA: return device_cuda_open(index, threads, device, err);
-    }
-    BUG("device kind %d", (int)kind);
-}
-
-enum status device_open_cpu(const struct cpu_kernels *kernels, int threads, struct device **device, struct error *err)
-{
-    *device = NULL;
-    return device_cpu_open(kernels, threads, device, err);
-}
-
 void device_close(struct device *device)
 {
     if (device)
-        backend_of(device)->close(device);
+        device_backend_of(device)->close(device);
 }
 
 enum status device_alloc(struct device *device, size_t bytes, void **memory, struct error *err)
 {
     *memory = NULL;
-    return backend_of(device)->alloc(device, bytes, memory, err);
+    return device_backend_of(device)->alloc(device, bytes, memory, err);
 }
 
 void device_free(struct device *device, void *memory, size_t bytes)
 {
     if (memory)
-        backend_of(device)->free(device, memory, bytes);
+        device_backend_of(device)->free(device, memory, bytes);
 }
 
 enum status device_alloc_host(struct device *device, size_t bytes, void **memory, struct error *err)
 {
     *memory = NULL;
-    return backend_of(device)->alloc_host(device, bytes, memory, err);
+    return device_backend_of(device)->alloc_host(device, bytes, memory, err);
 }
 
 void device_free_host(struct device *device, void *memory, size_t bytes)
 {
     if (memory)
-        backend_of(device)->free_host(device, memory, bytes);
+        device_backend_of(device)->free_host(device, memory, bytes);
 }
 
 enum status device_pin_host(struct device *device, void *memory, size_t bytes, struct error *err)
 {
-    return backend_of(device)->pin_host(device, memory, bytes, err);
+    return device_backend_of(device)->pin_host(device, memory, bytes, err);
 }
 
 void device_unpin_host(struct device *device, void *memory, size_t bytes)
 {
-    backend_of(device)->unpin_host(device, memory, bytes);
-}
-
-enum status ops_prepare(struct device *device, const struct linear_shapes *shapes, struct error *err)
-{
-    const struct device_backend *backend = backend_of(device);
-    return backend->prepare ? backend->prepare(device, shapes, err) : STATUS_OK;
-}
-
-void ops_describe(struct device *device, char *text, size_t size)
-{
-    const struct device_backend *backend = backend_of(device);
-    if (size)
-        *text = 0;
-    if (backend->describe)
-        backend->describe(device, text, size);
-}
-
-size_t op_workspace_bytes(struct device *device, const struct op_limits *limits)
-{
-    return backend_of(device)->workspace_bytes(device, limits);
+    device_backend_of(device)->unpin_host(device, memory, bytes);
 }
 
 enum status device_check(struct device *device, struct error *err)
 {
-    return backend_of(device)->check(device, err);
+    return device_backend_of(device)->check(device, err);
 }
 
 enum status stream_new(struct device *device, enum stream_kind kind, struct stream **stream, struct error *err)
 {
     *stream = NULL;
-    return backend_of(device)->stream_new(device, kind, stream, err);
+    return device_backend_of(device)->stream_new(device, kind, stream, err);
 }
 
 void stream_free(struct stream *stream)
 {
     if (stream)
-        backend_of(stream->device)->stream_free(stream);
+        device_backend_of(stream->device)->stream_free(stream);
 }
 
 void stream_set_workspace(struct stream *stream, void *memory, size_t bytes)
@@ -201,75 +88,75 @@ struct device *stream_device(const struct stream *stream)
 void stream_submit(struct stream *stream, void (*function)(void *argument), const void *argument, size_t size)
 {
     ASSERT(size <= STREAM_ARGUMENT_MAX);
-    backend_of(stream->device)->submit(stream, function, argument, size);
+    device_backend_of(stream->device)->submit(stream, function, argument, size);
 }
 
 void stream_sync(struct stream *stream)
 {
-    backend_of(stream->device)->sync(stream);
+    device_backend_of(stream->device)->sync(stream);
 }
 
 void stream_copy(struct stream *stream, void *dst, const void *src, size_t bytes)
 {
     if (bytes)
-        backend_of(stream->device)->copy(stream, dst, src, bytes);
+        device_backend_of(stream->device)->copy(stream, dst, src, bytes);
 }
 
 void stream_fill_zero(struct stream *stream, void *dst, size_t bytes)
 {
     if (bytes)
-        backend_of(stream->device)->fill_zero(stream, dst, bytes);
+        device_backend_of(stream->device)->fill_zero(stream, dst, bytes);
 }
 
 enum status event_new(struct device *device, struct event **event, struct error *err)
 {
     *event = NULL;
-    return backend_of(device)->event_new(device, false, event, err);
+    return device_backend_of(device)->event_new(device, false, event, err);
 }
 
 enum status event_new_timed(struct device *device, struct event **event, struct error *err)
 {
     *event = NULL;
-    return backend_of(device)->event_new(device, true, event, err);
+    return device_backend_of(device)->event_new(device, true, event, err);
 }
 
 bool event_elapsed(struct event *from, struct event *to, double *seconds)
 {
     ASSERT(from->device == to->device);
-    return backend_of(from->device)->event_elapsed(from, to, seconds);
+    return device_backend_of(from->device)->event_elapsed(from, to, seconds);
 }
 
 void event_free(struct event *event)
 {
     if (event)
-        backend_of(event->device)->event_free(event);
+        device_backend_of(event->device)->event_free(event);
 }
 
 void event_record(struct event *event, struct stream *stream)
 {
     ASSERT(event->device == stream->device);
-    backend_of(event->device)->event_record(event, stream);
+    device_backend_of(event->device)->event_record(event, stream);
 }
 
 void stream_wait(struct stream *stream, struct event *event)
 {
     ASSERT(event->device == stream->device);
-    backend_of(event->device)->event_wait(stream, event);
+    device_backend_of(event->device)->event_wait(stream, event);
 }
 
 void event_sync(struct event *event)
 {
-    backend_of(event->device)->event_sync(event);
+    device_backend_of(event->device)->event_sync(event);
 }
 
 bool device_has_graphs(const struct device *device)
 {
-    return backend_of(device)->graph_begin != NULL;
+    return device_backend_of(device)->graph_begin != NULL;
 }
 
 bool device_is_capturing(const struct device *device)
 {
-    const struct device_backend *backend = backend_of(device);
+    const struct device_backend *backend = device_backend_of(device);
     return backend->is_capturing && backend->is_capturing(device);
 }
 
@@ -280,23 +167,23 @@ enum status graph_begin(struct stream *const *streams, int count, struct graph *
     for (int i = 1; i < count; i++)
         ASSERT(streams[i]->device == device);
     *graph = NULL;
-    return backend_of(device)->graph_begin(streams, count, graph, err);
+    return device_backend_of(device)->graph_begin(streams, count, graph, err);
 }
 
 enum status graph_end(struct graph *graph, struct error *err)
 {
     ASSERT(device_is_capturing(graph->device));
-    return backend_of(graph->device)->graph_end(graph, err);
+    return device_backend_of(graph->device)->graph_end(graph, err);
 }
 
 void graph_launch(struct graph *graph)
 {
     ASSERT(!device_is_capturing(graph->device));
-    backend_of(graph->device)->graph_launch(graph);
+    device_backend_of(graph->device)->graph_launch(graph);
 }
 
 void graph_free(struct graph *graph)
 {
     if (graph)
-        backend_of(graph->device)->graph_free(graph);
+        device_backend_of(graph->device)->graph_free(graph);
 }

@@ -21,7 +21,6 @@ struct op_table;
 struct stream;
 struct event;
 struct graph;
-struct cpu_kernels;
 
 enum device_kind { DEVICE_CPU, DEVICE_CUDA };
 
@@ -40,35 +39,15 @@ struct device {
     void *private_;
 };
 
-/* Opens the device. CPU: `threads` OpenMP threads (0: all cores this process may run on). CUDA: GPU `index` of those
- * that device_cuda_list() counts; several processes may share one. The thread that opens a device is the one that uses
- * it. The CPU computes by the best kernels that it has and the environment allows (cpu_kernels.h), which a rank among
- * others does not choose by itself: device_open_cpu(). Errors: STATUS_DEVICE; STATUS_USAGE for the environment. */
-enum status device_open(enum device_kind kind, int index, int threads, struct device **device, struct error *err);
-/* The CPU, computing by these kernels, which it has (cpu_kernels_detect()). */
-enum status device_open_cpu(const struct cpu_kernels *kernels, int threads, struct device **device, struct error *err);
-/* The kernels of a CPU device. */
-const struct cpu_kernels *device_cpu_kernels(const struct device *device);
-/* A GPU that need not be here, for memory plans: op_workspace_bytes() and what is laid out in dry arenas; nothing can
- * be allocated or run on it. Its memory is an assumption, which its name states. A build without CUDA: STATUS_DEVICE.
- */
-enum status device_open_to_plan(struct device **device, struct error *err);
+/* device_open() and its relatives open a device: gpu/open/device_open.h. */
 void device_close(struct device *device);
-
-/* Whether CUDA could be used here: driver and GPU found. `why` (of at least 256 bytes) says why not. */
-bool device_cuda_available(char *why);
-
-/* Whether this build of ztrain has the CUDA backend. */
-bool device_cuda_is_built(void);
 
 /* Whether fp32 products on GPUs use TF32: only if ZTRAIN_CUDA_TF32=1 is in the environment. STATUS_USAGE: it is neither
  * 1 nor 0. */
 enum status device_cuda_wants_tf32(bool *wants, struct error *err);
 
-/* How many GPUs this process sees, 0 without a driver, and what tells them apart: uuids (most) of the first of them,
- * zeros where it is not known. */
+/* What tells GPUs apart: CUDA's UUID. */
 enum { DEVICE_UUID_BYTES = 16 };
-int device_cuda_list(unsigned char (*uuids)[DEVICE_UUID_BYTES], int most);
 
 /* Zeroed memory, 2 MiB-aligned if large, touched (resident) before it returns; the only allocation of a run. Says how
  * much was asked for and how much there was if it fails (STATUS_DEVICE). */
@@ -89,7 +68,7 @@ enum stream_kind { STREAM_COMPUTE, /* CPU: inline */ STREAM_COMM /* CPU: worker 
 enum status stream_new(struct device *device, enum stream_kind kind, struct stream **stream, struct error *err);
 void stream_free(struct stream *stream); /* waits for its work */
 
-/* Scratch memory that ops on this stream may use during one op (see op_workspace_bytes). Caller's storage. */
+/* Scratch memory that ops on this stream may use during one op (see ops_workspace_bytes). Caller's storage. */
 void stream_set_workspace(struct stream *stream, void *memory, size_t bytes);
 void *stream_workspace(const struct stream *stream, size_t *bytes);
 struct device *stream_device(const struct stream *stream);

@@ -19,7 +19,8 @@ struct device_backend {
     void (*free_host)(struct device *device, void *memory, size_t bytes);
     enum status (*pin_host)(struct device *device, void *memory, size_t bytes, struct error *err);
     void (*unpin_host)(struct device *device, void *memory, size_t bytes);
-    enum status (*prepare)(struct device *device, const struct linear_shapes *shapes, struct error *err); /* or NULL */
+    enum status (*prepare)(struct device *device, const struct linear_products *products,
+                           struct error *err); /* or NULL */
     size_t (*workspace_bytes)(struct device *device, const struct op_limits *limits);
     void (*describe)(struct device *device, char *text, size_t size); /* or NULL */
     enum status (*check)(struct device *device, struct error *err);
@@ -50,6 +51,11 @@ struct device_private {
     struct ops_profiler *profiler; /* owned by ops_profile.c; NULL while the profile is off */
 };
 
+static inline const struct device_backend *device_backend_of(const struct device *device)
+{
+    return ((const struct device_private *)device->private_)->backend;
+}
+
 struct stream {
     struct device *device;
     void *workspace; /* borrowed, see stream_set_workspace() */
@@ -63,15 +69,6 @@ struct event {
 struct graph {
     struct device *device;
 };
-
-struct cpu_kernels;
-enum status device_cpu_open(const struct cpu_kernels *kernels, int threads, struct device **device, struct error *err);
-
-/* In builds with CUDA (ZTRAIN_CUDA): as device_cuda_available(), device_cuda_list(). */
-bool device_cuda_probe(char *why);
-int device_cuda_identify(unsigned char (*uuids)[DEVICE_UUID_BYTES], int most);
-enum status device_cuda_open(int index, int threads, struct device **device, struct error *err);
-enum status device_cuda_open_to_plan(struct device **device, struct error *err);
 
 #ifdef __cplusplus
 }

@@ -359,16 +359,16 @@ struct op_limits {
 /* The matrix products of a run, as the ops will be asked for them; of pointers only whether they are NULL, and their
  * alignment, count. A device that chooses kernels by measuring does it now, outside the steps (CUDA; on memory of its
  * own, so before the run's own is allocated). A product that was not announced is computed all the same. */
-struct linear_shapes {
+struct linear_products {
     const struct linear_fwd_args *fwd;
     const struct linear_bwd_input_args *bwd_input;
     const struct linear_bwd_weight_args *bwd_weight;
     int num_fwd, num_bwd_input, num_bwd_weight;
 };
-enum status ops_prepare(struct device *device, const struct linear_shapes *shapes, struct error *err);
+enum status ops_prepare(struct device *device, const struct linear_products *products, struct error *err);
 
 /* Bytes of workspace that a stream needs so that every op within the limits runs. */
-size_t op_workspace_bytes(struct device *device, const struct op_limits *limits);
+size_t ops_workspace_bytes(struct device *device, const struct op_limits *limits);
 
 /* One line for people on which of several ways ops are computed; empty if there is but one. */
 void ops_describe(struct device *device, char *text, size_t size);

@@ -5,6 +5,7 @@
 #include "comm/gpu_binding.h"
 #include "core/env_switch.h"
 #include "core/log.h"
+#include "gpu/open/device_open.h"
 
 #include <stdio.h>
 #include <stdlib.h>

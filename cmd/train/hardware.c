@@ -4,6 +4,7 @@
 #include "core/memory.h"
 #include "core/version.h"
 #include "gpu/cpu/cpu_bf16.h"
+#include "gpu/cpu/device_cpu.h"
 #if ZTRAIN_CUDA
 #include "gpu/cuda/cuda_library_info.h"
 #endif

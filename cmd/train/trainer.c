@@ -8,6 +8,7 @@
 #include "core/log.h"
 #include "core/memory.h"
 #include "core/progress.h"
+#include "gpu/open/device_open.h"
 #include "gpu/peaks.h"
 
 #include <inttypes.h>
@@ -170,7 +171,7 @@ enum status trainer_build(struct trainer *t, struct run_spec *spec, int rank, in
 
     struct op_limits limits;
     transformer_op_limits(t->transformer, &limits);
-    t->plan.workspace = op_workspace_bytes(t->device, &limits);
+    t->plan.workspace = ops_workspace_bytes(t->device, &limits);
     arena_init_dry(&t->plan.local);
     arena_init_dry(&t->plan.shared);
     lay_out(t, &t->plan.local, &t->plan.shared);

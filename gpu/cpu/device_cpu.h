@@ -27,6 +27,12 @@ static inline struct device_cpu *device_cpu_of(const struct stream *stream)
 /* Remembers the first asynchronous failure for device_check(). Any thread. */
 void device_cpu_fail(struct device_cpu *cpu, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
+/* Opens the CPU as a device; device_open_cpu() says how. */
+enum status device_cpu_open(const struct cpu_kernels *kernels, int threads, struct device **device, struct error *err);
+
+/* The kernels that an open CPU device computes with. */
+const struct cpu_kernels *device_cpu_kernels(const struct device *device);
+
 /* The op table of an instruction-set level. */
 const struct op_table *ops_cpu_table(enum cpu_isa isa);
 
@@ -38,7 +44,7 @@ enum { CPU_MICRO_ROWS = 64, CPU_MICRO_UNITS = 512 };
 typedef double cpu_micro_run(enum cpu_micro_kernel kernel, int calls, const uint32_t *panels);
 cpu_micro_run *ops_cpu_micro_run(enum cpu_isa isa);
 
-/* op_workspace_bytes() of this device. */
+/* ops_workspace_bytes() of this device. */
 size_t ops_cpu_workspace_bytes(struct device *device, const struct op_limits *limits);
 
 #endif

@@ -1,6 +1,6 @@
 /* attention_cudnn.c: attention on a GPU through cuDNN: plans, their choice, their execution.
  *
- *     op_workspace_bytes()   announces a shape -> plans are made, or refused with a reason      PLANNED or REFUSED
+ *     ops_workspace_bytes()   announces a shape -> plans are made, or refused with a reason      PLANNED or REFUSED
  *     ops_prepare()          each plan runs once beside our own kernel on data of its own       VERIFIED or REFUSED
  *     an op                  the plan of exactly its shape, else our own kernels
  *

@@ -22,6 +22,7 @@
 #include "core/clock.h"
 #include "core/progress.h"
 #include "gpu/cuda/attention_cudnn.h"
+#include "gpu/cuda/device_cuda_open.h"
 #include "gpu/cuda/gemm_cuda.h"
 #include "gpu/cuda/ops_cuda.h"
 #include "gpu/peaks.h"

@@ -4,6 +4,7 @@
  * its multiprocessors. Attention is planned with our own kernels: what cuDNN's plans need beside them, only the library
  * says on the GPU itself. */
 #include "gpu/cuda/device_cuda.h"
+#include "gpu/cuda/device_cuda_open.h"
 #include "gpu/cuda/ops_cuda.h"
 
 #include <stdio.h>

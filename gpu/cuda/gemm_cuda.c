@@ -665,20 +665,20 @@ static void choose_both(struct bench *bench, const struct product *p)
     }
 }
 
-static void choose_all(struct bench *bench, const struct linear_shapes *shapes)
+static void choose_all(struct bench *bench, const struct linear_products *products)
 {
     const struct gemm_cuda *g = bench->gemm;
     struct product p;
-    for (int i = 0; i < shapes->num_fwd; i++) {
-        p = product_fwd(g, &shapes->fwd[i]);
+    for (int i = 0; i < products->num_fwd; i++) {
+        p = product_fwd(g, &products->fwd[i]);
         choose_both(bench, &p);
     }
-    for (int i = 0; i < shapes->num_bwd_input; i++) {
-        p = product_bwd_input(g, &shapes->bwd_input[i]);
+    for (int i = 0; i < products->num_bwd_input; i++) {
+        p = product_bwd_input(g, &products->bwd_input[i]);
         choose_both(bench, &p);
     }
-    for (int i = 0; i < shapes->num_bwd_weight; i++) {
-        const struct linear_bwd_weight_args *args = &shapes->bwd_weight[i];
+    for (int i = 0; i < products->num_bwd_weight; i++) {
+        const struct linear_bwd_weight_args *args = &products->bwd_weight[i];
         float *scratch = args->dbias ? (float *)(uintptr_t)16 : NULL; /* aligned as where the op has them first */
         p = product_bwd_weight(g, args, args->accumulate ? scratch : args->dbias);
         choose_both(bench, &p);
@@ -704,7 +704,7 @@ static void measure_ceiling(struct bench *bench, enum dtype dtype)
         device->ceiling_flops[dtype] = 2.0 * (double)side * (double)side * (double)side / (1e-6 * microseconds);
 }
 
-enum status gemm_cuda_prepare(struct device *device, const struct linear_shapes *shapes, struct error *err)
+enum status gemm_cuda_prepare(struct device *device, const struct linear_products *products, struct error *err)
 {
     struct cuda_device *cuda = device->private_;
     struct bench bench = {.gemm = cuda->gemm};
@@ -718,9 +718,9 @@ enum status gemm_cuda_prepare(struct device *device, const struct linear_shapes 
         status = error_set(err, STATUS_DEVICE, "cannot create events on GPU %d", cuda->index);
         goto fail;
     }
-    choose_all(&bench, shapes);
-    if (shapes->num_fwd > 0)
-        measure_ceiling(&bench, shapes->fwd[0].dtype);
+    choose_all(&bench, products);
+    if (products->num_fwd > 0)
+        measure_ceiling(&bench, products->fwd[0].dtype);
     stream_sync(bench.stream);
     if (bench.no_memory)
         log_warn("the GPU has no memory to measure all matrix products on; the library's first choice is taken");

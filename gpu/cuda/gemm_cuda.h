@@ -12,6 +12,6 @@ void gemm_cuda_free(struct gemm_cuda *gemm); /* may be NULL */
 bool gemm_cuda_uses_tf32(const struct gemm_cuda *gemm);
 
 /* ops_prepare() of this device: chooses the kernels of these products, from the cache on disk or by measuring. */
-enum status gemm_cuda_prepare(struct device *device, const struct linear_shapes *shapes, struct error *err);
+enum status gemm_cuda_prepare(struct device *device, const struct linear_products *products, struct error *err);
 
 #endif

@@ -20,10 +20,10 @@ size_t ops_cuda_workspace_bytes(struct device *device, const struct op_limits *l
     return max_size(bytes, cuda_attention_workspace_bytes(cuda, limits));
 }
 
-enum status ops_cuda_prepare(struct device *device, const struct linear_shapes *shapes, struct error *err)
+enum status ops_cuda_prepare(struct device *device, const struct linear_products *products, struct error *err)
 {
     struct cuda_device *cuda = device->private_;
-    TRY(gemm_cuda_prepare(device, shapes, err));
+    TRY(gemm_cuda_prepare(device, products, err));
     return attention_cudnn_prepare(cuda->attention, err);
 }
 

@@ -26,7 +26,7 @@ size_t cuda_gemm_workspace_bytes(const struct cuda_device *device, const struct 
 /* The table, the workspace of all groups (the largest), ops_prepare() and ops_describe() of all groups. */
 extern const struct op_table ops_cuda_table;
 size_t ops_cuda_workspace_bytes(struct device *device, const struct op_limits *limits);
-enum status ops_cuda_prepare(struct device *device, const struct linear_shapes *shapes, struct error *err);
+enum status ops_cuda_prepare(struct device *device, const struct linear_products *products, struct error *err);
 void ops_cuda_describe(struct device *device, char *text, size_t size);
 
 #ifdef __cplusplus

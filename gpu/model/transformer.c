@@ -11,7 +11,7 @@
 
 #include <stdlib.h>
 
-void linear_shapes(const struct model_desc *desc, struct linear_shape *shapes)
+void transformer_linear_shapes(const struct model_desc *desc, struct linear_shape *shapes)
 {
     int64_t C = desc->hidden_size, F = desc->intermediate_size, HD = desc->num_heads * desc->head_dim;
     int64_t W = HD + 2 * desc->num_kv_heads * desc->head_dim;
@@ -30,7 +30,7 @@ void linear_shapes(const struct model_desc *desc, struct linear_shape *shapes)
 double transformer_flops_per_token(const struct model_desc *desc, int64_t seq_length)
 {
     struct linear_shape shapes[LINEAR_COUNT];
-    linear_shapes(desc, shapes);
+    transformer_linear_shapes(desc, shapes);
     double parameters = 0;
     for (int i = 0; i < LINEAR_COUNT; i++) {
         double times = i == LINEAR_HEAD ? 1 : (double)desc->num_layers;
@@ -108,7 +108,7 @@ enum status transformer_new(const struct transformer_config *config, struct devi
     t->blocks = blocks;
     t->inputs = inputs;
     t->num_inputs = num_inputs;
-    linear_shapes(desc, t->linears);
+    transformer_linear_shapes(desc, t->linears);
     find_tensors(t);
     pad_vocabulary(t);
     if (stopwatch_new(device, &t->stopwatch, err) != STATUS_OK) {

@@ -31,7 +31,7 @@ void transformer_free(struct transformer *transformer);
 /* Takes its buffers; run with a dry arena for the plan, then with the real one (see arena.h). */
 void transformer_layout(struct transformer *transformer, struct arena *arena);
 
-/* The limits that its ops stay within, for op_workspace_bytes(). */
+/* The limits that its ops stay within, for ops_workspace_bytes(). */
 void transformer_op_limits(const struct transformer *transformer, struct op_limits *limits);
 
 /* After the dry layout, before memory is allocated: tells the device which matrix products a step will ask for

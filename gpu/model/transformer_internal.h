@@ -29,7 +29,7 @@ enum { VOCABULARY_ALIGN = 128 };
 enum { LANE_FORWARD, LANE_BACKWARD };
 
 /* Fills shapes[LINEAR_COUNT]. */
-void linear_shapes(const struct model_desc *desc, struct linear_shape *shapes);
+void transformer_linear_shapes(const struct model_desc *desc, struct linear_shape *shapes);
 
 /* What one block keeps for its backward. All pointers into the arena. */
 struct block_buffers {

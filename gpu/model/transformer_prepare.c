@@ -55,7 +55,7 @@ enum status transformer_prepare(const struct transformer *t, bool accumulates, s
         p.bwd_weight[p.num_bwd_weight] = p.bwd_weight[i];
         p.bwd_weight[p.num_bwd_weight++].accumulate = true;
     }
-    struct linear_shapes shapes = {
+    struct linear_products products = {
         .fwd = p.fwd,
         .bwd_input = p.bwd_input,
         .bwd_weight = p.bwd_weight,
@@ -63,5 +63,5 @@ enum status transformer_prepare(const struct transformer *t, bool accumulates, s
         .num_bwd_input = t->config.training ? p.num_bwd_input : 0,
         .num_bwd_weight = t->config.training ? p.num_bwd_weight : 0,
     };
-    return ops_prepare(t->device, &shapes, err);
+    return ops_prepare(t->device, &products, err);
 }

@@ -13,7 +13,7 @@
 #define ZTRAIN_TESTS_OPS_TEST_H
 
 #include "gpu/arena.h"
-#include "gpu/device.h"
+#include "gpu/open/device_open.h"
 #include "gpu/ops.h"
 
 enum case_flags {

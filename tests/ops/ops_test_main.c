@@ -322,7 +322,7 @@ static void case_setup(struct harness *h, const struct op_case *c, enum dtype dt
         .dtype = dtype, .max_tokens = c->M, .H = c->H, .KV = c->KV, .D = c->D, .P = c->P}; /* drivers know the rest */
     memset(&h->args, 0, sizeof h->args);
     op_drivers[op].setup(h);
-    size_t workspace = op_workspace_bytes(h->device, &h->limits);
+    size_t workspace = ops_workspace_bytes(h->device, &h->limits);
     stream_set_workspace(h->stream, arena_take(&h->arena, MEM_WORKSPACE, workspace), workspace);
     for (int i = 0; i < h->count; i++)
         if (!h->tensors[i].alias)
@@ -490,13 +490,13 @@ static double best_seconds(struct harness *h, void (*work)(struct harness *h, in
 /* Lets the device choose its kernel for a product first. */
 static enum status announce(struct harness *h, int op, struct error *err)
 {
-    struct linear_shapes shapes = {.fwd = &h->args.linear_fwd,
-                                   .bwd_input = &h->args.linear_bwd_input,
-                                   .bwd_weight = &h->args.linear_bwd_weight,
-                                   .num_fwd = op == INDEX_linear_fwd,
-                                   .num_bwd_input = op == INDEX_linear_bwd_input,
-                                   .num_bwd_weight = op == INDEX_linear_bwd_weight};
-    return ops_prepare(h->device, &shapes, err);
+    struct linear_products products = {.fwd = &h->args.linear_fwd,
+                                       .bwd_input = &h->args.linear_bwd_input,
+                                       .bwd_weight = &h->args.linear_bwd_weight,
+                                       .num_fwd = op == INDEX_linear_fwd,
+                                       .num_bwd_input = op == INDEX_linear_bwd_input,
+                                       .num_bwd_weight = op == INDEX_linear_bwd_weight};
+    return ops_prepare(h->device, &products, err);
 }
 
 /* Sets a case up for timing; what one launch of it computes and moves. */

@@ -7,6 +7,7 @@
  * buffer, all ranks' slices; COUNT how often. NAMESPACES (left,right): the network namespace of each node, made with
  * `ip netns add`; within: reduce_within_node. Prints the median time of each collective, what it moved over the network
  * into the busiest node, and the time of a barrier. */
+#include "gpu/open/device_open.h"
 #include "tests/unit/ranks.h"
 
 #include <fcntl.h>

@@ -3,7 +3,7 @@
 
 #include "comm/sums.h"
 #include "core/progress.h"
-#include "gpu/device.h"
+#include "gpu/open/device_open.h"
 
 #include <math.h>
 #include <setjmp.h>

@@ -1,6 +1,6 @@
 /* test_cpu_bf16.c: what multiplies bf16 on the CPU device: which instructions are chosen, and that they are used. */
 #include "gpu/cpu/cpu_bf16.h"
-#include "gpu/device.h"
+#include "gpu/open/device_open.h"
 #include "gpu/ops.h"
 
 #include <setjmp.h>

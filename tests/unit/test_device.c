@@ -1,6 +1,6 @@
 /* test_device.c: memory, streams and events of the CPU device, the arena, and the op profile. */
 #include "gpu/arena.h"
-#include "gpu/device.h"
+#include "gpu/open/device_open.h"
 #include "gpu/ops.h"
 
 #include <setjmp.h>

@@ -1,6 +1,6 @@
 /* test_device_cuda.c: memory, streams, staged copies and events of the CUDA device, and the choice of matrix products.
  * Needs a GPU, or the emulated one; skips where there is none. */
-#include "gpu/device.h"
+#include "gpu/open/device_open.h"
 #include "gpu/ops.h"
 
 #include <setjmp.h>
@@ -361,8 +361,8 @@ static void prepare(void)
 {
     struct error err;
     struct linear_fwd_args args = small_product();
-    struct linear_shapes shapes = {.fwd = &args, .num_fwd = 1};
-    if (ops_prepare(device, &shapes, &err) != STATUS_OK)
+    struct linear_products products = {.fwd = &args, .num_fwd = 1};
+    if (ops_prepare(device, &products, &err) != STATUS_OK)
         fail_msg("%s", err.text);
 }
 

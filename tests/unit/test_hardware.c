@@ -2,6 +2,7 @@
 #include "cmd/train/hardware.c"
 
 #include "core/version.h"
+#include "gpu/open/device_open.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -4,6 +4,7 @@
  * activations start poisoned with NaN, so that whatever is read before it is written shows. */
 #include "core/dtype.h"
 #include "gpu/model/transformer.h"
+#include "gpu/open/device_open.h"
 #include "tests/unit/golden_case.h"
 
 #include <math.h>
@@ -173,7 +174,7 @@ static void fixture_start(struct fixture *f, const struct variant *v)
 
     struct op_limits limits;
     transformer_op_limits(f->transformer, &limits);
-    f->workspace_bytes = op_workspace_bytes(f->device, &limits);
+    f->workspace_bytes = ops_workspace_bytes(f->device, &limits);
     f->workspace = NULL;
     if (f->workspace_bytes)
         assert_int_equal(device_alloc(f->device, f->workspace_bytes, &f->workspace, &err), STATUS_OK);

@@ -6,7 +6,7 @@
 
 #include "comm/zero/zero.h"
 #include "core/model.h"
-#include "gpu/device.h"
+#include "gpu/open/device_open.h"
 
 #include <math.h>
 #include <setjmp.h>
