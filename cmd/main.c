@@ -45,6 +45,7 @@ int main(int argc, char **argv)
 {
     keep_standard_descriptors();
     memory_serve_libraries();
+    memory_set_last_words(log_error);
     /* a closed pipe and the limit of a file's size (ulimit -f) are errors of the write, not a death */
     signal(SIGPIPE, SIG_IGN);
     signal(SIGXFSZ, SIG_IGN);

@@ -4,6 +4,7 @@
 #include "core/clock.h"
 #include "core/memory.h"
 #include "core/progress.h"
+#include "core/round_up.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -50,14 +51,10 @@ struct control {
 
 /* ---- layout -------------------------------------------------------------- */
 
-static size_t round_up(size_t bytes, size_t align)
-{
-    return (bytes + align - 1) / align * align;
-}
-
 static size_t block_bytes(int world)
 {
-    return round_up(sizeof(struct control_block) + (size_t)world * sizeof(struct control_rank), PAGE_BYTES);
+    size_t bytes = sizeof(struct control_block) + (size_t)world * sizeof(struct control_rank);
+    return (size_t)round_up((int64_t)bytes, PAGE_BYTES);
 }
 
 static size_t staging_offset(int world)
@@ -67,7 +64,8 @@ static size_t staging_offset(int world)
 
 static size_t segments_offset(int world, int local_world)
 {
-    return round_up(staging_offset(world) + (size_t)local_world * CONTROL_STAGING_BYTES, SEGMENT_ALIGN);
+    size_t bytes = staging_offset(world) + (size_t)local_world * CONTROL_STAGING_BYTES;
+    return (size_t)round_up((int64_t)bytes, SEGMENT_ALIGN);
 }
 
 char *control_slot(const struct control *control, int rank, int turn)

@@ -1,7 +1,5 @@
 #include "core/memory.h"
 
-#include "core/log.h"
-
 #include <dlfcn.h>
 #include <errno.h>
 #include <jansson.h>
@@ -12,7 +10,13 @@
 #include <string.h>
 #include <unistd.h>
 
+static void (*_Atomic print_last_words)(const struct error *err);
 static void (*_Atomic tell_peers)(const struct error *err);
+
+void memory_set_last_words(void (*print)(const struct error *err))
+{
+    atomic_store(&print_last_words, print);
+}
 
 void memory_on_exhausted(void (*tell)(const struct error *err))
 {
@@ -30,7 +34,11 @@ void memory_exhausted(size_t bytes)
     else
         error_set(&err, STATUS_DEVICE, "out of memory");
     error_hint(&err, "free memory on this machine, or raise the limit of this job (ulimit -v, cgroup, --mem)");
-    log_error(&err);
+    void (*print)(const struct error *) = atomic_load(&print_last_words);
+    if (print)
+        print(&err);
+    else
+        dprintf(STDERR_FILENO, "ztrain: error: %s\n", err.text);
     void (*tell)(const struct error *) = atomic_load(&tell_peers);
     if (tell)
         tell(&err);

@@ -43,6 +43,10 @@ void *memory_dlopen(const char *file, int flags, const char **why);
 /* The end: bytes is the size of the request, 0 if it is not known. */
 void memory_exhausted(size_t bytes) __attribute__((noreturn));
 
+/* Sets what prints the last words: log_error() in the program. NULL, and at the start: the text goes to stderr as it
+ * stands, so that memory needs no log. It must not ask for memory. */
+void memory_set_last_words(void (*print)(const struct error *err));
+
 /* Sets what is called between the last words and the end; NULL: nothing. It must not ask for memory. */
 void memory_on_exhausted(void (*tell)(const struct error *err));
 

@@ -188,9 +188,7 @@ __attribute__((format(printf, 2, 3))) static void notice(struct model_desc *desc
     va_start(args, format);
     vsnprintf(line, sizeof line, format, args);
     va_end(args);
-    size_t used = desc->notices ? strlen(desc->notices) : 0, size = used + strlen(line) + 2;
-    desc->notices = memory_resize(desc->notices, size);
-    snprintf(desc->notices + used, size - used, "%s%s", used ? "\n" : "", line);
+    string_list_add(&desc->notices, line);
 }
 
 /* ---- what is refused and what is noticed --------------------------------- */
@@ -738,7 +736,7 @@ enum status model_desc_load(const char *path, struct model_desc *desc, struct er
 void model_desc_release(struct model_desc *desc)
 {
     json_decref(desc->source);
-    free(desc->notices);
+    string_list_release(&desc->notices);
     memset(desc, 0, sizeof *desc);
 }
 

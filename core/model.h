@@ -7,6 +7,7 @@
 
 #include "core/dtype.h"
 #include "core/status.h"
+#include "core/string_list.h"
 
 #include <jansson.h>
 #include <stdbool.h>
@@ -52,9 +53,9 @@ struct model_desc {
     bool scale_residual_init; /* GPT-2: c_proj weights ~ N(0, initializer_range / sqrt(2 L)) */
     bool has_torch_dtype;
     enum dtype torch_dtype;
-    int64_t padding_token; /* Llama family's pad_token_id: its embedding starts as zeros; -1: none */
-    json_t *source;        /* config.json as it came in (owned), for export */
-    char *notices;         /* owned, '\n'-separated lines for the user ("dropout 0.1 in the config: …"), or NULL */
+    int64_t padding_token;      /* Llama family's pad_token_id: its embedding starts as zeros; -1: none */
+    json_t *source;             /* config.json as it came in (owned), for export */
+    struct string_list notices; /* lines for the user ("dropout (attention_dropout 0.1): trained without") */
 };
 
 /* Reads config.json at `path` (a file, or a folder with one; at most 1 MiB). On success *desc owns its members. */
@@ -68,11 +69,6 @@ enum status model_desc_from_json(const json_t *config, const char *where, struct
 enum status model_desc_from_spec(const json_t *config, struct model_desc *desc, struct error *err);
 
 void model_desc_release(struct model_desc *desc);
-
-/* Adds a line to `differences` for each key of config.json with which a run that was begun with `was` would compute
- * something else with `now`. Both values are in it. */
-struct string_list; /* core/spec/spec.h */
-void model_desc_compare(const struct model_desc *was, const struct model_desc *now, struct string_list *differences);
 
 /* "gpt2", "llama", …: config.json's model_type */
 const char *model_family_name(enum model_family family);

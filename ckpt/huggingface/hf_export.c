@@ -16,6 +16,7 @@
 #include "core/fsutil.h"
 #include "core/log.h"
 #include "core/memory.h"
+#include "core/string_list.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -41,10 +42,9 @@ struct exporter {
     struct model_desc desc;
     struct tensor_table table;
     int num_shards;
-    int *shard_of; /* [num_tensors], not decreasing */
-    int num_names; /* files under temporary names, in the order of publication */
-    char **names;
-    float *window; /* (WINDOW) elements [window_begin, window_end) of window_unit */
+    int *shard_of;            /* [num_tensors], not decreasing */
+    struct string_list names; /* files that are still under temporary names, in the order of publication */
+    float *window;            /* (WINDOW) elements [window_begin, window_end) of window_unit */
     int window_unit;
     int64_t window_begin, window_end;
     uint16_t *converted; /* (WINDOW) */
@@ -137,8 +137,7 @@ static enum status add_file(struct exporter *exporter, const char *name, char pa
 {
     if (strlen(name) >= NAME_BYTES)
         return error_set(err, STATUS_DATA, "file name too long: '%.200s…'", name);
-    exporter->names = memory_resize(exporter->names, (size_t)(exporter->num_names + 1) * sizeof *exporter->names);
-    exporter->names[exporter->num_names++] = memory_text(name);
+    string_list_add(&exporter->names, name);
     return temporary_path(exporter, name, path, err);
 }
 
@@ -362,12 +361,12 @@ static enum status remove_file(const char *dir, const char *name, struct error *
 static enum status remove_stale(void *context, const char *name, struct error *err)
 {
     const struct exporter *exporter = context;
-    if (strncmp(name, TEMPORARY, strlen(TEMPORARY)) != 0 && !ends_with(name, ".safetensors"))
+    bool temporary = strncmp(name, TEMPORARY, strlen(TEMPORARY)) == 0;
+    if (!temporary && !ends_with(name, ".safetensors"))
         return STATUS_OK;
-    for (int i = 0; i < exporter->num_names; i++)
-        if (strcmp(name, exporter->names[i]) == 0 || (strncmp(name, TEMPORARY, strlen(TEMPORARY)) == 0 &&
-                                                      strcmp(name + strlen(TEMPORARY), exporter->names[i]) == 0))
-            return STATUS_OK;
+    const char *final = temporary ? name + strlen(TEMPORARY) : name;
+    if (string_list_has(&exporter->names, name) || string_list_has(&exporter->names, final))
+        return STATUS_OK;
     return remove_file(exporter->out, name, err);
 }
 
@@ -377,11 +376,11 @@ static enum status publish(struct exporter *exporter, struct error *err)
     TRY(remove_file(exporter->out, INDEX_FILE, err));
     TRY(fs_sync_dir(exporter->out, STATUS_DATA, err));
     TRY(for_each_file(exporter->out, remove_stale, exporter, err));
-    for (int i = 0; i < exporter->num_names; i++) {
+    for (int i = 0; i < exporter->names.count; i++) {
         char from[FS_PATH_MAX], to[FS_PATH_MAX];
-        TRY(temporary_path(exporter, exporter->names[i], from, err));
-        TRY(fs_join(to, exporter->out, exporter->names[i], STATUS_DATA, err));
-        if (i == exporter->num_names - 1) /* config.json: everything else is there for good */
+        TRY(temporary_path(exporter, exporter->names.items[i], from, err));
+        TRY(fs_join(to, exporter->out, exporter->names.items[i], STATUS_DATA, err));
+        if (i == exporter->names.count - 1) /* config.json: everything else is there for good */
             TRY(fs_sync_dir(exporter->out, STATUS_DATA, err));
         if (rename(from, to) != 0)
             return error_set(err, STATUS_DATA, "cannot rename '%s' to '%s': %s", from, to, strerror(errno));
@@ -413,13 +412,12 @@ enum status huggingface_export(const struct checkpoint *checkpoint, const char *
     TRY_GOTO(write_config(&exporter, err));
     TRY_GOTO(publish(&exporter, err));
 fail:
-    for (int i = 0; i < exporter.num_names; i++) {
+    for (int i = 0; i < exporter.names.count; i++) {
         char path[FS_PATH_MAX];
-        if (status != STATUS_OK && temporary_path(&exporter, exporter.names[i], path, NULL) == STATUS_OK)
+        if (status != STATUS_OK && temporary_path(&exporter, exporter.names.items[i], path, NULL) == STATUS_OK)
             unlink(path);
-        free(exporter.names[i]);
     }
-    free(exporter.names);
+    string_list_release(&exporter.names);
     free(exporter.shard_of);
     free(exporter.window);
     free(exporter.converted);

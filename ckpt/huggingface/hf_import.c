@@ -16,6 +16,7 @@
 
 #include "core/fsutil.h"
 #include "core/io.h"
+#include "core/string_list.h"
 
 #include <float.h>
 #include <inttypes.h>
@@ -42,8 +43,7 @@ struct import {
     const struct model_desc *desc;
     const struct tensor_table *table;
     const struct tensor_info **by_name; /* sorted by name */
-    int num_files;
-    char **files; /* names in dir */
+    struct string_list files;           /* names in dir */
     struct source *sources;
     struct source tied_head; /* LM_HEAD of a tied model: the embedding, or the embedding again */
     json_t *weight_map;      /* of the index, or NULL */
@@ -93,16 +93,9 @@ static enum status read_index(struct import *import, const char *path, struct er
         names[n++] = file;
     }
     qsort(names, n, sizeof *names, compare_strings);
-    import->files = calloc(n, sizeof *import->files);
-    if (!import->files)
-        TRY_GOTO(error_set(err, STATUS_DEVICE, "out of memory: index of %zu tensors", count));
-    for (size_t i = 0; i < n; i++) {
-        if (i > 0 && strcmp(names[i], names[i - 1]) == 0)
-            continue;
-        if (!(import->files[import->num_files] = strdup(names[i])))
-            TRY_GOTO(error_set(err, STATUS_DEVICE, "out of memory: index of %zu tensors", count));
-        import->num_files++;
-    }
+    for (size_t i = 0; i < n; i++)
+        if (i == 0 || strcmp(names[i], names[i - 1]) != 0)
+            string_list_add(&import->files, names[i]);
 fail:
     free(names);
     return status;
@@ -113,10 +106,7 @@ static enum status find_files(struct import *import, struct error *err)
     char path[FS_PATH_MAX];
     TRY(fs_join(path, import->dir, SINGLE_FILE, STATUS_DATA, err));
     if (fs_exists(path)) {
-        import->files = calloc(1, sizeof *import->files);
-        if (!import->files || !(import->files[0] = strdup(SINGLE_FILE)))
-            return error_set(err, STATUS_DEVICE, "out of memory: '%s'", path);
-        import->num_files = 1;
+        string_list_add(&import->files, SINGLE_FILE);
         return STATUS_OK;
     }
     TRY(fs_join(path, import->dir, INDEX_FILE, STATUS_DATA, err));
@@ -180,7 +170,7 @@ static enum status match_entry(struct import *import, int file, const char *path
         const char *expected = json_string_value(json_object_get(import->weight_map, entry->name));
         if (!expected)
             return error_set(err, STATUS_DATA, "%s: tensor '%.200s' is not in %s", path, entry->name, INDEX_FILE);
-        if (strcmp(expected, import->files[file]) != 0)
+        if (strcmp(expected, import->files.items[file]) != 0)
             return error_set(err, STATUS_DATA, "%s: tensor '%.200s' should be in '%.200s', as %s says", path,
                              entry->name, expected, INDEX_FILE);
     }
@@ -209,7 +199,7 @@ static enum status match_entry(struct import *import, int file, const char *path
     struct source *source = tied_head ? &import->tied_head : &import->sources[tensor - import->table->tensors];
     if (source->file >= 0)
         return error_set(err, STATUS_DATA, "%s: tensor '%s' is there twice (also in '%s')", path, entry->name,
-                         import->files[source->file]);
+                         import->files.items[source->file]);
     *source = (struct source){.file = file, .dtype = entry->dtype, .begin = entry->begin};
     return STATUS_OK;
 }
@@ -219,7 +209,7 @@ static enum status match_file(struct import *import, int file, struct error *err
     char path[FS_PATH_MAX];
     struct safetensors_header header = {0};
     enum status status;
-    TRY(fs_join(path, import->dir, import->files[file], STATUS_DATA, err));
+    TRY(fs_join(path, import->dir, import->files.items[file], STATUS_DATA, err));
     TRY(safetensors_read_header(path, &header, err));
     import->seen += (size_t)header.count;
     for (int i = 0; i < header.count; i++)
@@ -273,7 +263,7 @@ static enum status open_source(struct import *import, int file, struct error *er
     if (import->open_file >= 0)
         io_close(import->fd);
     import->open_file = -1;
-    TRY(fs_join(import->open_path, import->dir, import->files[file], STATUS_DATA, err));
+    TRY(fs_join(import->open_path, import->dir, import->files.items[file], STATUS_DATA, err));
     TRY(fs_open_read(import->open_path, STATUS_DATA, &import->fd, NULL, err));
     import->open_file = file;
     return STATUS_OK;
@@ -397,7 +387,7 @@ enum status huggingface_load(const char *dir, const struct model_desc *desc, con
     qsort(import.by_name, tensors, sizeof *import.by_name, compare_names);
 
     TRY_GOTO(find_files(&import, err));
-    for (int file = 0; file < import.num_files; file++)
+    for (int file = 0; file < import.files.count; file++)
         TRY_GOTO(match_file(&import, file, err));
     resolve_tied_head(&import);
     TRY_GOTO(check_complete(&import, err));
@@ -409,9 +399,7 @@ enum status huggingface_load(const char *dir, const struct model_desc *desc, con
 fail:
     if (import.open_file >= 0)
         io_close(import.fd);
-    for (int file = 0; file < import.num_files; file++)
-        free(import.files[file]);
-    free(import.files);
+    string_list_release(&import.files);
     json_decref(import.weight_map);
     free(import.staging);
     free(import.compared);

@@ -5,6 +5,7 @@
 #include "core/io.h"
 #include "core/log.h"
 #include "core/printable.h"
+#include "core/spec/model_compare.h"
 
 #include <errno.h>
 #include <inttypes.h>

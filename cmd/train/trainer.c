@@ -31,13 +31,8 @@ enum status trainer_describe_model(const struct run_spec *spec, bool notices, st
         error_prefix(err, "%s", spec->model.where);
         return status;
     }
-    if (notices && desc->notices) {
-        char *lines = memory_text(desc->notices), *rest = lines;
-        for (char *line; lines && (line = strsep(&rest, "\n"));)
-            if (*line)
-                log_info("model: %s", line);
-        free(lines);
-    }
+    for (int i = 0; notices && i < desc->notices.count; i++)
+        log_info("model: %s", desc->notices.items[i]);
     if (spec->data.seq_length > desc->max_positions) {
         error_set(err, STATUS_USAGE, "data.seq_length %" PRId64 " is longer than the model's %" PRId64 " positions",
                   spec->data.seq_length, desc->max_positions);

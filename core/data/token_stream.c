@@ -11,6 +11,7 @@
 
 #include "core/data/permute.h"
 #include "core/progress.h"
+#include "core/round_up.h"
 #include "core/thread.h"
 
 #include <errno.h>
@@ -50,11 +51,6 @@ struct token_stream {
 };
 
 /* ---- sizes --------------------------------------------------------------- */
-
-static int64_t round_up(int64_t value, int64_t multiple)
-{
-    return (value + multiple - 1) / multiple * multiple;
-}
 
 void token_stream_limits(const struct token_stream_config *config, int64_t *max_tokens, int32_t *max_seqs)
 {

@@ -4,7 +4,8 @@
  * the dtype of files, max_positions with RoPE (there a limit; in GPT-2 the rows of wpe), notices and the source.
  * model_type and attention_bias speak for what follows from them: norm, mlp, weights_in_out, o_bias, qk_norm.
  * Descriptions are compared, not files, so what transformers 4 and 5 write in different keys is the same. */
-#include "core/model.h"
+#include "core/spec/model_compare.h"
+
 #include "core/spec/spec.h"
 
 enum field_type { FIELD_FAMILY, FIELD_INT, FIELD_REAL, FIELD_BOOL, FIELD_ROPE_TYPE };
@@ -65,7 +66,7 @@ void model_desc_compare(const struct model_desc *was, const struct model_desc *n
             continue;
         json_t *old = value_of(was, field), *new = value_of(now, field);
         if (old != new && !json_equal(old, new))
-            string_list_add_difference(differences, key, " of the model", old, new, true);
+            spec_add_difference(differences, key, " of the model", old, new, true);
         json_decref(old);
         json_decref(new);
     }

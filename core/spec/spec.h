@@ -18,6 +18,7 @@
 #include "core/optimizer_settings.h"
 #include "core/schedule.h"
 #include "core/status.h"
+#include "core/string_list.h"
 
 #include <jansson.h>
 #include <stdbool.h>
@@ -27,11 +28,6 @@
 
 enum spec_graphs { SPEC_GRAPHS_AUTO, SPEC_GRAPHS_ON, SPEC_GRAPHS_OFF };
 enum spec_device { SPEC_DEVICE_AUTO, SPEC_DEVICE_CPU, SPEC_DEVICE_CUDA };
-
-struct string_list {
-    int count;
-    char **items; /* owned */
-};
 
 struct run_spec {
     char *path; /* of the file, as given */
@@ -138,8 +134,8 @@ enum status spec_compare(const struct run_spec *spec, const json_t *stored, bool
                          struct spec_report *report);
 
 /* Appends "'KEY'OF was 1 in the checkpoint and is 2 now" (NULL: unset); refused: and why that is an error. */
-void string_list_add_difference(struct string_list *list, const char *key, const char *of, const json_t *was,
-                                const json_t *now, bool refused);
+void spec_add_difference(struct string_list *list, const char *key, const char *of, const json_t *was,
+                         const json_t *now, bool refused);
 
 /* --help-spec: every key with type, default, range and one line of help; from the key table. markdown: docs/run-spec.md
  */

@@ -51,6 +51,22 @@ static struct spec_node *read_source(struct spec_context *ctx, int source, const
     return root;
 }
 
+/* Applies override `source` (2 + i), "a.b.c=VALUE"; "a.b.c=" unsets the key. */
+static void apply_override(struct spec_context *ctx, struct spec_node *root, int source, const char *assignment)
+{
+    struct spec_pos pos = {.source = source};
+    const char *equals = strchr(assignment, '=');
+    struct spec_node empty = {.kind = NODE_NULL, .text = "", .plain = true}, *value = &empty;
+    if (!equals) {
+        spec_error(ctx, pos, "no value; hint: write --set a.b.c=VALUE");
+        return;
+    }
+    if (equals[1] && !(value = spec_parse_yaml(ctx, source, equals + 1, strlen(equals + 1))))
+        return;
+    value->pos = value->key_pos = pos;
+    spec_override(ctx, root, assignment, value);
+}
+
 static enum status load(const char *path, const char *text, size_t size, const char *deepspeed,
                         const char *const *overrides, int num_overrides, struct run_spec **spec,
                         struct spec_report *report)
@@ -68,13 +84,8 @@ static enum status load(const char *path, const char *text, size_t size, const c
     struct spec_node *more = deepspeed ? read_source(&ctx, 1, NULL, 0) : NULL;
     if (root && more)
         spec_merge(&ctx, root, more);
-    for (int i = 0; root && i < num_overrides; i++) {
-        struct spec_pos pos = {.source = 2 + i};
-        if (strchr(overrides[i], '='))
-            spec_override(&ctx, root, pos.source, overrides[i]);
-        else
-            spec_error(&ctx, pos, "no value; hint: write --set a.b.c=VALUE");
-    }
+    for (int i = 0; root && i < num_overrides; i++)
+        apply_override(&ctx, root, 2 + i, overrides[i]);
     if (root)
         spec_check(&ctx, full, root, more || !deepspeed);
     if (!full->spec.run.name)

@@ -201,8 +201,8 @@ static char *dump(const json_t *value)
     return value ? json_dumps(value, JSON_ENCODE_ANY | JSON_COMPACT | JSON_REAL_PRECISION(15)) : NULL;
 }
 
-void string_list_add_difference(struct string_list *list, const char *key, const char *of, const json_t *was,
-                                const json_t *now, bool refused)
+void spec_add_difference(struct string_list *list, const char *key, const char *of, const json_t *was,
+                         const json_t *now, bool refused)
 {
     const char *why =
         refused ? ": that would change the run; hint: set it back, or start a new run under another run.name" : "";
@@ -241,10 +241,10 @@ enum status spec_compare(const struct run_spec *spec, const json_t *stored, bool
         bool is_data = key->offset == offsetof(struct spec_full, spec.data.train);
         bool moved = key->resume == RESUME_CONTENTS && (is_data ? same_data : same_model);
         if (!same && key->resume >= RESUME_CONTENTS && !moved) {
-            string_list_add_difference(&report->errors, key->path, "", was, now, true);
+            spec_add_difference(&report->errors, key->path, "", was, now, true);
             errors++;
         } else if (!same) {
-            string_list_add_difference(&report->notices, key->path, "", was, now, false);
+            spec_add_difference(&report->notices, key->path, "", was, now, false);
         }
         json_decref(usual);
         json_decref(now);

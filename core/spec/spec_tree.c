@@ -2,6 +2,7 @@
 #include "core/spec/spec_tree.h"
 
 #include "core/memory.h"
+#include "core/round_up.h"
 
 #include <stdarg.h>
 #include <stdlib.h>
@@ -17,7 +18,7 @@ struct spec_block {
 
 void *spec_arena_alloc(struct spec_arena *arena, size_t size)
 {
-    size = (size + _Alignof(max_align_t) - 1) / _Alignof(max_align_t) * _Alignof(max_align_t);
+    size = (size_t)round_up((int64_t)size, _Alignof(max_align_t));
     struct spec_block *block = arena->blocks;
     if (!block || block->size - block->used < size) {
         size_t capacity = size > 65536 ? size : 65536;
@@ -66,24 +67,6 @@ void spec_arena_release(struct spec_arena *arena)
         free(arena->blocks);
         arena->blocks = next;
     }
-}
-
-void string_list_add(struct string_list *list, const char *text)
-{
-    /* grows at powers of two */
-    if ((list->count & (list->count - 1)) == 0) {
-        size_t capacity = list->count ? 2 * (size_t)list->count : 1;
-        list->items = memory_resize(list->items, capacity * sizeof *list->items);
-    }
-    list->items[list->count++] = memory_text(text);
-}
-
-void string_list_release(struct string_list *list)
-{
-    for (int i = 0; i < list->count; i++)
-        free(list->items[i]);
-    free(list->items);
-    *list = (struct string_list){0};
 }
 
 /* ---- messages ------------------------------------------------------------ */
@@ -257,18 +240,10 @@ void spec_merge(struct spec_context *ctx, struct spec_node *into, struct spec_no
     }
 }
 
-void spec_override(struct spec_context *ctx, struct spec_node *root, int source, const char *assignment)
+void spec_override(struct spec_context *ctx, struct spec_node *root, const char *assignment,
+                   const struct spec_node *value)
 {
-    struct spec_pos pos = {.source = source};
-    const char *equals = strchr(assignment, '=');
-    ASSERT(equals); /* the caller has made the source's name from it */
-    struct spec_node *value = NULL, empty = {.kind = NODE_NULL, .text = "", .plain = true};
-    if (equals[1] && !(value = spec_parse_yaml(ctx, source, equals + 1, strlen(equals + 1))))
-        return;
-    if (!value)
-        value = &empty;
-    value->pos = value->key_pos = pos;
-
+    const struct spec_pos pos = value->pos;
     struct spec_node *node = root;
     int depth = 1;
     for (const char *part = assignment;;) {

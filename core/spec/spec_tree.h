@@ -87,10 +87,6 @@ const char *spec_show(struct spec_context *ctx, const char *text);
 /* Sorts the collected lines by place and appends them to `lines`, each "place: text". */
 void spec_problems_print(struct spec_context *ctx, struct spec_problems *problems, struct string_list *lines);
 
-/* Appends a copy of `text`. */
-void string_list_add(struct string_list *list, const char *text);
-void string_list_release(struct string_list *list);
-
 /* Reads a whole file of at most SPEC_MAX_BYTES. NULL after an error. *size bytes, and a NUL behind them. */
 char *spec_read_file(struct spec_context *ctx, int source, size_t *size);
 
@@ -112,8 +108,9 @@ struct spec_node *spec_find(const struct spec_node *root, const char *path);
 /* The keys of mapping `from` move into mapping `into`, section by section. What both set is an error. */
 void spec_merge(struct spec_context *ctx, struct spec_node *into, struct spec_node *from);
 
-/* Applies override `source` (2 + i): "a.b.c=VALUE". Missing sections are made. */
-void spec_override(struct spec_context *ctx, struct spec_node *root, int source, const char *assignment);
+/* Puts `value` (copied) at the path before the '=' of an override, "a.b.c=VALUE". Missing sections are made. */
+void spec_override(struct spec_context *ctx, struct spec_node *root, const char *assignment,
+                   const struct spec_node *value);
 
 /* A tree as JSON: null, bool, int, real, string, array, object. NULL and an error where a number does not fit. New
  * reference. */

@@ -14,6 +14,7 @@
 #include "core/clock.h"
 #include "core/machine.h"
 #include "core/progress.h"
+#include "core/round_up.h"
 #include "core/thread.h"
 #include "gpu/cpu/gemm_cpu.h"
 
@@ -30,11 +31,6 @@
 /* ---- memory -------------------------------------------------------------- */
 
 enum { HUGE_PAGE = 2 << 20, SMALL_PAGE = 4096 };
-
-static size_t round_up(size_t n, size_t multiple)
-{
-    return (n + multiple - 1) / multiple * multiple;
-}
 
 static double gib(uint64_t bytes)
 {
@@ -53,14 +49,15 @@ static enum status cpu_alloc(struct device *device, size_t bytes, void **memory,
                          "batch or sequence, activation recomputation, a higher ZeRO stage, or more ranks",
                          gib(bytes), gib(available));
     /* Reserve one huge page more than is needed and give the unaligned ends back. */
-    size_t size = round_up(bytes ? bytes : 1, SMALL_PAGE), align = bytes >= HUGE_PAGE ? HUGE_PAGE : SMALL_PAGE;
+    size_t size = (size_t)round_up(bytes ? (int64_t)bytes : 1, SMALL_PAGE),
+           align = bytes >= HUGE_PAGE ? HUGE_PAGE : SMALL_PAGE;
     size_t reserved = size + align;
     char *map = mmap(NULL, reserved, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (map == MAP_FAILED)
         return error_set(err, STATUS_DEVICE,
                          "cannot allocate %.3f GiB of memory: %s (%.3f GiB are available); hint: see `ulimit -v`",
                          gib(bytes), strerror(errno), gib(available));
-    char *start = (char *)round_up((uintptr_t)map, align);
+    char *start = (char *)round_up((intptr_t)map, (int64_t)align);
     if (start > map)
         munmap(map, (size_t)(start - map));
     if (start + size < map + reserved)
@@ -82,7 +79,7 @@ static enum status cpu_alloc(struct device *device, size_t bytes, void **memory,
 static void cpu_free(struct device *device, void *memory, size_t bytes)
 {
     (void)device;
-    munmap(memory, round_up(bytes ? bytes : 1, SMALL_PAGE));
+    munmap(memory, (size_t)round_up(bytes ? (int64_t)bytes : 1, SMALL_PAGE));
 }
 
 /* All memory is alike. */

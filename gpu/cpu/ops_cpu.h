@@ -8,6 +8,7 @@
 #define ZTRAIN_GPU_CPU_OPS_CPU_H
 
 #include "core/progress.h"
+#include "core/round_up.h"
 #include "gpu/cpu/device_cpu.h"
 #include "gpu/cpu/gemm_cpu.h"
 #include "gpu/ops.h"
@@ -95,11 +96,6 @@ static inline struct range range_mine(int64_t n, int64_t grain)
 static inline int64_t min_i64(int64_t a, int64_t b)
 {
     return a < b ? a : b;
-}
-
-static inline int64_t round_up(int64_t n, int64_t multiple)
-{
-    return (n + multiple - 1) / multiple * multiple;
 }
 
 /* Takes pieces of a stream's workspace, 64-byte aligned, for the length of one op. */

@@ -21,6 +21,7 @@
 #include "core/clock.h"
 #include "core/log.h"
 #include "core/progress.h"
+#include "core/round_up.h"
 #include "gpu/cuda/gemm_cuda_kernels.h"
 #include "gpu/cuda/ops_cuda.h"
 #include "gpu/gemm_cache.h"
@@ -536,20 +537,21 @@ struct bench {
     bool no_memory;
 };
 
-static size_t round_up(size_t n)
+/* A part begins at a multiple of 256 bytes, as memory of cudaMalloc() does. */
+static size_t part_bytes(size_t n)
 {
-    return (n + 255) / 256 * 256;
+    return (size_t)round_up((int64_t)n, 256);
 }
 
 /* Bytes of the parts A, B, D, vector, aux. */
 static void part_sizes(const struct gemm_key *key, size_t *sizes)
 {
     size_t input = dtype_size((enum dtype)key->input), output = dtype_size((enum dtype)key->output);
-    sizes[0] = round_up((size_t)key->lda * (size_t)(key->transpose_a ? key->m : key->k) * input);
-    sizes[1] = round_up((size_t)key->ldb * (size_t)(key->transpose_b ? key->k : key->n) * input);
-    sizes[2] = round_up((size_t)key->ldd * (size_t)key->n * output);
-    sizes[3] = round_up((size_t)(key->m > key->n ? key->m : key->n) * sizeof(float));
-    sizes[4] = round_up((size_t)key->ld_aux * (size_t)key->n * input);
+    sizes[0] = part_bytes((size_t)key->lda * (size_t)(key->transpose_a ? key->m : key->k) * input);
+    sizes[1] = part_bytes((size_t)key->ldb * (size_t)(key->transpose_b ? key->k : key->n) * input);
+    sizes[2] = part_bytes((size_t)key->ldd * (size_t)key->n * output);
+    sizes[3] = part_bytes((size_t)(key->m > key->n ? key->m : key->n) * sizeof(float));
+    sizes[4] = part_bytes((size_t)key->ld_aux * (size_t)key->n * input);
 }
 
 /* Memory for the plan's product; false: the GPU has not that much. */

@@ -221,7 +221,7 @@ static void test_faults(void **state)
         if (status != FAULTS[i].status || !strstr(err.text, FAULTS[i].words) || strncmp(err.text, "c.json: ", 8) != 0)
             fail_msg("%s: status %d, '%s'", FAULTS[i].config, (int)status, err.text);
         assert_null(desc.source);
-        assert_null(desc.notices);
+        assert_int_equal(desc.notices.count, 0);
         assert_int_equal(load(FAULTS[i].config, &desc, NULL), FAULTS[i].status);
         json_t *config = json_loads(FAULTS[i].config, JSON_DECODE_ANY, NULL); /* the same in a run spec */
         assert_int_equal(model_desc_from_spec(config, &desc, &err), STATUS_USAGE);
@@ -234,17 +234,17 @@ static void test_faults(void **state)
 
 static const struct {
     const char *config;
-    const char *notices; /* all of them, NULL: none */
+    const char *notices; /* all of them, in lines */
 } NOTICES[] = {
     {"{" LLAMA ",\"use_cache\":true,\"bos_token_id\":1,\"transformers_version\":\"4.40\",\"attention_dropout\":0.0}",
-     NULL},
+     ""},
     {"{" LLAMA ",\"attention_dropout\":0.25}", "dropout (attention_dropout 0.25): trained without"},
-    {"{" GPT2 ",\"resid_pdrop\":0,\"embd_pdrop\":0.0,\"attn_pdrop\":0}", NULL},
+    {"{" GPT2 ",\"resid_pdrop\":0,\"embd_pdrop\":0.0,\"attn_pdrop\":0}", ""},
     {"{" GPT2 ",\"resid_pdrop\":0.2,\"embd_pdrop\":0.0}",
      "dropout (resid_pdrop 0.2, attn_pdrop 0.1 by default): trained without"},
     {"{" LLAMA ",\"pretraining_tp\":2}",
      "pretraining_tp 2: matrices are not split: the same mathematics, other rounding"},
-    {"{" LLAMA ",\"pretraining_tp\":1}", NULL},
+    {"{" LLAMA ",\"pretraining_tp\":1}", ""},
     {"{" QWEN2 ",\"attention_bias\":true,\"mlp_bias\":true}",
      "attention_bias true: has no effect in this family, as in transformers\n"
      "mlp_bias true: has no effect in this family, as in transformers"},
@@ -256,8 +256,18 @@ static const struct {
     {"{" GPT2 ",\"hidden_act\":\"relu\",\"attn_pdrop\":0,\"resid_pdrop\":0,\"embd_pdrop\":0}",
      "hidden_act \"relu\": has no effect in this family, as in transformers"},
     {"{" LLAMA ",\"pad_token_id\":0}", "pad_token_id 0: its embedding is trained like the others"},
-    {"{" GPT2 ",\"pad_token_id\":0,\"attn_pdrop\":0,\"resid_pdrop\":0,\"embd_pdrop\":0}", NULL},
+    {"{" GPT2 ",\"pad_token_id\":0,\"attn_pdrop\":0,\"resid_pdrop\":0,\"embd_pdrop\":0}", ""},
 };
+
+static const char *join_notices(const struct model_desc *desc, char *out, size_t size)
+{
+    out[0] = '\0';
+    for (int i = 0; i < desc->notices.count; i++) {
+        size_t used = strlen(out);
+        snprintf(out + used, size - used, "%s%s", used ? "\n" : "", desc->notices.items[i]);
+    }
+    return out;
+}
 
 static void test_notices(void **state)
 {
@@ -265,10 +275,8 @@ static void test_notices(void **state)
     for (size_t i = 0; i < COUNT_OF(NOTICES); i++) {
         struct model_desc desc;
         load_good(NOTICES[i].config, &desc);
-        if (NOTICES[i].notices)
-            assert_string_equal(desc.notices, NOTICES[i].notices);
-        else
-            assert_null(desc.notices);
+        char lines[1024];
+        assert_string_equal(join_notices(&desc, lines, sizeof lines), NOTICES[i].notices);
         model_desc_release(&desc);
     }
 }
@@ -305,7 +313,7 @@ static void test_spelling_beside(void **state)
         struct model_desc desc;
         struct error err;
         load_good(texts[i], &desc);
-        assert_null(desc.notices);
+        assert_int_equal(desc.notices.count, 0);
         model_desc_release(&desc);
         json_t *config = json_loads(texts[i], 0, NULL);
         assert_int_equal(model_desc_from_spec(config, &desc, &err), STATUS_USAGE);
@@ -364,9 +372,10 @@ static void test_spelling(void **state)
             fail_msg("%s: status %d, '%s'", SPELLINGS[i].config, (int)status, err.text);
         model_desc_release(&desc);
         if (model_desc_from_json(config, "c.json", &desc, &err) == STATUS_OK) {
-            const char *notice = desc.notices ? strstr(desc.notices, "is not a key") : NULL;
-            if (!notice != !words || (words && !strstr(desc.notices, words)))
-                fail_msg("%s: notices '%s'", SPELLINGS[i].config, desc.notices);
+            char lines[1024];
+            join_notices(&desc, lines, sizeof lines);
+            if (!strstr(lines, "is not a key") != !words || (words && !strstr(lines, words)))
+                fail_msg("%s: notices '%s'", SPELLINGS[i].config, lines);
         }
         model_desc_release(&desc);
         json_decref(config);

@@ -1,0 +1,13 @@
+/* round_up.h: sizes as multiples of a block, a page, a tile. */
+#ifndef ZTRAIN_CORE_ROUND_UP_H
+#define ZTRAIN_CORE_ROUND_UP_H
+
+#include <stdint.h>
+
+/* The smallest multiple of `multiple` (> 0) that is at least n (>= 0). */
+static inline int64_t round_up(int64_t n, int64_t multiple)
+{
+    return (n + multiple - 1) / multiple * multiple;
+}
+
+#endif

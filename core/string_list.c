@@ -1,0 +1,32 @@
+/* string_list.c: see string_list.h. */
+#include "core/string_list.h"
+
+#include "core/memory.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+void string_list_add(struct string_list *list, const char *text)
+{
+    if ((list->count & (list->count - 1)) == 0) { /* room for 1, 2, 4, 8, … strings */
+        size_t room = list->count ? 2 * (size_t)list->count : 1;
+        list->items = memory_resize(list->items, room * sizeof *list->items);
+    }
+    list->items[list->count++] = memory_text(text);
+}
+
+bool string_list_has(const struct string_list *list, const char *text)
+{
+    for (int i = 0; i < list->count; i++)
+        if (strcmp(list->items[i], text) == 0)
+            return true;
+    return false;
+}
+
+void string_list_release(struct string_list *list)
+{
+    for (int i = 0; i < list->count; i++)
+        free(list->items[i]);
+    free(list->items);
+    *list = (struct string_list){0};
+}

@@ -1,0 +1,30 @@
+/* string_list.h: a list of strings that owns them. {0} is the empty list; without memory the process ends (memory.h).
+ */
+#ifndef ZTRAIN_CORE_STRING_LIST_H
+#define ZTRAIN_CORE_STRING_LIST_H
+
+#include <stdbool.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+struct string_list {
+    int count;
+    char **items; /* owned, each of them too */
+};
+
+/* Appends a copy of `text`. */
+void string_list_add(struct string_list *list, const char *text);
+
+/* Whether a string equal to `text` is in the list. */
+bool string_list_has(const struct string_list *list, const char *text);
+
+/* Frees the strings; the list is empty then. */
+void string_list_release(struct string_list *list);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif
