@@ -8,6 +8,10 @@
 #include "cmd/train/deadline.h"
 #include "comm/comm.h"
 
+/* Seconds of patience, at most, for a disk that training can do without: that of a checkpoint which is not the run's
+ * last, or of metrics.jsonl. */
+enum { PATIENCE_INTERVAL = 30 };
+
 struct patience {
     struct comm *comm;         /* borrowed */
     struct deadline *deadline; /* borrowed; rank 0's */

@@ -37,9 +37,10 @@ enum status run_folder_open(struct run_folder *folder, const struct run_place *p
     return run_place_check(place, err); /* again: another run may just have ended there */
 }
 
-enum status run_folder_still_ours(const struct run_folder *folder, struct error *err)
+enum status run_folder_still_ours(void *folder, struct error *err)
 {
-    return folder->lock ? run_lock_check(folder->lock, err) : STATUS_OK;
+    const struct run_folder *own = folder;
+    return own->lock ? run_lock_check(own->lock, err) : STATUS_OK;
 }
 
 enum status run_folder_open_log(const struct run_folder *folder, int rank, struct error *err)

@@ -29,8 +29,9 @@ void run_folder_init(struct run_folder *folder, const struct run_place *place);
  * asked to stop while it waited for another run. */
 enum status run_folder_open(struct run_folder *folder, const struct run_place *place, struct error *err);
 
-/* Whether rank 0 may still write there: run_lock_check(). Other ranks: STATUS_OK. */
-enum status run_folder_still_ours(const struct run_folder *folder, struct error *err);
+/* Whether rank 0 may still write there: run_lock_check(). Other ranks: STATUS_OK. folder: a struct run_folder (void, as
+ * this is the owner check of checkpoint_writer and metrics_ask_owner()). */
+enum status run_folder_still_ours(void *folder, struct error *err);
 
 /* Opens this rank's log file (folders are made), once rank 0 has the folder: the logs may be another run's till then.
  */

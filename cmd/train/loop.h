@@ -1,0 +1,11 @@
+/* loop.h: the training loop. */
+#ifndef ZTRAIN_CMD_TRAIN_LOOP_H
+#define ZTRAIN_CMD_TRAIN_LOOP_H
+
+#include "cmd/train/run.h"
+
+/* Collective: trains a prepared run from run->position to its last step, with its evaluations and checkpoints.
+ * STATUS_REQUEUE: stopped on request or before the job's end, with a checkpoint written. */
+enum status run_steps(struct run *run, struct error *err);
+
+#endif

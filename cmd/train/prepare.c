@@ -1,0 +1,260 @@
+#include "cmd/train/prepare.h"
+
+#include "cmd/train/hardware.h"
+#include "cmd/train/patience.h"
+#include "cmd/train/resume.h"
+#include "cmd/train/stop_signal.h"
+#include "core/fsutil.h"
+#include "core/log.h"
+#include "core/version.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+static const double checkpoint_bytes = 12; /* of a parameter */
+static const double slow_disk = 200e6;     /* bytes/s, assumed until the first checkpoint is measured */
+static const double deadline_period = 60;  /* seconds between two questions to Slurm about the end of the job */
+
+/* ---- the run folder ------------------------------------------------------ */
+
+/* Rank 0 decides where the run lives, before anything is made or loaded. */
+static enum status find_folder(struct run *run, bool *there, struct error *err)
+{
+    enum status status = STATUS_OK;
+    *there = false;
+    if (run->boot->rank == 0) {
+        status = run_place_find(run->spec, run->resume, &run->place, err);
+        if (status == STATUS_OK)
+            status = run_place_check(&run->place, err);
+        if (status == STATUS_OK)
+            status = run_place_check_room(&run->place, err);
+        *there = fs_is_dir(run->place.path);
+    }
+    TRY(run_agree(run, status, err));
+    TRY(comm_broadcast(run->comm, &run->place, sizeof run->place, 0, err));
+    TRY(comm_broadcast(run->comm, there, sizeof *there, 0, err));
+    if (run->boot->rank == 0 && run->place.moved)
+        log_info("the run folder was moved: the run continues in %s", run->place.path);
+    run_folder_init(&run->folder, &run->place);
+    return STATUS_OK;
+}
+
+/* With several nodes: checks that all of them see one run folder. */
+static enum status check_shared(struct run *run, struct error *err)
+{
+    const struct bootstrap *boot = run->boot;
+    char mark[RUN_FOLDER_MARK] = "";
+    enum status status = STATUS_OK;
+    if (boot->rank == 0)
+        status = run_folder_mark(&run->folder, mark, err);
+    TRY(run_agree(run, status, err));
+    TRY(comm_broadcast(run->comm, mark, sizeof mark, 0, err));
+    if (boot->rank != 0 && boot->local_rank == 0)
+        status = run_folder_find_mark(&run->folder, mark, boot->places[0].host, err);
+    status = run_agree(run, status, err);
+    if (boot->rank == 0)
+        run_folder_unmark(&run->folder, mark);
+    return status;
+}
+
+/* Rank 0 makes the folder and locks it; then all open their logs in it. */
+static enum status open_folder(struct run *run, struct error *err)
+{
+    enum status status = STATUS_OK;
+    if (run->boot->rank == 0)
+        status = run_folder_open(&run->folder, &run->place, err);
+    TRY(run_agree(run, status, err));
+    TRY(run_agree(run, run_folder_open_log(&run->folder, run->boot->rank, err), err));
+    return run->boot->num_nodes > 1 ? check_shared(run, err) : STATUS_OK;
+}
+
+/* ---- the checkpoint to resume from --------------------------------------- */
+
+/* Opens the checkpoint to resume from: rank 0 finds it, the others open the same. All check that the run may resume. */
+static enum status open_resume(struct run *run, struct checkpoint **checkpoint, struct error *err)
+{
+    const struct bootstrap *boot = run->boot;
+    const struct retry retry = {.limit = fmin(PATIENCE_INTERVAL, run->spec->checkpoint.retry_seconds),
+                                .stopped = stop_signal_pending};
+    char path[4096] = "";
+    enum status status = STATUS_OK;
+    if (boot->rank == 0)
+        status = resume_open(run->resume, &retry, checkpoint, err);
+    TRY(run_agree(run, status, err));
+    if (boot->rank == 0)
+        snprintf(path, sizeof path, "%s", (*checkpoint)->path);
+    TRY(comm_broadcast(run->comm, path, sizeof path, 0, err));
+    if (boot->rank != 0)
+        status = resume_open(path, &retry, checkpoint, err);
+    if (status == STATUS_OK)
+        status = resume_check(*checkpoint, run->spec, boot->world, boot->source, boot->rank == 0, err);
+    return run_agree(run, status, err);
+}
+
+static enum status take_position(struct run *run, const struct checkpoint *checkpoint, struct error *err)
+{
+    struct loss_scaler initial = run->position.scaler;
+    TRY(resume_position(checkpoint, run->trainer.steps_per_epoch, run->trainer.data_fingerprint, &run->position, err));
+    size_t folder = strlen(run->folder.checkpoints);
+    bool here = !strncmp(checkpoint->path, run->folder.checkpoints, folder) && checkpoint->path[folder] == '/';
+    run->newest_step = here ? run->position.step : -1;
+    run->saved_step = here && !run->position.evaluation_due ? run->position.step : -1;
+    if (!run->spec->loss_scaler.dynamic) /* a fixed scale is the spec's */
+        run->position.scaler = initial;
+    return STATUS_OK;
+}
+
+/* ---- model, data, machine ------------------------------------------------ */
+
+/* Builds everything that needs no memory of the device, and sets the position. */
+static enum status build(struct run *run, const struct checkpoint *checkpoint, bool profile, struct error *err)
+{
+    struct trainer *t = &run->trainer;
+    t->profile = profile;
+    t->boot = run->boot;
+    if (checkpoint && hardware_kernels(checkpoint->machine, &run->kernels_before))
+        t->kernels_before = &run->kernels_before;
+    TRY(trainer_build(t, run->spec, run->boot->rank, run->boot->world, run->comm, run->boot->cores, err));
+    run->spec_json = spec_to_json(run->spec);
+    TRY(trainer_open_data(t, err));
+    if (run->boot->rank == 0)
+        TRY(checkpoint_keeper_new(run->spec->model.pretrained, &run->keeper, err));
+    run->position = (struct train_position){.epoch = 1};
+    run->saved_step = run->newest_step = -1;
+    loss_scaler_init(&run->position.scaler, &run->spec->loss_scaler, run->spec->initial_loss_scale);
+    return checkpoint ? take_position(run, checkpoint, err) : STATUS_OK;
+}
+
+static void log_start(const struct run *run)
+{
+    const struct trainer *t = &run->trainer;
+    const struct run_spec *spec = run->spec;
+    log_info("ztrain %s: %s, %" PRId64 " parameters, %s, ZeRO stage %d", ZTRAIN_VERSION,
+             model_family_name(t->desc.family), t->table.num_params, dtype_name(spec->dtype), spec->zero.stage);
+    log_info("ranks: %d (%s); device: %s, %d thread%s; %s", run->boot->world, run->boot->source, t->device->name,
+             t->device->threads, t->device->threads == 1 ? "" : "s", t->device->detail);
+    log_info("batch: train_batch_size %" PRId64 " = micro %" PRId64 " x accumulation %" PRId64 " x ranks %d; %" PRId64
+             " steps, %" PRId64 " an epoch; run folder %s",
+             spec->train_batch_size, spec->train_micro_batch_size_per_gpu, spec->gradient_accumulation_steps,
+             run->boot->world, t->total_steps, t->steps_per_epoch, run->folder.path);
+    trainer_print_plan(t);
+}
+
+/* Records what this run computes with; logs what differs from the checkpoint. The ranks must be alike. */
+static enum status describe_machine(struct run *run, const struct checkpoint *checkpoint, struct error *err)
+{
+    char text[1024];
+    run->machine = hardware_to_json(run->trainer.device);
+    if (checkpoint && *hardware_differences(checkpoint, run->machine, text, sizeof text))
+        log_info("the checkpoint was computed with other kernels or libraries (%s): the run goes on with other bits",
+                 text);
+    return hardware_compare_ranks(run->comm, run->boot, run->machine, run->spec->zero.stage == 0, err);
+}
+
+/* ---- outputs ------------------------------------------------------------- */
+
+/* Moves checkpoints of later steps aside and opens metrics.jsonl with the lines that led to the checkpoint. */
+static enum status take_planned_course(struct run *run, const struct checkpoint *checkpoint,
+                                       const struct checkpoint_course *course, struct error *err)
+{
+    const struct train_position *position = &run->position;
+    bool branched = run->place.start == RUN_BRANCHED;
+    char path[FS_PATH_MAX];
+    TRY(checkpoint_course_take(course, err));
+    snprintf(path, sizeof path, "%s", checkpoint->path);
+    if (!branched)
+        TRY(fs_join(path, course->dir, course->name, STATUS_CHECKPOINT, err));
+    if (course->metrics_from < 0)
+        log_warn("no metrics.jsonl.N has the lines that led to '%s': metrics.jsonl begins at step %" PRId64, path,
+                 position->step + 1);
+    struct metrics_course lines = {.step = position->step,
+                                   .evaluation_due = position->evaluation_due,
+                                   .checkpoint = path,
+                                   .bytes = checkpoint->bytes,
+                                   .from = course->metrics_from,
+                                   .former = course->number};
+    TRY(metrics_open(run->folder.metrics, branched ? NULL : &lines, &run->metrics, err));
+    TRY(metrics_resume(run->metrics, path, position->step, err));
+    log_info("resumed from %s at step %" PRId64 ", epoch %" PRId64, path, position->step, position->epoch);
+    return STATUS_OK;
+}
+
+/* Commits to the resume: up to here only run.yaml has changed in the run folder, and everything that can refuse the
+ * resume has had its turn. */
+static enum status take_course(struct run *run, const struct checkpoint *checkpoint, struct error *err)
+{
+    struct checkpoint_course course;
+    enum status status = resume_plan_course(run->resume, &run->place, checkpoint, &course, err);
+    if (status == STATUS_OK)
+        status = take_planned_course(run, checkpoint, &course, err);
+    checkpoint_course_release(&course);
+    return status;
+}
+
+/* Opens the run folder's files for writing: run.yaml, metrics.jsonl. */
+static enum status open_files(struct run *run, const struct checkpoint *checkpoint, struct error *err)
+{
+    if (run->boot->rank != 0)
+        return STATUS_OK;
+    TRY(run_folder_still_ours(&run->folder, err));
+    TRY(run_folder_write_spec(&run->folder, run->spec, err));
+    if (checkpoint)
+        TRY(take_course(run, checkpoint, err));
+    else
+        TRY(metrics_open(run->folder.metrics, NULL, &run->metrics, err));
+    metrics_ask_owner(run->metrics, run_folder_still_ours, &run->folder);
+    return STATUS_OK;
+}
+
+static enum status open_outputs(struct run *run, const struct checkpoint *checkpoint, struct error *err)
+{
+    struct trainer *t = &run->trainer;
+    TRY(token_stream_open(&t->train_config, run->position.step + 1, &run->stream, err));
+    TRY(open_files(run, checkpoint, err));
+    console_init(&run->console, run->boot->rank != 0, run->spec->steps_per_print, t->total_steps,
+                 run->spec->wall_clock_breakdown);
+    return STATUS_OK;
+}
+
+/* ---- in this order ------------------------------------------------------- */
+
+/* The rest of the preparation. checkpoint: to resume from, or NULL; there: the run folder existed and is open. */
+static enum status prepare_from(struct run *run, const struct checkpoint *checkpoint, bool there, bool profile,
+                                struct error *err)
+{
+    struct trainer *t = &run->trainer;
+    TRY(run_agree(run, build(run, checkpoint, profile, err), err));
+    log_start(run);
+    if (run->boot->rank == 0)
+        deadline_init(&run->deadline, (double)t->table.num_params * checkpoint_bytes / slow_disk, deadline_period);
+    TRY(trainer_allocate(t, err));
+    TRY(describe_machine(run, checkpoint, err));
+    TRY(run_agree(run, trainer_load_weights(t, checkpoint, err), err));
+    TRY(trainer_spread_weights(t, err));
+    TRY(stepper_init(&run->stepper, t, err));
+    zero_set_position(t->zero, run->position.optimizer_step, &run->position.scaler, t->compute);
+    if (!there)
+        TRY(open_folder(run, err));
+    return run_agree(run, open_outputs(run, checkpoint, err), err);
+}
+
+enum status run_prepare(struct run *run, bool profile, struct error *err)
+{
+    struct checkpoint *checkpoint = NULL;
+    enum status status;
+    bool there;
+    TRY(find_folder(run, &there, err));
+    if (there)
+        TRY(open_folder(run, err));
+    if (run->resume)
+        status = open_resume(run, &checkpoint, err);
+    else
+        status = run_agree(run, spec_resolve_batch(run->spec, run->boot->world, run->boot->source, err), err);
+    if (status == STATUS_OK)
+        status = prepare_from(run, checkpoint, there, profile, err);
+    if (checkpoint)
+        checkpoint_close(checkpoint);
+    return status;
+}

@@ -1,0 +1,152 @@
+#include "cmd/train/save.h"
+
+#include "cmd/train/patience.h"
+#include "core/clock.h"
+#include "core/fsutil.h"
+#include "core/log.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <string.h>
+
+/* A checkpoint takes a slice from each rank: if their copies of the model had drifted apart it would be a mixture. */
+static enum status check_replicas(struct run *run, struct error *err)
+{
+    struct replica_difference d;
+    const struct rank_place *places = run->boot->places;
+    TRY(zero_compare_replicas(run->trainer.zero, &d, err));
+    if (d.rank < 0)
+        return STATUS_OK;
+    error_set(err, STATUS_DIVERGED,
+              "step %" PRId64 ": the ranks' copies of the model have drifted apart: rank %d on %s holds other %s of %s "
+              "than rank %d on %s; no checkpoint is written",
+              run->position.step, d.rank, places[d.rank].host, d.what, d.tensor ? d.tensor->name : d.unit->name,
+              d.other, places[d.other].host);
+    error_hint(err, "memory or a processor of one of them computes wrongly; without that node, resume from the last "
+                    "checkpoint");
+    return run_agree(run, STATUS_DIVERGED, err); /* all ranks come to the same result */
+}
+
+/* One attempt. */
+static enum status write_checkpoint(struct run *run, char name[64], int64_t *bytes, struct error *err)
+{
+    struct trainer *t = &run->trainer;
+    struct checkpoint_writer writer = {
+        .dir = run->folder.checkpoints,
+        .compression_level = run->spec->checkpoint.compression_level,
+        .keep_last = run->spec->checkpoint.keep_last,
+        .table = &t->table,
+        .layout = &t->layout,
+        .comm = run->comm,
+        .host = run->boot->host,
+        .spec = run->spec_json,
+        .model = t->desc.source,
+        .machine = run->machine,
+        .data_fingerprint = t->data_fingerprint,
+        .dtype = run->spec->dtype,
+        .keeper = run->keeper,
+        .still_owner = run_folder_still_ours,
+        .owner = &run->folder,
+    };
+    return checkpoint_save(&writer, &run->position, zero_slices(t->zero), name, bytes, err);
+}
+
+/* The run ends without its last checkpoint: adds for how long it was tried, and where the run can be resumed. */
+static enum status explain_last_lost(const struct run *run, const struct patience *patience, struct error *err)
+{
+    char next[FS_PATH_MAX + 100], before[64] = "";
+    if (run->newest_step >= 0)
+        snprintf(next, sizeof next, "--resume %s goes on from step %" PRId64 ", its newest checkpoint",
+                 run->folder.path, run->newest_step);
+    else
+        snprintf(next, sizeof next, "the run has no checkpoint yet: start it again as it was started");
+    if (run->checkpoints_lost > 0)
+        snprintf(before, sizeof before, ", nor could %d before it", run->checkpoints_lost);
+    error_prefix(err,
+                 "the checkpoint of step %" PRId64 ", the last one of this start, could not be written in %.0f s%s",
+                 run->position.step, seconds_now() - patience->began, before);
+    size_t used = strlen(err->text);
+    if (strstr(err->text, "; hint: "))
+        snprintf(err->text + used, sizeof err->text - used, "; then %s", next);
+    else
+        error_hint(err, "when that works again, %s", next);
+    return err->code;
+}
+
+/* Whether a save failed because of the disk: another attempt may succeed, and training can continue without the
+ * checkpoint. Other causes are fatal: a folder that another run has taken over (STATUS_USAGE), memory, a peer. */
+static bool is_disk_error(const struct error *err)
+{
+    return err->code == STATUS_CHECKPOINT || error_is_transient(err);
+}
+
+/* Makes attempts for as long as `patience` allows. Then a checkpoint that is not the run's last is given up, which is a
+ * warning (*written: false). All ranks have the same error. */
+static enum status write_patiently(struct run *run, struct patience *patience, char name[64], int64_t *bytes,
+                                   bool *written, struct error *err)
+{
+    bool says = run->boot->rank == 0, again = true;
+    patience_begin(patience);
+    for (int attempt = 1;; attempt++) {
+        double start = seconds_now();
+        enum status status = write_checkpoint(run, name, bytes, err);
+        *written = status == STATUS_OK;
+        if (*written)
+            deadline_checkpoint(&run->deadline, seconds_now() - start);
+        if (*written && attempt > 1 && says)
+            log_info("attempt %d wrote the checkpoint", attempt);
+        if (*written || comm_status(run->comm, NULL) != STATUS_OK || !is_disk_error(err))
+            return status;
+        if (says && attempt == 1)
+            log_warn("the checkpoint of step %" PRId64 " is tried again for %.0f s: %s", run->position.step,
+                     fmax(patience_left(patience), 0), err->text);
+        struct error lost;
+        if (patience_again(patience, &again, &lost) != STATUS_OK) {
+            *err = lost;
+            return lost.code;
+        }
+        deadline_waited(&run->deadline, seconds_now() - start);
+        run->stop |= patience->last;
+        if (again)
+            continue;
+        if (patience->last)
+            return explain_last_lost(run, patience, err);
+        run->checkpoints_lost++;
+        if (says)
+            log_warn("the checkpoint of step %" PRId64 " could not be written, training continues without it: %s",
+                     run->position.step, err->text);
+        return STATUS_OK;
+    }
+}
+
+enum status save_checkpoint(struct run *run, bool last, struct error *err)
+{
+    double start = seconds_now();
+    TRY(check_replicas(run, err));
+    if (run->metrics)
+        TRY(metrics_flush(run->metrics, err));
+    char name[64];
+    int64_t bytes;
+    bool written;
+    struct patience patience = {.comm = run->comm,
+                                .deadline = &run->deadline,
+                                .limit = fmin(PATIENCE_INTERVAL, run->spec->checkpoint.retry_seconds),
+                                .last_limit = run->spec->checkpoint.retry_seconds,
+                                .last = last || run->stop};
+    enum status status = write_patiently(run, &patience, name, &bytes, &written, err);
+    if (status != STATUS_OK)
+        return comm_status(run->comm, NULL) == STATUS_OK ? run_agree(run, status, err) : status;
+    double seconds = seconds_now() - start;
+    run->checkpoint_seconds += seconds;
+    if (!written)
+        return STATUS_OK;
+    run->saved_step = run->newest_step = run->position.step;
+    if (run->metrics) {
+        char folder[3400];
+        snprintf(folder, sizeof folder, "%s/%s", run->folder.checkpoints, name);
+        TRY(metrics_checkpoint(run->metrics, folder, run->position.step, bytes, seconds, err));
+        console_break(&run->console);
+        log_info("checkpoint %s  %.1f MB in %.2f s", folder, (double)bytes / 1e6, seconds);
+    }
+    return STATUS_OK;
+}

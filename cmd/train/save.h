@@ -1,0 +1,13 @@
+/* save.h: the checkpoints of a run: when the disk refuses one it is tried again, and training goes on without it unless
+ * it is the run's last. */
+#ifndef ZTRAIN_CMD_TRAIN_SAVE_H
+#define ZTRAIN_CMD_TRAIN_SAVE_H
+
+#include "cmd/train/run.h"
+
+/* Collective, with no step under way: writes a checkpoint of run->position. last: the run ends with it, so that failing
+ * to write it is an error; any other checkpoint may be lost (a warning). STATUS_DIVERGED: the ranks' copies of the
+ * model have drifted apart. */
+enum status save_checkpoint(struct run *run, bool last, struct error *err);
+
+#endif
