@@ -2,9 +2,9 @@
  * API, computed operation by operation as they are written down.
  *
  * Descriptors keep their attributes. A plan copies its graph; executing it computes every operation in double, rounds
- * what comes out to the tensor's type, and honours dimensions and strides as given; a dimension of an operand that is a
- * fraction of the result's is shared by groups (of heads). What cuDNN would recognise as a whole is not asked: that is
- * what tests/unit/test_attention_cudnn.c asks the real library.
+ * the results to the tensor's type, and honours dimensions and strides as given; a dimension of an operand that is a
+ * fraction of the result's is shared by groups (of heads). Whether cuDNN would recognise the whole graph is not asked
+ * here: tests/emulation/cudnn_plans.c asks the real library.
  *
  * Three engines are proposed for every graph: one whose bits do not repeat, to take which is an error, one that has no
  * plan, and one that works. ZTRAIN_EMULATION_CUDNN makes the library a worse one: "none" proposes no engine, "wrong"

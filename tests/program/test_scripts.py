@@ -60,6 +60,48 @@ def test_an_include_of_nothing(house):
     assert code == 1 and "gpu/device.h" in out
 
 
+# --- check-docs.py ----------------------------------------------------------------------------------------------------
+
+def check_docs(root):
+    done = subprocess.run([sys.executable, os.path.join(ROOT, "scripts", "check-docs.py"), str(root)],
+                          stdout=subprocess.PIPE, text=True, check=False)
+    return done.returncode, done.stdout
+
+
+@pytest.fixture
+def pages(tmp_path):
+    """A house of one room, with its pages."""
+    for folder in ("core", "docs", "tests/unit"):
+        (tmp_path / folder).mkdir(parents=True)
+    (tmp_path / "core" / "log.h").write_text("/* log.h: lines; tests/unit/test_*.c tries them */\n", encoding="utf-8")
+    (tmp_path / "tests" / "unit" / "test_log.c").write_text('#include "core/log.h"\n', encoding="utf-8")
+    (tmp_path / "docs" / "README.md").write_text("[a](architecture.md)\n", encoding="utf-8")
+    (tmp_path / "docs" / "architecture.md").write_text(
+        "# Rooms\n\n    core/   log.h\n\n[core/log.h](../core/log.h), [above](#rooms), core/NAME.c\n", encoding="utf-8")
+    return tmp_path
+
+
+def test_pages_that_name_what_is_there(pages):
+    code, out = check_docs(pages)
+    assert code == 0 and out == "2 pages and the comments of 2 files name files that exist\n", out
+
+
+@pytest.mark.parametrize("file, text, message", [
+    ("docs/architecture.md", "see core/lock.h", "docs/architecture.md:6: there is no 'core/lock.h'"),
+    ("docs/architecture.md", "as lock.c does", "docs/architecture.md:6: no file is called 'lock.c'"),
+    ("docs/architecture.md", "[x](operations.md#signals)", "the link 'operations.md#signals' leads nowhere"),
+    ("docs/architecture.md", "[x](#signals)", "'docs/architecture.md' has no heading for '#signals'"),
+    ("docs/signals.md", "# Signals", "docs/README.md:1: the page 'signals.md' is missing"),
+    ("core/log.h", "/* opened by\n * log_file.c */", "core/log.h:3: no file is called 'log_file.c'"),
+    ("core/spec/spec.h", "/* keys */", "docs/architecture.md:1: the room 'core/spec/' is missing"),
+], ids=lambda value: value.split()[0])
+def test_pages_that_name_what_is_not_there(pages, file, text, message):
+    (pages / file).parent.mkdir(exist_ok=True)
+    append(pages / file, text)
+    code, out = check_docs(pages)
+    assert code == 1 and message in out, out
+
+
 # --- make and install-deps.sh -----------------------------------------------------------------------------------------
 
 HEADERS = ("yaml.h", "jansson.h", "zstd.h", "xxhash.h", "sodium.h")

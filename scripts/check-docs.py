@@ -1,0 +1,136 @@
+#!/usr/bin/env python3
+"""Checks that pages and comments name files that exist: scripts/check-docs.py [ROOT]
+
+A path that begins with a top-level folder (core/log.h, tests/faults/, scripts/*.sh) is a file, a folder or a pattern that
+matches; a link in a page leads to a page, and its #anchor to a heading of it. A bare file name in a comment (wire.h) is the
+name of a file in the tree or a system header. docs/README.md names every page of docs/, and docs/architecture.md every room.
+Prints every breach as file:line: message, and exits 1 if there is one.
+"""
+import glob
+import os
+import re
+import sys
+
+FLOORS = ("core", "gpu", "comm", "ckpt", "cmd")
+TOP = FLOORS + ("configs", "scripts", "docs", "tests", r"\.ci")
+PATH = re.compile(r"(?<![\w./$~<{*-])((?:%s)/[\w.*/-]*)" % "|".join(TOP))
+LINK = re.compile(r"\]\(([^)\s]+)\)")
+BARE = re.compile(r"(?<![\w./*<%-])([A-Za-z_]\w*\.(?:c|h|cu|cuh|cc|py|sh|mk))\b(?![(/])")
+HEADING = re.compile(r"^#+ +(.*)")
+CODE = (".c", ".h", ".cu", ".cuh", ".cc")
+SCRIPTS = (".py", ".sh", ".sbatch", ".mk", ".yaml")
+# Names of other programs' files, and x, which stands for any file; so does a word in capitals (test_MODULE.c).
+FOREIGN = {"llm.c", "cuda_runtime.h", "cuda_pipeline.h", "x.cu"}
+ANY = re.compile(r"(?<![A-Z])(?!README|CHANGELOG|CONTRIBUTING|SECURITY)[A-Z]{3,}|/x\.\w+$")
+
+
+def tree(root):
+    """All paths of the repository, without what git would ignore."""
+    found = []
+    for folder, folders, names in os.walk(root):
+        folders[:] = [n for n in folders if n not in ("build", "runs", "__pycache__", ".git", ".pytest_cache")]
+        found += [os.path.relpath(os.path.join(folder, n), root) for n in names]
+    return sorted(found)
+
+
+def anchor(heading):
+    """The anchor that a heading has on the common hosts of Markdown."""
+    text = re.sub(r"[`*]|\[|\]\([^)]*\)", "", heading).strip().lower()
+    return re.sub(r"[^\w\- ]", "", text).replace(" ", "-")
+
+
+def anchors(path):
+    with open(path, encoding="utf-8") as f:
+        return {anchor(m.group(1)) for line in f if (m := HEADING.match(line))}
+
+
+def comments(path, lines):
+    """[(line number, text)] of a source's comments, or of the whole of a page."""
+    if path.endswith(".md"):
+        return list(enumerate(lines, 1))
+    if not path.endswith(CODE):
+        return [(i, line[line.index("#"):]) for i, line in enumerate(lines, 1) if re.search(r"(^|\s)#", line)]
+    found, inside = [], False
+    for i, line in enumerate(lines, 1):
+        text = line if inside else ""
+        if not inside and "/*" in line:
+            text, inside = line[line.index("/*"):], True
+        elif not inside and "//" in line:
+            text = line[line.index("//"):]
+        if inside and "*/" in line:
+            inside = line.rindex("/*") > line.rindex("*/") if "/*" in line else False
+        if text:
+            found.append((i, text))
+    return found
+
+
+def exists(root, path):
+    """Whether a path of a page is there: a file, a folder, a pattern that matches, or a module named without its suffix."""
+    path = path.rstrip(".-")
+    full = os.path.join(root, path)
+    return bool(glob.glob(full) or glob.glob(full + ".[ch]"))
+
+
+def check_links(root, path, number, line):
+    for target in LINK.findall(line):
+        if "://" in target:
+            continue
+        file, _, name = target.partition("#")
+        full = os.path.normpath(os.path.join(root, os.path.dirname(path), file)) if file else os.path.join(root, path)
+        if not os.path.exists(full):
+            yield f"{path}:{number}: the link '{target}' leads nowhere"
+        elif name and full.endswith(".md") and name not in anchors(full):
+            yield f"{path}:{number}: '{file or path}' has no heading for '#{name}'"
+
+
+def check(root):
+    paths = tree(root)
+    names = {os.path.basename(p) for p in paths}
+    pages = [p for p in paths if p.endswith(".md")]
+    sources = [p for p in paths if p.endswith(CODE + SCRIPTS) or os.path.basename(p) == "Makefile" or p == ".ci/run"]
+    breaches = []
+    for path in pages + sources:
+        with open(os.path.join(root, path), encoding="utf-8") as f:
+            lines = f.read().split("\n")
+        for number, text in comments(path, lines):
+            if path.endswith(".md"):
+                breaches += check_links(root, path, number, text)
+                text = LINK.sub("]", text)
+            for name in PATH.findall(text):
+                if not ANY.search(name) and not exists(root, name):
+                    breaches.append(f"{path}:{number}: there is no '{name.rstrip('.-')}'")
+            if path.endswith(CODE) or path.endswith(".md"):
+                for name in BARE.findall(text):
+                    if name not in names | FOREIGN and not ANY.search(name) and not os.path.exists(f"/usr/include/{name}"):
+                        breaches.append(f"{path}:{number}: no file is called '{name}'")
+    breaches += check_index(root, pages, paths)
+    return breaches, len(pages), len(sources)
+
+
+def check_index(root, pages, paths):
+    with open(os.path.join(root, "docs", "README.md"), encoding="utf-8") as f:
+        index = f.read()
+    for page in pages:
+        folder, name = os.path.split(page)
+        if folder == "docs" and name != "README.md" and f"({name})" not in index:
+            yield f"docs/README.md:1: the page '{name}' is missing"
+    with open(os.path.join(root, "docs", "architecture.md"), encoding="utf-8") as f:
+        picture = f.read()
+    rooms = {os.path.dirname(p) for p in paths if p.startswith(tuple(floor + "/" for floor in FLOORS))}
+    for room in sorted(rooms):
+        if not re.search(rf"(?<![\w/]){room}/(?![\w])", picture):
+            yield f"docs/architecture.md:1: the room '{room}/' is missing"
+
+
+def main():
+    root = sys.argv[1] if len(sys.argv) > 1 else os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    breaches, pages, sources = check(root)
+    for breach in breaches:
+        print(breach)
+    if not breaches:
+        print(f"{pages} pages and the comments of {sources} files name files that exist")
+    sys.exit(bool(breaches))
+
+
+if __name__ == "__main__":
+    main()
