@@ -19,6 +19,7 @@
 #include "core/progress.h"
 #include "gpu/arena.h"
 #include "gpu/cuda/attention_cudnn_graph.h"
+#include "gpu/cuda/device_cuda_error.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -9,6 +9,7 @@
 #define ZTRAIN_GPU_CUDA_CUDA_KERNELS_CUH
 
 #include "gpu/cuda/cuda_launch.h"
+#include "gpu/cuda/device_cuda_error.h"
 #include "gpu/cuda/ops_cuda.h"
 
 /* Calls function<T>(…) for a dtype. */

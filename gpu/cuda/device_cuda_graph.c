@@ -1,20 +1,22 @@
 /* device_cuda_graph.c: graphs on an NVIDIA GPU (device.h): CUDA's stream capture over several streams.
  *
- *     begin     streams[0] starts to capture; the others join by waiting for an event of it (fork)
- *     end       streams[0] waits for an event of each of the others (join); what was recorded is instantiated
- *     launch    streams[0] waits for the others, launches, and the others wait for it: so all that was given to any of
- *               them before or after is ordered with the whole graph, and no event needs to cross its border
+ *     begin     streams[0] starts to capture; the others join the capture by waiting for an event of streams[0] (fork)
+ *     end       streams[0] waits for an event of each of the others (join); the captured work is instantiated
+ *     launch    streams[0] waits for the others and launches, and the others wait for streams[0]: work enqueued on any
+ *               of them before or after is ordered with the whole graph, and no event needs to cross its border
  *
- * The capture is the thread's own (cudaStreamCaptureModeThreadLocal): what other threads ask of CUDA does not disturb
- * it. Its end leaves the streams ordered as a launch would, so that events that were recorded in it, and before, count
- * as reached even if it failed and is never launched. */
-#include "gpu/cuda/device_cuda.h"
+ * The capture belongs to its thread (cudaStreamCaptureModeThreadLocal): CUDA calls of other threads do not disturb it.
+ * The end of a capture leaves the streams ordered as a launch would, so that events recorded during the capture or
+ * before it count as reached even if the capture failed and is never launched. */
+#include "gpu/cuda/device_cuda_graph.h"
+
+#include "gpu/cuda/device_cuda_error.h"
 
 #include <stdlib.h>
 
 struct cuda_graph {
     struct graph base; /* first */
-    uint64_t number;   /* of the capture, from 1 */
+    uint64_t number;   /* of the capture, counted from 1 */
     int count;
     struct cuda_stream *streams[GRAPH_STREAMS_MAX]; /* borrowed */
     cudaEvent_t points[GRAPH_STREAMS_MAX];          /* a point of each stream */
@@ -45,8 +47,8 @@ static void set_capturing(struct cuda_device *cuda, struct cuda_graph *graph)
 
 /* ---- the order of the streams -------------------------------------------- */
 
-/* What the first stream is given comes after all that the others were given. */
-static void join(struct cuda_graph *g)
+/* Later work of the first stream comes after all work so far of the others. */
+static void join_streams(struct cuda_graph *g)
 {
     struct cuda_device *cuda = g->base.device->private_;
     for (int i = 1; i < g->count; i++) {
@@ -55,7 +57,7 @@ static void join(struct cuda_graph *g)
     }
 }
 
-/* What the others are given comes after all that the first stream was given. */
+/* Later work of the others comes after all work so far of the first stream. */
 static void fork_streams(struct cuda_graph *g)
 {
     struct cuda_device *cuda = g->base.device->private_;
@@ -79,7 +81,7 @@ void cuda_graph_free(struct graph *graph)
 
 enum status cuda_graph_begin(struct stream *const *streams, int count, struct graph **graph, struct error *err)
 {
-    static uint64_t captures; /* of the thread that uses the device */
+    static uint64_t captures; /* only the thread that uses the device counts */
     struct cuda_device *cuda = cuda_device_of(streams[0]);
     cudaError_t code = cudaSuccess;
     struct cuda_graph *g = calloc(1, sizeof *g);
@@ -115,7 +117,7 @@ enum status cuda_graph_end(struct graph *graph, struct error *err)
     struct cuda_graph *g = cuda_graph_of(graph);
     struct cuda_device *cuda = g->base.device->private_;
     cudaGraph_t captured = NULL;
-    join(g);
+    join_streams(g);
     cudaError_t code = cudaStreamEndCapture(g->streams[0]->handle, &captured);
     cuda_check(cuda, code, "the end of a capture");
     if (cuda->capture_error.code == STATUS_OK)
@@ -123,11 +125,11 @@ enum status cuda_graph_end(struct graph *graph, struct error *err)
     if (captured)
         cudaGraphDestroy(captured);
     set_capturing(cuda, NULL);
-    join(g);
+    join_streams(g);
     fork_streams(g);
     if (cuda->capture_error.code == STATUS_OK)
         return STATUS_OK;
-    cudaGetLastError(); /* what cannot be captured is no failure of the device */
+    cudaGetLastError(); /* a failed capture is not a failure of the device */
     error_set(err, STATUS_DEVICE, "%s", cuda->capture_error.text);
     error_prefix(err, "a graph cannot be captured");
     cuda_graph_free(graph);
@@ -138,8 +140,8 @@ void cuda_graph_launch(struct graph *graph)
 {
     struct cuda_graph *g = cuda_graph_of(graph);
     ASSERT(g->executable);
-    join(g);
+    join_streams(g);
     cuda_check(g->base.device->private_, cudaGraphLaunch(g->executable, g->streams[0]->handle), "launching a graph");
-    fork_streams(
-        g); /* no mark, which may wait for the GPU: callers hold NCCL's mutex, and record an event of their own */
+    /* No cuda_stream_mark(), which may wait for the GPU: callers hold NCCL's mutex, and record an event themselves. */
+    fork_streams(g);
 }

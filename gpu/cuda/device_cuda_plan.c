@@ -1,9 +1,11 @@
-/* device_cuda_plan.c: a GPU that is not here, for memory plans: it says what a step will need, and can do nothing.
+/* device_cuda_plan.c: a GPU that need not exist, for memory plans: it answers how much memory ops need, and runs
+ * nothing.
  *
- * What depends on the GPU is assumed, and its name says so: its memory (of which the head's logits take a share) and
- * its multiprocessors. Attention is planned with our own kernels: what cuDNN's plans need beside them, only the library
- * says on the GPU itself. */
+ * The properties of the GPU are assumed, which the device's name states: its memory (of which the head's logits take a
+ * share) and its number of multiprocessors. Attention is planned with ztrain's kernels: the workspace of cuDNN's plans
+ * is known only on the GPU itself. */
 #include "gpu/cuda/device_cuda.h"
+#include "gpu/cuda/device_cuda_graph.h"
 #include "gpu/cuda/device_cuda_open.h"
 #include "gpu/cuda/ops_cuda.h"
 
@@ -62,7 +64,7 @@ static enum status plan_alloc(struct device *device, size_t bytes, void **memory
     return error_set(err, STATUS_DEVICE, "%s has no memory", device->name);
 }
 
-/* What is left out, a plan does not call. */
+/* A plan does not call the entries that are left out. */
 static const struct device_backend plan_backend = {
     .close = plan_close,
     .alloc = plan_alloc,

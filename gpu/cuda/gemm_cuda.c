@@ -22,6 +22,7 @@
 #include "core/log.h"
 #include "core/progress.h"
 #include "core/round_up.h"
+#include "gpu/cuda/device_cuda_error.h"
 #include "gpu/cuda/gemm_cuda_kernels.h"
 #include "gpu/cuda/ops_cuda.h"
 #include "gpu/gemm_cache.h"

@@ -5,6 +5,7 @@
 #include "gpu/cuda/gemm_cuda_kernels.h"
 
 #include "gpu/cuda/cuda_launch.h"
+#include "gpu/cuda/device_cuda_error.h"
 
 namespace
 {

@@ -1,0 +1,86 @@
+/* device_cuda_error.c: see device_cuda_error.h. */
+#include "gpu/cuda/device_cuda_error.h"
+
+#include "core/progress.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+
+/* The codes listed here blame the call: too much memory, wrong arguments. Every other code of a device that was opened
+ * (ECC errors, a failed launch, a GPU that fell off the bus, codes that newer drivers add) means that the device or its
+ * driver has failed. */
+enum status cuda_status_of(cudaError_t code)
+{
+    static const cudaError_t ours[] = {cudaErrorMemoryAllocation,
+                                       cudaErrorInvalidValue,
+                                       cudaErrorInvalidConfiguration,
+                                       cudaErrorInvalidDevice,
+                                       cudaErrorInvalidDevicePointer,
+                                       cudaErrorInvalidMemcpyDirection,
+                                       cudaErrorInvalidDeviceFunction,
+                                       cudaErrorInvalidResourceHandle,
+                                       cudaErrorInvalidKernelImage,
+                                       cudaErrorInvalidPtx,
+                                       cudaErrorInvalidSource,
+                                       cudaErrorNoKernelImageForDevice,
+                                       cudaErrorUnsupportedPtxVersion,
+                                       cudaErrorJitCompilerNotFound,
+                                       cudaErrorLaunchOutOfResources,
+                                       cudaErrorHostMemoryAlreadyRegistered,
+                                       cudaErrorHostMemoryNotRegistered,
+                                       cudaErrorIllegalState,
+                                       cudaErrorNotPermitted,
+                                       cudaErrorNotSupported};
+    if (code == cudaSuccess || code == cudaErrorNotReady)
+        return STATUS_DEVICE;
+    if (code >= cudaErrorStreamCaptureUnsupported && code <= cudaErrorCapturedEvent)
+        return STATUS_DEVICE;
+    for (size_t i = 0; i < COUNT_OF(ours); i++)
+        if (code == ours[i])
+            return STATUS_DEVICE;
+    return STATUS_BROKEN;
+}
+
+static void keep_first_error(struct cuda_device *cuda, enum status status, const char *text)
+{
+    pthread_mutex_lock(&cuda->mutex);
+    struct error *error = cuda->capturing ? &cuda->capture_error : &cuda->error;
+    if (error->code == STATUS_OK)
+        error_set(error, status, "GPU %d (%s): %s", cuda->index, cuda->device.name, text);
+    pthread_mutex_unlock(&cuda->mutex);
+}
+
+void cuda_fail(struct cuda_device *cuda, const char *format, ...)
+{
+    char text[1024];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    /* A library's own code does not tell a broken device from a refused call; CUDA's answer to any call does. */
+    keep_first_error(cuda, cuda->capturing ? STATUS_DEVICE : cuda_status_of(cudaStreamQuery(NULL)), text);
+}
+
+bool cuda_check(struct cuda_device *cuda, cudaError_t code, const char *call)
+{
+    progress_tick();
+    if (code == cudaSuccess)
+        return true;
+    char text[1024];
+    snprintf(text, sizeof text, "%s: %s (%s)%s", call, cudaGetErrorString(code), cudaGetErrorName(code),
+             cuda->capturing ? ""
+                             : "; hint: CUDA_LAUNCH_BLOCKING=1 in the environment makes the message name the call");
+    keep_first_error(cuda, cuda_status_of(code), text);
+    return false;
+}
+
+enum status cuda_device_check(struct device *device, struct error *err)
+{
+    struct cuda_device *cuda = device->private_;
+    enum status status = STATUS_OK;
+    pthread_mutex_lock(&cuda->mutex);
+    if (cuda->error.code != STATUS_OK)
+        status = error_set(err, cuda->error.code, "%s", cuda->error.text);
+    pthread_mutex_unlock(&cuda->mutex);
+    return status;
+}

@@ -1,0 +1,288 @@
+/* device_cuda_stream.c: see device_cuda_stream.h. */
+#include "gpu/cuda/device_cuda_stream.h"
+
+#include "core/clock.h"
+#include "core/progress.h"
+#include "gpu/cuda/device_cuda_error.h"
+#include "gpu/cuda/device_cuda_graph.h"
+#include "gpu/cuda/device_cuda_memory.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+enum { RING_SLOTS = 256, SLOTS = 16, SLOT_BYTES = 512 << 10, MARKERS = 128 };
+
+struct closure {
+    struct cuda_staging *owner;
+    void (*function)(void *argument);
+    _Alignas(16) unsigned char argument[STREAM_ARGUMENT_MAX];
+};
+
+struct cuda_staging {
+    char *slots;                                  /* pinned (SLOTS, SLOT_BYTES) */
+    cudaEvent_t slot_free[SLOTS];                 /* the last use of a slot */
+    cudaEvent_t markers[MARKERS];                 /* points of the stream */
+    uint64_t slot_next, marker_next, marker_seen; /* count up */
+    pthread_mutex_t mutex;                        /* of head */
+    pthread_cond_t room;
+    uint64_t head, tail;
+    struct closure ring[RING_SLOTS];
+};
+
+static int64_t milliseconds_now(void)
+{
+    return (int64_t)(1e3 * seconds_now()) + 1;
+}
+
+bool cuda_is_waiting(struct cuda_device *cuda)
+{
+    const int64_t patience = 600 * 1000;
+    int64_t since = __atomic_load_n(&cuda->waiting_since, __ATOMIC_RELAXED);
+    return since && milliseconds_now() - since < patience;
+}
+
+static void begin_wait(struct cuda_device *cuda)
+{
+    __atomic_store_n(&cuda->waiting_since, milliseconds_now(), __ATOMIC_RELAXED);
+}
+
+static void end_wait(struct cuda_device *cuda)
+{
+    __atomic_store_n(&cuda->waiting_since, 0, __ATOMIC_RELAXED);
+}
+
+void cuda_wait_event(struct cuda_device *cuda, cudaEvent_t event, const char *what)
+{
+    begin_wait(cuda);
+    cudaError_t code = cudaEventSynchronize(event);
+    end_wait(cuda);
+    cuda_check(cuda, code, what);
+}
+
+static void wait_for_stream(struct cuda_device *cuda, cudaStream_t stream, const char *what)
+{
+    begin_wait(cuda);
+    cudaError_t code = cudaStreamSynchronize(stream);
+    end_wait(cuda);
+    cuda_check(cuda, code, what);
+}
+
+static enum status staging_new(struct cuda_device *cuda, struct cuda_staging **staging, struct error *err)
+{
+    struct cuda_staging *s = *staging = calloc(1, sizeof *s);
+    if (!s)
+        return error_set(err, STATUS_DEVICE, "cannot create a stream: out of memory");
+    pthread_mutex_init(&s->mutex, NULL);
+    condition_init(&s->room);
+    TRY(cuda_alloc_host(&cuda->device, (size_t)SLOTS * SLOT_BYTES, (void **)&s->slots, err));
+    for (int i = 0; i < SLOTS + MARKERS; i++) {
+        cudaEvent_t *event = i < SLOTS ? &s->slot_free[i] : &s->markers[i - SLOTS];
+        cudaError_t code = cudaEventCreateWithFlags(event, cudaEventDisableTiming);
+        if (code != cudaSuccess)
+            return error_set(err, cuda_status_of(code), "cannot create a stream's events on GPU %d: %s", cuda->index,
+                             cudaGetErrorString(code));
+    }
+    return STATUS_OK;
+}
+
+static void staging_free(struct cuda_device *cuda, struct cuda_staging *s)
+{
+    if (!s)
+        return;
+    for (int i = 0; i < SLOTS; i++)
+        if (s->slot_free[i])
+            cudaEventDestroy(s->slot_free[i]);
+    for (int i = 0; i < MARKERS; i++)
+        if (s->markers[i])
+            cudaEventDestroy(s->markers[i]);
+    if (s->slots)
+        cuda_free_host(&cuda->device, s->slots, (size_t)SLOTS * SLOT_BYTES);
+    pthread_cond_destroy(&s->room);
+    pthread_mutex_destroy(&s->mutex);
+    free(s);
+}
+
+void cuda_stream_free(struct stream *stream)
+{
+    struct cuda_stream *s = cuda_stream_of(stream);
+    struct cuda_device *cuda = cuda_device_of(stream);
+    if (s->handle) {
+        wait_for_stream(cuda, s->handle, "the last work of a stream");
+        cudaStreamDestroy(s->handle);
+    }
+    staging_free(cuda, s->staging);
+    free(s);
+}
+
+enum status cuda_stream_new(struct device *device, enum stream_kind kind, struct stream **stream, struct error *err)
+{
+    enum status status;
+    int least = 0, greatest = 0;
+    struct cuda_stream *s = calloc(1, sizeof *s);
+    if (!s)
+        return error_set(err, STATUS_DEVICE, "cannot create a stream: out of memory");
+    s->base.device = device;
+    /* What peers wait for goes first. */
+    cudaDeviceGetStreamPriorityRange(&least, &greatest);
+    cudaError_t code =
+        cudaStreamCreateWithPriority(&s->handle, cudaStreamNonBlocking, kind == STREAM_COMM ? greatest : least);
+    if (code != cudaSuccess) {
+        s->handle = NULL;
+        status = error_set(err, cuda_status_of(code), "cannot create a stream on GPU %d: %s",
+                           ((struct cuda_device *)device->private_)->index, cudaGetErrorString(code));
+        goto fail;
+    }
+    TRY_GOTO(staging_new(device->private_, &s->staging, err));
+    *stream = &s->base;
+    return STATUS_OK;
+fail:
+    cuda_stream_free(&s->base);
+    return status;
+}
+
+/* Runs on CUDA's thread, in stream order. */
+static void CUDART_CB run_closure(void *argument)
+{
+    struct closure *closure = argument;
+    struct cuda_staging *s = closure->owner;
+    closure->function(closure->argument);
+    pthread_mutex_lock(&s->mutex);
+    s->head++;
+    pthread_cond_broadcast(&s->room);
+    pthread_mutex_unlock(&s->mutex);
+}
+
+/* Waits for a free closure; false: the stream has failed and runs no more of them. */
+static bool wait_for_room(struct cuda_stream *stream)
+{
+    struct cuda_staging *s = stream->staging;
+    for (;;) {
+        pthread_mutex_lock(&s->mutex);
+        bool room = s->tail - s->head < RING_SLOTS;
+        if (!room) {
+            const struct timespec until = time_after(1);
+            pthread_cond_timedwait(&s->room, &s->mutex, &until);
+        }
+        pthread_mutex_unlock(&s->mutex);
+        if (room)
+            return true;
+        cudaError_t code = cudaStreamQuery(stream->handle); /* not under the mutex: host functions take it */
+        if (code == cudaErrorNotReady)
+            cudaGetLastError();
+        if (code != cudaErrorNotReady && !cuda_check(cuda_device_of(&stream->base), code, "work of a stream"))
+            return false;
+    }
+}
+
+void cuda_submit(struct stream *stream, void (*function)(void *argument), const void *argument, size_t size)
+{
+    struct cuda_stream *c = cuda_stream_of(stream);
+    struct cuda_staging *s = c->staging;
+    if (cuda_is_capturing(stream->device)) {
+        cuda_fail(cuda_device_of(stream), "a host function cannot be captured");
+        return;
+    }
+    if (!wait_for_room(c))
+        return;
+    struct closure *closure = &s->ring[s->tail % RING_SLOTS];
+    closure->owner = s;
+    closure->function = function;
+    memcpy(closure->argument, argument, size);
+    pthread_mutex_lock(&s->mutex);
+    s->tail++;
+    pthread_mutex_unlock(&s->mutex);
+    if (!cuda_check(cuda_device_of(stream), cudaLaunchHostFunc(c->handle, run_closure, closure), "a host function")) {
+        pthread_mutex_lock(&s->mutex);
+        s->tail--;
+        pthread_mutex_unlock(&s->mutex);
+    }
+}
+
+void cuda_sync(struct stream *stream)
+{
+    struct cuda_stream *c = cuda_stream_of(stream);
+    struct cuda_staging *s = c->staging;
+    ASSERT(!cuda_is_capturing(stream->device));
+    for (; s->marker_seen < s->marker_next; s->marker_seen++)
+        cuda_wait_event(cuda_device_of(stream), s->markers[s->marker_seen % MARKERS], "work of a stream");
+    wait_for_stream(cuda_device_of(stream), c->handle, "work of a stream");
+}
+
+void cuda_stream_mark(struct cuda_stream *stream)
+{
+    struct cuda_device *cuda = cuda_device_of(&stream->base);
+    struct cuda_staging *s = stream->staging;
+    if (s->marker_next - s->marker_seen == MARKERS)
+        cuda_wait_event(cuda, s->markers[s->marker_seen++ % MARKERS], "work of a stream");
+    cuda_check(cuda, cudaEventRecord(s->markers[s->marker_next++ % MARKERS], stream->handle), "recording an event");
+}
+
+/* ---- copies -------------------------------------------------------------- */
+
+struct copy_back {
+    char *dst;
+    const char *slot;
+    size_t bytes;
+};
+
+static void run_copy_back(void *argument)
+{
+    const struct copy_back *copy = argument;
+    memcpy(copy->dst, copy->slot, copy->bytes);
+    progress_tick();
+}
+
+void cuda_copy(struct stream *stream, void *dst, const void *src, size_t bytes)
+{
+    struct cuda_stream *c = cuda_stream_of(stream);
+    struct cuda_device *cuda = cuda_device_of(stream);
+    struct cuda_staging *s = c->staging;
+    bool to_gpu = cuda_is_reachable(cuda, dst), from_gpu = cuda_is_reachable(cuda, src);
+    if (to_gpu && from_gpu) {
+        cuda_check(cuda, cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDefault, c->handle), "a copy");
+        return;
+    }
+    if (cuda_is_capturing(stream->device)) {
+        cuda_fail(cuda, "a copy of memory that the GPU does not reach cannot be captured");
+        return;
+    }
+    for (size_t at = 0; at < bytes; at += SLOT_BYTES) {
+        size_t n = bytes - at < SLOT_BYTES ? bytes - at : SLOT_BYTES, i = s->slot_next++ % SLOTS;
+        char *slot = s->slots + i * SLOT_BYTES;
+        cuda_wait_event(cuda, s->slot_free[i], "a staged copy");
+        if (from_gpu)
+            cuda_check(cuda, cudaMemcpyAsync(slot, (const char *)src + at, n, cudaMemcpyDefault, c->handle), "a copy");
+        else
+            memcpy(slot, (const char *)src + at, n);
+        if (to_gpu) {
+            cuda_check(cuda, cudaMemcpyAsync((char *)dst + at, slot, n, cudaMemcpyDefault, c->handle), "a copy");
+        } else {
+            struct copy_back copy = {(char *)dst + at, slot, n};
+            cuda_submit(stream, run_copy_back, &copy, sizeof copy);
+        }
+        cuda_check(cuda, cudaEventRecord(s->slot_free[i], c->handle), "a staged copy");
+    }
+}
+
+struct fill {
+    char *dst;
+    size_t bytes;
+};
+
+static void run_fill(void *argument)
+{
+    const struct fill *fill = argument;
+    memset(fill->dst, 0, fill->bytes);
+}
+
+void cuda_fill_zero(struct stream *stream, void *dst, size_t bytes)
+{
+    struct cuda_stream *c = cuda_stream_of(stream);
+    struct cuda_device *cuda = cuda_device_of(stream);
+    struct fill fill = {dst, bytes};
+    if (cuda_is_reachable(cuda, dst))
+        cuda_check(cuda, cudaMemsetAsync(dst, 0, bytes, c->handle), "filling with zeros");
+    else
+        cuda_submit(stream, run_fill, &fill, sizeof fill);
+}
