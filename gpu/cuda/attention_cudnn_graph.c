@@ -208,29 +208,20 @@ static enum status check_shape(const struct cudnn_target *target, const struct a
     return STATUS_OK;
 }
 
-static enum status make_plan(const struct cudnn_target *target, const struct attention_shape *shape,
-                             void (*build)(struct cudnn_graph *, int, const struct attention_shape *),
-                             size_t most_workspace, struct cudnn_plan **plan, struct error *err)
+enum status attention_graph_plan(const struct cudnn_target *target, enum attention_direction direction,
+                                 const struct attention_shape *shape, size_t most_workspace, struct cudnn_plan **plan,
+                                 struct error *err)
 {
     *plan = NULL;
     TRY(check_shape(target, shape, err));
     struct cudnn_graph *graph = cudnn_graph_new(target);
     if (!graph)
         return error_set(err, STATUS_DEVICE, "cannot make a plan of cuDNN: out of memory");
-    build(graph, target->version, shape);
+    if (direction == ATTENTION_FORWARD)
+        build_fwd(graph, target->version, shape);
+    else
+        build_bwd(graph, target->version, shape);
     return cudnn_plan_new(graph, most_workspace, plan, err);
-}
-
-enum status attention_plan_fwd(const struct cudnn_target *target, const struct attention_shape *shape,
-                               size_t most_workspace, struct cudnn_plan **plan, struct error *err)
-{
-    return make_plan(target, shape, build_fwd, most_workspace, plan, err);
-}
-
-enum status attention_plan_bwd(const struct cudnn_target *target, const struct attention_shape *shape,
-                               size_t most_workspace, struct cudnn_plan **plan, struct error *err)
-{
-    return make_plan(target, shape, build_bwd, most_workspace, plan, err);
 }
 
 #endif

@@ -7,6 +7,8 @@
 
 #if ZTRAIN_HAVE_CUDNN
 
+enum attention_direction { ATTENTION_FORWARD, ATTENTION_BACKWARD, ATTENTION_DIRECTIONS };
+
 /* B sequences of T tokens each, one after the other; the rest as in attention_fwd_args and attention_bwd_args. Plain
  * data without padding: shapes are compared byte by byte. */
 struct attention_shape {
@@ -31,12 +33,11 @@ enum attention_pointer {
     ATTENTION_POINTERS
 };
 
-/* Plans for the target. Refused (STATUS_DEVICE, with the reason): what this version of cuDNN cannot do, or is known to
- * do wrong, and workspaces beyond the limit. */
-enum status attention_plan_fwd(const struct cudnn_target *target, const struct attention_shape *shape,
-                               size_t most_workspace, struct cudnn_plan **plan, struct error *err);
-enum status attention_plan_bwd(const struct cudnn_target *target, const struct attention_shape *shape,
-                               size_t most_workspace, struct cudnn_plan **plan, struct error *err);
+/* A plan of cuDNN's for the target. STATUS_DEVICE, with the reason: this version of cuDNN cannot compute the shape, is
+ * known to compute it wrongly, or needs more than `most_workspace` bytes. */
+enum status attention_graph_plan(const struct cudnn_target *target, enum attention_direction direction,
+                                 const struct attention_shape *shape, size_t most_workspace, struct cudnn_plan **plan,
+                                 struct error *err);
 
 #endif
 

@@ -5,7 +5,7 @@
  * cuDNN is told what a GPU is like, proposes engines for the graphs of gpu/cuda/attention_cudnn_graph.c, and compiles their
  * kernels for that GPU; only the driver that would load them is not there (absent_driver.c, which must lie beside this
  * program). So it shows that the library understands the graphs, that there are engines whose bits repeat, and the
- * workspace they want. What they compute is compared with our own kernels when a run begins (gpu/cuda/attention_cudnn.c).
+ * workspace they want. What they compute is compared with ztrain's kernels when a run begins (gpu/cuda/attention_cudnn_verify.c).
  *
  * Prints a line for every shape; exits 1 if an H200 lacks a plan that it should have. Without cuDNN, or with one that
  * cannot be asked this way: says so, and exits 0. */
@@ -82,7 +82,8 @@ static bool try_case(const struct cudnn_target *target, const struct gpu *gpu, c
     struct error err;
     struct cudnn_plan *plan;
     struct attention_shape shape = shape_of(c, backward);
-    enum status status = (backward ? attention_plan_bwd : attention_plan_fwd)(target, &shape, SIZE_MAX, &plan, &err);
+    enum status status = attention_graph_plan(target, backward ? ATTENTION_BACKWARD : ATTENTION_FORWARD, &shape, SIZE_MAX,
+                                              &plan, &err);
     bool good = status == STATUS_OK ? !c->refused : c->refused || !gpu->required;
     printf("%s %-8s %s, %" PRId64 " x %" PRId64 " tokens, %" PRId64 " heads of %" PRId64 ", %" PRId64
            " of keys, window %" PRId64 ": ",

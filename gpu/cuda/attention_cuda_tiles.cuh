@@ -1,4 +1,4 @@
-/* ops_cuda_attention_tiles.cuh: tiles of matrices in shared memory and their products, for ops_cuda_attention.cu.
+/* attention_cuda_tiles.cuh: tiles of matrices in shared memory and their products, for attention_cuda_kernels.cu.
  *
  * A tile is rows of DP elements (D rounded up to a size that kernels are compiled for), TILE_LD apart: 16 bytes more
  * than they are long, so that neighbouring rows lie in different banks. Columns from D up to `depth` (D rounded up to
@@ -12,8 +12,8 @@
  *
  * bf16 and fp16 are multiplied by the tensor cores, whose layout of the sums this is; fp32 by the ordinary units, in
  * full precision. The emulation, which knows no PTX, runs the loops of fp32 for all, over the same layouts. */
-#ifndef ZTRAIN_GPU_CUDA_OPS_CUDA_ATTENTION_TILES_CUH
-#define ZTRAIN_GPU_CUDA_OPS_CUDA_ATTENTION_TILES_CUH
+#ifndef ZTRAIN_GPU_CUDA_ATTENTION_CUDA_TILES_CUH
+#define ZTRAIN_GPU_CUDA_ATTENTION_CUDA_TILES_CUH
 
 #include "gpu/cuda/cuda_kernels.cuh"
 

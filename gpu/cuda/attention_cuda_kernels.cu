@@ -1,25 +1,23 @@
-/* ops_cuda_attention.cu: causal attention without the score matrix, forward and backward: our own kernels, for every
- * shape and dtype (attention_cudnn.c may do better for some).
+/* attention_cuda_kernels.cu: causal attention without the score matrix, forward and backward, for every shape and
+ * dtype.
  *
  * A block of threads owns a tile of rows (of queries, or of keys for the gradients of k and v) of one head of one
  * sequence and walks over tiles of the other side:
  *
  *     forward   S = Q · Kᵀ      P = exp(scale S - running maximum)          out += P · V
- *     dq        S, and dP = dO · Vᵀ      dS = P (dP - delta)                dQ += scale dS · K
- *     dk, dv    Sᵀ = K · Qᵀ, dPᵀ = V · dOᵀ, dSᵀ            dV += Pᵀ · dO    dK += scale dSᵀ · Q
+ *     dq        S, and dP = dO · Vᵀ         dS = P (dP - delta)             dQ += scale dS · K
+ *     dk, dv    Sᵀ = K · Qᵀ, dPᵀ = V · dOᵀ, dSᵀ               dV += Pᵀ · dO     dK += scale dSᵀ · Q
  *
- * P in backward is exp(scale S - lse); delta, the sum of out · dout of a row, is left in the workspace by the dq kernel
- * for the other one: float (H, M). Tiles above the diagonal or outside of the window are not visited. Backward computes
- * S and dP twice, which costs two products in seven, and needs no sums across blocks: bits repeat, without atomics. A
- * block of the dk, dv kernel goes through the query heads of its key/value head in order.
+ * In backward, P is exp(scale S - lse). The dq kernel leaves delta, the sum of out * dout of each row, in the workspace
+ * for the dk, dv kernel: float (H, M). Tiles above the diagonal or outside of the window are not visited. Backward
+ * computes S and dP twice, which is two products of seven; in return no sums cross blocks, so that bits repeat without
+ * atomics. A block of the dk, dv kernel goes through the query heads of its key/value head in order.
  *
- * Every warp has 16 rows of the block's tile to itself, in all products; the tiles that are walked over are shared. P
- * and dS go from registers to operands through shared memory, rounded to the tensors' dtype.
- *
- * The ops themselves ask cuDNN first (attention_cudnn.h). */
-#include "gpu/cuda/ops_cuda_attention_tiles.cuh"
+ * In all products, a warp owns 16 rows of the block's tile; the tiles of the other side are shared by the block. P and
+ * dS go from registers to operands through shared memory, rounded to the tensors' dtype. */
+#include "gpu/cuda/attention_cuda_kernels.h"
 
-#include "gpu/cuda/attention_cudnn.h"
+#include "gpu/cuda/attention_cuda_tiles.cuh"
 
 namespace
 {
@@ -48,14 +46,15 @@ constexpr int threads_of(struct tile_shape shape)
     return shape.rows / WARP_ROWS * WARP_SIZE;
 }
 
-/* Shared memory: so many tiles of `rows` and of `columns` rows of DP, and one (rows, columns). */
+/* Bytes of shared memory of `of_rows` tiles (rows, DP), `of_columns` tiles (columns, DP) and one tile (rows, columns).
+ */
 template <typename T, int DP> constexpr int shared_bytes(struct tile_shape shape, int of_rows, int of_columns)
 {
     return static_cast<int>(sizeof(T)) * ((of_rows * shape.rows + of_columns * shape.columns) * TILE_LD<T, DP> +
                                           shape.rows * (shape.columns + VECTOR<T>));
 }
 
-/* What kernels are told beside an op's arguments. */
+/* What kernels need in addition to the op's arguments. */
 struct walk {
     int blocks; /* for each sequence and head */
     int window; /* keys that a query sees at most */
@@ -63,14 +62,16 @@ struct walk {
     bool vectors;
 };
 
-/* The rows of a block: `rows` of them from `first` in a sequence that begins at token `start`. */
+/* The tile of rows that a block owns, and the rows of it that a warp owns. */
 struct place {
-    int64_t start;
-    int length, first;
+    int64_t start; /* first token of the sequence */
+    int length;    /* of the sequence */
+    int first;     /* the block's first row, counted in the sequence */
     int head;
+    int row; /* the warp's first row, counted in the tile */
 };
 
-/* Whether this block has rows. Those that see most keys begin first. */
+/* Finds the block's place; false: it has no rows. `last_first`: the blocks that see most keys start first. */
 __device__ __forceinline__ bool place_of(struct place *place, const int32_t *seq_start, const struct walk &walk,
                                          int rows, bool last_first)
 {
@@ -79,6 +80,7 @@ __device__ __forceinline__ bool place_of(struct place *place, const int32_t *seq
     place->length = seq_start[sequence + 1] - seq_start[sequence];
     place->first = (last_first ? walk.blocks - 1 - index : index) * rows;
     place->head = static_cast<int>(blockIdx.y);
+    place->row = first_row_of_warp();
     return place->first < place->length;
 }
 
@@ -87,7 +89,7 @@ __device__ __forceinline__ bool visible(int query, int key, int length, int wind
     return key <= query && query - key < window && query < length;
 }
 
-/* Whether every query of so many from `query` sees every key of so many from `key`. */
+/* Whether each of `queries` queries from `query` on sees each of `keys` keys from `key` on. */
 __device__ __forceinline__ bool all_visible(int query, int queries, int key, int keys, int length, int window)
 {
     return visible(query, key + keys - 1, length, window) && visible(query + queries - 1, key, length, window);
@@ -97,6 +99,34 @@ __device__ __forceinline__ struct tile_source source_of(int64_t ld, int rows, in
 {
     struct tile_source source = {ld, rows, static_cast<int>(D), walk.depth, walk.vectors};
     return source;
+}
+
+/* tile (COUNT rows) = the rows of head `head` of a matrix (M, ld; D columns a head) from row `first` of the block's
+ * sequence on. All threads of a block load it together. */
+template <int COUNT, int DP, typename T>
+__device__ __forceinline__ void load_rows(T *tile, const void *matrix, int64_t ld, int64_t head, int64_t D, int first,
+                                          const struct place &at, const struct walk &walk)
+{
+    tile_load<COUNT, DP>(tile, static_cast<const T *>(matrix) + (at.start + first) * ld + head * D,
+                         source_of(ld, at.length - first, D, walk));
+}
+
+/* The rows of this warp of a matrix (M, ld; D columns a head) = sum · row_scale, through `tile`: 16 rows that no other
+ * warp uses. */
+template <int DP, typename T>
+__device__ __forceinline__ void store_rows(void *matrix, int64_t ld, int64_t D, T *tile,
+                                           const struct tile_sum<T, DP> &sum, const float (&row_scale)[ROWS<T>],
+                                           const struct place &at, const struct walk &walk)
+{
+    const int first = at.first + at.row;
+    tile_store<DP>(static_cast<T *>(matrix) + (at.start + first) * ld + at.head * D, tile, sum, row_scale,
+                   source_of(ld, at.length - first, D, walk));
+}
+
+/* The first key that a query of the block sees, rounded down to a multiple of `tile`. */
+__device__ __forceinline__ int first_key(const struct place &at, const struct walk &walk, int tile)
+{
+    return max(at.first - walk.window + 1, 0) / tile * tile;
 }
 
 /* e^x, for x <= 0 or little more */
@@ -135,11 +165,10 @@ __global__ void __launch_bounds__(threads_of(FWD_SHAPE<T, DP>), 1)
     struct place at;
     if (!place_of(&at, a.seq_start, walk, Q, true))
         return;
-    const int row = first_row_of_warp(), query = at.first + row;
-    const int64_t kv_head = at.head / (a.H / a.KV), first_token = at.start + at.first;
-    T *const my_q = q + row * LD, *const my_p = p + row * TILE_LD<T, K>;
-    tile_load<Q, DP>(q, static_cast<const T *>(a.q) + first_token * a.ld_q + at.head * a.D,
-                     source_of(a.ld_q, at.length - at.first, a.D, walk));
+    const int query = at.first + at.row;
+    const int64_t kv_head = at.head / (a.H / a.KV);
+    T *const my_q = q + at.row * LD, *const my_p = p + at.row * TILE_LD<T, K>;
+    load_rows<Q, DP>(q, a.q, a.ld_q, at.head, a.D, at.first, at, walk);
 
     struct tile_sum<T, DP> out;
     float top[ROWS<T>], sum[ROWS<T>];
@@ -149,13 +178,10 @@ __global__ void __launch_bounds__(threads_of(FWD_SHAPE<T, DP>), 1)
         sum[i] = 0;
     }
     const int end = min(at.first + Q, at.length);
-    for (int key = max(at.first - walk.window + 1, 0) / K * K; key < end; key += K) {
-        const int64_t token = at.start + key;
+    for (int key = first_key(at, walk, K); key < end; key += K) {
         __syncthreads();
-        tile_load<K, DP>(k, static_cast<const T *>(a.k) + token * a.ld_k + kv_head * a.D,
-                         source_of(a.ld_k, at.length - key, a.D, walk));
-        tile_load<K, DP>(v, static_cast<const T *>(a.v) + token * a.ld_v + kv_head * a.D,
-                         source_of(a.ld_v, at.length - key, a.D, walk));
+        load_rows<K, DP>(k, a.k, a.ld_k, kv_head, a.D, key, at, walk);
+        load_rows<K, DP>(v, a.v, a.ld_v, kv_head, a.D, key, at, walk);
         __syncthreads();
         struct tile_sum<T, K> scores;
         tile_zero(&scores);
@@ -199,13 +225,12 @@ __global__ void __launch_bounds__(threads_of(FWD_SHAPE<T, DP>), 1)
         if (at_query < at.length && lane_of_warp() % LANES<T> == 0)
             a.lse[at.head * a.M + at.start + at_query] = top[i] + logf(total);
     }
-    tile_store<DP>(static_cast<T *>(a.out) + (at.start + query) * a.ld_o + at.head * a.D, my_q, out, inverse,
-                   source_of(a.ld_o, at.length - query, a.D, walk));
+    store_rows<DP>(a.out, a.ld_o, a.D, my_q, out, inverse, at, walk);
 }
 
 /* ---- backward ------------------------------------------------------------ */
 
-/* Sum of out · dout of a row; dout is in shared memory. LANES neighbours do it together. */
+/* The sum of out · dout over a row; dout lies in shared memory. Each of LANES neighbouring lanes gets its share. */
 template <typename T> __device__ __forceinline__ float row_product(const T *out, const T *dout, int D, bool vectors)
 {
     const int lane = lane_of_warp() % LANES<T>;
@@ -236,13 +261,11 @@ __global__ void __launch_bounds__(threads_of(BWD_SHAPE<T, DP>), 1)
     struct place at;
     if (!place_of(&at, a.seq_start, walk, Q, true))
         return;
-    const int row = first_row_of_warp(), query = at.first + row;
-    const int64_t kv_head = at.head / (a.H / a.KV), first_token = at.start + at.first;
-    T *const my_q = q + row * LD, *const my_dout = dout + row * LD, *const my_ds = ds + row * TILE_LD<T, K>;
-    tile_load<Q, DP>(q, static_cast<const T *>(a.q) + first_token * a.ld_q + at.head * a.D,
-                     source_of(a.ld_q, at.length - at.first, a.D, walk));
-    tile_load<Q, DP>(dout, static_cast<const T *>(a.dout) + first_token * a.ld_o + at.head * a.D,
-                     source_of(a.ld_o, at.length - at.first, a.D, walk));
+    const int query = at.first + at.row;
+    const int64_t kv_head = at.head / (a.H / a.KV);
+    T *const my_q = q + at.row * LD, *const my_dout = dout + at.row * LD, *const my_ds = ds + at.row * TILE_LD<T, K>;
+    load_rows<Q, DP>(q, a.q, a.ld_q, at.head, a.D, at.first, at, walk);
+    load_rows<Q, DP>(dout, a.dout, a.ld_o, at.head, a.D, at.first, at, walk);
     __syncthreads();
 
     float row_delta[ROWS<T>], row_lse[ROWS<T>], row_scale[ROWS<T>];
@@ -264,13 +287,10 @@ __global__ void __launch_bounds__(threads_of(BWD_SHAPE<T, DP>), 1)
     struct tile_sum<T, DP> dq;
     tile_zero(&dq);
     const int end = min(at.first + Q, at.length);
-    for (int key = max(at.first - walk.window + 1, 0) / K * K; key < end; key += K) {
-        const int64_t token = at.start + key;
+    for (int key = first_key(at, walk, K); key < end; key += K) {
         __syncthreads();
-        tile_load<K, DP>(k, static_cast<const T *>(a.k) + token * a.ld_k + kv_head * a.D,
-                         source_of(a.ld_k, at.length - key, a.D, walk));
-        tile_load<K, DP>(v, static_cast<const T *>(a.v) + token * a.ld_v + kv_head * a.D,
-                         source_of(a.ld_v, at.length - key, a.D, walk));
+        load_rows<K, DP>(k, a.k, a.ld_k, kv_head, a.D, key, at, walk);
+        load_rows<K, DP>(v, a.v, a.ld_v, kv_head, a.D, key, at, walk);
         __syncthreads();
         struct tile_sum<T, K> p, dp;
         tile_zero(&p);
@@ -291,11 +311,10 @@ __global__ void __launch_bounds__(threads_of(BWD_SHAPE<T, DP>), 1)
         put_scores<K>(my_ds, p);
         multiply_columns<K, DP>(&dq, my_ds, k, walk.depth);
     }
-    tile_store<DP>(static_cast<T *>(a.dq) + (at.start + query) * a.ld_dq + at.head * a.D, my_q, dq, row_scale,
-                   source_of(a.ld_dq, at.length - query, a.D, walk));
+    store_rows<DP>(a.dq, a.ld_dq, a.D, my_q, dq, row_scale, at, walk);
 }
 
-/* dk and dv at once, or one of them where there are not registers enough for both. */
+/* dk and dv in one kernel, or in one kernel each where registers do not suffice for both. */
 enum outputs { OUTPUT_DK = 1, OUTPUT_DV = 2, OUTPUT_BOTH = 3 };
 
 template <typename T, int DP, int OUTPUTS>
@@ -310,13 +329,10 @@ __global__ void __launch_bounds__(threads_of(BWD_SHAPE<T, DP>), 1)
     struct place at;
     if (!place_of(&at, a.seq_start, walk, K, false))
         return;
-    const int row = first_row_of_warp(), key = at.first + row, group = static_cast<int>(a.H / a.KV);
-    const int64_t first_token = at.start + at.first;
-    T *const my_k = k + row * LD, *const my_v = v + row * LD, *const my_p = p + row * TILE_LD<T, Q>;
-    tile_load<K, DP>(k, static_cast<const T *>(a.k) + first_token * a.ld_k + at.head * a.D,
-                     source_of(a.ld_k, at.length - at.first, a.D, walk));
-    tile_load<K, DP>(v, static_cast<const T *>(a.v) + first_token * a.ld_v + at.head * a.D,
-                     source_of(a.ld_v, at.length - at.first, a.D, walk));
+    const int key = at.first + at.row, group = static_cast<int>(a.H / a.KV);
+    T *const my_k = k + at.row * LD, *const my_v = v + at.row * LD, *const my_p = p + at.row * TILE_LD<T, Q>;
+    load_rows<K, DP>(k, a.k, a.ld_k, at.head, a.D, at.first, at, walk);
+    load_rows<K, DP>(v, a.v, a.ld_v, at.head, a.D, at.first, at, walk);
 
     struct tile_sum<T, DP> dk, dv;
     tile_zero(&dk);
@@ -328,10 +344,8 @@ __global__ void __launch_bounds__(threads_of(BWD_SHAPE<T, DP>), 1)
         for (int query = at.first / Q * Q; query < end; query += Q) {
             const int64_t token = at.start + query;
             __syncthreads();
-            tile_load<Q, DP>(q, static_cast<const T *>(a.q) + token * a.ld_q + head * a.D,
-                             source_of(a.ld_q, at.length - query, a.D, walk));
-            tile_load<Q, DP>(dout, static_cast<const T *>(a.dout) + token * a.ld_o + head * a.D,
-                             source_of(a.ld_o, at.length - query, a.D, walk));
+            load_rows<Q, DP>(q, a.q, a.ld_q, head, a.D, query, at, walk);
+            load_rows<Q, DP>(dout, a.dout, a.ld_o, head, a.D, query, at, walk);
             for (int i = static_cast<int>(threadIdx.x); i < Q; i += static_cast<int>(blockDim.x)) {
                 const bool there = query + i < at.length;
                 query_lse[i] = there ? a.lse[head * a.M + token + i] : 0;
@@ -377,11 +391,9 @@ __global__ void __launch_bounds__(threads_of(BWD_SHAPE<T, DP>), 1)
         one[i] = 1;
     }
     if (OUTPUTS & OUTPUT_DK)
-        tile_store<DP>(static_cast<T *>(a.dk) + (at.start + key) * a.ld_dk + at.head * a.D, my_k, dk, scale,
-                       source_of(a.ld_dk, at.length - key, a.D, walk));
+        store_rows<DP>(a.dk, a.ld_dk, a.D, my_k, dk, scale, at, walk);
     if (OUTPUTS & OUTPUT_DV)
-        tile_store<DP>(static_cast<T *>(a.dv) + (at.start + key) * a.ld_dv + at.head * a.D, my_v, dv, one,
-                       source_of(a.ld_dv, at.length - key, a.D, walk));
+        store_rows<DP>(a.dv, a.ld_dv, a.D, my_v, dv, one, at, walk);
 }
 
 /* ---- launchers ----------------------------------------------------------- */
@@ -493,11 +505,9 @@ void exchange_leading(struct stream *stream, float *out, const float *in, int64_
 
 } // namespace
 
-size_t cuda_attention_workspace_bytes(struct cuda_device *device, const struct op_limits *limits)
+size_t attention_own_workspace_bytes(const struct op_limits *limits)
 {
-    const size_t own = cuda_scratch_size(static_cast<size_t>(limits->max_tokens * limits->H) * sizeof(float));
-    const size_t cudnn = device->attention ? attention_cudnn_workspace_bytes(device->attention, limits) : 0;
-    return own > cudnn ? own : cudnn;
+    return cuda_scratch_size(static_cast<size_t>(limits->max_tokens * limits->H) * sizeof(float));
 }
 
 void attention_own_fwd(struct stream *stream, const struct attention_fwd_args *a)
@@ -512,18 +522,6 @@ void attention_own_bwd(struct stream *stream, const struct attention_bwd_args *a
     ASSERT(a->D > 0 && a->D <= CUDA_MAX_HEAD_DIM && a->KV > 0 && a->H % a->KV == 0 && a->M <= INT32_MAX / 2);
     if (a->M > 0 && a->num_seqs > 0)
         DISPATCH(a->dtype, attention_bwd, stream, a);
-}
-
-void cuda_attention_fwd(struct stream *stream, const struct attention_fwd_args *a)
-{
-    if (!attention_cudnn_fwd(stream, a))
-        attention_own_fwd(stream, a);
-}
-
-void cuda_attention_bwd(struct stream *stream, const struct attention_bwd_args *a)
-{
-    if (!attention_cudnn_bwd(stream, a))
-        attention_own_bwd(stream, a);
 }
 
 void attention_lse_by_sequence(struct stream *stream, float *by_sequence, const float *lse, int64_t B, int64_t H,

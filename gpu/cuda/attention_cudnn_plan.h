@@ -1,0 +1,62 @@
+/* attention_cudnn_plan.h: one announced shape of attention, cuDNN's plan for it, and the execution of that plan.
+ *
+ * The stream's workspace, of attention_plan_workspace_bytes():
+ *
+ *     | lse (B, H, T) | delta (B, H, T) | workspace of cuDNN's plan |
+ *
+ * A plan whose workspace would be large is made for an equal part of the sequences (a piece) and runs once per piece.
+ * Ops have lse as (H, B * T); where that is another order than cuDNN's (B, H, T), lse goes through the workspace. q, k,
+ * v and their gradients are used where they lie. One thread: the device's. */
+#ifndef ZTRAIN_GPU_CUDA_ATTENTION_CUDNN_PLAN_H
+#define ZTRAIN_GPU_CUDA_ATTENTION_CUDNN_PLAN_H
+
+#include "gpu/cuda/attention_cudnn_graph.h"
+#include "gpu/ops.h"
+
+#if ZTRAIN_HAVE_CUDNN
+
+enum attention_plan_state {
+    ATTENTION_PLANNED,  /* there is a plan, not yet tried */
+    ATTENTION_VERIFIED, /* its results agree with ztrain's kernels */
+    ATTENTION_REFUSED   /* ztrain's kernels compute this shape */
+};
+
+struct attention_plan {
+    const struct cudnn_target *target; /* borrowed */
+    struct attention_shape shape;
+    enum attention_direction direction;
+    enum attention_plan_state state;
+    struct cudnn_plan *cudnn_plan; /* owned; NULL: ATTENTION_REFUSED */
+    int64_t pieces;                /* cudnn_plan is for a micro-batch of B / pieces sequences */
+    char why[512];                 /* ATTENTION_REFUSED: the reason */
+    bool logged;
+    struct attention_plan *next; /* in the list of struct attention_cudnn */
+};
+
+/* The shapes of ops, as plans are looked up by them. */
+struct attention_shape attention_shape_fwd(const struct attention_fwd_args *args);
+struct attention_shape attention_shape_bwd(const struct attention_bwd_args *args);
+
+/* Has cuDNN make the plan of plan->shape on a GPU of `memory` bytes. Sets cudnn_plan and pieces. STATUS_DEVICE, with
+ * the reason: cuDNN cannot compute this shape. */
+enum status attention_plan_make(struct attention_plan *plan, size_t memory, struct error *err);
+
+/* Frees cuDNN's plan and keeps the reason. */
+void attention_plan_refuse(struct attention_plan *plan, const char *why);
+
+size_t attention_plan_workspace_bytes(const struct attention_plan *plan);
+
+/* cuDNN's kernels need pointers and rows that are aligned to this many bytes. */
+enum { ATTENTION_ALIGN = 16 };
+bool attention_pointer_is_aligned(const void *pointer);
+bool attention_shape_is_aligned(const struct attention_shape *shape); /* rows are aligned if the first one is */
+
+/* Enqueue the op on the stream. NULL, or the reason of a failure in cuDNN's words. */
+const char *attention_plan_run_fwd(const struct attention_plan *plan, struct stream *stream,
+                                   const struct attention_fwd_args *args);
+const char *attention_plan_run_bwd(const struct attention_plan *plan, struct stream *stream,
+                                   const struct attention_bwd_args *args);
+
+#endif
+
+#endif

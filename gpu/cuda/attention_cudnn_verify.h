@@ -1,0 +1,16 @@
+/* attention_cudnn_verify.h: a plan of cuDNN's on trial, before the first step uses it. */
+#ifndef ZTRAIN_GPU_CUDA_ATTENTION_CUDNN_VERIFY_H
+#define ZTRAIN_GPU_CUDA_ATTENTION_CUDNN_VERIFY_H
+
+#include "gpu/cuda/attention_cudnn_plan.h"
+
+#if ZTRAIN_HAVE_CUDNN
+
+/* Runs a plan in state ATTENTION_PLANNED next to ztrain's kernels, on a stream and memory that are freed again. The
+ * plan is ATTENTION_VERIFIED or ATTENTION_REFUSED (with the reason) afterwards. Errors: of the device, or no host
+ * memory. */
+enum status attention_plan_verify(struct attention_plan *plan, struct device *device, struct error *err);
+
+#endif
+
+#endif
