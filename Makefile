@@ -104,7 +104,7 @@ FUZZ_TARGETS = $(patsubst tests/fuzz/%.c,$(BUILD)/fuzz/%,$(wildcard tests/fuzz/f
 C_FILES = $(foreach folder,$(ROOMS) $(CMD_ROOMS) tests/unit tests/ops tests/fuzz tests/faults,$(wildcard $(folder)/*.[ch] $(folder)/*.cu $(folder)/*.cuh))
 
 .DELETE_ON_ERROR:
-.PHONY: gpu-build all all-objects all-tests bench check-format check-layers clean doc fault-tools format fuzz fuzz-targets help install \
+.PHONY: gpu-build all all-objects all-tests bench check-docs check-format check-layers clean doc fault-tools format fuzz fuzz-targets help install manual \
 	quickstart test test-faults test-slurm unit-tests
 
 #: all            build/ztrain (the default)
@@ -222,9 +222,11 @@ fuzz:
 	tests/run-fuzz.sh build/fuzzer $(FUZZ_SECONDS)
 fuzz-targets: $(FUZZ_TARGETS)
 
-#: check-layers   no include goes upwards or in a circle
+#: check-layers   no include goes upwards or in a circle; check-docs: pages name files that exist
 check-layers:
 	scripts/check-layers.py
+check-docs:
+	scripts/check-docs.py
 
 #: format         formats all C files; check-format only looks
 format:
@@ -239,14 +241,25 @@ doc: all
 	$(BUILD)/ztrain --help-spec --markdown > docs/run-spec.md.new
 	mv docs/run-spec.md.new docs/run-spec.md
 
-#: install        into PREFIX (/usr/local): the binary, the tokenizer and Slurm scripts, run specs, documents
-install: all
+#: manual         build/share: the man page and the completion for bash, from the binary's own help
+MANUAL = $(BUILD)/share/man/man1/ztrain.1
+COMPLETION = $(BUILD)/share/bash-completion/completions/ztrain
+manual: $(MANUAL)
+$(MANUAL): $(BUILD)/ztrain scripts/make-manual.py docs/operations.md
+	$(call say,MANUAL,$(BUILD)/share)
+	$(Q)scripts/make-manual.py $(BUILD)/ztrain $(BUILD)/share
+
+#: install        into PREFIX (/usr/local): the binary, its man page and completion, scripts, run specs, documents
+SHARE = $(DESTDIR)$(PREFIX)/share
+install: all manual
 	install -D -m 755 $(BUILD)/ztrain $(DESTDIR)$(PREFIX)/bin/ztrain
-	install -D -m 755 scripts/tokenize.py $(DESTDIR)$(PREFIX)/share/ztrain/scripts/tokenize.py
-	install -D -m 755 scripts/slurm/train.sbatch $(DESTDIR)$(PREFIX)/share/ztrain/scripts/slurm/train.sbatch
-	for f in configs/*.yaml configs/models/*.json; do install -D -m 644 $$f $(DESTDIR)$(PREFIX)/share/ztrain/$$f || exit 1; done
-	sed -i 's|config: configs/models/|config: $(PREFIX)/share/ztrain/configs/models/|' $(DESTDIR)$(PREFIX)/share/ztrain/configs/*.yaml
-	for f in README.md docs/*.md; do install -D -m 644 $$f $(DESTDIR)$(PREFIX)/share/doc/ztrain/$$f || exit 1; done
+	install -D -m 644 $(MANUAL) $(SHARE)/man/man1/ztrain.1
+	install -D -m 644 $(COMPLETION) $(SHARE)/bash-completion/completions/ztrain
+	install -D -m 755 scripts/tokenize.py $(SHARE)/ztrain/scripts/tokenize.py
+	install -D -m 755 scripts/slurm/train.sbatch $(SHARE)/ztrain/scripts/slurm/train.sbatch
+	for f in configs/*.yaml configs/models/*.json; do install -D -m 644 $$f $(SHARE)/ztrain/$$f || exit 1; done
+	sed -i 's|config: configs/models/|config: $(PREFIX)/share/ztrain/configs/models/|' $(SHARE)/ztrain/configs/*.yaml
+	for f in *.md docs/*.md; do install -D -m 644 $$f $(SHARE)/doc/ztrain/$$f || exit 1; done
 
 #: clean          removes build/
 clean:

@@ -1,0 +1,95 @@
+"""The man page and the completion for bash that scripts/make-manual.py makes from the binary, and their installation."""
+import os
+import re
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from harness import ROOT, ZTRAIN
+
+
+def made(folder):
+    subprocess.run([sys.executable, os.path.join(ROOT, "scripts", "make-manual.py"), ZTRAIN, str(folder)], check=True, timeout=60)
+    return folder / "man" / "man1" / "ztrain.1", folder / "bash-completion" / "completions" / "ztrain"
+
+
+@pytest.fixture(scope="module")
+def manual(tmp_path_factory):
+    return made(tmp_path_factory.mktemp("share"))
+
+
+def ask(*arguments):
+    return subprocess.run([ZTRAIN, *arguments], stdout=subprocess.PIPE, text=True, check=True, timeout=60).stdout
+
+
+def test_the_man_page_has_every_option_command_and_key(manual):
+    text = manual[0].read_text(encoding="utf-8").replace("\\-", "-")
+    options = re.findall(r"^  (--[a-z-]+) ", ask("--help"), flags=re.M)
+    keys = re.findall(r"^([a-z_0-9.]+)  \(", ask("--help-spec"), flags=re.M)
+    assert len(options) > 8 and len(keys) > 50
+    for name in options + [key for key in keys if f"`{key}` |" in ask("--help-spec", "--markdown").split("## DeepSpeed's")[0]]:
+        assert f"\\fB{name}\\fR" in text, name
+    for name in ("plan", "export", "verify", "inspect", "doctor", "version"):
+        assert f".SS {name}\n" in text
+    for code in ("0", "2", "75", "130"):
+        assert f"\n\\fB{code}\\fR\n" in text
+    assert "\\fBZTRAIN_GEMM_CACHE\\fR" in text and f'"ztrain {ask("version").split()[1]}"' in text
+
+
+def test_the_man_page_is_set_without_a_warning(manual):
+    if not shutil.which("groff"):
+        return  # a machine without groff has no manual pages either
+    done = subprocess.run(["groff", "-man", "-Tascii", "-ww", "-z", str(manual[0])], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                          text=True, check=False, timeout=60)
+    assert done.returncode == 0 and done.stdout == "", done.stdout
+
+
+def complete(manual, line, cwd="/", breaks=" \t\n=:"):
+    """What bash would offer at the end of the line."""
+    script = """compopt() { :; }
+. "$1"
+COMP_LINE=$2 COMP_POINT=${#2} COMP_WORDBREAKS=$3
+_ztrain
+printf '%s\\n' "${COMPREPLY[@]}"
+"""
+    done = subprocess.run(["bash", "-uc", script, "bash", str(manual[1]), line, breaks], stdout=subprocess.PIPE,
+                          stderr=subprocess.PIPE, text=True, check=False, cwd=cwd, timeout=60)
+    assert done.stderr == "", done
+    return [word for word in done.stdout.split("\n") if word]
+
+
+def test_completion(manual, tmp_path):
+    def offered(line, **more):
+        return complete(manual, line, cwd=tmp_path, **more)
+
+    (tmp_path / "run.yaml").touch()
+    (tmp_path / "notes.txt").touch()
+    (tmp_path / "runs").mkdir()
+    assert {"plan", "export", "verify", "--config", "--resume"} <= set(offered("ztrain "))
+    assert offered("ztrain ver") == ["verify", "version"] and offered("ztrain --local") == ["--local-gpus"]
+    assert offered("ztrain --config ") == ["run.yaml", "runs"] and offered("ztrain --resume ru") == ["runs"]
+    assert offered("ztrain --config=run.") == ["run.yaml"]
+    assert offered("ztrain --config run.yaml --set train.max_s") == ["train.max_steps=", "train.max_skipped_steps="]
+    assert offered("ztrain plan --set zero_optimization.st") == ["zero_optimization.stage="]
+    assert offered("ztrain --set train.device=c") == ["cpu", "cuda"]
+    assert offered("ztrain --set train.device=c", breaks=" \t\n") == ["train.device=cpu", "train.device=cuda"]
+    assert offered("ztrain --set bf16.enabled=") == ["true", "false"] and offered("ztrain --set run.seed=") == []
+    assert offered("ztrain export --") == ["--dtype", "--help", "--out"] and offered("ztrain export --dtype b") == ["bf16"]
+    assert offered("ztrain verify ") == ["runs"] and offered("ztrain --world ") == []
+
+
+def test_install(tmp_path):
+    env = {name: value for name, value in os.environ.items() if name not in ("MAKEFLAGS", "MFLAGS", "MAKELEVEL")}
+    build = os.path.relpath(os.path.dirname(ZTRAIN), ROOT)
+    done = subprocess.run(["make", "-C", ROOT, "-s", "-o", "all", "-o", f"{build}/ztrain", f"BUILD={build}", f"DESTDIR={tmp_path}", "PREFIX=/usr",
+                           "install"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False, env=env, timeout=120)
+    assert done.returncode == 0 and done.stdout == "", done.stdout
+    share = tmp_path / "usr" / "share"
+    for path in ("man/man1/ztrain.1", "bash-completion/completions/ztrain", "ztrain/scripts/tokenize.py", "doc/ztrain/README.md",
+                 "doc/ztrain/CHANGELOG.md", "doc/ztrain/docs/glossary.md", "doc/ztrain/docs/operations.md"):
+        assert (share / path).stat().st_size > 0, path
+    assert "config: /usr/share/ztrain/configs/models/" in (share / "ztrain" / "configs" / "gpt2-124m.yaml").read_text(encoding="utf-8")
+    installed = subprocess.run([tmp_path / "usr" / "bin" / "ztrain", "--version"], stdout=subprocess.PIPE, text=True, check=True)
+    assert installed.stdout.startswith("ztrain ")
