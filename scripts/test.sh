@@ -1,21 +1,28 @@
 #!/usr/bin/env bash
-# Every test that needs no GPU and no cluster: scripts/test.sh [--quick]
+# Every test that needs no GPU and no cluster: scripts/test.sh [--quick [--sample N]]
 #
 # Installs what is missing, builds, then runs: the floors' law, C tests, op tests, golden cases, products on an emulated AMX,
 # whole-program tests.
 # The last line is 'N passed, 0 failed'; the exit status is 0 only then. Logs are in build/log.
 #
 #   --quick              fewer golden combinations, no long whole-program tests (for instrumented builds)
+#   --sample N           with --quick: one in N of the whole-program tests, the same ones each time
 #   SANITIZE=address     in the environment: builds and tests build/address (or thread)
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 1
 
-quick=0
-for argument in "$@"; do
-    case $argument in
+quick=0 sample=1
+while [ $# -gt 0 ]; do
+    case $1 in
     --quick) quick=1 ;;
-    *) sed -n '2,10s/^# \{0,1\}//p' "$0" && exit 2 ;;
+    --sample)
+        [[ ${2:-} =~ ^[1-9][0-9]*$ ]] || { echo "test.sh: --sample takes a number" >&2 && exit 2; }
+        sample=$2
+        shift
+        ;;
+    *) sed -n '2,11s/^# \{0,1\}//p' "$0" && exit 2 ;;
     esac
+    shift
 done
 
 sanitize=${SANITIZE:-}
@@ -59,7 +66,7 @@ if [ "$sanitize" != thread ]; then # that build has no OpenMP: its ops run on on
 fi
 if [ $quick = 1 ]; then
     part golden 900 tests/golden/check_golden.py --ztrain "$ZTRAIN" --stage 3 --ranks 2
-    part program 1800 "$python" -m pytest -q -p no:cacheprovider -m 'not long and not interop' tests/program
+    part program 1800 "$python" -m pytest -q -p no:cacheprovider --sample "$sample" -m 'not long and not interop' tests/program
 else
     part golden-one-rank 600 tests/golden/check_golden.py --ztrain "$ZTRAIN" --dtype fp32,bf16
     part golden-stages 900 tests/golden/check_golden.py --ztrain "$ZTRAIN" --stage 0,1,2,3 --ranks 2

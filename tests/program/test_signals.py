@@ -116,9 +116,10 @@ def test_a_stop_within_a_step(folder, ranks, stage):
     assert folder.metrics().numbers() == folder.metrics("whole").numbers()
 
 
-@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("ranks", [pytest.param(1, marks=pytest.mark.long), 2])
 def test_a_second_ctrl_c_ends_at_once(folder, ranks):
-    """The first one says so. What was saved before stays; nothing more is saved."""
+    """The first one says so. What was saved before stays; nothing more is saved. One rank by itself is left out of the
+    instrumented builds: the thread sanitizer holds signals back while fsync lasts, as it does here."""
     disk = BadDisk(folder)
     disk.fails("fsync hold /.tmp-")
     process = folder.start("--config", folder.spec(ENDLESS), *(["--local-gpus", ranks] if ranks > 1 else []),
@@ -361,6 +362,7 @@ def start_ranks(folder, way, spec, stdout):
     return [folder.start("--config", spec, *several, env=ONE_THREAD, stdout=stdout)]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("way", ["one rank", "supervisor", "launcher"])
 def test_output_that_nobody_reads_stops_nothing(folder, way):
     """Steps go on, and a signal still ends them with a checkpoint."""
@@ -377,6 +379,7 @@ def test_output_that_nobody_reads_stops_nothing(folder, way):
     assert folder.metrics().kinds("checkpoint")[-1]["step"] == folder.metrics().steps[-1]["step"] >= UNREAD
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("way", ["one rank", "supervisor"])
 def test_a_reader_that_comes_back_is_told_how_much_is_missing(folder, way):
     reader, writer = os.pipe()
@@ -407,6 +410,7 @@ def test_a_reader_that_comes_back_is_told_how_much_is_missing(folder, way):
         assert sum("grad_norm" in line for line in f) == last  # the log file has them all
 
 
+@pytest.mark.long
 def test_a_terminal_on_hold_stops_nothing(folder):
     """ctrl-S: training goes on, and a signal ends it; ctrl-Q: the terminal shows how far it is."""
     keyboard, terminal = os.openpty()
