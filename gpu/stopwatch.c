@@ -35,7 +35,7 @@ void stopwatch_free(struct stopwatch *w)
 }
 
 /* Adds up what lies between marks that were reached; the last of them stays, as the next one's start. */
-static void collect(struct stopwatch *w)
+static void stopwatch_collect(struct stopwatch *w)
 {
     double seconds;
     for (; w->tail - w->head > 1; w->head++) {
@@ -53,7 +53,7 @@ void stopwatch_mark(struct stopwatch *w, struct stream *stream, int lane)
     if (device_is_capturing(stream_device(stream)))
         return;
     if (w->tail - w->head == MARKS)
-        collect(w);
+        stopwatch_collect(w);
     if (w->tail - w->head == MARKS)
         w->head++;
     w->lanes[w->tail % MARKS] = lane;
@@ -62,7 +62,7 @@ void stopwatch_mark(struct stopwatch *w, struct stream *stream, int lane)
 
 double stopwatch_read(struct stopwatch *w, int lane)
 {
-    collect(w);
+    stopwatch_collect(w);
     double seconds = w->seconds[lane];
     w->seconds[lane] = 0;
     return seconds;

@@ -2,7 +2,7 @@
 
 #include "core/clock.h"
 #include "core/env_switch.h"
-#include "gpu/cpu/device_cpu.h"
+#include "gpu/cpu/ops_cpu.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -3,7 +3,7 @@
 #include "core/env_switch.h"
 #include "core/log.h"
 #include "gpu/cpu/cpu_bf16.h"
-#include "gpu/cpu/gemm_cpu.h"
+#include "gpu/cpu/gemm_onednn.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -78,7 +78,7 @@ enum status cpu_kernels_choose_products(struct cpu_kernels *kernels, const struc
     if (wish == BUILTIN || (wish < 0 && !(kept ? uses_onednn(before) : kernels->isa == CPU_ISA_BASELINE)))
         return STATUS_OK;
     struct error why;
-    if (gemm_library_version(kernels->onednn_version, sizeof kernels->onednn_version, &kernels->onednn_isa, &why) ==
+    if (gemm_onednn_version(kernels->onednn_version, sizeof kernels->onednn_version, &kernels->onednn_isa, &why) ==
         STATUS_OK) {
         kernels->onednn[DTYPE_F32] = kept ? before->onednn[DTYPE_F32] : true;
         kernels->onednn[DTYPE_BF16] =

@@ -16,10 +16,11 @@
 #include "core/progress.h"
 #include "core/round_up.h"
 #include "core/thread.h"
-#include "gpu/cpu/gemm_cpu.h"
+#include "gpu/cpu/device_cpu_state.h"
+#include "gpu/cpu/gemm_onednn.h"
+#include "gpu/cpu/ops_cpu.h"
 
 #include <errno.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -361,19 +362,6 @@ static void cpu_event_free(struct event *event)
 
 /* ---- the device ---------------------------------------------------------- */
 
-void device_cpu_fail(struct device_cpu *cpu, const char *format, ...)
-{
-    va_list args;
-    va_start(args, format);
-    char text[1024];
-    vsnprintf(text, sizeof text, format, args);
-    va_end(args);
-    pthread_mutex_lock(&cpu->error_mutex);
-    if (cpu->error.code == STATUS_OK)
-        error_set(&cpu->error, STATUS_DEVICE, "%s", text);
-    pthread_mutex_unlock(&cpu->error_mutex);
-}
-
 static enum status cpu_check(struct device *device, struct error *err)
 {
     struct device_cpu *cpu = device->private_;
@@ -389,7 +377,7 @@ static void cpu_close(struct device *device)
 {
     struct device_cpu *cpu = device->private_;
     ops_profile_enable(device, false);
-    gemm_free(cpu->gemm);
+    gemm_onednn_free(cpu->onednn);
     pthread_mutex_destroy(&cpu->error_mutex);
     free(cpu);
 }
@@ -476,7 +464,7 @@ enum status device_cpu_open(const struct cpu_kernels *kernels, int threads, stru
     cpu->device.threads = 1;
 #endif
     cpu->device.ops = ops_cpu_table(kernels->isa);
-    TRY_GOTO(gemm_new(kernels, &cpu->gemm, err));
+    TRY_GOTO(gemm_onednn_new(kernels, &cpu->onednn, err));
     struct cpu_features features;
     cpu_features_detect(&features);
     snprintf(cpu->device.name, sizeof cpu->device.name, "%s", features.name);

@@ -1,10 +1,7 @@
-/* ops_cpu.c: the choice of instruction-set level, and the workspace that its ops need. */
 #include "gpu/cpu/ops_cpu.h"
 
-extern const struct ops_cpu_level ops_cpu_baseline;
-#if defined(__x86_64__)
-extern const struct ops_cpu_level ops_cpu_avx2, ops_cpu_avx512;
-#endif
+#include "gpu/cpu/ops_cpu_scratch.h"
+#include "gpu/cpu/ops_cpu_team.h"
 
 static const struct ops_cpu_level *level_of(enum cpu_isa isa)
 {
@@ -28,7 +25,7 @@ cpu_micro_run *ops_cpu_micro_run(enum cpu_isa isa)
     return level_of(isa)->micro_run;
 }
 
-static size_t max_size(size_t a, size_t b)
+static size_t larger(size_t a, size_t b)
 {
     return a > b ? a : b;
 }
@@ -36,14 +33,14 @@ static size_t max_size(size_t a, size_t b)
 size_t ops_cpu_workspace_bytes(struct device *device, const struct op_limits *l)
 {
     size_t threads = (size_t)device->threads, bytes = 0;
-    size_t widest = max_size((size_t)l->C, (size_t)l->D) + 16;
-    bytes = max_size(bytes, ROW_PARTS_MAX * 2 * widest * sizeof(float)); /* norm_bwd */
-    bytes = max_size(bytes, (size_t)l->max_tokens * sizeof(double));     /* cross_entropy */
+    size_t widest = larger((size_t)l->C, (size_t)l->D) + SUMS_GRAIN;
+    bytes = larger(bytes, ROW_PARTS_MAX * 2 * widest * sizeof(float)); /* norm_bwd */
+    bytes = larger(bytes, (size_t)l->max_tokens * sizeof(double));     /* cross_entropy */
     if (l->KV > 0 && l->D > 0) {
         size_t unit = (size_t)ATTENTION_UNIT_FLOATS(l->D, l->max_seq, l->H / l->KV);
-        size_t packed = max_size(unit, ATTENTION_BATCH_FLOATS);
-        bytes = max_size(bytes, (threads * (size_t)ATTENTION_THREAD_FLOATS(l->D) + packed) * sizeof(float) + 128);
+        size_t packed = larger(unit, ATTENTION_BATCH_FLOATS);
+        bytes = larger(bytes, (threads * (size_t)ATTENTION_THREAD_FLOATS(l->D) + packed) * sizeof(float) + 128);
     }
-    bytes = max_size(bytes, (size_t)3 * (1024 + 16) * 1024 * sizeof(float)); /* products */
+    bytes = larger(bytes, (size_t)GEMM_SCRATCH_FLOATS * sizeof(float));
     return scratch_size(bytes) + 256;
 }

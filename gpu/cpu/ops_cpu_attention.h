@@ -1,7 +1,7 @@
 /* ops_cpu_attention.h: causal attention without the score matrix, forward and backward. A template, see ops_cpu.h.
  *
  * A block of NR queries (or, for the gradients of k and v, NR keys) lies in the lanes of the micro-kernel of
- * gemm_cpu_kernels.h, the other side runs through its rows. Scores, probabilities and sums over keys then need no
+ * gemm_cpu_micro.h, the other side runs through its rows. Scores, probabilities and sums over keys then need no
  * horizontal operation, and a block of probabilities is at once the packed operand of the next product:
  *
  *     forward   S (keys, lanes) = K · Qᵀ      P = exp(scale S - running maximum)      Oᵀ (D, lanes) += Vᵀ · P
@@ -18,9 +18,7 @@
  * The rows' operands are packed once for all blocks that use them, a batch of units (a sequence and one key/value head
  * with its query heads) at a time, as many as ATTENTION_BATCH_FLOATS of scratch hold. */
 
-enum { ROWS_AT_A_TIME = 144 }; /* a multiple of every MR; with NR lanes a block of scores stays in the first cache */
-_Static_assert(ROWS_AT_A_TIME % MR == 0 && (int)MR <= (int)ATTENTION_MAX_MR && (int)NR <= (int)ATTENTION_MAX_NR,
-               "blocks fit");
+_Static_assert(ATTENTION_ROWS % MR == 0, "a block of scores consists of whole tiles");
 
 /* What forward and backward share. */
 struct attention {
@@ -220,7 +218,7 @@ static int64_t first_key_of(int64_t query, int64_t window)
 
 /* Scratch of one thread, in floats of ATTENTION_THREAD_FLOATS(D). */
 struct attention_scratch {
-    float *scores, *products;      /* (ROWS_AT_A_TIME, NR) */
+    float *scores, *products;      /* (ATTENTION_ROWS, NR) */
     float *lanes_a, *lanes_b;      /* (units of D, NR) */
     float *sum_a, *sum_b, *turned; /* (padded_d, NR) */
 };
@@ -229,8 +227,8 @@ static struct attention_scratch attention_scratch_of(float *floats, const struct
 {
     struct attention_scratch t;
     t.scores = floats;
-    t.products = t.scores + ROWS_AT_A_TIME * NR;
-    t.lanes_a = t.products + ROWS_AT_A_TIME * NR;
+    t.products = t.scores + ATTENTION_ROWS * NR;
+    t.lanes_a = t.products + ATTENTION_ROWS * NR;
     t.lanes_b = t.lanes_a + a->padded_d * NR;
     t.sum_a = t.lanes_b + a->padded_d * NR;
     t.sum_b = t.sum_a + a->padded_d * NR;
@@ -288,8 +286,8 @@ static void attention_fwd_block(const struct attention_fwd_args *args, const str
     }
     memset(t.sum_a, 0, (size_t)(a->padded_d * NR) * sizeof *t.sum_a);
     pack_lanes(t.lanes_a, at(args->q, row * args->ld_q + h * a->D, a->dtype), args->ld_q, count, a);
-    for (int64_t key = first_key_of(query, a->window); key <= last; key += ROWS_AT_A_TIME) {
-        int64_t rows = min_i64(ROWS_AT_A_TIME, last + 1 - key);
+    for (int64_t key = first_key_of(query, a->window); key <= last; key += ATTENTION_ROWS) {
+        int64_t rows = min_i64(ATTENTION_ROWS, last + 1 - key);
         multiply_rows(t.scores, keys + key * units_of(a, a->D), t.lanes_a, rows, a);
         softmax_block(t.scores, rows, key, query, !all_seen(query, last, key, key + rows - 1, a->window), highest, sum,
                       keep, a);
@@ -488,8 +486,8 @@ static void attention_bwd_queries(const struct attention_bwd_args *args, const s
     memset(t.sum_a, 0, (size_t)(a->padded_d * NR) * sizeof *t.sum_a);
     pack_lanes(t.lanes_a, at(args->q, row * args->ld_q + h * a->D, a->dtype), args->ld_q, count, a);
     pack_lanes(t.lanes_b, at(args->dout, row * args->ld_o + h * a->D, a->dtype), args->ld_o, count, a);
-    for (int64_t key = first_key_of(query, a->window); key <= last; key += ROWS_AT_A_TIME) {
-        int64_t rows = min_i64(ROWS_AT_A_TIME, last + 1 - key);
+    for (int64_t key = first_key_of(query, a->window); key <= last; key += ATTENTION_ROWS) {
+        int64_t rows = min_i64(ATTENTION_ROWS, last + 1 - key);
         multiply_rows(t.scores, o.k_tokens + key * units_of(a, a->D), t.lanes_a, rows, a);
         multiply_rows(t.products, o.v_tokens + key * units_of(a, a->D), t.lanes_b, rows, a);
         gradient_block_by_query(t.scores, t.products, rows, key, query,
@@ -512,8 +510,8 @@ static void attention_bwd_keys(const struct attention_bwd_args *args, const stru
     for (int64_t head = 0; head < a->group; head++) {
         struct attention_operands o = attention_operands_of(unit, head, a);
         const float *lse = args->lse + (u->kv * a->group + head) * a->M + u->start;
-        for (int64_t query = key / MR * MR; query < end; query += ROWS_AT_A_TIME) {
-            int64_t rows = min_i64(ROWS_AT_A_TIME, end - query);
+        for (int64_t query = key / MR * MR; query < end; query += ATTENTION_ROWS) {
+            int64_t rows = min_i64(ATTENTION_ROWS, end - query);
             multiply_rows(t.scores, o.q_tokens + query * units_of(a, a->D), t.lanes_a, rows, a);
             multiply_rows(t.products, o.dout_tokens + query * units_of(a, a->D), t.lanes_b, rows, a);
             gradient_block_by_key(t.scores, t.products, rows, query, key,

@@ -1,5 +1,5 @@
 /* ops_cpu_isa_avx2.c: the CPU's ops for AVX2 (the Makefile gives this file its instruction-set flags). */
-#include "gpu/cpu/ops_cpu.h"
+#include "gpu/cpu/ops_cpu_level.h"
 
 #if defined(__x86_64__)
 #ifndef __AVX2__

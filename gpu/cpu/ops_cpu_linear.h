@@ -47,7 +47,7 @@ static bool product_by_library(struct stream *stream, const struct product *p, c
                              .accumulate = e->accumulate,
                              .scratch = scratch.next,
                              .scratch_bytes = scratch.left};
-    switch (gemm_library(cpu->gemm, &args)) {
+    switch (gemm_onednn_multiply(cpu->onednn, &args)) {
     case GEMM_DONE: finish_library_product(p, e); return true;
     case GEMM_UNSUPPORTED: return false;
     case GEMM_FAILED: break;
@@ -63,7 +63,7 @@ static void product(struct stream *stream, const struct product *p, const struct
     progress_tick();
     if (p->m == 0 || p->n == 0)
         return;
-    if (!gemm_wants_library(cpu->gemm, e->dtype) || !product_by_library(stream, p, e))
+    if (!gemm_onednn_wants(cpu->onednn, e->dtype) || !product_by_library(stream, p, e))
         gemm_builtin(scratch_of(stream), product_kind(&cpu->kernels, e->dtype), p, e);
 }
 

@@ -1,6 +1,6 @@
 /* ops_cpu_norm.h: LayerNorm and RMSNorm over rows, RMSNorm over heads. A template, see ops_cpu.h.
  *
- * Gradients of the weights are summed by each thread over its rows, then over threads in order. */
+ * Gradients of the weights are sums over parts of the rows, which are then added in the order of the parts. */
 
 static ALWAYS_INLINE void norm_fwd_row(const struct norm_fwd_args *a, int64_t i, enum dtype dtype)
 {
@@ -58,16 +58,19 @@ static void op_norm_fwd(struct stream *stream, const struct norm_fwd_args *a)
     }
 }
 
-/* With n = (x - mean) · rstd and g = dy · weight: dx = rstd · (g - mean(g) - n · mean(g · n)), the middle term for
- * LayerNorm only. dweight and dbias: this part's sums. */
-static ALWAYS_INLINE void norm_bwd_row(const struct norm_bwd_args *a, int64_t i, float *dweight, float *dbias,
-                                       enum dtype dtype)
+/* The gradient of a norm, a row at a time, in two passes. With n = (x - mean) · rstd and g = dy · weight:
+ *
+ *     norm_bwd_sums     dweight += dy · n, dbias += dy (a part's sums); and mean(g), for LayerNorm only, and mean(g ·
+ * n) norm_bwd_input    dx = dres + rstd · (g - mean(g) - n · mean(g · n)) */
+struct norm_bwd_means {
+    float g, gn;
+};
+
+static ALWAYS_INLINE struct norm_bwd_means norm_bwd_sums(const struct norm_bwd_args *a, int64_t i, float mean,
+                                                         float rstd, float *dweight, float *dbias, enum dtype dtype)
 {
     const int64_t C = a->C;
     const void *x = at(a->x, i * C, dtype), *dy = at(a->dy, i * C, dtype);
-    const void *dres = a->dres ? at(a->dres, i * C, dtype) : NULL;
-    void *dx = at(a->dx, i * C, dtype);
-    float mean = a->kind == NORM_LAYER ? a->mean[i] : 0, rstd = a->rstd[i];
     vf sum_g = vf_zero(), sum_gn = vf_zero();
     for (int64_t j = 0; j < C; j += VF) {
         vf d = vf_get(dy, j, C, dtype), n = (vf_get(x, j, C, dtype) - mean) * rstd;
@@ -78,14 +81,32 @@ static ALWAYS_INLINE void norm_bwd_row(const struct norm_bwd_args *a, int64_t i,
         if (dbias)
             vf_put(dbias, j, C, vf_get(dbias, j, C, DTYPE_F32) + d, DTYPE_F32);
     }
-    float mean_g = a->kind == NORM_LAYER ? vf_sum(sum_g) / (float)C : 0, mean_gn = vf_sum(sum_gn) / (float)C;
+    return (struct norm_bwd_means){.g = a->kind == NORM_LAYER ? vf_sum(sum_g) / (float)C : 0,
+                                   .gn = vf_sum(sum_gn) / (float)C};
+}
+
+static ALWAYS_INLINE void norm_bwd_input(const struct norm_bwd_args *a, int64_t i, float mean, float rstd,
+                                         struct norm_bwd_means means, enum dtype dtype)
+{
+    const int64_t C = a->C;
+    const void *x = at(a->x, i * C, dtype), *dy = at(a->dy, i * C, dtype);
+    const void *dres = a->dres ? at(a->dres, i * C, dtype) : NULL;
+    void *dx = at(a->dx, i * C, dtype);
     for (int64_t j = 0; j < C; j += VF) {
         vf n = (vf_get(x, j, C, dtype) - mean) * rstd;
-        vf v = rstd * (vf_get(dy, j, C, dtype) * vf_get(a->weight, j, C, dtype) - mean_g - n * mean_gn);
+        vf v = rstd * (vf_get(dy, j, C, dtype) * vf_get(a->weight, j, C, dtype) - means.g - n * means.gn);
         if (dres)
             v += vf_get(dres, j, C, dtype);
         vf_put(dx, j, C, v, dtype);
     }
+}
+
+static ALWAYS_INLINE void norm_bwd_row(const struct norm_bwd_args *a, int64_t i, float *dweight, float *dbias,
+                                       enum dtype dtype)
+{
+    float mean = a->kind == NORM_LAYER ? a->mean[i] : 0, rstd = a->rstd[i];
+    struct norm_bwd_means means = norm_bwd_sums(a, i, mean, rstd, dweight, dbias, dtype);
+    norm_bwd_input(a, i, mean, rstd, means, dtype);
 }
 
 /* out (+)= sum over parts of partial (parts, stride), of n elements those of `columns` */
@@ -104,7 +125,7 @@ static void op_norm_bwd(struct stream *stream, const struct norm_bwd_args *a)
 {
     progress_tick();
     struct scratch scratch = scratch_of(stream);
-    const int64_t stride = (a->C + 15) / 16 * 16, parts = row_parts(a->M);
+    const int64_t stride = round_up(a->C, SUMS_GRAIN), parts = row_parts(a->M);
     float *partial = scratch_take(&scratch, (size_t)(parts * 2 * stride) * sizeof *partial);
 #pragma omp parallel if (a->M * a->C > WORTH_THREADS)
     {
@@ -186,7 +207,7 @@ static void op_head_norm_bwd(struct stream *stream, const struct head_norm_bwd_a
 {
     progress_tick();
     struct scratch scratch = scratch_of(stream);
-    const int64_t stride = (a->D + 15) / 16 * 16, parts = row_parts(a->M);
+    const int64_t stride = round_up(a->D, SUMS_GRAIN), parts = row_parts(a->M);
     float *partial = scratch_take(&scratch, (size_t)(parts * stride) * sizeof *partial);
 #pragma omp parallel if (a->M * a->heads * a->D > WORTH_THREADS)
     {

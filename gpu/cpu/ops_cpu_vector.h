@@ -183,6 +183,12 @@ static ALWAYS_INLINE vh vf_to_half(vf x, enum dtype dtype)
         }                                     \
     } while (0)
 
+/* The address of an element. */
+static inline void *at(const void *base, int64_t element, enum dtype dtype)
+{
+    return (char *)(uintptr_t)base + (size_t)element * dtype_size(dtype);
+}
+
 /* VF elements of `p` from element i. */
 static ALWAYS_INLINE vf vf_load(const void *p, int64_t i, enum dtype dtype)
 {

@@ -1,11 +1,11 @@
-/* gemm_cpu.c: oneDNN, opened at run time.
+/* gemm_onednn.c: oneDNN, opened at run time.
  *
  * libdnnl is large and drags in a C++ runtime and an OpenCL loader, so nothing links against it: the few functions that
  * are needed are declared here and looked up by name. fp32 calls dnnl_sgemm(). bf16 needs matmul primitives, which are
  * made at the first use of a shape and kept in a table of CACHE_ENTRIES; the oldest makes room for a new one. Their
  * scratch memory is the caller's. The interfaces of versions 2 and 3 differ in how descriptors are made: version 2
  * fills structures of its own layout, for which there is room in blobs that are larger than any of them. */
-#include "gpu/cpu/gemm_cpu.h"
+#include "gpu/cpu/gemm_onednn.h"
 
 #include "core/log.h"
 #include "core/memory.h"
@@ -107,7 +107,7 @@ struct primitive {
     size_t scratch_bytes;
 };
 
-struct gemm {
+struct gemm_onednn {
     bool wants[DTYPE_COUNT];
     void *library;
     int major;
@@ -123,7 +123,7 @@ struct gemm {
 
 static const char *const library_names[] = {"libdnnl.so.3", "libdnnl.so.2", "libdnnl.so"};
 
-static enum status open_library(struct gemm *g, struct error *err)
+static enum status open_library(struct gemm_onednn *g, struct error *err)
 {
     const char *why = "";
     for (size_t i = 0; i < COUNT_OF(library_names) && !g->library; i++)
@@ -147,9 +147,9 @@ static enum status open_library(struct gemm *g, struct error *err)
     return STATUS_OK;
 }
 
-enum status gemm_library_version(char *version, size_t size, uint32_t *isa, struct error *err)
+enum status gemm_onednn_version(char *version, size_t size, uint32_t *isa, struct error *err)
 {
-    struct gemm *g = calloc(1, sizeof *g);
+    struct gemm_onednn *g = calloc(1, sizeof *g);
     if (!g)
         return error_set(err, STATUS_DEVICE, "cannot prepare matrix products: out of memory");
     pthread_mutex_init(&g->mutex, NULL);
@@ -161,13 +161,13 @@ enum status gemm_library_version(char *version, size_t size, uint32_t *isa, stru
         snprintf(version, size, "%d.%d.%d", v->major, v->minor, v->patch);
         *isa = effective_isa ? (uint32_t)effective_isa() : 0;
     }
-    gemm_free(g);
+    gemm_onednn_free(g);
     return status;
 }
 
-enum status gemm_new(const struct cpu_kernels *kernels, struct gemm **gemm, struct error *err)
+enum status gemm_onednn_new(const struct cpu_kernels *kernels, struct gemm_onednn **gemm, struct error *err)
 {
-    struct gemm *g = calloc(1, sizeof *g);
+    struct gemm_onednn *g = calloc(1, sizeof *g);
     if (!g)
         return error_set(err, STATUS_DEVICE, "cannot prepare matrix products: out of memory");
     pthread_mutex_init(&g->mutex, NULL);
@@ -178,14 +178,14 @@ enum status gemm_new(const struct cpu_kernels *kernels, struct gemm **gemm, stru
     }
     enum status status = needed ? open_library(g, err) : STATUS_OK;
     if (status != STATUS_OK) {
-        gemm_free(g);
+        gemm_onednn_free(g);
         return status;
     }
     *gemm = g;
     return STATUS_OK;
 }
 
-static void primitive_release(struct gemm *g, struct primitive *p)
+static void primitive_release(struct gemm_onednn *g, struct primitive *p)
 {
     for (int i = 0; i < OPERANDS; i++)
         if (p->memory[i])
@@ -196,7 +196,7 @@ static void primitive_release(struct gemm *g, struct primitive *p)
 }
 
 /* The library stays open: its threads' local storage must outlive them. */
-void gemm_free(struct gemm *g)
+void gemm_onednn_free(struct gemm_onednn *g)
 {
     if (!g)
         return;
@@ -210,7 +210,7 @@ void gemm_free(struct gemm *g)
     free(g);
 }
 
-bool gemm_wants_library(const struct gemm *g, enum dtype dtype)
+bool gemm_onednn_wants(const struct gemm_onednn *g, enum dtype dtype)
 {
     return g->wants[dtype];
 }
@@ -223,8 +223,8 @@ union memory_desc {
     _Alignas(16) unsigned char structure[4096];
 };
 
-static bool memory_desc_make(struct gemm *g, union memory_desc *md, int64_t rows, int64_t columns, bool transposed,
-                             int64_t ld, enum dtype dtype)
+static bool memory_desc_make(struct gemm_onednn *g, union memory_desc *md, int64_t rows, int64_t columns,
+                             bool transposed, int64_t ld, enum dtype dtype)
 {
     dnnl_dims dims = {rows, columns}, strides = {transposed ? 1 : ld, transposed ? ld : 1};
     int type = dtype == DTYPE_F32 ? DNNL_F32 : DNNL_BF16;
@@ -234,12 +234,12 @@ static bool memory_desc_make(struct gemm *g, union memory_desc *md, int64_t rows
     return g->dnnl.memory_desc_create_with_strides(&md->handle, 2, dims, type, strides) == 0;
 }
 
-static const void *memory_desc_of(const struct gemm *g, const union memory_desc *md)
+static const void *memory_desc_of(const struct gemm_onednn *g, const union memory_desc *md)
 {
     return g->major == 2 ? (const void *)md->structure : md->handle;
 }
 
-static bool attributes_make(struct gemm *g, bool accumulate, dnnl_handle *attr)
+static bool attributes_make(struct gemm_onednn *g, bool accumulate, dnnl_handle *attr)
 {
     struct dnnl *d = &g->dnnl;
     dnnl_handle post_ops = NULL;
@@ -259,7 +259,7 @@ static bool attributes_make(struct gemm *g, bool accumulate, dnnl_handle *attr)
 }
 
 /* Makes the primitive of p->shape; p->supported says whether that worked. */
-static void primitive_make(struct gemm *g, struct primitive *p)
+static void primitive_make(struct gemm_onednn *g, struct primitive *p)
 {
     struct dnnl *d = &g->dnnl;
     const struct shape *s = &p->shape;
@@ -305,7 +305,7 @@ static void primitive_make(struct gemm *g, struct primitive *p)
             d->memory_desc_destroy(descs[i]->handle);
 }
 
-static struct primitive *primitive_of(struct gemm *g, const struct shape *shape)
+static struct primitive *primitive_of(struct gemm_onednn *g, const struct shape *shape)
 {
     for (int i = 0; i < CACHE_ENTRIES && g->cache[i].used; i++)
         if (memcmp(&g->cache[i].shape, shape, sizeof *shape) == 0)
@@ -319,7 +319,7 @@ static struct primitive *primitive_of(struct gemm *g, const struct shape *shape)
     return p;
 }
 
-static enum gemm_result library_bf16(struct gemm *g, const struct gemm_args *a)
+static enum gemm_result library_bf16(struct gemm_onednn *g, const struct gemm_args *a)
 {
     struct shape shape;
     memset(&shape, 0, sizeof shape); /* compared as bytes */
@@ -354,7 +354,7 @@ static enum gemm_result library_bf16(struct gemm *g, const struct gemm_args *a)
     return GEMM_DONE;
 }
 
-enum gemm_result gemm_library(struct gemm *g, const struct gemm_args *a)
+enum gemm_result gemm_onednn_multiply(struct gemm_onednn *g, const struct gemm_args *a)
 {
     ASSERT(g->wants[a->dtype]);
     if (a->m == 0 || a->n == 0 || a->k == 0)

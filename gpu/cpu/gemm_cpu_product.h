@@ -1,4 +1,5 @@
-/* gemm_cpu_kernels.h: the built-in matrix product. A template, see ops_cpu.h.
+/* gemm_cpu_product.h: the built-in matrix product. A template, see ops_cpu.h. Its parts: gemm_cpu_units.h,
+ * gemm_cpu_tiles.h (AMX), gemm_cpu_pack.h, gemm_cpu_micro.h.
  *
  * C (m, n) = op(A) (m, k) · op(B) (k, n), cut three times (the scheme of Goto and van de Geijn, 2008):
  *
@@ -7,245 +8,11 @@
  *         for each block of GEMM_MC rows of A and C: all threads pack the block of A into panels of MR rows
  *           tasks of panels are handed out; a task runs the micro-kernel: an MR x NR tile of C in registers
  *
- * A packed panel holds, unit by unit of k, its MR (or NR) values side by side. A unit is four bytes: an fp32 number, a
- * half-precision number widened to fp32, or, for the CPU's bf16 instructions (cpu_bf16.h says when), a pair of bf16
- * numbers that are neighbours in k. Rows, columns and units beyond the matrix are packed as zeros. AMX wants panels of
- * A of its own: gemm_cpu_tiles.h.
- *
  * Packing reads at the speed of memory. Where A has few rows that is a good part of the time, so blocks of B are small
  * there, and while one is multiplied the next is fetched into the second-level cache.
  *
  * A tile's sum runs over k in order on one thread, so the result depends neither on the number of threads nor on which
  * of them takes a task. Blocks of k after the first add to what is there: in C if it is fp32, else in fp32 scratch. */
-
-#if defined(__AVX512F__)
-enum { MR = 12, NV = 2 };
-#elif defined(__AVX2__)
-enum { MR = 4, NV = 3 };
-#elif defined(__aarch64__)
-enum { MR = 8, NV = 3 };
-#else
-enum { MR = 4, NV = 2 };
-#endif
-
-enum {
-    NR = NV * VF,
-    GEMM_KC = 1024,                      /* units */
-    GEMM_MC = (1024 + MR - 1) / MR * MR, /* rows, and more where there are fewer units: the packed block's size stays */
-    GEMM_NC = 1024 / NR * NR,            /* columns, likewise */
-    GEMM_TILES_A = 192 << 10,            /* units of a packed block of A for AMX: with a panel of B and its part of C in
-                                            a second-level cache of 2 MiB, as tiles are read faster than from memory */
-    GEMM_TASK_ROWS = 168,                /* at most */
-    GEMM_COLUMN_PANELS = 128 / NR,       /* of a task: 512 KiB of packed B stay in the second-level cache */
-    GEMM_FEW_ROWS = 528,                 /* up to here, the next block of B is fetched ahead … */
-    GEMM_AHEAD_BYTES = 256 << 10,        /* … this much at most for each thread */
-};
-_Static_assert(MR % 4 == 0 && NR % 4 == 0, "panels are transposed four by four");
-
-enum unit_kind {
-    UNIT_F32,
-    UNIT_F16,
-    UNIT_WIDENED,
-    UNIT_PAIR,
-    UNIT_TILE /* pairs, for AMX */
-};
-
-/* Runs a statement with KIND as a constant that is `kind`: each kind of unit gets code of its own. */
-#define WITH_UNIT(kind, ...)                          \
-    do {                                              \
-        if ((kind) == UNIT_F32) {                     \
-            const enum unit_kind KIND = UNIT_F32;     \
-            __VA_ARGS__;                              \
-        } else if ((kind) == UNIT_F16) {              \
-            const enum unit_kind KIND = UNIT_F16;     \
-            __VA_ARGS__;                              \
-        } else if ((kind) == UNIT_WIDENED) {          \
-            const enum unit_kind KIND = UNIT_WIDENED; \
-            __VA_ARGS__;                              \
-        } else {                                      \
-            const enum unit_kind KIND = UNIT_PAIR;    \
-            __VA_ARGS__;                              \
-        }                                             \
-    } while (0)
-
-/* ---- packing ------------------------------------------------------------- */
-
-typedef uint32_t quad __attribute__((vector_size(16)));
-
-/* Unit k of a row; element (row, k) is at src[row * row_stride + k * k_stride]. */
-static ALWAYS_INLINE uint32_t unit_of(const void *src, int64_t row_stride, int64_t k_stride, int64_t row, int64_t unit,
-                                      int64_t k, enum unit_kind kind)
-{
-    const uint16_t *half = src;
-    uint32_t bits;
-    switch (kind) {
-    case UNIT_F32: memcpy(&bits, (const float *)src + row * row_stride + unit * k_stride, 4); return bits;
-    case UNIT_F16: {
-        float widened = f16_to_f32(half[row * row_stride + unit * k_stride]);
-        memcpy(&bits, &widened, 4);
-        return bits;
-    }
-    case UNIT_WIDENED: return (uint32_t)half[row * row_stride + unit * k_stride] << 16;
-    default: break;
-    }
-    half += row * row_stride + 2 * unit * k_stride;
-    return half[0] | (2 * unit + 1 < k ? (uint32_t)half[k_stride] << 16 : 0);
-}
-
-static ALWAYS_INLINE quad quad_from_f16(const uint16_t *half)
-{
-#if defined(__F16C__)
-    return (quad)_mm_cvtph_ps(_mm_loadl_epi64((const __m128i *)half));
-#else
-    quad q;
-    for (int i = 0; i < 4; i++) {
-        float widened = f16_to_f32(half[i]);
-        uint32_t bits;
-        memcpy(&bits, &widened, 4);
-        q[i] = bits;
-    }
-    return q;
-#endif
-}
-
-/* Four units of a row whose k is contiguous. */
-static ALWAYS_INLINE quad quad_of(const void *src, int64_t row_start, int64_t unit, enum unit_kind kind)
-{
-    quad q;
-    if (kind == UNIT_WIDENED) {
-        const uint16_t *half = (const uint16_t *)src + row_start + unit;
-        return (quad){half[0], half[1], half[2], half[3]} << 16;
-    }
-    if (kind == UNIT_F16)
-        return quad_from_f16((const uint16_t *)src + row_start + unit);
-    if (kind == UNIT_F32)
-        memcpy(&q, (const float *)src + row_start + unit, sizeof q);
-    else
-        memcpy(&q, (const uint16_t *)src + row_start + 2 * unit, sizeof q);
-    return q;
-}
-
-static ALWAYS_INLINE void quad_transpose(quad q[4])
-{
-    quad ab_low = __builtin_shufflevector(q[0], q[1], 0, 4, 1, 5);
-    quad ab_high = __builtin_shufflevector(q[0], q[1], 2, 6, 3, 7);
-    quad cd_low = __builtin_shufflevector(q[2], q[3], 0, 4, 1, 5);
-    quad cd_high = __builtin_shufflevector(q[2], q[3], 2, 6, 3, 7);
-    q[0] = __builtin_shufflevector(ab_low, cd_low, 0, 1, 4, 5);
-    q[1] = __builtin_shufflevector(ab_low, cd_low, 2, 3, 6, 7);
-    q[2] = __builtin_shufflevector(ab_high, cd_high, 0, 1, 4, 5);
-    q[3] = __builtin_shufflevector(ab_high, cd_high, 2, 3, 6, 7);
-}
-
-/* One panel: `rows` of `width` rows are there; k elements from `src` on. dst (units, width). */
-static ALWAYS_INLINE void pack_panel(uint32_t *dst, const void *src, int64_t row_stride, int64_t k_stride, int rows,
-                                     int width, int64_t k, enum unit_kind kind)
-{
-    int64_t units = kind == UNIT_PAIR ? (k + 1) / 2 : k, unit = 0;
-    int64_t whole = kind == UNIT_PAIR ? k / 2 : k; /* units that have all their elements */
-    if (rows == width && row_stride == 1) {
-        for (; unit < whole; unit++, dst += width) {
-            const uint16_t *half = (const uint16_t *)src + (kind == UNIT_PAIR ? 2 : 1) * unit * k_stride;
-            if (kind == UNIT_F32)
-                memcpy(dst, (const float *)src + unit * k_stride, (size_t)width * sizeof *dst);
-            else if (kind == UNIT_WIDENED)
-                for (int r = 0; r < width; r++)
-                    dst[r] = (uint32_t)half[r] << 16;
-            else if (kind == UNIT_F16)
-                for (int r = 0; r < width; r += 4) {
-                    quad q = quad_from_f16(half + r);
-                    memcpy(dst + r, &q, sizeof q);
-                }
-            else
-                for (int r = 0; r < width; r++)
-                    dst[r] = half[r] | (uint32_t)half[k_stride + r] << 16;
-        }
-    } else if (rows == width && k_stride == 1) {
-        for (; unit + 4 <= whole; unit += 4, dst += 4 * width) {
-            for (int r = 0; r < width; r += 4) {
-                quad q[4];
-                for (int i = 0; i < 4; i++)
-                    q[i] = quad_of(src, (r + i) * row_stride, unit, kind);
-                quad_transpose(q);
-                for (int i = 0; i < 4; i++)
-                    memcpy(dst + i * width + r, &q[i], sizeof q[i]);
-            }
-        }
-    }
-    for (; unit < units; unit++, dst += width)
-        for (int r = 0; r < width; r++)
-            dst[r] = r < rows ? unit_of(src, row_stride, k_stride, r, unit, k, kind) : 0;
-}
-
-#include "gpu/cpu/gemm_cpu_tiles.h"
-
-/* ---- micro-kernels: tile (MR, NR) = a (units, MR) · b (units, NR) -------- */
-
-typedef void micro_kernel(int64_t units, const uint32_t *a, const uint32_t *b, float *tile);
-
-static void micro_f32(int64_t units, const uint32_t *a, const uint32_t *b, float *tile)
-{
-    vf sums[MR][NV] = {{{0}}};
-    for (int64_t unit = 0; unit < units; unit++, a += MR, b += NR) {
-        vf columns[NV];
-        __builtin_prefetch(b + 8 * NR);
-        __builtin_prefetch(b + 8 * NR + NR / 2);
-#pragma GCC unroll 4
-        for (int j = 0; j < NV; j++)
-            columns[j] = vf_load(b, j * VF, DTYPE_F32);
-#pragma GCC unroll 16
-        for (int i = 0; i < MR; i++) {
-            float row;
-            memcpy(&row, a + i, sizeof row);
-#pragma GCC unroll 4
-            for (int j = 0; j < NV; j++)
-                sums[i][j] += row * columns[j];
-        }
-    }
-#pragma GCC unroll 16
-    for (int i = 0; i < MR; i++)
-#pragma GCC unroll 4
-        for (int j = 0; j < NV; j++)
-            vf_store(tile, i * NR + j * VF, sums[i][j], DTYPE_F32);
-}
-
-#if defined(__AVX512F__)
-#define GEMM_HAS_PAIRS 1
-__attribute__((target("avx512bf16"))) static void micro_pairs(int64_t units, const uint32_t *a, const uint32_t *b,
-                                                              float *tile)
-{
-    __m512 sums[MR][NV];
-#pragma GCC unroll 16
-    for (int i = 0; i < MR; i++)
-#pragma GCC unroll 4
-        for (int j = 0; j < NV; j++)
-            sums[i][j] = _mm512_setzero_ps();
-    for (int64_t unit = 0; unit < units; unit++, a += MR, b += NR) {
-        __m512bh columns[NV];
-        __builtin_prefetch(b + 8 * NR);
-        __builtin_prefetch(b + 8 * NR + NR / 2);
-#pragma GCC unroll 4
-        for (int j = 0; j < NV; j++)
-            columns[j] = (__m512bh)_mm512_loadu_si512(b + j * VF);
-#pragma GCC unroll 16
-        for (int i = 0; i < MR; i++) {
-            __m512bh row = (__m512bh)_mm512_set1_epi32((int)a[i]);
-#pragma GCC unroll 4
-            for (int j = 0; j < NV; j++)
-                sums[i][j] = _mm512_dpbf16_ps(sums[i][j], row, columns[j]);
-        }
-    }
-#pragma GCC unroll 16
-    for (int i = 0; i < MR; i++)
-#pragma GCC unroll 4
-        for (int j = 0; j < NV; j++)
-            _mm512_storeu_ps(tile + i * NR + j * VF, sums[i][j]);
-}
-#else
-#define GEMM_HAS_PAIRS 0
-#endif
-
-/* ---- a whole product ----------------------------------------------------- */
 
 struct product {
     bool transpose_a, transpose_b;
@@ -400,52 +167,6 @@ static void gemm_task(const struct epilogue *e, const struct block *block, const
     }
 }
 
-/* Rows of a panel of A. */
-static int panel_rows(enum unit_kind kind)
-{
-    return kind == UNIT_TILE ? TILE_MR : MR;
-}
-
-static int64_t elements_of_unit(enum unit_kind kind)
-{
-    return kind == UNIT_PAIR || kind == UNIT_TILE ? 2 : 1;
-}
-
-/* Units of a panel for k elements. */
-static int64_t units_for(enum unit_kind kind, int64_t k)
-{
-    const int64_t units = (k + elements_of_unit(kind) - 1) / elements_of_unit(kind);
-    return kind == UNIT_TILE ? round_up(units, TILE_UNITS) : units;
-}
-
-/* Panels of a packed block: rows first … first+count of op(X), k elements from k_first on. */
-static void pack_block(uint32_t *dst, const void *src, enum dtype dtype, int64_t row_stride, int64_t k_stride,
-                       int64_t first, int64_t count, int64_t k_first, int64_t k, int width, enum unit_kind kind,
-                       bool is_a)
-{
-    int64_t units = units_for(kind, k);
-    const struct range panels = range_mine((count + width - 1) / width, 1);
-    for (int64_t panel = panels.first; panel < panels.end; panel++) {
-        int rows = (int)min_i64(width, count - panel * width);
-        const void *from = at(src, (first + panel * width) * row_stride + k_first * k_stride, dtype);
-        uint32_t *to = dst + panel * width * units;
-#if GEMM_HAS_TILES
-        if (kind == UNIT_TILE && is_a) {
-            pack_tile_panel(to, from, row_stride, k_stride, rows, k);
-            continue;
-        }
-#endif
-        if (is_a)
-            WITH_UNIT(kind, pack_panel(to, from, row_stride, k_stride, rows, MR, k, KIND));
-        else
-            WITH_UNIT(kind, pack_panel(to, from, row_stride, k_stride, rows, NR, k, KIND));
-        if (kind == UNIT_TILE) { /* whole tiles */
-            const int64_t filled = units_for(UNIT_PAIR, k) * width;
-            memset(to + filled, 0, (size_t)(units * width - filled) * sizeof *to);
-        }
-    }
-}
-
 /* The step that cuts n into the fewest parts of at most `most`, of about one size, a multiple of grain. */
 static int64_t even_step(int64_t n, int64_t most, int64_t grain)
 {
@@ -529,15 +250,29 @@ struct gemm_job {
 static void pack_a(const struct gemm_job *job, uint32_t *dst, const struct block *block)
 {
     const struct product *p = job->p;
-    pack_block(dst, p->a, job->finish.dtype, p->transpose_a ? 1 : p->lda, p->transpose_a ? p->lda : 1, block->row,
-               block->m, block->k_first, block->k, job->cuts.mr, job->cuts.kind, true);
+    const struct panel_source source = {.src = p->a,
+                                        .dtype = job->finish.dtype,
+                                        .row_stride = p->transpose_a ? 1 : p->lda,
+                                        .k_stride = p->transpose_a ? p->lda : 1,
+                                        .first = block->row,
+                                        .count = block->m,
+                                        .k_first = block->k_first,
+                                        .k = block->k};
+    pack_block(dst, source, job->cuts.mr, job->cuts.kind, true);
 }
 
 static void pack_b(const struct gemm_job *job, const struct block *block)
 {
     const struct product *p = job->p;
-    pack_block(job->b, p->b, job->finish.dtype, p->transpose_b ? p->ldb : 1, p->transpose_b ? 1 : p->ldb, block->column,
-               block->n, block->k_first, block->k, NR, job->cuts.kind, false);
+    const struct panel_source source = {.src = p->b,
+                                        .dtype = job->finish.dtype,
+                                        .row_stride = p->transpose_b ? p->ldb : 1,
+                                        .k_stride = p->transpose_b ? 1 : p->ldb,
+                                        .first = block->column,
+                                        .count = block->n,
+                                        .k_first = block->k_first,
+                                        .k = block->k};
+    pack_block(job->b, source, NR, job->cuts.kind, false);
 }
 
 /* What this thread will pack after `block`, where blocks are fetched ahead. */

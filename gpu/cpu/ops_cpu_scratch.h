@@ -1,0 +1,58 @@
+/* ops_cpu_scratch.h: the scratch memory that the ops of the CPU backend take from a stream's workspace, and how much of
+ * it they may need. The bounds hold for every instruction-set level; the templates assert that they stay within them.
+ */
+#ifndef ZTRAIN_GPU_CPU_OPS_CPU_SCRATCH_H
+#define ZTRAIN_GPU_CPU_OPS_CPU_SCRATCH_H
+
+#include "core/status.h"
+#include "gpu/device.h"
+
+/* A tile of the micro-kernels has at most this many rows and columns (MR and NR of gemm_cpu_units.h). */
+enum { GEMM_MAX_MR = 16, GEMM_MAX_NR = 64 };
+
+/* Matrix products: a packed block of A, one of B, and a block of sums that wait, each at most GEMM_BLOCK rows (rounded
+ * up to whole tiles) by GEMM_BLOCK columns or units. */
+enum { GEMM_BLOCK = 1024, GEMM_SCRATCH_FLOATS = 3 * (GEMM_BLOCK + GEMM_MAX_MR) * GEMM_BLOCK };
+
+/* Norms, backward: for each part of the rows the sums of dweight and dbias, rows of floats padded to SUMS_GRAIN. */
+enum { SUMS_GRAIN = 16 };
+
+/* Attention: a thread's two blocks of ATTENTION_ROWS scores and five of D numbers, for the lanes of a tile; and the
+ * packed operands of a unit (a sequence and a key/value head with its `group` query heads), or of as many units as
+ * ATTENTION_BATCH_FLOATS hold. ATTENTION_ROWS is a multiple of every MR; with NR lanes a block of scores stays in the
+ * first-level cache. */
+enum { ATTENTION_ROWS = 144, ATTENTION_BATCH_FLOATS = 4 << 20 };
+#define ATTENTION_THREAD_FLOATS(D) ((2 * ATTENTION_ROWS + 5 * ((int64_t)(D) + GEMM_MAX_MR)) * GEMM_MAX_NR)
+#define ATTENTION_UNIT_FLOATS(D, max_seq, group) \
+    (((int64_t)(max_seq) + GEMM_MAX_NR) * (((int64_t)(D) + GEMM_MAX_MR) * (3 + 4 * (int64_t)(group)) + (group)))
+
+/* What is left of a stream's workspace during one op. */
+struct scratch {
+    char *next;
+    size_t left;
+};
+
+static inline struct scratch scratch_of(const struct stream *stream)
+{
+    struct scratch scratch;
+    scratch.next = stream_workspace(stream, &scratch.left);
+    return scratch;
+}
+
+static inline size_t scratch_size(size_t bytes)
+{
+    return (bytes + 63) / 64 * 64;
+}
+
+/* Takes a piece, 64-byte aligned. */
+static inline void *scratch_take(struct scratch *scratch, size_t bytes)
+{
+    size_t taken = scratch_size(bytes);
+    ASSERT(taken <= scratch->left); /* ops_cpu_workspace_bytes() counted what the limits need */
+    void *piece = scratch->next;
+    scratch->next += taken;
+    scratch->left -= taken;
+    return piece;
+}
+
+#endif
