@@ -1,0 +1,76 @@
+/* test_printable.c: what a terminal must not obey is escaped, and everything else stays. */
+#include "core/printable.h"
+
+#include "core/status.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+static void what_is_printable_stays(void **state)
+{
+    (void)state;
+    static const char *const texts[] = {"", "a b\\n", "Größe 模型 🚂", "\xc2\xa0"};
+    char buffer[64];
+    for (size_t i = 0; i < COUNT_OF(texts); i++)
+        assert_ptr_equal(printable(texts[i], buffer, sizeof buffer), texts[i]);
+}
+
+static void other_bytes_are_escaped(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *raw, *shown;
+    } cases[] = {
+        {"a\nb\tc\x7f", "a\\x0ab\\x09c\\x7f"},
+        {"\x1b[2J", "\\x1b[2J"},
+        {"\xc2\x9b", "\\xc2\\x9b"}, /* C1: a control sequence's introducer */
+        {"\xff"
+         "a",
+         "\\xffa"},                 /* no byte of UTF-8 */
+        {"\xc3", "\\xc3"},          /* cut short */
+        {"\xc0\xaf", "\\xc0\\xaf"}, /* longer than need be */
+        {"\xe0\x80\xaf", "\\xe0\\x80\\xaf"},
+        {"\xed\xa0\x80", "\\xed\\xa0\\x80"},          /* a surrogate */
+        {"\xf4\x90\x80\x80", "\\xf4\\x90\\x80\\x80"}, /* beyond U+10FFFF */
+        {"\xc3\xa4\x01", "\xc3\xa4\\x01"},
+    };
+    for (size_t i = 0; i < COUNT_OF(cases); i++)
+        assert_string_equal(PRINTABLE(cases[i].raw), cases[i].shown);
+}
+
+static void what_does_not_fit_is_cut(void **state)
+{
+    (void)state;
+    char buffer[12];
+    assert_string_equal(printable("\x01"
+                                  "234567",
+                                  buffer, sizeof buffer),
+                        "\\x01234567"); /* 10 bytes and the NUL */
+    assert_string_equal(printable("\x01"
+                                  "2345678",
+                                  buffer, sizeof buffer),
+                        "\\x012345678");
+    assert_string_equal(printable("\x01"
+                                  "23456789",
+                                  buffer, sizeof buffer),
+                        "\\x012345...");
+    assert_string_equal(printable("\x01"
+                                  "234\xc3\xa4"
+                                  "6789",
+                                  buffer, sizeof buffer),
+                        "\\x01234..."); /* whole characters */
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(what_is_printable_stays),
+        cmocka_unit_test(other_bytes_are_escaped),
+        cmocka_unit_test(what_does_not_fit_is_cut),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
