@@ -210,18 +210,18 @@ enum status checkpoint_course_plan(const char *run, const struct checkpoint *che
     struct checkpoint_list list = {0}, aside = {0};
     int64_t branch_step = -1;
     memset(course, 0, sizeof *course);
-    TRY_GOTO(fs_join(course->dir, run, "checkpoints", STATUS_CHECKPOINT, err));
-    TRY_GOTO(fs_join(course->metrics, run, "metrics.jsonl", STATUS_CHECKPOINT, err));
-    TRY_GOTO(checkpoint_list_init(&list, course->dir, err));
-    TRY_GOTO(checkpoint_list_aside(&aside, course->dir, err));
-    TRY_GOTO(plan_name(course, checkpoint, &list, &aside, err));
+    TRY_END(fs_join(course->dir, run, "checkpoints", STATUS_CHECKPOINT, err));
+    TRY_END(fs_join(course->metrics, run, "metrics.jsonl", STATUS_CHECKPOINT, err));
+    TRY_END(checkpoint_list_init(&list, course->dir, err));
+    TRY_END(checkpoint_list_aside(&aside, course->dir, err));
+    TRY_END(plan_name(course, checkpoint, &list, &aside, err));
     if (newest)
         course->interrupted = find_interrupted(course, checkpoint, &aside);
     plan_metrics(course, checkpoint, &branch_step);
-    TRY_GOTO(plan_moves(course, checkpoint, newest, branch_step, &list, err));
+    TRY_END(plan_moves(course, checkpoint, newest, branch_step, &list, err));
     for (course->number = 1; number_is_taken(course, &aside, course->number);)
         course->number++;
-fail:
+end:
     checkpoint_list_release(&list);
     checkpoint_list_release(&aside);
     return status;

@@ -269,7 +269,7 @@ static enum status list_update(struct checkpoint_list *list, const char *dir, bo
         qsort(known.entries, (size_t)known.count, sizeof *known.entries, by_name);
     DIR *folder = io_opendir(dir);
     if (!folder)
-        TRY_GOTO(error_system(err, STATUS_CHECKPOINT, errno, "cannot open the folder '%s'", dir));
+        TRY_END(error_system(err, STATUS_CHECKPOINT, errno, "cannot open the folder '%s'", dir));
     for (;;) {
         errno = 0;
         struct dirent *entry = io_readdir(folder);
@@ -277,15 +277,15 @@ static enum status list_update(struct checkpoint_list *list, const char *dir, bo
             break;
         if (!is_own_name(entry->d_name, &aside) || aside != want_aside)
             continue;
-        TRY_GOTO(fs_join(path, dir, entry->d_name, STATUS_CHECKPOINT, err));
+        TRY_END(fs_join(path, dir, entry->d_name, STATUS_CHECKPOINT, err));
         if (entry->d_type == DT_DIR || fs_is_dir(path))
-            TRY_GOTO(list_append(list, &known, path, entry, &room, err));
+            TRY_END(list_append(list, &known, path, entry, &room, err));
     }
     if (errno)
-        TRY_GOTO(error_system(err, STATUS_CHECKPOINT, errno, "cannot read the folder '%s'", dir));
+        TRY_END(error_system(err, STATUS_CHECKPOINT, errno, "cannot read the folder '%s'", dir));
     if (list->count)
         qsort(list->entries, (size_t)list->count, sizeof *list->entries, by_step_newest_first);
-fail:
+end:
     if (folder)
         io_closedir(folder);
     if (status != STATUS_OK)
@@ -381,12 +381,12 @@ enum status checkpoint_remove_tree(const char *path, struct error *err)
         if (!strcmp(entry->d_name, ".") || !strcmp(entry->d_name, ".."))
             continue;
         /* the path's length bounds the depth */
-        TRY_GOTO(fs_join(inner, path, entry->d_name, STATUS_CHECKPOINT, err));
-        TRY_GOTO(checkpoint_remove_tree(inner, err));
+        TRY_END(fs_join(inner, path, entry->d_name, STATUS_CHECKPOINT, err));
+        TRY_END(checkpoint_remove_tree(inner, err));
     }
     if (fault_remove(path) && errno != ENOENT)
         status = error_system(err, STATUS_CHECKPOINT, errno, "cannot delete '%s'", path);
-fail:
+end:
     io_closedir(folder);
     return status;
 }

@@ -345,13 +345,13 @@ static enum status verify_whole(const struct checkpoint *checkpoint, const struc
     XXH3_state_t *hash = XXH3_createState();
     uint8_t *buffer = malloc(COPY_BYTES);
     if (!hash || !buffer)
-        TRY_GOTO(error_set(err, STATUS_DEVICE, "out of memory for '%s'", file->name));
+        TRY_END(error_set(err, STATUS_DEVICE, "out of memory for '%s'", file->name));
     XXH3_64bits_reset(hash);
-    TRY_GOTO(fs_join(path, checkpoint->path, file->name, STATUS_CHECKPOINT, err));
-    TRY_GOTO(fs_open_read(path, STATUS_CHECKPOINT, &fd, &bytes, err));
+    TRY_END(fs_join(path, checkpoint->path, file->name, STATUS_CHECKPOINT, err));
+    TRY_END(fs_open_read(path, STATUS_CHECKPOINT, &fd, &bytes, err));
     for (int64_t at = 0; at < file->bytes;) {
         size_t n = file->bytes - at < COPY_BYTES ? (size_t)(file->bytes - at) : COPY_BYTES;
-        TRY_GOTO(fs_pread(fd, path, buffer, n, at, STATUS_CHECKPOINT, err));
+        TRY_END(fs_pread(fd, path, buffer, n, at, STATUS_CHECKPOINT, err));
         XXH3_64bits_update(hash, buffer, n);
         at += (int64_t)n;
     }
@@ -359,7 +359,7 @@ static enum status verify_whole(const struct checkpoint *checkpoint, const struc
         status = error_set(err, STATUS_CHECKPOINT,
                            "'%s' is damaged at offset 0: its %" PRId64 " bytes do not match their checksum", path,
                            file->bytes);
-fail:
+end:
     if (fd >= 0)
         io_close(fd);
     free(buffer);
@@ -385,7 +385,7 @@ enum status checkpoint_verify(const struct checkpoint *checkpoint, struct error 
 /* ---- loading ------------------------------------------------------------- */
 
 /* "'wte.weight' of shape (256, 64)" */
-static void describe(const char *name, int ndim, const int64_t *shape, char out[192])
+static void tensor_text(const char *name, int ndim, const int64_t *shape, char out[192])
 {
     if (ndim == 1)
         snprintf(out, 192, "'%.96s' of shape (%" PRId64 ")", name, shape[0]);
@@ -414,9 +414,9 @@ enum status checkpoint_check_table(const struct checkpoint *checkpoint, const st
             continue;
         }
         if (a)
-            describe(a->name, a->ndim, a->shape, theirs);
+            tensor_text(a->name, a->ndim, a->shape, theirs);
         if (b)
-            describe(b->name, b->ndim, b->shape, ours);
+            tensor_text(b->name, b->ndim, b->shape, ours);
         status = error_set(err, STATUS_CHECKPOINT,
                            "the checkpoint '%s' is of another model: tensor %d is %s there and "
                            "%s in this model",

@@ -217,11 +217,11 @@ static enum status write_rank_file(const struct save *save, struct state_slices 
     for (int s = 0; s < STATE_KIND_COUNT; s++)
         for (int unit = 0; unit < writer->layout->num_units; unit++) {
             float *own;
-            TRY_GOTO(state_slice(slices, SLICE_READ, (enum state_kind)s, unit, &own, err));
-            TRY_GOTO(rankfile_writer_slice(file, s, unit, own, err));
+            TRY_END(state_slice(slices, SLICE_READ, (enum state_kind)s, unit, &own, err));
+            TRY_END(rankfile_writer_slice(file, s, unit, own, err));
         }
-    TRY_GOTO(rankfile_writer_finish(file, facts, err));
-fail:
+    TRY_END(rankfile_writer_finish(file, facts, err));
+end:
     rankfile_writer_free(file);
     if (status == STATUS_OK && writer->keep_last)
         status = read_back_rank_file(path, &shape, facts, err);

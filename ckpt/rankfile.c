@@ -636,18 +636,18 @@ static enum status index_load(struct rankfile *file, int64_t bytes, const struct
     index = malloc((size_t)(HEADER_BYTES + table_bytes));
     file->frames = malloc((size_t)file->num_frames * sizeof *file->frames);
     if (!index || !file->frames)
-        TRY_GOTO(out_of_memory(file->path, err));
-    TRY_GOTO(fs_pread(file->fd, file->path, index, HEADER_BYTES, 0, STATUS_CHECKPOINT, err));
-    TRY_GOTO(fs_pread(file->fd, file->path, index + HEADER_BYTES, (size_t)table_bytes, table_offset, STATUS_CHECKPOINT,
-                      err));
-    TRY_GOTO(header_check(file->path, &file->shape, index, err));
+        TRY_END(out_of_memory(file->path, err));
+    TRY_END(fs_pread(file->fd, file->path, index, HEADER_BYTES, 0, STATUS_CHECKPOINT, err));
+    TRY_END(fs_pread(file->fd, file->path, index + HEADER_BYTES, (size_t)table_bytes, table_offset, STATUS_CHECKPOINT,
+                     err));
+    TRY_END(header_check(file->path, &file->shape, index, err));
     if (XXH3_64bits(index, (size_t)(HEADER_BYTES + table_bytes)) != facts->index_checksum)
-        TRY_GOTO(damaged(file->path, table_offset, "header and frame table do not match the manifest's checksum", err));
+        TRY_END(damaged(file->path, table_offset, "header and frame table do not match the manifest's checksum", err));
     if (get_u32(index + HEADER_BYTES) != SKIPPABLE_TABLE ||
         get_u32(index + HEADER_BYTES + 4) != (uint32_t)(table_bytes - TABLE_HEAD_BYTES))
-        TRY_GOTO(damaged(file->path, table_offset, "the frame table does not begin here", err));
-    TRY_GOTO(table_decode(file, index + HEADER_BYTES, table_offset, err));
-fail:
+        TRY_END(damaged(file->path, table_offset, "the frame table does not begin here", err));
+    TRY_END(table_decode(file, index + HEADER_BYTES, table_offset, err));
+end:
     free(index);
     return status;
 }

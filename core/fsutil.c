@@ -44,6 +44,12 @@ const char *fs_base_name(const char *path)
     return slash ? slash + 1 : path;
 }
 
+bool fs_has_suffix(const char *name, const char *suffix)
+{
+    size_t n = strlen(name), m = strlen(suffix);
+    return n >= m && strcmp(name + n - m, suffix) == 0;
+}
+
 bool fs_exists(const char *path)
 {
     struct stat st;

@@ -22,6 +22,9 @@ void fs_parent(const char *path, char out[FS_PATH_MAX]);
 /* The last part of a path, by its text: "b" of "a/b". Points into `path`. */
 const char *fs_base_name(const char *path);
 
+/* Whether a name ends with `suffix` (".bin"). */
+bool fs_has_suffix(const char *name, const char *suffix);
+
 bool fs_exists(const char *path); /* anything, also a dangling link */
 bool fs_is_dir(const char *path);
 

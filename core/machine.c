@@ -50,7 +50,7 @@ static bool read_group_number(const char *folder, const char *file, const char *
     return read_number(path, key, value);
 }
 
-/* ---- the control groups of this process ---- */
+/* ---- the control groups of this process ---------------------------------- */
 
 typedef void (*group_visitor)(const char *folder, bool v2, void *context);
 
@@ -92,7 +92,7 @@ static void visit_groups(const char *root, const char *controller, group_visitor
     fclose(file);
 }
 
-/* ---- memory ---- */
+/* ---- memory -------------------------------------------------------------- */
 
 /* Takes what one group allows into a struct machine_memory. */
 static void visit_memory(const char *folder, bool v2, void *context)
@@ -130,7 +130,7 @@ void machine_memory(const char *root, struct machine_memory *memory)
     visit_groups(root, "memory", visit_memory, memory);
 }
 
-/* ---- CPUs ---- */
+/* ---- CPUs ---------------------------------------------------------------- */
 
 int machine_cores_online(void)
 {

@@ -361,18 +361,18 @@ static enum status rewrite(struct metrics *metrics, const char *from, const stru
         return error_set(err, STATUS_CHECKPOINT, "cannot create '%s': %s", fresh, strerror(errno));
     if (from) {
         if (!reader_open(&reader, from))
-            TRY_GOTO(error_set(err, STATUS_CHECKPOINT, "cannot open '%s': %s", from, strerror(errno)));
-        TRY_GOTO(read_course(&reader, from, course, &sink, &survey, err));
+            TRY_END(error_set(err, STATUS_CHECKPOINT, "cannot open '%s': %s", from, strerror(errno)));
+        TRY_END(read_course(&reader, from, course, &sink, &survey, err));
     }
-    TRY_GOTO(sink_flush(&sink, err));
+    TRY_END(sink_flush(&sink, err));
     if (fault_fsync(sink.fd))
-        TRY_GOTO(error_set(err, STATUS_CHECKPOINT, "cannot write '%s': %s", fresh, strerror(errno)));
+        TRY_END(error_set(err, STATUS_CHECKPOINT, "cannot write '%s': %s", fresh, strerror(errno)));
     if (fault_rename(fresh, metrics->path, 0))
-        TRY_GOTO(
+        TRY_END(
             error_set(err, STATUS_CHECKPOINT, "cannot rename '%s' to '%s': %s", fresh, metrics->path, strerror(errno)));
     fs_parent(metrics->path, folder);
     status = fs_sync_dir(folder, STATUS_CHECKPOINT, err);
-fail:
+end:
     reader_close(&reader);
     io_close(sink.fd);
     if (status != STATUS_OK)

@@ -477,9 +477,47 @@ static bool has_object_member(const json_t *object)
     return false;
 }
 
+/* rope_type and what every type needs: factor for all but "default". `key` is the object's name, for messages. */
+static void read_rope_type(struct reader *inner, const char *key, struct rope_desc *rope)
+{
+    const char *type = get_string(inner, "rope_type", get_string(inner, "type", NULL));
+    char text[64];
+    if (!type && get(inner, "factor"))
+        reader_fail(inner, STATUS_DATA, "%s has a factor but no rope_type", key);
+    const json_t *partial = get(inner, "partial_rotary_factor");
+    if (partial && !json_is(partial, "1"))
+        reader_fail(inner, STATUS_USAGE, "%s.partial_rotary_factor %s is not supported; hint: RoPE turns whole heads",
+                    key, show(partial, text));
+    if (!type || strcmp(type, "default") == 0)
+        return;
+    if (strcmp(type, "linear") != 0 && strcmp(type, "llama3") != 0) {
+        reader_fail(inner, STATUS_USAGE, "%s: rope_type '%.60s' is not supported; hint: default, linear and llama3 are",
+                    key, type);
+        return;
+    }
+    rope->kind = strcmp(type, "linear") == 0 ? ROPE_LINEAR : ROPE_LLAMA3;
+    rope->factor = get_positive(inner, "factor", 0);
+    if (rope->factor == 0)
+        reader_fail(inner, STATUS_DATA, "%s.factor is missing; rope_type '%s' needs it", key, type);
+}
+
+/* The members that only rope_type "llama3" has. */
+static void read_rope_llama3(struct reader *inner, const char *key, int64_t max_positions, struct rope_desc *rope)
+{
+    rope->low_freq_factor = get_positive(inner, "low_freq_factor", 0);
+    rope->high_freq_factor = get_positive(inner, "high_freq_factor", 0);
+    if (rope->low_freq_factor == 0 || rope->high_freq_factor == 0)
+        reader_fail(inner, STATUS_DATA, "%s.%s is missing; rope_type 'llama3' needs it", key,
+                    rope->low_freq_factor == 0 ? "low_freq_factor" : "high_freq_factor");
+    else if (rope->high_freq_factor <= rope->low_freq_factor)
+        reader_fail(inner, STATUS_DATA, "%s: high_freq_factor %g must be greater than low_freq_factor %g", key,
+                    rope->high_freq_factor, rope->low_freq_factor);
+    rope->original_max_positions = get_int(inner, "original_max_position_embeddings", max_positions, 1, MAX_POSITIONS);
+}
+
 /* RoPE in both dialects. transformers 4: rope_theta, and rope_scaling {type or rope_type, factor, …} or null.
- * transformers 5: rope_parameters {rope_type, rope_theta, …}. rope_scaling wins where both are there; a theta in the
- * object wins over the one beside it. */
+ * transformers 5: rope_parameters {rope_type, rope_theta, …}. rope_scaling wins where both are present; a theta inside
+ * the object wins over one outside, and original_max_position_embeddings outside over one inside. */
 static void read_rope(struct reader *reader, struct model_desc *desc)
 {
     struct rope_desc *rope = &desc->rope;
@@ -510,36 +548,12 @@ static void read_rope(struct reader *reader, struct model_desc *desc)
     inner.asked = &asked;
     inner.scope = scope;
     rope->theta = get_positive(&inner, "rope_theta", rope->theta);
-    const char *type = get_string(&inner, "rope_type", get_string(&inner, "type", NULL));
-    if (!type && get(&inner, "factor"))
-        reader_fail(&inner, STATUS_DATA, "%s has a factor but no rope_type", key);
-    const json_t *partial = get(&inner, "partial_rotary_factor");
-    if (partial && !json_is(partial, "1"))
-        reader_fail(&inner, STATUS_USAGE, "%s.partial_rotary_factor %s is not supported; hint: RoPE turns whole heads",
-                    key, show(partial, text));
-    if (!type || strcmp(type, "default") == 0) {
-        rope->kind = ROPE_PLAIN;
-    } else if (strcmp(type, "linear") == 0 || strcmp(type, "llama3") == 0) {
-        rope->kind = strcmp(type, "linear") == 0 ? ROPE_LINEAR : ROPE_LLAMA3;
-        rope->factor = get_positive(&inner, "factor", 0);
-        if (rope->factor == 0)
-            reader_fail(&inner, STATUS_DATA, "%s.factor is missing; rope_type '%s' needs it", key, type);
-    } else {
-        reader_fail(&inner, STATUS_USAGE,
-                    "%s: rope_type '%.60s' is not supported; hint: default, linear and llama3 are", key, type);
-    }
+    read_rope_type(&inner, key, rope);
     if (rope->kind == ROPE_LLAMA3) {
-        rope->low_freq_factor = get_positive(&inner, "low_freq_factor", 0);
-        rope->high_freq_factor = get_positive(&inner, "high_freq_factor", 0);
-        if (rope->low_freq_factor == 0 || rope->high_freq_factor == 0)
-            reader_fail(&inner, STATUS_DATA, "%s.%s is missing; rope_type 'llama3' needs it", key,
-                        rope->low_freq_factor == 0 ? "low_freq_factor" : "high_freq_factor");
-        else if (rope->high_freq_factor <= rope->low_freq_factor)
-            reader_fail(&inner, STATUS_DATA, "%s: high_freq_factor %g must be greater than low_freq_factor %g", key,
-                        rope->high_freq_factor, rope->low_freq_factor);
-        int64_t original = get_int(&inner, "original_max_position_embeddings", desc->max_positions, 1, MAX_POSITIONS);
+        read_rope_llama3(&inner, key, desc->max_positions, rope);
         reader->status = inner.status;
-        rope->original_max_positions = get_int(reader, "original_max_position_embeddings", original, 1, MAX_POSITIONS);
+        rope->original_max_positions =
+            get_int(reader, "original_max_position_embeddings", rope->original_max_positions, 1, MAX_POSITIONS);
         inner.status = reader->status;
     }
     check_spelling(&inner, desc);
@@ -668,8 +682,8 @@ static void read_llama_family(struct reader *reader, struct model_desc *desc)
     read_rope(reader, desc);
 }
 
-static enum status describe(const json_t *config, bool spec, const char *where, struct model_desc *desc,
-                            struct error *err)
+static enum status read_config(const json_t *config, bool spec, const char *where, struct model_desc *desc,
+                               struct error *err)
 {
     memset(desc, 0, sizeof *desc);
     struct asked_keys asked = {.count = 0};
@@ -703,12 +717,12 @@ static enum status describe(const json_t *config, bool spec, const char *where, 
 
 enum status model_desc_from_json(const json_t *config, const char *where, struct model_desc *desc, struct error *err)
 {
-    return describe(config, false, where, desc, err);
+    return read_config(config, false, where, desc, err);
 }
 
 enum status model_desc_from_spec(const json_t *config, struct model_desc *desc, struct error *err)
 {
-    return describe(config, true, "model.config", desc, err);
+    return read_config(config, true, "model.config", desc, err);
 }
 
 enum status model_desc_load(const char *path, struct model_desc *desc, struct error *err)

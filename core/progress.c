@@ -57,7 +57,7 @@ void progress_slow_end(struct slow_call *call)
 }
 
 /* "no progress for 600 s in reading '/data/x.bin' (comm.io_timeout_seconds); hint: …" */
-static void describe(const struct slow_call *call, char *text, size_t size)
+static void slow_call_text(const struct slow_call *call, char *text, size_t size)
 {
     char link[64], file[2048] = "";
     if (call->path) {
@@ -109,7 +109,7 @@ static void *watch_loop(void *unused)
         if (!stuck)
             continue;
         stuck->reported = true;
-        describe(stuck, text, sizeof text);
+        slow_call_text(stuck, text, sizeof text);
         pthread_mutex_unlock(&slow.mutex);
         watch.stuck(text, watch.context);
         pthread_mutex_lock(&slow.mutex);

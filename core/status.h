@@ -84,12 +84,19 @@ void bug_abort(const char *file, int line, const char *format, ...) __attribute_
             return try_status_;                 \
     } while (0)
 
-/* Jumps to `fail:` with `status` set unless the expression is STATUS_OK. Needs a local `enum status status`. */
+/* Both need a local `enum status status`, and set it. Unless the expression is STATUS_OK, TRY_GOTO jumps to `fail:`,
+ * which only failures reach, and TRY_END to `end:`, the cleanup that success and failure share. */
 #define TRY_GOTO(expression)     \
     do {                         \
         status = (expression);   \
         if (status != STATUS_OK) \
             goto fail;           \
+    } while (0)
+#define TRY_END(expression)      \
+    do {                         \
+        status = (expression);   \
+        if (status != STATUS_OK) \
+            goto end;            \
     } while (0)
 
 /* A condition on constants, in C11 and in C++ (the CUDA sources include these headers). */

@@ -1,10 +1,12 @@
 /* tensors.c: the rules that turn a model description into the tensor table.
  *
- * One rule is one tensor of a unit: its name after the block's prefix, its shape in letters, when it is there, how it
- * starts. The rules stand in the order of the flat range; a family has three lists: embedding, block, head. */
+ * A rule describes one tensor of a unit: its name after the block's prefix, its shape in letters, when the model has
+ * it, and its initial values. The rules stand in the order of the flat range; a family has three lists: embedding,
+ * block, head. */
 #include "core/tensors.h"
 
 #include "core/philox.h"
+#include "core/round_up.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -15,14 +17,18 @@ enum dim { DIM_1, DIM_V, DIM_P, DIM_C, DIM_3C, DIM_HD /* HÂ·D */, DIM_KVD /* KVÂ
 
 enum presence { ALWAYS, WITH_QKV_BIAS, WITH_O_BIAS, WITH_MLP_BIAS, WITH_QK_NORM, UNTIED };
 
+enum tensor_trait {
+    RESIDUAL = 1, /* its output is added to the residual stream: scale_residual_init applies */
+    JOINED        /* follows the tensor before it without a gap: a fused group */
+};
+
 struct tensor_rule {
     enum tensor_role role;
     const char *name;
     enum dim rows, columns; /* columns DIM_1: one dimension */
     enum presence presence;
     enum tensor_init init;
-    bool residual; /* its output is added to the residual stream: scale_residual_init applies */
-    bool joined;   /* follows the tensor before it without a gap: a fused group */
+    enum tensor_trait trait; /* or 0 */
 };
 
 struct unit_rules {
@@ -35,106 +41,69 @@ struct family_rules {
     struct unit_rules embedding, block, head;
 };
 
+/* clang-format off */
 static const struct tensor_rule GPT2_EMBEDDING[] = {
-    {.role = ROLE_WTE, .name = "transformer.wte.weight", .rows = DIM_V, .columns = DIM_C, .init = INIT_NORMAL},
-    {.role = ROLE_WPE, .name = "transformer.wpe.weight", .rows = DIM_P, .columns = DIM_C, .init = INIT_NORMAL},
+    /* role               name                                 rows      columns   presence        init          trait */
+    {ROLE_WTE,            "transformer.wte.weight",            DIM_V,    DIM_C,    ALWAYS,         INIT_NORMAL,  0},
+    {ROLE_WPE,            "transformer.wpe.weight",            DIM_P,    DIM_C,    ALWAYS,         INIT_NORMAL,  0},
 };
 
 static const struct tensor_rule GPT2_BLOCK[] = {
-    {.role = ROLE_NORM1_W, .name = "ln_1.weight", .rows = DIM_C, .init = INIT_ONE},
-    {.role = ROLE_NORM1_B, .name = "ln_1.bias", .rows = DIM_C},
-    {.role = ROLE_QKV_W, .name = "attn.c_attn.weight", .rows = DIM_C, .columns = DIM_3C, .init = INIT_NORMAL},
-    {.role = ROLE_QKV_B, .name = "attn.c_attn.bias", .rows = DIM_3C},
-    {.role = ROLE_O_W,
-     .name = "attn.c_proj.weight",
-     .rows = DIM_C,
-     .columns = DIM_C,
-     .init = INIT_NORMAL,
-     .residual = true},
-    {.role = ROLE_O_B, .name = "attn.c_proj.bias", .rows = DIM_C},
-    {.role = ROLE_NORM2_W, .name = "ln_2.weight", .rows = DIM_C, .init = INIT_ONE},
-    {.role = ROLE_NORM2_B, .name = "ln_2.bias", .rows = DIM_C},
-    {.role = ROLE_UP_W, .name = "mlp.c_fc.weight", .rows = DIM_C, .columns = DIM_F, .init = INIT_NORMAL},
-    {.role = ROLE_UP_B, .name = "mlp.c_fc.bias", .rows = DIM_F},
-    {.role = ROLE_DOWN_W,
-     .name = "mlp.c_proj.weight",
-     .rows = DIM_F,
-     .columns = DIM_C,
-     .init = INIT_NORMAL,
-     .residual = true},
-    {.role = ROLE_DOWN_B, .name = "mlp.c_proj.bias", .rows = DIM_C},
+    /* role               name                                 rows      columns   presence        init          trait */
+    {ROLE_NORM1_W,        "ln_1.weight",                       DIM_C,    DIM_1,    ALWAYS,         INIT_ONE,     0},
+    {ROLE_NORM1_B,        "ln_1.bias",                         DIM_C,    DIM_1,    ALWAYS,         INIT_ZERO,    0},
+    {ROLE_QKV_W,          "attn.c_attn.weight",                DIM_C,    DIM_3C,   ALWAYS,         INIT_NORMAL,  0},
+    {ROLE_QKV_B,          "attn.c_attn.bias",                  DIM_3C,   DIM_1,    ALWAYS,         INIT_ZERO,    0},
+    {ROLE_O_W,            "attn.c_proj.weight",                DIM_C,    DIM_C,    ALWAYS,         INIT_NORMAL,  RESIDUAL},
+    {ROLE_O_B,            "attn.c_proj.bias",                  DIM_C,    DIM_1,    ALWAYS,         INIT_ZERO,    0},
+    {ROLE_NORM2_W,        "ln_2.weight",                       DIM_C,    DIM_1,    ALWAYS,         INIT_ONE,     0},
+    {ROLE_NORM2_B,        "ln_2.bias",                         DIM_C,    DIM_1,    ALWAYS,         INIT_ZERO,    0},
+    {ROLE_UP_W,           "mlp.c_fc.weight",                   DIM_C,    DIM_F,    ALWAYS,         INIT_NORMAL,  0},
+    {ROLE_UP_B,           "mlp.c_fc.bias",                     DIM_F,    DIM_1,    ALWAYS,         INIT_ZERO,    0},
+    {ROLE_DOWN_W,         "mlp.c_proj.weight",                 DIM_F,    DIM_C,    ALWAYS,         INIT_NORMAL,  RESIDUAL},
+    {ROLE_DOWN_B,         "mlp.c_proj.bias",                   DIM_C,    DIM_1,    ALWAYS,         INIT_ZERO,    0},
 };
 
 static const struct tensor_rule GPT2_HEAD[] = {
-    {.role = ROLE_FINAL_NORM_W, .name = "transformer.ln_f.weight", .rows = DIM_C, .init = INIT_ONE},
-    {.role = ROLE_FINAL_NORM_B, .name = "transformer.ln_f.bias", .rows = DIM_C},
-    {.role = ROLE_LM_HEAD,
-     .name = "lm_head.weight",
-     .rows = DIM_V,
-     .columns = DIM_C,
-     .presence = UNTIED,
-     .init = INIT_NORMAL},
+    /* role               name                                 rows      columns   presence        init          trait */
+    {ROLE_FINAL_NORM_W,   "transformer.ln_f.weight",           DIM_C,    DIM_1,    ALWAYS,         INIT_ONE,     0},
+    {ROLE_FINAL_NORM_B,   "transformer.ln_f.bias",             DIM_C,    DIM_1,    ALWAYS,         INIT_ZERO,    0},
+    {ROLE_LM_HEAD,        "lm_head.weight",                    DIM_V,    DIM_C,    UNTIED,         INIT_NORMAL,  0},
 };
 
 static const struct tensor_rule LLAMA_EMBEDDING[] = {
-    {.role = ROLE_WTE, .name = "model.embed_tokens.weight", .rows = DIM_V, .columns = DIM_C, .init = INIT_NORMAL},
+    /* role               name                                 rows      columns   presence        init          trait */
+    {ROLE_WTE,            "model.embed_tokens.weight",         DIM_V,    DIM_C,    ALWAYS,         INIT_NORMAL,  0},
 };
 
 static const struct tensor_rule LLAMA_BLOCK[] = {
-    {.role = ROLE_NORM1_W, .name = "input_layernorm.weight", .rows = DIM_C, .init = INIT_ONE},
-    {.role = ROLE_Q_W, .name = "self_attn.q_proj.weight", .rows = DIM_HD, .columns = DIM_C, .init = INIT_NORMAL},
-    {.role = ROLE_K_W,
-     .name = "self_attn.k_proj.weight",
-     .rows = DIM_KVD,
-     .columns = DIM_C,
-     .init = INIT_NORMAL,
-     .joined = true},
-    {.role = ROLE_V_W,
-     .name = "self_attn.v_proj.weight",
-     .rows = DIM_KVD,
-     .columns = DIM_C,
-     .init = INIT_NORMAL,
-     .joined = true},
-    {.role = ROLE_Q_B, .name = "self_attn.q_proj.bias", .rows = DIM_HD, .presence = WITH_QKV_BIAS},
-    {.role = ROLE_K_B, .name = "self_attn.k_proj.bias", .rows = DIM_KVD, .presence = WITH_QKV_BIAS, .joined = true},
-    {.role = ROLE_V_B, .name = "self_attn.v_proj.bias", .rows = DIM_KVD, .presence = WITH_QKV_BIAS, .joined = true},
-    {.role = ROLE_Q_NORM, .name = "self_attn.q_norm.weight", .rows = DIM_D, .presence = WITH_QK_NORM, .init = INIT_ONE},
-    {.role = ROLE_K_NORM, .name = "self_attn.k_norm.weight", .rows = DIM_D, .presence = WITH_QK_NORM, .init = INIT_ONE},
-    {.role = ROLE_O_W,
-     .name = "self_attn.o_proj.weight",
-     .rows = DIM_C,
-     .columns = DIM_HD,
-     .init = INIT_NORMAL,
-     .residual = true},
-    {.role = ROLE_O_B, .name = "self_attn.o_proj.bias", .rows = DIM_C, .presence = WITH_O_BIAS},
-    {.role = ROLE_NORM2_W, .name = "post_attention_layernorm.weight", .rows = DIM_C, .init = INIT_ONE},
-    {.role = ROLE_GATE_W, .name = "mlp.gate_proj.weight", .rows = DIM_F, .columns = DIM_C, .init = INIT_NORMAL},
-    {.role = ROLE_UP_W,
-     .name = "mlp.up_proj.weight",
-     .rows = DIM_F,
-     .columns = DIM_C,
-     .init = INIT_NORMAL,
-     .joined = true},
-    {.role = ROLE_GATE_B, .name = "mlp.gate_proj.bias", .rows = DIM_F, .presence = WITH_MLP_BIAS},
-    {.role = ROLE_UP_B, .name = "mlp.up_proj.bias", .rows = DIM_F, .presence = WITH_MLP_BIAS, .joined = true},
-    {.role = ROLE_DOWN_W,
-     .name = "mlp.down_proj.weight",
-     .rows = DIM_C,
-     .columns = DIM_F,
-     .init = INIT_NORMAL,
-     .residual = true},
-    {.role = ROLE_DOWN_B, .name = "mlp.down_proj.bias", .rows = DIM_C, .presence = WITH_MLP_BIAS},
+    /* role               name                                 rows      columns   presence        init          trait */
+    {ROLE_NORM1_W,        "input_layernorm.weight",            DIM_C,    DIM_1,    ALWAYS,         INIT_ONE,     0},
+    {ROLE_Q_W,            "self_attn.q_proj.weight",           DIM_HD,   DIM_C,    ALWAYS,         INIT_NORMAL,  0},
+    {ROLE_K_W,            "self_attn.k_proj.weight",           DIM_KVD,  DIM_C,    ALWAYS,         INIT_NORMAL,  JOINED},
+    {ROLE_V_W,            "self_attn.v_proj.weight",           DIM_KVD,  DIM_C,    ALWAYS,         INIT_NORMAL,  JOINED},
+    {ROLE_Q_B,            "self_attn.q_proj.bias",             DIM_HD,   DIM_1,    WITH_QKV_BIAS,  INIT_ZERO,    0},
+    {ROLE_K_B,            "self_attn.k_proj.bias",             DIM_KVD,  DIM_1,    WITH_QKV_BIAS,  INIT_ZERO,    JOINED},
+    {ROLE_V_B,            "self_attn.v_proj.bias",             DIM_KVD,  DIM_1,    WITH_QKV_BIAS,  INIT_ZERO,    JOINED},
+    {ROLE_Q_NORM,         "self_attn.q_norm.weight",           DIM_D,    DIM_1,    WITH_QK_NORM,   INIT_ONE,     0},
+    {ROLE_K_NORM,         "self_attn.k_norm.weight",           DIM_D,    DIM_1,    WITH_QK_NORM,   INIT_ONE,     0},
+    {ROLE_O_W,            "self_attn.o_proj.weight",           DIM_C,    DIM_HD,   ALWAYS,         INIT_NORMAL,  RESIDUAL},
+    {ROLE_O_B,            "self_attn.o_proj.bias",             DIM_C,    DIM_1,    WITH_O_BIAS,    INIT_ZERO,    0},
+    {ROLE_NORM2_W,        "post_attention_layernorm.weight",   DIM_C,    DIM_1,    ALWAYS,         INIT_ONE,     0},
+    {ROLE_GATE_W,         "mlp.gate_proj.weight",              DIM_F,    DIM_C,    ALWAYS,         INIT_NORMAL,  0},
+    {ROLE_UP_W,           "mlp.up_proj.weight",                DIM_F,    DIM_C,    ALWAYS,         INIT_NORMAL,  JOINED},
+    {ROLE_GATE_B,         "mlp.gate_proj.bias",                DIM_F,    DIM_1,    WITH_MLP_BIAS,  INIT_ZERO,    0},
+    {ROLE_UP_B,           "mlp.up_proj.bias",                  DIM_F,    DIM_1,    WITH_MLP_BIAS,  INIT_ZERO,    JOINED},
+    {ROLE_DOWN_W,         "mlp.down_proj.weight",              DIM_C,    DIM_F,    ALWAYS,         INIT_NORMAL,  RESIDUAL},
+    {ROLE_DOWN_B,         "mlp.down_proj.bias",                DIM_C,    DIM_1,    WITH_MLP_BIAS,  INIT_ZERO,    0},
 };
 
 static const struct tensor_rule LLAMA_HEAD[] = {
-    {.role = ROLE_FINAL_NORM_W, .name = "model.norm.weight", .rows = DIM_C, .init = INIT_ONE},
-    {.role = ROLE_LM_HEAD,
-     .name = "lm_head.weight",
-     .rows = DIM_V,
-     .columns = DIM_C,
-     .presence = UNTIED,
-     .init = INIT_NORMAL},
+    /* role               name                                 rows      columns   presence        init          trait */
+    {ROLE_FINAL_NORM_W,   "model.norm.weight",                 DIM_C,    DIM_1,    ALWAYS,         INIT_ONE,     0},
+    {ROLE_LM_HEAD,        "lm_head.weight",                    DIM_V,    DIM_C,    UNTIED,         INIT_NORMAL,  0},
 };
+/* clang-format on */
 
 #define RULES(list)          \
     {                        \
@@ -200,10 +169,10 @@ static void add_unit(struct tensor_table *table, const struct model_desc *desc, 
         tensor->shape[0] = dim_value(desc, rule->rows);
         tensor->shape[1] = dim_value(desc, rule->columns);
         tensor->numel = tensor->shape[0] * tensor->shape[1];
-        tensor->offset = rule->joined ? end : (end + TENSOR_ALIGN - 1) / TENSOR_ALIGN * TENSOR_ALIGN;
+        tensor->offset = rule->trait == JOINED ? end : round_up(end, TENSOR_ALIGN);
         tensor->init = rule->init;
         tensor->init_std = rule->init == INIT_NORMAL ? desc->initializer_range : 0;
-        if (rule->residual && desc->scale_residual_init)
+        if (rule->trait == RESIDUAL && desc->scale_residual_init)
             tensor->init_std /= sqrt(2.0 * (double)desc->num_layers);
         tensor->zero_row = rule->role == ROLE_WTE ? desc->padding_token : -1;
         end = tensor->offset + tensor->numel;

@@ -50,12 +50,6 @@ struct exporter {
     uint16_t *converted; /* (WINDOW) */
 };
 
-static bool ends_with(const char *name, const char *suffix)
-{
-    size_t n = strlen(name), m = strlen(suffix);
-    return n >= m && strcmp(name + n - m, suffix) == 0;
-}
-
 /* ---- the target folder --------------------------------------------------- */
 
 /* Calls visit for every name in the folder; stops at the first status other than STATUS_OK. */
@@ -87,7 +81,7 @@ static enum status look_at_file(void *context, const char *name, struct error *e
         target->config = true;
     if (strncmp(name, "pytorch_model", 13) == 0)
         target->foreign = true;
-    if (ends_with(name, ".safetensors")) {
+    if (fs_has_suffix(name, ".safetensors")) {
         char path[FS_PATH_MAX];
         struct safetensors_header header;
         TRY(fs_join(path, target->dir, name, STATUS_DATA, err));
@@ -280,14 +274,14 @@ static enum status write_shard(struct exporter *exporter, int shard, struct erro
     if (fd < 0)
         return error_set(err, STATUS_DATA, "cannot create '%s': %s", path, strerror(errno));
     if (!(header = shard_header(exporter, shard, &size)))
-        TRY_GOTO(error_set(err, STATUS_DEVICE, "out of memory: header of '%s'", name));
-    TRY_GOTO(fs_write(fd, path, header, size, STATUS_DATA, err));
+        TRY_END(error_set(err, STATUS_DEVICE, "out of memory: header of '%s'", name));
+    TRY_END(fs_write(fd, path, header, size, STATUS_DATA, err));
     for (int i = 0; i < exporter->table.num_tensors; i++)
         if (exporter->shard_of[i] == shard)
-            TRY_GOTO(write_tensor(exporter, &exporter->table.tensors[i], fd, path, err));
+            TRY_END(write_tensor(exporter, &exporter->table.tensors[i], fd, path, err));
     if (fsync(fd) != 0)
-        TRY_GOTO(error_set(err, STATUS_DATA, "cannot sync '%s': %s", path, strerror(errno)));
-fail:
+        TRY_END(error_set(err, STATUS_DATA, "cannot sync '%s': %s", path, strerror(errno)));
+end:
     free(header);
     if (close(fd) != 0 && status == STATUS_OK)
         status = error_set(err, STATUS_DATA, "cannot close '%s': %s", path, strerror(errno));
@@ -321,18 +315,18 @@ static enum status copy_tokenizer(struct exporter *exporter, struct error *err)
     TRY(manifest_load(exporter->checkpoint->path, &manifest, err));
     for (int i = manifest->world; i < manifest->num_files; i++) {
         const struct manifest_file *file = &manifest->files[i];
-        TRY_GOTO(fs_join(from, exporter->checkpoint->path, file->name, STATUS_CHECKPOINT, err));
+        TRY_END(fs_join(from, exporter->checkpoint->path, file->name, STATUS_CHECKPOINT, err));
         if (strcmp(file->name, CONFIG_FILE) == 0 || strncmp(file->name, "model", 5) == 0)
-            TRY_GOTO(error_set(err, STATUS_CHECKPOINT, "'%s' is no tokenizer file", from));
-        TRY_GOTO(fs_read_file(from, (size_t)file->bytes, STATUS_CHECKPOINT, &data, &bytes, err));
+            TRY_END(error_set(err, STATUS_CHECKPOINT, "'%s' is no tokenizer file", from));
+        TRY_END(fs_read_file(from, (size_t)file->bytes, STATUS_CHECKPOINT, &data, &bytes, err));
         if (XXH3_64bits(data, bytes) != file->checksum)
-            TRY_GOTO(error_set(err, STATUS_CHECKPOINT, "'%s' is damaged: its checksum is not the manifest's", from));
-        TRY_GOTO(add_file(exporter, file->name, to, err));
-        TRY_GOTO(fs_write_file(to, data, bytes, STATUS_DATA, err));
+            TRY_END(error_set(err, STATUS_CHECKPOINT, "'%s' is damaged: its checksum is not the manifest's", from));
+        TRY_END(add_file(exporter, file->name, to, err));
+        TRY_END(fs_write_file(to, data, bytes, STATUS_DATA, err));
         free(data);
         data = NULL;
     }
-fail:
+end:
     free(data);
     manifest_free(manifest);
     return status;
@@ -362,7 +356,7 @@ static enum status remove_stale(void *context, const char *name, struct error *e
 {
     const struct exporter *exporter = context;
     bool temporary = strncmp(name, TEMPORARY, strlen(TEMPORARY)) == 0;
-    if (!temporary && !ends_with(name, ".safetensors"))
+    if (!temporary && !fs_has_suffix(name, ".safetensors"))
         return STATUS_OK;
     const char *final = temporary ? name + strlen(TEMPORARY) : name;
     if (string_list_has(&exporter->names, name) || string_list_has(&exporter->names, final))
@@ -394,24 +388,24 @@ enum status huggingface_export(const struct checkpoint *checkpoint, const char *
     struct exporter exporter = {.checkpoint = checkpoint, .out = out, .dtype = dtype, .window_unit = -1};
     enum status status;
     TRY(model_desc_from_json(checkpoint->model, checkpoint->path, &exporter.desc, err));
-    TRY_GOTO(tensor_table_build(&exporter.desc, &exporter.table, err));
-    TRY_GOTO(checkpoint_check_table(checkpoint, &exporter.table, err));
+    TRY_END(tensor_table_build(&exporter.desc, &exporter.table, err));
+    TRY_END(checkpoint_check_table(checkpoint, &exporter.table, err));
     exporter.shard_of = calloc((size_t)exporter.table.num_tensors, sizeof *exporter.shard_of);
     exporter.window = malloc(WINDOW * sizeof *exporter.window);
     exporter.converted = malloc(WINDOW * sizeof *exporter.converted);
     if (!exporter.shard_of || !exporter.window || !exporter.converted)
-        TRY_GOTO(error_set(err, STATUS_DEVICE, "out of memory: export"));
+        TRY_END(error_set(err, STATUS_DEVICE, "out of memory: export"));
     plan_shards(&exporter, max_shard_bytes > 0 ? max_shard_bytes : DEFAULT_SHARD_BYTES);
 
-    TRY_GOTO(prepare_target(out, err));
+    TRY_END(prepare_target(out, err));
     for (int shard = 0; shard < exporter.num_shards; shard++)
-        TRY_GOTO(write_shard(&exporter, shard, err));
+        TRY_END(write_shard(&exporter, shard, err));
     if (exporter.num_shards > 1)
-        TRY_GOTO(write_index(&exporter, err));
-    TRY_GOTO(copy_tokenizer(&exporter, err));
-    TRY_GOTO(write_config(&exporter, err));
-    TRY_GOTO(publish(&exporter, err));
-fail:
+        TRY_END(write_index(&exporter, err));
+    TRY_END(copy_tokenizer(&exporter, err));
+    TRY_END(write_config(&exporter, err));
+    TRY_END(publish(&exporter, err));
+end:
     for (int i = 0; i < exporter.names.count; i++) {
         char path[FS_PATH_MAX];
         if (status != STATUS_OK && temporary_path(&exporter, exporter.names.items[i], path, NULL) == STATUS_OK)

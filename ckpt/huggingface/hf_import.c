@@ -88,15 +88,15 @@ static enum status read_index(struct import *import, const char *path, struct er
     {
         const char *file = json_string_value(value);
         if (!file || !*file || strchr(file, '/') || file[0] == '.') /* a name in this folder, nothing else */
-            TRY_GOTO(error_set(err, STATUS_DATA, "%s: weight_map: tensor '%.200s' must name a file in the folder", path,
-                               tensor));
+            TRY_END(error_set(err, STATUS_DATA, "%s: weight_map: tensor '%.200s' must name a file in the folder", path,
+                              tensor));
         names[n++] = file;
     }
     qsort(names, n, sizeof *names, compare_strings);
     for (size_t i = 0; i < n; i++)
         if (i == 0 || strcmp(names[i], names[i - 1]) != 0)
             string_list_add(&import->files, names[i]);
-fail:
+end:
     free(names);
     return status;
 }
@@ -213,9 +213,9 @@ static enum status match_file(struct import *import, int file, struct error *err
     TRY(safetensors_read_header(path, &header, err));
     import->seen += (size_t)header.count;
     for (int i = 0; i < header.count; i++)
-        TRY_GOTO(match_entry(import, file, path, &header.entries[i], err));
+        TRY_END(match_entry(import, file, path, &header.entries[i], err));
     status = STATUS_OK;
-fail:
+end:
     safetensors_header_release(&header);
     return status;
 }
@@ -379,24 +379,24 @@ enum status huggingface_load(const char *dir, const struct model_desc *desc, con
     import.staging = malloc(STAGING);
     import.compared = malloc(STAGING);
     if (!import.by_name || !import.sources || !import.staging || !import.compared)
-        TRY_GOTO(error_set(err, STATUS_DEVICE, "out of memory: import of %zu tensors", tensors));
+        TRY_END(error_set(err, STATUS_DEVICE, "out of memory: import of %zu tensors", tensors));
     for (size_t i = 0; i < tensors; i++) {
         import.by_name[i] = &table->tensors[i];
         import.sources[i].file = -1;
     }
     qsort(import.by_name, tensors, sizeof *import.by_name, compare_names);
 
-    TRY_GOTO(find_files(&import, err));
+    TRY_END(find_files(&import, err));
     for (int file = 0; file < import.files.count; file++)
-        TRY_GOTO(match_file(&import, file, err));
+        TRY_END(match_file(&import, file, err));
     resolve_tied_head(&import);
-    TRY_GOTO(check_complete(&import, err));
+    TRY_END(check_complete(&import, err));
     for (int unit = 0; unit < table->num_units; unit++) {
         float *own;
-        TRY_GOTO(state_slice(slices, SLICE_WRITE, STATE_MASTER, unit, &own, err));
-        TRY_GOTO(read_unit(&import, unit, rank * layout->slice[unit], layout->slice[unit], own, err));
+        TRY_END(state_slice(slices, SLICE_WRITE, STATE_MASTER, unit, &own, err));
+        TRY_END(read_unit(&import, unit, rank * layout->slice[unit], layout->slice[unit], own, err));
     }
-fail:
+end:
     if (import.open_file >= 0)
         io_close(import.fd);
     string_list_release(&import.files);

@@ -181,13 +181,13 @@ enum status safetensors_read_header(const char *path, struct safetensors_header 
     enum status status;
     TRY(fs_open_read(path, STATUS_DATA, &fd, &file_bytes, err));
     if (file_bytes >= SAFETENSORS_PREFIX)
-        TRY_GOTO(fs_pread(fd, path, prefix, sizeof prefix, 0, STATUS_DATA, err));
-    TRY_GOTO(safetensors_prefix(prefix, file_bytes, path, &header_bytes, err));
+        TRY_END(fs_pread(fd, path, prefix, sizeof prefix, 0, STATUS_DATA, err));
+    TRY_END(safetensors_prefix(prefix, file_bytes, path, &header_bytes, err));
     if (!(header = malloc(header_bytes + 1)))
-        TRY_GOTO(error_set(err, STATUS_DEVICE, "out of memory: %zu bytes for the header of '%s'", header_bytes, path));
-    TRY_GOTO(fs_pread(fd, path, header, header_bytes, SAFETENSORS_PREFIX, STATUS_DATA, err));
-    TRY_GOTO(safetensors_parse(header, header_bytes, file_bytes, path, out, err));
-fail:
+        TRY_END(error_set(err, STATUS_DEVICE, "out of memory: %zu bytes for the header of '%s'", header_bytes, path));
+    TRY_END(fs_pread(fd, path, header, header_bytes, SAFETENSORS_PREFIX, STATUS_DATA, err));
+    TRY_END(safetensors_parse(header, header_bytes, file_bytes, path, out, err));
+end:
     free(header);
     io_close(fd);
     return status;

@@ -19,6 +19,7 @@
  * and packed samples need no index at all. All integers are little-endian, as is every machine that we build for. */
 #include "core/data/token_set.h"
 
+#include "core/fsutil.h"
 #include "core/io.h"
 #include "core/progress.h"
 #include "core/retry.h"
@@ -159,19 +160,13 @@ static bool is_folder(const char *path)
     return io_stat(path, &st) == 0 && S_ISDIR(st.st_mode);
 }
 
-static bool ends_with(const char *text, const char *end)
-{
-    size_t length = strlen(text), tail = strlen(end);
-    return length > tail && strcmp(text + length - tail, end) == 0;
-}
-
 static enum status out_of_memory(struct error *err)
 {
     return error_set(err, STATUS_DEVICE, "out of memory while opening token shards");
 }
 
 /* A new string: the first `length` bytes of text with `end` behind them; NULL when memory is out. */
-static char *join(const char *text, size_t length, const char *end)
+static char *path_with_end(const char *text, size_t length, const char *end)
 {
     size_t tail = strlen(end);
     char *out = malloc(length + tail + 1);
@@ -186,7 +181,7 @@ static char *join(const char *text, size_t length, const char *end)
 
 static size_t base_length(const char *path)
 {
-    return strlen(path) - (ends_with(path, ".bin") || ends_with(path, ".idx") ? 4 : 0);
+    return strlen(path) - (fs_has_suffix(path, ".bin") || fs_has_suffix(path, ".idx") ? 4 : 0);
 }
 
 /* Adds the shard that `path` names (prefix, .bin or .idx) to the set, its files not opened yet. One that was added
@@ -195,12 +190,12 @@ static enum status set_add(struct token_set *set, int own, const char *path, str
 {
     enum status status = STATUS_OK;
     size_t length = base_length(path);
-    char *bin = join(path, length, ".bin"), *idx = join(path, length, ".idx");
+    char *bin = path_with_end(path, length, ".bin"), *idx = path_with_end(path, length, ".idx");
     if (!bin || !idx) {
         status = out_of_memory(err);
         goto done;
     }
-    if (!file_exists(idx) && !ends_with(path, ".idx")) {
+    if (!file_exists(idx) && !fs_has_suffix(path, ".idx")) {
         free(idx);
         idx = NULL;
         if (!file_exists(bin) && length == strlen(path)) {
@@ -279,7 +274,7 @@ static enum status set_add_pattern(struct token_set *set, const char *pattern, s
         return set_add(set, own, pattern, err);
     TRY(set_add_matches(set, pattern, err));
     if (set->num_shards == own) { /* a glob of prefixes */
-        char *with_end = join(pattern, strlen(pattern), ".bin");
+        char *with_end = path_with_end(pattern, strlen(pattern), ".bin");
         if (!with_end)
             return out_of_memory(err);
         enum status status = set_add_matches(set, with_end, err);
