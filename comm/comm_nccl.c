@@ -19,7 +19,6 @@
 #include "core/progress.h"
 #include "core/thread.h"
 #include "gpu/cuda/device_cuda.h"
-#include "gpu/cuda/device_cuda_stream.h"
 #include "gpu/ops.h"
 
 #include <sched.h>

@@ -52,17 +52,17 @@ void cudnn_graph_free(struct cudnn_graph *graph)
     free(graph);
 }
 
-/* The library's words for what it refused last on this thread. */
+/* The library's words for its last refusal on this thread. */
 static void describe_failure(const struct cudnn_functions *cudnn, cudnnStatus_t status, char *text, size_t size)
 {
-    char said[256] = "";
-    cudnn->cudnnGetLastErrorString(said, sizeof said);
-    for (char *c = said; *c; c++)
+    char detail[256] = "";
+    cudnn->cudnnGetLastErrorString(detail, sizeof detail);
+    for (char *c = detail; *c; c++)
         *c = *c == '\n' ? ' ' : *c;
-    snprintf(text, size, "%s%s%s", cudnn->cudnnGetErrorString(status), *said ? ": " : "", said);
+    snprintf(text, size, "%s%s%s", cudnn->cudnnGetErrorString(status), *detail ? ": " : "", detail);
 }
 
-static void note_failure(struct cudnn_graph *graph, cudnnStatus_t status, const char *what)
+static void keep_failure(struct cudnn_graph *graph, cudnnStatus_t status, const char *what)
 {
     char said[384];
     if (graph->status != CUDNN_STATUS_SUCCESS || status == CUDNN_STATUS_SUCCESS)
@@ -73,34 +73,36 @@ static void note_failure(struct cudnn_graph *graph, cudnnStatus_t status, const 
 }
 
 /* A descriptor of the graph; NULL after a failure. */
-static cudnnBackendDescriptor_t create(struct cudnn_graph *graph, cudnnBackendDescriptorType_t type, const char *what)
+static cudnnBackendDescriptor_t create_descriptor(struct cudnn_graph *graph, cudnnBackendDescriptorType_t type,
+                                                  const char *what)
 {
     cudnnBackendDescriptor_t descriptor = NULL;
     ASSERT(graph->count < MAX_DESCRIPTORS);
     if (graph->status == CUDNN_STATUS_SUCCESS)
-        note_failure(graph, graph->target.cudnn->cudnnBackendCreateDescriptor(type, &descriptor), what);
+        keep_failure(graph, graph->target.cudnn->cudnnBackendCreateDescriptor(type, &descriptor), what);
     if (graph->status != CUDNN_STATUS_SUCCESS)
         return NULL;
     return graph->all[graph->count++] = descriptor;
 }
 
-static void set(struct cudnn_graph *graph, cudnnBackendDescriptor_t descriptor, cudnnBackendAttributeName_t name,
-                cudnnBackendAttributeType_t type, int64_t count, const void *values, const char *what)
+static void set_attribute(struct cudnn_graph *graph, cudnnBackendDescriptor_t descriptor,
+                          cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type, int64_t count,
+                          const void *values, const char *what)
 {
     if (graph->status == CUDNN_STATUS_SUCCESS)
-        note_failure(graph, graph->target.cudnn->cudnnBackendSetAttribute(descriptor, name, type, count, values), what);
+        keep_failure(graph, graph->target.cudnn->cudnnBackendSetAttribute(descriptor, name, type, count, values), what);
 }
 
 static void set_descriptor(struct cudnn_graph *graph, cudnnBackendDescriptor_t descriptor,
                            cudnnBackendAttributeName_t name, cudnnBackendDescriptor_t value, const char *what)
 {
-    set(graph, descriptor, name, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &value, what);
+    set_attribute(graph, descriptor, name, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &value, what);
 }
 
-static void finalize(struct cudnn_graph *graph, cudnnBackendDescriptor_t descriptor, const char *what)
+static void finalize_descriptor(struct cudnn_graph *graph, cudnnBackendDescriptor_t descriptor, const char *what)
 {
     if (graph->status == CUDNN_STATUS_SUCCESS)
-        note_failure(graph, graph->target.cudnn->cudnnBackendFinalize(descriptor), what);
+        keep_failure(graph, graph->target.cudnn->cudnnBackendFinalize(descriptor), what);
 }
 
 /* ---- tensors ------------------------------------------------------------- */
@@ -111,16 +113,16 @@ static void make_tensor(struct cudnn_graph *graph, enum tensor_kind kind, int64_
 {
     static const char what[] = "a tensor";
     int64_t alignment = ALIGNMENT;
-    cudnnBackendDescriptor_t d = tensor->descriptor = create(graph, CUDNN_BACKEND_TENSOR_DESCRIPTOR, what);
-    set(graph, d, CUDNN_ATTR_TENSOR_UNIQUE_ID, CUDNN_TYPE_INT64, 1, &id, what);
-    set(graph, d, CUDNN_ATTR_TENSOR_DATA_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &tensor->type, what);
-    set(graph, d, CUDNN_ATTR_TENSOR_DIMENSIONS, CUDNN_TYPE_INT64, CUDNN_RANK, tensor->dims, what);
-    set(graph, d, CUDNN_ATTR_TENSOR_STRIDES, CUDNN_TYPE_INT64, CUDNN_RANK, tensor->strides, what);
-    set(graph, d, CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT, CUDNN_TYPE_INT64, 1, &alignment, what);
+    cudnnBackendDescriptor_t d = tensor->descriptor = create_descriptor(graph, CUDNN_BACKEND_TENSOR_DESCRIPTOR, what);
+    set_attribute(graph, d, CUDNN_ATTR_TENSOR_UNIQUE_ID, CUDNN_TYPE_INT64, 1, &id, what);
+    set_attribute(graph, d, CUDNN_ATTR_TENSOR_DATA_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &tensor->type, what);
+    set_attribute(graph, d, CUDNN_ATTR_TENSOR_DIMENSIONS, CUDNN_TYPE_INT64, CUDNN_RANK, tensor->dims, what);
+    set_attribute(graph, d, CUDNN_ATTR_TENSOR_STRIDES, CUDNN_TYPE_INT64, CUDNN_RANK, tensor->strides, what);
+    set_attribute(graph, d, CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT, CUDNN_TYPE_INT64, 1, &alignment, what);
     bool is_virtual = kind == VIRTUAL, is_value = kind == ON_HOST;
-    set(graph, d, CUDNN_ATTR_TENSOR_IS_VIRTUAL, CUDNN_TYPE_BOOLEAN, 1, &is_virtual, what);
-    set(graph, d, CUDNN_ATTR_TENSOR_IS_BY_VALUE, CUDNN_TYPE_BOOLEAN, 1, &is_value, what);
-    finalize(graph, d, what);
+    set_attribute(graph, d, CUDNN_ATTR_TENSOR_IS_VIRTUAL, CUDNN_TYPE_BOOLEAN, 1, &is_virtual, what);
+    set_attribute(graph, d, CUDNN_ATTR_TENSOR_IS_BY_VALUE, CUDNN_TYPE_BOOLEAN, 1, &is_value, what);
+    finalize_descriptor(graph, d, what);
 }
 
 struct cudnn_tensor cudnn_memory(struct cudnn_graph *graph, int id, cudnnDataType_t type, const int64_t *dims,
@@ -158,7 +160,7 @@ struct cudnn_tensor cudnn_scalar(struct cudnn_graph *graph, float value)
 
 static void add_operation(struct cudnn_graph *graph, cudnnBackendDescriptor_t operation, const char *what)
 {
-    finalize(graph, operation, what);
+    finalize_descriptor(graph, operation, what);
     ASSERT(graph->num_operations < MAX_OPERATIONS);
     graph->operations[graph->num_operations++] = operation;
 }
@@ -167,14 +169,14 @@ void cudnn_pointwise_into(struct cudnn_graph *graph, const struct cudnn_pointwis
                           const struct cudnn_tensor *b, const struct cudnn_tensor *t, const struct cudnn_tensor *out)
 {
     static const char what[] = "a pointwise operation";
-    cudnnBackendDescriptor_t d = create(graph, CUDNN_BACKEND_POINTWISE_DESCRIPTOR, what);
-    set(graph, d, CUDNN_ATTR_POINTWISE_MODE, CUDNN_TYPE_POINTWISE_MODE, 1, &how->mode, what);
-    set(graph, d, CUDNN_ATTR_POINTWISE_MATH_PREC, CUDNN_TYPE_DATA_TYPE, 1, &how->computed_in, what);
+    cudnnBackendDescriptor_t d = create_descriptor(graph, CUDNN_BACKEND_POINTWISE_DESCRIPTOR, what);
+    set_attribute(graph, d, CUDNN_ATTR_POINTWISE_MODE, CUDNN_TYPE_POINTWISE_MODE, 1, &how->mode, what);
+    set_attribute(graph, d, CUDNN_ATTR_POINTWISE_MATH_PREC, CUDNN_TYPE_DATA_TYPE, 1, &how->computed_in, what);
     if (how->mode == CUDNN_POINTWISE_GEN_INDEX)
-        set(graph, d, CUDNN_ATTR_POINTWISE_AXIS, CUDNN_TYPE_INT64, 1, &how->axis, what);
-    finalize(graph, d, what);
+        set_attribute(graph, d, CUDNN_ATTR_POINTWISE_AXIS, CUDNN_TYPE_INT64, 1, &how->axis, what);
+    finalize_descriptor(graph, d, what);
 
-    cudnnBackendDescriptor_t operation = create(graph, CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR, what);
+    cudnnBackendDescriptor_t operation = create_descriptor(graph, CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR, what);
     set_descriptor(graph, operation, CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR, d, what);
     set_descriptor(graph, operation, CUDNN_ATTR_OPERATION_POINTWISE_XDESC, x->descriptor, what);
     if (b)
@@ -199,11 +201,11 @@ void cudnn_matmul(struct cudnn_graph *graph, const struct cudnn_tensor *a, const
 {
     static const char what[] = "a matrix product";
     const cudnnDataType_t computed_in = CUDNN_DATA_FLOAT;
-    cudnnBackendDescriptor_t d = create(graph, CUDNN_BACKEND_MATMUL_DESCRIPTOR, what);
-    set(graph, d, CUDNN_ATTR_MATMUL_COMP_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &computed_in, what);
-    finalize(graph, d, what);
+    cudnnBackendDescriptor_t d = create_descriptor(graph, CUDNN_BACKEND_MATMUL_DESCRIPTOR, what);
+    set_attribute(graph, d, CUDNN_ATTR_MATMUL_COMP_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &computed_in, what);
+    finalize_descriptor(graph, d, what);
 
-    cudnnBackendDescriptor_t operation = create(graph, CUDNN_BACKEND_OPERATION_MATMUL_DESCRIPTOR, what);
+    cudnnBackendDescriptor_t operation = create_descriptor(graph, CUDNN_BACKEND_OPERATION_MATMUL_DESCRIPTOR, what);
     set_descriptor(graph, operation, CUDNN_ATTR_OPERATION_MATMUL_ADESC, a->descriptor, what);
     set_descriptor(graph, operation, CUDNN_ATTR_OPERATION_MATMUL_BDESC, b->descriptor, what);
     set_descriptor(graph, operation, CUDNN_ATTR_OPERATION_MATMUL_CDESC, out->descriptor, what);
@@ -216,12 +218,12 @@ void cudnn_reduce(struct cudnn_graph *graph, cudnnReduceTensorOp_t how, const st
 {
     static const char what[] = "a reduction";
     const cudnnDataType_t computed_in = CUDNN_DATA_FLOAT;
-    cudnnBackendDescriptor_t d = create(graph, CUDNN_BACKEND_REDUCTION_DESCRIPTOR, what);
-    set(graph, d, CUDNN_ATTR_REDUCTION_COMP_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &computed_in, what);
-    set(graph, d, CUDNN_ATTR_REDUCTION_OPERATOR, CUDNN_TYPE_REDUCTION_OPERATOR_TYPE, 1, &how, what);
-    finalize(graph, d, what);
+    cudnnBackendDescriptor_t d = create_descriptor(graph, CUDNN_BACKEND_REDUCTION_DESCRIPTOR, what);
+    set_attribute(graph, d, CUDNN_ATTR_REDUCTION_COMP_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &computed_in, what);
+    set_attribute(graph, d, CUDNN_ATTR_REDUCTION_OPERATOR, CUDNN_TYPE_REDUCTION_OPERATOR_TYPE, 1, &how, what);
+    finalize_descriptor(graph, d, what);
 
-    cudnnBackendDescriptor_t operation = create(graph, CUDNN_BACKEND_OPERATION_REDUCTION_DESCRIPTOR, what);
+    cudnnBackendDescriptor_t operation = create_descriptor(graph, CUDNN_BACKEND_OPERATION_REDUCTION_DESCRIPTOR, what);
     set_descriptor(graph, operation, CUDNN_ATTR_OPERATION_REDUCTION_DESC, d, what);
     set_descriptor(graph, operation, CUDNN_ATTR_OPERATION_REDUCTION_XDESC, x->descriptor, what);
     set_descriptor(graph, operation, CUDNN_ATTR_OPERATION_REDUCTION_YDESC, out->descriptor, what);
@@ -235,7 +237,7 @@ struct cudnn_tensor cudnn_transpose(struct cudnn_graph *graph, const struct cudn
                                .dims = {x->dims[0], x->dims[1], x->dims[3], x->dims[2]},
                                .strides = {x->strides[0], x->strides[1], x->strides[3], x->strides[2]}};
     make_tensor(graph, VIRTUAL, FIRST_VIRTUAL + graph->num_virtual++, &out);
-    cudnnBackendDescriptor_t operation = create(graph, CUDNN_BACKEND_OPERATION_RESHAPE_DESCRIPTOR, what);
+    cudnnBackendDescriptor_t operation = create_descriptor(graph, CUDNN_BACKEND_OPERATION_RESHAPE_DESCRIPTOR, what);
     set_descriptor(graph, operation, CUDNN_ATTR_OPERATION_RESHAPE_XDESC, x->descriptor, what);
     set_descriptor(graph, operation, CUDNN_ATTR_OPERATION_RESHAPE_YDESC, out.descriptor, what);
     add_operation(graph, operation, what);
@@ -244,13 +246,13 @@ struct cudnn_tensor cudnn_transpose(struct cudnn_graph *graph, const struct cudn
 
 /* ---- plans --------------------------------------------------------------- */
 
-/* The engine's number, and whether its results repeat. */
+/* Whether the results of the engine repeat bit for bit; and its number. */
 static bool is_deterministic(struct cudnn_graph *graph, cudnnBackendDescriptor_t config, int64_t *engine)
 {
     const struct cudnn_functions *cudnn = graph->target.cudnn;
     cudnnBackendNumericalNote_t notes[MAX_NOTES];
     int64_t count = 0;
-    cudnnBackendDescriptor_t descriptor = create(graph, CUDNN_BACKEND_ENGINE_DESCRIPTOR, "an engine");
+    cudnnBackendDescriptor_t descriptor = create_descriptor(graph, CUDNN_BACKEND_ENGINE_DESCRIPTOR, "an engine");
     if (!descriptor ||
         cudnn->cudnnBackendGetAttribute(config, CUDNN_ATTR_ENGINECFG_ENGINE, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &count,
                                         &descriptor) != CUDNN_STATUS_SUCCESS ||
@@ -266,21 +268,21 @@ static bool is_deterministic(struct cudnn_graph *graph, cudnnBackendDescriptor_t
 }
 
 /* The engines that the library proposes, best first. */
-static int propose(struct cudnn_graph *graph, cudnnBackendDescriptor_t operations, cudnnBackendHeurMode_t mode,
-                   cudnnBackendDescriptor_t configs[MAX_CONFIGS])
+static int propose_engines(struct cudnn_graph *graph, cudnnBackendDescriptor_t operations, cudnnBackendHeurMode_t mode,
+                           cudnnBackendDescriptor_t configs[MAX_CONFIGS])
 {
     static const char what[] = "the choice of engines";
     int64_t count = 0;
-    cudnnBackendDescriptor_t d = create(graph, CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR, what);
+    cudnnBackendDescriptor_t d = create_descriptor(graph, CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR, what);
     set_descriptor(graph, d, CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, operations, what);
-    set(graph, d, CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE, 1, &mode, what);
+    set_attribute(graph, d, CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE, 1, &mode, what);
     if (graph->target.gpu)
         set_descriptor(graph, d, CUDNN_ATTR_ENGINEHEUR_DEVICEPROP, graph->target.gpu, what);
-    finalize(graph, d, what);
+    finalize_descriptor(graph, d, what);
     for (int i = 0; i < MAX_CONFIGS; i++)
-        configs[i] = create(graph, CUDNN_BACKEND_ENGINECFG_DESCRIPTOR, what);
+        configs[i] = create_descriptor(graph, CUDNN_BACKEND_ENGINECFG_DESCRIPTOR, what);
     if (graph->status == CUDNN_STATUS_SUCCESS)
-        note_failure(graph,
+        keep_failure(graph,
                      graph->target.cudnn->cudnnBackendGetAttribute(
                          d, CUDNN_ATTR_ENGINEHEUR_RESULTS, CUDNN_TYPE_BACKEND_DESCRIPTOR, MAX_CONFIGS, &count, configs),
                      what);
@@ -315,12 +317,12 @@ static cudnnBackendDescriptor_t try_config(struct cudnn_graph *graph, cudnnBacke
 
 /* Fills the plan from the heuristics of one mode; false: none of its engines will do, and why says what the last one
  * lacked. */
-static bool choose(struct cudnn_plan *plan, cudnnBackendDescriptor_t operations, cudnnBackendHeurMode_t mode,
-                   size_t most_workspace)
+static bool choose_engine(struct cudnn_plan *plan, cudnnBackendDescriptor_t operations, cudnnBackendHeurMode_t mode,
+                          size_t most_workspace)
 {
     struct cudnn_graph *graph = plan->graph;
     cudnnBackendDescriptor_t configs[MAX_CONFIGS];
-    int count = propose(graph, operations, mode, configs);
+    int count = propose_engines(graph, operations, mode, configs);
     graph->status = CUDNN_STATUS_SUCCESS; /* the other mode may do better; what is wrong with this one is in `why` */
     for (int i = 0; i < count; i++) {
         if (!is_deterministic(graph, configs[i], &plan->engine)) {
@@ -350,14 +352,16 @@ enum status cudnn_plan_new(struct cudnn_graph *graph, size_t most_workspace, str
         return error_set(err, STATUS_DEVICE, "cannot make a plan of cuDNN: out of memory");
     }
     plan->graph = graph;
-    cudnnBackendDescriptor_t operations = create(graph, CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR, what);
+    cudnnBackendDescriptor_t operations = create_descriptor(graph, CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR, what);
     if (graph->target.handle)
-        set(graph, operations, CUDNN_ATTR_OPERATIONGRAPH_HANDLE, CUDNN_TYPE_HANDLE, 1, &graph->target.handle, what);
-    set(graph, operations, CUDNN_ATTR_OPERATIONGRAPH_OPS, CUDNN_TYPE_BACKEND_DESCRIPTOR, graph->num_operations,
-        graph->operations, what);
-    finalize(graph, operations, what);
-    if (graph->status == CUDNN_STATUS_SUCCESS && (choose(plan, operations, CUDNN_HEUR_MODE_A, most_workspace) ||
-                                                  choose(plan, operations, CUDNN_HEUR_MODE_FALLBACK, most_workspace)))
+        set_attribute(graph, operations, CUDNN_ATTR_OPERATIONGRAPH_HANDLE, CUDNN_TYPE_HANDLE, 1, &graph->target.handle,
+                      what);
+    set_attribute(graph, operations, CUDNN_ATTR_OPERATIONGRAPH_OPS, CUDNN_TYPE_BACKEND_DESCRIPTOR,
+                  graph->num_operations, graph->operations, what);
+    finalize_descriptor(graph, operations, what);
+    if (graph->status == CUDNN_STATUS_SUCCESS &&
+        (choose_engine(plan, operations, CUDNN_HEUR_MODE_A, most_workspace) ||
+         choose_engine(plan, operations, CUDNN_HEUR_MODE_FALLBACK, most_workspace)))
         return STATUS_OK;
     error_set(err, STATUS_DEVICE, "cuDNN %d.%d.%d has no plan: %s", graph->target.version / 10000,
               graph->target.version / 100 % 100, graph->target.version % 100,

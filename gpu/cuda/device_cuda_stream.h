@@ -38,10 +38,6 @@ void cuda_stream_mark(struct cuda_stream *stream);
 /* The host waits for the event; `work` names in errors what it waited for. */
 void cuda_wait_event(struct cuda_device *cuda, cudaEvent_t event, const char *work);
 
-/* Whether the device's thread has waited for the GPU for less than ten minutes: it is alive, although it cannot tick.
- * Any thread. */
-bool cuda_is_waiting(struct cuda_device *cuda);
-
 #ifdef __cplusplus
 }
 #endif

@@ -2,7 +2,7 @@
 #include "gpu/cuda/ops_cuda.h"
 
 #include "gpu/cuda/attention_cudnn.h"
-#include "gpu/cuda/gemm_cuda.h"
+#include "gpu/cuda/gemm_cuda_measure.h"
 
 #define OPS_CUDA_ENTRY(op) .op = cuda_##op,
 const struct op_table ops_cuda_table = {OPS_LIST(OPS_CUDA_ENTRY)};

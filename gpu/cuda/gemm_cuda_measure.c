@@ -1,0 +1,248 @@
+/* gemm_cuda_measure.c: the algorithms of announced products, chosen by measuring (gemm_cuda_measure.h).
+ *
+ * Up to GEMM_CANDIDATES proposals of the library are timed once each, and the FINALISTS fastest of them REPEATS times
+ * more, on memory that is freed again. The choice is kept in the cache on disk (gpu/gemm_cache.h), whose lock is held
+ * meanwhile: one rank of a machine measures, the others read. */
+#include "gpu/cuda/gemm_cuda_measure.h"
+
+#include "core/clock.h"
+#include "core/log.h"
+#include "core/progress.h"
+#include "core/round_up.h"
+#include "gpu/cuda/gemm_cuda_kernels.h"
+#include "gpu/cuda/gemm_cuda_plan.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { FINALISTS = 6, REPEATS = 8 };
+
+/* Memory that products are timed on. */
+struct bench {
+    struct gemm_cuda *gemm;
+    struct stream *stream;
+    cudaEvent_t start, end;
+    char *memory; /* | workspace | A | B | D | vector | aux | */
+    size_t bytes;
+    struct gemm_product product; /* of the plan being measured, with pointers into memory */
+    int measured;
+    bool no_memory;
+};
+
+/* A part begins at a multiple of 256 bytes, as memory of cudaMalloc() does. */
+static size_t part_bytes(size_t n)
+{
+    return (size_t)round_up((int64_t)n, 256);
+}
+
+/* Bytes of the parts A, B, D, vector, aux. */
+static void part_sizes(const struct gemm_key *key, size_t *sizes)
+{
+    size_t input = dtype_size((enum dtype)key->input), output = dtype_size((enum dtype)key->output);
+    sizes[0] = part_bytes((size_t)key->lda * (size_t)(key->transpose_a ? key->m : key->k) * input);
+    sizes[1] = part_bytes((size_t)key->ldb * (size_t)(key->transpose_b ? key->k : key->n) * input);
+    sizes[2] = part_bytes((size_t)key->ldd * (size_t)key->n * output);
+    sizes[3] = part_bytes((size_t)(key->m > key->n ? key->m : key->n) * sizeof(float));
+    sizes[4] = part_bytes((size_t)key->ld_aux * (size_t)key->n * input);
+}
+
+/* Finds memory for the plan's product; false: the GPU has too little. */
+static bool bench_place(struct bench *bench, const struct gemm_plan *plan)
+{
+    enum { PARTS = 5 };
+    size_t sizes[PARTS], total = GEMM_WORKSPACE;
+    struct error ignored;
+    part_sizes(&plan->key, sizes);
+    for (int i = 0; i < PARTS; i++)
+        total += sizes[i];
+    if (total > bench->bytes) {
+        struct device *device = &bench->gemm->cuda->device;
+        device_free(device, bench->memory, bench->bytes);
+        bench->bytes = 0;
+        if (device_alloc(device, total, (void **)&bench->memory, &ignored) != STATUS_OK)
+            return false;
+        bench->bytes = total;
+        cuda_fill_random(bench->stream, bench->memory + GEMM_WORKSPACE, total - GEMM_WORKSPACE, 1);
+    }
+    char *at = bench->memory + GEMM_WORKSPACE;
+    void *parts[PARTS];
+    for (int i = 0; i < PARTS; at += sizes[i++])
+        parts[i] = at;
+    bench->product = (struct gemm_product){plan->key, parts[0], parts[1], parts[2], parts[3], parts[4]};
+    return true;
+}
+
+/* Seconds of one run, the mean of `repeats`; < 0: the algorithm does not run. */
+static double bench_time(struct bench *bench, const struct gemm_plan *plan, const cublasLtMatmulAlgo_t *algorithm,
+                         int repeats)
+{
+    const struct gemm_cuda *g = bench->gemm;
+    cudaStream_t stream = cuda_stream_of(bench->stream)->handle;
+    float milliseconds = 0;
+    bool ok = cudaEventRecord(bench->start, stream) == cudaSuccess;
+    for (int i = 0; i < repeats && ok; i++)
+        ok = gemm_plan_run(g, plan, algorithm, &bench->product, bench->memory, stream) == CUBLAS_STATUS_SUCCESS;
+    ok = ok && cudaEventRecord(bench->end, stream) == cudaSuccess && cudaEventSynchronize(bench->end) == cudaSuccess &&
+         cudaEventElapsedTime(&milliseconds, bench->start, bench->end) == cudaSuccess;
+    progress_tick();
+    return ok ? 1e-3 * (double)milliseconds / repeats : -1;
+}
+
+struct contender {
+    int index;
+    double seconds;
+};
+
+static int by_seconds(const void *a, const void *b)
+{
+    const struct contender *x = a, *y = b;
+    return x->seconds != y->seconds ? (x->seconds > y->seconds) - (x->seconds < y->seconds) : x->index - y->index;
+}
+
+/* Times the candidates of a plan and keeps the fastest. */
+static void measure_candidates(struct bench *bench, struct gemm_plan *plan)
+{
+    cublasLtMatmulHeuristicResult_t results[GEMM_CANDIDATES];
+    struct contender contenders[GEMM_CANDIDATES];
+    struct gemm_cuda *g = bench->gemm;
+    int candidates = gemm_plan_propose(g, plan, results), runners = 0;
+    plan->supported = candidates > 0;
+    if (!plan->supported)
+        return;
+    plan->algorithm = results[0].algo;
+    if (bench->no_memory || !bench_place(bench, plan)) {
+        bench->no_memory = true;
+        return;
+    }
+    if (!gemm_plan_set_pointers(g, plan, bench->product.vector, bench->product.aux))
+        return;
+    for (int i = 0; i < candidates; i++) {
+        bench_time(bench, plan, &results[i].algo, 1); /* loads the kernel */
+        double seconds = bench_time(bench, plan, &results[i].algo, 1);
+        if (seconds >= 0)
+            contenders[runners++] = (struct contender){i, seconds};
+    }
+    qsort(contenders, (size_t)runners, sizeof *contenders, by_seconds);
+    if (runners > FINALISTS)
+        runners = FINALISTS;
+    for (int i = 0; i < runners; i++)
+        contenders[i].seconds = bench_time(bench, plan, &results[contenders[i].index].algo, REPEATS);
+    qsort(contenders, (size_t)runners, sizeof *contenders, by_seconds);
+    if (runners == 0)
+        return;
+    plan->algorithm = results[contenders[0].index].algo;
+    struct gemm_algorithm chosen;
+    memcpy(&chosen, &plan->algorithm, sizeof chosen);
+    gemm_cache_put(g->cache, &plan->key, &chosen, 1e6 * contenders[0].seconds);
+    bench->measured++;
+}
+
+static void choose_algorithm(struct bench *bench, const struct gemm_product *p)
+{
+    struct gemm_cuda *g = bench->gemm;
+    struct gemm_algorithm known;
+    struct gemm_plan *plan = gemm_plan_find(g, &p->key);
+    if (plan || !(plan = gemm_plan_new(g, &p->key)) || !plan->supported)
+        return;
+    if (!gemm_cache_find(g->cache, &p->key, &known, NULL) || !gemm_plan_take_known(g, plan, &known))
+        measure_candidates(bench, plan);
+}
+
+/* Chooses for the product, and for the product without its epilogue where the library refuses the whole. */
+static void choose_both(struct bench *bench, const struct gemm_product *p)
+{
+    choose_algorithm(bench, p);
+    const struct gemm_plan *plan = gemm_plan_find(bench->gemm, &p->key);
+    if (plan && !plan->supported && p->key.epilogue != GEMM_PLAIN) {
+        struct gemm_product plain = gemm_product_without_epilogue(p);
+        choose_algorithm(bench, &plain);
+    }
+}
+
+static void choose_all(struct bench *bench, const struct linear_products *products)
+{
+    const struct gemm_cuda *g = bench->gemm;
+    struct gemm_product p;
+    for (int i = 0; i < products->num_fwd; i++) {
+        p = gemm_product_fwd(g->tf32, &products->fwd[i]);
+        choose_both(bench, &p);
+    }
+    for (int i = 0; i < products->num_bwd_input; i++) {
+        p = gemm_product_bwd_input(g->tf32, &products->bwd_input[i]);
+        choose_both(bench, &p);
+    }
+    for (int i = 0; i < products->num_bwd_weight; i++) {
+        const struct linear_bwd_weight_args *args = &products->bwd_weight[i];
+        float *scratch = args->dbias ? (float *)(uintptr_t)16 : NULL; /* as aligned as the op's scratch memory */
+        p = gemm_product_bwd_weight(g->tf32, args, args->accumulate ? scratch : args->dbias);
+        choose_both(bench, &p);
+    }
+}
+
+/* Times a large square product: the fastest that this GPU multiplies, with which steps are compared. */
+static void measure_ceiling(struct bench *bench, enum dtype dtype)
+{
+    enum { SIDE = 8192, SIDE_F32 = 4096 };
+    const size_t least_memory = (size_t)8 << 30;
+    struct gemm_cuda *g = bench->gemm;
+    struct device *device = &g->cuda->device;
+    struct gemm_algorithm known;
+    double microseconds = 0;
+    int64_t side = dtype == DTYPE_F32 ? SIDE_F32 : SIDE;
+    struct linear_fwd_args args = {.dtype = dtype, .y_dtype = dtype, .M = side, .N = side, .K = side};
+    if (device->memory_bytes < least_memory)
+        return;
+    struct gemm_product p = gemm_product_fwd(g->tf32, &args);
+    choose_algorithm(bench, &p);
+    if (gemm_cache_find(g->cache, &p.key, &known, &microseconds) && microseconds > 0)
+        device->ceiling_flops[dtype] = 2.0 * (double)side * (double)side * (double)side / (1e-6 * microseconds);
+}
+
+static enum status bench_open(struct bench *bench, struct device *device, struct error *err)
+{
+    TRY(stream_new(device, STREAM_COMPUTE, &bench->stream, err));
+    if (cudaEventCreate(&bench->start) != cudaSuccess || cudaEventCreate(&bench->end) != cudaSuccess)
+        return error_set(err, STATUS_DEVICE, "cannot create events on GPU %d", bench->gemm->cuda->index);
+    return STATUS_OK;
+}
+
+static void bench_close(struct bench *bench, struct device *device)
+{
+    device_free(device, bench->memory, bench->bytes);
+    if (bench->start)
+        cudaEventDestroy(bench->start);
+    if (bench->end)
+        cudaEventDestroy(bench->end);
+    stream_free(bench->stream);
+}
+
+static void bench_run(struct bench *bench, const struct linear_products *products)
+{
+    const double start = seconds_now();
+    choose_all(bench, products);
+    if (products->num_fwd > 0)
+        measure_ceiling(bench, products->fwd[0].dtype);
+    stream_sync(bench->stream);
+    if (bench->no_memory)
+        log_warn("the GPU has no memory to measure all matrix products on; the library's first choice is taken");
+    if (bench->measured)
+        log_info("measured %d matrix products in %.1f s; their kernels are kept in %s", bench->measured,
+                 seconds_now() - start, gemm_cache_path(bench->gemm->cache));
+}
+
+enum status gemm_cuda_prepare(struct device *device, const struct linear_products *products, struct error *err)
+{
+    struct cuda_device *cuda = device->private_;
+    struct bench bench = {.gemm = cuda->gemm};
+    if (!cuda->gemm->cache)
+        return STATUS_OK;
+    gemm_cache_lock(cuda->gemm->cache);
+    enum status status = bench_open(&bench, device, err);
+    if (status == STATUS_OK) {
+        bench_run(&bench, products);
+        status = device_check(device, err);
+    }
+    bench_close(&bench, device);
+    gemm_cache_unlock(cuda->gemm->cache);
+    return status;
+}

@@ -1,0 +1,62 @@
+/* gemm_cuda_plan.h: plans of cublasLt: a product's descriptors and the algorithm chosen for it, made once per shape.
+ *
+ * The algorithm is the one that gemm_cuda_prepare() found fastest (in the cache on disk, or by measuring), else the
+ * library's first proposal. Only algorithms whose reduction has a fixed order are taken: no split of k, or a split
+ * whose parts are reduced in a separate step. Whether their results really repeat bit for bit is not tried. One thread:
+ * the device's. */
+#ifndef ZTRAIN_GPU_CUDA_GEMM_CUDA_PLAN_H
+#define ZTRAIN_GPU_CUDA_GEMM_CUDA_PLAN_H
+
+#include "gpu/cuda/device_cuda.h"
+#include "gpu/cuda/gemm_cuda_product.h"
+
+enum { GEMM_CANDIDATES = 32, GEMM_PLAN_BUCKETS = 1024 };
+#define GEMM_WORKSPACE ((size_t)(32 << 20)) /* bytes that kernels for Hopper ask for */
+
+struct gemm_plan {
+    struct gemm_key key;
+    bool supported;
+    cublasLtMatmulDesc_t operation; /* owned */
+    cublasLtMatrixLayout_t a, b, d; /* owned */
+    cublasLtMatmulAlgo_t algorithm;
+    struct gemm_plan *next; /* in its bucket */
+};
+
+struct gemm_cuda {
+    struct cuda_device *cuda; /* borrowed */
+    const struct cublaslt_functions *lt;
+    cublasLtHandle_t handle;
+    struct gemm_cache *cache; /* owned; NULL: there is none, and nothing is measured */
+    bool tf32;
+    struct gemm_plan *plans[GEMM_PLAN_BUCKETS]; /* owned */
+};
+
+/* The plan of exactly this key; NULL: there is none. */
+struct gemm_plan *gemm_plan_find(struct gemm_cuda *gemm, const struct gemm_key *key);
+
+/* Adds a plan that has no algorithm yet; `supported` is false if the library refuses the product. NULL: out of memory.
+ */
+struct gemm_plan *gemm_plan_new(struct gemm_cuda *gemm, const struct gemm_key *key);
+
+/* Finds the plan or makes it. A product that nobody announced gets the cached algorithm or the library's first
+ * proposal, so that nothing is measured in a step. NULL: out of memory. */
+struct gemm_plan *gemm_plan_get(struct gemm_cuda *gemm, const struct gemm_key *key);
+
+/* Makes an algorithm out of the cache the plan's. False: the library does not take it any more. */
+bool gemm_plan_take_known(const struct gemm_cuda *gemm, struct gemm_plan *plan, const struct gemm_algorithm *known);
+
+/* Acceptable algorithms in the library's order, at most GEMM_CANDIDATES; returns their number. */
+int gemm_plan_propose(const struct gemm_cuda *gemm, const struct gemm_plan *plan,
+                      cublasLtMatmulHeuristicResult_t *results);
+
+/* Puts the pointers of the epilogue, which differ from call to call, into the descriptor. */
+bool gemm_plan_set_pointers(const struct gemm_cuda *gemm, const struct gemm_plan *plan, void *vector, void *aux);
+
+/* Enqueues the product by the algorithm. workspace: GEMM_WORKSPACE bytes. */
+cublasStatus_t gemm_plan_run(const struct gemm_cuda *gemm, const struct gemm_plan *plan,
+                             const cublasLtMatmulAlgo_t *algorithm, const struct gemm_product *product, void *workspace,
+                             cudaStream_t stream);
+
+void gemm_plans_free(struct gemm_cuda *gemm); /* all of them */
+
+#endif
