@@ -1,4 +1,4 @@
-/* comm_open.c: how the ranks of a launcher come to share memory on each node and connections between nodes.
+/* comm_nodes.c: how the ranks of a launcher come to share memory on each node and connections between nodes.
  *
  *     each node's first rank    makes the node's memory; every rank says where it may be reached    exchange "first"
  *     every rank                opens its node's memory, listens at the address that fits           exchange "second"
@@ -9,12 +9,37 @@
 #include "comm/comm_internal.h"
 #include "comm/wire/wire.h"
 #include "core/log.h"
+#include "core/progress.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
 #include <unistd.h>
+
+/* ---- one node ------------------------------------------------------------ */
+
+static void end_stuck(const char *text, void *context)
+{
+    struct comm *comm = context;
+    control_fail(comm->control, comm->rank, STATUS_PEER, text);
+    if (comm->stuck)
+        comm->stuck(comm->stuck_context, text);
+}
+
+enum status comm_attach_node(struct comm *comm, int fd, const char *host, const struct comm_config *config,
+                             struct error *err)
+{
+    const double most = 0.2, limit = config->io_timeout_seconds > 0 ? config->io_timeout_seconds : 600;
+    TRY(control_attach(fd, comm->rank, comm->world, host, config->timeout_seconds, &comm->control, err));
+    if (comm->world == 1) /* nobody waits for it */
+        return STATUS_OK;
+    double tick = config->timeout_seconds / 10 < most ? config->timeout_seconds / 10 : most;
+    int error = progress_watch_start(tick, limit, end_stuck, comm);
+    return error ? error_set(err, STATUS_DEVICE, "cannot start a thread: %s", strerror(error)) : STATUS_OK;
+}
+
+/* ---- several nodes ------------------------------------------------------- */
 
 /* What ranks tell each other before they share anything. */
 struct word {
@@ -217,7 +242,7 @@ fail:
     return status;
 }
 
-enum status comm_meet_nodes(struct comm *c, struct bootstrap *boot, const struct comm_config *config, struct error *err)
+enum status comm_join_nodes(struct comm *c, struct bootstrap *boot, const struct comm_config *config, struct error *err)
 {
     struct opening opening = {.boot = boot, .config = config, .comm = c, .listener = -1}, *o = &opening;
     enum status status;
@@ -231,7 +256,7 @@ enum status comm_meet_nodes(struct comm *c, struct bootstrap *boot, const struct
         goto fail;
     }
     TRY_GOTO(share_node(o, err));
-    TRY_GOTO(comm_attach_control(c, c->own_fd, boot->host, o->config, err));
+    TRY_GOTO(comm_attach_node(c, c->own_fd, boot->host, o->config, err));
     if (c->topology.num_nodes > 1) {
         TRY_GOTO(connect_nodes(o, err));
         num_peers = o->num_data + o->num_agents;

@@ -1,0 +1,78 @@
+/* comm_exchange.c: the control channel: small values in host memory, exchanged through slots.
+ *
+ * The k-th control operation uses slot k mod 2 of each rank: a rank writes slot k+2 only after all ranks have arrived
+ * at k+1, and they arrive there only after they have read slot k. The slots of ranks on other nodes are filled by the
+ * agents (agent.h), which write them where a rank of this node would. */
+#include "comm/comm_internal.h"
+#include "core/progress.h"
+
+#include <string.h>
+
+_Static_assert((int)COMM_EXCHANGE_MAX == (int)CONTROL_SLOT_BYTES, "an exchange fits a slot");
+
+/* Every rank puts `bytes` of `own` (NULL: nothing) into its slot; on return comm->slots are those of this turn. */
+static enum status exchange(struct comm *comm, enum op_kind kind, const void *own, size_t bytes, struct error *err)
+{
+    ASSERT(bytes <= COMM_EXCHANGE_MAX);
+    TRY(control_status(comm->control, err));
+    int turn = (int)(comm->operations[CHANNEL_CONTROL] % 2);
+    for (int r = 0; r < comm->world; r++)
+        comm->slots[r] = control_slot(comm->control, r, turn);
+    if (own)
+        memcpy(comm->slots[comm->rank], own, bytes);
+    struct control_op op = {.kind = kind, .count = bytes, .offset = CONTROL_STAGED, .slot_bytes = own ? bytes : 0};
+    enum status status = comm_start_operation(comm, CHANNEL_CONTROL, &op, NULL);
+    progress_tick();
+    return status == STATUS_OK ? STATUS_OK : control_status(comm->control, err);
+}
+
+enum status comm_barrier(struct comm *comm, struct error *err)
+{
+    if (comm->world == 1)
+        return control_status(comm->control, err);
+    return exchange(comm, OP_BARRIER, NULL, 0, err);
+}
+
+enum status comm_exchange(struct comm *comm, const void *own, size_t bytes, void *all, struct error *err)
+{
+    char **slots = comm->slots;
+    if (comm->world == 1) {
+        memcpy(all, own, bytes);
+        return control_status(comm->control, err);
+    }
+    TRY(exchange(comm, OP_EXCHANGE, own, bytes, err));
+    for (int r = 0; r < comm->world; r++)
+        memcpy((char *)all + (size_t)r * bytes, slots[r], bytes);
+    return STATUS_OK;
+}
+
+enum status comm_sum(struct comm *comm, double *values, int count, struct error *err)
+{
+    char **slots = comm->slots;
+    ASSERT(count >= 0);
+    if (comm->world == 1)
+        return control_status(comm->control, err);
+    TRY(exchange(comm, OP_EXCHANGE, values, (size_t)count * sizeof *values, err));
+    for (int i = 0; i < count; i++) {
+        double sum = 0;
+        for (int r = 0; r < comm->world; r++)
+            sum += ((const double *)slots[r])[i];
+        values[i] = sum;
+    }
+    return STATUS_OK;
+}
+
+enum status comm_broadcast(struct comm *comm, void *data, size_t bytes, int root, struct error *err)
+{
+    char **slots = comm->slots;
+    ASSERT(root >= 0 && root < comm->world);
+    if (comm->world == 1)
+        return control_status(comm->control, err);
+    for (size_t at = 0; at < bytes; at += COMM_EXCHANGE_MAX) {
+        size_t n = bytes - at < COMM_EXCHANGE_MAX ? bytes - at : COMM_EXCHANGE_MAX;
+        TRY(exchange(comm, OP_BROADCAST, comm->rank == root ? (char *)data + at : NULL, n, err));
+        if (comm->rank != root)
+            memcpy((char *)data + at, slots[root], n);
+    }
+    return STATUS_OK;
+}

@@ -1,0 +1,222 @@
+/* comm_host.c: data operations on the host's memory. Each runs as one piece of work in the order of its stream:
+ *
+ *     publish the operation and the place of the send buffer · arrive · wait for the node's ranks · compare with theirs
+ *     every send buffer lies in its segment:  read the neighbours' memory in place
+ *     else, piece by piece:                   copy into staging · arrive · wait · read the neighbours' staging
+ *     ranks on other nodes:                   comm_network.c, at the same time
+ *     arrive · wait for the node's ranks: the buffers are free again
+ *
+ * All-gather: each rank copies the others' slices, starting with its right neighbour, so that they do not all read the
+ * same one at once. Reduce-scatter: each rank adds up its own slice of all ranks, rank 0's first. Between a rank's
+ * arrival and the end of the operation its send buffer is only read. */
+#include "comm/comm_internal.h"
+#include "core/clock.h"
+#include "core/progress.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* ---- buffers ------------------------------------------------------------- */
+
+/* Offset of [buffer, buffer + bytes) in this rank's segment, or CONTROL_STAGED if it does not lie in it. */
+static uint64_t segment_offset(const struct comm *comm, const void *buffer, size_t bytes)
+{
+    if (!comm->segments)
+        return CONTROL_STAGED;
+    const char *segment = comm->segments + comm->segment_stride * (size_t)comm->topology.local_rank;
+    uintptr_t start = (uintptr_t)segment, at = (uintptr_t)buffer;
+    if (at < start || at - start > comm->segment_bytes || bytes > comm->segment_bytes - (at - start))
+        return CONTROL_STAGED;
+    return at - start;
+}
+
+/* memcpy in pieces; looks at the job's health and ticks between them. */
+static enum status copy_in_pieces(struct comm *comm, void *dst, const void *src, size_t bytes)
+{
+    for (size_t at = 0; at < bytes; at += PIECE_BYTES) {
+        TRY(control_status(comm->control, NULL));
+        memcpy((char *)dst + at, (const char *)src + at, bytes - at < PIECE_BYTES ? bytes - at : (size_t)PIECE_BYTES);
+        progress_tick();
+    }
+    return STATUS_OK;
+}
+
+/* ---- all-gather ---------------------------------------------------------- */
+
+/* The slices of this node's ranks. */
+static enum status gather_in_place(const struct data_op *op)
+{
+    struct comm *comm = op->comm;
+    const struct topology *t = &comm->topology;
+    size_t bytes = op->count * dtype_size(op->dtype), stride = op->stride * dtype_size(op->dtype);
+    for (int i = 0; i < t->local_world; i++) {
+        int l = (t->local_rank + i) % t->local_world;
+        char *dst = (char *)op->recv + (size_t)t->locals[l] * stride;
+        const char *src = comm_peer_send(comm, l);
+        if (dst != src)
+            TRY(copy_in_pieces(comm, dst, src, bytes));
+    }
+    return STATUS_OK;
+}
+
+static enum status gather_staged(const struct data_op *op)
+{
+    struct comm *comm = op->comm;
+    const struct topology *t = &comm->topology;
+    size_t bytes = op->count * dtype_size(op->dtype), stride = op->stride * dtype_size(op->dtype);
+    for (size_t at = 0; at < bytes; at += CONTROL_STAGING_BYTES) {
+        size_t n = bytes - at < CONTROL_STAGING_BYTES ? bytes - at : (size_t)CONTROL_STAGING_BYTES;
+        memcpy(control_staging(comm->control, t->local_rank), (const char *)op->send + at, n);
+        TRY(comm_meet(comm, op->kind));
+        for (int l = 0; l < t->local_world; l++) {
+            char *slice = (char *)op->recv + (size_t)t->locals[l] * stride;
+            if (l != t->local_rank || op->send != slice)
+                memcpy(slice + at, control_staging(comm->control, l), n);
+        }
+        TRY(comm_meet(comm, op->kind));
+        progress_tick();
+    }
+    return STATUS_OK;
+}
+
+/* A rank without neighbours needs no staging. */
+static enum status gather_own(const struct data_op *op)
+{
+    char *slice = (char *)op->recv + (size_t)op->comm->rank * op->stride * dtype_size(op->dtype);
+    return op->send == slice ? STATUS_OK : copy_in_pieces(op->comm, slice, op->send, op->count * dtype_size(op->dtype));
+}
+
+static enum status all_gather(const struct data_op *op, bool staged)
+{
+    struct comm *comm = op->comm;
+    if (comm->net)
+        TRY(network_gather_begin(op));
+    if (comm->topology.local_world == 1)
+        TRY(gather_own(op));
+    else
+        TRY(staged ? gather_staged(op) : gather_in_place(op));
+    if (comm->net)
+        TRY(network_gather(op));
+    return comm_meet(comm, op->kind);
+}
+
+/* ---- reduce-scatter ------------------------------------------------------ */
+
+static enum status reduce_scatter(const struct data_op *op, bool staged)
+{
+    struct comm *comm = op->comm;
+    const struct topology *t = &comm->topology;
+    const size_t size = dtype_size(op->dtype), neighbours = (size_t)t->local_world;
+    int32_t bad = RANK_NONE;
+    size_t piece = staged ? CONTROL_STAGING_BYTES / (size * neighbours) : PIECE_BYTES / sizeof(float);
+    if (comm->net) {
+        size_t most = network_reduce_piece(comm, size);
+        piece = piece < most ? piece : most;
+        TRY(network_reduce_begin(op));
+    }
+    for (size_t at = 0; at < op->count; at += piece) {
+        TRY(control_status(comm->control, NULL));
+        size_t n = op->count - at < piece ? op->count - at : piece;
+        if (staged) {
+            char *staging = control_staging(comm->control, t->local_rank);
+            for (size_t l = 0; l < neighbours; l++)
+                memcpy(staging + l * n * size, (const char *)op->send + ((size_t)t->locals[l] * op->stride + at) * size,
+                       n * size);
+            TRY(comm_meet(comm, op->kind));
+        }
+        if (comm->net)
+            TRY(network_reduce(op, at, n));
+        for (int l = 0; l < t->local_world; l++)
+            comm->in[t->locals[l]] = staged ? control_staging(comm->control, l) + (size_t)t->local_rank * n * size
+                                            : comm_peer_send(comm, l) + ((size_t)comm->rank * op->stride + at) * size;
+        note_bad(&bad, sum_ranks((float *)op->recv + at, comm->in, comm->world, n, op->dtype, op->accumulate));
+        if (staged)
+            TRY(comm_meet(comm, op->kind));
+        progress_tick();
+    }
+    note_bad(op->bad_rank, bad);
+    return staged ? STATUS_OK : comm_meet(comm, op->kind);
+}
+
+/* ---- running and submitting ---------------------------------------------- */
+
+#ifdef ZTRAIN_FAULTS
+/* Test builds: ZTRAIN_COMM_FAULT=RANK:N:SIGNAL sends itself that signal in the middle of its N-th data operation. */
+static void fault_in_collective(const struct comm *comm)
+{
+    static long long count; /* one data thread */
+    const char *fault = getenv("ZTRAIN_COMM_FAULT");
+    long long at;
+    int rank, number;
+    if (fault && sscanf(fault, "%d:%lld:%d", &rank, &at, &number) == 3 && rank == comm->rank && ++count == at)
+        kill(getpid(), number);
+}
+#else
+static void fault_in_collective(const struct comm *comm)
+{
+    (void)comm;
+}
+#endif
+
+/* On the stream's thread. A failure is in the control block, where comm_status() finds it. */
+static enum status data_op_meet(const struct data_op *op)
+{
+    struct comm *comm = op->comm;
+    TRY(control_status(comm->control, NULL));
+    size_t last = op->kind == OP_REDUCE_SCATTER ? op->stride * (size_t)(comm->world - 1) : 0;
+    size_t sent = (last + op->count) * dtype_size(op->dtype);
+    struct control_op own = {.kind = op->kind, .dtype = op->dtype, .count = op->count};
+    own.offset = segment_offset(comm, op->send, sent);
+    TRY(comm_start_operation(comm, CHANNEL_DATA, &own, comm->peers));
+    fault_in_collective(comm);
+    if (comm->net)
+        net_begin(comm->net, &own);
+    bool staged = false;
+    for (int l = 0; l < comm->topology.local_world; l++)
+        staged |= comm->peers[l].offset == CONTROL_STAGED;
+    if (op->kind == OP_ALL_GATHER)
+        return all_gather(op, staged);
+    return comm->net && comm->reduce_within_node ? network_reduce_within_node(op, staged) : reduce_scatter(op, staged);
+}
+
+static void data_op_run(void *argument)
+{
+    const struct data_op *op = argument;
+    double start = seconds_now();
+    data_op_meet(op);
+    struct comm *comm = op->comm;
+    pthread_mutex_lock(&comm->mutex);
+    comm->stats.seconds += seconds_now() - start;
+    if (comm->net) { /* traffic and theory grow together, when the operation is over: neither is ahead of the other */
+        const size_t size = dtype_size(op->dtype);
+        struct traffic traffic = op->kind == OP_ALL_GATHER ? topology_all_gather(&comm->topology, op->count * size)
+                                                           : topology_reduce_scatter(&comm->topology, op->count, size,
+                                                                                     comm->reduce_within_node);
+        comm->stats.theory_sent += traffic.sent;
+        comm->stats.theory_received += traffic.received;
+        net_counts(comm->net, &comm->moved_sent, &comm->moved_received);
+    }
+    pthread_mutex_unlock(&comm->mutex);
+}
+
+/* World 1: there is nobody to meet. */
+static void data_op_run_alone(void *argument)
+{
+    const struct data_op *op = argument;
+    if (op->kind == OP_ALL_GATHER) {
+        if (op->recv != op->send)
+            memcpy(op->recv, op->send, op->count * dtype_size(op->dtype));
+    } else {
+        const void *in[] = {op->send};
+        note_bad(op->bad_rank, sum_ranks(op->recv, in, 1, op->count, op->dtype, op->accumulate));
+    }
+    progress_tick();
+}
+
+void comm_host_submit(const struct data_op *op, struct stream *stream)
+{
+    stream_submit(stream, op->comm->world == 1 ? data_op_run_alone : data_op_run, op, sizeof *op);
+}

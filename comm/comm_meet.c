@@ -1,0 +1,46 @@
+/* comm_meet.c: the bottom of the communicator: the job's sticky status, and the point where ranks meet before, in and
+ * after an operation. See the layers in comm_internal.h. */
+#include "comm/comm_internal.h"
+
+enum status comm_status(struct comm *comm, struct error *err)
+{
+    return control_status(comm->control, err);
+}
+
+void comm_abort(struct comm *comm, const struct error *err)
+{
+    control_fail(comm->control, comm->rank, err->code, err->text);
+}
+
+/* Arrives on a channel and waits until all ranks that share it have arrived as often. */
+static enum status arrive_and_wait(struct comm *comm, enum control_channel channel, enum op_kind kind)
+{
+    uint32_t count = comm->arrivals[channel] = control_arrive(comm->control, channel);
+    if (channel == CHANNEL_DATA)
+        return control_wait_node(comm->control, channel, count, operation_name(kind));
+    return control_wait_all(comm->control, channel, count, operation_name(kind));
+}
+
+enum status comm_meet(struct comm *comm, enum op_kind kind)
+{
+    return arrive_and_wait(comm, CHANNEL_DATA, kind);
+}
+
+enum status comm_start_operation(struct comm *comm, enum control_channel channel, const struct control_op *own,
+                                 struct control_op *peers)
+{
+    struct control_block *block = control_block(comm->control);
+    const struct topology *t = &comm->topology;
+    int turn = (int)(comm->operations[channel]++ % 2), count = channel == CHANNEL_DATA ? t->local_world : t->world;
+    block->ranks[comm->rank].op[channel][turn] = *own;
+    TRY(arrive_and_wait(comm, channel, own->kind));
+    for (int i = 0; i < count; i++) {
+        int r = channel == CHANNEL_DATA ? t->locals[i] : i;
+        struct control_op other = block->ranks[r].op[channel][turn];
+        if (!operation_matches(comm->control, own, r, &other))
+            return STATUS_BUG;
+        if (peers)
+            peers[i] = other;
+    }
+    return STATUS_OK;
+}

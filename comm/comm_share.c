@@ -1,0 +1,126 @@
+/* comm_share.c: the shared segments: one for each rank of a node, one after the other in the node's shared memory.
+ *
+ *     first rank of the node   is there enough memory? makes the file long enough      barrier
+ *     every rank               maps all segments, touches the pages of its own         barrier
+ *     every rank               maps the pages of its neighbours, which exist by now
+ *
+ * So no rank touches memory that another one should have touched first (NUMA), and none makes pages twice. */
+#include "comm/comm_internal.h"
+#include "core/machine.h"
+#include "core/progress.h"
+#include "core/round_up.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+enum { PAGE_BYTES = 4096, SEGMENT_ALIGN = 2 << 20 };
+
+static double mebibytes(size_t bytes)
+{
+    return (double)bytes / (1 << 20);
+}
+
+/* All ranks must ask for the same size: anything else is a bug. */
+static enum status compare_sizes(struct comm *comm, size_t bytes, struct error *err)
+{
+    uint64_t *all = comm->sizes, own = bytes;
+    TRY(comm_exchange(comm, &own, sizeof own, all, err));
+    for (int r = 0; r < comm->world; r++)
+        if (all[r] != own)
+            return error_set(err, STATUS_BUG, "rank %d shares %" PRIu64 " bytes, rank %d shares %" PRIu64, r, all[r],
+                             comm->rank, own);
+    return STATUS_OK;
+}
+
+/* The node's first rank makes room for `total` bytes of segments. A failure ends the job for all ranks. */
+static enum status extend_memory(struct comm *comm, size_t total, struct error *err)
+{
+    struct machine_memory machine;
+    struct error local = {.code = STATUS_OK};
+    int fd = control_fd(comm->control);
+    machine_memory("", &machine);
+    if (total > machine.available)
+        error_set(&local, STATUS_DEVICE, "%d ranks on one node need %.1f MiB of shared memory, %.1f MiB are available",
+                  comm->topology.local_world, mebibytes(total), mebibytes(machine.available));
+    else if (fd >= 0 && ftruncate(fd, (off_t)(control_segments_offset(comm->control) + total)) != 0)
+        error_set(&local, STATUS_DEVICE, "cannot allocate %.1f MiB of shared memory: %s", mebibytes(total),
+                  strerror(errno));
+    if (local.code == STATUS_OK)
+        return STATUS_OK;
+    error_hint(&local, "take a higher ZeRO stage, a smaller model, or fewer ranks on this node");
+    comm_abort(comm, &local);
+    if (err)
+        *err = local;
+    return local.code;
+}
+
+/* Without a file (world 1) the memory is private. */
+static enum status map_segments(struct comm *comm, size_t bytes, size_t stride, struct error *err)
+{
+    const size_t total = stride * (size_t)comm->topology.local_world;
+    int fd = control_fd(comm->control);
+    void *map = fd < 0 ? mmap(NULL, total, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)
+                       : mmap(NULL, total, PROT_READ | PROT_WRITE, MAP_SHARED, fd,
+                              (off_t)control_segments_offset(comm->control));
+    if (map == MAP_FAILED)
+        return error_set(err, STATUS_DEVICE, "cannot map %.1f MiB of shared memory: %s", mebibytes(total),
+                         strerror(errno));
+    comm->segments = map;
+    comm->segment_bytes = bytes;
+    comm->segment_stride = stride;
+    madvise(map, total, MADV_HUGEPAGE); /* where the system allows it for shared memory */
+    return STATUS_OK;
+}
+
+/* Touches the pages of [memory, memory + bytes), a run at a time with a tick after each: a segment may have many
+ * gigabytes. Returns 0 or errno. */
+static int populate(char *memory, size_t bytes, int advice)
+{
+    enum { RUN = 64 << 20 };
+    for (size_t at = 0; at < bytes; at += RUN) {
+        size_t run = bytes - at < RUN ? bytes - at : RUN;
+        if (madvise(memory + at, run, advice) != 0) {
+            if (errno != EINVAL)
+                return errno;
+            for (size_t page = 0; page < run; page += PAGE_BYTES) { /* a kernel before 5.14 */
+                volatile char *touched = memory + at + page;
+                if (advice == MADV_POPULATE_WRITE)
+                    *touched = 0;
+                else
+                    (void)*touched;
+            }
+        }
+        progress_tick();
+    }
+    return 0;
+}
+
+enum status comm_share(struct comm *comm, size_t bytes, void **memory, struct error *err)
+{
+    ASSERT(!comm->segments);
+    *memory = NULL;
+    TRY(compare_sizes(comm, bytes, err));
+    if (bytes == 0)
+        return STATUS_OK;
+    const struct topology *t = &comm->topology;
+    const size_t stride = (size_t)round_up((int64_t)bytes, SEGMENT_ALIGN), total = stride * (size_t)t->local_world;
+    if (t->local_rank == 0)
+        TRY(extend_memory(comm, total, err));
+    TRY(comm_barrier(comm, err)); /* the file is long enough for all */
+
+    TRY(map_segments(comm, bytes, stride, err));
+    char *own = comm->segments + stride * (size_t)t->local_rank;
+    int error = populate(own, stride, MADV_POPULATE_WRITE);
+    if (error)
+        return error_set(err, STATUS_DEVICE, "cannot allocate %.1f MiB of shared memory: %s", mebibytes(stride),
+                         strerror(error));
+    TRY(comm_barrier(comm, err)); /* all pages exist: the peers' can be mapped without making any */
+    error = populate(comm->segments, total, MADV_POPULATE_READ);
+    if (error)
+        return error_set(err, STATUS_DEVICE, "cannot map the peers' shared memory: %s", strerror(error));
+    *memory = own;
+    return STATUS_OK;
+}
