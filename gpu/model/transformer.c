@@ -6,12 +6,15 @@
  * A micro-batch without tokens takes the same way: units are acquired and gradients handed over in the same order, as
  * other ranks expect it, but no op runs. Every op goes to the caller's stream; nothing is allocated. */
 #include "gpu/model/transformer.h"
-#include "gpu/model/transformer_internal.h"
+#include "gpu/model/transformer_block.h"
+#include "gpu/model/transformer_embedding.h"
+#include "gpu/model/transformer_head.h"
 #include "gpu/trace.h"
 
 #include <stdlib.h>
 
-void transformer_linear_shapes(const struct model_desc *desc, struct linear_shape *shapes)
+/* Fills shapes[LINEAR_COUNT]. */
+static void fill_linear_shapes(const struct model_desc *desc, struct linear_shape *shapes)
 {
     int64_t C = desc->hidden_size, F = desc->intermediate_size, HD = desc->num_heads * desc->head_dim;
     int64_t W = HD + 2 * desc->num_kv_heads * desc->head_dim;
@@ -30,7 +33,7 @@ void transformer_linear_shapes(const struct model_desc *desc, struct linear_shap
 double transformer_flops_per_token(const struct model_desc *desc, int64_t seq_length)
 {
     struct linear_shape shapes[LINEAR_COUNT];
-    transformer_linear_shapes(desc, shapes);
+    fill_linear_shapes(desc, shapes);
     double parameters = 0;
     for (int i = 0; i < LINEAR_COUNT; i++) {
         double times = i == LINEAR_HEAD ? 1 : (double)desc->num_layers;
@@ -108,7 +111,7 @@ enum status transformer_new(const struct transformer_config *config, struct devi
     t->blocks = blocks;
     t->inputs = inputs;
     t->num_inputs = num_inputs;
-    transformer_linear_shapes(desc, t->linears);
+    fill_linear_shapes(desc, t->linears);
     find_tensors(t);
     pad_vocabulary(t);
     if (stopwatch_new(device, &t->stopwatch, err) != STATUS_OK) {
@@ -133,46 +136,6 @@ void transformer_times(struct transformer *t, double *forward, double *backward)
 {
     *forward = stopwatch_read(t->stopwatch, LANE_FORWARD);
     *backward = stopwatch_read(t->stopwatch, LANE_BACKWARD);
-}
-
-enum status unit_acquire(const struct pass *pass, struct unit *unit, int index, enum param_pass kind)
-{
-    *unit = (struct unit){.index = index, .kind = kind};
-    const struct param_verbs *verbs = pass->verbs;
-    return verbs->acquire(verbs->self, index, kind, pass->stream, &unit->params, pass->err);
-}
-
-void unit_release(const struct pass *pass, const struct unit *unit)
-{
-    pass->verbs->release(pass->verbs->self, unit->index, unit->kind, pass->stream);
-}
-
-enum status unit_grads(const struct pass *pass, struct unit *unit)
-{
-    const struct param_verbs *verbs = pass->verbs;
-    TRY(verbs->grads(verbs->self, unit->index, pass->stream, &unit->grads, &unit->accumulate, pass->err));
-    if (pass->M == 0 && !unit->accumulate) {
-        int64_t elements = pass->transformer->config.table->units[unit->index].numel;
-        stream_fill_zero(pass->stream, unit->grads, (size_t)elements * sizeof(float));
-    }
-    return STATUS_OK;
-}
-
-enum status unit_ready(const struct pass *pass, const struct unit *unit)
-{
-    return pass->verbs->grads_ready(pass->verbs->self, unit->index, pass->stream, pass->err);
-}
-
-const void *unit_param(const struct transformer *t, const struct unit *unit, enum tensor_role role)
-{
-    if (role == ROLE_COUNT || t->offset[role] < 0)
-        return NULL;
-    return (const char *)unit->params + (size_t)t->offset[role] * dtype_size(t->dtype);
-}
-
-float *unit_grad(const struct transformer *t, const struct unit *unit, enum tensor_role role)
-{
-    return role == ROLE_COUNT || t->offset[role] < 0 ? NULL : unit->grads + t->offset[role];
 }
 
 void transformer_load(struct transformer *t, int number, struct batch *batch, struct stream *stream)
@@ -209,54 +172,6 @@ static void pass_start(struct pass *pass, const struct batch *batch)
     pass->batch = *batch;
     if (!is_loaded(t, batch))
         transformer_load(t, 0, &pass->batch, pass->stream);
-}
-
-static enum status embedding_forward(const struct pass *pass, enum param_pass kind)
-{
-    const struct transformer *t = pass->transformer;
-    struct unit unit;
-    TRY(unit_acquire(pass, &unit, 0, kind));
-    if (pass->M > 0) {
-        struct embedding_fwd_args args = {
-            .dtype = t->dtype,
-            .M = pass->M,
-            .C = t->C,
-            .out = t->blocks[0].res1,
-            .tokens = pass->batch.tokens,
-            .positions = pass->batch.positions,
-            .wte = unit_param(t, &unit, ROLE_WTE),
-            .wpe = unit_param(t, &unit, ROLE_WPE),
-        };
-        t->device->ops->embedding_fwd(pass->stream, &args);
-    }
-    unit_release(pass, &unit);
-    return STATUS_OK;
-}
-
-/* A tied head has written wte's gradient already. Needs no parameters. */
-static enum status embedding_backward(const struct pass *pass)
-{
-    const struct transformer *t = pass->transformer;
-    struct unit unit = {.index = 0, .kind = PASS_BACKWARD};
-    TRY(unit_grads(pass, &unit));
-    if (pass->M > 0) {
-        struct embedding_bwd_args args = {
-            .dtype = t->dtype,
-            .M = pass->M,
-            .C = t->C,
-            .V = t->V,
-            .P = t->config.desc->max_positions,
-            .dwte = unit_grad(t, &unit, ROLE_WTE),
-            .dwpe = unit_grad(t, &unit, ROLE_WPE),
-            .accumulate_wte = unit.accumulate || t->config.desc->tied,
-            .accumulate_wpe = unit.accumulate,
-            .dout = t->dres,
-            .tokens = pass->batch.tokens,
-            .positions = pass->batch.positions,
-        };
-        t->device->ops->embedding_bwd(pass->stream, &args);
-    }
-    return unit_ready(pass, &unit);
 }
 
 /* The part that training and evaluation share: up to the last block's res2 and delta. */

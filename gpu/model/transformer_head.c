@@ -7,7 +7,9 @@
  *
  * so the head's parameters are used, and acquired, once. A tied head multiplies with unit 0's token embedding, which
  * is held together with the head; the head writes that gradient first, the embedding adds to it last. */
-#include "gpu/model/transformer_internal.h"
+#include "gpu/model/transformer_head.h"
+
+#include "gpu/model/transformer_layers.h"
 
 /* The units of the head: `norm` has the final norm; `matrix` points to the one that has the head's matrix. */
 struct head_units {

@@ -27,7 +27,7 @@
  * Gradients of activations are shared by all blocks: dres (C), delta (C: norm outputs, att), wide (W, F). In forward,
  * delta holds what attention or MLP add to the residual stream. The final norm's input and output live from the end of
  * forward to the start of backward, while nothing else uses wide: they lie there. */
-#include "gpu/model/transformer_internal.h"
+#include "gpu/model/transformer_block.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -38,7 +38,7 @@ static int64_t max64(int64_t a, int64_t b)
 }
 
 /* (rows, width) elements of dt */
-static void *take(const struct transformer *t, struct arena *arena, int64_t rows, int64_t width)
+static void *take_dt(const struct transformer *t, struct arena *arena, int64_t rows, int64_t width)
 {
     return arena_take(arena, MEM_ACTIVATIONS, (size_t)rows * (size_t)width * dtype_size(t->dtype));
 }
@@ -53,20 +53,20 @@ static void layout_block(const struct transformer *t, struct arena *arena, struc
 {
     int64_t M = t->config.max_tokens;
     bool layer_norm = t->config.desc->norm == NORM_LAYER;
-    b->norm1 = take(t, arena, M, t->C);
+    b->norm1 = take_dt(t, arena, M, t->C);
     b->mean1 = layer_norm ? take_f32(arena, M, 1) : NULL;
     b->rstd1 = take_f32(arena, M, 1);
-    b->qkv = take(t, arena, M, t->W);
-    b->qk = t->qk_norm ? take(t, arena, M, (t->H + t->KV) * t->D) : NULL;
+    b->qkv = take_dt(t, arena, M, t->W);
+    b->qk = t->qk_norm ? take_dt(t, arena, M, (t->H + t->KV) * t->D) : NULL;
     b->q_rstd = t->qk_norm ? take_f32(arena, M, t->H) : NULL;
     b->k_rstd = t->qk_norm ? take_f32(arena, M, t->KV) : NULL;
-    b->att = take(t, arena, M, t->H * t->D);
+    b->att = take_dt(t, arena, M, t->H * t->D);
     b->lse = take_f32(arena, t->H, M);
-    b->norm2 = take(t, arena, M, t->C);
+    b->norm2 = take_dt(t, arena, M, t->C);
     b->mean2 = layer_norm ? take_f32(arena, M, 1) : NULL;
     b->rstd2 = take_f32(arena, M, 1);
-    b->inner = take(t, arena, M, t->linears[LINEAR_UP].N);
-    b->hidden = take(t, arena, M, t->F);
+    b->inner = take_dt(t, arena, M, t->linears[LINEAR_UP].N);
+    b->hidden = take_dt(t, arena, M, t->F);
 }
 
 static void layout_blocks(struct transformer *t, struct arena *arena)
@@ -76,17 +76,17 @@ static void layout_blocks(struct transformer *t, struct arena *arena)
     struct block_buffers shared = {0};
     if (!own_rest) {
         layout_block(t, arena, &shared);
-        shared.res2 = take(t, arena, M, t->C);
+        shared.res2 = take_dt(t, arena, M, t->C);
         shared.res1 = shared.res2;
     }
     for (int64_t l = 0; l < t->L; l++) {
         struct block_buffers *b = &t->blocks[l];
         *b = shared;
         if (own_residual)
-            b->res1 = take(t, arena, M, t->C);
+            b->res1 = take_dt(t, arena, M, t->C);
         if (own_rest) {
             layout_block(t, arena, b);
-            b->res2 = take(t, arena, M, t->C);
+            b->res2 = take_dt(t, arena, M, t->C);
         }
     }
 }
@@ -121,9 +121,9 @@ void transformer_layout(struct transformer *t, struct arena *arena)
     t->ld_logits = (t->V + VOCABULARY_ALIGN - 1) / VOCABULARY_ALIGN * VOCABULARY_ALIGN;
     t->chunk = choose_chunk(t);
     layout_blocks(t, arena);
-    t->delta = take(t, arena, M, max64(t->C, t->H * t->D));
+    t->delta = take_dt(t, arena, M, max64(t->C, t->H * t->D));
     if (config->training) {
-        t->dres = take(t, arena, M, t->C);
+        t->dres = take_dt(t, arena, M, t->C);
         size_t stream_bytes = (size_t)M * (size_t)t->C * dtype_size(t->dtype);
         size_t second = (stream_bytes + ARENA_ALIGN - 1) / ARENA_ALIGN * ARENA_ALIGN;
         size_t wide_bytes = (size_t)M * (size_t)max64(t->W, t->F) * dtype_size(t->dtype);

@@ -2,7 +2,8 @@
  *
  * They are those of a full micro-batch; the head's come in chunks of rows, of which the last may be shorter. Memory is
  * not allocated yet: the pointers stand for buffers of the arena, which is aligned. */
-#include "gpu/model/transformer_internal.h"
+#include "gpu/model/transformer_head.h"
+#include "gpu/model/transformer_layers.h"
 
 enum { ROW_COUNTS = 2, MAX_SHAPES = LINEAR_COUNT - 1 + ROW_COUNTS };
 

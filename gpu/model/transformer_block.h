@@ -1,0 +1,21 @@
+/* transformer_block.h: units 1 … L, the blocks: attention and MLP, each with a norm before it. */
+#ifndef ZTRAIN_GPU_MODEL_TRANSFORMER_BLOCK_H
+#define ZTRAIN_GPU_MODEL_TRANSFORMER_BLOCK_H
+
+#include "gpu/model/transformer_unit.h"
+
+/* `block` counts from 0. The residual stream comes in as the block before it left it, res2 + transformer.delta (block
+ * 0: in res1, from the embedding), and is left in the same way. */
+enum status block_forward(const struct pass *pass, int64_t block, enum param_pass kind);
+
+/* transformer.dres, the gradient of the residual stream: in place, from that of the block's output to that of its
+ * input. */
+enum status block_backward(const struct pass *pass, int64_t block);
+
+/* The arguments of attention without its pointers. */
+struct attention_fwd_args attention_fwd_sizes(const struct transformer *t, int64_t M, int32_t num_seqs,
+                                              int32_t max_seq);
+struct attention_bwd_args attention_bwd_sizes(const struct transformer *t, int64_t M, int32_t num_seqs,
+                                              int32_t max_seq);
+
+#endif

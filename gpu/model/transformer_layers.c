@@ -1,0 +1,118 @@
+#include "gpu/model/transformer_layers.h"
+
+struct linear_fwd_args linear_fwd_args(const struct transformer *t, const struct unit *unit, enum linear which,
+                                       int64_t M, void *y, const void *x, void *aux)
+{
+    const struct linear_shape *linear = &t->linears[which];
+    return (struct linear_fwd_args){
+        .dtype = t->dtype,
+        .y_dtype = t->dtype,
+        .weights_in_out = linear->in_out,
+        .M = M,
+        .N = linear->N,
+        .K = linear->K,
+        .y = y,
+        .x = x,
+        .w = unit_param(t, unit, linear->weight),
+        .bias = unit_param(t, unit, linear->bias),
+        .gelu = aux != NULL,
+        .aux = aux,
+    };
+}
+
+struct linear_bwd_weight_args linear_bwd_weight_args(const struct transformer *t, const struct unit *unit,
+                                                     enum linear which, int64_t M, const void *dy, const void *x)
+{
+    const struct linear_shape *linear = &t->linears[which];
+    return (struct linear_bwd_weight_args){
+        .dtype = t->dtype,
+        .weights_in_out = linear->in_out,
+        .M = M,
+        .N = linear->N,
+        .K = linear->K,
+        .dw = unit_grad(t, unit, linear->weight),
+        .dbias = unit_grad(t, unit, linear->bias),
+        .dy = dy,
+        .x = x,
+        .accumulate = unit->accumulate,
+    };
+}
+
+struct linear_bwd_input_args linear_bwd_input_args(const struct transformer *t, const struct unit *unit,
+                                                   enum linear which, int64_t M, void *dx, const void *dy,
+                                                   const void *gelu_aux)
+{
+    const struct linear_shape *linear = &t->linears[which];
+    return (struct linear_bwd_input_args){
+        .dtype = t->dtype,
+        .weights_in_out = linear->in_out,
+        .M = M,
+        .N = linear->N,
+        .K = linear->K,
+        .dx = dx,
+        .dy = dy,
+        .w = unit_param(t, unit, linear->weight),
+        .gelu_aux = gelu_aux,
+    };
+}
+
+void linear_forward(const struct pass *pass, const struct unit *unit, enum linear which, void *y, const void *x,
+                    void *aux)
+{
+    const struct transformer *t = pass->transformer;
+    struct linear_fwd_args args = linear_fwd_args(t, unit, which, pass->M, y, x, aux);
+    t->device->ops->linear_fwd(pass->stream, &args);
+}
+
+void linear_backward(const struct pass *pass, const struct unit *unit, enum linear which, void *dx, const void *dy,
+                     const void *x, const void *gelu_aux)
+{
+    const struct transformer *t = pass->transformer;
+    struct linear_bwd_weight_args weight = linear_bwd_weight_args(t, unit, which, pass->M, dy, x);
+    t->device->ops->linear_bwd_weight(pass->stream, &weight);
+    struct linear_bwd_input_args input = linear_bwd_input_args(t, unit, which, pass->M, dx, dy, gelu_aux);
+    t->device->ops->linear_bwd_input(pass->stream, &input);
+}
+
+void norm_forward(const struct pass *pass, const struct unit *unit, struct norm norm, const void *x, const void *delta)
+{
+    const struct transformer *t = pass->transformer;
+    struct norm_fwd_args args = {
+        .dtype = t->dtype,
+        .kind = t->config.desc->norm,
+        .M = pass->M,
+        .C = t->C,
+        .eps = t->eps,
+        .y = norm.y,
+        .x_out = delta ? norm.res : NULL,
+        .x = delta ? x : norm.res,
+        .delta = delta,
+        .weight = unit_param(t, unit, norm.weight),
+        .bias = unit_param(t, unit, norm.bias),
+        .mean = norm.mean,
+        .rstd = norm.rstd,
+    };
+    t->device->ops->norm_fwd(pass->stream, &args);
+}
+
+void norm_backward(const struct pass *pass, const struct unit *unit, struct norm norm, const void *dy, const void *dres)
+{
+    const struct transformer *t = pass->transformer;
+    struct norm_bwd_args args = {
+        .dtype = t->dtype,
+        .kind = t->config.desc->norm,
+        .M = pass->M,
+        .C = t->C,
+        .dx = t->dres,
+        .dres = dres,
+        .dy = dy,
+        .x = norm.res,
+        .weight = unit_param(t, unit, norm.weight),
+        .mean = norm.mean,
+        .rstd = norm.rstd,
+        .dweight = unit_grad(t, unit, norm.weight),
+        .dbias = unit_grad(t, unit, norm.bias),
+        .accumulate = unit->accumulate,
+    };
+    t->device->ops->norm_bwd(pass->stream, &args);
+}

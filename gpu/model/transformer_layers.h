@@ -1,0 +1,43 @@
+/* transformer_layers.h: the matrix products and the norms of a unit, as the blocks and the head use them. */
+#ifndef ZTRAIN_GPU_MODEL_TRANSFORMER_LAYERS_H
+#define ZTRAIN_GPU_MODEL_TRANSFORMER_LAYERS_H
+
+#include "gpu/model/transformer_unit.h"
+
+/* ---- matrix products ----------------------------------------------------- */
+
+/* The arguments of one matrix product, forward and backward, for M rows of x and y. */
+struct linear_fwd_args linear_fwd_args(const struct transformer *t, const struct unit *unit, enum linear which,
+                                       int64_t M, void *y, const void *x, void *aux);
+struct linear_bwd_weight_args linear_bwd_weight_args(const struct transformer *t, const struct unit *unit,
+                                                     enum linear which, int64_t M, const void *dy, const void *x);
+struct linear_bwd_input_args linear_bwd_input_args(const struct transformer *t, const struct unit *unit,
+                                                   enum linear which, int64_t M, void *dx, const void *dy,
+                                                   const void *gelu_aux);
+
+/* y = x · W + bias. With `aux`: aux = x · W + bias, y = gelu(aux). */
+void linear_forward(const struct pass *pass, const struct unit *unit, enum linear which, void *y, const void *x,
+                    void *aux);
+
+/* The gradients of weight and bias from dy and x, then dx = dy · Wᵀ. With `gelu_aux`, the aux of the product whose GELU
+ * x is: dx also goes back through that GELU. */
+void linear_backward(const struct pass *pass, const struct unit *unit, enum linear which, void *dx, const void *dy,
+                     const void *x, const void *gelu_aux);
+
+/* ---- norms --------------------------------------------------------------- */
+
+/* A norm of the residual stream: its tensors and what it keeps. */
+struct norm {
+    enum tensor_role weight, bias;
+    void *res, *y;      /* dt (M, C) input and output */
+    float *mean, *rstd; /* (M) */
+};
+
+/* res = x + delta, y = norm(res). delta NULL: res holds the sum already, and x is not read. */
+void norm_forward(const struct pass *pass, const struct unit *unit, struct norm norm, const void *x, const void *delta);
+
+/* transformer.dres = dres (NULL: 0) + the gradient that comes through the norm from dy, the gradient of its output. */
+void norm_backward(const struct pass *pass, const struct unit *unit, struct norm norm, const void *dy,
+                   const void *dres);
+
+#endif

@@ -1,0 +1,90 @@
+/* transformer_state.h: the transformer's state, its activations and its matrices, below all of its files:
+ *
+ *   transformer.c            creation, the order of units in a micro-batch, times, FLOPs
+ *   transformer_layout.c     where activations lie in memory (with a picture), RoPE tables, limits
+ *   transformer_prepare.c    announces the matrix products of a step to the device
+ *   transformer_embedding.c  unit 0: token and position embeddings
+ *   transformer_block.c      units 1 … L: one block, forward and backward
+ *   transformer_head.c       unit L+1: final norm, logits and loss in chunks of rows
+ *   transformer_layers.c     matrix products and norms, as block and head use them
+ *   transformer_unit.c       a unit in use: its parameters and gradients, through the four verbs
+ *
+ * Each file calls only those below it. Letters as in ops.h; W = (H + 2 KV) D is the width of a row of q | k | v; dt is
+ * the compute dtype. */
+#ifndef ZTRAIN_GPU_MODEL_TRANSFORMER_STATE_H
+#define ZTRAIN_GPU_MODEL_TRANSFORMER_STATE_H
+
+#include "gpu/model/transformer.h"
+#include "gpu/stopwatch.h"
+
+/* The matrices. q, k, v are one, and so are gate and up (fused groups of the tensor table). */
+enum linear { LINEAR_QKV, LINEAR_O, LINEAR_UP, LINEAR_DOWN, LINEAR_HEAD, LINEAR_COUNT };
+
+struct linear_shape {
+    enum tensor_role weight, bias; /* of the first tensor of the group; the bias may be absent */
+    int64_t N, K;
+    bool in_out;
+};
+
+/* Elements: rows of logits start at whole cache lines and whole tiles of a GPU's products; see pad_vocabulary(). */
+enum { VOCABULARY_ALIGN = 128 };
+
+/* What the stopwatch tells apart. */
+enum { LANE_FORWARD, LANE_BACKWARD };
+
+/* What one block keeps for its backward. All pointers into the arena. */
+struct block_buffers {
+    void *res1;           /* dt (M, C) residual stream at the block's input, what norm1 sees */
+    void *norm1;          /* dt (M, C) */
+    float *mean1, *rstd1; /* (M); mean: LayerNorm only, else NULL */
+    void *qkv;            /* dt (M, W) with biases; after RoPE unless qk_norm */
+    void *qk;             /* dt (M, (H + KV) D) normed heads after RoPE; qk_norm only, else NULL */
+    float *q_rstd;        /* (M, H); qk_norm only, else NULL */
+    float *k_rstd;        /* (M, KV) */
+    void *att;            /* dt (M, H D) */
+    float *lse;           /* (H, M) */
+    void *res2;           /* dt (M, C) residual stream after attention, what norm2 sees */
+    void *norm2;          /* dt (M, C) */
+    float *mean2, *rstd2; /* (M) */
+    void *inner;          /* dt (M, F) before GELU, or (M, 2F) gate | up */
+    void *hidden;         /* dt (M, F) what the down matrix sees */
+};
+
+/* A micro-batch on the device: (max_tokens) each, seq_start (max_seqs + 1). */
+struct input {
+    int32_t *tokens, *targets, *positions, *seq_start;
+};
+
+struct transformer {
+    struct transformer_config config;
+    struct device *device; /* ops are called through device->ops, which the profile may change between steps */
+    enum dtype dtype;
+    int64_t C, F, H, KV, D, V, L, W;
+    bool qk_norm;
+    float eps;
+    int64_t offset[ROLE_COUNT]; /* element of its unit where a role's tensor starts; -1: the model has none */
+    struct linear_shape linears[LINEAR_COUNT];
+
+    struct block_buffers *blocks; /* [L] owned; without training, or with recompute, they name shared memory */
+    void *delta;                  /* dt (M, max(C, H D)) forward: what is added to the residual stream next;
+                                   * backward: gradients of norm outputs and of att */
+    void *wide;                   /* dt (M, max(W, F)) backward: gradients of qkv, inner, hidden; training only */
+    void *dres;                   /* dt (M, C) gradient of the residual stream; training only */
+    void *final_res, *final_norm; /* dt (M, C) around the final norm */
+    float *final_mean, *final_rstd;
+    void *logits; /* fp32 (chunk, ld_logits), gradients in place */
+    int64_t chunk, ld_logits;
+    float *rope_cos, *rope_sin; /* (max_position, D / 2), or NULL */
+    struct input *inputs;       /* [num_inputs] owned; its arrays in the arena */
+    int num_inputs;
+
+    struct stopwatch *stopwatch; /* owned */
+};
+
+/* The address of a row: base + row · width elements of dt. */
+static inline void *row_at(const struct transformer *t, void *base, int64_t row, int64_t width)
+{
+    return (char *)base + (size_t)(row * width) * dtype_size(t->dtype);
+}
+
+#endif

@@ -1,0 +1,40 @@
+/* transformer_unit.h: a unit of the model in use (embedding, block, head), between acquiring and releasing it. */
+#ifndef ZTRAIN_GPU_MODEL_TRANSFORMER_UNIT_H
+#define ZTRAIN_GPU_MODEL_TRANSFORMER_UNIT_H
+
+#include "gpu/model/transformer_state.h"
+
+/* One pass over the units, forward or forward and backward: the values that all units share. */
+struct pass {
+    struct transformer *transformer;
+    struct batch batch; /* its arrays are on the device */
+    int64_t M;          /* batch.num_tokens */
+    const struct param_verbs *verbs;
+    struct stream *stream;
+    struct error *err;
+    float grad_scale;
+    const float *loss_scale; /* device scalar, or NULL for 1 */
+    double *loss_sum;        /* device scalar */
+};
+
+/* A unit between unit_acquire() and unit_release(), its gradients between unit_grads() and unit_ready(). */
+struct unit {
+    int index;
+    enum param_pass kind;
+    const void *params; /* dt, the unit's flat range */
+    float *grads;       /* set by unit_grads(); else NULL */
+    bool accumulate;    /* gradients are added to what grads holds */
+};
+
+/* The verbs of gpu/params.h for one unit. */
+enum status unit_acquire(const struct pass *pass, struct unit *unit, int index, enum param_pass kind);
+void unit_release(const struct pass *pass, const struct unit *unit);
+/* In a pass without tokens no op will write the gradients: unit_grads() zeroes them, unless they accumulate. */
+enum status unit_grads(const struct pass *pass, struct unit *unit);
+enum status unit_ready(const struct pass *pass, const struct unit *unit);
+
+/* The unit's tensor of that role and its gradient; NULL if the model has no such tensor. */
+const void *unit_param(const struct transformer *t, const struct unit *unit, enum tensor_role role);
+float *unit_grad(const struct transformer *t, const struct unit *unit, enum tensor_role role);
+
+#endif
