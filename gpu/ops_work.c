@@ -1,0 +1,139 @@
+#include "gpu/ops_work.h"
+
+enum { FLOAT_BYTES = sizeof(float) };
+
+static double size_of(enum dtype dtype)
+{
+    return (double)dtype_size(dtype);
+}
+
+struct op_work ops_work_embedding_fwd(const struct embedding_fwd_args *a)
+{
+    return (struct op_work){0, (double)a->M * (double)a->C * size_of(a->dtype) * (a->wpe ? 3 : 2)};
+}
+
+struct op_work ops_work_embedding_bwd(const struct embedding_bwd_args *a)
+{
+    double rows = (double)a->M * (double)a->C;
+    double zeroed = (a->accumulate_wte ? 0.0 : (double)a->V) + (a->dwpe && !a->accumulate_wpe ? (double)a->P : 0.0);
+    return (struct op_work){0, rows * size_of(a->dtype) + rows * 8 * (a->dwpe ? 2 : 1) + zeroed * (double)a->C * 4};
+}
+
+struct op_work ops_work_norm_fwd(const struct norm_fwd_args *a)
+{
+    return (struct op_work){0, (double)a->M * (double)a->C * size_of(a->dtype) * (a->delta ? 4 : 2)};
+}
+
+struct op_work ops_work_norm_bwd(const struct norm_bwd_args *a)
+{
+    return (struct op_work){0, (double)a->M * (double)a->C * size_of(a->dtype) * (a->dres ? 4 : 3)};
+}
+
+/* A product of M x N x K whose three matrices are read or written once: bytes of the elements of (M, N), (N, K), (M,
+ * K).
+ */
+static struct op_work linear_work(int64_t M, int64_t N, int64_t K, double mn, double nk, double mk)
+{
+    double m = (double)M, n = (double)N, k = (double)K;
+    return (struct op_work){2 * m * n * k, m * n * mn + n * k * nk + m * k * mk};
+}
+
+struct op_work ops_work_linear_fwd(const struct linear_fwd_args *a)
+{
+    double size = size_of(a->dtype);
+    return linear_work(a->M, a->N, a->K, size_of(a->y_dtype) + (a->gelu ? size : 0), size, size);
+}
+
+struct op_work ops_work_linear_bwd_input(const struct linear_bwd_input_args *a)
+{
+    double size = size_of(a->dtype);
+    return linear_work(a->M, a->N, a->K, size, size, size * (a->gelu_aux || a->accumulate ? 2 : 1));
+}
+
+struct op_work ops_work_linear_bwd_weight(const struct linear_bwd_weight_args *a)
+{
+    double size = size_of(a->dtype);
+    return linear_work(a->M, a->N, a->K, size, FLOAT_BYTES * (a->accumulate ? 2 : 1), size);
+}
+
+struct op_work ops_work_head_norm_fwd(const struct head_norm_fwd_args *a)
+{
+    return (struct op_work){0, (double)a->M * (double)(a->heads * a->D) * size_of(a->dtype) * 2};
+}
+
+struct op_work ops_work_head_norm_bwd(const struct head_norm_bwd_args *a)
+{
+    return (struct op_work){0, (double)a->M * (double)(a->heads * a->D) * size_of(a->dtype) * 3};
+}
+
+struct op_work ops_work_rope(const struct rope_args *a)
+{
+    return (struct op_work){0, (double)a->M * (double)(a->heads * a->D) * size_of(a->dtype) * 2};
+}
+
+/* Pairs of query and key that see each other, upper bound M · min(longest sequence, window), halved for causality. */
+static double attention_pairs(int64_t M, int32_t max_seq, int64_t window)
+{
+    if (window > 0 && window < max_seq)
+        return (double)M * (double)window;
+    return (double)M * ((double)max_seq + 1) / 2;
+}
+
+struct op_work ops_work_attention_fwd(const struct attention_fwd_args *a)
+{
+    double pairs = attention_pairs(a->M, a->max_seq, a->window) * (double)(a->H * a->D);
+    return (struct op_work){4 * pairs, (double)a->M * (double)(2 * (a->H + a->KV) * a->D) * size_of(a->dtype)};
+}
+
+struct op_work ops_work_attention_bwd(const struct attention_bwd_args *a)
+{
+    double pairs = attention_pairs(a->M, a->max_seq, a->window) * (double)(a->H * a->D);
+    return (struct op_work){10 * pairs, (double)a->M * (double)(4 * (a->H + a->KV) * a->D) * size_of(a->dtype)};
+}
+
+struct op_work ops_work_swiglu_fwd(const struct swiglu_fwd_args *a)
+{
+    return (struct op_work){0, (double)a->M * (double)a->F * size_of(a->dtype) * 3};
+}
+
+struct op_work ops_work_swiglu_bwd(const struct swiglu_bwd_args *a)
+{
+    return (struct op_work){0, (double)a->M * (double)a->F * size_of(a->dtype) * 5};
+}
+
+struct op_work ops_work_cross_entropy(const struct cross_entropy_args *a)
+{
+    double n = (double)a->M * (double)a->V;
+    return (struct op_work){0, n * size_of(a->logits_dtype) + (a->dlogits ? n * size_of(a->dtype) : 0)};
+}
+
+struct op_work ops_work_add(const struct add_args *a)
+{
+    return (struct op_work){0, (double)a->n * size_of(a->dtype) * 3};
+}
+
+struct op_work ops_work_cast(const struct cast_args *a)
+{
+    return (struct op_work){0, (double)a->n * (size_of(a->dst_dtype) + size_of(a->src_dtype))};
+}
+
+struct op_work ops_work_sumsq(const struct sumsq_args *a)
+{
+    return (struct op_work){0, (double)a->n * 4};
+}
+
+struct op_work ops_work_decide_step(const struct decide_step_args *a)
+{
+    return (struct op_work){0, (double)a->world * (a->units + 1) * 8};
+}
+
+struct op_work ops_work_find_nonfinite(const struct find_nonfinite_args *a)
+{
+    (void)a; /* nothing is read but in a step that is skipped */
+    return (struct op_work){0, 0};
+}
+
+struct op_work ops_work_adam(const struct adam_args *a)
+{
+    return (struct op_work){0, (double)a->n * (28 + (a->param ? size_of(a->param_dtype) : 0))};
+}
