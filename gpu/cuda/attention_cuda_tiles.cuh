@@ -1,8 +1,8 @@
 /* attention_cuda_tiles.cuh: tiles of matrices in shared memory and their products, for attention_cuda_kernels.cu.
  *
- * A tile is rows of DP elements (D rounded up to a size that kernels are compiled for), TILE_LD apart: 16 bytes more
- * than they are long, so that neighbouring rows lie in different banks. Columns from D up to `depth` (D rounded up to
- * TILE_STEP) are zero, those after it are neither written nor read; so are rows that the matrix does not have.
+ * A tile has rows of DP elements (D rounded up to a size that kernels are compiled for). The rows are TILE_LD apart, 16
+ * bytes more than their length, so that neighbouring rows lie in different banks. Columns from D up to `depth` (D
+ * rounded up to TILE_STEP) are zero, later columns are neither written nor read; rows beyond the matrix are zero.
  *
  * A warp computes 16 rows of a product and holds its sums in registers (struct tile_sum). LANES neighbouring lanes
  * share a row; a lane holds `ROWS` rows, and N / LANES columns of each:
@@ -10,8 +10,9 @@
  *     row of sum i:      lane / LANES + 32 / LANES · i
  *     column of sum j:   score_column() after multiply_rows(), output_column() after multiply_columns()
  *
- * bf16 and fp16 are multiplied by the tensor cores, whose layout of the sums this is; fp32 by the ordinary units, in
- * full precision. The emulation, which knows no PTX, runs the loops of fp32 for all, over the same layouts. */
+ * bf16 and fp16 are multiplied by the tensor cores, which prescribe this layout of the sums; fp32 by the ordinary
+ * units, in full precision. The emulation cannot run PTX: it runs the loops of fp32 for all types, over the same
+ * layouts. */
 #ifndef ZTRAIN_GPU_CUDA_ATTENTION_CUDA_TILES_CUH
 #define ZTRAIN_GPU_CUDA_ATTENTION_CUDA_TILES_CUH
 
@@ -79,14 +80,14 @@ template <typename T, int N> __device__ __forceinline__ void tile_zero(struct ti
 
 /* ---- tiles and global memory --------------------------------------------- */
 
-/* The rows and columns of a matrix that a tile is of. `vectors`: all its rows are 16-byte aligned. */
+/* The rows and columns of the matrix that a tile is part of. `vectors`: all of its rows are 16-byte aligned. */
 struct tile_source {
     int64_t ld;
     int rows, D, depth;
     bool vectors;
 };
 
-/* tile (COUNT rows) = from. The threads of a block do it together. */
+/* tile (COUNT rows) = from. All threads of the block load it together. */
 template <int COUNT, int DP, typename T>
 __device__ __forceinline__ void tile_load(T *tile, const T *from, struct tile_source source)
 {
@@ -111,8 +112,8 @@ __device__ __forceinline__ void tile_load(T *tile, const T *from, struct tile_so
     }
 }
 
-/* The rows of this warp: to (16 rows of ld elements) = sum · row_scale. They go through `tile`, 16 rows that nobody
- * else uses. */
+/* The rows of this warp: to (16 rows of ld elements) = sum · row_scale. They go through `tile`: 16 rows that no other
+ * warp uses. */
 template <int DP, typename T>
 __device__ __forceinline__ void tile_store(T *to, T *tile, const struct tile_sum<T, DP> &sum,
                                            const float (&row_scale)[ROWS<T>], struct tile_source target)
@@ -220,7 +221,7 @@ __device__ __forceinline__ void multiply_rows(struct tile_sum<T, N> *sum, const 
             }
         }
     } else {
-#pragma unroll(DP > 128 ? 1 : 2) /* registers are short there */
+#pragma unroll(DP > 128 ? 1 : 2) /* few registers are left there */
         for (int k = 0; k < depth; k += 4) {
             float left[ROWS<T>][4];
 #pragma unroll

@@ -1,10 +1,10 @@
-/* cuda_kernels.cuh: what the kernels of ops_cuda_*.cu share: 16-byte accesses, conversions, grids, sums over threads.
+/* cuda_kernels.cuh: shared by the kernels of ops_cuda_*.cu: 16-byte accesses, conversions, grids, sums over threads.
  *
  * Kernels are templates over the element type T (float, __nv_bfloat16, __half) and the elements V of one access: 16
  * bytes where every address allows it, else one element (rows of odd lengths). Arithmetic is fp32. A thread reads what
  * it overwrites before it writes it, so that outputs may lie over inputs where ops.h allows it; nothing here is
- * __restrict__. Orders of summation follow from shapes alone, never from the number of multiprocessors or from who
- * comes first. */
+ * __restrict__. Orders of summation follow from shapes alone, never from the number of multiprocessors or from
+ * timing. */
 #ifndef ZTRAIN_GPU_CUDA_CUDA_KERNELS_CUH
 #define ZTRAIN_GPU_CUDA_CUDA_KERNELS_CUH
 
@@ -80,7 +80,7 @@ template <int N, typename T> __device__ __forceinline__ struct pack<T, N> load_p
     return *reinterpret_cast<const pack<T, N> *>(from);
 }
 
-/* Elements of one access on the way to N elements. */
+/* Elements of one access where N elements are accessed in several. */
 template <typename T, int N>
 constexpr int ACCESS = N < VECTOR<T> ? N : VECTOR<T>;
 
@@ -128,7 +128,8 @@ template <typename... Addresses> static inline bool aligned16(Addresses... addre
     return ((address_bits(addresses) | ...) & 15u) == 0;
 }
 
-/* Blocks for `wanted` blocks' worth of work that each loop over: at most per_sm for each multiprocessor, at least 1. */
+/* The number of blocks for the work of `wanted` blocks: at least 1, at most per_sm for each multiprocessor (blocks
+ * loop). */
 static inline unsigned grid_of(const struct stream *stream, int64_t wanted, int per_sm)
 {
     int64_t most = static_cast<int64_t>(cuda_device_of(stream)->sm_count) * per_sm;
@@ -149,7 +150,7 @@ static inline unsigned threads_for(int64_t n)
     return threads < n ? static_cast<unsigned>(ceil_div(n, WARP_SIZE) * WARP_SIZE) : threads;
 }
 
-/* This thread's number in the grid (blocks and threads along x), and how many there are. */
+/* This thread's index in the grid (blocks and threads along x), and the number of threads. */
 __device__ __forceinline__ int64_t grid_thread()
 {
     return static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
@@ -160,8 +161,8 @@ __device__ __forceinline__ int64_t grid_threads()
     return static_cast<int64_t>(gridDim.x) * blockDim.x;
 }
 
-/* A walk of the grid's threads, side by side, over a table with so many columns: two divisions at its start, none on
- * the way. */
+/* A walk of the grid's threads, side by side, over the elements of a table: two divisions at its start, none in its
+ * steps. */
 struct table_walk {
     int64_t row, step_rows;
     int column, step_columns;
@@ -210,14 +211,14 @@ static inline size_t cuda_scratch_size(size_t bytes)
 template <typename T> static inline T *cuda_scratch_take(struct cuda_scratch *scratch, int64_t n)
 {
     size_t bytes = cuda_scratch_size(static_cast<size_t>(n) * sizeof(T));
-    ASSERT(bytes <= scratch->left); /* cuda_kernels_workspace_bytes() said how much the limits need */
+    ASSERT(bytes <= scratch->left); /* see cuda_kernels_workspace_bytes() */
     char *piece = scratch->next;
     scratch->next += bytes;
     scratch->left -= bytes;
     return reinterpret_cast<T *>(piece);
 }
 
-/* What each file's ops need. */
+/* The workspace of each file's ops. */
 size_t cuda_embedding_workspace_bytes(const struct op_limits *limits);
 size_t cuda_norm_workspace_bytes(const struct op_limits *limits);
 size_t cuda_loss_workspace_bytes(const struct op_limits *limits);

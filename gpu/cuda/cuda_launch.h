@@ -1,4 +1,4 @@
-/* cuda_launch.h: what lets one .cu file compile with nvcc, and with a host compiler for the emulation.
+/* cuda_launch.h: lets a .cu file compile with nvcc, and with a host compiler for the emulation.
  *
  * The emulation (tests/emulation, -DZTRAIN_EMULATION) runs kernels on the host to find missing barriers, missing events
  * and bad indices without a GPU. Host compilers know neither <<<>>> nor __shared__, so a .cu file
@@ -8,7 +8,7 @@
  *   - uses no inline PTX without a plain equivalent that the emulation runs instead, no cub, wmma, cooperative groups
  *     or cuda_pipeline.h, no atomics on floats.
  *
- * With nvcc everything here is the plain thing at no cost. */
+ * With nvcc, every macro is the plain CUDA construct, at no cost. */
 #ifndef ZTRAIN_GPU_CUDA_CUDA_LAUNCH_H
 #define ZTRAIN_GPU_CUDA_CUDA_LAUNCH_H
 
@@ -28,9 +28,9 @@ enum { WARP_SIZE = 32 };
 
 #else
 
-/* CUDA_LAUNCH(kernel, grid, block, dynamic_bytes, stream, arguments…): queues a kernel and returns a cudaError_t, which
- * must be looked at. Arguments convert to the kernel's parameter types. A kernel with a comma in its template arguments
- * stands in parentheses: CUDA_LAUNCH((norm_fwd_kernel<T, 4>), …). */
+/* CUDA_LAUNCH(kernel, grid, block, dynamic_bytes, stream, arguments…): enqueues a kernel and returns a cudaError_t,
+ * which must be checked. Arguments convert to the kernel's parameter types. A kernel with a comma in its template
+ * arguments stands in parentheses: CUDA_LAUNCH((norm_fwd_kernel<T, 4>), …). */
 #define CUDA_LAUNCH(kernel, grid, block, dynamic_bytes, stream, ...) \
     cuda_launch(kernel, grid, block, dynamic_bytes, stream, __VA_ARGS__)
 

@@ -1,5 +1,5 @@
-/* cuda_libraries.c: the libraries of cuda_libraries.h: where they are looked for, and what is said when they are not
- * there. */
+/* cuda_libraries.c: opens the libraries of cuda_libraries.h: the places that are searched, and the message when a
+ * library is missing. */
 #include "gpu/cuda/cuda_libraries.h"
 
 #include "core/memory.h"
@@ -26,12 +26,12 @@ static const char *const nccl_symbols[] = {NCCL_FUNCTIONS(LIBRARY_SYMBOL)};
 static struct nccl_functions nccl;
 #endif
 
-/* One library: what it is called, and the functions to be found. */
+/* One library: its names, and the functions that it must have. */
 struct library {
     const char *name;
     const char *file;       /* the soname: its number is that of the headers */
     const char *built_with; /* version of the headers; NULL: built without them */
-    const char *other[2];   /* sonames of other major versions, to tell the user what is there instead */
+    const char *other[2];   /* sonames of other major versions, for a message that names the one found */
     const char *const *symbols;
     int count;
     void **functions; /* (count) */
@@ -73,9 +73,10 @@ static struct library libraries[CUDA_LIBRARY_COUNT] = {
 #endif
 };
 
-static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER; /* of `libraries` */
+static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER; /* protects `libraries` */
 
-/* The library from the linker's places or a toolkit's folder; NULL: `why` says what the linker said first. */
+/* Opens the library from the dynamic linker's places or a toolkit's folder. NULL: `why` is the linker's first message.
+ */
 static void *open_somewhere(const char *file, char *why, size_t size)
 {
     const char *const folders[] = {getenv("CUDA_HOME"), getenv("CUDA_PATH"), "/usr/local/cuda"};
@@ -93,7 +94,7 @@ static void *open_somewhere(const char *file, char *why, size_t size)
     return handle;
 }
 
-static enum status bind(struct library *library)
+static enum status bind_library(struct library *library)
 {
     char why[512];
     void *handle = open_somewhere(library->file, why, sizeof why);
@@ -130,9 +131,9 @@ static enum status library_open(enum cuda_library which, struct error *err)
     if (!library->tried) {
         library->tried = true;
         if (library->built_with) {
-            struct slow_call slow; /* some are large, and on distant disks */
+            struct slow_call slow; /* some libraries are large, on network disks */
             progress_slow_begin(&slow, "loading", library->name, -1);
-            library->found = bind(library) == STATUS_OK;
+            library->found = bind_library(library) == STATUS_OK;
             progress_slow_end(&slow);
         } else {
             error_set(&library->error, STATUS_DEVICE, "this build of ztrain has no %s: it was built without its header",
@@ -174,10 +175,10 @@ enum status nccl_open(const struct nccl_functions **functions, struct error *err
 }
 #endif
 
-/* ---- what doctor says ---------------------------------------------------- */
+/* ---- for doctor ---------------------------------------------------------- */
 
-/* "major.minor.patch" as the library itself tells it. */
-static void tell_version(enum cuda_library which, char *text, size_t size)
+/* "major.minor.patch", by the library's own function. */
+static void describe_version(enum cuda_library which, char *text, size_t size)
 {
     long version = 0, major_unit = 10000;
     switch (which) {
@@ -214,5 +215,5 @@ void cuda_library_describe(enum cuda_library which, struct cuda_library_info *in
     Dl_info place;
     if (dladdr(library->functions[0], &place) && place.dli_fname)
         snprintf(info->path, sizeof info->path, "%.*s", (int)sizeof info->path - 1, place.dli_fname);
-    tell_version(which, info->version, sizeof info->version);
+    describe_version(which, info->version, sizeof info->version);
 }

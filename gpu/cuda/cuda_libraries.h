@@ -2,10 +2,11 @@
  *
  * Each library is a table of pointers to the functions that ztrain calls, typed by the library's own header: a list
  * below names them once. A library is opened once per process and stays open; its major version must be that of the
- * header (its file's name carries it). Searched: the dynamic linker's places (LD_LIBRARY_PATH, ld.so.conf), then
+ * header (its file's name contains it). The dynamic linker's places (LD_LIBRARY_PATH, ld.so.conf) are searched, then
  * $CUDA_HOME/lib64, $CUDA_PATH/lib64, /usr/local/cuda/lib64.
  *
- * A toolkit without cuDNN's or NCCL's header builds too; what needs the library then says that this build has none. */
+ * A toolkit without cuDNN's or NCCL's header builds as well; code that needs the library then fails with the message
+ * that this build has none. */
 #ifndef ZTRAIN_GPU_CUDA_CUDA_LIBRARIES_H
 #define ZTRAIN_GPU_CUDA_CUDA_LIBRARIES_H
 
@@ -101,8 +102,8 @@ struct nccl_functions {
 #endif
 #undef CUDA_LIBRARY_MEMBER
 
-/* The library's functions, or STATUS_DEVICE with what was needed and what was there. Borrowed, for the life of the
- * process. Any thread. */
+/* The library's functions, borrowed for the life of the process. STATUS_DEVICE names the file that was needed and the
+ * one that was found. Any thread. */
 enum status cublaslt_open(const struct cublaslt_functions **functions, struct error *err);
 #if ZTRAIN_HAVE_CUDNN
 enum status cudnn_open(const struct cudnn_functions **functions, struct error *err);

@@ -1,5 +1,5 @@
-/* cuda_library_info.h: which of NVIDIA's libraries a build with CUDA finds, for `ztrain doctor` and messages. The
- * libraries themselves: cuda_libraries.h. */
+/* cuda_library_info.h: which of NVIDIA's libraries a build with CUDA finds, for `ztrain doctor` and messages. Their
+ * functions are in cuda_libraries.h. */
 #ifndef ZTRAIN_GPU_CUDA_CUDA_LIBRARY_INFO_H
 #define ZTRAIN_GPU_CUDA_CUDA_LIBRARY_INFO_H
 
@@ -17,10 +17,10 @@ struct cuda_library_info {
     char version[32];    /* "13.0.1", if found */
     char built_with[32]; /* the header's */
     char path[512];      /* of the file, if found */
-    char why[512];       /* it cannot be used, if not found */
+    char why[512];       /* if not found: the reason */
 };
 
-/* Whether this process has opened it: nothing else computes with it. */
+/* Whether this process has opened the library, and so may compute with it. */
 bool cuda_library_is_open(enum cuda_library library);
 
 /* Opens the library if it is not open yet. */

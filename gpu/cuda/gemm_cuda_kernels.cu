@@ -1,4 +1,4 @@
-/* gemm_cuda_kernels.cu: bias, GELU, sums over rows: the parts of the linear ops that cublasLt cannot always fuse.
+/* gemm_cuda_kernels.cu: bias, GELU and sums over rows: the parts of the linear ops that cublasLt cannot always fuse.
  *
  * Sums over rows go in two steps: each block adds up a range of rows for its columns and leaves one partial sum, then
  * the partial sums are added in the order of the ranges. The ranges depend on the shape only, so results repeat. */
@@ -87,7 +87,7 @@ __global__ void __launch_bounds__(kThreads)
     }
 }
 
-/* `packs` of 16 bytes, then what is left of the n elements */
+/* `packs` of 16 bytes, then the remaining ones of the n elements */
 template <typename T>
 __global__ void __launch_bounds__(kThreads) gelu_backward_kernel(int64_t n, int64_t packs, T *dx, const T *aux)
 {
@@ -161,7 +161,7 @@ __global__ void __launch_bounds__(kThreads) add_f32_kernel(int64_t n, float *sum
         sums[i] += x[i];
 }
 
-/* Halves of words with exponents that are moderate in fp32, bf16 and fp16 alike, and random signs and mantissas. */
+/* Half words with random signs and mantissas, whose exponents are moderate in fp32, bf16 and fp16 alike. */
 __global__ void __launch_bounds__(kThreads) fill_random_kernel(int64_t words, uint32_t *memory, uint32_t seed)
 {
     for (int64_t i = blockIdx.x * static_cast<int64_t>(kThreads) + threadIdx.x; i < words;

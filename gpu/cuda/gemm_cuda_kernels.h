@@ -1,4 +1,5 @@
-/* gemm_cuda_kernels.h: what surrounds a matrix product where cublasLt has no epilogue for it. */
+/* gemm_cuda_kernels.h: bias, GELU and sums of columns, where cublasLt has no epilogue for them. Launchers in the sense
+ * of ops_cuda.h. */
 #ifndef ZTRAIN_GPU_CUDA_GEMM_CUDA_KERNELS_H
 #define ZTRAIN_GPU_CUDA_GEMM_CUDA_KERNELS_H
 
@@ -26,7 +27,8 @@ size_t cuda_column_sums_bytes(int64_t M, int64_t N);
 /* sums (n) += x (n) */
 void cuda_add_f32(struct stream *stream, int64_t n, float *sums, const float *x);
 
-/* Values of mixed bits and moderate size, whichever dtype the memory is read as: what products are timed on. */
+/* Fills memory, in which products are timed, with values of mixed bits that are moderate in whichever dtype they are
+ * read. */
 void cuda_fill_random(struct stream *stream, void *memory, size_t bytes, uint32_t seed);
 
 #ifdef __cplusplus

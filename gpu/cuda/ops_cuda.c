@@ -1,4 +1,4 @@
-/* ops_cuda.c: the CUDA op table, and what its ops need before the first step. */
+/* ops_cuda.c: the CUDA op table, the workspace of its ops, and their preparation before the first step. */
 #include "gpu/cuda/ops_cuda.h"
 
 #include "gpu/cuda/attention_cudnn.h"

@@ -1,8 +1,8 @@
-/* ops_cuda.h: the launchers behind the CUDA op table, each `cuda_<op>(stream, args)`, and the workspace they need.
+/* ops_cuda.h: the launchers in the CUDA op table, each `cuda_<op>(stream, args)`, and the workspace that they need.
  *
- * A launcher puts its work on the stream and returns: it allocates nothing, copies nothing, waits for nothing, and
- * reports a failed launch through cuda_check(). Scratch memory is the stream's workspace; what one op leaves there is
- * of no use to the next. Results repeat bit for bit: no float atomics, and orders of summation that depend on shapes
+ * A launcher enqueues its work on the stream and returns: it allocates nothing, copies nothing, waits for nothing, and
+ * reports a failed launch through cuda_check(). Scratch memory is the stream's workspace; no op reads what another one
+ * left there. Results repeat bit for bit: no float atomics, and orders of summation that depend on shapes
  * alone. */
 #ifndef ZTRAIN_GPU_CUDA_OPS_CUDA_H
 #define ZTRAIN_GPU_CUDA_OPS_CUDA_H

@@ -1,11 +1,11 @@
-/* ops_cuda_embedding.cu: the embedding's rows gathered, and their gradients added up without float atomics.
+/* ops_cuda_embedding.cu: gathers the embedding's rows, and adds up their gradients without float atomics.
  *
  * Backward: the rows of the batch are sorted by token (a stable radix sort, so that rows of one token stay in the order
  * of the batch), then the sorted rows are cut into tiles of TILE_ROWS. A warp adds up the runs of equal tokens in its
  * tile for WARP_SIZE vectors of columns. The sum of a run goes to its token's gradient at once if the run begins in the
- * tile; a run that comes over from the tile before goes to the workspace, and a second kernel adds those sums, in
- * order, to the gradient of the run they belong to. So no two threads write to one element, frequent tokens are spread
- * over many tiles, and the order of additions depends on the tokens only.
+ * tile; the sum of a run that continues from the tile before goes to the workspace, and a second kernel adds those
+ * sums, in order, to the gradient of their run. So no two threads write to one element, frequent tokens are spread over
+ * many tiles, and the order of additions depends on the tokens only.
  *
  *     sorted rows    | a a b c c c c c | c c c c c c c c | c c d d e f g g |
  *     tile                   0                 1                 2
@@ -27,7 +27,7 @@ enum {
     SORT_ROUNDS = 4, /* items of a thread */
     SORT_ITEMS = THREADS * SORT_ROUNDS,
     TILE_ROWS = 16,
-    ROWS_AT_ONCE = 4, /* rows of a tile whose loads are on their way together */
+    ROWS_AT_ONCE = 4, /* rows of a tile that are loaded at the same time */
 };
 
 /* ---- forward ------------------------------------------------------------- */
@@ -67,7 +67,7 @@ __device__ __forceinline__ int digit_of(int key, int shift)
     return key >> shift & (DIGITS - 1);
 }
 
-/* counts[block][digit]: how many of a block's items have the digit */
+/* counts[block][digit] = the number of the block's items that have the digit */
 __global__ void __launch_bounds__(THREADS) count_digits_kernel(int *counts, const int *keys, int n, int shift)
 {
     SHARED(int, mine, [DIGITS]);
@@ -114,9 +114,9 @@ __device__ __forceinline__ unsigned lanes_with(int digit, bool active)
     return same;
 }
 
-/* Puts a block's items where they belong. Its warps own consecutive items each; an item's place is behind all lower
- * digits, its digit in earlier blocks, in earlier warps, in earlier rounds, in lower lanes. rows NULL: the items are
- * 0 … n-1 themselves. */
+/* Moves a block's items to their sorted places. Each warp owns consecutive items. An item comes after all items of
+ * lower digits, and after the items of its digit in earlier blocks, earlier warps, earlier rounds and lower lanes. rows
+ * NULL: the items are 0 … n-1 themselves. */
 __global__ void __launch_bounds__(THREADS)
     place_digits_kernel(int *keys_out, int *rows_out, const int *keys, const int *rows, const int *counts,
                         const int *starts, int n, int shift)
@@ -181,8 +181,8 @@ template <int V> __device__ __forceinline__ void add_to(float *to, const float (
     store(to, y);
 }
 
-/* A warp of threadIdx.y for each tile; blockIdx.y: which WARP_SIZE vectors of columns. dw += sums of runs that begin in
- * the tile; carried[tile] = the sum of the run that does not. */
+/* dw += the sums of the runs that begin in a tile; carried[tile] = the sum of the run that continues from the tile
+ * before. threadIdx.y: the tile's warp; blockIdx.y: its WARP_SIZE vectors of columns. */
 template <typename T, int V>
 __global__ void __launch_bounds__(THREADS)
     sum_runs_kernel(float *dw, float *carried, const T *dout, struct sorted_rows sorted, int C)
@@ -231,7 +231,7 @@ __global__ void __launch_bounds__(THREADS)
         store(carried + static_cast<int64_t>(tile) * C + column, sum);
 }
 
-/* For the run that begins in tile blockIdx.x and goes on behind it: adds what the following tiles carried. */
+/* Adds the sums that the following tiles carried to the run that begins in tile blockIdx.x and continues after it. */
 __global__ void __launch_bounds__(THREADS)
     add_carried_kernel(float *dw, const float *carried, struct sorted_rows sorted, int C)
 {
@@ -240,7 +240,7 @@ __global__ void __launch_bounds__(THREADS)
         return;
     const int key = sorted.keys[next];
     if (sorted.keys[first] == key && first > 0 && sorted.keys[first - 1] == key)
-        return; /* it began earlier */
+        return; /* the run began in an earlier tile */
     int end = tile + 2;
     while (end < sorted.tiles && sorted.keys[end * TILE_ROWS] == key)
         end++;

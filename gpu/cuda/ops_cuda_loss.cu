@@ -2,12 +2,12 @@
  *
  * A block works on one row of logits at a time and reads it twice: once for the maximum and the sum of exponentials
  * together (each thread corrects its sum when its maximum grows), once for the gradient, which may overwrite it. The
- * number of blocks is held down so that the rows in work stay in the L2 cache between the two. Losses of rows go to the
+ * number of blocks is limited so that their rows stay in the L2 cache between the two. Losses of rows go to the
  * workspace, double (M), and are added up by one block in an order that depends on M only.
  *
  * Where the gradient is narrower than the logits and lies over them, element j lands on the logits of element j / 2 or
- * j / 4, which another thread reads: the block goes from left to right in tiles, and a tile is written after a barrier
- * behind which all threads have read it. Tiles further right are untouched by that. */
+ * j / 4, which another thread reads: the block goes from left to right in tiles, and a tile is written after the
+ * barrier at which all threads have read it. Tiles further to the right are not affected. */
 #include "gpu/cuda/cuda_kernels.cuh"
 
 #include <float.h>
@@ -105,7 +105,7 @@ __device__ __forceinline__ void put_gradient(T *dlogits, const L *logits, int wh
 template <typename T, typename L, int V>
 __global__ void __launch_bounds__(THREADS, 2) cross_entropy_kernel(struct cross_entropy_args a, double *losses)
 {
-    SHARED(float, slots, [2][WARPS]); /* in turn: each is read before the other's barrier */
+    SHARED(float, slots, [2][WARPS]); /* used in turn: each is read before the barrier of the other */
     const int columns = static_cast<int>(a.V), whole = columns / V * V;
     const int padded = static_cast<int>(a.V_padded);
     const int rest = whole + static_cast<int>(threadIdx.x); /* this thread's element after the whole vectors */

@@ -17,12 +17,12 @@ namespace
 {
 
 enum {
-    MAX_THREADS = 512, /* that share a row */
+    MAX_THREADS = 512, /* threads that share a row */
     MANY_ROWS = 256,   /* threads of a block of several rows */
     FWD_HELD = 4,      /* vectors of a row that a thread holds */
     BWD_HELD = 2,
     MAX_PARTS = 512, /* about four blocks for each multiprocessor of a large GPU */
-    SUM_GROUPS = 16, /* of parts, summed side by side */
+    SUM_GROUPS = 16, /* groups of parts, summed side by side */
 };
 
 /* Row r begins r / heads · ld + r % heads · C elements after the tensor's start. */
@@ -39,8 +39,8 @@ __device__ __forceinline__ int64_t row_offset(struct row_layout layout, int row,
     return token * layout.ld + static_cast<int64_t>(row - token * layout.heads) * C;
 }
 
-/* Calls visit(k, j) for each vector j of this thread; k < HELD counts them, and begins again where a row is not whole.
- */
+/* Calls visit(k, j) for each vector j of this thread; k < HELD counts them, and restarts at 0 in rows that are not
+ * whole. */
 template <int HELD, bool WHOLE, typename Visit> __device__ __forceinline__ void each_vector(int vectors, Visit visit)
 {
     const int width = static_cast<int>(blockDim.x);
@@ -56,8 +56,8 @@ template <int HELD, bool WHOLE, typename Visit> __device__ __forceinline__ void 
 
 enum { MAX_WARPS = MAX_THREADS / WARP_SIZE };
 
-/* Replaces N values by their sums over a row's threads. `slots` has two halves, used in turn, so that one barrier is
- * enough. Every thread of the block calls it equally often. */
+/* Replaces N values by their sums over a row's threads. `slots` has two halves, used in turn, so that one barrier
+ * suffices. Every thread of the block makes the same number of calls. */
 template <int N> __device__ __forceinline__ void sum_over_row(float (&x)[N], float (*slots)[N][MAX_WARPS], int *turn)
 {
     const int threads = static_cast<int>(blockDim.x), warps = threads / WARP_SIZE;
@@ -154,7 +154,7 @@ __global__ void __launch_bounds__(MAX_THREADS, 1)
     }
 }
 
-/* The threads of a block: x share a row, y rows side by side. */
+/* The threads of a block: x threads share a row, y rows are computed side by side. */
 dim3 block_of(int64_t vectors, int held)
 {
     unsigned x = threads_for(ceil_div(vectors, held));
@@ -281,7 +281,7 @@ __global__ void __launch_bounds__(MAX_THREADS, 1)
                     w[v] += to_float(held_dres[k].at[v]);
             }
             store(dx + j * V, w);
-            if (!WHOLE) { /* the registers go on to the next vector: the sums are kept in the workspace */
+            if (!WHOLE) { /* the registers serve the next vector: the sums are kept in the workspace */
 #pragma unroll
                 for (int v = 0; v < V; v++) {
                     const int column = j * V + v;

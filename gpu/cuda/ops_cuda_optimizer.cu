@@ -11,7 +11,7 @@ enum { THREADS = 256, WARPS = THREADS / WARP_SIZE, V = VECTOR<float> };
 
 enum { MAX_PARTS = 1024, PART_ELEMENTS = 4096 };
 
-/* The sum over the block's threads, in an order of its own; thread 0 gets it. */
+/* The sum over the block's threads, in a fixed order; thread 0 gets it. */
 __device__ __forceinline__ double block_sum(double x, double *slots)
 {
     x = sum_over_lanes(x, WARP_SIZE);
@@ -24,8 +24,8 @@ __device__ __forceinline__ double block_sum(double x, double *slots)
     return x;
 }
 
-/* parts[block] = what the block's threads met. The grid's size depends on n only, so the order does too; how x is
- * aligned makes no difference to it. */
+/* parts[block] = the sum of the squares that the block's threads read. The grid's size depends on n only, and so does
+ * the order of summation; the alignment of x does not change it. */
 __global__ void __launch_bounds__(THREADS) sumsq_kernel(double *parts, const float *x, int64_t n, bool aligned)
 {
     SHARED(double, slots, [WARPS]);
@@ -62,7 +62,7 @@ __global__ void __launch_bounds__(THREADS) sum_parts_kernel(double *out, const d
 
 /* ---- the decision -------------------------------------------------------- */
 
-/* One block; the columns of reports are summed over ranks by a thread each, those sums in order by thread 0. */
+/* One block: each thread sums a column of reports over the ranks, and thread 0 adds those sums in order. */
 __global__ void __launch_bounds__(THREADS) decide_step_kernel(struct decide_step_args a)
 {
     SHARED(double, sums, [THREADS]);
@@ -111,7 +111,7 @@ __global__ void __launch_bounds__(THREADS) decide_step_kernel(struct decide_step
 
 /* ---- the search ---------------------------------------------------------- */
 
-/* The smallest over the block's threads; thread 0 gets it. */
+/* The minimum over the block's threads; thread 0 gets it. */
 __device__ __forceinline__ int64_t block_min(int64_t x, int64_t *slots)
 {
     slots[threadIdx.x] = x;
@@ -121,7 +121,7 @@ __device__ __forceinline__ int64_t block_min(int64_t x, int64_t *slots)
     return x;
 }
 
-/* parts[block] = the smallest place that its threads met, or n */
+/* parts[block] = the first index of a non-finite value that its threads found, or n */
 __global__ void __launch_bounds__(THREADS) find_nonfinite_kernel(int64_t *parts, struct find_nonfinite_args a)
 {
     SHARED(int64_t, slots, [THREADS]);

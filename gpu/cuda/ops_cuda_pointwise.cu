@@ -1,7 +1,7 @@
-/* ops_cuda_pointwise.cu: RoPE, SwiGLU both ways, add, cast: every element by itself.
+/* ops_cuda_pointwise.cu: RoPE, SwiGLU forward and backward, add, cast: every element is computed independently.
  *
- * The grid's threads walk side by side over vectors of 16 bytes; what is left of a tensor after its last whole vector
- * goes element by element to the first threads. */
+ * The grid's threads walk side by side over vectors of 16 bytes; the first threads compute the elements after a
+ * tensor's last whole vector one by one. */
 #include "gpu/cuda/cuda_kernels.cuh"
 
 namespace
@@ -11,8 +11,8 @@ enum { THREADS = 256, BLOCKS_PER_SM = 8 };
 
 /* ---- RoPE ---------------------------------------------------------------- */
 
-/* A block works on one token at a time: x walks over the vectors of half a head, y over heads. V elements of the low
- * half turn against those of the high half; sines and cosines serve all heads of the token. */
+/* A block works on one token at a time: threads along x walk over the vectors of half a head, along y over heads. V
+ * elements of the low half are rotated with those of the high half; sines and cosines serve all heads of the token. */
 template <typename T, int V> __global__ void __launch_bounds__(THREADS, 1) rope_kernel(struct rope_args a)
 {
     const int D = static_cast<int>(a.D), half = D / 2, heads = static_cast<int>(a.heads);
