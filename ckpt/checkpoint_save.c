@@ -31,7 +31,7 @@
  * they become X.aside-1 as well, or a resume of the run folder would take them for the newest.
  *
  * Failure of one rank is failure of all: after each of the three parts (folder, rank files, publication) the ranks
- * exchange how it went, and all return the error of the lowest rank that has one. Rank 0 then removes .tmp-…. What
+ * exchange their outcomes, and all return the error of the lowest rank that has one. Rank 0 then removes .tmp-…. What
  * goes wrong after step 5 (`latest`, deleting) is a warning: the checkpoint is complete.
  *
  * Before each of steps 5, 6 and 7 rank 0 asks whether the run folder is still this run's (writer->still_owner); if
@@ -42,6 +42,7 @@
 #include "ckpt/checkpoint_keeper.h"
 #include "ckpt/manifest.h"
 #include "ckpt/rankfile.h"
+#include "comm/agree.h"
 #include "core/faults.h"
 #include "core/fsutil.h"
 #include "core/io.h"
@@ -71,12 +72,13 @@ struct save {
     bool exchanged;                            /* what is under `tmp` now was under `final` before */
     struct manifest_file *files;               /* [world + the keeper's files] owned; rank 0 */
     int num_files;
-    int64_t bytes; /* of all files and the manifest; rank 0 */
+    int64_t bytes;  /* of all files and the manifest; rank 0 */
+    bool peer_lost; /* others may still write under tmp: the next save sweeps it away */
 };
 
-/* What ranks tell each other after a part. */
+/* What ranks exchange after a part. */
 struct report {
-    enum status status;
+    struct outcome outcome;
     int cause; /* error_cause() */
     char host[256], text[1536];
     struct rankfile_facts facts;
@@ -85,12 +87,13 @@ struct report {
 };
 _Static_assert(sizeof(struct report) <= COMM_EXCHANGE_MAX, "a report must fit in one exchange");
 
-/* Exchanges how this part went. If it failed anywhere, every rank gets the error of the lowest rank that failed.
+/* Exchanges the outcomes of a part. If it failed anywhere, every rank gets the error of the lowest rank that failed.
  * reports: [world]. */
-static enum status agree(const struct save *save, enum status status, const struct rankfile_facts *facts,
-                         struct report *reports, struct error *err)
+static enum status finish_part(struct save *save, enum status status, const struct rankfile_facts *facts,
+                               struct report *reports, struct error *err)
 {
-    struct report own = {.status = status, .bytes = save->bytes};
+    struct report own = {.bytes = save->bytes};
+    int lowest;
     snprintf(own.host, sizeof own.host, "%s", save->writer->host ? save->writer->host : "");
     if (status != STATUS_OK) {
         own.cause = err->cause;
@@ -99,17 +102,15 @@ static enum status agree(const struct save *save, enum status status, const stru
     if (facts)
         own.facts = *facts;
     memcpy(own.unique, save->unique, sizeof own.unique);
-    TRY(comm_exchange(save->writer->comm, &own, sizeof own, reports, err));
-    for (int rank = 0; rank < save->world; rank++) {
-        if (reports[rank].status == STATUS_OK)
-            continue;
-        error_set(err, reports[rank].status, "%s", reports[rank].text);
-        if (save->world > 1)
-            error_prefix(err, "rank %d on %s", rank, reports[rank].host);
-        error_cause(err, reports[rank].cause);
-        return reports[rank].status;
-    }
-    return STATUS_OK;
+    status = agree_with(save->writer->comm, &own.outcome, sizeof own, reports, status, &lowest, err);
+    save->peer_lost = status != STATUS_OK && lowest < 0;
+    if (lowest < 0)
+        return status;
+    error_set(err, status, "%s", reports[lowest].text);
+    if (save->world > 1)
+        error_prefix(err, "rank %d on %s", lowest, reports[lowest].host);
+    error_cause(err, reports[lowest].cause);
+    return status;
 }
 
 /* ---- writing files ------------------------------------------------------- */
@@ -469,24 +470,23 @@ enum status checkpoint_save(const struct checkpoint_writer *writer, const struct
     checkpoint_name(position, save.name);
 
     status = save.rank == 0 ? make_folder(&save, why) : STATUS_OK;
-    status = agree(&save, status, NULL, reports, why);
+    status = finish_part(&save, status, NULL, reports, why);
     if (status == STATUS_OK && save.rank != 0) {
         memcpy(save.unique, reports[0].unique, sizeof save.unique);
         status = name_folders(&save, why); /* it is as long as rank 0's: no failure of this rank alone */
     }
     if (status == STATUS_OK) {
         status = write_rank_file(&save, slices, &facts, why);
-        status = agree(&save, status, &facts, reports, why);
+        status = finish_part(&save, status, &facts, reports, why);
     }
     if (status == STATUS_OK) {
         status = save.rank == 0 ? publish(&save, reports, why) : STATUS_OK;
-        status = agree(&save, status, NULL, reports, why);
+        status = finish_part(&save, status, NULL, reports, why);
     }
     if (status == STATUS_OK) {
         strcpy(name, save.name);
         *bytes = reports[0].bytes;
-    } else if (save.rank == 0 && status != STATUS_PEER) {
-        /* with a peer lost, others may still write there: then the next save sweeps */
+    } else if (save.rank == 0 && !save.peer_lost) {
         struct error leftover;
         if (checkpoint_remove_tree(save.tmp, &leftover) != STATUS_OK)
             log_warn("%s", leftover.text);

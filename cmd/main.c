@@ -62,8 +62,8 @@ int main(int argc, char **argv)
         status = cmd_train(argc, argv, &err);
     if (fflush(stdout) && status == STATUS_OK)
         status = error_set(&err, STATUS_USAGE, "cannot write to standard output: %s", strerror(errno));
-    if (status != STATUS_OK && status != STATUS_REQUEUE && err.text[0])
-        log_error(&err);
+    if (status != STATUS_OK && status != STATUS_REQUEUE)
+        log_error_once(&err);
     log_close();
     if (status != STATUS_OK)
         let_srun_listen();

@@ -27,7 +27,7 @@
 
 static const double usual_timeout = 10; /* seconds: comm.timeout_seconds where the run spec cannot be read */
 
-/* This process supervises the ranks; what they had to say they have said. */
+/* This process supervises the ranks, which print their errors themselves. */
 static enum status start_ranks(const struct options *options, char **argv, const struct run_spec *spec,
                                struct error *err)
 {
@@ -39,6 +39,10 @@ static enum status start_ranks(const struct options *options, char **argv, const
                          "a file",
                          options->config);
     TRY(supervise(options->local_gpus, argv, spec->comm.timeout_seconds, &exit_code, err));
+    if (exit_code != STATUS_OK) {
+        error_set(err, (enum status)exit_code, "the ranks have ended with exit code %d", exit_code);
+        error_mark_printed(err);
+    }
     return (enum status)exit_code;
 }
 
@@ -91,7 +95,7 @@ static enum status read_spec(const struct options *options, struct bootstrap *bo
     }
     if (boot->launcher && !options->dry_run)
         status = start_together(options, boot, *spec, status, err);
-    if (unread && quiet && !supervised && err->text[0]) /* it is this rank that says it: again, aloud */
+    if (unread && quiet && !supervised && !err->printed) /* this rank is the one to print it: read it again, aloud */
         options_load_spec(options, false, spec, NULL);
     return status;
 }

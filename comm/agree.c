@@ -1,98 +1,63 @@
 #include "comm/agree.h"
 
-#include "core/log.h"
 #include "core/memory.h"
 
-#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
-#include <xxhash.h>
 
-/* How it went for a rank. */
-struct report {
-    int32_t status;
-    uint32_t unused;
-    uint64_t text;        /* hash of the error's text */
-    uint64_t fingerprint; /* agree_at_start() */
-};
-
-static struct report report_of(enum status status, const struct error *err)
+static enum status exchange_by_comm(void *comm, const void *own, size_t bytes, void *all, struct error *err)
 {
-    struct report own = {.status = (int32_t)status};
-    if (status != STATUS_OK)
-        own.text = XXH3_64bits(err->text, strlen(err->text));
-    return own;
+    return comm_exchange(comm, own, bytes, all, err);
 }
 
-static int lowest_failed(const struct report *reports, int world)
+enum status agree_with(struct comm *comm, struct outcome *own, size_t bytes, void *all, enum status status, int *lowest,
+                       struct error *err)
 {
-    for (int r = 0; r < world; r++)
-        if (reports[r].status != STATUS_OK)
-            return r;
-    return -1;
-}
-
-/* Some rank failed: this one's part in it. */
-static enum status end_together(const struct report *reports, int rank, int failed, struct error *err)
-{
-    bool said = reports[rank].status == STATUS_OK;
-    for (int r = 0; r < rank && !said; r++)
-        said = reports[r].status != STATUS_OK && reports[r].text == reports[rank].text;
-    err->code = (enum status)reports[failed].status;
-    if (said) {
-        if (reports[rank].status != STATUS_OK)
-            log_debug("error: %s", err->text);
-        else
-            log_debug("rank %d has failed (%s)", failed, status_name(err->code));
-        err->text[0] = 0;
-    }
-    return err->code;
+    const struct verdict_ranks ranks = {comm_rank(comm), comm_world(comm), exchange_by_comm, comm};
+    return verdict_reach(&ranks, own, bytes, all, status, lowest, err);
 }
 
 enum status agree(struct comm *comm, enum status status, struct error *err)
 {
-    int world = comm_world(comm), rank = comm_rank(comm);
+    int world = comm_world(comm), lowest;
     if (world == 1)
         return status;
-    struct report own = report_of(status, err), *reports = memory_alloc((size_t)world * sizeof *reports);
-    struct error exchange = {.code = STATUS_OK};
-    if (comm_exchange(comm, &own, sizeof own, reports, &exchange) != STATUS_OK) { /* a peer is gone */
-        free(reports);
-        if (status == STATUS_OK)
-            *err = exchange;
-        return status == STATUS_OK ? exchange.code : status;
-    }
-    int failed = lowest_failed(reports, world);
-    enum status result = failed < 0 ? STATUS_OK : end_together(reports, rank, failed, err);
-    free(reports);
-    return result;
+    struct outcome own, *all = memory_alloc((size_t)world * sizeof *all);
+    status = agree_with(comm, &own, sizeof own, all, status, &lowest, err);
+    free(all);
+    return status;
+}
+
+/* What a rank brings to agree_at_start(). */
+struct start {
+    struct outcome outcome;
+    uint64_t fingerprint;
+};
+
+/* All ranks have the same table, so all find the same difference. Rank 0 prints it. */
+static enum status check_fingerprints(const struct bootstrap *boot, const struct start *all, struct error *err)
+{
+    int r = 1;
+    while (r < boot->world && all[r].fingerprint == all[0].fingerprint)
+        r++;
+    if (r == boot->world)
+        return STATUS_OK;
+    error_set(err, STATUS_USAGE, "rank %d on %s has another run spec or other options than rank 0 on %s", r,
+              boot->places[r].host, boot->places[0].host);
+    error_hint(err, "one run spec for all, on a file system that every node sees");
+    if (boot->rank != 0)
+        error_mark_printed(err);
+    return STATUS_USAGE;
 }
 
 enum status agree_at_start(struct bootstrap *boot, uint64_t fingerprint, enum status status, struct error *err)
 {
     if (boot->world == 1 || !boot->launcher)
         return status;
-    struct report own = report_of(status, err), *reports = memory_zeroed((size_t)boot->world, sizeof *reports);
-    own.fingerprint = fingerprint;
-    struct error exchange = {.code = STATUS_OK};
-    if (bootstrap_exchange(boot, "start", &own, sizeof own, reports, &exchange) != STATUS_OK) {
-        free(reports);
-        if (status == STATUS_OK)
-            *err = exchange;
-        return status == STATUS_OK ? exchange.code : status;
-    }
-    int failed = lowest_failed(reports, boot->world);
-    for (int r = 1; r < boot->world && failed < 0; r++) {
-        if (reports[r].fingerprint == reports[0].fingerprint)
-            continue;
-        failed = 0; /* all find it: rank 0 says it */
-        error_set(err, STATUS_USAGE, "rank %d on %s has another run spec or other options than rank 0 on %s", r,
-                  boot->places[r].host, boot->places[0].host);
-        error_hint(err, "one run spec for all, on a file system that every node sees");
-        for (int k = 0; k < boot->world; k++)
-            reports[k] = report_of(STATUS_USAGE, err);
-    }
-    enum status result = failed < 0 ? STATUS_OK : end_together(reports, boot->rank, failed, err);
-    free(reports);
-    return result;
+    int lowest;
+    struct start own = {.fingerprint = fingerprint}, *all = memory_zeroed((size_t)boot->world, sizeof *all);
+    status = verdict_at_start(boot, "start", &own.outcome, sizeof own, all, status, &lowest, err);
+    if (status == STATUS_OK)
+        status = check_fingerprints(boot, all, err);
+    free(all);
+    return status;
 }

@@ -4,9 +4,10 @@
  *     every rank                opens its node's memory, listens at the address that fits           exchange "second"
  *     every rank                connects with all ranks on other nodes, first ranks also for the agents
  *
- * Then no port is open any more. With each of the two words a rank that cannot go on says so and why: all end with its
- * code, and it alone speaks. */
+ * Then no port is open any more. With each of the two words the ranks exchange their outcomes: if one cannot continue,
+ * all end with its code (verdict.h). */
 #include "comm/comm_internal.h"
+#include "comm/verdict.h"
 #include "comm/wire/wire.h"
 #include "core/log.h"
 #include "core/progress.h"
@@ -43,9 +44,9 @@ enum status comm_attach_node(struct comm *comm, int fd, const char *host, const 
 
 /* What ranks tell each other before they share anything. */
 struct word {
-    int32_t code;              /* enum status: the rank cannot go on */
+    struct outcome outcome;
     int32_t shared_fd;         /* first: of a node's first rank */
-    char text[WIRE_HOST_TEXT]; /* first: wire_host_print(); second: wire_address_print(); with a code: why */
+    char text[WIRE_HOST_TEXT]; /* first: wire_host_print(); second: wire_address_print() */
 };
 _Static_assert(sizeof(struct word) <= BOOTSTRAP_EXCHANGE_MAX, "it is exchanged at once");
 _Static_assert((int)WIRE_PRINTED <= (int)WIRE_HOST_TEXT, "an address fits");
@@ -79,43 +80,16 @@ static enum status prepare_first(struct opening *o, const struct control_shape *
     return STATUS_OK;
 }
 
-/* Two ranks found the same, whatever their hints are: those may list what their machines have. */
-static bool alike(const char *a, const char *b)
-{
-    static const char hint[] = "; hint: ";
-    const char *end_a = strstr(a, hint), *end_b = strstr(b, hint);
-    size_t bytes = end_a ? (size_t)(end_a - a) : strlen(a);
-    return bytes == (end_b ? (size_t)(end_b - b) : strlen(b)) && !memcmp(a, b, bytes);
-}
-
-/* A rank could not go on: all end with the lowest such rank's code. Each such rank has the reason in err, unless a
- * lower one says the same; the others have nothing to say. */
-static enum status take_failure(struct opening *o, int lowest, const struct error *failure, struct error *err)
-{
-    const struct word *own = &o->words[o->boot->rank];
-    bool says = own->code != STATUS_OK;
-    for (int r = 0; r < o->boot->rank && says; r++)
-        says = o->words[r].code == STATUS_OK || !alike(o->words[r].text, own->text);
-    o->boot->failed_together = true;
-    error_set(err, (enum status)o->words[lowest].code, "%s", says ? failure->text : "");
-    return (enum status)o->words[lowest].code;
-}
-
-/* Collective: every rank's word is in o->words. status and failure: how it went for this rank. */
+/* Collective: every rank's word is in o->words. status and err: this rank's outcome so far. */
 static enum status exchange_words(struct opening *o, const char *key, struct word *own, enum status status,
-                                  const struct error *failure, struct error *err)
+                                  struct error *err)
 {
-    own->code = (int32_t)status;
-    if (status != STATUS_OK)
-        snprintf(own->text, sizeof own->text, "%.*s", (int)sizeof own->text - 1, failure->text);
-    TRY(bootstrap_exchange(o->boot, key, own, sizeof *own, o->words, err));
-    int lowest = -1;
-    for (int r = o->boot->world - 1; r >= 0; r--) {
+    int lowest;
+    status = verdict_at_start(o->boot, key, &own->outcome, sizeof *own, o->words, status, &lowest, err);
+    for (int r = 0; r < o->boot->world; r++)
         o->words[r].text[sizeof o->words[r].text - 1] = 0;
-        if (o->words[r].code != STATUS_OK)
-            lowest = r;
-    }
-    return lowest < 0 ? STATUS_OK : take_failure(o, lowest, failure, err);
+    o->boot->failed_together |= lowest >= 0;
+    return status;
 }
 
 /* Opens the node's memory and the door for other nodes. */
@@ -145,16 +119,15 @@ static enum status share_node(struct opening *o, struct error *err)
                                   .token = control_token(boot->secret, t->node),
                                   .places = boot->places};
     struct word first = {.shared_fd = -1}, second = {.shared_fd = -1};
-    struct error failure = {.code = STATUS_OK};
-    enum status status = prepare_first(o, &shape, &first, &failure);
-    TRY(exchange_words(o, "first", &first, status, &failure, err));
+    enum status status = prepare_first(o, &shape, &first, err);
+    TRY(exchange_words(o, "first", &first, status, err));
     for (int r = 0; r < boot->world && status == STATUS_OK; r++)
         if (boot->places[r].local_rank == 0 && !wire_host_parse(o->words[r].text, &o->hosts[boot->places[r].node]))
-            status = error_set(&failure, STATUS_PEER, "rank %d on %s has sent addresses that cannot be read", r,
+            status = error_set(err, STATUS_PEER, "rank %d on %s has sent addresses that cannot be read", r,
                                boot->places[r].host);
     if (status == STATUS_OK)
-        status = prepare_second(o, &shape, &second, &failure);
-    return exchange_words(o, "second", &second, status, &failure, err);
+        status = prepare_second(o, &shape, &second, err);
+    return exchange_words(o, "second", &second, status, err);
 }
 
 /* Room for a connection with every rank of other nodes. */

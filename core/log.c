@@ -145,3 +145,10 @@ void log_error(const struct error *err)
     write_line(OUTLET_STDERR, "ztrain: error: ", true, err->text, OUTPUT_LAST);
     output_drain();
 }
+
+void log_error_once(struct error *err)
+{
+    if (!err->printed)
+        log_error(err);
+    error_mark_printed(err);
+}

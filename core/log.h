@@ -27,5 +27,7 @@ void log_debug(const char *format, ...) __attribute__((format(printf, 1, 2)));
 /* every rank: the last words, one line on stderr: "ztrain: error: [rank R on HOST: ]TEXT", and file. Waits until they
  * are out, as output_drain() does. */
 void log_error(const struct error *err);
+/* The same unless the error is marked as printed; marks it. */
+void log_error_once(struct error *err);
 
 #endif

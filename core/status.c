@@ -14,6 +14,7 @@ enum status error_set(struct error *err, enum status code, const char *format, .
         va_start(args, format);
         err->code = code;
         err->cause = 0;
+        err->printed = false;
         vsnprintf(err->text, sizeof err->text, format, args);
         va_end(args);
     }
@@ -32,6 +33,7 @@ enum status error_system(struct error *err, enum status code, int reason, const 
     snprintf(err->text + used, sizeof err->text - used, ": %s", strerror(reason));
     err->code = code;
     err->cause = reason;
+    err->printed = false;
     return code;
 }
 
@@ -40,6 +42,14 @@ enum status error_cause(struct error *err, int reason)
     if (!err)
         return STATUS_BUG;
     err->cause = reason;
+    return err->code;
+}
+
+enum status error_mark_printed(struct error *err)
+{
+    if (!err)
+        return STATUS_BUG;
+    err->printed = true;
     return err->code;
 }
 

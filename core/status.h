@@ -36,6 +36,7 @@ enum status {
 struct error {
     enum status code;
     int cause;       /* the errno of the system call that failed; 0: none did, or it is not known */
+    bool printed;    /* the user has seen the message, or its like, from this process or another rank */
     char text[2048]; /* "what is wrong" or "what is wrong; hint: what to do" */
 };
 
@@ -57,6 +58,10 @@ enum status error_system(struct error *err, enum status code, int reason, const 
 /* Says that a system call's failure is the cause: after error_set(), with its errno. Returns err's code. err may be
  * NULL (then STATUS_BUG). */
 enum status error_cause(struct error *err, int reason);
+
+/* Marks a message as printed: by this process, or by another process for this one. Returns err's code. err may be NULL
+ * (then STATUS_BUG). */
+enum status error_mark_printed(struct error *err);
 
 /* Whether the same may well succeed if it is done again: a disk that is full for a while, a file server that is away, a
  * ticket that has expired, a file system that is read-only until it has been looked after. */

@@ -1,8 +1,8 @@
 #include "cmd/train/last_words.h"
 
+#include "comm/verdict.h"
 #include "core/log.h"
 
-#include <ctype.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <stddef.h>
@@ -24,24 +24,6 @@ static void name_job(const struct bootstrap *boot, char name[256])
         snprintf(name, 256, "%.200s:%.20s", address, port);
 }
 
-/* The message without its hint, and with "R" where it names this rank: "rank 3", "SLURM_PROCID=3". */
-static void generalise(const char *text, int rank, char *out, size_t size)
-{
-    const char *end = strstr(text, "; hint: ");
-    size_t at = 0;
-    for (const char *c = text; *c && c != end && at + 2 < size;) {
-        bool named = c > text && (c[-1] == '=' || (c - text >= 5 && !strncmp(c - 5, "rank ", 5)));
-        char *after = NULL;
-        if (named && isdigit((unsigned char)*c) && strtol(c, &after, 10) == rank) {
-            out[at++] = 'R';
-            c = after;
-        } else {
-            out[at++] = *c++;
-        }
-    }
-    out[at] = 0;
-}
-
 /* Whether a process of this user listens there. */
 static bool is_taken(const struct sockaddr_un *name, socklen_t size)
 {
@@ -58,14 +40,14 @@ static bool is_taken(const struct sockaddr_un *name, socklen_t size)
 /* Whether another rank of this node has said the same; if not, it is this one from now until its end. */
 static bool is_said(const struct bootstrap *boot, const struct error *err)
 {
-    char job[256], general[sizeof err->text];
+    char job[256];
     name_job(boot, job);
     if (boot->world == 1 || !*job)
         return false;
-    generalise(err->text, boot->rank, general, sizeof general);
+    uint64_t seed = XXH3_64bits(job, strlen(job)), general = verdict_general(err->text, boot->rank);
     struct sockaddr_un name = {.sun_family = AF_UNIX}; /* abstract: its first byte is 0 */
     int length = snprintf(name.sun_path + 1, sizeof name.sun_path - 1, "ztrain-%ju-%016" PRIx64, (uintmax_t)getuid(),
-                          XXH3_64bits_withSeed(general, strlen(general), XXH3_64bits(job, strlen(job))));
+                          XXH3_64bits_withSeed(&general, sizeof general, seed));
     socklen_t size = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)length);
     int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
     if (fd >= 0 && bind(fd, (const struct sockaddr *)&name, size) == 0 && listen(fd, 128) == 0)
@@ -79,10 +61,9 @@ static bool is_said(const struct bootstrap *boot, const struct error *err)
 void last_words(const struct bootstrap *boot, struct error *err)
 {
     const struct timespec moment = {.tv_sec = 1};
-    bool said = !err->text[0] || is_said(boot, err);
-    if (!said)
-        log_error(err);
-    err->text[0] = 0;
+    if (!err->printed && is_said(boot, err))
+        error_mark_printed(err);
+    log_error_once(err);
     if (boot->world > 1 && !boot->failed_together && !bootstrap_is_local_rank())
         nanosleep(&moment, NULL);
 }

@@ -98,11 +98,9 @@ static void end_in_failure(struct run *run, enum status status, struct error *er
     struct bootstrap *boot = run->boot;
     if (!run->agreed)
         comm_abort(run->comm, err);
-    if (status == STATUS_BROKEN && err->text[0] && strncmp(err->text, "rank ", 5) != 0) /* scripts look for the host */
+    if (status == STATUS_BROKEN && !err->printed && strncmp(err->text, "rank ", 5) != 0) /* scripts look for the host */
         error_prefix(err, "rank %d on %s", boot->rank, boot->host);
-    if (err->text[0])
-        log_error(err);
-    err->text[0] = 0;                                       /* it is said */
+    log_error_once(err);
     if (run->agreed || !boot->launcher || boot->world == 1) /* all end in order, or a supervisor ends them */
         return;
     if (!comm_await_end(run->comm, end_patience))

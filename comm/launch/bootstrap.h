@@ -51,7 +51,7 @@ struct bootstrap {
     int shared_fd;             /* memfd shared by a supervisor's ranks, else -1 */
     int cores;                 /* that this process may run on; after bootstrap_connect() threads of this rank */
     double start_seconds;      /* how long the job's start may take; set by bootstrap_connect() */
-    bool failed_together;      /* no rank goes on, and all know it; those that know why have it as their error */
+    bool failed_together;      /* all ranks know that all of them end with an error */
     int unused_pmi_fd;         /* PMI_FD of a rank that is refused: see bootstrap_refuse(); else -1 */
     struct launcher *launcher; /* owned; NULL: alone, or a supervisor's local rank */
 };

@@ -131,9 +131,10 @@ enum status bootstrap_exchange(struct bootstrap *bootstrap, const char *key, con
         const char *value = values + (size_t)r * VALUE_BYTES;
         if (decode_hex(value, (unsigned char *)all + (size_t)r * bytes, bytes))
             continue;
-        if (is_refusal(value, &status)) { /* it has said why */
+        if (is_refusal(value, &status)) {
             bootstrap->failed_together = true;
-            error_set(err, status, "%s", "");
+            error_set(err, status, "rank %d cannot start", r);
+            error_mark_printed(err); /* by that rank, with the reason */
             goto fail;
         }
         status = error_set(err, STATUS_PEER,
@@ -210,8 +211,8 @@ static enum status take_places(struct bootstrap *boot, const struct introduction
                       other->host, other->version, all[0].host, all[0].version);
             boot->failed_together = true; /* all have the same table */
             error_hint(err, "install the same version on every node");
-            if (boot->rank != 0 && err)
-                err->text[0] = 0;
+            if (boot->rank != 0)
+                error_mark_printed(err);
             return STATUS_USAGE;
         }
         *place = (struct rank_place){.node = -1, .pid = other->pid};

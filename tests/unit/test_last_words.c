@@ -43,7 +43,7 @@ static void rank_start(struct rank *rank, int number, const char *job, const cha
         log_identity(number, 4, "node");
         last_words(&boot, &err);
         close(STDERR_FILENO);
-        _exit(err.text[0] == 0 && read(end[0], &byte, 1) == 0 ? 0 : 1);
+        _exit(err.printed && read(end[0], &byte, 1) == 0 ? 0 : 1);
     }
     close(words[1]);
     close(end[0]);
