@@ -24,7 +24,7 @@ namespace
 
 /* Tiles for head sizes up to DP: as large as registers and 99 KiB of shared memory (sm_86, sm_89) allow. */
 struct tile_shape {
-    int rows, columns; /* of a block; of what it walks over */
+    int rows, columns; /* of the block's own tile; of the tiles that it walks over */
 };
 
 template <typename T, int DP>
@@ -58,7 +58,7 @@ template <typename T, int DP> constexpr int shared_bytes(struct tile_shape shape
 struct walk {
     int blocks; /* for each sequence and head */
     int window; /* keys that a query sees at most */
-    int depth;  /* of tiles */
+    int depth;  /* of tiles: D, rounded up */
     bool vectors;
 };
 
@@ -129,13 +129,13 @@ __device__ __forceinline__ int first_key(const struct place &at, const struct wa
     return max(at.first - walk.window + 1, 0) / tile * tile;
 }
 
-/* e^x, for x <= 0 or little more */
+/* e^x, for x up to a little above 0 */
 __device__ __forceinline__ float exponential(float x)
 {
     return exp2f(x * 1.44269504088896340736f);
 }
 
-/* The warp's 16 rows of a tile of scores. */
+/* Writes the warp's 16 rows of scores to `tile`, as an operand of the next product. */
 template <int N, typename T> __device__ __forceinline__ void put_scores(T *tile, const struct tile_sum<T, N> &scores)
 {
     __syncwarp();
@@ -199,7 +199,7 @@ __global__ void __launch_bounds__(threads_of(FWD_SHAPE<T, DP>), 1)
             for (int distance = LANES<T> / 2; distance > 0; distance /= 2)
                 highest = fmaxf(highest, __shfl_xor_sync(0xffffffffu, highest, distance));
             const float new_top = fmaxf(top[i], highest * a.scale);
-            const float base = new_top == -INFINITY ? 0 : new_top; /* no key seen so far */
+            const float base = new_top == -INFINITY ? 0 : new_top; /* -inf: the row has seen no key so far */
             const float shrink = exponential(top[i] - base);
             top[i] = new_top;
             sum[i] *= shrink;
@@ -230,7 +230,7 @@ __global__ void __launch_bounds__(threads_of(FWD_SHAPE<T, DP>), 1)
 
 /* ---- backward ------------------------------------------------------------ */
 
-/* The sum of out · dout over a row; dout lies in shared memory. Each of LANES neighbouring lanes gets its share. */
+/* The sum of out · dout over a row; dout lies in shared memory. Each of LANES neighbouring lanes computes its share. */
 template <typename T> __device__ __forceinline__ float row_product(const T *out, const T *dout, int D, bool vectors)
 {
     const int lane = lane_of_warp() % LANES<T>;
@@ -337,8 +337,9 @@ __global__ void __launch_bounds__(threads_of(BWD_SHAPE<T, DP>), 1)
     struct tile_sum<T, DP> dk, dv;
     tile_zero(&dk);
     tile_zero(&dv);
-    const int end = static_cast<int>(min(static_cast<int64_t>(at.first) + K - 1 + walk.window, /* may be beyond int */
-                                         static_cast<int64_t>(at.length)));
+    const int end =
+        static_cast<int>(min(static_cast<int64_t>(at.first) + K - 1 + walk.window, /* the sum may exceed an int */
+                             static_cast<int64_t>(at.length)));
     for (int64_t head = static_cast<int64_t>(at.head) * group; head < static_cast<int64_t>(at.head + 1) * group;
          head++) {
         for (int query = at.first / Q * Q; query < end; query += Q) {

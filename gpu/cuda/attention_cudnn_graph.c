@@ -1,15 +1,15 @@
 /* attention_cudnn_graph.c: causal attention, forward and backward, as cuDNN's operation graphs.
  *
- * cuDNN has fused kernels for these graphs and recognises them by their form, so the form is what counts: which tensors
- * are virtual, that k is given transposed, that backward subtracts lse before it masks. With g = H / KV, query heads
- * share key/value heads; products broadcast them, and backward adds up the gradients of each g heads:
+ * cuDNN has fused kernels for these graphs and recognises them by their form: which tensors are virtual, k as its
+ * transpose, lse subtracted before the mask in backward. Each key/value head serves H / KV query heads; products
+ * broadcast it, and backward adds up the gradients of those query heads:
  *
  *     forward    S = mask(scale Q·Kᵀ)   P = softmax(S)   out = P·V   lse = max + log(sum)
  *     backward   delta = rows of sum(dout · out)         P = exp(mask(scale Q·Kᵀ - lse))
  *                dV = Pᵀ·dout    dS = scale P (dout·Vᵀ - delta)    dK = dSᵀ·Q    dQ = dS·K
  *
- * That dQ comes from its product directly, and not through a sum in fp32 of the caller, is how cuDNN is told to add in
- * a fixed order. */
+ * dQ is the direct result of its product, not a sum in the caller's fp32 memory: this form selects the kernels of cuDNN
+ * that add in a fixed order. */
 #include "gpu/cuda/attention_cudnn_graph.h"
 
 #if ZTRAIN_HAVE_CUDNN
@@ -17,8 +17,8 @@
 #include <float.h>
 #include <math.h>
 
-/* Versions below LEAST are not looked at. Up to ODD_LENGTHS_WRONG backward is wrong for lengths that are no multiple of
- * 128 and not masked; versions from INF_FROM on want -inf in masks, where older ones want the least float. */
+/* Versions below VERSION_LEAST are refused. Up to ODD_LENGTHS_WRONG, backward is wrong for unmasked lengths that are
+ * not a multiple of 128. Versions from INF_FROM on need -inf in masks, older ones the least float. */
 enum { VERSION_LEAST = 90600, ODD_LENGTHS_WRONG = 91500, BROKEN_FIRST = 91000, BROKEN_LAST = 91001, INF_FROM = 91000 };
 
 static const struct cudnn_pointwise ADD = {CUDNN_POINTWISE_ADD, CUDNN_DATA_FLOAT, CUDNN_DATA_FLOAT, 0};
@@ -40,7 +40,7 @@ static cudnnDataType_t type_of(const struct attention_shape *s)
 
 /* ---- tensors ------------------------------------------------------------- */
 
-/* `heads` heads of D in rows (tokens) of ld elements. */
+/* A tensor (B, heads, T, D) in memory, whose rows (tokens) are ld elements apart. */
 static struct cudnn_tensor rows(struct cudnn_graph *g, const struct attention_shape *s, enum attention_pointer id,
                                 int64_t heads, int64_t ld)
 {
@@ -48,7 +48,7 @@ static struct cudnn_tensor rows(struct cudnn_graph *g, const struct attention_sh
     return cudnn_memory(g, id, type_of(s), dims, strides);
 }
 
-/* The same, (B, heads, D, T). */
+/* The same memory as (B, heads, D, T). */
 static struct cudnn_tensor columns(struct cudnn_graph *g, const struct attention_shape *s, enum attention_pointer id,
                                    int64_t heads, int64_t ld)
 {
@@ -56,7 +56,7 @@ static struct cudnn_tensor columns(struct cudnn_graph *g, const struct attention
     return cudnn_memory(g, id, type_of(s), dims, strides);
 }
 
-/* A number for each query, dense (B, H, T, 1). */
+/* One value for each query, dense (B, H, T, 1). */
 static struct cudnn_tensor row_values(struct cudnn_graph *g, const struct attention_shape *s, enum attention_pointer id)
 {
     const int64_t dims[CUDNN_RANK] = {s->B, s->H, s->T, 1}, strides[CUDNN_RANK] = {s->H * s->T, s->T, 1, 1};
@@ -84,7 +84,7 @@ static struct cudnn_tensor product(struct cudnn_graph *g, cudnnDataType_t type, 
 
 /* ---- parts of the formulas ----------------------------------------------- */
 
-/* scores where `mask` holds, elsewhere what becomes a probability of 0 */
+/* The scores where `mask` holds, elsewhere the value whose probability becomes 0. */
 static struct cudnn_tensor keep_where(struct cudnn_graph *g, int version, const struct cudnn_tensor *scores,
                                       const struct cudnn_tensor *mask)
 {
@@ -92,7 +92,7 @@ static struct cudnn_tensor keep_where(struct cudnn_graph *g, int version, const 
     return cudnn_pointwise(g, &SELECT, scores, &nothing, mask);
 }
 
-/* Keys after the query are hidden: row >= column stays. With a window, column + window > row stays. */
+/* Masks keys after the query: row >= column stays. With a window, column + window > row stays. */
 static struct cudnn_tensor masked(struct cudnn_graph *g, int version, const struct attention_shape *s,
                                   struct cudnn_tensor scores)
 {
@@ -165,7 +165,7 @@ static void build_bwd(struct cudnn_graph *g, int version, const struct attention
     struct cudnn_tensor dv = rows(g, s, ATTENTION_DV, s->KV, s->ld_dv);
     struct cudnn_tensor scale = cudnn_scalar(g, (float)s->scale), one = cudnn_scalar(g, 1);
 
-    /* The product with 1 stands where dropout's factor would be. */
+    /* The product with 1 takes the place of dropout's factor, which the recognised form has. */
     struct cudnn_tensor products = cudnn_pointwise(g, &MUL, &dout, &out, NULL);
     struct cudnn_tensor sums = reduce_rows(g, CUDNN_REDUCE_TENSOR_ADD, &products);
     cudnn_pointwise_into(g, &MUL, &sums, &one, NULL, &delta);
@@ -191,7 +191,7 @@ static void build_bwd(struct cudnn_graph *g, int version, const struct attention
 
 /* ---- plans --------------------------------------------------------------- */
 
-/* What the library would refuse anyway but says less clearly, or does wrong. */
+/* Refuses shapes that the library refuses with a less clear message, or computes wrongly. */
 static enum status check_shape(const struct cudnn_target *target, const struct attention_shape *s, struct error *err)
 {
     int version = target->version;

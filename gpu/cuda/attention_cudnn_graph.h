@@ -9,16 +9,16 @@
 
 enum attention_direction { ATTENTION_FORWARD, ATTENTION_BACKWARD, ATTENTION_DIRECTIONS };
 
-/* B sequences of T tokens each, one after the other; the rest as in attention_fwd_args and attention_bwd_args. Plain
- * data without padding: shapes are compared byte by byte. */
+/* B sequences of T tokens each, one after the other; the other members as in attention_fwd_args and attention_bwd_args.
+ * The struct has no padding: shapes are compared byte by byte. */
 struct attention_shape {
     int64_t dtype; /* DTYPE_BF16 or DTYPE_F16 */
     int64_t B, T, H, KV, D, window;
-    int64_t ld_q, ld_k, ld_v, ld_o, ld_dq, ld_dk, ld_dv; /* the last three: backward, else 0 */
+    int64_t ld_q, ld_k, ld_v, ld_o, ld_dq, ld_dk, ld_dv; /* ld_dq, ld_dk, ld_dv: 0 in forward */
     double scale;
 };
 
-/* Where the graphs find their tensors: ids for cudnn_plan_execute(). */
+/* The tensors of the graphs in memory: ids for cudnn_plan_execute(). */
 enum attention_pointer {
     ATTENTION_Q,
     ATTENTION_K,

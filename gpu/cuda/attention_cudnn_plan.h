@@ -33,7 +33,7 @@ struct attention_plan {
     struct attention_plan *next; /* in the list of struct attention_cudnn */
 };
 
-/* The shapes of ops, as plans are looked up by them. */
+/* The shape of an op, by which its plan is found. */
 struct attention_shape attention_shape_fwd(const struct attention_fwd_args *args);
 struct attention_shape attention_shape_bwd(const struct attention_bwd_args *args);
 

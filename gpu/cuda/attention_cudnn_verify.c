@@ -1,8 +1,8 @@
 /* attention_cudnn_verify.c: a plan of cuDNN's on trial, before the first step uses it.
  *
  * On tensors of its own, filled with a fixed pattern, the plan runs twice and must give the same bits; then ztrain's
- * kernels compute the same, and the results must be close. A cuDNN that computes something else than the op means is
- * thus noticed before it trains a model. */
+ * kernels compute the same, and the results must be close. A cuDNN that computes something else than the op is thus
+ * noticed before it trains a model. */
 #include "gpu/cuda/attention_cudnn_verify.h"
 
 #if ZTRAIN_HAVE_CUDNN
@@ -45,7 +45,7 @@ struct trial {
     int count;
 };
 
-/* Values of both signs, small enough for scores to differ by a few. */
+/* Values of both signs in [-1, 1), so that scores differ by a few units. */
 static void make_pattern(uint16_t *pattern, enum dtype dtype)
 {
     uint32_t state = 1;
@@ -216,7 +216,7 @@ static bool are_close(const struct trial *t, const struct outcome *outcome, int6
     return true;
 }
 
-/* Whether the two results of a piece of an outcome differ: a sequence, or of lse a head. */
+/* Whether the two results of a piece of an outcome differ. A piece is a sequence; of lse, a head. */
 static bool piece_differs(struct trial *t, const struct outcome *outcome, int64_t piece, bool exactly)
 {
     const int64_t rows = outcome->is_lse ? 1 : t->plan->shape.T;

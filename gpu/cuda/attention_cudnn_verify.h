@@ -7,8 +7,8 @@
 #if ZTRAIN_HAVE_CUDNN
 
 /* Runs a plan in state ATTENTION_PLANNED next to ztrain's kernels, on a stream and memory that are freed again. The
- * plan is ATTENTION_VERIFIED or ATTENTION_REFUSED (with the reason) afterwards. Errors: of the device, or no host
- * memory. */
+ * plan is ATTENTION_VERIFIED or ATTENTION_REFUSED (with the reason) afterwards. Errors: the device failed, or host
+ * memory is exhausted. */
 enum status attention_plan_verify(struct attention_plan *plan, struct device *device, struct error *err);
 
 #endif

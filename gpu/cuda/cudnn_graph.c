@@ -1,7 +1,8 @@
 /* cudnn_graph.c: operation graphs of cuDNN's backend API: see cudnn_graph.h.
  *
- * Everything in that API is a descriptor: created, given attributes, finalized. A graph owns its descriptors in the
- * order of creation and destroys them last to first; a plan keeps its graph, as it may refer to it. */
+ * Every object of that API is a descriptor: it is created, gets attributes, and is finalized. A graph owns its
+ * descriptors in the order of creation and destroys them last to first; a plan keeps its graph, because it may refer to
+ * it. */
 #include "gpu/cuda/cudnn_graph.h"
 
 #if ZTRAIN_HAVE_CUDNN
@@ -315,15 +316,15 @@ static cudnnBackendDescriptor_t try_config(struct cudnn_graph *graph, cudnnBacke
     return NULL;
 }
 
-/* Fills the plan from the heuristics of one mode; false: none of its engines will do, and why says what the last one
- * lacked. */
+/* Fills the plan from the heuristics of one mode; false: no engine is acceptable, and `why` gives the reason of the
+ * last one. */
 static bool choose_engine(struct cudnn_plan *plan, cudnnBackendDescriptor_t operations, cudnnBackendHeurMode_t mode,
                           size_t most_workspace)
 {
     struct cudnn_graph *graph = plan->graph;
     cudnnBackendDescriptor_t configs[MAX_CONFIGS];
     int count = propose_engines(graph, operations, mode, configs);
-    graph->status = CUDNN_STATUS_SUCCESS; /* the other mode may do better; what is wrong with this one is in `why` */
+    graph->status = CUDNN_STATUS_SUCCESS; /* the other mode may succeed; `why` has the failure of this one */
     for (int i = 0; i < count; i++) {
         if (!is_deterministic(graph, configs[i], &plan->engine)) {
             snprintf(graph->why, sizeof graph->why, "no engine's results repeat bit for bit");

@@ -64,7 +64,7 @@ static const struct device_backend cuda_backend = {
 
 /* ---- finding GPUs -------------------------------------------------------- */
 
-/* GPUs that can be used; 0: `err` says why there is none. */
+/* The number of usable GPUs; 0: `err` gives the reason. */
 static int count_gpus(struct error *err)
 {
     int count = 0, driver = 0, runtime = 0;
@@ -110,7 +110,7 @@ bool device_cuda_probe(char *why)
     if (usable) {
         cudaError_t code = cudaGetDeviceProperties(&properties, 0);
         if (code != cudaSuccess)
-            error_set(&err, STATUS_DEVICE, "GPU 0 does not say what it is: %s", cudaGetErrorString(code));
+            error_set(&err, STATUS_DEVICE, "cannot read the properties of GPU 0: %s", cudaGetErrorString(code));
         usable = code == cudaSuccess && check_capability(0, &properties, &err) == STATUS_OK;
     }
     snprintf(why, 256, "%.255s", usable ? "" : err.text);
@@ -122,7 +122,7 @@ int device_cuda_identify(unsigned char (*uuids)[DEVICE_UUID_BYTES], int most)
     struct error err;
     struct cudaDeviceProp properties;
     int count = count_gpus(&err);
-    _Static_assert(sizeof properties.uuid.bytes == DEVICE_UUID_BYTES, "a UUID is what CUDA says it is");
+    _Static_assert(sizeof properties.uuid.bytes == DEVICE_UUID_BYTES, "device.h and CUDA agree on the size of a UUID");
     for (int i = 0; i < count && i < most; i++) {
         memset(uuids[i], 0, DEVICE_UUID_BYTES);
         if (cudaGetDeviceProperties(&properties, i) == cudaSuccess)
@@ -133,7 +133,7 @@ int device_cuda_identify(unsigned char (*uuids)[DEVICE_UUID_BYTES], int most)
 
 /* ---- opening ------------------------------------------------------------- */
 
-/* The version of the kernel's module, which is the driver's; else the CUDA that the driver is for. */
+/* The driver's version, which is that of its kernel module; where it cannot be read, the CUDA version it supports. */
 static void read_driver(int cuda_version, char *text, size_t size)
 {
     FILE *file = fopen("/sys/module/nvidia/version", "re");
@@ -163,7 +163,7 @@ static enum status open_gpu(struct cuda_device *cuda, int index, struct error *e
     if (code == cudaSuccess)
         code = cudaSetDevice(cuda->index);
     if (code == cudaSuccess)
-        code = cudaFree(NULL); /* makes the context */
+        code = cudaFree(NULL); /* creates the context */
     if (code != cudaSuccess) {
         error_set(err, STATUS_DEVICE, "cannot open GPU %d of %d: %s (%s)", cuda->index, count, cudaGetErrorString(code),
                   cudaGetErrorName(code));
@@ -205,13 +205,13 @@ enum status device_cuda_open(int index, int threads, struct device **device, str
     cuda->device.ops = &ops_cuda_table;
     cuda->device.threads = 1;
 #ifdef _OPENMP
-    if (threads > 0) /* work of the host: initial weights, checkpoints */
+    if (threads > 0) /* for the host's work: initial weights, checkpoints */
         omp_set_num_threads(threads);
     cuda->device.threads = threads > 0 ? threads : omp_get_max_threads();
 #else
     (void)threads;
 #endif
-    struct slow_call slow; /* a context, libraries */
+    struct slow_call slow; /* creating a context and loading libraries take long */
     progress_slow_begin(&slow, "opening the GPU", NULL, -1);
     status = open_gpu(cuda, index, err);
     if (status == STATUS_OK)

@@ -11,7 +11,7 @@
  *     ops_cuda.c               the op table; its entries are the launchers of ops_cuda.h
  *     ops_cuda_*.cu            kernels and launchers, by group of ops
  *     gemm_cuda*.c             the linear ops over cublasLt
- *     attention_cuda*          attention: over cuDNN where it can, else by kernels of ztrain's
+ *     attention_cuda*          attention: over cuDNN where it has a plan, else by ztrain's kernels
  *     attention_cudnn*.c       attention over cuDNN, whose graphs cudnn_graph.c writes down
  *
  * The thread that opens a device makes all calls on it (CUDA's current device is a property of the thread). Errors are

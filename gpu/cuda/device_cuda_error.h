@@ -2,7 +2,7 @@
  *
  * Work on a GPU fails asynchronously: the call that reports an error is often not the one that caused it. The first
  * error of a device is kept and reported by device_check(); during a capture, the first one is kept apart and reported
- * by graph_end(), as a failed capture does not harm the device. */
+ * by graph_end(), because a failed capture does not harm the device. */
 #ifndef ZTRAIN_GPU_CUDA_DEVICE_CUDA_ERROR_H
 #define ZTRAIN_GPU_CUDA_DEVICE_CUDA_ERROR_H
 

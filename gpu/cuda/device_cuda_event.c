@@ -38,7 +38,7 @@ bool cuda_event_elapsed(struct event *from, struct event *to, double *seconds)
     cudaError_t code =
         cudaEventElapsedTime(&milliseconds, ((struct cuda_event *)from)->handle, ((struct cuda_event *)to)->handle);
     if (code == cudaErrorNotReady)
-        cudaGetLastError(); /* not a failure: nothing to remember */
+        cudaGetLastError(); /* not a failure: clears CUDA's last error */
     if (code == cudaErrorNotReady || !cuda_check(cuda, code, "the time between events"))
         return false;
     *seconds = 1e-3 * (double)milliseconds;

@@ -21,10 +21,10 @@ struct closure {
 
 struct cuda_staging {
     char *slots;                                  /* pinned (SLOTS, SLOT_BYTES) */
-    cudaEvent_t slot_free[SLOTS];                 /* the last use of a slot */
-    cudaEvent_t markers[MARKERS];                 /* points of the stream */
-    uint64_t slot_next, marker_next, marker_seen; /* count up */
-    pthread_mutex_t mutex;                        /* of head */
+    cudaEvent_t slot_free[SLOTS];                 /* events after the last use of a slot */
+    cudaEvent_t markers[MARKERS];                 /* events at the latest marked points of the stream */
+    uint64_t slot_next, marker_next, marker_seen; /* these count up */
+    pthread_mutex_t mutex;                        /* protects head */
     pthread_cond_t room;
     uint64_t head, tail;
     struct closure ring[RING_SLOTS];
@@ -123,7 +123,7 @@ enum status cuda_stream_new(struct device *device, enum stream_kind kind, struct
     if (!s)
         return error_set(err, STATUS_DEVICE, "cannot create a stream: out of memory");
     s->base.device = device;
-    /* What peers wait for goes first. */
+    /* Peers wait for communication, so it goes first. */
     cudaDeviceGetStreamPriorityRange(&least, &greatest);
     cudaError_t code =
         cudaStreamCreateWithPriority(&s->handle, cudaStreamNonBlocking, kind == STREAM_COMM ? greatest : least);
@@ -153,7 +153,7 @@ static void CUDART_CB run_closure(void *argument)
     pthread_mutex_unlock(&s->mutex);
 }
 
-/* Waits for a free closure; false: the stream has failed and runs no more of them. */
+/* Waits for a free closure; false: the stream has failed and runs no closures any more. */
 static bool wait_for_room(struct cuda_stream *stream)
 {
     struct cuda_staging *s = stream->staging;
@@ -167,7 +167,7 @@ static bool wait_for_room(struct cuda_stream *stream)
         pthread_mutex_unlock(&s->mutex);
         if (room)
             return true;
-        cudaError_t code = cudaStreamQuery(stream->handle); /* not under the mutex: host functions take it */
+        cudaError_t code = cudaStreamQuery(stream->handle); /* without the mutex, which host functions take */
         if (code == cudaErrorNotReady)
             cudaGetLastError();
         if (code != cudaErrorNotReady && !cuda_check(cuda_device_of(&stream->base), code, "work of a stream"))

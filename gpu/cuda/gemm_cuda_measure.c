@@ -2,7 +2,7 @@
  *
  * Up to GEMM_CANDIDATES proposals of the library are timed once each, and the FINALISTS fastest of them REPEATS times
  * more, on memory that is freed again. The choice is kept in the cache on disk (gpu/gemm_cache.h), whose lock is held
- * meanwhile: one rank of a machine measures, the others read. */
+ * meanwhile: one process of a machine measures, the others wait and read. */
 #include "gpu/cuda/gemm_cuda_measure.h"
 
 #include "core/clock.h"
@@ -179,7 +179,7 @@ static void choose_all(struct bench *bench, const struct linear_products *produc
     }
 }
 
-/* Times a large square product: the fastest that this GPU multiplies, with which steps are compared. */
+/* Times a large square product, which multiplies as fast as this GPU can: the console compares steps with it. */
 static void measure_ceiling(struct bench *bench, enum dtype dtype)
 {
     enum { SIDE = 8192, SIDE_F32 = 4096 };
