@@ -3,13 +3,13 @@
  * Slices that lie one after the other go through ncclAllGather and ncclReduceScatter; slices with a stride (pieces of a
  * long one) through a group of broadcasts or reductions, which NCCL merges into one launch.
  *
- * The communicator is a non-blocking one: a call may return ncclInProgress, and the next one waits until it is settled,
- * with an eye on the job and on the clock. So no call of NCCL's can hold a rank for good.
+ * The communicator is non-blocking: a call may return ncclInProgress, and the next call waits until it has ended, the
+ * job has failed or time is up. So no call of NCCL's can block a rank for ever.
  *
- * Threads: operations are enqueued by the thread that owns the device. The watcher looks after the peers, because the
- * host of a rank may wait for its GPU while that waits for a dead peer's; it asks NCCL for asynchronous errors, and
- * aborts the communicator when the job has failed. `mutex` is held over calls that use the communicator; who has set
- * `aborted` under it owns the communicator alone. */
+ * Threads: the thread that owns the device enqueues operations. The watcher observes the peers, because this rank's
+ * host may wait for its GPU while the GPU waits for that of a dead peer; it asks NCCL for asynchronous errors, and
+ * aborts the communicator when the job has failed. `mutex` is held during calls that use the communicator; the thread
+ * that sets `aborted` under the mutex owns the communicator alone. */
 #include "comm/comm_nccl.h"
 
 #if COMM_HAS_NCCL
@@ -32,20 +32,20 @@ struct comm_nccl {
     struct comm *comm;
     struct cuda_device *cuda;
     const struct nccl_functions *nccl;
-    double patience; /* seconds for a call that is in progress */
+    double patience; /* seconds that a call may be in progress */
     char way[64];
 
-    pthread_mutex_t mutex; /* of the next five */
+    pthread_mutex_t mutex; /* protects the next five members */
     ncclComm_t handle;
-    bool ready;           /* all ranks have joined, nobody has begun to leave */
-    bool aborted;         /* by the watcher: the handle is gone */
-    struct error failure; /* what NCCL complained of first; code STATUS_OK: nothing */
-    int failing;          /* looks of the watcher since then */
+    bool ready;           /* all ranks have joined, and this one has not begun to leave */
+    bool aborted;         /* by the watcher: the handle is invalid */
+    struct error failure; /* NCCL's first error; code STATUS_OK: none */
+    int failing;          /* the watcher's looks since `failure` */
 
     pthread_t watcher;
     bool watching;
     atomic_bool stop;
-    struct control_watch *watches; /* (world), the watcher's */
+    struct control_watch *watches; /* (world) owned, used by the watcher */
 };
 
 enum { LOOK_NS = 50 * 1000 * 1000, GRACE_LOOKS = 30 };
@@ -68,9 +68,9 @@ static enum status nccl_error(const struct nccl_functions *nccl, ncclResult_t re
     return error_hint(err, "NCCL_DEBUG=INFO in the environment prints more");
 }
 
-/* A call failed: nothing is enqueued any more. The job ends with it, unless the control channel has a reason before
- * GRACE_LOOKS are over: NCCL often feels first that a peer is gone, but cannot say which and why. Holding the mutex. */
-static void note_failure(struct comm_nccl *n, ncclResult_t result, const char *what)
+/* After a failed call nothing is enqueued any more. NCCL's error ends the job, unless the control channel has a reason
+ * within GRACE_LOOKS: NCCL often notices first that a peer is gone, but not which one and why. Under the mutex. */
+static void keep_nccl_failure(struct comm_nccl *n, ncclResult_t result, const char *what)
 {
     if (!is_fine(result) && n->failure.code == STATUS_OK)
         nccl_error(n->nccl, result, what, &n->failure);
@@ -87,15 +87,15 @@ static void look_at_peers(struct comm_nccl *n)
             control_watch_peek(n->comm->control, &n->watches[r], "a collective of NCCL");
 }
 
-/* Whether the communicator has to be aborted, which is then this thread's. While a call is in progress, the caller
- * looks. */
+/* Whether the communicator has to be aborted; if so, this thread owns it. While another thread holds the mutex for a
+ * call, that thread checks the job itself. */
 static bool look_at_nccl(struct comm_nccl *n)
 {
     ncclResult_t result = ncclSuccess;
     if (pthread_mutex_trylock(&n->mutex) != 0)
         return false;
     if (n->ready && n->nccl->ncclCommGetAsyncError(n->handle, &result) == ncclSuccess)
-        note_failure(n, result, "a collective failed");
+        keep_nccl_failure(n, result, "a collective failed");
     if (n->failure.code != STATUS_OK && ++n->failing >= GRACE_LOOKS)
         comm_abort(n->comm, &n->failure);
     bool abort = n->ready && comm_status(n->comm, NULL) != STATUS_OK;
@@ -112,7 +112,7 @@ static void *watch(void *argument)
     while (!atomic_load(&n->stop)) {
         look_at_peers(n);
         if (look_at_nccl(n)) {
-            n->nccl->ncclCommAbort(n->handle); /* kernels that wait for a peer return */
+            n->nccl->ncclCommAbort(n->handle); /* ends kernels that wait for a peer */
             break;
         }
         nanosleep(&pause, NULL);
@@ -136,8 +136,8 @@ static enum status start_watcher(struct comm_nccl *n, struct error *err)
 
 /* ---- opening and closing ------------------------------------------------- */
 
-/* Waits until a call that returned ncclInProgress has ended, or the job fails, or it has taken too long. */
-static enum status settle(struct comm_nccl *n, const char *what, struct error *err)
+/* Waits until a call that returned ncclInProgress has ended, the job has failed, or the call has taken too long. */
+static enum status settle_call(struct comm_nccl *n, const char *what, struct error *err)
 {
     const struct timespec shortly = {.tv_nsec = 50 * 1000}, pause = {.tv_nsec = 2 * 1000 * 1000};
     enum { YIELDS = 200, SHORT_PAUSES = 400 };
@@ -152,7 +152,7 @@ static enum status settle(struct comm_nccl *n, const char *what, struct error *e
             return nccl_error(n->nccl, result, what, err);
         TRY(comm_status(n->comm, err));
         if (seconds_now() - start > n->patience) {
-            error_set(err, STATUS_PEER, "NCCL: %s: nothing has come of it for %.3g s, though all ranks are alive", what,
+            error_set(err, STATUS_PEER, "NCCL: %s: no progress for %.3g s, although all ranks are alive", what,
                       n->patience);
             return error_hint(err, "NCCL_DEBUG=INFO in the environment prints more, NCCL_SOCKET_IFNAME names the "
                                    "network; raise comm.timeout_seconds if it is only slow");
@@ -165,14 +165,14 @@ static enum status settle(struct comm_nccl *n, const char *what, struct error *e
     }
 }
 
-/* What each rank brings: its NCCL, or why it has none. */
+/* Exchanged before joining: whether the rank has NCCL, and which. */
 struct opening {
     int32_t code;    /* enum status */
     int32_t version; /* of the library */
 };
 
-/* What a rank does by itself. `id` is rank 0's. */
-static enum status begin(struct comm_nccl *n, ncclUniqueId *id, int *version, struct error *err)
+/* Opens NCCL and starts the watcher, without the other ranks. `id` is set on rank 0. */
+static enum status begin_alone(struct comm_nccl *n, ncclUniqueId *id, int *version, struct error *err)
 {
     TRY(nccl_open(&n->nccl, err));
     n->nccl->ncclGetVersion(version);
@@ -183,32 +183,37 @@ static enum status begin(struct comm_nccl *n, ncclUniqueId *id, int *version, st
     return start_watcher(n, err);
 }
 
-/* That on all ranks alike. */
+/* Whether all ranks can use the same NCCL; the same answer on all ranks. */
+static enum status check_openings(const struct comm *comm, const struct opening *all, struct error *err)
+{
+    for (int r = 0; r < comm->world; r++) {
+        const char *host = control_block(comm->control)->ranks[r].host;
+        if (all[r].code != STATUS_OK)
+            return error_set(err, (enum status)all[r].code, "rank %d on %s cannot use NCCL", r, host);
+        if (all[r].version != all[0].version) {
+            error_set(err, STATUS_DEVICE, "rank %d on %s has version %d of NCCL, rank 0 on %s has %d", r, host,
+                      all[r].version, control_block(comm->control)->ranks[0].host, all[0].version);
+            return error_hint(err, "the same library on all nodes; LD_LIBRARY_PATH, or ldconfig");
+        }
+    }
+    return STATUS_OK;
+}
+
+/* begin_alone() on all ranks. Collective: all fail if one does. */
 static enum status begin_together(struct comm_nccl *n, ncclUniqueId *id, int *version, struct error *err)
 {
     struct comm *comm = n->comm;
     struct error own_error = {.code = STATUS_OK};
     struct opening own, *all = memory_zeroed((size_t)comm->world, sizeof *all);
-    enum status status;
-    own.code = (int32_t)begin(n, id, version, &own_error);
+    own.code = (int32_t)begin_alone(n, id, version, &own_error);
     own.version = *version;
-    TRY_GOTO(comm_exchange(comm, &own, sizeof own, all, err));
-    if (own.code != STATUS_OK) {
+    enum status status = comm_exchange(comm, &own, sizeof own, all, err);
+    if (status == STATUS_OK && own.code != STATUS_OK) {
         *err = own_error;
         status = own_error.code;
-        goto fail;
+    } else if (status == STATUS_OK) {
+        status = check_openings(comm, all, err);
     }
-    for (int r = 0; r < comm->world && status == STATUS_OK; r++) {
-        const char *host = control_block(comm->control)->ranks[r].host;
-        if (all[r].code != STATUS_OK) {
-            status = error_set(err, (enum status)all[r].code, "rank %d on %s cannot use NCCL", r, host);
-        } else if (all[r].version != all[0].version) {
-            error_set(err, STATUS_DEVICE, "rank %d on %s has version %d of NCCL, rank 0 on %s has %d", r, host,
-                      all[r].version, control_block(comm->control)->ranks[0].host, all[0].version);
-            status = error_hint(err, "the same library on all nodes; LD_LIBRARY_PATH, or ldconfig");
-        }
-    }
-fail:
     free(all);
     return status;
 }
@@ -219,10 +224,10 @@ static enum status join(struct comm_nccl *n, ncclUniqueId id, struct error *err)
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     config.blocking = 0;
     ncclResult_t result = n->nccl->ncclCommInitRankConfig(&n->handle, n->comm->world, id, n->comm->rank, &config);
-    enum status status = is_fine(result) ? settle(n, what, err) : nccl_error(n->nccl, result, what, err);
+    enum status status = is_fine(result) ? settle_call(n, what, err) : nccl_error(n->nccl, result, what, err);
     if (status != STATUS_OK) {
         if (comm_status(n->comm, NULL) == STATUS_OK)
-            comm_abort(n->comm, err); /* the others wait for us in it */
+            comm_abort(n->comm, err); /* the other ranks wait in it for this one */
         return status;
     }
     pthread_mutex_lock(&n->mutex);
@@ -243,7 +248,8 @@ enum status comm_nccl_new(struct comm *comm, struct device *device, struct comm_
         return error_set(err, STATUS_DEVICE, "out of memory");
     n->comm = comm;
     n->cuda = (struct cuda_device *)device->private_;
-    n->patience = 6 * control_timeout(comm->control) + 0.25 * comm->world; /* NCCL looks for the ways between GPUs */
+    n->patience =
+        6 * control_timeout(comm->control) + 0.25 * comm->world; /* NCCL searches for the paths between GPUs */
     pthread_mutex_init(&n->mutex, NULL);
     TRY_GOTO(begin_together(n, &id, &version, err));
     TRY_GOTO(comm_broadcast(comm, &id, sizeof id, 0, err));
@@ -257,22 +263,26 @@ fail:
     return status;
 }
 
-/* Leaves in order what all ranks leave, or else at once. */
+/* Leaves the communicator: in order if all ranks do, by an abort if not. */
 static void leave(struct comm_nccl *n)
 {
     pthread_mutex_lock(&n->mutex);
     bool well = n->ready && n->failure.code == STATUS_OK && comm_status(n->comm, NULL) == STATUS_OK;
-    n->ready = false; /* it is this thread's; the watcher goes on to look after the peers */
+    n->ready = false; /* this thread owns the communicator; the watcher continues to observe the peers */
     pthread_mutex_unlock(&n->mutex);
     if (well) {
         ncclResult_t result = n->nccl->ncclCommFinalize(n->handle);
-        well = is_fine(result) && settle(n, "closing", NULL) == STATUS_OK;
+        well = is_fine(result) && settle_call(n, "closing", NULL) == STATUS_OK;
     }
     atomic_store(&n->stop, true);
     if (n->watching)
         pthread_join(n->watcher, NULL);
-    if (n->handle && !n->aborted)
-        well ? n->nccl->ncclCommDestroy(n->handle) : n->nccl->ncclCommAbort(n->handle);
+    if (!n->handle || n->aborted)
+        return;
+    if (well)
+        n->nccl->ncclCommDestroy(n->handle);
+    else
+        n->nccl->ncclCommAbort(n->handle);
 }
 
 void comm_nccl_free(struct comm_nccl *n)
@@ -287,12 +297,12 @@ void comm_nccl_free(struct comm_nccl *n)
 
 /* ---- operations ---------------------------------------------------------- */
 
-static ncclDataType_t type_of(enum dtype dtype)
+static ncclDataType_t nccl_type_of(enum dtype dtype)
 {
     return dtype == DTYPE_F32 ? ncclFloat32 : dtype == DTYPE_BF16 ? ncclBfloat16 : ncclFloat16;
 }
 
-/* The job ends before anybody takes what was not gathered or reduced for a result. */
+/* Ends the job before anyone uses memory that was not gathered or reduced. */
 static void end_job(struct comm_nccl *n)
 {
     const struct timespec pause = {.tv_nsec = LOOK_NS};
@@ -303,42 +313,42 @@ static void end_job(struct comm_nccl *n)
     comm_abort(n->comm, &n->failure);
 }
 
-/* Nothing else may be enqueued before a call that is in progress has ended. Holding the mutex. */
-static void finish(struct comm_nccl *n, ncclResult_t result, const char *what)
+/* Waits for a call in progress, before which nothing else may be enqueued. Under the mutex. */
+static void finish_call(struct comm_nccl *n, ncclResult_t result, const char *what)
 {
-    note_failure(n, result, what);
+    keep_nccl_failure(n, result, what);
     if (result == ncclInProgress && comm_status(n->comm, NULL) == STATUS_OK) {
         struct error err;
-        if (settle(n, what, &err) != STATUS_OK && n->failure.code == STATUS_OK)
+        if (settle_call(n, what, &err) != STATUS_OK && n->failure.code == STATUS_OK)
             n->failure = err;
     }
     if (n->failure.code != STATUS_OK)
         end_job(n);
 }
 
-static ncclResult_t gather(struct comm_nccl *n, const struct data_op *op, cudaStream_t stream)
+static ncclResult_t enqueue_gather(struct comm_nccl *n, const struct data_op *op, cudaStream_t stream)
 {
     const struct nccl_functions *f = n->nccl;
     if (op->stride == op->count)
-        return f->ncclAllGather(op->send, op->recv, op->count, type_of(op->dtype), n->handle, stream);
+        return f->ncclAllGather(op->send, op->recv, op->count, nccl_type_of(op->dtype), n->handle, stream);
     ncclResult_t result = f->ncclGroupStart();
     for (int r = 0; r < n->comm->world && is_fine(result); r++)
         result = f->ncclBroadcast(op->send, (char *)op->recv + (size_t)r * op->stride * dtype_size(op->dtype),
-                                  op->count, type_of(op->dtype), r, n->handle, stream);
+                                  op->count, nccl_type_of(op->dtype), r, n->handle, stream);
     ncclResult_t ended = f->ncclGroupEnd();
     return is_fine(result) ? ended : result;
 }
 
-/* The sums of the slices, each on its owner, in place of its own contribution or in `recv`. */
-static ncclResult_t reduce(struct comm_nccl *n, const struct data_op *op, float *recv, cudaStream_t stream)
+/* Sums the slices, each on its owner: in place of the owner's contribution, or in `recv`. */
+static ncclResult_t enqueue_reduce(struct comm_nccl *n, const struct data_op *op, float *recv, cudaStream_t stream)
 {
     const struct nccl_functions *f = n->nccl;
     if (op->stride == op->count)
-        return f->ncclReduceScatter(op->send, recv, op->count, type_of(op->dtype), ncclSum, n->handle, stream);
+        return f->ncclReduceScatter(op->send, recv, op->count, nccl_type_of(op->dtype), ncclSum, n->handle, stream);
     ncclResult_t result = f->ncclGroupStart();
     for (int r = 0; r < n->comm->world && is_fine(result); r++)
         result = f->ncclReduce((const char *)op->send + (size_t)r * op->stride * dtype_size(op->dtype), recv, op->count,
-                               type_of(op->dtype), ncclSum, r, n->handle, stream);
+                               nccl_type_of(op->dtype), ncclSum, r, n->handle, stream);
     ncclResult_t ended = f->ncclGroupEnd();
     return is_fine(result) ? ended : result;
 }
@@ -364,9 +374,9 @@ void comm_nccl_submit(struct comm_nccl *n, const struct data_op *op, struct stre
     pthread_mutex_lock(&n->mutex);
     if (is_usable(n)) {
         if (op->kind == OP_ALL_GATHER)
-            finish(n, gather(n, op, handle), "an all-gather");
+            finish_call(n, enqueue_gather(n, op, handle), "an all-gather");
         else
-            finish(n, reduce(n, op, recv, handle), "a reduce-scatter");
+            finish_call(n, enqueue_reduce(n, op, recv, handle), "a reduce-scatter");
     }
     pthread_mutex_unlock(&n->mutex);
     if (op->kind == OP_REDUCE_SCATTER && op->accumulate) {

@@ -1,9 +1,9 @@
-/* comm_nccl.h: data operations over NCCL, one GPU a rank. Private to the communicator; in builds without CUDA and NCCL
- * comm_nccl_new() says so.
+/* comm_nccl.h: data operations over NCCL, with one GPU for each rank. Private to the communicator. In builds without
+ * CUDA or NCCL, comm_nccl_new() fails with that reason.
  *
- * The control channel stays the host's: NCCL's unique id goes through it, and a watcher thread looks after the peers,
- * aborts NCCL when the job has failed, and fails the job when NCCL reports an asynchronous error, so that nobody waits
- * for a dead peer. */
+ * The hosts' control channel remains in use: it carries NCCL's unique id, and a watcher thread observes the peers
+ * through it, aborts NCCL when the job has failed, and fails the job when NCCL reports an asynchronous error, so that
+ * no rank waits for a dead peer. */
 #ifndef ZTRAIN_COMM_COMM_NCCL_H
 #define ZTRAIN_COMM_COMM_NCCL_H
 
@@ -19,16 +19,18 @@
 struct comm_nccl;
 
 #if COMM_HAS_NCCL
-/* `way` gets "NCCL 2.28.3". Collective: all fail if one does; every rank's device differs. */
+/* Opens NCCL on all ranks, each of which has another GPU. *way: "NCCL 2.28.3", lives as long as *out. Collective: all
+ * ranks fail if one does. */
 enum status comm_nccl_new(struct comm *comm, struct device *device, struct comm_nccl **out, const char **way,
                           struct error *err);
 void comm_nccl_free(struct comm_nccl *nccl);
 
-/* Enqueues the operation. Sums are NCCL's: their order does not depend on timing, but is not that of the ranks, and
- * op->bad_rank is not filled. With op->accumulate the own slice of `send` is overwritten by the sum. */
+/* Enqueues the operation. NCCL chooses the order of its sums, which does not depend on timing but is not the order of
+ * the ranks. op->bad_rank is not filled. With op->accumulate, the rank's own slice of `send` is overwritten by the sum.
+ */
 void comm_nccl_submit(struct comm_nccl *nccl, const struct data_op *op, struct stream *stream);
 
-/* Launches a graph that operations were captured in; not with a communicator that is aborted. */
+/* Launches a graph in which operations were captured; does nothing once the communicator is aborted. */
 void comm_nccl_launch(struct comm_nccl *nccl, struct graph *graph);
 
 #else

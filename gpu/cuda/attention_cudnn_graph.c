@@ -33,7 +33,7 @@ static const struct cudnn_pointwise GREATER_EQUAL = {CUDNN_POINTWISE_CMP_GE, CUD
 static const struct cudnn_pointwise GREATER = {CUDNN_POINTWISE_CMP_GT, CUDNN_DATA_BOOLEAN, CUDNN_DATA_BOOLEAN, 0};
 static const struct cudnn_pointwise SELECT = {CUDNN_POINTWISE_BINARY_SELECT, CUDNN_DATA_FLOAT, CUDNN_DATA_FLOAT, 0};
 
-static cudnnDataType_t type_of(const struct attention_shape *s)
+static cudnnDataType_t cudnn_type_of(const struct attention_shape *s)
 {
     return s->dtype == DTYPE_BF16 ? CUDNN_DATA_BFLOAT16 : CUDNN_DATA_HALF;
 }
@@ -45,7 +45,7 @@ static struct cudnn_tensor rows(struct cudnn_graph *g, const struct attention_sh
                                 int64_t heads, int64_t ld)
 {
     const int64_t dims[CUDNN_RANK] = {s->B, heads, s->T, s->D}, strides[CUDNN_RANK] = {s->T * ld, s->D, ld, 1};
-    return cudnn_memory(g, id, type_of(s), dims, strides);
+    return cudnn_memory(g, id, cudnn_type_of(s), dims, strides);
 }
 
 /* The same memory as (B, heads, D, T). */
@@ -53,7 +53,7 @@ static struct cudnn_tensor columns(struct cudnn_graph *g, const struct attention
                                    int64_t heads, int64_t ld)
 {
     const int64_t dims[CUDNN_RANK] = {s->B, heads, s->D, s->T}, strides[CUDNN_RANK] = {s->T * ld, s->D, 1, ld};
-    return cudnn_memory(g, id, type_of(s), dims, strides);
+    return cudnn_memory(g, id, cudnn_type_of(s), dims, strides);
 }
 
 /* One value for each query, dense (B, H, T, 1). */
@@ -73,8 +73,8 @@ static struct cudnn_tensor reduce_rows(struct cudnn_graph *g, cudnnReduceTensorO
 }
 
 /* a (B, H, m, k) · b (B, H or KV, k, n) -> (B, H, m, n) */
-static struct cudnn_tensor product(struct cudnn_graph *g, cudnnDataType_t type, const struct cudnn_tensor *a,
-                                   const struct cudnn_tensor *b)
+static struct cudnn_tensor matrix_product(struct cudnn_graph *g, cudnnDataType_t type, const struct cudnn_tensor *a,
+                                          const struct cudnn_tensor *b)
 {
     const int64_t dims[CUDNN_RANK] = {a->dims[0], a->dims[1], a->dims[2], b->dims[3]};
     struct cudnn_tensor out = cudnn_virtual(g, type, dims);
@@ -119,7 +119,7 @@ static void key_gradient(struct cudnn_graph *g, const struct attention_shape *s,
         cudnn_matmul(g, transposed, of, gradient);
         return;
     }
-    struct cudnn_tensor of_heads = product(g, type_of(s), transposed, of);
+    struct cudnn_tensor of_heads = matrix_product(g, cudnn_type_of(s), transposed, of);
     cudnn_reduce(g, CUDNN_REDUCE_TENSOR_ADD, &of_heads, gradient);
 }
 
@@ -134,7 +134,7 @@ static void build_fwd(struct cudnn_graph *g, int version, const struct attention
     struct cudnn_tensor lse = row_values(g, s, ATTENTION_LSE);
     struct cudnn_tensor scale = cudnn_scalar(g, (float)s->scale);
 
-    struct cudnn_tensor scores = product(g, CUDNN_DATA_FLOAT, &q, &k);
+    struct cudnn_tensor scores = matrix_product(g, CUDNN_DATA_FLOAT, &q, &k);
     scores = cudnn_pointwise(g, &MUL, &scores, &scale, NULL);
     scores = masked(g, version, s, scores);
 
@@ -146,7 +146,7 @@ static void build_fwd(struct cudnn_graph *g, int version, const struct attention
     cudnn_pointwise_into(g, &ADD, &maximum, &log_sum, NULL, &lse);
 
     struct cudnn_pointwise rounded = DIV;
-    rounded.gives = type_of(s);
+    rounded.gives = cudnn_type_of(s);
     struct cudnn_tensor probabilities = cudnn_pointwise(g, &rounded, &exponentials, &sum, NULL);
     cudnn_matmul(g, &probabilities, &v, &out);
 }
@@ -170,22 +170,22 @@ static void build_bwd(struct cudnn_graph *g, int version, const struct attention
     struct cudnn_tensor sums = reduce_rows(g, CUDNN_REDUCE_TENSOR_ADD, &products);
     cudnn_pointwise_into(g, &MUL, &sums, &one, NULL, &delta);
 
-    struct cudnn_tensor scores = product(g, CUDNN_DATA_FLOAT, &q, &k);
+    struct cudnn_tensor scores = matrix_product(g, CUDNN_DATA_FLOAT, &q, &k);
     scores = cudnn_pointwise(g, &MUL, &scores, &scale, NULL);
     scores = cudnn_pointwise(g, &SUB, &scores, &lse, NULL);
     scores = masked(g, version, s, scores);
     struct cudnn_tensor probabilities = cudnn_pointwise(g, &EXP, &scores, NULL, NULL);
-    struct cudnn_tensor transposed = cudnn_transpose(g, &probabilities, type_of(s));
+    struct cudnn_tensor transposed = cudnn_transpose(g, &probabilities, cudnn_type_of(s));
     key_gradient(g, s, &transposed, &dout, &dv);
 
-    struct cudnn_tensor ds = product(g, CUDNN_DATA_FLOAT, &dout, &v);
+    struct cudnn_tensor ds = matrix_product(g, CUDNN_DATA_FLOAT, &dout, &v);
     ds = cudnn_pointwise(g, &SUB, &ds, &delta, NULL);
     ds = cudnn_pointwise(g, &MUL, &ds, &probabilities, NULL);
     ds = cudnn_pointwise(g, &MUL, &ds, &scale, NULL);
-    transposed = cudnn_transpose(g, &ds, type_of(s));
+    transposed = cudnn_transpose(g, &ds, cudnn_type_of(s));
     key_gradient(g, s, &transposed, &q, &dk);
 
-    struct cudnn_tensor k_rows = cudnn_transpose(g, &k, type_of(s));
+    struct cudnn_tensor k_rows = cudnn_transpose(g, &k, cudnn_type_of(s));
     cudnn_matmul(g, &ds, &k_rows, &dq);
 }
 

@@ -89,7 +89,7 @@ static void *take_lse(struct trial *t)
 }
 
 /* Takes all tensors out of the arena; a dry arena only counts. */
-static void lay_out(struct trial *t)
+static void trial_lay_out(struct trial *t)
 {
     const struct attention_shape *s = &t->plan->shape;
     int64_t M = s->B * s->T;
@@ -279,7 +279,7 @@ static enum status trial_open(struct trial *t, struct device *device, struct err
     const size_t workspace = attention_plan_workspace_bytes(t->plan);
     t->device = device;
     arena_init_dry(&t->arena);
-    lay_out(t);
+    trial_lay_out(t);
     arena_take(&t->arena, MEM_WORKSPACE, workspace);
     t->bytes = t->arena.used;
     t->pattern = malloc(PATTERN * sizeof(uint16_t));
@@ -292,7 +292,7 @@ static enum status trial_open(struct trial *t, struct device *device, struct err
     if (device_alloc(device, t->bytes, &t->memory, &ignored) != STATUS_OK)
         return STATUS_OK;
     arena_init(&t->arena, t->memory, t->bytes);
-    lay_out(t);
+    trial_lay_out(t);
     stream_set_workspace(t->stream, arena_take(&t->arena, MEM_WORKSPACE, workspace), workspace);
     return STATUS_OK;
 }

@@ -112,12 +112,12 @@ template <int N, typename T> __device__ __forceinline__ void store(T *to, const 
 
 /* ---- grids --------------------------------------------------------------- */
 
-static inline uintptr_t address_bits(const void *address)
+static inline uintptr_t bits_of_address(const void *address)
 {
     return reinterpret_cast<uintptr_t>(address);
 }
 
-static inline uintptr_t address_bits(int64_t bytes)
+static inline uintptr_t bits_of_address(int64_t bytes)
 {
     return static_cast<uintptr_t>(bytes);
 }
@@ -125,7 +125,7 @@ static inline uintptr_t address_bits(int64_t bytes)
 /* Whether all addresses (NULL counts as one) and all distances in bytes are multiples of 16. */
 template <typename... Addresses> static inline bool aligned16(Addresses... addresses)
 {
-    return ((address_bits(addresses) | ...) & 15u) == 0;
+    return ((bits_of_address(addresses) | ...) & 15u) == 0;
 }
 
 /* The number of blocks for the work of `wanted` blocks: at least 1, at most per_sm for each multiprocessor (blocks

@@ -65,7 +65,7 @@ static const struct device_backend cuda_backend = {
 /* ---- finding GPUs -------------------------------------------------------- */
 
 /* The number of usable GPUs; 0: `err` gives the reason. */
-static int count_gpus(struct error *err)
+static int count_usable_gpus(struct error *err)
 {
     int count = 0, driver = 0, runtime = 0;
     cudaError_t code = cudaGetDeviceCount(&count);
@@ -106,7 +106,7 @@ bool device_cuda_probe(char *why)
 {
     struct error err;
     struct cudaDeviceProp properties;
-    bool usable = count_gpus(&err) > 0;
+    bool usable = count_usable_gpus(&err) > 0;
     if (usable) {
         cudaError_t code = cudaGetDeviceProperties(&properties, 0);
         if (code != cudaSuccess)
@@ -121,7 +121,7 @@ int device_cuda_identify(unsigned char (*uuids)[DEVICE_UUID_BYTES], int most)
 {
     struct error err;
     struct cudaDeviceProp properties;
-    int count = count_gpus(&err);
+    int count = count_usable_gpus(&err);
     _Static_assert(sizeof properties.uuid.bytes == DEVICE_UUID_BYTES, "device.h and CUDA agree on the size of a UUID");
     for (int i = 0; i < count && i < most; i++) {
         memset(uuids[i], 0, DEVICE_UUID_BYTES);
@@ -149,7 +149,7 @@ static void read_driver(int cuda_version, char *text, size_t size)
 static enum status open_gpu(struct cuda_device *cuda, int index, struct error *err)
 {
     struct cudaDeviceProp properties;
-    int count = count_gpus(err), driver = 0;
+    int count = count_usable_gpus(err), driver = 0;
     if (count == 0) {
         error_prefix(err, "cannot open a CUDA device");
         return error_hint(err, "set train.device to cpu or auto");

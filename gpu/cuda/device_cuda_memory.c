@@ -5,7 +5,7 @@
 
 #include <string.h>
 
-static double gib(size_t bytes)
+static double in_gib(size_t bytes)
 {
     return (double)bytes / (1 << 30);
 }
@@ -54,8 +54,8 @@ enum status cuda_alloc(struct device *device, size_t bytes, void **memory, struc
         cudaGetLastError(); /* not a failure of the device */
         *memory = NULL;
         error_set(err, cuda_status_of(code),
-                  "cannot allocate %.3f GiB on GPU %d (%s): %s; %.3f GiB of its %.3f GiB were available", gib(bytes),
-                  cuda->index, device->name, cudaGetErrorString(code), gib(available), gib(total));
+                  "cannot allocate %.3f GiB on GPU %d (%s): %s; %.3f GiB of its %.3f GiB were available", in_gib(bytes),
+                  cuda->index, device->name, cudaGetErrorString(code), in_gib(available), in_gib(total));
         if (err && err->code == STATUS_BROKEN)
             return err->code;
         return error_hint(err, "use a smaller micro batch or sequence, activation checkpointing, a higher ZeRO stage, "
@@ -90,7 +90,7 @@ enum status cuda_alloc_host(struct device *device, size_t bytes, void **memory, 
     if (code != cudaSuccess) {
         cudaGetLastError();
         *memory = NULL;
-        error_set(err, STATUS_DEVICE, "cannot allocate %.3f GiB of pinned host memory: %s", gib(bytes),
+        error_set(err, STATUS_DEVICE, "cannot allocate %.3f GiB of pinned host memory: %s", in_gib(bytes),
                   cudaGetErrorString(code));
         return error_hint(err, "free memory on this machine, or run fewer ranks on it");
     }
@@ -117,7 +117,7 @@ enum status cuda_pin_host(struct device *device, void *memory, size_t bytes, str
     if (code != cudaSuccess) {
         cudaGetLastError();
         return error_set(err, STATUS_DEVICE, "cannot pin %.3f GiB of host memory: %s; hint: see `ulimit -l`",
-                         gib(bytes), cudaGetErrorString(code));
+                         in_gib(bytes), cudaGetErrorString(code));
     }
     enum status status = range_add(cuda, memory, bytes, err);
     if (status != STATUS_OK)

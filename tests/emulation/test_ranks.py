@@ -184,7 +184,7 @@ def test_a_communicator_that_does_not_come_about(folder):
     changes = {"comm": {"timeout_seconds": 1.5}}
     done = Job(folder, "--config", spec_of(folder, changes), nodes=[0, 0], env=TWO,
                env_of={1: {"ZTRAIN_EMULATION_NCCL": "deaf"}}).train(PEER)
-    assert all("nothing has come of it for 9.5 s, though all ranks are alive" in d.err for d in done)
+    assert all("no progress for 9.5 s, although all ranks are alive" in d.err for d in done)
 
 
 def test_an_asynchronous_error_ends_all(folder):
