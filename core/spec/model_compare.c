@@ -1,9 +1,11 @@
-/* model_compare.c: whether two descriptions compute the same. One table: a field, and its keys in config.json.
+/* model_compare.c: whether two model descriptions compute the same. One table has the fields and their keys in
+ * config.json.
  *
- * Not in it, and free to change while a run goes on: how weights were initialised (initializer_range, padding_token),
- * the dtype of files, max_positions with RoPE (there a limit; in GPT-2 the rows of wpe), notices and the source.
- * model_type and attention_bias speak for what follows from them: norm, mlp, weights_in_out, o_bias, qk_norm.
- * Descriptions are compared, not files, so what transformers 4 and 5 write in different keys is the same. */
+ * The table leaves out what a resumed run may change: the initialisation of weights (initializer_range, padding_token),
+ * the dtype of files, max_positions with RoPE (where it is a limit; in GPT-2 it is the number of rows of wpe), notices
+ * and the source. It also leaves out what follows from model_type and attention_bias: norm, mlp, weights_in_out,
+ * o_bias, qk_norm. Descriptions are compared, not files, so that the different keys of transformers 4 and 5 are
+ * equivalent. */
 #include "core/spec/model_compare.h"
 
 #include "core/spec/spec.h"

@@ -1,8 +1,8 @@
 /* spec_batch.c: the batch triangle: train_batch_size = micro batch x accumulation x ranks.
  *
- * A new run takes what the spec says and derives the rest. A run that is resumed keeps its train_batch_size, whatever
- * the world size: that is what the course of training depends on. The micro batch stays as it is given or, where it is
- * not, no larger than it was, since it decides how much memory a rank needs; the accumulation adapts. */
+ * A new run takes the sizes that the spec gives and derives the others. A resumed run keeps its train_batch_size at any
+ * world size, because the course of training depends on it. The micro batch is the given one or, if none is given, at
+ * most as large as it was, because a rank's memory depends on it; the accumulation adapts. */
 #include "core/spec/spec.h"
 
 #include "core/spec/spec_keys.h"
@@ -21,7 +21,7 @@ static int64_t largest_batch(void)
     return (int64_t)spec_key_find("train_batch_size")->max;
 }
 
-/* "1, 2, 3, 6": the world sizes over which `batch` can be split in units of `unit`, the smallest ones first. */
+/* "1, 2, 3, 6": the world sizes over which `batch` can be split in units of `unit`, smallest first. */
 static void list_world_sizes(int64_t batch, int64_t unit, char *text, size_t size)
 {
     enum { MOST = 24 };
@@ -40,7 +40,8 @@ static void list_world_sizes(int64_t batch, int64_t unit, char *text, size_t siz
     }
 }
 
-/* Writes which values would do. What the ranks take at a time, `unit`, has to fit into train_batch_size. */
+/* Adds a hint with values that fit: train_batch_size must be a multiple of `unit`, the samples that all ranks take at a
+ * time. */
 static void hint_batch(struct error *err, const int64_t given[3], int64_t world)
 {
     int64_t train = given[0], unit = 1;
@@ -48,7 +49,7 @@ static void hint_batch(struct error *err, const int64_t given[3], int64_t world)
     for (int i = 1; i < 3; i++)
         unit = given[i] ? saturating_product(unit, given[i]) : unit;
     list_world_sizes(train, unit, sizes, sizeof sizes);
-    if (given[1] && given[2] && sizes[0]) /* with all three there is but one */
+    if (given[1] && given[2] && sizes[0]) /* all three sizes determine the world size */
         snprintf(sizes, sizeof sizes, "%lld", (long long)(train / unit));
     if (sizes[0])
         snprintf(worlds, sizeof worlds, "; possible world sizes: %s", sizes);
@@ -98,7 +99,7 @@ enum status spec_resolve_batch(struct run_spec *spec, int world, const char *wor
     else if (given[2])
         snprintf(one_step, sizeof one_step, "sample in each of %lld accumulation steps", (long long)accumulation);
     int64_t product = saturating_product(saturating_product(micro, accumulation), world);
-    if (train > largest_batch()) { /* a product; as a value it would have been refused before */
+    if (train > largest_batch()) { /* a product; a given value has been checked already */
         error_set(err, STATUS_USAGE,
                   "%s: train_micro_batch_size_per_gpu %lld * gradient_accumulation_steps %lld * world "
                   "size %d (from %s) is more than %lld samples; hint: make one of them smaller",
@@ -106,7 +107,7 @@ enum status spec_resolve_batch(struct run_spec *spec, int world, const char *wor
                   (long long)largest_batch());
         return STATUS_USAGE;
     }
-    if (!micro || !accumulation) { /* DeepSpeed's sentence would name a 0 that nobody has given */
+    if (!micro || !accumulation) { /* DeepSpeed's sentence would name a 0 that is not in the spec */
         error_set(err, STATUS_USAGE,
                   "%s: train_batch_size %lld is less than one %s on each of %d ranks (world size %d: %s)",
                   full->batch_where, (long long)train, one_step, world, world, world_source);
@@ -139,9 +140,9 @@ enum status spec_resolve_batch_resumed(struct run_spec *spec, int world, const c
     int64_t train = json_integer_value(json_object_get(stored, "train_batch_size"));
     int64_t was_micro = json_integer_value(json_object_get(stored, "train_micro_batch_size_per_gpu"));
     if (train < 1 || train > largest_batch() || was_micro < 1 || was_micro > largest_batch() ||
-        (given[0] && given[0] != train)) /* another batch is another run: spec_compare() says so */
+        (given[0] && given[0] != train)) /* another batch is another run, which spec_compare() refuses */
         return spec_resolve_batch(spec, world, world_source, err);
-    /* as before, or where the spec was changed on purpose and fits */
+    /* as before, or the spec was changed on purpose and fits */
     if (world == stored_world && (given[1] || given[2]) &&
         spec_resolve_batch(spec, world, world_source, NULL) == STATUS_OK && spec->train_batch_size == train)
         return STATUS_OK;
@@ -157,17 +158,17 @@ enum status spec_resolve_batch_resumed(struct run_spec *spec, int world, const c
         list_world_sizes(train, given[1] ? given[1] : 1, sizes, sizeof sizes);
         if (given[1])
             error_set(err, STATUS_USAGE,
-                      "%s: train_batch_size %lld of the run cannot be split into micro batches of %lld on %d ranks "
+                      "%s: the run's train_batch_size %lld cannot be split into micro batches of %lld on %d ranks "
                       "(world size %d: %s)",
                       full->batch_where, (long long)train, (long long)micro, world, world, world_source);
         else
             error_set(err, STATUS_USAGE,
-                      "%s: train_batch_size %lld of the run cannot be split over %d ranks (world size %d: %s)",
+                      "%s: the run's train_batch_size %lld cannot be split over %d ranks (world size %d: %s)",
                       full->batch_where, (long long)train, world, world, world_source);
         if (sizes[0])
             return error_hint(err, "possible world sizes: %s", sizes);
-        return error_hint(err, "train_micro_batch_size_per_gpu has to divide train_batch_size; without it ztrain finds "
-                               "one");
+        return error_hint(err, "train_micro_batch_size_per_gpu must divide train_batch_size; if you remove it, ztrain "
+                               "derives it");
     }
     spec->train_batch_size = train;
     spec->train_micro_batch_size_per_gpu = micro;

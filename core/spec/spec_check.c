@@ -1,8 +1,9 @@
-/* spec_check.c: a tree against the key table.
+/* spec_check.c: checks a tree against the key table, in three passes.
  *
- * Three passes. The tree is walked for keys that the table does not have (did you mean …?). The table is walked for
- * values: type, range, verdict; what passes is stored, what is absent gets its default. Then come the rules that tie
- * keys together. A key that is wrong in one pass is left out of the next ones, so that one mistake makes one line. */
+ * The first pass looks in the tree for keys that the table does not have (did you mean …?). The second goes through the
+ * table and checks type, range and verdict of each value, stores it, and stores the default of each absent key. The
+ * third applies the rules that tie keys together. A key that is wrong in one pass is left out of the next ones, so that
+ * one mistake gives one line. */
 #include "core/edit_distance.h"
 #include "core/spec/spec_keys.h"
 
@@ -17,8 +18,8 @@ static bool in_section(const struct spec_key *key, const char *section)
     return strlen(section) == length && strncmp(key->path, section, length) == 0;
 }
 
-/* "'data'", "'optimizer' or 'scheduler'", "at top level": sections that have a key of this very name. NULL: none, or
- * too many. `used`: only keys that do something here. */
+/* "'data'", "'optimizer' or 'scheduler'", "at top level": the sections that have a key of exactly this name. NULL:
+ * none, or too many. `used`: only keys that ztrain uses. */
 static const char *sections_with(struct spec_context *ctx, const char *name, bool used)
 {
     const char *found = NULL;
@@ -36,9 +37,9 @@ static const char *sections_with(struct spec_context *ctx, const char *name, boo
     return count <= 3 ? found : NULL;
 }
 
-enum { FEWEST_LETTERS = 3 /* of a part that says something */ };
+enum { FEWEST_LETTERS = 3 /* of a part that can be recognised */ };
 
-/* Whether a text ends with a word, or words, behind an underscore. */
+/* Whether a text ends with an underscore and this word (or words). */
 static bool ends_with_word(const char *text, const char *word)
 {
     size_t all = strlen(text), length = strlen(word);
@@ -47,7 +48,7 @@ static bool ends_with_word(const char *text, const char *word)
 }
 
 /* Whether a name is the beginning of a key (seq_len of seq_length), its end (batch_size of train_batch_size), or the
- * key with words before it (output_dir in run). One word alone says nothing about keys of other sections. */
+ * key with words before it (output_dir in run). A single word is compared with the keys of the same section only. */
 static bool is_part(const char *name, const char *key, bool same_section)
 {
     if (!same_section && !strchr(name, '_'))
@@ -86,7 +87,7 @@ static const char *suggestion(struct spec_context *ctx, const char *section, con
     return "--help-spec lists the keys";
 }
 
-/* The rows of an optimizer's or scheduler's params say nothing about one that we do not have. */
+/* The rows of an optimizer's or scheduler's params do not apply to a type that ztrain does not have. */
 static bool is_unknown_territory(const struct spec_node *root, const char *section)
 {
     const char *type_path = strcmp(section, "optimizer.params") == 0   ? "optimizer.type"
@@ -124,7 +125,7 @@ static void find_unknown(struct spec_context *ctx, const struct spec_node *root,
 
 /* ---- values and verdicts ------------------------------------------------- */
 
-/* A section of DeepSpeed's that we lack is on if anything in it is enabled, or if it has content and no switch. */
+/* A section of DeepSpeed's that ztrain lacks is on if anything in it is enabled, or if it has content but no switch. */
 static void find_switches(const struct spec_node *node, bool *has_switch, bool *on)
 {
     for (const struct spec_node *child = node->first; child; child = child->next) {
@@ -149,7 +150,7 @@ static bool foreign_is_on(const struct spec_node *node)
     return on || (!has_switch && node->count > 0);
 }
 
-/* What is said about a value that asks for something else than what ztrain does. */
+/* Adds the message about a value that asks for something other than what ztrain does. */
 static void apply_verdict(struct spec_context *ctx, const struct spec_key *key, const struct spec_node *node)
 {
     switch (key->verdict) {
@@ -165,12 +166,12 @@ static void apply_verdict(struct spec_context *ctx, const struct spec_key *key, 
     }
 }
 
-/* Converts, judges and stores the value at `node`; what is wrong leaves the default in place. */
+/* Converts, judges and stores the value at `node`; a wrong value leaves the default in place. */
 static void check_value(struct spec_context *ctx, struct spec_full *full, const struct spec_key *key,
                         const struct spec_node *node)
 {
     if (node->kind == NODE_NULL && (!key->fallback || key->verdict != VERDICT_USED))
-        return; /* "no value" is what these are anyway */
+        return; /* these have no value anyway */
     if (node->kind == NODE_STRING && strcmp(node->text, "auto") == 0 && key->type != KEY_STRING &&
         key->type != KEY_STRING_LIST && key->type != KEY_MODEL_CONFIG && key->type != KEY_ANY && !key->choices) {
         bool counts = key->verdict != VERDICT_PASSIVE && key->verdict != VERDICT_NOTICE;
@@ -233,7 +234,7 @@ static void check_row(struct spec_context *ctx, struct spec_full *full, const st
             apply_verdict(ctx, key, node);
     } else if (foreign_schedule) {
         if (spec_find(root, "scheduler.type"))
-            spec_error(ctx, node->key_pos, "'%s' is no parameter of %s; hint: it has %s", key->path,
+            spec_error(ctx, node->key_pos, "'%s' is not a parameter of %s; hint: its parameters are %s", key->path,
                        schedule_name(schedule), schedule_params(ctx, schedule));
     } else if (key->type != KEY_ALIAS) {
         check_value(ctx, full, key, node);
@@ -260,7 +261,7 @@ static bool has_text(const struct spec_node *node, const char *text)
     return node && node->kind == NODE_STRING && strcmp(node->text, text) == 0;
 }
 
-/* The later of two nodes, to place what is said about both. */
+/* The place of the later of two nodes, for a message about both. */
 static struct spec_pos later_pos(const struct spec_node *a, const struct spec_node *b)
 {
     struct spec_pos p = a->key_pos, q = b->key_pos;
@@ -296,7 +297,7 @@ static void check_batch(struct spec_context *ctx, struct spec_full *full, const 
     if (!has_train && !has_micro)
         spec_error(ctx, top,
                    "Either train_batch_size or train_micro_batch_size_per_gpu needs to be provided; hint: "
-                   "train_batch_size counts the samples of a step over all ranks");
+                   "train_batch_size is the number of samples per step over all ranks");
     const struct spec_node *first = has_train ? train : has_micro ? micro : accumulation;
     const char *where = spec_pos_text(ctx, first ? first->key_pos : top);
     full->batch_where = spec_arena_copy(&full->arena, where, strlen(where));
@@ -338,14 +339,14 @@ static void check_scheduler(struct spec_context *ctx, struct spec_full *full, co
         s->warmup_steps > s->total_steps)
         spec_error(ctx, warmup->pos,
                    "'scheduler.params.warmup_steps' %lld is more than total_steps %lld; hint: the "
-                   "warm-up is a part of the total",
+                   "warm-up is part of the total",
                    (long long)s->warmup_steps, (long long)s->total_steps);
     const struct spec_node *min_lr = spec_find(root, "scheduler.params.min_lr");
     if ((s->type == SCHEDULE_LINEAR || s->type == SCHEDULE_COSINE) && is_set(min_lr) &&
         s->min_lr > full->spec.optimizer.lr)
         spec_notice(ctx, min_lr->pos,
-                    "'scheduler.params.min_lr' %g is above 'optimizer.params.lr' %g: the rate rises to it", s->min_lr,
-                    full->spec.optimizer.lr);
+                    "'scheduler.params.min_lr' %g is above 'optimizer.params.lr' %g: the learning rate rises to it",
+                    s->min_lr, full->spec.optimizer.lr);
     full->given_total_steps = s->total_steps;
 }
 
@@ -378,7 +379,7 @@ static void check_offload(struct spec_context *ctx, struct spec_full *full, cons
     const struct spec_node *given_stage = spec_find(root, "zero_optimization.stage");
     int stage = full->spec.zero.stage;
     if (given_stage && given_stage->kind != NODE_NULL && stage == 0 && !is_zero(given_stage))
-        return; /* the stage is wrong itself */
+        return; /* the stage itself is wrong */
     if (is_set(optimizer) && !has_text(optimizer, "none") && stage == 0)
         spec_error(ctx, optimizer->key_pos,
                    "offload_optimizer needs zero_optimization stage 1, 2 or 3, not 0; hint: set stage");
@@ -398,7 +399,7 @@ static void check_names(struct spec_context *ctx, struct spec_full *full, const 
     const char *name = full->spec.run.name;
     if (name && (strchr(name, '/') || strcmp(name, ".") == 0 || strcmp(name, "..") == 0))
         spec_error(ctx, spec_find(root, "run.name")->pos,
-                   "'run.name' must be the name of a folder, not '%s'; hint: run.dir is the folder that it is in",
+                   "'run.name' must be the name of a folder, not '%s'; hint: run.dir is the folder that holds it",
                    spec_show(ctx, name));
 }
 
@@ -407,12 +408,12 @@ static void check_documents(struct spec_context *ctx, struct spec_full *full, co
     const struct spec_node *length = spec_find(root, "data.seq_length");
     if (!full->spec.data.packing && full->spec.data.seq_length == 1 && is_set(length))
         spec_error(ctx, length->pos,
-                   "'data.seq_length' 1 leaves no target where data.packing is false; hint: 2 or more");
+                   "'data.seq_length' 1 leaves no target if data.packing is false; hint: use 2 or more");
 }
 
-/* ---- all of it ----------------------------------------------------------- */
+/* ---- the whole spec ------------------------------------------------------ */
 
-/* Old names become the new ones, `zero_optimization: true` becomes stage 1. */
+/* Replaces old names by the new ones, and `zero_optimization: true` by stage 1. */
 static void normalise(struct spec_context *ctx, struct spec_node *root)
 {
     for (int i = 0; i < spec_num_keys; i++) {
@@ -425,7 +426,7 @@ static void normalise(struct spec_context *ctx, struct spec_node *root)
         const char *name = spec_key_leaf(key->fallback);
         bool twin = spec_child(parent, name) != NULL;
         node->key = name;
-        if (twin) { /* both names are there: as if one file had the old, another the new one */
+        if (twin) { /* both names are present: merged as if from two files */
             struct spec_node all = *parent;
             *parent = (struct spec_node){
                 .kind = NODE_MAPPING, .pos = all.pos, .key_pos = all.key_pos, .key = all.key, .next = all.next};
@@ -455,7 +456,7 @@ void spec_check(struct spec_context *ctx, struct spec_full *full, struct spec_no
     full->spec.scheduler.warmup_max_lr = -1;
     for (int i = 0; i < spec_num_keys; i++)
         check_row(ctx, full, root, &spec_keys[i]);
-    if (!complete) /* what keys say together cannot be known */
+    if (!complete) /* keys of the missing file could matter to these rules */
         return;
     check_model(ctx, full, root);
     check_batch(ctx, full, root);

@@ -1,5 +1,5 @@
-/* spec_help.c: --help-spec and docs/run-spec.md, from the key table. The prose around the tables stands here, so that
- * the page is one output of the program and cannot disagree with it. */
+/* spec_help.c: --help-spec and docs/run-spec.md, made from the key table. The prose around the tables is in this file
+ * as well, so that the page is one output of the program and cannot disagree with it. */
 #include "core/spec/spec_keys.h"
 
 #include <string.h>
@@ -9,10 +9,10 @@ static const char intro[] =
     "\n"
     "<!-- made by `ztrain --help-spec --markdown`; edit the key table in core/spec/spec_keys.c instead -->\n"
     "\n"
-    "A run is described by one YAML file: `ztrain --config run.yaml`. Paths in it are relative to the current folder.\n"
-    "Beside ztrain's own sections stand DeepSpeed's keys, under their names and with their meaning. They may also "
-    "come\n"
-    "from a DeepSpeed configuration in JSON (`--deepspeed ds_config.json`); a key that both files set is an error.\n"
+    "One YAML file describes a run: `ztrain --config run.yaml`. Paths in it are relative to the current folder.\n"
+    "It has sections of ztrain's and, next to them, DeepSpeed's keys with their names and meaning. DeepSpeed's\n"
+    "keys may also come from a DeepSpeed configuration in JSON (`--deepspeed ds_config.json`); a key that both\n"
+    "files set is an error.\n"
     "\n"
     "```yaml\n"
     "model:\n"
@@ -32,76 +32,77 @@ static const char intro[] =
     "zero_optimization: {stage: 3}\n"
     "```\n"
     "\n"
-    "## How it is read\n"
+    "## How the spec is read\n"
     "\n"
-    "- All errors are reported at once, as `file:line:column: message; hint`, with exit code 2. An unknown key is an\n"
-    "  error everywhere, and so is a key that is set twice. What is wrong because it is absent stands at 1:1.\n"
-    "- `--set a.b.c=VALUE` replaces a value after the files are read and before anything is checked. VALUE is YAML\n"
-    "  (`[0.9, 0.95]`, `true`, `5e8`, `{stage: 3}`); `null` unsets a key that has no default. The last one wins.\n"
-    "- `5e8`, `1e-5` and `5E+8` are numbers, and `5e8` is an integer where one is expected. NaN and infinity are\n"
-    "  refused. Only `true` and `false` are truth values.\n"
-    "- `\"auto\"` stands for a derived value where the table says \"or auto\"; elsewhere it is an error.\n"
+    "- All errors are reported at once, as `file:line:column: message; hint`, with exit code 2. An unknown key\n"
+    "  is an error everywhere, and so is a key that is set twice. An error about an absent key is placed at\n"
+    "  1:1.\n"
+    "- `--set a.b.c=VALUE` replaces a value after the files are read and before anything is checked. VALUE is\n"
+    "  YAML (`[0.9, 0.95]`, `true`, `5e8`, `{stage: 3}`); `null` unsets a key that has no default. If a key is\n"
+    "  set more than once, the last `--set` wins.\n"
+    "- `5e8`, `1e-5` and `5E+8` are numbers, and `5e8` is an integer where one is expected. NaN and infinity\n"
+    "  are refused. The only truth values are `true` and `false`.\n"
+    "- `\"auto\"` stands for a derived value if the table says \"or auto\"; for other keys it is an error.\n"
     "- YAML anchors, aliases, tags and merge keys are refused. A file has at most 4 MiB and 64 levels.\n"
     "- `--dry-run` prints the effective spec, which is also written to `run.yaml` in the run's folder.\n"
     "\n"
     "## Batch sizes\n"
     "\n"
-    "`train_batch_size` = `train_micro_batch_size_per_gpu` x `gradient_accumulation_steps` x ranks. Two of the three\n"
-    "give the third; `train_batch_size` or the micro batch alone means accumulation 1. What does not fit is an error\n"
-    "that names the nearest values that do.\n"
+    "`train_batch_size` = `train_micro_batch_size_per_gpu` x `gradient_accumulation_steps` x ranks. Two of the\n"
+    "three sizes determine the third; `train_batch_size` or the micro batch alone means accumulation 1. Sizes\n"
+    "that do not fit together are an error, which names the nearest values that do.\n"
     "\n"
-    "A resumed run keeps its `train_batch_size` at any world size: the accumulation adapts, and the micro batch where\n"
-    "the run spec does not give it, to no more than it was. What cannot be split lists the world sizes that can.\n"
+    "A resumed run keeps its `train_batch_size` at any world size. The accumulation adapts; unless the run spec\n"
+    "sets the micro batch, it may become smaller than before, but not larger. If the batch cannot be split, the\n"
+    "error lists the world sizes that can.\n"
     "\n"
     "## Length of a run\n"
     "\n"
-    "`train.epochs` and `train.max_steps` set: whichever ends first. `epochs` alone: so many passes over the training\n"
-    "data. `max_steps` alone: the data repeat until then. Neither: one epoch. An epoch is the whole global batches of\n"
-    "the data; a rest that fills none is dropped, and the next epoch has a new order.\n"
+    "If both `train.epochs` and `train.max_steps` are set, the run ends with whichever comes first. `epochs`\n"
+    "alone means that many passes over the training data; with `max_steps` alone the data repeat until then;\n"
+    "with neither, the run is one epoch. An epoch consists of whole global batches: a rest of the data that\n"
+    "does not fill one is dropped, and the next epoch has a new order.\n"
     "\n"
     "## Resuming with a changed spec\n"
     "\n"
-    "The spec is compared with the one in the checkpoint. In the tables, \"resume: error\" marks keys whose change "
-    "would\n"
-    "silently make another run of it, \"notice\" those that may change and are printed with both values, \"contents\" "
-    "paths\n"
-    "that may change if the same is found there: token shards with the same sizes in the same order and the same "
-    "first\n"
-    "tokens; a model with the same config, and for `model.pretrained` a folder of the same name, as base models and\n"
-    "what was made of them have the same config.\n"
+    "The spec is compared with the one in the checkpoint. The column \"resume\" of the tables says what a changed\n"
+    "value means:\n"
     "\n"
-    "The model's config is compared with the one in the checkpoint by what it says, wherever it stands: another\n"
-    "`rope_theta` in the `config.json` of the same folder is an error, too. The same said in the keys of transformers "
-    "4\n"
-    "or 5 is no difference, nor is what computes nothing: names, token ids, initialisation, dtypes of files.\n"
+    "- error: the change would silently turn the run into another one, and is refused;\n"
+    "- notice: the change is allowed, and both values are printed;\n"
+    "- contents: a path may change if it leads to the same contents: token shards of the same sizes in the same\n"
+    "  order with the same first tokens; a model with the same config and, for `model.pretrained`, a folder of\n"
+    "  the same name, because a base model and its fine-tuned versions have the same config;\n"
+    "- \"-\": the change is allowed.\n"
+    "\n"
+    "The model's config is compared with the one in the checkpoint by its meaning, wherever it is stored:\n"
+    "another `rope_theta` in the `config.json` of the same folder is an error as well. The keys of transformers\n"
+    "4 and 5 are equivalent, and keys that have no effect on the computation (names, token ids, initialisation,\n"
+    "dtypes of files) are not compared.\n"
     "\n";
 
 static const char metrics[] =
     "## metrics.jsonl\n"
     "\n"
-    "The run's folder holds `metrics.jsonl`: a JSON object per line. Where a resumed run has to "
-    "leave\n"
-    "out lines of steps behind its checkpoint, or damaged ones, a new file takes its place, and the former one stays "
-    "as\n"
-    "`metrics.jsonl.N`. Kinds of lines:\n"
+    "The run's folder holds `metrics.jsonl`, one JSON object per line. If a resumed run has to leave out lines\n"
+    "(of steps after its checkpoint, or damaged ones), a new file takes its place, and the former file stays as\n"
+    "`metrics.jsonl.N`. The kinds of lines:\n"
     "\n"
     "| line | fields |\n"
     "|---|---|\n"
     "| a step | `step` (from 1), `epoch`, `loss` (mean over the targets of the global batch), `grad_norm` (before "
-    "clipping), `lr`, `loss_scale`, `skipped` (true: gradients were not finite, nothing was updated), `tokens` (since "
-    "the "
-    "run's start), `tokens_per_s`, `mfu` (null where the peak of the device is unknown), `memory_bytes` {`device`, "
-    "`host`}, `seconds` {`step`, `data`, `forward`, `backward`, `reduce`, `optimizer`, `checkpoint`} (the middle four "
-    "are null where the step was launched as a "
-    "CUDA graph) |\n"
+    "clipping), `lr`, `loss_scale`, `skipped` (true: the gradients were not finite and nothing was updated), `tokens` "
+    "(since the start of the run), `tokens_per_s`, `mfu` (null if the peak of the device is unknown), `memory_bytes` "
+    "{`device`, `host`}, `seconds` {`step`, `data`, `forward`, `backward`, `reduce`, `optimizer`, `checkpoint`} (the "
+    "middle four are null if the step was launched as a CUDA graph) |\n"
     "| an evaluation | `step`, `epoch`, `eval_loss`, `perplexity`, `eval_tokens` |\n"
     "| the end of an epoch | `epoch_end` (its number), `step`, `train_loss` (mean over the epoch's targets on all "
     "ranks) |\n"
     "| a checkpoint | `checkpoint` (its folder), `step`, `bytes`, `seconds_stalled` |\n"
     "| a resume | `resumed_from`, `step` |\n"
     "\n"
-    "`loss`, `grad_norm`, `lr` and `eval_loss` are printed with enough digits to compare runs bit for bit.\n"
-    "A loss that is not finite, or over no targets (documents of one token), is null.\n";
+    "`loss`, `grad_norm`, `lr` and `eval_loss` are printed with enough digits to compare runs bit for bit. A\n"
+    "loss that is not finite, or that is a mean over no targets (documents of one token), is null.\n";
 
 static const char *const type_names[KEY_TYPE_COUNT] = {
     [KEY_SECTION] = "section",
@@ -163,7 +164,7 @@ static const char *describe_default(const struct spec_key *key)
 
 /* ---- plain text ---------------------------------------------------------- */
 
-/* Help in lines of at most 100 columns behind an indent. */
+/* Help in indented lines of at most 100 columns. */
 static void print_wrapped(FILE *out, const char *text)
 {
     enum { INDENT = 8, WIDTH = 100 };
@@ -191,7 +192,7 @@ static void print_used(FILE *out)
         fprintf(out, "%s  (%s; %s%s)\n", key->path, type, key->flags & KEY_REQUIRED ? "" : "default ",
                 describe_default(key));
         if (key->schedules) {
-            fputs("        of ", out);
+            fputs("        for ", out);
             print_schedules(out, key);
             fputc('\n', out);
         }
@@ -216,11 +217,12 @@ static void print_verdict(FILE *out, enum spec_verdict verdict, const char *titl
 
 static void print_text(FILE *out)
 {
-    fputs("Keys of the run spec (YAML; a.b stands for key b in section a). --set a.b=VALUE overrides.\n\n", out);
+    fputs("Keys of the run spec (YAML; a.b stands for key b in section a). --set a.b=VALUE overrides the file.\n\n",
+          out);
     print_used(out);
     print_verdict(out, VERDICT_LATER, "DeepSpeed's keys that are not supported yet:");
     print_verdict(out, VERDICT_NOTICE, "DeepSpeed's keys that have no effect here (accepted, with a notice):");
-    print_verdict(out, VERDICT_REFUSED, "DeepSpeed's keys that are refused where they are on:");
+    print_verdict(out, VERDICT_REFUSED, "DeepSpeed's keys that are refused when switched on:");
     print_verdict(out, VERDICT_PASSIVE, "DeepSpeed's keys of features that are not supported yet (accepted):");
     fputs("\nOld names:\n", out);
     for (int i = 0; i < spec_num_keys; i++)
@@ -230,7 +232,7 @@ static void print_text(FILE *out)
 
 /* ---- Markdown ------------------------------------------------------------ */
 
-/* Text in a table's cell: a bar would end it. */
+/* The text of a table's cell, where a bar is escaped. */
 static void print_cell(FILE *out, const char *text)
 {
     for (; *text; text++)
@@ -292,7 +294,7 @@ static void markdown_verdict(FILE *out, enum spec_verdict verdict, const char *t
 
 static void markdown_choices(FILE *out)
 {
-    fputs("\n### Optimizers and schedulers that DeepSpeed has beside these\n\n", out);
+    fputs("\n### DeepSpeed's other optimizers and schedulers\n\n", out);
     for (int i = 0; i < spec_num_keys; i++) {
         for (const struct spec_choice *choice = spec_keys[i].choices; choice && choice->name; choice++)
             if (choice->verdict != VERDICT_USED && choice->verdict != VERDICT_SYNONYM)
@@ -307,13 +309,14 @@ static void print_markdown(FILE *out)
     markdown_used(out);
     fputs("\n## DeepSpeed's other keys\n\nA section that is switched off (`enabled: false`) is always accepted.\n",
           out);
-    markdown_verdict(out, VERDICT_LATER, "Not supported yet", "Any other value than the accepted one is an error.");
+    markdown_verdict(out, VERDICT_LATER, "Not supported yet", "Any value other than the accepted one is an error.");
     markdown_choices(out);
-    markdown_verdict(out, VERDICT_NOTICE, "No effect here",
-                     "Accepted; where the value differs from DeepSpeed's default, a notice says why it has no effect.");
-    markdown_verdict(out, VERDICT_REFUSED, "Refused", "An error where they are on, with the reason.");
+    markdown_verdict(
+        out, VERDICT_NOTICE, "No effect here",
+        "Accepted; if the value differs from DeepSpeed's default, a notice gives the reason why it has no effect.");
+    markdown_verdict(out, VERDICT_REFUSED, "Refused", "Switching one on is an error, which gives the reason.");
     markdown_verdict(out, VERDICT_PASSIVE, "Parts of features that are not supported yet",
-                     "Accepted as long as the feature's own switch is off; their type is checked.");
+                     "Accepted as long as the feature is switched off; their types are checked.");
     fputs("\n### Old names\n\n", out);
     for (int i = 0; i < spec_num_keys; i++)
         if (spec_keys[i].type == KEY_ALIAS)

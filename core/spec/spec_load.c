@@ -1,7 +1,7 @@
-/* spec_load.c: from files and overrides to a run spec, and what is derived once world size and data are known.
+/* spec_load.c: makes a run spec of files and overrides, and derives its length once the data are known.
  *
- * Order: the YAML file, the DeepSpeed file merged into it, the overrides on top, then one check of the whole tree. A
- * file that cannot be read ends there; else all errors of all sources come out together. */
+ * The YAML file is read first, the DeepSpeed file is merged into it, the overrides are applied, and then the whole tree
+ * is checked once. The errors of all sources are reported together. */
 #include "core/spec/spec.h"
 
 #include "core/fsutil.h"
@@ -11,7 +11,7 @@
 
 /* ---- load ---------------------------------------------------------------- */
 
-/* "runs/tiny.yaml" makes "tiny" */
+/* "tiny" for "runs/tiny.yaml" */
 static char *name_from_path(struct spec_arena *arena, const char *path)
 {
     const char *base = fs_base_name(path), *dot = strrchr(base, '.');
@@ -34,7 +34,7 @@ static void name_sources(struct spec_context *ctx, const char *path, const char 
     }
 }
 
-/* Reads source 0 or 1 as a mapping. NULL after an error. */
+/* Reads source 0 or 1, which must be a mapping. NULL after an error. */
 static struct spec_node *read_source(struct spec_context *ctx, int source, const char *text, size_t size)
 {
     if (!text && !(text = spec_read_file(ctx, source, &size)))
@@ -74,7 +74,7 @@ static enum status load(const char *path, const char *text, size_t size, const c
     struct spec_arena scratch = {0};
     struct spec_context ctx = {.arena = &scratch};
     struct spec_arena own = {0};
-    struct spec_full *full = spec_arena_alloc(&own, sizeof *full); /* lives in the arena that it holds */
+    struct spec_full *full = spec_arena_alloc(&own, sizeof *full); /* lives in the arena that it contains */
     full->arena = own;
     full->spec.private_ = full;
     full->spec.path = spec_arena_copy(&full->arena, path, strlen(path));

@@ -1,4 +1,4 @@
-/* spec_print.c: the effective spec as YAML and JSON, and its comparison with a checkpoint's. */
+/* spec_print.c: writes the effective spec as YAML and JSON, and compares it with a checkpoint's. */
 #include "core/spec/spec_keys.h"
 
 #include "core/memory.h"
@@ -9,7 +9,7 @@
 
 /* ---- YAML ---------------------------------------------------------------- */
 
-/* Shortest digits that read back to the same double; always recognisable as no integer. */
+/* The fewest digits that read back as the same double, with a '.' or 'e' so that they are not an integer. */
 static void write_real(FILE *out, double value)
 {
     char text[40];
@@ -58,7 +58,7 @@ static void write_quoted(FILE *out, const char *text)
     fputc('"', out);
 }
 
-/* Words that no YAML reader takes for anything but text stand without quotes. */
+/* A text that every YAML reader takes for text is written without quotes. */
 static void write_string(FILE *out, const char *text)
 {
     static const char *const words[] = {"true", "false", "null", "yes", "no",  "on",
@@ -117,7 +117,7 @@ static void indent(FILE *out, int level)
     fprintf(out, "%*s", 2 * level, "");
 }
 
-/* Prints the headers of the sections of `path` that are not open yet. Returns its depth. */
+/* Prints the headers of those sections of `path` that are not open yet. Returns the depth of `path`. */
 static int open_sections(FILE *out, const char *path, const char *previous)
 {
     int level = 0;
@@ -133,7 +133,7 @@ static int open_sections(FILE *out, const char *path, const char *previous)
     return level;
 }
 
-/* Derived from the world size or the data: printed as a comment. */
+/* Whether the value is derived from the world size or the data; it is then printed as a comment. */
 static bool is_derived(const struct spec_full *full, const struct spec_key *key)
 {
     const char *field = (const char *)full + key->offset;
@@ -144,7 +144,7 @@ static bool is_derived(const struct spec_full *full, const struct spec_key *key)
            (field == (const char *)&spec->scheduler.total_steps && !full->given_total_steps);
 }
 
-/* DeepSpeed's schedules want to be told that the length is the run's. */
+/* DeepSpeed's schedules require total_num_steps, if only as "auto". */
 static bool wants_auto(const struct spec_full *full, const struct spec_key *key)
 {
     return strcmp(key->path, "scheduler.params.total_num_steps") == 0 && !full->given_total_steps;
@@ -215,7 +215,7 @@ void spec_add_difference(struct string_list *list, const char *key, const char *
     free(new);
 }
 
-/* 10 and 10.0 are the same: JSON that other programs have written may say either. */
+/* 10 and 10.0 are the same: other programs may have written either. */
 static bool same_value(const json_t *a, const json_t *b)
 {
     if (json_is_number(a) && json_is_number(b))
@@ -232,11 +232,11 @@ enum status spec_compare(const struct run_spec *spec, const json_t *stored, bool
         const struct spec_key *key = &spec_keys[i];
         if (!key->size || key->resume == RESUME_SILENT)
             continue;
-        /* a length that follows from the run's is stored as unset */
+        /* a schedule's length that follows from the run's is stored as unset */
         bool follows = key->offset == offsetof(struct spec_full, spec.scheduler.total_steps) && is_derived(full, key);
         json_t *now = follows ? NULL : spec_key_fetch(full, key), *usual = spec_key_default(key);
         const json_t *was = json_object_get(stored, key->path);
-        /* a checkpoint that does not know the key ran at its default */
+        /* a run whose checkpoint does not have the key ran with its default */
         bool same = (!was && !now) || (was && now && same_value(was, now)) || (!was && usual && json_equal(now, usual));
         bool is_data = key->offset == offsetof(struct spec_full, spec.data.train);
         bool moved = key->resume == RESUME_CONTENTS && (is_data ? same_data : same_model);

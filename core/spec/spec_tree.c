@@ -1,4 +1,4 @@
-/* spec_tree.c: memory, messages and the operations on a spec's tree that need no YAML: look up, merge, override. */
+/* spec_tree.c: memory, messages, and the operations on a spec's tree: look up, merge, override. */
 #include "core/spec/spec_tree.h"
 
 #include "core/memory.h"
@@ -125,7 +125,7 @@ const char *spec_show(struct spec_context *ctx, const char *text)
             shown[used++] = (char)c;
     }
     if (text[i]) {
-        while (i > 0 && ((unsigned char)text[i] & 0xc0) == 0x80) { /* not inside of a character */
+        while (i > 0 && ((unsigned char)text[i] & 0xc0) == 0x80) { /* do not cut inside a character */
             i--;
             used--;
         }
@@ -156,7 +156,7 @@ void spec_problems_print(struct spec_context *ctx, struct spec_problems *problem
                         spec_arena_printf(ctx->arena, "%s: %s", spec_pos_text(ctx, problem->pos), problem->text));
     }
     if (problems->dropped)
-        string_list_add(lines, spec_arena_printf(ctx->arena, "%s: and %d more; hint: correct the first ones",
+        string_list_add(lines, spec_arena_printf(ctx->arena, "%s: and %d more; hint: correct these first",
                                                  ctx->sources[0], problems->dropped));
 }
 
@@ -206,7 +206,7 @@ static void append_child(struct spec_node *parent, struct spec_node *child)
     parent->count++;
 }
 
-/* `node` becomes what `value` is; it keeps its key and its place among its siblings. */
+/* Gives `node` the value of `value`; the node keeps its key and its position among its siblings. */
 static void replace_value(struct spec_node *node, const struct spec_node *value)
 {
     struct spec_node *next = node->next;
@@ -255,7 +255,7 @@ void spec_override(struct spec_context *ctx, struct spec_node *root, const char 
         if (node->kind == NODE_NULL || node->kind == NODE_BOOL) /* `zero_optimization: true`, an empty section */
             replace_value(node, &(struct spec_node){.kind = NODE_MAPPING, .pos = pos, .key_pos = pos});
         if (node->kind != NODE_MAPPING) {
-            spec_error(ctx, pos, "'%.*s' is set at %s and is no section", (int)(part - assignment - 1), assignment,
+            spec_error(ctx, pos, "'%.*s' is set at %s and is not a section", (int)(part - assignment - 1), assignment,
                        spec_pos_text(ctx, node->key_pos));
             return;
         }
@@ -287,13 +287,14 @@ static json_t *container_json(struct spec_context *ctx, const struct spec_node *
     json_t *json = node->kind == NODE_LIST ? json_array() : json_object();
     for (const struct spec_node *child = node->first; child; child = child->next) {
         json_t *item = spec_node_json(ctx, child);
-        int failed = !item                     ? -1
-                     : node->kind == NODE_LIST ? json_array_append_new(json, item)
-                                               : json_object_set_new(json, child->key, item);
-        if (failed) {
+        if (!item) {
             json_decref(json);
             return NULL;
         }
+        if (node->kind == NODE_LIST)
+            json_array_append_new(json, item);
+        else
+            json_object_set_new(json, child->key, item);
     }
     return json;
 }
@@ -310,7 +311,7 @@ json_t *spec_node_json(struct spec_context *ctx, const struct spec_node *node)
             return NULL;
         }
         return json_real(node->real);
-    case NODE_STRING: return json_string(node->text); /* libyaml has checked that it is UTF-8 */
+    case NODE_STRING: return json_string(node->text); /* libyaml has checked that the text is UTF-8 */
     case NODE_LIST:
     case NODE_MAPPING: return container_json(ctx, node);
     }

@@ -1,11 +1,11 @@
-/* spec_tree.h: the run spec as it was written: a tree of nodes that know their place. Used by the spec's own files
- * only.
+/* spec_tree.h: the run spec as it was written: a tree of nodes with their places. Only core/spec uses it.
  *
- * The tree is made from libyaml's events, never from its document loader, so that every limit below holds while
- * reading: size of the file, depth, nodes, keys of a mapping. Anchors, aliases and tags are refused, so a tree has no
- * cycles and nothing grows by reference. All memory is an arena's: nodes, keys and strings live until it is released.
+ * The tree is built from libyaml's events, never by its document loader, so that every limit below holds during
+ * reading: the size of the file, the depth, the number of nodes, the keys of a mapping. Anchors, aliases and tags are
+ * refused, so a tree has no cycles and nothing grows by reference. All memory belongs to an arena: nodes, keys and
+ * strings live until it is released.
  *
- * Messages are collected, each with its place, and sorted at the end: a user sees all that is wrong at once. */
+ * Messages are collected, each with its place, and sorted at the end: a user sees all errors at once. */
 #ifndef ZTRAIN_CORE_SPEC_SPEC_TREE_H
 #define ZTRAIN_CORE_SPEC_SPEC_TREE_H
 
@@ -14,15 +14,14 @@
 #include <stddef.h>
 
 enum {
-    SPEC_MAX_BYTES = 4 << 20, /* of a file */
+    SPEC_MAX_BYTES = 4 << 20, /* size of a file */
     SPEC_MAX_DEPTH = 64,
     SPEC_MAX_NODES = 100000,
     SPEC_MAX_MAPPING = 1024, /* keys of one mapping: they are compared pairwise */
-    SPEC_MAX_PROBLEMS = 200  /* lines printed; the rest is counted */
+    SPEC_MAX_PROBLEMS = 200  /* lines printed; the others are counted */
 };
 
-/* Memory that is released as a whole. Without memory for a run spec the process ends (core/memory.h): a NULL here would
- * mean that a key is unset. */
+/* Memory that is released as a whole. If there is none left, the process ends (core/memory.h). */
 struct spec_arena {
     struct spec_block *blocks;
 };
@@ -31,7 +30,7 @@ char *spec_arena_copy(struct spec_arena *arena, const char *text, size_t length)
 char *spec_arena_printf(struct spec_arena *arena, const char *format, ...) __attribute__((format(printf, 2, 3)));
 void spec_arena_release(struct spec_arena *arena);
 
-/* Where something stands. Source 0 is the run spec, 1 the DeepSpeed file, 2 + i the i-th --set. line 0: the whole
+/* A place in the sources. Source 0 is the run spec, 1 the DeepSpeed file, 2 + i the i-th --set. line 0: the whole
  * source ("file: message"); an override has no lines ("--set a.b.c: message"). */
 struct spec_pos {
     int source, line, column;
@@ -41,22 +40,22 @@ enum spec_kind { NODE_NULL, NODE_BOOL, NODE_INT, NODE_REAL, NODE_STRING, NODE_LI
 
 struct spec_node {
     enum spec_kind kind;
-    struct spec_pos pos;     /* of the value */
-    struct spec_pos key_pos; /* of its key, in a mapping */
+    struct spec_pos pos;     /* place of the value */
+    struct spec_pos key_pos; /* place of its key, in a mapping */
     const char *key;         /* in a mapping; else NULL */
     const char *text;        /* of a scalar, as written, quotes and escapes removed */
     bool plain;              /* a scalar without quotes */
-    bool finite;             /* NODE_REAL: false for NaN, infinity and what overflows */
+    bool finite;             /* NODE_REAL: false for NaN, infinity and numbers that overflow */
     bool boolean;
     int64_t integer;
-    double real; /* NODE_INT too */
+    double real; /* also of NODE_INT */
     int count;   /* children of a list or mapping */
     struct spec_node *first, *last, *next;
 };
 
 struct spec_problem {
     struct spec_pos pos;
-    int order; /* as it was found: ties keep it */
+    int order; /* in which it was found: breaks ties */
     const char *text;
 };
 
@@ -65,10 +64,10 @@ struct spec_problems {
     int count, dropped;
 };
 
-/* What is shared while a spec is read and checked. */
+/* Shared by all functions that read and check one spec. */
 struct spec_context {
     struct spec_arena *arena;
-    const char **sources; /* names: a path, a path, "--set a.b.c", … */
+    const char **sources; /* their names: a path, a path, "--set a.b.c", … */
     int num_sources;
     struct spec_problems errors, notices;
 };
@@ -87,33 +86,33 @@ const char *spec_show(struct spec_context *ctx, const char *text);
 /* Sorts the collected lines by place and appends them to `lines`, each "place: text". */
 void spec_problems_print(struct spec_context *ctx, struct spec_problems *problems, struct string_list *lines);
 
-/* Reads a whole file of at most SPEC_MAX_BYTES. NULL after an error. *size bytes, and a NUL behind them. */
+/* Reads a whole file of at most SPEC_MAX_BYTES. NULL after an error. A NUL follows the *size bytes. */
 char *spec_read_file(struct spec_context *ctx, int source, size_t *size);
 
-/* YAML text to tree. NULL after an error. */
+/* Parses YAML text. NULL after an error. */
 struct spec_node *spec_parse_yaml(struct spec_context *ctx, int source, const char *text, size_t size);
 
-/* Decides what a text is that stands without quotes: a NODE_STRING with a text becomes null, bool or number. */
+/* Gives a scalar without quotes its kind: a NODE_STRING becomes null, a bool or a number if its text is one. */
 void spec_resolve_plain(struct spec_node *node);
 
-/* Strict JSON to the same tree. NULL after an error. */
+/* Parses strict JSON. NULL after an error. */
 struct spec_node *spec_parse_json(struct spec_context *ctx, int source, const char *text, size_t size);
 
-/* Child of a mapping by key, or NULL (also where node is NULL or no mapping). */
+/* The child of a mapping with this key, or NULL (also if node is NULL or not a mapping). */
 struct spec_node *spec_child(const struct spec_node *node, const char *key);
 
-/* Node at a dotted path, or NULL. */
+/* The node at a dotted path, or NULL. */
 struct spec_node *spec_find(const struct spec_node *root, const char *path);
 
-/* The keys of mapping `from` move into mapping `into`, section by section. What both set is an error. */
+/* Moves the keys of mapping `from` into mapping `into`, section by section. A key that both set is an error. */
 void spec_merge(struct spec_context *ctx, struct spec_node *into, struct spec_node *from);
 
-/* Puts `value` (copied) at the path before the '=' of an override, "a.b.c=VALUE". Missing sections are made. */
+/* Puts `value` (copied) at the path before the '=' of an override, "a.b.c=VALUE". Missing sections are created. */
 void spec_override(struct spec_context *ctx, struct spec_node *root, const char *assignment,
                    const struct spec_node *value);
 
-/* A tree as JSON: null, bool, int, real, string, array, object. NULL and an error where a number does not fit. New
- * reference. */
+/* The tree as JSON (new reference): null, bool, int, real, string, array, object. NULL after an error: a number is not
+ * finite. */
 json_t *spec_node_json(struct spec_context *ctx, const struct spec_node *node);
 
 #endif

@@ -1,7 +1,7 @@
-/* spec_values.c: one value of the run spec on its way between a node of the tree, JSON, and its field.
+/* spec_values.c: converts one value of the run spec between a node of the tree, JSON, and its field.
  *
- * JSON is the common currency: a node is converted (type, range, choices are checked here and only here), a default is
- * converted the same way, and what a field holds is fetched as JSON for printing, comparison and the manifest. */
+ * JSON is the common form: nodes and defaults are converted to it (the only place where type, range and choices are
+ * checked), and the value of a field is fetched as JSON for printing, comparison and the manifest. */
 #include "core/edit_distance.h"
 #include "core/spec/spec_keys.h"
 
@@ -47,7 +47,7 @@ static const struct spec_choice *closest_choice(const struct spec_key *key, cons
     return best;
 }
 
-/* A number or a truth value between quotes. */
+/* Whether the node is a number or a truth value in quotes. */
 static bool is_quoted_value(const struct spec_key *key, const struct spec_node *node)
 {
     if (node->kind != NODE_STRING || node->plain)
@@ -74,9 +74,9 @@ static json_t *wrong(struct spec_context *ctx, const struct spec_key *key, const
         hint = spec_arena_printf(ctx->arena, "did you mean '%s'?",
                                  close->verdict == VERDICT_SYNONYM ? close->why : close->name);
     if (is_quoted_value(key, node))
-        hint = spec_arena_printf(ctx->arena, "the quotes make it a text: write %s", spec_show(ctx, node->text));
+        hint = spec_arena_printf(ctx->arena, "the quotes make it text; write %s", spec_show(ctx, node->text));
     if (key->type == KEY_BOOL && node->kind == NODE_STRING && node->plain)
-        hint = "truth values of older YAML (yes, on) are text";
+        hint = "the truth values of older YAML (yes, on) are text; write true or false";
     spec_error(ctx, node->pos, "'%s' must be %s, not %s; hint: %s", key->path, expected, got, hint);
     return NULL;
 }
@@ -133,7 +133,7 @@ static json_t *convert_pair(struct spec_context *ctx, const struct spec_key *key
     return json_pack("[oo]", first, second);
 }
 
-/* Text; also a plain number, as it is written (a run's name may be 2026). */
+/* Text, or a plain number as it is written (a run's name may be 2026). */
 static json_t *convert_string(struct spec_context *ctx, const struct spec_key *key, const struct spec_node *node,
                               const char *expected)
 {
@@ -154,10 +154,11 @@ static json_t *convert_list(struct spec_context *ctx, const struct spec_key *key
     json_t *list = json_array();
     for (const struct spec_node *child = node->first; child; child = child->next) {
         json_t *item = convert_string(ctx, key, child, "a path, or a list of paths");
-        if (!item || json_array_append_new(list, item)) {
+        if (!item) {
             json_decref(list);
             return NULL;
         }
+        json_array_append_new(list, item);
     }
     if (!node->count && key->flags & KEY_REQUIRED) {
         json_decref(list);

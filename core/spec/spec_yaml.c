@@ -1,15 +1,15 @@
-/* spec_yaml.c: YAML and JSON text to a spec's tree.
+/* spec_yaml.c: parses YAML and JSON text into a spec's tree.
  *
- * libyaml's event parser is the reader; the stack of open lists and mappings is ours, so depth and size are bounded
- * before memory is taken. What a run spec has no use for is refused because it makes reading unbounded or ambiguous:
- * anchors and aliases (cycles, exponential growth), tags, %TAG directives (libyaml compares them pairwise), several
- * documents, keys that are not plain text.
+ * libyaml's event parser reads the text; this file keeps the stack of open lists and mappings, so that depth and size
+ * are bounded before memory is allocated. A run spec needs no features that make reading unbounded or ambiguous, and
+ * they are refused: anchors and aliases (cycles, exponential growth), tags, %TAG directives (libyaml compares them
+ * pairwise), several documents, keys that are not plain text.
  *
- * Plain scalars follow YAML's core schema with two differences: 5e8 is a number (YAML 1.1 readers see text), and octal,
- * hexadecimal and numbers with leading zeros are text, because readers disagree on them.
+ * Plain scalars follow YAML's core schema with two differences: 5e8 is a number (for YAML 1.1 it is text), and octal
+ * numbers, hexadecimal numbers and numbers with leading zeros are text, because readers disagree on them.
  *
- * JSON is checked by jansson (strict, duplicates refused) and then read for its places by the same event parser: JSON
- * text is YAML flow text but for tabs between tokens, which become blanks, and pairs of \u surrogates, which libyaml
+ * jansson checks JSON (strictly, without duplicates); then the same event parser reads it, to know the places. JSON
+ * text is YAML flow text except for tabs between tokens, which become blanks, and pairs of \u surrogates, which libyaml
  * refuses with a message. */
 #include "core/spec/spec_tree.h"
 
@@ -30,7 +30,7 @@ char *spec_read_file(struct spec_context *ctx, int source, size_t *size)
 {
     struct spec_pos pos = {.source = source};
     const char *path = ctx->sources[source];
-    /* O_NONBLOCK while opening: a pipe that nobody writes is an empty file, not a wait without end */
+    /* O_NONBLOCK while opening: a pipe without a writer is an empty file instead of an endless wait */
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     FILE *file = fd < 0 ? NULL : memory_fdopen(fd, "rb");
     if (!file) {
@@ -44,7 +44,7 @@ char *spec_read_file(struct spec_context *ctx, int source, size_t *size)
     fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) & ~O_NONBLOCK);
     size_t capacity = 65536, used = 0;
     char *text = NULL;
-    for (;;) { /* the size of what is no regular file is not known before */
+    for (;;) { /* a file that is not regular has no known size */
         char *grown = spec_arena_alloc(ctx->arena, capacity + 1);
         if (used)
             memcpy(grown, text, used);
@@ -165,7 +165,7 @@ struct reader {
     struct spec_node *root;
     struct spec_node *stack[SPEC_MAX_DEPTH];
     int depth, num_nodes;
-    const char *key; /* of the value that comes next in a mapping; NULL: a key comes next */
+    const char *key; /* key of the next value in a mapping; NULL: a key comes next */
     struct spec_pos key_pos;
     bool failed;
 };
@@ -182,7 +182,7 @@ static struct spec_pos mark_pos(const struct reader *reader, yaml_mark_t mark)
         return;                                      \
     } while (0)
 
-/* Hangs a node in the open mapping or list, or makes it the root. */
+/* Appends a node to the open mapping or list, or makes it the root. */
 static void attach(struct reader *reader, struct spec_node *node)
 {
     if (reader->depth == 0) {
@@ -192,12 +192,12 @@ static void attach(struct reader *reader, struct spec_node *node)
     struct spec_node *parent = reader->stack[reader->depth - 1];
     if (parent->kind == NODE_MAPPING) {
         if (parent->count == SPEC_MAX_MAPPING)
-            REFUSE(reader, node->pos, "a section of more than %d keys", SPEC_MAX_MAPPING);
+            REFUSE(reader, node->pos, "a section has more than %d keys", SPEC_MAX_MAPPING);
         const struct spec_node *twin = spec_child(parent, reader->key);
         node->key = reader->key;
         node->key_pos = reader->key_pos;
         reader->key = NULL;
-        if (twin) { /* not attached, but read on: more errors may follow */
+        if (twin) { /* not attached, but reading continues: there may be more errors */
             spec_error(reader->ctx, node->key_pos, "'%s' is set twice: here and at %s; hint: keep one of the two",
                        spec_show(reader->ctx, node->key), spec_pos_text(reader->ctx, twin->key_pos));
             return;
@@ -214,7 +214,7 @@ static void attach(struct reader *reader, struct spec_node *node)
 static void open_container(struct reader *reader, enum spec_kind kind, struct spec_pos pos)
 {
     if (reader->depth == SPEC_MAX_DEPTH)
-        REFUSE(reader, pos, "nested deeper than %d levels; hint: a run spec has no more than a few", SPEC_MAX_DEPTH);
+        REFUSE(reader, pos, "nested deeper than %d levels; hint: a run spec has only a few", SPEC_MAX_DEPTH);
     struct spec_node *node = spec_arena_alloc(reader->ctx->arena, sizeof *node);
     node->kind = kind;
     node->pos = pos;
@@ -228,13 +228,13 @@ static void read_scalar(struct reader *reader, const yaml_event_t *event, struct
     const char *text = (const char *)event->data.scalar.value;
     size_t length = event->data.scalar.length;
     if (memchr(text, 0, length))
-        REFUSE(reader, pos, "a text with a NUL character in it");
+        REFUSE(reader, pos, "a text contains a NUL character");
     text = spec_arena_copy(reader->ctx->arena, text, length);
     bool plain = event->data.scalar.style == YAML_PLAIN_SCALAR_STYLE;
     bool in_mapping = reader->depth && reader->stack[reader->depth - 1]->kind == NODE_MAPPING;
     if (in_mapping && !reader->key) {
         if (!length)
-            REFUSE(reader, pos, "a key without a name");
+            REFUSE(reader, pos, "a key has no name");
         if (plain && strcmp(text, "<<") == 0)
             REFUSE(reader, pos, "merge keys ('<<') are not supported; hint: write the keys out");
         reader->key = text;
@@ -282,24 +282,24 @@ static void read_event(struct reader *reader, const yaml_event_t *event)
     case YAML_MAPPING_END_EVENT: reader->depth--; return;
     case YAML_DOCUMENT_START_EVENT:
         if (reader->root)
-            REFUSE(reader, pos, "a second document ('---') in one file; hint: a run spec is one document");
+            REFUSE(reader, pos, "the file has a second document ('---'); hint: a run spec is one document");
         return;
     default: return;
     }
 }
 
-/* What libyaml says about text that it cannot read. */
+/* Reports libyaml's error for text that it cannot read. */
 static void report_yaml_error(struct reader *reader, const yaml_parser_t *parser, const char *text, size_t size)
 {
     const char *problem = parser->problem ? parser->problem : "unreadable";
-    if (parser->error == YAML_MEMORY_ERROR || parser->error == YAML_NO_ERROR) /* it takes no allocator of ours */
+    if (parser->error == YAML_MEMORY_ERROR || parser->error == YAML_NO_ERROR) /* libyaml cannot use memory_alloc() */
         memory_exhausted(0);
     if (parser->error == YAML_READER_ERROR) {
         spec_error(reader->ctx, offset_pos(reader->source, text, size, parser->problem_offset),
                    "not a text file in UTF-8: %s; hint: is this a run spec?", problem);
     } else {
         bool character = strcmp(problem, "found character that cannot start any token") == 0;
-        /* only files have lines: the text of --set is wrapped in some of ours */
+        /* only files have lines that the user knows */
         bool start =
             parser->error == YAML_PARSER_ERROR && parser->context && parser->context_mark.line && reader->source < 2;
         const char *where = start ? spec_arena_printf(reader->ctx->arena, " (%s that starts in line %d)",
@@ -312,8 +312,8 @@ static void report_yaml_error(struct reader *reader, const yaml_parser_t *parser
     }
 }
 
-/* libyaml compares each %TAG line with all before it; a run spec has none. Lines end as libyaml sees it: LF, CR, and
- * the last bytes of U+0085, U+2028 and U+2029. */
+/* libyaml compares each %TAG line with all earlier ones; a run spec has none. A line ends as for libyaml: with LF, CR,
+ * or the last byte of U+0085, U+2028 or U+2029. */
 static bool has_tag_directive(struct reader *reader, const char *text, size_t size)
 {
     const char *directive = memmem(text, size, "%TAG", 4);

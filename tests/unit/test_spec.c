@@ -456,7 +456,7 @@ static void test_batch_of_a_resumed_run(void **state)
          {0},
          "into micro batches of 3 on 3 ranks (world size 3: srun); hint: possible world sizes: 1, 2, 4"},
         {0, 3, 2, 6, {0}, "hint: possible world sizes: 1, 2, 4"},
-        {12, 5, 0, 1, {0}, "hint: train_micro_batch_size_per_gpu has to divide train_batch_size"},
+        {12, 5, 0, 1, {0}, "hint: train_micro_batch_size_per_gpu must divide train_batch_size"},
         /* at the old world size what fits is taken as it is; an accumulation adapts like everything else */
         {12, 0, 3, 2, {12, 2, 3}, NULL},
         {12, 0, 2, 1, {12, 3, 4}, NULL},

@@ -52,11 +52,11 @@ static const struct bad_case bad_cases[] = {
     {BASE "run: {seed: 1.5}\n", {":4:13: 'run.seed' must be an integer of at least 0, not '1.5'"}},
     {BASE "run: {seed: 99999999999999999999}\n", {":4:13: 'run.seed' must be an integer of at least 0, not '9999"}},
     {BASE "run: {seed: '12'}\n",
-     {":4:13: 'run.seed' must be an integer of at least 0, not '12'; hint: the quotes make it a text: write 12"}},
+     {":4:13: 'run.seed' must be an integer of at least 0, not '12'; hint: the quotes make it text; write 12"}},
     {BASE "run: {seed: '1 2'}\n", {"not '1 2'; hint: the default is 1234"}},
-    {BASE "gradient_clipping: \"1e-3\"\n", {"not '1e-3'; hint: the quotes make it a text: write 1e-3"}},
-    {BASE "optimizer: {params: {betas: [0.9, '0.95']}}\n", {"hint: the quotes make it a text: write 0.95"}},
-    {BASE "wall_clock_breakdown: 'true'\n", {"not 'true'; hint: the quotes make it a text: write true"}},
+    {BASE "gradient_clipping: \"1e-3\"\n", {"not '1e-3'; hint: the quotes make it text; write 1e-3"}},
+    {BASE "optimizer: {params: {betas: [0.9, '0.95']}}\n", {"hint: the quotes make it text; write 0.95"}},
+    {BASE "wall_clock_breakdown: 'true'\n", {"not 'true'; hint: the quotes make it text; write true"}},
     {BASE "run: {seed: 0x10}\n", {":4:13: 'run.seed' must be"}},
     {BASE "run: {name: a/b}\n", {":4:13: 'run.name' must be the name of a folder, not 'a/b'; hint: run.dir"}},
     {BASE "run: {name: ..}\n", {":4:13: 'run.name' must be the name of a folder"}},
@@ -65,7 +65,7 @@ static const struct bad_case bad_cases[] = {
     {BASE "run: 5\n", {":4:6: 'run' must be a section"}},
     {BASE "run: [5]\n", {":4:6: 'run' must be a section"}},
     {BASE "wall_clock_breakdown: yes\n",
-     {":4:23: 'wall_clock_breakdown' must be true or false, not 'yes'; hint: truth "
+     {":4:23: 'wall_clock_breakdown' must be true or false, not 'yes'; hint: the truth "
       "values of older YAML"}},
     {BASE "wall_clock_breakdown: {a: 1}\n", {":4:23: 'wall_clock_breakdown' must be true or false, not a mapping"}},
     {BASE "wall_clock_breakdown:\n", {":4:22: 'wall_clock_breakdown' must be true or false, not nothing"}},
@@ -111,7 +111,7 @@ static const struct bad_case bad_cases[] = {
       ":1:1: Either train_batch_size or train_micro_batch_size_per_gpu needs to be provided"}},
     {"model: {config: a}\ndata: {train: , seq_length: 8}\ntrain_batch_size: 8\n", {":2:8: 'data.train' has no value"}},
     {"model: {config: a}\ndata: {train: a, seq_length: 1, packing: false}\ntrain_batch_size: 8\n",
-     {":2:30: 'data.seq_length' 1 leaves no target where data.packing is false; hint: 2 or more"}},
+     {":2:30: 'data.seq_length' 1 leaves no target if data.packing is false; hint: use 2 or more"}},
     {"model: {config: a}\ndata: {train: [], seq_length: 8}\ntrain_batch_size: 8\n",
      {":2:15: 'data.train' must be a path, or a list of at least one path"}},
     {"model: {config: a}\ndata: {train: [a, [b]], seq_length: 8}\ntrain_batch_size: 8\n",
@@ -137,10 +137,11 @@ static const struct bad_case bad_cases[] = {
     {BASE "optimizer: {type: AdamW, params: {adam_w_mode: false}}\n", {":4:35: AdamW without adam_w_mode is Adam"}},
     {BASE "scheduler: {params: {warmup_steps: 3}}\n", {":1:1: 'scheduler.type' is missing"}},
     {BASE "scheduler: {type: Cosine, params: {warmup_num_steps: 3}}\n",
-     {":4:36: 'scheduler.params.warmup_num_steps' is no parameter of Cosine; hint: it has warmup_steps, total_steps, "
+     {":4:36: 'scheduler.params.warmup_num_steps' is not a parameter of Cosine; hint: its parameters are warmup_steps, "
+      "total_steps, "
       "min_lr"}},
     {BASE "scheduler: {type: Constant, params: {min_lr: 0}}\n",
-     {":4:38: 'scheduler.params.min_lr' is no parameter of Constant; hint: it has warmup_steps"}},
+     {":4:38: 'scheduler.params.min_lr' is not a parameter of Constant; hint: its parameters are warmup_steps"}},
     {BASE "scheduler: {type: Linear, params: {warmup_steps: 9, total_steps: 8}}\n",
      {":4:50: 'scheduler.params.warmup_steps' 9 is more than total_steps 8"}},
     {BASE "scheduler: {type: WarmupDecayLR, params: {}}\n",
@@ -171,7 +172,7 @@ static const struct bad_case bad_cases[] = {
       "supported yet"}},
     {BASE "optimizer: {params: {max_grad_norm: 0}}\n",
      {":4:22: 'optimizer.params.max_grad_norm' is not supported: "
-      "clipping is no option of the optimizer; hint: use "
+      "clipping is not an option of the optimizer; hint: use "
       "gradient_clipping"}},
     {BASE "wandb: {enabled: true, project: x}\n",
      {":4:1: 'wandb' is not supported: nothing is sent to a service; hint: "
@@ -189,7 +190,7 @@ static const struct bad_case bad_cases[] = {
     {"a: \"\xff\"\n", {":1:5: not a text file in UTF-8: invalid leading UTF-8 octet"}},
     {"ä: 1\nö: \xc3\n", {":2:5: not a text file in UTF-8: "}},
     {"a: \"\\ud800\"\n", {":1:7: not valid YAML: found invalid Unicode character escape code"}},
-    {"a: \"b\\0c\"\n", {":1:4: a text with a NUL character in it"}},
+    {"a: \"b\\0c\"\n", {":1:4: a text contains a NUL character"}},
     {"a: &x [*x]\n", {":1:4: anchors, aliases and tags"}},
     {"a: *x\n", {":1:4: anchors, aliases and tags"}},
     {"a: !!python/object 1\n", {":1:4: anchors, aliases and tags"}},
@@ -198,7 +199,7 @@ static const struct bad_case bad_cases[] = {
     {"a: 1\n---\nb: 2\n", {":2:1: a second document"}},
     {"[a, b]: 1\n", {":1:1: a key must be a plain name"}},
     {"? {a: 1}\n: b\n", {":1:3: a key must be a plain name"}},
-    {"'': 1\n", {":1:1: a key without a name"}},
+    {"'': 1\n", {":1:1: a key has no name"}},
     {"", {":1:1: the file is empty"}},
     {"# nothing\n", {":1:1: the file is empty"}},
     {"--- \n", {":1:1: the file is empty"}},
@@ -535,8 +536,8 @@ static void test_many_keys(void **state)
         for (int i = 0; i < count; i++)
             used += (size_t)sprintf(text + used, "key%d: 1\n", i);
         expect_refusal(text, used,
-                       count == 1000 ? "run.yaml: and 804 more; hint: correct the first ones"
-                                     : ":1025:10: a section of more than 1024 keys");
+                       count == 1000 ? "run.yaml: and 804 more; hint: correct these first"
+                                     : ":1025:10: a section has more than 1024 keys");
     }
     free(text);
 }
@@ -617,7 +618,7 @@ static void test_bad_deepspeed_file(void **state)
         {"3", "ds.json:1:1: the file must be a mapping"},
         {"{\"gradient_cliping\": 1}", "ds.json:1:2: unknown key 'gradient_cliping'; hint: did you mean"},
         {"{\"steps_per_print\": \"3\"}",
-         "ds.json:1:21: 'steps_per_print' must be an integer of at least 1, not '3'; hint: the quotes make it a text"},
+         "ds.json:1:21: 'steps_per_print' must be an integer of at least 1, not '3'; hint: the quotes make it text"},
     };
     for (size_t i = 0; i < COUNT_OF(cases); i++) {
         struct run_spec *spec;
