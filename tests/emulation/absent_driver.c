@@ -1,13 +1,13 @@
-/* absent_driver.c: as much of NVIDIA's driver library as cuDNN needs to make plans where there is no GPU.
+/* absent_driver.c: the part of NVIDIA's driver library that cuDNN needs to make plans where there is no GPU.
  *
- * Built as libcuda.so.1, for cudnn_plans.c. cuDNN compiles its kernels and loads them before it calls a plan finished:
- * here loading succeeds and does nothing. Whoever asks for a GPU, or wants something done, is told that there is none.
- * The header is not included: its macros rename some of these functions. */
+ * Built as libcuda.so.1, for cudnn_plans.c. cuDNN compiles its kernels and loads them before a plan is complete: here
+ * loading succeeds and does nothing. Calls that ask for a GPU, or for work on one, fail because there is none. The header
+ * is not included: its macros rename some of these functions. */
 #include <stddef.h>
 
 enum { SUCCESS = 0, NO_DEVICE = 100 };
 
-/* What cuDNN looks up, but must not need. */
+/* Functions that cuDNN looks up, but must not need. */
 #define ABSENT_FUNCTIONS(X)               \
     X(cuInit)                             \
     X(cuDeviceGetCount)                   \
@@ -47,7 +47,7 @@ int cuKernelSetAttribute(int attribute, int value, void *kernel, int device);
 int cuFuncSetAttribute(void *function, int attribute, int value);
 int cuFuncGetAttribute(int *value, int attribute, void *function);
 
-static char something; /* any address will do for what nobody looks into */
+static char something; /* any address will do: nothing reads there */
 
 int cuDriverGetVersion(int *version)
 {

@@ -1,9 +1,9 @@
-/* cuda_emulation.h: CUDA C++ for a host compiler: what gpu/cuda/cuda_launch.h becomes in the emulation.
+/* cuda_emulation.h: CUDA C++ for a host compiler, included by gpu/cuda/cuda_launch.h in the emulation.
  *
- * A .cu file sees here what nvcc would give it: the built-in variables, barriers, shuffles and votes, integer atomics,
- * shared memory, and the intrinsics that the headers lack on the host. The functions end in the run time (emulation.h),
- * where a block's threads are fibers and work is queued on streams. What is missing here on purpose: atomics on floats
- * (results would not repeat), __activemask, inline PTX. */
+ * It has what nvcc gives a .cu file: the built-in variables, barriers, shuffles and votes, integer atomics, shared
+ * memory, and the intrinsics that CUDA's headers lack on the host. The functions call the run time (emulation.h), where
+ * a block's threads are fibers and work is queued on streams. Missing on purpose: atomics on floats (results would not
+ * repeat), __activemask, inline PTX. */
 #ifndef ZTRAIN_TESTS_CUDA_EMULATION_H
 #define ZTRAIN_TESTS_CUDA_EMULATION_H
 
@@ -34,7 +34,7 @@ namespace emulation
 extern uint3 thread_index, block_index;
 extern dim3 block_size, grid_size;
 
-/* A kernel's launch: its arguments by value, and how one thread calls it. */
+/* A kernel's launch: its arguments by value, and the call of the kernel by one thread. */
 struct launch {
     virtual ~launch() = default;
     virtual void run_thread() const = 0;
@@ -47,7 +47,7 @@ cudaError_t launch_kernel(const char *name, const void *kernel, launch *argument
 enum barrier_kind { BARRIER_BLOCK, BARRIER_OR, BARRIER_AND, BARRIER_COUNT };
 int barrier_block(barrier_kind kind, int predicate, const char *file, int line);
 void barrier_warp(unsigned mask, const char *file, int line);
-/* Every lane of `mask` gives 8 bytes and gets those of `source(lane)`; no memory barrier, as on the GPU. */
+/* Every lane of `mask` contributes 8 bytes and gets those of `source(lane)`; as on the GPU, this is not a memory barrier. */
 enum exchange_kind { EXCHANGE_IDX, EXCHANGE_UP, EXCHANGE_DOWN, EXCHANGE_XOR };
 uint64_t exchange(exchange_kind kind, unsigned mask, uint64_t value, int operand, int width, const char *file,
                   int line);
@@ -63,7 +63,7 @@ struct shared_place {
 void *shared_memory(shared_place *place, size_t bytes);
 void *dynamic_shared_memory(void);
 enum atomic_kind { ATOMIC_ADD, ATOMIC_AND, ATOMIC_OR, ATOMIC_XOR, ATOMIC_EXCHANGE, ATOMIC_MAX, ATOMIC_MIN, ATOMIC_CAS };
-/* What was there before. `compare` is for ATOMIC_CAS. */
+/* Returns the old value. `compare` is for ATOMIC_CAS. */
 uint64_t atomic_update(atomic_kind kind, void *address, size_t bytes, bool is_signed, uint64_t value, uint64_t compare,
                        const char *file, int line);
 void trap(const char *file, int line);

@@ -1,14 +1,15 @@
-/* cudnn_plans.c: cuDNN, the real library, makes plans for our graphs of attention, on a machine without a GPU.
+/* cudnn_plans.c: cuDNN, the real library, makes plans for ztrain's graphs of attention, on a machine without a GPU.
  *
- *     build/emulation/cudnn-plans [GPU …]     A100, H200, B200; all of them without arguments
+ *     build/emulation/cudnn-plans [GPU …]     A100, H200, B200; without arguments all of them
  *
- * cuDNN is told what a GPU is like, proposes engines for the graphs of gpu/cuda/attention_cudnn_graph.c, and compiles their
- * kernels for that GPU; only the driver that would load them is not there (absent_driver.c, which must lie beside this
- * program). So it shows that the library understands the graphs, that there are engines whose bits repeat, and the
- * workspace they want. What they compute is compared with ztrain's kernels when a run begins (gpu/cuda/attention_cudnn_verify.c).
+ * cuDNN gets the description of a GPU, proposes engines for the graphs of gpu/cuda/attention_cudnn_graph.c, and compiles
+ * their kernels for that GPU; only the driver that would load them is missing (absent_driver.c, whose library must lie
+ * next to this program). So the program shows that the library understands the graphs, that there are engines whose bits
+ * repeat, and the workspace that they need. When a run begins, the results of the plans are compared with those of
+ * ztrain's kernels (gpu/cuda/attention_cudnn_verify.c).
  *
- * Prints a line for every shape; exits 1 if an H200 lacks a plan that it should have. Without cuDNN, or with one that
- * cannot be asked this way: says so, and exits 0. */
+ * Prints a line for every shape; exits 1 if an H200 lacks a plan that it should have. Without cuDNN, or with a version
+ * that takes no descriptions, it prints that and exits 0. */
 #include "gpu/cuda/attention_cudnn_graph.h"
 
 #include <dlfcn.h>
@@ -18,7 +19,7 @@
 
 #if ZTRAIN_HAVE_CUDNN
 
-/* In cuDNN's own words. */
+/* Descriptions of GPUs in cuDNN's format. */
 #define GPU_JSON(name, capability, sms, shared, l2, memory)                                                           \
     "{\"maxGridSize\":[2147483647,65535,65535],\"maxBlockSize\":[1024,1024,64],\"regsPerBlock\":65536,"               \
     "\"multiProcessorCount\":" #sms ",\"warpSize\":32,\"maxSharedMemoryPerBlock\":49152,"                             \
@@ -30,7 +31,7 @@
 
 static const struct gpu {
     const char *name, *json;
-    bool required; /* every plan must be there */
+    bool required; /* every plan must exist */
 } gpus[] = {
     {"A100", GPU_JSON("NVIDIA A100-SXM4-80GB", 800, 108, 166912, 41943040, 85899345920), false},
     {"H200", GPU_JSON("NVIDIA H200", 900, 132, 232448, 62914560, 150754820096), true},
@@ -40,7 +41,7 @@ static const struct gpu {
 struct plan_case {
     enum dtype dtype;
     int64_t B, T, H, KV, D, window;
-    bool refused; /* forward and backward, by ourselves */
+    bool refused; /* ztrain refuses forward and backward itself */
 };
 
 static const struct plan_case cases[] = {
@@ -52,10 +53,10 @@ static const struct plan_case cases[] = {
     {DTYPE_BF16, 1, 1024, 8, 1, 256, 0, false},     /* Gemma's, one key/value head */
     {DTYPE_BF16, 3, 100, 4, 2, 8, 0, false},        /* the small models of tests */
     {DTYPE_BF16, 2, 1000, 14, 2, 64, 0, false},     /* an odd length */
-    {DTYPE_BF16, 1, 64, 2, 2, 20, 0, true},         /* no multiple of 8 */
+    {DTYPE_BF16, 1, 64, 2, 2, 20, 0, true},         /* not a multiple of 8 */
 };
 
-/* As the transformer lays them out: q, k and v beside each other in rows of (H + 2 KV) D. */
+/* The transformer's layout: q, k and v next to each other in rows of (H + 2 KV) D. */
 static struct attention_shape shape_of(const struct plan_case *c, bool backward)
 {
     int64_t wide = (c->H + 2 * c->KV) * c->D;
@@ -76,7 +77,7 @@ static struct attention_shape shape_of(const struct plan_case *c, bool backward)
     return shape;
 }
 
-/* Whether all is as it should be. */
+/* Whether the plan exists or is refused as expected. */
 static bool try_case(const struct cudnn_target *target, const struct gpu *gpu, const struct plan_case *c, bool backward)
 {
     struct error err;
@@ -116,7 +117,7 @@ static bool try_gpu(const struct cudnn_functions *cudnn, const struct gpu *gpu, 
     return good;
 }
 
-/* Our driver, in the place of the one that cuDNN will look for by name. */
+/* Loads absent_driver.c's library, which cuDNN then finds by the name of the driver's. */
 static bool load_driver(const char *program)
 {
     char path[4096];

@@ -1,29 +1,29 @@
-/* emulation.h: what the files of the emulated GPU's run time share.
+/* emulation.h: the run time of the emulated GPU: its files, and the functions that they share.
  *
  *     emulation_cudart.cc     the functions of the CUDA run time that ztrain calls
  *     emulation_queue.{h,cc}  streams, events, the order of execution, vector clocks
  *     emulation_graph.cc      captures and graphs
  *     emulation_memory.cc     device memory, pinned memory, the handler of bad accesses
  *     emulation_block.cc      a block's threads as fibers; barriers, shuffles, votes, shared memory
- *     emulation_shadow.cc     who wrote and who read every two bytes of memory: races, bad indices, uninitialised reads
+ *     emulation_shadow.cc     last writer and reader of every two bytes of memory: races, bad indices, uninitialised reads
  *     emulation_arena.cc      red zones between the pieces of an arena
  *     emulation_cublaslt.cc   matrix products as plain loops
  *     emulation_cudnn.cc      operation graphs, operation by operation
  *     emulation_nccl.cc       collectives between processes, in shared memory
- *     emulation_libraries.cc  how the program finds those libraries
+ *     emulation_libraries.cc  a dynamic linker that finds those libraries in the program
  *
  * Work is queued by the cuda… calls and runs later: inside a call that waits, in an order that the program's events and
- * synchronisation allow but an ordinary GPU would hardly choose, or, if the host makes no call for a while, on a thread
- * of the emulation. One lock guards everything, so at most one kernel runs at any time, on one host thread. What is
- * wrong with the program ends the process: report() prints what, where and between which operations, and exits with
+ * synchronisation allow but a real GPU would hardly choose, or, if the host makes no call for a while, on a thread of
+ * the emulation. One lock guards everything, so at most one kernel runs at any time, on one host thread. A mistake of
+ * the program ends the process: report() prints the mistake, its place and the operations involved, and exits with
  * EXIT_REPORT.
  *
  * Environment: ZTRAIN_EMULATION_ORDER = lazy, starve, random or eager (default: lazy) and ZTRAIN_EMULATION_SEED;
- * ZTRAIN_EMULATION_GPUS: how many GPUs the machine has (1), of which CUDA_VISIBLE_DEVICES (numbers) leaves some; a
+ * ZTRAIN_EMULATION_GPUS: the number of GPUs of the machine (1), of which CUDA_VISIBLE_DEVICES (numbers) selects some; a
  * process computes on one of them. ZTRAIN_EMULATION_MEMORY: MiB of each; ZTRAIN_EMULATION_MAJOR: the first number of
  * their compute capability (9); ZTRAIN_EMULATION_STATS=1: counts at exit;
  * ZTRAIN_EMULATION_DRIVER: the CUDA that the driver supports, as 12080 (0: no driver);
- * ZTRAIN_EMULATION_FAILS=CODE@N: from the Nth kernel on calls answer with this error of CUDA's, as a failed GPU's do;
+ * ZTRAIN_EMULATION_FAILS=CODE@N: from the Nth kernel on, calls return this error of CUDA's, as those of a failed GPU do;
  * ZTRAIN_EMULATION_NO_CAPTURE=1: captures fail; ZTRAIN_EMULATION_SLOW: a call or a library that takes four seconds,
  * once. */
 #ifndef ZTRAIN_TESTS_EMULATION_H
@@ -44,21 +44,21 @@ namespace emulation
 {
 enum { EXIT_REPORT = 98, MAX_STREAMS = 16 };
 
-/* Ends the process; `where` of the kernel's thread that runs now, if one does, is added. */
+/* Ends the process with a message, to which the place of the running kernel's thread is added, if a kernel runs. */
 [[noreturn]] void report(const char *format, ...) __attribute__((format(printf, 1, 2)));
 /* "gpu/x.cu:12" of a code address, as far as it can be found. */
 std::string source_line(const void *address);
 
-uint64_t random_bits(void); /* of the seed */
+uint64_t random_bits(void); /* derived from the seed */
 
-/* What identifies the GPU that is current on this thread: its place among the machine's and the machine's name. */
+/* The identity of the GPU that is current on this thread: its index among the machine's GPUs and the machine's name. */
 enum { GPU_ID_BYTES = 16 };
 void current_gpu(char id[GPU_ID_BYTES]);
 
 /* ---- memory (emulation_memory.cc) ---------------------------------------- */
 
-/* All device memory lies in one range of addresses. `base` is what programs see: closed to the host. `alias` is the
- * same memory for the run time itself, always open. */
+/* All device memory lies in one range of addresses. Programs see it at `base`, where the host may not access it.
+ * `alias` is the same memory for the run time itself, always accessible. */
 struct device_memory {
     char *base, *alias;
     size_t reserved, total, used;
@@ -68,7 +68,8 @@ inline bool is_device(const void *p)
 {
     return static_cast<size_t>(static_cast<const char *>(p) - memory.base) < memory.reserved;
 }
-template <typename T> inline T *open_alias(T *p) /* what the run time itself may touch; host memory stays what it is */
+/* A device address as the run time may access it; host addresses are returned unchanged. */
+template <typename T> inline T *open_alias(T *p)
 {
     return is_device(p) ? reinterpret_cast<T *>(memory.alias + (reinterpret_cast<uintptr_t>(p) -
                                                                 reinterpret_cast<uintptr_t>(memory.base)))
@@ -76,7 +77,7 @@ template <typename T> inline T *open_alias(T *p) /* what the run time itself may
 }
 cudaError_t memory_new(void **p, size_t bytes);
 cudaError_t memory_free(void *p);
-/* A communicator keeps what graphs have of its collectives registered with its peers until it ends: not to be freed. */
+/* Memory that a communicator keeps registered for the collectives of graphs must not be freed before the communicator. */
 void memory_register(const void *communicator, const void *p);
 void memory_unregister(const void *communicator);
 void memory_open(void); /* for kernels, until memory_close() */
@@ -93,7 +94,7 @@ bool is_pinned(const void *p);
 /* A copy between [p, p + bytes) and the device is queued / has been waited for. */
 void pinned_close(const void *p, size_t bytes, bool host_may_read);
 void pinned_open(const void *p, size_t bytes);
-void copy_bytes(void *to, const void *from, size_t bytes); /* unchecked by sanitizers */
+void copy_bytes(void *to, const void *from, size_t bytes); /* sanitizers do not check it */
 uint64_t hash_bytes(const void *p, size_t bytes);
 
 /* ---- blocks (emulation_block.cc) ----------------------------------------- */
@@ -117,13 +118,13 @@ const std::vector<shared_range> &shared_ranges(void);
 
 /* ---- streams (emulation_queue.cc) ---------------------------------------- */
 
-/* done-up-to numbers by stream: what an operation comes after */
+/* For each stream, the number of its last operation that comes before. */
 struct clock_vector {
     uint32_t at[MAX_STREAMS] = {};
     void join(const clock_vector &other);
 };
 
-/* A range that an operation reads or writes, for the judge. Kernels have none: their accesses are seen one by one. */
+/* A range that an operation reads or writes, for the check of races. Kernels have none: each access is checked. */
 struct range {
     const void *p;
     size_t bytes;
@@ -135,14 +136,14 @@ struct operation {
     std::string name;
     int stream;
     uint32_t number;    /* in its stream, from 1 */
-    clock_vector after; /* what it comes after, itself included */
+    clock_vector after; /* the operations that come before it, and itself */
     std::vector<range> ranges;
     std::function<void()> run;
     bool kernel = false; /* device memory must be open */
-    bool on_host_thread =
-        false;               /* run() is called without the lock, on the thread of host functions or of collectives */
-    bool collective = false; /* on that of collectives */
-    /* of one that was captured: queues it anew, where that takes more than run() */
+    /* run() is called without the lock, on the thread of host functions, or if `collective` on that of collectives */
+    bool on_host_thread = false;
+    bool collective = false;
+    /* of a captured operation: queues it again, where that takes more than run() */
     std::function<void(std::unique_lock<std::mutex> &lock, stream_state *stream)> again;
 };
 
@@ -151,10 +152,10 @@ typedef std::unique_lock<std::mutex> guard;
 
 /* ---- shadow (emulation_shadow.cc) ---------------------------------------- */
 
-void shadow_allocated(const void *p, size_t bytes, size_t slack); /* uninitialised; slack behind it is out of bounds */
+void shadow_allocated(const void *p, size_t bytes, size_t slack); /* uninitialised; the slack after it is out of bounds */
 void shadow_freed(const void *p, size_t bytes);
 void shadow_red_zone(const void *p, size_t bytes, bool on); /* within an allocation */
-/* The accesses from now on are those of this operation; of its next block; after its next barrier. */
+/* Later accesses belong to this operation; to its next block; to the time after its next barrier. */
 void shadow_operation(const operation &op);
 void shadow_block(void);
 void shadow_barrier(void);

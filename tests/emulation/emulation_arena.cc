@@ -1,7 +1,7 @@
 /* emulation_arena.cc: red zones between the pieces of an arena (gpu/arena.h), which the device sees as one allocation.
  *
  * The linker sends calls of arena_init() and arena_take() here (--wrap). Each piece is followed by RED_ZONE bytes that
- * nobody may touch; a dry arena counts them too, so the plan stays exact. */
+ * no code may access; a dry arena counts them as well, so the plan stays exact. */
 #include "emulation.h"
 
 extern "C" {

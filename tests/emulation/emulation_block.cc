@@ -1,10 +1,10 @@
-/* emulation_block.cc: one block after the other; a block's threads are fibers that run until a barrier or a shuffle.
+/* emulation_block.cc: runs blocks one after the other; a block's threads are fibers that run until a barrier or a shuffle.
  *
  *     run_grid -> for every block -> passes over its threads: resume what can run, until all have ended
  *
- * A thread that comes to a barrier waits there; the last one to come releases all. If nobody can run and not all have
- * ended, threads wait at different places: that is reported with these places. A barrier's place is its line in the
- * source, not an address: compilers duplicate code. Threads and blocks run in an order of the seed.
+ * A thread that reaches a barrier waits there; the last one to arrive releases all. If no thread can run and not all have
+ * ended, threads wait at different places, which are reported. A barrier's place is its line in the source, not an
+ * address, because compilers duplicate code. The seed determines the order of threads and blocks.
  *
  * Stacks lie in one piece of memory, with a closed page between them. Shared memory is an arena with red zones between
  * variables, filled with 0xff for every block. */
@@ -26,7 +26,7 @@ void __sanitizer_finish_switch_fiber(void *fake_stack, const void **bottom, size
 void __asan_poison_memory_region(const volatile void *p, size_t bytes) __attribute__((weak));
 void __asan_unpoison_memory_region(const volatile void *p, size_t bytes) __attribute__((weak));
 
-/* Saves the registers that a call keeps and the stack in *save, goes on where `to` was saved. */
+/* Saves the registers that a call preserves and the stack in *save, and continues where `to` was saved. */
 void emulation_switch_stack(void **save, void *to);
 }
 __asm__(".text\n"
@@ -170,7 +170,7 @@ std::string at_place(const place &p)
     return text;
 }
 
-/* Nobody can run: says who waits where. */
+/* No thread can run: reports which threads wait where. */
 [[noreturn]] void report_stuck(void)
 {
     std::string text;
@@ -326,7 +326,7 @@ int barrier_block(barrier_kind kind, int predicate, const char *file, int line)
 
 namespace
 {
-/* Waits until every lane of mask has come to the same place; the last one calls release() before they go on. */
+/* Waits until every lane of mask has reached the same place; the last one calls release() before they continue. */
 template <typename Release> void meet_in_warp(unsigned mask, const place &at, Release release)
 {
     unsigned lane = current_thread % 32, first = current_thread - lane;
@@ -362,7 +362,7 @@ template <typename Release> void meet_in_warp(unsigned mask, const place &at, Re
 void barrier_warp(unsigned mask, const char *file, int line)
 {
     unsigned warp = current_thread / 32;
-    /* The lanes beyond a block that is no multiple of 32 long do not exist: a full mask means those that do. */
+    /* Lanes beyond the end of a block whose length is not a multiple of 32 do not exist: a full mask means the others. */
     if (mask == 0xffffffffu && threads - warp * 32 < 32)
         mask >>= 32 - (threads - warp * 32);
     meet_in_warp(mask, {"__syncwarp", file, line}, [&](fiber *) { shadow_warp_barrier(warp); });
@@ -441,7 +441,7 @@ uint64_t atomic_update(atomic_kind kind, void *address, size_t bytes, bool is_si
     if (reinterpret_cast<uintptr_t>(address) % bytes)
         report("misaligned atomic at %s:%d", file, line);
     shadow_atomic(address, bytes);
-    auto widen = [&](uint64_t x) { /* sign or zero */
+    auto widen = [&](uint64_t x) { /* sign extension or zeros */
                                    if (bytes == 8)
                                        return x;
                                    return is_signed

@@ -1,9 +1,9 @@
 /* emulation_cublaslt.cc: the functions of cublasLt that ztrain calls (gpu/cuda/cuda_libraries.h), as plain loops.
  *
  * Matrices are column-major with leading dimensions; inputs in fp32, bf16 or fp16, sums in fp32. It offers a few
- * algorithms for every product, one of them with a reduction whose bits differ from run to run: to run that one is an
- * error. What the library refuses is refused here too, or rather more: the epilogues of backward and GELU want 16-bit
- * inputs and aligned pointers, so that the callers' other way is taken as well. */
+ * algorithms for every product, one of them with a reduction whose bits differ from run to run, which may not be run.
+ * Everything that the library refuses is refused here as well, and more: the epilogues of backward and GELU need 16-bit
+ * inputs and aligned pointers, so that tests reach the callers' alternative. */
 #include "emulation_host.h"
 #include "emulation_queue.h"
 
@@ -33,7 +33,7 @@ struct preference {
     uint32_t alignment[4]; /* a, b, c, d */
 };
 
-/* What an algorithm's opaque words are. */
+/* The meaning of an algorithm's opaque words. */
 struct algorithm {
     uint64_t magic, scheme;
 };
@@ -447,7 +447,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t desc, const
                    {static_cast<cudaDataType>(p.op.aux_type), p.d_layout.rows, p.d_layout.columns, p.op.aux_ld},
                    p.op.aux, has_gelu(p.op.epilogue));
     add_ranges(op.ranges, "cublasLtMatmul: D", p.d_layout, d, true);
-    if (workspace_bytes) { /* its first bytes stand for all of it */
+    if (workspace_bytes) { /* its first bytes represent the whole */
         check_range("cublasLtMatmul: workspace", workspace, workspace_bytes);
         op.ranges.push_back({workspace, 64, true});
     }

@@ -1,8 +1,8 @@
-/* emulation_cudart.cc: the functions of the CUDA run time that ztrain calls; one that is not here fails the link.
+/* emulation_cudart.cc: the functions of the CUDA run time that ztrain calls; a function that is missing fails the link.
  *
- * Copies: what is queued runs later, so a copy from host memory remembers a hash of it, and one to host memory fills it
- * with 0xff first: whoever uses the memory before the copy has run is caught. cudaMemcpyAsync on memory that is not
- * pinned is treated as asynchronous too; CUDA only says that it might not be. */
+ * A queued copy runs later. A copy from host memory therefore keeps a hash of it, and a copy to host memory fills it with
+ * 0xff first: code that uses the memory before the copy has run is caught. cudaMemcpyAsync on memory that is not pinned
+ * is treated as asynchronous as well; CUDA only documents that it might not be. */
 #include "emulation_host.h"
 #include "emulation_queue.h"
 
@@ -32,7 +32,7 @@ const std::vector<int> &visible_gpus(void)
         std::vector<int> found;
         for (int i = 0; i < count && !visible; i++)
             found.push_back(i);
-        while (visible && *visible) { /* up to the first that there is not */
+        while (visible && *visible) { /* up to the first number that does not exist */
             char *end;
             long gpu = strtol(visible, &end, 10);
             if (end == visible || gpu < 0 || gpu >= count)
@@ -74,7 +74,7 @@ void identify(int device, char id[GPU_ID_BYTES])
     snprintf(id + sizeof hash, GPU_ID_BYTES - sizeof hash, "GPU%d", visible_gpus()[static_cast<size_t>(device)]);
 }
 
-/* A GPU that is current on one thread is not so on another: every thread has to say which. */
+/* The current GPU is a property of the thread: every thread has to set it. */
 void use_device(const char *what)
 {
     if (!exists(current_device))
@@ -101,7 +101,7 @@ cudaError_t make_event(cudaEvent_t *event, bool timed)
     return cudaSuccess;
 }
 
-/* Where a copy goes, by its addresses; a kind other than cudaMemcpyDefault must say the same. */
+/* The direction of a copy, by its addresses; a kind other than cudaMemcpyDefault must agree. */
 cudaMemcpyKind kind_of(const void *to, const void *from, cudaMemcpyKind kind)
 {
     cudaMemcpyKind real = is_device(to)     ? is_device(from) ? cudaMemcpyDeviceToDevice : cudaMemcpyHostToDevice
@@ -189,7 +189,7 @@ cudaError_t fail(cudaError_t code)
     return code;
 }
 
-/* The error of ZTRAIN_EMULATION_FAILS once so many kernels were launched, else cudaSuccess. */
+/* The error of ZTRAIN_EMULATION_FAILS once its number of kernels was launched, else cudaSuccess. */
 cudaError_t failure_of_device(bool launches)
 {
     static const char *planted = getenv("ZTRAIN_EMULATION_FAILS");
@@ -222,7 +222,7 @@ cudaError_t launch_kernel(const char *name, const void *kernel, launch *argument
         run_grid(name, owned.get(), grid, block, dynamic_bytes);
     };
     enqueue(lock, stream_of(stream), std::move(op));
-    cudaError_t failed = failure_of_device(true); /* what was launched runs all the same: its results are used by nobody */
+    cudaError_t failed = failure_of_device(true); /* the launched work runs nevertheless: its results are not used */
     return failed == cudaSuccess ? failed : fail(failed);
 }
 
@@ -637,7 +637,7 @@ cudaError_t cudaEventElapsedTime(float *milliseconds, cudaEvent_t start, cudaEve
         return fail(cudaErrorCapturedEvent);
     if (!is_done(a->at) || !is_done(b->at))
         return fail(cudaErrorNotReady);
-    /* Work ran at some other time: the order of what is measured is what matters here. */
+    /* Work does not run when it would on a GPU: only the order of measured times matters here. */
     *milliseconds = std::chrono::duration<float, std::milli>(b->when - a->when).count() + 0.001f;
     return cudaSuccess;
 }

@@ -3,13 +3,13 @@
  *
  * Descriptors keep their attributes. A plan copies its graph; executing it computes every operation in double, rounds
  * the results to the tensor's type, and honours dimensions and strides as given; a dimension of an operand that is a
- * fraction of the result's is shared by groups (of heads). Whether cuDNN would recognise the whole graph is not asked
+ * fraction of the result's is shared by groups (of heads). Whether cuDNN would recognise the whole graph is not decided
  * here: tests/emulation/cudnn_plans.c asks the real library.
  *
- * Three engines are proposed for every graph: one whose bits do not repeat, to take which is an error, one that has no
- * plan, and one that works. ZTRAIN_EMULATION_CUDNN makes the library a worse one: "none" proposes no engine, "wrong"
- * computes a quarter too much, "restless" gives other bits each time, "broken" fails when it executes, "greedy" wants
- * more workspace than there is memory, "large" wants 12 MiB for every sequence, "old" is a version of long ago. */
+ * Three engines are proposed for every graph: one whose bits do not repeat, which may not be taken, one that has no plan,
+ * and one that works. ZTRAIN_EMULATION_CUDNN adds a fault to the library: "none" proposes no engine, "wrong" returns
+ * results that are a quarter too large, "restless" returns other bits each time, "broken" fails in execution, "greedy"
+ * needs more workspace than the GPU has memory, "large" needs 12 MiB for every sequence, "old" is an old version. */
 #include "emulation_host.h"
 #include "emulation_queue.h"
 
@@ -299,7 +299,7 @@ template <typename Visit> void for_each_place(const int64_t dims[RANK], Visit vi
                     visit(number++, p);
 }
 
-/* The element of `t` that stands at a place among `dims`: dimensions that are smaller are shared by groups. */
+/* The element of `t` for a place in `dims`: smaller dimensions of `t` are shared by groups. */
 int64_t number_at(const tensor &t, const int64_t dims[RANK], const place &p)
 {
     int64_t number = 0;
@@ -383,7 +383,7 @@ void compute_reduction(const graph &g, const node &n, std::vector<values> &all)
     });
 }
 
-/* The two last dimensions change places. */
+/* Exchanges the two last dimensions. */
 void compute_reshape(const graph &g, const node &n, std::vector<values> &all)
 {
     const tensor &x = g.tensors[static_cast<size_t>(n.x)], &y = g.tensors[static_cast<size_t>(n.y)];
@@ -639,7 +639,7 @@ cudnnStatus_t cudnnBackendExecute(cudnnHandle_t handle, cudnnBackendDescriptor_t
     }
     void *workspace = get<void *>(of(pack), CUDNN_ATTR_VARIANT_PACK_WORKSPACE);
     check_range("cuDNN: workspace", workspace, static_cast<size_t>(workspace_of(g)));
-    op.ranges.push_back({workspace, 64, true}); /* its first bytes stand for all of it */
+    op.ranges.push_back({workspace, 64, true}); /* its first bytes represent the whole */
     op.run = [g, places, scalars, workspace] {
         memset(open_alias(workspace), 0xff, 64);
         compute(g, places, scalars);

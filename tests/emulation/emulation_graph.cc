@@ -1,15 +1,15 @@
-/* emulation_graph.cc: capturing streams and launching what was captured.
+/* emulation_graph.cc: captures of streams, and launches of the captured graphs.
  *
- * Work that a capturing stream is given becomes a node of the capture instead of being queued; a node comes after those
- * that its stream had come to: the node before it in the stream, those of the events that it waited for. Streams join a
- * capture by waiting for one of its events, and have to be joined to its origin again before it ends. What CUDA forbids
- * spoils a capture with CUDA's error: waiting for an event from outside, asking or waiting for the device on the
- * capturing thread, allocating, work left on a stream that was not joined. With ZTRAIN_EMULATION_NO_CAPTURE in the
- * environment no capture succeeds.
+ * Work on a capturing stream becomes a node of the capture instead of being queued; a node depends on the node before it
+ * in its stream, and on those of the events that the stream has waited for. Streams join a capture by waiting for one of
+ * its events, and have to be joined to its origin again before it ends. Calls that CUDA forbids invalidate the capture
+ * with CUDA's error: waiting for an event from outside, querying or waiting for the device on the capturing thread,
+ * allocating, leaving work on a stream that was not joined. With ZTRAIN_EMULATION_NO_CAPTURE in the environment no
+ * capture succeeds.
  *
- * A launch queues the nodes on streams of the graph's own, as many as there are branches side by side, with the
- * dependencies of the graph and nothing else for an order: so the order of execution is as adversarial as elsewhere,
- * and the vector clocks judge accesses in it. The streams that were captured have no say any more. */
+ * A launch queues the nodes on streams that belong to the graph, one for each parallel branch, ordered by the graph's
+ * dependencies alone: so the order of execution is as adversarial as elsewhere, and the vector clocks check accesses in
+ * the graph. The captured streams do not matter any more. */
 #include "emulation_queue.h"
 
 #include <algorithm>
@@ -28,7 +28,7 @@ struct graph_capture {
     std::thread::id owner;
     bool relaxed;
     stream_state *origin;
-    cudaError_t spoiled; /* cudaSuccess: by nothing */
+    cudaError_t spoiled; /* the error that invalidated it; cudaSuccess: none */
     std::vector<graph_node> nodes;
 };
 
@@ -69,7 +69,7 @@ std::vector<bool> reached(const std::vector<graph_node> &nodes, std::vector<int>
     return found;
 }
 
-/* A branch goes on where a node comes right after its last one. */
+/* A node continues a branch if it directly follows the branch's last node. */
 void find_branches(executable *e)
 {
     std::vector<int> last; /* node of each branch */
@@ -232,10 +232,10 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t launched, cudaStream_t stream)
     executable *e = reinterpret_cast<executable *>(launched);
     stream_state *s = stream_of(stream);
     if (s->capture)
-        return fail(capture_spoil(s->capture, cudaErrorStreamCaptureUnsupported)); /* CUDA can; ztrain does not */
+        return fail(capture_spoil(s->capture, cudaErrorStreamCaptureUnsupported)); /* CUDA allows it */
     clock_vector begin = after_of(s);
     for (stream_state *branch : e->branches)
-        begin.join(branch->after); /* launches of one graph come one after the other */
+        begin.join(branch->after); /* launches of one graph run one after the other */
     std::vector<clock_vector> ends(e->nodes.size());
     for (size_t i = 0; i < e->nodes.size(); i++) {
         const graph_node &node = e->nodes[i];

@@ -1,5 +1,5 @@
-/* emulation_host.h: cuda_emulation.h for the run time itself, which is host code: without the variables of a kernel,
- * whose names the headers of CUDA's libraries have as members. */
+/* emulation_host.h: cuda_emulation.h for the run time itself, which is host code. It leaves out the variables of a kernel,
+ * because the headers of CUDA's libraries have members of those names. */
 #ifndef ZTRAIN_TESTS_EMULATION_HOST_H
 #define ZTRAIN_TESTS_EMULATION_HOST_H
 

@@ -1,7 +1,7 @@
 /* emulation_libraries.cc: the dynamic linker as the emulated machine has it: NVIDIA's libraries are this program itself.
  *
- * ZTRAIN_EMULATION_WITHOUT: the file name of one that is not there (libnccl.so.2); ZTRAIN_EMULATION_LACKS: a function
- * that an older version of one does not have. */
+ * ZTRAIN_EMULATION_WITHOUT: the file name of a library that is missing (libnccl.so.2); ZTRAIN_EMULATION_LACKS: a function
+ * that is missing in a library, as in an older version. */
 #include "emulation_queue.h"
 
 #include <cublasLt.h>

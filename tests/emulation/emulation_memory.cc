@@ -1,13 +1,13 @@
-/* emulation_memory.cc: device memory that the host cannot touch, pinned memory that it cannot touch too early.
+/* emulation_memory.cc: device memory that the host cannot access, pinned memory that it cannot access too early.
  *
  *     | closed page | 0xff … allocation 1 | slack < 256 | closed page | allocation 2 | …      addresses are used once
  *
- * Device memory is one file in memory, mapped twice: where programs see it, closed but while a kernel runs, and for the
+ * Device memory is one file in memory, mapped twice: for programs, inaccessible except while a kernel runs, and for the
  * run time. An allocation ends less than 256 bytes before a closed page, and freed memory stays closed.
  *
- * From when a copy is queued until the host has waited for it, the whole pages that it covers of pinned memory are
- * closed: to all if the copy writes them, to writing if it reads them. What is not pinned is watched by the copy itself
- * (emulation_cudart.cc). */
+ * From the time a copy is queued until the host has waited for it, the whole pages of pinned memory that it covers are
+ * closed: to every access if the copy writes them, to writing if it reads them. Memory that is not pinned is checked by
+ * the copy itself (emulation_cudart.cc). */
 #include "emulation.h"
 
 #include <algorithm>
@@ -55,7 +55,8 @@ struct closed_range {
 };
 std::vector<closed_range> closed;
 
-std::set<std::pair<const void *, const void *>> registered; /* communicators, what graphs have of their collectives */
+/* Communicators, and memory that collectives of graphs have registered with them. */
+std::set<std::pair<const void *, const void *>> registered;
 
 size_t round_up(size_t n, size_t multiple)
 {
@@ -95,13 +96,13 @@ void on_bad_access(int number, siginfo_t *info, void *context)
                    static_cast<const char *>(p) - r.begin, r.readable ? "from" : "to", source_line(code).c_str());
     if (kernel_running())
         report("out of bounds: %s touches %p, in %s", describe_thread().c_str(), p, source_line(code).c_str());
-    sigaction(number, &before, nullptr); /* not ours: it happens again */
+    sigaction(number, &before, nullptr); /* not of the emulation: the access is repeated and fails */
 }
 
 void on_end(int status, void *)
 {
     guard lock(big_lock);
-    lock.release(); /* the emulation's threads run nothing any more */
+    lock.release(); /* the emulation's threads run no work any more */
     if (status == 0 && !allocations.empty() && !getenv("ZTRAIN_EMULATION_LEAKS")) {
         const allocation &a = allocations.begin()->second;
         char text[160];
@@ -242,7 +243,7 @@ cudaError_t memory_free(void *p)
 void memory_open(void)
 {
     static thread_local bool has_stack;
-    if (!has_stack) { /* for the handler: a kernel's own may be what overflowed */
+    if (!has_stack) { /* the handler's stack: the kernel's own may be the one that overflowed */
         stack_t stack = {};
         stack.ss_size = 256 << 10;
         stack.ss_sp = mmap(nullptr, stack.ss_size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -371,7 +372,7 @@ void pinned_open(const void *p, size_t bytes)
     }
 }
 
-/* Neither memcpy nor a loop that becomes one: with AddressSanitizer those would be judged as the program's. */
+/* Neither memcpy nor a loop that becomes one: AddressSanitizer would check those as the program's. */
 void copy_bytes(void *to, const void *from, size_t bytes)
 {
     __asm__ volatile("rep movsb" : "+D"(to), "+S"(from), "+c"(bytes) : : "memory");

@@ -3,16 +3,16 @@
  * The unique id names a piece of shared memory: a header, and a window for each rank. A collective is work of its
  * stream and runs on the emulation's thread for collectives. It goes through the windows piece by piece:
  *
- *     own piece -> own window | all are there | read the others' windows | all have read | next piece
+ *     own piece -> own window | barrier | read the others' windows | barrier | next piece
  *
- * Sums add ranks 0, 1, … in fp32 or the type itself. With each piece a rank says which collective it is in: ranks that
- * call different ones end with a report instead of hanging. Like NCCL, nobody notices that a peer has died; an aborted
- * communicator leaves its collectives. After a call of a non-blocking communicator it says for a while that the call is
- * in progress; another one before it is settled ends with a report.
+ * Sums add ranks 0, 1, … in fp32 or in the type itself. With each piece a rank announces its collective: ranks that call
+ * different ones end with a report instead of hanging. As with NCCL, the death of a peer is not noticed; an aborted
+ * communicator leaves its collectives. After a call of a non-blocking communicator, the call is in progress for a while;
+ * another call before it has ended is reported as a mistake.
  *
- * ZTRAIN_EMULATION_NCCL: a mistake of this process's NCCL: version=N (it is that one), deaf (it never finds its peers),
- * refuse (it joins no communicator), error=N (the Nth collective hangs with an asynchronous error), cuda=N (as well, but
- * the error is its GPU's), reject=N (the Nth is not taken). */
+ * ZTRAIN_EMULATION_NCCL: a fault of this process's NCCL: version=N (another version), deaf (it never finds its peers),
+ * refuse (it joins no communicator), error=N (the Nth collective hangs with an asynchronous error), cuda=N (the same with
+ * an error of the GPU), reject=N (the Nth collective is refused). */
 #include "emulation_host.h"
 #include "emulation_queue.h"
 
@@ -43,7 +43,7 @@ struct signature { /* of a collective; the same on all ranks */
 struct segment {
     std::atomic<int> connected, aborted;
     char gpus[MAX_RANKS][GPU_ID_BYTES];
-    std::atomic<uint64_t> turn[MAX_RANKS]; /* barriers that a rank has come to */
+    std::atomic<uint64_t> turn[MAX_RANKS]; /* barriers that the rank has reached */
     signature doing[MAX_RANKS];
     char windows[];
 };
@@ -55,7 +55,7 @@ struct ncclComm {
     size_t bytes;
     std::string name;
     std::atomic<int> state; /* ncclResult_t */
-    std::atomic<int> in_progress; /* so many times it will say that a call is */
+    std::atomic<int> in_progress; /* the number of times that a call is reported as in progress */
     bool blocking;
     std::atomic<int64_t> collectives; /* that have begun */
     int64_t calls;
@@ -70,10 +70,10 @@ std::atomic<const char *> last_message{""};
 thread_local int group_depth;
 thread_local ncclComm *grouped_comm;
 
-/* Aborted communicators stay: a graph may still have their collectives. */
+/* Aborted communicators are kept: a graph may still contain their collectives. */
 std::vector<ncclComm *> &aborted = *new std::vector<ncclComm *>;
 
-/* The value of a mistake ("" if it has none), or NULL: it is not made. */
+/* The value of a fault ("" if it has none); NULL: the fault is not asked for. */
 const char *mistake(const char *name)
 {
     const char *made = getenv("ZTRAIN_EMULATION_NCCL");

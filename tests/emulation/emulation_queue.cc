@@ -1,18 +1,19 @@
 /* emulation_queue.cc: streams and the order in which their work runs.
  *
- * Every operation has a vector clock: for each stream, up to which number its work comes before. It is known when the
- * operation is queued: what is before it in its stream, what its stream waited for (events), what the host had waited
- * for. The same vector decides when it may run and, in emulation_shadow.cc, whether two accesses are ordered.
+ * Every operation has a vector clock: for each stream, the number of the last operation that comes before it. The clock is
+ * known when the operation is queued: the work before it in its stream, the events that its stream waited for, the work
+ * that the host had waited for. The same clock decides when the operation may run and, in emulation_shadow.cc, whether
+ * two accesses are ordered.
  *
  * Orders (ZTRAIN_EMULATION_ORDER), wherever the clocks leave a choice:
- *   lazy     nothing runs before somebody waits for it, and then only what is waited for
- *   starve   one stream gets nothing while others can go on, which run as far ahead as they may; another one in turn
+ *   lazy     no work runs before something waits for it, and then only the work that is waited for
+ *   starve   one stream does not run while others can, which run as far ahead as they may; streams take turns
  *   random   some work runs at any call
  *   eager    all work runs when it is queued, as on a fast GPU
  *
- * Host functions and collectives run on a thread of their own each, as they may block; neither may call the CUDA run
- * time. A further thread runs what is left if the host makes no call for a while, so that a program whose host waits
- * for a peer goes on as with a GPU. */
+ * Host functions and collectives have a thread each, because they may block; neither may call the CUDA run time. A third
+ * thread runs the remaining work if the host makes no call for a while, so that a program whose host waits for a peer
+ * continues as with a GPU. */
 #include "emulation_queue.h"
 
 #include <atomic>
@@ -37,7 +38,7 @@ order the_order;
 uint64_t random_state = 1;
 unsigned turns;
 pid_t process;
-clock_vector host; /* what the host knows to be done */
+clock_vector host; /* the work that the host knows to be done */
 /* Never destroyed: threads still wait for them when the process ends. */
 std::condition_variable &finished = *new std::condition_variable;
 std::condition_variable *const worker_ready = new std::condition_variable[2];
@@ -160,7 +161,7 @@ stream_state *choose(const clock_vector *target)
     return count ? found[random_bits() % static_cast<unsigned>(count)] : nullptr;
 }
 
-/* With STARVE: a stream other than the one that gets nothing for now. */
+/* With STARVE: a stream other than the one that does not run for now. */
 stream_state *choose_favoured(void)
 {
     int victim = static_cast<int>(turns / 97 % MAX_STREAMS);

@@ -1,5 +1,5 @@
-/* emulation_queue.h: streams, for the files that queue work: emulation_cudart.cc and the libraries. All with the lock.
- */
+/* emulation_queue.h: streams, for the files that queue work: emulation_cudart.cc and the libraries. Callers hold the
+ * lock. */
 #ifndef ZTRAIN_TESTS_EMULATION_QUEUE_H
 #define ZTRAIN_TESTS_EMULATION_QUEUE_H
 
@@ -14,13 +14,13 @@ struct graph_capture;
 
 struct stream_state {
     bool open,
-        with_default; /* with_default: ordered with the default stream, as one made without cudaStreamNonBlocking */
+        with_default; /* with_default: ordered with the default stream, as streams without cudaStreamNonBlocking are */
     bool busy;        /* its head runs on another thread */
     int priority;
     uint32_t queued, done;
-    clock_vector after; /* what the next operation comes after */
+    clock_vector after; /* the operations that come before the next one */
     std::deque<operation> pending;
-    graph_capture *capture;         /* it captures; NULL: it does not */
+    graph_capture *capture;         /* the capture in progress; NULL: none */
     std::vector<int> capture_after; /* nodes of the capture that the next one comes after */
     int index(void) const;
 };
@@ -44,7 +44,7 @@ struct pinned_copy {
 };
 
 void enter(const char *what);   /* every call of the CUDA run time */
-void be_slow(const char *what); /* where ZTRAIN_EMULATION_SLOW names it; enter() does it, too */
+void be_slow(const char *what); /* sleeps if ZTRAIN_EMULATION_SLOW names the call; enter() calls it as well */
 stream_state *stream_of(cudaStream_t stream);
 stream_state *stream_make(bool waits_for_default, int priority);
 clock_vector after_of(stream_state *s);
@@ -54,13 +54,13 @@ void host_knows(const clock_vector &target);
 void enqueue(guard &lock, stream_state *s, operation &&op, const pinned_copy *copy = nullptr);
 void run_until(guard &lock, const clock_vector &target);
 void run_something(guard &lock);
-/* Whether no queued work may use this host memory before an operation that is queued now: neither a copy nor any host
- * function. Else it is in nobody's hands but the stream's, and what the host sees of it means nothing. */
+/* Whether no queued work, neither a copy nor a host function, may use this host memory before an operation that is queued
+ * now. Otherwise the memory belongs to the stream, and the values that the host sees in it are not final. */
 bool is_quiet(const void *p, size_t bytes);
-/* A pinned copy of that operation: open while it runs, closed again behind it. */
+/* The pinned memory of that operation's copy: open while it runs, closed again after it. */
 void open_for_copy(int stream, uint32_t number, const void *p, size_t bytes, bool open);
 
-/* emulation_graph.cc: what calls mean to capturing streams, and for events that were recorded in a capture */
+/* emulation_graph.cc: the effect of calls on capturing streams, and on events that were recorded in a capture */
 cudaError_t capture_spoil(graph_capture *c, cudaError_t code); /* returns the code */
 cudaError_t capture_forbids(void); /* a call that a capturing thread may not make: its error */
 void capture_operation(stream_state *s, operation &&op);

@@ -1,18 +1,18 @@
-/* emulation_shadow.cc: who wrote and who read every two bytes of device and shared memory.
+/* emulation_shadow.cc: the last writer and readers of every two bytes of device and shared memory.
  *
  * Kernels are compiled with -fsanitize=thread, so that every access calls a function __tsan_readN or __tsan_writeN;
- * those here take the place of the sanitizer's run time. Each two bytes have a cell: the last write and the last read,
+ * the ones in this file replace the sanitizer's run time. Each two bytes have a cell: the last write and the last read,
  * as an id and a thread. Ids count up: one for an operation, one for each block, one after each of its barriers. So an
- * id tells whether an earlier access was in this block since its last barrier, earlier in this block, in another block,
+ * id shows whether an earlier access was in this block since its last barrier, earlier in this block, in another block,
  * or in another operation:
  *
  *     … | operation_base … earlier blocks … | block_base … | now        now: since the last barrier
  *
  * Two accesses of which one writes must be ordered: by a barrier within a block (or a __syncwarp in a warp), by nothing
- * between blocks (except __threadfence and an atomic), by streams and events between operations. The last is what the
- * operations' vector clocks say, whatever the order in which things happened to run. Operations that read at the same
- * time make up a set, so that a later write is held against all of them. The same cells know what lies outside an
- * allocation and what was never written.
+ * between blocks (except __threadfence and an atomic), by streams and events between operations. The vector clocks of the
+ * operations decide the last case, independently of the order of execution. Operations that read at the same time form a
+ * set, so that a later write is compared with all of them. The same cells mark memory outside of allocations and memory
+ * that was never written.
  *
  * Pages whose cells are all alike have one cell only, so that large fills and copies are cheap. Without
  * EMULATION_SHADOW (the build with AddressSanitizer) all of this is empty. */
@@ -46,7 +46,7 @@ enum : uint32_t {
 };
 /* Threads: 0 … 1023; then all of a warp; then these. */
 enum : uint32_t { WHO_WARP = 1024, WHO_ATOMIC = 2044, WHO_BLOCKS, WHO_OPERATION, WHO_MANY, WHO_BITS = 11 };
-const uint32_t WHO_BYTE = 1u << 31; /* an access of one byte: the cell's other byte may be another's */
+const uint32_t WHO_BYTE = 1u << 31; /* an access of one byte: the cell's other byte may belong to another thread */
 
 struct cell {
     uint32_t write_id, write_who, read_id, read_who;
@@ -361,8 +361,8 @@ void check_shared(bool write, uint32_t who, const access &a)
     }
 }
 
-/* Whether an access needs no look at all: it was this thread that came here last since the barrier, or it reads among
- * other readers. The first reader since the barrier has looked at the writer for all of them. */
+/* Whether an access needs no check: this thread was the last one here since the barrier, or it is one of several readers.
+ * The first reader since the barrier has compared the writer for all of them. */
 bool is_known(const cell *c, bool write, uint32_t who)
 {
     if (write)

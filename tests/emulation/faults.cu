@@ -1,7 +1,7 @@
 /* faults.cu: programs with one planted mistake each, which the emulation must catch: faults NAME [--right].
  *
- * With --right the same program runs without the mistake and must end well, so that what is caught is the mistake. The
- * names and what is expected of each are in test_faults.py. */
+ * With --right the same program runs without the mistake and must succeed, which proves that the mistake is what is
+ * caught. The names and the expected messages are in test_faults.py. */
 #include "gpu/cuda/cuda_launch.h"
 
 extern "C" {
@@ -214,7 +214,7 @@ void run_arena_index(float *p)
     float *piece = static_cast<float *>(arena_take(&arena, MEM_DATA, 32 * sizeof(float)));
     LAUNCH(global_index, nullptr, piece, fault ? 32 : 31);
     check(cudaDeviceSynchronize());
-    arena_init(&arena, p, N * sizeof(float)); /* the red zones of before are gone */
+    arena_init(&arena, p, N * sizeof(float)); /* the earlier red zones are gone */
     LAUNCH(set, nullptr, p, 1.0f);
 }
 
@@ -317,7 +317,7 @@ void run_event_overwrite(float *p)
     check(cudaStreamDestroy(b));
 }
 
-/* The event is recorded before the work that it should stand for. */
+/* The event is recorded before the work that it should mark. */
 void run_event_early(float *p)
 {
     cudaStream_t a = new_stream(), b = new_stream();
@@ -430,7 +430,7 @@ void run_graph_outside(float *p)
     release(&c, executable);
 }
 
-/* An event of before the capture. */
+/* An event that was recorded before the capture. */
 void run_graph_isolation(float *p)
 {
     struct capturing c = begin_capture();
@@ -499,7 +499,7 @@ void run_pageable_written_early(float *p)
     check(cudaStreamDestroy(a));
 }
 
-/* What is read too early is not what will come. */
+/* The value that is read too early is not the final one. */
 void run_pageable_read_early(float *p)
 {
     cudaStream_t a = new_stream();

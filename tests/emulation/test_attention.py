@@ -1,6 +1,6 @@
-"""Attention on the emulated GPU, through the emulated cuDNN and through ztrain's own kernels.
+"""Attention on the emulated GPU, through the emulated cuDNN and through ztrain's kernels.
 
-Which of the two is used, and that every reason not to use cuDNN ends in ztrain's kernels with a line that says so.
+They check which of the two is used, and that every reason not to use cuDNN leads to ztrain's kernels and a line in the log.
 """
 import glob
 import os
@@ -16,7 +16,7 @@ ADDRESS = os.path.join(EMULATION, "address")
 
 
 def run(command, code=0, **environment):
-    """stdout and stderr; ends the test if the program ends with another code."""
+    """Returns stdout and stderr; fails the test if the program ends with another code."""
     environment.setdefault("ZTRAIN_GEMM_CACHE", os.path.join(EMULATION, "gemm-cache"))
     result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=900, check=False,
                             env={**os.environ, **environment})
@@ -67,7 +67,7 @@ def test_says_that_cudnn_is_used(tmp_path):
         assert re.search(rf"attention {direction}, bf16, \d+ x \d+ tokens, .*: cuDNN \d+\.\d+\.\d+, engine 3", output)
 
 
-# what is wrong with the library: what is said
+# fault of the library: the reason in the log
 FAULTS = {
     "none": r"has no plan: it proposes no engine",
     "greedy": r"has no plan: it would need [\d.]+ GiB of workspace",
@@ -86,7 +86,7 @@ def test_falls_back(tmp_path, fault):
 
 
 def test_failure_in_a_step():
-    """Not on trial any more: an error of the device, which names the op and the way round it."""
+    """After the trial, a failure is an error of the device, which names the op and the workaround."""
     for direction, op in (("forward", "fwd"), ("backward", "bwd")):
         output = run([os.path.join(EMULATION, "ops-test"), "test", "--device", "cuda", "--op",
                       f"attention_{op} bf16 M=100 "], code=1, ZTRAIN_EMULATION_CUDNN="broken")
@@ -94,7 +94,7 @@ def test_failure_in_a_step():
 
 
 def test_in_pieces(tmp_path):
-    """A plan that wants much workspace computes the sequences of a micro-batch one after the other."""
+    """A plan that needs a large workspace computes the sequences of a micro-batch one after the other."""
     settings = ("run.name=run", "train.max_steps=2")
     whole = train(tmp_path / "whole", *settings)
     pieces = train(tmp_path / "pieces", *settings, ZTRAIN_EMULATION_CUDNN="large")
@@ -135,7 +135,7 @@ def test_unknown_way(tmp_path):
 
 
 def missing_of_cudnn():
-    """What of cuDNN this machine lacks, by a look of our own: ztrain may not find what is here. None: nothing."""
+    """The part of cuDNN that this machine lacks, without asking ztrain, whose search is under test; None: nothing."""
     homes = [os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH"), "/usr/local/cuda"]
     homes = [home for home in homes if home]
     headers = [f"{home}/include" for home in homes] + ["/usr/local/include", "/usr/include", "/usr/include/*-linux-gnu"]
@@ -148,7 +148,7 @@ def missing_of_cudnn():
 
 
 def test_plans_of_the_real_library():
-    """cuDNN itself understands our graphs, and compiles kernels of them for a GPU that is not here."""
+    """The real cuDNN understands ztrain's graphs, and compiles kernels for a GPU that the machine does not have."""
     output = run([os.path.join(EMULATION, "cudnn-plans"), "H200"])
     missing = missing_of_cudnn()
     if "left out" in output and missing:

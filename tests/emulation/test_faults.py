@@ -1,7 +1,7 @@
 """The emulated GPU catches planted mistakes: tests/emulation/faults.cu has a program for each.
 
-Each program is run with its mistake, and must be stopped with a message that names it, and without, and must end well. The
-first build sees all of them (the shadow); the build with AddressSanitizer in the kernels sees those that need no shadow.
+Each program is run with its mistake, and must be stopped with a message that names it, and without, and must succeed. The
+first build finds all of them (the shadow); the build with AddressSanitizer in the kernels finds those that need no shadow.
 """
 import os
 import re
@@ -13,7 +13,7 @@ ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)
 SHADOW = os.path.join(ROOT, "build", "emulation", "faults")
 ADDRESS = os.path.join(ROOT, "build", "emulation", "address", "faults")
 
-# name: (what the shadow says, what AddressSanitizer or the run time says without it; None: nothing)
+# name: (the shadow's message, the message of AddressSanitizer or the run time without a shadow; None: no message)
 EXPECTED = {
     "barrier": (r"missing barrier: kernel block_reverse.* 'row', in tests/emulation/faults.cu:\d+", None),
     "barrier-rounds": (r"missing barrier: kernel block_rounds.* writes .*'row'.*thread \d+ read", None),
@@ -78,7 +78,7 @@ def test_mistake_is_caught(name, flavour):
         assert wrong.returncode == 0, wrong.stderr
 
 
-# A missing event is found in whatever order things ran; with vector clocks no order is needed for it.
+# A missing event is found in every order of execution, because vector clocks do not depend on it.
 @pytest.mark.parametrize("order", ["lazy", "starve", "random", "eager"])
 @pytest.mark.parametrize("name", ["event", "event-overwrite", "event-early", "graph-event", "graph-outside"])
 def test_missing_event_in_any_order(name, order):

@@ -1,7 +1,7 @@
-"""Steps as CUDA graphs on the emulated GPU: the same bits as op by op, and a clear word where they cannot be.
+"""Steps as CUDA graphs on the emulated GPU: the same bits as op by op, and a clear message where they cannot be captured.
 
-Models of the golden cases' size get graphs by themselves, so test_training.py tests them, too. In a launch the nodes run
-in whatever order their dependencies leave open, and every missing one is found.
+Models of the golden cases' size get graphs by themselves, so test_training.py tests them as well. In a launch the nodes
+run in any order that their dependencies allow, and every missing dependency is found.
 """
 import json
 import os
@@ -16,7 +16,7 @@ TWO_MICRO_BATCHES = "train_micro_batch_size_per_gpu=6"
 
 
 def ztrain(*arguments, status=0, **environment):
-    """What a run that ends with that exit code has said."""
+    """The output of a run that must end with that exit code."""
     environment.setdefault("ZTRAIN_GEMM_CACHE", os.path.join(ROOT, "build", "emulation", "gemm-cache"))
     done = subprocess.run([ZTRAIN, *arguments], cwd=ROOT, capture_output=True, text=True, timeout=900,
                           env={**os.environ, **environment})
@@ -33,7 +33,7 @@ def short_run(folder, *settings, arguments=(), status=0):
 
 
 def graph_steps(rows):
-    """The steps that were launched as graphs: nothing in them is timed."""
+    """The steps that were launched as graphs: their parts have no times."""
     return [row["step"] for row in rows if "loss" in row and row["seconds"]["forward"] is None]
 
 
@@ -71,7 +71,7 @@ def test_same_bits_in_any_order(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("stage", ["0", "1", "2", "3"])
 def test_collectives_in_graphs(tmp_path, monkeypatch, stage):
-    """NCCL's, captured with the events between the streams; an evaluation between steps gathers for itself."""
+    """NCCL's collectives are captured with the events between the streams; an evaluation between steps gathers by itself."""
     monkeypatch.setenv("ZTRAIN_EMULATION_GPUS", "2")
     rows = {}
     for graphs in "true", "false":
@@ -110,7 +110,7 @@ def test_where_graphs_cannot_be(tmp_path, monkeypatch):
 
 
 def test_a_capture_that_fails(tmp_path, monkeypatch):
-    """With auto it is told, and the run goes on op by op."""
+    """With auto, the log has the reason, and the run continues op by op."""
     with monkeypatch.context() as patch:
         patch.setenv("ZTRAIN_EMULATION_NO_CAPTURE", "1")
         failed, weights = train(tmp_path, "failed", "train.max_steps=3", TWO_MICRO_BATCHES)

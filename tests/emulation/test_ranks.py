@@ -1,4 +1,4 @@
-"""Several ranks on emulated GPUs: which rank gets which, NCCL between them, and every way in which that can go wrong.
+"""Several ranks on emulated GPUs: which rank gets which, NCCL between them, and its failures.
 
 Every run is also a search for mistakes: a missing event, a race or a bad index ends it (tests/emulation/emulation.h).
 """
@@ -46,7 +46,7 @@ def rank_log(folder, rank, name="run"):
 
 
 def said_by(done, words):
-    """The ranks that said so on stderr."""
+    """The ranks that printed it on stderr."""
     return [rank for rank, d in enumerate(done) if words in d.err]
 
 
@@ -60,10 +60,10 @@ def test_more_ranks_than_gpus(folder):
     done = Job(folder, "--config", spec_of(folder), nodes=[0, 0]).train(USAGE)
     assert said_by(done, words) == [0]
     assert "srun --mpi=pmi2 --ntasks-per-node=1 --gpus-per-node=1 ztrain" in done[0].err
-    # two GPUs, of which both ranks are left the same
+    # two GPUs, of which both ranks see the same one
     done = Job(folder, "--config", spec_of(folder), nodes=[0, 0], env={**TWO, "CUDA_VISIBLE_DEVICES": "1"}).train(USAGE)
     assert said_by(done, words) == [0]
-    # nodes that are one machine after all
+    # two node names, but one machine
     done = Job(folder, "--config", spec_of(folder), nodes=[0, 1]).train(DEVICE)
     assert said_by(done, "ranks 0 and 1 have the same GPU, emulated GPU") == [0]
     done = train(folder, env={"ZTRAIN_SHARE_GPUS": "yes"}, expect=USAGE)
@@ -117,7 +117,7 @@ def test_a_rank_without_a_gpu(folder):
 
 @pytest.mark.parametrize("stage", ["0", "1", "2", "3"])
 def test_golden(stage):
-    """NCCL; what ranks that share a GPU compute is compared with it below."""
+    """Over NCCL; the results of ranks that share a GPU are compared with it below."""
     command = ["tests/golden/check_golden.py", "--ztrain", harness.ZTRAIN, "--case", "gpt2", "--set",
                "train.device=cuda", "--set", "train_micro_batch_size_per_gpu=3", "--stage", stage, "--ranks", "2"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=900, env={**os.environ, **TWO})
@@ -155,7 +155,7 @@ def test_half_precision_and_resume_on_three(folder):
 
 @pytest.mark.parametrize("call", ["cudaGetDeviceCount", "cudaSetDevice", "cudnnCreate", "libnccl.so.2"])
 def test_a_slow_start_is_no_silence(folder, call):
-    """The other rank is ready long before: the driver, a context and libraries may take longer than comm.timeout_seconds."""
+    """The other rank waits: the driver, a context and libraries may take longer than comm.timeout_seconds."""
     changes = {"comm": {"timeout_seconds": 1.5}, "bf16": {"enabled": True}}
     Job(folder, "--config", spec_of(folder, changes, steps=1), nodes=[0, 0], env=TWO,
         env_of={1: {"ZTRAIN_EMULATION_SLOW": call}}).train()
@@ -188,7 +188,7 @@ def test_a_communicator_that_does_not_come_about(folder):
 
 
 def test_an_asynchronous_error_ends_all(folder):
-    """The ranks are on two nodes, with a GPU each."""
+    """The ranks are on two nodes with one GPU each."""
     done = Job(folder, "--config", spec_of(folder, ENDLESS), nodes=[0, 1], env=TWO,
                env_of={0: {"CUDA_VISIBLE_DEVICES": "1"},
                        1: {"CUDA_VISIBLE_DEVICES": "0", "ZTRAIN_EMULATION_NCCL": "error=60"}}).train(PEER)
@@ -197,8 +197,8 @@ def test_an_asynchronous_error_ends_all(folder):
 
 
 def test_a_device_that_fails_after_the_start(folder):
-    """Not 5, which a batch system does not start again: all ranks end with 8, and the last words name rank and host. A
-    call that finds too little memory says nothing of the device."""
+    """All ranks end with 8, not with 5, after which a batch system does not restart the job; the last words name rank and
+    host. A call that fails for lack of memory does not make the device a broken one."""
     plain = {"train": {**ENDLESS["train"], "cuda_graphs": False}}
     job = Job(folder, "--config", spec_of(folder, plain), nodes=[0, 1], env=TWO,
               env_of={0: {"CUDA_VISIBLE_DEVICES": "1"},
@@ -222,7 +222,7 @@ def test_an_asynchronous_error_of_the_device_ends_all(folder):
 
 @pytest.mark.parametrize("call", [7, 16])
 def test_a_collective_that_is_not_taken_ends_all(folder, call):
-    """16 is the last one of the run: none of it may become a checkpoint."""
+    """16 is the last collective of the run: none of its results may become a checkpoint."""
     done = train(folder, {"zero_optimization": {"stage": 1}, "train": {"max_steps": 1}}, expect=PEER,
                  env={**TWO, "ZTRAIN_EMULATION_NCCL": f"reject={call}"})
     assert "NCCL: a" in done.err and "it does not like this one" in done.err and not folder.checkpoints()
@@ -237,7 +237,7 @@ def test_a_rank_that_ends_alone_takes_the_others_with_it(folder):
 @pytest.mark.parametrize("how, words, graphs", [(signal.SIGKILL, "died", False), (signal.SIGKILL, "died", True),
                                                 (signal.SIGSTOP, "has been silent for", False)])
 def test_a_rank_lost_in_a_step(folder, how, words, graphs):
-    """Without a supervisor: the other rank itself has to see it, while it waits for its GPU."""
+    """Without a supervisor, the other rank itself has to notice the death, while it waits for its GPU."""
     changes = harness.merged(ENDLESS, {"zero_optimization": {"stage": 3}, "train": {"cuda_graphs": graphs}})
     job = Job(folder, "--config", spec_of(folder, changes), nodes=[0, 0], env=TWO)
     wait_for_steps(folder, job.ranks[0], 4)
