@@ -1,8 +1,8 @@
 /* wire.c: listening, connecting, and the handshake. See wire.h.
  *
  * One state machine serves both ends: `talk` holds all messages so far, one after the other, each ending with the MAC
- * of everything before it; even messages are the connecting end's, odd ones the accepting end's. Everything is driven
- * by readiness: no call here waits for a single peer. */
+ * of everything before it. The connecting end sends the even messages, the accepting end the odd ones. Everything is
+ * driven by readiness: no call here waits for a single peer. */
 #include "comm/wire/wire.h"
 
 #include "core/clock.h"
@@ -40,18 +40,18 @@ enum {
     PROOF_END = CHALLENGE_END + MAC_BYTES,
     WELCOME_END = PROOF_END + MAC_BYTES,
 
-    PENDING_MAX = 512, /* handshakes at a time that a server has open */
-    DIALS_MAX = 128,   /* connects at a time */
-    PAUSE_MIN_MS = 20, /* between two tries to connect: doubled up to the maximum */
+    PENDING_MAX = 512, /* handshakes that a server has open at once */
+    DIALS_MAX = 128,   /* connects at once */
+    PAUSE_MIN_MS = 20, /* between two tries to connect; doubled up to the maximum */
     PAUSE_MAX_MS = 500,
-    TICK_MS = 100,  /* between two signs of life */
-    WARNED_MAX = 32 /* addresses that a server remembers to have warned of */
+    TICK_MS = 100,  /* between two progress ticks */
+    WARNED_MAX = 32 /* addresses that a server has warned of and remembers */
 };
 _Static_assert(crypto_auth_KEYBYTES == (int)WIRE_SECRET_BYTES, "the secret is the key");
 
 static const unsigned char magic[HELLO_SERVICE] = "ztrain\0\1"; /* the last byte is the protocol's version */
-static const double known_seconds = 15;                /* for a handshake whose hello was right: packets may get lost */
-static const double try_seconds = 2, longest_try = 16; /* for one of several addresses: doubled by each silence */
+static const double known_seconds = 15;                /* for a handshake after a valid hello: packets may get lost */
+static const double try_seconds = 2, longest_try = 16; /* for one of several addresses; doubled after each silent try */
 
 enum message { HELLO, CHALLENGE, PROOF, WELCOME, MESSAGE_COUNT };
 static const size_t message_end[] = {
@@ -65,11 +65,11 @@ struct link {
     struct link *prev, *next; /* in a server's list */
     int fd;                   /* -1: none */
     bool accepting;
-    enum message message; /* being sent or received */
-    size_t done;          /* bytes of talk that are sent or received */
-    double since;
-    char from[WIRE_PRINTED]; /* accepting: who it is */
-    int peer;                /* rank and service: accepting: out of the hello */
+    enum message message;    /* being sent or received */
+    size_t done;             /* bytes of the talk that are sent or received */
+    double since;            /* seconds_now() at the start */
+    char from[WIRE_PRINTED]; /* accepting: the peer's address */
+    int peer;                /* the peer's rank, and the service; accepting: taken from the hello */
     uint32_t service;
     unsigned char talk[WELCOME_END];
 };
@@ -95,7 +95,7 @@ static void job_hash(const struct wire_self *self, unsigned char hash[JOB_BYTES]
     crypto_generichash(hash, JOB_BYTES, (const unsigned char *)self->job, strlen(self->job), NULL, 0);
 }
 
-/* What the message's MAC covers: its number and everything said before the MAC. */
+/* Fills `input` with what the message's MAC covers: its number and all bytes of the talk before the MAC. */
 static size_t mac_input(const struct link *link, unsigned char input[1 + WELCOME_END])
 {
     size_t length = message_end[link->message] - MAC_BYTES;
@@ -104,7 +104,7 @@ static size_t mac_input(const struct link *link, unsigned char input[1 + WELCOME
     return length + 1;
 }
 
-/* Puts our next message behind what was said. */
+/* Appends our next message to the talk. */
 static void compose(struct link *link)
 {
     unsigned char input[1 + WELCOME_END], *talk = link->talk;
@@ -123,14 +123,15 @@ static void compose(struct link *link)
     crypto_auth(talk + message_end[link->message] - MAC_BYTES, input, length, link->self->secret);
 }
 
-/* Whether the peer's message, which is there as a whole, is right; else why not. */
+/* Checks the peer's message, which has arrived as a whole. Returns NULL, or what is wrong with it. */
 static const char *examine(struct link *link)
 {
     unsigned char input[1 + WELCOME_END], job[JOB_BYTES];
     const unsigned char *talk = link->talk;
     size_t length = mac_input(link, input);
     if (crypto_auth_verify(talk + message_end[link->message] - MAC_BYTES, input, length, link->self->secret) != 0)
-        return link->message == HELLO ? "it does not know this job's secret" : "it cannot prove that it is of this job";
+        return link->message == HELLO ? "it does not know this job's secret"
+                                      : "it cannot prove that it belongs to this job";
     if (link->message != HELLO)
         return NULL;
     job_hash(link->self, job);
@@ -141,13 +142,13 @@ static const char *examine(struct link *link)
     if (get_word(talk + HELLO_TO) != (uint32_t)link->self->rank)
         return "it looks for another rank";
     if (from >= (uint32_t)link->self->world || from == (uint32_t)link->self->rank)
-        return "it says that it is a rank that cannot be";
+        return "it claims a rank that this job does not have";
     link->peer = (int)from;
     link->service = get_word(talk + HELLO_SERVICE);
     return NULL;
 }
 
-/* Sends and receives what it can. *why: what is wrong with a broken one. */
+/* Sends and receives as much as the socket takes and gives. LINK_BROKEN: *why has the reason. */
 static enum progress link_step(struct link *link, const char **why)
 {
     for (;;) {
@@ -193,7 +194,7 @@ static void set_option(int fd, int level, int option, int value)
     setsockopt(fd, level, option, &value, sizeof value);
 }
 
-/* For a connection that is handed out; see wire_self for the timeouts. */
+/* Options of a connection that leaves this module; see wire_self for the timeouts. */
 static void set_options(const struct link *link)
 {
     bool watched = link->service != WIRE_DATA && link->self->timeout_seconds > 0;
@@ -237,7 +238,7 @@ static void list_remove(struct link *link)
     link->next->prev = link->prev;
 }
 
-/* socket address of a numeric one; the caller frees */
+/* The socket address of a numeric address, NULL if it is none; freed by the caller with freeaddrinfo(). */
 static struct addrinfo *to_socket_address(const struct wire_address *address)
 {
     const struct addrinfo want = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICHOST | AI_NUMERICSERV};
@@ -339,7 +340,7 @@ int wire_server_fd(const struct wire_server *server)
     return server->epoll;
 }
 
-/* Once for each address, as a stranger may come a thousand times. */
+/* Warns once for each address, since a stranger may connect a thousand times. */
 static void warn(struct wire_server *server, const struct link *link, const char *why)
 {
     char address[sizeof link->from];
@@ -356,7 +357,7 @@ static void warn(struct wire_server *server, const struct link *link, const char
     log_warn("dropped a connection from %s: %s", link->from, why);
 }
 
-/* The oldest handshake of a stranger, else the oldest. */
+/* Drops the oldest handshake that has no valid hello yet, else the oldest of all. */
 static void make_room(struct wire_server *server)
 {
     struct link *oldest = server->pending.next;
@@ -376,7 +377,7 @@ static void advance(struct wire_server *server, struct link *link)
     switch (progress) {
     case LINK_WAITS:
         if (link->message % 2 == 1)
-            event.events = EPOLLOUT; /* hardly ever: an answer is shorter than any buffer */
+            event.events = EPOLLOUT; /* rare: an answer fits into any socket buffer */
         epoll_ctl(server->epoll, EPOLL_CTL_MOD, link->fd, &event);
         break;
     case LINK_READY:
@@ -392,7 +393,7 @@ static void advance(struct wire_server *server, struct link *link)
     }
 }
 
-/* Takes what has connected. */
+/* Accepts all connections that are waiting. */
 static void accept_all(struct wire_server *server)
 {
     for (int i = 0; i < PENDING_MAX; i++) {
@@ -423,11 +424,11 @@ static void accept_all(struct wire_server *server)
         wire_address_print(&address, link->from);
         list_append(&server->pending, link);
         server->num_pending++;
-        advance(server, link); /* a rank's hello is mostly there already */
+        advance(server, link); /* a rank's hello has mostly arrived already */
     }
 }
 
-/* Drops who is too slow; returns the seconds until the next one is (at most `most`). */
+/* Drops handshakes that are too slow. Returns the seconds until the next one expires (at most `most`). */
 static double expire(struct wire_server *server, double most)
 {
     double now = seconds_now();
@@ -435,7 +436,7 @@ static double expire(struct wire_server *server, double most)
         next = link->next;
         double left = link->since + (link->message == HELLO ? WIRE_STRANGER_SECONDS : known_seconds) - now;
         if (left <= 0) {
-            warn(server, link, link->done ? "its handshake is too slow" : "it said nothing");
+            warn(server, link, link->done ? "its handshake is too slow" : "it sent nothing");
             drop(server, link);
         } else if (left < most) {
             most = left;
@@ -468,7 +469,7 @@ bool wire_server_next(struct wire_server *server, int timeout_ms, struct wire_co
             if (events[i].data.ptr)
                 advance(server, events[i].data.ptr);
             else
-                knocked = true; /* later: making room would free a link whose event is still to come */
+                knocked = true; /* accept later: making room may free a link that has an event in this list */
         }
         if (knocked)
             accept_all(server);
@@ -483,12 +484,12 @@ struct dial {
     const struct wire_address *addresses; /* (count), tried in turn */
     int count, turn;
     struct link link;
-    bool connected;  /* TCP is: the handshake goes on */
-    double next;     /* when to try again */
+    bool connected;  /* TCP is connected, the handshake is under way */
+    double next;     /* seconds_now() at which to try again */
     double patience; /* seconds for the current try where there are other addresses */
     int pause_ms;
-    bool turned_away;  /* someone answered and closed the connection during the handshake */
-    char trouble[160]; /* of the last try, or of the one that was turned away */
+    bool turned_away;  /* a listener accepted and then closed the connection during the handshake */
+    char trouble[160]; /* what went wrong in the last try, or in the one that was turned away */
 };
 
 static void dial_failed(struct dial *dial, const char *why)
@@ -550,9 +551,9 @@ static short dial_events(const struct dial *dial)
     return !dial->connected || dial->link.message % 2 == 0 ? POLLOUT : POLLIN;
 }
 
-/* A rank that has come to us. */
-static void take(const struct wire_self *self, const struct wire_connection *connection, struct wire_peer *peers,
-                 int count)
+/* Gives an accepted connection to the peer that waits for it; closes one that nobody waits for. */
+static void keep_connection(const struct wire_self *self, const struct wire_connection *connection,
+                            struct wire_peer *peers, int count)
 {
     for (int i = 0; i < count; i++)
         if (peers[i].rank > self->rank && peers[i].rank == connection->rank &&
@@ -570,9 +571,9 @@ static const char *service_name(enum wire_service service)
     return service == WIRE_STORE ? "key-value store" : service == WIRE_AGENT ? "health" : "data";
 }
 
-/* Says which connections are missing at the end. dials: of those that we make. */
-static enum status missing(const struct wire_self *self, const struct wire_peer *peers, int count,
-                           const struct dial *dials, int num_dials, double seconds, struct error *err)
+/* The error that names the first peer without a connection. dials: those of this rank. */
+static enum status name_missing(const struct wire_self *self, const struct wire_peer *peers, int count,
+                                const struct dial *dials, int num_dials, double seconds, struct error *err)
 {
     const struct wire_peer *first = NULL;
     int others = -1;
@@ -602,75 +603,109 @@ static enum status missing(const struct wire_self *self, const struct wire_peer 
                   first->rank, first->host, self->rank, service, seconds, more);
     }
     if (dial && dial->turned_away)
-        return error_hint(err, "someone is there and does not take this rank for one of the job: do both have the same "
-                               "secret (ZTRAIN_JOB_SECRET) and job, or has another program this port?");
-    if (first->service == WIRE_STORE) /* its caller knows more */
+        return error_hint(err,
+                          "a program listens there, but does not accept this rank as one of its job: check that both "
+                          "have the same secret (ZTRAIN_JOB_SECRET) and job, and that no other program uses this "
+                          "port");
+    if (first->service == WIRE_STORE) /* the caller adds a better hint */
         return STATUS_PEER;
-    return error_hint(err, "a firewall between the nodes, or an interface that does not join them: see comm.interface");
+    return error_hint(
+        err, "look for a firewall between the nodes, or an interface that does not connect them (comm.interface)");
 }
 
-/* Makes what dials say and waits for all other peers to come. */
-static enum status meet(const struct wire_self *self, struct wire_server *server, struct wire_peer *peers, int count,
-                        struct dial *dials, int num_dials, double seconds, struct error *err)
+/* One call of wire_connect() or wire_mesh(): the connections to make, and those to wait for. */
+struct meeting {
+    const struct wire_self *self;
+    struct wire_server *server; /* NULL: nobody is waited for */
+    struct wire_peer *peers;    /* (count) */
+    int count;
+    struct dial *dials; /* (num_dials), each for one of the peers */
+    int num_dials;
+    struct pollfd *fds;   /* (DIALS_MAX + 1): the dials polled now, then the server */
+    struct dial **polled; /* (DIALS_MAX) the dial behind each of fds */
+    int open;             /* dials polled now */
+};
+
+static bool all_connected(const struct meeting *m)
+{
+    for (int i = 0; i < m->count; i++)
+        if (m->peers[i].fd < 0)
+            return false;
+    return true;
+}
+
+/* Leaves an address that does not answer, where there are others. A listener that has not answered the hello may be
+ * another program than the rank we look for; one that has answered is the rank, and may take its time. */
+static void leave_silent_address(struct dial *dial, double now)
+{
+    if (dial->link.fd < 0 || dial->count == 1 || dial->link.message > CHALLENGE ||
+        now - dial->link.since <= dial->patience)
+        return;
+    dial_failed(dial, "no answer");
+    dial->patience = dial->patience < longest_try ? 2 * dial->patience : longest_try;
+}
+
+/* Starts the dials that are due and fills fds. Returns when the next dial is due, at most a tick from now. */
+static double start_dials(struct meeting *m, double now)
+{
+    double wake = now + 1e-3 * TICK_MS;
+    m->open = 0;
+    for (int i = 0; i < m->num_dials && m->open < DIALS_MAX; i++) {
+        struct dial *dial = &m->dials[i];
+        if (dial->peer->fd >= 0)
+            continue;
+        leave_silent_address(dial, now);
+        if (dial->link.fd < 0 && dial->next <= now)
+            dial_start(m->self, dial);
+        if (dial->link.fd < 0) {
+            wake = dial->next < wake ? dial->next : wake;
+            continue;
+        }
+        m->fds[m->open] = (struct pollfd){.fd = dial->link.fd, .events = dial_events(dial)};
+        m->polled[m->open++] = dial;
+    }
+    m->fds[m->open] = (struct pollfd){.fd = m->server ? wire_server_fd(m->server) : -1, .events = POLLIN};
+    return wake;
+}
+
+/* Makes and accepts connections until every peer has one or `seconds` are over. */
+static enum status connect_all(struct meeting *m, double seconds, struct error *err)
 {
     const double end = seconds_now() + seconds;
-    struct pollfd *fds = calloc(DIALS_MAX + 1, sizeof *fds);
-    struct dial **polled = calloc(DIALS_MAX, sizeof(struct dial *));
-    enum status status = STATUS_OK;
-    if (!fds || !polled) {
-        status = error_set(err, STATUS_DEVICE, "out of memory");
-        goto done;
-    }
     for (;;) {
         struct wire_connection connection;
-        while (server && wire_server_next(server, 0, &connection))
-            take(self, &connection, peers, count);
-        int open = 0, missed = 0;
-        double now = seconds_now(), wake = now + 1e-3 * TICK_MS;
-        for (int i = 0; i < count; i++)
-            missed += peers[i].fd < 0;
-        if (missed == 0)
-            goto done;
-        if (now >= end) {
-            status = missing(self, peers, count, dials, num_dials, seconds, err);
-            goto done;
-        }
-        for (int i = 0; i < num_dials && open < DIALS_MAX; i++) {
-            struct dial *dial = &dials[i];
-            if (dial->peer->fd >= 0)
-                continue;
-            /* who has not answered the hello need not be the one we look for; who has is, and may take its time */
-            if (dial->link.fd >= 0 && dial->count > 1 && dial->link.message <= CHALLENGE &&
-                now - dial->link.since > dial->patience) {
-                dial_failed(dial, "no answer");
-                dial->patience = dial->patience < longest_try ? 2 * dial->patience : longest_try;
-            }
-            if (dial->link.fd < 0 && dial->next <= now)
-                dial_start(self, dial);
-            if (dial->link.fd < 0) {
-                wake = dial->next < wake ? dial->next : wake;
-                continue;
-            }
-            fds[open] = (struct pollfd){.fd = dial->link.fd, .events = dial_events(dial)};
-            polled[open++] = dial;
-        }
-        fds[open] = (struct pollfd){.fd = server ? wire_server_fd(server) : -1, .events = POLLIN};
+        while (m->server && wire_server_next(m->server, 0, &connection))
+            keep_connection(m->self, &connection, m->peers, m->count);
+        if (all_connected(m))
+            return STATUS_OK;
+        double now = seconds_now();
+        if (now >= end)
+            return name_missing(m->self, m->peers, m->count, m->dials, m->num_dials, seconds, err);
+        double wake = start_dials(m, now);
         int wait = (int)((wake - now) * 1e3) + 1;
-        poll(fds, (nfds_t)open + 1, wait < 0 ? 0 : wait);
-        for (int i = 0; i < open; i++)
-            if (fds[i].revents)
-                dial_step(polled[i]);
+        poll(m->fds, (nfds_t)m->open + 1, wait < 0 ? 0 : wait);
+        for (int i = 0; i < m->open; i++)
+            if (m->fds[i].revents)
+                dial_step(m->polled[i]);
         progress_tick();
     }
-done:
-    free(fds);
-    free(polled);
-    for (int i = 0; i < num_dials; i++)
-        link_close(&dials[i].link);
-    for (int i = 0; status != STATUS_OK && i < count; i++) {
-        if (peers[i].fd >= 0)
-            close(peers[i].fd);
-        peers[i].fd = -1;
+}
+
+/* connect_all() with the memory that it needs. After a failure no peer has a connection. */
+static enum status meet_peers(struct meeting *m, double seconds, struct error *err)
+{
+    m->fds = calloc(DIALS_MAX + 1, sizeof *m->fds);
+    m->polled = calloc(DIALS_MAX, sizeof(struct dial *));
+    enum status status =
+        m->fds && m->polled ? connect_all(m, seconds, err) : error_set(err, STATUS_DEVICE, "out of memory");
+    free(m->fds);
+    free(m->polled);
+    for (int i = 0; i < m->num_dials; i++)
+        link_close(&m->dials[i].link);
+    for (int i = 0; status != STATUS_OK && i < m->count; i++) {
+        if (m->peers[i].fd >= 0)
+            close(m->peers[i].fd);
+        m->peers[i].fd = -1;
     }
     return status;
 }
@@ -696,7 +731,8 @@ enum status wire_connect(const struct wire_self *self, int peer, const char *hos
     if (sodium_init() < 0)
         return error_set(err, STATUS_DEVICE, "cannot initialise libsodium");
     dial_init(&dial, &one, addresses, count);
-    TRY(meet(self, NULL, &one, 1, &dial, 1, timeout_seconds, err));
+    struct meeting meeting = {.self = self, .peers = &one, .count = 1, .dials = &dial, .num_dials = 1};
+    TRY(meet_peers(&meeting, timeout_seconds, err));
     *fd = one.fd;
     return STATUS_OK;
 }
@@ -708,14 +744,16 @@ enum status wire_mesh(const struct wire_self *self, struct wire_server *server, 
     struct dial *dials = calloc((size_t)count + 1, sizeof *dials);
     if (!dials)
         return error_set(err, STATUS_DEVICE, "out of memory");
-    /* the nearest first, so that not all ranks knock at rank 0's door at once */
+    /* the nearest rank first, so that not all ranks connect to rank 0 at once */
     for (int i = count - 1; i >= 0; i--) {
         ASSERT(peers[i].rank != self->rank);
         peers[i].fd = -1;
         if (peers[i].rank < self->rank)
             dial_init(&dials[num_dials++], &peers[i], &peers[i].address, 1);
     }
-    enum status status = meet(self, server, peers, count, dials, num_dials, timeout_seconds, err);
+    struct meeting meeting = {
+        .self = self, .server = server, .peers = peers, .count = count, .dials = dials, .num_dials = num_dials};
+    enum status status = meet_peers(&meeting, timeout_seconds, err);
     free(dials);
     return status;
 }

@@ -64,7 +64,7 @@ void wire_host_print(const struct wire_host *host, char text[WIRE_HOST_TEXT])
     for (int i = 0; i < host->count; i++) {
         int room = WIRE_HOST_TEXT - at;
         int n = snprintf(text + at, (size_t)room, ",%s/%d", host->addresses[i].text, host->addresses[i].prefix);
-        if (n >= room) { /* cannot be with numeric addresses */
+        if (n >= room) { /* impossible with numeric addresses */
             text[at] = 0;
             return;
         }
@@ -133,7 +133,7 @@ enum status wire_resolve(const char *name, uint16_t port, struct wire_address *a
 
 /* ---- this machine -------------------------------------------------------- */
 
-/* The same number for processes of one kernel and network namespace, and hardly ever for others. */
+/* The same number for processes under one kernel and network namespace, a different one for all others. */
 static uint64_t kernel_identity(void)
 {
     unsigned char hash[crypto_generichash_BYTES_MIN];
@@ -194,7 +194,7 @@ static bool same_network(const struct wire_host_address *a, const struct wire_ho
     return true;
 }
 
-/* interface: its name, its address, or a network that its address is in ("10.1.0.0/16") */
+/* Whether the user's `interface` (a name, an address or a network, see wire_host_read) means this one. */
 static bool is_meant(const char *interface, const char *name, const struct wire_host_address *address)
 {
     struct wire_host_address network;
@@ -203,7 +203,7 @@ static bool is_meant(const char *interface, const char *name, const struct wire_
     return !strcmp(interface, name) || !strcmp(interface, address->text);
 }
 
-/* Whether `one` is an address that peers may use; fills out. flags: what its interface must be. */
+/* Whether `one` is an address that peers may use; fills out. flags: IFF_ flags that its interface must have. */
 static bool usable(const struct ifaddrs *one, const char *interface, unsigned flags, struct wire_host_address *out)
 {
     if (!one->ifa_addr || (one->ifa_addr->sa_family != AF_INET && one->ifa_addr->sa_family != AF_INET6))
@@ -221,8 +221,8 @@ static bool usable(const struct ifaddrs *one, const char *interface, unsigned fl
     return (one->ifa_flags & flags) == flags;
 }
 
-/* IPv4 first. */
-static void collect(const struct ifaddrs *list, const char *interface, unsigned flags, struct wire_host *host)
+/* Adds the usable addresses to host, IPv4 first. */
+static void add_usable(const struct ifaddrs *list, const char *interface, unsigned flags, struct wire_host *host)
 {
     const int families[] = {AF_INET, AF_INET6};
     for (size_t f = 0; f < COUNT_OF(families); f++)
@@ -256,9 +256,9 @@ enum status wire_host_read(const char *interface, struct wire_host *host, struct
         interface = NULL;
     if (getifaddrs(&list) != 0)
         return error_set(err, STATUS_PEER, "cannot list this machine's network interfaces: %s", strerror(errno));
-    collect(list, interface, host->named ? IFF_UP : IFF_UP | IFF_RUNNING, host);
+    add_usable(list, interface, host->named ? IFF_UP : IFF_UP | IFF_RUNNING, host);
     if (host->count == 0) /* a cable that was plugged in a moment ago */
-        collect(list, interface, IFF_UP, host);
+        add_usable(list, interface, IFF_UP, host);
     list_names(list, names, sizeof names);
     freeifaddrs(list);
     if (host->named && host->count == 0) {
@@ -282,7 +282,7 @@ static bool ambiguous(const struct wire_host *hosts, int count, const struct wir
     return false;
 }
 
-/* Whether packets of this machine to `to` carry the address `from`: nothing is sent for that. */
+/* Whether packets of this machine to `to` carry the address `from`. Sends nothing. */
 static bool routed_from(const char *from, const char *to)
 {
     const struct addrinfo want = {.ai_socktype = SOCK_DGRAM, .ai_flags = AI_NUMERICHOST};
@@ -349,7 +349,7 @@ enum status wire_choose(const struct wire_host *hosts, int count, int me, struct
         return STATUS_OK;
     }
     int64_t best = 0;
-    int lonely = me == 0 ? 1 : 0; /* a node that the last address looked at does not reach */
+    int lonely = me == 0 ? 1 : 0; /* a node that the address examined last does not reach */
     for (int i = 0; i < own->count; i++) {
         const struct wire_host_address *one = &own->addresses[i];
         int64_t score = 1;
@@ -369,10 +369,10 @@ enum status wire_choose(const struct wire_host *hosts, int count, int me, struct
     if (best > 0)
         return STATUS_OK;
     char ours[WIRE_HOST_TEXT], theirs[WIRE_HOST_TEXT];
-    error_set(err, own->named ? STATUS_USAGE : STATUS_PEER, /* what was named does not mend itself */
+    error_set(err, own->named ? STATUS_USAGE : STATUS_PEER, /* a restart does not mend what the user named */
               "no address of node %d (%s) and node %d (%s) is in one network or has a route (addresses that several "
-              "nodes have do not count)",
+              "nodes share do not count)",
               me, list_addresses(own, ours), lonely, list_addresses(&hosts[lonely], theirs));
-    return error_hint(err, own->named ? "comm.interface has to name an interface, or a network, that joins all nodes"
-                                      : "name an interface that joins all nodes in comm.interface");
+    return error_hint(err, own->named ? "comm.interface has to name an interface or a network that connects all nodes"
+                                      : "name an interface that connects all nodes in comm.interface");
 }

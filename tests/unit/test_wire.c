@@ -522,7 +522,7 @@ static void test_replay(void **state)
     struct wire_self self = self_of(5, 8);
     int fd;
     assert_int_equal(connect_as(&self, &address, 0.15, &fd), STATUS_PEER);
-    assert_contains(error.text, "cannot prove that it is of this job");
+    assert_contains(error.text, "cannot prove that it belongs to this job");
     pthread_join(thread, NULL);
     close(fake.listener);
     assert_int_equal(fake.got, HELLO_BYTES);
