@@ -1,9 +1,9 @@
 /* bootstrap.c: where this process's rank comes from. See bootstrap.h.
  *
- * Local ranks get three variables from their supervisor; they count before anything else. Otherwise every launcher that
- * has left a rank and a number of ranks in the environment makes a claim (bootstrap_claims.h). One rank everywhere is
- * as good as alone. With more, one of the claims must be of a launcher through which ranks can meet; whoever is refused
- * is told the srun line that works. */
+ * Local ranks get three variables from their supervisor, which take precedence. Otherwise every launcher that has left
+ * a rank and a number of ranks in the environment makes a claim (bootstrap_claims.h). Claims of one rank mean that it
+ * is alone. With more ranks, one of the claims must come from a launcher through which they can meet; the message of a
+ * refusal shows the srun line that works. */
 #include "comm/launch/bootstrap.h"
 
 #include "comm/launch/bootstrap_claims.h"
@@ -25,14 +25,15 @@
 static const char local_rank_name[] = "ZTRAIN_LOCAL_RANK", local_world_name[] = "ZTRAIN_LOCAL_WORLD",
                   local_fd_name[] = "ZTRAIN_LOCAL_FD", secret_name[] = "ZTRAIN_JOB_SECRET";
 
-/* The variables of an enclosing step are inherited by the next one, which may be one without PMI. own: this step. */
+/* A step inherits the variables of an enclosing step, and may itself have no PMI. own: receives the name of this step.
+ */
 enum { STEP_NAME = 64 };
 static bool pmi_is_left_over(char own[STEP_NAME])
 {
     const char *pmi = env_variable("PMI_JOBID"), *job = env_variable("SLURM_JOB_ID"),
                *step = env_variable("SLURM_STEP_ID");
     if (!pmi || !job || !step || !slurm_step_is_task() || env_variable("SLURM_HET_SIZE"))
-        return false; /* components of a heterogeneous job have numbers of their own */
+        return false; /* the components of a heterogeneous job have their own numbers */
     snprintf(own, STEP_NAME, "%s.%s", job, step);
     return strcmp(pmi, own) != 0;
 }
@@ -44,12 +45,12 @@ static enum status check_pmi_step(int world, struct error *err)
         return STATUS_OK;
     const char *pmi = getenv("PMI_JOBID");
     error_set(err, STATUS_USAGE, "PMI_FD is left over from another step: PMI_JOBID=%.32s, and this is %s", pmi, own);
-    return error_hint(err, "start this one with %s; for a rank alone: unset PMI_FD PMI_RANK PMI_SIZE PMI_JOBID",
+    return error_hint(err, "start this one with %s; for a single rank: unset PMI_FD PMI_RANK PMI_SIZE PMI_JOBID",
                       srun_line(world, line));
 }
 
-/* The environment is refused; if PMI_FD is this step's for sure, its other ranks can be told (bootstrap_refuse()), and
- * PMI knows who this one is. */
+/* The environment is refused. If PMI_FD certainly belongs to this step, its other ranks can be informed through it
+ * (bootstrap_refuse()), and PMI_RANK is the rank of this process. */
 static void find_way_to_refuse(struct bootstrap *boot)
 {
     const char *fd = env_variable("PMI_FD"), *rank = env_variable("PMI_RANK"), *size = env_variable("PMI_SIZE");
@@ -76,7 +77,7 @@ static enum status parse_secret(unsigned char secret[32], struct error *err)
         good = isxdigit((unsigned char)text[i]) != 0;
     if (!good) {
         error_set(err, STATUS_USAGE, "%s is not 64 hexadecimal digits", secret_name);
-        return error_hint(err, "od -An -N32 -tx1 /dev/urandom | tr -d ' \\n' makes them");
+        return error_hint(err, "od -An -N32 -tx1 /dev/urandom | tr -d ' \\n' prints such digits");
     }
     for (int i = 0; i < 32; i++) {
         unsigned value;
@@ -86,7 +87,7 @@ static enum status parse_secret(unsigned char secret[32], struct error *err)
     return STATUS_OK;
 }
 
-/* Ranks that know each other from the environment only meet at a store of rank 0. */
+/* Ranks that have only the environment in common meet at a key-value store of rank 0. */
 static enum status choose_store(struct bootstrap *boot, enum claimant claimant, struct error *err)
 {
     struct launcher_meeting meeting = {.several_nodes = true};
@@ -104,7 +105,7 @@ static enum status choose_store(struct bootstrap *boot, enum claimant claimant, 
     if (meeting.port < 0 || meeting.port > 65535 || (port && !meeting.port))
         return error_set(
             err, STATUS_USAGE,
-            "MASTER_PORT=%s is not a port number (1 to 65535); hint: one that is free on rank 0's machine, "
+            "MASTER_PORT=%s is not a port number (1 to 65535); hint: choose one that is free on rank 0's machine, "
             "the same for all ranks",
             port);
     if (claimant == CLAIM_SLURM) {
@@ -138,9 +139,9 @@ static enum status choose_pmi2(struct bootstrap *boot, struct error *err)
     int fd = env_number(getenv("PMI_FD"));
     char line[SRUN_LINE];
     TRY(check_pmi_step(boot->world, err));
-    /* newer libraries find slurmstepd again when a shell has closed the descriptor, if told to */
+    /* newer libraries can connect to slurmstepd again when a shell has closed the descriptor */
     if (!env_variable("PMI2_CONNECT_TO_SERVER") && (fd < 0 || fcntl(fd, F_GETFD) < 0)) {
-        error_set(err, STATUS_USAGE, "PMI_FD=%s is no open descriptor", getenv("PMI_FD"));
+        error_set(err, STATUS_USAGE, "PMI_FD=%s is not an open descriptor", getenv("PMI_FD"));
         return error_hint(err,
                           "a program between srun and ztrain closed it: have srun start ztrain itself, %s; if it is "
                           "left over from another step: unset PMI_FD PMI_RANK PMI_SIZE",
@@ -149,17 +150,17 @@ static enum status choose_pmi2(struct bootstrap *boot, struct error *err)
     snprintf(boot->source, sizeof boot->source, "srun --mpi=pmi2");
     enum status status = launcher_pmi2_new(boot->rank, boot->world, &boot->launcher, err);
     if (status != STATUS_OK && fd >= 0)
-        boot->unused_pmi_fd = fd; /* the others wait at its other end */
+        boot->unused_pmi_fd = fd; /* the other ranks wait for this one at its other end */
     return status;
 }
 
 /* Chooses among claims that agree on several ranks. */
-static enum status choose(struct bootstrap *boot, const struct claims *claims, struct error *err)
+static enum status choose_launcher(struct bootstrap *boot, const struct claims *claims, struct error *err)
 {
     char line[SRUN_LINE];
     bool elastic = claims->elastic, slurm = claim_is_whole(&claims->of[CLAIM_SLURM]);
     if (boot->world > BOOTSTRAP_MAX_RANKS)
-        return error_set(err, STATUS_USAGE, "%d ranks are more than the %d that are supported", boot->world,
+        return error_set(err, STATUS_USAGE, "%d ranks are more than the %d that ztrain supports", boot->world,
                          BOOTSTRAP_MAX_RANKS);
     if (!elastic && env_variable("PMI_FD"))
         return choose_pmi2(boot, err);
@@ -182,7 +183,7 @@ static enum status choose(struct bootstrap *boot, const struct claims *claims, s
                       boot->world);
 }
 
-/* A name for this start of the job. A requeued job keeps its number. */
+/* Names this start of the job: a requeued job keeps its number, so its restarts are counted. */
 static void name_job(struct bootstrap *boot)
 {
     const char *job = env_variable("SLURM_JOB_ID"), *step = slurm_step_is_task() ? env_variable("SLURM_STEP_ID") : NULL,
@@ -231,7 +232,7 @@ enum status bootstrap_check_alone(struct error *err)
     }
     if (!name)
         return STATUS_OK;
-    error_set(err, STATUS_USAGE, "job %.32s has %s=%d, and ztrain was started without srun: it would be a rank alone",
+    error_set(err, STATUS_USAGE, "job %.32s has %s=%d, but ztrain was started without srun and would be its only rank",
               getenv("SLURM_JOB_ID"), name, most);
     return error_hint(err, "%s; to train with one rank on this node: --local-gpus 1", srun_line(most, line));
 }
@@ -246,14 +247,15 @@ void bootstrap_host(char *host, size_t size)
     host[size - 1] = 0;
 }
 
-/* How many processors of this node Slurm has given to the job; -1: it says nothing. Only where it binds tasks does the
- * affinity mask know. */
+/* The number of this node's processors that Slurm has given to the job; -1: unknown. The affinity mask shows them only
+ * where Slurm binds tasks. */
 static int slurm_cores(void)
 {
     const char *job = env_variable("SLURM_JOB_ID"), *here = env_variable("SLURM_CPUS_ON_NODE");
     return job && here && env_number(here) > 0 ? env_number(here) : -1;
 }
 
+/* The smaller of a and b, where b < 1 means no limit. */
 static int fewer(int a, int b)
 {
     return b > 0 && b < a ? b : a;
@@ -292,11 +294,11 @@ static enum status local_ranks(struct bootstrap *boot, struct error *err)
                   rank ? rank : "", local_world_name, world ? world : "", local_fd_name, fd ? fd : "");
         return error_hint(err, "--local-gpus N sets them; do not set them by hand");
     }
-    fcntl(shared, F_SETFD, FD_CLOEXEC); /* what this rank executes is no rank */
+    fcntl(shared, F_SETFD, FD_CLOEXEC); /* programs that this rank executes are not ranks */
     boot->rank = boot->local_rank = r;
     boot->world = boot->local_world = n;
     boot->shared_fd = shared;
-    /* the supervisor has shared out those that it may use, which may be more than Slurm has given */
+    /* the supervisor has divided the cores that it may use, which may be more than Slurm has given */
     boot->cores = machine_cores();
     if (slurm_cores() > 0)
         boot->cores = fewer(boot->cores, slurm_cores() > n ? slurm_cores() / n : 1);
@@ -317,7 +319,8 @@ void bootstrap_local_env(int rank, int world, int shared_fd)
             memory_exhausted(0);
     }
     fcntl(shared_fd, F_SETFD, 0);
-    const char *pmi = env_variable("PMI_FD"); /* the supervisor's task of srun, not a local rank's */
+    const char *pmi =
+        env_variable("PMI_FD"); /* it belongs to the supervisor, which is srun's task, not to a local rank */
     if (pmi && env_number(pmi) > 2)
         fcntl(env_number(pmi), F_SETFD, FD_CLOEXEC);
     unsetenv("PMI_FD");
@@ -344,7 +347,6 @@ enum status bootstrap_init(struct bootstrap *bootstrap, struct error *err)
     bootstrap->world = claims.world;
     if (status != STATUS_OK)
         find_way_to_refuse(bootstrap);
-    /* one rank meets nobody: whether PMI_FD is of use does not matter, and a program between srun and ztrain may close
-     * it */
-    return status == STATUS_OK && claims.world > 1 ? choose(bootstrap, &claims, err) : status;
+    /* a single rank meets nobody, so PMI_FD need not be usable: a program between srun and ztrain may have closed it */
+    return status == STATUS_OK && claims.world > 1 ? choose_launcher(bootstrap, &claims, err) : status;
 }

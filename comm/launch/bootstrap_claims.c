@@ -1,8 +1,8 @@
 /* bootstrap_claims.c: see bootstrap_claims.h.
  *
- * Two kinds of variables. A launcher that gives a process its rank and the number of ranks makes a claim; claims must
- * say the same, and half of one must at least not contradict a whole one. The others are evidence: they do not say who
- * this process is, but that there are at least so many ranks (it is the third task of its node; the step has two
+ * There are two kinds of variables. A launcher that gives a process its rank and the number of ranks makes a claim. All
+ * claims must agree, and half a claim must at least not contradict a whole one. The other variables are evidence: they
+ * do not give the rank of this process, but a least number of ranks (it is the third task of its node; the step has two
  * nodes). A process that would train with fewer ranks than there is evidence for is refused: its siblings would do the
  * same in the same run folder. */
 #include "comm/launch/bootstrap_claims.h"
@@ -15,7 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The variables; of several for the number of ranks the first that is set counts. */
+/* The variables of each claimant. Of several for the number of ranks, the first that is set counts. */
 static const struct claimant_row {
     const char *name, *rank, *worlds[2];
     bool (*counts)(void); /* NULL: always */
@@ -28,7 +28,7 @@ static const struct claimant_row {
 };
 _Static_assert(COUNT_OF(claimants) == CLAIM_COUNT, "every claimant has a row");
 
-/* "2,3": the numbers of this node's ranks */
+/* text: the numbers of this node's ranks, "2,3" */
 static int beyond_last(const char *text)
 {
     const char *last = strrchr(text, ',');
@@ -42,11 +42,11 @@ static int beyond(const char *text)
     return index < 0 || index == INT_MAX ? -1 : index + 1;
 }
 
-/* Evidence: how many ranks there are at least by that variable; -1: it says nothing. */
+/* Evidence: `ranks` returns the least number of ranks that the variable's value implies; -1: none. */
 static const struct evidence_row {
     const char *name;
     int (*ranks)(const char *text);
-    bool slurm; /* a step's; batch scripts and interactive shells have some of them, with nothing in them */
+    bool slurm; /* a step's variable: batch scripts and interactive shells have some of them, without meaning */
 } evidence[] = {
     {"SLURM_STEP_TASKS_PER_NODE", slurm_task_count, true},
     {"SLURM_STEP_NUM_NODES", env_number, true},
@@ -126,7 +126,7 @@ static enum status read_claim(const struct claimant_row *row, struct claim *clai
     for (size_t i = 0; i < COUNT_OF(row->worlds) && !claim->world_name; i++)
         claim->world_name = env_variable(row->worlds[i]) ? row->worlds[i] : NULL;
     if (!claim->rank_name && row == &claimants[CLAIM_PMIX])
-        claim->world_name = NULL; /* the number is someone else's */
+        claim->world_name = NULL; /* the number belongs to another launcher */
     if (claim->rank_name)
         claim->rank = env_number(getenv(claim->rank_name));
     if (claim->world_name)
@@ -134,10 +134,11 @@ static enum status read_claim(const struct claimant_row *row, struct claim *clai
     if ((claim->rank_name && claim->rank < 0) || (claim->world_name && claim->world < 1) ||
         (claim_is_whole(claim) && claim->rank >= claim->world)) {
         char text[CLAIM_TEXT];
-        error_set(err, STATUS_USAGE, "%s %s no rank and number of ranks", claim_print(claim, text),
+        error_set(err, STATUS_USAGE, "%s %s not a rank and a number of ranks", claim_print(claim, text),
                   claim->rank_name && claim->world_name ? "are" : "is");
-        return error_hint(err, "unset what %s has not set itself, or start ranks on this machine with --local-gpus N",
-                          row->name);
+        return error_hint(
+            err, "unset the variables that %s has not set itself, or start ranks on this machine with --local-gpus N",
+            row->name);
     }
     return STATUS_OK;
 }
@@ -161,8 +162,8 @@ static enum status refuse_contradiction(const struct claim *a, const struct clai
     return error_hint(err, "unset those that are left over from elsewhere, then: %s", srun_line(world, line));
 }
 
-/* Whole claims agree with each other, and halves with them. *whole: one of them, or NULL. */
-static enum status compare(struct claims *claims, const struct claim **whole, struct error *err)
+/* Checks that whole claims agree with each other, and halves with them. *whole: one of them, or NULL. */
+static enum status compare_claims(struct claims *claims, const struct claim **whole, struct error *err)
 {
     *whole = NULL;
     for (int i = 0; i < CLAIM_COUNT; i++) {
@@ -192,7 +193,7 @@ static enum status compare(struct claims *claims, const struct claim **whole, st
 
 /* ---- evidence ------------------------------------------------------------ */
 
-/* The number of ranks that there are at least, and the variable that says so (NULL: none says anything). */
+/* The largest least number of ranks in the evidence, and its variable (NULL: there is no evidence). */
 static int most_evidence(const char **name)
 {
     int most = 0;
@@ -223,14 +224,14 @@ static enum status check_evidence(const struct claims *claims, const struct clai
     else
         error_set(
             err, STATUS_USAGE,
-            "%s says that there are at least %d ranks, and nothing says which one this is: half of an environment "
-            "of a launcher",
+            "%s implies at least %d ranks, but no variable gives the rank of this process: half of an environment of a "
+            "launcher",
             claim_print(&(struct claim){.rank_name = name}, text), ranks);
     return error_hint(err, "unset it if it is left over from elsewhere; ranks are started with %s",
                       srun_line(ranks, line));
 }
 
-/* srun's step says so itself: "2(x2),1" tasks are 5. */
+/* The tasks of srun's step ("2(x2),1" are 5) must be as many as it claims. */
 static enum status check_step(const struct claims *claims, struct error *err)
 {
     const struct claim *slurm = &claims->of[CLAIM_SLURM];
@@ -242,7 +243,7 @@ static enum status check_step(const struct claims *claims, struct error *err)
     return refuse_contradiction(slurm, &other, err);
 }
 
-/* What srun --mpi=pmi2 sets together. */
+/* Checks that all variables are there that srun --mpi=pmi2 sets together. */
 static enum status check_pmi2(const struct claims *claims, struct error *err)
 {
     static const char *const names[] = {"PMI_FD", "PMI_RANK", "PMI_SIZE"};
@@ -259,11 +260,11 @@ static enum status check_pmi2(const struct claims *claims, struct error *err)
               one_set ? "is" : "are", missing, one_missing ? "is" : "are");
     return error_hint(err,
                       "if %s left over from another step: unset %s; else a program between srun and ztrain has "
-                      "taken the rest away: %s",
+                      "removed the rest: %s",
                       one_set ? "it is" : "they are", "PMI_FD PMI_RANK PMI_SIZE", srun_line(claims->world, line));
 }
 
-/* What srun --mpi=pmix and mpirun set together. */
+/* Checks that all variables are there that srun --mpi=pmix and mpirun set together. */
 static enum status check_pmix(const struct claims *claims, struct error *err)
 {
     bool space = env_variable("PMIX_NAMESPACE") != NULL, rank = env_variable("PMIX_RANK") != NULL;
@@ -273,15 +274,15 @@ static enum status check_pmix(const struct claims *claims, struct error *err)
                        claims->world, err);
 }
 
-/* ---- one claim is chosen ------------------------------------------------- */
+/* ---- reading all of them ------------------------------------------------- */
 
-static enum status check(struct claims *claims, struct error *err)
+static enum status check_claims(struct claims *claims, struct error *err)
 {
     const struct claim *whole;
     for (int i = 0; i < CLAIM_COUNT; i++)
         if (!claims->elastic || i == CLAIM_TORCHRUN)
             TRY(read_claim(&claimants[i], &claims->of[i], err));
-    TRY(compare(claims, &whole, err));
+    TRY(compare_claims(claims, &whole, err));
     claims->rank = whole ? whole->rank : 0;
     claims->world = whole ? whole->world : 1;
     if (claims->elastic)
@@ -296,11 +297,11 @@ static enum status check(struct claims *claims, struct error *err)
 
 enum status claims_read(struct claims *claims, struct error *err)
 {
-    /* torchrun as a task of srun: its ranks inherit that task's variables, its own are the ones that count */
+    /* ranks of a torchrun that is a task of srun inherit that task's variables; torchrun's are the ones that count */
     *claims = (struct claims){.world = 1, .elastic = env_variable("TORCHELASTIC_RUN_ID") != NULL};
     for (int i = 0; i < CLAIM_COUNT; i++)
         claims->of[i] = (struct claim){.rank = -1, .world = -1};
-    enum status status = check(claims, err);
+    enum status status = check_claims(claims, err);
     if (status == STATUS_OK)
         return STATUS_OK;
     const char *name;

@@ -1,5 +1,5 @@
-/* bootstrap_claims.h: what launchers have left in the environment, and whether it goes together. bootstrap.c chooses
- * among those that claim this process as one of their ranks. */
+/* bootstrap_claims.h: what launchers have left in the environment, and whether it is consistent. bootstrap.c chooses
+ * among the launchers that claim this process as one of their ranks. */
 #ifndef ZTRAIN_COMM_LAUNCH_BOOTSTRAP_CLAIMS_H
 #define ZTRAIN_COMM_LAUNCH_BOOTSTRAP_CLAIMS_H
 
@@ -9,7 +9,7 @@
 
 enum claimant { CLAIM_TORCHRUN, CLAIM_PMI2, CLAIM_PMIX, CLAIM_SLURM, CLAIM_MPIRUN, CLAIM_COUNT };
 
-/* What a launcher says. */
+/* A launcher's variables. */
 struct claim {
     const char *rank_name, *world_name; /* NULL: not set */
     int rank, world;                    /* -1: not set */
@@ -17,15 +17,15 @@ struct claim {
 
 struct claims {
     struct claim of[CLAIM_COUNT];
-    int rank, world; /* what they amount to; 0 of 1: alone */
-    bool elastic;    /* torchrun itself started this process: nobody else counts */
+    int rank, world; /* on which they agree; 0 of 1: alone */
+    bool elastic;    /* torchrun itself started this process: no other claim counts */
 };
 
-/* Reads the environment; refuses what is half of one and what contradicts itself. On failure rank and world are as good
- * a guess as there is, for the message. */
+/* Reads the environment; refuses one that is incomplete or contradicts itself. On failure rank and world are the best
+ * guess, for the message. */
 enum status claims_read(struct claims *claims, struct error *err);
 
-/* "PMIx", "srun": who it is. */
+/* "PMIx", "srun" */
 const char *claimant_name(enum claimant claimant);
 bool claim_is_whole(const struct claim *claim);
 

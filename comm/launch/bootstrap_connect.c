@@ -1,10 +1,9 @@
-/* bootstrap_connect.c: how ranks meet through their launcher, and what they tell each other first: who is where. See
- * bootstrap.h.
+/* bootstrap_connect.c: how ranks meet through their launcher and learn where each of them runs. See bootstrap.h.
  *
- * One exchange. Every rank says on which node it is; rank 0 has put the job's secret and name before. What a node is:
- * ranks that can share memory, so the same kernel (its boot id) and the same process, network and host name namespaces,
- * and the same node for the launcher: two of Slurm's nodes or two agents of torchrun may be one machine in a test. Host
- * names are for messages only. */
+ * It takes one exchange: every rank puts an introduction, which identifies its node, and rank 0 also puts the job's
+ * secret and name. A node is a set of ranks that can share memory: they have the same kernel (its boot id), the same
+ * process, network and host name namespaces, and the same node number from the launcher, since two of Slurm's nodes or
+ * two agents of torchrun may be one machine in a test. Host names are for messages only. */
 #include "comm/launch/bootstrap.h"
 
 #include "comm/launch/launcher.h"
@@ -30,14 +29,14 @@ _Static_assert(2 * BOOTSTRAP_EXCHANGE_MAX <= BOOTSTRAP_VALUE_MAX, "hexadecimal d
 static const double shortest_start = 10; /* seconds; a busy machine starts slowly */
 static const double start_per_rank = 0.25;
 
-static const char place_key[] = "place";       /* of what every rank says first */
-static const char refused[] = "refused-with-"; /* exit code: what a rank says there that does not come */
+static const char place_key[] = "place";       /* the key of every rank's introduction */
+static const char refused[] = "refused-with-"; /* and an exit code: the value of a rank that does not come */
 
-/* What a rank says of itself; the same bytes on all machines of one architecture, sent in hexadecimal digits. */
+/* A rank's introduction: the same bytes on all machines of one architecture, sent in hexadecimal digits. */
 struct introduction {
     char version[16]; /* of ztrain */
-    uint64_t node;    /* equal: one node */
-    uint64_t cores;   /* equal on one node: they share these cores */
+    uint64_t node;    /* equal for ranks of one node */
+    uint64_t cores;   /* equal for ranks of one node that share their cores */
     int32_t pid;
     int32_t core_count;
     char host[64];
@@ -137,10 +136,11 @@ enum status bootstrap_exchange(struct bootstrap *bootstrap, const char *key, con
             error_mark_printed(err); /* by that rank, with the reason */
             goto fail;
         }
-        status = error_set(err, STATUS_PEER,
-                           "rank %d has put '%.40s' as '%s': not %zu bytes; hint: do all ranks run the "
-                           "same ztrain (ztrain version)?",
-                           r, key, value, bytes);
+        status =
+            error_set(err, STATUS_PEER,
+                      "rank %d has put '%.40s' as '%s', which is not %zu bytes; hint: check that all ranks run the "
+                      "same ztrain (ztrain version)",
+                      r, key, value, bytes);
         goto fail;
     }
     status = STATUS_OK;
@@ -168,7 +168,7 @@ static uint64_t identify_node(const char *host)
     static const char *const names[] = {"SLURM_NODEID", "SLURMD_NODENAME", "GROUP_RANK"};
     char text[1024] = "";
     append_file("/proc/sys/kernel/random/boot_id", text, sizeof text);
-    if (text[0] == '|') /* not readable: the name has to do */
+    if (text[0] == '|') /* not readable: the host name stands in for it */
         snprintf(text, sizeof text, "%s|", host);
     for (size_t i = 0; i < COUNT_OF(spaces); i++) {
         struct stat info = {.st_ino = 0};
@@ -183,7 +183,7 @@ static uint64_t identify_node(const char *host)
     return XXH3_64bits(text, strlen(text));
 }
 
-static void introduce(const struct bootstrap *boot, struct introduction *own)
+static void fill_introduction(const struct bootstrap *boot, struct introduction *own)
 {
     memset(own, 0, sizeof *own);
     snprintf(own->version, sizeof own->version, "%.15s", ZTRAIN_VERSION);
@@ -197,8 +197,9 @@ static void introduce(const struct bootstrap *boot, struct introduction *own)
     own->cores = XXH3_64bits(&set, sizeof set);
 }
 
-/* Nodes in the order of their lowest ranks, local ranks in rank order, and this rank's share of its cores. */
-static enum status take_places(struct bootstrap *boot, const struct introduction *all, struct error *err)
+/* Fills the places from all introductions: nodes in the order of their lowest ranks, local ranks in rank order; and
+ * this rank's share of its cores. */
+static enum status fill_places(struct bootstrap *boot, const struct introduction *all, struct error *err)
 {
     const struct introduction *own = &all[boot->rank];
     int sharers = 0;
@@ -209,7 +210,7 @@ static enum status take_places(struct bootstrap *boot, const struct introduction
         if (memcmp(other->version, all[0].version, sizeof other->version) != 0) {
             error_set(err, STATUS_USAGE, "rank %d on %.63s runs ztrain %.15s, rank 0 on %.63s runs %.15s", r,
                       other->host, other->version, all[0].host, all[0].version);
-            boot->failed_together = true; /* all have the same table */
+            boot->failed_together = true; /* every rank has the same table */
             error_hint(err, "install the same version on every node");
             if (boot->rank != 0)
                 error_mark_printed(err);
@@ -229,12 +230,12 @@ static enum status take_places(struct bootstrap *boot, const struct introduction
     }
     boot->node = boot->places[boot->rank].node;
     boot->local_rank = boot->places[boot->rank].local_rank;
-    ASSERT(sharers > 0); /* this rank at least */
+    ASSERT(sharers > 0); /* at least this rank */
     boot->cores = bootstrap_threads(boot->cores, sharers);
     return STATUS_OK;
 }
 
-/* Rank 0's secret and name of the job, unless every rank was given the secret. */
+/* Rank 0 puts the job's name and, unless every rank was given it, a secret. */
 static enum status put_job(struct bootstrap *boot, struct error *err)
 {
     if (boot->launcher->secret)
@@ -244,7 +245,7 @@ static enum status put_job(struct bootstrap *boot, struct error *err)
     char text[2 * sizeof boot->secret + 1];
     if (!boot->launcher->secret) {
         if (getrandom(boot->secret, sizeof boot->secret, 0) != (ssize_t)sizeof boot->secret)
-            return error_set(err, STATUS_DEVICE, "cannot make a secret for the job: %s", strerror(errno));
+            return error_set(err, STATUS_DEVICE, "cannot generate a secret for the job: %s", strerror(errno));
         encode_hex(boot->secret, sizeof boot->secret, text);
         TRY(bootstrap_put(boot, "secret", text, err));
     }
@@ -264,20 +265,20 @@ static enum status get_job(struct bootstrap *boot, struct error *err)
     return STATUS_OK;
 }
 
-static enum status meet(struct bootstrap *boot, const char *interface, struct error *err)
+static enum status meet_through_launcher(struct bootstrap *boot, const char *interface, struct error *err)
 {
     enum status status;
     struct launcher *launcher = boot->launcher;
     struct introduction own, *all = memory_zeroed((size_t)boot->world, sizeof *all);
-    introduce(boot, &own);
+    fill_introduction(boot, &own);
     TRY_GOTO(launcher->verbs->connect(launcher, boot->start_seconds, interface, err));
     TRY_GOTO(put_job(boot, err));
     TRY_GOTO(bootstrap_exchange(boot, place_key, &own, sizeof own, all, err));
-    for (int r = 0; r < boot->world; r++) { /* bytes of outside */
+    for (int r = 0; r < boot->world; r++) { /* bytes from outside */
         all[r].host[sizeof all[r].host - 1] = 0;
         all[r].version[sizeof all[r].version - 1] = 0;
     }
-    TRY_GOTO(take_places(boot, all, err));
+    TRY_GOTO(fill_places(boot, all, err));
     TRY_GOTO(get_job(boot, err));
     size_t length = strlen(boot->source);
     snprintf(boot->source + length, sizeof boot->source - length, ", %d ranks on %d node%s", boot->world,
@@ -288,7 +289,7 @@ fail:
 }
 
 /* Alone, or ranks of one supervisor: all on this node. */
-static void take_places_here(struct bootstrap *boot)
+static void fill_local_places(struct bootstrap *boot)
 {
     boot->cores = bootstrap_threads(boot->cores, 1);
     for (int r = 0; r < boot->world; r++) {
@@ -309,8 +310,8 @@ enum status bootstrap_connect(struct bootstrap *bootstrap, double timeout_second
     if (!bootstrap->places)
         return error_set(err, STATUS_DEVICE, "out of memory");
     if (bootstrap->launcher)
-        return meet(bootstrap, interface, err);
-    take_places_here(bootstrap);
+        return meet_through_launcher(bootstrap, interface, err);
+    fill_local_places(bootstrap);
     return STATUS_OK;
 }
 
@@ -320,7 +321,7 @@ void bootstrap_abort(struct bootstrap *bootstrap, enum status code, const char *
 {
     if (!bootstrap->launcher)
         return;
-    char line[ABORT_BYTES]; /* of printable characters; ';' ends a message of PMI-2 */
+    char line[ABORT_BYTES]; /* printable characters only, and no ';', which ends a message of PMI-2 */
     snprintf(line, sizeof line, "%s", text);
     for (char *c = line; *c; c++)
         if (*c == ';' || (unsigned char)*c < ' ')

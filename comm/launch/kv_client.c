@@ -1,7 +1,7 @@
 /* kv_client.c: a rank's end of a key-value store. See kv_store.h.
  *
- * The reader thread receives all; it hands answers to the caller that waits for them. `mutex` guards everything that
- * both touch; `sending` makes a message whole. */
+ * The reader thread receives all frames and hands answers to the caller that waits for them. `mutex` guards everything
+ * that both touch; `sending` keeps the bytes of a message together. */
 #include "comm/launch/kv_frame.h"
 #include "comm/launch/kv_store.h"
 #include "core/clock.h"
@@ -19,22 +19,23 @@
 
 enum { SEND_MS = 10000, VALUE_BYTES = BOOTSTRAP_VALUE_MAX + 1 };
 
-static const double farewell_seconds = 1; /* for the server's answer when there is nothing else to wait for */
+static const double farewell_seconds = 1; /* for the server's last answer */
 
 struct kv_client {
-    int fd, rank, world, stop /* eventfd: readable when the reader shall end */;
+    int fd, rank, world, stop /* eventfd: readable when the reader has to end */;
     kv_ended *ended;
     void *context;
     pthread_t reader;
     pthread_mutex_t mutex, sending;
     pthread_cond_t changed;
-    bool over, left; /* no more answers come; after BYE or our own LEAVE that is in order */
+    bool over; /* no more answers come */
+    bool left; /* … and that is in order, after BYE or this rank's LEAVE */
     enum status over_code;
     char over_text[KV_TEXT_MAX + 1];
     /* the answer that the caller waits for */
     enum kv_kind answer;
     int answer_rank, values_left;
-    char *values; /* where the next one goes */
+    char *values; /* where the next value goes */
     char answer_text[KV_TEXT_MAX + 1];
 };
 
@@ -49,8 +50,8 @@ static void note_end(struct kv_client *client, enum status code, const char *tex
     snprintf(client->over_text, sizeof client->over_text, "%s", text);
 }
 
-/* Under the mutex. False: nothing more is expected from the server. */
-static bool take(struct kv_client *client, const struct kv_frame *frame, const char *body)
+/* Takes a frame from the server, under the mutex. False: it was the last one. */
+static bool receive_frame(struct kv_client *client, const struct kv_frame *frame, const char *body)
 {
     switch (frame->kind) {
     case KV_VALUE:
@@ -83,11 +84,11 @@ static bool take(struct kv_client *client, const struct kv_frame *frame, const c
         return false;
     default: break;
     }
-    note_end(client, STATUS_PEER, "rank 0 sends what is no answer");
+    note_end(client, STATUS_PEER, "rank 0 sent an invalid answer");
     return false;
 }
 
-static bool receive(struct kv_client *client, void *out, size_t bytes)
+static bool receive_bytes(struct kv_client *client, void *out, size_t bytes)
 {
     for (size_t at = 0; at < bytes;) {
         struct pollfd fds[2] = {{.fd = client->fd, .events = POLLIN}, {.fd = client->stop, .events = POLLIN}};
@@ -111,12 +112,12 @@ static void *read_all(void *context)
         unsigned char header[KV_HEADER_BYTES];
         char body[KV_BODY_MAX + 1];
         struct kv_frame frame;
-        bool whole = receive(client, header, sizeof header) && kv_frame_read(header, &frame) &&
-                     receive(client, body, frame.length);
+        bool whole = receive_bytes(client, header, sizeof header) && kv_frame_read(header, &frame) &&
+                     receive_bytes(client, body, frame.length);
         pthread_mutex_lock(&client->mutex);
         if (whole) {
             body[frame.length] = 0;
-            more = take(client, &frame, body);
+            more = receive_frame(client, &frame, body);
         } else {
             note_end(client, STATUS_PEER, "the connection with rank 0 is lost");
             more = false;
@@ -125,9 +126,9 @@ static void *read_all(void *context)
         pthread_mutex_unlock(&client->mutex);
     }
     pthread_mutex_lock(&client->mutex);
-    bool tell = !client->left;
+    bool unexpected = !client->left;
     pthread_mutex_unlock(&client->mutex);
-    if (tell && client->ended)
+    if (unexpected && client->ended)
         client->ended(client->context, client->over_code, client->over_text);
     return NULL;
 }
@@ -164,7 +165,7 @@ static void expect(struct kv_client *client, char *values, int count)
     pthread_mutex_unlock(&client->mutex);
 }
 
-/* Waits for an answer; 0: none came in time, or none will. Nothing is written to `values` after it returns. */
+/* Waits for an answer; 0: none came in time, or none will come. Nothing is written to `values` after it returns. */
 static enum kv_kind await(struct kv_client *client, double seconds)
 {
     struct timespec end = time_after(seconds);
@@ -178,7 +179,7 @@ static enum kv_kind await(struct kv_client *client, double seconds)
     return answer;
 }
 
-/* Why there is no answer. */
+/* The error of a request without an answer. */
 static enum status no_answer(struct kv_client *client, const char *what, double seconds, struct error *err)
 {
     pthread_mutex_lock(&client->mutex);
@@ -251,7 +252,7 @@ void kv_abort(struct kv_client *client, enum status code, const char *text)
 {
     pthread_mutex_lock(&client->mutex);
     bool over = client->over;
-    client->left = true; /* our own end: nobody has to tell us */
+    client->left = true; /* this rank ends by itself: `ended` is not called */
     pthread_mutex_unlock(&client->mutex);
     if (!over)
         say_farewell(client, KV_ABORT, (int)code, text, farewell_seconds);

@@ -25,15 +25,15 @@ enum kv_kind {
 
 enum {
     KV_HEADER_BYTES = 12,
-    KV_TEXT_MAX = 512, /* of a message in words */
+    KV_TEXT_MAX = 512, /* bytes of a text for people */
     KV_BODY_MAX = BOOTSTRAP_KEY_MAX + 1 + BOOTSTRAP_VALUE_MAX
 };
-_Static_assert((int)KV_TEXT_MAX <= (int)KV_BODY_MAX, "words fit a body");
+_Static_assert((int)KV_TEXT_MAX <= (int)KV_BODY_MAX, "a text fits a body");
 
 struct kv_frame {
     enum kv_kind kind;
     int32_t number;  /* a rank or an exit code */
-    uint32_t length; /* of what follows */
+    uint32_t length; /* bytes of the body that follows */
 };
 
 static inline void kv_store_u32(unsigned char *out, uint32_t value)
@@ -54,7 +54,7 @@ static inline void kv_frame_write(const struct kv_frame *frame, unsigned char ou
     kv_store_u32(out + 8, frame->length);
 }
 
-/* False: not a header. */
+/* False: the bytes are not a header. */
 static inline bool kv_frame_read(const unsigned char in[KV_HEADER_BYTES], struct kv_frame *frame)
 {
     uint32_t kind = kv_load_u32(in);

@@ -1,7 +1,7 @@
 /* kv_store.c: the server's end of a key-value store. See kv_store.h.
  *
- * One thread, one poll() over doors and connections; nothing in it blocks. What cannot be sent at once waits in its
- * connection's buffer. Only `stop` is shared with other threads. */
+ * One thread polls doors and connections; nothing in it blocks. Bytes that cannot be sent at once wait in the buffer of
+ * their connection. Only `stop` is shared with other threads. */
 #include "comm/launch/kv_store.h"
 
 #include "comm/launch/kv_frame.h"
@@ -20,7 +20,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-enum { DOOR_MS = 500 /* doors are looked at so often, whatever happens */, FIRST_BUFFER = 4096 };
+enum { DOOR_MS = 500 /* longest time between two looks at the doors */, FIRST_BUFFER = 4096 };
 
 enum presence { NEVER_CAME, HERE, LEFT, LOST };
 
@@ -43,11 +43,11 @@ struct member {
 
 struct kv_server {
     int world, num_doors;
-    bool farewell; /* rank 0 is about to leave, and with it this server */
+    bool farewell; /* rank 0 is about to leave, and this server with it */
     struct wire_server *doors[KV_DOORS_MAX];
     struct member *members; /* (world) */
     struct pollfd *polled;  /* (1 + KV_DOORS_MAX + world) */
-    int stop;               /* eventfd: readable when the thread shall end */
+    int stop;               /* eventfd: readable when the thread has to end */
     pthread_t thread;
 };
 
@@ -83,7 +83,7 @@ static void flush_out(struct member *member)
     member->out_bytes -= sent;
 }
 
-static void say(struct member *member, enum kv_kind kind, int number, const char *body)
+static void send_to(struct member *member, enum kv_kind kind, int number, const char *body)
 {
     if (member->fd < 0)
         return;
@@ -99,17 +99,17 @@ static void say(struct member *member, enum kv_kind kind, int number, const char
     member->out_bytes = need;
 }
 
-static void say_all(struct kv_server *server, enum kv_kind kind, int number, const char *body,
-                    const struct member *except)
+static void send_to_all(struct kv_server *server, enum kv_kind kind, int number, const char *body,
+                        const struct member *except)
 {
     for (int r = 0; r < server->world; r++)
         if (&server->members[r] != except) {
-            say(&server->members[r], kind, number, body);
+            send_to(&server->members[r], kind, number, body);
             flush_out(&server->members[r]);
         }
 }
 
-/* ---- what clients ask for ------------------------------------------------ */
+/* ---- requests ------------------------------------------------------------ */
 
 static bool put(struct member *member, const char *body, size_t length)
 {
@@ -122,7 +122,7 @@ static bool put(struct member *member, const char *body, size_t length)
     return true;
 }
 
-static const char *find(const struct member *member, const char *key)
+static const char *find_value(const struct member *member, const char *key)
 {
     for (int i = 0; i < member->num_entries; i++)
         if (!strcmp(member->entries[i].key, key))
@@ -130,7 +130,7 @@ static const char *find(const struct member *member, const char *key)
     return NULL;
 }
 
-/* "rank 2 has not come; rank 3 is not in the fence", at most KV_TEXT_MAX */
+/* "rank 2 has not come, rank 3 is not there" (in the fence) */
 static void list_absent(const struct kv_server *server, char text[KV_TEXT_MAX + 1])
 {
     static const char *const words[] = {
@@ -154,7 +154,7 @@ static void list_absent(const struct kv_server *server, char text[KV_TEXT_MAX + 
         snprintf(text, KV_TEXT_MAX + 1, "all ranks are there");
 }
 
-/* Ends a fence if all have come or one never will. */
+/* Ends the fence if all ranks have come or one never will. */
 static void look_at_fence(struct kv_server *server)
 {
     char text[KV_TEXT_MAX + 1] = "";
@@ -171,11 +171,11 @@ static void look_at_fence(struct kv_server *server)
         if (!member->in_fence)
             continue;
         member->in_fence = false;
-        say(member, *text ? KV_LOST : KV_DONE, 0, text);
+        send_to(member, *text ? KV_LOST : KV_DONE, 0, text);
     }
 }
 
-/* False: the client breaks the rules. */
+/* Answers a request. False: the client breaks the rules. */
 static bool answer(struct kv_server *server, int rank, const struct kv_frame *frame, const char *body)
 {
     struct member *member = &server->members[rank];
@@ -190,8 +190,8 @@ static bool answer(struct kv_server *server, int rank, const struct kv_frame *fr
             return false;
         int first = frame->number < 0 ? 0 : frame->number, end = frame->number < 0 ? server->world : first + 1;
         for (int r = first; r < end; r++) {
-            const char *value = find(&server->members[r], text);
-            say(member, value ? KV_VALUE : KV_MISSING, r, value ? value : "");
+            const char *value = find_value(&server->members[r], text);
+            send_to(member, value ? KV_VALUE : KV_MISSING, r, value ? value : "");
             if (!value)
                 break;
         }
@@ -199,18 +199,18 @@ static bool answer(struct kv_server *server, int rank, const struct kv_frame *fr
     }
     case KV_WHO:
         list_absent(server, text);
-        say(member, KV_ABSENT, 0, text);
+        send_to(member, KV_ABSENT, 0, text);
         return true;
     case KV_ABORT:
-        say_all(server, KV_ABORTED, frame->number, text, member);
-        say(member, KV_ABORTED, frame->number, text);
+        send_to_all(server, KV_ABORTED, frame->number, text, member);
+        send_to(member, KV_ABORTED, frame->number, text);
         return true;
     case KV_LEAVE:
         if (rank == 0) { /* when the others have left */
             server->farewell = true;
             return true;
         }
-        say(member, KV_BYE, 0, "");
+        send_to(member, KV_BYE, 0, "");
         flush_out(member);
         hang_up(member, LEFT);
         return true;
@@ -267,7 +267,7 @@ static void let_in(struct kv_server *server)
                 close(one.fd);
                 continue;
             }
-            hang_up(member, HERE); /* it has given an earlier connection up */
+            hang_up(member, HERE); /* the rank has given up an earlier connection */
             member->fd = one.fd;
         }
     for (int r = 0; r < server->world; r++)
@@ -283,7 +283,7 @@ static void look_at_farewell(struct kv_server *server)
         if (server->members[r].presence == HERE)
             return;
     if (server->farewell)
-        say(&server->members[0], KV_BYE, 0, "");
+        send_to(&server->members[0], KV_BYE, 0, "");
     server->farewell = false;
 }
 
@@ -301,7 +301,7 @@ static void *serve(void *context)
                 .fd = server->members[r].fd, .events = (short)(POLLIN | (server->members[r].out_bytes ? POLLOUT : 0))};
         poll(server->polled, (nfds_t)count, server->num_doors ? DOOR_MS : -1);
         if (server->polled[0].revents) {
-            say_all(server, KV_BYE, 0, "", NULL);
+            send_to_all(server, KV_BYE, 0, "", NULL);
             return NULL;
         }
         for (int r = 0; r < server->world; r++)

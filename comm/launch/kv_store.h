@@ -1,19 +1,19 @@
-/* kv_store.h: a small key-value store at rank 0, for ranks that have no launcher to keep one: put, fence, get, abort.
+/* kv_store.h: a small key-value store at rank 0, for ranks whose launcher has none: put, fence, get, abort.
  *
- * Server: a thread of rank 0. It takes authenticated connections (wire.h) until every rank has one, then closes its
- * doors, so that no port stays open. Client: every rank, rank 0 over a socket pair; a thread reads what the server
- * says, so that an abort is noticed at any time.
+ * Server: a thread of rank 0. It accepts authenticated connections (wire.h) until every rank has one, then closes its
+ * doors (listening servers), so that no port stays open. Client: every rank, rank 0 over a socket pair; a thread reads
+ * the server's messages, so that an abort is noticed at any time.
  *
  *     client -> server                     server -> client
  *     PUT    key, value                    (nothing)
- *     FENCE                                DONE to all when all are there; LOST if one has left
- *     GET    rank or -1, key               VALUE for each; MISSING
- *     WHO                                  ABSENT: who is not in the fence, in words
+ *     FENCE                                DONE to all when all have come; LOST if one has left
+ *     GET    rank or -1 (all), key         VALUE for each rank; MISSING
+ *     WHO                                  ABSENT: a text that lists the ranks that are not in the fence
  *     ABORT  code, text                    ABORTED to all, the sender last
  *     LEAVE                                BYE; for rank 0 when all others have left
  *
- * A message is a header (kind, number, length; little endian) and `length` bytes. A client that breaks these rules
- * loses its connection; every length is bounded. */
+ * A message is a header (kind, number, length; little endian) and `length` bytes. The server drops a client that breaks
+ * these rules; every length is bounded. */
 #ifndef ZTRAIN_COMM_LAUNCH_KV_STORE_H
 #define ZTRAIN_COMM_LAUNCH_KV_STORE_H
 
@@ -25,31 +25,31 @@ struct wire_server;
 
 enum { KV_DOORS_MAX = 16, KV_KEYS_MAX = 64 /* of one rank */ };
 
-/* Starts the server for `world` ranks behind `count` doors, which it owns from now on, also on error. *own: rank 0's
- * end of its connection, for kv_client_new(). */
+/* Starts the server for `world` ranks. Takes ownership of the `count` doors, even on error. *own: rank 0's end of its
+ * connection, for kv_client_new(). */
 enum status kv_server_new(int world, struct wire_server *const *doors, int count, struct kv_server **server, int *own,
                           struct error *err);
-/* Says goodbye to those that are still connected, ends its thread and all connections. NULL: nothing. */
+/* Sends BYE to the clients that are still connected, ends the thread and all connections. NULL is allowed. */
 void kv_server_free(struct kv_server *server);
 
-/* How the job ended for this rank without its doing: another rank's abort, or the connection with rank 0 broke (code
- * STATUS_PEER). Called once, by the client's thread, which has nothing else to do afterwards. */
+/* Called when the job ends for this rank by no act of its own: another rank's abort, or a lost connection with rank 0
+ * (code STATUS_PEER). Called at most once, by the client's thread as its last act. */
 typedef void kv_ended(void *context, enum status code, const char *text);
 
-/* Takes the connection over, also on error. */
+/* Takes ownership of the connection, even on error. */
 enum status kv_client_new(int fd, int rank, int world, kv_ended *ended, void *context, struct kv_client **client,
                           struct error *err);
-/* Without a word to the server. NULL: nothing. Waits for `ended` to return if it has been called. */
+/* Sends nothing to the server. Waits for `ended` to return if it has been called. NULL is allowed. */
 void kv_client_free(struct kv_client *client);
 
-/* See bootstrap.h and launcher.h; one thread at a time, kv_abort() any. */
+/* See bootstrap.h and launcher.h. One thread at a time; kv_abort() by any. */
 enum status kv_put(struct kv_client *client, const char *key, const char *value, struct error *err);
 enum status kv_fence(struct kv_client *client, double seconds, struct error *err);
 enum status kv_get(struct kv_client *client, int rank, const char *key, char *values, double seconds,
                    struct error *err);
-/* Returns when the server has told the others, or after a second. */
+/* Returns when the server has informed the others, or after a second. */
 void kv_abort(struct kv_client *client, enum status code, const char *text);
-/* Orderly: `ended` is not called any more. Returns when the server has answered (it keeps rank 0 until the others have
+/* Leaves in order: `ended` is no longer called. Returns when the server has answered (rank 0: after the others have
  * left), or after `seconds`. */
 void kv_leave(struct kv_client *client, double seconds);
 

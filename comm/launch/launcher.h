@@ -1,8 +1,8 @@
-/* launcher.h: what starts ranks on several nodes, behind one table of verbs. bootstrap.c chooses one and checks what it
- * passes in (keys, values, sizes); nothing else includes this.
+/* launcher.h: the programs that start ranks on several nodes, behind one table of verbs. bootstrap.c chooses one and
+ * checks the keys, values and sizes that it passes; no other module uses this header.
  *
- * All verbs but abort are called by one thread at a time. A call that fails leaves a launcher with which only abort and
- * release make sense. */
+ * All verbs except abort are called by one thread at a time. After a verb has failed, only abort and release may be
+ * called. */
 #ifndef ZTRAIN_COMM_LAUNCH_LAUNCHER_H
 #define ZTRAIN_COMM_LAUNCH_LAUNCHER_H
 
@@ -10,13 +10,13 @@
 
 struct launcher_verbs {
     const char *name; /* for messages */
-    /* Meets whoever serves the exchange; before any other verb. interface: see bootstrap_connect(). */
+    /* Connects with the server of the exchange; before any other verb. interface: see bootstrap_connect(). */
     enum status (*connect)(struct launcher *launcher, double seconds, const char *interface, struct error *err);
-    /* This and the next ones give up after `seconds`. */
+    /* This verb and the next two fail after `seconds`. */
     enum status (*put)(struct launcher *launcher, const char *key, const char *value, double seconds,
                        struct error *err);
     enum status (*fence)(struct launcher *launcher, double seconds, struct error *err);
-    /* values: world texts, BOOTSTRAP_VALUE_MAX + 1 bytes apart; all ranks' (rank < 0) or the one of `rank` at [0] */
+    /* values: texts, BOOTSTRAP_VALUE_MAX + 1 bytes apart: those of all ranks (rank < 0), or one, of `rank` */
     enum status (*get)(struct launcher *launcher, int rank, const char *key, char *values, double seconds,
                        struct error *err);
     /* text: one line without ';' */
@@ -32,19 +32,19 @@ struct launcher {
     const unsigned char *secret; /* (32) the job's, if every rank was given it; NULL: rank 0 makes one */
 };
 
-/* Both open the library, which says at once if it is not there; they talk to nobody. */
+/* Both open the library, so that a missing one is an error at once; they do not communicate. */
 enum status launcher_pmi2_new(int rank, int world, struct launcher **launcher, struct error *err);
 enum status launcher_pmix_new(int rank, int world, struct launcher **launcher, struct error *err);
 
-/* For a rank that has no library: puts `value` as its own in the first fence of all. fd: PMI_FD's. */
+/* For a rank without the library: puts `value` as its own and takes part in the first fence. fd: that of PMI_FD. */
 enum status launcher_pmi2_refuse(int fd, int rank, const char *key, const char *value, double seconds,
                                  struct error *err);
 
-/* A store of our own at rank 0, for ranks that know each other from the environment only. */
+/* ztrain's own store at rank 0, for ranks that have only the environment in common. */
 struct launcher_meeting {
     char hosts[2][256]; /* where rank 0 may be found; "": none */
-    int port;           /* 0: one of a few that follow from job and secret */
-    bool several_nodes; /* or not known: a loopback address is not enough */
+    int port;           /* 0: one of a few that are derived from job and secret */
+    bool several_nodes; /* or unknown: a loopback address is not enough */
     unsigned char secret[32];
     char job_id[64];
 };

@@ -1,4 +1,4 @@
-/* launcher_call.c: see launcher_call.h. Caller and thread share one small record; who is last frees it. */
+/* launcher_call.c: see launcher_call.h. Caller and thread share one small record; the last of the two frees it. */
 #include "comm/launch/launcher_call.h"
 
 #include "core/clock.h"
@@ -65,6 +65,6 @@ enum launcher_call_end launcher_call(int (*function)(void *argument), void *argu
     pthread_mutex_unlock(&call->mutex);
     if (!returned)
         return CALL_LATE;
-    call_free(call); /* the thread touches it no more: it has unlocked */
+    call_free(call); /* the thread has unlocked it and does not touch it any more */
     return CALL_RETURNED;
 }

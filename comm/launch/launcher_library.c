@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const double finish_seconds = 10; /* for the last call: everything is done, and the process may end without it */
+static const double finish_seconds = 10; /* for the last call: the work is done, and the process may end without it */
 
 enum status library_open(const char *file, const char *hint, const struct library_symbol *symbols, size_t count,
                          struct error *err)
@@ -22,8 +22,8 @@ enum status library_open(const char *file, const char *hint, const struct librar
     for (size_t i = 0; i < count; i++) {
         void *symbol = dlsym(library, symbols[i].name);
         if (!symbol)
-            return error_set(err, STATUS_USAGE, "%s has no %s; hint: another library of that name comes first", file,
-                             symbols[i].name);
+            return error_set(err, STATUS_USAGE, "%s has no %s; hint: the loader has found another library of that name",
+                             file, symbols[i].name);
         memcpy(symbols[i].function, &symbol, sizeof symbol);
     }
     return STATUS_OK;

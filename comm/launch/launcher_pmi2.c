@@ -1,11 +1,11 @@
 /* launcher_pmi2.c: srun --mpi=pmi2. libpmi2.so.0 (of Slurm) talks over PMI_FD with the slurmstepd of this node.
  *
- * What the library does not do by itself:
- *   PMI2_Init   without PMI_FD it succeeds as rank 0 of 1: bootstrap.c looks at PMI_FD first. PMI_FD is kept from what
- *               this process executes, because a second Init on it kills the step's exchange.
- *   PMI2_KVS_Fence  waits for ever for a rank that died: every call has a time limit (launcher_call.h).
+ * Traps of the library:
+ *   PMI2_Init       succeeds without PMI_FD as rank 0 of 1: bootstrap.c checks PMI_FD first. Programs that this process
+ *                   executes do not inherit PMI_FD, because a second Init on it breaks the step's exchange.
+ *   PMI2_KVS_Fence  waits forever for a rank that died: every call has a time limit (launcher_call.h).
  *   PMI2_KVS_Get    cuts a value that is too long for the buffer and returns success with a negative length.
- *   PMI2_Abort  leaves through exit() with its first argument. */
+ *   PMI2_Abort      ends the process through exit() with its first argument. */
 #include "comm/launch/launcher_library.h"
 #include "comm/launch/pmi2_refusal.h"
 
@@ -14,7 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { KEY_BYTES = 64 /* PMI2_MAX_KEYLEN */, VALUE_BYTES = 1025 /* PMI2_MAX_VALLEN and its end */, ID_NULL = -1 };
+enum { KEY_BYTES = 64 /* PMI2_MAX_KEYLEN */, VALUE_BYTES = 1025 /* PMI2_MAX_VALLEN + 1 */, ID_NULL = -1 };
 _Static_assert((int)BOOTSTRAP_KEY_MAX + (int)sizeof "ztrain..4095" <= (int)KEY_BYTES, "a rank's key is a key of PMI-2");
 _Static_assert((int)BOOTSTRAP_VALUE_MAX < (int)VALUE_BYTES, "a value is a value of PMI-2");
 
@@ -66,7 +66,7 @@ static int run_fence(void *argument)
     return ((struct pmi2_call *)argument)->functions.fence();
 }
 
-/* Gets the values of `count` ranks from `rank` on; on return call->rank is the one that failed. */
+/* Gets the values of `count` ranks from `rank` on; after a failure call->rank is the rank whose value was not got. */
 static int run_get(void *argument)
 {
     struct pmi2_call *call = argument;
@@ -122,16 +122,16 @@ static enum status pmi2_connect(struct launcher *launcher, double seconds, const
         error_set(err, STATUS_USAGE, "PMI2_Init over PMI_FD=%s failed (error %d)", fd ? fd : "", code);
         return error_hint(err,
                           "the variable is left over from another step, or another program of this step has used "
-                          "it; start ztrain by srun itself: srun --mpi=pmi2 -n %d ztrain ...",
+                          "it; let srun itself start ztrain: srun --mpi=pmi2 -n %d ztrain ...",
                           launcher->world);
     }
     pmi2->library.initialized = true;
     if (fd)
-        fcntl(atoi(fd), F_SETFD, FD_CLOEXEC); /* what this rank executes is no rank */
+        fcntl(atoi(fd), F_SETFD, FD_CLOEXEC); /* programs that this rank executes are not ranks */
     if (rank != launcher->rank || size != launcher->world) {
-        error_set(err, STATUS_USAGE, "PMI-2 says rank %d of %d where the environment says rank %d of %d", rank, size,
+        error_set(err, STATUS_USAGE, "PMI-2 reports rank %d of %d, but the environment has rank %d of %d", rank, size,
                   launcher->rank, launcher->world);
-        return error_hint(err, "start ztrain by srun itself: srun --mpi=pmi2 -n %d ztrain ...", launcher->world);
+        return error_hint(err, "let srun itself start ztrain: srun --mpi=pmi2 -n %d ztrain ...", launcher->world);
     }
     return STATUS_OK;
 }

@@ -1,10 +1,10 @@
 /* launcher_pmix.c: srun --mpi=pmix, prterun, Open MPI's mpirun. libpmix.so.2 talks with the PMIx server of this node.
  *
- * ztrain builds without PMIx's headers, so what it uses of them is declared here: five types whose layout is the same
- * in PMIx 4, 5 and 6 (the standard's stable ABI), which is what launcher_pmix_new() makes sure of. Records that the
- * library reads have spare room behind them.
+ * ztrain builds without PMIx's headers, so the types that it uses are declared here. Their layout is the same in PMIx
+ * 4, 5 and 6 (the standard's stable ABI); launcher_pmix_new() refuses other versions. Records that the library reads
+ * have spare room after them.
  *
- * PMIx_Fence() may wait for ever for a rank that died: calls have a time limit (launcher_library.h). */
+ * PMIx_Fence() may wait forever for a rank that died: calls have a time limit (launcher_library.h). */
 #include "comm/launch/launcher_library.h"
 
 #include <ctype.h>
@@ -79,7 +79,7 @@ struct pmix_call {
     char values[]; /* of get: count texts, VALUE_BYTES apart */
 };
 
-enum { BAD_VALUE = INT32_MAX }; /* beside PMIx's codes, which are not positive */
+enum { BAD_VALUE = INT32_MAX }; /* in addition to PMIx's codes, which are not positive */
 
 /* Gets a value of call->proc and copies it: text of at most VALUE_BYTES, or a number. */
 static int get_one(struct pmix_call *call, const char *key, char *text, uint32_t *number)
@@ -132,12 +132,12 @@ static int run_put(void *argument)
 static int run_fence(void *argument)
 {
     struct pmix_call *call = argument;
-    strcpy(call->collect.info.key, "pmix.collect"); /* values travel with the fence, not one by one when asked for */
+    strcpy(call->collect.info.key, "pmix.collect"); /* all values travel with the fence, not one by one with each get */
     call->collect.info.value = (struct pmix_value){.type = PMIX_BOOL, .data.flag = true};
     return call->functions.fence(NULL, 0, &call->collect.info, 1);
 }
 
-/* Gets the values of `count` ranks from proc.rank on; on return proc.rank is the one that failed. */
+/* Gets the values of `count` ranks from proc.rank on; after a failure proc.rank is the rank whose value was not got. */
 static int run_get(void *argument)
 {
     struct pmix_call *call = argument;
@@ -168,9 +168,9 @@ static struct pmix_call *call_new(const struct pmix *pmix, const char *key, int 
     return call;
 }
 
-static const char *why(const struct pmix *pmix, int code)
+static const char *describe_code(const struct pmix *pmix, int code)
 {
-    return code == BAD_VALUE ? "its value is not what was put" : pmix->call.error(code);
+    return code == BAD_VALUE ? "its value is not a text or a number as expected" : pmix->call.error(code);
 }
 
 /* ---- verbs --------------------------------------------------------------- */
@@ -188,17 +188,17 @@ static enum status pmix_connect(struct launcher *launcher, double seconds, const
     uint32_t rank = call->proc.rank, size = call->job_size;
     free(call);
     if (code != 0) {
-        error_set(err, STATUS_USAGE, "PMIx_Init failed: %s", why(pmix, code));
+        error_set(err, STATUS_USAGE, "PMIx_Init failed: %s", describe_code(pmix, code));
         return error_hint(err,
                           "PMIX_NAMESPACE and PMIX_RANK are left over from another step, or this libpmix does not "
-                          "suit the launcher's; srun --mpi=pmi2 -n %d ztrain ... does without",
+                          "fit the launcher's; srun --mpi=pmi2 -n %d ztrain ... needs no PMIx",
                           launcher->world);
     }
     pmix->library.initialized = true;
     if (rank != (uint32_t)launcher->rank || size != (uint32_t)launcher->world) {
-        error_set(err, STATUS_USAGE, "PMIx says rank %u of %u where the environment says rank %d of %d", rank, size,
+        error_set(err, STATUS_USAGE, "PMIx reports rank %u of %u, but the environment has rank %d of %d", rank, size,
                   launcher->rank, launcher->world);
-        return error_hint(err, "have the launcher start ztrain itself");
+        return error_hint(err, "let the launcher itself start ztrain");
     }
     return STATUS_OK;
 }
@@ -214,7 +214,8 @@ static enum status pmix_put(struct launcher *launcher, const char *key, const ch
     snprintf(call->value, sizeof call->value, "%s", value);
     TRY(library_call("PMIx_Put", run_put, call, seconds, &code, err));
     free(call);
-    return code == 0 ? STATUS_OK : error_set(err, STATUS_PEER, "PMIx_Put of '%s' failed: %s", key, why(pmix, code));
+    return code == 0 ? STATUS_OK
+                     : error_set(err, STATUS_PEER, "PMIx_Put of '%s' failed: %s", key, describe_code(pmix, code));
 }
 
 static enum status pmix_fence(struct launcher *launcher, double seconds, struct error *err)
@@ -226,7 +227,7 @@ static enum status pmix_fence(struct launcher *launcher, double seconds, struct 
         return STATUS_DEVICE;
     TRY(library_fence_hint(library_call("PMIx_Fence", run_fence, call, seconds, &code, err), err));
     free(call);
-    return code == 0 ? STATUS_OK : error_set(err, STATUS_PEER, "PMIx_Fence failed: %s", why(pmix, code));
+    return code == 0 ? STATUS_OK : error_set(err, STATUS_PEER, "PMIx_Fence failed: %s", describe_code(pmix, code));
 }
 
 static enum status pmix_get(struct launcher *launcher, int rank, const char *key, char *values, double seconds,
@@ -242,7 +243,8 @@ static enum status pmix_get(struct launcher *launcher, int rank, const char *key
     if (code == 0)
         memcpy(values, call->values, (size_t)count * VALUE_BYTES);
     else
-        error_set(err, STATUS_PEER, "PMIx_Get of '%s' of rank %u failed: %s", key, call->proc.rank, why(pmix, code));
+        error_set(err, STATUS_PEER, "PMIx_Get of '%s' of rank %u failed: %s", key, call->proc.rank,
+                  describe_code(pmix, code));
     free(call);
     return code == 0 ? STATUS_OK : STATUS_PEER;
 }
@@ -307,9 +309,9 @@ enum status launcher_pmix_new(int rank, int world, struct launcher **launcher, s
     const char *version = pmix->call.version();
     int major = major_version(version);
     if (major < OLDEST_MAJOR || major > NEWEST_MAJOR) {
-        error_set(err, STATUS_USAGE, "libpmix.so.2 is '%.60s': PMIx %d to %d are supported", version, OLDEST_MAJOR,
-                  NEWEST_MAJOR);
-        status = error_hint(err, "srun --mpi=pmi2 -n %d ztrain ... does without", world);
+        error_set(err, STATUS_USAGE, "libpmix.so.2 is '%.60s', but ztrain supports PMIx %d to %d", version,
+                  OLDEST_MAJOR, NEWEST_MAJOR);
+        status = error_hint(err, "srun --mpi=pmi2 -n %d ztrain ... needs no PMIx", world);
         goto fail;
     }
     *launcher = &pmix->library.base;

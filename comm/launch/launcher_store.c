@@ -1,16 +1,16 @@
-/* launcher_store.c: ranks that know rank, number of ranks and rank 0's machine from the environment only (torchrun's
- * variables, SLURM_* without PMI). They meet at a key-value store of our own (kv_store.h), authenticated with
- * ZTRAIN_JOB_SECRET, which here is the job's secret.
+/* launcher_store.c: for ranks that take their rank, the number of ranks and rank 0's machine from the environment
+ * (torchrun's variables, SLURM_* without PMI). They meet at ztrain's own key-value store (kv_store.h), authenticated
+ * with ZTRAIN_JOB_SECRET, which is then the job's secret.
  *
- * Port: MASTER_PORT, or if there is none one of a few that follow from job and secret: rank 0 takes the first that is
- * free, the others try them all; a stranger who has one of them does not know the secret and is passed over.
+ * Port: MASTER_PORT; without it one of a few that are derived from job and secret. Rank 0 takes the first that is free,
+ * the others try them all; a stranger that listens at one of them does not have the secret and is passed over.
  *
- * Address: rank 0 listens at comm.interface if it is given, else at the addresses of the host name by which the others
- * look for it, and where that is a loopback address (as in many /etc/hosts) and there are other nodes, at this
+ * Address: rank 0 listens at comm.interface if that is set, else at the addresses of the host name by which the others
+ * look for it. If that is a loopback address (as in many /etc/hosts) and there are other nodes, it listens at this
  * machine's other addresses as well. The doors close when all ranks have come.
  *
- * Nobody ends the processes of a job here, as srun does for PMI2_Abort. So a rank that is told of the job's end, or has
- * lost rank 0, ends itself, after a time in which it may find out for itself and do so in order. */
+ * No launcher ends the processes of such a job, as srun does after PMI2_Abort. So a rank that is informed of the job's
+ * end, or has lost rank 0, ends itself, after a pause in which it may notice the failure and end in order. */
 #include "comm/launch/kv_frame.h"
 #include "comm/launch/kv_store.h"
 #include "comm/launch/launcher.h"
@@ -36,8 +36,8 @@ enum {
 };
 _Static_assert((int)KV_DOORS_MAX >= (int)PLACES_MAX, "a door at each place");
 
-static const double abort_grace = 3;       /* seconds for the rank's own way to end */
-static const double farewell_seconds = 10; /* for the others to leave, too */
+static const double abort_grace = 3;       /* seconds for the rank to end in order */
+static const double farewell_seconds = 10; /* for the others to leave as well */
 
 struct store {
     struct launcher base;
@@ -47,7 +47,7 @@ struct store {
     struct kv_client *client;
     pthread_mutex_t mutex;
     pthread_cond_t changed;
-    bool closing; /* this rank is leaving: it need not be ended */
+    bool closing; /* this rank is leaving: end_process() does nothing */
 };
 
 /* ---- where rank 0 is ----------------------------------------------------- */
@@ -68,7 +68,7 @@ static int port_choices(const struct launcher_meeting *meeting)
     return meeting->port ? 1 : PORT_CHOICES;
 }
 
-/* Numeric addresses, port 0, of the names under which rank 0 is looked for. */
+/* Resolves the names of rank 0's machine into numeric addresses with port 0. */
 static enum status resolve_hosts(const struct launcher_meeting *meeting, struct wire_address *places, int *count,
                                  struct error *err)
 {
@@ -81,7 +81,7 @@ static enum status resolve_hosts(const struct launcher_meeting *meeting, struct 
         status = wire_resolve(meeting->hosts[h], 0, places + *count, HOST_ADDRESSES, &found, err);
         *count += found;
     }
-    if (*count > 0) /* one of the names is good enough */
+    if (*count > 0) /* one of the names is enough */
         return STATUS_OK;
     error_hint(err, "set MASTER_ADDR to an address of rank 0's machine");
     return status;
@@ -101,9 +101,9 @@ static void add_place(struct wire_address *places, int *count, const char *text)
         snprintf(places[(*count)++].text, sizeof places->text, "%s", text);
 }
 
-/* Addresses for rank 0 to listen at; some of them may not be this machine's. */
-static enum status doors_places(const struct launcher_meeting *meeting, const char *interface,
-                                struct wire_address *places, int *count, struct error *err)
+/* The addresses at which rank 0 should listen; some of them may not be this machine's. */
+static enum status find_places(const struct launcher_meeting *meeting, const char *interface,
+                               struct wire_address *places, int *count, struct error *err)
 {
     struct wire_host own;
     *count = 0;
@@ -132,7 +132,7 @@ static enum status keep_own(struct wire_address *places, int *count, struct erro
     for (int i = 0; i < *count; i++) {
         struct wire_address address = places[i];
         int listener;
-        address.port = 0; /* one that is free for sure */
+        address.port = 0; /* any free port */
         if (wire_listen(&address, &listener, err) != STATUS_OK)
             continue;
         close(listener);
@@ -142,7 +142,7 @@ static enum status keep_own(struct wire_address *places, int *count, struct erro
     return kept > 0 ? STATUS_OK : STATUS_PEER;
 }
 
-/* A door at each of the places, all with one port. */
+/* Opens a door at each of the places, all with one port. */
 static enum status open_doors(struct store *store, const struct wire_address *places, int count,
                               struct wire_server **doors, struct error *err)
 {
@@ -169,7 +169,7 @@ static enum status open_server(struct store *store, const char *interface, int *
     struct wire_address places[PLACES_MAX] = {0};
     struct wire_server *doors[KV_DOORS_MAX];
     int count;
-    TRY(doors_places(&store->meeting, interface, places, &count, err));
+    TRY(find_places(&store->meeting, interface, places, &count, err));
     enum status status = keep_own(places, &count, err);
     if (status == STATUS_OK)
         status = open_doors(store, places, count, doors, err);
@@ -194,19 +194,20 @@ static enum status reach_server(struct store *store, double seconds, int *fd, st
     const char *host = meeting->hosts[0][0] ? meeting->hosts[0] : meeting->hosts[1];
     enum status status = wire_connect(&store->self, 0, host, WIRE_STORE, addresses, num, seconds, fd, err);
     if (status == STATUS_PEER)
-        return error_hint(err, "rank 0 has to run there, with the same ZTRAIN_JOB_SECRET, and be reachable under that "
-                               "name (MASTER_ADDR) from this machine");
+        return error_hint(err,
+                          "rank 0 has to run there with the same ZTRAIN_JOB_SECRET, and this machine has to reach it "
+                          "under that name (MASTER_ADDR)");
     return status;
 }
 
-/* Where a rank that is missed would have come to. */
+/* Adds a hint to the error of a fence in which ranks are missing. */
 static enum status hint_at_absent(const struct store *store, enum status status, struct error *err)
 {
     const struct launcher_meeting *meeting = &store->meeting;
     if (status != STATUS_PEER)
         return status;
     return error_hint(err,
-                      "whoever is missing was not started, has ended (see its own messages), does not reach rank 0 at "
+                      "a missing rank was not started, has ended (see its own messages), does not reach rank 0 at "
                       "%.128s (MASTER_ADDR), or has another ZTRAIN_JOB_SECRET",
                       meeting->hosts[0][0] ? meeting->hosts[0] : meeting->hosts[1]);
 }
@@ -247,7 +248,7 @@ static enum status store_connect(struct launcher *launcher, double seconds, cons
 static enum status store_put(struct launcher *launcher, const char *key, const char *value, double seconds,
                              struct error *err)
 {
-    (void)seconds; /* it has no answer */
+    (void)seconds; /* a put has no answer to wait for */
     return kv_put(((struct store *)launcher)->client, key, value, err);
 }
 

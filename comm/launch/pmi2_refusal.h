@@ -1,7 +1,7 @@
-/* pmi2_refusal.h: how a rank of srun --mpi=pmi2 that cannot open libpmi2 lets the others know that it does not come.
+/* pmi2_refusal.h: how a rank of srun --mpi=pmi2 that cannot open libpmi2 informs the others that it does not come.
  *
- * They would wait for it, and srun -K would kill them when it ends: nobody could tell an installation that is broken
- * from a rank that was lost. So it speaks as much of PMI-2 as that takes by itself: init, one put, one fence. */
+ * Otherwise they would wait for it, srun -K would kill them when it ends, and a broken installation would look like a
+ * lost rank. So this file implements the part of PMI-2 that is needed: init, one put, one fence. */
 #ifndef ZTRAIN_COMM_LAUNCH_PMI2_REFUSAL_H
 #define ZTRAIN_COMM_LAUNCH_PMI2_REFUSAL_H
 

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define SLURM_MAX_NORMAL_STEP_ID UINT64_C(0xfffffff0) /* batch, extern, interactive steps have numbers above */
+#define SLURM_MAX_NORMAL_STEP_ID UINT64_C(0xfffffff0) /* batch, extern and interactive steps have larger numbers */
 
 static const char *set_variable(const char *name)
 {
@@ -14,7 +14,7 @@ static const char *set_variable(const char *name)
     return value && *value ? value : NULL;
 }
 
-/* The step's id is a number: whether of a step of srun. */
+/* Whether the id is that of a step that srun started. */
 static bool is_normal(const char *step)
 {
     char *end;

@@ -1,22 +1,22 @@
-/* slurm_step.h: what Slurm's variables say about this process. */
+/* slurm_step.h: reads Slurm's variables of this process. */
 #ifndef ZTRAIN_COMM_LAUNCH_SLURM_STEP_H
 #define ZTRAIN_COMM_LAUNCH_SLURM_STEP_H
 
 #include <stdbool.h>
 #include <stddef.h>
 
-/* Whether srun started this process as a task. A batch script and an interactive shell are none, though they have
+/* Whether srun started this process as a task. Batch scripts and interactive shells are not tasks, though they have
  * SLURM_PROCID=0 and their job's SLURM_NTASKS, and in some versions a step id of their own (above
  * SLURM_MAX_NORMAL_STEP_ID). */
 bool slurm_step_is_task(void);
 
-/* Whether there are variables that only srun's steps have, be it without the task's own. */
+/* Whether there are variables that only srun's steps have, even without those of a task. */
 bool slurm_step_is_set(void);
 
-/* Whether the step is a batch script's or an interactive shell's: it has numbers of the job, not of tasks. */
+/* Whether the step is a batch script's or an interactive shell's: its variables describe the job, not tasks. */
 bool slurm_step_is_script(void);
 
-/* The tasks of a list such as "4(x2),3": 11. -1: not a list. */
+/* The number of tasks in a list such as "4(x2),3": 11. -1: not a list. */
 int slurm_task_count(const char *list);
 
 /* The first node of a list such as "n[0-3,5],gpu-[01-10]" or "a[1-2]b[3-4]": "n0", "a1b3". False: not a list, or longer

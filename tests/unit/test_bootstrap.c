@@ -57,8 +57,8 @@ static void test_environments(void **state)
         {{"PMI_FD", "5"}, STATUS_USAGE, {"PMI_FD is set and PMI_RANK and PMI_SIZE are not", "srun --mpi=pmi2"}},
         {{"PMI_FD", "987", "PMI_RANK", "0", "PMI_SIZE", "2"},
          STATUS_USAGE,
-         {"PMI_FD=987 is no open descriptor", "srun --mpi=pmi2 -n 2"}},
-        {{"PMI_FD", "x", "PMI_RANK", "0", "PMI_SIZE", "2"}, STATUS_USAGE, {"PMI_FD=x is no open descriptor"}},
+         {"PMI_FD=987 is not an open descriptor", "srun --mpi=pmi2 -n 2"}},
+        {{"PMI_FD", "x", "PMI_RANK", "0", "PMI_SIZE", "2"}, STATUS_USAGE, {"PMI_FD=x is not an open descriptor"}},
         /* the variables of an enclosing step in one without PMI */
         {{"PMI_FD", "0", "PMI_RANK", "0", "PMI_SIZE", "1", "SLURM_STEP_ID", "1", "SLURM_PROCID", "0",
           "SLURM_STEP_NUM_TASKS", "2"},
@@ -97,7 +97,7 @@ static void test_environments(void **state)
          {"SLURM_PROCID is set and SLURM_STEP_NUM_TASKS is not"}},
         {{"SLURM_STEP_TASKS_PER_NODE", "1(x2)"},
          STATUS_USAGE,
-         {"SLURM_STEP_TASKS_PER_NODE=1(x2) says that there are at least 2 ranks", "srun --mpi=pmi2 -n 2"}},
+         {"SLURM_STEP_TASKS_PER_NODE=1(x2) implies at least 2 ranks", "srun --mpi=pmi2 -n 2"}},
         {{"SLURM_STEP_NUM_TASKS", "2", "SLURM_PROCID", "0"}, STATUS_USAGE, {"ZTRAIN_JOB_SECRET"}},
         {{"SLURM_GTIDS", "0,1", "SLURM_JOB_ID", "7"}, STATUS_USAGE, {"SLURM_GTIDS=0,1", "-n 2"}},
         {{"SLURM_GTIDS", "3", "SLURM_NTASKS", "8"}, STATUS_USAGE, {"at least 4 ranks", "-n 4"}},
@@ -129,7 +129,7 @@ static void test_environments(void **state)
          STATUS_OK,
          {NULL}},
         /* the same for torchrun and mpirun */
-        {{"LOCAL_RANK", "1"}, STATUS_USAGE, {"LOCAL_RANK=1 says that there are at least 2 ranks"}},
+        {{"LOCAL_RANK", "1"}, STATUS_USAGE, {"LOCAL_RANK=1 implies at least 2 ranks"}},
         {{"LOCAL_WORLD_SIZE", "2", "LOCAL_RANK", "0"}, STATUS_USAGE, {"LOCAL_WORLD_SIZE=2"}},
         {{"GROUP_RANK", "1"}, STATUS_USAGE, {"GROUP_RANK=1"}},
         {{"RANK", "0", "WORLD_SIZE", "1", "LOCAL_WORLD_SIZE", "4"},

@@ -360,8 +360,8 @@ static void test_bad_servers(void **state)
         enum status code; /* that the client is told */
         const char *words;
     } cases[] = {
-        {KV_VALUE, 0, 3, 3, STATUS_PEER, "no answer"},
-        {KV_PUT, 0, 0, 0, STATUS_PEER, "no answer"},
+        {KV_VALUE, 0, 3, 3, STATUS_PEER, "an invalid answer"},
+        {KV_PUT, 0, 0, 0, STATUS_PEER, "an invalid answer"},
         {KV_VALUE, 0, KV_BODY_MAX + 1, 0, STATUS_PEER, "lost"},
         {KV_KIND_COUNT, 0, 0, 0, STATUS_PEER, "lost"},
         {KV_ABORTED, 0, 1, 1, STATUS_PEER, "x"},

@@ -168,8 +168,8 @@ struct failure_case {
 
 static const struct failure_case failures[] = {
     {BY_PMI2, "meet", "init=14", STATUS_USAGE, {"PMI2_Init over PMI_FD=", "error 14", "srun --mpi=pmi2 -n 2"}, {NULL}},
-    {BY_PMI2, "meet", "rank=1", STATUS_USAGE, {"PMI-2 says rank 1 of 2", "rank 0 of 2"}, {NULL}},
-    {BY_PMI2, "meet", "size=3", STATUS_USAGE, {"PMI-2 says rank 0 of 3", "rank 0 of 2"}, {NULL}},
+    {BY_PMI2, "meet", "rank=1", STATUS_USAGE, {"PMI-2 reports rank 1 of 2", "rank 0 of 2"}, {NULL}},
+    {BY_PMI2, "meet", "size=3", STATUS_USAGE, {"PMI-2 reports rank 0 of 3", "rank 0 of 2"}, {NULL}},
     {BY_PMI2, "put", "put=1", STATUS_PEER, {"PMI2_KVS_Put", "error 1"}, {NULL}},
     {BY_PMI2, "fence", "fence=1", STATUS_PEER, {"PMI2_KVS_Fence failed", "error 1"}, {NULL}},
     {BY_PMI2, "no-key", NULL, STATUS_PEER, {"'no-such-key' of rank 1", "no such key"}, {NULL}},
@@ -191,12 +191,12 @@ static const struct failure_case failures[] = {
      {"LD_LIBRARY_PATH", "BROKEN"}},
     {BY_PMI2, "meet", NULL, STATUS_USAGE, {"libpmi2.so.0 has no PMI2_Init", "hint"}, {"LD_LIBRARY_PATH", "EMPTY"}},
     {BY_PMIX, "meet", "init=-25", STATUS_USAGE, {"PMIx_Init failed: SOME-ERROR", "srun --mpi=pmi2 -n 2"}, {NULL}},
-    {BY_PMIX, "meet", "rank=1", STATUS_USAGE, {"PMIx says rank 1 of 2", "rank 0 of 2"}, {NULL}},
-    {BY_PMIX, "meet", "size=3", STATUS_USAGE, {"PMIx says rank 0 of 3", "rank 0 of 2"}, {NULL}},
+    {BY_PMIX, "meet", "rank=1", STATUS_USAGE, {"PMIx reports rank 1 of 2", "rank 0 of 2"}, {NULL}},
+    {BY_PMIX, "meet", "size=3", STATUS_USAGE, {"PMIx reports rank 0 of 3", "rank 0 of 2"}, {NULL}},
     {BY_PMIX, "put", "put=-1", STATUS_PEER, {"PMIx_Put", "SOME-ERROR"}, {NULL}},
     {BY_PMIX, "fence", "fence=-1", STATUS_PEER, {"PMIx_Fence failed: SOME-ERROR"}, {NULL}},
     {BY_PMIX, "no-key", NULL, STATUS_PEER, {"'no-such-key' of rank 1", "NOT-FOUND"}, {NULL}},
-    {BY_PMIX, "meet", "long=job", STATUS_PEER, {"'job' of rank 0", "not what was put"}, {NULL}},
+    {BY_PMIX, "meet", "long=job", STATUS_PEER, {"'job' of rank 0", "not a text or a number"}, {NULL}},
     {BY_PMIX, "meet", "garble=secret", STATUS_PEER, {"secret has arrived damaged"}, {NULL}},
     {BY_PMIX, "meet", "damage=place@1", STATUS_USAGE, {"rank 1 on", "runs ztrain", "the same version"}, {NULL}},
     {BY_PMIX, "late-fence", NULL, STATUS_PEER, {"PMIx_Fence has not returned after 0.5 s", "srun -K"}, {NULL}},
@@ -381,17 +381,17 @@ static void test_refusing_in_vain(void **state)
         const char *words; /* NULL: all is well */
     } cases[] = {
         {GREETED DONE DONE DONE, false, NULL},
-        {"", true, "it was closed"},
+        {"", true, "the connection was closed"},
         {"", false, "none came in time"},
-        {GREETED DONE, true, "it was closed"},
+        {GREETED DONE, true, "the connection was closed"},
         {GREETED DONE DONE, false, "none came in time"},
         {"cmd=response_to_init rc=1\n", false, "it does not speak PMI-2"},
         {GREETED "    18cmd=response;rc=1;", false, "cmd=response;rc=1;"},
-        {GREETED "garbage", false, "it has no length"},
-        {GREETED "     0", false, "it has no length"},
-        {GREETED "999999", false, "it has no length"},
-        {GREETED "1 8   cmd=response;rc=0;", false, "it has no length"},
-        {GREETED "      ", false, "it has no length"},
+        {GREETED "garbage", false, "the answer has no length"},
+        {GREETED "     0", false, "the answer has no length"},
+        {GREETED "999999", false, "the answer has no length"},
+        {GREETED "1 8   cmd=response;rc=0;", false, "the answer has no length"},
+        {GREETED "      ", false, "the answer has no length"},
     };
     for (size_t c = 0; c < COUNT_OF(cases); c++) {
         int pair[2];
@@ -417,7 +417,7 @@ static void test_refusing_in_vain(void **state)
     assert_non_null(strstr(error.text, "a line without an end"));
     close(pair[0]);
     assert_int_equal(pmi2_refuse(pair[1], 3, "k", "v", 0.2, &error), STATUS_PEER);
-    assert_non_null(strstr(error.text, "speaking over PMI_FD"));
+    assert_non_null(strstr(error.text, "sending over PMI_FD"));
     close(pair[1]);
 }
 
