@@ -196,7 +196,7 @@ static const struct bad_case bad_cases[] = {
     {"a: !!python/object 1\n", {":1:4: anchors, aliases and tags"}},
     {"%TAG ! tag:example.com:\n---\na: 1\n", {":1:1: %TAG directives are not supported"}},
     {"a: {<<: {b: 1}}\n", {":1:5: merge keys ('<<') are not supported"}},
-    {"a: 1\n---\nb: 2\n", {":2:1: a second document"}},
+    {"a: 1\n---\nb: 2\n", {":2:1: the file has a second document"}},
     {"[a, b]: 1\n", {":1:1: a key must be a plain name"}},
     {"? {a: 1}\n: b\n", {":1:3: a key must be a plain name"}},
     {"'': 1\n", {":1:1: a key has no name"}},
