@@ -12,7 +12,7 @@ enum optimizer_type {
 struct optimizer_settings {
     enum optimizer_type type;
     double lr;           /* before the schedule */
-    double beta1, beta2; /* double on the device as well: 1-β2 in fp32 would be off by 5e-5 */
+    double beta1, beta2; /* double on the device as well: see struct adam_args */
     double eps, weight_decay;
     bool bias_correction;
     bool weight_decay_all; /* biases and norms decay as well */

@@ -1,6 +1,5 @@
-/* device_backend.h: what one kind of device implements; private to the device_*.c files. device.c checks arguments and
- * calls through this table, so that the rest of the program knows struct device, struct stream and struct event only.
- */
+/* device_backend.h: the functions that a kind of device implements. Only the files of gpu/ and the backends include it:
+ * device.c and ops.c check arguments and call through this table, so that the rest of the program knows no backend. */
 #ifndef ZTRAIN_GPU_DEVICE_BACKEND_H
 #define ZTRAIN_GPU_DEVICE_BACKEND_H
 
@@ -36,7 +35,7 @@ struct device_backend {
     void (*event_record)(struct event *event, struct stream *stream);
     void (*event_wait)(struct stream *stream, struct event *event);
     void (*event_sync)(struct event *event);
-    /* NULL: the device has no graphs */
+    /* all NULL: the device has no graphs */
     bool (*is_capturing)(const struct device *device);
     enum status (*graph_begin)(struct stream *const *streams, int count, struct graph **graph, struct error *err);
     enum status (*graph_end)(struct graph *graph, struct error *err);
@@ -44,8 +43,10 @@ struct device_backend {
     void (*graph_free)(struct graph *graph);
 };
 
-/* Every device's private_ begins with its backend, every stream and event with these members. */
 struct ops_profiler;
+
+/* struct device's private_ points to a backend's struct that begins with this one; the backends' streams, events and
+ * graphs begin with the structs below. */
 struct device_private {
     const struct device_backend *backend;
     struct ops_profiler *profiler; /* owned by ops_profile.c; NULL while the profile is off */
@@ -58,7 +59,7 @@ static inline const struct device_backend *device_backend_of(const struct device
 
 struct stream {
     struct device *device;
-    void *workspace; /* borrowed, see stream_set_workspace() */
+    void *workspace; /* borrowed: stream_set_workspace() */
     size_t workspace_bytes;
 };
 

@@ -1,5 +1,5 @@
-/* gemm_cache.c: the file of gemm_cache.h. Every byte of it is checked: lines that do not parse, or whose checksum does
- * not fit, are skipped. */
+/* gemm_cache.c: reads and writes the file of gemm_cache.h. Every byte is checked: lines that do not parse, or whose
+ * checksum is wrong, are skipped. */
 #include "gpu/gemm_cache.h"
 
 #include "core/log.h"
@@ -19,7 +19,7 @@
 #include <unistd.h>
 #include <xxhash.h>
 
-/* MAX_ENTRIES bounds what a file can make us hold; a run has some fifty products. */
+/* MAX_ENTRIES bounds the memory that a file can take; a run has about fifty products. */
 enum { MAX_ENTRIES = 1 << 16, LINE_SIZE = 1024, PATH_SIZE = 4096, LOCK_POLL_MS = 20 };
 
 static const char magic[] = "ztrain gemm cache 1";
@@ -142,7 +142,7 @@ void gemm_cache_put(struct gemm_cache *cache, const struct gemm_key *key, const 
 
 /* ---- lines --------------------------------------------------------------- */
 
-/* The line without its checksum; returns its length. */
+/* Prints an entry's line without its checksum; returns its length. */
 static int print_entry(const struct entry *entry, char *line, size_t size)
 {
     int64_t fields[GEMM_KEY_FIELDS];
@@ -157,7 +157,7 @@ static int print_entry(const struct entry *entry, char *line, size_t size)
     return n;
 }
 
-/* 16 hexadecimal digits; moves *text behind them. */
+/* Parses 16 hexadecimal digits and moves *text to the character after them. */
 static bool parse_hex(const char **text, uint64_t *value)
 {
     *value = 0;
@@ -172,7 +172,7 @@ static bool parse_hex(const char **text, uint64_t *value)
     return true;
 }
 
-/* A whole line, without its newline. */
+/* Parses a line, which comes without its newline. */
 static bool parse_entry(const char *line, struct entry *entry)
 {
     int64_t fields[GEMM_KEY_FIELDS];
@@ -200,7 +200,7 @@ static bool parse_entry(const char *line, struct entry *entry)
 
 /* ---- the file ------------------------------------------------------------ */
 
-/* The head that belongs to this GPU and library; returns its length. */
+/* Prints the head of the file for this GPU and library version; returns its length. */
 static int print_head(const struct gemm_cache *cache, char *head, size_t size)
 {
     return snprintf(head, size, "%s\ngpu %s\ncublaslt %zu\n", magic, cache->gpu, cache->version);
@@ -273,7 +273,7 @@ static void make_folders(const char *path)
         mkdir(part, 0777);
         *slash = '/';
     }
-    mkdir(part, 0777); /* whether it worked shows when the lock is opened */
+    mkdir(part, 0777); /* a failure shows when the lock file is opened */
 }
 
 void gemm_cache_lock(struct gemm_cache *cache)
@@ -292,7 +292,7 @@ void gemm_cache_lock(struct gemm_cache *cache)
                  "choose others; hint: ZTRAIN_GEMM_CACHE names a folder that can be written",
                  name, strerror(errno));
     progress_slow_end(&slow);
-    /* The kernel releases a dead process's lock; a file system without locks lets everyone in. */
+    /* The kernel releases the lock of a process that died. A file system without locks excludes nobody. */
     while (cache->lock_fd >= 0 && flock(cache->lock_fd, LOCK_EX | LOCK_NB) != 0) {
         if (errno != EWOULDBLOCK && errno != EINTR)
             break;

@@ -1,5 +1,5 @@
-/* nvml.c: NVML's functions by name. Toolkits come without its header more often than not, so the few types are declared
- * here; the library keeps its interface from version to version. */
+/* nvml.c: looks up NVML's functions by name. Many toolkits come without its header, so the few types are declared here;
+ * the library's interface does not change between versions. */
 #include "gpu/nvml.h"
 
 #include "core/memory.h"
@@ -16,7 +16,7 @@ struct nvml_memory {
 };
 enum { NVML_OK = 0, NVML_CLOCK_SM = 1, NVML_CLOCK_MEMORY = 2, NVML_TEMPERATURE_GPU = 0 };
 
-/* name in the struct, symbol, parameters; all return an error code */
+/* member of struct nvml, symbol, parameters; all functions return an error code */
 #define NVML_FUNCTIONS(X)                                                        \
     X(init, "nvmlInit_v2", (void))                                               \
     X(shutdown, "nvmlShutdown", (void))                                          \
@@ -120,7 +120,7 @@ close:
 
 const char *nvml_throttle_text(uint64_t throttle, char *text, size_t size)
 {
-    /* an idle GPU (bit 0), chosen clocks (1), a group's common clock (4) and displays (8) are no trouble */
+    /* harmless, so not listed: idle (bit 0), clocks set by the user (1), a group's common clock (4), displays (8) */
     static const struct {
         uint64_t bit;
         const char *text;

@@ -1,12 +1,16 @@
-/* ops.h: every operation, once. The CPU backend and the CUDA backend each implement the whole list.
+/* ops.h: the op table: every operation that training needs, declared once and implemented by each backend.
  *
- * Letters: M tokens of a micro-batch · C hidden · F MLP inner · H heads · KV key/value heads · D head size · V
- * vocabulary · P positions. Matrices are row-major; `dt` is the compute dtype of the op (a->dtype: DTYPE_F32,
- * DTYPE_BF16 or DTYPE_F16). Inside, ops compute in fp32 (sums over rows: fixed order, so that results repeat bit for
- * bit for one number of threads). Parameter gradients are fp32. `accumulate` true adds to what is there, false
- * overwrites it. All pointers are device memory. Ops run in the order of `stream`, allocate nothing, and may use the
- * stream's workspace. Buffers do not overlap unless an op says so. M, or a count, of 0 is allowed and does nothing (but
- * zero overwritten gradients). Buffers are 64-byte aligned at row 0 (arena, tensor table); rows need not be. */
+ * Letters: M tokens of a micro-batch · C hidden size · F inner size of the MLP · H heads · KV key/value heads · D head
+ * size · V vocabulary size · P positions. Matrices are row-major. `dt` is the op's compute dtype, args->dtype:
+ * DTYPE_F32, DTYPE_BF16 or DTYPE_F16; arithmetic inside an op is fp32. Sums have an order that depends on shapes only,
+ * so results repeat bit for bit.
+ *
+ * All pointers are device memory. Row 0 of a buffer is 64-byte aligned (the arena and the tensor table see to that),
+ * other rows need not be. Buffers do not overlap, except where an op's comment allows it. Parameter gradients are fp32;
+ * `accumulate` adds to the values in the buffer, otherwise they are overwritten.
+ *
+ * An op runs in stream order, allocates nothing, and may use the stream's workspace. With M, or a count, of 0 it does
+ * nothing, except that gradients which it would overwrite become 0. */
 #ifndef ZTRAIN_GPU_OPS_H
 #define ZTRAIN_GPU_OPS_H
 
@@ -32,7 +36,7 @@ struct embedding_fwd_args {
     const void *wpe;                   /* dt (P, C) or NULL */
 };
 
-/* dwte[tokens[i]] += dout[i]; dwpe[positions[i]] += dout[i]; rows in the order of i; deterministic */
+/* dwte[tokens[i]] += dout[i]; dwpe[positions[i]] += dout[i]. Rows are added in the order of i. */
 struct embedding_bwd_args {
     enum dtype dtype;
     int64_t M, C, V, P;
@@ -43,8 +47,8 @@ struct embedding_bwd_args {
     const int32_t *tokens, *positions;
 };
 
-/* x_out = x + delta (delta NULL: x_out is not written, x is normed); y = norm(x_out) · weight + bias, over rows of C.
- * x_out may be x. Residual add and norm are one pass. */
+/* Residual add and norm in one pass, over rows of C: x_out = x + delta; y = norm(x_out) · weight + bias. Without delta,
+ * x_out is not written and x is normed. x_out may be x. */
 struct norm_fwd_args {
     enum dtype dtype;
     enum norm_kind kind;
@@ -55,11 +59,11 @@ struct norm_fwd_args {
     const void *x;             /* dt (M, C) */
     const void *delta;         /* dt (M, C) or NULL */
     const void *weight, *bias; /* dt (C); bias NULL for RMS */
-    float *mean, *rstd;        /* (M); mean only for NORM_LAYER (else NULL) */
+    float *mean, *rstd;        /* (M), written; mean: NORM_LAYER only, else NULL */
 };
 
-/* dx = dres + gradient of the norm with respect to its input x (what x_out was in forward); dres NULL: none.
- * dx may be dres. dweight, dbias: sums over rows. */
+/* dx = dres + the gradient of the norm with respect to its input x, which is x_out of forward. dres NULL: 0. dx may be
+ * dres. dweight and dbias are sums over rows. */
 struct norm_bwd_args {
     enum dtype dtype;
     enum norm_kind kind;
@@ -74,8 +78,8 @@ struct norm_bwd_args {
     bool accumulate;
 };
 
-/* y = x · W + bias. W is (N, K) (y = x · Wᵀ, as torch.nn.Linear), or (K, N) with weights_in_out (GPT-2's Conv1D).
- * With `gelu`: aux = x · W + bias, y = gelu_tanh(aux). y_dtype may be DTYPE_F32 while dtype is DTYPE_BF16 (logits). */
+/* y = x · W + bias. W is stored (N, K), as in torch.nn.Linear, or (K, N) with weights_in_out, as in GPT-2's Conv1D.
+ * With `gelu`: aux = x · W + bias, y = gelu_tanh(aux). y_dtype is dt, or DTYPE_F32 (logits). */
 struct linear_fwd_args {
     enum dtype dtype, y_dtype;
     bool weights_in_out;
@@ -89,7 +93,8 @@ struct linear_fwd_args {
     void *aux; /* dt (M, N) with gelu, else NULL */
 };
 
-/* dx (+)= dy · Wᵀ. With gelu_aux (dt (M, K): the aux of the layer before): dx = (dy · Wᵀ) · gelu_tanh'(gelu_aux). */
+/* dx (+)= dy · Wᵀ. With gelu_aux, which is dt (M, K), the aux of the layer before: dx = (dy · Wᵀ) ·
+ * gelu_tanh'(gelu_aux). */
 struct linear_bwd_input_args {
     enum dtype dtype;
     bool weights_in_out;
@@ -99,10 +104,10 @@ struct linear_bwd_input_args {
     int64_t ld_dy;  /* elements; 0: N */
     const void *w;
     const void *gelu_aux; /* or NULL */
-    bool accumulate;      /* not together with gelu_aux */
+    bool accumulate;      /* not allowed with gelu_aux */
 };
 
-/* dw (+)= dyᵀ · x, in W's layout; dbias (+)= sum of dy over rows */
+/* dw (+)= dyᵀ · x, stored as W is; dbias (+)= sum of dy over rows */
 struct linear_bwd_weight_args {
     enum dtype dtype;
     bool weights_in_out;
@@ -115,8 +120,8 @@ struct linear_bwd_weight_args {
     bool accumulate;
 };
 
-/* RMSNorm of every head: y[i, h] = x[i, h] · rstd · weight, over D. Rows of x and y are ld_x and ld_y elements apart.
- */
+/* RMSNorm of every head, over D: y[i, h] = x[i, h] · rstd · weight. Rows of x are ld_x elements apart, rows of y
+ * ld_y. */
 struct head_norm_fwd_args {
     enum dtype dtype;
     int64_t M, heads, D, ld_x, ld_y;
@@ -127,7 +132,7 @@ struct head_norm_fwd_args {
     float *rstd;        /* (M, heads) */
 };
 
-/* dx = gradient; dx may be dy. dweight (D): sum over rows and heads */
+/* dx = the gradient with respect to x; dx may be dy. dweight (D): sum over rows and heads. */
 struct head_norm_bwd_args {
     enum dtype dtype;
     int64_t M, heads, D, ld_x, ld_dy, ld_dx;
@@ -138,8 +143,8 @@ struct head_norm_bwd_args {
     bool accumulate;
 };
 
-/* Rotary position embedding in place, "rotate half": pairs (i, i + D/2). inverse: the transposed rotation (backward).
- */
+/* Rotary position embedding in place, the "rotate half" kind: pairs (i, i + D/2). inverse: the transposed rotation, for
+ * backward. */
 struct rope_args {
     enum dtype dtype;
     int64_t M, heads, D, ld;
@@ -149,9 +154,9 @@ struct rope_args {
     bool inverse;
 };
 
-/* Causal attention within each sequence, without the full score matrix (online softmax over blocks of keys).
- * Query head h uses key/value head h / (H / KV). window > 0: a query at p sees keys p-window+1 … p. On a GPU D is at
- * most CUDA_MAX_HEAD_DIM: a tile of so many columns fills its registers. */
+/* Causal attention within each sequence, without the full score matrix (online softmax over blocks of keys). Query head
+ * h uses key/value head h / (H / KV). window > 0: a query at position p sees the keys p-window+1 … p. On a GPU, D is at
+ * most CUDA_MAX_HEAD_DIM: a tile with this many columns fills the registers. */
 enum { CUDA_MAX_HEAD_DIM = 256 };
 struct attention_fwd_args {
     enum dtype dtype;
@@ -164,7 +169,7 @@ struct attention_fwd_args {
     const void *q;            /* dt (M, H, D) */
     const void *k, *v;        /* dt (M, KV, D) */
     void *out;                /* dt (M, H, D) */
-    float *lse;               /* (H, M): log of the sum of exponentials of a row's scaled scores, for backward */
+    float *lse;               /* (H, M): log of the sum of the exponentials of a row's scaled scores, for backward */
 };
 
 struct attention_bwd_args {
@@ -181,7 +186,7 @@ struct attention_bwd_args {
     void *dq, *dk, *dv; /* dt; overwritten */
 };
 
-/* The forward op that a backward op belongs to; without out and lse, which it wrote. */
+/* The arguments of the forward op that a backward op belongs to, without its outputs out and lse. */
 static inline struct attention_fwd_args attention_forward_of(const struct attention_bwd_args *a)
 {
     struct attention_fwd_args forward = {a->dtype, a->M,    a->H,     a->KV,     a->D,        a->ld_q,    a->ld_k,
@@ -190,7 +195,7 @@ static inline struct attention_fwd_args attention_forward_of(const struct attent
     return forward;
 }
 
-/* h = silu(gate) · up; gate_up (M, 2F): a row is F of gate, then F of up */
+/* h = silu(gate) · up. A row of gate_up (M, 2F) consists of F elements of gate and F of up. */
 struct swiglu_fwd_args {
     enum dtype dtype;
     int64_t M, F;
@@ -198,7 +203,7 @@ struct swiglu_fwd_args {
     const void *gate_up; /* dt (M, 2F) */
 };
 
-/* dgate_up may be gate_up */
+/* The gradient of gate and up, laid out as gate_up; dgate_up may be gate_up. */
 struct swiglu_bwd_args {
     enum dtype dtype;
     int64_t M, F;
@@ -206,13 +211,13 @@ struct swiglu_bwd_args {
     const void *dh, *gate_up;
 };
 
-/* *loss_sum += sum over rows with target >= 0 of -log softmax(logits)[target]; rows in order, double.
- * With dlogits: dlogits = scale · *loss_scale · (softmax - onehot), zero rows where there is no target; dlogits (dt)
- * may start at the same address as logits with the same bytes between rows (in place, also from fp32 to bf16). */
+/* *loss_sum += the sum of -log softmax(logits)[target] over rows with target >= 0, in row order, in double. With
+ * dlogits: dlogits = scale · *loss_scale · (softmax - onehot), 0 in rows without a target. dlogits (dt) may lie over
+ * the logits, at the same address and with the same bytes between rows, even if it is narrower (from fp32 to bf16). */
 struct cross_entropy_args {
     enum dtype dtype, logits_dtype;
     int64_t M, V, ld_logits, ld_dlogits;
-    int64_t V_padded;   /* columns V … V_padded - 1 of dlogits become 0; none if it is not more than V */
+    int64_t V_padded;   /* columns V … V_padded - 1 of dlogits become 0; V or less: none */
     const void *logits; /* logits_dtype (M, V) */
     void *dlogits;      /* dt (M, V) or NULL */
     const int32_t *targets;
@@ -221,7 +226,7 @@ struct cross_entropy_args {
     double *loss_sum;
 };
 
-/* y = a + b, n elements; y may be a or b */
+/* y = a + b, n elements. y may be a or b. */
 struct add_args {
     enum dtype dtype;
     int64_t n;
@@ -229,7 +234,7 @@ struct add_args {
     const void *a, *b;
 };
 
-/* dst = src, n elements, rounded to nearest even; dtypes may be equal */
+/* dst = src, n elements, rounded to nearest even. The dtypes may be equal. */
 struct cast_args {
     enum dtype dst_dtype, src_dtype;
     int64_t n;
@@ -237,16 +242,16 @@ struct cast_args {
     const void *src;
 };
 
-/* *out = sum of x[i]², in double, in a fixed order that depends on n only. A non-finite x makes it non-finite. */
+/* *out = the sum of x[i]² in double, in an order that depends on n only. A non-finite x[i] makes it non-finite. */
 struct sumsq_args {
     int64_t n;
     const float *x;
     double *out;
 };
 
-/* What an optimizer step comes to, in device memory: decide_step writes it, adam obeys it, the host reads a copy when
- * it likes, so that nobody waits for the host inside a step. optimizer_step and scaler go on from step to step; all
- * else is of the last step. */
+/* The outcome of an optimizer step, in device memory: decide_step writes it, adam reads it, and the host copies it
+ * later, so that the device never waits for the host inside a step. optimizer_step and scaler carry over from step to
+ * step; the other members describe the latest step. */
 struct step_state {
     int64_t optimizer_step; /* updates made so far: t of Adam, k of the schedule */
     struct loss_scaler scaler;
@@ -254,12 +259,12 @@ struct step_state {
     double grad_norm; /* unscaled, before clipping */
     double lr;
     double correction1, correction2; /* 1-β1^t, 1-β2^t, or 1 without bias correction */
-    float loss_scale;                /* what the next backward multiplies the loss by */
-    float used_loss_scale;           /* what this step's backward did */
+    float loss_scale;                /* the factor of the loss in the next backward */
+    float used_loss_scale;           /* the same in this step's backward */
     float grad_scale;                /* clip factor / used_loss_scale */
-    int32_t skipped;                 /* a gradient was not finite: nothing is updated */
-    int32_t bad_unit;                /* first unit whose gradients are not finite, -1: none */
-    int32_t bad_loss_rank;           /* first rank whose own loss is not finite, -1: none */
+    int32_t skipped;                 /* a gradient is not finite: adam updates nothing */
+    int32_t bad_unit;                /* the first unit with gradients that are not finite; -1: none */
+    int32_t bad_loss_rank;           /* the first rank whose loss is not finite; -1: none */
 };
 
 /* Learning rate and bias corrections of one optimizer step. */
@@ -267,26 +272,27 @@ struct step_rates {
     double lr, correction1, correction2;
 };
 
-/* The host enqueues a step before it knows whether the one before was skipped: it gives rates for either case, in
- * device memory, as all that changes from step to step. */
+/* The rates of a step, in device memory: all that the host changes from step to step. The host enqueues a step before
+ * it knows whether the previous one was skipped, so it provides the rates for either case. */
 enum { STEP_RATES = 2 };
 struct step_schedule {
-    int64_t base;                        /* rates[i] are of optimizer step base + 1 + i */
-    struct step_rates rates[STEP_RATES]; /* state->optimizer_step - base must be one of 0 … STEP_RATES-1 */
+    int64_t base;                        /* rates[i] belong to optimizer step base + 1 + i */
+    struct step_rates rates[STEP_RATES]; /* state->optimizer_step - base is in 0 … STEP_RATES-1 */
 };
 
-/* *state from what all ranks report: norm² = sum over units, in each over ranks, in double; skipped if it is not
- * finite; the clip factor clip / (norm + 1e-6) where norm > clip > 0; the loss scale of the next step; the rates. */
+/* Computes *state from the reports of all ranks: norm² as a sum over units, and within a unit over ranks, in double;
+ * skipped if it is not finite; the clip factor clip / (norm + 1e-6) if norm > clip > 0; the next loss scale; the
+ * rates. */
 struct decide_step_args {
     int32_t world, units;
-    const double *reports; /* (world, units + 1): sums of squares of a rank's slices, then its loss sum */
+    const double *reports; /* (world, units + 1): a rank's sum of squares for each unit, then its loss sum */
     double clip;
     struct loss_scaler_rules scaler;
     const struct step_schedule *schedule;
     struct step_state *state;
 };
 
-/* Where *enabled is not 0: *index = the smallest i with x[i] not finite, n if there is none. Else nothing is done. */
+/* If *enabled is not 0: *index = the smallest i with x[i] not finite, or n. Otherwise nothing is read or written. */
 struct find_nonfinite_args {
     int64_t n;
     const float *x;
@@ -297,16 +303,16 @@ struct find_nonfinite_args {
 /* Adam and AdamW (Kingma and Ba 2015; Loshchilov and Hutter 2019), n elements, one pass:
  *   g = grad · grad_scale;  adamw: w -= lr · weight_decay · w, else g += weight_decay · w;
  *   m = β1 m + (1-β1) g;  v = β2 v + (1-β2) g²;  w -= lr · (m / correction1) / (sqrt(v / correction2) + eps)
- * with lr, grad_scale and the corrections of *step; where step->skipped, nothing is touched. */
+ * lr, grad_scale and the corrections come from *step. If step->skipped, nothing is read or written. */
 struct adam_args {
     int64_t n;
     float *master, *m, *v;
     const float *grad;
     const struct step_state *step;
-    void *param; /* param_dtype (n): master rounded, or NULL */
+    void *param; /* param_dtype (n), or NULL: gets the rounded master */
     enum dtype param_dtype;
     float eps, weight_decay;
-    double beta1, beta2; /* double: 1-β2 in fp32 would be off by 2e-5 */
+    double beta1, beta2; /* double: at β2 = 0.999, 1-β2 in fp32 has a relative error of 1e-5 */
     bool adamw;
 };
 
@@ -343,45 +349,48 @@ struct op_table {
 };
 STATIC_ASSERT(sizeof(struct op_table) == OPS_COUNT * sizeof(void (*)(void)), "every op has one entry");
 
-/* The sizes that bound what ops will be asked for in a run. */
+/* Upper bounds of the sizes that a run's ops will be called with. */
 struct op_limits {
     enum dtype dtype;
     int64_t max_tokens; /* M */
     int64_t C, F, H, KV, D, V, P;
-    int64_t max_linear_k, max_linear_n; /* largest K and N of a linear */
+    int64_t max_linear_k, max_linear_n; /* the largest K and N of a matrix product */
     int32_t max_seqs, max_seq;
-    /* The attention of a full micro-batch as the ops will be asked for it (pointers are not looked at); M 0: none is
-     * announced. A device that has a kernel for just this shape gets it ready; any other is computed all the same. */
+    /* The attention of a full micro-batch, without its pointers; M 0: none. A device that can compile a kernel for just
+     * this shape prepares it; other shapes are computed by general kernels. */
     struct attention_fwd_args attention_fwd;
     struct attention_bwd_args attention_bwd;
 };
 
-/* The matrix products of a run, as the ops will be asked for them; of pointers only whether they are NULL, and their
- * alignment, count. A device that chooses kernels by measuring does it now, outside the steps (CUDA; on memory of its
- * own, so before the run's own is allocated). A product that was not announced is computed all the same. */
+/* The matrix products of a run, as the ops will be called for them. Of a pointer only two things matter: whether it is
+ * NULL, and its alignment. */
 struct linear_products {
     const struct linear_fwd_args *fwd;
     const struct linear_bwd_input_args *bwd_input;
     const struct linear_bwd_weight_args *bwd_weight;
     int num_fwd, num_bwd_input, num_bwd_weight;
 };
+
+/* Announces the matrix products of a run. A device that chooses its kernels by measuring them (CUDA) does so in this
+ * call, outside the steps, on memory that it allocates for the measurement: call it before the run's memory is
+ * allocated. A product that was not announced is computed as well. */
 enum status ops_prepare(struct device *device, const struct linear_products *products, struct error *err);
 
-/* Bytes of workspace that a stream needs so that every op within the limits runs. */
+/* Bytes of workspace that a stream needs for every op within the limits: stream_set_workspace(). */
 size_t ops_workspace_bytes(struct device *device, const struct op_limits *limits);
 
-/* One line for people on which of several ways ops are computed; empty if there is but one. */
+/* Writes a line for the log on how ops are computed where there are several ways; empty where there is only one. */
 void ops_describe(struct device *device, char *text, size_t size);
 
-/* Time and work by op since the last reset, for benchmarks and the profile. Off by default; while on, calls are timed
- * (the CPU device; CUDA synchronises, so profile runs are slower). */
+/* Time and work of each op since the last reset, for benchmarks and the profile. Off by default. While it is on, every
+ * op is timed between two stream_sync() calls, so that a run on a GPU is slower. */
 struct op_profile {
     const char *name;
     int64_t calls;
     double seconds, flops, bytes;
 };
 void ops_profile_enable(struct device *device, bool on);
-int ops_profile_read(struct device *device, struct op_profile *out, int max); /* entries filled; resets */
+int ops_profile_read(struct device *device, struct op_profile *out, int max); /* returns the entries filled; resets */
 
 #ifdef __cplusplus
 }

@@ -1,7 +1,7 @@
-/* ops_profile.c: time and work by op, measured by a table that wraps the device's own.
+/* ops_profile.c: the time and work of each op, measured by a table that wraps the device's op table.
  *
- * While the profile is on, device->ops points at `profiled`, whose entries time the wrapped op between two
- * stream_sync() and add the op's work (ops_work.h). One thread calls ops while the profile is on. */
+ * While the profile is on, device->ops points to `profiled`. Its entries time the wrapped op between two stream_sync()
+ * calls and add up its work (ops_work.h). Only one thread may call ops while the profile is on. */
 #include "core/clock.h"
 #include "core/memory.h"
 #include "gpu/device_backend.h"
@@ -11,7 +11,7 @@
 #include <string.h>
 
 struct ops_profiler {
-    const struct op_table *inner; /* the device's own table */
+    const struct op_table *inner; /* the table that is wrapped */
     struct op_profile entries[OPS_COUNT];
 };
 

@@ -71,7 +71,7 @@ struct op_work ops_work_rope(const struct rope_args *a)
     return (struct op_work){0, (double)a->M * (double)(a->heads * a->D) * size_of(a->dtype) * 2};
 }
 
-/* Pairs of query and key that see each other, upper bound M · min(longest sequence, window), halved for causality. */
+/* The number of query-key pairs that are computed if all sequences are as long as the longest. */
 static double attention_pairs(int64_t M, int32_t max_seq, int64_t window)
 {
     if (window > 0 && window < max_seq)
@@ -129,7 +129,7 @@ struct op_work ops_work_decide_step(const struct decide_step_args *a)
 
 struct op_work ops_work_find_nonfinite(const struct find_nonfinite_args *a)
 {
-    (void)a; /* nothing is read but in a step that is skipped */
+    (void)a; /* only a skipped step reads anything */
     return (struct op_work){0, 0};
 }
 

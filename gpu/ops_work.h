@@ -1,8 +1,8 @@
-/* ops_work.h: what each op has to compute and to move, from its arguments alone: for the profile and for plans.
+/* ops_work.h: the work of each op, computed from its arguments alone, for the profile and for plans.
  *
- * FLOPs count the matrix products only, multiply and add as two. Bytes are those that have to cross the device's memory
- * at least once, each operand in its own dtype; what an implementation reads twice, or keeps in scratch memory, is not
- * counted. */
+ * FLOPs are those of matrix products only; a multiply-add counts as two. Bytes are those that the op must read from and
+ * write to the device's memory at least once, each operand in its dtype; repeated reads and scratch memory do not
+ * count. */
 #ifndef ZTRAIN_GPU_OPS_WORK_H
 #define ZTRAIN_GPU_OPS_WORK_H
 

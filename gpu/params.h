@@ -1,22 +1,24 @@
-/* params.h: the four verbs through which the transformer sees parameters. It knows no ZeRO stage; comm/zero implements
- * them, this floor only declares them.
+/* params.h: the four verbs through which the transformer uses parameters, whatever the ZeRO stage. This floor declares
+ * them, comm/zero implements them.
  *
- *   acquire      unit's parameters are readable by work that is put on `stream` from now on
- *   release      that work was put on the stream; the memory may be reused after it
- *   grads        where unit's gradients go (fp32, laid out as the unit); accumulate: add to what is there, else
- *                overwrite every element of every tensor (gaps are not written, or with zeros)
- *   grads_ready  all gradients of unit for this micro-batch were put on the stream; the reduction may start after it
+ *   acquire      work enqueued on `stream` from now on may read the unit's parameters
+ *   release      no further work will read them; the memory may be reused after the work enqueued so far
+ *   grads        returns the memory for the unit's gradients (fp32, laid out as the unit). accumulate: add to its
+ *                values; else overwrite every element of every tensor (gaps may stay unwritten or become zeros)
+ *   grads_ready  all work that writes the unit's gradients in this micro-batch is enqueued; their reduction may start
+ *                after it
  *
- * Call order of one micro-batch, L blocks, head L+1 (every unit named is acquired and released, unless it says not):
+ * The order of calls in a micro-batch, with blocks 1 … L and head L+1. Each unit is acquired and released, where
+ * nothing else is written:
  *
- *   training     PASS_FORWARD 0, 1 … L; then PASS_BACKWARD: L+1 with its forward too (and 0 held besides, if tied),
- *                L … 1, each with grads before its ops and grads_ready after its release; last 0: grads, grads_ready,
- *                not acquired
- *   evaluation   PASS_EVALUATION 0, 1 … L, L+1 (and 0 held besides, if tied)
+ *   training     PASS_FORWARD   0, 1 … L
+ *                PASS_BACKWARD  L+1, forward and backward (tied: while 0 is acquired as well), then L … 1; each calls
+ *                               grads before its ops and grads_ready after its release. Last 0: grads and grads_ready
+ *                               only, it is not acquired
+ *   evaluation   PASS_EVALUATION  0, 1 … L, L+1 (tied: while 0 is acquired as well)
  *
- * grads may be called more than once before grads_ready and gives the same answer (the tied embedding: head first,
- * embedding last); the caller overwrites only in its first use of a tensor. After an error no further verb is called.
- */
+ * grads may be called several times before grads_ready and returns the same each time (tied: head first, embedding
+ * last); the caller overwrites a tensor only in its first use. After an error no verb is called any more. */
 #ifndef ZTRAIN_GPU_PARAMS_H
 #define ZTRAIN_GPU_PARAMS_H
 
@@ -26,7 +28,7 @@ enum param_pass { PASS_FORWARD, PASS_BACKWARD, PASS_EVALUATION };
 
 struct param_verbs {
     void *self;
-    /* *params: compute dtype, unit's flat range */
+    /* *params: the unit's flat range, in the compute dtype */
     enum status (*acquire)(void *self, int unit, enum param_pass pass, struct stream *stream, const void **params,
                            struct error *err);
     void (*release)(void *self, int unit, enum param_pass pass, struct stream *stream);

@@ -6,12 +6,13 @@
 #include <stddef.h>
 #include <string.h>
 
-/* The first row whose words all occur counts, so the narrower name stands first. Sources, NVIDIA's own: the data sheets
- * "H100 Tensor Core GPU" (SXM, PCIe and NVL), "H200 Tensor Core GPU" (SXM and NVL), "GH200 Grace Hopper Superchip" (the
- * 96 GB one), "A100 Tensor Core GPU", "A30", "A10", "A40", "RTX A6000", "L40S", "L40", "L4", "RTX 6000 Ada", "DGX/HGX
- * B200" and "B300" (an eighth of the whole), "GB200 NVL72" and "GB300 NVL72" (a 72nd), the Blackwell architecture brief
- * (B100), and the white papers of GA102, AD102 and GB202 (RTX 3090, 4090, 5090, RTX PRO 6000: the rate with sums in
- * fp32); A10G as its cloud provider states it. Where a sheet shows figures with sparsity only, half of them. */
+/* The first row whose words all occur in the name is used, so the more specific name comes first. Sources, NVIDIA's
+ * own: the data sheets "H100 Tensor Core GPU" (SXM, PCIe and NVL), "H200 Tensor Core GPU" (SXM and NVL), "GH200 Grace
+ * Hopper Superchip" (the 96 GB one), "A100 Tensor Core GPU", "A30", "A10", "A40", "RTX A6000", "L40S", "L40", "L4",
+ * "RTX 6000 Ada", "DGX/HGX B200" and "B300" (an eighth of the whole), "GB200 NVL72" and "GB300 NVL72" (a 72nd), the
+ * Blackwell architecture brief (B100), and the white papers of GA102, AD102 and GB202 (RTX 3090, 4090, 5090, RTX PRO
+ * 6000: the rate with sums in fp32); A10G as its cloud provider states it. Where a sheet has figures with sparsity
+ * only, half of them. */
 static const struct gpu_peak table[] = {
     {"GB300", 2500, 1250, 80, 8000},
     {"GB200", 2500, 1250, 80, 8000},
@@ -50,7 +51,7 @@ static const struct gpu_peak table[] = {
     {"RTX 3090", 71, 35.6, 35.6, 936},
 };
 
-/* Words that make a slower GPU of one that is in the table. */
+/* Words in a name that mean a slower GPU than the one in the table. */
 static const char *const other_products[] = {"MIG", "Laptop", "Max", "D", "v2"};
 
 static bool is_separator(char c)

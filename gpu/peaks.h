@@ -1,12 +1,13 @@
-/* peaks.h: what GPUs could compute at most, and how much of it a run uses.
+/* peaks.h: the peak rates of GPUs, and the share of them that a run uses (MFU).
  *
- * Peaks are the vendor's data-sheet figures for dense products (without 2:4 sparsity) with sums in fp32, by the name
- * that the driver gives a GPU. MFU (model FLOPs utilisation) counts what the model needs, not what was computed:
+ * Peaks are the vendor's data-sheet figures for dense products (without 2:4 sparsity) with sums in fp32, found by the
+ * name that the driver reports. MFU (model FLOPs utilisation) counts the FLOPs that the model needs, not those that
+ * were executed:
  *
  *     MFU = (6 · matmul parameters + 6 · layers · d_attention · T) · tokens/s ÷ peak
  *
- * the first two factors being transformer_flops_per_token(). A wrong peak makes a wrong MFU, so a name that is not in
- * the table has none. */
+ * where the parenthesis is transformer_flops_per_token(). A wrong peak would make a wrong MFU, so a name that is not in
+ * the table has no peak. */
 #ifndef ZTRAIN_GPU_PEAKS_H
 #define ZTRAIN_GPU_PEAKS_H
 
@@ -15,22 +16,24 @@
 #include <stdbool.h>
 
 struct gpu_peak {
-    const char *words; /* all of them are words of the GPU's name */
+    const char *words; /* separated by spaces; all must occur in the GPU's name */
     double half;       /* TFLOP/s in bf16 and fp16 */
-    double tf32, fp32; /* TFLOP/s; fp32: without tensor cores */
+    double tf32, fp32; /* TFLOP/s; fp32 without tensor cores */
     double memory;     /* GB/s */
 };
 
-/* The row of a GPU's name ("NVIDIA H100 80GB HBM3"), or NULL: not in the table, a part of a GPU (MIG), a laptop's. */
+/* The row for a GPU's name ("NVIDIA H100 80GB HBM3"). NULL: the table has none, as for a part of a GPU (MIG) or a
+ * laptop's GPU. */
 const struct gpu_peak *peaks_find(const char *name);
 
 /* FLOP/s of a GPU in that dtype, fp32 with or without TF32; 0: unknown. */
 double peaks_flops(const char *name, enum dtype dtype, bool tf32);
 
-/* Bytes per second that its memory can be read or written at; 0: unknown. */
+/* The bandwidth of a GPU's memory, bytes per second; 0: unknown. */
 double peaks_bytes(const char *name);
 
-/* Of all ranks together; peak_flops: of one rank's device, 0 if unknown (then the answer is -1). */
+/* MFU of a run of `ranks` ranks. tokens_per_s: of all ranks together; peak_flops: of one rank's device. -1 if the peak
+ * is unknown (0). */
 double peaks_mfu(double flops_per_token, double tokens_per_s, int ranks, double peak_flops);
 
 #endif

@@ -2,13 +2,13 @@
 
 #include <stdlib.h>
 
-/* More marks than the host runs ahead of the device; where it does all the same, the oldest are forgotten. */
+/* More marks than the host is usually ahead of the device; if it is further ahead, the oldest marks are dropped. */
 enum { MARKS = 512 };
 
 struct stopwatch {
     struct event *events[MARKS]; /* owned */
     int lanes[MARKS];
-    int64_t head, tail; /* marks [head, tail) are set; count up */
+    int64_t head, tail; /* marks [head, tail) are set; both only grow */
     double seconds[STOPWATCH_LANES];
 };
 
@@ -34,7 +34,8 @@ void stopwatch_free(struct stopwatch *w)
     free(w);
 }
 
-/* Adds up what lies between marks that were reached; the last of them stays, as the next one's start. */
+/* Adds the times between marks that were reached to their lanes. The last of these marks stays, as the start of the
+ * next interval. */
 static void stopwatch_collect(struct stopwatch *w)
 {
     double seconds;

@@ -1,8 +1,8 @@
-/* stopwatch.h: how long the parts of a step take on the device, without waiting for it.
+/* stopwatch.h: measures how long the parts of a step take on the device, without waiting for the device.
  *
- * Marks are points of a stream; the time from one mark to the next goes to the lane that the later one names. On the
- * CPU device a mark is reached when it is put on the compute stream; on a GPU some time later, so what is read belongs
- * to steps that are done. In a capture there are no marks. One stream, one thread. */
+ * A mark is a point of a stream; the time between two marks is added to the lane that the later one names. The CPU
+ * device reaches a mark as soon as it is set; a GPU reaches it later, so the times that are read belong to steps that
+ * are done. During a capture no mark is set. One stream, one thread. */
 #ifndef ZTRAIN_GPU_STOPWATCH_H
 #define ZTRAIN_GPU_STOPWATCH_H
 
@@ -15,10 +15,10 @@ struct stopwatch;
 enum status stopwatch_new(struct device *device, struct stopwatch **stopwatch, struct error *err);
 void stopwatch_free(struct stopwatch *stopwatch); /* may be NULL */
 
-/* The time since the mark before goes to `lane`, or nowhere (STOPWATCH_NO_LANE). */
+/* Sets a mark. The time since the previous mark is added to `lane`, or to none (STOPWATCH_NO_LANE). */
 void stopwatch_mark(struct stopwatch *stopwatch, struct stream *stream, int lane);
 
-/* Seconds of a lane, as far as its marks were reached, since it was read last. */
+/* Returns the seconds of a lane since its last reading, up to the latest mark that was reached. */
 double stopwatch_read(struct stopwatch *stopwatch, int lane);
 
 #endif
