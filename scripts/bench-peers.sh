@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# ztrain beside PyTorch and DeepSpeed on this machine, alternating in one run, with ratios: scripts/bench-peers.sh [OPTION…]
+# Compares ztrain with PyTorch and DeepSpeed on this machine, alternating in one run, as ratios: scripts/bench-peers.sh [OPTION…]
 #
 # Makes a virtual environment in build/venv (a few GB), builds ztrain, and runs scripts/bench.py: PyTorch compiled, then
-# DeepSpeed with two ranks at ZeRO-3. Options are bench.py's (--case bf16-256, --turns N). About half an hour.
-#   --torch, --deepspeed       only that one
-#   --as-installed             without preloading what makes PyTorch's memory and threads faster
-#   $ZTRAIN_PYTHON             a Python that has torch and transformers already
+# DeepSpeed with two ranks at ZeRO-3. Other options go to bench.py (--case bf16-256, --turns N). It takes about half an hour.
+#   --torch, --deepspeed       only this peer
+#   --as-installed             without preloading the libraries that make PyTorch's memory and threads faster
+#   $ZTRAIN_PYTHON             a Python that already has torch and transformers
 set -euo pipefail
 cd "$(dirname "$0")/.."
 torch=1 deepspeed=1 tuned=1 options=()
@@ -26,7 +26,7 @@ if [ -z "${ZTRAIN_PYTHON:-}" ]; then
     scripts/make-venv.sh build/venv --bench
 fi
 
-# What makes PyTorch fast on a CPU: an allocator that keeps its pages, Intel's OpenMP run time.
+# PyTorch is fast on a CPU with an allocator that keeps its pages and with Intel's OpenMP run time.
 preload=()
 if [ $tuned = 1 ]; then
     for library in /usr/lib/*/libtcmalloc_minimal.so.4; do

@@ -1,16 +1,16 @@
 #!/usr/bin/env bash
-# Installs the Debian or Ubuntu packages that ztrain needs. Does nothing, quickly, where none is missing.
+# Installs the Debian or Ubuntu packages that ztrain needs. If none is missing, it ends at once.
 #
-#   scripts/install-deps.sh             to build and run: compiler, libraries, python3
+#   scripts/install-deps.sh             what building and running needs: compiler, libraries, python3
 #   scripts/install-deps.sh --test      also what scripts/test.sh needs: cmocka, pytest
 #   scripts/install-deps.sh --check     also what .ci/run needs: clang, sanitizer run times, linters, venv
-#   scripts/install-deps.sh --slurm     also Slurm, PMI and network tools, for make test-slurm; a Slurm that is there stays
+#   scripts/install-deps.sh --slurm     also Slurm, PMI and network tools, for make test-slurm; an installed Slurm stays
 #   scripts/install-deps.sh --fresh     also debootstrap, for tests/run-fresh.sh
-#   scripts/install-deps.sh --bench     also what makes PyTorch fast, for scripts/bench-peers.sh
-#   --quiet                             say something only when packages are installed
+#   scripts/install-deps.sh --bench     also the libraries that make PyTorch fast, for scripts/bench-peers.sh
+#   --quiet                             print something only if packages are installed
 #
-# Uses sudo only when not root. While another apt is at work it waits, up to $INSTALL_DEPS_PATIENCE seconds (600).
-# On other systems: prints what is needed, and succeeds if a test program builds.
+# It uses sudo unless it runs as root. While another apt is running, it waits up to $INSTALL_DEPS_PATIENCE seconds (600).
+# On other systems it succeeds if a test program builds, and otherwise prints which packages are needed.
 set -euo pipefail
 
 usage() { sed -n '2,13s/^# \{0,1\}//p' "$0"; }
@@ -52,14 +52,14 @@ int main(void) { return 0; }'
     exit 1
 fi
 
-# installed PACKAGE: whether it is, now
+# installed PACKAGE: whether it is installed now
 installed() {
     [ "$(dpkg-query -W -f '${db:Status-Status}' "$1" 2>/dev/null)" = installed ]
 }
 
 if [ $slurm_packages = 1 ]; then
     packages+=(iproute2 nftables)
-    # A Slurm from elsewhere stays as it is. libpmix-dev: Debian's Slurm opens PMIx by a name that only this package has.
+    # A Slurm that apt has not installed stays as it is. Debian's Slurm opens PMIx by a name that only libpmix-dev has.
     if installed slurm-wlm || ! PATH=$PATH:/usr/sbin command -v slurmctld slurmd srun munged >/dev/null; then
         packages+=(slurm-wlm munge libpmi2-0 libpmix2 libpmix-dev)
     fi
@@ -76,7 +76,7 @@ for package in $(dpkg-query -W -f '${binary:Package}:${db:Status-Status}\n' 'lib
 done
 
 if [ ${#missing[@]} = 0 ] && [ $need_onednn = 0 ]; then
-    [ $quiet = 1 ] || echo "all packages are there"
+    [ $quiet = 1 ] || echo "all packages are installed"
     exit 0
 fi
 
@@ -90,7 +90,7 @@ if [ "$(id -u)" != 0 ]; then
     as_root=(sudo)
 fi
 
-# candidate PACKAGE: whether the package lists know a version to install
+# candidate PACKAGE: whether the package lists have a version to install
 candidate() {
     apt-cache policy "$1" 2>/dev/null | grep -q 'Candidate: [^(]'
 }
@@ -104,8 +104,8 @@ for package in "${missing[@]}"; do
 done
 [ $need_onednn = 0 ] || [ -n "$(onednn_package)" ] || update=1
 
-# Another apt may be at work, above all on a machine that has just started. apt's own DPkg::Lock::Timeout waits for only one of
-# its three locks, so each call that finds one taken is made again.
+# Another apt may be running, above all on a machine that has just started. apt's DPkg::Lock::Timeout waits for only one of
+# its three locks, so a call that finds a lock taken is made again.
 run_apt() {
     local log waiting=0
     log=$(mktemp)
@@ -138,11 +138,11 @@ if [ $need_onednn = 1 ]; then
     if [ -n "$onednn" ]; then
         missing+=("$onednn")
     else
-        echo "install-deps.sh: no oneDNN package for this machine; the CPU device will use its own slow GEMMs" >&2
+        echo "install-deps.sh: there is no oneDNN package for this machine; CPUs below AVX2 will compute matrix products slowly" >&2
     fi
 fi
 if [ ${#missing[@]} -gt 0 ]; then
     echo "installing ${missing[*]}"
-    # Package lists that are out of date name files that are gone: fetch new lists once and try again.
+    # Package lists that are out of date name files that no longer exist: fetch new lists once and try again.
     run_apt install -y --no-install-recommends "${missing[@]}" || { run_apt update && run_apt install -y --no-install-recommends "${missing[@]}"; }
 fi

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Makes a Python virtual environment with PyTorch and transformers: scripts/make-venv.sh DIR [--bench]
-# For tests that compare with them and, with --bench, for scripts/bench-peers.sh (also DeepSpeed and what makes PyTorch
-# fast on a CPU). ztrain itself needs none of it. Downloads a few GB and takes minutes; does nothing where it is done.
+# Tests that compare with them need it, and with --bench scripts/bench-peers.sh does (also DeepSpeed and the libraries that make
+# PyTorch fast on a CPU). ztrain itself does not. Downloads a few GB and takes minutes, unless the environment exists.
 set -euo pipefail
 [ $# -ge 1 ] || { sed -n '2,4s/^# \{0,1\}//p' "$0" && exit 2; }
 venv=$1 bench=${2:-}

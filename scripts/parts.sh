@@ -1,19 +1,19 @@
 # shellcheck shell=bash
 # parts.sh: runs the parts of a test run and adds them up. Sourced by scripts/test.sh and .ci/run.
 #
-#   part NAME SECONDS COMMAND…   runs COMMAND within the time, its output to the screen and to $LOGS/NAME.log. A part
-#                                whose output has a line 'N passed, M failed' counts as so many tests (the last such
-#                                line), any other as one. A part that exits non-zero has failed, whatever it counted.
+#   part NAME SECONDS COMMAND…   runs COMMAND with a time limit; its output goes to the screen and to $LOGS/NAME.log. If the
+#                                output has lines 'N passed, M failed', the last of them is the part's count; any other
+#                                part counts as one test. A part that exits non-zero has failed, whatever it counted.
 #                COMMAND may be a function, which sees exported variables only.
-#   part_beside NAME SECONDS COMMAND…   starts a part of one thread, a program, which runs beside those that follow
-#   parts_join                   waits for those and counts them
-#   parts_end                    the sum as the last line; the exit status to leave with
+#   part_beside NAME SECONDS COMMAND…   starts a single-threaded program, which runs in parallel with the following parts
+#   parts_join                   waits for these programs and counts them
+#   parts_end                    prints the sum as the last line; returns the exit status of the whole run
 
 parts_passed=0 parts_failed=0 parts_broken=() parts_beside=()
 LOGS=${LOGS:-build/log}
 mkdir -p "$LOGS"
 
-# Adds up what a part has left in its log: its name, exit code, seconds it took, seconds it had.
+# Counts a part from its log. Arguments: name, exit code, seconds that it took, seconds that it had.
 part_count() {
     local name=$1 log=$LOGS/$1.log code=$2 took=$3 seconds=$4 good bad line
     line=$(grep -E '^[0-9]+ passed, [0-9]+ failed$' "$log" | tail -1)
@@ -59,7 +59,7 @@ parts_join() {
         read -r name seconds started pid <<<"$one"
         wait "$pid"
         read -r code ended <"$LOGS/$name.end"
-        echo "=== $name (beside others)"
+        echo "=== $name (in parallel with others)"
         cat "$LOGS/$name.log"
         part_count "$name" "$code" $((ended - started)) "$seconds" || failed=1
     done

@@ -3,8 +3,8 @@
 #
 # Installs missing packages, builds build/ztrain, turns text that is on this machine into token shards (nothing is
 # downloaded), trains a small Llama-style model on two CPU ranks (configs/quickstart.yaml: ZeRO stage 3, bf16, two epochs
-# with evaluation), interrupts the run once and resumes it, verifies its checkpoints, exports a Hugging Face folder.
-# Everything it makes is in build/quickstart; run again, it starts afresh.
+# with evaluation), interrupts the run once and resumes it, verifies its checkpoints, and exports a Hugging Face folder.
+# All its files are in build/quickstart, which a second run deletes first.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -14,13 +14,13 @@ run=$top/runs/quickstart
 ztrain=build/ztrain
 text_bytes=240000
 
-# say PART DURATION: a part begins; how long it takes on two free cores (on busy ones about twice as long), and the time so far
+# say PART DURATION: announces a part with its duration on two free cores (busy ones take about twice as long) and the time so far
 say() { printf '\n==> %s (%s; %d:%02d so far)\n' "$1" "$2" $((SECONDS / 60)) $((SECONDS % 60)); }
 
-say "1. packages" "a minute or two where they are missing, else a second"
+say "1. packages" "a minute or two if some are missing, else a second"
 scripts/install-deps.sh
 
-say "2. build" "about a minute, nothing where it is built already"
+say "2. build" "about a minute, or a second if it is built already"
 # More jobs than cores: next to other programs the compiler gets its share.
 make -s -j$((2 * $(nproc)))
 $ztrain version | head -1
@@ -29,7 +29,7 @@ say "3. text -> token shards" "a few seconds"
 rm -rf "$top"
 mkdir -p "$text" "$top/data"
 
-# Manual pages without most of their markup; each cut, so that no single one fills the collection.
+# Manual pages without most of their markup, each cut so that no single page fills the collection.
 manual_pages() {
     find -L /usr/share/man/man[1-8] -name '*.gz' -size +2k 2>/dev/null | sort | while read -r page; do
         { zcat "$page" 2>/dev/null || true; } | head -c 30000 | sed -e "/^[.']\\\\\"/d" \
@@ -45,14 +45,14 @@ other_files() {
         echo
     done
 }
-# head ends the search when there is enough: what it interrupts is no failure.
+# head ends the search when there is enough text, so the interrupted commands have not failed.
 { manual_pages || true; } 2>/dev/null | head -c $text_bytes >"$text/manual.txt" || true
 have=$(wc -c <"$text/manual.txt")
 if [ "$have" -lt $text_bytes ]; then
     { other_files || true; } 2>/dev/null | head -c $((text_bytes - have)) >"$text/other.txt" || true
 fi
 if [ "$(cat "$text"/*.txt | wc -c)" -lt 100000 ]; then
-    echo "quickstart.sh: found too little text on this machine; hint: put text files into /usr/share/doc" >&2
+    echo "quickstart.sh: there is too little text on this machine; hint: put text files into /usr/share/doc" >&2
     exit 1
 fi
 python3 scripts/tokenize.py "$text"/*.txt --output "$top/data/text" --tokenizer byte --document paragraph --validation 0.04
@@ -70,9 +70,9 @@ kill -USR1 $pid 2>/dev/null || true
 wait $pid || code=$?
 trap - EXIT
 [ $code = 75 ] || { echo "quickstart.sh: the interrupted run ended with exit code $code, 75 expected" >&2 && exit 1; }
-echo "stopped with exit code 75: a checkpoint is written, the run can go on"
+echo "stopped with exit code 75: a checkpoint is written, and the run can be resumed"
 
-say "5. going on from there" "about half a minute"
+say "5. resuming from there" "about half a minute"
 $ztrain --config configs/quickstart.yaml --local-gpus 2 --resume "$run"
 echo "trained for $((SECONDS - started)) s"
 
@@ -80,7 +80,7 @@ say "6. verifying and exporting" "a second"
 $ztrain verify "$run"
 $ztrain export "$run" --out "$top/hf" --dtype bf16
 
-say "7. what came of it" "a second"
+say "7. the result" "a second"
 python3 - "$run/metrics.jsonl" <<'PYTHON'
 import json
 import sys
@@ -90,7 +90,7 @@ with open(sys.argv[1], encoding="utf-8") as f:
 steps = [row for row in rows if "loss" in row]
 evaluations = [row for row in rows if "eval_loss" in row]
 if [row["step"] for row in steps] != list(range(1, len(steps) + 1)):
-    sys.exit("quickstart.sh: steps are missing or doubled in metrics.jsonl")
+    sys.exit("quickstart.sh: metrics.jsonl lacks steps or has some twice")
 print(f"{'step':>6} {'loss':>8}")
 for row in steps[:1] + steps[len(steps) // 4::max(1, len(steps) // 4)] + steps[-1:]:
     print(f"{row['step']:6d} {row['loss']:8.4f}")
@@ -99,7 +99,7 @@ for row in evaluations:
 if not evaluations[-1]["eval_loss"] < steps[0]["loss"] - 1:
     sys.exit("quickstart.sh: the loss did not fall")
 PYTHON
-printf '\nall of it took %d:%02d\n' $((SECONDS / 60)) $((SECONDS % 60))
+printf '\neverything took %d:%02d\n' $((SECONDS / 60)) $((SECONDS % 60))
 
 cat <<TEXT
 
@@ -113,5 +113,5 @@ Next:
   $ztrain inspect $run
   scripts/tokenize.py --help            your own text, jsonl or csv as token shards
   configs/agnews-gpt2.yaml              fine-tuning a published model
-  README.md, docs/                      the rest
+  README.md, docs/README.md             everything else
 TEXT

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # Every test that needs no GPU and no cluster: scripts/test.sh [--quick [--sample N]]
 #
-# Installs what is missing, builds, then runs: the floors' law, C tests, op tests, golden cases, products on an emulated AMX,
-# whole-program tests.
-# The last line is 'N passed, 0 failed'; the exit status is 0 only then. Logs are in build/log.
+# Installs missing packages and builds. Then it checks floors and rooms, and runs C tests, op tests, golden cases, products on an
+# emulated AMX, and whole-program tests (tests/README.md).
+# The last line is 'N passed, M failed'; the exit status is 0 if M is 0. Logs are in build/log.
 #
 #   --quick              fewer golden combinations, no long whole-program tests (for instrumented builds)
 #   --sample N           with --quick: one in N of the whole-program tests, the same ones each time
@@ -33,14 +33,14 @@ export ZTRAIN=$build/ztrain
 mkdir -p "$LOGS"
 . scripts/parts.sh
 
-# Sanitizers: stop at the first report, with an exit code of their own, which no test expects.
+# Sanitizers stop at the first report, with an exit code of their own that no test expects.
 export ASAN_OPTIONS=exitcode=99:abort_on_error=0${ASAN_OPTIONS:+:$ASAN_OPTIONS}
 export UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1${UBSAN_OPTIONS:+:$UBSAN_OPTIONS}
 export LSAN_OPTIONS=suppressions=$PWD/tests/sanitizers/lsan.supp:print_suppressions=0${LSAN_OPTIONS:+:$LSAN_OPTIONS}
 export TSAN_OPTIONS=exitcode=99:halt_on_error=1:second_deadlock_stack=1:suppressions=$PWD/tests/sanitizers/tsan.supp${TSAN_OPTIONS:+:$TSAN_OPTIONS}
 [ -z "$sanitize" ] || export ZTRAIN_TEST_SLOWNESS=${ZTRAIN_TEST_SLOWNESS:-8}
 
-# A Python that has pytest: the one on PATH, or the system's own.
+# Finds a Python that has pytest: the one on PATH, or the system's.
 python=
 find_python() {
     local candidate
@@ -71,7 +71,7 @@ else
     part golden-one-rank 600 tests/golden/check_golden.py --ztrain "$ZTRAIN" --dtype fp32,bf16
     part golden-stages 900 tests/golden/check_golden.py --ztrain "$ZTRAIN" --stage 0,1,2,3 --ranks 2
     part golden-ranks 900 tests/golden/check_golden.py --ztrain "$ZTRAIN" --stage 3 --ranks 3,6 --dtype bf16
-    if grep -qsw avx512_bf16 /proc/cpuinfo; then # all so far used one of two instructions for bf16: now the other
+    if grep -qsw avx512_bf16 /proc/cpuinfo; then # the parts so far used one of two instructions for bf16, these use the other
         other='widen'
         "$ZTRAIN" doctor | grep 'in use: .*dot' >/dev/null || other='dot'
         part "ops-linear-$other" 120 env ZTRAIN_CPU_BF16="$other" "$build/ops-test" test --dtype bf16 --op linear
@@ -82,7 +82,7 @@ else
         part amx-build 60 make -s "$build/amx/libamx.so"
         part amx 900 "$python" -m pytest -q -p no:cacheprovider tests/amx
     else
-        echo "amx: left out: emulating it takes a CPU with AVX-512"
+        echo "amx: left out: its emulation needs a CPU with AVX-512"
     fi
     part program 1800 "$python" -m pytest -q -p no:cacheprovider -m 'not interop' tests/program
 fi

@@ -136,7 +136,7 @@ def test_srun_does_not_get_ztrain_going(folder, job):
     for code in (1, 126, 127):
         done = job(1, "--config", spec, env={"SRUN_CODE": str(code)})
         assert done.returncode == code and "was lost" not in done.stdout, done.stdout
-        assert f"srun did not get ztrain going (it ended with {code}), which a restart does not mend" in done.stdout
+        assert f"srun did not start ztrain (it ended with {code}), which a restart does not mend" in done.stdout
     assert not calls(folder), "put back into the queue"
     done = job(1, "--config", spec, env={"SRUN_CODE": "1", "SLURM_RESTART_COUNT": "1"})
     assert done.returncode == 1 and "back into the queue, restart 2" in done.stdout, done.stdout
@@ -160,7 +160,7 @@ def broken(folder, host):
 @pytest.mark.parametrize("excluded, nodes, words, update", [
     ("(null)", "n1 mix\nn2 mix\nn3 idle\nn4 drain", "the job stays off n2", "update JobId=17 ExcNodeList=n2\n"),
     ("n4", "n1 mix\nn2 mix\nn3 idle\nn4 idle", "the job stays off n2,n4", "update JobId=17 ExcNodeList=n2,n4\n"),
-    ("(null)", "n2 alloc\nn3 down*", "warning: the job may come back to n2, whose GPU failed: only 0 other nodes", ""),
+    ("(null)", "n2 alloc\nn3 down*", "warning: the job may return to n2, whose GPU failed: only 0 other nodes", ""),
 ])
 def test_a_node_whose_gpu_failed(folder, job, excluded, nodes, words, update):
     spec = folder.spec(ONE_EPOCH)
@@ -186,7 +186,7 @@ def test_what_the_script_refuses(folder, job):
     spec = folder.spec(ONE_EPOCH)
     for options in (["--resume", folder.run_folder()], [f"--resume={folder.run_folder()}"]):
         done = job(1, "--config", spec, *options)
-        assert done.returncode == USAGE and "--resume is this script's to give" in done.stdout, done.stdout
+        assert done.returncode == USAGE and "--resume is set by this script" in done.stdout, done.stdout
     done = job(1, "--config", spec, env={"ZTRAIN": folder.at("nothing")})
     assert done.returncode == 127 and f"no program '{folder.at('nothing')}' on" in done.stdout, done.stdout
     assert "hint: ZTRAIN=/path/to/ztrain" in done.stdout
