@@ -64,7 +64,7 @@ CFLAGS_gpu_cpu_ops_cpu_isa_avx512 += -march=x86-64-v4 -mprefer-vector-width=512
 endif
 
 # The rooms of the house (docs/architecture.md): its library, and the program around it.
-ROOMS = core core/spec core/data gpu gpu/cpu gpu/cuda gpu/open gpu/model comm comm/wire comm/launch comm/zero ckpt ckpt/huggingface
+ROOMS = core core/spec core/data gpu gpu/cpu gpu/cuda gpu/plan gpu/open gpu/model comm comm/wire comm/launch comm/zero ckpt ckpt/huggingface
 CMD_ROOMS = cmd cmd/train
 # Files that only a build with CUDA has.
 CUDA_ONLY_C = $(wildcard gpu/cuda/*.c) comm/comm_nccl.c

@@ -65,7 +65,7 @@ enum status choose_device(const struct run_spec *spec, struct comm *comm, const 
         char why[256];
         bool cuda = device_cuda_available(why);
         choice->kind = cuda || spec->train.device == SPEC_DEVICE_CUDA ? DEVICE_CUDA : DEVICE_CPU;
-        if (choice->kind == DEVICE_CPU || !device_cuda_is_built())
+        if (choice->kind == DEVICE_CPU)
             return do_without(spec, NULL, 0, why, 0, err);
         choice->to_plan = !cuda;
         if (choice->to_plan)

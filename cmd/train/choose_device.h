@@ -11,7 +11,7 @@ struct device_choice {
     enum device_kind kind;
     int index;      /* of the GPU, as device_open() takes it */
     bool may_share; /* ranks that have one GPU are meant to (ZTRAIN_SHARE_GPUS=1) */
-    bool to_plan;   /* a plan for GPUs where there is none: device_open_to_plan() */
+    bool to_plan;   /* a plan for GPUs where there is none: device_plan_open() */
 };
 
 /* Collective, unless comm and boot are NULL (a plan, which needs no GPU). cuda: STATUS_DEVICE if some rank has no GPU

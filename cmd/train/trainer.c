@@ -10,6 +10,7 @@
 #include "core/progress.h"
 #include "gpu/open/device_open.h"
 #include "gpu/peaks.h"
+#include "gpu/plan/device_plan.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -102,7 +103,7 @@ static enum status open_device(struct trainer *t, int threads, struct error *err
     const char *way = NULL;
     TRY(together(t, choose_device(t->spec, t->comm, t->boot, &choice, err), err));
     if (choice.to_plan)
-        return device_open_to_plan(&t->device, err);
+        return device_plan_open(&t->device, err);
     struct cpu_kernels kernels;
     enum status status;
     if (choice.kind == DEVICE_CPU) {

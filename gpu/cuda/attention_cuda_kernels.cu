@@ -506,11 +506,6 @@ void exchange_leading(struct stream *stream, float *out, const float *in, int64_
 
 } // namespace
 
-size_t attention_own_workspace_bytes(const struct op_limits *limits)
-{
-    return cuda_scratch_size(static_cast<size_t>(limits->max_tokens * limits->H) * sizeof(float));
-}
-
 void attention_own_fwd(struct stream *stream, const struct attention_fwd_args *a)
 {
     ASSERT(a->D > 0 && a->D <= CUDA_MAX_HEAD_DIM && a->KV > 0 && a->H % a->KV == 0 && a->M <= INT32_MAX / 2);

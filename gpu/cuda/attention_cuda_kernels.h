@@ -14,9 +14,6 @@ extern "C" {
 void attention_own_fwd(struct stream *stream, const struct attention_fwd_args *args);
 void attention_own_bwd(struct stream *stream, const struct attention_bwd_args *args);
 
-/* Bytes of the stream's workspace that the two need within the limits. */
-size_t attention_own_workspace_bytes(const struct op_limits *limits);
-
 /* lse (float) from the order of ops, (H, B * T), to the order of cuDNN, (B, H, T), and back. */
 void attention_lse_by_sequence(struct stream *stream, float *by_sequence, const float *lse, int64_t B, int64_t H,
                                int64_t T);

@@ -11,6 +11,7 @@
 #include "gpu/cuda/cuda_launch.h"
 #include "gpu/cuda/device_cuda_error.h"
 #include "gpu/cuda/ops_cuda.h"
+#include "gpu/cuda_workspace.h"
 
 /* Calls function<T>(…) for a dtype. */
 #define DISPATCH(dtype, function, ...)                                       \
@@ -202,27 +203,16 @@ static inline struct cuda_scratch cuda_scratch_of(const struct stream *stream)
     return scratch;
 }
 
-static inline size_t cuda_scratch_size(size_t bytes)
-{
-    return (bytes + 255) / 256 * 256;
-}
-
 /* n elements of T, 64-byte aligned at least */
 template <typename T> static inline T *cuda_scratch_take(struct cuda_scratch *scratch, int64_t n)
 {
     size_t bytes = cuda_scratch_size(static_cast<size_t>(n) * sizeof(T));
-    ASSERT(bytes <= scratch->left); /* see cuda_kernels_workspace_bytes() */
+    ASSERT(bytes <= scratch->left); /* cuda_workspace_bytes() counts it */
     char *piece = scratch->next;
     scratch->next += bytes;
     scratch->left -= bytes;
     return reinterpret_cast<T *>(piece);
 }
-
-/* The workspace of each file's ops. */
-size_t cuda_embedding_workspace_bytes(const struct op_limits *limits);
-size_t cuda_norm_workspace_bytes(const struct op_limits *limits);
-size_t cuda_loss_workspace_bytes(const struct op_limits *limits);
-size_t cuda_optimizer_workspace_bytes(void);
 
 /* ---- sums over threads --------------------------------------------------- */
 

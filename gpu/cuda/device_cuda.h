@@ -6,7 +6,6 @@
  *     device_cuda_graph.c      capturing and launching graphs
  *     device_cuda_memory.c     memory on the GPU, and host memory that it can reach
  *     device_cuda_error.c      the sticky error
- *     device_cuda_plan.c       a GPU that need not exist, for plans
  *     cuda_libraries.c         cublasLt, cuDNN and NCCL, opened at run time
  *     ops_cuda.c               the op table; its entries are the launchers of ops_cuda.h
  *     ops_cuda_*.cu            kernels and launchers, by group of ops

@@ -9,8 +9,7 @@
 bool device_cuda_probe(char *why);
 int device_cuda_identify(unsigned char (*uuids)[DEVICE_UUID_BYTES], int most);
 
-/* They implement device_open() and device_open_to_plan() for DEVICE_CUDA. */
+/* Implements device_open() for DEVICE_CUDA. */
 enum status device_cuda_open(int index, int threads, struct device **device, struct error *err);
-enum status device_cuda_open_to_plan(struct device **device, struct error *err);
 
 #endif

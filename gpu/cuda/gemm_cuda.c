@@ -14,6 +14,7 @@
 #include "gpu/cuda/gemm_cuda_kernels.h"
 #include "gpu/cuda/gemm_cuda_plan.h"
 #include "gpu/cuda/ops_cuda.h"
+#include "gpu/cuda_workspace.h"
 
 #include <stdlib.h>
 
@@ -63,7 +64,7 @@ static void *gemm_workspace_of(struct stream *stream, size_t bytes)
     size_t there;
     char *memory = stream_workspace(stream, &there);
     size_t skip = (size_t)(-(uintptr_t)memory % 256);
-    ASSERT(memory && there >= skip + bytes); /* see cuda_gemm_workspace_bytes() */
+    ASSERT(memory && there >= skip + bytes); /* see cuda_workspace_bytes() */
     return memory + skip;
 }
 
@@ -152,10 +153,4 @@ void cuda_linear_bwd_weight(struct stream *stream, const struct linear_bwd_weigh
     if (a->dbias)
         cuda_column_sums(stream, a->M, a->N, a->dbias, a->dy, a->ld_dy ? a->ld_dy : a->N, a->dtype, a->accumulate,
                          scratch);
-}
-
-size_t cuda_gemm_workspace_bytes(const struct cuda_device *cuda, const struct op_limits *limits)
-{
-    (void)cuda;
-    return GEMM_WORKSPACE + cuda_column_sums_bytes(limits->max_tokens, limits->max_linear_n) + 256;
 }

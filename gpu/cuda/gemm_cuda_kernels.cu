@@ -6,13 +6,13 @@
 
 #include "gpu/cuda/cuda_launch.h"
 #include "gpu/cuda/device_cuda_error.h"
+#include "gpu/cuda_workspace.h"
 
 namespace
 {
 
 constexpr int kThreads = 256;
 constexpr int kColumnThreads = 32, kRowThreads = kThreads / kColumnThreads;
-constexpr int64_t kRowsOfRange = 512, kMostRanges = 64;
 
 template <typename T> __device__ float to_float(T x);
 template <> __device__ inline float to_float(float x)
@@ -198,16 +198,10 @@ template <typename T> void gelu_backward(struct stream *stream, int64_t n, void 
     cuda_check(cuda_device_of(stream), code, "linear_bwd_input (GELU)");
 }
 
-int64_t ranges_of(int64_t M)
-{
-    int64_t ranges = (M + kRowsOfRange - 1) / kRowsOfRange;
-    return ranges < kMostRanges ? ranges : kMostRanges;
-}
-
 template <typename T, int V>
 cudaError_t launch_column_sums(cudaStream_t handle, int64_t M, int64_t N, const void *dy, int64_t ld, float *partial)
 {
-    int64_t ranges = ranges_of(M), rows = (M + ranges - 1) / ranges, columns = kColumnThreads * V;
+    int64_t ranges = cuda_column_ranges(M), rows = (M + ranges - 1) / ranges, columns = kColumnThreads * V;
     dim3 grid(static_cast<unsigned>((N + columns - 1) / columns), static_cast<unsigned>(ranges));
     return CUDA_LAUNCH((column_sums_kernel<T, V>), grid, dim3(kThreads), 0, handle, M, N, static_cast<const T *>(dy),
                        ld, rows, partial);
@@ -252,11 +246,6 @@ void cuda_gelu_backward(struct stream *stream, int64_t n, void *dx, const void *
     BUG("dtype %d", static_cast<int>(dtype));
 }
 
-size_t cuda_column_sums_bytes(int64_t M, int64_t N)
-{
-    return static_cast<size_t>(ranges_of(M)) * static_cast<size_t>(N) * sizeof(float);
-}
-
 void cuda_column_sums(struct stream *stream, int64_t M, int64_t N, float *sums, const void *dy, int64_t ld,
                       enum dtype dtype, bool accumulate, void *scratch)
 {
@@ -268,8 +257,9 @@ void cuda_column_sums(struct stream *stream, int64_t M, int64_t N, float *sums, 
                        : dtype == DTYPE_BF16 ? column_sums<__nv_bfloat16>(handle, M, N, dy, ld, partial)
                                              : column_sums<__half>(handle, M, N, dy, ld, partial);
     if (cuda_check(cuda_device_of(stream), code, "linear_bwd_weight (bias)")) {
-        code = CUDA_LAUNCH(add_ranges_kernel, dim3(static_cast<unsigned>((N + kThreads - 1) / kThreads)),
-                           dim3(kThreads), 0, handle, N, static_cast<int>(ranges_of(M)), partial, sums, accumulate);
+        code =
+            CUDA_LAUNCH(add_ranges_kernel, dim3(static_cast<unsigned>((N + kThreads - 1) / kThreads)), dim3(kThreads),
+                        0, handle, N, static_cast<int>(cuda_column_ranges(M)), partial, sums, accumulate);
         cuda_check(cuda_device_of(stream), code, "linear_bwd_weight (bias)");
     }
 }

@@ -19,10 +19,9 @@ void cuda_bias_gelu(struct stream *stream, int64_t M, int64_t N, void *y, enum d
 void cuda_gelu_backward(struct stream *stream, int64_t n, void *dx, const void *aux, enum dtype dtype);
 
 /* sums (N) (+)= sums of dy (M, N; dtype; rows ld apart) over its rows, in an order that depends on M and N alone.
- * scratch: cuda_column_sums_bytes(M, N). */
+ * scratch: cuda_column_sums_bytes(M, N) (gpu/cuda_workspace.h). */
 void cuda_column_sums(struct stream *stream, int64_t M, int64_t N, float *sums, const void *dy, int64_t ld,
                       enum dtype dtype, bool accumulate, void *scratch);
-size_t cuda_column_sums_bytes(int64_t M, int64_t N);
 
 /* sums (n) += x (n) */
 void cuda_add_f32(struct stream *stream, int64_t n, float *sums, const float *x);

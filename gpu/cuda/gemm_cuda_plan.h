@@ -9,9 +9,10 @@
 
 #include "gpu/cuda/device_cuda.h"
 #include "gpu/cuda/gemm_cuda_product.h"
+#include "gpu/cuda_workspace.h"
 
 enum { GEMM_CANDIDATES = 32, GEMM_PLAN_BUCKETS = 1024 };
-#define GEMM_WORKSPACE ((size_t)(32 << 20)) /* bytes that kernels for Hopper ask for */
+#define GEMM_WORKSPACE ((size_t)CUDA_GEMM_WORKSPACE)
 
 struct gemm_plan {
     struct gemm_key key;

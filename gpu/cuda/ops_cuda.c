@@ -3,21 +3,17 @@
 
 #include "gpu/cuda/attention_cudnn.h"
 #include "gpu/cuda/gemm_cuda_measure.h"
+#include "gpu/cuda_workspace.h"
 
 #define OPS_CUDA_ENTRY(op) .op = cuda_##op,
 const struct op_table ops_cuda_table = {OPS_LIST(OPS_CUDA_ENTRY)};
 
-static size_t max_size(size_t a, size_t b)
-{
-    return a > b ? a : b;
-}
-
 size_t ops_cuda_workspace_bytes(struct device *device, const struct op_limits *limits)
 {
-    struct cuda_device *cuda = device->private_;
-    size_t bytes = cuda_gemm_workspace_bytes(cuda, limits);
-    bytes = max_size(bytes, cuda_kernels_workspace_bytes(cuda, limits));
-    return max_size(bytes, cuda_attention_workspace_bytes(cuda, limits));
+    const struct cuda_device *cuda = device->private_;
+    const size_t own = cuda_workspace_bytes(limits);
+    const size_t cudnn = cuda->attention ? attention_cudnn_workspace_bytes(cuda->attention, limits) : 0;
+    return own > cudnn ? own : cudnn;
 }
 
 enum status ops_cuda_prepare(struct device *device, const struct linear_products *products, struct error *err)

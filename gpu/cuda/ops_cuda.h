@@ -18,12 +18,8 @@ extern "C" {
 OPS_LIST(OPS_CUDA_LAUNCHER)
 #undef OPS_CUDA_LAUNCHER
 
-/* Bytes of workspace that each group's ops need within the limits. */
-size_t cuda_kernels_workspace_bytes(const struct cuda_device *device, const struct op_limits *limits);
-size_t cuda_attention_workspace_bytes(struct cuda_device *device, const struct op_limits *limits);
-size_t cuda_gemm_workspace_bytes(const struct cuda_device *device, const struct op_limits *limits);
-
-/* The table, the workspace of all groups (the largest), ops_prepare() and ops_describe() of all groups. */
+/* The table, the workspace that every op within the limits can run with (gpu/cuda_workspace.h, or cuDNN's),
+ * ops_prepare() and ops_describe(). */
 extern const struct op_table ops_cuda_table;
 size_t ops_cuda_workspace_bytes(struct device *device, const struct op_limits *limits);
 enum status ops_cuda_prepare(struct device *device, const struct linear_products *products, struct error *err);

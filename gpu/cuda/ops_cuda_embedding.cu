@@ -22,11 +22,11 @@ namespace
 enum {
     THREADS = 256,
     WARPS = THREADS / WARP_SIZE,
-    DIGIT_BITS = 9, /* two passes for vocabularies up to 262144 */
+    DIGIT_BITS = CUDA_SORT_BITS,
     DIGITS = 1 << DIGIT_BITS,
-    SORT_ROUNDS = 4, /* items of a thread */
-    SORT_ITEMS = THREADS * SORT_ROUNDS,
-    TILE_ROWS = 16,
+    SORT_ITEMS = CUDA_SORT_ITEMS,
+    SORT_ROUNDS = SORT_ITEMS / THREADS, /* items of a thread */
+    TILE_ROWS = CUDA_TILE_ROWS,
     ROWS_AT_ONCE = 4, /* rows of a tile that are loaded at the same time */
 };
 
@@ -322,15 +322,6 @@ template <typename T> void embedding_bwd(struct stream *stream, const struct emb
 }
 
 } // namespace
-
-size_t cuda_embedding_workspace_bytes(const struct op_limits *limits)
-{
-    const size_t M = static_cast<size_t>(limits->max_tokens);
-    return 4 * cuda_scratch_size(M * sizeof(int)) +
-           cuda_scratch_size(static_cast<size_t>(sort_blocks(limits->max_tokens)) * DIGITS * sizeof(int)) +
-           cuda_scratch_size(DIGITS * sizeof(int)) +
-           cuda_scratch_size(static_cast<size_t>(ceil_div(limits->max_tokens, TILE_ROWS) * limits->C) * sizeof(float));
-}
 
 void cuda_embedding_fwd(struct stream *stream, const struct embedding_fwd_args *a)
 {

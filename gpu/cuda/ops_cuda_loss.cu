@@ -198,11 +198,6 @@ template <typename T> void cross_entropy(struct stream *stream, const struct cro
 
 } // namespace
 
-size_t cuda_loss_workspace_bytes(const struct op_limits *limits)
-{
-    return cuda_scratch_size(static_cast<size_t>(limits->max_tokens) * sizeof(double));
-}
-
 void cuda_cross_entropy(struct stream *stream, const struct cross_entropy_args *a)
 {
     ASSERT(a->V <= INT32_MAX / 2 && (a->logits_dtype == DTYPE_F32 || a->logits_dtype == a->dtype));

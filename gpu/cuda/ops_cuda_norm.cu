@@ -21,8 +21,8 @@ enum {
     MANY_ROWS = 256,   /* threads of a block of several rows */
     FWD_HELD = 4,      /* vectors of a row that a thread holds */
     BWD_HELD = 2,
-    MAX_PARTS = 512, /* about four blocks for each multiprocessor of a large GPU */
-    SUM_GROUPS = 16, /* groups of parts, summed side by side */
+    MAX_PARTS = CUDA_NORM_PARTS,
+    SUM_GROUPS = 16, /* of parts, summed side by side */
 };
 
 /* Row r begins r / heads · ld + r % heads · C elements after the tensor's start. */
@@ -355,12 +355,6 @@ void norm_bwd(struct stream *stream, const struct norm_bwd_args *a, struct row_l
 }
 
 } // namespace
-
-size_t cuda_norm_workspace_bytes(const struct op_limits *limits)
-{
-    int64_t widest = limits->C > limits->D ? limits->C : limits->D;
-    return cuda_scratch_size(static_cast<size_t>(MAX_PARTS * 2 * widest) * sizeof(float));
-}
 
 void cuda_norm_fwd(struct stream *stream, const struct norm_fwd_args *a)
 {

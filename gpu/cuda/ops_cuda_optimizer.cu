@@ -9,7 +9,7 @@ enum { THREADS = 256, WARPS = THREADS / WARP_SIZE, V = VECTOR<float> };
 
 /* ---- sum of squares ------------------------------------------------------ */
 
-enum { MAX_PARTS = 1024, PART_ELEMENTS = 4096 };
+enum { MAX_PARTS = CUDA_SUM_PARTS, PART_ELEMENTS = 4096 };
 
 /* The sum over the block's threads, in a fixed order; thread 0 gets it. */
 __device__ __forceinline__ double block_sum(double x, double *slots)
@@ -206,22 +206,6 @@ template <typename T> void adam(struct stream *stream, const struct adam_args *a
 }
 
 } // namespace
-
-size_t cuda_optimizer_workspace_bytes(void)
-{
-    return cuda_scratch_size(MAX_PARTS * sizeof(double));
-}
-
-size_t cuda_kernels_workspace_bytes(const struct cuda_device *device, const struct op_limits *limits)
-{
-    const size_t sizes[] = {cuda_embedding_workspace_bytes(limits), cuda_norm_workspace_bytes(limits),
-                            cuda_loss_workspace_bytes(limits), cuda_optimizer_workspace_bytes()};
-    size_t most = 0;
-    (void)device;
-    for (size_t size : sizes)
-        most = size > most ? size : most;
-    return most;
-}
 
 void cuda_sumsq(struct stream *stream, const struct sumsq_args *a)
 {

@@ -56,20 +56,7 @@ static enum status device_cuda_open(int index, int threads, struct device **devi
     return error_hint(err, "build it where nvcc is installed, or set train.device to cpu");
 }
 
-static enum status device_cuda_open_to_plan(struct device **device, struct error *err)
-{
-    (void)device;
-    error_set(err, STATUS_DEVICE, "cannot plan for a GPU: this build of ztrain has no CUDA backend");
-    return error_hint(err, "build it where nvcc is installed, or set train.device to cpu");
-}
-
 #endif
-
-enum status device_open_to_plan(struct device **device, struct error *err)
-{
-    *device = NULL;
-    return device_cuda_open_to_plan(device, err);
-}
 
 enum status device_open(enum device_kind kind, int index, int threads, struct device **device, struct error *err)
 {

@@ -16,11 +16,6 @@ enum status device_open(enum device_kind kind, int index, int threads, struct de
 /* Opens the CPU with the given kernels, which this CPU must have (cpu_kernels_detect()). */
 enum status device_open_cpu(const struct cpu_kernels *kernels, int threads, struct device **device, struct error *err);
 
-/* Opens a GPU that need not exist here, for memory plans: ops_workspace_bytes() and layouts in dry arenas work, but
- * nothing can be allocated or run. The size of its memory is an assumption, which its name states. A build without
- * CUDA: STATUS_DEVICE. */
-enum status device_open_to_plan(struct device **device, struct error *err);
-
 /* Whether this build of ztrain has the CUDA backend. */
 bool device_cuda_is_built(void);
 

@@ -363,12 +363,6 @@ def test_a_gpu_that_is_not_there_is_said_once(folder):
 def test_a_plan_for_gpus_needs_none(folder):
     spec = folder.spec({"train": {"device": "cuda"}, "bf16": {"enabled": True}, "zero_optimization": {"stage": 2}})
     done = folder.wait(folder.start("plan", "--config", spec, "--world", 4, env={"CUDA_VISIBLE_DEVICES": ""}))
-    if done.code == DEVICE and "no CUDA backend" in done.err:
-        assert "hint: build it where nvcc is installed" in done.err
-        dry = folder.ztrain("--config", spec, "--dry-run", expect=DEVICE)
-        for refused in (done, dry):  # and nothing before it says that there would be a plan
-            assert "assumed" not in refused.out + refused.err, refused
-        return
     assert done.code == FINISHED, done
     assert "leaves out cuDNN's workspace" in done.out
     assert "a GPU of 80 GiB, assumed" in done.out and "% of the 80.0 GiB" in done.out and "workspace" in done.out

@@ -1,24 +1,31 @@
-/* device_cuda_plan.c: a GPU that need not exist, for memory plans: it answers how much memory ops need, and runs
- * nothing.
+/* device_plan.c: the backend of a GPU that need not exist.
  *
- * The properties of the GPU are assumed, which the device's name states: its memory (of which the head's logits take a
- * share) and its number of multiprocessors. Attention is planned with ztrain's kernels: the workspace of cuDNN's plans
- * is known only on the GPU itself. */
-#include "gpu/cuda/device_cuda.h"
-#include "gpu/cuda/device_cuda_graph.h"
-#include "gpu/cuda/device_cuda_open.h"
-#include "gpu/cuda/ops_cuda.h"
+ * Its memory is assumed (the head's logits take a share of it). Attention is planned with ztrain's kernels: the
+ * workspace of cuDNN's plans is known only on the GPU itself. */
+#include "gpu/plan/device_plan.h"
+
+#include "gpu/cuda_workspace.h"
+#include "gpu/device_backend.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 
-enum { ASSUMED_GIB = 80, ASSUMED_SMS = 132, ASSUMED_CAPABILITY = 90 };
+enum { ASSUMED_GIB = 80 };
+
+struct plan_device {
+    struct device_private private_; /* first: see device_backend.h */
+    struct device device;
+};
 
 static void plan_close(struct device *device)
 {
-    struct cuda_device *cuda = device->private_;
-    pthread_mutex_destroy(&cuda->mutex);
-    free(cuda);
+    free(device->private_);
+}
+
+static size_t plan_workspace_bytes(struct device *device, const struct op_limits *limits)
+{
+    (void)device;
+    return cuda_workspace_bytes(limits);
 }
 
 static enum status plan_check(struct device *device, struct error *err)
@@ -64,37 +71,37 @@ static enum status plan_alloc(struct device *device, size_t bytes, void **memory
     return error_set(err, STATUS_DEVICE, "%s has no memory", device->name);
 }
 
+/* A GPU has graphs; a plan captures none. */
+static enum status plan_graph_begin(struct stream *const *streams, int count, struct graph **graph, struct error *err)
+{
+    (void)count, (void)graph;
+    return error_set(err, STATUS_DEVICE, "%s runs no graphs", streams[0]->device->name);
+}
+
 /* A plan does not call the entries that are left out. */
 static const struct device_backend plan_backend = {
     .close = plan_close,
     .alloc = plan_alloc,
     .alloc_host = plan_alloc,
-    .workspace_bytes = ops_cuda_workspace_bytes,
+    .workspace_bytes = plan_workspace_bytes,
     .check = plan_check,
     .stream_new = plan_stream_new,
     .stream_free = plan_stream_free,
     .event_new = plan_event_new,
     .event_free = plan_event_free,
-    .is_capturing = cuda_is_capturing,
-    .graph_begin = cuda_graph_begin,
+    .graph_begin = plan_graph_begin,
 };
 
-enum status device_cuda_open_to_plan(struct device **device, struct error *err)
+enum status device_plan_open(struct device **device, struct error *err)
 {
-    struct cuda_device *cuda = calloc(1, sizeof *cuda);
-    if (!cuda)
+    struct plan_device *plan = calloc(1, sizeof *plan);
+    if (!plan)
         return error_set(err, STATUS_DEVICE, "cannot plan for a GPU: out of memory");
-    pthread_mutex_init(&cuda->mutex, NULL);
-    cuda->private_.backend = &plan_backend;
-    cuda->capability = ASSUMED_CAPABILITY;
-    cuda->sm_count = ASSUMED_SMS;
-    cuda->device = (struct device){.kind = DEVICE_CUDA,
-                                   .threads = 1,
-                                   .memory_bytes = (size_t)ASSUMED_GIB << 30,
-                                   .ops = &ops_cuda_table,
-                                   .private_ = cuda};
-    snprintf(cuda->device.name, sizeof cuda->device.name, "a GPU of %d GiB, assumed", (int)ASSUMED_GIB);
-    snprintf(cuda->device.detail, sizeof cuda->device.detail, "not here: for plans only");
-    *device = &cuda->device;
+    plan->private_.backend = &plan_backend;
+    plan->device =
+        (struct device){.kind = DEVICE_CUDA, .threads = 1, .memory_bytes = (size_t)ASSUMED_GIB << 30, .private_ = plan};
+    snprintf(plan->device.name, sizeof plan->device.name, "a GPU of %d GiB, assumed", (int)ASSUMED_GIB);
+    snprintf(plan->device.detail, sizeof plan->device.detail, "not here: for plans only");
+    *device = &plan->device;
     return STATUS_OK;
 }

@@ -1,0 +1,61 @@
+#include "gpu/cuda_workspace.h"
+
+static int64_t blocks_of(int64_t rows, int64_t rows_of_block)
+{
+    return (rows + rows_of_block - 1) / rows_of_block;
+}
+
+/* Keys and rows of the sort, twice each; counts by block and digit, where digits start; the sums that tiles carry. */
+static size_t embedding_bytes(const struct op_limits *limits)
+{
+    const size_t tokens = (size_t)limits->max_tokens, digits = (size_t)1 << CUDA_SORT_BITS;
+    const size_t blocks = (size_t)blocks_of(limits->max_tokens, CUDA_SORT_ITEMS);
+    const size_t tiles = (size_t)blocks_of(limits->max_tokens, CUDA_TILE_ROWS);
+    return 4 * cuda_scratch_size(tokens * sizeof(int32_t)) + cuda_scratch_size(blocks * digits * sizeof(int32_t)) +
+           cuda_scratch_size(digits * sizeof(int32_t)) + cuda_scratch_size(tiles * (size_t)limits->C * sizeof(float));
+}
+
+static size_t norm_bytes(const struct op_limits *limits)
+{
+    const int64_t widest = limits->C > limits->D ? limits->C : limits->D;
+    return cuda_scratch_size((size_t)(2 * CUDA_NORM_PARTS * widest) * sizeof(float));
+}
+
+/* A double for each row. */
+static size_t loss_bytes(const struct op_limits *limits)
+{
+    return cuda_scratch_size((size_t)limits->max_tokens * sizeof(double));
+}
+
+int64_t cuda_column_ranges(int64_t M)
+{
+    const int64_t ranges = blocks_of(M, CUDA_COLUMN_ROWS);
+    return ranges < CUDA_COLUMN_RANGES ? ranges : CUDA_COLUMN_RANGES;
+}
+
+size_t cuda_column_sums_bytes(int64_t M, int64_t N)
+{
+    return (size_t)cuda_column_ranges(M) * (size_t)N * sizeof(float);
+}
+
+static size_t linear_bytes(const struct op_limits *limits)
+{
+    return CUDA_GEMM_WORKSPACE + cuda_column_sums_bytes(limits->max_tokens, limits->max_linear_n) + CUDA_SCRATCH_ALIGN;
+}
+
+/* A float for each row of each head: the sum of out * dout. */
+static size_t attention_bytes(const struct op_limits *limits)
+{
+    return cuda_scratch_size((size_t)(limits->max_tokens * limits->H) * sizeof(float));
+}
+
+size_t cuda_workspace_bytes(const struct op_limits *limits)
+{
+    const size_t sizes[] = {embedding_bytes(limits), norm_bytes(limits),
+                            loss_bytes(limits),      linear_bytes(limits),
+                            attention_bytes(limits), cuda_scratch_size(CUDA_SUM_PARTS * sizeof(double))};
+    size_t most = 0;
+    for (size_t i = 0; i < COUNT_OF(sizes); i++)
+        most = sizes[i] > most ? sizes[i] : most;
+    return most;
+}

@@ -1,0 +1,44 @@
+/* cuda_workspace.h: scratch memory that the ops of a GPU take from their stream's workspace.
+ *
+ * The formulas are plain C and belong to every build: a plan for a GPU needs them where there is no CUDA. The kernels
+ * of gpu/cuda take their constants from here. */
+#ifndef ZTRAIN_GPU_CUDA_WORKSPACE_H
+#define ZTRAIN_GPU_CUDA_WORKSPACE_H
+
+#include "gpu/ops.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum {
+    CUDA_SCRATCH_ALIGN = 256,       /* bytes: every piece of scratch memory starts at a multiple of it */
+    CUDA_SORT_BITS = 9,             /* of a digit: two passes for vocabularies up to 262144 */
+    CUDA_SORT_ITEMS = 1024,         /* tokens that a block sorts */
+    CUDA_TILE_ROWS = 16,            /* sorted rows of the embedding's gradient that a block adds up */
+    CUDA_NORM_PARTS = 512,          /* partial sums of a norm's gradients: about four for each multiprocessor */
+    CUDA_SUM_PARTS = 1024,          /* partial results of sumsq and find_nonfinite */
+    CUDA_COLUMN_ROWS = 512,         /* rows of a range of column sums, */
+    CUDA_COLUMN_RANGES = 64,        /* of which there are at most that many */
+    CUDA_GEMM_WORKSPACE = 32 << 20, /* bytes that cublasLt's kernels for Hopper ask for */
+};
+
+/* Bytes of a piece of scratch memory, rounded up to where the next one starts. */
+static inline size_t cuda_scratch_size(size_t bytes)
+{
+    return (bytes + CUDA_SCRATCH_ALIGN - 1) / CUDA_SCRATCH_ALIGN * CUDA_SCRATCH_ALIGN;
+}
+
+/* Ranges of rows that the column sums of M rows are computed in, and the bytes of their partial sums of N columns. */
+int64_t cuda_column_ranges(int64_t M);
+size_t cuda_column_sums_bytes(int64_t M, int64_t N);
+
+/* Bytes that a stream needs for every op within the limits, with ztrain's own kernels for attention. cuDNN's plans may
+ * need more, which is known only on the GPU itself. */
+size_t cuda_workspace_bytes(const struct op_limits *limits);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif
