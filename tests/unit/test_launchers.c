@@ -70,7 +70,8 @@ static int play_rank(const char *scene)
     if (status != STATUS_OK)
         bootstrap_refuse(&boot, status);
     if (status != STATUS_OK)
-        say_and_exit(atoi(getenv("SLURM_PROCID") ? getenv("SLURM_PROCID") : getenv("RANK")), status, error.text);
+        say_and_exit(atoi(getenv("SLURM_PROCID") ? getenv("SLURM_PROCID") : getenv("RANK")), status,
+                     error.printed ? "" : error.text);
     status = bootstrap_connect(&boot, 1, getenv("PLAY_INTERFACE"), &error);
     int rank = boot.rank;
     if (status == STATUS_OK && !strcmp(scene, "meet"))
@@ -109,7 +110,7 @@ static int play_rank(const char *scene)
     }
     if (status != STATUS_OK) {
         bootstrap_release(&boot);
-        say_and_exit(rank, status, error.text);
+        say_and_exit(rank, status, error.printed ? "" : error.text);
     }
     bootstrap_finish(&boot);
     bootstrap_release(&boot);
