@@ -1,0 +1,249 @@
+#include "cmd/gpu_ceilings.h"
+
+#include "cmd/doctor_line.h"
+#include "core/clock.h"
+#include "gpu/open/device_open.h"
+#include "gpu/ops.h"
+
+#include <stdio.h>
+#include <string.h>
+
+enum {
+    SIDE = 8192, /* of the square matrices */
+    REPEATS = 20 /* of each kind of work */
+};
+static const size_t matrix_bytes = (size_t)SIDE * SIDE * sizeof(float), least_memory = (size_t)8 << 30;
+
+/* What is measured, and the memory it works on. */
+struct bench {
+    struct device *device; /* borrowed */
+    struct stream *stream; /* borrowed */
+    void *host;            /* owned; matrix_bytes */
+    char *matrices[3];     /* (matrix_bytes) each, in `memory` */
+    char *memory;          /* owned; the matrices, then the stream's workspace */
+    size_t bytes;          /* of memory */
+};
+
+/* Seconds of `repeats` calls of work(argument) on the stream, after one that does not count. */
+static double time_work(struct stream *stream, void (*work)(struct stream *, void *), void *argument, int repeats)
+{
+    work(stream, argument);
+    stream_sync(stream);
+    double start = seconds_now();
+    for (int i = 0; i < repeats; i++)
+        work(stream, argument);
+    stream_sync(stream);
+    return seconds_now() - start;
+}
+
+struct copy_work {
+    void *dst, *src;
+    size_t bytes;
+};
+
+static void work_copy(struct stream *stream, void *argument)
+{
+    const struct copy_work *copy = argument;
+    stream_copy(stream, copy->dst, copy->src, copy->bytes);
+}
+
+static void work_product(struct stream *stream, void *argument)
+{
+    stream_device(stream)->ops->linear_fwd(stream, argument);
+}
+
+/* A large attention; its tensors lie in the three matrices, which hold more than it needs. */
+enum { ATTENTION_SEQUENCES = 4, ATTENTION_LENGTH = 2048, ATTENTION_HEADS = 16, ATTENTION_WIDTH = 128 };
+
+struct attention_work {
+    struct attention_fwd_args fwd;
+    struct attention_bwd_args bwd;
+};
+
+static void describe_attention(struct attention_work *work)
+{
+    const int64_t M = ATTENTION_SEQUENCES * ATTENTION_LENGTH, row = ATTENTION_HEADS * ATTENTION_WIDTH;
+    work->bwd = (struct attention_bwd_args){.dtype = DTYPE_BF16,
+                                            .M = M,
+                                            .H = ATTENTION_HEADS,
+                                            .KV = ATTENTION_HEADS,
+                                            .D = ATTENTION_WIDTH,
+                                            .ld_q = 3 * row,
+                                            .ld_k = 3 * row,
+                                            .ld_v = 3 * row,
+                                            .ld_o = row,
+                                            .ld_dq = 3 * row,
+                                            .ld_dk = 3 * row,
+                                            .ld_dv = 3 * row,
+                                            .scale = 0.0884f,
+                                            .num_seqs = ATTENTION_SEQUENCES,
+                                            .max_seq = ATTENTION_LENGTH};
+    work->fwd = attention_forward_of(&work->bwd);
+}
+
+static void work_attention_fwd(struct stream *stream, void *argument)
+{
+    stream_device(stream)->ops->attention_fwd(stream, &((struct attention_work *)argument)->fwd);
+}
+
+static void work_attention_bwd(struct stream *stream, void *argument)
+{
+    stream_device(stream)->ops->attention_bwd(stream, &((struct attention_work *)argument)->bwd);
+}
+
+static void measure_attention(struct stream *stream, struct attention_work *work, char *pieces[3], int repeats)
+{
+    char how[512];
+    const int64_t row = ATTENTION_HEADS * ATTENTION_WIDTH, out_bytes = work->fwd.M * row * 2;
+    int32_t starts[ATTENTION_SEQUENCES + 1];
+    for (int i = 0; i <= ATTENTION_SEQUENCES; i++)
+        starts[i] = i * ATTENTION_LENGTH;
+    char *lse = pieces[1] + 2 * out_bytes, *seq_start = lse + work->fwd.M * ATTENTION_HEADS * 4;
+    stream_copy(stream, seq_start, starts, sizeof starts);
+    work->fwd.q = work->bwd.q = pieces[0];
+    work->fwd.k = work->bwd.k = pieces[0] + 2 * row;
+    work->fwd.v = work->bwd.v = pieces[0] + 4 * row;
+    work->bwd.out = work->fwd.out = pieces[1];
+    work->bwd.dout = pieces[1] + out_bytes;
+    work->bwd.lse = work->fwd.lse = (float *)(void *)lse;
+    work->fwd.seq_start = work->bwd.seq_start = (const int32_t *)(void *)seq_start;
+    work->bwd.dq = pieces[2];
+    work->bwd.dk = pieces[2] + 2 * row;
+    work->bwd.dv = pieces[2] + 4 * row;
+    double flops = 2.0 * (double)work->fwd.M * ATTENTION_LENGTH * (double)row * repeats / 1e12;
+    double forward = time_work(stream, work_attention_fwd, work, repeats);
+    double backward = time_work(stream, work_attention_bwd, work, repeats);
+    ops_describe(stream_device(stream), how, sizeof how);
+    doctor_line("attention bf16", "forward %.1f TFLOP/s, backward %.1f TFLOP/s", flops / forward,
+                2.5 * flops / backward);
+    doctor_line("", "%s", how);
+}
+
+/* Fills memory with numbers from -1 to 1 as `dtype`, a million of them repeated. Zeros would not do: a GPU multiplies
+ * them faster than anything else, as they need less power. bytes: a multiple of 4 MiB. */
+static void fill_with_noise(char *memory, size_t bytes, enum dtype dtype)
+{
+    const size_t once = (size_t)1 << 20, size = dtype_size(dtype);
+    uint32_t state = 1;
+    for (size_t i = 0; i < once; i++) {
+        state = state * 1664525 + 1013904223; /* Numerical Recipes' generator */
+        float value = (float)(int32_t)state * 0x1p-31f;
+        uint16_t half = dtype == DTYPE_BF16 ? bf16_from_f32(value) : f16_from_f32(value);
+        memcpy(memory + i * size, dtype == DTYPE_F32 ? (const void *)&value : &half, size);
+    }
+    for (size_t i = once * size; i < bytes; i += once * size)
+        memcpy(memory + i, memory, once * size);
+}
+
+/* Prints the rate of large products of one dtype. */
+static enum status measure_products(struct bench *bench, enum dtype dtype, struct error *err)
+{
+    struct linear_fwd_args args = {.dtype = dtype,
+                                   .y_dtype = dtype,
+                                   .M = SIDE,
+                                   .N = SIDE,
+                                   .K = SIDE,
+                                   .y = bench->matrices[0],
+                                   .x = bench->matrices[1],
+                                   .w = bench->matrices[2]};
+    struct linear_products products = {.fwd = &args, .num_fwd = 1};
+    TRY(ops_prepare(bench->device, &products, err));
+    fill_with_noise(bench->host, matrix_bytes, dtype);
+    stream_copy(bench->stream, bench->matrices[1], bench->host, matrix_bytes);
+    stream_copy(bench->stream, bench->matrices[2], bench->host, matrix_bytes);
+    stream_sync(bench->stream); /* before the host's memory is filled again */
+    double rate = 2.0 * SIDE * SIDE * SIDE * REPEATS / time_work(bench->stream, work_product, &args, REPEATS);
+    double peak = bench->device->peak_flops[dtype];
+    char share[64] = "", name[32];
+    if (peak > 0)
+        snprintf(share, sizeof share, ", %.1f %% of the data sheet's %.0f", 100 * rate / peak, peak / 1e12);
+    snprintf(name, sizeof name, "products %s", dtype_name(dtype));
+    doctor_line(name, "%.1f TFLOP/s%s", rate / 1e12, share);
+    return STATUS_OK;
+}
+
+/* Prints the rate of copies within the GPU's memory, and from and to the host. */
+static void measure_copies(struct bench *bench)
+{
+    struct copy_work inside = {bench->matrices[0], bench->matrices[1], matrix_bytes},
+                     up = {bench->matrices[0], bench->host, matrix_bytes},
+                     down = {bench->host, bench->matrices[0], matrix_bytes};
+    double bytes = (double)matrix_bytes * REPEATS / 1e9, peak = bench->device->peak_bytes;
+    double rate = 2 * bytes / time_work(bench->stream, work_copy, &inside, REPEATS);
+    char share[64] = "";
+    if (peak > 0)
+        snprintf(share, sizeof share, ", %.1f %% of the data sheet's %.0f", 1e11 * rate / peak, peak / 1e9);
+    doctor_line("copy", "%.0f GB/s (read and written)%s", rate, share);
+    doctor_line("copy host to gpu", "%.1f GB/s", bytes / time_work(bench->stream, work_copy, &up, REPEATS));
+    doctor_line("copy gpu to host", "%.1f GB/s", bytes / time_work(bench->stream, work_copy, &down, REPEATS));
+}
+
+/* Allocates the memory that the works need, and gives the stream its workspace. */
+static enum status bench_allocate(struct bench *bench, const struct attention_work *attention, struct error *err)
+{
+    const struct op_limits limits = {.dtype = DTYPE_F32,
+                                     .max_tokens = SIDE,
+                                     .H = ATTENTION_HEADS,
+                                     .KV = ATTENTION_HEADS,
+                                     .D = ATTENTION_WIDTH,
+                                     .max_linear_k = SIDE,
+                                     .max_linear_n = SIDE,
+                                     .max_seqs = ATTENTION_SEQUENCES,
+                                     .max_seq = ATTENTION_LENGTH,
+                                     .attention_fwd = attention->fwd,
+                                     .attention_bwd = attention->bwd};
+    size_t workspace = ops_workspace_bytes(bench->device, &limits);
+    bench->bytes = 3 * matrix_bytes + workspace;
+    TRY(device_alloc_host(bench->device, matrix_bytes, &bench->host, err));
+    TRY(device_alloc(bench->device, bench->bytes, (void **)&bench->memory, err));
+    for (int i = 0; i < 3; i++)
+        bench->matrices[i] = bench->memory + (size_t)i * matrix_bytes;
+    stream_set_workspace(bench->stream, bench->memory + 3 * matrix_bytes, workspace);
+    return STATUS_OK;
+}
+
+static enum status measure_all(struct bench *bench, struct error *err)
+{
+    struct attention_work attention;
+    describe_attention(&attention);
+    TRY(bench_allocate(bench, &attention, err));
+    for (int dtype = 0; dtype < DTYPE_COUNT; dtype++)
+        TRY(measure_products(bench, (enum dtype)dtype, err));
+    fill_with_noise(bench->host, matrix_bytes, DTYPE_BF16);
+    stream_copy(bench->stream, bench->matrices[0], bench->host, matrix_bytes);
+    stream_copy(bench->stream, bench->matrices[1], bench->host, matrix_bytes);
+    measure_attention(bench->stream, &attention, bench->matrices, REPEATS);
+    measure_copies(bench);
+    return device_check(bench->device, err);
+}
+
+/* Measures on a stream of the device, with memory that the GPU has to spare. */
+static enum status measure(struct device *device, struct stream *stream, struct error *err)
+{
+    struct bench bench = {.device = device, .stream = stream};
+    if (device->memory_bytes < least_memory) {
+        doctor_line("ceilings", "not measured: the GPU has less than 8 GiB");
+        return STATUS_OK;
+    }
+    enum status status = measure_all(&bench, err);
+    device_free(device, bench.memory, bench.bytes);
+    device_free_host(device, bench.host, matrix_bytes);
+    return status;
+}
+
+void ceilings_report(void)
+{
+    struct device *device = NULL;
+    struct stream *stream = NULL;
+    struct error err;
+    enum status status;
+    TRY_END(device_open(DEVICE_CUDA, 0, 0, &device, &err));
+    doctor_line("cuda device", "%s; %s", device->name, device->detail);
+    TRY_END(stream_new(device, STREAM_COMPUTE, &stream, &err));
+    TRY_END(measure(device, stream, &err));
+end:
+    if (status != STATUS_OK)
+        doctor_line("cuda device", "fails: %s", err.text);
+    stream_free(stream);
+    device_close(device);
+}
