@@ -40,7 +40,7 @@ static const char *human_bytes(double bytes, char out[32])
     return out;
 }
 
-static int64_t integer_of(const json_t *object, const char *member)
+static int64_t tensor_integer(const json_t *object, const char *member)
 {
     return json_integer_value(json_object_get(object, member));
 }
@@ -138,10 +138,10 @@ static void print_summary(const struct checkpoint *checkpoint, const char *dir)
     int64_t params = 0, state_bytes = 0, stored = 0, world = checkpoint->world;
     json_array_foreach(tensors, i, element) params += numel_of(element);
     json_array_foreach(json_object_get(manifest, "units"), i, element) state_bytes +=
-        integer_of(element, "slice") * world * 4;
+        tensor_integer(element, "slice") * world * 4;
     state_bytes *= (int64_t)json_array_size(json_object_get(manifest, "states"));
     json_array_foreach(json_object_get(manifest, "files"), i, element) stored +=
-        i < (size_t)world ? integer_of(element, "bytes") : 0;
+        i < (size_t)world ? tensor_integer(element, "bytes") : 0;
 
     printf("checkpoint   %s\n", PRINTABLE(checkpoint->path));
     printf("written      %s by ztrain %s\n", PRINTABLE(string_of(manifest, "time")),
@@ -154,10 +154,11 @@ static void print_summary(const struct checkpoint *checkpoint, const char *dir)
     printf("trained in   %s on %d rank%s\n", dtype_name(checkpoint->dtype), checkpoint->world, world == 1 ? "" : "s");
     printf("state        %s of fp32 (master, exp_avg, exp_avg_sq)", human_bytes((double)state_bytes, raw));
     printf(" in %s: compressed %.2f times (level %" PRId64 ")\n", human_bytes((double)stored, size),
-           (double)state_bytes / (double)stored, integer_of(manifest, "compression_level"));
+           (double)state_bytes / (double)stored, tensor_integer(manifest, "compression_level"));
     printf("files        %s\n", human_bytes((double)checkpoint->bytes, size));
-    json_array_foreach(json_object_get(manifest, "files"), i, element) printf(
-        "  %-28s %s\n", PRINTABLE(string_of(element, "name")), human_bytes((double)integer_of(element, "bytes"), size));
+    json_array_foreach(json_object_get(manifest, "files"), i, element)
+        printf("  %-28s %s\n", PRINTABLE(string_of(element, "name")),
+               human_bytes((double)tensor_integer(element, "bytes"), size));
     print_others(dir);
     if (checkpoint->machine)
         print_members("machine", checkpoint->machine);
@@ -188,7 +189,7 @@ static void statistics_add(struct statistics *s, const float *data, int64_t coun
 }
 
 /* Of each tensor of the manifest's; `all` has as many. */
-static enum status read_tensors(const struct checkpoint *checkpoint, struct statistics *all, struct error *err)
+static enum status read_statistics(const struct checkpoint *checkpoint, struct statistics *all, struct error *err)
 {
     enum status status = STATUS_OK;
     float *chunk = memory_alloc(CHUNK * sizeof *chunk);
@@ -196,15 +197,15 @@ static enum status read_tensors(const struct checkpoint *checkpoint, struct stat
     json_t *tensor;
     json_array_foreach(json_object_get(checkpoint->manifest, "tensors"), i, tensor)
     {
-        int64_t offset = integer_of(tensor, "offset"), numel = numel_of(tensor);
+        int64_t offset = tensor_integer(tensor, "offset"), numel = numel_of(tensor);
         for (int64_t done = 0; done < numel; done += CHUNK) {
             int64_t n = numel - done < CHUNK ? numel - done : CHUNK;
-            TRY_GOTO(checkpoint_read(checkpoint, STATE_MASTER, (int)integer_of(tensor, "unit"), offset + done, n, chunk,
-                                     err));
+            TRY_END(checkpoint_read(checkpoint, STATE_MASTER, (int)tensor_integer(tensor, "unit"), offset + done, n,
+                                    chunk, err));
             statistics_add(&all[i], chunk, n);
         }
     }
-fail:
+end:
     free(chunk);
     return status;
 }
@@ -241,7 +242,7 @@ static enum status inspect_once(const char *dir, bool tensors, bool *again, stru
     if (tensors) {
         size_t count = json_array_size(json_object_get(checkpoint->manifest, "tensors"));
         all = memory_zeroed(count + 1, sizeof *all);
-        status = read_tensors(checkpoint, all, err);
+        status = read_statistics(checkpoint, all, err);
         *again = status == STATUS_CHECKPOINT && checkpoint_is_gone(checkpoint);
     }
     if (!*again)

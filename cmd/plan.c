@@ -46,12 +46,12 @@ enum status plan_dry_run(struct run_spec *spec, int world, const char *world_sou
 {
     struct trainer trainer = {0};
     enum status status;
-    TRY_GOTO(trainer_build(&trainer, spec, 0, world, NULL, bootstrap_threads(cores, world), err));
+    TRY_END(trainer_build(&trainer, spec, 0, world, NULL, bootstrap_threads(cores, world), err));
     struct error data_error;
     status = trainer_open_data(&trainer, &data_error);
     bool data_known = status == STATUS_OK;
     if (status == STATUS_DEVICE) /* out of memory says nothing about the data */
-        TRY_GOTO(error_set(err, status, "%s", data_error.text));
+        TRY_END(error_set(err, status, "%s", data_error.text));
     if (!data_known && spec->train.max_steps && !spec->train.epochs && !spec->scheduler.total_steps)
         spec->scheduler.total_steps = spec->train.max_steps;
     printf("# effective run spec\n");
@@ -63,7 +63,7 @@ enum status plan_dry_run(struct run_spec *spec, int world, const char *world_sou
         printf("data: %s\n", PRINTABLE(data_error.text));
     trainer_print_plan(&trainer);
     status = check_printed(err);
-fail:
+end:
     trainer_release(&trainer);
     return status;
 }
@@ -80,15 +80,15 @@ enum status cmd_plan(int argc, char **argv, struct error *err)
         return STATUS_OK;
     }
     int world = options.world ? options.world : options.local_gpus ? options.local_gpus : 1;
-    TRY_GOTO(options_load_spec(&options, false, &spec, err));
+    TRY_END(options_load_spec(&options, false, &spec, err));
     const char *source = options.world ? "--world" : options.local_gpus ? "--local-gpus" : "one rank";
-    TRY_GOTO(spec_resolve_batch(spec, world, source, err));
-    TRY_GOTO(
+    TRY_END(spec_resolve_batch(spec, world, source, err));
+    TRY_END(
         trainer_build(&trainer, spec, 0, world, NULL, bootstrap_threads(bootstrap_cores(), options.local_gpus), err));
     print_batch(spec, world, "planned");
     trainer_print_plan(&trainer);
     status = check_printed(err);
-fail:
+end:
     trainer_release(&trainer);
     spec_free(spec);
     return status;

@@ -203,14 +203,14 @@ enum status cmd_train(int argc, char **argv, struct error *err)
     if (status == STATUS_OK)
         status = check_options(&options, &boot, err);
     if (status == STATUS_OK && options.dry_run && boot.rank != 0) /* rank 0 says it all */
-        goto fail;
+        goto end;
     if (status == STATUS_OK && !options.dry_run && !supervises) /* a rank; a supervisor forks first */
-        TRY_GOTO(start_output(err));
-    TRY_GOTO(read_spec(&options, &boot, status, &spec, err));
+        TRY_END(start_output(err));
+    TRY_END(read_spec(&options, &boot, status, &spec, err));
     if (supervises)
         snprintf(boot.source, sizeof boot.source, "--local-gpus %d", options.local_gpus);
     status = run_command(&options, argv, &boot, spec, err);
-fail:
+end:
     spec_free(spec);
     bootstrap_release(&boot);
     return status;

@@ -13,7 +13,7 @@
 static const char share_name[] = "ZTRAIN_SHARE_GPUS";
 
 /* What this rank sees, as the others are told: what is wrong with it is in the view. */
-static void look_around(int rank, struct gpu_view *view)
+static void look_for_gpus(int rank, struct gpu_view *view)
 {
     unsigned char uuids[GPU_VIEW_MAX][DEVICE_UUID_BYTES];
     char why[256] = "";
@@ -73,7 +73,7 @@ enum status choose_device(const struct run_spec *spec, struct comm *comm, const 
         return STATUS_OK;
     }
     struct gpu_view own;
-    look_around(boot->rank, &own);
+    look_for_gpus(boot->rank, &own);
     TRY(gpu_binding_find(comm, boot, &own, &binding, err));
     if (binding.blind >= 0)
         return do_without(spec, boot, binding.blind, binding.why, binding.seeing, err);

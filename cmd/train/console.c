@@ -40,7 +40,7 @@ static int terminal_columns(void)
 
 /* Renews the line. One that the terminal would wrap could not be renewed: it loses the norm and the rate, then its end.
  */
-static void show(struct console *console, const char *step, const char *rates, const char *speed)
+static void show_line(struct console *console, const char *step, const char *rates, const char *speed)
 {
     int columns = terminal_columns() - 1;
     if ((int)(strlen(step) + strlen(rates) + strlen(speed)) > columns)
@@ -77,7 +77,7 @@ void console_step(struct console *console, const struct step_metrics *m)
     snprintf(speed, sizeof speed, "  %.0f tokens/s%s  %s left%s", m->tokens_per_s, mfu, left,
              m->skipped ? "  SKIPPED" : "");
     if (console->terminal) {
-        show(console, step, rates, speed);
+        show_line(console, step, rates, speed);
         if (due)
             log_debug("%s%s%s", step, rates, speed); /* the log file has plain lines all the same */
         if (!(console->breakdown && due))

@@ -14,7 +14,7 @@ static const double same_end = 5; /* seconds: Slurm's ends move by less when nob
 static const double checkpoint_slack = 2, step_slack = 1.25;
 
 /* "2026-11-21 17:30:00" */
-static void describe(double end, char text[32])
+static void print_time(double end, char text[32])
 {
     time_t second = (time_t)end;
     struct tm parts;
@@ -46,7 +46,7 @@ void deadline_init(struct deadline *deadline, double expected_checkpoint, double
     if (first_end(deadline->squeue, &source, &end)) {
         double left = end - squeue_clock();
         if (left < no_limit) {
-            describe(end, when);
+            print_time(end, when);
             log_info("job %s ends at %s (%s), in %.0f s: a checkpoint is made in time", job, when, source, left);
             deadline->end = seconds_now() + left;
         }
@@ -65,7 +65,7 @@ void deadline_look_again(struct deadline *deadline)
     double left = end - squeue_clock(), found = left < no_limit ? seconds_now() + left : INFINITY;
     if (found == deadline->end || fabs(found - deadline->end) < same_end)
         return;
-    describe(end, when);
+    print_time(end, when);
     if (isinf(found))
         log_info("job %s has no end any more (squeue)", deadline->job);
     else

@@ -16,7 +16,7 @@
 #include <xxhash.h>
 
 /* What tells this start of the job from others; "": nothing does. */
-static void name_job(const struct bootstrap *boot, char name[256])
+static void name_start(const struct bootstrap *boot, char name[256])
 {
     const char *address = getenv("MASTER_ADDR"), *port = getenv("MASTER_PORT");
     snprintf(name, 256, "%s", boot->job_id);
@@ -41,7 +41,7 @@ static bool is_taken(const struct sockaddr_un *name, socklen_t size)
 static bool is_said(const struct bootstrap *boot, const struct error *err)
 {
     char job[256];
-    name_job(boot, job);
+    name_start(boot, job);
     if (boot->world == 1 || !*job)
         return false;
     uint64_t seed = XXH3_64bits(job, strlen(job)), general = verdict_general(err->text, boot->rank);

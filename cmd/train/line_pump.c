@@ -13,7 +13,7 @@ void line_pump_init(struct line_pump *pump, int from, enum outlet to, int rank)
     snprintf(pump->front, sizeof pump->front, "[%d] ", rank);
 }
 
-static void write_line(struct line_pump *pump, const char *line, size_t length)
+static void pump_line(struct line_pump *pump, const char *line, size_t length)
 {
     char text[PUMP_FRONT + PUMP_BYTES + 1];
     _Static_assert(sizeof text <= OUTPUT_RECORD, "a line is one record");
@@ -31,11 +31,11 @@ static void write_lines(struct line_pump *pump, bool all)
         char *end = memchr(pump->buffer + start, '\n', pump->used - start);
         if (!end)
             break;
-        write_line(pump, pump->buffer + start, (size_t)(end - pump->buffer) - start);
+        pump_line(pump, pump->buffer + start, (size_t)(end - pump->buffer) - start);
         start = (size_t)(end - pump->buffer) + 1;
     }
     if (start < pump->used && (all || (start == 0 && pump->used == sizeof pump->buffer))) {
-        write_line(pump, pump->buffer + start, pump->used - start);
+        pump_line(pump, pump->buffer + start, pump->used - start);
         start = pump->used;
     }
     memmove(pump->buffer, pump->buffer + start, pump->used - start);

@@ -21,7 +21,7 @@ double patience_left(const struct patience *patience)
     return fmin(patience->began + limit, deadline_latest(patience->deadline)) - now;
 }
 
-static void rest(double seconds)
+static void rest_with_progress(double seconds)
 {
     const struct timespec pause = {.tv_nsec = (long)(seconds * 1e9)};
     nanosleep(&pause, NULL);
@@ -44,6 +44,6 @@ enum status patience_again(struct patience *patience, bool *again, struct error 
         *again = votes[1] == 0 || patience->last != was_last; /* a longer limit counts from now on */
         if (!*again || votes[2] > 0)
             return STATUS_OK;
-        rest(glance);
+        rest_with_progress(glance);
     }
 }

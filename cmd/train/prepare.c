@@ -60,7 +60,7 @@ static enum status check_shared(struct run *run, struct error *err)
 }
 
 /* Rank 0 makes the folder and locks it; then all open their logs in it. */
-static enum status open_folder(struct run *run, struct error *err)
+static enum status open_run_folder(struct run *run, struct error *err)
 {
     enum status status = STATUS_OK;
     if (run->boot->rank == 0)
@@ -183,7 +183,7 @@ static enum status take_planned_course(struct run *run, const struct checkpoint 
 
 /* Commits to the resume: up to here only run.yaml has changed in the run folder, and everything that can refuse the
  * resume has had its turn. */
-static enum status take_course(struct run *run, const struct checkpoint *checkpoint, struct error *err)
+static enum status commit_course(struct run *run, const struct checkpoint *checkpoint, struct error *err)
 {
     struct checkpoint_course course;
     enum status status = resume_plan_course(run->resume, &run->place, checkpoint, &course, err);
@@ -201,7 +201,7 @@ static enum status open_files(struct run *run, const struct checkpoint *checkpoi
     TRY(run_folder_still_ours(&run->folder, err));
     TRY(run_folder_write_spec(&run->folder, run->spec, err));
     if (checkpoint)
-        TRY(take_course(run, checkpoint, err));
+        TRY(commit_course(run, checkpoint, err));
     else
         TRY(metrics_open(run->folder.metrics, NULL, &run->metrics, err));
     metrics_ask_owner(run->metrics, run_folder_still_ours, &run->folder);
@@ -236,7 +236,7 @@ static enum status prepare_from(struct run *run, const struct checkpoint *checkp
     TRY(stepper_init(&run->stepper, t, err));
     zero_set_position(t->zero, run->position.optimizer_step, &run->position.scaler, t->compute);
     if (!there)
-        TRY(open_folder(run, err));
+        TRY(open_run_folder(run, err));
     return run_agree(run, open_outputs(run, checkpoint, err), err);
 }
 
@@ -247,7 +247,7 @@ enum status run_prepare(struct run *run, bool profile, struct error *err)
     bool there;
     TRY(find_folder(run, &there, err));
     if (there)
-        TRY(open_folder(run, err));
+        TRY(open_run_folder(run, err));
     if (run->resume)
         status = open_resume(run, &checkpoint, err);
     else

@@ -120,7 +120,7 @@ static void abort_exhausted(const struct error *err)
 
 /* Called in the thread that watches over this rank, when a file or a device has blocked it for too long: the job has
  * failed, and as the blocked thread cannot end the process, this one does. */
-static void end_stuck(void *context, const char *text)
+static void end_blocked_rank(void *context, const char *text)
 {
     struct run *run = context;
     struct error err;
@@ -174,7 +174,7 @@ enum status rank_run(const struct rank_options *options, struct bootstrap *boot,
     struct run run = {.resume = options->resume, .started_at = seconds_now(), .spec = spec, .boot = boot};
     struct comm_config comm = {.timeout_seconds = spec->comm.timeout_seconds,
                                .io_timeout_seconds = spec->comm.io_timeout_seconds,
-                               .stuck = end_stuck,
+                               .stuck = end_blocked_rank,
                                .stuck_context = &run,
                                .interface = spec->comm.interface,
                                .reduce_within_node = spec->comm.reduce_within_node};

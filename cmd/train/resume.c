@@ -52,10 +52,10 @@ static enum status compare_models(const struct checkpoint *checkpoint, const str
 {
     struct model_desc was = {0}, now = {0};
     enum status status;
-    TRY_GOTO(trainer_describe_model(spec, false, &now, err));
-    TRY_GOTO(model_desc_from_json(checkpoint->model, checkpoint->path, &was, err));
+    TRY_END(trainer_describe_model(spec, false, &now, err));
+    TRY_END(model_desc_from_json(checkpoint->model, checkpoint->path, &was, err));
     model_desc_compare(&was, &now, differences);
-fail:
+end:
     model_desc_release(&was);
     model_desc_release(&now);
     return status;
@@ -107,8 +107,8 @@ static bool same_data_elsewhere(const struct checkpoint *checkpoint, const struc
     return same;
 }
 
-static enum status compare(const struct checkpoint *checkpoint, const struct run_spec *spec, int world, bool say,
-                           struct error *err)
+static enum status compare_specs(const struct checkpoint *checkpoint, const struct run_spec *spec, int world, bool say,
+                                 struct error *err)
 {
     struct spec_report report = {0};
     enum status status = compare_models(checkpoint, spec, &report.errors, err);
@@ -133,7 +133,7 @@ enum status resume_check(const struct checkpoint *checkpoint, struct run_spec *s
                          bool say, struct error *err)
 {
     TRY(spec_resolve_batch_resumed(spec, world, source, checkpoint->spec, checkpoint->world, err));
-    return compare(checkpoint, spec, world, say, err);
+    return compare_specs(checkpoint, spec, world, say, err);
 }
 
 /* What a resume would move aside. */
@@ -159,11 +159,11 @@ enum status resume_dry(const char *resume, const struct run_place *place, struct
     struct checkpoint *checkpoint;
     struct checkpoint_course course = {.count = 0};
     TRY(resume_open(resume, &(struct retry){.limit = 0}, &checkpoint, err));
-    TRY_GOTO(resume_check(checkpoint, spec, world, source, true, err));
-    TRY_GOTO(resume_plan_course(resume, place, checkpoint, &course, err));
+    TRY_END(resume_check(checkpoint, spec, world, source, true, err));
+    TRY_END(resume_plan_course(resume, place, checkpoint, &course, err));
     log_info("would go on from %s at step %" PRId64, checkpoint->path, checkpoint->position.step);
     say_course(&course);
-fail:
+end:
     checkpoint_course_release(&course);
     checkpoint_close(checkpoint);
     return status;

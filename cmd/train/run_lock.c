@@ -350,7 +350,7 @@ static enum verdict judge(const struct run_lock *lock, const struct reading *rea
 }
 
 /* "host gpu07, process 4711, job 12 step 0" */
-static void describe(const struct run_owner *owner, char out[512])
+static void describe_owner(const struct run_owner *owner, char out[512])
 {
     int n = *owner->host ? snprintf(out, 512, "host %.200s, process %" PRId64, owner->host, owner->pid)
                          : snprintf(out, 512, "which one its owner file does not say");
@@ -358,11 +358,12 @@ static void describe(const struct run_owner *owner, char out[512])
         snprintf(out + n, 512 - (size_t)n, ", job %s%s%s", owner->job, *owner->step ? " step " : "", owner->step);
 }
 
-static enum status refuse(const struct run_lock *lock, const struct reading *reading, enum grip grip, struct error *err)
+static enum status refuse_folder(const struct run_lock *lock, const struct reading *reading, enum grip grip,
+                                 struct error *err)
 {
     char who[512];
     enum verdict verdict = judge(lock, reading, grip);
-    describe(&reading->owner, who);
+    describe_owner(&reading->owner, who);
     if (verdict == VERDICT_ALIVE || verdict == VERDICT_DISTANT)
         error_set(err, STATUS_USAGE, "run folder '%s' is in use by another run (%s)", lock->folder, who);
     else
@@ -473,8 +474,8 @@ static void watch_on(struct run_lock *lock, struct watch *watch, const struct re
 
 enum decision { DECIDE_WAIT, DECIDE_TAKE, DECIDE_REFUSE };
 
-static enum decision decide(const struct run_lock *lock, const struct watch *watch, const struct reading *reading,
-                            enum grip grip)
+static enum decision decide_on_owner(const struct run_lock *lock, const struct watch *watch,
+                                     const struct reading *reading, enum grip grip)
 {
     bool patient = watch->waited < lock->config.patience;
     switch (judge(lock, reading, grip)) {
@@ -497,13 +498,13 @@ static void say_watching(const struct run_lock *lock, struct watch *watch, const
     if (watch->said || judge(lock, reading, grip) != VERDICT_DISTANT)
         return;
     watch->said = true;
-    describe(&reading->owner, who);
+    describe_owner(&reading->owner, who);
     log_info("run folder '%s' is marked as used by a run that can only be watched from here (%s); waiting up to %.0f s "
              "for a sign of life from it before this run takes over",
              lock->folder, who, silence_needed(lock, reading, grip));
 }
 
-static enum status take(struct run_lock *lock, struct error *err)
+static enum status take_lock(struct run_lock *lock, struct error *err)
 {
     struct watch watch = {.begun = false};
     const double poll = lock->config.period / 50;
@@ -514,8 +515,8 @@ static enum status take(struct run_lock *lock, struct error *err)
         TRY(lock_try(lock, &grip, err));
         TRY(owner_read(lock, &reading, err));
         watch_on(lock, &watch, &reading, poll);
-        switch (decide(lock, &watch, &reading, grip)) {
-        case DECIDE_REFUSE: return refuse(lock, &reading, grip, err);
+        switch (decide_on_owner(lock, &watch, &reading, grip)) {
+        case DECIDE_REFUSE: return refuse_folder(lock, &reading, grip, err);
         case DECIDE_TAKE:
             TRY(claim(lock, &reading, grip, &won, err));
             if (won && grip == GRIP_NONE)
@@ -600,7 +601,7 @@ static bool asked_to_stop(void)
 }
 
 /* A file's first line; "" if there is none. */
-static void read_line(const char *path, char *out, size_t size)
+static void read_first_line(const char *path, char *out, size_t size)
 {
     FILE *file = memory_fopen(path, "re");
     out[0] = 0;
@@ -641,7 +642,7 @@ void run_lock_config_init(struct run_lock_config *config)
     if (gethostname(self->host, sizeof self->host - 1) != 0)
         self->host[0] = 0;
     make_plain(self->host);
-    read_line("/proc/sys/kernel/random/boot_id", self->boot, sizeof self->boot);
+    read_first_line("/proc/sys/kernel/random/boot_id", self->boot, sizeof self->boot);
     if (readlink("/proc/self/ns/pid", self->pid_space, sizeof self->pid_space - 1) < 0)
         self->pid_space[0] = 0;
     self->pid = getpid();
@@ -678,7 +679,7 @@ enum status run_lock_take(struct run_lock **out, const char *folder, const struc
     TRY_GOTO(fs_join(lock->lock_path, folder, LOCK_NAME, STATUS_USAGE, err));
     TRY_GOTO(fs_join(lock->owner_path, folder, OWNER_NAME, STATUS_USAGE, err));
     TRY_GOTO(make_nonce(lock->config.self.nonce, err));
-    TRY_GOTO(take(lock, err));
+    TRY_GOTO(take_lock(lock, err));
     sweep(lock);
     int code = thread_start(&lock->thread, 0, refresh_until_the_end, lock);
     lock->thread_runs = code == 0;
@@ -695,7 +696,7 @@ static enum status taken_over(struct run_lock *lock, const struct run_owner *by,
 {
     char who[512];
     lock->lost = true;
-    describe(by, who);
+    describe_owner(by, who);
     if (*by->nonce)
         error_set(err, STATUS_USAGE, "another job has taken over this run folder, '%s' (%s)", lock->folder, who);
     else

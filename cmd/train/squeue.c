@@ -214,7 +214,7 @@ static bool await_period(struct squeue *squeue)
     return !squeue->closing;
 }
 
-static void *watch_loop(void *argument)
+static void *ask_until_end(void *argument)
 {
     struct squeue *squeue = argument;
     bool absent = false;
@@ -240,7 +240,7 @@ void squeue_watch(struct squeue *squeue, double period)
 {
     squeue->period = period;
     squeue->runs = true;
-    if (thread_start(&squeue->thread, 0, watch_loop, squeue) != 0)
+    if (thread_start(&squeue->thread, 0, ask_until_end, squeue) != 0)
         squeue->runs = false;
 }
 

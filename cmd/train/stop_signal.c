@@ -21,7 +21,7 @@ const char stop_signal_first_words[] =
 const char stop_signal_last_words[] = "ztrain: error: interrupted a second time: ended at once, without a checkpoint\n";
 
 /* A signal's handler may do little, and must not wait for a terminal on hold. */
-static void say(const char *words)
+static void write_words(const char *words)
 {
     struct pollfd ready = {.fd = STDERR_FILENO, .events = POLLOUT};
     if (announces && poll(&ready, 1, 0) == 1) {
@@ -42,12 +42,12 @@ static void count_interrupt(void)
     interrupted_at = now;
     if (!interrupts || (!first && !another))
         return;
-    say(first ? stop_signal_first_words : stop_signal_last_words);
+    write_words(first ? stop_signal_first_words : stop_signal_last_words);
     if (!first)
         _exit(STATUS_INTERRUPTED);
 }
 
-static void take(int signal_number)
+static void take_stop_signal(int signal_number)
 {
     int reason = errno;
     pending = signal_number;
@@ -67,7 +67,7 @@ static bool stays_ignored(int signal_number)
 
 void stop_signal_install(void)
 {
-    struct sigaction action = {.sa_handler = take, .sa_flags = SA_RESTART};
+    struct sigaction action = {.sa_handler = take_stop_signal, .sa_flags = SA_RESTART};
     sigset_t set;
     sigemptyset(&action.sa_mask);
     sigemptyset(&set);

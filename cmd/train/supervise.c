@@ -1,23 +1,23 @@
 /* supervise.c: see supervise.h.
  *
- * The supervisor is no rank. It makes the shared memory (comm/control.h), starts the ranks in order as its direct
+ * The supervisor is not a rank. It makes the shared memory (comm/control.h), starts the ranks in order as its direct
  * children, each with a share of the cores, and then sits in one poll() loop over their output and a signalfd. It never
- * waits for who reads its own output (core/output.h).
+ * waits for a reader of its own output (core/output.h).
  *
- *   - SIGINT, SIGTERM, SIGUSR1 go on to the ranks, once each: the ranks have process groups of their own, so a Ctrl-C
- * on the terminal reaches the supervisor only. SIGHUP (the terminal is gone) goes on as SIGTERM. Ranks start with them
- *     blocked, so that none is lost before they listen. SIGTSTP and SIGCONT stop and continue the ranks. SIGHUP and
- *     SIGTSTP stay ignored where they were (nohup): blocked, they would reach the signalfd all the same.
- *   - A rank that fails: the others are told through the control block, and end by themselves with the reason; who
- * still runs then gets SIGTERM, and at last SIGKILL, all within 5 seconds.
+ *   - SIGINT, SIGTERM and SIGUSR1 are passed on to the ranks, once each: the ranks have process groups of their own, so
+ *     that a Ctrl-C on the terminal reaches only the supervisor. SIGHUP (the terminal is gone) is passed on as SIGTERM.
+ *     Ranks start with these signals blocked, so that none is lost before they listen. SIGTSTP and SIGCONT stop and
+ *     continue the ranks. SIGHUP and SIGTSTP stay ignored if they were (nohup): blocked, they would still reach the
+ *     signalfd.
+ *   - If a rank fails, the others learn of it through the control block and end by themselves with the reason. Ranks
+ *     that are still running then get SIGTERM, and at last SIGKILL, all within 5 seconds.
  *   - If the supervisor is killed, the kernel kills the ranks (PR_SET_PDEATHSIG). The shared memory has no name, so
- *     nothing stays behind.
+ *     nothing is left.
+ *   - A second SIGINT kills the ranks at once. Only the supervisor counts them: a rank may get the same one from a
+ *     terminal or a batch system and from here.
  *
- *   - A second SIGINT kills the ranks at once. Here is who counts them: a rank may get one from a terminal or a batch
- *     system as well as from here.
- *
- * Exit code: the code that a rank gave with its last words; 6 if one was killed by a signal or left without a word; 75
- * if they stopped on request; 130 after a second SIGINT; 0 only if all ended with 0. */
+ * Exit code: the code that a rank gave with its error; 6 if a rank was killed by a signal or left without an error; 75
+ * if the ranks stopped on request; 130 after a second SIGINT; 0 only if all ended with 0. */
 #include "cmd/train/supervise.h"
 
 #include "cmd/train/line_pump.h"
@@ -25,6 +25,7 @@
 #include "comm/control.h"
 #include "comm/launch/bootstrap.h"
 #include "core/clock.h"
+#include "core/memory.h"
 #include "core/output.h"
 
 #include <errno.h>
@@ -43,10 +44,10 @@
 
 enum { MAX_RANKS = 64 /* on one machine, with two pipes each */ };
 
-/* seconds after a failure */
+/* Seconds after a failure. */
 static const double term_after = 1.5, kill_after = 3.5;
 
-/* What arrives here, and what the ranks get. */
+/* The signals that arrive here, and the ones that the ranks get for them. */
 static const struct {
     int from, to;
 } forwarded[] = {{SIGINT, SIGINT}, {SIGTERM, SIGTERM}, {SIGUSR1, SIGUSR1}, {SIGHUP, SIGTERM}};
@@ -68,22 +69,23 @@ struct job {
     int signals; /* signalfd */
     struct child children[MAX_RANKS];
     double failed_at, left_at; /* monotonic seconds; INFINITY: not yet */
-    double interrupted_at;     /* the newest SIGINT, likewise */
+    double interrupted_at;     /* the same of the newest SIGINT */
     bool interrupted;          /* a second one came: the ranks are killed */
-    int left_rank;             /* who left early */
+    int left_rank;             /* the rank that left early */
     int first_code;            /* of the first rank that ended with an error */
     bool told_term;
-    struct error unsaid; /* what the ranks cannot say */
+    struct error unsaid; /* an error that no rank can print; code STATUS_OK: none */
 };
 
 /* ---- starting ------------------------------------------------------------ */
 
-/* Rank r's share of the cores that we may use; at least one, shared where there are more ranks than cores. */
+/* Binds this process to the rank's share of the cores that the job may use: at least one, which ranks share if there
+ * are more ranks than cores. */
 static void share_cores(int rank, int ranks)
 {
     cpu_set_t all, own;
     if (sched_getaffinity(0, sizeof all, &all) != 0)
-        return; /* more cores than the set holds: all ranks may use all */
+        return; /* more cores than a cpu_set_t holds: every rank may use all */
     int cores = CPU_COUNT(&all), first = rank * cores / ranks, end = (rank + 1) * cores / ranks, seen = 0;
     if (end == first)
         end = first + 1;
@@ -97,7 +99,7 @@ static void share_cores(int rank, int ranks)
     sched_setaffinity(0, sizeof own, &own);
 }
 
-/* In the child, between fork and exec. outputs: what becomes stdout and stderr. */
+/* In the child, between fork and exec. outputs: the descriptors that become stdout and stderr. */
 static void become_rank(const struct job *job, int rank, const int outputs[2], pid_t supervisor)
 {
     setpgid(0, 0);
@@ -142,7 +144,7 @@ static enum status start_rank(struct job *job, int rank, struct error *err)
         goto fail;
     if (child->pid == 0)
         become_rank(job, rank, outputs, supervisor);
-    setpgid(child->pid, child->pid); /* in both, so that it is done when either goes on */
+    setpgid(child->pid, child->pid); /* in parent and child, so that it is done when either continues */
     child->running = true;
     control_expect(job->control, rank, (int)child->pid, job->host);
     for (int i = 0; i < 2; i++) {
@@ -183,8 +185,8 @@ static void signal_ranks(struct job *job, int signal_number, bool ending)
     }
 }
 
-/* The job fails because of `rank`. unsaid: in words that no rank can say, or NULL. */
-static void job_failed(struct job *job, int rank, int code, const char *unsaid)
+/* The job fails because of `rank`. unsaid: the error, if no rank can print it; else NULL. */
+static void fail_job(struct job *job, int rank, int code, const char *unsaid)
 {
     char text[512];
     if (!isfinite(job->failed_at)) {
@@ -209,14 +211,14 @@ static void rank_ended(struct job *job, int rank, int status)
         char text[512];
         snprintf(text, sizeof text, "rank %d on %s (process %d) was killed by signal %d (%s)", rank, job->host,
                  (int)child->pid, WTERMSIG(status), strsignal(WTERMSIG(status)));
-        job_failed(job, rank, STATUS_PEER, text);
+        fail_job(job, rank, STATUS_PEER, text);
         return;
     }
     child->code = WEXITSTATUS(status);
     if (child->code != STATUS_OK && child->code != STATUS_REQUEUE) {
-        job_failed(job, rank, child->code, NULL);
+        fail_job(job, rank, child->code, NULL);
     } else if (atomic_load(&entry->state) != RANK_CLOSED && !isfinite(job->left_at)) {
-        job->left_at = seconds_now(); /* all right if the others leave, too */
+        job->left_at = seconds_now(); /* no failure if the others leave as well */
         job->left_rank = rank;
     }
 }
@@ -230,7 +232,8 @@ static void reap(struct job *job)
     }
 }
 
-/* What time has to do; returns the seconds until it should look again. */
+/* Does what is due by now: a rank that left early fails the job; signals for ranks that outlive a failure. Returns the
+ * seconds until the next look. */
 static double check_time(struct job *job)
 {
     double now = seconds_now();
@@ -239,7 +242,7 @@ static double check_time(struct job *job)
         snprintf(text, sizeof text, "rank %d on %s (process %d) left with exit code %d while %d others went on",
                  job->left_rank, job->host, (int)job->children[job->left_rank].pid, job->children[job->left_rank].code,
                  running(job));
-        job_failed(job, job->left_rank, STATUS_PEER, text);
+        fail_job(job, job->left_rank, STATUS_PEER, text);
     }
     if (!isfinite(job->failed_at))
         return isfinite(job->left_at) ? job->left_at + job->timeout - now : INFINITY;
@@ -256,7 +259,7 @@ static double check_time(struct job *job)
 
 /* ---- the loop ------------------------------------------------------------ */
 
-/* The first SIGINT says what a second one will do. */
+/* The first SIGINT prints what a second one will do. */
 static void take_interrupt(struct job *job)
 {
     double now = seconds_now();
@@ -286,7 +289,7 @@ static void take_signals(struct job *job)
     }
 }
 
-static void run(struct job *job)
+static void supervise_until_end(struct job *job)
 {
     struct pollfd fds[1 + 2 * MAX_RANKS];
     while (running(job) > 0) {
@@ -310,8 +313,8 @@ static void run(struct job *job)
         }
 }
 
-/* The job's exit code once all have ended. */
-static int verdict(struct job *job, struct error *unsaid)
+/* The job's exit code once all ranks have ended. *unsaid: the error, if no rank has printed it; else code STATUS_OK. */
+static int job_exit_code(struct job *job, struct error *unsaid)
 {
     const struct control_block *block = control_block(job->control);
     *unsaid = (struct error){.code = STATUS_OK};
@@ -319,7 +322,7 @@ static int verdict(struct job *job, struct error *unsaid)
         return error_set(unsaid, STATUS_INTERRUPTED, "interrupted a second time: ended at once, without a checkpoint");
     if (isfinite(job->failed_at)) {
         if (atomic_load(&block->failed) == 2 && block->speaker >= 0)
-            return block->code; /* a rank's own last words */
+            return block->code; /* with the error that the rank has printed */
         *unsaid = job->unsaid;
         return unsaid->code != STATUS_OK ? (int)unsaid->code : job->first_code;
     }
@@ -335,8 +338,8 @@ static bool ignored(int signal_number)
     return sigaction(signal_number, NULL, &action) == 0 && action.sa_handler == SIG_IGN;
 }
 
-/* Blocks what the signalfd is to get instead. Were SIGCHLD ignored, as some callers have it, the kernel would reap the
- * ranks itself, and their end would never be seen. */
+/* Blocks the signals that the signalfd is to get instead. Some callers leave SIGCHLD ignored; the kernel would then
+ * reap the ranks itself, and their end would never be seen. */
 static void block_signals(sigset_t *mask, sigset_t *old_mask)
 {
     signal(SIGCHLD, SIG_DFL);
@@ -350,65 +353,78 @@ static void block_signals(sigset_t *mask, sigset_t *old_mask)
     sigprocmask(SIG_BLOCK, mask, old_mask);
 }
 
-enum status supervise(int ranks, char **argv, double timeout_seconds, int *exit_code, struct error *err)
+/* Starts the ranks, passes on a stop signal from before they could get it, and waits until all have ended. */
+static enum status run_ranks(struct job *job, struct error *err)
 {
-    ASSERT(timeout_seconds > 0);
     enum status status = STATUS_OK;
-    if (ranks < 1 || ranks > MAX_RANKS) {
-        error_set(err, STATUS_USAGE, "%d local ranks are not possible: 1 to %d are", ranks, MAX_RANKS);
-        return STATUS_USAGE;
-    }
-    TRY(bootstrap_check_launcher(err));
-    struct job *job = calloc(1, sizeof *job);
-    if (!job)
-        return error_set(err, STATUS_DEVICE, "out of memory");
-    job->ranks = ranks;
-    job->argv = argv;
-    job->timeout = timeout_seconds;
-    job->failed_at = job->left_at = job->interrupted_at = INFINITY;
-    job->fd = job->signals = -1;
-    bootstrap_host(job->host, sizeof job->host);
-    for (int r = 0; r < ranks; r++)
-        for (int i = 0; i < 2; i++)
-            job->children[r].pumps[i].from = -1;
-
-    sigset_t mask;
-    block_signals(&mask, &job->old_mask);
-    void (*old_pipe)(int) = signal(SIGPIPE, SIG_IGN);
-    job->signals = signalfd(-1, &mask, SFD_CLOEXEC | SFD_NONBLOCK);
-    if (job->signals < 0) {
-        status = error_set(err, STATUS_DEVICE, "cannot watch signals: %s", strerror(errno));
-        goto fail;
-    }
-    const struct control_shape shape = {.world = ranks, .local_world = ranks, .num_nodes = 1};
-    TRY_GOTO(control_create(&shape, &job->fd, err));
-    TRY_GOTO(control_attach(job->fd, -1, ranks, job->host, timeout_seconds, &job->control, err));
-    for (int r = 0; r < ranks && status == STATUS_OK; r++)
+    for (int r = 0; r < job->ranks && status == STATUS_OK; r++)
         status = start_rank(job, r, err);
-    int error = output_start(); /* no fork any more: whoever reads the output may pause, and the ranks go on */
+    int error = output_start(); /* no fork any more: a reader of the output may pause, and the ranks continue */
     if (error && status == STATUS_OK)
         status = error_set(err, STATUS_DEVICE, "cannot start a thread: %s", strerror(error));
     if (status != STATUS_OK) {
         signal_ranks(job, SIGKILL, true);
-    } else if (stop_signal_pending()) { /* it came before they were blocked here */
+    } else if (stop_signal_pending()) { /* it came before signals were blocked here */
         if (stop_signal_pending() == SIGINT)
             take_interrupt(job);
         signal_ranks(job, stop_signal_pending(), false);
     }
-    run(job);
-    if (status == STATUS_OK) {
-        struct error unsaid;
-        *exit_code = verdict(job, &unsaid);
-        if (unsaid.code != STATUS_OK && err)
-            *err = unsaid;
-        status = unsaid.code;
-    }
-fail:
+    supervise_until_end(job);
+    return status;
+}
+
+static void job_init(struct job *job, int ranks, char **argv, double timeout_seconds)
+{
+    *job = (struct job){.ranks = ranks, .argv = argv, .timeout = timeout_seconds, .fd = -1, .signals = -1};
+    job->failed_at = job->left_at = job->interrupted_at = INFINITY;
+    bootstrap_host(job->host, sizeof job->host);
+    for (int r = 0; r < ranks; r++)
+        for (int i = 0; i < 2; i++)
+            job->children[r].pumps[i].from = -1;
+}
+
+/* Opens what the supervisor works with: its signals, the job's shared memory. */
+static enum status job_open(struct job *job, const sigset_t *mask, struct error *err)
+{
+    const struct control_shape shape = {.world = job->ranks, .local_world = job->ranks, .num_nodes = 1};
+    job->signals = signalfd(-1, mask, SFD_CLOEXEC | SFD_NONBLOCK);
+    if (job->signals < 0)
+        return error_set(err, STATUS_DEVICE, "cannot watch signals: %s", strerror(errno));
+    TRY(control_create(&shape, &job->fd, err));
+    return control_attach(job->fd, -1, job->ranks, job->host, job->timeout, &job->control, err);
+}
+
+static void job_close(struct job *job)
+{
     control_detach(job->control);
     if (job->fd >= 0)
         close(job->fd);
     if (job->signals >= 0)
         close(job->signals);
+}
+
+enum status supervise(int ranks, char **argv, double timeout_seconds, int *exit_code, struct error *err)
+{
+    ASSERT(timeout_seconds > 0);
+    if (ranks < 1 || ranks > MAX_RANKS)
+        return error_set(err, STATUS_USAGE, "%d local ranks are not possible: 1 to %d are", ranks, MAX_RANKS);
+    TRY(bootstrap_check_launcher(err));
+    struct job *job = memory_alloc(sizeof *job);
+    struct error unsaid;
+    sigset_t mask;
+    job_init(job, ranks, argv, timeout_seconds);
+    block_signals(&mask, &job->old_mask);
+    void (*old_pipe)(int) = signal(SIGPIPE, SIG_IGN);
+    enum status status = job_open(job, &mask, err);
+    if (status == STATUS_OK)
+        status = run_ranks(job, err);
+    if (status == STATUS_OK) {
+        *exit_code = job_exit_code(job, &unsaid);
+        if (unsaid.code != STATUS_OK && err)
+            *err = unsaid;
+        status = unsaid.code;
+    }
+    job_close(job);
     signal(SIGPIPE, old_pipe);
     sigprocmask(SIG_SETMASK, &job->old_mask, NULL);
     free(job);

@@ -82,12 +82,12 @@ static void configure_streams(struct trainer *t)
 }
 
 /* A step that all ranks must have taken before the next, in which they wait for each other. */
-static enum status together(struct trainer *t, enum status status, struct error *err)
+static enum status trainer_agree(struct trainer *t, enum status status, struct error *err)
 {
     return t->comm ? agree(t->comm, status, err) : status;
 }
 
-static enum status describe(struct trainer *t, struct error *err)
+static enum status describe_shards(struct trainer *t, struct error *err)
 {
     TRY(trainer_describe_model(t->spec, t->rank == 0, &t->desc, err));
     TRY(tensor_table_build(&t->desc, &t->table, err));
@@ -101,7 +101,7 @@ static enum status open_device(struct trainer *t, int threads, struct error *err
 {
     struct device_choice choice;
     const char *way = NULL;
-    TRY(together(t, choose_device(t->spec, t->comm, t->boot, &choice, err), err));
+    TRY(trainer_agree(t, choose_device(t->spec, t->comm, t->boot, &choice, err), err));
     if (choice.to_plan)
         return device_plan_open(&t->device, err);
     struct cpu_kernels kernels;
@@ -112,10 +112,10 @@ static enum status open_device(struct trainer *t, int threads, struct error *err
     } else {
         status = device_open(choice.kind, choice.index, threads, &t->device, err);
     }
-    TRY(together(t, status, err));
+    TRY(trainer_agree(t, status, err));
     ops_profile_enable(t->device, t->profile); /* before anyone takes the op table */
     if (t->comm)
-        TRY(together(t, comm_attach_device(t->comm, t->device, choice.may_share, &way, err), err));
+        TRY(trainer_agree(t, comm_attach_device(t->comm, t->device, choice.may_share, &way, err), err));
     if (way && t->rank == 0)
         log_info("collectives: %s", way);
     return STATUS_OK;
@@ -128,7 +128,7 @@ enum status trainer_build(struct trainer *t, struct run_spec *spec, int rank, in
     t->rank = rank;
     t->world = world;
     t->comm = comm;
-    TRY(together(t, describe(t, err), err));
+    TRY(trainer_agree(t, describe_shards(t, err), err));
     TRY(open_device(t, threads, err));
     TRY(stream_new(t->device, STREAM_COMPUTE, &t->compute, err));
 
