@@ -44,7 +44,7 @@ endif
 CFLAGS_ALL += $(SANITIZERS_$(SANITIZE)) -fno-omit-frame-pointer -DZTRAIN_FAULTS=1
 LDFLAGS_ALL += $(SANITIZERS_$(SANITIZE))
 endif
-# Neither tool understands the OpenMP run time: the pragmas are left out there.
+# Neither tool understands the OpenMP run time, so these builds ignore the pragmas.
 ifneq ($(filter thread fuzzer,$(SANITIZE)),)
 CFLAGS_ALL += -Wno-unknown-pragmas
 else
@@ -110,7 +110,7 @@ C_FILES = $(foreach folder,$(ROOMS) $(CMD_ROOMS) tests/unit tests/ops tests/fuzz
 #: all            build/ztrain (the default)
 all: $(BUILD)/ztrain
 
-# A compiler or header that is missing is said once, with the way to get it, not by every file that includes it.
+# A missing compiler or header is reported once, with the way to get it, not by every file that includes it.
 # $(1): the headers, $(2): options of install-deps.sh
 define find_headers
 	@mkdir -p $(@D)
@@ -173,11 +173,11 @@ unit-tests: $(UNIT_TESTS)
 test:
 	scripts/test.sh
 
-#: test-slurm     what needs several machines: a real Slurm of two and of four nodes on this one (tests/run-cluster.sh)
+#: test-slurm     tests of several nodes, in a real Slurm of two and of four nodes on this machine (tests/run-cluster.sh)
 test-slurm:
 	tests/run-cluster.sh
 
-# What breaks runs; call_breaker knows the registers of x86-64 only.
+# Programs that break runs; call_breaker needs the registers of x86-64.
 FAULT_TOOLS = $(BUILD)/faults/failing_malloc.so $(if $(filter x86_64-% amd64-%,$(shell $(CC) -dumpmachine)),$(BUILD)/faults/call_breaker)
 FAULT_CFLAGS = -std=c11 -D_GNU_SOURCE -O2 -g $(WARNINGS)
 $(BUILD)/faults/%.so: tests/faults/%.c Makefile
@@ -189,10 +189,10 @@ $(BUILD)/faults/call_breaker: tests/faults/call_breaker.c Makefile
 	$(call say,LINK,$@)
 	$(Q)$(CC) $(FAULT_CFLAGS) $< -o $@
 
-#: fault-tools    what the sweeps of tests/faults break runs with
+#: fault-tools    the programs with which the sweeps of tests/faults break runs
 fault-tools: $(FAULT_TOOLS)
 
-#: test-faults    breaks tiny runs in every way there is (memory, system calls, kills, power): tests/faults/README.md; an hour
+#: test-faults    breaks tiny runs on purpose (memory, system calls, kills, power), for an hour: tests/faults/README.md
 test-faults: all fault-tools
 	tests/faults/sweep.py --ztrain $(BUILD)/ztrain --all
 
@@ -208,7 +208,7 @@ bench: all
 gpu-build:
 	$(MAKE) BUILD=build/gpu CUDA=1 STATIC_LIBRARIES=1 build/gpu/ztrain build/gpu/ops-test
 
-# AMX for CPUs that have none: tests/amx/amx.c.
+# An emulated AMX for CPUs without it: tests/amx/amx.c.
 $(BUILD)/amx/libamx.so: tests/amx/amx.c Makefile
 	@mkdir -p $(@D)
 	$(call say,LINK,$@)
@@ -228,7 +228,7 @@ check-layers:
 check-docs:
 	scripts/check-docs.py
 
-#: format         formats all C files; check-format only looks
+#: format         formats all C files; check-format only checks them
 format:
 	$(call say,FORMAT,$(words $(C_FILES)) files)
 	$(Q)$(CLANG_FORMAT) -i $(C_FILES)
@@ -236,7 +236,7 @@ check-format:
 	$(call say,CHECK,the format of $(words $(C_FILES)) files)
 	$(Q)$(CLANG_FORMAT) --dry-run -Werror $(C_FILES)
 
-#: doc            docs/run-spec.md from the binary's own table of keys
+#: doc            makes docs/run-spec.md from the binary's table of keys
 doc: all
 	$(BUILD)/ztrain --help-spec --markdown > docs/run-spec.md.new
 	mv docs/run-spec.md.new docs/run-spec.md

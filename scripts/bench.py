@@ -3,15 +3,15 @@
 
     scripts/bench.py                              tokens/s, time by operation, share of the GEMM ceiling, peak memory
     scripts/bench.py --case bf16-256              one case
-    scripts/bench.py --peers PYTHON               beside PyTorch, alternating in one run, with ratios; PYTHON: of an
+    scripts/bench.py --peers PYTHON               against PyTorch, alternating in one run, with ratios; PYTHON belongs to an
                                                   environment with torch and transformers (scripts/bench-peers.sh)
-    scripts/bench.py --peers PYTHON --deepspeed   two ranks at ZeRO-3 in bf16 beside DeepSpeed
+    scripts/bench.py --peers PYTHON --deepspeed   two ranks at ZeRO-3 in bf16 against DeepSpeed
 
-$ZTRAIN_BENCH_PRELOAD: libraries that are preloaded into peers, as in LD_PRELOAD.
+$ZTRAIN_BENCH_PRELOAD lists libraries that are preloaded into peers, as in LD_PRELOAD.
 
-Both are started once and take short turns: ztrain is stopped (SIGSTOP) while the peer computes, the peer waits to be
-asked. So both see the same minutes of the machine. A ratio is that of the medians of a turn, and the median over turns;
-absolute figures of different machines, or of different hours, do not compare.
+Both programs are started once and take short turns: ztrain is stopped (SIGSTOP) while the peer computes, and the peer waits
+for its next request, so both see the same minutes of the machine. A ratio compares the medians of a turn, and the median over
+turns is printed; absolute figures of different machines, or of different hours, cannot be compared.
 """
 import argparse
 import json
@@ -31,8 +31,8 @@ CASES = [(dtype, length) for dtype in ("fp32", "bf16") for length in (64, 256)]
 BATCH = 4
 VOCABULARY = 50257
 WARM_UP = 3     # steps of a run that are not counted
-STEPS = 10      # steps that are, of ztrain alone
-TURN_STEPS = 3  # … of a turn beside a peer
+STEPS = 10      # counted steps, of ztrain alone
+TURN_STEPS = 3  # counted steps in a turn with a peer
 
 
 # --- what is trained --------------------------------------------------------------------------------------------------
@@ -176,7 +176,7 @@ class Peer:
                 text = process.stdout.readline()
                 if not text:
                     self.end()
-                    sys.exit("bench.py: a peer ended early; hint: what it said is above")
+                    sys.exit("bench.py: a peer ended early; hint: its output is above")
                 if text.startswith("{\"seconds\""):
                     answers.append(json.loads(text))
                     break

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """The peer that scripts/bench.py compares with: transformers' GPT-2 124M in PyTorch, or in DeepSpeed at ZeRO-3.
 
-Reads a number of steps from each line of standard input, does them, answers with a line of JSON: the seconds of each
-step and the peak memory. Settings are those that make PyTorch fastest on a CPU: sdpa, torch.compile, fused AdamW with
+Reads a number of steps from each line of standard input, does them, and answers with a line of JSON: the seconds of each
+step and the peak memory. The settings are the fastest for PyTorch on a CPU: sdpa, torch.compile, fused AdamW with
 the clip factor folded in through its grad_scale; scripts/bench-peers.sh preloads tcmalloc and Intel's OpenMP.
 """
 import argparse
@@ -41,7 +41,7 @@ def torch_step(arguments):
             loss = forward(input_ids=tokens, labels=tokens).loss
         loss.backward()
         norm = torch.nn.utils.get_total_norm([p.grad for p in model.parameters()])
-        # the optimizer divides gradients by grad_scale: clipping costs no pass of its own
+        # the optimizer divides gradients by grad_scale, so clipping costs no extra pass
         optimizer.grad_scale = torch.clamp((norm + 1e-6) / CLIP, min=1.0)
         optimizer.found_inf = torch.zeros(())
         optimizer.step()

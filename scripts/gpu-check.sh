@@ -1,25 +1,25 @@
 #!/usr/bin/env bash
 # Everything that only a machine with an NVIDIA GPU can show: scripts/gpu-check.sh [OPTION…] [PART…]
 #
-#   doctor      what is there: GPU, driver, libraries, measured ceilings
-#   ops         every op against its float64 reference, in fp32, bf16 and fp16; attention with ztrain's own kernels, too
-#   perf        the large ops: GB/s, TFLOP/s, share of the measured ceilings; attention through cuDNN and without
-#   golden      every golden case in fp32 (without TF32), bf16 and fp16; some without cuDNN, too
-#   ranks       2 and 4 ranks on the one GPU, ZeRO stages 0 to 3
+#   doctor      GPU, driver, libraries, measured ceilings
+#   ops         every op against its float64 reference, in fp32, bf16 and fp16; attention also with ztrain's own kernels
+#   perf        the large ops: GB/s, TFLOP/s, share of the measured ceilings; attention with cuDNN and without
+#   golden      every golden case in fp32 (without TF32), bf16 and fp16; some also without cuDNN
+#   ranks       2 and 4 ranks on one GPU, ZeRO stages 0 to 3
 #   resume      interrupted and resumed: the same numbers bit for bit
-#   graphs      steps as CUDA graphs and op by op: the same numbers bit for bit, how much faster
+#   graphs      steps as CUDA graphs and op by op: the same numbers bit for bit, and the speed-up
 #   sanitizer   compute-sanitizer's memcheck and racecheck on a small run
-#   bench       GPT-2 124M and 1.5B, a Llama 1B and 8B shape beside PyTorch, alternating, as ratios
+#   bench       GPT-2 124M and 1.5B, a Llama 1B and 8B shape against PyTorch, alternating, as ratios
 #
-#   --build DIR   where ztrain and ops-test are (default: build); `make gpu-build` makes them with the small libraries
-#                 linked statically, so that the folder can be carried to a machine that has only CUDA and Python
+#   --build DIR   the folder of ztrain and ops-test (default: build); `make gpu-build` builds them with the small libraries
+#                 linked statically, so that the folder can be copied to a machine that has only CUDA and Python
 #   --out DIR     logs, tables and metrics (default: build/gpu-check)
 #   --device KEY  train.device (default: cuda; cpu only shows that this script works)
-#   --seconds N   for all parts (default: 530); a part for which nothing is left has failed
+#   --seconds N   for all parts together (default: 530); a part for which no time is left has failed
 #   --quick       fewer golden cases, shorter turns of the benchmark
 #
-# Where CUDA's libraries lie in Python's site-packages, they are found there. The last line is 'N passed, M failed';
-# SUMMARY in the output folder holds the tables of this run.
+# CUDA's libraries are also found in Python's site-packages. The last line is 'N passed, M failed'; SUMMARY in the output
+# folder has the tables of this run.
 set -uo pipefail
 from=$PWD
 cd "$(dirname "$0")/.." || exit 1
@@ -34,7 +34,7 @@ while [ $# -gt 0 ]; do
     --build | --out | --device | --seconds)
         [ -n "${2-}" ] || fail "$1 needs a value"
         declare "${1#--}=$2"
-        case $1:$2 in --build:[!/]* | --out:[!/]*) declare "${1#--}=$from/$2" ;; esac # as the caller sees it
+        case $1:$2 in --build:[!/]* | --out:[!/]*) declare "${1#--}=$from/$2" ;; esac # relative to the caller's folder
         shift 2
         ;;
     --quick) quick=1 && shift ;;
@@ -62,14 +62,15 @@ packages=$("$python" -c 'import glob, os, site
 for top in site.getsitepackages():
     print(":".join(sorted(glob.glob(os.path.join(top, "nvidia", "*", "lib")))), end=":")' 2>/dev/null)
 export LD_LIBRARY_PATH=$packages${LD_LIBRARY_PATH:-}
-# parts that are functions see what is exported; ranks and resume have several ranks on one GPU; the choices of GEMM kernels stay with the results
+# Parts that are functions see exported variables; the parts ranks and resume have several ranks on one GPU; the choices of GEMM
+# kernels are kept with the results.
 export build device python ZTRAIN_SHARE_GPUS=1
 case $out in /*) ;; *) out=$PWD/$out ;; esac
 export ZTRAIN_GEMM_CACHE=${ZTRAIN_GEMM_CACHE:-$out/gemm-cache}
 unset ZTRAIN_CUDA_TF32 # fp32 means fp32 here
 golden=(tests/golden/check_golden.py --ztrain "$build/ztrain" --set "train.device=$device")
 
-# A part within its time and what is left of the whole. Its log is of this run.
+# Runs a part within its time limit and the time that is left for all of them.
 logs=()
 gpu_part() {
     local left=$((seconds - SECONDS)) limit=$2
@@ -91,7 +92,7 @@ small_command() {
 }
 export -f small_command # for the parts that are functions
 
-# Two runs of one spec, one of them interrupted after step 3: equal losses, norms and evaluations.
+# Two runs of one spec, one of them interrupted after step 3, have equal losses, norms and evaluations.
 resume() {
     local top run
     top=$(mktemp -d) || return
@@ -120,7 +121,7 @@ PYTHON
     return $code
 }
 
-# A run whose kernels are shorter than their launches, as graphs and op by op: equal numbers, and the ratio of their speeds.
+# A run whose kernels are shorter than their launches has equal numbers as graphs and op by op; prints the ratio of their speeds.
 graphs() {
     local top run
     top=$(mktemp -d) || return
@@ -155,7 +156,7 @@ PYTHON
     return $code
 }
 
-# Two small runs under one of compute-sanitizer's tools: odd rows and GELU; RoPE, SwiGLU and cuDNN.
+# Two small runs under one of compute-sanitizer's tools, one with odd rows and GELU, one with RoPE, SwiGLU and cuDNN.
 sanitizer() {
     local tool=$1 case top run code=0
     command -v compute-sanitizer >/dev/null || {
@@ -198,7 +199,7 @@ for name in "$@"; do
         gpu_part racecheck 90 sanitizer racecheck
         ;;
     bench)
-        left=$((seconds - SECONDS)) # the benchmark leaves out what it has no time for
+        left=$((seconds - SECONDS)) # the benchmark leaves out cases for which it has no time
         gpu_part bench 300 "$python" scripts/gpu_bench.py --ztrain "$build/ztrain" --out "$out" \
             --limit "$((left < 290 ? left - 10 : 280))" ${quick:+--seconds 3}
         ;;

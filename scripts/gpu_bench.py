@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
-"""Training speed on one GPU beside PyTorch, one after the other in one run: tokens/s, MFU, memory, ratios.
+"""Training speed on one GPU against PyTorch's, one after the other in one run: tokens/s, MFU, memory, ratios.
 
     scripts/gpu_bench.py                       GPT-2 124M and 1.5B, Llama 1B, half of an 8B; T = 1024 and 4096; bf16
     scripts/gpu_bench.py --case gpt2-124m      cases whose name contains this
 
-PyTorch: transformers' model with random weights, sdpa, torch.compile, bf16 weights kept in fp32 by autocast, fused AdamW.
+PyTorch runs transformers' model with random weights, sdpa, torch.compile, fp32 weights under bf16 autocast, fused AdamW.
 Each side trains for --seconds in each of --turns turns; figures are medians over steps. A case that does not fit the
-memory of the GPU on either side says so; one that would not end within --limit seconds of the start is left out. MFU is ztrain's (docs/operations.md), PyTorch's the same over the ratio: both
-train the same model. A case without a ratio has failed. Runs on a Python with torch and transformers.
+memory of the GPU on either side is reported as such; one that would not end within --limit seconds of the start is left out.
+MFU is ztrain's (docs/operations.md); PyTorch's is that over the ratio, because both train the same model. A case without a
+ratio has failed. This needs a Python with torch and transformers.
 """
 import argparse
 import json
@@ -24,7 +25,7 @@ import time
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 WARM_UP = 5
-EXIT_DEVICE = 5                 # of ztrain: also where memory is too small
+EXIT_DEVICE = 5                 # ztrain's code, also for too little memory
 NO_FIT = "does not fit: "
 
 GPT2 = {"model_type": "gpt2", "vocab_size": 50257, "n_positions": 4096, "activation_function": "gelu_new",
@@ -36,7 +37,7 @@ MODELS = {
     "gpt2-1.5b": {**GPT2, "n_embd": 1600, "n_layer": 48, "n_head": 25},
     "llama-1b": {**LLAMA, "hidden_size": 2048, "intermediate_size": 8192, "num_hidden_layers": 16,
                  "num_attention_heads": 32, "num_key_value_heads": 8, "tie_word_embeddings": True},
-    # 8B takes 18 bytes a parameter and more than one GPU has: the same layers, half as many
+    # 8B takes 18 bytes a parameter, more than one GPU has: half as many of the same layers
     "llama-8b-half": {**LLAMA, "hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 16,
                  "num_attention_heads": 32, "num_key_value_heads": 8, "tie_word_embeddings": False},
 }
@@ -46,7 +47,7 @@ CASES = [("gpt2-124m", 1024, 32), ("llama-1b", 1024, 16), ("gpt2-1.5b", 1024, 8)
 
 
 def write_tokens(prefix, count, vocabulary):
-    """So many that no turn comes to an epoch's end, where ztrain writes a checkpoint: a million of them, repeated."""
+    """A million random tokens, repeated: enough for no turn to reach the end of an epoch, where ztrain writes a checkpoint."""
     rng, once = random.Random(1), 1 << 20
     tokens = struct.pack(f"<{once}i", *(rng.randrange(vocabulary) for _ in range(once)))
     with open(prefix + ".bin", "wb") as f:

@@ -1,19 +1,18 @@
 #!/usr/bin/env python3
 """Turns text into token shards for ztrain: PREFIX.bin and PREFIX.idx (Megatron-LM's format).
 
-How it works: one process reads the inputs and cuts them into documents; a batch of them goes to each of several worker
-processes, which tokenize and sort them into training and validation; the first process writes the results in order.
-At most a few batches per worker are under way, so memory stays bounded however large the inputs are (the length of each
-document, 4 bytes, is kept until the index is written). Everything is written under temporary names and renamed at the
-end, so that a shard that is there is whole.
+One process reads the inputs and cuts them into documents. It sends batches of documents to several worker processes, which
+tokenize them and sort them into training and validation, and writes the results in order. At most a few batches per worker
+are under way, so memory stays bounded however large the inputs are (the length of each document, 4 bytes, is kept until the
+index is written). Everything is written under temporary names and renamed at the end, so a shard that exists is whole.
 
-Python 3.9 or newer. Standard library only; the package `tokenizers` where --tokenizer names a folder.
+It needs Python 3.9 or newer and the standard library only, and the package `tokenizers` if --tokenizer names a folder.
 """
 import os
 import sys
 
-# This file's name is also that of a module of the standard library, which much else imports: keep its folder off the
-# path, and where a neighbouring script got this file for that module, put the right one in its place.
+# A module of the standard library has this file's name, and many others import it: keep this folder off the path, and if a
+# neighbouring script has imported this file instead of that module, replace it by the right one.
 sys.path[:] = [p for p in sys.path if os.path.realpath(p or ".") != os.path.dirname(os.path.realpath(__file__))]
 if __name__ == "tokenize":
     import importlib
@@ -46,32 +45,32 @@ PREFIX-validation.bin and .idx."""
 
 DETAILS = """\
 inputs
-  What a file is follows from the end of its name (each also with .gz behind it):
-    .jsonl .ndjson .json   an object on each line, one document each
+  The end of a file's name determines its kind (each may be followed by .gz):
+    .jsonl .ndjson .json   an object on each line, each one document
     .csv .tsv              a row is a document
-    anything else          text, as --document says
+    any other              text, cut by --document
   A folder stands for all files in it and below, sorted by name; hidden and binary files in it are skipped.
 
 documents
-  Each document is followed by the end-of-text token. Empty ones are left out. Text:
-    --document paragraph   what lies between blank lines (the default)
-    --document line        every line
+  Each document is followed by the end-of-text token. Empty documents are left out. In text files a document is
+    --document paragraph   the text between blank lines (the default)
+    --document line        a line
     --document file        a whole file
-  jsonl and csv: --fields says what makes the text, joined by a blank:
+  In jsonl and csv files --fields chooses the fields that are the text, joined by a blank:
     --fields title,description   names: keys of the objects, or columns that the csv file's first row names
     --fields 2,3                 numbers: columns from 1 of a csv file without such a row
-  Without --fields it is the field "text".
+  Without --fields the text is the field "text".
 
 tokenizers
-  byte   256 bytes and the end-of-text token 256: vocab_size 257, nothing else needed
+  byte   256 bytes and the end-of-text token 256 (vocab_size 257); no files are needed
   DIR    a Hugging Face folder with tokenizer.json, or with vocab.json and merges.txt (GPT-2's kind); needs the Python
          package "tokenizers". The end-of-text token is the folder's eos token; --end-of-text names another.
-  The summary at the end prints the vocab_size that the model needs at least. Tokens are stored as uint16 where the
+  The summary at the end has the smallest vocab_size that the model needs. Tokens are stored as uint16 where the
   vocabulary has at most 65,536 entries, as int32 otherwise.
 
 validation
-  --validation 0.02 puts about 2 % of the documents into PREFIX-validation instead of PREFIX. Which ones depends on
-  their text alone (a hash), so it is the same in every run, and equal documents are never on both sides.
+  --validation 0.02 puts about 2 % of the documents into PREFIX-validation instead of PREFIX. A hash of its text decides
+  for each document, so every run decides alike, and equal documents are never on both sides.
 
 examples
   scripts/tokenize.py book.txt --output data/book --tokenizer byte --validation 0.05
@@ -132,7 +131,7 @@ def is_binary(path):
         with open_input(path) as file:
             return b"\0" in file.read(8192)
     except (OSError, EOFError, zlib.error):
-        return False  # reading it says what is wrong
+        return False  # reading it will report the error
 
 
 def find_files(inputs):
@@ -209,7 +208,7 @@ def jsonl_documents(file, path, fields):
                 raise Failure(DATA, f"'{path}' line {number}: no field '{field}'; it has: "
                                     + (", ".join(list(row)[:12]) or "none") + "; hint: --fields NAME,NAME")
         texts = [field_text(row[f], f"'{path}' line {number}: field '{f}'") for f in fields]
-        text = " ".join(texts) if any(texts) else ""  # no blanks alone: such a document is left out
+        text = " ".join(texts) if any(texts) else ""  # a document of blanks only is left out
         yield text.encode("utf-8", "replace")  # JSON can hold half a surrogate pair, UTF-8 cannot
 
 
@@ -247,7 +246,7 @@ def documents(files, args, progress):
         try:
             with open(path, "rb") as raw:
                 file = open_input(path, raw)
-                if file.peek(3)[:3] == b"\xef\xbb\xbf":  # a byte order mark is no text
+                if file.peek(3)[:3] == b"\xef\xbb\xbf":  # a byte order mark is not text
                     file.read(3)
                 kind = kind_of(path)
                 if kind == "text":
@@ -425,9 +424,9 @@ def end_with_parent():
 
 def start_worker(args):
     global worker
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the first process ends them
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the first process ends the workers
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    threading.Thread(target=end_with_parent, daemon=True).start()  # also where it was killed and cannot
+    threading.Thread(target=end_with_parent, daemon=True).start()  # even if it was killed and cannot end them
     worker = Encoder(args)
 
 
@@ -439,7 +438,7 @@ def encoded(args, encoder, found):
     """Yields what Encoder.encode gives for each batch, in order."""
     first = list(itertools.islice(found, 2))
     found = itertools.chain(first, found)
-    if args.workers == 1 or len(first) < 2:  # no process is worth starting
+    if args.workers == 1 or len(first) < 2:  # not worth a process
         yield from map(encoder.encode, found)
         return
     with concurrent.futures.ProcessPoolExecutor(args.workers, initializer=start_worker, initargs=(args,)) as pool:
@@ -518,7 +517,7 @@ class Shard:
                 os.unlink(path)
 
 
-# ---- what is seen -------------------------------------------------------------------------------------------------
+# ---- progress and summary -----------------------------------------------------------------------------------------
 
 
 class Progress:
@@ -564,13 +563,13 @@ def parse(arguments):
         epilog=DETAILS,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("inputs", metavar="INPUT", nargs="+", help="text, jsonl or csv file, or a folder of such")
+    parser.add_argument("inputs", metavar="INPUT", nargs="+", help="text, jsonl or csv file, or a folder of such files")
     parser.add_argument("--output", metavar="PREFIX", required=True, help="writes PREFIX.bin and PREFIX.idx")
     parser.add_argument("--tokenizer", metavar="byte|DIR", required=True,
                         help="byte, or a Hugging Face tokenizer folder")
     parser.add_argument("--fields", metavar="LIST", help="fields of jsonl and csv (default: text)")
     parser.add_argument("--document", choices=("line", "paragraph", "file"),
-                        help="what a document of a text file is (default: paragraph)")
+                        help="what one document of a text file is (default: paragraph)")
     parser.add_argument("--validation", metavar="SHARE", type=float, default=0.0,
                         help="share of the documents for PREFIX-validation (default: 0, none)")
     parser.add_argument("--workers", metavar="N", type=int, default=len(os.sched_getaffinity(0)),
@@ -649,7 +648,7 @@ def run(args):
     if replaced:
         print(f"not UTF-8  {replaced:,} documents: U+FFFD stands for each wrong byte")
     if len(shards) == 1 and os.path.exists(args.output + "-validation.bin"):
-        print(f"left       {args.output}-validation.bin is of an earlier run: its documents may be in {args.output}, too")
+        print(f"left       {args.output}-validation.bin belongs to an earlier run: its documents may be in {args.output} as well")
     vocabulary, end = encoder.tokenizer.vocabulary, encoder.tokenizer.end
     print(f"vocabulary {vocabulary:,} ids, end-of-text token {end}: the model needs vocab_size {vocabulary} or more")
 

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Tests on several machines: tests/run-cluster.sh [PYTEST-OPTION…]    e.g.  tests/run-cluster.sh -k preempt
-# Installs what is missing (scripts/install-deps.sh --slurm), builds, then runs tests/cluster: Slurm clusters of two and
-# of four nodes are brought up and down on this machine (tests/cluster/slurm_lab.py). Without options the files run at
-# the same time, each with a cluster of its own: they mostly wait. What this machine does not allow is reported in a line
+# Installs missing packages (scripts/install-deps.sh --slurm), builds, then runs tests/cluster: it starts and stops Slurm
+# clusters of two and of four nodes on this machine (tests/cluster/slurm_lab.py). Without options the files run at
+# the same time, each with its own cluster, because they mostly wait. A test that this machine does not allow is reported
 # with the reason and counts as failed. The last line is 'N passed, M failed'; logs are in build/log.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 1

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Runs a command on a fresh copy of the committed tree, in a Debian that has nothing: no make, no compiler, no Python.
+# Runs a command on a fresh copy of the committed tree, in a bare Debian: no make, no compiler, no Python.
 #   tests/run-fresh.sh COMMAND…          e.g.  tests/run-fresh.sh scripts/quickstart.sh
-# The base system is made once by debootstrap (about half a minute) and kept in $FRESH_BASE (build/fresh/base); package
-# sources and proxy settings are this machine's. Needs root. The exit status is the command's.
+# The base system is made once by debootstrap (about half a minute) and kept in $FRESH_BASE (build/fresh/base), with this
+# machine's package sources and proxy settings. It needs root. The exit status is the command's.
 set -euo pipefail
 [ $# -ge 1 ] || { sed -n '2,5s/^# \{0,1\}//p' "$0" && exit 2; }
 cd "$(dirname "$0")/.."
@@ -24,7 +24,7 @@ trap 'rm -rf --one-file-system "$room"' EXIT
 cp -a "$base" "$room/root"
 cp /etc/resolv.conf /etc/hosts "$room/root/etc/"
 git clone -q . "$room/root/src"
-# A mount and a process name space of its own: what it mounts and starts ends with it.
+# The command has its own mount and process name spaces, so its mounts and processes end with it.
 # shellcheck disable=SC2016
 unshare --mount --pid --fork sh -c '
     root=$1

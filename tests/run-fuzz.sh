@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Runs each fuzz target of a build for some seconds: tests/run-fuzz.sh [BUILD [SECONDS]]
-# Inputs to start from are in tests/fuzz/corpus/TARGET; what once broke is in tests/fuzz/regressions/TARGET and is run
-# first. What breaks now is left in BUILD/fuzz/found. Prints 'N passed, M failed' last.
+# It starts from the inputs in tests/fuzz/corpus/TARGET and runs those that once broke the target, tests/fuzz/regressions/TARGET,
+# first. Inputs that break it now are left in BUILD/fuzz/found. Prints 'N passed, M failed' last.
 set -uo pipefail
 build=${1:-build/fuzzer} seconds=${2:-10}
 passed=0 failed=0
@@ -19,7 +19,7 @@ for target in "$build"/fuzz/fuzz_*; do
     for folder in tests/fuzz/corpus/"$name" tests/fuzz/regressions/"$name"; do
         [ ! -d "$folder" ] || seeds+=("$folder")
     done
-    # leaks count too; the memory bound is what the parsers promise, with the sanitizer's share
+    # leaks count as well; the memory bound is that of the parsers and the sanitizer's share
     if timeout -k 5 $((seconds + 120)) "$target" -max_total_time="$seconds" -timeout=10 -rss_limit_mb=2048 \
         -artifact_prefix="$found/$name-" -print_final_stats=1 "$work" ${seeds[@]+"${seeds[@]}"} >"$log" 2>&1; then
         passed=$((passed + 1))

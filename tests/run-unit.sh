@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
-# Runs the C test programs of a build, each within a time limit: tests/run-unit.sh [BUILD [PATTERN]]
-# As many at a time as there are cores: many of them wait most of the time. Prints what failed in full, one line for what
-# passed, and 'N passed, M failed' last.
+# Runs the C test programs of a build, each with a time limit: tests/run-unit.sh [BUILD [PATTERN]]
+# It runs as many at a time as there are cores. It prints the output of a program that failed, one line for one that passed,
+# and 'N passed, M failed' last.
 set -uo pipefail
 build=${1:-build} pattern=${2:-test_*}
 limit=${UNIT_SECONDS:-300}
 results=$(mktemp -d)
 trap 'rm -rf "$results"' EXIT
 
-# Leaves 'GOOD BAD' in $results/NAME.count, and in $results/NAME.said what is to be printed.
+# Leaves 'GOOD BAD' in $results/NAME.count, and the text to be printed in $results/NAME.said.
 run() {
     local name code good bad
     name=$(basename "$1")

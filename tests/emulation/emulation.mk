@@ -1,11 +1,11 @@
-# The emulated GPU (tests/emulation/emulation.h): the product's sources, C and CUDA, compiled for the host and linked with
+# The emulated GPU (tests/emulation/emulation.h): ztrain's sources, C and CUDA, are compiled for the host and linked with
 # a small run time in place of NVIDIA's libraries. Nothing of it is part of build/ztrain.
 #
 #   build/emulation/           kernels call the shadow (races, indices, uninitialised reads); C code with ASan and UBSan
 #   build/emulation/address/   kernels with ASan and UBSan too, without the shadow
 #
-# In each: ztrain, ops-test (train.device: cuda is "emulated GPU") and faults, programs with planted mistakes. In the first
-# also tests/: the unit tests that need a GPU (tests/run-unit.sh build/emulation), and cudnn-plans, which asks the real cuDNN.
+# Each has ztrain, ops-test (train.device: cuda is "emulated GPU") and faults, programs with planted mistakes. The first also
+# has tests/, the unit tests that need a GPU (tests/run-unit.sh build/emulation), and cudnn-plans, which asks the real cuDNN.
 
 EMULATION_INCLUDE ?= $(firstword $(foreach folder,$(CUDA_HOME) $(CUDA_PATH) /usr/local/cuda,\
 	$(if $(wildcard $(folder)/include/cublasLt.h),$(folder)/include)))
@@ -23,7 +23,7 @@ EMU_CU_FLAGS = -x c++ -std=c++17 -O1 $(EMU_COMMON) -Wall -Wextra -Wno-unknown-pr
 	$(if $(shell grep -qw fma /proc/cpuinfo && echo 1),-mfma)
 EMU_SHADOW_FLAGS = -O2 -fno-tree-vectorize -fsanitize=thread --param tsan-instrument-func-entry-exit=0
 
-# The CPU's kernels are not what is tested here: they are those of the plain build.
+# The CPU's kernels are not under test here: they are those of the plain build.
 EMU_PLAIN_C = $(wildcard gpu/cpu/ops_cpu_isa_*.c)
 EMU_C = $(filter-out $(EMU_PLAIN_C),$(foreach room,$(ROOMS),$(wildcard $(room)/*.c)))
 EMU_CU = $(wildcard gpu/cuda/*.cu)

@@ -148,7 +148,7 @@ def test_a_validation_set_of_an_earlier_run(tmp_path):
     arguments = [path, "--output", tmp_path / "s", "--tokenizer", "byte"]
     assert "earlier run" not in tokenize(*arguments)
     assert "earlier run" not in tokenize(*arguments, "--validation", "0.5")
-    assert f"{tmp_path / 's'}-validation.bin is of an earlier run" in tokenize(*arguments)
+    assert f"{tmp_path / 's'}-validation.bin belongs to an earlier run" in tokenize(*arguments)
 
 
 def test_neither_side_is_empty(tmp_path):
