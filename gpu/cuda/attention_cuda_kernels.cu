@@ -155,6 +155,47 @@ template <int N, typename T> __device__ __forceinline__ void put_scores(T *tile,
 
 /* ---- forward ------------------------------------------------------------- */
 
+/* The running softmax of the warp's rows: the maximum of the scaled scores so far, and this lane's part of the sum of
+ * exp(score - maximum). */
+template <typename T> struct softmax_rows {
+    float top[ROWS<T>], sum[ROWS<T>];
+};
+
+/* Masks a tile of scores, raises the maxima, shrinks the sums and `out` to them, and turns the scores into
+ * exponentials. query, key: of the warp's first row and of the tile's first column. */
+template <int K, int DP, typename T>
+__device__ __forceinline__ void softmax_step(struct softmax_rows<T> *softmax, struct tile_sum<T, K> *scores,
+                                             struct tile_sum<T, DP> *out, float scale, int query, int key, int length,
+                                             int window)
+{
+    const bool whole = all_visible(query, WARP_ROWS, key, K, length, window);
+#pragma unroll
+    for (int i = 0; i < ROWS<T>; i++) {
+        float highest = -INFINITY;
+#pragma unroll
+        for (int j = 0; j < K / LANES<T>; j++) {
+            if (!whole && !visible(query + tile_row<T>(i), key + score_column<T>(j), length, window))
+                scores->at[i][j] = -INFINITY;
+            highest = fmaxf(highest, scores->at[i][j]);
+        }
+        for (int distance = LANES<T> / 2; distance > 0; distance /= 2)
+            highest = fmaxf(highest, __shfl_xor_sync(0xffffffffu, highest, distance));
+        const float new_top = fmaxf(softmax->top[i], highest * scale);
+        const float base = new_top == -INFINITY ? 0 : new_top; /* -inf: the row has seen no key so far */
+        const float shrink = exponential(softmax->top[i] - base);
+        softmax->top[i] = new_top;
+        softmax->sum[i] *= shrink;
+#pragma unroll
+        for (int j = 0; j < K / LANES<T>; j++) {
+            scores->at[i][j] = exponential(fmaf(scores->at[i][j], scale, -base));
+            softmax->sum[i] += scores->at[i][j];
+        }
+#pragma unroll
+        for (int j = 0; j < DP / LANES<T>; j++)
+            out->at[i][j] *= shrink;
+    }
+}
+
 template <typename T, int DP>
 __global__ void __launch_bounds__(threads_of(FWD_SHAPE<T, DP>), 1)
     attention_fwd_kernel(struct attention_fwd_args a, struct walk walk)
@@ -171,11 +212,11 @@ __global__ void __launch_bounds__(threads_of(FWD_SHAPE<T, DP>), 1)
     load_rows<Q, DP>(q, a.q, a.ld_q, at.head, a.D, at.first, at, walk);
 
     struct tile_sum<T, DP> out;
-    float top[ROWS<T>], sum[ROWS<T>];
+    struct softmax_rows<T> softmax;
     tile_zero(&out);
     for (int i = 0; i < ROWS<T>; i++) {
-        top[i] = -INFINITY;
-        sum[i] = 0;
+        softmax.top[i] = -INFINITY;
+        softmax.sum[i] = 0;
     }
     const int end = min(at.first + Q, at.length);
     for (int key = first_key(at, walk, K); key < end; key += K) {
@@ -186,32 +227,7 @@ __global__ void __launch_bounds__(threads_of(FWD_SHAPE<T, DP>), 1)
         struct tile_sum<T, K> scores;
         tile_zero(&scores);
         multiply_rows<K, DP>(&scores, my_q, k, walk.depth);
-        const bool whole = all_visible(query, WARP_ROWS, key, K, at.length, walk.window);
-#pragma unroll
-        for (int i = 0; i < ROWS<T>; i++) {
-            float highest = -INFINITY;
-#pragma unroll
-            for (int j = 0; j < K / LANES<T>; j++) {
-                if (!whole && !visible(query + tile_row<T>(i), key + score_column<T>(j), at.length, walk.window))
-                    scores.at[i][j] = -INFINITY;
-                highest = fmaxf(highest, scores.at[i][j]);
-            }
-            for (int distance = LANES<T> / 2; distance > 0; distance /= 2)
-                highest = fmaxf(highest, __shfl_xor_sync(0xffffffffu, highest, distance));
-            const float new_top = fmaxf(top[i], highest * a.scale);
-            const float base = new_top == -INFINITY ? 0 : new_top; /* -inf: the row has seen no key so far */
-            const float shrink = exponential(top[i] - base);
-            top[i] = new_top;
-            sum[i] *= shrink;
-#pragma unroll
-            for (int j = 0; j < K / LANES<T>; j++) {
-                scores.at[i][j] = exponential(fmaf(scores.at[i][j], a.scale, -base));
-                sum[i] += scores.at[i][j];
-            }
-#pragma unroll
-            for (int j = 0; j < DP / LANES<T>; j++)
-                out.at[i][j] *= shrink;
-        }
+        softmax_step<K>(&softmax, &scores, &out, a.scale, query, key, at.length, walk.window);
         put_scores<K>(my_p, scores);
         multiply_columns<K, DP>(&out, my_p, v, walk.depth);
     }
@@ -219,11 +235,11 @@ __global__ void __launch_bounds__(threads_of(FWD_SHAPE<T, DP>), 1)
     float inverse[ROWS<T>];
 #pragma unroll
     for (int i = 0; i < ROWS<T>; i++) {
-        const float total = sum_over_lanes(sum[i], LANES<T>);
+        const float total = sum_over_lanes(softmax.sum[i], LANES<T>);
         const int at_query = query + tile_row<T>(i);
         inverse[i] = 1 / total;
         if (at_query < at.length && lane_of_warp() % LANES<T> == 0)
-            a.lse[at.head * a.M + at.start + at_query] = top[i] + logf(total);
+            a.lse[at.head * a.M + at.start + at_query] = softmax.top[i] + logf(total);
     }
     store_rows<DP>(a.out, a.ld_o, a.D, my_q, out, inverse, at, walk);
 }
@@ -314,6 +330,35 @@ __global__ void __launch_bounds__(threads_of(BWD_SHAPE<T, DP>), 1)
     store_rows<DP>(a.dq, a.ld_dq, a.D, my_q, dq, row_scale, at, walk);
 }
 
+/* Turns a tile of scores, the warp's keys by Q queries, into probabilities. `lse`: of the queries. */
+template <int Q, typename T>
+__device__ __forceinline__ void probabilities_by_key(struct tile_sum<T, Q> *scores, const float *lse, float scale,
+                                                     int key, int query, int length, int window)
+{
+    const bool whole = all_visible(query, Q, key, WARP_ROWS, length, window);
+#pragma unroll
+    for (int i = 0; i < ROWS<T>; i++) {
+#pragma unroll
+        for (int j = 0; j < Q / LANES<T>; j++) {
+            const int column = score_column<T>(j);
+            const bool seen = whole || visible(query + column, key + tile_row<T>(i), length, window);
+            scores->at[i][j] = seen ? exponential(fmaf(scores->at[i][j], scale, -lse[column])) : 0;
+        }
+    }
+}
+
+/* lse and delta (Q) = those of the queries from `first` on, of which `count` exist; all threads of the block load them.
+ */
+template <int Q>
+__device__ __forceinline__ void load_query_values(float *lse, float *delta, const float *all_lse,
+                                                  const float *all_delta, int64_t first, int count)
+{
+    for (int i = static_cast<int>(threadIdx.x); i < Q; i += static_cast<int>(blockDim.x)) {
+        lse[i] = i < count ? all_lse[first + i] : 0;
+        delta[i] = i < count ? all_delta[first + i] : 0;
+    }
+}
+
 /* dk and dv in one kernel, or in one kernel each where registers do not suffice for both. */
 enum outputs { OUTPUT_DK = 1, OUTPUT_DV = 2, OUTPUT_BOTH = 3 };
 
@@ -343,29 +388,16 @@ __global__ void __launch_bounds__(threads_of(BWD_SHAPE<T, DP>), 1)
     for (int64_t head = static_cast<int64_t>(at.head) * group; head < static_cast<int64_t>(at.head + 1) * group;
          head++) {
         for (int query = at.first / Q * Q; query < end; query += Q) {
-            const int64_t token = at.start + query;
             __syncthreads();
             load_rows<Q, DP>(q, a.q, a.ld_q, head, a.D, query, at, walk);
             load_rows<Q, DP>(dout, a.dout, a.ld_o, head, a.D, query, at, walk);
-            for (int i = static_cast<int>(threadIdx.x); i < Q; i += static_cast<int>(blockDim.x)) {
-                const bool there = query + i < at.length;
-                query_lse[i] = there ? a.lse[head * a.M + token + i] : 0;
-                query_delta[i] = there ? delta[head * a.M + token + i] : 0;
-            }
+            load_query_values<Q>(query_lse, query_delta, a.lse, delta, head * a.M + at.start + query,
+                                 at.length - query);
             __syncthreads();
             struct tile_sum<T, Q> scores;
             tile_zero(&scores);
             multiply_rows<Q, DP>(&scores, my_k, q, walk.depth);
-            const bool whole = all_visible(query, Q, key, WARP_ROWS, at.length, walk.window);
-#pragma unroll
-            for (int i = 0; i < ROWS<T>; i++) {
-#pragma unroll
-                for (int j = 0; j < Q / LANES<T>; j++) {
-                    const int column = score_column<T>(j);
-                    const bool seen = whole || visible(query + column, key + tile_row<T>(i), at.length, walk.window);
-                    scores.at[i][j] = seen ? exponential(fmaf(scores.at[i][j], a.scale, -query_lse[column])) : 0;
-                }
-            }
+            probabilities_by_key<Q>(&scores, query_lse, a.scale, key, query, at.length, walk.window);
             if (OUTPUTS & OUTPUT_DV) {
                 put_scores<Q>(my_p, scores);
                 multiply_columns<Q, DP>(&dv, my_p, dout, walk.depth);
@@ -385,16 +417,15 @@ __global__ void __launch_bounds__(threads_of(BWD_SHAPE<T, DP>), 1)
             }
         }
     }
-    float scale[ROWS<T>], one[ROWS<T>];
-#pragma unroll
-    for (int i = 0; i < ROWS<T>; i++) {
-        scale[i] = a.scale;
-        one[i] = 1;
-    }
+    float row_scale[ROWS<T>];
+    for (int i = 0; i < ROWS<T>; i++)
+        row_scale[i] = a.scale;
     if (OUTPUTS & OUTPUT_DK)
-        store_rows<DP>(a.dk, a.ld_dk, a.D, my_k, dk, scale, at, walk);
+        store_rows<DP>(a.dk, a.ld_dk, a.D, my_k, dk, row_scale, at, walk);
+    for (int i = 0; i < ROWS<T>; i++)
+        row_scale[i] = 1;
     if (OUTPUTS & OUTPUT_DV)
-        store_rows<DP>(a.dv, a.ld_dv, a.D, my_v, dv, one, at, walk);
+        store_rows<DP>(a.dv, a.ld_dv, a.D, my_v, dv, row_scale, at, walk);
 }
 
 /* ---- launchers ----------------------------------------------------------- */

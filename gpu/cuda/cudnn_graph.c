@@ -65,12 +65,12 @@ static void describe_failure(const struct cudnn_functions *cudnn, cudnnStatus_t 
 
 static void keep_failure(struct cudnn_graph *graph, cudnnStatus_t status, const char *what)
 {
-    char said[384];
+    char reason[384];
     if (graph->status != CUDNN_STATUS_SUCCESS || status == CUDNN_STATUS_SUCCESS)
         return;
     graph->status = status;
-    describe_failure(graph->target.cudnn, status, said, sizeof said);
-    snprintf(graph->why, sizeof graph->why, "%s: %s", what, said);
+    describe_failure(graph->target.cudnn, status, reason, sizeof reason);
+    snprintf(graph->why, sizeof graph->why, "%s: %s", what, reason);
 }
 
 /* A descriptor of the graph; NULL after a failure. */
@@ -308,9 +308,9 @@ static cudnnBackendDescriptor_t try_config(struct cudnn_graph *graph, cudnnBacke
                                                  &count, workspace);
     if (status == CUDNN_STATUS_SUCCESS)
         return plan;
-    char said[384];
-    describe_failure(cudnn, status, said, sizeof said);
-    snprintf(graph->why, sizeof graph->why, "the last engine's plan: %s", said);
+    char reason[384];
+    describe_failure(cudnn, status, reason, sizeof reason);
+    snprintf(graph->why, sizeof graph->why, "the last engine's plan: %s", reason);
     if (plan)
         cudnn->cudnnBackendDestroyDescriptor(plan);
     return NULL;
@@ -436,7 +436,7 @@ const char *cudnn_plan_execute(struct cudnn_plan *plan, void *const *pointers, i
 enum status cudnn_describe_gpu(const struct cudnn_functions *cudnn, const char *json, struct cudnn_target *target,
                                struct error *err)
 {
-    char said[384];
+    char reason[384];
     *target = (struct cudnn_target){.cudnn = cudnn, .version = (int)cudnn->cudnnGetVersion()};
     cudnnStatus_t status = cudnn->cudnnBackendCreateDescriptor(CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR, &target->gpu);
     if (status == CUDNN_STATUS_SUCCESS)
@@ -446,9 +446,9 @@ enum status cudnn_describe_gpu(const struct cudnn_functions *cudnn, const char *
         status = cudnn->cudnnBackendFinalize(target->gpu);
     if (status == CUDNN_STATUS_SUCCESS)
         return STATUS_OK;
-    describe_failure(cudnn, status, said, sizeof said);
+    describe_failure(cudnn, status, reason, sizeof reason);
     cudnn_target_release(target);
-    return error_set(err, STATUS_DEVICE, "cuDNN does not take the description of a GPU: %s", said);
+    return error_set(err, STATUS_DEVICE, "cuDNN does not take the description of a GPU: %s", reason);
 }
 
 void cudnn_target_release(struct cudnn_target *target)

@@ -85,6 +85,21 @@ template <int N> __device__ __forceinline__ void sum_over_row(float (&x)[N], flo
 
 /* ---- forward ------------------------------------------------------------- */
 
+/* held = V elements of x from `at` on; with delta, their sum, which is stored: the norm sees the rounded values. */
+template <typename T, int V>
+__device__ __forceinline__ void read_with_delta(float (&held)[V], const struct norm_fwd_args &a, int64_t at)
+{
+    load(static_cast<const T *>(a.x) + at, held);
+    if (a.delta) {
+        float d[V];
+        load(static_cast<const T *>(a.delta) + at, d);
+#pragma unroll
+        for (int v = 0; v < V; v++)
+            held[v] = to_float(rounded<T>(held[v] + d[v]));
+        store(static_cast<T *>(a.x_out) + at, held);
+    }
+}
+
 template <typename T, int V, bool WHOLE>
 __global__ void __launch_bounds__(MAX_THREADS, 1)
     norm_fwd_kernel(struct norm_fwd_args a, int rows, struct row_layout layout_x, struct row_layout layout_y)
@@ -103,15 +118,7 @@ __global__ void __launch_bounds__(MAX_THREADS, 1)
         float held[FWD_HELD][V], sum[1] = {0}, mean = 0;
 
         each_vector<FWD_HELD, WHOLE>(mine, [&](int k, int j) {
-            load(x + j * V, held[k]);
-            if (a.delta) {
-                float d[V];
-                load(static_cast<const T *>(a.delta) + at_x + j * V, d);
-#pragma unroll
-                for (int v = 0; v < V; v++)
-                    held[k][v] = to_float(rounded<T>(held[k][v] + d[v])); /* the norm sees what is stored */
-                store(static_cast<T *>(a.x_out) + at_x + j * V, held[k]);
-            }
+            read_with_delta<T>(held[k], a, at_x + j * V);
 #pragma unroll
             for (int v = 0; v < V; v++)
                 sum[0] = layer ? sum[0] + held[k][v] : fmaf(held[k][v], held[k][v], sum[0]);
@@ -217,6 +224,30 @@ __device__ __forceinline__ void put_part(float *part, const float (&sums)[BWD_HE
     }
 }
 
+/* part[column] (+)= sums for the V columns of vector j, and the sums begin again; `first`: the part holds nothing yet.
+ */
+template <int V> __device__ __forceinline__ void keep_in_part(float *part, float (&sums)[V], int j, bool first)
+{
+#pragma unroll
+    for (int v = 0; v < V; v++) {
+        part[j * V + v] = sums[v] + (first ? 0 : part[j * V + v]);
+        sums[v] = 0;
+    }
+}
+
+/* Adds g and g · n of V elements of a row to sums; w: the weight. */
+template <typename T, int V>
+__device__ __forceinline__ void add_sums(float (&sums)[2], const pack<T, V> &x, const pack<T, V> &dy,
+                                         const float (&w)[V], float mean, float rstd)
+{
+#pragma unroll
+    for (int v = 0; v < V; v++) {
+        float g = to_float(dy.at[v]) * w[v], n = (to_float(x.at[v]) - mean) * rstd;
+        sums[0] += g;
+        sums[1] = fmaf(g, n, sums[1]);
+    }
+}
+
 /* With n = (x - mean) · rstd and g = dy · weight: dx = rstd · (g - mean(g) - n · mean(g · n)), the middle term for
  * LayerNorm only. */
 template <typename T, int V, bool WHOLE>
@@ -228,17 +259,15 @@ __global__ void __launch_bounds__(MAX_THREADS, 1)
     SHARED(float, shared, [V][MAX_THREADS]);
     const int C = static_cast<int>(a.C), vectors = C / V;
     const bool layer = a.kind == NORM_LAYER;
-    const T *weight = static_cast<const T *>(a.weight);
     float *part = parts + static_cast<int64_t>(blockIdx.x) * 2 * C;
     float dweight[BWD_HELD][V] = {}, dbias[BWD_HELD][V] = {};
     int turn = 0;
     for (int first = static_cast<int>(blockIdx.x * blockDim.y); first < rows;
          first += static_cast<int>(gridDim.x * blockDim.y)) {
         const int row = first + static_cast<int>(threadIdx.y), mine = row < rows ? vectors : 0;
-        const int64_t at_dx = row_offset(layout_dx, row, C);
         const T *x = static_cast<const T *>(a.x) + row_offset(layout_x, row, C);
         const T *dy = static_cast<const T *>(a.dy) + row_offset(layout_dy, row, C);
-        T *dx = static_cast<T *>(a.dx) + at_dx;
+        const int64_t at_dx = row_offset(layout_dx, row, C);
         const float mean = layer && mine ? a.mean[row] : 0, rstd = mine ? a.rstd[row] : 0;
         pack<T, V> held_x[BWD_HELD], held_dy[BWD_HELD], held_dres[BWD_HELD];
         float sums[2] = {0, 0}; /* g, g · n */
@@ -255,13 +284,8 @@ __global__ void __launch_bounds__(MAX_THREADS, 1)
             float w[V];
             if (!WHOLE)
                 read(k, j);
-            load(weight + j * V, w);
-#pragma unroll
-            for (int v = 0; v < V; v++) {
-                float g = to_float(held_dy[k].at[v]) * w[v], n = (to_float(held_x[k].at[v]) - mean) * rstd;
-                sums[0] += g;
-                sums[1] = fmaf(g, n, sums[1]);
-            }
+            load(static_cast<const T *>(a.weight) + j * V, w);
+            add_sums(sums, held_x[k], held_dy[k], w, mean, rstd);
         });
         sum_over_row(sums, slots, &turn);
         const float mean_g = layer ? sums[0] / static_cast<float>(C) : 0, mean_gn = sums[1] / static_cast<float>(C);
@@ -270,7 +294,7 @@ __global__ void __launch_bounds__(MAX_THREADS, 1)
             float w[V];
             if (!WHOLE)
                 read(k, j);
-            load(weight + j * V, w);
+            load(static_cast<const T *>(a.weight) + j * V, w);
 #pragma unroll
             for (int v = 0; v < V; v++) {
                 float d = to_float(held_dy[k].at[v]), n = (to_float(held_x[k].at[v]) - mean) * rstd;
@@ -280,15 +304,10 @@ __global__ void __launch_bounds__(MAX_THREADS, 1)
                 if (a.dres)
                     w[v] += to_float(held_dres[k].at[v]);
             }
-            store(dx + j * V, w);
+            store(static_cast<T *>(a.dx) + at_dx + j * V, w);
             if (!WHOLE) { /* the registers serve the next vector: the sums are kept in the workspace */
-#pragma unroll
-                for (int v = 0; v < V; v++) {
-                    const int column = j * V + v;
-                    part[column] = dweight[k][v] + (first == static_cast<int>(blockIdx.x) ? 0 : part[column]);
-                    part[C + column] = dbias[k][v] + (first == static_cast<int>(blockIdx.x) ? 0 : part[C + column]);
-                    dweight[k][v] = dbias[k][v] = 0;
-                }
+                keep_in_part(part, dweight[k], j, first == static_cast<int>(blockIdx.x));
+                keep_in_part(part + C, dbias[k], j, first == static_cast<int>(blockIdx.x));
             }
         });
     }
