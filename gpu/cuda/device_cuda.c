@@ -146,29 +146,37 @@ static void read_driver(int cuda_version, char *text, size_t size)
         snprintf(text, size, "for CUDA %d.%d", cuda_version / 1000, cuda_version % 1000 / 10);
 }
 
-static enum status open_gpu(struct cuda_device *cuda, int index, struct error *err)
+/* Makes GPU `index` the thread's current one, with a context. *count: the usable GPUs. */
+static enum status select_gpu(int index, int *count, struct cudaDeviceProp *properties, struct error *err)
 {
-    struct cudaDeviceProp properties;
-    int count = count_usable_gpus(err), driver = 0;
-    if (count == 0) {
+    *count = count_usable_gpus(err);
+    if (*count == 0) {
         error_prefix(err, "cannot open a CUDA device");
         return error_hint(err, "set train.device to cpu or auto");
     }
-    if (index >= count)
-        return error_set(err, STATUS_DEVICE, "cannot open GPU %d: this process sees %d", index, count);
-    cuda->index = index;
-    cudaError_t code = cudaGetDeviceProperties(&properties, cuda->index);
+    if (index >= *count)
+        return error_set(err, STATUS_DEVICE, "cannot open GPU %d: this process sees %d", index, *count);
+    cudaError_t code = cudaGetDeviceProperties(properties, index);
     if (code == cudaSuccess)
-        TRY(check_capability(cuda->index, &properties, err));
+        TRY(check_capability(index, properties, err));
     if (code == cudaSuccess)
-        code = cudaSetDevice(cuda->index);
+        code = cudaSetDevice(index);
     if (code == cudaSuccess)
         code = cudaFree(NULL); /* creates the context */
     if (code != cudaSuccess) {
-        error_set(err, STATUS_DEVICE, "cannot open GPU %d of %d: %s (%s)", cuda->index, count, cudaGetErrorString(code),
+        error_set(err, STATUS_DEVICE, "cannot open GPU %d of %d: %s (%s)", index, *count, cudaGetErrorString(code),
                   cudaGetErrorName(code));
         return error_hint(err, "nvidia-smi shows whether it is in use by others, in exclusive mode, or out of order");
     }
+    return STATUS_OK;
+}
+
+static enum status open_gpu(struct cuda_device *cuda, int index, struct error *err)
+{
+    struct cudaDeviceProp properties;
+    int count, driver = 0;
+    TRY(select_gpu(index, &count, &properties, err));
+    cuda->index = index;
     cuda->capability = 10 * properties.major + properties.minor;
     cuda->sm_count = properties.multiProcessorCount;
     cuda->l2_bytes = (size_t)properties.l2CacheSize;

@@ -30,6 +30,8 @@ struct cuda_staging {
     struct closure ring[RING_SLOTS];
 };
 
+/* ---- waiting for the GPU ------------------------------------------------- */
+
 static int64_t milliseconds_now(void)
 {
     return (int64_t)(1e3 * seconds_now()) + 1;
@@ -52,21 +54,23 @@ static void end_wait(struct cuda_device *cuda)
     __atomic_store_n(&cuda->waiting_since, 0, __ATOMIC_RELAXED);
 }
 
-void cuda_wait_event(struct cuda_device *cuda, cudaEvent_t event, const char *what)
+void cuda_wait_event(struct cuda_device *cuda, cudaEvent_t event, const char *work)
 {
     begin_wait(cuda);
     cudaError_t code = cudaEventSynchronize(event);
     end_wait(cuda);
-    cuda_check(cuda, code, what);
+    cuda_check(cuda, code, work);
 }
 
-static void wait_for_stream(struct cuda_device *cuda, cudaStream_t stream, const char *what)
+static void wait_for_stream(struct cuda_device *cuda, cudaStream_t stream, const char *work)
 {
     begin_wait(cuda);
     cudaError_t code = cudaStreamSynchronize(stream);
     end_wait(cuda);
-    cuda_check(cuda, code, what);
+    cuda_check(cuda, code, work);
 }
+
+/* ---- streams ------------------------------------------------------------- */
 
 static enum status staging_new(struct cuda_device *cuda, struct cuda_staging **staging, struct error *err)
 {
@@ -140,6 +144,8 @@ fail:
     cuda_stream_free(&s->base);
     return status;
 }
+
+/* ---- host functions ------------------------------------------------------ */
 
 /* Runs on CUDA's thread, in stream order. */
 static void CUDART_CB run_closure(void *argument)
