@@ -1,7 +1,7 @@
 """The CPU device on a CPU with AMX, which tests/amx/amx.c emulates: the built-in product's tiles, and oneDNN's.
 
 That the emulation is right is shown by oneDNN, whose kernels for AMX were written for the real one and give the same
-products on it. The emulation needs a CPU with AVX-512; oneDNN uses AMX only where there are AVX-512's bf16 instructions, too.
+products on it. The emulation needs a CPU with AVX-512; oneDNN uses AMX only on CPUs that also have AVX-512's bf16 instructions.
 """
 import ctypes.util
 import json

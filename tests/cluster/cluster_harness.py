@@ -17,7 +17,7 @@ TRAIN_SBATCH = os.path.join(ROOT, "scripts", "slurm", "train.sbatch")
 
 # A global batch that 1, 2, 3, 4, 6 and 8 ranks can share.
 BATCH = {"train_batch_size": 24, "train_micro_batch_size_per_gpu": 1}
-# A run to be interrupted: with PAUSE it takes some seconds. Checkpoints to go on from, no evaluations.
+# A run to be interrupted: with PAUSE it takes some seconds. It writes checkpoints to resume from, and does no evaluations.
 LONG = {**BATCH, "train": {"epochs": None, "max_steps": 200}, "data": {"validation": None},
         "checkpoint": {"interval_steps": 20, "keep_last": 3}, "comm": {"timeout_seconds": 3}}
 PAUSE = {"ZTRAIN_TEST_PAUSE": "20"}
@@ -117,7 +117,7 @@ class ClusterFolder(Folder):
             return 0
 
     def wait_for_step(self, step, name="run", process=None, seconds=30):
-        """Waits until so many steps are done; the process must be alive until then."""
+        """Waits until this many steps are done; the process must be alive until then."""
         def there():
             assert process is None or process.poll() is None, self.said(process)
             return self.steps_done(name) >= step
@@ -158,7 +158,7 @@ def start_job(folder, options=TWO_BY_TWO, changes=LONG, name="run", env=None, st
 
 
 def finishes(folder, job, ranks=4, restarted=1):
-    """The job ends well, after so many restarts, with the numbers of a run that was left alone."""
+    """The job ends well, after this many restarts, with the numbers of an uninterrupted run."""
     ended = wait_for_end(folder, job)
     assert ended == ("COMPLETED", FINISHED), folder.job_output(job)[-3000:]
     assert restarts(folder, job) == restarted, folder.job_output(job)[-3000:]

@@ -314,7 +314,7 @@ class Cluster:
         return int(self.do("sbatch", "--parsable", *arguments).split(";")[0])
 
     def job(self, number):
-        """What scontrol knows of a job, as a dict; empty when it knows none."""
+        """The fields that scontrol shows of a job, as a dict; empty when there is no such job."""
         return dict(re.findall(r"(\w+)=(\S*)", self.ask("scontrol", "-o", "show", "job", number)))
 
     def cancel_all(self):

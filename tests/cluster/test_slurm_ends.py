@@ -96,6 +96,6 @@ def test_time_limit(folder):
 
 
 def test_the_folder_of_a_run_is_found(folder):
-    """The script asks --dry-run for it; names with blanks, too."""
+    """The script asks --dry-run for it, also where names have blanks."""
     done = folder.ztrain("--config", folder.spec(name="a run"), "--dry-run")
     assert f"run folder: {folder.run_folder('a run')}\n" in done.out

@@ -1,5 +1,5 @@
 """What goes wrong with a rank, a node, the network or the step: it ends soon and everywhere, the message names the
-culprit, and the run goes on from its newest checkpoint as if nothing had happened."""
+culprit, and the run continues from its newest checkpoint as if nothing had happened."""
 import os
 import re
 import signal
@@ -35,7 +35,7 @@ def ends_soon(folder, process, since):
 
 def resumes_without_loss(folder, options=TWO_BY_TWO):
     """Goes on to the end; the numbers are those of a run that was left alone."""
-    assert folder.checkpoints(), "no checkpoint to go on from"
+    assert folder.checkpoints(), "no checkpoint to resume from"
     process = folder.srun(options, "--config", folder.spec(LONG), "--resume", folder.run_folder())
     done = folder.wait(process, 90)
     assert done.code == FINISHED, done

@@ -1,4 +1,4 @@
-"""scripts/slurm/train.sbatch: whatever Slurm does with a job, it goes on as if nothing had been."""
+"""scripts/slurm/train.sbatch: whatever Slurm does with a job, it continues as if nothing had happened."""
 import getpass
 import os
 import signal

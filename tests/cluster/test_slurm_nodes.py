@@ -10,7 +10,7 @@ pytestmark = pytest.mark.nodes(4)
 
 
 def test_usr1_saves_and_requeues_and_bad_nodes_are_kept_off(folder):
-    """A node that is drained while a job runs there lets it go on; the next start is elsewhere. ExcNodeList is for a job
+    """A node that is drained while a job runs there lets it finish; the next start is elsewhere. ExcNodeList is for a job
     that waits, --exclude for a new one."""
     job = start(folder)
     assert folder.cluster.job(job)["NodeList"] == "n[0-1]"

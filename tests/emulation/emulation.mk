@@ -2,7 +2,7 @@
 # a small run time in place of NVIDIA's libraries. Nothing of it is part of build/ztrain.
 #
 #   build/emulation/           kernels call the shadow (races, indices, uninitialised reads); C code with ASan and UBSan
-#   build/emulation/address/   kernels with ASan and UBSan too, without the shadow
+#   build/emulation/address/   kernels with ASan and UBSan as well, without the shadow
 #
 # Each has ztrain, ops-test (train.device: cuda is "emulated GPU") and faults, programs with planted mistakes. The first also
 # has tests/, the unit tests that need a GPU (tests/run-unit.sh build/emulation), and cudnn-plans, which asks the real cuDNN.

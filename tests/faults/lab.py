@@ -145,7 +145,7 @@ def make_template(path):
 
 
 class Sweep:
-    """Counts what was injected and what came of it; runs cases on as many workers as there are cores.
+    """Counts the injected faults and their outcomes; runs cases on as many workers as there are cores.
 
     check(place, case): None where it was survived, else what is wrong."""
 
@@ -211,12 +211,12 @@ class Sweep:
 def arguments(description):
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--ztrain", default=os.path.join(ROOT, "build", "ztrain"))
-    parser.add_argument("--faults", help="the folder of the preloaded libraries (default: faults beside ztrain)")
+    parser.add_argument("--faults", help="the folder of the preloaded libraries (default: faults, next to ztrain)")
     parser.add_argument("--all", action="store_true", help="every case, not a sample")
     parser.add_argument("--seed", type=int, default=1, help="of the sample")
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
     parser.add_argument("--scratch", help="where runs are made (default: the system's folder for temporary files)")
     parser.add_argument("--keep", action="store_true", help="leave the runs there")
-    parser.add_argument("--show", type=int, default=20, help="print at most so many kinds of failures of a part")
+    parser.add_argument("--show", type=int, default=20, help="print at most this many kinds of failures of a part")
     parser.add_argument("--only", help="only parts whose name has this in it")
     return parser

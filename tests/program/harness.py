@@ -257,7 +257,7 @@ class Folder:
 
 
 class BadDisk:
-    """A disk that fails or waits where and while a test wants it to: bad_disk.c tells the lines. `env` is for the program."""
+    """A disk that fails or waits where and while a test wants it to: bad_disk.c lists the lines. `env` is for the program."""
 
     def __init__(self, folder):
         source = os.path.join(os.path.dirname(os.path.abspath(__file__)), "bad_disk.c")

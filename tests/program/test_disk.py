@@ -59,7 +59,7 @@ def test_training_goes_on_without_a_checkpoint_but_does_not_end_without(folder):
 @pytest.mark.parametrize("ranks, line", [(1, "mkdir EACCES /.tmp-"), (1, "open EROFS checkpoints/.tmp-"),
                                          (2, "write EFBIG rank-00001")])
 def test_no_disk_error_ends_a_run_before_its_last_step(folder, ranks, line):
-    """Neither a permission, a limit nor a read-only file system does; at the end a hint says where the run can go on."""
+    """Neither a permission, a limit nor a read-only file system does; at the end a hint names the step to continue from."""
     disk = BadDisk(folder)
     impatient = {"train": {"epochs": 2}, "checkpoint": {"retry_seconds": 0.5, "interval_steps": 1}}
     folder.train({**impatient, "train": {"epochs": None, "max_steps": 4}}, ranks=ranks)
@@ -222,7 +222,7 @@ UNREADABLE = [(1, "pread EIO epoch-0002/rank-00000.zst"), (2, "open ESTALE epoch
 
 
 def resume_of_two(folder, disk, ranks, *options):
-    """The ranks that go on from epoch-0002; of two, the second has the bad disk."""
+    """The ranks that continue from epoch-0002; of two, the second has the bad disk."""
     arguments = ["--config", folder.spec({"train": {"epochs": 3}}), "--resume",
                  os.path.join(folder.run_folder(), "checkpoints", "epoch-0002"), *options]
     return Job(folder, *arguments, nodes=[0] * ranks, env_of={ranks - 1: disk.env})

@@ -57,7 +57,7 @@ def test_interrupted_at_random_steps(folder, model, changes, ranks):
 
 @pytest.mark.long
 def test_from_every_checkpoint_of_a_run(folder):
-    """Mid-epoch ones too; the run folder named by the spec is another one, so nothing is cut off."""
+    """Also in the middle of an epoch; the spec names another run folder, so nothing is cut off."""
     changes = {"train": {"epochs": 3, "eval_interval_steps": 2}, "checkpoint": {"interval_steps": 1}}
     folder.train(changes, name="whole")
     whole = folder.metrics("whole").numbers()
@@ -108,7 +108,7 @@ def test_a_finished_run_has_nothing_left_to_do(folder):
     before = folder.metrics().numbers()
     folder.train(more=["--resume", folder.run_folder()])
     assert folder.metrics().numbers() == before
-    # and goes on where the spec now asks for more
+    # and continues where the spec now asks for more steps
     done = folder.train({"train": {"epochs": 3}}, more=["--resume", folder.run_folder()])
     assert len(folder.metrics().steps) == 9
     assert "epochs" in done.out
@@ -272,7 +272,7 @@ def test_nothing_is_printed_where_nothing_changed(folder):
 
 
 def test_skipped_steps_are_counted_across_a_resume(folder):
-    """A run that goes on among non-finite gradients ends where the uninterrupted one did."""
+    """A run that is resumed among non-finite gradients ends as the uninterrupted one did."""
     changes = {"train": {"epochs": 20}, "optimizer": {"params": {"lr": 1e6, "weight_decay": 1.0}},
                "checkpoint": {"interval_steps": 4}}
     folder.train(changes, name="whole", expect=DIVERGED)
@@ -353,7 +353,7 @@ def test_a_run_has_one_course(folder):
 
 @pytest.mark.long
 def test_a_copy_of_a_checkpoint_is_a_course_as_well(folder):
-    """The user's copy, under a name that is none of ztrain's: the run folder goes on from it."""
+    """The user's copy, under a name that ztrain does not write: the run folder is resumed from it."""
     folder.train({"train": {"epochs": 3}, "checkpoint": {"keep_last": 1}})
     top, copy = os.path.join(folder.run_folder(), "checkpoints"), os.path.join(folder.run_folder(), "good")
     folder.train({"train": {"epochs": 2}}, name="other")
@@ -438,7 +438,7 @@ def test_another_runs_checkpoint_does_not_overwrite_a_run(folder, ranks):
             assert done.err.count("ztrain: error: ") == 1 and "already holds checkpoints, and --resume names one that " \
                 "lies elsewhere; hint: --resume" in done.last_words, done
     assert everything_in(folder.run_folder("b")) == before
-    # the same folder by another way is no other folder
+    # the same folder by another path is not another folder
     folder.train({"train": {"epochs": 2}}, name="b", ranks=ranks, more=["--resume", folder.at("link")])
     assert len(folder.metrics("b").steps) == 6
 

@@ -1,5 +1,4 @@
-"""The scripts that keep the repository in order find what they are there to find; those that build and install say what to
-do."""
+"""The scripts that keep the repository in order find breaches; those that build and install name the next step."""
 import os
 import re
 import shutil
@@ -189,8 +188,8 @@ def test_the_wait_for_another_apt_has_an_end_and_other_errors_none(machine):
 
 # --- the quick start --------------------------------------------------------------------------------------------------
 
-def test_the_quick_start_says_how_long_each_part_takes():
-    """It is run by .ci/run; here: no part begins without saying its duration and the time so far."""
+def test_the_quick_start_announces_how_long_each_part_takes():
+    """.ci/run runs it; this test checks that every part announces its duration and the time so far."""
     with open(os.path.join(ROOT, "scripts", "quickstart.sh"), encoding="utf-8") as f:
         lines = f.read().splitlines()
     parts = [line for line in lines if line.startswith('say "')]

@@ -58,7 +58,7 @@ def test_an_evaluation_is_broken_off_and_done_when_the_run_goes_on(folder, ranks
     folder.ztrain("--config", spec, *several, "--resume", folder.run_folder(), env=ONE_THREAD)
     assert len(folder.metrics().evaluations) >= 1
     assert folder.metrics().numbers() == folder.metrics("whole").numbers()
-    # at an epoch's end there are two checkpoints of this step now, and the run goes on from the one that ends the epoch
+    # at an epoch's end there are two checkpoints of this step now, and the run continues from the one that ends the epoch
     first, last = f"step-{step:08}", f"epoch-{step // 3:04}" if step % 3 == 0 else f"step-{step:08}"
     for name in set(folder.checkpoints()) - {first, last}:
         shutil.rmtree(os.path.join(folder.run_folder(), "checkpoints", name))
@@ -365,7 +365,7 @@ def start_ranks(folder, way, spec, stdout):
 @pytest.mark.long
 @pytest.mark.parametrize("way", ["one rank", "supervisor", "launcher"])
 def test_output_that_nobody_reads_stops_nothing(folder, way):
-    """Steps go on, and a signal still ends them with a checkpoint."""
+    """Steps continue, and a signal still ends them with a checkpoint."""
     reader, writer = os.pipe()
     fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, 4096)
     processes = start_ranks(folder, way, folder.spec(WORDY), writer)
@@ -412,7 +412,7 @@ def test_a_reader_that_comes_back_is_told_how_much_is_missing(folder, way):
 
 @pytest.mark.long
 def test_a_terminal_on_hold_stops_nothing(folder):
-    """ctrl-S: training goes on, and a signal ends it; ctrl-Q: the terminal shows how far it is."""
+    """ctrl-S: training continues, and a signal ends it; ctrl-Q: the terminal shows how far it is."""
     keyboard, terminal = os.openpty()
     shown = []
     threading.Thread(target=read_all, args=(keyboard, shown), daemon=True).start()

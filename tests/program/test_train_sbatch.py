@@ -23,7 +23,7 @@ COMMANDS = {
 
 @pytest.fixture
 def job(folder):
-    """job(tasks, spec): runs the script as a job with so many tasks."""
+    """job(tasks, spec): runs the script as a job with this many tasks."""
     programs = folder.at("programs")
     os.mkdir(programs)
     for name, body in COMMANDS.items():
@@ -44,7 +44,7 @@ BATCH = {"train_batch_size": 12, "train_micro_batch_size_per_gpu": 3, "gradient_
 
 
 def test_all_batch_keys_given_and_another_number_of_tasks(folder, job):
-    """Accumulation adapts when the run goes on, whatever the spec said for the first number of tasks."""
+    """Accumulation adapts when the run continues, whatever the spec gave for the first number of tasks."""
     done = job(1, "--config", folder.spec({**BATCH, "train": {"epochs": 1}}))
     assert done.returncode == FINISHED, done.stdout
     done = job(2, "--config", folder.spec({**BATCH, "train": {"epochs": 2}}), env={"SLURM_RESTART_COUNT": "1"})
@@ -221,7 +221,7 @@ def test_a_notice_as_long_as_the_time_limit(folder, job):
 
 
 def test_after_a_resume_by_hand_from_further_back(folder, job):
-    """Which ended before its first checkpoint: the job goes on from there, not on the course that was left."""
+    """A resume by hand ended before its first checkpoint: the job continues from there, not on the course that was left."""
     folder.train({**ONE_EPOCH, "checkpoint": {"interval_steps": 1}})
     first = os.path.join(folder.run_folder(), "checkpoints", "step-00000001")
     lower = {"optimizer": {"params": {"lr": 1e-3}}}
