@@ -193,7 +193,7 @@ static enum status check_openings(const struct comm *comm, const struct opening 
         if (all[r].version != all[0].version) {
             error_set(err, STATUS_DEVICE, "rank %d on %s has version %d of NCCL, rank 0 on %s has %d", r, host,
                       all[r].version, control_block(comm->control)->ranks[0].host, all[0].version);
-            return error_hint(err, "the same library on all nodes; LD_LIBRARY_PATH, or ldconfig");
+            return error_hint(err, "install the same library on all nodes; LD_LIBRARY_PATH and ldconfig choose it");
         }
     }
     return STATUS_OK;

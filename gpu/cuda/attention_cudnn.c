@@ -190,7 +190,7 @@ static bool are_aligned(const void *const *pointers, size_t count)
 static void report_failure(struct stream *stream, enum attention_direction direction, const char *failed)
 {
     if (failed)
-        cuda_fail(cuda_device_of(stream), "attention, %s: cuDNN: %s; hint: ZTRAIN_CUDA_ATTENTION=own does without it",
+        cuda_fail(cuda_device_of(stream), "attention, %s: cuDNN: %s; hint: ZTRAIN_CUDA_ATTENTION=own avoids cuDNN",
                   direction_names[direction], failed);
 }
 

@@ -203,7 +203,7 @@ static enum status check_shape(const struct cudnn_target *target, const struct a
         return error_set(err, STATUS_DEVICE, "cuDNN needs a head_dim that is a multiple of 8, not %lld",
                          (long long)s->D);
     if (s->T < 2 || (version <= ODD_LENGTHS_WRONG && s->T % 128 != 0))
-        return error_set(err, STATUS_DEVICE, "cuDNN %d.%d.%d cannot do sequences of %lld tokens", version / 10000,
+        return error_set(err, STATUS_DEVICE, "cuDNN %d.%d.%d cannot compute sequences of %lld tokens", version / 10000,
                          version / 100 % 100, version % 100, (long long)s->T);
     return STATUS_OK;
 }

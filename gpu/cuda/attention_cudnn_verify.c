@@ -308,7 +308,7 @@ static void trial_close(struct trial *t)
 enum status attention_plan_verify(struct attention_plan *plan, struct device *device, struct error *err)
 {
     char text[512];
-    const char *why = "there is no memory to verify cuDNN's results in";
+    const char *why = "the GPU has too little memory to verify cuDNN's results";
     struct trial t = {.plan = plan};
     enum status status = trial_open(&t, device, err);
     if (status == STATUS_OK && t.memory) {
@@ -316,7 +316,7 @@ enum status attention_plan_verify(struct attention_plan *plan, struct device *de
         progress_tick();
         status = device_check(device, err);
         if (status != STATUS_OK)
-            error_hint(err, "cuDNN's attention was on trial; ZTRAIN_CUDA_ATTENTION=own does without it");
+            error_hint(err, "cuDNN's attention was on trial; ZTRAIN_CUDA_ATTENTION=own avoids cuDNN");
     }
     trial_close(&t);
     if (status == STATUS_OK && why)

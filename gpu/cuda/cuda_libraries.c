@@ -108,9 +108,10 @@ static enum status bind_library(struct library *library)
             error_set(&library->error, STATUS_DEVICE, "cannot open %s %s: this machine has another version, %s",
                       library->name, library->file, other);
         }
-        return error_hint(&library->error,
-                          "install %s %s, or add the folder of %s (a Python package's too) to LD_LIBRARY_PATH",
-                          library->name, library->built_with, library->file);
+        return error_hint(
+            &library->error,
+            "install %s %s, or add the folder of %s, which may be that of a Python package, to LD_LIBRARY_PATH",
+            library->name, library->built_with, library->file);
     }
     for (int i = 0; i < library->count; i++) {
         library->functions[i] = dlsym(handle, library->symbols[i]);

@@ -368,7 +368,7 @@ enum status cudnn_plan_new(struct cudnn_graph *graph, size_t most_workspace, str
               graph->target.version / 100 % 100, graph->target.version % 100,
               *graph->why ? graph->why
                           : "it proposes no engine; hint: does it find libnvrtc? CUDNN_LOGLEVEL_DBG=2 and "
-                            "CUDNN_LOGDEST_DBG=stderr in the environment make it say more");
+                            "CUDNN_LOGDEST_DBG=stderr in the environment make it print more");
     cudnn_plan_free(plan);
     *out = NULL;
     return err->code;

@@ -99,7 +99,7 @@ static enum status check_capability(int index, const struct cudaDeviceProp *prop
               "GPU %d (%.60s) has compute capability %d.%d, ztrain needs %d.%d or higher (A100 and newer)", index,
               properties->name, properties->major, properties->minor, CUDA_CAPABILITY_LEAST / 10,
               CUDA_CAPABILITY_LEAST % 10);
-    return error_hint(err, "CUDA_VISIBLE_DEVICES takes another GPU; or train.device: cpu");
+    return error_hint(err, "choose another GPU with CUDA_VISIBLE_DEVICES, or set train.device to cpu");
 }
 
 bool device_cuda_probe(char *why)

@@ -59,7 +59,7 @@ enum status cuda_alloc(struct device *device, size_t bytes, void **memory, struc
         if (err && err->code == STATUS_BROKEN)
             return err->code;
         return error_hint(err, "use a smaller micro batch or sequence, activation checkpointing, a higher ZeRO stage, "
-                               "or more ranks; nvidia-smi shows who else uses the GPU");
+                               "or more ranks; nvidia-smi shows the other processes on the GPU");
     }
     enum status status = range_add(cuda, *memory, bytes, err);
     code = cudaMemset(*memory, 0, bytes);

@@ -224,7 +224,8 @@ static void bench_run(struct bench *bench, const struct linear_products *product
         measure_ceiling(bench, products->fwd[0].dtype);
     stream_sync(bench->stream);
     if (bench->no_memory)
-        log_warn("the GPU has no memory to measure all matrix products on; the library's first choice is taken");
+        log_warn(
+            "the GPU has too little memory to measure all matrix products; the library's first proposals are used");
     if (bench->measured)
         log_info("measured %d matrix products in %.1f s; their kernels are kept in %s", bench->measured,
                  seconds_now() - start, gemm_cache_path(bench->gemm->cache));

@@ -74,7 +74,7 @@ def test_a_gpu_that_is_too_old(folder):
     old = {**TWO, "ZTRAIN_EMULATION_MAJOR": "7"}
     done = train(folder, env=old, expect=DEVICE)
     assert done.err.count("has compute capability 7.0, ztrain needs 8.0 or higher") == 1, done
-    assert "hint: CUDA_VISIBLE_DEVICES takes another GPU; or train.device: cpu" in done.err
+    assert "hint: choose another GPU with CUDA_VISIBLE_DEVICES, or set train.device to cpu" in done.err
     done = folder.ztrain("--config", spec_of(folder, device="auto"), "--local-gpus", 2, env=old)
     assert re.search(r"device: the CPU \(rank 0 .*compute capability 7\.0", done.out), done
 
