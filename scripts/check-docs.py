@@ -3,7 +3,8 @@
 
 A path that begins with a top-level folder (core/log.h, tests/faults/, scripts/*.sh) is a file, a folder or a pattern that
 matches; a link in a page leads to a page, and its #anchor to a heading of it. A bare file name in a comment (wire.h) is the
-name of a file in the tree or a system header. docs/README.md names every page of docs/, and docs/architecture.md every room.
+name of a file in the tree or a system header. docs/README.md names every page of docs/; README.md and docs/architecture.md
+name every room.
 Prints every breach as file:line: message, and exits 1 if there is one.
 """
 import glob
@@ -114,12 +115,13 @@ def check_index(root, pages, paths):
         folder, name = os.path.split(page)
         if folder == "docs" and name != "README.md" and f"({name})" not in index:
             yield f"docs/README.md:1: the page '{name}' is missing"
-    with open(os.path.join(root, "docs", "architecture.md"), encoding="utf-8") as f:
-        picture = f.read()
     rooms = {os.path.dirname(p) for p in paths if p.startswith(tuple(floor + "/" for floor in FLOORS))}
-    for room in sorted(rooms):
-        if not re.search(rf"(?<![\w/]){room}/(?![\w])", picture):
-            yield f"docs/architecture.md:1: the room '{room}/' is missing"
+    for picture in ("README.md", "docs/architecture.md"):
+        with open(os.path.join(root, picture), encoding="utf-8") as f:
+            text = f.read()
+        for room in sorted(rooms):
+            if not re.search(rf"(?<![\w/]){room}/(?![\w])", text):
+                yield f"{picture}:1: the room '{room}/' is missing"
 
 
 def main():

@@ -75,6 +75,7 @@ def pages(tmp_path):
     (tmp_path / "core" / "log.h").write_text("/* log.h: lines; tests/unit/test_*.c tries them */\n", encoding="utf-8")
     (tmp_path / "tests" / "unit" / "test_log.c").write_text('#include "core/log.h"\n', encoding="utf-8")
     (tmp_path / "docs" / "README.md").write_text("[a](architecture.md)\n", encoding="utf-8")
+    (tmp_path / "README.md").write_text("Rooms: core/\n", encoding="utf-8")
     (tmp_path / "docs" / "architecture.md").write_text(
         "# Rooms\n\n    core/   log.h\n\n[core/log.h](../core/log.h), [above](#rooms), core/NAME.c\n", encoding="utf-8")
     return tmp_path
@@ -82,7 +83,7 @@ def pages(tmp_path):
 
 def test_pages_that_name_what_is_there(pages):
     code, out = check_docs(pages)
-    assert code == 0 and out == "2 pages and the comments of 2 files name files that exist\n", out
+    assert code == 0 and out == "3 pages and the comments of 2 files name files that exist\n", out
 
 
 @pytest.mark.parametrize("file, text, message", [
@@ -93,6 +94,7 @@ def test_pages_that_name_what_is_there(pages):
     ("docs/signals.md", "# Signals", "docs/README.md:1: the page 'signals.md' is missing"),
     ("core/log.h", "/* opened by\n * log_file.c */", "core/log.h:3: no file is called 'log_file.c'"),
     ("core/spec/spec.h", "/* keys */", "docs/architecture.md:1: the room 'core/spec/' is missing"),
+    ("core/data/data.h", "/* tokens */", "README.md:1: the room 'core/data/' is missing"),
 ], ids=lambda value: value.split()[0])
 def test_pages_that_name_what_is_not_there(pages, file, text, message):
     (pages / file).parent.mkdir(exist_ok=True)
