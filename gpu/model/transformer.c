@@ -1,10 +1,11 @@
-/* transformer.c: the transformer's life, and the order of its units in a micro-batch.
+/* transformer.c: creates the transformer and runs its units in the order of a micro-batch.
  *
  *     training      embedding, block 1 … L (forward), head (forward and backward), block L … 1 (backward), embedding
  *     evaluation    embedding, block 1 … L, head
  *
- * A micro-batch without tokens takes the same way: units are acquired and gradients handed over in the same order, as
- * other ranks expect it, but no op runs. Every op goes to the caller's stream; nothing is allocated. */
+ * For a micro-batch without tokens no op runs, but units are acquired and gradients handed over in the same order,
+ * because other ranks wait for these collectives. Every op is enqueued on the caller's stream; nothing is allocated in
+ * a micro-batch. */
 #include "gpu/model/transformer.h"
 #include "gpu/model/transformer_block.h"
 #include "gpu/model/transformer_embedding.h"
@@ -43,7 +44,7 @@ double transformer_flops_per_token(const struct model_desc *desc, int64_t seq_le
     return 6 * parameters + 6 * attention;
 }
 
-/* Where a role's tensor starts in its unit. All blocks have the same layout, so block 1's counts for all. */
+/* Finds where each role's tensor starts in its unit. All blocks have the layout of block 1. */
 static void find_tensors(struct transformer *t)
 {
     int units[] = {0, 1, (int)t->L + 1};
@@ -57,10 +58,11 @@ static void find_tensors(struct transformer *t)
     }
 }
 
-/* GPUs multiply fast where sizes are multiples of 8, better 128: the head's products there take in the rows that follow
- * its matrix in its unit, up to the next multiple. Their logits are ignored and their dlogits 0, so nothing is added to
- * the gradients of those rows, and what an overwriting product leaves there, 0, is overwritten in turn: only a matrix
- * that the embedding's other tensors follow is padded (GPT-2's), others have even sizes already. */
+/* GPUs multiply fast if sizes are multiples of 8, or better 128. On a GPU the head's products therefore include the
+ * rows that follow the head's matrix in its unit, up to the next multiple. Their logits are ignored and their dlogits
+ * are 0, so that products which add to gradients leave these rows as they are; a product that overwrites gradients sets
+ * them to 0, and the embedding's own gradients overwrite that afterwards. Only a matrix in unit 0, before the
+ * embedding's other tensors, is padded (GPT-2); the vocabularies of other families have suitable sizes already. */
 static void pad_vocabulary(struct transformer *t)
 {
     struct linear_shape *head = &t->linears[LINEAR_HEAD];
@@ -174,7 +176,7 @@ static void pass_start(struct pass *pass, const struct batch *batch)
         transformer_load(t, 0, &pass->batch, pass->stream);
 }
 
-/* The part that training and evaluation share: up to the last block's res2 and delta. */
+/* The part that training and evaluation share: up to res2 and delta of the last block. */
 static enum status body_forward(const struct pass *pass, enum param_pass kind)
 {
     TRY(embedding_forward(pass, kind));

@@ -1,4 +1,5 @@
-/* transformer.h: GPT-2 and the Llama family over the op table, forward and backward, knowing no device and no stage. */
+/* transformer.h: GPT-2 and the Llama family over the op table, forward and backward, on any device and at any ZeRO
+ * stage. */
 #ifndef ZTRAIN_GPU_MODEL_TRANSFORMER_H
 #define ZTRAIN_GPU_MODEL_TRANSFORMER_H
 
@@ -12,58 +13,59 @@ struct transformer_config {
     const struct model_desc *desc;    /* borrowed */
     const struct tensor_table *table; /* borrowed */
     enum dtype dtype;                 /* of parameters and activations */
-    int64_t max_tokens;               /* M of a micro-batch at most (token_stream_limits) */
+    int64_t max_tokens;               /* largest M of a micro-batch (token_stream_limits()) */
     int32_t max_seqs, max_seq;
-    int64_t max_position; /* rows of the RoPE tables: seq_length */
-    bool training;        /* keep activations for backward */
-    bool recompute;       /* keep only each block's input; run its forward again in backward */
-    int32_t inputs;       /* micro-batches that transformer_load() can hold; 0: one */
-    int64_t logit_chunk;  /* rows of logits that exist at a time; 0: chosen (at most 512 and 256 MiB, or 64 rows) */
+    int64_t max_position; /* rows of the RoPE tables: the sequence length */
+    bool training;        /* activations are kept for backward */
+    bool recompute;       /* only each block's input is kept; backward runs its forward again */
+    int32_t inputs;       /* micro-batches that transformer_load() holds at a time; 0: one */
+    int64_t logit_chunk;  /* rows of logits that exist at a time; 0: chosen (transformer_layout.c) */
 };
 
 struct transformer;
 
-/* Creates it (small host structures only; no device memory). */
+/* Creates a transformer: small host structures, no device memory. */
 enum status transformer_new(const struct transformer_config *config, struct device *device,
                             struct transformer **transformer, struct error *err);
 void transformer_free(struct transformer *transformer);
 
-/* Takes its buffers; run with a dry arena for the plan, then with the real one (see arena.h). */
+/* Takes its buffers from the arena: called with a dry arena for the plan, then with the real one (arena.h). */
 void transformer_layout(struct transformer *transformer, struct arena *arena);
 
-/* The limits that its ops stay within, for ops_workspace_bytes(). */
+/* The upper bounds of its ops' sizes, for ops_workspace_bytes(). */
 void transformer_op_limits(const struct transformer *transformer, struct op_limits *limits);
 
-/* After the dry layout, before memory is allocated: tells the device which matrix products a step will ask for
- * (ops_prepare). accumulates: more than one micro-batch adds to the same gradients. */
+/* Announces the matrix products of a step to the device: ops_prepare(). Called after the dry layout and before memory
+ * is allocated. accumulates: several micro-batches add to the same gradients. */
 enum status transformer_prepare(const struct transformer *transformer, bool accumulates, struct error *err);
 
-/* After layout with a real arena: fills constant tables (RoPE). */
+/* Fills the constant tables (RoPE). Called after the layout with a real arena. */
 enum status transformer_start(struct transformer *transformer, struct stream *stream, struct error *err);
 
-/* Copies a micro-batch's arrays to the device, in stream order, and makes *batch name the copies; its own arrays may be
- * reused when the call returns. The copies stay until another micro-batch is loaded as `input` (from 0). */
+/* Copies a micro-batch's arrays to the device, in stream order, and makes *batch point to the copies. The caller may
+ * reuse the original arrays when the call returns. The copies are valid until another micro-batch is loaded as the same
+ * `input` (0 … config.inputs - 1). */
 void transformer_load(struct transformer *transformer, int input, struct batch *batch, struct stream *stream);
 
-/* Forward and backward of one micro-batch: *loss_sum (device, double) += sum of the losses of its targets; gradients of
- * grad_scale · *loss_scale · loss sum go through the verbs (loss_scale: device scalar, or NULL for 1). A batch that
- * transformer_load() has not loaded is loaded as input 0. A batch with num_tokens 0 only calls the verbs (gradients are
- * zeroed or kept). */
+/* Forward and backward of one micro-batch. *loss_sum (device scalar) += the sum of the losses of its targets. The
+ * gradients of grad_scale · *loss_scale · that sum go to the memory that the verbs return (loss_scale: device scalar,
+ * or NULL for 1). A batch that transformer_load() has not loaded is loaded as input 0. With num_tokens 0, the verbs are
+ * called in the same order, and gradients that would be overwritten become 0. */
 enum status transformer_train(struct transformer *transformer, const struct batch *batch, float grad_scale,
                               const float *loss_scale, const struct param_verbs *verbs, struct stream *stream,
                               double *loss_sum, struct error *err);
 
-/* Forward only: *loss_sum += sum of losses. */
+/* Forward only: *loss_sum (device scalar) += the sum of the losses. */
 enum status transformer_evaluate(struct transformer *transformer, const struct batch *batch,
                                  const struct param_verbs *verbs, struct stream *stream, double *loss_sum,
                                  struct error *err);
 
-/* Seconds that forward and backward took since the last call, waiting for the verbs included, as far as the device has
- * got (CPU: to the end; CUDA: the newest part may come with the next call). */
+/* The seconds that forward and backward took on the device since the last call, including the time they waited for the
+ * verbs. On a GPU, work that is not finished counts in a later call. */
 void transformer_times(struct transformer *transformer, double *forward, double *backward);
 
-/* FLOPs of a trained token, forward and backward: 6 · matmul parameters + 6 · layers · H · D · T (causal): the formula
- * of MFU. The head counts as a matmul though tied; the embedding does not. */
+/* FLOPs per token in training, forward and backward, as in the formula of MFU: 6 · matmul parameters + 6 · layers · H ·
+ * D · T (causal). The head counts as a matmul even if it is tied; the embedding does not. */
 double transformer_flops_per_token(const struct model_desc *desc, int64_t seq_length);
 
 #endif

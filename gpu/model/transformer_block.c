@@ -1,12 +1,12 @@
-/* transformer_block.c: one block, forward and backward.
+/* transformer_block.c: a block, forward and backward.
  *
  *     x, delta ─► + ─► res1 ─► norm1 ─► qkv ─► (head norms) ─► RoPE ─► attention ─► o ─► delta
  *     res1, delta ─► + ─► res2 ─► norm2 ─► up + GELU, or gate | up + SwiGLU ─► down ─► delta
  *
- * The residual add before a norm is one pass with it, so a block ends with res2 and delta apart; the next block, or
- * the final norm, adds them. Backward goes the same way back with dres, the gradient of the residual stream: each half
- * adds the gradient that came through its norm. With recompute, backward first runs the forward again from res1; the
- * last block's buffers are still filled from forward, so it needs no second run. */
+ * A norm and the residual add before it are one op, so a block ends with res2 and delta apart; the next block's first
+ * norm, or the final norm, adds them. Backward runs in the opposite order on dres, the gradient of the residual stream:
+ * each half of the block adds the gradient that came through its norm. With recompute, backward first runs the block's
+ * forward again from res1, except for the last block, whose buffers are still filled. */
 #include "gpu/model/transformer_block.h"
 
 #include "gpu/model/transformer_layers.h"
@@ -23,7 +23,7 @@ static struct norm second_norm(const struct block_buffers *b)
     return (struct norm){ROLE_NORM2_W, ROLE_NORM2_B, b->res2, b->norm2, b->mean2, b->rstd2};
 }
 
-/* Rotates the H + KV heads of q and k, which lie side by side at the start of rows `ld` apart. */
+/* Applies RoPE to the H + KV heads of q and k, which lie side by side at the start of rows `ld` apart. */
 static void rotate(const struct pass *pass, void *x, int64_t ld, bool inverse)
 {
     const struct transformer *t = pass->transformer;
@@ -44,7 +44,7 @@ static void rotate(const struct pass *pass, void *x, int64_t ld, bool inverse)
     t->device->ops->rope(pass->stream, &args);
 }
 
-/* The heads of q or of k, for the head norms: `first` is the head where they start in a row. */
+/* The heads of q or of k, for the head norms. `first` is the head at which they start in a row. */
 struct heads {
     enum tensor_role weight;
     int64_t first, count;
@@ -71,7 +71,7 @@ static void head_norm_forward(const struct pass *pass, const struct unit *unit, 
     t->device->ops->head_norm_fwd(pass->stream, &args);
 }
 
-/* in place in dqkv */
+/* In place in dqkv (M, W). */
 static void head_norm_backward(const struct pass *pass, const struct unit *unit, const struct block_buffers *b,
                                void *dqkv, struct heads heads)
 {
@@ -106,7 +106,7 @@ static struct heads key_heads(const struct transformer *t, const struct block_bu
     return (struct heads){ROLE_K_NORM, t->H, t->KV, b->k_rstd};
 }
 
-/* Elements between the rows of q and k where attention finds them: beside each other, q's heads then k's. */
+/* Elements between the rows of rotated(). */
 static int64_t rotated_ld(const struct transformer *t)
 {
     return t->qk_norm ? (t->H + t->KV) * t->D : t->W;
@@ -140,12 +140,13 @@ struct attention_fwd_args attention_fwd_sizes(const struct transformer *t, int64
     return attention_forward_of(&backward);
 }
 
+/* q and k as attention reads them: the heads of q, then those of k. */
 static void *rotated(const struct transformer *t, const struct block_buffers *b)
 {
     return t->qk_norm ? b->qk : b->qkv;
 }
 
-/* norm1 (M, C) -> att (M, H D) */
+/* From norm1 (M, C) to att (M, H D). */
 static void attention_forward(const struct pass *pass, const struct unit *unit, const struct block_buffers *b)
 {
     const struct transformer *t = pass->transformer;
@@ -167,7 +168,7 @@ static void attention_forward(const struct pass *pass, const struct unit *unit, 
     t->device->ops->attention_fwd(pass->stream, &args);
 }
 
-/* datt (M, H D) -> dqkv (M, W), gradient of the linear's output */
+/* From datt (M, H D) to dqkv (M, W), the gradient of q | k | v as the matrix product wrote them. */
 static void attention_backward(const struct pass *pass, const struct unit *unit, const struct block_buffers *b,
                                const void *datt, void *dqkv)
 {
@@ -193,7 +194,7 @@ static void attention_backward(const struct pass *pass, const struct unit *unit,
     }
 }
 
-/* norm2 (M, C) -> hidden (M, F), what the down matrix sees */
+/* From norm2 (M, C) to hidden (M, F), the input of the down matrix. */
 static void mlp_forward(const struct pass *pass, const struct unit *unit, const struct block_buffers *b)
 {
     const struct transformer *t = pass->transformer;
@@ -212,7 +213,7 @@ static void mlp_forward(const struct pass *pass, const struct unit *unit, const 
     t->device->ops->swiglu_fwd(pass->stream, &args);
 }
 
-/* dy (M, C) of the down matrix -> dx (M, C) of the up matrix */
+/* From dy (M, C), the gradient of the down matrix's output, to dx (M, C), that of the up matrix's input. */
 static void mlp_backward(const struct pass *pass, const struct unit *unit, const struct block_buffers *b,
                          const void *dy, void *dx)
 {
@@ -235,7 +236,7 @@ static void mlp_backward(const struct pass *pass, const struct unit *unit, const
     linear_backward(pass, unit, LINEAR_UP, dx, b->inner, b->norm2, NULL);
 }
 
-/* From norm1's output to `hidden`: all that is run again in backward with recompute. */
+/* From norm1 to hidden: the part of the forward that recompute repeats in backward. */
 static void block_inside(const struct pass *pass, const struct unit *unit, const struct block_buffers *b)
 {
     const struct transformer *t = pass->transformer;

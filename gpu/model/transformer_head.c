@@ -1,17 +1,19 @@
 /* transformer_head.c: final norm, logits and loss.
  *
- * Logits exist for `chunk` rows at a time, in fp32. A training step goes through a chunk at once:
+ * Logits exist for `chunk` rows at a time, in fp32. In training, each chunk goes forward and backward before the next
+ * one:
  *
  *     final_norm rows ─► logits ─► loss, dlogits in place ─► gradient of the head's matrix (adds up over chunks)
  *                                                       └──► gradient of the rows, over final_norm's rows
  *
- * so the head's parameters are used, and acquired, once. A tied head multiplies with unit 0's token embedding, which
- * is held together with the head; the head writes that gradient first, the embedding adds to it last. */
+ * so that the head's parameters are acquired once. The matrix of a tied head is the token embedding of unit 0, which is
+ * acquired together with the head; the head writes its gradient first, and the embedding adds to it at the end. */
 #include "gpu/model/transformer_head.h"
 
 #include "gpu/model/transformer_layers.h"
 
-/* The units of the head: `norm` has the final norm; `matrix` points to the one that has the head's matrix. */
+/* The units that the head uses: `norm` holds the final norm; `matrix` points to the unit that holds the head's
+ * matrix. */
 struct head_units {
     struct unit norm, embedding;
     struct unit *matrix;
@@ -48,7 +50,7 @@ static void final_norm_forward(const struct pass *pass, const struct unit *unit)
     norm_forward(pass, unit, final_norm(t), t->blocks[t->L - 1].res2, t->delta);
 }
 
-/* Elements of dt between rows of dlogits, which lie over the fp32 logits. */
+/* Elements of dt between the rows of dlogits, which lie over the fp32 logits. */
 static int64_t ld_dlogits(const struct transformer *t)
 {
     return t->ld_logits * (int64_t)(sizeof(float) / dtype_size(t->dtype));
@@ -78,7 +80,7 @@ struct linear_bwd_input_args head_bwd_input_args(const struct transformer *t, co
     return args;
 }
 
-/* Logits of rows [first, first + rows), and their loss; with `gradient`, dlogits over them. */
+/* Computes the logits of rows [first, first + rows) and their loss; with `gradient`, writes dlogits over them. */
 static void chunk_forward(const struct pass *pass, const struct unit *unit, int64_t first, int64_t rows, bool gradient)
 {
     const struct transformer *t = pass->transformer;

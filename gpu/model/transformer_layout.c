@@ -1,8 +1,8 @@
-/* transformer_layout.c: where activations live; the RoPE tables; the limits for the ops' workspace.
+/* transformer_layout.c: where activations lie in memory; the RoPE tables; the limits of the ops' sizes.
  *
- * What a block keeps from forward to backward, by token (letters as in ops.h; W = (H + 2 KV) D; s bytes of dt):
+ * A block keeps the following from forward to backward, for each token (W = (H + 2 KV) D; s is the size of dt):
  *
- *     buffer        elements    GPT-2     what needs it in backward
+ *     buffer        elements    GPT-2     used in backward by
  *     res1          C s         C         norm1
  *     norm1         C s         C         weights of q, k, v
  *     qkv           W s         3 C       attention (with qk_norm: the head norms, and attention for v)
@@ -15,18 +15,18 @@
  *     mean, rstd    4, or 2 f   4 f       norms (f: 4 bytes); q_rstd, k_rstd: (H + KV) f, qk_norm only
  *     lse           H f         H f       attention
  *
- * GPT-2: 16 C s + (4 + H) f, at 124M 49,216 bytes a token a block in fp32 and 24,640 in bf16. Llama family:
+ * GPT-2: 16 C s + (4 + H) f, at 124M 49,216 bytes per token and block in fp32, 24,640 in bf16. Llama family:
  * (4 C + W + H D + 3 F) s + (2 + H) f.
  *
- * Three ways to lay them out; `r` is the residual stream, X the rest of a block's buffers:
+ * They are laid out in one of three ways; r is the residual stream, X the rest of a block's buffers:
  *
  *     training      | r1 X1 | r2 X2 | … | rL XL |  + gradients
- *     recompute     | r1 | r2 | … | rL | X      |  + gradients      X: of the block in work, filled again in backward
- *     evaluation    | r X |                                        res2 is res1: norms add in place
+ *     recompute     | r1 | r2 | … | rL | X      |  + gradients      X: of the current block, filled again in backward
+ *     evaluation    | r X |                                        res2 is res1: the residual add is in place
  *
- * Gradients of activations are shared by all blocks: dres (C), delta (C: norm outputs, att), wide (W, F). In forward,
- * delta holds what attention or MLP add to the residual stream. The final norm's input and output live from the end of
- * forward to the start of backward, while nothing else uses wide: they lie there. */
+ * All blocks share the gradients of activations: dres (C), delta (C: norm outputs, att), wide (W, F). In forward, delta
+ * holds the next summand of the residual stream, the output of attention or MLP. The final norm's input and output are
+ * needed from the end of forward to the start of backward, when wide is free: they lie in it. */
 #include "gpu/model/transformer_block.h"
 
 #include <math.h>
@@ -48,7 +48,7 @@ static float *take_f32(struct arena *arena, int64_t rows, int64_t width)
     return arena_take(arena, MEM_ACTIVATIONS, (size_t)rows * (size_t)width * sizeof(float));
 }
 
-/* All of a block's buffers but the residual stream. */
+/* All buffers of a block except the residual stream. */
 static void layout_block(const struct transformer *t, struct arena *arena, struct block_buffers *b)
 {
     int64_t M = t->config.max_tokens;
@@ -91,11 +91,11 @@ static void layout_blocks(struct transformer *t, struct arena *arena)
     }
 }
 
-/* Rows of logits that exist at a time. Every chunk reads the head's matrix twice and reads and writes its gradient:
- * time that only the rows of the chunk pay for, whatever V and C are. On the CPU device in fp32, the head of GPT-2
- * takes 8 % more time in chunks of 256 rows than of 512, 16 % with 128, 38 % with 64; above 512 nothing is gained. A
- * GPU computes so much faster than it reads memory that some thousand rows are needed: it spends 1/64 of its memory on
- * them. Chunks are of about equal size. */
+/* Chooses how many rows of logits exist at a time. Every chunk reads the head's matrix twice and reads and writes its
+ * gradient, a cost that is spread over the rows of the chunk, whatever V and C are. On the CPU device in fp32, the head
+ * of GPT-2 takes 8 % more time in chunks of 256 rows than of 512, 16 % more with 128, 38 % more with 64; above 512 rows
+ * nothing is gained. A GPU computes so much faster than it reads memory that some thousand rows are needed: 1/64 of its
+ * memory is spent on them. Chunks have about equal sizes. */
 static int64_t choose_chunk(const struct transformer *t)
 {
     enum { MIN_ROWS = 64, CPU_ROWS = 512, CPU_BYTES = 256 << 20, CUDA_ROWS = 16384, CUDA_SHARE = 64 };
@@ -178,7 +178,8 @@ void transformer_op_limits(const struct transformer *t, struct op_limits *limits
     }
 }
 
-/* Angles are float32 products of position and frequency, as in transformers; their cosines are exact to rounding. */
+/* Angles are fp32 products of position and frequency, as in Hugging Face transformers; their cosines and sines are
+ * computed in double and rounded to fp32. */
 enum status transformer_start(struct transformer *t, struct stream *stream, struct error *err)
 {
     if (!t->rope_cos)

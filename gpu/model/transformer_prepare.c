@@ -1,13 +1,13 @@
-/* transformer_prepare.c: the matrix products of a step, for devices that choose their kernels by measuring them first.
+/* transformer_prepare.c: announces the matrix products of a step, for devices that choose kernels by measuring them.
  *
- * They are those of a full micro-batch; the head's come in chunks of rows, of which the last may be shorter. Memory is
- * not allocated yet: the pointers stand for buffers of the arena, which is aligned. */
+ * The products are those of a full micro-batch. The head's products come in chunks of rows, of which the last may be
+ * shorter. Memory is not allocated yet: one aligned address stands for all buffers. */
 #include "gpu/model/transformer_head.h"
 #include "gpu/model/transformer_layers.h"
 
 enum { ROW_COUNTS = 2, MAX_SHAPES = LINEAR_COUNT - 1 + ROW_COUNTS };
 
-/* Where buffers would be. */
+/* Stands for any buffer of the arena: not NULL, and aligned. */
 static void *somewhere(void)
 {
     return (void *)(uintptr_t)ARENA_ALIGN;
@@ -49,7 +49,7 @@ enum status transformer_prepare(const struct transformer *t, bool accumulates, s
     if (last)
         add_head(&p, t, &unit, last);
     int once = p.num_bwd_weight;
-    for (int i = 0; i < once; i++) { /* the head's first chunk may overwrite, the next ones add */
+    for (int i = 0; i < once; i++) { /* the head's first chunk may overwrite its gradient, later chunks add to it */
         bool head = i >= LINEAR_HEAD;
         if (!accumulates && !(head && M > t->chunk))
             continue;

@@ -17,71 +17,71 @@
 #include "gpu/model/transformer.h"
 #include "gpu/stopwatch.h"
 
-/* The matrices. q, k, v are one, and so are gate and up (fused groups of the tensor table). */
+/* The matrices. q, k and v form one, and so do gate and up (fused groups of the tensor table). */
 enum linear { LINEAR_QKV, LINEAR_O, LINEAR_UP, LINEAR_DOWN, LINEAR_HEAD, LINEAR_COUNT };
 
 struct linear_shape {
-    enum tensor_role weight, bias; /* of the first tensor of the group; the bias may be absent */
+    enum tensor_role weight, bias; /* the first tensor of the group; the model may have no bias */
     int64_t N, K;
     bool in_out;
 };
 
-/* Elements: rows of logits start at whole cache lines and whole tiles of a GPU's products; see pad_vocabulary(). */
+/* Elements: rows of logits start at a cache line, and at a tile of a GPU's products: see pad_vocabulary(). */
 enum { VOCABULARY_ALIGN = 128 };
 
-/* What the stopwatch tells apart. */
+/* The lanes of the stopwatch. */
 enum { LANE_FORWARD, LANE_BACKWARD };
 
-/* What one block keeps for its backward. All pointers into the arena. */
+/* The activations that one block keeps for its backward. All point into the arena. */
 struct block_buffers {
-    void *res1;           /* dt (M, C) residual stream at the block's input, what norm1 sees */
+    void *res1;           /* dt (M, C) residual stream at the block's input, the input of norm1 */
     void *norm1;          /* dt (M, C) */
     float *mean1, *rstd1; /* (M); mean: LayerNorm only, else NULL */
-    void *qkv;            /* dt (M, W) with biases; after RoPE unless qk_norm */
-    void *qk;             /* dt (M, (H + KV) D) normed heads after RoPE; qk_norm only, else NULL */
+    void *qkv;            /* dt (M, W) q | k | v; q and k after RoPE, unless qk_norm */
+    void *qk;             /* dt (M, (H + KV) D) q | k after head norms and RoPE; qk_norm only, else NULL */
     float *q_rstd;        /* (M, H); qk_norm only, else NULL */
     float *k_rstd;        /* (M, KV) */
     void *att;            /* dt (M, H D) */
     float *lse;           /* (H, M) */
-    void *res2;           /* dt (M, C) residual stream after attention, what norm2 sees */
+    void *res2;           /* dt (M, C) residual stream after attention, the input of norm2 */
     void *norm2;          /* dt (M, C) */
     float *mean2, *rstd2; /* (M) */
     void *inner;          /* dt (M, F) before GELU, or (M, 2F) gate | up */
-    void *hidden;         /* dt (M, F) what the down matrix sees */
+    void *hidden;         /* dt (M, F) the input of the down matrix */
 };
 
-/* A micro-batch on the device: (max_tokens) each, seq_start (max_seqs + 1). */
+/* A micro-batch on the device. (max_tokens) each; seq_start: (max_seqs + 1). */
 struct input {
     int32_t *tokens, *targets, *positions, *seq_start;
 };
 
 struct transformer {
     struct transformer_config config;
-    struct device *device; /* ops are called through device->ops, which the profile may change between steps */
+    struct device *device; /* borrowed; device->ops may change between steps (ops_profile.c) */
     enum dtype dtype;
     int64_t C, F, H, KV, D, V, L, W;
     bool qk_norm;
     float eps;
-    int64_t offset[ROLE_COUNT]; /* element of its unit where a role's tensor starts; -1: the model has none */
+    int64_t offset[ROLE_COUNT]; /* where a role's tensor starts in its unit, elements; -1: the model has none */
     struct linear_shape linears[LINEAR_COUNT];
 
-    struct block_buffers *blocks; /* [L] owned; without training, or with recompute, they name shared memory */
-    void *delta;                  /* dt (M, max(C, H D)) forward: what is added to the residual stream next;
+    struct block_buffers *blocks; /* [L] owned; without training, or with recompute, blocks share memory */
+    void *delta;                  /* dt (M, max(C, H D)) forward: the next summand of the residual stream;
                                    * backward: gradients of norm outputs and of att */
     void *wide;                   /* dt (M, max(W, F)) backward: gradients of qkv, inner, hidden; training only */
     void *dres;                   /* dt (M, C) gradient of the residual stream; training only */
-    void *final_res, *final_norm; /* dt (M, C) around the final norm */
+    void *final_res, *final_norm; /* dt (M, C) input and output of the final norm */
     float *final_mean, *final_rstd;
-    void *logits; /* fp32 (chunk, ld_logits), gradients in place */
+    void *logits; /* fp32 (chunk, ld_logits); their gradients are written over them */
     int64_t chunk, ld_logits;
     float *rope_cos, *rope_sin; /* (max_position, D / 2), or NULL */
-    struct input *inputs;       /* [num_inputs] owned; its arrays in the arena */
+    struct input *inputs;       /* [num_inputs] owned; their arrays lie in the arena */
     int num_inputs;
 
     struct stopwatch *stopwatch; /* owned */
 };
 
-/* The address of a row: base + row · width elements of dt. */
+/* The address of a row of `width` elements of dt. */
 static inline void *row_at(const struct transformer *t, void *base, int64_t row, int64_t width)
 {
     return (char *)base + (size_t)(row * width) * dtype_size(t->dtype);
