@@ -14,10 +14,10 @@ const char *cpu_bf16_name(enum cpu_bf16_products products)
     return names[products];
 }
 
-/* Four calls take 10 to 40 us, which is enough for the clock, and short enough for one of eight to go undisturbed. */
+/* Four calls take 10 to 40 µs: long enough for the clock, short enough that one of eight turns is not interrupted. */
 enum { CALLS = 4, TURNS = 8 };
 
-/* The better of `best` and the rate of one turn, FLOP/s. */
+/* Runs one turn; returns the larger of `best` and its rate, FLOP/s. */
 static double better_of(double best, cpu_micro_run *run, enum cpu_micro_kernel kernel, const uint32_t *panels)
 {
     const double start = seconds_now(), flops = run(kernel, CALLS, panels);
@@ -28,7 +28,7 @@ static double better_of(double best, cpu_micro_run *run, enum cpu_micro_kernel k
 enum status cpu_bf16_measure(const struct cpu_kernels *kernels, struct cpu_bf16_rates *rates, struct error *err)
 {
     enum { WORDS = CPU_MICRO_ROWS * CPU_MICRO_UNITS };
-    const uint32_t ones = 0x3f803f80; /* two ones in bf16, about one in fp32: no number that takes longer */
+    const uint32_t ones = 0x3f803f80; /* two ones in bf16, about one in fp32: not a subnormal, which would be slow */
     uint32_t *panels = aligned_alloc(64, WORDS * sizeof *panels);
     if (!panels)
         return error_set(err, STATUS_DEVICE, "cannot measure the CPU's bf16 products: out of memory");
@@ -50,7 +50,7 @@ enum status cpu_bf16_measure(const struct cpu_kernels *kernels, struct cpu_bf16_
 
 enum cpu_bf16_products cpu_bf16_fastest(const struct cpu_bf16_rates *rates)
 {
-    const double clearly = 1.1; /* CPUs differ by a factor of two in either direction: less is noise */
+    const double clearly = 1.1; /* CPUs differ by a factor of two in either direction; a small difference is noise */
     const double widen = rates->products[CPU_BF16_WIDEN], dot = rates->products[CPU_BF16_DOT];
     return dot > 0 && widen <= clearly * dot ? CPU_BF16_DOT : CPU_BF16_WIDEN;
 }

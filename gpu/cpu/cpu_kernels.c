@@ -45,7 +45,7 @@ bool cpu_kernels_keep(struct cpu_kernels *kernels, const struct cpu_kernels *bef
     return !cpu_kernels_equal(kernels, &had);
 }
 
-/* What `before` chose is kept where the choice is the same. */
+/* Keeps the choice of `before` if the alternatives are the same here. */
 static enum status choose_bf16(struct cpu_kernels *kernels, const struct cpu_kernels *before, struct error *err)
 {
     const char *wish = getenv("ZTRAIN_CPU_BF16");
@@ -135,7 +135,7 @@ const char *cpu_kernels_products(const struct cpu_kernels *k, char *text)
 {
     char library[40], builtin[40] = "builtin";
     snprintf(library, sizeof library, "oneDNN %s", k->onednn_version);
-    if (k->avx512_bf16 || k->amx_bf16) /* else there is one way only */
+    if (k->avx512_bf16 || k->amx_bf16) /* otherwise there is no choice to name */
         snprintf(builtin, sizeof builtin, "builtin (%s%s)", k->amx_bf16 ? "amx, " : "", cpu_bf16_name(k->bf16));
     snprintf(text, CPU_KERNELS_TEXT, "fp32 %s, bf16 %s", k->onednn[DTYPE_F32] ? library : "builtin",
              k->onednn[DTYPE_BF16] ? library : builtin);

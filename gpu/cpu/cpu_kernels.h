@@ -1,14 +1,15 @@
-/* cpu_kernels.h: by which kernels a rank computes on the CPU. The bits of all results follow from them: vectors of
- * other widths add up in another order, and an instruction that multiplies pairs of bf16 rounds otherwise than FMA. So
- * the ranks of a job compute by the same kernels, and a resumed run by those of its checkpoint:
+/* cpu_kernels.h: the kernels that a rank computes with on the CPU. They decide the bits of all results: vectors of
+ * another width add up in another order, and an instruction that multiplies pairs of bf16 numbers rounds differently
+ * than FMA. The ranks of a job therefore compute with the same kernels, and a resumed run with those of its
+ * checkpoint:
  *
- *     cpu_kernels_detect()            what this CPU has, and ZTRAIN_CPU_ISA allows
- *     cpu_kernels_common()            what all ranks have
- *     cpu_kernels_choose_products()   who multiplies matrices at that level, ztrain or oneDNN, and what multiplies bf16
- *     cpu_kernels_common()            again: only what is the same everywhere
- *     device_open_cpu()               computes by them
+ *     cpu_kernels_detect()            the instruction sets of this CPU, as far as ZTRAIN_CPU_ISA allows them
+ *     cpu_kernels_common()            those that all ranks have
+ *     cpu_kernels_choose_products()   the library (ztrain or oneDNN) and the bf16 instruction of matrix products
+ *     cpu_kernels_common()            again: the choices that all ranks share
+ *     device_open_cpu()               opens a device that computes with them
  *
- * A struct cpu_kernels is sent to other ranks as bytes: its padding is zero (every function here sees to it). */
+ * A struct cpu_kernels is sent to other ranks as bytes, so its padding is zero; every function here sees to that. */
 #ifndef ZTRAIN_GPU_CPU_CPU_KERNELS_H
 #define ZTRAIN_GPU_CPU_CPU_KERNELS_H
 
@@ -19,46 +20,46 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* What multiplies bf16 numbers where AMX's tiles do not: cpu_bf16.h. */
+/* The instruction that multiplies bf16 numbers outside AMX's tiles: see cpu_bf16.h. */
 enum cpu_bf16_products {
-    CPU_BF16_WIDEN, /* fp32 multiply-adds of operands that are widened while they are packed: every CPU can */
-    CPU_BF16_DOT,   /* VDPBF16PS: the CPUs with avx512_bf16 */
+    CPU_BF16_WIDEN, /* fp32 multiply-adds of operands that are widened while they are packed: on every CPU */
+    CPU_BF16_DOT,   /* VDPBF16PS: on CPUs with avx512_bf16 */
     CPU_BF16_COUNT
 };
 
 struct cpu_kernels {
-    enum cpu_isa isa; /* the level that the ops are compiled for */
+    enum cpu_isa isa; /* the level of the ops */
     bool avx512_bf16; /* VDPBF16PS may be used; only at CPU_ISA_AVX512 */
-    bool amx_bf16;    /* whole matrices of bf16 are multiplied by TDPBF16PS; only at CPU_ISA_AVX512 */
+    bool amx_bf16;    /* TDPBF16PS multiplies whole bf16 matrices; only at CPU_ISA_AVX512 */
     enum cpu_bf16_products bf16;
-    bool onednn[DTYPE_COUNT]; /* products of this dtype by oneDNN; else by ztrain */
-    char onednn_version[24];  /* "2.6.3"; "" where no product is oneDNN's */
-    uint32_t onednn_isa;      /* the instruction set that oneDNN has chosen, as it counts them; 0: not known */
+    bool onednn[DTYPE_COUNT]; /* oneDNN computes products of this dtype; else ztrain does */
+    char onednn_version[24];  /* "2.6.3"; "" if oneDNN computes no product */
+    uint32_t onednn_isa;      /* oneDNN's number of the instruction set that it uses; 0: unknown */
 };
 
-/* The best instruction sets of this CPU, or those of ZTRAIN_CPU_ISA=baseline|avx2|avx512; the products are ztrain's.
- * STATUS_USAGE: a word that is none of these, or a level that this CPU does not have. */
+/* Sets *kernels to the best instruction sets of this CPU, or those of ZTRAIN_CPU_ISA=baseline|avx2|avx512, with
+ * ztrain's matrix products. STATUS_USAGE: the variable has another value, or names a level that this CPU lacks. */
 enum status cpu_kernels_detect(struct cpu_kernels *kernels, struct error *err);
 
-/* A run that began with the kernels `before` keeps them, so that its bits stay the same: leaves out of *kernels the
- * instruction sets that those lack, unless ZTRAIN_CPU_ISA names a level. Whether that changes anything. */
+/* Removes from *kernels the instruction sets that `before`, the kernels that a run began with, lack, so that the bits
+ * of the run stay the same; does nothing if ZTRAIN_CPU_ISA names a level. Returns whether *kernels changed. */
 bool cpu_kernels_keep(struct cpu_kernels *kernels, const struct cpu_kernels *before);
 
-/* What multiplies bf16, as cpu_bf16_choose() says, and who multiplies matrices at kernels->isa: ztrain, except that
- * oneDNN does it in fp32 on the baseline level where it is installed (a warning where it is not: that is slow). A run
- * that began with `before` (may be NULL) goes on as it began where the same is here. ZTRAIN_CPU_BF16=dot|widen and
- * ZTRAIN_CPU_GEMM=builtin|onednn override that. Opens oneDNN where it is to be used. STATUS_USAGE: another word.
- * STATUS_DEVICE: oneDNN is asked for and cannot be used. */
+/* Chooses the instruction for bf16 (cpu_bf16_choose()) and the library for matrix products at kernels->isa: ztrain,
+ * except for fp32 at the baseline level, where oneDNN is used if it is installed (if not, a warning says that products
+ * are slow). A run that began with `before` (may be NULL) keeps its choices, if they are possible here.
+ * ZTRAIN_CPU_BF16=dot|widen and ZTRAIN_CPU_GEMM=builtin|onednn take precedence. Opens oneDNN if it is chosen.
+ * STATUS_USAGE: a variable has another value. STATUS_DEVICE: oneDNN is requested and cannot be used. */
 enum status cpu_kernels_choose_products(struct cpu_kernels *kernels, const struct cpu_kernels *before,
                                         struct error *err);
 
-/* The lowest of `count` (at least 1): the instruction sets that all have; VDPBF16PS where all have chosen it; oneDNN
- * where all use the same of it. */
+/* The common part of `count` (at least 1) kernels: the instruction sets that all have; VDPBF16PS if all have chosen it;
+ * oneDNN if all use the same version and instruction set of it. */
 void cpu_kernels_common(const struct cpu_kernels *all, int count, struct cpu_kernels *common);
 
 bool cpu_kernels_equal(const struct cpu_kernels *a, const struct cpu_kernels *b);
 
-/* For messages; text: CPU_KERNELS_TEXT bytes, which are returned. */
+/* For messages. text has CPU_KERNELS_TEXT bytes and is returned. */
 enum { CPU_KERNELS_TEXT = 160 };
 /* "avx512 with avx512_bf16 and amx_bf16" */
 const char *cpu_kernels_instructions(const struct cpu_kernels *kernels, char *text);

@@ -25,7 +25,7 @@ static bool has(uint32_t word, unsigned bit)
     return word >> bit & 1;
 }
 
-/* XCR0: the register states that the operating system saves. */
+/* Reads XCR0: the register states that the operating system saves. */
 static uint64_t saved_states(void)
 {
     uint32_t low, high;
@@ -33,7 +33,7 @@ static uint64_t saved_states(void)
     return (uint64_t)high << 32 | low;
 }
 
-/* Linux lets a process use AMX's tiles after it has asked: Documentation/arch/x86/xstate.rst. */
+/* Linux lets a process use AMX's tiles only on request: Documentation/arch/x86/xstate.rst. */
 static bool tiles_permitted(void)
 {
     enum { REQUEST_PERMISSION = 0x1023, TILE_DATA = 18 };

@@ -1,14 +1,14 @@
-/* cpuid.h: which instruction sets this CPU and its kernel offer, found out at run time. What is used of it:
- * cpu_kernels.h. */
+/* cpuid.h: the instruction sets that this CPU and its operating system offer, found at run time. cpu_kernels.h chooses
+ * among them. */
 #ifndef ZTRAIN_GPU_CPU_CPUID_H
 #define ZTRAIN_GPU_CPU_CPUID_H
 
 #include <stdbool.h>
 #include <stddef.h>
 
-/* The levels that kernels are compiled for, each containing the one before it. */
+/* The levels that ops are compiled for; each includes the one before it. */
 enum cpu_isa {
-    CPU_ISA_BASELINE, /* x86-64, or what the architecture guarantees */
+    CPU_ISA_BASELINE, /* x86-64, or the minimum of another architecture */
     CPU_ISA_AVX2,     /* x86-64-v3: AVX2, FMA, F16C */
     CPU_ISA_AVX512,   /* x86-64-v4: AVX-512 F, BW, CD, DQ, VL */
     CPU_ISA_COUNT
@@ -17,8 +17,8 @@ enum cpu_isa {
 struct cpu_features {
     enum cpu_isa isa; /* the best one */
     bool avx512_bf16; /* VDPBF16PS, usable at isa CPU_ISA_AVX512 */
-    bool amx_bf16;    /* TDPBF16PS, likewise */
-    char name[128];   /* brand string, or the architecture's name */
+    bool amx_bf16;    /* TDPBF16PS, usable at isa CPU_ISA_AVX512 */
+    char name[128];   /* the brand string, or the architecture's name */
 };
 
 void cpu_features_detect(struct cpu_features *features);

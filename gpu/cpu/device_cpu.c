@@ -1,14 +1,14 @@
 /* device_cpu.c: the CPU as a device.
  *
- * The compute stream runs its work at once on the calling thread; ops spread it over OpenMP threads. The thread that
- * opens the device is the one whose OpenMP team is sized, so it is the one that runs the compute stream. A
- * communication stream is a worker thread behind a ring of closures:
+ * The compute stream runs its work at once on the calling thread; ops spread it over OpenMP threads. Opening the device
+ * sets the size of the calling thread's OpenMP team, so the same thread must use the compute stream. A communication
+ * stream is a worker thread that takes closures from a ring:
  *
- *     stream_submit -> | closure | closure | … |  -> worker        head: next to run, tail: next free (both count up)
+ *     stream_submit -> | closure | closure | … |  -> worker        head: next to run, tail: next free (both only grow)
  *
- * An event is a pair of counters: `issued` grows when a record is put on a stream, `done` when that stream gets there.
- * A wait is a closure that blocks until `done` reaches what `issued` was when the wait was put on the stream.
- * Nothing here allocates after a stream or an event was made. */
+ * An event is a pair of counters: `issued` grows when the event is recorded on a stream, `done` when the stream reaches
+ * that point. A wait is a closure that blocks until `done` reaches the value that `issued` had when the wait was
+ * enqueued. Streams and events allocate memory only when they are created. */
 #include "gpu/cpu/device_cpu.h"
 
 #include "core/clock.h"
@@ -49,7 +49,7 @@ static enum status cpu_alloc(struct device *device, size_t bytes, void **memory,
                          "cannot allocate %.3f GiB of memory: only %.3f GiB are available; hint: use a smaller micro "
                          "batch or sequence, activation recomputation, a higher ZeRO stage, or more ranks",
                          gib(bytes), gib(available));
-    /* Reserve one huge page more than is needed and give the unaligned ends back. */
+    /* Reserve one huge page more than needed, and unmap the unaligned ends. */
     size_t size = (size_t)round_up(bytes ? (int64_t)bytes : 1, SMALL_PAGE),
            align = bytes >= HUGE_PAGE ? HUGE_PAGE : SMALL_PAGE;
     size_t reserved = size + align;
@@ -64,7 +64,7 @@ static enum status cpu_alloc(struct device *device, size_t bytes, void **memory,
     if (start + size < map + reserved)
         munmap(start + size, (size_t)(map + reserved - (start + size)));
     if (align == HUGE_PAGE)
-        madvise(start, size, MADV_HUGEPAGE); /* best effort: small pages work too */
+        madvise(start, size, MADV_HUGEPAGE); /* best effort: small pages work as well */
     int64_t blocks = (int64_t)((size + HUGE_PAGE - 1) / HUGE_PAGE);
 #pragma omp parallel for schedule(dynamic, 4)
     for (int64_t block = 0; block < blocks; block++) {
@@ -83,7 +83,7 @@ static void cpu_free(struct device *device, void *memory, size_t bytes)
     munmap(memory, (size_t)round_up(bytes ? (int64_t)bytes : 1, SMALL_PAGE));
 }
 
-/* All memory is alike. */
+/* The CPU reaches all host memory: there is nothing to pin. */
 
 static enum status cpu_pin_host(struct device *device, void *memory, size_t bytes, struct error *err)
 {
@@ -107,11 +107,11 @@ struct closure {
 
 struct cpu_stream {
     struct stream stream; /* first */
-    bool worker;          /* else inline: nothing below is used */
+    bool worker;          /* else inline, and the members below are not used */
     pthread_t thread;
     pthread_mutex_t mutex;
-    pthread_cond_t work, room; /* something to run; a slot became free */
-    uint64_t head, tail;       /* closures finished, closures submitted */
+    pthread_cond_t work, room; /* signalled when there is work; when a slot becomes free */
+    uint64_t head, tail;       /* numbers of closures finished and submitted */
     bool stop;
     struct closure ring[RING_SLOTS];
 };
@@ -175,7 +175,7 @@ static void cpu_submit(struct stream *stream, void (*function)(void *argument), 
         function(copy);
         return;
     }
-    ASSERT(!pthread_equal(pthread_self(), s->thread)); /* a full queue would wait for itself */
+    ASSERT(!pthread_equal(pthread_self(), s->thread)); /* if the queue is full, it would wait for itself */
     pthread_mutex_lock(&s->mutex);
     while (s->tail - s->head == RING_SLOTS)
         pthread_cond_wait(&s->room, &s->mutex);
@@ -257,7 +257,7 @@ struct cpu_event {
     pthread_mutex_t mutex;
     pthread_cond_t reached;
     uint64_t issued, done;
-    double reached_at; /* seconds_now() when the latest record was reached */
+    double reached_at; /* seconds_now() at the latest mark */
 };
 
 struct event_point {
@@ -267,7 +267,7 @@ struct event_point {
 
 static enum status cpu_event_new(struct device *device, bool timed, struct event **event, struct error *err)
 {
-    (void)timed; /* all keep the time */
+    (void)timed; /* every event keeps the time */
     struct cpu_event *e = calloc(1, sizeof *e);
     if (!e)
         return error_set(err, STATUS_DEVICE, "cannot create an event: out of memory");
@@ -332,7 +332,7 @@ static void cpu_event_sync(struct event *event)
     run_wait(&point);
 }
 
-/* Whether the event's latest record was reached, and when. */
+/* Whether the event's latest mark was reached, and when. */
 static bool event_time(struct cpu_event *e, double *seconds)
 {
     pthread_mutex_lock(&e->mutex);
@@ -414,8 +414,8 @@ static void *wait_for_release(void *argument)
     return NULL;
 }
 
-/* OpenMP ends the process, with an exit code of its own, where it cannot start a thread. So we try first, and have it
- * start its team at once, before other threads take what the system allows. */
+/* OpenMP exits the process if it cannot start a thread. Therefore, first try to start as many threads, then let OpenMP
+ * start its team at once, before other threads use up what the system allows. */
 static enum status start_team(int threads, struct error *err)
 {
     pthread_mutex_t release = PTHREAD_MUTEX_INITIALIZER;

@@ -3,7 +3,7 @@
  * A packed panel holds, unit by unit of k, its MR (or NR) values side by side. Rows, columns and units beyond the
  * matrix are packed as zeros. Panels of A for AMX are different: gemm_cpu_tiles.h. */
 
-/* Rows of a panel of A. */
+/* The number of rows of a panel of A. */
 static int panel_rows(enum unit_kind kind)
 {
     return kind == UNIT_TILE ? TILE_MR : MR;
@@ -14,19 +14,19 @@ static int64_t elements_of_unit(enum unit_kind kind)
     return kind == UNIT_PAIR || kind == UNIT_TILE ? 2 : 1;
 }
 
-/* Units of a panel for k elements. */
+/* The number of units of a panel for k elements. */
 static int64_t units_for(enum unit_kind kind, int64_t k)
 {
     const int64_t units = (k + elements_of_unit(kind) - 1) / elements_of_unit(kind);
     return kind == UNIT_TILE ? round_up(units, TILE_UNITS) : units;
 }
 
-/* One panel: `rows` of `width` rows are there; k elements from `src` on. dst (units, width). */
+/* Packs one panel: `rows` of its `width` rows exist, k elements of each from `src` on. dst (units, width). */
 static ALWAYS_INLINE void pack_panel(uint32_t *dst, const void *src, int64_t row_stride, int64_t k_stride, int rows,
                                      int width, int64_t k, enum unit_kind kind)
 {
     int64_t units = kind == UNIT_PAIR ? (k + 1) / 2 : k, unit = 0;
-    int64_t whole = kind == UNIT_PAIR ? k / 2 : k; /* units that have all their elements */
+    int64_t whole = kind == UNIT_PAIR ? k / 2 : k; /* units that have all of their elements */
     if (rows == width && row_stride == 1) {
         for (; unit < whole; unit++, dst += width) {
             const uint16_t *half = (const uint16_t *)src + (kind == UNIT_PAIR ? 2 : 1) * unit * k_stride;

@@ -6,13 +6,13 @@
  *     for each block of GEMM_NC columns of B and C
  *       for each block of k (GEMM_KC units): all threads pack the block of B into panels of NR columns
  *         for each block of GEMM_MC rows of A and C: all threads pack the block of A into panels of MR rows
- *           tasks of panels are handed out; a task runs the micro-kernel: an MR x NR tile of C in registers
+ *           tasks of panels are handed out; a task runs the micro-kernel, with an MR x NR tile of C in registers
  *
- * Packing reads at the speed of memory. Where A has few rows that is a good part of the time, so blocks of B are small
- * there, and while one is multiplied the next is fetched into the second-level cache.
+ * Packing reads at the speed of memory, which takes a good part of the time if A has few rows. Blocks of B are then
+ * small, and while one is multiplied the next one is fetched into the second-level cache.
  *
  * A tile's sum runs over k in order on one thread, so the result depends neither on the number of threads nor on which
- * of them takes a task. Blocks of k after the first add to what is there: in C if it is fp32, else in fp32 scratch. */
+ * of them takes a task. Between blocks of k, sums wait in C if it is fp32, else in fp32 scratch. */
 
 struct product {
     bool transpose_a, transpose_b;
@@ -21,20 +21,20 @@ struct product {
     int64_t lda, ldb;
 };
 
-/* What happens to a finished sum before it is stored. All pointers address row 0, column 0 of C. */
+/* What happens to a finished sum before it is stored. All pointers point to row 0, column 0. */
 struct epilogue {
-    enum dtype dtype, c_dtype; /* of the product's inputs, bias, aux and gelu_aux; of C */
+    enum dtype dtype, c_dtype; /* dtype of the product's inputs, bias, aux and gelu_aux; of C */
     void *c;
     int64_t ldc;
     const void *bias;     /* (n) or NULL */
-    void *aux;            /* (m, n), rows ld_aux apart: gets the sum, and C its gelu; or NULL */
-    const void *gelu_aux; /* (m, n), rows ld_aux apart: C = sum · gelu'(gelu_aux); or NULL */
+    void *aux;            /* (m, n), rows ld_aux apart, or NULL: gets the sum, and C gets its GELU */
+    const void *gelu_aux; /* (m, n), rows ld_aux apart, or NULL: C = sum · gelu'(gelu_aux) */
     int64_t ld_aux;
     bool accumulate; /* C += */
-    bool streamed;   /* C is large and read late: a sum that is added to nothing goes past the caches */
+    bool streamed;   /* C is large and not read soon: stores go past the caches, unless they accumulate */
 };
 
-/* Finishes n sums of one row. `before`, if not NULL, holds what earlier blocks of k came to. */
+/* Finishes n sums of one row. `before`, if not NULL, holds the sums of earlier blocks of k. */
 static ALWAYS_INLINE void epilogue_row(const struct epilogue *e, const float *sum, const float *before, int64_t row,
                                        int64_t column, int64_t n, enum dtype dtype, enum dtype c_dtype)
 {
@@ -73,21 +73,21 @@ static void epilogue_rows(const struct epilogue *e, const float *sum, int64_t ld
     }
 }
 
-/* A block of C, and where sums wait between blocks of k. */
+/* A block of C, and the place where its sums wait between blocks of k. */
 struct block {
     int64_t row, column, m, n, k_first, k;
-    bool first, last; /* block of k */
+    bool first, last; /* this is the first, the last block of k */
     float *partial;   /* element (row, column) */
     int64_t ld_partial;
 };
 
-/* Memory that will be packed next: `segments` of so many bytes, `stride` bytes apart. */
+/* Memory that will be packed next: `segments` pieces of `bytes` bytes, `stride` bytes apart. */
 struct ahead {
     const char *next;
     int64_t bytes, stride, segments, done; /* done: bytes of the first segment */
 };
 
-/* Fetches up to `lines` cache lines. */
+/* Prefetches up to `lines` cache lines. */
 static void ahead_fetch(struct ahead *ahead, int64_t lines)
 {
     for (; lines > 0 && ahead->segments > 0; lines--) {
@@ -101,8 +101,8 @@ static void ahead_fetch(struct ahead *ahead, int64_t lines)
     }
 }
 
-/* Fetches `rows` rows of `bytes`, stride bytes apart: what a tile's sum will be added to, while the tile is computed.
- */
+/* Prefetches `rows` rows of `bytes` bytes, `stride` bytes apart: the sums that a tile will be added to, while the tile
+ * is computed. */
 static ALWAYS_INLINE void tile_fetch(const void *first, int64_t stride, int64_t rows, int64_t bytes)
 {
     for (int64_t row = 0; row < rows; row++)
@@ -126,7 +126,7 @@ static ALWAYS_INLINE void gemm_task_with(const struct epilogue *e, const struct 
     for (int64_t i = row_panel * mr; i < row_end; i += mr) {
         for (int64_t j = column_panel * NR; j < column_end; j += NR) {
             int64_t m = min_i64(mr, block->m - i), n = min_i64(NR, block->n - j);
-            ahead_fetch(ahead, packed->units / 4); /* enough to be done in time, slow enough not to stall */
+            ahead_fetch(ahead, packed->units / 4); /* fast enough to finish in time, slow enough not to stall */
             float *partial = block->partial ? block->partial + i * block->ld_partial + j : NULL;
             if (!block->first)
                 tile_fetch(partial, block->ld_partial * (int64_t)sizeof *partial, m, n * (int64_t)sizeof *partial);
@@ -167,7 +167,7 @@ static void gemm_task(const struct epilogue *e, const struct block *block, const
     }
 }
 
-/* The step that cuts n into the fewest parts of at most `most`, of about one size, a multiple of grain. */
+/* The step that cuts n into the fewest parts of at most `most` and of about equal size, a multiple of grain. */
 static int64_t even_step(int64_t n, int64_t most, int64_t grain)
 {
     int64_t parts = (n + most - 1) / most, grains = (n + grain - 1) / grain;
@@ -189,7 +189,7 @@ static struct ahead ahead_of(const struct product *p, enum dtype dtype, int64_t 
     return (struct ahead){at(p->b, k * p->ldb + first, dtype), columns * size, p->ldb * size, count, 0};
 }
 
-/* Of the blocks that attention multiplies. */
+/* The units of the blocks that attention multiplies. */
 static enum unit_kind block_kind(const struct cpu_kernels *kernels, enum dtype dtype)
 {
     if (dtype != DTYPE_BF16)
@@ -197,7 +197,7 @@ static enum unit_kind block_kind(const struct cpu_kernels *kernels, enum dtype d
     return GEMM_HAS_PAIRS && kernels->bf16 == CPU_BF16_DOT ? UNIT_PAIR : UNIT_WIDENED;
 }
 
-/* Of a whole product. */
+/* The units of a whole product. */
 static enum unit_kind product_kind(const struct cpu_kernels *kernels, enum dtype dtype)
 {
     return GEMM_HAS_TILES && kernels->amx_bf16 && dtype == DTYPE_BF16 ? UNIT_TILE : block_kind(kernels, dtype);
@@ -208,9 +208,9 @@ struct cuts {
     enum unit_kind kind;
     int mr;
     int64_t k_step, n_step;
-    int64_t m_step;   /* rows that are packed at once */
-    int64_t m_outer;  /* rows that are finished before the next ones start */
-    bool wait_apart;  /* sums wait in scratch between blocks of k: C is not fp32 */
+    int64_t m_step;   /* rows of A that are packed at a time */
+    int64_t m_outer;  /* rows that are finished before others are started */
+    bool wait_apart;  /* C is not fp32: sums wait in scratch between blocks of k */
     bool whole_a;     /* all of A stays packed */
     int64_t padded_m; /* rows of A in whole panels */
 };
@@ -219,14 +219,14 @@ static struct cuts cuts_of(enum unit_kind kind, const struct product *p, const s
 {
     struct cuts c = {.kind = kind, .mr = panel_rows(kind), .padded_m = round_up(p->m, panel_rows(kind))};
     const int64_t most_k = GEMM_KC * elements_of_unit(kind), k_blocks = p->k ? (p->k + most_k - 1) / most_k : 1;
-    c.k_step = round_up((p->k + k_blocks - 1) / k_blocks, 32); /* blocks of k of about one size */
+    c.k_step = round_up((p->k + k_blocks - 1) / k_blocks, 32); /* blocks of k of about equal size */
     c.wait_apart = k_blocks > 1 && e->c_dtype != DTYPE_F32;
     const int64_t units = p->k ? units_for(kind, c.k_step) : 1;
     const int64_t a_units = kind == UNIT_TILE ? GEMM_TILES_A : GEMM_MC * GEMM_KC;
     c.m_outer = c.wait_apart ? GEMM_MC / c.mr * c.mr : c.padded_m;
     c.m_step = even_step(min_i64(c.m_outer, p->m), min_i64(c.m_outer, a_units / units), c.mr);
     c.n_step = c.wait_apart ? GEMM_NC : even_step(p->n, GEMM_NC * GEMM_KC / units, NR * GEMM_COLUMN_PANELS);
-    /* With few rows, reading B takes a good part of the time. Blocks are then so small that the next one is fetched
+    /* With few rows, reading B takes a good part of the time. Blocks are then so small that the next one can be fetched
      * into the second-level cache while this one is multiplied, and A is packed only once. */
     c.whole_a = c.padded_m <= GEMM_FEW_ROWS && c.padded_m * units_for(kind, p->k) <= GEMM_MC * GEMM_KC;
     if (c.whole_a) {
@@ -275,7 +275,7 @@ static void pack_b(const struct gemm_job *job, const struct block *block)
     pack_block(job->b, source, NR, job->cuts.kind, false);
 }
 
-/* What this thread will pack after `block`, where blocks are fetched ahead. */
+/* The memory that this thread will pack after `block`; empty if blocks are not fetched ahead. */
 static struct ahead ahead_after(const struct gemm_job *job, const struct block *block)
 {
     const struct cuts *c = &job->cuts;
@@ -286,8 +286,8 @@ static struct ahead ahead_after(const struct gemm_job *job, const struct block *
     return ahead_of(job->p, job->finish.dtype, block->column + c->n_step, c->n_step, 0, c->k_step);
 }
 
-/* All threads: multiplies a block whose parts are packed; returns when it is done. tasks_before: the numbers of tasks
- * that earlier blocks took; the counter never goes back. */
+/* All threads: multiplies a block whose operands are packed, and returns when all of it is done. tasks_before: the task
+ * numbers that earlier blocks used up; the counter is never reset. */
 static void multiply_block(struct gemm_job *job, const struct block *block, const uint32_t *a, int64_t *tasks_before)
 {
     const int mr = job->cuts.mr;
@@ -304,7 +304,7 @@ static void multiply_block(struct gemm_job *job, const struct block *block, cons
     }
     if (job->finish.streamed)
         vf_stream_end();
-    *tasks_before += tasks + team_size(); /* every thread took one number too many */
+    *tasks_before += tasks + team_size(); /* every thread has drawn one number too many */
 #pragma omp barrier
     progress_tick();
 }
@@ -353,7 +353,7 @@ static void gemm_builtin(struct scratch scratch, enum unit_kind kind, const stru
     job.b = scratch_take(&scratch, (size_t)GEMM_NC * GEMM_KC * sizeof *job.b);
     if (job.cuts.wait_apart)
         job.partial = scratch_take(&scratch, (size_t)GEMM_MC * GEMM_NC * sizeof *job.partial);
-    /* fp32 sums wait in C between blocks of k, and what C had before is a block of k that came first; sums of half
+    /* fp32 sums wait in C between blocks of k, and earlier contents of C count as a first block of k; sums of half
      * precision wait in scratch, a block of C at a time */
     const bool c_is_f32 = e->c_dtype == DTYPE_F32;
     job.finish.accumulate = e->accumulate && !c_is_f32;

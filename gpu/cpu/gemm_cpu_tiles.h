@@ -1,9 +1,9 @@
-/* gemm_cpu_tiles.h: the built-in product's part for AMX. A template, see ops_cpu.h.
+/* gemm_cpu_tiles.h: the part of the built-in matrix product for AMX. A template, see ops_cpu.h.
  *
- * TDPBF16PS multiplies two tiles: 16 rows of A, 32 numbers of k each, by those numbers of k for 16 columns of B, pairs
- * of k side by side. A micro-kernel holds 32 x 32 of C in four tiles and reads two tiles each of A and B for four
- * products. A panel of B is as for pairs of bf16, but whole tiles long: its units are padded with zeros to a multiple
- * of 16. A panel of A holds, for every 16 units, TILE_MR rows of 64 bytes.
+ * TDPBF16PS multiplies two tiles: 16 rows of A with 32 elements of k each, and the same 32 elements of k for 16 columns
+ * of B, with pairs of k side by side. The micro-kernel holds 32 x 32 elements of C in four tiles, and reads two tiles
+ * of A and two of B for four products. A panel of B is packed as for pairs of bf16, and its units are padded with zeros
+ * to whole tiles, a multiple of 16. A panel of A holds, for every 16 units, TILE_MR rows of 64 bytes.
  *
  * Source: Intel 64 and IA-32 Architectures Software Developer's Manual, volume 1, "Programming with Intel AMX". */
 
@@ -18,7 +18,8 @@
 enum { TILE_MR = 32, TILE_UNITS = 16, TILE_ROWS = 16, TILE_BYTES = 64 };
 _Static_assert((int)TILE_MR >= (int)MR, "a buffer for TILE_MR rows is large enough for MR");
 
-/* A panel of A: `rows` of TILE_MR rows are there; k elements from `src` on. dst (units / 16, TILE_MR, 16). */
+/* Packs a panel of A: `rows` of its TILE_MR rows exist, k elements of each from `src` on. dst (units / 16, TILE_MR,
+ * 16). */
 static void pack_tile_panel(uint32_t *dst, const uint16_t *src, int64_t row_stride, int64_t k_stride, int rows,
                             int64_t k)
 {
@@ -56,8 +57,8 @@ static void pack_tile_panel(uint32_t *dst, const uint16_t *src, int64_t row_stri
 
 #define TARGET_TILES __attribute__((target("amx-tile,amx-bf16")))
 
-/* What LDTILECFG reads: eight tiles of 16 rows of 64 bytes. Constant, as gcc 12 does not know that all of it is read.
- */
+/* The operand of LDTILECFG: eight tiles of 16 rows of 64 bytes. A constant, because gcc 12 does not know that the
+ * instruction reads all of it and drops stores to a variable. */
 static const struct {
     uint8_t palette, start_row, reserved[14];
     uint16_t bytes[16];
@@ -104,7 +105,7 @@ TARGET_TILES static void micro_tiles(int64_t units, const uint32_t *a, const uin
 enum { TILE_MR = MR, TILE_UNITS = 1 };
 #endif
 
-/* Around each thread's part of a product. After tiles_end() the kernel has less to save. */
+/* Called around each thread's part of a product. After tiles_end() the operating system has less state to save. */
 static void tiles_begin(enum unit_kind kind)
 {
     (void)kind;

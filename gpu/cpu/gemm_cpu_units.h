@@ -24,13 +24,12 @@ enum {
                                       a second-level cache of 2 MiB, as tiles are read faster than from memory */
     GEMM_TASK_ROWS = 168,          /* at most */
     GEMM_COLUMN_PANELS = 128 / NR, /* of a task: 512 KiB of packed B stay in the second-level cache */
-    GEMM_FEW_ROWS = 528,           /* up to here, the next block of B is fetched ahead … */
-    GEMM_AHEAD_BYTES = 256 << 10,  /* … this much at most for each thread */
+    GEMM_FEW_ROWS = 528,           /* up to this many rows of A, the next block of B is fetched ahead … */
+    GEMM_AHEAD_BYTES = 256 << 10,  /* … at most this much of it for each thread */
 };
 _Static_assert(MR % 4 == 0 && NR % 4 == 0, "panels are transposed four by four");
 _Static_assert((int)MR <= (int)GEMM_MAX_MR && (int)NR <= (int)GEMM_MAX_NR, "ops_cpu_scratch.h bounds a tile");
-_Static_assert((int64_t)GEMM_MC *GEMM_KC + (int64_t)GEMM_NC * GEMM_KC + (int64_t)GEMM_MC * GEMM_NC <=
-                   GEMM_SCRATCH_FLOATS,
+_Static_assert(GEMM_KC *(GEMM_MC + GEMM_NC) + GEMM_MC * GEMM_NC <= GEMM_SCRATCH_FLOATS,
                "the packed blocks of A and B and the waiting sums fit in the scratch memory");
 
 enum unit_kind {
@@ -41,7 +40,7 @@ enum unit_kind {
     UNIT_TILE /* pairs, for AMX */
 };
 
-/* Runs a statement with KIND as a constant that is `kind`: each kind of unit gets code of its own. */
+/* Runs a statement with the constant KIND equal to `kind`, so that each kind of unit is compiled separately. */
 #define WITH_UNIT(kind, ...)                          \
     do {                                              \
         if ((kind) == UNIT_F32) {                     \
@@ -99,7 +98,7 @@ static ALWAYS_INLINE quad quad_from_f16(const uint16_t *half)
 #endif
 }
 
-/* Four units of a row whose k is contiguous. */
+/* Four units of a row whose elements are contiguous in k. */
 static ALWAYS_INLINE quad quad_of(const void *src, int64_t row_start, int64_t unit, enum unit_kind kind)
 {
     quad q;

@@ -1,10 +1,10 @@
 /* gemm_onednn.c: oneDNN, opened at run time.
  *
- * libdnnl is large and drags in a C++ runtime and an OpenCL loader, so nothing links against it: the few functions that
- * are needed are declared here and looked up by name. fp32 calls dnnl_sgemm(). bf16 needs matmul primitives, which are
- * made at the first use of a shape and kept in a table of CACHE_ENTRIES; the oldest makes room for a new one. Their
- * scratch memory is the caller's. The interfaces of versions 2 and 3 differ in how descriptors are made: version 2
- * fills structures of its own layout, for which there is room in blobs that are larger than any of them. */
+ * libdnnl is large and depends on a C++ runtime and an OpenCL loader, so ztrain does not link against it: the few
+ * functions that it needs are declared here and looked up by name. fp32 calls dnnl_sgemm(). bf16 uses matmul
+ * primitives, which are created at the first use of a shape and kept in a table of CACHE_ENTRIES; a new one replaces
+ * the oldest. The caller provides their scratch memory. Versions 2 and 3 create descriptors differently: version 2
+ * fills structures, for which this file reserves blobs that are larger than any of them. */
 #include "gpu/cpu/gemm_onednn.h"
 
 #include "core/log.h"
@@ -16,7 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* oneDNN's numbers, the same in versions 2 and 3 */
+/* oneDNN's constants, the same in versions 2 and 3 */
 enum {
     DNNL_CPU = 1,
     DNNL_IN_ORDER = 1,
@@ -46,8 +46,8 @@ struct dnnl_arg {
     dnnl_handle memory;
 };
 
-/* Functions by the version that has them: 0 both. Pointers to descriptors are void * in the one and structures of
- * unknown size in the other. */
+/* The functions, each with the version that has it (0: both). Descriptors are handles in version 3 and structures of
+ * unknown size in version 2; both are passed as void *. */
 #define DNNL_FUNCTIONS(X)                                                                                              \
     X(0, const struct dnnl_version *, version, (void))                                                                 \
     X(0, int, sgemm,                                                                                                   \
@@ -89,7 +89,7 @@ struct dnnl_arg {
 struct dnnl {
 #define DNNL_MEMBER(since, type, name, parameters) type(*name) parameters;
     DNNL_FUNCTIONS(DNNL_MEMBER)
-    void (*post_ops_append_sum)(void); /* cast where it is called: version 3 added two parameters */
+    void (*post_ops_append_sum)(void); /* cast to its type by the caller: version 3 added two parameters */
 };
 
 enum { CACHE_ENTRIES = 256, OPERANDS = 5 /* src, weights, dst, scratchpad, bias */ };
@@ -113,9 +113,9 @@ struct gemm_onednn {
     int major;
     struct dnnl dnnl;
     dnnl_handle engine, stream;
-    pthread_mutex_t mutex; /* over everything below */
+    pthread_mutex_t mutex; /* guards everything below */
     int next;              /* the entry that is replaced next */
-    bool told;             /* the log knows which implementation is used */
+    bool told;             /* the implementation was logged */
     struct primitive cache[CACHE_ENTRIES];
 };
 
@@ -195,7 +195,7 @@ static void primitive_release(struct gemm_onednn *g, struct primitive *p)
     memset(p, 0, sizeof *p);
 }
 
-/* The library stays open: its threads' local storage must outlive them. */
+/* The library stays open: the thread-local storage of its threads must outlive them. */
 void gemm_onednn_free(struct gemm_onednn *g)
 {
     if (!g)
@@ -258,7 +258,7 @@ static bool attributes_make(struct gemm_onednn *g, bool accumulate, dnnl_handle 
     return right;
 }
 
-/* Makes the primitive of p->shape; p->supported says whether that worked. */
+/* Creates the primitive of p->shape and sets p->supported to whether that succeeded. */
 static void primitive_make(struct gemm_onednn *g, struct primitive *p)
 {
     struct dnnl *d = &g->dnnl;
@@ -285,7 +285,7 @@ static void primitive_make(struct gemm_onednn *g, struct primitive *p)
         const char *implementation = "";
         p->scratch_bytes = scratch_md ? d->memory_desc_get_size(scratch_md) : 0;
         d->primitive_desc_query(pd, DNNL_QUERY_IMPL_INFO, 0, &implementation);
-        /* the reference implementation is far slower than the built-in product */
+        /* oneDNN's reference implementation is far slower than the built-in product */
         made = !strstr(implementation, "ref") && d->primitive_create(&p->primitive, pd) == 0;
         for (int i = 0; i < OPERANDS && made; i++)
             if (mds[i])

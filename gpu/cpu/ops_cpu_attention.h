@@ -1,26 +1,26 @@
 /* ops_cpu_attention.h: causal attention without the score matrix, forward and backward. A template, see ops_cpu.h.
  *
- * A block of NR queries (or, for the gradients of k and v, NR keys) lies in the lanes of the micro-kernel of
- * gemm_cpu_micro.h, the other side runs through its rows. Scores, probabilities and sums over keys then need no
- * horizontal operation, and a block of probabilities is at once the packed operand of the next product:
+ * A block of NR queries (or, for the gradients of k and v, of NR keys) lies in the lanes of the micro-kernel
+ * (gemm_cpu_micro.h), and the other side runs through its rows. Scores, probabilities and sums over keys then need no
+ * horizontal operation, and a block of probabilities is already the packed operand of the next product:
  *
  *     forward   S (keys, lanes) = K · Qᵀ      P = exp(scale S - running maximum)      Oᵀ (D, lanes) += Vᵀ · P
  *     dq        S, and dP (keys, lanes) = V · dOᵀ   dS = P (dP - delta) scale         dQᵀ (D, lanes) += Kᵀ · dS
  *     dk, dv    S (queries, lanes) = Q · Kᵀ, dP = dO · Vᵀ, dS     dVᵀ (D, lanes) += dOᵀ · P    dKᵀ += Qᵀ · dS
  *
- * P in backward is exp(scale S - lse); delta is the sum of out · dout of a row. Blocks above the diagonal or outside
- * of the window are not visited. Computing S and dP twice in backward costs two products in seven, and buys that every
- * block is independent of the others: any number of threads gives the same bits, without atomics.
+ * P in backward is exp(scale S - lse); delta is the sum of out · dout over a row. Blocks above the diagonal or outside
+ * the window are skipped. Backward computes S and dP twice, which costs two products in seven, so that every block is
+ * independent of the others: any number of threads gives the same bits, without atomics.
  *
- * Where the tensors are bf16 and bf16 numbers are multiplied in pairs (cpu_bf16.h says when), so are P and dS: a block
- * of them is rounded to bf16 and two of its rows are put side by side before it is an operand; sums stay fp32.
+ * If the tensors are bf16 and their numbers are multiplied in pairs (cpu_bf16.h), the same holds for P and dS: a block
+ * of them is rounded to bf16, and pairs of its rows are interleaved, before it becomes an operand. Sums stay fp32.
  *
- * The rows' operands are packed once for all blocks that use them, a batch of units (a sequence and one key/value head
- * with its query heads) at a time, as many as ATTENTION_BATCH_FLOATS of scratch hold. */
+ * The operands in rows are packed once for all blocks that use them, for a batch of units (a sequence and one key/value
+ * head with its query heads) at a time, as many as fit in ATTENTION_BATCH_FLOATS of scratch. */
 
 _Static_assert(ATTENTION_ROWS % MR == 0, "a block of scores consists of whole tiles");
 
-/* What forward and backward share. */
+/* The sizes that forward and backward share. */
 struct attention {
     enum dtype dtype;
     enum unit_kind kind;                  /* of packed operands */
@@ -56,13 +56,13 @@ static struct attention attention_of(struct stream *stream, const struct attenti
                               args->seq_start};
 }
 
-/* Units of `elements` numbers of k. */
+/* The number of units for `elements` numbers of k. */
 static int64_t units_of(const struct attention *a, int64_t elements)
 {
     return a->kind == UNIT_PAIR ? (elements + 1) / 2 : elements;
 }
 
-/* Floats of a unit's operand packed by token (panels of MR tokens) and by column (panels of MR columns). */
+/* The floats of a unit's operand, packed by token (panels of MR tokens) or by column (panels of MR columns). */
 static int64_t by_token_floats(const struct attention *a)
 {
     return round_up(a->max_seq, MR) * units_of(a, a->D);
@@ -73,7 +73,7 @@ static int64_t by_column_floats(const struct attention *a)
     return a->padded_d * units_of(a, a->max_seq);
 }
 
-/* pack_panel() with constants for `kind` and `width`, so that each is compiled by itself. */
+/* pack_panel() with constants for `kind` and `width`, so that each combination is compiled separately. */
 static ALWAYS_INLINE void attention_pack(float *dst, const void *x, int64_t row_stride, int64_t k_stride, int64_t rows,
                                          int width, int64_t k, const struct attention *a)
 {
@@ -164,7 +164,8 @@ static void add_columns(float *sum, const float *columns, float *weights, int64_
     }
 }
 
-/* Writes sum (padded_d, NR), times factor (NR) if not NULL, as rows of `x`. `turned` holds (NR, padded_d). */
+/* Writes sum (padded_d, NR), times factor (NR) if not NULL, transposed to the rows of `x`. `turned` is scratch for
+ * (NR, padded_d). */
 static void store_lanes(void *x, int64_t ld, int64_t count, float *sum, const float *factor, float *turned,
                         const struct attention *a)
 {
@@ -195,7 +196,7 @@ static ALWAYS_INLINE vi lane_tokens(int64_t first, int64_t v)
     return tokens + (int32_t)(first + v * VF);
 }
 
-/* Whether a query sees a key, both counted from the start of their sequence. */
+/* Whether a query sees a key; both are positions in their sequence. */
 static ALWAYS_INLINE vi sees(vi query, vi key, int64_t window)
 {
     vi seen = key <= query;
@@ -216,7 +217,7 @@ static int64_t first_key_of(int64_t query, int64_t window)
 
 /* ---- forward ------------------------------------------------------------- */
 
-/* Scratch of one thread, in floats of ATTENTION_THREAD_FLOATS(D). */
+/* The scratch of one thread, within ATTENTION_THREAD_FLOATS(D) floats. */
 struct attention_scratch {
     float *scores, *products;      /* (ATTENTION_ROWS, NR) */
     float *lanes_a, *lanes_b;      /* (units of D, NR) */
@@ -236,8 +237,8 @@ static struct attention_scratch attention_scratch_of(float *floats, const struct
     return t;
 }
 
-/* One block of scores becomes weights exp(scale · S - highest); highest and sum go on, keep is what earlier sums are
- * worth now. All per lane. */
+/* Turns a block of scores into weights exp(scale · S - highest). highest and sum are updated; keep is the factor for
+ * earlier sums. All are per lane. */
 static ALWAYS_INLINE void softmax_block_of(float *scores, int64_t count, int64_t key, int64_t query, bool masked,
                                            float *highest, float *sum, float *keep, const struct attention *a,
                                            bool half)
@@ -303,7 +304,7 @@ static void attention_fwd_block(const struct attention_fwd_args *args, const str
     store_lanes(at(args->out, row * args->ld_o + h * a->D, a->dtype), args->ld_o, count, t.sum_a, sum, t.turned, a);
 }
 
-/* Units whose operands, unit_floats each, are packed at a time. */
+/* The number of units whose operands, unit_floats each, are packed at a time. */
 static int64_t attention_batch(int64_t unit_floats)
 {
     return unit_floats < ATTENTION_BATCH_FLOATS ? ATTENTION_BATCH_FLOATS / unit_floats : 1;
@@ -335,7 +336,7 @@ static void op_attention_fwd(struct stream *stream, const struct attention_fwd_a
                 pack_by_column(values, at(args->v, u.start * args->ld_v + u.kv * a.D, a.dtype), args->ld_v, u.length,
                                &a);
             }
-            /* the latest blocks see most keys: they go first */
+            /* the last blocks of queries see most keys, so they come first */
 #pragma omp for schedule(dynamic)
             for (int64_t item = 0; item < count * a.group * blocks; item++) {
                 int64_t i = item % count, query = (blocks - 1 - item / (count * a.group)) * NR;
@@ -352,7 +353,7 @@ static void op_attention_fwd(struct stream *stream, const struct attention_fwd_a
 
 /* ---- backward ------------------------------------------------------------ */
 
-/* scores (rows, NR) become P and products dS. Lanes are queries: lse and delta are per lane. */
+/* scores (rows, NR) become dS; products hold dP. The lanes are queries: lse and delta are per lane. */
 static ALWAYS_INLINE void gradient_by_query(float *scores, const float *products, int64_t count, int64_t key,
                                             int64_t query, bool masked, const float *lse, const float *delta,
                                             const struct attention *a, bool half)
@@ -379,7 +380,7 @@ static void gradient_block_by_query(float *scores, const float *products, int64_
         gradient_by_query(scores, products, count, key, query, masked, lse, delta, a, true);
 }
 
-/* The same with keys in the lanes: lse and delta are per row; scores keep P, products become dS. */
+/* The same with keys in the lanes: lse and delta are per row; scores become P, and products become dS. */
 static ALWAYS_INLINE void gradient_by_key(float *scores, float *products, int64_t count, int64_t query, int64_t key,
                                           bool masked, const float *lse, const float *delta, const struct attention *a,
                                           bool half)
@@ -421,7 +422,7 @@ static void attention_deltas(float *delta, const struct attention_bwd_args *args
     }
 }
 
-/* A unit's packed operands: those of its key/value head, then those of each query head. */
+/* The packed operands of a unit: those of its key/value head, then those of each query head. */
 struct attention_operands {
     float *k_tokens, *v_tokens, *k_columns;
     float *q_tokens, *dout_tokens, *q_columns, *dout_columns, *deltas; /* of one query head */
@@ -472,7 +473,7 @@ static void attention_pack_head(const struct attention_bwd_args *args, const str
     attention_deltas(o.deltas, args, a, u, h);
 }
 
-/* dq of a block of queries. */
+/* Computes dq of a block of queries. */
 static void attention_bwd_queries(const struct attention_bwd_args *args, const struct attention *a,
                                   const struct attention_unit *u, int64_t h, int64_t query, struct attention_operands o,
                                   struct attention_scratch t)
@@ -497,7 +498,7 @@ static void attention_bwd_queries(const struct attention_bwd_args *args, const s
     store_lanes(at(args->dq, row * args->ld_dq + h * a->D, a->dtype), args->ld_dq, count, t.sum_a, NULL, t.turned, a);
 }
 
-/* dk and dv of a block of keys. */
+/* Computes dk and dv of a block of keys. */
 static void attention_bwd_keys(const struct attention_bwd_args *args, const struct attention *a,
                                const struct attention_unit *u, int64_t key, float *unit, struct attention_scratch t)
 {
@@ -555,7 +556,7 @@ static void op_attention_bwd(struct stream *stream, const struct attention_bwd_a
                 else
                     attention_pack_head(args, &a, &u, u.kv * a.group + head, attention_operands_of(unit, head, &a));
             }
-            /* first the blocks of keys, the earliest of which are seen by most queries, then the blocks of queries */
+            /* blocks of keys first, beginning with the earliest, which most queries see; then blocks of queries */
 #pragma omp for schedule(dynamic)
             for (int64_t item = 0; item < count * heads_and_kv * blocks; item++) {
                 int64_t i = item % count, rest = item / count;

@@ -1,7 +1,8 @@
-/* ops_cpu_linear.h: the three products of a linear layer, and which routine computes them. A template, see ops_cpu.h.
- */
+/* ops_cpu_linear.h: the three matrix products of a linear layer, by oneDNN or the built-in product. A template, see
+ * ops_cpu.h. */
 
-/* The parts of an epilogue that oneDNN's product left to do: row by row over C, or over aux, which holds the sums. */
+/* Does the parts of an epilogue that oneDNN's product did not do, row by row over C, or over aux if aux holds the
+ * sums. */
 static void finish_library_product(const struct product *p, const struct epilogue *e)
 {
     struct epilogue rest = *e;
@@ -9,7 +10,7 @@ static void finish_library_product(const struct product *p, const struct epilogu
     const int64_t ld = e->aux ? e->ld_aux : e->ldc;
     const enum dtype dtype = e->aux ? e->dtype : e->c_dtype;
     if (e->dtype == DTYPE_BF16)
-        rest.bias = NULL; /* it was added */
+        rest.bias = NULL; /* oneDNN has added it */
     if (!rest.bias && !rest.aux && !rest.gelu_aux)
         return;
 #pragma omp parallel for schedule(static) if (p->m * p->n > WORTH_THREADS)

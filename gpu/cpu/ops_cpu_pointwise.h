@@ -29,7 +29,7 @@ static void op_embedding_fwd(struct stream *stream, const struct embedding_fwd_a
     }
 }
 
-/* Every thread owns columns and walks all rows in order: no two threads add to the same element. */
+/* A thread adds up its columns over all rows in order, so that no two threads add to the same element. */
 static ALWAYS_INLINE void embedding_bwd_columns(const struct embedding_bwd_args *a, struct range columns,
                                                 enum dtype dtype)
 {
@@ -171,8 +171,8 @@ static ALWAYS_INLINE void store_one(void *x, int64_t i, float value, enum dtype 
         ((uint16_t *)x)[i] = dtype == DTYPE_BF16 ? bf16_from_f32(value) : f16_from_f32(value);
 }
 
-/* Loss of row i; its gradient may overwrite the logits: element j of the gradient is written after every logit up to
- * the end of its vector was read, and narrower elements lie further left. */
+/* Returns the loss of row i. Its gradient may overwrite the logits: element j of the gradient is written after every
+ * logit up to the end of its vector has been read, and narrower elements lie further left. */
 static ALWAYS_INLINE double cross_entropy_row(const struct cross_entropy_args *a, int64_t i, enum dtype logits_dtype,
                                               enum dtype dtype)
 {

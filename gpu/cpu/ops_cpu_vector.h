@@ -1,6 +1,6 @@
-/* ops_cpu_vector.h: vectors of floats at whatever width the including file is compiled for, with loads and stores of
- * every dtype, and exp() and its relatives as polynomials. Written in the vector extensions that gcc and clang share;
- * everything is inlined, so that one source serves AVX-512, AVX2, SSE2 and NEON. */
+/* ops_cpu_vector.h: vectors of floats, of the width that the including file is compiled for, with loads and stores of
+ * every dtype, and polynomials for exp() and related functions. It uses the vector extensions that gcc and clang share,
+ * and all functions are inlined, so that one source serves AVX-512, AVX2, SSE2 and NEON. */
 #ifndef ZTRAIN_GPU_CPU_OPS_CPU_VECTOR_H
 #define ZTRAIN_GPU_CPU_OPS_CPU_VECTOR_H
 
@@ -79,7 +79,7 @@ static ALWAYS_INLINE vf vf_sqrt(vf x)
 #endif
 }
 
-/* Lanes summed as a tree: the order depends on the width only. */
+/* Sums the lanes as a tree, in an order that depends on the width only. */
 static ALWAYS_INLINE float vf_sum(vf x)
 {
     float lanes[VF];
@@ -111,7 +111,7 @@ static ALWAYS_INLINE vf vf_from_bf16(vh h)
 #endif
 }
 
-/* Round to nearest even; a NaN stays a quiet NaN. The same bits as bf16_from_f32(). */
+/* Rounds to nearest even; a NaN becomes a quiet NaN. Gives the same bits as bf16_from_f32(). */
 static ALWAYS_INLINE vh vf_to_bf16(vf x)
 {
     vu u = (vu)x;
@@ -157,7 +157,7 @@ static ALWAYS_INLINE vh vf_to_f16(vf x)
 #endif
 }
 
-/* Of the two half precisions. */
+/* From and to either of the half precisions. */
 static ALWAYS_INLINE vf vf_from_half(vh h, enum dtype dtype)
 {
     return dtype == DTYPE_BF16 ? vf_from_bf16(h) : vf_from_f16(h);
@@ -168,7 +168,7 @@ static ALWAYS_INLINE vh vf_to_half(vf x, enum dtype dtype)
     return dtype == DTYPE_BF16 ? vf_to_bf16(x) : vf_to_f16(x);
 }
 
-/* Runs a statement with DT as a constant that is `value`, so that each dtype gets code of its own. */
+/* Runs a statement with the constant DT equal to `value`, so that each dtype is compiled separately. */
 #define WITH_DTYPE(value, ...)                \
     do {                                      \
         if ((value) == DTYPE_F32) {           \
@@ -212,7 +212,8 @@ static ALWAYS_INLINE void vf_store(void *p, int64_t i, vf x, enum dtype dtype)
     }
 }
 
-/* vf_store() of fp32 past the caches, p + i aligned to VF_BYTES; before another thread reads, vf_stream_end(). */
+/* vf_store() of fp32 past the caches. p + i is aligned to VF_BYTES. vf_stream_end() must come before another thread
+ * reads. */
 static ALWAYS_INLINE void vf_stream(float *p, int64_t i, vf x)
 {
 #if defined(__AVX512F__)
@@ -269,7 +270,7 @@ static ALWAYS_INLINE void vf_store_part(void *p, int64_t i, int64_t n, vf x, enu
 #endif
 }
 
-/* Whole vectors, and a part at the end: the loop `for (i = 0; i < n; i += VF)` with these two needs no tail. */
+/* Loads and stores of whole vectors, and of a part at the end: a loop `for (i = 0; i < n; i += VF)` needs no tail. */
 static ALWAYS_INLINE vf vf_get(const void *p, int64_t i, int64_t n, enum dtype dtype)
 {
     return n - i >= VF ? vf_load(p, i, dtype) : vf_load_part(p, i, n - i, dtype);
@@ -283,7 +284,7 @@ static ALWAYS_INLINE void vf_put(void *p, int64_t i, int64_t n, vf x, enum dtype
         vf_store_part(p, i, n - i, x, dtype);
 }
 
-/* Lanes below n - i: for reductions over a part. */
+/* A mask of the first `left` lanes, for reductions over a part. */
 static ALWAYS_INLINE vi vf_lanes_below(int64_t left)
 {
     vi lane;
@@ -298,7 +299,7 @@ static ALWAYS_INLINE vf vf_exp(vf x)
     const float low = -87.33f, high = 88.72f;
 #if defined(__AVX512F__)
     __mmask16 small = _mm512_cmp_ps_mask((__m512)x, _mm512_set1_ps(low), _CMP_LT_OQ);
-    /* in this order a NaN in x stays */
+    /* with the operands in this order, a NaN in x stays NaN */
     vf clamped = (vf)_mm512_min_ps(_mm512_set1_ps(high + 1), _mm512_max_ps(_mm512_set1_ps(low), (__m512)x));
 #else
     vi under = x < vf_set(low);
@@ -318,7 +319,7 @@ static ALWAYS_INLINE vf vf_exp(vf x)
 #if defined(__AVX512F__)
     return (vf)_mm512_mask_mov_ps(_mm512_scalef_ps((__m512)p, (__m512)n), small, _mm512_setzero_ps());
 #else
-    /* 2^n in two halves, because 2^128 is no number */
+    /* 2^n as two factors, because 2^128 is not a finite float */
     vi exponent = (vi)shifted - (vi)vf_set(12582912.0f);
     vi half = exponent >> 1;
     vf scale_a = (vf)((half + 127) << 23), scale_b = (vf)((exponent - half + 127) << 23);
@@ -346,7 +347,7 @@ static ALWAYS_INLINE vf vf_log(vf x)
     return vf_select(x != x, x, y);
 }
 
-/* 2^x for what will be rounded to half precision: within 2^-18. Below -150 0, above 128 infinity. */
+/* 2^x within 2^-18, for results that will be rounded to half precision. Below -150 0, above 128 infinity. */
 static ALWAYS_INLINE vf vf_exp2_half(vf x)
 {
 #if defined(__AVX512F__)
@@ -362,7 +363,7 @@ static ALWAYS_INLINE vf vf_exp2_half(vf x)
 #endif
 }
 
-/* e^x; half: the result will be rounded to half precision. A constant, as in all that follows. */
+/* e^x. half: the result will be rounded to half precision; a constant, as in all functions below. */
 static ALWAYS_INLINE vf vf_exp_for(vf x, bool half)
 {
     return half ? vf_exp2_half(x * 1.44269504088896341f) : vf_exp(x);
