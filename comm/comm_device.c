@@ -2,8 +2,8 @@
  *
  *     send (device) ─copy─► send (pinned) ─host operation─► recv (pinned) ─copy─► recv (device)
  *
- * all in the order of one stream, so that one pair of buffers is enough. The sums are the host's: the same bits as on
- * the CPU device. */
+ * all in the order of one stream, so that one pair of buffers is enough. The host computes the sums, with the same bits
+ * as on the CPU device. */
 #include "comm/comm_device.h"
 
 #include "comm/comm_nccl.h"
@@ -24,7 +24,7 @@ struct comm_device {
 
 /* ---- the choice ---------------------------------------------------------- */
 
-/* Finds two ranks with the same GPU: (-1, -1) if there are none. */
+/* Finds two ranks with the same GPU; -1 and -1 if there are none. */
 static enum status find_shared(struct comm *comm, const struct device *device, int *first, int *second,
                                struct error *err)
 {
@@ -42,8 +42,8 @@ static enum status find_shared(struct comm *comm, const struct device *device, i
     return status;
 }
 
-/* NCCL where every rank has a GPU of its own; where it cannot be had then, staging would be a silent disaster. */
-static enum status choose(struct comm_device *gpu, bool may_share, const char **way, struct error *err)
+/* NCCL if every rank has its own GPU. Without NCCL that is an error: staging instead would be silently slow. */
+static enum status choose_carrier(struct comm_device *gpu, bool may_share, const char **way, struct error *err)
 {
     int first, second;
     TRY(find_shared(gpu->comm, gpu->device, &first, &second, err));
@@ -51,9 +51,9 @@ static enum status choose(struct comm_device *gpu, bool may_share, const char **
         return comm_nccl_new(gpu->comm, gpu->device, &gpu->nccl, way, err);
     if (!may_share) {
         error_set(err, STATUS_DEVICE, "ranks %d and %d have the same GPU, %s", first, second, gpu->device->name);
-        return error_hint(err,
-                          "NCCL needs a whole one for each rank, no parts (MIG); where ranks do not see each other's "
-                          "processes (containers), CUDA_VISIBLE_DEVICES or srun --gpus-per-task=1 tells them apart");
+        return error_hint(
+            err, "NCCL needs a whole GPU for each rank, not a part of one (MIG); where ranks do not see each other's "
+                 "processes (containers), set CUDA_VISIBLE_DEVICES or use srun --gpus-per-task=1");
     }
     *way = "through host memory: ranks share a GPU";
     return STATUS_OK;
@@ -70,7 +70,7 @@ enum status comm_device_new(struct comm *comm, struct device *device, bool may_s
         return error_set(err, STATUS_DEVICE, "out of memory");
     gpu->comm = comm;
     gpu->device = device;
-    TRY_GOTO(choose(gpu, may_share, way, err));
+    TRY_GOTO(choose_carrier(gpu, may_share, way, err));
     if (!gpu->nccl) {
         TRY_GOTO(device_alloc_host(device, BUFFER_BYTES, &send, err));
         gpu->send = send;
@@ -109,7 +109,7 @@ void comm_device_launch(struct comm_device *gpu, struct graph *graph)
 
 /* ---- staged operations --------------------------------------------------- */
 
-/* Elements [at, at + count) of every slice. */
+/* Gathers elements [at, at + count) of every slice. */
 static void gather_piece(struct comm_device *gpu, const struct data_op *op, size_t at, size_t count,
                          struct stream *stream)
 {

@@ -1,6 +1,7 @@
-/* comm_device.h: data operations on the memory of a GPU, which no other process can read. Private to the communicator.
+/* comm_device.h: data operations on the memory of a GPU, which other processes cannot read. Private to the
+ * communicator.
  *
- *   NCCL      each rank has a GPU of its own: the operation runs on the GPU, in the order of the communication stream
+ *   NCCL      each rank has its own GPU: the operation runs on the GPU, in the order of the communication stream
  *   staged    ranks share a GPU, in tests: piece by piece through pinned host memory and the host's operation */
 #ifndef ZTRAIN_COMM_COMM_DEVICE_H
 #define ZTRAIN_COMM_COMM_DEVICE_H
@@ -9,12 +10,12 @@
 
 struct comm_device;
 
-/* Chooses the way, the same on all ranks, and says which (`way`: for the log). Collective. */
+/* Chooses one of the two, the same on all ranks; *way describes it for the log. Collective. */
 enum status comm_device_new(struct comm *comm, struct device *device, bool may_share, struct comm_device **out,
                             const char **way, struct error *err);
 void comm_device_free(struct comm_device *gpu);
 
-/* Whether operations may be captured in a graph: NCCL's, not those of the host. */
+/* Whether operations may be captured in a graph: with NCCL only. */
 bool comm_device_can_capture(const struct comm_device *gpu);
 void comm_device_launch(struct comm_device *gpu, struct graph *graph);
 

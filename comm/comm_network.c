@@ -1,4 +1,4 @@
-/* comm_network.c: what of the data operations goes over the network. See comm.h, topology.h, net.h.
+/* comm_network.c: the part of the data operations that crosses the network. See comm.h, topology.h, net.h.
  *
  * All-gather. Every rank sends its slice to its carrier on each other node, straight from the send buffer. A carrier
  * without neighbours receives into the result; others into their staging memory, one half of it while the node's ranks
@@ -7,14 +7,14 @@
  *     piece k:    | carriers receive it into half k mod 2 | all meet | all copy it out of the carriers' staging
  *     piece k+1:                                                     | receive into the other half | all meet | …
  *
- * Reduce-scatter. Every rank sends its contribution to each slice of another node's rank to that rank, straight from
- * the send buffer; the owner adds up all contributions in rank order. Or, within the node first: a carrier adds up what
- * its node's ranks contribute to the slices that it carries for, and sends the sums; the owner adds up the sums of all
- * nodes.
+ * Reduce-scatter. Every rank sends its contribution to a slice of another node's rank straight from the send buffer to
+ * that rank; the owner adds up all contributions in rank order. With reduce_within_node a carrier first adds up its
+ * node's contributions to the slices that it carries and sends the sums; the owner adds up the sums of all nodes.
  *
- * Progress. A rank leaves piece k's transfer only when it has received and sent all up to the end of that piece, and
- * only then waits for its neighbours. So the ranks that are least advanced never wait for bytes of a rank that waits
- * for its neighbours: there is no circle, however pieces differ between nodes. Sending may run ahead. */
+ * Progress. A rank leaves the transfer of piece k only when it has received and sent everything up to the end of that
+ * piece, and only then waits for its neighbours. So the ranks that are least advanced never wait for bytes of a rank
+ * that waits for its neighbours, and no deadlock is possible, however pieces differ between nodes. Sending may run
+ * ahead. */
 #include "comm/comm_internal.h"
 #include "core/progress.h"
 
@@ -23,7 +23,7 @@
 
 enum {
     SCRATCH_BYTES = 4 << 20,
-    SCRATCH_LEAST = 4096, /* of a rank */
+    SCRATCH_LEAST = 4096, /* bytes for each rank */
     LINE_ELEMENTS = 16
 };
 
@@ -56,13 +56,13 @@ static size_t lesser(size_t a, size_t b)
 
 /* ---- all-gather ---------------------------------------------------------- */
 
-/* The first parts are the sends. */
+/* The sends come first among the parts. */
 enum status network_gather_begin(const struct data_op *op)
 {
     struct comm *comm = op->comm;
     const struct topology *t = &comm->topology;
     struct net_part *part = comm->parts;
-    for (int i = 1; i < t->num_nodes; i++) /* the next node first, so that not all send to one */
+    for (int i = 1; i < t->num_nodes; i++) /* the next node first, so that not all ranks send to the same one */
         *part++ = (struct net_part){.peer = t->carriers[(t->node + i) % t->num_nodes],
                                     .send = true,
                                     .data = (char *)op->send,
@@ -124,7 +124,7 @@ enum status network_reduce_begin(const struct data_op *op)
     struct comm *comm = op->comm;
     const struct topology *t = &comm->topology;
     const size_t size = dtype_size(op->dtype);
-    int first = 0; /* of the ranks after this one */
+    int first = 0; /* the first remote after this rank */
     while (first < t->num_remotes && t->remotes[first] < t->rank)
         first++;
     for (int i = 0; i < t->num_remotes; i++) {
@@ -168,7 +168,7 @@ static int32_t sum_node(const struct data_op *op, bool staged, int owner, size_t
     return bad == RANK_NONE ? RANK_NONE : t->locals[bad];
 }
 
-/* Tells each owner the lowest bad rank of this node, and hears it of the other nodes. */
+/* Sends each owner the lowest bad rank of this node, and receives those of the other nodes. */
 static enum status exchange_bad(const struct data_op *op)
 {
     struct comm *comm = op->comm;
@@ -191,7 +191,7 @@ static enum status exchange_bad(const struct data_op *op)
     return STATUS_OK;
 }
 
-/* Scratch: sums of the slices that this rank carries for, then sums of the own slice by node, a piece each. */
+/* Scratch holds a piece of each: the sums of the slices that this rank carries, then the own slice's sums by node. */
 enum status network_reduce_within_node(const struct data_op *op, bool staged)
 {
     struct comm *comm = op->comm;

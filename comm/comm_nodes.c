@@ -1,11 +1,11 @@
-/* comm_nodes.c: how the ranks of a launcher come to share memory on each node and connections between nodes.
+/* comm_nodes.c: gives the ranks of a launcher shared memory on each node, and connections between nodes.
  *
- *     each node's first rank    makes the node's memory; every rank says where it may be reached    exchange "first"
- *     every rank                opens its node's memory, listens at the address that fits           exchange "second"
- *     every rank                connects with all ranks on other nodes, first ranks also for the agents
+ *     first rank of a node   makes the node's memory                                   exchange "first": fd, addresses
+ *     every rank             opens its node's memory, listens at the address that fits  exchange "second": the address
+ *     every rank             connects with all ranks on other nodes, first ranks also for the agents
  *
- * Then no port is open any more. With each of the two words the ranks exchange their outcomes: if one cannot continue,
- * all end with its code (verdict.h). */
+ * After that no port is open any more. With each of the two words the ranks exchange their outcomes: if one cannot
+ * continue, all end with its code (verdict.h). */
 #include "comm/comm_internal.h"
 #include "comm/verdict.h"
 #include "comm/wire/wire.h"
@@ -33,7 +33,7 @@ enum status comm_attach_node(struct comm *comm, int fd, const char *host, const 
 {
     const double most = 0.2, limit = config->io_timeout_seconds > 0 ? config->io_timeout_seconds : 600;
     TRY(control_attach(fd, comm->rank, comm->world, host, config->timeout_seconds, &comm->control, err));
-    if (comm->world == 1) /* nobody waits for it */
+    if (comm->world == 1) /* no peer waits for this rank */
         return STATUS_OK;
     double tick = config->timeout_seconds / 10 < most ? config->timeout_seconds / 10 : most;
     int error = progress_watch_start(tick, limit, end_stuck, comm);
@@ -42,13 +42,13 @@ enum status comm_attach_node(struct comm *comm, int fd, const char *host, const 
 
 /* ---- several nodes ------------------------------------------------------- */
 
-/* What ranks tell each other before they share anything. */
+/* What the ranks exchange before they share memory. */
 struct word {
     struct outcome outcome;
     int32_t shared_fd;         /* first: of a node's first rank */
     char text[WIRE_HOST_TEXT]; /* first: wire_host_print(); second: wire_address_print() */
 };
-_Static_assert(sizeof(struct word) <= BOOTSTRAP_EXCHANGE_MAX, "it is exchanged at once");
+_Static_assert(sizeof(struct word) <= BOOTSTRAP_EXCHANGE_MAX, "a word is exchanged at once");
 _Static_assert((int)WIRE_PRINTED <= (int)WIRE_HOST_TEXT, "an address fits");
 
 /* The opening of several nodes. */
@@ -64,7 +64,7 @@ struct opening {
     int num_data, num_agents;    /* of peers: data first */
 };
 
-/* What this rank brings: the node's memory, if it is the first there, and addresses. */
+/* Makes the node's memory, if this is its first rank, and lists the addresses of this machine. */
 static enum status prepare_first(struct opening *o, const struct control_shape *shape, struct word *own,
                                  struct error *err)
 {
@@ -92,7 +92,7 @@ static enum status exchange_words(struct opening *o, const char *key, struct wor
     return status;
 }
 
-/* Opens the node's memory and the door for other nodes. */
+/* Opens the node's memory and listens for other nodes. */
 static enum status prepare_second(struct opening *o, const struct control_shape *shape, struct word *own,
                                   struct error *err)
 {
@@ -108,7 +108,7 @@ static enum status prepare_second(struct opening *o, const struct control_shape 
     return STATUS_OK;
 }
 
-/* Makes or opens the node's shared memory, learns everybody's addresses and listens at its own. */
+/* Makes or opens the node's shared memory, exchanges addresses and listens. */
 static enum status share_node(struct opening *o, struct error *err)
 {
     const struct topology *t = &o->comm->topology;
@@ -130,7 +130,7 @@ static enum status share_node(struct opening *o, struct error *err)
     return exchange_words(o, "second", &second, status, err);
 }
 
-/* Room for a connection with every rank of other nodes. */
+/* Raises the limit of open files, if necessary, for a connection with every rank of other nodes. */
 static void allow_descriptors(int count)
 {
     struct rlimit limit;
@@ -164,7 +164,7 @@ static enum status connect_nodes(struct opening *o, struct error *err)
         if (!wire_address_parse(o->words[r].text, &peer.address)) {
             status = error_set(err, STATUS_PEER, "rank %d on %s has sent an address that cannot be read", r,
                                boot->places[r].host);
-            goto fail;
+            goto end;
         }
         o->peers[count++] = peer;
     }
@@ -179,13 +179,13 @@ static enum status connect_nodes(struct opening *o, struct error *err)
     status = wire_mesh(&self, server, o->peers, count, boot->start_seconds, err);
     char text[WIRE_PRINTED];
     log_debug("connected with %d ranks on other nodes from %s", o->num_data, wire_address_print(&o->address, text));
-fail:
+end:
     wire_server_free(server);
     return status;
 }
 
-/* Hands the connections to those who use them. */
-static enum status hand_out(struct opening *o, struct error *err)
+/* Hands the connections over to comm->net and the agent. */
+static enum status hand_over_connections(struct opening *o, struct error *err)
 {
     const struct topology *t = &o->comm->topology;
     int *ranks = calloc((size_t)o->num_data + 1, sizeof *ranks), *fds = calloc((size_t)o->num_data + 1, sizeof *fds);
@@ -193,22 +193,22 @@ static enum status hand_out(struct opening *o, struct error *err)
     enum status status = STATUS_OK;
     if (!ranks || !fds || !links) {
         status = error_set(err, STATUS_DEVICE, "out of memory");
-        goto fail;
+        goto end;
     }
     for (int i = 0; i < o->num_data; i++) {
         ranks[i] = o->peers[i].rank;
         fds[i] = o->peers[i].fd;
         o->peers[i].fd = -1;
     }
-    TRY_GOTO(net_new(o->comm->control, t->world, ranks, fds, o->num_data, &o->comm->net, err));
+    TRY_END(net_new(o->comm->control, t->world, ranks, fds, o->num_data, &o->comm->net, err));
     for (int i = 0; i < o->num_agents; i++) {
         struct wire_peer *peer = &o->peers[o->num_data + i];
         links[i] = (struct agent_link){.node = o->boot->places[peer->rank].node, .fd = peer->fd};
         peer->fd = -1;
     }
     if (t->local_rank == 0)
-        TRY_GOTO(agent_start(o->comm->control, links, o->num_agents, &o->comm->agent, err));
-fail:
+        TRY_END(agent_start(o->comm->control, links, o->num_agents, &o->comm->agent, err));
+end:
     free(ranks);
     free(fds);
     free(links);
@@ -226,17 +226,17 @@ enum status comm_join_nodes(struct comm *c, struct bootstrap *boot, const struct
     o->peers = calloc(2 * world, sizeof *o->peers);
     if (!o->words || !o->hosts || !o->peers) {
         status = error_set(err, STATUS_DEVICE, "out of memory");
-        goto fail;
+        goto end;
     }
-    TRY_GOTO(share_node(o, err));
-    TRY_GOTO(comm_attach_node(c, c->own_fd, boot->host, o->config, err));
+    TRY_END(share_node(o, err));
+    TRY_END(comm_attach_node(c, c->own_fd, boot->host, o->config, err));
     if (c->topology.num_nodes > 1) {
-        TRY_GOTO(connect_nodes(o, err));
+        TRY_END(connect_nodes(o, err));
         num_peers = o->num_data + o->num_agents;
-        TRY_GOTO(hand_out(o, err));
-        TRY_GOTO(network_prepare(c, err));
+        TRY_END(hand_over_connections(o, err));
+        TRY_END(network_prepare(c, err));
     }
-fail:
+end:
     for (int i = 0; i < num_peers; i++)
         if (o->peers[i].fd >= 0)
             close(o->peers[i].fd);

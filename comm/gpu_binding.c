@@ -1,5 +1,5 @@
-/* gpu_binding.c: see gpu_binding.h. The choice is a matching of ranks and GPUs, made by augmenting paths: a rank that
- * finds all it sees taken may send their owners on to others. */
+/* gpu_binding.c: see gpu_binding.h. The choice is a matching of ranks and GPUs, found by augmenting paths: a rank whose
+ * visible GPUs are all taken may move their owners to other GPUs. */
 #include "comm/gpu_binding.h"
 
 #include "core/memory.h"
@@ -9,7 +9,7 @@
 #include <string.h>
 #include <xxhash.h>
 
-/* The i-th entry of CUDA_VISIBLE_DEVICES, or false. CUDA stops at the first that it does not know, as -1. */
+/* The i-th entry of CUDA_VISIBLE_DEVICES, or false. Like CUDA, stops at the first invalid entry, such as -1. */
 static bool visible_entry(const char *visible, int i, const char **entry, size_t *length)
 {
     for (const char *at = visible;; at++) {
@@ -39,11 +39,11 @@ enum status gpu_view_init(struct gpu_view *view, int rank, const char *visible, 
 {
     bool known = uuids != NULL;
     ASSERT(count > 0);
-    memset(view, 0, sizeof *view); /* it travels as it is */
+    memset(view, 0, sizeof *view); /* padding included: its bytes are exchanged */
     view->rank = rank;
     view->count = count;
     if (count > GPU_VIEW_MAX) {
-        error_set(err, STATUS_USAGE, "rank %d sees %d GPUs, at most %d are supported", rank, count, GPU_VIEW_MAX);
+        error_set(err, STATUS_USAGE, "rank %d sees %d GPUs, but ztrain supports at most %d", rank, count, GPU_VIEW_MAX);
         return error_hint(err, "name fewer in CUDA_VISIBLE_DEVICES");
     }
     for (int i = 0; i < count && known; i++)
@@ -65,7 +65,7 @@ enum status gpu_view_init(struct gpu_view *view, int rank, const char *visible, 
         } else {
             error_set(err, STATUS_USAGE, "rank %d sees %d GPUs, but CUDA_VISIBLE_DEVICES='%.200s' names %d", rank,
                       count, visible, i);
-            return error_hint(err, "it takes numbers or GPU-... and MIG-... names, with commas between them");
+            return error_hint(err, "list numbers, or GPU-... and MIG-... names, separated by commas");
         }
     }
     return STATUS_OK;
@@ -84,7 +84,7 @@ struct matching {
     const struct gpu_view *views;
     int count;
     int *chosen;   /* (count) index of each rank's GPU in its view, -1: none yet */
-    bool *visited; /* (count) ranks that have been asked to move, in this search */
+    bool *visited; /* (count) ranks that this search has tried to move */
 };
 
 static int owner_of(const struct matching *m, uint64_t id)
@@ -95,8 +95,8 @@ static int owner_of(const struct matching *m, uint64_t id)
     return -1;
 }
 
-/* Gives rank `r` a GPU: a free one, else one whose owner can move on. */
-static bool serve(struct matching *m, int r)
+/* Gives rank `r` a GPU: a free one, else one whose owner can move to another. */
+static bool match_rank(struct matching *m, int r)
 {
     const struct gpu_view *view = &m->views[r];
     m->visited[r] = true;
@@ -107,7 +107,7 @@ static bool serve(struct matching *m, int r)
         }
     for (int i = 0; i < view->count; i++) {
         int owner = owner_of(m, view->ids[i]);
-        if (owner >= 0 && !m->visited[owner] && serve(m, owner)) {
+        if (owner >= 0 && !m->visited[owner] && match_rank(m, owner)) {
             m->chosen[r] = i;
             return true;
         }
@@ -115,7 +115,7 @@ static bool serve(struct matching *m, int r)
     return false;
 }
 
-/* How many different GPUs the ranks see together. */
+/* The number of different GPUs that the ranks see together. */
 static int count_gpus(const struct gpu_view *views, int count)
 {
     int different = 0;
@@ -130,8 +130,8 @@ static int count_gpus(const struct gpu_view *views, int count)
     return different;
 }
 
-static enum status refuse(const struct gpu_view *views, int count, int rank_left, const struct gpu_host *host,
-                          struct error *err)
+static enum status no_gpu_left(const struct gpu_view *views, int count, int rank_left, const struct gpu_host *host,
+                               struct error *err)
 {
     int gpus = count_gpus(views, count);
     error_set(err, STATUS_USAGE, "rank %d on %s has no GPU of its own: %d rank%s there see %d GPU%s",
@@ -160,19 +160,19 @@ enum status gpu_binding_choose(const struct gpu_view *views, int count, int self
     m.visited = malloc((size_t)count * sizeof *m.visited);
     if (!m.chosen || !m.visited) {
         status = error_set(err, STATUS_DEVICE, "out of memory");
-        goto fail;
+        goto end;
     }
     for (int r = 0; r < count; r++)
         m.chosen[r] = -1;
     for (int r = 0; r < count; r++) {
         memset(m.visited, 0, (size_t)count * sizeof *m.visited);
-        if (!serve(&m, r)) {
-            status = refuse(views, count, r, host, err);
-            goto fail;
+        if (!match_rank(&m, r)) {
+            status = no_gpu_left(views, count, r, host, err);
+            goto end;
         }
     }
     *index = m.chosen[self];
-fail:
+end:
     free(m.chosen);
     free(m.visited);
     return status;
@@ -180,16 +180,16 @@ fail:
 
 /* ---- over the ranks of a job --------------------------------------------- */
 
-/* Whether all ranks see a GPU; fills what does not depend on the node. */
-static enum status look_through(const struct bootstrap *boot, struct gpu_view *views, struct gpu_binding *binding,
-                                struct error *err)
+/* Checks that all ranks see a GPU; fills the fields that do not depend on the node. */
+static enum status check_views(const struct bootstrap *boot, struct gpu_view *views, struct gpu_binding *binding,
+                               struct error *err)
 {
     *binding = (struct gpu_binding){.blind = -1, .may_share = true};
     for (int r = 0; r < boot->world; r++) {
         struct gpu_view *view = &views[r];
         view->why[sizeof view->why - 1] = 0;
         if (view->rank != r || view->count < 0 || view->count > GPU_VIEW_MAX || !view->count != !!view->code)
-            return error_set(err, STATUS_PEER, "what rank %d on %s sees of GPUs has arrived damaged", r,
+            return error_set(err, STATUS_PEER, "rank %d on %s sent a damaged list of its GPUs", r,
                              boot->places[r].host);
         if (view->code && view->code != STATUS_DEVICE)
             return error_set(err, (enum status)view->code, "%s", view->why);
@@ -231,11 +231,11 @@ enum status gpu_binding_find(struct comm *comm, const struct bootstrap *boot, co
     ASSERT(boot->places && comm_world(comm) == boot->world);
     enum status status;
     struct gpu_view *views = memory_zeroed((size_t)boot->world, sizeof *views);
-    TRY_GOTO(comm_exchange(comm, own, sizeof *own, views, err));
-    TRY_GOTO(look_through(boot, views, binding, err));
+    TRY_END(comm_exchange(comm, own, sizeof *own, views, err));
+    TRY_END(check_views(boot, views, binding, err));
     if (binding->blind < 0)
         status = choose_on_node(boot, views, binding, err);
-fail:
+end:
     free(views);
     return status;
 }

@@ -17,12 +17,12 @@
 #include <unistd.h>
 
 enum {
-    VISIT_BYTES = 1 << 20, /* on one connection before the others have their turn */
+    VISIT_BYTES = 1 << 20, /* moved on one connection before the next has its turn */
     LOOK_MS = 50,          /* between two looks at a peer */
-    STUCK_RETRIES = 6      /* of TCP for the same bytes, one after the other */
+    STUCK_RETRIES = 6      /* consecutive retransmissions by TCP of the same bytes */
 };
 
-/* Goes ahead of an operation's bytes. Ranks of a job have one byte order: they have one binary. */
+/* Precedes an operation's bytes. All ranks of a job run the same binary, so they have the same byte order. */
 struct head {
     uint32_t sequence;
     uint32_t kind_dtype; /* kind × 256 + dtype */
@@ -31,16 +31,16 @@ struct head {
 
 /* One direction of a connection. */
 struct lane {
-    uint32_t sequence; /* of the operation whose head has gone */
+    uint32_t sequence; /* of the last operation whose head is complete */
     size_t head_done;  /* bytes of the current head */
     struct head head;  /* being received */
-    uint32_t visited;  /* round in which an earlier part had its turn */
+    uint32_t visited;  /* last round in which a part had its turn */
 };
 
 struct connection {
     int fd; /* -1: a rank of this node */
     struct lane out, in;
-    int polled; /* index + 1 in the poll list of this round, 0: not there */
+    int polled; /* index + 1 in the poll list of this round; 0: not in it */
 };
 
 struct net {
@@ -111,7 +111,7 @@ void net_begin(struct net *net, const struct control_op *op)
 
 enum moved { MOVED_ALL, MOVED_SOME, MOVED_BROKEN, MOVED_FOREIGN };
 
-/* One system call at most; the head goes first, together with what follows. Returns how much of the part moved. */
+/* Sends with one system call, the head first if it is not complete. Returns the bytes of the part that were sent. */
 static ssize_t send_some(struct net *net, struct connection *c, const struct net_part *part, size_t most)
 {
     struct iovec pieces[2];
@@ -133,13 +133,13 @@ static ssize_t send_some(struct net *net, struct connection *c, const struct net
     return n - (ssize_t)of_head;
 }
 
-/* The same; *foreign: the head is of another operation. */
+/* Receives in the same way; *foreign: the head belongs to another operation. */
 static ssize_t receive_some(struct net *net, struct connection *c, struct net_part *part, size_t most, bool *foreign)
 {
     bool headed = c->in.sequence == net->head.sequence;
     struct iovec pieces[2] = {{(char *)&c->in.head + c->in.head_done, sizeof c->in.head - c->in.head_done},
                               {part->data + part->done, most}};
-    /* into the part in the same call: what is there is ours if the head is right, and nobody's if not */
+    /* head and part in one call: if the head is foreign, the job fails and nobody reads the part */
     struct msghdr message = {.msg_iov = headed ? pieces + 1 : pieces, .msg_iovlen = headed ? 1 : 2};
     ssize_t n = recvmsg(c->fd, &message, 0);
     if (n <= 0) {
@@ -182,7 +182,8 @@ static enum moved move(struct net *net, struct net_part *part)
     return part->done == part->bytes ? MOVED_ALL : MOVED_SOME;
 }
 
-static enum status trouble(struct net *net, const struct net_part *part, enum moved moved)
+/* Fails the job for a part that cannot move. */
+static enum status fail_part(struct net *net, const struct net_part *part, enum moved moved)
 {
     const char *what = operation_name(net->op.kind);
     if (moved == MOVED_BROKEN)
@@ -201,7 +202,7 @@ static enum status trouble(struct net *net, const struct net_part *part, enum mo
 
 /* ---- all parts ----------------------------------------------------------- */
 
-/* Whether it is this part's turn: no earlier one of its peer and direction is unfinished. */
+/* Whether it is this part's turn: no earlier part of its peer and direction is unfinished. */
 static bool has_turn(struct net *net, const struct net_part *part)
 {
     struct connection *c = &net->connections[part->peer];
@@ -212,8 +213,8 @@ static bool has_turn(struct net *net, const struct net_part *part)
     return true;
 }
 
-/* The peer sends no acknowledgement of the same bytes again and again: the network, as its process may well live. (A
- * peer that is only busy acknowledges; then there is no room, which is not counted here.) */
+/* Whether the network to a peer is down: its machine does not acknowledge bytes that TCP sent again and again. (The
+ * machine of a busy process acknowledges them; its receive window is full, which does not count here.) */
 static bool stuck(const struct net *net, int fd)
 {
     struct tcp_info info;
@@ -223,7 +224,7 @@ static bool stuck(const struct net *net, int fd)
            info.tcpi_last_ack_recv > limit;
 }
 
-/* While we wait: a sign of life, and an eye on the first peer that we need something from. */
+/* While waiting: ticks, and watches the first peer that has not delivered or taken what is needed. */
 static enum status look_around(struct net *net, const struct net_part *parts, int count, const char *what)
 {
     double now = seconds_now();
@@ -247,7 +248,7 @@ static enum status look_around(struct net *net, const struct net_part *parts, in
     net->stuck_looked = now;
     for (int i = 0; i < count; i++)
         if (parts[i].send && parts[i].done < parts[i].need && stuck(net, net->connections[parts[i].peer].fd))
-            return control_peer_lost(net->control, parts[i].peer, what, "the network does not carry our data to it");
+            return control_peer_lost(net->control, parts[i].peer, what, "the network does not deliver data to it");
     return STATUS_OK;
 }
 
@@ -269,7 +270,7 @@ enum status net_transfer(struct net *net, struct net_part *parts, int count)
             if (has_turn(net, part) && ready) {
                 enum moved moved = move(net, part);
                 if (moved >= MOVED_BROKEN)
-                    return trouble(net, part, moved);
+                    return fail_part(net, part, moved);
             }
             needs |= part->done < part->need;
         }

@@ -1,6 +1,6 @@
-/* sums.c: see sums.h. Block by block: the block's sum stays in the first-level cache while the ranks' contributions
- * stream through; a contribution is checked on the way: x · 0 is NaN just where x is not finite. Vectors of four floats
- * are what every x86-64 and ARMv8 has; the loop is bound by memory, not by their width. */
+/* sums.c: see sums.h. The sum of a block stays in the first-level cache while the ranks' contributions stream through.
+ * Contributions are checked on the way: x · 0 is NaN exactly where x is not finite. Every x86-64 and ARMv8 has vectors
+ * of four floats; the loop is bound by memory, not by their width. */
 #include "comm/sums.h"
 
 #include "core/status.h"
@@ -20,7 +20,7 @@ static inline void vec_store(float *p, vec v)
     memcpy(p, &v, sizeof v);
 }
 
-/* sum[i] = [sum[i] +] x[i]; whether all x are finite */
+/* sum[i] = [sum[i] +] x[i]. Returns whether all x are finite. */
 static bool add_block(float *sum, const float *x, size_t count, bool first)
 {
     vec zero = {0}, z0 = zero, z1 = zero;
@@ -47,7 +47,7 @@ static bool add_block(float *sum, const float *x, size_t count, bool first)
     return z == 0;
 }
 
-/* count elements of dtype as fp32: where they are, or converted into scratch */
+/* `count` elements of dtype as fp32: in place, or converted into scratch */
 static const float *as_floats(const void *in, size_t first, size_t count, enum dtype dtype, float *scratch)
 {
     if (dtype == DTYPE_F32)

@@ -1,4 +1,4 @@
-/* sums.h: adding up the ranks' contributions, in rank order, whatever the timing. */
+/* sums.h: adds up the ranks' contributions, always in rank order. */
 #ifndef ZTRAIN_COMM_SUMS_H
 #define ZTRAIN_COMM_SUMS_H
 
@@ -8,7 +8,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* "no rank" where the lowest of several is asked for: never lower than one */
+/* "no rank" where the lowest of several ranks is wanted: larger than any rank */
 enum { RANK_NONE = INT32_MAX };
 
 /* out[i] = [out[i] +] (in[0][i] + in[1][i] + … + in[ranks-1][i]), in fp32, i < count; in[r] of dtype. out may be one of

@@ -35,7 +35,7 @@ enum status topology_init(struct topology *t, int rank, int world, const struct 
         else
             t->remotes[t->num_remotes++] = r;
     }
-    for (int r = 0, *seen = counts; r < world; r++) { /* seen: of each node, the ranks before r; world is enough */
+    for (int r = 0, *seen = counts; r < world; r++) { /* seen[node]: its ranks before r; num_nodes <= world */
         int node = node_of(places, r), local = seen[node]++;
         ASSERT(!places || places[r].local_rank == local);
         if (local == t->local_rank % sizes[node])
@@ -75,7 +75,7 @@ struct traffic topology_all_gather(const struct topology *t, size_t bytes)
 struct traffic topology_reduce_scatter(const struct topology *t, size_t count, size_t size, bool within_node)
 {
     int64_t bytes = (int64_t)(count * size), sums = (int64_t)(count * sizeof(float) + sizeof(int32_t));
-    if (within_node) /* and the lowest bad rank of each node */
+    if (within_node) /* the sums, and each node's lowest bad rank */
         return (struct traffic){sums * t->carries, sums * (t->num_nodes - 1)};
     return (struct traffic){bytes * t->num_remotes, bytes * t->num_remotes};
 }

@@ -1,7 +1,8 @@
-/* topology.h: which rank carries what between nodes.
+/* topology.h: which rank carries which slice between nodes.
  *
- * Rank number l of a node takes, for its node, the slices of all ranks elsewhere whose local rank is l modulo the
- * node's size: so a slice crosses to each node once, and the ranks of a node share the work. It is their carrier. */
+ * Local rank l of a node receives, for its node, the slices of all ranks on other nodes whose local rank is l modulo
+ * the node's size. It is their carrier. So a slice crosses to each node once, and the ranks of a node share the work.
+ */
 #ifndef ZTRAIN_COMM_TOPOLOGY_H
 #define ZTRAIN_COMM_TOPOLOGY_H
 
@@ -14,13 +15,13 @@ struct topology {
     int node, num_nodes;
     int local_rank, local_world;
     int *locals;  /* (local_world) this node's ranks, ascending */
-    int *remotes; /* (num_remotes) all others, ascending */
+    int *remotes; /* (num_remotes) the ranks of other nodes, ascending */
     int num_remotes;
-    int *carriers; /* (num_nodes) the rank of each node that carries for this rank; this rank for its own node */
-    int *carried;  /* (num_remotes) local rank that carries for remotes[i] here */
-    int *berths;   /* (num_remotes) the how many-th it is of those that its carrier carries, from 0 */
-    int carries;   /* how many remotes this rank carries for */
-    int most;      /* the most that a rank of this node carries for */
+    int *carriers; /* (num_nodes) this rank's carrier on each node; this rank itself on its own node */
+    int *carried;  /* (num_remotes) local rank of the carrier of remotes[i] on this node */
+    int *berths;   /* (num_remotes) index of remotes[i] among the remotes that its carrier serves, from 0 */
+    int carries;   /* number of remotes that this rank serves as their carrier */
+    int most;      /* the largest such number of a rank of this node */
 };
 
 /* places: (world); every node from 0 to its largest number has a rank. NULL: all ranks are on one node. */
@@ -29,8 +30,8 @@ enum status topology_init(struct topology *topology, int rank, int world, const 
 void topology_release(struct topology *topology);
 
 /* Bytes that this rank sends and receives over the network in an all-gather of `bytes` from each rank; in a
- * reduce-scatter of `count` elements of `size` bytes for each rank, each rank's contribution by itself or the fp32 sums
- * of nodes. */
+ * reduce-scatter of `count` elements of `size` bytes for each rank; within_node: the nodes send fp32 sums, not each
+ * rank's contribution. */
 struct traffic {
     int64_t sent, received;
 };

@@ -123,9 +123,9 @@ enum status bootstrap_exchange(struct bootstrap *bootstrap, const char *key, con
     enum status status;
     char text[VALUE_BYTES], *values = memory_alloc((size_t)bootstrap->world * VALUE_BYTES);
     encode_hex(own, bytes, text);
-    TRY_GOTO(bootstrap_put(bootstrap, key, text, err));
-    TRY_GOTO(bootstrap_fence(bootstrap, err));
-    TRY_GOTO(bootstrap->launcher->verbs->get(bootstrap->launcher, -1, key, values, bootstrap->start_seconds, err));
+    TRY_END(bootstrap_put(bootstrap, key, text, err));
+    TRY_END(bootstrap_fence(bootstrap, err));
+    TRY_END(bootstrap->launcher->verbs->get(bootstrap->launcher, -1, key, values, bootstrap->start_seconds, err));
     for (int r = 0; r < bootstrap->world; r++) {
         const char *value = values + (size_t)r * VALUE_BYTES;
         if (decode_hex(value, (unsigned char *)all + (size_t)r * bytes, bytes))
@@ -134,17 +134,17 @@ enum status bootstrap_exchange(struct bootstrap *bootstrap, const char *key, con
             bootstrap->failed_together = true;
             error_set(err, status, "rank %d cannot start", r);
             error_mark_printed(err); /* by that rank, with the reason */
-            goto fail;
+            goto end;
         }
         status =
             error_set(err, STATUS_PEER,
                       "rank %d has put '%.40s' as '%s', which is not %zu bytes; hint: check that all ranks run the "
                       "same ztrain (ztrain version)",
                       r, key, value, bytes);
-        goto fail;
+        goto end;
     }
     status = STATUS_OK;
-fail:
+end:
     free(values);
     return status;
 }
@@ -271,19 +271,19 @@ static enum status meet_through_launcher(struct bootstrap *boot, const char *int
     struct launcher *launcher = boot->launcher;
     struct introduction own, *all = memory_zeroed((size_t)boot->world, sizeof *all);
     fill_introduction(boot, &own);
-    TRY_GOTO(launcher->verbs->connect(launcher, boot->start_seconds, interface, err));
-    TRY_GOTO(put_job(boot, err));
-    TRY_GOTO(bootstrap_exchange(boot, place_key, &own, sizeof own, all, err));
+    TRY_END(launcher->verbs->connect(launcher, boot->start_seconds, interface, err));
+    TRY_END(put_job(boot, err));
+    TRY_END(bootstrap_exchange(boot, place_key, &own, sizeof own, all, err));
     for (int r = 0; r < boot->world; r++) { /* bytes from outside */
         all[r].host[sizeof all[r].host - 1] = 0;
         all[r].version[sizeof all[r].version - 1] = 0;
     }
-    TRY_GOTO(fill_places(boot, all, err));
-    TRY_GOTO(get_job(boot, err));
+    TRY_END(fill_places(boot, all, err));
+    TRY_END(get_job(boot, err));
     size_t length = strlen(boot->source);
     snprintf(boot->source + length, sizeof boot->source - length, ", %d ranks on %d node%s", boot->world,
              boot->num_nodes, boot->num_nodes == 1 ? "" : "s");
-fail:
+end:
     free(all);
     return status;
 }

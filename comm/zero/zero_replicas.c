@@ -146,15 +146,15 @@ enum status zero_compare_replicas(struct zero *z, struct replica_difference *dif
     for (int array = 0; array < ARRAY_COUNT; array++) {
         for (int u = 0; is_replicated(z, array) && u < z->units; u++) {
             int64_t count = shard_padded(z->config.layout, u);
-            TRY_GOTO(hash_range(z, array, u, 0, count, &hash, err));
+            TRY_END(hash_range(z, array, u, 0, count, &hash, err));
             bytes += count * (int64_t)(array == ARRAY_PARAMS ? dtype_size(z->config.dtype) : sizeof(float));
         }
     }
     log_debug("%.1f MB of copies were hashed in %.4f s", (double)bytes / 1e6, seconds_now() - start);
-    TRY_GOTO(comm_exchange(z->comm, &hash, sizeof hash, all, err));
+    TRY_END(comm_exchange(z->comm, &hash, sizeof hash, all, err));
     if (!compare(all, z->world, difference))
         status = locate(z, all, difference, err);
-fail:
+end:
     free(all);
     return status;
 }
