@@ -1,9 +1,9 @@
 /* agent.c: see agent.h.
  *
- * The sender sleeps on the control block's bell. What it has to say goes once into the outbox, in which each connection
- * has a position; ticks do not go through it, but to each connection when that has nothing else to send: one that does
- * not get on holds up neither the others nor the outbox. The listener polls the connections and the processes of this
- * node's ranks. Time is counted in slices of the listener's own, as everywhere (control.h). */
+ * The sender sleeps on the control block's bell. It puts each message once into the outbox, in which every connection
+ * has a position. Ticks do not go through the outbox, but to each connection when it has nothing else to send: a
+ * connection that is stuck holds up neither the others nor the outbox. The listener polls the connections and the
+ * processes of this node's ranks, and counts time in its own slices (control.h). */
 #include "comm/agent.h"
 
 #include "comm/agent_messages.h"
@@ -28,16 +28,16 @@
 #include <unistd.h>
 
 enum {
-    SCRATCH_BYTES = 1 << 16, /* received at a time */
+    SCRATCH_BYTES = 1 << 16, /* received at once */
     STACK_BYTES = 256 << 10,
     SLICE_MS = 50,  /* between two looks of the listener */
-    BACKLOG_MS = 5, /* between two tries of the sender when a connection takes no more */
-    NICE = -10      /* where it is allowed */
+    BACKLOG_MS = 5, /* between two tries of the sender when a socket is full */
+    NICE = -10      /* if the system allows it */
 };
 
-static const double blame_after = 1.0;     /* seconds for those who wait to name a culprit */
-static const double goodbye_failed = 2.0;  /* seconds to let the others know why the job has failed */
-static const double start_patience = 10.0; /* seconds at least until another agent must have said hello */
+static const double blame_after = 1.0;     /* seconds for waiting ranks to name a culprit */
+static const double goodbye_failed = 2.0;  /* seconds to inform the others why the job has failed */
+static const double start_patience = 10.0; /* least seconds until another agent must have sent its HELLO */
 
 struct connection {
     int node, fd;
@@ -46,18 +46,18 @@ struct connection {
     char *tick;        /* message, owned */
     size_t tick_sent, tick_bytes;
     bool tick_due;
-    atomic_bool mute; /* it cannot be written to any more */
+    atomic_bool mute; /* writing to it has failed */
     /* the listener's */
     struct agent_inbox inbox;
-    bool ended;    /* nothing will come any more */
-    double silent; /* seconds since something came */
-    double lost;   /* seconds since the node is known to be lost; below 0: it is not */
+    bool ended;    /* it delivers nothing any more */
+    double silent; /* seconds since it delivered something */
+    double lost;   /* seconds since its node was found lost; below 0: it is not */
 };
 
 struct local_rank {
     int rank, pidfd;  /* -1: none to watch */
-    uint32_t state;   /* the sender's: what the others know */
-    uint32_t arrived; /* the sender's: arrivals that the others know */
+    uint32_t state;   /* the sender's: the state that the others were sent */
+    uint32_t arrived; /* the sender's: arrivals that the others were sent */
     double gone;      /* the listener's: seconds since its process ended; below 0: it lives */
 };
 
@@ -72,9 +72,9 @@ struct agent {
     struct pollfd *polls;    /* (count + local_world + 1) owned; the listener's */
     struct pollfd *writable; /* (count) owned; the sender's */
     char *scratch;           /* (SCRATCH_BYTES) owned; the listener's */
-    bool failure_told;
-    atomic_bool stopping, said_all;
-    int wake; /* eventfd: the listener is to look */
+    bool failure_sent;
+    atomic_bool stopping, sent_all;
+    int wake; /* eventfd: wakes the listener */
     bool sender_runs, listener_runs;
     pthread_t sender, listener;
 };
@@ -86,8 +86,8 @@ static bool job_failed(const struct agent *agent)
 
 /* ---- the sender ---------------------------------------------------------- */
 
-/* Puts into the outbox what is new about this node's ranks and the job. */
-static void collect(struct agent *agent)
+/* Puts the news of this node's ranks and of the job into the outbox. */
+static void collect_news(struct agent *agent)
 {
     struct control_block *block = control_block(agent->control);
     for (int i = 0; i < agent->local_world; i++) {
@@ -105,25 +105,25 @@ static void collect(struct agent *agent)
             agent_outbox_put(&agent->outbox, AGENT_STATE, (uint32_t)local->rank, state, NULL, 0, NULL, 0);
         local->state = state;
     }
-    if (!agent->failure_told && atomic_load(&block->failed) == 2) {
-        agent->failure_told = true;
+    if (!agent->failure_sent && atomic_load(&block->failed) == 2) {
+        agent->failure_sent = true;
         uint32_t speaker = block->speaker < 0 ? AGENT_NOBODY : (uint32_t)block->speaker;
         agent_outbox_put(&agent->outbox, AGENT_FAIL, speaker, (uint32_t)block->code, block->text,
                          strnlen(block->text, sizeof block->text - 1), NULL, 0);
     }
 }
 
-/* Sends [data, data + bytes) as far as it goes; the number of bytes. */
-static size_t send_some(struct connection *c, const char *data, size_t bytes)
+/* Sends as much of [data, data + bytes) as the socket takes; returns that number of bytes. */
+static size_t agent_send(struct connection *c, const char *data, size_t bytes)
 {
     ssize_t n = send(c->fd, data, bytes, MSG_DONTWAIT | MSG_NOSIGNAL);
     if (n < 0 && errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR && errno != ENOBUFS)
-        atomic_store(&c->mute, true); /* why is for the listener to see */
+        atomic_store(&c->mute, true); /* the listener finds out why */
     return n > 0 ? (size_t)n : 0;
 }
 
-/* Sends what there is for this connection; false if it does not take all now. */
-static bool flush(struct agent *agent, struct connection *c)
+/* Sends all that is due on this connection; false if its socket does not take everything now. */
+static bool flush_connection(struct agent *agent, struct connection *c)
 {
     while (!atomic_load(&c->mute)) {
         const char *data = c->tick + c->tick_sent;
@@ -140,7 +140,7 @@ static bool flush(struct agent *agent, struct connection *c)
             c->tick_due = false;
             continue;
         }
-        sent = send_some(c, data, bytes);
+        sent = agent_send(c, data, bytes);
         if (tick)
             c->tick_sent += sent;
         else
@@ -152,12 +152,12 @@ static bool flush(struct agent *agent, struct connection *c)
     return true;
 }
 
-/* Flushes all; returns how many did not take all. */
+/* Flushes all connections; returns the number of those that did not take everything. */
 static nfds_t flush_all(struct agent *agent)
 {
     nfds_t behind = 0;
     for (int i = 0; i < agent->count; i++)
-        if (!flush(agent, &agent->connections[i]))
+        if (!flush_connection(agent, &agent->connections[i]))
             agent->writable[behind++] = (struct pollfd){.fd = agent->connections[i].fd, .events = POLLOUT};
     return behind;
 }
@@ -165,7 +165,7 @@ static nfds_t flush_all(struct agent *agent)
 static void become_agent_thread(const char *name)
 {
     pthread_setname_np(pthread_self(), name);
-    setpriority(PRIO_PROCESS, (id_t)syscall(SYS_gettid), NICE); /* of this thread only; else it stays as it is */
+    setpriority(PRIO_PROCESS, (id_t)syscall(SYS_gettid), NICE); /* of this thread only; may fail */
 }
 
 static void *send_loop(void *argument)
@@ -179,10 +179,10 @@ static void *send_loop(void *argument)
         uint32_t bell = atomic_load(&block->bell);
         bool stopping = atomic_load(&agent->stopping);
         double now = seconds_now();
-        collect(agent);
+        collect_news(agent);
         if (now >= next_tick) {
             next_tick = now + agent->tick_seconds;
-            atomic_fetch_add(&first->heard, 1); /* this node's own ranks see that their agent lives */
+            atomic_fetch_add(&first->heard, 1); /* shows this node's ranks that their agent lives */
             for (int i = 0; i < agent->count; i++)
                 agent->connections[i].tick_due = true;
         }
@@ -190,7 +190,7 @@ static void *send_loop(void *argument)
             stop_limit = now + (job_failed(agent) ? goodbye_failed : agent->timeout);
             agent_outbox_put(&agent->outbox, AGENT_BYE, AGENT_NOBODY, 0, NULL, 0, NULL, 0);
             for (int i = 0; i < agent->count; i++)
-                agent->connections[i].tick_due = false; /* nothing comes after the good-bye */
+                agent->connections[i].tick_due = false; /* nothing is sent after the BYE */
         }
         nfds_t behind = flush_all(agent);
         if (stopping && (behind == 0 || now >= stop_limit))
@@ -204,21 +204,21 @@ static void *send_loop(void *argument)
     }
     for (int i = 0; i < agent->count; i++)
         shutdown(agent->connections[i].fd, SHUT_WR);
-    atomic_store(&agent->said_all, true);
+    atomic_store(&agent->sent_all, true);
     return NULL;
 }
 
 /* ---- the listener -------------------------------------------------------- */
 
-/* Whether the other end's machine still acknowledges what we send. Where our own network card has lost its cable,
- * nothing goes out any more: it waits in the socket and does not count as sent. */
+/* Whether the machine at the other end still acknowledges data. If this machine's own cable is unplugged, data waits in
+ * the socket and does not even count as sent. */
 static bool machine_answers(const struct agent *agent, const struct connection *c)
 {
     struct tcp_info info = {0};
     socklen_t size = sizeof info;
     int queued = 0;
     if (getsockopt(c->fd, IPPROTO_TCP, TCP_INFO, &info, &size) != 0)
-        return true; /* not TCP: no network between us */
+        return true; /* not TCP: there is no network in between */
     if (ioctl(c->fd, SIOCOUTQ, &queued) != 0)
         queued = 0;
     return (info.tcpi_unacked == 0 && queued == 0) || info.tcpi_last_ack_recv < 500 * agent->timeout;
@@ -232,18 +232,18 @@ static void node_lost(struct agent *agent, struct connection *c, enum node_condi
     control_node_lost(agent->control, c->node, condition);
 }
 
-/* The connection is over: read returned 0 (error 0) or failed. */
+/* Handles the end of a connection: its read returned 0 (error 0) or failed. */
 static void connection_ended(struct agent *agent, struct connection *c, int error)
 {
     c->ended = true;
-    if (c->inbox.bye && !job_failed(agent)) /* in order, all of that node have left */
+    if (c->inbox.bye && !job_failed(agent)) /* in order: all ranks of that node have left */
         return;
     bool network = error == ETIMEDOUT || error == EHOSTUNREACH || error == ENETUNREACH || error == ENETDOWN ||
                    error == EHOSTDOWN || error == ENONET;
     node_lost(agent, c, network ? NODE_UNREACHABLE : NODE_ENDED);
 }
 
-static void receive(struct agent *agent, struct connection *c)
+static void agent_receive(struct agent *agent, struct connection *c)
 {
     ssize_t n = recv(c->fd, agent->scratch, SCRATCH_BYTES, MSG_DONTWAIT);
     if (n > 0) {
@@ -274,20 +274,20 @@ static void look_at_connection(struct agent *agent, struct connection *c, double
         return;
     c->silent += slice;
     double limit = control_silence(agent->control) - agent->tick_seconds;
-    if (!c->inbox.hello && limit < start_patience) /* it may still be connecting with others */
+    if (!c->inbox.hello && limit < start_patience) /* that agent may still be connecting with others */
         limit = start_patience;
     if (c->silent >= limit)
         node_lost(agent, c, machine_answers(agent, c) ? NODE_SILENT : NODE_UNREACHABLE);
 }
 
-/* events: of the pidfd */
+/* event: whether the pidfd is ready, for the process has ended */
 static void look_at_rank(struct agent *agent, struct local_rank *local, bool event, double slice)
 {
     if (local->gone >= 0)
         local->gone += slice;
     if (event) {
         local->gone = 0;
-        local->pidfd = -local->pidfd - 2; /* poll() passes over it; it is closed in the end */
+        local->pidfd = -local->pidfd - 2; /* negative, so poll() ignores it; agent_free() closes it */
         control_rank_ended(agent->control, local->rank);
     }
     uint32_t state = atomic_load(&control_block(agent->control)->ranks[local->rank].state);
@@ -319,11 +319,12 @@ static void *listen_loop(void *argument)
         agent->polls[n++] = (struct pollfd){.fd = atomic_load(&agent->stopping) ? -1 : agent->wake, .events = POLLIN};
         int ready = poll(agent->polls, n, SLICE_MS);
 
-        double now = seconds_now(), slice = fmin(now - last, 2e-3 * SLICE_MS); /* longer: we were stopped or starved */
+        double now = seconds_now(),
+               slice = fmin(now - last, 2e-3 * SLICE_MS); /* longer: this process was stopped or starved */
         last = now;
         for (int i = 0; i < agent->count; i++)
             if (ready > 0 && agent->polls[i].revents)
-                receive(agent, &agent->connections[i]);
+                agent_receive(agent, &agent->connections[i]);
         for (int i = 0; i < agent->local_world; i++)
             look_at_rank(agent, &agent->ranks[i], ready > 0 && agent->polls[agent->count + i].revents, slice);
         if (!atomic_load(&agent->stopping)) {
@@ -333,7 +334,7 @@ static void *listen_loop(void *argument)
         }
         if (!isfinite(stop_limit))
             stop_limit = now + (job_failed(agent) ? goodbye_failed : agent->timeout);
-        if (now >= stop_limit || (atomic_load(&agent->said_all) && all_ended(agent)))
+        if (now >= stop_limit || (atomic_load(&agent->sent_all) && all_ended(agent)))
             return NULL;
     }
 }
@@ -347,7 +348,7 @@ static enum status start_thread(pthread_t *thread, void *(*body)(void *), void *
     return error ? error_set(err, STATUS_DEVICE, "cannot start a thread: %s", strerror(error)) : STATUS_OK;
 }
 
-/* Ends and frees what there is. */
+/* Closes and frees everything that was opened. */
 static void agent_free(struct agent *agent)
 {
     for (int i = 0; agent->connections && i < agent->count; i++) {
@@ -385,7 +386,7 @@ static enum status open_connections(struct agent *agent, const struct agent_link
     return STATUS_OK;
 }
 
-/* The processes of the other ranks of this node, to see them end. They may not have attached yet, but are known. */
+/* Opens the processes of the other ranks of this node, to see them end. They need not have attached yet. */
 static enum status open_processes(struct agent *agent, struct error *err)
 {
     struct control_block *block = control_block(agent->control);
@@ -467,7 +468,7 @@ void agent_stop(struct agent *agent)
     atomic_store(&agent->stopping, true);
     control_ring(agent->control);
     if (write(agent->wake, &one, sizeof one) < 0) {
-        /* it is full: the listener wakes all the same */
+        /* the counter is full, so the listener wakes anyway */
     }
     if (agent->sender_runs)
         pthread_join(agent->sender, NULL);

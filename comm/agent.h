@@ -1,23 +1,23 @@
-/* agent.h: keeps the control blocks of a job's nodes alike. One agent per node, two threads in the process of the
- * node's first rank, one connection with the agent of every other node.
+/* agent.h: keeps the control blocks of a job's nodes equal. Each node has one agent: two threads in the process of the
+ * node's first rank, with one connection to the agent of every other node.
  *
  *     ranks of this node                                                          ranks of the other nodes
  *        │ arrive, leave, fail: ring the bell                                            ▲ futex
  *        ▼                                                                              │
  *     control block ──▶ sender thread ──▶ connections ──▶ listener thread ──▶ control block there
  *
- * Passed on at once: arrivals on the control channel with operation and slot, states, the job's failure. Every tick (a
- * twentieth of the timeout, at most half a second): the progress counters, which is also the node's sign of life. So a
- * control operation takes one message each way, and a slot crosses to each node once.
+ * An agent passes on at once: arrivals on the control channel with operation and slot, states, and the job's failure.
+ * With every tick (a twentieth of the timeout, at most half a second) it sends the progress counters, which is also the
+ * node's sign of life. So a control operation takes one message each way, and a slot crosses to each node once.
  *
- * What an agent finds out by itself: a rank of its node whose process is gone, a node that says nothing for the
- * timeout, a connection that ends without a good-bye. It writes that down where the ranks that wait will see it
- * (control.h), who name the culprit and the operation; where nobody waits the agent ends the job itself a second later.
- * A node that is silent though its machine still acknowledges our data hangs or is stopped; else the network or the
- * machine is gone.
+ * An agent detects a rank of its node whose process is gone, a node that sends nothing for the timeout, and a
+ * connection that ends without a BYE. It notes that in the control block (control.h), where the ranks that wait see it
+ * and fail the job with a message that names the culprit and the operation; if no rank waits, the agent fails the job
+ * itself a second later. If the machine of a silent node still acknowledges data, the process hangs or is stopped; else
+ * the network or the machine is gone.
  *
- * The threads share no lock with anybody, allocate nothing once started, and sleep nearly always: a loaded machine
- * wakes them soon. They take no signals. */
+ * The threads share no lock with others, allocate no memory once started, and sleep nearly always, so a loaded machine
+ * wakes them soon. They block all signals. */
 #ifndef ZTRAIN_COMM_AGENT_H
 #define ZTRAIN_COMM_AGENT_H
 
@@ -31,13 +31,13 @@ struct agent_link {
     int fd;
 };
 
-/* In the rank with local rank 0, once it is attached: one link to each other node. The descriptors belong to the agent
- * from now on, also on error. */
+/* For the rank with local rank 0, once it is attached; links: one to each other node. Takes ownership of the
+ * descriptors, even on error. */
 enum status agent_start(struct control *control, const struct agent_link *links, int count, struct agent **agent,
                         struct error *err);
 
-/* After control_leave(). Says good-bye when all that there is to say has been sent, and waits for the others' good-bye:
- * for the timeout if the job has gone well, two seconds if it has failed. NULL: nothing. */
+/* After control_leave(). Sends all news and a BYE, and waits for the BYE of the others: for the timeout if the job has
+ * not failed, for two seconds if it has. NULL is allowed. */
 void agent_stop(struct agent *agent);
 
 #endif

@@ -10,7 +10,7 @@
 
 enum { TEXT_MAX = sizeof((struct control_block *)NULL)->text - 1 };
 
-/* ---- what is sent -------------------------------------------------------- */
+/* ---- sending ------------------------------------------------------------- */
 
 enum status agent_outbox_init(struct agent_outbox *outbox, int local_world, struct error *err)
 {
@@ -80,7 +80,7 @@ void agent_tick_write(struct control *control, char *message)
     }
 }
 
-/* ---- what is received ---------------------------------------------------- */
+/* ---- receiving ----------------------------------------------------------- */
 
 enum status agent_inbox_init(struct agent_inbox *inbox, struct control *control, int node, struct error *err)
 {
@@ -116,13 +116,13 @@ static struct control_rank *entry_of(const struct agent_inbox *inbox, uint32_t r
     return rank < block->world && block->ranks[rank].node == inbox->node ? &block->ranks[rank] : NULL;
 }
 
-/* The slot that a SLOT message's bytes go to: that of the arrival which is the rank's next. */
+/* The slot for a SLOT message's bytes: that of the rank's next arrival. */
 static char *slot_of(const struct agent_inbox *inbox)
 {
     return control_slot(inbox->control, (int)inbox->header.rank, (int)((inbox->header.value - 1) % 2));
 }
 
-/* Whether a header can be of a message of this node, now. */
+/* Whether this header is possible now, from this node. */
 static bool header_fits(const struct agent_inbox *inbox)
 {
     const struct agent_header *header = &inbox->header;
@@ -149,7 +149,7 @@ static bool header_fits(const struct agent_inbox *inbox)
     return false;
 }
 
-static enum status not_ours(const struct agent_inbox *inbox, struct error *err)
+static enum status refuse_message(const struct agent_inbox *inbox, struct error *err)
 {
     const struct control_block *block = control_block(inbox->control);
     int speaker = control_agent(inbox->control, inbox->node);
@@ -160,8 +160,8 @@ static enum status not_ours(const struct agent_inbox *inbox, struct error *err)
                      inbox->header.bytes);
 }
 
-/* The message is complete. */
-static enum status obey(struct agent_inbox *inbox, struct error *err)
+/* Carries out a complete message. */
+static enum status carry_out(struct agent_inbox *inbox, struct error *err)
 {
     const struct agent_header *header = &inbox->header;
     struct control_block *block = control_block(inbox->control);
@@ -171,7 +171,7 @@ static enum status obey(struct agent_inbox *inbox, struct error *err)
         memcpy(&hello, inbox->payload, sizeof hello);
         if (hello.world != block->world || hello.num_nodes != block->num_nodes ||
             hello.local_world != (uint32_t)inbox->num_ranks)
-            return not_ours(inbox, err);
+            return refuse_message(inbox, err);
         inbox->hello = true;
         break;
     }
@@ -185,7 +185,7 @@ static enum status obey(struct agent_inbox *inbox, struct error *err)
         break;
     case AGENT_SLOT:
         if (inbox->op.slot_bytes != header->bytes - sizeof inbox->op)
-            return not_ours(inbox, err);
+            return refuse_message(inbox, err);
         block->ranks[header->rank].op[CHANNEL_CONTROL][(header->value - 1) % 2] = inbox->op;
         control_arrived(inbox->control, (int)header->rank, header->value);
         break;
@@ -201,7 +201,7 @@ static enum status obey(struct agent_inbox *inbox, struct error *err)
     return STATUS_OK;
 }
 
-/* Where payload byte inbox->payload_bytes goes, and how many from there on lie in a row. */
+/* The place of payload byte inbox->payload_bytes; *room: contiguous bytes from there on. */
 static char *payload_room(struct agent_inbox *inbox, size_t *room)
 {
     size_t at = inbox->payload_bytes, op = sizeof inbox->op;
@@ -230,7 +230,7 @@ enum status agent_inbox_feed(struct agent_inbox *inbox, const void *data, size_t
             if (inbox->header_bytes < sizeof inbox->header)
                 return STATUS_OK;
             if (!header_fits(inbox))
-                return not_ours(inbox, err);
+                return refuse_message(inbox, err);
         }
         while (inbox->payload_bytes < inbox->header.bytes && bytes) {
             size_t n;
@@ -243,7 +243,7 @@ enum status agent_inbox_feed(struct agent_inbox *inbox, const void *data, size_t
         }
         if (inbox->payload_bytes < inbox->header.bytes)
             return STATUS_OK;
-        TRY(obey(inbox, err));
+        TRY(carry_out(inbox, err));
         inbox->header_bytes = inbox->payload_bytes = 0;
     }
 }

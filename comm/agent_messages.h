@@ -1,16 +1,16 @@
-/* agent_messages.h: what agents say to each other, and how it gets into the control block.
+/* agent_messages.h: the messages of agents, and how they reach the control block.
  *
  *     type, rank, value, bytes (uint32 each, this machine's byte order), then `bytes` of payload
  *
- *     HELLO   first; rank: the speaker's node · value: AGENT_VERSION · world, number of nodes, ranks of the node
+ *     HELLO   first; rank: the sender's node · value: AGENT_VERSION · world, number of nodes, ranks of the node
  *     TICK    progress (uint64) of each rank of the node
- *     SLOT    value: how often `rank` has arrived on the control channel · its struct control_op, then its slot
+ *     SLOT    value: number of arrivals of `rank` on the control channel · its struct control_op, then its slot
  *     STATE   value: enum rank_state of `rank`
- *     FAIL    rank: who ends with this error of its own, or AGENT_NOBODY · value: exit code · text
+ *     FAIL    rank: the one whose own error this is, or AGENT_NOBODY · value: exit code · text
  *     BYE     last
  *
- * Every number is checked before it is used: what does not fit (a rank of another node, a skipped arrival, a payload of
- * another length) ends the connection, never more. */
+ * Every number is checked before it is used: a message that does not fit (a rank of another node, a skipped arrival, a
+ * payload of another length) ends the connection, and nothing else. */
 #ifndef ZTRAIN_COMM_AGENT_MESSAGES_H
 #define ZTRAIN_COMM_AGENT_MESSAGES_H
 
@@ -34,10 +34,11 @@ struct agent_hello {
 struct agent_outbox {
     char *ring;
     size_t capacity;
-    uint64_t head; /* bytes ever put in */
+    uint64_t head; /* bytes put in so far */
 };
 
-/* Room for all that can be under way: operations are in step, so that a rank has at most two slots unsent. */
+/* Allocates room for all messages that can be unsent: operations are in step, so a rank has at most two unsent slots.
+ */
 enum status agent_outbox_init(struct agent_outbox *outbox, int local_world, struct error *err);
 void agent_outbox_release(struct agent_outbox *outbox);
 
@@ -45,14 +46,14 @@ void agent_outbox_release(struct agent_outbox *outbox);
 void agent_outbox_put(struct agent_outbox *outbox, enum agent_message type, uint32_t rank, uint32_t value,
                       const void *first, size_t first_bytes, const void *second, size_t second_bytes);
 
-/* The bytes from `position` on that lie in a row. */
+/* The contiguous bytes from `position` on. */
 const char *agent_outbox_peek(const struct agent_outbox *outbox, uint64_t position, size_t *bytes);
 
-/* A TICK of this node's ranks: message (agent_tick_bytes()). */
+/* Writes a TICK of this node's ranks into message (agent_tick_bytes() bytes). */
 size_t agent_tick_bytes(int local_world);
 void agent_tick_write(struct control *control, char *message);
 
-/* ---- what is received ---------------------------------------------------- */
+/* ---- receiving ----------------------------------------------------------- */
 
 /* One node's stream of messages. */
 struct agent_inbox {
@@ -61,17 +62,17 @@ struct agent_inbox {
     int *ranks; /* (num_ranks) of that node, owned */
     int num_ranks;
     struct agent_header header;
-    size_t header_bytes, payload_bytes; /* of the current message that are there */
+    size_t header_bytes, payload_bytes; /* of the current message, received so far */
     struct control_op op;               /* of a SLOT */
     char *payload;                      /* of other messages, owned */
-    bool hello, bye;                    /* were said */
+    bool hello, bye;                    /* were received */
 };
 
 enum status agent_inbox_init(struct agent_inbox *inbox, struct control *control, int node, struct error *err);
 void agent_inbox_release(struct agent_inbox *inbox);
 
-/* Takes the next bytes of the stream and does what they say. STATUS_PEER: they are no messages of this job; the rest is
- * not looked at. */
+/* Takes the next bytes of the stream and carries out complete messages. STATUS_PEER: a message does not belong to this
+ * job; the rest is ignored. */
 enum status agent_inbox_feed(struct agent_inbox *inbox, const void *data, size_t bytes, struct error *err);
 
 #endif

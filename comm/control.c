@@ -30,7 +30,7 @@ enum {
     SLICE_NS = 20 * 1000 * 1000 /* between two looks at the job's health */
 };
 
-static const double gone_grace = 0.5;  /* seconds for supervisor or agent to say how a peer died */
+static const double gone_grace = 0.5;  /* seconds for supervisor or agent to report how a peer died */
 static const double write_grace = 1.0; /* seconds for a failure's text to be written */
 static const double join_timeout = 10, join_per_rank = 0.25; /* seconds until all ranks must have come */
 
@@ -46,7 +46,7 @@ struct control {
     int *locals;                        /* (local_world) ranks of this node */
     int *agents;                        /* (num_nodes) first rank of each node */
     int *pidfds;                        /* (local_world) -1: none */
-    _Atomic uint64_t *private_progress; /* where the counter was before */
+    _Atomic uint64_t *private_progress; /* the process's own counter, used before and after */
 };
 
 /* ---- layout -------------------------------------------------------------- */
@@ -153,7 +153,7 @@ enum status control_open(int pid, int number, const struct control_shape *shape,
         error_set(err, STATUS_DEVICE, "cannot open the node's shared memory '%s': %s", path, strerror(errno));
         return error_hint(err, "the ranks of a node must run as one user and see each other's processes in /proc");
     }
-    /* nothing but a memfd has seals that can be asked for */
+    /* only a memfd has seals */
     if (fcntl(file, F_GET_SEALS) < 0 || fstat(file, &info) != 0 ||
         (size_t)info.st_size < segments_offset(shape->world, shape->local_world))
         goto fail;
@@ -177,7 +177,7 @@ fail:
 
 /* ---- attaching and leaving ----------------------------------------------- */
 
-/* Who is on this node and who is the first of each node, as the block says. */
+/* Reads from the block which ranks are on this node and which is the first of each node. False: the block is wrong. */
 static bool read_places(struct control *c)
 {
     if (c->num_nodes < 1 || c->num_nodes > c->world || c->local_world < 1 || c->local_world > c->world)
@@ -214,7 +214,7 @@ static enum status not_this_job(int fd, int world, struct error *err)
     return error_hint(err, "local ranks are started by --local-gpus N, not by hand");
 }
 
-/* Maps the block, and of shared memory slots and staging, too. */
+/* Maps the block; of shared memory also slots and staging. */
 static enum status map_memory(struct control *c, struct error *err)
 {
     size_t bytes = block_bytes(c->world);
@@ -311,7 +311,7 @@ static void await_rank(struct control *control, int rank, double start, double l
                      "stopped; raise comm.timeout_seconds if it is only slow",
                      rank, host, peer->pid, limit);
             control_fail(control, -1, STATUS_PEER, text);
-        } else if (!local && process_is_gone(control, 0)) { /* nobody will tell us */
+        } else if (!local && process_is_gone(control, 0)) { /* without its agent this node gets no news */
             const struct control_rank *agent = &control->block->ranks[control->agents[control->node]];
             snprintf(text, sizeof text, "rank %d on %s (process %d) died at the start", control->agents[control->node],
                      agent->host, agent->pid);
@@ -359,7 +359,7 @@ void control_detach(struct control *control)
     free_handle(control);
 }
 
-/* ---- what there is ------------------------------------------------------- */
+/* ---- reading ------------------------------------------------------------- */
 
 struct control_block *control_block(struct control *control)
 {
@@ -421,7 +421,7 @@ enum status control_status(struct control *control, struct error *err)
     uint32_t failed = atomic_load(&block->failed);
     if (failed == 0)
         return STATUS_OK;
-    /* someone is writing: a moment, unless the writer died over it */
+    /* the text is being written: wait for it, unless the writer has died meanwhile */
     const struct timespec pause = {.tv_nsec = 1000 * 1000};
     for (double waited = 0; failed == 1 && waited < write_grace; waited += 1e-3) {
         nanosleep(&pause, NULL);
@@ -482,7 +482,7 @@ bool control_await_end(struct control *control, double seconds)
 void control_expect(struct control *control, int rank, int pid, const char *host)
 {
     struct control_rank *entry = &control->block->ranks[rank];
-    if (atomic_load(&entry->state) != RANK_ABSENT) /* it was faster, and has written the same */
+    if (atomic_load(&entry->state) != RANK_ABSENT) /* the rank was faster and has written the same */
         return;
     entry->pid = pid;
     snprintf(entry->host, sizeof entry->host, "%s", host);
@@ -543,7 +543,7 @@ void control_arrived(struct control *control, int rank, uint32_t count)
     wake_waiters(entry, CHANNEL_CONTROL);
 }
 
-/* ---- looking after a peer ------------------------------------------------ */
+/* ---- watching a peer ----------------------------------------------------- */
 
 void control_watch_begin(struct control *control, int peer, struct control_watch *watch)
 {
@@ -555,8 +555,8 @@ void control_watch_begin(struct control *control, int peer, struct control_watch
     watch->last = seconds_now();
 }
 
-/* " while rank 3 waited for it in a barrier"; waited_for: whom the waiter waits for; -1: nobody waits */
-static void say_waiting(const struct control *control, int culprit, int waited_for, const char *what, char text[160])
+/* Writes " while rank 3 waited for it in a barrier". waited_for: the rank for which this one waits; -1: none. */
+static void print_waiting(const struct control *control, int culprit, int waited_for, const char *what, char text[160])
 {
     if (waited_for < 0)
         text[0] = 0;
@@ -570,7 +570,7 @@ static void fail_silent(struct control *control, int rank, int waited_for, const
 {
     const struct control_rank *culprit = &control->block->ranks[rank];
     char text[512], waiting[160];
-    say_waiting(control, rank, waited_for, what, waiting);
+    print_waiting(control, rank, waited_for, what, waiting);
     snprintf(text, sizeof text,
              "rank %d on %s (process %d) has been silent for %.3g s%s; "
              "hint: it hangs or is stopped; raise comm.timeout_seconds if it is only slow",
@@ -582,15 +582,15 @@ static void fail_gone(struct control *control, int rank, int waited_for, const c
 {
     const struct control_rank *culprit = &control->block->ranks[rank];
     char text[512], waiting[160];
-    say_waiting(control, rank, waited_for, what, waiting);
+    print_waiting(control, rank, waited_for, what, waiting);
     snprintf(text, sizeof text,
-             "rank %d on %s (process %d) %s%s; hint: its own last words are before this one or in the run folder's "
-             "log/rank-%d.log; if there are none it was killed, perhaps for memory (dmesg, sacct)",
+             "rank %d on %s (process %d) %s%s; hint: its own last words are above this line or in the run folder's "
+             "log/rank-%d.log; if there are none, it was killed, perhaps for memory (dmesg, sacct)",
              rank, culprit->host, culprit->pid, how, waiting, rank);
     control_fail(control, -1, STATUS_PEER, text);
 }
 
-/* Names who is to blame for the loss of a node. */
+/* Fails the job for the loss of a node, and names the culprit. */
 static void fail_node(struct control *control, int node, int waited_for, const char *what)
 {
     int culprit = control->agents[node];
@@ -599,7 +599,7 @@ static void fail_node(struct control *control, int node, int waited_for, const c
     switch ((enum node_condition)atomic_load(&agent->condition)) {
     case NODE_FINE: break;
     case NODE_ENDED:
-        /* if another rank of it was reported dead before, the launcher has ended the rest for that */
+        /* if another rank of the node was reported dead before, the launcher ended the rest because of it */
         for (int r = 0; r < control->world; r++) {
             struct control_rank *entry = &control->block->ranks[r];
             if (entry->node == node && entry != agent && atomic_load(&entry->state) == RANK_DEAD) {
@@ -611,7 +611,7 @@ static void fail_node(struct control *control, int node, int waited_for, const c
         break;
     case NODE_SILENT: fail_silent(control, culprit, waited_for, what); break;
     case NODE_UNREACHABLE:
-        say_waiting(control, culprit, waited_for, what, waiting);
+        print_waiting(control, culprit, waited_for, what, waiting);
         snprintf(text, sizeof text,
                  "rank %d on %s (process %d) cannot be reached from %s any more%s; hint: the network between the two, "
                  "or the node %s, is down",
@@ -644,7 +644,7 @@ void control_blame_node(struct control *control, int node)
     fail_node(control, node, -1, NULL);
 }
 
-/* What we know of ranks on other nodes we know from our own agent: is it there? */
+/* All news of ranks on other nodes comes through this node's agent: checks that it is alive. */
 static void look_at_own_agent(struct control *control, struct control_watch *watch, const char *what, double slice)
 {
     int agent = control->agents[control->node];
@@ -672,14 +672,13 @@ void control_watch_peek(struct control *control, struct control_watch *watch, co
     const double now = seconds_now();
     double slice = now - watch->last;
     watch->last = now;
-    const double most = 0.1; /* longer: we were stopped ourselves, or starved */
+    const double most = 0.1; /* a longer slice means that this process itself was stopped or starved */
     slice = slice > most ? most : slice;
 
     bool local = other->node == control->node;
     double silence = slice;
     if (!local) {
-        /* a report says what the rank did since the one before; more than a second without one is not held against it
-         */
+        /* a report covers the time since the previous one; of the time without reports at most a second counts */
         look_at_own_agent(control, watch, what, slice);
         uint32_t heard = atomic_load(&control->block->ranks[control->agents[other->node]].heard);
         watch->unheard = watch->unheard + slice > 1 ? 1 : watch->unheard + slice;
@@ -697,11 +696,11 @@ void control_watch_peek(struct control *control, struct control_watch *watch, co
     uint32_t condition = atomic_load(&control->block->ranks[control->agents[other->node]].condition);
     uint32_t state = atomic_load(&other->state);
     if (!local && condition != NODE_FINE) {
-        watch->gone += slice; /* a last word of the node may be on its way through another */
+        watch->gone += slice; /* the node's own explanation may still be on its way through another node */
         if (watch->gone >= gone_grace)
             fail_node(control, other->node, watch->peer, what);
     } else if (state == RANK_CLOSED || state == RANK_DEAD || (local && process_is_gone(control, other->local_rank))) {
-        watch->gone += slice; /* supervisor or agent may know more */
+        watch->gone += slice; /* supervisor or agent may have a better explanation */
         if (watch->gone >= gone_grace)
             fail_gone(control, watch->peer, watch->peer, state == RANK_CLOSED ? "left the job" : "died", what);
     }
@@ -715,7 +714,7 @@ enum status control_peer_lost(struct control *control, int peer, const char *wha
     const uint32_t heard = atomic_load(&agent->heard);
     const double start = seconds_now();
     while (!atomic_load(&control->block->failed)) {
-        /* a peer whose node goes on is to blame itself; of one that is silent, our agent will say what is the matter */
+        /* if the peer's node still reports, the peer is to blame; a silent node is judged by this node's agent */
         bool judged = atomic_load(&agent->heard) != heard || atomic_load(&agent->condition) != NODE_FINE;
         double waited = seconds_now() - start;
         if (waited >= (judged ? gone_grace : control->timeout))
@@ -726,7 +725,7 @@ enum status control_peer_lost(struct control *control, int peer, const char *wha
     if (atomic_load(&agent->condition) != NODE_FINE)
         fail_node(control, node, peer, what);
     char how[256];
-    uint32_t state = atomic_load(&control->block->ranks[peer].state); /* what its agent has said meanwhile */
+    uint32_t state = atomic_load(&control->block->ranks[peer].state); /* as its agent may have reported meanwhile */
     if (state == RANK_DEAD || state == RANK_CLOSED)
         snprintf(how, sizeof how, "%s", state == RANK_DEAD ? "died" : "left the job");
     else
@@ -737,7 +736,7 @@ enum status control_peer_lost(struct control *control, int peer, const char *wha
 
 /* ---- waiting ------------------------------------------------------------- */
 
-/* counts wrap around; the distance between ranks never exceeds a few */
+/* Counts wrap around; ranks are never more than a few arrivals apart. */
 static bool reached(uint32_t count, uint32_t target)
 {
     return (int32_t)(count - target) >= 0;
