@@ -2,7 +2,7 @@
  *
  * Preloaded into a program whose `cpuid` and `xgetbv` tests/amx/prepare.py has replaced by undefined instructions. The
  * CPU refuses those, and AMX's own instructions, with SIGILL; the handler computes what a CPU with AMX would have and
- * goes on behind them. What such a CPU refuses (a tile that is not configured, sizes that do not fit, no permission
+ * goes on behind them. Operations that such a CPU refuses (a tile that is not configured, sizes that do not fit, no permission
  * from the kernel) ends the program with a message. When the program ends, "PID TDPBF16PS" is appended to the file
  * $ZTRAIN_AMX_COUNT: how many products of tiles there were.
  *

@@ -2,7 +2,7 @@
  *
  *   ZTRAIN_TEST_PAUSE=MS         rank 0 rests so long at each step's line of metrics.jsonl: a tiny model's run then takes
  *                                its time on a fast machine and on a busy one alike, without using the cores
- *   ZTRAIN_TEST_LEAVE=FILE       when the file says "RANK CODE", that rank ends with _exit(CODE), without a word */
+ *   ZTRAIN_TEST_LEAVE=FILE       when the file contains "RANK CODE", that rank ends with _exit(CODE), without a word */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>

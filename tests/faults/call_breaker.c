@@ -179,7 +179,7 @@ static bool moves_bytes(const struct call *call)
            call->number == SYS_pwrite64;
 }
 
-/* At a stop before a call. Returns how the thread goes on: PTRACE_CONT, or PTRACE_SYSCALL to see the call's end. */
+/* At a stop before a call. Returns how the thread continues: PTRACE_CONT, or PTRACE_SYSCALL to see the call's end. */
 static int at_call(pid_t thread)
 {
     struct user_regs_struct regs;

@@ -44,7 +44,7 @@ static long fail_at;
 static bool ever, used;
 static const char *log_path;
 static int trace = -1;
-static _Thread_local bool inside; /* backtrace() asks for memory, too */
+static _Thread_local bool inside; /* backtrace() asks for memory as well */
 static uintptr_t program;
 
 static int first_object(struct dl_phdr_info *info, size_t size, void *data)

@@ -1,4 +1,4 @@
-/* Any bytes as what another node's agent says, in pieces: they change only that node's entries, or are refused with
+/* Any bytes as messages of another node's agent, in pieces: they change only that node's entries, or are refused with
  * words. With a greeting in front in every other case, so that more than the greeting is reached. */
 #include "comm/agent_messages.h"
 

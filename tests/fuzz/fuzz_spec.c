@@ -1,5 +1,5 @@
 /* fuzz_spec.c: any bytes as a run spec. What is accepted must be written and read back to the same; the rest must be
- * refused with at least one line. Text that starts with a brace goes through the reader of DeepSpeed's JSON, too. */
+ * refused with at least one line. Text that starts with a brace also goes through the reader of DeepSpeed's JSON. */
 #include "core/spec/spec.h"
 #include "core/spec/spec_tree.h"
 

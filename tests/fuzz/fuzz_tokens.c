@@ -1,6 +1,7 @@
 /* fuzz_tokens.c: token shards and indexes of any bytes: an error or tokens within the vocabulary, never more.
  *
- * Input: byte 0 says what it is (bit 0: Megatron-LM, else llm.c; bit 1: packed; bits 2-4: token_multiple - 1, at most T
+ * Input: byte 0 has the kind of file (bit 0: Megatron-LM, else llm.c; bit 1: packed; bits 2-4: token_multiple - 1, at
+ * most T
  * - 1; bit 5: evaluation), byte 1 is T - 1, byte 2 the micro-batch - 1, byte 3 the vocabulary; then the .idx, its
  * length in two bytes in front of it (not for llm.c), and the .bin. Besides what the sanitizers see, the shape of every
  * batch is checked. */

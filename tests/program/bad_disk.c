@@ -26,7 +26,7 @@ static const struct {
 } codes[] = {{"ENOSPC", ENOSPC}, {"EIO", EIO},       {"ESTALE", ESTALE}, {"EACCES", EACCES},
              {"EDQUOT", EDQUOT}, {"EAGAIN", EAGAIN}, {"EROFS", EROFS}, {"EPERM", EPERM}, {"EFBIG", EFBIG}, {"hold", -1},    {"slow", -2}};
 
-/* What the file says of this call: 0, an errno, or -1, hold. */
+/* The file's instruction for this call: 0, an errno, or -1, hold. */
 static int look(const char *call, const char *path)
 {
     const char *control = getenv("ZTRAIN_TEST_DISK");

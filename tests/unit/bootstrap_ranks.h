@@ -189,7 +189,7 @@ static inline void play_end(struct play *play)
     play->folder[0] = 0;
 }
 
-/* In a rank: says something and ends. */
+/* In a rank: prints its result and ends. */
 static inline void say_and_exit(int rank, int code, const char *text)
 {
     char path[128];

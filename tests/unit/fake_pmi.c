@@ -1,10 +1,10 @@
 /* fake_pmi.c: PMI-2 and PMIx between the processes of a test, over files in FAKE_PMI_DIR. test_bootstrap.c builds it as
- * libpmi2.so.0 and libpmix.so.2. FAKE_PMI says what goes wrong, in words:
+ * libpmi2.so.0 and libpmix.so.2. The words of FAKE_PMI choose what goes wrong:
  *
  *   init=N     Init fails with N                      rank=N size=N   Init says so
  *   put=N, fence=N, get=N, finalize=N                 that call fails with N
  *   hang=CALL  CALL (init, fence, and put and get of a key with "slow" in it) never returns
- *   version=N  PMIx_Get_version() says N.0
+ *   version=N  PMIx_Get_version() returns N.0
  *   damage=K   the first character of a value whose key contains K is '0' + 1 for '0', else '0'; garble=K: 'x'
  *   long=K     a value whose key contains K is longer than what was asked for */
 #include <errno.h>
@@ -19,7 +19,7 @@ enum { NOT_FOUND_PMI2 = 14, NOT_FOUND_PMIX = -46, VALUE_BYTES = 4096 };
 
 static int own_rank, ranks, fences;
 
-/* What FAKE_PMI says after `word`, or NULL. */
+/* The text after `word` in FAKE_PMI, or NULL. */
 static const char *fault(const char *word)
 {
     const char *all = getenv("FAKE_PMI"), *at = all ? strstr(all, word) : NULL;

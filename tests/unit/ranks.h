@@ -1,7 +1,7 @@
 /* ranks.h: runs the ranks of a job as forked processes inside a test: those of one supervisor, or of a launcher on
  * several nodes, which are this machine all the same: ranks of two nodes do not share memory and talk over TCP.
  *
- * The parent opens no device (OpenMP does not survive a fork). A rank that finds something wrong says so and exits with
+ * The parent opens no device (OpenMP does not survive a fork). A rank that finds an error prints it and exits with
  * 1: cmocka's assertions belong to the parent. */
 #ifndef ZTRAIN_TESTS_RANKS_H
 #define ZTRAIN_TESTS_RANKS_H

@@ -25,7 +25,7 @@ static void test_environments(void **state)
     (void)state;
     static const struct env_case cases[] = {
         {{NULL}, STATUS_OK, {NULL}},
-        /* a batch script is no rank, one task of srun is alone */
+        /* a batch script is not a rank, one task of srun is alone */
         {{"SLURM_JOB_ID", "7", "SLURM_PROCID", "0", "SLURM_NTASKS", "4"}, STATUS_OK, {NULL}},
         {{"SLURM_STEP_ID", "0", "SLURM_PROCID", "0", "SLURM_NTASKS", "1"}, STATUS_OK, {NULL}},
         {{"RANK", "0", "WORLD_SIZE", "1"}, STATUS_OK, {NULL}},
@@ -43,7 +43,7 @@ static void test_environments(void **state)
         {{"RANK", "4", "WORLD_SIZE", "4"}, STATUS_USAGE, {"RANK=4", "hint"}},
         {{"RANK", "x", "WORLD_SIZE", "1"}, STATUS_USAGE, {"RANK=x", "hint"}},
         {{"RANK", "0", "WORLD_SIZE", "99999999999999999999"}, STATUS_USAGE, {"WORLD_SIZE=9999", "hint"}},
-        /* the batch, the interactive and the extern step are no tasks in any version of Slurm */
+        /* the batch, the interactive and the extern step are not tasks in any version of Slurm */
         {{"SLURM_STEP_ID", "4294967291", "SLURM_PROCID", "0", "SLURM_NTASKS", "4"}, STATUS_OK, {NULL}},
         {{"SLURM_STEP_ID", "4294967290", "SLURM_PROCID", "0", "SLURM_NTASKS", "4"}, STATUS_OK, {NULL}},
         /* one task of a step in a job of four */
@@ -78,7 +78,7 @@ static void test_environments(void **state)
         {{"WORLD_SIZE", "8", "SLURM_STEP_ID", "1", "SLURM_PROCID", "0", "SLURM_STEP_NUM_TASKS", "1"},
          STATUS_USAGE,
          {"contradicts itself", "but WORLD_SIZE=8"}},
-        /* a half that says the same as a whole does no harm */
+        /* a half that agrees with a whole does no harm */
         {{"WORLD_SIZE", "1", "SLURM_STEP_ID", "1", "SLURM_PROCID", "0", "SLURM_STEP_NUM_TASKS", "1"},
          STATUS_OK,
          {NULL}},
@@ -247,7 +247,7 @@ static void test_every_half_of_a_step(void **state)
     clear_launchers();
 }
 
-/* Whoever is refused says who it is, as well as that can be known. */
+/* A refused rank names itself, as far as its rank and world can be known. */
 static void test_who_is_refused(void **state)
 {
     (void)state;
@@ -275,7 +275,7 @@ static void test_who_is_refused(void **state)
     clear_launchers();
 }
 
-/* PMI_JOBID tells a step's PMI from that of the step around it. */
+/* PMI_JOBID distinguishes a step's PMI from that of the step around it. */
 static void test_pmi_of_another_step(void **state)
 {
     (void)state;
@@ -310,7 +310,7 @@ static void test_alone_in_a_larger_job(void **state)
         {{"SLURM_JOB_ID", "7", "SLURM_JOB_NUM_NODES", "2"}, {"SLURM_JOB_NUM_NODES=2", "--local-gpus 1"}},
         {{"SLURM_JOB_ID", "7", "SLURM_STEP_ID", "4294967290", "SLURM_PROCID", "0", "SLURM_NTASKS", "4"},
          {"SLURM_NTASKS=4", "srun --mpi=pmi2 -n 4"}},
-        /* one task of srun; a rank alone that says so */
+        /* one task of srun; a rank whose world is 1 */
         {{"SLURM_JOB_ID", "7", "SLURM_STEP_ID", "0", "SLURM_PROCID", "0", "SLURM_STEP_NUM_TASKS", "1", "SLURM_NTASKS",
           "4"},
          {NULL}},

@@ -506,7 +506,7 @@ static void test_tokenizer_files_are_kept_from_the_start(void **unused)
     assert_non_null(strstr(err.text, "tokenizer.json"));
 }
 
-/* A rank of the start before this one, cut off, goes on writing where it was. */
+/* A rank of the start before this one, which was cut off, continues to write where it was. */
 static void test_a_rank_of_another_start_is_not_in_the_way(void **unused)
 {
     (void)unused;
@@ -626,7 +626,7 @@ static void test_folder_that_cannot_be(void **unused)
 
 static int flip_at; /* the file that loses a bit on its way to the disk, from 1; 0: none does */
 
-/* ckpt's, which says that the next read comes from the disk: as it has become. */
+/* ckpt calls it before it reads from the disk: the file has changed by then. */
 int posix_fadvise(int fd, off_t offset, off_t bytes, int advice)
 {
     char path[64];

@@ -333,7 +333,7 @@ static void test_forged_rank_files(void **unused)
     }
 }
 
-/* Frames whose checksums are right, but which are no frames, or hold too much, or too little. */
+/* Frames with right checksums that are not frames, or hold too much, or too little. */
 static void test_forged_frames(void **unused)
 {
     (void)unused;

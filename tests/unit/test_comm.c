@@ -409,7 +409,7 @@ static void fault_body(struct bootstrap *bootstrap, void *context)
 {
     const struct fault_case *fault = context;
     struct rank_things t;
-    const bool by_silence = fault->fault == STOPS || fault->fault == LATE; /* a busy machine is silent, too */
+    const bool by_silence = fault->fault == STOPS || fault->fault == LATE; /* a busy machine is silent as well */
     things_open(&t, bootstrap, !by_silence ? 30 : fault->nodes ? 1.5 : 0.7);
     float send[100] = {0}, recv[300];
     for (int round = 0; round < 5; round++) {

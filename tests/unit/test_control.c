@@ -141,7 +141,7 @@ static void test_opening_by_number(void **state)
     assert_int_equal(control_open((int)getpid(), 987, &shape, &opened, &error), STATUS_DEVICE);
     assert_non_null(strstr(error.text, "hint"));
     assert_int_equal(opened, -1);
-    /* shorter than it says */
+    /* shorter than its header claims */
     assert_int_equal(ftruncate(fd, 8192), 0);
     assert_int_equal(control_open((int)getpid(), fd, &shape, &opened, &error), STATUS_USAGE);
     assert_int_equal(control_attach(fd, 0, WORLD, "host0", 5, &control, &error), STATUS_USAGE);
@@ -187,7 +187,7 @@ static void show(struct control_rank *ranks, enum sight sight, int round)
         atomic_store(&ranks[4].state, RANK_CLOSED);
 }
 
-/* Rank 2 on node 0 looks after rank 4 on node 2 for two seconds at most; what it says then. */
+/* Rank 2 on node 0 waits for rank 4 on node 2, for two seconds at most; its message after that. */
 static void test_blame(void **state)
 {
     (void)state;
@@ -249,7 +249,7 @@ static void test_blame(void **state)
     }
 }
 
-/* What the agent says where nobody waits. */
+/* The agent's message when nobody waits. */
 static void test_blame_without_waiting(void **state)
 {
     (void)state;

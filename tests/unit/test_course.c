@@ -6,8 +6,8 @@
 
 #include <jansson.h>
 
-/* Two courses that part after step 3. Whose a checkpoint is its compression level tells, whose a line its lr: both are
- * these. */
+/* Two courses that part after step 3. The compression level shows whose a checkpoint is, the lr whose a line is: both
+ * are these. */
 enum { PARTED = 3, LEFT = 3, NEW = 0 };
 
 static char run[FS_PATH_MAX], kept[FS_PATH_MAX]; /* the run folder, and the state that each attempt begins with */
@@ -94,7 +94,7 @@ static int level_of(const struct checkpoint *checkpoint)
     return (int)json_integer_value(json_object_get(checkpoint->manifest, "compression_level"));
 }
 
-/* The newest checkpoint, and that metrics.jsonl tells how it came about and nothing else. */
+/* The newest checkpoint; and metrics.jsonl has the lines that led to it and no others. */
 static void check_course(int64_t step, int course)
 {
     struct checkpoint *checkpoint;

@@ -183,7 +183,7 @@ static void test_asking(void **state)
     deadline_init(&deadline, 1, never);
     assert_true(near_to(&deadline, 300));
     deadline_release(&deadline);
-    setenv("SLURM_JOB_END_TIME", "4000000000", 1); /* that is no limit */
+    setenv("SLURM_JOB_END_TIME", "4000000000", 1); /* this is not a limit */
     deadline_init(&deadline, 1, never);
     assert_true(isinf(deadline.end));
     deadline_release(&deadline);
@@ -246,7 +246,7 @@ static void test_asking_again(void **state)
     scene_end(&scene);
 }
 
-/* A squeue that says nothing, or hangs, changes nothing; it is killed, and the next one is asked. */
+/* A squeue that prints nothing, or hangs, changes nothing; it is killed, and the next one is asked. */
 static void test_asking_in_vain(void **state)
 {
     (void)state;

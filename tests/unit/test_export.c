@@ -366,7 +366,7 @@ static void test_foreign_folders(void **state)
         assert_int_equal(count_files(at("foreign-%d", (int)i), NULL), 1);
         assert_true(file_is(at("foreign-%d/%s", (int)i, foreign[i].file), foreign[i].text));
     }
-    /* other files are no hindrance */
+    /* other files do not matter */
     assert_int_equal(mkdir(at("notes"), 0700), 0);
     put(at("notes/notes.txt"), "x");
     export(checkpoint, at("notes"), DTYPE_F32, 0);
@@ -402,7 +402,7 @@ static void test_full_disk(void **state)
     model_release(&model);
 }
 
-/* A checkpoint whose weights are damaged is no export. */
+/* A checkpoint whose weights are damaged is not exported. */
 static void test_damaged_checkpoint(void **state)
 {
     (void)state;

@@ -1,4 +1,4 @@
-/* test_hardware.c: what a checkpoint says about the machine, and what a run that goes on elsewhere is told. */
+/* test_hardware.c: what a checkpoint records about the machine, and the notice of a run that continues elsewhere. */
 #include "cmd/train/hardware.c"
 
 #include "core/version.h"

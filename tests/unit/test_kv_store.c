@@ -230,7 +230,7 @@ static void test_abort(void **state)
     assert_non_null(strstr(s.told[1].text, "connection with rank 0 is lost"));
     assert_int_equal(kv_put(s.clients[1], "k", "v", &error), STATUS_PEER);
     assert_int_equal(kv_get(s.clients[1], 0, "k", s.told[1].text, 1, &error), STATUS_PEER);
-    /* its end as it should be: the store says goodbye */
+    /* an orderly end: the store says goodbye */
     kv_server_free(s.server);
     s.server = NULL;
     usleep(100000);
@@ -301,7 +301,7 @@ static void test_bad_clients(void **state)
                  cases[c].bytes);
         if (!is_closed(s.fds[1]))
             fail_msg("case %zu: not dropped", c);
-        /* the others go on, and are told why they wait in vain */
+        /* the others continue, and learn why they wait in vain */
         assert_int_equal(kv_put(s.clients[2], "k", "v", &error), STATUS_OK);
         assert_int_equal(kv_get(s.clients[2], 2, "k", values, 10, &error), STATUS_OK);
         assert_int_equal(kv_fence(s.clients[0], 10, &error), STATUS_PEER);

@@ -1,5 +1,5 @@
-/* test_last_words.c: of ranks of one node that fail alike before they can agree, one says it; whoever cannot be sure
- * says it itself. */
+/* test_last_words.c: if ranks of one node fail alike before they can agree, one of them prints the message; a rank that
+ * cannot be sure of that prints it itself. */
 #include "cmd/train/last_words.c"
 #include "core/log.h"
 

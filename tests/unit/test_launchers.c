@@ -24,7 +24,7 @@ static const char *hex_of(const unsigned char *bytes, char text[65])
     return text;
 }
 
-/* Uses everything once; says where it is. */
+/* Uses everything once; prints its place. */
 static void play_meet(struct bootstrap *boot)
 {
     struct error error = {.code = STATUS_OK};
@@ -288,7 +288,7 @@ static void test_failures(void **state)
     }
 }
 
-/* What all find alike, and know that they do, one says. */
+/* A failure that all ranks share, and know to share, is printed by one. */
 static void test_another_version(void **state)
 {
     (void)state;

@@ -12,7 +12,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* The queue's own write: so many bytes more are taken, then each call fails with `failure`. */
+/* The queue's write: it takes this many more bytes, then each call fails with `failure`. */
 static size_t room;
 static int failure;
 

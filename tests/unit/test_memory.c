@@ -14,7 +14,7 @@
 #include <cmocka.h>
 #include <jansson.h>
 
-/* What a child says on stderr before it ends, and how it ends. */
+/* A child's last text on stderr, and how it ends. */
 static int ended(void (*body)(void), char said[1024])
 {
     int file = memfd_create("stderr", 0);

@@ -216,7 +216,7 @@ static void test_damaged_lines(void **state)
     assert_true(former.st_ino == before.st_ino && former.st_size == before.st_size);
 }
 
-/* Which file tells how a checkpoint came about. */
+/* Which file has the lines that led to a checkpoint. */
 static void test_the_lines_of_another_course(void **state)
 {
     (void)state;
@@ -274,7 +274,7 @@ static void test_resume_cuts_an_evaluation_that_is_due(void **state)
     assert_null(strstr(text, "\"eval_loss\":2.5"));
 
     metrics =
-        resume_metrics(3, false); /* an epoch's end without an evaluation: the run goes on without validation data */
+        resume_metrics(3, false); /* an epoch's end without an evaluation: the run continues without validation data */
     assert_int_equal(metrics_epoch_end(metrics, 1, 3, 2.25, &err), STATUS_OK);
     metrics_close(metrics);
     metrics_close(resume_metrics(3, true));

@@ -1,4 +1,4 @@
-/* What a finished run says of itself, from the lines that all of its starts have written. */
+/* The summary of a finished run, from the lines that all of its starts have written. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

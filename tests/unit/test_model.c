@@ -322,7 +322,7 @@ static void test_spelling_beside(void **state)
     }
 }
 
-/* What the folders of real models carry beside the keys of their family, all of it null. */
+/* Keys that the folders of real models have in addition to those of their family, all of them null. */
 static const char REAL_KEYS[] =
     "return_dict output_hidden_states output_attentions torchscript use_bfloat16 "
     "tf_legacy_loss chunk_size_feed_forward is_decoder cross_attention_hidden_size tie_encoder_decoder "
@@ -388,7 +388,8 @@ static void test_details(void **state)
 {
     (void)state;
     struct model_desc desc;
-    /* rope_scaling wins over rope_parameters; the theta inside wins over the one beside; a null theta is no theta */
+    /* rope_scaling wins over rope_parameters; the theta inside wins over the one outside; a null theta does not count
+     */
     load_good("{" LLAMA ",\"rope_theta\":7,\"rope_scaling\":{\"type\":\"linear\",\"factor\":3},"
               "\"rope_parameters\":{\"rope_type\":\"default\",\"rope_theta\":9}}",
               &desc);
@@ -402,7 +403,7 @@ static void test_details(void **state)
     load_good("{" LLAMA ",\"rope_theta\":null,\"rope_scaling\":null}", &desc);
     assert_true(desc.rope.theta == 10000);
     model_desc_release(&desc);
-    /* llama3: the original length beside wins, else the one inside, else max_position_embeddings */
+    /* llama3: the original length outside wins, else the one inside, else max_position_embeddings */
     const char *llama3 = "{" LLAMA ",%s\"max_position_embeddings\":99,\"rope_scaling\":{\"rope_type\":\"llama3\","
                          "\"factor\":8,\"low_freq_factor\":1,%s\"high_freq_factor\":4}}";
     const char *inside[] = {"", "\"original_max_position_embeddings\":50,"};

@@ -134,7 +134,7 @@ static void test_both_ways(void **state)
     }
 }
 
-/* A transfer ends when each part has what it needs; the rest goes on in the next. */
+/* A transfer ends when each part has what it needs; the next one moves the rest. */
 static void test_needs(void **state)
 {
     (void)state;

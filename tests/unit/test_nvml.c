@@ -1,5 +1,5 @@
-/* test_nvml.c: NVML's absence is told, and its throttle reasons have names. What a GPU says cannot be tested without
- * one. */
+/* test_nvml.c: NVML's absence is reported, and its throttle reasons have names. The values of a GPU cannot be tested
+ * without one. */
 #include "gpu/nvml.h"
 
 #include <setjmp.h>

@@ -21,8 +21,8 @@ enum { SMALL_PIPE = 4096, LINES = 20000 /* twice what fits */ };
 
 struct child {
     pid_t pid;
-    int out, err; /* what it says; -1: both go to `out` */
-    int go, done; /* we tell it to go on; it tells us that it has done something */
+    int out, err; /* its output; -1: both go to `out` */
+    int go, done; /* from us: continue; from it: a step is done */
 };
 
 static void say(enum outlet outlet, const char *format, int number)
@@ -32,7 +32,7 @@ static void say(enum outlet outlet, const char *format, int number)
     output_put(outlet, line, (size_t)n, OUTPUT_LINE);
 }
 
-/* In the child: tells that it got here; waits for the word to go on. */
+/* In the child: reports that it got here, and waits until it may continue. */
 static void tell(const struct child *self)
 {
     if (write(self->done, "x", 1) != 1)
@@ -159,7 +159,7 @@ static void fill_and_end(const struct child *self)
 {
     for (int i = 0; i < LINES; i++)
         say(OUTLET_STDOUT, "line %d\n", i);
-    output_put(OUTLET_STDOUT, "renewed", 7, OUTPUT_RENEWED); /* is no line that could be missing */
+    output_put(OUTLET_STDOUT, "renewed", 7, OUTPUT_RENEWED); /* not a line that could be missing */
     output_put(OUTLET_STDOUT, "error\n", 6, OUTPUT_LAST);
     if (output_drain() || output_drain())
         _exit(93);

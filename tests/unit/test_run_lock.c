@@ -242,7 +242,7 @@ static void test_a_pid_that_is_used_again(void **state)
     owner.began--;
     leave_owner(owner);
     run_lock_release(taken(config_of(NULL, 0, NULL, 0), 0));
-    /* of another boot nothing is known but the host's name */
+    /* after another boot only the host's name is known */
     owner.began++;
     strcpy(owner.boot, "");
     leave_owner(owner);

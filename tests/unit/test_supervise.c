@@ -19,7 +19,7 @@
 static struct error error;
 /* ---- what ranks do ------------------------------------------------------- */
 
-/* Takes one stop signal, waiting for it for at most so many milliseconds: 1 or 0. The supervisor has blocked them, so
+/* Takes one stop signal, waiting for it for at most this many milliseconds: 1 or 0. The supervisor has blocked them, so
  * that they wait until they are asked for. */
 static int take_stop(int milliseconds)
 {
@@ -241,7 +241,7 @@ static void test_deaths(void **state)
         expect(&scene, cases[i].words[0]);
         expect(&scene, cases[i].words[1]);
         assert_true(seconds_now() - scene.started < 6.5);
-        if (!strcmp(cases[i].scenario, "killed")) /* the survivors heard it, too */
+        if (!strcmp(cases[i].scenario, "killed")) /* the survivors heard it as well */
             expect(&scene, "last words: rank 1 on ");
     }
 }
@@ -282,7 +282,7 @@ static void test_no_orphans(void **state)
         pid_t pid = atoi(at + 6);
         for (int i = 0; i < 200 && kill(pid, 0) == 0; i++) {
             char path[64], name[64] = "";
-            snprintf(path, sizeof path, "/proc/%d/stat", (int)pid); /* nobody may reap it here: a zombie is gone, too */
+            snprintf(path, sizeof path, "/proc/%d/stat", (int)pid); /* unreaped: a zombie counts as gone */
             FILE *file = fopen(path, "r");
             char kind = 0;
             if (!file || fscanf(file, "%*d %63s %c", name, &kind) != 2)

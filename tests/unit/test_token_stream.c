@@ -326,7 +326,7 @@ static void errors_come_in_their_turn(void **state)
         assert_non_null(strstr(err.text, "turn.bin' at byte 126: token id 500"));
     }
     token_stream_close(stream);
-    /* documents: the index that the sums are made from may go, too */
+    /* documents: the index that the sums come from may go as well */
     config.packing = false;
     config.batch_size = config.micro_batch_size = 1;
     assert_int_equal(truncate(at("turn.idx"), 40), 0);

@@ -507,7 +507,7 @@ static void assert_calls(const struct whole *whole, const char *const *calls, in
         assert_string_equal(whole->calls[i], calls[i]);
 }
 
-/* Two blocks; as params.h says. */
+/* Two blocks, in the order that params.h defines. */
 static const char *const TIED_CALLS[] = {
     "acquire f0", "release f0", "acquire f1", "release f1", "acquire f2", "release f2", "acquire b3", "acquire b0",
     "grads 3",    "grads 0",    "release b0", "release b3", "ready 3",    "acquire b2", "grads 2",    "release b2",
@@ -711,7 +711,7 @@ static size_t gpt2_plan(int layers, const struct variant *v, int64_t tokens)
     return arena.used;
 }
 
-/* A block keeps what transformer_layout.c says, and logits are at most 512 rows however many tokens there are. */
+/* A block keeps what transformer_layout.c lists, and logits are at most 512 rows however many tokens there are. */
 static void test_plan(void **state)
 {
     (void)state;

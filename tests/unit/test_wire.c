@@ -661,7 +661,7 @@ static void *connect_early(void *argument)
     return NULL;
 }
 
-/* Nor does it when both came late: refusals are no reason for more patience. */
+/* Nor does it when both came late: refusals do not lead to more patience. */
 static void test_silent_address_later(void **state)
 {
     (void)state;

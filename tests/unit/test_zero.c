@@ -1,6 +1,6 @@
 /* test_zero.c: ZeRO's stages on small models with made-up gradients, against AdamW on one machine in double.
  *
- * A driver calls the verbs in the transformer's order. Every rank computes what the reference should be, too, so each
+ * A driver calls the verbs in the transformer's order. Every rank also computes the reference, so each
  * acquired unit can be compared with it. Results go to the parent, which compares stages bit for bit. */
 #include "ranks.h"
 

@@ -1,6 +1,6 @@
 /* token_files.h: token shards for tests, written to a temporary folder that a group's setup makes.
  *
- * Most shards count: token i of the stream is i modulo the vocabulary, so that a token says where it came from. */
+ * Most shards count: token i of the stream is i modulo the vocabulary, so a token shows where it came from. */
 #ifndef ZTRAIN_TESTS_TOKEN_FILES_H
 #define ZTRAIN_TESTS_TOKEN_FILES_H
 
