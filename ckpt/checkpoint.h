@@ -4,8 +4,10 @@
  *   <run>/checkpoints/epoch-0001/manifest.json, rank-00000.zst, …     step-00000020/ between epochs
  *   <run>/checkpoints/latest -> epoch-0001
  *
- * Written as .tmp-NAME/, every file fsynced, the manifest last, then renamed; `latest` moves after every rank has
- * finished. Every byte is covered by a checksum in the manifest (and the manifest by its own). */
+ * A checkpoint is written as .tmp-NAME/; every file is fsynced, the manifest last, and then the folder is renamed;
+ * `latest` moves after every rank has finished. A checksum in the manifest covers every byte of the other files, and
+ * the manifest's own checksum covers the manifest. checkpoint_save.c writes checkpoints, checkpoint_read.c reads them.
+ */
 #ifndef ZTRAIN_CKPT_CHECKPOINT_H
 #define ZTRAIN_CKPT_CHECKPOINT_H
 
@@ -20,62 +22,64 @@
 
 /* Where training stands. All of it is in the manifest. */
 struct train_position {
-    int64_t step;           /* steps done, skipped ones included: the next is step + 1 */
-    int64_t optimizer_step; /* updates done: t of Adam, k of the schedule */
+    int64_t step;           /* steps done, including skipped ones: the next one is step + 1 */
+    int64_t optimizer_step; /* updates done: Adam's t and the schedule's k */
     int64_t epoch;          /* the epoch that the last step belongs to, from 1 */
-    int64_t step_in_epoch;  /* steps of it that are done */
+    int64_t step_in_epoch;  /* steps of this epoch that are done */
     int64_t skipped_in_row;
-    double epoch_loss_sum; /* sum of losses of this epoch's steps, over all ranks, and their targets: for train_loss */
+    double epoch_loss_sum; /* sum of the losses of this epoch's steps over all ranks; with epoch_targets: train_loss */
     int64_t epoch_targets;
-    int64_t tokens;            /* trained since the run's start */
-    struct loss_scaler scaler; /* of the next step; scale 0: the checkpoint holds none */
+    int64_t tokens;            /* trained on since the start of the run */
+    struct loss_scaler scaler; /* for the next step; scale 0: the checkpoint has none */
     bool epoch_end;            /* this checkpoint ends `epoch` and is named after it: epoch-NNNN */
-    bool evaluation_due;       /* a stop came first: the evaluation after `step`, and what follows it, are to be done */
+    bool evaluation_due;       /* the run stopped before the evaluation after `step`, which is still to be done */
 };
 
-/* What rank 0 keeps from one save of a run to the next: the tokenizer files, read once, since their folder may be gone
- * when a checkpoint is due; and which checkpoints there are, so that a save opens none that an earlier one has seen. */
+/* What rank 0 keeps from one save of a run to the next: the tokenizer files, read once, because their folder may be
+ * gone when a checkpoint is due; and the list of checkpoints, so that a save opens only those that are new to it. */
 struct checkpoint_keeper;
 
-/* tokenizer_dir: a Hugging Face folder whose tokenizer files, those that there are, go into each checkpoint; or NULL.
- * STATUS_DATA: one of them cannot be read. */
+/* tokenizer_dir: a Hugging Face folder, whose tokenizer files go into each checkpoint; or NULL. STATUS_DATA: one of the
+ * files cannot be read. */
 enum status checkpoint_keeper_new(const char *tokenizer_dir, struct checkpoint_keeper **keeper, struct error *err);
 void checkpoint_keeper_free(struct checkpoint_keeper *keeper); /* NULL is allowed */
 
 struct checkpoint_writer {
-    const char *dir;       /* <run>/checkpoints; made if absent */
-    int compression_level; /* 0: stored, no zstd compression (frames of raw blocks) */
-    int64_t keep_last;     /* 0: all */
+    const char *dir;       /* <run>/checkpoints; created if absent */
+    int compression_level; /* level of zstd; 0: no compression (frames of raw blocks) */
+    int64_t keep_last;     /* this many newest checkpoints; 0: all */
     const struct tensor_table *table;
     const struct shard_layout *layout;
-    struct comm *comm; /* world 1 too */
+    struct comm *comm; /* required with one rank as well */
     const char *host;
     const json_t *spec;        /* spec_to_json() (borrowed) */
     const json_t *model;       /* config.json of the model (borrowed) */
-    const json_t *machine;     /* what the run computes with: an object of texts, integers and booleans (borrowed); may
-                                  be NULL */
+    const json_t *machine;     /* the hardware and libraries of the run: an object of texts, integers and booleans
+                                  (borrowed); may be NULL */
     uint64_t data_fingerprint; /* token_set_check() of the training data */
-    enum dtype dtype;          /* compute dtype of the run, for information and the default of export */
-    struct checkpoint_keeper *keeper; /* rank 0's; others: NULL */
-    /* Rank 0's; NULL: always. Whether the run folder is still this run's; asked right before the checkpoint gets its
-     * name, before `latest` moves and before anything is deleted. An error other than STATUS_OK ends the save with it.
-     */
+    enum dtype dtype;          /* compute dtype of the run: for information, and the default dtype of an export */
+    struct checkpoint_keeper *keeper; /* on rank 0; on other ranks NULL */
+    /* On rank 0: checks that the run folder still belongs to this run; NULL: it always does. Called right before the
+     * checkpoint gets its name, before `latest` moves, and before anything is deleted. An error ends the save. */
     enum status (*still_owner)(void *context, struct error *err);
     void *owner;
 };
 
-/* Collective. `slices` are this rank's, for reading; each is used before the next is asked for. On
- * success *name (at least 64 bytes) is the checkpoint's folder name, *bytes its size over all ranks. Old checkpoints
- * beyond keep_last, those with names that ztrain writes, are deleted after `latest` has moved; with keep_last every
- * rank reads its file back from the disk and compares it with its checksums before the checkpoint is published. Stale
- * .tmp- folders are deleted first. An existing folder of the same name: replaced if it is valid and of the same step,
- * moved aside if damaged (NAME.damaged-N) or of another step (NAME.aside-N); so are checkpoints of later steps, which
- * this run has turned away from. Errors: STATUS_CHECKPOINT with file and errno, the same on every rank; the previous
- * one stays valid. checkpoint_save.c tells the order of things and what a kill leaves. */
+/* Writes a checkpoint; collective. Reads this rank's `slices`, each of which is used before the next is asked for. On
+ * success *name (at least 64 bytes) is the name of the checkpoint's folder and *bytes its size over all ranks.
+ *
+ * With keep_last every rank reads its file back from the disk and compares it with its checksums before the checkpoint
+ * is published; after `latest` has moved, the old checkpoints beyond keep_last are deleted, if they have names that
+ * ztrain writes. Stale .tmp- folders are deleted first. An existing folder of the same name is replaced if it is valid
+ * and of the same step, else moved aside: as NAME.damaged-N if it is damaged, as NAME.aside-N if it is of another step.
+ * Checkpoints of later steps, which belong to a course that this run has left, are moved aside as well.
+ *
+ * STATUS_CHECKPOINT, with file and errno, is the same on every rank; the previous checkpoint stays valid.
+ * checkpoint_save.c describes the order of the steps and the state after a kill. */
 enum status checkpoint_save(const struct checkpoint_writer *writer, const struct train_position *position,
                             struct state_slices slices, char *name, int64_t *bytes, struct error *err);
 
-/* How often a reader takes the newest checkpoint anew, where a run that trains meanwhile has deleted or replaced it. */
+/* How often a reader looks for the newest checkpoint again if a run that is training has deleted or replaced it. */
 enum { CHECKPOINT_TRIES = 5 };
 
 /* A checkpoint's manifest, read and checked against its own checksum. */
@@ -85,46 +89,45 @@ struct checkpoint {
     struct train_position position;
     json_t *spec;              /* borrowed from manifest */
     json_t *model;             /* borrowed: config.json */
-    json_t *machine;           /* borrowed: what the run computed with; NULL: it does not say */
-    uint64_t data_fingerprint; /* 0: it has none */
-    int world;                 /* that wrote it */
+    json_t *machine;           /* borrowed: the hardware and libraries of the run; NULL: not in the manifest */
+    uint64_t data_fingerprint; /* 0: not in the manifest */
+    int world;                 /* number of ranks that wrote it */
     int64_t bytes;
     enum dtype dtype;
-    struct retry retry; /* what checkpoint_read() and _load() do about a disk that fails: nothing, until it is set */
-    /* parsed unit and file tables are private to checkpoint.c */
-    void *private_;
+    struct retry retry; /* how checkpoint_read() and checkpoint_load() retry a failing disk; all zero: they do not */
+    void *private_;     /* parsed manifest and open files (checkpoint_read.c) */
 };
 
-/* Opens `dir`: a checkpoint, or a run folder (<run> or <run>/checkpoints): then the newest valid one, and each newer
- * one that is damaged is reported with log_warn. full: every byte is verified before one is taken; else manifest and
- * file sizes (the contents are verified while they are loaded). STATUS_CHECKPOINT with file (and offset where there is
- * one). */
+/* Opens `dir`: a checkpoint, or the newest valid checkpoint of a run folder (<run> or <run>/checkpoints); each newer
+ * one that is damaged is reported with log_warn(). full: every byte is verified before a checkpoint is taken; else only
+ * the manifest and the file sizes (the contents are verified while they are loaded). STATUS_CHECKPOINT names the file
+ * and, if there is one, the offset. */
 enum status checkpoint_open(const char *dir, bool full, struct checkpoint **checkpoint, struct error *err);
-/* Whether the checkpoint's folder has been deleted or replaced since it was opened. A failed read is not damage then.
+/* Whether the checkpoint's folder has been deleted or replaced since it was opened; then a failed read is not damage.
  */
 bool checkpoint_is_gone(const struct checkpoint *checkpoint);
 void checkpoint_close(struct checkpoint *checkpoint);
 
-/* Verifies every byte; the first fault is in err with file and offset. */
+/* Verifies every byte; err names the file and offset of the first fault. */
 enum status checkpoint_verify(const struct checkpoint *checkpoint, struct error *err);
 
-/* Reads elements [first, first + count) of a unit's flat range (any writer's world size) of one kind of state into out.
- * Only the frames that cover the range are read; each is verified. What cannot be read is tried
- * again as checkpoint->retry has it, for each writer's slice anew. */
+/* Reads elements [first, first + count) of a unit's flat range of one kind of state into out, whatever the world size
+ * of the writer. Only the frames that cover the range are read; each is verified. A failing disk is retried by the
+ * rules of checkpoint->retry, separately for each writer's slice. */
 enum status checkpoint_read(const struct checkpoint *checkpoint, enum state_kind state, int unit, int64_t first,
                             int64_t count, float *out, struct error *err);
 
-/* Checks that the checkpoint's tensors are this table's: names, shapes, offsets; else names the first difference. */
+/* Checks that the checkpoint has the tensors of this table (names, shapes, offsets); the error names the first
+ * difference. */
 enum status checkpoint_check_table(const struct checkpoint *checkpoint, const struct tensor_table *table,
                                    struct error *err);
 
-/* Checks that the checkpoint's tensors are this table's, then reads this rank's slices of every state and unit into
- * `slices`, for writing; each is filled before the next is asked for; tries again as checkpoint_read()
- * does. */
+/* Checks the table as checkpoint_check_table() does, then reads this rank's slices of every state and unit into
+ * `slices`, each of which is filled before the next is asked for; retries as checkpoint_read() does. */
 enum status checkpoint_load(const struct checkpoint *checkpoint, const struct tensor_table *table,
                             const struct shard_layout *layout, int rank, struct state_slices slices, struct error *err);
 
-/* Whether `dir` (<run>/checkpoints) holds any checkpoint folder, valid or not. */
+/* Whether `dir` (<run>/checkpoints) holds a checkpoint folder, valid or not. */
 bool checkpoint_any(const char *dir);
 
 #endif

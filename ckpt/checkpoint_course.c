@@ -1,4 +1,4 @@
-/* checkpoint_course.c: from the course that a run had to the one that a resume asks for.
+/* checkpoint_course.c: changes a run's course to the one that a resume asks for.
  *
  *   step                                                          a resume of the run folder after a kill
  *   1  metrics.jsonl is also called metrics.jsonl.N               takes the newest checkpoint, as if nothing had been
@@ -9,8 +9,8 @@
  *   4  `latest` points at the resumed one                         takes the resumed one
  *
  * Each step is on disk before the next, and the last rename of step 3 after all others. On a file system that cannot
- * exchange two names the one that has the name goes aside first; a kill just then leaves the run with the checkpoints
- * behind both. */
+ * exchange two names, the checkpoint that has the name goes aside first; a kill just then leaves the run with the
+ * checkpoints before both. */
 #include "ckpt/checkpoint_course.h"
 
 #include "core/faults.h"
@@ -51,7 +51,7 @@ static const struct checkpoint_entry *find_entry(const struct checkpoint_list *l
     return NULL;
 }
 
-/* The entry of either list that `path` is, or NULL. dir: the real path of the folder that they list. */
+/* The entry of `path` in either list, or NULL. dir: the real path of the listed folder. */
 static const struct checkpoint_entry *entry_of_path(const char *path, const char *dir,
                                                     const struct checkpoint_list *list,
                                                     const struct checkpoint_list *aside)
@@ -64,7 +64,7 @@ static const struct checkpoint_entry *entry_of_path(const char *path, const char
     return entry ? entry : find_entry(aside, fs_base_name(path));
 }
 
-/* The checkpoint's name in the folder: its own, the plain one of X.aside-N, or that of its position. */
+/* Plans the checkpoint's name in the folder: its present one, X for X.aside-N, or the name of its position. */
 static enum status plan_name(struct checkpoint_course *course, const struct checkpoint *checkpoint,
                              const struct checkpoint_list *list, const struct checkpoint_list *aside, struct error *err)
 {
@@ -86,14 +86,14 @@ static enum status plan_name(struct checkpoint_course *course, const struct chec
     if (suffix) {
         snprintf(course->from, sizeof course->from, "%s", inside->name);
         snprintf(course->name, sizeof course->name, "%.*s", (int)(suffix - inside->name), inside->name);
-    } else { /* a copy that the user has made: a link gives it a name in the course */
+    } else { /* a copy made by the user: a link gives it a name in the course */
         char plain[64];
         checkpoint_name(&checkpoint->position, plain);
         snprintf(course->name, sizeof course->name, "%s", plain);
         snprintf(course->target, sizeof course->target, "%s", target);
     }
     course->taken = find_entry(list, course->name) != NULL;
-    if (course->taken && *course->target) { /* the link may be there already */
+    if (course->taken && *course->target) { /* the link may exist already */
         char real[PATH_MAX];
         TRY(fs_join(path, course->dir, course->name, STATUS_CHECKPOINT, err));
         course->taken = !realpath(path, real) || strcmp(real, target) != 0;
@@ -103,8 +103,8 @@ static enum status plan_name(struct checkpoint_course *course, const struct chec
     return STATUS_OK;
 }
 
-/* Finds the metrics file whose lines the resumed run continues. *branch_step: the step at which its course and the
- * run's own parted; -1: they have not. */
+/* Finds the metrics file whose lines the resumed run continues. *branch_step: the step at which its course parted from
+ * the run's present one; -1: they are the same. */
 static void plan_metrics(struct checkpoint_course *course, const struct checkpoint *checkpoint, int64_t *branch_step)
 {
     int number = 0;
@@ -117,11 +117,11 @@ static void plan_metrics(struct checkpoint_course *course, const struct checkpoi
     course->metrics_from = metrics_find(course->metrics, &line, number, &parted);
     if (course->metrics_from > 0 && parted < line.step)
         *branch_step = parted;
-    if (course->metrics_from < 0 && !aside) /* a kill has cost its line */
+    if (course->metrics_from < 0 && !aside) /* its line was lost in a kill */
         course->metrics_from = 0;
 }
 
-/* Whether an entry is ahead of the checkpoint, or of the step up to which its course was the run's (-1: it still is).
+/* Whether an entry is ahead of the checkpoint or, if the two courses parted, of the step at which they did (else -1).
  */
 static bool is_ahead(const struct checkpoint_entry *entry, const struct train_position *position, int64_t branch_step)
 {
@@ -142,13 +142,13 @@ static enum status plan_moves(struct checkpoint_course *course, const struct che
                               int64_t branch_step, const struct checkpoint_list *list, struct error *err)
 {
     course->moves = memory_zeroed((size_t)list->count + 1, sizeof *course->moves);
-    for (int valid = 0; valid < 2; valid++) /* the damaged ones first: they are not the newest in any case */
+    for (int valid = 0; valid < 2; valid++) /* damaged ones first, because they are never the newest valid one */
         for (int i = list->count - 1; i >= 0; i--) {
             const struct checkpoint_entry *entry = &list->entries[i];
             if ((entry->ok || entry->unread) != valid || !strcmp(entry->name, course->name) ||
                 !is_ahead(entry, &checkpoint->position, branch_step))
                 continue;
-            if (newest && entry->unread) { /* by now: the newest was to be taken, and this may be it */
+            if (newest && entry->unread) { /* unreadable by now: it may be the newest, which was to be taken */
                 error_set(err, STATUS_CHECKPOINT, "%s", entry->damage);
                 return error_cause(err, entry->cause);
             }
@@ -160,7 +160,7 @@ static enum status plan_moves(struct checkpoint_course *course, const struct che
     return STATUS_OK;
 }
 
-/* Whether something that goes aside now could not be NAME.aside-number, or others went aside under that number. */
+/* Whether `number` cannot be used: NAME.aside-number exists, or another course went aside under it. */
 static bool number_is_taken(const struct checkpoint_course *course, const struct checkpoint_list *aside, int number)
 {
     enum metrics_number metrics = metrics_number(course->metrics, number);
@@ -171,7 +171,8 @@ static bool number_is_taken(const struct checkpoint_course *course, const struct
             continue;
         if (metrics != METRICS_NUMBER_KEPT)
             return true;
-        size_t length = (size_t)(suffix - name); /* a resume was killed: the rest of that course may follow */
+        size_t length =
+            (size_t)(suffix - name); /* a resume was killed: the other checkpoints of that course may follow */
         if (!strncmp(name, course->name, length) && !course->name[length])
             return true;
         for (int k = 0; k < course->count; k++)
@@ -181,9 +182,9 @@ static bool number_is_taken(const struct checkpoint_course *course, const struct
     return metrics == METRICS_NUMBER_TAKEN;
 }
 
-/* N of a resume that was killed while checkpoints went aside: metrics.jsonl, which it would have replaced next, still
- * is metrics.jsonl.N, and the newest checkpoint is ahead of one that went aside already. 0: none, or not known (a file
- * system without hard links). */
+/* N of a resume that was killed while it moved checkpoints aside: metrics.jsonl, which it would have replaced next,
+ * still is metrics.jsonl.N, and the newest checkpoint is ahead of one that is aside already. 0: none, or not known (on
+ * a file system without hard links). */
 static int find_interrupted(const struct checkpoint_course *course, const struct checkpoint *newest,
                             const struct checkpoint_list *aside)
 {
@@ -246,7 +247,7 @@ static enum status rename_in(const char *dir, const char *from, const char *to, 
     return STATUS_OK;
 }
 
-/* false: the file system cannot, or `from` is not there. */
+/* Exchanges two names. false: the file system cannot, or `from` does not exist. */
 static bool exchange_in(const char *dir, const char *from, const char *to)
 {
     char a[FS_PATH_MAX], b[FS_PATH_MAX];
@@ -254,7 +255,7 @@ static bool exchange_in(const char *dir, const char *from, const char *to)
            fs_join(b, dir, to, STATUS_CHECKPOINT, NULL) == STATUS_OK && fault_rename(a, b, RENAME_EXCHANGE) == 0;
 }
 
-/* NAME.aside-N, N being the number of what goes aside now */
+/* NAME.aside-N, with the number of the course that goes aside now */
 static void aside_name(const struct checkpoint_course *course, const char *name, char aside[CHECKPOINT_NAME_MAX + 32])
 {
     snprintf(aside, CHECKPOINT_NAME_MAX + 32, "%s.aside-%d", name, course->number);
@@ -280,7 +281,7 @@ static enum status give_name(const struct checkpoint_course *course, struct erro
             TRY(rename_in(dir, from, aside, err));
         return checkpoint_sync(dir, err);
     }
-    if (course->taken && from == aside) { /* the link is in the way of the name that goes aside */
+    if (course->taken && from == aside) { /* the link has the name that the taken checkpoint should get */
         TRY(fs_join(path, dir, aside, STATUS_CHECKPOINT, err));
         fault_remove(path);
         return error_set(err, STATUS_CHECKPOINT, "cannot link '%s/%s' to '%s': the name is taken", dir, course->name,
@@ -292,7 +293,7 @@ static enum status give_name(const struct checkpoint_course *course, struct erro
     return checkpoint_sync(dir, err);
 }
 
-/* Step 3, one of them. */
+/* Step 3 for one checkpoint. */
 static enum status give_way(const struct checkpoint_course *course, const struct course_move *move, struct error *err)
 {
     char aside[CHECKPOINT_NAME_MAX + 32], path[FS_PATH_MAX], step[48] = "";
@@ -314,10 +315,11 @@ enum status checkpoint_course_take(const struct checkpoint_course *course, struc
 {
     bool named = *course->from || *course->target;
     if (course->interrupted)
-        log_warn("a former resume of an older checkpoint was killed before it took effect: the checkpoints "
-                 "'%s/*.aside-%d' went aside already, and the run continues from the newest of the others, '%s'; hint: "
-                 "to continue from the older checkpoint after all, stop this run and name that one: --resume %s/NAME",
-                 course->dir, course->interrupted, course->name, course->dir);
+        log_warn(
+            "an earlier resume of an older checkpoint was killed before it took effect: the checkpoints "
+            "'%s/*.aside-%d' had already gone aside, and the run continues from the newest of the others, '%s'; hint: "
+            "to continue from the older checkpoint after all, stop this run and name that one: --resume %s/NAME",
+            course->dir, course->interrupted, course->name, course->dir);
     if (!named && !course->count)
         return STATUS_OK;
     TRY(metrics_keep(course->metrics, course->number, err));

@@ -32,21 +32,22 @@ void checkpoint_name(const struct train_position *position, char name[64])
         snprintf(name, 64, "step-%08" PRId64, position->step);
 }
 
-/* Whether a folder of that name may be, or may once have been, a checkpoint, also under a name that a user gave it. */
+/* Whether a folder of this name may be a checkpoint, possibly one that a user has renamed. */
 static bool resembles_checkpoint(const char *name)
 {
     return begins(name, "epoch-") || begins(name, "step-");
 }
 
-/* The end of a number as ztrain writes it with `width` digits: longer ones have no leading zero. NULL: it is none. */
+/* The end of a number as ztrain writes it with `width` digits (longer numbers have no leading zero). NULL: not a
+ * number. */
 static const char *number_end(const char *text, size_t width)
 {
     size_t digits = strspn(text, "0123456789");
     return digits == width || (digits > width && *text != '0') ? text + digits : NULL;
 }
 
-/* Whether ztrain writes such a name: step-%08d or epoch-%04d, and the suffixes of what is moved out of the way.
- * *aside: it has been moved aside, or is damaged. */
+/* Whether ztrain writes this name: step-%08d or epoch-%04d, with the suffixes of folders that were moved out of the
+ * way. *aside: it was moved aside, or is damaged. */
 static bool is_own_name(const char *name, bool *aside)
 {
     static const char *const suffixes[] = {".replaced-", ".damaged-", ".aside-"};
@@ -80,9 +81,9 @@ bool checkpoint_any(const char *dir)
     return any;
 }
 
-/* ---- what there is ------------------------------------------------------- */
+/* ---- listing ------------------------------------------------------------- */
 
-/* Whether there is anything of this name; that the file system does not say so is an error. */
+/* Whether anything has this name; it is an error if the file system does not answer. */
 static enum status look_for(const char *path, bool *there, struct error *err)
 {
     struct stat facts;
@@ -124,11 +125,11 @@ enum status checkpoint_locate(const char *dir, bool *is_checkpoint, char folder[
     }
     if (checkpoint_any(dir))
         return STATUS_OK;
-    TRY(fs_join(path, dir, "run.yaml", STATUS_CHECKPOINT, err)); /* a run that did not get that far */
+    TRY(fs_join(path, dir, "run.yaml", STATUS_CHECKPOINT, err)); /* a run without a checkpoint so far */
     if (fs_exists(path)) {
         error_set(err, STATUS_CHECKPOINT, "run folder '%s' holds no checkpoint yet", dir);
-        error_hint(err, "until its first one a run is started as it was the first time: without --resume, or with the "
-                        "checkpoint of another run that it branched off from");
+        error_hint(err, "until then, start the run as the first time: without --resume, or with the checkpoint of "
+                        "another run that it branched off from");
         return STATUS_CHECKPOINT;
     }
     error_set(err, STATUS_CHECKPOINT, "'%s' is neither a checkpoint (there is no " MANIFEST_NAME ") nor a run folder",
@@ -144,7 +145,7 @@ static int by_step_newest_first(const void *left, const void *right)
         return a->step < b->step ? 1 : -1;
     if (a->evaluation_due != b->evaluation_due)
         return a->evaluation_due ? 1 : -1;
-    if (a->epoch_end != b->epoch_end) /* the same step, and the epoch's end said as well */
+    if (a->epoch_end != b->epoch_end) /* the same step; the end of the epoch was processed as well */
         return a->epoch_end ? -1 : 1;
     return strcmp(a->name, b->name); /* X before X.replaced-1 */
 }
@@ -200,7 +201,7 @@ bool checkpoint_is_still(const char *folder, const struct stat *identity)
     return checkpoint_identify(folder, &now) && now.st_ino == identity->st_ino && now.st_dev == identity->st_dev;
 }
 
-/* The same, while a run may delete the folder (*gone), or put another in its place, which counts then. */
+/* Reads an entry while a run may delete the folder (*gone) or replace it; the new folder then counts. */
 static enum status entry_read_still(struct checkpoint_entry *entry, const char *path, const char *name, bool *gone,
                                     struct error *err)
 {
@@ -216,7 +217,7 @@ static enum status entry_read_still(struct checkpoint_entry *entry, const char *
             *gone = true;
             return STATUS_OK;
         }
-        if (!known) /* the disk does not say */
+        if (!known) /* the disk does not answer */
             return STATUS_OK;
         free(entry->damage);
     }
@@ -228,7 +229,7 @@ static int by_name(const void *left, const void *right)
     return strcmp(a->name, b->name);
 }
 
-/* Appends a folder: as `known` (sorted by name) has it, or read anew. */
+/* Appends a folder, from `known` (sorted by name) if it is there, else read anew. */
 static enum status list_append(struct checkpoint_list *list, struct checkpoint_list *known, const char *path,
                                const struct dirent *found, int *room, struct error *err)
 {
@@ -256,7 +257,7 @@ static enum status list_append(struct checkpoint_list *list, struct checkpoint_l
     return STATUS_OK;
 }
 
-/* Those of the course, or those that were moved aside. */
+/* Lists the checkpoints of the course, or those that were moved aside. */
 static enum status list_update(struct checkpoint_list *list, const char *dir, bool want_aside, struct error *err)
 {
     enum status status = STATUS_OK;
@@ -380,7 +381,7 @@ enum status checkpoint_remove_tree(const char *path, struct error *err)
     for (struct dirent *entry; (entry = io_readdir(folder));) {
         if (!strcmp(entry->d_name, ".") || !strcmp(entry->d_name, ".."))
             continue;
-        /* the path's length bounds the depth */
+        /* the length of the path bounds the depth */
         TRY_END(fs_join(inner, path, entry->d_name, STATUS_CHECKPOINT, err));
         TRY_END(checkpoint_remove_tree(inner, err));
     }

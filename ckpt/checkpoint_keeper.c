@@ -6,7 +6,8 @@
 #include <stdlib.h>
 #include <xxhash.h>
 
-/* What belongs to a tokenizer in a Hugging Face folder, and how text is generated; those that are there are copied. */
+/* The files of a tokenizer in a Hugging Face folder, and the settings of text generation; those that exist are copied.
+ */
 static const char *const tokenizer_files[] = {"tokenizer.json",
                                               "tokenizer_config.json",
                                               "special_tokens_map.json",
@@ -19,7 +20,7 @@ static const char *const tokenizer_files[] = {"tokenizer.json",
                                               "chat_template.jinja",
                                               "chat_template.json",
                                               "generation_config.json"};
-_Static_assert(COUNT_OF(tokenizer_files) == TOKENIZER_FILES_MAX, "the keeper has room for each");
+_Static_assert(COUNT_OF(tokenizer_files) == TOKENIZER_FILES_MAX, "the keeper has room for each file");
 
 enum { TOKENIZER_MAX_BYTES = 1 << 30 };
 

@@ -1,4 +1,5 @@
-/* checkpoint_keeper.h: what rank 0 keeps from one save of a run to the next. For checkpoint_save.c. */
+/* checkpoint_keeper.h: the tokenizer files and the list of checkpoints that rank 0 keeps from one save of a run to the
+ * next. For checkpoint_save.c. */
 #ifndef ZTRAIN_CKPT_CHECKPOINT_KEEPER_H
 #define ZTRAIN_CKPT_CHECKPOINT_KEEPER_H
 
@@ -19,7 +20,7 @@ struct tokenizer_file {
 struct checkpoint_keeper {
     struct tokenizer_file files[TOKENIZER_FILES_MAX];
     int num_files;
-    struct checkpoint_list known; /* as of the last save; empty before the first */
+    struct checkpoint_list known; /* as of the last save; empty before the first one */
 };
 
 #endif

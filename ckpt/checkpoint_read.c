@@ -1,13 +1,13 @@
-/* checkpoint_read.c: opening, verifying and reading checkpoints; which one of a run folder to take.
+/* checkpoint_read.c: opens, verifies and reads checkpoints, and chooses the newest valid one of a run folder.
  *
- * The unit of trust is the frame: whatever is handed out was compared with a checksum that hangs on the manifest's.
- * So a checkpoint can be opened by its manifest and sizes alone (full: false), and its contents verified as they are
- * read. A run folder is searched by the steps in the manifests, newest first; `latest` may be stale or dangling after a
- * crash and is not consulted.
+ * Every frame is compared with its checksum before its contents are used, and the manifest covers the checksums. So a
+ * checkpoint can be opened by its manifest and file sizes alone (full: false), and its contents are verified as they
+ * are read. The checkpoints of a run folder are ordered by the steps in their manifests, newest first; `latest` is not
+ * used, because it may be stale or dangling after a crash.
  *
  * A range of a unit may lie in the slices of several writers: element e of a unit is in file e / slice, at e % slice.
- * Rank files are opened when first needed; at most OPEN_FILES_MAX stay open, so that a checkpoint of a thousand ranks
- * needs no thousand descriptors. One thread at a time may read from a checkpoint. */
+ * A rank file is opened when it is first needed; at most OPEN_FILES_MAX stay open, so that a checkpoint of a thousand
+ * ranks does not need a thousand descriptors. One thread at a time may read from a checkpoint. */
 #include "ckpt/checkpoint.h"
 
 #include "ckpt/checkpoint_folders.h"
@@ -33,7 +33,7 @@ enum { OPEN_FILES_MAX = 64, COPY_BYTES = 1 << 20 };
 struct reader {
     struct stat identity;      /* of the folder, before anything was read */
     struct manifest *manifest; /* owned */
-    struct rankfile **files;   /* [world] owned; NULL where not open */
+    struct rankfile **files;   /* [world] owned; NULL: not open */
     int num_open;
 };
 
@@ -56,7 +56,7 @@ static enum status open_folder(const char *folder, struct checkpoint **out, stru
     if (strlen(folder) >= sizeof checkpoint->path)
         TRY_GOTO(error_set(err, STATUS_CHECKPOINT, "the path '%.100s…' is too long", folder));
     strcpy(checkpoint->path, folder);
-    checkpoint_identify(folder, &reader->identity); /* that it is not there, the manifest's error says */
+    checkpoint_identify(folder, &reader->identity); /* if it does not exist, reading the manifest fails */
     TRY_GOTO(manifest_load(folder, &reader->manifest, err));
     const struct manifest *manifest = reader->manifest;
     reader->files = calloc((size_t)manifest->world, sizeof *reader->files);
@@ -78,7 +78,7 @@ fail:
     return status;
 }
 
-/* Closes a rank's file, if it is open: after a failure it is opened anew. */
+/* Closes a rank's file if it is open; after a failure it is opened anew. */
 static void forget_file(struct reader *reader, int rank)
 {
     if (!reader->files[rank])
@@ -126,8 +126,8 @@ static enum status open_one(const char *folder, bool full, struct checkpoint **o
     return status;
 }
 
-/* What can be done where no checkpoint is taken: one that was moved aside may be named. damaged: there are
- * others, and a warning has said of each what is damaged. */
+/* Adds a hint if no checkpoint is taken: the user may name one that was moved aside. damaged: there are others, and a
+ * warning has named the damage of each. */
 static void hint_aside(const char *dir, bool damaged, struct error *err)
 {
     struct checkpoint_list aside;
@@ -139,15 +139,15 @@ static void hint_aside(const char *dir, bool damaged, struct error *err)
             found = &aside.entries[i];
     if (found)
         error_hint(err,
-                   "'%s/%s' of step %" PRId64 " was moved aside and can be named (%d in all, ztrain inspect "
-                   "lists them); another run.name starts anew",
+                   "'%s/%s' of step %" PRId64 " was moved aside and can be named (%d in all; ztrain inspect "
+                   "lists them); another run.name starts a new run",
                    dir, found->name, found->step, aside.count);
     else if (damaged)
-        error_hint(err, "another run.name starts anew");
+        error_hint(err, "another run.name starts a new run");
     checkpoint_list_release(&aside);
 }
 
-/* The first of a list from `at` on that is not known to be damaged or unreadable; NULL: none is left. */
+/* The first entry from `at` on that is not known to be damaged or unreadable; NULL: none is left. */
 static const struct checkpoint_entry *next_ok(const struct checkpoint_list *list, int at)
 {
     while (at < list->count && !list->entries[at].ok)
@@ -155,7 +155,7 @@ static const struct checkpoint_entry *next_ok(const struct checkpoint_list *list
     return at < list->count ? &list->entries[at] : NULL;
 }
 
-/* Of those that could not be read the first that may be newer than `entry`, or than none. NULL: there is none. */
+/* The first entry that could not be read and may be newer than `entry` (which may be NULL). NULL: there is none. */
 static const struct checkpoint_entry *hidden_before(const struct checkpoint_list *list,
                                                     const struct checkpoint_entry *entry)
 {
@@ -171,7 +171,7 @@ static const struct checkpoint_entry *hidden_before(const struct checkpoint_list
     return NULL;
 }
 
-/* What can be done where the newest one cannot be read. older: the next one that can; NULL: there is none. */
+/* Adds a hint if the newest checkpoint cannot be read. older: the next one that can; NULL: there is none. */
 static enum status hint_unread(const char *dir, const char *name, const struct checkpoint_entry *older,
                                struct error *err)
 {
@@ -189,7 +189,7 @@ static enum status fail_unread(const char *dir, const struct checkpoint_entry *u
     return hint_unread(dir, unread->name, older, err);
 }
 
-/* Once one is taken: those that could not be read, all of them older. */
+/* Warns, once a checkpoint is taken, about those that could not be read; all of them are older. */
 static void say_unread(const struct checkpoint_list *list, const char *dir)
 {
     const struct checkpoint_entry *first = NULL;
@@ -198,16 +198,15 @@ static void say_unread(const struct checkpoint_list *list, const char *dir)
         if (list->entries[i].unread && !count++)
             first = &list->entries[i];
     if (count == 1)
-        log_warn("the checkpoint '%s/%s' cannot be read, but is an older one and not needed: %s", dir, first->name,
+        log_warn("the checkpoint '%s/%s' cannot be read, but it is older and not needed: %s", dir, first->name,
                  first->damage);
     else if (count > 1)
-        log_warn("%d checkpoints in '%s' cannot be read, but are older ones and not needed; %s: %s", count, dir,
+        log_warn("%d checkpoints in '%s' cannot be read, but they are older and not needed; %s: %s", count, dir,
                  first->name, first->damage);
 }
 
-/* The newest valid one of a folder of checkpoints; newer ones that are damaged are warnings. One that cannot be read is
- * passed over only where its name says that it is older. *again: one that was deleted or replaced meanwhile is missing.
- */
+/* Opens the newest valid checkpoint of a folder, and warns about newer ones that are damaged. One that cannot be read
+ * is passed over only if its name shows that it is older. *again: a checkpoint was deleted or replaced meanwhile. */
 static enum status open_newest(const char *dir, bool full, struct checkpoint **out, bool *again, struct error *err)
 {
     struct stat identity;
@@ -242,7 +241,7 @@ static enum status open_newest(const char *dir, bool full, struct checkpoint **o
                 failure = damage;
                 break;
             }
-            /* neither lack of memory nor a disk that fails is a reason to go back in time */
+            /* a lack of memory or a failing disk is no reason to take an older checkpoint */
             if (status != STATUS_CHECKPOINT || error_is_unreadable(&damage)) {
                 if (status == STATUS_CHECKPOINT)
                     hint_unread(dir, entry->name, next_ok(&list, i + 1), &damage);
@@ -252,7 +251,7 @@ static enum status open_newest(const char *dir, bool full, struct checkpoint **o
         }
         log_warn("the checkpoint '%s/%s' is not used: %s", dir, entry->name, damage.text);
         status = error_set(&failure, STATUS_CHECKPOINT,
-                           "none of the %d checkpoints in '%s' is valid; the last that was "
+                           "none of the %d checkpoints in '%s' is valid; the last one "
                            "tried: %.1500s",
                            list.count, dir, damage.text);
     }
@@ -281,7 +280,7 @@ enum status checkpoint_open(const char *dir, bool full, struct checkpoint **chec
 
 /* ---- reading ------------------------------------------------------------- */
 
-/* The file of a rank, opened and its index checked. */
+/* Opens the file of a rank, if it is not open yet, and checks its index. */
 static enum status file_of(const struct checkpoint *checkpoint, int rank, struct rankfile **out, struct error *err)
 {
     struct reader *reader = reader_of(checkpoint);
@@ -300,7 +299,7 @@ static enum status file_of(const struct checkpoint *checkpoint, int rank, struct
     return STATUS_OK;
 }
 
-/* What one writer's file has of it: elements [first, first + count) of its slice. */
+/* Reads elements [first, first + count) of the slice in one writer's file. */
 static enum status read_slice(const struct checkpoint *checkpoint, int rank, enum state_kind state, int unit,
                               int64_t first, int64_t count, float *out, struct error *err)
 {
@@ -334,7 +333,7 @@ enum status checkpoint_read(const struct checkpoint *checkpoint, enum state_kind
     return STATUS_OK;
 }
 
-/* A file that is covered as a whole. */
+/* Verifies a file that one checksum covers as a whole. */
 static enum status verify_whole(const struct checkpoint *checkpoint, const struct manifest_file *file,
                                 struct error *err)
 {
@@ -393,7 +392,6 @@ static void tensor_text(const char *name, int ndim, const int64_t *shape, char o
         snprintf(out, 192, "'%.96s' of shape (%" PRId64 ", %" PRId64 ")", name, shape[0], shape[1]);
 }
 
-/* The first difference between the checkpoint's tensors and the model's. */
 enum status checkpoint_check_table(const struct checkpoint *checkpoint, const struct tensor_table *table,
                                    struct error *err)
 {
@@ -408,7 +406,7 @@ enum status checkpoint_check_table(const struct checkpoint *checkpoint, const st
             a->shape[1] == b->shape[1]) {
             if (a->unit != b->unit || a->offset != b->offset)
                 return error_set(err, STATUS_CHECKPOINT,
-                                 "the checkpoint '%s' keeps '%s' at element %" PRId64 " of unit %d, this model at "
+                                 "the checkpoint '%s' has '%s' at element %" PRId64 " of unit %d, this model at "
                                  "element %" PRId64 " of unit %d",
                                  checkpoint->path, a->name, a->offset, a->unit, b->offset, b->unit);
             continue;

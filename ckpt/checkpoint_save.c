@@ -13,30 +13,30 @@
  *   6     rank 0   moves `latest` (made aside, then renamed)    all is there; older ones wait to be deleted
  *   7     rank 0   deletes the oldest: renamed to .tmp-delete-X a half-deleted .tmp folder; the next save sweeps it
  *
- * UNIQUE is new for each save: a rank of an earlier start that was cut off may still write into its own .tmp folder,
- * and may keep it from being deleted (a warning), but is not in the way of this one. The manifest is decoded from its
- * own bytes and compared with its sources before it is written (manifest_encode()). What is read back comes from the
- * disk where the file system lets go of its pages (posix_fadvise).
+ * UNIQUE is new for each save: a rank of an earlier start that was cut off may still write into its .tmp folder, and
+ * may prevent its deletion (a warning), but it does not disturb this save. The manifest is decoded from its bytes and
+ * compared with its sources before it is written (manifest_encode()). Files are read back from the disk if the file
+ * system drops its cached pages (posix_fadvise).
  *
- * Until step 5 the previous checkpoints and `latest` are untouched; nothing is deleted before step 7, except what no
- * one reads. The order on disk is that of the table, since each step is fsynced before the next.
+ * Until step 5 the previous checkpoints and `latest` are untouched; before step 7 only folders that nobody reads are
+ * deleted. The order on disk is that of the table, because each step is fsynced before the next.
  *
- * Where NAME exists already (a run resumed from further back, a damaged checkpoint written again):
- *   valid, same step   the two folders change places in one call (renameat2), and the old one, now .tmp-…, goes;
- *                      where the file system cannot: the old one becomes NAME.replaced-1, which still counts as a
- *                      checkpoint, NAME is renamed, NAME.replaced-1 goes
+ * If NAME exists already (a run resumed from further back, a damaged checkpoint written again):
+ *   valid, same step   the two folders change places in one call (renameat2), and the old one, now .tmp-…, is deleted;
+ *                      if the file system cannot do that, the old one becomes NAME.replaced-1, which still counts as a
+ *                      checkpoint, the new one is renamed to NAME, and NAME.replaced-1 is deleted
  *   damaged            it becomes NAME.damaged-1
  *   valid, other step  it becomes NAME.aside-1
- * Checkpoints of later steps than this one are of a course that this run has left, having resumed from further back:
- * they become X.aside-1 as well, or a resume of the run folder would take them for the newest.
+ * Checkpoints of later steps belong to a course that this run has left by resuming from further back: they become
+ * X.aside-1 as well, because a resume of the run folder would take them for the newest.
  *
- * Failure of one rank is failure of all: after each of the three parts (folder, rank files, publication) the ranks
- * exchange their outcomes, and all return the error of the lowest rank that has one. Rank 0 then removes .tmp-…. What
- * goes wrong after step 5 (`latest`, deleting) is a warning: the checkpoint is complete.
+ * A failure of one rank is a failure of all: after each of the three parts (folder, rank files, publication) the ranks
+ * exchange their outcomes, and all return the error of the lowest rank that has one. Rank 0 then removes .tmp-…. A
+ * failure after step 5 (`latest`, deleting) is a warning, because the checkpoint is complete.
  *
- * Before each of steps 5, 6 and 7 rank 0 asks whether the run folder is still this run's (writer->still_owner); if
- * another job has taken it over, the save ends there, with that error on all ranks. Where the disk does not say whose
- * the folder is, step 5 fails, and steps 6 and 7 are left out. */
+ * Before each of steps 5, 6 and 7 rank 0 checks that the run folder still belongs to this run (writer->still_owner). If
+ * another job has taken it over, the save ends with that error on all ranks. If the disk does not answer, step 5 fails,
+ * and steps 6 and 7 are left out. */
 #include "ckpt/checkpoint.h"
 
 #include "ckpt/checkpoint_keeper.h"
@@ -62,7 +62,7 @@
 
 enum { UNIQUE_BYTES = 17 }; /* 16 hexadecimal digits */
 
-/* One save, as its rank sees it. */
+/* One save on this rank. */
 struct save {
     const struct checkpoint_writer *writer;
     const struct train_position *position;
@@ -142,7 +142,7 @@ static enum status put_file(const char *folder, const char *name, const void *da
     return status;
 }
 
-/* .tmp-NAME-UNIQUE: no rank of another start, cut off from this one, can be writing there. */
+/* .tmp-NAME-UNIQUE: no rank of another start, cut off from this one, can write there. */
 static enum status name_folders(struct save *save, struct error *err)
 {
     char hidden[sizeof save->name + UNIQUE_BYTES + 8];
@@ -170,8 +170,8 @@ static enum status make_folder(struct save *save, struct error *err)
     return fault_mkdir(save->tmp, 0777) ? io_error("make the folder", save->tmp, err) : STATUS_OK;
 }
 
-/* Lets go of what the system holds of a file, all of which is on the disk, so that the next read has to go there. A
- * service: where it does not work, the read compares at least what the system holds. */
+/* Drops the cached pages of a file that is on disk, so that the next read comes from there. If that does not work, the
+ * read at least verifies the cached pages. */
 static enum status read_from_disk(const char *path, struct error *err)
 {
     int fd = io_open(path, O_RDONLY | O_CLOEXEC);
@@ -182,7 +182,7 @@ static enum status read_from_disk(const char *path, struct error *err)
     return STATUS_OK;
 }
 
-/* keep_last: older checkpoints go only for one that was read back, every byte of it. */
+/* With keep_last, older checkpoints are deleted only after every byte of the new one was read back. */
 static enum status read_back_rank_file(const char *path, const struct rankfile_shape *shape,
                                        const struct rankfile_facts *facts, struct error *err)
 {
@@ -231,7 +231,7 @@ end:
 
 /* ---- publishing (rank 0) ------------------------------------------------- */
 
-/* The ranks' files as they reported them; this rank must see them too. */
+/* Collects the rank files as the ranks reported them; this rank must see them as well. */
 static enum status collect_rank_files(struct save *save, const struct report *reports, struct error *err)
 {
     for (int rank = 0; rank < save->world; rank++) {
@@ -248,7 +248,7 @@ static enum status collect_rank_files(struct save *save, const struct report *re
         if (unseen && unseen != ENOENT)
             return error_system(err, STATUS_CHECKPOINT, unseen, "cannot look at '%s'", path);
         if (unseen || info.st_size != file->bytes) {
-            error_set(err, STATUS_CHECKPOINT, "rank %d on %s wrote '%s', but it is not to be seen on %s", rank,
+            error_set(err, STATUS_CHECKPOINT, "rank %d on %s wrote '%s', but %s does not see it", rank,
                       reports[rank].host, path, reports[0].host);
             error_hint(err, "all ranks must see the same run folder (run.dir on a shared file system)");
             return STATUS_CHECKPOINT;
@@ -287,7 +287,7 @@ static enum status write_manifest(struct save *save, struct error *err)
     return checkpoint_sync(save->tmp, err);
 }
 
-/* The other files, as read_back_rank_file() did with this rank's. */
+/* Reads the other files back, as read_back_rank_file() does with this rank's file. */
 static enum status read_back(const struct save *save, struct error *err)
 {
     char path[FS_PATH_MAX], *data;
@@ -310,7 +310,7 @@ static enum status read_back(const struct save *save, struct error *err)
     return STATUS_OK;
 }
 
-/* Step 5. An old folder of that name is looked at byte by byte before its fate is decided. */
+/* Step 5. Every byte of an old folder of that name is verified before its fate is decided. */
 static enum status give_name(struct save *save, struct error *err)
 {
     const char *dir = save->writer->dir;
@@ -345,7 +345,7 @@ static enum status give_name(struct save *save, struct error *err)
                                                        : "damaged",
                                   aside, err));
         if (found != STATUS_OK)
-            log_warn("a damaged checkpoint was in the way; it is now '%s' (%s)", aside, damage.text);
+            log_warn("a damaged checkpoint had this name; it is now '%s' (%s)", aside, damage.text);
         else if (!replaces)
             log_warn("'%s' was a checkpoint of another step; it is now '%s'", save->final, aside);
     }
@@ -358,7 +358,7 @@ static enum status give_name(struct save *save, struct error *err)
     return checkpoint_sync(dir, err);
 }
 
-/* Whether `name` is X.replaced-N and X is there: its time is over. */
+/* Whether `name` is X.replaced-N and X exists, so that it is no longer needed. */
 static bool is_replaced(const char *dir, const char *name)
 {
     char path[FS_PATH_MAX];
@@ -369,7 +369,7 @@ static bool is_replaced(const char *dir, const char *name)
     return fs_is_dir(path);
 }
 
-/* Step 7, and later checkpoints, which would hide this one. Damaged folders of other names stay as they are. */
+/* Step 7; also moves later checkpoints aside, which would hide this one. Damaged folders of other names stay. */
 static void tidy(const struct save *save)
 {
     const char *dir = save->writer->dir;
@@ -392,7 +392,7 @@ static void tidy(const struct save *save)
             status = checkpoint_move_aside(dir, entry->name, "aside", aside, &err);
             if (status == STATUS_OK)
                 log_warn("the checkpoint '%s/%s' is of step %" PRId64
-                         ", which this run has yet to reach again; it is now '%s'",
+                         ", which this run has not reached again yet; it is now '%s'",
                          dir, entry->name, entry->step, aside);
         } else if (kept == keep || is_replaced(dir, entry->name)) {
             status = checkpoint_delete(dir, entry->name, &err);
@@ -404,14 +404,15 @@ static void tidy(const struct save *save)
     }
 }
 
-/* Another job may have taken the run folder over while this one was cut off, or stopped. */
+/* Another job may have taken over the run folder while this one was cut off or stopped. */
 static enum status still_owner(const struct save *save, struct error *err)
 {
     const struct checkpoint_writer *writer = save->writer;
     return writer->still_owner ? writer->still_owner(writer->owner, err) : STATUS_OK;
 }
 
-/* The same once the checkpoint is complete. *ours: yes; no: that could not be read, which is a warning by now. */
+/* The same once the checkpoint is complete. *ours is false if the owner could not be read, which is only a warning now.
+ */
 static enum status owner_of_published(const struct save *save, bool *ours, struct error *err)
 {
     struct error unread;
@@ -473,7 +474,7 @@ enum status checkpoint_save(const struct checkpoint_writer *writer, const struct
     status = finish_part(&save, status, NULL, reports, why);
     if (status == STATUS_OK && save.rank != 0) {
         memcpy(save.unique, reports[0].unique, sizeof save.unique);
-        status = name_folders(&save, why); /* it is as long as rank 0's: no failure of this rank alone */
+        status = name_folders(&save, why); /* the name is as long as rank 0's, so this cannot fail on this rank alone */
     }
     if (status == STATUS_OK) {
         status = write_rank_file(&save, slices, &facts, why);

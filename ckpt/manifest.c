@@ -1,4 +1,4 @@
-/* manifest.c: writing and reading manifest.json.
+/* manifest.c: writes and reads manifest.json.
  *
  *     {
  *      "format": "ztrain-checkpoint",
@@ -9,9 +9,9 @@
  *      "checksum": "0123456789abcdef"
  *     }
  *
- * Reading goes from the outside in: size, the fixed end, the checksum, JSON, then every member. Each member is fetched
- * through a function that knows its type and range and names it in the message, so that a manifest which passes needs
- * no further checks. Numbers stay below 2^53 where other programs may read them as doubles. */
+ * Reading goes from the outside in: size, the fixed end, the checksum, JSON, then every member. Each member is read by
+ * a function that checks its type and range and names it in the message, so that a manifest which passes needs no
+ * further checks. Numbers are below 2^53, because other programs may read them as doubles. */
 #include "ckpt/manifest.h"
 
 #include "core/fsutil.h"
@@ -57,7 +57,7 @@ struct rankfile_shape manifest_shape(const struct manifest *manifest, int rank)
     return shape;
 }
 
-/* The members of "position" that are integers; position_fields is all that both directions need. */
+/* The integer members of "position", for both directions. */
 static const struct {
     const char *name;
     size_t offset;
@@ -73,7 +73,7 @@ static const struct {
 
 /* ---- writing ------------------------------------------------------------- */
 
-/* JSON has no NaN: what is not finite is a string. */
+/* JSON has no NaN: a number that is not finite becomes a string. */
 static json_t *real_to_json(double x)
 {
     return isfinite(x) ? json_real(x) : json_string(isnan(x) ? "nan" : x > 0 ? "inf" : "-inf");
@@ -168,17 +168,17 @@ static json_t *files_to_json(const struct manifest_file *files, int num_files)
 
 /* ---- reading ------------------------------------------------------------- */
 
-/* Where a member is read from, for messages. */
+/* The place of a member, for messages. */
 struct place {
     const char *path; /* of the manifest */
     const char *list; /* "units", "position", …; "": the top */
-    int index;        /* in the list; -1: it is no list */
+    int index;        /* in the list; -1: not a list */
 };
 
 static enum status wrong(const struct place *at, const char *member, struct error *err, const char *format, ...)
     __attribute__((format(printf, 4, 5)));
 
-/* "'manifest.json' is damaged: units[3].numel: what" */
+/* "'manifest.json' is damaged: units[3].numel: WHAT" */
 static enum status wrong(const struct place *at, const char *member, struct error *err, const char *format, ...)
 {
     char what[512], index[32] = "";
@@ -264,7 +264,7 @@ static enum status get_list(const struct place *at, const json_t *object, const 
     return STATUS_OK;
 }
 
-/* ---- its sections -------------------------------------------------------- */
+/* ---- the sections -------------------------------------------------------- */
 
 static enum status read_loss_scaler(const struct place *top, const json_t *object, struct loss_scaler *scaler,
                                     struct error *err)
@@ -307,7 +307,7 @@ static enum status read_position(const struct place *top, struct manifest *manif
     return scaler ? read_loss_scaler(top, scaler, &position->scaler, err) : STATUS_OK;
 }
 
-/* May be absent. Its texts go into messages. */
+/* May be absent. Its texts go into messages, so they must be printable. */
 static enum status read_machine(const struct place *top, struct manifest *manifest, struct error *err)
 {
     const char *name;
@@ -429,7 +429,7 @@ static enum status read_files(const struct place *top, struct manifest *manifest
     json_t *list;
     TRY(get_list(top, manifest->root, "files", MANIFEST_MAX_WORLD + 1000, &list, &manifest->num_files, err));
     if (manifest->num_files < manifest->world)
-        return wrong(top, "files", err, "%d files of %d ranks", manifest->num_files, manifest->world);
+        return wrong(top, "files", err, "%d files for %d ranks", manifest->num_files, manifest->world);
     manifest->files = memory_zeroed((size_t)manifest->num_files, sizeof *manifest->files);
     struct rankfile_shape shape = manifest_shape(manifest, 0);
     int64_t num_frames = rankfile_num_frames(&shape);
@@ -439,10 +439,10 @@ static enum status read_files(const struct place *top, struct manifest *manifest
         struct manifest_file *file = &manifest->files[i];
         const char *name;
         TRY(get_string(&at, object, "name", &name, err));
-        /* a plain file name: it is opened, and copied by export */
+        /* a plain file name, because the file is opened, and copied by export */
         if (!*name || strlen(name) >= MANIFEST_NAME_MAX || *name == '.' || strchr(name, '/') ||
             !strcmp(name, MANIFEST_NAME))
-            return wrong(&at, "name", err, "it is not the name of a checkpoint's file");
+            return wrong(&at, "name", err, "not the name of a file of a checkpoint");
         strcpy(file->name, name);
         TRY(get_integer(&at, object, "bytes", 0, NUMBER_MAX, &file->bytes, err));
         if (__builtin_add_overflow(manifest->bytes, file->bytes, &manifest->bytes))
@@ -461,11 +461,11 @@ static enum status read_files(const struct place *top, struct manifest *manifest
     return STATUS_OK;
 }
 
-/* The fixed end and the checksum. */
+/* Checks the fixed end and the checksum. */
 static enum status check_end(const char *text, size_t bytes, const char *path, struct error *err)
 {
     if (bytes < TAIL_BYTES)
-        return error_set(err, STATUS_CHECKPOINT, "'%s' is damaged at offset %zu: it is cut off", path, bytes);
+        return error_set(err, STATUS_CHECKPOINT, "'%s' is damaged at offset %zu: it is truncated", path, bytes);
     size_t covered = bytes - TAIL_BYTES, head = sizeof CHECKSUM_HEAD - 1;
     if (covered < head || memcmp(text + covered - head, CHECKSUM_HEAD, head) != 0 ||
         memcmp(text + covered + CHECKSUM_DIGITS, CHECKSUM_TAIL, sizeof CHECKSUM_TAIL - 1) != 0)
@@ -548,7 +548,7 @@ void manifest_free(struct manifest *manifest)
     free(manifest);
 }
 
-/* ---- writing: the whole of it -------------------------------------------- */
+/* ---- writing the whole manifest ------------------------------------------ */
 
 static bool same_real(double a, double b)
 {
@@ -568,7 +568,7 @@ static bool same_position(const struct train_position *a, const struct train_pos
              a->scaler.last_overflow == b->scaler.last_overflow && a->scaler.hysteresis == b->scaler.hysteresis));
 }
 
-/* Units and tensors. */
+/* Compares units and tensors. */
 static bool same_table(const struct manifest *manifest, const struct checkpoint_writer *writer)
 {
     const struct tensor_table *table = writer->table;
@@ -594,8 +594,8 @@ static bool same_files(const struct manifest *manifest, const struct manifest_fi
     return same;
 }
 
-/* Reads the text as a resume would and compares it with the state that it describes. jansson's functions answer a lack
- * of memory with objects that lack a member. */
+/* Reads the text as a resume does and compares it with the state that it describes: without memory jansson's functions
+ * may leave out a member. */
 static enum status check_encoded(const char *text, size_t bytes, const struct checkpoint_writer *writer,
                                  const struct train_position *position, const struct manifest_file *files,
                                  int num_files, struct error *err)
@@ -616,9 +616,10 @@ static enum status check_encoded(const char *text, size_t bytes, const struct ch
             return STATUS_OK;
         error_set(&damage, STATUS_CHECKPOINT, "it differs from the state that it describes");
     }
-    return error_set(err, status == STATUS_OK ? STATUS_DEVICE : status,
-                     "the new checkpoint's manifest cannot be read back: %.1500s; hint: memory may be out",
-                     damage.text);
+    return error_set(
+        err, status == STATUS_OK ? STATUS_DEVICE : status,
+        "the new checkpoint's manifest cannot be read back: %.1500s; hint: the machine may be out of memory",
+        damage.text);
 }
 
 enum status manifest_encode(const struct checkpoint_writer *writer, const struct train_position *position,

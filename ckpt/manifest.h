@@ -1,8 +1,8 @@
-/* manifest.h: manifest.json, which says what a checkpoint is and covers every byte of its other files.
+/* manifest.h: manifest.json, which describes a checkpoint and covers every byte of its other files with checksums.
  *
- * It is a JSON object of one line per member, or per element of its long lists. Its last member is "checksum": the XXH3
- * of all bytes of the file before the checksum's first digit; the bytes after the digits are fixed. So the manifest
- * covers itself, and, through its "files", everything else. docs/checkpoint-format.md lists the members. */
+ * The file is a JSON object with one line for each member, or for each element of its long lists. Its last member is
+ * "checksum": the XXH3 of all bytes before the first digit of the checksum; the bytes after the digits are fixed. So
+ * the manifest covers itself and, through its "files", everything else. docs/checkpoint-format.md lists the members. */
 #ifndef ZTRAIN_CKPT_MANIFEST_H
 #define ZTRAIN_CKPT_MANIFEST_H
 
@@ -30,15 +30,15 @@ struct manifest_tensor {
     int64_t numel, offset;
 };
 
-/* A file beside the manifest. The first `world` ones are the ranks', in order. */
+/* A file next to the manifest. The first `world` ones are the rank files, in order. */
 struct manifest_file {
     char name[MANIFEST_NAME_MAX];
     int64_t bytes;
-    int64_t num_frames; /* of a rank's file, else 0 */
-    uint64_t checksum;  /* rank file: of its index (rankfile.h); other: XXH3 of the whole file */
+    int64_t num_frames; /* of a rank file; else 0 */
+    uint64_t checksum;  /* of a rank file's index (rankfile.h); of any other file: XXH3 of the whole file */
 };
 
-/* A manifest, checked: every number in range, every list consistent with the others. */
+/* A checked manifest: every number is in range, every list consistent with the others. */
 struct manifest {
     json_t *root; /* owned */
     struct train_position position;
@@ -50,27 +50,27 @@ struct manifest {
     int64_t *slice;                  /* [num_units] owned: elements of each unit's slice */
     struct manifest_tensor *tensors; /* [num_tensors] owned; by unit, then by offset, without overlap */
     struct manifest_file *files;     /* [num_files] owned */
-    int64_t bytes;                   /* of all files and the manifest */
+    int64_t bytes;                   /* of all files, including the manifest */
     json_t *spec, *model;            /* borrowed from root */
-    json_t *machine;                 /* borrowed from root: texts that can be printed, integers, booleans; or NULL */
+    json_t *machine;                 /* borrowed from root: printable texts, integers, booleans; or NULL */
 };
 
-/* The text of a manifest, which has been decoded again and compared with the state that it describes; *text is the
- * caller's (free). */
+/* Encodes a manifest; the text has been decoded again and compared with the state that it describes. The caller frees
+ * *text. */
 enum status manifest_encode(const struct checkpoint_writer *writer, const struct train_position *position,
                             const struct manifest_file *files, int num_files, char **text, size_t *bytes,
                             struct error *err);
 
-/* Parses and checks `bytes` of text; `path` is for messages. *manifest is the caller's (manifest_free). */
+/* Parses and checks `bytes` of text; `path` is for messages. The caller frees *manifest (manifest_free). */
 enum status manifest_decode(const char *text, size_t bytes, const char *path, struct manifest **manifest,
                             struct error *err);
 
-/* Reads folder/manifest.json, and checks that every file is there with its size. */
+/* Reads folder/manifest.json and checks that every file exists and has its size. */
 enum status manifest_load(const char *folder, struct manifest **manifest, struct error *err);
 
 void manifest_free(struct manifest *manifest);
 
-/* What file `rank` must hold; borrows from the manifest. */
+/* The required contents of rank file `rank`; borrows from the manifest. */
 struct rankfile_shape manifest_shape(const struct manifest *manifest, int rank);
 
 /* "rank-00003.zst" */

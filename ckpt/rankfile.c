@@ -1,4 +1,4 @@
-/* rankfile.c: writing, reading and verifying rank files.
+/* rankfile.c: writes, reads and verifies rank files.
  *
  *   offset 0   u32 0x184D2A50  u32 56         head of a skippable zstd frame
  *          8   "ZTRRANK\0"                    magic
@@ -9,13 +9,13 @@
  *              u32 0x184D2A51  u32 40·frames  head of a skippable zstd frame
  *              entries of 40 bytes            u32 state, unit; u64 first; u32 count, stored; u64 offset, checksum
  *
- * All numbers are little-endian. From the slices' sizes alone a reader knows how many frames there are and what each
- * holds; only `stored` and `checksum` are news to it.
+ * All numbers are little-endian. The sizes of the slices determine the number of frames and the elements of each; a
+ * reader learns only `stored` and `checksum` from the table.
  *
- * Threads: frames are compressed (or read and decompressed) by an OpenMP team, each thread with buffers of its own.
- * Compression goes batch by batch; the calling thread then appends the batch, so the file is written front to back. (An
- * ordered section instead makes threads wait for each other at every frame: three times as slow on a busy machine.)
- * Errors of the team meet in `struct outcome`, where the frame of lowest index wins. */
+ * Threads: an OpenMP team compresses (or reads and decompresses) frames; each thread has its own buffers. Frames are
+ * compressed in batches, and the calling thread appends each batch, so the file is written front to back. (With an
+ * ordered section instead, threads wait for each other at every frame, which is three times as slow on a busy machine.)
+ * `struct outcome` collects the errors of the team; the frame of lowest index wins. */
 #include "ckpt/rankfile.h"
 
 #include "core/faults.h"
@@ -49,14 +49,14 @@ enum {
     TABLE_HEAD_BYTES = 8,
     FRAME_RAW_BYTES = RANKFILE_FRAME_ELEMENTS * 4,
     BLOCK_BYTES = 128 * 1024, /* zstd's largest block */
-    MAX_THREADS = 16,         /* more would only cost memory: the disk is the limit */
+    MAX_THREADS = 16,         /* the disk is the limit; more would only cost memory */
     BATCH_FRAMES = 4,         /* per thread: compressed before they are written */
 };
 #define SKIPPABLE_HEADER 0x184D2A50u
 #define SKIPPABLE_TABLE 0x184D2A51u
 #define FRAME_MAX_STORED ZSTD_COMPRESSBOUND(FRAME_RAW_BYTES)
 
-/* So much is written between two nudges of the kernel to write back; see writer_nudge(). */
+/* The kernel is told to write back whenever this much has been written; see writer_nudge(). */
 #define NUDGE_BYTES ((int64_t)32 << 20)
 
 static const char magic[8] = "ZTRRANK";
@@ -69,7 +69,7 @@ struct frame {
     uint64_t checksum;
 };
 
-/* What one thread needs for a frame. */
+/* The buffers of one thread. */
 struct scratch {
     uint8_t *planes; /* FRAME_RAW_BYTES */
     uint8_t *stored; /* FRAME_MAX_STORED; reading only */
@@ -77,7 +77,7 @@ struct scratch {
     ZSTD_DCtx *decompress;
 };
 
-/* How a team's work ended: the failure of the lowest frame. */
+/* The result of a team's work: the failure of the lowest frame. */
 struct outcome {
     int64_t frame; /* INT64_MAX: none failed */
     enum status status;
@@ -123,7 +123,7 @@ static void planes_split(const float *in, size_t count, uint8_t *planes)
     }
 }
 
-/* Elements [from, from + n) of a frame of `count`. */
+/* Joins elements [from, from + n) of a frame of `count` elements. */
 static void planes_join(const uint8_t *planes, size_t count, size_t from, size_t n, float *out)
 {
     const uint8_t *p0 = planes + from, *p1 = p0 + count, *p2 = p1 + count, *p3 = p2 + count;
@@ -136,7 +136,7 @@ static void planes_join(const uint8_t *planes, size_t count, size_t from, size_t
     }
 }
 
-/* A zstd frame that stores its content: single segment, content size in 4 bytes, raw blocks. Returns its length. */
+/* Writes a zstd frame of raw blocks (single segment, content size in 4 bytes). Returns its length. */
 static size_t raw_frame(const uint8_t *content, size_t bytes, uint8_t *out)
 {
     uint8_t *p = out;
@@ -189,9 +189,9 @@ static void scratch_free(struct scratch *scratch, int threads)
     free(scratch);
 }
 
-/* Byte planes of floats hold skewed bytes but hardly any repetition: looking for short matches costs time and finds
- * false friends. Up to level 3 only long ones are looked for, in a small table (docs/checkpoint-format.md has what was
- * measured: 2.3 times as fast as zstd's own level 3, and smaller); higher levels are zstd's own. */
+/* Byte planes of floats have a skewed distribution of bytes but hardly any repetition: a search for short matches costs
+ * time and finds matches that do not pay. Up to level 3, only long matches are searched, in a small table (2.3 times as
+ * fast as zstd's level 3, and smaller: docs/checkpoint-format.md has the measurements); higher levels are zstd's. */
 static bool set_level(ZSTD_CCtx *compress, int level)
 {
     bool ok = !ZSTD_isError(ZSTD_CCtx_setParameter(compress, ZSTD_c_compressionLevel, level));
@@ -202,7 +202,7 @@ static bool set_level(ZSTD_CCtx *compress, int level)
     return ok;
 }
 
-/* level: of compression, 0: none; -1: for reading */
+/* level: of compression; 0: no compression; -1: for reading */
 static struct scratch *scratch_new(int threads, int level)
 {
     struct scratch *scratch = calloc((size_t)threads, sizeof *scratch);
@@ -248,7 +248,7 @@ static void outcome_note(struct outcome *outcome, int64_t frame, enum status sta
     }
 }
 
-/* Whether work on `frame` is still of use. */
+/* Whether work on `frame` can still matter: no earlier frame has failed. */
 static bool outcome_open(struct outcome *outcome, int64_t frame)
 {
     bool open;
@@ -264,14 +264,14 @@ static enum status outcome_report(const struct outcome *outcome, struct error *e
     return outcome->status;
 }
 
-/* ---- what a file holds --------------------------------------------------- */
+/* ---- the shape of a file ------------------------------------------------- */
 
 static int64_t frames_of(int64_t elements)
 {
     return elements / RANKFILE_FRAME_ELEMENTS + (elements % RANKFILE_FRAME_ELEMENTS != 0);
 }
 
-/* Elements of all slices of all states, or -1. */
+/* The number of elements of all slices of all states, or -1 (overflow). */
 static int64_t shape_elements(const struct rankfile_shape *shape)
 {
     int64_t sum = 0;
@@ -321,7 +321,7 @@ static void entry_encode(const struct frame *frame, uint8_t *entry)
     put_u64(entry + 32, frame->checksum);
 }
 
-/* The frame after `frame` in the file's order; {0, 0, 0, …} is the first. Fills state, unit, first, count. */
+/* Fills in state, unit, first and count of the frame that follows `before` (NULL: of the first frame). */
 static void frame_place(const struct rankfile_shape *shape, const struct frame *before, struct frame *frame)
 {
     frame->state = before ? before->state : 0;
@@ -347,11 +347,11 @@ struct rankfile_writer {
     struct rankfile_shape shape; /* its arrays are borrowed */
     int64_t num_frames, done;    /* frames in all, and written */
     struct frame *frames;        /* [num_frames] owned */
-    int64_t offset, nudged;      /* bytes written; handed to the kernel's write-back */
+    int64_t offset, nudged;      /* bytes written; bytes given to the kernel's write-back */
     int threads;
     struct scratch *scratch; /* [threads] owned */
     uint8_t *batch;          /* [threads · BATCH_FRAMES][FRAME_MAX_STORED] owned */
-    XXH3_state_t *index;     /* header so far */
+    XXH3_state_t *index;     /* hash of the header, and at the end of the table */
 };
 
 static enum status write_error(const char *path, int64_t offset, struct error *err)
@@ -381,7 +381,7 @@ static enum status writer_append(struct rankfile_writer *writer, const void *dat
     return STATUS_OK;
 }
 
-/* sync_file_range(), during which the rank counts as alive */
+/* sync_file_range() as a slow call (progress.h) */
 static int sync_range(int fd, int64_t from, int64_t bytes, unsigned flags)
 {
     struct slow_call slow;
@@ -391,8 +391,8 @@ static int sync_range(int fd, int64_t from, int64_t bytes, unsigned flags)
     return result;
 }
 
-/* Starts write-back of what was written since the last nudge, and waits for the window before: the fsync at the end
- * then finds little to do, and no single call blocks for so long that peers take this rank for dead. */
+/* Starts write-back of the bytes since the last nudge, and waits for the window before that: the fsync at the end then
+ * has little to do, and no single call blocks so long that peers take this rank for dead. */
 static enum status writer_nudge(struct rankfile_writer *writer, struct error *err)
 {
     if (writer->offset - writer->nudged < NUDGE_BYTES)
@@ -402,7 +402,7 @@ static enum status writer_nudge(struct rankfile_writer *writer, struct error *er
         (writer->nudged > from &&
          sync_range(writer->fd, from, writer->nudged - from,
                     SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WRITE | SYNC_FILE_RANGE_WAIT_AFTER))) {
-        /* a file system that cannot do this leaves all to fsync; a real error would not be reported there again */
+        /* if the file system cannot do this, fsync writes everything; but fsync would not report a real error again */
         if (errno != ENOSYS && errno != EINVAL && errno != ESPIPE && errno != EOPNOTSUPP)
             return write_error(writer->path, from, err);
     }
@@ -452,8 +452,8 @@ fail:
     return status;
 }
 
-/* Planes, compression into `stored` (FRAME_MAX_STORED bytes), checksum: everything but the frame's offset. In a team.
- */
+/* Splits a frame into planes, compresses them into `stored` (FRAME_MAX_STORED bytes), and fills in everything of the
+ * frame but its offset. Called by a team. */
 static enum status frame_compress(const struct rankfile_writer *writer, struct scratch *scratch, const float *slice,
                                   struct frame *frame, uint8_t *stored, struct error *err)
 {
@@ -473,7 +473,7 @@ static enum status frame_compress(const struct rankfile_writer *writer, struct s
     return STATUS_OK;
 }
 
-/* Compresses and appends the frames [begin, end), at most a batch. */
+/* Compresses and appends the frames [begin, end), at most one batch. */
 static enum status writer_batch(struct rankfile_writer *writer, int64_t begin, int64_t end, const float *slice,
                                 struct error *err)
 {
@@ -564,23 +564,24 @@ struct rankfile {
     struct rankfile_shape shape; /* its arrays are borrowed */
     int64_t num_frames;
     struct frame *frames; /* [num_frames] owned; checked */
-    int64_t *first_frame; /* [num_units] owned: of the unit's slice of state 0; states are frames_per_state apart */
+    int64_t *first_frame; /* [num_units] owned: first frame of the unit's slice of state 0; states are frames_per_state
+                             apart */
     int64_t frames_per_state;
 };
 
-/* "'path' is damaged at offset N: what" */
+/* "'path' is damaged at offset N: WHAT" */
 static enum status damaged(const char *path, int64_t offset, const char *what, struct error *err)
 {
     return error_set(err, STATUS_CHECKPOINT, "'%s' is damaged at offset %" PRId64 ": %s", path, offset, what);
 }
 
-/* Which of header and table made the index checksum wrong, said as precisely as can be. */
+/* Checks the header by itself, so that a wrong index checksum can be blamed on the header or on the table. */
 static enum status header_check(const char *path, const struct rankfile_shape *shape, const uint8_t *header,
                                 struct error *err)
 {
     uint8_t expected[HEADER_BYTES];
     if (memcmp(header + 8, magic, sizeof magic) != 0)
-        return damaged(path, 0, "it does not begin as a rank file does", err);
+        return damaged(path, 0, "it does not begin like a rank file", err);
     if (get_u64(header + 56) != XXH3_64bits(header, 56))
         return damaged(path, 0, "the header does not match its checksum", err);
     if (get_u32(header + 16) != VERSION)
@@ -592,7 +593,7 @@ static enum status header_check(const char *path, const struct rankfile_shape *s
     return STATUS_OK;
 }
 
-/* Decodes the table and checks that it says what the shape demands, and that frames follow each other to its start. */
+/* Decodes the table and checks that it has the frames of this shape, and that they fill the file up to the table. */
 static enum status table_decode(struct rankfile *file, const uint8_t *table, int64_t table_offset, struct error *err)
 {
     int64_t offset = HEADER_BYTES;
@@ -603,21 +604,21 @@ static enum status table_decode(struct rankfile *file, const uint8_t *table, int
         frame_place(&file->shape, i ? frame - 1 : NULL, frame);
         if (get_u32(entry) != frame->state || get_u32(entry + 4) != frame->unit ||
             get_u64(entry + 8) != (uint64_t)frame->first || get_u32(entry + 16) != frame->count)
-            return damaged(file->path, at, "a frame is not the one that belongs here", err);
+            return damaged(file->path, at, "the table names another frame than the one expected here", err);
         frame->stored = get_u32(entry + 20);
         frame->offset = offset;
         frame->checksum = get_u64(entry + 32);
         if (frame->stored == 0 || frame->stored > FRAME_MAX_STORED || get_u64(entry + 24) != (uint64_t)offset ||
             frame->stored > table_offset - offset)
-            return damaged(file->path, at, "a frame's place is impossible", err);
+            return damaged(file->path, at, "a frame has an impossible offset or length", err);
         offset += frame->stored;
     }
     if (offset != table_offset)
-        return damaged(file->path, offset, "bytes between the last frame and the table", err);
+        return damaged(file->path, offset, "there are bytes between the last frame and the table", err);
     return STATUS_OK;
 }
 
-/* bytes: the file's size */
+/* Reads and checks header and table. bytes: the size of the file. */
 static enum status index_load(struct rankfile *file, int64_t bytes, const struct rankfile_facts *facts,
                               struct error *err)
 {
@@ -631,7 +632,7 @@ static enum status index_load(struct rankfile *file, int64_t bytes, const struct
     int64_t table_bytes = TABLE_HEAD_BYTES + file->num_frames * ENTRY_BYTES;
     int64_t table_offset = facts->bytes - table_bytes;
     if (facts->num_frames != file->num_frames || table_offset < HEADER_BYTES + file->num_frames)
-        return damaged(file->path, 0, "its size cannot be right for these slices", err);
+        return damaged(file->path, 0, "its size is impossible for these slices", err);
 
     index = malloc((size_t)(HEADER_BYTES + table_bytes));
     file->frames = malloc((size_t)file->num_frames * sizeof *file->frames);
@@ -642,7 +643,8 @@ static enum status index_load(struct rankfile *file, int64_t bytes, const struct
                      err));
     TRY_END(header_check(file->path, &file->shape, index, err));
     if (XXH3_64bits(index, (size_t)(HEADER_BYTES + table_bytes)) != facts->index_checksum)
-        TRY_END(damaged(file->path, table_offset, "header and frame table do not match the manifest's checksum", err));
+        TRY_END(damaged(file->path, table_offset, "the header and the frame table do not match the manifest's checksum",
+                        err));
     if (get_u32(index + HEADER_BYTES) != SKIPPABLE_TABLE ||
         get_u32(index + HEADER_BYTES + 4) != (uint32_t)(table_bytes - TABLE_HEAD_BYTES))
         TRY_END(damaged(file->path, table_offset, "the frame table does not begin here", err));
@@ -693,7 +695,7 @@ void rankfile_close(struct rankfile *file)
     free(file);
 }
 
-/* Reads, verifies and decompresses a frame into scratch->planes. In a team. */
+/* Reads, verifies and decompresses a frame into scratch->planes. Called by a team. */
 static enum status frame_read(const struct rankfile *file, struct scratch *scratch, const struct frame *frame,
                               struct error *err)
 {
@@ -706,7 +708,7 @@ static enum status frame_read(const struct rankfile *file, struct scratch *scrat
                          ") do not match their checksum",
                          file->path, frame->offset, frame->stored, state, frame->unit, frame->first);
     if (ZSTD_getFrameContentSize(scratch->stored, frame->stored) != bytes)
-        return damaged(file->path, frame->offset, "the frame's content size is not the table's", err);
+        return damaged(file->path, frame->offset, "the frame's content size differs from the table's", err);
     size_t got = ZSTD_decompressDCtx(scratch->decompress, scratch->planes, bytes, scratch->stored, frame->stored);
     if (ZSTD_isError(got) && ZSTD_getErrorCode(got) == ZSTD_error_memory_allocation)
         return out_of_memory(file->path, err);
@@ -716,8 +718,8 @@ static enum status frame_read(const struct rankfile *file, struct scratch *scrat
     return STATUS_OK;
 }
 
-/* The frames [begin, end); out (may be NULL: verify only) gets elements [first, first + count) of the slice that they
- * belong to. */
+/* Reads the frames [begin, end) of one slice; out gets elements [first, first + count) of the slice (NULL: the frames
+ * are only verified). */
 static enum status frames_read(struct rankfile *file, int64_t begin, int64_t end, int64_t first, int64_t count,
                                float *out, struct error *err)
 {

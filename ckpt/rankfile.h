@@ -9,12 +9,12 @@
  * Inside a frame the bytes are in four planes (all lowest bytes, …, all highest bytes): the exponents compress, the low
  * bits of the mantissa do not.
  *
- * The table has an entry for each frame: what it holds, where it lies, how long it is, and the checksum (XXH3, 64 bit)
- * of its stored bytes. The header and the table are covered by `index_checksum`, which the manifest holds. Frames
- * leave no gap. So a reader that knows the file's size and index checksum finds any changed bit.
+ * The table has an entry for each frame: its elements, its offset and length, and the checksum (XXH3, 64 bit) of its
+ * stored bytes. The manifest's `index_checksum` covers the header and the table. There are no gaps between frames. So a
+ * reader that knows the file's size and index checksum finds any changed bit.
  *
- * Readers trust nothing: the manifest says which slices there must be, and the table must say exactly the same.
- * Work on frames is spread over OpenMP threads; bytes are written and faults reported in order. */
+ * Readers trust nothing: the table must list exactly the slices that follow from the manifest. OpenMP threads share the
+ * work on frames; bytes are written, and faults reported, in order. */
 #ifndef ZTRAIN_CKPT_RANKFILE_H
 #define ZTRAIN_CKPT_RANKFILE_H
 
@@ -26,7 +26,7 @@
 
 enum { RANKFILE_FRAME_ELEMENTS = 1 << 18 }; /* 1 MiB of fp32 */
 
-/* What must be in a file. Borrowed arrays. */
+/* The slices that a file must hold. The arrays are borrowed. */
 struct rankfile_shape {
     int rank, world;
     int num_states, num_units;
@@ -34,11 +34,11 @@ struct rankfile_shape {
     const char *const *state_name; /* [num_states] for messages */
 };
 
-/* What the manifest must know of a file. */
+/* The facts about a file that go into the manifest. */
 struct rankfile_facts {
     int64_t bytes;
     int64_t num_frames;
-    uint64_t index_checksum; /* of the header and the table with its skippable-frame head */
+    uint64_t index_checksum; /* over the header and the table, including the table's skippable-frame head */
 };
 
 /* ---- writing ------------------------------------------------------------- */
@@ -49,7 +49,7 @@ struct rankfile_writer;
 enum status rankfile_writer_new(const char *path, const struct rankfile_shape *shape, int level,
                                 struct rankfile_writer **writer, struct error *err);
 
-/* Appends one slice (slice[unit] elements). Slices come in the file's order. */
+/* Appends one slice (slice[unit] elements). The slices must be appended in the order of the file. */
 enum status rankfile_writer_slice(struct rankfile_writer *writer, int state, int unit, const float *data,
                                   struct error *err);
 
@@ -63,22 +63,23 @@ void rankfile_writer_free(struct rankfile_writer *writer);
 
 struct rankfile;
 
-/* Opens `path` and checks size, header and table against shape and facts. Both are copied, except shape's arrays. */
+/* Opens `path` and checks size, header and table against shape and facts. Both are copied, but the arrays of shape are
+ * borrowed. */
 enum status rankfile_open(const char *path, const struct rankfile_shape *shape, const struct rankfile_facts *facts,
                           struct rankfile **file, struct error *err);
 void rankfile_close(struct rankfile *file);
 
-/* Elements [first, first + count) of a slice. Each frame that is touched is verified whole. */
+/* Elements [first, first + count) of a slice. Each frame of the range is verified as a whole. */
 enum status rankfile_read(struct rankfile *file, int state, int unit, int64_t first, int64_t count, float *out,
                           struct error *err);
 
-/* Verifies every frame: checksum, and that it decompresses to what the table says. The fault with the lowest offset is
- * reported. */
+/* Verifies every frame: its checksum, and that it decompresses to the size in the table. Reports the fault with the
+ * lowest offset. */
 enum status rankfile_verify(struct rankfile *file, struct error *err);
 
 /* ---- arithmetic ---------------------------------------------------------- */
 
-/* Frames of such a file, or -1 if the numbers cannot be those of a file (overflow). */
+/* The number of frames of a file with this shape, or -1 if no file can have it (overflow). */
 int64_t rankfile_num_frames(const struct rankfile_shape *shape);
 
 #endif

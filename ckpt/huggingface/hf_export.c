@@ -1,15 +1,15 @@
-/* hf_exporter.c: a checkpoint -> a folder that transformers loads.
+/* hf_export.c: writes a checkpoint as a folder that transformers loads.
  *
- * The model goes through one window: a piece of a unit's flat range is read from the checkpoint, and the tensors that
- * lie in it are converted and written, in the order of the table. So memory is the window, whatever the model's size,
- * and every frame of the checkpoint is read about once.
+ * The model goes through one window: a piece of a unit's flat range is read from the checkpoint, and the tensors in it
+ * are converted and written, in the order of the table. So the window is all the memory, whatever the size of the
+ * model, and every frame of the checkpoint is read about once.
  *
  *     unit       | tensor A ............ | tensor B ............ | …
  *     windows    [   WINDOW   ][   WINDOW   ][   WINDOW   ] …        aligned in the unit
  *
- * Publication: everything is written and fsynced as `.tmp-NAME` first. Then an old export's config.json and index are
- * removed, the files are renamed, and config.json is renamed last. So at any instant the folder is the old model, no
- * model (no config.json), or the new one. */
+ * Publication: every file is written and fsynced as `.tmp-NAME` first. Then an old export's config.json and index are
+ * removed, the files are renamed, and config.json is renamed last. So at any instant the folder is the old model, not a
+ * model (without config.json), or the new one. */
 #include "ckpt/huggingface/huggingface.h"
 
 #include "ckpt/manifest.h"
@@ -52,7 +52,7 @@ struct exporter {
 
 /* ---- the target folder --------------------------------------------------- */
 
-/* Calls visit for every name in the folder; stops at the first status other than STATUS_OK. */
+/* Calls visit() for every name in the folder; stops at the first failure. */
 static enum status for_each_file(const char *dir, enum status (*visit)(void *context, const char *name, struct error *),
                                  void *context, struct error *err)
 {
@@ -89,21 +89,21 @@ static enum status look_at_file(void *context, const char *name, struct error *e
         enum status status = safetensors_read_header(path, &header, &damage);
         bool ours = status == STATUS_OK && header.by_ztrain;
         safetensors_header_release(&header);
-        if (status == STATUS_DEVICE) /* that says nothing about the file */
+        if (status == STATUS_DEVICE) /* out of memory: the file may be fine */
             return error_set(err, status, "%s", damage.text);
         *(ours ? &target->ours : &target->foreign) = true;
     }
     return STATUS_OK;
 }
 
-/* Makes the folder; refuses one with a model that ztrain did not write. */
+/* Creates the folder; refuses one with a model that ztrain did not write. */
 static enum status prepare_target(const char *out, struct error *err)
 {
     struct target target = {.dir = out};
     struct stat there;
     if (stat(out, &there) == 0 && !S_ISDIR(there.st_mode)) {
         error_set(err, STATUS_USAGE, "'%s' is a file, not a folder", out);
-        return error_hint(err, "name the folder that the model is to be written to");
+        return error_hint(err, "name the folder for the model");
     }
     TRY(fs_mkdirs(out, STATUS_DATA, err));
     TRY(for_each_file(out, look_at_file, &target, err));
@@ -112,7 +112,7 @@ static enum status prepare_target(const char *out, struct error *err)
         return error_hint(err, "choose another folder, or remove its files");
     }
     if (target.ours)
-        log_info("the model that ztrain exported to %s before is replaced", out);
+        log_info("an earlier export in %s is replaced", out);
     return STATUS_OK;
 }
 
@@ -126,7 +126,7 @@ static enum status temporary_path(struct exporter *exporter, const char *name, c
     return fs_join(path, exporter->out, hidden, STATUS_DATA, err);
 }
 
-/* Takes a name into the list of publication; path is where its bytes go until then. */
+/* Adds a name to the files to publish; path is its temporary path until then. */
 static enum status add_file(struct exporter *exporter, const char *name, char path[FS_PATH_MAX], struct error *err)
 {
     if (strlen(name) >= NAME_BYTES)
@@ -135,8 +135,8 @@ static enum status add_file(struct exporter *exporter, const char *name, char pa
     return temporary_path(exporter, name, path, err);
 }
 
-/* JSON for people and programs: numbers as short as they can be without losing a bit (1e-06, not
- * 9.9999999999999995e-7); ends with a newline. Caller frees. */
+/* JSON text with a newline at its end; numbers are as short as possible without losing a bit (1e-06, not
+ * 9.9999999999999995e-7). The caller frees it. */
 static char *json_text(const json_t *value)
 {
     const size_t flags = JSON_INDENT(2) | JSON_SORT_KEYS;
@@ -164,7 +164,7 @@ static enum status add_json(struct exporter *exporter, const char *name, json_t 
 
 /* ---- weights ------------------------------------------------------------- */
 
-/* Cuts the tensors, in order, into files of at most max_bytes (a single larger tensor gets a file of its own). */
+/* Divides the tensors, in order, among files of at most max_bytes (a larger tensor has a file to itself). */
 static void plan_shards(struct exporter *exporter, int64_t max_bytes)
 {
     int64_t used = 0;
@@ -188,7 +188,8 @@ static void shard_name(const struct exporter *exporter, int shard, char name[NAM
         snprintf(name, NAME_BYTES, "model-%05d-of-%05d.safetensors", shard + 1, exporter->num_shards);
 }
 
-/* The header of a shard with its length in front, padded with blanks to a multiple of 8; caller frees. */
+/* The header of a shard after its length, padded with blanks to a multiple of 8. The caller frees it; NULL: no memory.
+ */
 static char *shard_header(const struct exporter *exporter, int shard, size_t *size)
 {
     static const char *const DTYPES[] = {[DTYPE_F32] = "F32", [DTYPE_BF16] = "BF16", [DTYPE_F16] = "F16"};
@@ -224,7 +225,7 @@ static char *shard_header(const struct exporter *exporter, int shard, size_t *si
     return header;
 }
 
-/* Makes the window hold element `at` of a unit. */
+/* Moves the window so that it holds element `at` of a unit. */
 static enum status move_window(struct exporter *exporter, int unit, int64_t at, struct error *err)
 {
     if (unit == exporter->window_unit && at >= exporter->window_begin && at < exporter->window_end)
@@ -305,7 +306,7 @@ static enum status write_index(struct exporter *exporter, struct error *err)
 
 /* ---- tokenizer, configuration -------------------------------------------- */
 
-/* The checkpoint's files that are not the ranks': the tokenizer's, small enough to be read whole and verified. */
+/* Copies the tokenizer files, which are small enough to be read whole and verified. */
 static enum status copy_tokenizer(struct exporter *exporter, struct error *err)
 {
     struct manifest *manifest;
@@ -317,10 +318,11 @@ static enum status copy_tokenizer(struct exporter *exporter, struct error *err)
         const struct manifest_file *file = &manifest->files[i];
         TRY_END(fs_join(from, exporter->checkpoint->path, file->name, STATUS_CHECKPOINT, err));
         if (strcmp(file->name, CONFIG_FILE) == 0 || strncmp(file->name, "model", 5) == 0)
-            TRY_END(error_set(err, STATUS_CHECKPOINT, "'%s' is no tokenizer file", from));
+            TRY_END(error_set(err, STATUS_CHECKPOINT, "'%s' is not a tokenizer file", from));
         TRY_END(fs_read_file(from, (size_t)file->bytes, STATUS_CHECKPOINT, &data, &bytes, err));
         if (XXH3_64bits(data, bytes) != file->checksum)
-            TRY_END(error_set(err, STATUS_CHECKPOINT, "'%s' is damaged: its checksum is not the manifest's", from));
+            TRY_END(
+                error_set(err, STATUS_CHECKPOINT, "'%s' is damaged: it does not match the manifest's checksum", from));
         TRY_END(add_file(exporter, file->name, to, err));
         TRY_END(fs_write_file(to, data, bytes, STATUS_DATA, err));
         free(data);
@@ -351,7 +353,7 @@ static enum status remove_file(const char *dir, const char *name, struct error *
     return STATUS_OK;
 }
 
-/* Removes weights of an older export that the new one does not have, and what a killed export left. */
+/* Removes the weights of an older export that the new one does not have, and the files of a killed export. */
 static enum status remove_stale(void *context, const char *name, struct error *err)
 {
     const struct exporter *exporter = context;
@@ -374,7 +376,7 @@ static enum status publish(struct exporter *exporter, struct error *err)
         char from[FS_PATH_MAX], to[FS_PATH_MAX];
         TRY(temporary_path(exporter, exporter->names.items[i], from, err));
         TRY(fs_join(to, exporter->out, exporter->names.items[i], STATUS_DATA, err));
-        if (i == exporter->names.count - 1) /* config.json: everything else is there for good */
+        if (i == exporter->names.count - 1) /* config.json comes last: all other files are durable */
             TRY(fs_sync_dir(exporter->out, STATUS_DATA, err));
         if (rename(from, to) != 0)
             return error_set(err, STATUS_DATA, "cannot rename '%s' to '%s': %s", from, to, strerror(errno));

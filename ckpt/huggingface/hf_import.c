@@ -1,17 +1,17 @@
-/* hf_import.c: weights from a Hugging Face folder, each rank its slices.
+/* hf_import.c: reads weights from a Hugging Face folder; each rank reads its slices.
  *
- * First the headers of all files are read and the tensors in them are matched with the table, so that whatever is
- * missing, extra or misshapen is named before a byte of weights is read. Then every unit's own slice is filled from the
- * byte ranges that it covers:
+ * First the headers of all files are read and their tensors are matched with the table, so that a missing, extra or
+ * misshapen tensor is named before a byte of the weights is read. Then this rank's slice of every unit is filled from
+ * the byte ranges that it covers:
  *
  *     unit's flat range   | tensor A ........ | tensor B ..... |gap| tensor C ...... |
  *     this rank's slice            [______________________________________]
  *     read                         [part of A | whole B        | 0 | part of C]
  *
- * fp32 goes straight into place, bf16 and fp16 through a staging buffer of STAGING bytes: that is all the memory.
+ * fp32 is read into place; bf16 and fp16 go through a staging buffer of STAGING bytes, which is all the memory.
  *
- * A tied model's file may have the shared matrix as the embedding, as the head, or as both. Both must be the same:
- * transformers takes different ones for an untied model, which the table is not. */
+ * A tied model's file may have the shared matrix as the embedding, as the head, or as both. If it has both, they must
+ * be equal: transformers would train different matrices as an untied model, but the table is that of a tied one. */
 #include "ckpt/huggingface/huggingface.h"
 
 #include "core/fsutil.h"
@@ -31,11 +31,11 @@ enum { STAGING = 256 << 10, MAX_INDEX_BYTES = 64 << 20 };
 static const char LM_HEAD[] = "lm_head.weight";
 static const char SINGLE_FILE[] = "model.safetensors", INDEX_FILE[] = "model.safetensors.index.json";
 
-/* Where a tensor of the table lies on disk. */
+/* The place of a tensor of the table on disk. */
 struct source {
     int file; /* -1: not found yet */
     enum dtype dtype;
-    int64_t begin; /* bytes from the file's start */
+    int64_t begin; /* bytes from the start of the file */
 };
 
 struct import {
@@ -87,7 +87,7 @@ static enum status read_index(struct import *import, const char *path, struct er
     json_object_foreach(import->weight_map, tensor, value)
     {
         const char *file = json_string_value(value);
-        if (!file || !*file || strchr(file, '/') || file[0] == '.') /* a name in this folder, nothing else */
+        if (!file || !*file || strchr(file, '/') || file[0] == '.') /* only a name in this folder is allowed */
             TRY_END(error_set(err, STATUS_DATA, "%s: weight_map: tensor '%.200s' must name a file in the folder", path,
                               tensor));
         names[n++] = file;
@@ -143,7 +143,7 @@ static bool ends_with(const char *name, const char *suffix)
     return n >= m && strcmp(name + n - m, suffix) == 0;
 }
 
-/* Buffers that are no parameters. */
+/* Whether a tensor is a buffer and not a parameter. */
 static bool is_skipped(const struct model_desc *desc, const char *name)
 {
     if (desc->family == FAMILY_GPT2 && (ends_with(name, ".attn.bias") || ends_with(name, ".attn.masked_bias")))
@@ -162,7 +162,7 @@ static const struct tensor_info *find_tensor(const struct import *import, const 
     return n < (int)sizeof prefixed ? find_name(import, prefixed) : NULL;
 }
 
-/* Notes where one tensor of a file lies. */
+/* Stores the place of one tensor of a file. */
 static enum status match_entry(struct import *import, int file, const char *path, const struct safetensors_entry *entry,
                                struct error *err)
 {
@@ -180,7 +180,7 @@ static enum status match_entry(struct import *import, int file, const char *path
     const struct tensor_info *tensor =
         tied_head ? tensor_find(import->table, 0, ROLE_WTE) : find_tensor(import, entry->name);
     if (!tensor) {
-        error_set(err, STATUS_DATA, "%s: tensor '%.200s' is no part of this model", path, entry->name);
+        error_set(err, STATUS_DATA, "%s: tensor '%.200s' is not part of this model", path, entry->name);
         return error_hint(err, "config.json must be that of the weights (model_type %s, %" PRId64 " layers)",
                           model_family_name(import->desc->family), import->desc->num_layers);
     }
@@ -193,12 +193,12 @@ static enum status match_entry(struct import *import, int file, const char *path
     }
     if (!entry->known_dtype)
         return error_set(err, STATUS_DATA,
-                         "%s: tensor '%s' is stored in a dtype that is not read; hint: F32, BF16 and "
+                         "%s: tensor '%s' has a dtype that is not supported; hint: F32, BF16 and "
                          "F16 are",
                          path, entry->name);
     struct source *source = tied_head ? &import->tied_head : &import->sources[tensor - import->table->tensors];
     if (source->file >= 0)
-        return error_set(err, STATUS_DATA, "%s: tensor '%s' is there twice (also in '%s')", path, entry->name,
+        return error_set(err, STATUS_DATA, "%s: tensor '%s' occurs twice (also in '%s')", path, entry->name,
                          import->files.items[source->file]);
     *source = (struct source){.file = file, .dtype = entry->dtype, .begin = entry->begin};
     return STATUS_OK;
@@ -220,7 +220,7 @@ end:
     return status;
 }
 
-/* Without an embedding, the tied head is it. */
+/* If the files have no embedding, the tied head takes its place. */
 static void resolve_tied_head(struct import *import)
 {
     struct source *embedding = &import->sources[tensor_find(import->table, 0, ROLE_WTE) - import->table->tensors];
@@ -240,7 +240,7 @@ static enum status check_complete(const struct import *import, struct error *err
             missing++;
         }
     }
-    /* every tensor seen is in the index, once: equal counts mean that every tensor of the index was seen */
+    /* each tensor seen is in the index once, so equal counts mean that every tensor of the index was seen */
     if (!missing && import->weight_map && import->seen != json_object_size(import->weight_map))
         return error_set(err, STATUS_DATA, "'%s': %s names %zu tensors, its files hold %zu", import->dir, INDEX_FILE,
                          json_object_size(import->weight_map), import->seen);
@@ -250,7 +250,7 @@ static enum status check_complete(const struct import *import, struct error *err
     if (missing > 1)
         return error_hint(err, "%d tensors in all are missing; are all files of the model there?", missing);
     if (first->role == ROLE_LM_HEAD)
-        return error_hint(err, "config.json says that the head is not tied to the embedding (tie_word_embeddings)");
+        return error_hint(err, "config.json does not tie the head to the embedding (tie_word_embeddings)");
     return error_hint(err, "is the file complete?");
 }
 
@@ -294,7 +294,7 @@ static enum status read_range(struct import *import, const struct source *source
     return STATUS_OK;
 }
 
-/* The first i with x[i] NaN or infinite, or count. */
+/* The first i for which x[i] is NaN or infinite, or count. */
 static int64_t find_not_finite(const float *x, int64_t count)
 {
     enum { BLOCK = 1024 };
@@ -311,7 +311,7 @@ static int64_t find_not_finite(const float *x, int64_t count)
     return count;
 }
 
-/* x (count) = elements [first, first + count) of a tensor. Trained on, one such weight would make every loss NaN. */
+/* x (count) = elements [first, first + count) of a tensor. A single weight that is not finite makes every loss NaN. */
 static enum status check_finite(const struct import *import, const struct tensor_info *tensor,
                                 const struct source *source, int64_t first, const float *x, int64_t count,
                                 struct error *err)
@@ -335,14 +335,14 @@ static enum status compare_tied_head(struct import *import, int64_t first, int64
         if (memcmp(import->compared, embedding + done, (size_t)n * sizeof *embedding) != 0) {
             error_set(err, STATUS_DATA, "'%s': tensor '%s' differs from '%s', but config.json ties them", import->dir,
                       LM_HEAD, tensor_find(import->table, 0, ROLE_WTE)->name);
-            return error_hint(err, "tie_word_embeddings: false in config.json trains both, as transformers does then");
+            return error_hint(err, "tie_word_embeddings: false in config.json trains both, as transformers would");
         }
         done += n;
     }
     return STATUS_OK;
 }
 
-/* Fills out, elements [begin, begin + count) of a unit's flat range; gaps and padding become 0. */
+/* Fills out with elements [begin, begin + count) of a unit's flat range; gaps and padding become 0. */
 static enum status read_unit(struct import *import, int unit, int64_t begin, int64_t count, float *out,
                              struct error *err)
 {

@@ -1,4 +1,4 @@
-/* huggingface.h: Hugging Face folders in (config.json, safetensors) and out. */
+/* huggingface.h: reads and writes Hugging Face folders (config.json, safetensors). */
 #ifndef ZTRAIN_CKPT_HUGGINGFACE_HUGGINGFACE_H
 #define ZTRAIN_CKPT_HUGGINGFACE_HUGGINGFACE_H
 
@@ -7,20 +7,20 @@
 #include "core/shard.h"
 #include "core/tensors.h"
 
-/* Reads this rank's slices of the weights in folder `dir` (model.safetensors, or shards with
- * model.safetensors.index.json; fp32, bf16, fp16) into `slices` (master weights): only the byte ranges that it owns are
- * read. GPT-2 files may lack the "transformer." prefix. Skipped tensors: rotary_emb.inv_freq, attn.bias,
- * attn.masked_bias. A tied model's lm_head.weight may stand for the embedding, or repeat it. A missing, extra,
- * misshapen or truncated tensor, one with a NaN or an infinity, or a tied head that is another matrix, is named
- * (STATUS_DATA). */
+/* Reads this rank's slices of the weights in folder `dir` into `slices` (master weights), only the byte ranges that it
+ * owns. The folder has model.safetensors, or shards with model.safetensors.index.json, in fp32, bf16 or fp16. GPT-2
+ * files may lack the "transformer." prefix. The tensors rotary_emb.inv_freq, attn.bias and attn.masked_bias are
+ * skipped. A tied model's lm_head.weight may replace the embedding, or repeat it. STATUS_DATA names a tensor that is
+ * missing, extra, misshapen or truncated, or has a NaN or an infinity, and a tied head that differs from the embedding.
+ */
 enum status huggingface_load(const char *dir, const struct model_desc *desc, const struct tensor_table *table,
                              const struct shard_layout *layout, int rank, struct state_slices slices,
                              struct error *err);
 
-/* Writes folder `out` (made if absent): model.safetensors, or shards of at most `max_shard_bytes` (0: 5 GB) with an
- * index; config.json; tokenizer files that the checkpoint holds. A folder that holds a model which ztrain did not
- * export is refused (STATUS_USAGE). Bounded memory: a few MiB. Everything under temporary names, then renamed,
- * config.json last: without it the folder is no model. */
+/* Writes folder `out` (created if absent): model.safetensors, or shards of at most `max_shard_bytes` (0: 5 GB) with an
+ * index; config.json; the checkpoint's tokenizer files. A folder with a model that ztrain did not export is
+ * refused (STATUS_USAGE). Needs a few MiB of memory, whatever the size of the model. All files are written under
+ * temporary names and then renamed, config.json last: without it the folder is not a model. */
 enum status huggingface_export(const struct checkpoint *checkpoint, const char *out, enum dtype dtype,
                                int64_t max_shard_bytes, struct error *err);
 
@@ -33,10 +33,10 @@ enum { SAFETENSORS_PREFIX = 8, SAFETENSORS_MAX_HEADER = 100000000, SAFETENSORS_M
 struct safetensors_entry {
     char *name; /* owned */
     enum dtype dtype;
-    bool known_dtype; /* false: a dtype ztrain does not read (I64, …) */
+    bool known_dtype; /* false: a dtype that ztrain does not read (I64, …) */
     int ndim;
     int64_t shape[SAFETENSORS_MAX_DIMS];
-    int64_t begin, end; /* bytes from the file's start */
+    int64_t begin, end; /* bytes from the start of the file */
 };
 struct safetensors_header {
     int count;
@@ -44,7 +44,7 @@ struct safetensors_header {
     bool by_ztrain;                    /* __metadata__ names ztrain as the producer */
 };
 
-/* The header's length from the file's first 8 bytes. */
+/* Reads the header's length from the first 8 bytes of the file. */
 enum status safetensors_prefix(const uint8_t prefix[SAFETENSORS_PREFIX], int64_t file_bytes, const char *where,
                                size_t *header_bytes, struct error *err);
 
@@ -52,7 +52,7 @@ enum status safetensors_prefix(const uint8_t prefix[SAFETENSORS_PREFIX], int64_t
 enum status safetensors_parse(const void *header, size_t header_bytes, int64_t file_bytes, const char *where,
                               struct safetensors_header *out, struct error *err);
 
-/* Both, from a file. */
+/* Reads both from a file. */
 enum status safetensors_read_header(const char *path, struct safetensors_header *out, struct error *err);
 
 void safetensors_header_release(struct safetensors_header *header);

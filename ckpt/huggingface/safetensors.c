@@ -1,9 +1,9 @@
-/* safetensors.c: the header of a safetensors file, read with distrust.
+/* safetensors.c: parses the header of a safetensors file without trusting it.
  *
  *     | 8 bytes: n | n bytes: JSON header | tensor | tensor | …      data_offsets count from the end of the header
  *
- * Every number is checked against the file before anything uses it, so that what safetensors_parse() accepts can be
- * read without further checks. */
+ * Every number is checked against the file before it is used, so that a file whose header safetensors_parse() accepts
+ * can be read without further checks. */
 #include "ckpt/huggingface/huggingface.h"
 
 #include "core/fsutil.h"
@@ -15,7 +15,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Element sizes by the format's dtype names; those that ztrain reads say as what. */
+/* The format's dtype names with their element sizes and, if ztrain reads them, its dtypes. */
 static const struct {
     const char *name;
     int bytes;
@@ -30,7 +30,7 @@ enum status safetensors_prefix(const uint8_t prefix[SAFETENSORS_PREFIX], int64_t
                                size_t *header_bytes, struct error *err)
 {
     if (file_bytes < SAFETENSORS_PREFIX)
-        return error_set(err, STATUS_DATA, "'%s' is truncated: %" PRId64 " bytes are no safetensors file", where,
+        return error_set(err, STATUS_DATA, "'%s' is truncated: %" PRId64 " bytes are not a safetensors file", where,
                          file_bytes);
     uint64_t n = 0;
     for (int i = SAFETENSORS_PREFIX - 1; i >= 0; i--)
@@ -47,7 +47,7 @@ enum status safetensors_prefix(const uint8_t prefix[SAFETENSORS_PREFIX], int64_t
     return STATUS_OK;
 }
 
-/* One entry's dtype, shape and offsets from its JSON object; data_bytes: what follows the header. */
+/* Parses an entry's dtype, shape and offsets. data_bytes: the number of bytes after the header. */
 static enum status parse_entry(const json_t *value, int64_t header_end, int64_t data_bytes, const char *where,
                                struct safetensors_entry *entry, struct error *err)
 {
@@ -59,7 +59,7 @@ static enum status parse_entry(const json_t *value, int64_t header_end, int64_t 
                          "%s: tensor '%.200s' needs dtype, shape and two data_offsets in the safetensors header", where,
                          name);
 
-    /* elements, checked as they are multiplied */
+    /* the number of elements, checked for overflow */
     if (json_array_size(shape) > SAFETENSORS_MAX_DIMS)
         return error_set(err, STATUS_DATA, "%s: tensor '%.200s' has %zu dimensions, at most %d expected", where, name,
                          json_array_size(shape), SAFETENSORS_MAX_DIMS);
@@ -140,7 +140,7 @@ enum status safetensors_parse(const void *header, size_t header_bytes, int64_t f
         json_decref(root);
         return error_set(err, STATUS_DATA, "'%s' is not a safetensors file: header at offset %d: %s", where,
                          root ? SAFETENSORS_PREFIX : SAFETENSORS_PREFIX + parse.position,
-                         root ? "a JSON object expected" : parse.text);
+                         root ? "not a JSON object" : parse.text);
     }
     enum status status;
     const int64_t header_end = SAFETENSORS_PREFIX + (int64_t)header_bytes;

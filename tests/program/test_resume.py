@@ -410,7 +410,7 @@ def test_hints_that_lead_somewhere(folder):
     done = folder.train(more=["--resume", os.path.join(top, "epoch-0002")], expect=CHECKPOINT)
     assert "hint: --resume RUN, the run folder, takes its newest checkpoint that is whole" in done.last_words, done
     done = folder.train(more=["--resume", folder.run_folder()], expect=CHECKPOINT)
-    assert "; hint: another run.name starts anew" in done.last_words, done
+    assert "; hint: another run.name starts a new run" in done.last_words, done
 
 
 def everything_in(path):

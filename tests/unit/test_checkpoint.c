@@ -212,7 +212,7 @@ static void test_another_model_is_refused(void **unused)
     (void)unused;
     static const char *const expected[] = {
         "'wte.weight' of shape (7, 11) there and 'wpe.weight' of shape (7, 11)",
-        "(30) there and 'h.0.ln.bias' of shape (31)", "keeps 'h.0.mlp.weight' at element 64 of unit 1",
+        "(30) there and 'h.0.ln.bias' of shape (31)", "has 'h.0.mlp.weight' at element 64 of unit 1",
         "there and no more tensors in this model", "264 elements in unit 1, this model 265"};
     char path[FS_PATH_MAX];
     struct case_save how = {.world = 1, .step = 1, .level = 3};
@@ -311,7 +311,7 @@ static void test_newest_valid_one(void **unused)
     assert_int_equal(opened_step(run, true, &err), -1);
     assert_non_null(strstr(err.text, "none of the 4 checkpoints"));
     assert_non_null(strstr(err.text, "is damaged at offset "));
-    assert_non_null(strstr(err.text, "; hint: another run.name starts anew"));
+    assert_non_null(strstr(err.text, "; hint: another run.name starts a new run"));
 }
 
 static void test_what_is_no_checkpoint(void **unused)

@@ -172,7 +172,7 @@ static const struct {
     {"\"format_version\": 1", "\"format_version\": \"1\"", "format_version: expected an integer"},
     {"\"dtype\": \"bf16\"", "\"dtype\": \"int8\"", "dtype: expected fp32, bf16 or fp16, not 'int8'"},
     {"\"world\": 2", "\"world\": 0", "world: expected an integer from 1"},
-    {"\"world\": 2", "\"world\": 100000", "files: 3 files of 100000 ranks"},
+    {"\"world\": 2", "\"world\": 100000", "files: 3 files for 100000 ranks"},
     {"\"world\": 2", "\"world\": 1", "cannot be a unit of"},
     {"\"exp_avg\",", "\"exp\",", "states: expected master, exp_avg, exp_avg_sq"},
     {"\"frame_elements\": 262144", "\"frame_elements\": 1", "frame_elements: expected an integer"},
@@ -199,10 +199,10 @@ static const struct {
     {"\"unit\": 1, \"offset\": 64", "\"unit\": 0, \"offset\": 64", "tensors[2].unit: expected an integer from 1"},
     {"\"tensors\": [", "\"tensors\": {}, \"x\": [", "tensors: expected a list"},
     {"\"name\": \"rank-00001.zst\"", "\"name\": \"rank-00002.zst\"", "files[1].name: expected 'rank-00001.zst'"},
-    {"\"name\": \"vocab.json\"", "\"name\": \"../vocab.json\"", "files[2].name: it is not the name"},
-    {"\"name\": \"vocab.json\"", "\"name\": \"/etc/passwd\"", "files[2].name: it is not the name"},
-    {"\"name\": \"vocab.json\"", "\"name\": \"manifest.json\"", "files[2].name: it is not the name"},
-    {"\"name\": \"vocab.json\"", "\"name\": \"\"", "files[2].name: it is not the name"},
+    {"\"name\": \"vocab.json\"", "\"name\": \"../vocab.json\"", "files[2].name: not the name of a file"},
+    {"\"name\": \"vocab.json\"", "\"name\": \"/etc/passwd\"", "files[2].name: not the name of a file"},
+    {"\"name\": \"vocab.json\"", "\"name\": \"manifest.json\"", "files[2].name: not the name of a file"},
+    {"\"name\": \"vocab.json\"", "\"name\": \"\"", "files[2].name: not the name of a file"},
     {"\"name\": \"vocab.json\"", "\"name\": \"v\\u0000\"", "\\u0000"},
     {"\"bytes\": 16", "\"bytes\": -16", "files[2].bytes: expected an integer"},
     {"\"frames\": 9", "\"frames\": 10", "files[0].frames: expected an integer from 9 to 9"},
@@ -295,22 +295,22 @@ static void test_forged_rank_files(void **unused)
         uint64_t value;
         const char *expected;
     } lies[] = {
-        {-1, 8, 4, 0x58585858, "it does not begin as a rank file does"},
+        {-1, 8, 4, 0x58585858, "it does not begin like a rank file"},
         {-1, 16, 4, 2, "has format version 2; this ztrain reads 1"},
         {-1, 20, 4, 0, "another rank's or another checkpoint's"},
         {-1, 24, 4, 4, "another rank's or another checkpoint's"},
         {-1, 40, 8, 7, "another rank's or another checkpoint's"},
         {-2, 0, 4, 0x184D2A50, "the frame table does not begin here"},
         {-2, 4, 4, 0, "the frame table does not begin here"},
-        {0, 0, 4, 1, "a frame is not the one that belongs here"},
-        {2, 4, 4, 0, "a frame is not the one that belongs here"},
-        {2, 8, 8, 0, "a frame is not the one that belongs here"},
-        {5, 16, 4, 6, "a frame is not the one that belongs here"},
-        {0, 20, 4, 0, "a frame's place is impossible"},
-        {0, 20, 4, 0xffffffff, "a frame's place is impossible"},
-        {3, 24, 8, 0x7fffffffffffffff, "a frame's place is impossible"},
+        {0, 0, 4, 1, "the table names another frame than the one expected here"},
+        {2, 4, 4, 0, "the table names another frame than the one expected here"},
+        {2, 8, 8, 0, "the table names another frame than the one expected here"},
+        {5, 16, 4, 6, "the table names another frame than the one expected here"},
+        {0, 20, 4, 0, "a frame has an impossible offset or length"},
+        {0, 20, 4, 0xffffffff, "a frame has an impossible offset or length"},
+        {3, 24, 8, 0x7fffffffffffffff, "a frame has an impossible offset or length"},
         {5, 20, 4, 1, "bytes between the last frame and the table"},
-        {5, 20, 4, 200000, "a frame's place is impossible"},
+        {5, 20, 4, 200000, "a frame has an impossible offset or length"},
     };
     char path[FS_PATH_MAX];
     struct rankfile_facts facts;
@@ -347,7 +347,7 @@ static void test_forged_frames(void **unused)
         uint8_t *entry = data + facts.bytes - TABLE_BYTES + 8;
         uint32_t stored;
         memcpy(&stored, entry + 20, sizeof stored);
-        const char *expected = "the frame's content size is not the table's";
+        const char *expected = "the frame's content size differs from the table's";
         if (kind == 0) { /* not a zstd frame */
             memset(data + 64, 0, stored);
         } else if (kind == 1 || kind == 2) { /* another length */

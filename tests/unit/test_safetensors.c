@@ -72,7 +72,7 @@ static const struct {
      "\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]}}",
      6, NULL},
     {"", 0, "not a safetensors file"},
-    {"[]", 0, "a JSON object expected"},
+    {"[]", 0, "not a JSON object"},
     {"{\"a\":", 0, "not a safetensors file: header at offset"},
     {"{} {}", 0, "not a safetensors file"},
     {"\x80\x02}q", 0, "not a safetensors file"},
@@ -130,7 +130,7 @@ static void test_prefix(void **state)
     assert_int_equal(safetensors_prefix(ten, 17, "f", &n, &err), STATUS_DATA);
     assert_non_null(strstr(err.text, "'f' is truncated: header of 10 bytes, but the file has 17 bytes"));
     assert_int_equal(safetensors_prefix(ten, 7, "f", &n, &err), STATUS_DATA);
-    assert_non_null(strstr(err.text, "'f' is truncated: 7 bytes are no safetensors file"));
+    assert_non_null(strstr(err.text, "'f' is truncated: 7 bytes are not a safetensors file"));
     assert_int_equal(safetensors_prefix(huge, INT64_MAX, "f", &n, &err), STATUS_DATA);
     assert_non_null(strstr(err.text, "header of 9223372036854775808 bytes, at most 100000000 expected"));
     assert_int_equal(safetensors_prefix(large, INT64_MAX, "f", &n, &err), STATUS_DATA);
@@ -500,7 +500,7 @@ static void test_faults(void **state)
     put("pytorch_model.bin", "x", 1);
     expect_fault(&model, "hint: pytorch_model.bin is not read; save the model as safetensors");
     put("model.safetensors", "", 0);
-    expect_fault(&model, "model.safetensors' is truncated: 0 bytes are no safetensors file");
+    expect_fault(&model, "model.safetensors' is truncated: 0 bytes are not a safetensors file");
     put("model.safetensors", "\x05\0\0\0\0\0\0\0{}", 10);
     expect_fault(&model, "is truncated: header of 5 bytes");
     unlink(at("model.safetensors"));
@@ -513,7 +513,7 @@ static void test_faults(void **state)
     write_single(&model, DTYPE_F32, 3, 0);
     expect_fault(&model, "tensor 'model.layers.0.self_attn.k_proj.weight' is missing; hint: is the file complete?");
     write_single(&model, DTYPE_F32, model.table.num_tensors - 1, 0);
-    expect_fault(&model, "tensor 'lm_head.weight' is missing; hint: config.json says that the head is not tied");
+    expect_fault(&model, "tensor 'lm_head.weight' is missing; hint: config.json does not tie the head");
 
     /* a file of another model: missing, extra, misshapen */
     file_begin(&file);
@@ -524,12 +524,12 @@ static void test_faults(void **state)
     file_add(&file, "model.layers.2.mlp.up_proj.weight", "F32", "[1]", zeros, 4);
     file_end(&file, "model.safetensors", 0);
     expect_fault(&model,
-                 "tensor 'model.layers.2.mlp.up_proj.weight' is no part of this model; hint: config.json must be");
+                 "tensor 'model.layers.2.mlp.up_proj.weight' is not part of this model; hint: config.json must be");
     file_begin(&file);
     file_add(&file, "embed_tokens.weight", "F32", "[37,24]", zeros,
              sizeof zeros); /* prefixes are optional for GPT-2 only */
     file_end(&file, "model.safetensors", 0);
-    expect_fault(&model, "tensor 'embed_tokens.weight' is no part of this model");
+    expect_fault(&model, "tensor 'embed_tokens.weight' is not part of this model");
     static const char *const shapes[][2] = {
         {"[24,37]", "has shape (24, 37), but config.json asks for (37, 24)"},
         {"[888]", "has shape (888), but config.json asks for (37, 24)"},
@@ -544,7 +544,7 @@ static void test_faults(void **state)
     file_begin(&file);
     file_add(&file, "model.embed_tokens.weight", "I32", "[37,24]", zeros, sizeof zeros);
     file_end(&file, "model.safetensors", 0);
-    expect_fault(&model, "stored in a dtype that is not read; hint: F32, BF16 and F16 are");
+    expect_fault(&model, "has a dtype that is not supported; hint: F32, BF16 and F16 are");
     model_release(&model);
 
     /* both spellings of one tensor */
@@ -554,7 +554,7 @@ static void test_faults(void **state)
         file_add_tensor(&file, &model.table, i, model.table.tensors[i].name, DTYPE_F32);
     file_add_tensor(&file, &model.table, 0, "wte.weight", DTYPE_F32);
     file_end(&file, "model.safetensors", 0);
-    expect_fault(&model, "tensor 'wte.weight' is there twice (also in 'model.safetensors')");
+    expect_fault(&model, "tensor 'wte.weight' occurs twice (also in 'model.safetensors')");
     model_release(&model);
 }
 
