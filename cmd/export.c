@@ -15,9 +15,9 @@ static const char USAGE[] = "usage: ztrain export DIR --out HFDIR [--dtype fp32|
                             "safetensors, config.json, and the tokenizer files that came with the model.\n"
                             "\n"
                             "  DIR             a checkpoint, or a run folder (its newest valid checkpoint)\n"
-                            "  --out HFDIR     the folder to write; made if it is not there\n"
+                            "  --out HFDIR     the folder to write; created if it does not exist\n"
                             "                  (llama.cpp's convert_hf_to_gguf.py makes a GGUF file from it)\n"
-                            "  --dtype TYPE    of the weights: fp32 or bf16 (default: the run's)\n";
+                            "  --dtype TYPE    dtype of the weights: fp32 or bf16 (default: the run's)\n";
 
 struct arguments {
     const char *dir, *out, *dtype;
@@ -89,7 +89,7 @@ static enum status check_out(const char *out, struct error *err)
                               "export a folder, --out %.*s, and make the GGUF file from it with llama.cpp's "
                               "convert_hf_to_gguf.py",
                               (int)(length - n), out);
-        return error_hint(err, "--out %.*s: the safetensors files and config.json will lie in it", (int)(length - n),
+        return error_hint(err, "--out %.*s: the safetensors files and config.json will be in it", (int)(length - n),
                           out);
     }
     return STATUS_OK;

@@ -94,7 +94,7 @@ static void print_unread(const char *folder)
     for (int i = 0, n = 0; i < list.count; i++) {
         const struct checkpoint_entry *entry = &list.entries[i];
         if (entry->unread && !n++)
-            printf("unread       of this run's course, but cannot be read now\n");
+            printf("unread       checkpoints of this run that cannot be read now\n");
         if (entry->unread)
             printf("  %-28s %s\n", PRINTABLE(entry->name), PRINTABLE(entry->damage));
     }

@@ -24,7 +24,7 @@ static const struct option_row {
     {"local-gpus", "N", OPTION_COUNT, offsetof(struct options, local_gpus),
      "start N ranks on this machine and watch over them (on the CPU device: N processes that share the cores)"},
     {"resume", "DIR", OPTION_STRING, offsetof(struct options, resume),
-     "go on from a checkpoint, or from the newest valid one of a run folder"},
+     "continue from a checkpoint, or from the newest valid one of a run folder"},
     {"set", "KEY=VALUE", OPTION_LIST, offsetof(struct options, set),
      "override a key of the run spec, e.g. train.max_steps=30 (repeatable; VALUE is YAML)"},
     {"deepspeed", "FILE", OPTION_STRING, offsetof(struct options, deepspeed),
@@ -83,12 +83,12 @@ static enum status refuse_word(const char *word, int i, struct error *err)
     const char *nearest = nearest_name(word, commands, COUNT_OF(commands));
     error_set(err, STATUS_USAGE, "unknown argument '%s'", word);
     if (nearest == commands[0])
-        return error_hint(err, "training needs no word before its options: ztrain --config run.yaml");
+        return error_hint(err, "training takes no word before its options: ztrain --config run.yaml");
     if (nearest)
         return error_hint(err, i == 1 ? "did you mean ztrain %s?" : "a command comes first: ztrain %s …", nearest);
     if (strstr(word, ".yaml") || strstr(word, ".yml"))
         return error_hint(err, "the run spec is named by --config %s", word);
-    return error_hint(err, "ztrain --help lists what there is");
+    return error_hint(err, "ztrain --help lists commands and options");
 }
 
 enum status options_parse(int argc, char **argv, struct options *options, struct error *err)
@@ -130,7 +130,7 @@ void options_help(FILE *out)
           "\n"
           "  ztrain --config run.yaml                    train on one rank\n"
           "  ztrain --config run.yaml --local-gpus 2     two ranks on this machine\n"
-          "  ztrain --config run.yaml --resume DIR       go on from a checkpoint or a run folder\n"
+          "  ztrain --config run.yaml --resume DIR       continue from a checkpoint or a run folder\n"
           "  ztrain plan --config run.yaml [--world N]   bytes per rank by kind\n"
           "  ztrain export DIR --out HFDIR [--dtype fp32|bf16]\n"
           "                                              a checkpoint as a Hugging Face folder\n"

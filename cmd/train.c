@@ -34,10 +34,11 @@ static enum status start_ranks(const struct options *options, char **argv, const
     int exit_code = STATUS_BUG;
     struct stat st;
     if (stat(options->config, &st) == 0 && !S_ISREG(st.st_mode))
-        return error_set(err, STATUS_USAGE,
-                         "every rank reads the run spec, and '%s' is no file that can be read again; hint: write it to "
-                         "a file",
-                         options->config);
+        return error_set(
+            err, STATUS_USAGE,
+            "every rank reads the run spec, and '%s' is not a file that can be read again; hint: write it to "
+            "a file",
+            options->config);
     TRY(supervise(options->local_gpus, argv, spec->comm.timeout_seconds, &exit_code, err));
     if (exit_code != STATUS_OK) {
         error_set(err, (enum status)exit_code, "the ranks have ended with exit code %d", exit_code);
@@ -108,11 +109,12 @@ static enum status say_place(const struct run_spec *spec, const char *resume, st
     enum status status = run_place_check(place, err);
     printf("run folder: %s\n", PRINTABLE(place->path));
     if (place->moved)
-        printf("it was moved there: '%s/%s' does not exist\n", PRINTABLE(spec->run.dir), PRINTABLE(spec->run.name));
+        printf("the run was moved there: '%s/%s' does not exist\n", PRINTABLE(spec->run.dir),
+               PRINTABLE(spec->run.name));
     if (place->start == RUN_BRANCHED && status == STATUS_OK)
-        printf("the run would branch off there: --resume names a checkpoint that lies elsewhere\n");
+        printf("the run would branch off there: --resume names a checkpoint of another folder\n");
     if (place->start == RUN_NEW && status != STATUS_OK) {
-        printf("it holds checkpoints: without --resume %s a run is refused there\n", PRINTABLE(place->path));
+        printf("the folder holds checkpoints: a run there needs --resume %s\n", PRINTABLE(place->path));
         status = STATUS_OK;
     }
     fflush(stdout);

@@ -28,5 +28,5 @@ enum status unknown_option(const char *command, const char *word, const char *co
     error_set(err, STATUS_USAGE, "unknown option '%s'", word);
     if (nearest)
         return error_hint(err, "did you mean --%s?", nearest);
-    return error_hint(err, "ztrain %s%s--help lists what there is", command, *command ? " " : "");
+    return error_hint(err, "ztrain %s%s--help lists the options", command, *command ? " " : "");
 }

@@ -88,8 +88,8 @@ static enum status none_there(const char *dir, struct error *err)
     if (checkpoint_list_aside(&aside, dir, NULL) != STATUS_OK)
         return status;
     if (aside.count)
-        error_hint(err, "ztrain inspect %s lists the %d that %s set aside; each can be named", dir, aside.count,
-                   aside.count == 1 ? "is" : "are");
+        error_hint(err, "ztrain inspect %s lists the %d that %s set aside; each can be verified by its name", dir,
+                   aside.count, aside.count == 1 ? "is" : "are");
     checkpoint_list_release(&aside);
     return status;
 }

@@ -42,13 +42,14 @@ static enum status do_without(const struct run_spec *spec, const struct bootstra
         /* the lowest rank says it for all, and its messages begin with its name */
         error_set(err, STATUS_DEVICE, "train.device cuda: %s%s", blind == 0 ? "" : who, why);
         if (!device_cuda_is_built())
-            return error_hint(err, "build it where nvcc is installed; or train.device: cpu, or auto");
+            return error_hint(err, "build ztrain where nvcc is installed; or set train.device to cpu or auto");
         if (boot && boot->launcher)
-            error_hint(err, "srun --gpus-per-node=N gives the ranks of a node N GPUs; or train.device: cpu, or auto");
-        return error_hint(err, "train.device: cpu, or auto"); /* unless `why` has one */
+            error_hint(err,
+                       "srun --gpus-per-node=N gives the ranks of a node N GPUs; or set train.device to cpu or auto");
+        return error_hint(err, "set train.device to cpu or auto"); /* unless `why` has one */
     }
     if (seeing && boot->rank == 0)
-        log_warn("device: the CPU for all ranks, though %d of %d have a GPU (%s%s)", seeing, boot->world, who, why);
+        log_warn("device: all ranks use the CPU, though %d of %d have a GPU (%s%s)", seeing, boot->world, who, why);
     else
         log_info("device: the CPU (%s%s)", who, why);
     return STATUS_OK;
@@ -69,7 +70,7 @@ enum status choose_device(const struct run_spec *spec, struct comm *comm, const 
             return do_without(spec, NULL, 0, why, 0, err);
         choice->to_plan = !cuda;
         if (choice->to_plan)
-            log_info("no GPU here (%s): the plan is for one that is assumed, and leaves out cuDNN's workspace", why);
+            log_info("no GPU here (%s): the plan assumes one, and leaves out cuDNN's workspace", why);
         return STATUS_OK;
     }
     struct gpu_view own;

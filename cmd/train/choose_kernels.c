@@ -41,8 +41,8 @@ static void say_instructions(const struct bootstrap *boot, const struct cpu_kern
     if (cpu_kernels_equal(&all[best], common))
         return;
     int low = lowering_rank(all, boot->world, best, common);
-    log_warn("all ranks compute by %s kernels, not %s: rank %d on %s has no more than these (by its CPU, or by "
-             "ZTRAIN_CPU_ISA there), rank %d on %s has those",
+    log_warn("all ranks compute with %s kernels instead of %s: rank %d on %s supports no more (because of its CPU, or "
+             "of ZTRAIN_CPU_ISA there), rank %d on %s would support the latter",
              cpu_kernels_instructions(common, have), cpu_kernels_instructions(&all[best], had), low,
              boot->places[low].host, best, boot->places[best].host);
 }
@@ -53,9 +53,9 @@ static void say_products(const struct bootstrap *boot, const struct cpu_kernels 
     for (int r = 1; r < boot->world; r++) {
         if (cpu_kernels_equal(&all[r], &all[0]))
             continue;
-        log_warn("all ranks multiply matrices by %s: it would be %s for rank 0 on %s, %s for rank %d on %s",
-                 cpu_kernels_products(common, result), cpu_kernels_products(&all[0], here), boot->places[0].host,
-                 cpu_kernels_products(&all[r], there), r, boot->places[r].host);
+        log_warn("all ranks multiply matrices with %s: rank 0 on %s would use %s, rank %d on %s %s",
+                 cpu_kernels_products(common, result), boot->places[0].host, cpu_kernels_products(&all[0], here), r,
+                 boot->places[r].host, cpu_kernels_products(&all[r], there));
         return;
     }
 }

@@ -47,7 +47,8 @@ void deadline_init(struct deadline *deadline, double expected_checkpoint, double
         double left = end - squeue_clock();
         if (left < no_limit) {
             print_time(end, when);
-            log_info("job %s ends at %s (%s), in %.0f s: a checkpoint is made in time", job, when, source, left);
+            log_info("job %s ends at %s (%s), in %.0f s: a checkpoint will be written in time", job, when, source,
+                     left);
             deadline->end = seconds_now() + left;
         }
     } else {
@@ -67,7 +68,7 @@ void deadline_look_again(struct deadline *deadline)
         return;
     print_time(end, when);
     if (isinf(found))
-        log_info("job %s has no end any more (squeue)", deadline->job);
+        log_info("job %s no longer has a time limit (squeue)", deadline->job);
     else
         log_info("job %s ends at %s now (squeue), in %.0f s%s", deadline->job, when, left,
                  found < deadline->end ? ", earlier than before" : ", later than before");

@@ -184,8 +184,8 @@ static void say_difference(const struct bootstrap *boot, const json_t *own, char
         json_decref(other);
         if (!differs)
             continue;
-        log_warn("rank 0 on %s and rank %d on %s compute with other machines (%s)%s", boot->places[0].host, r,
-                 boot->places[r].host, text,
+        log_warn("rank 0 on %s and rank %d on %s compute with different hardware or libraries (%s)%s",
+                 boot->places[0].host, r, boot->places[r].host, text,
                  replicas ? ": at ZeRO stage 0 their replicas of the parameters may drift apart; hint: stage 1 keeps "
                             "them equal"
                           : "");

@@ -325,7 +325,7 @@ static enum status stop_status(struct run *run)
     if (!run->stop || (run->enqueued == run->trainer.total_steps && !position->evaluation_due))
         return STATUS_OK;
     console_break(&run->console);
-    log_info("stopped %s after step %" PRId64 " of %" PRId64 "%s; go on with --resume %s",
+    log_info("stopped %s after step %" PRId64 " of %" PRId64 "%s; continue with --resume %s",
              run->deadline_near ? "before the job's end" : "on request", position->step, run->trainer.total_steps,
              position->evaluation_due ? ", before its evaluation" : "", run->folder.path);
     return STATUS_REQUEUE;

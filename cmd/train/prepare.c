@@ -148,7 +148,7 @@ static enum status describe_machine(struct run *run, const struct checkpoint *ch
     char text[1024];
     run->machine = hardware_to_json(run->trainer.device);
     if (checkpoint && *hardware_differences(checkpoint, run->machine, text, sizeof text))
-        log_info("the checkpoint was computed with other kernels or libraries (%s): the run goes on with other bits",
+        log_info("the checkpoint was computed with other kernels or libraries (%s): the run continues with other bits",
                  text);
     return hardware_compare_ranks(run->comm, run->boot, run->machine, run->spec->zero.stage == 0, err);
 }

@@ -123,7 +123,7 @@ static enum status compare_specs(const struct checkpoint *checkpoint, const stru
             log_info("the world size was %d in the checkpoint and is %d now", checkpoint->world, world);
     }
     if (report.errors.count > 0) /* differences say more than a model that cannot be read */
-        status = error_set(err, STATUS_USAGE, "cannot go on from '%s' (%d difference%s): %s", checkpoint->path,
+        status = error_set(err, STATUS_USAGE, "cannot resume from '%s' (%d difference%s): %s", checkpoint->path,
                            report.errors.count, report.errors.count == 1 ? "" : "s", report.errors.items[0]);
     spec_report_release(&report);
     return status;
@@ -140,8 +140,7 @@ enum status resume_check(const struct checkpoint *checkpoint, struct run_spec *s
 static void say_course(const struct checkpoint_course *course)
 {
     if (*course->from)
-        log_info("would rename '%s/%s' to '%s': it becomes the run's course again", course->dir, course->from,
-                 course->name);
+        log_info("would rename '%s/%s' to '%s': the run continues from it", course->dir, course->from, course->name);
     if (course->taken)
         log_info("would move aside '%s/%s' as '%s.aside-%d'", course->dir, course->name, course->name, course->number);
     for (int i = 0; i < course->count; i++)
@@ -161,7 +160,7 @@ enum status resume_dry(const char *resume, const struct run_place *place, struct
     TRY(resume_open(resume, &(struct retry){.limit = 0}, &checkpoint, err));
     TRY_END(resume_check(checkpoint, spec, world, source, true, err));
     TRY_END(resume_plan_course(resume, place, checkpoint, &course, err));
-    log_info("would go on from %s at step %" PRId64, checkpoint->path, checkpoint->position.step);
+    log_info("would resume from %s at step %" PRId64, checkpoint->path, checkpoint->position.step);
     say_course(&course);
 end:
     checkpoint_course_release(&course);
@@ -196,9 +195,9 @@ enum status resume_position(const struct checkpoint *checkpoint, int64_t steps_p
     }
     if (position->epoch != epoch || position->step_in_epoch != step_in_epoch)
         return error_set(err, STATUS_DATA,
-                         "checkpoint '%s' stands at epoch %" PRId64 ", step %" PRId64 " of it, but with %" PRId64
-                         " steps an epoch step %" PRId64
-                         " lies elsewhere; hint: data.train holds other data than when it was written",
+                         "checkpoint '%s' is at epoch %" PRId64 ", step %" PRId64 " of it, but with %" PRId64
+                         " steps per epoch step %" PRId64
+                         " is elsewhere; hint: data.train holds other data than when it was written",
                          checkpoint->path, position->epoch, position->step_in_epoch, steps_per_epoch, position->step);
     return STATUS_OK;
 }

@@ -521,7 +521,7 @@ static enum status take_lock(struct run_lock *lock, struct error *err)
             TRY(claim(lock, &reading, grip, &won, err));
             if (won && grip == GRIP_NONE)
                 log_warn("'%s' cannot be locked, as its file system has no locks: the file '" OWNER_NAME
-                         "' beside it alone keeps other jobs out of this run folder",
+                         "' next to it is all that keeps other jobs out of this run folder",
                          lock->lock_path);
             if (won && *reading.text && !watch.said)
                 log_debug("took over '%s' from %s", lock->owner_path, reading.owner.nonce);
@@ -658,7 +658,7 @@ static enum status make_nonce(char nonce[33], struct error *err)
 {
     unsigned char random[16];
     if (getrandom(random, sizeof random, 0) != (ssize_t)sizeof random)
-        return error_set(err, STATUS_DEVICE, "no random numbers: %s", strerror(errno));
+        return error_set(err, STATUS_DEVICE, "cannot get random numbers: %s", strerror(errno));
     for (size_t i = 0; i < sizeof random; i++)
         snprintf(nonce + 2 * i, 3, "%02x", random[i]);
     return STATUS_OK;
@@ -702,7 +702,7 @@ static enum status taken_over(struct run_lock *lock, const struct run_owner *by,
     else
         error_set(err, STATUS_USAGE,
                   "another job has taken over this run folder, '%s', and has ended (its file '" OWNER_NAME
-                  "' is not this run's any more)",
+                  "' no longer names this run)",
                   lock->folder);
     return error_hint(err, "this run was silent for too long, or was requeued; it writes nothing more there");
 }

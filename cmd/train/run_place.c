@@ -118,10 +118,10 @@ enum status run_place_check(const struct run_place *place, struct error *err)
               place->start == RUN_BRANCHED ? ", and --resume names one that lies elsewhere" : "");
     if (!holds_course(checkpoints))
         return error_hint(err,
-                          "all of them were moved aside: ztrain inspect %s lists them and says how to go on "
-                          "from one; or another run.name to start anew",
+                          "all of them were moved aside: ztrain inspect %s lists them and shows how to resume from "
+                          "one; or choose another run.name to start anew",
                           place->path);
-    return error_hint(err, "--resume %s to go on, or another run.name to %s", place->path,
+    return error_hint(err, "--resume %s to continue the run, or another run.name to %s", place->path,
                       place->start == RUN_BRANCHED ? "branch off into a folder of its own" : "start anew");
 }
 
@@ -136,7 +136,7 @@ enum status run_place_check_room(const struct run_place *place, struct error *er
         else
             snprintf(nearest, sizeof nearest, slash ? "/" : ".");
     }
-    const char *problem = fs_is_dir(nearest) ? NULL : io_access(nearest, F_OK) ? "leads nowhere" : "is no folder";
+    const char *problem = fs_is_dir(nearest) ? NULL : io_access(nearest, F_OK) ? "is a broken link" : "is not a folder";
     if (!problem && faccessat(AT_FDCWD, nearest, W_OK | X_OK, AT_EACCESS) != 0)
         problem = errno == EROFS ? "lies on a file system that is read-only" : "may not be written by this user";
     if (!problem)
@@ -145,5 +145,5 @@ enum status run_place_check_room(const struct run_place *place, struct error *er
         error_set(err, STATUS_USAGE, "run folder '%s' %s", place->path, problem);
     else
         error_set(err, STATUS_USAGE, "cannot make run folder '%s': '%s' %s", place->path, nearest, problem);
-    return error_hint(err, "run.dir says where the run's folder is made");
+    return error_hint(err, "run.dir names the folder in which run folders are made");
 }

@@ -56,7 +56,7 @@ static enum status explain_last_lost(const struct run *run, const struct patienc
 {
     char next[FS_PATH_MAX + 100], before[64] = "";
     if (run->newest_step >= 0)
-        snprintf(next, sizeof next, "--resume %s goes on from step %" PRId64 ", its newest checkpoint",
+        snprintf(next, sizeof next, "--resume %s continues from step %" PRId64 ", its newest checkpoint",
                  run->folder.path, run->newest_step);
     else
         snprintf(next, sizeof next, "the run has no checkpoint yet: start it again as it was started");

@@ -239,7 +239,7 @@ static double check_time(struct job *job)
     double now = seconds_now();
     if (!isfinite(job->failed_at) && now >= job->left_at + job->timeout) {
         char text[512];
-        snprintf(text, sizeof text, "rank %d on %s (process %d) left with exit code %d while %d others went on",
+        snprintf(text, sizeof text, "rank %d on %s (process %d) left with exit code %d while %d others continued",
                  job->left_rank, job->host, (int)job->children[job->left_rank].pid, job->children[job->left_rank].code,
                  running(job));
         fail_job(job, job->left_rank, STATUS_PEER, text);

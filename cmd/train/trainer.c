@@ -37,7 +37,7 @@ enum status trainer_describe_model(const struct run_spec *spec, bool notices, st
     if (spec->data.seq_length > desc->max_positions) {
         error_set(err, STATUS_USAGE, "data.seq_length %" PRId64 " is longer than the model's %" PRId64 " positions",
                   spec->data.seq_length, desc->max_positions);
-        error_hint(err, "a shorter data.seq_length, or a model with more positions");
+        error_hint(err, "set a shorter data.seq_length, or use a model with more positions");
         model_desc_release(desc);
         return STATUS_USAGE;
     }
@@ -184,7 +184,7 @@ enum status trainer_open_data(struct trainer *t, struct error *err)
     if (t->steps_per_epoch < 1)
         return error_set(err, STATUS_DATA,
                          "data.train holds %" PRId64 " samples, fewer than one train_batch_size of %" PRId64
-                         "; hint: more data, a smaller train_batch_size or a shorter data.seq_length",
+                         "; hint: add data, or set a smaller train_batch_size or a shorter data.seq_length",
                          token_set_samples(t->train_set, spec->data.seq_length, spec->data.packing),
                          spec->train_batch_size);
     t->total_steps = spec_resolve_steps(t->spec, t->steps_per_epoch);
@@ -205,7 +205,7 @@ enum status trainer_open_data(struct trainer *t, struct error *err)
         if (token_set_samples(t->validation_set, spec->data.seq_length, spec->data.packing) < 1)
             return error_set(err, STATUS_DATA,
                              "data.validation holds no whole sample of %" PRId64
-                             " tokens; hint: more validation data or a shorter data.seq_length",
+                             " tokens; hint: add validation data, or set a shorter data.seq_length",
                              spec->data.seq_length);
     } else if (spec->train.eval_interval_steps) {
         log_info("train.eval_interval_steps is set, but there is no data.validation: nothing is evaluated");
@@ -332,6 +332,7 @@ void trainer_print_plan(const struct trainer *t)
             log_warn("the plan does not fit into the GPU's memory; hint: a smaller micro batch or sequence, activation "
                      "checkpointing, a higher ZeRO stage, more ranks");
     }
-    log_info("  in it, over all ranks: %" PRId64 " elements of shard padding, %" PRId64 " of alignment between tensors",
+    log_info("  of which, over all ranks: %" PRId64 " elements of shard padding, %" PRId64
+             " of alignment between tensors",
              padding, gaps);
 }

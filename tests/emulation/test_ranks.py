@@ -104,13 +104,13 @@ def test_a_rank_without_a_gpu(folder):
     assert said_by(done, f"train.device cuda: rank 1 on {HOST}: the NVIDIA driver shows no GPU") == [0]
     assert "srun --gpus-per-node=N" in done[0].err
     done = Job(folder, "--config", spec_of(folder, device="auto"), nodes=[0, 1], env_of=blind).train()
-    assert said_by(done, f"device: the CPU for all ranks, though 1 of 2 have a GPU (rank 1 on {HOST}: ") == [0]
+    assert said_by(done, f"device: all ranks use the CPU, though 1 of 2 have a GPU (rank 1 on {HOST}: ") == [0]
     assert "device: emulated GPU" not in done[0].out
     none = {"ZTRAIN_EMULATION_GPUS": "0"}
     done = folder.ztrain("--config", spec_of(folder, device="auto", name="none", steps=1), env=none)
     assert "device: the CPU (the NVIDIA driver shows no GPU)" in done.out
     done = folder.ztrain("--config", spec_of(folder, name="nothing"), env=none, expect=DEVICE)
-    assert "train.device cuda: the NVIDIA driver shows no GPU; hint: train.device: cpu, or auto" in done.err
+    assert "train.device cuda: the NVIDIA driver shows no GPU; hint: set train.device to cpu or auto" in done.err
 
 
 # --- training ---------------------------------------------------------------------------------------------------------

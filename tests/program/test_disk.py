@@ -69,7 +69,7 @@ def test_no_disk_error_ends_a_run_before_its_last_step(folder, ranks, line):
     assert "the checkpoint of step 5 could not be written, training continues without it: " in done.err, done
     assert "the checkpoint of step 6, the last one of this start, could not be written in " in done.last_words, done
     assert " s, nor could 1 before it: " in done.last_words, done
-    assert f"--resume {folder.run_folder()} goes on from step 4, its newest checkpoint" in done.last_words, done
+    assert f"--resume {folder.run_folder()} continues from step 4, its newest checkpoint" in done.last_words, done
     assert [row["step"] for row in folder.metrics().steps] == [1, 2, 3, 4, 5, 6]
     folder.train(impatient, ranks=ranks, more=["--resume", folder.run_folder()])
 

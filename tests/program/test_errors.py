@@ -271,7 +271,7 @@ def test_a_run_spec_that_cannot_be_read_twice(folder):
     with subprocess.Popen(["sh", "-c", f"cat {path} > {pipe}"]) as writer:
         done = folder.ztrain("--config", pipe, "--local-gpus", 2, expect=USAGE)
         writer.wait(20)
-    assert "no file that can be read again" in done.last_words
+    assert "is not a file that can be read again" in done.last_words
 
 
 # --- models -----------------------------------------------------------------------------------------------------------
@@ -379,7 +379,7 @@ def test_a_run_folder_that_cannot_be(folder, resume):
     if resume:
         folder.train({"train": {"max_steps": 1, "epochs": None}}, name="other")
         more = ["--resume", folder.run_folder("other")]
-    for name, words in (("file", "is no folder"), ("link", "leads nowhere")):
+    for name, words in (("file", "is not a folder"), ("link", "is a broken link")):
         if name == "file":
             with open(folder.at(name), "w", encoding="utf-8") as f:
                 f.write("a file where a folder should be")

@@ -451,7 +451,7 @@ def test_a_moved_run_folder_is_continued_where_it_is(folder, ranks):
     os.rename(folder.run_folder(), moved)
     changes = {"train": {"epochs": 2}}
     done = folder.train(changes, ranks=ranks, more=["--resume", moved, "--dry-run"])
-    assert f"run folder: {moved}\nit was moved there: " in done.out, done
+    assert f"run folder: {moved}\nthe run was moved there: " in done.out, done
     folder.train(changes, ranks=ranks, more=["--resume", moved])
     done = folder.train({"train": {"epochs": 3}}, ranks=ranks,
                         more=["--resume", os.path.join(moved, "checkpoints", "epoch-0002")])

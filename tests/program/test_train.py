@@ -355,9 +355,9 @@ def test_a_gpu_that_is_not_there_is_said_once(folder):
     said = re.findall(r"train\.device cuda: (.*)", done.err)
     assert len(said) == 1 and not re.search(r"rank \d on", said[0]), done
     if "no CUDA backend" in said[0]:
-        assert "hint: build it where nvcc is installed" in said[0], done
+        assert "hint: build ztrain where nvcc is installed" in said[0], done
     else:
-        assert "train.device: cpu, or auto" in said[0] and "nvcc" not in said[0], done
+        assert "set train.device to cpu or auto" in said[0] and "nvcc" not in said[0], done
 
 
 def test_a_plan_for_gpus_needs_none(folder):

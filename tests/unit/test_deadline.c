@@ -240,7 +240,7 @@ static void test_asking_again(void **state)
     assert_int_equal(times(text, " now (squeue), in "), 3); /* not for three seconds */
     assert_int_equal(times(text, "earlier than before"), 2);
     assert_int_equal(times(text, "later than before"), 1);
-    assert_int_equal(times(text, "job 17 has no end any more"), 1);
+    assert_int_equal(times(text, "job 17 no longer has a time limit"), 1);
     assert_int_equal(waitpid(-1, NULL, WNOHANG), -1);
     assert_int_equal(errno, ECHILD); /* no process is left */
     scene_end(&scene);

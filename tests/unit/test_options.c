@@ -69,7 +69,7 @@ static void test_refused_words(void **state)
         {{"--confg", "run.yaml"}, "unknown option '--confg'; hint: did you mean --config?"},
         {{"--train.max_steps=3"}, "; hint: keys of the run spec are set by --set KEY=VALUE"},
         {{"run.yaml"}, "; hint: the run spec is named by --config run.yaml"},
-        {{"train", "--config", "run.yaml"}, "; hint: training needs no word before its options"},
+        {{"train", "--config", "run.yaml"}, "; hint: training takes no word before its options"},
         {{"plann"}, "; hint: did you mean ztrain plan?"},
         {{"--config", "run.yaml", "plan"}, "; hint: a command comes first: ztrain plan"},
         {{"nonsense"}, "unknown argument 'nonsense'; hint: ztrain --help"},

@@ -230,7 +230,7 @@ static void test_deaths(void **state)
         {"abort", STATUS_DATA, {"last words: rank 1 on ", "a bad shard"}},
         {"frozen", STATUS_DATA, {"last words: rank 0 on ", "a bad shard"}},
         {"early-3", STATUS_DATA, {"last words: ", ""}},
-        {"leaver", STATUS_PEER, {"supervisor: rank 1 on ", "left with exit code 0 while 2 others went on"}},
+        {"leaver", STATUS_PEER, {"supervisor: rank 1 on ", "left with exit code 0 while 2 others continued"}},
     };
     for (size_t i = 0; i < COUNT_OF(cases); i++) {
         struct scene scene;
