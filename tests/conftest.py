@@ -1,5 +1,5 @@
-"""Tests in Python: program/ runs the ztrain binary as a user would, interop/ compares with transformers. What they are
-written with is in program/harness.py."""
+"""Tests in Python: program/ runs the ztrain binary as a user would, interop/ compares with transformers. Their tools are in
+program/harness.py."""
 import os
 import signal
 import sys
@@ -26,7 +26,7 @@ def pytest_collection_modifyitems(config, items):
 
 @pytest.fixture
 def folder(tmp_path):
-    """A folder with room for data, models and runs; what is still running in it at the end is killed."""
+    """A folder for data, models and runs; processes that still run in it at the end are killed."""
     room = Folder(tmp_path)
     yield room
     for process in room.processes:

@@ -1,10 +1,10 @@
-/* amx.c: AMX for a CPU that has none, so that the path which such CPUs take by default runs in every test run.
+/* amx.c: AMX for a CPU without it, so that the path that CPUs with AMX take by default runs in every test run.
  *
- * Preloaded into a program whose `cpuid` and `xgetbv` tests/amx/prepare.py has replaced by undefined instructions. The
- * CPU refuses those, and AMX's own instructions, with SIGILL; the handler computes what a CPU with AMX would have and
- * goes on behind them. Operations that such a CPU refuses (a tile that is not configured, sizes that do not fit, no permission
- * from the kernel) ends the program with a message. When the program ends, "PID TDPBF16PS" is appended to the file
- * $ZTRAIN_AMX_COUNT: how many products of tiles there were.
+ * It is preloaded into a program whose `cpuid` and `xgetbv` tests/amx/prepare.py has replaced by undefined instructions.
+ * The CPU refuses those, and AMX's instructions, with SIGILL; the handler computes what a CPU with AMX would have
+ * computed and continues after them. An operation that such a CPU refuses (a tile that is not configured, sizes that do
+ * not fit, no permission from the kernel) ends the program with a message. When the program ends, it appends
+ * "PID TDPBF16PS", the number of products of tiles, to the file $ZTRAIN_AMX_COUNT.
  *
  * Source: Intel 64 and IA-32 Architectures Software Developer's Manual, volume 1, chapter "Programming with Intel AMX",
  * and volume 2, the instructions; Linux's Documentation/arch/x86/xstate.rst for the permission. */

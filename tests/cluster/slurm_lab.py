@@ -1,20 +1,20 @@
 #!/usr/bin/env python3
-"""A real Slurm on this one computer, for tests and for trying things out.
+"""A real Slurm on this computer alone, for tests and experiments.
 
     tests/cluster/slurm_lab.py [NODES] [-- COMMAND…]     brings a cluster of NODES (2) up, runs COMMAND ($SHELL) on
                                                          its head, with this project's build on PATH, and takes it
                                                          down; exits with COMMAND's status
     tests/cluster/slurm_lab.py 2 -- srun -N 2 hostname
 
-It starts munged, slurmctld and a slurmd for each node without systemd, cgroups or /etc/slurm, as the caller, in about
-a second; it installs nothing, and a Slurm that this computer has of its own is not touched. All its files are in one
-short temporary folder (unix sockets: a path holds 107 bytes), which goes with it.
+It starts munged, slurmctld and a slurmd for each node as the caller, without systemd, cgroups or /etc/slurm, in about
+a second. It installs nothing, and does not touch a Slurm that this computer has already. All its files are in one
+temporary folder with a short path (the path of a unix socket has at most 107 bytes), which is deleted at the end.
 
-Two ways, chosen by what this computer allows:
-  machines       each node has a host name, network and processes of its own (machines.py): as real as it gets. When
-                 this program ends, however it ends, so do all processes of the cluster.
+It works in one of two ways, depending on this computer's permissions:
+  machines       each node has a host name, network and processes of its own (machines.py), which is as real as possible.
+                 However this program ends, all processes of the cluster end with it.
   side by side   without the privilege for that, the nodes n0, n1, … are slurmds with this computer's host name. A second
-                 process waits for the end of this program and ends what it has left.
+                 process waits for the end of this program and ends the processes that are left.
 """
 import contextlib
 import os

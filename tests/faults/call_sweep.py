@@ -1,8 +1,8 @@
 """Every system call on the run's files fails once, with each error that it may have, or moves half of its bytes; and the
 process is killed at every one of them, and at random instants.
 
-A failure is survived if the run ends as it always does, or with a documented code and last words; whatever it had
-published is whole; and when it is resumed the numbers of all steps are those of a run that nothing has broken.
+A failure is survived if the run ends as it always does, or with a documented code and last words; every checkpoint that it
+had published is whole; and after a resume the numbers of all steps are those of an unbroken run.
 """
 import errno
 import os

@@ -1,7 +1,7 @@
-"""What the sweeps share: a tiny run in a folder of its own, the state it leaves as something that can be compared, workers.
+"""The common parts of the sweeps: a tiny run in its own folder, its state in a form that can be compared, workers.
 
-Every sweep does the same: it knows how an unbroken run ends, breaks one at a time in every way of its kind, and asks
-whether that ended as it may end and whether the run can be brought to the unbroken run's end.
+Every sweep does the same: it records how an unbroken run ends, breaks one run at a time in every way of its kind, and checks
+whether that run ended in an allowed way and can be brought to the unbroken run's end.
 """
 import argparse
 import concurrent.futures
@@ -22,7 +22,7 @@ sys.path.insert(0, os.path.join(ROOT, "tests", "program"))
 from harness import LLAMA, SEQUENCE, Folder, Metrics, to_yaml  # noqa: E402
 
 FINISHED, USAGE, DATA, CHECKPOINT, DEVICE, PEER = 0, 2, 3, 4, 5, 6
-SECONDS = 120  # a run takes a fraction of one: whoever takes this long hangs
+SECONDS = 120  # a run takes less than a second: one that takes this long hangs
 ENVIRONMENT = {"OMP_NUM_THREADS": "1", "ZTRAIN_CPU_GEMM": "builtin", "ZTRAIN_CPU_BF16": "widen", "ZTRAIN_GEMM_CACHE": "",
                "HOME": "/nonexistent"}
 

@@ -1,7 +1,7 @@
 """Every request for memory fails once, and from there on for good: sqlite's out-of-memory test.
 
-A failure is survived if the command ends with 5 and says that memory was short, or ends as it always does, with the same
-output and the same files; whatever it had published until then is whole, and the run can be finished.
+A failure is survived if the command ends with 5 and a message about memory, or ends as it always does, with the same
+output and the same files; every checkpoint that it had published until then is whole, and the run can be finished.
 """
 import os
 import re

@@ -1,11 +1,11 @@
-"""Power fails: the run is on a small ext4 on a loop device, and what the device has received before a system call is all that
-there is afterwards.
+"""Power fails: the run is on a small ext4 on a loop device, and only the data that the device has received before a system
+call exist afterwards.
 
 A training run stops before each of the chosen calls while its device is copied (until two copies in a row are the same,
 so that the copy is what the device was at one instant). Each copy is mounted, which replays its journal, and must hold
 the checkpoint that was announced last; every checkpoint in it is whole; and the run, resumed there, ends with the numbers
-of all steps of one that nothing has broken. The file system is mounted as usual, and so that data and renames become
-durable by fsync alone, in no order of their own (data=writeback, noauto_da_alloc).
+of all steps of an unbroken run. The file system is mounted as usual, and so that data and renames become
+durable by fsync alone, in any order (data=writeback, noauto_da_alloc).
 """
 import ctypes
 import os

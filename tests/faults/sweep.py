@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Breaks tiny runs on purpose, in every way that there is: tests/faults/sweep.py [--all] [SWEEP…], see README.md here."""
+"""Breaks tiny runs on purpose: tests/faults/sweep.py [--all] [SWEEP…]; tests/faults/README.md describes the sweeps."""
 import os
 import sys
 

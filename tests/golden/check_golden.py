@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Trains the golden cases with ztrain and compares with what Hugging Face transformers computed.
+"""Trains the golden cases with ztrain and compares the results with those of Hugging Face transformers.
 
     tests/golden/check_golden.py                                every case, stage 0, one rank, fp32
     tests/golden/check_golden.py --stage 0,3 --ranks 1,2,6 --dtype fp32,bf16
     tests/golden/check_golden.py --matrix                       stages 0-3 x ranks 1, 2, 3, 4, 6 x fp32, bf16, fp16
     tests/golden/check_golden.py --case llama --keep DIR        leaves the runs in DIR
 
-A case is a folder with expected.json (tests/golden/README.md says what is in it). Each run trains from the
+A case is a folder with expected.json (tests/golden/README.md describes it). Each run trains from the
 case's weights on the case's tokens, exports, and must agree in: the loss, gradient norm and learning rate of every
 step, every evaluation, the names, shapes and values of the final weights. Standard library only.
 """

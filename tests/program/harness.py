@@ -1,4 +1,4 @@
-"""What the whole-program tests are written with: tiny models and token shards, run specs, runs of the binary, metrics.
+"""The tools of the whole-program tests: tiny models and token shards, run specs, runs of the binary, metrics.
 
 The binary is $ZTRAIN (default build/ztrain); $ZTRAIN_TEST_SLOWNESS multiplies every time limit (instrumented builds).
 """
