@@ -16,7 +16,7 @@ enum status stopwatch_new(struct device *device, struct stopwatch **stopwatch, s
 {
     struct stopwatch *w = *stopwatch = calloc(1, sizeof *w);
     if (!w)
-        return error_set(err, STATUS_DEVICE, "out of memory");
+        return error_set(err, STATUS_DEVICE, "cannot create a stopwatch: out of memory");
     for (int i = 0; i < MARKS; i++) {
         if (event_new_timed(device, &w->events[i], err) != STATUS_OK) {
             stopwatch_free(w);

@@ -22,7 +22,7 @@ enum status cpu_kernels_detect(struct cpu_kernels *kernels, struct error *err)
     if (wish > (int)features.isa) {
         error_set(err, STATUS_USAGE, "ZTRAIN_CPU_ISA is '%s', which this CPU (%s) does not have", words[wish],
                   features.name);
-        return error_hint(err, "the most that it has is %s", words[features.isa]);
+        return error_hint(err, "its best level is %s", words[features.isa]);
     }
     kernels->isa = wish < 0 ? features.isa : (enum cpu_isa)wish;
     kernels->avx512_bf16 = features.avx512_bf16 && kernels->isa == CPU_ISA_AVX512;

@@ -94,7 +94,7 @@ enum status transformer_new(const struct transformer_config *config, struct devi
         free(t);
         free(blocks);
         free(inputs);
-        return error_set(err, STATUS_DEVICE, "out of memory: a transformer of %lld layers",
+        return error_set(err, STATUS_DEVICE, "cannot create a transformer of %lld layers: out of memory",
                          (long long)desc->num_layers);
     }
     t->config = *config;

@@ -187,7 +187,8 @@ enum status transformer_start(struct transformer *t, struct stream *stream, stru
     int64_t half = t->D / 2, P = t->config.max_position;
     float *host = calloc((size_t)(1 + 2 * P) * (size_t)half, sizeof(float));
     if (!host)
-        return error_set(err, STATUS_DEVICE, "out of memory: %lld positions of RoPE tables", (long long)P);
+        return error_set(err, STATUS_DEVICE, "cannot compute RoPE tables for %lld positions: out of memory",
+                         (long long)P);
     float *frequency = host, *cosine = host + half, *sine = cosine + P * half;
     model_rope_frequencies(t->config.desc, frequency);
     for (int64_t p = 0; p < P; p++) {

@@ -5,10 +5,10 @@
  *     ops_test_drivers.c     for each op: its tensors and arguments, its reference, its loss for finite differences
  *     ops_test_reference.c   naive float64 mathematics
  *
- * A driver describes an op to the program in terms of tensors: `host` holds their values before the op (in double, but
- * representable in the tensor's dtype), `expected` what the reference says they become, `actual` what the op made of
- * them. Elements that an op must not touch keep their value; output that is overwritten starts as NaN, so that an
- * element that was missed is seen. Everything goes through device.h and the op table, so any device can be tested. */
+ * A driver describes an op as a set of tensors: `host` holds their values before the op (in double, but representable
+ * in the tensor's dtype), `expected` the values that the reference computes, `actual` those that the op computed.
+ * Elements that an op must not touch keep their value; an output that is overwritten starts as NaN, so that a missing
+ * element is found. The program uses device.h and the op table only, so it tests any device. */
 #ifndef ZTRAIN_TESTS_OPS_TEST_H
 #define ZTRAIN_TESTS_OPS_TEST_H
 
@@ -32,16 +32,16 @@ enum case_flags {
     EXTREME = 1 << 12,   /* large values */
     PERF = 1 << 13,      /* sized for timing on a CPU; not for the naive reference */
     HALVES = 1 << 15,    /* from one 16-bit dtype to the other */
-    GPU_PERF = 1 << 14,  /* sized for timing on a GPU: tensors that its L2 cache does not hold */
+    GPU_PERF = 1 << 14,  /* sized for timing on a GPU: its L2 cache does not hold the tensors */
 };
 
 enum { MAX_SEQS = 8 };
 
 struct op_case {
     const char *op;
-    int64_t M, N, K; /* rows, columns, inner; or what the op calls them: C, F, V, n in N */
+    int64_t M, N, K; /* rows, columns, inner size; N is the C, F, V or n of other ops */
     int64_t H, KV, D, P, window;
-    int64_t pad;               /* elements between rows beyond their length */
+    int64_t pad;               /* elements between the end of a row and the next one */
     int32_t lengths[MAX_SEQS]; /* of sequences; 0 ends the list */
     unsigned flags;
 };
@@ -54,14 +54,14 @@ struct tensor {
     bool is_double; /* doubles (loss and norm sums) */
     bool is_index;  /* int64 */
     bool output;
-    bool accumulated; /* host holds what was added to */
-    bool exact;       /* rounded to nearest: no other value is right */
-    bool alias;       /* an output in another tensor's memory: not filled before, gaps not compared */
+    bool accumulated; /* the op adds to the values in host */
+    bool exact;       /* only the correctly rounded value is right */
+    bool alias;       /* an output in another tensor's memory: not filled before, its gaps not compared */
     int64_t n;
     double *host, *expected, *actual; /* (n) */
     void *device;
     double tolerance; /* relative to the value and to the rms; 0: by dtype */
-    double absolute;  /* what may be left where terms cancel to 0 */
+    double absolute;  /* the remainder that is allowed where terms cancel */
 };
 
 enum { MAX_TENSORS = 20 };
@@ -77,7 +77,7 @@ struct harness {
     struct arena arena; /* device memory of the current case */
     const struct op_case *c;
     enum dtype dtype;
-    bool timing; /* random bits are enough; no doubles are kept */
+    bool timing; /* tensors hold random bits, and no doubles are kept */
     uint64_t random;
     union op_args args;
     struct op_limits limits;
@@ -102,7 +102,7 @@ struct driver {
 };
 extern const struct driver op_drivers[OPS_COUNT]; /* in the order of OPS_LIST */
 
-/* Tensors of the current case. Input: random values. Output: NaN, or random values to be added to. */
+/* Tensors of the current case. An input has random values; an output NaN, or random values that the op adds to. */
 struct tensor *tensor_in(struct harness *h, const char *name, enum dtype dtype, int64_t n, double scale);
 struct tensor *tensor_out(struct harness *h, const char *name, enum dtype dtype, int64_t n, bool accumulate);
 struct tensor *tensor_double(struct harness *h, const char *name, double value); /* an output */
@@ -111,7 +111,7 @@ struct tensor *tensor_index(struct harness *h, const char *name, int64_t value);
 /* Members of a struct in device memory, as an output. */
 struct tensor *tensor_alias(struct harness *h, const char *name, void *device, int64_t n, bool is_double);
 void *device_bytes(struct harness *h, const void *bytes, size_t size);
-/* Rounds a value to the tensor's dtype; puts it into the values before the op. */
+/* Rounds a value to the tensor's dtype and stores it in host. */
 double tensor_round(const struct tensor *t, double value);
 void tensor_set(struct tensor *t, int64_t i, double value);
 int32_t *device_ints(struct harness *h, const int32_t *values, int64_t n);
@@ -141,7 +141,7 @@ struct ref_attention {
     const double *q, *k, *v;
 };
 void ref_attention(const struct ref_attention *a, double *out, double *lse);
-/* Row distances of dq, dk, dv are those of q, k, v. Overwrites. */
+/* dq, dk and dv are overwritten; their rows are as far apart as those of q, k and v. */
 void ref_attention_bwd(const struct ref_attention *a, const double *dout, double *dq, double *dk, double *dv);
 
 #endif

@@ -1,5 +1,5 @@
-/* ops_test_cases.c: the list. Every case runs in fp32, bf16 and fp16 (sumsq, decide_step, find_nonfinite and adam: as
- * they are). */
+/* ops_test_cases.c: the list of cases. Every case runs in fp32, bf16 and fp16; sumsq, decide_step, find_nonfinite and
+ * adam have fixed dtypes. */
 #include "tests/ops/ops_test.h"
 
 /* The shapes of GPT-2 124M at B=4, T=256 time the ops on a CPU; those of GPT-2 124M and Llama 8B at 8192 or 16384
@@ -81,9 +81,9 @@ const struct op_case op_cases[] = {
     {.op = "embedding_bwd", .M = 1, .N = 1, .K = 5, .P = 3},
     {.op = "embedding_bwd", .M = 33, .N = 7, .K = 11, .P = 16, .flags = WPE},
     {.op = "embedding_bwd", .M = 170, .N = 136, .K = 9, .P = 5, .flags = WPE | ACCUMULATE},
-    {.op = "embedding_bwd", .M = 70, .N = 5, .K = 1, .P = 1, .flags = WPE},               /* one long run */
-    {.op = "embedding_bwd", .M = 70, .N = 264, .K = 2, .P = 40, .flags = WPE},            /* two */
-    {.op = "embedding_bwd", .M = 2100, .N = 8, .K = 1100, .P = 513, .flags = WPE},        /* several blocks sort */
+    {.op = "embedding_bwd", .M = 70, .N = 5, .K = 1, .P = 1, .flags = WPE},        /* one long run of equal tokens */
+    {.op = "embedding_bwd", .M = 70, .N = 264, .K = 2, .P = 40, .flags = WPE},     /* two runs */
+    {.op = "embedding_bwd", .M = 2100, .N = 8, .K = 1100, .P = 513, .flags = WPE}, /* several blocks sort */
     {.op = "embedding_bwd", .M = 1100, .N = 3, .K = 262200, .P = 5, .flags = ACCUMULATE}, /* in three passes */
     {.op = "embedding_bwd", .M = 0, .N = 48, .K = 20, .P = 16, .flags = WPE},
     {.op = "embedding_bwd", .M = 0, .N = 48, .K = 20, .P = 16, .flags = WPE | ACCUMULATE},
@@ -98,7 +98,10 @@ const struct op_case op_cases[] = {
     {.op = "norm_fwd", .M = 200, .N = 136, .flags = RMS | RESIDUAL | IN_PLACE},
     {.op = "norm_fwd", .M = 41, .N = 1000, .flags = RESIDUAL},
     {.op = "norm_fwd", .M = 5, .N = 2051, .flags = RESIDUAL},
-    {.op = "norm_fwd", .M = 3, .N = 16392, .flags = RESIDUAL | IN_PLACE}, /* longer than what threads hold */
+    {.op = "norm_fwd",
+     .M = 3,
+     .N = 16392,
+     .flags = RESIDUAL | IN_PLACE}, /* a row is longer than the threads of a block hold */
     {.op = "norm_fwd", .M = 3, .N = 2300, .flags = RMS},
     {.op = "norm_fwd", .M = 0, .N = 56, .flags = RMS},
     {.op = "norm_fwd", .M = 1024, .N = 768, .flags = RESIDUAL | PERF},

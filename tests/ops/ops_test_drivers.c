@@ -1,4 +1,4 @@
-/* ops_test_drivers.c: what each op is given and what must come out. See ops_test.h for the terms. */
+/* ops_test_drivers.c: the inputs and the expected outputs of each op. See ops_test.h for the terms. */
 #include "tests/ops/ops_test.h"
 
 #include <math.h>
@@ -41,7 +41,7 @@ static double sum_of_products(const double *a, const double *b, int64_t n)
     return sum;
 }
 
-/* expected = host (what accumulating outputs hold before), or 0 where it is overwritten */
+/* expected = host (the values before the op) for accumulating outputs, 0 for others */
 static void start_sum(struct harness *h, struct tensor *t)
 {
     for (int64_t i = 0; i < t->n; i++)
@@ -306,7 +306,7 @@ static void linear_fwd_reference(struct harness *h)
     }
 }
 
-/* dy with its rows pad elements apart beyond N */
+/* dy, with `pad` elements between its rows */
 static void dense_dy(struct harness *h, double *dense)
 {
     const struct op_case *c = h->c;
@@ -539,7 +539,7 @@ static void rope_reference(struct harness *h)
              has(h, INVERSE));
 }
 
-/* The op in place on a gradient, with `inverse`, is the backward of the op without. */
+/* With `inverse`, in place on a gradient, the op is its own backward. */
 static double rope_loss(struct harness *h)
 {
     const struct op_case *c = h->c;
@@ -774,7 +774,7 @@ static double swiglu_loss(struct harness *h)
 
 /* ---- cross-entropy: N is the vocabulary, K the padded one (or 0) --------- */
 
-/* What dlogits is scaled by; WIDE_OUT: without a loss scale. */
+/* The factor of dlogits; WIDE_OUT: without a loss scale. */
 static const float cross_entropy_scale = 0.125f;
 static const float cross_entropy_loss_scale = 2;
 
@@ -884,7 +884,7 @@ static void add_reference(struct harness *h)
 }
 
 /* fp32 to the case's dtype; with WIDE_OUT back; with IN_PLACE from the dtype to itself (not really in place); with
- * HALVES from bf16 to fp16, or back. Rounded to nearest, nothing more. */
+ * HALVES from bf16 to fp16, or back. Rounds to nearest and does nothing else. */
 static void cast_setup(struct harness *h)
 {
     enum dtype src = has(h, WIDE_OUT) || has(h, IN_PLACE) ? h->dtype : DTYPE_F32;
@@ -920,7 +920,7 @@ static void sumsq_reference(struct harness *h)
 
 static const struct step_schedule schedule = {.base = 7, .rates = {{1e-3, 0.1, 0.01}, {2e-3, 0.2, 0.02}}};
 
-/* M units, K ranks; window: the clip. EXTREME: a slice overflowed; ACCUMULATE: an update is already made that the base
+/* M units, K ranks; window: the clip. EXTREME: a slice overflowed; ACCUMULATE: one update was made that the base
  * does not count; LOSS_ONLY: no loss scaling */
 static void decide_step_setup(struct harness *h)
 {

@@ -17,7 +17,7 @@
 #include <string.h>
 
 #ifdef ZTRAIN_EMULATION
-enum { DEVICE_GUARD = 0 }; /* the emulated GPU has red zones of its own */
+enum { DEVICE_GUARD = 0 }; /* the emulated GPU has red zones */
 #else
 enum { DEVICE_GUARD = 256 }; /* bytes before and after a tensor, which show writes out of bounds */
 #endif
@@ -172,7 +172,7 @@ int32_t *device_ints(struct harness *h, const int32_t *values, int64_t n)
     return ints;
 }
 
-/* One value as it lies in the tensor's memory. */
+/* Reads one value from the tensor's memory. */
 static void encode(const struct tensor *t, double value, unsigned char *to)
 {
     float f = (float)value;
@@ -222,7 +222,7 @@ static void upload(struct harness *h, const struct tensor *t)
     stream_sync(h->stream);
 }
 
-/* Small random values, the same ones again and again: enough to be timed. */
+/* Small random values in a short cycle: enough for timing. */
 static void upload_pattern(struct harness *h, const struct tensor *t)
 {
     enum { PATTERN = 1 << 17 };
@@ -236,7 +236,7 @@ static void upload_pattern(struct harness *h, const struct tensor *t)
     stream_sync(h->stream);
 }
 
-/* Whether the guards around the tensor are whole. */
+/* Whether the guards around the tensor are unchanged. */
 static bool download(struct harness *h, struct tensor *t)
 {
     size_t size = element_size(t), bytes = (size_t)t->n * size, guard = t->alias ? 0 : DEVICE_GUARD;
@@ -318,8 +318,12 @@ static void case_setup(struct harness *h, const struct op_case *c, enum dtype dt
     h->dtype = dtype;
     h->count = 0;
     h->random = 1;
-    h->limits = (struct op_limits){
-        .dtype = dtype, .max_tokens = c->M, .H = c->H, .KV = c->KV, .D = c->D, .P = c->P}; /* drivers know the rest */
+    h->limits = (struct op_limits){.dtype = dtype,
+                                   .max_tokens = c->M,
+                                   .H = c->H,
+                                   .KV = c->KV,
+                                   .D = c->D,
+                                   .P = c->P}; /* the drivers set the rest */
     memset(&h->args, 0, sizeof h->args);
     op_drivers[op].setup(h);
     size_t workspace = ops_workspace_bytes(h->device, &h->limits);
@@ -342,12 +346,12 @@ static double mean_square_root(const double *x, int64_t n)
     return count ? sqrt(sum / (double)count) : 0;
 }
 
-/* First element that is wrong, or -1. */
+/* Returns the first wrong element, or -1. */
 static int64_t first_wrong(const struct tensor *t, double tolerance)
 {
     double rms = mean_square_root(t->expected, t->n);
     double absolute =
-        t->absolute + (t->output && !t->exact && t->dtype == DTYPE_F16 ? 0x1p-24 : 0); /* its smallest number */
+        t->absolute + (t->output && !t->exact && t->dtype == DTYPE_F16 ? 0x1p-24 : 0); /* the smallest fp16 number */
     for (int64_t i = 0; i < t->n; i++) {
         double e = t->expected[i], a = t->actual[i];
         if (isnan(e) && t->alias)
@@ -359,7 +363,7 @@ static int64_t first_wrong(const struct tensor *t, double tolerance)
     return -1;
 }
 
-/* Relative to the value and to the tensor's root mean square. */
+/* The tolerance is relative to the value and to the tensor's root mean square. */
 static double tolerance_of(const struct tensor *t)
 {
     static const double by_dtype[DTYPE_COUNT] = {[DTYPE_F32] = 2e-5, [DTYPE_BF16] = 1.6e-2, [DTYPE_F16] = 2e-3};
@@ -368,7 +372,7 @@ static double tolerance_of(const struct tensor *t)
     return t->tolerance ? t->tolerance : t->is_double ? 1e-5 : by_dtype[t->dtype];
 }
 
-/* The same case from its start: every output must have the bits that it had before. */
+/* Runs the case once more from its start: every output must have the same bits as before. */
 static bool repeats(struct harness *h, const struct op_case *c, enum dtype dtype, const char *text)
 {
     struct tensor first[MAX_TENSORS];
@@ -399,7 +403,7 @@ static bool run_test(struct harness *h, const struct op_case *c, enum dtype dtyp
     bool right = true;
     for (int i = 0; i < h->count && right; i++) {
         struct tensor *t = &h->tensors[i];
-        bool overwritten = false; /* an input whose memory an aliased output took */
+        bool overwritten = false; /* the tensor is an input in whose memory an aliased output lies */
         for (int j = 0; j < h->count; j++)
             overwritten = overwritten || (j != i && h->tensors[j].alias && h->tensors[j].device == t->device);
         if (!download(h, t)) {
@@ -468,11 +472,12 @@ struct ceilings {
     double flops[DTYPE_COUNT]; /* of a large matrix product; 0: not measured yet */
 };
 
-/* Seconds of one `work(h, op)`: the best of several batches, so long that starting and waiting are not what is timed.
- */
+/* Returns the seconds of one `work(h, op)`: the best of several batches, which are long enough that the time to start
+ * and to wait does not count. */
 static double best_seconds(struct harness *h, void (*work)(struct harness *h, int op), int op)
 {
-    const double limit = h->device->kind == DEVICE_CUDA ? 0.1 : 1; /* a GPU is quiet, and has many cases */
+    const double limit =
+        h->device->kind == DEVICE_CUDA ? 0.1 : 1; /* timings on a GPU vary little, and it has many cases */
     double best = 1e30, start = seconds_now();
     for (int i = 0, batch = 1; i < 3 || (i < 200 && seconds_now() - start < limit); i++) {
         double before = seconds_now();
@@ -499,7 +504,7 @@ static enum status announce(struct harness *h, int op, struct error *err)
     return ops_prepare(h->device, &products, err);
 }
 
-/* Sets a case up for timing; what one launch of it computes and moves. */
+/* Sets a case up for timing; returns the work of one launch. */
 static struct op_profile prepare(struct harness *h, const struct op_case *c, enum dtype dtype)
 {
     struct op_profile work = {0};
@@ -525,7 +530,7 @@ static void copy_half(struct harness *h, int op)
     stream_copy(h->stream, h->arena.base + half, h->arena.base, half);
 }
 
-/* Bytes read and written per second, by the device's own copy or by a cast to the same dtype. */
+/* Bytes read and written per second by the faster of the device's copy and a cast to the same dtype. */
 static double copy_ceiling(struct harness *h)
 {
     const struct op_case cast = {.op = "cast", .N = (int64_t)(h->arena.capacity / 10), .flags = IN_PLACE};
@@ -549,7 +554,7 @@ static void print_rate(double flops)
     printf("%8.1f %cFLOP/s", (large ? 1e-12 : 1e-9) * flops, large ? 'T' : 'G');
 }
 
-/* Both ways in which a CPU multiplies bf16, and its tiles. */
+/* The rates of a CPU's bf16 instructions and tiles. */
 static void print_bf16_rates(const struct device *device)
 {
     struct cpu_kernels has;
@@ -604,82 +609,120 @@ static int usage(const char *what)
     return STATUS_USAGE;
 }
 
-int main(int argc, char **argv)
+struct score {
+    int passed, failed;
+};
+
+struct options {
+    int mode;
+    enum device_kind kind;
+    int threads; /* 0: all cores */
+    const char *op, *dtype;
+};
+
+/* Returns whether the command line is right; *wrong is the argument that is not. */
+static bool options_parse(int argc, char **argv, struct options *o, const char **wrong)
 {
-    enum device_kind kind = DEVICE_CPU;
-    const char *only = "", *only_dtype = "";
-    int threads = 0, mode = 0;
-    setvbuf(stdout, NULL, _IOLBF, 0); /* what was wrong before a crash is seen */
-    while (mode < MODE_COUNT && (argc < 2 || strcmp(argv[1], mode_names[mode]) != 0))
-        mode++;
-    if (mode == MODE_COUNT)
-        return usage("no mode");
+    *o = (struct options){.kind = DEVICE_CPU, .op = "", .dtype = ""};
+    *wrong = "no mode";
+    while (o->mode < MODE_COUNT && (argc < 2 || strcmp(argv[1], mode_names[o->mode]) != 0))
+        o->mode++;
+    if (o->mode == MODE_COUNT)
+        return false;
     for (int i = 2; i < argc; i += 2) {
         const char *value = i + 1 < argc ? argv[i + 1] : "";
+        *wrong = argv[i];
         if (strcmp(argv[i], "--device") == 0 && (strcmp(value, "cpu") == 0 || strcmp(value, "cuda") == 0))
-            kind = strcmp(value, "cuda") == 0 ? DEVICE_CUDA : DEVICE_CPU;
+            o->kind = strcmp(value, "cuda") == 0 ? DEVICE_CUDA : DEVICE_CPU;
         else if (strcmp(argv[i], "--threads") == 0 && atoi(value) > 0)
-            threads = atoi(value);
+            o->threads = atoi(value);
         else if (strcmp(argv[i], "--op") == 0)
-            only = value;
+            o->op = value;
         else if (strcmp(argv[i], "--dtype") == 0)
-            only_dtype = value;
+            o->dtype = value;
         else
-            return usage(argv[i]);
+            return false;
     }
+    return true;
+}
 
-    static struct harness h;
+/* Runs or lists one case in one dtype, if the mode has it. */
+static void run_case(struct harness *h, const struct options *o, const struct op_case *c, enum dtype dtype,
+                     struct ceilings *ceilings, struct score *score)
+{
+    const bool perf = c->flags & (PERF | GPU_PERF), timed = c->flags & (o->kind == DEVICE_CUDA ? GPU_PERF : PERF);
+    char text[256];
+    bool passed;
+    case_describe(c, dtype, text, sizeof text);
+    if (!strstr(text, o->op) || !strstr(dtype_name(dtype), o->dtype))
+        return;
+    if (o->mode == MODE_LIST) {
+        printf("%s%s\n", text, !perf ? "" : c->flags & PERF ? " (perf)" : " (GPU perf)");
+        return;
+    }
+    if (o->mode == MODE_PERF && timed)
+        passed = run_perf(h, c, dtype, text, ceilings);
+    else if (o->mode == MODE_TEST && !perf)
+        passed = run_test(h, c, dtype, text);
+    else if (o->mode == MODE_GRAD && !perf && dtype == DTYPE_F32 && op_drivers[op_of_case(c)].loss)
+        passed = run_grad(h, c, dtype, text);
+    else
+        return;
+    score->passed += passed;
+    score->failed += !passed;
+    host_release_from(0);
+}
+
+static void run_cases(struct harness *h, const struct options *o, struct ceilings *ceilings, struct score *score)
+{
+    for (int i = 0; i < op_case_count; i++)
+        for (enum dtype dtype = DTYPE_F32; dtype < DTYPE_COUNT; dtype++)
+            run_case(h, o, &op_cases[i], dtype, ceilings, score);
+}
+
+/* Opens the device, runs the cases on it, prints the score. */
+static int run_on_device(struct harness *h, const struct options *o)
+{
     struct error err;
     struct ceilings ceilings = {0};
-    size_t capacity = (size_t)(mode != MODE_PERF ? 96 : kind == DEVICE_CUDA ? 8192 : 1024) << 20;
+    struct score score = {0};
+    size_t capacity = (size_t)(o->mode != MODE_PERF ? 96 : o->kind == DEVICE_CUDA ? 8192 : 1024) << 20;
     void *memory = NULL;
-    int passed = 0, failed = 0;
-    if (mode != MODE_LIST) {
-        if (device_open(kind, 0, threads, &h.device, &err) != STATUS_OK ||
-            stream_new(h.device, STREAM_COMPUTE, &h.stream, &err) != STATUS_OK ||
-            device_alloc(h.device, capacity, &memory, &err) != STATUS_OK) {
-            fprintf(stderr, "ops-test: %s\n", err.text);
-            return (int)err.code;
-        }
-        printf("%s: %s, %d threads\n", h.device->name, h.device->detail, h.device->threads);
-        arena_init(&h.arena, memory, capacity);
+    char text[1024];
+    if (device_open(o->kind, 0, o->threads, &h->device, &err) != STATUS_OK ||
+        stream_new(h->device, STREAM_COMPUTE, &h->stream, &err) != STATUS_OK ||
+        device_alloc(h->device, capacity, &memory, &err) != STATUS_OK) {
+        fprintf(stderr, "ops-test: %s\n", err.text);
+        return (int)err.code;
     }
-    if (mode == MODE_PERF) {
-        ceilings.copy = copy_ceiling(&h);
+    printf("%s: %s, %d threads\n", h->device->name, h->device->detail, h->device->threads);
+    arena_init(&h->arena, memory, capacity);
+    if (o->mode == MODE_PERF) {
+        ceilings.copy = copy_ceiling(h);
         printf("ceiling: a large copy %.1f GB/s\n", 1e-9 * ceilings.copy);
-        print_bf16_rates(h.device);
+        print_bf16_rates(h->device);
     }
-    for (int i = 0; i < op_case_count; i++) {
-        const struct op_case *c = &op_cases[i];
-        bool perf = c->flags & (PERF | GPU_PERF), timed = c->flags & (kind == DEVICE_CUDA ? GPU_PERF : PERF);
-        for (enum dtype dtype = DTYPE_F32; dtype < DTYPE_COUNT; dtype++) {
-            char text[256];
-            case_describe(c, dtype, text, sizeof text);
-            if (!strstr(text, only) || !strstr(dtype_name(dtype), only_dtype))
-                continue;
-            if (mode == MODE_LIST)
-                printf("%s%s\n", text, !perf ? "" : c->flags & PERF ? " (perf)" : " (GPU perf)");
-            else if (mode == MODE_PERF && timed)
-                run_perf(&h, c, dtype, text, &ceilings) ? passed++ : failed++;
-            else if (mode == MODE_TEST && !perf)
-                run_test(&h, c, dtype, text) ? passed++ : failed++;
-            else if (mode == MODE_GRAD && !perf && dtype == DTYPE_F32 && op_drivers[op_of_case(c)].loss)
-                run_grad(&h, c, dtype, text) ? passed++ : failed++;
-            host_release_from(0);
-        }
-    }
-    if (mode != MODE_LIST) {
-        char text[1024];
-        ops_describe(h.device, text, sizeof text);
-        if (*text)
-            printf("%s\n", text);
-    }
-    if (mode != MODE_LIST)
-        printf("%d passed, %d failed\n", passed, failed);
-    if (mode != MODE_LIST) {
-        stream_free(h.stream);
-        device_free(h.device, memory, capacity);
-        device_close(h.device);
-    }
-    return failed ? 1 : 0;
+    run_cases(h, o, &ceilings, &score);
+    ops_describe(h->device, text, sizeof text);
+    if (*text)
+        printf("%s\n", text);
+    printf("%d passed, %d failed\n", score.passed, score.failed);
+    stream_free(h->stream);
+    device_free(h->device, memory, capacity);
+    device_close(h->device);
+    return score.failed ? 1 : 0;
+}
+
+int main(int argc, char **argv)
+{
+    static struct harness h;
+    struct options options;
+    const char *wrong;
+    setvbuf(stdout, NULL, _IOLBF, 0); /* lines before a crash are seen */
+    if (!options_parse(argc, argv, &options, &wrong))
+        return usage(wrong);
+    if (options.mode != MODE_LIST)
+        return run_on_device(&h, &options);
+    run_cases(&h, &options, NULL, NULL);
+    return 0;
 }

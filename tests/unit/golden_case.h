@@ -1,4 +1,4 @@
-/* golden_case.h: reads a folder of tests/golden for unit tests. Aborts on anything unexpected: the files are ours. */
+/* golden_case.h: reads a folder of tests/golden for unit tests. Aborts if a file is not as expected. */
 #ifndef ZTRAIN_TESTS_GOLDEN_CASE_H
 #define ZTRAIN_TESTS_GOLDEN_CASE_H
 
@@ -21,7 +21,7 @@ static inline void golden_check(bool good, const char *what, const char *path)
     }
 }
 
-/* A whole file, with a zero byte behind it; caller frees. */
+/* Returns a whole file, with a zero byte after it; the caller frees it. */
 static inline char *golden_file(const char *path, size_t *bytes)
 {
     FILE *file = fopen(path, "rb");

@@ -1,4 +1,4 @@
-/* test_cpu_bf16.c: what multiplies bf16 on the CPU device: which instructions are chosen, and that they are used. */
+/* test_cpu_bf16.c: the CPU device chooses the faster bf16 instruction, and uses it. */
 #include "gpu/cpu/cpu_bf16.h"
 #include "gpu/open/device_open.h"
 #include "gpu/ops.h"
@@ -12,7 +12,7 @@
 
 #include <cmocka.h>
 
-static struct cpu_kernels here; /* what this CPU has */
+static struct cpu_kernels here; /* of this CPU */
 
 static void the_fastest_is_chosen(void **state)
 {
@@ -24,7 +24,7 @@ static void the_fastest_is_chosen(void **state)
         {116e9, 232e9, CPU_BF16_DOT},  /* Zen 4 */
         {168e9, 82e9, CPU_BF16_WIDEN}, /* Emerald Rapids */
         {168e9, 0, CPU_BF16_WIDEN},    /* no such instruction */
-        {100e9, 100e9, CPU_BF16_DOT},  /* equally fast, but for noise */
+        {100e9, 100e9, CPU_BF16_DOT},  /* equally fast within noise */
         {109e9, 100e9, CPU_BF16_DOT},  {111e9, 100e9, CPU_BF16_WIDEN},
     };
     for (size_t i = 0; i < COUNT_OF(cases); i++) {
@@ -83,7 +83,7 @@ static void ranks_take_what_all_can_and_want(void **state)
     ranks[1] = ranks[2] = ranks[0];
     cpu_kernels_common(ranks, 3, &common);
     assert_int_equal(common.bf16, CPU_BF16_DOT);
-    ranks[1].bf16 = CPU_BF16_WIDEN; /* where the instruction is slow, the others would wait */
+    ranks[1].bf16 = CPU_BF16_WIDEN; /* the others would wait for a rank with a slow instruction */
     cpu_kernels_common(ranks, 3, &common);
     assert_int_equal(common.bf16, CPU_BF16_WIDEN);
     assert_false(cpu_kernels_equal(&ranks[0], &ranks[1]));
@@ -105,7 +105,7 @@ static void a_run_keeps_its_choice(void **state)
         assert_int_equal(cpu_kernels_choose_products(&now, &before, &err), STATUS_OK);
         assert_int_equal(now.bf16, i);
     }
-    setenv("ZTRAIN_CPU_BF16", "widen", 1); /* but for a word */
+    setenv("ZTRAIN_CPU_BF16", "widen", 1); /* unless the variable names another */
     assert_int_equal(cpu_kernels_choose_products(&now, &before, &err), STATUS_OK);
     assert_int_equal(now.bf16, CPU_BF16_WIDEN);
     unsetenv("ZTRAIN_CPU_BF16");
@@ -129,7 +129,7 @@ static float small_times_large(struct device *device, struct stream *stream)
     return y;
 }
 
-/* Of a single token: its value. */
+/* Returns the value of a single token. */
 static uint16_t attention_of_small(struct device *device, struct stream *stream)
 {
     enum { D = 8 };

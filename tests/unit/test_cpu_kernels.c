@@ -1,4 +1,4 @@
-/* test_cpu_kernels.c: what the CPUs of several ranks have in common, and the words that choose. */
+/* test_cpu_kernels.c: the common kernels of several ranks, and the environment variables that choose kernels. */
 #include "gpu/cpu/cpu_kernels.h"
 
 #include <setjmp.h>
@@ -48,7 +48,7 @@ static void onednn_is_common_only_if_it_is_the_same(void **state)
     other = one;
     strcpy(other.onednn_version, "3.1.0");
     common = common_of(&one, &other);
-    assert_true(cpu_kernels_equal(&common, &baseline)); /* no version is left over, either */
+    assert_true(cpu_kernels_equal(&common, &baseline)); /* the version is cleared as well */
     other = one;
     other.onednn_isa = 39;
     common = common_of(&one, &other);
@@ -89,7 +89,7 @@ static void the_environment_chooses(void **state)
         enum status status = cpu_kernels_detect(&kernels, &err);
         if (isa > (int)features.isa) {
             assert_int_equal(status, STATUS_USAGE);
-            assert_non_null(strstr(err.text, "does not have; hint: the most that it has is"));
+            assert_non_null(strstr(err.text, "does not have; hint: its best level is"));
             continue;
         }
         assert_int_equal(status, STATUS_OK);
@@ -121,7 +121,7 @@ static void a_run_keeps_its_kernels(void **state)
     unsetenv("ZTRAIN_CPU_ISA");
     assert_true(cpu_kernels_keep(&kernels, &pairs));
     assert_true(cpu_kernels_equal(&kernels, &pairs));
-    assert_false(cpu_kernels_keep(&kernels, &amx)); /* what is not here cannot be kept */
+    assert_false(cpu_kernels_keep(&kernels, &amx)); /* an instruction set that this CPU lacks cannot be kept */
     assert_true(cpu_kernels_equal(&kernels, &pairs));
     assert_true(cpu_kernels_keep(&kernels, &avx2));
     assert_true(cpu_kernels_equal(&kernels, &avx2));
@@ -133,7 +133,7 @@ static void a_run_keeps_its_kernels(void **state)
 
     struct error err;
     const enum cpu_bf16_products ways[] = {CPU_BF16_DOT, CPU_BF16_WIDEN};
-    for (size_t i = 0; i < COUNT_OF(ways); i++) { /* what was measured then is not measured again */
+    for (size_t i = 0; i < COUNT_OF(ways); i++) { /* an earlier measurement is not repeated */
         struct cpu_kernels before = pairs;
         before.bf16 = ways[i];
         kernels = pairs;

@@ -170,7 +170,7 @@ static void memory_limit_of_the_process_is_named(void **state)
 {
     (void)state;
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-    skip(); /* the sanitizers' own mappings are over any limit */
+    skip(); /* the mappings of the sanitizers exceed any limit */
 #else
     struct rlimit before, low;
     void *memory;
@@ -286,7 +286,7 @@ static void events_order_streams(void **state)
 static void copies_run_in_stream_order(void **state)
 {
     (void)state;
-    const size_t bytes = ((size_t)3 << 20) + 5; /* over the size from which copies are parallel */
+    const size_t bytes = ((size_t)3 << 20) + 5; /* large enough for a parallel copy */
     unsigned char *a = malloc(bytes), *b = malloc(bytes);
     assert_true(a && b);
     for (size_t i = 0; i < bytes; i++)

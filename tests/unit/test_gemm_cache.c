@@ -1,4 +1,4 @@
-/* test_gemm_cache.c: choices of matrix products are found again, the first writer wins, and no file, however damaged,
+/* test_gemm_cache.c: the choices for matrix products are found again, the first writer wins, and no damage to the file
  * does harm. */
 #include "gpu/gemm_cache.h"
 
@@ -74,7 +74,7 @@ static void put(struct gemm_cache *cache, int64_t m, uint64_t algorithm)
     gemm_cache_put(cache, &key, &a, 12.5);
 }
 
-/* The number that algorithm_of() made of it; 0: not there. */
+/* The number of the algorithm (algorithm_of()) that the cache has; 0: none. */
 static uint64_t get(const struct gemm_cache *cache, int64_t m)
 {
     struct gemm_key key = key_of(m);
@@ -107,7 +107,7 @@ static void choices_are_found_again(void **state)
     close_cache(cache);
 }
 
-/* While one process measures, another waits, and then finds what the first has chosen. */
+/* While one process measures, another waits, and then finds the choices of the first. */
 static void the_first_writer_wins(void **state)
 {
     (void)state;
@@ -173,7 +173,7 @@ static void damage_is_never_believed(void **state)
             assert_true(one == 0 || one == 101);
             assert_true(two == 0 || two == 102);
             if (at < size - 1)
-                assert_true(one == 0 || two == 0); /* one line at least is lost */
+                assert_true(one == 0 || two == 0); /* at least one line is lost */
             close_cache(cache);
         }
     }
@@ -224,7 +224,7 @@ static void the_environment_says_where(void **state)
 {
     (void)state;
     setenv("ZTRAIN_GEMM_CACHE", "", 1);
-    assert_null(gemm_cache_open("NVIDIA H200", 130100)); /* none is wanted */
+    assert_null(gemm_cache_open("NVIDIA H200", 130100)); /* no cache is wanted */
     gemm_cache_lock(NULL);
     put(NULL, 1, 1);
     assert_int_equal(get(NULL, 1), 0);

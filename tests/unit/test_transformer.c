@@ -1,7 +1,7 @@
-/* test_transformer.c: the transformer on the CPU device, with whole parameters and gradients behind the verbs.
+/* test_transformer.c: the transformer on the CPU device, with verbs over whole parameters and gradients.
  *
- * The oracle is tests/golden: loss and every tensor's gradient of step 1, in float64 by transformers. Gradients and
- * activations start poisoned with NaN, so that whatever is read before it is written shows. */
+ * The oracle is tests/golden: the loss and every tensor's gradient of step 1, computed in float64 by Hugging Face
+ * transformers. Gradients and activations are filled with NaN at first, so that a read before the first write shows. */
 #include "core/dtype.h"
 #include "gpu/model/transformer.h"
 #include "gpu/open/device_open.h"
@@ -16,7 +16,7 @@
 
 #include <cmocka.h>
 
-/* Counts allocations of the whole process, where no sanitizer has its own allocator. */
+/* Counts the allocations of the whole process, unless a sanitizer replaces the allocator. */
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 enum { COUNTS_ALLOCATIONS = 0 };
 static atomic_long allocations;
@@ -110,7 +110,7 @@ static enum status whole_ready(void *self, int unit, struct stream *stream, stru
     return whole_call(self, err, "ready", "", unit);
 }
 
-/* A model of tests/golden with everything around it. */
+/* A model of tests/golden with the device, memory and verbs that it needs. */
 struct fixture {
     struct golden_name golden;
     struct model_desc desc;
@@ -142,7 +142,7 @@ static int64_t max_tokens(const struct fixture *f, const struct variant *v)
     return (int64_t)(v->micro_seqs ? v->micro_seqs : BATCH) * f->golden.seq_length + v->filler;
 }
 
-/* Plans dry, allocates exactly that, poisons it, lays out again. */
+/* Plans with a dry arena, allocates exactly that much, fills it with NaN, and lays out again. */
 static void fixture_start(struct fixture *f, const struct variant *v)
 {
     struct error err;
@@ -335,7 +335,7 @@ static double worst_gradient(const struct fixture *f, double *together)
     return worst;
 }
 
-/* Within a few times of what transformers' own fp32 strays from float64. */
+/* Within a few times the error of transformers in fp32, relative to float64. */
 static void test_golden_fp32(void **state)
 {
     (void)state;
@@ -364,7 +364,7 @@ static void test_golden_fp32(void **state)
     }
 }
 
-/* Within twice of what transformers' own bf16 strays. */
+/* Within twice the error of transformers in bf16. */
 static void test_golden_bf16(void **state)
 {
     (void)state;
@@ -406,7 +406,7 @@ static float *copy_of_grads(const struct fixture *f)
     return copy;
 }
 
-/* The bits of every gradient are those in `copy`, gaps (poison that nobody touches) included. */
+/* Every gradient has the bits in `copy`, including the gaps, whose NaN must not change. */
 static bool same_grads(const struct fixture *f, const float *copy)
 {
     size_t at = 0;
@@ -526,7 +526,7 @@ static const char *const UNTIED_EVALUATION[] = {
     "acquire e0", "release e0", "acquire e1", "release e1", "acquire e2", "release e2", "acquire e3", "release e3",
 };
 
-/* The order of the verbs, the same for a batch without tokens, whose gradients are zeros or what was there. */
+/* The order of the verbs. It is the same for a batch without tokens, whose gradients are zero or stay as they were. */
 static void test_order_of_verbs(void **state)
 {
     (void)state;
@@ -576,7 +576,7 @@ static void test_order_of_verbs(void **state)
     }
 }
 
-/* Whichever verb fails, its status comes back and no verb is called after it. */
+/* Whichever verb fails, its status is returned and no verb is called after it. */
 static void test_failing_verbs(void **state)
 {
     (void)state;
@@ -615,7 +615,7 @@ static void test_failing_verbs(void **state)
     }
 }
 
-/* The clocks, and that the profile sees the ops. */
+/* The stopwatch runs, and the profile counts the ops. */
 static void test_times(void **state)
 {
     (void)state;
@@ -642,7 +642,7 @@ static void test_times(void **state)
     fixture_release(&f);
 }
 
-/* With the plain GEMM: what a GEMM library allocates inside is its own. */
+/* With the built-in product: a GEMM library may allocate memory. */
 static void test_no_allocation_in_a_step(void **state)
 {
     (void)state;
@@ -676,7 +676,7 @@ static void test_no_allocation_in_a_step(void **state)
     unsetenv("ZTRAIN_CPU_GEMM");
 }
 
-/* Bytes that a dry layout takes for GPT-2 of `layers` layers. */
+/* The bytes of a dry layout for GPT-2 with `layers` layers. */
 static size_t gpt2_plan(int layers, const struct variant *v, int64_t tokens)
 {
     struct error err;
@@ -762,7 +762,7 @@ static void test_head_too_wide_for_a_gpu(void **state)
     json_decref(json);
 }
 
-/* By hand: GPT-2 124M has 12 · 12 · 768² + 50257 · 768 weights in matrices; Llama with GQA. */
+/* Computed by hand: GPT-2 124M has 12 · 12 · 768² + 50257 · 768 weights in matrices; Llama with GQA. */
 static void test_flops(void **state)
 {
     (void)state;
