@@ -1,4 +1,5 @@
-/* choose_device.h: which device this rank computes on: one kind for all ranks of a job, and of several GPUs its own. */
+/* choose_device.h: the device that this rank computes on: one kind for all ranks of a job, and a GPU of its own where
+ * there are several. */
 #ifndef ZTRAIN_CMD_TRAIN_CHOOSE_DEVICE_H
 #define ZTRAIN_CMD_TRAIN_CHOOSE_DEVICE_H
 
@@ -9,13 +10,14 @@
 
 struct device_choice {
     enum device_kind kind;
-    int index;      /* of the GPU, as device_open() takes it */
-    bool may_share; /* ranks that have one GPU are meant to (ZTRAIN_SHARE_GPUS=1) */
-    bool to_plan;   /* a plan for GPUs where there is none: device_plan_open() */
+    int index;      /* the GPU's number for device_open() */
+    bool may_share; /* several ranks may use one GPU (ZTRAIN_SHARE_GPUS=1) */
+    bool to_plan;   /* a plan for a GPU on a machine without one: device_plan_open() */
 };
 
-/* Collective, unless comm and boot are NULL (a plan, which needs no GPU). cuda: STATUS_DEVICE if some rank has no GPU
- * to use, STATUS_USAGE if a node has more ranks than GPUs; auto: the CPU for all if some rank has none, and says so. */
+/* Collective, unless comm and boot are NULL (a plan, which needs no GPU). With train.device: cuda it fails with
+ * STATUS_DEVICE if some rank has no GPU, and with STATUS_USAGE if a node has more ranks than GPUs; with auto all ranks
+ * use the CPU if some rank has no GPU, and a line says so. */
 enum status choose_device(const struct run_spec *spec, struct comm *comm, const struct bootstrap *boot,
                           struct device_choice *choice, struct error *err);
 

@@ -11,13 +11,13 @@ struct graph_question {
     const struct run_spec *spec;
     const struct model_desc *desc;
     const struct device *device;
-    const struct comm *comm; /* attached to the device; NULL: a plan */
-    bool profile;            /* ops are timed one by one */
-    bool say;                /* tell the log */
+    const struct comm *comm; /* attached to the device; NULL in a plan */
+    bool profile;            /* each op is timed */
+    bool say;                /* log the choice */
 };
 
-/* true where they cannot be: STATUS_USAGE. auto: where they can be, and the host needs about as long to launch a
- * micro-batch as the GPU to compute it. */
+/* Graphs are used with auto if they are possible and the host needs about as long to launch a micro-batch as the GPU to
+ * compute it. STATUS_USAGE: train.cuda_graphs is true, but graphs are not possible. */
 enum status choose_graphs(const struct graph_question *question, bool *graphs, struct error *err);
 
 #endif

@@ -1,5 +1,5 @@
-/* console.h: what rank 0 shows while it trains: one line that renews itself on a terminal, plain lines in a log
- * (the log file of rank 0 has them either way). */
+/* console.h: rank 0's display of the progress: one line that is renewed on a terminal, plain lines in a log (the log
+ * file of rank 0 has plain lines in both cases). */
 #ifndef ZTRAIN_CMD_TRAIN_CONSOLE_H
 #define ZTRAIN_CMD_TRAIN_CONSOLE_H
 
@@ -10,13 +10,13 @@
 #include <stdint.h>
 
 struct console {
-    bool terminal;  /* stdout is one: renew one line; else plain lines */
+    bool terminal;  /* stdout is a terminal: renew one line; otherwise print plain lines */
     bool silent;    /* not rank 0 */
     bool breakdown; /* wall_clock_breakdown: a second line with the time of each part */
     int64_t steps_per_print;
     int64_t total_steps;
-    double smoothed_step_seconds; /* exponential mean, for the time left */
-    bool line_open;               /* the terminal's last line is a progress line without a line end */
+    double smoothed_step_seconds; /* exponential mean, from which the time left is estimated */
+    bool line_open;               /* the last line on the terminal is a progress line without its line end */
 };
 
 void console_init(struct console *console, bool silent, int64_t steps_per_print, int64_t total_steps, bool breakdown);

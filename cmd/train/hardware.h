@@ -1,5 +1,6 @@
-/* hardware.h: what decides the bits of a run's results beside its run spec: the device, the CPU's kernels, versions of
- * GPU libraries. Each checkpoint says it ("machine" in its manifest), and a run that goes on elsewhere is told. */
+/* hardware.h: what decides the bits of a run's results in addition to its run spec: the device, the CPU kernels, the
+ * versions of GPU libraries. Each checkpoint records it ("machine" in its manifest), and a run that continues with
+ * other hardware logs the differences. */
 #ifndef ZTRAIN_CMD_TRAIN_HARDWARE_H
 #define ZTRAIN_CMD_TRAIN_HARDWARE_H
 
@@ -9,18 +10,19 @@
 #include "gpu/cpu/cpu_kernels.h"
 #include "gpu/device.h"
 
-/* What this rank computes with: a flat object of strings, numbers and booleans, the caller's (json_decref). When the
- * device's memory is laid out: until then it may not have opened the libraries that it uses. */
+/* Describes what this rank computes with: a flat object of strings, numbers and booleans, owned by the caller
+ * (json_decref). To be called after the device's memory is laid out, as the device may open its libraries until then.
+ */
 json_t *hardware_to_json(const struct device *device);
 
-/* The CPU kernels that a checkpoint was computed with. false: it does not say, or it was not the CPU. */
+/* The CPU kernels that a checkpoint was computed with. False: it does not record them, or was not computed on a CPU. */
 bool hardware_kernels(const json_t *machine, struct cpu_kernels *kernels);
 
-/* In what a checkpoint was computed otherwise than it is now, as far as that decides bits: "isa: avx512, now avx2; …".
- * "": in nothing that it says. Returns text. */
+/* Lists the differences that change bits between the checkpoint's machine and `now`: "isa: avx512, now avx2; …"; "" if
+ * it records none. Returns text. */
 const char *hardware_differences(const struct checkpoint *checkpoint, const json_t *now, char *text, size_t size);
 
-/* Collective: compares what the ranks compute with; rank 0 warns if one differs. replicas: each rank updates all
+/* Collective: compares the ranks' machines; rank 0 warns if one differs. replicas: each rank updates all
  * parameters by itself (ZeRO stage 0). */
 enum status hardware_compare_ranks(struct comm *comm, const struct bootstrap *boot, const json_t *own, bool replicas,
                                    struct error *err);

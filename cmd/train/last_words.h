@@ -1,15 +1,16 @@
-/* last_words.h: what ranks say that fail before they can agree on who says it (agree.h).
+/* last_words.h: the errors of ranks that fail before they can agree on who prints them (agree.h).
  *
- * Ranks of one node often find the same wrong, a secret that is missing or a peer that does not come. The first of them
- * to say it takes a name in the kernel, an abstract unix socket of the job and the message; the others find it taken
- * and leave it at that. Whoever cannot make sure that a living rank of this job and user has said it says it itself. */
+ * Ranks of one node often fail alike: a secret is missing, a peer does not come. The first rank to print the error
+ * takes a name in the kernel, an abstract unix socket for the job and the message (verdict_general()); the others find
+ * the name taken and stay silent. A rank that cannot make sure that a living rank of this job and user has the name
+ * prints the error itself. */
 #ifndef ZTRAIN_CMD_TRAIN_LAST_WORDS_H
 #define ZTRAIN_CMD_TRAIN_LAST_WORDS_H
 
 #include "comm/launch/bootstrap.h"
 
-/* Prints the error, unless another rank of this node has, and empties its text: it is said. Gives the others a moment,
- * as the launcher may end them all when this rank ends. */
+/* Prints the error, unless another rank of this node has printed it, and marks it as printed. Then gives the other
+ * ranks a moment for theirs, as the launcher may end all ranks when this one ends. */
 void last_words(const struct bootstrap *boot, struct error *err);
 
 #endif

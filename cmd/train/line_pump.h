@@ -11,13 +11,14 @@ enum { PUMP_BYTES = 16384, PUMP_FRONT = 16 };
 struct line_pump {
     int from; /* non-blocking, owned, -1 when ended */
     enum outlet to;
-    char front[PUMP_FRONT]; /* what goes in front */
+    char front[PUMP_FRONT]; /* of each line */
     size_t used;
     char buffer[PUMP_BYTES];
 };
 
 void line_pump_init(struct line_pump *pump, int from, enum outlet to, int rank);
-/* Copies the whole lines that can be read without waiting; at the end of the input the rest, too, and closes `from`. */
+/* Copies the whole lines that can be read without waiting. At the end of the input it copies the rest as well, and
+ * closes `from`. */
 void line_pump_run(struct line_pump *pump);
 /* Copies what is left, finished line or not, and closes `from`. */
 void line_pump_finish(struct line_pump *pump);

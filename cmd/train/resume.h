@@ -1,4 +1,4 @@
-/* resume.h: the checkpoint that --resume names, and whether the run may go on from it. */
+/* resume.h: the checkpoint that --resume names, and whether the run may continue from it. */
 #ifndef ZTRAIN_CMD_TRAIN_RESUME_H
 #define ZTRAIN_CMD_TRAIN_RESUME_H
 
@@ -8,32 +8,33 @@
 #include "core/retry.h"
 #include "core/spec/spec.h"
 
-/* Opens it; of a run folder the newest valid one. What is there but cannot be read is tried again as `retry` says, now
- * and when the checkpoint is loaded, and is an error then (STATUS_CHECKPOINT, with the cause): it is not damage, and
- * nothing older is taken. STATUS_REQUEUE: asked to stop meanwhile. */
+/* Opens the checkpoint; in a run folder the newest valid one. A file that exists but cannot be read is read again
+ * within the limits of `retry`, now and when the checkpoint is loaded, and then is an error (STATUS_CHECKPOINT, with
+ * the cause): it is not damaged, so no older checkpoint is taken. STATUS_REQUEUE: asked to stop meanwhile. */
 enum status resume_open(const char *resume, const struct retry *retry, struct checkpoint **checkpoint,
                         struct error *err);
 
-/* Whether a run on `world` ranks may go on from it, without a difference that would silently change its course. Fills
- * the spec's batch sizes (spec_resolve_batch_resumed). source: where the world size comes from; say: prints what
- * differs. */
+/* Checks that a run on `world` ranks may continue from it: STATUS_USAGE for a difference that would silently change the
+ * run. Fills in the spec's batch sizes (spec_resolve_batch_resumed). source: where the world size comes from; say:
+ * prints the differences. */
 enum status resume_check(const struct checkpoint *checkpoint, struct run_spec *spec, int world, const char *source,
                          bool say, struct error *err);
 
-/* What the resume has to change in the run folder: nothing where the run branches off into another one. Release it
- * (checkpoint_course.h). */
+/* Plans what the resume has to change in the run folder: nothing if the run branches off into another one. The caller
+ * releases the course (checkpoint_course.h), also after an error. */
 enum status resume_plan_course(const char *resume, const struct run_place *place, const struct checkpoint *checkpoint,
                                struct checkpoint_course *course, struct error *err);
 
-/* --dry-run --resume: which checkpoint it would be, what has changed since, and what would be moved aside. */
+/* --dry-run --resume: prints the checkpoint that would be taken, what has changed since, and what would be moved aside.
+ */
 enum status resume_dry(const char *resume, const struct run_place *place, struct run_spec *spec, int world,
                        const char *source, struct error *err);
 
-/* Where training goes on; steps_per_epoch and fingerprint as the data are now. */
+/* The position at which training continues; steps_per_epoch and data_fingerprint are those of the data now. */
 enum status resume_position(const struct checkpoint *checkpoint, int64_t steps_per_epoch, uint64_t data_fingerprint,
                             struct train_position *position, struct error *err);
 
-/* After an epoch's last step. */
+/* Moves a position from the end of an epoch to the beginning of the next. */
 void begin_next_epoch(struct train_position *position);
 
 #endif

@@ -2,7 +2,7 @@
  *
  *   run.yaml          the effective spec              metrics.jsonl   a line per step
  *   checkpoints/      see ckpt/checkpoint.h           log/            rank-00000.log, …
- *   lock, owner       whose it is: run_lock.h
+ *   lock, owner       its owner: run_lock.h
  */
 #ifndef ZTRAIN_CMD_TRAIN_RUN_FOLDER_H
 #define ZTRAIN_CMD_TRAIN_RUN_FOLDER_H
@@ -15,7 +15,7 @@
 #include <stdbool.h>
 
 struct run_folder {
-    char path[3072];        /* where it lies: run_place.h */
+    char path[3072];        /* run_place.h */
     char checkpoints[3200]; /* <path>/checkpoints */
     char metrics[3200];     /* <path>/metrics.jsonl */
     struct run_lock *lock;  /* rank 0's while the run lives (owned), else NULL */
@@ -33,12 +33,12 @@ enum status run_folder_open(struct run_folder *folder, const struct run_place *p
  * this is the owner check of checkpoint_writer and metrics_ask_owner()). */
 enum status run_folder_still_ours(void *folder, struct error *err);
 
-/* Opens this rank's log file (folders are made), once rank 0 has the folder: the logs may be another run's till then.
- */
+/* Opens this rank's log file, and makes its folder. Only after rank 0 has locked the run folder: until then the logs
+ * may be another run's. */
 enum status run_folder_open_log(const struct run_folder *folder, int rank, struct error *err);
 
-/* Whether ranks on other nodes see the same folder: rank 0 makes a file there and tells its name, the others wait for
- * it to appear (STATUS_USAGE; rank_0: its host), rank 0 deletes it. */
+/* Check that all nodes see the same folder: rank 0 makes a file there, whose name the caller broadcasts; the others
+ * wait for it to appear (STATUS_USAGE if it does not; rank_0: the host of rank 0); rank 0 deletes it. */
 enum { RUN_FOLDER_MARK = 64 };
 enum status run_folder_mark(const struct run_folder *folder, char mark[RUN_FOLDER_MARK], struct error *err);
 enum status run_folder_find_mark(const struct run_folder *folder, const char *mark, const char *rank_0,

@@ -1,5 +1,5 @@
-/* stop_signal.h: SIGTERM, SIGINT, SIGHUP (the terminal is gone; not under nohup) and SIGUSR1 ask a run to stop with a
- * checkpoint and exit 75. A second SIGINT ends it at once with 130. */
+/* stop_signal.h: SIGTERM, SIGINT, SIGHUP (the terminal is gone; ignored under nohup) and SIGUSR1 ask a run to stop with
+ * a checkpoint and exit 75. A second SIGINT ends it at once with 130. */
 #ifndef ZTRAIN_CMD_TRAIN_STOP_SIGNAL_H
 #define ZTRAIN_CMD_TRAIN_STOP_SIGNAL_H
 
@@ -14,12 +14,12 @@ void stop_signal_default(void);
 int stop_signal_pending(void);
 
 /* From now on a second SIGINT ends the process with exit code 130. Not for a supervisor's ranks: a terminal or a batch
- * system may send one to the supervisor, which passes it on, and to them as well; their supervisor counts for all.
- * `speaks`: this process says on stderr what a second one will do, and that it has. */
+ * system may send one SIGINT both to the supervisor, which passes it on, and to the ranks; their supervisor counts for
+ * them. `speaks`: this process prints on stderr what a second SIGINT will do, and that it has done so. */
 void stop_signal_count_interrupts(bool speaks);
 
-/* Whether a SIGINT `seconds` after the one before is another one. Some senders (timeout(1), a terminal together with a
- * wrapper) deliver one request to a process twice, at the same moment. */
+/* Whether a SIGINT that comes `seconds` after the last one is a second request. Some senders (timeout(1), a terminal
+ * together with a wrapper) deliver one request to a process twice, at the same moment. */
 bool stop_signal_is_another(double seconds);
 
 extern const char stop_signal_first_words[], stop_signal_last_words[];

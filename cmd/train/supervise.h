@@ -5,9 +5,9 @@
 #include "core/status.h"
 
 /* Runs `ranks` copies of this program with the same arguments (argv, NULL-terminated) and waits for them. STATUS_OK:
- * all that there is to say was said by the ranks, *exit_code is the job's. Else err has what nobody has said yet (a
- * rank was killed, could not be started, left early) and its code is the job's. timeout_seconds: how long others may go
- * on after a rank has left without agreeing. */
+ * the ranks have printed their errors, and *exit_code is the job's. Otherwise err is an error that no rank could print
+ * (a rank was killed, could not be started, left early), and its code is the job's. timeout_seconds: how long the
+ * others may continue after a rank has left without their agreement. */
 enum status supervise(int ranks, char **argv, double timeout_seconds, int *exit_code, struct error *err);
 
 #endif
