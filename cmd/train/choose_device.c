@@ -1,4 +1,4 @@
-/* choose_device.c: see choose_device.h. Every rank says what it sees, and all draw the same conclusion: ranks that
+/* choose_device.c: see choose_device.h. The ranks exchange what they see, and all draw the same conclusion: ranks that
  * decided by themselves would compute on different devices, or take GPUs from each other. */
 #include "cmd/train/choose_device.h"
 
@@ -12,7 +12,7 @@
 
 static const char share_name[] = "ZTRAIN_SHARE_GPUS";
 
-/* What this rank sees, as the others are told: what is wrong with it is in the view. */
+/* Fills in the view that this rank gives the others; a problem is part of the view. */
 static void look_for_gpus(int rank, struct gpu_view *view)
 {
     unsigned char uuids[GPU_VIEW_MAX][DEVICE_UUID_BYTES];
@@ -31,7 +31,7 @@ static void look_for_gpus(int rank, struct gpu_view *view)
     view->share = shares;
 }
 
-/* Some rank has no GPU to use: "rank 1 on n1: no NVIDIA driver". */
+/* Some rank (`blind`) has no GPU to use: an error with train.device: cuda, otherwise a message. */
 static enum status do_without(const struct run_spec *spec, const struct bootstrap *boot, int blind, const char *why,
                               int seeing, struct error *err)
 {
@@ -39,7 +39,7 @@ static enum status do_without(const struct run_spec *spec, const struct bootstra
     if (boot && boot->world > 1)
         snprintf(who, sizeof who, "rank %d on %s: ", blind, boot->places[blind].host);
     if (spec->train.device == SPEC_DEVICE_CUDA) {
-        /* the lowest rank says it for all, and its messages begin with its name */
+        /* the lowest rank prints it for all, and its messages begin with its name */
         error_set(err, STATUS_DEVICE, "train.device cuda: %s%s", blind == 0 ? "" : who, why);
         if (!device_cuda_is_built())
             return error_hint(err, "build ztrain where nvcc is installed; or set train.device to cpu or auto");

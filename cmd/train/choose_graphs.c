@@ -3,13 +3,13 @@
 #include "core/log.h"
 #include "gpu/model/transformer.h"
 
-/* What the time of a launch is estimated by: about so many of them in a layer forward and backward, with its share of
- * the update; seconds of the host for one; the share of its peak that a GPU reaches; what a GPU without a known peak
- * has. */
+/* The time of launching is estimated from: the number of launches for a layer, forward and backward, with its share of
+ * the update; the host's seconds for one launch; the share of its peak that a GPU reaches; the peak assumed for a GPU
+ * whose peak is unknown. */
 static const double launches_per_layer = 40, launch_seconds = 4e-6, usual_mfu = 0.4, usual_peak = 100e12;
 
-/* Whether the host needs about as long to launch a micro-batch as the GPU to compute it. At twice the host's time the
- * GPU is still kept waiting: by short kernels behind long ones, and at each step's start. */
+/* Whether the host needs about as long to launch a micro-batch as the GPU to compute it. Even when the GPU takes twice
+ * the host's time it still waits: for short kernels that follow long ones, and at the start of each step. */
 static bool is_launch_bound(const struct graph_question *q)
 {
     const struct run_spec *spec = q->spec;
@@ -19,7 +19,7 @@ static bool is_launch_bound(const struct graph_question *q)
     return gpu < 2 * launch_seconds * launches_per_layer * (double)(q->desc->num_layers + 2);
 }
 
-/* Why the steps cannot be graphs; NULL: they can. */
+/* The reason why the steps cannot be graphs; NULL if they can. */
 static const char *obstacle(const struct graph_question *q)
 {
     if (!device_has_graphs(q->device))

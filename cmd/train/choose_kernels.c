@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The lowest rank that has the best kernels: more of them than any other has. */
+/* The lowest of the ranks with the most kernels. */
 static int best_rank(const struct cpu_kernels *all, int world)
 {
     int best = 0;
@@ -21,7 +21,7 @@ static int best_rank(const struct cpu_kernels *all, int world)
     return best;
 }
 
-/* The lowest rank that has no more than what all have; else one that has other kernels than `best`. */
+/* The lowest rank that has no more kernels than all ranks have in common; else one whose kernels differ from `best`. */
 static int lowering_rank(const struct cpu_kernels *all, int world, int best, const struct cpu_kernels *common)
 {
     int other = -1;
@@ -60,7 +60,7 @@ static void say_products(const struct bootstrap *boot, const struct cpu_kernels 
     }
 }
 
-/* What all have in common of their `own`, the same on all ranks. say: tells of differences (rank 0). */
+/* Collective: reduces `own` to the kernels that all ranks have. say: logs the differences (rank 0). */
 static enum status settle(struct comm *comm, const struct bootstrap *boot, struct cpu_kernels *own,
                           void (*say)(const struct bootstrap *boot, const struct cpu_kernels *all,
                                       const struct cpu_kernels *common),
@@ -77,7 +77,7 @@ static enum status settle(struct comm *comm, const struct bootstrap *boot, struc
     return status;
 }
 
-/* Leaves out what the run did not begin with. */
+/* Leaves out kernels that the run did not begin with. */
 static void keep(const struct bootstrap *boot, const struct cpu_kernels *before, struct cpu_kernels *kernels)
 {
     char kept[CPU_KERNELS_TEXT], had[CPU_KERNELS_TEXT];

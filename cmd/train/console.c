@@ -31,14 +31,15 @@ void console_duration(double seconds, char *out, size_t size)
         snprintf(out, size, "%d:%02d", (int)(s / 60), (int)(s % 60));
 }
 
-/* Columns of stdout's terminal; INT_MAX where it does not say. */
+/* Columns of stdout's terminal; INT_MAX if they are unknown. */
 static int terminal_columns(void)
 {
     struct winsize size;
     return ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col ? size.ws_col : INT_MAX;
 }
 
-/* Renews the line. One that the terminal would wrap could not be renewed: it loses the norm and the rate, then its end.
+/* Renews the line. The terminal must not wrap it, or it could not be renewed: it loses the norm and the rate, then its
+ * end.
  */
 static void show_line(struct console *console, const char *step, const char *rates, const char *speed)
 {
@@ -79,7 +80,7 @@ void console_step(struct console *console, const struct step_metrics *m)
     if (console->terminal) {
         show_line(console, step, rates, speed);
         if (due)
-            log_debug("%s%s%s", step, rates, speed); /* the log file has plain lines all the same */
+            log_debug("%s%s%s", step, rates, speed); /* the log file has plain lines in both cases */
         if (!(console->breakdown && due))
             return;
         console_break(console);

@@ -8,9 +8,9 @@
 #include <stdlib.h>
 #include <time.h>
 
-static const double reserve = 10; /* seconds: a slow step, a slow file system, the clocks of two machines */
+static const double reserve = 10; /* seconds, for a slow step, a slow file system, clocks of two machines that differ */
 static const double no_limit = 5 * 365 * 86400.0; /* seconds to the end of a job that has no limit */
-static const double same_end = 5; /* seconds: Slurm's ends move by less when nobody has changed the limit */
+static const double same_end = 5; /* seconds; Slurm's answers differ by less while nobody changes the limit */
 static const double checkpoint_slack = 2, step_slack = 1.25;
 
 /* "2026-11-21 17:30:00" */
@@ -22,7 +22,7 @@ static void print_time(double end, char text[32])
     strftime(text, 32, "%Y-%m-%d %H:%M:%S", &parts);
 }
 
-/* The first answer of all. end, *end: seconds since 1970. */
+/* Finds the end for the first time. *end: seconds since 1970. */
 static bool first_end(struct squeue *squeue, const char **source, double *end)
 {
     const char *given = getenv("SLURM_JOB_END_TIME");

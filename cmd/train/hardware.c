@@ -18,7 +18,7 @@ enum { MACHINE_TEXT = 2048 }; /* bytes of JSON */
 /* The members of hardware_to_json(), in the order of messages. */
 static const struct {
     const char *name;
-    bool decides; /* bits follow from it */
+    bool decides; /* the bits of results depend on it */
 } members[] = {
     {"device", true},
     {"gpu", true},
@@ -39,7 +39,7 @@ static const struct {
     {"onednn_threads", true},
 };
 
-/* What a driver or a CPU calls itself, as ASCII. */
+/* The name that a driver or a CPU gives itself, as ASCII. */
 static void set_text(json_t *machine, const char *name, const char *text)
 {
     char clean[256];
@@ -65,7 +65,7 @@ static void set_kernels(json_t *machine, const struct device *device)
     if (!k->onednn_version[0])
         return;
     json_object_set_new(machine, "onednn_isa", json_integer(k->onednn_isa));
-    json_object_set_new(machine, "onednn_threads", json_integer(device->threads)); /* it cuts sums by them */
+    json_object_set_new(machine, "onednn_threads", json_integer(device->threads)); /* oneDNN divides sums among them */
 }
 
 static void set_gpu(json_t *machine, const struct device *device)
@@ -105,7 +105,7 @@ static bool is_text(const json_t *machine, const char *name, const char *expecte
     return text && !strcmp(text, expected);
 }
 
-/* Whether oneDNN multiplied this dtype; its version then. */
+/* Whether oneDNN multiplied this dtype; if so, its version. */
 static bool read_library(const json_t *machine, const char *name, char version[24])
 {
     const char *text = json_string_value(json_object_get(machine, name));
@@ -131,7 +131,7 @@ bool hardware_kernels(const json_t *machine, struct cpu_kernels *kernels)
     return true;
 }
 
-/* A member's value in a message; "none" if it is not there. */
+/* A member's value in a message; "none" if it is absent. */
 static const char *value_text(const json_t *machine, const char *name, char *text, size_t size)
 {
     const json_t *value = json_object_get(machine, name);
@@ -174,7 +174,7 @@ const char *hardware_differences(const struct checkpoint *checkpoint, const json
     return text;
 }
 
-/* Rank 0: of the first rank that computes with something else. */
+/* Rank 0: warns of the first rank that differs. */
 static void say_difference(const struct bootstrap *boot, const json_t *own, char (*all)[MACHINE_TEXT], bool replicas)
 {
     char text[1024];
@@ -197,7 +197,7 @@ enum status hardware_compare_ranks(struct comm *comm, const struct bootstrap *bo
                                    struct error *err)
 {
     char text[MACHINE_TEXT] = "";
-    if (boot->world == 1 || is_text(own, "device", "cpu")) /* the CPU's kernels are agreed on: choose_kernels.h */
+    if (boot->world == 1 || is_text(own, "device", "cpu")) /* the ranks have agreed on CPU kernels: choose_kernels.h */
         return STATUS_OK;
     char(*all)[MACHINE_TEXT] = memory_alloc((size_t)boot->world * sizeof *all);
     size_t length = json_dumpb(own, text, sizeof text, JSON_COMPACT);

@@ -1,5 +1,5 @@
-/* line_pump.c: see line_pump.h. A line longer than the buffer is broken. Lines go into the queues of core/output.h, for
- * which nobody waits: whoever reads the supervisor's output may pause, and the ranks go on. */
+/* line_pump.c: see line_pump.h. A line longer than the buffer is broken. Lines go into the queues of core/output.h,
+ * which never block: a reader of the supervisor's output may pause, and the ranks continue. */
 #include "cmd/train/line_pump.h"
 
 #include <errno.h>
@@ -44,7 +44,7 @@ static void write_lines(struct line_pump *pump, bool all)
 
 void line_pump_run(struct line_pump *pump)
 {
-    enum { READS = 64 }; /* at a time: one rank's flood does not keep others waiting */
+    enum { READS = 64 }; /* at a time, so that one rank's flood does not keep the others waiting */
     for (int i = 0; i < READS && pump->from >= 0; i++) {
         ssize_t n = read(pump->from, pump->buffer + pump->used, sizeof pump->buffer - pump->used);
         if (n < 0 && errno == EINTR)

@@ -41,7 +41,7 @@ enum status patience_again(struct patience *patience, bool *again, struct error 
                           leads && seconds_now() >= due ? 1.0 : 0.0};
         TRY(comm_sum(patience->comm, votes, COUNT_OF(votes), err));
         patience->last |= votes[0] > 0;
-        *again = votes[1] == 0 || patience->last != was_last; /* a longer limit counts from now on */
+        *again = votes[1] == 0 || patience->last != was_last; /* a longer limit applies from now on */
         if (!*again || votes[2] > 0)
             return STATUS_OK;
         rest_with_progress(glance);

@@ -13,8 +13,8 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Whether `resume` is a run folder, of which the newest checkpoint is taken, and not a checkpoint. A disk that does not
- * say so makes it none: what is ahead of the newest one goes aside as damaged. */
+/* Whether `resume` is a run folder, whose newest checkpoint is taken, rather than a checkpoint. False if the disk does
+ * not answer: for a run folder, checkpoints ahead of the newest valid one would be moved aside as damaged. */
 static bool names_run_folder(const char *resume)
 {
     char manifest[4200];
@@ -46,7 +46,8 @@ enum status resume_plan_course(const char *resume, const struct run_place *place
     return checkpoint_course_plan(place->path, checkpoint, names_run_folder(resume), course, err);
 }
 
-/* The model's config as it is now with the one that the checkpoint was trained with: the spec names only a place. */
+/* Compares the model's config, as it is now, with the config that the checkpoint was trained with: the spec names only
+ * its place. */
 static enum status compare_models(const struct checkpoint *checkpoint, const struct run_spec *spec,
                                   struct string_list *differences, struct error *err)
 {
@@ -61,7 +62,7 @@ end:
     return status;
 }
 
-/* The last part of a path, without slashes behind it: *length bytes. */
+/* The last part of a path, without trailing slashes: *length bytes. */
 static const char *folder_name(const char *path, size_t *length)
 {
     size_t end = strlen(path), begin;
@@ -73,8 +74,8 @@ static const char *folder_name(const char *path, size_t *length)
     return path + begin;
 }
 
-/* Whether model.pretrained may be the folder that the run was begun with, moved. Its config does not tell a base model
- * from what was made of it; the folder's name does. */
+/* Whether model.pretrained may be the folder that the run began with, moved elsewhere. Its config does not distinguish
+ * a base model from a model that was tuned from it; the folder's name does. */
 static bool same_pretrained_name(const struct checkpoint *checkpoint, const struct run_spec *spec)
 {
     const char *was = json_string_value(json_object_get(checkpoint->spec, "model.pretrained"));
@@ -87,8 +88,8 @@ static bool same_pretrained_name(const struct checkpoint *checkpoint, const stru
     return length_was == length_now && memcmp(was, now, length_now) == 0;
 }
 
-/* Whether data.train names what the run was begun with, wherever it stands now. Data that cannot be read, and
- * checkpoints that do not know, are for others to judge: false. */
+/* Whether data.train names the data that the run began with, wherever they are now. False for data that cannot be read
+ * and for checkpoints that do not record a fingerprint: other checks judge those. */
 static bool same_data_elsewhere(const struct checkpoint *checkpoint, const struct run_spec *spec)
 {
     json_t *whole = spec_to_json(spec);
@@ -122,7 +123,7 @@ static enum status compare_specs(const struct checkpoint *checkpoint, const stru
         if (checkpoint->world != world)
             log_info("the world size was %d in the checkpoint and is %d now", checkpoint->world, world);
     }
-    if (report.errors.count > 0) /* differences say more than a model that cannot be read */
+    if (report.errors.count > 0) /* differences explain more than a model that cannot be read */
         status = error_set(err, STATUS_USAGE, "cannot resume from '%s' (%d difference%s): %s", checkpoint->path,
                            report.errors.count, report.errors.count == 1 ? "" : "s", report.errors.items[0]);
     spec_report_release(&report);
@@ -136,7 +137,7 @@ enum status resume_check(const struct checkpoint *checkpoint, struct run_spec *s
     return compare_specs(checkpoint, spec, world, say, err);
 }
 
-/* What a resume would move aside. */
+/* Logs what a resume would move aside. */
 static void say_course(const struct checkpoint_course *course)
 {
     if (*course->from)

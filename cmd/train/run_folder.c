@@ -86,7 +86,7 @@ enum status run_folder_find_mark(const struct run_folder *folder, const char *ma
         }
         nanosleep(&pause, NULL);
         progress_tick();
-        DIR *entries = io_opendir(folder->path); /* has a network file system look again */
+        DIR *entries = io_opendir(folder->path); /* makes a network file system look again */
         if (entries)
             io_closedir(entries);
     }
@@ -101,7 +101,8 @@ void run_folder_unmark(const struct run_folder *folder, const char *mark)
         log_warn("cannot delete '%s': %s", path, strerror(errno));
 }
 
-/* What fs_write_file() left where a run was killed in it. The folder is locked: nobody is writing there now. */
+/* Deletes the files that fs_write_file() leaves when a run is killed in it. The folder is locked, so no process is
+ * writing there now. */
 static void sweep_torn_specs(const struct run_folder *folder)
 {
     static const char torn[] = "run.yaml.tmp-";

@@ -1,23 +1,23 @@
-/* run_lock.c: who may write in a run folder.
+/* run_lock.c: one job at a time may write in a run folder.
  *
  * Two files in the folder decide. `lock` is a regular file that is never deleted; rank 0 holds an fcntl lock on it
- * while the run lives (an open file description's where the kernel has those; no descriptor of this file but ours is
- * ever closed, so that the older kind serves, too). The kernel drops it with the process. It works across nodes on NFS
- * and on Lustre (-o flock), but not everywhere: some mounts have no locks (ENOLCK, EOPNOTSUPP, ENOSYS), some have locks
- * that other nodes do not see (local_lock, localflock), and the lock of a node that was cut off may stay. So it does
- * not decide alone: it keeps two takers apart, and `owner` says whose the folder is:
+ * while the run lives (of the open file description where the kernel supports it; the older kind serves as well,
+ * as this process never closes another descriptor of the file). The kernel drops it with the process. It works across
+ * nodes on NFS and on Lustre (-o flock), but not everywhere: some mounts have no locks (ENOLCK, EOPNOTSUPP, ENOSYS),
+ * some have locks that other nodes do not see (local_lock, localflock), and the lock of a node that was cut off may
+ * stay. So it does not decide alone: it keeps two takers apart, and `owner` names the owner of the folder:
  *
  *     {"nonce": …, "host": …, "boot": …, "pid_space": …, "pid": …, "began": …, "cluster": …, "job": …, "step": …,
  *      "restarts": …, "locked": …, "period": 10.0, "refreshed": "2026-11-22T11:30:12Z 00000012"}
  *
  * It is written as owner.tmp-NONCE, fsynced and renamed. A thread refreshes its last member once a period, in place,
- * through the descriptor that the file was written with: whoever takes over renames a file of his own over this one,
- * and from then on the refreshes of the former owner go into a file without a name. A rename for each refresh could
+ * through the descriptor that the file was written with: a job that takes over renames its own file over this one, and
+ * from then on the refreshes of the former owner go into a file without a name. A rename for each refresh could
  * instead bury the new owner's file.
  *
- * A taker looks at the lock and at the owner, again and again:
+ * A taker looks at the lock and at the owner repeatedly:
  *
- *   owner file                            what it does
+ *   owner file                            what the taker does
  *   ------------------------------------  ---------------------------------------------------------------------------
  *   none                                  takes the folder once it has the lock; refused if that stays held
  *   same Slurm job, fewer restarts        takes it at once: Slurm requeues a job when its former start is over. If that
@@ -28,25 +28,26 @@
  *                                         periods, by the taker's own clock, counting only time in which it could look;
  *                                         refused at the first change
  *
- * To take is to write an owner file with a nonce of one's own, after one more look whether the old one is still the
- * same, and to read it back. Takers that do so at the same moment are kept apart by the lock. Where it cannot be had
- * (no locks, or held by an owner that is to be succeeded) a taker pauses between writing and reading, and of several
- * that renamed their files in that time the last one wins. A lock that is held by a dead owner's node is left behind:
- * the taker locks a new file and renames it to `lock`.
+ * To take the folder, a taker looks once more whether the old owner file is still the same, writes an owner file with
+ * a nonce of its own, and reads it back. The lock keeps takers apart that do so at the same moment. Where the lock
+ * cannot be taken (no locks, or held by an owner that is to be succeeded) a taker pauses between writing and reading,
+ * and of several that renamed their files in that time the last one wins. A lock that is held by a dead owner's node is
+ * abandoned: the taker locks a new file and renames it to `lock`.
  *
  * Nothing here can stop a process that is cut off, or was stopped for a minute, and comes back. Hence the rule for the
  * owner: it reads the file again before each checkpoint is published, before `latest` moves, before anything is
  * deleted, before metrics.jsonl is opened and before lines that waited for a disk are written to it; a foreign nonce,
  * or no file, ends the run with 2. (Any other line asks only whether the refreshing thread has found a foreign nonce.)
- * What is left is the moment between that look and the rename that follows.
+ * What remains is the moment between that look and the rename that follows.
  *
- *   killed at                  what the next start finds
+ *   killed                     what the next start finds
  *   -------------------------  -------------------------------------------------------------------------------------
  *   before the rename          the former owner, or none; owner.tmp-NONCE, which the next owner deletes
- *   after it, until the end    an owner that is dead: on the same machine taken over at once
- *   run_lock_release()         no owner: a clean end leaves nothing to wait for
+ *   after it, until the end    an owner that is dead; on the same machine it is succeeded at once
+ *   after run_lock_release()   no owner: after a clean end there is nothing to wait for
  *
- * Threads: the refreshing thread uses the descriptors and `lost`, which is atomic; all else is the caller's. */
+ * Threads: the refreshing thread uses the descriptors and `lost`, which is atomic; everything else is used by the
+ * caller's thread only. */
 #include "cmd/train/run_lock.h"
 
 #include "cmd/train/stop_signal.h"
@@ -75,9 +76,9 @@
 
 /* Long enough for a slow file server, short enough for a job that starts on another node. */
 static const double USUAL_PERIOD = 10; /* seconds */
-/* Ranks of a run that was killed may take a moment longer to go than their supervisor. */
+/* Ranks of a run that was killed may take a moment longer to end than their supervisor. */
 static const double USUAL_PATIENCE = 5; /* seconds */
-/* Between writing and reading back where the lock keeps nobody away. */
+/* Between writing and reading back where no lock keeps other takers away. */
 static const double SETTLE = 1; /* seconds */
 enum { SILENT_PERIODS = 3, OWNER_MAX_BYTES = 1 << 14, ESTALE_TRIES = 10 };
 
@@ -104,32 +105,28 @@ struct run_lock {
 
 /* ---- the owner file ------------------------------------------------------ */
 
-/* What stands in the owner file: text "" where there is none; owner.nonce "" where it cannot be understood. */
+/* The content of the owner file. text is "" if there is no file, owner.nonce is "" if it cannot be parsed. */
 struct reading {
     char text[OWNER_MAX_BYTES];
     struct run_owner owner;
 };
 
-/* Where each member lies, for both directions. */
+/* The members, for writing and for parsing. */
 static const struct {
     const char *name;
     size_t offset, size; /* size 0: int64_t */
 } members[] = {
-#define TEXT(name)                                                                   \
-    {                                                                                \
-#name, offsetof(struct run_owner, name), sizeof((struct run_owner *)0)->name \
-    }
-#define NUMBER(name)                               \
-    {                                              \
-#name, offsetof(struct run_owner, name), 0 \
-    }
+/* clang-format off */
+#define TEXT(name) {#name, offsetof(struct run_owner, name), sizeof((struct run_owner *)0)->name}
+#define NUMBER(name) {#name, offsetof(struct run_owner, name), 0}
+    /* clang-format on */
     TEXT(nonce),   TEXT(host),    TEXT(boot), TEXT(pid_space), NUMBER(pid),
     NUMBER(began), TEXT(cluster), TEXT(job),  TEXT(step),      NUMBER(restarts),
 #undef TEXT
 #undef NUMBER
 };
 
-/* Leaves an owner without a nonce if the text cannot be understood. */
+/* Leaves an owner without a nonce if the text cannot be parsed. */
 static void owner_parse(const char *text, struct run_owner *owner)
 {
     memset(owner, 0, sizeof *owner);
@@ -189,7 +186,7 @@ static void refreshed_text(int64_t count, char out[REFRESHED_BYTES + 1])
     snprintf(out, REFRESHED_BYTES + 1, "%-*.*s", REFRESHED_BYTES, REFRESHED_BYTES, text);
 }
 
-/* The text of this run's owner file; the caller frees it. *refreshed_at: where its last member's text begins. */
+/* The text of this run's owner file; the caller frees it. *refreshed_at: the offset of its last member's text. */
 static char *owner_text(const struct run_owner *self, off_t *refreshed_at)
 {
     char refreshed[REFRESHED_BYTES + 1];
@@ -221,7 +218,7 @@ static bool without_locks(int code)
     return code == ENOLCK || code == EOPNOTSUPP || code == ENOTSUP || code == ENOSYS || code == EINVAL;
 }
 
-/* One try. EBADF and the like are errors: a lock that was not taken protects nobody. */
+/* One attempt. EBADF and the like are errors: a lock that was not taken protects nothing. */
 static enum status lock_descriptor(int fd, const char *path, enum grip *grip, struct error *err)
 {
     struct flock whole = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
@@ -238,7 +235,7 @@ static enum status lock_descriptor(int fd, const char *path, enum grip *grip, st
     return STATUS_OK;
 }
 
-/* That the run may live here was checked before (run_place.h): what fails now is the disk. */
+/* The folder was checked before (run_place.h), so what fails now is the disk. */
 static enum status open_error(const char *what, const char *path, struct error *err)
 {
     return error_set(err, STATUS_CHECKPOINT, "cannot %s '%s': %s", what, path, strerror(errno));
@@ -260,7 +257,7 @@ static enum status lock_try(struct run_lock *lock, enum grip *grip, struct error
     return lock_descriptor(lock->lock_fd, lock->lock_path, grip, err);
 }
 
-/* The lock is held by an owner that is to be succeeded: leaves it that file, and locks a new one of the same name.
+/* The lock is held by an owner that is to be succeeded: abandons that file and locks a new one of the same name.
  * *beaten: another taker has become the owner meanwhile, and has swept the new file away. */
 static enum status lock_replace(struct run_lock *lock, bool *beaten, struct error *err)
 {
@@ -286,9 +283,9 @@ static enum status lock_replace(struct run_lock *lock, bool *beaten, struct erro
     return STATUS_OK;
 }
 
-/* ---- who is that? -------------------------------------------------------- */
+/* ---- judging an owner ---------------------------------------------------- */
 
-/* When a process began, in clock ticks since the boot; 0: it is not to be seen; -1: it is dead, but not yet waited for.
+/* The start of a process, in clock ticks since the boot; 0: it cannot be seen; -1: it is dead, but not yet waited for.
  */
 static int64_t process_began(int64_t pid)
 {
@@ -315,7 +312,8 @@ static bool same_machine(const struct run_owner *a, const struct run_owner *b)
     return same_kernel && !strcmp(a->pid_space, b->pid_space) && a->pid > 0;
 }
 
-/* grip: ours while the owner wrote that it had the lock means that it is gone, where nothing else can be known. */
+/* grip: if this process has the lock and the owner recorded that it had it, the owner is gone. That is the only
+ * evidence where /proc shows nothing. */
 static bool is_alive(const struct run_owner *owner, enum grip grip)
 {
     if (kill((pid_t)owner->pid, 0) != 0 && errno == ESRCH)
@@ -330,7 +328,7 @@ static bool is_alive(const struct run_owner *owner, enum grip grip)
 
 enum verdict {
     VERDICT_VACANT,  /* no owner */
-    VERDICT_REQUEUE, /* an earlier start of this very job */
+    VERDICT_REQUEUE, /* an earlier start of the same job */
     VERDICT_DEAD,    /* its process is gone */
     VERDICT_ALIVE,   /* its process lives */
     VERDICT_DISTANT, /* it can only be watched */
@@ -400,7 +398,7 @@ static void owner_forget(struct run_lock *lock, const char *path)
     lock->owner_fd = -1;
 }
 
-/* Puts this run in the place of the owner that was read. *won: it is there; else another taker was faster. */
+/* Replaces the owner that was read by this run. *won: it has; otherwise another taker was faster. */
 static enum status claim(struct run_lock *lock, const struct reading *old, enum grip grip, bool *won, struct error *err)
 {
     struct reading now;
@@ -443,12 +441,13 @@ struct watch {
     bool begun;
     char text[OWNER_MAX_BYTES]; /* at the first look */
     char nonce[33];
-    double waited; /* seconds in which this process could look */
+    double waited; /* seconds during which this process could look */
     double last;   /* the last look */
     bool said;
 };
 
-/* How long this owner is watched before it counts as dead. Who cannot get the lock leaves a head start to who has it.
+/* Seconds for which this owner is watched before it counts as dead. A taker without the lock leaves a head start to the
+ * one that has it.
  */
 static double silence_needed(const struct run_lock *lock, const struct reading *reading, enum grip grip)
 {
@@ -490,7 +489,7 @@ static enum decision decide_on_owner(const struct run_lock *lock, const struct w
     return watch->waited < silence_needed(lock, reading, grip) ? DECIDE_WAIT : DECIDE_TAKE;
 }
 
-/* Once for each owner that is watched from afar. */
+/* Logged once for each owner that can only be watched. */
 static void say_watching(const struct run_lock *lock, struct watch *watch, const struct reading *reading,
                          enum grip grip)
 {
@@ -539,7 +538,7 @@ static enum status take_lock(struct run_lock *lock, struct error *err)
     }
 }
 
-/* What takers that were killed left. The folder is ours: nobody else has business there. */
+/* Deletes the files of takers that were killed. The folder is this run's: no other process may write there. */
 static void sweep(const struct run_lock *lock)
 {
     DIR *entries = io_opendir(lock->folder);
@@ -563,7 +562,7 @@ static void refresh(struct run_lock *lock)
                    fsync(lock->owner_fd) == 0;
     int code = errno;
     if (run_lock_check(lock, &err) == STATUS_USAGE)
-        return; /* said when it matters */
+        return; /* reported when it matters: run_lock_check() */
     if (!written && code != ESTALE)
         log_debug("cannot refresh '%s': %s", lock->owner_path, strerror(code));
 }
@@ -613,7 +612,7 @@ static void read_first_line(const char *path, char *out, size_t size)
     fclose(file);
 }
 
-/* Names are printed, and written as JSON: what is no printable ASCII becomes '?'. */
+/* Names are printed, and written as JSON: bytes that are not printable ASCII become '?'. */
 static void make_plain(char *text)
 {
     for (; *text; text++)

@@ -13,19 +13,19 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Whether `path` is `folder` or lies in it. Both are absolute, without links. */
+/* Whether `path` is `folder` or is inside it. Both are absolute, without links. */
 static bool lies_in(const char *path, const char *folder)
 {
     size_t length = strlen(folder);
     return !strncmp(path, folder, length) && (path[length] == '/' || path[length] == '\0');
 }
 
-/* Where `path` leads, and where the entry of that name stands, which may be a link to somewhere else. */
+/* The folder that `path` leads to, and the place of the entry of that name, which may be a link to somewhere else. */
 struct real_place {
     char target[PATH_MAX], entry[PATH_MAX];
 };
 
-/* false: there is no such thing. */
+/* False if `path` does not exist. */
 static bool find_real_place(const char *path, struct real_place *place)
 {
     char parent[FS_PATH_MAX];
@@ -35,7 +35,7 @@ static bool find_real_place(const char *path, struct real_place *place)
     return realpath(parent, place->entry);
 }
 
-/* Whether `resume` lies in the run folder, or among its checkpoints, which may be a link to another disk. */
+/* Whether `resume` is inside the run folder, or among its checkpoints, which may be a link to another disk. */
 static bool belongs_to(const struct real_place *resume, const char *folder)
 {
     char checkpoints[FS_PATH_MAX], real[PATH_MAX];
@@ -60,7 +60,7 @@ static bool is_run_of(const char *folder, const char *name)
     return same;
 }
 
-/* The run folder of that name that `resume` is, or lies in as its checkpoints/ or as one of them. */
+/* Finds the run folder of that name from `resume`: the folder itself, its checkpoints/, or one of its checkpoints. */
 static bool find_moved(const char *resume, const char *name, char path[FS_PATH_MAX])
 {
     char up[FS_PATH_MAX];
@@ -85,7 +85,7 @@ enum status run_place_find(const struct run_spec *spec, const char *resume, stru
                          sizeof place->path - 1);
     place->start = resume ? RUN_RESUMED : RUN_NEW;
     if (!resume || !find_real_place(resume, &real) || belongs_to(&real, place->path))
-        return STATUS_OK; /* whoever opens what is not there says so */
+        return STATUS_OK; /* opening it will report that it does not exist */
     place->moved = !fs_exists(place->path) && find_moved(real.target, spec->run.name, moved);
     if (!place->moved) {
         place->start = RUN_BRANCHED;
@@ -97,7 +97,7 @@ enum status run_place_find(const struct run_spec *spec, const char *resume, stru
     return STATUS_OK;
 }
 
-/* Whether not all checkpoints were moved aside. */
+/* Whether some checkpoint was not moved aside. */
 static bool holds_course(const char *checkpoints)
 {
     struct checkpoint_list list;

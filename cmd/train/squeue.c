@@ -20,7 +20,7 @@
 extern char **environ;
 
 static const double answer_limit = 5;   /* seconds for squeue to answer */
-static const double tick = 0.1;         /* seconds between two signs of life meanwhile */
+static const double tick = 0.1;         /* seconds between two progress ticks meanwhile */
 static const double farewell_limit = 1; /* seconds for the thread to end */
 
 enum { ANSWER_BYTES = 16384 }; /* a line for each task of an array */
@@ -31,9 +31,9 @@ struct squeue {
     double period;      /* seconds */
     bool runs;          /* the thread */
     pthread_t thread;
-    pthread_mutex_t mutex; /* of all below */
+    pthread_mutex_t mutex; /* of all members below */
     pthread_cond_t changed;
-    bool closing, over; /* the thread is asked to end, and does not touch this any more */
+    bool closing, over; /* the thread is asked to end; the thread no longer uses this struct */
     bool news;
     double end; /* seconds since 1970 */
 };
@@ -65,8 +65,8 @@ bool squeue_parse_end(const char *text, double *end)
 
 /* ---- one question -------------------------------------------------------- */
 
-/* Whether squeue is to see the variable: not what would change its answer, make it take itself for a rank, or is none
- * of its business. */
+/* Whether squeue may see the variable. It must not see variables that would change its answer or make it take itself
+ * for a rank, nor any secret. */
 static bool for_squeue(const char *variable)
 {
     static const char *const kept_from_it[] = {"SLURM_TIME_FORMAT=", "SQUEUE_", "PMI", "ZTRAIN_"};
@@ -99,7 +99,7 @@ static bool is_closing(struct squeue *squeue)
     return closing;
 }
 
-/* Reads what comes until the end, the limit, or squeue_free(); the text has a terminator. */
+/* Reads the output until its end, the limit, or squeue_free(); terminates the text. */
 static void read_answer(struct squeue *squeue, int fd, char *text, size_t size)
 {
     size_t used = 0;
@@ -107,7 +107,7 @@ static void read_answer(struct squeue *squeue, int fd, char *text, size_t size)
     while (left > 0 && used + 1 < size && !is_closing(squeue)) {
         struct pollfd ready = {.fd = fd, .events = POLLIN};
         int events = poll(&ready, 1, left < tick ? (int)(left * 1000) + 1 : (int)(tick * 1000));
-        if (!squeue->runs) /* the thread says nothing of whether the rank is alive */
+        if (!squeue->runs) /* the thread is no evidence that the rank is alive */
             progress_tick();
         if (events > 0) {
             ssize_t n = read(fd, text + used, size - 1 - used);
@@ -120,7 +120,7 @@ static void read_answer(struct squeue *squeue, int fd, char *text, size_t size)
     text[used] = 0;
 }
 
-/* Starts it with its output in `out`; signals are its own affair. Returns 0 or an errno. */
+/* Starts squeue with its output to `out` and default signal handling. Returns 0 or an errno. */
 static int start(struct squeue *squeue, int out, pid_t *child)
 {
     char *const arguments[] = {(char *)"squeue", (char *)"-h",    (char *)"-j", squeue->job,
@@ -133,7 +133,7 @@ static int start(struct squeue *squeue, int out, pid_t *child)
     posix_spawnattr_setsigmask(&attributes, &none);
     posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK);
     posix_spawn_file_actions_init(&actions);
-    /* one that finds no memory is a question that is not asked: squeue would write where it must not */
+    /* without memory for this there is no question: squeue would write to the wrong descriptor */
     int error = posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
     if (!error)
         error = posix_spawn_file_actions_adddup2(&actions, out, STDOUT_FILENO);
@@ -152,7 +152,7 @@ static int start(struct squeue *squeue, int out, pid_t *child)
     return error;
 }
 
-/* The job's line of the answer: a number of an array's task may also be that of the whole array. */
+/* Finds the job's line in the answer: the number of an array's task may also be that of the whole array. */
 static bool find_end(const struct squeue *squeue, char *text, double *end)
 {
     size_t length = strlen(squeue->job);
@@ -163,7 +163,7 @@ static bool find_end(const struct squeue *squeue, char *text, double *end)
     return false;
 }
 
-/* *absent: there is no squeue. */
+/* *absent: PATH has no squeue. */
 static bool ask(struct squeue *squeue, bool *absent, double *end)
 {
     char text[ANSWER_BYTES] = "";
@@ -177,7 +177,7 @@ static bool ask(struct squeue *squeue, bool *absent, double *end)
     close(ends[1]);
     if (error == 0) {
         read_answer(squeue, ends[0], text, sizeof text);
-        if (waitpid(child, NULL, WNOHANG) == 0) { /* it has said what we wanted, or is too slow */
+        if (waitpid(child, NULL, WNOHANG) == 0) { /* it has answered, or is too slow */
             kill(child, SIGKILL);
             while (waitpid(child, NULL, 0) < 0 && errno == EINTR)
                 continue;
@@ -205,7 +205,7 @@ bool squeue_ask(struct squeue *squeue, double *end)
     return ask(squeue, &absent, end);
 }
 
-/* Whether the period has passed, and not squeue_free() come. */
+/* Waits for a period. False if squeue_free() was called meanwhile. */
 static bool await_period(struct squeue *squeue)
 {
     const struct timespec until = time_after(squeue->period);
@@ -246,7 +246,7 @@ void squeue_watch(struct squeue *squeue, double period)
 
 bool squeue_heard(struct squeue *squeue, double *end)
 {
-    pthread_mutex_lock(&squeue->mutex); /* held for moments only */
+    pthread_mutex_lock(&squeue->mutex); /* the thread holds it only for moments */
     bool news = squeue->news;
     *end = squeue->end;
     squeue->news = false;
@@ -267,7 +267,7 @@ void squeue_free(struct squeue *squeue)
             continue;
         bool over = squeue->over;
         pthread_mutex_unlock(&squeue->mutex);
-        if (!over) { /* the system starts or ends squeue for so long; the thread keeps its memory */
+        if (!over) { /* the system takes that long to start or end squeue; the thread keeps its memory */
             pthread_detach(squeue->thread);
             return;
         }

@@ -8,7 +8,7 @@
 
 /* ---- life ---------------------------------------------------------------- */
 
-/* Whether all ranks say yes: a collective is in every rank's graph or in none's. */
+/* Whether all ranks vote yes: a collective is in every rank's graph or in none. */
 static enum status all_say(struct comm *comm, bool own, bool *all, struct error *err)
 {
     double yes = own;
@@ -78,7 +78,7 @@ void stepper_keep_up(struct stepper *s)
     event_record(s->looks[s->num_looks++ % 2], s->trainer->compute);
 }
 
-/* Waits for all that was enqueued of the step; the gradients that have come together are of no more use. */
+/* Waits for everything that was enqueued of the step; the gradients accumulated so far are dropped. */
 static enum status break_off(struct stepper *s, struct step_enqueued *enqueued, struct error *err)
 {
     struct trainer *t = s->trainer;
@@ -89,7 +89,7 @@ static enum status break_off(struct stepper *s, struct step_enqueued *enqueued, 
     return device_check(t->device, err);
 }
 
-/* Each micro-batch when its tokens come. */
+/* Enqueues each micro-batch as soon as its tokens are loaded. */
 static enum status run_as_data_come(struct stepper *s, struct token_stream *stream, const struct stepper_look *look,
                                     struct step_enqueued *enqueued, struct error *err)
 {
@@ -133,7 +133,7 @@ static enum status run_loaded(struct stepper *s, struct error *err)
     return finish(s, err);
 }
 
-/* Captures the step that is loaded; or goes back to where it began and leaves s->graph NULL. */
+/* Captures the loaded step. If that fails, returns to the state before and leaves s->graph NULL. */
 static enum status capture(struct stepper *s, struct error *err)
 {
     struct trainer *t = s->trainer;

@@ -1,4 +1,4 @@
-/* stepper.h: an optimizer step as work for the device: all its micro-batches, then the update.
+/* stepper.h: gives the device an optimizer step as work: all its micro-batches, then the update.
  *
  * The work is enqueued op by op, or, on a GPU, captured once as a graph and launched as one piece from then on
  * (train.cuda_graphs): where the kernels are shorter than the time that it takes to launch them, the GPU would wait for
@@ -25,28 +25,28 @@ struct stepper {
 enum status stepper_init(struct stepper *stepper, struct trainer *trainer, struct error *err);
 void stepper_release(struct stepper *stepper); /* before the trainer's release */
 
-/* Called between the micro-batches of a step that is no graph, on all ranks alike: may look around, collectively,
- * whether the step is to be broken off. */
+/* Called between the micro-batches of a step that is not a graph, on all ranks: may find out, collectively, whether to
+ * break the step off (*stop). */
 struct stepper_look {
     enum status (*look)(void *context, struct stepper *stepper, bool *stop, struct error *err);
     void *context;
 };
 
-/* For a look that asks others: the host waits until the device has come to where it was at the look before, so that a
- * host, which may be far ahead of its device, does not promise what will take long. */
+/* For a look that asks the other ranks: waits until the device has reached the point of the previous look. Otherwise
+ * the host, which may be far ahead of its device, would vote to stop at a point that the device reaches much later. */
 void stepper_keep_up(struct stepper *stepper);
 
-/* How a step was given to the device. */
+/* A step that was given to the device. */
 struct step_enqueued {
     struct batch last;   /* its last micro-batch */
-    double data_seconds; /* waiting for tokens */
+    double data_seconds; /* spent waiting for tokens */
     bool launched;       /* as a graph: its parts are not timed */
-    bool broken_off; /* a look said so: nothing was updated, the device and the communicator are idle, and no step may
-                      * be enqueued any more */
-    bool counted;    /* the communicator has counted its operations: not those of a graph that was there already */
+    bool broken_off; /* by a look: nothing was updated, the device and the communicator are idle, and no further step
+                      * may be enqueued */
+    bool counted; /* the communicator has counted its operations, as it does not for a graph that is launched again */
 };
 
-/* Enqueues the next step of the token stream. `made`: optimizer steps that are known to be made. Collective. */
+/* Enqueues the next step of the token stream. `made`: optimizer steps that are known to be done. Collective. */
 enum status stepper_enqueue(struct stepper *stepper, struct token_stream *stream, int64_t made,
                             const struct stepper_look *look, struct step_enqueued *enqueued, struct error *err);
 

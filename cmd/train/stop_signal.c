@@ -11,7 +11,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Atomic, as any thread of the process may be the one that the signal interrupts. */
+/* Atomic, as the signal may interrupt any thread of the process. */
 static atomic_int pending;
 static atomic_bool interrupts, announces, interrupted;
 static _Atomic double interrupted_at; /* seconds */
@@ -20,7 +20,7 @@ const char stop_signal_first_words[] =
     "ztrain: interrupted: the run stops with a checkpoint; a second Ctrl-C ends it at once, without one\n";
 const char stop_signal_last_words[] = "ztrain: error: interrupted a second time: ended at once, without a checkpoint\n";
 
-/* A signal's handler may do little, and must not wait for a terminal on hold. */
+/* Called by a signal's handler, which may do little and must not wait for a terminal on hold. */
 static void write_words(const char *words)
 {
     struct pollfd ready = {.fd = STDERR_FILENO, .events = POLLOUT};
@@ -32,7 +32,7 @@ static void write_words(const char *words)
 
 bool stop_signal_is_another(double seconds)
 {
-    return seconds > 0.2; /* faster than anybody presses two keys */
+    return seconds > 0.2; /* nobody presses Ctrl-C twice in less */
 }
 
 static void count_interrupt(void)
@@ -58,7 +58,7 @@ static void take_stop_signal(int signal_number)
 
 static const int stops[] = {SIGTERM, SIGINT, SIGHUP, SIGUSR1};
 
-/* nohup: the end of the terminal is to stop nothing. */
+/* Under nohup the end of the terminal must not stop the run. */
 static bool stays_ignored(int signal_number)
 {
     struct sigaction now;

@@ -47,7 +47,7 @@ enum status trainer_describe_model(const struct run_spec *spec, bool notices, st
 /* Everything that takes device memory, in the order of the arena. Run dry for the plan, then for real. */
 static void lay_out(struct trainer *t, struct arena *local, struct arena *shared)
 {
-    bool peers_read = t->device->kind == DEVICE_CPU; /* a GPU's memory is read by nobody else */
+    bool peers_read = t->device->kind == DEVICE_CPU; /* no peer reads a GPU's memory directly */
     zero_layout(t->zero, local, peers_read ? shared : local);
     transformer_layout(t->transformer, local);
     t->loss_sum = arena_take(local, MEM_WORKSPACE, sizeof *t->loss_sum);
@@ -56,7 +56,7 @@ static void lay_out(struct trainer *t, struct arena *local, struct arena *shared
         stream_set_workspace(t->compute, workspace, t->plan.workspace);
 }
 
-/* What the micro-batches of training and evaluation look like. */
+/* The token streams of training and evaluation. */
 static void configure_streams(struct trainer *t)
 {
     const struct run_spec *spec = t->spec;
@@ -77,11 +77,11 @@ static void configure_streams(struct trainer *t)
     t->validation_config = t->train_config;
     t->validation_config.evaluation = true;
     t->validation_config.shuffle = false;
-    const bool limited = spec->train.eval_batches <= INT64_MAX / spec->train_batch_size; /* else: on all */
+    const bool limited = spec->train.eval_batches <= INT64_MAX / spec->train_batch_size; /* otherwise: all samples */
     t->validation_config.max_samples = limited ? spec->train.eval_batches * spec->train_batch_size : 0;
 }
 
-/* A step that all ranks must have taken before the next, in which they wait for each other. */
+/* Between two parts of the construction: the next part is collective, so all ranks must have done this one. */
 static enum status trainer_agree(struct trainer *t, enum status status, struct error *err)
 {
     return t->comm ? agree(t->comm, status, err) : status;
@@ -96,7 +96,7 @@ static enum status describe_shards(struct trainer *t, struct error *err)
     return STATUS_OK;
 }
 
-/* The device, and the way in which its collectives go. */
+/* Opens the device, and attaches the communicator to it. */
 static enum status open_device(struct trainer *t, int threads, struct error *err)
 {
     struct device_choice choice;
@@ -216,7 +216,7 @@ enum status trainer_open_data(struct trainer *t, struct error *err)
 enum status trainer_allocate(struct trainer *t, struct error *err)
 {
     struct arena local, shared;
-    arena_init_dry(&shared); /* one rank shares nothing */
+    arena_init_dry(&shared); /* a rank alone shares nothing */
     TRY(transformer_prepare(t->transformer, t->spec->gradient_accumulation_steps > 1, err));
     TRY(device_alloc(t->device, t->plan.local.used, &t->memory, err));
     arena_init(&local, t->memory, t->plan.local.used);
@@ -232,7 +232,7 @@ enum status trainer_allocate(struct trainer *t, struct error *err)
     return transformer_start(t->transformer, t->compute, err);
 }
 
-/* The initial values of this rank's slices; each element is a function of seed, tensor and index only. */
+/* Fills this rank's slices with initial values; each element depends only on seed, tensor and index. */
 static enum status initialise(struct trainer *t, struct error *err)
 {
     enum { PIECE = 1 << 16 };

@@ -1,4 +1,4 @@
-/* trainer.h: everything that one rank's run consists of, built in the order in which the pieces need each other:
+/* trainer.h: the parts of one rank's run, built in the order in which they need each other:
  *
  *   model description -> tensor table -> shard layout -> device -> zero, transformer -> plan -> memory -> weights
  *
@@ -20,7 +20,7 @@
 #include "gpu/device.h"
 #include "gpu/model/transformer.h"
 
-/* The bytes that one rank will hold, exactly. */
+/* The exact number of bytes that one rank will hold. */
 struct memory_plan {
     struct arena local;  /* dry: the rank's own arena, workspace included */
     struct arena shared; /* dry: its segment that peers read */
@@ -53,26 +53,26 @@ struct trainer {
     uint64_t data_fingerprint; /* of the training data */
 };
 
-/* Reads the model's config as the spec names it. `notices`: prints what the config asks for and is not done. */
+/* Reads the config of the model that the spec names. `notices`: logs what the config asks for and ztrain ignores. */
 enum status trainer_describe_model(const struct run_spec *spec, bool notices, struct model_desc *desc,
                                    struct error *err);
 
-/* Model, table, layout, device, zero, transformer and the plan for `world` ranks; `threads` as device_open takes them.
- * comm may be NULL (a plan only), else it is collective: all ranks fail if one does. */
+/* Model, table, layout, device, zero, transformer and the plan for `world` ranks; threads: see device_open().
+ * comm is NULL for a plan; otherwise this is collective, and all ranks fail if one does. */
 enum status trainer_build(struct trainer *trainer, struct run_spec *spec, int rank, int world, struct comm *comm,
                           int threads, struct error *err);
 
 /* Opens the token shards; fills steps_per_epoch, total_steps and data_fingerprint. */
 enum status trainer_open_data(struct trainer *trainer, struct error *err);
 
-/* Allocates what the plan says and lays everything out. */
+/* Allocates the plan's memory and lays everything out in it. */
 enum status trainer_allocate(struct trainer *trainer, struct error *err);
 
-/* This rank's share of the weights by initialisation, or from the Hugging Face folder the spec names, or from a
- * checkpoint (not NULL). */
+/* Fills this rank's share of the weights: from `checkpoint` if it is not NULL, else from the Hugging Face folder that
+ * the spec names, else by initialisation. */
 enum status trainer_load_weights(struct trainer *trainer, const struct checkpoint *checkpoint, struct error *err);
 
-/* Then: what the ranks have loaded becomes the parameters that they compute with (collective). */
+/* Collective, after that: turns the loaded shares into the parameters that the ranks compute with. */
 enum status trainer_spread_weights(struct trainer *trainer, struct error *err);
 
 void trainer_release(struct trainer *trainer);
@@ -80,7 +80,7 @@ void trainer_release(struct trainer *trainer);
 /* Fills mfu and of_ceiling of a step whose tokens_per_s is known. */
 void trainer_utilisation(const struct trainer *trainer, struct step_metrics *m);
 
-/* "parameters 497.8 MB …", by kind, through log_info. */
+/* Logs the memory plan, a line for each kind: "parameters 497.8 MB …". */
 void trainer_print_plan(const struct trainer *trainer);
 
 #endif
