@@ -1,4 +1,4 @@
-/* clock.h: time that passes, by the clock that nobody sets. */
+/* clock.h: elapsed time by the monotonic clock, which nobody can set. */
 #ifndef ZTRAIN_CORE_CLOCK_H
 #define ZTRAIN_CORE_CLOCK_H
 
@@ -8,7 +8,7 @@
 /* Seconds since some moment before the program started. */
 double seconds_now(void);
 
-/* A condition whose timed waits end at a time_after(). */
+/* Initialises a condition whose timed waits take a deadline from time_after(). */
 void condition_init(pthread_cond_t *condition);
 struct timespec time_after(double seconds);
 

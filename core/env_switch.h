@@ -1,4 +1,4 @@
-/* env_switch.h: switches in the environment, and choices between words. */
+/* env_switch.h: environment variables that are switches, or choices between words. */
 #ifndef ZTRAIN_CORE_ENV_SWITCH_H
 #define ZTRAIN_CORE_ENV_SWITCH_H
 
@@ -6,12 +6,12 @@
 
 #include <stdbool.h>
 
-/* Whether the variable is 1; 0, nothing and not there are off, all else is STATUS_USAGE. `meaning`: of 1, for the hint.
- */
+/* Sets *on if the variable is 1; it is off if the variable is 0, empty or unset. Any other value is STATUS_USAGE.
+ * `meaning`: the meaning of 1, for the hint. */
 enum status env_switch(const char *name, const char *meaning, bool *on, struct error *err);
 
-/* Which of `count` words the variable is, as an index; -1: it is not there, or empty. STATUS_USAGE: another word; the
- * hint names these. */
+/* The index of the variable's value among `count` words; -1: it is unset or empty. STATUS_USAGE: any other value; the
+ * hint lists the words. */
 enum status env_choice(const char *name, const char *const *words, int count, int *index, struct error *err);
 
 #endif

@@ -1,8 +1,8 @@
 /* faults.h: failures on purpose, in test builds only.
  *
  * Code that must survive a full disk or a kill makes its system calls through the wrappers below. In a build without
- * ZTRAIN_FAULTS they are the plain calls of core/io.h. With it, each call first asks faults_next(), which counts it and
- * may say that it fails, or that the process dies here. What happens is set by the environment or by faults_arm():
+ * ZTRAIN_FAULTS they are the plain calls of core/io.h. With it, each call first calls faults_next(), which counts
+ * it and may make it fail, or kill the process. The environment or faults_arm() sets the fault:
  *
  *   ZTRAIN_FAULT=KIND:N:ACTION    KIND write, fsync, rename, mkdir, remove, link, or any; N from 1: the Nth such call
  *                                 ACTION ENOSPC, EIO, EACCES, EDQUOT: that call fails with it, and writes and fsyncs
@@ -35,12 +35,12 @@ enum fault_kind {
 };
 
 #ifdef ZTRAIN_FAULTS
-/* Arms one fault ("write:3:ENOSPC") and sets the count to 0; NULL disarms. false: cannot be read. */
+/* Arms one fault ("write:3:ENOSPC") and sets the count to 0; NULL disarms. false: the text is not a fault. */
 bool faults_arm(const char *fault);
 /* calls counted since faults_arm() */
 int64_t faults_count(void);
-/* 0: go on; else the errno with which this call fails. FAULT_WRITE's caller passes what it is about to write, so that a
- * kill leaves a torn write behind. */
+/* 0: the call is made; else the errno with which it fails. The caller of FAULT_WRITE passes its data, so that a kill
+ * leaves a torn write. */
 int faults_next(enum fault_kind kind, int fd, const void *data, size_t bytes);
 #else
 static inline int faults_next(enum fault_kind kind, int fd, const void *data, size_t bytes)

@@ -1,7 +1,7 @@
-/* fsutil.h: small helpers around files and folders, for everything that reads outside bytes or publishes a file.
+/* fsutil.h: helpers for files and folders, for all code that reads outside data or publishes a file.
  *
- * `code` is the status that a failure gets (STATUS_DATA for model files, STATUS_CHECKPOINT for checkpoints, …);
- * messages name the path and errno's text. Nothing here keeps state; any thread. */
+ * `code` is the status of a failure (STATUS_DATA for model files, STATUS_CHECKPOINT for checkpoints, …); messages have
+ * the path and the text of errno. The functions keep no state; any thread may call them. */
 #ifndef ZTRAIN_CORE_FSUTIL_H
 #define ZTRAIN_CORE_FSUTIL_H
 
@@ -16,40 +16,40 @@ enum { FS_PATH_MAX = 4096 };
 /* out = "dir/name"; an error if it does not fit in FS_PATH_MAX bytes. */
 enum status fs_join(char out[FS_PATH_MAX], const char *dir, const char *name, enum status code, struct error *err);
 
-/* The folder that the entry `path` stands in, by the text of the path: "." for a bare name. */
+/* The folder of `path`, from the text of the path: "." for a bare name. */
 void fs_parent(const char *path, char out[FS_PATH_MAX]);
 
-/* The last part of a path, by its text: "b" of "a/b". Points into `path`. */
+/* The last part of a path, from its text: "b" for "a/b". Points into `path`. */
 const char *fs_base_name(const char *path);
 
 /* Whether a name ends with `suffix` (".bin"). */
 bool fs_has_suffix(const char *name, const char *suffix);
 
-bool fs_exists(const char *path); /* anything, also a dangling link */
+bool fs_exists(const char *path); /* any entry, including a dangling link */
 bool fs_is_dir(const char *path);
 
 /* Opens a regular file for reading; a folder, pipe or device is refused without waiting. *bytes (may be NULL): its
  * size. */
 enum status fs_open_read(const char *path, enum status code, int *fd, int64_t *bytes, struct error *err);
 
-/* Reads a whole regular file of at most max_bytes; *data (caller frees) has a NUL after its *size bytes. */
+/* Reads a whole regular file of at most max_bytes; a NUL follows the *size bytes of *data (caller frees). */
 enum status fs_read_file(const char *path, size_t max_bytes, enum status code, char **data, size_t *size,
                          struct error *err);
 
-/* Reads exactly `count` bytes at `offset`; a short file is named with the offset where it ends. Ticks progress. */
+/* Reads exactly `count` bytes at `offset`; the error for a short file has the offset where it ends. Ticks progress. */
 enum status fs_pread(int fd, const char *path, void *data, size_t count, int64_t offset, enum status code,
                      struct error *err);
 
 /* Writes exactly `count` bytes at the file's position. Ticks progress. */
 enum status fs_write(int fd, const char *path, const void *data, size_t count, enum status code, struct error *err);
 
-/* Makes a folder and its parents. */
+/* Creates a folder and its parents. */
 enum status fs_mkdirs(const char *path, enum status code, struct error *err);
 
 /* fsync of a folder: makes renames and new entries in it durable. */
 enum status fs_sync_dir(const char *path, enum status code, struct error *err);
 
-/* Writes a whole file: temporary name beside it, fsync, rename, fsync of the folder. */
+/* Writes a whole file: a temporary name next to it, fsync, rename, fsync of the folder. */
 enum status fs_write_file(const char *path, const void *data, size_t size, enum status code, struct error *err);
 
 /* Copies a regular file in the same way, with bounded memory; *bytes (may be NULL): its size. */

@@ -9,8 +9,8 @@
 #include <stdio.h>
 #include <unistd.h>
 
-/* The body of a wrapper: `call` (of that type), which is `doing` something to the file at `path`, or, where that is
- * NULL, to the file of `fd`. */
+/* The body of a wrapper: makes `call`, which returns `type`; `doing` names the operation on the file at `path` or, if
+ * that is NULL, on the file of `fd`. */
 #define SLOW_CALL(type, doing, path, fd, call)            \
     do {                                                  \
         struct slow_call slow_;                           \
@@ -32,7 +32,7 @@ int io_open(const char *path, int flags, ...)
     SLOW_CALL(int, "opening", path, -1, open(path, flags, mode));
 }
 
-/* While it is being closed the descriptor has no name any more. */
+/* While a descriptor is being closed, /proc does not have its name any more. */
 int io_close(int fd)
 {
     char link[64], path[2000];

@@ -1,10 +1,10 @@
-/* io.h: the system calls on files, as POSIX has them, for a rank whose peers wait for it.
+/* io.h: the POSIX system calls on files, for a rank whose peers wait for it.
  *
- * Any of them may wait for a disk or a file server for minutes. Each is the call of its name with a slow call
- * (core/progress.h) around it: the rank counts as alive up to comm.io_timeout_seconds, and is named with the file after
- * that. Results and errno are those of the call. Calls that may fail on purpose in test builds go through
- * core/faults.h, which uses these. For what has no wrapper here (stdio, glob) there are progress_slow_begin() and
- * _end(). */
+ * A call may wait for a disk or a file server for minutes. Each function makes the system call of its name inside a
+ * slow call (core/progress.h): for up to comm.io_timeout_seconds the rank counts as alive, after that it is named
+ * together with the file. Results and errno are those of the system call. Calls that may fail on purpose in test builds
+ * go through core/faults.h, which uses these functions. Calls without a wrapper here (stdio, glob) are put between
+ * progress_slow_begin() and progress_slow_end(). */
 #ifndef ZTRAIN_CORE_IO_H
 #define ZTRAIN_CORE_IO_H
 
@@ -32,7 +32,7 @@ int io_stat(const char *path, struct stat *facts);
 int io_lstat(const char *path, struct stat *facts);
 int io_access(const char *path, int mode);
 
-DIR *io_opendir(const char *path); /* NULL is never for want of memory (core/memory.h) */
+DIR *io_opendir(const char *path); /* NULL never means a lack of memory (core/memory.h) */
 struct dirent *io_readdir(DIR *folder);
 int io_closedir(DIR *folder);
 

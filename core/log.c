@@ -1,5 +1,5 @@
-/* log.c: see log.h. What is said before the log file is open is kept and begins the file, so that a start that is
- * refused needs to make no file, and a run's log still has its first words. */
+/* log.c: see log.h. Lines from before the log file is open are kept and begin the file, so that a refused start does
+ * not create a file, and the log of a run still has its first lines. */
 #include "core/log.h"
 
 #include "core/io.h"
@@ -19,9 +19,9 @@ static struct {
     pthread_mutex_t mutex;
     int rank, world;
     char host[256];
-    bool open, opened;   /* the file is, was once */
+    bool open, opened;   /* the file is open, was open once */
     size_t early_bytes;  /* of `early`, without the terminating 0 */
-    char early[1 << 15]; /* lines from before; more than fit are only on the terminal */
+    char early[1 << 15]; /* lines from before; those that do not fit are only on the terminal */
 } logger = {.mutex = PTHREAD_MUTEX_INITIALIZER, .world = 1};
 
 void log_identity(int rank, int world, const char *host)
@@ -65,10 +65,10 @@ void log_close(void)
     output_drain();
 }
 
-enum { TEXT_BYTES = 4096, LINE_BYTES = 2 * TEXT_BYTES + 512 /* escaped, with what goes before it */ };
+enum { TEXT_BYTES = 4096, LINE_BYTES = 2 * TEXT_BYTES + 512 /* escaped text, and the prefixes */ };
 _Static_assert(LINE_BYTES <= (int)OUTPUT_RECORD, "a line is one record");
 
-/* To the file, with the time, or to what is kept until there is one. */
+/* Writes a line with the time to the file, or keeps it until there is one. */
 static void keep_line(const char *prefix, const char *text, enum output_kind kind)
 {
     char stamp[32];
@@ -87,8 +87,8 @@ static void keep_line(const char *prefix, const char *text, enum output_kind kin
     }
 }
 
-/* To `terminal` (OUTLET_FILE: to the file alone) with `prefix` and the rank, if the text does not begin with it, and to
- * the file. The caller holds no lock. */
+/* Writes a line to `terminal` (OUTLET_FILE: not to a terminal) with `prefix` and, unless the text begins with it, the
+ * rank; and to the file. The caller holds no lock. */
 static void write_line(enum outlet terminal, const char *prefix, bool name_rank, const char *raw, enum output_kind kind)
 {
     char escaped[2 * TEXT_BYTES];

@@ -1,11 +1,10 @@
-/* loss_scaler.h: the dynamic loss scale of fp16, as DeepSpeed 0.19 counts it (runtime/fp16/loss_scaler.py).
+/* loss_scaler.h: the dynamic loss scale of fp16, with the rules of DeepSpeed 0.19 (runtime/fp16/loss_scaler.py).
  *
- * After every step: an overflow takes one of `hysteresis`; at the last it halves the scale, down to min_scale, and once
- * more at the floor ends the run (exhausted). With `window` clean steps behind it, and every window from then on, a
- * clean step doubles the scale and fills the hysteresis up again; with consecutive_hysteresis every clean step fills it
- * up.
+ * After every step: an overflow lowers the hysteresis by one; the last one halves the scale, but not below min_scale,
+ * and an overflow at min_scale ends the run (exhausted). After every `window` steps without overflow, a step doubles
+ * the scale and resets the hysteresis; with consecutive_hysteresis every step without overflow resets it.
  *
- * One function for the host and for device code (CUDA compiles this header, too). */
+ * The same function serves the host and device code (CUDA compiles this header as well). */
 #ifndef ZTRAIN_CORE_LOSS_SCALER_H
 #define ZTRAIN_CORE_LOSS_SCALER_H
 
@@ -27,11 +26,11 @@ struct loss_scaler_rules {
 };
 
 struct loss_scaler {
-    double scale;          /* of the next step's loss */
-    int64_t steps;         /* seen so far, overflows included */
+    double scale;          /* of the loss of the next step */
+    int64_t steps;         /* steps so far, including overflows */
     int64_t last_overflow; /* its number from 0; -1: none */
     int32_t hysteresis;    /* overflows left until the scale halves */
-    bool exhausted;        /* an overflow at min_scale: there is no way down */
+    bool exhausted;        /* an overflow at min_scale: the scale cannot be halved further */
 };
 
 LOSS_SCALER_FUNCTION void loss_scaler_init(struct loss_scaler *scaler, const struct loss_scaler_rules *rules,

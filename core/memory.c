@@ -26,7 +26,7 @@ void memory_on_exhausted(void (*tell)(const struct error *err))
 void memory_exhausted(size_t bytes)
 {
     static atomic_flag ending = ATOMIC_FLAG_INIT;
-    while (atomic_flag_test_and_set(&ending)) /* another thread is at it, and takes this one along */
+    while (atomic_flag_test_and_set(&ending)) /* another thread is ending the process */
         pause();
     struct error err;
     if (bytes)
@@ -122,7 +122,7 @@ ssize_t memory_getline(char **text, size_t *room, FILE *file)
     return length;
 }
 
-/* What glibc's linker says without memory; a full block of static thread-local storage is another matter. */
+/* Whether glibc's linker reports a lack of memory; a full block of static thread-local storage is another error. */
 static bool is_linkers_memory(const char *text)
 {
     static const char *const words[] = {"out of memory", "cannot create ", "cannot allocate "};
@@ -139,7 +139,7 @@ void *memory_dlopen(const char *file, int flags, const char **why)
     if (text && is_linkers_memory(text))
         memory_exhausted(0);
     if (why)
-        *why = text ? text : "the dynamic linker does not say why";
+        *why = text ? text : "the dynamic linker gives no reason";
     return library;
 }
 
@@ -180,7 +180,7 @@ FILE *memory_stream(char **text, size_t *bytes)
     *bytes = 0;
     FILE *file = fopencookie(stream, "w", functions);
     if (!file)
-        memory_exhausted(0); /* it needs nothing else */
+        memory_exhausted(0); /* fopencookie() fails only without memory */
     return file;
 }
 
@@ -188,7 +188,7 @@ FILE *memory_stream(char **text, size_t *bytes)
 
 enum { THREADS_ENDING = 16 };
 
-/* The OpenMP run time calls exit(1) when it gets neither memory nor a thread; no code of ours ends with 1. */
+/* The OpenMP run time calls exit(1) without memory or threads; ztrain's code never exits with 1. */
 static void end_of_library(int code, void *unused)
 {
     (void)unused;
@@ -199,8 +199,7 @@ static void end_of_library(int code, void *unused)
 void memory_serve_libraries(void)
 {
     json_set_alloc_funcs(memory_alloc, free);
-    for (int i = 0; i < THREADS_ENDING;
-         i++) /* exit() takes one for each thread that calls it, the first ends them all */
+    for (int i = 0; i < THREADS_ENDING; i++) /* each thread that calls exit() uses one; the first ends them all */
         if (on_exit(end_of_library, NULL) != 0)
             memory_exhausted(0);
 }

@@ -1,14 +1,14 @@
-/* memory.h: memory whose lack ends the process, with exit code 5 and last words that say so.
+/* memory.h: allocations whose failure ends the process, with exit code 5 and a message.
  *
- * Large memory (arenas, staging, whatever scales with the model) comes from malloc(), and a function that
- * gets none returns STATUS_DEVICE. This header is for the many small things whose failure nobody can handle and that
- * must never look like something else: a text that could not be copied is not a key that is unset, and a folder that
- * could not be listed is not an empty one; and a rank that leaves out a collective for want of a few bytes would be
- * found in the wrong one by its peers. Libraries that cannot report a failure (jansson's json_*_new() put NULL into
- * an object without a word) get their memory here.
+ * Large memory (arenas, staging, everything that scales with the model) comes from malloc(), and a function
+ * that gets none returns STATUS_DEVICE. This header is for the many small allocations whose failure no caller can
+ * handle and which must never look like something else: a text that could not be copied is not an unset key, a folder
+ * that could not be listed is not an empty one, and a rank that left out a collective because a few bytes were missing
+ * would be in the wrong one for its peers. Libraries that cannot report a failure (jansson's json_*_new() silently put
+ * NULL into an object) get their memory here.
  *
- * Any thread may call these. Without memory the calling thread prints the last words, tells the rank's peers by the
- * hook that cmd/ has set, and ends the process at once: no destructor runs, nothing else is written. */
+ * Any thread may call these functions. Without memory the calling thread prints the last words, tells the rank's peers
+ * through the hook that cmd/ has set, and ends the process at once: no destructor runs, nothing else is written. */
 #ifndef ZTRAIN_CORE_MEMORY_H
 #define ZTRAIN_CORE_MEMORY_H
 
@@ -27,20 +27,20 @@ char *memory_text(const char *text) __attribute__((malloc, returns_nonnull)); /*
 char *memory_printf(const char *format, ...) __attribute__((malloc, returns_nonnull, format(printf, 1, 2)));
 
 /* A stream that writes to memory, as open_memstream() makes it, whose text is never cut short: after fflush() or
- * fclose() *text has *bytes bytes and a NUL behind them. The caller frees it after fclose(). */
+ * fclose() *text has *bytes bytes, followed by a NUL. The caller frees it after fclose(). */
 FILE *memory_stream(char **text, size_t *bytes);
 
-/* libc's functions of these names; NULL is never for want of memory, so that a file or folder that cannot be opened is
- * not taken for one that is absent. */
+/* libc's functions of these names. NULL never means a lack of memory, so a file or folder that could not be opened is
+ * not taken for an absent one. */
 FILE *memory_fopen(const char *path, const char *mode);
 FILE *memory_fdopen(int fd, const char *mode);
 DIR *memory_opendir(const char *path);
 ssize_t memory_getline(char **text, size_t *room, FILE *file);
 
-/* dlopen(); where it returns NULL, *why (may be NULL) is dlerror()'s text, and not that memory was out. */
+/* dlopen(). If it returns NULL, *why (may be NULL) is dlerror()'s text, and the reason is not a lack of memory. */
 void *memory_dlopen(const char *file, int flags, const char **why);
 
-/* The end: bytes is the size of the request, 0 if it is not known. */
+/* Ends the process. bytes: the size of the request; 0: not known. */
 void memory_exhausted(size_t bytes) __attribute__((noreturn));
 
 /* Sets what prints the last words: log_error() in the program. NULL, and at the start: the text goes to stderr as it
@@ -50,7 +50,7 @@ void memory_set_last_words(void (*print)(const struct error *err));
 /* Sets what is called between the last words and the end; NULL: nothing. It must not ask for memory. */
 void memory_on_exhausted(void (*tell)(const struct error *err));
 
-/* Has the libraries that take an allocator use this one. Called once, before any other thread is started. */
+/* Makes the libraries that take an allocator use this one. Called once, before any other thread is started. */
 void memory_serve_libraries(void);
 
 #endif

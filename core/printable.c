@@ -6,10 +6,10 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Bytes of the printable character that `text` begins with; 0: it begins with none. */
+/* The number of bytes of the printable character at the beginning of `text`; 0: there is none. */
 static size_t printable_length(const unsigned char *text)
 {
-    static const unsigned least[] = {0, 0, 0x80, 0x800, 0x10000}; /* that needs so many bytes */
+    static const unsigned least[] = {0, 0, 0x80, 0x800, 0x10000}; /* the least code point that needs this many bytes */
     if (text[0] < 0x80)
         return text[0] >= 0x20 && text[0] != 0x7f ? 1 : 0;
     size_t length = text[0] >= 0xf0 ? 4 : text[0] >= 0xe0 ? 3 : 2;
@@ -42,7 +42,7 @@ const char *printable(const char *text, char *buffer, size_t size)
     ASSERT(size >= 8);
     if (is_printable(text))
         return text;
-    size_t used = 0, cut_at = 0; /* cut_at: up to there the dots fit behind */
+    size_t used = 0, cut_at = 0; /* cut_at: the dots still fit after this many bytes */
     for (const unsigned char *c = (const unsigned char *)text; *c;) {
         size_t length = printable_length(c), shown = length ? length : 4;
         if (used + sizeof cut <= size)

@@ -1,5 +1,5 @@
-/* progress.c: see progress.h. The calls that go on are a list, from the callers' stacks, under one mutex, which nobody
- * holds for longer than a walk along it. */
+/* progress.c: see progress.h. The calls in progress form a list of structs on their callers' stacks, under one mutex,
+ * which is never held longer than a walk along the list. */
 #include "core/progress.h"
 
 #include "core/clock.h"
@@ -62,7 +62,7 @@ static void slow_call_text(const struct slow_call *call, char *text, size_t size
     char link[64], file[2048] = "";
     if (call->path) {
         snprintf(file, sizeof file, " '%.2000s'", call->path);
-    } else if (call->fd >= 0) { /* the kernel knows its name without asking the file system */
+    } else if (call->fd >= 0) { /* the kernel knows the name without the file system */
         char target[2000];
         snprintf(link, sizeof link, "/proc/self/fd/%d", call->fd);
         ssize_t length = readlink(link, target, sizeof target);
@@ -75,8 +75,8 @@ static void slow_call_text(const struct slow_call *call, char *text, size_t size
              watch.limit_seconds, call->doing, file);
 }
 
-/* Counts `seconds` for all calls. Whether one of them lets the rank count as alive; *stuck: one that does so no longer
- * and is not reported yet. */
+/* Adds `seconds` to all calls. Returns whether one of them keeps the rank alive; *stuck: one that no longer does and is
+ * not reported yet. */
 static bool count(double seconds, struct slow_call **stuck)
 {
     bool alive = false;

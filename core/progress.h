@@ -1,13 +1,13 @@
-/* progress.h: a counter that says "this rank is alive and getting somewhere".
+/* progress.h: a counter that shows that this rank is alive and makes progress.
  *
- * Ops, collectives and I/O tick it once per piece of work; comm/ lets it live in shared memory, where peers that wait
- * for this rank watch it: silence (no tick) of comm.timeout_seconds names a rank as hanging, however long a step takes.
- * One relaxed atomic add; any thread.
+ * Ops, collectives and I/O tick it once per piece of work; comm/ moves it into shared memory, where peers that wait for
+ * this rank watch it. A rank without a tick for comm.timeout_seconds is named as hanging, however long a step takes. A
+ * tick is one relaxed atomic add; any thread may do it.
  *
- * A call that waits for something slow (a disk, a file server, a library that is loaded or compiles) cannot tick. It
- * says when it begins and ends, and a thread of the process, the watch, ticks meanwhile. That thread stands still where
- * the process is stopped, so peers still tell a rank that waits for its disk from one that hangs. A call that takes
- * longer than comm.io_timeout_seconds is stuck: the watch stops ticking for it and reports it. */
+ * A slow call (on a disk or a file server, or into a library that is loaded or compiles) cannot tick. It reports its
+ * begin and end, and in between a thread of the process, the watch, ticks. That thread stops if the process is stopped,
+ * so peers can still tell a rank that waits for its disk from one that hangs. A call that takes longer than
+ * comm.io_timeout_seconds is stuck: the watch stops ticking for it and reports it. */
 #ifndef ZTRAIN_CORE_PROGRESS_H
 #define ZTRAIN_CORE_PROGRESS_H
 
@@ -30,20 +30,20 @@ struct slow_call {
     int fd;
     double seconds; /* counted by the watch */
     bool reported;
-    struct slow_call *previous, *next; /* of all that go on in this process */
+    struct slow_call *previous, *next; /* list of all calls in progress in this process */
 };
 
-/* Around the call; costs a lock that is nearly always free. errno stays. core/io.h has the system calls on files with
- * both around them. */
+/* Called before and after the slow call; they cost a lock that is nearly always free and leave errno unchanged.
+ * core/io.h has the system calls on files with both around them. */
 void progress_slow_begin(struct slow_call *call, const char *doing, const char *path, int fd);
 void progress_slow_end(struct slow_call *call);
 
-/* Starts the watch: every tick_seconds it ticks while a slow call goes on that is younger than limit_seconds. One that
- * is older is given to stuck(), once, by the watch's own thread: text says what it does and to which file. Returns 0 or
- * an errno. One watch at a time. */
+/* Starts the watch: every tick_seconds it ticks if a slow call younger than limit_seconds is in progress. For an older
+ * one the watch's thread calls stuck(), once; text names the operation and the file. Returns 0 or an errno. There is
+ * one watch at a time. */
 int progress_watch_start(double tick_seconds, double limit_seconds, void (*stuck)(const char *text, void *context),
                          void *context);
-/* Ends it; no effect where none runs. */
+/* Stops the watch, if one runs. */
 void progress_watch_stop(void);
 
 #endif

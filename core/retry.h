@@ -1,12 +1,12 @@
-/* retry.h: doing again what a disk or file server refuses for a while, on one rank.
+/* retry.h: retries on one rank while a disk or file server fails.
  *
  *     struct retry retry = {.limit = 30, .stopped = …};
  *     do
  *         status = read_it(…, err);
  *     while (retry_again(&retry, &status, err));
  *
- * The attempt opens its file anew: a handle that is stale stays so. The rank counts as alive while it waits. What all
- * ranks have to try again together is cmd/train/patience.h's. */
+ * Each attempt opens its file anew, because a stale handle stays stale. The rank counts as alive while it waits.
+ * Retries that all ranks make together are in cmd/train/patience.h. */
 #ifndef ZTRAIN_CORE_RETRY_H
 #define ZTRAIN_CORE_RETRY_H
 
@@ -14,16 +14,17 @@
 
 #include <stdbool.h>
 
-/* All zero: nothing is tried again. */
+/* All zero: no retries. */
 struct retry {
     double limit;         /* seconds since the first failure */
-    int (*stopped)(void); /* not 0: this process was asked to stop, which ends the waiting; NULL: nobody asks */
+    int (*stopped)(void); /* not 0: this process was asked to stop, which ends the waiting; may be NULL */
     double end, pause;    /* seconds_now(), seconds; 0 before the first failure */
 };
 
-/* After an attempt to read. False: it went well, or *err is not for want of a disk that works (error_is_unreadable()),
- * or the limit is over, with one attempt at its end. Else waits, longer each time and five seconds at most, and says so
- * (log_warn) the first time. Asked to stop meanwhile: false, and *status and err become STATUS_REQUEUE's. */
+/* Called after an attempt to read. Returns false if the attempt succeeded, if *err is not a failure to read
+ * (error_is_unreadable()), or if the limit has passed, with one attempt at its end. Else waits, longer each time and up
+ * to five seconds, with a warning the first time, and returns true. If the process is asked to stop meanwhile, returns
+ * false with STATUS_REQUEUE in *status and err. */
 bool retry_again(struct retry *retry, enum status *status, struct error *err);
 
 #endif

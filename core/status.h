@@ -1,10 +1,10 @@
-/* status.h: how a function says that something went wrong.
+/* status.h: how a function reports an error.
  *
  * Every function that can fail returns `enum status` and, where it takes a `struct error *`, leaves a message there.
  * The values are the process's exit codes (only cmd/ exits). Three severities:
- *   bug      ASSERT(): a mistake of ours; prints file and line, exits 70 at once
+ *   bug      ASSERT(): a mistake in ztrain; prints file and line, exits 70 at once
  *   fatal    a status other than STATUS_OK with a message: the user's input, the machine, a peer
- *   warning  log_warn(): the run goes on
+ *   warning  log_warn(): the run continues
  *
  * A message names the object, what was expected, and the next step: "cannot open 'x': No such file; hint: …".
  * Lower case, no full stop, no rank (cmd/ adds rank and host when it prints the last words).
@@ -21,13 +21,13 @@ extern "C" {
 enum status {
     STATUS_OK = 0,
     STATUS_USAGE = 2,        /* command line or run spec */
-    STATUS_DATA = 3,         /* token shards, model files */
-    STATUS_CHECKPOINT = 4,   /* checkpoint damaged, absent, or not writable, or another file of the run */
+    STATUS_DATA = 3,         /* token shards or model files */
+    STATUS_CHECKPOINT = 4,   /* a checkpoint (or another file of the run) is damaged, absent, or not writable */
     STATUS_DEVICE = 5,       /* no such device at the start, or out of memory */
-    STATUS_PEER = 6,         /* a peer vanished, or the network */
-    STATUS_DIVERGED = 7,     /* non-finite for too long; copies of the model that differ */
-    STATUS_BROKEN = 8,       /* a device or its driver failed after the start: another machine may do */
-    STATUS_BUG = 70,         /* a bug of ours */
+    STATUS_PEER = 6,         /* a peer or the network failed */
+    STATUS_DIVERGED = 7,     /* non-finite for too long, or copies of the model differ */
+    STATUS_BROKEN = 8,       /* a device or its driver failed after the start: another machine may work */
+    STATUS_BUG = 70,         /* a bug in ztrain */
     STATUS_REQUEUE = 75,     /* stopped on request with a checkpoint written */
     STATUS_INTERRUPTED = 130 /* a second SIGINT: ended at once, without a checkpoint */
 };
@@ -35,7 +35,7 @@ enum status {
 /* The message that goes with a status other than STATUS_OK. Caller's storage; no ownership. */
 struct error {
     enum status code;
-    int cause;       /* the errno of the system call that failed; 0: none did, or it is not known */
+    int cause;       /* the errno of the system call that failed; 0: none failed, or it is not known */
     bool printed;    /* the user has seen the message, or its like, from this process or another rank */
     char text[2048]; /* "what is wrong" or "what is wrong; hint: what to do" */
 };
@@ -55,20 +55,20 @@ enum status error_prefix(struct error *err, const char *format, ...) __attribute
 enum status error_system(struct error *err, enum status code, int reason, const char *format, ...)
     __attribute__((format(printf, 4, 5)));
 
-/* Says that a system call's failure is the cause: after error_set(), with its errno. Returns err's code. err may be
- * NULL (then STATUS_BUG). */
+/* Stores the errno of a system call as the cause; called after error_set(). Returns err's code. err may be NULL (then
+ * STATUS_BUG). */
 enum status error_cause(struct error *err, int reason);
 
 /* Marks a message as printed: by this process, or by another process for this one. Returns err's code. err may be NULL
  * (then STATUS_BUG). */
 enum status error_mark_printed(struct error *err);
 
-/* Whether the same may well succeed if it is done again: a disk that is full for a while, a file server that is away, a
- * ticket that has expired, a file system that is read-only until it has been looked after. */
+/* Whether the same call may succeed later: the disk is full for a while, a file server is unreachable, a ticket has
+ * expired, a file system is read-only until it has been repaired. */
 bool error_is_transient(const struct error *err);
 
-/* Whether a file is there but could not be read (EIO, ESTALE, EACCES, …), which says nothing of the bytes in it: a file
- * that is absent, is no file, or holds other bytes than it should is damage; this is not. */
+/* Whether a file exists but could not be read (EIO, ESTALE, EACCES, …), so that nothing is known about its bytes. This
+ * is not damage; a file that is absent, is not a regular file, or has wrong bytes is damaged. */
 bool error_is_unreadable(const struct error *err);
 
 /* One word for an exit code, for logs and documentation ("usage", "data", …); "unknown" for others. */

@@ -17,7 +17,8 @@
 
 enum { TENSOR_ALIGN = 64 }; /* elements: 128 bytes of bf16 */
 
-/* What a tensor is for; the transformer finds weights by role. Shapes are (out, in), or (in, out) if weights_in_out. */
+/* The purpose of a tensor; the transformer finds weights by role. Shapes are (out, in), or (in, out) if weights_in_out.
+ */
 enum tensor_role {
     ROLE_WTE,          /* (V, C) */
     ROLE_WPE,          /* (P, C) */
@@ -38,10 +39,10 @@ enum tensor_role {
     ROLE_NORM2_W,      /* (C) */
     ROLE_NORM2_B,      /* (C) */
     ROLE_GATE_W,       /* (F, C); first of the fused group gate, up */
-    ROLE_UP_W,         /* (F, C); GPT-2's c_fc, (C, F), too */
+    ROLE_UP_W,         /* (F, C); also GPT-2's c_fc, (C, F) */
     ROLE_GATE_B,       /* (F) */
     ROLE_UP_B,         /* (F) */
-    ROLE_DOWN_W,       /* (C, F); GPT-2's mlp.c_proj, (F, C), too */
+    ROLE_DOWN_W,       /* (C, F); also GPT-2's mlp.c_proj, (F, C) */
     ROLE_DOWN_B,       /* (C) */
     ROLE_FINAL_NORM_W, /* (C) */
     ROLE_FINAL_NORM_B, /* (C) */
@@ -86,7 +87,7 @@ const struct tensor_info *tensor_find(const struct tensor_table *table, int unit
 /* The tensor that owns element `offset` of `unit`, or NULL (a gap, or padding). */
 const struct tensor_info *tensor_at(const struct tensor_table *table, int unit, int64_t offset);
 
-/* Whether the optimizer decays it: two dimensions or more, or decay_all. */
+/* Whether the optimizer decays the tensor: it has two dimensions, or decay_all. */
 static inline bool tensor_decays(const struct tensor_info *tensor, bool decay_all)
 {
     return decay_all || tensor->ndim >= 2;

@@ -1,7 +1,7 @@
 /* token_set.c: shard files as one stream of tokens and documents.
  *
- * Nothing is mapped and nothing kept of a file but its sizes: every look-up is a pread into the caller's memory, so a
- * file that shrinks under a run is an error with an offset and not a signal, and a set is read by several threads.
+ * Files are not mapped, and only their sizes are kept in memory: every look-up is a pread into the caller's memory. So
+ * a file that shrinks during a run is an error with an offset instead of a signal, and several threads can read a set.
  *
  *     Megatron-LM  PREFIX.idx   magic "MMIDIDX\0\0"  9 bytes
  *                               version 1            u64
@@ -15,8 +15,8 @@
  *     llm.c        FILE.bin     header               i32[256]: magic, version, tokens; the rest is 0
  *                               tokens
  *
- * Sequences must follow one another without gaps (what Megatron-LM's own writers make): then the .bin is the stream,
- * and packed samples need no index at all. All integers are little-endian, as is every machine that we build for. */
+ * Sequences must follow one another without gaps, as Megatron-LM writes them: then the .bin is the stream, and packed
+ * samples do not need the index. All integers are little-endian, as is every machine that ztrain is built for. */
 #include "core/data/token_set.h"
 
 #include "core/fsutil.h"
@@ -38,7 +38,7 @@ _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "token files are read 
 
 #define INDEX_HEADER 34
 #define LLMC_HEADER 1024
-#define MAX_OPEN_SHARDS 128 /* of further ones the files are opened for each read, to stay below usual limits */
+#define MAX_OPEN_SHARDS 128 /* files of further shards are opened for each read, to stay below usual limits */
 
 static const char index_magic[9] = "MMIDIDX\0";
 
@@ -100,7 +100,7 @@ static enum status file_open(const char *path, int *fd, int64_t *bytes, struct e
     return STATUS_OK;
 }
 
-/* Reads exactly `count` bytes at `offset`, once. anew: through a descriptor of its own. */
+/* Reads exactly `count` bytes at `offset`, once. anew: through a new descriptor. */
 static enum status file_read_once(const struct shard_file *file, bool anew, int64_t offset, int64_t count, void *out,
                                   struct error *err)
 {
@@ -131,14 +131,13 @@ static enum status file_read_once(const struct shard_file *file, bool anew, int6
     return status;
 }
 
-/* Reads exactly `count` bytes at `offset`; what a disk or a file server refuses for a while is tried again. err stays
- * as it is if it goes well in the end. */
+/* Reads exactly `count` bytes at `offset`; retries while a disk or a file server fails. On success err is unchanged. */
 static enum status file_read(const struct shard_file *file, int64_t offset, int64_t count, void *out, struct error *err)
 {
     struct retry retry = {.limit = read_patience};
     struct error why = {.code = STATUS_OK};
     enum status status;
-    bool anew = false; /* ESTALE sticks to a descriptor */
+    bool anew = false; /* a descriptor that is stale stays so */
     do {
         status = file_read_once(file, anew, offset, count, out, &why);
         anew = true;
@@ -151,7 +150,7 @@ static enum status file_read(const struct shard_file *file, int64_t offset, int6
 static bool file_exists(const char *path)
 {
     struct stat st;
-    return io_stat(path, &st) == 0 || (errno != ENOENT && errno != ENOTDIR); /* else opening it says what is wrong */
+    return io_stat(path, &st) == 0 || (errno != ENOENT && errno != ENOTDIR); /* else opening it reports the error */
 }
 
 static bool is_folder(const char *path)
@@ -165,7 +164,7 @@ static enum status out_of_memory(struct error *err)
     return error_set(err, STATUS_DEVICE, "out of memory while opening token shards");
 }
 
-/* A new string: the first `length` bytes of text with `end` behind them; NULL when memory is out. */
+/* A new string: the first `length` bytes of text, then `end`. NULL: out of memory. */
 static char *path_with_end(const char *text, size_t length, const char *end)
 {
     size_t tail = strlen(end);
@@ -184,8 +183,8 @@ static size_t base_length(const char *path)
     return strlen(path) - (fs_has_suffix(path, ".bin") || fs_has_suffix(path, ".idx") ? 4 : 0);
 }
 
-/* Adds the shard that `path` names (prefix, .bin or .idx) to the set, its files not opened yet. One that was added
- * since `own` (by the same glob) counts once; one from before is refused. */
+/* Adds the shard that `path` names (prefix, .bin or .idx) to the set without opening its files. A shard added since
+ * `own` (by the same glob) counts once; one added before is refused. */
 static enum status set_add(struct token_set *set, int own, const char *path, struct error *err)
 {
     enum status status = STATUS_OK;
@@ -201,17 +200,17 @@ static enum status set_add(struct token_set *set, int own, const char *path, str
         if (!file_exists(bin) && length == strlen(path)) {
             if (is_folder(path))
                 status = error_set(err, STATUS_DATA,
-                                   "'%s' is a folder, expected token shards; hint: name a prefix in it, or all of them "
-                                   "by the glob '%s/*.bin'",
+                                   "'%s' is a folder, expected token shards; hint: name a prefix in it, or all shards "
+                                   "with the glob '%s/*.bin'",
                                    path, path);
             else if (!file_exists(path))
                 status = error_set(err, STATUS_DATA,
-                                   "no token shard '%s': neither '%s' nor a '.idx' beside it exists; hint: name a "
+                                   "no token shard '%s': neither '%s' nor its '.idx' exists; hint: name a "
                                    "Megatron-LM prefix, an llm.c .bin file, or a glob",
                                    path, bin);
             if (status != STATUS_OK)
                 goto done;
-            bin[length] = '\0'; /* an llm.c file that is not called .bin */
+            bin[length] = '\0'; /* an llm.c file without .bin in its name */
         }
     }
     for (int i = 0; i < set->num_shards; i++) {
@@ -243,7 +242,7 @@ static int compare_names(const void *a, const void *b)
     return strcmp(*(char *const *)a, *(char *const *)b);
 }
 
-/* Adds the shards among the matches of `pattern`; none: STATUS_OK with the set as it was. */
+/* Adds the shards among the matches of `pattern`; if there are none, the set is unchanged. */
 static enum status set_add_matches(struct token_set *set, const char *pattern, struct error *err)
 {
     glob_t found = {0};
@@ -310,7 +309,7 @@ static enum status llmc_open(struct shard *shard, struct error *err)
     if (type == llmc_types + COUNT_OF(llmc_types))
         return error_set(err, STATUS_DATA,
                          "'%s' is not an llm.c token file (magic at byte 0: expected 20240520 or 20240801, found %d) "
-                         "and has no Megatron-LM index beside it; hint: the .idx file is missing, or this is not a "
+                         "and has no Megatron-LM index next to it; hint: the .idx file is missing, or this is not a "
                          "token shard",
                          path, header[0]);
     if (header[1] != type->versions[0] && header[1] != type->versions[1])
@@ -348,7 +347,7 @@ static enum status wrong_pointer(const struct shard *shard, int64_t i, int64_t p
 {
     return error_set(err, STATUS_DATA,
                      "'%s' at byte %lld: sequence %lld starts at byte %lld of the .bin, expected %lld, the end of the "
-                     "one before it; hint: only sequences that follow one another are supported",
+                     "sequence before it; hint: sequences must follow one another without gaps",
                      shard->idx.path, (long long)pointers_at(shard, i), (long long)i, (long long)pointer,
                      (long long)expected);
 }
@@ -356,15 +355,15 @@ static enum status wrong_pointer(const struct shard *shard, int64_t i, int64_t p
 static enum status wrong_entry(const struct shard *shard, int64_t i, int64_t entry, struct error *err)
 {
     return error_set(err, STATUS_DATA,
-                     "'%s' at byte %lld: entry %lld of the document index is %lld; expected rising numbers from 0 to "
-                     "the %lld sequences of the shard",
+                     "'%s' at byte %lld: entry %lld of the document index is %lld, expected rising numbers from 0 to "
+                     "the shard's %lld sequences",
                      shard->idx.path, (long long)entries_at(shard, i), (long long)i, (long long)entry,
                      (long long)shard->sequences);
 }
 
 #define CHUNK 4096
 
-/* Reads a whole index: sequences one after another, document entries rising, all of it within the .bin. */
+/* Checks a whole index: the sequences follow one another, the document entries rise, everything is within the .bin. */
 static enum status index_check(const struct shard *shard, struct error *err)
 {
     int32_t sizes[CHUNK];
@@ -379,8 +378,8 @@ static enum status index_check(const struct shard *shard, struct error *err)
                 return wrong_pointer(shard, i + j, values[j], position, err);
             if (sizes[j] < 0 || sizes[j] > (shard->bin.bytes - position) / shard->type.bytes)
                 return error_set(err, STATUS_DATA,
-                                 "'%s' at byte %lld: sequence %lld has %d tokens, more than what '%s' holds from byte "
-                                 "%lld on; hint: one of the two is damaged, or they do not belong together",
+                                 "'%s' at byte %lld: sequence %lld has %d tokens, more than '%s' has from byte "
+                                 "%lld on; hint: one of the two files is damaged, or they do not belong together",
                                  shard->idx.path, (long long)sizes_at(i + j), (long long)(i + j), sizes[j],
                                  shard->bin.path, (long long)position);
             position += (int64_t)sizes[j] * shard->type.bytes;
@@ -398,7 +397,7 @@ static enum status index_check(const struct shard *shard, struct error *err)
     return STATUS_OK;
 }
 
-/* First and last of everything, for an index of any size. The shard has at least one sequence. */
+/* Checks the first and last element of each list, in an index of any size. The shard has at least one sequence. */
 static enum status index_check_ends(const struct shard *shard, struct error *err)
 {
     int64_t last = shard->sequences - 1, pointer, entry;
@@ -411,8 +410,8 @@ static enum status index_check_ends(const struct shard *shard, struct error *err
     if (pointer < 0 || size < 0 || pointer > shard->bin.bytes ||
         shard->bin.bytes - pointer != (int64_t)size * shard->type.bytes)
         return error_set(err, STATUS_DATA,
-                         "'%s' has %lld bytes, but by '%s' its last sequence is %d tokens of %d bytes from byte %lld "
-                         "on; hint: one of the two is truncated, or they do not belong together",
+                         "'%s' has %lld bytes, but in '%s' its last sequence is %d tokens of %d bytes from byte %lld "
+                         "on; hint: one of the two files is truncated, or they do not belong together",
                          shard->bin.path, (long long)shard->bin.bytes, shard->idx.path, size, shard->type.bytes,
                          (long long)pointer);
     TRY(file_read(&shard->idx, entries_at(shard, 0), 8, &entry, err));
@@ -451,7 +450,7 @@ static enum status megatron_open(struct shard *shard, struct error *err)
                          idx->path, header[17]);
     shard->type = type->type;
 
-    /* divisions, for a product of damaged counts may overflow */
+    /* divisions, because a product of damaged counts may overflow */
     uint64_t rest = (uint64_t)idx->bytes - INDEX_HEADER;
     if (sequences > rest / 12 || entries > (rest - 12 * sequences) / 8)
         return error_set(err, STATUS_DATA,
@@ -466,8 +465,8 @@ static enum status megatron_open(struct shard *shard, struct error *err)
             shard->bin.path, (long long)shard->bin.bytes, (unsigned long long)sequences, (unsigned long long)entries);
     if (shard->bin.bytes % shard->type.bytes != 0)
         return error_set(err, STATUS_DATA,
-                         "'%s' has %lld bytes, not a multiple of a token's %d; hint: it is truncated, or the index is "
-                         "another shard's",
+                         "'%s' has %lld bytes, not a multiple of a token's %d; hint: it is truncated, or the index "
+                         "belongs to another shard",
                          shard->bin.path, (long long)shard->bin.bytes, shard->type.bytes);
     shard->header = 0;
     shard->tokens = shard->bin.bytes / shard->type.bytes;
@@ -513,7 +512,7 @@ enum status token_set_open(const char *const *patterns, int num_patterns, struct
         progress_tick();
         shard->first_token = new->tokens;
         shard->first_document = new->documents;
-        new->tokens += shard->tokens; /* a file's bytes fit in int64_t, so do those of all files of one machine */
+        new->tokens += shard->tokens; /* the bytes of all files of a machine fit in int64_t */
         new->documents += shard->documents;
     }
     *set = new;
@@ -555,7 +554,7 @@ int64_t token_set_samples(const struct token_set *set, int64_t seq_length, bool 
     return packing ? (set->tokens - 1) / seq_length : set->documents;
 }
 
-/* The shard that holds a token (or, with `documents`, a document): the last one that begins at or before it. */
+/* The shard of a token (or, with `documents`, of a document): the last one that begins at or before it. */
 static const struct shard *shard_of(const struct token_set *set, int64_t index, bool documents)
 {
     int low = 0, high = set->num_shards - 1;
@@ -594,7 +593,7 @@ static enum status shard_read(const struct shard *shard, int64_t first, int64_t 
         if (id < 0 || id >= vocab_size)
             return error_set(err, STATUS_DATA,
                              "'%s' at byte %lld: token id %lld is outside the vocabulary of %lld ids (0 to %lld); "
-                             "hint: the data was made for another tokenizer, or the model's vocab_size is too small",
+                             "hint: the data were made for another tokenizer, or the model's vocab_size is too small",
                              shard->bin.path, (long long)(offset + i * bytes), (long long)id, (long long)vocab_size,
                              (long long)(vocab_size - 1));
         out[i] = (int32_t)id;
@@ -663,7 +662,7 @@ enum status token_set_document(const struct token_set *set, int64_t index, int64
     int64_t document = index - shard->first_document;
     int64_t entries[2], pointers[2] = {shard->bin.bytes, shard->bin.bytes};
     TRY(file_read(&shard->idx, entries_at(shard, document), sizeof entries, entries, err));
-    for (int i = 0; i < 2; i++) { /* where the document's first sequence begins, and the next document's */
+    for (int i = 0; i < 2; i++) { /* the first sequences of this document and of the next */
         if (entries[i] < 0 || entries[i] > shard->sequences || entries[i] < entries[0])
             return wrong_entry(shard, document + i, entries[i], err);
         if (entries[i] < shard->sequences)
@@ -672,7 +671,7 @@ enum status token_set_document(const struct token_set *set, int64_t index, int64
             pointers[i] < pointers[0])
             return error_set(err, STATUS_DATA,
                              "'%s' at byte %lld: sequence %lld starts at byte %lld of the .bin, which is before the "
-                             "one in front of it, within a token, or beyond the end at %lld",
+                             "previous sequence, within a token, or beyond the end at %lld",
                              shard->idx.path, (long long)pointers_at(shard, entries[i]), (long long)entries[i],
                              (long long)pointers[i], (long long)shard->bin.bytes);
     }

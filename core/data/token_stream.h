@@ -1,4 +1,4 @@
-/* token_stream.h: the samples of this rank in order, as micro-batches, built by a prefetching thread.
+/* token_stream.h: the samples of this rank in order, as micro-batches that a prefetching thread builds.
  *
  * Sample i, packed: tokens i·T … i·T+T of the stream (T inputs, the same shifted by one as targets). packing false:
  * sample i is document i, its first L = min(length, T) tokens: inputs are tokens 1 … L-1, targets tokens 2 … L (token L
@@ -6,7 +6,7 @@
  * Order: step k = 1, 2, … of an epoch takes samples perm[(k-1)·B … k·B-1], B = train_batch_size, perm a
  * keyed permutation of the epoch's samples (seed, epoch), identity without shuffle; rank r of N takes the r-th equal
  * part, micro-batch by micro-batch. So the order never depends on the world size, and the position is (epoch, step in
- * the epoch): both follow from the global step. An epoch is floor(samples / B) steps, the permutation is new in each.
+ * the epoch), which follows from the global step. An epoch is floor(samples / B) steps, the permutation is new in each.
  *
  * A micro-batch is a row of sequences without padding between them (M tokens in all):
  *
@@ -31,8 +31,8 @@ struct token_stream_config {
     int64_t micro_batch_size; /* sequences of one micro-batch of one rank; B = micro × accumulation × world */
     int64_t token_multiple;   /* packing false: M is a multiple of it (1: no filler); at most T: filler is no longer
                                * than a sequence may be */
-    int64_t max_samples;      /* evaluation: at most so many samples in all, the last batch may be partial (0: all);
-                               * training: must be 0, whole batches only */
+    int64_t max_samples;      /* evaluation: the largest number of samples in all, 0: no limit; the last batch may be
+                               * partial; training: must be 0, whole batches only */
     bool evaluation; /* one pass in file order over all whole samples; the ranks get micro-batches in turn, all the
                       * same number of them, some possibly with fewer or no sequences (num_tokens 0) */
 };
@@ -43,7 +43,7 @@ struct batch {
     int64_t micro;       /* micro-batch of the step (training) or of the pass (evaluation), from 0 */
     bool last_micro;     /* of the step or of the pass */
     int32_t num_seqs;    /* sequences, filler included */
-    int32_t max_seq;     /* longest of them */
+    int32_t max_seq;     /* length of the longest sequence */
     int64_t num_tokens;  /* M = seq_start[num_seqs]; 0 possible in evaluation and for empty documents */
     int64_t num_targets; /* targets >= 0 here */
     int64_t
@@ -58,18 +58,18 @@ struct batch {
 
 struct token_stream;
 
-/* Largest M and num_seqs that a stream with this configuration can produce, whatever the data (for the memory plan;
- * config->set is not looked at). */
+/* The largest M and num_seqs that a stream with this configuration can produce with any data (for the memory plan;
+ * config->set is not used). */
 void token_stream_limits(const struct token_stream_config *config, int64_t *max_tokens, int32_t *max_seqs);
 
 /* Starts the prefetching thread at global step `first_step` (1: the beginning; evaluation: always 1), in constant time.
- * Too few samples for one global batch (evaluation: none): STATUS_DATA. A micro-batch of 2^31 tokens or more, or
- * packing false with T < 2: STATUS_USAGE. */
+ * STATUS_DATA: there are too few samples for one global batch (evaluation: none). STATUS_USAGE: a micro-batch has 2^31
+ * tokens or more, or packing is false and T < 2. */
 enum status token_stream_open(const struct token_stream_config *config, int64_t first_step,
                               struct token_stream **stream, struct error *err);
 
 /* The next micro-batch; its arrays stay valid until the next call. Training streams never end (epoch after epoch);
- * an evaluation stream sets *end instead after its last one. Errors: STATUS_DATA with file and offset. */
+ * an evaluation stream sets *end after its last one. Errors: STATUS_DATA with file and offset. */
 enum status token_stream_next(struct token_stream *stream, struct batch *batch, bool *end, struct error *err);
 
 void token_stream_close(struct token_stream *stream);
