@@ -1,11 +1,11 @@
-/* zero.c: what a rank keeps at which stage, and where. See zero.h.
+/* zero.c: which arrays a rank keeps at which stage, and their layout. See zero.h.
  *
- * Everything is laid out by unit, as the shard layout says, in one of two ways:
+ * Every array is laid out by units, as in the shard layout, in one of two ways:
  *
  *     whole       | unit 0: slice of rank 0, 1, … N-1 | unit 1: slice of rank 0, 1, … N-1 | …
  *     own slices  | unit 0: own slice | unit 1: own slice | …
  *
- * so that the own slice of a unit is at an index that zero_index() computes for both. */
+ * zero_index() computes the index of an element in both. */
 #include "comm/zero/zero.h"
 
 #include "comm/zero/zero_internal.h"
@@ -20,7 +20,7 @@ static int64_t clamp(int64_t x, int64_t low, int64_t high)
     return x < low ? low : x > high ? high : x;
 }
 
-/* Cuts the state kept here into ranges that are decayed alike; a gap belongs to the tensor before it. */
+/* Cuts the state kept here into ranges with the same weight decay; a gap belongs to the tensor before it. */
 static void build_ranges(struct zero *z)
 {
     const struct tensor_table *table = z->config.table;
@@ -210,18 +210,13 @@ struct stream *zero_stream(struct zero *zero)
     return zero->stream;
 }
 
-const struct param_verbs *zero_verbs(struct zero *zero)
-{
-    return &zero->verbs;
-}
-
 float *zero_slice(struct zero *zero, enum state_kind state, int unit)
 {
     ASSERT(unit >= 0 && unit < zero->units && zero->state[state]);
     return zero_state_at(zero, state, unit, zero_own(zero, unit));
 }
 
-/* Puts what was written to the host buffer where it belongs. */
+/* Copies a written host buffer to its slice. */
 static void write_back(struct zero *z)
 {
     if (!z->written)

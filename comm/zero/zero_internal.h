@@ -1,36 +1,36 @@
-/* zero_internal.h: what the files of ZeRO share. zero.c makes it and lays out its memory, zero_verbs.c is the four
- * verbs (gathering and reducing), zero_step.c the end of a step (norm, clip, update), zero_replicas.c compares copies.
- */
+/* zero_internal.h: what the files of ZeRO share. Calls go one way: zero_replicas.c (compares copies) -> zero.c
+ * (creation, memory, access to slices) -> zero_verbs.c (the four verbs: gathering and reducing) <- zero_step.c (the end
+ * of a step: norm, clipping, update). */
 #ifndef ZTRAIN_COMM_ZERO_ZERO_INTERNAL_H
 #define ZTRAIN_COMM_ZERO_ZERO_INTERNAL_H
 
 #include "comm/zero/zero.h"
 #include "gpu/stopwatch.h"
 
-/* At stage 3 gathered parameters, and at stages 2 and 3 gradients before their reduction, live in places that units
- * share: see zero_place(). */
+/* Units share places: at stage 3 for gathered parameters, at stages 2 and 3 for gradients before their reduction. See
+ * zero_place(). */
 enum { PLACES = 4 };
 
 struct gather_place {
     char *memory;                      /* compute dtype, room for the largest unit that lives here; NULL: unused */
-    int unit;                          /* whose parameters are here (or on their way), -1: none */
-    int holds;                         /* acquires without release */
+    int unit;                          /* its parameters are here, or being gathered; -1: none */
+    int holds;                         /* acquires that were not released yet */
     struct event *gathered, *released; /* on the communication stream; on the compute stream */
 };
 
 struct bucket {
     float *memory;         /* NULL: unused */
-    int unit;              /* whose gradients are or were here: its gaps are zero; -1: none, all is zero */
+    int unit;              /* its gradients are or were here, and its gaps are zero; -1: none, all is zero */
     struct event *reduced; /* the reduction has read it */
 };
 
-/* The host's copy of what a step came to. */
+/* The host's copy of a step's results. */
 struct step_record {
     struct step_state state;
     int64_t bad_index;
 };
 
-/* Elements [offset, offset + count) of a unit that are decayed alike. */
+/* Elements [offset, offset + count) of a unit with the same weight decay. */
 struct decay_range {
     int64_t offset, count;
     bool decays;
@@ -43,7 +43,7 @@ struct zero {
     int rank, world, units;
     struct param_verbs verbs;
 
-    /* what is kept whole; the rest is kept as own slices, one after the other (the shard) */
+    /* whether an array is kept whole; else it holds the own slices, one after the other (the shard) */
     bool params_whole, grads_whole, state_whole[STATE_KIND_COUNT];
     char *params;                   /* compute dtype */
     float *state[STATE_KIND_COUNT]; /* fp32; in fp32 state[STATE_MASTER] is params */
@@ -53,7 +53,7 @@ struct zero {
     double *reports;                /* device, (world, units + 1): see decide_step; read by peers */
     struct step_state *step;        /* device */
     struct step_schedule *schedule; /* device */
-    int64_t *bad_index;             /* device: first non-finite element of grads, in a step that is skipped */
+    int64_t *bad_index;             /* device: first non-finite element of grads in a skipped step */
 
     struct stream *stream;             /* communication */
     struct event *computed;            /* a point of the compute stream that communication waits for */
@@ -65,7 +65,7 @@ struct zero {
     bool last_micro;
     bool *open;                 /* (units): grads() was called, grads_ready() not yet */
     int32_t *bad_rank;          /* (units): the lowest that contributed a non-finite value to the own slice */
-    struct decay_range *ranges; /* of the elements of the state kept here; unit u's are first_range[u] … [u+1] */
+    struct decay_range *ranges; /* of the state kept here; those of unit u: first_range[u] up to first_range[u + 1] */
     int *first_range;           /* (units + 1) */
 
     struct step_record *records; /* (ZERO_STEPS), pinned host memory: step n in records[n % ZERO_STEPS] */
@@ -75,9 +75,9 @@ struct zero {
     bool positioned;                 /* zero_set_position() was called */
     struct stopwatch *stopwatch;     /* owned; NULL in a plan */
 
-    float *host_slice; /* pinned; the largest slice; NULL until a device with memory of its own needs it */
+    float *host_slice; /* pinned, as large as the largest slice; NULL until a device with its own memory needs it */
     size_t host_slice_bytes;
-    float *written; /* the slice that host_slice is to be copied to; NULL: none */
+    float *written; /* the slice to which host_slice has to be copied; NULL: none */
     size_t written_bytes;
 };
 
@@ -86,7 +86,8 @@ static inline bool zero_parallel(const struct zero *zero)
     return zero->world > 1;
 }
 
-/* Index of element `offset` of `unit` in an array that is kept whole, or as own slices (then it must be an own one). */
+/* Index of element `offset` of `unit` in an array that is kept whole, or in one of own slices (then it must lie in the
+ * own slice). */
 static inline int64_t zero_index(const struct zero *zero, bool whole, int unit, int64_t offset)
 {
     const struct shard_layout *layout = zero->config.layout;
@@ -95,7 +96,7 @@ static inline int64_t zero_index(const struct zero *zero, bool whole, int unit, 
     return layout->shard_offset[unit] + offset - layout->slice[unit] * zero->rank;
 }
 
-/* Element offset of the own slice in the unit. */
+/* Offset of the own slice in the unit, in elements. */
 static inline int64_t zero_own(const struct zero *zero, int unit)
 {
     return zero->config.layout->slice[unit] * zero->rank;
@@ -116,16 +117,16 @@ static inline float *zero_grad(const struct zero *zero, int unit, int64_t offset
     return zero->grads + zero_index(zero, zero->grads_whole, unit, offset);
 }
 
-/* The place where `unit` is gathered, and its gradients are collected. */
+/* The place in which `unit` is gathered and its gradients are collected. */
 int zero_place(const struct zero *zero, int unit);
 
-/* Makes host_slice, unless it is there. For a device with memory of its own; what was written to it is put in place. */
+/* For a device with its own memory: copies a written host_slice to its place, and allocates host_slice if necessary. */
 enum status zero_host_buffer(struct zero *zero, struct error *err);
 
-/* Fills the verbs. */
+/* Fills zero->verbs. */
 void zero_verbs_init(struct zero *zero);
 
-/* Forgets which parameters are gathered: they have changed. */
+/* Forgets which parameters are gathered, because they have changed. */
 void zero_places_clear(struct zero *zero);
 
 /* Gathers `unit` from the own slice `send` of every rank into `recv` (shard_padded elements), cut into pieces. */

@@ -1,11 +1,11 @@
-/* zero_replicas.c: whether the ranks' copies of one thing are still the same.
+/* zero_replicas.c: compares the ranks' copies of the model.
  *
- * At stages 0 to 2 every rank keeps all parameters, at stage 0 the optimizer's state as well, and a checkpoint takes
- * each rank's own slices: of copies that have drifted apart it would be a mixture that nobody has trained. Copies drift
- * where a GPU or a CPU computes wrongly, memory flips a bit, or ranks compute by different kernels.
+ * At stages 0 to 2 every rank keeps all parameters, at stage 0 also the optimizer's state, and a checkpoint takes each
+ * rank's own slices. If the copies have drifted apart, it would be a mixture of models that no rank has trained. Copies
+ * drift if a GPU or a CPU computes wrongly, memory flips a bit, or ranks use different kernels.
  *
- * Each rank hashes what it keeps whole, and one number is exchanged. Only if that differs the ranks walk through arrays
- * and units, and through the tensors of the first unit that differs, exchanging the hash of each. */
+ * Each rank hashes its whole arrays, and the ranks exchange one number. Only if that differs, they walk through arrays
+ * and units, and through the tensors of the first unit that differs, and exchange the hash of each. */
 #include "comm/zero/zero_internal.h"
 #include "core/clock.h"
 #include "core/log.h"
@@ -15,9 +15,9 @@
 #include <stdlib.h>
 #include <xxhash.h>
 
-enum { HASH_PIECE = 1 << 20, HASH_PIECES = 64 /* hashed by the threads together */ };
+enum { HASH_PIECE = 1 << 20, HASH_PIECES = 64 /* hashed in parallel */ };
 
-/* Arrays that may be whole: the parameters in the compute dtype, and the state. */
+/* Arrays that may be kept whole: the parameters in the compute dtype, and the state. */
 enum { ARRAY_PARAMS, ARRAY_STATE, ARRAY_COUNT = ARRAY_STATE + STATE_KIND_COUNT };
 
 static const char *array_name(int array)
@@ -59,7 +59,7 @@ static uint64_t hash_memory(uint64_t hash, const char *memory, size_t bytes)
     return hash;
 }
 
-/* Continues *hash over elements of a unit, which the device may have to be asked for. */
+/* Continues *hash over elements of a unit, copied from the device if necessary. */
 static enum status hash_range(struct zero *z, int array, int unit, int64_t offset, int64_t count, uint64_t *hash,
                               struct error *err)
 {
@@ -80,9 +80,9 @@ static enum status hash_range(struct zero *z, int array, int unit, int64_t offse
     return device_check(z->device, err);
 }
 
-/* Every rank's hash: whether all are the same; if not, which rank differs (the lowest one that has another hash than
- * most, or than the lower ranks of a tie) and a rank that has what most have. */
-static bool compare(const uint64_t *hashes, int world, struct replica_difference *difference)
+/* Whether all ranks have the same hash. If not, fills difference->other, a rank with the most frequent hash (in a tie
+ * the one of the lowest ranks), and difference->rank, the lowest rank with another hash. */
+static bool same_hashes(const uint64_t *hashes, int world, struct replica_difference *difference)
 {
     int most = 0;
     for (int r = 0; r < world; r++) {
@@ -102,7 +102,7 @@ static bool compare(const uint64_t *hashes, int world, struct replica_difference
     return false;
 }
 
-/* The first unit and tensor that differ, the same on all ranks. all: (world). */
+/* Finds the first unit and tensor that differ, the same on all ranks. all: (world), scratch. */
 static enum status locate(struct zero *z, uint64_t *all, struct replica_difference *difference, struct error *err)
 {
     const struct tensor_table *table = z->config.table;
@@ -111,7 +111,7 @@ static enum status locate(struct zero *z, uint64_t *all, struct replica_differen
             uint64_t hash = 0;
             TRY(hash_range(z, array, u, 0, shard_padded(z->config.layout, u), &hash, err));
             TRY(comm_exchange(z->comm, &hash, sizeof hash, all, err));
-            if (compare(all, z->world, difference))
+            if (same_hashes(all, z->world, difference))
                 continue;
             difference->what = array_name(array);
             difference->unit = &table->units[u];
@@ -120,7 +120,7 @@ static enum status locate(struct zero *z, uint64_t *all, struct replica_differen
                 hash = 0;
                 TRY(hash_range(z, array, u, tensor->offset, tensor->numel, &hash, err));
                 TRY(comm_exchange(z->comm, &hash, sizeof hash, all, err));
-                if (!compare(all, z->world, difference))
+                if (!same_hashes(all, z->world, difference))
                     difference->tensor = tensor;
             }
             return STATUS_OK;
@@ -152,7 +152,7 @@ enum status zero_compare_replicas(struct zero *z, struct replica_difference *dif
     }
     log_debug("%.1f MB of copies were hashed in %.4f s", (double)bytes / 1e6, seconds_now() - start);
     TRY_END(comm_exchange(z->comm, &hash, sizeof hash, all, err));
-    if (!compare(all, z->world, difference))
+    if (!same_hashes(all, z->world, difference))
         status = locate(z, all, difference, err);
 end:
     free(all);

@@ -1,28 +1,28 @@
 /* zero_step.c: the end of a step: gradient norm, clipping, the optimizer on the own slices.
  *
- * Everything is enqueued; the device decides, and the host learns of it when it collects the step:
+ * All work is enqueued. The device decides, and the host reads the decision when it collects the step:
  *
  *     every unit: wait for its reduction, sum of squares of the own slice (double)
  *     gather the ranks' reports: those sums, and the loss
- *     decide_step: norm, clip, whether the step is skipped, the next loss scale; the same bits on all ranks
- *     AdamW on what is kept here; stages 1 and 2 gather each updated unit while the next one is updated, and nobody
- *     waits for it until it is acquired
- *     copy what was decided to the host
+ *     decide_step: norm, clipping, whether the step is skipped, the next loss scale; the same bits on all ranks
+ *     AdamW on the state kept here; stages 1 and 2 gather each updated unit while the next one is updated, and the
+ *     compute stream waits for it only when the unit is acquired
+ *     copy the decision to the host
  *
- * zero_collect waits for that copy. Of a skipped step it then says where the first non-finite value lies and which rank
- * it came from: every rank looks through what it has, and they agree. */
+ * zero_collect() waits for that copy. For a skipped step it also finds the first non-finite value and the rank that
+ * contributed it: every rank searches its own gradients, and the ranks exchange the results. */
 #include "comm/zero/zero_internal.h"
 #include "core/memory.h"
 #include "gpu/trace.h"
 
 #include <stdlib.h>
 
-/* What the stopwatch tells apart. */
+/* The lanes of the stopwatch. */
 enum { LANE_REDUCE, LANE_OPTIMIZER };
 
-/* Where a rank found its first non-finite value. */
+/* The position of a rank's first non-finite value. */
 struct bad_place {
-    int64_t unit, offset; /* unit == units: nowhere */
+    int64_t unit, offset; /* unit == units: there is none */
 };
 
 void zero_set_position(struct zero *z, int64_t optimizer_step, const struct loss_scaler *scaler, struct stream *compute)
@@ -61,9 +61,9 @@ void zero_begin_micro(struct zero *z, bool last)
     z->last_micro = last;
 }
 
-/* ---- what the ranks report ----------------------------------------------- */
+/* ---- reports of the ranks ------------------------------------------------ */
 
-static void report(struct zero *z, const double *loss_sum, struct stream *compute)
+static void report_sums(struct zero *z, const double *loss_sum, struct stream *compute)
 {
     int64_t row = z->units + 1;
     double *own = z->reports + z->rank * row;
@@ -82,11 +82,11 @@ static void report(struct zero *z, const double *loss_sum, struct stream *comput
     stream_wait(z->stream, z->computed);
     size_t words = (size_t)row * (sizeof *own / sizeof(float));
     comm_all_gather(z->comm, own, z->reports, words, 0, DTYPE_F32, z->stream);
-    event_record(z->drained, z->stream); /* peers have read the own slices: they may change */
+    event_record(z->drained, z->stream); /* peers have read the own slices, so these may change */
     stream_wait(compute, z->drained);
 }
 
-static void decide(struct zero *z, struct stream *compute)
+static void decide_step(struct zero *z, struct stream *compute)
 {
     struct decide_step_args args = {.world = z->world,
                                     .units = z->units,
@@ -140,8 +140,9 @@ static void update_all(struct zero *z, struct stream *compute)
     event_record(z->updated, compute);
 }
 
-/* What the host will want to know. All gradients kept here are looked through, for they are one array; at stages 0 and
- * 1 that is more than the own slices, and what is not finite there is so for its owner, too. */
+/* In a skipped step, finds the first non-finite gradient for the host. Searches all gradients kept here, for they are
+ * one array. At stages 0 and 1 that is more than the own slices; a value that is not finite there is not finite for its
+ * owner either. */
 static void look_for_nonfinite(struct zero *z, struct stream *compute)
 {
     int64_t own = z->config.layout->shard_numel;
@@ -155,11 +156,11 @@ enum status zero_finish_step(struct zero *z, const double *loss_sum, struct stre
     ASSERT(z->config.training && z->micro >= 0 && z->last_micro && z->begun == z->ended + 1);
     stopwatch_mark(z->stopwatch, compute, STOPWATCH_NO_LANE);
     trace_begin("reduce");
-    report(z, loss_sum, compute);
+    report_sums(z, loss_sum, compute);
     trace_end();
     stopwatch_mark(z->stopwatch, compute, LANE_REDUCE);
     trace_begin("optimizer");
-    decide(z, compute);
+    decide_step(z, compute);
     update_all(z, compute);
     zero_places_clear(z);
     look_for_nonfinite(z, compute);
@@ -176,7 +177,7 @@ enum status zero_end_step(struct zero *z, struct stream *compute, struct error *
     stream_copy(compute, &z->records[slot].bad_index, z->bad_index, sizeof *z->bad_index);
     event_record(z->done[slot], compute);
     z->ended++;
-    TRY(comm_status(z->comm, err)); /* first: a failed job may be what made the device fail */
+    TRY(comm_status(z->comm, err)); /* first: a failed job may have made the device fail */
     return device_check(z->device, err);
 }
 
@@ -188,7 +189,7 @@ void zero_times(struct zero *z, double *reduce, double *optimizer)
 
 /* ---- collecting a step --------------------------------------------------- */
 
-/* Where in the layout element `index` of what was looked through lies. */
+/* The position in the layout of element `index` of the gradients kept here. */
 static struct bad_place place_of(const struct zero *z, int64_t index)
 {
     const struct shard_layout *layout = z->config.layout;
@@ -208,8 +209,8 @@ static bool before(const struct bad_place *a, const struct bad_place *b)
 }
 
 /* Fills bad_tensor and bad_rank, the same on all ranks. */
-static enum status blame(struct zero *z, const struct step_record *record, const int32_t *bad_rank,
-                         struct zero_result *result, struct error *err)
+static enum status find_culprit(struct zero *z, const struct step_record *record, const int32_t *bad_rank,
+                                struct zero_result *result, struct error *err)
 {
     struct bad_place own = place_of(z, record->bad_index), first = {.unit = z->units};
     struct bad_place *all = memory_alloc((size_t)z->world * sizeof *all);
@@ -229,7 +230,7 @@ static enum status blame(struct zero *z, const struct step_record *record, const
         result->bad_rank = 0;
         return STATUS_OK;
     }
-    /* who contributed it, the owner of the slice knows */
+    /* the owner of the slice has the rank that contributed it */
     int owner = (int)(first.offset / z->config.layout->slice[first.unit]);
     int32_t rank = bad_rank[first.unit];
     TRY(comm_broadcast(z->comm, &rank, sizeof rank, owner, err));
@@ -256,5 +257,6 @@ enum status zero_collect(struct zero *z, struct zero_result *result, struct erro
                                    .bad_rank = -1,
                                    .optimizer_step = state->optimizer_step,
                                    .scaler = state->scaler};
-    return result->skipped ? blame(z, record, z->bad_rank_records + (int64_t)slot * z->units, result, err) : STATUS_OK;
+    return result->skipped ? find_culprit(z, record, z->bad_rank_records + (int64_t)slot * z->units, result, err)
+                           : STATUS_OK;
 }

@@ -1,15 +1,15 @@
-/* zero_verbs.c: the four verbs: gathering parameters before they are used, reducing gradients while backward goes on.
+/* zero_verbs.c: the four verbs: gathering parameters before they are used, reducing gradients while backward continues.
  *
  * Units 0 (embedding), 1 … L (blocks), L+1 (head) come in a known order: forward 0, 1, … L, then the head, then L, … 1;
  * the embedding's backward needs no parameters. Units share places, so that at stage 3 no rank ever holds the model:
  *
- *     place 0    embedding; and the head, unless it is tied to the embedding and needs both at once
+ *     place 0    embedding; and the head, unless it is tied to the embedding: then both are needed at once
  *     place 1    a tied head
  *     place 2, 3 blocks, in turn: one computes while the next one is gathered
  *
- * The rule of gathering: a unit stays in its place until another one is gathered there, a step begins, or the
- * parameters change; acquiring a unit that is not in its place gathers it. Prefetch only does this one unit earlier,
- * and only where the order is sure. So the volume follows from the order alone, and zero_theory() walks through it.
+ * Rule of gathering: a unit stays in its place until another one is gathered there, a step begins, or the parameters
+ * change; acquiring a unit that is not in its place gathers it. Prefetch only does this one unit earlier, and only
+ * where the order is certain. So the volume follows from the order alone, and zero_theory() walks through that order.
  *
  * Stream rule. A gather waits for the release of the place's last unit and for the update of the own slices; compute
  * waits for the gather. A reduction waits for the unit's gradients; the next writer of a bucket waits for the
@@ -40,7 +40,7 @@ void zero_places_clear(struct zero *z)
 
 /* ---- collectives in pieces ----------------------------------------------- */
 
-/* Elements of each rank's slice that go at once. */
+/* Elements of each rank's slice in one collective. */
 static int64_t piece_size(const struct zero *z, int64_t slice, int64_t bucket)
 {
     if (bucket <= 0 || bucket >= slice * z->world)
@@ -60,8 +60,8 @@ void zero_gather(struct zero *z, int unit, const void *send, void *recv, enum dt
     }
 }
 
-/* send: the unit's gradients (shard_padded); recv: of the own slice */
-static void reduce(struct zero *z, int unit, const float *send, float *recv, bool accumulate)
+/* send: the unit's gradients (shard_padded elements); recv: the own slice's */
+static void reduce_unit(struct zero *z, int unit, const float *send, float *recv, bool accumulate)
 {
     int64_t slice = z->config.layout->slice[unit], piece = piece_size(z, slice, z->config.reduce_bucket_size);
     for (int64_t at = 0; at < slice; at += piece) {
@@ -78,7 +78,8 @@ static bool gathers_on_demand(const struct zero *z)
     return zero_parallel(z) && z->config.stage == 3;
 }
 
-static void bring(struct zero *z, int unit)
+/* Gathers the unit into its place, unless it is there. */
+static void gather_into_place(struct zero *z, int unit)
 {
     struct gather_place *place = &z->places[zero_place(z, unit)];
     if (place->unit == unit)
@@ -91,7 +92,7 @@ static void bring(struct zero *z, int unit)
     event_record(place->gathered, z->stream);
 }
 
-/* The unit that is needed after this one, -1 if that is not sure. */
+/* The unit that is needed after this one; -1: not certain. */
 static int next_unit(const struct zero *z, int unit, enum param_pass pass)
 {
     int head = head_unit(z);
@@ -114,11 +115,11 @@ static enum status acquire(void *self, int unit, enum param_pass pass, struct st
         return comm_status(z->comm, err);
     }
     struct gather_place *place = &z->places[zero_place(z, unit)];
-    bring(z, unit);
+    gather_into_place(z, unit);
     place->holds++;
     int next = z->config.overlap_comm ? next_unit(z, unit, pass) : -1;
     if (next >= 0 && z->places[zero_place(z, next)].holds == 0)
-        bring(z, next);
+        gather_into_place(z, next);
     stream_wait(stream, place->gathered);
     *params = place->memory;
     return comm_status(z->comm, err);
@@ -138,12 +139,12 @@ static void release(void *self, int unit, enum param_pass pass, struct stream *s
 
 /* ---- gradients ----------------------------------------------------------- */
 
-/* Zeroes what no tensor of the unit covers, and what its last user left there. */
+/* Zeroes the gaps that no tensor of the unit covers, where the bucket's last user has left values. */
 static void clear_gaps(const struct zero *z, int unit, float *grads, struct stream *stream)
 {
     const struct unit_info *info = &z->config.table->units[unit];
     const struct tensor_info *tensors = z->config.table->tensors + info->first_tensor;
-    int64_t end = 0; /* of the tensor before */
+    int64_t end = 0; /* of the previous tensor */
     for (int t = 0; t <= info->num_tensors; t++) {
         int64_t next = t < info->num_tensors ? tensors[t].offset : shard_padded(z->config.layout, unit);
         if (next > end)
@@ -193,18 +194,23 @@ static enum status grads_ready(void *self, int unit, struct stream *stream, stru
     stream_wait(z->stream, z->computed);
     if (z->grads_whole) {
         float *slice = zero_grad(z, unit, zero_own(z, unit));
-        reduce(z, unit, zero_grad(z, unit, 0), slice, false);
+        reduce_unit(z, unit, zero_grad(z, unit, 0), slice, false);
         if (z->config.stage == 0)
             zero_gather(z, unit, slice, zero_grad(z, unit, 0), DTYPE_F32);
     } else {
         struct bucket *bucket = &z->buckets[zero_place(z, unit)];
-        reduce(z, unit, bucket->memory, zero_grad(z, unit, zero_own(z, unit)), z->micro > 0);
+        reduce_unit(z, unit, bucket->memory, zero_grad(z, unit, zero_own(z, unit)), z->micro > 0);
         event_record(bucket->reduced, z->stream);
     }
     event_record(z->reduced[unit], z->stream);
     if (!z->config.overlap_comm)
         stream_wait(stream, z->reduced[unit]);
     return comm_status(z->comm, err);
+}
+
+const struct param_verbs *zero_verbs(struct zero *z)
+{
+    return &z->verbs;
 }
 
 void zero_verbs_init(struct zero *z)
@@ -218,7 +224,7 @@ void zero_verbs_init(struct zero *z)
 struct walk {
     const struct zero *zero;
     int held[PLACES]; /* unit in each place, -1: none */
-    int64_t elements; /* of this rank's slices that were gathered */
+    int64_t elements; /* gathered so far, of one rank's slices */
 };
 
 static void walk_to(struct walk *walk, int unit)
@@ -229,7 +235,7 @@ static void walk_to(struct walk *walk, int unit)
     *held = unit;
 }
 
-/* Elements gathered in micro-batches of the known order, from empty places. */
+/* Elements gathered in micro-batches of the known order, starting with empty places. */
 static int64_t walk_through(const struct zero *z, int micro_batches, bool backward)
 {
     struct walk walk = {.zero = z, .held = {-1, -1, -1, -1}};
