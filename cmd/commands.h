@@ -1,5 +1,5 @@
-/* commands.h: what `ztrain COMMAND …` can be. argv[0] is the command's name. Each returns the process's exit code as a
- * status and leaves the message for the last words in *err. */
+/* commands.h: the commands of ztrain. argv[0] is the command's name. Each returns the process's exit code as a status,
+ * and its error in *err for main() to print. */
 #ifndef ZTRAIN_CMD_COMMANDS_H
 #define ZTRAIN_CMD_COMMANDS_H
 

@@ -1,5 +1,5 @@
-/* doctor.c: `ztrain doctor`: this machine as ztrain sees it: what it has, what it lacks, what `device: auto` would
- * take. Lines of "name  value" under headings; it only looks, and what it cannot find out it calls unknown. */
+/* doctor.c: `ztrain doctor`: what ztrain finds and misses on this machine, and what `device: auto` would take. Lines of
+ * "name  value" under headings. It changes nothing, and reports as unknown what it cannot find out. */
 #include "cmd/commands.h"
 #include "cmd/doctor_line.h"
 #include "cmd/gpu_ceilings.h"
@@ -29,7 +29,7 @@
 
 /* ---- small readers ------------------------------------------------------- */
 
-/* First line of a file without its end; false if there is none. */
+/* The first line of a file without its line end; false if there is none. */
 static bool doctor_read_line(const char *path, char *out, size_t size)
 {
     FILE *file = memory_fopen(path, "re");
@@ -76,7 +76,7 @@ static bool library_opens(const char *name)
 
 /* ---- chapters ------------------------------------------------------------ */
 
-/* How fast this CPU multiplies bf16 by each of its instructions, and which the device uses. */
+/* Prints how fast this CPU multiplies bf16 with each of its instructions, and which of them the device uses. */
 static void report_bf16(const struct device *device)
 {
     struct cpu_kernels has;
@@ -146,7 +146,7 @@ static void report_libraries(void)
     libraries_print(stdout, "  ", true);
 }
 
-/* What a run started from here would be: the choice of bootstrap_init(), or why it is refused. */
+/* The ranks that a run started from here would have: the choice of bootstrap_init(), or why it is refused. */
 static void report_ranks(void)
 {
     struct bootstrap boot;
@@ -231,7 +231,8 @@ static void report_gpu(void)
 enum status cmd_doctor(int argc, char **argv, struct error *err)
 {
     if (argc == 2 && (!strcmp(argv[1], "--help") || !strcmp(argv[1], "-h"))) {
-        printf("usage: ztrain doctor\n\nThis machine as ztrain sees it: CPU, memory, libraries, Slurm, GPUs.\n");
+        printf(
+            "usage: ztrain doctor\n\nPrints what ztrain finds on this machine: CPU, memory, libraries, Slurm, GPUs.\n");
         return STATUS_OK;
     }
     if (argc > 1)

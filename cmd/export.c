@@ -1,4 +1,4 @@
-/* export.c: `ztrain export DIR --out HFDIR --dtype fp32|bf16`: a checkpoint as a Hugging Face folder. */
+/* export.c: `ztrain export DIR --out HFDIR --dtype fp32|bf16` writes a checkpoint as a Hugging Face folder. */
 #include "ckpt/huggingface/huggingface.h"
 #include "cmd/commands.h"
 #include "cmd/unknown_word.h"
@@ -24,7 +24,8 @@ struct arguments {
     bool help;
 };
 
-/* The value of option `name` at argv[*i], as "--name VALUE" or "--name=VALUE"; moves *i over it. Sets *matched. */
+/* The value of option `name` at argv[*i], as "--name VALUE" or "--name=VALUE"; moves *i to its last word. *matched:
+ * argv[*i] is that option. */
 static const char *option_value(const char *name, int argc, char **argv, int *i, bool *matched)
 {
     size_t n = strlen(name);
@@ -72,7 +73,7 @@ static enum status parse(int argc, char **argv, struct arguments *arguments, str
     return STATUS_OK;
 }
 
-/* --out is a folder; a name that ends like a file's was meant for another program's format. */
+/* --out names a folder; a name with the ending of a file was meant for another program's format. */
 static enum status check_out(const char *out, struct error *err)
 {
     static const char *const endings[] = {".gguf", ".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".onnx", ".json"};
@@ -95,13 +96,13 @@ static enum status check_out(const char *out, struct error *err)
     return STATUS_OK;
 }
 
-/* chosen: NULL for the run's own. *again: a run that trains meanwhile has deleted or replaced the checkpoint. */
+/* chosen: NULL for the dtype of the run. *again: a run that trains meanwhile has deleted or replaced the checkpoint. */
 static enum status export_once(const struct arguments *arguments, const enum dtype *chosen, bool *again,
                                struct error *err)
 {
     struct checkpoint *checkpoint;
     *again = false;
-    /* verified whole: of a run folder, a damaged newest one is passed over before anything is written */
+    /* verified first: in a run folder a damaged newest checkpoint is passed over before anything is written */
     TRY(checkpoint_open(arguments->dir, true, &checkpoint, err));
     enum dtype dtype = chosen ? *chosen : checkpoint->dtype;
     enum status status = huggingface_export(checkpoint, arguments->out, dtype, 0, err);

@@ -1,9 +1,8 @@
-/* inspect.c: `ztrain inspect DIR [--tensors]`: what a checkpoint is, for people.
+/* inspect.c: `ztrain inspect DIR [--tensors]` prints what a checkpoint holds.
  *
- * The summary comes from the manifest alone; of a run folder it also lists the checkpoints that were moved aside, and
- * those that cannot be read.
- * --tensors reads the weights (every frame that it reads is verified) through one buffer of CHUNK elements, so its
- * memory does not depend on the model. */
+ * The summary comes from the manifest alone. For a run folder it also lists the checkpoints that were moved aside and
+ * those that cannot be read. --tensors reads the weights (and verifies every frame that it reads) through one buffer of
+ * CHUNK elements, so its memory does not depend on the model. */
 #include "ckpt/checkpoint.h"
 #include "ckpt/checkpoint_folders.h"
 #include "cmd/commands.h"
@@ -22,10 +21,10 @@ enum { CHUNK = 1 << 20 };
 static const char *const OPTIONS[] = {"tensors", "help"};
 static const char USAGE[] = "usage: ztrain inspect DIR [--tensors]\n"
                             "\n"
-                            "Shows what a checkpoint holds, and which ones of a run were moved aside.\n"
+                            "Prints what a checkpoint holds, and which checkpoints of a run were moved aside.\n"
                             "\n"
                             "  DIR          a checkpoint, or a run folder (its newest checkpoint)\n"
-                            "  --tensors    each tensor with mean, standard deviation, minimum and maximum\n";
+                            "  --tensors    print each tensor with mean, standard deviation, minimum and maximum\n";
 
 /* "1.23 GB" */
 static const char *human_bytes(double bytes, char out[32])
@@ -85,7 +84,7 @@ static void print_members(const char *title, const json_t *object)
     }
 }
 
-/* Those of a run's course that cannot be read. */
+/* Lists the checkpoints of a run that cannot be read. */
 static void print_unread(const char *folder)
 {
     struct checkpoint_list list;
@@ -101,7 +100,7 @@ static void print_unread(const char *folder)
     checkpoint_list_release(&list);
 }
 
-/* What else a run folder holds. */
+/* Lists the other checkpoints of a run folder. */
 static void print_others(const char *dir)
 {
     struct checkpoint_list aside;
@@ -113,9 +112,8 @@ static void print_others(const char *dir)
     if (checkpoint_list_aside(&aside, folder, NULL) != STATUS_OK)
         return;
     if (aside.count)
-        printf(
-            "aside        set aside, and taken by no resume of the run; --resume %s/NAME makes one its course again\n",
-            PRINTABLE(folder));
+        printf("aside        set aside: no resume of the run takes them; --resume %s/NAME continues the run from one\n",
+               PRINTABLE(folder));
     for (int i = 0; i < aside.count; i++) {
         const struct checkpoint_entry *entry = &aside.entries[i];
         if (entry->ok)
@@ -166,7 +164,7 @@ static void print_summary(const struct checkpoint *checkpoint, const char *dir)
     print_members("spec", checkpoint->spec);
 }
 
-/* Two passes would be exact for the deviation; Welford's update in double is close enough and reads once. */
+/* Two passes would compute the deviation exactly; Welford's update in double is close enough and reads once. */
 struct statistics {
     int64_t count, not_finite;
     double mean, squares, min, max;
@@ -188,7 +186,7 @@ static void statistics_add(struct statistics *s, const float *data, int64_t coun
     }
 }
 
-/* Of each tensor of the manifest's; `all` has as many. */
+/* The statistics of each tensor of the manifest, in its order. */
 static enum status read_statistics(const struct checkpoint *checkpoint, struct statistics *all, struct error *err)
 {
     enum status status = STATUS_OK;

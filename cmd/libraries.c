@@ -1,6 +1,6 @@
-/* libraries.c: versions as the libraries themselves tell them at run time, beside those of the headers that ztrain was
- * built with; and where the dynamic linker found them. oneDNN is not among them: the CPU device opens it by itself and
- * says so (struct device, detail). */
+/* libraries.c: the versions that the libraries report at run time, next to the versions of the headers that ztrain was
+ * built with, and the files that the dynamic linker has found. oneDNN is not among them: the CPU device opens it by
+ * itself and reports it (struct device, detail). */
 #include "cmd/libraries.h"
 
 #include "core/printable.h"
@@ -50,7 +50,7 @@ static const char *version_of_sodium(char *text, size_t size)
 
 static const struct library_row {
     const char *name, *file; /* file: part of the path it is loaded from */
-    const char *built_with;  /* NULL: the headers do not say */
+    const char *built_with;  /* NULL: the headers do not have it */
     const char *(*version)(char *text, size_t size);
 } library_table[] = {
     {"libyaml", "libyaml", NULL, version_of_yaml},

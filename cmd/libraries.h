@@ -5,11 +5,11 @@
 #include <stdbool.h>
 #include <stdio.h>
 
-/* A line per library, after `indent`: name, version in use, version it was built with where that differs, and the file
- * it was loaded from where `paths`. */
+/* A line per library, after `indent`: name, version in use, version it was built with if that differs, and with
+ * `paths` the file it was loaded from. */
 void libraries_print(FILE *out, const char *indent, bool paths);
 
-/* The file that a loaded library whose path contains `part` came from, or NULL. out: at least size bytes. */
+/* The file of a loaded library whose path contains `part`, or NULL. out: at least size bytes. */
 const char *libraries_path(const char *part, char *out, size_t size);
 
 #endif

@@ -1,4 +1,4 @@
-/* main.c: picks the command, prints the last words, exits. The only file that calls exit(). */
+/* main.c: runs the command, prints its error, exits. The only file that calls exit(). */
 #include "cmd/commands.h"
 #include "core/log.h"
 #include "core/memory.h"
@@ -28,11 +28,11 @@ static void keep_standard_descriptors(void)
 {
     for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++)
         if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", O_RDWR) != fd)
-            exit(STATUS_DEVICE); /* nowhere to say why */
+            exit(STATUS_DEVICE); /* there is no stream for an error message */
 }
 
-/* srun -K ends a step as soon as one task has ended with an error, and drops what it has not received by then: a moment
- * for the last words of all ranks. */
+/* srun -K ends a step as soon as one task has ended with an error, and drops output that it has not received by then:
+ * waits a moment, so that the errors of all ranks arrive. */
 static void let_srun_listen(void)
 {
     const char *tasks = getenv("SLURM_STEP_NUM_TASKS");

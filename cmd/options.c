@@ -14,7 +14,7 @@
 enum option_kind { OPTION_FLAG, OPTION_STRING, OPTION_COUNT, OPTION_LIST };
 
 static const struct option_row {
-    const char *name, *value; /* value: what --help calls it */
+    const char *name, *value; /* value: its name in --help; NULL: takes none */
     enum option_kind kind;
     size_t offset;
     const char *help;
@@ -22,7 +22,7 @@ static const struct option_row {
     {"config", "FILE", OPTION_STRING, offsetof(struct options, config),
      "the run spec (YAML); --help-spec lists its keys"},
     {"local-gpus", "N", OPTION_COUNT, offsetof(struct options, local_gpus),
-     "start N ranks on this machine and watch over them (on the CPU device: N processes that share the cores)"},
+     "start and supervise N ranks on this machine (on the CPU device: N processes that share the cores)"},
     {"resume", "DIR", OPTION_STRING, offsetof(struct options, resume),
      "continue from a checkpoint, or from the newest valid one of a run folder"},
     {"set", "KEY=VALUE", OPTION_LIST, offsetof(struct options, set),
@@ -30,13 +30,14 @@ static const struct option_row {
     {"deepspeed", "FILE", OPTION_STRING, offsetof(struct options, deepspeed),
      "take DeepSpeed's keys from its JSON file"},
     {"dry-run", NULL, OPTION_FLAG, offsetof(struct options, dry_run),
-     "check everything and print the effective spec, batch sizes, first learning rates and the memory plan"},
+     "check the input and print the effective spec, batch sizes, first learning rates and the memory plan"},
     {"profile", NULL, OPTION_FLAG, offsetof(struct options, profile), "print time and FLOP/s by operation at the end"},
-    {"world", "N", OPTION_COUNT, offsetof(struct options, world), "plan: for N ranks"},
-    {"help", NULL, OPTION_FLAG, offsetof(struct options, help), "this text"},
-    {"help-spec", NULL, OPTION_FLAG, offsetof(struct options, help_spec), "every key of the run spec"},
+    {"world", "N", OPTION_COUNT, offsetof(struct options, world), "with plan: the number of ranks"},
+    {"help", NULL, OPTION_FLAG, offsetof(struct options, help), "print this text"},
+    {"help-spec", NULL, OPTION_FLAG, offsetof(struct options, help_spec), "print every key of the run spec"},
     {"markdown", NULL, OPTION_FLAG, offsetof(struct options, markdown), "with --help-spec: as Markdown"},
-    {"version", NULL, OPTION_FLAG, offsetof(struct options, version), "versions of ztrain and of the libraries in use"},
+    {"version", NULL, OPTION_FLAG, offsetof(struct options, version),
+     "print the versions of ztrain and of the libraries in use"},
 };
 
 static enum status set_value(const struct option_row *row, const char *value, struct options *options,
@@ -64,7 +65,7 @@ static enum status set_value(const struct option_row *row, const char *value, st
     return STATUS_OK;
 }
 
-/* The word at argv[i], which is no option of ours. */
+/* Refuses the word at argv[i], which is not an option. */
 static enum status refuse_word(const char *word, int i, struct error *err)
 {
 #define COMMAND(name) #name,
@@ -129,15 +130,15 @@ void options_help(FILE *out)
     fputs("ztrain trains causal language models: GPT-2, Llama, Mistral, Qwen2, Qwen3; sharded by ZeRO stage 0 to 3.\n"
           "\n"
           "  ztrain --config run.yaml                    train on one rank\n"
-          "  ztrain --config run.yaml --local-gpus 2     two ranks on this machine\n"
+          "  ztrain --config run.yaml --local-gpus 2     train on two ranks of this machine\n"
           "  ztrain --config run.yaml --resume DIR       continue from a checkpoint or a run folder\n"
-          "  ztrain plan --config run.yaml [--world N]   bytes per rank by kind\n"
+          "  ztrain plan --config run.yaml [--world N]   print the bytes per rank, by kind\n"
           "  ztrain export DIR --out HFDIR [--dtype fp32|bf16]\n"
-          "                                              a checkpoint as a Hugging Face folder\n"
+          "                                              write a checkpoint as a Hugging Face folder\n"
           "  ztrain verify DIR                           check every byte of a checkpoint, or of a run's checkpoints\n"
-          "  ztrain inspect DIR [--tensors]              what is in a checkpoint\n"
-          "  ztrain doctor                               this machine as ztrain sees it\n"
-          "  ztrain version                              versions of ztrain and of the libraries in use\n"
+          "  ztrain inspect DIR [--tensors]              print what a checkpoint holds\n"
+          "  ztrain doctor                               print what ztrain finds on this machine\n"
+          "  ztrain version                              print the versions of ztrain and of the libraries in use\n"
           "\n"
           "options:\n",
           out);

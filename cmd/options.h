@@ -19,7 +19,7 @@ struct options {
     int local_gpus; /* --local-gpus N; 0: not given */
     int world;      /* plan --world N; 0: not given */
     bool dry_run, help, help_spec, markdown, version;
-    bool profile; /* time by op at the end */
+    bool profile; /* print the time of each op at the end */
 };
 
 /* Parses argv[1 …]; the strings are borrowed. STATUS_USAGE names the option. */
@@ -28,8 +28,8 @@ enum status options_parse(int argc, char **argv, struct options *options, struct
 /* The text of `ztrain --help`. */
 void options_help(FILE *out);
 
-/* Loads the run spec that the options name; prints every error line to stderr and notices to stdout (`quiet`: not). On
- * failure err is the last word ("3 errors in the run spec 'x.yaml'"). */
+/* Loads the run spec that the options name; prints every error line to stderr and notices to stdout, unless
+ * `quiet`. On failure err is the summary ("3 errors in the run spec 'x.yaml'"). */
 enum status options_load_spec(const struct options *options, bool quiet, struct run_spec **spec, struct error *err);
 
 #endif

@@ -34,7 +34,7 @@ static void print_batch(const struct run_spec *spec, int world, const char *sour
            source);
 }
 
-/* What was printed is all that a plan is for. */
+/* A plan that could not be printed is an error. */
 static enum status check_printed(struct error *err)
 {
     if (fflush(stdout) == 0 && !ferror(stdout))
@@ -50,7 +50,7 @@ enum status plan_dry_run(struct run_spec *spec, int world, const char *world_sou
     struct error data_error;
     status = trainer_open_data(&trainer, &data_error);
     bool data_known = status == STATUS_OK;
-    if (status == STATUS_DEVICE) /* out of memory says nothing about the data */
+    if (status == STATUS_DEVICE) /* out of memory is not a problem of the data */
         TRY_END(error_set(err, status, "%s", data_error.text));
     if (!data_known && spec->train.max_steps && !spec->train.epochs && !spec->scheduler.total_steps)
         spec->scheduler.total_steps = spec->train.max_steps;

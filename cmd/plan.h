@@ -1,12 +1,12 @@
-/* plan.h: what a run would do and hold, without doing it. */
+/* plan.h: the plan of a run: its batch sizes, learning rates and memory. */
 #ifndef ZTRAIN_CMD_PLAN_H
 #define ZTRAIN_CMD_PLAN_H
 
 #include "core/spec/spec.h"
 #include "core/status.h"
 
-/* --dry-run: effective spec, batch triangle, first five learning rates, memory plan for `world` ranks that share
- * `cores`. Data that are not there are reported, not an error. The spec's batch sizes are resolved. */
+/* --dry-run: prints the effective spec, the batch sizes, the first five learning rates and the memory plan for `world`
+ * ranks that share `cores`. The spec's batch sizes are resolved. Missing data are reported, and are not an error. */
 enum status plan_dry_run(struct run_spec *spec, int world, const char *world_source, int cores, struct error *err);
 
 #endif

@@ -47,7 +47,7 @@ static enum status start_ranks(const struct options *options, char **argv, const
     return (enum status)exit_code;
 }
 
-/* What has to be the same on all ranks. */
+/* A hash of the input that has to be the same on all ranks. */
 static uint64_t fingerprint(const struct options *options, const struct run_spec *spec)
 {
     json_t *all = spec ? spec_to_json(spec) : NULL;
@@ -60,17 +60,18 @@ static uint64_t fingerprint(const struct options *options, const struct run_spec
     return hash;
 }
 
-/* Ranks of a launcher that have read their run spec with `status`: all go on together or not at all. */
+/* Connects the ranks of a launcher after each has read its run spec (`status`, err): all continue, or none. */
 static enum status start_together(const struct options *options, struct bootstrap *boot, const struct run_spec *spec,
                                   enum status status, struct error *err)
 {
     struct error connecting = {.code = STATUS_OK};
-    if (boot->world > 1) /* nothing to save yet, and to wait for peers that were ended as well would take long */
+    if (boot->world >
+        1) /* there is nothing to save yet, and waiting for peers that were ended as well would take long */
         stop_signal_default();
     double timeout = spec ? spec->comm.timeout_seconds : usual_timeout;
     enum status met = bootstrap_connect(boot, timeout, spec ? spec->comm.interface : NULL, &connecting);
     if (met == STATUS_OK) {
-        stop_signal_install(); /* srun -K terminates the later of ranks that fail: they end with the code, too */
+        stop_signal_install(); /* srun -K terminates ranks that fail later: they are to end with the code as well */
         status = agree_at_start(boot, fingerprint(options, spec), status, err);
         if (status != STATUS_OK)
             bootstrap_finish(boot);
@@ -84,8 +85,8 @@ static enum status start_together(const struct options *options, struct bootstra
     return err->code;
 }
 
-/* Reads the run spec, if the command line is in order (`status`, err). Of several ranks one prints what is wrong; a
- * supervisor's ranks read what it has checked and complained about already. */
+/* Reads the run spec, if the command line is in order (`status`, err). Of several ranks one prints the errors; the
+ * ranks of a supervisor read a spec that the supervisor has checked already. */
 static enum status read_spec(const struct options *options, struct bootstrap *boot, enum status status,
                              struct run_spec **spec, struct error *err)
 {
@@ -101,7 +102,7 @@ static enum status read_spec(const struct options *options, struct bootstrap *bo
     return status;
 }
 
-/* A dry run's first words: where the run would live, also where the rest is refused. */
+/* The first lines of a dry run: the run folder, which is printed even if the rest is refused. */
 static enum status say_place(const struct run_spec *spec, const char *resume, struct run_place *place,
                              struct error *err)
 {
@@ -121,7 +122,7 @@ static enum status say_place(const struct run_spec *spec, const char *resume, st
     return status == STATUS_OK ? run_place_check_room(place, err) : status;
 }
 
-/* What the command line asks for. */
+/* Runs what the command line asks for. */
 static enum status run_command(const struct options *options, char **argv, struct bootstrap *boot,
                                struct run_spec *spec, struct error *err)
 {
@@ -146,7 +147,7 @@ static enum status run_command(const struct options *options, char **argv, struc
     return start_ranks(options, argv, spec, err);
 }
 
-/* What cannot be, whatever the run spec says. */
+/* Refuses options that are wrong with any run spec. */
 static enum status check_options(const struct options *options, const struct bootstrap *boot, struct error *err)
 {
     if (options->world) {
@@ -160,7 +161,7 @@ static enum status check_options(const struct options *options, const struct boo
     return alone && !options->dry_run ? bootstrap_check_alone(err) : STATUS_OK;
 }
 
-/* From now on nobody waits for who reads the output. */
+/* From now on no thread waits for a reader of the output. */
 static enum status start_output(struct error *err)
 {
     int error = output_start();
@@ -204,7 +205,7 @@ enum status cmd_train(int argc, char **argv, struct error *err)
         stop_signal_count_interrupts(boot.rank == 0);
     if (status == STATUS_OK)
         status = check_options(&options, &boot, err);
-    if (status == STATUS_OK && options.dry_run && boot.rank != 0) /* rank 0 says it all */
+    if (status == STATUS_OK && options.dry_run && boot.rank != 0) /* rank 0 prints everything */
         goto end;
     if (status == STATUS_OK && !options.dry_run && !supervises) /* a rank; a supervisor forks first */
         TRY_END(start_output(err));

@@ -1,4 +1,4 @@
-/* unknown_word.h: what is said of a word on the command line that nobody knows. */
+/* unknown_word.h: errors for a word on the command line that ztrain does not know. */
 #ifndef ZTRAIN_CMD_UNKNOWN_WORD_H
 #define ZTRAIN_CMD_UNKNOWN_WORD_H
 
@@ -6,7 +6,7 @@
 
 #include <stddef.h>
 
-/* The one of `names` that is nearest to `word` in spelling, if that is near enough to be meant; else NULL. Dashes at
+/* The one of `names` whose spelling is nearest to `word`, if it is near enough to be meant; else NULL. Dashes at
  * the beginning and "=VALUE" at the end of `word` do not count. */
 const char *nearest_name(const char *word, const char *const *names, size_t count);
 

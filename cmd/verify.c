@@ -1,4 +1,6 @@
-/* verify.c: `ztrain verify DIR`: every byte of a checkpoint, or of all checkpoints of a run, against its checksums. */
+/* verify.c: `ztrain verify DIR` compares every byte of a checkpoint, or of all checkpoints of a run, with its
+ * checksums.
+ */
 #include "ckpt/checkpoint_folders.h"
 #include "cmd/commands.h"
 #include "cmd/unknown_word.h"
@@ -14,17 +16,17 @@ static const char USAGE[] =
     "usage: ztrain verify DIR\n"
     "\n"
     "Reads every byte of a checkpoint and compares it with the checksums in its manifest.\n"
-    "Exit code 0: all is right; 4: something is damaged or missing (file and offset are named), or cannot be\n"
-    "read now (EIO, EACCES), which is not damage.\n"
+    "Exit code 0: everything is intact; 4: something is damaged or missing (file and offset are named), or\n"
+    "cannot be read now (EIO, EACCES), which is not damage.\n"
     "A run may train meanwhile: a checkpoint that it deletes or replaces is not damaged.\n"
     "\n"
     "  DIR    a checkpoint, or a run folder (all of its checkpoints, a line for each)\n";
 
-enum outcome { OUTCOME_OK, OUTCOME_DAMAGED, OUTCOME_UNREAD, OUTCOME_GONE };
+enum verify_outcome { OUTCOME_OK, OUTCOME_DAMAGED, OUTCOME_UNREAD, OUTCOME_GONE };
 
 /* Verifies one folder and prints its line, except for damage, which is left in err. A failure while the folder is
  * deleted or replaced is not damage, and neither is a disk that cannot be read. */
-static enum outcome verify_one(const char *folder, struct error *err)
+static enum verify_outcome verify_one(const char *folder, struct error *err)
 {
     for (int i = 0; i < CHECKPOINT_TRIES; i++) {
         struct stat before;
@@ -44,10 +46,10 @@ static enum outcome verify_one(const char *folder, struct error *err)
     return OUTCOME_GONE;
 }
 
-/* How many of a list there are of each outcome. */
+/* The number of checkpoints with each outcome. */
 struct tally {
     int ok, damaged, unread, gone;
-    struct error first; /* fault: of the damaged ones, if there are any, else of those that cannot be read */
+    struct error first; /* the first fault: of a damaged checkpoint if there is one, else of one that cannot be read */
 };
 
 static enum status verify_list(const struct checkpoint_list *list, const char *dir, struct tally *tally,
@@ -69,7 +71,7 @@ static enum status verify_list(const struct checkpoint_list *list, const char *d
                 tally->first = fault;
             break;
         case OUTCOME_DAMAGED:
-            if (fault.code != STATUS_CHECKPOINT) { /* a lack of memory is not damage */
+            if (fault.code != STATUS_CHECKPOINT) { /* out of memory is not damage */
                 *err = fault;
                 return fault.code;
             }
@@ -94,8 +96,8 @@ static enum status none_there(const char *dir, struct error *err)
     return status;
 }
 
-/* All of them, newest first; the first fault becomes the command's. Where all that were listed have gone, there are
- * others by now. */
+/* Verifies all checkpoints, newest first; the first fault becomes the command's error. If all that were listed are
+ * gone, there are others by now: it lists them again. */
 static enum status verify_all(const char *dir, struct error *err)
 {
     struct tally tally = {.ok = 0};

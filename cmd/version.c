@@ -1,4 +1,4 @@
-/* version.c: `ztrain version`: which ztrain, built how, with which libraries. One fact a line. */
+/* version.c: `ztrain version`: the versions of ztrain, its compiler and its libraries, one a line. */
 #include "core/version.h"
 #include "cmd/commands.h"
 #include "cmd/libraries.h"
@@ -9,7 +9,7 @@
 enum status cmd_version(int argc, char **argv, struct error *err)
 {
     if (argc == 2 && (!strcmp(argv[1], "--help") || !strcmp(argv[1], "-h"))) {
-        printf("usage: ztrain version\n\nVersions of ztrain, its compiler and the libraries in use.\n");
+        printf("usage: ztrain version\n\nPrints the versions of ztrain, its compiler and the libraries in use.\n");
         return STATUS_OK;
     }
     if (argc > 1)

@@ -66,7 +66,7 @@ bool squeue_parse_end(const char *text, double *end)
 /* ---- one question -------------------------------------------------------- */
 
 /* Whether squeue may see the variable. It must not see variables that would change its answer or make it take itself
- * for a rank, nor any secret. */
+ * for a rank, nor ztrain's own. */
 static bool for_squeue(const char *variable)
 {
     static const char *const kept_from_it[] = {"SLURM_TIME_FORMAT=", "SQUEUE_", "PMI", "ZTRAIN_"};

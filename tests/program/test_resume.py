@@ -398,7 +398,7 @@ def test_hints_that_lead_somewhere(folder):
     done = folder.train(expect=USAGE)
     assert "all of them were moved aside: ztrain inspect" in done.last_words, done
     done = folder.ztrain("inspect", folder.run_folder(), expect=CHECKPOINT)
-    assert f"set aside, and taken by no resume of the run; --resume {top}/NAME" in done.out and "  epoch-0001.aside-1           step 3, " in done.out, done
+    assert f"set aside: no resume of the run takes them; --resume {top}/NAME" in done.out and "  epoch-0001.aside-1           step 3, " in done.out, done
     done = folder.train(more=["--resume", folder.run_folder()], expect=CHECKPOINT)
     assert f"hint: '{top}/epoch-0001.aside-1' of step 3 was moved aside and can be named" in done.last_words, done
     done = folder.ztrain("verify", folder.run_folder(), expect=CHECKPOINT)
