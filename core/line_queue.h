@@ -1,14 +1,14 @@
-/* line_queue.h: appending lines to a file whose disk may fail for a while, without keeping anybody waiting.
+/* line_queue.h: appends lines to a file whose disk may fail for a while, without waiting for the disk.
  *
- *   add -> | the rest of a line, if a part of it is in the file | line | line | … |  -> the file, in order
+ *   add -> | the rest of a partly written line | line | line | … |  -> the file, in order
  *
- * A line goes to the file with one write(). When that fails with a cause that may pass (error_is_transient()), this
- * line and those after it wait in memory, and are written before the next one, in order; a line of which a part has
- * been written is completed first, so that the file holds whole lines only. While writing fails, it is tried again
- * after pauses that double, at each line that is added. What does not fit is dropped and counted.
+ * A line is written with one write(). If that fails with a transient cause (error_is_transient()), this line and those
+ * after it wait in memory and are written, in order, before the next one; a partly written line is completed first, so
+ * that the file has whole lines only. While writing fails, it is retried when a line is added, after pauses that
+ * double. Lines that do not fit are dropped and counted.
  *
- * A disk that was away may mean that this node was cut off, and that the file belongs to another job by now: before
- * lines that have waited are written, the queue asks still_owner(). */
+ * A disk that was unreachable may mean that this node was cut off, and that the file belongs to another job by now: the
+ * queue calls still_owner() before it writes lines that have waited. */
 #ifndef ZTRAIN_CORE_LINE_QUEUE_H
 #define ZTRAIN_CORE_LINE_QUEUE_H
 
@@ -24,10 +24,10 @@ struct line_queue {
     int fd;                                                     /* borrowed; open for appending */
     const char *path;                                           /* borrowed; for messages */
     char *waiting;                                              /* (LINE_QUEUE_BYTES) owned */
-    size_t used;                                                /* bytes of it */
+    size_t used;                                                /* bytes in use */
     double retry_at, pause;                                     /* seconds_now(); seconds */
-    int64_t waited, dropped;                                    /* lines, up to now */
-    bool failing;                                               /* the newest attempt failed, and a warning says so */
+    int64_t waited, dropped;                                    /* lines so far */
+    bool failing;                                               /* the last attempt failed, and there was a warning */
     enum status (*still_owner)(void *owner, struct error *err); /* NULL: always */
     void *owner;
 };
@@ -35,11 +35,11 @@ struct line_queue {
 void line_queue_init(struct line_queue *queue, int fd, const char *path);
 void line_queue_release(struct line_queue *queue);
 
-/* Takes a line with its newline. A failure that may pass is a warning (log_warn), once for each time that it begins;
- * any other is STATUS_CHECKPOINT, or still_owner()'s. */
+/* Adds a line, which ends with a newline. A transient failure is a warning (log_warn) when it begins; any other is
+ * STATUS_CHECKPOINT, or the error of still_owner(). */
 enum status line_queue_add(struct line_queue *queue, const char *line, size_t bytes, struct error *err);
 
-/* Tries to write what waits, for so many seconds, ticking; 0: once. Whether nothing waits any more. */
+/* Tries for this many seconds (0: once) to write the waiting lines, ticking progress. Returns whether none is left. */
 bool line_queue_drain(struct line_queue *queue, double seconds);
 
 #endif

@@ -1,4 +1,4 @@
-/* metrics.h: what a run writes for people and programs: metrics.jsonl (see docs/run-spec.md for the fields).
+/* metrics.h: writes metrics.jsonl, for people and programs (docs/run-spec.md has the fields).
  * Only rank 0 has a sink. Numbers that must repeat bit for bit are printed with 17 significant digits. */
 #ifndef ZTRAIN_CORE_METRICS_H
 #define ZTRAIN_CORE_METRICS_H
@@ -13,7 +13,7 @@ struct metrics;
 struct step_metrics {
     int64_t step, epoch, tokens;
     double loss, grad_norm, lr, loss_scale, tokens_per_s, mfu; /* mfu < 0: unknown (null) */
-    double of_ceiling; /* as mfu, of what this device was measured to multiply at most; for the console */
+    double of_ceiling; /* like mfu, but relative to the measured peak of this device; for the console */
     bool skipped;
     int64_t memory_device, memory_host;
     struct {
@@ -22,56 +22,57 @@ struct step_metrics {
     } seconds;
 };
 
-/* How the file of a run that resumes goes on. */
+/* How the file of a resumed run continues. */
 struct metrics_course {
     int64_t step;           /* lines of later steps are left out */
-    bool evaluation_due;    /* and those of this step that follow its evaluation, which is to be done */
-    const char *checkpoint; /* the resumed one's path, as its line names it */
-    int64_t bytes;          /* its size, should a kill have cost that line */
-    int from;               /* 0: the file's own lines go on; N: those of metrics.jsonl.N; -1: none */
+    bool evaluation_due;    /* and so are lines of this step that follow its evaluation, which is still to be done */
+    const char *checkpoint; /* the path of the resumed checkpoint, as in its line */
+    int64_t bytes;          /* its size, in case a kill has lost that line */
+    int from;               /* 0: the lines of the file continue; N: those of metrics.jsonl.N; -1: none */
     int former;             /* the number of the former file, if it has to be kept: metrics_number() */
 };
 
-/* Opens <path> for appending. `course` NULL: the file begins anew, and an existing one becomes <path>.N with the first
- * free N. Else the lines of the course stay, and nothing else: where something has to be left out (also a damaged line,
- * with a warning, and a torn last one), the lines that stay are written to a new file, the former one is kept as
- * <path>.FORMER, and the new one takes its place in one step. A kill at any instant leaves the one file or the other.
- * The resumed checkpoint's line is added where it is missing. Steps up to the course's that have no line are a warning,
- * unless none were looked for (`from` is -1). STATUS_CHECKPOINT. */
+/* Opens <path> for appending. `course` NULL: the file starts empty, and an existing one becomes <path>.N with the first
+ * free N. Else only the lines of the course stay. If lines have to be left out (including damaged ones, with a warning,
+ * and a torn last one), the others are written to a new file, the former file is kept as <path>.FORMER, and the new one
+ * takes its place in one step. A kill at any instant leaves one file or the other. The line of the resumed checkpoint
+ * is added if it is missing. Missing lines of steps up to the course's are a warning, unless `from` is -1.
+ * STATUS_CHECKPOINT. */
 enum status metrics_open(const char *path, const struct metrics_course *course, struct metrics **metrics,
                          struct error *err);
 
-/* What <path>.N is: its number may be given to the former file unless it is another file's. */
+/* The use of the name <path>.N: the former file may get number N unless it is taken. */
 enum metrics_number {
     METRICS_NUMBER_FREE,
-    METRICS_NUMBER_KEPT, /* the file itself is kept under it already: a resume was killed in the middle */
+    METRICS_NUMBER_KEPT, /* the file itself has this name already: a resume was killed halfway */
     METRICS_NUMBER_TAKEN,
 };
 enum metrics_number metrics_number(const char *path, int number);
 
-/* Keeps the file under <path>.NUMBER too, durably, before anything else changes; metrics_open() will replace it. */
+/* Gives the file the second name <path>.NUMBER, durably, before anything else changes; metrics_open() will replace it.
+ */
 enum status metrics_keep(const char *path, int number, struct error *err);
 
-/* A checkpoint, as its line in a metrics file names it. */
+/* A checkpoint, as in its line of a metrics file. */
 struct metrics_checkpoint_line {
     const char *name; /* the last part of its path */
     int64_t step, bytes;
 };
 
-/* Which file has the lines that led to a checkpoint: <path> itself (0), or N of <path>.N; -1: none that can be read.
- * The one of number `first` is looked at before all others. *branch_step: the last step up to which that file and
- * <path> tell the same course; 0 if none. */
+/* The file that has the lines which led to a checkpoint: 0 for <path>, N for <path>.N, -1: none that can be read.
+ * <path>.N with N = `first` is read before all others. *branch_step: the last step up to which that file and <path>
+ * have the same course; 0: none. */
 int metrics_find(const char *path, const struct metrics_checkpoint_line *line, int first, int64_t *branch_step);
 
 void metrics_close(struct metrics *metrics);
 
-/* Whether the file is still this run's, asked before lines are written that have waited for the disk; an error other
- * than STATUS_OK is that of the line at hand. */
+/* Sets the check that the file still belongs to this run, which is made before lines that have waited for the disk are
+ * written; its error becomes that of the current line. */
 void metrics_ask_owner(struct metrics *metrics, enum status (*still_owner)(void *owner, struct error *err),
                        void *owner);
 
-/* The functions below write a line each, and wait for no disk: while it is full or fails, lines wait in memory
- * (line_queue.h). This tries to write those, for so many seconds. false: some are lost, and a warning says so. */
+/* The functions below write one line each and do not wait for the disk: while it is full or fails, lines wait in memory
+ * (line_queue.h). This one tries for this many seconds to write them. false: some are lost, which is a warning. */
 bool metrics_drain(struct metrics *metrics, double seconds);
 
 enum status metrics_step(struct metrics *metrics, const struct step_metrics *m, struct error *err);
@@ -82,7 +83,7 @@ enum status metrics_epoch_end(struct metrics *metrics, int64_t epoch, int64_t st
 enum status metrics_checkpoint(struct metrics *metrics, const char *folder, int64_t step, int64_t bytes,
                                double seconds_stalled, struct error *err);
 enum status metrics_resume(struct metrics *metrics, const char *folder, int64_t step, struct error *err);
-/* fsync, before a checkpoint says that these lines belong to it */
+/* fsync, before a checkpoint is written that follows these lines */
 enum status metrics_flush(struct metrics *metrics, struct error *err);
 
 #endif

@@ -110,7 +110,7 @@ static const json_t *get(const struct reader *reader, const char *key)
     return json_is_null(value) ? NULL : value;
 }
 
-/* A value as it stands in the file, shortened for a message. */
+/* A value as JSON text, shortened for a message. */
 static const char *show(const json_t *value, char out[64])
 {
     char *text = json_dumps(value, JSON_ENCODE_ANY | JSON_COMPACT);
@@ -264,7 +264,7 @@ static const struct remark {
     {"num_local_experts", ALL, "null", NO_EFFECT},
 };
 
-/* Whether a value is the JSON text `wanted`; 1 and 1.0 are the same number. */
+/* Whether a value equals the JSON text `wanted`; 1 and 1.0 are the same number. */
 static bool json_is(const json_t *value, const char *wanted)
 {
     json_t *other = json_loads(wanted, JSON_DECODE_ANY, NULL);
@@ -275,7 +275,8 @@ static bool json_is(const json_t *value, const char *wanted)
     return same;
 }
 
-/* These keys are not asked for: a key like one of them is not its misspelling (tie_encoder_decoder). */
+/* These keys do not count as asked for, so that a key similar to one of them is not its misspelling
+ * (tie_encoder_decoder). */
 static void check_tables(struct reader *reader, struct model_desc *desc)
 {
     char text[64];
@@ -294,7 +295,7 @@ static void check_tables(struct reader *reader, struct model_desc *desc)
     }
 }
 
-/* Dropout is never applied: one line names the keys, those that transformers would assume included. */
+/* Dropout is never applied: one line names the keys, including those whose default is not 0 in transformers. */
 static void check_dropout(struct reader *reader, struct model_desc *desc)
 {
     static const struct {
@@ -323,8 +324,8 @@ static void check_dropout(struct reader *reader, struct model_desc *desc)
         notice(desc, "dropout (%s): trained without", list);
 }
 
-/* The key of the object that is nearest to a wanted one, among those that nobody asked for; NULL: none is near. Keys
- * of other families and of other software are further away than two letters. */
+/* The key of the object that is nearest to a wanted one, among those that were not asked for; NULL: none is near. Keys
+ * of other families and of other software are more than two letters away. */
 static const char *misspelt(const struct reader *reader, const char *wanted)
 {
     enum { MOST_LETTERS = 2 };
@@ -344,9 +345,8 @@ static const char *misspelt(const struct reader *reader, const char *wanted)
     return best;
 }
 
-/* Once all keys have been asked for. The error of a run spec replaces an earlier one: what a misspelt key was to set
- * may well have been the cause of that. There the key that was meant may be present, too: --set adds the misspelt one.
- */
+/* Called once all keys have been asked for. In a run spec the error replaces an earlier one, which the missing value of
+ * the misspelt key may have caused; there the right key may be present as well, because --set adds the misspelt one. */
 static void check_spelling(struct reader *reader, struct model_desc *desc)
 {
     for (int i = 0; i < reader->asked->count; i++) {
@@ -398,7 +398,7 @@ static void read_family(struct reader *reader, struct model_desc *desc)
                     show(list, text), type, FAMILIES[family].architecture);
 }
 
-/* GPT-2 has names of its own for sizes; transformers takes the general ones, too. */
+/* GPT-2 has its own names for sizes; transformers accepts the general ones as well. */
 static int64_t get_size(struct reader *reader, bool gpt2, const char *gpt2_key, const char *key, int64_t absent,
                         int64_t max)
 {
@@ -453,7 +453,7 @@ static void read_sizes(struct reader *reader, struct model_desc *desc)
                     H, desc->head_dim, MAX_INTERMEDIATE);
 }
 
-/* The activation function must have one of the names (NULL-terminated) of the one that the family uses here. */
+/* The activation function must have one of these names (NULL-terminated). */
 static void check_activation(struct reader *reader, const char *key, const char *const *names)
 {
     const char *value = get_string(reader, key, names[0]);
@@ -560,14 +560,13 @@ static void read_rope(struct reader *reader, struct model_desc *desc)
     reader->status = inner.status;
 }
 
-/* What layer_types makes of a window: all layers have it, or none. `off` says whether "full_attention" may turn it off.
- */
+/* The window after layer_types: all layers have it, or none. `off`: whether "full_attention" may turn it off. */
 static int64_t window_of_layer_types(struct reader *reader, const json_t *types, int64_t num_layers, int64_t window,
                                      bool off)
 {
     char text[64];
     size_t sliding = 0, full = 0, count = json_array_size(types);
-    if (count != (size_t)num_layers) { /* 0 for what is no array */
+    if (count != (size_t)num_layers) { /* 0 if it is not an array */
         reader_fail(reader, STATUS_DATA, "layer_types must be a list of %" PRId64 " names, not %s", num_layers,
                     show(types, text));
         return 0;
@@ -768,8 +767,8 @@ json_t *model_desc_export_config(const struct model_desc *desc, enum dtype dtype
     return config;
 }
 
-/* In float32, operation by operation as torch computes it: a rounding here is an angle at every position, and models
- * were trained with these. */
+/* In float32, operation by operation as torch computes it: a rounding here changes the angle at every position, and
+ * models were trained with torch's roundings. */
 void model_rope_frequencies(const struct model_desc *desc, float *inv_freq)
 {
     const struct rope_desc *rope = &desc->rope;
@@ -782,7 +781,7 @@ void model_rope_frequencies(const struct model_desc *desc, float *inv_freq)
         if (rope->kind == ROPE_LINEAR) {
             f /= factor;
         } else if (rope->kind == ROPE_LLAMA3) {
-            /* full turns within the original length: few are slowed down, many are kept, between them a blend */
+            /* by the number of turns within the original length: few: slowed down; many: kept; in between: a blend */
             float wavelength = two_pi * (1 / f);
             float keep = (original * (1 / wavelength) - low) / span;
             if (keep <= 0)

@@ -1,7 +1,8 @@
-/* model.h: what model is to be built: a description in the names of Hugging Face's config.json.
+/* model.h: a description of a model, in the names of Hugging Face's config.json.
  *
- * Families: GPT-2, and the Llama family (Llama, Mistral, Qwen2, Qwen3). What a config asks for and ztrain does not have
- * is refused (STATUS_USAGE) or noticed (a line in `notices`), never ignored. A damaged config.json is STATUS_DATA. */
+ * Families: GPT-2, and the Llama family (Llama, Mistral, Qwen2, Qwen3). A feature that a config asks for and ztrain
+ * does not have is refused (STATUS_USAGE) or noted (a line in `notices`), never ignored. A damaged config.json is
+ * STATUS_DATA. */
 #ifndef ZTRAIN_CORE_MODEL_H
 #define ZTRAIN_CORE_MODEL_H
 
@@ -46,7 +47,7 @@ struct model_desc {
     bool weights_in_out; /* GPT-2's Conv1D: matrices of blocks are stored (in, out); else (out, in) */
     bool qkv_bias, o_bias, mlp_bias;
     bool qk_norm; /* RMSNorm of every q and k head before RoPE (Qwen3) */
-    bool tied;    /* the head multiplies with the token embedding */
+    bool tied;    /* the head uses the token embedding as its matrix */
     struct rope_desc rope;
     int64_t sliding_window; /* 0: none; else a query sees itself and the window-1 positions before it, in every layer */
     double initializer_range;
@@ -54,7 +55,7 @@ struct model_desc {
     bool has_torch_dtype;
     enum dtype torch_dtype;
     int64_t padding_token;      /* Llama family's pad_token_id: its embedding starts as zeros; -1: none */
-    json_t *source;             /* config.json as it came in (owned), for export */
+    json_t *source;             /* config.json as it was read (owned), for export */
     struct string_list notices; /* lines for the user ("dropout (attention_dropout 0.1): trained without") */
 };
 
@@ -64,8 +65,8 @@ enum status model_desc_load(const char *path, struct model_desc *desc, struct er
 /* The same from parsed JSON (borrowed); `where` names the source in messages. */
 enum status model_desc_from_json(const json_t *config, const char *where, struct model_desc *desc, struct error *err);
 
-/* The same from a run spec's model.config: written by hand, so a misspelt key, elsewhere a notice, is an error; and
- * all its faults are the run spec's, STATUS_USAGE. */
+/* The same from a run spec's model.config. It is written by hand, so a misspelt key is an error instead of a notice,
+ * and all its faults are those of the run spec, STATUS_USAGE. */
 enum status model_desc_from_spec(const json_t *config, struct model_desc *desc, struct error *err);
 
 void model_desc_release(struct model_desc *desc);

@@ -1,19 +1,19 @@
-/* output.h: text on its way to stdout, stderr and the log file, for which no step waits.
+/* output.h: writes text to stdout, stderr and the log file without keeping a step waiting.
  *
- * Whoever reads stdout may pause (ctrl-S, a pager, a hung tee, a stopped srun), and a log file may lie on a slow file
- * system. So each destination has a queue of fixed size and a thread that writes what is in it; only that thread ever
- * waits. Lines that do not fit are dropped and counted, and when the reader comes back one line says how many are
- * missing. The order of lines within a destination stays; stdout and stderr have one queue where they are one file. The
- * descriptors keep their flags, for they are shared with whoever started this process.
+ * The reader of stdout may pause (ctrl-S, a pager, a hung tee, a stopped srun), and a log file may be on a slow file
+ * system. So each destination has a queue of fixed size and a thread that writes its contents; only that thread ever
+ * waits. Lines that do not fit are dropped and counted, and when the reader is back, one line gives the number of
+ * missing lines. The order of lines within a destination is kept; stdout and stderr share a queue if they are the same
+ * file. The descriptors keep their flags, because they are shared with the process that started this one.
  *
  *     output_put() -> | record | record | …            | reserve    | -> thread -> write()
  *                       OUTPUT_BYTES                     last words
  *
  * A record is written by one write(), so that lines of several processes on one pipe do not mix. An error of write()
- * (a closed pipe, a full disk) loses the record and nothing else, as it does without a queue.
+ * (a closed pipe, a full disk) loses only that record, as it does without a queue.
  *
- * Until output_start() output_put() writes at once and may wait, as any program does. Any thread may call these; a
- * process that has started the threads forks no more. */
+ * Until output_start() output_put() writes at once and may wait, as any program does. Any thread may call these
+ * functions; a process that has started the threads must not fork any more. */
 #ifndef ZTRAIN_CORE_OUTPUT_H
 #define ZTRAIN_CORE_OUTPUT_H
 
@@ -24,8 +24,8 @@ enum outlet { OUTLET_STDOUT, OUTLET_STDERR, OUTLET_FILE, OUTLET_COUNT };
 
 enum output_kind {
     OUTPUT_LINE,    /* with its line end */
-    OUTPUT_RENEWED, /* a line that a later one replaces on the screen: passed over where the reader is behind */
-    OUTPUT_LAST,    /* last words: they take the reserve if they have to */
+    OUTPUT_RENEWED, /* a line that a later one replaces on the screen: skipped if the reader is behind */
+    OUTPUT_LAST,    /* last words, which may use the reserve */
 };
 
 enum {
@@ -34,19 +34,20 @@ enum {
     OUTPUT_RECORD = 20 << 10, /* the longest text of one output_put() */
 };
 
-/* From now on stdout and stderr have their threads. Returns 0 or an errno. Once started they stay. */
+/* Starts the threads of stdout and stderr, which then stay. Returns 0 or an errno. */
 int output_start(void);
 
-/* OUTLET_FILE writes to fd from now on, and owns it. Returns 0, or an errno: fd is still the caller's. output_close()
- * waits until all is written, within output_drain()'s patience, and closes it; no effect where there is none. */
+/* output_open() makes OUTLET_FILE write to fd and own it. Returns 0, or an errno, and then the caller still owns fd.
+ * output_close() waits until everything is written, as long as output_drain() would, and closes the file, if there is
+ * one. */
 int output_open(int fd);
 void output_close(void);
 
-/* Puts a text of at most OUTPUT_RECORD bytes into the queue. To OUTLET_FILE: nothing happens where it is not open. */
+/* Puts a text of at most OUTPUT_RECORD bytes into the queue. Without an open file, OUTLET_FILE drops it. */
 void output_put(enum outlet outlet, const char *text, size_t bytes, enum output_kind kind);
 
-/* Waits until all that was put is written; in the life of the process for two seconds at most, all calls together.
- * Whether it is. */
+/* Waits until everything is written, and returns whether it is. All calls of a process together wait for two seconds at
+ * most. */
 bool output_drain(void);
 
 #endif
