@@ -1,4 +1,4 @@
-/* bench_comm.c: how fast the collectives are, not whether they are right (test_comm.c).
+/* bench_comm.c: measures the speed of the collectives; test_comm.c checks their results.
  *
  *     make build/tests/bench_comm
  *     build/tests/bench_comm NODES [MIB [COUNT [NAMESPACES [within]]]]

@@ -188,7 +188,7 @@ static void test_exchange(void **state)
     }
 }
 
-/* Progress on one node is seen on the others, and who waits long for a slow rank accuses nobody. */
+/* Progress on one node is visible on the others: a rank that waits long for a slow rank does not accuse it. */
 static void slow_body(struct job *job, struct control *control, int rank)
 {
     for (int i = 0; rank == 1 && i < 40; i++) {
@@ -218,7 +218,7 @@ struct loss_case {
     int rank;             /* who */
     bool waits;           /* the others wait in an operation; else they work for a while */
     enum status code;     /* theirs */
-    const char *words[3]; /* that each of the others says */
+    const char *words[3]; /* in the message of each of the others */
 };
 
 static void lose(struct control *control, const struct loss_case *loss)
@@ -512,7 +512,7 @@ static void test_messages_that_do_not_fit(void **state)
     }
 }
 
-/* A stream arrives in pieces of any size: everything gets to its place. */
+/* A stream arrives in pieces of any size, and every byte reaches its place. */
 static void test_stream_in_pieces(void **state)
 {
     (void)state;

@@ -1,4 +1,4 @@
-/* test_bootstrap.c: which environments are a rank, which are none, and which are refused. */
+/* test_bootstrap.c: which environments describe a rank, which do not, and which are refused. */
 #include "comm/comm.h"
 #include "comm/control.h"
 #include "comm/launch/bootstrap.h"
@@ -330,7 +330,7 @@ static void test_alone_in_a_larger_job(void **state)
     clear_launchers();
 }
 
-/* What is the same on every rank of one start of a job, and not of the next. */
+/* The name of a job: the same on every rank of one start, and another one at the next. */
 static void test_job_names(void **state)
 {
     (void)state;
@@ -358,7 +358,7 @@ static void test_job_names(void **state)
     clear_launchers();
 }
 
-/* A rank alone: places, an exchange with itself, nobody to abort. */
+/* A single rank: places, an exchange with itself, an abort without peers. */
 static void test_alone(void **state)
 {
     (void)state;

@@ -20,7 +20,7 @@ struct rank_things {
     struct stream *stream;
 };
 
-/* Where the ranks of a case are. */
+/* The nodes of a case's ranks. */
 struct layout {
     int world;
     const int *nodes;      /* (world); NULL: of one supervisor */
@@ -51,7 +51,7 @@ static void things_close(struct rank_things *t)
 
 /* ---- sums ---------------------------------------------------------------- */
 
-/* What rank r sends as element i: any sign, many magnitudes, so that the order of a sum shows in its bits. */
+/* Element i of rank r's contribution: any sign, many magnitudes, so that the order of a sum shows in its bits. */
 static float value(int rank, size_t i)
 {
     uint32_t x = (uint32_t)i * 2654435761u + (uint32_t)rank * 40503u + 12345u;
@@ -92,7 +92,7 @@ static void test_sums(void **state)
             sum += bf16_to_f32(half[r][i]);
         assert_true(out[i] == sum);
     }
-    /* non-finite values, wherever they are, are seen; the largest finite one is not taken for one */
+    /* non-finite values are detected at every position; the largest finite value is not */
     for (size_t at = 0; at < COUNT; at += 7) {
         float old = in[3][at];
         in[3][at] = at % 3 == 0 ? NAN : at % 3 == 1 ? INFINITY : -INFINITY;
@@ -110,7 +110,7 @@ static void test_sums(void **state)
 
 enum { MOST_RANKS = 16 };
 
-/* The sum of what the ranks contribute, in the order that the layout has. */
+/* The sum of the ranks' contributions, in the order of the layout. */
 static float add_up(const float *values, int world)
 {
     float sum = 0;
@@ -137,7 +137,7 @@ static float add_up(const float *values, int world)
     return sum;
 }
 
-enum placement { IN_SEGMENT, STAGED, MIXED /* rank 0's lie elsewhere */ };
+enum placement { IN_SEGMENT, STAGED, MIXED /* rank 0's buffers lie elsewhere */ };
 
 static void gather_case(struct rank_things *t, char *segment, enum placement placement, size_t count, size_t stride,
                         enum dtype dtype, bool in_place)
@@ -225,7 +225,7 @@ static void all_reduce_case(struct rank_things *t, char *segment, size_t count)
     }
 }
 
-/* What must have crossed the network: an all-gather and a reduce-scatter of `bytes` from and for each rank. */
+/* The bytes that must have crossed the network: an all-gather and a reduce-scatter of `bytes` for each rank. */
 static void check_network(const struct comm_stats *stats, const struct bootstrap *boot, int64_t bytes, bool fp32)
 {
     int64_t sent = 0, received = 0;
@@ -307,7 +307,7 @@ static const int two[] = {0, 1}, two_by_two[] = {0, 0, 1, 1}, three_and_one[] = 
                  one_and_three[] = {0, 1, 1, 1}, four_by_two[] = {0, 0, 1, 1, 2, 2, 3, 3}, in_turn[] = {0, 1, 0, 1, 0},
                  uneven[] = {0, 1, 1, 2, 2, 2}, one_node[] = {0, 0, 0};
 
-/* The results are those of ranks that share memory, bit for bit; what crosses the network is what must. */
+/* The results equal those of ranks that share memory, bit for bit; the network traffic equals the theory. */
 static void test_nodes(void **state)
 {
     (void)state;
@@ -401,7 +401,7 @@ struct fault_case {
     enum fault fault;
     bool data; /* the others wait in a data operation, else on the control channel */
     enum status code;
-    const char *words[2]; /* that the others' message must have */
+    const char *words[2]; /* that must be in the message of the others */
 };
 
 /* Rank 1 misbehaves after some rounds; the others must end with the code and the words. */
@@ -433,7 +433,7 @@ static void fault_body(struct bootstrap *bootstrap, void *context)
             stream_sync(t.stream);
             CHECK(comm_status(t.comm, &error) == STATUS_BUG);
             return;
-        case LATE: /* slow, but getting somewhere */
+        case LATE: /* slow, but making progress */
             for (int i = 0; i < 30; i++) {
                 usleep(50000);
                 progress_tick();
@@ -466,7 +466,7 @@ static void fault_body(struct bootstrap *bootstrap, void *context)
 static void test_failures(void **state)
 {
     (void)state;
-    /* rank 1 shares a node with nobody, with rank 0, with rank 2 */
+    /* rank 1 is alone on its node, or with rank 0, or with rank 2 */
     static const int each[] = {0, 1, 2}, with_first[] = {0, 0, 1}, with_last[] = {0, 1, 1};
     static const struct fault_case cases[] = {
         {NULL, DIES, true, STATUS_PEER, {"rank 1 on here", "died while rank"}},

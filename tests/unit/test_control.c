@@ -1,5 +1,5 @@
-/* test_control.c: the memory of a node: who may open it, what lies where, and what a waiting rank makes of what it sees
- * of ranks on other nodes. */
+/* test_control.c: the memory of a node: who may open it, its layout, and how a waiting rank judges ranks on other
+ * nodes. */
 #include "ranks.h"
 
 #include "core/progress.h"
@@ -121,7 +121,7 @@ static void test_opening_by_number(void **state)
     control_detach(control);
     close(opened);
 
-    /* of another job, node or size; no memory of that kind; nothing at all */
+    /* the memory of another job, node or size; a descriptor of another kind; none */
     other = shape;
     other.token = control_token(secret, 1);
     assert_int_equal(control_open((int)getpid(), fd, &other, &opened, &error), STATUS_USAGE);
@@ -157,8 +157,8 @@ static void test_opening_by_number(void **state)
 enum sight {
     PEER_SILENT,   /* the peer's node reports, the peer does not move */
     PEER_MOVES,    /* it moves, now and then */
-    NODE_QUIET,    /* its node reports nothing: that is for the agent to judge */
-    AGENT_SILENT,  /* our own agent gives no sign */
+    NODE_QUIET,    /* its node reports nothing, which only the agent judges */
+    AGENT_SILENT,  /* this node's agent gives no sign of life */
     NODE_IS_ENDED, /* the agent has seen it go */
     NODE_IS_SILENT,
     NODE_IS_UNREACHABLE,

@@ -28,7 +28,7 @@ struct binding_case {
 };
 
 static const struct binding_case cases[] = {
-    /* all see all: the local rank chooses */
+    /* every rank sees all GPUs: the local rank chooses */
     {4, {"0,1,2,3", "0,1,2,3", "0,1,2,3", "0,1,2,3"}, {4, 4, 4, 4}, {NULL}, "0123", {NULL}},
     {4, {"-", "-", "-", "-"}, {4, 4, 4, 4}, {"0123", "0123", "0123", "0123"}, "0123", {NULL}},
     {2, {"-", "-"}, {4, 4}, {NULL}, "01", {NULL}},
@@ -37,7 +37,7 @@ static const struct binding_case cases[] = {
     /* parts of one GPU, whose UUID it is */
     {2, {"MIG-a", "MIG-b"}, {1, 1}, {"0", "0"}, "00", {NULL}},
     {2, {"MIG-a", "MIG-a"}, {1, 1}, {"0", "0"}, NULL, {"2 ranks there see 1 GPU;"}},
-    /* with control groups: each one's own is its number 0 */
+    /* with control groups: each rank sees its own GPU as number 0 */
     {3, {"0", "0", "0"}, {1, 1, 1}, {"0", "1", "2"}, "000", {NULL}},
     /* two of their own each */
     {2, {"0,1", "2,3"}, {2, 2}, {NULL}, "00", {NULL}},
@@ -185,7 +185,7 @@ static void test_jobs(void **state)
     }
 }
 
-/* What a damaged peer might send. */
+/* Views that a damaged peer might send. */
 static void send_nonsense(struct bootstrap *boot, void *context)
 {
     struct comm_config config = {.timeout_seconds = 20};

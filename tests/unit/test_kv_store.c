@@ -24,7 +24,7 @@ static const unsigned char secret[WIRE_SECRET_BYTES] = {1, 2, 3};
 
 static struct error error;
 
-/* A store with connections of all ranks, and what their clients were told. */
+/* A store with connections of all ranks, and the ends that their clients were informed of. */
 struct scene {
     struct kv_server *server;
     struct wire_self self;
@@ -346,7 +346,7 @@ static void test_slow_client(void **state)
     scene_close(&s);
 }
 
-/* A server that is none. */
+/* A server that does not follow the protocol. */
 static void test_bad_servers(void **state)
 {
     (void)state;

@@ -370,7 +370,7 @@ static void test_variables_that_fit_one_rank(void **state)
     check_refusal(&play, "the environment contradicts itself: RANK=0, WORLD_SIZE=2, but PMI_RANK=1");
 }
 
-/* Whatever is at the other end of PMI_FD. */
+/* Any program may be at the other end of PMI_FD. */
 static void test_refusing_in_vain(void **state)
 {
     (void)state;
@@ -444,7 +444,7 @@ static void test_abort(void **state)
     }
 }
 
-/* Somebody else has taken the port, or knows another secret. */
+/* Another program has taken the port, or a rank has another secret. */
 static void test_strangers(void **state)
 {
     (void)state;

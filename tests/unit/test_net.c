@@ -1,5 +1,5 @@
-/* test_net.c: the data connections by themselves. Two ranks are two threads here, each with a control block of its own,
- * as on two nodes; what their agents would do is left out. */
+/* test_net.c: the data connections alone. Two threads stand for two ranks, each with its own control block, as on two
+ * nodes; there are no agents. */
 #include "comm/net.h"
 
 #include "comm/operation.h"
@@ -198,7 +198,7 @@ static void test_different_operations(void **state)
     }
 }
 
-/* The peer's process is gone, while we receive or send. */
+/* The peer's process ends while this rank receives or sends. */
 static void test_peer_lost(void **state)
 {
     (void)state;

@@ -363,7 +363,7 @@ static int plain_connect(const struct wire_address *address)
     return fd;
 }
 
-/* Whether the other end closes within the time without having said anything. */
+/* Whether the other end closes within the time without having sent anything. */
 static bool closed_silently(int fd, double seconds)
 {
     char byte;
@@ -506,7 +506,7 @@ static void *imitate(void *argument)
     return NULL;
 }
 
-/* A hello that was overheard gets a challenge, but no connection; a false challenge is seen. */
+/* A replayed hello gets a challenge, but no connection; a forged challenge is detected. */
 static void test_replay(void **state)
 {
     (void)state;
@@ -552,7 +552,7 @@ static void test_replay(void **state)
     host_stop(&host);
 }
 
-/* Both ends take the bytes one by one, in any portions. */
+/* Both ends accept the bytes in portions of any size. */
 struct relay {
     int listener;
     struct wire_address to;
@@ -606,7 +606,7 @@ static void test_bytes_one_by_one(void **state)
     host_stop(&host);
 }
 
-/* Nobody there, and somebody who never answers. */
+/* No listener, and a listener that never answers. */
 static void test_no_answer(void **state)
 {
     (void)state;
@@ -627,7 +627,7 @@ static void test_no_answer(void **state)
     assert_contains(error.text, "not a numeric address");
 }
 
-/* Somebody at the first address who never answers does not hold up the one at the second. */
+/* A listener at the first address that never answers does not hold up the one at the second. */
 static void test_silent_address(void **state)
 {
     (void)state;
@@ -785,7 +785,7 @@ static void test_mesh(void **state)
         ranks[0].late_ms = 300; /* the others knock before it answers */
         ranks[3].late_ms = 100;
         mesh_threads(ranks, &published);
-        /* strangers at every door meanwhile */
+        /* meanwhile strangers connect to every rank */
         int strangers[WORLD * 20], n = 0;
         for (int r = 0; i == 0 && r < WORLD; r++)
             for (int k = 0; k < 20; k++) {

@@ -22,7 +22,7 @@ enum { STEPS = 3, MAX_ELEMENTS = 1 << 15, CLIP = 5 };
 static const struct optimizer_settings adamw = {
     .type = OPTIMIZER_ADAMW, .beta1 = 0.9f, .beta2 = 0.99f, .eps = 1e-8f, .weight_decay = 0.1f};
 
-/* What the ranks tell the parent; arrays by element of the whole layout (world × shard_numel). */
+/* The ranks' results for the parent; arrays by element of the whole layout (world × shard_numel). */
 struct outcome {
     double norms[STEPS];
     float state[STATE_KIND_COUNT][MAX_ELEMENTS];
@@ -431,7 +431,7 @@ static void test_stages_agree_in_pairs_with_accumulation(void **state)
         }
         assert_memory_equal(&outcomes[1], &outcomes[0], sizeof *outcomes);
         assert_memory_equal(&outcomes[3], &outcomes[2], sizeof *outcomes);
-        /* the pairs: to rounding, and no better */
+        /* the two pairs agree to rounding, not bit for bit */
         assert_memory_not_equal(&outcomes[2], &outcomes[0], sizeof *outcomes);
         for (int step = 0; step < STEPS; step++)
             assert_true(fabs(outcomes[2].norms[step] / outcomes[0].norms[step] - 1) < 1e-6);
@@ -443,7 +443,7 @@ static void test_stages_agree_in_pairs_with_accumulation(void **state)
 
 /* ---- replicas ------------------------------------------------------------ */
 
-/* One training step, then one bit of one rank's copy is another. */
+/* One training step, then one bit of one rank's copy is flipped. */
 static void replicas_body(struct bootstrap *bootstrap, void *context)
 {
     const struct setting *setting = context;
@@ -467,7 +467,7 @@ static void replicas_body(struct bootstrap *bootstrap, void *context)
     if (run.rank == run.world - 1)
         *byte ^= 1;
     CHECK_OK(zero_compare_replicas(run.zero, &difference, &error));
-    const bool compared = parallel && setting->stage <= 2; /* at stage 3 nobody has a copy */
+    const bool compared = parallel && setting->stage <= 2; /* at stage 3 there are no copies */
     CHECK(difference.rank == (compared ? run.world - 1 : -1));
     if (compared)
         CHECK(difference.other == 0 && difference.tensor == tensor && difference.unit == unit &&
@@ -589,7 +589,7 @@ static void test_restart(void **state)
         }
 }
 
-/* One micro-batch and the end of the step, as far as it goes. */
+/* One micro-batch and the end of the step, until something fails. */
 static enum status try_step(struct run *run, int step)
 {
     int head = run->table.num_units - 1;
