@@ -103,8 +103,8 @@ static enum status read_spec(const struct options *options, struct bootstrap *bo
 }
 
 /* The first lines of a dry run: the run folder, which is printed even if the rest is refused. */
-static enum status say_place(const struct run_spec *spec, const char *resume, struct run_place *place,
-                             struct error *err)
+static enum status print_place(const struct run_spec *spec, const char *resume, struct run_place *place,
+                               struct error *err)
 {
     TRY(run_place_find(spec, resume, place, err));
     enum status status = run_place_check(place, err);
@@ -131,7 +131,7 @@ static enum status run_command(const struct options *options, char **argv, struc
     const char *source = boot->source;
     if (options->dry_run) {
         struct run_place place;
-        TRY(say_place(spec, options->resume, &place, err));
+        TRY(print_place(spec, options->resume, &place, err));
         if (options->resume)
             TRY(resume_dry(options->resume, &place, spec, world, source, err));
         else

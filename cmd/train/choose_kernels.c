@@ -33,7 +33,7 @@ static int lowering_rank(const struct cpu_kernels *all, int world, int best, con
     return other;
 }
 
-static void say_instructions(const struct bootstrap *boot, const struct cpu_kernels *all,
+static void log_instructions(const struct bootstrap *boot, const struct cpu_kernels *all,
                              const struct cpu_kernels *common)
 {
     char had[CPU_KERNELS_TEXT], have[CPU_KERNELS_TEXT];
@@ -47,7 +47,7 @@ static void say_instructions(const struct bootstrap *boot, const struct cpu_kern
              boot->places[low].host, best, boot->places[best].host);
 }
 
-static void say_products(const struct bootstrap *boot, const struct cpu_kernels *all, const struct cpu_kernels *common)
+static void log_products(const struct bootstrap *boot, const struct cpu_kernels *all, const struct cpu_kernels *common)
 {
     char here[CPU_KERNELS_TEXT], there[CPU_KERNELS_TEXT], result[CPU_KERNELS_TEXT];
     for (int r = 1; r < boot->world; r++) {
@@ -100,7 +100,7 @@ enum status choose_kernels(struct comm *comm, const struct bootstrap *boot, cons
     TRY(agree(comm, cpu_kernels_detect(kernels, err), err));
     if (before)
         keep(boot, before, kernels);
-    TRY(settle(comm, boot, kernels, say_instructions, err));
+    TRY(settle(comm, boot, kernels, log_instructions, err));
     TRY(agree(comm, cpu_kernels_choose_products(kernels, before, err), err));
-    return settle(comm, boot, kernels, say_products, err);
+    return settle(comm, boot, kernels, log_products, err);
 }

@@ -175,7 +175,7 @@ const char *hardware_differences(const struct checkpoint *checkpoint, const json
 }
 
 /* Rank 0: warns of the first rank that differs. */
-static void say_difference(const struct bootstrap *boot, const json_t *own, char (*all)[MACHINE_TEXT], bool replicas)
+static void log_difference(const struct bootstrap *boot, const json_t *own, char (*all)[MACHINE_TEXT], bool replicas)
 {
     char text[1024];
     for (int r = 1; r < boot->world; r++) {
@@ -204,7 +204,7 @@ enum status hardware_compare_ranks(struct comm *comm, const struct bootstrap *bo
     ASSERT(length < sizeof text);
     enum status status = comm_exchange(comm, text, sizeof text, all, err);
     if (status == STATUS_OK && boot->rank == 0)
-        say_difference(boot, own, all, replicas);
+        log_difference(boot, own, all, replicas);
     free(all);
     return status;
 }

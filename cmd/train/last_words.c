@@ -15,7 +15,7 @@
 #include <unistd.h>
 #include <xxhash.h>
 
-/* What tells this start of the job from others; "": nothing does. */
+/* A name that distinguishes this start of the job from others; "" if there is none. */
 static void name_start(const struct bootstrap *boot, char name[256])
 {
     const char *address = getenv("MASTER_ADDR"), *port = getenv("MASTER_PORT");
@@ -37,7 +37,7 @@ static bool is_taken(const struct sockaddr_un *name, socklen_t size)
     return ours;
 }
 
-/* Whether another rank of this node has said the same; if not, it is this one from now until its end. */
+/* Whether another rank of this node has printed the same. If not, this rank has the name from now until its end. */
 static bool is_said(const struct bootstrap *boot, const struct error *err)
 {
     char job[256];

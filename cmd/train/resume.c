@@ -138,7 +138,7 @@ enum status resume_check(const struct checkpoint *checkpoint, struct run_spec *s
 }
 
 /* Logs what a resume would move aside. */
-static void say_course(const struct checkpoint_course *course)
+static void log_course(const struct checkpoint_course *course)
 {
     if (*course->from)
         log_info("would rename '%s/%s' to '%s': the run continues from it", course->dir, course->from, course->name);
@@ -162,7 +162,7 @@ enum status resume_dry(const char *resume, const struct run_place *place, struct
     TRY_END(resume_check(checkpoint, spec, world, source, true, err));
     TRY_END(resume_plan_course(resume, place, checkpoint, &course, err));
     log_info("would resume from %s at step %" PRId64, checkpoint->path, checkpoint->position.step);
-    say_course(&course);
+    log_course(&course);
 end:
     checkpoint_course_release(&course);
     checkpoint_close(checkpoint);

@@ -490,7 +490,7 @@ static enum decision decide_on_owner(const struct run_lock *lock, const struct w
 }
 
 /* Logged once for each owner that can only be watched. */
-static void say_watching(const struct run_lock *lock, struct watch *watch, const struct reading *reading,
+static void log_watching(const struct run_lock *lock, struct watch *watch, const struct reading *reading,
                          enum grip grip)
 {
     char who[512];
@@ -532,7 +532,7 @@ static enum status take_lock(struct run_lock *lock, struct error *err)
                 log_info("asked to stop while this run waited for its folder, '%s'", lock->folder);
                 return STATUS_REQUEUE;
             }
-            say_watching(lock, &watch, &reading, grip);
+            log_watching(lock, &watch, &reading, grip);
             lock->config.pause(poll);
         }
     }

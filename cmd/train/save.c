@@ -85,7 +85,7 @@ static bool is_disk_error(const struct error *err)
 static enum status write_patiently(struct run *run, struct patience *patience, char name[64], int64_t *bytes,
                                    bool *written, struct error *err)
 {
-    bool says = run->boot->rank == 0, again = true;
+    bool leads = run->boot->rank == 0, again = true;
     patience_begin(patience);
     for (int attempt = 1;; attempt++) {
         double start = seconds_now();
@@ -93,11 +93,11 @@ static enum status write_patiently(struct run *run, struct patience *patience, c
         *written = status == STATUS_OK;
         if (*written)
             deadline_checkpoint(&run->deadline, seconds_now() - start);
-        if (*written && attempt > 1 && says)
+        if (*written && attempt > 1 && leads)
             log_info("attempt %d wrote the checkpoint", attempt);
         if (*written || comm_status(run->comm, NULL) != STATUS_OK || !is_disk_error(err))
             return status;
-        if (says && attempt == 1)
+        if (leads && attempt == 1)
             log_warn("the checkpoint of step %" PRId64 " is tried again for %.0f s: %s", run->position.step,
                      fmax(patience_left(patience), 0), err->text);
         struct error lost;
@@ -112,7 +112,7 @@ static enum status write_patiently(struct run *run, struct patience *patience, c
         if (patience->last)
             return explain_last_lost(run, patience, err);
         run->checkpoints_lost++;
-        if (says)
+        if (leads)
             log_warn("the checkpoint of step %" PRId64 " could not be written, training continues without it: %s",
                      run->position.step, err->text);
         return STATUS_OK;

@@ -1,5 +1,5 @@
-/* save.h: the checkpoints of a run: when the disk refuses one it is tried again, and training goes on without it unless
- * it is the run's last. */
+/* save.h: the checkpoints of a run: when the disk refuses one it is tried again, and training continues without it
+ * unless it is the run's last. */
 #ifndef ZTRAIN_CMD_TRAIN_SAVE_H
 #define ZTRAIN_CMD_TRAIN_SAVE_H
 

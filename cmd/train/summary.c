@@ -29,7 +29,7 @@ static void name_duration(double seconds, char *text, size_t size)
         console_duration(seconds, text, size);
 }
 
-static void say_time(const struct metrics_summary *s, double process_seconds)
+static void log_time(const struct metrics_summary *s, double process_seconds)
 {
     char which[128], steps[32], process[32], starts[64] = "";
     name_steps(s, which, sizeof which);
@@ -41,7 +41,7 @@ static void say_time(const struct metrics_summary *s, double process_seconds)
              (double)s->tokens / s->seconds, process);
 }
 
-static void say_best(const struct metrics_summary *s, const char *checkpoints)
+static void log_best(const struct metrics_summary *s, const char *checkpoints)
 {
     char where[4096];
     if (!*s->best_checkpoint)
@@ -55,7 +55,7 @@ static void say_best(const struct metrics_summary *s, const char *checkpoints)
              exp(s->best_loss), where);
 }
 
-void summary_say(const char *metrics_path, const char *checkpoints, double process_seconds)
+void summary_log(const char *metrics_path, const char *checkpoints, double process_seconds)
 {
     struct metrics_summary summary;
     struct error err;
@@ -64,7 +64,7 @@ void summary_say(const char *metrics_path, const char *checkpoints, double proce
         return;
     }
     if (summary.steps && summary.seconds > 0)
-        say_time(&summary, process_seconds);
+        log_time(&summary, process_seconds);
     if (summary.best_step)
-        say_best(&summary, checkpoints);
+        log_best(&summary, checkpoints);
 }

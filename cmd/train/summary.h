@@ -5,6 +5,6 @@
 /* Logs how long the run's steps took, over all starts, and its best evaluation with the checkpoint nearest to it, as
  * metrics.jsonl records them. process_seconds: how long this process has run. A file that cannot be read is a warning.
  */
-void summary_say(const char *metrics_path, const char *checkpoints, double process_seconds);
+void summary_log(const char *metrics_path, const char *checkpoints, double process_seconds);
 
 #endif

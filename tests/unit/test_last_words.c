@@ -18,10 +18,10 @@
 
 #include <cmocka.h>
 
-/* A process that is a rank and has something to say; it lives until rank_end(). */
+/* A process that is a rank with an error to print; it lives until rank_end(). */
 struct rank {
     pid_t pid;
-    int words, end; /* pipes: its stderr, which closes when it has said all; closed by us: it ends */
+    int words, end; /* pipes: its stderr, which it closes after its error; it ends when the test closes the other */
 };
 
 static void rank_start(struct rank *rank, int number, const char *job, const char *text)
@@ -51,7 +51,7 @@ static void rank_start(struct rank *rank, int number, const char *job, const cha
     rank->end = end[1];
 }
 
-/* What it has said. */
+/* What it has printed. */
 static const char *rank_said(struct rank *rank, char text[512])
 {
     size_t at = 0;
