@@ -33,6 +33,14 @@ static const struct option_row {
      "check the input and print the effective spec, batch sizes, first learning rates and the memory plan"},
     {"profile", NULL, OPTION_FLAG, offsetof(struct options, profile), "print time and FLOP/s by operation at the end"},
     {"world", "N", OPTION_COUNT, offsetof(struct options, world), "with plan: the number of ranks"},
+    {"speed", NULL, OPTION_FLAG, offsetof(struct options, speed),
+     "with plan: estimate the time of a step on a GPU that need not be here"},
+    {"device", "NAME", OPTION_STRING, offsetof(struct options, device),
+     "with plan --speed: the GPU: h100 (the default), h100-pcie, h200, a100, b200, l40s"},
+    {"link", "RATE", OPTION_STRING, offsetof(struct options, link),
+     "with plan --speed: what a GPU sends a second: 400Gbit between nodes (of --local-gpus or 8), 450GB inside one"},
+    {"assume", "WORDS", OPTION_STRING, offsetof(struct options, assume),
+     "with plan --speed: a step without these losses, e.g. bf16-logits,fused-bias (docs/performance.md lists them)"},
     {"help", NULL, OPTION_FLAG, offsetof(struct options, help), "print this text"},
     {"help-spec", NULL, OPTION_FLAG, offsetof(struct options, help_spec), "print every key of the run spec"},
     {"markdown", NULL, OPTION_FLAG, offsetof(struct options, markdown), "with --help-spec: as Markdown"},
@@ -133,6 +141,8 @@ void options_help(FILE *out)
           "  ztrain --config run.yaml --local-gpus 2     train on two ranks of this machine\n"
           "  ztrain --config run.yaml --resume DIR       continue from a checkpoint or a run folder\n"
           "  ztrain plan --config run.yaml [--world N]   print the bytes per rank, by kind\n"
+          "  ztrain plan --speed --config run.yaml [--device h100] [--world N]\n"
+          "                                              estimate a step's time by kind of op, MFU and losses\n"
           "  ztrain export DIR --out HFDIR [--dtype fp32|bf16]\n"
           "                                              write a checkpoint as a Hugging Face folder\n"
           "  ztrain verify DIR                           check every byte of a checkpoint, or of a run's checkpoints\n"

@@ -2,6 +2,7 @@
 
 #include "cmd/commands.h"
 #include "cmd/options.h"
+#include "cmd/plan_speed.h"
 #include "cmd/train/trainer.h"
 #include "core/log.h"
 #include "core/printable.h"
@@ -83,10 +84,20 @@ enum status cmd_plan(int argc, char **argv, struct error *err)
     TRY_END(options_load_spec(&options, false, &spec, err));
     const char *source = options.world ? "--world" : options.local_gpus ? "--local-gpus" : "one rank";
     TRY_END(spec_resolve_batch(spec, world, source, err));
-    TRY_END(
-        trainer_build(&trainer, spec, 0, world, NULL, bootstrap_threads(bootstrap_cores(), options.local_gpus), err));
-    print_batch(spec, world, "planned");
-    trainer_print_plan(&trainer);
+    if (options.speed) {
+        const struct speed_question question = {.spec = spec,
+                                                .world = world,
+                                                .per_node = options.local_gpus,
+                                                .device = options.device,
+                                                .link = options.link,
+                                                .assume = options.assume};
+        TRY_END(plan_speed(&question, err));
+    } else {
+        TRY_END(trainer_build(&trainer, spec, 0, world, NULL, bootstrap_threads(bootstrap_cores(), options.local_gpus),
+                              err));
+        print_batch(spec, world, "planned");
+        trainer_print_plan(&trainer);
+    }
     status = check_printed(err);
 end:
     trainer_release(&trainer);

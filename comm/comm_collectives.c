@@ -2,6 +2,7 @@
  * where one is attached, else the host's (comm_host.c). */
 #include "comm/comm_device.h"
 #include "comm/comm_internal.h"
+#include "comm/comm_plan.h"
 
 static void count_op(const struct data_op *op)
 {
@@ -20,6 +21,10 @@ static void data_op_submit(const struct data_op *op, struct stream *stream)
     struct comm *comm = op->comm;
     if (op->count == 0)
         return;
+    if (comm->plan) {
+        comm_plan_submit(op, stream);
+        return;
+    }
     if (comm->world > 1)
         count_op(op);
     if (comm->gpu)

@@ -32,6 +32,7 @@ struct comm {
     struct net *net;         /* NULL: one node */
     struct agent *agent;     /* NULL: one node, or not its first rank */
     struct comm_device *gpu; /* NULL: data operations work on the host's memory */
+    struct comm_plan *plan;  /* NULL: the ranks exist (comm_plan.h) */
     bool reduce_within_node;
     int own_fd;           /* the node's memory, unless a supervisor made it; else -1 */
     char *segments;       /* local_world × segment_stride, or NULL */

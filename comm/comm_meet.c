@@ -4,7 +4,7 @@
 
 enum status comm_status(struct comm *comm, struct error *err)
 {
-    return control_status(comm->control, err);
+    return comm->control ? control_status(comm->control, err) : STATUS_OK; /* a plan has none */
 }
 
 void comm_abort(struct comm *comm, const struct error *err)

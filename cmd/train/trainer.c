@@ -101,6 +101,8 @@ static enum status open_device(struct trainer *t, int threads, struct error *err
 {
     struct device_choice choice;
     const char *way = NULL;
+    if (t->planned)
+        return STATUS_OK;
     TRY(trainer_agree(t, choose_device(t->spec, t->comm, t->boot, &choice, err), err));
     if (choice.to_plan)
         return device_plan_open(&t->device, err);
@@ -128,12 +130,17 @@ enum status trainer_build(struct trainer *t, struct run_spec *spec, int rank, in
     t->rank = rank;
     t->world = world;
     t->comm = comm;
+    t->device = t->planned;
     TRY(trainer_agree(t, describe_shards(t, err), err));
     TRY(open_device(t, threads, err));
     TRY(stream_new(t->device, STREAM_COMPUTE, &t->compute, err));
 
-    const struct graph_question question = {
-        .spec = spec, .desc = &t->desc, .device = t->device, .comm = comm, .profile = t->profile, .say = rank == 0};
+    const struct graph_question question = {.spec = spec,
+                                            .desc = &t->desc,
+                                            .device = t->device,
+                                            .comm = comm,
+                                            .profile = t->profile,
+                                            .say = rank == 0 && !t->planned};
     TRY(choose_graphs(&question, &t->graphs, err));
 
     struct zero_config zero = {
@@ -150,7 +157,7 @@ enum status trainer_build(struct trainer *t, struct run_spec *spec, int rank, in
         .training = true,
         .scaler = spec->loss_scaler,
     };
-    TRY(zero_new(&zero, t->device, comm, &t->zero, err));
+    TRY(zero_new(&zero, t->device, t->planned ? t->planned_comm : comm, &t->zero, err));
 
     struct transformer_config transformer = {
         .desc = &t->desc,

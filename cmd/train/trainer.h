@@ -33,6 +33,8 @@ struct trainer {
     struct comm *comm;                        /* borrowed; NULL while planning */
     const struct bootstrap *boot;             /* set before trainer_build, borrowed; NULL while planning */
     const struct cpu_kernels *kernels_before; /* set before trainer_build, borrowed: choose_kernels.h; may be NULL */
+    struct device *planned;                   /* set before trainer_build, owned then: a plan of speed; may be NULL */
+    struct comm *planned_comm;                /* with it, borrowed: its ranks (comm_plan.h) */
     bool profile;                             /* set before trainer_build: ops are timed (ops_profile_read) */
 
     struct model_desc desc;

@@ -1,0 +1,206 @@
+/* op_estimate.c: the time of every op but matrix products (gemm_estimate.c), by its bytes and FLOPs.
+ *
+ * Efficiencies are of an H100 (3.35 TB/s, 989 TFLOP/s in bf16), where no figure was measured on ztrain itself:
+ *
+ *     memory-bound kernels   the share of the bandwidth that kernels with such accesses and so many registers reach,
+ *                            judged from their compiled code: 1.9 TB/s (norm_bwd) to 2.7 TB/s (SwiGLU)
+ *     attention              published figures of cuDNN 9 and FlashAttention-3 for causal attention by head size and
+ *                            sequence length; its backward with results that repeat writes and reads T x T values a
+ * head launches               1.5 us between the end of a kernel and the start of the next one of a queue that is full
+ *
+ * As a whole the model was compared with LLM.Q's published speed (tests/program/test_plan_speed.py). */
+#include "gpu/plan/op_estimate.h"
+
+#include "gpu/ops_work.h"
+
+#include <math.h>
+
+#define KIND_NAME(name, text) text,
+const char *const plan_kind_names[PLAN_KIND_COUNT] = {PLAN_KINDS(KIND_NAME)};
+#define ASSUMPTION_WORD(name, word, text) word,
+const char *const plan_assumption_words[PLAN_ASSUMPTION_COUNT] = {PLAN_ASSUMPTIONS(ASSUMPTION_WORD)};
+#define ASSUMPTION_LOSS(name, word, text) text,
+const char *const plan_assumption_losses[PLAN_ASSUMPTION_COUNT] = {PLAN_ASSUMPTIONS(ASSUMPTION_LOSS)};
+
+static const double ceiling_flops = 0.8, ceiling_bytes = 0.9; /* of the data sheet's: what is reached at best */
+static const double fast_bytes = 0.85;                        /* of the bandwidth, with ASSUME_FAST_MEMORY */
+static const double gap_seconds = 1.5e-6;
+
+/* Shares of the memory's bandwidth. */
+static const double share_norm_fwd = 0.746, share_norm_bwd = 0.563, share_head_norm = 0.6, share_rope = 0.686,
+                    share_pointwise = 0.805, share_loss = 0.626, share_embedding = 0.45, share_optimizer = 0.746,
+                    share_columns = 0.626;
+
+static double size_in_bytes(enum dtype dtype)
+{
+    return (double)dtype_size(dtype);
+}
+
+static double at_ceiling(const struct plan_settings *s, enum dtype dtype, struct op_work work)
+{
+    double flops = work.flops / (ceiling_flops * s->gpu->flops[dtype]);
+    return fmax(flops, work.bytes / (ceiling_bytes * s->gpu->bytes));
+}
+
+static struct op_estimate one_part(enum plan_kind kind, double ceiling, double expected, int launches)
+{
+    return (struct op_estimate){.parts = {{kind, ceiling, fmax(ceiling, expected), launches}}, .count = 1};
+}
+
+/* An op that moves bytes; `again`: bytes that it moves a second time. */
+static struct op_estimate memory_bound(const struct plan_settings *s, enum plan_kind kind, struct op_work work,
+                                       double again, double share, int launches)
+{
+    double bandwidth = s->gpu->bytes;
+    if (plan_assumes(s, ASSUME_FAST_MEMORY) && share < fast_bytes)
+        share = fast_bytes;
+    return one_part(kind, work.bytes / (ceiling_bytes * bandwidth), (work.bytes + again) / (share * bandwidth),
+                    launches);
+}
+
+/* ---- matrix products ----------------------------------------------------- */
+
+/* `extra`: seconds of the epilogue. */
+static struct op_estimate product(const struct plan_settings *s, enum plan_kind kind, enum dtype dtype,
+                                  struct op_work work, double gemm, double extra)
+{
+    double ceiling = at_ceiling(s, dtype, work);
+    bool fast = plan_assumes(s, ASSUME_FAST_PRODUCTS);
+    return one_part(kind, ceiling, fast ? ceiling : gemm + extra, 1);
+}
+
+/* The head's rows are set apart: their distance is given. */
+static enum plan_kind kind_of_product(int64_t row_distance, enum plan_kind otherwise)
+{
+    return row_distance ? PLAN_HEAD : otherwise;
+}
+
+struct op_estimate op_estimate_linear_fwd(const struct plan_settings *s, const struct linear_fwd_args *a)
+{
+    struct linear_fwd_args args = *a;
+    if (plan_assumes(s, ASSUME_BF16_LOGITS))
+        args.y_dtype = a->dtype;
+    double gemm = gemm_estimate(s->gpu, a->dtype, a->M, a->N, a->K, size_in_bytes(args.y_dtype));
+    double aux = a->gelu ? (double)a->M * (double)a->N * size_in_bytes(a->dtype) : 0; /* stored next to y */
+    double extra = plan_assumes(s, ASSUME_FUSED_GELU) ? 0 : aux * 0.6 / s->gpu->bytes;
+    return product(s, kind_of_product(a->ld_y, PLAN_GEMM_FORWARD), a->dtype, ops_work_linear_fwd(&args), gemm, extra);
+}
+
+struct op_estimate op_estimate_linear_bwd_input(const struct plan_settings *s, const struct linear_bwd_input_args *a)
+{
+    double size = size_in_bytes(a->dtype), gemm = gemm_estimate(s->gpu, a->dtype, a->M, a->K, a->N, size);
+    double aux = a->gelu_aux ? (double)a->M * (double)a->K * size : 0; /* read by older kernels */
+    double extra = plan_assumes(s, ASSUME_FUSED_GELU) ? 0 : aux / (0.6 * s->gpu->bytes);
+    return product(s, kind_of_product(a->ld_dy, PLAN_GEMM_DGRAD), a->dtype, ops_work_linear_bwd_input(a), gemm, extra);
+}
+
+struct op_estimate op_estimate_linear_bwd_weight(const struct plan_settings *s, const struct linear_bwd_weight_args *a)
+{
+    bool narrow = plan_assumes(s, ASSUME_BF16_GRADIENTS);
+    double size = narrow ? size_in_bytes(a->dtype) : sizeof(float);
+    double gemm = gemm_estimate(s->gpu, a->dtype, a->N, a->K, a->M, size * (a->accumulate ? 2 : 1));
+    struct op_estimate estimate =
+        product(s, kind_of_product(a->ld_dy, PLAN_GEMM_WGRAD), a->dtype, ops_work_linear_bwd_weight(a), gemm, 0);
+    if (!a->dbias || plan_assumes(s, ASSUME_FUSED_BIAS))
+        return estimate;
+    struct op_work sums = {0, (double)a->M * (double)a->N * size_in_bytes(a->dtype)};
+    estimate.parts[estimate.count++] = memory_bound(s, PLAN_BIAS, sums, 0, share_columns, 2).parts[0];
+    return estimate;
+}
+
+/* ---- attention ----------------------------------------------------------- */
+
+/* FLOP/s of causal attention: the rate of very long sequences, approached as T / (T + half), as a share of the peak. */
+struct attention_rate {
+    double narrow, wide; /* heads of up to 64, and larger ones */
+    double half;         /* tokens at which half of that rate is reached */
+};
+static const struct attention_rate forward_rate = {0.367, 0.617, 600}, backward_rate = {0.455, 0.607, 300};
+
+/* Backward in a fixed order: up to this length a workspace of T x T values a head goes through memory, longer sequences
+ * wait for their turn instead. */
+enum { ORDERED_BY_WORKSPACE = 2048 };
+static const double share_workspace = 0.686, share_of_turns = 0.745;
+
+static double attention_flops(const struct plan_settings *s, const struct attention_rate *rate, enum dtype dtype,
+                              int64_t D, int32_t T)
+{
+    double share = (D <= 64 ? rate->narrow : rate->wide) * (double)T / ((double)T + rate->half);
+    return share * s->gpu->flops[dtype];
+}
+
+struct op_estimate op_estimate_attention_fwd(const struct plan_settings *s, const struct attention_fwd_args *a)
+{
+    struct op_work work = ops_work_attention_fwd(a);
+    double ceiling = at_ceiling(s, a->dtype, work);
+    double expected = work.flops / attention_flops(s, &forward_rate, a->dtype, a->D, a->max_seq);
+    return one_part(PLAN_ATTENTION_FORWARD, ceiling, plan_assumes(s, ASSUME_FAST_ATTENTION) ? 0 : expected, 1);
+}
+
+struct op_estimate op_estimate_attention_bwd(const struct plan_settings *s, const struct attention_bwd_args *a)
+{
+    struct op_work work = ops_work_attention_bwd(a);
+    double bandwidth = s->gpu->bytes, ceiling = at_ceiling(s, a->dtype, work);
+    double expected = work.flops / attention_flops(s, &backward_rate, a->dtype, a->D, a->max_seq);
+    double workspace = (double)a->M * (double)a->max_seq * (double)a->H * size_in_bytes(a->dtype);
+    if (plan_assumes(s, ASSUME_FAST_ATTENTION))
+        expected = ceiling;
+    if (!plan_assumes(s, ASSUME_UNORDERED_ATTENTION)) {
+        if (a->max_seq <= ORDERED_BY_WORKSPACE) {
+            ceiling += workspace / (ceiling_bytes * bandwidth);
+            expected += workspace / (share_workspace * bandwidth);
+        } else {
+            expected /= share_of_turns;
+        }
+    }
+    return one_part(PLAN_ATTENTION_BACKWARD, ceiling, expected, 3);
+}
+
+/* ---- ops that move bytes ------------------------------------------------- */
+
+#define MEMORY_BOUND(op, kind, share, launches)                                                   \
+    struct op_estimate op_estimate_##op(const struct plan_settings *s, const struct op##_args *a) \
+    {                                                                                             \
+        return memory_bound(s, kind, ops_work_##op(a), 0, share, launches);                       \
+    }
+MEMORY_BOUND(embedding_fwd, PLAN_EMBEDDING, share_embedding, 1)
+MEMORY_BOUND(embedding_bwd, PLAN_EMBEDDING, share_embedding, 9)
+MEMORY_BOUND(norm_fwd, PLAN_NORMS, share_norm_fwd, 1)
+MEMORY_BOUND(norm_bwd, PLAN_NORMS, share_norm_bwd, 2)
+MEMORY_BOUND(head_norm_fwd, PLAN_NORMS, share_head_norm, 1)
+MEMORY_BOUND(head_norm_bwd, PLAN_NORMS, share_head_norm, 2)
+MEMORY_BOUND(rope, PLAN_ROPE_SWIGLU, share_rope, 1)
+MEMORY_BOUND(swiglu_fwd, PLAN_ROPE_SWIGLU, share_pointwise, 1)
+MEMORY_BOUND(swiglu_bwd, PLAN_ROPE_SWIGLU, share_pointwise, 1)
+MEMORY_BOUND(add, PLAN_NORMS, share_pointwise, 1)
+
+#define OPTIMIZER(op, launches)                                                                   \
+    struct op_estimate op_estimate_##op(const struct plan_settings *s, const struct op##_args *a) \
+    {                                                                                             \
+        struct op_estimate none = {.count = 0};                                                   \
+        if (plan_assumes(s, ASSUME_NO_OPTIMIZER))                                                 \
+            return none;                                                                          \
+        return memory_bound(s, PLAN_OPTIMIZER, ops_work_##op(a), 0, share_optimizer, launches);   \
+    }
+OPTIMIZER(cast, 1)
+OPTIMIZER(sumsq, 2)
+OPTIMIZER(decide_step, 1)
+OPTIMIZER(find_nonfinite, 2)
+OPTIMIZER(adam, 1)
+
+/* Logits are read again for dlogits: from L2 where the rows in work fit, else from memory. */
+struct op_estimate op_estimate_cross_entropy(const struct plan_settings *s, const struct cross_entropy_args *a)
+{
+    struct cross_entropy_args args = *a;
+    if (plan_assumes(s, ASSUME_BF16_LOGITS))
+        args.logits_dtype = a->dtype;
+    double row = (double)a->V * size_in_bytes(args.logits_dtype);
+    bool again = a->dlogits && row * s->gpu->sms > s->gpu->l2_mib * 1048576;
+    return memory_bound(s, PLAN_CROSS_ENTROPY, ops_work_cross_entropy(&args), again ? row * (double)a->M : 0,
+                        share_loss, 2);
+}
+
+double launch_gap_estimate(const struct plan_settings *settings)
+{
+    return plan_assumes(settings, ASSUME_NO_GAPS) ? 0 : gap_seconds;
+}

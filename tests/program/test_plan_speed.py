@@ -1,0 +1,138 @@
+"""`ztrain plan --speed`: estimates for GPUs that are not here, next to published speed and next to estimates made by hand.
+
+LLM.Q (https://github.com/IST-DASLab/llmq, its README's table for one H100 in bf16) has published the MFU of its own step.
+Against ztrain's, it keeps logits and gradients in bf16 and adds up bias gradients in other kernels; like ztrain's, its
+attention repeats bit for bit. 524,288 tokens a step, sequences of 1024.
+"""
+import re
+
+import pytest
+
+from harness import USAGE
+
+LLMQ_STEP = "bf16-logits,bf16-gradients,fused-bias"
+LLMQ_TOKENS, LLMQ_LENGTH = 524288, 1024
+
+
+def qwen(hidden, inner, heads, kv_heads, layers, vocabulary, tied):
+    return {"model_type": "qwen2", "hidden_size": hidden, "intermediate_size": inner, "num_attention_heads": heads,
+            "num_key_value_heads": kv_heads, "num_hidden_layers": layers, "vocab_size": vocabulary, "rms_norm_eps": 1e-6,
+            "max_position_embeddings": 32768, "rope_theta": 1e6, "tie_word_embeddings": tied}
+
+
+# model, micro batch, published MFU in percent, points that the estimate may differ by
+LLMQ = {
+    "0.5B": (qwen(896, 4864, 14, 2, 24, 151936, True), 32, 46.6, 2),
+    "1.5B": (qwen(1536, 8960, 12, 2, 28, 151936, True), 16, 56.6, 2),
+    "3B": (qwen(2048, 11008, 16, 2, 36, 151936, True), 8, 59.2, 2),
+    "7B": (qwen(3584, 18944, 28, 4, 28, 152064, False), 4, 60.0, 4),
+}
+
+GPT2_124M = {"model_type": "gpt2", "vocab_size": 50257, "n_positions": 1024, "n_embd": 768, "n_layer": 12, "n_head": 12}
+GPT2_1558M = {**GPT2_124M, "n_embd": 1600, "n_layer": 48, "n_head": 25}
+LLAMA_8B = {"model_type": "llama", "hidden_size": 4096, "intermediate_size": 14336, "num_attention_heads": 32,
+            "num_key_value_heads": 8, "num_hidden_layers": 32, "vocab_size": 128256, "rms_norm_eps": 1e-5,
+            "max_position_embeddings": 8192, "rope_theta": 5e5, "tie_word_embeddings": False}
+
+# model, sequence length, micro batch, accumulation, ranks, stage; by hand: MFU at the ceiling, expected, in percent
+BY_HAND = {
+    "GPT-2 124M": (GPT2_124M, 1024, 32, 1, 1, 0, 56, 38),
+    "GPT-2 1558M": (GPT2_1558M, 1024, 16, 32, 1, 0, 67, 51),
+    "Llama 8B": (LLAMA_8B, 8192, 1, 8, 8, 3, 73, 59),
+}
+
+
+def plan(folder, model, length, micro, accumulation, world=1, stage=0, more=()):
+    spec = folder.spec({"model": {"config": model}, "data": {"seq_length": length}, "bf16": {"enabled": True},
+                        "train_batch_size": micro * accumulation * world, "train_micro_batch_size_per_gpu": micro,
+                        "gradient_accumulation_steps": accumulation, "zero_optimization": {"stage": stage}}, "speed")
+    return folder.ztrain("plan", "--speed", "--config", spec, "--world", world, *more).out
+
+
+def mfu(out):
+    """At the ceiling, and expected."""
+    return [float(x) for x in re.search(r"^  MFU +([\d.]+)% +([\d.]+)%$", out, re.M).groups()]
+
+
+def row(out, kind):
+    """Milliseconds at the ceiling and expected."""
+    return [float(x) for x in re.search(rf"^  {re.escape(kind)} +([\d.]+) +([\d.]+) ", out, re.M).groups()]
+
+
+@pytest.mark.parametrize("name", LLMQ)
+def test_the_published_speed_of_another_trainer(folder, name):
+    model, micro, published, tolerance = LLMQ[name]
+    out = plan(folder, model, LLMQ_LENGTH, micro, LLMQ_TOKENS // LLMQ_LENGTH // micro, more=["--assume", LLMQ_STEP])
+    assert "estimated and not measured" in out
+    assert abs(mfu(out)[1] - published) <= tolerance, out
+
+
+@pytest.mark.parametrize("name", BY_HAND)
+def test_estimates_made_by_hand(folder, name):
+    *step, ceiling, expected = BY_HAND[name]
+    out = plan(folder, *step)
+    assert abs(mfu(out)[0] - ceiling) <= 2 and abs(mfu(out)[1] - expected) <= 3, out
+
+
+def test_every_kind_of_op_has_its_time(folder):
+    out = plan(folder, GPT2_124M, 1024, 32, 1)
+    kinds = ("GEMM forward", "GEMM dgrad", "GEMM wgrad", "bias gradients", "attention forward", "attention backward", "norms",
+             "head GEMMs", "cross-entropy", "embedding", "optimizer")
+    for kind in kinds:
+        at_ceiling, expected = row(out, kind)
+        assert 0 < at_ceiling < expected, kind
+    # 2 M parameters x tokens at 80 % of 989 TFLOP/s: 12 layers of 12 C^2 parameters
+    assert row(out, "GEMM forward")[0] == pytest.approx(2 * 32768 * 12 * 12 * 768**2 / (0.8 * 989.4e12) * 1e3, rel=1e-3)
+    losses = [float(x) for x in re.findall(r"^ +([\d.]+)  .*--assume [a-z0-9-]+$", out, re.M)]
+    assert len(losses) >= 8 and losses == sorted(losses, reverse=True)
+    assert "fp32 logits" in out and "--assume bf16-logits" in out
+
+
+def test_a_loss_that_is_assumed_away_is_gained(folder):
+    plain = plan(folder, GPT2_124M, 1024, 32, 1)
+    loss = float(re.search(r"([\d.]+)  fp32 logits", plain).group(1))
+    gained = plan(folder, GPT2_124M, 1024, 32, 1, more=["--assume", "bf16-logits"])
+    assert mfu(gained)[1] - mfu(plain)[1] == pytest.approx(loss, abs=0.11)
+    assert "assumed: bf16-logits" in gained and "assumed: " not in plain
+
+
+def exposed(folder, stage, *more):
+    out = plan(folder, GPT2_1558M, 1024, 4, 2, world=8, stage=stage, more=more)
+    link = re.search(r"^ +[\d.]+ (?:GB|Gbit)/s +([\d.]+) +([\d.]+) ", out, re.M)
+    return [float(x) for x in link.groups()]
+
+
+def test_communication_grows_with_stage_and_slower_links(folder):
+    busy = [exposed(folder, stage)[0] for stage in (1, 2, 3)]
+    assert busy == sorted(busy) and busy[0] > 0
+    # stage 1: fp32 gradients reduced, bf16 parameters gathered, 7/8 of them, at 80 % of 450 GB/s
+    assert busy[0] == pytest.approx(1.5576e9 * 6 * 7 / 8 / (0.8 * 450e9) * 1e3, rel=0.1)
+    fast, slow = exposed(folder, 3, "--link", "450GB"), exposed(folder, 3, "--link", "20GB")
+    assert fast[1] < slow[1] and slow[0] > 20 * fast[0]
+    nodes = exposed(folder, 3, "--local-gpus", 1, "--link", "100Gbit")
+    assert nodes[0] > fast[0] and nodes[1] > fast[1]
+
+
+def test_a_step_that_does_not_fit_is_said(folder):
+    out = plan(folder, GPT2_1558M, 1024, 32, 1, more=["--device", "l40s"])
+    assert "does not fit" in out and "NVIDIA L40S, assumed" in out
+
+
+@pytest.mark.parametrize("option, value, names", [("--device", "h1000", "h100"), ("--link", "fast", "400Gbit"),
+                                                  ("--link", "-3GB", "400Gbit"), ("--assume", "magic", "bf16-logits")])
+def test_what_is_not_known_is_refused(folder, option, value, names):
+    done = folder.ztrain("plan", "--speed", "--config", folder.spec(), option, value, expect=USAGE)
+    assert value in done.err and names in done.err
+
+
+def test_other_steps_have_plans_too(folder):
+    """Recomputation, fp32, fp16, padding, nodes."""
+    base = plan(folder, GPT2_124M, 1024, 8, 2)
+    spec = folder.spec({"model": {"config": GPT2_124M}, "data": {"seq_length": 1024}}, "other")
+    for changes in (["fp16.enabled=true"], ["activation_checkpointing.enabled=true"], ["data.packing=false"]):
+        sets = [word for change in changes for word in ("--set", change)]
+        out = folder.ztrain("plan", "--speed", "--config", spec, *sets).out
+        assert "tokens/s" in out
+    assert "ms" in base
+    done = folder.ztrain("plan", "--speed", "--config", spec, "--world", 12, expect=USAGE)
+    assert "multiple" in done.err

@@ -1,0 +1,116 @@
+/* test_op_estimate.c: the estimated times of ops: products next to the offline model that their formula is fitted to,
+ * ops that move bytes, and what assumptions change. */
+#include "gpu/plan/op_estimate.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+
+#include <cmocka.h>
+
+#include "tests/unit/gemm_times.h"
+
+static struct gpu_model h100;
+static struct plan_settings settings = {.gpu = &h100};
+
+static int find_h100(void **state)
+{
+    (void)state;
+    return gpu_model_find("H100", &h100, NULL) == STATUS_OK ? 0 : -1;
+}
+
+static void check_near(double value, double expected, double tolerance)
+{
+    if (!(fabs(value / expected - 1) <= tolerance))
+        fail_msg("%g; expected %g within %g %%", value, expected, 100 * tolerance);
+}
+
+/* Next to the model's times with the 4 % and the sustained rate that estimates have on top. */
+static void products_follow_the_offline_model(void **state)
+{
+    (void)state;
+    double ours = 0, theirs = 0;
+    size_t near = 0;
+    for (size_t i = 0; i < COUNT_OF(gemm_times); i++) {
+        const struct gemm_time *t = &gemm_times[i];
+        double work = 2 * (double)t->M * (double)t->N * (double)t->K;
+        double expected = fmax(1.04e-6 * t->us, work / (h100.sustained * h100.flops[DTYPE_BF16]));
+        double estimate = gemm_estimate(&h100, DTYPE_BF16, t->M, t->N, t->K, t->out_bytes);
+        check_near(estimate, expected, 0.2);
+        near += fabs(estimate / expected - 1) <= 0.05;
+        ours += estimate;
+        theirs += expected;
+    }
+    assert_true(near >= COUNT_OF(gemm_times) * 9 / 10);
+    check_near(ours, theirs, 0.01);
+}
+
+static void a_norm_takes_as_long_as_its_bytes(void **state)
+{
+    (void)state;
+    struct norm_fwd_args args = {.dtype = DTYPE_BF16, .M = 32768, .C = 768, .delta = &args};
+    double bytes = 4.0 * 2 * 32768 * 768;
+    struct op_estimate estimate = op_estimate_norm_fwd(&settings, &args);
+    assert_int_equal(estimate.count, 1);
+    assert_int_equal(estimate.parts[0].kind, PLAN_NORMS);
+    check_near(estimate.parts[0].ceiling, bytes / 3.0e12, 0.01);
+    check_near(estimate.parts[0].expected, bytes / 2.5e12, 0.01);
+}
+
+static void assumptions_take_their_loss_away(void **state)
+{
+    (void)state;
+    struct linear_bwd_weight_args weight = {
+        .dtype = DTYPE_BF16, .M = 32768, .N = 768, .K = 768, .dw = (float *)&weight, .dbias = (float *)&weight};
+    struct plan_settings fused = {.gpu = &h100, .assumptions = 1u << ASSUME_FUSED_BIAS};
+    struct op_estimate both = op_estimate_linear_bwd_weight(&settings, &weight);
+    assert_int_equal(both.count, 2);
+    assert_int_equal(both.parts[0].kind, PLAN_GEMM_WGRAD);
+    assert_int_equal(both.parts[1].kind, PLAN_BIAS);
+    assert_int_equal(op_estimate_linear_bwd_weight(&fused, &weight).count, 1);
+    weight.ld_dy = 1000; /* logits' rows are set apart */
+    assert_int_equal(op_estimate_linear_bwd_weight(&fused, &weight).parts[0].kind, PLAN_HEAD);
+
+    struct attention_bwd_args attention = {.dtype = DTYPE_BF16, .M = 8192, .H = 12, .KV = 12, .D = 64, .max_seq = 1024};
+    struct plan_settings unordered = {.gpu = &h100, .assumptions = 1u << ASSUME_UNORDERED_ATTENTION};
+    double ordered = op_estimate_attention_bwd(&settings, &attention).parts[0].expected;
+    double workspace = 8192.0 * 1024 * 12 * 2; /* T x T bf16 values a head */
+    check_near(ordered - op_estimate_attention_bwd(&unordered, &attention).parts[0].expected, workspace / 2.3e12, 0.01);
+
+    struct adam_args adam = {.n = 1000, .param_dtype = DTYPE_BF16};
+    struct plan_settings endless = {.gpu = &h100, .assumptions = 1u << ASSUME_NO_OPTIMIZER};
+    assert_int_equal(op_estimate_adam(&settings, &adam).count, 1);
+    assert_int_equal(op_estimate_adam(&endless, &adam).count, 0);
+}
+
+static void nothing_is_faster_than_its_ceiling(void **state)
+{
+    (void)state;
+    const char *const gpus[] = {"h100", "h100-pcie", "h200", "a100", "b200", "l40s"};
+    for (size_t i = 0; i < COUNT_OF(gpus); i++) {
+        struct gpu_model gpu;
+        struct plan_settings all = {.gpu = &gpu, .assumptions = (1u << PLAN_ASSUMPTION_COUNT) - 1};
+        struct linear_fwd_args linear = {.dtype = DTYPE_BF16, .y_dtype = DTYPE_BF16, .M = 8192, .N = 4096, .K = 4096};
+        assert_int_equal(gpu_model_find(gpus[i], &gpu, NULL), STATUS_OK);
+        assert_true(gpu.bytes > 0 && gpu.flops[DTYPE_BF16] > 0 && gpu.flops[DTYPE_F32] > 0);
+        for (unsigned a = 0; a <= all.assumptions; a++) {
+            struct plan_settings some = {.gpu = &gpu, .assumptions = a};
+            struct op_part part = op_estimate_linear_fwd(&some, &linear).parts[0];
+            assert_true(part.expected >= part.ceiling && part.ceiling > 0);
+        }
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(products_follow_the_offline_model),
+        cmocka_unit_test(a_norm_takes_as_long_as_its_bytes),
+        cmocka_unit_test(assumptions_take_their_loss_away),
+        cmocka_unit_test(nothing_is_faster_than_its_ceiling),
+    };
+    return cmocka_run_group_tests(tests, find_h100, NULL);
+}
