@@ -1,91 +1,230 @@
 #!/usr/bin/env python3
-"""Checks the floors of the house: core <- gpu <- comm <- ckpt <- cmd.
+"""Checks the order of the house (docs/architecture.md): its floors, the rooms inside them, and what may call what.
 
-A file includes its own floor and floors below it, never above; includes never go in a circle; a file name occurs once on
-the floors. Prints every breach as file:line: message, and exits 1 if there is one.
+- A file includes its own room and the rooms below it, never one above: ROOMS names for each room those that it may use.
+- A room that is a device's inside is open to a few files only: DOORS names them.
+- Neither includes nor calls between .c files go in a circle. A call is a use of a function that another file defines.
+- A file name occurs once in the house, a static function's name in two files at most: a third one needs a prefix, or
+  the function is shared.
+- clang-format left comments and code readable: rulers are one line of 80 columns, and operators have their spaces.
+
+Prints every breach as file:line: message, and exits 1 if there is one.
 """
 import os
 import re
 import sys
 
-FLOORS = ["core", "gpu", "comm", "ckpt", "cmd"]
+# Room: the rooms that its files may include, in addition to its own.
+CORE = ["core", "core/spec", "core/data"]
+GPU = ["gpu", "gpu/cpu", "gpu/cuda", "gpu/plan", "gpu/open", "gpu/model"]
+COMM = ["comm", "comm/wire", "comm/launch", "comm/zero"]
+CKPT = ["ckpt", "ckpt/huggingface"]
+ROOMS = {
+    "core": [],
+    "core/spec": ["core"],
+    "core/data": ["core"],
+    "gpu": CORE,
+    "gpu/cpu": CORE + ["gpu"],
+    "gpu/cuda": CORE + ["gpu"],
+    "gpu/plan": CORE + ["gpu"],
+    "gpu/open": CORE + ["gpu", "gpu/cpu", "gpu/cuda", "gpu/plan"],
+    "gpu/model": CORE + ["gpu"],
+    "comm/wire": CORE + GPU,
+    "comm/launch": CORE + GPU + ["comm/wire"],
+    "comm": CORE + GPU + ["comm/wire", "comm/launch"],
+    "comm/zero": CORE + GPU + ["comm/wire", "comm/launch", "comm"],
+    "ckpt": CORE + GPU + COMM,
+    "ckpt/huggingface": CORE + GPU + COMM + ["ckpt"],
+    "cmd/train": CORE + GPU + COMM + CKPT,
+    "cmd": CORE + GPU + COMM + CKPT + ["cmd/train"],
+}
+# A closed room: what files of other rooms may include of it.
+DOORS = {
+    "gpu/cuda": {
+        "comm/comm_nccl.c": ["device_cuda.h", "device_cuda_stream.h", "cuda_libraries.h"],
+        "comm/comm_nccl.h": ["device_cuda.h", "cuda_libraries.h"],
+        "cmd/doctor.c": ["cuda_library_info.h"],
+        "cmd/train/hardware.c": ["cuda_library_info.h"],
+    },
+    "gpu/cpu": {
+        "cmd/doctor.c": ["cpuid.h", "cpu_bf16.h", "device_cpu.h"],
+        "cmd/train/choose_kernels.h": ["cpu_kernels.h"],
+        "cmd/train/run.h": ["cpu_kernels.h"],
+        "cmd/train/hardware.h": ["cpu_kernels.h"],
+        "cmd/train/hardware.c": ["cpu_bf16.h", "device_cpu.h"],
+    },
+}
+KEYHOLDERS = ("gpu/open",)  # rooms to which the closed ones are open
+NAMESAKES = 2  # files with a static function of one name
 SUFFIXES = (".c", ".h", ".cu", ".cuh")
 INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"')
+COMMENT = re.compile(r'/\*.*?\*/|//[^\n]*|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\'', re.S)
+DEFINITION = re.compile(r"^(?!typedef|struct \w+\s*$)([a-z][\w \t*]*?)\b(\w+)\(([^;{}]*)\)\n\{", re.M)
+USE = re.compile(r"(?<![\w.>])([a-z_]\w*)(?=\()|= &?([a-z_]\w*)(?=[,;}\n])")  # a call, or its address in a table
+RULER_COLUMNS = 80
 
 
 def sources(root):
-    """Paths of all source files of the floors, relative to root, sorted."""
+    """Paths of all source files of the house, relative to root, sorted."""
     found = []
-    for floor in FLOORS:
+    for floor in sorted({room.split("/")[0] for room in ROOMS}):
         for folder, _, names in os.walk(os.path.join(root, floor)):
             found += [os.path.relpath(os.path.join(folder, n), root) for n in names if n.endswith(SUFFIXES)]
     return sorted(found)
 
 
-def includes(root, path):
-    """[(line number, included path)] of the quoted includes of a file."""
-    with open(os.path.join(root, path), encoding="utf-8") as f:
-        return [(i, m.group(1)) for i, line in enumerate(f, 1) if (m := INCLUDE.match(line))]
+def blank(match):
+    """Spaces in place of a comment or literal; its line ends stay."""
+    return re.sub(r"[^\n]", " ", match.group(0))
 
 
-def circle(graph):
-    """A list of files that include each other in a circle, first = last, or None."""
-    done, trail = set(), []
-
-    def visit(node):
-        if node in trail:
-            return trail[trail.index(node):] + [node]
-        if node in done:
-            return None
-        trail.append(node)
-        for following in graph.get(node, ()):
-            if found := visit(following):
-                return found
-        trail.pop()
-        done.add(node)
-        return None
-
-    for node in sorted(graph):
-        if found := visit(node):
-            return found
+def path_between(graph, start, end):
+    """The shortest way from start to end as a list of files, or None."""
+    before, todo = {start: None}, [start]
+    while todo:
+        node = todo.pop(0)
+        for following in sorted(graph.get(node, ())):
+            if following == end:
+                way = [end]
+                while node is not None:
+                    way.append(node)
+                    node = before[node]
+                return way[::-1]
+            if following not in before:
+                before[following] = node
+                todo.append(following)
     return None
 
 
-def check(root):
-    breaches, graph, by_name = [], {}, {}
-    paths = sources(root)
-    known = set(paths)
-    for path in paths:
-        floor = FLOORS.index(path.split(os.sep)[0])
-        by_name.setdefault(os.path.basename(path), []).append(path)
-        for line, target in includes(root, path):
-            if target not in known:
-                beside = os.path.normpath(os.path.join(os.path.dirname(path), target))
-                hint = f"; hint: write it as \"{beside}\"" if beside in known else ""
-                breaches.append(f"{path}:{line}: included file '{target}' is on no floor{hint}")
-                continue
-            if FLOORS.index(target.split("/")[0]) > floor:
-                breaches.append(f"{path}:{line}: {FLOORS[floor]}/ includes '{target}' from a floor above it")
-            graph.setdefault(path, []).append(target)
-    if found := circle(graph):
-        breaches.append(f"{found[0]}:1: includes go in a circle: {' -> '.join(found)}")
-    for name, places in sorted(by_name.items()):
-        if len(places) > 1:
-            breaches.append(f"{places[1]}:1: file name '{name}' occurs more than once: {', '.join(places)}")
-    return breaches, len(paths)
+def circles(graph):
+    """For each group of files that depend on each other the shortest circle through its first file, first = last."""
+    found, known = [], set()
+    for node in sorted(graph):
+        if node not in known and (way := path_between(graph, node, node)):
+            found.append(way)
+            known |= {other for other in graph if path_between(graph, node, other) and path_between(graph, other, node)}
+    return found
+
+
+class House:
+    def __init__(self, root):
+        self.root, self.paths, self.breaches = root, sources(root), []
+        self.text = {}
+        for path in self.paths:
+            with open(os.path.join(root, path), encoding="utf-8") as f:
+                self.text[path] = f.read()
+        self.code = {path: COMMENT.sub(blank, text) for path, text in self.text.items()}
+
+    def breach(self, path, line, message):
+        self.breaches.append(f"{path}:{line}: {message}")
+
+    def includes(self, path):
+        """(line number, included path) of the quoted includes of a file."""
+        for i, line in enumerate(self.text[path].split("\n"), 1):
+            if match := INCLUDE.match(line):
+                yield i, match.group(1)
+
+    def check_rooms(self):
+        for path in self.paths:
+            if os.path.dirname(path) not in ROOMS:
+                self.breach(path, 1, f"'{os.path.dirname(path)}' is not a room; hint: the table ROOMS in scripts/check-layers.py")
+
+    def check_includes(self):
+        graph, known = {}, set(self.paths)
+        for path in self.paths:
+            room = os.path.dirname(path)
+            for line, target in self.includes(path):
+                if target not in known:
+                    neighbour = os.path.normpath(os.path.join(room, target))
+                    hint = f"; hint: write it as \"{neighbour}\"" if neighbour in known else ""
+                    self.breach(path, line, f"included file '{target}' is in no room{hint}")
+                    continue
+                graph.setdefault(path, set()).add(target)
+                self.check_include(path, line, room, target)
+        for found in circles(graph):
+            self.breach(found[0], 1, f"includes go in a circle: {' -> '.join(found)}")
+
+    def check_include(self, path, line, room, target):
+        other = os.path.dirname(target)
+        if other == room or room not in ROOMS:
+            return
+        if other not in ROOMS[room]:
+            what = "a floor above it" if other.split("/")[0] != room.split("/")[0] else "a room that is not below it"
+            self.breach(path, line, f"{room}/ includes '{target}' from {what}")
+        elif other in DOORS and room not in KEYHOLDERS and os.path.basename(target) not in DOORS[other].get(path, ()):
+            self.breach(path, line, f"'{target}' is inside {other}/, which is not open to this file; "
+                                    "hint: the table DOORS in scripts/check-layers.py")
+
+    def check_names(self):
+        places = {}
+        for path in self.paths:
+            places.setdefault(os.path.basename(path), []).append(path)
+        for name, found in sorted(places.items()):
+            if len(found) > 1:
+                self.breach(found[1], 1, f"file name '{name}' occurs more than once: {', '.join(found)}")
+
+    def definitions(self):
+        """{function: file} of functions with external linkage, {function: {file: line}} of the static ones."""
+        public, static = {}, {}
+        for path in self.paths:
+            for match in DEFINITION.finditer(self.code[path]):
+                line = self.code[path].count("\n", 0, match.start()) + 1
+                if "static" in match.group(1).split():
+                    static.setdefault(match.group(2), {}).setdefault(path, line)
+                elif path.endswith((".c", ".cu")):
+                    public[match.group(2)] = path
+        return public, static
+
+    def uses(self, path):
+        """Names of the functions that a file calls or enters into a table."""
+        return {match.group(1) or match.group(2) for match in USE.finditer(self.code[path])}
+
+    def check_calls(self):
+        public, static = self.definitions()
+        for name, found in sorted(static.items()):
+            if len(found) > NAMESAKES:
+                path = sorted(found)[NAMESAKES]
+                self.breach(path, found[path], f"static function '{name}' exists in {len(found)} files: {', '.join(sorted(found))}")
+        graph = {}
+        for path in self.paths:
+            if path.endswith((".c", ".cu")):
+                graph[path] = {public[name] for name in self.uses(path)
+                               if name in public and public[name] != path and path not in static.get(name, {})}
+        for found in circles(graph):
+            way = found[0]
+            for caller, called in zip(found, found[1:]):
+                way += f" -> {min(name for name in self.uses(caller) if public.get(name) == called)}() in {called}"
+            self.breach(found[0], 1, f"calls go in a circle: {way}")
+
+    def check_layout(self):
+        """Damage that clang-format does to comments and code."""
+        for path in self.paths:
+            lines = self.text[path].split("\n")
+            for i, line in enumerate(lines, 1):
+                if re.match(r"\s*/\* ?-{3,}", line):
+                    if not line.rstrip().endswith("*/") or len(line) != RULER_COLUMNS:
+                        self.breach(path, i, f"a ruler between sections is one line of {RULER_COLUMNS} columns")
+            for i, line in enumerate(self.code[path].split("\n"), 1):
+                if re.search(r"\w<\w+; \w+ [+-]= \w+>", line):
+                    self.breach(path, i, "clang-format took a comparison for a template; hint: /* clang-format off */")
+
+    def check(self):
+        for check in (self.check_rooms, self.check_includes, self.check_names, self.check_calls, self.check_layout):
+            check()
+        return self.breaches
 
 
 def main():
     root = sys.argv[1] if len(sys.argv) > 1 else os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-    breaches, count = check(root)
-    for breach in breaches:
+    house = House(root)
+    for breach in house.check():
         print(breach)
-    if not count:
+    if not house.paths:
         print(f"check-layers: no source files under {root}; hint: name the repository's root")
         sys.exit(2)
-    if not breaches:
-        print(f"{count} files keep to the floors {' <- '.join(FLOORS)}")
-    sys.exit(bool(breaches))
+    if not house.breaches:
+        print(f"{len(house.paths)} files keep to {len(ROOMS)} rooms: no include goes upwards, neither includes nor calls in a circle")
+    sys.exit(bool(house.breaches))
 
 
 if __name__ == "__main__":

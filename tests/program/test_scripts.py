@@ -41,22 +41,36 @@ def test_an_include_upwards(house):
     assert code == 1 and "core/log.c" in out and "floor above" in out
 
 
-def test_a_circle_of_headers(house):
-    append(house / "core" / "status.h", '#include "core/log.h"')
+BREACHES = {
+    "a room above": ("comm/launch/bootstrap.c", '#include "comm/comm.h"', "includes 'comm/comm.h' from a room that is not below it"),
+    "two devices": ("gpu/cpu/device_cpu.c", '#include "gpu/cuda/ops_cuda.h"', "includes 'gpu/cuda/ops_cuda.h' from a room"),
+    "a closed room": ("comm/zero/zero.c", '#include "gpu/cuda/ops_cuda.h"', "is inside gpu/cuda/, which is not open to this file"),
+    "a circle of headers": ("core/status.h", '#include "core/log.h"', "includes go in a circle: core/log.h -> core/status.h"),
+    "a circle of calls": ("core/io.c", "\nvoid io_told(struct error *err)\n{\n    log_error(err);\n}",
+                          "calls go in a circle: core/io.c -> log_error() in core/log.c -> "),
+    "a table in a circle": ("core/io.c", "\nvoid *io_told(void)\n{\n    void *f = log_error;\n    return f;\n}", "log_error() in core/log.c"),
+    "a file in no room": ("gpu/devices/tpu.c", "", "'gpu/devices' is not a room"),
+    "a file name twice": ("gpu/log.c", "", "file name 'log.c' occurs more than once: core/log.c, gpu/log.c"),
+    "an include of nothing": ("gpu/device.c", '#include "device.h"', "hint: write it as \"gpu/device.h\""),
+    "a long ruler": ("core/log.c", f"/* {'-' * 80} the end\n */", "a ruler between sections is one line of 80 columns"),
+    "damaged code": ("core/log.c", "f(piece<pieces; piece += pieces> 1);", "clang-format took a comparison for a template"),
+}
+
+
+@pytest.mark.parametrize("breach", BREACHES)
+def test_a_breach_is_found(house, breach):
+    path, text, message = BREACHES[breach]
+    (house / path).parent.mkdir(exist_ok=True)
+    append(house / path, text)
     code, out = check_layers(house)
-    assert code == 1 and "circle" in out and "core/status.h" in out
+    assert code == 1 and path in out and message in out, out
 
 
-def test_a_file_name_twice(house):
-    shutil.copy(house / "core" / "log.c", house / "gpu" / "log.c")
-    code, out = check_layers(house)
-    assert code == 1 and "log.c" in out
-
-
-def test_an_include_of_nothing(house):
-    append(house / "gpu" / "device.c", '#include "device.h"')
-    code, out = check_layers(house)
-    assert code == 1 and "gpu/device.h" in out
+def test_a_static_function_of_many_files(house):
+    for room in ("core", "gpu", "comm"):
+        append(house / room / f"new_{room}.c", "static int ask_again(void)\n{\n    return 0;\n}")
+        assert check_layers(house)[0] == (room == "comm")
+    assert "static function 'ask_again' exists in 3 files: comm/new_comm.c, core/new_core.c, gpu/new_gpu.c" in check_layers(house)[1]
 
 
 # --- check-docs.py ----------------------------------------------------------------------------------------------------
