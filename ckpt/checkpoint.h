@@ -16,7 +16,7 @@
 #include "core/retry.h"
 #include "core/shard.h"
 #include "core/state_slices.h"
-#include "core/tensors.h"
+#include "core/tensor_table.h"
 
 #include <jansson.h>
 

@@ -4,9 +4,9 @@
 #include "core/faults.h"
 #include "core/fsutil.h"
 #include "core/io.h"
+#include "core/liveness.h"
 #include "core/log.h"
 #include "core/memory.h"
-#include "core/progress.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -248,7 +248,7 @@ static enum status list_append(struct checkpoint_list *list, struct checkpoint_l
         bool gone;
         TRY(entry_read_still(entry, path, found->d_name, &gone, err));
         entry->inode = found->d_ino;
-        progress_tick();
+        liveness_tick();
         list->changed |= gone;
         if (gone)
             return STATUS_OK;
@@ -331,7 +331,7 @@ enum status checkpoint_sync(const char *dir, struct error *err)
     if (fault_fsync(fd))
         status = error_system(err, STATUS_CHECKPOINT, errno, "cannot write the folder '%s'", dir);
     io_close(fd);
-    progress_tick();
+    liveness_tick();
     return status;
 }
 
@@ -371,7 +371,7 @@ enum status checkpoint_remove_tree(const char *path, struct error *err)
 {
     enum status status = STATUS_OK;
     char inner[FS_PATH_MAX];
-    progress_tick();
+    liveness_tick();
     if (fault_remove(path) == 0 || errno == ENOENT)
         return STATUS_OK;
     int code = errno;

@@ -15,8 +15,8 @@
 #include "ckpt/rankfile.h"
 #include "core/fsutil.h"
 #include "core/io.h"
+#include "core/liveness.h"
 #include "core/log.h"
-#include "core/progress.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -46,9 +46,9 @@
 #include "core/faults.h"
 #include "core/fsutil.h"
 #include "core/io.h"
+#include "core/liveness.h"
 #include "core/log.h"
 #include "core/memory.h"
-#include "core/progress.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -138,7 +138,7 @@ static enum status put_file(const char *folder, const char *name, const void *da
         status = io_error("write", path, err);
     if (io_close(fd) && status == STATUS_OK)
         status = io_error("write", path, err);
-    progress_tick();
+    liveness_tick();
     return status;
 }
 

@@ -21,7 +21,7 @@
 #include "core/faults.h"
 #include "core/fsutil.h"
 #include "core/io.h"
-#include "core/progress.h"
+#include "core/liveness.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -381,13 +381,13 @@ static enum status writer_append(struct rankfile_writer *writer, const void *dat
     return STATUS_OK;
 }
 
-/* sync_file_range() as a slow call (progress.h) */
+/* sync_file_range() as a slow call (liveness.h) */
 static int sync_range(int fd, int64_t from, int64_t bytes, unsigned flags)
 {
     struct slow_call slow;
-    progress_slow_begin(&slow, "writing", NULL, fd);
+    liveness_slow_begin(&slow, "writing", NULL, fd);
     int result = sync_file_range(fd, from, bytes, flags);
-    progress_slow_end(&slow);
+    liveness_slow_end(&slow);
     return result;
 }
 
@@ -486,7 +486,7 @@ static enum status writer_batch(struct rankfile_writer *writer, int64_t begin, i
                                             writer->batch + (i - begin) * (int64_t)FRAME_MAX_STORED, &bad);
         if (status != STATUS_OK)
             outcome_note(&outcome, i, status, &bad);
-        progress_tick();
+        liveness_tick();
     }
     TRY(outcome_report(&outcome, err));
     for (int64_t i = begin; i < end; i++) {
@@ -494,7 +494,7 @@ static enum status writer_batch(struct rankfile_writer *writer, int64_t begin, i
         frame->offset = writer->offset;
         TRY(writer_append(writer, writer->batch + (i - begin) * (int64_t)FRAME_MAX_STORED, frame->stored, err));
         TRY(writer_nudge(writer, err));
-        progress_tick();
+        liveness_tick();
     }
     return STATUS_OK;
 }
@@ -531,7 +531,7 @@ enum status rankfile_writer_finish(struct rankfile_writer *writer, struct rankfi
     TRY(status);
     if (fault_fsync(writer->fd))
         return write_error(writer->path, writer->offset, err);
-    progress_tick();
+    liveness_tick();
     int fd = writer->fd;
     writer->fd = -1;
     if (io_close(fd)) /* some network file systems report a full disk only here */
@@ -745,7 +745,7 @@ static enum status frames_read(struct rankfile *file, int64_t begin, int64_t end
             planes_join(scratch->planes, frame->count, (size_t)(from - frame->first), (size_t)(to - from),
                         out + (from - first));
         }
-        progress_tick();
+        liveness_tick();
     }
     scratch_free(scratches, threads);
     return outcome_report(&outcome, err);

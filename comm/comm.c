@@ -3,7 +3,7 @@
 
 #include "comm/comm_device.h"
 #include "comm/comm_internal.h"
-#include "core/progress.h"
+#include "core/liveness.h"
 
 #include <stdlib.h>
 #include <sys/mman.h>
@@ -56,7 +56,7 @@ void comm_close(struct comm *comm)
 {
     if (!comm)
         return;
-    progress_watch_stop();
+    liveness_watch_stop();
     if (comm->control) {
         if (comm->world > 1 && control_status(comm->control, NULL) == STATUS_OK)
             comm_barrier(comm, NULL);

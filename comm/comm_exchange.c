@@ -4,7 +4,7 @@
  * at k+1, and they arrive there only after they have read slot k. The slots of ranks on other nodes are filled by the
  * agents (agent.h), which write them where a rank of this node would. */
 #include "comm/comm_internal.h"
-#include "core/progress.h"
+#include "core/liveness.h"
 
 #include <string.h>
 
@@ -22,7 +22,7 @@ static enum status exchange(struct comm *comm, enum op_kind kind, const void *ow
         memcpy(comm->slots[comm->rank], own, bytes);
     struct control_op op = {.kind = kind, .count = bytes, .offset = CONTROL_STAGED, .slot_bytes = own ? bytes : 0};
     enum status status = comm_start_operation(comm, CHANNEL_CONTROL, &op, NULL);
-    progress_tick();
+    liveness_tick();
     return status == STATUS_OK ? STATUS_OK : control_status(comm->control, err);
 }
 

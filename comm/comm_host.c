@@ -11,7 +11,7 @@
  * arrival and the end of the operation its send buffer is only read. */
 #include "comm/comm_internal.h"
 #include "core/clock.h"
-#include "core/progress.h"
+#include "core/liveness.h"
 
 #include <signal.h>
 #include <stdio.h>
@@ -39,7 +39,7 @@ static enum status copy_in_pieces(struct comm *comm, void *dst, const void *src,
     for (size_t at = 0; at < bytes; at += PIECE_BYTES) {
         TRY(control_status(comm->control, NULL));
         memcpy((char *)dst + at, (const char *)src + at, bytes - at < PIECE_BYTES ? bytes - at : (size_t)PIECE_BYTES);
-        progress_tick();
+        liveness_tick();
     }
     return STATUS_OK;
 }
@@ -77,7 +77,7 @@ static enum status gather_staged(const struct data_op *op)
                 memcpy(slice + at, control_staging(comm->control, l), n);
         }
         TRY(comm_meet(comm, op->kind));
-        progress_tick();
+        liveness_tick();
     }
     return STATUS_OK;
 }
@@ -135,7 +135,7 @@ static enum status reduce_scatter(const struct data_op *op, bool staged)
         note_bad(&bad, sum_ranks((float *)op->recv + at, comm->in, comm->world, n, op->dtype, op->accumulate));
         if (staged)
             TRY(comm_meet(comm, op->kind));
-        progress_tick();
+        liveness_tick();
     }
     note_bad(op->bad_rank, bad);
     return staged ? STATUS_OK : comm_meet(comm, op->kind);
@@ -213,7 +213,7 @@ static void data_op_run_alone(void *argument)
         const void *in[] = {op->send};
         note_bad(op->bad_rank, sum_ranks(op->recv, in, 1, op->count, op->dtype, op->accumulate));
     }
-    progress_tick();
+    liveness_tick();
 }
 
 void comm_host_submit(const struct data_op *op, struct stream *stream)

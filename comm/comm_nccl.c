@@ -15,8 +15,8 @@
 #if COMM_HAS_NCCL
 
 #include "core/clock.h"
+#include "core/liveness.h"
 #include "core/memory.h"
-#include "core/progress.h"
 #include "core/thread.h"
 #include "gpu/cuda/device_cuda.h"
 #include "gpu/ops.h"
@@ -81,7 +81,7 @@ static void keep_nccl_failure(struct comm_nccl *n, ncclResult_t result, const ch
 static void look_at_peers(struct comm_nccl *n)
 {
     if (cuda_is_waiting(n->cuda))
-        progress_tick();
+        liveness_tick();
     for (int r = 0; r < n->comm->world; r++)
         if (r != n->comm->rank)
             control_watch_peek(n->comm->control, &n->watches[r], "a collective of NCCL");
@@ -157,7 +157,7 @@ static enum status settle_call(struct comm_nccl *n, const char *what, struct err
             return error_hint(err, "NCCL_DEBUG=INFO in the environment prints more, NCCL_SOCKET_IFNAME names the "
                                    "network; raise comm.timeout_seconds if it is only slow");
         }
-        progress_tick();
+        liveness_tick();
         if (round < YIELDS)
             sched_yield();
         else
@@ -308,7 +308,7 @@ static void end_job(struct comm_nccl *n)
     const struct timespec pause = {.tv_nsec = LOOK_NS};
     for (int i = 0; i < GRACE_LOOKS && comm_status(n->comm, NULL) == STATUS_OK; i++) {
         nanosleep(&pause, NULL);
-        progress_tick();
+        liveness_tick();
     }
     comm_abort(n->comm, &n->failure);
 }

@@ -16,7 +16,7 @@
  * that waits for its neighbours, and no deadlock is possible, however pieces differ between nodes. Sending may run
  * ahead. */
 #include "comm/comm_internal.h"
-#include "core/progress.h"
+#include "core/liveness.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -107,7 +107,7 @@ enum status network_gather(const struct data_op *op)
             memcpy((char *)op->recv + (size_t)t->remotes[i] * stride + at,
                    control_staging(comm->control, t->carried[i]) + (size_t)turn * half + (size_t)t->berths[i] * piece,
                    n);
-        progress_tick();
+        liveness_tick();
     }
     return STATUS_OK;
 }
@@ -236,7 +236,7 @@ enum status network_reduce_within_node(const struct data_op *op, bool staged)
         sum_ranks((float *)op->recv + at, comm->in, t->num_nodes, n, DTYPE_F32, op->accumulate);
         if (staged)
             TRY(comm_meet(comm, op->kind));
-        progress_tick();
+        liveness_tick();
     }
     TRY(exchange_bad(op));
     return staged ? STATUS_OK : comm_meet(comm, op->kind);

@@ -6,8 +6,8 @@
  *
  * So no rank touches memory that another one should have touched first (NUMA), and none makes pages twice. */
 #include "comm/comm_internal.h"
+#include "core/liveness.h"
 #include "core/machine.h"
-#include "core/progress.h"
 #include "core/round_up.h"
 
 #include <errno.h>
@@ -93,7 +93,7 @@ static int populate(char *memory, size_t bytes, int advice)
                     (void)*touched;
             }
         }
-        progress_tick();
+        liveness_tick();
     }
     return 0;
 }

@@ -2,8 +2,8 @@
 #include "comm/control.h"
 
 #include "core/clock.h"
+#include "core/liveness.h"
 #include "core/memory.h"
-#include "core/progress.h"
 #include "core/round_up.h"
 
 #include <errno.h>
@@ -280,7 +280,7 @@ enum status control_attach(int fd, int rank, int world, const char *host, double
         struct control_rank *own = &c->block->ranks[rank];
         own->pid = getpid();
         snprintf(own->host, sizeof own->host, "%s", host);
-        c->private_progress = atomic_exchange(&progress_counter, &own->progress);
+        c->private_progress = atomic_exchange(&liveness_counter, &own->progress);
         atomic_store(&own->state, RANK_JOINED);
         control_ring(c);
     }
@@ -303,7 +303,7 @@ static void await_rank(struct control *control, int rank, double start, double l
     char text[256];
     while (atomic_load(&peer->state) == RANK_ABSENT && atomic_load(&control->block->failed) != 2) {
         nanosleep(&pause, NULL);
-        progress_tick();
+        liveness_tick();
         const char *host = peer->host[0] ? peer->host : "?";
         if (seconds_now() - start > limit) {
             snprintf(text, sizeof text,
@@ -355,7 +355,7 @@ void control_detach(struct control *control)
     if (!control)
         return;
     if (control->private_progress)
-        atomic_store(&progress_counter, control->private_progress);
+        atomic_store(&liveness_counter, control->private_progress);
     free_handle(control);
 }
 
@@ -474,7 +474,7 @@ bool control_await_end(struct control *control, double seconds)
         if (all || (lower && (node || control->agents[control->node] != control->rank)))
             return true;
         nanosleep(&pause, NULL);
-        progress_tick();
+        liveness_tick();
     } while (seconds_now() - start < seconds);
     return false;
 }
@@ -662,7 +662,7 @@ static void look_at_own_agent(struct control *control, struct control_watch *wat
 
 void control_watch_look(struct control *control, struct control_watch *watch, const char *what)
 {
-    progress_tick(); /* a rank that waits is alive */
+    liveness_tick(); /* a rank that waits is alive */
     control_watch_peek(control, watch, what);
 }
 
@@ -720,7 +720,7 @@ enum status control_peer_lost(struct control *control, int peer, const char *wha
         if (waited >= (judged ? gone_grace : control->timeout))
             break;
         nanosleep(&pause, NULL);
-        progress_tick();
+        liveness_tick();
     }
     if (atomic_load(&agent->condition) != NODE_FINE)
         fail_node(control, node, peer, what);

@@ -21,7 +21,7 @@
  *
  *     reported   a rank called control_fail()
  *     gone       the process of a peer has ended, as a pidfd, the supervisor or an agent shows
- *     silent     a peer for which a rank waits has not ticked its progress counter (core/progress.h; the counter is in
+ *     silent     a peer for which a rank waits has not ticked its progress counter (core/liveness.h; the counter is in
  *                this memory while the rank is attached) for nine tenths of the timeout
  *
  * A rank that waits ticks, so that the message names the culprit and not its victims. Silence is counted in the

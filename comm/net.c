@@ -3,7 +3,7 @@
 
 #include "comm/operation.h"
 #include "core/clock.h"
-#include "core/progress.h"
+#include "core/liveness.h"
 
 #include <errno.h>
 #include <netinet/in.h>
@@ -228,7 +228,7 @@ static bool stuck(const struct net *net, int fd)
 static enum status look_around(struct net *net, const struct net_part *parts, int count, const char *what)
 {
     double now = seconds_now();
-    progress_tick();
+    liveness_tick();
     TRY(control_status(net->control, NULL));
     if (now - net->looked < 1e-3 * LOOK_MS)
         return STATUS_OK;

@@ -2,8 +2,8 @@
 
 #include "core/faults.h"
 #include "core/io.h"
+#include "core/liveness.h"
 #include "core/memory.h"
-#include "core/progress.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -102,7 +102,7 @@ enum status fs_pread(int fd, const char *path, void *data, size_t count, int64_t
         out += n;
         count -= (size_t)n;
         offset += n;
-        progress_tick();
+        liveness_tick();
     }
     return STATUS_OK;
 }
@@ -118,7 +118,7 @@ enum status fs_write(int fd, const char *path, const void *data, size_t count, e
             return error_system(err, code, errno, "cannot write '%s'", path);
         in += n;
         count -= (size_t)n;
-        progress_tick();
+        liveness_tick();
     }
     return STATUS_OK;
 }

@@ -1,8 +1,8 @@
 /* io.c: see io.h. */
 #include "core/io.h"
 
+#include "core/liveness.h"
 #include "core/memory.h"
-#include "core/progress.h"
 
 #include <fcntl.h>
 #include <stdarg.h>
@@ -14,9 +14,9 @@
 #define SLOW_CALL(type, doing, path, fd, call)            \
     do {                                                  \
         struct slow_call slow_;                           \
-        progress_slow_begin(&slow_, (doing), (path), fd); \
+        liveness_slow_begin(&slow_, (doing), (path), fd); \
         type result_ = (call);                            \
-        progress_slow_end(&slow_);                        \
+        liveness_slow_end(&slow_);                        \
         return result_;                                   \
     } while (0)
 

@@ -2,9 +2,9 @@
 
 #include "core/clock.h"
 #include "core/faults.h"
+#include "core/liveness.h"
 #include "core/log.h"
 #include "core/memory.h"
-#include "core/progress.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -106,7 +106,7 @@ bool line_queue_drain(struct line_queue *queue, double seconds)
         while (queue->used > 0 && seconds_now() < queue->retry_at && seconds_now() < end) {
             const struct timespec pause = {.tv_nsec = (long)(glance * 1e9)};
             nanosleep(&pause, NULL);
-            progress_tick();
+            liveness_tick();
         }
         if (seconds_now() >= end)
             break;

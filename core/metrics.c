@@ -14,9 +14,9 @@
 #include "core/fsutil.h"
 #include "core/io.h"
 #include "core/line_queue.h"
+#include "core/liveness.h"
 #include "core/log.h"
 #include "core/memory.h"
-#include "core/progress.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -90,9 +90,9 @@ static bool reader_open(struct reader *reader, const char *path)
 {
     struct slow_call call;
     *reader = (struct reader){.path = path};
-    progress_slow_begin(&call, "opening", path, -1);
+    liveness_slow_begin(&call, "opening", path, -1);
     reader->file = memory_fopen(path, "re");
-    progress_slow_end(&call);
+    liveness_slow_end(&call);
     return reader->file;
 }
 
@@ -111,12 +111,12 @@ static bool reader_next(struct reader *reader)
     json_decref(reader->object);
     reader->object = NULL;
     struct slow_call call;
-    progress_slow_begin(&call, "reading", reader->path, -1);
+    liveness_slow_begin(&call, "reading", reader->path, -1);
     ssize_t n = memory_getline(&reader->text, &reader->room, reader->file);
-    progress_slow_end(&call);
+    liveness_slow_end(&call);
     if (n < 0)
         return false;
-    progress_tick();
+    liveness_tick();
     reader->length = (size_t)n;
     reader->number++;
     reader->object = json_loadb(reader->text, reader->length, 0, NULL);

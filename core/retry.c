@@ -1,8 +1,8 @@
 #include "core/retry.h"
 
 #include "core/clock.h"
+#include "core/liveness.h"
 #include "core/log.h"
-#include "core/progress.h"
 
 #include <math.h>
 #include <time.h>
@@ -20,7 +20,7 @@ static void rest(const struct retry *retry, double due)
     for (double left; !is_stopped(retry) && (left = due - seconds_now()) > 0;) {
         const struct timespec pause = {.tv_nsec = (long)(fmin(left, glance) * 1e9)};
         nanosleep(&pause, NULL);
-        progress_tick();
+        liveness_tick();
     }
 }
 

@@ -9,7 +9,7 @@
 #ifndef ZTRAIN_CORE_SHARD_H
 #define ZTRAIN_CORE_SHARD_H
 
-#include "core/tensors.h"
+#include "core/tensor_table.h"
 
 enum { SHARD_ALIGN = 64 }; /* elements */
 

@@ -2,9 +2,9 @@
  * checksum is wrong, are skipped. */
 #include "gpu/gemm_cache.h"
 
+#include "core/liveness.h"
 #include "core/log.h"
 #include "core/memory.h"
-#include "core/progress.h"
 
 #include <ctype.h>
 #include <errno.h>
@@ -283,7 +283,7 @@ void gemm_cache_lock(struct gemm_cache *cache)
     if (!cache)
         return;
     ASSERT(cache->lock_fd < 0);
-    progress_slow_begin(&slow, "opening", cache->folder, -1);
+    liveness_slow_begin(&slow, "opening", cache->folder, -1);
     make_folders(cache->folder);
     snprintf(name, sizeof name, "%s.lock", cache->path);
     cache->lock_fd = open(name, O_CREAT | O_RDWR | O_CLOEXEC, 0666);
@@ -291,19 +291,19 @@ void gemm_cache_lock(struct gemm_cache *cache)
         log_warn("cannot create '%s': %s; each process measures matrix products for itself, and a resumed run may "
                  "choose others; hint: ZTRAIN_GEMM_CACHE names a folder that can be written",
                  name, strerror(errno));
-    progress_slow_end(&slow);
+    liveness_slow_end(&slow);
     /* The kernel releases the lock of a process that died. A file system without locks excludes nobody. */
     while (cache->lock_fd >= 0 && flock(cache->lock_fd, LOCK_EX | LOCK_NB) != 0) {
         if (errno != EWOULDBLOCK && errno != EINTR)
             break;
         struct timespec pause = {0, LOCK_POLL_MS * 1000000L};
         nanosleep(&pause, NULL);
-        progress_tick();
+        liveness_tick();
     }
     cache->changed = false;
-    progress_slow_begin(&slow, "reading", cache->path, -1);
+    liveness_slow_begin(&slow, "reading", cache->path, -1);
     read_file(cache);
-    progress_slow_end(&slow);
+    liveness_slow_end(&slow);
 }
 
 void gemm_cache_unlock(struct gemm_cache *cache)
@@ -312,12 +312,12 @@ void gemm_cache_unlock(struct gemm_cache *cache)
     struct slow_call slow;
     if (!cache)
         return;
-    progress_slow_begin(&slow, "writing", cache->path, -1);
+    liveness_slow_begin(&slow, "writing", cache->path, -1);
     if (cache->changed && write_file(cache, &err) != STATUS_OK)
         log_warn("%s; matrix products are measured again next time", err.text);
     cache->changed = false;
     if (cache->lock_fd >= 0)
         close(cache->lock_fd);
-    progress_slow_end(&slow);
+    liveness_slow_end(&slow);
     cache->lock_fd = -1;
 }

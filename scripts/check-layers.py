@@ -44,14 +44,14 @@ DOORS = {
         "comm/comm_nccl.c": ["device_cuda.h", "device_cuda_stream.h", "cuda_libraries.h"],
         "comm/comm_nccl.h": ["device_cuda.h", "cuda_libraries.h"],
         "cmd/doctor.c": ["cuda_library_info.h"],
-        "cmd/train/hardware.c": ["cuda_library_info.h"],
+        "cmd/train/machine_record.c": ["cuda_library_info.h"],
     },
     "gpu/cpu": {
         "cmd/doctor.c": ["cpuid.h", "cpu_bf16.h", "device_cpu.h"],
         "cmd/train/choose_kernels.h": ["cpu_kernels.h"],
         "cmd/train/run.h": ["cpu_kernels.h"],
-        "cmd/train/hardware.h": ["cpu_kernels.h"],
-        "cmd/train/hardware.c": ["cpu_bf16.h", "device_cpu.h"],
+        "cmd/train/machine_record.h": ["cpu_kernels.h"],
+        "cmd/train/machine_record.c": ["cpu_bf16.h", "device_cpu.h"],
     },
 }
 KEYHOLDERS = ("gpu/open",)  # rooms to which the closed ones are open

@@ -5,7 +5,7 @@
 #include "ckpt/checkpoint.h"
 #include "core/model.h"
 #include "core/shard.h"
-#include "core/tensors.h"
+#include "core/tensor_table.h"
 
 /* Reads this rank's slices of the weights in folder `dir` into `slices` (master weights), only the byte ranges that it
  * owns. The folder has model.safetensors, or shards with model.safetensors.index.json, in fp32, bf16 or fp16. GPT-2

@@ -1,8 +1,8 @@
 #include "cmd/train/prepare.h"
 
-#include "cmd/train/hardware.h"
-#include "cmd/train/patience.h"
+#include "cmd/train/machine_record.h"
 #include "cmd/train/resume.h"
+#include "cmd/train/retry_together.h"
 #include "cmd/train/stop_signal.h"
 #include "core/fsutil.h"
 #include "core/log.h"
@@ -114,7 +114,7 @@ static enum status build(struct run *run, const struct checkpoint *checkpoint, b
     struct trainer *t = &run->trainer;
     t->profile = profile;
     t->boot = run->boot;
-    if (checkpoint && hardware_kernels(checkpoint->machine, &run->kernels_before))
+    if (checkpoint && machine_record_kernels(checkpoint->machine, &run->kernels_before))
         t->kernels_before = &run->kernels_before;
     TRY(trainer_build(t, run->spec, run->boot->rank, run->boot->world, run->comm, run->boot->cores, err));
     run->spec_json = spec_to_json(run->spec);
@@ -146,11 +146,11 @@ static void log_start(const struct run *run)
 static enum status describe_machine(struct run *run, const struct checkpoint *checkpoint, struct error *err)
 {
     char text[1024];
-    run->machine = hardware_to_json(run->trainer.device);
-    if (checkpoint && *hardware_differences(checkpoint, run->machine, text, sizeof text))
+    run->machine = machine_record_to_json(run->trainer.device);
+    if (checkpoint && *machine_record_differences(checkpoint, run->machine, text, sizeof text))
         log_info("the checkpoint was computed with other kernels or libraries (%s): the run continues with other bits",
                  text);
-    return hardware_compare_ranks(run->comm, run->boot, run->machine, run->spec->zero.stage == 0, err);
+    return machine_record_compare_ranks(run->comm, run->boot, run->machine, run->spec->zero.stage == 0, err);
 }
 
 /* ---- outputs ------------------------------------------------------------- */

@@ -2,8 +2,8 @@
 
 #include "cmd/train/last_words.h"
 #include "cmd/train/loop.h"
-#include "cmd/train/patience.h"
 #include "cmd/train/prepare.h"
+#include "cmd/train/retry_together.h"
 #include "cmd/train/stop_signal.h"
 #include "cmd/train/summary.h"
 #include "core/clock.h"

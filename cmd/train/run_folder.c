@@ -2,9 +2,9 @@
 
 #include "core/fsutil.h"
 #include "core/io.h"
+#include "core/liveness.h"
 #include "core/log.h"
 #include "core/memory.h"
-#include "core/progress.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -85,7 +85,7 @@ enum status run_folder_find_mark(const struct run_folder *folder, const char *ma
             return error_hint(err, "run.dir has to lie on a file system that all nodes share");
         }
         nanosleep(&pause, NULL);
-        progress_tick();
+        liveness_tick();
         DIR *entries = io_opendir(folder->path); /* makes a network file system look again */
         if (entries)
             io_closedir(entries);

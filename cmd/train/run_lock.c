@@ -54,9 +54,9 @@
 #include "core/clock.h"
 #include "core/fsutil.h"
 #include "core/io.h"
+#include "core/liveness.h"
 #include "core/log.h"
 #include "core/memory.h"
-#include "core/progress.h"
 #include "core/thread.h"
 
 #include <dirent.h>
@@ -590,7 +590,7 @@ static void pause_real(double seconds)
     for (double end = seconds_now() + seconds, left; (left = end - seconds_now()) > 0;) {
         const struct timespec nap = {.tv_nsec = (long)(1e9 * (left < 0.05 ? left : 0.05))};
         nanosleep(&nap, NULL);
-        progress_tick();
+        liveness_tick();
     }
 }
 

@@ -1,6 +1,6 @@
 #include "cmd/train/save.h"
 
-#include "cmd/train/patience.h"
+#include "cmd/train/retry_together.h"
 #include "core/clock.h"
 #include "core/fsutil.h"
 #include "core/log.h"
@@ -52,7 +52,7 @@ static enum status write_checkpoint(struct run *run, char name[64], int64_t *byt
 }
 
 /* The run ends without its last checkpoint: adds for how long it was tried, and where the run can be resumed. */
-static enum status explain_last_lost(const struct run *run, const struct patience *patience, struct error *err)
+static enum status explain_last_lost(const struct run *run, const struct retry_together *patience, struct error *err)
 {
     char next[FS_PATH_MAX + 100], before[64] = "";
     if (run->newest_step >= 0)
@@ -82,11 +82,11 @@ static bool is_disk_error(const struct error *err)
 
 /* Makes attempts for as long as `patience` allows. Then a checkpoint that is not the run's last is given up, which is a
  * warning (*written: false). All ranks have the same error. */
-static enum status write_patiently(struct run *run, struct patience *patience, char name[64], int64_t *bytes,
+static enum status write_patiently(struct run *run, struct retry_together *patience, char name[64], int64_t *bytes,
                                    bool *written, struct error *err)
 {
     bool leads = run->boot->rank == 0, again = true;
-    patience_begin(patience);
+    retry_together_begin(patience);
     for (int attempt = 1;; attempt++) {
         double start = seconds_now();
         enum status status = write_checkpoint(run, name, bytes, err);
@@ -99,9 +99,9 @@ static enum status write_patiently(struct run *run, struct patience *patience, c
             return status;
         if (leads && attempt == 1)
             log_warn("the checkpoint of step %" PRId64 " is tried again for %.0f s: %s", run->position.step,
-                     fmax(patience_left(patience), 0), err->text);
+                     fmax(retry_together_left(patience), 0), err->text);
         struct error lost;
-        if (patience_again(patience, &again, &lost) != STATUS_OK) {
+        if (retry_together_again(patience, &again, &lost) != STATUS_OK) {
             *err = lost;
             return lost.code;
         }
@@ -128,11 +128,11 @@ enum status save_checkpoint(struct run *run, bool last, struct error *err)
     char name[64];
     int64_t bytes;
     bool written;
-    struct patience patience = {.comm = run->comm,
-                                .deadline = &run->deadline,
-                                .limit = fmin(PATIENCE_INTERVAL, run->spec->checkpoint.retry_seconds),
-                                .last_limit = run->spec->checkpoint.retry_seconds,
-                                .last = last || run->stop};
+    struct retry_together patience = {.comm = run->comm,
+                                      .deadline = &run->deadline,
+                                      .limit = fmin(PATIENCE_INTERVAL, run->spec->checkpoint.retry_seconds),
+                                      .last_limit = run->spec->checkpoint.retry_seconds,
+                                      .last = last || run->stop};
     enum status status = write_patiently(run, &patience, name, &bytes, &written, err);
     if (status != STATUS_OK)
         return comm_status(run->comm, NULL) == STATUS_OK ? run_agree(run, status, err) : status;

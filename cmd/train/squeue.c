@@ -1,8 +1,8 @@
 #include "cmd/train/squeue.h"
 
 #include "core/clock.h"
+#include "core/liveness.h"
 #include "core/memory.h"
-#include "core/progress.h"
 #include "core/thread.h"
 
 #include <errno.h>
@@ -108,7 +108,7 @@ static void read_answer(struct squeue *squeue, int fd, char *text, size_t size)
         struct pollfd ready = {.fd = fd, .events = POLLIN};
         int events = poll(&ready, 1, left < tick ? (int)(left * 1000) + 1 : (int)(tick * 1000));
         if (!squeue->runs) /* the thread is no evidence that the rank is alive */
-            progress_tick();
+            liveness_tick();
         if (events > 0) {
             ssize_t n = read(fd, text + used, size - 1 - used);
             if (n == 0 || (n < 0 && errno != EINTR))

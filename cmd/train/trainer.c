@@ -5,9 +5,9 @@
 #include "cmd/train/choose_graphs.h"
 #include "cmd/train/choose_kernels.h"
 #include "comm/agree.h"
+#include "core/liveness.h"
 #include "core/log.h"
 #include "core/memory.h"
-#include "core/progress.h"
 #include "gpu/open/device_open.h"
 #include "gpu/peaks.h"
 #include "gpu/plan/device_plan.h"
@@ -257,7 +257,7 @@ static enum status initialise(struct trainer *t, struct error *err)
             for (int64_t at = first; at < last; at += PIECE) {
                 int64_t count = last - at < PIECE ? last - at : PIECE;
                 tensor_init_range(&t->table, i, t->spec->run.seed, at - tensor->offset, count, slice + (at - begin));
-                progress_tick();
+                liveness_tick();
             }
         }
     }

@@ -15,7 +15,7 @@
 #include "core/model.h"
 #include "core/shard.h"
 #include "core/spec/spec.h"
-#include "core/tensors.h"
+#include "core/tensor_table.h"
 #include "gpu/arena.h"
 #include "gpu/device.h"
 #include "gpu/model/transformer.h"

@@ -1,7 +1,7 @@
 /* launcher_library.c: see launcher_library.h. */
 #include "comm/launch/launcher_library.h"
 
-#include "comm/launch/launcher_call.h"
+#include "comm/launch/timed_call.h"
 #include "core/memory.h"
 
 #include <dlfcn.h>
@@ -32,7 +32,7 @@ enum status library_open(const char *file, const char *hint, const struct librar
 enum status library_call(const char *what, int (*function)(void *argument), void *argument, double seconds, int *code,
                          struct error *err)
 {
-    switch (launcher_call(function, argument, seconds, code)) {
+    switch (timed_call(function, argument, seconds, code)) {
     case CALL_RETURNED: return STATUS_OK;
     case CALL_NO_THREAD: free(argument); return error_set(err, STATUS_DEVICE, "cannot start a thread for %s", what);
     case CALL_LATE: break;

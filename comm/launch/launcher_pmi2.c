@@ -3,7 +3,7 @@
  * Traps of the library:
  *   PMI2_Init       succeeds without PMI_FD as rank 0 of 1: bootstrap.c checks PMI_FD first. Programs that this process
  *                   executes do not inherit PMI_FD, because a second Init on it breaks the step's exchange.
- *   PMI2_KVS_Fence  waits forever for a rank that died: every call has a time limit (launcher_call.h).
+ *   PMI2_KVS_Fence  waits forever for a rank that died: every call has a time limit (timed_call.h).
  *   PMI2_KVS_Get    cuts a value that is too long for the buffer and returns success with a negative length.
  *   PMI2_Abort      ends the process through exit() with its first argument. */
 #include "comm/launch/launcher_library.h"

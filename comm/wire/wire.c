@@ -6,9 +6,9 @@
 #include "comm/wire/wire.h"
 
 #include "core/clock.h"
+#include "core/liveness.h"
 #include "core/log.h"
 #include "core/memory.h"
-#include "core/progress.h"
 
 #include <errno.h>
 #include <netdb.h>
@@ -687,7 +687,7 @@ static enum status connect_all(struct meeting *m, double seconds, struct error *
         for (int i = 0; i < m->open; i++)
             if (m->fds[i].revents)
                 dial_step(m->polled[i]);
-        progress_tick();
+        liveness_tick();
     }
 }
 

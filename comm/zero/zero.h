@@ -23,7 +23,7 @@
 #include "core/optimizer_settings.h"
 #include "core/shard.h"
 #include "core/state_slices.h"
-#include "core/tensors.h"
+#include "core/tensor_table.h"
 #include "gpu/arena.h"
 #include "gpu/ops.h"
 #include "gpu/params.h"

@@ -8,9 +8,9 @@
  * and units, and through the tensors of the first unit that differs, and exchange the hash of each. */
 #include "comm/zero/zero_internal.h"
 #include "core/clock.h"
+#include "core/liveness.h"
 #include "core/log.h"
 #include "core/memory.h"
-#include "core/progress.h"
 
 #include <stdlib.h>
 #include <xxhash.h>
@@ -52,7 +52,7 @@ static uint64_t hash_memory(uint64_t hash, const char *memory, size_t bytes)
         for (int i = 0; i < count; i++) {
             size_t at = from + (size_t)i * HASH_PIECE, left = bytes - at;
             pieces[i] = XXH3_64bits(memory + at, left < HASH_PIECE ? left : HASH_PIECE);
-            progress_tick();
+            liveness_tick();
         }
         hash = XXH3_64bits_withSeed(pieces, (size_t)count * sizeof *pieces, hash);
     }

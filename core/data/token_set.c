@@ -21,7 +21,7 @@
 
 #include "core/fsutil.h"
 #include "core/io.h"
-#include "core/progress.h"
+#include "core/liveness.h"
 #include "core/retry.h"
 
 #include <errno.h>
@@ -247,9 +247,9 @@ static enum status set_add_matches(struct token_set *set, const char *pattern, s
 {
     glob_t found = {0};
     struct slow_call slow;
-    progress_slow_begin(&slow, "looking for", pattern, -1);
+    liveness_slow_begin(&slow, "looking for", pattern, -1);
     int own = set->num_shards, rc = glob(pattern, GLOB_NOSORT, NULL, &found);
-    progress_slow_end(&slow);
+    liveness_slow_end(&slow);
     enum status status = STATUS_OK;
     if (rc == GLOB_NOSPACE) {
         status = out_of_memory(err);
@@ -509,7 +509,7 @@ enum status token_set_open(const char *const *patterns, int num_patterns, struct
     for (int i = 0; i < new->num_shards; i++) {
         struct shard *shard = &new->shards[i];
         TRY_GOTO(shard_open(shard, i < MAX_OPEN_SHARDS, err));
-        progress_tick();
+        liveness_tick();
         shard->first_token = new->tokens;
         shard->first_document = new->documents;
         new->tokens += shard->tokens; /* the bytes of all files of a machine fit in int64_t */
@@ -632,7 +632,7 @@ enum status token_set_check(const struct token_set *set, int64_t vocab_size, uin
         const struct shard *shard = &set->shards[i];
         const int64_t count = shard->tokens < each ? shard->tokens : each;
         TRY(shard_read(shard, 0, count, vocab_size, ids, err));
-        progress_tick();
+        liveness_tick();
         hash = XXH64(ids, (size_t)count * sizeof *ids, hash);
     }
     if (fingerprint)

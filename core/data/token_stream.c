@@ -10,7 +10,7 @@
 #include "core/data/token_stream.h"
 
 #include "core/data/permute.h"
-#include "core/progress.h"
+#include "core/liveness.h"
 #include "core/round_up.h"
 #include "core/thread.h"
 
@@ -203,7 +203,7 @@ static void *prefetch(void *argument)
         bool end = stream->micro == stream->micros; /* of an evaluation's pass */
         if (!end && fill(stream, &stream->slots[head % SLOTS], &error) == STATUS_OK)
             advance(stream);
-        progress_tick();
+        liveness_tick();
 
         pthread_mutex_lock(&stream->mutex);
         if (end || error.code != STATUS_OK) {

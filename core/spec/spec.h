@@ -15,8 +15,8 @@
 
 #include "core/dtype.h"
 #include "core/loss_scaler.h"
+#include "core/lr_schedule.h"
 #include "core/optimizer_settings.h"
-#include "core/schedule.h"
 #include "core/status.h"
 #include "core/string_list.h"
 

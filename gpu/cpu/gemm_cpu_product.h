@@ -1,5 +1,5 @@
 /* gemm_cpu_product.h: the built-in matrix product. A template, see ops_cpu.h. Its parts: gemm_cpu_units.h,
- * gemm_cpu_tiles.h (AMX), gemm_cpu_pack.h, gemm_cpu_micro.h.
+ * gemm_cpu_amx.h (AMX), gemm_cpu_pack.h, gemm_cpu_micro.h.
  *
  * C (m, n) = op(A) (m, k) · op(B) (k, n), cut three times (the scheme of Goto and van de Geijn, 2008):
  *
@@ -306,7 +306,7 @@ static void multiply_block(struct gemm_job *job, const struct block *block, cons
         vf_stream_end();
     *tasks_before += tasks + team_size(); /* every thread has drawn one number too many */
 #pragma omp barrier
-    progress_tick();
+    liveness_tick();
 }
 
 /* All threads: the whole product. */

@@ -313,7 +313,7 @@ static int64_t attention_batch(int64_t unit_floats)
 static void op_attention_fwd(struct stream *stream, const struct attention_fwd_args *args)
 {
     const struct attention a = attention_of(stream, args);
-    progress_tick();
+    liveness_tick();
     if (a.M == 0)
         return;
     struct scratch scratch = scratch_of(stream);
@@ -346,7 +346,7 @@ static void op_attention_fwd(struct stream *stream, const struct attention_fwd_a
                 float *keys = packed + i * unit_floats, *values = keys + by_token_floats(&a);
                 attention_fwd_block(args, &a, &u, u.kv * a.group + item / count % a.group, query, keys, values, mine);
             }
-            progress_tick();
+            liveness_tick();
         }
     }
 }
@@ -532,7 +532,7 @@ static void op_attention_bwd(struct stream *stream, const struct attention_bwd_a
 {
     const struct attention_fwd_args forward = attention_forward_of(args);
     const struct attention a = attention_of(stream, &forward);
-    progress_tick();
+    liveness_tick();
     if (a.M == 0)
         return;
     struct scratch scratch = scratch_of(stream);
@@ -573,7 +573,7 @@ static void op_attention_bwd(struct stream *stream, const struct attention_bwd_a
                     attention_bwd_queries(args, &a, &u, u.kv * a.group + head, query,
                                           attention_operands_of(unit, head, &a), mine);
             }
-            progress_tick();
+            liveness_tick();
         }
     }
 }

@@ -21,7 +21,7 @@ static ALWAYS_INLINE void embedding_fwd_rows(const struct embedding_fwd_args *a,
 static void op_embedding_fwd(struct stream *stream, const struct embedding_fwd_args *a)
 {
     (void)stream;
-    progress_tick();
+    liveness_tick();
 #pragma omp parallel if (a->M * a->C > WORTH_THREADS)
     {
         struct range rows = range_mine(a->M, 1);
@@ -59,7 +59,7 @@ static void zero_floats(float *x, int64_t n)
 static void op_embedding_bwd(struct stream *stream, const struct embedding_bwd_args *a)
 {
     (void)stream;
-    progress_tick();
+    liveness_tick();
     if (!a->accumulate_wte)
         zero_floats(a->dwte, a->V * a->C);
     if (a->dwpe && !a->accumulate_wpe)
@@ -95,7 +95,7 @@ static void op_rope(struct stream *stream, const struct rope_args *a)
 {
     (void)stream;
     ASSERT(a->D % 2 == 0);
-    progress_tick();
+    liveness_tick();
 #pragma omp parallel if (a->M * a->heads * a->D > WORTH_THREADS)
     {
         struct range rows = range_mine(a->M, 1);
@@ -120,7 +120,7 @@ static ALWAYS_INLINE void swiglu_fwd_rows(const struct swiglu_fwd_args *a, struc
 static void op_swiglu_fwd(struct stream *stream, const struct swiglu_fwd_args *a)
 {
     (void)stream;
-    progress_tick();
+    liveness_tick();
 #pragma omp parallel if (a->M * a->F > WORTH_THREADS)
     {
         struct range rows = range_mine(a->M, 1);
@@ -146,7 +146,7 @@ static ALWAYS_INLINE void swiglu_bwd_rows(const struct swiglu_bwd_args *a, struc
 static void op_swiglu_bwd(struct stream *stream, const struct swiglu_bwd_args *a)
 {
     (void)stream;
-    progress_tick();
+    liveness_tick();
 #pragma omp parallel if (a->M * a->F > WORTH_THREADS)
     {
         struct range rows = range_mine(a->M, 1);
@@ -220,7 +220,7 @@ static ALWAYS_INLINE double cross_entropy_row(const struct cross_entropy_args *a
 static void op_cross_entropy(struct stream *stream, const struct cross_entropy_args *a)
 {
     ASSERT(a->logits_dtype == DTYPE_F32 || a->logits_dtype == a->dtype);
-    progress_tick();
+    liveness_tick();
     struct scratch scratch = scratch_of(stream);
     double *losses = scratch_take(&scratch, (size_t)a->M * sizeof *losses);
 #pragma omp parallel for schedule(static) if (a->M * a->V > WORTH_THREADS)
@@ -247,7 +247,7 @@ static ALWAYS_INLINE void add_part(const struct add_args *a, struct range part, 
 static void op_add(struct stream *stream, const struct add_args *a)
 {
     (void)stream;
-    progress_tick();
+    liveness_tick();
 #pragma omp parallel if (a->n > WORTH_THREADS)
     {
         struct range part = range_mine(a->n, 64);
@@ -264,7 +264,7 @@ static ALWAYS_INLINE void cast_part(const struct cast_args *a, struct range part
 static void op_cast(struct stream *stream, const struct cast_args *a)
 {
     (void)stream;
-    progress_tick();
+    liveness_tick();
 #pragma omp parallel if (a->n > WORTH_THREADS)
     {
         struct range part = range_mine(a->n, 64);
@@ -302,7 +302,7 @@ static double sumsq_part(const float *x, struct range part)
 static void op_sumsq(struct stream *stream, const struct sumsq_args *a)
 {
     (void)stream;
-    progress_tick();
+    liveness_tick();
     double parts[SUMSQ_PARTS];
 #pragma omp parallel for schedule(static) if (a->n > WORTH_THREADS)
     for (int64_t part = 0; part < SUMSQ_PARTS; part++)
@@ -318,7 +318,7 @@ static void op_sumsq(struct stream *stream, const struct sumsq_args *a)
 static void op_decide_step(struct stream *stream, const struct decide_step_args *a)
 {
     (void)stream;
-    progress_tick();
+    liveness_tick();
     struct step_state *s = a->state;
     ptrdiff_t row = a->units + 1;
     double total = 0, loss_sum = 0;
@@ -356,7 +356,7 @@ static void op_decide_step(struct stream *stream, const struct decide_step_args 
 static void op_find_nonfinite(struct stream *stream, const struct find_nonfinite_args *a)
 {
     (void)stream;
-    progress_tick();
+    liveness_tick();
     if (!*a->enabled)
         return;
     int64_t i = 0;
@@ -393,7 +393,7 @@ static ALWAYS_INLINE void adam_part(const struct adam_args *a, struct range part
 static void op_adam(struct stream *stream, const struct adam_args *a)
 {
     (void)stream;
-    progress_tick();
+    liveness_tick();
     if (a->step->skipped)
         return;
 #pragma omp parallel if (a->n > WORTH_THREADS)

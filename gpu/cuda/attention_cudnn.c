@@ -10,8 +10,8 @@
 #include "gpu/cuda/attention_cudnn.h"
 
 #include "core/env_switch.h"
+#include "core/liveness.h"
 #include "core/log.h"
-#include "core/progress.h"
 #include "gpu/cuda/attention_cudnn_verify.h"
 #include "gpu/cuda/device_cuda_error.h"
 
@@ -132,12 +132,12 @@ static struct attention_plan *new_plan_of(struct attention_cudnn *a, const struc
     else if (!attention_shape_is_aligned(shape))
         status = error_set(&err, STATUS_DEVICE, "rows are not aligned to %d bytes", (int)ATTENTION_ALIGN);
     struct slow_call slow; /* cuDNN loads libraries and compiles */
-    progress_slow_begin(&slow, "preparing attention by cuDNN", NULL, -1);
+    liveness_slow_begin(&slow, "preparing attention by cuDNN", NULL, -1);
     if (status == STATUS_OK)
         status = open_cudnn(a, &err);
     if (status == STATUS_OK)
         status = attention_plan_make(plan, a->cuda->device.memory_bytes, &err);
-    progress_slow_end(&slow);
+    liveness_slow_end(&slow);
     if (status != STATUS_OK)
         attention_plan_refuse(plan, err.text);
     return plan;

@@ -7,7 +7,7 @@
 
 #if ZTRAIN_HAVE_CUDNN
 
-#include "core/progress.h"
+#include "core/liveness.h"
 #include "gpu/arena.h"
 #include "gpu/cuda/attention_cuda_kernels.h"
 
@@ -313,7 +313,7 @@ enum status attention_plan_verify(struct attention_plan *plan, struct device *de
     enum status status = trial_open(&t, device, err);
     if (status == STATUS_OK && t.memory) {
         why = try_plan(&t, text, sizeof text);
-        progress_tick();
+        liveness_tick();
         status = device_check(device, err);
         if (status != STATUS_OK)
             error_hint(err, "cuDNN's attention was on trial; ZTRAIN_CUDA_ATTENTION=own avoids cuDNN");

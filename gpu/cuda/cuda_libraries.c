@@ -2,8 +2,8 @@
  * library is missing. */
 #include "gpu/cuda/cuda_libraries.h"
 
+#include "core/liveness.h"
 #include "core/memory.h"
-#include "core/progress.h"
 
 #include <dlfcn.h>
 #include <pthread.h>
@@ -133,9 +133,9 @@ static enum status library_open(enum cuda_library which, struct error *err)
         library->tried = true;
         if (library->built_with) {
             struct slow_call slow; /* some libraries are large, on network disks */
-            progress_slow_begin(&slow, "loading", library->name, -1);
+            liveness_slow_begin(&slow, "loading", library->name, -1);
             library->found = bind_library(library) == STATUS_OK;
-            progress_slow_end(&slow);
+            liveness_slow_end(&slow);
         } else {
             error_set(&library->error, STATUS_DEVICE, "this build of ztrain has no %s: it was built without its header",
                       library->name);

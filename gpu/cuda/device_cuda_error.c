@@ -1,7 +1,7 @@
 /* device_cuda_error.c: see device_cuda_error.h. */
 #include "gpu/cuda/device_cuda_error.h"
 
-#include "core/progress.h"
+#include "core/liveness.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -63,7 +63,7 @@ void cuda_fail(struct cuda_device *cuda, const char *format, ...)
 
 bool cuda_check(struct cuda_device *cuda, cudaError_t code, const char *call)
 {
-    progress_tick();
+    liveness_tick();
     if (code == cudaSuccess)
         return true;
     char text[1024];

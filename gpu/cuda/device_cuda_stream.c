@@ -2,7 +2,7 @@
 #include "gpu/cuda/device_cuda_stream.h"
 
 #include "core/clock.h"
-#include "core/progress.h"
+#include "core/liveness.h"
 #include "gpu/cuda/device_cuda_error.h"
 #include "gpu/cuda/device_cuda_graph.h"
 #include "gpu/cuda/device_cuda_memory.h"
@@ -236,7 +236,7 @@ static void run_copy_back(void *argument)
 {
     const struct copy_back *copy = argument;
     memcpy(copy->dst, copy->slot, copy->bytes);
-    progress_tick();
+    liveness_tick();
 }
 
 void cuda_copy(struct stream *stream, void *dst, const void *src, size_t bytes)

@@ -6,8 +6,8 @@
 #include "gpu/cuda/gemm_cuda_measure.h"
 
 #include "core/clock.h"
+#include "core/liveness.h"
 #include "core/log.h"
-#include "core/progress.h"
 #include "core/round_up.h"
 #include "gpu/cuda/gemm_cuda_kernels.h"
 #include "gpu/cuda/gemm_cuda_plan.h"
@@ -84,7 +84,7 @@ static double bench_time(struct bench *bench, const struct gemm_plan *plan, cons
         ok = gemm_plan_run(g, plan, algorithm, &bench->product, bench->memory, stream) == CUBLAS_STATUS_SUCCESS;
     ok = ok && cudaEventRecord(bench->end, stream) == cudaSuccess && cudaEventSynchronize(bench->end) == cudaSuccess &&
          cudaEventElapsedTime(&milliseconds, bench->start, bench->end) == cudaSuccess;
-    progress_tick();
+    liveness_tick();
     return ok ? 1e-3 * (double)milliseconds / repeats : -1;
 }
 

@@ -4,7 +4,7 @@
 #define ZTRAIN_GPU_MODEL_TRANSFORMER_H
 
 #include "core/data/token_stream.h"
-#include "core/tensors.h"
+#include "core/tensor_table.h"
 #include "gpu/arena.h"
 #include "gpu/ops.h"
 #include "gpu/params.h"

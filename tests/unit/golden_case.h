@@ -3,7 +3,7 @@
 #define ZTRAIN_TESTS_GOLDEN_CASE_H
 
 #include "core/model.h"
-#include "core/tensors.h"
+#include "core/tensor_table.h"
 
 #include <glob.h>
 #include <jansson.h>

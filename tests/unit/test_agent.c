@@ -4,7 +4,7 @@
 
 #include "comm/agent.h"
 #include "comm/agent_messages.h"
-#include "core/progress.h"
+#include "core/liveness.h"
 
 #include <fcntl.h>
 #include <poll.h>
@@ -140,7 +140,7 @@ static enum status exchange(struct control *control, uint32_t turn, const void *
     block->ranks[rank].op[CHANNEL_CONTROL][turn % 2] = op;
     uint32_t target = control_arrive(control, CHANNEL_CONTROL);
     CHECK(target == turn + 1);
-    progress_tick();
+    liveness_tick();
     if (control_wait_all(control, CHANNEL_CONTROL, target, "an exchange") == STATUS_OK)
         return STATUS_OK;
     return control_status(control, &error);
@@ -193,7 +193,7 @@ static void slow_body(struct job *job, struct control *control, int rank)
 {
     for (int i = 0; rank == 1 && i < 40; i++) {
         usleep(100000);
-        progress_tick();
+        liveness_tick();
     }
     CHECK_OK(exchange(control, 0, "x", 1));
     (void)job;
@@ -250,7 +250,7 @@ static void loss_body(struct job *job, struct control *control, int rank)
     double start = seconds_now();
     enum status status = STATUS_OK;
     while (!loss->waits && status == STATUS_OK && seconds_now() - start < 4) { /* at work */
-        progress_tick();
+        liveness_tick();
         usleep(10000);
         status = control_status(control, &error);
     }

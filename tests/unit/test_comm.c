@@ -2,7 +2,7 @@
 #include "ranks.h"
 
 #include "comm/sums.h"
-#include "core/progress.h"
+#include "core/liveness.h"
 #include "gpu/open/device_open.h"
 
 #include <math.h>
@@ -436,7 +436,7 @@ static void fault_body(struct bootstrap *bootstrap, void *context)
         case LATE: /* slow, but making progress */
             for (int i = 0; i < 30; i++) {
                 usleep(50000);
-                progress_tick();
+                liveness_tick();
             }
             break;
         }

@@ -2,7 +2,7 @@
  * nodes. */
 #include "ranks.h"
 
-#include "core/progress.h"
+#include "core/liveness.h"
 
 #include <fcntl.h>
 #include <setjmp.h>

@@ -4,10 +4,10 @@
 #define comm_rank(comm) 0
 #define comm_sum(comm, values, count, err) ((void)(values), (void)(err), STATUS_OK)
 #include "cmd/train/deadline.c"
-#include "cmd/train/patience.c"
+#include "cmd/train/retry_together.c"
 #include "cmd/train/squeue.c"
 #include "cmd/train/stop_signal.c"
-#include "core/progress.h"
+#include "core/liveness.h"
 
 #include <errno.h>
 #include <setjmp.h>
@@ -166,7 +166,7 @@ static void test_asking(void **state)
     unsetenv("SLURM_TIME_FORMAT");
     static const char *const no_answers[] = {"echo 17 NONE", "echo 18 1795282200", "exit 1", "exec sleep 100"};
     for (size_t i = 0; i < COUNT_OF(no_answers); i++) {
-        _Atomic uint64_t *counter = atomic_load(&progress_counter);
+        _Atomic uint64_t *counter = atomic_load(&liveness_counter);
         uint64_t ticks = atomic_load(counter);
         fake_squeue(&scene, "%s", no_answers[i]);
         deadline_init(&deadline, 1, never);
@@ -295,18 +295,18 @@ static void test_trying_again_until_the_end(void **state)
     (void)state;
     struct scene scene;
     struct deadline deadline;
-    struct patience patience = {.deadline = &deadline, .limit = 1e6, .last_limit = 1e6, .last = true};
+    struct retry_together patience = {.deadline = &deadline, .limit = 1e6, .last_limit = 1e6, .last = true};
     bool again = true;
     scene_begin(&scene);
     fake_squeue(&scene, "printf x >>asked; echo 17 %.0f", squeue_clock() + 3600);
     deadline_init(&deadline, 1, 0.02);
-    patience_begin(&patience);
-    assert_int_equal(patience_again(&patience, &again, NULL), STATUS_OK);
-    assert_true(again && patience_left(&patience) > 3000);
+    retry_together_begin(&patience);
+    assert_int_equal(retry_together_again(&patience, &again, NULL), STATUS_OK);
+    assert_true(again && retry_together_left(&patience) > 3000);
     fake_squeue(&scene, "echo 17 %.0f", squeue_clock() - 10);
     for (double begin = seconds_now(); again; assert_true(seconds_now() - begin < 120))
-        assert_int_equal(patience_again(&patience, &again, NULL), STATUS_OK);
-    assert_true(patience_left(&patience) < 0);
+        assert_int_equal(retry_together_again(&patience, &again, NULL), STATUS_OK);
+    assert_true(retry_together_left(&patience) < 0);
     deadline_release(&deadline);
     scene_end(&scene);
 }

@@ -15,7 +15,7 @@
 
 #include "core/fsutil.h"
 #include "core/model.h"
-#include "core/tensors.h"
+#include "core/tensor_table.h"
 
 static enum status load(const char *text, struct model_desc *desc, struct error *err)
 {

@@ -8,7 +8,7 @@
 #include "cmd/train/stop_signal.c"
 #include "cmd/train/supervise.c"
 
-#include "core/progress.h"
+#include "core/liveness.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -80,7 +80,7 @@ static int play_rank(const char *scenario)
         printf("ready %d\n", (int)getpid());
         fflush(stdout);
         while (!take_stop(100))
-            progress_tick();
+            liveness_tick();
         printf("stops %d\n", 1 + take_stop(200));
         comm_close(comm);
         bootstrap_release(&bootstrap);
@@ -111,7 +111,7 @@ static int play_rank(const char *scenario)
         for (;;) {
             if (comm_status(comm, &error) != STATUS_OK)
                 return last_words(comm_status(comm, &error));
-            progress_tick();
+            liveness_tick();
             usleep(1000);
         }
     }

@@ -1,11 +1,11 @@
-/* schedule.h: the learning rate of optimizer step k = 1, 2, … (skipped steps do not advance it).
+/* lr_schedule.h: the learning rate of optimizer step k = 1, 2, … (skipped steps do not advance it).
  *
  * ztrain's (start at step 1): warm-up lr·k/W for k <= W; then with x = (k - W) / (total - W), at most 1:
  *   Constant lr · Linear min + (lr - min)(1 - x) · Cosine min + (lr - min)·½(1 + cos πx)
  * DeepSpeed's (WarmupLR, WarmupDecayLR, WarmupCosineLR): step k uses schedule index k - 2, as in DeepSpeed's engine:
  * steps 1 and 2 both run at the minimum (DeepSpeed 0.19, runtime/lr_schedules.py). */
-#ifndef ZTRAIN_CORE_SCHEDULE_H
-#define ZTRAIN_CORE_SCHEDULE_H
+#ifndef ZTRAIN_CORE_LR_SCHEDULE_H
+#define ZTRAIN_CORE_LR_SCHEDULE_H
 
 #include <stdbool.h>
 #include <stdint.h>

@@ -1,4 +1,4 @@
-#include "cmd/train/hardware.h"
+#include "cmd/train/machine_record.h"
 
 #include "core/log.h"
 #include "core/memory.h"
@@ -15,7 +15,7 @@
 
 enum { MACHINE_TEXT = 2048 }; /* bytes of JSON */
 
-/* The members of hardware_to_json(), in the order of messages. */
+/* The members of machine_record_to_json(), in the order of messages. */
 static const struct {
     const char *name;
     bool decides; /* the bits of results depend on it */
@@ -85,7 +85,7 @@ static void set_gpu(json_t *machine, const struct device *device)
 #endif
 }
 
-json_t *hardware_to_json(const struct device *device)
+json_t *machine_record_to_json(const struct device *device)
 {
     struct cpu_features features;
     json_t *machine = json_object();
@@ -112,7 +112,7 @@ static bool read_library(const json_t *machine, const char *name, char version[2
     return text && sscanf(text, "oneDNN %23s", version) == 1;
 }
 
-bool hardware_kernels(const json_t *machine, struct cpu_kernels *kernels)
+bool machine_record_kernels(const json_t *machine, struct cpu_kernels *kernels)
 {
     memset(kernels, 0, sizeof *kernels);
     int isa = 0;
@@ -160,7 +160,7 @@ static const char *differences(const json_t *a, const json_t *b, const char *bet
     return text;
 }
 
-const char *hardware_differences(const struct checkpoint *checkpoint, const json_t *now, char *text, size_t size)
+const char *machine_record_differences(const struct checkpoint *checkpoint, const json_t *now, char *text, size_t size)
 {
     const char *writer = json_string_value(json_object_get(checkpoint->manifest, "ztrain_version"));
     char rest[1024] = "";
@@ -193,8 +193,8 @@ static void log_difference(const struct bootstrap *boot, const json_t *own, char
     }
 }
 
-enum status hardware_compare_ranks(struct comm *comm, const struct bootstrap *boot, const json_t *own, bool replicas,
-                                   struct error *err)
+enum status machine_record_compare_ranks(struct comm *comm, const struct bootstrap *boot, const json_t *own,
+                                         bool replicas, struct error *err)
 {
     char text[MACHINE_TEXT] = "";
     if (boot->world == 1 || is_text(own, "device", "cpu")) /* the ranks have agreed on CPU kernels: choose_kernels.h */

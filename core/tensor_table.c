@@ -1,9 +1,9 @@
-/* tensors.c: the rules that turn a model description into the tensor table.
+/* tensor_table.c: the rules that turn a model description into the tensor table.
  *
  * A rule describes one tensor of a unit: its name after the block's prefix, its shape in letters, when the model has
  * it, and its initial values. The rules stand in the order of the flat range; a family has three lists: embedding,
  * block, head. */
-#include "core/tensors.h"
+#include "core/tensor_table.h"
 
 #include "core/philox.h"
 #include "core/round_up.h"

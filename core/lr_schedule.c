@@ -1,4 +1,4 @@
-#include "core/schedule.h"
+#include "core/lr_schedule.h"
 
 #include "core/status.h"
 

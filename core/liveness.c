@@ -1,6 +1,6 @@
-/* progress.c: see progress.h. The calls in progress form a list of structs on their callers' stacks, under one mutex,
+/* liveness.c: see liveness.h. The calls in progress form a list of structs on their callers' stacks, under one mutex,
  * which is never held longer than a walk along the list. */
-#include "core/progress.h"
+#include "core/liveness.h"
 
 #include "core/clock.h"
 #include "core/thread.h"
@@ -12,7 +12,7 @@
 #include <unistd.h>
 
 static _Atomic uint64_t private_counter;
-_Atomic(_Atomic uint64_t *) progress_counter = &private_counter;
+_Atomic(_Atomic uint64_t *) liveness_counter = &private_counter;
 
 static struct {
     pthread_mutex_t mutex;
@@ -28,7 +28,7 @@ static struct {
     void *context;
 } watch;
 
-void progress_slow_begin(struct slow_call *call, const char *doing, const char *path, int fd)
+void liveness_slow_begin(struct slow_call *call, const char *doing, const char *path, int fd)
 {
     const int reason = errno;
     *call = (struct slow_call){.doing = doing, .path = path, .fd = fd};
@@ -41,7 +41,7 @@ void progress_slow_begin(struct slow_call *call, const char *doing, const char *
     errno = reason;
 }
 
-void progress_slow_end(struct slow_call *call)
+void liveness_slow_end(struct slow_call *call)
 {
     const int reason = errno;
     pthread_mutex_lock(&slow.mutex);
@@ -52,7 +52,7 @@ void progress_slow_end(struct slow_call *call)
     if (call->next)
         call->next->previous = call->previous;
     pthread_mutex_unlock(&slow.mutex);
-    progress_tick();
+    liveness_tick();
     errno = reason;
 }
 
@@ -104,7 +104,7 @@ static void *watch_loop(void *unused)
         const double now = seconds_now(), longest = 2 * watch.tick_seconds; /* longer: the process was stopped */
         struct slow_call *stuck;
         if (count(now - last < longest ? now - last : longest, &stuck))
-            progress_tick();
+            liveness_tick();
         last = now;
         if (!stuck)
             continue;
@@ -118,7 +118,7 @@ static void *watch_loop(void *unused)
     return NULL;
 }
 
-int progress_watch_start(double tick_seconds, double limit_seconds, void (*stuck)(const char *text, void *context),
+int liveness_watch_start(double tick_seconds, double limit_seconds, void (*stuck)(const char *text, void *context),
                          void *context)
 {
     watch.tick_seconds = tick_seconds;
@@ -132,7 +132,7 @@ int progress_watch_start(double tick_seconds, double limit_seconds, void (*stuck
     return error;
 }
 
-void progress_watch_stop(void)
+void liveness_watch_stop(void)
 {
     if (!watch.runs)
         return;

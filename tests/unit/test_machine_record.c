@@ -1,5 +1,6 @@
-/* test_hardware.c: what a checkpoint records about the machine, and the notice of a run that continues elsewhere. */
-#include "cmd/train/hardware.c"
+/* test_machine_record.c: what a checkpoint records about the machine, and the notice of a run that continues elsewhere.
+ */
+#include "cmd/train/machine_record.c"
 
 #include "core/version.h"
 #include "gpu/open/device_open.h"
@@ -31,25 +32,25 @@ static void kernels_come_back(void **state)
 {
     (void)state;
     struct cpu_kernels kernels;
-    json_t *machine = hardware_to_json(device);
-    assert_true(hardware_kernels(machine, &kernels));
+    json_t *machine = machine_record_to_json(device);
+    assert_true(machine_record_kernels(machine, &kernels));
     assert_true(cpu_kernels_equal(&kernels, device_cpu_kernels(device)));
     assert_string_equal(json_string_value(json_object_get(machine, "cpu")), device->name);
     json_decref(machine);
 
     machine = json_pack("{s:s, s:s, s:b, s:b, s:s, s:s, s:i}", "device", "cpu", "isa", "avx512", "avx512_bf16", 1,
                         "amx_bf16", 0, "gemm_fp32", "builtin", "gemm_bf16", "oneDNN 2.6.3", "onednn_isa", 39);
-    assert_true(hardware_kernels(machine, &kernels));
+    assert_true(machine_record_kernels(machine, &kernels));
     assert_true(kernels.isa == CPU_ISA_AVX512 && kernels.avx512_bf16 && !kernels.amx_bf16);
     assert_true(!kernels.onednn[DTYPE_F32] && kernels.onednn[DTYPE_BF16] && kernels.onednn_isa == 39);
     assert_string_equal(kernels.onednn_version, "2.6.3");
     assert_int_equal(kernels.bf16, CPU_BF16_DOT);
     json_object_set_new(machine, "bf16_products", json_string("widen"));
-    assert_true(hardware_kernels(machine, &kernels));
+    assert_true(machine_record_kernels(machine, &kernels));
     assert_int_equal(kernels.bf16, CPU_BF16_WIDEN);
     json_object_set_new(machine, "isa", json_string("avx1024")); /* of a later ztrain */
-    assert_false(hardware_kernels(machine, &kernels));
-    assert_false(hardware_kernels(NULL, &kernels));
+    assert_false(machine_record_kernels(machine, &kernels));
+    assert_false(machine_record_kernels(NULL, &kernels));
     json_decref(machine);
 }
 
@@ -60,19 +61,19 @@ static void differences_are_named(void **state)
     json_t *was = json_pack("{s:s, s:s, s:s, s:b}", "device", "cpu", "cpu", "one", "isa", "avx512", "avx512_bf16", 1);
     json_t *now = json_pack("{s:s, s:s, s:s, s:b}", "device", "cpu", "cpu", "two", "isa", "avx2", "avx512_bf16", 0);
     struct checkpoint checkpoint = {.manifest = json_pack("{s:s}", "ztrain_version", ZTRAIN_VERSION), .machine = was};
-    assert_string_equal(hardware_differences(&checkpoint, was, text, sizeof text), "");
-    assert_string_equal(hardware_differences(&checkpoint, now, text, sizeof text),
+    assert_string_equal(machine_record_differences(&checkpoint, was, text, sizeof text), "");
+    assert_string_equal(machine_record_differences(&checkpoint, now, text, sizeof text),
                         "isa: avx512, now avx2; avx512_bf16: yes, now no");
     json_t *gpu = json_pack("{s:s, s:s}", "device", "cuda", "gpu", "NVIDIA H100");
-    hardware_differences(&checkpoint, gpu, text, sizeof text);
+    machine_record_differences(&checkpoint, gpu, text, sizeof text);
     assert_non_null(strstr(text, "device: cpu, now cuda; gpu: none, now NVIDIA H100; isa: avx512, now none"));
 
     json_object_set_new(checkpoint.manifest, "ztrain_version", json_string("0.0.9"));
-    assert_string_equal(hardware_differences(&checkpoint, was, text, sizeof text),
+    assert_string_equal(machine_record_differences(&checkpoint, was, text, sizeof text),
                         "ztrain: 0.0.9, now " ZTRAIN_VERSION);
     checkpoint.machine = NULL; /* it does not say */
     json_object_del(checkpoint.manifest, "ztrain_version");
-    assert_string_equal(hardware_differences(&checkpoint, now, text, sizeof text), "");
+    assert_string_equal(machine_record_differences(&checkpoint, now, text, sizeof text), "");
     json_decref(checkpoint.manifest);
     json_decref(was);
     json_decref(now);

@@ -1,9 +1,9 @@
-/* patience.h: all ranks together try again what a disk or a file server refuses for a while.
+/* retry_together.h: all ranks together try again what a disk or a file server refuses for a while.
  *
  * Rank 0's clock decides: several times a second the ranks exchange its decision, and whether one of them was asked to
  * stop. So all of them wait, try again or give up at the same time. */
-#ifndef ZTRAIN_CMD_TRAIN_PATIENCE_H
-#define ZTRAIN_CMD_TRAIN_PATIENCE_H
+#ifndef ZTRAIN_CMD_TRAIN_RETRY_TOGETHER_H
+#define ZTRAIN_CMD_TRAIN_RETRY_TOGETHER_H
 
 #include "cmd/train/deadline.h"
 #include "comm/comm.h"
@@ -12,7 +12,7 @@
  * last, or of metrics.jsonl. */
 enum { PATIENCE_INTERVAL = 30 };
 
-struct patience {
+struct retry_together {
     struct comm *comm;         /* borrowed */
     struct deadline *deadline; /* borrowed; rank 0's */
     double limit, last_limit;  /* seconds in all: usually, and if the run ends with this attempt */
@@ -21,12 +21,12 @@ struct patience {
 };
 
 /* To be called before the first attempt. */
-void patience_begin(struct patience *patience);
+void retry_together_begin(struct retry_together *patience);
 
 /* On rank 0: seconds for which attempts may continue, to the limit, but not past the job's end. */
-double patience_left(const struct patience *patience);
+double retry_together_left(const struct retry_together *patience);
 
 /* Collective, after an attempt that failed on some rank: waits, longer each time. *again: whether to try again. */
-enum status patience_again(struct patience *patience, bool *again, struct error *err);
+enum status retry_together_again(struct retry_together *patience, bool *again, struct error *err);
 
 #endif

@@ -8,7 +8,7 @@
 #include <math.h>
 #include <stdio.h>
 
-#include "core/schedule.h"
+#include "core/lr_schedule.h"
 #include "core/status.h"
 #include "deepspeed_rates.h"
 

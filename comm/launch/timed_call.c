@@ -1,5 +1,5 @@
-/* launcher_call.c: see launcher_call.h. Caller and thread share one small record; the last of the two frees it. */
-#include "comm/launch/launcher_call.h"
+/* timed_call.c: see timed_call.h. Caller and thread share one small record; the last of the two frees it. */
+#include "comm/launch/timed_call.h"
 
 #include "core/clock.h"
 #include "core/thread.h"
@@ -41,7 +41,7 @@ static void *call_thread(void *context)
     return NULL;
 }
 
-enum launcher_call_end launcher_call(int (*function)(void *argument), void *argument, double seconds, int *result)
+enum timed_call_end timed_call(int (*function)(void *argument), void *argument, double seconds, int *result)
 {
     struct call *call = calloc(1, sizeof *call);
     if (!call)

@@ -1,5 +1,5 @@
-/* tensors.h: the one table of all parameters. ZeRO's layout, the optimizer's groups, the checkpoint, import, export and
- * the memory plan derive from it.
+/* tensor_table.h: the one table of all parameters. ZeRO's layout, the optimizer's groups, the checkpoint, import,
+ * export and the memory plan derive from it.
  *
  * A *unit* is what is gathered together: unit 0 the embedding, 1 … L the blocks, L+1 the head (final norm, and lm_head
  * unless tied). A unit is one flat range of elements:
@@ -10,8 +10,8 @@
  * Fused groups (one matrix for the GEMM): q, k, v weights; q, k, v biases; gate, up weights; gate, up biases. Their
  * rows are stacked in that order, so the group is a row-major (sum of out, in) matrix. (GPT-2's c_attn is one tensor
  * already.) Gap elements are zero and stay zero: their gradients are never written. All blocks have the same layout. */
-#ifndef ZTRAIN_CORE_TENSORS_H
-#define ZTRAIN_CORE_TENSORS_H
+#ifndef ZTRAIN_CORE_TENSOR_TABLE_H
+#define ZTRAIN_CORE_TENSOR_TABLE_H
 
 #include "core/model.h"
 

@@ -1,4 +1,4 @@
-/* progress.h: a counter that shows that this rank is alive and makes progress.
+/* liveness.h: a counter that shows that this rank is alive and makes progress.
  *
  * Ops, collectives and I/O tick it once per piece of work; comm/ moves it into shared memory, where peers that wait for
  * this rank watch it. A rank without a tick for comm.timeout_seconds is named as hanging, however long a step takes. A
@@ -8,18 +8,18 @@
  * begin and end, and in between a thread of the process, the watch, ticks. That thread stops if the process is stopped,
  * so peers can still tell a rank that waits for its disk from one that hangs. A call that takes longer than
  * comm.io_timeout_seconds is stuck: the watch stops ticking for it and reports it. */
-#ifndef ZTRAIN_CORE_PROGRESS_H
-#define ZTRAIN_CORE_PROGRESS_H
+#ifndef ZTRAIN_CORE_LIVENESS_H
+#define ZTRAIN_CORE_LIVENESS_H
 
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 
-extern _Atomic(_Atomic uint64_t *) progress_counter; /* points at a private counter until comm/ moves it */
+extern _Atomic(_Atomic uint64_t *) liveness_counter; /* points at a private counter until comm/ moves it */
 
-static inline void progress_tick(void)
+static inline void liveness_tick(void)
 {
-    _Atomic uint64_t *counter = atomic_load_explicit(&progress_counter, memory_order_acquire);
+    _Atomic uint64_t *counter = atomic_load_explicit(&liveness_counter, memory_order_acquire);
     atomic_fetch_add_explicit(counter, 1, memory_order_relaxed);
 }
 
@@ -35,15 +35,15 @@ struct slow_call {
 
 /* Called before and after the slow call; they cost a lock that is nearly always free and leave errno unchanged.
  * core/io.h has the system calls on files with both around them. */
-void progress_slow_begin(struct slow_call *call, const char *doing, const char *path, int fd);
-void progress_slow_end(struct slow_call *call);
+void liveness_slow_begin(struct slow_call *call, const char *doing, const char *path, int fd);
+void liveness_slow_end(struct slow_call *call);
 
 /* Starts the watch: every tick_seconds it ticks if a slow call younger than limit_seconds is in progress. For an older
  * one the watch's thread calls stuck(), once; text names the operation and the file. Returns 0 or an errno. There is
  * one watch at a time. */
-int progress_watch_start(double tick_seconds, double limit_seconds, void (*stuck)(const char *text, void *context),
+int liveness_watch_start(double tick_seconds, double limit_seconds, void (*stuck)(const char *text, void *context),
                          void *context);
 /* Stops the watch, if one runs. */
-void progress_watch_stop(void);
+void liveness_watch_stop(void);
 
 #endif

@@ -1,17 +1,17 @@
-/* launcher_call.h: calls into a launcher's library that may never return.
+/* timed_call.h: calls into a launcher's library that may never return.
  *
  * PMI2_KVS_Fence() waits forever for a rank that died, and a library that writes to a closed socket raises SIGPIPE.
  * So every such call runs on a thread of its own, with all signals blocked, and its caller stops waiting in time. */
-#ifndef ZTRAIN_COMM_LAUNCH_LAUNCHER_CALL_H
-#define ZTRAIN_COMM_LAUNCH_LAUNCHER_CALL_H
+#ifndef ZTRAIN_COMM_LAUNCH_TIMED_CALL_H
+#define ZTRAIN_COMM_LAUNCH_TIMED_CALL_H
 
 #include <stdbool.h>
 
-enum launcher_call_end { CALL_RETURNED, CALL_LATE, CALL_NO_THREAD };
+enum timed_call_end { CALL_RETURNED, CALL_LATE, CALL_NO_THREAD };
 
 /* Runs function(argument) and waits for it up to `seconds`. CALL_RETURNED: *result is the return value, and the
  * argument is the caller's again. CALL_LATE: it still runs; the argument, from malloc(), belongs to its thread, which
  * frees it. */
-enum launcher_call_end launcher_call(int (*function)(void *argument), void *argument, double seconds, int *result);
+enum timed_call_end timed_call(int (*function)(void *argument), void *argument, double seconds, int *result);
 
 #endif
