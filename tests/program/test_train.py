@@ -338,7 +338,7 @@ def test_an_interval_of_evaluations_without_data_is_noticed(folder):
 
 
 def test_a_dry_run_looks_at_the_run_folder(folder):
-    words = "it holds checkpoints: without --resume"
+    words = "the folder holds checkpoints: a run there needs --resume"
     spec = folder.spec()
     assert words not in folder.ztrain("--config", spec, "--dry-run").out
     folder.train()
