@@ -130,6 +130,19 @@ enum status options_parse(int argc, char **argv, struct options *options, struct
         }
         TRY(set_value(row, value, options, err));
     }
+    if (options->speed && strcmp(argv[0], "plan") != 0) {
+        error_set(err, STATUS_USAGE, "--speed is an option of plan");
+        return error_hint(err, "ztrain plan --speed --config run.yaml");
+    }
+    if (!options->speed && (options->device || options->link || options->assume)) {
+        error_set(err, STATUS_USAGE, "--%s is an option of plan --speed",
+                  options->device ? "device"
+                  : options->link ? "link"
+                                  : "assume");
+        return error_hint(err, options->device
+                                   ? "a run's device is train.device in the run spec: --set train.device=cuda"
+                                   : "ztrain plan --speed --config run.yaml");
+    }
     return STATUS_OK;
 }
 

@@ -81,10 +81,9 @@ static enum status parse_assumptions(const char *words, unsigned *assumptions, s
 
 /* ---- walking through a step ---------------------------------------------- */
 
-static enum status walk_step(struct speed_plan *p, struct error *err)
+static enum status walk_step(struct speed_plan *p, int64_t micro_batches, struct error *err)
 {
     struct trainer *t = &p->trainer;
-    const int64_t micro_batches = t->spec->gradient_accumulation_steps;
     const struct step_schedule schedule = {.base = p->steps};
     struct batch batch = {.num_seqs = (int32_t)t->spec->train_micro_batch_size_per_gpu,
                           .max_seq = (int32_t)t->spec->data.seq_length};
@@ -103,6 +102,37 @@ static enum status walk_step(struct speed_plan *p, struct error *err)
     return zero_collect(t->zero, &result, err);
 }
 
+static enum status walk_second_step(struct speed_plan *p, int64_t micro_batches, struct plan_times *times,
+                                    struct error *err)
+{
+    TRY(walk_step(p, micro_batches, err));
+    device_plan_reset(p->trainer.device);
+    TRY(walk_step(p, micro_batches, err));
+    device_plan_times(p->trainer.device, times);
+    return STATUS_OK;
+}
+
+/* Micro-batches between the first and the last are alike: of long steps fewer are walked through, in two numbers, and
+ * what the difference took is continued. */
+static enum status walk_long_step(struct speed_plan *p, struct plan_times *times, struct error *err)
+{
+    enum { SHORT = 16, LONG = 32 };
+    const int64_t micro_batches = p->trainer.spec->gradient_accumulation_steps;
+    struct plan_times few;
+    if (micro_batches <= LONG)
+        return walk_second_step(p, micro_batches, times, err);
+    const double more = (double)(micro_batches - LONG) / (LONG - SHORT);
+    TRY(walk_second_step(p, SHORT, &few, err));
+    TRY(walk_second_step(p, LONG, times, err));
+    for (int k = 0; k < PLAN_KIND_COUNT; k++) {
+        times->kinds[k].ceiling += more * (times->kinds[k].ceiling - few.kinds[k].ceiling);
+        times->kinds[k].expected += more * (times->kinds[k].expected - few.kinds[k].expected);
+    }
+    times->communication += more * (times->communication - few.communication);
+    times->seconds += more * (times->seconds - few.seconds);
+    return STATUS_OK;
+}
+
 /* The times of a step with what is assumed in addition to the plan's own assumptions, over that link. */
 static enum status walk(struct speed_plan *p, unsigned assumptions, const struct comm_link *link,
                         struct plan_times *times, struct error *err)
@@ -114,11 +144,7 @@ static enum status walk(struct speed_plan *p, unsigned assumptions, const struct
         used.inside = INFINITY;
     device_plan_set(p->trainer.device, &settings);
     comm_plan_set_link(p->comm, &used);
-    TRY(walk_step(p, err));
-    device_plan_reset(p->trainer.device);
-    TRY(walk_step(p, err));
-    device_plan_times(p->trainer.device, times);
-    return STATUS_OK;
+    return walk_long_step(p, times, err);
 }
 
 static double tokens_of_step(const struct speed_plan *p)
@@ -166,34 +192,6 @@ static void print_kinds(const struct speed_plan *p, const struct plan_times *tim
     printf("  %-24s %12.0f %12.0f\n", "tokens/s", tokens_of_step(p) / ceiling, tokens_of_step(p) / times->seconds);
 }
 
-struct loss {
-    enum plan_assumption assumption;
-    double points;
-};
-
-static int by_size(const void *a, const void *b)
-{
-    double x = ((const struct loss *)a)->points, y = ((const struct loss *)b)->points;
-    return x < y ? 1 : x > y ? -1 : 0;
-}
-
-static enum status print_losses(struct speed_plan *p, double seconds, struct error *err)
-{
-    const double shown = 0.05;
-    struct loss losses[PLAN_ASSUMPTION_COUNT];
-    for (int i = 0; i < PLAN_ASSUMPTION_COUNT; i++) {
-        struct plan_times times;
-        TRY(walk(p, 1u << i, &p->link, &times, err));
-        losses[i] = (struct loss){(enum plan_assumption)i, mfu_of(p, times.seconds) - mfu_of(p, seconds)};
-    }
-    qsort(losses, PLAN_ASSUMPTION_COUNT, sizeof *losses, by_size);
-    printf("\n  losses, in points of MFU, each removed alone\n");
-    for (int i = 0; i < PLAN_ASSUMPTION_COUNT && losses[i].points >= shown; i++)
-        printf("  %6.1f  %-52s --assume %s\n", losses[i].points, plan_assumption_losses[losses[i].assumption],
-               plan_assumption_words[losses[i].assumption]);
-    return STATUS_OK;
-}
-
 /* What the same step would be over other links of the kind that limits. */
 static enum status print_links(struct speed_plan *p, struct error *err)
 {
@@ -230,8 +228,11 @@ static const double usual_network = 400e9 / 8;
 static enum status ask(struct speed_plan *p, struct error *err)
 {
     const struct speed_question *question = p->question;
+    bool tf32;
     TRY(gpu_model_find(question->device ? question->device : "h100", &p->gpu, err));
     p->settings.gpu = &p->gpu;
+    TRY(device_cuda_wants_tf32(&tf32, err));
+    p->gpu.flops[DTYPE_F32] = peaks_flops(p->gpu.name, DTYPE_F32, tf32);
     if (question->assume)
         TRY(parse_assumptions(question->assume, &p->settings.assumptions, err));
     p->link = (struct comm_link){.inside = p->gpu.link, .network = usual_network, .per_node = question->per_node};
@@ -241,6 +242,12 @@ static enum status ask(struct speed_plan *p, struct error *err)
         return error_set(err, STATUS_USAGE, "--world %d is not a multiple of the %d ranks of a node", question->world,
                          p->link.per_node);
     return question->link ? parse_rate(question->link, limiting_link(p, &p->link), err) : STATUS_OK;
+}
+
+static void release(struct speed_plan *p)
+{
+    trainer_release(&p->trainer);
+    comm_plan_free(p->comm);
 }
 
 static enum status build(struct speed_plan *p, struct error *err)
@@ -255,6 +262,60 @@ static enum status build(struct speed_plan *p, struct error *err)
     TRY(trainer_build(t, spec, 0, p->question->world, NULL, 1, err));
     TRY(trainer_allocate(t, err));
     zero_set_position(t->zero, 0, &(struct loss_scaler){.scale = 1}, t->compute);
+    return STATUS_OK;
+}
+
+/* ---- losses -------------------------------------------------------------- */
+
+struct loss {
+    const char *what, *option, *value; /* what is lost, and the option that takes it away */
+    double points;
+};
+
+static int by_size(const void *a, const void *b)
+{
+    double x = ((const struct loss *)a)->points, y = ((const struct loss *)b)->points;
+    return x < y ? 1 : x > y ? -1 : 0;
+}
+
+/* Points that the same step would gain if it kept all activations, however much memory that takes. */
+static enum status recomputation_loss(struct speed_plan *p, double seconds, double *points, struct error *err)
+{
+    struct speed_plan kept = {
+        .question = p->question, .gpu = p->gpu, .settings = p->settings, .link = p->link, .trainer.quiet = true};
+    struct run_spec *spec = p->question->spec;
+    struct plan_times times;
+    enum status status;
+    *points = 0;
+    if (!spec->activation_checkpointing)
+        return STATUS_OK;
+    spec->activation_checkpointing = false;
+    TRY_END(build(&kept, err));
+    TRY_END(walk(&kept, 0, &kept.link, &times, err));
+    *points = mfu_of(&kept, times.seconds) - mfu_of(p, seconds);
+end:
+    spec->activation_checkpointing = true;
+    release(&kept);
+    return status;
+}
+
+static enum status print_losses(struct speed_plan *p, double seconds, struct error *err)
+{
+    const double shown = 0.05;
+    struct loss losses[PLAN_ASSUMPTION_COUNT + 1];
+    for (int i = 0; i < PLAN_ASSUMPTION_COUNT; i++) {
+        struct plan_times times;
+        TRY(walk(p, 1u << i, &p->link, &times, err));
+        losses[i] = (struct loss){plan_assumption_losses[i], "--assume", plan_assumption_words[i],
+                                  mfu_of(p, times.seconds) - mfu_of(p, seconds)};
+    }
+    losses[PLAN_ASSUMPTION_COUNT] = (struct loss){"blocks that are computed again in backward", "--set",
+                                                  "activation_checkpointing.enabled=false", 0};
+    TRY(recomputation_loss(p, seconds, &losses[PLAN_ASSUMPTION_COUNT].points, err));
+    qsort(losses, COUNT_OF(losses), sizeof *losses, by_size);
+    printf("\n  losses, in points of MFU, each removed alone\n");
+    for (size_t i = 0; i < COUNT_OF(losses) && losses[i].points >= shown; i++)
+        printf("  %6.1f  %-52s %s %s\n", losses[i].points, losses[i].what, losses[i].option, losses[i].value);
     return STATUS_OK;
 }
 
@@ -274,7 +335,6 @@ enum status plan_speed(const struct speed_question *question, struct error *err)
         printf("\n  this step does not fit: it needs %.1f GiB on each rank, %s has %.1f\n",
                (double)p.trainer.plan.local.used / (1 << 30), p.settings.gpu->name, p.settings.gpu->memory_gib);
 end:
-    trainer_release(&p.trainer);
-    comm_plan_free(p.comm);
+    release(&p);
     return status;
 }

@@ -89,7 +89,7 @@ static enum status trainer_agree(struct trainer *t, enum status status, struct e
 
 static enum status describe_shards(struct trainer *t, struct error *err)
 {
-    TRY(trainer_describe_model(t->spec, t->rank == 0, &t->desc, err));
+    TRY(trainer_describe_model(t->spec, t->rank == 0 && !t->quiet, &t->desc, err));
     TRY(tensor_table_build(&t->desc, &t->table, err));
     TRY(shard_layout_init(&t->layout, &t->table, t->world, err));
     configure_streams(t);

@@ -35,6 +35,7 @@ struct trainer {
     const struct cpu_kernels *kernels_before; /* set before trainer_build, borrowed: choose_kernels.h; may be NULL */
     struct device *planned;                   /* set before trainer_build, owned then: a plan of speed; may be NULL */
     struct comm *planned_comm;                /* with it, borrowed: its ranks (comm_plan.h) */
+    bool quiet;                               /* set before trainer_build: notices about the model are not printed */
     bool profile;                             /* set before trainer_build: ops are timed (ops_profile_read) */
 
     struct model_desc desc;

@@ -136,3 +136,27 @@ def test_other_steps_have_plans_too(folder):
     assert "ms" in base
     done = folder.ztrain("plan", "--speed", "--config", spec, "--world", 12, expect=USAGE)
     assert "multiple" in done.err
+
+
+def test_recomputation_is_a_loss(folder):
+    spec = folder.spec({"model": {"config": GPT2_124M}, "data": {"seq_length": 1024}, "bf16": {"enabled": True},
+                        "activation_checkpointing": {"enabled": True}}, "recompute")
+    out = folder.ztrain("plan", "--speed", "--config", spec).out
+    loss = float(re.search(r"([\d.]+)  blocks that are computed again in backward", out).group(1))
+    kept = folder.ztrain("plan", "--speed", "--config", spec, "--set", "activation_checkpointing.enabled=false").out
+    assert mfu(kept)[1] - mfu(out)[1] == pytest.approx(loss, abs=0.11) and loss > 3
+
+
+def test_long_steps_are_continued_from_shorter_ones(folder):
+    """A micro-batch of a step with 1000 takes as long as one of a step with 100; the optimizer's share goes."""
+    hundred, thousand = (plan(folder, GPT2_124M, 1024, 4, n) for n in (100, 1000))
+    for kind in ("GEMM wgrad", "norms", "launch gaps"):
+        assert row(thousand, kind)[1] == pytest.approx(10 * row(hundred, kind)[1], rel=0.01), kind
+    assert row(thousand, "optimizer")[1] == pytest.approx(row(hundred, "optimizer")[1], rel=1e-6)
+
+
+@pytest.mark.parametrize("arguments, hint", [(["--speed"], "ztrain plan --speed"), (["--device", "cuda"], "train.device=cuda"),
+                                             (["plan", "--link", "3GB"], "plan --speed")])
+def test_options_of_the_plan_are_refused_elsewhere(folder, arguments, hint):
+    done = folder.ztrain(*arguments, "--config", folder.spec(), expect=USAGE)
+    assert hint in done.err
