@@ -2,8 +2,8 @@
  *
  * The step itself is walked through: the transformer and ZeRO enqueue their ops on a device that counts their estimated
  * time instead of computing (gpu/plan/device_plan.h), with ranks that exist on paper (comm/comm_plan.h). What a loss
- * costs is the difference to a walk in which it is assumed away. The second step counts: in the first one nothing is
- * left of a step before it. */
+ * costs is the difference to a walk in which it is assumed away. Of two steps the second one counts, because the first
+ * one has no communication of a step before it to wait for. */
 #include "cmd/plan_speed.h"
 
 #include "cmd/train/trainer.h"
@@ -36,7 +36,7 @@ static double *limiting_link(const struct speed_plan *p, struct comm_link *link)
 
 /* ---- the question -------------------------------------------------------- */
 
-/* "400Gbit", "450GB": a rate per second in bytes. */
+/* Parses a rate per second: "400Gbit", "450GB". */
 static enum status parse_rate(const char *text, double *bytes_per_s, struct error *err)
 {
     static const struct {
@@ -55,7 +55,7 @@ static enum status parse_rate(const char *text, double *bytes_per_s, struct erro
     return error_hint(err, "a number with Gbit or GB, of a second: 400Gbit, 450GB");
 }
 
-/* Bits of the comma-separated words. */
+/* Adds the bits of the comma-separated words. */
 static enum status parse_assumptions(const char *words, unsigned *assumptions, struct error *err)
 {
     while (*words) {
@@ -102,6 +102,7 @@ static enum status walk_step(struct speed_plan *p, int64_t micro_batches, struct
     return zero_collect(t->zero, &result, err);
 }
 
+/* Walks through two steps of so many micro-batches; the times are those of the second one. */
 static enum status walk_second_step(struct speed_plan *p, int64_t micro_batches, struct plan_times *times,
                                     struct error *err)
 {
@@ -168,6 +169,8 @@ static void print_head(const struct speed_plan *p)
     const struct run_spec *spec = p->trainer.spec;
     printf("speed plan, estimated and not measured: %s, %d rank%s, ZeRO stage %d, %s\n", p->trainer.device->name,
            p->trainer.world, p->trainer.world == 1 ? "" : "s", spec->zero.stage, dtype_name(spec->dtype));
+    if (p->trainer.world > p->link.per_node)
+        printf("nodes of %d GPU%s\n", p->link.per_node, p->link.per_node == 1 ? "" : "s");
     printf("a step: %" PRId64 " micro-batch%s of %" PRId64 " x %" PRId64 " tokens on each rank%s\n",
            spec->gradient_accumulation_steps, spec->gradient_accumulation_steps == 1 ? "" : "es",
            spec->train_micro_batch_size_per_gpu, spec->data.seq_length,
@@ -195,24 +198,24 @@ static void print_kinds(const struct speed_plan *p, const struct plan_times *tim
 /* What the same step would be over other links of the kind that limits. */
 static enum status print_links(struct speed_plan *p, struct error *err)
 {
+    enum { OTHERS = 4 };
+    static const double inside[OTHERS] = {900e9, 450e9, 300e9, 64e9}; /* NVLink 5, 4, 3; PCIe 5 */
+    static const double networks[OTHERS] = {800e9 / 8, 400e9 / 8, 200e9 / 8, 100e9 / 8};
     const bool network = p->trainer.world > p->link.per_node;
     const double planned = *limiting_link(p, &p->link);
-    const double rates[] = {planned, 900e9, 450e9, 64e9, 800e9 / 8, 400e9 / 8, 200e9 / 8, 100e9 / 8};
     if (p->trainer.world == 1)
         return STATUS_OK;
-    if (network)
-        printf("\n  nodes of %d GPUs, each with a network card of\n", p->link.per_node);
-    printf("%s  %-24s %12s %12s %12s %7s\n", network ? "" : "\n", network ? "" : "link between the GPUs", "busy, ms",
+    printf("\n  %-24s %12s %12s %12s %7s\n", network ? "network card of each GPU" : "link between GPUs", "busy, ms",
            "exposed, ms", "step, ms", "MFU");
-    for (size_t i = 0; i < COUNT_OF(rates); i++) {
+    for (int i = -1; i < OTHERS; i++) {
         struct plan_times times;
         struct comm_link link = p->link;
-        bool of_network = rates[i] <= 100e9 && rates[i] != 64e9;
-        if (i > 0 && (rates[i] == planned || of_network != network))
+        double rate = i < 0 ? planned : network ? networks[i] : inside[i];
+        if (i >= 0 && rate == planned)
             continue;
-        *limiting_link(p, &link) = rates[i];
+        *limiting_link(p, &link) = rate;
         TRY(walk(p, 0, &link, &times, err));
-        printf("  %5.0f %-18s %12.3f %12.3f %12.3f %5.1f %%\n", network ? rates[i] * 8e-9 : rates[i] * 1e-9,
+        printf("  %5.0f %-18s %12.3f %12.3f %12.3f %5.1f %%\n", network ? rate * 8e-9 : rate * 1e-9,
                network ? "Gbit/s" : "GB/s", 1e3 * times.communication, 1e3 * times.kinds[PLAN_EXPOSED].expected,
                1e3 * times.seconds, mfu_of(p, times.seconds));
     }
@@ -236,8 +239,10 @@ static enum status ask(struct speed_plan *p, struct error *err)
     if (question->assume)
         TRY(parse_assumptions(question->assume, &p->settings.assumptions, err));
     p->link = (struct comm_link){.inside = p->gpu.link, .network = usual_network, .per_node = question->per_node};
-    if (question->per_node == 0)
-        p->link.per_node = question->world < NODE_RANKS ? question->world : NODE_RANKS;
+    if (p->link.per_node == 0)
+        p->link.per_node = NODE_RANKS;
+    if (p->link.per_node > question->world)
+        p->link.per_node = question->world;
     if (question->world % p->link.per_node != 0)
         return error_set(err, STATUS_USAGE, "--world %d is not a multiple of the %d ranks of a node", question->world,
                          p->link.per_node);
