@@ -6,9 +6,10 @@
 #include <string.h>
 #include <strings.h>
 
-/* Multiprocessors, L2 and links: NVIDIA's data sheets and the white papers of GA100, GH100, AD102 and the Blackwell
- * architecture. `sustained` of the H100 is 700 of 989 TFLOP/s, what large cublasLt products reach at 700 W with random
- * values; the A100 reaches more of its lower peak. The others are assumed to be like their nearest relative. */
+/* Multiprocessors, L2 and links are from NVIDIA's data sheets and the white papers of GA100, GH100, AD102 and the
+ * Blackwell architecture. `sustained` of the H100 is 700 of 989 TFLOP/s, what large cublasLt products reach at 700 W
+ * with random values; the A100 reaches more of its lower peak. The others are assumed to be like their nearest
+ * relative. */
 static const struct {
     const char *option, *name;
     double memory_gib;

@@ -1,12 +1,14 @@
 /* op_estimate.c: the time of every op but matrix products (gemm_estimate.c), by its bytes and FLOPs.
  *
- * Efficiencies are of an H100 (3.35 TB/s, 989 TFLOP/s in bf16), where no figure was measured on ztrain itself:
+ * Efficiencies are those of an H100 (3.35 TB/s, 989 TFLOP/s in bf16). None was measured on ztrain itself.
  *
- *     memory-bound kernels   the share of the bandwidth that kernels with such accesses and so many registers reach,
- *                            judged from their compiled code: 1.9 TB/s (norm_bwd) to 2.7 TB/s (SwiGLU)
- *     attention              published figures of cuDNN 9 and FlashAttention-3 for causal attention by head size and
- *                            sequence length; its backward with results that repeat writes and reads T x T values a
- * head launches               1.5 us between the end of a kernel and the start of the next one of a queue that is full
+ * Memory-bound kernels: the share of the bandwidth that kernels with such accesses and that many registers reach,
+ * judged from their compiled code, from 1.9 TB/s (norm_bwd) to 2.7 TB/s (SwiGLU).
+ *
+ * Attention: published figures of cuDNN 9 and FlashAttention-3 for causal attention, by head size and sequence length.
+ * A backward pass whose results repeat bit for bit moves T x T values a head through memory.
+ *
+ * Launches: 1.5 us between the end of a kernel and the start of the next one in a full queue.
  *
  * As a whole the model was compared with LLM.Q's published speed (tests/program/test_plan_speed.py). */
 #include "gpu/plan/op_estimate.h"

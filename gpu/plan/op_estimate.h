@@ -27,8 +27,8 @@
     X(GAPS, "launch gaps")                      \
     X(EXPOSED, "exposed communication")
 
-/* What a plan may assume that ztrain's step does not do, by the word that --assume takes; what such an assumption gains
- * is what its opposite costs today. */
+/* What a plan may assume about the step, by the word that --assume takes, and the loss that the assumption takes away.
+ */
 #define PLAN_ASSUMPTIONS(X)                                                                \
     X(FAST_PRODUCTS, "fast-products", "matrix products below the ceiling")                 \
     X(FAST_ATTENTION, "fast-attention", "attention kernels below the ceiling")             \
