@@ -11,7 +11,13 @@
 
 #include <stdatomic.h>
 
+#include "gpu/cpu/ops_cpu_embedding.h"
+
 #include "gpu/cpu/ops_cpu_pointwise.h"
+
+#include "gpu/cpu/ops_cpu_loss.h"
+
+#include "gpu/cpu/ops_cpu_optimizer.h"
 
 #include "gpu/cpu/ops_cpu_norm.h"
 

@@ -1,0 +1,69 @@
+/* ops_cpu_embedding.h: the embedding, forward and backward. A template, see ops_cpu.h. */
+
+static ALWAYS_INLINE void embedding_fwd_rows(const struct embedding_fwd_args *a, struct range rows, enum dtype dtype)
+{
+    for (int64_t i = rows.first; i < rows.end; i++) {
+        void *out = at(a->out, i * a->C, dtype);
+        const void *token = at(a->wte, a->tokens[i] * a->C, dtype);
+        const void *position = a->wpe ? at(a->wpe, a->positions[i] * a->C, dtype) : NULL;
+        for (int64_t j = 0; j < a->C; j += VF) {
+            vf x = vf_get(token, j, a->C, dtype);
+            if (position)
+                x += vf_get(position, j, a->C, dtype);
+            vf_put(out, j, a->C, x, dtype);
+        }
+    }
+}
+
+static void op_embedding_fwd(struct stream *stream, const struct embedding_fwd_args *a)
+{
+    (void)stream;
+    liveness_tick();
+#pragma omp parallel if (a->M * a->C > WORTH_THREADS)
+    {
+        struct range rows = range_mine(a->M, 1);
+        WITH_DTYPE(a->dtype, embedding_fwd_rows(a, rows, DT));
+    }
+}
+
+/* A thread adds up its columns over all rows in order, so that no two threads add to the same element. */
+static ALWAYS_INLINE void embedding_bwd_columns(const struct embedding_bwd_args *a, struct range columns,
+                                                enum dtype dtype)
+{
+    for (int64_t i = 0; i < a->M; i++) {
+        const void *dout = at(a->dout, i * a->C, dtype);
+        float *token = a->dwte + a->tokens[i] * a->C;
+        float *position = a->dwpe ? a->dwpe + a->positions[i] * a->C : NULL;
+        for (int64_t j = columns.first; j < columns.end; j += VF) {
+            vf d = vf_get(dout, j, columns.end, dtype);
+            vf_put(token, j, columns.end, vf_get(token, j, columns.end, DTYPE_F32) + d, DTYPE_F32);
+            if (position)
+                vf_put(position, j, columns.end, vf_get(position, j, columns.end, DTYPE_F32) + d, DTYPE_F32);
+        }
+    }
+}
+
+static void zero_floats(float *x, int64_t n)
+{
+#pragma omp parallel if (n > WORTH_THREADS)
+    {
+        struct range part = range_mine(n, 1024);
+        if (part.end > part.first)
+            memset(x + part.first, 0, (size_t)(part.end - part.first) * sizeof *x);
+    }
+}
+
+static void op_embedding_bwd(struct stream *stream, const struct embedding_bwd_args *a)
+{
+    (void)stream;
+    liveness_tick();
+    if (!a->accumulate_wte)
+        zero_floats(a->dwte, a->V * a->C);
+    if (a->dwpe && !a->accumulate_wpe)
+        zero_floats(a->dwpe, a->P * a->C);
+#pragma omp parallel if (a->M * a->C > WORTH_THREADS)
+    {
+        struct range columns = range_mine(a->C, 16);
+        WITH_DTYPE(a->dtype, embedding_bwd_columns(a, columns, DT));
+    }
+}
