@@ -35,7 +35,7 @@ static int64_t count_lines(const char *text, size_t bytes)
     return lines;
 }
 
-/* Writes from the front of what waits. */
+/* Writes as many of the waiting bytes as possible, from the front. */
 static enum status write_waiting(struct line_queue *queue, struct error *err)
 {
     size_t done = 0;
@@ -61,7 +61,7 @@ static enum status attempt(struct line_queue *queue, struct error *err)
         status = write_waiting(queue, why);
     if (status == STATUS_OK) {
         if (queue->failing)
-            log_info("'%s' can be written again; %" PRId64 " lines waited for that", queue->path, queue->waited);
+            log_info("'%s' can be written again; %" PRId64 " lines have waited for that", queue->path, queue->waited);
         queue->failing = false;
         queue->waited = 0;
         queue->pause = first_pause;
@@ -70,7 +70,7 @@ static enum status attempt(struct line_queue *queue, struct error *err)
     if (!error_is_transient(why))
         return status;
     if (!queue->failing)
-        log_warn("%s; its lines are kept in memory and written as soon as that is possible, training continues",
+        log_warn("%s; its lines are kept in memory and written as soon as that is possible; training continues",
                  why->text);
     queue->failing = true;
     queue->retry_at = seconds_now() + queue->pause;
@@ -85,7 +85,7 @@ enum status line_queue_add(struct line_queue *queue, const char *line, size_t by
         TRY(attempt(queue, err));
     if (bytes > LINE_QUEUE_BYTES - queue->used) {
         if (!queue->dropped++)
-            log_warn("'%s' cannot be written for so long that lines are lost, from now on", queue->path);
+            log_warn("'%s' has not been writable for so long that new lines are lost from now on", queue->path);
         return STATUS_OK;
     }
     memcpy(queue->waiting + queue->used, line, bytes);

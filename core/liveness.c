@@ -62,7 +62,7 @@ static void slow_call_text(const struct slow_call *call, char *text, size_t size
     char link[64], file[2048] = "";
     if (call->path) {
         snprintf(file, sizeof file, " '%.2000s'", call->path);
-    } else if (call->fd >= 0) { /* the kernel knows the name without the file system */
+    } else if (call->fd >= 0) { /* the kernel has the name without asking the file system */
         char target[2000];
         snprintf(link, sizeof link, "/proc/self/fd/%d", call->fd);
         ssize_t length = readlink(link, target, sizeof target);
@@ -75,8 +75,8 @@ static void slow_call_text(const struct slow_call *call, char *text, size_t size
              watch.limit_seconds, call->doing, file);
 }
 
-/* Adds `seconds` to all calls. Returns whether one of them keeps the rank alive; *stuck: one that no longer does and is
- * not reported yet. */
+/* Adds `seconds` to all calls. Returns whether one of them keeps the rank alive; *stuck is one that no longer does and
+ * has not been reported yet. */
 static bool count(double seconds, struct slow_call **stuck)
 {
     bool alive = false;
@@ -101,7 +101,8 @@ static void *watch_loop(void *unused)
     while (!watch.stop) {
         const struct timespec until = time_after(watch.tick_seconds);
         pthread_cond_timedwait(&watch.stopped, &slow.mutex, &until);
-        const double now = seconds_now(), longest = 2 * watch.tick_seconds; /* longer: the process was stopped */
+        const double now = seconds_now(),
+                     longest = 2 * watch.tick_seconds; /* a longer pause: the process was stopped */
         struct slow_call *stuck;
         if (count(now - last < longest ? now - last : longest, &stuck))
             liveness_tick();

@@ -1,13 +1,14 @@
-/* metrics.c: one JSON object a line, written with one write() each, so that a reader never sees half a line unless the
- * machine died in it.
+/* metrics.c: each line is one JSON object and is written with one write(), so that a reader never sees half a line
+ * unless the machine died while it was written.
  *
- * A resume never cuts the file. What stays is written beside it, and then:
+ * A resume never truncates the file. The lines that stay are written to a new one in three steps:
  *
  *   1  link    metrics.jsonl      is also called metrics.jsonl.N
  *   2  write   metrics.jsonl.tmp  fsync
  *   3  rename  metrics.jsonl.tmp  to metrics.jsonl; fsync of the folder
  *
- * After a kill there is the former file (after 1 under two names, which the next resume notices) or the new one. */
+ * After a kill either the former file exists (after step 1 under two names, which the next resume notices) or the new
+ * one. */
 #include "core/metrics.h"
 
 #include "core/faults.h"
@@ -73,9 +74,9 @@ static enum status sink_add(struct sink *sink, const char *data, size_t bytes, s
     return STATUS_OK;
 }
 
-/* ---- reading what is there ----------------------------------------------- */
+/* ---- reading a file ------------------------------------------------------ */
 
-/* A file, line by line. Lines may be damaged: of any length, with any bytes. */
+/* Reads a file line by line. Lines may be damaged: they may have any length and any bytes. */
 struct reader {
     FILE *file;
     const char *path; /* borrowed */
@@ -85,7 +86,7 @@ struct reader {
     json_t *object; /* NULL: damaged; owned */
 };
 
-/* false: errno says why. `path` lives as long as the reader. */
+/* Returns false with errno set if the file cannot be opened. `path` must outlive the reader. */
 static bool reader_open(struct reader *reader, const char *path)
 {
     struct slow_call call;
@@ -105,7 +106,7 @@ static void reader_close(struct reader *reader)
     *reader = (struct reader){.file = NULL};
 }
 
-/* false: the end, or an error (ferror). */
+/* Reads the next line. Returns false at the end, or after an error (ferror). */
 static bool reader_next(struct reader *reader)
 {
     json_decref(reader->object);
@@ -127,7 +128,7 @@ static bool reader_next(struct reader *reader)
     return true;
 }
 
-/* The next line that is not damaged. */
+/* Reads on to the next line that is not damaged. */
 static bool reader_next_good(struct reader *reader)
 {
     while (reader_next(reader))
@@ -141,14 +142,14 @@ static int64_t step_of(const struct reader *reader)
     return json_integer_value(json_object_get(reader->object, "step"));
 }
 
-/* "step-00000020" of ".../checkpoints/step-00000020"; "" if the line has no such member. */
+/* "step-00000020" for ".../checkpoints/step-00000020"; "" if the line has no such member. */
 static const char *checkpoint_of(const struct reader *reader, const char *member)
 {
     const char *path = json_string_value(json_object_get(reader->object, member));
     return path ? fs_base_name(path) : "";
 }
 
-/* Whether the line is an evaluation's, an epoch's end, or of a checkpoint that was written after those. */
+/* Whether the line reports an evaluation, the end of an epoch, or a checkpoint that was written after those. */
 static bool follows_evaluation(const struct reader *reader)
 {
     return json_object_get(reader->object, "eval_loss") || json_object_get(reader->object, "epoch_end") ||
@@ -156,12 +157,12 @@ static bool follows_evaluation(const struct reader *reader)
            !strncmp(checkpoint_of(reader, "resumed_from"), "epoch-", 6);
 }
 
-/* The steps that have no line, up to a step that has one. */
+/* The steps without a line, up to a step that has one. */
 struct holes {
     int64_t reached; /* the last step that is known to have a line, or to need none */
-    int64_t steps;   /* without a line, in all */
+    int64_t steps;   /* number of steps without a line */
     int ranges;
-    char text[160]; /* the first of them: "54 to 139, 200" */
+    char text[160]; /* the first ranges: "54 to 139, 200" */
 };
 
 enum { HOLES_NAMED = 4 };
@@ -196,23 +197,23 @@ static void holes_warn(const struct holes *holes, const char *path)
                  path, holes->text, holes->steps);
 }
 
-/* What a file holds of a course. */
+/* The part of a course that a file holds. */
 struct survey {
     struct holes holes;     /* up to the resumed checkpoint's step */
-    int64_t left_out;       /* lines, a torn last one included */
+    int64_t left_out;       /* lines, including a torn last one */
     int64_t damaged, first; /* lines in the middle, and the number of the first */
     bool open_end;          /* the last line that stays has no newline */
-    bool has_checkpoint;    /* the resumed one's line is there */
+    bool has_checkpoint;    /* the file has the line of the resumed checkpoint */
 };
 
-/* Reads the file through; a line that stays goes to `out` as well (NULL: nowhere), with a newline. */
+/* Reads the whole file. Lines that stay are also written to `out`, unless it is NULL, each with a newline. */
 static enum status read_course(struct reader *reader, const char *path, const struct metrics_course *course,
                                struct sink *out, struct survey *survey, struct error *err)
 {
     bool begun = false;
     *survey = (struct survey){.left_out = 0};
     while (reader_next(reader)) {
-        if (reader->object && !begun) { /* of a run that branched off: the steps before are another run's */
+        if (reader->object && !begun) { /* a run that branched off: the steps before belong to another run */
             begun = true;
             if (json_object_get(reader->object, "resumed_from"))
                 survey->holes.reached = step_of(reader);
@@ -243,7 +244,7 @@ static enum status read_course(struct reader *reader, const char *path, const st
 
 /* ---- the former file ----------------------------------------------------- */
 
-/* path.SUFFIX or path.N */
+/* out = path.SUFFIX */
 static enum status beside(const char *path, const char *suffix, char out[FS_PATH_MAX], struct error *err)
 {
     int n = snprintf(out, FS_PATH_MAX, "%s.%s", path, suffix);
@@ -280,13 +281,13 @@ enum status metrics_keep(const char *path, int number, struct error *err)
     if (fault_link(path, former)) {
         if (errno != EPERM && errno != ENOTSUP && errno != ENOSYS && errno != EMLINK)
             return error_set(err, STATUS_CHECKPOINT, "cannot keep '%s' as '%s': %s", path, former, strerror(errno));
-        return fs_copy_file(path, former, STATUS_CHECKPOINT, NULL, err); /* a file system without hard links */
+        return fs_copy_file(path, former, STATUS_CHECKPOINT, NULL, err); /* this file system has no hard links */
     }
     fs_parent(path, folder);
     return fs_sync_dir(folder, STATUS_CHECKPOINT, err);
 }
 
-/* Whether <path>.NUMBER (0: <path>) has the line. */
+/* Whether <path>.NUMBER (0: <path>) has the line. *branch_step is set as by metrics_find(). */
 static bool has_line(const char *path, int number, const struct metrics_checkpoint_line *line, int64_t *branch_step)
 {
     char name[FS_PATH_MAX];
@@ -311,7 +312,7 @@ static bool has_line(const char *path, int number, const struct metrics_checkpoi
     return has;
 }
 
-/* The highest N of all <path>.N. */
+/* The highest N among the files <path>.N; 0 if there are none. */
 static int highest_number(const char *path)
 {
     char folder[FS_PATH_MAX];
@@ -345,7 +346,7 @@ int metrics_find(const char *path, const struct metrics_checkpoint_line *line, i
     return -1;
 }
 
-/* Writes what stays of `from` to a new file, which takes the place of metrics->path. */
+/* Writes the lines of `from` that stay (NULL: none) to a new file, which then replaces metrics->path. */
 static enum status rewrite(struct metrics *metrics, const char *from, const struct metrics_course *course,
                            struct error *err)
 {
@@ -380,7 +381,7 @@ end:
     return status;
 }
 
-/* Sees to it that the file holds the lines of the course, and no others. */
+/* Ensures that the file holds the lines of the course and no others. */
 static enum status take_course(struct metrics *metrics, const struct metrics_course *course, struct survey *survey,
                                struct error *err)
 {
@@ -404,10 +405,10 @@ static enum status take_course(struct metrics *metrics, const struct metrics_cou
     reader_close(&reader);
     TRY(status);
     if (survey->damaged == 1)
-        log_warn("'%s': line %" PRId64 " is damaged; the file goes on without it, and '%s' keeps it", from,
+        log_warn("'%s': line %" PRId64 " is damaged; the file continues without it, and '%s' keeps it", from,
                  survey->first, course->from ? from : former);
     else if (survey->damaged)
-        log_warn("'%s': %" PRId64 " lines are damaged, the first is line %" PRId64 "; the file goes on without them, "
+        log_warn("'%s': %" PRId64 " lines are damaged, the first is line %" PRId64 "; the file continues without them, "
                  "and '%s' keeps them",
                  from, survey->damaged, survey->first, course->from ? from : former);
     holes_warn(&survey->holes, metrics->path);
@@ -417,7 +418,7 @@ static enum status take_course(struct metrics *metrics, const struct metrics_cou
     return rewrite(metrics, from, course, err);
 }
 
-/* An earlier run's file becomes PATH.1, PATH.2, … */
+/* Renames an earlier run's file to the first free one of PATH.1, PATH.2, … */
 static enum status move_aside(struct metrics *metrics, struct error *err)
 {
     struct stat facts;
@@ -433,7 +434,7 @@ static enum status move_aside(struct metrics *metrics, struct error *err)
     }
 }
 
-/* The lines that a kill has cost: a newline, the checkpoint's. */
+/* Adds what was lost in a kill: the newline of the last line, and the checkpoint's line. */
 static enum status complete(struct metrics *metrics, const struct metrics_course *course, const struct survey *survey,
                             struct error *err)
 {
@@ -512,7 +513,7 @@ static void line_add(struct line *line, const char *format, ...)
     line->used += (size_t)n;
 }
 
-/* ,"name":value with all digits; JSON has no NaN or infinity: null */
+/* Adds ,"name":value with this many digits; null for NaN and infinity, which JSON does not have. */
 static void line_real(struct line *line, const char *name, double value, int digits)
 {
     if (isfinite(value))
@@ -521,7 +522,7 @@ static void line_real(struct line *line, const char *name, double value, int dig
         line_add(line, ",\"%s\":null", name);
 }
 
-/* a string as JSON writes it */
+/* Adds "name":"value", escaped as JSON requires. */
 static void line_string(struct line *line, const char *name, const char *value)
 {
     json_t *string = json_string(value);
@@ -612,6 +613,6 @@ enum status metrics_flush(struct metrics *metrics, struct error *err)
     enum status status = error_system(why, STATUS_CHECKPOINT, errno, "cannot flush '%s'", metrics->path);
     if (!error_is_transient(why))
         return status;
-    log_warn("%s; its newest lines may be lost, training continues", why->text);
+    log_warn("%s; its newest lines may be lost; training continues", why->text);
     return STATUS_OK;
 }

@@ -1,5 +1,5 @@
-/* metrics.h: writes metrics.jsonl, for people and programs (docs/run-spec.md has the fields).
- * Only rank 0 has a sink. Numbers that must repeat bit for bit are printed with 17 significant digits. */
+/* metrics.h: writes metrics.jsonl, for people and programs (docs/run-spec.md describes the fields).
+ * Only rank 0 writes it. Numbers that must repeat bit for bit are printed with 17 significant digits. */
 #ifndef ZTRAIN_CORE_METRICS_H
 #define ZTRAIN_CORE_METRICS_H
 
@@ -13,68 +13,70 @@ struct metrics;
 struct step_metrics {
     int64_t step, epoch, tokens;
     double loss, grad_norm, lr, loss_scale, tokens_per_s, mfu; /* mfu < 0: unknown (null) */
-    double of_ceiling; /* like mfu, but relative to the measured peak of this device; for the console */
+    double of_ceiling; /* like mfu, but relative to this device's measured peak; for the console */
     bool skipped;
     int64_t memory_device, memory_host;
     struct {
-        /* the middle four NAN: not timed (null) */
+        /* forward to optimizer: NAN if they were not timed (null) */
         double step, data, forward, backward, reduce, optimizer, checkpoint;
     } seconds;
 };
 
-/* How the file of a resumed run continues. */
+/* The course that the file of a resumed run continues. */
 struct metrics_course {
     int64_t step;           /* lines of later steps are left out */
-    bool evaluation_due;    /* and so are lines of this step that follow its evaluation, which is still to be done */
+    bool evaluation_due;    /* the step is not evaluated yet: its lines from an evaluation on are left out as well */
     const char *checkpoint; /* the path of the resumed checkpoint, as in its line */
-    int64_t bytes;          /* its size, in case a kill has lost that line */
+    int64_t bytes;          /* its size, in case that line was lost in a kill */
     int from;               /* 0: the lines of the file continue; N: those of metrics.jsonl.N; -1: none */
     int former;             /* the number of the former file, if it has to be kept: metrics_number() */
 };
 
 /* Opens <path> for appending. `course` NULL: the file starts empty, and an existing one becomes <path>.N with the first
- * free N. Else only the lines of the course stay. If lines have to be left out (including damaged ones, with a warning,
- * and a torn last one), the others are written to a new file, the former file is kept as <path>.FORMER, and the new one
- * takes its place in one step. A kill at any instant leaves one file or the other. The line of the resumed checkpoint
- * is added if it is missing. Missing lines of steps up to the course's are a warning, unless `from` is -1.
- * STATUS_CHECKPOINT. */
+ * free N. Otherwise only the lines of the course stay. If lines have to be left out (including damaged ones, with a
+ * warning, and a torn last one), the others are written to a new file, the former file is kept as <path>.FORMER, and
+ * the new one takes its place in one step. A kill at any instant leaves one file or the other. The line of the resumed
+ * checkpoint is added if it is missing. Missing lines of steps up to the course's are a warning, unless `from` is -1.
+ * Fails with STATUS_CHECKPOINT. */
 enum status metrics_open(const char *path, const struct metrics_course *course, struct metrics **metrics,
                          struct error *err);
 
-/* The use of the name <path>.N: the former file may get number N unless it is taken. */
+/* The state of the name <path>.N: the former file may get number N unless it is taken. */
 enum metrics_number {
     METRICS_NUMBER_FREE,
-    METRICS_NUMBER_KEPT, /* the file itself has this name already: a resume was killed halfway */
+    METRICS_NUMBER_KEPT, /* the file itself already has this name as well: a resume was killed halfway */
     METRICS_NUMBER_TAKEN,
 };
 enum metrics_number metrics_number(const char *path, int number);
 
-/* Gives the file the second name <path>.NUMBER, durably, before anything else changes; metrics_open() will replace it.
- */
+/* Gives the file the second name <path>.NUMBER, durably, before anything else changes. metrics_open() then replaces
+ * the file under its first name. */
 enum status metrics_keep(const char *path, int number, struct error *err);
 
-/* A checkpoint, as in its line of a metrics file. */
+/* A checkpoint, as its line in a metrics file describes it. */
 struct metrics_checkpoint_line {
     const char *name; /* the last part of its path */
     int64_t step, bytes;
 };
 
-/* The file that has the lines which led to a checkpoint: 0 for <path>, N for <path>.N, -1: none that can be read.
- * <path>.N with N = `first` is read before all others. *branch_step: the last step up to which that file and <path>
- * have the same course; 0: none. */
+/* Returns which file has the lines that led to a checkpoint: 0 for <path>, N for <path>.N, -1 if no readable file has
+ * them. <path>.N with N = `first` is read before all others. *branch_step is the last step up to which that file and
+ * <path> have the same course; 0: they share no step. */
 int metrics_find(const char *path, const struct metrics_checkpoint_line *line, int first, int64_t *branch_step);
 
 void metrics_close(struct metrics *metrics);
 
-/* Sets the check that the file still belongs to this run, which is made before lines that have waited for the disk are
- * written; its error becomes that of the current line. */
+/* Sets the check that the file still belongs to this run. It is made before lines that have waited for the disk are
+ * written, and its error becomes the error of the current line. */
 void metrics_ask_owner(struct metrics *metrics, enum status (*still_owner)(void *owner, struct error *err),
                        void *owner);
 
-/* The functions below write one line each and do not wait for the disk: while it is full or fails, lines wait in memory
- * (line_queue.h). This one tries for this many seconds to write them. false: some are lost, which is a warning. */
+/* Tries for this many seconds to write the lines that wait in memory. Returns false, after a warning, if some
+ * are lost. */
 bool metrics_drain(struct metrics *metrics, double seconds);
 
+/* These functions write one line each and do not wait for the disk: while it is full or fails, lines wait in memory
+ * (line_queue.h). */
 enum status metrics_step(struct metrics *metrics, const struct step_metrics *m, struct error *err);
 enum status metrics_eval(struct metrics *metrics, int64_t step, int64_t epoch, double eval_loss, int64_t eval_tokens,
                          struct error *err);
@@ -83,7 +85,8 @@ enum status metrics_epoch_end(struct metrics *metrics, int64_t epoch, int64_t st
 enum status metrics_checkpoint(struct metrics *metrics, const char *folder, int64_t step, int64_t bytes,
                                double seconds_stalled, struct error *err);
 enum status metrics_resume(struct metrics *metrics, const char *folder, int64_t step, struct error *err);
-/* fsync, before a checkpoint is written that follows these lines */
+
+/* Calls fsync, before a checkpoint is written that follows these lines. */
 enum status metrics_flush(struct metrics *metrics, struct error *err);
 
 #endif

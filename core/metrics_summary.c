@@ -1,6 +1,5 @@
-/* metrics_summary.c: the file is read twice, line by line: which evaluation was the best is not known before its end,
- * and which checkpoint is nearest to it is the second question. Its size does not matter, nor does the number of
- * starts. */
+/* metrics_summary.c: the file is read twice, line by line: the first pass finds the best evaluation, the second one the
+ * checkpoint that is nearest to it. Memory does not grow with the file or with the number of starts. */
 #include "core/metrics_summary.h"
 
 #include "core/fsutil.h"
@@ -19,7 +18,7 @@ static int64_t integer_of(const json_t *line, const char *name)
     return json_integer_value(json_object_get(line, name));
 }
 
-/* *tokens_before: those up to s->last_step */
+/* *tokens_before: the tokens up to s->last_step */
 static void add_step(struct metrics_summary *s, const json_t *line, int64_t *tokens_before)
 {
     int64_t step = integer_of(line, "step"), tokens = integer_of(line, "tokens");
@@ -37,7 +36,7 @@ static void add_step(struct metrics_summary *s, const json_t *line, int64_t *tok
     s->seconds += seconds;
 }
 
-/* One that begins the file is of a run that branched off: the steps before it, and the start, are another run's. */
+/* If this line begins the file, the run branched off: the steps before it, and the start, belong to another run. */
 static void add_resume(struct metrics_summary *s, const json_t *line, bool begins_file)
 {
     if (begins_file) {
@@ -56,7 +55,7 @@ static void add_evaluation(struct metrics_summary *s, const json_t *line)
     s->best_step = integer_of(line, "step");
 }
 
-/* Of two that are as near the later one counts: what was evaluated is in it. */
+/* Of two equally near checkpoints the later one counts, because it holds the evaluated weights. */
 static void add_checkpoint(struct metrics_summary *s, const json_t *line, const char *checkpoints)
 {
     const char *folder = json_string_value(json_object_get(line, "checkpoint"));

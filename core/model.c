@@ -1,10 +1,10 @@
 /* model.c: config.json -> model_desc.
  *
- * What transformers assumes for an absent key is assumed here (the family table). Every key that would change the
- * mathematics and is not implemented stands in the table of refusals; what changes nothing but could surprise stands in
- * the table of notices. Other keys are harmless (token ids of generation, cache settings, versions) and are left alone,
- * unless they look like a misspelt key that is read: the reader notes what it asks for, and afterwards these names are
- * compared with the keys that it did not ask for.
+ * An absent key has the default that it has in transformers (the family table). Every key that would change the
+ * mathematics and is not implemented stands in the table of refusals; a key that changes nothing, but whose neglect may
+ * surprise, in the table of notices. Other keys are harmless (token ids of generation, cache settings, versions) and
+ * are left alone, unless they look like a misspelt key that is read: the reader notes what it asks for, and afterwards
+ * these names are compared with the keys that it did not ask for.
  *
  * Reading is sticky: after the first fault the reader's getters return defaults, and the fault is returned at the end,
  * so that the code reads as a list of keys. STATUS_DATA: damaged or ill-typed; STATUS_USAGE: well-formed, but asks for
@@ -27,7 +27,7 @@
 struct family_facts {
     const char *name;         /* model_type */
     const char *architecture; /* the class with the language-model head */
-    /* what transformers' configuration classes assume for absent keys */
+    /* the defaults of transformers' configuration classes for absent keys */
     int64_t vocab_size, hidden_size, intermediate_size, num_layers, num_heads;
     int64_t num_kv_heads; /* 0: num_heads */
     int64_t head_dim;     /* 0: hidden_size / num_heads */
@@ -69,7 +69,7 @@ struct asked_keys {
 struct reader {
     const json_t *object;
     struct asked_keys *asked;
-    bool spec;         /* a run spec's model.config, no file */
+    bool spec;         /* a run spec's model.config, not a file */
     const char *where; /* the file, for messages */
     const char *scope; /* "" or "rope_parameters." */
     struct error *err;
@@ -191,7 +191,7 @@ __attribute__((format(printf, 2, 3))) static void notice(struct model_desc *desc
     string_list_add(&desc->notices, line);
 }
 
-/* ---- what is refused and what is noticed --------------------------------- */
+/* ---- refusals and notices ------------------------------------------------ */
 
 enum { GPT2 = 1 << FAMILY_GPT2, LLAMA = 1 << FAMILY_LLAMA, MISTRAL = 1 << FAMILY_MISTRAL, QWEN2 = 1 << FAMILY_QWEN2 };
 enum { QWEN3 = 1 << FAMILY_QWEN3, ROTARY = LLAMA | MISTRAL | QWEN2 | QWEN3, ALL = GPT2 | ROTARY };
@@ -217,15 +217,15 @@ static const struct refusal {
 
 #define NO_EFFECT "has no effect in this family, as in transformers"
 
-/* Keys that transformers ignores in these families, or that change nothing in ztrain: said once if not `usual`. */
+/* Keys that transformers ignores in these families, or that change nothing in ztrain: a notice if not `usual`. */
 static const struct remark {
     const char *key;
     int families;
     const char *usual;
     const char *text;
 } REMARKS[] = {
-    {"pretraining_tp", ROTARY, "1", "matrices are not split: the same mathematics, other rounding"},
-    /* keys of another family of these */
+    {"pretraining_tp", ROTARY, "1", "matrices are not split: the mathematics is the same, the rounding differs"},
+    /* keys that another of the families reads */
     {"attention_bias", MISTRAL | QWEN2, "false", NO_EFFECT},
     {"mlp_bias", MISTRAL | QWEN2 | QWEN3, "false", NO_EFFECT},
     {"sliding_window", GPT2 | LLAMA, "null", NO_EFFECT},
@@ -321,11 +321,11 @@ static void check_dropout(struct reader *reader, struct model_desc *desc)
                      value ? "" : " by default");
     }
     if (*list)
-        notice(desc, "dropout (%s): trained without", list);
+        notice(desc, "dropout (%s) is not applied", list);
 }
 
-/* The key of the object that is nearest to a wanted one, among those that were not asked for; NULL: none is near. Keys
- * of other families and of other software are more than two letters away. */
+/* The key of the object that is nearest to a wanted one, among those that were not asked for; NULL: none is similar.
+ * Keys of other families and of other software are more than two letters away. */
 static const char *misspelt(const struct reader *reader, const char *wanted)
 {
     enum { MOST_LETTERS = 2 };
@@ -427,7 +427,7 @@ static void read_sizes(struct reader *reader, struct model_desc *desc)
     if (gpt2) {
         desc->num_kv_heads = desc->num_heads;
     } else {
-        /* an explicit null means num_attention_heads, absence the family's number */
+        /* an explicit null means num_attention_heads; an absent key, the family's default */
         bool null = json_is_null(json_object_get(reader->object, "num_key_value_heads"));
         int64_t absent = facts->num_kv_heads && !null ? facts->num_kv_heads : desc->num_heads;
         desc->num_kv_heads = get_int(reader, "num_key_value_heads", absent, 1, MAX_HEADS);
@@ -436,7 +436,7 @@ static void read_sizes(struct reader *reader, struct model_desc *desc)
     if (reader->status != STATUS_OK)
         return;
     int64_t C = desc->hidden_size, H = desc->num_heads;
-    /* transformers wants the first for Llama in any case */
+    /* transformers requires the first for Llama in any case */
     if (C % H != 0 && (desc->head_dim == 0 || desc->family == FAMILY_LLAMA))
         reader_fail(reader, STATUS_DATA, "hidden size %" PRId64 " is not a multiple of the %" PRId64 " attention heads",
                     C, H);
@@ -536,7 +536,7 @@ static void read_rope(struct reader *reader, struct model_desc *desc)
     }
     if (has_object_member(parameters)) {
         reader_fail(reader, STATUS_USAGE,
-                    "%s per layer type is not supported; hint: one set of parameters for all layers is", key);
+                    "%s per layer type is not supported; hint: use one set of parameters for all layers", key);
         return;
     }
 
@@ -560,7 +560,7 @@ static void read_rope(struct reader *reader, struct model_desc *desc)
     reader->status = inner.status;
 }
 
-/* The window after layer_types: all layers have it, or none. `off`: whether "full_attention" may turn it off. */
+/* Returns the window after layer_types: all layers have it, or none. `off`: "full_attention" may turn it off. */
 static int64_t window_of_layer_types(struct reader *reader, const json_t *types, int64_t num_layers, int64_t window,
                                      bool off)
 {
@@ -585,9 +585,9 @@ static int64_t window_of_layer_types(struct reader *reader, const json_t *types,
                     "layer_types mixes full and sliding attention: partial windows are not "
                     "supported; hint: all layers must be alike");
     else if (sliding > 0 && window == 0)
-        reader_fail(reader, STATUS_DATA, "layer_types wants sliding attention, but there is no sliding window");
+        reader_fail(reader, STATUS_DATA, "layer_types has sliding attention, but there is no sliding window");
     else if (full > 0 && window > 0 && !off)
-        reader_fail(reader, STATUS_DATA, "layer_types wants full attention, but there is a sliding window");
+        reader_fail(reader, STATUS_DATA, "layer_types has full attention, but there is a sliding window");
     return sliding > 0 ? window : 0;
 }
 
@@ -708,7 +708,7 @@ static enum status read_config(const json_t *config, bool spec, const char *wher
     desc->initializer_range = get_positive(&reader, "initializer_range", 0.02);
     check_spelling(&reader, desc);
     if (reader.status == STATUS_OK && !(desc->source = json_deep_copy(config)))
-        reader_fail(&reader, STATUS_DEVICE, "out of memory: a copy of the configuration");
+        reader_fail(&reader, STATUS_DEVICE, "out of memory for a copy of the configuration");
     if (reader.status != STATUS_OK)
         model_desc_release(desc);
     return reader.status;

@@ -56,7 +56,7 @@ struct model_desc {
     enum dtype torch_dtype;
     int64_t padding_token;      /* Llama family's pad_token_id: its embedding starts as zeros; -1: none */
     json_t *source;             /* config.json as it was read (owned), for export */
-    struct string_list notices; /* lines for the user ("dropout (attention_dropout 0.1): trained without") */
+    struct string_list notices; /* lines for the user ("dropout (attention_dropout 0.1) is not applied") */
 };
 
 /* Reads config.json at `path` (a file, or a folder with one; at most 1 MiB). On success *desc owns its members. */

@@ -23,25 +23,25 @@ struct record {
 
 struct queue {
     pthread_mutex_t mutex;
-    pthread_cond_t changed; /* something was put or all is written; the queue is to stop */
+    pthread_cond_t changed; /* a record was put, all are written, or the queue has to stop */
     pthread_t thread;
     bool runs, stop, writing;
-    int fd;            /* OUTLET_FILE's */
-    size_t at, used;   /* the oldest record's first byte in the ring; bytes of all records */
-    int64_t missing;   /* lines that were dropped since the last one that was put */
-    int32_t missed_by; /* the descriptor that they were for */
+    int fd;            /* OUTLET_FILE only */
+    size_t at, used;   /* first byte of the oldest record in the ring; bytes of all records */
+    int64_t missing;   /* lines dropped since the last one that was put */
+    int32_t missed_by; /* the descriptor for which they were meant */
     char ring[OUTPUT_BYTES + OUTPUT_RESERVE];
-    char text[OUTPUT_RECORD]; /* the thread's */
+    char text[OUTPUT_RECORD]; /* used by the thread only */
 };
 
 static struct queue queues[OUTLET_COUNT] = {[OUTLET_STDOUT] = {.mutex = PTHREAD_MUTEX_INITIALIZER},
                                             [OUTLET_STDERR] = {.mutex = PTHREAD_MUTEX_INITIALIZER},
                                             [OUTLET_FILE] = {.mutex = PTHREAD_MUTEX_INITIALIZER}};
-static bool one_file; /* stdout and stderr are: set once, by output_start() */
+static bool one_file; /* stdout and stderr are the same file; set once, by output_start() */
 
 static struct {
     pthread_mutex_t mutex;
-    double spent; /* seconds of the patience */
+    double spent; /* seconds of drain_patience used so far */
 } drain = {.mutex = PTHREAD_MUTEX_INITIALIZER};
 
 static struct queue *queue_of(enum outlet outlet)
@@ -49,12 +49,12 @@ static struct queue *queue_of(enum outlet outlet)
     return &queues[outlet == OUTLET_STDERR && one_file ? OUTLET_STDOUT : outlet];
 }
 
-/* All of it, or as much as can be written before an error. */
+/* Writes the whole text, or as much as possible before an error. */
 static void write_all(int fd, const char *text, size_t bytes)
 {
     while (bytes > 0) {
         ssize_t n = write(fd, text, bytes);
-        if (n < 0 && errno == EAGAIN) { /* somebody has made it non-blocking for all who share it */
+        if (n < 0 && errno == EAGAIN) { /* another process that shares the descriptor made it non-blocking */
             struct pollfd ready = {.fd = fd, .events = POLLOUT};
             poll(&ready, 1, -1);
         } else if (n < 0 && errno != EINTR) {
@@ -93,7 +93,7 @@ static void push(struct queue *queue, int fd, const char *text, size_t bytes)
     ring_in(queue, text, bytes);
 }
 
-/* Says in their place how many lines are missing. */
+/* Puts a line with the number of missing lines in their place. */
 static void push_missing(struct queue *queue)
 {
     char text[128];
@@ -104,8 +104,8 @@ static void push_missing(struct queue *queue)
     push(queue, queue->missed_by, text, (size_t)n);
 }
 
-/* Whether a text may go in. After a loss the queue is to be half empty first, or a slow reader would be told of one
- * line after the other. */
+/* Whether a text may be put. After a loss the queue must first be half empty; otherwise a slow reader would get a
+ * notice for every few lines. */
 static bool has_room(const struct queue *queue, size_t bytes, enum output_kind kind)
 {
     static const size_t notice = sizeof(struct record) + 128;
@@ -201,13 +201,13 @@ void output_put(enum outlet outlet, const char *text, size_t bytes, enum output_
     pthread_mutex_unlock(&queue->mutex);
     if (runs || outlet == OUTLET_FILE)
         return;
-    fflush(outlet == OUTLET_STDOUT ? stdout : stderr); /* what was printed before comes before */
+    fflush(outlet == OUTLET_STDOUT ? stdout : stderr); /* keeps the order with earlier printf() output */
     write_all(fd, text, bytes);
 }
 
 /* ---- the end ------------------------------------------------------------- */
 
-/* Waits until `until`, or until all is written. */
+/* Waits until `until`, or until everything is written. Returns whether it is. */
 static bool queue_drain(struct queue *queue, const struct timespec *until)
 {
     int code = 0;
@@ -250,7 +250,7 @@ void output_close(void)
         queue->used = 0;
     pthread_cond_broadcast(&queue->changed);
     pthread_mutex_unlock(&queue->mutex);
-    if (!idle) { /* it sits in a write() that does not return: the end of the process takes it along */
+    if (!idle) { /* the thread is in a write() that does not return; the end of the process ends it */
         pthread_detach(queue->thread);
         return;
     }

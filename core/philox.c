@@ -1,9 +1,9 @@
 /* philox.c: Philox4x32-10 and a standard normal stream on top of it.
  *
- * The normal values must have the same bits on every machine, at every vector width: so logarithm, sine and cosine are
- * polynomials of our own, made of IEEE additions, multiplications, divisions and square roots only (no libm), and the
- * compiler must not contract a multiplication and an addition into an FMA (it does not with -std=c11 in gcc; clang is
- * told below). The loops run over LANES counters at once in a form that compilers vectorise.
+ * The normal values must have the same bits on every machine and at every vector width. So logarithm, sine and cosine
+ * are computed here, by IEEE additions, multiplications, divisions and square roots only (no libm), and the compiler
+ * must not contract a multiplication and an addition into an FMA (gcc does not with -std=c11; clang obeys the pragma
+ * below). The loops run over LANES counters at once in a form that compilers vectorise.
  *
  *     block b of a stream = Philox(key = seed, counter = (b, stream)) = 4 words = elements 4b … 4b+3:
  *     words 0, 1 -> radius and angle of elements 4b, 4b+1; words 2, 3 -> those of 4b+2, 4b+3 */
@@ -72,7 +72,7 @@ static inline uint32_t bits_of_float(float f)
 }
 
 /* sqrt(-2 ln u) with u = (w / 2 + 1/2) / 2^31 in (0, 1]. ln: u = m · 2^e with m in [sqrt(1/2), sqrt(2)), and
- * ln m = 2 artanh(s), s = (m - 1) / (m + 1), as its series up to s^9 (what is left out is below 1e-8). */
+ * ln m = 2 artanh(s), s = (m - 1) / (m + 1), as its series up to s^9 (the remainder is below 1e-8). */
 static inline float radius(uint32_t w)
 {
     float u = (float)(int32_t)(w >> 1) * 0x1p-31f + 0x1p-32f;
@@ -85,7 +85,7 @@ static inline float radius(uint32_t w)
     return sqrtf(-2.0f * ln);
 }
 
-/* cos and sin of w / 2^32 turns: the nearest multiple of a quarter turn, and Taylor series over ±π/4. */
+/* cos and sin of w / 2^32 turns, from the nearest multiple of a quarter turn and Taylor series over ±π/4. */
 static inline void cos_sin(uint32_t w, float *cosine, float *sine)
 {
     uint32_t quadrant = (w + 0x20000000u) >> 30;
@@ -135,7 +135,8 @@ static inline __attribute__((always_inline)) void normal_blocks_body(uint64_t se
     }
 }
 
-/* The same code for several vector widths: each element goes through the same operations, so the bits are the same. */
+/* The same code compiled for several vector widths. Each element goes through the same operations, so that the bits
+ * are the same. */
 typedef void normal_blocks_function(uint64_t seed, uint64_t stream, uint64_t first, float out[4 * LANES]);
 
 static void normal_blocks_plain(uint64_t seed, uint64_t stream, uint64_t first, float out[4 * LANES])

@@ -1,5 +1,5 @@
 /* philox.h: counter-based random numbers, Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3",
- * SC 2011). No state: a value is a function of key and counter, so any element can be computed alone, on any rank. */
+ * SC 2011). There is no state: a value is a function of key and counter, so any rank can compute any element alone. */
 #ifndef ZTRAIN_CORE_PHILOX_H
 #define ZTRAIN_CORE_PHILOX_H
 
@@ -8,11 +8,11 @@
 /* out = Philox4x32-10(key, counter) */
 void philox4x32(const uint32_t key[2], const uint32_t counter[4], uint32_t out[4]);
 
-/* out[i] = element first + i of the standard normal stream (seed, stream); count values, Box-Muller on 32-bit uniforms
- */
+/* out (count): out[i] = element first + i of the standard normal stream (seed, stream), by Box-Muller on 32-bit
+ * uniforms. */
 void philox_normal(uint64_t seed, uint64_t stream, int64_t first, int64_t count, float *out);
 
-/* 64 random bits: element `index` of (seed, stream) */
+/* Returns 64 random bits: element `index` of (seed, stream). */
 uint64_t philox_u64(uint64_t seed, uint64_t stream, uint64_t index);
 
 #endif

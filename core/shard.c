@@ -14,7 +14,7 @@ enum status shard_layout_init(struct shard_layout *layout, const struct tensor_t
     layout->shard_offset = calloc((size_t)table->num_units, sizeof *layout->shard_offset);
     if (!layout->slice || !layout->shard_offset) {
         shard_layout_release(layout);
-        return error_set(err, STATUS_DEVICE, "out of memory: shard layout of %d units", table->num_units);
+        return error_set(err, STATUS_DEVICE, "out of memory for the shard layout of %d units", table->num_units);
     }
     for (int u = 0; u < table->num_units; u++) {
         int64_t part = (table->units[u].numel + world - 1) / world;

@@ -1,12 +1,12 @@
-/* token_stream.c: the samples of one rank, in order, as micro-batches that a thread reads ahead.
+/* token_stream.c: a thread reads the samples of one rank ahead, in order, as micro-batches.
  *
  *     thread:   fill slot head % SLOTS ──► head++          caller:  tail++ (gives back) ──► slot tail % SLOTS
  *
- * A ring of SLOTS micro-batches in one block of memory that is allocated at open. The caller holds slot tail % SLOTS
- * from one token_stream_next() to the next; the thread fills those in front of it, so up to SLOTS - 1 are ready ahead.
+ * SLOTS micro-batches form a ring in one block of memory that is allocated at open. The caller holds slot tail % SLOTS
+ * from one token_stream_next() to the next; the thread fills the slots after it, so up to SLOTS - 1 are ready ahead.
  * head and tail are guarded by the mutex; a slot's contents belong to the thread until head passes it and to the
  * caller afterwards. The thread ends at the first error or at the end of a pass, which the caller sees when it has
- * taken every batch before it. Where the stream stands is (step, micro): everything else is computed from it. */
+ * taken every batch before it. The stream's position is (step, micro); everything else is computed from it. */
 #include "core/data/token_stream.h"
 
 #include "core/data/permute.h"
@@ -33,21 +33,21 @@ struct token_stream {
     int64_t samples; /* of an epoch, or of the pass */
     int64_t steps_per_epoch;
     int64_t micros;   /* of a step, or of the pass, for each rank */
-    int32_t *memory;  /* own: the slots' arrays and scratch */
-    int32_t *scratch; /* (T + 1) one sample as it was read */
+    int32_t *memory;  /* owned: the slots' arrays and scratch */
+    int32_t *scratch; /* (T + 1) the sample that was read last */
     struct slot slots[SLOTS];
 
-    int64_t step, micro;               /* the thread's: what it fills next */
-    int64_t step_targets, step_tokens; /* the thread's: of `step`, computed at its first micro-batch */
+    int64_t step, micro;               /* used by the thread only: the micro-batch that it fills next */
+    int64_t step_targets, step_tokens; /* used by the thread only: totals of `step` */
 
     pthread_t thread;
     pthread_mutex_t mutex;
     pthread_cond_t changed;
     uint64_t head, tail; /* under mutex: batches filled, batches given back */
-    bool held;           /* the caller's: it holds slot tail % SLOTS */
+    bool held;           /* used by the caller only: it holds slot tail % SLOTS */
     bool finished;       /* under mutex: the thread fills no more */
     atomic_bool stop;    /* set under mutex; also read between samples */
-    struct error error;  /* why it finished; code STATUS_OK: the end of the pass */
+    struct error error;  /* the reason why it finished; code STATUS_OK: the end of the pass */
 };
 
 /* ---- sizes --------------------------------------------------------------- */
@@ -62,7 +62,7 @@ void token_stream_limits(const struct token_stream_config *config, int64_t *max_
         return;
     }
     ASSERT(multiple > 0 && multiple <= length);
-    /* `count` sequences have count … count·(T-1) tokens; a filler comes behind them if one of these is no multiple */
+    /* `count` sequences have count … count·(T-1) tokens; a filler follows them if one of these is not a multiple */
     bool filler = multiple > 1 && (length > 2 || count % multiple != 0);
     *max_tokens = round_up(count * (length - 1), multiple);
     *max_seqs = (int32_t)count + filler;
@@ -92,7 +92,7 @@ static void add_sequence(struct slot *slot, const int32_t *tokens, const int32_t
     slot->seq_start[batch->num_seqs] = (int32_t)batch->num_tokens;
 }
 
-/* Where sample `sample` lies in the stream: its first token and how many it has, at most T (packed: T + 1). */
+/* Finds sample `sample` in the token set: its first token and its length, which is at most T (packed: T + 1). */
 static enum status locate(const struct token_stream *stream, int64_t sample, int64_t *first, int64_t *length,
                           struct error *err)
 {
@@ -115,7 +115,7 @@ static int64_t training_sample(const struct token_stream *stream, int64_t ordina
     return (int64_t)permute_index((uint64_t)ordinal, (uint64_t)stream->samples, config->seed, (uint64_t)epoch);
 }
 
-/* Sums over the whole global batch of stream->step, from the index alone. */
+/* Computes the sums over the global batch of stream->step from the index, without reading tokens. */
 static enum status sum_step(struct token_stream *stream, int64_t first_ordinal, int64_t epoch, struct error *err)
 {
     const struct token_stream_config *config = &stream->config;
@@ -200,7 +200,7 @@ static void *prefetch(void *argument)
         pthread_mutex_unlock(&stream->mutex);
 
         struct error error = {.code = STATUS_OK};
-        bool end = stream->micro == stream->micros; /* of an evaluation's pass */
+        bool end = stream->micro == stream->micros; /* only an evaluation's pass ends */
         if (!end && fill(stream, &stream->slots[head % SLOTS], &error) == STATUS_OK)
             advance(stream);
         liveness_tick();
@@ -230,7 +230,7 @@ static enum status check_samples(const struct token_stream *stream, struct error
     long long samples = stream->samples, tokens = token_set_tokens(config->set), length = config->seq_length;
     if (config->evaluation)
         return error_set(err, STATUS_DATA,
-                         "the validation data's %lld tokens do not make one sample (data.seq_length %lld, and one "
+                         "the validation data has %lld tokens, too few for one sample (data.seq_length %lld, and one "
                          "more); hint: more data, or a smaller data.seq_length",
                          tokens, length);
     return error_set(err, STATUS_DATA,
@@ -239,7 +239,7 @@ static enum status check_samples(const struct token_stream *stream, struct error
                      samples, tokens, length, (long long)config->batch_size);
 }
 
-/* One block for everything: the thread allocates nothing. */
+/* Allocates one block for all arrays, so that the thread allocates nothing. */
 static enum status allocate(struct token_stream *stream, struct error *err)
 {
     const struct token_stream_config *config = &stream->config;
@@ -282,7 +282,7 @@ enum status token_stream_open(const struct token_stream_config *config, int64_t 
     *stream = NULL;
     if (!config->packing && config->seq_length < 2)
         return error_set(err, STATUS_USAGE,
-                         "data.seq_length 1 leaves no target where data.packing is false; hint: 2 or more");
+                         "data.seq_length 1 leaves no target if data.packing is false; hint: 2 or more");
     struct token_stream *new = calloc(1, sizeof *new);
     if (!new)
         return error_set(err, STATUS_DEVICE, "out of memory while opening a token stream");

@@ -203,7 +203,7 @@ static const struct {
     /* windows */
     {"{" MISTRAL ",\"sliding_window\":0}", STATUS_DATA, "sliding_window is 0"},
     {"{" MISTRAL ",\"layer_types\":[\"sliding_attention\",\"full_attention\"]}", STATUS_USAGE, "partial windows"},
-    {"{" MISTRAL ",\"layer_types\":[\"full_attention\",\"full_attention\"]}", STATUS_DATA, "wants full attention"},
+    {"{" MISTRAL ",\"layer_types\":[\"full_attention\",\"full_attention\"]}", STATUS_DATA, "has full attention"},
     {"{" QWEN2 ",\"layer_types\":[\"sliding_attention\",\"sliding_attention\"]}", STATUS_DATA, "no sliding window"},
     {"{" QWEN2 ",\"layer_types\":[\"full_attention\"]}", STATUS_DATA, "layer_types must be a list of 2 names"},
     {"{" QWEN2 ",\"layer_types\":[\"full_attention\",\"chunked_attention\"]}", STATUS_USAGE, "layer_types [\"full"},
@@ -238,12 +238,12 @@ static const struct {
 } NOTICES[] = {
     {"{" LLAMA ",\"use_cache\":true,\"bos_token_id\":1,\"transformers_version\":\"4.40\",\"attention_dropout\":0.0}",
      ""},
-    {"{" LLAMA ",\"attention_dropout\":0.25}", "dropout (attention_dropout 0.25): trained without"},
+    {"{" LLAMA ",\"attention_dropout\":0.25}", "dropout (attention_dropout 0.25) is not applied"},
     {"{" GPT2 ",\"resid_pdrop\":0,\"embd_pdrop\":0.0,\"attn_pdrop\":0}", ""},
     {"{" GPT2 ",\"resid_pdrop\":0.2,\"embd_pdrop\":0.0}",
-     "dropout (resid_pdrop 0.2, attn_pdrop 0.1 by default): trained without"},
+     "dropout (resid_pdrop 0.2, attn_pdrop 0.1 by default) is not applied"},
     {"{" LLAMA ",\"pretraining_tp\":2}",
-     "pretraining_tp 2: matrices are not split: the same mathematics, other rounding"},
+     "pretraining_tp 2: matrices are not split: the mathematics is the same, the rounding differs"},
     {"{" LLAMA ",\"pretraining_tp\":1}", ""},
     {"{" QWEN2 ",\"attention_bias\":true,\"mlp_bias\":true}",
      "attention_bias true: has no effect in this family, as in transformers\n"
