@@ -7,6 +7,7 @@
 #include "core/fsutil.h"
 #include "core/spec/spec_keys.h"
 
+#include <jansson.h>
 #include <string.h>
 
 /* ---- load ---------------------------------------------------------------- */
@@ -59,6 +60,12 @@ static void apply_override(struct spec_context *ctx, struct spec_node *root, int
     struct spec_node empty = {.kind = NODE_NULL, .text = "", .plain = true}, *value = &empty;
     if (!equals) {
         spec_error(ctx, pos, "no value; hint: write --set a.b.c=VALUE");
+        return;
+    }
+    json_t *name = json_stringn(assignment, (size_t)(equals - assignment)); /* NULL if it is not UTF-8 */
+    json_decref(name);
+    if (!name) {
+        spec_error(ctx, pos, "the key's name is not text in UTF-8");
         return;
     }
     if (equals[1] && !(value = spec_parse_yaml(ctx, source, equals + 1, strlen(equals + 1))))

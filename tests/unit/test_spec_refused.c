@@ -579,6 +579,7 @@ static void test_bad_overrides(void **state)
         {"train.max_steps=", "--set train_batch_size.x: 'train_batch_size' is set at"},
         {"zero_optimization.stage=[", "--set zero_optimization.stage: not valid YAML"},
         {"run.name=&a b", "--set run.name: anchors, aliases and tags"},
+        {"model.config.a\xff=3", ": the key's name is not text in UTF-8"},
         {"model.config=y", "--set model.config: model.pretrained and model.config are both set"},
     };
     for (size_t i = 0; i < COUNT_OF(cases); i++) {
