@@ -3,7 +3,8 @@
 
 - A file includes its own room and the rooms below it, never one above: ROOMS names for each room those that it may use.
 - A room that is a device's inside is open to a few files only: DOORS names them.
-- Neither includes nor calls between .c files go in a circle. A call is a use of a function that another file defines.
+- Neither includes nor calls go in a circle. A call is a use of a function that another file defines, also by way of an
+  inline function or a macro of a header, or by its address.
 - A file name occurs once in the house, a static function's name in two files at most: a third one needs a prefix, or
   the function is shared.
 - clang-format left comments and code readable: rulers are one line of 80 columns, and operators have their spaces.
@@ -57,10 +58,14 @@ DOORS = {
 KEYHOLDERS = ("gpu/open",)  # rooms to which the closed ones are open
 NAMESAKES = 2  # files with a static function of one name
 SUFFIXES = (".c", ".h", ".cu", ".cuh")
-INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"')
+INCLUDE = re.compile(r'^\s*#\s*include\s*(?:"([^"]+)"|<([^>]+)>)')
 COMMENT = re.compile(r'/\*.*?\*/|//[^\n]*|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\'', re.S)
-DEFINITION = re.compile(r"^(?!typedef|struct \w+\s*$)([a-z][\w \t*]*?)\b(\w+)\(([^;{}]*)\)\n\{", re.M)
-USE = re.compile(r"(?<![\w.>])([a-z_]\w*)(?=\()|= &?([a-z_]\w*)(?=[,;}\n])")  # a call, or its address in a table
+ATTRIBUTE = r"(?:__attribute__\(\([^\n]*\)\) )?"
+DEFINITION = re.compile(rf"^(?!typedef|struct \w+\s*$){ATTRIBUTE}([A-Za-z][\w \t*]*?)\b(\w+)\(([^;{{}}]*)\)\n\{{", re.M)
+DECLARATION = re.compile(r"^[A-Za-z_][\w \t*]*\b\w+\([^;{}]*;", re.M)
+MACRO = re.compile(r"^\s*#\s*define\s+(\w+)\(", re.M)
+# A call; or a function's address: in a table, as an argument.
+USE = re.compile(r"(?<![\w.>])([A-Za-z_]\w*)(?=\()|[=(,{]\s*&?([a-z_]\w*)(?=\s*[,;)}])")
 RULER_COLUMNS = 80
 
 
@@ -119,10 +124,11 @@ class House:
         self.breaches.append(f"{path}:{line}: {message}")
 
     def includes(self, path):
-        """(line number, included path) of the quoted includes of a file."""
+        """(line number, included path) of the includes of a file, those in <> only if they are the house's."""
         for i, line in enumerate(self.text[path].split("\n"), 1):
-            if match := INCLUDE.match(line):
-                yield i, match.group(1)
+            match = INCLUDE.match(line)
+            if match and (match.group(1) or match.group(2) in self.text):
+                yield i, match.group(1) or match.group(2)
 
     def check_rooms(self):
         for path in self.paths:
@@ -164,20 +170,24 @@ class House:
                 self.breach(found[1], 1, f"file name '{name}' occurs more than once: {', '.join(found)}")
 
     def definitions(self):
-        """{function: file} of functions with external linkage, {function: {file: line}} of the static ones."""
+        """{function: file} of what other files can call: functions with external linkage, and of headers inline functions
+        and macros; {function: {file: line}} of the static ones."""
         public, static = {}, {}
         for path in self.paths:
             for match in DEFINITION.finditer(self.code[path]):
                 line = self.code[path].count("\n", 0, match.start()) + 1
                 if "static" in match.group(1).split():
                     static.setdefault(match.group(2), {}).setdefault(path, line)
-                elif path.endswith((".c", ".cu")):
+                if path.endswith((".h", ".cuh")) or "static" not in match.group(1).split():
                     public[match.group(2)] = path
+            if path.endswith((".h", ".cuh")):
+                public.update((match.group(1), path) for match in MACRO.finditer(self.code[path]))
         return public, static
 
     def uses(self, path):
         """Names of the functions that a file calls or enters into a table."""
-        return {match.group(1) or match.group(2) for match in USE.finditer(self.code[path])}
+        code = DECLARATION.sub(blank, self.code[path])
+        return {match.group(1) or match.group(2) for match in USE.finditer(code)}
 
     def check_calls(self):
         public, static = self.definitions()
@@ -187,9 +197,12 @@ class House:
                 self.breach(path, found[path], f"static function '{name}' exists in {len(found)} files: {', '.join(sorted(found))}")
         graph = {}
         for path in self.paths:
-            if path.endswith((".c", ".cu")):
-                graph[path] = {public[name] for name in self.uses(path)
-                               if name in public and public[name] != path and path not in static.get(name, {})}
+            graph[path] = {public[name] for name in self.uses(path)
+                           if name in public and public[name] != path and path not in static.get(name, {})}
+        for path in self.paths:  # a header that calls its own .c file is one thing with it
+            for own in graph[path] if path.endswith(".h") else ():
+                if own == path[:-2] + ".c":
+                    graph[own].discard(path)
         for found in circles(graph):
             way = found[0]
             for caller, called in zip(found, found[1:]):

@@ -49,6 +49,12 @@ BREACHES = {
     "a circle of calls": ("core/io.c", "\nvoid io_told(struct error *err)\n{\n    log_error(err);\n}",
                           "calls go in a circle: core/io.c -> log_error() in core/log.c -> "),
     "a table in a circle": ("core/io.c", "\nvoid *io_told(void)\n{\n    void *f = log_error;\n    return f;\n}", "log_error() in core/log.c"),
+    "a callback in a circle": ("core/io.c", "\nvoid io_told(void)\n{\n    memory_set_last_words(log_error);\n}", "log_error() in core/log.c"),
+    "an inline function in a circle": ("core/status.h", "static inline void io_told(struct error *err)\n{\n    log_error(err);\n}", "log_error() in core/log.c"),
+    "a macro in a circle": ("core/status.h", "#define IO_TOLD(err) log_error(err)", "log_error() in core/log.c"),
+    "a circle by a function with a pointer's type": (
+        "core/memory.c", "\nstruct dirent *memory_told(DIR *folder)\n{\n    return io_readdir(folder);\n}", "memory_opendir() in core/memory.c"),
+    "an include between < and > upwards": ("core/log.c", "#include <cmd/commands.h>", "floor above"),
     "a file in no room": ("gpu/devices/tpu.c", "", "'gpu/devices' is not a room"),
     "a file name twice": ("gpu/log.c", "", "file name 'log.c' occurs more than once: core/log.c, gpu/log.c"),
     "an include of nothing": ("gpu/device.c", '#include "device.h"', "hint: write it as \"gpu/device.h\""),
