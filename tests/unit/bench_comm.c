@@ -4,9 +4,9 @@
  *     build/tests/bench_comm NODES [MIB [COUNT [NAMESPACES [within]]]]
  *
  * NODES is the node of each rank (0,0,1,1: two nodes of two ranks, which talk over loopback); MIB the bytes of a whole
- * buffer, all ranks' slices; COUNT how often. NAMESPACES (left,right): the network namespace of each node, made with
- * `ip netns add`; within: reduce_within_node. Prints the median time of each collective, what it moved over the network
- * into the busiest node, and the time of a barrier. */
+ * buffer, all ranks' slices; COUNT the number of repetitions. NAMESPACES (left,right): the network namespace of each
+ * node, made with `ip netns add`; within: reduce_within_node. Prints the median time of each collective, the bytes that
+ * it moved over the network into the busiest node, and the time of a barrier. */
 #include "gpu/open/device_open.h"
 #include "tests/unit/ranks.h"
 
@@ -18,7 +18,7 @@ static struct error error;
 struct bench {
     size_t bytes;
     int count;
-    char *namespaces[RANKS_MAX]; /* by node; NULL: this one */
+    char *namespaces[RANKS_MAX]; /* by node; NULL: this process's */
     bool within_node;
 };
 
@@ -40,7 +40,7 @@ static void enter_namespace(const char *name)
     close(fd);
 }
 
-/* into this node, of one operation */
+/* bytes that one operation moves into this node */
 static double node_bytes(struct comm *comm, const struct bootstrap *boot, int64_t received)
 {
     double all[RANKS_MAX] = {0}, most = 0;

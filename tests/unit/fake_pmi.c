@@ -1,12 +1,12 @@
 /* fake_pmi.c: PMI-2 and PMIx between the processes of a test, over files in FAKE_PMI_DIR. test_bootstrap.c builds it as
  * libpmi2.so.0 and libpmix.so.2. The words of FAKE_PMI choose what goes wrong:
  *
- *   init=N     Init fails with N                      rank=N size=N   Init says so
+ *   init=N     Init fails with N                      rank=N size=N   Init returns them
  *   put=N, fence=N, get=N, finalize=N                 that call fails with N
  *   hang=CALL  CALL (init, fence, and put and get of a key with "slow" in it) never returns
  *   version=N  PMIx_Get_version() returns N.0
  *   damage=K   the first character of a value whose key contains K is '0' + 1 for '0', else '0'; garble=K: 'x'
- *   long=K     a value whose key contains K is longer than what was asked for */
+ *   long=K     a value whose key contains K is longer than its get allows */
 #include <errno.h>
 #include <stdbool.h>
 #include <stdint.h>

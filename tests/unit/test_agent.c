@@ -1,5 +1,6 @@
-/* test_agent.c: several nodes on this machine: a control block for each, processes as ranks, socket pairs between their
- * agents. Control operations, and every way in which a rank or a node is lost: all the others name the right one. */
+/* test_agent.c: plays several nodes on this machine, with a control block for each, processes as ranks, and socket
+ * pairs between their agents. It tests control operations and every way in which a rank or a node is lost: all the
+ * others must name the right one. */
 #include "ranks.h"
 
 #include "comm/agent.h"
@@ -157,7 +158,7 @@ static void exchange_body(struct job *job, struct control *control, int rank)
         for (size_t i = 0; i < bytes; i++)
             own[i] = (unsigned char)(turn * 7 + (uint32_t)rank * 31 + (uint32_t)i);
         if (rank == (int)(turn % 16) && turn % 50 == 3)
-            usleep(30000); /* one is late */
+            usleep(30000); /* one rank is late */
         CHECK_OK(exchange(control, turn, own, bytes));
         for (int r = 0; r < job->world; r++) {
             struct control_op op = control_block(control)->ranks[r].op[CHANNEL_CONTROL][turn % 2];
@@ -177,7 +178,7 @@ static void test_exchange(void **state)
     } cases[] = {
         {2, {0, 1}},
         {3, {0, 0, 1}},
-        {5, {0, 1, 0, 1, 0}}, /* ranks dealt out in turn */
+        {5, {0, 1, 0, 1, 0}}, /* ranks placed on the nodes in turn */
         {7, {0, 1, 2, 3, 2, 2, 3}},
     };
     for (size_t c = 0; c < COUNT_OF(cases); c++) {
@@ -215,9 +216,9 @@ enum loss { KILLED, STOPPED, HANGS, LEAVES_0, FAILS, LEAVES_IN_ORDER };
 
 struct loss_case {
     enum loss loss;
-    int rank;             /* who */
+    int rank;             /* the one that is lost */
     bool waits;           /* the others wait in an operation; else they work for a while */
-    enum status code;     /* theirs */
+    enum status code;     /* of the others */
     const char *words[3]; /* in the message of each of the others */
 };
 
@@ -243,7 +244,7 @@ static void loss_body(struct job *job, struct control *control, int rank)
     for (uint32_t turn = 0; turn < 5; turn++)
         CHECK_OK(exchange(control, turn, &rank, sizeof rank));
     if (rank == loss->rank) {
-        usleep(200000); /* the others know of the last arrival */
+        usleep(200000); /* time for the last arrival to reach the others */
         lose(control, loss);
         return;
     }
@@ -292,7 +293,7 @@ static void test_losses(void **state)
         {FAILS, 2, true, STATUS_DATA, {"rank 2 on host1 ended: cannot read 'shard.bin'"}},
         {FAILS, 3, false, STATUS_DATA, {"rank 3 on host1 ended: cannot read 'shard.bin'"}},
     };
-    static struct job jobs[COUNT_OF(cases)]; /* all at once: they only wait */
+    static struct job jobs[COUNT_OF(cases)]; /* all run at once, because they only wait */
     static struct loss_case contexts[COUNT_OF(cases)];
     for (size_t c = 0; c < COUNT_OF(cases); c++) {
         contexts[c] = cases[c];
@@ -346,7 +347,7 @@ static void test_suspended_job_goes_on(void **state)
 
 /* ---- a cut link ---------------------------------------------------------- */
 
-/* Passes bytes on between two sockets until told to stop; then nothing arrives any more, and nothing is closed. */
+/* Forwards bytes between two sockets until it is stopped; then nothing arrives any more, and nothing is closed. */
 struct relay {
     int a, b;
     atomic_bool cut, end;
@@ -471,7 +472,7 @@ static void test_messages_that_do_not_fit(void **state)
         {false, {{AGENT_HELLO, 1, AGENT_VERSION, sizeof hello - 1}, &hello}, false},
         {false, {{AGENT_HELLO, 1, AGENT_VERSION, sizeof hello}, &other}, false},
         {true, {{AGENT_HELLO, 1, AGENT_VERSION, sizeof hello}, &hello}, false},
-        /* of another node, of nobody, of another length, out of turn, of unknown kinds */
+        /* from another node, from an unknown rank, of a wrong length, out of turn, of unknown kinds */
         {true, {{AGENT_TICK, AGENT_NOBODY, 0, 24}, progress}, false},
         {true, {{AGENT_SLOT, 0, 1, OP}, &empty}, false},
         {true, {{AGENT_SLOT, 3, 1, OP}, &empty}, false},

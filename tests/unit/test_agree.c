@@ -95,7 +95,7 @@ static void test_no_failure(void **state)
         assert_true(results[r] == STATUS_OK && lowest[r] == -1 && !errors[r].printed);
 }
 
-/* A rank that cannot reach the others keeps its error; it has the exchange's if it had none. */
+/* A rank that cannot reach the others keeps its own error, or takes that of the exchange if it had none. */
 static void test_exchange_that_fails(void **state)
 {
     (void)state;

@@ -1,4 +1,4 @@
-/* test_bootstrap.c: which environments describe a rank, which do not, and which are refused. */
+/* test_bootstrap.c: environments that describe a rank, that do not, and that are refused. */
 #include "comm/comm.h"
 #include "comm/control.h"
 #include "comm/launch/bootstrap.h"
@@ -25,7 +25,7 @@ static void test_environments(void **state)
     (void)state;
     static const struct env_case cases[] = {
         {{NULL}, STATUS_OK, {NULL}},
-        /* a batch script is not a rank, one task of srun is alone */
+        /* a batch script is not a rank; a single task of srun is a world of one */
         {{"SLURM_JOB_ID", "7", "SLURM_PROCID", "0", "SLURM_NTASKS", "4"}, STATUS_OK, {NULL}},
         {{"SLURM_STEP_ID", "0", "SLURM_PROCID", "0", "SLURM_NTASKS", "1"}, STATUS_OK, {NULL}},
         {{"RANK", "0", "WORLD_SIZE", "1"}, STATUS_OK, {NULL}},
@@ -46,11 +46,11 @@ static void test_environments(void **state)
         /* the batch, the interactive and the extern step are not tasks in any version of Slurm */
         {{"SLURM_STEP_ID", "4294967291", "SLURM_PROCID", "0", "SLURM_NTASKS", "4"}, STATUS_OK, {NULL}},
         {{"SLURM_STEP_ID", "4294967290", "SLURM_PROCID", "0", "SLURM_NTASKS", "4"}, STATUS_OK, {NULL}},
-        /* one task of a step in a job of four */
+        /* a step of one task in a job of four */
         {{"SLURM_STEP_ID", "0", "SLURM_PROCID", "0", "SLURM_STEP_NUM_TASKS", "1", "SLURM_NTASKS", "4"},
          STATUS_OK,
          {NULL}},
-        /* PMI that nobody needs, stale or not; no PMIx without a rank; an empty variable is none */
+        /* PMI that is not needed, stale or not; PMIx needs a rank; an empty variable counts as unset */
         {{"PMI_FD", "987", "PMI_RANK", "0", "PMI_SIZE", "1"}, STATUS_OK, {NULL}},
         {{"PMIX_NAMESPACE", "x"}, STATUS_OK, {NULL}},
         {{"RANK", "", "WORLD_SIZE", ""}, STATUS_OK, {NULL}},
@@ -59,7 +59,7 @@ static void test_environments(void **state)
          STATUS_USAGE,
          {"PMI_FD=987 is not an open descriptor", "srun --mpi=pmi2 -n 2"}},
         {{"PMI_FD", "x", "PMI_RANK", "0", "PMI_SIZE", "2"}, STATUS_USAGE, {"PMI_FD=x is not an open descriptor"}},
-        /* the variables of an enclosing step in one without PMI */
+        /* the variables of an enclosing step, in a step without PMI */
         {{"PMI_FD", "0", "PMI_RANK", "0", "PMI_SIZE", "1", "SLURM_STEP_ID", "1", "SLURM_PROCID", "0",
           "SLURM_STEP_NUM_TASKS", "2"},
          STATUS_USAGE,
@@ -78,11 +78,11 @@ static void test_environments(void **state)
         {{"WORLD_SIZE", "8", "SLURM_STEP_ID", "1", "SLURM_PROCID", "0", "SLURM_STEP_NUM_TASKS", "1"},
          STATUS_USAGE,
          {"contradicts itself", "but WORLD_SIZE=8"}},
-        /* a half that agrees with a whole does no harm */
+        /* an incomplete set that agrees with a complete one does no harm */
         {{"WORLD_SIZE", "1", "SLURM_STEP_ID", "1", "SLURM_PROCID", "0", "SLURM_STEP_NUM_TASKS", "1"},
          STATUS_OK,
          {NULL}},
-        /* a step of two tasks of which some variables were unset or changed: nobody trains alone */
+        /* a step of two tasks, with some variables unset or changed: no rank trains alone */
         {{"SLURM_STEP_NUM_TASKS", "2"}, STATUS_USAGE, {"SLURM_STEP_NUM_TASKS is set and SLURM_PROCID is not", "-n 2"}},
         {{"SLURM_STEP_ID", "0", "SLURM_STEP_NUM_TASKS", "2"}, STATUS_USAGE, {"SLURM_PROCID is not", "-n 2"}},
         {{"SLURM_STEP_ID", "0"}, STATUS_USAGE, {"SLURM_STEP_ID is set and SLURM_PROCID is not", "srun --mpi=pmi2"}},
@@ -114,7 +114,7 @@ static void test_environments(void **state)
         {{"SLURM_STEP_ID", "0", "SLURM_PROCID", "1", "SLURM_STEP_NUM_TASKS", "3", "SLURM_STEP_TASKS_PER_NODE", "1(x2)"},
          STATUS_USAGE,
          {"SLURM_PROCID=1, SLURM_STEP_NUM_TASKS=3, but SLURM_STEP_TASKS_PER_NODE=1(x2)"}},
-        /* all there is of a step with one task, of a batch script, of an interactive shell */
+        /* all variables of a step with one task, of a batch script, of an interactive shell */
         {{"SLURM_STEP_ID", "0", "SLURM_STEP_NUM_TASKS", "1", "SLURM_STEP_TASKS_PER_NODE", "1", "SLURM_GTIDS", "0",
           "SLURM_LOCALID", "0", "SLURM_NODEID", "0", "SLURM_PROCID", "0"},
          STATUS_OK,
@@ -142,7 +142,7 @@ static void test_environments(void **state)
         {{"OMPI_COMM_WORLD_LOCAL_SIZE", "2"}, STATUS_USAGE, {"OMPI_COMM_WORLD_LOCAL_SIZE=2"}},
         {{"OMPI_COMM_WORLD_RANK", "0"}, STATUS_USAGE, {"OMPI_COMM_WORLD_SIZE is not"}},
         {{"MPI_LOCALRANKID", "1"}, STATUS_USAGE, {"MPI_LOCALRANKID=1"}},
-        /* halves of PMI in a step of two tasks */
+        /* incomplete PMI in a step of two tasks */
         {{"PMI_RANK", "0", "PMI_SIZE", "2", "SLURM_STEP_ID", "0", "SLURM_PROCID", "0", "SLURM_STEP_NUM_TASKS", "2"},
          STATUS_USAGE,
          {"PMI_RANK and PMI_SIZE are set and PMI_FD is not", "unset PMI_FD PMI_RANK PMI_SIZE", "-n 2"}},
@@ -201,8 +201,8 @@ static void test_environments(void **state)
     clear_launchers();
 }
 
-/* What a task of a step with two of them has, with every subset of it unset: while a trace of the step is left the task
- * does not take itself for a rank alone, and not for another one. */
+/* A task of a step with two tasks, with every subset of its variables unset: as long as a trace of the step is left,
+ * the task does not take itself for a single rank or for another rank. */
 static void test_every_half_of_a_step(void **state)
 {
     (void)state;
@@ -301,7 +301,7 @@ static void test_alone_in_a_larger_job(void **state)
 {
     (void)state;
     static const struct {
-        const char *set[10], *words[3]; /* no words: it may train */
+        const char *set[10], *words[3]; /* no words: training is allowed */
     } cases[] = {
         {{NULL}, {NULL}},
         {{"SLURM_JOB_ID", "7", "SLURM_NTASKS", "1", "SLURM_JOB_NUM_NODES", "1"}, {NULL}},
@@ -310,7 +310,7 @@ static void test_alone_in_a_larger_job(void **state)
         {{"SLURM_JOB_ID", "7", "SLURM_JOB_NUM_NODES", "2"}, {"SLURM_JOB_NUM_NODES=2", "--local-gpus 1"}},
         {{"SLURM_JOB_ID", "7", "SLURM_STEP_ID", "4294967290", "SLURM_PROCID", "0", "SLURM_NTASKS", "4"},
          {"SLURM_NTASKS=4", "srun --mpi=pmi2 -n 4"}},
-        /* one task of srun; a rank whose world is 1 */
+        /* a single task of srun; a rank whose world is 1 */
         {{"SLURM_JOB_ID", "7", "SLURM_STEP_ID", "0", "SLURM_PROCID", "0", "SLURM_STEP_NUM_TASKS", "1", "SLURM_NTASKS",
           "4"},
          {NULL}},
@@ -330,7 +330,7 @@ static void test_alone_in_a_larger_job(void **state)
     clear_launchers();
 }
 
-/* The name of a job: the same on every rank of one start, and another one at the next. */
+/* The name of a job is the same on every rank of one start and differs at the next start. */
 static void test_job_names(void **state)
 {
     (void)state;
@@ -358,7 +358,7 @@ static void test_job_names(void **state)
     clear_launchers();
 }
 
-/* A single rank: places, an exchange with itself, an abort without peers. */
+/* A single rank: its place, an exchange with itself, an abort without peers. */
 static void test_alone(void **state)
 {
     (void)state;
@@ -380,7 +380,7 @@ static void test_alone(void **state)
     assert_null(bootstrap.places);
 }
 
-/* OMP_NUM_THREADS, what Slurm has given to the job on this node, the affinity mask. */
+/* OMP_NUM_THREADS, the cores that Slurm has given the job on this node, the affinity mask. */
 static void test_threads(void **state)
 {
     (void)state;
@@ -426,7 +426,7 @@ static void test_local_rank(void **state)
     assert_int_equal(control_create(&shape, &fd, &error), STATUS_OK);
     /* a launcher's variables do not count for a local rank */
     setenv("RANK", "0", 1);
-    char pmi[16]; /* the supervisor was a task of srun: its ranks are none */
+    char pmi[16]; /* the supervisor was a task of srun, but its ranks are not */
     int pmi_fd = open("/dev/null", O_RDWR);
     snprintf(pmi, sizeof pmi, "%d", pmi_fd);
     setenv("PMI_FD", pmi, 1);
@@ -446,7 +446,7 @@ static void test_local_rank(void **state)
     bootstrap_release(&bootstrap);
     clear_launchers();
 
-    /* a descriptor that is something else, or of another job */
+    /* a descriptor of another kind, or of another job */
     struct comm *comm;
     struct comm_config config = {.timeout_seconds = 1};
     FILE *other = tmpfile();

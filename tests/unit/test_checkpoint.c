@@ -1,5 +1,5 @@
-/* test_checkpoint.c: saving and loading at every world size; which checkpoint a run folder gives; names in the way,
- * retention; failures and kills in the middle of a save. Damage: test_checkpoint_damage.c. */
+/* test_checkpoint.c: saving and loading at every world size; the choice of a run folder's checkpoint; occupied
+ * names; retention; failures and kills in the middle of a save. test_checkpoint_damage.c covers damage. */
 #include "tests/unit/checkpoint_case.h"
 
 #include "ckpt/manifest.h"
@@ -96,7 +96,7 @@ static void test_any_range_can_be_read(void **unused)
     checkpoint_close(checkpoint);
 }
 
-/* A checkpoint that version 1 wrote, kept: what is on users' disks must stay readable. */
+/* A stored checkpoint of format version 1: checkpoints on users' disks must stay readable. */
 static void test_golden_checkpoint(void **unused)
 {
     (void)unused;
@@ -104,7 +104,7 @@ static void test_golden_checkpoint(void **unused)
     case_load_ok("tests/unit/checkpoint-v1", false, 3, 5);
 }
 
-/* Into messages go only texts that can be printed. */
+/* Messages contain printable text only. */
 static void test_machine(void **unused)
 {
     (void)unused;
@@ -139,7 +139,7 @@ static void test_machine(void **unused)
             assert_int_equal(manifest_decode(text, bytes, "m", &manifest, &err), STATUS_OK);
             assert_true(machines[i] ? json_equal(manifest->machine, machines[i]) : !manifest->machine);
             manifest_free(manifest);
-        } else { /* it decodes what it has encoded */
+        } else { /* manifest_encode() decodes its own output */
             assert_non_null(strstr(err.text, "'manifest.json' is damaged: machine: expected"));
         }
         free(text);
@@ -202,7 +202,7 @@ static void test_tokenizer_files_come_along(void **unused)
     assert_int_equal(checkpoint_open(path, true, &checkpoint, &err), STATUS_OK);
     checkpoint_close(checkpoint);
 
-    how.tokenizer_dir = "/nonexistent"; /* no such files: none to copy */
+    how.tokenizer_dir = "/nonexistent"; /* no such files, so none is copied */
     how.step = 2;
     case_save_ok(&how, path);
 }
@@ -244,9 +244,9 @@ static void test_another_model_is_refused(void **unused)
     checkpoint_close(checkpoint);
 }
 
-/* ---- which one is taken -------------------------------------------------- */
+/* ---- which checkpoint is taken ------------------------------------------- */
 
-/* The step of what opening `dir` gives; -1: nothing. */
+/* The step of the checkpoint that opening `dir` gives; -1: none. */
 static int64_t opened_step(const char *dir, bool full, struct error *err)
 {
     struct checkpoint *checkpoint;
@@ -275,7 +275,7 @@ static void test_newest_valid_one(void **unused)
     char path[FS_PATH_MAX], run[FS_PATH_MAX], link[FS_PATH_MAX];
     struct error err;
     assert_false(checkpoint_any(case_dir));
-    for (int i = 1; i <= 4; i++) { /* epoch-0002 is of step 3, step-00000004 is newer */
+    for (int i = 1; i <= 4; i++) { /* epoch-0002 belongs to step 3; step-00000004 is newer */
         struct case_save how = {.world = 1, .step = i, .epoch = i == 3 ? 2 : 0, .level = 0};
         case_save_ok(&how, path);
     }
@@ -283,7 +283,7 @@ static void test_newest_valid_one(void **unused)
     assert_int_equal(opened_step(case_dir, true, &err), 4);
     damage("step-00000004/rank-00000.zst");
     assert_int_equal(opened_step(case_dir, true, &err), 3);
-    assert_int_equal(opened_step(case_dir, false, &err), 4); /* sizes are right; loading will find it */
+    assert_int_equal(opened_step(case_dir, false, &err), 4); /* the sizes are right; loading will find the damage */
     damage("epoch-0002/manifest.json");
     assert_int_equal(opened_step(case_dir, true, &err), 2);
 
@@ -346,7 +346,7 @@ static void test_what_is_no_checkpoint(void **unused)
     assert_non_null(strstr(err.text, "manifest.json is missing"));
 }
 
-/* ---- names, retention, waste --------------------------------------------- */
+/* ---- names, retention, leftovers ----------------------------------------- */
 
 static void test_keep_last(void **unused)
 {
@@ -396,17 +396,17 @@ static void test_names_in_the_way(void **unused)
     case_save_ok(&again, path); /* the same epoch at an earlier step: the run went back */
     assert_true(case_has("epoch-0001.aside-1"));
     case_load_ok(case_dir, false, 1, 4);
-    how.step = 2; /* further back: what is later would be taken for the newest */
+    how.step = 2; /* further back: later checkpoints would be taken for the newest */
     how.keep_last = 1;
     case_save_ok(&how, path);
     case_load_ok(case_dir, false, 1, 2);
     assert_true(case_has("step-00000003.aside-1") && case_has("epoch-0001.aside-2"));
     assert_true(checkpoint_any(case_dir));
     case_path(path, "epoch-0001.aside-2");
-    case_load_ok(path, false, 2, 4); /* named, it can still be had */
+    case_load_ok(path, false, 2, 4); /* it can still be opened by name */
 }
 
-/* What a user has copied or renamed is the user's: not deleted, not moved aside, not taken for the newest. */
+/* Copied or renamed checkpoints belong to the user: they are not deleted, moved aside or taken for the newest. */
 static void test_names_of_users(void **unused)
 {
     (void)unused;
@@ -428,7 +428,7 @@ static void test_names_of_users(void **unused)
     assert_int_equal(case_count("step-") + case_count("epoch-"), (int)COUNT_OF(names) + 1);
     case_load_ok(case_dir, false, 1, 3);
     case_path(copy, "%s", names[5]);
-    case_load_ok(copy, false, 1, 6); /* named, it can be had */
+    case_load_ok(copy, false, 1, 6); /* it can be opened by name */
     /* ztrain's own names grow with their numbers */
     struct case_save late = {.world = 1, .step = 8, .epoch = 12345, .keep_last = 1};
     case_save_ok(&late, path);
@@ -439,7 +439,7 @@ static void test_names_of_users(void **unused)
     assert_true(case_has("epoch-12346") && !case_has("epoch-12345"));
 }
 
-/* Saves in this process, with what is kept from save to save. */
+/* Saves in this process, with the state that is kept from save to save. */
 static void save_here(const struct case_save *how)
 {
     struct comm alone = {.rank = 0, .world = 1};
@@ -470,7 +470,7 @@ static void test_a_save_opens_no_older_checkpoint(void **unused)
     assert_int_equal(read(opens, events, sizeof events), -1);
     close(opens);
     assert_int_equal(case_count("step-"), 5);
-    /* one that changes under its name is looked at again: here it is damaged, and does not count as kept */
+    /* one that changes under its name is verified again: this one is damaged and does not count as kept */
     case_path(path, "step-00000003");
     char aside[FS_PATH_MAX];
     case_path(aside, "other");
@@ -482,7 +482,7 @@ static void test_a_save_opens_no_older_checkpoint(void **unused)
     checkpoint_keeper_free(keeper);
 }
 
-/* The folder may be cleared away while a run lasts. */
+/* The folder may be deleted during a run. */
 static void test_tokenizer_files_are_kept_from_the_start(void **unused)
 {
     (void)unused;
@@ -506,7 +506,7 @@ static void test_tokenizer_files_are_kept_from_the_start(void **unused)
     assert_non_null(strstr(err.text, "tokenizer.json"));
 }
 
-/* A rank of the start before this one, which was cut off, continues to write where it was. */
+/* A rank of the previous start, which was cut off, continues to write where it was. */
 static void test_a_rank_of_another_start_is_not_in_the_way(void **unused)
 {
     (void)unused;
@@ -521,7 +521,7 @@ static void test_a_rank_of_another_start_is_not_in_the_way(void **unused)
     if (rank == 0)
         for (bool first = true;; first = false) {
             if (first)
-                prctl(PR_SET_PDEATHSIG, SIGKILL); /* should this test fail */
+                prctl(PR_SET_PDEATHSIG, SIGKILL); /* in case this test fails */
             mkdir(stale, 0777);
             int fd = open(file, O_WRONLY | O_CREAT, 0666);
             if (fd >= 0)
@@ -559,7 +559,7 @@ static void test_replaced_one_counts_until_its_successor_is_there(void **unused)
     case_load_ok(case_dir, false, 1, 3);
 }
 
-/* `latest` is a service: what stands in its way is a warning. */
+/* `latest` is a convenience: an obstacle to it is a warning. */
 static void test_latest_that_cannot_be_moved(void **unused)
 {
     (void)unused;
@@ -617,16 +617,16 @@ static void test_folder_that_cannot_be(void **unused)
         assert_int_equal(ends[r].status, STATUS_CHECKPOINT);
         assert_non_null(strstr(ends[r].err.text, "/file"));
     }
-    case_path(path, "runs/x/checkpoints"); /* parents are made */
+    case_path(path, "runs/x/checkpoints"); /* parents are created */
     memcpy(case_dir, path, sizeof case_dir);
     case_save_ok(&how, path);
     case_load_ok(path, false, 1, 1);
     memcpy(case_dir, old, sizeof old);
 }
 
-static int flip_at; /* the file that loses a bit on its way to the disk, from 1; 0: none does */
+static int flip_at; /* the file that loses a bit on its way to the disk, counted from 1; 0: none */
 
-/* ckpt calls it before it reads from the disk: the file has changed by then. */
+/* ckpt calls it before it reads from the disk, so the file has changed by then. */
 int posix_fadvise(int fd, off_t offset, off_t bytes, int advice)
 {
     char path[64];
@@ -667,7 +667,7 @@ static void test_what_cannot_be_read_back_replaces_nothing(void **unused)
         case_load_ok(case_dir, false, 1, 1);
     }
     how.world = 2;
-    flip_at = 1; /* each rank its own */
+    flip_at = 1; /* each rank its own file */
     case_save_ranks(&how, ends);
     assert_int_equal(ends[1].status, STATUS_CHECKPOINT);
     flip_at = 0;
@@ -676,14 +676,14 @@ static void test_what_cannot_be_read_back_replaces_nothing(void **unused)
     assert_int_equal(case_count("step-"), 1);
 }
 
-static int json_allocations_left; /* then one fails */
+static int json_allocations_left; /* until one fails */
 
 static void *failing_malloc(size_t bytes)
 {
     return --json_allocations_left == 0 ? NULL : malloc(bytes);
 }
 
-/* Objects that lack a member, for want of memory, become no checkpoint. */
+/* Objects that lack a member because memory ran out do not become a checkpoint. */
 static void test_a_manifest_that_memory_was_too_short_for(void **unused)
 {
     (void)unused;
@@ -739,7 +739,7 @@ static void arm(void)
     assert_true(faults_arm(fault_spec));
 }
 
-/* A save with the Nth call failing, for every N. replaces: the checkpoint has the name of the one before. */
+/* A save whose Nth call fails, for every N. replaces: the checkpoint has the name of the previous one. */
 static void walk(const char *action, bool replaces, int world)
 {
     char path[FS_PATH_MAX];
@@ -747,7 +747,7 @@ static void walk(const char *action, bool replaces, int world)
     struct error err;
     struct case_save before = {.world = 2, .step = 1, .keep_last = 2}, after = {.world = 1, .step = 3, .keep_last = 2};
     struct case_save how = {.world = world, .step = replaces ? 1 : 2, .keep_last = 1, .before = arm};
-    bool reached = true; /* the fault was */
+    bool reached = true; /* the fault was reached */
     int n, published = 0;
     for (n = 1; reached; n++) {
         assert_true(n < 100);
@@ -768,7 +768,7 @@ static void walk(const char *action, bool replaces, int world)
         case_load_ok(case_dir, false, 1, step);
         if (failed) {
             assert_int_equal(ends[0].status, STATUS_CHECKPOINT);
-            if (!error_is_transient(&ends[0].err)) /* a run tries those again */
+            if (!error_is_transient(&ends[0].err)) /* a run retries transient errors */
                 fail_msg("%s: '%s', cause %d", fault_spec, ends[0].err.text, ends[0].err.cause);
             assert_int_equal(case_count(".tmp-"), 0);
         } else if (!killed) {
@@ -799,7 +799,7 @@ static void test_replacing_without_exchange(void **unused)
     how.before = arm;
     case_save_ok(&how, path);
     case_load_ok(path, false, 1, 1);
-    assert_int_equal(case_count(""), 2); /* it and `latest` */
+    assert_int_equal(case_count(""), 2); /* the checkpoint and `latest` */
 #else
     skip();
 #endif

@@ -1,5 +1,5 @@
-/* test_checkpoint_damage.c: whatever happens to a checkpoint's files is found, and said with file and offset; and what
- * has right checksums but makes no sense is refused. */
+/* test_checkpoint_damage.c: any damage to a checkpoint's files is found and reported with file and offset, and content
+ * with right checksums that is inconsistent is refused. */
 #include "tests/unit/checkpoint_case.h"
 
 #include "ckpt/manifest.h"
@@ -9,7 +9,7 @@
 #include <zstd.h>
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-enum { STRIDE = 7 }; /* of flipped bytes: an instrumented build is slow */
+enum { STRIDE = 7 }; /* between flipped bytes, because an instrumented build is slow */
 #else
 enum { STRIDE = 1 };
 #endif
@@ -112,7 +112,7 @@ static void test_cut_zeroed_grown_missing(void **unused)
     case_load_ok(path, false, 2, 4);
 }
 
-/* Right in itself, but not this checkpoint's, or not this rank's. */
+/* A valid file that belongs to another checkpoint or another rank. */
 static void test_files_of_others(void **unused)
 {
     (void)unused;
@@ -132,7 +132,7 @@ static void test_files_of_others(void **unused)
     free(data);
 }
 
-/* Damage that was not there when the checkpoint was opened is found when its frame is read. */
+/* Damage that happens after the checkpoint was opened is found when the frame is read. */
 static void test_damage_is_found_while_loading(void **unused)
 {
     (void)unused;
@@ -153,7 +153,7 @@ static void test_damage_is_found_while_loading(void **unused)
     assert_int_equal(checkpoint_load(checkpoint, &table, &state.layout, 0, case_slices(&state), &err),
                      STATUS_CHECKPOINT);
     assert_non_null(strstr(err.text, "(master, unit 2, elements from 262144) do not match their checksum"));
-    float value; /* what lies elsewhere can be read */
+    float value; /* data elsewhere can be read */
     assert_int_equal(checkpoint_read(checkpoint, STATE_EXP_AVG, 2, 5, 1, &value, &err), STATUS_OK);
     float expected = case_value(STATE_EXP_AVG, 2, 5, 4);
     assert_memory_equal(&value, &expected, sizeof value);
@@ -163,7 +163,7 @@ static void test_damage_is_found_while_loading(void **unused)
 
 /* ---- right checksums, wrong content: the manifest ------------------------ */
 
-/* One replacement in a manifest's text, and what must be said about it. */
+/* One replacement in a manifest's text, and the words of its error. */
 static const struct {
     const char *find, *put, *expected;
 } forgeries[] = {
@@ -246,7 +246,7 @@ static void test_forged_manifests(void **unused)
         if (!strstr(err.text, forgeries[i].expected))
             fail_msg("%s: %s", forgeries[i].put, err.text);
     }
-    for (size_t n = 0; n < 40; n++) /* shorter than its own end */
+    for (size_t n = 0; n < 40; n++) /* too short for the checksum at its end */
         assert_int_equal(manifest_decode(data + bytes - n, n, "m", &manifest, &err), STATUS_CHECKPOINT);
     free(data);
     free(text);
@@ -333,7 +333,7 @@ static void test_forged_rank_files(void **unused)
     }
 }
 
-/* Frames with right checksums that are not frames, or hold too much, or too little. */
+/* Frames with right checksums that are not frames, or hold too much or too little. */
 static void test_forged_frames(void **unused)
 {
     (void)unused;
@@ -355,10 +355,10 @@ static void test_forged_frames(void **unused)
             assert_true(n <= stored);
             memset(data + 64, 0, stored);
             memcpy(data + 64, frame, n);
-        } else if (kind == 3) { /* blocks that make no sense */
+        } else if (kind == 3) { /* blocks that are invalid */
             expected = "is damaged at offset 64: ";
             memset(data + 64 + 6, 0xff, stored - 6);
-        } else { /* a flipped bit: refused, or a frame of other values */
+        } else { /* a flipped bit: refused, or a frame with other values */
             expected = "is damaged at offset 64: ";
             data[64 + stored - 1] ^= 0x55;
         }

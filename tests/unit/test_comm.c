@@ -20,7 +20,7 @@ struct rank_things {
     struct stream *stream;
 };
 
-/* The nodes of a case's ranks. */
+/* The nodes on which a case's ranks are. */
 struct layout {
     int world;
     const int *nodes;      /* (world); NULL: of one supervisor */
@@ -97,7 +97,7 @@ static void test_sums(void **state)
         float old = in[3][at];
         in[3][at] = at % 3 == 0 ? NAN : at % 3 == 1 ? INFINITY : -INFINITY;
         assert_int_equal(sum_ranks(out, floats, RANKS, COUNT, DTYPE_F32, false), 3);
-        in[4][at] = INFINITY; /* the lowest counts */
+        in[4][at] = INFINITY; /* the lowest rank counts */
         assert_int_equal(sum_ranks(out, floats, RANKS, COUNT, DTYPE_F32, false), 3);
         in[4][at] = 0;
         in[3][at] = 3.4e38f;
@@ -164,7 +164,7 @@ static void gather_case(struct rank_things *t, char *segment, enum placement pla
             if (i < count)
                 CHECK(memcmp(at, dtype == DTYPE_F32 ? (void *)&f : (void *)&h, size) == 0);
             else
-                CHECK(at[0] == 0x55); /* between the slices nothing is written */
+                CHECK(at[0] == 0x55); /* nothing is written between the slices */
         }
     if (outside) {
         if (!in_place)
@@ -234,7 +234,7 @@ static void check_network(const struct comm_stats *stats, const struct bootstrap
         CHECK(stats->network_sent == 0 && stats->network_received == 0);
         return;
     }
-    /* a slice crosses to each other node once; of the slices that come to this node, the ranks share the bringing */
+    /* a slice is sent to each other node once; the ranks of a node share the transfer of the slices that it needs */
     int others = boot->num_nodes - 1, brought = 0;
     for (int r = 0; r < boot->world; r++)
         if (boot->places[r].node != boot->node && boot->places[r].local_rank % boot->local_world == boot->local_rank)
@@ -255,7 +255,7 @@ static void check_network(const struct comm_stats *stats, const struct bootstrap
 static void collectives_body(struct bootstrap *bootstrap, void *context)
 {
     layout = context;
-    /* the long one crosses many pieces */
+    /* the long one consists of many pieces */
     const size_t longest = layout->nodes ? (layout->world > 6 ? 200003 : 70001) : 300001;
     const size_t counts[] = {1, 7, 1000, longest};
     struct rank_things t;
@@ -401,7 +401,7 @@ struct fault_case {
     enum fault fault;
     bool data; /* the others wait in a data operation, else on the control channel */
     enum status code;
-    const char *words[2]; /* that must be in the message of the others */
+    const char *words[2]; /* required in the message of the others */
 };
 
 /* Rank 1 misbehaves after some rounds; the others must end with the code and the words. */
@@ -419,7 +419,7 @@ static void fault_body(struct bootstrap *bootstrap, void *context)
     }
     if (bootstrap->rank == 1) {
         struct error own;
-        usleep(200000); /* the node's agent, in this process perhaps, has passed on that it was in the barrier */
+        usleep(200000); /* the node's agent, perhaps in this process, has reported that it was in the barrier */
         switch (fault->fault) {
         case DIES: raise(SIGKILL); break;
         case STOPS: raise(SIGSTOP); break;
@@ -466,7 +466,7 @@ static void fault_body(struct bootstrap *bootstrap, void *context)
 static void test_failures(void **state)
 {
     (void)state;
-    /* rank 1 is alone on its node, or with rank 0, or with rank 2 */
+    /* rank 1 is alone on its node, or shares it with rank 0 or rank 2 */
     static const int each[] = {0, 1, 2}, with_first[] = {0, 0, 1}, with_last[] = {0, 1, 1};
     static const struct fault_case cases[] = {
         {NULL, DIES, true, STATUS_PEER, {"rank 1 on here", "died while rank"}},

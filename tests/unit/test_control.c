@@ -1,5 +1,5 @@
-/* test_control.c: the memory of a node: who may open it, its layout, and how a waiting rank judges ranks on other
- * nodes. */
+/* test_control.c: the shared memory of a node: who may open it, its layout, and how a waiting rank judges ranks on
+ * other nodes. */
 #include "ranks.h"
 
 #include "core/liveness.h"
@@ -33,7 +33,7 @@ static struct control_shape shape_of(int local_world)
                                   .places = places};
 }
 
-/* The memory of node 0 as its rank sees it. */
+/* The memory of node 0 as one of its ranks maps it. */
 static struct control *attach(int fd, int rank, double timeout)
 {
     struct control *control;
@@ -81,7 +81,7 @@ static void test_places(void **state)
     close(fd);
 }
 
-/* A job of 4096 ranks takes no memory before it is used. */
+/* The memory of a job of 4096 ranks is not resident before it is used. */
 static void test_many_ranks(void **state)
 {
     (void)state;
@@ -155,11 +155,11 @@ static void test_opening_by_number(void **state)
 /* ---- who is to blame ----------------------------------------------------- */
 
 enum sight {
-    PEER_SILENT,   /* the peer's node reports, the peer does not move */
-    PEER_MOVES,    /* it moves, now and then */
-    NODE_QUIET,    /* its node reports nothing, which only the agent judges */
+    PEER_SILENT,   /* the peer's node reports, but the peer makes no progress */
+    PEER_MOVES,    /* the peer makes progress now and then */
+    NODE_QUIET,    /* the peer's node reports nothing, which only the agent judges */
     AGENT_SILENT,  /* this node's agent gives no sign of life */
-    NODE_IS_ENDED, /* the agent has seen it go */
+    NODE_IS_ENDED, /* the agent has seen the node's connection end */
     NODE_IS_SILENT,
     NODE_IS_UNREACHABLE,
     RANK_IS_DEAD,
@@ -187,7 +187,7 @@ static void show(struct control_rank *ranks, enum sight sight, int round)
         atomic_store(&ranks[4].state, RANK_CLOSED);
 }
 
-/* Rank 2 on node 0 waits for rank 4 on node 2, for two seconds at most; its message after that. */
+/* Rank 2 on node 0 waits at most two seconds for rank 4 on node 2. Returns its message. */
 static void test_blame(void **state)
 {
     (void)state;
@@ -249,7 +249,7 @@ static void test_blame(void **state)
     }
 }
 
-/* The agent's message when nobody waits. */
+/* The agent's message when no rank waits. */
 static void test_blame_without_waiting(void **state)
 {
     (void)state;
@@ -258,7 +258,7 @@ static void test_blame_without_waiting(void **state)
         int fd;
         CHECK_OK(control_create(&shape, &fd, &error));
         struct control *control = attach(fd, 0, 1);
-        control_blame_node(control, 1); /* it is fine: nobody is to blame */
+        control_blame_node(control, 1); /* its agent is alive: nobody is to blame */
         assert_int_equal(control_status(control, &error), STATUS_OK);
         control_node_lost(control, 1, NODE_ENDED);
         if (i == 0)

@@ -1,4 +1,5 @@
-/* A run has one course: what a resume moves aside, what it brings back, and what a kill at any instant leaves. */
+/* test_course.c: a run has one course: a resume moves checkpoints aside and back, and a kill at any instant loses none.
+ */
 #include "checkpoint_case.h"
 
 #include "ckpt/checkpoint_course.h"
@@ -6,11 +7,11 @@
 
 #include <jansson.h>
 
-/* Two courses that part after step 3. The compression level shows whose a checkpoint is, the lr whose a line is: both
- * are these. */
+/* Two courses that part after step 3. A checkpoint shows its course by its compression level, a line by its lr: both
+ * have these values. */
 enum { PARTED = 3, LEFT = 3, NEW = 0 };
 
-static char run[FS_PATH_MAX], kept[FS_PATH_MAX]; /* the run folder, and the state that each attempt begins with */
+static char run[FS_PATH_MAX], kept[FS_PATH_MAX]; /* the run folder, and a copy from which each attempt begins */
 static char metrics_path[FS_PATH_MAX];
 
 static int setup(void **unused)
@@ -53,7 +54,7 @@ static void train(int64_t from, int course, const int64_t *saved)
     }
 }
 
-/* What a run does that resumes from `name` (NULL: the run folder) before its first step. */
+/* Resumes from `name` (NULL: the run folder) as a run does before its first step. */
 static enum status resume(const char *name, struct error *err)
 {
     enum status status;
@@ -94,7 +95,7 @@ static int level_of(const struct checkpoint *checkpoint)
     return (int)json_integer_value(json_object_get(checkpoint->manifest, "compression_level"));
 }
 
-/* The newest checkpoint; and metrics.jsonl has the lines that led to it and no others. */
+/* Checks the newest checkpoint, and that metrics.jsonl has the lines that led to it and no others. */
 static void check_course(int64_t step, int course)
 {
     struct checkpoint *checkpoint;
@@ -129,7 +130,7 @@ static void check_course(int64_t step, int course)
     checkpoint_close(checkpoint);
 }
 
-/* How many checkpoint folders there are, aside or not. */
+/* The number of checkpoint folders, including those moved aside. */
 static int count_checkpoints(void)
 {
     return case_count("step-") + case_count("epoch-");
@@ -152,11 +153,11 @@ static void test_a_resume_from_further_back(void **unused)
     resume_ok(NULL);
     check_course(8, NEW);
 
-    resume_ok("step-00000009.aside-1"); /* back to the one that was left */
+    resume_ok("step-00000009.aside-1"); /* back to the course that was left */
     check_course(9, LEFT);
     assert_true(case_has("step-00000005.aside-2") && case_has("step-00000008.aside-2"));
     assert_true(case_has("step-00000006.aside-1") && case_has("step-00000012.aside-1"));
-    resume_ok("step-00000008.aside-2"); /* and forth */
+    resume_ok("step-00000008.aside-2"); /* and forth again */
     check_course(8, NEW);
     assert_true(case_has("step-00000009.aside-3"));
     assert_int_equal(count_checkpoints(), 6);
@@ -210,13 +211,13 @@ static void test_an_interrupted_resume(void **unused)
     copy_tree(kept, run);
     put_aside("step-00000009");
     put_aside("step-00000012");
-    assert_int_equal(interrupted(), 0); /* it has taken effect */
+    assert_int_equal(interrupted(), 0); /* the resume has completed */
     resume_ok(NULL);
     check_course(3, LEFT);
     assert_int_equal(interrupted(), 0);
 }
 
-/* Of one step: the one before its evaluation, the one after. */
+/* Two checkpoints of one step: one before its evaluation, one after it. */
 static void test_two_of_one_step(void **unused)
 {
     (void)unused;
@@ -233,7 +234,7 @@ static void test_two_of_one_step(void **unused)
     assert_true(case_has("step-00000006") && case_has("epoch-0001"));
 }
 
-/* Damaged ones that are passed over do not come back, should they heal. */
+/* Damaged checkpoints that are skipped do not come back if they become readable. */
 static void test_damaged_ones_go_aside(void **unused)
 {
     (void)unused;
@@ -254,8 +255,8 @@ static void test_damaged_ones_go_aside(void **unused)
 }
 
 #ifdef ZTRAIN_FAULTS
-/* Resumes from `name` with every call failing in turn, and then from the run folder: that takes `before` (the old
- * course's newest, as if nothing had been asked for) or `after` (what was asked for), and nothing has been lost. */
+/* Resumes from `name` with every call failing in turn, and then from the run folder: that finds `before` (the newest of
+ * the old course, as if `name` had not been given) or `after` (the checkpoint `name`), and nothing is lost. */
 static void sweep(const char *name, const char *action, int64_t before, int course_before, int64_t after,
                   int course_after)
 {
@@ -307,7 +308,7 @@ static void test_a_kill_at_every_call(void **unused)
     train(4, NEW, fresh);
     sweep("step-00000009.aside-1", "kill", 8, NEW, 9, LEFT);
     copy_tree(kept, run);
-    train(9, NEW, further); /* its name is taken, and one is ahead of it */
+    train(9, NEW, further); /* its name is taken, and one checkpoint is ahead of it */
     sweep("step-00000009.aside-1", "kill", 10, NEW, 9, LEFT);
 #else
     skip();

@@ -12,7 +12,7 @@
 
 #include <cmocka.h>
 
-static struct cpu_kernels here; /* of this CPU */
+static struct cpu_kernels here; /* the kernels of this CPU */
 
 static void the_fastest_is_chosen(void **state)
 {
@@ -23,7 +23,7 @@ static void the_fastest_is_chosen(void **state)
     } cases[] = {
         {116e9, 232e9, CPU_BF16_DOT},  /* Zen 4 */
         {168e9, 82e9, CPU_BF16_WIDEN}, /* Emerald Rapids */
-        {168e9, 0, CPU_BF16_WIDEN},    /* no such instruction */
+        {168e9, 0, CPU_BF16_WIDEN},    /* without the instruction */
         {100e9, 100e9, CPU_BF16_DOT},  /* equally fast within noise */
         {109e9, 100e9, CPU_BF16_DOT},  {111e9, 100e9, CPU_BF16_WIDEN},
     };
@@ -105,11 +105,11 @@ static void a_run_keeps_its_choice(void **state)
         assert_int_equal(cpu_kernels_choose_products(&now, &before, &err), STATUS_OK);
         assert_int_equal(now.bf16, i);
     }
-    setenv("ZTRAIN_CPU_BF16", "widen", 1); /* unless the variable names another */
+    setenv("ZTRAIN_CPU_BF16", "widen", 1); /* the variable overrides the measurement */
     assert_int_equal(cpu_kernels_choose_products(&now, &before, &err), STATUS_OK);
     assert_int_equal(now.bf16, CPU_BF16_WIDEN);
     unsetenv("ZTRAIN_CPU_BF16");
-    before = (struct cpu_kernels){.isa = CPU_ISA_AVX512}; /* had no choice */
+    before = (struct cpu_kernels){.isa = CPU_ISA_AVX512}; /* had no instruction to choose */
     assert_int_equal(cpu_kernels_choose_products(&now, &before, &err), STATUS_OK);
     assert_int_equal(now.bf16, measured.bf16);
 }

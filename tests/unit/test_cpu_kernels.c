@@ -141,7 +141,7 @@ static void a_run_keeps_its_kernels(void **state)
         assert_int_equal(kernels.bf16, ways[i]);
     }
     unsetenv("ZTRAIN_CPU_GEMM");
-    kernels = baseline; /* it began without oneDNN */
+    kernels = baseline; /* the run began without oneDNN */
     assert_int_equal(cpu_kernels_choose_products(&kernels, &baseline, &err), STATUS_OK);
     assert_true(cpu_kernels_equal(&kernels, &baseline));
 }

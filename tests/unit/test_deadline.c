@@ -1,4 +1,4 @@
-/* test_deadline.c: when a job of Slurm ends, and when that is near. squeue is a script of ours, the job has one rank.
+/* test_deadline.c: the end of a Slurm job, and when it is near. squeue is a script of this test; the job has one rank.
  */
 #include "comm/comm.h"
 #define comm_rank(comm) 0
@@ -41,7 +41,7 @@ static void test_parsing(void **state)
             fail_msg("'%s' is %.0f", others[i], end);
 }
 
-/* Job 17 of a Slurm whose squeue is a script, in front of the path. */
+/* Plays job 17 of a Slurm whose squeue is a script, found first in PATH. */
 struct scene {
     char folder[64], *path;
 };
@@ -69,7 +69,7 @@ static void scene_end(struct scene *scene)
     assert_int_equal(system(command), 0);
 }
 
-/* From now on squeue is a script with this body; a question that is being asked gets the old one or this. */
+/* From now on squeue is a script with this body; a query in progress gets the old or the new one. */
 static void fake_squeue(const struct scene *scene, const char *format, ...) __attribute__((format(printf, 2, 3)));
 static void fake_squeue(const struct scene *scene, const char *format, ...)
 {
@@ -112,7 +112,7 @@ static void pause_shortly(void)
     nanosleep(&moment, NULL);
 }
 
-/* Looks until the end is `left` seconds away, more or less. */
+/* Polls until the end is about `left` seconds away. */
 static void await_end(struct deadline *deadline, double left)
 {
     for (double begin = seconds_now(); !near_to(deadline, left); pause_shortly()) {
@@ -122,21 +122,21 @@ static void await_end(struct deadline *deadline, double left)
     }
 }
 
-/* Whatever the answers are, they have been looked at. */
+/* Waits until more answers, whatever they are, have been read. */
 static void await_questions(const struct scene *scene, struct deadline *deadline, size_t count)
 {
     char asked[4096];
     for (double begin = seconds_now();; pause_shortly()) {
         deadline_look_again(deadline);
         slurp(scene, "asked", asked);
-        if (strlen(asked) > count) /* one more: the answer to the one before has come */
+        if (strlen(asked) > count) /* one more query: the previous answer has been read */
             return;
         if (seconds_now() - begin > 120)
             fail_msg("squeue was asked %zu times", strlen(asked));
     }
 }
 
-static const double never = 1e6; /* seconds between two questions */
+static const double never = 1e6; /* seconds between two queries */
 
 static void test_asking(void **state)
 {
@@ -172,18 +172,18 @@ static void test_asking(void **state)
         deadline_init(&deadline, 1, never);
         assert_true(isinf(deadline.end));
         deadline_release(&deadline);
-        if (strstr(no_answers[i], "sleep"))                  /* it does not answer: nobody waits for it */
-            assert_true(atomic_load(counter) - ticks >= 10); /* this rank has not been silent */
+        if (strstr(no_answers[i], "sleep"))                  /* it does not answer, and nobody waits for it */
+            assert_true(atomic_load(counter) - ticks >= 10); /* this rank has kept ticking */
     }
     assert_true(seconds_now() - now < 60);
 
     char text[32];
     snprintf(text, sizeof text, "%.0f", squeue_clock() + 300);
-    setenv("SLURM_JOB_END_TIME", text, 1); /* then nobody is asked */
+    setenv("SLURM_JOB_END_TIME", text, 1); /* then squeue is not run */
     deadline_init(&deadline, 1, never);
     assert_true(near_to(&deadline, 300));
     deadline_release(&deadline);
-    setenv("SLURM_JOB_END_TIME", "4000000000", 1); /* this is not a limit */
+    setenv("SLURM_JOB_END_TIME", "4000000000", 1); /* this is not a time limit */
     deadline_init(&deadline, 1, never);
     assert_true(isinf(deadline.end));
     deadline_release(&deadline);
@@ -195,7 +195,7 @@ static void test_asking(void **state)
     scene_end(&scene);
 }
 
-/* How often `part` is in the text. */
+/* The number of occurrences of `part` in the text. */
 static int times(const char *text, const char *part)
 {
     int count = 0;
@@ -217,19 +217,19 @@ static void test_asking_again(void **state)
     double given = floor(squeue_clock()) + 3600;
     snprintf(text, sizeof text, "%.0f", given);
     setenv("SLURM_JOB_END_TIME", text, 1);
-    fake_squeue(&scene, "printf x >>asked; echo 17 %.0f", given + 3); /* Slurm is not that exact */
+    fake_squeue(&scene, "printf x >>asked; echo 17 %.0f", given + 3); /* Slurm's times are not that exact */
     deadline_init(&deadline, 1, 0.02);
     const double first = deadline.end;
     await_questions(&scene, &deadline, 2);
     assert_true(deadline.end == first);
-    fake_squeue(&scene, "echo 17 %.0f", given - 3000); /* shorter: it is near */
+    fake_squeue(&scene, "echo 17 %.0f", given - 3000); /* a shorter limit: the end is near */
     await_end(&deadline, 600);
     assert_true(deadline_is_near(&deadline, seconds_now() + 590) && deadline_latest(&deadline) < first);
     fake_squeue(&scene, "echo 17 %.0f", given + 7200);
     for (double begin = seconds_now(); deadline_is_near(&deadline, begin + 590); pause_shortly())
-        assert_true(seconds_now() - begin < 120); /* without another word to anybody */
+        assert_true(seconds_now() - begin < 120); /* without another message */
     await_end(&deadline, 10800);
-    fake_squeue(&scene, "echo 17 %.0f", given + 1e9); /* scontrol has taken the limit off */
+    fake_squeue(&scene, "echo 17 %.0f", given + 1e9); /* scontrol has removed the limit */
     for (double begin = seconds_now(); !isinf(deadline.end); pause_shortly(), deadline_look_again(&deadline))
         assert_true(seconds_now() - begin < 120);
     fake_squeue(&scene, "echo 17 %.0f", given);
@@ -237,7 +237,7 @@ static void test_asking_again(void **state)
     deadline_release(&deadline);
     log_close();
     slurp(&scene, "log", text);
-    assert_int_equal(times(text, " now (squeue), in "), 3); /* not for three seconds */
+    assert_int_equal(times(text, " now (squeue), in "), 3); /* not for a difference of three seconds */
     assert_int_equal(times(text, "earlier than before"), 2);
     assert_int_equal(times(text, "later than before"), 1);
     assert_int_equal(times(text, "job 17 no longer has a time limit"), 1);
@@ -246,7 +246,7 @@ static void test_asking_again(void **state)
     scene_end(&scene);
 }
 
-/* A squeue that prints nothing, or hangs, changes nothing; it is killed, and the next one is asked. */
+/* A squeue that prints nothing or hangs changes nothing; it is killed, and the next one is run. */
 static void test_asking_in_vain(void **state)
 {
     (void)state;
@@ -262,7 +262,7 @@ static void test_asking_in_vain(void **state)
     const double first = deadline.end;
     await_questions(&scene, &deadline, 2);
     assert_true(deadline.end == first);
-    /* it hangs, and does not mind SIGTERM; the next one finds out whether it is still there */
+    /* it hangs and ignores SIGTERM; the next one checks whether it still exists */
     fake_squeue(&scene,
                 "trap '' TERM; if [ -e pid ]; then kill -0 $(cat pid) 2>/dev/null && touch two; echo 17 %.0f; else "
                 "echo $$ >pid.new; mv pid.new pid; exec sleep 1000; fi",
@@ -279,7 +279,7 @@ static void test_asking_in_vain(void **state)
     char two[128];
     snprintf(two, sizeof two, "%s/two", scene.folder);
     assert_int_equal(access(two, F_OK), -1);
-    /* the end of the run does not wait for one either */
+    /* the end of the run does not wait for it either */
     fake_squeue(&scene, "printf x >>hanging; exec sleep 1000");
     for (slurp(&scene, "hanging", text); !*text; slurp(&scene, "hanging", text))
         pause_shortly();
@@ -289,7 +289,7 @@ static void test_asking_in_vain(void **state)
     scene_end(&scene);
 }
 
-/* The run's last checkpoint is tried again until the job's end, as it is known by then. */
+/* The run's last checkpoint is retried until the end of the job that is known by then. */
 static void test_trying_again_until_the_end(void **state)
 {
     (void)state;

@@ -257,7 +257,7 @@ static void events_order_streams(void **state)
     _Atomic int count = 0;
     struct stream *compute = new_stream(STREAM_COMPUTE), *a = new_stream(STREAM_COMM), *b = new_stream(STREAM_COMM);
     struct event *event = new_event(), *never = new_event();
-    stream_wait(a, never); /* never recorded: no wait */
+    stream_wait(a, never); /* never recorded, so no wait */
     event_sync(never);
     submit_append(a, list, &count, 1, 30000);
     event_record(event, a);

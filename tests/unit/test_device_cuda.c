@@ -1,5 +1,5 @@
 /* test_device_cuda.c: memory, streams, staged copies and events of the CUDA device, and the choice of matrix products.
- * Needs a GPU, or the emulated one; skips where there is none. */
+ * They need a GPU or the emulated one, and are skipped where there is none. */
 #include "gpu/open/device_open.h"
 #include "gpu/ops.h"
 
@@ -27,7 +27,7 @@ static int open_device(void **state)
     if (device_open(DEVICE_CUDA, 0, 1, &device, &err) == STATUS_OK)
         return 0;
     printf("no GPU: %s\n", err.text);
-#if defined(ZTRAIN_EMULATION) /* it is always there, unless a machine without is asked for */
+#if defined(ZTRAIN_EMULATION) /* the emulated GPU is always there, unless the test plays a machine without one */
     const char *gpus = getenv("ZTRAIN_EMULATION_GPUS");
     return gpus && strcmp(gpus, "0") == 0 ? 0 : -1;
 #else
@@ -225,7 +225,7 @@ static void host_functions_run_in_order(void **state)
     struct event *event;
     struct error err;
     assert_int_equal(event_new(device, &event, &err), STATUS_OK);
-    stream_wait(second, event); /* never recorded: no wait */
+    stream_wait(second, event); /* never recorded, so no wait */
     for (int i = 0; i < N; i++) {
         struct note note = {&next, order, i};
         stream_submit(first, run_note, &note, sizeof note);
@@ -259,7 +259,7 @@ static enum status capture_sums(struct stream *const *streams, struct event *con
     event_record(events[0], streams[1]);
     TRY(graph_begin(streams, 2, graph, err));
     assert_true(device_is_capturing(device));
-    stream_wait(streams[0], events[0]); /* of before: reached */
+    stream_wait(streams[0], events[0]); /* an earlier record, already reached */
     device->ops->add(streams[0], &sums[0]);
     event_record(events[0], streams[0]);
     stream_wait(streams[1], events[0]);
@@ -293,15 +293,15 @@ static void graphs_are_launched_again_and_again(void **state)
     for (int launch = 1; launch <= 3; launch++) {
         for (int i = 0; i < N; i++)
             host[i] = (float)(launch * i);
-        stream_copy(streams[1], at[0], host, SIZE); /* on either stream: before the graph, and after it */
+        stream_copy(streams[1], at[0], host, SIZE); /* on either stream, before the graph and after it */
         graph_launch(graph);
-        stream_wait(streams[1], events[1]); /* of the capture: reached */
+        stream_wait(streams[1], events[1]); /* recorded in the capture, already reached */
         stream_copy(streams[1], host, at[1], SIZE);
         stream_sync(streams[1]);
         for (int i = 0; i < N; i++)
             assert_true(host[i] == (float)(5 * launch * i));
     }
-    event_record(events[0], streams[0]); /* outside again */
+    event_record(events[0], streams[0]); /* outside the capture again */
     stream_wait(streams[1], events[0]);
     event_sync(events[0]);
     check_no_error();
@@ -319,7 +319,7 @@ static void do_nothing(void *argument)
     (void)argument;
 }
 
-/* What cannot be captured makes the capture fail, and nothing else. */
+/* A call that cannot be captured makes the capture fail and nothing else. */
 static void captures_fail_without_harm(void **state)
 {
     (void)state;
@@ -398,7 +398,7 @@ static void choices_are_kept_on_disk(void **state)
     assert_non_null(strstr(first, "ztrain gemm cache 1\ngpu "));
     assert_non_null(strstr(first, "\n48 32 64 64 64 48 0 1 0 "));
     reopen();
-    prepare(); /* from the file: nothing is added */
+    prepare(); /* all choices come from the file: nothing is added */
     assert_true(read_choices(second, sizeof second) > 0);
     assert_string_equal(first, second);
     snprintf(command, sizeof command, "sed -i 's/ 64 64 48 / 64 64 49 /' '%s'/gemm-*.txt", folder);

@@ -69,9 +69,9 @@ static void a_stream_that_waits_is_set_forward(void **state)
     stream_wait(comm, computed);
     device_plan_communicate(comm, collective);
     event_record(reduced, comm);
-    device->ops->sumsq(compute, &args); /* hides its own time of the collective */
+    device->ops->sumsq(compute, &args); /* hides the collective for as long as it takes */
     stream_wait(compute, reduced);
-    stream_wait(compute, reduced); /* once is enough */
+    stream_wait(compute, reduced); /* waiting once is enough */
     device_plan_times(device, &times);
     double op = times.kinds[PLAN_OPTIMIZER].expected / 2 + times.kinds[PLAN_GAPS].expected / 2;
     assert_true(op > 0.3e-3 && op < collective);

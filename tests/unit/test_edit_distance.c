@@ -1,4 +1,4 @@
-/* test_edit_distance.c: how many edits lie between two names, and how many still make a suggestion. */
+/* test_edit_distance.c: the number of edits between two names, and the largest one that gives a suggestion. */
 #include "core/edit_distance.h"
 
 #include "core/status.h"
@@ -24,7 +24,7 @@ static void edits_are_counted(void **state)
         {"stage", "stages", 1},
         {"stage", "stge", 1},
         {"stage", "stake", 1},
-        {"stage", "satge", 1}, /* neighbours that changed places */
+        {"stage", "satge", 1}, /* swapped neighbours */
         {"ca", "abc", 3},      /* no letter moves twice: not 2 */
         {"kitten", "sitting", 3},
         {"train", "data", 4},

@@ -1,4 +1,4 @@
-/* test_env_switch.c: switches and choices in the environment, and the words that refuse others. */
+/* test_env_switch.c: switches and choices in the environment, and the errors for other values. */
 #include "core/env_switch.h"
 
 #include <setjmp.h>

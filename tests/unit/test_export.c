@@ -1,5 +1,5 @@
-/* Export: what is written is what the checkpoint holds (read back by the import), in one file or in shards, over an
- * older export, never over another model; a failure leaves the folder as it was. */
+/* test_export.c: an export has the values of the checkpoint (read back by the import), in one file or in shards. It
+ * replaces an older export, but never another model; a failure leaves the folder as it was. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -53,7 +53,7 @@ static bool file_is(const char *path, const char *text)
     return same;
 }
 
-/* Names in a folder; `suffix` NULL: all. */
+/* The number of names in a folder that end with `suffix` (NULL: of all). */
 static int count_files(const char *path, const char *suffix)
 {
     int count = 0;
@@ -87,7 +87,7 @@ static const char LARGE[] = "{\"model_type\":\"qwen3\",\"hidden_size\":40,\"num_
                             "\"num_key_value_heads\":1,\"head_dim\":20,\"num_hidden_layers\":1,\"vocab_size\":60000,"
                             "\"intermediate_size\":64,\"tie_word_embeddings\":true}";
 
-/* An element's value: needs all bits of fp32. */
+/* The value of an element, which needs all bits of fp32. */
 static float value_of(int tensor, int64_t element)
 {
     return (float)(tensor + 1) / 7 + (float)(element % 10007) / 3000;
@@ -199,7 +199,7 @@ static void expect_fault(const struct checkpoint *checkpoint, const char *out, e
         fail_msg("'%s' expected, not %d '%s'", words, (int)got, err.text);
 }
 
-/* Reads an export back, as two ranks, and compares with what the checkpoint was made of. */
+/* Reads an export back as two ranks and compares it with the values that were saved. */
 static void check_export(struct model *model, const char *out, enum dtype dtype)
 {
     struct error err;
@@ -265,7 +265,7 @@ static void test_round_trip(void **state)
     }
 }
 
-/* The header's data begin at a multiple of 8, as readers that map the file like it; tied heads are not written. */
+/* The data begin at a multiple of 8, which suits readers that map the file; tied heads are not written. */
 static void test_header(void **state)
 {
     (void)state;
@@ -309,7 +309,7 @@ static void test_shards(void **state)
         assert_true(st.st_size < 5000 + 3000); /* a header of less than 3000 bytes */
     }
 
-    /* other numbers of files over it: the old ones go, and what a killed export left */
+    /* another number of files over it: the old files go, and so does what a killed export left */
     put(at("out/.tmp-model-00001-of-00099.safetensors"), "left behind");
     put(at("out/README.md"), "mine");
     export(checkpoint, out, DTYPE_BF16, 9000);

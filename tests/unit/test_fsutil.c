@@ -1,4 +1,4 @@
-/* File helpers: what they do, and every way in which they fail, with the words for it. */
+/* test_fsutil.c: file helpers, and every way in which they fail, with the messages. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -102,7 +102,7 @@ static void test_read(void **state)
     put("five", "a\0b\nc", 5);
     assert_int_equal(fs_read_file(at("five"), 5, STATUS_DATA, &data, &size, &err), STATUS_OK);
     assert_int_equal(size, 5);
-    assert_memory_equal(data, "a\0b\nc", 6); /* with the zero behind it */
+    assert_memory_equal(data, "a\0b\nc", 6); /* with the terminating zero */
     free(data);
     expect(fs_read_file(at("five"), 4, STATUS_DATA, &data, &size, &err), STATUS_DATA,
            "has 5 bytes, at most 4 expected");

@@ -1,5 +1,5 @@
-/* test_gemm_cache.c: the choices for matrix products are found again, the first writer wins, and no damage to the file
- * does harm. */
+/* test_gemm_cache.c: the cache returns the stored choices for matrix products, the first writer wins, and damage to the
+ * file does no harm. */
 #include "gpu/gemm_cache.h"
 
 #include <fcntl.h>
@@ -224,7 +224,7 @@ static void the_environment_says_where(void **state)
 {
     (void)state;
     setenv("ZTRAIN_GEMM_CACHE", "", 1);
-    assert_null(gemm_cache_open("NVIDIA H200", 130100)); /* no cache is wanted */
+    assert_null(gemm_cache_open("NVIDIA H200", 130100)); /* the cache is switched off */
     gemm_cache_lock(NULL);
     put(NULL, 1, 1);
     assert_int_equal(get(NULL, 1), 0);
@@ -234,7 +234,7 @@ static void the_environment_says_where(void **state)
     setenv("XDG_CACHE_HOME", folder, 1);
     struct gemm_cache *cache = gemm_cache_open("NVIDIA H200", 130100);
     assert_non_null(strstr(gemm_cache_path(cache), "/ztrain/gemm-NVIDIA-H200-130100.txt"));
-    gemm_cache_lock(cache); /* makes the folder */
+    gemm_cache_lock(cache); /* creates the folder */
     put(cache, 1, 1);
     gemm_cache_unlock(cache);
     assert_int_equal(access(gemm_cache_path(cache), R_OK), 0);

@@ -16,8 +16,8 @@ enum { RANKS = 8 };
 
 static struct error error;
 
-/* What the ranks of a node see: CUDA_VISIBLE_DEVICES and, in `physical`, which GPUs those are (a digit for each; NULL:
- * their identities are not known), and what each gets (a digit for each; NULL: refused, with `words`). */
+/* The GPUs that the ranks of a node see: CUDA_VISIBLE_DEVICES and, in `physical`, which GPUs those are (a digit for
+ * each; NULL: their identities are unknown), and the GPU of each rank (a digit; NULL: refused, with `words`). */
 struct binding_case {
     int ranks;
     const char *visible[RANKS]; /* "-": not set */
@@ -37,23 +37,23 @@ static const struct binding_case cases[] = {
     /* parts of one GPU, whose UUID it is */
     {2, {"MIG-a", "MIG-b"}, {1, 1}, {"0", "0"}, "00", {NULL}},
     {2, {"MIG-a", "MIG-a"}, {1, 1}, {"0", "0"}, NULL, {"2 ranks there see 1 GPU;"}},
-    /* with control groups: each rank sees its own GPU as number 0 */
+    /* with control groups: each rank sees its GPU as number 0 */
     {3, {"0", "0", "0"}, {1, 1, 1}, {"0", "1", "2"}, "000", {NULL}},
-    /* two of their own each */
+    /* each rank has two GPUs for itself */
     {2, {"0,1", "2,3"}, {2, 2}, {NULL}, "00", {NULL}},
     /* names */
     {2, {"GPU-1b2c,GPU-77aa", "GPU-1b2c,GPU-77aa"}, {2, 2}, {NULL}, "01", {NULL}},
     {2, {"GPU-1b2c", "GPU-77aa"}, {1, 1}, {NULL}, "00", {NULL}},
     {3, {"MIG-a,MIG-b,MIG-c", "MIG-a,MIG-b,MIG-c", "MIG-a,MIG-b,MIG-c"}, {3, 3, 3}, {NULL}, "012", {NULL}},
     {2, {" 3 , 5", "5"}, {2, 1}, {NULL}, "00", {NULL}},
-    /* another order of the same GPUs */
+    /* the same GPUs in another order */
     {2, {"0,1", "1,0"}, {2, 2}, {NULL}, "00", {NULL}},
     {3, {"2,1,0", "2,1,0", "2,1,0"}, {3, 3, 3}, {"210", "210", "210"}, "012", {NULL}},
     /* rank 1 sees only what rank 0 would have: rank 0 moves on; a chain of such */
     {2, {"0,1", "0"}, {2, 1}, {NULL}, "10", {NULL}},
     {3, {"0,1", "0,2", "0"}, {2, 2, 1}, {NULL}, "110", {NULL}},
     {3, {"0,1", "1,2", "0"}, {2, 2, 1}, {NULL}, "110", {NULL}},
-    /* what cannot be */
+    /* impossible views */
     {3, {"0,1", "0,1", "0,1"}, {2, 2, 2}, {NULL}, NULL, {"rank 12 on n1 has no GPU of its own", "3 ranks", "=2 "}},
     {4, {"-", "-", "-", "-"}, {1, 1, 1, 1}, {NULL}, NULL, {"4 ranks there see 1 GPU;", "--ntasks-per-node=1"}},
     {2, {"0", "0"}, {1, 1}, {NULL}, NULL, {"2 ranks there see 1 GPU;", "--gpus-per-node=1"}},
@@ -99,13 +99,13 @@ static void test_views(void **state)
     assert_int_equal(gpu_view_init(&view, 3, NULL, GPU_VIEW_MAX, NULL, &error), STATUS_OK);
     assert_int_equal(gpu_view_init(&view, 3, NULL, GPU_VIEW_MAX + 1, NULL, &error), STATUS_USAGE);
     assert_non_null(strstr(error.text, "rank 3 sees 33 GPUs"));
-    /* CUDA stops at -1; a list that names fewer than the driver shows is not what the driver saw */
+    /* CUDA stops at -1; a list with fewer GPUs than the driver shows is not the list that the driver saw */
     static const char *const short_lists[] = {"0", "0,", "0,-1,1", "", ",0,1", "-1"};
     for (size_t i = 0; i < COUNT_OF(short_lists); i++) {
         assert_int_equal(gpu_view_init(&view, 0, short_lists[i], 2, NULL, &error), STATUS_USAGE);
         assert_non_null(strstr(error.text, "CUDA_VISIBLE_DEVICES="));
     }
-    /* 1 is not GPU 1 of another list, a name is not its prefix */
+    /* 1 is not GPU 1 of another list, and a name differs from its prefix */
     struct gpu_view other;
     assert_int_equal(gpu_view_init(&view, 0, "1,GPU-12", 2, NULL, &error), STATUS_OK);
     assert_int_equal(gpu_view_init(&other, 0, "12,GPU-1", 2, NULL, &error), STATUS_OK);
@@ -118,7 +118,7 @@ static void test_views(void **state)
 struct job_case {
     int world;
     const int *nodes;        /* (world) */
-    const char *see[RANKS];  /* a digit for each GPU of its node that a rank sees; "": none; "!": not what may be */
+    const char *see[RANKS];  /* a digit for each GPU of its node that a rank sees; "": none; "!": an invalid one */
     const char *share;       /* ranks that would share */
     const char *chosen;      /* NULL: refused */
     int blind;               /* -1: none */
@@ -132,14 +132,14 @@ static const struct job_case jobs[] = {
     {4, two_nodes, {"0", "0", "1", "1"}, "", "0000", -1, {STATUS_OK, STATUS_OK}, ""},
     {2, NULL, {"01", "01"}, "", "01", -1, {STATUS_OK}, ""},
     {1, NULL, {"01"}, "", "0", -1, {STATUS_OK}, ""},
-    /* too few: each node for itself; ranks that share, of two nodes one has to */
+    /* too few, counted by node; ranks that share; one of two nodes has to share */
     {4, two_nodes, {"01", "0", "01", "0"}, "", NULL, -1, {STATUS_OK, STATUS_USAGE}, "rank 3 on node1"},
     {4, one_node, {"01", "01", "01", "01"}, "", NULL, -1, {STATUS_USAGE}, "srun --mpi=pmi2 --ntasks-per-node=2"},
     {3, NULL, {"01", "01", "01"}, "", NULL, -1, {STATUS_USAGE}, "--local-gpus 2"},
     {4, two_nodes, {"01", "0", "01", "0"}, "0123", "0010", -1, {STATUS_OK, STATUS_OK}, ""},
     {3, NULL, {"01", "01", "01"}, "012", "010", -1, {STATUS_OK}, ""},
     {3, NULL, {"01", "01", "01"}, "01", NULL, -1, {STATUS_USAGE}, "ZTRAIN_SHARE_GPUS=1"},
-    /* a rank that sees none: the job knows who and why, and that others do; what is worse than that */
+    /* a rank that sees none: the message names it, the reason and that others do; worse failures */
     {4, two_nodes, {"01", "", "01", "0"}, "", "----", 1, {STATUS_OK, STATUS_OK}, ""},
     {4, two_nodes, {"01", "01", "", "!"}, "", NULL, -1, {STATUS_USAGE, STATUS_USAGE}, "not what may be"},
 };

@@ -1,5 +1,5 @@
-/* test_kv_store.c: the store's protocol from both ends, with clients and servers that do not keep to it. The doors are
- * test_wire.c's; here connections are made by wire_connect() in one process. */
+/* test_kv_store.c: the store's protocol from both ends, with clients and servers that violate it. test_wire.c tests the
+ * handshake; here wire_connect() makes the connections in one process. */
 #include "comm/launch/kv_frame.h"
 #include "comm/launch/kv_store.h"
 #include "comm/wire/wire.h"
@@ -24,7 +24,7 @@ static const unsigned char secret[WIRE_SECRET_BYTES] = {1, 2, 3};
 
 static struct error error;
 
-/* A store with connections of all ranks, and the ends that their clients were informed of. */
+/* A store with connections of all ranks, and the ends that were reported to their clients. */
 struct scene {
     struct kv_server *server;
     struct wire_self self;
@@ -164,7 +164,7 @@ static void test_values(void **state)
     assert_int_equal(kv_get(s.clients[0], -1, "some", values, 10, &error), STATUS_PEER);
     assert_non_null(strstr(error.text, "rank 1 has put no 'some'"));
 
-    /* in order: rank 0 last, and nobody is told anything */
+    /* in order: rank 0 leaves last, and no client gets an error */
     kv_leave(s.clients[2], 10);
     kv_leave(s.clients[1], 10);
     kv_leave(s.clients[0], 10);
@@ -222,7 +222,7 @@ static void test_abort(void **state)
     kv_abort(s.clients[0], STATUS_BUG, "too late");
     scene_close(&s);
 
-    /* rank 0 ends without a word */
+    /* rank 0 ends without a message */
     scene_open_clients(&s);
     shutdown(s.fds[1], SHUT_RDWR);
     assert_true(comes_true(&s.told[1].times, 1));
@@ -230,7 +230,7 @@ static void test_abort(void **state)
     assert_non_null(strstr(s.told[1].text, "connection with rank 0 is lost"));
     assert_int_equal(kv_put(s.clients[1], "k", "v", &error), STATUS_PEER);
     assert_int_equal(kv_get(s.clients[1], 0, "k", s.told[1].text, 1, &error), STATUS_PEER);
-    /* an orderly end: the store says goodbye */
+    /* an orderly end: the store sends its farewell */
     kv_server_free(s.server);
     s.server = NULL;
     usleep(100000);
@@ -240,7 +240,7 @@ static void test_abort(void **state)
     scene_close(&s);
 }
 
-/* ---- who does not keep to the rules -------------------------------------- */
+/* ---- violations of the protocol ------------------------------------------ */
 
 static void send_raw(int fd, enum kv_kind kind, int number, uint32_t length, const void *body, size_t bytes)
 {
@@ -301,7 +301,7 @@ static void test_bad_clients(void **state)
                  cases[c].bytes);
         if (!is_closed(s.fds[1]))
             fail_msg("case %zu: not dropped", c);
-        /* the others continue, and learn why they wait in vain */
+        /* the others continue, and get the reason why they wait in vain */
         assert_int_equal(kv_put(s.clients[2], "k", "v", &error), STATUS_OK);
         assert_int_equal(kv_get(s.clients[2], 2, "k", values, 10, &error), STATUS_OK);
         assert_int_equal(kv_fence(s.clients[0], 10, &error), STATUS_PEER);
@@ -321,7 +321,7 @@ static void test_bad_clients(void **state)
     scene_close(&s);
 }
 
-/* A message in single bytes. */
+/* A message that arrives byte by byte. */
 static void test_slow_client(void **state)
 {
     (void)state;
@@ -357,7 +357,7 @@ static void test_bad_servers(void **state)
         int number;
         uint32_t length;
         size_t bytes;
-        enum status code; /* that the client is told */
+        enum status code; /* that the client returns */
         const char *words;
     } cases[] = {
         {KV_VALUE, 0, 3, 3, STATUS_PEER, "an invalid answer"},
@@ -383,7 +383,7 @@ static void test_bad_servers(void **state)
         close(pair[1]);
     }
 
-    /* one that is silent; and one whose value is too long for anybody */
+    /* a silent server, and one whose value is too long for any client */
     int pair[2];
     struct kv_client *client;
     struct told told = {.times = 0};

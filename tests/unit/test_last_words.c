@@ -51,7 +51,7 @@ static void rank_start(struct rank *rank, int number, const char *job, const cha
     rank->end = end[1];
 }
 
-/* What it has printed. */
+/* Returns the text that it has printed. */
 static const char *rank_said(struct rank *rank, char text[512])
 {
     size_t at = 0;
@@ -71,7 +71,7 @@ static void rank_end(struct rank *rank)
     assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0);
 }
 
-/* A rank that says this while the others live; whether it is heard. */
+/* Starts a rank with this error while the others live. Returns whether it prints the error. */
 static bool is_heard(int number, const char *job, const char *text)
 {
     struct rank rank;
@@ -109,7 +109,7 @@ static void test_one_of_a_node(void **state)
     assert_true(is_heard(3, job, "no secret for rank 3: SLURM_PROCID=3, SLURM_NTASKS=4"));
 }
 
-/* Without a name of the job: the place where its ranks meet. */
+/* Without a job name, the address where its ranks meet identifies the job. */
 static void test_ranks_of_torchrun(void **state)
 {
     (void)state;
@@ -125,7 +125,7 @@ static void test_ranks_of_torchrun(void **state)
     unsetenv("MASTER_PORT");
 }
 
-/* The name of the only abstract socket of ours. */
+/* The name of this test's only abstract socket. */
 static socklen_t find_name(struct sockaddr_un *name)
 {
     char line[512];
@@ -144,7 +144,7 @@ static socklen_t find_name(struct sockaddr_un *name)
     return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + length);
 }
 
-/* Somebody else has the name: one that does not listen, and another user. */
+/* Another process has the name: one that does not listen, or one of another user. */
 static void test_a_name_that_proves_nothing(void **state)
 {
     (void)state;
@@ -157,7 +157,8 @@ static void test_a_name_that_proves_nothing(void **state)
     socklen_t size = find_name(&name);
     rank_end(&first);
     int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0), ready[2], status;
-    assert_int_equal(bind(fd, (struct sockaddr *)&name, size), 0); /* it is free again, and this process's own */
+    assert_int_equal(bind(fd, (struct sockaddr *)&name, size),
+                     0); /* the name is free again, and this process takes it */
     assert_true(is_heard(1, job, "no secret"));
     close(fd);
     if (geteuid() != 0)

@@ -1,5 +1,5 @@
-/* test_launchers.c: ranks that meet through each launcher, and what happens when something is wrong with it. The
- * libraries are fake_pmi.c's. */
+/* test_launchers.c: ranks that meet through each launcher, and the failures of each. fake_pmi.c provides the
+ * libraries. */
 #include "comm/launch/bootstrap.h"
 #include "comm/launch/pmi2_refusal.h"
 #include "comm/launch/slurm_step.h"
@@ -24,7 +24,7 @@ static const char *hex_of(const unsigned char *bytes, char text[65])
     return text;
 }
 
-/* Uses everything once; prints its place. */
+/* Uses every function once and prints the rank's place. */
 static void play_meet(struct bootstrap *boot)
 {
     struct error error = {.code = STATUS_OK};
@@ -276,7 +276,7 @@ static void test_failures(void **state)
             }
         }
         play_start(&play);
-        play_wait_first(&play); /* the other one may look for it for long */
+        play_wait_first(&play); /* the other one may look for it for a long time */
         play_read(&play, "said", 0, text, sizeof text);
         if (play.codes[0] != (int)one->status)
             fail_msg("case %zu (%s, %s): code %d: %s", c, play_launchers[one->launcher],
@@ -288,7 +288,7 @@ static void test_failures(void **state)
     }
 }
 
-/* A failure that all ranks share, and know to share, is printed by one. */
+/* A failure that all ranks share, and can know that they share, is printed by one of them. */
 static void test_another_version(void **state)
 {
     (void)state;
@@ -304,7 +304,7 @@ static void test_another_version(void **state)
 
 /* ---- a rank without libpmi2 ---------------------------------------------- */
 
-/* slurmstepd's part: one message of the rank's, which contains `words`, and the answer. */
+/* Plays slurmstepd: receives one message of the rank, which contains `words`, and sends the answer. */
 static void answer_rank(int fd, const char *words)
 {
     char text[512] = "", length[7] = "";
@@ -325,8 +325,7 @@ static void play_file(const struct play *play, const char *name, const char *tex
     assert_true(file && fputs(text, file) >= 0 && fclose(file) == 0);
 }
 
-/* Rank 1 says why it does not come, and rank 0 ends with its code instead of waiting for it. play: rank 1 is refused.
- */
+/* Rank 1 reports why it does not join, and rank 0 ends with its code instead of waiting. play: rank 1 is refused. */
 static void check_refusal(struct play *play, const char *why)
 {
     int pair[2];
@@ -362,7 +361,7 @@ static void test_a_rank_without_the_library(void **state)
     check_refusal(&play, "cannot open libpmi2.so.0");
 }
 
-/* Of all ranks' variables only rank 0's fit. */
+/* Only the variables of rank 0 are consistent. */
 static void test_variables_that_fit_one_rank(void **state)
 {
     (void)state;
@@ -379,7 +378,7 @@ static void test_refusing_in_vain(void **state)
     static const struct {
         const char *answers;
         bool closed;
-        const char *words; /* NULL: all is well */
+        const char *words; /* NULL: success */
     } cases[] = {
         {GREETED DONE DONE DONE, false, NULL},
         {"", true, "the connection was closed"},
@@ -429,7 +428,7 @@ static void test_abort(void **state)
         struct play play = {.launcher = (enum play_launcher)by, .world = 2, .scene = "abort"};
         char text[256];
         play_start(&play);
-        if (by == BY_PMI2 || by == BY_PMIX) { /* the library tells the launcher, which would end rank 0 */
+        if (by == BY_PMI2 || by == BY_PMIX) { /* the library informs the launcher, which would end rank 0 */
             for (int i = 0; i < 500 && !*play_read(&play, "abort", -1, text, sizeof text); i++)
                 usleep(20000);
             assert_string_equal(text,
@@ -463,7 +462,7 @@ static void test_strangers(void **state)
     assert_non_null(strstr(play_read(&play, "said", 0, text, sizeof text), "in use"));
     play_end(&play);
 
-    /* torchrun's own store is there: another port is found */
+    /* torchrun's store has the port, so another one is chosen */
     play.extra[2] = "TORCHELASTIC_USE_AGENT_STORE";
     play.extra[3] = "True";
     play_run(&play);
@@ -536,7 +535,7 @@ static void test_task_count(void **state)
             fail_msg("'%s': %d", lists[i].list, slurm_task_count(lists[i].list));
 }
 
-/* The two libraries, one that is none and one that is empty. */
+/* The two libraries, a file that is not a library, and an empty file. */
 static int make_libraries(void **state)
 {
     (void)state;

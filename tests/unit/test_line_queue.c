@@ -1,4 +1,4 @@
-/* line_queue.h: a disk that is full for a while costs no line and nobody's time; the file holds whole lines in order.
+/* test_line_queue.c: a disk that is full for a while costs neither lines nor time; the file has whole lines, in order.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -12,7 +12,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* The queue's write: it takes this many more bytes, then each call fails with `failure`. */
+/* Replaces the queue's write(): it accepts this many more bytes, then each call fails with `failure`. */
 static size_t room;
 static int failure;
 
@@ -108,7 +108,7 @@ static void test_it_is_not_tried_at_every_line(void **unused)
     failure = 0;
     assert_int_equal(add(&queue, "two\n"), STATUS_OK);
     assert_file("");
-    assert_true(line_queue_drain(&queue, 0)); /* but when somebody needs them there */
+    assert_true(line_queue_drain(&queue, 0)); /* but a drain writes them */
     assert_file("one\ntwo\n");
     line_queue_release(&queue);
 }
@@ -172,7 +172,7 @@ static void test_lines_that_waited_are_the_owners_alone(void **unused)
     failure = EIO;
     assert_int_equal(add(&queue, "two\n"), STATUS_OK);
     failure = 0;
-    owner_says = STATUS_CHECKPOINT; /* it cannot be read either */
+    owner_says = STATUS_CHECKPOINT; /* the owner file cannot be read either */
     owner_cause = ESTALE;
     queue.retry_at = 0;
     assert_int_equal(add(&queue, "three\n"), STATUS_OK);

@@ -1,4 +1,4 @@
-/* What is said on stderr and in the log file, and by whom. */
+/* test_log.c: the lines on stderr and in the log file, and which rank writes them. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -23,7 +23,7 @@ static void read_all(const char *path, char *text, size_t size)
     fclose(f);
 }
 
-/* Says `text` as an error and as a warning; fills said (stderr) and logged (the file). */
+/* Logs `text` as an error and as a warning; fills said (stderr) and logged (the file). */
 static void say(int rank, int world, const char *text)
 {
     char terminal[] = "/tmp/ztrain-log-XXXXXX", file[] = "/tmp/ztrain-log-XXXXXX";
@@ -59,7 +59,7 @@ static void test_who_speaks(void **state)
     assert_non_null(strstr(logged, "Z ztrain: error: no such file\n"));
 }
 
-/* What ranks have agreed on begins with the one it happened to. */
+/* An error on which the ranks have agreed begins with the rank where it happened. */
 static void test_a_rank_is_named_once(void **state)
 {
     (void)state;
@@ -72,7 +72,7 @@ static void test_a_rank_is_named_once(void **state)
     assert_non_null(strstr(said, "ztrain: error: rank 1 on here: rank 1 on hereabouts: disk full\n"));
 }
 
-/* A file name that would clear the screen, and forge a line. */
+/* A file name that would clear the screen and forge a line. */
 static void test_a_terminal_obeys_nothing_from_outside(void **state)
 {
     (void)state;
@@ -113,7 +113,7 @@ static void test_what_is_printable(void **state)
     assert_string_equal(printable("\033\033", small, sizeof small), "\\x1b...");
 }
 
-/* A log file begins with what was said before it was open. */
+/* A log file begins with the lines that were logged before it was opened. */
 static void test_the_log_has_the_first_words(void **state)
 {
     (void)state;

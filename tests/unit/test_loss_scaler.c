@@ -1,4 +1,4 @@
-/* The loss scale of fp16, step by step, against what DeepSpeed's own class computed. */
+/* test_loss_scaler.c: the loss scale of fp16, step by step, against the values of DeepSpeed's class. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,4 +1,5 @@
-/* Learning rates: ours by their formulas at hand-computed points, DeepSpeed's against what its own classes computed. */
+/* test_lr_schedule.c: ztrain's learning rates at points computed by hand, DeepSpeed's against the values of its
+ * classes. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -36,7 +37,7 @@ static void test_own(void **state)
     assert_close(schedule_lr(&cosine, 1e-3, 99), 1e-4, 1e-15, "Cosine", 99);
     constant.warmup_steps = 0;
     assert_close(schedule_lr(&constant, 1e-3, 1), 1e-3, 0, "Constant without warm-up", 1);
-    linear.total_steps = linear.warmup_steps; /* nothing left to decay over: at the minimum */
+    linear.total_steps = linear.warmup_steps; /* no steps left for the decay: the minimum */
     assert_close(schedule_lr(&linear, 1e-3, 3), 1e-4, 1e-15, "Linear, all warm-up", 3);
 }
 

@@ -32,7 +32,7 @@ static int remove_root(void **state)
     return system(command);
 }
 
-/* The file at `path` below the root has this text. */
+/* Writes this text to the file `path` below the root. */
 static void put(const char *path, const char *text)
 {
     char file[FS_PATH_MAX], folder[FS_PATH_MAX];
@@ -73,7 +73,7 @@ static struct machine_memory read_memory(void)
 static void without_groups_the_machine_counts(void **state)
 {
     (void)state;
-    struct machine_memory memory = read_memory(); /* nothing is there at all */
+    struct machine_memory memory = read_memory(); /* no file exists */
     assert_true(memory.total == UINT64_MAX && memory.available == UINT64_MAX && memory.limit == UINT64_MAX);
     assert_true(machine_cpu_quota(root) == 0);
     put_meminfo();
@@ -91,7 +91,7 @@ static void version_2_limits(void **state)
     put("sys/fs/cgroup/job/cpu.max", "150000 100000\n");
     struct machine_memory memory = read_memory();
     assert_true(memory.total == 16 * MIB && memory.limit == 4 * MIB);
-    assert_true(memory.available == 2 * MIB); /* 4 less 3, of which 1 can be dropped */
+    assert_true(memory.available == 2 * MIB); /* 4 - 3, and 1 of the 3 can be reclaimed */
     assert_true(machine_cpu_quota(root) == 1.5);
     put_group("sys/fs/cgroup/job", "4194304\n", 5, 0); /* over its limit */
     assert_true(read_memory().available == 0);

@@ -48,7 +48,7 @@ static void kernels_come_back(void **state)
     json_object_set_new(machine, "bf16_products", json_string("widen"));
     assert_true(machine_record_kernels(machine, &kernels));
     assert_int_equal(kernels.bf16, CPU_BF16_WIDEN);
-    json_object_set_new(machine, "isa", json_string("avx1024")); /* of a later ztrain */
+    json_object_set_new(machine, "isa", json_string("avx1024")); /* from a later ztrain */
     assert_false(machine_record_kernels(machine, &kernels));
     assert_false(machine_record_kernels(NULL, &kernels));
     json_decref(machine);
@@ -71,7 +71,7 @@ static void differences_are_named(void **state)
     json_object_set_new(checkpoint.manifest, "ztrain_version", json_string("0.0.9"));
     assert_string_equal(machine_record_differences(&checkpoint, was, text, sizeof text),
                         "ztrain: 0.0.9, now " ZTRAIN_VERSION);
-    checkpoint.machine = NULL; /* it does not say */
+    checkpoint.machine = NULL; /* the checkpoint does not record it */
     json_object_del(checkpoint.manifest, "ztrain_version");
     assert_string_equal(machine_record_differences(&checkpoint, now, text, sizeof text), "");
     json_decref(checkpoint.manifest);

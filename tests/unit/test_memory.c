@@ -1,4 +1,4 @@
-/* memory.c: the end without memory, and streams that are never cut short. */
+/* test_memory.c: the end of a process without memory, and streams that are never truncated silently. */
 #include "core/memory.h"
 
 #include <setjmp.h>
@@ -14,7 +14,7 @@
 #include <cmocka.h>
 #include <jansson.h>
 
-/* A child's last text on stderr, and how it ends. */
+/* A child's last text on stderr, and its exit status. */
 static int ended(void (*body)(void), char said[1024])
 {
     int file = memfd_create("stderr", 0);
@@ -59,7 +59,7 @@ static void ask_with_peers(void)
     TOO_MUCH();
 }
 
-/* No address space is left for a text of 64 MiB, but for the small things that end a process. */
+/* The address space is too small for a text of 64 MiB, but large enough for the end of the process. */
 static void build_json(void)
 {
     const struct rlimit limit = {64 << 20, 64 << 20};
@@ -69,10 +69,10 @@ static void build_json(void)
     memory_serve_libraries();
     setrlimit(RLIMIT_AS, &limit);
     json_t *value = json_string(text);
-    _exit(value ? 0 : 3); /* 3: what jansson does of itself */
+    _exit(value ? 0 : 3); /* 3: jansson's behaviour without the hook */
 }
 
-/* What the OpenMP run time does. */
+/* As the OpenMP runtime does. */
 static void end_as_a_library(void)
 {
     memory_serve_libraries();

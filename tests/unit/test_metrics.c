@@ -1,5 +1,5 @@
-/* metrics.jsonl: what is written can be read back exactly; a resume leaves out later, damaged and torn lines and keeps
- * the former file; a new run moves it aside. */
+/* test_metrics.c: values in metrics.jsonl can be read back exactly; a resume leaves out later, damaged and torn lines
+ * and keeps the former file; a new run moves it aside. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -47,7 +47,7 @@ static int free_number(void)
     return number;
 }
 
-/* Resumes from "step-%lld" of that step. */
+/* Resumes from the checkpoint of that step. */
 static struct metrics *resume_metrics(int64_t step, bool evaluation_due)
 {
     struct metrics *metrics = NULL;
@@ -173,7 +173,7 @@ static void test_nothing_to_leave_out(void **state)
     assert_string_equal(read_file(path), before);
     assert_int_equal(free_number(), number);
 
-    /* a last line that is whole but for its newline */
+    /* a last line that lacks only its newline */
     assert_int_equal(truncate(path, (off_t)strlen(before) - 1), 0);
     metrics = resume_metrics(3, false);
     write_steps(metrics, 4, 4);
@@ -185,7 +185,7 @@ static void test_nothing_to_leave_out(void **state)
     free(before);
 }
 
-/* One damaged line costs one line; what is in it is kept in the former file. */
+/* One damaged line costs one line, which the former file keeps. */
 static void test_damaged_lines(void **state)
 {
     (void)state;
@@ -195,7 +195,7 @@ static void test_damaged_lines(void **state)
     FILE *file = fopen(path, "a");
     static const char bytes[] = "\0\0\0{\"step\":4}\n[3]\n{\"loss\":4}\n";
     assert_int_equal(fwrite(bytes, 1, sizeof bytes - 1, file), sizeof bytes - 1);
-    for (int i = 0; i < 20000; i++) /* longer than any line of ours */
+    for (int i = 0; i < 20000; i++) /* longer than any line that ztrain writes */
         fputc('x', file);
     fputs("\n{\"step\":6,\"later\":\"versions may add lines\"}\n", file);
     fclose(file);
@@ -236,7 +236,7 @@ static void test_the_lines_of_another_course(void **state)
     struct metrics_checkpoint_line nine = {"step-9", 9, 109}, four = {"step-4", 4, 104}, other = {"step-9", 9, 110};
     assert_int_equal(metrics_find(path, &nine, left, &parted), left);
     assert_int_equal(metrics_find(path, &nine, 0, &parted), left);
-    assert_int_equal(parted, 6); /* these steps had the same numbers */
+    assert_int_equal(parted, 6); /* up to this step the lines are equal */
     assert_int_equal(metrics_find(path, &four, 0, &parted), 0);
     assert_int_equal(metrics_find(path, &other, left, &parted), -1);
 
@@ -251,7 +251,7 @@ static void test_the_lines_of_another_course(void **state)
     assert_int_equal(count_lines(read_number(number)), 4 + 1 + 2 + 1);
 }
 
-/* The evaluation of the step that is gone on from is done again: what a killed run wrote of it goes. */
+/* The evaluation of the resumed step is repeated: the lines that a killed run wrote of it are removed. */
 static void test_resume_cuts_an_evaluation_that_is_due(void **state)
 {
     (void)state;
@@ -265,7 +265,7 @@ static void test_resume_cuts_an_evaluation_that_is_due(void **state)
     assert_int_equal(metrics_epoch_end(metrics, 1, 3, 2.25, &err), STATUS_OK);
     metrics_close(metrics);
 
-    metrics_close(resume_metrics(3, false)); /* it is not due: all stays */
+    metrics_close(resume_metrics(3, false)); /* no evaluation is due: all lines stay */
     assert_int_equal(count_lines(read_file(path)), 6);
     metrics_close(resume_metrics(3, true));
     char *text = read_file(path);
@@ -281,7 +281,7 @@ static void test_resume_cuts_an_evaluation_that_is_due(void **state)
     assert_int_equal(count_lines(read_file(path)), 4);
 }
 
-/* What a resume warns of. */
+/* The warnings of a resume. */
 static char *warnings_of_resume(int64_t step)
 {
     char name[160];
@@ -296,7 +296,7 @@ static char *warnings_of_resume(int64_t step)
     return read_file(name);
 }
 
-/* Steps whose lines are missing are named, and only those. */
+/* The warning names the steps whose lines are missing and no others. */
 static void test_holes(void **state)
 {
     (void)state;
@@ -322,7 +322,7 @@ static void test_holes(void **state)
     assert_int_equal(strncmp(read_file(path), "{\"checkpoint\":", 14), 0); /* not as a run that branched off begins */
     assert_non_null(strstr(warnings_of_resume(4), "' lacks the lines of steps 1 to 4 (4 in all): "));
 
-    metrics = new_metrics(); /* of a run that branched off */
+    metrics = new_metrics(); /* a run that branched off */
     assert_int_equal(metrics_resume(metrics, "runs/y/checkpoints/step-7", 7, &err), STATUS_OK);
     write_steps(metrics, 8, 8);
     metrics_close(metrics);
@@ -337,7 +337,7 @@ static void test_errors(void **state)
     assert_int_equal(metrics_open("/nonexistent/metrics.jsonl", NULL, &metrics, &err), STATUS_CHECKPOINT);
     assert_non_null(strstr(err.text, "cannot open '/nonexistent/metrics.jsonl'"));
 #ifdef ZTRAIN_FAULTS
-    /* whatever fails, the file is the one or the other, and nothing is lost */
+    /* whatever fails, the file is the former or the new one, and nothing is lost */
     metrics_close(new_metrics());
     int former = free_number();
     bool reached = true;

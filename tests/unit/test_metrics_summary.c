@@ -1,4 +1,4 @@
-/* The summary of a finished run, from the lines that all of its starts have written. */
+/* test_metrics_summary.c: the summary of a finished run, from the lines of all of its starts. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -62,7 +62,7 @@ static void test_over_all_starts(void **state)
     assert_string_equal(s.best_checkpoint, "");
 }
 
-/* Of two as near the later one; keep_last has deleted the others. */
+/* The later of two equally near checkpoints; keep_last has deleted the others. */
 static void test_the_nearest_checkpoint_that_is_left(void **state)
 {
     (void)state;
@@ -81,7 +81,7 @@ static void test_the_nearest_checkpoint_that_is_left(void **state)
     assert_int_equal(s.checkpoint_step, 3);
 }
 
-/* The tokens and steps before it are in another run's file. */
+/* A run that branched off: the tokens and steps before it are in another run's file. */
 static void test_a_run_that_branched_off(void **state)
 {
     (void)state;
@@ -94,7 +94,7 @@ static void test_a_run_that_branched_off(void **state)
     assert_true(isnan(s.best_loss) && s.best_step == 0);
 }
 
-/* A disk that stayed full, a file that was lost: the steps without a line count neither as steps nor as tokens. */
+/* A disk was full, or a file was lost: steps without a line count neither as steps nor as tokens. */
 static void test_missing_steps(void **state)
 {
     (void)state;
