@@ -1,5 +1,4 @@
-/* string_list.h: a list of strings that owns them. {0} is the empty list; without memory the process ends (memory.h).
- */
+/* string_list.h: a list that owns its strings. {0} is the empty list; without memory the process ends (memory.h). */
 #ifndef ZTRAIN_CORE_STRING_LIST_H
 #define ZTRAIN_CORE_STRING_LIST_H
 

@@ -17,8 +17,7 @@
 
 enum { TENSOR_ALIGN = 64 }; /* elements: 128 bytes of bf16 */
 
-/* The purpose of a tensor; the transformer finds weights by role. Shapes are (out, in), or (in, out) if weights_in_out.
- */
+/* The purpose of a tensor, by which the transformer finds it. Shapes are (out, in), or (in, out) if weights_in_out. */
 enum tensor_role {
     ROLE_WTE,          /* (V, C) */
     ROLE_WPE,          /* (P, C) */

@@ -35,8 +35,7 @@ enum spec_verdict {
     VERDICT_SYNONYM  /* not a choice, but likely to be tried: did you mean `why`? */
 };
 
-/* What a changed value means to a resumed run. CONTENTS: a path, whose change is a notice if the contents are the same.
- */
+/* The effect of a changed value on a resumed run. CONTENTS: a path; if the contents are the same, a notice. */
 enum spec_resume { RESUME_SILENT, RESUME_NOTICE, RESUME_CONTENTS, RESUME_ERROR };
 
 enum {

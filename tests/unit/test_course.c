@@ -1,5 +1,4 @@
-/* test_course.c: a run has one course: a resume moves checkpoints aside and back, and a kill at any instant loses none.
- */
+/* test_course.c: a run has one course: a resume moves checkpoints aside and back; a kill at any instant loses none. */
 #include "checkpoint_case.h"
 
 #include "ckpt/checkpoint_course.h"

@@ -1,5 +1,4 @@
-/* test_deadline.c: the end of a Slurm job, and when it is near. squeue is a script of this test; the job has one rank.
- */
+/* test_deadline.c: the end of a Slurm job, and when it is near. The test provides squeue; the job has one rank. */
 #include "comm/comm.h"
 #define comm_rank(comm) 0
 #define comm_sum(comm, values, count, err) ((void)(values), (void)(err), STATUS_OK)

@@ -1,5 +1,4 @@
-/* test_machine_record.c: what a checkpoint records about the machine, and the notice of a run that continues elsewhere.
- */
+/* test_machine_record.c: what a checkpoint records about the machine, and the notice if a run continues elsewhere. */
 #include "cmd/train/machine_record.c"
 
 #include "core/version.h"

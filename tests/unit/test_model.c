@@ -1,5 +1,5 @@
-/* The model description: what transformers makes of a config.json (tests/golden/names), what is refused and with which
- * words, what is noticed, what is exported. */
+/* test_model.c: the model description of a config.json as transformers computes it (tests/golden/names), errors with
+ * their words, notices, and exports. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -49,7 +49,7 @@ static void check_tensors(const struct tensor_table *table, const json_t *tensor
     }
 }
 
-/* As near as two roundings of float32: torch and the C library have a powf of their own each. */
+/* Equal within two roundings of float32: torch and the C library each have their own powf. */
 static void check_frequency(const float *inv_freq, int64_t i, double want)
 {
     if (fabs(inv_freq[i] - want) > 2.4e-7 * want)
@@ -87,13 +87,13 @@ static void check_case(const json_t *golden)
     model_desc_release(&desc);
 }
 
-/* Where float32 of the exact value is furthest from what torch computes in float32: heads whose size is no power of
- * two. */
+/* The cases in which the exact value, rounded to float32, is furthest from torch's float32 computation: heads whose
+ * size is not a power of two. */
 static void test_rope_rounding(void **state)
 {
     (void)state;
     static const struct {
-        double theta, want; /* want: torch's */
+        double theta, want; /* want: the value of torch */
         int64_t head_dim, i;
     } cases[] = {{1e4, 0.0022908670362085104, 100, 33},
                  {5e5, 0.001075936364941299, 96, 25},
@@ -167,7 +167,7 @@ static const struct {
     {"{" LLAMA ",\"torch_dtype\":16}", STATUS_DATA, "torch_dtype must be a string"},
     {"{" LLAMA ",\"attention_dropout\":2}", STATUS_DATA, "attention_dropout must be a number from 0 to 1"},
     {"{" LLAMA ",\"pad_token_id\":32000}", STATUS_DATA, "pad_token_id is 32000"},
-    /* what transformers has and ztrain has not */
+    /* features of transformers that ztrain does not have */
     {"{" LLAMA ",\"hidden_act\":\"gelu\"}", STATUS_USAGE, "hidden_act 'gelu' is not supported; hint: silu"},
     {"{" GPT2 ",\"activation_function\":\"gelu\"}", STATUS_USAGE, "hint: gelu_new or gelu_pytorch_tanh"},
     {"{" GPT2 ",\"scale_attn_weights\":false}", STATUS_USAGE, "scale_attn_weights false is not supported"},
@@ -234,7 +234,7 @@ static void test_faults(void **state)
 
 static const struct {
     const char *config;
-    const char *notices; /* all of them, in lines */
+    const char *notices; /* all notices, one a line */
 } NOTICES[] = {
     {"{" LLAMA ",\"use_cache\":true,\"bos_token_id\":1,\"transformers_version\":\"4.40\",\"attention_dropout\":0.0}",
      ""},
@@ -285,25 +285,26 @@ static void test_notices(void **state)
 
 static const struct {
     const char *config;
-    const char *words; /* of the notice, and of a run spec's error; NULL: neither */
+    const char *words; /* in the notice and in a run spec's error; NULL: neither */
 } SPELLINGS[] = {
     {"{\"model_type\":\"llama\",\"num_hiden_layers\":2}",
      "'num_hiden_layers' is not a key of a llama config; hint: did you mean 'num_hidden_layers'?"},
     {"{" LLAMA ",\"intermediate_sz\":64}",
      "'intermediate_sz' is not a key of a llama config; hint: did you mean 'inter"},
     {"{" LLAMA ",\"Tie_Word_Embeddings\":true}", "did you mean 'tie_word_embeddings'?"},
-    /* also where the default of the key that was meant is at fault */
+    /* also if the fault is the default of the key that was meant */
     {"{" MISTRAL ",\"num_key_value_haeds\":4,\"quantisation_config\":{}}", "did you mean 'num_key_value_heads'?"},
     {"{" LLAMA ",\"rope_scaling\":{\"type\":\"linear\",\"factor\":2,\"rope_thta\":7}}",
      "'rope_scaling.rope_thta' is not a key of a llama config; hint: did you mean 'rope_scaling.rope_theta'?"},
     {"{\"model_type\":\"gpt2\",\"n_heads\":4}",
      "'n_heads' is not a key of a gpt2 config; hint: did you mean 'n_head'?"},
-    /* the family reads no such key; nothing is near */
+    /* the family does not read such a key; no key is similar */
     {"{" LLAMA ",\"n_heads\":4,\"clip_qk\":1,\"scale_attn_weight\":1,\"layer_norm_epsilo\":1}", NULL},
     {"{" LLAMA ",\"something\":1,\"\":2}", NULL},
 };
 
-/* The key that is meant is there, if only as null: a file is left alone, in a spec --set may have added the other. */
+/* The key that is meant is present, perhaps as null: a file gets no notice; in a spec --set may have added the other.
+ */
 static void test_spelling_beside(void **state)
 {
     (void)state;
@@ -512,7 +513,7 @@ static void test_files(void **state)
     expect_file_fault(path, "maximum parsing depth reached");
     free(big);
     unlink(path);
-    assert_int_equal(mkfifo(path, 0600), 0); /* nobody writes: opening must not wait */
+    assert_int_equal(mkfifo(path, 0600), 0); /* it has no writer: opening must not wait */
     expect_file_fault(folder, "it is not a regular file");
     unlink(path);
     assert_int_equal(fs_write_file(path, "{" GPT2 "}", strlen("{" GPT2 "}"), STATUS_DATA, &err), STATUS_OK);

@@ -1,5 +1,5 @@
-/* The comparison of two model descriptions: every key that changes the computation is found and named with both values,
- * and nothing else is. */
+/* test_model_compare.c: the comparison of two model descriptions finds every key that changes the computation, names it
+ * with both values, and reports nothing else. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -23,7 +23,7 @@
     ",\"rope_scaling\":{\"rope_type\":\"llama3\",\"factor\":8,\"low_freq_factor\":1,\"high_freq_factor\":4," \
     "\"original_max_position_embeddings\":100}"
 
-/* The `base` of a config with `was` or `now` behind it; expected: the differences as "key: was -> now, …". */
+/* Two configs: `base` followed by `was` or `now`; expected: the differences as "key: was -> now, …". */
 static const struct {
     const char *base, *was, *now, *expected;
 } CASES[] = {
@@ -68,7 +68,7 @@ static const struct {
      "model_type: \"qwen2\" -> \"llama\", attention_bias: true -> false"},
     {LLAMA, ",\"vocab_size\":50257,\"intermediate_size\":128,\"rms_norm_eps\":1e-5,\"tie_word_embeddings\":true",
      ",\"vocab_size\":50257,\"model_type\":\"gpt2\"", "model_type: \"llama\" -> \"gpt2\", n_positions: 2048 -> 1024"},
-    /* what computes the same */
+    /* differences that do not change the computation */
     {LLAMA, "", "", ""},
     {GPT2, "", ",\"hidden_size\":32,\"n_inner\":null", ""},
     {LLAMA, "", ",\"rope_theta\":1e4,\"rms_norm_eps\":0.000001,\"head_dim\":8", ""},
@@ -95,7 +95,7 @@ static void load(const char *base, const char *more, struct model_desc *desc)
     char text[1024];
     struct error err;
     snprintf(text, sizeof text, "{%s%s}", base, more);
-    json_t *config = json_loads(text, 0, NULL); /* the last of two values counts */
+    json_t *config = json_loads(text, 0, NULL); /* the last value of a key counts */
     assert_non_null(config);
     if (model_desc_from_json(config, "c.json", desc, &err) != STATUS_OK)
         fail_msg("%s", err.text);

@@ -1,5 +1,5 @@
-/* test_net.c: the data connections alone. Two threads stand for two ranks, each with its own control block, as on two
- * nodes; there are no agents. */
+/* test_net.c: the data connections without agents. Two threads play two ranks, each with its own control block, as on
+ * two nodes. */
 #include "comm/net.h"
 
 #include "comm/operation.h"
@@ -55,7 +55,7 @@ static void ends_open(struct end ends[2], int buffer)
 
 static void ends_close(struct end ends[2])
 {
-    for (int r = 1; r >= 0; r--) { /* the other way round: the progress counter goes back to where it was */
+    for (int r = 1; r >= 0; r--) { /* in reverse order, so that the progress counter is restored */
         net_free(ends[r].net);
         control_detach(ends[r].control);
         close(ends[r].memory);
@@ -98,7 +98,7 @@ static void assert_failed(struct end *end, enum status code, const char *words)
         fail_msg("'%s' is not in '%s'", words, error.text);
 }
 
-/* More than sockets hold, both ways at once, in several parts and portions of any size. */
+/* More bytes than the sockets hold, in both directions at once, in several parts and portions of any size. */
 static void test_both_ways(void **state)
 {
     (void)state;
@@ -114,7 +114,7 @@ static void test_both_ways(void **state)
                 memset(in[r], 0, BYTES);
                 for (size_t i = 0; i < BYTES; i++)
                     out[r][i] = (char)(i * 7 % 251 + (size_t)(r + round));
-                /* one end cuts what the other has in one part */
+                /* one end divides the bytes that the other has in one part */
                 part(&ends[r], r == 0, r == 0 ? out[r] : in[r], CUT);
                 part(&ends[r], r == 0, r == 0 ? out[r] + CUT : in[r] + CUT, 1);
                 part(&ends[r], r == 0, r == 0 ? out[r] + CUT + 1 : in[r] + CUT + 1, BYTES - CUT - 1);
@@ -134,7 +134,7 @@ static void test_both_ways(void **state)
     }
 }
 
-/* A transfer ends when each part has what it needs; the next one moves the rest. */
+/* A transfer ends when each part has the bytes that it needs; the next one moves the rest. */
 static void test_needs(void **state)
 {
     (void)state;
@@ -149,7 +149,7 @@ static void test_needs(void **state)
     for (int r = 0; r < 2; r++)
         net_begin(ends[r].net, &ends[r].op);
     assert_int_equal(net_transfer(ends[0].net, NULL, 0), STATUS_OK);
-    assert_int_equal(net_transfer(ends[0].net, ends[0].parts, 1), STATUS_OK); /* nobody reads yet */
+    assert_int_equal(net_transfer(ends[0].net, ends[0].parts, 1), STATUS_OK); /* the peer does not read yet */
     assert_true(ends[0].parts[0].done > 0 && ends[0].parts[0].done < BYTES);
     part(&ends[1], false, in, 1000);
     part(&ends[1], false, in + 1000, BYTES - 1000);
@@ -185,7 +185,7 @@ static void test_different_operations(void **state)
         else if (what == 2)
             ends[0].op.count = 8;
         else
-            net_begin(ends[0].net, &ends[0].op); /* one operation ahead */
+            net_begin(ends[0].net, &ends[0].op); /* this end is one operation ahead */
         run_both(ends);
         assert_int_equal(ends[0].status, STATUS_OK);
         assert_failed(&ends[1], STATUS_BUG,

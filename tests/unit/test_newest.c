@@ -1,5 +1,5 @@
-/* test_newest.c: the newest checkpoint of a run that deletes and replaces it meanwhile. The manifests are read, and the
- * export is made, through hooks, which are that run. */
+/* test_newest.c: the newest checkpoint of a run that deletes and replaces it in the meantime. Hooks in the reading of
+ * manifests and in the export play that run. */
 #include "ckpt/manifest.h"
 #include "tests/unit/checkpoint_case.h"
 
@@ -26,7 +26,7 @@ static void save(int step)
     case_save_ok(&how, path);
 }
 
-/* An export: all is read again, from files that are opened anew. */
+/* An export reads everything again, from files that it opens anew. */
 static int64_t exported_step;
 
 static enum status read_again(const struct checkpoint *checkpoint, const char *out, enum dtype dtype, int64_t bytes,
@@ -45,7 +45,7 @@ static enum status read_again(const struct checkpoint *checkpoint, const char *o
 #include "cmd/unknown_word.c"
 #undef huggingface_export
 
-static int doomed; /* the call at which the newest one gives way to the next */
+static int doomed; /* the call during which the newest checkpoint is replaced by the next */
 
 static void train_on(int calls)
 {
@@ -55,7 +55,7 @@ static void train_on(int calls)
     save(2);
 }
 
-/* Whether it is deleted as it is listed, or as it is opened. */
+/* The checkpoint is deleted while it is listed, or while it is opened. */
 static void test_a_newest_one_that_is_deleted_is_taken_again(void **unused)
 {
     (void)unused;
@@ -91,7 +91,7 @@ static void test_one_that_stays_and_is_damaged_is_read_once(void **unused)
     loads = 0;
     assert_int_equal(checkpoint_open(case_dir, true, &checkpoint, &err), STATUS_CHECKPOINT);
     assert_non_null(strstr(err.text, "none of the 1 checkpoints in"));
-    assert_int_equal(loads, 2); /* as it is listed, and as it is opened */
+    assert_int_equal(loads, 2); /* once when it is listed, once when it is opened */
 }
 
 static int newest;

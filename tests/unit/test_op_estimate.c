@@ -1,5 +1,5 @@
-/* test_op_estimate.c: the estimated times of ops: products next to the offline model that their formula is fitted to,
- * ops that move bytes, and what assumptions change. */
+/* test_op_estimate.c: the estimated times of ops: products compared with the offline model to which their formula is
+ * fitted, ops that move bytes, and the effect of the assumptions. */
 #include "gpu/plan/op_estimate.h"
 
 #include <math.h>
@@ -28,7 +28,7 @@ static void check_near(double value, double expected, double tolerance)
         fail_msg("%g; expected %g within %g %%", value, expected, 100 * tolerance);
 }
 
-/* Next to the model's times with the 4 % and the sustained rate that estimates have on top. */
+/* Compares with the model's times, plus the 4 % and the sustained rate that estimates add. */
 static void products_follow_the_offline_model(void **state)
 {
     (void)state;
@@ -71,13 +71,13 @@ static void assumptions_take_their_loss_away(void **state)
     assert_int_equal(both.parts[0].kind, PLAN_GEMM_WGRAD);
     assert_int_equal(both.parts[1].kind, PLAN_BIAS);
     assert_int_equal(op_estimate_linear_bwd_weight(&fused, &weight).count, 1);
-    weight.ld_dy = 1000; /* logits' rows are set apart */
+    weight.ld_dy = 1000; /* the rows of logits have a gap between them */
     assert_int_equal(op_estimate_linear_bwd_weight(&fused, &weight).parts[0].kind, PLAN_HEAD);
 
     struct attention_bwd_args attention = {.dtype = DTYPE_BF16, .M = 8192, .H = 12, .KV = 12, .D = 64, .max_seq = 1024};
     struct plan_settings unordered = {.gpu = &h100, .assumptions = 1u << ASSUME_UNORDERED_ATTENTION};
     double ordered = op_estimate_attention_bwd(&settings, &attention).parts[0].expected;
-    double workspace = 8192.0 * 1024 * 12 * 2; /* T x T bf16 values a head */
+    double workspace = 8192.0 * 1024 * 12 * 2; /* T x T bf16 values for each head */
     check_near(ordered - op_estimate_attention_bwd(&unordered, &attention).parts[0].expected, workspace / 2.3e12, 0.01);
 
     struct adam_args adam = {.n = 1000, .param_dtype = DTYPE_BF16};

@@ -1,5 +1,5 @@
-/* test_ops_work.c: FLOPs and bytes of ops against figures computed by hand; fp32 outputs count four bytes an element.
- */
+/* test_ops_work.c: FLOPs and bytes of ops against figures computed by hand; fp32 outputs count four bytes an
+ * element. */
 #include "gpu/ops_work.h"
 
 #include <setjmp.h>

@@ -1,5 +1,5 @@
-/* test_output.c: readers who pause, do not come back or are gone. Each test is a child whose stdout and stderr are
- * small pipes. */
+/* test_output.c: readers that pause, never come back or have closed the pipe. Each test is a child process whose stdout
+ * and stderr are small pipes. */
 #include "core/output.h"
 #include "core/status.h"
 
@@ -17,12 +17,12 @@
 
 #include <cmocka.h>
 
-enum { SMALL_PIPE = 4096, LINES = 20000 /* twice what fits */ };
+enum { SMALL_PIPE = 4096, LINES = 20000 /* twice as many as fit */ };
 
 struct child {
     pid_t pid;
     int out, err; /* its output; -1: both go to `out` */
-    int go, done; /* from us: continue; from it: a step is done */
+    int go, done; /* from the test: continue; from the child: a step is done */
 };
 
 static void say(enum outlet outlet, const char *format, int number)
@@ -122,7 +122,7 @@ static void say_much(const struct child *self)
     for (int i = 0; i < LINES; i++)
         say(OUTLET_STDOUT, "line %d\n", i);
     output_put(OUTLET_STDERR, "aside\n", 6, OUTPUT_LINE);
-    tell(self); /* nobody has read yet */
+    tell(self); /* nothing has been read yet */
     await(self);
     for (int i = 0; i < 3; i++)
         say(OUTLET_STDOUT, "later %d\n", i);
@@ -154,7 +154,7 @@ static void test_a_reader_who_pauses(void **state)
     assert_int_equal(end(&child), 0);
 }
 
-/* The last words have room though the queue is full, and the process ends though nobody reads. */
+/* The last words fit although the queue is full, and the process ends although nobody reads. */
 static void fill_and_end(const struct child *self)
 {
     for (int i = 0; i < LINES; i++)
@@ -269,7 +269,7 @@ static void test_a_log_file_that_hangs(void **state)
     assert_int_equal(end(&child), 0);
 }
 
-/* A bug may be anywhere, also in the queues: its words go past them, and wait no longer than they do. */
+/* A failed assertion may be in the queues: its message bypasses them, and waits no longer than they do. */
 static void end_with_a_bug(const struct child *self)
 {
     (void)self;

@@ -1,4 +1,4 @@
-/* Philox: the published known answers; the normal stream's bits, moments and independence of how it is cut. */
+/* test_philox.c: the published known answers; the normal stream's bits and moments, the same for any division. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -35,7 +35,7 @@ static void test_u64(void **state)
 {
     (void)state;
     assert_true(philox_u64(0, 0, 0) == 0xe169c58d6627e8d5u);
-    /* seed, stream and index all count, in both halves */
+    /* both halves of seed, stream and index matter */
     const uint64_t high = (uint64_t)1 << 40;
     uint64_t seen[] = {philox_u64(1, 2, 3),       philox_u64(2, 2, 3),        philox_u64(1, 3, 3),
                        philox_u64(1, 2, 4),       philox_u64(1 | high, 2, 3), philox_u64(1, 2 | high, 3),
@@ -45,7 +45,7 @@ static void test_u64(void **state)
             assert_true(seen[i] != seen[j]);
 }
 
-/* Box-Muller in double, from the words themselves. */
+/* Box-Muller in double, computed from the random words. */
 static void test_normal_values(void **state)
 {
     (void)state;
@@ -65,7 +65,7 @@ static void test_normal_values(void **state)
     free(values);
 }
 
-/* The bits are the same on every machine and with every compiler: a hash of them stands here. */
+/* The bits must be the same on every machine and with every compiler: they are compared by a hash. */
 static void test_normal_bits(void **state)
 {
     (void)state;
@@ -107,13 +107,13 @@ static void test_normal_moments(void **state)
     assert_true(fabs(next / COUNT) < error);
 }
 
-/* Any piece is the same as that piece of the whole. */
+/* Any range, generated alone, equals that range of the whole stream. */
 static void test_normal_pieces(void **state)
 {
     (void)state;
     enum { COUNT = 2000 };
     float whole[COUNT], piece[COUNT + 1];
-    const int64_t base = ((int64_t)1 << 34) - 700; /* the block's number crosses 32 bits */
+    const int64_t base = ((int64_t)1 << 34) - 700; /* the block's number exceeds 32 bits here */
     philox_normal(9, 8, base, COUNT, whole);
     for (int first = 0; first < COUNT; first += 37) {
         for (int count = 0; count <= COUNT - first; count += 61) {

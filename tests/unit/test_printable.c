@@ -1,4 +1,4 @@
-/* test_printable.c: what a terminal must not obey is escaped, and everything else stays. */
+/* test_printable.c: bytes that a terminal would obey are escaped, and everything else stays. */
 #include "core/printable.h"
 
 #include "core/status.h"
@@ -30,9 +30,9 @@ static void other_bytes_are_escaped(void **state)
         {"\xc2\x9b", "\\xc2\\x9b"}, /* C1: a control sequence's introducer */
         {"\xff"
          "a",
-         "\\xffa"},                 /* no byte of UTF-8 */
+         "\\xffa"},                 /* not a byte of UTF-8 */
         {"\xc3", "\\xc3"},          /* cut short */
-        {"\xc0\xaf", "\\xc0\\xaf"}, /* longer than need be */
+        {"\xc0\xaf", "\\xc0\\xaf"}, /* overlong */
         {"\xe0\x80\xaf", "\\xe0\\x80\\xaf"},
         {"\xed\xa0\x80", "\\xed\\xa0\\x80"},          /* a surrogate */
         {"\xf4\x90\x80\x80", "\\xf4\\x90\\x80\\x80"}, /* beyond U+10FFFF */

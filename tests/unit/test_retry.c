@@ -1,4 +1,4 @@
-/* test_retry.c: which failed reads are tried again, for how long, and what ends the waiting. */
+/* test_retry.c: which failed reads are retried, for how long, and what ends the waiting. */
 #include "core/retry.h"
 
 #include "core/clock.h"
@@ -30,7 +30,7 @@ static void what_is_no_matter_of_the_disk_is_not_tried_again(void **state)
     struct retry retry = {.limit = 60};
     enum status status = STATUS_OK;
     assert_false(retry_again(&retry, &status, &err));
-    status = fail_with(ENOENT, &err); /* an absent file is damage */
+    status = fail_with(ENOENT, &err); /* an absent file is damage, which is not retried */
     assert_false(retry_again(&retry, &status, &err));
     assert_int_equal(status, STATUS_CHECKPOINT);
     status = error_set(&err, STATUS_DEVICE, "out of memory");

@@ -1,10 +1,9 @@
-/* test_run_lock.c: whose a run folder is. Other hosts and jobs are parameters, the clock is this file's: pauses pass in
- * no time, and what happens in the world meanwhile is a hook. The fcntl calls are real, unless a test makes them fail.
- */
+/* test_run_lock.c: the ownership of a run folder. Other hosts and jobs are parameters. The clock is fake: pauses take
+ * no time, and a hook plays the events during a pause. The fcntl calls are real unless a test makes them fail. */
 #include <errno.h>
 #include <fcntl.h>
 
-static int lock_errno; /* what fcntl() answers instead of locking; 0: the real one */
+static int lock_errno; /* the errno of fcntl() instead of locking; 0: the real call */
 static int lock_command_unknown;
 
 static int test_fcntl(int fd, int command, struct flock *lock)
@@ -29,14 +28,14 @@ static int test_fcntl(int fd, int command, struct flock *lock)
 
 #include <cmocka.h>
 
-int stop_signal_pending(void) /* fake_stop() is asked instead */
+int stop_signal_pending(void) /* tests use fake_stop() instead */
 {
     return 0;
 }
 
 static char folder[64];
 static double fake_time;        /* seconds */
-static void (*meanwhile)(void); /* what happens while a taker pauses */
+static void (*meanwhile)(void); /* called while a taker pauses */
 static bool stop;
 
 static double fake_now(void)
@@ -56,7 +55,7 @@ static bool fake_stop(void)
     return stop;
 }
 
-/* Patience 5 s, a period of 10 s, of which in truth nothing passes. */
+/* Patience 5 s and a period of 10 s, which take no real time. */
 static struct run_lock_config config_of(const char *host, int64_t pid, const char *job, int64_t restarts)
 {
     struct run_lock_config config;
@@ -98,7 +97,7 @@ static bool there_is(const char *name)
     return access(at(name), F_OK) == 0;
 }
 
-/* An owner file that nobody refreshes any more. */
+/* Writes an owner file that is not refreshed. */
 static void leave_owner(struct run_owner owner)
 {
     off_t ignored;
@@ -128,7 +127,7 @@ static int teardown(void **state)
     static const char *const names[] = {"lock", "owner", "owner.tmp-1"};
     for (size_t i = 0; i < COUNT_OF(names); i++)
         unlink(at(names[i]));
-    return rmdir(folder); /* nothing else may be left */
+    return rmdir(folder); /* no other file may be left */
 }
 
 /* Takes and returns the lock, which must work within `seconds` of the fake clock. */
@@ -234,7 +233,7 @@ static void test_an_owner_that_is_about_to_go_is_waited_for(void **state)
     run_lock_release(taken(config_of(NULL, 0, NULL, 0), 1));
 }
 
-/* The pid of a dead owner may be anybody's by now. */
+/* The pid of a dead owner may have been reused. */
 static void test_a_pid_that_is_used_again(void **state)
 {
     (void)state;
@@ -242,7 +241,7 @@ static void test_a_pid_that_is_used_again(void **state)
     owner.began--;
     leave_owner(owner);
     run_lock_release(taken(config_of(NULL, 0, NULL, 0), 0));
-    /* after another boot only the host's name is known */
+    /* after a reboot only the host's name is known */
     owner.began++;
     strcpy(owner.boot, "");
     leave_owner(owner);
@@ -317,7 +316,7 @@ static void test_a_distant_owner_is_watched(void **state)
     run_lock_release(lock);
 }
 
-/* A file server that hangs for a minute holds up the owner's refreshes as well as the taker's looks. */
+/* A file server that hangs for a minute delays the owner's refreshes as well as the taker's reads. */
 static void hang(void)
 {
     if (++looks == 10)
@@ -361,7 +360,8 @@ static void test_a_requeued_job_takes_over_at_once(void **state)
     (void)state;
     struct error err;
     struct run_lock *former = taken(config_of("n1", 12, "5", 0), 0);
-    struct run_lock *other_descriptor_holds = former; /* its lock is held all the time, as by a node that was cut off */
+    struct run_lock *other_descriptor_holds =
+        former; /* its lock is held all the time, as by a node that was cut off from the network */
     struct run_lock *next = taken(config_of("n2", 13, "5", 1), 1.1);
     assert_int_equal(run_lock_check(other_descriptor_holds, &err), STATUS_USAGE);
     assert_non_null(strstr(err.text, "another job has taken over this run folder"));
@@ -369,7 +369,7 @@ static void test_a_requeued_job_takes_over_at_once(void **state)
     assert_int_equal(run_lock_check(next, &err), STATUS_OK);
     run_lock_release(former); /* leaves the folder as it is */
     assert_int_equal(run_lock_check(next, &err), STATUS_OK);
-    /* the start before it, which comes late, does not take it back; nor does another step of the same start */
+    /* the earlier start, which comes late, does not take it back; nor does another step of the same start */
     looks = -10000;
     meanwhile = NULL;
     struct run_owner owner = next->config.self;
@@ -379,7 +379,7 @@ static void test_a_requeued_job_takes_over_at_once(void **state)
     struct run_lock *late = taken(config_of("n1", 12, "5", 0), 31);
     assert_true(fake_time > 1029);
     run_lock_release(late);
-    /* another cluster counts its jobs for itself */
+    /* another cluster has its own job numbers */
     strcpy(owner.cluster, "another");
     leave_owner(owner);
     double begin = fake_time;
@@ -394,13 +394,13 @@ static void test_an_owner_without_a_file_has_lost_it(void **state)
     struct run_lock *lock = taken(config_of(NULL, 0, NULL, 0), 0);
     assert_int_equal(run_lock_check_quickly(lock, &err), STATUS_OK);
     remove_owner();
-    assert_int_equal(run_lock_check_quickly(lock, &err), STATUS_OK); /* not looked yet */
+    assert_int_equal(run_lock_check_quickly(lock, &err), STATUS_OK); /* the owner file has not been read yet */
     assert_int_equal(run_lock_check(lock, &err), STATUS_USAGE);
     assert_int_equal(run_lock_check_quickly(lock, &err), STATUS_USAGE);
     run_lock_release(lock);
 }
 
-/* The refreshes of an owner that was succeeded go nowhere. */
+/* The refreshes of an owner that was succeeded have no effect. */
 static void test_refreshing(void **state)
 {
     (void)state;
@@ -417,7 +417,7 @@ static void test_refreshing(void **state)
     refresh(lock);
     assert_int_equal(owner_read(next, &after, NULL), STATUS_OK);
     assert_string_equal(before.text, after.text);
-    assert_int_equal(run_lock_check_quickly(lock, &err), STATUS_USAGE); /* and it knows */
+    assert_int_equal(run_lock_check_quickly(lock, &err), STATUS_USAGE); /* the owner has noticed its loss */
     run_lock_release(lock);
     run_lock_release(next);
 }
@@ -473,7 +473,7 @@ static void test_process_locks(void **state)
 
 static struct run_lock *rival;
 
-/* Another taker has seen the same dead owner, and is faster, while this one pauses after its rename. */
+/* Another taker has seen the same dead owner and is faster while this one pauses after its rename. */
 static void let_rival_win(void)
 {
     if (rival)
@@ -513,7 +513,7 @@ static void test_of_two_takers_one_wins(void **state)
     run_lock_release(rival);
 }
 
-/* Many real processes, with and without locks: exactly one gets in. */
+/* Many real processes, with and without locks: exactly one takes the folder. */
 static void storm(int round)
 {
     enum { TAKERS = 12 };

@@ -1,5 +1,5 @@
-/* safetensors in: the header parser against damaged headers; the import of one file, of shards with an index, of the
- * hub's names, in every dtype, by any number of ranks; and every fault with its words. */
+/* test_safetensors.c: the header parser against damaged headers; the import of one file, of shards with an index, and
+ * of the hub's names, in every dtype, by any number of ranks; and every fault with its message. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -59,7 +59,7 @@ static void put(const char *name, const void *bytes, size_t count)
 static const struct {
     const char *header;
     int64_t data_bytes; /* after the header */
-    const char *words;  /* NULL: good */
+    const char *words;  /* NULL: no error */
 } HEADERS[] = {
     {"{}", 0, NULL},
     {"{\"__metadata__\":{\"format\":\"pt\"}}   ", 0, NULL},
@@ -174,13 +174,13 @@ static void model_release(struct model *model)
     model_desc_release(&model->desc);
 }
 
-/* The value of an element: exact in every dtype, different from its neighbours'. */
+/* The value of an element, exact in every dtype and different from its neighbours. */
 static float value_of(int tensor, int64_t element)
 {
     return (float)((tensor * 37 + element * 11) % 251 - 125) / 64;
 }
 
-/* A file that is put together tensor by tensor. */
+/* A file that is built tensor by tensor. */
 struct file {
     char header[16384];
     char *data;
@@ -227,7 +227,7 @@ static void file_add_tensor(struct file *file, const struct tensor_table *table,
     free(data);
 }
 
-/* Writes it, without the last `cut` bytes. */
+/* Writes the file without its last `cut` bytes. */
 static void file_end(struct file *file, const char *name, size_t cut)
 {
     size_t n = strlen(file->header) + 1;
@@ -347,7 +347,7 @@ static void test_single(void **state)
     }
 }
 
-/* The hub's GPT-2: no prefix, mask buffers; Llama's buffer. */
+/* The hub's GPT-2 has no prefix, but mask buffers; Llama has a buffer. */
 static void test_skipped(void **state)
 {
     (void)state;
@@ -377,7 +377,7 @@ static void test_skipped(void **state)
     model_release(&model);
 }
 
-/* A tied model's matrix as the embedding, as the head, as both; another matrix as the head. */
+/* A tied model's matrix stored as the embedding, as the head, and as both; a different matrix as the head. */
 static void test_tied_head(void **state)
 {
     (void)state;
@@ -412,7 +412,7 @@ static void test_tied_head(void **state)
     file_end(&file, "model.safetensors", 0);
     expect_fault(&model, "tensor 'lm_head.weight' differs from 'model.embed_tokens.weight', but config.json ties them; "
                          "hint: tie_word_embeddings: false");
-    /* neither of the two; misshapen */
+    /* neither of the two; wrong shapes */
     write_single(&model, DTYPE_F32, 0, 0);
     expect_fault(&model, "tensor 'model.embed_tokens.weight' is missing");
     file_begin(&file);
@@ -515,7 +515,7 @@ static void test_faults(void **state)
     write_single(&model, DTYPE_F32, model.table.num_tensors - 1, 0);
     expect_fault(&model, "tensor 'lm_head.weight' is missing; hint: config.json does not tie the head");
 
-    /* a file of another model: missing, extra, misshapen */
+    /* a file of another model: missing tensors, extra ones, wrong shapes */
     file_begin(&file);
     file_add_tensor(&file, &model.table, 0, model.table.tensors[0].name, DTYPE_F32);
     file_end(&file, "model.safetensors", 0);
@@ -558,7 +558,7 @@ static void test_faults(void **state)
     model_release(&model);
 }
 
-/* The last element of wte, which is the last of the file and rank 1's. */
+/* The last element of wte, which is the last of the file and belongs to rank 1. */
 static void test_not_finite(void **state)
 {
     (void)state;

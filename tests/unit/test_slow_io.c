@@ -20,15 +20,15 @@ static char folder[] = "/tmp/ztrain-slow-XXXXXX";
 
 /* ---- a slow file system: definitions that precede libc's ----------------- */
 
-static const char *slow_name; /* NULL: none */
-static double slow_seconds;   /* INFINITY: the process stops in it, for good */
+static const char *slow_name; /* the call that is slow; NULL: none */
+static double slow_seconds;   /* INFINITY: the process stops in the call for ever */
 static _Thread_local bool nested;
 
 static void wait_in(const char *name)
 {
     if (!slow_name || strcmp(name, slow_name) != 0 || nested)
         return;
-    slow_name = NULL; /* once */
+    slow_name = NULL; /* only one call is slow */
     nested = true;
     if (slow_seconds > 1e6)
         raise(SIGSTOP);
@@ -103,7 +103,7 @@ static const char *at(const char *name)
     return path;
 }
 
-/* A file of this process alone: jobs run at the same time. */
+/* A file name for this process only, because jobs run at the same time. */
 static const char *own(const char *name)
 {
     char mine[64];
@@ -175,7 +175,7 @@ static void survive(struct bootstrap *boot, void *context)
     comm_close(comm);
 }
 
-/* All jobs at once: they wait most of the time. */
+/* Runs all jobs at once, because they wait most of the time. */
 static void test_slow_calls_are_no_silence(void **state)
 {
     (void)state;

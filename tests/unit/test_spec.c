@@ -1,9 +1,9 @@
-/* test_spec.c: the run spec's reader: the key table, what is accepted, what is derived, printed and compared. */
+/* test_spec.c: the run spec's reader: the key table, accepted values, derived values, printing and comparison. */
 #include "tests/unit/spec_case.h"
 
 /* ---- the key table ------------------------------------------------------- */
 
-/* The table itself: paths are unique, a section stands before its keys, defaults are good, fields are of the type. */
+/* The key table: paths are unique, a section precedes its keys, defaults are valid, fields have the right type. */
 static void test_table(void **state)
 {
     (void)state;
@@ -100,7 +100,7 @@ static void test_defaults(void **state)
 {
     (void)state;
     struct run_spec *spec = load_good(BASE, NULL, 0);
-    assert_string_equal(spec->run.name, "run"); /* of run.yaml */
+    assert_string_equal(spec->run.name, "run"); /* from run.yaml */
     assert_string_equal(spec->run.dir, "runs");
     assert_int_equal(spec->run.seed, 1234);
     assert_int_equal(spec->data.validation.count, 0);
@@ -130,7 +130,7 @@ static void test_deepspeed_schedule(void **state)
     struct run_spec *spec = load_good(BASE "scheduler: {type: WarmupLR}\n", NULL, 0);
     assert_int_equal(spec->scheduler.type, SCHEDULE_WARMUP_LR);
     assert_int_equal(spec->scheduler.warmup_steps, 1000);
-    assert_true(spec->scheduler.warmup_max_lr < 0); /* the optimizer's */
+    assert_true(spec->scheduler.warmup_max_lr < 0); /* the optimizer's lr is used */
     assert_false(spec->scheduler.warmup_linear);
     spec_free(spec);
     spec = load_good(BASE "scheduler: {type: WarmupDecayLR, params: {total_num_steps: auto, warmup_num_steps: 7, "
@@ -149,7 +149,7 @@ static void test_deepspeed_schedule(void **state)
     spec_free(spec);
 }
 
-/* Values and the way in which they may be written. */
+/* Values, and the forms in which they may be written. */
 static void test_spellings(void **state)
 {
     (void)state;
@@ -284,7 +284,7 @@ static void test_deepspeed_file(void **state)
                        "\t\"communication_data_type\": null, \"comet\": {\"enabled\": false},\n"
                        "\t\"prescale_gradients\": true, \"run\": {\"name\": \"caf\\u00e9\\/x\"}\n}\n",
                        &spec, &report),
-        STATUS_USAGE); /* the name has a slash */
+        STATUS_USAGE); /* the name contains a slash */
     assert_int_equal(report.errors.count, 1);
     expect_line(&report.errors, "ds.json:6:46: 'run.name' must be the name of a folder, not 'café/x'");
     expect_line(&report.notices, "ds.json:6:2: 'prescale_gradients' has no effect here");
@@ -311,8 +311,8 @@ static void test_batch(void **state)
 {
     (void)state;
     static const struct {
-        int train, micro, accumulation, world; /* 0: absent */
-        int expect[3];                         /* or {0}: refused with */
+        int train, micro, accumulation, world; /* 0: not given */
+        int expect[3];                         /* or {0}: refused with these words */
         const char *fragment;
     } cases[] = {
         {12, 0, 0, 2, {12, 6, 1}, NULL},
@@ -390,7 +390,7 @@ static void test_batch(void **state)
             assert_int_equal(status, STATUS_USAGE);
             const char *sentence = "run.yaml:3:1: Check batch related parameters. train_batch_size is not equal to "
                                    "micro_batch_per_gpu * gradient_acc_step * world_size ";
-            bool contradicts = strstr(cases[i].fragment, " != "); /* DeepSpeed's case */
+            bool contradicts = strstr(cases[i].fragment, " != "); /* DeepSpeed's sentence */
             assert_non_null(strstr(err.text, contradicts ? sentence : "run.yaml:3:1: "));
             assert_int_equal(strstr(err.text, " 0 * ") || strstr(err.text, " * 0 "), 0);
             assert_non_null(strstr(err.text, "; hint: "));
@@ -406,7 +406,7 @@ static void test_batch(void **state)
     }
 }
 
-/* Another world size gives other derived values, not an error about the first ones. */
+/* Another world size gives other derived values, and no error about the first ones. */
 static void test_batch_twice(void **state)
 {
     (void)state;
@@ -419,7 +419,7 @@ static void test_batch_twice(void **state)
     spec_free(spec);
 }
 
-/* What a run of batch 12 (micro batch 3, two ranks, accumulation 2) becomes at other world sizes. */
+/* A run of batch 12 (micro batch 3, two ranks, accumulation 2) is resumed at other world sizes. */
 static void test_batch_of_a_resumed_run(void **state)
 {
     (void)state;
@@ -457,11 +457,11 @@ static void test_batch_of_a_resumed_run(void **state)
          "into micro batches of 3 on 3 ranks (world size 3: srun); hint: possible world sizes: 1, 2, 4"},
         {0, 3, 2, 6, {0}, "hint: possible world sizes: 1, 2, 4"},
         {12, 5, 0, 1, {0}, "hint: train_micro_batch_size_per_gpu must divide train_batch_size"},
-        /* at the old world size what fits is taken as it is; an accumulation adapts like everything else */
+        /* at the old world size values that fit stay; the accumulation is adapted like the others */
         {12, 0, 3, 2, {12, 2, 3}, NULL},
         {12, 0, 2, 1, {12, 3, 4}, NULL},
         {0, 6, 1, 2, {12, 6, 1}, NULL},
-        /* another batch is for spec_compare() to refuse */
+        /* spec_compare() refuses another batch */
         {8, 0, 0, 2, {8, 4, 1}, NULL},
     };
     json_t *stored = json_pack("{s:i, s:i, s:i}", "train_batch_size", 12, "train_micro_batch_size_per_gpu", 3,
@@ -553,7 +553,7 @@ static void resolve(struct run_spec *spec)
     spec_resolve_steps(spec, 50);
 }
 
-/* What is written reads back to the same, resolved or not, whole or only the differences. */
+/* A written spec reads back as the same one, resolved or not, complete or only the differences. */
 static void test_round_trip(void **state)
 {
     (void)state;
@@ -624,7 +624,7 @@ static void test_effective_yaml(void **state)
     text = yaml_of(spec, true);
     assert_non_null(strstr(text, "\nsteps_per_print: 10\n"));
     assert_non_null(strstr(text, "\n  overlap_comm: true\n"));
-    assert_null(strstr(text, "warmup_num_steps")); /* of another schedule */
+    assert_null(strstr(text, "warmup_num_steps")); /* a key of another schedule */
     free(text);
     spec_free(spec);
 }
@@ -674,7 +674,7 @@ static void test_compare(void **state)
     resolve(first);
     json_t *stored = spec_to_json(first);
     spec_free(first);
-    char *text = json_dumps(stored, 0); /* as the manifest holds it */
+    char *text = json_dumps(stored, 0); /* the form of the manifest */
     json_decref(stored);
     stored = json_loads(text, 0, NULL);
     free(text);
@@ -692,7 +692,7 @@ static void test_compare(void **state)
         spec_report_release(&report);
         spec_free(spec);
     }
-    /* another path to the same model and the same data */
+    /* other paths to the same model and the same data */
     for (int same = 0; same < 4; same++) {
         bool same_model = same & 1, same_data = same & 2;
         const char *moved[] = {"model.pretrained=x", "data.train=[y]"};
@@ -708,7 +708,7 @@ static void test_compare(void **state)
         spec_report_release(&report);
         spec_free(spec);
     }
-    /* a checkpoint of a version that did not know a key: as if it had run at the default */
+    /* a checkpoint of a version without a key: as if the run had used the default */
     json_object_del(stored, "zero_optimization.overlap_comm");
     json_object_set_new(stored, "some.future_key", json_true());
     struct run_spec *spec = load_good(BASE, NULL, 0);

@@ -1,11 +1,11 @@
-/* test_spec_refused.c: every line that the run spec's reader refuses, and where; hostile files. */
+/* test_spec_refused.c: every error of the run spec's reader, with its place; hostile files. */
 #include "tests/unit/spec_case.h"
 
 /* ---- refusals: one line per mistake, with its place ---------------------- */
 
 struct bad_case {
     const char *text;     /* the whole spec */
-    const char *lines[6]; /* fragments that have to come in this order, and no more lines than these */
+    const char *lines[6]; /* fragments of the expected lines, in this order; there are no other lines */
 };
 
 static const struct bad_case bad_cases[] = {
@@ -297,7 +297,7 @@ static void test_verdicts(void **state)
         const struct spec_key *key = &spec_keys[i];
         if (key->type == KEY_SECTION || key->type == KEY_ALIAS || key->verdict == VERDICT_USED)
             continue;
-        if (key->schedules) /* belongs to a scheduler that the base has not */
+        if (key->schedules) /* belongs to a scheduler that the base does not have */
             continue;
         seen[key->verdict]++;
         char buffer[32], fragment[256];
@@ -319,7 +319,7 @@ static void test_verdicts(void **state)
         }
         spec_report_release(&report);
 
-        /* what asks for nothing else than what we do is accepted without a word; so is a section that is off */
+        /* a value that requests what ztrain does is accepted without a notice; so is a section that is off */
         const char *usual = key->type == KEY_FOREIGN ? "{enabled: false, x: [1, 2]}" : key->fallback;
         if (!usual)
             continue;
@@ -334,7 +334,7 @@ static void test_verdicts(void **state)
                 seen[VERDICT_PASSIVE] > 30);
 }
 
-/* Names that users of DeepSpeed bring: none may be unknown. */
+/* Keys from DeepSpeed configurations: none may be unknown. */
 static void test_deepspeed_names(void **state)
 {
     (void)state;
@@ -525,7 +525,7 @@ static void test_hostile(void **state)
                    6, ":1:1: not a text file in UTF-8"); /* UTF-16 */
 }
 
-/* Many different keys: no more than a section may have; many errors: no more lines than one reads. */
+/* Many different keys: a section has a limit; many errors: the number of lines has a limit. */
 static void test_many_keys(void **state)
 {
     (void)state;
@@ -583,7 +583,7 @@ static void test_bad_overrides(void **state)
         {"model.config=y", "--set model.config: model.pretrained and model.config are both set"},
     };
     for (size_t i = 0; i < COUNT_OF(cases); i++) {
-        /* the second one is always wrong: a value has no keys */
+        /* the second one is always wrong, because a value has no keys */
         const char *sets[] = {cases[i].set, "train_batch_size.x=1"};
         struct run_spec *spec;
         struct spec_report report = {0};
@@ -629,7 +629,7 @@ static void test_bad_deepspeed_file(void **state)
         spec_report_release(&report);
     }
 
-    /* What a file that cannot be read would have said is not asked for: its one error, and those of single keys. */
+    /* Keys are not called missing if the file cannot be read: only its error and those of single keys are reported. */
     struct run_spec *spec;
     struct spec_report report = {0};
     const char *rest = "model: {config: x}\ndata: {train: y, seq_length: 8}\ntrain: {epochs: none}\n";

@@ -19,7 +19,7 @@ static void a_message_has_code_text_and_no_cause(void **state)
     struct error err = {.cause = EIO};
     assert_int_equal(error_set(&err, STATUS_DATA, "cannot open '%s'", "x"), STATUS_DATA);
     assert_int_equal(err.code, STATUS_DATA);
-    assert_int_equal(err.cause, 0); /* of the message before */
+    assert_int_equal(err.cause, 0); /* left by the previous message */
     assert_string_equal(err.text, "cannot open 'x'");
     assert_int_equal(error_set(NULL, STATUS_PEER, "nobody reads this"), STATUS_PEER);
 }

@@ -1,7 +1,7 @@
 /* test_supervise.c: local ranks under their supervisor: output, signals, deaths, exit codes, no orphans.
  *
- * The supervisor executes /proc/self/exe with the same arguments: here that is this program. With a scenario's name as
- * argument it is the supervisor of that scenario, and its children play the ranks. */
+ * The supervisor executes /proc/self/exe, which is this program, with the same arguments. With a scenario's name as
+ * argument, this program is the supervisor of that scenario, and its children play the ranks. */
 #include "ranks.h"
 
 #include "cmd/train/line_pump.c"
@@ -19,8 +19,8 @@
 static struct error error;
 /* ---- what ranks do ------------------------------------------------------- */
 
-/* Takes one stop signal, waiting for it for at most this many milliseconds: 1 or 0. The supervisor has blocked them, so
- * that they wait until they are asked for. */
+/* Takes one stop signal, waiting at most this many milliseconds. Returns 1 or 0. The supervisor has blocked these
+ * signals, so that they stay pending until they are taken. */
 static int take_stop(int milliseconds)
 {
     sigset_t mask;
@@ -32,7 +32,7 @@ static int take_stop(int milliseconds)
     return sigtimedwait(&mask, NULL, &limit) > 0;
 }
 
-/* Barriers until the job fails; its code. */
+/* Enters barriers until the job fails. Returns its code. */
 static enum status work_until_failure(struct comm *comm)
 {
     for (;;) {
@@ -60,7 +60,7 @@ static int play_rank(const char *scenario)
         return 0;
     if (!strcmp(scenario, "early-3"))
         return rank == 0 ? last_words(STATUS_DATA) : (sleep(60), 0);
-    if (!strcmp(scenario, "slow-start")) { /* a signal that comes before the rank listens is not lost */
+    if (!strcmp(scenario, "slow-start")) { /* a signal that arrives before the rank waits for it is not lost */
         usleep(700000);
         return take_stop(0) ? STATUS_REQUEUE : STATUS_BUG;
     }
@@ -90,7 +90,7 @@ static int play_rank(const char *scenario)
         raise(SIGKILL);
     if (!strcmp(scenario, "crash") && rank == 2)
         raise(SIGABRT);
-    if (!strcmp(scenario, "stubborn")) { /* does not look at the others and cannot be asked */
+    if (!strcmp(scenario, "stubborn")) { /* ignores the other ranks and the signals */
         if (rank == 1)
             raise(SIGKILL);
         for (;;)
@@ -160,7 +160,7 @@ static void scene_start(struct scene *scene, const char *name)
     scene->output = ends[0];
 }
 
-/* Reads output until `words` have come `times` times, or the end. */
+/* Reads output until `words` have come `times` times, or until its end. */
 static bool scene_read(struct scene *scene, const char *words, int times)
 {
     for (;;) {
@@ -177,7 +177,7 @@ static bool scene_read(struct scene *scene, const char *words, int times)
     }
 }
 
-/* Exit code once all output has ended, which needs all ranks gone: they hold the pipe's other end through theirs. */
+/* Returns the exit code after all output has ended, which requires that all ranks, which hold the pipe, are gone. */
 static int scene_end(struct scene *scene)
 {
     int status;
@@ -241,7 +241,7 @@ static void test_deaths(void **state)
         expect(&scene, cases[i].words[0]);
         expect(&scene, cases[i].words[1]);
         assert_true(seconds_now() - scene.started < 6.5);
-        if (!strcmp(cases[i].scenario, "killed")) /* the survivors heard it as well */
+        if (!strcmp(cases[i].scenario, "killed")) /* the survivors have the reason as well */
             expect(&scene, "last words: rank 1 on ");
     }
 }

@@ -1,4 +1,5 @@
-/* The tensor table and the shard layout: no overlaps, alignment, fused groups; initial values by any cut; slices. */
+/* test_tensor_table.c: the tensor table and the shard layout: no overlaps, alignment, fused groups; initial values;
+ * slices. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -151,7 +152,7 @@ static void test_init(void **state)
     }
 }
 
-/* The same values however the range is cut; other ones for another tensor or seed; the padding row is zero. */
+/* The values do not depend on the division of the range; another tensor or seed has others; the padding row is zero. */
 static void test_init_pieces(void **state)
 {
     (void)state;

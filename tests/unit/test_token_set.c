@@ -2,7 +2,7 @@
 #include "core/liveness.h"
 #include "tests/unit/token_files.h"
 
-/* Opening must fail as data, with a message that has all of these words (NULL ends them). */
+/* Opening must fail with STATUS_DATA and a message that contains all of these words (NULL ends them). */
 static void refuse(const char *pattern, const char *const *words)
 {
     struct error err = {0};
@@ -23,7 +23,7 @@ static void check_counting(const struct token_set *set, int vocab)
     int64_t total = token_set_tokens(set);
     int32_t *tokens = malloc((size_t)total * sizeof *tokens);
     struct error err;
-    for (int64_t step = 1; step <= total; step += 1 + step / 2) /* from every piece size the same stream */
+    for (int64_t step = 1; step <= total; step += 1 + step / 2) /* every piece size gives the same stream */
         for (int64_t first = 0; first < total; first += step) {
             int64_t count = total - first < step ? total - first : step;
             assert_int_equal(token_set_read(set, first, count, vocab, tokens, &err), STATUS_OK);
@@ -162,7 +162,8 @@ static void fingerprint_knows_every_shard(void **state)
     }
     _Atomic uint64_t *counter = atomic_load(&liveness_counter);
     const uint64_t ticks = atomic_load(counter), whole = fingerprint_of(names);
-    assert_true(atomic_load(counter) - ticks >= 2 * EQUAL_SHARDS); /* shards may lie far away: not silent meanwhile */
+    assert_true(atomic_load(counter) - ticks >=
+                2 * EQUAL_SHARDS); /* shards may be on a slow file system, so opening them ticks */
     for (int i = 1; i < EQUAL_SHARDS; i++) {
         memcpy(moved, names[i], sizeof moved);
         memcpy(names[i], names[i - 1], sizeof moved);
@@ -190,7 +191,7 @@ static void more_shards_than_are_kept_open(void **state)
     int64_t first, length;
     assert_int_equal(token_set_document(set, 149, &first, &length, NULL), STATUS_OK);
     assert_int_equal(first, 447);
-    /* a file that is opened for each read may be gone, or shorter */
+    /* a file that is opened for each read may have been deleted or truncated */
     struct error err;
     int32_t out[3];
     assert_int_equal(truncate(at("many-148.bin"), 4), 0);
@@ -205,7 +206,8 @@ static void more_shards_than_are_kept_open(void **state)
 static void beyond_four_gigabytes(void **state)
 {
     (void)state;
-    /* sparse: 3 G tokens of 0 in three sequences, the last eight counting; and an llm.c file of 6 GB */
+    /* sparse files: 3 G tokens of 0 in three sequences, except that the last eight count up; and an llm.c file of 6 GB
+     */
     int64_t tokens = INT64_C(3) << 30, bytes = 2 * tokens;
     static const int small[] = {1, 1, 1};
     uint16_t tail[8] = {1, 2, 3, 4, 5, 6, 7, 8};
@@ -373,7 +375,7 @@ static void damaged_megatron_shards(void **state)
     REFUSE("dmg", "is empty", "0 sequences");
     megatron("dmg", 2, &none, 1, 0, 1);
     REFUSE("dmg", "is empty", "0 bytes");
-    /* a document index of one entry: no document at all */
+    /* a document index of one entry has no document */
     megatron("dmg", 2, lengths, 3, 0, 100);
     uint64_t one = 1;
     patch("dmg.idx", 26, &one, 8);
@@ -408,7 +410,7 @@ static void damaged_llmc_shards(void **state)
             assert_int_equal(truncate(at("dl.bin"), cases[i].cut), 0);
         if (cases[i].offset >= 0)
             patch("dl.bin", cases[i].offset, &cases[i].value, 4);
-        if (cases[i].value == 20240801) /* a version that this magic has: only the size is wrong */
+        if (cases[i].value == 20240801) /* a version that exists for this magic: only the size is wrong */
             REFUSE("dl.bin", "expected 1064", "truncated at byte 1044");
         else
             REFUSE("dl.bin", cases[i].words[0], cases[i].words[1]);
@@ -503,7 +505,7 @@ static void a_shard_that_shrinks_in_use(void **state)
     token_set_close(set);
 }
 
-/* What scripts/tokenize.py writes is what we read: documents, then the whole stream. Run from the repository's root. */
+/* Reads the files of scripts/tokenize.py: documents, then the whole stream. Runs from the repository's root. */
 static void reads_what_tokenize_writes(void **state)
 {
     (void)state;
@@ -608,7 +610,7 @@ static void permutation_is_even(void **state)
                 chi += (counts[i][j] - expected) * (counts[i][j] - expected) / expected;
             }
         double freedom = (double)((n - 1) * (n - 1));
-        assert_true(chi < freedom + 6 * (freedom < 4 ? 3 : freedom)); /* crude: it must not be lopsided */
+        assert_true(chi < freedom + 6 * (freedom < 4 ? 3 : freedom)); /* a crude limit on the deviation */
         assert_true(freedom < 50 || chi < 1.6 * freedom);
     }
     /* other epochs and seeds give other orders */
@@ -618,7 +620,7 @@ static void permutation_is_even(void **state)
         same_seed += permute_index(i, 1000, 1, 1) == permute_index(i, 1000, 2, 1);
     }
     assert_true(same_epoch < 10 && same_seed < 10);
-    /* checkpoints rely on these */
+    /* these values must never change: checkpoints depend on them */
     static const uint64_t fixed[5] = {836, 749, 612, 44, 526};
     for (uint64_t i = 0; i < 5; i++)
         assert_int_equal(permute_index(i, 1000, 1234, 1), fixed[i]);

@@ -21,7 +21,7 @@ static struct token_stream *open_stream(const struct token_stream_config *config
     return stream;
 }
 
-/* What must hold for every batch, whatever is in it. */
+/* Checks the invariants of a batch. */
 static void check_shape(const struct token_stream_config *config, const struct batch *batch)
 {
     int64_t max_tokens, targets = 0;
@@ -103,7 +103,8 @@ static void order_is_the_world_sizes_business_to_share(void **state)
         assert_int_equal(plain[i], i % (STEPS * B));
     collect(set, true, 1, B, 1, 3 * STEPS, reference);
     assert_memory_not_equal(reference, plain, sizeof plain);
-    for (int epoch = 0; epoch < 3; epoch++) { /* no sample twice in an epoch, and its own permutation in each */
+    for (int epoch = 0; epoch < 3;
+         epoch++) { /* no sample occurs twice in an epoch, and each epoch has its own permutation */
         char seen[SAMPLES] = {0};
         for (int i = 0; i < STEPS * B; i++) {
             int64_t sample = reference[epoch * STEPS * B + i];
@@ -116,11 +117,11 @@ static void order_is_the_world_sizes_business_to_share(void **state)
         collect(set, true, shapes[i][0], shapes[i][1], 1, 3 * STEPS, other);
         assert_memory_equal(other, reference, sizeof reference);
     }
-    for (int first = 1; first <= 3 * STEPS; first++) { /* going on from any step */
+    for (int first = 1; first <= 3 * STEPS; first++) { /* continuing from any step */
         collect(set, true, 2, 3, first, 1, other);
         assert_memory_equal(other, reference + (first - 1) * B, B * sizeof *other);
     }
-    collect(set, true, 1, B, INT64_C(1) << 40, 1, other); /* in no time */
+    collect(set, true, 1, B, INT64_C(1) << 40, 1, other); /* skipping steps takes no time */
     token_set_close(set);
 }
 
@@ -274,7 +275,7 @@ static void too_little_data(void **state)
                                          .batch_size = 2,
                                          .micro_batch_size = 2,
                                          .token_multiple = 1};
-    assert_int_equal(token_stream_open(&config, 1, &stream, &err), STATUS_DATA); /* the ninth token is lacking */
+    assert_int_equal(token_stream_open(&config, 1, &stream, &err), STATUS_DATA); /* the ninth token is missing */
     assert_null(stream);
     assert_non_null(strstr(err.text, "1 samples"));
     assert_non_null(strstr(err.text, "global batch of 2"));
@@ -326,7 +327,7 @@ static void errors_come_in_their_turn(void **state)
         assert_non_null(strstr(err.text, "turn.bin' at byte 126: token id 500"));
     }
     token_stream_close(stream);
-    /* documents: the index that the sums come from may go as well */
+    /* documents: the index that gives the sums may be damaged as well */
     config.packing = false;
     config.batch_size = config.micro_batch_size = 1;
     assert_int_equal(truncate(at("turn.idx"), 40), 0);
@@ -398,7 +399,7 @@ static void closes_at_any_moment(void **state)
     token_set_close(set);
 }
 
-/* Runs in a child: memory, or threads, are out. Returns the status that token_stream_open gave. */
+/* Runs in a child without memory or threads. Returns the status of token_stream_open(). */
 static int open_starved(int resource, rlim_t limit, int64_t seq_length)
 {
     static const int lengths[] = {100};
@@ -428,10 +429,10 @@ static int open_starved(int resource, rlim_t limit, int64_t seq_length)
 static void out_of_memory_is_an_error(void **state)
 {
     (void)state;
-    if (SANITIZED) /* its own memory needs more than any limit */
+    if (SANITIZED) /* the sanitizer's memory exceeds any limit */
         skip();
     assert_int_equal(open_starved(RLIMIT_AS, 400 << 20, 1 << 27), STATUS_DEVICE);
-    /* malloc has enough left for the arrays, nothing is left for a thread's stack */
+    /* malloc has enough memory for the arrays, but none is left for a thread's stack */
     assert_int_equal(open_starved(RLIMIT_AS, 1, 50), STATUS_DEVICE);
 }
 

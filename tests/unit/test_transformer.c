@@ -303,7 +303,7 @@ static double train_step(struct fixture *f, const struct variant *v)
         float scale = (float)(1.0 / (double)all.num_targets);
         assert_int_equal(
             transformer_train(f->transformer, &batch, scale, NULL, &f->verbs, f->stream, f->loss_sum, &err), STATUS_OK);
-        memset(&arrays, 0x7f, sizeof arrays); /* they may be reused after the call */
+        memset(&arrays, 0x7f, sizeof arrays); /* the arrays may be reused after the call */
     }
     stream_sync(f->stream);
     return *f->loss_sum / (double)all.num_targets;
@@ -581,7 +581,7 @@ static void test_failing_verbs(void **state)
 {
     (void)state;
     static struct batch_arrays arrays;
-    for (size_t i = 0; i < COUNT_OF(GOLDEN); i += 3) { /* gpt2, llama: tied and untied, and others */
+    for (size_t i = 0; i < COUNT_OF(GOLDEN); i += 3) { /* gpt2 and llama, tied and untied, and others */
         struct fixture f;
         struct variant v = {.dtype = DTYPE_F32, .micro_seqs = 1};
         fixture_init(&f, &GOLDEN[i]);

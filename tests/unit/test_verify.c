@@ -1,5 +1,5 @@
-/* test_verify.c: `ztrain verify` of checkpoints that a run deletes and replaces meanwhile. Its checkpoint_open() is
- * followed by a hook, which is that run. */
+/* test_verify.c: `ztrain verify` of checkpoints that a run deletes and replaces in the meantime. A hook after its
+ * checkpoint_open() plays that run. */
 #include "tests/unit/checkpoint_case.h"
 
 static void (*meanwhile)(void);
@@ -9,7 +9,7 @@ static enum status checkpoint_open_and_meanwhile(const char *dir, bool full, str
                                                  struct error *err)
 {
     opened++;
-    if (meanwhile) /* it happens before the files are read, and after the folder was seen */
+    if (meanwhile) /* after the folder was found, before its files are read */
         meanwhile();
     return checkpoint_open(dir, full, checkpoint, err);
 }
@@ -64,12 +64,12 @@ static void test_what_keep_last_deletes_is_no_damage(void **unused)
     assert_int_equal(verify(case_dir, &err), STATUS_OK);
     assert_int_equal(opened, 2);
     meanwhile = NULL;
-    damage("step-00000002/rank-00000.zst"); /* what stays and is damaged still is */
+    damage("step-00000002/rank-00000.zst"); /* a checkpoint that stays and is damaged is reported */
     assert_int_equal(verify(case_dir, &err), STATUS_CHECKPOINT);
     assert_non_null(strstr(err.text, "1 of 2 checkpoints damaged"));
 }
 
-/* Another one takes its place, as when a run saves the same step again: the new one counts. */
+/* Another checkpoint takes its place, as when a run saves the same step again: the new one counts. */
 static void replace_the_damaged(void)
 {
     char path[FS_PATH_MAX], fresh[FS_PATH_MAX];
@@ -91,15 +91,16 @@ static void test_what_is_replaced_is_read_again(void **unused)
     assert_int_equal(rename(path, fresh), 0);
     save_steps(1, 1);
     damage("fresh/rank-00000.zst");
-    meanwhile = replace_the_damaged; /* what was found right is damaged when it is read, and another folder */
+    meanwhile = replace_the_damaged; /* a checkpoint that was opened as valid is damaged when it is read, and is another
+                                        folder then */
     assert_int_equal(verify(path, &err), STATUS_CHECKPOINT);
-    assert_int_equal(opened, 2); /* the second time it is the same folder */
+    assert_int_equal(opened, 2); /* the second time, it is the same folder */
     assert_int_equal(verify(path, &err), STATUS_OK);
 }
 
 static int next_step;
 
-/* keep_last 1, and each checkpoint is gone before it is read: the newest of all is in its place. */
+/* With keep_last 1 each checkpoint is deleted before it is read: the newest one takes its place. */
 static void train_on(void)
 {
     char path[FS_PATH_MAX];
@@ -125,7 +126,7 @@ static void test_a_run_that_is_faster_than_the_reader(void **unused)
     assert_int_equal(opened, 3);
     meanwhile = NULL;
     case_path(path, "step-00000001");
-    assert_int_equal(verify(path, &err), STATUS_CHECKPOINT); /* one that was named and is not there */
+    assert_int_equal(verify(path, &err), STATUS_CHECKPOINT); /* a checkpoint that was named and does not exist */
     case_path(path, "step-00000003");
     meanwhile = delete_the_oldest;
     assert_int_equal(verify(path, &err), STATUS_OK);

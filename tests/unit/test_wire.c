@@ -1,5 +1,5 @@
-/* test_wire.c: addresses, the handshake with friends and with strangers, and the mesh, over loopback. Ranks are
- * threads here. */
+/* test_wire.c: addresses, the handshake with ranks of the job and with strangers, and the mesh, over loopback. Ranks
+ * are threads here. */
 #include "comm/wire/wire.h"
 
 #include "core/clock.h"
@@ -130,7 +130,7 @@ static void test_host_of_this_machine(void **state)
     assert_contains(error.text, "lo 127.0.0.1");
 }
 
-/* hosts in the text that they are exchanged in; NULL: an error */
+/* hosts in the text form of the exchange; NULL: an error */
 static void check_choice(const char *const *texts, int count, int me, const char *chosen)
 {
     struct wire_host hosts[4];
@@ -154,7 +154,7 @@ static void test_choice_of_an_address(void **state)
     check_choice(alone, 2, 1, "127.0.0.1");
     const char *const asked[] = {"named,1,10.0.0.1/24", "named,1,10.0.0.1/24"};
     check_choice(asked, 2, 0, "10.0.0.1");
-    /* a bridge that both have; a second network that only one has */
+    /* a bridge that both hosts have; a second network that only one has */
     const char *const bridge[] = {"any,1,172.17.0.1/16,192.168.7.1/24,10.0.0.1/24", "any,2,172.17.0.1/16,10.0.0.2/24"};
     check_choice(bridge, 2, 0, "10.0.0.1");
     check_choice(bridge, 2, 1, "10.0.0.2");
@@ -162,13 +162,13 @@ static void test_choice_of_an_address(void **state)
     const char *const shared[] = {"any,1,10.0.0.1/24", "any,1,10.0.0.1/24", "any,2,10.0.0.2/24"};
     check_choice(shared, 3, 0, "10.0.0.1");
     check_choice(shared, 3, 2, "10.0.0.2");
-    /* the network that all have, not the one of a pair */
+    /* the network that all hosts have, not that of a pair */
     const char *const pair[] = {"any,1,10.0.0.1/24,10.9.0.1/16", "any,2,10.0.0.2/24,10.9.0.2/16", "any,3,10.9.0.3/16"};
     check_choice(pair, 3, 0, "10.9.0.1");
     const char *const six[] = {"any,1,10.0.0.1/24,fd00::1/64", "any,2,fd00::2/64"};
     check_choice(six, 2, 0, "fd00::1");
     check_choice(six, 2, 1, "fd00::2");
-    /* no common network, but a route (this machine's: loopback's) */
+    /* no common network, but a route (on this machine: the loopback's) */
     const char *const route[] = {"any,1,10.77.0.1/32,127.0.0.1/32", "any,2,127.3.2.1/32"};
     check_choice(route, 2, 0, "127.0.0.1");
     /* nothing */
@@ -300,7 +300,7 @@ static void test_friends(void **state)
         int fd;
         char text[6] = "";
         host_start(&host, addresses[i]);
-        /* the first address is nobody's */
+        /* no host has the first address */
         struct wire_address tried[2] = {host.address, host.address};
         tried[0].port = 1;
         assert_int_equal(wire_connect(&self, 0, "first-host", WIRE_AGENT, tried, 2, 20, &fd, &error), STATUS_OK);
@@ -348,7 +348,7 @@ static void test_wrong_ranks(void **state)
         assert_contains(error.text, "same secret (ZTRAIN_JOB_SECRET)");
         assert_null(strstr(error.text, "firewall"));
     }
-    struct wire_self self = self_of(3, 8); /* it looks for another rank */
+    struct wire_self self = self_of(3, 8); /* it expects another rank */
     assert_int_equal(wire_connect(&self, 1, "x", WIRE_DATA, &host.address, 1, 0.3, &fd, &error), STATUS_PEER);
     assert_int_equal(host.taken, 0);
     host_stop(&host);
@@ -386,13 +386,13 @@ static void test_strangers(void **state)
     assert_true(closed_silently(garbage, 1));
     close(garbage);
 
-    int prefix = plain_connect(&host.address); /* begins well */
+    int prefix = plain_connect(&host.address); /* begins correctly */
     char hello[HELLO_BYTES] = "ztrain\0\1";
     assert_int_equal(write(prefix, hello, sizeof hello), sizeof hello);
     assert_true(closed_silently(prefix, 1));
     close(prefix);
 
-    /* silent ones, and one that sends a byte now and then, do not keep a rank waiting */
+    /* silent strangers, and one that sends a byte now and then, do not delay a rank */
     double start = seconds_now();
     for (size_t i = 0; i < COUNT_OF(many); i++)
         many[i] = plain_connect(&host.address);
@@ -419,7 +419,7 @@ static void test_strangers(void **state)
     host_stop(&host);
 }
 
-/* More of them than a server keeps: the oldest make room. */
+/* More strangers than a server keeps: the oldest are dropped. */
 static void test_too_many_strangers(void **state)
 {
     (void)state;
@@ -445,7 +445,7 @@ static void test_too_many_strangers(void **state)
     host_stop(&host);
 }
 
-/* No file descriptor is left: a stranger has to go. */
+/* No file descriptor is left, so a stranger is dropped. */
 static void test_no_descriptors_left(void **state)
 {
     (void)state;
@@ -526,11 +526,11 @@ static void test_replay(void **state)
     pthread_join(thread, NULL);
     close(fake.listener);
     assert_int_equal(fake.got, HELLO_BYTES);
-    /* the secret is not in it */
+    /* the hello does not contain the secret */
     assert_null(memmem(fake.hello, sizeof fake.hello, secret, 8));
 
     unsigned char challenge[CHALLENGE_BYTES], proofs[2][32] = {{0}, {0}};
-    memcpy(proofs[1], fake.hello + HELLO_BYTES - 32, 32); /* a MAC that was right elsewhere */
+    memcpy(proofs[1], fake.hello + HELLO_BYTES - 32, 32); /* a MAC that was valid in another message */
     for (int i = 0; i < 2; i++) {
         int replay = plain_connect(&host.address);
         assert_int_equal(send(replay, fake.hello, sizeof fake.hello, 0), HELLO_BYTES);
@@ -539,7 +539,7 @@ static void test_replay(void **state)
         assert_true(closed_silently(replay, 1));
         close(replay);
     }
-    /* one bit of difference makes it a stranger's */
+    /* one changed bit makes it invalid */
     for (size_t at = 8; at < HELLO_BYTES; at += 13) {
         fake.hello[at] ^= 1;
         int altered = plain_connect(&host.address);
@@ -627,7 +627,7 @@ static void test_no_answer(void **state)
     assert_contains(error.text, "not a numeric address");
 }
 
-/* A listener at the first address that never answers does not hold up the one at the second. */
+/* A listener at the first address that never answers does not delay the connection to the second address. */
 static void test_silent_address(void **state)
 {
     (void)state;
@@ -661,7 +661,7 @@ static void *connect_early(void *argument)
     return NULL;
 }
 
-/* Nor does it when both came late: refusals do not lead to more patience. */
+/* Nor does it if both start late: refusals do not lengthen the patience. */
 static void test_silent_address_later(void **state)
 {
     (void)state;
@@ -782,10 +782,10 @@ static void test_mesh(void **state)
         struct wire_address all[WORLD];
         pthread_barrier_t published;
         mesh_start(ranks, addresses[i], all, &published, 20);
-        ranks[0].late_ms = 300; /* the others knock before it answers */
+        ranks[0].late_ms = 300; /* the others connect before it answers */
         ranks[3].late_ms = 100;
         mesh_threads(ranks, &published);
-        /* meanwhile strangers connect to every rank */
+        /* strangers connect to every rank in the meantime */
         int strangers[WORLD * 20], n = 0;
         for (int r = 0; i == 0 && r < WORLD; r++)
             for (int k = 0; k < 20; k++) {

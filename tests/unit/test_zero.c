@@ -291,7 +291,7 @@ static enum status finish_step(struct run *run, int step, struct zero_result *re
     return STATUS_OK;
 }
 
-/* The same in double, on the whole model. Returns the norm. */
+/* Computes the same step in double, on the whole model. Returns the norm. */
 static double reference_step(struct run *run, int step)
 {
     const struct step_rates rates = rates_of(step);
@@ -476,7 +476,7 @@ static void replicas_body(struct bootstrap *bootstrap, void *context)
         *byte ^= 1;
     let_go(&run, 2, PASS_FORWARD);
 
-    /* of the optimizer's state only stage 0 has copies; rank 0's is wrong where there is a majority against it */
+    /* only stage 0 has copies of the optimizer's state; rank 0's copy is wrong if a majority differs from it */
     float *own = zero_slice(run.zero, STATE_EXP_AVG_SQ, 1);
     if (run.rank == 0)
         own[0] += 1;
@@ -611,7 +611,7 @@ static enum status try_step(struct run *run, int step)
     return finish_step(run, step, &result);
 }
 
-/* Rank 1 dies at once, or (test builds) in the middle of a collective; the other one names it. */
+/* Rank 1 dies at once, or (in test builds) in the middle of a collective; the other rank names it. */
 static void death_body(struct bootstrap *bootstrap, void *context)
 {
     const struct setting *setting = context;
@@ -660,7 +660,7 @@ static size_t planned(const struct arena arenas[2], enum mem_kind kind)
     return arenas[0].by_kind[kind] + arenas[1].by_kind[kind];
 }
 
-/* Bytes by kind equal the formulas, on padded parameters: the shard layout's padding is stated by the layout. */
+/* The bytes of each kind equal the formulas, applied to padded parameters; the shard layout gives the padding. */
 static void test_bytes(void **state)
 {
     (void)state;
@@ -694,7 +694,7 @@ static void test_bytes(void **state)
                     if (world == 1) {
                         assert_int_equal(planned(arenas, MEM_COMM), 0);
                         assert_int_equal(arenas[1].used, 0);
-                    } else if (stage == 3) { /* never the whole model, in any form */
+                    } else if (stage == 3) { /* no buffer has the whole model */
                         assert_true(planned(arenas, MEM_COMM) < (size + 4) * whole);
                     } else if (stage < 2) {
                         assert_int_equal(planned(arenas, MEM_COMM), 0);
