@@ -104,7 +104,7 @@ FUZZ_TARGETS = $(patsubst tests/fuzz/%.c,$(BUILD)/fuzz/%,$(wildcard tests/fuzz/f
 C_FILES = $(foreach folder,$(ROOMS) $(CMD_ROOMS) tests/unit tests/ops tests/fuzz tests/faults,$(wildcard $(folder)/*.[ch] $(folder)/*.cu $(folder)/*.cuh))
 
 .DELETE_ON_ERROR:
-.PHONY: gpu-build all all-objects all-tests bench check-docs check-format check-layers clean doc fault-tools format fuzz fuzz-targets help install manual \
+.PHONY: FORCE gpu-build all all-objects all-tests bench check-docs check-format check-layers clean doc fault-tools format fuzz fuzz-targets help install manual \
 	quickstart test test-faults test-slurm unit-tests
 
 #: all            build/ztrain (the default)
@@ -125,12 +125,20 @@ $(BUILD)/headers: Makefile
 	$(call find_headers,yaml.h jansson.h zstd.h xxhash.h sodium.h)
 $(BUILD)/headers-tests: $(BUILD)/headers
 	$(call find_headers,cmocka.h,--test)
-$(BUILD)/obj/%.o: %.c Makefile | $(BUILD)/headers
+# What objects are compiled with. Another compiler, device or flag in the same BUILD compiles all of them anew: a program made of
+# both would be wrong without a word. Warnings as errors change no object.
+SETTINGS = $(strip $(CC) $(filter-out -Werror,$(CFLAGS_ALL)) $(if $(filter 1,$(CUDA)),$(NVCC) $(CUDA_ARCHITECTURES)))
+$(BUILD)/settings: FORCE
+	@mkdir -p $(@D)
+	@printf '%s\n' '$(subst ','\'',$(SETTINGS))' | cmp -s - $@ || printf '%s\n' '$(subst ','\'',$(SETTINGS))' >$@
+FORCE:
+
+$(BUILD)/obj/%.o: %.c $(BUILD)/settings Makefile | $(BUILD)/headers
 	@mkdir -p $(@D)
 	$(call say,CC,$<)
 	$(Q)$(CC) $(CFLAGS_ALL) $(CFLAGS_$(subst /,_,$*)) -c $< -o $@
 
-$(BUILD)/obj/%.o: %.cu Makefile
+$(BUILD)/obj/%.o: %.cu $(BUILD)/settings Makefile
 	@mkdir -p $(@D)
 	$(call say,NVCC,$<)
 	$(Q)$(NVCC) $(NVCC_FLAGS) -MF $(@:.o=.d) -c $< -o $@
@@ -144,12 +152,12 @@ $(BUILD)/ztrain: $(CMD_OBJECTS) $(BUILD)/libztrain.a
 	$(call say,LINK,$@)
 	$(Q)$(CC) $(LDFLAGS_ALL) $(LDFLAGS) $^ $(LDLIBS_ALL) -o $@
 
-$(BUILD)/tests/%: tests/unit/%.c $(BUILD)/libztrain.a Makefile | $(BUILD)/headers-tests
+$(BUILD)/tests/%: tests/unit/%.c $(BUILD)/libztrain.a $(BUILD)/settings Makefile | $(BUILD)/headers-tests
 	@mkdir -p $(@D)
 	$(call say,LINK,$@)
 	$(Q)$(CC) $(CFLAGS_ALL) -MF $(BUILD)/tests/$*.d $< $(BUILD)/libztrain.a $(LDFLAGS_ALL) $(LDFLAGS) -lcmocka $(LDLIBS_ALL) -o $@
 
-$(BUILD)/fuzz/%: tests/fuzz/%.c $(BUILD)/libztrain.a Makefile
+$(BUILD)/fuzz/%: tests/fuzz/%.c $(BUILD)/libztrain.a $(BUILD)/settings Makefile
 	@mkdir -p $(@D)
 	$(call say,LINK,$@)
 	$(Q)$(CC) $(CFLAGS_ALL) -MF $(BUILD)/fuzz/$*.d $< $(BUILD)/libztrain.a $(LDFLAGS_ALL) -fsanitize=fuzzer $(LDFLAGS) $(LDLIBS_ALL) -o $@

@@ -128,12 +128,14 @@ def test_pages_that_name_what_is_not_there(pages, file, text, message):
 HEADERS = ("yaml.h", "jansson.h", "zstd.h", "xxhash.h", "sodium.h")
 
 
+OUTSIDE_MAKE = {name: value for name, value in os.environ.items() if name not in ("MAKEFLAGS", "MFLAGS", "MAKELEVEL")}
+
+
 def make(tmp_path, compiler, target="all"):
-    env = {name: value for name, value in os.environ.items() if name not in ("MAKEFLAGS", "MFLAGS", "MAKELEVEL")}
     done = subprocess.run(["make", "-C", ROOT, "-j2", "CUDA=0", f"CC={compiler}", f"BUILD={tmp_path}/build",
                            target.format(build=tmp_path / "build")],
                           stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, check=False, timeout=120,
-                          env=env)
+                          env=OUTSIDE_MAKE)
     assert done.returncode == 2, done
     return done.stderr
 
@@ -146,6 +148,18 @@ def test_make_names_the_missing_headers_and_the_way_to_them(tmp_path, missing):
     err = make(tmp_path, f"gcc -nostdinc -isystem {tmp_path}/include")
     assert err.startswith(f"make: headers are missing: {' '.join(missing)}; hint: scripts/install-deps.sh installs them\n")
     assert "fatal error" not in err
+
+
+def test_other_flags_compile_anew(tmp_path):
+    target = f"{tmp_path}/obj/core/clock.o"
+
+    def compiles(*settings):
+        done = subprocess.run(["make", "-C", ROOT, "CUDA=0", f"BUILD={tmp_path}", *settings, target], check=True,
+                              stdout=subprocess.PIPE, text=True, timeout=120, env=OUTSIDE_MAKE)
+        return "clock.c" in done.stdout
+    assert compiles() and not compiles() and not compiles("WERROR=1")
+    assert compiles("CFLAGS=-DWORD='\"with a space\"'") and not compiles("CFLAGS=-DWORD='\"with a space\"'")
+    assert compiles()
 
 
 def test_make_without_a_compiler_and_without_cmocka(tmp_path):
