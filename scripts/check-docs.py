@@ -3,7 +3,8 @@
 
 A path that begins with a top-level folder (core/log.h, tests/faults/, scripts/*.sh) is a file, a folder or a pattern that
 matches; a link in a page leads to a page, and its #anchor to a heading of it. A bare file name in a comment (wire.h) is the
-name of a file in the tree or a system header. docs/README.md names every page of docs/; README.md and docs/architecture.md
+name of a file in the tree or a system header. A command of a page, FILE.py -k WORD, names a test: WORD is a part of the name of a
+test function or class in FILE.py. docs/README.md names every page of docs/; README.md and docs/architecture.md
 name every room.
 Prints every breach as file:line: message, and exits 1 if there is one.
 """
@@ -17,6 +18,8 @@ TOP = FLOORS + ("configs", "scripts", "docs", "tests", r"\.ci")
 PATH = re.compile(r"(?<![\w./$~<{*-])((?:%s)/[\w.*/-]*)" % "|".join(TOP))
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 BARE = re.compile(r"(?<![\w./*<%-])([A-Za-z_]\w*\.(?:c|h|cu|cuh|cc|py|sh|mk))\b(?![(/])")
+SELECTED = re.compile(r"(\S+\.py)(?: [^`|]*?)? -k (\w+)(?=`|$)")
+TEST = re.compile(r"^ *(?:def (test_\w+)|class (Test\w+))", re.M)
 HEADING = re.compile(r"^#+ +(.*)")
 CODE = (".c", ".h", ".cu", ".cuh", ".cc")
 SCRIPTS = (".py", ".sh", ".sbatch", ".mk", ".yaml")
@@ -84,6 +87,17 @@ def check_links(root, path, number, line):
             yield f"{path}:{number}: '{file or path}' has no heading for '#{name}'"
 
 
+def check_selections(root, path, number, line):
+    """pytest FILE.py -k WORD selects a test."""
+    for file, word in SELECTED.findall(line):
+        full = os.path.join(root, file)
+        if os.path.exists(full):
+            with open(full, encoding="utf-8") as f:
+                tests = TEST.findall(f.read())
+            if not any(word.lower() in (function or group).lower() for function, group in tests):
+                yield f"{path}:{number}: no test of {file} has '{word}' in its name"
+
+
 def check(root):
     paths = tree(root)
     names = {os.path.basename(p) for p in paths}
@@ -96,6 +110,7 @@ def check(root):
         for number, text in comments(path, lines):
             if path.endswith(".md"):
                 breaches += check_links(root, path, number, text)
+                breaches += check_selections(root, path, number, text)
                 text = LINK.sub("]", text)
             for name in PATH.findall(text):
                 if not ANY.search(name) and not exists(root, name):

@@ -1,3 +1,15 @@
+/* clang-format off */
+/* loop.c: see loop.h. Time runs to the right; an evaluation and a checkpoint are due after step 8:
+ *
+ *     host     enqueue 7, vote | collect 6 | enqueue 8, vote | collect 7, 8 | evaluate | save | enqueue 9, vote
+ *     device   step 6     | step 7               | step 8               |     | losses   |      | step 9
+ *
+ * train_step() gives the device a step and has the ranks vote on stopping; long steps have votes between their
+ * micro-batches as well, about one a second. collect_step() reads the results of a step, advances the position and
+ * writes the metrics: on a GPU one step later, so that the GPU never waits for the host, on the CPU at once. Before
+ * anything is done between two steps, all steps are collected (between_steps()). A vote to stop makes a checkpoint due
+ * after the step; a vote within a step breaks that step off, and the checkpoint is one of the step before it. */
+/* clang-format on */
 #include "cmd/train/loop.h"
 
 #include "cmd/train/resume.h"

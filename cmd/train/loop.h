@@ -1,4 +1,5 @@
-/* loop.h: the training loop. */
+/* loop.h: the training loop: one optimizer step after the other, and between two steps the evaluation, the end of an
+ * epoch and the checkpoint, where they are due. loop.c pictures a step. */
 #ifndef ZTRAIN_CMD_TRAIN_LOOP_H
 #define ZTRAIN_CMD_TRAIN_LOOP_H
 

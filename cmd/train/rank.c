@@ -1,3 +1,15 @@
+/* clang-format off */
+/* rank.c: see rank.h. The stations of rank_run():
+ *
+ *     comm_open()           the ranks meet                                  on failure: rank_end_unmet()
+ *     run_prepare()         run folder, checkpoint, memory, weights         on failure: end_in_failure()
+ *     run_steps()           the training loop                               on failure: end_in_failure()
+ *     comm_barrier()        all ranks have come this far: 0 or 75           on failure: end_in_failure()
+ *     release_run(), bootstrap_finish()
+ *
+ * Two failures end a rank from outside this order: a thread that is refused memory (abort_exhausted()), and a call on
+ * a file or a device that blocks for too long (end_blocked_rank(), in the thread that watches over the rank). */
+/* clang-format on */
 #include "cmd/train/rank.h"
 
 #include "cmd/train/last_words.h"

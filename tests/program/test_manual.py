@@ -91,5 +91,6 @@ def test_install(tmp_path):
                  "doc/ztrain/CHANGELOG.md", "doc/ztrain/docs/glossary.md", "doc/ztrain/docs/operations.md"):
         assert (share / path).stat().st_size > 0, path
     assert "config: /usr/share/ztrain/configs/models/" in (share / "ztrain" / "configs" / "gpt2-124m.yaml").read_text(encoding="utf-8")
+    assert not (share / "ztrain" / "configs" / "quickstart.yaml").exists()  # scripts/quickstart.sh makes its data
     installed = subprocess.run([tmp_path / "usr" / "bin" / "ztrain", "--version"], stdout=subprocess.PIPE, text=True, check=True)
     assert installed.stdout.startswith("ztrain ")

@@ -94,7 +94,8 @@ def pages(tmp_path):
         (tmp_path / folder).mkdir(parents=True)
     (tmp_path / "core" / "log.h").write_text("/* log.h: lines; tests/unit/test_*.c tries them */\n", encoding="utf-8")
     (tmp_path / "tests" / "unit" / "test_log.c").write_text('#include "core/log.h"\n', encoding="utf-8")
-    (tmp_path / "docs" / "README.md").write_text("[a](architecture.md)\n", encoding="utf-8")
+    (tmp_path / "tests" / "test_log.py").write_text("def test_a_full_log():\n    pass\n", encoding="utf-8")
+    (tmp_path / "docs" / "README.md").write_text("[a](architecture.md), `pytest tests/test_log.py -k full`\n", encoding="utf-8")
     (tmp_path / "README.md").write_text("Rooms: core/\n", encoding="utf-8")
     (tmp_path / "docs" / "architecture.md").write_text(
         "# Rooms\n\n    core/   log.h\n\n[core/log.h](../core/log.h), [above](#rooms), core/NAME.c\n", encoding="utf-8")
@@ -103,7 +104,7 @@ def pages(tmp_path):
 
 def test_pages_that_name_what_is_there(pages):
     code, out = check_docs(pages)
-    assert code == 0 and out == "3 pages and the comments of 2 files name files that exist\n", out
+    assert code == 0 and out == "3 pages and the comments of 3 files name files that exist\n", out
 
 
 @pytest.mark.parametrize("file, text, message", [
@@ -111,6 +112,8 @@ def test_pages_that_name_what_is_there(pages):
     ("docs/architecture.md", "as lock.c does", "docs/architecture.md:6: no file is called 'lock.c'"),
     ("docs/architecture.md", "[x](operations.md#signals)", "the link 'operations.md#signals' leads nowhere"),
     ("docs/architecture.md", "[x](#signals)", "'docs/architecture.md' has no heading for '#signals'"),
+    ("docs/architecture.md", "`pytest -q tests/test_log.py -q -k empty`",
+     "docs/architecture.md:6: no test of tests/test_log.py has 'empty' in its name"),
     ("docs/signals.md", "# Signals", "docs/README.md:1: the page 'signals.md' is missing"),
     ("core/log.h", "/* opened by\n * log_file.c */", "core/log.h:3: no file is called 'log_file.c'"),
     ("core/spec/spec.h", "/* keys */", "docs/architecture.md:1: the room 'core/spec/' is missing"),
