@@ -521,11 +521,10 @@ enum status manifest_load(const char *folder, struct manifest **out, struct erro
         if (io_stat(path, &info))
             TRY_GOTO(error_system(err, STATUS_CHECKPOINT, errno, "cannot open '%s'", path));
         if (!S_ISREG(info.st_mode) || info.st_size != file->bytes)
-            TRY_GOTO(error_set(err, STATUS_CHECKPOINT,
-                               "'%s' is damaged at offset %" PRId64 ": it has %" PRId64
-                               " bytes where the manifest says %" PRId64,
-                               path, info.st_size < file->bytes ? (int64_t)info.st_size : file->bytes,
-                               (int64_t)info.st_size, file->bytes));
+            TRY_GOTO(error_set(
+                err, STATUS_CHECKPOINT,
+                "'%s' is damaged at offset %" PRId64 ": it has %" PRId64 " bytes where the manifest has %" PRId64, path,
+                info.st_size < file->bytes ? (int64_t)info.st_size : file->bytes, (int64_t)info.st_size, file->bytes));
     }
     free(text);
     *out = manifest;

@@ -627,7 +627,7 @@ static enum status index_load(struct rankfile *file, int64_t bytes, const struct
     if (bytes != facts->bytes)
         return error_set(err, STATUS_CHECKPOINT,
                          "'%s' is damaged at offset %" PRId64 ": it has %" PRId64
-                         " bytes where the manifest says %" PRId64,
+                         " bytes where the manifest has %" PRId64,
                          file->path, bytes < facts->bytes ? bytes : facts->bytes, bytes, facts->bytes);
     int64_t table_bytes = TABLE_HEAD_BYTES + file->num_frames * ENTRY_BYTES;
     int64_t table_offset = facts->bytes - table_bytes;

@@ -181,7 +181,7 @@ static void report_nvml(void)
     char driver[96], why[256], name[16], total[32], available[32], throttle[128];
     int count = nvml_read(NULL, gpus, MOST, driver, sizeof driver, why);
     if (count < 0) {
-        doctor_line("driver", "none answers (%s)", why);
+        doctor_line("driver", "none found (%s)", why);
         doctor_line("", "hint: where there is a GPU, install NVIDIA's driver (nvidia-smi shows it); containers start "
                         "with --gpus all");
         return;

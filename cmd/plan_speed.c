@@ -1,9 +1,9 @@
 /* plan_speed.c: `ztrain plan --speed`.
  *
  * The step itself is walked through: the transformer and ZeRO enqueue their ops on a device that counts their estimated
- * time instead of computing (gpu/plan/device_plan.h), with ranks that exist on paper (comm/comm_plan.h). What a loss
- * costs is the difference to a walk in which it is assumed away. Of two steps the second one counts, because the first
- * one has no communication of a step before it to wait for. */
+ * time instead of computing (gpu/plan/device_plan.h), with ranks that exist on paper (comm/comm_plan.h). The cost of an
+ * overhead is the difference from a walk in which it is assumed away. The second step is measured, because the first
+ * has no work left over from a step before. */
 #include "cmd/plan_speed.h"
 
 #include "cmd/train/trainer.h"
@@ -28,7 +28,7 @@ struct speed_plan {
     int64_t steps; /* walked so far */
 };
 
-/* The link that limits: between nodes where there are several, else inside the node. */
+/* Returns the link that limits the step: the network if there are several nodes, else the link inside the node. */
 static double *limiting_link(const struct speed_plan *p, struct comm_link *link)
 {
     return p->question->world > link->per_node ? &link->network : &link->inside;
@@ -52,10 +52,10 @@ static enum status parse_rate(const char *text, double *bytes_per_s, struct erro
         }
     }
     error_set(err, STATUS_USAGE, "--link: '%s' is not a rate", text);
-    return error_hint(err, "a number with Gbit or GB, of a second: 400Gbit, 450GB");
+    return error_hint(err, "a number and Gbit or GB (per second), e.g. 400Gbit, 450GB");
 }
 
-/* Adds the bits of the comma-separated words. */
+/* Sets the bit of each of the comma-separated words. */
 static enum status parse_assumptions(const char *words, unsigned *assumptions, struct error *err)
 {
     while (*words) {
@@ -102,7 +102,7 @@ static enum status walk_step(struct speed_plan *p, int64_t micro_batches, struct
     return zero_collect(t->zero, &result, err);
 }
 
-/* Walks through two steps of so many micro-batches; the times are those of the second one. */
+/* Walks through two steps of this many micro-batches; the times are those of the second one. */
 static enum status walk_second_step(struct speed_plan *p, int64_t micro_batches, struct plan_times *times,
                                     struct error *err)
 {
@@ -113,8 +113,7 @@ static enum status walk_second_step(struct speed_plan *p, int64_t micro_batches,
     return STATUS_OK;
 }
 
-/* Micro-batches between the first and the last are alike: of long steps fewer are walked through, in two numbers, and
- * what the difference took is continued. */
+/* The micro-batches between first and last are alike, so a long step is extrapolated from two shorter ones. */
 static enum status walk_long_step(struct speed_plan *p, struct plan_times *times, struct error *err)
 {
     enum { SHORT = 16, LONG = 32 };
@@ -134,7 +133,7 @@ static enum status walk_long_step(struct speed_plan *p, struct plan_times *times
     return STATUS_OK;
 }
 
-/* The times of a step with what is assumed in addition to the plan's own assumptions, over that link. */
+/* Returns the times of a step over `link`, under these assumptions in addition to the plan's. */
 static enum status walk(struct speed_plan *p, unsigned assumptions, const struct comm_link *link,
                         struct plan_times *times, struct error *err)
 {
@@ -154,7 +153,7 @@ static double tokens_of_step(const struct speed_plan *p)
     return (double)spec->train_batch_size * (double)spec->data.seq_length;
 }
 
-/* MFU in percent of a step of so many seconds. */
+/* Returns the MFU, in percent, of a step that takes this many seconds. */
 static double mfu_of(const struct speed_plan *p, double seconds)
 {
     const struct trainer *t = &p->trainer;
@@ -177,7 +176,7 @@ static void print_head(const struct speed_plan *p)
            spec->activation_checkpointing ? ", recomputed in backward" : "");
     for (int i = 0; i < PLAN_ASSUMPTION_COUNT; i++)
         if (plan_assumes(&p->settings, (enum plan_assumption)i))
-            printf("assumed: %s (without: %s)\n", plan_assumption_words[i], plan_assumption_losses[i]);
+            printf("assumed: %s (without: %s)\n", plan_assumption_words[i], plan_assumption_overheads[i]);
 }
 
 static void print_kinds(const struct speed_plan *p, const struct plan_times *times)
@@ -195,7 +194,7 @@ static void print_kinds(const struct speed_plan *p, const struct plan_times *tim
     printf("  %-24s %12.0f %12.0f\n", "tokens/s", tokens_of_step(p) / ceiling, tokens_of_step(p) / times->seconds);
 }
 
-/* What the same step would be over other links of the kind that limits. */
+/* Prints the time of the same step over other links of the kind that limits it. */
 static enum status print_links(struct speed_plan *p, struct error *err)
 {
     enum { OTHERS = 4 };
@@ -224,7 +223,7 @@ static enum status print_links(struct speed_plan *p, struct error *err)
 
 /* ---- the plan ------------------------------------------------------------ */
 
-/* The GPUs of a usual node; their network cards' bytes/s (400 Gbit/s). */
+/* A usual node has this many GPUs, each with a network card of this many bytes/s (400 Gbit/s). */
 enum { NODE_RANKS = 8 };
 static const double usual_network = 400e9 / 8;
 
@@ -270,21 +269,21 @@ static enum status build(struct speed_plan *p, struct error *err)
     return STATUS_OK;
 }
 
-/* ---- losses -------------------------------------------------------------- */
+/* ---- overheads ----------------------------------------------------------- */
 
-struct loss {
-    const char *what, *option, *value; /* what is lost, and the option that takes it away */
+struct overhead {
+    const char *what, *option, *value; /* the overhead, and the option that removes it */
     double points;
 };
 
 static int by_size(const void *a, const void *b)
 {
-    double x = ((const struct loss *)a)->points, y = ((const struct loss *)b)->points;
+    double x = ((const struct overhead *)a)->points, y = ((const struct overhead *)b)->points;
     return x < y ? 1 : x > y ? -1 : 0;
 }
 
-/* Points that the same step would gain if it kept all activations, however much memory that takes. */
-static enum status recomputation_loss(struct speed_plan *p, double seconds, double *points, struct error *err)
+/* Finds the points that the same step would gain if it kept all activations, however much memory that takes. */
+static enum status recomputation_overhead(struct speed_plan *p, double seconds, double *points, struct error *err)
 {
     struct speed_plan kept = {
         .question = p->question, .gpu = p->gpu, .settings = p->settings, .link = p->link, .trainer.quiet = true};
@@ -304,23 +303,24 @@ end:
     return status;
 }
 
-static enum status print_losses(struct speed_plan *p, double seconds, struct error *err)
+static enum status print_overheads(struct speed_plan *p, double seconds, struct error *err)
 {
     const double shown = 0.05;
-    struct loss losses[PLAN_ASSUMPTION_COUNT + 1];
+    struct overhead overheads[PLAN_ASSUMPTION_COUNT + 1];
     for (int i = 0; i < PLAN_ASSUMPTION_COUNT; i++) {
         struct plan_times times;
         TRY(walk(p, 1u << i, &p->link, &times, err));
-        losses[i] = (struct loss){plan_assumption_losses[i], "--assume", plan_assumption_words[i],
-                                  mfu_of(p, times.seconds) - mfu_of(p, seconds)};
+        overheads[i] = (struct overhead){plan_assumption_overheads[i], "--assume", plan_assumption_words[i],
+                                         mfu_of(p, times.seconds) - mfu_of(p, seconds)};
     }
-    losses[PLAN_ASSUMPTION_COUNT] = (struct loss){"blocks that are computed again in backward", "--set",
-                                                  "activation_checkpointing.enabled=false", 0};
-    TRY(recomputation_loss(p, seconds, &losses[PLAN_ASSUMPTION_COUNT].points, err));
-    qsort(losses, COUNT_OF(losses), sizeof *losses, by_size);
-    printf("\n  losses, in points of MFU, each removed alone\n");
-    for (size_t i = 0; i < COUNT_OF(losses) && losses[i].points >= shown; i++)
-        printf("  %6.1f  %-52s %s %s\n", losses[i].points, losses[i].what, losses[i].option, losses[i].value);
+    overheads[PLAN_ASSUMPTION_COUNT] = (struct overhead){"blocks that are computed again in backward", "--set",
+                                                         "activation_checkpointing.enabled=false", 0};
+    TRY(recomputation_overhead(p, seconds, &overheads[PLAN_ASSUMPTION_COUNT].points, err));
+    qsort(overheads, COUNT_OF(overheads), sizeof *overheads, by_size);
+    printf("\n  overheads, in points of MFU, each removed alone\n");
+    for (size_t i = 0; i < COUNT_OF(overheads) && overheads[i].points >= shown; i++)
+        printf("  %6.1f  %-52s %s %s\n", overheads[i].points, overheads[i].what, overheads[i].option,
+               overheads[i].value);
     return STATUS_OK;
 }
 
@@ -334,7 +334,7 @@ enum status plan_speed(const struct speed_question *question, struct error *err)
     TRY_END(walk(&p, 0, &p.link, &times, err));
     print_head(&p);
     print_kinds(&p, &times);
-    TRY_END(print_losses(&p, times.seconds, err));
+    TRY_END(print_overheads(&p, times.seconds, err));
     TRY_END(print_links(&p, err));
     if (p.trainer.plan.local.used > p.trainer.device->memory_bytes)
         printf("\n  this step does not fit: it needs %.1f GiB on each rank, %s has %.1f\n",

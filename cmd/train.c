@@ -142,7 +142,7 @@ static enum status run_command(const struct options *options, char **argv, struc
         const struct rank_options rank = {.resume = options->resume, .profile = options->profile};
         return rank_run(&rank, boot, spec, err);
     }
-    if (!options->resume) /* of a resumed run the checkpoint has a say in it */
+    if (!options->resume) /* a resumed run's batch also depends on its checkpoint */
         TRY(spec_resolve_batch(spec, world, source, err));
     return start_ranks(options, argv, spec, err);
 }

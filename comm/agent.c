@@ -46,12 +46,12 @@ struct connection {
     char *tick;        /* message, owned */
     size_t tick_sent, tick_bytes;
     bool tick_due;
-    atomic_bool mute; /* writing to it has failed */
+    atomic_bool mute; /* writing to the socket has failed */
     /* the listener's */
     struct agent_inbox inbox;
-    bool ended;    /* it delivers nothing any more */
-    double silent; /* seconds since it delivered something */
-    double lost;   /* seconds since its node was found lost; below 0: it is not */
+    bool ended;    /* the connection delivers nothing more */
+    double silent; /* seconds since the connection last delivered bytes */
+    double lost;   /* seconds since its node was found lost; below 0: the node is not lost */
 };
 
 struct local_rank {

@@ -83,7 +83,7 @@ enum status network_gather(const struct data_op *op)
     const size_t bytes = op->count * dtype_size(op->dtype), stride = op->stride * dtype_size(op->dtype);
     const size_t half = CONTROL_STAGING_BYTES / 2;
     const bool direct = t->local_world == 1;
-    size_t piece = direct ? bytes : half / (size_t)t->most;
+    size_t piece = direct ? bytes : half / (size_t)t->most_carried;
     if (!direct && piece > 64)
         piece = round_down(piece, 64);
     int sends = t->num_nodes - 1, turn = 0;
@@ -95,7 +95,7 @@ enum status network_gather(const struct data_op *op)
                 continue;
             char *place = direct ? (char *)op->recv + (size_t)t->remotes[i] * stride
                                  : control_staging(comm->control, t->local_rank) + (size_t)turn * half +
-                                       (size_t)t->berths[i] * piece;
+                                       (size_t)t->index_at_carrier[i] * piece;
             comm->parts[parts++] = (struct net_part){.peer = t->remotes[i], .data = place, .bytes = n, .need = n};
         }
         sends_need(comm, sends, at + n);
@@ -105,7 +105,8 @@ enum status network_gather(const struct data_op *op)
         TRY(comm_meet(comm, op->kind));
         for (int i = 0; i < t->num_remotes; i++)
             memcpy((char *)op->recv + (size_t)t->remotes[i] * stride + at,
-                   control_staging(comm->control, t->carried[i]) + (size_t)turn * half + (size_t)t->berths[i] * piece,
+                   control_staging(comm->control, t->carried[i]) + (size_t)turn * half +
+                       (size_t)t->index_at_carrier[i] * piece,
                    n);
         liveness_tick();
     }
@@ -197,7 +198,7 @@ enum status network_reduce_within_node(const struct data_op *op, bool staged)
     struct comm *comm = op->comm;
     const struct topology *t = &comm->topology;
     const size_t size = dtype_size(op->dtype), world = (size_t)t->world;
-    size_t piece = scratch_bytes(comm) / ((size_t)(t->most + t->num_nodes) * sizeof(float));
+    size_t piece = scratch_bytes(comm) / ((size_t)(t->most_carried + t->num_nodes) * sizeof(float));
     piece = lesser(round_down(piece, LINE_ELEMENTS), PIECE_BYTES / sizeof(float));
     if (staged)
         piece = lesser(piece, CONTROL_STAGING_BYTES / (size * world));

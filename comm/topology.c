@@ -18,9 +18,9 @@ enum status topology_init(struct topology *t, int rank, int world, const struct 
     t->remotes = calloc((size_t)world, sizeof *t->remotes);
     t->carriers = calloc((size_t)t->num_nodes, sizeof *t->carriers);
     t->carried = calloc((size_t)world, sizeof *t->carried);
-    t->berths = calloc((size_t)world, sizeof *t->berths);
+    t->index_at_carrier = calloc((size_t)world, sizeof *t->index_at_carrier);
     int *sizes = calloc((size_t)t->num_nodes, sizeof *sizes), *counts = calloc((size_t)world, sizeof *counts);
-    if (!t->locals || !t->remotes || !t->carriers || !t->carried || !t->berths || !sizes || !counts) {
+    if (!t->locals || !t->remotes || !t->carriers || !t->carried || !t->index_at_carrier || !sizes || !counts) {
         topology_release(t);
         free(sizes);
         free(counts);
@@ -47,11 +47,11 @@ enum status topology_init(struct topology *t, int rank, int world, const struct 
     for (int i = 0; i < t->num_remotes; i++) {
         int carrier = places[t->remotes[i]].local_rank % t->local_world;
         t->carried[i] = carrier;
-        t->berths[i] = counts[carrier]++;
+        t->index_at_carrier[i] = counts[carrier]++;
     }
     t->carries = t->num_remotes > 0 ? counts[t->local_rank] : 0;
     for (int l = 0; l < t->local_world; l++)
-        t->most = counts[l] > t->most ? counts[l] : t->most;
+        t->most_carried = counts[l] > t->most_carried ? counts[l] : t->most_carried;
     free(sizes);
     free(counts);
     return STATUS_OK;
@@ -63,7 +63,7 @@ void topology_release(struct topology *t)
     free(t->remotes);
     free(t->carriers);
     free(t->carried);
-    free(t->berths);
+    free(t->index_at_carrier);
     *t = (struct topology){.world = 0};
 }
 

@@ -17,11 +17,11 @@ struct topology {
     int *locals;  /* (local_world) this node's ranks, ascending */
     int *remotes; /* (num_remotes) the ranks of other nodes, ascending */
     int num_remotes;
-    int *carriers; /* (num_nodes) this rank's carrier on each node; this rank itself on its own node */
-    int *carried;  /* (num_remotes) local rank of the carrier of remotes[i] on this node */
-    int *berths;   /* (num_remotes) index of remotes[i] among the remotes that its carrier serves, from 0 */
-    int carries;   /* number of remotes that this rank serves as their carrier */
-    int most;      /* the largest such number of a rank of this node */
+    int *carriers;         /* (num_nodes) this rank's carrier on each node; this rank itself on its own node */
+    int *carried;          /* (num_remotes) local rank of the carrier of remotes[i] on this node */
+    int *index_at_carrier; /* (num_remotes) index of remotes[i] among the remotes that its carrier serves, from 0 */
+    int carries;           /* number of remotes that this rank serves as their carrier */
+    int most_carried;      /* the largest number of remotes that one rank of this node serves */
 };
 
 /* places: (world); every node from 0 to its largest number has a rank. NULL: all ranks are on one node. */

@@ -29,6 +29,5 @@ enum status env_choice(const char *name, const char *const *words, int count, in
         size_t used = strlen(legal);
         snprintf(legal + used, sizeof legal - used, "%s%s", i == 0 ? "" : i + 1 < count ? ", " : " or ", words[i]);
     }
-    error_set(err, STATUS_USAGE, "%s is '%.60s'", name, value);
-    return error_hint(err, "%s", legal);
+    return error_set(err, STATUS_USAGE, "%s must be %s, not '%.60s'", name, legal, value);
 }

@@ -11,7 +11,7 @@
 enum status env_switch(const char *name, const char *meaning, bool *on, struct error *err);
 
 /* The index of the variable's value among `count` words; -1: it is unset or empty. STATUS_USAGE: any other value; the
- * hint lists the words. */
+ * message lists the words. */
 enum status env_choice(const char *name, const char *const *words, int count, int *index, struct error *err);
 
 #endif

@@ -405,10 +405,11 @@ static enum status take_course(struct metrics *metrics, const struct metrics_cou
     reader_close(&reader);
     TRY(status);
     if (survey->damaged == 1)
-        log_warn("'%s': line %" PRId64 " is damaged; the file continues without it, and '%s' keeps it", from,
+        log_warn("'%s': line %" PRId64 " is damaged; it is left out of the new file, and '%s' keeps it", from,
                  survey->first, course->from ? from : former);
     else if (survey->damaged)
-        log_warn("'%s': %" PRId64 " lines are damaged, the first is line %" PRId64 "; the file continues without them, "
+        log_warn("'%s': %" PRId64 " lines are damaged, the first is line %" PRId64
+                 "; they are left out of the new file, "
                  "and '%s' keeps them",
                  from, survey->damaged, survey->first, course->from ? from : former);
     holes_warn(&survey->holes, metrics->path);

@@ -171,7 +171,7 @@ static enum status match_entry(struct import *import, int file, const char *path
         if (!expected)
             return error_set(err, STATUS_DATA, "%s: tensor '%.200s' is not in %s", path, entry->name, INDEX_FILE);
         if (strcmp(expected, import->files.items[file]) != 0)
-            return error_set(err, STATUS_DATA, "%s: tensor '%.200s' should be in '%.200s', as %s says", path,
+            return error_set(err, STATUS_DATA, "%s: tensor '%.200s' should be in '%.200s' according to %s", path,
                              entry->name, expected, INDEX_FILE);
     }
     if (is_skipped(import->desc, entry->name))

@@ -16,8 +16,8 @@ struct graph_question {
     bool say;                /* log the choice */
 };
 
-/* Graphs are used with auto if they are possible and the host needs about as long to launch a micro-batch as the GPU to
- * compute it. STATUS_USAGE: train.cuda_graphs is true, but graphs are not possible. */
+/* With auto, graphs are used if they are possible and if the host takes about as long to launch a micro-batch as the
+ * GPU takes to compute it. STATUS_USAGE: train.cuda_graphs is true, but graphs are not possible. */
 enum status choose_graphs(const struct graph_question *question, bool *graphs, struct error *err);
 
 #endif

@@ -1,10 +1,10 @@
-/* stepper.h: gives the device an optimizer step as work: all its micro-batches, then the update.
+/* stepper.h: enqueues an optimizer step on the device: all its micro-batches, then the update.
  *
  * The work is enqueued op by op, or, on a GPU, captured once as a graph and launched as one piece from then on
- * (train.cuda_graphs): where the kernels are shorter than the time that it takes to launch them, the GPU would wait for
- * the host. The bits are the same. The first step of a process is never a graph: it loads kernels and libraries make
- * their choices in it. Around a graph, not in it: tokens (loaded for all micro-batches first), the rates of the
- * schedule, what the host reads of the step. */
+ * (train.cuda_graphs): where launching a kernel takes longer than the kernel itself, the GPU would wait for the host.
+ * The bits are the same. The first step of a process is never a graph: it loads kernels, and libraries choose
+ * algorithms in it. Three things stay outside a graph: the tokens (loaded for all micro-batches first), the schedule's
+ * learning rates, and the host's reads of the step's results. */
 #ifndef ZTRAIN_CMD_TRAIN_STEPPER_H
 #define ZTRAIN_CMD_TRAIN_STEPPER_H
 
@@ -12,7 +12,7 @@
 
 struct stepper {
     struct trainer *trainer; /* borrowed */
-    bool graphs;             /* steps are to be launched as graphs */
+    bool graphs;             /* steps are launched as graphs */
     bool warm;               /* a step was enqueued already */
     struct graph *graph;     /* owned; NULL: not captured */
     struct batch *batches;   /* (gradient_accumulation_steps) owned, with graphs: loaded */
@@ -25,8 +25,8 @@ struct stepper {
 enum status stepper_init(struct stepper *stepper, struct trainer *trainer, struct error *err);
 void stepper_release(struct stepper *stepper); /* before the trainer's release */
 
-/* Called between the micro-batches of a step that is not a graph, on all ranks: may find out, collectively, whether to
- * break the step off (*stop). */
+/* Called on all ranks between the micro-batches of a step that is not a graph. It may decide, collectively, to break
+ * the step off (*stop). */
 struct stepper_look {
     enum status (*look)(void *context, struct stepper *stepper, bool *stop, struct error *err);
     void *context;
@@ -36,7 +36,7 @@ struct stepper_look {
  * the host, which may be far ahead of its device, would vote to stop at a point that the device reaches much later. */
 void stepper_keep_up(struct stepper *stepper);
 
-/* A step that was given to the device. */
+/* A step that has been enqueued on the device. */
 struct step_enqueued {
     struct batch last;   /* its last micro-batch */
     double data_seconds; /* spent waiting for tokens */
@@ -46,7 +46,7 @@ struct step_enqueued {
     bool counted; /* the communicator has counted its operations, as it does not for a graph that is launched again */
 };
 
-/* Enqueues the next step of the token stream. `made`: optimizer steps that are known to be done. Collective. */
+/* Enqueues the next step of the token stream. `made`: the number of steps known to be done. Collective. */
 enum status stepper_enqueue(struct stepper *stepper, struct token_stream *stream, int64_t made,
                             const struct stepper_look *look, struct step_enqueued *enqueued, struct error *err);
 

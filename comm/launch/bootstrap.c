@@ -95,8 +95,8 @@ static enum status choose_store(struct bootstrap *boot, enum claimant claimant, 
                *name = claimant_name(claimant);
     char line[SRUN_LINE];
     if (!env_variable(secret_name)) {
-        error_set(err, STATUS_USAGE, "rank %d of %d started by %s: without PMI ranks need %s to trust each other",
-                  boot->rank, boot->world, claimant == CLAIM_SLURM ? "srun --mpi=none" : name, secret_name);
+        error_set(err, STATUS_USAGE, "%s started rank %d of %d, but %s is not set",
+                  claimant == CLAIM_SLURM ? "srun --mpi=none" : name, boot->rank, boot->world, secret_name);
         return error_hint(err, "%s; or set it on all ranks: export %s=$(od -An -tx1 -N32 /dev/urandom | tr -d ' \\n')",
                           srun_line(boot->world, line), secret_name);
     }

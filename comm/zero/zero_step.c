@@ -1,8 +1,8 @@
-/* zero_step.c: the end of a step: gradient norm, clipping, the optimizer on the own slices.
+/* zero_step.c: the end of a step: gradient norm, clipping, the optimizer on this rank's slices.
  *
  * All work is enqueued. The device decides, and the host reads the decision when it collects the step:
  *
- *     every unit: wait for its reduction, sum of squares of the own slice (double)
+ *     every unit: wait for its reduction, sum the squares of this rank's slice (double)
  *     gather the ranks' reports: those sums, and the loss
  *     decide_step: norm, clipping, whether the step is skipped, the next loss scale; the same bits on all ranks
  *     AdamW on the state kept here; stages 1 and 2 gather each updated unit while the next one is updated, and the
@@ -141,8 +141,8 @@ static void update_all(struct zero *z, struct stream *compute)
 }
 
 /* In a skipped step, finds the first non-finite gradient for the host. Searches all gradients kept here, for they are
- * one array. At stages 0 and 1 that is more than the own slices; a value that is not finite there is not finite for its
- * owner either. */
+ * one array. At stages 0 and 1 that is more than this rank's slices; a value that is not finite there is not finite for
+ * its owner either. */
 static void look_for_nonfinite(struct zero *z, struct stream *compute)
 {
     int64_t own = z->config.layout->shard_numel;

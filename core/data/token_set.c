@@ -206,7 +206,8 @@ static enum status set_add(struct token_set *set, int own, const char *path, str
             else if (!file_exists(path))
                 status = error_set(err, STATUS_DATA,
                                    "no token shard '%s': neither '%s' nor its '.idx' exists; hint: name a "
-                                   "Megatron-LM prefix, an llm.c .bin file, or a glob",
+                                   "Megatron-LM prefix, an llm.c .bin file, or a glob; scripts/tokenize.py makes token "
+                                   "shards",
                                    path, bin);
             if (status != STATUS_OK)
                 goto done;
@@ -281,7 +282,9 @@ static enum status set_add_pattern(struct token_set *set, const char *pattern, s
         TRY(status);
     }
     if (set->num_shards == own)
-        return error_set(err, STATUS_DATA, "no token shard (.bin or .idx) matches '%s'", pattern);
+        return error_set(err, STATUS_DATA,
+                         "no token shard (.bin or .idx) matches '%s'; hint: scripts/tokenize.py makes token shards",
+                         pattern);
     return STATUS_OK;
 }
 

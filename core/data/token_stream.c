@@ -62,7 +62,8 @@ void token_stream_limits(const struct token_stream_config *config, int64_t *max_
         return;
     }
     ASSERT(multiple > 0 && multiple <= length);
-    /* `count` sequences have count … count·(T-1) tokens; a filler follows them if one of these is not a multiple */
+    /* `count` sequences of at most T tokens have count to count · (T - 1) inputs; a filler sequence follows them if any
+     * such number is not a multiple of `multiple` */
     bool filler = multiple > 1 && (length > 2 || count % multiple != 0);
     *max_tokens = round_up(count * (length - 1), multiple);
     *max_seqs = (int32_t)count + filler;

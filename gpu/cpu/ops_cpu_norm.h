@@ -58,10 +58,13 @@ static void op_norm_fwd(struct stream *stream, const struct norm_fwd_args *a)
     }
 }
 
-/* The gradient of a norm, a row at a time, in two passes. With n = (x - mean) · rstd and g = dy · weight:
+/* clang-format off */
+/* The gradient of a norm, one row at a time, in two passes. With n = (x - mean) · rstd and g = dy · weight:
  *
- *     norm_bwd_sums     dweight += dy · n, dbias += dy (a part's sums); and mean(g), for LayerNorm only, and mean(g ·
- * n) norm_bwd_input    dx = dres + rstd · (g - mean(g) - n · mean(g · n)) */
+ *     norm_bwd_sums     adds dy · n to dweight and dy to dbias (a part's sums); returns mean(g · n), and for LayerNorm
+ *                       mean(g), which is 0 for RMSNorm
+ *     norm_bwd_input    dx = dres + rstd · (g - mean(g) - n · mean(g · n)) */
+/* clang-format on */
 struct norm_bwd_means {
     float g, gn;
 };

@@ -43,7 +43,7 @@ struct gemm_plan *gemm_plan_new(struct gemm_cuda *gemm, const struct gemm_key *k
  * proposal, so that nothing is measured in a step. NULL: out of memory. */
 struct gemm_plan *gemm_plan_get(struct gemm_cuda *gemm, const struct gemm_key *key);
 
-/* Makes an algorithm out of the cache the plan's. False: the library does not take it any more. */
+/* Sets the plan's algorithm to one from the cache. False: the library no longer accepts it. */
 bool gemm_plan_take_known(const struct gemm_cuda *gemm, struct gemm_plan *plan, const struct gemm_algorithm *known);
 
 /* Acceptable algorithms in the library's order, at most GEMM_CANDIDATES; returns their number. */

@@ -15,7 +15,7 @@
 
 enum { ASSUMED_GIB = 80 };
 
-/* Where the memory of a plan of speed lies: beyond everything that exists. */
+/* Base address of a speed plan's memory, outside every mapping. */
 static const uintptr_t no_memory = (uintptr_t)1 << 60;
 
 struct plan_device {

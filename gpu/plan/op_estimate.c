@@ -1,14 +1,14 @@
-/* op_estimate.c: the time of every op but matrix products (gemm_estimate.c), by its bytes and FLOPs.
+/* op_estimate.c: the time of every op except matrix products (gemm_estimate.c), from its bytes and FLOPs.
  *
  * Efficiencies are those of an H100 (3.35 TB/s, 989 TFLOP/s in bf16). None was measured on ztrain itself.
  *
- * Memory-bound kernels: the share of the bandwidth that kernels with such accesses and that many registers reach,
- * judged from their compiled code, from 1.9 TB/s (norm_bwd) to 2.7 TB/s (SwiGLU).
+ * Memory-bound kernels reach the share of the bandwidth that their accesses and registers allow, judged from their
+ * compiled code: from 1.9 TB/s (norm_bwd) to 2.7 TB/s (SwiGLU).
  *
- * Attention: published figures of cuDNN 9 and FlashAttention-3 for causal attention, by head size and sequence length.
- * A backward pass whose results repeat bit for bit moves T x T values a head through memory.
+ * Attention has the published figures of cuDNN 9 and FlashAttention-3 for causal attention, by head size and sequence
+ * length. A backward pass whose results repeat bit for bit moves T x T values per head through memory.
  *
- * Launches: 1.5 us between the end of a kernel and the start of the next one in a full queue.
+ * A launch leaves 1.5 us between the end of a kernel and the start of the next one in a full queue.
  *
  * As a whole the model was compared with LLM.Q's published speed (tests/program/test_plan_speed.py). */
 #include "gpu/plan/op_estimate.h"
@@ -21,8 +21,8 @@
 const char *const plan_kind_names[PLAN_KIND_COUNT] = {PLAN_KINDS(KIND_NAME)};
 #define ASSUMPTION_WORD(name, word, text) word,
 const char *const plan_assumption_words[PLAN_ASSUMPTION_COUNT] = {PLAN_ASSUMPTIONS(ASSUMPTION_WORD)};
-#define ASSUMPTION_LOSS(name, word, text) text,
-const char *const plan_assumption_losses[PLAN_ASSUMPTION_COUNT] = {PLAN_ASSUMPTIONS(ASSUMPTION_LOSS)};
+#define ASSUMPTION_OVERHEAD(name, word, text) text,
+const char *const plan_assumption_overheads[PLAN_ASSUMPTION_COUNT] = {PLAN_ASSUMPTIONS(ASSUMPTION_OVERHEAD)};
 
 static const double ceiling_flops = 0.8, ceiling_bytes = 0.9; /* of the data sheet's: what is reached at best */
 static const double fast_bytes = 0.85;                        /* of the bandwidth, with ASSUME_FAST_MEMORY */
@@ -71,7 +71,7 @@ static struct op_estimate product(const struct plan_settings *s, enum plan_kind 
     return one_part(kind, ceiling, fast ? ceiling : gemm + extra, 1);
 }
 
-/* The head's rows are set apart: their distance is given. */
+/* The head's products are those whose row distance is given. */
 static enum plan_kind kind_of_product(int64_t row_distance, enum plan_kind otherwise)
 {
     return row_distance ? PLAN_HEAD : otherwise;

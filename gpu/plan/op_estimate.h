@@ -27,8 +27,8 @@
     X(GAPS, "launch gaps")                      \
     X(EXPOSED, "exposed communication")
 
-/* What a plan may assume about the step, by the word that --assume takes, and the loss that the assumption takes away.
- */
+/* What a plan may assume about the step: the word that --assume takes, and the overhead that the assumption removes;
+ * its gain is what today's behaviour costs. */
 #define PLAN_ASSUMPTIONS(X)                                                                \
     X(FAST_PRODUCTS, "fast-products", "matrix products below the ceiling")                 \
     X(FAST_ATTENTION, "fast-attention", "attention kernels below the ceiling")             \
@@ -48,8 +48,8 @@ enum plan_kind { PLAN_KINDS(PLAN_KIND_CONSTANT) PLAN_KIND_COUNT };
 enum plan_assumption { PLAN_ASSUMPTIONS(PLAN_ASSUMPTION_CONSTANT) PLAN_ASSUMPTION_COUNT };
 
 extern const char *const plan_kind_names[PLAN_KIND_COUNT];
-extern const char *const plan_assumption_words[PLAN_ASSUMPTION_COUNT];  /* "bf16-logits" */
-extern const char *const plan_assumption_losses[PLAN_ASSUMPTION_COUNT]; /* "fp32 logits" */
+extern const char *const plan_assumption_words[PLAN_ASSUMPTION_COUNT];     /* "bf16-logits" */
+extern const char *const plan_assumption_overheads[PLAN_ASSUMPTION_COUNT]; /* "fp32 logits" */
 
 /* A GPU and what is assumed about the step: bit 1 << enum plan_assumption. */
 struct plan_settings {

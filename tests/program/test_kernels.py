@@ -64,7 +64,7 @@ def test_ranks_multiply_bf16_alike(folder):
 
 def test_a_word_that_is_no_level_is_an_error(folder):
     done = of_two(folder, "run", "baseline", "zzz", expect=USAGE)
-    assert "ZTRAIN_CPU_ISA is 'zzz'; hint: baseline, avx2 or avx512" in done[1].last_words, done
+    assert "ZTRAIN_CPU_ISA must be baseline, avx2 or avx512, not 'zzz'" in done[1].last_words, done
     assert "error" not in done[0].err
     for name, value, legal in [("ISA", "zzz", "baseline, avx2 or avx512"), ("GEMM", "mkl", "builtin or onednn"),
                                ("BF16", "fast", "widen or dot")]:

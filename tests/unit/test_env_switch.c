@@ -53,7 +53,7 @@ static void a_choice_is_one_of_the_words(void **state)
     setenv(NAME, "Red", 1);
     assert_int_equal(env_choice(NAME, words, 3, &index, &err), STATUS_USAGE);
     assert_int_equal(index, -1);
-    assert_string_equal(err.text, NAME " is 'Red'; hint: red, green or blue");
+    assert_string_equal(err.text, NAME " must be red, green or blue, not 'Red'");
     unsetenv(NAME);
 }
 
