@@ -17,7 +17,7 @@ struct device_choice {
 
 /* Collective, unless comm and boot are NULL (a plan, which needs no GPU). With train.device: cuda it fails with
  * STATUS_DEVICE if some rank has no GPU, and with STATUS_USAGE if a node has more ranks than GPUs; with auto all ranks
- * use the CPU if some rank has no GPU, and a line says so. */
+ * use the CPU if some rank has no GPU, and a line reports that. */
 enum status choose_device(const struct run_spec *spec, struct comm *comm, const struct bootstrap *boot,
                           struct device_choice *choice, struct error *err);
 

@@ -128,7 +128,7 @@ json_t *spec_to_json(const struct run_spec *spec);
 /* Compares the spec with the one stored in a checkpoint (its spec_to_json()), after spec_resolve_…(). A key whose
  * change would silently change the run (model, data, seed, seq_length, train_batch_size, precision, kind of optimizer)
  * gets an error line with both values, and the result is STATUS_USAGE; a key that may change gets a notice line.
- * same_model, same_data: the contents at model.… and data.train are those of then, so that another path is only a
+ * same_model, same_data: the contents at model.… and data.train are the same as then, so that another path is only a
  * notice. */
 enum status spec_compare(const struct run_spec *spec, const json_t *stored, bool same_model, bool same_data,
                          struct spec_report *report);
