@@ -1,9 +1,11 @@
 #include "cmd/options.h"
 
 #include "cmd/commands.h"
+#include "cmd/train/supervise.h"
 #include "cmd/unknown_word.h"
 #include "core/log.h"
 #include "core/printable.h"
+#include "gpu/plan/op_estimate.h"
 
 #include <errno.h>
 #include <limits.h>
@@ -12,41 +14,64 @@
 #include <string.h>
 
 enum option_kind { OPTION_FLAG, OPTION_STRING, OPTION_COUNT, OPTION_LIST };
+enum option_scope { IN_BOTH, IN_TRAINING, IN_PLAN };
 
 static const struct option_row {
     const char *name, *value; /* value: its name in --help; NULL: takes none */
     enum option_kind kind;
+    enum option_scope scope; /* IN_PLAN: training refuses it in words of its own */
     size_t offset;
     const char *help;
 } option_table[] = {
-    {"config", "FILE", OPTION_STRING, offsetof(struct options, config),
+    {"config", "FILE", OPTION_STRING, IN_BOTH, offsetof(struct options, config),
      "the run spec (YAML); --help-spec lists its keys"},
-    {"local-gpus", "N", OPTION_COUNT, offsetof(struct options, local_gpus),
+    {"local-gpus", "N", OPTION_COUNT, IN_BOTH, offsetof(struct options, local_gpus),
      "start and supervise N ranks on this machine (on the CPU device: N processes that share the cores)"},
-    {"resume", "DIR", OPTION_STRING, offsetof(struct options, resume),
+    {"resume", "DIR", OPTION_STRING, IN_TRAINING, offsetof(struct options, resume),
      "continue from a checkpoint, or from the newest valid one of a run folder"},
-    {"set", "KEY=VALUE", OPTION_LIST, offsetof(struct options, set),
+    {"set", "KEY=VALUE", OPTION_LIST, IN_BOTH, offsetof(struct options, set),
      "override a key of the run spec, e.g. train.max_steps=30 (repeatable; VALUE is YAML)"},
-    {"deepspeed", "FILE", OPTION_STRING, offsetof(struct options, deepspeed),
+    {"deepspeed", "FILE", OPTION_STRING, IN_BOTH, offsetof(struct options, deepspeed),
      "take DeepSpeed's keys from its JSON file"},
-    {"dry-run", NULL, OPTION_FLAG, offsetof(struct options, dry_run),
+    {"dry-run", NULL, OPTION_FLAG, IN_TRAINING, offsetof(struct options, dry_run),
      "check the input and print the effective spec, batch sizes, first learning rates and the memory plan"},
-    {"profile", NULL, OPTION_FLAG, offsetof(struct options, profile), "print time and FLOP/s by operation at the end"},
-    {"world", "N", OPTION_COUNT, offsetof(struct options, world), "with plan: the number of ranks"},
-    {"speed", NULL, OPTION_FLAG, offsetof(struct options, speed),
+    {"profile", NULL, OPTION_FLAG, IN_TRAINING, offsetof(struct options, profile),
+     "print time and FLOP/s by operation at the end"},
+    {"world", "N", OPTION_COUNT, IN_PLAN, offsetof(struct options, world), "with plan: the number of ranks"},
+    {"speed", NULL, OPTION_FLAG, IN_PLAN, offsetof(struct options, speed),
      "with plan: estimate the time of a step on a GPU that need not be here"},
-    {"device", "NAME", OPTION_STRING, offsetof(struct options, device),
+    {"device", "NAME", OPTION_STRING, IN_PLAN, offsetof(struct options, device),
      "with plan --speed: the GPU: h100 (the default), h100-pcie, h200, a100, b200, l40s"},
-    {"link", "RATE", OPTION_STRING, offsetof(struct options, link),
-     "with plan --speed: what a GPU sends a second: 400Gbit between nodes (of --local-gpus or 8), 450GB inside one"},
-    {"assume", "WORDS", OPTION_STRING, offsetof(struct options, assume),
-     "with plan --speed: a step without these losses, e.g. bf16-logits,fused-bias (docs/performance.md lists them)"},
-    {"help", NULL, OPTION_FLAG, offsetof(struct options, help), "print this text"},
-    {"help-spec", NULL, OPTION_FLAG, offsetof(struct options, help_spec), "print every key of the run spec"},
-    {"markdown", NULL, OPTION_FLAG, offsetof(struct options, markdown), "with --help-spec: as Markdown"},
-    {"version", NULL, OPTION_FLAG, offsetof(struct options, version),
+    {"link", "RATE", OPTION_STRING, IN_PLAN, offsetof(struct options, link),
+     "with plan --speed: bandwidth of a GPU's link: of the network if there are several nodes (e.g. 400Gbit), else "
+     "inside the node (450GB)"},
+    {"assume", "WORDS", OPTION_STRING, IN_PLAN, offsetof(struct options, assume),
+     "with plan --speed: a step without these overheads, e.g. bf16-logits,fused-bias (ztrain plan --help lists them)"},
+    {"help", NULL, OPTION_FLAG, IN_BOTH, offsetof(struct options, help), "print this text"},
+    {"help-spec", NULL, OPTION_FLAG, IN_TRAINING, offsetof(struct options, help_spec),
+     "print every key of the run spec"},
+    {"markdown", NULL, OPTION_FLAG, IN_TRAINING, offsetof(struct options, markdown), "with --help-spec: as Markdown"},
+    {"version", NULL, OPTION_FLAG, IN_TRAINING, offsetof(struct options, version),
      "print the versions of ztrain and of the libraries in use"},
 };
+
+static enum status set_count(const struct option_row *row, const char *value, int *field, struct error *err)
+{
+    const int most = row->offset == offsetof(struct options, local_gpus) ? SUPERVISE_MAX_RANKS : 65536;
+    char *end;
+    errno = 0;
+    long n = strtol(value, &end, 10);
+    if (*end || end == value)
+        return error_set(err, STATUS_USAGE, "--%s must be a number from 1 to %d, not '%s'", row->name, most, value);
+    if (errno || n < 1 || n > most) {
+        error_set(err, STATUS_USAGE, "--%s must be from 1 to %d, not %s", row->name, most, value);
+        return n > SUPERVISE_MAX_RANKS && most == SUPERVISE_MAX_RANKS
+                   ? error_hint(err, "srun starts more ranks than that")
+                   : STATUS_USAGE;
+    }
+    *field = (int)n;
+    return STATUS_OK;
+}
 
 static enum status set_value(const struct option_row *row, const char *value, struct options *options,
                              struct error *err)
@@ -60,15 +85,7 @@ static enum status set_value(const struct option_row *row, const char *value, st
             return error_set(err, STATUS_USAGE, "more than %d --set options", OPTIONS_MAX_SET);
         options->set[options->num_set++] = value;
         break;
-    case OPTION_COUNT: {
-        char *end;
-        errno = 0;
-        long n = strtol(value, &end, 10);
-        if (errno || *end || end == value || n < 1 || n > 65536)
-            return error_set(err, STATUS_USAGE, "--%s: '%s' is not a number from 1 to 65536", row->name, value);
-        *(int *)field = (int)n;
-        break;
-    }
+    case OPTION_COUNT: return set_count(row, value, (int *)field, err);
     }
     return STATUS_OK;
 }
@@ -100,9 +117,33 @@ static enum status refuse_word(const char *word, int i, struct error *err)
     return error_hint(err, "ztrain --help lists commands and options");
 }
 
+/* Refuses options that need another one. */
+static enum status check_together(const struct options *options, struct error *err)
+{
+    if (options->speed && !options->plan) {
+        error_set(err, STATUS_USAGE, "--speed is an option of plan");
+        return error_hint(err, "ztrain plan --speed --config run.yaml");
+    }
+    if (!options->speed && (options->device || options->link || options->assume)) {
+        error_set(err, STATUS_USAGE, "--%s is an option of plan --speed",
+                  options->device ? "device"
+                  : options->link ? "link"
+                                  : "assume");
+        return error_hint(err, options->device
+                                   ? "a run's device is train.device in the run spec: --set train.device=cuda"
+                                   : "ztrain plan --speed --config run.yaml");
+    }
+    if (options->markdown && !options->help_spec) {
+        error_set(err, STATUS_USAGE, "--markdown is an option of --help-spec");
+        return error_hint(err, "ztrain --help-spec --markdown");
+    }
+    return STATUS_OK;
+}
+
 enum status options_parse(int argc, char **argv, struct options *options, struct error *err)
 {
     memset(options, 0, sizeof *options);
+    options->plan = !strcmp(argv[0], "plan");
     for (int i = 1; i < argc; i++) {
         const char *word = argv[i];
         if (!strcmp(word, "-h")) {
@@ -121,6 +162,8 @@ enum status options_parse(int argc, char **argv, struct options *options, struct
         }
         if (!row)
             return refuse_word(word, i, err);
+        if (options->plan && row->scope == IN_TRAINING)
+            return error_set(err, STATUS_USAGE, "--%s is not an option of plan", row->name);
         if (row->kind == OPTION_FLAG && value)
             return error_set(err, STATUS_USAGE, "--%s takes no value", row->name);
         if (row->kind != OPTION_FLAG && !value) {
@@ -130,20 +173,56 @@ enum status options_parse(int argc, char **argv, struct options *options, struct
         }
         TRY(set_value(row, value, options, err));
     }
-    if (options->speed && strcmp(argv[0], "plan") != 0) {
-        error_set(err, STATUS_USAGE, "--speed is an option of plan");
-        return error_hint(err, "ztrain plan --speed --config run.yaml");
+    return check_together(options, err);
+}
+
+/* Prints an option's help as `ztrain plan --help` has it. */
+static void print_help_in_plan(FILE *out, const struct option_row *row)
+{
+    static const char in_plan[] = "with plan: ", in_speed[] = "with plan --speed: ";
+    if (row->offset == offsetof(struct options, local_gpus))
+        fputs("the number of ranks on each node; without --world it is the number of all ranks", out);
+    else if (!strncmp(row->help, in_plan, sizeof in_plan - 1))
+        fputs(row->help + sizeof in_plan - 1, out);
+    else if (!strncmp(row->help, in_speed, sizeof in_speed - 1))
+        fprintf(out, "with --speed: %s", row->help + sizeof in_speed - 1);
+    else
+        fputs(row->help, out);
+}
+
+static void print_options(FILE *out, bool plan)
+{
+    fputs("options:\n", out);
+    for (size_t k = 0; k < COUNT_OF(option_table); k++) {
+        const struct option_row *row = &option_table[k];
+        char left[64];
+        if (plan && row->scope == IN_TRAINING)
+            continue;
+        snprintf(left, sizeof left, "--%s%s%s", row->name, row->value ? " " : "", row->value ? row->value : "");
+        fprintf(out, "  %-18s  ", left);
+        if (plan)
+            print_help_in_plan(out, row);
+        else
+            fputs(row->help, out);
+        fputc('\n', out);
     }
-    if (!options->speed && (options->device || options->link || options->assume)) {
-        error_set(err, STATUS_USAGE, "--%s is an option of plan --speed",
-                  options->device ? "device"
-                  : options->link ? "link"
-                                  : "assume");
-        return error_hint(err, options->device
-                                   ? "a run's device is train.device in the run spec: --set train.device=cuda"
-                                   : "ztrain plan --speed --config run.yaml");
-    }
-    return STATUS_OK;
+}
+
+void options_help_plan(FILE *out)
+{
+#define ASSUMPTION_LINE(name, word, text) {word, text},
+    static const char *const assumptions[][2] = {PLAN_ASSUMPTIONS(ASSUMPTION_LINE)};
+#undef ASSUMPTION_LINE
+    fputs("ztrain plan --config run.yaml [--world N]\n"
+          "    Prints the bytes that a run needs on each rank, by kind.\n"
+          "ztrain plan --speed --config run.yaml [--device h100] [--world N]\n"
+          "    Estimates a step's time on a GPU that need not be here, by kind of op, with MFU and overheads.\n"
+          "\n",
+          out);
+    print_options(out, true);
+    fputs("\nwords of --assume, each with the overhead that it removes:\n", out);
+    for (size_t i = 0; i < COUNT_OF(assumptions); i++)
+        fprintf(out, "  %-20s  %s\n", assumptions[i][0], assumptions[i][1]);
 }
 
 void options_help(FILE *out)
@@ -155,22 +234,16 @@ void options_help(FILE *out)
           "  ztrain --config run.yaml --resume DIR       continue from a checkpoint or a run folder\n"
           "  ztrain plan --config run.yaml [--world N]   print the bytes per rank, by kind\n"
           "  ztrain plan --speed --config run.yaml [--device h100] [--world N]\n"
-          "                                              estimate a step's time by kind of op, MFU and losses\n"
+          "                                              estimate a step's time by kind of op, MFU and overheads\n"
           "  ztrain export DIR --out HFDIR [--dtype fp32|bf16]\n"
           "                                              write a checkpoint as a Hugging Face folder\n"
           "  ztrain verify DIR                           check every byte of a checkpoint, or of a run's checkpoints\n"
           "  ztrain inspect DIR [--tensors]              print what a checkpoint holds\n"
           "  ztrain doctor                               print what ztrain finds on this machine\n"
           "  ztrain version                              print the versions of ztrain and of the libraries in use\n"
-          "\n"
-          "options:\n",
+          "\n",
           out);
-    for (size_t k = 0; k < COUNT_OF(option_table); k++) {
-        char left[64];
-        snprintf(left, sizeof left, "--%s%s%s", option_table[k].name, option_table[k].value ? " " : "",
-                 option_table[k].value ? option_table[k].value : "");
-        fprintf(out, "  %-18s  %s\n", left, option_table[k].help);
-    }
+    print_options(out, false);
     fputs("\n"
           "exit codes: 0 finished, 2 usage or run spec, 3 data or model files, 4 checkpoint or a full disk,\n"
           "5 no such device at the start or out of memory, 6 a peer or the network, 7 diverged,\n"
@@ -183,7 +256,8 @@ enum status options_load_spec(const struct options *options, bool quiet, struct 
 {
     if (!options->config) {
         error_set(err, STATUS_USAGE, "no run spec given");
-        return error_hint(err, "ztrain --config run.yaml; ztrain --help shows more");
+        return options->plan ? error_hint(err, "ztrain plan --config run.yaml; ztrain plan --help shows more")
+                             : error_hint(err, "ztrain --config run.yaml; ztrain --help shows more");
     }
     struct spec_report report = {0};
     enum status status = spec_load(options->config, options->deepspeed, options->set, options->num_set, spec, &report);

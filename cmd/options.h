@@ -11,6 +11,7 @@
 enum { OPTIONS_MAX_SET = 256 };
 
 struct options {
+    bool plan;                        /* of `ztrain plan`, not of training */
     const char *config;               /* --config FILE */
     const char *deepspeed;            /* --deepspeed FILE, or NULL */
     const char *resume;               /* --resume DIR, or NULL */
@@ -24,11 +25,12 @@ struct options {
     bool profile; /* print the time of each op at the end */
 };
 
-/* Parses argv[1 …]; the strings are borrowed. STATUS_USAGE names the option. */
+/* Parses argv[1 …]; argv[0] is "plan" for that command; the strings are borrowed. STATUS_USAGE names the option. */
 enum status options_parse(int argc, char **argv, struct options *options, struct error *err);
 
-/* The text of `ztrain --help`. */
+/* The texts of `ztrain --help` and `ztrain plan --help`. */
 void options_help(FILE *out);
+void options_help_plan(FILE *out);
 
 /* Loads the run spec that the options name; prints every error line to stderr and notices to stdout, unless
  * `quiet`. On failure err is the summary ("3 errors in the run spec 'x.yaml'"). */

@@ -77,7 +77,7 @@ enum status cmd_plan(int argc, char **argv, struct error *err)
     enum status status;
     TRY(options_parse(argc, argv, &options, err));
     if (options.help) {
-        options_help(stdout);
+        options_help_plan(stdout);
         return STATUS_OK;
     }
     int world = options.world ? options.world : options.local_gpus ? options.local_gpus : 1;

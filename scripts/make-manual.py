@@ -88,7 +88,7 @@ def man_page(version, help_, commands, sections, environment):
     for name, text in commands:
         out += [f".SS {roff(name)}"]
         if text is None:
-            out += [roff(dict((line.split()[1], words) for line, words in help_["usage"]).get(name, ""))]
+            out += [roff("; ".join(words for line, words in help_["usage"] if line.split()[1] == name))]
         else:
             out += [".nf", roff(text.strip()), ".fi"]
     out += [".SH OPTIONS"]
@@ -150,7 +150,9 @@ _ztrain() {
     --deepspeed) mapfile -t COMPREPLY < <(compgen -f -X '!*.json' -- "$current"; compgen -d -- "$current") && compopt -o filenames ;;
     --resume | --out) mapfile -t COMPREPLY < <(compgen -d -- "$current") && compopt -o filenames ;;
     --dtype) mapfile -t COMPREPLY < <(compgen -W "fp32 bf16" -- "$current") ;;
-@NUMBERS@) ;;
+    --device) mapfile -t COMPREPLY < <(compgen -W @DEVICES@ -- "$current") ;;
+    --assume) mapfile -t COMPREPLY < <(compgen -W @ASSUMPTIONS@ -- "$current") ;;
+@UNKNOWN@) ;;
     *)
         if [[ $current == -* ]]; then
             mapfile -t COMPREPLY < <(compgen -W "$options" -- "$current")
@@ -179,17 +181,22 @@ def completion(help_, commands, sections):
     command_options, values = [], []
     for name, text in commands:
         if text is not None:
-            own = sorted(set(re.findall(r"--[a-z][a-z-]+", text)) | {"--help"})
+            listed = re.findall(r"^  (--[a-z-]+)", text, flags=re.M) or re.findall(r"--[a-z][a-z-]+", text)
+            own = sorted(set(listed) | {"--help"})
             command_options.append(f"    {name}) options={quoted(own)} ;;")
     keys = [row for _, rows in sections for row in rows]
     for key, value, _, _ in keys:
         if re.fullmatch(r"\w+(, \w+)+", value):
             values.append(f"            {key}) word={quoted(value.split(', '))} ;;")
-    numbers = " | ".join("--" + name for name, value, _ in help_["options"] if value == "N")
+    unknown = " | ".join("--" + name for name, value, _ in help_["options"] if value in ("N", "RATE"))
+    device = next(text for name, _, text in help_["options"] if name == "device")
+    devices = [word.split()[0] for word in device.rsplit(": ", 1)[1].split(", ")]
+    assumptions = re.findall(r"^  ([a-z0-9-]+)  ", dict(commands)["plan"].split("\nwords of --assume", 1)[1], flags=re.M)
     text = COMPLETION
     for mark, words in (("@COMMANDS@", quoted(name for name, _ in commands)), ("@OPTIONS@", quoted(all_options)),
                         ("@KEYS@", quoted(key for key, _, _, _ in keys)), ("@COMMAND_OPTIONS@", "\n".join(command_options)),
-                        ("@VALUES@", "\n".join(values)), ("@NUMBERS@", "    " + numbers)):
+                        ("@VALUES@", "\n".join(values)), ("@UNKNOWN@", "    " + unknown),
+                        ("@DEVICES@", quoted(devices)), ("@ASSUMPTIONS@", quoted(assumptions))):
         text = text.replace(mark, words)
     return text
 
@@ -206,9 +213,9 @@ def main():
     ztrain, folder = os.path.abspath(sys.argv[1]), sys.argv[2]
     whole = ask(ztrain, "--help")
     help_ = read_help(whole)
-    names = [line.split()[1] for line, _ in help_["usage"] if not line.split()[1].startswith("-")]
+    names = list(dict.fromkeys(line.split()[1] for line, _ in help_["usage"] if not line.split()[1].startswith("-")))
     texts = [(name, ask(ztrain, name, "--help")) for name in names]
-    commands = [(name, None if text == whole else text) for name, text in texts]  # plan has the options of training
+    commands = [(name, None if text == whole else text) for name, text in texts]
     sections = read_keys(ask(ztrain, "--help-spec", "--markdown"))
     version = ask(ztrain, "version").split()[1]
     write(os.path.join(folder, "man", "man1", "ztrain.1"), man_page(version, help_, commands, sections, read_environment()))

@@ -42,8 +42,6 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { MAX_RANKS = 64 /* on one machine, with two pipes each */ };
-
 /* Seconds after a failure. */
 static const double term_after = 1.5, kill_after = 3.5;
 
@@ -67,7 +65,7 @@ struct job {
     struct control *control;
     sigset_t old_mask;
     int signals; /* signalfd */
-    struct child children[MAX_RANKS];
+    struct child children[SUPERVISE_MAX_RANKS];
     double failed_at, left_at; /* monotonic seconds; INFINITY: not yet */
     double interrupted_at;     /* the same of the newest SIGINT */
     bool interrupted;          /* a second one came: the ranks are killed */
@@ -291,7 +289,7 @@ static void take_signals(struct job *job)
 
 static void supervise_until_end(struct job *job)
 {
-    struct pollfd fds[1 + 2 * MAX_RANKS];
+    struct pollfd fds[1 + 2 * SUPERVISE_MAX_RANKS];
     while (running(job) > 0) {
         nfds_t n = 0;
         fds[n++] = (struct pollfd){.fd = job->signals, .events = POLLIN};
@@ -405,9 +403,7 @@ static void job_close(struct job *job)
 
 enum status supervise(int ranks, char **argv, double timeout_seconds, int *exit_code, struct error *err)
 {
-    ASSERT(timeout_seconds > 0);
-    if (ranks < 1 || ranks > MAX_RANKS)
-        return error_set(err, STATUS_USAGE, "%d local ranks are not possible: 1 to %d are", ranks, MAX_RANKS);
+    ASSERT(timeout_seconds > 0 && ranks >= 1 && ranks <= SUPERVISE_MAX_RANKS);
     TRY(bootstrap_check_launcher(err));
     struct job *job = memory_alloc(sizeof *job);
     struct error unsaid;

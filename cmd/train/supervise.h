@@ -4,10 +4,12 @@
 
 #include "core/status.h"
 
-/* Runs `ranks` copies of this program with the same arguments (argv, NULL-terminated) and waits for them. STATUS_OK:
- * the ranks have printed their errors, and *exit_code is the job's. Otherwise err is an error that no rank could print
- * (a rank was killed, could not be started, left early), and its code is the job's. timeout_seconds: how long the
- * others may continue after a rank has left without their agreement. */
+enum { SUPERVISE_MAX_RANKS = 64 }; /* on one machine, with two pipes each */
+
+/* Runs `ranks` (1 to SUPERVISE_MAX_RANKS) copies of this program with the same arguments (argv, NULL-terminated) and
+ * waits for them. STATUS_OK: the ranks have printed their errors, and *exit_code is the job's. Otherwise err is an
+ * error that no rank could print (a rank was killed, could not be started, left early), and its code is the job's.
+ * timeout_seconds: how long the others may continue after a rank has left without their agreement. */
 enum status supervise(int ranks, char **argv, double timeout_seconds, int *exit_code, struct error *err);
 
 #endif

@@ -32,7 +32,9 @@ def test_the_man_page_has_every_option_command_and_key(manual):
     for name in options + [key for key in keys if f"`{key}` |" in ask("--help-spec", "--markdown").split("## DeepSpeed's")[0]]:
         assert f"\\fB{name}\\fR" in text, name
     for name in ("plan", "export", "verify", "inspect", "doctor", "version"):
-        assert f".SS {name}\n" in text
+        assert text.count(f".SS {name}\n") == 1
+    plan = text.split(".SS plan\n")[1].split(".SS ")[0]
+    assert "the bytes that a run needs on each rank" in plan and "Estimates a step's time" in plan
     for code in ("0", "2", "75", "130"):
         assert f"\n\\fB{code}\\fR\n" in text
     assert "\\fBZTRAIN_GEMM_CACHE\\fR" in text and f'"ztrain {ask("version").split()[1]}"' in text
@@ -78,6 +80,11 @@ def test_completion(manual, tmp_path):
     assert offered("ztrain --set bf16.enabled=") == ["true", "false"] and offered("ztrain --set run.seed=") == []
     assert offered("ztrain export --") == ["--dtype", "--help", "--out"] and offered("ztrain export --dtype b") == ["bf16"]
     assert offered("ztrain verify ") == ["runs"] and offered("ztrain --world ") == []
+    assert offered("ztrain pl") == ["plan"] and offered("ztrain plan --re") == []
+    assert offered("ztrain plan --he") == ["--help"] and offered("ztrain plan --local") == ["--local-gpus"]
+    assert offered("ztrain plan --speed --device h") == ["h100", "h100-pcie", "h200"]
+    assert offered("ztrain plan --speed --assume fused") == ["fused-bias", "fused-gelu"]
+    assert offered("ztrain plan --speed --link ") == []
 
 
 def test_install(tmp_path):

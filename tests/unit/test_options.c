@@ -62,10 +62,14 @@ static void test_refused_words(void **state)
     } cases[] = {
         {{"--config"}, "--config needs a value: --config FILE"},
         {{"--dry-run=yes"}, "--dry-run takes no value"},
-        {{"--local-gpus", "0"}, "--local-gpus: '0' is not a number from 1 to 65536"},
-        {{"--local-gpus", "65537"}, "'65537' is not a number"},
-        {{"--local-gpus", "2x"}, "'2x' is not a number"},
-        {{"--world="}, "--world: '' is not a number"},
+        {{"--local-gpus", "0"}, "--local-gpus must be from 1 to 64, not 0"},
+        {{"--local-gpus", "65537"},
+         "--local-gpus must be from 1 to 64, not 65537; hint: srun starts more ranks than that"},
+        {{"--local-gpus", "65"}, "--local-gpus must be from 1 to 64, not 65; hint: srun starts more ranks than that"},
+        {{"--local-gpus", "2x"}, "--local-gpus must be a number from 1 to 64, not '2x'"},
+        {{"--world", "65537"}, "--world must be from 1 to 65536, not 65537"},
+        {{"--markdown"}, "--markdown is an option of --help-spec; hint: ztrain --help-spec --markdown"},
+        {{"--world="}, "--world must be a number from 1 to 65536, not ''"},
         {{"--confg", "run.yaml"}, "unknown option '--confg'; hint: did you mean --config?"},
         {{"--train.max_steps=3"}, "; hint: keys of the run spec are set by --set KEY=VALUE"},
         {{"run.yaml"}, "; hint: the run spec is named by --config run.yaml"},
@@ -114,6 +118,43 @@ static void test_help_lists_every_option(void **state)
     free(text);
 }
 
+static void test_help_of_plan(void **state)
+{
+    (void)state;
+    char *text = NULL;
+    size_t bytes = 0;
+    FILE *out = open_memstream(&text, &bytes);
+    assert_non_null(out);
+    options_help_plan(out);
+    fclose(out);
+    assert_non_null(strstr(text, "--world N           the number of ranks\n"));
+    assert_non_null(strstr(text, "--device NAME       with --speed: the GPU: h100"));
+    assert_non_null(strstr(text, "\n  no-gaps "));
+    for (const char *const *other = (const char *const[]){"--resume", "--profile", "--dry-run", "--version", NULL};
+         *other; other++)
+        if (strstr(text, *other))
+            fail_msg("%s is in the help of plan", *other);
+    free(text);
+}
+
+static void test_options_that_plan_refuses(void **state)
+{
+    (void)state;
+    static char *const words[][3] = {
+        {"plan", "--resume=x", "--resume is not an option of plan"},
+        {"plan", "--profile", "--profile is not an option of plan"},
+        {"plan", "--dry-run", "--dry-run is not an option of plan"},
+        {"plan", "--help-spec", "--help-spec is not an option of plan"},
+    };
+    for (size_t c = 0; c < COUNT_OF(words); c++) {
+        char *argv[] = {words[c][0], words[c][1], NULL};
+        struct options options;
+        struct error err;
+        assert_int_equal(options_parse(2, argv, &options, &err), STATUS_USAGE);
+        assert_string_equal(err.text, words[c][2]);
+    }
+}
+
 static void test_without_a_run_spec(void **state)
 {
     (void)state;
@@ -127,9 +168,13 @@ static void test_without_a_run_spec(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_every_kind_of_option),    cmocka_unit_test(test_help_by_one_letter),
-        cmocka_unit_test(test_refused_words),           cmocka_unit_test(test_too_many_settings),
-        cmocka_unit_test(test_help_lists_every_option), cmocka_unit_test(test_without_a_run_spec)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_every_kind_of_option),
+                                       cmocka_unit_test(test_help_by_one_letter),
+                                       cmocka_unit_test(test_refused_words),
+                                       cmocka_unit_test(test_too_many_settings),
+                                       cmocka_unit_test(test_help_lists_every_option),
+                                       cmocka_unit_test(test_without_a_run_spec),
+                                       cmocka_unit_test(test_help_of_plan),
+                                       cmocka_unit_test(test_options_that_plan_refuses)};
     return cmocka_run_group_tests_name("options", tests, NULL, NULL);
 }
