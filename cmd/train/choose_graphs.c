@@ -47,7 +47,7 @@ enum status choose_graphs(const struct graph_question *q, bool *graphs, struct e
     if (wanted == SPEC_GRAPHS_AUTO && !why_not && !is_launch_bound(q))
         why_not = "this model's kernels take longer than their launches";
     *graphs = !why_not;
-    if (q->say && device_has_graphs(q->device))
+    if (q->log_choice && device_has_graphs(q->device))
         log_info("CUDA graphs: %s%s", why_not ? "none: " : "a step is captured once, then launched as one piece",
                  why_not ? why_not : "");
     return STATUS_OK;

@@ -13,7 +13,7 @@ struct graph_question {
     const struct device *device;
     const struct comm *comm; /* attached to the device; NULL in a plan */
     bool profile;            /* each op is timed */
-    bool say;                /* log the choice */
+    bool log_choice;
 };
 
 /* With auto, graphs are used if they are possible and if the host takes about as long to launch a micro-batch as the

@@ -32,17 +32,17 @@ struct stepper_look {
     void *context;
 };
 
-/* For a look that asks the other ranks: waits until the device has reached the point of the previous look. Otherwise
- * the host, which may be far ahead of its device, would vote to stop at a point that the device reaches much later. */
+/* Waits until the device has reached the point of the previous look. A look that asks the other ranks calls it, because
+ * the host may be far ahead of its device and would vote to stop at a point that the device reaches much later. */
 void stepper_keep_up(struct stepper *stepper);
 
 /* A step that has been enqueued on the device. */
 struct step_enqueued {
     struct batch last;   /* its last micro-batch */
     double data_seconds; /* spent waiting for tokens */
-    bool launched;       /* as a graph: its parts are not timed */
-    bool broken_off; /* by a look: nothing was updated, the device and the communicator are idle, and no further step
-                      * may be enqueued */
+    bool launched;       /* the step was launched as a graph, whose parts are not timed */
+    bool broken_off; /* a look broke the step off: nothing was updated, the device and the communicator are idle, and no
+                      * further step may be enqueued */
     bool counted; /* the communicator has counted its operations, as it does not for a graph that is launched again */
 };
 

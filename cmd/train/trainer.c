@@ -140,7 +140,7 @@ enum status trainer_build(struct trainer *t, struct run_spec *spec, int rank, in
                                             .device = t->device,
                                             .comm = comm,
                                             .profile = t->profile,
-                                            .say = rank == 0 && !t->planned};
+                                            .log_choice = rank == 0 && !t->planned};
     TRY(choose_graphs(&question, &t->graphs, err));
 
     struct zero_config zero = {

@@ -72,7 +72,7 @@ static void another_word_is_an_error(void **state)
     struct error err;
     setenv("ZTRAIN_CPU_BF16", "fast", 1);
     assert_int_equal(device_open(DEVICE_CPU, 0, 1, &device, &err), STATUS_USAGE);
-    assert_non_null(strstr(err.text, "ZTRAIN_CPU_BF16 must be dot or widen, not 'fast'"));
+    assert_non_null(strstr(err.text, "ZTRAIN_CPU_BF16 must be widen or dot, not 'fast'"));
     assert_null(device);
 }
 
