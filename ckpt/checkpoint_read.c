@@ -241,7 +241,7 @@ static enum status open_newest(const char *dir, bool full, struct checkpoint **o
                 failure = damage;
                 break;
             }
-            /* a lack of memory or a failing disk is no reason to take an older checkpoint */
+            /* a lack of memory or a failing disk does not justify an older checkpoint */
             if (status != STATUS_CHECKPOINT || error_is_unreadable(&damage)) {
                 if (status == STATUS_CHECKPOINT)
                     hint_unread(dir, entry->name, next_ok(&list, i + 1), &damage);

@@ -1,4 +1,4 @@
-/* clock.h: elapsed time by the monotonic clock, which nobody can set. */
+/* clock.h: elapsed time by the monotonic clock, which cannot be set. */
 #ifndef ZTRAIN_CORE_CLOCK_H
 #define ZTRAIN_CORE_CLOCK_H
 

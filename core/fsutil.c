@@ -13,7 +13,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { COPY_CHUNK = 1 << 20, IO_CHUNK = 8 << 20 /* a tick of progress per so many bytes */ };
+enum { COPY_CHUNK = 1 << 20, IO_CHUNK = 8 << 20 /* bytes between two ticks of progress */ };
 
 enum status fs_join(char out[FS_PATH_MAX], const char *dir, const char *name, enum status code, struct error *err)
 {

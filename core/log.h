@@ -1,7 +1,7 @@
 /* log.h: the messages of a rank. Progress and notices go to stdout of rank 0, warnings and last words to stderr, and
  * everything to one log file per rank.
  *
- * Thread-safe. Once output_start() was called, nobody waits for a reader (output.h). The file begins with the lines
+ * Thread-safe. Once output_start() was called, no thread waits for a reader (output.h). The file begins with the lines
  * from before log_open(). Debug lines go to the file only. Each message is one line: control characters in it are
  * escaped (printable.h). */
 #ifndef ZTRAIN_CORE_LOG_H

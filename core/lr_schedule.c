@@ -45,7 +45,7 @@ static double deepspeed_lr(const struct schedule_spec *s, double lr, int64_t k)
     int64_t i = k - 2;
     if (s->type == SCHEDULE_WARMUP_COSINE_LR) {
         if (i < 0)
-            return 0.0; /* whatever warmup_min_ratio says */
+            return 0.0; /* whatever warmup_min_ratio is */
         double ratio;
         if (i < warmup) {
             ratio = s->warmup_min_ratio + (1.0 - s->warmup_min_ratio) * warmup_gamma(s, i, warmup);

@@ -146,7 +146,7 @@ int machine_cores(void)
     return machine_cores_online(); /* more cores than a cpu_set_t holds */
 }
 
-/* "QUOTA PERIOD", as cpu.max has it; false for "max PERIOD", or where there is no file. */
+/* Reads "QUOTA PERIOD", the text of cpu.max. Returns false for "max PERIOD", or if there is no file. */
 static bool read_quota(const char *path, double *quota, double *period)
 {
     FILE *file = memory_fopen(path, "re");

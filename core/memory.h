@@ -7,8 +7,9 @@
  * would be in the wrong one for its peers. Libraries that cannot report a failure (jansson's json_*_new() silently put
  * NULL into an object) get their memory here.
  *
- * Any thread may call these functions. Without memory the calling thread prints the last words, tells the rank's peers
- * through the hook that cmd/ has set, and ends the process at once: no destructor runs, nothing else is written. */
+ * Any thread may call these functions. Without memory the calling thread prints the last words, informs the rank's
+ * peers through the hook that cmd/ has set, and ends the process at once: no destructor runs, nothing else is written.
+ */
 #ifndef ZTRAIN_CORE_MEMORY_H
 #define ZTRAIN_CORE_MEMORY_H
 

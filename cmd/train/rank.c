@@ -104,7 +104,7 @@ void rank_end_unmet(struct bootstrap *boot, enum status status, struct error *er
     bootstrap_abort(boot, status, "the ranks did not meet");
 }
 
-/* The job has failed: prints the error and tells the other ranks at once, then makes sure that no process is left. */
+/* The job has failed: prints the error and informs the other ranks at once, then ensures that no process is left. */
 static void end_in_failure(struct run *run, enum status status, struct error *err)
 {
     struct bootstrap *boot = run->boot;
@@ -121,7 +121,7 @@ static void end_in_failure(struct run *run, enum status status, struct error *er
 
 static struct comm *comm_of_process; /* for abort_exhausted(), which has no context */
 
-/* Called in any thread that cannot allocate memory: tells the other ranks. The process ends then. */
+/* Called in any thread that cannot allocate memory: informs the other ranks. Then the process ends. */
 static void abort_exhausted(const struct error *err)
 {
     const struct timespec moment = {.tv_nsec = 300 * 1000 * 1000}; /* for the agent to pass it on to the other nodes */

@@ -1,6 +1,6 @@
 /* rank.h: the life of a rank: it meets the others, prepares the run, trains, and ends together with them.
  *
- * A rank that fails alone tells the others (comm_abort), so that all end with its exit code; at points that all ranks
+ * A rank that fails alone informs the others (comm_abort), so that all end with its exit code; at points that all ranks
  * reach they agree (comm/agree.h). A rank ends with 0 or 75 only when all ranks have come that far. */
 #ifndef ZTRAIN_CMD_TRAIN_RANK_H
 #define ZTRAIN_CMD_TRAIN_RANK_H

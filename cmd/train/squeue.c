@@ -133,7 +133,7 @@ static int start(struct squeue *squeue, int out, pid_t *child)
     posix_spawnattr_setsigmask(&attributes, &none);
     posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK);
     posix_spawn_file_actions_init(&actions);
-    /* without memory for this there is no question: squeue would write to the wrong descriptor */
+    /* without memory for this squeue is not started: it would write to the wrong descriptor */
     int error = posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
     if (!error)
         error = posix_spawn_file_actions_adddup2(&actions, out, STDOUT_FILENO);

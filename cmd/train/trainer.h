@@ -45,7 +45,7 @@ struct trainer {
     struct stream *compute;
     struct zero *zero;
     struct transformer *transformer;
-    bool graphs; /* steps are to be launched as graphs: stepper.h */
+    bool graphs; /* steps are launched as graphs: stepper.h */
     struct memory_plan plan;
 
     void *memory;     /* the arena: plan.local.used bytes */

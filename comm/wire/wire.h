@@ -51,7 +51,7 @@ enum wire_service { WIRE_STORE = 1, WIRE_DATA = 2, WIRE_AGENT = 3 };
 /* One end of every connection of this process. */
 struct wire_self {
     int rank, world;
-    const char *job;             /* tells jobs and their restarts apart; the same on all ranks; borrowed */
+    const char *job;             /* distinguishes jobs and their restarts; the same on all ranks; borrowed */
     const unsigned char *secret; /* (WIRE_SECRET_BYTES); borrowed */
     double timeout_seconds;      /* 0: none. A WIRE_STORE or WIRE_AGENT connection whose data or keepalives are not
                                     acknowledged for this long is closed. Not so WIRE_DATA, whose reader may be busy for

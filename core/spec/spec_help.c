@@ -65,7 +65,7 @@ static const char intro[] =
     "\n"
     "## Resuming with a changed spec\n"
     "\n"
-    "The spec is compared with the one in the checkpoint. The column \"resume\" of the tables says what a changed\n"
+    "The spec is compared with the one in the checkpoint. The column \"resume\" of the tables shows what a changed\n"
     "value means:\n"
     "\n"
     "- error: the change would silently turn the run into another one, and is refused;\n"

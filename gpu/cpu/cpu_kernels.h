@@ -46,8 +46,8 @@ enum status cpu_kernels_detect(struct cpu_kernels *kernels, struct error *err);
 bool cpu_kernels_keep(struct cpu_kernels *kernels, const struct cpu_kernels *before);
 
 /* Chooses the instruction for bf16 (cpu_bf16_choose()) and the library for matrix products at kernels->isa: ztrain,
- * except for fp32 at the baseline level, where oneDNN is used if it is installed (if not, a warning says that products
- * are slow). A run that began with `before` (may be NULL) keeps its choices, if they are possible here.
+ * except for fp32 at the baseline level, where oneDNN is used if it is installed (otherwise a warning: products are
+ * slow). A run that began with `before` (may be NULL) keeps its choices, if they are possible here.
  * ZTRAIN_CPU_BF16=dot|widen and ZTRAIN_CPU_GEMM=builtin|onednn take precedence. Opens oneDNN if it is chosen.
  * STATUS_USAGE: a variable has another value. STATUS_DEVICE: oneDNN is requested and cannot be used. */
 enum status cpu_kernels_choose_products(struct cpu_kernels *kernels, const struct cpu_kernels *before,

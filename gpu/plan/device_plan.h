@@ -4,7 +4,7 @@
  * For a memory plan it answers how much workspace the ops need. For a plan of speed it counts: what a step enqueues is
  * walked through, every stream has a clock that each op advances by its estimated time (op_estimate.h), and an event
  * keeps the clock of the stream that recorded it, so that a stream that waits for it is set forward. Memory has
- * addresses, which nobody may follow. */
+ * addresses, which must not be dereferenced. */
 #ifndef ZTRAIN_GPU_PLAN_DEVICE_PLAN_H
 #define ZTRAIN_GPU_PLAN_DEVICE_PLAN_H
 
@@ -33,7 +33,7 @@ void device_plan_reset(struct device *device);
 /* From now on ops take the time that they have with these settings; its GPU stays. */
 void device_plan_set(struct device *device, const struct plan_settings *settings);
 
-/* Work on the communication stream that is no op: collectives. */
+/* Adds the time of a collective, which is not an op, to the communication stream. */
 void device_plan_communicate(struct stream *stream, double seconds);
 
 #endif

@@ -2,8 +2,8 @@
  *
  * The time at the ceiling is what the fastest products and copies need for the op's work (ops_work.h): 80 % of the
  * peak, 90 % of the memory's bandwidth. The expected time comes from efficiencies that are calibrated for the H100,
- * whose sources op_estimate.c states, and scaled to other GPUs by their data sheets. docs/performance.md says how far
- * to trust them. */
+ * whose sources op_estimate.c states, and scaled to other GPUs by their data sheets. docs/performance.md states
+ * their accuracy. */
 #ifndef ZTRAIN_GPU_PLAN_OP_ESTIMATE_H
 #define ZTRAIN_GPU_PLAN_OP_ESTIMATE_H
 

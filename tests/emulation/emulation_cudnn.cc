@@ -121,7 +121,7 @@ const descriptor *child(const descriptor *d, int name, cudnnBackendDescriptorTyp
 {
     const descriptor *c = of(get<cudnnBackendDescriptor_t>(d, name, i));
     if (!c || c->type != type || !c->finalized)
-        report("cuDNN: attribute %d is no finalized descriptor of kind %d", name, static_cast<int>(type));
+        report("cuDNN: attribute %d is not a finalized descriptor of kind %d", name, static_cast<int>(type));
     return c;
 }
 
@@ -390,7 +390,7 @@ void compute_reshape(const graph &g, const node &n, std::vector<values> &all)
     const int from[RANK] = {0, 1, 3, 2};
     for (int i = 0; i < RANK; i++)
         if (y.dims[i] != x.dims[from[i]] || y.strides[i] != x.strides[from[i]])
-            report("cuDNN: a reshape that is no transposition");
+            report("cuDNN: a reshape that is not a transposition");
     for_each_place(y.dims, [&](int64_t number, const place &p) {
         const int64_t matrix = p.at[0] * x.dims[1] + p.at[1];
         all[static_cast<size_t>(n.y)][static_cast<size_t>(number)] =

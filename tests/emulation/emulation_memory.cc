@@ -228,7 +228,7 @@ cudaError_t memory_free(void *p)
         return cudaSuccess;
     const allocation *a = is_device(p) ? allocation_at(p) : nullptr;
     if (!a || a->p != p)
-        report("cudaFree of %p, which is no allocation of the device", p);
+        report("cudaFree of %p, which is not an allocation of the device", p);
     for (const auto &[communicator, used] : registered)
         if (allocation_at(used) == a)
             report("cudaFree of memory that a graph's collectives use, before NCCL's communicator has ended");

@@ -189,7 +189,7 @@ def test_export_does_not_overwrite_what_is_not_its_own(folder, checkpoint):
     done = folder.ztrain("export", checkpoint, "--out", folder.at("taken"), "--dtype", "fp32", expect=USAGE)
     assert folder.at("taken") in done.last_words
     assert os.listdir(folder.at("taken")) == ["model-00001-of-00002.safetensors"]
-    for again in range(2):      # its own it replaces, and says so
+    for again in range(2):      # it replaces its own export, with a notice
         done = folder.ztrain("export", checkpoint, "--out", folder.at("mine"), "--dtype", "fp32")
         assert ("is replaced" in done.out + done.err) == bool(again)
     file = folder.at("mine", "plain")

@@ -162,7 +162,7 @@ def test_verify_calls_nothing_damaged_that_it_cannot_read(folder):
 
 
 def test_an_old_checkpoint_that_cannot_be_read_is_not_needed(folder):
-    """Its name says that it is older than the one that is taken. One that may be newer is not passed over."""
+    """Its name shows that it is older than the one that is taken. One that may be newer is not skipped."""
     disk, run = BadDisk(folder), folder.run_folder()
     spec = {"train": {"epochs": 2}, "checkpoint": {"interval_steps": 1, "retry_seconds": 0.5}}
     checkpoints = os.path.join(run, "checkpoints")

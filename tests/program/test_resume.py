@@ -187,7 +187,7 @@ def test_a_changed_model_at_the_same_path_is_refused(folder, more):
     # the differences of model and spec together
     done = folder.train({**changes, "run": {"seed": 8}}, more=more, expect=USAGE)
     assert "3 differences" in done.last_words and "'run.seed' was 7" in done.err, done
-    # a folder that holds no model any more says so, unless the spec has changed as well
+    # a folder without its model is an error, unless the spec has changed as well
     os.remove(folder.at("model", "config.json"))
     assert "config.json" in folder.train(changes, more=more, expect=DATA).last_words
     assert "'run.seed' was 7" in folder.train({**changes, "run": {"seed": 8}}, more=more, expect=USAGE).last_words

@@ -83,8 +83,8 @@ def test_a_signal_to_the_whole_group_counts_once(folder):
 @pytest.mark.parametrize("ranks, stage", [(1, 0), (2, 0), (2, 1), (2, 2), (2, 3)])
 @pytest.mark.long
 def test_a_stop_within_a_step(folder, ranks, stage):
-    """It does not wait for the micro-batches that are left: the state before the step is saved, and the run that goes on
-    from it is bit for bit one that nobody stopped. A checkpoint of that step that is there already is not written again."""
+    """The stop does not wait for the remaining micro-batches: the state before the step is saved, and the run that continues
+    from it equals an uninterrupted run bit for bit. An existing checkpoint of that step is not written again."""
     disk, several = BadDisk(folder), ["--local-gpus", ranks] if ranks > 1 else []
     folder.spec()
     folder.data(2 * 64 * ranks, seed=3, name="much")
@@ -118,7 +118,7 @@ def test_a_stop_within_a_step(folder, ranks, stage):
 
 @pytest.mark.parametrize("ranks", [pytest.param(1, marks=pytest.mark.long), 2])
 def test_a_second_ctrl_c_ends_at_once(folder, ranks):
-    """The first one says so. What was saved before stays; nothing more is saved. One rank by itself is left out of the
+    """The first one announces it. Earlier checkpoints stay; nothing more is saved. One rank by itself is left out of the
     instrumented builds: the thread sanitizer holds signals back while fsync lasts, as it does here."""
     disk = BadDisk(folder)
     disk.fails("fsync hold /.tmp-")

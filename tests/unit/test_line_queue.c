@@ -1,5 +1,4 @@
-/* test_line_queue.c: a disk that is full for a while costs neither lines nor time; the file keeps whole lines in order.
- */
+/* test_line_queue.c: a disk that is full for a while costs neither lines nor time; the file keeps the lines' order. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -303,8 +303,7 @@ static const struct {
     {"{" LLAMA ",\"something\":1,\"\":2}", NULL},
 };
 
-/* The key that is meant is present, perhaps as null: a file gets no notice; in a spec --set may have added the other.
- */
+/* The key that is meant is present or null: a file gets no notice; in a spec --set may have added the other one. */
 static void test_spelling_beside(void **state)
 {
     (void)state;

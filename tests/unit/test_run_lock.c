@@ -360,8 +360,7 @@ static void test_a_requeued_job_takes_over_at_once(void **state)
     (void)state;
     struct error err;
     struct run_lock *former = taken(config_of("n1", 12, "5", 0), 0);
-    struct run_lock *other_descriptor_holds =
-        former; /* its lock is held all the time, as by a node that was cut off from the network */
+    struct run_lock *other_descriptor_holds = former; /* its lock stays held, as by a node that was cut off */
     struct run_lock *next = taken(config_of("n2", 13, "5", 1), 1.1);
     assert_int_equal(run_lock_check(other_descriptor_holds, &err), STATUS_USAGE);
     assert_non_null(strstr(err.text, "another job has taken over this run folder"));

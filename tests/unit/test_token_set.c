@@ -162,8 +162,7 @@ static void fingerprint_knows_every_shard(void **state)
     }
     _Atomic uint64_t *counter = atomic_load(&liveness_counter);
     const uint64_t ticks = atomic_load(counter), whole = fingerprint_of(names);
-    assert_true(atomic_load(counter) - ticks >=
-                2 * EQUAL_SHARDS); /* shards may be on a slow file system, so opening them ticks */
+    assert_true(atomic_load(counter) - ticks >= 2 * EQUAL_SHARDS); /* opening ticks: shards may be on a slow disk */
     for (int i = 1; i < EQUAL_SHARDS; i++) {
         memcpy(moved, names[i], sizeof moved);
         memcpy(names[i], names[i - 1], sizeof moved);

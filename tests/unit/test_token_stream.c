@@ -103,8 +103,7 @@ static void order_is_the_world_sizes_business_to_share(void **state)
         assert_int_equal(plain[i], i % (STEPS * B));
     collect(set, true, 1, B, 1, 3 * STEPS, reference);
     assert_memory_not_equal(reference, plain, sizeof plain);
-    for (int epoch = 0; epoch < 3;
-         epoch++) { /* no sample occurs twice in an epoch, and each epoch has its own permutation */
+    for (int epoch = 0; epoch < 3; epoch++) { /* no sample twice in an epoch; each epoch has its own permutation */
         char seen[SAMPLES] = {0};
         for (int i = 0; i < STEPS * B; i++) {
             int64_t sample = reference[epoch * STEPS * B + i];
