@@ -131,7 +131,7 @@ def test_sequences_of_different_lengths(tmp_path):
 
 def test_unknown_way(tmp_path):
     output = train(tmp_path, code=2, ZTRAIN_CUDA_ATTENTION="flash")
-    assert "ZTRAIN_CUDA_ATTENTION is 'flash'; hint: own or cudnn" in output
+    assert "ZTRAIN_CUDA_ATTENTION must be own or cudnn, not 'flash'" in output
 
 
 def missing_of_cudnn():
