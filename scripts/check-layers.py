@@ -67,6 +67,7 @@ MACRO = re.compile(r"^\s*#\s*define\s+(\w+)\(", re.M)
 # A call; or a function's address: in a table, as an argument.
 USE = re.compile(r"(?<![\w.>])([A-Za-z_]\w*)(?=\()|[=(,{]\s*&?([a-z_]\w*)(?=\s*[,;)}])")
 RULER_COLUMNS = 80
+TABLE_ROW, SPILLED_ROW = re.compile(r"^ ?/?\* {3,}\S"), re.compile(r"^ ?\* \S.{0,60}\S {3,}\S")
 
 
 def sources(root):
@@ -217,6 +218,9 @@ class House:
                 if re.match(r"\s*/\* ?-{3,}", line):
                     if not line.rstrip().endswith("*/") or len(line) != RULER_COLUMNS:
                         self.breach(path, i, f"a ruler between sections is one line of {RULER_COLUMNS} columns")
+                if TABLE_ROW.match(lines[i - 2]) and SPILLED_ROW.match(line):
+                    self.breach(path, i, "clang-format has wrapped a row of a table or picture; hint: shorten the row, or "
+                                         "/* clang-format off */")
             for i, line in enumerate(self.code[path].split("\n"), 1):
                 if re.search(r"\w<\w+; \w+ [+-]= \w+>", line):
                     self.breach(path, i, "clang-format took a comparison for a template; hint: /* clang-format off */")

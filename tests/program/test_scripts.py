@@ -59,6 +59,7 @@ BREACHES = {
     "a file name twice": ("gpu/log.c", "", "file name 'log.c' occurs more than once: core/log.c, gpu/log.c"),
     "an include of nothing": ("gpu/device.c", '#include "device.h"', "hint: write it as \"gpu/device.h\""),
     "a long ruler": ("core/log.c", f"/* {'-' * 80} the end\n */", "a ruler between sections is one line of 80 columns"),
+    "a wrapped row": ("core/log.c", "/* Sizes:\n *     score     T x T values a\n * head      launches   1.5 us */", "has wrapped a row of a table"),
     "damaged code": ("core/log.c", "f(piece<pieces; piece += pieces> 1);", "clang-format took a comparison for a template"),
 }
 
