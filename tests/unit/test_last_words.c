@@ -125,22 +125,39 @@ static void test_ranks_of_torchrun(void **state)
     unsetenv("MASTER_PORT");
 }
 
-/* The name of this test's only abstract socket. */
-static socklen_t find_name(struct sockaddr_un *name)
+/* Whether the process has the socket of that inode open. */
+static bool has_socket(pid_t process, unsigned long inode)
+{
+    char path[64], wanted[64], link[64];
+    snprintf(wanted, sizeof wanted, "socket:[%lu]", inode);
+    for (int fd = 0; fd < 64; fd++) {
+        snprintf(path, sizeof path, "/proc/%d/fd/%d", (int)process, fd);
+        ssize_t n = readlink(path, link, sizeof link - 1);
+        link[n > 0 ? n : 0] = '\0';
+        if (strcmp(link, wanted) == 0)
+            return true;
+    }
+    return false;
+}
+
+/* The abstract name that a rank has taken; other runs on this machine may have theirs. */
+static socklen_t find_name(pid_t rank, struct sockaddr_un *name)
 {
     char line[512];
     size_t length = 0;
+    unsigned long inode;
     FILE *file = fopen("/proc/net/unix", "r");
     *name = (struct sockaddr_un){.sun_family = AF_UNIX};
     while (file && fgets(line, sizeof line, file)) {
         const char *at = strstr(line, "@ztrain-");
-        if (!at)
+        if (!at || sscanf(line, "%*s %*s %*s %*s %*s %*s %lu", &inode) != 1 || !has_socket(rank, inode))
             continue;
         length = strcspn(at, "\n");
         memcpy(name->sun_path + 1, at + 1, length - 1);
     }
     if (file)
         fclose(file);
+    assert_true(length > 0);
     return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + length);
 }
 
@@ -154,7 +171,7 @@ static void test_a_name_that_proves_nothing(void **state)
     job_name(job, "");
     rank_start(&first, 0, job, "no secret");
     rank_said(&first, said);
-    socklen_t size = find_name(&name);
+    socklen_t size = find_name(first.pid, &name);
     rank_end(&first);
     int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0), ready[2], status;
     assert_int_equal(bind(fd, (struct sockaddr *)&name, size),
