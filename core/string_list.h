@@ -10,7 +10,7 @@ extern "C" {
 
 struct string_list {
     int count;
-    char **items; /* owned, each of them too */
+    char **items; /* the array and each string are owned */
 };
 
 /* Appends a copy of `text`. */
