@@ -218,7 +218,7 @@ class House:
                 if re.match(r"\s*/\* ?-{3,}", line):
                     if not line.rstrip().endswith("*/") or len(line) != RULER_COLUMNS:
                         self.breach(path, i, f"a ruler between sections is one line of {RULER_COLUMNS} columns")
-                if TABLE_ROW.match(lines[i - 2]) and SPILLED_ROW.match(line):
+                if i > 1 and TABLE_ROW.match(lines[i - 2]) and SPILLED_ROW.match(line):
                     self.breach(path, i, "clang-format has wrapped a row of a table or picture; hint: shorten the row, or "
                                          "/* clang-format off */")
             for i, line in enumerate(self.code[path].split("\n"), 1):
