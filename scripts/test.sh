@@ -24,6 +24,7 @@ while [ $# -gt 0 ]; do
     esac
     shift
 done
+[ $quick = 1 ] || [ "$sample" = 1 ] || { echo "test.sh: --sample is for --quick" >&2 && exit 2; }
 
 sanitize=${SANITIZE:-}
 build=${BUILD:-build${sanitize:+/$sanitize}}
