@@ -1,10 +1,10 @@
 # ztrain: `make` builds build/ztrain, `make help` lists the targets.
 #
-#   CC=clang                            another compiler (give it a BUILD of its own)
+#   CC=clang                            another compiler (with a separate BUILD)
 #   SANITIZE=address|thread|fuzzer      an instrumented build in build/<name>; address includes undefined behaviour,
 #                                       thread and fuzzer are built without OpenMP, fuzzer needs clang
 #   WERROR=1                            warnings are errors, as in .ci/run (off by default, for the sake of compilers that were never tried)
-#   CUDA=0|1                            without or with the CUDA device (give each a BUILD of its own); the default is 1
+#   CUDA=0|1                            without or with the CUDA device (with a separate BUILD for each); the default is 1
 #                                       where nvcc is found, and 0 in instrumented builds
 #   BUILD=DIR PREFIX=DIR DESTDIR=DIR    where the build and the installation go
 #   V=1                                 prints whole commands instead of one short line a file (-s: nothing)
@@ -30,7 +30,7 @@ WARNINGS = -Wall -Wextra -Wshadow -Wpointer-arith -Wstrict-prototypes -Wmissing-
 OPTIMIZE ?= -O2
 CFLAGS_ALL = -std=c11 -D_GNU_SOURCE -D_FILE_OFFSET_BITS=64 -I. $(OPTIMIZE) -g -fno-math-errno $(WARNINGS) -MMD -MP $(CFLAGS)
 # STATIC_LIBRARIES=1 links the small libraries statically, for a machine that lacks them
-LIBRARIES = yaml jansson zstd xxhash sodium
+LIBRARIES = yaml jansson zstd xxhash sodium uring
 LDLIBS_ALL = $(if $(filter 1,$(STATIC_LIBRARIES)),$(LIBRARIES:%=-l:lib%.a),$(LIBRARIES:%=-l%)) -ldl -lpthread -lm $(LDLIBS)
 
 # Instrumented builds also have the fault hooks (ZTRAIN_FAULTS).
@@ -64,7 +64,7 @@ CFLAGS_gpu_cpu_ops_cpu_isa_avx512 += -march=x86-64-v4 -mprefer-vector-width=512
 endif
 
 # The rooms of the house (docs/architecture.md): its library, and the program around it.
-ROOMS = core core/spec core/data gpu gpu/cpu gpu/cuda gpu/plan gpu/open gpu/model comm comm/wire comm/launch comm/zero ckpt ckpt/huggingface
+ROOMS = core core/spec core/data core/storage gpu gpu/cpu gpu/cuda gpu/plan gpu/open gpu/model comm comm/wire comm/launch comm/zero ckpt ckpt/huggingface
 CMD_ROOMS = cmd cmd/train
 # Files that only a build with CUDA has.
 CUDA_ONLY_C = $(wildcard gpu/cuda/*.c) comm/comm_nccl.c
@@ -122,7 +122,7 @@ define find_headers
 	@touch $@
 endef
 $(BUILD)/headers: Makefile
-	$(call find_headers,yaml.h jansson.h zstd.h xxhash.h sodium.h)
+	$(call find_headers,yaml.h jansson.h zstd.h xxhash.h sodium.h liburing.h)
 $(BUILD)/headers-tests: $(BUILD)/headers
 	$(call find_headers,cmocka.h,--test)
 # What objects are compiled with. Another compiler, device or flag in the same BUILD compiles all of them anew: a program made of
@@ -264,6 +264,7 @@ install: all manual
 	install -D -m 644 $(MANUAL) $(SHARE)/man/man1/ztrain.1
 	install -D -m 644 $(COMPLETION) $(SHARE)/bash-completion/completions/ztrain
 	install -D -m 755 scripts/tokenize.py $(SHARE)/ztrain/scripts/tokenize.py
+	install -D -m 644 scripts/chat_template.py $(SHARE)/ztrain/scripts/chat_template.py
 	install -D -m 755 scripts/slurm/train.sbatch $(SHARE)/ztrain/scripts/slurm/train.sbatch
 	for f in $(filter-out configs/quickstart.yaml,$(wildcard configs/*.yaml configs/models/*.json)); do install -D -m 644 $$f $(SHARE)/ztrain/$$f || exit 1; done
 	sed -i 's|config: configs/models/|config: $(PREFIX)/share/ztrain/configs/models/|' $(SHARE)/ztrain/configs/*.yaml
@@ -278,7 +279,7 @@ help:
 	@sed -n '2,11s/^# \{0,1\}//p' Makefile
 	@sed -n 's/^#: /  make /p' Makefile
 
--include $(LIB_OBJECTS:.o=.d) $(CMD_OBJECTS:.o=.d) $(wildcard $(BUILD)/tests/*.d $(BUILD)/fuzz/*.d)
+-include $(LIB_OBJECTS:.o=.d) $(CMD_OBJECTS:.o=.d) $(OPS_TEST_OBJECTS:.o=.d) $(wildcard $(BUILD)/tests/*.d $(BUILD)/fuzz/*.d)
 
 # The CUDA sources compiled for the host: tests/emulation/emulation.h.
 -include tests/emulation/emulation.mk

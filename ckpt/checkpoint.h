@@ -6,8 +6,7 @@
  *
  * A checkpoint is written as .tmp-NAME/; every file is fsynced, the manifest last, and then the folder is renamed;
  * `latest` moves after every rank has finished. A checksum in the manifest covers every byte of the other files, and
- * the manifest's own checksum covers the manifest. checkpoint_save.c writes checkpoints, checkpoint_read.c reads them.
- */
+ * the manifest's own checksum covers the manifest. checkpoint_save.c writes, checkpoint_read.c reads checkpoints. */
 #ifndef ZTRAIN_CKPT_CHECKPOINT_H
 #define ZTRAIN_CKPT_CHECKPOINT_H
 
@@ -35,14 +34,15 @@ struct train_position {
     bool evaluation_due;       /* the run stopped before the evaluation after `step`, which is still to be done */
 };
 
-/* What rank 0 keeps from one save of a run to the next: the tokenizer files, read once, because their folder may be
- * gone when a checkpoint is due; and the list of checkpoints, so that a save opens only those that are new to it. */
-struct checkpoint_keeper;
+/* Data that rank 0 keeps from one save of a run to the next: the tokenizer files, read once, because their folder may
+ * be gone when a checkpoint is due; and the list of checkpoints, so that a save opens only those that are new to it. */
+struct checkpoint_save_cache;
 
 /* tokenizer_dir: a Hugging Face folder, whose tokenizer files go into each checkpoint; or NULL. STATUS_DATA: one of the
  * files cannot be read. */
-enum status checkpoint_keeper_new(const char *tokenizer_dir, struct checkpoint_keeper **keeper, struct error *err);
-void checkpoint_keeper_free(struct checkpoint_keeper *keeper); /* NULL is allowed */
+enum status checkpoint_save_cache_new(const char *tokenizer_dir, struct checkpoint_save_cache **cache,
+                                      struct error *err);
+void checkpoint_save_cache_free(struct checkpoint_save_cache *cache); /* NULL is allowed */
 
 struct checkpoint_writer {
     const char *dir;       /* <run>/checkpoints; created if absent */
@@ -58,7 +58,7 @@ struct checkpoint_writer {
                                   (borrowed); may be NULL */
     uint64_t data_fingerprint; /* token_set_check() of the training data */
     enum dtype dtype;          /* compute dtype of the run: for information, and the default dtype of an export */
-    struct checkpoint_keeper *keeper; /* on rank 0; on other ranks NULL */
+    struct checkpoint_save_cache *cache; /* on rank 0; on other ranks NULL */
     /* On rank 0: checks that the run folder still belongs to this run; NULL: it always does. Called right before the
      * checkpoint gets its name, before `latest` moves, and before anything is deleted. An error ends the save. */
     enum status (*still_owner)(void *context, struct error *err);
@@ -69,10 +69,11 @@ struct checkpoint_writer {
  * success *name (at least 64 bytes) is the name of the checkpoint's folder and *bytes its size over all ranks.
  *
  * With keep_last every rank reads its file back from the disk and compares it with its checksums before the checkpoint
- * is published; after `latest` has moved, the old checkpoints beyond keep_last are deleted, if they have names that
- * ztrain writes. Stale .tmp- folders are deleted first. An existing folder of the same name is replaced if it is valid
- * and of the same step, else moved aside: as NAME.damaged-N if it is damaged, as NAME.aside-N if it is of another step.
- * Checkpoints of later steps, which belong to a course that this run has left, are moved aside as well.
+ * is published; after `latest` has moved, the old checkpoints beyond keep_last are deleted (checkpoint_retention.h), if
+ * they have names that ztrain writes. Stale .tmp- folders are deleted first. An existing folder of the same name is
+ * replaced if it is valid and of the same step, else moved aside: as NAME.damaged-N if it is damaged, as NAME.aside-N
+ * if it is of another step. Checkpoints of later steps, which belong to a course that this run has left, are moved
+ * aside as well.
  *
  * STATUS_CHECKPOINT, with file and errno, is the same on every rank; the previous checkpoint stays valid.
  * checkpoint_save.c describes the order of the steps and the state after a kill. */
@@ -103,8 +104,7 @@ struct checkpoint {
  * the manifest and the file sizes (the contents are verified while they are loaded). STATUS_CHECKPOINT names the file
  * and, if there is one, the offset. */
 enum status checkpoint_open(const char *dir, bool full, struct checkpoint **checkpoint, struct error *err);
-/* Whether the checkpoint's folder has been deleted or replaced since it was opened; then a failed read is not damage.
- */
+/* Whether the checkpoint's folder was deleted or replaced since it was opened: a failed read is not damage then. */
 bool checkpoint_is_gone(const struct checkpoint *checkpoint);
 void checkpoint_close(struct checkpoint *checkpoint);
 

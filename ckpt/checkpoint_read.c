@@ -437,7 +437,13 @@ enum status checkpoint_load(const struct checkpoint *checkpoint, const struct te
 {
     ASSERT(rank >= 0 && rank < layout->world && layout->num_units == table->num_units);
     TRY(checkpoint_check_table(checkpoint, table, err));
-    for (int s = 0; s < STATE_KIND_COUNT; s++) {
+    const int stored = reader_of(checkpoint)->manifest->num_states;
+    if (stored != slices.count)
+        return error_set(err, STATUS_USAGE,
+                         "the checkpoint '%s' has %d kinds of state, the optimizer of this run %d; hint: set "
+                         "optimizer.type and its momentum as they were, or start a new run from an export",
+                         checkpoint->path, stored, slices.count);
+    for (int s = 0; s < slices.count; s++) {
         for (int unit = 0; unit < layout->num_units; unit++) {
             int64_t size = layout->slice[unit], first = size * rank, left = table->units[unit].numel - first;
             int64_t count = left < 0 ? 0 : left < size ? left : size;

@@ -1,9 +1,9 @@
-/* checkpoint_save.c: writing a checkpoint so that a kill at any instant leaves a valid one behind.
+/* checkpoint_save.c: writing a checkpoint so that a kill at any instant leaves a valid one.
  *
  *   step  who      what                                         if all stops right after it
  *   ----  -------  -------------------------------------------  --------------------------------------------------
- *   1     rank 0   sweeps away .tmp-*, makes .tmp-NAME-UNIQUE   an empty .tmp folder, which nobody reads
- *   2     all      write rank-NNNNN.zst there, fsync; with      a .tmp folder, which nobody reads
+ *   1     rank 0   sweeps away .tmp-*, makes .tmp-NAME-UNIQUE   an empty .tmp folder, which is never read
+ *   2     all      write rank-NNNNN.zst there, fsync; with      a .tmp folder, which is never read
  *                  keep_last each reads its file back
  *   3     rank 0   writes tokenizer files, fsync                same
  *   4     rank 0   writes manifest.json, fsync; fsync .tmp-…;   same: it is complete, but has no name yet
@@ -11,14 +11,16 @@
  *   5     rank 0   rename .tmp-… to NAME, fsync the folder      the new checkpoint counts; `latest` is stale, which
  *                                                               matters to people only: ztrain reads the folders
  *   6     rank 0   moves `latest` (made aside, then renamed)    all is there; older ones wait to be deleted
- *   7     rank 0   deletes the oldest: renamed to .tmp-delete-X a half-deleted .tmp folder; the next save sweeps it
+ *   7     rank 0   deletes the oldest                           a half-deleted .tmp folder; the next save sweeps it
+ *                  (checkpoint_retention.h): renamed to
+ *                  .tmp-delete-X first
  *
  * UNIQUE is new for each save: a rank of an earlier start that was cut off may still write into its .tmp folder, and
  * may prevent its deletion (a warning), but it does not disturb this save. The manifest is decoded from its bytes and
  * compared with its sources before it is written (manifest_encode()). Files are read back from the disk if the file
  * system drops its cached pages (posix_fadvise).
  *
- * Until step 5 the previous checkpoints and `latest` are untouched; before step 7 only folders that nobody reads are
+ * Until step 5 the previous checkpoints and `latest` are untouched; before step 7 only folders that are never read are
  * deleted. The order on disk is that of the table, because each step is fsynced before the next.
  *
  * If NAME exists already (a run resumed from further back, a damaged checkpoint written again):
@@ -39,7 +41,8 @@
  * and steps 6 and 7 are left out. */
 #include "ckpt/checkpoint.h"
 
-#include "ckpt/checkpoint_keeper.h"
+#include "ckpt/checkpoint_retention.h"
+#include "ckpt/checkpoint_save_cache.h"
 #include "ckpt/manifest.h"
 #include "ckpt/rankfile.h"
 #include "comm/agree.h"
@@ -66,11 +69,11 @@ enum { UNIQUE_BYTES = 17 }; /* 16 hexadecimal digits */
 struct save {
     const struct checkpoint_writer *writer;
     const struct train_position *position;
-    int rank, world;
+    int rank, world, num_states;
     char name[64], unique[UNIQUE_BYTES];
     char tmp[FS_PATH_MAX], final[FS_PATH_MAX]; /* folders */
-    bool exchanged;                            /* what is under `tmp` now was under `final` before */
-    struct manifest_file *files;               /* [world + the keeper's files] owned; rank 0 */
+    bool exchanged;                            /* the folder under `tmp` now was under `final` before */
+    struct manifest_file *files;               /* [world + the cache's files] owned; rank 0 */
     int num_files;
     int64_t bytes;  /* of all files and the manifest; rank 0 */
     bool peer_lost; /* others may still write under tmp: the next save sweeps it away */
@@ -208,14 +211,14 @@ static enum status write_rank_file(const struct save *save, struct state_slices 
     char name[MANIFEST_NAME_MAX], path[FS_PATH_MAX];
     struct rankfile_shape shape = {.rank = save->rank,
                                    .world = save->world,
-                                   .num_states = STATE_KIND_COUNT,
+                                   .num_states = slices.count,
                                    .num_units = writer->layout->num_units,
                                    .slice = writer->layout->slice,
                                    .state_name = state_kind_names};
     manifest_rank_name(save->rank, name);
     TRY(fs_join(path, save->tmp, name, STATUS_CHECKPOINT, err));
     TRY(rankfile_writer_new(path, &shape, writer->compression_level, &file, err));
-    for (int s = 0; s < STATE_KIND_COUNT; s++)
+    for (int s = 0; s < slices.count; s++)
         for (int unit = 0; unit < writer->layout->num_units; unit++) {
             float *own;
             TRY_END(state_slice(slices, SLICE_READ, (enum state_kind)s, unit, &own, err));
@@ -260,9 +263,9 @@ static enum status collect_rank_files(struct save *save, const struct report *re
 /* Step 3. */
 static enum status copy_tokenizer(struct save *save, struct error *err)
 {
-    const struct checkpoint_keeper *keeper = save->writer->keeper;
-    for (int i = 0; i < keeper->num_files; i++) {
-        const struct tokenizer_file *from = &keeper->files[i];
+    const struct checkpoint_save_cache *cache = save->writer->cache;
+    for (int i = 0; i < cache->num_files; i++) {
+        const struct tokenizer_file *from = &cache->files[i];
         struct manifest_file *file = &save->files[save->num_files++];
         TRY(put_file(save->tmp, from->name, from->data, from->bytes, err));
         snprintf(file->name, sizeof file->name, "%s", from->name);
@@ -279,7 +282,8 @@ static enum status write_manifest(struct save *save, struct error *err)
 {
     char *text;
     size_t bytes;
-    TRY(manifest_encode(save->writer, save->position, save->files, save->num_files, &text, &bytes, err));
+    TRY(manifest_encode(save->writer, save->position, save->num_states, save->files, save->num_files, &text, &bytes,
+                        err));
     enum status status = put_file(save->tmp, MANIFEST_NAME, text, bytes, err);
     free(text);
     TRY(status);
@@ -358,52 +362,6 @@ static enum status give_name(struct save *save, struct error *err)
     return checkpoint_sync(dir, err);
 }
 
-/* Whether `name` is X.replaced-N and X exists, so that it is no longer needed. */
-static bool is_replaced(const char *dir, const char *name)
-{
-    char path[FS_PATH_MAX];
-    const char *suffix = strstr(name, ".replaced-");
-    if (!suffix || fs_join(path, dir, name, STATUS_CHECKPOINT, NULL) != STATUS_OK)
-        return false;
-    path[strlen(path) - strlen(suffix)] = '\0';
-    return fs_is_dir(path);
-}
-
-/* Step 7; also moves later checkpoints aside, which would hide this one. Damaged folders of other names stay. */
-static void tidy(const struct save *save)
-{
-    const char *dir = save->writer->dir;
-    struct checkpoint_list *list = &save->writer->keeper->known;
-    struct error err;
-    char aside[FS_PATH_MAX];
-    if (save->exchanged && checkpoint_remove_tree(save->tmp, &err) != STATUS_OK)
-        log_warn("%s", err.text);
-    if (checkpoint_list_update(list, dir, &err) != STATUS_OK) {
-        log_warn("%s", err.text);
-        return;
-    }
-    int64_t kept = 1, keep = save->writer->keep_last ? save->writer->keep_last : INT64_MAX;
-    for (int i = 0; i < list->count; i++) {
-        const struct checkpoint_entry *entry = &list->entries[i];
-        if (!entry->ok || !strcmp(entry->name, save->name))
-            continue;
-        enum status status = STATUS_OK;
-        if (entry->step > save->position->step) {
-            status = checkpoint_move_aside(dir, entry->name, "aside", aside, &err);
-            if (status == STATUS_OK)
-                log_warn("the checkpoint '%s/%s' is of step %" PRId64
-                         ", which this run has not reached again yet; it is now '%s'",
-                         dir, entry->name, entry->step, aside);
-        } else if (kept == keep || is_replaced(dir, entry->name)) {
-            status = checkpoint_delete(dir, entry->name, &err);
-        } else {
-            kept++;
-        }
-        if (status != STATUS_OK)
-            log_warn("%s", err.text);
-    }
-}
-
 /* Another job may have taken over the run folder while this one was cut off or stopped. */
 static enum status still_owner(const struct save *save, struct error *err)
 {
@@ -411,8 +369,7 @@ static enum status still_owner(const struct save *save, struct error *err)
     return writer->still_owner ? writer->still_owner(writer->owner, err) : STATUS_OK;
 }
 
-/* The same once the checkpoint is complete. *ours is false if the owner could not be read, which is only a warning now.
- */
+/* The same once the checkpoint is complete. *ours is false if the owner could not be read: only a warning by now. */
 static enum status owner_of_published(const struct save *save, bool *ours, struct error *err)
 {
     struct error unread;
@@ -426,6 +383,16 @@ static enum status owner_of_published(const struct save *save, bool *ours, struc
     }
     log_warn("%s; the checkpoint itself is complete", unread.text);
     return STATUS_OK;
+}
+
+/* Removes the checkpoint that had the new one's name, and applies the limit. */
+static void tidy(const struct save *save)
+{
+    const struct checkpoint_writer *writer = save->writer;
+    struct error err;
+    if (save->exchanged && checkpoint_remove_tree(save->tmp, &err) != STATUS_OK)
+        log_warn("%s", err.text);
+    checkpoint_retention_apply(writer->dir, save->name, save->position->step, writer->keep_last, &writer->cache->known);
 }
 
 /* Steps 3 to 7. */
@@ -450,7 +417,7 @@ static enum status publish(struct save *save, const struct report *reports, stru
         checkpoint_point_latest(save->writer->dir, save->name); /* step 6 */
     TRY(owner_of_published(save, &ours, err));
     if (ours)
-        tidy(save);
+        tidy(save); /* step 7 */
     return STATUS_OK;
 }
 
@@ -463,8 +430,13 @@ enum status checkpoint_save(const struct checkpoint_writer *writer, const struct
     struct error local = {.code = STATUS_OK}, *why = err ? err : &local;
     struct rankfile_facts facts = {0};
     struct save save = {
-        .writer = writer, .position = position, .rank = comm_rank(writer->comm), .world = comm_world(writer->comm)};
-    ASSERT(save.rank != 0 || writer->keeper);
+        .writer = writer,
+        .position = position,
+        .rank = comm_rank(writer->comm),
+        .world = comm_world(writer->comm),
+        .num_states = slices.count,
+    };
+    ASSERT(save.rank != 0 || writer->cache);
     ASSERT(writer->layout->world == save.world && writer->layout->num_units == writer->table->num_units);
     ASSERT(position->step >= 0 && position->epoch >= position->epoch_end);
     struct report *reports = memory_alloc((size_t)save.world * sizeof *reports);

@@ -37,6 +37,7 @@
 enum { CHECKSUM_DIGITS = 16, TAIL_BYTES = CHECKSUM_DIGITS + sizeof CHECKSUM_TAIL - 1 };
 #define NUMBER_MAX ((int64_t)1 << 53)
 
+/* Version 2 has fewer states, for optimizers other than Adam; a checkpoint with all states has version 1. */
 _Static_assert(STATE_KIND_COUNT == 3, "a new kind of state needs a new version of the format");
 
 void manifest_rank_name(int rank, char name[MANIFEST_NAME_MAX])
@@ -49,7 +50,7 @@ struct rankfile_shape manifest_shape(const struct manifest *manifest, int rank)
     struct rankfile_shape shape = {
         .rank = rank,
         .world = manifest->world,
-        .num_states = STATE_KIND_COUNT,
+        .num_states = manifest->num_states,
         .num_units = manifest->num_units,
         .slice = manifest->slice,
         .state_name = state_kind_names,
@@ -336,9 +337,9 @@ static enum status read_head(const struct place *top, struct manifest *manifest,
     if (strcmp(format, FORMAT) != 0)
         return wrong(top, "format", err, "expected '%s', not '%.40s'", FORMAT, format);
     TRY(get_int(top, manifest->root, "format_version", 1, 1000000, &version, err));
-    if (version != MANIFEST_VERSION)
-        return error_set(err, STATUS_CHECKPOINT, "'%s' has format version %d; this ztrain reads version %d", top->path,
-                         version, MANIFEST_VERSION);
+    if (version > MANIFEST_VERSION)
+        return error_set(err, STATUS_CHECKPOINT, "'%s' has format version %d; this ztrain reads versions 1 to %d",
+                         top->path, version, MANIFEST_VERSION);
     TRY(get_int(top, manifest->root, "world", 1, MANIFEST_MAX_WORLD, &manifest->world, err));
     TRY(get_int(top, manifest->root, "compression_level", 0, 100, &manifest->compression_level, err));
     if (json_object_get(manifest->root, "data_fingerprint"))
@@ -352,12 +353,13 @@ static enum status read_head(const struct place *top, struct manifest *manifest,
         return wrong(top, "dtype", err, "expected fp32, bf16 or fp16, not '%.40s'", dtype);
 
     json_t *states;
-    int num_states, frame_elements;
-    TRY(get_list(top, manifest->root, "states", STATE_KIND_COUNT, &states, &num_states, err));
-    for (int s = 0; s < STATE_KIND_COUNT; s++) {
+    int frame_elements;
+    TRY(get_list(top, manifest->root, "states", STATE_KIND_COUNT, &states, &manifest->num_states, err));
+    for (int s = 0; s < (version == 1 ? STATE_KIND_COUNT : manifest->num_states); s++) {
         const char *name = json_string_value(json_array_get(states, (size_t)s));
         if (!name || strcmp(name, state_kind_names[s]) != 0)
-            return wrong(top, "states", err, "expected master, exp_avg, exp_avg_sq");
+            return wrong(top, "states", err, "expected master, exp_avg, exp_avg_sq%s",
+                         version == 1 ? "" : ", or the first ones of these");
     }
     TRY(get_int(top, manifest->root, "frame_elements", RANKFILE_FRAME_ELEMENTS, RANKFILE_FRAME_ELEMENTS,
                 &frame_elements, err));
@@ -596,15 +598,15 @@ static bool same_files(const struct manifest *manifest, const struct manifest_fi
 /* Reads the text as a resume does and compares it with the state that it describes: without memory jansson's functions
  * may leave out a member. */
 static enum status check_encoded(const char *text, size_t bytes, const struct checkpoint_writer *writer,
-                                 const struct train_position *position, const struct manifest_file *files,
-                                 int num_files, struct error *err)
+                                 const struct train_position *position, int num_states,
+                                 const struct manifest_file *files, int num_files, struct error *err)
 {
     struct manifest *manifest;
     struct error damage;
     enum status status = manifest_decode(text, bytes, MANIFEST_NAME, &manifest, &damage);
     if (status == STATUS_OK) {
-        bool same = manifest->world == writer->layout->world && manifest->dtype == writer->dtype &&
-                    manifest->compression_level == writer->compression_level &&
+        bool same = manifest->num_states == num_states && manifest->world == writer->layout->world &&
+                    manifest->dtype == writer->dtype && manifest->compression_level == writer->compression_level &&
                     manifest->data_fingerprint == writer->data_fingerprint &&
                     same_position(&manifest->position, position, writer->dtype) && same_table(manifest, writer) &&
                     same_files(manifest, files, num_files) && json_equal(manifest->spec, writer->spec) &&
@@ -622,8 +624,8 @@ static enum status check_encoded(const char *text, size_t bytes, const struct ch
 }
 
 enum status manifest_encode(const struct checkpoint_writer *writer, const struct train_position *position,
-                            const struct manifest_file *files, int num_files, char **text, size_t *bytes,
-                            struct error *err)
+                            int num_states, const struct manifest_file *files, int num_files, char **text,
+                            size_t *bytes, struct error *err)
 {
     char now[32];
     struct tm utc;
@@ -635,7 +637,7 @@ enum status manifest_encode(const struct checkpoint_writer *writer, const struct
     FILE *out = memory_stream(text, bytes);
     fputs("{", out);
     write_member(out, true, "format", json_string(FORMAT));
-    write_member(out, false, "format_version", json_integer(MANIFEST_VERSION));
+    write_member(out, false, "format_version", json_integer(num_states == STATE_KIND_COUNT ? 1 : MANIFEST_VERSION));
     write_member(out, false, "ztrain_version", json_string(ZTRAIN_VERSION));
     write_member(out, false, "time", json_string(now));
     write_member(out, false, "position", position_to_json(position, writer->dtype));
@@ -643,7 +645,7 @@ enum status manifest_encode(const struct checkpoint_writer *writer, const struct
     write_member(out, false, "dtype", json_string(dtype_name(writer->dtype)));
     write_member(out, false, "compression_level", json_integer(writer->compression_level));
     json_t *states = json_array();
-    for (int s = 0; s < STATE_KIND_COUNT; s++)
+    for (int s = 0; s < num_states; s++)
         json_array_append_new(states, json_string(state_kind_names[s]));
     write_member(out, false, "states", states);
     write_member(out, false, "frame_elements", json_integer(RANKFILE_FRAME_ELEMENTS));
@@ -664,7 +666,7 @@ enum status manifest_encode(const struct checkpoint_writer *writer, const struct
         *text = NULL;
         return error_set(err, STATUS_DEVICE, "out of memory for the checkpoint's manifest");
     }
-    enum status status = check_encoded(*text, *bytes, writer, position, files, num_files, err);
+    enum status status = check_encoded(*text, *bytes, writer, position, num_states, files, num_files, err);
     if (status != STATUS_OK) {
         free(*text);
         *text = NULL;

@@ -12,7 +12,7 @@
 #define MANIFEST_NAME "manifest.json"
 
 enum {
-    MANIFEST_VERSION = 1,
+    MANIFEST_VERSION = 2, /* the latest */
     MANIFEST_MAX_BYTES = 64 << 20,
     MANIFEST_MAX_WORLD = 1 << 17,
     MANIFEST_NAME_MAX = 64, /* of a file, with its NUL */
@@ -45,6 +45,7 @@ struct manifest {
     enum dtype dtype;
     int world, compression_level;
     uint64_t data_fingerprint; /* 0: absent */
+    int num_states;            /* the first ones of enum state_kind */
     int num_units, num_tensors, num_files;
     struct manifest_unit *units;     /* [num_units] owned */
     int64_t *slice;                  /* [num_units] owned: elements of each unit's slice */
@@ -55,11 +56,11 @@ struct manifest {
     json_t *machine;                 /* borrowed from root: printable texts, integers, booleans; or NULL */
 };
 
-/* Encodes a manifest; the text has been decoded again and compared with the state that it describes. The caller frees
- * *text. */
+/* Encodes a manifest of a checkpoint with num_states kinds of state; the text has been decoded again and compared with
+ * the state that it describes. The caller frees *text. */
 enum status manifest_encode(const struct checkpoint_writer *writer, const struct train_position *position,
-                            const struct manifest_file *files, int num_files, char **text, size_t *bytes,
-                            struct error *err);
+                            int num_states, const struct manifest_file *files, int num_files, char **text,
+                            size_t *bytes, struct error *err);
 
 /* Parses and checks `bytes` of text; `path` is for messages. The caller frees *manifest (manifest_free). */
 enum status manifest_decode(const char *text, size_t bytes, const char *path, struct manifest **manifest,

@@ -564,8 +564,8 @@ struct rankfile {
     struct rankfile_shape shape; /* its arrays are borrowed */
     int64_t num_frames;
     struct frame *frames; /* [num_frames] owned; checked */
-    int64_t *first_frame; /* [num_units] owned: first frame of the unit's slice of state 0; states are frames_per_state
-                             apart */
+    int64_t *first_frame; /* [num_units] owned: first frame of the unit's slice of state 0; one state has
+                           * frames_per_state frames */
     int64_t frames_per_state;
 };
 

@@ -7,8 +7,11 @@
 #include "core/status.h"
 
 #include <jansson.h>
+#include <liburing.h>
+#include <limits.h>
 #include <link.h>
 #include <sodium.h>
+#include <stdlib.h>
 #include <string.h>
 #include <xxhash.h>
 #include <yaml.h>
@@ -45,6 +48,22 @@ static const char *version_of_sodium(char *text, size_t size)
     return text;
 }
 
+/* liburing 2.4 and later know their version; an earlier one has it in the name of its file. */
+extern int io_uring_major_version(void) __attribute__((weak));
+extern int io_uring_minor_version(void) __attribute__((weak));
+
+static const char *version_of_uring(char *text, size_t size)
+{
+    char path[PATH_MAX], file[PATH_MAX];
+    const char *so = NULL;
+    if (io_uring_major_version && io_uring_minor_version)
+        return snprintf(text, size, "%d.%d", io_uring_major_version(), io_uring_minor_version()), text;
+    if (libraries_path("liburing", path, sizeof path) && realpath(path, file))
+        so = strstr(file, ".so.");
+    snprintf(text, size, "%s", so ? so + strlen(".so.") : "before 2.4");
+    return text;
+}
+
 #define NUMBER_TEXT_(n) #n
 #define NUMBER_TEXT(n) NUMBER_TEXT_(n)
 
@@ -60,6 +79,7 @@ static const struct library_row {
      NUMBER_TEXT(XXH_VERSION_MAJOR) "." NUMBER_TEXT(XXH_VERSION_MINOR) "." NUMBER_TEXT(XXH_VERSION_RELEASE),
      version_of_xxhash},
     {"libsodium", "libsodium", SODIUM_VERSION_STRING, version_of_sodium},
+    {"liburing", "liburing", NULL, version_of_uring},
 };
 
 struct path_search {

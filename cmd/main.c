@@ -22,8 +22,8 @@ static const struct {
 #undef COMMAND
 };
 
-/* A caller may have closed stdin, stdout or stderr: a checkpoint must not get their numbers, and what we print with it.
- */
+/* A caller may have closed stdin, stdout or stderr: a checkpoint must not get their numbers, and our output with
+ * them. */
 static void keep_standard_descriptors(void)
 {
     for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++)

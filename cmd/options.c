@@ -19,7 +19,7 @@ enum option_scope { IN_BOTH, IN_TRAINING, IN_PLAN };
 static const struct option_row {
     const char *name, *value; /* value: its name in --help; NULL: takes none */
     enum option_kind kind;
-    enum option_scope scope; /* IN_PLAN: training refuses it in words of its own */
+    enum option_scope scope; /* IN_PLAN: training refuses it with a separate message */
     size_t offset;
     const char *help;
 } option_table[] = {
@@ -40,13 +40,22 @@ static const struct option_row {
     {"world", "N", OPTION_COUNT, IN_PLAN, offsetof(struct options, world), "with plan: the number of ranks"},
     {"speed", NULL, OPTION_FLAG, IN_PLAN, offsetof(struct options, speed),
      "with plan: estimate the time of a step on a GPU that need not be here"},
+    {"fit", NULL, OPTION_FLAG, IN_PLAN, offsetof(struct options, fit),
+     "with plan: search the settings with which the run fits into the memory of such GPUs, the fastest first"},
     {"device", "NAME", OPTION_STRING, IN_PLAN, offsetof(struct options, device),
-     "with plan --speed: the GPU: h100 (the default), h100-pcie, h200, a100, b200, l40s"},
+     "with plan: the GPU: h100 (the default), h100-pcie, h200, a100, b200, l40s, rtx4090"},
     {"link", "RATE", OPTION_STRING, IN_PLAN, offsetof(struct options, link),
-     "with plan --speed: bandwidth of a GPU's link: of the network if there are several nodes (e.g. 400Gbit), else "
+     "with plan --speed or --fit: bandwidth of a GPU's link: of the network if there are several nodes (e.g. 400Gbit), "
+     "else "
      "inside the node (450GB)"},
     {"assume", "WORDS", OPTION_STRING, IN_PLAN, offsetof(struct options, assume),
-     "with plan --speed: a step without these overheads, e.g. bf16-logits,fused-bias (ztrain plan --help lists them)"},
+     "with plan --speed or --fit: a step without these overheads, e.g. bf16-logits,fused-bias (ztrain plan --help "
+     "lists them)"},
+    {"memory", "SIZE", OPTION_STRING, IN_PLAN, offsetof(struct options, memory),
+     "with plan and plan --fit: the memory that a rank may take of its device, e.g. 24GiB; default: "
+     "train.memory_limit, else what the GPU has"},
+    {"node-memory", "SIZE", OPTION_STRING, IN_PLAN, offsetof(struct options, node_memory),
+     "with plan --fit: the host memory of each node, e.g. 2TiB; default: as much as it takes"},
     {"help", NULL, OPTION_FLAG, IN_BOTH, offsetof(struct options, help), "print this text"},
     {"help-spec", NULL, OPTION_FLAG, IN_TRAINING, offsetof(struct options, help_spec),
      "print every key of the run spec"},
@@ -120,18 +129,27 @@ static enum status refuse_word(const char *word, int i, struct error *err)
 /* Refuses options that need another one. */
 static enum status check_together(const struct options *options, struct error *err)
 {
-    if (options->speed && !options->plan) {
-        error_set(err, STATUS_USAGE, "--speed is an option of plan");
-        return error_hint(err, "ztrain plan --speed --config run.yaml");
+    if ((options->speed || options->fit) && !options->plan) {
+        const char *name = options->speed ? "speed" : "fit";
+        error_set(err, STATUS_USAGE, "--%s is an option of plan", name);
+        return error_hint(err, "ztrain plan --%s --config run.yaml", name);
     }
-    if (!options->speed && (options->device || options->link || options->assume)) {
-        error_set(err, STATUS_USAGE, "--%s is an option of plan --speed",
-                  options->device ? "device"
-                  : options->link ? "link"
-                                  : "assume");
-        return error_hint(err, options->device
-                                   ? "a run's device is train.device in the run spec: --set train.device=cuda"
-                                   : "ztrain plan --speed --config run.yaml");
+    if (options->speed && options->fit)
+        return error_set(err, STATUS_USAGE, "--speed and --fit are two plans; hint: one of the two");
+    if ((options->memory && (!options->plan || options->speed)) || (options->node_memory && !options->fit)) {
+        const bool memory = options->memory && (!options->plan || options->speed);
+        error_set(err, STATUS_USAGE, "--%s is an option of plan %s--fit", memory ? "memory" : "node-memory",
+                  memory ? "and plan " : "");
+        return error_hint(err,
+                          "ztrain plan --fit --config run.yaml; a run's cap is train.memory_limit in the run spec");
+    }
+    if (options->device && !options->plan) {
+        error_set(err, STATUS_USAGE, "--device is an option of plan");
+        return error_hint(err, "a run's device is train.device in the run spec: --set train.device=cuda");
+    }
+    if (!options->speed && !options->fit && (options->link || options->assume)) {
+        error_set(err, STATUS_USAGE, "--%s is an option of plan --speed and --fit", options->link ? "link" : "assume");
+        return error_hint(err, "ztrain plan --speed --config run.yaml");
     }
     if (options->markdown && !options->help_spec) {
         error_set(err, STATUS_USAGE, "--markdown is an option of --help-spec");
@@ -179,13 +197,13 @@ enum status options_parse(int argc, char **argv, struct options *options, struct
 /* Prints an option's help as `ztrain plan --help` has it. */
 static void print_help_in_plan(FILE *out, const struct option_row *row)
 {
-    static const char in_plan[] = "with plan: ", in_speed[] = "with plan --speed: ";
+    static const char in_plan[] = "with plan: ", in_mode[] = "with plan --";
     if (row->offset == offsetof(struct options, local_gpus))
         fputs("the number of ranks on each node; without --world it is the number of all ranks", out);
     else if (!strncmp(row->help, in_plan, sizeof in_plan - 1))
         fputs(row->help + sizeof in_plan - 1, out);
-    else if (!strncmp(row->help, in_speed, sizeof in_speed - 1))
-        fprintf(out, "with --speed: %s", row->help + sizeof in_speed - 1);
+    else if (!strncmp(row->help, in_mode, sizeof in_mode - 1))
+        fprintf(out, "with --%s", row->help + sizeof in_mode - 1);
     else
         fputs(row->help, out);
 }
@@ -213,21 +231,29 @@ void options_help_plan(FILE *out)
 #define ASSUMPTION_LINE(name, word, text) {word, text},
     static const char *const assumptions[][2] = {PLAN_ASSUMPTIONS(ASSUMPTION_LINE)};
 #undef ASSUMPTION_LINE
-    fputs("ztrain plan --config run.yaml [--world N]\n"
-          "    Prints the bytes that a run needs on each rank, by kind.\n"
-          "ztrain plan --speed --config run.yaml [--device h100] [--world N]\n"
-          "    Estimates a step's time on a GPU that need not be here, by kind of op, with MFU and overheads.\n"
-          "\n",
-          out);
+    fputs(
+        "ztrain plan --config run.yaml [--world N] [--device h100] [--memory 24GiB]\n"
+        "    Prints the bytes that a run needs on each rank, by kind, and on each node, next to that memory.\n"
+        "ztrain plan --speed --config run.yaml [--device h100] [--world N]\n"
+        "    Estimates a step's time on a GPU that need not be here, by kind of op, with MFU and overheads.\n"
+        "ztrain plan --fit --config run.yaml [--device h100] [--memory 80GiB] [--world N]\n"
+        "    Searches micro-batch, ZeRO stage, recomputation and offload at the same train_batch_size, and prints the\n"
+        "    fastest settings that fit, with the lines of the run spec.\n"
+        "\n",
+        out);
     print_options(out, true);
     fputs("\nwords of --assume, each with the overhead that it removes:\n", out);
     for (size_t i = 0; i < COUNT_OF(assumptions); i++)
         fprintf(out, "  %-20s  %s\n", assumptions[i][0], assumptions[i][1]);
+    fputs("\nrates that --assume sets, e.g. host-link=50GB (per second), for offload:\n", out);
+    for (int i = 0; i < PLAN_RATE_COUNT; i++)
+        fprintf(out, "  %-20s  %s\n", plan_rate_words[i], plan_rate_meanings[i]);
 }
 
 void options_help(FILE *out)
 {
-    fputs("ztrain trains causal language models: GPT-2, Llama, Mistral, Qwen2, Qwen3; sharded by ZeRO stage 0 to 3.\n"
+    fputs("ztrain trains causal language models: the families of GPT-2, Llama, Mistral, Qwen, Phi-3,\nGranite, "
+          "SmolLM and OLMo; sharded by ZeRO stage 0 to 3.\n"
           "\n"
           "  ztrain --config run.yaml                    train on one rank\n"
           "  ztrain --config run.yaml --local-gpus 2     train on two ranks of this machine\n"
@@ -235,6 +261,8 @@ void options_help(FILE *out)
           "  ztrain plan --config run.yaml [--world N]   print the bytes per rank, by kind\n"
           "  ztrain plan --speed --config run.yaml [--device h100] [--world N]\n"
           "                                              estimate a step's time by kind of op, MFU and overheads\n"
+          "  ztrain plan --fit --config run.yaml [--device h100] [--memory 80GiB] [--world N]\n"
+          "                                              search the fastest settings that fit into that memory\n"
           "  ztrain export DIR --out HFDIR [--dtype fp32|bf16]\n"
           "                                              write a checkpoint as a Hugging Face folder\n"
           "  ztrain verify DIR                           check every byte of a checkpoint, or of a run's checkpoints\n"

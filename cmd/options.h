@@ -17,10 +17,12 @@ struct options {
     const char *resume;               /* --resume DIR, or NULL */
     const char *set[OPTIONS_MAX_SET]; /* --set KEY=VALUE */
     int num_set;
-    int local_gpus;                     /* --local-gpus N; 0: not given */
-    int world;                          /* plan --world N; 0: not given */
-    bool speed;                         /* plan --speed */
-    const char *device, *link, *assume; /* plan --speed: --device NAME, --link RATE, --assume WORDS; or NULL */
+    int local_gpus;  /* --local-gpus N; 0: not given */
+    int world;       /* plan --world N; 0: not given */
+    bool speed, fit; /* plan --speed, --fit */
+    const char *device, *link,
+        *assume;                      /* plan --speed and --fit: --device NAME, --link RATE, --assume WORDS; or NULL */
+    const char *memory, *node_memory; /* plan --fit: --memory SIZE, --node-memory SIZE; or NULL */
     bool dry_run, help, help_spec, markdown, version;
     bool profile; /* print the time of each op at the end */
 };

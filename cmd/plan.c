@@ -2,10 +2,13 @@
 
 #include "cmd/commands.h"
 #include "cmd/options.h"
+#include "cmd/plan_fit.h"
 #include "cmd/plan_speed.h"
+#include "cmd/train/memory_limit.h"
 #include "cmd/train/trainer.h"
 #include "core/log.h"
 #include "core/printable.h"
+#include "gpu/plan/device_plan.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -17,8 +20,7 @@ static void print_schedule(const struct trainer *t, bool data_known)
     if (data_known)
         printf("steps: %" PRId64 " in all, %" PRId64 " an epoch\n", t->total_steps, t->steps_per_epoch);
     printf("learning rates of steps 1 to 5 (%s):", schedule_name(spec->scheduler.type));
-    bool needs_total = spec->scheduler.type != SCHEDULE_CONSTANT && spec->scheduler.type != SCHEDULE_WARMUP_LR;
-    if (needs_total && !spec->scheduler.total_steps) {
+    if (schedule_needs_total(&spec->scheduler) && !spec->scheduler.total_steps) {
         printf(" depend on the run's length, so on data.train\n");
         return;
     }
@@ -35,12 +37,38 @@ static void print_batch(const struct run_spec *spec, int world, const char *sour
            source);
 }
 
+/* Prints the bytes that each policy of recomputation would save. */
+static enum status print_policies(const struct trainer *t, struct error *err)
+{
+    size_t none = 0;
+    printf("activations by activation_checkpointing.policy, on each rank (this spec: %s):\n",
+           recompute_name(t->spec->recompute));
+    for (int i = 0; i < RECOMPUTE_COUNT; i++) {
+        size_t bytes;
+        TRY(trainer_activation_bytes(t, (enum recompute)i, &bytes, err));
+        if (i == RECOMPUTE_NONE)
+            none = bytes;
+        printf("  %-26s %16zu bytes  %10.1f MiB, %.1f MiB less than none\n", recompute_name((enum recompute)i), bytes,
+               (double)bytes / 1048576, ((double)none - (double)bytes) / 1048576);
+    }
+    return STATUS_OK;
+}
+
 /* A plan that could not be printed is an error. */
 static enum status check_printed(struct error *err)
 {
     if (fflush(stdout) == 0 && !ferror(stdout))
         return STATUS_OK;
     return error_set(err, STATUS_USAGE, "cannot print the plan: standard output cannot be written");
+}
+
+static void print_autos(const struct run_spec *spec)
+{
+    struct string_list lines = {0};
+    spec_auto_print(spec, &lines);
+    for (int i = 0; i < lines.count; i++)
+        printf("%s\n", PRINTABLE(lines.items[i]));
+    string_list_release(&lines);
 }
 
 enum status plan_dry_run(struct run_spec *spec, int world, const char *world_source, int cores, struct error *err)
@@ -55,6 +83,7 @@ enum status plan_dry_run(struct run_spec *spec, int world, const char *world_sou
         TRY_END(error_set(err, status, "%s", data_error.text));
     if (!data_known && spec->train.max_steps && !spec->train.epochs && !spec->scheduler.total_steps)
         spec->scheduler.total_steps = spec->train.max_steps;
+    print_autos(spec);
     printf("# effective run spec\n");
     spec_write_yaml(spec, stdout, true);
     printf("# end of the run spec\n");
@@ -62,8 +91,11 @@ enum status plan_dry_run(struct run_spec *spec, int world, const char *world_sou
     print_schedule(&trainer, data_known);
     if (!data_known)
         printf("data: %s\n", PRINTABLE(data_error.text));
-    trainer_print_plan(&trainer);
-    status = check_printed(err);
+    trainer_memory_print(&trainer);
+    TRY_END(print_policies(&trainer, err));
+    TRY_END(check_printed(err));
+    TRY_END(zero_check_folders(trainer.zero, err));
+    status = memory_limit_check(&trainer, err);
 end:
     trainer_release(&trainer);
     return status;
@@ -82,23 +114,35 @@ enum status cmd_plan(int argc, char **argv, struct error *err)
     }
     int world = options.world ? options.world : options.local_gpus ? options.local_gpus : 1;
     TRY_END(options_load_spec(&options, false, &spec, err));
+    trainer.node_ranks = options.local_gpus;
+    if (options.device || spec->train.device == SPEC_DEVICE_CUDA)
+        trainer.node_ranks = planned_node_ranks(options.local_gpus, world);
     const char *source = options.world ? "--world" : options.local_gpus ? "--local-gpus" : "one rank";
     TRY_END(spec_resolve_batch(spec, world, source, err));
+    const struct machine_question machine = {.world = world,
+                                             .per_node = options.local_gpus,
+                                             .device = options.device,
+                                             .link = options.link,
+                                             .assume = options.assume};
     if (options.speed) {
-        const struct speed_question question = {.spec = spec,
-                                                .world = world,
-                                                .per_node = options.local_gpus,
-                                                .device = options.device,
-                                                .link = options.link,
-                                                .assume = options.assume};
-        TRY_END(plan_speed(&question, err));
+        TRY_END(plan_speed(&machine, spec, err));
+    } else if (options.fit) {
+        const struct fit_question question = {
+            .machine = machine, .memory = options.memory, .node_memory = options.node_memory};
+        TRY_END(plan_fit(&question, spec, err));
     } else {
+        TRY_END(plan_size("memory", options.memory, &spec->train.memory_limit, err));
+        if (options.device)
+            TRY_END(device_plan_open(options.device, &trainer.planned, err));
         TRY_END(trainer_build(&trainer, spec, 0, world, NULL, bootstrap_threads(bootstrap_cores(), options.local_gpus),
                               err));
         print_batch(spec, world, "planned");
-        trainer_print_plan(&trainer);
+        trainer_memory_print(&trainer);
+        TRY_END(print_policies(&trainer, err));
     }
-    status = check_printed(err);
+    TRY_END(check_printed(err));
+    if (!options.speed && !options.fit)
+        status = memory_limit_check(&trainer, err);
 end:
     trainer_release(&trainer);
     spec_free(spec);

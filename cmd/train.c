@@ -1,16 +1,16 @@
 /* train.c: `ztrain --config run.yaml`, the command: its options, its run spec, and who trains.
  *
- *   ztrain --config run.yaml                  this process is the only rank (train/rank.h)
+ *   ztrain --config run.yaml                  this process is the only rank (train/rank_main.h)
  *   srun … ztrain --config run.yaml           this process is one of a launcher's ranks (bootstrap.h)
  *   ztrain --config run.yaml --local-gpus N   this process supervises N ranks, each the same command with its rank in
  *                                             the environment (train/supervise.h)
  *
- * A rank's life is train/rank.c, the training loop train/loop.c. */
+ * A rank's life is train/rank_main.c, the training loop train/loop.c. */
 #include "cmd/commands.h"
 #include "cmd/options.h"
 #include "cmd/plan.h"
-#include "cmd/train/last_words.h"
-#include "cmd/train/rank.h"
+#include "cmd/train/early_error.h"
+#include "cmd/train/rank_main.h"
 #include "cmd/train/resume.h"
 #include "cmd/train/run_place.h"
 #include "cmd/train/stop_signal.h"
@@ -122,7 +122,7 @@ static enum status print_place(const struct run_spec *spec, const char *resume, 
     return status == STATUS_OK ? run_place_check_room(place, err) : status;
 }
 
-/* Runs what the command line asks for. */
+/* Runs the mode that the command line selects. */
 static enum status run_command(const struct options *options, char **argv, struct bootstrap *boot,
                                struct run_spec *spec, struct error *err)
 {
@@ -195,7 +195,7 @@ enum status cmd_train(int argc, char **argv, struct error *err)
         if (status == STATUS_OK)
             *err = lost;
         log_identity(boot.rank, boot.world, boot.host);
-        last_words(&boot, err);
+        early_error_print(&boot, err);
         bootstrap_refuse(&boot, err->code);
         return err->code;
     }

@@ -1,6 +1,5 @@
-/* verify.c: `ztrain verify DIR` compares every byte of a checkpoint, or of all checkpoints of a run, with its
- * checksums.
- */
+/* verify.c: `ztrain verify DIR` compares every byte of a checkpoint, or of all checkpoints of a run, with the
+ * checksums. */
 #include "ckpt/checkpoint_folders.h"
 #include "cmd/commands.h"
 #include "cmd/unknown_word.h"
@@ -97,7 +96,7 @@ static enum status none_there(const char *dir, struct error *err)
 }
 
 /* Verifies all checkpoints, newest first; the first fault becomes the command's error. If all that were listed are
- * gone, there are others by now: it lists them again. */
+ * gone, the run has written others: it lists them again. */
 static enum status verify_all(const char *dir, struct error *err)
 {
     struct tally tally = {.ok = 0};

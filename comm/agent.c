@@ -3,10 +3,11 @@
  * The sender sleeps on the control block's bell. It puts each message once into the outbox, in which every connection
  * has a position. Ticks do not go through the outbox, but to each connection when it has nothing else to send: a
  * connection that is stuck holds up neither the others nor the outbox. The listener polls the connections and the
- * processes of this node's ranks, and counts time in its own slices (control.h). */
+ * processes of this node's ranks, and counts time in its own slices (peer_watch.h). */
 #include "comm/agent.h"
 
 #include "comm/agent_messages.h"
+#include "comm/peer_watch.h"
 #include "core/clock.h"
 #include "core/thread.h"
 
@@ -267,7 +268,7 @@ static void look_at_connection(struct agent *agent, struct connection *c, double
     if (c->lost >= 0) {
         c->lost += slice;
         if (c->lost >= blame_after)
-            control_blame_node(agent->control, c->node);
+            peer_blame_node(agent->control, c->node);
         return;
     }
     if (c->ended || c->inbox.bye)
@@ -292,7 +293,7 @@ static void look_at_rank(struct agent *agent, struct local_rank *local, bool eve
     }
     uint32_t state = atomic_load(&control_block(agent->control)->ranks[local->rank].state);
     if (local->gone >= blame_after && state != RANK_CLOSED && !job_failed(agent))
-        control_blame_rank(agent->control, local->rank);
+        peer_blame_rank(agent->control, local->rank);
 }
 
 static bool all_ended(const struct agent *agent)

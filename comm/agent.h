@@ -12,9 +12,9 @@
  *
  * An agent detects a rank of its node whose process is gone, a node that sends nothing for the timeout, and a
  * connection that ends without a BYE. It notes that in the control block (control.h), where the ranks that wait see it
- * and fail the job with a message that names the culprit and the operation; if no rank waits, the agent fails the job
- * itself a second later. If the machine of a silent node still acknowledges data, the process hangs or is stopped; else
- * the network or the machine is gone.
+ * (peer_watch.h) and fail the job with a message that names the culprit and the operation; if no rank waits, the agent
+ * fails the job itself a second later. If the machine of a silent node still acknowledges data, the process hangs or is
+ * stopped; else the network or the machine is gone.
  *
  * The threads share no lock with others, allocate no memory once started, and sleep nearly always, so a loaded machine
  * wakes them soon. They block all signals. */

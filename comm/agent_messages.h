@@ -37,8 +37,7 @@ struct agent_outbox {
     uint64_t head; /* bytes put in so far */
 };
 
-/* Allocates room for all messages that can be unsent: operations are in step, so a rank has at most two unsent slots.
- */
+/* Allocates room for all messages that can be unsent: at most two slots of each rank, as operations are in step. */
 enum status agent_outbox_init(struct agent_outbox *outbox, int local_world, struct error *err);
 void agent_outbox_release(struct agent_outbox *outbox);
 

@@ -3,6 +3,7 @@
 
 #include "comm/comm_device.h"
 #include "comm/comm_internal.h"
+#include "comm/control_wait.h"
 #include "core/liveness.h"
 
 #include <stdlib.h>

@@ -32,7 +32,7 @@ struct comm;
 struct comm_config {
     double timeout_seconds;
     double io_timeout_seconds; /* of one slow call (core/liveness.h); 0: 600 */
-    /* Called by a thread of its own when this rank's main thread is stuck in a slow call and the job has failed for
+    /* Called by a separate thread when this rank's main thread is stuck in a slow call and the job has failed for
      * that; `text` names the call and the file. May end the process. NULL: not called. */
     void (*stuck)(void *context, const char *text);
     void *stuck_context;
@@ -50,7 +50,7 @@ enum status comm_open(struct bootstrap *bootstrap, const struct comm_config *con
 /* Collective: waits for the other ranks unless the job has failed. NULL is allowed. */
 void comm_close(struct comm *comm);
 
-/* Data operations work on the memory of this device from now on, if it has memory of its own (else nothing changes).
+/* Data operations work on the memory of this device from now on, if it is a GPU (else nothing changes).
  * may_share (the same on all ranks): whether several ranks may use one GPU; else that is an error. *way describes the
  * path of the data for the log, or is NULL on the CPU. Collective: all ranks fail if one does. Call
  * comm_detach_device() before the device is closed. */
@@ -78,12 +78,13 @@ enum status comm_share(struct comm *comm, size_t bytes, void **memory, struct er
 void comm_all_gather(struct comm *comm, const void *send, void *recv, size_t count, size_t stride, enum dtype dtype,
                      struct stream *stream);
 
-/* recv (count fp32) = [recv +] sum over ranks of their send[rank × stride …] (count elements of dtype). recv may be
- * send + rank × stride (fp32, not accumulate). *bad_rank (may be NULL; the caller sets it to RANK_NONE first) becomes
- * the lowest rank whose contribution to this slice held a non-finite value, unless it is lower already; valid once the
- * stream is synchronised. NCCL does not fill it. */
-void comm_reduce_scatter(struct comm *comm, const void *send, float *recv, size_t count, size_t stride,
-                         enum dtype dtype, bool accumulate, int32_t *bad_rank, struct stream *stream);
+/* recv (count elements of recv_dtype) = [recv +] sum over ranks of their send[rank × stride …] (count elements of
+ * dtype), added up in fp32 and rounded once to recv_dtype. recv may be send + rank × stride (dtype and recv_dtype
+ * equal, not accumulate). NCCL adds up in dtype, in its own order, and overwrites the own slice of send. *bad_rank (may
+ * be NULL; the caller sets it to RANK_NONE first) becomes the lowest rank whose contribution to this slice held a
+ * non-finite value, unless it is lower already; valid once the stream is synchronised. NCCL does not fill it. */
+void comm_reduce_scatter(struct comm *comm, const void *send, void *recv, size_t count, size_t stride, enum dtype dtype,
+                         enum dtype recv_dtype, bool accumulate, int32_t *bad_rank, struct stream *stream);
 
 /* In place, fp32, world × count elements: a reduce-scatter, then an all-gather, with the bits of those two. */
 void comm_all_reduce(struct comm *comm, float *data, size_t count, int32_t *bad_rank, struct stream *stream);
@@ -97,8 +98,7 @@ enum status comm_exchange(struct comm *comm, const void *own, size_t bytes, void
 enum status comm_sum(struct comm *comm, double *values, int count, struct error *err);
 enum status comm_broadcast(struct comm *comm, void *data, size_t bytes, int root, struct error *err);
 
-/* STATUS_OK, or why the job cannot continue: the code that a peer gave to comm_abort(), else STATUS_PEER. Any thread.
- */
+/* STATUS_OK, or why the job cannot continue: the code that a peer gave to comm_abort(), or STATUS_PEER. Any thread. */
 enum status comm_status(struct comm *comm, struct error *err);
 
 /* Ends the job: this rank fails with `err`, whose code becomes that of its peers. The first call in the job counts. Any

@@ -47,8 +47,8 @@ void comm_all_gather(struct comm *comm, const void *send, void *recv, size_t cou
     data_op_submit(&op, stream);
 }
 
-void comm_reduce_scatter(struct comm *comm, const void *send, float *recv, size_t count, size_t stride,
-                         enum dtype dtype, bool accumulate, int32_t *bad_rank, struct stream *stream)
+void comm_reduce_scatter(struct comm *comm, const void *send, void *recv, size_t count, size_t stride, enum dtype dtype,
+                         enum dtype recv_dtype, bool accumulate, int32_t *bad_rank, struct stream *stream)
 {
     ASSERT(stride == 0 || stride >= count);
     struct data_op op = {.comm = comm,
@@ -58,6 +58,7 @@ void comm_reduce_scatter(struct comm *comm, const void *send, float *recv, size_
                          .count = count,
                          .stride = stride ? stride : count,
                          .dtype = dtype,
+                         .recv_dtype = recv_dtype,
                          .accumulate = accumulate,
                          .bad_rank = bad_rank};
     data_op_submit(&op, stream);
@@ -66,7 +67,7 @@ void comm_reduce_scatter(struct comm *comm, const void *send, float *recv, size_
 void comm_all_reduce(struct comm *comm, float *data, size_t count, int32_t *bad_rank, struct stream *stream)
 {
     float *slice = data + (size_t)comm->rank * count;
-    comm_reduce_scatter(comm, data, slice, count, 0, DTYPE_F32, false, bad_rank, stream);
+    comm_reduce_scatter(comm, data, slice, count, 0, DTYPE_F32, DTYPE_F32, false, bad_rank, stream);
     comm_all_gather(comm, slice, data, count, 0, DTYPE_F32, stream);
 }
 

@@ -130,9 +130,9 @@ static void gather_piece(struct comm_device *gpu, const struct data_op *op, size
 static void reduce_piece(struct comm_device *gpu, const struct data_op *op, size_t at, size_t count,
                          struct stream *stream)
 {
-    const size_t size = dtype_size(op->dtype), bytes = count * size;
+    const size_t size = dtype_size(op->dtype), bytes = count * size, recv_bytes = count * dtype_size(op->recv_dtype);
     struct data_op piece = *op;
-    float *recv = (float *)op->recv + at;
+    char *recv = data_op_recv(op, at);
     piece.send = gpu->send;
     piece.recv = gpu->recv;
     piece.count = piece.stride = count;
@@ -140,9 +140,9 @@ static void reduce_piece(struct comm_device *gpu, const struct data_op *op, size
         stream_copy(stream, gpu->send + (size_t)r * bytes,
                     (const char *)op->send + ((size_t)r * op->stride + at) * size, bytes);
     if (op->accumulate)
-        stream_copy(stream, gpu->recv, recv, count * sizeof *recv);
+        stream_copy(stream, gpu->recv, recv, recv_bytes);
     comm_host_submit(&piece, stream);
-    stream_copy(stream, recv, gpu->recv, count * sizeof *recv);
+    stream_copy(stream, recv, gpu->recv, recv_bytes);
 }
 
 void comm_device_submit(struct comm_device *gpu, const struct data_op *op, struct stream *stream)

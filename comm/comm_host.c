@@ -132,7 +132,8 @@ static enum status reduce_scatter(const struct data_op *op, bool staged)
         for (int l = 0; l < t->local_world; l++)
             comm->in[t->locals[l]] = staged ? control_staging(comm->control, l) + (size_t)t->local_rank * n * size
                                             : comm_peer_send(comm, l) + ((size_t)comm->rank * op->stride + at) * size;
-        note_bad(&bad, sum_ranks((float *)op->recv + at, comm->in, comm->world, n, op->dtype, op->accumulate));
+        note_bad(&bad,
+                 sum_ranks(data_op_recv(op, at), op->recv_dtype, comm->in, comm->world, n, op->dtype, op->accumulate));
         if (staged)
             TRY(comm_meet(comm, op->kind));
         liveness_tick();
@@ -211,7 +212,7 @@ static void data_op_run_alone(void *argument)
             memcpy(op->recv, op->send, op->count * dtype_size(op->dtype));
     } else {
         const void *in[] = {op->send};
-        note_bad(op->bad_rank, sum_ranks(op->recv, in, 1, op->count, op->dtype, op->accumulate));
+        note_bad(op->bad_rank, sum_ranks(op->recv, op->recv_dtype, in, 1, op->count, op->dtype, op->accumulate));
     }
     liveness_tick();
 }

@@ -1,4 +1,4 @@
-/* comm_internal.h: what the files of the communicator share. Each calls only files below it:
+/* comm_internal.h: types and functions that the files of the communicator share. Each calls only files below it:
  *
  *     comm.c                      opening, closing, attaching a GPU
  *     comm_nodes.c                how the ranks of several nodes are joined
@@ -10,7 +10,7 @@
  *     comm_exchange.c             the control channel: barrier, exchange, sum, broadcast
  *     comm_meet.c                 the job's status; how ranks meet in an operation
  *
- * Below them: control.h, net.h, agent.h. */
+ * Below them: control_wait.h, peer_watch.h, control.h, net.h, agent.h. */
 #ifndef ZTRAIN_COMM_COMM_INTERNAL_H
 #define ZTRAIN_COMM_COMM_INTERNAL_H
 
@@ -63,7 +63,7 @@ struct comm {
 struct data_op {
     struct comm *comm;
     enum op_kind kind;
-    enum dtype dtype;
+    enum dtype dtype, recv_dtype; /* recv_dtype: of a reduction's result */
     const void *send;
     void *recv;
     size_t count;  /* elements of one rank's slice */
@@ -72,6 +72,12 @@ struct data_op {
     int32_t *bad_rank;
 };
 _Static_assert(sizeof(struct data_op) <= STREAM_ARGUMENT_MAX, "a data operation is a stream argument");
+
+/* The place of element `at` of a reduction's result. */
+static inline char *data_op_recv(const struct data_op *op, size_t at)
+{
+    return (char *)op->recv + at * dtype_size(op->recv_dtype);
+}
 
 /* Where local rank l's send buffer is, if it lies in its segment. */
 static inline const char *comm_peer_send(const struct comm *comm, int l)

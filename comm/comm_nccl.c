@@ -4,7 +4,7 @@
  * long one) through a group of broadcasts or reductions, which NCCL merges into one launch.
  *
  * The communicator is non-blocking: a call may return ncclInProgress, and the next call waits until it has ended, the
- * job has failed or time is up. So no call of NCCL's can block a rank for ever.
+ * job has failed or time is up. So no call of NCCL's can block a rank forever.
  *
  * Threads: the thread that owns the device enqueues operations. The watcher observes the peers, because this rank's
  * host may wait for its GPU while the GPU waits for that of a dead peer; it asks NCCL for asynchronous errors, and
@@ -14,6 +14,7 @@
 
 #if COMM_HAS_NCCL
 
+#include "comm/peer_watch.h"
 #include "core/clock.h"
 #include "core/liveness.h"
 #include "core/memory.h"
@@ -45,7 +46,7 @@ struct comm_nccl {
     pthread_t watcher;
     bool watching;
     atomic_bool stop;
-    struct control_watch *watches; /* (world) owned, used by the watcher */
+    struct peer_watch *watches; /* (world) owned, used by the watcher */
 };
 
 enum { LOOK_NS = 50 * 1000 * 1000, GRACE_LOOKS = 30 };
@@ -84,7 +85,7 @@ static void look_at_peers(struct comm_nccl *n)
         liveness_tick();
     for (int r = 0; r < n->comm->world; r++)
         if (r != n->comm->rank)
-            control_watch_peek(n->comm->control, &n->watches[r], "a collective of NCCL");
+            peer_watch_peek(n->comm->control, &n->watches[r], "a collective of NCCL");
 }
 
 /* Whether the communicator has to be aborted; if so, this thread owns it. While another thread holds the mutex for a
@@ -127,7 +128,7 @@ static enum status start_watcher(struct comm_nccl *n, struct error *err)
         return error_set(err, STATUS_DEVICE, "out of memory");
     for (int r = 0; r < n->comm->world; r++)
         if (r != n->comm->rank)
-            control_watch_begin(n->comm->control, r, &n->watches[r]);
+            peer_watch_begin(n->comm->control, r, &n->watches[r]);
     if (thread_start(&n->watcher, 0, watch, n) != 0)
         return error_set(err, STATUS_DEVICE, "cannot start a thread");
     n->watching = true;
@@ -340,7 +341,7 @@ static ncclResult_t enqueue_gather(struct comm_nccl *n, const struct data_op *op
 }
 
 /* Sums the slices, each on its owner: in place of the owner's contribution, or in `recv`. */
-static ncclResult_t enqueue_reduce(struct comm_nccl *n, const struct data_op *op, float *recv, cudaStream_t stream)
+static ncclResult_t enqueue_reduce(struct comm_nccl *n, const struct data_op *op, void *recv, cudaStream_t stream)
 {
     const struct nccl_functions *f = n->nccl;
     if (op->stride == op->count)
@@ -369,8 +370,9 @@ void comm_nccl_launch(struct comm_nccl *n, struct graph *graph)
 void comm_nccl_submit(struct comm_nccl *n, const struct data_op *op, struct stream *stream)
 {
     cudaStream_t handle = cuda_stream_of(stream)->handle;
-    float *slice = (float *)(uintptr_t)op->send + (size_t)n->comm->rank * op->stride;
-    float *recv = op->accumulate ? slice : op->recv;
+    char *slice = (char *)(uintptr_t)op->send + (size_t)n->comm->rank * op->stride * dtype_size(op->dtype);
+    const bool add = op->accumulate || op->dtype != op->recv_dtype; /* NCCL does neither */
+    void *recv = add ? slice : op->recv;
     pthread_mutex_lock(&n->mutex);
     if (is_usable(n)) {
         if (op->kind == OP_ALL_GATHER)
@@ -379,10 +381,15 @@ void comm_nccl_submit(struct comm_nccl *n, const struct data_op *op, struct stre
             finish_call(n, enqueue_reduce(n, op, recv, handle), "a reduce-scatter");
     }
     pthread_mutex_unlock(&n->mutex);
-    if (op->kind == OP_REDUCE_SCATTER && op->accumulate) {
-        ASSERT(op->dtype == DTYPE_F32);
-        struct add_args add = {.dtype = DTYPE_F32, .n = (int64_t)op->count, .y = op->recv, .a = op->recv, .b = slice};
-        n->cuda->device.ops->add(stream, &add);
+    if (op->kind == OP_REDUCE_SCATTER && add) {
+        struct accumulate_args args = {.dst_dtype = op->recv_dtype,
+                                       .src_dtype = op->dtype,
+                                       .n = (int64_t)op->count,
+                                       .dst = op->recv,
+                                       .src = slice,
+                                       .scale = 1,
+                                       .accumulate = op->accumulate};
+        n->cuda->device.ops->accumulate(stream, &args);
     }
 }
 

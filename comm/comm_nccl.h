@@ -26,8 +26,7 @@ enum status comm_nccl_new(struct comm *comm, struct device *device, struct comm_
 void comm_nccl_free(struct comm_nccl *nccl);
 
 /* Enqueues the operation. NCCL chooses the order of its sums, which does not depend on timing but is not the order of
- * the ranks. op->bad_rank is not filled. With op->accumulate, the rank's own slice of `send` is overwritten by the sum.
- */
+ * the ranks. op->bad_rank is not filled. With op->accumulate, the sum overwrites the rank's own slice of `send`. */
 void comm_nccl_submit(struct comm_nccl *nccl, const struct data_op *op, struct stream *stream);
 
 /* Launches a graph in which operations were captured; does nothing once the communicator is aborted. */

@@ -165,7 +165,7 @@ static int32_t sum_node(const struct data_op *op, bool staged, int owner, size_t
     for (int l = 0; l < t->local_world; l++)
         comm->in[l] = staged ? control_staging(comm->control, l) + (size_t)owner * n * size
                              : comm_peer_send(comm, l) + ((size_t)owner * op->stride + at) * size;
-    int32_t bad = sum_ranks(out, comm->in, t->local_world, n, op->dtype, false);
+    int32_t bad = sum_ranks(out, DTYPE_F32, comm->in, t->local_world, n, op->dtype, false);
     return bad == RANK_NONE ? RANK_NONE : t->locals[bad];
 }
 
@@ -234,7 +234,7 @@ enum status network_reduce_within_node(const struct data_op *op, bool staged)
         TRY(net_transfer(comm->net, comm->parts, parts));
         for (int node = 0; node < t->num_nodes; node++)
             comm->in[node] = nodes + (size_t)node * piece;
-        sum_ranks((float *)op->recv + at, comm->in, t->num_nodes, n, DTYPE_F32, op->accumulate);
+        sum_ranks(data_op_recv(op, at), op->recv_dtype, comm->in, t->num_nodes, n, DTYPE_F32, op->accumulate);
         if (staged)
             TRY(comm_meet(comm, op->kind));
         liveness_tick();

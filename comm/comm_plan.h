@@ -6,7 +6,7 @@
 #include "comm/comm.h"
 
 /* What connects the ranks: bytes/s that one sends and receives at the same time. Nodes have the same number of ranks,
- * and every rank has a network card of its own. */
+ * and every rank has a network card. */
 struct comm_link {
     double inside;  /* a node; INFINITY: operations take no time */
     double network; /* between nodes */

@@ -1,7 +1,7 @@
 /* comm_share.c: the shared segments: one for each rank of a node, one after the other in the node's shared memory.
  *
  *     first rank of the node   is there enough memory? makes the file long enough      barrier
- *     every rank               maps all segments, touches the pages of its own         barrier
+ *     every rank               maps all segments, touches the pages of its segment     barrier
  *     every rank               maps the pages of its neighbours, which exist by now
  *
  * So no rank touches memory that another one should have touched first (NUMA), and none makes pages twice. */

@@ -23,15 +23,9 @@
 
 #define CONTROL_MAGIC UINT64_C(0x325254434e525a54) /* "TZRNCTR2" */
 
-enum {
-    PAGE_BYTES = 4096,
-    SEGMENT_ALIGN = 2 << 20,
-    SPIN_ROUNDS = 200,          /* of a pause instruction each: a few microseconds */
-    SLICE_NS = 20 * 1000 * 1000 /* between two looks at the job's health */
-};
+enum { PAGE_BYTES = 4096, SEGMENT_ALIGN = 2 << 20 };
 
-static const double gone_grace = 0.5;  /* seconds for supervisor or agent to report how a peer died */
-static const double write_grace = 1.0; /* seconds for a failure's text to be written */
+static const double write_grace = 1.0;                       /* seconds for a failure's text to be written */
 static const double join_timeout = 10, join_per_rank = 0.25; /* seconds until all ranks must have come */
 
 struct control {
@@ -288,8 +282,9 @@ enum status control_attach(int fd, int rank, int world, const char *host, double
     return STATUS_OK;
 }
 
-static bool process_is_gone(const struct control *control, int local_rank)
+bool control_process_gone(const struct control *control, int local_rank)
 {
+    ASSERT(local_rank >= 0 && local_rank < control->local_world);
     struct pollfd death = {.fd = control->pidfds[local_rank], .events = POLLIN};
     return death.fd >= 0 && poll(&death, 1, 0) > 0;
 }
@@ -311,7 +306,7 @@ static void await_rank(struct control *control, int rank, double start, double l
                      "stopped; raise comm.timeout_seconds if it is only slow",
                      rank, host, peer->pid, limit);
             control_fail(control, -1, STATUS_PEER, text);
-        } else if (!local && process_is_gone(control, 0)) { /* without its agent this node gets no news */
+        } else if (!local && control_process_gone(control, 0)) { /* without its agent this node gets no news */
             const struct control_rank *agent = &control->block->ranks[control->agents[control->node]];
             snprintf(text, sizeof text, "rank %d on %s (process %d) died at the start", control->agents[control->node],
                      agent->host, agent->pid);
@@ -448,37 +443,6 @@ void control_fail(struct control *control, int speaker, enum status code, const 
     control_ring(control);
 }
 
-static bool rank_is_gone(const struct control *control, int rank)
-{
-    const struct control_rank *entry = &control->block->ranks[rank];
-    uint32_t state = atomic_load(&entry->state);
-    if (state == RANK_CLOSED || state == RANK_DEAD)
-        return true;
-    if (entry->node == control->node)
-        return process_is_gone(control, entry->local_rank);
-    return atomic_load(&control->block->ranks[control->agents[entry->node]].condition) == NODE_ENDED;
-}
-
-bool control_await_end(struct control *control, double seconds)
-{
-    const struct timespec pause = {.tv_nsec = SLICE_NS};
-    const double start = seconds_now();
-    do {
-        bool all = true, node = true, lower = false;
-        for (int r = 0; r < control->world; r++) {
-            bool gone = r == control->rank || rank_is_gone(control, r);
-            all &= gone;
-            node &= gone || !control_is_local(control, r);
-            lower |= r < control->rank && atomic_load(&control->block->ranks[r].state) == RANK_CLOSED;
-        }
-        if (all || (lower && (node || control->agents[control->node] != control->rank)))
-            return true;
-        nanosleep(&pause, NULL);
-        liveness_tick();
-    } while (seconds_now() - start < seconds);
-    return false;
-}
-
 void control_expect(struct control *control, int rank, int pid, const char *host)
 {
     struct control_rank *entry = &control->block->ranks[rank];
@@ -494,11 +458,30 @@ void control_mark_dead(struct control *control, int rank, enum status code, cons
     control_fail(control, -1, code, text);
 }
 
+void control_rank_ended(struct control *control, int rank)
+{
+    uint32_t joined = RANK_JOINED;
+    if (atomic_compare_exchange_strong(&control->block->ranks[rank].state, &joined, RANK_DEAD))
+        control_ring(control);
+}
+
+void control_node_lost(struct control *control, int node, enum node_condition condition)
+{
+    atomic_store(&control->block->ranks[control->agents[node]].condition, (uint32_t)condition);
+}
+
 /* ---- arriving ------------------------------------------------------------ */
 
 static long futex(_Atomic uint32_t *word, int operation, uint32_t value, const struct timespec *timeout)
 {
     return syscall(SYS_futex, word, operation, value, timeout, NULL, 0);
+}
+
+static struct timespec to_timespec(double seconds)
+{
+    struct timespec time = {.tv_sec = (time_t)seconds};
+    time.tv_nsec = (long)((seconds - (double)time.tv_sec) * 1e9);
+    return time;
 }
 
 void control_ring(struct control *control)
@@ -512,8 +495,7 @@ void control_ring(struct control *control)
 void control_bell_wait(struct control *control, uint32_t seen, double seconds)
 {
     struct control_block *block = control->block;
-    struct timespec limit = {.tv_sec = (time_t)seconds};
-    limit.tv_nsec = (long)((seconds - (double)limit.tv_sec) * 1e9);
+    struct timespec limit = to_timespec(seconds);
     atomic_store(&block->bell_waiters, 1);
     if (atomic_load(&block->bell) == seen)
         futex(&block->bell, FUTEX_WAIT, seen, &limit);
@@ -536,260 +518,20 @@ uint32_t control_arrive(struct control *control, enum control_channel channel)
     return count;
 }
 
+void control_arrival_wait(struct control *control, int rank, enum control_channel channel, uint32_t seen,
+                          double seconds)
+{
+    struct control_rank *entry = &control->block->ranks[rank];
+    struct timespec limit = to_timespec(seconds);
+    atomic_fetch_add(&entry->waiters[channel], 1);
+    if (atomic_load(&entry->arrivals[channel]) == seen)
+        futex(&entry->arrivals[channel], FUTEX_WAIT, seen, &limit);
+    atomic_fetch_sub(&entry->waiters[channel], 1);
+}
+
 void control_arrived(struct control *control, int rank, uint32_t count)
 {
     struct control_rank *entry = &control->block->ranks[rank];
     atomic_store(&entry->arrivals[CHANNEL_CONTROL], count);
     wake_waiters(entry, CHANNEL_CONTROL);
-}
-
-/* ---- watching a peer ----------------------------------------------------- */
-
-void control_watch_begin(struct control *control, int peer, struct control_watch *watch)
-{
-    struct control_rank *ranks = control->block->ranks;
-    *watch = (struct control_watch){.peer = peer};
-    watch->progress = atomic_load_explicit(&ranks[peer].progress, memory_order_relaxed);
-    watch->heard = atomic_load(&ranks[control->agents[ranks[peer].node]].heard);
-    watch->beat = atomic_load(&ranks[control->agents[control->node]].heard);
-    watch->last = seconds_now();
-}
-
-/* Writes " while rank 3 waited for it in a barrier". waited_for: the rank for which this one waits; -1: none. */
-static void print_waiting(const struct control *control, int culprit, int waited_for, const char *what, char text[160])
-{
-    if (waited_for < 0)
-        text[0] = 0;
-    else if (waited_for == culprit)
-        snprintf(text, 160, " while rank %d waited for it in %s", control->rank, what);
-    else
-        snprintf(text, 160, " while rank %d waited for rank %d in %s", control->rank, waited_for, what);
-}
-
-static void fail_silent(struct control *control, int rank, int waited_for, const char *what)
-{
-    const struct control_rank *culprit = &control->block->ranks[rank];
-    char text[512], waiting[160];
-    print_waiting(control, rank, waited_for, what, waiting);
-    snprintf(text, sizeof text,
-             "rank %d on %s (process %d) has been silent for %.3g s%s; "
-             "hint: it hangs or is stopped; raise comm.timeout_seconds if it is only slow",
-             rank, culprit->host, culprit->pid, control_silence(control), waiting);
-    control_fail(control, -1, STATUS_PEER, text);
-}
-
-static void fail_gone(struct control *control, int rank, int waited_for, const char *how, const char *what)
-{
-    const struct control_rank *culprit = &control->block->ranks[rank];
-    char text[512], waiting[160];
-    print_waiting(control, rank, waited_for, what, waiting);
-    snprintf(text, sizeof text,
-             "rank %d on %s (process %d) %s%s; hint: its own last words are above this line or in the run folder's "
-             "log/rank-%d.log; if there are none, it was killed, perhaps for memory (dmesg, sacct)",
-             rank, culprit->host, culprit->pid, how, waiting, rank);
-    control_fail(control, -1, STATUS_PEER, text);
-}
-
-/* Fails the job for the loss of a node, and names the culprit. */
-static void fail_node(struct control *control, int node, int waited_for, const char *what)
-{
-    int culprit = control->agents[node];
-    const struct control_rank *agent = &control->block->ranks[culprit];
-    char text[512], waiting[160];
-    switch ((enum node_condition)atomic_load(&agent->condition)) {
-    case NODE_FINE: break;
-    case NODE_ENDED:
-        /* if another rank of the node was reported dead before, the launcher ended the rest because of it */
-        for (int r = 0; r < control->world; r++) {
-            struct control_rank *entry = &control->block->ranks[r];
-            if (entry->node == node && entry != agent && atomic_load(&entry->state) == RANK_DEAD) {
-                culprit = r;
-                break;
-            }
-        }
-        fail_gone(control, culprit, waited_for, "died", what);
-        break;
-    case NODE_SILENT: fail_silent(control, culprit, waited_for, what); break;
-    case NODE_UNREACHABLE:
-        print_waiting(control, culprit, waited_for, what, waiting);
-        snprintf(text, sizeof text,
-                 "rank %d on %s (process %d) cannot be reached from %s any more%s; hint: the network between the two, "
-                 "or the node %s, is down",
-                 culprit, agent->host, agent->pid, control->block->ranks[control->agents[control->node]].host, waiting,
-                 agent->host);
-        control_fail(control, -1, STATUS_PEER, text);
-        break;
-    }
-}
-
-void control_rank_ended(struct control *control, int rank)
-{
-    uint32_t joined = RANK_JOINED;
-    if (atomic_compare_exchange_strong(&control->block->ranks[rank].state, &joined, RANK_DEAD))
-        control_ring(control);
-}
-
-void control_node_lost(struct control *control, int node, enum node_condition condition)
-{
-    atomic_store(&control->block->ranks[control->agents[node]].condition, (uint32_t)condition);
-}
-
-void control_blame_rank(struct control *control, int rank)
-{
-    fail_gone(control, rank, -1, "died", NULL);
-}
-
-void control_blame_node(struct control *control, int node)
-{
-    fail_node(control, node, -1, NULL);
-}
-
-/* All news of ranks on other nodes comes through this node's agent: checks that it is alive. */
-static void look_at_own_agent(struct control *control, struct control_watch *watch, const char *what, double slice)
-{
-    int agent = control->agents[control->node];
-    struct control_rank *entry = &control->block->ranks[agent];
-    if (agent == control->rank)
-        return; /* it is a thread of this process */
-    uint32_t beat = atomic_load(&entry->heard);
-    watch->mute = beat == watch->beat ? watch->mute + slice : 0;
-    watch->beat = beat;
-    if (watch->mute >= control_silence(control))
-        fail_silent(control, agent, watch->peer, what);
-    if (process_is_gone(control, 0) && (watch->gone_self += slice) >= gone_grace)
-        fail_gone(control, agent, watch->peer, "died", what);
-}
-
-void control_watch_look(struct control *control, struct control_watch *watch, const char *what)
-{
-    liveness_tick(); /* a rank that waits is alive */
-    control_watch_peek(control, watch, what);
-}
-
-void control_watch_peek(struct control *control, struct control_watch *watch, const char *what)
-{
-    struct control_rank *other = &control->block->ranks[watch->peer];
-    const double now = seconds_now();
-    double slice = now - watch->last;
-    watch->last = now;
-    const double most = 0.1; /* a longer slice means that this process itself was stopped or starved */
-    slice = slice > most ? most : slice;
-
-    bool local = other->node == control->node;
-    double silence = slice;
-    if (!local) {
-        /* a report covers the time since the previous one; of the time without reports at most a second counts */
-        look_at_own_agent(control, watch, what, slice);
-        uint32_t heard = atomic_load(&control->block->ranks[control->agents[other->node]].heard);
-        watch->unheard = watch->unheard + slice > 1 ? 1 : watch->unheard + slice;
-        silence = heard == watch->heard ? 0 : watch->unheard;
-        if (heard != watch->heard)
-            watch->unheard = 0;
-        watch->heard = heard;
-    }
-    uint64_t progress = atomic_load_explicit(&other->progress, memory_order_relaxed);
-    watch->silent = progress == watch->progress ? watch->silent + silence : 0;
-    watch->progress = progress;
-    if (watch->silent >= control_silence(control))
-        fail_silent(control, watch->peer, watch->peer, what);
-
-    uint32_t condition = atomic_load(&control->block->ranks[control->agents[other->node]].condition);
-    uint32_t state = atomic_load(&other->state);
-    if (!local && condition != NODE_FINE) {
-        watch->gone += slice; /* the node's own explanation may still be on its way through another node */
-        if (watch->gone >= gone_grace)
-            fail_node(control, other->node, watch->peer, what);
-    } else if (state == RANK_CLOSED || state == RANK_DEAD || (local && process_is_gone(control, other->local_rank))) {
-        watch->gone += slice; /* supervisor or agent may have a better explanation */
-        if (watch->gone >= gone_grace)
-            fail_gone(control, watch->peer, watch->peer, state == RANK_CLOSED ? "left the job" : "died", what);
-    }
-}
-
-enum status control_peer_lost(struct control *control, int peer, const char *what, const char *reason)
-{
-    const struct timespec pause = {.tv_nsec = SLICE_NS};
-    const int node = control->block->ranks[peer].node;
-    struct control_rank *agent = &control->block->ranks[control->agents[node]];
-    const uint32_t heard = atomic_load(&agent->heard);
-    const double start = seconds_now();
-    while (!atomic_load(&control->block->failed)) {
-        /* if the peer's node still reports, the peer is to blame; a silent node is judged by this node's agent */
-        bool judged = atomic_load(&agent->heard) != heard || atomic_load(&agent->condition) != NODE_FINE;
-        double waited = seconds_now() - start;
-        if (waited >= (judged ? gone_grace : control->timeout))
-            break;
-        nanosleep(&pause, NULL);
-        liveness_tick();
-    }
-    if (atomic_load(&agent->condition) != NODE_FINE)
-        fail_node(control, node, peer, what);
-    char how[256];
-    uint32_t state = atomic_load(&control->block->ranks[peer].state); /* as its agent may have reported meanwhile */
-    if (state == RANK_DEAD || state == RANK_CLOSED)
-        snprintf(how, sizeof how, "%s", state == RANK_DEAD ? "died" : "left the job");
-    else
-        snprintf(how, sizeof how, "is out of reach (%s)", reason);
-    fail_gone(control, peer, peer, how, what);
-    return control_status(control, NULL);
-}
-
-/* ---- waiting ------------------------------------------------------------- */
-
-/* Counts wrap around; ranks are never more than a few arrivals apart. */
-static bool reached(uint32_t count, uint32_t target)
-{
-    return (int32_t)(count - target) >= 0;
-}
-
-static inline void cpu_relax(void)
-{
-#if defined(__x86_64__) || defined(__i386__)
-    __builtin_ia32_pause();
-#else
-    atomic_signal_fence(memory_order_seq_cst);
-#endif
-}
-
-enum status control_wait(struct control *control, enum control_channel channel, int peer, uint32_t target,
-                         const char *what)
-{
-    struct control_rank *other = &control->block->ranks[peer];
-    _Atomic uint32_t *word = &other->arrivals[channel];
-    for (int i = 0; i < SPIN_ROUNDS; i++) {
-        if (reached(atomic_load(word), target))
-            return STATUS_OK;
-        cpu_relax();
-    }
-    struct control_watch watch;
-    control_watch_begin(control, peer, &watch);
-    const struct timespec slice = {.tv_nsec = SLICE_NS};
-    for (;;) {
-        if (atomic_load(&control->block->failed))
-            return control_status(control, NULL);
-        atomic_fetch_add(&other->waiters[channel], 1);
-        uint32_t count = atomic_load(word);
-        if (!reached(count, target))
-            futex(word, FUTEX_WAIT, count, &slice);
-        atomic_fetch_sub(&other->waiters[channel], 1);
-        if (reached(atomic_load(word), target))
-            return STATUS_OK;
-        control_watch_look(control, &watch, what);
-    }
-}
-
-enum status control_wait_all(struct control *control, enum control_channel channel, uint32_t target, const char *what)
-{
-    for (int r = 0; r < control->world; r++)
-        if (r != control->rank)
-            TRY(control_wait(control, channel, r, target, what));
-    return STATUS_OK;
-}
-
-enum status control_wait_node(struct control *control, enum control_channel channel, uint32_t target, const char *what)
-{
-    for (int i = 0; i < control->local_world; i++)
-        if (control->locals[i] != control->rank)
-            TRY(control_wait(control, channel, control->locals[i], target, what));
-    return STATUS_OK;
 }

@@ -14,22 +14,13 @@
  * Sequences: on each channel (data, control) a rank counts its arrivals; a rank that needs a peer waits until the
  * peer's count has reached a number. Every collective is built on this one primitive. The data channel's counts are
  * visible on their own node only. A waiter spins for a short time, then sleeps on a futex in the shared memory with a
- * timeout, after which it checks whether the job has failed.
+ * timeout, after which it checks whether the job has failed (control_wait.h).
  *
- * Failure: the first process to notice a failure writes code and text into the control block (once; the first one
- * wins). Every wait returns when they are there. A failure is one of these:
+ * Failure: the first process to notice a failure writes code and text into the control block (control_fail: once; the
+ * first one wins). Every wait returns when they are there. A rank reports its own error, or the ranks that wait, the
+ * supervisor or the agent notice that a peer is gone or silent (peer_watch.h).
  *
- *     reported   a rank called control_fail()
- *     gone       the process of a peer has ended, as a pidfd, the supervisor or an agent shows
- *     silent     a peer for which a rank waits has not ticked its progress counter (core/liveness.h; the counter is in
- *                this memory while the rank is attached) for nine tenths of the timeout
- *
- * A rank that waits ticks, so that the message names the culprit and not its victims. Silence is counted in the
- * waiter's own slices of time: if the whole job is stopped and continued, no rank is accused. A rank on another node is
- * judged by the reports of that node's agent. While these do not come, this node's agent judges that node; and if this
- * node's agent itself is silent or gone, it is the culprit.
- *
- * Threads: control_wait and control_arrive are used by one thread per channel; the others by any thread. The block
+ * Threads: control_arrive() is used by one thread per channel; the other functions by any thread. The block
  * stays mapped until the process ends, because any thread may tick at any time. */
 #ifndef ZTRAIN_COMM_CONTROL_H
 #define ZTRAIN_COMM_CONTROL_H
@@ -128,8 +119,8 @@ void control_detach(struct control *control);
 struct control_block *control_block(struct control *control);
 int control_fd(const struct control *control);
 double control_timeout(const struct control *control);
-double
-control_silence(const struct control *control); /* seconds of silence after which a rank is named, within the timeout */
+/* Seconds of silence after which a rank is named, within the timeout. */
+double control_silence(const struct control *control);
 int control_self(const struct control *control); /* this process's rank, -1: an observer */
 int control_node(const struct control *control); /* this node */
 int control_local_world(const struct control *control);
@@ -137,46 +128,22 @@ int control_local_world(const struct control *control);
 int control_local(const struct control *control, int local_rank);
 int control_agent(const struct control *control, int node);
 bool control_is_local(const struct control *control, int rank);
+/* Whether the process of a local rank has ended, as its pidfd shows; false before control_join() and for this rank. */
+bool control_process_gone(const struct control *control, int local_rank);
 /* A rank's slot for even (turn 0) or odd operations, CONTROL_SLOT_BYTES; a local rank's staging memory; the offset of
  * the segments in the memfd, in bytes. Not for private memory. */
 char *control_slot(const struct control *control, int rank, int turn);
 char *control_staging(const struct control *control, int local_rank);
 size_t control_segments_offset(const struct control *control);
 
-/* ---- arriving and waiting ------------------------------------------------ */
+/* ---- arriving ------------------------------------------------------------ */
 
 /* Counts this rank's arrival on a channel and wakes the ranks that wait for it. Returns the count. */
 uint32_t control_arrive(struct control *control, enum control_channel channel);
 
-/* Waits until `peer` has arrived `target` times. `what` names this rank's operation for messages. Returns STATUS_OK, or
- * the job's failure (control_status has the text). */
-enum status control_wait(struct control *control, enum control_channel channel, int peer, uint32_t target,
-                         const char *what);
-/* The same for all peers, and for those of this node. */
-enum status control_wait_all(struct control *control, enum control_channel channel, uint32_t target, const char *what);
-enum status control_wait_node(struct control *control, enum control_channel channel, uint32_t target, const char *what);
-
-/* Watches a peer for which this rank waits by other means than control_wait(), such as a socket. Call
- * control_watch_look() every 20 to 100 ms while nothing arrives: it ticks, and fails the job if the peer is gone or has
- * been silent for too long. */
-struct control_watch {
-    int peer;
-    uint64_t progress;      /* the peer's at the last look */
-    uint32_t heard, beat;   /* signs of life of the peer's node and of this node's agent at the last look */
-    double silent;          /* seconds without a tick of the peer */
-    double unheard, mute;   /* seconds without a sign of life of the peer's node; of this node's agent */
-    double gone, gone_self; /* seconds since the process of the peer is gone; since that of this node's agent is */
-    double last;            /* seconds_now() at the last look */
-};
-void control_watch_begin(struct control *control, int peer, struct control_watch *watch);
-void control_watch_look(struct control *control, struct control_watch *watch, const char *what);
-/* The same without the tick, for a thread whose life does not show that the rank lives. */
-void control_watch_peek(struct control *control, struct control_watch *watch, const char *what);
-
-/* The connection with a peer broke in operation `what`. Waits half a second for a better explanation, or, while the
- * peer's node is silent, until this node's agent has judged that node; then fails the job with "rank R on HOST …
- * (REASON)". Returns the job's failure. */
-enum status control_peer_lost(struct control *control, int peer, const char *what, const char *reason);
+/* Sleeps until the arrivals of `rank` on a channel are not `seen` any more, at most `seconds`; see control_wait(). */
+void control_arrival_wait(struct control *control, int rank, enum control_channel channel, uint32_t seen,
+                          double seconds);
 
 /* ---- failure ------------------------------------------------------------- */
 
@@ -186,12 +153,6 @@ enum status control_status(struct control *control, struct error *err);
 /* Ends the job. speaker: the rank whose own error this is, or -1 if the text is about another rank. The first call
  * wins. */
 void control_fail(struct control *control, int speaker, enum status code, const char *text);
-
-/* After the job has failed and control_leave(): waits until this rank may end. true: all ranks have left or are gone,
- * or a lower rank has left as well and waits for the rest (a node's first rank, whose agent passes the news on, also
- * waits until the other ranks of its node are gone). false: after `seconds` there is still a rank that does not leave
- * by itself. */
-bool control_await_end(struct control *control, double seconds);
 
 /* Supervisor: notes the process of `rank`, for messages in case it never attaches. */
 void control_expect(struct control *control, int rank, int pid, const char *host);
@@ -209,10 +170,8 @@ void control_arrived(struct control *control, int rank, uint32_t count);
 
 /* Note that a rank of this node ended without leaving; that another node is lost. Ranks that wait for it then fail the
  * job with a message that names the operation in which they wait. The agent gives them a second, then fails the job
- * itself (control_blame_…). */
+ * itself (peer_blame_rank, peer_blame_node). */
 void control_rank_ended(struct control *control, int rank);
 void control_node_lost(struct control *control, int node, enum node_condition condition);
-void control_blame_rank(struct control *control, int rank);
-void control_blame_node(struct control *control, int node);
 
 #endif

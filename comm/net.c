@@ -51,7 +51,7 @@ struct net {
     struct control_op op;
     struct head head; /* of op */
     uint32_t round;
-    struct control_watch watch; /* peer -1: nobody */
+    struct peer_watch watch; /* peer -1: none */
     double looked, stuck_looked;
     _Atomic int64_t sent, received;
 };
@@ -139,7 +139,7 @@ static ssize_t receive_some(struct net *net, struct connection *c, struct net_pa
     bool headed = c->in.sequence == net->head.sequence;
     struct iovec pieces[2] = {{(char *)&c->in.head + c->in.head_done, sizeof c->in.head - c->in.head_done},
                               {part->data + part->done, most}};
-    /* head and part in one call: if the head is foreign, the job fails and nobody reads the part */
+    /* head and part in one call: if the head is foreign, the job fails and the part is never read */
     struct msghdr message = {.msg_iov = headed ? pieces + 1 : pieces, .msg_iovlen = headed ? 1 : 2};
     ssize_t n = recvmsg(c->fd, &message, 0);
     if (n <= 0) {
@@ -187,8 +187,7 @@ static enum status fail_part(struct net *net, const struct net_part *part, enum 
 {
     const char *what = operation_name(net->op.kind);
     if (moved == MOVED_BROKEN)
-        return control_peer_lost(net->control, part->peer, what,
-                                 errno ? strerror(errno) : "it closed its data connection");
+        return peer_lost(net->control, part->peer, what, errno ? strerror(errno) : "it closed its data connection");
     const struct head *head = &net->connections[part->peer].in.head;
     struct control_op other = {.kind = head->kind_dtype / 256, .dtype = head->kind_dtype % 256, .count = head->count};
     if (operation_matches(net->control, &net->op, part->peer, &other)) {
@@ -224,7 +223,7 @@ static bool stuck(const struct net *net, int fd)
            info.tcpi_last_ack_recv > limit;
 }
 
-/* While waiting: ticks, and watches the first peer that has not delivered or taken what is needed. */
+/* While waiting: ticks, and watches the first peer that has not delivered or taken its data. */
 static enum status look_around(struct net *net, const struct net_part *parts, int count, const char *what)
 {
     double now = seconds_now();
@@ -240,15 +239,15 @@ static enum status look_around(struct net *net, const struct net_part *parts, in
     if (!needed)
         return STATUS_OK;
     if (net->watch.peer != needed->peer)
-        control_watch_begin(net->control, needed->peer, &net->watch);
+        peer_watch_begin(net->control, needed->peer, &net->watch);
     else
-        control_watch_look(net->control, &net->watch, what);
+        peer_watch_look(net->control, &net->watch, what);
     if (now - net->stuck_looked < 1)
         return STATUS_OK;
     net->stuck_looked = now;
     for (int i = 0; i < count; i++)
         if (parts[i].send && parts[i].done < parts[i].need && stuck(net, net->connections[parts[i].peer].fd))
-            return control_peer_lost(net->control, parts[i].peer, what, "the network does not deliver data to it");
+            return peer_lost(net->control, parts[i].peer, what, "the network does not deliver data to it");
     return STATUS_OK;
 }
 

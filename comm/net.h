@@ -6,13 +6,13 @@
  *
  * A transfer never waits for a single peer: all its parts make progress at the same time, in both directions, as the
  * sockets accept and have bytes. A rank that waits here ticks, checks the job's health at least every 100 ms, and
- * watches a peer that it waits for (control_watch).
+ * watches a peer that it waits for (peer_watch.h).
  *
  * Thread: that of the data operations only. */
 #ifndef ZTRAIN_COMM_NET_H
 #define ZTRAIN_COMM_NET_H
 
-#include "comm/control.h"
+#include "comm/peer_watch.h"
 
 struct net;
 

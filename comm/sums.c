@@ -62,7 +62,22 @@ static const float *as_floats(const void *in, size_t first, size_t count, enum d
     return scratch;
 }
 
-int32_t sum_ranks(float *out, const void *const *in, int ranks, size_t count, enum dtype dtype, bool accumulate)
+/* out[first + i] = x[i], rounded to dtype */
+static void store_rounded(void *out, size_t first, const float *x, size_t count, enum dtype dtype)
+{
+    uint16_t *halves = (uint16_t *)out + first;
+    if (dtype == DTYPE_F32)
+        memcpy((float *)out + first, x, count * sizeof *x);
+    else if (dtype == DTYPE_BF16)
+        for (size_t i = 0; i < count; i++)
+            halves[i] = bf16_from_f32(x[i]);
+    else
+        for (size_t i = 0; i < count; i++)
+            halves[i] = f16_from_f32(x[i]);
+}
+
+int32_t sum_ranks(void *out, enum dtype out_dtype, const void *const *in, int ranks, size_t count, enum dtype dtype,
+                  bool accumulate)
 {
     ASSERT(ranks >= 1);
     float sum[BLOCK], scratch[BLOCK];
@@ -72,10 +87,12 @@ int32_t sum_ranks(float *out, const void *const *in, int ranks, size_t count, en
         for (int r = 0; r < ranks; r++)
             if (!add_block(sum, as_floats(in[r], first, n, dtype, scratch), n, r == 0) && r < bad)
                 bad = r;
-        if (accumulate)
+        if (accumulate) {
+            const float *old = as_floats(out, first, n, out_dtype, scratch);
             for (size_t i = 0; i < n; i++)
-                sum[i] = out[first + i] + sum[i];
-        memcpy(out + first, sum, n * sizeof *sum);
+                sum[i] = old[i] + sum[i];
+        }
+        store_rounded(out, first, sum, n, out_dtype);
     }
     return bad;
 }

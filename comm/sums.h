@@ -11,8 +11,10 @@
 /* "no rank" where the lowest of several ranks is wanted: larger than any rank */
 enum { RANK_NONE = INT32_MAX };
 
-/* out[i] = [out[i] +] (in[0][i] + in[1][i] + … + in[ranks-1][i]), in fp32, i < count; in[r] of dtype. out may be one of
- * the inputs (fp32). Returns the lowest r whose in[r] holds a non-finite value, or RANK_NONE. */
-int32_t sum_ranks(float *out, const void *const *in, int ranks, size_t count, enum dtype dtype, bool accumulate);
+/* out[i] = [out[i] +] (in[0][i] + in[1][i] + … + in[ranks-1][i]), i < count, computed in fp32 and rounded once to
+ * out_dtype; in[r] of dtype. out may be one of the inputs if the dtypes are equal. Returns the lowest r whose in[r]
+ * holds a non-finite value, or RANK_NONE. */
+int32_t sum_ranks(void *out, enum dtype out_dtype, const void *const *in, int ranks, size_t count, enum dtype dtype,
+                  bool accumulate);
 
 #endif

@@ -1,8 +1,7 @@
 /* topology.h: which rank carries which slice between nodes.
  *
  * Local rank l of a node receives, for its node, the slices of all ranks on other nodes whose local rank is l modulo
- * the node's size. It is their carrier. So a slice crosses to each node once, and the ranks of a node share the work.
- */
+ * the node's size. It is their carrier. So a slice crosses to each node once, and a node's ranks share the work. */
 #ifndef ZTRAIN_COMM_TOPOLOGY_H
 #define ZTRAIN_COMM_TOPOLOGY_H
 

@@ -3,10 +3,10 @@
  * At a point that every rank reaches, whatever happened to it, the ranks exchange their outcomes. If any rank has
  * failed, all end with the exit code of the lowest rank that failed. Each error is printed by the lowest rank that has
  * it, so that a missing file is one line and not one per rank. The other ranks' errors are marked as printed
- * (error_mark_printed()) and stand in their log files.
+ * (error_mark_printed()) and are in their log files.
  *
  * Two ranks have the same error if their messages are equal, or would be if each named its rank "R": "rank 3",
- * "SLURM_PROCID=3". Hints do not count, as they may list what a machine has. */
+ * "SLURM_PROCID=3". Hints do not count, as they may list the devices or files of a machine. */
 #ifndef ZTRAIN_COMM_VERDICT_H
 #define ZTRAIN_COMM_VERDICT_H
 

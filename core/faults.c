@@ -2,16 +2,18 @@
 
 #ifdef ZTRAIN_FAULTS
 
+#include <pthread.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 
-static const char *const kind_names[] = {"write", "fsync", "rename", "mkdir", "remove", "link", "any"};
+static const char *const kind_names[] = {"write", "fsync",    "rename",    "mkdir",      "remove",
+                                         "link",  "allocate", "blockread", "blockwrite", "any"};
 static const struct {
     const char *name;
     int code;
-} actions[] = {{"ENOSPC", ENOSPC}, {"EIO", EIO},       {"EACCES", EACCES},
-               {"EDQUOT", EDQUOT}, {"EINVAL", EINVAL}, {"kill", -1}};
+} actions[] = {{"ENOSPC", ENOSPC},         {"EIO", EIO}, {"EACCES", EACCES}, {"EDQUOT", EDQUOT}, {"EINVAL", EINVAL},
+               {"EOPNOTSUPP", EOPNOTSUPP}, {"kill", -1}};
 
 static struct {
     bool read_environment;
@@ -53,7 +55,7 @@ int64_t faults_count(void)
     return faults.total;
 }
 
-int faults_next(enum fault_kind kind, int fd, const void *data, size_t bytes)
+static int next_fault(enum fault_kind kind, int fd, const void *data, size_t bytes)
 {
     if (!faults.read_environment) {
         const char *fault = getenv("ZTRAIN_FAULT");
@@ -66,8 +68,8 @@ int faults_next(enum fault_kind kind, int fd, const void *data, size_t bytes)
     faults.total++;
     if (faults.kind < 0)
         return 0;
-    bool lasting = faults.code > 0 && faults.code != EINVAL && faults.count >= faults.at &&
-                   (kind == FAULT_WRITE || kind == FAULT_FSYNC);
+    bool lasting = faults.code > 0 && faults.code != EINVAL && faults.code != EOPNOTSUPP && faults.count >= faults.at &&
+                   (kind == FAULT_WRITE || kind == FAULT_FSYNC || kind == FAULT_ALLOCATE || kind == FAULT_BLOCKWRITE);
     if (faults.kind != FAULT_ANY && faults.kind != (int)kind)
         return lasting ? faults.code : 0;
     faults.count++;
@@ -82,6 +84,15 @@ int faults_next(enum fault_kind kind, int fd, const void *data, size_t bytes)
     kill(getpid(), SIGKILL);
     pause();
     return EINTR;
+}
+
+int faults_next(enum fault_kind kind, int fd, const void *data, size_t bytes)
+{
+    static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+    pthread_mutex_lock(&mutex);
+    int code = next_fault(kind, fd, data, bytes);
+    pthread_mutex_unlock(&mutex);
+    return code;
 }
 
 #else

@@ -4,13 +4,14 @@
  * ZTRAIN_FAULTS they are the plain calls of core/io.h. With it, each call first calls faults_next(), which counts
  * it and may make it fail, or kill the process. The environment or faults_arm() sets the fault:
  *
- *   ZTRAIN_FAULT=KIND:N:ACTION    KIND write, fsync, rename, mkdir, remove, link, or any; N from 1: the Nth such call
- *                                 ACTION ENOSPC, EIO, EACCES, EDQUOT: that call fails with it, and writes and fsyncs
- *                                        after it do too (a full disk stays full)
- *                                        EINVAL: that call alone (a file system that cannot do this)
+ *   ZTRAIN_FAULT=KIND:N:ACTION    KIND write, fsync, rename, mkdir, remove, link, allocate, blockread, blockwrite
+ *                                      (core/storage), or any; N from 1: the Nth such call
+ *                                 ACTION ENOSPC, EIO, EACCES, EDQUOT: that call fails with it, and writes, fsyncs and
+ *                                        reservations after it do too (a full disk stays full)
+ *                                        EINVAL, EOPNOTSUPP: that call alone (a file system that cannot do this)
  *                                        kill: SIGKILL to itself at that call; a write first writes half its bytes
  *
- * Counting is not thread-safe: the callers make these calls one at a time. */
+ * Several threads may make these calls. */
 #ifndef ZTRAIN_CORE_FAULTS_H
 #define ZTRAIN_CORE_FAULTS_H
 
@@ -31,6 +32,9 @@ enum fault_kind {
     FAULT_MKDIR,
     FAULT_REMOVE,
     FAULT_LINK,
+    FAULT_ALLOCATE,
+    FAULT_BLOCKREAD, /* a block of asynchronous I/O */
+    FAULT_BLOCKWRITE,
     FAULT_ANY, /* only in faults_arm() */
 };
 
@@ -64,6 +68,14 @@ static inline int fault_fsync(int fd)
     if (code)
         return errno = code, -1;
     return io_fsync(fd);
+}
+
+static inline int fault_allocate(int fd, off_t bytes)
+{
+    int code = faults_next(FAULT_ALLOCATE, fd, NULL, 0);
+    if (code)
+        return errno = code, -1;
+    return io_allocate(fd, bytes);
 }
 
 /* flags as in renameat2() */

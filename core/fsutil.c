@@ -201,7 +201,7 @@ static enum status temporary_open(struct temporary *temporary, const char *path,
     return STATUS_OK;
 }
 
-/* Publishes it as `path` if `status` is STATUS_OK so far, else removes it. Returns what came of it. */
+/* Publishes it as `path` if `status` is STATUS_OK so far, else removes it. Returns the outcome. */
 static enum status temporary_finish(struct temporary *temporary, const char *path, enum status status, enum status code,
                                     struct error *err)
 {

@@ -4,6 +4,7 @@
 #include "core/liveness.h"
 #include "core/memory.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -47,6 +48,11 @@ ssize_t io_pread(int fd, void *data, size_t bytes, off_t offset)
     SLOW_CALL(ssize_t, "reading", NULL, fd, pread(fd, data, bytes, offset));
 }
 
+ssize_t io_pwrite(int fd, const void *data, size_t bytes, off_t offset)
+{
+    SLOW_CALL(ssize_t, "writing", NULL, fd, pwrite(fd, data, bytes, offset));
+}
+
 ssize_t io_write(int fd, const void *data, size_t bytes)
 {
     SLOW_CALL(ssize_t, "writing", NULL, fd, write(fd, data, bytes));
@@ -60,6 +66,11 @@ int io_fsync(int fd)
 int io_ftruncate(int fd, off_t bytes)
 {
     SLOW_CALL(int, "cutting", NULL, fd, ftruncate(fd, bytes));
+}
+
+int io_allocate(int fd, off_t bytes)
+{
+    SLOW_CALL(int, "reserving space for", NULL, fd, fallocate(fd, 0, 0, bytes));
 }
 
 int io_rename(const char *from, const char *to)
@@ -119,7 +130,7 @@ DIR *io_opendir(const char *path)
 
 struct dirent *io_readdir(DIR *folder)
 {
-    SLOW_CALL(struct dirent *, "listing", NULL, dirfd(folder), readdir(folder));
+    SLOW_CALL(struct dirent *, "listing", NULL, dirfd(folder), (errno = 0, readdir(folder)));
 }
 
 int io_closedir(DIR *folder)

@@ -17,9 +17,11 @@
 int io_open(const char *path, int flags, ...);
 int io_close(int fd);
 ssize_t io_pread(int fd, void *data, size_t bytes, off_t offset);
+ssize_t io_pwrite(int fd, const void *data, size_t bytes, off_t offset);
 ssize_t io_write(int fd, const void *data, size_t bytes);
 int io_fsync(int fd);
 int io_ftruncate(int fd, off_t bytes);
+int io_allocate(int fd, off_t bytes); /* fallocate() from the start of the file */
 
 int io_rename(const char *from, const char *to);
 int io_rename2(const char *from, const char *to, unsigned flags); /* renameat2() */
@@ -32,8 +34,8 @@ int io_stat(const char *path, struct stat *facts);
 int io_lstat(const char *path, struct stat *facts);
 int io_access(const char *path, int mode);
 
-DIR *io_opendir(const char *path); /* NULL never means a lack of memory (core/memory.h) */
-struct dirent *io_readdir(DIR *folder);
+DIR *io_opendir(const char *path);      /* NULL never means a lack of memory (core/memory.h) */
+struct dirent *io_readdir(DIR *folder); /* NULL: the end, with errno 0, or a failure */
 int io_closedir(DIR *folder);
 
 #endif

@@ -94,7 +94,7 @@ static void visit_groups(const char *root, const char *controller, group_visitor
 
 /* ---- memory -------------------------------------------------------------- */
 
-/* Takes what one group allows into a struct machine_memory. */
+/* Takes the limits of one group into a struct machine_memory. */
 static void visit_memory(const char *folder, bool v2, void *context)
 {
     struct machine_memory *memory = context;
@@ -157,7 +157,7 @@ static bool read_quota(const char *path, double *quota, double *period)
     return found;
 }
 
-/* Takes what one group allows into the least quota so far; 0: none so far. */
+/* Takes the quota of one group into the least quota so far; 0: none so far. */
 static void visit_quota(const char *folder, bool v2, void *context)
 {
     double *least = context, quota, period;

@@ -1,7 +1,7 @@
 /* machine.h: the memory and the CPUs that this process may use: those of the machine, within the limits of the
  * process's control groups (version 1 or 2, each from the process's own group up to the root).
  *
- * Each call reads /proc and /sys anew; any thread. Without a readable file the machine counts as unlimited there. */
+ * Each call reads /proc and /sys again; any thread. Without a readable file the machine counts as unlimited. */
 #ifndef ZTRAIN_CORE_MACHINE_H
 #define ZTRAIN_CORE_MACHINE_H
 
@@ -10,8 +10,8 @@
 /* Bytes; UINT64_MAX: unknown, or no limit. */
 struct machine_memory {
     uint64_t total;     /* of the machine */
-    uint64_t available; /* what can be touched without being killed for it: the least of the machine's MemAvailable and
-                         * of what each control group leaves, where page cache that can be dropped counts as free */
+    uint64_t available; /* the bytes that can be touched without a kill for it: the least of the machine's MemAvailable
+                         * and of what each control group leaves, where page cache that can be dropped counts as free */
     uint64_t limit;     /* the smallest memory limit of a control group */
     uint64_t huge_page_count; /* reserved huge pages, of the default size */
 };

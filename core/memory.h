@@ -8,8 +8,8 @@
  * NULL into an object) get their memory here.
  *
  * Any thread may call these functions. Without memory the calling thread prints the last words, informs the rank's
- * peers through the hook that cmd/ has set, and ends the process at once: no destructor runs, nothing else is written.
- */
+ * peers through the hook that cmd/ has set, and ends the process at once: no destructor runs, and nothing else is
+ * written. */
 #ifndef ZTRAIN_CORE_MEMORY_H
 #define ZTRAIN_CORE_MEMORY_H
 
@@ -44,11 +44,11 @@ void *memory_dlopen(const char *file, int flags, const char **why);
 /* Ends the process. bytes: the size of the request; 0: not known. */
 void memory_exhausted(size_t bytes) __attribute__((noreturn));
 
-/* Sets what prints the last words: log_error() in the program. NULL, and at the start: the text goes to stderr as it
- * stands, so that memory needs no log. It must not ask for memory. */
+/* Sets the function that prints the last words: log_error() in the program. NULL, and at the start: the text goes to
+ * stderr as it stands, so that memory needs no log. It must not ask for memory. */
 void memory_set_last_words(void (*print)(const struct error *err));
 
-/* Sets what is called between the last words and the end; NULL: nothing. It must not ask for memory. */
+/* Sets the function that is called between the last words and the end; NULL: none. It must not ask for memory. */
 void memory_on_exhausted(void (*tell)(const struct error *err));
 
 /* Makes the libraries that take an allocator use this one. Called once, before any other thread is started. */

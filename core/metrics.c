@@ -245,7 +245,7 @@ static enum status read_course(struct reader *reader, const char *path, const st
 /* ---- the former file ----------------------------------------------------- */
 
 /* out = path.SUFFIX */
-static enum status beside(const char *path, const char *suffix, char out[FS_PATH_MAX], struct error *err)
+static enum status path_with_suffix(const char *path, const char *suffix, char out[FS_PATH_MAX], struct error *err)
 {
     int n = snprintf(out, FS_PATH_MAX, "%s.%s", path, suffix);
     if (n < 0 || n >= FS_PATH_MAX)
@@ -257,7 +257,7 @@ static enum status numbered(const char *path, int number, char out[FS_PATH_MAX],
 {
     char suffix[16];
     snprintf(suffix, sizeof suffix, "%d", number);
-    return beside(path, suffix, out, err);
+    return path_with_suffix(path, suffix, out, err);
 }
 
 enum metrics_number metrics_number(const char *path, int number)
@@ -356,7 +356,7 @@ static enum status rewrite(struct metrics *metrics, const char *from, const stru
     struct reader reader = {.file = NULL};
     struct sink sink = {.fd = -1, .path = fresh};
     TRY(metrics_keep(metrics->path, course->former, err));
-    TRY(beside(metrics->path, "tmp", fresh, err));
+    TRY(path_with_suffix(metrics->path, "tmp", fresh, err));
     sink.fd = io_open(fresh, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
     if (sink.fd < 0)
         return error_set(err, STATUS_CHECKPOINT, "cannot create '%s': %s", fresh, strerror(errno));
@@ -435,7 +435,7 @@ static enum status move_aside(struct metrics *metrics, struct error *err)
     }
 }
 
-/* Adds what was lost in a kill: the newline of the last line, and the checkpoint's line. */
+/* Adds text that was lost in a kill: the newline of the last line, and the checkpoint's line. */
 static enum status complete(struct metrics *metrics, const struct metrics_course *course, const struct survey *survey,
                             struct error *err)
 {
@@ -549,7 +549,8 @@ enum status metrics_step(struct metrics *metrics, const struct step_metrics *m, 
     line_real(&line, "grad_norm", m->grad_norm, EXACT);
     line_real(&line, "lr", m->lr, EXACT);
     line_real(&line, "loss_scale", m->loss_scale, EXACT);
-    line_add(&line, ",\"skipped\":%s,\"tokens\":%" PRId64, m->skipped ? "true" : "false", m->tokens);
+    line_add(&line, ",\"skipped\":%s,\"tokens\":%" PRId64 ",\"targets\":%" PRId64, m->skipped ? "true" : "false",
+             m->tokens, m->targets);
     line_real(&line, "tokens_per_s", m->tokens_per_s, ROUGH);
     line_real(&line, "mfu", m->mfu < 0 ? NAN : m->mfu, ROUGH);
     line_add(&line, ",\"memory_bytes\":{\"device\":%" PRId64 ",\"host\":%" PRId64 "}", m->memory_device,
@@ -565,14 +566,20 @@ enum status metrics_step(struct metrics *metrics, const struct step_metrics *m, 
     return line_write(metrics, &line, err);
 }
 
-enum status metrics_eval(struct metrics *metrics, int64_t step, int64_t epoch, double eval_loss, int64_t eval_tokens,
-                         struct error *err)
+enum status metrics_eval(struct metrics *metrics, int64_t step, int64_t epoch, double eval_loss, int64_t targets,
+                         const struct class_scores *scores, struct error *err)
 {
     struct line line = {.used = 0};
     line_add(&line, "{\"step\":%" PRId64 ",\"epoch\":%" PRId64, step, epoch);
     line_real(&line, "eval_loss", eval_loss, EXACT);
-    line_real(&line, "perplexity", exp(eval_loss), EXACT);
-    line_add(&line, ",\"eval_tokens\":%" PRId64, eval_tokens);
+    if (scores) {
+        line_real(&line, "accuracy", scores->accuracy, EXACT);
+        line_real(&line, "f1", scores->f1, EXACT);
+        line_add(&line, ",\"eval_samples\":%" PRId64, targets);
+    } else {
+        line_real(&line, "perplexity", exp(eval_loss), EXACT);
+        line_add(&line, ",\"eval_tokens\":%" PRId64, targets);
+    }
     return line_write(metrics, &line, err);
 }
 

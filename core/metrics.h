@@ -3,6 +3,7 @@
 #ifndef ZTRAIN_CORE_METRICS_H
 #define ZTRAIN_CORE_METRICS_H
 
+#include "core/class_scores.h"
 #include "core/status.h"
 
 #include <stdbool.h>
@@ -11,7 +12,7 @@
 struct metrics;
 
 struct step_metrics {
-    int64_t step, epoch, tokens;
+    int64_t step, epoch, tokens, targets;                      /* targets: of this step, the divisor of its loss */
     double loss, grad_norm, lr, loss_scale, tokens_per_s, mfu; /* mfu < 0: unknown (null) */
     double of_ceiling; /* like mfu, but relative to this device's measured peak; for the console */
     bool skipped;
@@ -78,8 +79,9 @@ bool metrics_drain(struct metrics *metrics, double seconds);
 /* These functions write one line each and do not wait for the disk: while it is full or fails, lines wait in memory
  * (line_queue.h). */
 enum status metrics_step(struct metrics *metrics, const struct step_metrics *m, struct error *err);
-enum status metrics_eval(struct metrics *metrics, int64_t step, int64_t epoch, double eval_loss, int64_t eval_tokens,
-                         struct error *err);
+/* targets: how many the loss is the mean of. scores: of a classifier, whose targets are samples; else NULL. */
+enum status metrics_eval(struct metrics *metrics, int64_t step, int64_t epoch, double eval_loss, int64_t targets,
+                         const struct class_scores *scores, struct error *err);
 enum status metrics_epoch_end(struct metrics *metrics, int64_t epoch, int64_t step, double train_loss,
                               struct error *err);
 enum status metrics_checkpoint(struct metrics *metrics, const char *folder, int64_t step, int64_t bytes,

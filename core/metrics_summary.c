@@ -53,6 +53,9 @@ static void add_evaluation(struct metrics_summary *s, const json_t *line)
         return;
     s->best_loss = json_number_value(loss);
     s->best_step = integer_of(line, "step");
+    const json_t *accuracy = json_object_get(line, "accuracy");
+    s->best_accuracy = json_is_number(accuracy) ? json_number_value(accuracy) : NAN;
+    s->best_f1 = json_number_value(json_object_get(line, "f1"));
 }
 
 /* Of two equally near checkpoints the later one counts, because it holds the evaluated weights. */

@@ -24,7 +24,7 @@ enum outlet { OUTLET_STDOUT, OUTLET_STDERR, OUTLET_FILE, OUTLET_COUNT };
 
 enum output_kind {
     OUTPUT_LINE,    /* with its line end */
-    OUTPUT_RENEWED, /* a line that a later one replaces on the screen: skipped if the reader is behind */
+    OUTPUT_RENEWED, /* a line that a later one replaces on the screen: skipped if the reader lags */
     OUTPUT_LAST,    /* last words, which may use the reserve */
 };
 

@@ -9,6 +9,8 @@
  *     words 0, 1 -> radius and angle of elements 4b, 4b+1; words 2, 3 -> those of 4b+2, 4b+3 */
 #include "core/philox.h"
 
+#include "core/philox_round.h"
+
 #include <math.h>
 #include <string.h>
 
@@ -18,34 +20,12 @@
 #error "needs -std=c11: with -std=gnu11 gcc makes FMAs, and the bits depend on the machine"
 #endif
 
-enum { ROUNDS = 10, LANES = 64 /* blocks computed together: 256 elements */ };
-
-static const uint32_t MULTIPLIER_0 = 0xd2511f53u, MULTIPLIER_1 = 0xcd9e8d57u;
-static const uint32_t WEYL_0 = 0x9e3779b9u, WEYL_1 = 0xbb67ae85u;
-
-/* One round in place: x = (hi(M1·x2) ^ x1 ^ k0, lo(M1·x2), hi(M0·x0) ^ x3 ^ k1, lo(M0·x0)). */
-static inline void philox_round(uint32_t *x0, uint32_t *x1, uint32_t *x2, uint32_t *x3, uint32_t k0, uint32_t k1)
-{
-    uint64_t p0 = (uint64_t)MULTIPLIER_0 * *x0, p1 = (uint64_t)MULTIPLIER_1 * *x2;
-    uint32_t y0 = (uint32_t)(p1 >> 32) ^ *x1 ^ k0, y2 = (uint32_t)(p0 >> 32) ^ *x3 ^ k1;
-    *x1 = (uint32_t)p1;
-    *x3 = (uint32_t)p0;
-    *x0 = y0;
-    *x2 = y2;
-}
+enum { LANES = 64 /* blocks computed together: 256 elements */ };
 
 void philox4x32(const uint32_t key[2], const uint32_t counter[4], uint32_t out[4])
 {
-    uint32_t x0 = counter[0], x1 = counter[1], x2 = counter[2], x3 = counter[3], k0 = key[0], k1 = key[1];
-    for (int round = 0; round < ROUNDS; round++) {
-        philox_round(&x0, &x1, &x2, &x3, k0, k1);
-        k0 += WEYL_0;
-        k1 += WEYL_1;
-    }
-    out[0] = x0;
-    out[1] = x1;
-    out[2] = x2;
-    out[3] = x3;
+    memcpy(out, counter, 4 * sizeof *out);
+    philox_rounds(&out[0], &out[1], &out[2], &out[3], key[0], key[1]);
 }
 
 uint64_t philox_u64(uint64_t seed, uint64_t stream, uint64_t index)
@@ -116,8 +96,7 @@ static inline __attribute__((always_inline)) void normal_blocks_body(uint64_t se
 #pragma omp simd
     for (int i = 0; i < LANES; i++) {
         uint32_t a = x0[i], b = x1[i], c = x2[i], d = x3[i];
-        for (int round = 0; round < ROUNDS; round++)
-            philox_round(&a, &b, &c, &d, k0 + (uint32_t)round * WEYL_0, k1 + (uint32_t)round * WEYL_1);
+        philox_rounds(&a, &b, &c, &d, k0, k1);
         x0[i] = a;
         x1[i] = b;
         x2[i] = c;

@@ -15,7 +15,7 @@ enum { PRINTABLE_SIZE = 1024 };
  * not fit is cut and ends with "..."). The result lives as long as both. */
 const char *printable(const char *text, char *buffer, size_t size);
 
-/* The same with a buffer of its own that lives to the end of the enclosing block: printf("%s\n", PRINTABLE(name)); */
+/* The same with a buffer that lives to the end of the enclosing block: printf("%s\n", PRINTABLE(name)); */
 #define PRINTABLE(text) printable((text), (char[PRINTABLE_SIZE]){0}, PRINTABLE_SIZE)
 
 #endif

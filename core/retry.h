@@ -5,7 +5,7 @@
  *         status = read_it(…, err);
  *     while (retry_again(&retry, &status, err));
  *
- * Each attempt opens its file anew, because a stale handle stays stale. The rank counts as alive while it waits.
+ * Each attempt opens its file again, because a stale handle stays stale. The rank counts as alive while it waits.
  * Retries that all ranks make together are in cmd/train/retry_together.h. */
 #ifndef ZTRAIN_CORE_RETRY_H
 #define ZTRAIN_CORE_RETRY_H

@@ -7,7 +7,8 @@
 
 #include "core/status.h"
 
-/* Each is one fp32 value for each parameter: the master weights, Adam's m and Adam's v. */
+/* Each is one fp32 value for each parameter: the master weights, Adam's m (Lion's and SGD's momentum) and Adam's v. A
+ * run has the first ones: as many as its optimizer needs (optimizer_moments()). */
 enum state_kind { STATE_MASTER, STATE_EXP_AVG, STATE_EXP_AVG_SQ, STATE_KIND_COUNT };
 
 /* "master", "exp_avg", "exp_avg_sq": in checkpoints and messages. */
@@ -19,6 +20,7 @@ enum slice_access { SLICE_READ, SLICE_WRITE };
 /* The slices of one rank. */
 struct state_slices {
     void *owner;
+    int count; /* kinds of state that the rank has: the first ones of enum state_kind */
     /* Sets *slice to the rank's slice of `unit` (shard_layout.slice[unit] floats, padding included) in host memory,
      * valid until the next call. */
     enum status (*get)(void *owner, enum slice_access access, enum state_kind kind, int unit, float **slice,

@@ -13,9 +13,37 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum dim { DIM_1, DIM_V, DIM_P, DIM_C, DIM_3C, DIM_HD /* H·D */, DIM_KVD /* KV·D */, DIM_D, DIM_F };
+enum dim {
+    DIM_1,
+    DIM_V,
+    DIM_P,
+    DIM_C,
+    DIM_3C,
+    DIM_HD /* H·D */,
+    DIM_KVD /* KV·D */,
+    DIM_D,
+    DIM_F,
+    DIM_W /* (H + 2 KV) D */,
+    DIM_2F,
+    DIM_LABELS
+};
 
-enum presence { ALWAYS, WITH_QKV_BIAS, WITH_O_BIAS, WITH_MLP_BIAS, WITH_QK_NORM, UNTIED };
+enum presence {
+    ALWAYS,
+    FUSED_QKV,
+    SEPARATE_QKV,
+    FUSED_GATE_UP,
+    SEPARATE_GATE_UP,
+    WITH_QKV_BIAS,
+    WITH_O_BIAS,
+    WITH_MLP_BIAS,
+    WITH_HEAD_NORMS,
+    WITH_PROJECTION_NORMS,
+    NORMS_BEFORE,
+    NORMS_AFTER,
+    UNTIED,
+    WITH_SCORE
+};
 
 enum tensor_trait {
     RESIDUAL = 1, /* its output is added to the residual stream: scale_residual_init applies */
@@ -69,6 +97,7 @@ static const struct tensor_rule GPT2_HEAD[] = {
     {ROLE_FINAL_NORM_W,   "transformer.ln_f.weight",           DIM_C,    DIM_1,    ALWAYS,         INIT_ONE,     0},
     {ROLE_FINAL_NORM_B,   "transformer.ln_f.bias",             DIM_C,    DIM_1,    ALWAYS,         INIT_ZERO,    0},
     {ROLE_LM_HEAD,        "lm_head.weight",                    DIM_V,    DIM_C,    UNTIED,         INIT_NORMAL,  0},
+    {ROLE_SCORE_W,        "score.weight",                      DIM_LABELS, DIM_C,  WITH_SCORE,     INIT_NORMAL,  0},
 };
 
 static const struct tensor_rule LLAMA_EMBEDDING[] = {
@@ -78,20 +107,26 @@ static const struct tensor_rule LLAMA_EMBEDDING[] = {
 
 static const struct tensor_rule LLAMA_BLOCK[] = {
     /* role               name                                 rows      columns   presence        init          trait */
-    {ROLE_NORM1_W,        "input_layernorm.weight",            DIM_C,    DIM_1,    ALWAYS,         INIT_ONE,     0},
-    {ROLE_Q_W,            "self_attn.q_proj.weight",           DIM_HD,   DIM_C,    ALWAYS,         INIT_NORMAL,  0},
-    {ROLE_K_W,            "self_attn.k_proj.weight",           DIM_KVD,  DIM_C,    ALWAYS,         INIT_NORMAL,  JOINED},
-    {ROLE_V_W,            "self_attn.v_proj.weight",           DIM_KVD,  DIM_C,    ALWAYS,         INIT_NORMAL,  JOINED},
+    {ROLE_NORM1_W,        "input_layernorm.weight",            DIM_C,    DIM_1,    NORMS_BEFORE,   INIT_ONE,     0},
+    {ROLE_QKV_W,          "self_attn.qkv_proj.weight",         DIM_W,    DIM_C,    FUSED_QKV,      INIT_NORMAL,  0},
+    {ROLE_Q_W,            "self_attn.q_proj.weight",           DIM_HD,   DIM_C,    SEPARATE_QKV,   INIT_NORMAL,  0},
+    {ROLE_K_W,            "self_attn.k_proj.weight",           DIM_KVD,  DIM_C,    SEPARATE_QKV,   INIT_NORMAL,  JOINED},
+    {ROLE_V_W,            "self_attn.v_proj.weight",           DIM_KVD,  DIM_C,    SEPARATE_QKV,   INIT_NORMAL,  JOINED},
     {ROLE_Q_B,            "self_attn.q_proj.bias",             DIM_HD,   DIM_1,    WITH_QKV_BIAS,  INIT_ZERO,    0},
     {ROLE_K_B,            "self_attn.k_proj.bias",             DIM_KVD,  DIM_1,    WITH_QKV_BIAS,  INIT_ZERO,    JOINED},
     {ROLE_V_B,            "self_attn.v_proj.bias",             DIM_KVD,  DIM_1,    WITH_QKV_BIAS,  INIT_ZERO,    JOINED},
-    {ROLE_Q_NORM,         "self_attn.q_norm.weight",           DIM_D,    DIM_1,    WITH_QK_NORM,   INIT_ONE,     0},
-    {ROLE_K_NORM,         "self_attn.k_norm.weight",           DIM_D,    DIM_1,    WITH_QK_NORM,   INIT_ONE,     0},
+    {ROLE_Q_NORM,         "self_attn.q_norm.weight",           DIM_D,    DIM_1,    WITH_HEAD_NORMS, INIT_ONE,    0},
+    {ROLE_K_NORM,         "self_attn.k_norm.weight",           DIM_D,    DIM_1,    WITH_HEAD_NORMS, INIT_ONE,    0},
+    {ROLE_Q_NORM,         "self_attn.q_norm.weight",           DIM_HD,   DIM_1,    WITH_PROJECTION_NORMS, INIT_ONE, 0},
+    {ROLE_K_NORM,         "self_attn.k_norm.weight",           DIM_KVD,  DIM_1,    WITH_PROJECTION_NORMS, INIT_ONE, 0},
     {ROLE_O_W,            "self_attn.o_proj.weight",           DIM_C,    DIM_HD,   ALWAYS,         INIT_NORMAL,  RESIDUAL},
     {ROLE_O_B,            "self_attn.o_proj.bias",             DIM_C,    DIM_1,    WITH_O_BIAS,    INIT_ZERO,    0},
-    {ROLE_NORM2_W,        "post_attention_layernorm.weight",   DIM_C,    DIM_1,    ALWAYS,         INIT_ONE,     0},
-    {ROLE_GATE_W,         "mlp.gate_proj.weight",              DIM_F,    DIM_C,    ALWAYS,         INIT_NORMAL,  0},
-    {ROLE_UP_W,           "mlp.up_proj.weight",                DIM_F,    DIM_C,    ALWAYS,         INIT_NORMAL,  JOINED},
+    {ROLE_POST1_W,        "post_attention_layernorm.weight",   DIM_C,    DIM_1,    NORMS_AFTER,    INIT_ONE,     0},
+    {ROLE_NORM2_W,        "post_attention_layernorm.weight",   DIM_C,    DIM_1,    NORMS_BEFORE,   INIT_ONE,     0},
+    {ROLE_POST2_W,        "post_feedforward_layernorm.weight", DIM_C,    DIM_1,    NORMS_AFTER,    INIT_ONE,     0},
+    {ROLE_GATE_W,         "mlp.gate_up_proj.weight",           DIM_2F,   DIM_C,    FUSED_GATE_UP,  INIT_NORMAL,  0},
+    {ROLE_GATE_W,         "mlp.gate_proj.weight",              DIM_F,    DIM_C,    SEPARATE_GATE_UP, INIT_NORMAL, 0},
+    {ROLE_UP_W,           "mlp.up_proj.weight",                DIM_F,    DIM_C,    SEPARATE_GATE_UP, INIT_NORMAL, JOINED},
     {ROLE_GATE_B,         "mlp.gate_proj.bias",                DIM_F,    DIM_1,    WITH_MLP_BIAS,  INIT_ZERO,    0},
     {ROLE_UP_B,           "mlp.up_proj.bias",                  DIM_F,    DIM_1,    WITH_MLP_BIAS,  INIT_ZERO,    JOINED},
     {ROLE_DOWN_W,         "mlp.down_proj.weight",              DIM_C,    DIM_F,    ALWAYS,         INIT_NORMAL,  RESIDUAL},
@@ -102,6 +137,7 @@ static const struct tensor_rule LLAMA_HEAD[] = {
     /* role               name                                 rows      columns   presence        init          trait */
     {ROLE_FINAL_NORM_W,   "model.norm.weight",                 DIM_C,    DIM_1,    ALWAYS,         INIT_ONE,     0},
     {ROLE_LM_HEAD,        "lm_head.weight",                    DIM_V,    DIM_C,    UNTIED,         INIT_NORMAL,  0},
+    {ROLE_SCORE_W,        "score.weight",                      DIM_LABELS, DIM_C,  WITH_SCORE,     INIT_NORMAL,  0},
 };
 /* clang-format on */
 
@@ -131,6 +167,9 @@ static int64_t dim_value(const struct model_desc *desc, enum dim dim)
     case DIM_KVD: return desc->num_kv_heads * desc->head_dim;
     case DIM_D: return desc->head_dim;
     case DIM_F: return desc->intermediate_size;
+    case DIM_LABELS: return desc->num_labels;
+    case DIM_W: return (desc->num_heads + 2 * desc->num_kv_heads) * desc->head_dim;
+    case DIM_2F: return 2 * desc->intermediate_size;
     }
     BUG("dimension %d", (int)dim);
 }
@@ -139,11 +178,19 @@ static bool is_present(const struct model_desc *desc, enum presence presence)
 {
     switch (presence) {
     case ALWAYS: return true;
+    case FUSED_QKV: return desc->fused_qkv;
+    case SEPARATE_QKV: return !desc->fused_qkv;
+    case FUSED_GATE_UP: return desc->fused_gate_up;
+    case SEPARATE_GATE_UP: return !desc->fused_gate_up;
     case WITH_QKV_BIAS: return desc->qkv_bias;
     case WITH_O_BIAS: return desc->o_bias;
     case WITH_MLP_BIAS: return desc->mlp_bias;
-    case WITH_QK_NORM: return desc->qk_norm;
-    case UNTIED: return !desc->tied;
+    case WITH_HEAD_NORMS: return desc->qk_norm == QK_NORM_HEADS;
+    case WITH_PROJECTION_NORMS: return desc->qk_norm == QK_NORM_PROJECTION;
+    case NORMS_BEFORE: return desc->norm_place == NORM_BEFORE;
+    case NORMS_AFTER: return desc->norm_place == NORM_AFTER;
+    case UNTIED: return !desc->tied && desc->num_labels == 0;
+    case WITH_SCORE: return desc->num_labels > 0;
     }
     BUG("presence %d", (int)presence);
 }

@@ -1,19 +1,20 @@
 /* tensor_table.h: the one table of all parameters. ZeRO's layout, the optimizer's groups, the checkpoint, import,
  * export and the memory plan derive from it.
  *
- * A *unit* is what is gathered together: unit 0 the embedding, 1 … L the blocks, L+1 the head (final norm, and lm_head
- * unless tied). A unit is one flat range of elements:
+ * A *unit* is a set of tensors that are gathered together: unit 0 the embedding, 1 … L the blocks, L+1 the head (final
+ * norm, and lm_head unless tied). A unit is one flat range of elements:
  *
  *     | tensor | tensor | gap | tensor | …        offsets are multiples of TENSOR_ALIGN elements, except inside a
  *                                                  fused group, whose tensors follow each other without a gap
  *
  * Fused groups (one matrix for the GEMM): q, k, v weights; q, k, v biases; gate, up weights; gate, up biases. Their
- * rows are stacked in that order, so the group is a row-major (sum of out, in) matrix. (GPT-2's c_attn is one tensor
- * already.) Gap elements are zero and stay zero: their gradients are never written. All blocks have the same layout. */
+ * rows are stacked in that order, so the group is a row-major (sum of out, in) matrix. (GPT-2's c_attn and
+ * Phi-3's qkv_proj and gate_up_proj are one tensor already.) Gap elements are zero and stay zero: their gradients are
+ * never written. All blocks have the same layout. */
 #ifndef ZTRAIN_CORE_TENSOR_TABLE_H
 #define ZTRAIN_CORE_TENSOR_TABLE_H
 
-#include "core/model.h"
+#include "core/model_config.h"
 
 enum { TENSOR_ALIGN = 64 }; /* elements: 128 bytes of bf16 */
 
@@ -23,7 +24,9 @@ enum tensor_role {
     ROLE_WPE,          /* (P, C) */
     ROLE_NORM1_W,      /* (C) */
     ROLE_NORM1_B,      /* (C) */
-    ROLE_QKV_W,        /* GPT-2's c_attn: (C, 3C) */
+    ROLE_POST1_W,      /* (C): the norm of what attention adds */
+    ROLE_POST2_W,      /* (C): the norm of what the MLP adds */
+    ROLE_QKV_W,        /* GPT-2's c_attn: (C, 3C); Phi-3's qkv_proj: ((H + 2 KV) D, C) */
     ROLE_QKV_B,        /* (3C) */
     ROLE_Q_W,          /* (H D, C); first of the fused group q, k, v */
     ROLE_K_W,          /* (KV D, C) */
@@ -31,13 +34,13 @@ enum tensor_role {
     ROLE_Q_B,          /* (H D) */
     ROLE_K_B,          /* (KV D) */
     ROLE_V_B,          /* (KV D) */
-    ROLE_Q_NORM,       /* (D) */
-    ROLE_K_NORM,       /* (D) */
+    ROLE_Q_NORM,       /* (D), or (H D) */
+    ROLE_K_NORM,       /* (D), or (KV D) */
     ROLE_O_W,          /* (C, H D) */
     ROLE_O_B,          /* (C) */
     ROLE_NORM2_W,      /* (C) */
     ROLE_NORM2_B,      /* (C) */
-    ROLE_GATE_W,       /* (F, C); first of the fused group gate, up */
+    ROLE_GATE_W,       /* (F, C); first of the fused group gate, up; Phi-3's gate_up_proj: (2F, C) */
     ROLE_UP_W,         /* (F, C); also GPT-2's c_fc, (C, F) */
     ROLE_GATE_B,       /* (F) */
     ROLE_UP_B,         /* (F) */
@@ -45,7 +48,8 @@ enum tensor_role {
     ROLE_DOWN_B,       /* (C) */
     ROLE_FINAL_NORM_W, /* (C) */
     ROLE_FINAL_NORM_B, /* (C) */
-    ROLE_LM_HEAD,      /* (V, C); absent if tied */
+    ROLE_LM_HEAD,      /* (V, C); absent if tied, and in a classifier */
+    ROLE_SCORE_W,      /* (num_labels, C) the head of a classifier */
     ROLE_COUNT
 };
 

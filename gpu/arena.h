@@ -1,4 +1,5 @@
-/* arena.h: all of a rank's memory, planned before anything is allocated.
+/* arena.h: all memory that a rank's steps use, planned before anything is allocated: an arena each for its own memory,
+ * for the segment that peers read, and for host memory of offload (struct memory_plan).
  *
  * Every module lays out its buffers in one function, MODULE_layout(module, arena), which calls arena_take(). The
  * function runs twice: with a dry arena (base NULL), which only counts and yields the plan, then with a real arena of
@@ -37,8 +38,8 @@ struct arena {
 };
 
 void arena_init_dry(struct arena *arena);
-void arena_init(struct arena *arena, void *base,
-                size_t capacity); /* base NULL: capacity must be 0, nothing can be taken */
+/* base NULL: capacity must be 0, and nothing can be taken. */
+void arena_init(struct arena *arena, void *base, size_t capacity);
 
 /* Takes `bytes` of a kind, ARENA_ALIGN-aligned; NULL from a dry arena, or for 0 bytes. To exceed the capacity is a
  * bug. */

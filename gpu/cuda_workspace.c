@@ -17,7 +17,8 @@ static size_t embedding_bytes(const struct op_limits *limits)
 
 static size_t norm_bytes(const struct op_limits *limits)
 {
-    const int64_t widest = limits->C > limits->D ? limits->C : limits->D;
+    const int64_t head = limits->max_head_norm > limits->D ? limits->max_head_norm : limits->D;
+    const int64_t widest = limits->C > head ? limits->C : head;
     return cuda_scratch_size((size_t)(2 * CUDA_NORM_PARTS * widest) * sizeof(float));
 }
 
@@ -48,6 +49,8 @@ static size_t attention_bytes(const struct op_limits *limits)
 {
     return cuda_scratch_size((size_t)(limits->max_tokens * limits->H) * sizeof(float));
 }
+
+_Static_assert(CUDA_SUM_PARTS * sizeof(double) + CUDA_SCRATCH_ALIGN <= OPS_SUMS_WORKSPACE, "the sums have room");
 
 size_t cuda_workspace_bytes(const struct op_limits *limits)
 {

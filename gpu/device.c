@@ -102,6 +102,12 @@ void stream_copy(struct stream *stream, void *dst, const void *src, size_t bytes
         device_backend_of(stream->device)->copy(stream, dst, src, bytes);
 }
 
+void stream_copy_in_order(struct stream *stream, void *dst, const void *src, size_t bytes)
+{
+    if (bytes)
+        device_backend_of(stream->device)->copy_in_order(stream, dst, src, bytes);
+}
+
 void stream_fill_zero(struct stream *stream, void *dst, size_t bytes)
 {
     if (bytes)

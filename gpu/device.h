@@ -37,6 +37,9 @@ struct device {
     double peak_bytes;                 /* data sheet: bytes/s of its memory; 0: unknown, or the CPU */
     double ceiling_flops[DTYPE_COUNT]; /* FLOP/s of the fastest product that ops_prepare() measured; 0: none */
     const struct op_table *ops;        /* the table of ops_profile.c while a profile is taken */
+    const struct op_table *host_ops;   /* the CPU's, for work on host memory: on an inline stream of the CPU device, or
+                                          in a host function with stream NULL (ops that need no workspace). Set by
+                                          device_open(); NULL in a plan */
     void *private_;                    /* the backend's; begins with struct device_private (device_backend.h) */
 };
 
@@ -91,6 +94,10 @@ void stream_sync(struct stream *stream); /* the host waits for all work submitte
  * synchronised. */
 void stream_copy(struct stream *stream, void *dst, const void *src, size_t bytes);
 void stream_fill_zero(struct stream *stream, void *dst, size_t bytes);
+
+/* The same for a source in host memory that work enqueued before may still write: it is read in stream order, whether
+ * it is pinned or not, and must keep its value until then. dst is memory that the device reaches by itself. */
+void stream_copy_in_order(struct stream *stream, void *dst, const void *src, size_t bytes);
 
 /* An event marks a point in a stream: event_record() sets the mark, stream_wait() makes another stream wait until the
  * latest mark is reached, event_sync() makes the host wait. Waiting for an event that was never recorded returns at

@@ -28,6 +28,7 @@ struct device_backend {
     void (*submit)(struct stream *stream, void (*function)(void *argument), const void *argument, size_t size);
     void (*sync)(struct stream *stream);
     void (*copy)(struct stream *stream, void *dst, const void *src, size_t bytes);
+    void (*copy_in_order)(struct stream *stream, void *dst, const void *src, size_t bytes);
     void (*fill_zero)(struct stream *stream, void *dst, size_t bytes);
     enum status (*event_new)(struct device *device, bool timed, struct event **event, struct error *err);
     bool (*event_elapsed)(struct event *from, struct event *to, double *seconds);

@@ -292,7 +292,7 @@ void gemm_cache_lock(struct gemm_cache *cache)
                  "choose others; hint: ZTRAIN_GEMM_CACHE names a folder that can be written",
                  name, strerror(errno));
     liveness_slow_end(&slow);
-    /* The kernel releases the lock of a process that died. A file system without locks excludes nobody. */
+    /* The kernel releases the lock of a process that died. A file system without locks excludes no other process. */
     while (cache->lock_fd >= 0 && flock(cache->lock_fd, LOCK_EX | LOCK_NB) != 0) {
         if (errno != EWOULDBLOCK && errno != EINTR)
             break;

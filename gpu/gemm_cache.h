@@ -59,7 +59,7 @@ void gemm_cache_close(struct gemm_cache *cache);
 /* Waits until no other process is measuring, then reads the file. */
 void gemm_cache_lock(struct gemm_cache *cache);
 
-/* Writes the file anew if choices were added since the lock (temporary name, rename), and lets other processes
+/* Writes a new file if choices were added since the lock (temporary name, rename), and lets other processes
  * continue. */
 void gemm_cache_unlock(struct gemm_cache *cache);
 

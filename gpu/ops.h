@@ -14,9 +14,13 @@
 #ifndef ZTRAIN_GPU_OPS_H
 #define ZTRAIN_GPU_OPS_H
 
+#include "core/dropout.h"
 #include "core/dtype.h"
 #include "core/loss_scaler.h"
-#include "core/model.h"
+#include "core/model_config.h"
+#include "core/optimizer_settings.h"
+#include "core/state_slices.h"
+#include "core/stochastic_rounding.h"
 #include "gpu/device.h"
 
 #include <stdbool.h>
@@ -26,7 +30,7 @@
 extern "C" {
 #endif
 
-/* out[i] = wte[tokens[i]] + wpe[positions[i]] */
+/* out[i] = scale · (wte[tokens[i]] + wpe[positions[i]]) */
 struct embedding_fwd_args {
     enum dtype dtype;
     int64_t M, C;
@@ -34,9 +38,10 @@ struct embedding_fwd_args {
     const int32_t *tokens, *positions; /* (M) */
     const void *wte;                   /* dt (V, C) */
     const void *wpe;                   /* dt (P, C) or NULL */
+    float scale;
 };
 
-/* dwte[tokens[i]] += dout[i]; dwpe[positions[i]] += dout[i]. Rows are added in the order of i. */
+/* dwte[tokens[i]] += scale · dout[i]; dwpe[positions[i]] += scale · dout[i]. Rows are added in the order of i. */
 struct embedding_bwd_args {
     enum dtype dtype;
     int64_t M, C, V, P;
@@ -45,10 +50,11 @@ struct embedding_bwd_args {
     bool accumulate_wte, accumulate_wpe;
     const void *dout; /* dt (M, C) */
     const int32_t *tokens, *positions;
+    float scale;
 };
 
-/* Residual add and norm in one pass, over rows of C: x_out = x + delta; y = norm(x_out) · weight + bias. Without delta,
- * x_out is not written and x is normed. x_out may be x. */
+/* Residual add and norm in one pass, over rows of C: x_out = x + delta_scale · delta; y = norm(x_out) · weight + bias.
+ * Without delta, x_out is not written and x is normed. x_out may be x. */
 struct norm_fwd_args {
     enum dtype dtype;
     enum norm_kind kind;
@@ -58,6 +64,7 @@ struct norm_fwd_args {
     void *x_out;               /* dt (M, C), with delta */
     const void *x;             /* dt (M, C) */
     const void *delta;         /* dt (M, C) or NULL */
+    float delta_scale;         /* with delta */
     const void *weight, *bias; /* dt (C); bias NULL for RMS */
     float *mean, *rstd;        /* (M), written; mean: NORM_LAYER only, else NULL */
 };
@@ -120,8 +127,8 @@ struct linear_bwd_weight_args {
     bool accumulate;
 };
 
-/* RMSNorm of every head, over D: y[i, h] = x[i, h] · rstd · weight. Rows of x are ld_x elements apart, rows of y
- * ld_y. */
+/* RMSNorm of every head, over D (or with heads 1 of all heads together, D being their elements): y[i, h] = x[i, h] ·
+ * rstd · weight. Rows of x are ld_x elements apart, rows of y ld_y. */
 struct head_norm_fwd_args {
     enum dtype dtype;
     int64_t M, heads, D, ld_x, ld_y;
@@ -143,14 +150,15 @@ struct head_norm_bwd_args {
     bool accumulate;
 };
 
-/* Rotary position embedding in place, the "rotate half" kind: pairs (i, i + D/2). inverse: the transposed rotation, for
- * backward. */
+/* Rotary position embedding in place, the "rotate half" kind, of the first R elements of every head: pairs (i, i +
+ * R/2). The other elements are left alone. inverse: the transposed rotation, for backward. */
 struct rope_args {
     enum dtype dtype;
     int64_t M, heads, D, ld;
+    int64_t R;                          /* even, 2 … D */
     void *x;                            /* dt (M, heads, D), rows ld apart */
     const int32_t *positions;           /* (M) */
-    const float *cos_table, *sin_table; /* (P, D/2) */
+    const float *cos_table, *sin_table; /* (P, R/2) */
     bool inverse;
 };
 
@@ -162,7 +170,7 @@ struct attention_fwd_args {
     enum dtype dtype;
     int64_t M, H, KV, D;
     int64_t ld_q, ld_k, ld_v, ld_o; /* elements between rows (tokens) */
-    float scale;                    /* 1/sqrt(D) */
+    float scale;                    /* of the scores, as 1/sqrt(D) */
     int64_t window;
     int32_t num_seqs, max_seq;
     const int32_t *seq_start; /* (num_seqs + 1) */
@@ -170,6 +178,7 @@ struct attention_fwd_args {
     const void *k, *v;        /* dt (M, KV, D) */
     void *out;                /* dt (M, H, D) */
     float *lse;               /* (H, M): log of the sum of the exponentials of a row's scaled scores, for backward */
+    struct dropout dropout;   /* of the weights, after the softmax; lse is without it */
 };
 
 struct attention_bwd_args {
@@ -184,6 +193,7 @@ struct attention_bwd_args {
     const void *q, *k, *v, *out, *dout;
     const float *lse;
     void *dq, *dk, *dv; /* dt; overwritten */
+    struct dropout dropout;
 };
 
 /* The arguments of the forward op that a backward op belongs to, without its outputs out and lse. */
@@ -191,7 +201,7 @@ static inline struct attention_fwd_args attention_forward_of(const struct attent
 {
     struct attention_fwd_args forward = {a->dtype, a->M,    a->H,     a->KV,     a->D,        a->ld_q,    a->ld_k,
                                          a->ld_v,  a->ld_o, a->scale, a->window, a->num_seqs, a->max_seq, a->seq_start,
-                                         a->q,     a->k,    a->v,     NULL,      NULL};
+                                         a->q,     a->k,    a->v,     NULL,      NULL,        a->dropout};
     return forward;
 }
 
@@ -211,9 +221,11 @@ struct swiglu_bwd_args {
     const void *dh, *gate_up;
 };
 
-/* *loss_sum += the sum of -log softmax(logits)[target] over rows with target >= 0, in row order, in double. With
- * dlogits: dlogits = scale · *loss_scale · (softmax - onehot), 0 in rows without a target. dlogits (dt) may lie over
- * the logits, at the same address and with the same bytes between rows, even if it is narrower (from fp32 to bf16). */
+/* *loss_sum += the sum over rows with target >= 0 of the cross-entropy of softmax(z) and of the row's wanted
+ * distribution q = (1 - smoothing) · onehot(target) + smoothing / V (torch's cross_entropy with label_smoothing), in
+ * row order, in double. z is logit_scale · logits, with softcap softcap · tanh of that / softcap. With dlogits: dlogits
+ * = scale · *loss_scale · (softmax - q) · dz/dlogits, 0 in rows without a target. dlogits (dt) may lie over the logits,
+ * at the same address and with the same bytes between rows, even if it is narrower (from fp32 to bf16). */
 struct cross_entropy_args {
     enum dtype dtype, logits_dtype;
     int64_t M, V, ld_logits, ld_dlogits;
@@ -221,7 +233,10 @@ struct cross_entropy_args {
     const void *logits; /* logits_dtype (M, V) */
     void *dlogits;      /* dt (M, V) or NULL */
     const int32_t *targets;
+    float logit_scale;
+    float softcap; /* 0: none */
     float scale;
+    float smoothing;         /* of the labels, 0 … 1 */
     const float *loss_scale; /* device scalar that multiplies `scale`; NULL: 1 */
     double *loss_sum;
 };
@@ -234,6 +249,15 @@ struct add_args {
     const void *a, *b;
 };
 
+/* y = x where an element is kept, times dropout.scale; else 0. Rows of C elements. y may be x. */
+struct dropout_args {
+    enum dtype dtype;
+    int64_t M, C;
+    void *y;       /* dt (M, C) */
+    const void *x; /* dt (M, C) */
+    struct dropout dropout;
+};
+
 /* dst = src, n elements, rounded to nearest even. The dtypes may be equal. */
 struct cast_args {
     enum dtype dst_dtype, src_dtype;
@@ -242,10 +266,22 @@ struct cast_args {
     const void *src;
 };
 
+/* dst = scale · src, or with accumulate (scale 1) dst + src; n elements, computed in fp32 and rounded once, to nearest
+ * even. */
+struct accumulate_args {
+    enum dtype dst_dtype, src_dtype;
+    int64_t n;
+    void *dst;
+    const void *src;
+    float scale;
+    bool accumulate;
+};
+
 /* *out = the sum of x[i]² in double, in an order that depends on n only. A non-finite x[i] makes it non-finite. */
 struct sumsq_args {
+    enum dtype dtype; /* DTYPE_F32 or DTYPE_BF16 */
     int64_t n;
-    const float *x;
+    const void *x;
     double *out;
 };
 
@@ -259,17 +295,19 @@ struct step_state {
     double grad_norm; /* unscaled, before clipping */
     double lr;
     double correction1, correction2; /* 1-β1^t, 1-β2^t, or 1 without bias correction */
-    float loss_scale;                /* the factor of the loss in the next backward */
-    float used_loss_scale;           /* the same in this step's backward */
-    float grad_scale;                /* clip factor / used_loss_scale */
-    int32_t skipped;                 /* a gradient is not finite: adam updates nothing */
-    int32_t bad_unit;                /* the first unit with gradients that are not finite; -1: none */
-    int32_t bad_loss_rank;           /* the first rank whose loss is not finite; -1: none */
+    double beta1, beta2;
+    float loss_scale;      /* the factor of the loss in the next backward */
+    float used_loss_scale; /* the same in this step's backward */
+    float grad_scale;      /* clip factor / used_loss_scale */
+    int32_t skipped;       /* a gradient is not finite: adam updates nothing */
+    int32_t bad_unit;      /* the first unit with gradients that are not finite; -1: none */
+    int32_t bad_loss_rank; /* the first rank whose loss is not finite; -1: none */
 };
 
-/* Learning rate and bias corrections of one optimizer step. */
+/* What the schedule sets for one optimizer step: learning rate, Adam's bias corrections and decay rates. */
 struct step_rates {
     double lr, correction1, correction2;
+    double beta1, beta2; /* double: at β2 = 0.999, 1-β2 in fp32 has a relative error of 1e-5 */
 };
 
 /* The rates of a step, in device memory: all that the host changes from step to step. The host enqueues a step before
@@ -286,6 +324,7 @@ struct step_schedule {
 struct decide_step_args {
     int32_t world, units;
     const double *reports; /* (world, units + 1): a rank's sum of squares for each unit, then its loss sum */
+    double grad_factor;    /* the gradients are this times those of the scaled loss; > 0 */
     double clip;
     struct loss_scaler_rules scaler;
     const struct step_schedule *schedule;
@@ -294,8 +333,9 @@ struct decide_step_args {
 
 /* If *enabled is not 0: *index = the smallest i with x[i] not finite, or n. Otherwise nothing is read or written. */
 struct find_nonfinite_args {
+    enum dtype dtype; /* DTYPE_F32 or DTYPE_BF16 */
     int64_t n;
-    const float *x;
+    const void *x;
     const int32_t *enabled;
     int64_t *index;
 };
@@ -303,17 +343,41 @@ struct find_nonfinite_args {
 /* Adam and AdamW (Kingma and Ba 2015; Loshchilov and Hutter 2019), n elements, one pass:
  *   g = grad · grad_scale;  adamw: w -= lr · weight_decay · w, else g += weight_decay · w;
  *   m = β1 m + (1-β1) g;  v = β2 v + (1-β2) g²;  w -= lr · (m / correction1) / (sqrt(v / correction2) + eps)
- * lr, grad_scale and the corrections come from *step. If step->skipped, nothing is read or written. */
+ * lr, grad_scale, the betas and the corrections come from *step. If step->skipped, nothing is read or written.
+ * States in bf16 are rounded stochastically, keyed by step->optimizer_step and `rounding`
+ * (core/stochastic_rounding.h). */
 struct adam_args {
     int64_t n;
-    float *master, *m, *v;
-    const float *grad;
+    void *master, *m, *v;
+    enum dtype master_dtype, moment_dtype; /* fp32 both, or bf16 and either: then param is NULL */
+    struct rounding_place rounding;        /* of element 0; used with states in bf16 */
+    const void *grad;
+    enum dtype grad_dtype; /* DTYPE_F32 or DTYPE_BF16 */
     const struct step_state *step;
     void *param; /* param_dtype (n), or NULL: gets the rounded master */
     enum dtype param_dtype;
     float eps, weight_decay;
-    double beta1, beta2; /* double: at β2 = 0.999, 1-β2 in fp32 has a relative error of 1e-5 */
     bool adamw;
+};
+
+/* Optimizers with at most one moment, n elements, one pass; g = grad · grad_scale:
+ *   Lion (Chen et al. 2023): w -= lr · weight_decay · w;  w -= lr · sign(β1 m + (1-β1) g);  m = β2 m + (1-β2) g
+ *   SGD (as torch.optim.SGD): g += weight_decay · w;  m = g in the first update, then momentum · m + (1-dampening) g;
+ *                             w -= lr · (nesterov ? g + momentum · m : m); without m: w -= lr · g
+ * lr, grad_scale, the betas and the number of updates come from *step. If step->skipped, nothing is read or written.
+ * sign(0) is 0. */
+struct momentum_args {
+    enum optimizer_type rule; /* OPTIMIZER_LION or OPTIMIZER_SGD */
+    int64_t n;
+    float *master;
+    float *m; /* NULL: SGD without momentum */
+    const void *grad;
+    enum dtype grad_dtype; /* DTYPE_F32 or DTYPE_BF16 */
+    const struct step_state *step;
+    void *param; /* param_dtype (n), or NULL: gets the rounded master */
+    enum dtype param_dtype;
+    float weight_decay, momentum, dampening;
+    bool nesterov;
 };
 
 #define OPS_LIST(X)      \
@@ -333,11 +397,14 @@ struct adam_args {
     X(swiglu_bwd)        \
     X(cross_entropy)     \
     X(add)               \
+    X(dropout)           \
     X(cast)              \
+    X(accumulate)        \
     X(sumsq)             \
     X(decide_step)       \
     X(find_nonfinite)    \
-    X(adam)
+    X(adam)              \
+    X(momentum)
 
 #define OPS_COUNT_ONE(name) +1
 enum { OPS_COUNT = 0 OPS_LIST(OPS_COUNT_ONE) };
@@ -354,6 +421,7 @@ struct op_limits {
     enum dtype dtype;
     int64_t max_tokens; /* M */
     int64_t C, F, H, KV, D, V, P;
+    int64_t max_head_norm;              /* the longest row of a head norm; 0: D */
     int64_t max_linear_k, max_linear_n; /* the largest K and N of a matrix product */
     int32_t max_seqs, max_seq;
     /* The attention of a full micro-batch, without its pointers; M 0: none. A device that can compile a kernel for just
@@ -378,6 +446,9 @@ enum status ops_prepare(struct device *device, const struct linear_products *pro
 
 /* Bytes of workspace that a stream needs for every op within the limits: stream_set_workspace(). */
 size_t ops_workspace_bytes(struct device *device, const struct op_limits *limits);
+
+/* The bytes of workspace that are enough for sumsq and find_nonfinite on any device. */
+enum { OPS_SUMS_WORKSPACE = 16 << 10 };
 
 /* Writes a line for the log on how ops are computed where there are several ways; empty where there is only one. */
 void ops_describe(struct device *device, char *text, size_t size);

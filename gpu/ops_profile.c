@@ -1,11 +1,11 @@
 /* ops_profile.c: the time and work of each op, measured by a table that wraps the device's op table.
  *
  * While the profile is on, device->ops points to `profiled`. Its entries time the wrapped op between two stream_sync()
- * calls and add up its work (ops_work.h). Only one thread may call ops while the profile is on. */
+ * calls and add up its work (op_cost.h). Only one thread may call ops while the profile is on. */
 #include "core/clock.h"
 #include "core/memory.h"
 #include "gpu/device_backend.h"
-#include "gpu/ops_work.h"
+#include "gpu/op_cost.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -30,7 +30,7 @@ enum { OPS_LIST(OPS_INDEX) };
     {                                                                              \
         struct ops_profiler *profiler = *profiler_of(stream_device(stream));       \
         struct op_profile *entry = &profiler->entries[INDEX_##op];                 \
-        struct op_work work = ops_work_##op(args);                                 \
+        struct op_cost work = op_cost_##op(args);                                  \
         stream_sync(stream);                                                       \
         double start = seconds_now();                                              \
         profiler->inner->op(stream, args);                                         \

@@ -88,11 +88,13 @@ def resident(session):
 class Ours:
     """ztrain, started once and stopped (SIGSTOP) between its turns."""
 
-    def __init__(self, ztrain, top, dtype, length, ranks=1, stage=0):
+    def __init__(self, ztrain, top, dtype, length, ranks=1, stage=0, name="ztrain", settings=()):
         more = ["--set", "comm.timeout_seconds=3600"] if ranks > 1 else []     # its ranks do not notice the pauses
-        line, self.folder = command(ztrain, top, "ztrain", dtype, length, ranks, 1000000, stage, more)
+        line, self.folder = command(ztrain, top, name, dtype, length, ranks, 1000000, stage, more)
+        for setting in settings:
+            line += ["--set", setting]
         shutil.rmtree(self.folder, ignore_errors=True)
-        self.log = f"{top}/turn.log"
+        self.log = f"{top}/{name}.log"
         self.tokens = BATCH * length
         started = time.monotonic()
         with open(self.log, "w", encoding="utf-8") as log:
@@ -196,7 +198,7 @@ def gib(size):
     return f"{size / 2 ** 30:.2f} GiB"
 
 
-def beside_peer(arguments, top, dtype, length, label, ranks=1, stage=0, compiled=True, deepspeed=False):
+def against_peer(arguments, top, dtype, length, label, ranks=1, stage=0, compiled=True, deepspeed=False):
     """Alternates short turns and prints one line of the table. A machine that slows down for some seconds slows both."""
     peer = Peer(arguments.peers, dtype, length, compiled, deepspeed)
     ztrain = None
@@ -263,7 +265,13 @@ def alone(arguments, top, dtype, length, ceiling):
             break
 
 
+def end_with_finally():
+    """Lets SIGTERM unwind the stack, so that stopped processes are killed rather than left behind."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+
+
 def main():
+    end_with_finally()
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--ztrain", default=f"{ROOT}/build/ztrain")
     parser.add_argument("--ops-test", default=f"{ROOT}/build/ops-test")
@@ -286,10 +294,10 @@ def main():
     for dtype, length in cases:
         if arguments.deepspeed:
             if dtype == "bf16":
-                beside_peer(arguments, top, dtype, length, f"2 ranks, ZeRO-3; DeepSpeed{how}", 2, 3, deepspeed=True)
+                against_peer(arguments, top, dtype, length, f"2 ranks, ZeRO-3; DeepSpeed{how}", 2, 3, deepspeed=True)
         elif arguments.peers:
             label = f"PyTorch {'eager' if arguments.eager else 'compiled'}{how}"
-            beside_peer(arguments, top, dtype, length, label, compiled=not arguments.eager)
+            against_peer(arguments, top, dtype, length, label, compiled=not arguments.eager)
         else:
             if dtype not in ceilings:
                 ceilings[dtype] = gemm_ceiling(arguments.ops_test, dtype)

@@ -16,7 +16,7 @@ import re
 import sys
 
 # Room: the rooms that its files may include, in addition to its own.
-CORE = ["core", "core/spec", "core/data"]
+CORE = ["core", "core/spec", "core/data", "core/storage"]
 GPU = ["gpu", "gpu/cpu", "gpu/cuda", "gpu/plan", "gpu/open", "gpu/model"]
 COMM = ["comm", "comm/wire", "comm/launch", "comm/zero"]
 CKPT = ["ckpt", "ckpt/huggingface"]
@@ -24,6 +24,7 @@ ROOMS = {
     "core": [],
     "core/spec": ["core"],
     "core/data": ["core"],
+    "core/storage": ["core"],
     "gpu": CORE,
     "gpu/cpu": CORE + ["gpu"],
     "gpu/cuda": CORE + ["gpu"],
@@ -50,7 +51,7 @@ DOORS = {
     "gpu/cpu": {
         "cmd/doctor.c": ["cpuid.h", "cpu_bf16.h", "device_cpu.h"],
         "cmd/train/choose_kernels.h": ["cpu_kernels.h"],
-        "cmd/train/run.h": ["cpu_kernels.h"],
+        "cmd/train/run_state.h": ["cpu_kernels.h"],
         "cmd/train/machine_record.h": ["cpu_kernels.h"],
         "cmd/train/machine_record.c": ["cpu_bf16.h", "device_cpu.h"],
     },

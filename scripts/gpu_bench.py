@@ -78,7 +78,7 @@ def ztrain_turn(arguments, top, name, length, batch):
         while first is None or time.monotonic() - first < arguments.seconds:
             if process.poll() is not None:
                 with open(log.name, encoding="utf-8", errors="replace") as f:
-                    said = (f.read().strip().splitlines() or ["it said nothing"])[-1][:200]
+                    said = (f.read().strip().splitlines() or ["it printed nothing"])[-1][:200]
                 return None, None, None, (NO_FIT if process.returncode == EXIT_DEVICE and "GiB" in said else "") + said
             if time.monotonic() - started > arguments.seconds + 90:
                 return None, None, None, "no step within 90 s"
@@ -102,7 +102,7 @@ def ztrain_turn(arguments, top, name, length, batch):
     return seconds, steps[-1]["memory_bytes"]["device"], statistics.median(shares) if shares else None, None
 
 
-# --- PyTorch (a process of its own, so that its memory is gone when ztrain's turn comes) --------------------------------
+# --- PyTorch (a separate process, so that its memory is gone when ztrain's turn comes) --------------------------------
 
 def torch_turn(arguments, top, name, length, batch):
     line = [sys.executable, os.path.abspath(__file__), "--peer", f"{top}/{name}.json", str(length), str(batch),
@@ -116,7 +116,7 @@ def torch_turn(arguments, top, name, length, batch):
         if text.startswith("{\"seconds\""):
             answer = json.loads(text)
             return answer["seconds"], answer["memory"], None, None
-    return None, None, None, (done.stderr.strip().splitlines() or ["it said nothing"])[-1][:200]
+    return None, None, None, (done.stderr.strip().splitlines() or ["it printed nothing"])[-1][:200]
 
 
 def peer(path, length, batch, seconds):

@@ -31,7 +31,7 @@ for argument in "$@"; do
     esac
 done
 
-packages=(gcc make libc6-dev libyaml-dev libjansson-dev libzstd-dev libxxhash-dev libsodium-dev python3)
+packages=(gcc make libc6-dev libyaml-dev libjansson-dev libzstd-dev libxxhash-dev libsodium-dev liburing-dev python3)
 [ $test_packages = 0 ] || packages+=(libcmocka-dev python3-pytest)
 [ $check_packages = 0 ] || packages+=(clang libomp-dev clang-format shellcheck cppcheck python3-pyflakes python3-venv)
 [ $fresh_packages = 0 ] || packages+=(debootstrap git)
@@ -39,16 +39,17 @@ packages=(gcc make libc6-dev libyaml-dev libjansson-dev libzstd-dev libxxhash-de
 
 if ! command -v apt-get >/dev/null; then
     program='#include <jansson.h>
+#include <liburing.h>
 #include <sodium.h>
 #include <xxhash.h>
 #include <yaml.h>
 #include <zstd.h>
 int main(void) { return 0; }'
-    if echo "$program" | ${CC:-gcc} -x c - -o /dev/null -lyaml -ljansson -lzstd -lxxhash -lsodium 2>/dev/null; then
+    if echo "$program" | ${CC:-gcc} -x c - -o /dev/null -lyaml -ljansson -lzstd -lxxhash -lsodium -luring 2>/dev/null; then
         exit 0
     fi
     echo "install-deps.sh: no apt-get here; hint: install gcc, make, Python 3, and the headers of libyaml, jansson," \
-        "zstd, xxHash and libsodium (and cmocka, pytest for the tests), then run make" >&2
+        "zstd, xxHash, libsodium and liburing (and cmocka, pytest for the tests), then run make" >&2
     exit 1
 fi
 
@@ -104,7 +105,7 @@ for package in "${missing[@]}"; do
 done
 [ $need_onednn = 0 ] || [ -n "$(onednn_package)" ] || update=1
 
-# Another apt may be running, above all on a machine that has just started. apt's DPkg::Lock::Timeout waits for only one of
+# Another apt may be running, especially on a machine that has just started. apt's DPkg::Lock::Timeout waits for only one of
 # its three locks, so a call that finds a lock taken is made again.
 run_apt() {
     local log waiting=0

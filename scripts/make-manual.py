@@ -186,9 +186,10 @@ def completion(help_, commands, sections):
             command_options.append(f"    {name}) options={quoted(own)} ;;")
     keys = [row for _, rows in sections for row in rows]
     for key, value, _, _ in keys:
+        value = value.replace(", or auto", ", auto")
         if re.fullmatch(r"\w+(, \w+)+", value):
             values.append(f"            {key}) word={quoted(value.split(', '))} ;;")
-    unknown = " | ".join("--" + name for name, value, _ in help_["options"] if value in ("N", "RATE"))
+    unknown = " | ".join("--" + name for name, value, _ in help_["options"] if value in ("N", "RATE", "SIZE"))
     device = next(text for name, _, text in help_["options"] if name == "device")
     devices = [word.split()[0] for word in device.rsplit(": ", 1)[1].split(", ")]
     assumptions = re.findall(r"^  ([a-z0-9-]+)  ", dict(commands)["plan"].split("\nwords of --assume", 1)[1], flags=re.M)

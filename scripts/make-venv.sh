@@ -6,7 +6,7 @@ set -euo pipefail
 [ $# -ge 1 ] || { sed -n '2,4s/^# \{0,1\}//p' "$0" && exit 2; }
 venv=$1 bench=${2:-}
 [ -x "$venv/bin/python" ] || python3 -m venv "$venv"
-packages=(torch transformers safetensors tokenizers numpy pytest)
+packages=(torch transformers safetensors tokenizers numpy pytest jinja2 pyarrow zstandard)
 [ "$bench" != --bench ] || packages+=(deepspeed intel-openmp setuptools)
 "$venv/bin/python" -m pip install -q --disable-pip-version-check "${packages[@]}"
 "$venv/bin/python" -c 'import torch, transformers; print("torch", torch.__version__, "transformers", transformers.__version__)'

@@ -5,11 +5,11 @@
 #                                output has lines 'N passed, M failed', the last of them is the part's count; any other
 #                                part counts as one test. A part that exits non-zero has failed, whatever it counted.
 #                COMMAND may be a function, which sees exported variables only.
-#   part_beside NAME SECONDS COMMAND…   starts a single-threaded program, which runs in parallel with the following parts
+#   part_parallel NAME SECONDS COMMAND…   starts a single-threaded program, which runs while the following parts run
 #   parts_join                   waits for these programs and counts them
 #   parts_end                    prints the sum as the last line; returns the exit status of the whole run
 
-parts_passed=0 parts_failed=0 parts_broken=() parts_beside=()
+parts_passed=0 parts_failed=0 parts_broken=() parts_parallel=()
 LOGS=${LOGS:-build/log}
 mkdir -p "$LOGS"
 
@@ -46,16 +46,16 @@ part() {
     part_count "$name" "${PIPESTATUS[0]}" $((SECONDS - started)) "$seconds"
 }
 
-part_beside() {
+part_parallel() {
     local name=$1 seconds=$2
     shift 2
     { timeout -k 10 "$seconds" "$@" >"$LOGS/$name.log" 2>&1; echo "$? $SECONDS" >"$LOGS/$name.end"; } &
-    parts_beside+=("$name $seconds $SECONDS $!")
+    parts_parallel+=("$name $seconds $SECONDS $!")
 }
 
 parts_join() {
     local name seconds started pid code ended failed=0
-    for one in ${parts_beside[@]+"${parts_beside[@]}"}; do
+    for one in ${parts_parallel[@]+"${parts_parallel[@]}"}; do
         read -r name seconds started pid <<<"$one"
         wait "$pid"
         read -r code ended <"$LOGS/$name.end"
@@ -63,7 +63,7 @@ parts_join() {
         cat "$LOGS/$name.log"
         part_count "$name" "$code" $((ended - started)) "$seconds" || failed=1
     done
-    parts_beside=()
+    parts_parallel=()
     return $failed
 }
 

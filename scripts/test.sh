@@ -34,7 +34,7 @@ export ZTRAIN=$build/ztrain
 mkdir -p "$LOGS"
 . scripts/parts.sh
 
-# Sanitizers stop at the first report, with an exit code of their own that no test expects.
+# Sanitizers stop at the first report, with an exit code that no test expects.
 export ASAN_OPTIONS=exitcode=99:abort_on_error=0${ASAN_OPTIONS:+:$ASAN_OPTIONS}
 export UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1${UBSAN_OPTIONS:+:$UBSAN_OPTIONS}
 export LSAN_OPTIONS=suppressions=$PWD/tests/sanitizers/lsan.supp:print_suppressions=0${LSAN_OPTIONS:+:$LSAN_OPTIONS}

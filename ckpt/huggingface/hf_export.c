@@ -188,8 +188,7 @@ static void shard_name(const struct exporter *exporter, int shard, char name[NAM
         snprintf(name, NAME_BYTES, "model-%05d-of-%05d.safetensors", shard + 1, exporter->num_shards);
 }
 
-/* The header of a shard after its length, padded with blanks to a multiple of 8. The caller frees it; NULL: no memory.
- */
+/* The header of a shard after its length, padded with blanks to a multiple of 8; from malloc(), NULL if that fails. */
 static char *shard_header(const struct exporter *exporter, int shard, size_t *size)
 {
     static const char *const DTYPES[] = {[DTYPE_F32] = "F32", [DTYPE_BF16] = "BF16", [DTYPE_F16] = "F16"};

@@ -42,6 +42,7 @@ struct import {
     const char *dir;
     const struct model_desc *desc;
     const struct tensor_table *table;
+    uint64_t seed;                      /* of tensors that start fresh */
     const struct tensor_info **by_name; /* sorted by name */
     struct string_list files;           /* names in dir */
     struct source *sources;
@@ -114,7 +115,12 @@ static enum status find_files(struct import *import, struct error *err)
         return read_index(import, path, err);
     TRY(fs_join(path, import->dir, "pytorch_model.bin", STATUS_DATA, err));
     bool pickled = fs_exists(path);
+    TRY(fs_join(path, import->dir, "adapter_model.safetensors", STATUS_DATA, err));
+    bool adapter = fs_exists(path);
     error_set(err, STATUS_DATA, "no weights in '%s': neither %s nor %s", import->dir, SINGLE_FILE, INDEX_FILE);
+    if (adapter)
+        return error_hint(
+            err, "adapter_model.safetensors is a LoRA adapter; name the folder of a model that it was merged into");
     return pickled ? error_hint(err, "pytorch_model.bin is not read; save the model as safetensors")
                    : error_hint(err, "expected a Hugging Face folder with config.json and safetensors");
 }
@@ -148,7 +154,15 @@ static bool is_skipped(const struct model_desc *desc, const char *name)
 {
     if (desc->family == FAMILY_GPT2 && (ends_with(name, ".attn.bias") || ends_with(name, ".attn.masked_bias")))
         return true;
+    if (desc->num_labels > 0 && desc->new_head && strcmp(name, LM_HEAD) == 0) /* a classifier has another head */
+        return true;
     return ends_with(name, "rotary_emb.inv_freq");
+}
+
+/* Whether the tensor is the head of a classifier that starts from a language model's folder, which has none. */
+static bool starts_fresh(const struct model_desc *desc, const struct tensor_info *tensor)
+{
+    return desc->new_head && tensor->role == ROLE_SCORE_W;
 }
 
 /* The table's tensor for a name in a file; GPT-2's hub files lack the prefix. */
@@ -179,7 +193,7 @@ static enum status match_entry(struct import *import, int file, const char *path
     bool tied_head = import->desc->tied && strcmp(entry->name, LM_HEAD) == 0;
     const struct tensor_info *tensor =
         tied_head ? tensor_find(import->table, 0, ROLE_WTE) : find_tensor(import, entry->name);
-    if (!tensor) {
+    if (!tensor || starts_fresh(import->desc, tensor)) {
         error_set(err, STATUS_DATA, "%s: tensor '%.200s' is not part of this model", path, entry->name);
         return error_hint(err, "config.json must be that of the weights (model_type %s, %" PRId64 " layers)",
                           model_family_name(import->desc->family), import->desc->num_layers);
@@ -235,7 +249,7 @@ static enum status check_complete(const struct import *import, struct error *err
     const struct tensor_info *first = NULL;
     int missing = 0;
     for (int i = 0; i < import->table->num_tensors; i++) {
-        if (import->sources[i].file < 0) {
+        if (import->sources[i].file < 0 && !starts_fresh(import->desc, &import->table->tensors[i])) {
             first = first ? first : &import->table->tensors[i];
             missing++;
         }
@@ -357,21 +371,27 @@ static enum status read_unit(struct import *import, int unit, int64_t begin, int
         memset(out + (filled - begin), 0, (size_t)(from - filled) * sizeof *out);
         float *part = out + (from - begin);
         const struct source *source = &import->sources[i];
+        filled = to;
+        if (starts_fresh(import->desc, tensor)) {
+            tensor_init_range(import->table, i, import->seed, from - tensor->offset, to - from, part);
+            continue;
+        }
         TRY(read_range(import, source, from - tensor->offset, to - from, part, err));
         TRY(check_finite(import, tensor, source, from - tensor->offset, part, to - from, err));
         if (tensor->role == ROLE_WTE && import->tied_head.file >= 0)
             TRY(compare_tied_head(import, from - tensor->offset, to - from, part, err));
-        filled = to;
     }
     memset(out + (filled - begin), 0, (size_t)(end - filled) * sizeof *out);
     return STATUS_OK;
 }
 
 enum status huggingface_load(const char *dir, const struct model_desc *desc, const struct tensor_table *table,
-                             const struct shard_layout *layout, int rank, struct state_slices slices, struct error *err)
+                             const struct shard_layout *layout, int rank, uint64_t seed, struct state_slices slices,
+                             struct error *err)
 {
     ASSERT(layout->num_units == table->num_units && rank >= 0 && rank < layout->world);
-    struct import import = {.dir = dir, .desc = desc, .table = table, .tied_head.file = -1, .open_file = -1};
+    struct import import = {
+        .dir = dir, .desc = desc, .table = table, .seed = seed, .tied_head.file = -1, .open_file = -1};
     size_t tensors = (size_t)table->num_tensors;
     enum status status;
     import.by_name = calloc(tensors, sizeof *import.by_name);

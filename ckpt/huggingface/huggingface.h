@@ -3,7 +3,7 @@
 #define ZTRAIN_CKPT_HUGGINGFACE_HUGGINGFACE_H
 
 #include "ckpt/checkpoint.h"
-#include "core/model.h"
+#include "core/model_config.h"
 #include "core/shard.h"
 #include "core/tensor_table.h"
 
@@ -11,10 +11,10 @@
  * owns. The folder has model.safetensors, or shards with model.safetensors.index.json, in fp32, bf16 or fp16. GPT-2
  * files may lack the "transformer." prefix. The tensors rotary_emb.inv_freq, attn.bias and attn.masked_bias are
  * skipped. A tied model's lm_head.weight may replace the embedding, or repeat it. STATUS_DATA names a tensor that is
- * missing, extra, misshapen or truncated, or has a NaN or an infinity, and a tied head that differs from the embedding.
- */
+ * missing, extra, misshapen or truncated, or has a NaN or an infinity, and a tied head that is not the embedding. With
+ * desc->new_head, lm_head.weight is skipped, and the classifier's head gets initial values that depend on `seed`. */
 enum status huggingface_load(const char *dir, const struct model_desc *desc, const struct tensor_table *table,
-                             const struct shard_layout *layout, int rank, struct state_slices slices,
+                             const struct shard_layout *layout, int rank, uint64_t seed, struct state_slices slices,
                              struct error *err);
 
 /* Writes folder `out` (created if absent): model.safetensors, or shards of at most `max_shard_bytes` (0: 5 GB) with an

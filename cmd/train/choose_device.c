@@ -1,5 +1,5 @@
-/* choose_device.c: see choose_device.h. The ranks exchange what they see, and all draw the same conclusion: ranks that
- * decided by themselves would compute on different devices, or take GPUs from each other. */
+/* choose_device.c: see choose_device.h. The ranks exchange the devices that they see, and all draw the same conclusion:
+ * ranks that decided by themselves would compute on different devices, or take GPUs from each other. */
 #include "cmd/train/choose_device.h"
 
 #include "comm/gpu_binding.h"
@@ -70,7 +70,7 @@ enum status choose_device(const struct run_spec *spec, struct comm *comm, const 
             return do_without(spec, NULL, 0, why, 0, err);
         choice->to_plan = !cuda;
         if (choice->to_plan)
-            log_info("no GPU here (%s): the plan assumes one, and leaves out cuDNN's workspace", why);
+            log_info("no GPU here (%s): the plan assumes one, and estimates cuDNN's workspace", why);
         return STATUS_OK;
     }
     struct gpu_view own;

@@ -1,5 +1,5 @@
-/* choose_device.h: the device that this rank computes on: one kind for all ranks of a job, and a GPU of its own where
- * there are several. */
+/* choose_device.h: the device that this rank computes on: one kind for all ranks of a job, and a different GPU for
+ * each rank of a node. */
 #ifndef ZTRAIN_CMD_TRAIN_CHOOSE_DEVICE_H
 #define ZTRAIN_CMD_TRAIN_CHOOSE_DEVICE_H
 

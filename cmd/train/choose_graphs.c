@@ -24,10 +24,18 @@ static const char *obstacle(const struct graph_question *q)
 {
     if (!device_has_graphs(q->device))
         return "the CPU device has none";
-    if (!q->spec->data.packing)
-        return "with data.packing false no two steps are alike";
+    if (q->spec->data.packing != SPEC_PACKING_CUT)
+        return "with data.packing other than true no two steps are alike";
+    if (q->spec->data.document_mask)
+        return "with data.document_mask no two steps are alike";
+    if (q->spec->zero.offload_param.device != OFFLOAD_NONE)
+        return "zero_optimization.offload_param moves data on streams of its own";
+    if (q->spec->cpu_checkpointing)
+        return "activation_checkpointing.cpu_checkpointing copies on a stream that is not captured";
     if (q->profile)
         return "--profile times each op";
+    if (q->spec->zero.offload_optimizer.device != OFFLOAD_NONE)
+        return "with zero_optimization.offload_optimizer the host updates parameters in each step";
     if (q->comm && !comm_can_capture(q->comm))
         return "ranks that share a GPU communicate through the host";
     return NULL;

@@ -3,7 +3,7 @@
 #define ZTRAIN_CMD_TRAIN_CHOOSE_GRAPHS_H
 
 #include "comm/comm.h"
-#include "core/model.h"
+#include "core/model_config.h"
 #include "core/spec/spec.h"
 #include "gpu/device.h"
 

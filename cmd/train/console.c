@@ -38,9 +38,8 @@ static int terminal_columns(void)
     return ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col ? size.ws_col : INT_MAX;
 }
 
-/* Renews the line. The terminal must not wrap it, or it could not be renewed: it loses the norm and the rate, then its
- * end.
- */
+/* Renews the line. The terminal must not wrap it, or it could not be renewed: so it loses first the norm and the
+ * rate, then its end. */
 static void show_line(struct console *console, const char *step, const char *rates, const char *speed)
 {
     int columns = terminal_columns() - 1;

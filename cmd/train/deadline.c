@@ -10,7 +10,7 @@
 
 static const double reserve = 10; /* seconds, for a slow step, a slow file system, clocks of two machines that differ */
 static const double no_limit = 5 * 365 * 86400.0; /* seconds to the end of a job that has no limit */
-static const double same_end = 5; /* seconds; Slurm's answers differ by less while nobody changes the limit */
+static const double same_end = 5; /* seconds; Slurm's answers differ by less while the limit stays the same */
 static const double checkpoint_slack = 2, step_slack = 1.25;
 
 /* "2026-11-21 17:30:00" */

@@ -2,8 +2,8 @@
  *
  * The end is SLURM_JOB_END_TIME or squeue's answer. squeue is asked again while the job runs, as scontrol can change
  * the limit, and the variable then stays as it was. If squeue does not answer, the last known end remains. Rank 0 looks
- * at the clock after each step and after each micro-batch of an evaluation: the end is near when another step as long
- * as the longest one so far, a checkpoint and a reserve would no longer fit. */
+ * at the clock whenever the ranks vote on stopping (stop_vote.h): the end is near when another interval as long as the
+ * longest one so far, a checkpoint and a reserve would no longer fit. */
 #ifndef ZTRAIN_CMD_TRAIN_DEADLINE_H
 #define ZTRAIN_CMD_TRAIN_DEADLINE_H
 

@@ -20,7 +20,7 @@ void line_pump_init(struct line_pump *pump, int from, enum outlet to, int rank);
 /* Copies the whole lines that can be read without waiting. At the end of the input it copies the rest as well, and
  * closes `from`. */
 void line_pump_run(struct line_pump *pump);
-/* Copies what is left, finished line or not, and closes `from`. */
+/* Copies the rest of the buffer, even if it is not a whole line, and closes `from`. */
 void line_pump_finish(struct line_pump *pump);
 
 #endif

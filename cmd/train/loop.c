@@ -12,9 +12,10 @@
 /* clang-format on */
 #include "cmd/train/loop.h"
 
+#include "cmd/train/evaluate.h"
 #include "cmd/train/resume.h"
 #include "cmd/train/save.h"
-#include "cmd/train/stop_signal.h"
+#include "cmd/train/stop_vote.h"
 #include "core/clock.h"
 #include "core/log.h"
 #include "core/memory.h"
@@ -24,49 +25,9 @@
 #include <stdio.h>
 #include <unistd.h>
 
-static const double vote_seconds = 1; /* between two votes on stopping within a step, at least */
-
-/* ---- votes on stopping --------------------------------------------------- */
-
-/* On rank 0, at a vote: the number of micro-batches until the next one, as many as take vote_seconds at the pace since
- * the last vote. At most twice the last interval: a host that is ahead of its device measures too little time. */
-static double next_vote(struct vote *vote)
-{
-    double now = seconds_now(), most = 2 * (double)(vote->interval > 0 ? vote->interval : 1);
-    int64_t done = vote->interval - vote->left;
-    double each = done > 0 ? (now - vote->at) / (double)done : INFINITY;
-    vote->at = now;
-    return fmin(fmax(floor(vote_seconds / each), 1), most);
-}
-
-/* Collective: sets run->stop if some rank was asked to stop, or the job's end is near. */
-static enum status look_for_stop(struct run *run, struct error *err)
-{
-    bool leads = run->boot->rank == 0, near = leads && deadline_is_near(&run->deadline, seconds_now());
-    double stops[3] = {stop_signal_pending() ? 1.0 : 0.0, near ? 1.0 : 0.0, leads ? next_vote(&run->vote) : 0};
-    TRY(comm_sum(run->comm, stops, COUNT_OF(stops), err));
-    run->deadline_near = stops[1] > 0;
-    run->stop = stops[0] > 0 || run->deadline_near;
-    run->vote.interval = run->vote.left = (int64_t)stops[2];
-    return STATUS_OK;
-}
-
-/* The stepper's look between two micro-batches of a step. */
-static enum status look_within_step(void *context, struct stepper *stepper, bool *stop, struct error *err)
-{
-    struct run *run = context;
-    *stop = false;
-    if (--run->vote.left > 0)
-        return STATUS_OK;
-    stepper_keep_up(stepper);
-    TRY(look_for_stop(run, err));
-    *stop = run->stop;
-    return STATUS_OK;
-}
-
 /* ---- a step -------------------------------------------------------------- */
 
-/* Notes what is known of a step as soon as it is enqueued. */
+/* Notes the facts of a step that are known as soon as it is enqueued. */
 static void note_step(struct run *run, const struct step_enqueued *step, struct pending_step *pending)
 {
     struct trainer *t = &run->trainer;
@@ -89,7 +50,7 @@ static void note_step(struct run *run, const struct step_enqueued *step, struct 
 static enum status train_step(struct run *run, bool *broken_off, struct error *err)
 {
     struct pending_step *pending = &run->pending[run->enqueued % ZERO_STEPS];
-    const struct stepper_look look = {look_within_step, run};
+    const struct stepper_look look = {stop_vote_within_step, run};
     struct step_enqueued step;
     struct comm_stats uncounted;
 
@@ -102,19 +63,13 @@ static enum status train_step(struct run *run, bool *broken_off, struct error *e
     run->enqueued++;
     ASSERT(step.last.step == run->enqueued);
 
-    TRY(look_for_stop(run, err));
+    TRY(stop_vote(run, err));
     run_read_volume(run, step.counted ? &run->volume : &uncounted);
     note_step(run, &step, pending);
     return STATUS_OK;
 }
 
 /* ---- a step's results ---------------------------------------------------- */
-
-/* NaN (null in metrics.jsonl) if there are no targets: documents of one token, or only losses that are not finite. */
-static double mean_loss(double sum, double targets)
-{
-    return targets > 0 ? sum / targets : NAN;
-}
 
 static int64_t resident_bytes(void)
 {
@@ -182,10 +137,11 @@ static void complete_metrics(struct run *run, struct pending_step *pending, cons
 {
     const struct trainer *t = &run->trainer;
     struct step_metrics *m = &pending->metrics;
-    m->loss = mean_loss(result->loss_sum, (double)pending->targets);
+    m->loss = run_mean_loss(result->loss_sum, (double)pending->targets);
     m->lr = result->lr;
     m->loss_scale = result->loss_scale;
     m->tokens = run->position.tokens;
+    m->targets = pending->targets;
     m->grad_norm = result->grad_norm;
     m->skipped = result->skipped;
     m->memory_device = (int64_t)(t->plan.local.used + t->plan.shared.used);
@@ -227,60 +183,6 @@ static enum status collect_steps(struct run *run, int64_t ahead, struct error *e
 
 /* ---- between steps ------------------------------------------------------- */
 
-/* The device's *loss_sum, once all work enqueued before is done. */
-static double read_loss_sum(struct trainer *t)
-{
-    double sum;
-    stream_copy(t->compute, &sum, t->loss_sum, sizeof sum);
-    stream_sync(t->compute);
-    return sum;
-}
-
-/* Adds up the losses of a stream on the device, and its *targets. A stop breaks it off and leaves the whole evaluation
- * to the resumed run (position.evaluation_due). */
-static enum status evaluate_stream(struct run *run, struct token_stream *stream, double *targets, struct error *err)
-{
-    struct trainer *t = &run->trainer;
-    for (;;) {
-        struct batch batch;
-        bool end = false;
-        TRY(token_stream_next(stream, &batch, &end, err));
-        if (end)
-            return STATUS_OK;
-        if (run->stop) {
-            run->position.evaluation_due = true;
-            return STATUS_OK;
-        }
-        TRY(transformer_evaluate(t->transformer, &batch, zero_verbs(t->zero), t->compute, t->loss_sum, err));
-        *targets += (double)batch.num_targets;
-        TRY(look_for_stop(run, err));
-    }
-}
-
-static enum status evaluate(struct run *run, struct error *err)
-{
-    struct trainer *t = &run->trainer;
-    struct token_stream *stream = NULL;
-    double sums[2] = {0, 0}; /* loss, targets */
-    stream_fill_zero(t->compute, t->loss_sum, sizeof *t->loss_sum);
-    TRY(token_stream_open(&t->validation_config, 1, &stream, err));
-    enum status status = evaluate_stream(run, stream, &sums[1], err);
-    token_stream_close(stream);
-    TRY(status);
-    sums[0] = read_loss_sum(t);
-    TRY(comm_sum(run->comm, sums, COUNT_OF(sums), err));
-    double loss = mean_loss(sums[0], sums[1]);
-    if (run->metrics && !run->position.evaluation_due) {
-        TRY(metrics_eval(run->metrics, run->position.step, run->position.epoch, loss, (int64_t)sums[1], err));
-        console_break(&run->console);
-        log_info("step %" PRId64 "  eval_loss %.4f  perplexity %.2f  (%.0f targets)", run->position.step, loss,
-                 exp(loss), sums[1]);
-    }
-    double forward, backward; /* read so that they do not count for the next step */
-    transformer_times(t->transformer, &forward, &backward);
-    return STATUS_OK;
-}
-
 /* What is to be done after the step that was enqueued last. */
 struct due {
     bool evaluation, epoch_end, checkpoint, run_end;
@@ -302,12 +204,16 @@ static struct due due_now(const struct run *run)
 static enum status report_epoch_end(struct run *run, struct error *err)
 {
     const struct train_position *position = &run->position;
-    double loss = mean_loss(position->epoch_loss_sum, (double)position->epoch_targets);
+    double loss = run_mean_loss(position->epoch_loss_sum, (double)position->epoch_targets);
     if (!run->metrics)
         return STATUS_OK;
     TRY(metrics_epoch_end(run->metrics, position->epoch, position->step, loss, err));
     console_break(&run->console);
     log_info("epoch %" PRId64 " ends at step %" PRId64 "  train_loss %.4f", position->epoch, position->step, loss);
+    if (position->epoch_targets == 0)
+        log_warn("no target of epoch %" PRId64 " counted, so the model has learned nothing in it; hint: are the loss "
+                 "masks beside data.train 0 everywhere?",
+                 position->epoch);
     return STATUS_OK;
 }
 
@@ -317,7 +223,7 @@ static enum status between_steps(struct run *run, const struct due *due, struct 
     struct train_position *position = &run->position;
     position->evaluation_due = false;
     if (due->evaluation)
-        TRY(evaluate(run, err));
+        TRY(run_evaluate(run, err));
     if (position->evaluation_due)
         return save_checkpoint(run, true, err);
     if (due->epoch_end)

@@ -1,9 +1,11 @@
 #include "cmd/train/prepare.h"
 
 #include "cmd/train/machine_record.h"
+#include "cmd/train/memory_limit.h"
 #include "cmd/train/resume.h"
 #include "cmd/train/retry_together.h"
 #include "cmd/train/stop_signal.h"
+#include "cmd/train/trainer_weights.h"
 #include "core/fsutil.h"
 #include "core/log.h"
 #include "core/version.h"
@@ -114,17 +116,27 @@ static enum status build(struct run *run, const struct checkpoint *checkpoint, b
     struct trainer *t = &run->trainer;
     t->profile = profile;
     t->boot = run->boot;
+    t->node_ranks = run->boot->local_world;
     if (checkpoint && machine_record_kernels(checkpoint->machine, &run->kernels_before))
         t->kernels_before = &run->kernels_before;
     TRY(trainer_build(t, run->spec, run->boot->rank, run->boot->world, run->comm, run->boot->cores, err));
     run->spec_json = spec_to_json(run->spec);
     TRY(trainer_open_data(t, err));
     if (run->boot->rank == 0)
-        TRY(checkpoint_keeper_new(run->spec->model.pretrained, &run->keeper, err));
+        TRY(checkpoint_save_cache_new(run->spec->model.pretrained, &run->save_cache, err));
     run->position = (struct train_position){.epoch = 1};
     run->saved_step = run->newest_step = -1;
     loss_scaler_init(&run->position.scaler, &run->spec->loss_scaler, run->spec->initial_loss_scale);
     return checkpoint ? take_position(run, checkpoint, err) : STATUS_OK;
+}
+
+static void log_autos(const struct run_spec *spec)
+{
+    struct string_list lines = {0};
+    spec_auto_print(spec, &lines);
+    for (int i = 0; i < lines.count; i++)
+        log_info("%s", lines.items[i]);
+    string_list_release(&lines);
 }
 
 static void log_start(const struct run *run)
@@ -139,10 +151,12 @@ static void log_start(const struct run *run)
              " steps, %" PRId64 " an epoch; run folder %s",
              spec->train_batch_size, spec->train_micro_batch_size_per_gpu, spec->gradient_accumulation_steps,
              run->boot->world, t->total_steps, t->steps_per_epoch, run->folder.path);
-    trainer_print_plan(t);
+    log_autos(spec);
+    trainer_memory_print(t);
 }
 
-/* Records what this run computes with; logs what differs from the checkpoint. The ranks must be alike. */
+/* Records the machine that this run computes with, and logs its differences from the checkpoint's. The ranks must be
+ * alike. */
 static enum status describe_machine(struct run *run, const struct checkpoint *checkpoint, struct error *err)
 {
     char text[1024];
@@ -156,25 +170,25 @@ static enum status describe_machine(struct run *run, const struct checkpoint *ch
 /* ---- outputs ------------------------------------------------------------- */
 
 /* Moves checkpoints of later steps aside and opens metrics.jsonl with the lines that led to the checkpoint. */
-static enum status take_planned_course(struct run *run, const struct checkpoint *checkpoint,
-                                       const struct checkpoint_course *course, struct error *err)
+static enum status apply_planned_rewind(struct run *run, const struct checkpoint *checkpoint,
+                                        const struct checkpoint_rewind *rewind, struct error *err)
 {
     const struct train_position *position = &run->position;
     bool branched = run->place.start == RUN_BRANCHED;
     char path[FS_PATH_MAX];
-    TRY(checkpoint_course_take(course, err));
+    TRY(checkpoint_rewind_apply(rewind, err));
     snprintf(path, sizeof path, "%s", checkpoint->path);
     if (!branched)
-        TRY(fs_join(path, course->dir, course->name, STATUS_CHECKPOINT, err));
-    if (course->metrics_from < 0)
+        TRY(fs_join(path, rewind->dir, rewind->name, STATUS_CHECKPOINT, err));
+    if (rewind->metrics_from < 0)
         log_warn("no metrics.jsonl.N has the lines that led to '%s': metrics.jsonl begins at step %" PRId64, path,
                  position->step + 1);
     struct metrics_course lines = {.step = position->step,
                                    .evaluation_due = position->evaluation_due,
                                    .checkpoint = path,
                                    .bytes = checkpoint->bytes,
-                                   .from = course->metrics_from,
-                                   .former = course->number};
+                                   .from = rewind->metrics_from,
+                                   .former = rewind->number};
     TRY(metrics_open(run->folder.metrics, branched ? NULL : &lines, &run->metrics, err));
     TRY(metrics_resume(run->metrics, path, position->step, err));
     log_info("resumed from %s at step %" PRId64 ", epoch %" PRId64, path, position->step, position->epoch);
@@ -183,13 +197,13 @@ static enum status take_planned_course(struct run *run, const struct checkpoint 
 
 /* Commits to the resume: up to here only run.yaml has changed in the run folder, and everything that can refuse the
  * resume has had its turn. */
-static enum status commit_course(struct run *run, const struct checkpoint *checkpoint, struct error *err)
+static enum status commit_rewind(struct run *run, const struct checkpoint *checkpoint, struct error *err)
 {
-    struct checkpoint_course course;
-    enum status status = resume_plan_course(run->resume, &run->place, checkpoint, &course, err);
+    struct checkpoint_rewind rewind;
+    enum status status = resume_plan_rewind(run->resume, &run->place, checkpoint, &rewind, err);
     if (status == STATUS_OK)
-        status = take_planned_course(run, checkpoint, &course, err);
-    checkpoint_course_release(&course);
+        status = apply_planned_rewind(run, checkpoint, &rewind, err);
+    checkpoint_rewind_release(&rewind);
     return status;
 }
 
@@ -201,7 +215,7 @@ static enum status open_files(struct run *run, const struct checkpoint *checkpoi
     TRY(run_folder_still_ours(&run->folder, err));
     TRY(run_folder_write_spec(&run->folder, run->spec, err));
     if (checkpoint)
-        TRY(commit_course(run, checkpoint, err));
+        TRY(commit_rewind(run, checkpoint, err));
     else
         TRY(metrics_open(run->folder.metrics, NULL, &run->metrics, err));
     metrics_ask_owner(run->metrics, run_folder_still_ours, &run->folder);
@@ -227,12 +241,13 @@ static enum status prepare_from(struct run *run, const struct checkpoint *checkp
     struct trainer *t = &run->trainer;
     TRY(run_agree(run, build(run, checkpoint, profile, err), err));
     log_start(run);
+    TRY(run_agree(run, memory_limit_check(t, err), err));
     if (run->boot->rank == 0)
         deadline_init(&run->deadline, (double)t->table.num_params * checkpoint_bytes / slow_disk, deadline_period);
-    TRY(trainer_allocate(t, err));
+    TRY(trainer_memory_allocate(t, err));
     TRY(describe_machine(run, checkpoint, err));
-    TRY(run_agree(run, trainer_load_weights(t, checkpoint, err), err));
-    TRY(trainer_spread_weights(t, err));
+    TRY(run_agree(run, trainer_weights_load(t, checkpoint, err), err));
+    TRY(trainer_weights_spread(t, err));
     TRY(stepper_init(&run->stepper, t, err));
     zero_set_position(t->zero, run->position.optimizer_step, &run->position.scaler, t->compute);
     if (!there)

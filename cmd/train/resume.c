@@ -1,6 +1,7 @@
 #include "cmd/train/resume.h"
 
 #include "cmd/train/trainer.h"
+#include "cmd/train/trainer_labels.h"
 #include "core/data/token_set.h"
 #include "core/io.h"
 #include "core/log.h"
@@ -37,13 +38,13 @@ enum status resume_open(const char *resume, const struct retry *retry, struct ch
     return status;
 }
 
-enum status resume_plan_course(const char *resume, const struct run_place *place, const struct checkpoint *checkpoint,
-                               struct checkpoint_course *course, struct error *err)
+enum status resume_plan_rewind(const char *resume, const struct run_place *place, const struct checkpoint *checkpoint,
+                               struct checkpoint_rewind *rewind, struct error *err)
 {
-    memset(course, 0, sizeof *course);
+    memset(rewind, 0, sizeof *rewind);
     if (place->start == RUN_BRANCHED)
         return STATUS_OK;
-    return checkpoint_course_plan(place->path, checkpoint, names_run_folder(resume), course, err);
+    return checkpoint_rewind_plan(place->path, checkpoint, names_run_folder(resume), rewind, err);
 }
 
 /* Compares the model's config, as it is now, with the config that the checkpoint was trained with: the spec names only
@@ -103,19 +104,20 @@ static bool same_data_elsewhere(const struct checkpoint *checkpoint, const struc
     if (!changed || !checkpoint->data_fingerprint || token_set_open(patterns, now->count, &set, &unread) != STATUS_OK)
         return false;
     bool same = token_set_check(set, INT32_MAX, &fingerprint, &unread) == STATUS_OK &&
+                trainer_labels_fingerprint(spec, set, &fingerprint, &unread) == STATUS_OK &&
                 fingerprint == checkpoint->data_fingerprint;
     token_set_close(set);
     return same;
 }
 
-static enum status compare_specs(const struct checkpoint *checkpoint, const struct run_spec *spec, int world, bool say,
-                                 struct error *err)
+static enum status compare_specs(const struct checkpoint *checkpoint, const struct run_spec *spec, int world,
+                                 bool print, struct error *err)
 {
     struct spec_report report = {0};
     enum status status = compare_models(checkpoint, spec, &report.errors, err);
     bool same_model = status == STATUS_OK && report.errors.count == 0 && same_pretrained_name(checkpoint, spec);
     spec_compare(spec, checkpoint->spec, same_model, same_data_elsewhere(checkpoint, spec), &report);
-    if (say) {
+    if (print) {
         for (int i = 0; i < report.errors.count; i++)
             log_line(PRINTABLE(report.errors.items[i]));
         for (int i = 0; i < report.notices.count; i++)
@@ -131,25 +133,25 @@ static enum status compare_specs(const struct checkpoint *checkpoint, const stru
 }
 
 enum status resume_check(const struct checkpoint *checkpoint, struct run_spec *spec, int world, const char *source,
-                         bool say, struct error *err)
+                         bool print, struct error *err)
 {
     TRY(spec_resolve_batch_resumed(spec, world, source, checkpoint->spec, checkpoint->world, err));
-    return compare_specs(checkpoint, spec, world, say, err);
+    return compare_specs(checkpoint, spec, world, print, err);
 }
 
-/* Logs what a resume would move aside. */
-static void log_course(const struct checkpoint_course *course)
+/* Logs the checkpoints that a resume would move aside. */
+static void log_rewind(const struct checkpoint_rewind *rewind)
 {
-    if (*course->from)
-        log_info("would rename '%s/%s' to '%s': the run continues from it", course->dir, course->from, course->name);
-    if (course->taken)
-        log_info("would move aside '%s/%s' as '%s.aside-%d'", course->dir, course->name, course->name, course->number);
-    for (int i = 0; i < course->count; i++)
-        if (course->moves[i].damaged)
-            log_info("would move aside '%s/%s', which is damaged", course->dir, course->moves[i].name);
+    if (*rewind->from)
+        log_info("would rename '%s/%s' to '%s': the run continues from it", rewind->dir, rewind->from, rewind->name);
+    if (rewind->taken)
+        log_info("would move aside '%s/%s' as '%s.aside-%d'", rewind->dir, rewind->name, rewind->name, rewind->number);
+    for (int i = 0; i < rewind->count; i++)
+        if (rewind->moves[i].damaged)
+            log_info("would move aside '%s/%s', which is damaged", rewind->dir, rewind->moves[i].name);
         else
-            log_info("would move aside '%s/%s' as '%s.aside-%d'", course->dir, course->moves[i].name,
-                     course->moves[i].name, course->number);
+            log_info("would move aside '%s/%s' as '%s.aside-%d'", rewind->dir, rewind->moves[i].name,
+                     rewind->moves[i].name, rewind->number);
 }
 
 enum status resume_dry(const char *resume, const struct run_place *place, struct run_spec *spec, int world,
@@ -157,14 +159,14 @@ enum status resume_dry(const char *resume, const struct run_place *place, struct
 {
     enum status status;
     struct checkpoint *checkpoint;
-    struct checkpoint_course course = {.count = 0};
+    struct checkpoint_rewind rewind = {.count = 0};
     TRY(resume_open(resume, &(struct retry){.limit = 0}, &checkpoint, err));
     TRY_END(resume_check(checkpoint, spec, world, source, true, err));
-    TRY_END(resume_plan_course(resume, place, checkpoint, &course, err));
+    TRY_END(resume_plan_rewind(resume, place, checkpoint, &rewind, err));
     log_info("would resume from %s at step %" PRId64, checkpoint->path, checkpoint->position.step);
-    log_course(&course);
+    log_rewind(&rewind);
 end:
-    checkpoint_course_release(&course);
+    checkpoint_rewind_release(&rewind);
     checkpoint_close(checkpoint);
     return status;
 }
@@ -183,7 +185,8 @@ enum status resume_position(const struct checkpoint *checkpoint, int64_t steps_p
 {
     if (checkpoint->data_fingerprint && checkpoint->data_fingerprint != data_fingerprint)
         return error_set(err, STATUS_DATA,
-                         "data.train holds other data than when checkpoint '%s' was written (other sizes or tokens); "
+                         "data.train holds other data than when checkpoint '%s' was written (other sizes, tokens or "
+                         "loss masks); "
                          "hint: put the shards back, or start a new run with model.pretrained from 'ztrain export'",
                          checkpoint->path);
     *position = checkpoint->position;

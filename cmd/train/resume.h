@@ -3,7 +3,7 @@
 #define ZTRAIN_CMD_TRAIN_RESUME_H
 
 #include "ckpt/checkpoint.h"
-#include "ckpt/checkpoint_course.h"
+#include "ckpt/checkpoint_rewind.h"
 #include "cmd/train/run_place.h"
 #include "core/retry.h"
 #include "core/spec/spec.h"
@@ -15,18 +15,17 @@ enum status resume_open(const char *resume, const struct retry *retry, struct ch
                         struct error *err);
 
 /* Checks that a run on `world` ranks may continue from it: STATUS_USAGE for a difference that would silently change the
- * run. Fills in the spec's batch sizes (spec_resolve_batch_resumed). source: where the world size comes from; say:
+ * run. Fills in the spec's batch sizes (spec_resolve_batch_resumed). source: where the world size comes from; print:
  * prints the differences. */
 enum status resume_check(const struct checkpoint *checkpoint, struct run_spec *spec, int world, const char *source,
-                         bool say, struct error *err);
+                         bool print, struct error *err);
 
 /* Plans what the resume has to change in the run folder: nothing if the run branches off into another one. The caller
- * releases the course (checkpoint_course.h), also after an error. */
-enum status resume_plan_course(const char *resume, const struct run_place *place, const struct checkpoint *checkpoint,
-                               struct checkpoint_course *course, struct error *err);
+ * releases the plan (checkpoint_rewind.h), also after an error. */
+enum status resume_plan_rewind(const char *resume, const struct run_place *place, const struct checkpoint *checkpoint,
+                               struct checkpoint_rewind *rewind, struct error *err);
 
-/* --dry-run --resume: prints the checkpoint that would be taken, what has changed since, and what would be moved aside.
- */
+/* --dry-run --resume: prints the checkpoint that would be taken, what has changed since, and the moves aside. */
 enum status resume_dry(const char *resume, const struct run_place *place, struct run_spec *spec, int world,
                        const char *source, struct error *err);
 

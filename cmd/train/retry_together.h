@@ -1,4 +1,4 @@
-/* retry_together.h: all ranks together try again what a disk or a file server refuses for a while.
+/* retry_together.h: all ranks together repeat an operation that a disk or a file server refuses for a while.
  *
  * Rank 0's clock decides: several times a second the ranks exchange its decision, and whether one of them was asked to
  * stop. So all of them wait, try again or give up at the same time. */

@@ -29,7 +29,7 @@
  *                                         refused at the first change
  *
  * To take the folder, a taker looks once more whether the old owner file is still the same, writes an owner file with
- * a nonce of its own, and reads it back. The lock keeps takers apart that do so at the same moment. Where the lock
+ * its nonce, and reads it back. The lock keeps takers apart that do so at the same moment. Where the lock
  * cannot be taken (no locks, or held by an owner that is to be succeeded) a taker pauses between writing and reading,
  * and of several that renamed their files in that time the last one wins. A lock that is held by a dead owner's node is
  * abandoned: the taker locks a new file and renames it to `lock`.
@@ -235,7 +235,7 @@ static enum status lock_descriptor(int fd, const char *path, enum grip *grip, st
     return STATUS_OK;
 }
 
-/* The folder was checked before (run_place.h), so what fails now is the disk. */
+/* The folder was checked before (run_place.h), so a failure now is the disk's. */
 static enum status open_error(const char *what, const char *path, struct error *err)
 {
     return error_set(err, STATUS_CHECKPOINT, "cannot %s '%s': %s", what, path, strerror(errno));
@@ -285,8 +285,7 @@ static enum status lock_replace(struct run_lock *lock, bool *beaten, struct erro
 
 /* ---- judging an owner ---------------------------------------------------- */
 
-/* The start of a process, in clock ticks since the boot; 0: it cannot be seen; -1: it is dead, but not yet waited for.
- */
+/* The start of a process, in clock ticks since the boot; 0: it cannot be seen; -1: it is a zombie. */
 static int64_t process_began(int64_t pid)
 {
     char path[64], line[2048];
@@ -443,12 +442,11 @@ struct watch {
     char nonce[33];
     double waited; /* seconds during which this process could look */
     double last;   /* the last look */
-    bool said;
+    bool logged;   /* the user knows that this owner is watched */
 };
 
 /* Seconds for which this owner is watched before it counts as dead. A taker without the lock leaves a head start to the
- * one that has it.
- */
+ * taker that has it. */
 static double silence_needed(const struct run_lock *lock, const struct reading *reading, enum grip grip)
 {
     double period = reading->owner.period > 0 ? reading->owner.period : lock->config.period;
@@ -461,7 +459,7 @@ static void watch_on(struct run_lock *lock, struct watch *watch, const struct re
     if (!watch->begun || strcmp(watch->nonce, reading->owner.nonce) || !watch->text[0] != !reading->text[0]) {
         watch->begun = true;
         watch->waited = 0;
-        watch->said = false;
+        watch->logged = false;
         memcpy(watch->text, reading->text, sizeof watch->text);
         memcpy(watch->nonce, reading->owner.nonce, sizeof watch->nonce);
     } else {
@@ -494,9 +492,9 @@ static void log_watching(const struct run_lock *lock, struct watch *watch, const
                          enum grip grip)
 {
     char who[512];
-    if (watch->said || judge(lock, reading, grip) != VERDICT_DISTANT)
+    if (watch->logged || judge(lock, reading, grip) != VERDICT_DISTANT)
         return;
-    watch->said = true;
+    watch->logged = true;
     describe_owner(&reading->owner, who);
     log_info("run folder '%s' is marked as used by a run that can only be watched from here (%s); waiting up to %.0f s "
              "for a sign of life from it before this run takes over",
@@ -522,7 +520,7 @@ static enum status take_lock(struct run_lock *lock, struct error *err)
                 log_warn("'%s' cannot be locked, as its file system has no locks: the file '" OWNER_NAME
                          "' next to it is all that keeps other jobs out of this run folder",
                          lock->lock_path);
-            if (won && *reading.text && !watch.said)
+            if (won && *reading.text && !watch.logged)
                 log_debug("took over '%s' from %s", lock->owner_path, reading.owner.nonce);
             if (won)
                 return STATUS_OK;

@@ -47,7 +47,7 @@ enum status run_lock_take(struct run_lock **lock, const char *folder, const stru
  * STATUS_CHECKPOINT: it cannot be read. */
 enum status run_lock_check(struct run_lock *lock, struct error *err);
 
-/* The same from what is known without reading the disk: the refreshing thread reads the file once a period. */
+/* The same without reading the disk, by the last reading of the refreshing thread, which reads once a period. */
 enum status run_lock_check_quickly(struct run_lock *lock, struct error *err);
 
 /* Deletes the owner file if it is this run's, and unlocks. NULL is allowed. */

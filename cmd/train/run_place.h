@@ -1,4 +1,4 @@
-/* run_place.h: the folder that a run lives in, and how the run relates to what is there. One process decides (rank 0,
+/* run_place.h: the folder that a run lives in, and how the run relates to its contents. One process decides (rank 0,
  * or a dry run); the struct holds no pointers, so that a broadcast can carry it to the other ranks. */
 #ifndef ZTRAIN_CMD_TRAIN_RUN_PLACE_H
 #define ZTRAIN_CMD_TRAIN_RUN_PLACE_H
@@ -26,8 +26,7 @@ struct run_place {
  * path is too long, or run_place_check(). */
 enum status run_place_find(const struct run_spec *spec, const char *resume, struct run_place *place, struct error *err);
 
-/* STATUS_USAGE if the folder holds checkpoints and the run does not continue from one of them: it would overwrite them.
- */
+/* STATUS_USAGE if the folder holds checkpoints that the run would overwrite: it does not continue from any of them. */
 enum status run_place_check(const struct run_place *place, struct error *err);
 
 /* STATUS_USAGE if the folder cannot be made or written: the nearest existing path above it is not a folder, or this

@@ -44,7 +44,7 @@ static enum status write_checkpoint(struct run *run, char name[64], int64_t *byt
         .machine = run->machine,
         .data_fingerprint = t->data_fingerprint,
         .dtype = run->spec->dtype,
-        .keeper = run->keeper,
+        .cache = run->save_cache,
         .still_owner = run_folder_still_ours,
         .owner = &run->folder,
     };

@@ -3,7 +3,7 @@
 #ifndef ZTRAIN_CMD_TRAIN_SAVE_H
 #define ZTRAIN_CMD_TRAIN_SAVE_H
 
-#include "cmd/train/run.h"
+#include "cmd/train/run_state.h"
 
 /* Collective, with no step under way: writes a checkpoint of run->position. last: the run ends with it, so that failing
  * to write it is an error; any other checkpoint may be lost (a warning). STATUS_DIVERGED: the ranks' copies of the

@@ -1,7 +1,7 @@
 /* squeue.h: the time at which Slurm will end a job: only squeue knows it once its limit was changed (scontrol update).
  *
  * squeue may take long or hang: it is a program on some file server that asks a daemon on another machine. So while the
- * ranks compute, a thread of its own starts squeue and waits for it. There is one squeue at a time; if it does not
+ * ranks compute, a separate thread starts squeue and waits for it. There is one squeue at a time; if it does not
  * answer within five seconds it is killed, and the last answer remains. */
 #ifndef ZTRAIN_CMD_TRAIN_SQUEUE_H
 #define ZTRAIN_CMD_TRAIN_SQUEUE_H

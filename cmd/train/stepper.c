@@ -182,13 +182,18 @@ static enum status run_as_graph(struct stepper *s, struct token_stream *stream, 
 
 /* ---- a step -------------------------------------------------------------- */
 
-/* Learning rate and bias corrections of optimizer step k. */
+/* What the schedule sets in optimizer step k. */
 static struct step_rates rates_of(const struct run_spec *spec, int64_t k)
 {
-    bool correct = spec->optimizer.bias_correction;
+    const bool correct = spec->optimizer.bias_correction;
+    double beta1 = spec->optimizer.beta1, beta2 = spec->optimizer.beta2;
+    if (schedule_has_betas(&spec->scheduler))
+        schedule_betas(&spec->scheduler, k, &beta1, &beta2);
     return (struct step_rates){.lr = schedule_lr(&spec->scheduler, spec->optimizer.lr, k),
-                               .correction1 = correct ? 1.0 - pow(spec->optimizer.beta1, (double)k) : 1.0,
-                               .correction2 = correct ? 1.0 - pow(spec->optimizer.beta2, (double)k) : 1.0};
+                               .beta1 = beta1,
+                               .beta2 = beta2,
+                               .correction1 = correct ? 1.0 - pow(beta1, (double)k) : 1.0,
+                               .correction2 = correct ? 1.0 - pow(beta2, (double)k) : 1.0};
 }
 
 enum status stepper_enqueue(struct stepper *s, struct token_stream *stream, int64_t made,

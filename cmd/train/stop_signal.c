@@ -32,7 +32,7 @@ static void write_words(const char *words)
 
 bool stop_signal_is_another(double seconds)
 {
-    return seconds > 0.2; /* nobody presses Ctrl-C twice in less */
+    return seconds > 0.2; /* no user presses Ctrl-C twice in less time */
 }
 
 static void count_interrupt(void)

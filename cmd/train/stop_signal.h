@@ -15,7 +15,8 @@ int stop_signal_pending(void);
 
 /* From now on a second SIGINT ends the process with exit code 130. Not for a supervisor's ranks: a terminal or a batch
  * system may send one SIGINT both to the supervisor, which passes it on, and to the ranks; their supervisor counts for
- * them. `speaks`: this process prints on stderr what a second SIGINT will do, and that it has done so. */
+ * them. `speaks`: this process prints on stderr that a second SIGINT ends it at once, and at the second one that it
+ * did. */
 void stop_signal_count_interrupts(bool speaks);
 
 /* Whether a SIGINT that comes `seconds` after the last one is a second request. Some senders (timeout(1), a terminal

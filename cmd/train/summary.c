@@ -51,8 +51,12 @@ static void log_best(const struct metrics_summary *s, const char *checkpoints)
     else
         snprintf(where, sizeof where, "its checkpoint is not kept, the nearest is %s/%s", checkpoints,
                  s->best_checkpoint);
-    log_info("best evaluation: after step %" PRId64 ", eval_loss %.4f, perplexity %.2f; %s", s->best_step, s->best_loss,
-             exp(s->best_loss), where);
+    if (isnan(s->best_accuracy))
+        log_info("best evaluation: after step %" PRId64 ", eval_loss %.4f, perplexity %.2f; %s", s->best_step,
+                 s->best_loss, exp(s->best_loss), where);
+    else
+        log_info("best evaluation: after step %" PRId64 ", eval_loss %.4f, accuracy %.4f, f1 %.4f; %s", s->best_step,
+                 s->best_loss, s->best_accuracy, s->best_f1, where);
 }
 
 void summary_log(const char *metrics_path, const char *checkpoints, double process_seconds)

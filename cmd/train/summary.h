@@ -3,8 +3,7 @@
 #define ZTRAIN_CMD_TRAIN_SUMMARY_H
 
 /* Logs how long the run's steps took, over all starts, and its best evaluation with the checkpoint nearest to it, as
- * metrics.jsonl records them. process_seconds: how long this process has run. A file that cannot be read is a warning.
- */
+ * metrics.jsonl records them. process_seconds: how long this process has run. Failing to read a file is a warning. */
 void summary_log(const char *metrics_path, const char *checkpoints, double process_seconds);
 
 #endif

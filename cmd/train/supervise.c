@@ -2,9 +2,9 @@
  *
  * The supervisor is not a rank. It makes the shared memory (comm/control.h), starts the ranks in order as its direct
  * children, each with a share of the cores, and then sits in one poll() loop over their output and a signalfd. It never
- * waits for a reader of its own output (core/output.h).
+ * waits for a reader of its output (core/output.h).
  *
- *   - SIGINT, SIGTERM and SIGUSR1 are passed on to the ranks, once each: the ranks have process groups of their own, so
+ *   - SIGINT, SIGTERM and SIGUSR1 are passed on to the ranks, once each: the ranks are in other process groups, so
  *     that a Ctrl-C on the terminal reaches only the supervisor. SIGHUP (the terminal is gone) is passed on as SIGTERM.
  *     Ranks start with these signals blocked, so that none is lost before they listen. SIGTSTP and SIGCONT stop and
  *     continue the ranks. SIGHUP and SIGTSTP stay ignored if they were (nohup): blocked, they would still reach the
@@ -230,8 +230,8 @@ static void reap(struct job *job)
     }
 }
 
-/* Does what is due by now: a rank that left early fails the job; signals for ranks that outlive a failure. Returns the
- * seconds until the next look. */
+/* Acts on deadlines that have passed: a rank that left early fails the job; signals for ranks that outlive a failure.
+ * Returns the seconds until the next look. */
 static double check_time(struct job *job)
 {
     double now = seconds_now();
@@ -257,7 +257,7 @@ static double check_time(struct job *job)
 
 /* ---- the loop ------------------------------------------------------------ */
 
-/* The first SIGINT prints what a second one will do. */
+/* The first SIGINT prints the effect of a second one. */
 static void take_interrupt(struct job *job)
 {
     double now = seconds_now();
@@ -381,7 +381,7 @@ static void job_init(struct job *job, int ranks, char **argv, double timeout_sec
             job->children[r].pumps[i].from = -1;
 }
 
-/* Opens what the supervisor works with: its signals, the job's shared memory. */
+/* Opens the supervisor's signalfd and makes the job's shared memory. */
 static enum status job_open(struct job *job, const sigset_t *mask, struct error *err)
 {
     const struct control_shape shape = {.world = job->ranks, .local_world = job->ranks, .num_nodes = 1};

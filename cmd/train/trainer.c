@@ -1,24 +1,38 @@
 #include "cmd/train/trainer.h"
 
-#include "ckpt/huggingface/huggingface.h"
 #include "cmd/train/choose_device.h"
 #include "cmd/train/choose_graphs.h"
 #include "cmd/train/choose_kernels.h"
+#include "cmd/train/trainer_labels.h"
+#include "cmd/train/trainer_memory.h"
 #include "comm/agree.h"
-#include "core/liveness.h"
 #include "core/log.h"
-#include "core/memory.h"
 #include "gpu/open/device_open.h"
 #include "gpu/peaks.h"
 #include "gpu/plan/device_plan.h"
 
 #include <inttypes.h>
-#include <stdlib.h>
-#include <string.h>
 
-/* packing false: batches are rounded up to this many tokens (at most seq_length), so that GEMMs see few different
- * shapes */
+/* packing false or first_fit: batches are rounded up to this many tokens (at most seq_length), so that GEMMs see few
+ * different shapes */
 enum { TOKEN_MULTIPLE = 16 };
+
+/* Makes the model that of model.task. */
+static enum status apply_task(const struct run_spec *spec, struct model_desc *desc, struct error *err)
+{
+    int64_t num_labels = spec->model.num_labels;
+    if (spec->model.task == TASK_CAUSAL_LM && desc->num_labels > 0) {
+        error_set(err, STATUS_USAGE, "the model is a classifier, and model.task is causal_lm");
+        return error_hint(err, "model.task: sequence_classification, or the folder of a language model");
+    }
+    if (spec->model.task == TASK_CAUSAL_LM)
+        return STATUS_OK;
+    if (num_labels == 0)
+        num_labels = desc->num_labels;
+    if (num_labels == 0)
+        TRY(trainer_count_labels(spec, &num_labels, err));
+    return model_desc_classify(desc, num_labels, err);
+}
 
 enum status trainer_describe_model(const struct run_spec *spec, bool notices, struct model_desc *desc,
                                    struct error *err)
@@ -32,8 +46,19 @@ enum status trainer_describe_model(const struct run_spec *spec, bool notices, st
         error_prefix(err, "%s", spec->model.where);
         return status;
     }
+    status = apply_task(spec, desc, err);
+    if (status != STATUS_OK) {
+        model_desc_release(desc);
+        return status;
+    }
+    if (spec->model.dropout >= 0)
+        model_desc_set_dropout(desc, spec->model.dropout);
     for (int i = 0; notices && i < desc->notices.count; i++)
         log_info("model: %s", desc->notices.items[i]);
+    const struct dropout_rates *rates = &desc->dropout;
+    if (notices && (rates->embedding > 0 || rates->attention > 0 || rates->residual > 0))
+        log_info("model: dropout in training: embeddings %g, attention weights %g, residual branches %g",
+                 rates->embedding, rates->attention, rates->residual);
     if (spec->data.seq_length > desc->max_positions) {
         error_set(err, STATUS_USAGE, "data.seq_length %" PRId64 " is longer than the model's %" PRId64 " positions",
                   spec->data.seq_length, desc->max_positions);
@@ -44,18 +69,6 @@ enum status trainer_describe_model(const struct run_spec *spec, bool notices, st
     return STATUS_OK;
 }
 
-/* Everything that takes device memory, in the order of the arena. Run dry for the plan, then for real. */
-static void lay_out(struct trainer *t, struct arena *local, struct arena *shared)
-{
-    bool peers_read = t->device->kind == DEVICE_CPU; /* no peer reads a GPU's memory directly */
-    zero_layout(t->zero, local, peers_read ? shared : local);
-    transformer_layout(t->transformer, local);
-    t->loss_sum = arena_take(local, MEM_WORKSPACE, sizeof *t->loss_sum);
-    void *workspace = arena_take(local, MEM_WORKSPACE, t->plan.workspace);
-    if (local->base)
-        stream_set_workspace(t->compute, workspace, t->plan.workspace);
-}
-
 /* The token streams of training and evaluation. */
 static void configure_streams(struct trainer *t)
 {
@@ -64,15 +77,18 @@ static void configure_streams(struct trainer *t)
         .seq_length = spec->data.seq_length,
         .vocab_size = t->desc.vocab_size,
         .shuffle = spec->data.shuffle,
-        .packing = spec->data.packing,
+        .packing = spec->data.packing == SPEC_PACKING_CUT,
+        .document_mask = spec->data.document_mask,
+        .classification = t->desc.num_labels > 0,
+        .padding_token = model_desc_padding(&t->desc),
         .seed = spec->run.seed,
         .rank = t->rank,
         .world = t->world,
         .batch_size = spec->train_batch_size,
         .micro_batch_size = spec->train_micro_batch_size_per_gpu,
-        .token_multiple = spec->data.packing                       ? 1
-                          : spec->data.seq_length < TOKEN_MULTIPLE ? spec->data.seq_length
-                                                                   : TOKEN_MULTIPLE,
+        .token_multiple = spec->data.packing == SPEC_PACKING_CUT && !spec->data.document_mask ? 1
+                          : spec->data.seq_length < TOKEN_MULTIPLE                            ? spec->data.seq_length
+                                                                                              : TOKEN_MULTIPLE,
     };
     t->validation_config = t->train_config;
     t->validation_config.evaluation = true;
@@ -90,6 +106,7 @@ static enum status trainer_agree(struct trainer *t, enum status status, struct e
 static enum status describe_shards(struct trainer *t, struct error *err)
 {
     TRY(trainer_describe_model(t->spec, t->rank == 0 && !t->quiet, &t->desc, err));
+    spec_resolve_model(t->spec, t->desc.hidden_size);
     TRY(tensor_table_build(&t->desc, &t->table, err));
     TRY(shard_layout_init(&t->layout, &t->table, t->world, err));
     configure_streams(t);
@@ -105,7 +122,7 @@ static enum status open_device(struct trainer *t, int threads, struct error *err
         return STATUS_OK;
     TRY(trainer_agree(t, choose_device(t->spec, t->comm, t->boot, &choice, err), err));
     if (choice.to_plan)
-        return device_plan_open(&t->device, err);
+        return device_plan_open(NULL, &t->device, err);
     struct cpu_kernels kernels;
     enum status status;
     if (choice.kind == DEVICE_CPU) {
@@ -121,6 +138,43 @@ static enum status open_device(struct trainer *t, int threads, struct error *err
     if (way && t->rank == 0)
         log_info("collectives: %s", way);
     return STATUS_OK;
+}
+
+static struct transformer_config configure_transformer(const struct trainer *t)
+{
+    const struct run_spec *spec = t->spec;
+    struct transformer_config config = {
+        .desc = &t->desc,
+        .table = &t->table,
+        .dtype = spec->dtype,
+        .max_seq = (int32_t)spec->data.seq_length,
+        .max_position = spec->data.seq_length,
+        .training = true,
+        .recompute = spec->recompute,
+        .dropout = t->desc.dropout,
+        .dropout_seed = spec->run.seed,
+        .label_smoothing = (float)spec->train.label_smoothing,
+        .inputs = t->graphs ? (int32_t)spec->gradient_accumulation_steps : 1,
+    };
+    token_stream_limits(&t->train_config, &config.max_tokens, &config.max_seqs);
+    if (t->activations)
+        config.activations = activation_store_verbs(t->activations);
+    return config;
+}
+
+/* The transformer, and the store of its blocks' inputs. */
+static enum status build_transformer(struct trainer *t, struct error *err)
+{
+    if (t->device->kind == DEVICE_CUDA && t->desc.dropout.attention > 0 && t->rank == 0 && !t->quiet)
+        log_info("attention: dropout of its weights takes ztrain's kernels, which are slower than cuDNN's; hint: "
+                 "model.dropout: 0, or an attention rate of 0 in config.json");
+    struct transformer_config config = configure_transformer(t);
+    if (t->spec->cpu_checkpointing && t->spec->recompute != RECOMPUTE_NONE) {
+        size_t bytes = (size_t)config.max_tokens * (size_t)t->desc.hidden_size * dtype_size(config.dtype);
+        TRY(activation_store_new(t->device, t->desc.num_layers, bytes, &t->activations, err));
+        config.activations = activation_store_verbs(t->activations);
+    }
+    return transformer_new(&config, t->device, &t->transformer, err);
 }
 
 enum status trainer_build(struct trainer *t, struct run_spec *spec, int rank, int world, struct comm *comm, int threads,
@@ -146,6 +200,12 @@ enum status trainer_build(struct trainer *t, struct run_spec *spec, int rank, in
     struct zero_config zero = {
         .stage = spec->zero.stage,
         .dtype = spec->dtype,
+        .comm_dtype = spec->communication_data_type,
+        .comm_factor = (float)spec_comm_factor(spec, world),
+        .grad_dtype = spec->grad_accum_dtype,
+        .master_dtype = spec->bf16_master ? DTYPE_BF16 : DTYPE_F32,
+        .moment_dtype = spec->bf16_moments ? DTYPE_BF16 : DTYPE_F32,
+        .rounding_seed = spec->run.seed,
         .overlap_comm = spec->zero.overlap_comm,
         .reduce_bucket_size = spec->zero.reduce_bucket_size,
         .allgather_bucket_size = spec->zero.allgather_bucket_size,
@@ -156,28 +216,82 @@ enum status trainer_build(struct trainer *t, struct run_spec *spec, int rank, in
         .tied = t->desc.tied,
         .training = true,
         .scaler = spec->loss_scaler,
+        .offload_optimizer = spec->zero.offload_optimizer,
+        .offload_param = spec->zero.offload_param,
+        .sub_group_size = spec->zero.sub_group_size,
+        .aio = spec->aio,
     };
+    if (t->planned_comm)
+        zero.aio.paper = device_plan_disk(t->planned);
     TRY(zero_new(&zero, t->device, t->planned ? t->planned_comm : comm, &t->zero, err));
 
-    struct transformer_config transformer = {
-        .desc = &t->desc,
-        .table = &t->table,
-        .dtype = spec->dtype,
-        .max_seq = (int32_t)spec->data.seq_length,
-        .max_position = spec->data.seq_length,
-        .training = true,
-        .recompute = spec->activation_checkpointing,
-        .inputs = t->graphs ? (int32_t)spec->gradient_accumulation_steps : 1,
-    };
-    token_stream_limits(&t->train_config, &transformer.max_tokens, &transformer.max_seqs);
-    TRY(transformer_new(&transformer, t->device, &t->transformer, err));
+    TRY(build_transformer(t, err));
+    trainer_memory_plan(t);
+    return STATUS_OK;
+}
 
-    struct op_limits limits;
-    transformer_op_limits(t->transformer, &limits);
-    t->plan.workspace = ops_workspace_bytes(t->device, &limits);
-    arena_init_dry(&t->plan.local);
-    arena_init_dry(&t->plan.shared);
-    lay_out(t, &t->plan.local, &t->plan.shared);
+enum status trainer_activation_bytes(const struct trainer *t, enum recompute policy, size_t *bytes, struct error *err)
+{
+    struct transformer_config config = configure_transformer(t);
+    struct transformer *transformer;
+    struct arena arena;
+    config.recompute = policy;
+    if (policy == RECOMPUTE_NONE) /* cpu_checkpointing is refused with it */
+        config.activations = NULL;
+    TRY(transformer_new(&config, t->device, &transformer, err));
+    arena_init_dry(&arena);
+    transformer_layout(transformer, &arena);
+    transformer_free(transformer);
+    *bytes = arena.by_kind[MEM_ACTIVATIONS];
+    return STATUS_OK;
+}
+
+/* The schedule against the run's length, which is known now. */
+static enum status check_schedule(const struct trainer *t, struct error *err)
+{
+    const struct schedule_spec *s = &t->spec->scheduler;
+    const int64_t warmup = schedule_warmup(s);
+    if (s->type != SCHEDULE_CONSTANT && warmup > t->total_steps)
+        log_info("the run's %" PRId64 " steps end within the warm-up of %" PRId64
+                 " (scheduler.params): the full learning rate is not reached",
+                 t->total_steps, warmup);
+    if (s->type == SCHEDULE_WSD && warmup + s->decay_steps > s->total_steps)
+        return error_set(err, STATUS_USAGE,
+                         "scheduler.params: WSD's warm-up of %" PRId64 " steps and decay of %" PRId64
+                         " are more than its %" PRId64 " steps; hint: set a smaller decay_steps",
+                         warmup, s->decay_steps, s->total_steps);
+    return STATUS_OK;
+}
+
+/* With a loss mask each step has a divisor of its own, and a graph would have that of the step it was captured from. */
+static enum status check_graphs(struct trainer *t, struct error *err)
+{
+    if (!t->graphs || !token_set_has_mask(t->train_set))
+        return STATUS_OK;
+    if (t->spec->train.cuda_graphs == SPEC_GRAPHS_ON)
+        return error_set(
+            err, STATUS_USAGE,
+            "train.cuda_graphs is true, but steps cannot be graphs: data.train has a loss mask, and no two "
+            "steps have the same number of targets; hint: auto takes graphs where they are possible");
+    t->graphs = false;
+    if (t->rank == 0 && !t->quiet)
+        log_info("CUDA graphs: none: data.train has a loss mask");
+    return STATUS_OK;
+}
+
+/* data.packing first_fit: packs the documents of a stream's token set. */
+static enum status pack_documents(struct trainer *t, const char *key, struct token_stream_config *config,
+                                  struct first_fit **fit, struct error *err)
+{
+    if (t->spec->data.packing != SPEC_PACKING_FIRST_FIT)
+        return STATUS_OK;
+    TRY(first_fit_new(config->set, config->seq_length, fit, err));
+    config->fit = *fit;
+    if (t->rank == 0 && !t->quiet && (*fit)->samples > 0)
+        log_info("%s: %" PRId64 " documents in %" PRId64 " samples, which they fill to %.1f %%; %" PRId64
+                 " documents are longer than data.seq_length and are cut",
+                 key, token_set_documents(config->set), (*fit)->samples,
+                 100.0 * (double)(*fit)->tokens / ((double)(*fit)->samples * (double)config->seq_length), (*fit)->cut);
     return STATUS_OK;
 }
 
@@ -186,30 +300,34 @@ enum status trainer_open_data(struct trainer *t, struct error *err)
     const struct run_spec *spec = t->spec;
     TRY(token_set_open((const char *const *)spec->data.train.items, spec->data.train.count, &t->train_set, err));
     TRY(token_set_check(t->train_set, t->desc.vocab_size, &t->data_fingerprint, err));
+    TRY(check_graphs(t, err));
     t->train_config.set = t->train_set;
+    TRY(pack_documents(t, "data.train", &t->train_config, &t->train_fit, err));
+    if (t->desc.num_labels > 0)
+        TRY(trainer_open_labels(t, t->train_set, &t->train_labels, &t->train_config, err));
+    if (t->train_labels)
+        t->data_fingerprint = label_set_fingerprint(t->train_labels, t->data_fingerprint);
     t->steps_per_epoch = token_stream_steps_per_epoch(&t->train_config);
     if (t->steps_per_epoch < 1)
         return error_set(err, STATUS_DATA,
                          "data.train holds %" PRId64 " samples, fewer than one train_batch_size of %" PRId64
                          "; hint: add data, or set a smaller train_batch_size or a shorter data.seq_length",
-                         token_set_samples(t->train_set, spec->data.seq_length, spec->data.packing),
-                         spec->train_batch_size);
+                         token_stream_samples(&t->train_config), spec->train_batch_size);
     t->total_steps = spec_resolve_steps(t->spec, t->steps_per_epoch);
-    const struct schedule_spec *scheduler = &spec->scheduler;
-    if (scheduler->type != SCHEDULE_CONSTANT && scheduler->warmup_steps > t->total_steps)
-        log_info("the run's %" PRId64 " steps end within the warm-up of %" PRId64
-                 " (scheduler.params): the full learning rate is not reached",
-                 t->total_steps, scheduler->warmup_steps);
+    TRY(check_schedule(t, err));
     if (spec->data.validation.count) {
         TRY(token_set_open((const char *const *)spec->data.validation.items, spec->data.validation.count,
                            &t->validation_set, err));
         TRY(token_set_check(t->validation_set, t->desc.vocab_size, NULL, err));
         t->validation_config.set = t->validation_set;
+        TRY(pack_documents(t, "data.validation", &t->validation_config, &t->validation_fit, err));
+        if (t->desc.num_labels > 0)
+            TRY(trainer_open_labels(t, t->validation_set, &t->validation_labels, &t->validation_config, err));
         const char *both = token_set_common(t->train_set, t->validation_set);
         if (both)
             log_info("'%s' is in data.train and in data.validation: the evaluation's loss is not that of unseen text",
                      both);
-        if (token_set_samples(t->validation_set, spec->data.seq_length, spec->data.packing) < 1)
+        if (token_stream_samples(&t->validation_config) < 1)
             return error_set(err, STATUS_DATA,
                              "data.validation holds no whole sample of %" PRId64
                              " tokens; hint: add validation data, or set a shorter data.seq_length",
@@ -220,85 +338,28 @@ enum status trainer_open_data(struct trainer *t, struct error *err)
     return STATUS_OK;
 }
 
-enum status trainer_allocate(struct trainer *t, struct error *err)
-{
-    struct arena local, shared;
-    arena_init_dry(&shared); /* a rank alone shares nothing */
-    TRY(transformer_prepare(t->transformer, t->spec->gradient_accumulation_steps > 1, err));
-    TRY(device_alloc(t->device, t->plan.local.used, &t->memory, err));
-    arena_init(&local, t->memory, t->plan.local.used);
-    if (t->plan.shared.used) {
-        void *segment;
-        TRY(comm_share(t->comm, t->plan.shared.used, &segment, err));
-        arena_init(&shared, segment, t->plan.shared.used);
-    }
-    lay_out(t, &local, &shared);
-    arena_finish(&local);
-    if (t->plan.shared.used)
-        arena_finish(&shared);
-    return transformer_start(t->transformer, t->compute, err);
-}
-
-/* Fills this rank's slices with initial values; each element depends only on seed, tensor and index. */
-static enum status initialise(struct trainer *t, struct error *err)
-{
-    enum { PIECE = 1 << 16 };
-    for (int u = 0; u < t->table.num_units; u++) {
-        float *slice;
-        TRY(state_slice(zero_slices(t->zero), SLICE_WRITE, STATE_MASTER, u, &slice, err));
-        int64_t begin = t->layout.slice[u] * t->rank, end = begin + t->layout.slice[u];
-        const struct unit_info *unit = &t->table.units[u];
-        memset(slice, 0, (size_t)t->layout.slice[u] * sizeof *slice);
-        for (int i = unit->first_tensor; i < unit->first_tensor + unit->num_tensors; i++) {
-            const struct tensor_info *tensor = &t->table.tensors[i];
-            int64_t first = tensor->offset > begin ? tensor->offset : begin;
-            int64_t last = tensor->offset + tensor->numel < end ? tensor->offset + tensor->numel : end;
-#pragma omp parallel for schedule(dynamic)
-            for (int64_t at = first; at < last; at += PIECE) {
-                int64_t count = last - at < PIECE ? last - at : PIECE;
-                tensor_init_range(&t->table, i, t->spec->run.seed, at - tensor->offset, count, slice + (at - begin));
-                liveness_tick();
-            }
-        }
-    }
-    return STATUS_OK;
-}
-
-enum status trainer_load_weights(struct trainer *t, const struct checkpoint *checkpoint, struct error *err)
-{
-    if (checkpoint)
-        TRY(checkpoint_load(checkpoint, &t->table, &t->layout, t->rank, zero_slices(t->zero), err));
-    else if (t->spec->model.pretrained)
-        TRY(huggingface_load(t->spec->model.pretrained, &t->desc, &t->table, &t->layout, t->rank, zero_slices(t->zero),
-                             err));
-    else
-        TRY(initialise(t, err));
-    return STATUS_OK;
-}
-
-enum status trainer_spread_weights(struct trainer *t, struct error *err)
-{
-    return zero_params_changed(t->zero, t->compute, err);
-}
-
 void trainer_release(struct trainer *t)
 {
     if (t->transformer)
         transformer_free(t->transformer);
+    activation_store_free(t->activations);
     if (t->zero)
         zero_free(t->zero);
     if (t->compute)
         stream_free(t->compute);
     if (t->comm) /* first: until then NCCL may have peers look into the memory of a graph's collectives */
         comm_detach_device(t->comm);
-    if (t->memory)
-        device_free(t->device, t->memory, t->plan.local.used);
+    trainer_memory_free(t);
     if (t->device)
         device_close(t->device);
+    label_set_close(t->train_labels);
+    label_set_close(t->validation_labels);
     if (t->train_set)
         token_set_close(t->train_set);
     if (t->validation_set)
         token_set_close(t->validation_set);
+    first_fit_free(t->train_fit);
+    first_fit_free(t->validation_fit);
     shard_layout_release(&t->layout);
     tensor_table_release(&t->table);
     model_desc_release(&t->desc);
@@ -310,36 +371,4 @@ void trainer_utilisation(const struct trainer *t, struct step_metrics *m)
     enum dtype dtype = t->spec->dtype;
     m->mfu = peaks_mfu(flops, m->tokens_per_s, t->world, t->device->peak_flops[dtype]);
     m->of_ceiling = peaks_mfu(flops, m->tokens_per_s, t->world, t->device->ceiling_flops[dtype]);
-}
-
-void trainer_print_plan(const struct trainer *t)
-{
-    size_t total = t->plan.local.used + t->plan.shared.used;
-    log_info("memory plan: rank %d of %d, ZeRO stage %d, %s, %" PRId64 " parameters", t->rank, t->world,
-             t->spec->zero.stage, dtype_name(t->spec->dtype), t->table.num_params);
-    for (int k = 0; k < MEM_KIND_COUNT; k++) {
-        size_t bytes = t->plan.local.by_kind[k] + t->plan.shared.by_kind[k];
-        log_info("  %-14s %16zu bytes  %10.1f MiB  %6.2f bytes/parameter", mem_kind_name((enum mem_kind)k), bytes,
-                 (double)bytes / 1048576, (double)bytes / (double)t->table.num_params);
-    }
-    log_info("  %-14s %16zu bytes  %10.1f MiB, %.1f MiB of it shared between ranks", "total", total,
-             (double)total / 1048576, (double)t->plan.shared.used / 1048576);
-    int64_t padding = 0, gaps = 0;
-    for (int u = 0; u < t->table.num_units; u++)
-        padding += shard_padded(&t->layout, u) - t->table.units[u].numel;
-    for (int u = 0; u < t->table.num_units; u++)
-        gaps += t->table.units[u].numel;
-    gaps -= t->table.num_params;
-    if (t->device->memory_bytes > 0) {
-        double gib = (double)(1 << 30);
-        log_info("  %.1f %% of the %.1f GiB of %s, which also holds CUDA's context and its libraries' memory",
-                 100 * (double)total / (double)t->device->memory_bytes, (double)t->device->memory_bytes / gib,
-                 t->device->name);
-        if (total > t->device->memory_bytes)
-            log_warn("the plan does not fit into the GPU's memory; hint: a smaller micro batch or sequence, activation "
-                     "checkpointing, a higher ZeRO stage, more ranks");
-    }
-    log_info("  of which, over all ranks: %" PRId64 " elements of shard padding, %" PRId64
-             " of alignment between tensors",
-             padding, gaps);
 }

@@ -1,13 +1,13 @@
 /* bootstrap.c: where this process's rank comes from. See bootstrap.h.
  *
  * Local ranks get three variables from their supervisor, which take precedence. Otherwise every launcher that has left
- * a rank and a number of ranks in the environment makes a claim (bootstrap_claims.h). Claims of one rank mean that it
- * is alone. With more ranks, one of the claims must come from a launcher through which they can meet; the message of a
- * refusal shows the srun line that works. */
+ * a rank and a number of ranks in the environment makes a claim (launcher_environment.h). Claims of one rank mean that
+ * it is alone. With more ranks, one of the claims must come from a launcher through which they can meet; the message of
+ * a refusal shows the srun line that works. */
 #include "comm/launch/bootstrap.h"
 
-#include "comm/launch/bootstrap_claims.h"
 #include "comm/launch/launcher.h"
+#include "comm/launch/launcher_environment.h"
 #include "comm/launch/slurm_step.h"
 #include "core/machine.h"
 #include "core/memory.h"
@@ -25,8 +25,7 @@
 static const char local_rank_name[] = "ZTRAIN_LOCAL_RANK", local_world_name[] = "ZTRAIN_LOCAL_WORLD",
                   local_fd_name[] = "ZTRAIN_LOCAL_FD", secret_name[] = "ZTRAIN_JOB_SECRET";
 
-/* A step inherits the variables of an enclosing step, and may itself have no PMI. own: receives the name of this step.
- */
+/* A step inherits the variables of an enclosing step, and may itself have no PMI. own: receives this step's name. */
 enum { STEP_NAME = 64 };
 static bool pmi_is_left_over(char own[STEP_NAME])
 {
@@ -347,6 +346,6 @@ enum status bootstrap_init(struct bootstrap *bootstrap, struct error *err)
     bootstrap->world = claims.world;
     if (status != STATUS_OK)
         find_way_to_refuse(bootstrap);
-    /* a single rank meets nobody, so PMI_FD need not be usable: a program between srun and ztrain may have closed it */
+    /* a single rank meets no others, so PMI_FD may be unusable: a program between srun and ztrain may have closed it */
     return status == STATUS_OK && claims.world > 1 ? choose_launcher(bootstrap, &claims, err) : status;
 }

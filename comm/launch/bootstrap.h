@@ -73,8 +73,7 @@ enum status bootstrap_connect(struct bootstrap *bootstrap, double timeout_second
                               struct error *err);
 
 /* Small key-value exchange between all ranks (world > 1 with a launcher, after bootstrap_connect). Every rank has its
- * own keys; a key is put once and can be read by all ranks after the next fence. Each call fails after start_seconds.
- */
+ * own keys; a key is put once and can be read by all ranks after the next fence. A call fails after start_seconds. */
 enum status bootstrap_put(struct bootstrap *bootstrap, const char *key, const char *value, struct error *err);
 /* Collective. */
 enum status bootstrap_fence(struct bootstrap *bootstrap, struct error *err);
@@ -82,8 +81,8 @@ enum status bootstrap_fence(struct bootstrap *bootstrap, struct error *err);
 enum status bootstrap_get(struct bootstrap *bootstrap, int rank, const char *key, char *value, struct error *err);
 
 /* Collective: all (world × bytes) = every rank's own (bytes, at most BOOTSTRAP_EXCHANGE_MAX), in rank order. key: as
- * for bootstrap_put(). Same as one put, a fence and world gets; also works alone, not for a supervisor's local ranks.
- */
+ * for bootstrap_put(). The same as a put, a fence and world gets. It works alone as well, but not for a supervisor's
+ * local ranks. */
 enum status bootstrap_exchange(struct bootstrap *bootstrap, const char *key, const void *own, size_t bytes, void *all,
                                struct error *err);
 

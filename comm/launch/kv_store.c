@@ -28,7 +28,7 @@ struct entry {
     char *key, *value;
 };
 
-/* One rank: its connection and what it has put. */
+/* One rank: its connection and its values. */
 struct member {
     int fd; /* -1: none */
     enum presence presence;

@@ -32,8 +32,8 @@ enum status kv_server_new(int world, struct wire_server *const *doors, int count
 /* Sends BYE to the clients that are still connected, ends the thread and all connections. NULL is allowed. */
 void kv_server_free(struct kv_server *server);
 
-/* Called when the job ends for this rank by no act of its own: another rank's abort, or a lost connection with rank 0
- * (code STATUS_PEER). Called at most once, by the client's thread as its last act. */
+/* Called when the job ends for this rank through no act of the rank itself: another rank's abort, or a lost connection
+ * with rank 0 (code STATUS_PEER). Called at most once, by the client's thread as its last act. */
 typedef void kv_ended(void *context, enum status code, const char *text);
 
 /* Takes ownership of the connection, even on error. */

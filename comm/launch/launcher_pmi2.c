@@ -6,8 +6,8 @@
  *   PMI2_KVS_Fence  waits forever for a rank that died: every call has a time limit (timed_call.h).
  *   PMI2_KVS_Get    cuts a value that is too long for the buffer and returns success with a negative length.
  *   PMI2_Abort      ends the process through exit() with its first argument. */
-#include "comm/launch/launcher_library.h"
 #include "comm/launch/pmi2_refusal.h"
+#include "comm/launch/pmi_library.h"
 
 #include <fcntl.h>
 #include <stdio.h>
@@ -19,7 +19,7 @@ _Static_assert((int)BOOTSTRAP_KEY_MAX + (int)sizeof "ztrain..4095" <= (int)KEY_B
 _Static_assert((int)BOOTSTRAP_VALUE_MAX < (int)VALUE_BYTES, "a value is a value of PMI-2");
 
 struct pmi2 {
-    struct library_launcher library;
+    struct pmi_launcher library;
     struct pmi2_functions {
         int (*init)(int *spawned, int *size, int *rank, int *appnum);
         int (*finalize)(void);
@@ -114,7 +114,7 @@ static enum status pmi2_connect(struct launcher *launcher, double seconds, const
     int code;
     if (!call)
         return STATUS_DEVICE;
-    TRY(library_call("PMI2_Init", run_init, call, seconds, &code, err));
+    TRY(pmi_library_call("PMI2_Init", run_init, call, seconds, &code, err));
     int rank = call->rank, size = call->size;
     free(call);
     const char *fd = getenv("PMI_FD");
@@ -145,7 +145,7 @@ static enum status pmi2_put(struct launcher *launcher, const char *key, const ch
         return STATUS_DEVICE;
     snprintf(call->name, sizeof call->name, "%s", key);
     snprintf(call->value, sizeof call->value, "%s", value);
-    TRY(library_call("PMI2_KVS_Put", run_put, call, seconds, &code, err));
+    TRY(pmi_library_call("PMI2_KVS_Put", run_put, call, seconds, &code, err));
     free(call);
     return code == 0 ? STATUS_OK : error_set(err, STATUS_PEER, "PMI2_KVS_Put of '%s' failed (error %d)", key, code);
 }
@@ -156,7 +156,7 @@ static enum status pmi2_fence(struct launcher *launcher, double seconds, struct 
     int code;
     if (!call)
         return STATUS_DEVICE;
-    TRY(library_fence_hint(library_call("PMI2_KVS_Fence", run_fence, call, seconds, &code, err), err));
+    TRY(pmi_library_fence_hint(pmi_library_call("PMI2_KVS_Fence", run_fence, call, seconds, &code, err), err));
     free(call);
     return code == 0 ? STATUS_OK : error_set(err, STATUS_PEER, "PMI2_KVS_Fence failed (error %d)", code);
 }
@@ -170,7 +170,7 @@ static enum status pmi2_get(struct launcher *launcher, int rank, const char *key
         return STATUS_DEVICE;
     snprintf(call->name, sizeof call->name, "%s", key);
     call->rank = rank < 0 ? 0 : rank;
-    TRY(library_call("PMI2_KVS_Get", run_get, call, seconds, &code, err));
+    TRY(pmi_library_call("PMI2_KVS_Get", run_get, call, seconds, &code, err));
     if (code == 0)
         memcpy(values, call->values, (size_t)count * (BOOTSTRAP_VALUE_MAX + 1));
     else
@@ -192,7 +192,7 @@ static void pmi2_abort(struct launcher *launcher, enum status code, const char *
 static void pmi2_finish(struct launcher *launcher)
 {
     struct pmi2 *pmi2 = (struct pmi2 *)launcher;
-    library_finish(&pmi2->library, "PMI2_Finalize", run_finalize, &pmi2->call, sizeof pmi2->call);
+    pmi_library_finish(&pmi2->library, "PMI2_Finalize", run_finalize, &pmi2->call, sizeof pmi2->call);
 }
 
 static const struct launcher_verbs pmi2_verbs = {
@@ -203,7 +203,7 @@ static const struct launcher_verbs pmi2_verbs = {
     .get = pmi2_get,
     .abort = pmi2_abort,
     .finish = pmi2_finish,
-    .release = library_release,
+    .release = pmi_library_release,
 };
 
 enum status launcher_pmi2_new(int rank, int world, struct launcher **launcher, struct error *err)
@@ -214,14 +214,15 @@ enum status launcher_pmi2_new(int rank, int world, struct launcher **launcher, s
     if (!pmi2)
         return error_set(err, STATUS_DEVICE, "out of memory");
     pmi2->library.base = (struct launcher){.verbs = &pmi2_verbs, .rank = rank, .world = world};
-    const struct library_symbol symbols[] = {
+    const struct pmi_library_symbol symbols[] = {
         {"PMI2_Init", &pmi2->call.init},   {"PMI2_Finalize", &pmi2->call.finalize}, {"PMI2_Abort", &pmi2->call.abort},
         {"PMI2_KVS_Put", &pmi2->call.put}, {"PMI2_KVS_Fence", &pmi2->call.fence},   {"PMI2_KVS_Get", &pmi2->call.get},
     };
-    TRY_GOTO(library_open("libpmi2.so.0",
-                          "install Slurm's PMI-2 library (Debian: libpmi2-0) on every node, or set LD_LIBRARY_PATH to "
-                          "the folder that has it",
-                          symbols, COUNT_OF(symbols), err));
+    TRY_GOTO(
+        pmi_library_open("libpmi2.so.0",
+                         "install Slurm's PMI-2 library (Debian: libpmi2-0) on every node, or set LD_LIBRARY_PATH to "
+                         "the folder that has it",
+                         symbols, COUNT_OF(symbols), err));
     *launcher = &pmi2->library.base;
     return STATUS_OK;
 fail:

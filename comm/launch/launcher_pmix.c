@@ -4,8 +4,8 @@
  * 4, 5 and 6 (the standard's stable ABI); launcher_pmix_new() refuses other versions. Records that the library reads
  * have spare room after them.
  *
- * PMIx_Fence() may wait forever for a rank that died: calls have a time limit (launcher_library.h). */
-#include "comm/launch/launcher_library.h"
+ * PMIx_Fence() may wait forever for a rank that died: calls have a time limit (pmi_library.h). */
+#include "comm/launch/pmi_library.h"
 
 #include <ctype.h>
 #include <stdint.h>
@@ -57,7 +57,7 @@ struct pmix_functions {
 };
 
 struct pmix {
-    struct library_launcher library;
+    struct pmi_launcher library;
     struct pmix_functions call;
     struct pmix_proc self;
 };
@@ -183,7 +183,7 @@ static enum status pmix_connect(struct launcher *launcher, double seconds, const
     int code;
     if (!call)
         return STATUS_DEVICE;
-    TRY(library_call("PMIx_Init", run_init, call, seconds, &code, err));
+    TRY(pmi_library_call("PMIx_Init", run_init, call, seconds, &code, err));
     pmix->self = call->proc;
     uint32_t rank = call->proc.rank, size = call->job_size;
     free(call);
@@ -212,7 +212,7 @@ static enum status pmix_put(struct launcher *launcher, const char *key, const ch
     if (!call)
         return STATUS_DEVICE;
     snprintf(call->value, sizeof call->value, "%s", value);
-    TRY(library_call("PMIx_Put", run_put, call, seconds, &code, err));
+    TRY(pmi_library_call("PMIx_Put", run_put, call, seconds, &code, err));
     free(call);
     return code == 0 ? STATUS_OK
                      : error_set(err, STATUS_PEER, "PMIx_Put of '%s' failed: %s", key, describe_code(pmix, code));
@@ -225,7 +225,7 @@ static enum status pmix_fence(struct launcher *launcher, double seconds, struct 
     int code;
     if (!call)
         return STATUS_DEVICE;
-    TRY(library_fence_hint(library_call("PMIx_Fence", run_fence, call, seconds, &code, err), err));
+    TRY(pmi_library_fence_hint(pmi_library_call("PMIx_Fence", run_fence, call, seconds, &code, err), err));
     free(call);
     return code == 0 ? STATUS_OK : error_set(err, STATUS_PEER, "PMIx_Fence failed: %s", describe_code(pmix, code));
 }
@@ -239,7 +239,7 @@ static enum status pmix_get(struct launcher *launcher, int rank, const char *key
     if (!call)
         return STATUS_DEVICE;
     call->proc.rank = rank < 0 ? 0 : (uint32_t)rank;
-    TRY(library_call("PMIx_Get", run_get, call, seconds, &code, err));
+    TRY(pmi_library_call("PMIx_Get", run_get, call, seconds, &code, err));
     if (code == 0)
         memcpy(values, call->values, (size_t)count * VALUE_BYTES);
     else
@@ -259,7 +259,7 @@ static void pmix_abort(struct launcher *launcher, enum status code, const char *
 static void pmix_finish(struct launcher *launcher)
 {
     struct pmix *pmix = (struct pmix *)launcher;
-    library_finish(&pmix->library, "PMIx_Finalize", run_finalize, &pmix->call, sizeof pmix->call);
+    pmi_library_finish(&pmix->library, "PMIx_Finalize", run_finalize, &pmix->call, sizeof pmix->call);
 }
 
 static const struct launcher_verbs pmix_verbs = {
@@ -270,7 +270,7 @@ static const struct launcher_verbs pmix_verbs = {
     .get = pmix_get,
     .abort = pmix_abort,
     .finish = pmix_finish,
-    .release = library_release,
+    .release = pmi_library_release,
 };
 
 /* The first number in "OpenPMIx 4.2.2, repo rev …", or -1. */
@@ -289,7 +289,7 @@ enum status launcher_pmix_new(int rank, int world, struct launcher **launcher, s
     if (!pmix)
         return error_set(err, STATUS_DEVICE, "out of memory");
     pmix->library.base = (struct launcher){.verbs = &pmix_verbs, .rank = rank, .world = world};
-    const struct library_symbol symbols[] = {
+    const struct pmi_library_symbol symbols[] = {
         {"PMIx_Get_version", &pmix->call.version},
         {"PMIx_Init", &pmix->call.init},
         {"PMIx_Finalize", &pmix->call.finalize},
@@ -305,7 +305,7 @@ enum status launcher_pmix_new(int rank, int world, struct launcher **launcher, s
              "install it (Debian: libpmix2) on every node, set LD_LIBRARY_PATH to the folder that has it, or use srun "
              "--mpi=pmi2 -n %d ztrain ...",
              world);
-    TRY_GOTO(library_open("libpmix.so.2", hint, symbols, COUNT_OF(symbols), err));
+    TRY_GOTO(pmi_library_open("libpmix.so.2", hint, symbols, COUNT_OF(symbols), err));
     const char *version = pmix->call.version();
     int major = major_version(version);
     if (major < OLDEST_MAJOR || major > NEWEST_MAJOR) {

@@ -6,7 +6,7 @@
 #include <stddef.h>
 
 /* Whether srun started this process as a task. Batch scripts and interactive shells are not tasks, though they have
- * SLURM_PROCID=0 and their job's SLURM_NTASKS, and in some versions a step id of their own (above
+ * SLURM_PROCID=0 and their job's SLURM_NTASKS, and in some versions a special step id (above
  * SLURM_MAX_NORMAL_STEP_ID). */
 bool slurm_step_is_task(void);
 

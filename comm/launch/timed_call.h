@@ -1,7 +1,7 @@
 /* timed_call.h: calls into a launcher's library that may never return.
  *
  * PMI2_KVS_Fence() waits forever for a rank that died, and a library that writes to a closed socket raises SIGPIPE.
- * So every such call runs on a thread of its own, with all signals blocked, and its caller stops waiting in time. */
+ * So every such call runs on a separate thread, with all signals blocked, and its caller stops waiting in time. */
 #ifndef ZTRAIN_COMM_LAUNCH_TIMED_CALL_H
 #define ZTRAIN_COMM_LAUNCH_TIMED_CALL_H
 

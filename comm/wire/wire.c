@@ -95,7 +95,7 @@ static void job_hash(const struct wire_self *self, unsigned char hash[JOB_BYTES]
     crypto_generichash(hash, JOB_BYTES, (const unsigned char *)self->job, strlen(self->job), NULL, 0);
 }
 
-/* Fills `input` with what the message's MAC covers: its number and all bytes of the talk before the MAC. */
+/* Fills `input` with the bytes that the message's MAC covers: its number and all bytes of the talk before the MAC. */
 static size_t mac_input(const struct link *link, unsigned char input[1 + WELCOME_END])
 {
     size_t length = message_end[link->message] - MAC_BYTES;
@@ -123,7 +123,7 @@ static void compose(struct link *link)
     crypto_auth(talk + message_end[link->message] - MAC_BYTES, input, length, link->self->secret);
 }
 
-/* Checks the peer's message, which has arrived as a whole. Returns NULL, or what is wrong with it. */
+/* Checks the peer's message, which has arrived as a whole. Returns NULL, or the reason why it is not valid. */
 static const char *examine(struct link *link)
 {
     unsigned char input[1 + WELCOME_END], job[JOB_BYTES];
@@ -489,7 +489,7 @@ struct dial {
     double patience; /* seconds for the current try where there are other addresses */
     int pause_ms;
     bool turned_away;  /* a listener accepted and then closed the connection during the handshake */
-    char trouble[160]; /* what went wrong in the last try, or in the one that was turned away */
+    char trouble[160]; /* the error of the last try, or of the one that was turned away */
 };
 
 static void dial_failed(struct dial *dial, const char *why)
@@ -551,7 +551,7 @@ static short dial_events(const struct dial *dial)
     return !dial->connected || dial->link.message % 2 == 0 ? POLLOUT : POLLIN;
 }
 
-/* Gives an accepted connection to the peer that waits for it; closes one that nobody waits for. */
+/* Gives an accepted connection to the peer that waits for it; closes one that no peer waits for. */
 static void keep_connection(const struct wire_self *self, const struct wire_connection *connection,
                             struct wire_peer *peers, int count)
 {
@@ -616,13 +616,13 @@ static enum status name_missing(const struct wire_self *self, const struct wire_
 /* One call of wire_connect() or wire_mesh(): the connections to make, and those to wait for. */
 struct meeting {
     const struct wire_self *self;
-    struct wire_server *server; /* NULL: nobody is waited for */
+    struct wire_server *server; /* NULL: no connection is waited for */
     struct wire_peer *peers;    /* (count) */
     int count;
     struct dial *dials; /* (num_dials), each for one of the peers */
     int num_dials;
     struct pollfd *fds;   /* (DIALS_MAX + 1): the dials polled now, then the server */
-    struct dial **polled; /* (DIALS_MAX) the dial behind each of fds */
+    struct dial **polled; /* (DIALS_MAX) the dial to which each of fds belongs */
     int open;             /* dials polled now */
 };
 

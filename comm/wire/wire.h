@@ -78,8 +78,7 @@ enum status wire_host_read(const char *interface, struct wire_host *host, struct
 void wire_host_print(const struct wire_host *host, char text[WIRE_HOST_TEXT]);
 bool wire_host_parse(const char *text, struct wire_host *host);
 
-/* Chooses the address at which hosts[me] listens (port 0), so that all other hosts reach it. hosts: one for each node.
- */
+/* Chooses the address at which hosts[me] listens (port 0), so that the others reach it. hosts: one for each node. */
 enum status wire_choose(const struct wire_host *hosts, int count, int me, struct wire_address *address,
                         struct error *err);
 

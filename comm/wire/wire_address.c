@@ -369,7 +369,7 @@ enum status wire_choose(const struct wire_host *hosts, int count, int me, struct
     if (best > 0)
         return STATUS_OK;
     char ours[WIRE_HOST_TEXT], theirs[WIRE_HOST_TEXT];
-    error_set(err, own->named ? STATUS_USAGE : STATUS_PEER, /* a restart does not mend what the user named */
+    error_set(err, own->named ? STATUS_USAGE : STATUS_PEER, /* a restart does not fix a name that the user gave */
               "no address of node %d (%s) and node %d (%s) is in one network or has a route (addresses that several "
               "nodes share do not count)",
               me, list_addresses(own, ours), lonely, list_addresses(&hosts[lonely], theirs));

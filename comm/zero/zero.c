@@ -9,6 +9,7 @@
 #include "comm/zero/zero.h"
 
 #include "comm/zero/zero_internal.h"
+#include "core/round_up.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -68,6 +69,7 @@ static enum status make_events(struct zero *z, struct error *err)
         TRY(event_new(z->device, &z->places[p].gathered, err));
         TRY(event_new(z->device, &z->places[p].released, err));
         TRY(event_new(z->device, &z->buckets[p].reduced, err));
+        TRY(event_new(z->device, &z->wires[p].sent, err));
     }
     return STATUS_OK;
 }
@@ -93,7 +95,11 @@ enum status zero_new(const struct zero_config *config, struct device *device, st
     z->params_whole = config->stage <= 2;
     z->grads_whole = config->stage <= 1;
     z->state_whole[STATE_EXP_AVG] = z->state_whole[STATE_EXP_AVG_SQ] = config->stage == 0 && config->training;
-    z->state_whole[STATE_MASTER] = config->dtype == DTYPE_F32 ? z->params_whole : z->state_whole[STATE_EXP_AVG];
+    z->state_whole[STATE_MASTER] = zero_one_copy(z) ? z->params_whole : z->state_whole[STATE_EXP_AVG];
+    z->offload.first_unit = zero_offload_first(config);
+    ASSERT(config->moment_dtype == DTYPE_F32 || config->master_dtype == DTYPE_BF16);
+    ASSERT(config->master_dtype == DTYPE_F32 || config->dtype == DTYPE_BF16);
+    ASSERT(z->offload.first_unit == z->units || config->stage > 0);
     for (int p = 0; p < PLACES; p++)
         z->places[p].unit = z->buckets[p].unit = -1;
 
@@ -110,8 +116,10 @@ enum status zero_new(const struct zero_config *config, struct device *device, st
     }
     build_ranges(z);
     zero_verbs_init(z);
+    TRY_GOTO(zero_offload_params_init(z, err));
     if (comm)
         TRY_GOTO(make_events(z, err));
+    TRY_GOTO(zero_offload_open(z, err));
     *zero = z;
     return STATUS_OK;
 fail:
@@ -131,6 +139,8 @@ void zero_free(struct zero *z)
         return;
     if (z->stream)
         stream_free(z->stream);
+    zero_offload_close(z); /* after that stream, which waits for its events */
+    zero_offload_params_release(z);
     for (int u = 0; u < z->units; u++) {
         free_event(z->reduced ? z->reduced[u] : NULL);
         free_event(z->fetched ? z->fetched[u] : NULL);
@@ -139,6 +149,7 @@ void zero_free(struct zero *z)
         free_event(z->places[p].gathered);
         free_event(z->places[p].released);
         free_event(z->buckets[p].reduced);
+        free_event(z->wires[p].sent);
     }
     free_event(z->computed);
     free_event(z->updated);
@@ -146,8 +157,8 @@ void zero_free(struct zero *z)
     for (int i = 0; i < ZERO_STEPS; i++)
         free_event(z->done[i]);
     stopwatch_free(z->stopwatch);
-    if (z->host_slice)
-        device_free_host(z->device, z->host_slice, z->host_slice_bytes);
+    if (z->host_slice && !z->host_slice_planned)
+        device_free_host(z->device, z->host_slice_memory, z->host_slice_bytes + ASYNC_IO_ALIGN);
     if (z->records)
         device_free_host(z->device, z->records, ZERO_STEPS * sizeof *z->records);
     free(z->reduced);
@@ -166,43 +177,143 @@ static float *take_floats(struct arena *arena, enum mem_kind kind, int64_t count
     return arena_take(arena, kind, (size_t)count * sizeof(float));
 }
 
-void zero_layout(struct zero *z, struct arena *local, struct arena *shared)
+/* At stages 0 and 1 the gradients are reduced where they are, or their sums gathered. */
+static bool peers_read_grads(const struct zero *z)
+{
+    bool reduced_in_place = z->config.grad_dtype == DTYPE_F32 && !zero_narrow_wire(z);
+    return zero_parallel(z) && z->grads_whole && (z->config.stage == 0 || reduced_in_place);
+}
+
+/* Gathered units and buckets; with world 1 only the places of units that come up from host memory, and the buckets of
+ * those whose gradients come down. */
+static void lay_out_places(struct zero *z, struct arena *local, struct arena *shared)
+{
+    const struct zero_config *config = &z->config;
+    const bool parallel = zero_parallel(z);
+    const size_t size = dtype_size(config->dtype);
+    const bool peers_read_buckets = parallel && !zero_narrow_wire(z);
+    int64_t room[PLACES] = {0}, bucket_room[PLACES] = {0};
+    for (int u = 0; u < z->units; u++) {
+        int p = zero_place(z, u);
+        int64_t padded = shard_padded(config->layout, u);
+        room[p] = padded > room[p] ? padded : room[p];
+        if (zero_uses_bucket(z, u))
+            bucket_room[p] = padded > bucket_room[p] ? padded : bucket_room[p];
+    }
+    for (int p = 0; p < PLACES; p++) {
+        struct gather_place *place = &z->places[p];
+        if (zero_gathers_on_demand(z))
+            place->memory = arena_take(local, MEM_COMM, (size_t)room[p] * size);
+        if (zero_offloads_params(z))
+            place->staging =
+                parallel ? arena_take(shared, MEM_COMM, (size_t)(room[p] / z->world) * size) : place->memory;
+        if (p == 3 && !peers_read_buckets && z->offload.first_unit == z->units)
+            z->buckets[p].memory =
+                z->buckets[2].memory; /* the compute stream alone uses them: one block after another */
+        else
+            z->buckets[p].memory = take_floats(peers_read_buckets ? shared : local, MEM_COMM, bucket_room[p]);
+    }
+    zero_wire_layout(z, room, shared);
+}
+
+static int64_t largest_slice(const struct zero *z)
+{
+    int64_t largest = 0;
+    for (int u = 0; u < z->units; u++)
+        largest = z->config.layout->slice[u] > largest ? z->config.layout->slice[u] : largest;
+    return largest;
+}
+
+static bool has_narrow_state(const struct zero *z)
+{
+    return z->config.master_dtype != DTYPE_F32;
+}
+
+/* Sets the bytes of host_slice, and returns those before host_halves. */
+static size_t size_host_slice(struct zero *z)
+{
+    const int64_t largest = largest_slice(z);
+    const int64_t floats = round_up(largest * (int64_t)sizeof *z->host_slice, ASYNC_IO_ALIGN);
+    const int64_t halves = round_up(largest * (int64_t)sizeof *z->host_halves, ASYNC_IO_ALIGN);
+    z->host_slice_bytes = (size_t)(floats + (has_narrow_state(z) ? halves : 0));
+    return (size_t)floats;
+}
+
+/* The memory of host_slice: host_slice_bytes + ASYNC_IO_ALIGN. */
+static void set_host_slice(struct zero *z, void *memory)
+{
+    const size_t floats = size_host_slice(z);
+    z->host_slice_memory = memory;
+    z->host_slice = (void *)round_up((int64_t)memory, ASYNC_IO_ALIGN);
+    z->host_halves = (uint16_t *)((char *)z->host_slice + floats);
+}
+
+/* Offloaded state that is on a disk or in bf16 passes through host_slice at the start and for each checkpoint. */
+static void lay_out_host_slice(struct zero *z, struct arena *host)
+{
+    const bool offloads = z->offload.first_unit < z->units || zero_offloads_params(z);
+    z->host_slice_planned = z->offload.disk || z->offloaded_params.disk || (offloads && has_narrow_state(z));
+    if (!z->host_slice_planned)
+        return;
+    size_host_slice(z);
+    void *memory = arena_take(host, MEM_WORKSPACE, z->host_slice_bytes + ASYNC_IO_ALIGN);
+    if (memory)
+        set_host_slice(z, memory);
+}
+
+void zero_layout(struct zero *z, struct arena *local, struct arena *shared, struct arena *host)
 {
     const struct zero_config *config = &z->config;
     const int64_t own = config->layout->shard_numel, whole = own * z->world;
     const size_t size = dtype_size(config->dtype);
+    const int64_t kept = zero_shard_offset(config->layout, z->offload.first_unit); /* own slices on the device */
     struct arena *read_by_peers = zero_parallel(z) ? shared : local;
+    struct arena *of_params = zero_offloads_params(z) ? host : config->stage == 0 ? local : read_by_peers;
 
-    z->params = arena_take(config->stage == 0 ? local : read_by_peers, MEM_PARAMS,
-                           (size_t)(z->params_whole ? whole : own) * size);
-    if (config->dtype == DTYPE_F32)
-        z->state[STATE_MASTER] = (float *)z->params;
-    else
-        z->state[STATE_MASTER] = take_floats(local, MEM_OPTIMIZER, z->state_whole[STATE_MASTER] ? whole : own);
+    const int64_t params = z->params_whole           ? whole
+                           : zero_offloads_params(z) ? zero_shard_offset(config->layout, z->offloaded_params.resident)
+                                                     : own;
+    z->params = arena_take(of_params, MEM_PARAMS, (size_t)params * size);
+    if (z->offloaded_params.disk)
+        slice_file_layout(z->offloaded_params.disk, host, MEM_PARAMS);
+    for (int k = 0; k < zero_states(z); k++) {
+        const size_t state_size = dtype_size(zero_state_dtype(z, (enum state_kind)k));
+        if (k == STATE_MASTER && zero_one_copy(z))
+            z->state[k] = z->params;
+        else if (k == STATE_MASTER || config->training)
+            z->state[k] = arena_take(local, MEM_OPTIMIZER, (size_t)(z->state_whole[k] ? whole : kept) * state_size);
+    }
     if (config->training) {
-        for (int s = STATE_EXP_AVG; s < STATE_KIND_COUNT; s++)
-            z->state[s] = take_floats(local, MEM_OPTIMIZER, z->state_whole[s] ? whole : own);
-        z->grads = take_floats(z->grads_whole ? read_by_peers : local, MEM_GRADS, z->grads_whole ? whole : own);
+        z->grads = arena_take(peers_read_grads(z) ? shared : local, MEM_GRADS,
+                              (size_t)(z->grads_whole ? whole : kept) * dtype_size(config->grad_dtype));
         z->reports =
             arena_take(read_by_peers, MEM_WORKSPACE, (size_t)z->world * ((size_t)z->units + 1) * sizeof *z->reports);
         z->step = arena_take(local, MEM_WORKSPACE, sizeof *z->step);
         z->schedule = arena_take(local, MEM_WORKSPACE, sizeof *z->schedule);
         z->bad_index = arena_take(local, MEM_WORKSPACE, sizeof *z->bad_index);
     }
-    if (!zero_parallel(z))
-        return;
-    int64_t room[PLACES] = {0};
-    for (int u = 0; u < z->units; u++) {
-        int p = zero_place(z, u);
-        int64_t padded = shard_padded(config->layout, u);
-        room[p] = padded > room[p] ? padded : room[p];
-    }
-    for (int p = 0; p < PLACES; p++) {
-        if (config->stage == 3)
-            z->places[p].memory = arena_take(local, MEM_COMM, (size_t)room[p] * size);
-        if (config->stage >= 2 && config->training)
-            z->buckets[p].memory = take_floats(shared, MEM_COMM, room[p]);
-    }
+    lay_out_places(z, local, shared);
+    zero_offload_layout(z, local, host);
+    lay_out_host_slice(z, host);
+}
+
+int64_t zero_disk_bytes(const struct zero *zero)
+{
+    const struct slice_file *const files[] = {zero->offload.disk, zero->offload.grads_disk,
+                                              zero->offloaded_params.disk};
+    int64_t bytes = 0;
+    for (size_t i = 0; i < COUNT_OF(files); i++)
+        bytes += files[i] ? slice_file_bytes(files[i]) : 0;
+    return bytes;
+}
+
+enum status zero_check_folders(const struct zero *zero, struct error *err)
+{
+    const struct slice_file *const files[] = {zero->offload.disk, zero->offloaded_params.disk};
+    for (size_t i = 0; i < COUNT_OF(files); i++)
+        if (files[i])
+            TRY(slice_file_check_folder(files[i], err));
+    return STATUS_OK;
 }
 
 struct stream *zero_stream(struct zero *zero)
@@ -210,100 +321,201 @@ struct stream *zero_stream(struct zero *zero)
     return zero->stream;
 }
 
-float *zero_slice(struct zero *zero, enum state_kind state, int unit)
+void *zero_slice(struct zero *zero, enum state_kind state, int unit)
 {
-    ASSERT(unit >= 0 && unit < zero->units && zero->state[state]);
+    ASSERT(unit >= 0 && unit < zero->units && (zero_is_offloaded(zero, unit) || zero->state[state]));
     return zero_state_at(zero, state, unit, zero_own(zero, unit));
 }
 
-/* Copies a written host buffer to its slice. */
-static void write_back(struct zero *z)
+/* Copies a written host buffer to its slice; rounds to nearest where the slice is bf16, which changes no value that
+ * came from one. */
+static enum status write_back(struct zero *z, struct error *err)
 {
-    if (!z->written)
-        return;
-    stream_copy(z->stream, z->written, z->host_slice, z->written_bytes);
+    const struct written_slice written = z->written;
+    const bool narrow = written.dtype == DTYPE_BF16;
+    const void *source = narrow ? (void *)z->host_halves : z->host_slice;
+    const size_t bytes = (size_t)written.count * dtype_size(written.dtype);
+    z->written = (struct written_slice){0};
+    for (int64_t i = 0; narrow && i < written.count; i++)
+        z->host_halves[i] = bf16_from_f32(z->host_slice[i]);
+    if (written.disk)
+        return slice_file_put(written.disk, written.unit, written.part, (void *)(uintptr_t)source, err);
+    if (!written.slice)
+        return STATUS_OK;
+    if (written.host) {
+        memcpy(written.slice, source, bytes);
+        return STATUS_OK;
+    }
+    stream_copy(z->stream, written.slice, source, bytes);
     stream_sync(z->stream);
-    z->written = NULL;
+    return STATUS_OK;
 }
 
 enum status zero_host_buffer(struct zero *z, struct error *err)
 {
-    write_back(z);
+    TRY(write_back(z, err));
     if (z->host_slice)
         return STATUS_OK;
-    int64_t largest = 0;
-    for (int u = 0; u < z->units; u++)
-        largest = z->config.layout->slice[u] > largest ? z->config.layout->slice[u] : largest;
     void *memory;
-    TRY(device_alloc_host(z->device, (size_t)largest * sizeof *z->host_slice, &memory, err));
-    z->host_slice = memory;
-    z->host_slice_bytes = (size_t)largest * sizeof *z->host_slice;
+    size_host_slice(z);
+    TRY(device_alloc_host(z->device, z->host_slice_bytes + ASYNC_IO_ALIGN, &memory, err));
+    set_host_slice(z, memory);
     return STATUS_OK;
+}
+
+/* Fills host_slice from host_halves. */
+static void widen(struct zero *z, int64_t count)
+{
+    for (int64_t i = 0; i < count; i++)
+        z->host_slice[i] = bf16_to_f32(z->host_halves[i]);
+}
+
+/* The slice passes through the host's buffer. */
+static enum status slice_on_disk(struct zero *z, enum slice_access access, const struct written_slice *place,
+                                 float **slice, struct error *err)
+{
+    const bool narrow = place->dtype == DTYPE_BF16;
+    TRY(zero_host_buffer(z, err));
+    *slice = z->host_slice;
+    if (access == SLICE_READ) {
+        TRY(slice_file_get(place->disk, place->unit, place->part, narrow ? (void *)z->host_halves : z->host_slice,
+                           err));
+        if (narrow)
+            widen(z, place->count);
+        return STATUS_OK;
+    }
+    memset(z->host_slice, 0, z->host_slice_bytes); /* the disk takes a little more than the slice */
+    z->written = *place;
+    return STATUS_OK;
+}
+
+/* The slice is in memory, in place->dtype; it passes through the host's buffer. */
+static enum status slice_in_memory(struct zero *z, enum slice_access access, const struct written_slice *place,
+                                   float **slice, struct error *err)
+{
+    const bool narrow = place->dtype == DTYPE_BF16;
+    const size_t bytes = (size_t)place->count * dtype_size(place->dtype);
+    TRY(zero_host_buffer(z, err));
+    *slice = z->host_slice;
+    if (access == SLICE_WRITE) {
+        z->written = *place;
+        return STATUS_OK;
+    }
+    void *read = narrow ? (void *)z->host_halves : z->host_slice;
+    if (place->host) {
+        memcpy(read, place->slice, bytes);
+    } else {
+        stream_copy(z->stream, read, place->slice, bytes);
+        stream_sync(z->stream);
+    }
+    if (narrow)
+        widen(z, place->count);
+    return STATUS_OK;
+}
+
+static bool is_in_host_memory(const struct zero *z, enum state_kind state, int unit)
+{
+    return z->device->kind == DEVICE_CPU || zero_is_offloaded(z, unit) ||
+           (zero_offloads_params(z) && z->state[state] == z->params);
 }
 
 static enum status host_slice(void *owner, enum slice_access access, enum state_kind state, int unit, float **slice,
                               struct error *err)
 {
     struct zero *z = owner;
-    float *own = zero_slice(z, state, unit);
-    *slice = own;
-    if (z->device->kind == DEVICE_CPU)
-        return STATUS_OK;
-    size_t bytes = (size_t)z->config.layout->slice[unit] * sizeof *own;
-    TRY(zero_host_buffer(z, err));
-    *slice = z->host_slice;
-    if (access == SLICE_WRITE) {
-        z->written = own;
-        z->written_bytes = bytes;
-        return STATUS_OK;
+    struct written_slice place = {.dtype = zero_state_dtype(z, state),
+                                  .count = z->config.layout->slice[unit],
+                                  .host = is_in_host_memory(z, state, unit),
+                                  .unit = unit};
+    if (zero_is_offloaded(z, unit)) {
+        zero_offload_sync(z);
+        place.disk = z->offload.disk;
+        place.part = (int)state;
+    } else {
+        stream_wait(z->stream, z->updated); /* a captured step has recorded it, which the host cannot wait for */
+        stream_sync(z->stream);
+        if (state == STATE_MASTER && zero_one_copy(z) && zero_param_on_disk(z, unit))
+            place.disk = z->offloaded_params.disk;
     }
-    stream_wait(z->stream, z->updated);
-    stream_copy(z->stream, z->host_slice, own, bytes);
-    stream_sync(z->stream);
-    return device_check(z->device, err);
+    TRY(device_check(z->device, err));
+    TRY(zero_disk_status(z, err)); /* a failed read may have made state in memory, or on another disk, wrong */
+    if (place.disk)
+        return slice_on_disk(z, access, &place, slice, err);
+    place.slice = zero_slice(z, state, unit);
+    if (!place.host || place.dtype != DTYPE_F32)
+        return slice_in_memory(z, access, &place, slice, err);
+    *slice = place.slice;
+    return STATUS_OK;
 }
 
 struct state_slices zero_slices(struct zero *z)
 {
-    return (struct state_slices){.owner = z, .get = host_slice};
+    return (struct state_slices){.owner = z, .count = zero_states(z), .get = host_slice};
 }
 
 /* ---- from own slices to everything else ---------------------------------- */
 
-enum status zero_params_changed(struct zero *z, struct stream *compute, struct error *err)
+/* Computes the parameters kept here from the master weights on the device. */
+static void cast_unit(struct zero *z, int unit, struct stream *compute)
 {
     const struct zero_config *config = &z->config;
-    const struct op_table *ops = z->device->ops;
+    bool whole = z->state_whole[STATE_MASTER];
+    int64_t first = whole ? 0 : zero_own(z, unit);
+    struct cast_args cast = {.dst_dtype = config->dtype,
+                             .src_dtype = config->master_dtype,
+                             .n = whole ? shard_padded(config->layout, unit) : config->layout->slice[unit],
+                             .dst = zero_param(z, unit, first),
+                             .src = zero_state_at(z, STATE_MASTER, unit, first)};
+    z->device->ops->cast(compute, &cast);
+}
+
+/* Gathers the parts of the unit's state that every rank keeps whole. */
+static void gather_state(struct zero *z, int unit)
+{
+    for (int s = 0; s < zero_states(z); s++)
+        if (z->state[s] && z->state_whole[s] && !zero_is_offloaded(z, unit))
+            zero_gather(z, unit, zero_slice(z, s, unit), zero_state_at(z, s, unit, 0),
+                        zero_state_dtype(z, (enum state_kind)s));
+}
+
+/* Computes the own slices of the parameters, at stage 0 all, from the master weights. */
+static void compute_params(struct zero *z, struct stream *compute)
+{
+    for (int u = 0; u < z->units; u++) {
+        if (zero_is_offloaded(z, u)) {
+            zero_offload_update(z, u, true);
+            stream_wait(z->stream, z->offload.raised[u]);
+        } else if (!zero_one_copy(z) && zero_offloads_params(z)) {
+            zero_bring_down_master(z, u, compute);
+        } else if (!zero_one_copy(z)) {
+            cast_unit(z, u, compute);
+        }
+    }
+}
+
+enum status zero_params_changed(struct zero *z, struct stream *compute, struct error *err)
+{
+    const bool cast_own = !zero_one_copy(z) && !z->state_whole[STATE_MASTER];
     zero_places_clear(z);
-    write_back(z);
+    TRY(write_back(z, err));
     event_record(z->computed, compute);
     stream_wait(z->stream, z->computed);
-    if (zero_parallel(z))
-        for (int u = 0; u < z->units; u++)
-            for (int s = 0; s < STATE_KIND_COUNT; s++)
-                if (z->state[s] && z->state_whole[s])
-                    zero_gather(z, u, zero_slice(z, s, u), zero_state_at(z, s, u, 0), DTYPE_F32);
-    if (config->dtype != DTYPE_F32) {
-        event_record(z->drained, z->stream);
-        stream_wait(compute, z->drained);
-        bool whole = z->state_whole[STATE_MASTER];
-        for (int u = 0; u < z->units; u++) {
-            int64_t first = whole ? 0 : zero_own(z, u);
-            struct cast_args cast = {.dst_dtype = config->dtype,
-                                     .src_dtype = DTYPE_F32,
-                                     .n = whole ? shard_padded(config->layout, u) : config->layout->slice[u],
-                                     .dst = zero_param(z, u, first),
-                                     .src = zero_state_at(z, STATE_MASTER, u, first)};
-            ops->cast(compute, &cast);
-        }
-        event_record(z->computed, compute);
-        stream_wait(z->stream, z->computed);
-        if (zero_parallel(z) && z->params_whole && !whole)
-            for (int u = 0; u < z->units; u++)
-                zero_gather(z, u, zero_param(z, u, zero_own(z, u)), zero_param(z, u, 0), config->dtype);
-    }
+    for (int u = 0; zero_parallel(z) && u < z->units; u++)
+        gather_state(z, u);
+    event_record(z->drained, z->stream);
+    stream_wait(compute, z->drained);
+    compute_params(z, compute);
+    event_record(z->computed, compute);
+    stream_wait(z->stream, z->computed);
+    for (int u = 0; zero_parallel(z) && z->params_whole && u < z->units; u++)
+        if (zero_is_offloaded(z, u) || cast_own)
+            zero_gather(z, u, zero_param(z, u, zero_own(z, u)), zero_param(z, u, 0), z->config.dtype);
+    if (zero_offloads_params(z))
+        stream_sync(z->offloaded_params.down);
+    zero_offload_sync(z);
     stream_sync(z->stream);
     stream_sync(compute);
+    TRY(zero_disk_status(z, err));
     TRY(device_check(z->device, err));
     return comm_status(z->comm, err);
 }

@@ -1,6 +1,6 @@
-/* zero.h: ZeRO stages 0 to 3 as an implementation of the four verbs (gpu/params.h); gradient norm and clipping; the
- * optimizer step on the owned slices (Rajbhandari et al., "ZeRO: memory optimizations toward training trillion
- * parameter models", 2020).
+/* zero.h: ZeRO stages 0 to 3 as an implementation of the four verbs (gpu/parameter_verbs.h); gradient norm and
+ * clipping; the optimizer step on the owned slices (Rajbhandari et al., "ZeRO: memory optimizations toward training
+ * trillion parameter models", 2020).
  *
  *   stage | parameters            | gradients (fp32)       | master, m, v | after backward       | after the optimizer
  *   0     | whole                 | whole                  | whole        | all-reduce           | -
@@ -8,9 +8,19 @@
  *   2     | whole                 | own slices + buckets   | own slices   | reduce-scatter/micro | all-gather
  *   3     | own slices + gathered | own slices + buckets   | own slices   | reduce-scatter/micro | -
  *
+ * With offload_optimizer master, m and v of the own slices, and at stages 2 and 3 their gradients, are in host memory
+ * instead (zero_offload.c), at the same stages with the same bits.
+ *
  * In fp32 the parameters are the master weights (no second copy). With world 1 all stages are the same: nothing is
  * gathered. Communication runs on its own stream, ordered with the compute stream by events: the next unit is gathered
  * while this one computes, and a unit's gradients are reduced while backward continues.
+ *
+ * offload_param (stage 3): the own slices of the parameters are in host memory, and a unit's slice is copied to the
+ * device before the unit is gathered, with world 1 as well (zero_offload_params.c). In fp32 these are the master
+ * weights.
+ *
+ * Gradients are fp32 unless comm_dtype (on their way to their owner) or grad_dtype (where they are accumulated; then
+ * every stage has buckets) names another type: see zero_precision.c.
  *
  * Bits. The norm adds up slice by slice in double, so every stage gives the same bits at one world size if there is one
  * micro-batch. With accumulation stages 0 and 1 give the same bits, and so do stages 2 and 3: stages 0 and 1 add up a
@@ -20,19 +30,26 @@
 #define ZTRAIN_COMM_ZERO_ZERO_H
 
 #include "comm/comm.h"
+#include "core/offload_settings.h"
 #include "core/optimizer_settings.h"
 #include "core/shard.h"
 #include "core/state_slices.h"
 #include "core/tensor_table.h"
 #include "gpu/arena.h"
 #include "gpu/ops.h"
-#include "gpu/params.h"
+#include "gpu/parameter_verbs.h"
 
 struct zero;
 
 struct zero_config {
     int stage;
-    enum dtype dtype; /* of parameters in compute */
+    enum dtype dtype;      /* of parameters in compute */
+    enum dtype comm_dtype; /* in which gradients are reduced */
+    float comm_factor;     /* gradients are multiplied by it before they are rounded to comm_dtype; 0: 1 */
+    enum dtype grad_dtype; /* in which they are accumulated: DTYPE_F32 or DTYPE_BF16 */
+    enum dtype master_dtype, moment_dtype; /* of the states: fp32, or bf16 with stochastic rounding; bf16 moments need
+                                              bf16 master weights, which need bf16 compute and are the parameters */
+    uint64_t rounding_seed;                /* of stochastic rounding */
     bool overlap_comm;
     /* elements: collectives are cut into pieces of at most this (at least SHARD_ALIGN × world); 0: no limit */
     int64_t reduce_bucket_size, allgather_bucket_size;
@@ -43,22 +60,34 @@ struct zero_config {
     bool tied;                           /* the head uses unit 0 as well */
     bool training;                       /* false: no gradients, m and v (evaluation) */
     struct loss_scaler_rules scaler;     /* of fp16 */
+    struct offload_settings offload_optimizer, offload_param;
+    int64_t
+        sub_group_size; /* elements that an offloaded optimizer updates at a time, at most SUB_GROUP_MAX; 0: those */
+    struct aio_settings aio; /* of what is offloaded to nvme */
 };
 
 enum status zero_new(const struct zero_config *config, struct device *device, struct comm *comm, struct zero **zero,
                      struct error *err);
 void zero_free(struct zero *zero);
 
-/* Takes buffers from the rank's arena and from its shared segment (comm_share); first dry, then real. For a plan
- * without running ranks comm may be NULL in zero_new(); the world is then the layout's. The shared segment holds the
- * buffers that peers read: gradients before their reduction, and parameters from stage 1 on; nothing with world 1. */
-void zero_layout(struct zero *zero, struct arena *local, struct arena *shared);
+/* Takes buffers from the rank's arena, from its shared segment (comm_share), and from its host memory
+ * (device_alloc_host); first dry, then real. For a plan without running ranks comm may be NULL in zero_new(); the world
+ * is then the layout's. The shared segment holds the buffers that peers read: gradients before their reduction, and
+ * parameters from stage 1 on; nothing with world 1. The host memory holds what is offloaded; nothing without offload.
+ */
+void zero_layout(struct zero *zero, struct arena *local, struct arena *shared, struct arena *host);
+
+/* Bytes of the rank's files below nvme_path. */
+int64_t zero_disk_bytes(const struct zero *zero);
+
+/* Whether the nvme_path of each file exists, which a plan has not looked at. STATUS_DEVICE: one does not. */
+enum status zero_check_folders(const struct zero *zero, struct error *err);
 
 const struct param_verbs *zero_verbs(struct zero *zero);
 
-/* The own slice of `unit` (layout->slice[unit] elements, padding included) in device memory. At stage 0, and in fp32,
- * it is a part of the whole array. */
-float *zero_slice(struct zero *zero, enum state_kind state, int unit);
+/* The own slice of `unit` (layout->slice[unit] elements, padding included) in device memory, or in host memory if it is
+ * offloaded. At stage 0, and in fp32 without offload, it is a part of the whole array. */
+void *zero_slice(struct zero *zero, enum state_kind state, int unit);
 
 /* Access to this rank's slices in host memory, between steps. After writing, call zero_params_changed() once all slices
  * that change are written. On the CPU a slice is the state itself, on a GPU a pinned copy. */
@@ -136,10 +165,11 @@ void zero_times(struct zero *zero, double *reduce, double *optimizer);
  * of the gathered data, padding included. The counts of comm_stats must equal it. In every stage the ranks' reports (a
  * double for each unit and one for the loss) are gathered as well.
  *
- *   stage 0   gather and reduce the fp32 gradients (the all-reduce)
+ *   stage 0   reduce the gradients in comm_dtype and gather the sums in grad_dtype (the all-reduce)
  *   stage 1   gather all parameters; reduce all gradients
  *   stage 2   gather all parameters; reduce all gradients in each micro-batch
- *   stage 3   as 2, but a unit's parameters are gathered when it is acquired and not in its place: see zero_verbs.c */
+ *   stage 3   as 2, but a unit's parameters are gathered when it is acquired and not in its place: see
+ * zero_gather_reduce.c */
 void zero_theory(const struct zero *zero, int micro_batches, int64_t *gather_bytes, int64_t *reduce_bytes);
 
 /* Bytes gathered by an evaluation of `micro_batches` right after a step or zero_params_changed() (0 below stage 3). */

@@ -1,9 +1,12 @@
 /* zero_internal.h: what the files of ZeRO share. Calls go one way: zero_replicas.c (compares copies) -> zero.c
- * (creation, memory, access to slices) -> zero_verbs.c (the four verbs: gathering and reducing) <- zero_step.c (the end
- * of a step: norm, clipping, update). */
+ * (creation, memory, access to slices) -> zero_gather_reduce.c (the four verbs: gathering and reducing) <- zero_step.c
+ * (the end of a step: norm, clipping, update); all but the first -> zero_offload.c (the optimizer's state in host
+ * memory), zero_offload_params.c (parameters in host memory), zero_precision.c (gradients in other types than fp32);
+ * zero_step.c and zero_offload.c -> zero_update.c (the optimizer's op). */
 #ifndef ZTRAIN_COMM_ZERO_ZERO_INTERNAL_H
 #define ZTRAIN_COMM_ZERO_ZERO_INTERNAL_H
 
+#include "comm/zero/slice_file.h"
 #include "comm/zero/zero.h"
 #include "gpu/stopwatch.h"
 
@@ -13,9 +16,20 @@ enum { PLACES = 4 };
 
 struct gather_place {
     char *memory;                      /* compute dtype, room for the largest unit that lives here; NULL: unused */
+    char *staging;                     /* parameters in host memory: room for its own slice; world 1: `memory` */
     int unit;                          /* its parameters are here, or being gathered; -1: none */
     int holds;                         /* acquires that were not released yet */
     struct event *gathered, *released; /* on the communication stream; on the compute stream */
+    struct event *staged, *lowered;    /* zero_offload_params.c: `staging` is filled; is copied to host memory */
+};
+
+/* Parameters in host memory or on a disk: zero_offload_params.c. */
+struct offloaded_params {
+    int resident;             /* nvme: the units before it are in host memory; cpu: all are */
+    struct slice_file *disk;  /* owned: the own slices of the others; NULL: there are none */
+    int64_t piece;            /* elements of its pieces */
+    struct stream *up, *down; /* copies to and from device memory */
+    struct event **settled;   /* (units): the own slice in host memory holds its latest values */
 };
 
 struct bucket {
@@ -24,16 +38,68 @@ struct bucket {
     struct event *reduced; /* the reduction has read it */
 };
 
+/* A unit's gradients in config.comm_dtype, rounded by the compute stream for the reduction. */
+struct wire {
+    void *memory;       /* NULL: unused */
+    struct event *sent; /* the reduction has read it */
+};
+
 /* The host's copy of a step's results. */
 struct step_record {
     struct step_state state;
-    int64_t bad_index;
+    int64_t bad_index;      /* the first non-finite element of the gradients on the device, in a skipped step, */
+    int64_t host_bad_index; /* of those in host memory */
 };
 
 /* Elements [offset, offset + count) of a unit with the same weight decay. */
 struct decay_range {
     int64_t offset, count;
     bool decays;
+};
+
+enum { OFFLOAD_BUFFERS = 2 }; /* one is copied while the next one is written */
+
+/* Host memory for parameters of a unit on their way up. */
+struct offload_copy {
+    char *memory;         /* compute dtype, room for a piece; NULL if master weights in host memory go up as they are */
+    struct event *raised; /* the copy up has read it */
+};
+
+/* Device memory for one unit's gradients on their way down. */
+struct offload_staging {
+    void *memory;          /* config.grad_dtype, room for the largest own slice; NULL: unused */
+    struct event *filled;  /* it holds the sum of the micro-batches so far, to which the next one is added */
+    struct event *lowered; /* the copy down has read it */
+};
+
+/* The optimizer's state of the units from first_unit on, in host memory (zero_offload.c). These are the last units: the
+ * next forward needs them last, and backward finishes their gradients first. */
+struct zero_offload {
+    int first_unit;                              /* units: none is offloaded, and the rest is unused */
+    int64_t piece;                               /* elements that the host updates at a time, where it has to cut */
+    struct slice_file *disk;                     /* owned; nvme: the state is there, and `state` is NULL */
+    struct slice_file *grads_disk;               /* the same for `grads` */
+    char *state[STATE_KIND_COUNT];               /* host, zero_state_dtype(): own slices of these units in turn */
+    char *grads;                                 /* config.grad_dtype: sums over the micro-batches so far */
+    struct step_state *step;                     /* host: the decision about the step */
+    struct offload_copy copies[OFFLOAD_BUFFERS]; /* used in turn */
+    struct offload_staging staging[OFFLOAD_BUFFERS];
+    uint64_t next_copy, next_staging;
+    struct stream *down, *up, *host;    /* copies down; copies up; AdamW */
+    struct event *decided;              /* *step is in host memory */
+    struct event *written;              /* a point of `host` that `up` waits for */
+    struct event **lowered, **raised;   /* (units): gradients are in host memory; parameters on the device */
+    struct event *searched[ZERO_STEPS]; /* host_bad_index of step n is known: n % ZERO_STEPS */
+};
+
+/* A slice that the caller of zero_slices() is filling in host_slice. */
+struct written_slice {
+    void *slice; /* NULL: none */
+    bool host;   /* it is in host memory, else on the device */
+    int64_t count;
+    enum dtype dtype;
+    struct slice_file *disk; /* or there; NULL: none */
+    int unit, part;
 };
 
 struct zero {
@@ -43,13 +109,16 @@ struct zero {
     int rank, world, units;
     struct param_verbs verbs;
 
-    /* whether an array is kept whole; else it holds the own slices, one after the other (the shard) */
+    /* Whether an array is kept whole; else it holds the own slices, one after the other (the shard). State, and at
+     * stages 2 and 3 gradients, of offloaded units are in `offload` instead. */
     bool params_whole, grads_whole, state_whole[STATE_KIND_COUNT];
-    char *params;                   /* compute dtype */
-    float *state[STATE_KIND_COUNT]; /* fp32; in fp32 state[STATE_MASTER] is params */
-    float *grads;                   /* fp32 */
+    char *params;                  /* compute dtype */
+    char *state[STATE_KIND_COUNT]; /* zero_state_dtype(); state[STATE_MASTER] may be params: zero_one_copy() */
+    char *grads;                   /* config.grad_dtype */
     struct gather_place places[PLACES];
-    struct bucket buckets[PLACES];
+    struct offloaded_params offloaded_params;
+    struct bucket buckets[PLACES]; /* places 2 and 3 may share their memory */
+    struct wire wires[PLACES];
     double *reports;                /* device, (world, units + 1): see decide_step; read by peers */
     struct step_state *step;        /* device */
     struct step_schedule *schedule; /* device */
@@ -74,11 +143,15 @@ struct zero {
     int64_t begun, ended, collected; /* steps of this process */
     bool positioned;                 /* zero_set_position() was called */
     struct stopwatch *stopwatch;     /* owned; NULL in a plan */
+    struct zero_offload offload;
 
-    float *host_slice; /* pinned, as large as the largest slice; NULL until a device with its own memory needs it */
+    float *host_slice; /* pinned, as large as the largest slice; NULL until a device with its own memory or a disk needs
+                          it; aligned for the disk, in host_slice_memory */
+    bool host_slice_planned; /* it is in the arena of host memory, else it is owned */
     size_t host_slice_bytes;
-    float *written; /* the slice to which host_slice has to be copied; NULL: none */
-    size_t written_bytes;
+    void *host_slice_memory;
+    uint16_t *host_halves;        /* after host_slice: the slice as it is on the device, if that is bf16 */
+    struct written_slice written; /* to which host_slice has to be copied */
 };
 
 static inline bool zero_parallel(const struct zero *zero)
@@ -107,27 +180,210 @@ static inline char *zero_param(const struct zero *zero, int unit, int64_t offset
     return zero->params + (size_t)zero_index(zero, zero->params_whole, unit, offset) * dtype_size(zero->config.dtype);
 }
 
-static inline float *zero_state_at(const struct zero *zero, enum state_kind state, int unit, int64_t offset)
+/* Whether the optimizer's state of `unit` is in host memory. */
+static inline bool zero_is_offloaded(const struct zero *zero, int unit)
 {
-    return zero->state[state] + zero_index(zero, zero->state_whole[state], unit, offset);
+    return unit >= zero->offload.first_unit;
 }
 
-static inline float *zero_grad(const struct zero *zero, int unit, int64_t offset)
+/* Element of the shard at which `unit` begins; of unit num_units: its end. */
+static inline int64_t zero_shard_offset(const struct shard_layout *layout, int unit)
 {
-    return zero->grads + zero_index(zero, zero->grads_whole, unit, offset);
+    return unit < layout->num_units ? layout->shard_offset[unit] : layout->shard_numel;
 }
 
-/* The place in which `unit` is gathered and its gradients are collected. */
-int zero_place(const struct zero *zero, int unit);
+static inline enum dtype zero_state_dtype(const struct zero *zero, enum state_kind state)
+{
+    return state == STATE_MASTER ? zero->config.master_dtype : zero->config.moment_dtype;
+}
+
+/* Kinds of state that the optimizer has, the master weights among them. */
+static inline int zero_states(const struct zero *zero)
+{
+    return 1 + optimizer_moments(&zero->config.optimizer);
+}
+
+/* Whether the master weights have the dtype of the parameters: then they are the parameters. */
+static inline bool zero_one_copy(const struct zero *zero)
+{
+    return zero->config.master_dtype == zero->config.dtype;
+}
+
+/* In host memory if the unit is offloaded; then the element must lie in the own slice. */
+static inline void *zero_state_at(const struct zero *zero, enum state_kind state, int unit, int64_t offset)
+{
+    const size_t size = dtype_size(zero_state_dtype(zero, state));
+    if (zero_is_offloaded(zero, unit))
+        return zero->offload.state[state] + (size_t)(zero_index(zero, false, unit, offset) -
+                                                     zero->config.layout->shard_offset[zero->offload.first_unit]) *
+                                                size;
+    return zero->state[state] + (size_t)zero_index(zero, zero->state_whole[state], unit, offset) * size;
+}
+
+/* In config.grad_dtype. */
+static inline void *zero_grad(const struct zero *zero, int unit, int64_t offset)
+{
+    size_t index = (size_t)zero_index(zero, zero->grads_whole, unit, offset);
+    return zero->grads + index * dtype_size(zero->config.grad_dtype);
+}
+
+/* Whether gradients are rounded before they are reduced. */
+static inline bool zero_narrow_wire(const struct zero *zero)
+{
+    return zero->config.training && zero_parallel(zero) && zero->config.comm_dtype != DTYPE_F32;
+}
+
+/* Whether the unit's gradients are computed in its bucket; else in their place among all gradients. */
+static inline bool zero_uses_bucket(const struct zero *zero, int unit)
+{
+    bool leaves = !zero->grads_whole && (zero_parallel(zero) || zero_is_offloaded(zero, unit));
+    return zero->config.training && (leaves || zero->config.grad_dtype != DTYPE_F32);
+}
+
+/* Whether the bucket of an offloaded unit holds the sum of the micro-batches: alone, and in fp32. */
+static inline bool zero_sums_in_bucket(const struct zero *zero, int unit)
+{
+    return !zero_parallel(zero) && !zero->grads_whole && zero_is_offloaded(zero, unit) &&
+           zero->config.grad_dtype == DTYPE_F32;
+}
+
+/* The reduced gradients are this times those of the scaled loss. */
+static inline float zero_grad_factor(const struct zero *zero)
+{
+    return zero_narrow_wire(zero) && zero->config.comm_factor > 0 ? zero->config.comm_factor : 1;
+}
+
+/* Whether the own slices of the parameters are in host memory. */
+static inline bool zero_offloads_params(const struct zero *zero)
+{
+    return zero->config.offload_param.device != OFFLOAD_NONE;
+}
+
+/* Whether offloaded master weights are the parameters in host memory. Where a disk is involved, the two have a copy
+ * each. */
+static inline bool zero_master_is_params(const struct zero *zero)
+{
+    return zero_offloads_params(zero) && zero_one_copy(zero) && !zero->offload.disk && !zero->offloaded_params.disk;
+}
+
+/* Whether the own slice of `unit` is on a disk. */
+static inline bool zero_param_on_disk(const struct zero *zero, int unit)
+{
+    return zero->offloaded_params.disk && unit >= zero->offloaded_params.resident;
+}
+
+/* Whether units are gathered when they are acquired. */
+static inline bool zero_gathers_on_demand(const struct zero *zero)
+{
+    return zero->config.stage == 3 && (zero_parallel(zero) || zero_offloads_params(zero));
+}
+
+static inline int zero_head(const struct zero *zero)
+{
+    return zero->units - 1;
+}
+
+/* The place in which `unit` is gathered and its gradients are collected: see zero_gather_reduce.c. */
+static inline int zero_place(const struct zero *zero, int unit)
+{
+    if (unit == 0)
+        return 0;
+    if (unit == zero_head(zero))
+        return zero->config.tied ? 1 : 0;
+    return 2 + (unit - 1) % 2;
+}
+
+/* nvme: the first failure of a disk. */
+enum status zero_disk_status(const struct zero *zero, struct error *err);
 
 /* For a device with its own memory: copies a written host_slice to its place, and allocates host_slice if necessary. */
 enum status zero_host_buffer(struct zero *zero, struct error *err);
 
+/* Takes the memory of the wires; room: elements of the largest unit in each place. */
+void zero_wire_layout(struct zero *zero, const int64_t room[PLACES], struct arena *shared);
+
+/* Rounds a unit's gradients (shard_padded elements) for the reduction. Returns their copy, which stays until
+ * wires[place].sent is recorded. */
+const void *zero_fill_wire(struct zero *zero, int place, int unit, const float *grads, struct stream *stream);
+
+/* Adds a unit's gradients in its bucket to its accumulator (the whole unit is kept), which the first micro-batch
+ * overwrites. to_bucket: adds the accumulator to the bucket instead. */
+void zero_fold_grads(struct zero *zero, int unit, float *bucket, bool to_bucket, struct stream *stream);
+
 /* Fills zero->verbs. */
 void zero_verbs_init(struct zero *zero);
 
+/* Streams and events of offloaded parameters; none where they are not offloaded. */
+enum status zero_offload_params_init(struct zero *zero, struct error *err);
+void zero_offload_params_release(struct zero *zero);
+
+/* nvme: starts to read the own slice of `unit`, which will be brought up before it changes. */
+void zero_read_ahead(struct zero *zero, int unit);
+
+/* Enqueues the copy of the own slice of `unit` from host memory to the staging slice of its place, which is returned;
+ * `stream` waits for it. */
+void *zero_bring_up(struct zero *zero, int unit, struct stream *stream);
+
+/* The update of parameters in host memory by AdamW on the device. Before it: returns the unit's slice of the master
+ * weights, where it is the parameters' and has to be brought up; else NULL. After it: the parameters come down. */
+char *zero_begin_update(struct zero *zero, int unit, struct stream *compute);
+void zero_end_update(struct zero *zero, int unit, struct stream *compute);
+
+/* Rounds the master weights on the device to the parameters in host memory. */
+void zero_bring_down_master(struct zero *zero, int unit, struct stream *compute);
+
 /* Forgets which parameters are gathered, because they have changed. */
 void zero_places_clear(struct zero *zero);
+
+/* What an update of a range works on. */
+struct update_place {
+    void *master, *m, *v; /* NULL: the optimizer does not have it */
+    const void *grad;
+    enum dtype grad_dtype;
+    const struct step_state *step;
+    void *param; /* in the compute dtype; NULL: the master weights are the parameters */
+    struct rounding_place rounding;
+};
+
+/* Runs the optimizer's op of `ops` on a range of a unit (zero_update.c). */
+void zero_update_range(const struct zero *zero, const struct op_table *ops, const struct decay_range *range,
+                       const struct update_place *place, struct stream *stream);
+
+/* The first unit whose state is in host memory: the last units are, at least the fraction `ratio` of the state. */
+int zero_offload_first(const struct zero_config *config);
+
+/* Streams and events; after an error zero_offload_close() frees those that exist. */
+enum status zero_offload_open(struct zero *zero, struct error *err);
+void zero_offload_close(struct zero *zero);
+void zero_offload_layout(struct zero *zero, struct arena *local, struct arena *host);
+
+/* World 1, after the first micro-batch: fills the unit's bucket with the sum so far, for work on `stream`. */
+void zero_offload_fill_bucket(struct zero *zero, int unit, struct bucket *bucket, struct stream *stream);
+
+/* The staging slice into which `stream` writes the unit's gradients next: added to its values if z->micro > 0. */
+struct offload_staging *zero_offload_staging(struct zero *zero, int unit, struct stream *stream);
+
+/* World 1, gradients that are not fp32: adds those in the bucket to the sum so far, rounded, in a staging slice. */
+struct offload_staging *zero_offload_round(struct zero *zero, int unit, const struct bucket *bucket,
+                                           struct stream *stream);
+
+/* Copies the unit's own slice of the gradients (in config.grad_dtype) down. ready: an event after which they are
+ * complete; free: NULL, or recorded when `grads` may be overwritten. At stages 2 and 3, the last micro-batch's sum of
+ * squares goes into the rank's report, followed by z->reduced[unit]. */
+void zero_offload_lower(struct zero *zero, int unit, const void *grads, struct event *ready, struct event *free);
+
+/* After decide_step on `compute`: the host learns the decision, and searches the gradients of a skipped step. */
+void zero_offload_begin_update(struct zero *zero, struct stream *compute);
+
+/* Updates an offloaded unit on the host and copies its parameters up; offload.raised[unit] is recorded then. A skipped
+ * step changes nothing. cast_only: only the parameters follow from the master weights. */
+void zero_offload_update(struct zero *zero, int unit, bool cast_only);
+
+/* Waits for all updates and copies up. */
+void zero_offload_sync(struct zero *zero);
+
+/* nvme: starts to read the first pieces of the state, before the update needs it. */
+void zero_offload_read_ahead(struct zero *zero);
 
 /* Gathers `unit` from the own slice `send` of every rank into `recv` (shard_padded elements), cut into pieces. */
 void zero_gather(struct zero *zero, int unit, const void *send, void *recv, enum dtype dtype);

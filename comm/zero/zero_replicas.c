@@ -30,15 +30,21 @@ static bool is_replicated(const struct zero *z, int array)
     if (array == ARRAY_PARAMS)
         return z->params_whole;
     int state = array - ARRAY_STATE;
-    return z->state[state] && z->state_whole[state] && (char *)z->state[state] != z->params;
+    return z->state[state] && z->state_whole[state] && z->state[state] != z->params;
+}
+
+static size_t element_size(const struct zero *z, int array)
+{
+    return dtype_size(array == ARRAY_PARAMS ? z->config.dtype
+                                            : zero_state_dtype(z, (enum state_kind)(array - ARRAY_STATE)));
 }
 
 static const char *array_at(const struct zero *z, int array, int unit, int64_t offset, size_t *element)
 {
-    *element = array == ARRAY_PARAMS ? dtype_size(z->config.dtype) : sizeof(float);
+    *element = element_size(z, array);
     if (array == ARRAY_PARAMS)
         return zero_param(z, unit, offset);
-    return (const char *)zero_state_at(z, (enum state_kind)(array - ARRAY_STATE), unit, offset);
+    return zero_state_at(z, (enum state_kind)(array - ARRAY_STATE), unit, offset);
 }
 
 /* Continues `hash` over host memory. */
@@ -147,7 +153,7 @@ enum status zero_compare_replicas(struct zero *z, struct replica_difference *dif
         for (int u = 0; is_replicated(z, array) && u < z->units; u++) {
             int64_t count = shard_padded(z->config.layout, u);
             TRY_END(hash_range(z, array, u, 0, count, &hash, err));
-            bytes += count * (int64_t)(array == ARRAY_PARAMS ? dtype_size(z->config.dtype) : sizeof(float));
+            bytes += count * (int64_t)element_size(z, array);
         }
     }
     log_debug("%.1f MB of copies were hashed in %.4f s", (double)bytes / 1e6, seconds_now() - start);

@@ -5,9 +5,8 @@
  *     every unit: wait for its reduction, sum the squares of this rank's slice (double)
  *     gather the ranks' reports: those sums, and the loss
  *     decide_step: norm, clipping, whether the step is skipped, the next loss scale; the same bits on all ranks
- *     AdamW on the state kept here; stages 1 and 2 gather each updated unit while the next one is updated, and the
- *     compute stream waits for it only when the unit is acquired
- *     copy the decision to the host
+ *     the optimizer on the state kept here; stages 1 and 2 gather each updated unit while the next one is updated, and
+ * the compute stream waits for it only when the unit is acquired copy the decision to the host
  *
  * zero_collect() waits for that copy. For a skipped step it also finds the first non-finite value and the rank that
  * contributed it: every rank searches its own gradients, and the ranks exchange the results. */
@@ -69,10 +68,15 @@ static void report_sums(struct zero *z, const double *loss_sum, struct stream *c
     double *own = z->reports + z->rank * row;
     for (int u = z->units - 1; u >= 0; u--) { /* in the order in which backward finished them */
         ASSERT(!z->open[u]);
-        if (zero_parallel(z))
+        bool summed = zero_is_offloaded(z, u) && !z->grads_whole; /* on their way down */
+        if (zero_parallel(z) || summed)
             stream_wait(compute, z->reduced[u]);
-        struct sumsq_args args = {
-            .n = z->config.layout->slice[u], .x = zero_grad(z, u, zero_own(z, u)), .out = &own[u]};
+        if (summed)
+            continue;
+        struct sumsq_args args = {.dtype = z->config.grad_dtype,
+                                  .n = z->config.layout->slice[u],
+                                  .x = zero_grad(z, u, zero_own(z, u)),
+                                  .out = &own[u]};
         z->device->ops->sumsq(compute, &args);
     }
     stream_copy(compute, &own[z->units], loss_sum, sizeof *loss_sum);
@@ -91,6 +95,7 @@ static void decide_step(struct zero *z, struct stream *compute)
     struct decide_step_args args = {.world = z->world,
                                     .units = z->units,
                                     .reports = z->reports,
+                                    .grad_factor = (double)zero_grad_factor(z),
                                     .clip = z->config.clip,
                                     .scaler = z->config.scaler,
                                     .schedule = z->schedule,
@@ -100,54 +105,82 @@ static void decide_step(struct zero *z, struct stream *compute)
 
 /* ---- update -------------------------------------------------------------- */
 
+/* The address of a kind of state, or NULL where the optimizer does not have it. */
+static void *state_or_none(const struct zero *z, enum state_kind state, int unit, int64_t offset)
+{
+    return (int)state < zero_states(z) ? zero_state_at(z, state, unit, offset) : NULL;
+}
+
 static void update_unit(struct zero *z, int unit, struct stream *compute)
 {
-    const struct optimizer_settings *optimizer = &z->config.optimizer;
-    bool mixed = z->config.dtype != DTYPE_F32;
+    bool writes_params = !zero_one_copy(z) && !zero_offloads_params(z);
+    char *staged = zero_begin_update(z, unit, compute);
     for (int i = z->first_range[unit]; i < z->first_range[unit + 1]; i++) {
         const struct decay_range *range = &z->ranges[i];
-        struct adam_args args = {.n = range->count,
-                                 .master = zero_state_at(z, STATE_MASTER, unit, range->offset),
-                                 .m = zero_state_at(z, STATE_EXP_AVG, unit, range->offset),
-                                 .v = zero_state_at(z, STATE_EXP_AVG_SQ, unit, range->offset),
-                                 .grad = zero_grad(z, unit, range->offset),
-                                 .step = z->step,
-                                 .param = mixed ? zero_param(z, unit, range->offset) : NULL,
-                                 .param_dtype = z->config.dtype,
-                                 .beta1 = optimizer->beta1,
-                                 .beta2 = optimizer->beta2,
-                                 .eps = (float)optimizer->eps,
-                                 .weight_decay = range->decays ? (float)optimizer->weight_decay : 0,
-                                 .adamw = optimizer->type == OPTIMIZER_ADAMW};
-        z->device->ops->adam(compute, &args);
+        struct update_place place = {
+            .master = zero_state_at(z, STATE_MASTER, unit, range->offset),
+            .m = state_or_none(z, STATE_EXP_AVG, unit, range->offset),
+            .v = state_or_none(z, STATE_EXP_AVG_SQ, unit, range->offset),
+            .grad = zero_grad(z, unit, range->offset),
+            .grad_dtype = z->config.grad_dtype,
+            .rounding = {z->config.rounding_seed, unit, range->offset},
+            .step = z->step,
+            .param = writes_params ? zero_param(z, unit, range->offset) : NULL,
+        };
+        if (staged)
+            place.master = staged + (size_t)(range->offset - zero_own(z, unit)) * dtype_size(z->config.master_dtype);
+        zero_update_range(z, z->device->ops, range, &place, compute);
     }
+    zero_end_update(z, unit, compute);
+}
+
+/* Gathers the unit's updated parameters, at stages 1 and 2, while the next unit is updated. */
+static void gather_updated(struct zero *z, int unit, struct stream *compute)
+{
+    if (zero_is_offloaded(z, unit)) {
+        stream_wait(z->stream, z->offload.raised[unit]);
+    } else {
+        event_record(z->computed, compute);
+        stream_wait(z->stream, z->computed);
+    }
+    zero_gather(z, unit, zero_param(z, unit, zero_own(z, unit)), zero_param(z, unit, 0), z->config.dtype);
+    event_record(z->fetched[unit], z->stream);
+    if (!z->config.overlap_comm)
+        stream_wait(compute, z->fetched[unit]);
 }
 
 static void update_all(struct zero *z, struct stream *compute)
 {
     bool gathers = zero_parallel(z) && (z->config.stage == 1 || z->config.stage == 2);
+    zero_offload_begin_update(z, compute);
     for (int u = 0; u < z->units; u++) { /* in the order in which the next forward needs them */
-        update_unit(z, u, compute);
-        if (!gathers)
-            continue;
-        event_record(z->computed, compute);
-        stream_wait(z->stream, z->computed);
-        zero_gather(z, u, zero_param(z, u, zero_own(z, u)), zero_param(z, u, 0), z->config.dtype);
-        event_record(z->fetched[u], z->stream);
-        if (!z->config.overlap_comm)
-            stream_wait(compute, z->fetched[u]);
+        if (zero_is_offloaded(z, u))
+            zero_offload_update(z, u, false);
+        else
+            update_unit(z, u, compute);
+        if (gathers)
+            gather_updated(z, u, compute);
     }
-    event_record(z->updated, compute);
+    event_record(z->updated, zero_offloads_params(z) ? z->offloaded_params.down : compute);
+}
+
+/* Elements of the gradients that are kept on the device. */
+static int64_t searched_on_device(const struct zero *z)
+{
+    const struct shard_layout *layout = z->config.layout;
+    return z->grads_whole ? layout->shard_numel * z->world : zero_shard_offset(layout, z->offload.first_unit);
 }
 
 /* In a skipped step, finds the first non-finite gradient for the host. Searches all gradients kept here, for they are
- * one array. At stages 0 and 1 that is more than this rank's slices; a value that is not finite there is not finite for
- * its owner either. */
+ * one array, apart from the offloaded ones, which zero_offload_begin_update() has had searched. At stages 0 and 1 the
+ * array is more than this rank's slices; a value that is not finite there is not finite for its owner either. */
 static void look_for_nonfinite(struct zero *z, struct stream *compute)
 {
-    int64_t own = z->config.layout->shard_numel;
-    struct find_nonfinite_args find = {
-        .n = z->grads_whole ? own * z->world : own, .x = z->grads, .enabled = &z->step->skipped, .index = z->bad_index};
+    struct find_nonfinite_args find = {.dtype = z->config.grad_dtype,
+                                       .n = searched_on_device(z),
+                                       .x = z->grads,
+                                       .enabled = &z->step->skipped,
+                                       .index = z->bad_index};
     z->device->ops->find_nonfinite(compute, &find);
 }
 
@@ -178,6 +211,7 @@ enum status zero_end_step(struct zero *z, struct stream *compute, struct error *
     event_record(z->done[slot], compute);
     z->ended++;
     TRY(comm_status(z->comm, err)); /* first: a failed job may have made the device fail */
+    TRY(zero_disk_status(z, err));
     return device_check(z->device, err);
 }
 
@@ -212,7 +246,10 @@ static bool before(const struct bad_place *a, const struct bad_place *b)
 static enum status find_culprit(struct zero *z, const struct step_record *record, const int32_t *bad_rank,
                                 struct zero_result *result, struct error *err)
 {
-    struct bad_place own = place_of(z, record->bad_index), first = {.unit = z->units};
+    int64_t on_device = searched_on_device(z), index = record->bad_index;
+    if (index >= on_device && !z->grads_whole)
+        index = on_device + record->host_bad_index;
+    struct bad_place own = place_of(z, index), first = {.unit = z->units};
     struct bad_place *all = memory_alloc((size_t)z->world * sizeof *all);
     enum status status = comm_exchange(z->comm, &own, sizeof own, all, err);
     for (int r = 0; status == STATUS_OK && r < z->world; r++)
@@ -244,8 +281,11 @@ enum status zero_collect(struct zero *z, struct zero_result *result, struct erro
     ASSERT(z->collected < z->ended);
     int slot = (int)(z->collected % ZERO_STEPS);
     event_sync(z->done[slot]);
+    if (z->offload.first_unit < z->units)
+        event_sync(z->offload.searched[slot]);
     z->collected++;
     TRY(comm_status(z->comm, err));
+    TRY(zero_disk_status(z, err));
     TRY(device_check(z->device, err));
     const struct step_record *record = &z->records[slot];
     const struct step_state *state = &record->state;

@@ -14,6 +14,8 @@
  *                  PREFIX.bin   tokens, nothing else
  *     llm.c        FILE.bin     header               i32[256]: magic, version, tokens; the rest is 0
  *                               tokens
+ *     both         PREFIX.mask  u8 for each token of the .bin: 1, its prediction counts for the loss; 0, it does not.
+ *                               The file may be absent.
  *
  * Sequences must follow one another without gaps, as Megatron-LM writes them: then the .bin is the stream, and packed
  * samples do not need the index. All integers are little-endian, as is every machine that ztrain is built for. */
@@ -70,8 +72,9 @@ struct shard_file {
 
 struct shard {
     struct shard_file bin;
-    struct shard_file idx; /* path NULL: an llm.c file */
-    int64_t header;        /* bytes before the first token of bin */
+    struct shard_file idx;  /* path NULL: an llm.c file */
+    struct shard_file mask; /* path NULL: every token counts */
+    int64_t header;         /* bytes before the first token of bin */
     struct token_type type;
     int64_t tokens, sequences, documents;
     int64_t first_token, first_document; /* of the set's */
@@ -81,13 +84,14 @@ struct token_set {
     struct shard *shards; /* own (num_shards) */
     int num_shards;
     int64_t tokens, documents;
+    bool has_mask; /* some shard has one */
 };
 
 /* ---- files --------------------------------------------------------------- */
 
 static enum status file_open(const char *path, int *fd, int64_t *bytes, struct error *err)
 {
-    /* O_NONBLOCK: a FIFO that nobody writes must not hang us before we see that it is one */
+    /* O_NONBLOCK: a FIFO without a writer must not hang this process before it sees that it is one */
     *fd = io_open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (*fd < 0)
         return error_system(err, STATUS_DATA, errno, "cannot open '%s'", path);
@@ -190,9 +194,14 @@ static enum status set_add(struct token_set *set, int own, const char *path, str
     enum status status = STATUS_OK;
     size_t length = base_length(path);
     char *bin = path_with_end(path, length, ".bin"), *idx = path_with_end(path, length, ".idx");
-    if (!bin || !idx) {
+    char *mask = path_with_end(path, length, ".mask");
+    if (!bin || !idx || !mask) {
         status = out_of_memory(err);
         goto done;
+    }
+    if (mask && !file_exists(mask)) {
+        free(mask);
+        mask = NULL;
     }
     if (!file_exists(idx) && !fs_has_suffix(path, ".idx")) {
         free(idx);
@@ -230,11 +239,13 @@ static enum status set_add(struct token_set *set, int own, const char *path, str
         }
         set->shards = grown;
     }
-    set->shards[set->num_shards++] = (struct shard){.bin = {.path = bin, .fd = -1}, .idx = {.path = idx, .fd = -1}};
+    set->shards[set->num_shards++] = (struct shard){
+        .bin = {.path = bin, .fd = -1}, .idx = {.path = idx, .fd = -1}, .mask = {.path = mask, .fd = -1}};
     return STATUS_OK;
 done:
     free(bin);
     free(idx);
+    free(mask);
     return status;
 }
 
@@ -255,8 +266,8 @@ static enum status set_add_matches(struct token_set *set, const char *pattern, s
     if (rc == GLOB_NOSPACE) {
         status = out_of_memory(err);
     } else if (rc == 0) {
-        qsort(found.gl_pathv, found.gl_pathc, sizeof *found.gl_pathv,
-              compare_names); /* by bytes, whatever the locale */
+        /* by bytes, whatever the locale */
+        qsort(found.gl_pathv, found.gl_pathc, sizeof *found.gl_pathv, compare_names);
         for (size_t i = 0; i < found.gl_pathc && status == STATUS_OK; i++) {
             const char *path = found.gl_pathv[i];
             if (base_length(path) < strlen(path) && !is_folder(path))
@@ -479,6 +490,36 @@ static enum status megatron_open(struct shard *shard, struct error *err)
     return idx->bytes <= TOKEN_INDEX_CHECKED ? index_check(shard, err) : STATUS_OK;
 }
 
+static enum status mask_open(struct shard *shard, struct error *err)
+{
+    struct shard_file *mask = &shard->mask;
+    TRY(file_open(mask->path, &mask->fd, &mask->bytes, err));
+    if (mask->bytes == shard->tokens)
+        return STATUS_OK;
+    return error_set(err, STATUS_DATA,
+                     "'%s' has %lld bytes, but '%s' has %lld tokens: a loss mask has a byte for each; hint: the two do "
+                     "not belong together; make both again, or remove the mask to learn from every token",
+                     mask->path, (long long)mask->bytes, shard->bin.path, (long long)shard->tokens);
+}
+
+static void shard_files(struct shard *shard, struct shard_file *files[3])
+{
+    files[0] = &shard->bin;
+    files[1] = &shard->idx;
+    files[2] = &shard->mask;
+}
+
+static void shard_close(struct shard *shard)
+{
+    struct shard_file *files[3];
+    shard_files(shard, files);
+    for (size_t i = 0; i < COUNT_OF(files); i++) {
+        if (files[i]->fd >= 0)
+            io_close(files[i]->fd);
+        files[i]->fd = -1;
+    }
+}
+
 static enum status shard_open(struct shard *shard, bool keep_open, struct error *err)
 {
     enum status status = file_open(shard->bin.path, &shard->bin.fd, &shard->bin.bytes, err);
@@ -488,12 +529,10 @@ static enum status shard_open(struct shard *shard, bool keep_open, struct error 
         error_hint(err, "a Megatron-LM shard is two files, .bin and .idx");
     TRY(status);
     TRY(shard->idx.path ? megatron_open(shard, err) : llmc_open(shard, err));
-    if (!keep_open) {
-        io_close(shard->bin.fd);
-        if (shard->idx.fd >= 0)
-            io_close(shard->idx.fd);
-        shard->bin.fd = shard->idx.fd = -1;
-    }
+    if (shard->mask.path)
+        TRY(mask_open(shard, err));
+    if (!keep_open)
+        shard_close(shard);
     return STATUS_OK;
 }
 
@@ -517,6 +556,7 @@ enum status token_set_open(const char *const *patterns, int num_patterns, struct
         shard->first_document = new->documents;
         new->tokens += shard->tokens; /* the bytes of all files of a machine fit in int64_t */
         new->documents += shard->documents;
+        new->has_mask = new->has_mask || shard->mask.path;
     }
     *set = new;
     return STATUS_OK;
@@ -530,12 +570,11 @@ void token_set_close(struct token_set *set)
     if (!set)
         return;
     for (int i = 0; i < set->num_shards; i++) {
-        struct shard_file *files[] = {&set->shards[i].bin, &set->shards[i].idx};
-        for (size_t j = 0; j < COUNT_OF(files); j++) {
-            if (files[j]->fd >= 0)
-                io_close(files[j]->fd);
+        struct shard_file *files[3];
+        shard_close(&set->shards[i]);
+        shard_files(&set->shards[i], files);
+        for (size_t j = 0; j < COUNT_OF(files); j++)
             free(files[j]->path);
-        }
     }
     free(set->shards);
     free(set);
@@ -572,9 +611,9 @@ static const struct shard *shard_of(const struct token_set *set, int64_t index, 
     return &set->shards[low];
 }
 
-/* Reads tokens [first, first + count) of one shard. The raw tokens go to the end of `out` and are widened from the
- * front on: token i is written to bytes 4i … 4i+3, before raw token i+1, which lies at (4 - bytes)·count + bytes·(i+1).
- */
+/* Reads tokens [first, first + count) of one shard. The raw tokens go to the end of `out` and are widened from
+ * the front on: token i is written to bytes 4i … 4i+3, which end before raw token i+1 at
+ * (4 - bytes)·count + bytes·(i+1). */
 static enum status shard_read(const struct shard *shard, int64_t first, int64_t count, int64_t vocab_size, int32_t *out,
                               struct error *err)
 {
@@ -620,10 +659,49 @@ enum status token_set_read(const struct token_set *set, int64_t first, int64_t c
     return STATUS_OK;
 }
 
+bool token_set_has_mask(const struct token_set *set)
+{
+    return set->has_mask;
+}
+
+static enum status shard_read_mask(const struct shard *shard, int64_t first, int64_t count, uint8_t *out,
+                                   struct error *err)
+{
+    if (!shard->mask.path) {
+        memset(out, 1, (size_t)count);
+        return STATUS_OK;
+    }
+    TRY(file_read(&shard->mask, first, count, out, err));
+    for (int64_t i = 0; i < count; i++)
+        if (out[i] > 1)
+            return error_set(err, STATUS_DATA,
+                             "'%s' at byte %lld: %d is neither 0 nor 1; hint: a loss mask has a byte for each token of "
+                             "'%s'",
+                             shard->mask.path, (long long)(first + i), out[i], shard->bin.path);
+    return STATUS_OK;
+}
+
+enum status token_set_read_mask(const struct token_set *set, int64_t first, int64_t count, uint8_t *out,
+                                struct error *err)
+{
+    ASSERT(first >= 0 && count >= 0 && count <= set->tokens - first);
+    while (count > 0) {
+        const struct shard *shard = shard_of(set, first, false);
+        int64_t start = first - shard->first_token;
+        int64_t here = shard->tokens - start < count ? shard->tokens - start : count;
+        TRY(shard_read_mask(shard, start, here, out, err));
+        first += here;
+        out += here;
+        count -= here;
+    }
+    return STATUS_OK;
+}
+
 enum status token_set_check(const struct token_set *set, int64_t vocab_size, uint64_t *fingerprint, struct error *err)
 {
     enum { MOST = 4096, FEWEST = 64, IN_ALL = 16 * MOST }; /* tokens of a shard, of all shards while they are few */
     int32_t ids[MOST];
+    uint8_t counts[MOST];
     uint64_t hash = 0;
     int each = IN_ALL / set->num_shards;
     each = each > MOST ? MOST : each < FEWEST ? FEWEST : each;
@@ -637,6 +715,10 @@ enum status token_set_check(const struct token_set *set, int64_t vocab_size, uin
         TRY(shard_read(shard, 0, count, vocab_size, ids, err));
         liveness_tick();
         hash = XXH64(ids, (size_t)count * sizeof *ids, hash);
+        if (!shard->mask.path)
+            continue;
+        TRY(shard_read_mask(shard, 0, count, counts, err));
+        hash = XXH64(counts, (size_t)count, hash);
     }
     if (fingerprint)
         *fingerprint = hash;
@@ -650,6 +732,16 @@ const char *token_set_common(const struct token_set *a, const struct token_set *
             if (strcmp(a->shards[i].bin.path, b->shards[k].bin.path) == 0)
                 return a->shards[i].bin.path;
     return NULL;
+}
+
+const char *token_set_shard(const struct token_set *set, int index, int64_t *documents, int64_t *tokens)
+{
+    ASSERT(index >= 0);
+    if (index >= set->num_shards)
+        return NULL;
+    *documents = set->shards[index].documents;
+    *tokens = set->shards[index].tokens;
+    return set->shards[index].bin.path;
 }
 
 enum status token_set_document(const struct token_set *set, int64_t index, int64_t *first, int64_t *length,

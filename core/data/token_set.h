@@ -1,7 +1,10 @@
 /* token_set.h: one or more shard files as one stream of tokens and documents, opened by reading only their headers.
  *
  * Megatron-LM: PREFIX.bin (tokens) and PREFIX.idx ("MMIDIDX\0\0", version 1, dtype code 8 uint16 | 4 int32, sizes,
- * pointers, document index). llm.c: one .bin with a header of 1024 bytes (magic 20240520 uint16, 20240801 uint32). */
+ * pointers, document index). llm.c: one .bin with a header of 1024 bytes (magic 20240520 uint16, 20240801 uint32).
+ *
+ * A file PREFIX.mask beside PREFIX.bin is the shard's loss mask: a byte for each token, 1 if its prediction counts for
+ * the loss, else 0. In a set with a mask, every token of a shard without one counts. */
 #ifndef ZTRAIN_CORE_DATA_TOKEN_SET_H
 #define ZTRAIN_CORE_DATA_TOKEN_SET_H
 
@@ -30,13 +33,24 @@ int64_t token_set_documents(const struct token_set *set); /* an llm.c file count
 enum status token_set_read(const struct token_set *set, int64_t first, int64_t count, int64_t vocab_size, int32_t *out,
                            struct error *err);
 
+/* Whether any shard has a loss mask. */
+bool token_set_has_mask(const struct token_set *set);
+
+/* Reads the loss mask of `count` tokens from token `first` on into out (count): 1 or 0. first + count <=
+ * token_set_tokens(). STATUS_DATA with file and offset for a byte that is neither. */
+enum status token_set_read_mask(const struct token_set *set, int64_t first, int64_t count, uint8_t *out,
+                                struct error *err);
+
 /* Reads the first tokens of every shard, so that a set made for another vocabulary is refused before the run begins.
- * *fingerprint (may be NULL) is a hash of these tokens and of the shards' sizes, in order, but not of their names: it
- * shows whether data were replaced. Errors as for token_set_read(). */
+ * *fingerprint (may be NULL) is a hash of these tokens, of their loss masks and of the shards' sizes, in order, but not
+ * of their names: it shows whether data were replaced. Errors as for token_set_read(). */
 enum status token_set_check(const struct token_set *set, int64_t vocab_size, uint64_t *fingerprint, struct error *err);
 
 /* The path of a shard that is in both sets, as written; NULL: none. */
 const char *token_set_common(const struct token_set *a, const struct token_set *b);
+
+/* The path of shard `index`'s .bin (borrowed), and how many documents and tokens it has; NULL after the last shard. */
+const char *token_set_shard(const struct token_set *set, int index, int64_t *documents, int64_t *tokens);
 
 /* The place of document `index` < token_set_documents() in the stream, read from the index. length may be 0. */
 enum status token_set_document(const struct token_set *set, int64_t index, int64_t *first, int64_t *length,

@@ -25,16 +25,23 @@
 struct slot {
     struct batch batch;
     int32_t *tokens, *targets, *positions; /* (max_tokens) */
+    int32_t *types;                        /* (max_tokens) classification, else NULL */
     int32_t *seq_start;                    /* (max_seqs + 1) */
+    uint64_t *numbers;                     /* (max_tokens) */
+    uint64_t first_number;                 /* of the sequence that is added */
 };
 
 struct token_stream {
     struct token_stream_config config;
     int64_t samples; /* of an epoch, or of the pass */
     int64_t steps_per_epoch;
-    int64_t micros;   /* of a step, or of the pass, for each rank */
-    int32_t *memory;  /* owned: the slots' arrays and scratch */
-    int32_t *scratch; /* (T + 1) the sample that was read last */
+    int64_t micros;    /* of a step, or of the pass, for each rank */
+    int32_t *memory;   /* owned: the slots' arrays and scratch */
+    int32_t *scratch;  /* (T + 1) the sample that was read last */
+    uint64_t *numbers; /* owned: the slots' */
+    uint8_t *mask;     /* (T + 1) owned: its loss mask; NULL: every target counts */
+    int32_t *ends;     /* (T + 1) where its sequences end in the scratch memory: one, or one for each document */
+    int num_ends;
     struct slot slots[SLOTS];
 
     int64_t step, micro;               /* used by the thread only: the micro-batch that it fills next */
@@ -56,12 +63,23 @@ void token_stream_limits(const struct token_stream_config *config, int64_t *max_
 {
     int64_t count = config->micro_batch_size, length = config->seq_length, multiple = config->token_multiple;
     ASSERT(count > 0 && count < INT32_MAX && length > 0);
+    if (config->document_mask && !config->classification) { /* a sequence has two tokens at least */
+        int64_t tokens = config->packing ? length + 1 : length;
+        *max_tokens = round_up(count * (tokens - 1), multiple);
+        *max_seqs = (int32_t)(count * (tokens / 2) + (multiple > 1));
+        return;
+    }
     if (config->packing) {
         *max_tokens = count * length;
         *max_seqs = (int32_t)count;
         return;
     }
     ASSERT(multiple > 0 && multiple <= length);
+    if (config->classification) {
+        *max_tokens = round_up(count * length, multiple);
+        *max_seqs = (int32_t)count + (multiple > 1);
+        return;
+    }
     /* `count` sequences of at most T tokens have count to count · (T - 1) inputs; a filler sequence follows them if any
      * such number is not a multiple of `multiple` */
     bool filler = multiple > 1 && (length > 2 || count % multiple != 0);
@@ -69,42 +87,186 @@ void token_stream_limits(const struct token_stream_config *config, int64_t *max_
     *max_seqs = (int32_t)count + filler;
 }
 
+int64_t token_stream_samples(const struct token_stream_config *config)
+{
+    const int64_t tokens = token_set_tokens(config->set);
+    if (config->fit)
+        return config->fit->samples;
+    if (config->packing && config->document_mask && config->evaluation) /* the last sample may be shorter */
+        return tokens < 2 ? 0 : (tokens - 2) / config->seq_length + 1;
+    return token_set_samples(config->set, config->seq_length, config->packing);
+}
+
 int64_t token_stream_steps_per_epoch(const struct token_stream_config *config)
 {
     ASSERT(config->batch_size > 0);
-    return token_set_samples(config->set, config->seq_length, config->packing) / config->batch_size;
+    return token_stream_samples(config) / config->batch_size;
 }
 
 /* ---- filling a batch (the thread) ---------------------------------------- */
 
-static void add_sequence(struct slot *slot, const int32_t *tokens, const int32_t *targets, int64_t length)
+/* Adds a sequence of `length` inputs: tokens (length + 1) or, NULL, filler without targets. Target i is token i + 1; it
+ * counts if mask[i + 1] is 1, or if mask is NULL. */
+static void add_sequence(struct slot *slot, const int32_t *tokens, const uint8_t *mask, int64_t length)
 {
     struct batch *batch = &slot->batch;
     int64_t start = batch->num_tokens;
     for (int64_t i = 0; i < length; i++) {
+        bool counts = tokens && (!mask || mask[i + 1]);
         slot->tokens[start + i] = tokens ? tokens[i] : 0;
-        slot->targets[start + i] = targets ? targets[i] : -1;
+        slot->targets[start + i] = counts ? tokens[i + 1] : -1;
         slot->positions[start + i] = (int32_t)i;
+        slot->numbers[start + i] = slot->first_number + (uint64_t)i;
+        batch->num_targets += counts;
     }
+    slot->first_number += (uint64_t)length;
     batch->num_tokens += length;
-    batch->num_targets += targets ? length : 0;
     batch->num_seqs++;
     batch->max_seq = length > batch->max_seq ? (int32_t)length : batch->max_seq;
     slot->seq_start[batch->num_seqs] = (int32_t)batch->num_tokens;
 }
 
-/* Finds sample `sample` in the token set: its first token and its length, which is at most T (packed: T + 1). */
-static enum status locate(const struct token_stream *stream, int64_t sample, int64_t *first, int64_t *length,
+/* The token that has the label, among `length` in the scratch memory. transformers' classifiers look for the last token
+ * that is not padding in the same way, and take the first one if all are. */
+static int64_t labelled_token(const struct token_stream *stream, int64_t length)
+{
+    int64_t last = stream->config.label_first ? 0 : length - 1;
+    while (last > 0 && stream->scratch[last] == stream->config.padding_token)
+        last--;
+    return last;
+}
+
+/* Adds document `number`, whose tokens are in the stream's scratch memory, with its label. */
+static void add_document(const struct token_stream *stream, struct slot *slot, int64_t number, int64_t length)
+{
+    const struct token_stream_config *config = &stream->config;
+    struct batch *batch = &slot->batch;
+    int64_t start = batch->num_tokens, first_text = label_set_first_text(config->labels, number);
+    for (int64_t i = 0; i < length; i++) {
+        slot->tokens[start + i] = stream->scratch[i];
+        slot->targets[start + i] = -1;
+        slot->positions[start + i] = (int32_t)i;
+        slot->numbers[start + i] = slot->first_number + (uint64_t)i;
+        slot->types[start + i] = i >= first_text;
+    }
+    slot->targets[start + labelled_token(stream, length)] = label_set_label(config->labels, number);
+    batch->num_tokens += length;
+    batch->num_targets++;
+    batch->num_seqs++;
+    batch->max_seq = length > batch->max_seq ? (int32_t)length : batch->max_seq;
+    slot->seq_start[batch->num_seqs] = (int32_t)batch->num_tokens;
+}
+
+/* Reads document `number` as a sample with a label. */
+static enum status take_document(const struct token_stream *stream, struct slot *slot, int64_t number,
+                                 struct error *err)
+{
+    const struct token_stream_config *config = &stream->config;
+    int64_t first, length;
+    TRY(token_set_document(config->set, number, &first, &length, err));
+    if (length < 1 || length > config->seq_length)
+        return error_set(err, STATUS_DATA,
+                         "document %lld has %lld tokens, expected 1 to data.seq_length %lld; hint: "
+                         "scripts/tokenize.py --max-length %lld cuts texts and keeps their special tokens",
+                         (long long)number, (long long)length, (long long)config->seq_length,
+                         (long long)config->seq_length);
+    TRY(token_set_read(config->set, first, length, config->vocab_size, stream->scratch, err));
+    add_document(stream, slot, number, length);
+    return STATUS_OK;
+}
+
+/* Finds a sample, or a document of it, in the token set: its first token and its length, which is at most T (packed:
+ * T + 1). */
+static enum status locate(const struct token_stream *stream, int64_t number, int64_t *first, int64_t *length,
                           struct error *err)
 {
     int64_t limit = stream->config.seq_length;
     if (stream->config.packing) {
-        *first = sample * limit;
-        *length = limit + 1;
+        const int64_t left = token_set_tokens(stream->config.set) - number * limit;
+        *first = number * limit;
+        *length = left < limit + 1 ? left : limit + 1;
         return STATUS_OK;
     }
-    TRY(token_set_document(stream->config.set, sample, first, length, err));
+    TRY(token_set_document(stream->config.set, number, first, length, err));
     *length = *length < limit ? *length : limit;
+    return STATUS_OK;
+}
+
+/* Reads `count` tokens of a sample from token `first` of the set on, and their mask, to `position` of the scratch
+ * memory; read_tokens false: the mask only. */
+static enum status read_part(struct token_stream *stream, int64_t first, int64_t count, bool read_tokens,
+                             int64_t position, struct error *err)
+{
+    const struct token_stream_config *config = &stream->config;
+    if (read_tokens)
+        TRY(token_set_read(config->set, first, count, config->vocab_size, stream->scratch + position, err));
+    if (stream->mask)
+        TRY(token_set_read_mask(config->set, first, count, stream->mask + position, err));
+    return STATUS_OK;
+}
+
+static void add_end(struct token_stream *stream, int64_t end)
+{
+    if (stream->num_ends == 0 || stream->ends[stream->num_ends - 1] < end)
+        stream->ends[stream->num_ends++] = (int32_t)end;
+}
+
+/* The document that holds a token of the set: the last one that begins at or before it. */
+static enum status find_document(const struct token_set *set, int64_t token, int64_t *number, struct error *err)
+{
+    int64_t low = 0, high = token_set_documents(set) - 1;
+    while (low < high) {
+        int64_t middle = low + (high - low + 1) / 2, first, length;
+        TRY(token_set_document(set, middle, &first, &length, err));
+        if (first <= token)
+            low = middle;
+        else
+            high = middle - 1;
+    }
+    *number = low;
+    return STATUS_OK;
+}
+
+/* Notes where the documents end in the packed sample of `length` tokens from token `first` of the set on. */
+static enum status add_document_ends(struct token_stream *stream, int64_t first, int64_t length, struct error *err)
+{
+    const struct token_set *set = stream->config.set;
+    int64_t number, end = first;
+    TRY(find_document(set, first, &number, err));
+    for (; end < first + length && number < token_set_documents(set); number++) {
+        int64_t start, count;
+        TRY(token_set_document(set, number, &start, &count, err));
+        end = start + count < first + length ? start + count : first + length;
+        if (end > first)
+            add_end(stream, end - first);
+    }
+    add_end(stream, length); /* tokens after the last document belong to none */
+    return STATUS_OK;
+}
+
+/* Reads a sample to the scratch memory, its documents one after the other: *length tokens in all; notes where its
+ * sequences end. */
+static enum status read_sample(struct token_stream *stream, int64_t sample, bool read_tokens, int64_t *length,
+                               struct error *err)
+{
+    const struct first_fit *fit = stream->config.fit;
+    int64_t begin = fit ? fit->starts[sample] : sample, end = fit ? fit->starts[sample + 1] : sample + 1;
+    const struct token_stream_config *config = &stream->config;
+    *length = 0;
+    stream->num_ends = 0;
+    for (int64_t i = begin; i < end; i++) {
+        int64_t first, count;
+        TRY(locate(stream, fit ? fit->documents[i] : i, &first, &count, err));
+        ASSERT(!fit || *length + count <= stream->config.seq_length);
+        TRY(read_part(stream, first, count, read_tokens, *length, err));
+        *length += count;
+        if (config->document_mask && config->packing)
+            TRY(add_document_ends(stream, first, count, err));
+        else if (config->document_mask && count > 0)
+            add_end(stream, *length);
+    }
+    if (!config->document_mask && *length > 0)
+        add_end(stream, *length);
     return STATUS_OK;
 }
 
@@ -116,21 +278,54 @@ static int64_t training_sample(const struct token_stream *stream, int64_t ordina
     return (int64_t)permute_index((uint64_t)ordinal, (uint64_t)stream->samples, config->seed, (uint64_t)epoch);
 }
 
-/* Computes the sums over the global batch of stream->step from the index, without reading tokens. */
+/* The targets that count in the sample that was read last. The first token of each of its sequences is none. */
+static int64_t count_targets(const struct token_stream *stream)
+{
+    int64_t targets = 0;
+    for (int s = 0, begin = 0; s < stream->num_ends; begin = stream->ends[s++]) {
+        if (!stream->mask)
+            targets += stream->ends[s] - begin - 1;
+        for (int i = begin + 1; stream->mask && i < stream->ends[s]; i++)
+            targets += stream->mask[i];
+    }
+    return targets;
+}
+
+/* Adds the sequences of the sample that was read last. */
+static void add_sample(const struct token_stream *stream, struct slot *slot)
+{
+    for (int s = 0, begin = 0; s < stream->num_ends; begin = stream->ends[s++]) {
+        const int32_t *tokens = stream->scratch + begin;
+        if (stream->ends[s] - begin >= 2)
+            add_sequence(slot, tokens, stream->mask ? stream->mask + begin : NULL, stream->ends[s] - begin - 1);
+    }
+}
+
+/* Computes the sums over the global batch of stream->step from the index and the mask, without reading tokens. */
 static enum status sum_step(struct token_stream *stream, int64_t first_ordinal, int64_t epoch, struct error *err)
 {
     const struct token_stream_config *config = &stream->config;
     stream->step_targets = stream->step_tokens = config->batch_size * config->seq_length;
-    if (config->packing)
+    if (config->packing && !stream->mask && !config->document_mask)
         return STATUS_OK;
     stream->step_targets = stream->step_tokens = 0;
     for (int64_t i = 0; i < config->batch_size && !stream->stop; i++) {
-        int64_t first, length;
-        TRY(locate(stream, training_sample(stream, first_ordinal + i, epoch), &first, &length, err));
-        stream->step_tokens += length;
-        stream->step_targets += length > 0 ? length - 1 : 0;
+        int64_t length;
+        TRY(read_sample(stream, training_sample(stream, first_ordinal + i, epoch), false, &length, err));
+        stream->step_tokens += config->packing ? length - 1 : length;
+        stream->step_targets += config->classification ? 1 : count_targets(stream);
     }
     return STATUS_OK;
+}
+
+/* The number of the first sample of micro-batch (step, micro) of this rank, over all steps and ranks. */
+static int64_t slot_number(const struct token_stream *stream)
+{
+    const struct token_stream_config *config = &stream->config;
+    if (config->evaluation)
+        return 0;
+    return (stream->step - 1) * config->batch_size + config->batch_size / config->world * config->rank +
+           stream->micro * config->micro_batch_size;
 }
 
 /* Fills the slot with micro-batch (step, micro) of this rank. */
@@ -146,6 +341,8 @@ static enum status fill(struct token_stream *stream, struct slot *slot, struct e
                             .tokens = slot->tokens,
                             .targets = slot->targets,
                             .positions = slot->positions,
+                            .numbers = slot->numbers,
+                            .types = slot->types,
                             .seq_start = slot->seq_start};
     slot->seq_start[0] = 0;
 
@@ -164,16 +361,21 @@ static enum status fill(struct token_stream *stream, struct slot *slot, struct e
     }
 
     for (int64_t i = 0; i < count && !stream->stop; i++) {
-        int64_t sample = first_ordinal + i, first, length;
+        int64_t sample = first_ordinal + i, length;
+        slot->first_number = (uint64_t)(slot_number(stream) + i) * (uint64_t)config->seq_length;
         if (!config->evaluation)
             sample = training_sample(stream, sample, batch->epoch);
-        TRY(locate(stream, sample, &first, &length, err));
-        if (length < 2)
+        if (config->classification) {
+            TRY(take_document(stream, slot, sample, err));
             continue;
-        TRY(token_set_read(config->set, first, length, config->vocab_size, stream->scratch, err));
-        add_sequence(slot, stream->scratch, stream->scratch + 1, length - 1);
+        }
+        TRY(read_sample(stream, sample, true, &length, err));
+        add_sample(stream, slot);
     }
-    int64_t filler = config->packing ? 0 : round_up(batch->num_tokens, config->token_multiple) - batch->num_tokens;
+    bool varies = !config->packing || config->document_mask;
+    int64_t filler = !varies ? 0 : round_up(batch->num_tokens, config->token_multiple) - batch->num_tokens;
+    if (filler > 0 && slot->types)
+        memset(slot->types + batch->num_tokens, 0, (size_t)filler * sizeof *slot->types);
     if (filler > 0)
         add_sequence(slot, NULL, NULL, filler);
     return STATUS_OK;
@@ -255,29 +457,39 @@ static enum status allocate(struct token_stream *stream, struct error *err)
                          "a micro-batch of %lld sequences of %lld tokens is too large: it must stay below 2^31 "
                          "tokens; hint: a smaller train_micro_batch_size_per_gpu or data.seq_length",
                          (long long)config->micro_batch_size, (long long)config->seq_length);
-    int64_t per_slot = 3 * max_tokens + max_seqs + 1, all = SLOTS * per_slot + config->seq_length + 1;
+    int64_t per_slot = (config->classification ? 4 : 3) * max_tokens + max_seqs + 1,
+            all = SLOTS * per_slot + 2 * (config->seq_length + 1);
     stream->memory = malloc((size_t)all * sizeof *stream->memory);
-    if (!stream->memory)
+    stream->numbers = malloc((size_t)(SLOTS * max_tokens) * sizeof *stream->numbers);
+    bool masked = !config->classification && token_set_has_mask(config->set); /* a label always counts */
+    if (masked)
+        stream->mask = malloc((size_t)config->seq_length + 1);
+    if (!stream->memory || !stream->numbers || (masked && !stream->mask))
         return error_set(err, STATUS_DEVICE,
                          "out of memory: cannot allocate %lld bytes for micro-batches of %lld tokens",
                          (long long)all * 4, (long long)max_tokens);
     for (int i = 0; i < SLOTS; i++) {
         struct slot *slot = &stream->slots[i];
         slot->tokens = stream->memory + i * per_slot;
+        slot->numbers = stream->numbers + i * max_tokens;
         slot->targets = slot->tokens + max_tokens;
         slot->positions = slot->targets + max_tokens;
-        slot->seq_start = slot->positions + max_tokens;
+        slot->types = config->classification ? slot->positions + max_tokens : NULL;
+        slot->seq_start = slot->positions + (config->classification ? 2 : 1) * max_tokens;
     }
     stream->scratch = stream->memory + SLOTS * per_slot;
+    stream->ends = stream->scratch + config->seq_length + 1;
     return STATUS_OK;
 }
 
 enum status token_stream_open(const struct token_stream_config *config, int64_t first_step,
                               struct token_stream **stream, struct error *err)
 {
+    ASSERT(!config->fit || !config->packing);
     ASSERT(config->set && config->seq_length > 0 && config->micro_batch_size > 0 && first_step >= 1);
     ASSERT(config->world > 0 && config->rank >= 0 && config->rank < config->world && config->token_multiple > 0);
     ASSERT(config->vocab_size > 0 && config->vocab_size <= INT32_MAX);
+    ASSERT(!config->classification || (config->labels && !config->packing));
     ASSERT(config->evaluation ? first_step == 1 && config->max_samples >= 0 : config->max_samples == 0);
     enum status status;
     *stream = NULL;
@@ -288,7 +500,7 @@ enum status token_stream_open(const struct token_stream_config *config, int64_t 
     if (!new)
         return error_set(err, STATUS_DEVICE, "out of memory while opening a token stream");
     new->config = *config;
-    new->samples = token_set_samples(config->set, config->seq_length, config->packing);
+    new->samples = token_stream_samples(config);
     new->step = first_step;
     TRY_GOTO(check_samples(new, err));
     TRY_GOTO(allocate(new, err));
@@ -316,6 +528,8 @@ enum status token_stream_open(const struct token_stream_config *config, int64_t 
     return STATUS_OK;
 fail:
     free(new->memory);
+    free(new->numbers);
+    free(new->mask);
     free(new);
     return status;
 }
@@ -356,5 +570,7 @@ void token_stream_close(struct token_stream *stream)
     pthread_cond_destroy(&stream->changed);
     pthread_mutex_destroy(&stream->mutex);
     free(stream->memory);
+    free(stream->numbers);
+    free(stream->mask);
     free(stream);
 }

@@ -8,23 +8,42 @@
  * part, micro-batch by micro-batch. So the order never depends on the world size, and the position is (epoch, step in
  * the epoch), which follows from the global step. An epoch is floor(samples / B) steps, the permutation is new in each.
  *
+ * With document_mask a sample is one sequence for each of its documents, so that attention stays within documents and
+ * positions begin anew. The last token of a document has no target then and is not computed. Evaluation, packed, has
+ * one more sample for the tokens after the last whole one, so that every target counts once.
+ *
+ * If the token set has a loss mask, target i+1 of a sample is -1 where the mask of its token is 0. It does not count in
+ * num_targets and step_targets; the inputs stay.
+ *
  * A micro-batch is a row of sequences without padding between them (M tokens in all):
  *
  *     tokens     | sequence 0 ......... | sequence 1 ... | sequence 2 ............. | filler |
  *     seq_start  0                      s1               s2                         s3       s4
  *
- * packing false: sequences have L-1 tokens, and filler (one last sequence of token 0 without targets) rounds M up to
- * token_multiple. Packed: every sequence has T tokens. */
+ * With classification sample i is document i, whole: all its L <= T tokens are inputs, and one of them has the
+ * document's label as its target, the others have none. A longer document is STATUS_DATA.
+ *
+ * packing false: sequences have L-1 tokens (with classification L), and filler (one last sequence of token 0 without
+ * targets) rounds M up to token_multiple. Packed: every sequence has T tokens. */
 #ifndef ZTRAIN_CORE_DATA_TOKEN_STREAM_H
 #define ZTRAIN_CORE_DATA_TOKEN_STREAM_H
 
+#include "core/data/first_fit.h"
+#include "core/data/label_set.h"
 #include "core/data/token_set.h"
 
 struct token_stream_config {
-    struct token_set *set; /* borrowed */
-    int64_t seq_length;    /* T */
-    int64_t vocab_size;    /* ids are checked against it as they are read */
+    struct token_set *set;          /* borrowed */
+    bool classification;            /* the targets are the documents' labels; packing must be false */
+    bool label_first;               /* classification: a document's first token has the target, else its last one */
+    int64_t padding_token;          /* classification: the last token is the last one that is not this one; -1: none */
+    const struct label_set *labels; /* classification: borrowed */
+    int64_t seq_length;             /* T */
+    int64_t vocab_size;             /* ids are checked against it as they are read */
     bool shuffle, packing;
+    bool document_mask;          /* each document of a sample is a sequence of its own, see above */
+    const struct first_fit *fit; /* borrowed; packing false: sample i is the documents of its sample i, one after the
+                                  * other, instead of document i; may be NULL */
     uint64_t seed;
     int rank, world;
     int64_t batch_size;       /* B, global */
@@ -38,21 +57,24 @@ struct token_stream_config {
 };
 
 struct batch {
-    int64_t step;        /* training: global step from 1; evaluation: 1 */
-    int64_t epoch;       /* from 1 */
-    int64_t micro;       /* micro-batch of the step (training) or of the pass (evaluation), from 0 */
-    bool last_micro;     /* of the step or of the pass */
-    int32_t num_seqs;    /* sequences, filler included */
-    int32_t max_seq;     /* length of the longest sequence */
-    int64_t num_tokens;  /* M = seq_start[num_seqs]; 0 possible in evaluation and for empty documents */
-    int64_t num_targets; /* targets >= 0 here */
-    int64_t
-        step_targets; /* training: of the whole global batch (all ranks, all micro-batches), what a mean divides by */
+    int64_t step;             /* training: global step from 1; evaluation: 1 */
+    int64_t epoch;            /* from 1 */
+    int64_t micro;            /* micro-batch of the step (training) or of the pass (evaluation), from 0 */
+    bool last_micro;          /* of the step or of the pass */
+    int32_t num_seqs;         /* sequences, filler included */
+    int32_t max_seq;          /* length of the longest sequence */
+    int64_t num_tokens;       /* M = seq_start[num_seqs]; 0 possible in evaluation and for empty documents */
+    int64_t num_targets;      /* targets >= 0 here */
+    int64_t step_targets;     /* training: of the global batch (all ranks and micro-batches): the divisor of a mean; 0
+                               * possible with a loss mask and with short documents */
     int64_t step_tokens;      /* training: tokens of the whole global batch without filler: B·T packed, else the sum of
                                * min(length, T) of its documents */
     const int32_t *tokens;    /* (M) */
     const int32_t *targets;   /* (M), -1: none */
     const int32_t *positions; /* (M) position in its sequence */
+    const uint64_t *numbers;  /* (M) training: of the tokens, unique in the run and the same at any world size and micro
+                               * batch: ((step - 1) · B + place of the sample in the step) · T + place in the sample */
+    const int32_t *types;     /* (M) classification: 1 in the second text of a pair, else 0; otherwise NULL */
     const int32_t *seq_start; /* (num_seqs + 1) */
 };
 
@@ -73,6 +95,9 @@ enum status token_stream_open(const struct token_stream_config *config, int64_t 
 enum status token_stream_next(struct token_stream *stream, struct batch *batch, bool *end, struct error *err);
 
 void token_stream_close(struct token_stream *stream);
+
+/* Samples of the set as the configuration packs it. */
+int64_t token_stream_samples(const struct token_stream_config *config);
 
 /* Steps of one epoch: floor(samples / B). */
 int64_t token_stream_steps_per_epoch(const struct token_stream_config *config);

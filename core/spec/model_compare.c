@@ -4,13 +4,25 @@
  * The table leaves out what a resumed run may change: the initialisation of weights (initializer_range, padding_token),
  * the dtype of files, max_positions with RoPE (where it is a limit; in GPT-2 it is the number of rows of wpe), notices
  * and the source. It also leaves out what follows from model_type and attention_bias: norm, mlp, weights_in_out,
- * o_bias, qk_norm. Descriptions are compared, not files, so that the different keys of transformers 4 and 5 are
- * equivalent. */
+ * fused_qkv, fused_gate_up, o_bias, qk_norm. Descriptions are compared, not files, so that the different keys of
+ * transformers 4 and 5 are equivalent. */
 #include "core/spec/model_compare.h"
 
 #include "core/spec/spec.h"
 
-enum field_type { FIELD_FAMILY, FIELD_INT, FIELD_REAL, FIELD_BOOL, FIELD_ROPE_TYPE };
+#include <math.h>
+
+enum field_type {
+    FIELD_FAMILY,
+    FIELD_INT,
+    FIELD_REAL,
+    FIELD_BOOL,
+    FIELD_ROPE_TYPE,
+    FIELD_WINDOWS,
+    FIELD_ROPE_LAYERS,
+    FIELD_ROTARY_DIM,
+    FIELD_SCALE
+};
 
 /* clang-format off */
 static const struct field {
@@ -32,22 +44,66 @@ static const struct field {
     FIELD("attention_bias", NULL, BOOL, qkv_bias),
     FIELD("mlp_bias", NULL, BOOL, mlp_bias),
     FIELD("tie_word_embeddings", "tie_word_embeddings", BOOL, tied),
-    FIELD("sliding_window", NULL, INT, sliding_window),
+    FIELD("num_labels", "num_labels", INT, num_labels),
+    FIELD("sliding_window", NULL, WINDOWS, layers),
+    FIELD("no_rope_layers", NULL, ROPE_LAYERS, layers),
     FIELD("rope_theta", NULL, REAL, rope.theta),
     FIELD("rope_type", NULL, ROPE_TYPE, rope.kind),
     FIELD("rope_scaling.factor", NULL, REAL, rope.factor),
     FIELD("low_freq_factor", NULL, REAL, rope.low_freq_factor),
     FIELD("high_freq_factor", NULL, REAL, rope.high_freq_factor),
     FIELD("original_max_position_embeddings", NULL, INT, rope.original_max_positions),
+    FIELD("beta_fast", NULL, REAL, rope.beta_fast),
+    FIELD("beta_slow", NULL, REAL, rope.beta_slow),
+    FIELD("truncate", NULL, BOOL, rope.untruncated),
+    FIELD("attention_factor", NULL, REAL, rope.attention_factor),
+    FIELD("partial_rotary_factor", NULL, ROTARY_DIM, rotary_dim),
+    FIELD("embedding_multiplier", NULL, REAL, embedding_multiplier),
+    FIELD("residual_multiplier", NULL, REAL, residual_multiplier),
+    FIELD("attention_multiplier", NULL, SCALE, attention_scale),
+    FIELD("logits_scaling", NULL, REAL, logit_multiplier),
 #undef FIELD
 };
 /* clang-format on */
 
+/* The window that all layers have, a list if they differ, NULL if there is none. */
+static json_t *windows_of(const struct model_desc *desc)
+{
+    json_t *list = json_array();
+    bool alike = true;
+    for (int64_t i = 0; i < desc->num_layers; i++) {
+        alike &= desc->layers[i].window == desc->layers[0].window;
+        json_array_append_new(list, json_integer(desc->layers[i].window));
+    }
+    if (!alike)
+        return list;
+    json_decref(list);
+    return desc->layers[0].window ? json_integer(desc->layers[0].window) : NULL;
+}
+
+/* 1 for each layer with RoPE, 0 for one without; NULL if all have it. */
+static json_t *rope_layers_of(const struct model_desc *desc)
+{
+    json_t *list = json_array();
+    bool all = true;
+    for (int64_t i = 0; i < desc->num_layers; i++) {
+        all &= !desc->layers[i].no_rope;
+        json_array_append_new(list, json_integer(!desc->layers[i].no_rope));
+    }
+    if (!all)
+        return list;
+    json_decref(list);
+    return NULL;
+}
+
 /* New reference; NULL where there is none: numbers are 0 then. */
 static json_t *value_of(const struct model_desc *desc, const struct field *field)
 {
-    static const char *const ROPE_TYPES[] = {
-        [ROPE_NONE] = "none", [ROPE_PLAIN] = "default", [ROPE_LINEAR] = "linear", [ROPE_LLAMA3] = "llama3"};
+    static const char *const ROPE_TYPES[] = {[ROPE_NONE] = "none",
+                                             [ROPE_PLAIN] = "default",
+                                             [ROPE_LINEAR] = "linear",
+                                             [ROPE_LLAMA3] = "llama3",
+                                             [ROPE_YARN] = "yarn"};
     const void *member = (const char *)desc + field->offset;
     switch (field->type) {
     case FIELD_FAMILY: return json_string(model_family_name(*(const enum model_family *)member));
@@ -55,6 +111,13 @@ static json_t *value_of(const struct model_desc *desc, const struct field *field
     case FIELD_REAL: return *(const double *)member != 0 ? json_real(*(const double *)member) : NULL;
     case FIELD_BOOL: return json_boolean(*(const bool *)member);
     case FIELD_ROPE_TYPE: return json_string(ROPE_TYPES[*(const enum rope_kind *)member]);
+    case FIELD_WINDOWS: return windows_of(desc);
+    case FIELD_ROPE_LAYERS: return rope_layers_of(desc);
+    /* these two follow from head_dim, unless the config says otherwise */
+    case FIELD_ROTARY_DIM:
+        return desc->rotary_dim == desc->head_dim ? NULL : json_real((double)desc->rotary_dim / (double)desc->head_dim);
+    case FIELD_SCALE:
+        return desc->attention_scale == 1 / sqrt((double)desc->head_dim) ? NULL : json_real(desc->attention_scale);
     }
     return NULL;
 }

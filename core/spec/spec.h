@@ -16,7 +16,10 @@
 #include "core/dtype.h"
 #include "core/loss_scaler.h"
 #include "core/lr_schedule.h"
+#include "core/model_config.h"
+#include "core/offload_settings.h"
 #include "core/optimizer_settings.h"
+#include "core/recompute.h"
 #include "core/status.h"
 #include "core/string_list.h"
 
@@ -27,6 +30,7 @@
 #include <stdio.h>
 
 enum spec_graphs { SPEC_GRAPHS_AUTO, SPEC_GRAPHS_ON, SPEC_GRAPHS_OFF };
+enum spec_packing { SPEC_PACKING_NONE, SPEC_PACKING_CUT, SPEC_PACKING_FIRST_FIT };
 enum spec_device { SPEC_DEVICE_AUTO, SPEC_DEVICE_CPU, SPEC_DEVICE_CUDA };
 
 struct run_spec {
@@ -40,12 +44,16 @@ struct run_spec {
         char *pretrained;  /* a Hugging Face folder, or NULL */
         char *config_path; /* a config.json or a folder with one, or NULL */
         json_t *config;    /* model.config given as a mapping, or NULL */
-        char where[512];   /* "file:line:column" of the key that is set, for messages about its content */
+        enum model_task task;
+        int64_t num_labels; /* sequence_classification; 0: unset */
+        double dropout;     /* < 0: as config.json says */
+        char where[512];    /* "file:line:column" of the key that is set, for messages about its content */
     } model;
     struct {
         struct string_list train, validation; /* in the spec's arena; validation.count 0: none */
         int64_t seq_length;
-        bool shuffle, packing;
+        bool shuffle, document_mask;
+        enum spec_packing packing;
     } data;
     struct {
         int64_t epochs;                            /* 0: unset */
@@ -53,6 +61,8 @@ struct run_spec {
         int64_t eval_interval_steps, eval_batches; /* 0: only at the ends; 0: all */
         enum spec_device device;
         enum spec_graphs cuda_graphs;
+        double label_smoothing; /* 0: none */
+        int64_t memory_limit;   /* bytes of device memory that a rank may take; 0: unset */
     } train;
     struct {
         int64_t interval_steps, keep_last; /* 0: only at the ends; 0: keep all */
@@ -69,8 +79,13 @@ struct run_spec {
     int64_t train_batch_size, train_micro_batch_size_per_gpu, gradient_accumulation_steps;
     double gradient_clipping; /* 0: off */
     struct optimizer_settings optimizer;
-    struct schedule_spec scheduler; /* total_steps 0: the length of the run, set by spec_resolve_steps() */
-    enum dtype dtype;               /* dtype of parameters and activations: bf16.enabled, fp16.enabled, else fp32 */
+    struct schedule_spec scheduler;     /* total_steps 0: the length of the run, set by spec_resolve_steps() */
+    enum dtype dtype;                   /* dtype of parameters and activations: bf16.enabled, fp16.enabled, else fp32 */
+    enum dtype communication_data_type; /* in which gradients are reduced */
+    enum dtype grad_accum_dtype;        /* in which they are accumulated: fp32 or bf16 */
+    bool bf16_master, bf16_moments;     /* states in bf16; moments only with the master weights */
+    bool prescale_gradients;            /* with fp16: see spec_comm_factor() */
+    double gradient_predivide_factor;
     int64_t max_skipped_steps; /* this many consecutive non-finite steps end the run; not with a dynamic loss scale */
     struct loss_scaler_rules loss_scaler;
     double initial_loss_scale; /* 1 without fp16 */
@@ -78,9 +93,13 @@ struct run_spec {
         int stage;
         bool overlap_comm;                                 /* default true */
         int64_t reduce_bucket_size, allgather_bucket_size; /* elements */
+        struct offload_settings offload_optimizer, offload_param;
+        int64_t sub_group_size; /* elements that an offloaded optimizer updates at a time */
     } zero;
-    bool activation_checkpointing; /* activation_checkpointing.enabled: recompute blocks in backward */
-    int64_t steps_per_print;       /* default 10 */
+    struct aio_settings aio;  /* of offload to nvme */
+    enum recompute recompute; /* activation_checkpointing.policy: the activations that backward computes again */
+    bool cpu_checkpointing;   /* the inputs of blocks are in host memory between forward and backward */
+    int64_t steps_per_print;  /* default 10 */
     bool wall_clock_breakdown;
     void *private_; /* the whole spec, struct spec_full in spec_keys.h: which values were given, which are derived */
 };
@@ -91,10 +110,10 @@ struct spec_report {
 };
 void spec_report_release(struct spec_report *report);
 
-/* Reads `path`, then the DeepSpeed JSON file `deepspeed` (or NULL; its keys count as if they were in the spec; a key
- * that both set is an error), then the --set overrides ("a.b.c=VALUE"), checks everything and fills in the defaults.
- * Returns STATUS_OK, or STATUS_USAGE with at least one line in report->errors. *spec is owned by the caller
- * (spec_free). */
+/* Reads `path`, then the DeepSpeed configuration `deepspeed` (or NULL; its keys count as if they were in the spec; a
+ * key that both set to different values is an error), then the --set overrides ("a.b.c=VALUE"), checks everything and
+ * fills in the defaults. Returns STATUS_OK, or STATUS_USAGE with at least one line in report->errors. *spec is owned by
+ * the caller (spec_free). */
 enum status spec_load(const char *path, const char *deepspeed, const char *const *overrides, int num_overrides,
                       struct run_spec **spec, struct spec_report *report);
 void spec_free(struct run_spec *spec);
@@ -113,9 +132,21 @@ enum status spec_resolve_batch(struct run_spec *spec, int world, const char *wor
 enum status spec_resolve_batch_resumed(struct run_spec *spec, int world, const char *world_source, const json_t *stored,
                                        int stored_world, struct error *err);
 
+/* The factor by which a rank multiplies its gradients before it sends them, as DeepSpeed defines prescale_gradients and
+ * gradient_predivide_factor: its gradients are a rank's mean, ztrain's are already divided by the number of ranks.
+ * 1 unless communication_data_type is fp16. */
+double spec_comm_factor(const struct run_spec *spec, int world);
+
 /* Called once the data are known: returns the number of optimizer steps of the whole run, from epochs and max_steps,
  * and fills in scheduler.total_steps if it was absent or "auto". steps_per_epoch > 0. */
 int64_t spec_resolve_steps(struct run_spec *spec, int64_t steps_per_epoch);
+
+/* Called once the model is known: fills in the sizes that are "auto" and follow from its hidden size, with the formulas
+ * of Hugging Face's Trainer. */
+void spec_resolve_model(struct run_spec *spec, int64_t hidden_size);
+
+/* Adds a line for each key that was "auto": "KEY: auto → VALUE, from ORIGIN", after spec_resolve_…(). */
+void spec_auto_print(const struct run_spec *spec, struct string_list *lines);
 
 /* Writes the effective spec as YAML that spec_load() reads back to the same values. all: with the keys that have their
  * default. Values derived from the world size or the data are comments, so that the file fits any world size. */

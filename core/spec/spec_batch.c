@@ -175,3 +175,10 @@ enum status spec_resolve_batch_resumed(struct run_spec *spec, int world, const c
     spec->gradient_accumulation_steps = per_rank / micro;
     return STATUS_OK;
 }
+
+double spec_comm_factor(const struct run_spec *spec, int world)
+{
+    if (spec->communication_data_type != DTYPE_F16 || spec->prescale_gradients)
+        return 1;
+    return world / spec->gradient_predivide_factor;
+}

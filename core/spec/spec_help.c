@@ -11,8 +11,9 @@ static const char intro[] =
     "\n"
     "One YAML file describes a run: `ztrain --config run.yaml`. Paths in it are relative to the current folder.\n"
     "It has sections of ztrain's and, next to them, DeepSpeed's keys with their names and meaning. DeepSpeed's\n"
-    "keys may also come from a DeepSpeed configuration in JSON (`--deepspeed ds_config.json`); a key that both\n"
-    "files set is an error.\n"
+    "keys may also come from a DeepSpeed configuration (`--deepspeed ds_config.json`), which may be JSON or, as for\n"
+    "DeepSpeed, Hjson: comments, keys without quotes, trailing commas. A key that both files set to\n"
+    "different values is an error.\n"
     "\n"
     "```yaml\n"
     "model:\n"
@@ -38,11 +39,15 @@ static const char intro[] =
     "  is an error everywhere, and so is a key that is set twice. An error about an absent key is placed at\n"
     "  1:1.\n"
     "- `--set a.b.c=VALUE` replaces a value after the files are read and before anything is checked. VALUE is\n"
-    "  YAML (`[0.9, 0.95]`, `true`, `5e8`, `{stage: 3}`); `null` unsets a key that has no default. If a key is\n"
+    "  YAML (`[0.9, 0.95]`, `true`, `5e8`, `{stage: 3}`); `null` unsets a key that has no default, and leaves out an "
+    "unknown key of a file. If a key is\n"
     "  set more than once, the last `--set` wins.\n"
     "- `5e8`, `1e-5` and `5E+8` are numbers, and `5e8` is an integer where one is expected. NaN and infinity\n"
     "  are refused. The only truth values are `true` and `false`.\n"
-    "- `\"auto\"` stands for a derived value if the table says \"or auto\"; for other keys it is an error.\n"
+    "- `\"auto\"` is taken for every key of DeepSpeed's. If the other file has a value, that counts, as Trainer's\n"
+    "  arguments do; else the value follows from other keys, the ranks, the model or the data where the table says\n"
+    "  \"or auto\", and elsewhere it is the default. The start prints each `KEY: auto \u2192 VALUE, from ORIGIN`.\n"
+    "- `optimizer.params.lr` has no default.\n"
     "- YAML anchors, aliases, tags and merge keys are refused. A file has at most 4 MiB and 64 levels.\n"
     "- `--dry-run` prints the effective spec, which is also written to `run.yaml` in the run's folder.\n"
     "\n"
@@ -92,17 +97,21 @@ static const char metrics[] =
     "|---|---|\n"
     "| a step | `step` (from 1), `epoch`, `loss` (mean over the targets of the global batch), `grad_norm` (before "
     "clipping), `lr`, `loss_scale`, `skipped` (true: the gradients were not finite and nothing was updated), `tokens` "
-    "(since the start of the run), `tokens_per_s`, `mfu` (null if the peak of the device is unknown), `memory_bytes` "
-    "{`device`, `host`}, `seconds` {`step`, `data`, `forward`, `backward`, `reduce`, `optimizer`, `checkpoint`} (the "
+    "(since the start of the run), `targets` (of this step: the tokens whose prediction counts), `tokens_per_s`, "
+    "`mfu` (null if the peak of the device is unknown), `memory_bytes` "
+    "{`device`: the total of the memory plan, `host`: the resident memory of the process, on the CPU device with the "
+    "plan's}, `seconds` {`step`, `data`, `forward`, `backward`, `reduce`, `optimizer`, `checkpoint`} (the "
     "middle four are null if the step was launched as a CUDA graph) |\n"
-    "| an evaluation | `step`, `epoch`, `eval_loss`, `perplexity`, `eval_tokens` |\n"
+    "| an evaluation | `step`, `epoch`, `eval_loss`, `perplexity`, `eval_tokens`; of a classifier `accuracy`, `f1` and "
+    "`eval_samples` instead of the last two |\n"
     "| the end of an epoch | `epoch_end` (its number), `step`, `train_loss` (mean over the epoch's targets on all "
     "ranks) |\n"
     "| a checkpoint | `checkpoint` (its folder), `step`, `bytes`, `seconds_stalled` |\n"
     "| a resume | `resumed_from`, `step` |\n"
     "\n"
     "`loss`, `grad_norm`, `lr` and `eval_loss` are printed with enough digits to compare runs bit for bit. A\n"
-    "loss that is not finite, or that is a mean over no targets (documents of one token), is null.\n";
+    "loss that is not finite, or that is a mean over no targets (documents of one token, or a loss mask of zeros), is "
+    "null.\n";
 
 static const char *const type_names[KEY_TYPE_COUNT] = {
     [KEY_SECTION] = "section",
@@ -112,6 +121,7 @@ static const char *const type_names[KEY_TYPE_COUNT] = {
     [KEY_INT] = "integer",
     [KEY_REAL] = "number",
     [KEY_REAL_PAIR] = "[number, number]",
+    [KEY_SIZE] = "size",
     [KEY_STRING] = "text",
     [KEY_STRING_LIST] = "text or list",
     [KEY_CHOICE] = "choice",
@@ -145,21 +155,23 @@ static void describe_type(const struct spec_key *key, char *text, size_t size)
     ASSERT(used < size);
 }
 
-/* The schedules that have a parameter, "WarmupLR, WarmupDecayLR". */
-static void print_schedules(FILE *out, const struct spec_key *key)
+/* The schedules or optimizers that have a parameter, "WarmupLR, WarmupDecayLR". */
+static void print_types(FILE *out, const struct spec_key *key)
 {
     const char *glue = "";
-    for (int i = 0; i < SCHEDULE_COUNT && key->schedules; i++) {
-        if (!(key->schedules & 1u << i))
+    for (int i = 0; i < SCHEDULE_COUNT || i < OPTIMIZER_COUNT; i++) {
+        bool schedule = key->schedules & 1u << i;
+        if (!schedule && !(key->optimizers & 1u << i))
             continue;
-        fprintf(out, "%s%s", glue, schedule_name((enum schedule_type)i));
+        fprintf(out, "%s%s", glue,
+                schedule ? schedule_name((enum schedule_type)i) : optimizer_name((enum optimizer_type)i));
         glue = ", ";
     }
 }
 
 static const char *describe_default(const struct spec_key *key)
 {
-    return key->fallback ? key->fallback : key->flags & KEY_REQUIRED ? "required" : "unset";
+    return key->fallback ? key->fallback : key->flags & (KEY_REQUIRED | KEY_NEEDED) ? "required" : "unset";
 }
 
 /* ---- plain text ---------------------------------------------------------- */
@@ -189,11 +201,11 @@ static void print_used(FILE *out)
         if (key->type == KEY_SECTION || key->verdict != VERDICT_USED || key->type == KEY_ALIAS)
             continue;
         describe_type(key, type, sizeof type);
-        fprintf(out, "%s  (%s; %s%s)\n", key->path, type, key->flags & KEY_REQUIRED ? "" : "default ",
+        fprintf(out, "%s  (%s; %s%s)\n", key->path, type, key->flags & (KEY_REQUIRED | KEY_NEEDED) ? "" : "default ",
                 describe_default(key));
-        if (key->schedules) {
+        if (key->schedules || key->optimizers) {
             fputs("        for ", out);
-            print_schedules(out, key);
+            print_types(out, key);
             fputc('\n', out);
         }
         print_wrapped(out, key->help);
@@ -267,8 +279,8 @@ static void markdown_used(FILE *out)
         }
         describe_type(key, type, sizeof type);
         fprintf(out, "| `%s` | %s | %s | %s | ", key->path, type, describe_default(key), resume_names[key->resume]);
-        print_schedules(out, key);
-        fputs(key->schedules ? ": " : "", out);
+        print_types(out, key);
+        fputs(key->schedules || key->optimizers ? ": " : "", out);
         print_cell(out, key->help);
         fputs(" |\n", out);
     }
@@ -297,7 +309,8 @@ static void markdown_choices(FILE *out)
     fputs("\n### DeepSpeed's other optimizers and schedulers\n\n", out);
     for (int i = 0; i < spec_num_keys; i++) {
         for (const struct spec_choice *choice = spec_keys[i].choices; choice && choice->name; choice++)
-            if (choice->verdict != VERDICT_USED && choice->verdict != VERDICT_SYNONYM)
+            if (choice->verdict != VERDICT_USED && choice->verdict != VERDICT_ALIAS &&
+                choice->verdict != VERDICT_SYNONYM)
                 fprintf(out, "- `%s: %s`: %s\n", spec_keys[i].path, choice->name,
                         choice->verdict == VERDICT_LATER ? "not supported yet" : choice->why);
     }
@@ -321,6 +334,13 @@ static void print_markdown(FILE *out)
     for (int i = 0; i < spec_num_keys; i++)
         if (spec_keys[i].type == KEY_ALIAS)
             fprintf(out, "- `%s`: now `%s`\n", spec_keys[i].path, spec_keys[i].fallback);
+    fputs("\n## Names of other trainers\n\n"
+          "Names of Hugging Face's Trainer and Accelerate, LLaMA-Factory, axolotl and torchtune. In a run spec they "
+          "are errors, whose "
+          "hint "
+          "is\nthe row of this table.\n\n",
+          out);
+    spec_print_names(out);
     fputc('\n', out);
     fputs(metrics, out);
 }

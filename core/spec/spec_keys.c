@@ -10,6 +10,9 @@
 
 #define FIELD(member) .offset = offsetof(struct spec_full, member), .size = sizeof(((struct spec_full *)0)->member)
 #define S(name) (1u << SCHEDULE_##name)
+#define O(name) (1u << OPTIMIZER_##name)
+#define ADAMS (O(ADAMW) | O(ADAM))
+#define OWN_SCHEDULES (S(CONSTANT) | S(LINEAR) | S(COSINE) | S(WSD))
 
 #define SECTION(path_, help_)                              \
     {                                                      \
@@ -32,14 +35,29 @@
 #define REFUSED(...) NO_FIELD(REFUSED, __VA_ARGS__)
 #define PASSIVE(...) NO_FIELD(PASSIVE, __VA_ARGS__)
 
+#define NO_SCALE "bf16 has the range of fp32 and needs no loss scale"
 #define MAX_COUNT 1e15
 #define MAX_BATCH 1e9
+#define MAX_STAIRS 1e9
 
 static const struct spec_choice device_choices[] = {
     {"auto", SPEC_DEVICE_AUTO, VERDICT_USED, NULL},
     {"cpu", SPEC_DEVICE_CPU, VERDICT_USED, NULL},
     {"cuda", SPEC_DEVICE_CUDA, VERDICT_USED, NULL},
     {"gpu", 0, VERDICT_SYNONYM, "cuda"},
+    {0},
+};
+
+static const struct spec_choice task_choices[] = {
+    {"causal_lm", TASK_CAUSAL_LM, VERDICT_USED, NULL},
+    {"sequence_classification", TASK_SEQUENCE_CLASSIFICATION, VERDICT_USED, NULL},
+    {0},
+};
+
+static const struct spec_choice packing_choices[] = {
+    {"true", SPEC_PACKING_CUT, VERDICT_USED, NULL},
+    {"false", SPEC_PACKING_NONE, VERDICT_USED, NULL},
+    {"first_fit", SPEC_PACKING_FIRST_FIT, VERDICT_USED, NULL},
     {0},
 };
 
@@ -50,12 +68,22 @@ static const struct spec_choice graph_choices[] = {
     {0},
 };
 
+#define RECOMPUTE_CHOICE(name, word) {word, RECOMPUTE_##name, VERDICT_USED, NULL},
+static const struct spec_choice recompute_choices[] = {
+    RECOMPUTE_LIST(RECOMPUTE_CHOICE){0},
+};
+
 /* Lower case is accepted as well, as in DeepSpeed. Adam becomes AdamW unless adam_w_mode is false. */
 static const struct spec_choice optimizer_choices[] = {
     {"AdamW", OPTIMIZER_ADAMW, VERDICT_USED, NULL},
     {"Adam", OPTIMIZER_ADAM, VERDICT_USED, NULL},
-    {"Lion", 0, VERDICT_LATER, NULL},
-    {"SGD", 0, VERDICT_LATER, NULL},
+    {"Lion", OPTIMIZER_LION, VERDICT_USED, NULL},
+    {"SGD", OPTIMIZER_SGD, VERDICT_USED, NULL},
+    {"FusedAdam", 0, VERDICT_ALIAS, "AdamW"},
+    {"DeepSpeedCPUAdam", 0, VERDICT_ALIAS, "AdamW"},
+    {"adamw_torch", 0, VERDICT_ALIAS, "AdamW"},
+    {"adamw_torch_fused", 0, VERDICT_ALIAS, "AdamW"},
+    {"adamw_hf", 0, VERDICT_ALIAS, "AdamW"},
     {"Muon", 0, VERDICT_LATER, NULL},
     {"Adagrad", 0, VERDICT_LATER, NULL},
     {"Lamb", 0, VERDICT_REFUSED, "layer-wise scaling needs whole tensors, and no rank has them; hint: use AdamW"},
@@ -70,15 +98,22 @@ static const struct spec_choice scheduler_choices[] = {
     {"Constant", SCHEDULE_CONSTANT, VERDICT_USED, NULL},
     {"Linear", SCHEDULE_LINEAR, VERDICT_USED, NULL},
     {"Cosine", SCHEDULE_COSINE, VERDICT_USED, NULL},
+    {"WSD", SCHEDULE_WSD, VERDICT_USED, NULL},
     {"WarmupLR", SCHEDULE_WARMUP_LR, VERDICT_USED, NULL},
     {"WarmupDecayLR", SCHEDULE_WARMUP_DECAY_LR, VERDICT_USED, NULL},
     {"WarmupCosineLR", SCHEDULE_WARMUP_COSINE_LR, VERDICT_USED, NULL},
-    {"OneCycle", 0, VERDICT_LATER, NULL},
-    {"LRRangeTest", 0, VERDICT_LATER, NULL},
-    {"WSD", 0, VERDICT_LATER, NULL},
+    {"OneCycle", SCHEDULE_ONE_CYCLE, VERDICT_USED, NULL},
+    {"LRRangeTest", SCHEDULE_LR_RANGE_TEST, VERDICT_USED, NULL},
     {0},
 };
-_Static_assert(COUNT_OF(scheduler_choices) == SCHEDULE_COUNT + 3 + 1, "every schedule has a name");
+_Static_assert(COUNT_OF(scheduler_choices) == SCHEDULE_COUNT + 1, "every schedule has a name");
+
+static const struct spec_choice decay_choices[] = {
+    {"cosine", DECAY_COSINE, VERDICT_USED, NULL},
+    {"linear", DECAY_LINEAR, VERDICT_USED, NULL},
+    {"1-sqrt", DECAY_SQRT, VERDICT_USED, NULL},
+    {0},
+};
 
 static const struct spec_choice warmup_choices[] = {
     {"log", false, VERDICT_USED, NULL},
@@ -87,16 +122,25 @@ static const struct spec_choice warmup_choices[] = {
 };
 
 static const struct spec_choice dtype_choices[] = {
+    {"fp32", DTYPE_F32, VERDICT_USED, NULL}, {"bf16", DTYPE_BF16, VERDICT_USED, NULL},
+    {"fp16", DTYPE_F16, VERDICT_USED, NULL}, {"float32", 0, VERDICT_ALIAS, "fp32"},
+    {"bfloat16", 0, VERDICT_ALIAS, "bf16"},  {"bfp16", 0, VERDICT_ALIAS, "bf16"}, /* DeepSpeed's first spelling */
+    {"float16", 0, VERDICT_ALIAS, "fp16"},   {0},
+};
+
+static const struct spec_choice accumulator_choices[] = {
     {"fp32", DTYPE_F32, VERDICT_USED, NULL},
     {"bf16", DTYPE_BF16, VERDICT_USED, NULL},
-    {"fp16", DTYPE_F16, VERDICT_USED, NULL},
+    {"float32", 0, VERDICT_ALIAS, "fp32"},
+    {"bfloat16", 0, VERDICT_ALIAS, "bf16"},
+    {"fp16", 0, VERDICT_REFUSED, "sums of gradients overflow in fp16; hint: use bf16, which has the range of fp32"},
     {0},
 };
 
 static const struct spec_choice offload_choices[] = {
-    {"none", 0, VERDICT_USED, NULL},
-    {"cpu", 1, VERDICT_USED, NULL},
-    {"nvme", 2, VERDICT_USED, NULL},
+    {"none", OFFLOAD_NONE, VERDICT_USED, NULL},
+    {"cpu", OFFLOAD_CPU, VERDICT_USED, NULL},
+    {"nvme", OFFLOAD_NVME, VERDICT_USED, NULL},
     {0},
 };
 
@@ -118,16 +162,32 @@ const struct spec_key spec_keys[] = {
           "seed of the initial weights and of the order of the samples"),
      .min = 0, .max = 0x1p63},
 
-    SECTION("model", "the model to train; exactly one of the two keys must be set"),
+    SECTION("model", "the model to train; exactly one of pretrained and config must be set"),
     {USED("model.pretrained", KEY_STRING, spec.model.pretrained, NULL, CONTENTS,
           "a Hugging Face folder (config.json and safetensors), whose weights the training starts from")},
     {USED("model.config", KEY_MODEL_CONFIG, spec.model.config_path, NULL, CONTENTS,
           "a config.json, a folder that holds one, or its keys as a mapping; the initial weights are random")},
+    {USED("model.task", KEY_CHOICE, spec.model.task, "causal_lm", ERROR,
+          "causal_lm: predict the next token; sequence_classification: predict the label of each document (the head is "
+          "that of transformers' …ForSequenceClassification, the labels come from scripts/tokenize.py --label; needs "
+          "data.packing: false)"),
+     .choices = task_choices},
+    {USED("model.num_labels", KEY_INT, spec.model.num_labels, NULL, ERROR,
+          "the number of labels in sequence_classification; default: that of the model folder if it is a classifier, "
+          "else that of the training data"),
+     .min = 2, .max = 1 << 20},
+    {USED("model.dropout", KEY_REAL, spec.model.dropout, NULL, NOTICE,
+          "the rate of every dropout that the model has in training (GPT-2: of embeddings, attention weights and "
+          "residual branches; Phi-3: of the latter two; the others: of attention weights); default: the rates written "
+          "in config.json "
+          "(embd_pdrop, attn_pdrop, resid_pdrop; attention_dropout), 0 where it has none; 0: no dropout"),
+     .min = 0, .max = 1},
 
     SECTION("data", "the token shards to train and evaluate on"),
     {USED("data.train", KEY_STRING_LIST, spec.data.train, NULL, CONTENTS,
           "a Megatron-LM prefix (.bin and .idx), an llm.c .bin file, a glob, or a list of these; the shards form one "
-          "stream in this order (the matches of a glob are sorted)"),
+          "stream in this order (the matches of a glob are sorted); PREFIX.mask beside PREFIX.bin, a byte for each "
+          "token, is the loss mask: only the prediction of tokens with 1 counts"),
      .flags = KEY_REQUIRED},
     {USED("data.validation", KEY_STRING_LIST, spec.data.validation, NULL, NOTICE,
           "the token shards for evaluation, given in the same way; unset: no evaluation")},
@@ -135,9 +195,14 @@ const struct spec_key spec_keys[] = {
      .min = 1, .max = 1 << 24},
     {USED("data.shuffle", KEY_BOOL, spec.data.shuffle, "true", ERROR,
           "shuffle the samples anew in each epoch; false: keep the order of the files")},
-    {USED("data.packing", KEY_BOOL, spec.data.packing, "true", ERROR,
-          "true: the documents are joined end to end and cut into samples; false: each document is one sample, cut or "
-          "padded on the right to seq_length, and padding has no part in the loss")},
+    {USED("data.packing", KEY_CHOICE, spec.data.packing, "true", ERROR,
+          "true: the documents are joined end to end and cut into samples; first_fit: a sample is filled with whole "
+          "documents, each in the first sample with room for it, in file order; false: each document is one sample; "
+          "with the latter two, documents are cut to seq_length, and padding has no part in the loss"),
+     .choices = packing_choices},
+    {USED("data.document_mask", KEY_BOOL, spec.data.document_mask, "false", ERROR,
+          "attention stays within the documents of a sample, positions begin anew in each, and the last token of a "
+          "document predicts nothing; with packing false it is so anyway")},
 
     SECTION("train", "the length of the run, evaluation, the device"),
     {USED("train.epochs", KEY_INT, spec.train.epochs, NULL, NOTICE,
@@ -158,8 +223,18 @@ const struct spec_key spec_keys[] = {
     {USED("train.cuda_graphs", KEY_CHOICE, spec.train.cuda_graphs, "auto", SILENT,
           "capture a GPU's step once and launch it as one CUDA graph: the same bits with less work for the host; auto: "
           "do so if launching the kernels takes about as long as running them (small models); true is refused on the "
-          "CPU device, with data.packing false, with --profile, and where ranks share a GPU"),
+          "CPU device, with data.packing other than true, with --profile, with offload, and where ranks share a GPU"),
      .choices = graph_choices},
+    {USED(
+        "train.memory_limit", KEY_SIZE, spec.train.memory_limit, NULL, SILENT,
+        "the most device memory that a rank may take, on any device (e.g. 300MiB, 80GiB, or a number of bytes): a plan "
+        "that needs more ends the run before its first step (exit code 5) with what would fit; on a GPU the plan's "
+        "reserve (CUDA's context, its libraries) counts as well; it changes no result; unset: what the device has")},
+    {USED("train.label_smoothing", KEY_REAL, spec.train.label_smoothing, "0", NOTICE,
+          "this share of each target's probability is spread evenly over the vocabulary, as in transformers' Trainer "
+          "(label_smoothing_factor) and torch's cross_entropy; as in Trainer, eval_loss is smoothed as well, and its "
+          "perplexity is not that of the tokens"),
+     .min = 0, .max = 1},
     {USED("train.max_skipped_steps", KEY_INT, spec.max_skipped_steps, "10", NOTICE,
           "end the run (exit code 7) after this many consecutive steps with non-finite gradients"),
      .min = 1, .max = MAX_COUNT},
@@ -184,6 +259,7 @@ const struct spec_key spec_keys[] = {
      .type = KEY_CHOICE,
      .verdict = VERDICT_NOTICE,
      .fallback = "Warn",
+     .flags = KEY_ANY_CASE,
      .choices = tag_choices,
      .help = "a checkpoint is named by its step or epoch, which is the same on all ranks"},
     NOTICE("checkpoint.use_node_local_storage", BOOL, "false", "checkpoints go to the run's folder"),
@@ -227,24 +303,28 @@ const struct spec_key spec_keys[] = {
           "micro batches of a rank per optimizer step; default: derived from the other two sizes, else 1"),
      .flags = KEY_AUTO, .min = 1, .max = MAX_BATCH},
     {USED("gradient_clipping", KEY_REAL, spec.gradient_clipping, "0", NOTICE,
-          "the largest norm of all gradients together; 0: no clipping"),
-     .min = 0, .max = 1e30},
+          "the largest norm of all gradients together; 0: no clipping; auto: 1.0, as Trainer's max_grad_norm"),
+     .flags = KEY_AUTO, .min = 0, .max = 1e30},
     {USED("steps_per_print", KEY_INT, spec.steps_per_print, "10", SILENT, "steps between two progress lines in a log"),
      .min = 1, .max = MAX_COUNT},
     {USED("wall_clock_breakdown", KEY_BOOL, spec.wall_clock_breakdown, "false", SILENT,
           "also print the time of data, forward, backward, reduce and optimizer")},
-    NOTICE("prescale_gradients", BOOL, "false",
-           "gradients are summed in fp32 and divided once, so no sum can overflow"),
-    NOTICE("gradient_predivide_factor", REAL, "1.0", "gradients are summed in fp32 and divided once"),
+    {USED("prescale_gradients", KEY_BOOL, spec.prescale_gradients, "false", NOTICE,
+          "with communication_data_type fp16: divide gradients by the number of ranks before they are rounded and "
+          "reduced, and not after it, so that fewer overflow and more underflow; no effect with fp32 and bf16")},
+    {USED("gradient_predivide_factor", KEY_REAL, spec.gradient_predivide_factor, "1.0", NOTICE,
+          "with communication_data_type fp16 and without prescale_gradients: divide gradients by this before they are "
+          "rounded and reduced, and by the rest of the number of ranks after it; no effect with fp32 and bf16"),
+     .flags = KEY_ABOVE_MIN, .min = 0, .max = MAX_BATCH},
     REFUSED("sparse_gradients", BOOL, "false",
             "the gradients of embeddings are dense and sharded like all others; hint: remove the key"),
-    LATER("dataloader_drop_last", BOOL, "true", "training on the rest of an epoch that does not fill a global batch"),
-    {.path = "communication_data_type",
-     .type = KEY_CHOICE,
-     .verdict = VERDICT_LATER,
-     .fallback = "fp32",
-     .choices = dtype_choices,
-     .help = "reducing gradients in another type than fp32"},
+    NOTICE("dataloader_drop_last", BOOL, "true",
+           "the rest of an epoch that does not fill a global batch is always left out, and the next epoch has a new "
+           "order"),
+    {USED("communication_data_type", KEY_CHOICE, spec.communication_data_type, "fp32", NOTICE,
+          "the type in which ranks send their gradients: each contribution is rounded to it once, and the sum is fp32; "
+          "NCCL adds up in this type"),
+     .choices = dtype_choices, .flags = KEY_NULL},
     NOTICE("seq_parallel_communication_data_type", ANY, NULL, "there is no sequence parallelism"),
     NOTICE("disable_allgather", BOOL, "false", "parameters are gathered by all-gather"),
     NOTICE("use_data_before_expert_parallelism", BOOL, "false", "there are no experts"),
@@ -253,37 +333,52 @@ const struct spec_key spec_keys[] = {
     NOTICE("graph_harvesting", BOOL, "false", "the step is planned ahead anyway"),
     NOTICE("load_universal_checkpoint", BOOL, "false", "every checkpoint loads at any world size and stage"),
 
+    /* at top level they have no effect in DeepSpeed, but pages print them there */
+    ALIAS("grad_accum_dtype", "data_types.grad_accum_dtype"),
+    ALIAS("offload_optimizer", "zero_optimization.offload_optimizer"),
+    ALIAS("offload_param", "zero_optimization.offload_param"),
     SECTION("data_types", "data types of gradients"),
-    {.path = "data_types.grad_accum_dtype",
-     .type = KEY_CHOICE,
-     .verdict = VERDICT_LATER,
-     .fallback = "fp32",
-     .choices = dtype_choices,
-     .help = "accumulating gradients in another type than fp32"},
+    {USED("data_types.grad_accum_dtype", KEY_CHOICE, spec.grad_accum_dtype, "fp32", NOTICE,
+          "the type in which gradients are accumulated; bf16: 2 bytes a parameter instead of 4, rounded after each "
+          "micro batch was added in fp32"),
+     .choices = accumulator_choices, .flags = KEY_NULL},
 
     /* ---- optimizer ------------------------------------------------------- */
-    SECTION("optimizer", "the optimizer: AdamW with fp32 master weights and moments"),
+    SECTION("optimizer", "the optimizer, with fp32 master weights and moments"),
     {USED("optimizer.type", KEY_CHOICE, spec.optimizer.type, "AdamW", ERROR,
-          "AdamW, or Adam, which is the same unless adam_w_mode is false"),
+          "AdamW, or Adam, which is the same unless adam_w_mode is false; Lion (one moment); SGD (as torch.optim.SGD)"),
      .choices = optimizer_choices, .flags = KEY_ANY_CASE},
     SECTION("optimizer.params", "parameters of the optimizer"),
-    {USED("optimizer.params.lr", KEY_REAL, spec.optimizer.lr, "1e-3", NOTICE, "learning rate"), .flags = KEY_AUTO,
-     .min = 0, .max = 1e6},
+    {USED("optimizer.params.lr", KEY_REAL, spec.optimizer.lr, NULL, NOTICE, "learning rate"),
+     .flags = KEY_AUTO | KEY_NEEDED, .min = 0, .max = 1e6},
     {USED("optimizer.params.betas", KEY_REAL_PAIR, spec.optimizer.beta1, "[0.9, 0.999]", NOTICE,
-          "decay rates of the first and second moments"),
-     .min = 0, .max = 1},
+          "decay rates of the first and second moments; Lion: of the average that gives the sign, and of the one that "
+          "is "
+          "kept"),
+     .flags = KEY_AUTO, .optimizers = ADAMS | O(LION), .min = 0, .max = 1},
     {USED("optimizer.params.eps", KEY_REAL, spec.optimizer.eps, "1e-8", NOTICE,
           "added to the square root of the second moment"),
-     .min = 1e-30, .max = 1}, /* 0 (also after rounding to fp32) divides 0 by 0 where a gradient is always 0 */
+     .flags = KEY_AUTO, .optimizers = ADAMS, .min = 1e-30,
+     .max = 1}, /* 0 (also after rounding to fp32) divides 0 by 0 where a gradient is always 0 */
     {USED("optimizer.params.weight_decay", KEY_REAL, spec.optimizer.weight_decay, "0", NOTICE,
           "weight decay; tensors of one dimension (biases, norms) are not decayed"),
-     .min = 0, .max = 1e6},
+     .flags = KEY_AUTO, .min = 0, .max = 1e6},
     {USED("optimizer.params.weight_decay_all", KEY_BOOL, spec.optimizer.weight_decay_all, "false", NOTICE,
           "also decay tensors of one dimension, as DeepSpeed does")},
     {USED("optimizer.params.bias_correction", KEY_BOOL, spec.optimizer.bias_correction, "true", NOTICE,
-          "correct the bias of the moments in the first steps")},
+          "correct the bias of the moments in the first steps"),
+     .optimizers = ADAMS},
+    {USED("optimizer.params.momentum", KEY_REAL, spec.optimizer.momentum, "0", NOTICE,
+          "0: no momentum, and no state but the master weights"),
+     .optimizers = O(SGD), .min = 0, .max = 1e6},
+    {USED("optimizer.params.dampening", KEY_REAL, spec.optimizer.dampening, "0", NOTICE,
+          "the momentum takes up 1 - dampening of each gradient but the first"),
+     .optimizers = O(SGD), .min = -1e6, .max = 1e6},
+    {USED("optimizer.params.nesterov", KEY_BOOL, spec.optimizer.nesterov, "false", NOTICE, "Nesterov's momentum"),
+     .optimizers = O(SGD)},
     {USED("optimizer.params.adam_w_mode", KEY_BOOL, adam_w_mode, "true", ERROR,
-          "with type Adam, false adds the decay to the gradient (L2 regularization)")},
+          "with type Adam, false adds the decay to the gradient (L2 regularization)"),
+     .optimizers = ADAMS},
     REFUSED("optimizer.params.amsgrad", BOOL, "false", "ztrain does not have AMSGrad; hint: set it to false"),
     REFUSED("optimizer.params.max_grad_norm", ANY, NULL,
             "clipping is not an option of the optimizer; hint: use gradient_clipping at top level"),
@@ -293,21 +388,33 @@ const struct spec_key spec_keys[] = {
 
     /* ---- scheduler ------------------------------------------------------- */
     SECTION("scheduler", "the schedule of the learning rate; skipped steps do not advance it"),
-    {USED("scheduler.type", KEY_CHOICE, spec.scheduler.type, "Constant", NOTICE,
-          "Constant, Linear, Cosine (step 1 is the first of the warm-up), or DeepSpeed's WarmupLR, WarmupDecayLR, "
-          "WarmupCosineLR, which run steps 1 and 2 at the minimum as DeepSpeed does"),
-     .choices = scheduler_choices},
+    {USED(
+         "scheduler.type", KEY_CHOICE, spec.scheduler.type, "Constant", NOTICE,
+         "Constant, Linear, Cosine, WSD: warm-up, stable, decay (step 1 is the first of the warm-up); or DeepSpeed's: "
+         "WarmupLR, WarmupDecayLR, WarmupCosineLR, which run steps 1 and 2 at the minimum as DeepSpeed does, OneCycle, "
+         "LRRangeTest"),
+     .choices = scheduler_choices, .flags = KEY_ANY_CASE},
     SECTION("scheduler.params", "parameters of the schedule"),
     {USED("scheduler.params.warmup_steps", KEY_INT, spec.scheduler.warmup_steps, "0", NOTICE,
           "steps of the warm-up; step k of them runs at lr x k / warmup_steps"),
-     .flags = KEY_AUTO, .schedules = S(CONSTANT) | S(LINEAR) | S(COSINE), .min = 0, .max = MAX_COUNT},
+     .flags = KEY_AUTO, .schedules = OWN_SCHEDULES, .min = 0, .max = MAX_COUNT},
+    {USED("scheduler.params.warmup_ratio", KEY_REAL, spec.scheduler.warmup_ratio, "0", NOTICE,
+          "the warm-up as a fraction of total_steps (of the run's length), rounded up, as in transformers' Trainer; 0: "
+          "warmup_steps counts"),
+     .schedules = OWN_SCHEDULES, .min = 0, .max = 1},
     {USED("scheduler.params.total_steps", KEY_INT, spec.scheduler.total_steps, NULL, NOTICE,
           "the step at which min_lr is reached; default: the length of the run"),
-     .flags = KEY_AUTO, .schedules = S(LINEAR) | S(COSINE), .min = 1, .max = MAX_COUNT},
+     .flags = KEY_AUTO, .schedules = S(LINEAR) | S(COSINE) | S(WSD), .min = 1, .max = MAX_COUNT},
     {USED("scheduler.params.min_lr", KEY_REAL, spec.scheduler.min_lr, "0", NOTICE, "learning rate at the end"),
-     .schedules = S(LINEAR) | S(COSINE), .min = 0, .max = 1e6},
+     .schedules = S(LINEAR) | S(COSINE) | S(WSD), .min = 0, .max = 1e6},
+    {USED("scheduler.params.decay_steps", KEY_INT, spec.scheduler.decay_steps, NULL, NOTICE,
+          "steps of the decay from lr to min_lr, the last ones of total_steps; required"),
+     .schedules = S(WSD), .min = 1, .max = MAX_COUNT},
+    {USED("scheduler.params.decay_type", KEY_CHOICE, spec.scheduler.decay_type, "cosine", NOTICE,
+          "shape of the decay; 1-sqrt falls with the square root of the steps"),
+     .choices = decay_choices, .schedules = S(WSD)},
     {USED("scheduler.params.warmup_num_steps", KEY_INT, spec.scheduler.warmup_steps, "1000", NOTICE,
-          "steps of the warm-up, at least 2 as in DeepSpeed"),
+          "steps of the warm-up, at least 2 as in DeepSpeed; auto: 0, as Trainer's warmup_steps"),
      .flags = KEY_AUTO, .schedules = S(WARMUP_LR) | S(WARMUP_DECAY_LR) | S(WARMUP_COSINE_LR), .min = 0,
      .max = MAX_COUNT},
     {USED("scheduler.params.warmup_type", KEY_CHOICE, spec.scheduler.warmup_linear, "log", NOTICE,
@@ -328,31 +435,96 @@ const struct spec_key spec_keys[] = {
     {USED("scheduler.params.cos_min_ratio", KEY_REAL, spec.scheduler.cos_min_ratio, "1e-4", NOTICE,
           "fraction of lr at the end"),
      .schedules = S(WARMUP_COSINE_LR), .min = 0, .max = 1},
+    {USED("scheduler.params.cycle_min_lr", KEY_REAL, spec.scheduler.cycle.min_lr, NULL, NOTICE,
+          "learning rate at the start and the end of the cycle; required"),
+     .schedules = S(ONE_CYCLE), .min = 0, .max = 1e6},
+    {USED("scheduler.params.cycle_max_lr", KEY_REAL, spec.scheduler.cycle.max_lr, NULL, NOTICE,
+          "learning rate at the top of the cycle; required"),
+     .schedules = S(ONE_CYCLE), .min = 0, .max = 1e6},
+    {USED("scheduler.params.decay_lr_rate", KEY_REAL, spec.scheduler.cycle.decay_lr_rate, "0", NOTICE,
+          "after the cycle, the learning rate is cycle_min_lr / (1 + decay_lr_rate x steps since then / "
+          "decay_step_size)"),
+     .schedules = S(ONE_CYCLE), .min = 0, .max = 1e6},
+    {USED("scheduler.params.cycle_first_step_size", KEY_INT, spec.scheduler.cycle.first_steps, "2000", NOTICE,
+          "steps in which the learning rate rises"),
+     .schedules = S(ONE_CYCLE), .min = 1, .max = MAX_STAIRS},
+    {USED("scheduler.params.cycle_second_step_size", KEY_INT, spec.scheduler.cycle.second_steps, "-1", NOTICE,
+          "steps in which the learning rate falls; -1: as many as in which it rises"),
+     .flags = KEY_NULL, .schedules = S(ONE_CYCLE), .min = -1, .max = MAX_STAIRS},
+    {USED("scheduler.params.cycle_first_stair_count", KEY_INT, spec.scheduler.cycle.first_stairs, "0", NOTICE,
+          "stairs in which the learning rate rises; 0: in every step"),
+     .schedules = S(ONE_CYCLE), .min = 0, .max = MAX_STAIRS},
+    {USED("scheduler.params.cycle_second_stair_count", KEY_INT, spec.scheduler.cycle.second_stairs, "-1", NOTICE,
+          "stairs in which the learning rate falls; 0: in every step; -1: as many as in which it rises"),
+     .flags = KEY_NULL, .schedules = S(ONE_CYCLE), .min = -1, .max = MAX_STAIRS},
+    {USED("scheduler.params.decay_step_size", KEY_INT, spec.scheduler.cycle.decay_steps, "0", NOTICE,
+          "steps to which decay_lr_rate refers; 0: no decay after the cycle"),
+     .schedules = S(ONE_CYCLE), .min = 0, .max = MAX_COUNT},
+    {USED("scheduler.params.cycle_momentum", KEY_BOOL, spec.scheduler.cycle.momentum, "true", NOTICE,
+          "as in DeepSpeed: the optimizer's betas are not used, but beta1 between cycle_max_mom and cycle_min_mom, "
+          "lowest where the learning rate is highest, and beta2 0.99"),
+     .schedules = S(ONE_CYCLE)},
+    {USED("scheduler.params.cycle_min_mom", KEY_REAL, spec.scheduler.cycle.min_momentum, "0.8", NOTICE,
+          "beta1 at the top of the cycle, and in step 1"),
+     .schedules = S(ONE_CYCLE), .min = 0, .max = 0.9999999},
+    {USED("scheduler.params.cycle_max_mom", KEY_REAL, spec.scheduler.cycle.max_momentum, "0.9", NOTICE,
+          "beta1 at the ends of the cycle, and after it"),
+     .schedules = S(ONE_CYCLE), .min = 0, .max = 0.9999999},
+    {.path = "scheduler.params.decay_mom_rate",
+     .type = KEY_REAL,
+     .verdict = VERDICT_REFUSED,
+     .fallback = "0",
+     .max = 1e6,
+     .schedules = S(ONE_CYCLE),
+     .help = "beta1 would grow past 1 after the cycle; hint: leave it at 0"},
+    {USED("scheduler.params.lr_range_test_min_lr", KEY_REAL, spec.scheduler.range_test.min_lr, "1e-3", NOTICE,
+          "learning rate of step 1"),
+     .schedules = S(LR_RANGE_TEST), .min = 0, .max = 1e6},
+    {USED("scheduler.params.lr_range_test_step_size", KEY_INT, spec.scheduler.range_test.step_size, "2000", NOTICE,
+          "steps in which the learning rate grows by lr_range_test_step_rate times its start"),
+     .schedules = S(LR_RANGE_TEST), .min = 1, .max = MAX_COUNT},
+    {USED("scheduler.params.lr_range_test_step_rate", KEY_REAL, spec.scheduler.range_test.step_rate, "1.0", NOTICE,
+          "growth of the learning rate in lr_range_test_step_size steps, as a multiple of its start"),
+     .schedules = S(LR_RANGE_TEST), .min = 0, .max = 1e6},
+    {USED("scheduler.params.lr_range_test_staircase", KEY_BOOL, spec.scheduler.range_test.staircase, "false", NOTICE,
+          "grow once every lr_range_test_step_size steps, not in every step"),
+     .schedules = S(LR_RANGE_TEST)},
     {.path = "scheduler.params.last_batch_iteration",
      .type = KEY_INT,
      .verdict = VERDICT_NOTICE,
      .fallback = "-1",
-     .schedules = S(WARMUP_LR) | S(WARMUP_DECAY_LR) | S(WARMUP_COSINE_LR),
+     .schedules = ~OWN_SCHEDULES,
      .help = "a resumed run takes its step from the checkpoint"},
 
     /* ---- precision ------------------------------------------------------- */
     SECTION("bf16", "bf16 parameters and activations with fp32 master weights; with neither bf16 nor fp16, ztrain "
                     "computes in fp32"),
-    {USED("bf16.enabled", KEY_BOOL, bf16, "false", ERROR, "compute in bf16")},
+    {USED("bf16.enabled", KEY_BOOL, bf16, "false", ERROR, "compute in bf16; auto: false"), .flags = KEY_AUTO},
     NOTICE("bf16.check_grad_overflow", BOOL, "true", "gradients are always checked"),
     NOTICE("bf16.immediate_grad_update", BOOL, "true", "gradients are always accumulated at once"),
-    LATER("bf16.bf16_master_weights_and_grads", BOOL, "false", "bf16 master weights"),
-    LATER("bf16.bf16_optimizer_states", BOOL, "false", "bf16 moments"),
+    {USED("bf16.bf16_master_weights_and_grads", KEY_BOOL, spec.bf16_master, "false", NOTICE,
+          "the parameters are the only copy of the weights, updated with stochastic rounding, and gradients are "
+          "accumulated in bf16 unless data_types.grad_accum_dtype is given: 12 bytes a parameter instead of 18")},
+    {USED("bf16.bf16_optimizer_states", KEY_BOOL, spec.bf16_moments, "false", NOTICE,
+          "Adam's moments in bf16 as well, with stochastic rounding: 8 bytes a parameter; needs "
+          "bf16_master_weights_and_grads")},
+    NOTICE("bf16.loss_scale", REAL, NULL, NO_SCALE),
+    NOTICE("bf16.initial_scale_power", REAL, NULL, NO_SCALE),
+    NOTICE("bf16.loss_scale_window", REAL, NULL, NO_SCALE),
+    NOTICE("bf16.hysteresis", REAL, NULL, NO_SCALE),
+    NOTICE("bf16.min_loss_scale", REAL, NULL, NO_SCALE),
+    NOTICE("bf16.auto_cast", BOOL, "false", "inputs are token ids, which are not cast"),
     ALIAS("bfloat16", "bf16"),
     SECTION("fp16",
             "fp16 parameters and activations with fp32 master weights and a loss scale, which bf16 does not need"),
-    {USED("fp16.enabled", KEY_BOOL, fp16, "false", ERROR, "compute in fp16")},
+    {USED("fp16.enabled", KEY_BOOL, fp16, "false", ERROR, "compute in fp16; auto: false"), .flags = KEY_AUTO},
+    NOTICE("fp16.opt_level", ANY, NULL, "it is a level of Apex, which ztrain does not have"),
     NOTICE("fp16.auto_cast", BOOL, "false", "inputs are token ids, which are not cast"),
     {USED("fp16.loss_scale", KEY_REAL, static_loss_scale, "0", NOTICE, "a fixed loss scale; 0: dynamic"), .min = 0,
      .max = 0x1p60},
     {USED("fp16.initial_scale_power", KEY_INT, initial_scale_power, "16", NOTICE,
           "a dynamic loss scale starts at 2 to this power"),
-     .min = 0, .max = 60},
+     .min = 0, .max = 64},
     {USED("fp16.loss_scale_window", KEY_INT, spec.loss_scaler.window, "1000", NOTICE,
           "consecutive steps without overflow after which the loss scale doubles"),
      .min = 1, .max = MAX_COUNT},
@@ -366,6 +538,7 @@ const struct spec_key spec_keys[] = {
      .min = 0, .max = 0x1p60, .flags = KEY_ABOVE_MIN},
     LATER("fp16.fp16_master_weights_and_grads", BOOL, "false", "fp16 master weights"),
     REFUSED("amp", FOREIGN, NULL, "Apex mixed precision; hint: use bf16: {enabled: true}"),
+    REFUSED("msamp", FOREIGN, NULL, "Microsoft's fp8 mixed precision; hint: use bf16: {enabled: true}"),
     REFUSED("torch_autocast", FOREIGN, NULL, "PyTorch's automatic casts; hint: use bf16: {enabled: true}"),
 
     /* ---- ZeRO ------------------------------------------------------------ */
@@ -376,7 +549,7 @@ const struct spec_key spec_keys[] = {
     {USED("zero_optimization.overlap_comm", KEY_BOOL, spec.zero.overlap_comm, "true", NOTICE,
           "overlap communication with computation")},
     {USED("zero_optimization.reduce_bucket_size", KEY_INT, spec.zero.reduce_bucket_size, "5e8", NOTICE,
-          "the largest number of elements that are reduced at once; auto: the default"),
+          "the largest number of elements that are reduced at once; auto: the model's hidden size, squared"),
      .flags = KEY_AUTO, .min = 1, .max = MAX_COUNT},
     {USED("zero_optimization.allgather_bucket_size", KEY_INT, spec.zero.allgather_bucket_size, "5e8", NOTICE,
           "the largest number of elements that are gathered at once"),
@@ -392,10 +565,25 @@ const struct spec_key spec_keys[] = {
            "`ztrain export` makes whole files from any checkpoint"),
     ALIAS("zero_optimization.stage3_gather_fp16_weights_on_model_save",
           "zero_optimization.stage3_gather_16bit_weights_on_model_save"),
+    /* DeepSpeed accepts its fields' own names as well */
+    ALIAS("zero_optimization.gather_16bit_weights_on_model_save",
+          "zero_optimization.stage3_gather_16bit_weights_on_model_save"),
+    ALIAS("zero_optimization.prefetch_bucket_size", "zero_optimization.stage3_prefetch_bucket_size"),
+    ALIAS("zero_optimization.param_persistence_threshold", "zero_optimization.stage3_param_persistence_threshold"),
+    ALIAS("zero_optimization.model_persistence_threshold", "zero_optimization.stage3_model_persistence_threshold"),
+    ALIAS("zero_optimization.max_live_parameters", "zero_optimization.stage3_max_live_parameters"),
+    ALIAS("zero_optimization.max_reuse_distance", "zero_optimization.stage3_max_reuse_distance"),
+    ALIAS("zero_optimization.module_granularity_threshold", "zero_optimization.stage3_module_granularity_threshold"),
+    ALIAS("zero_optimization.use_all_reduce_for_fetch_params",
+          "zero_optimization.stage3_use_all_reduce_for_fetch_params"),
     NOTICE("zero_optimization.contiguous_gradients", BOOL, "true", "gradients are always contiguous"),
     NOTICE("zero_optimization.reduce_scatter", BOOL, "true", "stages 1 to 3 always reduce-scatter"),
     NOTICE("zero_optimization.round_robin_gradients", BOOL, "false", "every rank owns an equal slice of every unit"),
-    NOTICE("zero_optimization.sub_group_size", INT, "1e9", "the optimizer updates a rank's slices one by one"),
+    {USED("zero_optimization.sub_group_size", KEY_INT, spec.zero.sub_group_size, "2097152", SILENT,
+          "elements that offload_optimizer updates at a time where they pass through buffers: with nvme, and with cpu "
+          "on "
+          "their way to the device; at most the default, which keeps host memory small (DeepSpeed's default is 1e9)"),
+     .min = 1, .max = MAX_COUNT},
     NOTICE("zero_optimization.use_multi_rank_bucket_allreduce", BOOL, "true", "buckets are reduce-scattered"),
     NOTICE("zero_optimization.allgather_partitions", BOOL, "true", "parameters are gathered by all-gather"),
     NOTICE("zero_optimization.ignore_unused_parameters", BOOL, "true", "every parameter is used"),
@@ -422,56 +610,101 @@ const struct spec_key spec_keys[] = {
     LATER("zero_optimization.mics_shard_size", INT, "-1", "sharding over a subset of the ranks (MiCS)"),
     LATER("zero_optimization.mics_hierarchical_params_gather", BOOL, "false",
           "sharding over a subset of the ranks (MiCS)"),
-    LATER("zero_optimization.cpu_offload", BOOL, "false", "optimizer state in host memory"),
-    LATER("zero_optimization.cpu_offload_param", BOOL, "false", "parameters in host memory"),
-    PASSIVE("zero_optimization.cpu_offload_use_pin_memory", BOOL, "false", "page-locked host memory"),
+    ALIAS("zero_optimization.cpu_offload", "zero_optimization.offload_optimizer"),
+    ALIAS("zero_optimization.cpu_offload_param", "zero_optimization.offload_param"),
+    ALIAS("zero_optimization.cpu_offload_params", "zero_optimization.offload_param"),
+    NOTICE("zero_optimization.cpu_offload_use_pin_memory", BOOL, "false",
+           "offload_optimizer and offload_param have pin_memory, which is true unless it is set"),
     REFUSED("zero_optimization.legacy_stage1", BOOL, "false", "stage 1 has one implementation; hint: remove the key"),
     REFUSED("zero_optimization.zenflow", FOREIGN, NULL, "ZenFlow updates parameters late; hint: remove the section"),
     REFUSED("zero_optimization.super_offload", BOOL, "false",
             "ztrain does not have SuperOffload; hint: remove the key"),
     SECTION("zero_optimization.offload_optimizer", "where the optimizer state lives"),
-    {.path = "zero_optimization.offload_optimizer.device",
-     .type = KEY_CHOICE,
-     .verdict = VERDICT_LATER,
-     .fallback = "none",
-     .choices = offload_choices,
-     .help = "optimizer state in host memory or on NVMe"},
-    PASSIVE("zero_optimization.offload_optimizer.nvme_path", STRING, NULL, "folder on a local disk"),
-    PASSIVE("zero_optimization.offload_optimizer.pin_memory", BOOL, "true", "page-locked host memory"),
-    PASSIVE("zero_optimization.offload_optimizer.buffer_count", INT, "4", "buffers"),
-    PASSIVE("zero_optimization.offload_optimizer.pipeline_read", BOOL, "false", "read ahead"),
-    PASSIVE("zero_optimization.offload_optimizer.pipeline_write", BOOL, "false", "write in the background"),
-    PASSIVE("zero_optimization.offload_optimizer.fast_init", BOOL, "false", "initialise in place"),
-    PASSIVE("zero_optimization.offload_optimizer.ratio", REAL, "1.0", "fraction of the state that is offloaded"),
-    PASSIVE("zero_optimization.offload_optimizer.cpuadam_cores_perc", REAL, NULL, "fraction of the cores"),
+    {USED("zero_optimization.offload_optimizer.device", KEY_CHOICE, spec.zero.offload_optimizer.device, "none", SILENT,
+          "cpu: master weights, m and v are in host memory, where the CPU updates them; gradients come down during "
+          "backward and parameters go up during the next forward; needs stage 1, 2 or 3; nvme: they and the gradients "
+          "are on a local disk and pass through host memory in pieces; needs stage 3 and nvme_path; the bits are those "
+          "of a run without offload"),
+     .choices = offload_choices},
+    {USED("zero_optimization.offload_optimizer.ratio", KEY_REAL, spec.zero.offload_optimizer.ratio, "1.0", SILENT,
+          "at least this fraction of the optimizer's state is in host memory: that of the last units, which the next "
+          "forward needs last"),
+     .min = 0, .max = 1},
+    {USED("zero_optimization.offload_optimizer.pin_memory", KEY_BOOL, spec.zero.offload_optimizer.pin_memory, "true",
+          SILENT,
+          "page-locked host memory, which a GPU reads by itself; false: ordinary memory, which the host copies first")},
+    {USED("zero_optimization.offload_optimizer.nvme_path", KEY_STRING, spec.zero.offload_optimizer.nvme_path, NULL,
+          SILENT,
+          "device nvme: a folder on a local disk, in which each rank has a folder of its own while it runs; jobs may "
+          "share it")},
+    {USED(
+         "zero_optimization.offload_optimizer.buffer_count", KEY_INT, spec.zero.offload_optimizer.buffer_count, "4",
+         SILENT,
+         "device nvme: buffers in host memory, each for master, m and v of sub_group_size elements; one is in use, one "
+         "is written, the others are read ahead; gradients have seven smaller ones"),
+     .min = 1, .max = 1024},
+    {USED("zero_optimization.offload_optimizer.pipeline_read", KEY_BOOL, spec.zero.offload_optimizer.pipeline_read,
+          "true", SILENT,
+          "device nvme: pieces are read while earlier ones are updated (DeepSpeed's default is false)")},
+    {USED("zero_optimization.offload_optimizer.pipeline_write", KEY_BOOL, spec.zero.offload_optimizer.pipeline_write,
+          "true", SILENT,
+          "device nvme: a piece is written while later ones are updated (DeepSpeed's default is false)")},
+    NOTICE("zero_optimization.offload_optimizer.fast_init", BOOL, "false", "the state is laid out in place"),
+    NOTICE("zero_optimization.offload_optimizer.cpuadam_cores_perc", REAL, NULL, "AdamW uses all threads of the rank"),
     REFUSED("zero_optimization.offload_optimizer.super_offload", BOOL, "false",
             "ztrain does not have SuperOffload; hint: remove the key"),
     SECTION("zero_optimization.offload_param", "where stage 3's parameters live"),
-    {.path = "zero_optimization.offload_param.device",
-     .type = KEY_CHOICE,
-     .verdict = VERDICT_LATER,
-     .fallback = "none",
-     .choices = offload_choices,
-     .help = "parameters in host memory or on NVMe"},
-    PASSIVE("zero_optimization.offload_param.nvme_path", STRING, NULL, "folder on a local disk"),
-    PASSIVE("zero_optimization.offload_param.pin_memory", BOOL, "true", "page-locked host memory"),
-    PASSIVE("zero_optimization.offload_param.buffer_count", INT, "5", "buffers"),
-    PASSIVE("zero_optimization.offload_param.buffer_size", INT, "1e8", "elements of a buffer"),
-    PASSIVE("zero_optimization.offload_param.max_in_cpu", INT, "1e9", "elements kept in host memory"),
-    SECTION("aio", "how NVMe offload reads and writes"),
-    PASSIVE("aio.block_size", INT, "1048576", "bytes of a request"),
-    PASSIVE("aio.queue_depth", INT, "8", "requests in flight"),
-    PASSIVE("aio.intra_op_parallelism", INT, "1", "threads"),
-    PASSIVE("aio.thread_count", INT, "1", "threads"),
-    PASSIVE("aio.single_submit", BOOL, "false", "one request at a time"),
-    PASSIVE("aio.overlap_events", BOOL, "true", "submit and wait at the same time"),
-    PASSIVE("aio.use_gds", BOOL, "false", "GPUDirect storage"),
+    {USED(
+         "zero_optimization.offload_param.device", KEY_CHOICE, spec.zero.offload_param.device, "none", NOTICE,
+         "cpu: a rank keeps its slices of the parameters in host memory; each is copied to the device before its block "
+         "is gathered; nvme: those beyond max_in_cpu are on a local disk, and each is read one block ahead"),
+     .choices = offload_choices},
+    {USED("zero_optimization.offload_param.nvme_path", KEY_STRING, spec.zero.offload_param.nvme_path, NULL, SILENT,
+          "device nvme: a folder on a local disk, as for offload_optimizer")},
+    {USED("zero_optimization.offload_param.pin_memory", KEY_BOOL, spec.zero.offload_param.pin_memory, "true", SILENT,
+          "page-locked host memory, which a GPU reads by itself; false: ordinary memory, which the host copies first")},
+    {USED("zero_optimization.offload_param.buffer_count", KEY_INT, spec.zero.offload_param.buffer_count, "5", SILENT,
+          "device nvme: buffers in host memory, each of buffer_size elements: one or two for each stream that writes, "
+          "the "
+          "others to read; there is always one of each"),
+     .min = 1, .max = 1024},
+    {USED("zero_optimization.offload_param.max_in_cpu", KEY_INT, spec.zero.offload_param.max_in_cpu, "1e9", SILENT,
+          "device nvme: a rank's own slices of the first units stay in host memory, up to this many elements"),
+     .min = 0, .max = MAX_COUNT},
+    {USED("zero_optimization.offload_param.buffer_size", KEY_INT, spec.zero.offload_param.buffer_size, "4194304",
+          SILENT,
+          "device nvme: elements of a buffer, through which larger slices pass in pieces (DeepSpeed's default is 1e8)"),
+     .min = 1, .max = MAX_COUNT},
+    SECTION("aio", "how offload to NVMe reads and writes"),
+    {USED("aio.block_size", KEY_INT, spec.aio.block_size, "1048576", SILENT,
+          "bytes of a transfer, rounded up to 4096; direct I/O, where the file system takes that"),
+     .min = 1, .max = 1 << 30},
+    {USED("aio.queue_depth", KEY_INT, spec.aio.queue_depth, "8", SILENT,
+          "transfers in flight at a time for each file: in an io_uring, or where the kernel refuses that (containers), "
+          "each on a thread"),
+     .min = 1, .max = 1024},
+    NOTICE("aio.intra_op_parallelism", INT, "1", "one io_uring has queue_depth transfers in flight"),
+    NOTICE("aio.thread_count", INT, "1", "one io_uring has queue_depth transfers in flight"),
+    NOTICE("aio.single_submit", BOOL, "false", "transfers that are ready are submitted together"),
+    NOTICE("aio.overlap_events", BOOL, "true", "transfers are submitted while others are in flight"),
+    NOTICE("aio.use_gds", BOOL, "false", "data pass through pinned host memory"),
 
     /* ---- memory, monitors ------------------------------------------------ */
     SECTION("activation_checkpointing", "recomputation of activations in backward"),
-    {USED("activation_checkpointing.enabled", KEY_BOOL, spec.activation_checkpointing, "false", NOTICE,
-          "keep only the input of each block and recompute the block in backward (DeepSpeed's section has no switch)")},
-    LATER("activation_checkpointing.cpu_checkpointing", BOOL, "false", "activations in host memory"),
+    {USED("activation_checkpointing.enabled", KEY_BOOL, activation_checkpointing, "false", NOTICE,
+          "true without a policy is policy block (DeepSpeed's section has no switch); false with another policy than "
+          "none "
+          "is refused; default: true with such a policy")},
+    {USED(
+         "activation_checkpointing.policy", KEY_CHOICE, spec.recompute, "none", SILENT,
+         "the activations that are not kept for backward but computed again, with the same bits; norms: the outputs of "
+         "norms; mlp: also the activation between the MLP's products; attention: also q, k, v and the attention's "
+         "output; block: everything but each block's input"),
+     .choices = recompute_choices},
+    {USED(
+        "activation_checkpointing.cpu_checkpointing", KEY_BOOL, spec.cpu_checkpointing, "false", SILENT,
+        "keep the blocks' inputs in host memory between forward and backward, with the same bits; needs a policy other "
+        "than none")},
     NOTICE("activation_checkpointing.partition_activations", BOOL, "false", "there is no tensor parallelism"),
     NOTICE("activation_checkpointing.contiguous_memory_optimization", BOOL, "false",
            "activations are planned ahead in "
@@ -487,25 +720,26 @@ const struct spec_key spec_keys[] = {
     NOTICE("timers.throughput.enabled", BOOL, "true", "metrics.jsonl always has tokens per second"),
     NOTICE("timers.throughput.synchronized", BOOL, "true", "the time of a step is taken when the step ends"),
     SECTION("comms_logger", "DeepSpeed's log of collectives"),
-    LATER("comms_logger.enabled", BOOL, "false", "a table of collectives"),
+    NOTICE("comms_logger.enabled", BOOL, "false", "there is no table of collectives yet"),
     PASSIVE("comms_logger.verbose", BOOL, "false", "a line for each collective"),
     PASSIVE("comms_logger.prof_all", BOOL, "true", "all collectives"),
     PASSIVE("comms_logger.prof_ops", ANY, NULL, "names of collectives"),
     PASSIVE("comms_logger.debug", BOOL, "false", "names of callers"),
     SECTION("tensorboard", "metrics for TensorBoard"),
-    LATER("tensorboard.enabled", BOOL, "false", "TensorBoard files; metrics.jsonl has all metrics"),
+    NOTICE("tensorboard.enabled", BOOL, "false",
+           "there are no TensorBoard files yet; metrics.jsonl in the run's folder has all metrics"),
     PASSIVE("tensorboard.output_path", STRING, NULL, "folder"),
     PASSIVE("tensorboard.job_name", STRING, NULL, "folder in it"),
     SECTION("csv_monitor", "metrics as CSV"),
-    LATER("csv_monitor.enabled", BOOL, "false", "CSV files; metrics.jsonl has all metrics"),
+    NOTICE("csv_monitor.enabled", BOOL, "false",
+           "there are no CSV files yet; metrics.jsonl in the run's folder has all metrics"),
     PASSIVE("csv_monitor.output_path", STRING, NULL, "folder"),
     PASSIVE("csv_monitor.job_name", STRING, NULL, "folder in it"),
-    REFUSED("wandb", FOREIGN, NULL,
-            "nothing is sent to a service; hint: metrics are written to metrics.jsonl in the run's folder"),
-    REFUSED("comet", FOREIGN, NULL,
-            "nothing is sent to a service; hint: metrics are written to metrics.jsonl in the run's folder"),
+    NOTICE("wandb", FOREIGN, NULL, "nothing is sent to a service; metrics.jsonl in the run's folder has all metrics"),
+    NOTICE("comet", FOREIGN, NULL, "nothing is sent to a service; metrics.jsonl in the run's folder has all metrics"),
     SECTION("flops_profiler", "DeepSpeed's profiler"),
-    LATER("flops_profiler.enabled", BOOL, "false", "a table of time and FLOP/s by operation"),
+    NOTICE("flops_profiler.enabled", BOOL, "false",
+           "there is no table of FLOP/s by operation yet; wall_clock_breakdown and --profile show times"),
     PASSIVE("flops_profiler.profile_step", INT, "1", "step"),
     PASSIVE("flops_profiler.module_depth", INT, "-1", "levels"),
     PASSIVE("flops_profiler.top_modules", INT, "1", "rows"),
@@ -517,7 +751,7 @@ const struct spec_key spec_keys[] = {
     LATER("elasticity", FOREIGN, NULL,
           "changing the world size within a run; every checkpoint resumes at any world size"),
     REFUSED("autotuning", FOREIGN, NULL,
-            "there is no autotuner; hint: `ztrain plan` prints the memory that a run needs"),
+            "there is no autotuner; hint: `ztrain plan --fit` searches the fastest settings that fit into memory"),
     REFUSED("compression_training", FOREIGN, NULL, "there is no compression of models; hint: remove the section"),
     REFUSED("quantize_training", FOREIGN, NULL, "there is no quantized training; hint: remove the section"),
     REFUSED("weight_quantization", FOREIGN, NULL, "there is no quantized training; hint: remove the section"),
@@ -533,7 +767,7 @@ const struct spec_key spec_keys[] = {
     REFUSED("sparse_attention", FOREIGN, NULL,
             "attention is full, or windowed as in the model's config (sliding_window); hint: remove the section"),
     REFUSED("hybrid_engine", FOREIGN, NULL, "no text is generated during training; hint: remove the section"),
-    REFUSED("compile", FOREIGN, NULL, "there is no graph compiler; hint: remove the section"),
+    NOTICE("compile", FOREIGN, NULL, "there are no Python modules to compile"),
     REFUSED("nebula", FOREIGN, NULL, "checkpoints go to the run's folder; hint: remove the section"),
     REFUSED("datastates_ckpt", FOREIGN, NULL, "checkpoints go to the run's folder; hint: remove the section"),
 };

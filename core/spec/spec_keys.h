@@ -12,11 +12,12 @@
 enum spec_key_type {
     KEY_SECTION, /* a mapping whose keys are rows of their own */
     KEY_FOREIGN, /* a section of DeepSpeed's that ztrain lacks: only whether it is switched on matters */
-    KEY_ALIAS,   /* an old name; `fallback` is the path of the key it stands for */
+    KEY_ALIAS,   /* an old name or place; `fallback` is the path of the key it stands for */
     KEY_BOOL,
     KEY_INT,
     KEY_REAL,
     KEY_REAL_PAIR,
+    KEY_SIZE, /* bytes: size_text.h; its JSON is the shortest text; int64_t, 0: unset */
     KEY_STRING,
     KEY_STRING_LIST, /* one string, or a list of them */
     KEY_CHOICE,
@@ -30,8 +31,8 @@ enum spec_verdict {
     VERDICT_LATER,   /* any value but the default: "not supported yet" */
     VERDICT_NOTICE,  /* any value but the default: a notice with the reason why it has no effect */
     VERDICT_REFUSED, /* any value but the default: an error with the reason */
-    VERDICT_PASSIVE, /* matters only if its feature is on, and the row of the feature's switch has the verdict on that
-                      */
+    VERDICT_PASSIVE, /* matters only if its feature is on; the verdict on that is in the row of the feature's switch */
+    VERDICT_ALIAS,   /* a choice under another name: it is taken as `why`, with a notice */
     VERDICT_SYNONYM  /* not a choice, but likely to be tried: did you mean `why`? */
 };
 
@@ -43,7 +44,9 @@ enum {
     KEY_REQUIRED = 2,  /* its absence is an error */
     KEY_ALWAYS = 4,    /* printed even if it equals the default, which depends on the file's name */
     KEY_ABOVE_MIN = 8, /* the minimum itself is too small */
-    KEY_ANY_CASE = 16  /* a choice in small or capital letters */
+    KEY_ANY_CASE = 16, /* a choice in small or capital letters */
+    KEY_NULL = 32,     /* null stands for the default, as in DeepSpeed */
+    KEY_NEEDED = 64    /* required, unless another key stands in for it: a rule of spec_check.c */
 };
 
 struct spec_choice {
@@ -60,12 +63,20 @@ struct spec_key {
     enum spec_resume resume;
     unsigned flags;
     unsigned schedules;   /* scheduler.params: a bit for each enum schedule_type that has the key; 0: not a parameter */
+    unsigned optimizers;  /* optimizer.params: a bit for each enum optimizer_type that has the key; 0: all */
     size_t offset, size;  /* of the field in struct spec_full; size 0: no field */
     const char *fallback; /* the default as YAML; NULL: no default, the key may be unset */
     double min, max;      /* numbers */
     const struct spec_choice *choices;
-    const char
-        *help; /* USED: its effect. LATER: the feature that is missing. NOTICE, REFUSED: the reason, with a hint */
+    const char *help; /* USED: its effect; LATER: the missing feature; NOTICE, REFUSED: the reason, with a hint */
+};
+
+/* A key that one of the files had as "auto". */
+struct spec_auto {
+    const struct spec_key *key;
+    const char *from; /* the origin of its value */
+    bool derived;     /* from the model: spec_resolve_model() */
+    struct spec_auto *next;
 };
 
 extern const struct spec_key spec_keys[];
@@ -75,11 +86,14 @@ extern const int spec_num_keys;
 struct spec_full {
     struct run_spec spec;
     bool adam_w_mode, bf16, fp16;
-    double static_loss_scale; /* 0: dynamic */
+    bool activation_checkpointing; /* spec.recompute is not RECOMPUTE_NONE */
+    double static_loss_scale;      /* 0: dynamic */
     int64_t initial_scale_power;
     int64_t given_batch[3];    /* train, micro, accumulation as given; 0: derived by spec_resolve_batch() */
     int64_t given_total_steps; /* 0: derived by spec_resolve_steps() */
     const char *batch_where;   /* the place of the batch keys, for messages */
+    struct spec_auto *autos;   /* in the order of the table */
+    int64_t hidden_size;       /* of the model; 0 before spec_resolve_model() */
     struct spec_arena arena;   /* holds all strings, and this struct */
 };
 
@@ -99,6 +113,9 @@ size_t spec_key_section_length(const char *path);
  * table, a list always as an array; new reference), or NULL after an error. */
 json_t *spec_key_convert(struct spec_context *ctx, const struct spec_key *key, const struct spec_node *node);
 
+/* Whether the node is a number or a truth value in quotes. */
+bool spec_is_quoted_value(const struct spec_key *key, const struct spec_node *node);
+
 /* Whether `text` names this choice of a row. */
 bool spec_choice_is(const struct spec_key *key, const struct spec_choice *choice, const char *text);
 
@@ -110,6 +127,41 @@ void spec_key_store(struct spec_full *full, const struct spec_key *key, const js
 
 /* The value of the field (new reference), or NULL if it is unset or not a parameter of the scheduler in use. */
 json_t *spec_key_fetch(const struct spec_full *full, const struct spec_key *key);
+
+/* "auto" is in spec_auto.c. */
+
+/* Whether the node's value is "auto" (node may be NULL). */
+bool spec_is_auto(const struct spec_node *node);
+
+/* Whether a key takes "auto": DeepSpeed's keys do. */
+bool spec_auto_is_allowed(const struct spec_key *key);
+
+/* The value of a key with "auto" that no other file sets, as JSON (new reference); NULL: unset, or derived later. */
+json_t *spec_auto_value(const struct spec_key *key);
+
+/* Records that a key was "auto" and where its value comes from; NULL: from where spec_auto.c says. */
+void spec_auto_record(struct spec_full *full, const struct spec_key *key, const char *from);
+
+/* Whether the key is "auto" and its value follows from the model. */
+bool spec_auto_is_derived(const struct spec_full *full, const struct spec_key *key);
+
+/* A name that other trainers have for something. At least one of key and note is set. */
+struct spec_foreign_name {
+    const char *name;
+    const char *key;  /* the path of the key to write instead, which ztrain uses; NULL: there is none */
+    const char *note; /* what the key takes, or why there is none; or NULL */
+};
+extern const struct spec_foreign_name spec_foreign_names[];
+extern const int spec_num_foreign_names;
+
+/* The row of a name, or NULL. */
+const struct spec_foreign_name *spec_foreign_name_find(const char *name);
+
+/* The table of names as Markdown. */
+void spec_print_names(FILE *out);
+
+/* Replaces old names and places in the tree of one file, or of all, by the ones of the table (spec_normalise.c). */
+void spec_normalise(struct spec_context *ctx, struct spec_node *root);
 
 /* Checks a tree against the table (unknown keys, types, ranges, verdicts) and stores values and defaults
  * (spec_check.c). complete: all files could be read; only then the rules that tie keys together are checked. */

@@ -89,6 +89,10 @@ static enum status load(const char *path, const char *text, size_t size, const c
 
     struct spec_node *root = read_source(&ctx, 0, text, size);
     struct spec_node *more = deepspeed ? read_source(&ctx, 1, NULL, 0) : NULL;
+    if (root)
+        spec_normalise(&ctx, root);
+    if (more)
+        spec_normalise(&ctx, more);
     if (root && more)
         spec_merge(&ctx, root, more);
     for (int i = 0; root && i < num_overrides; i++)

@@ -141,13 +141,16 @@ static bool is_derived(const struct spec_full *full, const struct spec_key *key)
     return (field == (const char *)&spec->train_batch_size && !full->given_batch[0]) ||
            (field == (const char *)&spec->train_micro_batch_size_per_gpu && !full->given_batch[1]) ||
            (field == (const char *)&spec->gradient_accumulation_steps && !full->given_batch[2]) ||
-           (field == (const char *)&spec->scheduler.total_steps && !full->given_total_steps);
+           (field == (const char *)&spec->scheduler.total_steps && !full->given_total_steps) ||
+           spec_auto_is_derived(full, key);
 }
 
-/* DeepSpeed's schedules require total_num_steps, if only as "auto". */
+/* DeepSpeed's schedules require total_num_steps, if only as "auto"; a size that follows from the model stays "auto". */
 static bool wants_auto(const struct spec_full *full, const struct spec_key *key)
 {
-    return strcmp(key->path, "scheduler.params.total_num_steps") == 0 && !full->given_total_steps;
+    bool length = key->schedules & 1u << full->spec.scheduler.type &&
+                  strcmp(key->path, "scheduler.params.total_num_steps") == 0 && !full->given_total_steps;
+    return length || spec_auto_is_derived(full, key);
 }
 
 void spec_write_yaml(const struct run_spec *spec, FILE *out, bool all)
@@ -156,7 +159,7 @@ void spec_write_yaml(const struct run_spec *spec, FILE *out, bool all)
     const char *previous = NULL;
     for (int i = 0; i < spec_num_keys; i++) {
         const struct spec_key *key = &spec_keys[i];
-        bool is_auto = key->size && key->schedules & 1u << spec->scheduler.type && wants_auto(full, key);
+        bool is_auto = key->size && wants_auto(full, key);
         json_t *value = key->size ? spec_key_fetch(full, key) : NULL;
         if (!value && !is_auto)
             continue;
@@ -234,6 +237,8 @@ enum status spec_compare(const struct run_spec *spec, const json_t *stored, bool
             continue;
         /* a schedule's length that follows from the run's is stored as unset */
         bool follows = key->offset == offsetof(struct spec_full, spec.scheduler.total_steps) && is_derived(full, key);
+        if (spec_auto_is_derived(full, key)) /* from the model, which is compared by itself */
+            continue;
         json_t *now = follows ? NULL : spec_key_fetch(full, key), *usual = spec_key_default(key);
         const json_t *was = json_object_get(stored, key->path);
         /* a run whose checkpoint does not have the key ran with its default */

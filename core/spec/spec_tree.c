@@ -216,24 +216,62 @@ static void replace_value(struct spec_node *node, const struct spec_node *value)
     node->key = key;
 }
 
+static bool is_auto(const struct spec_node *node)
+{
+    return node->kind == NODE_STRING && strcmp(node->text, "auto") == 0;
+}
+
+/* Whether another file's value counts instead. */
+static bool yields(const struct spec_node *node)
+{
+    return node->kind == NODE_NULL || (is_auto(node) && node->key_pos.source < 2);
+}
+
+/* Replaces the value of a node, which may have been "auto". */
+static void fill(struct spec_node *node, const struct spec_node *value)
+{
+    bool was_auto = node->was_auto || is_auto(node);
+    replace_value(node, value);
+    node->was_auto = was_auto;
+}
+
+static bool same_value(const struct spec_node *a, const struct spec_node *b)
+{
+    bool numbers = (a->kind == NODE_INT || a->kind == NODE_REAL) && (b->kind == NODE_INT || b->kind == NODE_REAL);
+    if (numbers)
+        return (a->kind == NODE_INT ? (double)a->integer : a->real) ==
+               (b->kind == NODE_INT ? (double)b->integer : b->real);
+    if (a->kind != b->kind || a->kind == NODE_MAPPING)
+        return false;
+    if (a->kind == NODE_STRING)
+        return strcmp(a->text, b->text) == 0;
+    if (a->kind == NODE_BOOL)
+        return a->boolean == b->boolean;
+    const struct spec_node *x = a->first, *y = b->first;
+    while (x && y && same_value(x, y)) {
+        x = x->next;
+        y = y->next;
+    }
+    return !x && !y;
+}
+
 void spec_merge(struct spec_context *ctx, struct spec_node *into, struct spec_node *from)
 {
     for (struct spec_node *child = from->first, *next; child; child = next) {
         next = child->next;
         struct spec_node *twin = spec_child(into, child->key);
-        if (!twin || twin->kind == NODE_NULL) {
-            if (twin)
-                replace_value(twin, child);
-            else
-                append_child(into, child);
-        } else if (child->kind == NODE_NULL) {
-            continue;
+        if (!twin) {
+            append_child(into, child);
+        } else if (yields(child) && twin->kind != NODE_NULL) {
+            twin->was_auto = twin->was_auto || is_auto(child);
+        } else if (yields(twin)) {
+            fill(twin, child);
         } else if (twin->kind == NODE_MAPPING && child->kind == NODE_MAPPING) {
             spec_merge(ctx, twin, child);
         } else if (child->key_pos.source >= 2 || twin->key_pos.source >= 2) {
             if (child->key_pos.source > twin->key_pos.source) /* the last --set wins */
                 replace_value(twin, child);
-        } else {
+        } else if (!same_value(child, twin)) {
             spec_error(ctx, child->key_pos, "'%s' is set here and at %s; hint: keep one of the two",
                        spec_show(ctx, child->key), spec_pos_text(ctx, twin->key_pos));
         }
@@ -246,6 +284,7 @@ void spec_override(struct spec_context *ctx, struct spec_node *root, const char 
     const struct spec_pos pos = value->pos;
     struct spec_node *node = root;
     int depth = 1;
+    bool existed = false;
     for (const char *part = assignment;;) {
         size_t length = strcspn(part, ".=");
         if (length == 0) {
@@ -265,6 +304,7 @@ void spec_override(struct spec_context *ctx, struct spec_node *root, const char 
             return;
         }
         struct spec_node *child = child_of_part(node, part, length);
+        existed = child != NULL;
         if (!child) {
             child = spec_arena_alloc(ctx->arena, sizeof *child);
             child->key = spec_arena_copy(ctx->arena, part, length);
@@ -277,7 +317,8 @@ void spec_override(struct spec_context *ctx, struct spec_node *root, const char 
             break;
         part++;
     }
-    replace_value(node, value);
+    fill(node, value);
+    node->removed = existed && value->kind == NODE_NULL;
 }
 
 /* ---- as JSON ------------------------------------------------------------- */
@@ -311,7 +352,7 @@ json_t *spec_node_json(struct spec_context *ctx, const struct spec_node *node)
             return NULL;
         }
         return json_real(node->real);
-    case NODE_STRING: return json_string(node->text); /* libyaml has checked that the text is UTF-8 */
+    case NODE_STRING: return json_string(node->text); /* the parsers have checked that the text is UTF-8 */
     case NODE_LIST:
     case NODE_MAPPING: return container_json(ctx, node);
     }

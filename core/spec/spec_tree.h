@@ -46,6 +46,8 @@ struct spec_node {
     const char *text;        /* of a scalar, as written, quotes and escapes removed */
     bool plain;              /* a scalar without quotes */
     bool finite;             /* NODE_REAL: false for NaN, infinity and numbers that overflow */
+    bool removed;            /* an override has set a key of a file to null */
+    bool was_auto;           /* the value takes the place of an "auto" */
     bool boolean;
     int64_t integer;
     double real; /* also of NODE_INT */
@@ -95,7 +97,7 @@ struct spec_node *spec_parse_yaml(struct spec_context *ctx, int source, const ch
 /* Gives a scalar without quotes its kind: a NODE_STRING becomes null, a bool or a number if its text is one. */
 void spec_resolve_plain(struct spec_node *node);
 
-/* Parses strict JSON. NULL after an error. */
+/* Parses JSON, or Hjson (spec_hjson.c). NULL after an error. */
 struct spec_node *spec_parse_json(struct spec_context *ctx, int source, const char *text, size_t size);
 
 /* The child of a mapping with this key, or NULL (also if node is NULL or not a mapping). */
@@ -104,7 +106,8 @@ struct spec_node *spec_child(const struct spec_node *node, const char *key);
 /* The node at a dotted path, or NULL. */
 struct spec_node *spec_find(const struct spec_node *root, const char *path);
 
-/* Moves the keys of mapping `from` into mapping `into`, section by section. A key that both set is an error. */
+/* Moves the keys of mapping `from` into mapping `into`, section by section. A key that both set is an error, unless the
+ * values are the same, or one of them is null or "auto": then the other one counts. */
 void spec_merge(struct spec_context *ctx, struct spec_node *into, struct spec_node *from);
 
 /* Puts `value` (copied) at the path before the '=' of an override, "a.b.c=VALUE". Missing sections are created. */

@@ -3,6 +3,7 @@
  * JSON is the common form: nodes and defaults are converted to it (the only place where type, range and choices are
  * checked), and the value of a field is fetched as JSON for printing, comparison and the manifest. */
 #include "core/edit_distance.h"
+#include "core/size_text.h"
 #include "core/spec/spec_keys.h"
 
 #include <math.h>
@@ -38,6 +39,8 @@ static const struct spec_choice *closest_choice(const struct spec_key *key, cons
     const struct spec_choice *best = NULL;
     int best_distance = edit_distance_limit(text) + 1;
     for (const struct spec_choice *choice = key->choices; choice && choice->name; choice++) {
+        if (choice->verdict == VERDICT_REFUSED || choice->verdict == VERDICT_LATER)
+            continue;
         int distance = edit_distance(choice->name, text);
         if (distance < best_distance) {
             best = choice;
@@ -47,8 +50,7 @@ static const struct spec_choice *closest_choice(const struct spec_key *key, cons
     return best;
 }
 
-/* Whether the node is a number or a truth value in quotes. */
-static bool is_quoted_value(const struct spec_key *key, const struct spec_node *node)
+bool spec_is_quoted_value(const struct spec_key *key, const struct spec_node *node)
 {
     if (node->kind != NODE_STRING || node->plain)
         return false;
@@ -69,11 +71,14 @@ static json_t *wrong(struct spec_context *ctx, const struct spec_key *key, const
                                                    : spec_arena_printf(ctx->arena, "'%s'", spec_show(ctx, node->text));
     const char *hint = key->fallback ? spec_arena_printf(ctx->arena, "the default is %s", key->fallback)
                                      : "--help-spec describes the keys";
+    if (key->type == KEY_SIZE)
+        hint = SIZE_FORMS;
     const struct spec_choice *close = node->kind == NODE_STRING ? closest_choice(key, node->text) : NULL;
     if (close)
         hint = spec_arena_printf(ctx->arena, "did you mean '%s'?",
-                                 close->verdict == VERDICT_SYNONYM ? close->why : close->name);
-    if (is_quoted_value(key, node))
+                                 close->verdict == VERDICT_SYNONYM || close->verdict == VERDICT_ALIAS ? close->why
+                                                                                                      : close->name);
+    if (spec_is_quoted_value(key, node))
         hint = spec_arena_printf(ctx->arena, "the quotes make it text; write %s", spec_show(ctx, node->text));
     if (key->type == KEY_BOOL && node->kind == NODE_STRING && node->plain)
         hint = "the truth values of older YAML (yes, on) are text; write true or false";
@@ -133,6 +138,17 @@ static json_t *convert_pair(struct spec_context *ctx, const struct spec_key *key
     return json_pack("[oo]", first, second);
 }
 
+/* "300MiB", or a number of bytes. */
+static json_t *convert_size(struct spec_context *ctx, const struct spec_key *key, const struct spec_node *node)
+{
+    char text[SIZE_TEXT_MAX];
+    int64_t bytes;
+    bool scalar = node->kind == NODE_STRING || node->kind == NODE_INT || node->kind == NODE_REAL;
+    if (!scalar || !size_parse(node->text, &bytes))
+        return wrong(ctx, key, node, "a size such as 300MiB or 80GiB");
+    return json_string(size_format(bytes, text));
+}
+
 /* Text, or a plain number as it is written (a run's name may be 2026). */
 static json_t *convert_string(struct spec_context *ctx, const struct spec_key *key, const struct spec_node *node,
                               const char *expected)
@@ -141,7 +157,7 @@ static json_t *convert_string(struct spec_context *ctx, const struct spec_key *k
     if ((node->kind != NODE_STRING && !number) || !*node->text)
         return wrong(ctx, key, node, expected);
     json_t *value = json_string(node->text);
-    ASSERT(value); /* libyaml has checked that it is UTF-8 */
+    ASSERT(value); /* the parsers have checked that it is UTF-8 */
     return value;
 }
 
@@ -153,6 +169,15 @@ static json_t *convert_list(struct spec_context *ctx, const struct spec_key *key
     }
     json_t *list = json_array();
     for (const struct spec_node *child = node->first; child; child = child->next) {
+        if (child->kind == NODE_MAPPING && spec_child(child, "path")) {
+            spec_error(
+                ctx, child->pos,
+                "'%s' is a mixture of sources ({path, weight or epochs}), which is not supported yet; hint: list "
+                "the paths alone, and the shards form one stream",
+                key->path);
+            json_decref(list);
+            return NULL;
+        }
         json_t *item = convert_string(ctx, key, child, "a path, or a list of paths");
         if (!item) {
             json_decref(list);
@@ -189,6 +214,14 @@ bool spec_choice_is(const struct spec_key *key, const struct spec_choice *choice
     return (key->flags & KEY_ANY_CASE ? strcasecmp(choice->name, text) : strcmp(choice->name, text)) == 0;
 }
 
+/* The choices true and false are booleans, as in keys that have no others. */
+static json_t *choice_to_json(const char *name)
+{
+    if (strcmp(name, "true") == 0 || strcmp(name, "false") == 0)
+        return json_boolean(*name == 't');
+    return json_string(name);
+}
+
 static json_t *convert_choice(struct spec_context *ctx, const struct spec_key *key, const struct spec_node *node)
 {
     if (node->kind != NODE_STRING && node->kind != NODE_BOOL)
@@ -198,7 +231,11 @@ static json_t *convert_choice(struct spec_context *ctx, const struct spec_key *k
         if (choice->verdict == VERDICT_SYNONYM || !spec_choice_is(key, choice, text))
             continue;
         if (choice->verdict == VERDICT_USED)
-            return json_string(choice->name);
+            return choice_to_json(choice->name);
+        if (choice->verdict == VERDICT_ALIAS) {
+            spec_notice(ctx, node->pos, "'%s' %s is taken as %s", key->path, choice->name, choice->why);
+            return json_string(choice->why);
+        }
         if (choice->verdict == VERDICT_LATER)
             spec_error(ctx, node->pos, "'%s' %s is not supported yet; hint: use %s", key->path, choice->name,
                        choice_names(ctx, key));
@@ -219,6 +256,7 @@ json_t *spec_key_convert(struct spec_context *ctx, const struct spec_key *key, c
     case KEY_INT: return convert_int(ctx, key, node);
     case KEY_REAL: return convert_real(ctx, key, node);
     case KEY_REAL_PAIR: return convert_pair(ctx, key, node);
+    case KEY_SIZE: return convert_size(ctx, key, node);
     case KEY_STRING: return convert_string(ctx, key, node, "text");
     case KEY_STRING_LIST: return convert_list(ctx, key, node);
     case KEY_CHOICE: return convert_choice(ctx, key, node);
@@ -293,9 +331,14 @@ void spec_key_store(struct spec_full *full, const struct spec_key *key, const js
         for (size_t i = 0; i < 2; i++)
             ((double *)(void *)field)[i] = json_number_value(json_array_get(value, i));
         return;
+    case KEY_SIZE:
+        *(int64_t *)(void *)field = 0;
+        if (text && !size_parse(text, (int64_t *)(void *)field))
+            BUG("'%s' holds '%s'", key->path, text);
+        return;
     case KEY_STRING: *(char **)(void *)field = copy; return;
     case KEY_STRING_LIST: store_list(full, (struct string_list *)(void *)field, value); return;
-    case KEY_CHOICE: store_choice(field, key, text); return;
+    case KEY_CHOICE: store_choice(field, key, text ? text : json_is_true(value) ? "true" : "false"); return;
     case KEY_MODEL_CONFIG:
         full->spec.model.config_path = copy;
         json_decref(full->spec.model.config);
@@ -310,7 +353,7 @@ static json_t *fetch_choice(const char *field, const struct spec_key *key)
     int value = key->size == sizeof(bool) ? *(const bool *)(const void *)field : *(const int *)(const void *)field;
     for (const struct spec_choice *choice = key->choices; choice->name; choice++)
         if (choice->verdict == VERDICT_USED && choice->value == value)
-            return json_string(choice->name);
+            return choice_to_json(choice->name);
     BUG("'%s' holds %d", key->path, value);
 }
 
@@ -331,6 +374,8 @@ json_t *spec_key_fetch(const struct spec_full *full, const struct spec_key *key)
     bool optional = !key->fallback;
     if (key->schedules && !(key->schedules & 1u << full->spec.scheduler.type))
         return NULL;
+    if (key->optimizers && !(key->optimizers & 1u << full->spec.optimizer.type))
+        return NULL;
     switch (key->type) {
     case KEY_BOOL: return json_boolean(*(const bool *)(const void *)field);
     case KEY_INT: {
@@ -345,6 +390,11 @@ json_t *spec_key_fetch(const struct spec_full *full, const struct spec_key *key)
     case KEY_REAL_PAIR: {
         const double *pair = (const double *)(const void *)field;
         return json_pack("[ff]", pair[0], pair[1]);
+    }
+    case KEY_SIZE: {
+        const int64_t bytes = *(const int64_t *)(const void *)field;
+        char text[SIZE_TEXT_MAX];
+        return bytes ? json_string(size_format(bytes, text)) : NULL;
     }
     case KEY_STRING: {
         const char *text = *(char *const *)(const void *)field;

@@ -1,4 +1,4 @@
-/* spec_yaml.c: parses YAML and JSON text into a spec's tree.
+/* spec_yaml.c: parses YAML text into a spec's tree.
  *
  * libyaml's event parser reads the text; this file keeps the stack of open lists and mappings, so that depth and size
  * are bounded before memory is allocated. A run spec needs no features that make reading unbounded or ambiguous, and
@@ -6,11 +6,7 @@
  * pairwise), several documents, keys that are not plain text.
  *
  * Plain scalars follow YAML's core schema with two differences: 5e8 is a number (for YAML 1.1 it is text), and octal
- * numbers, hexadecimal numbers and numbers with leading zeros are text, because readers disagree on them.
- *
- * jansson checks JSON (strictly, without duplicates); then the same event parser reads it, to know the places. JSON
- * text is YAML flow text except for tabs between tokens, which become blanks, and pairs of \u surrogates, which libyaml
- * refuses with a message. */
+ * numbers, hexadecimal numbers and numbers with leading zeros are text, because readers disagree on them. */
 #include "core/spec/spec_tree.h"
 
 #include "core/memory.h"
@@ -357,22 +353,4 @@ struct spec_node *spec_parse_yaml(struct spec_context *ctx, int source, const ch
     if (!reader.root)
         spec_error(ctx, (struct spec_pos){source, 1, 1}, "the file is empty; hint: --help-spec lists the keys");
     return reader.root;
-}
-
-struct spec_node *spec_parse_json(struct spec_context *ctx, int source, const char *text, size_t size)
-{
-    json_error_t error;
-    json_t *json = json_loadb(text, size, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY, &error);
-    if (!json) {
-        struct spec_pos pos = {source, error.line > 0 ? error.line : 1, error.column > 0 ? error.column : 1};
-        spec_error(ctx, pos, "not valid JSON: %s; hint: --deepspeed takes a DeepSpeed configuration file in JSON",
-                   spec_show(ctx, error.text));
-        return NULL;
-    }
-    json_decref(json);
-    char *blanks = spec_arena_copy(ctx->arena, text, size);
-    for (size_t i = 0; i < size; i++)
-        if (blanks[i] == '\t')
-            blanks[i] = ' ';
-    return spec_parse_yaml(ctx, source, blanks, size);
 }

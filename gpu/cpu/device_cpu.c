@@ -397,6 +397,7 @@ static const struct device_backend cpu_backend = {
     .submit = cpu_submit,
     .sync = cpu_stream_sync,
     .copy = cpu_copy,
+    .copy_in_order = cpu_copy,
     .fill_zero = cpu_fill_zero,
     .event_new = cpu_event_new,
     .event_elapsed = cpu_event_elapsed,
@@ -463,7 +464,7 @@ enum status device_cpu_open(const struct cpu_kernels *kernels, int threads, stru
     (void)threads;
     cpu->device.threads = 1;
 #endif
-    cpu->device.ops = ops_cpu_table(kernels->isa);
+    cpu->device.ops = cpu->device.host_ops = ops_cpu_table(kernels->isa);
     TRY_GOTO(gemm_onednn_new(kernels, &cpu->onednn, err));
     struct cpu_features features;
     cpu_features_detect(&features);

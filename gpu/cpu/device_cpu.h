@@ -1,4 +1,4 @@
-/* device_cpu.h: opening the CPU as a device. gpu/open/device_open.h is what the rest of the program calls. */
+/* device_cpu.h: opening the CPU as a device. The rest of the program calls gpu/open/device_open.h. */
 #ifndef ZTRAIN_GPU_CPU_DEVICE_CPU_H
 #define ZTRAIN_GPU_CPU_DEVICE_CPU_H
 

@@ -71,7 +71,7 @@ struct panel_source {
 };
 
 /* All threads: packs the panels of a block, `width` rows each, one after the other. is_a: for A; else for B. The
- * source comes by value: behind a pointer, each store to dst would make the compiler read its members again. */
+ * source is passed by value: through a pointer, each store to dst would make the compiler read its members again. */
 static void pack_block(uint32_t *dst, struct panel_source s, int width, enum unit_kind kind, bool is_a)
 {
     int64_t units = units_for(kind, s.k);

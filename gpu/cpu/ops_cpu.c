@@ -33,7 +33,7 @@ static size_t larger(size_t a, size_t b)
 size_t ops_cpu_workspace_bytes(struct device *device, const struct op_limits *l)
 {
     size_t threads = (size_t)device->threads, bytes = 0;
-    size_t widest = larger((size_t)l->C, (size_t)l->D) + SUMS_GRAIN;
+    size_t widest = larger(larger((size_t)l->C, (size_t)l->D), (size_t)l->max_head_norm) + SUMS_GRAIN;
     bytes = larger(bytes, ROW_PARTS_MAX * 2 * widest * sizeof(float)); /* norm_bwd */
     bytes = larger(bytes, (size_t)l->max_tokens * sizeof(double));     /* cross_entropy */
     if (l->KV > 0 && l->D > 0) {

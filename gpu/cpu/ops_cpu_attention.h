@@ -28,6 +28,7 @@ struct attention {
     int64_t max_seq, window;
     float scale;
     const int32_t *seq_start;
+    struct dropout dropout;
 };
 
 struct attention_unit {
@@ -53,7 +54,8 @@ static struct attention attention_of(struct stream *stream, const struct attenti
                               args->max_seq,
                               args->window,
                               args->scale,
-                              args->seq_start};
+                              args->seq_start,
+                              args->dropout};
 }
 
 /* The number of units for `elements` numbers of k. */
@@ -215,6 +217,34 @@ static int64_t first_key_of(int64_t query, int64_t window)
     return key / MR * MR;
 }
 
+/* ---- dropout ------------------------------------------------------------- */
+
+/* Drops elements of a block x (rows, NR) of weights or of their gradients, if there is dropout: of a unit's query head
+ * h, with keys from `key` on and queries from `query` on. by_key: the lanes are keys, and rows are queries. */
+static void drop_weights(float *x, int64_t rows, int64_t key, int64_t query, bool by_key, int64_t h,
+                         const struct attention_unit *u, const struct attention *a)
+{
+    const struct dropout *d = &a->dropout;
+    if (!d->threshold)
+        return;
+    const int64_t row_block = by_key ? DROPOUT_QUERIES : DROPOUT_KEYS, lane_block = DROPOUT_BLOCK / row_block;
+    const int64_t row = by_key ? query : key, lane = by_key ? key : query;
+    const uint64_t token = d->tokens[u->start];
+    for (int64_t first = row / row_block * row_block; first < row + rows; first += row_block) {
+        for (int64_t l = 0; l < NR; l += lane_block) {
+            const int64_t q = by_key ? first : lane + l, k = by_key ? lane + l : first;
+            uint32_t words[4];
+            dropout_words(d, token, dropout_key_block(k, h), dropout_query_block(q, h), words);
+            for (int e = 0; e < DROPOUT_BLOCK; e++) {
+                const int64_t i = first - row + (by_key ? e / DROPOUT_KEYS : e % DROPOUT_KEYS);
+                const int64_t j = l + (by_key ? e % DROPOUT_KEYS : e / DROPOUT_KEYS);
+                if (i >= 0 && i < rows)
+                    x[i * NR + j] = dropout_keeps(d, words, e) ? x[i * NR + j] * d->scale : 0;
+            }
+        }
+    }
+}
+
 /* ---- forward ------------------------------------------------------------- */
 
 /* The scratch of one thread, within ATTENTION_THREAD_FLOATS(D) floats. */
@@ -292,6 +322,7 @@ static void attention_fwd_block(const struct attention_fwd_args *args, const str
         multiply_rows(t.scores, keys + key * units_of(a, a->D), t.lanes_a, rows, a);
         softmax_block(t.scores, rows, key, query, !all_seen(query, last, key, key + rows - 1, a->window), highest, sum,
                       keep, a);
+        drop_weights(t.scores, rows, key, query, false, h, u, a);
         add_columns(t.sum_a, values, t.scores, key, rows, u->length, keep, a);
     }
     float *lse = args->lse + h * a->M + row;
@@ -491,6 +522,7 @@ static void attention_bwd_queries(const struct attention_bwd_args *args, const s
         int64_t rows = min_i64(ATTENTION_ROWS, last + 1 - key);
         multiply_rows(t.scores, o.k_tokens + key * units_of(a, a->D), t.lanes_a, rows, a);
         multiply_rows(t.products, o.v_tokens + key * units_of(a, a->D), t.lanes_b, rows, a);
+        drop_weights(t.products, rows, key, query, false, h, u, a);
         gradient_block_by_query(t.scores, t.products, rows, key, query,
                                 !all_seen(query, last, key, key + rows - 1, a->window), lse, delta, a);
         add_columns(t.sum_a, o.k_columns, t.scores, key, rows, u->length, NULL, a);
@@ -510,14 +542,17 @@ static void attention_bwd_keys(const struct attention_bwd_args *args, const stru
     pack_lanes(t.lanes_b, at(args->v, row * args->ld_v + u->kv * a->D, a->dtype), args->ld_v, count, a);
     for (int64_t head = 0; head < a->group; head++) {
         struct attention_operands o = attention_operands_of(unit, head, a);
-        const float *lse = args->lse + (u->kv * a->group + head) * a->M + u->start;
+        const int64_t h = u->kv * a->group + head;
+        const float *lse = args->lse + h * a->M + u->start;
         for (int64_t query = key / MR * MR; query < end; query += ATTENTION_ROWS) {
             int64_t rows = min_i64(ATTENTION_ROWS, end - query);
             multiply_rows(t.scores, o.q_tokens + query * units_of(a, a->D), t.lanes_a, rows, a);
             multiply_rows(t.products, o.dout_tokens + query * units_of(a, a->D), t.lanes_b, rows, a);
+            drop_weights(t.products, rows, key, query, true, h, u, a);
             gradient_block_by_key(t.scores, t.products, rows, query, key,
                                   !all_seen(query, query + rows - 1, key, last, a->window), lse + query,
                                   o.deltas + query, a);
+            drop_weights(t.scores, rows, key, query, true, h, u, a);
             add_columns(t.sum_a, o.q_columns, t.products, query, rows, u->length, NULL, a);
             add_columns(t.sum_b, o.dout_columns, t.scores, query, rows, u->length, NULL, a);
         }

@@ -10,7 +10,7 @@ static ALWAYS_INLINE void embedding_fwd_rows(const struct embedding_fwd_args *a,
             vf x = vf_get(token, j, a->C, dtype);
             if (position)
                 x += vf_get(position, j, a->C, dtype);
-            vf_put(out, j, a->C, x, dtype);
+            vf_put(out, j, a->C, x * a->scale, dtype);
         }
     }
 }
@@ -35,7 +35,7 @@ static ALWAYS_INLINE void embedding_bwd_columns(const struct embedding_bwd_args 
         float *token = a->dwte + a->tokens[i] * a->C;
         float *position = a->dwpe ? a->dwpe + a->positions[i] * a->C : NULL;
         for (int64_t j = columns.first; j < columns.end; j += VF) {
-            vf d = vf_get(dout, j, columns.end, dtype);
+            vf d = vf_get(dout, j, columns.end, dtype) * a->scale;
             vf_put(token, j, columns.end, vf_get(token, j, columns.end, DTYPE_F32) + d, DTYPE_F32);
             if (position)
                 vf_put(position, j, columns.end, vf_get(position, j, columns.end, DTYPE_F32) + d, DTYPE_F32);

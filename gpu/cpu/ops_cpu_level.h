@@ -1,4 +1,5 @@
-/* ops_cpu_level.h: what ops_cpu_isa_*.c define: all ops of the CPU backend, compiled for one instruction-set level. */
+/* ops_cpu_level.h: the tables that ops_cpu_isa_*.c define: all ops of the CPU backend, compiled for one instruction-set
+ * level. */
 #ifndef ZTRAIN_GPU_CPU_OPS_CPU_LEVEL_H
 #define ZTRAIN_GPU_CPU_OPS_CPU_LEVEL_H
 

@@ -1,24 +1,35 @@
 /* ops_cpu_loss.h: the cross-entropy of the logits and its gradient. A template, see ops_cpu.h. */
 
-static ALWAYS_INLINE float load_one(const void *x, int64_t i, enum dtype dtype)
+/* The values whose softmax is taken. `capped`, a constant: there is a soft cap. */
+static ALWAYS_INLINE vf logits_of(vf x, const struct cross_entropy_args *a, bool capped)
 {
-    if (dtype == DTYPE_F32)
-        return ((const float *)x)[i];
-    return dtype == DTYPE_BF16 ? bf16_to_f32(((const uint16_t *)x)[i]) : f16_to_f32(((const uint16_t *)x)[i]);
+    vf z = x * a->logit_scale;
+    return capped ? a->softcap * vf_tanh(z / a->softcap) : z;
 }
 
-static ALWAYS_INLINE void store_one(void *x, int64_t i, float value, enum dtype dtype)
+/* dz/dx for z = logits_of(x) */
+static ALWAYS_INLINE vf logits_slope(vf z, const struct cross_entropy_args *a, bool capped)
 {
-    if (dtype == DTYPE_F32)
-        ((float *)x)[i] = value;
-    else
-        ((uint16_t *)x)[i] = dtype == DTYPE_BF16 ? bf16_from_f32(value) : f16_from_f32(value);
+    vf t = z / a->softcap;
+    return capped ? a->logit_scale * (1.0f - t * t) : vf_set(a->logit_scale);
+}
+
+/* The mean of a row's logits. */
+static ALWAYS_INLINE double mean_logit(const struct cross_entropy_args *a, const void *logits, float highest,
+                                       enum dtype dtype, bool capped)
+{
+    vf sum = vf_zero();
+    for (int64_t j = 0; j < a->V; j += VF) {
+        vf x = logits_of(vf_get(logits, j, a->V, dtype), a, capped) - highest;
+        sum += a->V - j < VF ? vf_select(vf_lanes_below(a->V - j), x, vf_zero()) : x;
+    }
+    return (double)highest + (double)vf_sum(sum) / (double)a->V;
 }
 
 /* Returns the loss of row i. Its gradient may overwrite the logits: element j of the gradient is written after every
  * logit up to the end of its vector has been read, and narrower elements lie further left. */
 static ALWAYS_INLINE double cross_entropy_row(const struct cross_entropy_args *a, int64_t i, enum dtype logits_dtype,
-                                              enum dtype dtype)
+                                              enum dtype dtype, bool capped)
 {
     const void *logits = at(a->logits, i * a->ld_logits, logits_dtype);
     void *dlogits = a->dlogits ? at(a->dlogits, i * a->ld_dlogits, dtype) : NULL;
@@ -33,32 +44,46 @@ static ALWAYS_INLINE double cross_entropy_row(const struct cross_entropy_args *a
     vf lowest = vf_set(-INFINITY);
     vf m = lowest;
     for (int64_t j = 0; j < whole; j += VF)
-        m = vf_max(m, vf_load(logits, j, logits_dtype));
+        m = vf_max(m, logits_of(vf_load(logits, j, logits_dtype), a, capped));
     if (left)
-        m = vf_max(m, vf_select(inside, vf_load_part(logits, whole, left, logits_dtype), lowest));
+        m = vf_max(m, vf_select(inside, logits_of(vf_load_part(logits, whole, left, logits_dtype), a, capped), lowest));
     float highest = vf_max_lane(m);
     vf sum = vf_zero();
     for (int64_t j = 0; j < whole; j += VF)
-        sum += vf_exp(vf_load(logits, j, logits_dtype) - highest);
+        sum += vf_exp(logits_of(vf_load(logits, j, logits_dtype), a, capped) - highest);
     if (left)
-        sum += vf_select(inside, vf_exp(vf_load_part(logits, whole, left, logits_dtype) - highest), vf_zero());
+        sum += vf_select(
+            inside, vf_exp(logits_of(vf_load_part(logits, whole, left, logits_dtype), a, capped) - highest), vf_zero());
     double total = vf_sum(sum);
-    float logit = load_one(logits, target, logits_dtype);
-    double loss = log(total) + (double)highest - (double)logit;
+    vf all_equal = logits_of(vf_set(load_one(logits, target, logits_dtype)), a, capped);
+    float logit = all_equal[0], slope = logits_slope(all_equal, a, capped)[0];
+    const double smoothing = (double)a->smoothing, uniform = smoothing / (double)a->V;
+    double wanted = (1 - smoothing) * (double)logit;
+    if (smoothing > 0)
+        wanted += smoothing * mean_logit(a, logits, highest, logits_dtype, capped);
+    double loss = log(total) + (double)highest - wanted;
     if (dlogits) {
         double scale = (double)a->scale * (a->loss_scale ? (double)*a->loss_scale : 1);
-        float factor = (float)(scale / total);
+        float factor = (float)(scale / total), shift = (float)(scale * uniform);
         double p = exp((double)logit - (double)highest) / total;
         for (int64_t j = 0; j < a->V; j += VF) {
-            vf x = vf_get(logits, j, a->V, logits_dtype) - highest;
-            vf_put(dlogits, j, a->V, vf_exp_for(x, dtype != DTYPE_F32) * factor, dtype);
+            vf z = logits_of(vf_get(logits, j, a->V, logits_dtype), a, capped);
+            vf e = vf_exp_for(z - highest, dtype != DTYPE_F32) * factor - shift;
+            vf_put(dlogits, j, a->V, e * logits_slope(z, a, capped), dtype);
         }
         if (a->V_padded > a->V)
             memset(at(dlogits, a->V, dtype), 0, (size_t)(a->V_padded - a->V) * dtype_size(dtype));
-        float gradient = (float)(scale * (p - 1));
+        float gradient = (float)(scale * (p - (1 - smoothing) - uniform)) * slope;
         store_one(dlogits, target, gradient, dtype);
     }
     return loss;
+}
+
+static ALWAYS_INLINE double cross_entropy_row_of(const struct cross_entropy_args *a, int64_t i, enum dtype logits_dtype,
+                                                 enum dtype dtype)
+{
+    return a->softcap > 0 ? cross_entropy_row(a, i, logits_dtype, dtype, true)
+                          : cross_entropy_row(a, i, logits_dtype, dtype, false);
 }
 
 static void op_cross_entropy(struct stream *stream, const struct cross_entropy_args *a)
@@ -70,9 +95,9 @@ static void op_cross_entropy(struct stream *stream, const struct cross_entropy_a
 #pragma omp parallel for schedule(static) if (a->M * a->V > WORTH_THREADS)
     for (int64_t i = 0; i < a->M; i++) {
         if (a->logits_dtype == DTYPE_F32)
-            WITH_DTYPE(a->dtype, losses[i] = cross_entropy_row(a, i, DTYPE_F32, DT));
+            WITH_DTYPE(a->dtype, losses[i] = cross_entropy_row_of(a, i, DTYPE_F32, DT));
         else
-            WITH_DTYPE(a->dtype, losses[i] = cross_entropy_row(a, i, DT, DT));
+            WITH_DTYPE(a->dtype, losses[i] = cross_entropy_row_of(a, i, DT, DT));
     }
     double sum = *a->loss_sum;
     for (int64_t i = 0; i < a->M; i++)

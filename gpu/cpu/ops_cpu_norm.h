@@ -11,7 +11,7 @@ static ALWAYS_INLINE void norm_fwd_row(const struct norm_fwd_args *a, int64_t i,
         const void *delta = at(a->delta, i * C, dtype);
         void *x_out = at(a->x_out, i * C, dtype);
         for (int64_t j = 0; j < C; j += VF)
-            vf_put(x_out, j, C, vf_get(x, j, C, dtype) + vf_get(delta, j, C, dtype), dtype);
+            vf_put(x_out, j, C, vf_get(x, j, C, dtype) + vf_get(delta, j, C, dtype) * a->delta_scale, dtype);
         x = x_out;
     }
     float mean = 0;

@@ -1,10 +1,27 @@
-/* ops_cpu_pointwise.h: RoPE, SwiGLU, add, cast. A template, see ops_cpu.h. */
+/* ops_cpu_pointwise.h: RoPE, SwiGLU, add, dropout, cast, accumulate. A template, see ops_cpu.h. */
+
+/* ---- single elements ----------------------------------------------------- */
+
+static ALWAYS_INLINE float load_one(const void *x, int64_t i, enum dtype dtype)
+{
+    if (dtype == DTYPE_F32)
+        return ((const float *)x)[i];
+    return dtype == DTYPE_BF16 ? bf16_to_f32(((const uint16_t *)x)[i]) : f16_to_f32(((const uint16_t *)x)[i]);
+}
+
+static ALWAYS_INLINE void store_one(void *x, int64_t i, float value, enum dtype dtype)
+{
+    if (dtype == DTYPE_F32)
+        ((float *)x)[i] = value;
+    else
+        ((uint16_t *)x)[i] = dtype == DTYPE_BF16 ? bf16_from_f32(value) : f16_from_f32(value);
+}
 
 /* ---- RoPE ---------------------------------------------------------------- */
 
 static ALWAYS_INLINE void rope_rows(const struct rope_args *a, struct range rows, enum dtype dtype)
 {
-    int64_t half = a->D / 2;
+    int64_t half = a->R / 2;
     vf sign = vf_set(a->inverse ? -1.0f : 1.0f);
     for (int64_t i = rows.first; i < rows.end; i++) {
         const float *cosines = a->cos_table + a->positions[i] * half, *sines = a->sin_table + a->positions[i] * half;
@@ -23,7 +40,7 @@ static ALWAYS_INLINE void rope_rows(const struct rope_args *a, struct range rows
 static void op_rope(struct stream *stream, const struct rope_args *a)
 {
     (void)stream;
-    ASSERT(a->D % 2 == 0);
+    ASSERT(a->R % 2 == 0 && a->R > 0 && a->R <= a->D);
     liveness_tick();
 #pragma omp parallel if (a->M * a->heads * a->D > WORTH_THREADS)
     {
@@ -83,7 +100,7 @@ static void op_swiglu_bwd(struct stream *stream, const struct swiglu_bwd_args *a
     }
 }
 
-/* ---- add, cast ----------------------------------------------------------- */
+/* ---- add, cast, accumulate ----------------------------------------------- */
 
 static ALWAYS_INLINE void add_part(const struct add_args *a, struct range part, enum dtype dtype)
 {
@@ -100,6 +117,31 @@ static void op_add(struct stream *stream, const struct add_args *a)
         struct range part = range_mine(a->n, 64);
         WITH_DTYPE(a->dtype, add_part(a, part, DT));
     }
+}
+
+static ALWAYS_INLINE void dropout_row(const struct dropout_args *a, int64_t row, enum dtype dtype)
+{
+    const void *x = at(a->x, row * a->C, dtype);
+    void *y = at(a->y, row * a->C, dtype);
+    for (int64_t j = 0; j < a->C; j += DROPOUT_BLOCK) {
+        uint32_t words[4];
+        float part[DROPOUT_BLOCK];
+        const int64_t count = a->C - j < DROPOUT_BLOCK ? a->C - j : DROPOUT_BLOCK;
+        dropout_words(&a->dropout, a->dropout.tokens[row], (uint32_t)(j / DROPOUT_BLOCK), 0, words);
+        for (int64_t i = 0; i < count; i++)
+            part[i] = dropout_keeps(&a->dropout, words, (int)i) ? load_one(x, j + i, dtype) * a->dropout.scale : 0;
+        for (int64_t i = 0; i < count; i++)
+            store_one(y, j + i, part[i], dtype);
+    }
+}
+
+static void op_dropout(struct stream *stream, const struct dropout_args *a)
+{
+    (void)stream;
+    liveness_tick();
+#pragma omp parallel for schedule(static) if (a->M * a->C > WORTH_THREADS)
+    for (int64_t row = 0; row < a->M; row++)
+        WITH_DTYPE(a->dtype, dropout_row(a, row, DT));
 }
 
 static ALWAYS_INLINE void cast_part(const struct cast_args *a, struct range part, enum dtype dst, enum dtype src)
@@ -126,5 +168,32 @@ static void op_cast(struct stream *stream, const struct cast_args *a)
             WITH_DTYPE(a->src_dtype, cast_part(a, part, DTYPE_BF16, DT));
         else
             WITH_DTYPE(a->src_dtype, cast_part(a, part, DTYPE_F16, DT));
+    }
+}
+
+static ALWAYS_INLINE void accumulate_part(const struct accumulate_args *a, struct range part, enum dtype dst,
+                                          enum dtype src)
+{
+    ASSERT(!a->accumulate || a->scale == 1);
+    for (int64_t i = part.first; i < part.end; i += VF) {
+        vf x = vf_get(a->src, i, part.end, src);
+        x = a->accumulate ? vf_get(a->dst, i, part.end, dst) + x : x * a->scale;
+        vf_put(a->dst, i, part.end, x, dst);
+    }
+}
+
+static void op_accumulate(struct stream *stream, const struct accumulate_args *a)
+{
+    (void)stream;
+    liveness_tick();
+#pragma omp parallel if (a->n > WORTH_THREADS)
+    {
+        struct range part = range_mine(a->n, 64);
+        if (a->dst_dtype == DTYPE_F32)
+            WITH_DTYPE(a->src_dtype, accumulate_part(a, part, DTYPE_F32, DT));
+        else if (a->dst_dtype == DTYPE_BF16)
+            WITH_DTYPE(a->src_dtype, accumulate_part(a, part, DTYPE_BF16, DT));
+        else
+            WITH_DTYPE(a->src_dtype, accumulate_part(a, part, DTYPE_F16, DT));
     }
 }

@@ -1,6 +1,5 @@
 /* ops_cpu_scratch.h: the scratch memory that the ops of the CPU backend take from a stream's workspace, and how much of
- * it they may need. The bounds hold for every instruction-set level; the templates assert that they stay within them.
- */
+ * it they may need. The bounds hold for every instruction-set level; the templates assert that they keep to them. */
 #ifndef ZTRAIN_GPU_CPU_OPS_CPU_SCRATCH_H
 #define ZTRAIN_GPU_CPU_OPS_CPU_SCRATCH_H
 

@@ -62,6 +62,20 @@ static ALWAYS_INLINE vf vf_max(vf a, vf b)
 #endif
 }
 
+/* a · b + c, rounded once where the instruction set has it; for ops whose GPU kernel rounds in the same places. */
+static ALWAYS_INLINE vf vf_fma(vf a, vf b, vf c)
+{
+#if defined(__AVX512F__)
+    return (vf)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
+#elif defined(__AVX2__)
+    return (vf)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
+#elif defined(__aarch64__)
+    return (vf)vfmaq_f32((float32x4_t)c, (float32x4_t)a, (float32x4_t)b);
+#else
+    return a * b + c;
+#endif
+}
+
 static ALWAYS_INLINE vf vf_sqrt(vf x)
 {
 #if defined(__AVX512F__)
@@ -126,6 +140,14 @@ static ALWAYS_INLINE vh vf_to_bf16(vf x)
     vu result = ((vu)nan & ((u >> 16) | 0x40u)) | (~(vu)nan & rounded);
     return __builtin_convertvector(result, vh);
 #endif
+}
+
+/* Rounds to a neighbouring bf16 value by random bits. Gives the same bits as bf16_round_stochastically(). */
+static ALWAYS_INLINE vh vf_to_bf16_by(vf x, vh random)
+{
+    vu u = (vu)x, rounded = (u + __builtin_convertvector(random, vu)) >> 16;
+    vi nan = x != x;
+    return __builtin_convertvector(((vu)nan & ((u >> 16) | 0x40u)) | (~(vu)nan & rounded), vh);
 }
 
 static ALWAYS_INLINE vf vf_from_f16(vh h)
@@ -376,6 +398,15 @@ static ALWAYS_INLINE vf vf_sigmoid(vf x, bool half)
         return (vf)_mm512_rcp14_ps((__m512)(1.0f + vf_exp2_half(x * -1.44269504088896341f)));
 #endif
     return 1.0f / (1.0f + vf_exp_for(-x, half));
+}
+
+/* tanh(x) within 2^-22 of 1 or of x: a series near 0, where the difference of the formula cancels. */
+static ALWAYS_INLINE vf vf_tanh(vf x)
+{
+    const vf square = x * x, near = vf_set(0.04f); /* |x| < 0.2 */
+    vf series = x + x * square * (-1.0f / 3 + square * (2.0f / 15 + square * (-17.0f / 315)));
+    vf formula = 2.0f * vf_sigmoid(2.0f * x, false) - 1.0f;
+    return vf_select(square < near, series, formula);
 }
 
 /* gelu_tanh(x) = x · (1 + tanh(u)) / 2 = x · sigmoid(2u), u = sqrt(2/pi) (x + 0.044715 x³) */

@@ -46,8 +46,7 @@ constexpr int threads_of(struct tile_shape shape)
     return shape.rows / WARP_ROWS * WARP_SIZE;
 }
 
-/* Bytes of shared memory of `of_rows` tiles (rows, DP), `of_columns` tiles (columns, DP) and one tile (rows, columns).
- */
+/* Shared memory, in bytes, of `of_rows` tiles (rows, DP), `of_columns` tiles (columns, DP) and one (rows, columns). */
 template <typename T, int DP> constexpr int shared_bytes(struct tile_shape shape, int of_rows, int of_columns)
 {
     return static_cast<int>(sizeof(T)) * ((of_rows * shape.rows + of_columns * shape.columns) * TILE_LD<T, DP> +
@@ -153,6 +152,47 @@ template <int N, typename T> __device__ __forceinline__ void put_scores(T *tile,
     __syncwarp();
 }
 
+/* ---- dropout ------------------------------------------------------------- */
+
+/* Writes 1 for kept and 0 for dropped elements to the warp's 16 rows of `tile`. BY_KEY: its rows are keys and its
+ * columns queries. row, column: of the warp's first row and of the tile's first column, multiples of DROPOUT_BLOCK. */
+template <int N, bool BY_KEY, typename T>
+__device__ __forceinline__ void put_kept(T *tile, const struct dropout &dropout, const struct place &at, int64_t head,
+                                         int row, int column)
+{
+    constexpr int BLOCK_ROWS = BY_KEY ? DROPOUT_KEYS : DROPOUT_QUERIES, BLOCK_COLUMNS = DROPOUT_BLOCK / BLOCK_ROWS;
+    constexpr int ACROSS = N / BLOCK_COLUMNS, BLOCKS = WARP_ROWS / BLOCK_ROWS * ACROSS;
+    const uint64_t token = dropout.tokens[at.start];
+    __syncwarp();
+    for (int block = lane_of_warp(); block < BLOCKS; block += WARP_SIZE) {
+        const int i = block / ACROSS * BLOCK_ROWS, j = block % ACROSS * BLOCK_COLUMNS;
+        const int query = BY_KEY ? column + j : row + i, key = BY_KEY ? row + i : column + j;
+        uint32_t words[4];
+        dropout_words(&dropout, token, dropout_key_block(key, head), dropout_query_block(query, head), words);
+#pragma unroll
+        for (int e = 0; e < DROPOUT_BLOCK; e++) {
+            const int q = e / DROPOUT_KEYS, k = e % DROPOUT_KEYS;
+            tile[(i + (BY_KEY ? k : q)) * TILE_LD<T, N> + j + (BY_KEY ? q : k)] =
+                rounded<T>(dropout_keeps(&dropout, words, e) ? 1.0f : 0.0f);
+        }
+    }
+    __syncwarp();
+}
+
+/* Drops elements of the warp's 16 rows of weights, or of their gradients; `tile` is used for that. */
+template <bool BY_KEY, int N, typename T>
+__device__ __forceinline__ void drop_scores(struct tile_sum<T, N> *scores, T *tile, const struct dropout &dropout,
+                                            const struct place &at, int64_t head, int row, int column)
+{
+    put_kept<N, BY_KEY>(tile, dropout, at, head, row, column);
+#pragma unroll
+    for (int i = 0; i < ROWS<T>; i++) {
+#pragma unroll
+        for (int j = 0; j < N / LANES<T>; j++)
+            scores->at[i][j] *= dropout.scale * to_float(tile[tile_row<T>(i) * TILE_LD<T, N> + score_column<T>(j)]);
+    }
+}
+
 /* ---- forward ------------------------------------------------------------- */
 
 /* The running softmax of the warp's rows: the maximum of the scaled scores so far, and this lane's part of the sum of
@@ -228,6 +268,8 @@ __global__ void __launch_bounds__(threads_of(FWD_SHAPE<T, DP>), 1)
         tile_zero(&scores);
         multiply_rows<K, DP>(&scores, my_q, k, walk.depth);
         softmax_step<K>(&softmax, &scores, &out, a.scale, query, key, at.length, walk.window);
+        if (a.dropout.threshold)
+            drop_scores<false>(&scores, my_p, a.dropout, at, at.head, query, key);
         put_scores<K>(my_p, scores);
         multiply_columns<K, DP>(&out, my_p, v, walk.depth);
     }
@@ -313,6 +355,8 @@ __global__ void __launch_bounds__(threads_of(BWD_SHAPE<T, DP>), 1)
         tile_zero(&dp);
         multiply_rows<K, DP>(&p, my_q, k, walk.depth);
         multiply_rows<K, DP>(&dp, my_dout, v, walk.depth);
+        if (a.dropout.threshold)
+            drop_scores<false>(&dp, my_ds, a.dropout, at, at.head, query, key);
         const bool whole = all_visible(query, WARP_ROWS, key, K, at.length, walk.window);
 #pragma unroll
         for (int i = 0; i < ROWS<T>; i++) {
@@ -347,8 +391,7 @@ __device__ __forceinline__ void probabilities_by_key(struct tile_sum<T, Q> *scor
     }
 }
 
-/* lse and delta (Q) = those of the queries from `first` on, of which `count` exist; all threads of the block load them.
- */
+/* lse and delta (Q) = those of the queries from `first` on, of which `count` exist; the whole block loads them. */
 template <int Q>
 __device__ __forceinline__ void load_query_values(float *lse, float *delta, const float *all_lse,
                                                   const float *all_delta, int64_t first, int count)
@@ -359,7 +402,7 @@ __device__ __forceinline__ void load_query_values(float *lse, float *delta, cons
     }
 }
 
-/* dk and dv in one kernel, or in one kernel each where registers do not suffice for both. */
+/* dk and dv in one kernel, or in one kernel each where registers do not suffice for both, and with dropout. */
 enum outputs { OUTPUT_DK = 1, OUTPUT_DV = 2, OUTPUT_BOTH = 3 };
 
 template <typename T, int DP, int OUTPUTS>
@@ -399,6 +442,8 @@ __global__ void __launch_bounds__(threads_of(BWD_SHAPE<T, DP>), 1)
             multiply_rows<Q, DP>(&scores, my_k, q, walk.depth);
             probabilities_by_key<Q>(&scores, query_lse, a.scale, key, query, at.length, walk.window);
             if (OUTPUTS & OUTPUT_DV) {
+                if (OUTPUTS == OUTPUT_DV && a.dropout.threshold)
+                    drop_scores<true>(&scores, my_p, a.dropout, at, head, key, query);
                 put_scores<Q>(my_p, scores);
                 multiply_columns<Q, DP>(&dv, my_p, dout, walk.depth);
             }
@@ -406,6 +451,8 @@ __global__ void __launch_bounds__(threads_of(BWD_SHAPE<T, DP>), 1)
                 struct tile_sum<T, Q> dp;
                 tile_zero(&dp);
                 multiply_rows<Q, DP>(&dp, my_v, dout, walk.depth);
+                if (OUTPUTS == OUTPUT_DK && a.dropout.threshold)
+                    drop_scores<true>(&dp, my_p, a.dropout, at, head, key, query);
 #pragma unroll
                 for (int i = 0; i < ROWS<T>; i++) {
 #pragma unroll
@@ -483,9 +530,13 @@ template <typename T, int DP> void bwd_launch(struct stream *stream, const struc
     LAUNCH_TILES(stream, "attention_bwd, dq", (attention_dq_kernel<T, DP>), grid_for(walk, a->num_seqs, a->H), threads,
                  bytes, *a, walk, delta);
     const dim3 grid = grid_for(walk, a->num_seqs, a->KV);
-    if constexpr (DP <= 128) {
-        LAUNCH_TILES(stream, "attention_bwd, dk and dv", (attention_dkv_kernel<T, DP, OUTPUT_BOTH>), grid, threads,
-                     bytes, *a, walk, delta);
+    bool both = false;
+    if constexpr (DP <= 128)
+        both = a->dropout.threshold == 0;
+    if (both) {
+        if constexpr (DP <= 128)
+            LAUNCH_TILES(stream, "attention_bwd, dk and dv", (attention_dkv_kernel<T, DP, OUTPUT_BOTH>), grid, threads,
+                         bytes, *a, walk, delta);
     } else {
         LAUNCH_TILES(stream, "attention_bwd, dk", (attention_dkv_kernel<T, DP, OUTPUT_DK>), grid, threads, bytes, *a,
                      walk, delta);

@@ -1,7 +1,7 @@
 /* attention_cudnn.c: attention on a GPU through cuDNN: which shapes have a plan, and the ops.
  *
  *     ops_workspace_bytes()  announces a shape -> a plan is made, or refused with a reason       PLANNED or REFUSED
- *     ops_prepare()          each plan runs next to ztrain's kernels on data of its own          VERIFIED or REFUSED
+ *     ops_prepare()          each plan runs next to ztrain's kernels on test data                VERIFIED or REFUSED
  *     an op                  the plan of exactly its shape, else ztrain's kernels
  *
  * So nothing is chosen, allocated or loaded in a step. Plans live as long as the device. The engine of a plan depends
@@ -111,7 +111,7 @@ static struct attention_plan *find_shape(const struct attention_cudnn *a, const 
     return NULL;
 }
 
-/* The plan of a shape that nobody announced before, PLANNED or REFUSED; NULL: out of memory. */
+/* The plan of a shape that was not announced before, PLANNED or REFUSED; NULL: out of memory. */
 static struct attention_plan *new_plan_of(struct attention_cudnn *a, const struct attention_shape *shape, int64_t M,
                                           enum attention_direction direction)
 {

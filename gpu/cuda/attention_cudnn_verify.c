@@ -1,6 +1,6 @@
 /* attention_cudnn_verify.c: a plan of cuDNN's on trial, before the first step uses it.
  *
- * On tensors of its own, filled with a fixed pattern, the plan runs twice and must give the same bits; then ztrain's
+ * On test tensors, filled with a fixed pattern, the plan runs twice and must give the same bits; then ztrain's
  * kernels compute the same, and the results must be close. A cuDNN that computes something else than the op is thus
  * noticed before it trains a model. */
 #include "gpu/cuda/attention_cudnn_verify.h"

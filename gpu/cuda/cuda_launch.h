@@ -3,7 +3,7 @@
  * The emulation (tests/emulation, -DZTRAIN_EMULATION) runs kernels on the host to find missing barriers, missing events
  * and bad indices without a GPU. Host compilers know neither <<<>>> nor __shared__, so a .cu file
  *
- *   - includes this header and neither cuda_runtime.h nor device headers of its own;
+ *   - includes this header, and neither cuda_runtime.h nor other device headers;
  *   - launches with CUDA_LAUNCH and declares shared memory with SHARED and DYN_SHARED;
  *   - uses no inline PTX without a plain equivalent that the emulation runs instead, no cub, wmma, cooperative groups
  *     or cuda_pipeline.h, no atomics on floats.
@@ -30,7 +30,7 @@ enum { WARP_SIZE = 32 };
 
 /* CUDA_LAUNCH(kernel, grid, block, dynamic_bytes, stream, arguments…): enqueues a kernel and returns a cudaError_t,
  * which must be checked. Arguments convert to the kernel's parameter types. A kernel with a comma in its template
- * arguments stands in parentheses: CUDA_LAUNCH((norm_fwd_kernel<T, 4>), …). */
+ * arguments is put in parentheses: CUDA_LAUNCH((norm_fwd_kernel<T, 4>), …). */
 #define CUDA_LAUNCH(kernel, grid, block, dynamic_bytes, stream, ...) \
     cuda_launch(kernel, grid, block, dynamic_bytes, stream, __VA_ARGS__)
 

@@ -75,8 +75,7 @@ static struct library libraries[CUDA_LIBRARY_COUNT] = {
 
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER; /* protects `libraries` */
 
-/* Opens the library from the dynamic linker's places or a toolkit's folder. NULL: `why` is the linker's first message.
- */
+/* Opens the library from the dynamic linker's places or a toolkit's folder. NULL: `why` is its first message. */
 static void *open_somewhere(const char *file, char *why, size_t size)
 {
     const char *const folders[] = {getenv("CUDA_HOME"), getenv("CUDA_PATH"), "/usr/local/cuda"};

@@ -48,6 +48,7 @@ static const struct device_backend cuda_backend = {
     .submit = cuda_submit,
     .sync = cuda_sync,
     .copy = cuda_copy,
+    .copy_in_order = cuda_copy_in_order,
     .fill_zero = cuda_fill_zero,
     .event_new = cuda_event_new,
     .event_elapsed = cuda_event_elapsed,

@@ -226,16 +226,16 @@ void cuda_stream_mark(struct cuda_stream *stream)
 
 /* ---- copies -------------------------------------------------------------- */
 
-struct copy_back {
+struct host_copy {
     char *dst;
-    const char *slot;
+    const char *src;
     size_t bytes;
 };
 
-static void run_copy_back(void *argument)
+static void run_host_copy(void *argument)
 {
-    const struct copy_back *copy = argument;
-    memcpy(copy->dst, copy->slot, copy->bytes);
+    const struct host_copy *copy = argument;
+    memcpy(copy->dst, copy->src, copy->bytes);
     liveness_tick();
 }
 
@@ -264,9 +264,29 @@ void cuda_copy(struct stream *stream, void *dst, const void *src, size_t bytes)
         if (to_gpu) {
             cuda_check(cuda, cudaMemcpyAsync((char *)dst + at, slot, n, cudaMemcpyDefault, c->handle), "a copy");
         } else {
-            struct copy_back copy = {(char *)dst + at, slot, n};
-            cuda_submit(stream, run_copy_back, &copy, sizeof copy);
+            struct host_copy copy = {(char *)dst + at, slot, n};
+            cuda_submit(stream, run_host_copy, &copy, sizeof copy);
         }
+        cuda_check(cuda, cudaEventRecord(s->slot_free[i], c->handle), "a staged copy");
+    }
+}
+
+void cuda_copy_in_order(struct stream *stream, void *dst, const void *src, size_t bytes)
+{
+    struct cuda_stream *c = cuda_stream_of(stream);
+    struct cuda_device *cuda = cuda_device_of(stream);
+    struct cuda_staging *s = c->staging;
+    if (cuda_is_reachable(cuda, src)) {
+        cuda_copy(stream, dst, src, bytes);
+        return;
+    }
+    ASSERT(cuda_is_reachable(cuda, dst) && !cuda_is_capturing(stream->device));
+    for (size_t at = 0; at < bytes; at += SLOT_BYTES) {
+        size_t n = bytes - at < SLOT_BYTES ? bytes - at : SLOT_BYTES, i = s->slot_next++ % SLOTS;
+        char *slot = s->slots + i * SLOT_BYTES;
+        struct host_copy copy = {slot, (const char *)src + at, n};
+        cuda_submit(stream, run_host_copy, &copy, sizeof copy);
+        cuda_check(cuda, cudaMemcpyAsync((char *)dst + at, slot, n, cudaMemcpyDefault, c->handle), "a copy");
         cuda_check(cuda, cudaEventRecord(s->slot_free[i], c->handle), "a staged copy");
     }
 }

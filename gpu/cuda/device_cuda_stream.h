@@ -11,9 +11,10 @@
  *     to the GPU      host: memcpy to a slot             GPU: slot -> device memory
  *     to the host     GPU: device memory -> slot         host function: memcpy from the slot
  *
- * A slot is free again when the event after its copy is reached. The host runs ahead of the GPU by at most MARKERS
- * recorded events and SLOTS staged copies. It ticks the progress counter with every call; it cannot do so while it
- * waits for the GPU, so cuda_is_waiting() is true then: peers count a rank whose GPU is at work as alive. */
+ * A copy to the GPU in stream order fills its slots in host functions as well. A slot is free again when the event
+ * after its copy is reached. The host runs ahead of the GPU by at most MARKERS recorded events and SLOTS staged copies.
+ * It ticks the progress counter with every call; it cannot do so while it waits for the GPU, so cuda_is_waiting() is
+ * true then: peers count a rank whose GPU is at work as alive. */
 #ifndef ZTRAIN_GPU_CUDA_DEVICE_CUDA_STREAM_H
 #define ZTRAIN_GPU_CUDA_DEVICE_CUDA_STREAM_H
 
@@ -29,13 +30,14 @@ void cuda_stream_free(struct stream *stream);
 void cuda_submit(struct stream *stream, void (*function)(void *argument), const void *argument, size_t size);
 void cuda_sync(struct stream *stream);
 void cuda_copy(struct stream *stream, void *dst, const void *src, size_t bytes);
+void cuda_copy_in_order(struct stream *stream, void *dst, const void *src, size_t bytes);
 void cuda_fill_zero(struct stream *stream, void *dst, size_t bytes);
 
 /* Marks a point of the stream, and waits for the GPU where MARKERS of them are not reached yet: the host runs ahead by
  * at most that many. */
 void cuda_stream_mark(struct cuda_stream *stream);
 
-/* The host waits for the event; `work` names in errors what it waited for. */
+/* The host waits for the event; `work` names the work that it waited for, in errors. */
 void cuda_wait_event(struct cuda_device *cuda, cudaEvent_t event, const char *work);
 
 #ifdef __cplusplus

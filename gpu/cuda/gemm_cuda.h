@@ -4,8 +4,8 @@
 
 #include "gpu/cuda/device_cuda.h"
 
-/* Needs cuda->cublaslt and the device's name. STATUS_DEVICE: cublasLt does not start; STATUS_USAGE: ZTRAIN_CUDA_TF32.
- */
+/* Needs cuda->cublaslt and the device's name. STATUS_DEVICE: cublasLt does not start. STATUS_USAGE: a wrong
+ * ZTRAIN_CUDA_TF32. */
 enum status gemm_cuda_new(struct cuda_device *cuda, struct gemm_cuda **gemm, struct error *err);
 void gemm_cuda_free(struct gemm_cuda *gemm); /* may be NULL */
 

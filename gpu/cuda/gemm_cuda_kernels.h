@@ -10,8 +10,8 @@
 extern "C" {
 #endif
 
-/* y (M, N; y_dtype; rows ld_y apart) += bias (N; dtype) unless NULL; with aux (M, N; dtype): aux = y, y = gelu_tanh(y)
- */
+/* y (M, N; y_dtype; rows ld_y apart) += bias (N; dtype) unless NULL; with aux (M, N; dtype): aux = y, then y =
+ * gelu_tanh(y). */
 void cuda_bias_gelu(struct stream *stream, int64_t M, int64_t N, void *y, enum dtype y_dtype, int64_t ld_y,
                     const void *bias, void *aux, enum dtype dtype);
 

@@ -35,11 +35,10 @@ struct gemm_cuda {
 /* The plan of exactly this key; NULL: there is none. */
 struct gemm_plan *gemm_plan_find(struct gemm_cuda *gemm, const struct gemm_key *key);
 
-/* Adds a plan that has no algorithm yet; `supported` is false if the library refuses the product. NULL: out of memory.
- */
+/* Adds a plan that has no algorithm yet; `supported` is false if the library refuses the product. NULL: no memory. */
 struct gemm_plan *gemm_plan_new(struct gemm_cuda *gemm, const struct gemm_key *key);
 
-/* Finds the plan or makes it. A product that nobody announced gets the cached algorithm or the library's first
+/* Finds the plan or makes it. A product that was not announced gets the cached algorithm or the library's first
  * proposal, so that nothing is measured in a step. NULL: out of memory. */
 struct gemm_plan *gemm_plan_get(struct gemm_cuda *gemm, const struct gemm_key *key);
 

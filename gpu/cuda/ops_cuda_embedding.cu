@@ -12,8 +12,7 @@
  *     at once          a b c                              d e f g
  *     carried                            c                 c                  added to c by the second kernel
  *
- * Workspace: int32 keys (2, M), rows (2, M), counts (sort blocks, DIGITS), starts (DIGITS); float carried (tiles, C).
- */
+ * Workspace: int32 keys (2, M), rows (2, M), counts (sort blocks, DIGITS), starts (DIGITS), float carried (tiles, C) */
 #include "gpu/cuda/cuda_kernels.cuh"
 
 namespace
@@ -45,7 +44,7 @@ __global__ void __launch_bounds__(THREADS) embedding_fwd_kernel(struct embedding
             load(static_cast<const T *>(a.wpe) + a.positions[walk.row] * a.C + j, position);
 #pragma unroll
         for (int v = 0; v < V; v++)
-            x[v] += position[v];
+            x[v] = (x[v] + position[v]) * a.scale;
         store(static_cast<T *>(a.out) + walk.row * a.C + j, x);
     }
 }
@@ -181,11 +180,11 @@ template <int V> __device__ __forceinline__ void add_to(float *to, const float (
     store(to, y);
 }
 
-/* dw += the sums of the runs that begin in a tile; carried[tile] = the sum of the run that continues from the tile
- * before. threadIdx.y: the tile's warp; blockIdx.y: its WARP_SIZE vectors of columns. */
+/* dw += scale times the sums of the runs that begin in a tile; carried[tile] = the sum of the run that continues from
+ * the tile before. threadIdx.y: the tile's warp; blockIdx.y: its WARP_SIZE vectors of columns. */
 template <typename T, int V>
 __global__ void __launch_bounds__(THREADS)
-    sum_runs_kernel(float *dw, float *carried, const T *dout, struct sorted_rows sorted, int C)
+    sum_runs_kernel(float *dw, float *carried, const T *dout, struct sorted_rows sorted, int C, float scale)
 {
     const int tile = static_cast<int>(blockIdx.x * WARPS + threadIdx.y);
     const int column = static_cast<int>(blockIdx.y * WARP_SIZE + threadIdx.x) * V;
@@ -222,7 +221,7 @@ __global__ void __launch_bounds__(THREADS)
             }
 #pragma unroll
             for (int v = 0; v < V; v++)
-                sum[v] += x[r][v];
+                sum[v] = fmaf(x[r][v], scale, sum[v]);
         }
     }
     if (begins_here)
@@ -282,7 +281,7 @@ struct sorted_rows sort_rows(struct stream *stream, const struct embedding_scrat
     return sorted;
 }
 
-/* dw[keys[i]] += dout[i] */
+/* dw[keys[i]] += scale · dout[i] */
 template <typename T, int V>
 void add_rows(struct stream *stream, const struct embedding_bwd_args *a, const struct embedding_scratch *scratch,
               float *dw, const int32_t *keys, int64_t keys_below)
@@ -291,7 +290,7 @@ void add_rows(struct stream *stream, const struct embedding_bwd_args *a, const s
     struct sorted_rows sorted = sort_rows(stream, scratch, keys, a->M, keys_below);
     dim3 grid(static_cast<unsigned>(ceil_div(sorted.tiles, WARPS)), static_cast<unsigned>(ceil_div(C / V, WARP_SIZE)));
     LAUNCH(stream, "sum_runs", (sum_runs_kernel<T, V>), grid, dim3(WARP_SIZE, WARPS), dw, scratch->carried,
-           static_cast<const T *>(a->dout), sorted, C);
+           static_cast<const T *>(a->dout), sorted, C, a->scale);
     LAUNCH(stream, "add_carried", add_carried_kernel, static_cast<unsigned>(sorted.tiles), THREADS, dw,
            scratch->carried, sorted, C);
 }

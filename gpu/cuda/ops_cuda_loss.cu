@@ -47,6 +47,24 @@ struct softmax_sum {
     float highest, sum; /* sum of exp(x - highest) */
 };
 
+/* From logits to the values whose softmax is taken. */
+struct logit_map {
+    float scale, cap; /* cap 0: none */
+};
+
+__device__ __forceinline__ float logit_of(float x, struct logit_map map)
+{
+    const float z = x * map.scale;
+    return map.cap > 0 ? map.cap * tanhf(z / map.cap) : z;
+}
+
+/* dz/dx for z = logit_of(x) */
+__device__ __forceinline__ float slope_at(float z, struct logit_map map)
+{
+    const float t = map.cap > 0 ? z / map.cap : 0;
+    return map.scale * (1 - t * t);
+}
+
 template <int V> __device__ __forceinline__ void softmax_add(struct softmax_sum *softmax, const float (&x)[V])
 {
     float highest = softmax->highest;
@@ -62,23 +80,28 @@ template <int V> __device__ __forceinline__ void softmax_add(struct softmax_sum 
         softmax->sum += expf(x[v] - highest);
 }
 
-template <int V> __device__ __forceinline__ void to_gradient(float (&x)[V], float highest, float factor)
+template <int V>
+__device__ __forceinline__ void to_gradient(float (&x)[V], struct logit_map map, float highest, float factor,
+                                            float shift)
 {
 #pragma unroll
-    for (int v = 0; v < V; v++)
-        x[v] = expf(x[v] - highest) * factor;
+    for (int v = 0; v < V; v++) {
+        const float z = logit_of(x[v], map);
+        x[v] = (expf(z - highest) * factor - shift) * slope_at(z, map);
+    }
 }
 
 /* The gradient of a row's first `whole` elements; all threads of the block call it. */
 template <typename T, typename L, int V>
-__device__ __forceinline__ void put_gradient(T *dlogits, const L *logits, int whole, float highest, float factor)
+__device__ __forceinline__ void put_gradient(T *dlogits, const L *logits, int whole, struct logit_map map,
+                                             float highest, float factor, float shift)
 {
     const int first = static_cast<int>(threadIdx.x) * V, step = THREADS * V;
     float x[V];
     if (sizeof(T) == sizeof(L)) {
         for (int j = first; j < whole; j += step) {
             load(logits + j, x);
-            to_gradient(x, highest, factor);
+            to_gradient(x, map, highest, factor, shift);
             store(dlogits + j, x);
         }
         return;
@@ -95,21 +118,39 @@ __device__ __forceinline__ void put_gradient(T *dlogits, const L *logits, int wh
             load(logits + j + step, next);
         __syncthreads();
         if (j < whole) {
-            to_gradient(x, highest, factor);
+            to_gradient(x, map, highest, factor, shift);
             store(dlogits + j, x);
         }
     }
+}
+
+/* This thread's share of the sum of x - highest over a row. */
+template <typename L, int V>
+__device__ __forceinline__ float sum_below(const L *logits, int columns, int whole, struct logit_map map, float highest)
+{
+    float sum = 0;
+    for (int j = static_cast<int>(threadIdx.x) * V; j < whole; j += THREADS * V) {
+        float x[V];
+        load(logits + j, x);
+#pragma unroll
+        for (int v = 0; v < V; v++)
+            sum += logit_of(x[v], map) - highest;
+    }
+    const int rest = whole + static_cast<int>(threadIdx.x);
+    return rest < columns ? sum + (logit_of(to_float(logits[rest]), map) - highest) : sum;
 }
 
 /* V elements at a time: 16 bytes of the narrower type. losses: (M) */
 template <typename T, typename L, int V>
 __global__ void __launch_bounds__(THREADS, 2) cross_entropy_kernel(struct cross_entropy_args a, double *losses)
 {
-    SHARED(float, slots, [2][WARPS]); /* used in turn: each is read before the barrier of the other */
+    SHARED(float, slots, [3][WARPS]); /* used in turn: each is read before the barrier of the other */
     const int columns = static_cast<int>(a.V), whole = columns / V * V;
     const int padded = static_cast<int>(a.V_padded);
     const int rest = whole + static_cast<int>(threadIdx.x); /* this thread's element after the whole vectors */
+    const struct logit_map map = {a.logit_scale, a.softcap};
     const float scale = a.loss_scale ? a.scale * *a.loss_scale : a.scale;
+    const float shift = scale * a.smoothing / static_cast<float>(columns);
     for (int64_t i = blockIdx.x; i < a.M; i += gridDim.x) {
         const L *logits = static_cast<const L *>(a.logits) + i * a.ld_logits;
         T *dlogits = static_cast<T *>(a.dlogits) + (a.dlogits ? i * a.ld_dlogits : 0);
@@ -127,31 +168,44 @@ __global__ void __launch_bounds__(THREADS, 2) cross_entropy_kernel(struct cross_
             continue;
         }
         struct softmax_sum softmax = {-FLT_MAX, 0};
-        const float logit = to_float(logits[target]);
+        const float logit = logit_of(to_float(logits[target]), map);
         float last[1] = {-FLT_MAX};
         for (int j = static_cast<int>(threadIdx.x) * V; j < whole; j += THREADS * V) {
             float x[V];
             load(logits + j, x);
+#pragma unroll
+            for (int v = 0; v < V; v++)
+                x[v] = logit_of(x[v], map);
             softmax_add(&softmax, x);
         }
         if (rest < columns) {
-            last[0] = to_float(logits[rest]);
+            last[0] = logit_of(to_float(logits[rest]), map);
             softmax_add(&softmax, last);
         }
         const float highest = block_max(softmax.highest, slots[0]);
         const float sum = block_sum(softmax.sum * expf(softmax.highest - highest), slots[1]);
-        if (threadIdx.x == 0)
-            losses[i] = log(static_cast<double>(sum)) + static_cast<double>(highest) - static_cast<double>(logit);
+        float below = 0; /* the mean of the logits, less the highest */
+        if (a.smoothing > 0)
+            below = block_sum(sum_below<L, V>(logits, columns, whole, map, highest), slots[2]) /
+                    static_cast<float>(columns);
+        if (threadIdx.x == 0) {
+            const double smoothing = static_cast<double>(a.smoothing);
+            losses[i] = log(static_cast<double>(sum)) - smoothing * static_cast<double>(below) +
+                        (1 - smoothing) * (static_cast<double>(highest) - static_cast<double>(logit));
+        }
         if (a.dlogits) {
-            put_gradient<T, L, V>(dlogits, logits, whole, highest, scale / sum);
+            put_gradient<T, L, V>(dlogits, logits, whole, map, highest, scale / sum, shift);
             if (rest < columns)
-                from_float(expf(last[0] - highest) * (scale / sum), &dlogits[rest]);
+                from_float((expf(last[0] - highest) * (scale / sum) - shift) * slope_at(last[0], map), &dlogits[rest]);
             __syncthreads(); /* the target's element was written, the logits were read */
             for (int j = columns + static_cast<int>(threadIdx.x); j < padded; j += THREADS)
                 from_float(0, &dlogits[j]);
-            if (threadIdx.x == 0) { /* 1 - p, which may be tiny, from p in double */
+            if (threadIdx.x == 0) { /* q - p, which may be tiny, from p in double */
                 double p = exp(static_cast<double>(logit) - static_cast<double>(highest)) / static_cast<double>(sum);
-                from_float(static_cast<float>(static_cast<double>(scale) * (p - 1)), &dlogits[target]);
+                const double wanted = 1 - static_cast<double>(a.smoothing);
+                from_float(static_cast<float>(static_cast<double>(scale) * (p - wanted) - static_cast<double>(shift)) *
+                               slope_at(logit, map),
+                           &dlogits[target]);
             }
         }
     }

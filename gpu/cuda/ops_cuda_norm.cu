@@ -3,7 +3,7 @@
  * A head norm is an RMSNorm whose rows are heads, several of them to a token. A block works on blockDim.y rows at a
  * time; the blockDim.x threads of a row are neighbours within a warp, or whole warps. Thread x owns the vectors x, x +
  * blockDim.x, … of its row and holds some of them in registers between the passes over the row; a row that is too long
- * for that (WHOLE false; then it has a block of its own) is read again in each pass.
+ * for that (WHOLE false; then the block has one row) is read again in each pass.
  *
  * Backward also sums over rows for dweight and dbias: every thread over its block's rows in registers, then the rows
  * side by side in a block through shared memory, then the blocks, whose sums lie in the workspace:
@@ -85,7 +85,8 @@ template <int N> __device__ __forceinline__ void sum_over_row(float (&x)[N], flo
 
 /* ---- forward ------------------------------------------------------------- */
 
-/* held = V elements of x from `at` on; with delta, their sum, which is stored: the norm sees the rounded values. */
+/* held = V elements of x from `at` on; with delta, x + delta_scale · delta, which is stored: the norm sees the rounded
+ * values. */
 template <typename T, int V>
 __device__ __forceinline__ void read_with_delta(float (&held)[V], const struct norm_fwd_args &a, int64_t at)
 {
@@ -95,7 +96,7 @@ __device__ __forceinline__ void read_with_delta(float (&held)[V], const struct n
         load(static_cast<const T *>(a.delta) + at, d);
 #pragma unroll
         for (int v = 0; v < V; v++)
-            held[v] = to_float(rounded<T>(held[v] + d[v]));
+            held[v] = to_float(rounded<T>(fmaf(d[v], a.delta_scale, held[v])));
         store(static_cast<T *>(a.x_out) + at, held);
     }
 }
@@ -224,8 +225,7 @@ __device__ __forceinline__ void put_part(float *part, const float (&sums)[BWD_HE
     }
 }
 
-/* part[column] (+)= sums for the V columns of vector j, and the sums begin again; `first`: the part holds nothing yet.
- */
+/* part[column] (+)= sums for the V columns of vector j, and the sums begin again; `first`: the part is still empty. */
 template <int V> __device__ __forceinline__ void keep_in_part(float *part, float (&sums)[V], int j, bool first)
 {
 #pragma unroll

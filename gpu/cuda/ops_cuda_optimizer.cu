@@ -1,5 +1,5 @@
-/* ops_cuda_optimizer.cu: the optimizer step: sums of squares for the gradient norm, the decision, Adam, and the search
- * for the first value that is not finite. */
+/* ops_cuda_optimizer.cu: the optimizer step: sums of squares for the gradient norm, the decision, Adam, Lion and SGD,
+ * and the search for the first value that is not finite. */
 #include "gpu/cuda/cuda_kernels.cuh"
 
 namespace
@@ -26,7 +26,8 @@ __device__ __forceinline__ double block_sum(double x, double *slots)
 
 /* parts[block] = the sum of the squares that the block's threads read. The grid's size depends on n only, and so does
  * the order of summation; the alignment of x does not change it. */
-__global__ void __launch_bounds__(THREADS) sumsq_kernel(double *parts, const float *x, int64_t n, bool aligned)
+template <typename T>
+__global__ void __launch_bounds__(THREADS) sumsq_kernel(double *parts, const T *x, int64_t n, bool aligned)
 {
     SHARED(double, slots, [WARPS]);
     double sum = 0;
@@ -38,7 +39,7 @@ __global__ void __launch_bounds__(THREADS) sumsq_kernel(double *parts, const flo
 #pragma unroll
             for (int v = 0; v < V; v++)
                 if (i + v < n)
-                    at[v] = x[i + v];
+                    at[v] = to_float(x[i + v]);
         }
 #pragma unroll
         for (int v = 0; v < V; v++)
@@ -93,7 +94,7 @@ __global__ void __launch_bounds__(THREADS) decide_step_kernel(struct decide_step
             bad_loss_rank = r;
     }
     const struct step_rates *rates = &a.schedule->rates[s->optimizer_step == a.schedule->base ? 0 : 1];
-    const double scale = s->scaler.scale, norm = sqrt(total) / scale;
+    const double scale = s->scaler.scale * a.grad_factor, norm = sqrt(total) / scale;
     s->bad_unit = bad_unit;
     s->bad_loss_rank = bad_loss_rank;
     s->loss_sum = loss_sum;
@@ -101,7 +102,9 @@ __global__ void __launch_bounds__(THREADS) decide_step_kernel(struct decide_step
     s->lr = rates->lr;
     s->correction1 = rates->correction1;
     s->correction2 = rates->correction2;
-    s->used_loss_scale = static_cast<float>(scale);
+    s->beta1 = rates->beta1;
+    s->beta2 = rates->beta2;
+    s->used_loss_scale = static_cast<float>(s->scaler.scale);
     s->skipped = bad_unit >= 0;
     s->grad_scale = static_cast<float>((a.clip > 0 && norm > a.clip ? a.clip / (norm + 1e-6) : 1) / scale);
     s->optimizer_step += bad_unit < 0;
@@ -122,13 +125,15 @@ __device__ __forceinline__ int64_t block_min(int64_t x, int64_t *slots)
 }
 
 /* parts[block] = the first index of a non-finite value that its threads found, or n */
+template <typename T>
 __global__ void __launch_bounds__(THREADS) find_nonfinite_kernel(int64_t *parts, struct find_nonfinite_args a)
 {
     SHARED(int64_t, slots, [THREADS]);
     if (!*a.enabled)
         return;
+    const T *x = static_cast<const T *>(a.x);
     int64_t i = grid_thread();
-    while (i < a.n && isfinite(a.x[i]))
+    while (i < a.n && isfinite(to_float(x[i])))
         i += grid_threads();
     i = block_min(i < a.n ? i : a.n, slots);
     if (threadIdx.x == 0)
@@ -155,14 +160,42 @@ struct adam_numbers {
     float scale, decay, l2, lr, beta1, rest1, beta2, rest2, inv_correction1, inv_root_correction2;
 };
 
-template <typename T, int N>
+/* Stores N elements of a state, from element i on. */
+template <int STATE, int N>
+__device__ __forceinline__ void store_state(float *to, const float (&from)[N], const struct adam_args &, int64_t)
+{
+    store(to, from);
+}
+
+/* With N = ROUNDING_BLOCK the elements are those of one block of random words. */
+template <int STATE, int N>
+__device__ __forceinline__ void store_state(__nv_bfloat16 *to, const float (&from)[N], const struct adam_args &a,
+                                            int64_t i)
+{
+    const struct rounding_counter counter = rounding_counter(a.rounding, a.step->optimizer_step, STATE);
+    const int64_t place = a.rounding.place + i;
+    uint32_t words[4];
+    rounding_words(&counter, static_cast<uint64_t>(place) / ROUNDING_BLOCK, words);
+    pack<uint16_t, N> part;
+#pragma unroll
+    for (int j = 0; j < N; j++) {
+        const int element = N == 1 ? static_cast<int>(place % ROUNDING_BLOCK) : j;
+        part.at[j] = bf16_round_stochastically(__float_as_uint(from[j]), rounding_bits(words, element));
+    }
+    *reinterpret_cast<pack<uint16_t, N> *>(to) = part;
+}
+
+/* P: of the parameters, G: of the gradients, W and S: of the master weights and of the moments */
+template <typename P, typename G, typename W, typename S, int N>
 __device__ __forceinline__ void adam_at(const struct adam_args &a, const struct adam_numbers &k, int64_t i)
 {
+    W *master = static_cast<W *>(a.master);
+    S *moment1 = static_cast<S *>(a.m), *moment2 = static_cast<S *>(a.v);
     float w[N], g[N], m[N], v[N];
-    load(a.master + i, w);
-    load(a.grad + i, g);
-    load(a.m + i, m);
-    load(a.v + i, v);
+    load(master + i, w);
+    load(static_cast<const G *>(a.grad) + i, g);
+    load(moment1 + i, m);
+    load(moment2 + i, v);
 #pragma unroll
     for (int j = 0; j < N; j++) {
         g[j] = fmaf(k.l2, w[j], g[j] * k.scale);
@@ -171,15 +204,23 @@ __device__ __forceinline__ void adam_at(const struct adam_args &a, const struct 
         v[j] = fmaf(k.beta2, v[j], k.rest2 * g[j] * g[j]);
         w[j] -= k.lr * (m[j] * k.inv_correction1) / fmaf(sqrtf(v[j]), k.inv_root_correction2, a.eps);
     }
-    store(a.m + i, m);
-    store(a.v + i, v);
-    store(a.master + i, w);
+    store_state<STATE_EXP_AVG>(moment1 + i, m, a, i);
+    store_state<STATE_EXP_AVG_SQ>(moment2 + i, v, a, i);
+    store_state<STATE_MASTER>(master + i, w, a, i);
     if (a.param)
-        store(static_cast<T *>(a.param) + i, w);
+        store(static_cast<P *>(a.param) + i, w);
 }
 
-template <typename T> __global__ void __launch_bounds__(THREADS) adam_kernel(struct adam_args a, int64_t whole)
+/* Elements of one access: those of a block of random words, where states are in bf16. */
+template <typename W> constexpr int ADAM_VECTOR = sizeof(W) == sizeof(float) ? int{V} : int{ROUNDING_BLOCK};
+
+/* Blocks that a multiprocessor holds at least (Philox needs registers); 0: the compiler chooses. */
+template <typename W> constexpr int ADAM_RESIDENT = sizeof(W) == sizeof(float) ? 0 : 3;
+
+template <typename P, typename G, typename W, typename S>
+__global__ void __launch_bounds__(THREADS, ADAM_RESIDENT<W>) adam_kernel(struct adam_args a, int64_t whole)
 {
+    constexpr int N = ADAM_VECTOR<W>;
     if (a.step->skipped)
         return;
     struct adam_numbers k;
@@ -187,22 +228,118 @@ template <typename T> __global__ void __launch_bounds__(THREADS) adam_kernel(str
     k.lr = static_cast<float>(a.step->lr);
     k.decay = a.adamw ? k.lr * a.weight_decay : 0;
     k.l2 = a.adamw ? 0 : a.weight_decay;
-    k.beta1 = static_cast<float>(a.beta1);
-    k.rest1 = static_cast<float>(1 - a.beta1);
-    k.beta2 = static_cast<float>(a.beta2);
-    k.rest2 = static_cast<float>(1 - a.beta2);
+    k.beta1 = static_cast<float>(a.step->beta1);
+    k.rest1 = static_cast<float>(1 - a.step->beta1);
+    k.beta2 = static_cast<float>(a.step->beta2);
+    k.rest2 = static_cast<float>(1 - a.step->beta2);
     k.inv_correction1 = static_cast<float>(1 / a.step->correction1);
     k.inv_root_correction2 = static_cast<float>(1 / sqrt(a.step->correction2));
-    for (int64_t i = grid_thread() * V; i < whole; i += grid_threads() * V)
-        adam_at<T, V>(a, k, i);
+    for (int64_t i = grid_thread() * N; i < whole; i += grid_threads() * N)
+        adam_at<P, G, W, S, N>(a, k, i);
     for (int64_t i = whole + grid_thread(); i < a.n; i += grid_threads())
-        adam_at<T, 1>(a, k, i);
+        adam_at<P, G, W, S, 1>(a, k, i);
 }
 
-template <typename T> void adam(struct stream *stream, const struct adam_args *a)
+template <typename P, typename G, typename W, typename S>
+void adam_launch(struct stream *stream, const struct adam_args *a)
 {
-    const int64_t whole = aligned16(a->master, a->grad, a->m, a->v, a->param) ? a->n / V * V : 0;
-    LAUNCH(stream, "adam", adam_kernel<T>, grid_of(stream, ceil_div(a->n, THREADS * V), 8), THREADS, *a, whole);
+    constexpr int N = ADAM_VECTOR<W>;
+    const bool at_block = N == V || a->rounding.place % ROUNDING_BLOCK == 0;
+    const int64_t whole = at_block && aligned16(a->master, a->grad, a->m, a->v, a->param) ? a->n / N * N : 0;
+    LAUNCH(stream, "adam", (adam_kernel<P, G, W, S>), grid_of(stream, ceil_div(a->n, THREADS * N), 8), THREADS, *a,
+           whole);
+}
+
+template <typename P> void adam(struct stream *stream, const struct adam_args *a)
+{
+    if (a->grad_dtype == DTYPE_F32)
+        adam_launch<P, float, float, float>(stream, a);
+    else
+        adam_launch<P, __nv_bfloat16, float, float>(stream, a);
+}
+
+/* The parameters are the master weights. */
+template <typename G> void adam_narrow(struct stream *stream, const struct adam_args *a)
+{
+    if (a->moment_dtype == DTYPE_F32)
+        adam_launch<float, G, __nv_bfloat16, float>(stream, a);
+    else
+        adam_launch<float, G, __nv_bfloat16, __nv_bfloat16>(stream, a);
+}
+
+/* ---- Lion, SGD ----------------------------------------------------------- */
+
+struct momentum_numbers {
+    float scale, lr, decay, beta1, rest1, beta2, rest2; /* Lion */
+    float kept, taken;                                  /* SGD */
+};
+
+template <typename P, typename G, int N>
+__device__ __forceinline__ void momentum_at(const struct momentum_args &a, const struct momentum_numbers &k, int64_t i)
+{
+    float w[N], g[N], m[N] = {0};
+    load(a.master + i, w);
+    load(static_cast<const G *>(a.grad) + i, g);
+    if (a.m)
+        load(a.m + i, m);
+#pragma unroll
+    for (int j = 0; j < N; j++) {
+        g[j] *= k.scale;
+        if (a.rule == OPTIMIZER_LION) {
+            const float c = fmaf(k.beta1, m[j], k.rest1 * g[j]);
+            m[j] = fmaf(k.beta2, m[j], k.rest2 * g[j]);
+            w[j] = fmaf(-k.decay, w[j], w[j]) - (c > 0 ? k.lr : c < 0 ? -k.lr : 0.0f);
+        } else {
+            g[j] = fmaf(a.weight_decay, w[j], g[j]);
+            if (a.m) {
+                m[j] = fmaf(k.kept, m[j], k.taken * g[j]);
+                g[j] = a.nesterov ? fmaf(a.momentum, m[j], g[j]) : m[j];
+            }
+            w[j] = fmaf(-k.lr, g[j], w[j]);
+        }
+    }
+    if (a.m)
+        store(a.m + i, m);
+    store(a.master + i, w);
+    if (a.param)
+        store(static_cast<P *>(a.param) + i, w);
+}
+
+template <typename P, typename G>
+__global__ void __launch_bounds__(THREADS) momentum_kernel(struct momentum_args a, int64_t whole)
+{
+    if (a.step->skipped)
+        return;
+    const bool first = a.step->optimizer_step == 1;
+    struct momentum_numbers k;
+    k.scale = a.step->grad_scale;
+    k.lr = static_cast<float>(a.step->lr);
+    k.decay = k.lr * a.weight_decay;
+    k.beta1 = static_cast<float>(a.step->beta1);
+    k.rest1 = static_cast<float>(1 - a.step->beta1);
+    k.beta2 = static_cast<float>(a.step->beta2);
+    k.rest2 = static_cast<float>(1 - a.step->beta2);
+    k.kept = first ? 0 : a.momentum;
+    k.taken = first ? 1 : 1 - a.dampening;
+    for (int64_t i = grid_thread() * V; i < whole; i += grid_threads() * V)
+        momentum_at<P, G, V>(a, k, i);
+    for (int64_t i = whole + grid_thread(); i < a.n; i += grid_threads())
+        momentum_at<P, G, 1>(a, k, i);
+}
+
+template <typename P, typename G> void momentum_launch(struct stream *stream, const struct momentum_args *a)
+{
+    const int64_t whole = aligned16(a->master, a->grad, a->m, a->param) ? a->n / V * V : 0;
+    LAUNCH(stream, "momentum", (momentum_kernel<P, G>), grid_of(stream, ceil_div(a->n, THREADS * V), 8), THREADS, *a,
+           whole);
+}
+
+template <typename P> void momentum(struct stream *stream, const struct momentum_args *a)
+{
+    if (a->grad_dtype == DTYPE_F32)
+        momentum_launch<P, float>(stream, a);
+    else
+        momentum_launch<P, __nv_bfloat16>(stream, a);
 }
 
 } // namespace
@@ -213,8 +350,12 @@ void cuda_sumsq(struct stream *stream, const struct sumsq_args *a)
     double *parts = cuda_scratch_take<double>(&scratch, MAX_PARTS);
     int64_t wanted = ceil_div(a->n, PART_ELEMENTS);
     const int count = static_cast<int>(wanted < MAX_PARTS ? wanted : static_cast<int64_t>(MAX_PARTS));
-    if (count > 0)
-        LAUNCH(stream, "sumsq", sumsq_kernel, count, THREADS, parts, a->x, a->n, aligned16(a->x));
+    if (count > 0 && a->dtype == DTYPE_F32)
+        LAUNCH(stream, "sumsq", sumsq_kernel<float>, count, THREADS, parts, static_cast<const float *>(a->x), a->n,
+               aligned16(a->x));
+    else if (count > 0)
+        LAUNCH(stream, "sumsq", sumsq_kernel<__nv_bfloat16>, count, THREADS, parts,
+               static_cast<const __nv_bfloat16 *>(a->x), a->n, aligned16(a->x));
     LAUNCH(stream, "sum_parts", sum_parts_kernel, 1, THREADS, a->out, parts, count);
 }
 
@@ -229,13 +370,31 @@ void cuda_find_nonfinite(struct stream *stream, const struct find_nonfinite_args
     int64_t *parts = cuda_scratch_take<int64_t>(&scratch, MAX_PARTS);
     int64_t wanted = ceil_div(a->n, PART_ELEMENTS);
     const int count = static_cast<int>(wanted < MAX_PARTS ? wanted : static_cast<int64_t>(MAX_PARTS));
-    if (count > 0)
-        LAUNCH(stream, "find_nonfinite", find_nonfinite_kernel, count, THREADS, parts, *a);
+    if (count > 0 && a->dtype == DTYPE_F32)
+        LAUNCH(stream, "find_nonfinite", find_nonfinite_kernel<float>, count, THREADS, parts, *a);
+    else if (count > 0)
+        LAUNCH(stream, "find_nonfinite", find_nonfinite_kernel<__nv_bfloat16>, count, THREADS, parts, *a);
     LAUNCH(stream, "find_in_parts", find_in_parts_kernel, 1, THREADS, parts, count, *a);
 }
 
 void cuda_adam(struct stream *stream, const struct adam_args *a)
 {
-    if (a->n > 0)
+    const bool wide = a->master_dtype == DTYPE_F32 && a->moment_dtype == DTYPE_F32;
+    ASSERT(wide || (a->master_dtype == DTYPE_BF16 && !a->param));
+    if (a->n == 0)
+        return;
+    if (wide)
         DISPATCH(a->param ? a->param_dtype : DTYPE_F32, adam, stream, a);
+    else if (a->grad_dtype == DTYPE_F32)
+        adam_narrow<float>(stream, a);
+    else
+        adam_narrow<__nv_bfloat16>(stream, a);
+}
+
+void cuda_momentum(struct stream *stream, const struct momentum_args *a)
+{
+    if (a->n == 0)
+        return;
+    ASSERT(a->rule == OPTIMIZER_SGD || (a->rule == OPTIMIZER_LION && a->m));
+    DISPATCH(a->param ? a->param_dtype : DTYPE_F32, momentum, stream, a);
 }

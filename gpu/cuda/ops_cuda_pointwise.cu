@@ -1,4 +1,5 @@
-/* ops_cuda_pointwise.cu: RoPE, SwiGLU forward and backward, add, cast: every element is computed independently.
+/* ops_cuda_pointwise.cu: RoPE, SwiGLU forward and backward, add, cast, accumulate: every element is computed
+ * independently.
  *
  * The grid's threads walk side by side over vectors of 16 bytes; the first threads compute the elements after a
  * tensor's last whole vector one by one. */
@@ -11,11 +12,12 @@ enum { THREADS = 256, BLOCKS_PER_SM = 8 };
 
 /* ---- RoPE ---------------------------------------------------------------- */
 
-/* A block works on one token at a time: threads along x walk over the vectors of half a head, along y over heads. V
- * elements of the low half are rotated with those of the high half; sines and cosines serve all heads of the token. */
+/* A block works on one token at a time: threads along x walk over the vectors of the half of what is turned, along y
+ * over heads. V elements of the low half are rotated with those of the high half; sines and cosines serve all heads of
+ * the token. */
 template <typename T, int V> __global__ void __launch_bounds__(THREADS, 1) rope_kernel(struct rope_args a)
 {
-    const int D = static_cast<int>(a.D), half = D / 2, heads = static_cast<int>(a.heads);
+    const int D = static_cast<int>(a.D), half = static_cast<int>(a.R) / 2, heads = static_cast<int>(a.heads);
     for (int64_t i = blockIdx.x; i < a.M; i += gridDim.x) {
         const int64_t angles = static_cast<int64_t>(a.positions[i]) * half;
         for (int j = static_cast<int>(threadIdx.x) * V; j < half; j += static_cast<int>(blockDim.x) * V) {
@@ -42,7 +44,7 @@ template <typename T, int V> __global__ void __launch_bounds__(THREADS, 1) rope_
 
 template <typename T, int V> void rope_launch(struct stream *stream, const struct rope_args *a)
 {
-    unsigned x = threads_for(a->D / 2 / V);
+    unsigned x = threads_for(a->R / 2 / V);
     x = x < THREADS ? x : static_cast<unsigned>(THREADS);
     unsigned y = a->heads < THREADS / x ? static_cast<unsigned>(a->heads) : THREADS / x;
     LAUNCH(stream, "rope", (rope_kernel<T, V>), grid_of(stream, a->M, 32), dim3(x, y), *a);
@@ -53,7 +55,7 @@ template <typename T> void rope(struct stream *stream, const struct rope_args *a
     const int64_t size = sizeof(T);
     if (a->M == 0)
         return;
-    if (aligned16(a->x, a->ld * size, a->D / 2 * size, a->cos_table, a->sin_table))
+    if (aligned16(a->x, a->ld * size, a->D * size, a->R / 2 * size, a->cos_table, a->sin_table))
         rope_launch<T, VECTOR<T>>(stream, a);
     else
         rope_launch<T, 1>(stream, a);
@@ -204,11 +206,82 @@ template <typename To> void cast_to(struct stream *stream, const struct cast_arg
     }
 }
 
+/* ---- accumulate ---------------------------------------------------------- */
+
+template <int V, typename To, typename From>
+__device__ __forceinline__ void accumulate_at(To *to, const From *from, float scale, bool accumulate, int64_t i)
+{
+    float x[V], sum[V];
+    load(from + i, x);
+    if (accumulate)
+        load(to + i, sum);
+#pragma unroll
+    for (int v = 0; v < V; v++)
+        x[v] = accumulate ? sum[v] + x[v] : x[v] * scale;
+    store(to + i, x);
+}
+
+template <typename To, typename From>
+__global__ void __launch_bounds__(THREADS)
+    accumulate_kernel(To *to, const From *from, float scale, bool accumulate, int64_t n, int64_t whole)
+{
+    constexpr int V = VECTOR < To >> VECTOR<From> ? VECTOR<To> : VECTOR<From>;
+    for (int64_t i = grid_thread() * V; i < whole; i += grid_threads() * V)
+        accumulate_at<V>(to, from, scale, accumulate, i);
+    for (int64_t i = whole + grid_thread(); i < n; i += grid_threads())
+        accumulate_at<1>(to, from, scale, accumulate, i);
+}
+
+template <typename To, typename From> void accumulate_launch(struct stream *stream, const struct accumulate_args *a)
+{
+    constexpr int V = VECTOR < To >> VECTOR<From> ? VECTOR<To> : VECTOR<From>;
+    const int64_t n = a->n, whole = aligned16(a->dst, a->src) ? n / V * V : 0;
+    LAUNCH(stream, "accumulate", (accumulate_kernel<To, From>),
+           grid_of(stream, ceil_div(n, THREADS * V), BLOCKS_PER_SM), THREADS, static_cast<To *>(a->dst),
+           static_cast<const From *>(a->src), a->scale, a->accumulate, n, whole);
+}
+
+template <typename To> void accumulate_to(struct stream *stream, const struct accumulate_args *a)
+{
+    switch (a->src_dtype) {
+    case DTYPE_F32: accumulate_launch<To, float>(stream, a); break;
+    case DTYPE_BF16: accumulate_launch<To, __nv_bfloat16>(stream, a); break;
+    case DTYPE_F16: accumulate_launch<To, __half>(stream, a); break;
+    default: BUG("no kernel for the dtype %d", static_cast<int>(a->src_dtype));
+    }
+}
+
+/* ---- dropout ------------------------------------------------------------- */
+
+/* A thread drops from one block of random words at a time. */
+template <typename T> __global__ void __launch_bounds__(THREADS) dropout_kernel(struct dropout_args a)
+{
+    const int64_t blocks = (a.C + DROPOUT_BLOCK - 1) / DROPOUT_BLOCK;
+    for (int64_t i = grid_thread(); i < a.M * blocks; i += grid_threads()) {
+        const int64_t row = i / blocks, first = i % blocks * DROPOUT_BLOCK;
+        const T *x = static_cast<const T *>(a.x) + row * a.C + first;
+        T *y = static_cast<T *>(a.y) + row * a.C + first;
+        uint32_t words[4];
+        dropout_words(&a.dropout, a.dropout.tokens[row], static_cast<uint32_t>(first / DROPOUT_BLOCK), 0, words);
+#pragma unroll
+        for (int e = 0; e < DROPOUT_BLOCK; e++)
+            if (first + e < a.C)
+                y[e] = rounded<T>(dropout_keeps(&a.dropout, words, e) ? to_float(x[e]) * a.dropout.scale : 0.0f);
+    }
+}
+
+template <typename T> void drop_rows(struct stream *stream, const struct dropout_args *a)
+{
+    const int64_t blocks = a->M * ceil_div(a->C, DROPOUT_BLOCK);
+    LAUNCH(stream, "dropout", dropout_kernel<T>, grid_of(stream, ceil_div(blocks, THREADS), BLOCKS_PER_SM), THREADS,
+           *a);
+}
+
 } // namespace
 
 void cuda_rope(struct stream *stream, const struct rope_args *a)
 {
-    ASSERT(a->D % 2 == 0);
+    ASSERT(a->R % 2 == 0 && a->R > 0 && a->R <= a->D);
     DISPATCH(a->dtype, rope, stream, a);
 }
 
@@ -227,8 +300,20 @@ void cuda_add(struct stream *stream, const struct add_args *a)
     DISPATCH(a->dtype, add, stream, a);
 }
 
+void cuda_dropout(struct stream *stream, const struct dropout_args *a)
+{
+    if (a->M > 0)
+        DISPATCH(a->dtype, drop_rows, stream, a);
+}
+
 void cuda_cast(struct stream *stream, const struct cast_args *a)
 {
     if (a->n > 0)
         DISPATCH(a->dst_dtype, cast_to, stream, a);
+}
+
+void cuda_accumulate(struct stream *stream, const struct accumulate_args *a)
+{
+    if (a->n > 0)
+        DISPATCH(a->dst_dtype, accumulate_to, stream, a);
 }

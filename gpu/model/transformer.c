@@ -19,7 +19,7 @@ static void fill_linear_shapes(const struct model_desc *desc, struct linear_shap
 {
     int64_t C = desc->hidden_size, F = desc->intermediate_size, HD = desc->num_heads * desc->head_dim;
     int64_t W = HD + 2 * desc->num_kv_heads * desc->head_dim;
-    bool in_out = desc->weights_in_out, one_qkv = desc->family == FAMILY_GPT2, gated = desc->mlp == MLP_SWIGLU;
+    bool in_out = desc->weights_in_out, one_qkv = desc->fused_qkv, gated = desc->mlp == MLP_SWIGLU;
     shapes[LINEAR_QKV] =
         (struct linear_shape){one_qkv ? ROLE_QKV_W : ROLE_Q_W, one_qkv ? ROLE_QKV_B : ROLE_Q_B, W, C, in_out};
     shapes[LINEAR_O] = (struct linear_shape){ROLE_O_W, ROLE_O_B, C, HD, in_out};
@@ -27,8 +27,11 @@ static void fill_linear_shapes(const struct model_desc *desc, struct linear_shap
                                               gated ? 2 * F : F, C, in_out};
     shapes[LINEAR_DOWN] = (struct linear_shape){ROLE_DOWN_W, ROLE_DOWN_B, C, F, in_out};
     /* the token embedding is stored (V, C) in every family; no family has a bias here */
-    shapes[LINEAR_HEAD] =
-        (struct linear_shape){desc->tied ? ROLE_WTE : ROLE_LM_HEAD, ROLE_COUNT, desc->vocab_size, C, false};
+    bool classifier = desc->num_labels > 0;
+    shapes[LINEAR_HEAD] = (struct linear_shape){classifier   ? ROLE_SCORE_W
+                                                : desc->tied ? ROLE_WTE
+                                                             : ROLE_LM_HEAD,
+                                                ROLE_COUNT, classifier ? desc->num_labels : desc->vocab_size, C, false};
 }
 
 double transformer_flops_per_token(const struct model_desc *desc, int64_t seq_length)
@@ -106,9 +109,12 @@ enum status transformer_new(const struct transformer_config *config, struct devi
     t->KV = desc->num_kv_heads;
     t->D = desc->head_dim;
     t->V = desc->vocab_size;
+    t->classes = desc->num_labels ? desc->num_labels : desc->vocab_size;
     t->L = desc->num_layers;
+    t->R = desc->rotary_dim;
     t->W = (t->H + 2 * t->KV) * t->D;
-    t->qk_norm = desc->qk_norm;
+    t->qk_norm = desc->qk_norm != QK_NORM_NONE;
+    t->norms_after = desc->norm_place == NORM_AFTER;
     t->eps = (float)desc->norm_eps;
     t->blocks = blocks;
     t->inputs = inputs;
@@ -153,6 +159,9 @@ void transformer_load(struct transformer *t, int number, struct batch *batch, st
         stream_copy(stream, input->positions, batch->positions, bytes);
         stream_copy(stream, input->seq_start, batch->seq_start, ((size_t)batch->num_seqs + 1) * sizeof(int32_t));
     }
+    if (batch->num_tokens > 0 && input->numbers && batch->numbers)
+        stream_copy(stream, input->numbers, batch->numbers, (size_t)batch->num_tokens * sizeof *input->numbers);
+    batch->numbers = batch->numbers ? input->numbers : NULL;
     batch->tokens = input->tokens;
     batch->targets = input->targets;
     batch->positions = input->positions;
@@ -194,12 +203,14 @@ enum status transformer_train(struct transformer *t, const struct batch *batch, 
                         .verbs = verbs,
                         .stream = stream,
                         .err = err,
+                        .training = true,
                         .grad_scale = grad_scale,
                         .loss_scale = loss_scale,
                         .loss_sum = loss_sum};
     stopwatch_mark(t->stopwatch, stream, STOPWATCH_NO_LANE);
     trace_begin("forward");
     pass_start(&pass, batch);
+    ASSERT(!transformer_drops(t) || pass.batch.numbers || pass.M == 0);
     TRY(body_forward(&pass, PASS_FORWARD));
     trace_end();
     stopwatch_mark(t->stopwatch, stream, LANE_FORWARD);
@@ -216,9 +227,15 @@ enum status transformer_train(struct transformer *t, const struct batch *batch, 
 }
 
 enum status transformer_evaluate(struct transformer *t, const struct batch *batch, const struct param_verbs *verbs,
-                                 struct stream *stream, double *loss_sum, struct error *err)
+                                 struct stream *stream, double *loss_sum, float *logits, struct error *err)
 {
-    struct pass pass = {.transformer = t, .verbs = verbs, .stream = stream, .err = err, .loss_sum = loss_sum};
+    struct pass pass = {.transformer = t,
+                        .verbs = verbs,
+                        .stream = stream,
+                        .err = err,
+                        .loss_sum = loss_sum,
+                        .host_targets = batch->targets,
+                        .host_logits = logits};
     trace_begin("evaluation");
     pass_start(&pass, batch);
     TRY(body_forward(&pass, PASS_EVALUATION));

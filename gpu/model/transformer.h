@@ -4,10 +4,12 @@
 #define ZTRAIN_GPU_MODEL_TRANSFORMER_H
 
 #include "core/data/token_stream.h"
+#include "core/recompute.h"
 #include "core/tensor_table.h"
+#include "gpu/activation_verbs.h"
 #include "gpu/arena.h"
 #include "gpu/ops.h"
-#include "gpu/params.h"
+#include "gpu/parameter_verbs.h"
 
 struct transformer_config {
     const struct model_desc *desc;    /* borrowed */
@@ -15,11 +17,16 @@ struct transformer_config {
     enum dtype dtype;                 /* of parameters and activations */
     int64_t max_tokens;               /* largest M of a micro-batch (token_stream_limits()) */
     int32_t max_seqs, max_seq;
-    int64_t max_position; /* rows of the RoPE tables: the sequence length */
-    bool training;        /* activations are kept for backward */
-    bool recompute;       /* only each block's input is kept; backward runs its forward again */
-    int32_t inputs;       /* micro-batches that transformer_load() holds at a time; 0: one */
-    int64_t logit_chunk;  /* rows of logits that exist at a time; 0: chosen (transformer_layout.c) */
+    int64_t max_position;     /* rows of the RoPE tables: the sequence length */
+    bool training;            /* activations are kept for backward */
+    enum recompute recompute; /* the activations that are not kept: backward computes them again */
+    /* where the blocks' inputs are from forward to backward; borrowed; NULL: each block's has memory of its own */
+    const struct activation_verbs *activations;
+    int32_t inputs;               /* micro-batches that transformer_load() holds at a time; 0: one */
+    struct dropout_rates dropout; /* in training */
+    uint64_t dropout_seed;
+    float label_smoothing; /* of the loss, in training and evaluation */
+    int64_t logit_chunk;   /* rows of logits that exist at a time; 0: chosen (transformer_layout.c) */
 };
 
 struct transformer;
@@ -55,10 +62,12 @@ enum status transformer_train(struct transformer *transformer, const struct batc
                               const float *loss_scale, const struct param_verbs *verbs, struct stream *stream,
                               double *loss_sum, struct error *err);
 
-/* Forward only: *loss_sum (device scalar) += the sum of the losses. */
+/* Forward only: *loss_sum (device scalar) += the sum of the losses. logits: NULL, or host memory (num_targets, classes)
+ * for the logits of the rows with a target, in their order, valid after stream_sync(); the batch's arrays must then be
+ * those of the stream, not those of transformer_load(). classes: the model's labels, or its vocabulary. */
 enum status transformer_evaluate(struct transformer *transformer, const struct batch *batch,
                                  const struct param_verbs *verbs, struct stream *stream, double *loss_sum,
-                                 struct error *err);
+                                 float *logits, struct error *err);
 
 /* The seconds that forward and backward took on the device since the last call, including the time they waited for the
  * verbs. On a GPU, work that is not finished counts in a later call. */

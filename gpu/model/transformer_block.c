@@ -3,15 +3,16 @@
  *     x, delta ─► + ─► res1 ─► norm1 ─► qkv ─► (head norms) ─► RoPE ─► attention ─► o ─► delta
  *     res1, delta ─► + ─► res2 ─► norm2 ─► up + GELU, or gate | up + SwiGLU ─► down ─► delta
  *
+ * With norms after (OLMo 2) there is no norm1 and no norm2, and o and down write out1 and out2, whose norms are delta.
+ *
  * A norm and the residual add before it are one op, so a block ends with res2 and delta apart; the next block's first
  * norm, or the final norm, adds them. Backward runs in the opposite order on dres, the gradient of the residual stream:
- * each half of the block adds the gradient that came through its norm. With recompute, backward first runs the block's
- * forward again from res1, except for the last block, whose buffers are still filled. */
+ * each half of the block adds the gradient that came through its norm. Dropout, if the model has any, is of the weights
+ * of attention and of each delta. Before backward runs, it computes the buffers again that the policy of recomputation
+ * does not keep, except for the last block, whose buffers are still filled. */
 #include "gpu/model/transformer_block.h"
 
 #include "gpu/model/transformer_layers.h"
-
-#include <math.h>
 
 static struct norm first_norm(const struct block_buffers *b)
 {
@@ -23,11 +24,47 @@ static struct norm second_norm(const struct block_buffers *b)
     return (struct norm){ROLE_NORM2_W, ROLE_NORM2_B, b->res2, b->norm2, b->mean2, b->rstd2};
 }
 
-/* Applies RoPE to the H + KV heads of q and k, which lie side by side at the start of rows `ld` apart. */
-static void rotate(const struct pass *pass, void *x, int64_t ld, bool inverse)
+static const struct layer_desc *layer_of(const struct transformer *t, const struct block_buffers *b)
+{
+    return &t->config.desc->layers[b - t->blocks];
+}
+
+/* The norms of what attention and the MLP add, where the norms come after them. */
+static struct norm first_post_norm(const struct transformer *t, const struct block_buffers *b)
+{
+    return (struct norm){ROLE_POST1_W, ROLE_COUNT, b->out1, t->delta, NULL, b->post1};
+}
+
+static struct norm second_post_norm(const struct transformer *t, const struct block_buffers *b)
+{
+    return (struct norm){ROLE_POST2_W, ROLE_COUNT, b->out2, t->delta, NULL, b->post2};
+}
+
+/* The inputs of attention and of the MLP. */
+static void *attention_input(const struct transformer *t, const struct block_buffers *b)
+{
+    return t->norms_after ? b->res1 : b->norm1;
+}
+
+static void *mlp_input(const struct transformer *t, const struct block_buffers *b)
+{
+    return t->norms_after ? b->res2 : b->norm2;
+}
+
+/* y = a + b, rows of the residual stream. */
+static void add_rows(const struct pass *pass, void *y, const void *a, const void *b)
 {
     const struct transformer *t = pass->transformer;
-    if (!t->rope_cos)
+    struct add_args args = {.dtype = t->dtype, .n = pass->M * t->C, .y = y, .a = a, .b = b};
+    t->device->ops->add(pass->stream, &args);
+}
+
+/* Applies RoPE, if the block has it, to the H + KV heads of q and k, which lie side by side at the start of rows `ld`
+ * apart. */
+static void rotate(const struct pass *pass, const struct block_buffers *b, void *x, int64_t ld, bool inverse)
+{
+    const struct transformer *t = pass->transformer;
+    if (!t->rope_cos || layer_of(t, b)->no_rope)
         return;
     struct rope_args args = {
         .dtype = t->dtype,
@@ -35,6 +72,7 @@ static void rotate(const struct pass *pass, void *x, int64_t ld, bool inverse)
         .heads = t->H + t->KV,
         .D = t->D,
         .ld = ld,
+        .R = t->R,
         .x = x,
         .positions = pass->batch.positions,
         .cos_table = t->rope_cos,
@@ -44,10 +82,11 @@ static void rotate(const struct pass *pass, void *x, int64_t ld, bool inverse)
     t->device->ops->rope(pass->stream, &args);
 }
 
-/* The heads of q or of k, for the head norms. `first` is the head at which they start in a row. */
+/* The rows of q or of k that are normed: `count` of `width` elements for each token, the heads, or all of them as one.
+ * `first` is the head at which they start. */
 struct heads {
     enum tensor_role weight;
-    int64_t first, count;
+    int64_t first, count, width;
     float *rstd;
 };
 
@@ -59,7 +98,7 @@ static void head_norm_forward(const struct pass *pass, const struct unit *unit, 
         .dtype = t->dtype,
         .M = pass->M,
         .heads = heads.count,
-        .D = t->D,
+        .D = heads.width,
         .ld_x = t->W,
         .ld_y = (t->H + t->KV) * t->D,
         .eps = t->eps,
@@ -81,7 +120,7 @@ static void head_norm_backward(const struct pass *pass, const struct unit *unit,
         .dtype = t->dtype,
         .M = pass->M,
         .heads = heads.count,
-        .D = t->D,
+        .D = heads.width,
         .ld_x = t->W,
         .ld_dy = t->W,
         .ld_dx = t->W,
@@ -96,14 +135,21 @@ static void head_norm_backward(const struct pass *pass, const struct unit *unit,
     t->device->ops->head_norm_bwd(pass->stream, &args);
 }
 
+static struct heads normed_heads(const struct transformer *t, enum tensor_role weight, int64_t first, int64_t count,
+                                 float *rstd)
+{
+    bool together = t->config.desc->qk_norm == QK_NORM_PROJECTION;
+    return (struct heads){weight, first, together ? 1 : count, together ? count * t->D : t->D, rstd};
+}
+
 static struct heads query_heads(const struct transformer *t, const struct block_buffers *b)
 {
-    return (struct heads){ROLE_Q_NORM, 0, t->H, b->q_rstd};
+    return normed_heads(t, ROLE_Q_NORM, 0, t->H, b->q_rstd);
 }
 
 static struct heads key_heads(const struct transformer *t, const struct block_buffers *b)
 {
-    return (struct heads){ROLE_K_NORM, t->H, t->KV, b->k_rstd};
+    return normed_heads(t, ROLE_K_NORM, t->H, t->KV, b->k_rstd);
 }
 
 /* Elements between the rows of rotated(). */
@@ -112,7 +158,8 @@ static int64_t rotated_ld(const struct transformer *t)
     return t->qk_norm ? (t->H + t->KV) * t->D : t->W;
 }
 
-struct attention_bwd_args attention_bwd_sizes(const struct transformer *t, int64_t M, int32_t num_seqs, int32_t max_seq)
+struct attention_bwd_args attention_bwd_sizes(const struct transformer *t, int64_t block, int64_t M, int32_t num_seqs,
+                                              int32_t max_seq)
 {
     return (struct attention_bwd_args){
         .dtype = t->dtype,
@@ -127,16 +174,17 @@ struct attention_bwd_args attention_bwd_sizes(const struct transformer *t, int64
         .ld_dq = t->W,
         .ld_dk = t->W,
         .ld_dv = t->W,
-        .scale = (float)(1.0 / sqrt((double)t->D)),
-        .window = t->config.desc->sliding_window,
+        .scale = (float)t->config.desc->attention_scale,
+        .window = t->config.desc->layers[block].window,
         .num_seqs = num_seqs,
         .max_seq = max_seq,
     };
 }
 
-struct attention_fwd_args attention_fwd_sizes(const struct transformer *t, int64_t M, int32_t num_seqs, int32_t max_seq)
+struct attention_fwd_args attention_fwd_sizes(const struct transformer *t, int64_t block, int64_t M, int32_t num_seqs,
+                                              int32_t max_seq)
 {
-    struct attention_bwd_args backward = attention_bwd_sizes(t, M, num_seqs, max_seq);
+    struct attention_bwd_args backward = attention_bwd_sizes(t, block, M, num_seqs, max_seq);
     return attention_forward_of(&backward);
 }
 
@@ -146,25 +194,34 @@ static void *rotated(const struct transformer *t, const struct block_buffers *b)
     return t->qk_norm ? b->qk : b->qkv;
 }
 
-/* From norm1 (M, C) to att (M, H D). */
+/* Head norms, then RoPE: from qkv to rotated(). */
+static void rotated_forward(const struct pass *pass, const struct unit *unit, const struct block_buffers *b)
+{
+    const struct transformer *t = pass->transformer;
+    if (t->qk_norm) {
+        head_norm_forward(pass, unit, b, query_heads(t, b));
+        head_norm_forward(pass, unit, b, key_heads(t, b));
+    }
+    rotate(pass, b, rotated(t, b), rotated_ld(t), false);
+}
+
+/* From attention_input() (M, C) to att (M, H D). */
 static void attention_forward(const struct pass *pass, const struct unit *unit, const struct block_buffers *b)
 {
     const struct transformer *t = pass->transformer;
     int64_t k_first = t->H, v_first = t->H + t->KV;
     char *qk = rotated(t, b);
-    linear_forward(pass, unit, LINEAR_QKV, b->qkv, b->norm1, NULL);
-    if (t->qk_norm) {
-        head_norm_forward(pass, unit, b, query_heads(t, b));
-        head_norm_forward(pass, unit, b, key_heads(t, b));
-    }
-    rotate(pass, qk, rotated_ld(t), false);
-    struct attention_fwd_args args = attention_fwd_sizes(t, pass->M, pass->batch.num_seqs, pass->batch.max_seq);
+    linear_forward(pass, unit, LINEAR_QKV, b->qkv, attention_input(t, b), NULL);
+    rotated_forward(pass, unit, b);
+    struct attention_fwd_args args =
+        attention_fwd_sizes(t, b - t->blocks, pass->M, pass->batch.num_seqs, pass->batch.max_seq);
     args.seq_start = pass->batch.seq_start;
     args.q = qk;
     args.k = row_at(t, qk, k_first, t->D);
     args.v = row_at(t, b->qkv, v_first, t->D);
     args.out = b->att;
     args.lse = b->lse;
+    args.dropout = dropout_at(pass, DROPOUT_ATTENTION, unit->index);
     t->device->ops->attention_fwd(pass->stream, &args);
 }
 
@@ -175,7 +232,8 @@ static void attention_backward(const struct pass *pass, const struct unit *unit,
     const struct transformer *t = pass->transformer;
     int64_t k_first = t->H, v_first = t->H + t->KV;
     char *qk = rotated(t, b);
-    struct attention_bwd_args args = attention_bwd_sizes(t, pass->M, pass->batch.num_seqs, pass->batch.max_seq);
+    struct attention_bwd_args args =
+        attention_bwd_sizes(t, b - t->blocks, pass->M, pass->batch.num_seqs, pass->batch.max_seq);
     args.seq_start = pass->batch.seq_start;
     args.q = qk;
     args.k = row_at(t, qk, k_first, t->D);
@@ -186,23 +244,24 @@ static void attention_backward(const struct pass *pass, const struct unit *unit,
     args.dq = dqkv;
     args.dk = row_at(t, dqkv, k_first, t->D);
     args.dv = row_at(t, dqkv, v_first, t->D);
+    args.dropout = dropout_at(pass, DROPOUT_ATTENTION, unit->index);
     t->device->ops->attention_bwd(pass->stream, &args);
-    rotate(pass, dqkv, t->W, true);
+    rotate(pass, b, dqkv, t->W, true);
     if (t->qk_norm) {
         head_norm_backward(pass, unit, b, dqkv, query_heads(t, b));
         head_norm_backward(pass, unit, b, dqkv, key_heads(t, b));
     }
 }
 
-/* From norm2 (M, C) to hidden (M, F), the input of the down matrix. */
-static void mlp_forward(const struct pass *pass, const struct unit *unit, const struct block_buffers *b)
+bool block_runs_up_again(const struct transformer *t)
+{
+    return t->config.desc->mlp == MLP_GELU;
+}
+
+/* From inner (M, 2F) to hidden (M, F). */
+static void swiglu_forward(const struct pass *pass, const struct block_buffers *b)
 {
     const struct transformer *t = pass->transformer;
-    if (t->config.desc->mlp == MLP_GELU) {
-        linear_forward(pass, unit, LINEAR_UP, b->hidden, b->norm2, b->inner);
-        return;
-    }
-    linear_forward(pass, unit, LINEAR_UP, b->inner, b->norm2, NULL);
     struct swiglu_fwd_args args = {
         .dtype = t->dtype,
         .M = pass->M,
@@ -213,6 +272,18 @@ static void mlp_forward(const struct pass *pass, const struct unit *unit, const 
     t->device->ops->swiglu_fwd(pass->stream, &args);
 }
 
+/* From mlp_input() (M, C) to hidden (M, F), the input of the down matrix. */
+static void mlp_forward(const struct pass *pass, const struct unit *unit, const struct block_buffers *b)
+{
+    const struct transformer *t = pass->transformer;
+    if (t->config.desc->mlp == MLP_GELU) {
+        linear_forward(pass, unit, LINEAR_UP, b->hidden, mlp_input(t, b), b->inner);
+        return;
+    }
+    linear_forward(pass, unit, LINEAR_UP, b->inner, mlp_input(t, b), NULL);
+    swiglu_forward(pass, b);
+}
+
 /* From dy (M, C), the gradient of the down matrix's output, to dx (M, C), that of the up matrix's input. */
 static void mlp_backward(const struct pass *pass, const struct unit *unit, const struct block_buffers *b,
                          const void *dy, void *dx)
@@ -220,7 +291,7 @@ static void mlp_backward(const struct pass *pass, const struct unit *unit, const
     const struct transformer *t = pass->transformer;
     if (t->config.desc->mlp == MLP_GELU) {
         linear_backward(pass, unit, LINEAR_DOWN, t->wide, dy, b->hidden, b->inner);
-        linear_backward(pass, unit, LINEAR_UP, dx, t->wide, b->norm2, NULL);
+        linear_backward(pass, unit, LINEAR_UP, dx, t->wide, mlp_input(t, b), NULL);
         return;
     }
     linear_backward(pass, unit, LINEAR_DOWN, t->wide, dy, b->hidden, NULL);
@@ -233,32 +304,136 @@ static void mlp_backward(const struct pass *pass, const struct unit *unit, const
         .gate_up = b->inner,
     };
     t->device->ops->swiglu_bwd(pass->stream, &args);
-    linear_backward(pass, unit, LINEAR_UP, dx, b->inner, b->norm2, NULL);
+    linear_backward(pass, unit, LINEAR_UP, dx, b->inner, mlp_input(t, b), NULL);
 }
 
-/* From norm1 to hidden: the part of the forward that recompute repeats in backward. */
+/* From attention_input() to hidden: the part of the forward that policy block repeats in backward. */
 static void block_inside(const struct pass *pass, const struct unit *unit, const struct block_buffers *b)
 {
     const struct transformer *t = pass->transformer;
     attention_forward(pass, unit, b);
-    linear_forward(pass, unit, LINEAR_O, t->delta, b->att, NULL);
-    norm_forward(pass, unit, second_norm(b), b->res1, t->delta);
+    if (t->norms_after) {
+        linear_forward(pass, unit, LINEAR_O, b->out1, b->att, NULL);
+        norm_forward(pass, unit, first_post_norm(t, b), NULL, NULL);
+        drop(pass, DROPOUT_ATTENTION_OUTPUT, unit->index, t->delta, t->delta);
+        add_rows(pass, b->res2, b->res1, t->delta);
+    } else {
+        linear_forward(pass, unit, LINEAR_O, t->delta, b->att, NULL);
+        drop(pass, DROPOUT_ATTENTION_OUTPUT, unit->index, t->delta, t->delta);
+        norm_forward(pass, unit, second_norm(b), b->res1, t->delta);
+    }
     mlp_forward(pass, unit, b);
+}
+
+/* From hidden to delta, what the MLP adds, before dropout: backward, which repeats this, has no use for delta. */
+static void block_end(const struct pass *pass, const struct unit *unit, const struct block_buffers *b)
+{
+    const struct transformer *t = pass->transformer;
+    linear_forward(pass, unit, LINEAR_DOWN, t->norms_after ? b->out2 : t->delta, b->hidden, NULL);
+    if (t->norms_after)
+        norm_forward(pass, unit, second_post_norm(t, b), NULL, NULL);
+}
+
+/* Fills the buffers that are not kept: those of the policy (transformer_layout.c). */
+static void compute_again(const struct pass *pass, const struct unit *unit, const struct block_buffers *b)
+{
+    const struct transformer *t = pass->transformer;
+    enum recompute policy = t->config.recompute;
+    if (policy == RECOMPUTE_NONE)
+        return;
+    if (!t->norms_after)
+        norm_forward(pass, unit, first_norm(b), NULL, NULL);
+    if (policy == RECOMPUTE_BLOCK) {
+        block_inside(pass, unit, b);
+        if (t->norms_after)
+            block_end(pass, unit, b);
+        return;
+    }
+    if (policy >= RECOMPUTE_ATTENTION)
+        attention_forward(pass, unit, b);
+    else if (t->qk_norm)
+        rotated_forward(pass, unit, b);
+    if (!t->norms_after)
+        norm_forward(pass, unit, second_norm(b), NULL, NULL);
+    if (policy >= RECOMPUTE_MLP && block_runs_up_again(t))
+        mlp_forward(pass, unit, b);
+    else if (policy >= RECOMPUTE_MLP)
+        swiglu_forward(pass, b);
+}
+
+/* dres times the multiplier of what the block adds to the residual stream. */
+static const void *scaled_gradient(const struct pass *pass)
+{
+    const struct transformer *t = pass->transformer;
+    if (!t->dbranch)
+        return t->dres;
+    struct accumulate_args args = {
+        .dst_dtype = t->dtype,
+        .src_dtype = t->dtype,
+        .n = pass->M * t->C,
+        .dst = t->dbranch,
+        .src = t->dres,
+        .scale = (float)t->config.desc->residual_multiplier,
+    };
+    t->device->ops->accumulate(pass->stream, &args);
+    return t->dbranch;
+}
+
+/* The gradient of the o or down matrix's output, from dres, the residual stream's. `scratch` (M, C) is for dropout
+ * `kind`; no family has both norms after attention and MLP and a multiplier. */
+static const void *branch_gradient(const struct pass *pass, const struct unit *unit, struct norm post,
+                                   enum dropout_kind kind, void *scratch)
+{
+    const struct transformer *t = pass->transformer;
+    if (!t->norms_after)
+        return drop(pass, kind, unit->index, scratch, scaled_gradient(pass));
+    norm_backward(pass, unit, post, t->dbranch, drop(pass, kind, unit->index, scratch, t->dres), NULL);
+    return t->dbranch;
+}
+
+/* Adds the gradient in delta, of the input of attention or MLP, to dres: through `norm`, if that comes before them. */
+static void add_input_gradient(const struct pass *pass, const struct unit *unit, struct norm norm)
+{
+    const struct transformer *t = pass->transformer;
+    if (t->norms_after)
+        add_rows(pass, t->dres, t->dres, t->delta);
+    else
+        norm_backward(pass, unit, norm, t->dres, t->delta, t->dres);
+}
+
+/* Fills res1: the embedding has written the first block's. */
+static void block_start(const struct pass *pass, const struct unit *unit, int64_t block)
+{
+    const struct transformer *t = pass->transformer;
+    const struct block_buffers *b = &t->blocks[block];
+    const void *before = block > 0 ? t->blocks[block - 1].res2 : NULL, *delta = block > 0 ? t->delta : NULL;
+    if (!t->norms_after)
+        norm_forward(pass, unit, first_norm(b), before, delta);
+    else if (block > 0)
+        add_rows(pass, b->res1, before, delta);
+}
+
+/* Bytes of a block's input in this pass. */
+static size_t input_bytes(const struct pass *pass)
+{
+    const struct transformer *t = pass->transformer;
+    return (size_t)pass->M * (size_t)t->C * dtype_size(t->dtype);
 }
 
 enum status block_forward(const struct pass *pass, int64_t block, enum param_pass kind)
 {
     const struct transformer *t = pass->transformer;
     const struct block_buffers *b = &t->blocks[block];
+    const struct activation_verbs *verbs = t->config.activations;
     struct unit unit;
     TRY(unit_acquire(pass, &unit, (int)block + 1, kind));
     if (pass->M > 0) {
-        if (block == 0)
-            norm_forward(pass, &unit, first_norm(b), NULL, NULL);
-        else
-            norm_forward(pass, &unit, first_norm(b), t->blocks[block - 1].res2, t->delta);
+        block_start(pass, &unit, block);
         block_inside(pass, &unit, b);
-        linear_forward(pass, &unit, LINEAR_DOWN, t->delta, b->hidden, NULL);
+        if (verbs && kind == PASS_FORWARD)
+            verbs->keep(verbs->self, block, b->res1, input_bytes(pass), pass->stream);
+        block_end(pass, &unit, b);
+        drop(pass, DROPOUT_MLP_OUTPUT, unit.index, t->delta, t->delta);
     }
     unit_release(pass, &unit);
     return STATUS_OK;
@@ -268,20 +443,23 @@ enum status block_backward(const struct pass *pass, int64_t block)
 {
     const struct transformer *t = pass->transformer;
     const struct block_buffers *b = &t->blocks[block];
+    const struct activation_verbs *verbs = t->config.activations;
     struct unit unit;
     TRY(unit_acquire(pass, &unit, (int)block + 1, PASS_BACKWARD));
     TRY(unit_grads(pass, &unit));
     if (pass->M > 0) {
-        if (t->config.recompute && block != t->L - 1) {
-            norm_forward(pass, &unit, first_norm(b), NULL, NULL);
-            block_inside(pass, &unit, b);
-        }
-        mlp_backward(pass, &unit, b, t->dres, t->delta);
-        norm_backward(pass, &unit, second_norm(b), t->delta, t->dres);
-        linear_backward(pass, &unit, LINEAR_O, t->delta, t->dres, b->att, NULL);
+        if (verbs)
+            verbs->fetch(verbs->self, block, b->res1, input_bytes(pass), pass->stream);
+        if (block != t->L - 1)
+            compute_again(pass, &unit, b);
+        mlp_backward(pass, &unit, b, branch_gradient(pass, &unit, second_post_norm(t, b), DROPOUT_MLP_OUTPUT, t->delta),
+                     t->delta);
+        add_input_gradient(pass, &unit, second_norm(b));
+        const void *dout = branch_gradient(pass, &unit, first_post_norm(t, b), DROPOUT_ATTENTION_OUTPUT, t->wide);
+        linear_backward(pass, &unit, LINEAR_O, t->delta, dout, b->att, NULL);
         attention_backward(pass, &unit, b, t->delta, t->wide);
-        linear_backward(pass, &unit, LINEAR_QKV, t->delta, t->wide, b->norm1, NULL);
-        norm_backward(pass, &unit, first_norm(b), t->delta, t->dres);
+        linear_backward(pass, &unit, LINEAR_QKV, t->delta, t->wide, attention_input(t, b), NULL);
+        add_input_gradient(pass, &unit, first_norm(b));
     }
     unit_release(pass, &unit);
     return unit_ready(pass, &unit);

@@ -1,5 +1,7 @@
 #include "gpu/model/transformer_embedding.h"
 
+#include "gpu/model/transformer_layers.h"
+
 enum status embedding_forward(const struct pass *pass, enum param_pass kind)
 {
     const struct transformer *t = pass->transformer;
@@ -15,8 +17,10 @@ enum status embedding_forward(const struct pass *pass, enum param_pass kind)
             .positions = pass->batch.positions,
             .wte = unit_param(t, &unit, ROLE_WTE),
             .wpe = unit_param(t, &unit, ROLE_WPE),
+            .scale = (float)t->config.desc->embedding_multiplier,
         };
         t->device->ops->embedding_fwd(pass->stream, &args);
+        drop(pass, DROPOUT_EMBEDDING, 0, args.out, args.out);
     }
     unit_release(pass, &unit);
     return STATUS_OK;
@@ -38,9 +42,10 @@ enum status embedding_backward(const struct pass *pass)
             .dwpe = unit_grad(t, &unit, ROLE_WPE),
             .accumulate_wte = unit.accumulate || t->config.desc->tied,
             .accumulate_wpe = unit.accumulate,
-            .dout = t->dres,
+            .dout = drop(pass, DROPOUT_EMBEDDING, 0, t->dres, t->dres),
             .tokens = pass->batch.tokens,
             .positions = pass->batch.positions,
+            .scale = (float)t->config.desc->embedding_multiplier,
         };
         t->device->ops->embedding_bwd(pass->stream, &args);
     }

@@ -90,14 +90,16 @@ static void chunk_forward(const struct pass *pass, const struct unit *unit, int6
         .dtype = t->dtype,
         .logits_dtype = DTYPE_F32,
         .M = rows,
-        .V = t->V,
+        .V = t->classes,
         .V_padded = t->linears[LINEAR_HEAD].N,
         .ld_logits = t->ld_logits,
         .ld_dlogits = ld_dlogits(t),
         .logits = t->logits,
         .dlogits = gradient ? t->logits : NULL,
         .targets = pass->batch.targets + first,
+        .logit_scale = (float)t->config.desc->logit_multiplier,
         .scale = pass->grad_scale,
+        .smoothing = t->config.label_smoothing,
         .loss_scale = pass->loss_scale,
         .loss_sum = pass->loss_sum,
     };
@@ -121,14 +123,28 @@ static int64_t chunk_rows(const struct pass *pass, int64_t first)
     return left < chunk ? left : chunk;
 }
 
+/* Copies the logits of those rows [first, first + rows) that have a target to the host, behind *copied others. */
+static void copy_logits(const struct pass *pass, int64_t first, int64_t rows, int64_t *copied)
+{
+    const struct transformer *t = pass->transformer;
+    for (int64_t row = 0; row < rows; row++)
+        if (pass->host_targets[first + row] >= 0)
+            stream_copy(pass->stream, pass->host_logits + (*copied)++ * t->classes,
+                        (const float *)t->logits + row * t->ld_logits, (size_t)t->classes * sizeof(float));
+}
+
 enum status head_evaluate(const struct pass *pass)
 {
     struct head_units units;
+    int64_t copied = 0;
     TRY(head_acquire(pass, &units, PASS_EVALUATION));
     if (pass->M > 0)
         final_norm_forward(pass, &units.norm);
-    for (int64_t first = 0; first < pass->M; first += pass->transformer->chunk)
+    for (int64_t first = 0; first < pass->M; first += pass->transformer->chunk) {
         chunk_forward(pass, units.matrix, first, chunk_rows(pass, first), false);
+        if (pass->host_logits)
+            copy_logits(pass, first, chunk_rows(pass, first), &copied);
+    }
     head_release(pass, &units);
     return STATUS_OK;
 }
@@ -151,7 +167,7 @@ enum status head_train(const struct pass *pass)
         stopwatch_mark(t->stopwatch, pass->stream, LANE_BACKWARD);
     }
     if (pass->M > 0)
-        norm_backward(pass, &units.norm, final_norm(t), t->final_norm, NULL);
+        norm_backward(pass, &units.norm, final_norm(t), t->dres, t->final_norm, NULL);
     head_release(pass, &units);
     return unit_ready(pass, &units.norm);
 }

@@ -74,6 +74,28 @@ void linear_backward(const struct pass *pass, const struct unit *unit, enum line
     t->device->ops->linear_bwd_input(pass->stream, &input);
 }
 
+struct dropout dropout_at(const struct pass *pass, enum dropout_kind kind, int64_t layer)
+{
+    const struct transformer_config *config = &pass->transformer->config;
+    const double rate = kind == DROPOUT_EMBEDDING   ? config->dropout.embedding
+                        : kind == DROPOUT_ATTENTION ? config->dropout.attention
+                                                    : config->dropout.residual;
+    struct dropout dropout = dropout_of(pass->training ? rate : 0, config->dropout_seed, kind, layer);
+    dropout.tokens = pass->batch.numbers;
+    return dropout;
+}
+
+const void *drop(const struct pass *pass, enum dropout_kind kind, int64_t layer, void *y, const void *x)
+{
+    const struct transformer *t = pass->transformer;
+    struct dropout_args args = {
+        .dtype = t->dtype, .M = pass->M, .C = t->C, .y = y, .x = x, .dropout = dropout_at(pass, kind, layer)};
+    if (!args.dropout.threshold)
+        return x;
+    t->device->ops->dropout(pass->stream, &args);
+    return y;
+}
+
 void norm_forward(const struct pass *pass, const struct unit *unit, struct norm norm, const void *x, const void *delta)
 {
     const struct transformer *t = pass->transformer;
@@ -87,6 +109,7 @@ void norm_forward(const struct pass *pass, const struct unit *unit, struct norm 
         .x_out = delta ? norm.res : NULL,
         .x = delta ? x : norm.res,
         .delta = delta,
+        .delta_scale = (float)t->config.desc->residual_multiplier,
         .weight = unit_param(t, unit, norm.weight),
         .bias = unit_param(t, unit, norm.bias),
         .mean = norm.mean,
@@ -95,7 +118,8 @@ void norm_forward(const struct pass *pass, const struct unit *unit, struct norm 
     t->device->ops->norm_fwd(pass->stream, &args);
 }
 
-void norm_backward(const struct pass *pass, const struct unit *unit, struct norm norm, const void *dy, const void *dres)
+void norm_backward(const struct pass *pass, const struct unit *unit, struct norm norm, void *dx, const void *dy,
+                   const void *dres)
 {
     const struct transformer *t = pass->transformer;
     struct norm_bwd_args args = {
@@ -103,7 +127,7 @@ void norm_backward(const struct pass *pass, const struct unit *unit, struct norm
         .kind = t->config.desc->norm,
         .M = pass->M,
         .C = t->C,
-        .dx = t->dres,
+        .dx = dx,
         .dres = dres,
         .dy = dy,
         .x = norm.res,

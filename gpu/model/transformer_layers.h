@@ -24,6 +24,14 @@ void linear_forward(const struct pass *pass, const struct unit *unit, enum linea
 void linear_backward(const struct pass *pass, const struct unit *unit, enum linear which, void *dx, const void *dy,
                      const void *x, const void *gelu_aux);
 
+/* ---- dropout ------------------------------------------------------------- */
+
+/* The dropout of a kind in a layer (the embedding: 0); nothing is dropped in evaluation. */
+struct dropout dropout_at(const struct pass *pass, enum dropout_kind kind, int64_t layer);
+
+/* Drops from x (M, C) to y, which may be x, as forward and backward do alike. Returns y; x where nothing is dropped. */
+const void *drop(const struct pass *pass, enum dropout_kind kind, int64_t layer, void *y, const void *x);
+
 /* ---- norms --------------------------------------------------------------- */
 
 /* A norm of the residual stream: its tensors and what it keeps. */
@@ -33,11 +41,11 @@ struct norm {
     float *mean, *rstd; /* (M) */
 };
 
-/* res = x + delta, y = norm(res). delta NULL: res holds the sum already, and x is not read. */
+/* res = x + residual_multiplier · delta, y = norm(res). delta NULL: res holds the sum already, and x is not read. */
 void norm_forward(const struct pass *pass, const struct unit *unit, struct norm norm, const void *x, const void *delta);
 
-/* transformer.dres = dres (NULL: 0) + the gradient that comes through the norm from dy, the gradient of its output. */
-void norm_backward(const struct pass *pass, const struct unit *unit, struct norm norm, const void *dy,
+/* dx = dres (NULL: 0) + the gradient that comes through the norm from dy, the gradient of its output. */
+void norm_backward(const struct pass *pass, const struct unit *unit, struct norm norm, void *dx, const void *dy,
                    const void *dres);
 
 #endif

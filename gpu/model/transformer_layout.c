@@ -1,30 +1,41 @@
 /* transformer_layout.c: where activations lie in memory; the RoPE tables; the limits of the ops' sizes.
  *
- * A block keeps the following from forward to backward, for each token (W = (H + 2 KV) D; s is the size of dt):
+ * The backward of a block reads the following, for each token (W = (H + 2 KV) D; s is the size of dt). A buffer is
+ * computed again from the policy in the last column on (enum recompute), and kept from forward to backward below it:
  *
- *     buffer        elements    GPT-2     used in backward by
- *     res1          C s         C         norm1
- *     norm1         C s         C         weights of q, k, v
- *     qkv           W s         3 C       attention (with qk_norm: the head norms, and attention for v)
- *     qk            (H+KV) D s  -         attention, qk_norm only
- *     att           H D s       C         attention, weights of o
- *     res2          C s         C         norm2
- *     norm2         C s         C         weights of gate, up
- *     inner         F or 2F s   4 C       GELU, SwiGLU; SwiGLU's gradient is written over it
- *     hidden        F s         4 C       weights of down
- *     mean, rstd    4, or 2 f   4 f       norms (f: 4 bytes); q_rstd, k_rstd: (H + KV) f, qk_norm only
- *     lse           H f         H f       attention
+ *     buffer        elements    GPT-2     used in backward by                                        computed again
+ *     res1          C s         C         norm1                                                      -
+ *     norm1         C s         C         weights of q, k, v                                         norms
+ *     qkv           W s         3 C       attention (with qk_norm: the head norms, attention for v)  attention
+ *     qk            (H+KV) D s  -         attention, qk_norm only                                    norms
+ *     att           H D s       C         attention, weights of o                                    attention
+ *     res2          C s         C         norm2                                                      block
+ *     norm2         C s         C         weights of gate, up                                        norms
+ *     inner         F or 2F s   4 C       GELU, SwiGLU; SwiGLU's gradient is written over it         block; GELU: mlp
+ *     hidden        F s         4 C       weights of down                                            mlp
+ *     mean, rstd    4, or 2 f   4 f       norms (f: 4 bytes)                                         norms
+ *     q, k_rstd     (H + KV) f  -         head norms, qk_norm only                                   norms
+ *     lse           H f         H f       attention                                                  attention
+ *     out1, out2    2 C s       -         norms after attention and MLP, where there are such        block
  *
- * GPT-2: 16 C s + (4 + H) f, at 124M 49,216 bytes per token and block in fp32, 24,640 in bf16. Llama family:
+ * All of GPT-2: 16 C s + (4 + H) f, at 124M 49,216 bytes per token and block in fp32, 24,640 in bf16. Llama family:
  * (4 C + W + H D + 3 F) s + (2 + H) f.
  *
- * They are laid out in one of three ways; r is the residual stream, X the rest of a block's buffers:
+ * GELU is a part of the product before it, and is computed from sums that are not rounded to dt yet. The same bits
+ * therefore need that product again, which gives inner as well; SwiGLU's output needs inner alone.
  *
- *     training      | r1 X1 | r2 X2 | … | rL XL |  + gradients
- *     recompute     | r1 | r2 | … | rL | X      |  + gradients      X: of the current block, filled again in backward
- *     evaluation    | r X |                                        res2 is res1: the residual add is in place
+ * They are laid out in one of four ways; r is the residual stream at a block's input, K a block's other kept buffers,
+ * X those that are computed again:
  *
- * All blocks share the gradients of activations: dres (C), delta (C: norm outputs, att), wide (W, F). In forward, delta
+ *     none                   | r1 K1 | r2 K2 | … | rL KL |      + gradients
+ *     norms, mlp, attention  | X | r1 K1 | r2 K2 | … | rL KL |  + gradients   X: of the current block, filled again
+ *     block                  | X | r1 | r2 | … | rL |           + gradients   in backward
+ *     evaluation             | r X |                            res2 is res1: the residual add is in place
+ *
+ * With activation verbs (gpu/activation_verbs.h) the blocks' inputs lie in a few buffers in turn: r1 r2 r3 r1 r2 …
+ *
+ * All blocks share the gradients of activations: dres (C), delta (C: norm outputs, att), wide (W, F), and with a
+ * residual multiplier or norms after the branches dbranch (C). In forward, delta
  * holds the next summand of the residual stream, the output of attention or MLP. The final norm's input and output are
  * needed from the end of forward to the start of backward, when wide is free: they lie in it. */
 #include "gpu/model/transformer_block.h"
@@ -48,46 +59,65 @@ static float *take_f32(struct arena *arena, int64_t rows, int64_t width)
     return arena_take(arena, MEM_ACTIVATIONS, (size_t)rows * (size_t)width * sizeof(float));
 }
 
-/* All buffers of a block except the residual stream. */
-static void layout_block(const struct transformer *t, struct arena *arena, struct block_buffers *b)
+/* Takes the memory of the buffers that are computed again from `policy` on, and not below it. */
+static void layout_group(const struct transformer *t, struct arena *arena, enum recompute policy,
+                         struct block_buffers *b)
 {
     int64_t M = t->config.max_tokens;
     bool layer_norm = t->config.desc->norm == NORM_LAYER;
-    b->norm1 = take_dt(t, arena, M, t->C);
-    b->mean1 = layer_norm ? take_f32(arena, M, 1) : NULL;
-    b->rstd1 = take_f32(arena, M, 1);
-    b->qkv = take_dt(t, arena, M, t->W);
-    b->qk = t->qk_norm ? take_dt(t, arena, M, (t->H + t->KV) * t->D) : NULL;
-    b->q_rstd = t->qk_norm ? take_f32(arena, M, t->H) : NULL;
-    b->k_rstd = t->qk_norm ? take_f32(arena, M, t->KV) : NULL;
-    b->att = take_dt(t, arena, M, t->H * t->D);
-    b->lse = take_f32(arena, t->H, M);
-    b->norm2 = take_dt(t, arena, M, t->C);
-    b->mean2 = layer_norm ? take_f32(arena, M, 1) : NULL;
-    b->rstd2 = take_f32(arena, M, 1);
-    b->inner = take_dt(t, arena, M, t->linears[LINEAR_UP].N);
-    b->hidden = take_dt(t, arena, M, t->F);
+    switch (policy) {
+    case RECOMPUTE_NORMS:
+        b->norm1 = t->norms_after ? NULL : take_dt(t, arena, M, t->C);
+        b->mean1 = layer_norm ? take_f32(arena, M, 1) : NULL;
+        b->rstd1 = t->norms_after ? NULL : take_f32(arena, M, 1);
+        b->qk = t->qk_norm ? take_dt(t, arena, M, (t->H + t->KV) * t->D) : NULL;
+        b->q_rstd = t->qk_norm ? take_f32(arena, M, t->H) : NULL;
+        b->k_rstd = t->qk_norm ? take_f32(arena, M, t->KV) : NULL;
+        b->norm2 = t->norms_after ? NULL : take_dt(t, arena, M, t->C);
+        b->mean2 = layer_norm ? take_f32(arena, M, 1) : NULL;
+        b->rstd2 = t->norms_after ? NULL : take_f32(arena, M, 1);
+        break;
+    case RECOMPUTE_MLP:
+        b->hidden = take_dt(t, arena, M, t->F);
+        if (block_runs_up_again(t))
+            b->inner = take_dt(t, arena, M, t->linears[LINEAR_UP].N);
+        break;
+    case RECOMPUTE_ATTENTION:
+        b->qkv = take_dt(t, arena, M, t->W);
+        b->att = take_dt(t, arena, M, t->H * t->D);
+        b->lse = take_f32(arena, t->H, M);
+        break;
+    case RECOMPUTE_BLOCK:
+        b->res2 = take_dt(t, arena, M, t->C);
+        b->out1 = t->norms_after ? take_dt(t, arena, M, t->C) : NULL;
+        b->out2 = t->norms_after ? take_dt(t, arena, M, t->C) : NULL;
+        b->post1 = t->norms_after ? take_f32(arena, M, 1) : NULL;
+        b->post2 = t->norms_after ? take_f32(arena, M, 1) : NULL;
+        if (!block_runs_up_again(t))
+            b->inner = take_dt(t, arena, M, t->linears[LINEAR_UP].N);
+        break;
+    case RECOMPUTE_NONE:
+    case RECOMPUTE_COUNT: break;
+    }
 }
 
 static void layout_blocks(struct transformer *t, struct arena *arena)
 {
-    int64_t M = t->config.max_tokens;
-    bool own_residual = t->config.training, own_rest = t->config.training && !t->config.recompute;
+    enum recompute shared_up_to = t->config.training ? t->config.recompute : RECOMPUTE_BLOCK;
+    const struct activation_verbs *verbs = t->config.activations;
     struct block_buffers shared = {0};
-    if (!own_rest) {
-        layout_block(t, arena, &shared);
-        shared.res2 = take_dt(t, arena, M, t->C);
-        shared.res1 = shared.res2;
-    }
+    for (int group = RECOMPUTE_NORMS; group <= (int)shared_up_to; group++)
+        layout_group(t, arena, (enum recompute)group, &shared);
+    shared.res1 = shared.res2;
     for (int64_t l = 0; l < t->L; l++) {
         struct block_buffers *b = &t->blocks[l];
         *b = shared;
-        if (own_residual)
-            b->res1 = take_dt(t, arena, M, t->C);
-        if (own_rest) {
-            layout_block(t, arena, b);
-            b->res2 = take_dt(t, arena, M, t->C);
-        }
+        if (t->config.training && verbs && l >= verbs->buffers)
+            b->res1 = t->blocks[l - verbs->buffers].res1;
+        else if (t->config.training)
+            b->res1 = take_dt(t, arena, t->config.max_tokens, t->C);
+        for (int group = (int)shared_up_to + 1; group < RECOMPUTE_COUNT; group++)
+            layout_group(t, arena, (enum recompute)group, b);
     }
 }
 
@@ -118,15 +148,17 @@ void transformer_layout(struct transformer *t, struct arena *arena)
 {
     const struct transformer_config *config = &t->config;
     int64_t M = config->max_tokens;
-    t->ld_logits = (t->V + VOCABULARY_ALIGN - 1) / VOCABULARY_ALIGN * VOCABULARY_ALIGN;
+    t->ld_logits = (t->classes + VOCABULARY_ALIGN - 1) / VOCABULARY_ALIGN * VOCABULARY_ALIGN;
     t->chunk = choose_chunk(t);
     layout_blocks(t, arena);
     t->delta = take_dt(t, arena, M, max64(t->C, t->H * t->D));
     if (config->training) {
         t->dres = take_dt(t, arena, M, t->C);
+        bool differs = t->norms_after || config->desc->residual_multiplier != 1;
+        t->dbranch = differs ? take_dt(t, arena, M, t->C) : NULL;
         size_t stream_bytes = (size_t)M * (size_t)t->C * dtype_size(t->dtype);
         size_t second = (stream_bytes + ARENA_ALIGN - 1) / ARENA_ALIGN * ARENA_ALIGN;
-        size_t wide_bytes = (size_t)M * (size_t)max64(t->W, t->F) * dtype_size(t->dtype);
+        size_t wide_bytes = (size_t)M * (size_t)max64(t->W, t->F) * dtype_size(t->dtype); /* at least 2 C: below */
         if (wide_bytes < second + stream_bytes)
             wide_bytes = second + stream_bytes;
         t->wide = arena_take(arena, MEM_ACTIVATIONS, wide_bytes);
@@ -134,14 +166,14 @@ void transformer_layout(struct transformer *t, struct arena *arena)
         t->final_norm = t->wide ? (char *)t->wide + second : NULL;
     } else {
         t->final_res = t->blocks[t->L - 1].res2;
-        t->final_norm = t->blocks[t->L - 1].norm2;
+        t->final_norm = t->norms_after ? t->blocks[t->L - 1].out1 : t->blocks[t->L - 1].norm2;
     }
     t->final_mean = config->desc->norm == NORM_LAYER ? take_f32(arena, M, 1) : NULL;
     t->final_rstd = take_f32(arena, M, 1);
     t->logits = take_f32(arena, t->chunk, t->ld_logits);
 
     bool rope = config->desc->rope.kind != ROPE_NONE;
-    size_t table = (size_t)config->max_position * (size_t)(t->D / 2) * sizeof(float);
+    size_t table = (size_t)config->max_position * (size_t)(t->R / 2) * sizeof(float);
     t->rope_cos = rope ? arena_take(arena, MEM_DATA, table) : NULL;
     t->rope_sin = rope ? arena_take(arena, MEM_DATA, table) : NULL;
     for (int i = 0; i < t->num_inputs; i++) {
@@ -149,8 +181,26 @@ void transformer_layout(struct transformer *t, struct arena *arena)
         input->tokens = arena_take(arena, MEM_DATA, (size_t)M * sizeof(int32_t));
         input->targets = arena_take(arena, MEM_DATA, (size_t)M * sizeof(int32_t));
         input->positions = arena_take(arena, MEM_DATA, (size_t)M * sizeof(int32_t));
+        input->numbers = transformer_drops(t) ? arena_take(arena, MEM_DATA, (size_t)M * sizeof *input->numbers) : NULL;
         input->seq_start = arena_take(arena, MEM_DATA, ((size_t)config->max_seqs + 1) * sizeof(int32_t));
     }
+}
+
+/* A block whose attention has the window that most blocks have. */
+static int64_t usual_block(const struct transformer *t)
+{
+    const struct layer_desc *layers = t->config.desc->layers;
+    int64_t best = 0, best_count = 0;
+    for (int64_t block = 0; block < t->L; block++) {
+        int64_t count = 0;
+        for (int64_t other = block; other < t->L; other++)
+            count += layers[other].window == layers[block].window;
+        if (count > best_count) {
+            best = block;
+            best_count = count;
+        }
+    }
+    return best;
 }
 
 void transformer_op_limits(const struct transformer *t, struct op_limits *limits)
@@ -164,14 +214,16 @@ void transformer_op_limits(const struct transformer *t, struct op_limits *limits
         .H = t->H,
         .KV = t->KV,
         .D = t->D,
+        .max_head_norm = config->desc->qk_norm == QK_NORM_PROJECTION ? t->H * t->D : 0,
         .V = t->V,
         .P = config->desc->max_positions,
         .max_seqs = config->max_seqs,
         .max_seq = config->max_seq,
-        .attention_fwd = attention_fwd_sizes(t, config->max_tokens, config->max_seqs, config->max_seq),
+        .attention_fwd = attention_fwd_sizes(t, usual_block(t), config->max_tokens, config->max_seqs, config->max_seq),
     };
-    if (config->training)
-        limits->attention_bwd = attention_bwd_sizes(t, config->max_tokens, config->max_seqs, config->max_seq);
+    if (config->training && config->dropout.attention == 0) /* else no kernel is compiled for the shape */
+        limits->attention_bwd =
+            attention_bwd_sizes(t, usual_block(t), config->max_tokens, config->max_seqs, config->max_seq);
     for (int i = 0; i < LINEAR_COUNT; i++) {
         limits->max_linear_k = max64(limits->max_linear_k, t->linears[i].K);
         limits->max_linear_n = max64(limits->max_linear_n, t->linears[i].N);
@@ -179,12 +231,13 @@ void transformer_op_limits(const struct transformer *t, struct op_limits *limits
 }
 
 /* Angles are fp32 products of position and frequency, as in Hugging Face transformers; their cosines and sines are
- * computed in double and rounded to fp32. */
+ * computed in double and rounded to fp32, and so are their products with YaRN's factor. */
 enum status transformer_start(struct transformer *t, struct stream *stream, struct error *err)
 {
     if (!t->rope_cos)
         return STATUS_OK;
-    int64_t half = t->D / 2, P = t->config.max_position;
+    int64_t half = t->R / 2, P = t->config.max_position;
+    float magnitude = (float)t->config.desc->rope.attention_factor;
     float *host = calloc((size_t)(1 + 2 * P) * (size_t)half, sizeof(float));
     if (!host)
         return error_set(err, STATUS_DEVICE, "cannot compute RoPE tables for %lld positions: out of memory",
@@ -194,8 +247,8 @@ enum status transformer_start(struct transformer *t, struct stream *stream, stru
     for (int64_t p = 0; p < P; p++) {
         for (int64_t i = 0; i < half; i++) {
             float angle = (float)p * frequency[i];
-            cosine[p * half + i] = (float)cos((double)angle);
-            sine[p * half + i] = (float)sin((double)angle);
+            cosine[p * half + i] = (float)cos((double)angle) * magnitude;
+            sine[p * half + i] = (float)sin((double)angle) * magnitude;
         }
     }
     stream_copy(stream, t->rope_cos, cosine, (size_t)(P * half) * sizeof(float));

@@ -1,7 +1,8 @@
 /* transformer_prepare.c: announces the matrix products of a step, for devices that choose kernels by measuring them.
  *
- * The products are those of a full micro-batch. The head's products come in chunks of rows, of which the last may be
- * shorter. Memory is not allocated yet: one aligned address stands for all buffers. */
+ * The products are those of a full micro-batch. Those that backward computes again are those of forward. The head's
+ * products come in chunks of rows, of which the last may be shorter. Memory is not allocated yet: one aligned address
+ * stands for all buffers. */
 #include "gpu/model/transformer_head.h"
 #include "gpu/model/transformer_layers.h"
 

@@ -32,15 +32,16 @@ enum { VOCABULARY_ALIGN = 128 };
 /* The lanes of the stopwatch. */
 enum { LANE_FORWARD, LANE_BACKWARD };
 
-/* The activations that one block keeps for its backward. All point into the arena. */
+/* The activations that the backward of a block reads. All point into the arena; blocks share those that are computed
+ * again. */
 struct block_buffers {
     void *res1;           /* dt (M, C) residual stream at the block's input, the input of norm1 */
-    void *norm1;          /* dt (M, C) */
+    void *norm1;          /* dt (M, C); norms before only, as mean, rstd, norm2; else NULL */
     float *mean1, *rstd1; /* (M); mean: LayerNorm only, else NULL */
     void *qkv;            /* dt (M, W) q | k | v; q and k after RoPE, unless qk_norm */
-    void *qk;             /* dt (M, (H + KV) D) q | k after head norms and RoPE; qk_norm only, else NULL */
-    float *q_rstd;        /* (M, H); qk_norm only, else NULL */
-    float *k_rstd;        /* (M, KV) */
+    void *qk;             /* dt (M, (H + KV) D) q | k after their norms and RoPE; qk_norm only, else NULL */
+    float *q_rstd;        /* (M, H), or (M) if one norm has all heads; qk_norm only, else NULL */
+    float *k_rstd;        /* (M, KV), or (M) */
     void *att;            /* dt (M, H D) */
     float *lse;           /* (H, M) */
     void *res2;           /* dt (M, C) residual stream after attention, the input of norm2 */
@@ -48,11 +49,14 @@ struct block_buffers {
     float *mean2, *rstd2; /* (M) */
     void *inner;          /* dt (M, F) before GELU, or (M, 2F) gate | up */
     void *hidden;         /* dt (M, F) the input of the down matrix */
+    void *out1, *out2; /* dt (M, C) attention's and the MLP's output before their norms; NORM_AFTER only, else NULL */
+    float *post1, *post2; /* (M) rstd of these norms */
 };
 
 /* A micro-batch on the device. (max_tokens) each; seq_start: (max_seqs + 1). */
 struct input {
     int32_t *tokens, *targets, *positions, *seq_start;
+    uint64_t *numbers; /* with dropout, else NULL */
 };
 
 struct transformer {
@@ -60,26 +64,37 @@ struct transformer {
     struct device *device; /* borrowed; device->ops may change between steps (ops_profile.c) */
     enum dtype dtype;
     int64_t C, F, H, KV, D, V, L, W;
-    bool qk_norm;
+    int64_t classes;  /* what the head chooses from: V tokens, or the labels of a classifier */
+    int64_t R;        /* rotary_dim of the description */
+    bool qk_norm;     /* q and k are normed */
+    bool norms_after; /* NORM_AFTER */
     float eps;
     int64_t offset[ROLE_COUNT]; /* where a role's tensor starts in its unit, elements; -1: the model has none */
     struct linear_shape linears[LINEAR_COUNT];
 
-    struct block_buffers *blocks; /* [L] owned; without training, or with recompute, blocks share memory */
+    struct block_buffers *blocks; /* [L] owned; their memory: transformer_layout.c */
     void *delta;                  /* dt (M, max(C, H D)) forward: the next summand of the residual stream;
                                    * backward: gradients of norm outputs and of att */
     void *wide;                   /* dt (M, max(W, F)) backward: gradients of qkv, inner, hidden; training only */
     void *dres;                   /* dt (M, C) gradient of the residual stream; training only */
+    void *dbranch;                /* dt (M, C) gradient of what attention or MLP adds to it; where that is not dres */
     void *final_res, *final_norm; /* dt (M, C) input and output of the final norm */
     float *final_mean, *final_rstd;
     void *logits; /* fp32 (chunk, ld_logits); their gradients are written over them */
     int64_t chunk, ld_logits;
-    float *rope_cos, *rope_sin; /* (max_position, D / 2), or NULL */
+    float *rope_cos, *rope_sin; /* (max_position, R / 2), or NULL */
     struct input *inputs;       /* [num_inputs] owned; their arrays lie in the arena */
     int num_inputs;
 
     struct stopwatch *stopwatch; /* owned */
 };
+
+/* Whether anything is dropped in training. */
+static inline bool transformer_drops(const struct transformer *t)
+{
+    const struct dropout_rates *rates = &t->config.dropout;
+    return t->config.training && (rates->embedding > 0 || rates->attention > 0 || rates->residual > 0);
+}
 
 /* The address of a row of `width` elements of dt. */
 static inline void *row_at(const struct transformer *t, void *base, int64_t row, int64_t width)

@@ -9,12 +9,16 @@ struct pass {
     struct transformer *transformer;
     struct batch batch; /* its arrays are on the device */
     int64_t M;          /* batch.num_tokens */
+    bool training;      /* there is dropout, if the model has any */
     const struct param_verbs *verbs;
     struct stream *stream;
     struct error *err;
     float grad_scale;
     const float *loss_scale; /* device scalar, or NULL for 1 */
     double *loss_sum;        /* device scalar */
+    /* evaluation of a classifier: the batch's targets, and where the logits of rows with a target go; else NULL */
+    const int32_t *host_targets;
+    float *host_logits;
 };
 
 /* A unit between unit_acquire() and unit_release(), its gradients between unit_grads() and unit_ready(). */
@@ -26,7 +30,7 @@ struct unit {
     bool accumulate;    /* gradients are added to what grads holds */
 };
 
-/* The verbs of gpu/params.h for one unit. */
+/* The verbs of gpu/parameter_verbs.h for one unit. */
 enum status unit_acquire(const struct pass *pass, struct unit *unit, int index, enum param_pass kind);
 void unit_release(const struct pass *pass, const struct unit *unit);
 /* In a pass without tokens no op will write the gradients: unit_grads() zeroes them, unless they accumulate. */

@@ -3,6 +3,7 @@
 
 #include "core/liveness.h"
 #include "gpu/cpu/device_cpu.h"
+#include "gpu/cpu/ops_cpu.h"
 #if ZTRAIN_CUDA
 #include "gpu/cuda/device_cuda_open.h"
 #endif
@@ -68,7 +69,11 @@ enum status device_open(enum device_kind kind, int index, int threads, struct de
         TRY(cpu_kernels_detect(&kernels, err));
         TRY(cpu_kernels_choose_products(&kernels, NULL, err));
         return device_cpu_open(&kernels, threads, device, err);
-    case DEVICE_CUDA: return device_cuda_open(index, threads, device, err);
+    case DEVICE_CUDA:
+        TRY(cpu_kernels_detect(&kernels, err));
+        TRY(device_cuda_open(index, threads, device, err));
+        (*device)->host_ops = ops_cpu_table(kernels.isa);
+        return STATUS_OK;
     }
     BUG("device kind %d", (int)kind);
 }

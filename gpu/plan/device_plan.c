@@ -9,13 +9,17 @@
 
 #include "gpu/cuda_workspace.h"
 #include "gpu/device_backend.h"
+#include "gpu/op_cost.h"
 
+#include <errno.h>
+#include <math.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
 
-enum { ASSUMED_GIB = 80 };
-
-/* Base address of a speed plan's memory, outside every mapping. */
+/* Base address of a speed plan's device memory, outside every mapping. Host memory lies below it. */
 static const uintptr_t no_memory = (uintptr_t)1 << 60;
 
 struct plan_device {
@@ -23,6 +27,8 @@ struct plan_device {
     struct device device;
     struct plan_settings settings; /* gpu NULL: a memory plan */
     struct plan_times times;
+    struct paper_disk disk;
+    double disk_clock; /* when the disk has done what was submitted so far */
 };
 
 struct plan_stream {
@@ -57,8 +63,10 @@ static void run_estimate(struct stream *stream, const struct op_estimate *estima
     for (int i = 0; i < estimate->count; i++) {
         const struct op_part *part = &estimate->parts[i];
         double gaps = part->launches * launch_gap_estimate(&plan->settings);
-        count_time(plan, part->kind, part->launches, part->ceiling, part->expected);
-        count_time(plan, PLAN_GAPS, 0, 0, gaps);
+        if (s->kind == STREAM_COMPUTE) { /* else a wait counts what is not hidden */
+            count_time(plan, part->kind, part->launches, part->ceiling, part->expected);
+            count_time(plan, PLAN_GAPS, 0, 0, gaps);
+        }
         s->clock += part->expected + gaps;
     }
 }
@@ -108,16 +116,20 @@ static void plan_free(struct device *device, void *memory, size_t bytes)
     (void)device, (void)memory, (void)bytes;
 }
 
+/* A run's host memory may be larger than this machine's: it reads as zeros and takes no memory before it is written. */
 static enum status plan_alloc_host(struct device *device, size_t bytes, void **memory, struct error *err)
 {
-    *memory = calloc(1, bytes);
-    return *memory ? STATUS_OK : error_set(err, STATUS_DEVICE, "%s: out of memory", device->name);
+    void *mapped = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (mapped == MAP_FAILED)
+        return error_system(err, STATUS_DEVICE, errno, "%s: cannot map %zu bytes of host memory", device->name, bytes);
+    *memory = mapped;
+    return STATUS_OK;
 }
 
 static void plan_free_host(struct device *device, void *memory, size_t bytes)
 {
-    (void)device, (void)bytes;
-    free(memory);
+    (void)device;
+    munmap(memory, bytes);
 }
 
 /* ---- streams and events -------------------------------------------------- */
@@ -144,7 +156,7 @@ static void plan_sync(struct stream *stream)
     (void)stream;
 }
 
-/* Small copies and fills cost their launch; those of a step move little. */
+/* Fills, and the copies of the compute stream, cost their launch: those of a step move little. */
 static void plan_small_work(struct stream *stream)
 {
     struct op_estimate estimate = {.parts = {{PLAN_GAPS, 0, 0, 1}}, .count = 1};
@@ -152,10 +164,82 @@ static void plan_small_work(struct stream *stream)
         run_estimate(stream, &estimate);
 }
 
+/* Seconds until a copy between a GPU and its host moves its first byte, and until a host function runs: assumptions, of
+ * the size that a driver's queue, a DMA engine and the wake-up of a thread take. They keep offload of small models from
+ * looking free. */
+static const double copy_start = 10e-6, host_function_start = 20e-6;
+
 static void plan_copy(struct stream *stream, void *dst, const void *src, size_t bytes)
 {
-    (void)dst, (void)src, (void)bytes;
+    const struct plan_settings *settings = &plan_device_of(stream->device)->settings;
+    struct plan_stream *s = (struct plan_stream *)stream;
+    const bool to_device = (uintptr_t)dst >= no_memory, from_device = (uintptr_t)src >= no_memory;
     plan_small_work(stream);
+    if (s->kind == STREAM_COMPUTE || !settings->gpu)
+        return;
+    if (to_device != from_device)
+        s->clock += copy_start + (double)bytes / plan_host_link(settings);
+    else if (to_device) /* read and written */
+        s->clock += 2 * (double)bytes / settings->gpu->bytes;
+}
+
+/* Host functions run on paper at once; the ops that they call take their time on the stream's clock. */
+static struct plan_stream *host_stream; /* of the host function that is running; plans have one thread */
+
+static void plan_submit(struct stream *stream, void (*function)(void *argument), const void *argument, size_t size)
+{
+    union {
+        max_align_t align;
+        char bytes[STREAM_ARGUMENT_MAX];
+    } copy;
+    memcpy(copy.bytes, argument, size);
+    host_stream = (struct plan_stream *)stream;
+    if (plan_device_of(stream->device)->settings.gpu)
+        host_stream->clock += host_function_start;
+    function(copy.bytes);
+    host_stream = NULL;
+}
+
+static void count_host_op(struct op_cost cost)
+{
+    ASSERT(host_stream);
+    host_stream->clock += cost.bytes / plan_host_memory(&plan_device_of(host_stream->base.device)->settings);
+}
+
+#define PLANNED_HOST_OP(op)                                                         \
+    static void plan_host_##op(struct stream *stream, const struct op##_args *args) \
+    {                                                                               \
+        (void)stream;                                                               \
+        count_host_op(op_cost_##op(args));                                          \
+    }
+OPS_LIST(PLANNED_HOST_OP)
+
+#define PLANNED_HOST_ENTRY(op) .op = plan_host_##op,
+static const struct op_table planned_host_ops = {OPS_LIST(PLANNED_HOST_ENTRY)};
+
+/* A disk does one transfer after the other, in the order of calls. Where parameters and the optimizer's state are on
+ * one disk, this is slower than in a run, in which the next forward's reads pass writes that were submitted earlier. */
+static double submit_to_disk(void *owner, bool write, int64_t bytes)
+{
+    struct plan_device *plan = owner;
+    const struct plan_settings *s = &plan->settings;
+    const double seconds = (double)bytes / (write ? plan_disk_write(s) : plan_disk_read(s));
+    ASSERT(host_stream && s->gpu);
+    plan->disk_clock = fmax(plan->disk_clock, host_stream->clock) + seconds;
+    plan->times.disk += seconds;
+    return plan->disk_clock;
+}
+
+static void wait_for_disk(void *owner, double done)
+{
+    (void)owner;
+    if (host_stream) /* else the file is closed at the end of the plan */
+        host_stream->clock = fmax(host_stream->clock, done);
+}
+
+const struct paper_disk *device_plan_disk(struct device *device)
+{
+    return &plan_device_of(device)->disk;
 }
 
 static void plan_fill_zero(struct stream *stream, void *dst, size_t bytes)
@@ -254,8 +338,10 @@ static const struct device_backend plan_backend = {
     .check = plan_check,
     .stream_new = plan_stream_new,
     .stream_free = plan_stream_free,
+    .submit = plan_submit,
     .sync = plan_sync,
     .copy = plan_copy,
+    .copy_in_order = plan_copy,
     .fill_zero = plan_fill_zero,
     .event_new = plan_event_new,
     .event_elapsed = plan_event_elapsed,
@@ -274,21 +360,26 @@ static enum status open_plan(const struct plan_settings *settings, double gib, s
         return error_set(err, STATUS_DEVICE, "cannot plan for a GPU: out of memory");
     plan->private_.backend = &plan_backend;
     plan->settings = *settings;
+    plan->disk = (struct paper_disk){.owner = plan, .submit = submit_to_disk, .wait = wait_for_disk};
     plan->device = (struct device){.kind = DEVICE_CUDA,
                                    .threads = 1,
                                    .memory_bytes = (size_t)(gib * (double)(1 << 30)),
                                    .ops = &planned_ops,
+                                   .host_ops = &planned_host_ops,
                                    .private_ = plan};
     snprintf(plan->device.detail, sizeof plan->device.detail, "not here: for plans only");
     *device = &plan->device;
     return STATUS_OK;
 }
 
-enum status device_plan_open(struct device **device, struct error *err)
+/* Of a memory plan the device has no GPU in its settings. */
+enum status device_plan_open(const char *option, struct device **device, struct error *err)
 {
     const struct plan_settings none = {.gpu = NULL};
-    TRY(open_plan(&none, ASSUMED_GIB, device, err));
-    snprintf((*device)->name, sizeof(*device)->name, "a GPU of %d GiB, assumed", (int)ASSUMED_GIB);
+    struct gpu_model gpu;
+    TRY(gpu_catalog_find(option ? option : gpu_catalog_usual, &gpu, err));
+    TRY(open_plan(&none, gpu.memory_gib, device, err));
+    snprintf((*device)->name, sizeof(*device)->name, "%s, assumed", gpu.name);
     return STATUS_OK;
 }
 

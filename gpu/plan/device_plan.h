@@ -8,12 +8,13 @@
 #ifndef ZTRAIN_GPU_PLAN_DEVICE_PLAN_H
 #define ZTRAIN_GPU_PLAN_DEVICE_PLAN_H
 
+#include "core/offload_settings.h"
 #include "gpu/device.h"
 #include "gpu/plan/op_estimate.h"
 
-/* A GPU of 80 GiB for memory plans: ops_workspace_bytes() and layouts in dry arenas work, but nothing can be allocated
- * or run. */
-enum status device_plan_open(struct device **device, struct error *err);
+/* A GPU of gpu_catalog.h (NULL: the usual one) for memory plans: ops_workspace_bytes() and layouts in dry arenas work,
+ * but nothing can be allocated or run. STATUS_USAGE lists the GPUs that are known. */
+enum status device_plan_open(const char *option, struct device **device, struct error *err);
 
 /* The GPU of `settings`, which are copied, for plans of speed. */
 enum status device_plan_open_timed(const struct plan_settings *settings, struct device **device, struct error *err);
@@ -26,9 +27,13 @@ struct plan_times {
         double ceiling, expected;
     } kinds[PLAN_KIND_COUNT];
     double communication; /* of the communication stream, hidden or not */
+    double disk;          /* of the disk, hidden or not */
 };
 void device_plan_times(struct device *device, struct plan_times *times);
 void device_plan_reset(struct device *device);
+
+/* The disk of a plan of speed, for state that is offloaded to nvme; lives as long as the device. */
+const struct paper_disk *device_plan_disk(struct device *device);
 
 /* From now on ops take the time that they have with these settings; its GPU stays. */
 void device_plan_set(struct device *device, const struct plan_settings *settings);

@@ -22,9 +22,9 @@ static const struct tile {
 } tiles[] = {{256, 128, 1}, {128, 256, 1}, {128, 192, 1.146}, {192, 128, 1.146}, {128, 128, 1.1}};
 
 static const double start_seconds = 10e-6; /* launch, first loads, last stores */
-static const double boost = 1.082;         /* of the peak's clock: what a multiprocessor computes at without a limit */
-static const double store_share = 0.511;   /* of the memory's bandwidth, while tiles are stored */
-static const double copy_share = 0.9;      /* the same for a plain copy */
+static const double boost = 1.082; /* relative to the peak's clock: the clock of a multiprocessor without a limit */
+static const double store_share = 0.511; /* of the memory's bandwidth, while tiles are stored */
+static const double copy_share = 0.9;    /* the same for a plain copy */
 static const double measured = 1.04;
 static const double split_bytes = 32 << 20; /* workspace that split-K may use */
 enum { SPLIT_MAX = 8 };

@@ -13,7 +13,7 @@
  * As a whole the model was compared with LLM.Q's published speed (tests/program/test_plan_speed.py). */
 #include "gpu/plan/op_estimate.h"
 
-#include "gpu/ops_work.h"
+#include "gpu/op_cost.h"
 
 #include <math.h>
 
@@ -24,7 +24,14 @@ const char *const plan_assumption_words[PLAN_ASSUMPTION_COUNT] = {PLAN_ASSUMPTIO
 #define ASSUMPTION_OVERHEAD(name, word, text) text,
 const char *const plan_assumption_overheads[PLAN_ASSUMPTION_COUNT] = {PLAN_ASSUMPTIONS(ASSUMPTION_OVERHEAD)};
 
-static const double ceiling_flops = 0.8, ceiling_bytes = 0.9; /* of the data sheet's: what is reached at best */
+const char *const plan_rate_words[PLAN_RATE_COUNT] = {"host-link", "host-memory", "disk-read", "disk-write"};
+const char *const plan_rate_meanings[PLAN_RATE_COUNT] = {
+    "copies between a GPU and its host, each way (usual: 85 % of PCIe's rate)",
+    "the host's memory, as one rank's AdamW reads and writes it (usual: 60GB with 8 ranks on a node)",
+    "a node's local disk, which its ranks share (usual: 6.5GB, one data-centre SSD on PCIe 4)",
+    "the same for writing (usual: 3.5GB)"};
+
+static const double ceiling_flops = 0.8, ceiling_bytes = 0.9; /* of the data sheet's: the best that is reached */
 static const double fast_bytes = 0.85;                        /* of the bandwidth, with ASSUME_FAST_MEMORY */
 static const double gap_seconds = 1.5e-6;
 
@@ -38,7 +45,7 @@ static double size_in_bytes(enum dtype dtype)
     return (double)dtype_size(dtype);
 }
 
-static double at_ceiling(const struct plan_settings *s, enum dtype dtype, struct op_work work)
+static double at_ceiling(const struct plan_settings *s, enum dtype dtype, struct op_cost work)
 {
     double flops = work.flops / (ceiling_flops * s->gpu->flops[dtype]);
     return fmax(flops, work.bytes / (ceiling_bytes * s->gpu->bytes));
@@ -50,7 +57,7 @@ static struct op_estimate one_part(enum plan_kind kind, double ceiling, double e
 }
 
 /* An op that moves bytes; `again`: bytes that it moves a second time. */
-static struct op_estimate memory_bound(const struct plan_settings *s, enum plan_kind kind, struct op_work work,
+static struct op_estimate memory_bound(const struct plan_settings *s, enum plan_kind kind, struct op_cost work,
                                        double again, double share, int launches)
 {
     double bandwidth = s->gpu->bytes;
@@ -64,7 +71,7 @@ static struct op_estimate memory_bound(const struct plan_settings *s, enum plan_
 
 /* `extra`: seconds of the epilogue. */
 static struct op_estimate product(const struct plan_settings *s, enum plan_kind kind, enum dtype dtype,
-                                  struct op_work work, double gemm, double extra)
+                                  struct op_cost work, double gemm, double extra)
 {
     double ceiling = at_ceiling(s, dtype, work);
     bool fast = plan_assumes(s, ASSUME_FAST_PRODUCTS);
@@ -85,7 +92,7 @@ struct op_estimate op_estimate_linear_fwd(const struct plan_settings *s, const s
     double gemm = gemm_estimate(s->gpu, a->dtype, a->M, a->N, a->K, size_in_bytes(args.y_dtype));
     double aux = a->gelu ? (double)a->M * (double)a->N * size_in_bytes(a->dtype) : 0; /* stored next to y */
     double extra = plan_assumes(s, ASSUME_FUSED_GELU) ? 0 : aux * 0.6 / s->gpu->bytes;
-    return product(s, kind_of_product(a->ld_y, PLAN_GEMM_FORWARD), a->dtype, ops_work_linear_fwd(&args), gemm, extra);
+    return product(s, kind_of_product(a->ld_y, PLAN_GEMM_FORWARD), a->dtype, op_cost_linear_fwd(&args), gemm, extra);
 }
 
 struct op_estimate op_estimate_linear_bwd_input(const struct plan_settings *s, const struct linear_bwd_input_args *a)
@@ -93,7 +100,7 @@ struct op_estimate op_estimate_linear_bwd_input(const struct plan_settings *s, c
     double size = size_in_bytes(a->dtype), gemm = gemm_estimate(s->gpu, a->dtype, a->M, a->K, a->N, size);
     double aux = a->gelu_aux ? (double)a->M * (double)a->K * size : 0; /* read by older kernels */
     double extra = plan_assumes(s, ASSUME_FUSED_GELU) ? 0 : aux / (0.6 * s->gpu->bytes);
-    return product(s, kind_of_product(a->ld_dy, PLAN_GEMM_DGRAD), a->dtype, ops_work_linear_bwd_input(a), gemm, extra);
+    return product(s, kind_of_product(a->ld_dy, PLAN_GEMM_DGRAD), a->dtype, op_cost_linear_bwd_input(a), gemm, extra);
 }
 
 struct op_estimate op_estimate_linear_bwd_weight(const struct plan_settings *s, const struct linear_bwd_weight_args *a)
@@ -102,10 +109,10 @@ struct op_estimate op_estimate_linear_bwd_weight(const struct plan_settings *s, 
     double size = narrow ? size_in_bytes(a->dtype) : sizeof(float);
     double gemm = gemm_estimate(s->gpu, a->dtype, a->N, a->K, a->M, size * (a->accumulate ? 2 : 1));
     struct op_estimate estimate =
-        product(s, kind_of_product(a->ld_dy, PLAN_GEMM_WGRAD), a->dtype, ops_work_linear_bwd_weight(a), gemm, 0);
+        product(s, kind_of_product(a->ld_dy, PLAN_GEMM_WGRAD), a->dtype, op_cost_linear_bwd_weight(a), gemm, 0);
     if (!a->dbias || plan_assumes(s, ASSUME_FUSED_BIAS))
         return estimate;
-    struct op_work sums = {0, (double)a->M * (double)a->N * size_in_bytes(a->dtype)};
+    struct op_cost sums = {0, (double)a->M * (double)a->N * size_in_bytes(a->dtype)};
     estimate.parts[estimate.count++] = memory_bound(s, PLAN_BIAS, sums, 0, share_columns, 2).parts[0];
     return estimate;
 }
@@ -133,7 +140,7 @@ static double attention_flops(const struct plan_settings *s, const struct attent
 
 struct op_estimate op_estimate_attention_fwd(const struct plan_settings *s, const struct attention_fwd_args *a)
 {
-    struct op_work work = ops_work_attention_fwd(a);
+    struct op_cost work = op_cost_attention_fwd(a);
     double ceiling = at_ceiling(s, a->dtype, work);
     double expected = work.flops / attention_flops(s, &forward_rate, a->dtype, a->D, a->max_seq);
     return one_part(PLAN_ATTENTION_FORWARD, ceiling, plan_assumes(s, ASSUME_FAST_ATTENTION) ? 0 : expected, 1);
@@ -141,7 +148,7 @@ struct op_estimate op_estimate_attention_fwd(const struct plan_settings *s, cons
 
 struct op_estimate op_estimate_attention_bwd(const struct plan_settings *s, const struct attention_bwd_args *a)
 {
-    struct op_work work = ops_work_attention_bwd(a);
+    struct op_cost work = op_cost_attention_bwd(a);
     double bandwidth = s->gpu->bytes, ceiling = at_ceiling(s, a->dtype, work);
     double expected = work.flops / attention_flops(s, &backward_rate, a->dtype, a->D, a->max_seq);
     double workspace = (double)a->M * (double)a->max_seq * (double)a->H * size_in_bytes(a->dtype);
@@ -163,7 +170,7 @@ struct op_estimate op_estimate_attention_bwd(const struct plan_settings *s, cons
 #define MEMORY_BOUND(op, kind, share, launches)                                                   \
     struct op_estimate op_estimate_##op(const struct plan_settings *s, const struct op##_args *a) \
     {                                                                                             \
-        return memory_bound(s, kind, ops_work_##op(a), 0, share, launches);                       \
+        return memory_bound(s, kind, op_cost_##op(a), 0, share, launches);                        \
     }
 MEMORY_BOUND(embedding_fwd, PLAN_EMBEDDING, share_embedding, 1)
 MEMORY_BOUND(embedding_bwd, PLAN_EMBEDDING, share_embedding, 9)
@@ -175,6 +182,7 @@ MEMORY_BOUND(rope, PLAN_ROPE_SWIGLU, share_rope, 1)
 MEMORY_BOUND(swiglu_fwd, PLAN_ROPE_SWIGLU, share_pointwise, 1)
 MEMORY_BOUND(swiglu_bwd, PLAN_ROPE_SWIGLU, share_pointwise, 1)
 MEMORY_BOUND(add, PLAN_NORMS, share_pointwise, 1)
+MEMORY_BOUND(dropout, PLAN_NORMS, share_pointwise, 1)
 
 #define OPTIMIZER(op, launches)                                                                   \
     struct op_estimate op_estimate_##op(const struct plan_settings *s, const struct op##_args *a) \
@@ -182,13 +190,15 @@ MEMORY_BOUND(add, PLAN_NORMS, share_pointwise, 1)
         struct op_estimate none = {.count = 0};                                                   \
         if (plan_assumes(s, ASSUME_NO_OPTIMIZER))                                                 \
             return none;                                                                          \
-        return memory_bound(s, PLAN_OPTIMIZER, ops_work_##op(a), 0, share_optimizer, launches);   \
+        return memory_bound(s, PLAN_OPTIMIZER, op_cost_##op(a), 0, share_optimizer, launches);    \
     }
 OPTIMIZER(cast, 1)
+OPTIMIZER(accumulate, 1)
 OPTIMIZER(sumsq, 2)
 OPTIMIZER(decide_step, 1)
 OPTIMIZER(find_nonfinite, 2)
 OPTIMIZER(adam, 1)
+OPTIMIZER(momentum, 1)
 
 /* Logits are read again for dlogits: from L2 where the rows in work fit, else from memory. */
 struct op_estimate op_estimate_cross_entropy(const struct plan_settings *s, const struct cross_entropy_args *a)
@@ -198,8 +208,38 @@ struct op_estimate op_estimate_cross_entropy(const struct plan_settings *s, cons
         args.logits_dtype = a->dtype;
     double row = (double)a->V * size_in_bytes(args.logits_dtype);
     bool again = a->dlogits && row * s->gpu->sms > s->gpu->l2_mib * 1048576;
-    return memory_bound(s, PLAN_CROSS_ENTROPY, ops_work_cross_entropy(&args), again ? row * (double)a->M : 0,
-                        share_loss, 2);
+    return memory_bound(s, PLAN_CROSS_ENTROPY, op_cost_cross_entropy(&args), again ? row * (double)a->M : 0, share_loss,
+                        2);
+}
+
+/* Pinned copies reach 55 of PCIe 5 x 16's 64 GB/s on H100 hosts (NVIDIA's nvbandwidth). */
+double plan_host_link(const struct plan_settings *settings)
+{
+    const double share = 0.85;
+    return settings->host_link > 0 ? settings->host_link : share * settings->gpu->host_link;
+}
+
+double plan_host_memory(const struct plan_settings *settings)
+{
+    const double usual = 60e9;
+    return settings->host_memory > 0 ? settings->host_memory : usual;
+}
+
+/* Samsung announced the PM9A3 (U.2, PCIe 4 x 4), a usual data-centre SSD, with up to 6,500 MB/s read and 3,500 MB/s
+ * written in sequence (Open Compute Summit, May 2020). */
+static double disk_rate(const struct plan_settings *settings, double set, double usual)
+{
+    return (set > 0 ? set : usual) / (settings->node_ranks > 0 ? settings->node_ranks : 1);
+}
+
+double plan_disk_read(const struct plan_settings *settings)
+{
+    return disk_rate(settings, settings->disk_read, 6.5e9);
+}
+
+double plan_disk_write(const struct plan_settings *settings)
+{
+    return disk_rate(settings, settings->disk_write, 3.5e9);
 }
 
 double launch_gap_estimate(const struct plan_settings *settings)

@@ -1,14 +1,14 @@
 /* op_estimate.h: how long an op takes on a GPU that need not be here: estimated, never measured.
  *
- * The time at the ceiling is what the fastest products and copies need for the op's work (ops_work.h): 80 % of the
- * peak, 90 % of the memory's bandwidth. The expected time comes from efficiencies that are calibrated for the H100,
+ * The time at the ceiling is the time that the fastest products and copies need for the op's work (op_cost.h): 80 % of
+ * the peak, 90 % of the memory's bandwidth. The expected time comes from efficiencies that are calibrated for the H100,
  * whose sources op_estimate.c states, and scaled to other GPUs by their data sheets. docs/performance.md states
  * their accuracy. */
 #ifndef ZTRAIN_GPU_PLAN_OP_ESTIMATE_H
 #define ZTRAIN_GPU_PLAN_OP_ESTIMATE_H
 
 #include "gpu/ops.h"
-#include "gpu/plan/gpu_model.h"
+#include "gpu/plan/gpu_catalog.h"
 
 /* Where the time of a step goes. */
 #define PLAN_KINDS(X)                           \
@@ -25,10 +25,10 @@
     X(EMBEDDING, "embedding")                   \
     X(OPTIMIZER, "optimizer")                   \
     X(GAPS, "launch gaps")                      \
-    X(EXPOSED, "exposed communication")
+    X(EXPOSED, "exposed transfers")
 
 /* What a plan may assume about the step: the word that --assume takes, and the overhead that the assumption removes;
- * its gain is what today's behaviour costs. */
+ * its gain is the cost of today's behaviour. */
 #define PLAN_ASSUMPTIONS(X)                                                                \
     X(FAST_PRODUCTS, "fast-products", "matrix products below the ceiling")                 \
     X(FAST_ATTENTION, "fast-attention", "attention kernels below the ceiling")             \
@@ -51,11 +51,26 @@ extern const char *const plan_kind_names[PLAN_KIND_COUNT];
 extern const char *const plan_assumption_words[PLAN_ASSUMPTION_COUNT];     /* "bf16-logits" */
 extern const char *const plan_assumption_overheads[PLAN_ASSUMPTION_COUNT]; /* "fp32 logits" */
 
-/* A GPU and what is assumed about the step: bit 1 << enum plan_assumption. */
+/* A GPU and the assumptions about the step: bit 1 << enum plan_assumption. */
 struct plan_settings {
     const struct gpu_model *gpu;
     unsigned assumptions;
+    double host_link;             /* bytes/s between GPU and host, each way; 0: usual */
+    double host_memory;           /* bytes/s that the host reads and writes for one rank; 0: usual */
+    double disk_read, disk_write; /* bytes/s of the disk of a node, which its ranks share; 0: usual */
+    int node_ranks;               /* that share it; 0: one */
 };
+
+/* The rates that --assume sets by their words: "host-link=50GB". */
+enum { PLAN_RATE_COUNT = 4 };
+extern const char *const plan_rate_words[PLAN_RATE_COUNT];
+extern const char *const plan_rate_meanings[PLAN_RATE_COUNT];
+
+/* The rates for one rank, set or usual (op_estimate.c has the sources of the usual ones). */
+double plan_host_link(const struct plan_settings *settings);
+double plan_host_memory(const struct plan_settings *settings);
+double plan_disk_read(const struct plan_settings *settings);
+double plan_disk_write(const struct plan_settings *settings);
 
 static inline bool plan_assumes(const struct plan_settings *settings, enum plan_assumption assumption)
 {

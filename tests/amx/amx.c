@@ -197,7 +197,7 @@ static void multiply(struct tile *sums, const struct tile *a, const struct tile 
 
 /* ---- decoding ------------------------------------------------------------ */
 
-/* The operand in memory of an instruction whose ModRM byte is at `at`. Moves *at behind it. Tiles are read and written
+/* The operand in memory of an instruction whose ModRM byte is at `at`. Moves *at past it. Tiles are read and written
  * row by row, *stride (the index register) apart. */
 static uint8_t *address_of(const greg_t *r, const uint8_t **at, bool index_high, bool base_high, int64_t *stride)
 {

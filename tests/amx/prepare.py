@@ -2,7 +2,7 @@
 """A program or library as a CPU with AMX sees it: prepare.py FILE COPY
 
 Copies FILE and replaces its `cpuid` by `ud2` and its `xgetbv` by `ud1 eax, eax`, which tests/amx/amx.c answers. Where these
-instructions are, objdump says. Standard library only; x86-64 only.
+instructions are, is taken from objdump. Standard library only; x86-64 only.
 """
 import re
 import shutil

@@ -1,7 +1,7 @@
 """What the tests on several machines are written with: runs under srun, sbatch and torchrun's variables, which process
 is which rank, references to compare with.
 
-All processes of a test have RUN_MARK in their environment, so that what it leaves behind on any node is found.
+All processes of a test have RUN_MARK in their environment, so that processes that it leaves on any node are found.
 """
 import os
 import re
@@ -75,7 +75,7 @@ class ClusterFolder(Folder):
         for pid in marked(RUN_MARK, self.path):
             variables = environment_of(pid)
             rank = variables.get("RANK", variables.get("SLURM_PROCID"))
-            started = "SLURM_STEP_ID" in variables or "RANK" in variables  # a batch script has SLURM_PROCID, too
+            started = "SLURM_STEP_ID" in variables or "RANK" in variables  # a batch script also has SLURM_PROCID
             if rank is not None and started and program_of(pid) == "ztrain":
                 found[int(rank)] = pid
         return found
@@ -91,7 +91,7 @@ class ClusterFolder(Folder):
         """No process of the test is left on any node."""
         end = time.monotonic() + seconds * SLOWNESS
         while left := self.left_behind():
-            assert time.monotonic() < end, f"left behind: {left}"
+            assert time.monotonic() < end, f"processes are left: {left}"
             time.sleep(0.05)
 
     def end_all(self):

@@ -15,7 +15,7 @@ from cluster_harness import ClusterFolder  # noqa: E402
 
 def pytest_configure(config):
     config.addinivalue_line("markers", "nodes(count): how many nodes the test's cluster has (2)")
-    config.addinivalue_line("markers", "apart: needs nodes with host names and networks of their own")
+    config.addinivalue_line("markers", "apart: needs nodes with separate host names and networks")
 
 
 @pytest.hookimpl(hookwrapper=True)

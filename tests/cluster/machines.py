@@ -1,16 +1,16 @@
 """Machines for tests: a head and some nodes on this one computer, each with a host name, process numbers, /dev/shm and
-network of its own, joined by a switch.
+separate network, joined by a switch.
 
 A machine is a set of Linux namespaces (network, UTS, PID, mount, IPC) around a first process that does nothing but
 wait. The head's holds the switch, a bridge; a node's network card, eth0, is one end of a cable (veth) whose other end
 is plugged into it. All see the same files. Nodes are nested into the head.
 
-Nothing is left behind, whatever happens: the first process waits for the end of its standard input, which comes when
+Nothing is left, whatever happens: the first process waits for the end of its standard input, which comes when
 this program closes it or dies; the kernel then ends every process of that machine and of those nested into it, and the
 networks go with them. So no clean-up has to run, no address or name can meet one that is in use, and this computer's
 own network is never touched.
 
-Needs root (CAP_SYS_ADMIN, CAP_NET_ADMIN) or unprivileged user namespaces; why_not() says what is missing.
+Needs root (CAP_SYS_ADMIN, CAP_NET_ADMIN) or unprivileged user namespaces; why_not() names what is missing.
 """
 import os
 import shutil
@@ -159,7 +159,7 @@ class Machines:
         subprocess.run([*self.head.enter(["--net"]), "ip", "link", "add", f"to-n{i}", "type", "veth", "peer", "name",
                         "eth0", "netns", str(node.pid)], check=True)
         self.head.run("ip", "link", "set", f"to-n{i}", "master", "switch", "up")
-        # docker0: an address that every node has, as where a container engine is installed: nobody is reached by it.
+        # docker0: an address that every node has, as where a container engine is installed: no machine can be reached by it.
         node.run("sh", "-ec", f"ip addr add {node.ipv4}/24 dev eth0\nip -6 addr add {node.ipv6}/64 dev eth0 nodad\n"
                  f"ip link set eth0 up\nip route add default via {self.head.ipv4}\n"
                  "ip link add docker0 type bridge\nip addr add 172.17.0.1/16 dev docker0\nip link set docker0 up")

@@ -11,7 +11,7 @@ a second. It installs nothing, and does not touch a Slurm that this computer has
 temporary folder with a short path (the path of a unix socket has at most 107 bytes), which is deleted at the end.
 
 It works in one of two ways, depending on this computer's permissions:
-  machines       each node has a host name, network and processes of its own (machines.py), which is as real as possible.
+  machines       each node is a machine with its host name, network and processes (machines.py), which is as real as possible.
                  However this program ends, all processes of the cluster end with it.
   side by side   without the privilege for that, the nodes n0, n1, … are slurmds with this computer's host name. A second
                  process waits for the end of this program and ends the processes that are left.
@@ -56,7 +56,7 @@ ProctrackType=proctrack/linuxproc
 TaskPlugin=task/none
 MailProg=/bin/true
 MpiDefault=none
-# More CPUs than there are; a job larger than the cluster is refused instead of waiting for ever.
+# More CPUs than there are; a job larger than the cluster is refused instead of waiting forever.
 EnforcePartLimits=ALL
 SelectType=select/cons_tres
 SelectTypeParameters=CR_CPU
@@ -79,7 +79,7 @@ PartitionName=low Nodes=ALL Default=NO MaxTime=INFINITE State=UP PriorityTier=1 
 
 
 def no_machines():
-    """None where the nodes can be machines of their own, else the reason. slurmd must be real root to be one's root."""
+    """None where the nodes can be separate machines, else the reason. slurmd must be real root to be one's root."""
     return "not root here" if os.geteuid() else machines.why_not()
 
 
@@ -142,7 +142,7 @@ class SideBySide:
 
 
 class Cluster:
-    """Slurm with nodes n0, n1, …  `apart`: the nodes are machines of their own. with Cluster(2) as cluster: …"""
+    """Slurm with nodes n0, n1, …  `apart`: the nodes are separate machines. with Cluster(2) as cluster: …"""
 
     def __init__(self, nodes=2, cpus=64):
         self.count, self.cpus = nodes, cpus
@@ -208,7 +208,7 @@ class Cluster:
 
     @staticmethod
     def _free_ports(count):
-        """The first of `count` ports in a row that nobody listens on, below those that the kernel gives out itself."""
+        """The first of `count` ports in a row on which no process listens, below those that the kernel gives out itself."""
         used = set()
         for table in ("/proc/net/tcp", "/proc/net/tcp6"):
             with contextlib.suppress(FileNotFoundError), open(table, encoding="ascii") as f:
@@ -288,7 +288,7 @@ class Cluster:
         return os.path.join(self.folder, name)
 
     def popen(self, command, env=None, **how):
-        """Starts a command on the head. With machines of their own nsenter stands before it: see target()."""
+        """Starts a command on the head. On separate machines nsenter stands before it: see target()."""
         return self.head.popen(command, env={**self.environment, **(env or {})}, **how)
 
     def target(self, process):
@@ -297,7 +297,7 @@ class Cluster:
         return below[0]
 
     def ask(self, *command, check=False):
-        """What a command of Slurm's says, or "" when it fails, which it may while its controller is busy."""
+        """The output of a command of Slurm's, or "" when it fails, which it may while its controller is busy."""
         process = self.popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                              text=True)
         out, err = process.communicate(timeout=60)
@@ -306,7 +306,7 @@ class Cluster:
         return out if process.returncode == 0 else ""
 
     def do(self, *command):
-        """Runs a command of Slurm's that must succeed; what it says."""
+        """Runs a command of Slurm's that must succeed; returns its output."""
         return self.ask(*command, check=True)
 
     def submit(self, *arguments):
@@ -370,7 +370,7 @@ def main(arguments):
             try:
                 code = process.wait()
                 return code if code >= 0 else 128 - code
-            except KeyboardInterrupt:  # the command has been told, too
+            except KeyboardInterrupt:  # the command got the signal as well
                 continue
 
 

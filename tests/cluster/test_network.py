@@ -35,7 +35,7 @@ def torchrun(folder, lan, *arguments, per_node=2, master="10.77.0.2", env=None, 
 
 
 def all_end(folder, processes, code=FINISHED, seconds=60):
-    """Every rank ends with the code; what they said."""
+    """Checks that every rank ends with the code; returns their output."""
     done = [folder.wait(process, seconds) for process in processes]
     assert all(each.code == code for each in done), done
     folder.wait_for_none()
@@ -75,7 +75,7 @@ LISTENERS = """for table in ("tcp", "tcp6"):
 
 
 def all_end_but(folder, processes, strangers):
-    """The ranks end well; then the strangers are asked to."""
+    """Checks that the ranks end well; then asks the strangers to end."""
     done = [folder.wait(process, 90) for process in processes]
     assert all(each.code == FINISHED for each in done), done
     for stranger in strangers:
@@ -122,7 +122,7 @@ def test_a_machine_loses_power(lan_folder, lan):
 
 @pytest.mark.parametrize("victim, number", [(3, signal.SIGKILL), (0, signal.SIGKILL), (2, signal.SIGSTOP)])
 def test_a_rank_goes(lan_folder, lan, victim, number):
-    """Nobody watches over these ranks: they see by themselves that one is gone."""
+    """No supervisor watches over these ranks: they notice by themselves that one is gone."""
     processes = torchrun(lan_folder, lan, "--config", lan_folder.spec(LONG), pause=True)
     lan_folder.wait_for_step(30, process=processes[0])
     began, pid = time.monotonic(), lan_folder.ranks()[victim]

@@ -1,4 +1,4 @@
-"""scripts/slurm/train.sbatch: the ends of a job: errors that a restart does not mend, signals at any time, time limits."""
+"""scripts/slurm/train.sbatch: the ends of a job: errors that a restart does not fix, signals at any time, time limits."""
 import os
 import signal
 import time
@@ -8,7 +8,7 @@ from harness import CHECKPOINT, DATA, FINISHED, LLAMA, PEER, USAGE, ZTRAIN, wait
 from slurm_lab import environment_of, marked, program_of
 
 
-# --- what a restart does not mend -------------------------------------------------------------------------------------
+# --- what a restart does not fix -------------------------------------------------------------------------------------
 
 def test_errors_that_would_come_again_end_the_job(folder):
     """Four jobs at a time: a bad spec, bad data, bad checkpoints, a run that never gets anywhere."""
@@ -73,8 +73,8 @@ def test_usr1_while_the_job_starts(folder):
 
 
 def test_time_limit(folder):
-    """Two jobs at a time, a minute each. One is told by Slurm some seconds before and requeues; the other, srun alone,
-    is told nothing: it knows when the time is over."""
+    """Two jobs at a time, a minute each. Slurm signals one some seconds before, and it requeues; the other, srun alone,
+    gets no signal: it knows when the time is over."""
     told = folder.sbatch("-N 2 --ntasks-per-node=1 --time=1 --signal=B:USR1@15",
                          "--config", folder.spec(ENDLESS, "told"), env=PAUSE)
     alone = folder.srun("-N 2 --ntasks-per-node=1 --time=1", "--config", folder.spec(ENDLESS, "alone"), env=PAUSE)
@@ -96,6 +96,6 @@ def test_time_limit(folder):
 
 
 def test_the_folder_of_a_run_is_found(folder):
-    """The script asks --dry-run for it, also where names have blanks."""
+    """The script takes it from --dry-run; names may have blanks."""
     done = folder.ztrain("--config", folder.spec(name="a run"), "--dry-run")
     assert f"run folder: {folder.run_folder('a run')}\n" in done.out

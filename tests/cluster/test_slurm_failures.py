@@ -26,7 +26,7 @@ def start(folder, mpi="pmi2", env=None, more=(), options=TWO_BY_TWO):
 
 
 def ends_soon(folder, process, since):
-    """srun and all ranks end in time; what was said."""
+    """Checks that srun and all ranks end in time; returns their output."""
     done = folder.wait(process, 30)
     folder.wait_for_none(5)
     assert time.monotonic() - since < SOON, done
@@ -34,7 +34,7 @@ def ends_soon(folder, process, since):
 
 
 def resumes_without_loss(folder, options=TWO_BY_TWO):
-    """Goes on to the end; the numbers are those of a run that was left alone."""
+    """Resumes to the end; the numbers are those of an uninterrupted run."""
     assert folder.checkpoints(), "no checkpoint to resume from"
     process = folder.srun(options, "--config", folder.spec(LONG), "--resume", folder.run_folder())
     done = folder.wait(process, 90)
@@ -77,7 +77,7 @@ def test_a_rank_stands_still(folder, mpi, victim):
 
 @pytest.mark.parametrize("victim, code", [(1, 0), (2, 0), (3, 3), (0, 3)])
 def test_a_rank_leaves_without_a_word(folder, victim, code):
-    """With 0 srun sees nothing wrong, -K or not: it is the other ranks that end the step."""
+    """With 0 srun notices no error, with or without -K: the other ranks end the step."""
     told = folder.at("leave")
     process, _ = start(folder, env={"ZTRAIN_TEST_LEAVE": told})
     began = time.monotonic()
@@ -92,7 +92,7 @@ def test_a_rank_leaves_without_a_word(folder, victim, code):
 
 
 def test_a_rank_never_arrives(folder):
-    """The others give up after the start's time limit (10 s and a little for each rank) instead of waiting for ever."""
+    """The others give up after the start's time limit (10 s and a little for each rank) instead of waiting forever."""
     steps, spoken = [], 0
     for mpi, victim in (("pmi2", 0), ("pmi2", 3), ("pmix", 3), ("none", 0), ("none", 3)):
         program = ["sh", "-c", 'if [ "$SLURM_PROCID" = "$0" ]; then sleep 60; fi; exec "$@"', victim, ZTRAIN]
@@ -169,7 +169,7 @@ def test_scancel(folder):
 
 
 def test_srun_is_asked_to_end(folder):
-    """SIGTERM to srun kills the tasks at once: what was done since the newest checkpoint is done again."""
+    """SIGTERM to srun kills the tasks at once: steps since the newest checkpoint are repeated."""
     process, _ = start(folder)
     began = time.monotonic()
     os.kill(folder.cluster.target(process), signal.SIGTERM)
@@ -192,7 +192,7 @@ def test_srun_is_killed(folder):
 
 
 def test_usr1_to_srun(folder):
-    """srun passes it on: the step at hand, a checkpoint, 75."""
+    """srun passes it on; the ranks finish the step, write a checkpoint and end with 75."""
     process, _ = start(folder)
     os.kill(folder.cluster.target(process), signal.SIGUSR1)
     done = folder.wait(process, 20)
@@ -211,7 +211,7 @@ def test_usr1_from_scancel(folder):
 
 
 def test_an_error_of_one_rank_ends_all_with_its_code(folder):
-    """Rank 3 cannot read the data: a data error, not a peer's loss, wherever it is reported."""
+    """Rank 3 cannot read the data; every report is of a data error, not of a lost peer."""
     hidden = folder.at("elsewhere")
     os.mkdir(hidden)
     program = ["sh", "-c", 'if [ "$SLURM_PROCID" = 3 ]; then cd "$0"; fi; exec "$@"', hidden, ZTRAIN]

@@ -15,7 +15,7 @@ def test_from_the_first_step_to_the_last(folder):
 
 
 def test_preemption(folder):
-    """A job of higher priority wants the nodes: a checkpoint at the notice, then the queue."""
+    """A job of higher priority takes the nodes: the run writes a checkpoint at the notice and is requeued."""
     job = start(folder, TWO_BY_TWO + " -p low")
     began = time.monotonic()
     urgent = folder.cluster.submit("-p", "main", "-N", "2", "--exclusive", "-o", "/dev/null", "--wrap", "sleep 1")
@@ -26,7 +26,7 @@ def test_preemption(folder):
 
 
 def test_requeued_by_an_administrator(folder):
-    """At once, and for later: requeuehold and release."""
+    """The job is requeued at once, and for later with requeuehold and release."""
     job = start(folder)
     folder.cluster.do("scontrol", "requeue", job)
     wait_until(lambda: not folder.ranks(), 20, "the end of the ranks")

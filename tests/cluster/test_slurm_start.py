@@ -14,7 +14,7 @@ SHORT = {**BATCH, "train": {"epochs": None, "max_steps": 4}, "comm": {"timeout_s
 
 
 def run_and_compare(folder, options, ranks, changes=SHORT, mpi="pmi2", name="run"):
-    """Trains under srun; the numbers must be those of as many local ranks. Returns what it said."""
+    """Trains under srun; the numbers must be those of as many local ranks. Returns its output."""
     expected = folder.reference(changes, ranks, f"{name}-reference")
     secret = {"ZTRAIN_JOB_SECRET": SECRET} if mpi == "none" else {}
     process = folder.srun(options, "--config", folder.spec(changes, name), mpi=mpi, env=secret)
@@ -53,7 +53,7 @@ def test_where_the_ranks_are_changes_no_bit(folder, options, ranks):
     run_and_compare(folder, options, ranks, {**SHORT, "zero_optimization": {"stage": 2}, "bf16": {"enabled": True}})
 
 
-def test_bytes_sent_are_as_theory_says(folder):
+def test_bytes_sent_are_those_of_theory(folder):
     done = run_and_compare(folder, "-N 2 --ntasks-per-node=2", 4, {**SHORT, "zero_optimization": {"stage": 3}})
     counted = re.findall(r"(gathered|reduced) (\d+) bytes \(theory (\d+)\)", done.out)
     assert len(counted) >= 2 and all(count == theory for _, count, theory in counted), done
@@ -83,7 +83,7 @@ def test_ranks_that_do_not_know_of_each_other(folder):
 @pytest.mark.parametrize("stale", ["PMI_FD=77 PMI_RANK=0 PMI_SIZE=2", "PMI_FD=77"],
                          ids=["of-another-step", "alone"])
 def test_a_stale_pmi_fd(folder, stale):
-    """Inherited from a process that has long ended, say through an interactive shell in a step."""
+    """PMI_FD is inherited from a process that has long ended, say through an interactive shell in a step."""
     command = f"{stale} exec {ZTRAIN} --config {folder.spec(SHORT)}"
     done = folder.wait(folder.srun("-N 1 -n 1", "-c", command, program=["sh"], mpi="none"), 30)
     assert done.code == USAGE, done
@@ -125,7 +125,7 @@ def test_a_task_without_its_numbers(folder):
 
 
 def test_variables_of_which_some_fit(folder):
-    """RANK=0 contradicts srun on three of four ranks; they tell the one that it does not."""
+    """RANK=0 contradicts srun on three of four ranks; they send the error to the one that it does not."""
     process = folder.srun("-N 2 --ntasks-per-node=2", "--config", folder.spec(SHORT),
                           env={"RANK": "0", "WORLD_SIZE": "4"})
     done = folder.wait(process, 30)
@@ -159,7 +159,7 @@ def test_a_library_that_one_node_lacks(folder, mpi, name, codes):
 
 
 def test_an_interface_that_no_node_has(folder):
-    """All ranks find it out before they have met: one says it."""
+    """All ranks find it out before they have met: one prints it."""
     done = folder.wait(folder.srun("-N 2 --ntasks-per-node=2", "--config", folder.spec(SHORT), "--set",
                                    "comm.interface=none0"), 30)
     assert done.code == USAGE and len(errors(done)) == 1 and "rank 0 on" in done.err and "none0" in done.err, done
@@ -167,15 +167,15 @@ def test_an_interface_that_no_node_has(folder):
 
 @pytest.mark.apart
 def test_a_network_that_does_not_join_the_nodes(folder):
-    """docker0 is there on both and joins nobody: one rank of each node says it, in addresses that people know."""
+    """docker0 is there on both and joins no machines: one rank of each node prints so, in addresses that people know."""
     done = folder.wait(folder.srun("-N 2 --ntasks-per-node=2", "--config", folder.spec(SHORT), "--set",
                                    "comm.interface=docker0"), 30)
     assert done.code == USAGE and len(errors(done)) == 2, done
     assert all("(172.17.0.1/16) and node" in error for error in errors(done)), done
 
 
-def test_a_batch_script_is_no_rank(folder):
-    """There SLURM_PROCID, SLURM_NTASKS, … are set as well. ztrain without srun trains alone only if that is said."""
+def test_a_batch_script_is_not_a_rank(folder):
+    """SLURM_PROCID, SLURM_NTASKS, … are set there as well. Without srun, ztrain trains alone only if it is asked to."""
     script, command = folder.at("alone.sh"), f"{ZTRAIN} --config {folder.spec(SHORT)}"
     with open(script, "w", encoding="utf-8") as f:
         f.write(f"#!/bin/sh\n{command} --dry-run || exit 1\n{command}\necho code $?\n"
@@ -189,7 +189,7 @@ def test_a_batch_script_is_no_rank(folder):
 
 
 def test_local_ranks_inside_a_step(folder):
-    """Two of two nodes with local ranks of their own would be two runs in one folder."""
+    """Two of two nodes with separate local ranks would be two runs in one folder."""
     process = folder.srun("-N 2 --ntasks-per-node=1", "--config", folder.spec(SHORT), "--local-gpus", 2)
     done = folder.wait(process, 30)
     assert done.code == USAGE, done
@@ -197,7 +197,7 @@ def test_local_ranks_inside_a_step(folder):
 
 
 def test_a_rank_that_ends_late(folder):
-    """All fail together; srun -K terminates the later one, which ends with the common code all the same."""
+    """All fail together; srun -K terminates the later one, which still ends with the common code."""
     source, late = folder.at("late.c"), folder.at("late.so")
     with open(source, "w", encoding="utf-8") as f:
         f.write("#include <unistd.h>\n"

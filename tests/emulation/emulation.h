@@ -25,7 +25,7 @@
  * ZTRAIN_EMULATION_DRIVER: the CUDA that the driver supports, as 12080 (0: no driver);
  * ZTRAIN_EMULATION_FAILS=CODE@N: from the Nth kernel on, calls return this error of CUDA's, as those of a failed GPU do;
  * ZTRAIN_EMULATION_NO_CAPTURE=1: captures fail; ZTRAIN_EMULATION_SLOW: a call or a library that takes four seconds,
- * once. */
+ * once; ZTRAIN_EMULATION_FORGETS=FILE:LINE: an event of comm/zero that is left out (forgetful_wait.h). */
 #ifndef ZTRAIN_TESTS_EMULATION_H
 #define ZTRAIN_TESTS_EMULATION_H
 
@@ -94,6 +94,12 @@ bool is_pinned(const void *p);
 /* A copy between [p, p + bytes) and the device is queued / has been waited for. */
 void pinned_close(const void *p, size_t bytes, bool host_may_read);
 void pinned_open(const void *p, size_t bytes);
+/* The same memory, always accessible. */
+void *pinned_alias(void *p);
+/* Ends the process unless the operation comes after all earlier ones that conflict with it in pinned memory. */
+struct operation;
+struct range;
+void pinned_order(const operation &op, const range &range);
 void copy_bytes(void *to, const void *from, size_t bytes); /* sanitizers do not check it */
 uint64_t hash_bytes(const void *p, size_t bytes);
 

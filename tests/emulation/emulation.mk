@@ -66,7 +66,7 @@ $(EMU)/absent/libcuda.so.1: tests/emulation/absent_driver.c Makefile
 $(EMU)/obj/%.o: %.c Makefile tests/emulation/emulation.mk
 	@mkdir -p $(@D)
 	$(call say,CC,$@)
-	$(Q)$(CC) $(EMU_C_FLAGS) -c $< -o $@
+	$(Q)$(CC) $(EMU_C_FLAGS) $(if $(filter comm/zero/%,$<),-include tests/emulation/forgetful_wait.h) -c $< -o $@
 $(EMU)/obj/%.o: %.cc Makefile tests/emulation/emulation.mk
 	@mkdir -p $(@D)
 	$(call say,CXX,$@)

@@ -113,6 +113,13 @@ cudaMemcpyKind kind_of(const void *to, const void *from, cudaMemcpyKind kind)
     return real;
 }
 
+/* Memory of any kind as the run time may access it. */
+void *accessible(const void *p)
+{
+    void *writable = const_cast<void *>(p);
+    return is_device(p) ? open_alias(writable) : pinned_alias(writable);
+}
+
 void copy(guard &lock, stream_state *s, void *to, const void *from, size_t bytes, cudaMemcpyKind kind)
 {
     static const char *const names[] = {"a copy on the host", "a copy to the device", "a copy from the device",
@@ -131,11 +138,11 @@ void copy(guard &lock, stream_state *s, void *to, const void *from, size_t bytes
         return;
     }
     const bool quiet = is_quiet(is_device(to) ? from : to, bytes), watched = quiet && !is_device(from);
-    uint64_t hash = watched ? hash_bytes(from, bytes) : 0;
+    uint64_t hash = watched ? hash_bytes(accessible(from), bytes) : 0;
     pinned_copy pinned = {}, *closed = nullptr;
     if (!is_device(to) && quiet) {
         std::vector<unsigned char> poison(bytes, 0xff);
-        copy_bytes(to, poison.data(), bytes);
+        copy_bytes(accessible(to), poison.data(), bytes);
         if (is_pinned(to)) {
             pinned = {to, bytes, false, 0, 0};
             closed = &pinned;
@@ -149,12 +156,12 @@ void copy(guard &lock, stream_state *s, void *to, const void *from, size_t bytes
     std::string name = op.name;
     op.run = [=] {
         stats.copies++;
-        if (watched && hash_bytes(from, bytes) != hash)
+        if (watched && hash_bytes(accessible(from), bytes) != hash)
             report("the host changed the memory of %s (number %u on stream %d) after it was queued and before it ran",
                    name.c_str(), number, stream);
         if (!is_device(to) && is_pinned(to))
             open_for_copy(stream, number, to, bytes, true);
-        copy_bytes(open_alias(to), open_alias(from), bytes);
+        copy_bytes(accessible(to), accessible(from), bytes);
         if (!is_device(to) && is_pinned(to))
             open_for_copy(stream, number, to, bytes, false);
     };

@@ -6,7 +6,8 @@
  * run time. An allocation ends less than 256 bytes before a closed page, and freed memory stays closed.
  *
  * From the time a copy is queued until the host has waited for it, the whole pages of pinned memory that it covers are
- * closed: to every access if the copy writes them, to writing if it reads them. Memory that is not pinned is checked by
+ * closed: to every access if the copy writes them, to writing if it reads them. The copies themselves use a second mapping.
+ * Two copies of the same bytes, of which one writes, must be ordered by events. Memory that is not pinned is checked by
  * the copy itself (emulation_cudart.cc). */
 #include "emulation.h"
 
@@ -44,9 +45,20 @@ std::map<char *, allocation> allocations; /* by the begin of the mapping */
 size_t next_offset = PAGE;
 unsigned next_number = 1, open_count;
 
+/* What an operation does with pinned memory, until a later one writes all of it. */
+struct pinned_access {
+    const char *begin, *end;
+    bool write;
+    int stream;
+    uint32_t number;
+    std::string name;
+};
+
 struct pinned {
     size_t bytes;
     bool registered;
+    char *alias; /* the same memory, always accessible; registered: NULL */
+    std::vector<pinned_access> accesses;
 };
 std::map<char *, pinned> pinned_ranges;
 struct closed_range {
@@ -294,12 +306,17 @@ void check_range(const char *what, const void *p, size_t bytes)
 cudaError_t pinned_new(void **p, size_t bytes)
 {
     size_t size = round_up(bytes ? bytes : 1, PAGE);
-    void *map = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    int fd = memfd_create("emulated-pinned", MFD_CLOEXEC);
     *p = nullptr;
-    if (map == MAP_FAILED)
+    if (fd < 0 || ftruncate(fd, static_cast<off_t>(size)) != 0)
+        report("pinned memory: %s", strerror(errno));
+    void *map = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    void *alias = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    close(fd);
+    if (map == MAP_FAILED || alias == MAP_FAILED)
         return cudaErrorMemoryAllocation;
     memset(map, 0xff, size);
-    pinned_ranges[static_cast<char *>(map)] = {bytes, false};
+    pinned_ranges[static_cast<char *>(map)] = {bytes, false, static_cast<char *>(alias), {}};
     *p = map;
     return cudaSuccess;
 }
@@ -308,7 +325,7 @@ cudaError_t pinned_register(void *p, size_t bytes)
 {
     if (is_pinned(p))
         return cudaErrorHostMemoryAlreadyRegistered;
-    pinned_ranges[static_cast<char *>(p)] = {bytes, true};
+    pinned_ranges[static_cast<char *>(p)] = {bytes, true, nullptr, {}};
     return cudaSuccess;
 }
 
@@ -322,17 +339,56 @@ cudaError_t pinned_free(void *p, bool registered)
     for (const closed_range &r : closed)
         if (r.begin >= at->first && r.begin < at->first + at->second.bytes)
             report("pinned memory is freed before a copy %s it has been waited for", r.readable ? "from" : "to");
-    if (!registered)
+    if (!registered) {
         munmap(p, round_up(at->second.bytes ? at->second.bytes : 1, PAGE));
+        munmap(at->second.alias, round_up(at->second.bytes ? at->second.bytes : 1, PAGE));
+    }
     pinned_ranges.erase(at);
     return cudaSuccess;
 }
 
-bool is_pinned(const void *p)
+namespace
+{
+/* The pinned memory that holds p; NULL: none. */
+std::pair<char *const, pinned> *pinned_at(const void *p)
 {
     auto next = pinned_ranges.upper_bound(const_cast<char *>(static_cast<const char *>(p)));
-    return next != pinned_ranges.begin() &&
-           static_cast<const char *>(p) < std::prev(next)->first + std::prev(next)->second.bytes;
+    if (next == pinned_ranges.begin())
+        return nullptr;
+    auto &entry = *std::prev(next);
+    return static_cast<const char *>(p) < entry.first + entry.second.bytes ? &entry : nullptr;
+}
+} // namespace
+
+bool is_pinned(const void *p)
+{
+    return pinned_at(p) != nullptr;
+}
+
+void *pinned_alias(void *p)
+{
+    auto *entry = pinned_at(p);
+    return entry && entry->second.alias ? entry->second.alias + (static_cast<char *>(p) - entry->first) : p;
+}
+
+void pinned_order(const operation &op, const range &range)
+{
+    auto *entry = pinned_at(range.p);
+    if (!entry)
+        return;
+    const char *begin = static_cast<const char *>(range.p), *end = begin + range.bytes;
+    std::vector<pinned_access> &accesses = entry->second.accesses;
+    for (const pinned_access &a : accesses)
+        if (a.begin < end && begin < a.end && (a.write || range.write) && op.after.at[a.stream] < a.number)
+            report("missing event: %s (number %u on stream %d) %s byte %td of pinned memory, which %s (number %u on "
+                   "stream %d) %s; no event or synchronisation orders stream %d after stream %d",
+                   op.name.c_str(), op.number, op.stream, range.write ? "writes" : "reads", begin - entry->first,
+                   a.name.c_str(), a.number, a.stream, a.write ? "wrote" : "read", op.stream, a.stream);
+    auto covered = [&](const pinned_access &a) {
+        return begin <= a.begin && a.end <= end && (range.write || (!a.write && a.stream == op.stream));
+    };
+    accesses.erase(std::remove_if(accesses.begin(), accesses.end(), covered), accesses.end());
+    accesses.push_back({begin, end, range.write, op.stream, op.number, op.name});
 }
 
 namespace

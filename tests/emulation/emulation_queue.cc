@@ -321,6 +321,8 @@ void enqueue(guard &lock, stream_state *s, operation &&op, const pinned_copy *co
     op.number = ++s->queued;
     s->after.at[op.stream] = op.number;
     op.after = s->after;
+    for (const range &r : op.ranges)
+        pinned_order(op, r);
     if (copy) {
         pinned_copies.push_back(*copy);
         pinned_copies.back().stream = op.stream;

@@ -473,6 +473,27 @@ void run_pinned_read_early(float *p)
     check(cudaStreamDestroy(a));
 }
 
+/* Memory of the host through which values pass from one copy to the next. */
+void run_pinned_between_copies(float *p)
+{
+    (void)p;
+    cudaStream_t a = new_stream(), b = new_stream();
+    cudaEvent_t down;
+    check(cudaEventCreateWithFlags(&down, cudaEventDisableTiming));
+    float *big = device_floats(2048), *pinned = static_cast<float *>(pinned_page());
+    check(cudaMemcpyAsync(pinned, big, 8192, cudaMemcpyDeviceToHost, a));
+    check(cudaEventRecord(down, a));
+    if (!fault)
+        check(cudaStreamWaitEvent(b, down, 0));
+    check(cudaMemcpyAsync(big, pinned, 8192, cudaMemcpyHostToDevice, b));
+    check(cudaDeviceSynchronize());
+    check(cudaEventDestroy(down));
+    check(cudaFreeHost(pinned));
+    check(cudaFree(big));
+    check(cudaStreamDestroy(a));
+    check(cudaStreamDestroy(b));
+}
+
 void run_pinned_written_early(float *p)
 {
     cudaStream_t a = new_stream();
@@ -584,6 +605,7 @@ const program programs[] = {
     {"graph-waits", run_graph_waits},
     {"pinned-read-early", run_pinned_read_early},
     {"pinned-written-early", run_pinned_written_early},
+    {"pinned-between-copies", run_pinned_between_copies},
     {"pageable-read-early", run_pageable_read_early},
     {"pageable-written-early", run_pageable_written_early},
     {"host-function-touches", run_host_function_touches},

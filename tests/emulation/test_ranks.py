@@ -117,7 +117,7 @@ def test_a_rank_without_a_gpu(folder):
 
 @pytest.mark.parametrize("stage", ["0", "1", "2", "3"])
 def test_golden(stage):
-    """Over NCCL; the results of ranks that share a GPU are compared with it below."""
+    """The golden cases over NCCL; the results of ranks that share a GPU are compared with them below."""
     command = ["tests/golden/check_golden.py", "--ztrain", harness.ZTRAIN, "--case", "gpt2", "--set",
                "train.device=cuda", "--set", "train_micro_batch_size_per_gpu=3", "--stage", stage, "--ranks", "2"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=900, env={**os.environ, **TWO})
@@ -126,7 +126,7 @@ def test_golden(stage):
 
 @pytest.mark.parametrize("stage", [1, 3])
 def test_every_way_gives_the_same_bits(folder, stage):
-    """Through host memory and over NCCL, with and without overlap, in one piece and in many."""
+    """The ways lead through host memory and over NCCL, with and without overlap, in one piece and in many."""
     zero = {"zero_optimization": {"stage": stage}}
     done = train(folder, zero, "shared", env=SHARED)
     assert f"2 ranks on {HOST} share 1 GPU (ZTRAIN_SHARE_GPUS=1)" in done.err
@@ -154,7 +154,7 @@ def test_half_precision_and_resume_on_three(folder):
 
 
 @pytest.mark.parametrize("call", ["cudaGetDeviceCount", "cudaSetDevice", "cudnnCreate", "libnccl.so.2"])
-def test_a_slow_start_is_no_silence(folder, call):
+def test_a_slow_start_is_not_silence(folder, call):
     """The other rank waits: the driver, a context and libraries may take longer than comm.timeout_seconds."""
     changes = {"comm": {"timeout_seconds": 1.5}, "bf16": {"enabled": True}}
     Job(folder, "--config", spec_of(folder, changes, steps=1), nodes=[0, 0], env=TWO,

@@ -28,9 +28,9 @@ def golden(case, *arguments, ztrain=ZTRAIN, **environment):
                 *arguments], **environment)
 
 
-def train(folder, name, *settings, resume=None):
+def train(folder, name, *settings, resume=None, case="llama"):
     """(rows of metrics.jsonl, {file name: bytes} of the exported weights) of a run of a golden case."""
-    command = [ZTRAIN, "--config", "tests/golden/llama/run.yaml"]
+    command = [ZTRAIN, "--config", f"tests/golden/{case}/run.yaml"]
     for setting in ("train.device=cuda", f"run.dir={folder}", f"run.name={name}", *settings):
         command += ["--set", setting]
     run(command + (["--resume", resume] if resume else []))
@@ -55,6 +55,11 @@ def test_golden_in_16_bits(dtype):
     golden("gpt2", "--dtype", dtype)
 
 
+def test_documents_in_16_bits():
+    """Documents of many lengths take ztrain's attention, and a sample that is one whole document cuDNN's."""
+    golden("qwen3-documents", "--dtype", "bf16")
+
+
 def test_golden_with_sanitized_kernels():
     golden("qwen3", ztrain=ADDRESS)
 
@@ -71,6 +76,16 @@ def test_same_bits_in_any_order(tmp_path, monkeypatch, lazily, order, seed):
     other = train(tmp_path, order, "train.max_steps=2")
     assert [row.get("loss") for row in other[0]] == [row.get("loss") for row in lazily[0]]
     assert other[1] == lazily[1]
+
+
+@pytest.mark.parametrize("case, policies", [("gpt2", ["mlp"]), ("qwen3", ["mlp", "attention"])])
+def test_recomputation_changes_no_bit(tmp_path, case, policies):
+    settings = ["train.max_steps=1", "train.cuda_graphs=false", "bf16.enabled=true"]
+    kept = train(tmp_path, "kept", *settings, case=case)
+    for policy in policies:
+        again = train(tmp_path, policy, *settings, f"activation_checkpointing.policy={policy}", case=case)
+        assert [row.get("loss") for row in again[0]] == [row.get("loss") for row in kept[0]], policy
+        assert again[1] == kept[1], policy
 
 
 def test_resume_bit_for_bit(tmp_path):

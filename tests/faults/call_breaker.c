@@ -5,7 +5,7 @@
  * files and folders count, in all of its threads and children, from main() on; those on /proc, /sys, /dev and the
  * system's own folders, on sockets and pipes, and on descriptors 0 to 2 do not.
  *
- *   LOG      a line "N KIND PATH" for each counted call, and "hit" behind the one that was broken
+ *   LOG      a line "N KIND PATH" for each counted call, and "hit" after the one that was broken
  *   N        the call that is broken, from 1; 0: none; for at: any number of them in order, with commas between
  *   ACTION   a number: the call is not made and fails with this errno; close() is made first, as a kernel does
  *            half: a read or write moves half of its bytes
@@ -39,7 +39,7 @@
 #error "registers are read as x86-64 has them"
 #endif
 
-/* Where a call says which file it is about: a descriptor in argument 0, a path in argument 0 or 1 (after a folder's
+/* Where a call names its file: a descriptor in argument 0, a path in argument 0 or 1 (after a folder's
  * descriptor). */
 enum where { FD, PATH_0, PATH_1 };
 
@@ -59,7 +59,7 @@ static const struct call {
     {SYS_stat, "stat", PATH_0},       {SYS_lstat, "stat", PATH_0},      {SYS_newfstatat, "stat", PATH_1},
     {SYS_statx, "stat", PATH_1},      {SYS_access, "stat", PATH_0},     {SYS_faccessat, "stat", PATH_1},
     {SYS_faccessat2, "stat", PATH_1}, {SYS_getdents64, "list", FD},     {SYS_flock, "lock", FD},
-    {SYS_lseek, "seek", FD},          {SYS_fcntl, "lock", FD},
+    {SYS_lseek, "seek", FD},          {SYS_fcntl, "lock", FD},          {SYS_fallocate, "reserve", FD},
 };
 enum { NUM_CALLS = sizeof calls / sizeof calls[0] };
 
@@ -216,7 +216,7 @@ static int at_call(pid_t thread)
         return PTRACE_CONT;
     }
     if (call->number == SYS_close)
-        return PTRACE_SYSCALL; /* the descriptor is closed all the same */
+        return PTRACE_SYSCALL; /* the descriptor is closed nevertheless */
     regs.orig_rax = (unsigned long long)-1;
     regs.rax = (unsigned long long)-code;
     ptrace(PTRACE_SETREGS, thread, 0, &regs);

@@ -2,7 +2,8 @@
 process is killed at every one of them, and at random instants.
 
 A failure is survived if the run ends as it always does, or with a documented code and last words; every checkpoint that it
-had published is whole; and after a resume the numbers of all steps are those of an unbroken run.
+had published is whole; after a resume the numbers of all steps are those of an unbroken run; and nothing is left in the folder
+of offload to nvme, of which the sweeps break the calls that concern it.
 """
 import errno
 import os
@@ -12,7 +13,7 @@ import signal
 import subprocess
 import time
 
-from lab import CHECKPOINT, DATA, DEVICE, ENVIRONMENT, FINISHED, USAGE, Metrics, Sweep, differences, state_of
+from lab import BROKEN, CHECKPOINT, DATA, DEVICE, ENVIRONMENT, FINISHED, TO_DISK, USAGE, Metrics, Sweep, differences, state_of
 
 BREAKER = "call_breaker"
 ERRORS = {
@@ -30,6 +31,7 @@ ERRORS = {
     "list": ("EIO", "ESTALE"),
     "lock": ("ENOLCK", "EIO", "EINTR"),
     "seek": ("EIO",),
+    "reserve": ("EIO", "ENOSPC", "EINTR", "EOPNOTSUPP"),
 }
 ALLOWED = (USAGE, DATA, CHECKPOINT, DEVICE)
 START = ["--config", "run.yaml"]
@@ -62,15 +64,16 @@ class Breaker:
             return result, [line.rstrip("\n") for line in f]
 
     def calls(self, template, arguments):
-        """(number, kind, path) of all calls of an unbroken command."""
+        """(number, kind, path) of the calls of an unbroken command; with nvme of those in its folder."""
         place = self.sweep.new_place(template)
         place.clear()
         result, lines = self.run(place, 0, 0, arguments)
         assert result.code == FINISHED, result.err
-        return [(int(n), kind, path) for n, kind, path in (line.split(" ", 2) for line in lines)]
+        calls = [(int(n), kind, path) for n, kind, path in (line.split(" ", 2) for line in lines)]
+        return [call for call in calls if re.search("(^|/)disk($|/)", call[2])] if self.more == TO_DISK else calls
 
     def at_the_end(self, place):
-        """What is wrong once the run was brought to its end, or None."""
+        """Brings the run to its end; returns the reason why it is wrong, or None."""
         fault = place.finish(self.more)
         if fault:
             return fault
@@ -83,13 +86,13 @@ class Breaker:
 
 def run_errors(options):
     sweep = Sweep("calls", options)
-    breaker = Breaker(sweep, options)
-    if not breaker.exists:
+    plain, disk = Breaker(sweep, options), Breaker(sweep, options, TO_DISK)
+    if not plain.exists:
         print("calls: left out: call_breaker is built on x86-64 only")
         return sweep
 
-    def part(name, template, arguments, share):
-        calls = breaker.calls(template, arguments)
+    def part(name, breaker, template, arguments, share):
+        calls, allowed = breaker.calls(template, arguments), (FINISHED, *ALLOWED, *((BROKEN,) if breaker is disk else ()))
         cases = [(n, kind, path, error) for n, kind, path in calls for error in ERRORS[kind]]
 
         def check(place, case):
@@ -100,7 +103,7 @@ def run_errors(options):
             if "hit" not in lines:
                 return ""
             where = f" [{error} of {kind} '{re.sub('^.*place-[0-9]+/', '', path)}']"
-            if result.code not in (FINISHED, *ALLOWED):
+            if result.code not in allowed:
                 return f"exit {result.code}: {result.err[-300:]}{where}"
             if result.code != FINISHED and not result.last_words:
                 return f"exit {result.code} without last words{where}"
@@ -109,9 +112,11 @@ def run_errors(options):
             fault = breaker.at_the_end(place)
             return fault and f"after exit {result.code} ({result.err[-200:].strip()}): {fault}{where}"
         sweep.run(f"{name} ({len(calls)} calls)", sweep.sample(cases, share), check)
-    for name, template, arguments, share in (("train", sweep.template, START, 0.12), ("resume", breaker.half, RESUME, 0.12)):
+    for name, breaker, template, arguments, share in (
+            ("train", plain, sweep.template, START, 0.12), ("resume", plain, plain.half, RESUME, 0.12),
+            ("nvme", disk, sweep.template, [*START, *TO_DISK], 0.03)):
         if not options.only or options.only in name:
-            part(name, template, arguments, share)
+            part(name, breaker, template, arguments, share)
     sweep.close()
     return sweep
 
@@ -119,7 +124,7 @@ def run_errors(options):
 def run_kills(options):
     sweep = Sweep("kills", options)
     ranks = ["--local-gpus", "2"]
-    alone, both = Breaker(sweep, options), Breaker(sweep, options, ranks)
+    alone, both, disk = (Breaker(sweep, options, more) for more in ((), ranks, TO_DISK))
 
     def at_calls(name, breaker, template, arguments, share):
         calls = breaker.calls(template, arguments)
@@ -141,7 +146,7 @@ def run_kills(options):
         sweep.run(f"{name} ({len(calls)} calls)", sweep.sample(cases, share), check)
 
     def at_random(name, breaker, count):
-        """Killed again and again, within the time that a whole run takes, until it gets to its end."""
+        """Kills the command again and again, each time within the time of a whole run, until it ends by itself."""
         place, began = sweep.new_place(), time.monotonic()
         place.clear()
         assert place.run([*START, *breaker.more]).code == FINISHED
@@ -169,7 +174,8 @@ def run_kills(options):
     if alone.exists:
         for name, breaker, template, arguments, share in (
                 ("train", alone, sweep.template, START, 0.2), ("resume", alone, alone.half, RESUME, 0.2),
-                ("two ranks", both, sweep.template, [*START, *ranks], 0.03)):
+                ("two ranks", both, sweep.template, [*START, *ranks], 0.03),
+                ("nvme", disk, sweep.template, [*START, *TO_DISK], 0.06)):
             if not options.only or options.only in name:
                 at_calls(name, breaker, template, arguments, share)
     else:
@@ -178,5 +184,7 @@ def run_kills(options):
     if not options.only or options.only in "random instants":
         at_random("at random instants", alone, count)
         at_random("two ranks, at random instants", both, count // 5)
+    if not options.only or options.only in "nvme, at random instants":
+        at_random("nvme, at random instants", disk, count // 8)
     sweep.close()
     return sweep

@@ -21,10 +21,10 @@ sys.path.insert(0, os.path.join(ROOT, "tests", "program"))
 
 from harness import LLAMA, SEQUENCE, Folder, Metrics, to_yaml  # noqa: E402
 
-FINISHED, USAGE, DATA, CHECKPOINT, DEVICE, PEER = 0, 2, 3, 4, 5, 6
+FINISHED, USAGE, DATA, CHECKPOINT, DEVICE, PEER, BROKEN = 0, 2, 3, 4, 5, 6, 8
 SECONDS = 120  # a run takes less than a second: one that takes this long hangs
 ENVIRONMENT = {"OMP_NUM_THREADS": "1", "ZTRAIN_CPU_GEMM": "builtin", "ZTRAIN_CPU_BF16": "widen", "ZTRAIN_GEMM_CACHE": "",
-               "HOME": "/nonexistent"}
+               "HOME": "/nonexistent", "ZTRAIN_AIO": "threads"}  # whose transfers are system calls that can be broken
 
 SPEC = {
     "run": {"name": "run", "dir": "runs", "seed": 7},
@@ -39,6 +39,20 @@ SPEC = {
 }
 
 
+def settings(**places):
+    """Options that put the optimizer's state and the parameters to 'cpu' or 'nvme', there in the folder disk."""
+    chosen = ["zero_optimization.stage=3", "aio.block_size=8192", "aio.queue_depth=1"]
+    for what, device in places.items():
+        chosen.append(f"zero_optimization.offload_{what}.device={device}")
+        if device == "nvme":
+            chosen.append(f"zero_optimization.offload_{what}.nvme_path=disk")
+    return [word for setting in chosen for word in ("--set", setting)]
+
+
+TO_HOST = settings(optimizer="cpu", param="cpu")
+TO_DISK = [*settings(optimizer="nvme", param="nvme"), "--set", "zero_optimization.offload_param.max_in_cpu=0"]
+
+
 class Result:
     """A command that has ended. code: its exit status; -N: killed by signal N; None: it hung and was ended."""
 
@@ -51,7 +65,7 @@ class Result:
 
 
 class Place:
-    """One worker's folder; commands run in it and name everything by relative paths, so that what they say and write is the
+    """One worker's folder; commands run in it and name everything by relative paths, so that their output and files are the
     same in every place."""
 
     def __init__(self, ztrain, template, path):
@@ -85,15 +99,16 @@ class Place:
 
 
     def finish(self, more=()):
-        """Brings the run to its end, however it was broken. Returns None, or what is wrong."""
+        """Brings the run to its end, however it was broken. Returns None, or a text with the fault."""
         if self.has_checkpoints():
             verified = self.run(["verify", "runs/run"])
             if verified.code != FINISHED:
                 return f"verify ends with {verified.code}: {verified.out}{verified.err}"
         done = self.train(*more, *(["--resume", "runs/run"] if self.has_checkpoints() else []))
         if done.code != FINISHED:
-            return f"going on ends with {done.code}: {done.err}"
-        return None
+            return f"the resume ends with {done.code}: {done.err}"
+        left = os.listdir(self.at("disk"))
+        return f"the next run leaves {left} in the folder of offload" if left else None
 
 
 def digest_of(path):
@@ -102,7 +117,7 @@ def digest_of(path):
 
 
 def manifest_of(path):
-    """A manifest without what differs between two runs of the same."""
+    """A manifest without the members that differ between two equal runs."""
     with open(path, encoding="utf-8") as f:
         manifest = json.load(f)
     for volatile in ("time", "checksum"):
@@ -136,7 +151,8 @@ def differences(wanted, got):
 
 
 def make_template(path):
-    """The folder that every place begins as: data and run specs."""
+    """The folder that every place begins as: data, run specs, and an empty disk."""
+    os.mkdir(os.path.join(path, "disk"))
     folder = Folder(path)
     folder.data(24, seed=1)
     folder.data(4, seed=2, name="validation")

@@ -8,7 +8,7 @@ import re
 import struct
 import subprocess
 
-from lab import DEVICE, FINISHED, Sweep, differences, state_of
+from lab import DEVICE, FINISHED, TO_DISK, TO_HOST, Sweep, differences, state_of
 
 LIBRARY = "failing_malloc.so"
 
@@ -31,6 +31,8 @@ def commands(sweep):
         "train": (sweep.template, start),
         "two ranks": (sweep.template, [*start, "--local-gpus", "2"]),
         "resume": (half.path, [*start, "--resume", "runs/run"]),
+        "offload": (sweep.template, [*start, *TO_HOST]),
+        "nvme": (sweep.template, [*start, *TO_DISK]),
         "import": (fresh.path, [*start, *pretrained, "--set", "run.name=tuned", "--set", "train.max_steps=1"]),
         "dry run": (sweep.template, [*start, "--dry-run"]),
         "dry resume": (half.path, [*start, "--dry-run", "--resume", "runs/run"]),
@@ -44,7 +46,7 @@ def commands(sweep):
     }
 
 
-SILENT = re.compile(r"bf16 products .*|(took|ran for) [0-9:]+( ms)?|[0-9.]+ (tokens/s|m?s\b|GFLOP/s|GB/s|MB/s|MiB|GiB)|[0-9:]+ left|[^:]*shared object file.*")
+SILENT = re.compile(r"bf16 products .*|ztrain-offload-[0-9a-f-]+|(took|ran for) [0-9:]+( ms)?|[0-9.]+ (tokens/s|m?s\b|GFLOP/s|GB/s|MB/s|MiB|GiB)|[0-9:]+ left|[^:]*shared object file.*")
 
 
 def outcome_of(place, name, result):
@@ -128,7 +130,7 @@ class MallocSweep:
                 if isinstance(wanted.get(top), dict) and isinstance(got.get(top), dict):
                     wrong = wrong + [f"{top}/{n}" for n in differences(wanted[top], got[top])]
             if wrong == ["warnings"] and set(wanted["warnings"].splitlines()) <= set(got["warnings"].splitlines()):
-                return None  # it says more: a warning about something that it can do without
+                return None  # it prints more: a warning about something that it can do without
             return f"exit 0, but not the same: {', '.join(wrong)} {result.err[-300:]}" if wrong else None
         if result.code != DEVICE:
             return f"exit {result.code}: {result.err[-300:]}"
@@ -137,7 +139,9 @@ class MallocSweep:
             return f"exit 5, but memory is not named: {result.err[-300:]}"
         if name == "resume" and not place.has_checkpoints():
             return "the checkpoint that it was resumed from is gone"
-        if name in ("train", "resume") and place.has_checkpoints():
+        if name == "nvme":
+            return place.finish(TO_DISK)
+        if name in ("train", "resume", "offload") and place.has_checkpoints():
             verified = place.run(["verify", "runs/run"])
             if verified.code != FINISHED:
                 return f"a damaged checkpoint: {verified.out}{verified.err}"
@@ -162,6 +166,7 @@ def run(options):
                 whole.part(f"{name}, in {'the supervisor' if rank == '-' else 'rank ' + rank}", template, arguments, rank, 0.03)
         else:
             # doctor opens CUDA's libraries, with a great many requests, each time
-            whole.part(name, template, arguments, share=0.005 if name == "doctor" else 0.12)
+            share = {"doctor": 0.005, "offload": 0.04, "nvme": 0.04}.get(name, 0.12)
+            whole.part(name, template, arguments, share=share)
     whole.sweep.close()
     return whole.sweep

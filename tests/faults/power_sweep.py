@@ -30,7 +30,7 @@ def left_out(breaker):
     for tool in ("mkfs.ext4", "mount", "umount", "cmp"):
         if not shutil.which(tool):
             return f"there is no {tool}"
-    # mounts of a namespace of its own end with this process, whatever happens to it
+    # mounts of a private namespace end with this process, whatever happens to it
     if ctypes.CDLL(None).unshare(CLONE_NEWNS) != 0 or subprocess.run(["mount", "--make-rprivate", "/"], check=False).returncode:
         return "it takes a mount namespace"
     return None

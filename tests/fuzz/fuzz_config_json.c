@@ -11,10 +11,11 @@ static void check_description(const struct model_desc *desc)
 {
     ASSERT(desc->vocab_size > 0 && desc->hidden_size > 0 && desc->intermediate_size > 0 && desc->max_positions > 0);
     ASSERT(desc->num_layers > 0 && desc->head_dim > 0 && desc->num_heads % desc->num_kv_heads == 0);
-    ASSERT(desc->norm_eps > 0 && desc->initializer_range > 0 && desc->sliding_window >= 0);
+    ASSERT(desc->norm_eps > 0 && desc->initializer_range > 0 && desc->layers);
+    ASSERT(desc->rotary_dim >= 0 && desc->rotary_dim <= desc->head_dim && desc->rotary_dim % 2 == 0);
     ASSERT(desc->padding_token >= -1 && desc->padding_token < desc->vocab_size);
     if (desc->rope.kind != ROPE_NONE) {
-        float *inv_freq = malloc((size_t)desc->head_dim / 2 * sizeof *inv_freq);
+        float *inv_freq = malloc((size_t)desc->rotary_dim / 2 * sizeof *inv_freq);
         model_rope_frequencies(desc, inv_freq);
         free(inv_freq);
     }

@@ -78,7 +78,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     const struct state_slices slices = {.get = slice_of};
     struct error err = {.text = ""};
     for (int rank = 0; rank < 2; rank++) {
-        enum status status = huggingface_load(folder, &desc, &table, &layout, rank, slices, &err);
+        enum status status = huggingface_load(folder, &desc, &table, &layout, rank, 1, slices, &err);
         ASSERT(status == STATUS_OK || (status == STATUS_DATA && err.text[0]));
     }
     return 0;

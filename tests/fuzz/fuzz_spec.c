@@ -1,9 +1,11 @@
 /* fuzz_spec.c: any bytes as a run spec. What is accepted must be written and read back to the same; the rest must be
- * refused with at least one line. Text that starts with a brace also goes through the reader of DeepSpeed's JSON. */
+ * refused with at least one line. Text that starts with a brace or a comment also goes through the reader of
+ * DeepSpeed's files. */
 #include "core/spec/spec.h"
 #include "core/spec/spec_tree.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
@@ -63,7 +65,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         ASSERT(report.errors.count > 0 && !spec);
     }
     spec_report_release(&report);
-    if (size && text[0] == '{')
+    if (size && strchr("{#/", text[0]))
         read_json(text, size);
     return 0;
 }

@@ -28,6 +28,7 @@ import transformers
 from safetensors.torch import save_file
 
 HERE = pathlib.Path(__file__).resolve().parent
+NULL = object()  # a key of config.json whose value is null
 STEPS, BATCH, EVAL_EVERY, EVAL_SAMPLES = 8, 12, 4, 5
 NO_TARGET = -100
 
@@ -76,9 +77,31 @@ CASES = {
     "qwen3": dict(family="qwen3", T=16, micro=2, config=llama(
         hidden_size=20, num_attention_heads=4, num_key_value_heads=2, head_dim=8, intermediate_size=36,
         tie_word_embeddings=True, rope_theta=None, rope_parameters=rope("default", 1e6), attention_bias=False)),
+    "llama-mask": dict(family="llama", config=llama(), T=16, micro=2, masked=True),
+    "qwen2-mask-padded": dict(family="qwen2", T=18, micro=3, masked=True, padded=True, config=llama(
+        hidden_size=28, num_attention_heads=7, num_key_value_heads=1, intermediate_size=36, rope_theta=1e6,
+        tie_word_embeddings=True, use_sliding_window=False)),
+    "qwen3-yarn": dict(family="qwen3", T=24, micro=2, style=4, config=llama(
+        hidden_size=20, num_attention_heads=4, num_key_value_heads=2, head_dim=8, intermediate_size=36, rope_theta=None,
+        rope_parameters=rope("yarn", 1e4, factor=4.0, original_max_position_embeddings=8),
+        use_sliding_window=True, sliding_window=6, layer_types=["full_attention", "sliding_attention"])),
+    "phi3": dict(family="phi3", T=16, micro=3, config=llama(
+        num_attention_heads=3, num_key_value_heads=1, pad_token_id=NULL, rope_theta=None,
+        rope_parameters=rope("default", 1e4, partial_rotary_factor=0.75))),
+    "granite": dict(family="granite", T=16, micro=2, config=llama(
+        tie_word_embeddings=True, embedding_multiplier=6.0, attention_multiplier=0.3, residual_multiplier=0.22,
+        logits_scaling=2.0)),
+    "smollm3": dict(family="smollm3", T=16, micro=4, style=4, config=llama(
+        num_attention_heads=4, num_key_value_heads=1, pad_token_id=NULL, rope_theta=5e4, no_rope_layers=[1, 0],
+        tie_word_embeddings=True)),
+    "qwen3-documents": dict(family="qwen3", T=24, micro=3, masked=True, apart=True, config=llama(
+        hidden_size=20, num_attention_heads=4, num_key_value_heads=2, head_dim=8, intermediate_size=36,
+        tie_word_embeddings=True, rope_theta=None, rope_parameters=rope("default", 1e6), attention_bias=False)),
+    "olmo2": dict(family="olmo2", T=16, micro=2, config=llama(
+        num_attention_heads=4, num_key_value_heads=2, pad_token_id=NULL)),
 }
 DEFAULTS = dict(lr=2e-3, betas=[0.9, 0.999], eps=1e-8, decay=0.1, clip=1.0, schedule=dict(type="Constant"),
-                padded=False, hub_names=False, store=torch.bfloat16, shards=1, style=5, decay_all=False)
+                padded=False, hub_names=False, store=torch.bfloat16, shards=1, style=5, decay_all=False, masked=False, apart=False)
 
 
 class Case:
@@ -87,8 +110,9 @@ class Case:
         self.seed = 100 + 10 * list(CASES).index(name)
         for key, value in (DEFAULTS | CASES[name]).items():
             setattr(self, key, value)
-        self.config = {k: v for k, v in self.config.items() if v is not None}
+        self.config = {k: None if v is NULL else v for k, v in self.config.items() if v is not None}
         self.train, self.validation = self.documents()
+        self.masks = {id(part): self.mask(part) for part in (self.train, self.validation)} if self.masked else {}
 
     def documents(self):
         """Documents from a noisy chain of tokens, so that there is something to learn. Packed: together exactly what
@@ -107,6 +131,8 @@ class Case:
             if self.padded:
                 return [document(int(rng.integers(1, 2 * self.T))) for _ in range(samples)]
             left, out = samples * self.T + 1, []
+            if self.apart and samples == EVAL_SAMPLES:  # evaluation takes a last, shorter window as well
+                left -= self.T - 7
             while left:
                 out.append(document(min(left, int(rng.integers(3, 60)))))
                 left -= len(out[-1])
@@ -114,31 +140,73 @@ class Case:
 
         return part(STEPS * BATCH), part(EVAL_SAMPLES)
 
+    def mask(self, documents):
+        """A byte for each token, 1 if its prediction counts: turns in alternation, as in a chat; some documents have none."""
+        rng = np.random.default_rng(self.seed + 1)
+
+        def turns(length):
+            counts, answer = [], False
+            while len(counts) < length:
+                counts += [int(answer)] * int(rng.integers(1, 9))
+                answer = not answer
+            return counts[:length] if rng.random() < 0.9 else [0] * length
+
+        return [turns(len(document)) for document in documents]
+
     def samples(self, documents, first, count):
-        """Inputs and targets (count, T); targets of padding are NO_TARGET."""
+        """Inputs and targets (count, T); targets of padding, and those that the mask leaves out, are NO_TARGET."""
         x = torch.zeros(count, self.T, dtype=torch.long)
         y = torch.full((count, self.T), NO_TARGET)
         stream = None if self.padded else sum(documents, [])
+        masks = self.masks.get(id(documents))
+        counts = None if self.padded or not masks else sum(masks, [])
         for row in range(count):
             i = first + row
             tokens = documents[i][:self.T] if self.padded else stream[i * self.T:(i + 1) * self.T + 1]
             n = len(tokens) if self.padded else self.T
-            x[row, :n] = torch.tensor(tokens[:n])
             y[row, :len(tokens) - 1] = torch.tensor(tokens[1:])
+            x[row, :len(tokens[:self.T])] = torch.tensor(tokens[:self.T])
+            if masks:
+                kept = torch.tensor(masks[i][1:n] if self.padded else counts[i * self.T + 1:(i + 1) * self.T + 1])
+                y[row, :len(kept)][kept == 0] = NO_TARGET
+            if self.apart:  # the first token of a document is no target
+                number = self.numbers(documents)[i * self.T:(i + 1) * self.T + 1]
+                y[row, :len(number) - 1][number[1:] != number[:-1]] = NO_TARGET
         return x, y
+
+    @staticmethod
+    def numbers(documents):
+        """The document of each token."""
+        return torch.tensor([number for number, document in enumerate(documents) for _ in document])
+
+    def views(self, documents, first, count):
+        """What transformers takes so that the documents of a window do not see each other: the mask of attention
+        (count, 1, T, T) and positions (count, T) that begin anew in each."""
+        mask = torch.full((count, 1, self.T, self.T), float("-inf"))
+        positions = torch.zeros(count, self.T, dtype=torch.long)
+        for row in range(count):
+            number = self.numbers(documents)[(first + row) * self.T:(first + row + 1) * self.T]
+            number = torch.cat([number, torch.arange(self.T - len(number)) + 10 ** 6])  # filler: each by itself
+            same = (number[:, None] == number[None, :]).tril()
+            mask[row, 0][same] = 0.0
+            positions[row] = same.sum(1) - 1
+        return dict(attention_mask=mask, position_ids=positions)
 
     def model(self):
         """Weights well above the usual 0.02, so that every bias, norm and gate shows in the loss."""
         torch.manual_seed(self.seed)
         config = transformers.AutoConfig.for_model(self.family, **self.config)
         config._attn_implementation = "eager"
-        model = transformers.AutoModelForCausalLM.from_config(config).float().eval()
+        model = self.auto_class().from_config(config).float().eval()
         random = torch.Generator().manual_seed(self.seed)
         for name, p in model.named_parameters():
             normal = torch.randn(p.shape, generator=random)
             scale = p.dim() == 1 and name.endswith("weight")
             p.data = (1 + 0.2 * normal if scale else (0.1 if p.dim() == 1 else 0.15) * normal).bfloat16().float()
         return model
+
+    def auto_class(self):
+        return transformers.AutoModelForCausalLM
 
     def rate(self, step):
         s = self.schedule
@@ -152,11 +220,25 @@ class Case:
         return least + (self.lr - least) * left
 
 
-def loss_sum(model, x, y):
-    logits = model(input_ids=x, use_cache=False).logits
+def loss_sum(model, x, y, views=None):
+    more = {n: t.to(model.dtype) if t.is_floating_point() else t for n, t in (views or {}).items()}
+    logits = model(input_ids=x, use_cache=False, **more).logits
     if logits.dtype == torch.bfloat16:
         logits = logits.float()
     return torch.nn.functional.cross_entropy(logits.flatten(0, 1), y.flatten(), reduction="sum", ignore_index=NO_TARGET)
+
+
+def check_loss(case, model, x, y, targets, loss, views):
+    """The loss as transformers' Trainer computes it: over the micro-batches of an accumulated step, each with labels -100
+    where there is no target, divided by num_items_in_batch, the targets of the whole step."""
+    theirs = 0.0
+    for i in range(0, BATCH, case.micro):
+        rows = y[i:i + case.micro]
+        theirs += model(input_ids=x[i:i + case.micro], labels=rows, shift_labels=rows, use_cache=False,
+                        **{n: t[i:i + case.micro].to(x.dtype if n == "position_ids" else model.dtype)
+                           for n, t in views.items()},
+                        num_items_in_batch=torch.tensor(targets)).loss.item()
+    assert abs(theirs - loss) < 1e-5, (theirs, loss)
 
 
 def adamw(case, step, master, grads, m, v):
@@ -182,14 +264,17 @@ def train(case, dtype):
     out = dict(loss=[], norm=[], rate=[], eval={})
     for step in range(1, STEPS + 1):
         x, y = case.samples(case.train, (step - 1) * BATCH, BATCH)
+        views = case.views(case.train, (step - 1) * BATCH, BATCH) if case.apart else {}
         targets = int((y != NO_TARGET).sum())
         grads = {n: torch.zeros_like(w) for n, w in master.items()}
         loss = 0.0
         for i in range(0, BATCH, micro):
-            part = loss_sum(model, x[i:i + micro], y[i:i + micro]) / targets
+            part = loss_sum(model, x[i:i + micro], y[i:i + micro], {n: t[i:i + micro] for n, t in views.items()}) / targets
             loss += part.item()
             for (n, _), g in zip(params.items(), torch.autograd.grad(part, list(params.values()))):
                 grads[n] += g
+        if case.masked and dtype == torch.float64:
+            check_loss(case, model, x, y, targets, loss, views)
         norm = math.sqrt(sum(g.double().square().sum().item() for g in grads.values()))
         if step == 1:
             out["grads"] = {n: g.clone() for n, g in grads.items()}
@@ -204,7 +289,8 @@ def train(case, dtype):
             out["rate"].append(case.rate(step))
             if step % EVAL_EVERY == 0:
                 x, y = case.samples(case.validation, 0, EVAL_SAMPLES)
-                out["eval"][step] = loss_sum(model, x, y).item() / int((y != NO_TARGET).sum())
+                views = case.views(case.validation, 0, EVAL_SAMPLES) if case.apart else {}
+                out["eval"][step] = loss_sum(model, x, y, views).item() / int((y != NO_TARGET).sum())
     return out | dict(final=master)
 
 
@@ -231,6 +317,10 @@ def write_tokens(prefix, documents):
     with open(f"{prefix}.idx", "wb") as f:
         f.write(b"MMIDIDX\0\0" + struct.pack("<QBQQ", 1, 8, len(sizes), len(sizes) + 1))
         f.write(sizes.tobytes() + pointers.tobytes() + np.arange(len(sizes) + 1, dtype="<i8").tobytes())
+
+
+def write_mask(prefix, masks):
+    pathlib.Path(f"{prefix}.mask").write_bytes(bytes(sum(masks, [])))
 
 
 def write_config(case, model, folder):
@@ -270,6 +360,7 @@ def write_model(case, model, folder):
 def write_spec(case, folder):
     place = f"tests/golden/{case.name}"
     params = {k: v for k, v in case.schedule.items() if k != "type"}
+    apart = "\n  document_mask: true" if case.apart else ""
     lines = f"""\
 run:
   name: {case.name}
@@ -282,7 +373,7 @@ data:
   validation: {place}/validation
   seq_length: {case.T}
   shuffle: false
-  packing: {str(not case.padded).lower()}
+  packing: {str(not case.padded).lower()}{apart}
 train:
   max_steps: {STEPS}
   eval_interval_steps: {EVAL_EVERY}
@@ -313,6 +404,9 @@ def make(name):
     write_model(case, model, folder)
     write_tokens(folder / "train", case.train)
     write_tokens(folder / "validation", case.validation)
+    if case.masked:
+        write_mask(folder / "train", case.masks[id(case.train)])
+        write_mask(folder / "validation", case.masks[id(case.validation)])
     write_spec(case, folder)
     exact, single, half = (train(case, d) for d in (torch.float64, torch.float32, torch.bfloat16))
     expected = {

@@ -16,6 +16,8 @@ import torch
 from transformers import AutoModelForCausalLM, CONFIG_MAPPING
 
 CASES = 10
+FAMILIES = ("gpt2", "llama", "mistral", "qwen2", "qwen3", "phi3", "granite", "smollm3", "olmo2")
+YARN = {"factor": 4.0, "original_max_position_embeddings": 16}
 LLAMA3 = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 64}
 
 
@@ -34,10 +36,15 @@ def gpt2(r, i):
     return config
 
 
-def rope(r, i, config):
+def rope(r, i, family, config):
     theta = r.choice([10000.0, 500000.0, 1e6, 250])
     scaling = [None, {"type": "linear", "factor": 4.0}, dict(LLAMA3, rope_type="llama3"),
                {"rope_type": "linear", "factor": 2}][i % 4]
+    if i % 4 == 3 and family != "llama":
+        scaling = [dict(YARN, type="yarn"), dict(YARN, type="yarn", beta_fast=8, beta_slow=2, truncate=False),
+                   dict(YARN, type="yarn", mscale=0.7, mscale_all_dim=1.2), dict(YARN, type="yarn", attention_factor=1.5)][i // 4]
+    if family == "phi3":
+        scaling = None
     if i % 3 == 0:          # transformers 5
         config["rope_parameters"] = dict(scaling or {"rope_type": "default"}, rope_theta=theta)
         if "type" in config["rope_parameters"]:
@@ -52,7 +59,7 @@ def rope(r, i, config):
 def llama_like(r, i, family):
     kv = r.choice([1, 2, 3])
     heads = kv * r.choice([1, 2, 4])
-    config = {"hidden_size": heads * r.choice([8, 16, 22]), "num_attention_heads": heads,
+    config = {"hidden_size": heads * r.choice([8, 16] if family == "phi3" else [8, 16, 22]), "num_attention_heads": heads,
               "num_hidden_layers": r.randint(1, 3), "intermediate_size": r.randint(20, 90),
               "vocab_size": r.randint(50, 600), "num_key_value_heads": kv,
               "tie_word_embeddings": bool(i % 2), "max_position_embeddings": r.choice([64, 100, 256])}
@@ -60,23 +67,35 @@ def llama_like(r, i, family):
         config["num_key_value_heads"] = None
     if i % 4 == 1:
         del config["tie_word_embeddings"]
-    if i % 3 == 2 and family != "qwen2":
+    if i % 3 == 2 and family not in ("qwen2", "phi3"):
         config["head_dim"] = r.choice([4, 10, 24])
     if i % 2:
         config["rms_norm_eps"] = 1e-5
-    if family == "llama":
+    if family in ("llama", "granite", "smollm3"):
         config.update([{}, {"attention_bias": True}, {"mlp_bias": True}, {"attention_bias": True, "mlp_bias": True}][i % 4])
-    if family == "qwen3" and i % 2:
+    if family in ("qwen3", "olmo2") and i % 2:
         config["attention_bias"] = True
-    if family == "mistral":
+    if family in ("mistral", "phi3"):
         config.update([{}, {"sliding_window": None}, {"sliding_window": 7}][i % 3])
+    if family in ("phi3", "smollm3", "olmo2"):
+        config["pad_token_id"] = None
+    if family == "phi3" and i % 2:
+        config["partial_rotary_factor"] = [0.5, 0.75][i // 2 % 2]
+    if family == "granite":
+        config.update([{"attention_multiplier": 0.015625}, {}][i % 2])
+    if family == "smollm3":
+        layers = config["num_hidden_layers"]
+        config.update([{}, {"no_rope_layers": [0, 1, 0, 1][:layers]}, {"no_rope_layer_interval": 2},
+                       {"use_sliding_window": True, "sliding_window": 9, "no_rope_layer_interval": 2},
+                       {"use_sliding_window": True, "sliding_window": 9,
+                        "layer_types": ["sliding_attention"] + ["full_attention"] * (layers - 1)}][i % 5])
     if family in ("qwen2", "qwen3"):
         config.update([{}, {"use_sliding_window": True, "sliding_window": 9, "max_window_layers": 0},
                        {"use_sliding_window": False, "sliding_window": 9},
-                       {"use_sliding_window": True, "sliding_window": 9},
+                       {"use_sliding_window": True, "sliding_window": 9, "max_window_layers": 1},
                        {"use_sliding_window": True, "layer_types": ["sliding_attention"] * config["num_hidden_layers"]},
                        {"use_sliding_window": True, "sliding_window": None}][i % 6])
-    rope(r, i, config)
+    rope(r, i, family, config)
     return config
 
 
@@ -93,7 +112,11 @@ def case(family, config):
         out["eps"] = cfg.rms_norm_eps
         rotary = type(model.model.rotary_emb)(cfg)
         out["inv_freq"] = [float(x) for x in rotary.inv_freq.double()]
-        window = cfg.sliding_window if family != "llama" else None
+        out["rope_factor"] = rotary.attention_scaling
+        out["scale"] = model.model.layers[0].self_attn.scaling
+        if family == "smollm3":
+            out["no_rope"] = [not x for x in cfg.no_rope_layers]
+        window = cfg.sliding_window if family not in ("llama", "granite", "olmo2") else None
         types = getattr(cfg, "layer_types", None)
         out["windows"] = [window if types is None or types[i] == "sliding_attention" else None
                           for i in range(cfg.num_hidden_layers)]
@@ -102,7 +125,7 @@ def case(family, config):
 
 def main():
     folder = sys.argv[1] if len(sys.argv) > 1 else os.path.join(os.path.dirname(os.path.abspath(__file__)), "names")
-    for family in ("gpt2", "llama", "mistral", "qwen2", "qwen3"):
+    for family in FAMILIES:
         r = random.Random(family)
         configs = [gpt2(r, i) if family == "gpt2" else llama_like(r, i, family) for i in range(CASES)]
         # almost everything left to the defaults

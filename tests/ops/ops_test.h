@@ -43,6 +43,8 @@ struct op_case {
     int64_t H, KV, D, P, window;
     int64_t pad;               /* elements between the end of a row and the next one */
     int32_t lengths[MAX_SEQS]; /* of sequences; 0 ends the list */
+    double factor;             /* of embeddings, of delta, of logits; 0: 1 */
+    double cap;                /* the soft cap of logits; 0: none */
     unsigned flags;
 };
 extern const struct op_case op_cases[];
@@ -130,7 +132,7 @@ void ref_norm(bool rms, int64_t M, int64_t C, double eps, const double *x, const
 /* adds to dw and db (db may be NULL) */
 void ref_norm_bwd(bool rms, int64_t M, int64_t C, const double *x, const double *w, const double *dy,
                   const double *mean, const double *rstd, double *dx, double *dw, double *db);
-void ref_rope(int64_t M, int64_t heads, int64_t D, int64_t ld, double *x, const int32_t *positions,
+void ref_rope(int64_t M, int64_t heads, int64_t D, int64_t R, int64_t ld, double *x, const int32_t *positions,
               const double *cosines, const double *sines, bool inverse);
 
 struct ref_attention {
@@ -139,6 +141,8 @@ struct ref_attention {
     int num_seqs;
     const int32_t *seq_start;
     const double *q, *k, *v;
+    /* the factor of dropout for query and key `q` and `k` of a sequence that starts at row `start`; NULL: none */
+    double (*kept)(int64_t start, int64_t q, int64_t k, int64_t h);
 };
 void ref_attention(const struct ref_attention *a, double *out, double *lse);
 /* dq, dk and dv are overwritten; their rows are as far apart as those of q, k and v. */

@@ -36,36 +36,41 @@
         .op = name, .M = 2048, .N = 2048, .K = 2048, .flags = (extra) | PERF                 \
     }
 
-#define ATTENTION_CASES(name)                                                                                \
-    {.op = name, .M = 1, .H = 1, .KV = 1, .D = 8, .lengths = {1}},                                           \
-        {.op = name, .M = 17, .H = 7, .KV = 1, .D = 14, .lengths = {17}},                                    \
-        {.op = name, .M = 20, .H = 4, .KV = 2, .D = 16, .lengths = {1, 12, 7}, .pad = 8},                    \
-        {.op = name, .M = 100, .H = 2, .KV = 2, .D = 64, .lengths = {100}},                                  \
-        {.op = name, .M = 150, .H = 4, .KV = 2, .D = 64, .lengths = {33, 1, 116}, .pad = 4},                 \
-        {.op = name, .M = 70, .H = 2, .KV = 1, .D = 64, .lengths = {70}, .window = 12},                      \
-        {.op = name, .M = 70, .H = 2, .KV = 1, .D = 8, .lengths = {40, 30}, .window = 1},                    \
-        {.op = name, .M = 300, .H = 2, .KV = 1, .D = 128, .lengths = {300}, .window = 100},                  \
-        {.op = name, .M = 290, .H = 1, .KV = 1, .D = 48, .lengths = {290}},                                  \
-        {.op = name, .M = 200, .H = 6, .KV = 2, .D = 64, .lengths = {100, 100}, .pad = 8},                   \
-        {.op = name, .M = 192, .H = 2, .KV = 1, .D = 128, .lengths = {96, 96}, .window = 50},                \
-        {.op = name, .M = 64, .H = 2, .KV = 2, .D = 8, .lengths = {32, 32}, .pad = 4},                       \
-        {.op = name, .M = 90, .H = 2, .KV = 1, .D = 96, .lengths = {31, 59}},                                \
-        {.op = name, .M = 75, .H = 2, .KV = 1, .D = 160, .lengths = {75}, .window = 33},                     \
-        {.op = name, .M = 130, .H = 2, .KV = 2, .D = 256, .lengths = {65, 65}, .pad = 8},                    \
-        {.op = name, .M = 60, .H = 3, .KV = 1, .D = 250, .lengths = {13, 47}},                               \
-        {.op = name, .M = 130, .H = 2, .KV = 1, .D = 64, .lengths = {130}, .flags = EXTREME},                \
-        {.op = name, .M = 1024, .H = 12, .KV = 12, .D = 64, .lengths = {256, 256, 256, 256}, .flags = PERF}, \
-        {.op = name, .M = 256, .H = 12, .KV = 12, .D = 64, .lengths = {64, 64, 64, 64}, .flags = PERF},      \
-        {.op = name,                                                                                         \
-         .M = 8192,                                                                                          \
-         .H = 12,                                                                                            \
-         .KV = 12,                                                                                           \
-         .D = 64,                                                                                            \
-         .lengths = {1024, 1024, 1024, 1024, 1024, 1024, 1024, 1024},                                        \
-         .flags = GPU_PERF},                                                                                 \
-        {.op = name, .M = 8192, .H = 32, .KV = 8, .D = 128, .lengths = {4096, 4096}, .flags = GPU_PERF},     \
-    {                                                                                                        \
-        .op = name, .M = 2048, .H = 16, .KV = 4, .D = 128, .lengths = {2048}, .flags = PERF                  \
+#define ATTENTION_CASES(name)                                                                                     \
+    {.op = name, .M = 1, .H = 1, .KV = 1, .D = 8, .lengths = {1}},                                                \
+        {.op = name, .M = 17, .H = 7, .KV = 1, .D = 14, .lengths = {17}},                                         \
+        {.op = name, .M = 20, .H = 4, .KV = 2, .D = 16, .lengths = {1, 12, 7}, .pad = 8},                         \
+        {.op = name, .M = 100, .H = 2, .KV = 2, .D = 64, .lengths = {100}},                                       \
+        {.op = name, .M = 150, .H = 4, .KV = 2, .D = 64, .lengths = {33, 1, 116}, .pad = 4},                      \
+        {.op = name, .M = 70, .H = 2, .KV = 1, .D = 64, .lengths = {70}, .window = 12},                           \
+        {.op = name, .M = 70, .H = 2, .KV = 1, .D = 8, .lengths = {40, 30}, .window = 1},                         \
+        {.op = name, .M = 300, .H = 2, .KV = 1, .D = 128, .lengths = {300}, .window = 100},                       \
+        {.op = name, .M = 290, .H = 1, .KV = 1, .D = 48, .lengths = {290}},                                       \
+        {.op = name, .M = 200, .H = 6, .KV = 2, .D = 64, .lengths = {100, 100}, .pad = 8},                        \
+        {.op = name, .M = 192, .H = 2, .KV = 1, .D = 128, .lengths = {96, 96}, .window = 50},                     \
+        {.op = name, .M = 64, .H = 2, .KV = 2, .D = 8, .lengths = {32, 32}, .pad = 4},                            \
+        {.op = name, .M = 90, .H = 2, .KV = 1, .D = 96, .lengths = {31, 59}},                                     \
+        {.op = name, .M = 75, .H = 2, .KV = 1, .D = 160, .lengths = {75}, .window = 33},                          \
+        {.op = name, .M = 130, .H = 2, .KV = 2, .D = 256, .lengths = {65, 65}, .pad = 8},                         \
+        {.op = name, .M = 60, .H = 3, .KV = 1, .D = 250, .lengths = {13, 47}},                                    \
+        {.op = name, .M = 130, .H = 2, .KV = 1, .D = 64, .lengths = {130}, .flags = EXTREME},                     \
+        {.op = name, .M = 17, .H = 7, .KV = 1, .D = 14, .lengths = {17}, .flags = L2},                            \
+        {.op = name, .M = 150, .H = 4, .KV = 2, .D = 64, .lengths = {33, 1, 116}, .pad = 4, .flags = L2},         \
+        {.op = name, .M = 75, .H = 2, .KV = 1, .D = 160, .lengths = {75}, .window = 33, .flags = L2},             \
+        {.op = name, .M = 130, .H = 2, .KV = 2, .D = 128, .lengths = {65, 65}, .window = 50, .flags = L2},        \
+        {.op = name, .M = 1024, .H = 12, .KV = 12, .D = 64, .lengths = {256, 256, 256, 256}, .flags = L2 | PERF}, \
+        {.op = name, .M = 1024, .H = 12, .KV = 12, .D = 64, .lengths = {256, 256, 256, 256}, .flags = PERF},      \
+        {.op = name, .M = 256, .H = 12, .KV = 12, .D = 64, .lengths = {64, 64, 64, 64}, .flags = PERF},           \
+        {.op = name,                                                                                              \
+         .M = 8192,                                                                                               \
+         .H = 12,                                                                                                 \
+         .KV = 12,                                                                                                \
+         .D = 64,                                                                                                 \
+         .lengths = {1024, 1024, 1024, 1024, 1024, 1024, 1024, 1024},                                             \
+         .flags = GPU_PERF},                                                                                      \
+        {.op = name, .M = 8192, .H = 32, .KV = 8, .D = 128, .lengths = {4096, 4096}, .flags = GPU_PERF},          \
+    {                                                                                                             \
+        .op = name, .M = 2048, .H = 16, .KV = 4, .D = 128, .lengths = {2048}, .flags = PERF                       \
     }
 
 const struct op_case op_cases[] = {
@@ -74,6 +79,7 @@ const struct op_case op_cases[] = {
     {.op = "embedding_fwd", .M = 17, .N = 48, .K = 320, .P = 16, .flags = WPE},
     {.op = "embedding_fwd", .M = 0, .N = 48, .K = 320, .P = 16},
     {.op = "embedding_fwd", .M = 700, .N = 16, .K = 50, .P = 700, .flags = WPE},
+    {.op = "embedding_fwd", .M = 17, .N = 50, .K = 320, .P = 1, .factor = 12.5},
     {.op = "embedding_fwd", .M = 1024, .N = 768, .K = 50304, .P = 1024, .flags = WPE | PERF},
     {.op = "embedding_fwd", .M = 16384, .N = 4096, .K = 128256, .P = 1, .flags = GPU_PERF},
     {.op = "embedding_fwd", .M = 65536, .N = 768, .K = 50304, .P = 1024, .flags = WPE | GPU_PERF},
@@ -85,6 +91,7 @@ const struct op_case op_cases[] = {
     {.op = "embedding_bwd", .M = 70, .N = 264, .K = 2, .P = 40, .flags = WPE},     /* two runs */
     {.op = "embedding_bwd", .M = 2100, .N = 8, .K = 1100, .P = 513, .flags = WPE}, /* several blocks sort */
     {.op = "embedding_bwd", .M = 1100, .N = 3, .K = 262200, .P = 5, .flags = ACCUMULATE}, /* in three passes */
+    {.op = "embedding_bwd", .M = 170, .N = 50, .K = 9, .P = 1, .factor = 12.5},
     {.op = "embedding_bwd", .M = 0, .N = 48, .K = 20, .P = 16, .flags = WPE},
     {.op = "embedding_bwd", .M = 0, .N = 48, .K = 20, .P = 16, .flags = WPE | ACCUMULATE},
     {.op = "embedding_bwd", .M = 1024, .N = 768, .K = 50304, .P = 1024, .flags = WPE | ACCUMULATE | PERF},
@@ -103,6 +110,7 @@ const struct op_case op_cases[] = {
      .N = 16392,
      .flags = RESIDUAL | IN_PLACE}, /* a row is longer than the threads of a block hold */
     {.op = "norm_fwd", .M = 3, .N = 2300, .flags = RMS},
+    {.op = "norm_fwd", .M = 17, .N = 72, .flags = RMS | RESIDUAL | IN_PLACE, .factor = 0.22},
     {.op = "norm_fwd", .M = 0, .N = 56, .flags = RMS},
     {.op = "norm_fwd", .M = 1024, .N = 768, .flags = RESIDUAL | PERF},
     {.op = "norm_fwd", .M = 65536, .N = 768, .flags = RESIDUAL | GPU_PERF},
@@ -176,12 +184,20 @@ const struct op_case op_cases[] = {
     {.op = "rope", .M = 130, .H = 2, .D = 128, .P = 200, .flags = INVERSE},
     {.op = "rope", .M = 30, .H = 70, .D = 24, .P = 40, .pad = 8},
     {.op = "rope", .M = 9, .H = 3, .D = 256, .P = 10, .pad = 16},
+    {.op = "rope", .M = 17, .H = 3, .D = 96, .K = 72, .P = 20, .pad = 16}, /* part of a head */
+    {.op = "rope", .M = 17, .H = 3, .D = 14, .K = 6, .P = 20, .flags = INVERSE},
     {.op = "rope", .M = 0, .H = 2, .D = 64, .P = 20},
     {.op = "rope", .M = 1024, .H = 16, .D = 64, .P = 1024, .flags = PERF},
     {.op = "rope", .M = 16384, .H = 32, .D = 128, .P = 4096, .flags = GPU_PERF},
 
     ATTENTION_CASES("attention_fwd"),
     ATTENTION_CASES("attention_bwd"),
+
+    {.op = "dropout", .M = 0, .N = 40, .flags = L2},
+    {.op = "dropout", .M = 1, .N = 1, .flags = L2},
+    {.op = "dropout", .M = 17, .N = 43, .flags = L2},
+    {.op = "dropout", .M = 70, .N = 768, .flags = L2 | IN_PLACE},
+    {.op = "dropout", .M = 8192, .N = 768, .flags = L2 | IN_PLACE | PERF},
 
     {.op = "swiglu_fwd", .M = 1, .N = 1},
     {.op = "swiglu_fwd", .M = 17, .N = 56},
@@ -209,8 +225,19 @@ const struct op_case op_cases[] = {
     {.op = "cross_entropy", .M = 3, .N = 9003, .pad = 5, .flags = IN_PLACE},
     {.op = "cross_entropy", .M = 9, .N = 257, .K = 384, .pad = 127, .flags = IN_PLACE | WIDE_OUT},
     {.op = "cross_entropy", .M = 9, .N = 250, .K = 256, .pad = 14, .flags = IN_PLACE},
+    {.op = "cross_entropy", .M = 17, .N = 258, .flags = IN_PLACE, .factor = 0.125},
+    {.op = "cross_entropy", .M = 17, .N = 258, .pad = 14, .flags = IN_PLACE | WIDE_OUT, .factor = 0.125},
+    {.op = "cross_entropy", .M = 9, .N = 257, .flags = IN_PLACE | WIDE_OUT, .cap = 3},
+    {.op = "cross_entropy", .M = 9, .N = 320, .flags = WIDE_OUT, .cap = 30, .factor = 2},
+    {.op = "cross_entropy", .M = 9, .N = 257, .flags = IN_PLACE | WIDE_OUT | L2, .cap = 5, .factor = 2},
+    {.op = "cross_entropy", .M = 20, .N = 40, .flags = EXTREME, .cap = 30},
     {.op = "cross_entropy", .M = 20, .N = 40, .flags = EXTREME},
     {.op = "cross_entropy", .M = 0, .N = 40},
+    {.op = "cross_entropy", .M = 7, .N = 53, .flags = L2}, /* smoothed labels */
+    {.op = "cross_entropy", .M = 5, .N = 258, .pad = 14, .flags = L2 | IN_PLACE | WIDE_OUT},
+    {.op = "cross_entropy", .M = 3, .N = 9003, .K = 9008, .pad = 5, .flags = L2 | IN_PLACE},
+    {.op = "cross_entropy", .M = 17, .N = 320, .flags = L2 | LOSS_ONLY},
+    {.op = "cross_entropy", .M = 20, .N = 40, .flags = L2 | EXTREME},
     {.op = "cross_entropy", .M = 256, .N = 50304, .flags = IN_PLACE | PERF},
     {.op = "cross_entropy", .M = 256, .N = 50304, .flags = IN_PLACE | WIDE_OUT | PERF},
     {.op = "cross_entropy", .M = 8192, .N = 50304, .flags = IN_PLACE | WIDE_OUT | GPU_PERF},
@@ -233,11 +260,22 @@ const struct op_case op_cases[] = {
     {.op = "cast", .N = 20000000, .flags = PERF},
     {.op = "cast", .N = 200000000, .flags = GPU_PERF},
 
+    {.op = "accumulate", .N = 0},
+    {.op = "accumulate", .N = 1},
+    {.op = "accumulate", .N = 1003},
+    {.op = "accumulate", .N = 40001, .flags = ACCUMULATE},
+    {.op = "accumulate", .N = 1003, .flags = EXTREME}, /* scaled */
+    {.op = "accumulate", .N = 1003, .flags = ACCUMULATE | WIDE_OUT},
+    {.op = "accumulate", .N = 1003, .flags = WIDE_OUT},
+    {.op = "accumulate", .N = 20000000, .flags = ACCUMULATE | PERF},
+    {.op = "accumulate", .N = 200000000, .flags = ACCUMULATE | GPU_PERF},
+
     {.op = "sumsq", .N = 0},
     {.op = "sumsq", .N = 1},
     {.op = "sumsq", .N = 1003},
     {.op = "sumsq", .N = 700001},
     {.op = "sumsq", .N = 1003, .flags = EXTREME},
+    {.op = "sumsq", .N = 40003, .flags = HALVES},
     {.op = "sumsq", .N = 40000000, .flags = PERF},
     {.op = "sumsq", .N = 200000000, .flags = GPU_PERF},
 
@@ -245,12 +283,14 @@ const struct op_case op_cases[] = {
     {.op = "decide_step", .M = 14, .K = 3, .window = 1, .flags = LOSS_ONLY}, /* clipped */
     {.op = "decide_step", .M = 14, .K = 3, .window = 100},
     {.op = "decide_step", .M = 98, .K = 8, .flags = ACCUMULATE},
+    {.op = "decide_step", .M = 14, .K = 3, .window = 1, .flags = HALVES},
     {.op = "decide_step", .M = 14, .K = 2, .window = 1, .flags = EXTREME},
 
     {.op = "find_nonfinite", .N = 0},
     {.op = "find_nonfinite", .N = 700001},
     {.op = "find_nonfinite", .N = 700001, .flags = EXTREME},
     {.op = "find_nonfinite", .N = 1003, .flags = EXTREME | LOSS_ONLY},
+    {.op = "find_nonfinite", .N = 700001, .flags = EXTREME | HALVES},
 
     {.op = "adam", .N = 0},
     {.op = "adam", .N = 1},
@@ -259,7 +299,31 @@ const struct op_case op_cases[] = {
     {.op = "adam", .N = 1003, .flags = L2},
     {.op = "adam", .N = 1003, .flags = EXTREME},   /* skipped */
     {.op = "adam", .N = 1003, .flags = LOSS_ONLY}, /* no second copy of the parameters */
+    {.op = "adam", .N = 1003, .flags = IN_PLACE},  /* gradients in bf16 */
+    {.op = "adam", .N = 1003, .flags = RMS},       /* master weights in bf16 */
+    {.op = "adam", .N = 40001, .flags = HALVES},   /* and moments */
+    {.op = "adam", .N = 1003, .flags = HALVES | EXTREME},
+    {.op = "adam", .N = 1600, .pad = 48, .flags = HALVES | INVERSE}, /* exactly the keyed bits */
+    {.op = "adam", .N = 1003, .pad = 5, .flags = HALVES | INVERSE},
     {.op = "adam", .N = 20000000, .flags = PERF},
+    {.op = "adam", .N = 20000000, .flags = HALVES | PERF},
     {.op = "adam", .N = 200000000, .flags = GPU_PERF},
+    {.op = "adam", .N = 200000000, .flags = HALVES | GPU_PERF},
+
+    {.op = "momentum", .N = 0},
+    {.op = "momentum", .N = 1},
+    {.op = "momentum", .N = 1003, .flags = WIDE_OUT},
+    {.op = "momentum", .N = 40001},
+    {.op = "momentum", .N = 1003, .flags = EXTREME},          /* skipped */
+    {.op = "momentum", .N = 1003, .flags = LOSS_ONLY},        /* no second copy of the parameters */
+    {.op = "momentum", .N = 1003, .flags = HALVES},           /* gradients in bf16 */
+    {.op = "momentum", .N = 1003, .flags = L2},               /* SGD with dampening */
+    {.op = "momentum", .N = 40001, .flags = L2 | ACCUMULATE}, /* its first update */
+    {.op = "momentum", .N = 1003, .flags = L2 | IN_PLACE},    /* Nesterov */
+    {.op = "momentum", .N = 1003, .flags = L2 | RMS | HALVES},
+    {.op = "momentum", .N = 1003, .flags = L2 | EXTREME},
+    {.op = "momentum", .N = 20000000, .flags = PERF},
+    {.op = "momentum", .N = 20000000, .flags = L2 | PERF},
+    {.op = "momentum", .N = 200000000, .flags = GPU_PERF},
 };
 const int op_case_count = (int)COUNT_OF(op_cases);

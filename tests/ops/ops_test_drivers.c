@@ -1,4 +1,5 @@
 /* ops_test_drivers.c: the inputs and the expected outputs of each op. See ops_test.h for the terms. */
+#include "core/philox.h"
 #include "tests/ops/ops_test.h"
 
 #include <math.h>
@@ -48,6 +49,12 @@ static void start_sum(struct harness *h, struct tensor *t)
         t->expected[i] = has(h, ACCUMULATE) ? t->host[i] : 0;
 }
 
+/* What the op multiplies by. */
+static double factor_of(const struct op_case *c)
+{
+    return c->factor != 0 ? c->factor : 1;
+}
+
 /* ---- embedding: K is the vocabulary -------------------------------------- */
 
 static void embedding_fwd_setup(struct harness *h)
@@ -67,7 +74,8 @@ static void embedding_fwd_setup(struct harness *h)
                                                         device_ints(h, h->index_a, c->M),
                                                         device_ints(h, h->index_b, c->M),
                                                         h->w->device,
-                                                        h->b ? h->b->device : NULL};
+                                                        h->b ? h->b->device : NULL,
+                                                        (float)factor_of(c)};
 }
 
 static void embedding_values(struct harness *h, double *out)
@@ -75,7 +83,8 @@ static void embedding_values(struct harness *h, double *out)
     int64_t C = h->c->N;
     for (int64_t i = 0; i < h->c->M; i++)
         for (int64_t j = 0; j < C; j++)
-            out[i * C + j] = h->w->host[h->index_a[i] * C + j] + (h->b ? h->b->host[h->index_b[i] * C + j] : 0);
+            out[i * C + j] =
+                factor_of(h->c) * (h->w->host[h->index_a[i] * C + j] + (h->b ? h->b->host[h->index_b[i] * C + j] : 0));
 }
 
 static void embedding_fwd_reference(struct harness *h)
@@ -106,7 +115,8 @@ static void embedding_bwd_setup(struct harness *h)
                                                         has(h, ACCUMULATE),
                                                         h->dout->device,
                                                         device_ints(h, h->index_a, c->M),
-                                                        device_ints(h, h->index_b, c->M)};
+                                                        device_ints(h, h->index_b, c->M),
+                                                        (float)factor_of(c)};
 }
 
 static void embedding_bwd_reference(struct harness *h)
@@ -117,9 +127,9 @@ static void embedding_bwd_reference(struct harness *h)
         start_sum(h, h->db);
     for (int64_t i = 0; i < h->c->M; i++) {
         for (int64_t j = 0; j < C; j++) {
-            h->dw->expected[h->index_a[i] * C + j] += h->dout->host[i * C + j];
+            h->dw->expected[h->index_a[i] * C + j] += factor_of(h->c) * h->dout->host[i * C + j];
             if (h->db)
-                h->db->expected[h->index_b[i] * C + j] += h->dout->host[i * C + j];
+                h->db->expected[h->index_b[i] * C + j] += factor_of(h->c) * h->dout->host[i * C + j];
         }
     }
 }
@@ -169,6 +179,7 @@ static void norm_fwd_setup(struct harness *h)
                                               .x_out = h->o ? h->o->device : NULL,
                                               .x = h->x->device,
                                               .delta = h->res ? h->res->device : NULL,
+                                              .delta_scale = (float)factor_of(c),
                                               .weight = h->w->device,
                                               .bias = h->b ? h->b->device : NULL,
                                               .mean = h->mean ? h->mean->device : NULL,
@@ -180,7 +191,7 @@ static void norm_fwd_reference(struct harness *h)
     const double *x = h->x->host;
     if (h->res) {
         for (int64_t i = 0; i < h->x->n; i++)
-            h->o->expected[i] = tensor_round(h->o, h->x->host[i] + h->res->host[i]);
+            h->o->expected[i] = tensor_round(h->o, h->x->host[i] + factor_of(h->c) * h->res->host[i]);
         x = h->o->expected;
     }
     ref_norm(has(h, RMS), h->c->M, h->c->N, 1e-3f, x, h->w->host, h->b ? h->b->host : NULL, h->y->expected,
@@ -510,13 +521,18 @@ static double head_norm_loss(struct harness *h)
 
 /* ---- RoPE ---------------------------------------------------------------- */
 
+static int64_t rotary_of(const struct op_case *c)
+{
+    return c->K ? c->K : c->D;
+}
+
 static void rope_setup(struct harness *h)
 {
     const struct op_case *c = h->c;
     int64_t ld = c->H * c->D + c->pad;
     h->index_b = random_ints(h, c->M, c->P);
-    h->q = tensor_in(h, "cos_table", DTYPE_F32, c->P * c->D / 2, 1);
-    h->k = tensor_in(h, "sin_table", DTYPE_F32, c->P * c->D / 2, 1);
+    h->q = tensor_in(h, "cos_table", DTYPE_F32, c->P * rotary_of(c) / 2, 1);
+    h->k = tensor_in(h, "sin_table", DTYPE_F32, c->P * rotary_of(c) / 2, 1);
     h->x = tensor_in(h, "forward x", DTYPE_F32, c->M * ld, 1); /* for the gradient check only */
     h->y = input(h, "x", c->M * ld);
     h->y->output = true;
@@ -525,6 +541,7 @@ static void rope_setup(struct harness *h)
                                       .heads = c->H,
                                       .D = c->D,
                                       .ld = ld,
+                                      .R = rotary_of(c),
                                       .x = h->y->device,
                                       .positions = device_ints(h, h->index_b, c->M),
                                       .cos_table = h->q->device,
@@ -535,7 +552,7 @@ static void rope_setup(struct harness *h)
 static void rope_reference(struct harness *h)
 {
     const struct op_case *c = h->c;
-    ref_rope(c->M, c->H, c->D, c->H * c->D + c->pad, h->y->expected, h->index_b, h->q->host, h->k->host,
+    ref_rope(c->M, c->H, c->D, rotary_of(c), c->H * c->D + c->pad, h->y->expected, h->index_b, h->q->host, h->k->host,
              has(h, INVERSE));
 }
 
@@ -545,7 +562,8 @@ static double rope_loss(struct harness *h)
     const struct op_case *c = h->c;
     double *y = host_memory(h, (size_t)h->x->n * sizeof *y);
     memcpy(y, h->x->host, (size_t)h->x->n * sizeof *y);
-    ref_rope(c->M, c->H, c->D, c->H * c->D + c->pad, y, h->index_b, h->q->host, h->k->host, !has(h, INVERSE));
+    ref_rope(c->M, c->H, c->D, rotary_of(c), c->H * c->D + c->pad, y, h->index_b, h->q->host, h->k->host,
+             !has(h, INVERSE));
     return sum_of_products(y, h->y->host, h->x->n);
 }
 
@@ -572,6 +590,61 @@ static int sequences(struct harness *h, const int32_t **seq_start, int32_t *long
     return count;
 }
 
+/* ---- dropout: L2 where an op has it -------------------------------------- */
+
+enum { DROPPED_SEED = 99, DROPPED_LAYER = 3, DROPPED_THRESHOLD = 16384 /* a quarter */ };
+
+/* The number of a token, by its row. */
+static uint64_t token_number(int64_t row)
+{
+    return (uint64_t)row * 7 + ((uint64_t)1 << 33);
+}
+
+/* The factor of an element by the random bits of philox.h, with the counter as core/dropout.h defines it. */
+static double dropped_factor(enum dropout_kind kind, int64_t row, uint32_t a, uint32_t b, int element)
+{
+    const uint64_t key = DROPPED_SEED ^ 0x64726f706f757421u, number = token_number(row);
+    const uint32_t keys[2] = {(uint32_t)key, (uint32_t)(key >> 32) ^ (DROPPED_LAYER << 8 | (uint32_t)kind)};
+    const uint32_t counter[4] = {(uint32_t)number, (uint32_t)(number >> 32), a, b};
+    uint32_t words[4];
+    philox4x32(keys, counter, words);
+    return (words[element / 2] >> 16 * (element % 2) & 0xffff) < DROPPED_THRESHOLD ? 0 : 4.0 / 3;
+}
+
+static double attention_kept(int64_t start, int64_t q, int64_t k, int64_t h)
+{
+    const uint32_t a = (uint32_t)(k / 4) | (uint32_t)(h % 1024) << 22, b = (uint32_t)(q / 2) | (uint32_t)(h / 1024)
+                                                                                                   << 23;
+    return dropped_factor(DROPOUT_ATTENTION, start, a, b, (int)(q % 2 * 4 + k % 4));
+}
+
+static struct dropout dropout_of_case(struct harness *h, enum dropout_kind kind)
+{
+    struct dropout dropout = dropout_of(has(h, L2) ? 0.25 : 0, DROPPED_SEED, kind, DROPPED_LAYER);
+    uint64_t *numbers = host_memory(h, (size_t)(h->c->M + 1) * sizeof *numbers);
+    for (int64_t i = 0; i < h->c->M; i++)
+        numbers[i] = token_number(i);
+    dropout.tokens = device_bytes(h, numbers, (size_t)(h->c->M + 1) * sizeof *numbers);
+    return dropout;
+}
+
+static void dropout_setup(struct harness *h)
+{
+    h->x = input(h, "x", h->c->M * h->c->N);
+    h->y = output_over(h, h->x, "y", h->c->M * h->c->N);
+    h->args.dropout = (struct dropout_args){h->dtype,     h->c->M,      h->c->N,
+                                            h->y->device, h->x->device, dropout_of_case(h, DROPOUT_MLP_OUTPUT)};
+}
+
+static void dropout_reference(struct harness *h)
+{
+    for (int64_t i = 0; i < h->c->M * h->c->N; i++) {
+        const int64_t row = i / h->c->N, column = i % h->c->N;
+        h->y->expected[i] =
+            h->x->host[i] * dropped_factor(DROPOUT_MLP_OUTPUT, row, (uint32_t)(column / 8), 0, (int)(column % 8));
+    }
+}
+
 static struct ref_attention attention_of(struct harness *h)
 {
     const struct op_case *c = h->c;
@@ -592,7 +665,8 @@ static struct ref_attention attention_of(struct harness *h)
                                   seq_start,
                                   h->q->host,
                                   h->k->host,
-                                  h->v->host};
+                                  h->v->host,
+                                  has(h, L2) ? attention_kept : NULL};
 }
 
 static void attention_inputs(struct harness *h)
@@ -628,7 +702,8 @@ static void attention_fwd_setup(struct harness *h)
                                                         .k = h->k->device,
                                                         .v = h->v->device,
                                                         .out = h->o->device,
-                                                        .lse = h->lse->device};
+                                                        .lse = h->lse->device,
+                                                        .dropout = dropout_of_case(h, DROPOUT_ATTENTION)};
     h->limits.attention_fwd = h->args.attention_fwd;
 }
 
@@ -689,7 +764,8 @@ static void attention_bwd_setup(struct harness *h)
                                                         .lse = h->lse->device,
                                                         .dq = h->dq->device,
                                                         .dk = h->dk->device,
-                                                        .dv = h->dv->device};
+                                                        .dv = h->dv->device,
+                                                        .dropout = dropout_of_case(h, DROPOUT_ATTENTION)};
     h->limits.attention_bwd = h->args.attention_bwd;
 }
 
@@ -772,7 +848,19 @@ static double swiglu_loss(struct harness *h)
     return sum_of_products(y, h->dy->host, h->dy->n);
 }
 
-/* ---- cross-entropy: N is the vocabulary, K the padded one (or 0) --------- */
+/* ---- cross-entropy: N is the vocabulary, K the padded one (or 0); L2: smoothed labels ---- */
+
+static double cross_entropy_smoothing(const struct harness *h)
+{
+    return has(h, L2) ? (double)0.1f : 0;
+}
+
+/* The wanted probability of column j in row i. */
+static double cross_entropy_wanted(const struct harness *h, int64_t i, int64_t j)
+{
+    const double smoothing = cross_entropy_smoothing(h);
+    return (1 - smoothing) * (j == h->index_a[i]) + smoothing / (double)h->c->N;
+}
 
 /* The factor of dlogits; WIDE_OUT: without a loss scale. */
 static const float cross_entropy_scale = 0.125f;
@@ -816,28 +904,40 @@ static void cross_entropy_setup(struct harness *h)
                                                         .logits = h->x->device,
                                                         .dlogits = h->dx ? h->dx->device : NULL,
                                                         .targets = device_ints(h, h->index_a, c->M),
+                                                        .logit_scale = (float)factor_of(c),
+                                                        .softcap = (float)c->cap,
                                                         .scale = cross_entropy_scale,
+                                                        .smoothing = (float)cross_entropy_smoothing(h),
                                                         .loss_scale = has(h, WIDE_OUT) ? NULL : h->k->device,
                                                         .loss_sum = h->loss->device};
 }
 
-static double row_lse(const double *x, int64_t n)
+/* The value whose softmax is taken; *slope: its derivative. */
+static double mapped_logit(const struct op_case *c, double x, double *slope)
 {
-    double highest = -INFINITY, sum = 0;
-    for (int64_t j = 0; j < n; j++)
-        highest = fmax(highest, x[j]);
-    for (int64_t j = 0; j < n; j++)
-        sum += exp(x[j] - highest);
+    double z = factor_of(c) * x, t = c->cap > 0 ? tanh(z / c->cap) : 0;
+    *slope = factor_of(c) * (1 - t * t);
+    return c->cap > 0 ? c->cap * t : z;
+}
+
+static double row_lse(const struct op_case *c, const double *x)
+{
+    double highest = -INFINITY, sum = 0, slope;
+    for (int64_t j = 0; j < c->N; j++)
+        highest = fmax(highest, mapped_logit(c, x[j], &slope));
+    for (int64_t j = 0; j < c->N; j++)
+        sum += exp(mapped_logit(c, x[j], &slope) - highest);
     return highest + log(sum);
 }
 
 static double cross_entropy_sum(struct harness *h)
 {
-    double sum = 0;
+    double sum = 0, slope;
     for (int64_t i = 0; i < h->c->M; i++) {
         const double *row = h->x->host + i * (h->c->N + h->c->pad);
-        if (h->index_a[i] >= 0)
-            sum += row_lse(row, h->c->N) - row[h->index_a[i]];
+        const double lse = h->index_a[i] >= 0 ? row_lse(h->c, row) : 0;
+        for (int64_t j = 0; h->index_a[i] >= 0 && j < h->c->N; j++)
+            sum += cross_entropy_wanted(h, i, j) * (lse - mapped_logit(h->c, row[j], &slope));
     }
     return sum;
 }
@@ -848,9 +948,11 @@ static void cross_entropy_reference(struct harness *h)
     h->loss->expected[0] = h->loss->host[0] + cross_entropy_sum(h);
     for (int64_t i = 0; h->dx && i < c->M; i++) {
         const double *row = h->x->host + i * (c->N + c->pad);
-        double *dx = h->dx->expected + i * h->args.cross_entropy.ld_dlogits, lse = row_lse(row, c->N);
-        for (int64_t j = 0; j < c->N; j++)
-            dx[j] = h->index_a[i] < 0 ? 0 : cross_entropy_factor(h) * (exp(row[j] - lse) - (j == h->index_a[i]));
+        double *dx = h->dx->expected + i * h->args.cross_entropy.ld_dlogits, lse = row_lse(c, row), slope;
+        for (int64_t j = 0; j < c->N; j++) {
+            double p = exp(mapped_logit(c, row[j], &slope) - lse);
+            dx[j] = h->index_a[i] < 0 ? 0 : cross_entropy_factor(h) * (p - cross_entropy_wanted(h, i, j)) * slope;
+        }
         for (int64_t j = c->N; j < c->K; j++)
             dx[j] = 0;
     }
@@ -905,12 +1007,32 @@ static void cast_reference(struct harness *h)
         h->y->expected[i] = tensor_round(h->y, h->x->host[i]);
 }
 
+/* fp32 into the case's dtype; with WIDE_OUT the other way. */
+static void accumulate_setup(struct harness *h)
+{
+    enum dtype src = has(h, WIDE_OUT) ? h->dtype : DTYPE_F32, dst = has(h, WIDE_OUT) ? DTYPE_F32 : h->dtype;
+    h->x = tensor_in(h, "src", src, h->c->N, 1);
+    h->y = tensor_out(h, "dst", dst, h->c->N, has(h, ACCUMULATE));
+    h->y->exact = true;
+    h->args.accumulate = (struct accumulate_args){
+        dst, src, h->c->N, h->y->device, h->x->device, has(h, EXTREME) ? 1 / 3.0f : 1, has(h, ACCUMULATE)};
+}
+
+static void accumulate_reference(struct harness *h)
+{
+    const double scale = (double)h->args.accumulate.scale;
+    for (int64_t i = 0; i < h->c->N; i++) {
+        double x = h->x->host[i] * scale + (has(h, ACCUMULATE) ? h->y->host[i] : 0);
+        h->y->expected[i] = tensor_round(h->y, (double)(float)x); /* in fp32 first */
+    }
+}
+
 static void sumsq_setup(struct harness *h)
 {
-    h->x = tensor_in(h, "x", DTYPE_F32, h->c->N, has(h, EXTREME) ? 1e30 : 1);
+    h->x = tensor_in(h, "x", has(h, HALVES) ? DTYPE_BF16 : DTYPE_F32, h->c->N, has(h, EXTREME) ? 1e30 : 1);
     h->loss = tensor_double(h, "out", NAN);
     h->loss->tolerance = 1e-12;
-    h->args.sumsq = (struct sumsq_args){h->c->N, h->x->device, h->loss->device};
+    h->args.sumsq = (struct sumsq_args){h->x->dtype, h->c->N, h->x->device, h->loss->device};
 }
 
 static void sumsq_reference(struct harness *h)
@@ -918,10 +1040,11 @@ static void sumsq_reference(struct harness *h)
     h->loss->expected[0] = sum_of_products(h->x->host, h->x->host, h->c->N);
 }
 
-static const struct step_schedule schedule = {.base = 7, .rates = {{1e-3, 0.1, 0.01}, {2e-3, 0.2, 0.02}}};
+static const struct step_schedule schedule = {.base = 7,
+                                              .rates = {{1e-3, 0.1, 0.01, 0.9, 0.99}, {2e-3, 0.2, 0.02, 0.8, 0.98}}};
 
 /* M units, K ranks; window: the clip. EXTREME: a slice overflowed; ACCUMULATE: one update was made that the base
- * does not count; LOSS_ONLY: no loss scaling */
+ * does not count; LOSS_ONLY: no loss scaling; HALVES: gradients are 4 times as large */
 static void decide_step_setup(struct harness *h)
 {
     const struct op_case *c = h->c;
@@ -932,12 +1055,13 @@ static void decide_step_setup(struct harness *h)
     struct step_state state = {.optimizer_step = has(h, ACCUMULATE) ? 8 : 7,
                                .scaler = {.scale = scaled ? 64 : 1, .steps = 9, .last_overflow = 5, .hysteresis = 1}};
     struct step_state *device = device_bytes(h, &state, sizeof state);
-    h->y = tensor_alias(h, "loss_sum, grad_norm, lr, corrections", &device->loss_sum, 5, true);
+    h->y = tensor_alias(h, "loss_sum, grad_norm, lr, corrections, betas", &device->loss_sum, 7, true);
     h->w = tensor_alias(h, "loss scales, grad_scale", &device->loss_scale, 3, false);
     h->args.decide_step = (struct decide_step_args){
         .world = (int32_t)c->K,
         .units = (int32_t)c->M,
         .reports = h->x->device,
+        .grad_factor = has(h, HALVES) ? 4 : 1,
         .clip = (double)c->window,
         .scaler = {.dynamic = scaled, .hysteresis = 2, .window = 3, .min_scale = 1},
         .schedule = device_bytes(h, &schedule, sizeof schedule),
@@ -955,27 +1079,29 @@ static void decide_step_reference(struct harness *h)
         loss += h->x->host[r * (a->units + 1) + a->units];
     }
     const struct step_rates *rates = &schedule.rates[has(h, ACCUMULATE) ? 1 : 0];
-    double norm = sqrt(sum) / scale, clip = a->clip > 0 && norm > a->clip ? a->clip / (norm + 1e-6) : 1;
-    const double y[] = {loss, norm, rates->lr, rates->correction1, rates->correction2};
+    double norm = sqrt(sum) / scale / a->grad_factor,
+           clip = a->clip > 0 && norm > a->clip ? a->clip / (norm + 1e-6) : 1;
+    const double y[] = {loss, norm, rates->lr, rates->correction1, rates->correction2, rates->beta1, rates->beta2};
     memcpy(h->y->expected, y, sizeof y);
     /* step 9: an overflow takes the last of the hysteresis; without one, the window of 3 is full */
     h->w->expected[0] = scale * (!a->scaler.dynamic ? 1 : isfinite(sum) ? 2 : 0.5);
     h->w->expected[1] = scale;
-    h->w->expected[2] = clip / scale;
+    h->w->expected[2] = clip / scale / a->grad_factor;
 }
 
-/* EXTREME: two elements are not finite; LOSS_ONLY: not enabled */
+/* EXTREME: two elements are not finite; LOSS_ONLY: not enabled; HALVES: in bf16 */
 static void find_nonfinite_setup(struct harness *h)
 {
     int64_t n = h->c->N;
     int32_t enabled = !has(h, LOSS_ONLY);
-    h->x = tensor_in(h, "x", DTYPE_F32, n, 1);
+    h->x = tensor_in(h, "x", has(h, HALVES) ? DTYPE_BF16 : DTYPE_F32, n, 1);
     if (has(h, EXTREME) && !h->timing) {
         tensor_set(h->x, n / 2, -INFINITY);
         tensor_set(h->x, n - 1, NAN);
     }
     h->y = tensor_index(h, "index", -7);
-    h->args.find_nonfinite = (struct find_nonfinite_args){n, h->x->device, device_ints(h, &enabled, 1), h->y->device};
+    h->args.find_nonfinite =
+        (struct find_nonfinite_args){h->x->dtype, n, h->x->device, device_ints(h, &enabled, 1), h->y->device};
 }
 
 static void find_nonfinite_reference(struct harness *h)
@@ -984,20 +1110,30 @@ static void find_nonfinite_reference(struct harness *h)
         h->y->expected[0] = (double)(has(h, EXTREME) ? h->c->N / 2 : h->c->N);
 }
 
-/* WIDE_OUT: the parameter is fp32; LOSS_ONLY: there is none; else it has the case's dtype. EXTREME: a skipped step */
+enum { ROUNDED_SEED = 1234, ROUNDED_STEP = 7, ROUNDED_UNIT = 5 };
+
+/* WIDE_OUT: the parameter is fp32; LOSS_ONLY: there is none; else it has the case's dtype. EXTREME: a skipped step.
+ * IN_PLACE: gradients in bf16; RMS: gradients and master weights; HALVES: the moments as well; `pad`: the place of
+ * element 0. INVERSE: m becomes the gradient, so that its rounding is the only one */
 static void adam_setup(struct harness *h)
 {
     int64_t n = h->c->N;
-    h->w = tensor_in(h, "master", DTYPE_F32, n, 1);
-    h->q = tensor_in(h, "m", DTYPE_F32, n, 0.1);
-    h->v = tensor_in(h, "v", DTYPE_F32, n, 0.1);
+    const bool narrow = has(h, RMS) || has(h, HALVES), exact = has(h, INVERSE);
+    const enum dtype master = narrow ? DTYPE_BF16 : DTYPE_F32, moment = has(h, HALVES) ? DTYPE_BF16 : DTYPE_F32;
+    h->w = tensor_in(h, "master", master, n, 1);
+    h->q = tensor_in(h, "m", moment, n, 0.1);
+    h->v = tensor_in(h, "v", moment, n, 0.1);
     for (int64_t i = 0; !h->timing && i < n; i++)
         tensor_set(h->v, i, fabs(h->v->host[i]) * 0.1);
-    h->x = tensor_in(h, "grad", DTYPE_F32, n, 1);
-    h->y = has(h, LOSS_ONLY) ? NULL : tensor_out(h, "param", wide_dtype(h), n, false);
+    h->x = tensor_in(h, "grad", exact || (!narrow && !has(h, IN_PLACE)) ? DTYPE_F32 : DTYPE_BF16, n, 1);
+    h->y = has(h, LOSS_ONLY) || narrow ? NULL : tensor_out(h, "param", wide_dtype(h), n, false);
     h->w->output = h->q->output = h->v->output = true;
-    const struct step_state step = {.lr = 1e-2,
-                                    .grad_scale = 0.625f,
+    h->q->exact = exact;
+    const struct step_state step = {.optimizer_step = ROUNDED_STEP,
+                                    .lr = 1e-2,
+                                    .beta1 = exact ? 0 : 0.9,
+                                    .beta2 = 0.999,
+                                    .grad_scale = exact ? 1 : 0.625f,
                                     .correction1 = 1 - 0.9 * 0.9,
                                     .correction2 = 1 - 0.999 * 0.999,
                                     .skipped = has(h, EXTREME)};
@@ -1005,31 +1141,117 @@ static void adam_setup(struct harness *h)
                                       .master = h->w->device,
                                       .m = h->q->device,
                                       .v = h->v->device,
+                                      .master_dtype = master,
+                                      .moment_dtype = moment,
+                                      .rounding = {ROUNDED_SEED, ROUNDED_UNIT, h->c->pad},
                                       .grad = h->x->device,
+                                      .grad_dtype = h->x->dtype,
                                       .step = device_bytes(h, &step, sizeof step),
                                       .param = h->y ? h->y->device : NULL,
                                       .param_dtype = wide_dtype(h),
-                                      .beta1 = 0.9,
-                                      .beta2 = 0.999,
                                       .eps = 1e-6f,
-                                      .weight_decay = 0.1f,
+                                      .weight_decay = exact ? 0 : 0.1f,
                                       .adamw = !has(h, L2)};
+}
+
+/* A value of `state`, rounded if the state is bf16: by the random bits of philox.h, with the counter as
+ * core/stochastic_rounding.h defines it. */
+static double adam_rounded(const struct harness *h, const struct tensor *t, uint32_t state, int64_t i, double value)
+{
+    const uint64_t key = ROUNDED_SEED ^ 0x73746f6368617374u;
+    const int64_t place = h->c->pad + i;
+    const uint32_t keys[2] = {(uint32_t)key, (uint32_t)(key >> 32)};
+    const uint32_t counter[4] = {(uint32_t)(place / 8), 0, state << 24 | ROUNDED_UNIT, ROUNDED_STEP};
+    uint32_t words[4], bits;
+    float x = (float)value;
+    if (t->dtype == DTYPE_F32)
+        return value;
+    philox4x32(keys, counter, words);
+    memcpy(&bits, &x, sizeof bits);
+    bits += words[place % 8 / 2] >> 16 * (place % 2) & 0xffff;
+    return bf16_to_f32((uint16_t)(bits >> 16));
 }
 
 static void adam_reference(struct harness *h)
 {
     const struct adam_args *a = &h->args.adam;
-    const double lr = (double)1e-2f;
+    const double beta1 = has(h, INVERSE) ? 0 : 0.9, beta2 = 0.999;
+    const double lr = (double)1e-2f, scale = has(h, INVERSE) ? 1 : 0.625;
     for (int64_t i = 0; i < a->n && !has(h, EXTREME); i++) {
-        double w = h->w->host[i], g = h->x->host[i] * 0.625;
+        double w = h->w->host[i], g = h->x->host[i] * scale;
         if (a->adamw)
             w -= lr * (double)a->weight_decay * w;
         else
             g += (double)a->weight_decay * w;
-        double m = h->q->expected[i] = a->beta1 * h->q->host[i] + (1 - a->beta1) * g;
-        double v = h->v->expected[i] = a->beta2 * h->v->host[i] + (1 - a->beta2) * g * g;
+        double m = beta1 * h->q->host[i] + (1 - beta1) * g;
+        double v = beta2 * h->v->host[i] + (1 - beta2) * g * g;
         w -= lr * (m / (1 - 0.9 * 0.9)) / (sqrt(v / (1 - 0.999 * 0.999)) + (double)a->eps);
+        h->w->expected[i] = adam_rounded(h, h->w, STATE_MASTER, i, w);
+        h->q->expected[i] = adam_rounded(h, h->q, STATE_EXP_AVG, i, m);
+        h->v->expected[i] = adam_rounded(h, h->v, STATE_EXP_AVG_SQ, i, v);
+        if (h->y)
+            h->y->expected[i] = w;
+    }
+}
+
+/* Lion; L2: SGD, with IN_PLACE: with Nesterov's momentum, with RMS: without momentum. ACCUMULATE: the first update.
+ * WIDE_OUT: the parameter is fp32; LOSS_ONLY: there is none. EXTREME: a skipped step. HALVES: gradients in bf16 */
+static void momentum_setup(struct harness *h)
+{
+    const int64_t n = h->c->N;
+    const bool sgd = has(h, L2), plain = has(h, RMS);
+    h->w = tensor_in(h, "master", DTYPE_F32, n, 1);
+    h->q = plain ? NULL : tensor_in(h, "m", DTYPE_F32, n, 0.1);
+    h->x = tensor_in(h, "grad", has(h, HALVES) ? DTYPE_BF16 : DTYPE_F32, n, 1);
+    for (int64_t i = 0; !h->timing && h->q && !sgd && i < n; i += 3) { /* the sign of 0 is 0 */
+        tensor_set(h->q, i, 0);
+        tensor_set(h->x, i, 0);
+    }
+    h->y = has(h, LOSS_ONLY) ? NULL : tensor_out(h, "param", wide_dtype(h), n, false);
+    h->w->output = true;
+    if (h->q)
+        h->q->output = true;
+    const struct step_state step = {.optimizer_step = has(h, ACCUMULATE) ? 1 : 2,
+                                    .lr = 1e-2,
+                                    .beta1 = 0.9,
+                                    .beta2 = 0.99,
+                                    .grad_scale = 0.625f,
+                                    .skipped = has(h, EXTREME)};
+    h->args.momentum = (struct momentum_args){
+        .rule = sgd ? OPTIMIZER_SGD : OPTIMIZER_LION,
+        .n = n,
+        .master = h->w->device,
+        .m = h->q ? h->q->device : NULL,
+        .grad = h->x->device,
+        .grad_dtype = h->x->dtype,
+        .step = device_bytes(h, &step, sizeof step),
+        .param = h->y ? h->y->device : NULL,
+        .param_dtype = wide_dtype(h),
+        .weight_decay = 0.1f,
+        .momentum = plain ? 0 : 0.75f,
+        .dampening = has(h, IN_PLACE) || plain ? 0 : 0.25f,
+        .nesterov = has(h, IN_PLACE),
+    };
+}
+
+static void momentum_reference(struct harness *h)
+{
+    const struct momentum_args *a = &h->args.momentum;
+    const double lr = (double)1e-2f, decay = (double)a->weight_decay, momentum = (double)a->momentum;
+    for (int64_t i = 0; i < a->n && !has(h, EXTREME); i++) {
+        double w = h->w->host[i], g = h->x->host[i] * 0.625, m = h->q ? h->q->host[i] : 0;
+        if (a->rule == OPTIMIZER_LION) {
+            double c = 0.9 * m + 0.1 * g;
+            w -= lr * decay * w + lr * (c > 0 ? 1 : c < 0 ? -1 : 0);
+            m = 0.99 * m + 0.01 * g;
+        } else {
+            g += decay * w;
+            m = has(h, ACCUMULATE) ? g : momentum * m + (1 - (double)a->dampening) * g;
+            w -= lr * (!h->q ? g : a->nesterov ? g + momentum * m : m);
+        }
         h->w->expected[i] = w;
+        if (h->q)
+            h->q->expected[i] = m;
         if (h->y)
             h->y->expected[i] = w;
     }
@@ -1060,9 +1282,12 @@ const struct driver op_drivers[OPS_COUNT] = {
     BACKWARD(swiglu_bwd, swiglu_loss, input_pairs),
     BACKWARD(cross_entropy, cross_entropy_loss, cross_entropy_pairs),
     FORWARD(add),
+    FORWARD(dropout),
     FORWARD(cast),
+    FORWARD(accumulate),
     FORWARD(sumsq),
     FORWARD(decide_step),
     FORWARD(find_nonfinite),
     FORWARD(adam),
+    FORWARD(momentum),
 };

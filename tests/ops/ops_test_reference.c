@@ -72,18 +72,18 @@ void ref_norm_bwd(bool rms, int64_t M, int64_t C, const double *x, const double 
     }
 }
 
-void ref_rope(int64_t M, int64_t heads, int64_t D, int64_t ld, double *x, const int32_t *positions,
+void ref_rope(int64_t M, int64_t heads, int64_t D, int64_t R, int64_t ld, double *x, const int32_t *positions,
               const double *cosines, const double *sines, bool inverse)
 {
     for (int64_t i = 0; i < M; i++) {
         for (int64_t h = 0; h < heads; h++) {
             double *v = x + i * ld + h * D;
-            for (int64_t j = 0; j < D / 2; j++) {
-                double c = cosines[positions[i] * (D / 2) + j], s = sines[positions[i] * (D / 2) + j];
-                double low = v[j], high = v[j + D / 2];
+            for (int64_t j = 0; j < R / 2; j++) {
+                double c = cosines[positions[i] * (R / 2) + j], s = sines[positions[i] * (R / 2) + j];
+                double low = v[j], high = v[j + R / 2];
                 s = inverse ? -s : s;
                 v[j] = low * c - high * s;
-                v[j + D / 2] = high * c + low * s;
+                v[j + R / 2] = high * c + low * s;
             }
         }
     }
@@ -112,6 +112,11 @@ static double probabilities(const struct ref_attention *a, int64_t start, int64_
     return highest + log(sum);
 }
 
+static double kept(const struct ref_attention *a, int64_t start, int64_t row, int64_t key, int64_t h)
+{
+    return a->kept ? a->kept(start, row - start, key - start, h) : 1;
+}
+
 void ref_attention(const struct ref_attention *a, double *out, double *lse)
 {
     double *p = malloc((size_t)(a->M + 1) * sizeof *p);
@@ -123,6 +128,8 @@ void ref_attention(const struct ref_attention *a, double *out, double *lse)
                 double l = probabilities(a, a->seq_start[s], row, h, &first, p);
                 if (lse)
                     lse[h * a->M + row] = l;
+                for (int64_t key = first; key <= row; key++)
+                    p[key - first] *= kept(a, a->seq_start[s], row, key, h);
                 for (int64_t j = 0; j < a->D; j++) {
                     o[j] = 0;
                     for (int64_t key = first; key <= row; key++)
@@ -151,10 +158,11 @@ void ref_attention_bwd(const struct ref_attention *a, const double *dout, double
                 double delta = 0;
                 probabilities(a, a->seq_start[s], row, h, &first, p);
                 for (int64_t key = first; key <= row; key++) {
+                    const double factor = kept(a, a->seq_start[s], row, key, h);
                     dp[key - first] = 0;
                     for (int64_t j = 0; j < a->D; j++) {
-                        dp[key - first] += d[j] * a->v[key * a->ld_v + kv * a->D + j];
-                        dv[key * a->ld_v + kv * a->D + j] += p[key - first] * d[j];
+                        dp[key - first] += factor * d[j] * a->v[key * a->ld_v + kv * a->D + j];
+                        dv[key * a->ld_v + kv * a->D + j] += factor * p[key - first] * d[j];
                     }
                     delta += p[key - first] * dp[key - first];
                 }

@@ -2,7 +2,7 @@
  *
  * ZTRAIN_TEST_DISK names a file, which may come and go while the program runs. Its lines:
  *
- *   CALL ERRNO PART    CALL is write, fsync, pread, open, stat, access or mkdir: those of a file whose path has PART in
+ *   CALL ERRNO PART    CALL is write, fsync, pread, pwrite, fallocate, open, stat, access or mkdir: those of a file whose path has PART in
  *                      it fail with that errno; a write of more than one byte first writes one of them, as on a disk
  *                      that fills up
  *   CALL hold PART     they wait until the file has no such line any more
@@ -83,6 +83,34 @@ ssize_t pread(int fd, void *data, size_t bytes, off_t offset)
         return REAL(ssize_t(*)(int, void *, size_t, off_t), "pread64")(fd, data, bytes, offset);
     errno = code;
     return -1;
+}
+
+ssize_t pwrite(int fd, const void *data, size_t bytes, off_t offset)
+{
+    int code = verdict_of("pwrite", fd);
+    if (!code)
+        return REAL(ssize_t(*)(int, const void *, size_t, off_t), "pwrite64")(fd, data, bytes, offset);
+    errno = code;
+    return -1;
+}
+
+ssize_t pwrite64(int fd, const void *data, size_t bytes, off_t offset)
+{
+    return pwrite(fd, data, bytes, offset);
+}
+
+int fallocate(int fd, int mode, off_t offset, off_t bytes)
+{
+    int code = verdict_of("fallocate", fd);
+    if (!code)
+        return REAL(int (*)(int, int, off_t, off_t), "fallocate64")(fd, mode, offset, bytes);
+    errno = code;
+    return -1;
+}
+
+int fallocate64(int fd, int mode, off_t offset, off_t bytes)
+{
+    return fallocate(fd, mode, offset, bytes);
 }
 
 ssize_t pread64(int fd, void *data, size_t bytes, off_t offset)

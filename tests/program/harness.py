@@ -65,6 +65,12 @@ def write_megatron(prefix, docs, dtype="H"):
         f.write(struct.pack(f"<{len(sizes) + 1}q", *range(len(sizes) + 1)))
 
 
+def write_mask(prefix, count, counts):
+    """PREFIX.mask: a byte for each of `count` tokens; counts(i): whether the prediction of token i counts."""
+    with open(f"{prefix}.mask", "wb") as f:
+        f.write(bytes(bool(counts(i)) for i in range(count)))
+
+
 def write_llmc(path, tokens, wide=False):
     """llm.c's .bin: a header of 256 int32, then uint16 (or uint32) tokens."""
     header = [20240801 if wide else 20240520, 7 if wide else 1, len(tokens)] + [0] * 253
@@ -130,7 +136,7 @@ class Finished:
 
     @property
     def last_words(self):
-        """The last line on stderr that says 'ztrain: error: …'."""
+        """The last line on stderr that begins with 'ztrain: error: '."""
         lines = [line for line in self.err.splitlines() if "ztrain: error: " in line]
         return lines[-1] if lines else ""
 
@@ -185,7 +191,7 @@ class Folder:
         return path
 
     def start(self, *arguments, env=None, cwd=None, stdout=None):
-        """Starts the binary in a session of its own; output goes to files, or stdout to a descriptor."""
+        """Starts the binary in a new session; output goes to files, or stdout to a descriptor."""
         number = len(self.processes)
         command = [ZTRAIN, *map(str, arguments)]
         with open(self.at(f"{number}.out"), "wb") as out, open(self.at(f"{number}.err"), "wb") as err:
@@ -200,7 +206,7 @@ class Folder:
         self.processes.append(process)
 
     def wait(self, process, seconds=60):
-        """Waits for its end within the time limit; returns what it said."""
+        """Waits for its end within the time limit; returns its output."""
         try:
             process.wait(seconds * SLOWNESS)
         except subprocess.TimeoutExpired:
@@ -223,7 +229,7 @@ class Folder:
         return done
 
     def train(self, changes=None, name="run", ranks=1, sets=(), expect=FINISHED, seconds=60, more=(), env=None):
-        """Writes the spec and trains; returns what the run said."""
+        """Writes the spec and trains; returns the run's output."""
         arguments = ["--config", self.spec(changes, name), *more]
         if ranks > 1:
             arguments += ["--local-gpus", ranks]
@@ -300,8 +306,8 @@ class Metrics:
         return [row for row in self.rows if key in row]
 
     def numbers(self):
-        """What must repeat bit for bit, in order: everything but times, memory and checkpoints."""
-        kept = ("step", "epoch", "loss", "grad_norm", "lr", "loss_scale", "skipped", "tokens", "eval_loss",
+        """The values that must repeat bit for bit, in order: everything but times, memory and checkpoints."""
+        kept = ("step", "epoch", "loss", "grad_norm", "lr", "loss_scale", "skipped", "tokens", "targets", "eval_loss",
                 "eval_tokens", "perplexity", "epoch_end", "train_loss")
         return [{key: row[key] for key in kept if key in row} for row in self.rows
                 if "checkpoint" not in row and "resumed_from" not in row]
@@ -338,7 +344,7 @@ class Job:
                                            cwd=(cwd_of or {}).get(node), stdout=(stdout_of or {}).get(rank)))
 
     def wait(self, seconds=60):
-        """What each rank said, once all have ended; nothing of them is left."""
+        """Each rank's output, once all have ended; no process of them is left."""
         done = [self.folder.wait(rank, seconds) for rank in self.ranks]
         assert [session_members(rank.pid) for rank in self.ranks] == [[] for _ in self.ranks]
         return done
@@ -385,7 +391,7 @@ def wait_for_steps(folder, process, steps, name="run", seconds=60):
 
 
 def wait_for_words(folder, process, words):
-    """Waits until a process that is still running has said them."""
+    """Waits until a process that is still running has printed them."""
     def said():
         assert process.poll() is None, folder.said(process)
         done = folder.said(process)

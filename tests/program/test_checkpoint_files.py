@@ -1,4 +1,4 @@
-"""Checkpoints as files: damage of every kind is found and placed, exports are what was trained."""
+"""Checkpoints as files: damage of every kind is found and located, and exports hold the trained weights."""
 import json
 import os
 import random

@@ -3,6 +3,7 @@ bring (weights, token shards), small stand-ins with the same shape are put in th
 import json
 import os
 import re
+import struct
 
 import pytest
 
@@ -26,19 +27,24 @@ PRETRAINED = {
 }
 # millions of parameters that the plan must come to
 MILLIONS = {"quickstart.yaml": (1, 3), "gpt2-124m.yaml": (124, 125), "llama-1b.yaml": (1235, 1237),
-            "agnews-gpt2.yaml": (124, 125), "agnews-qwen2.5-0.5b.yaml": (494, 495)}
+            "agnews-gpt2.yaml": (124, 125), "agnews-qwen2.5-0.5b.yaml": (494, 495),
+            "mrpc-gpt2.yaml": (124, 125)}
 
 
 def prepare(folder, name):
-    """Stands in for what the spec's comments tell the user to fetch; returns --set options that point there."""
+    """Makes stand-ins for the files that the spec's comments ask the user to fetch; returns --set options that point there."""
     with open(os.path.join(ROOT, "configs", name), encoding="utf-8") as f:
         text = f.read()
     sets = []
     for key in ("train", "validation"):
-        if re.search(rf"^  {key}: \S+$", text, re.M):
-            write_megatron(folder.at(key), [[1 + i % 200 for i in range(600)]] * 200)
+        if re.search(rf"^  {key}: \S+", text, re.M):
+            classifier = "task: sequence_classification" in text
+            write_megatron(folder.at(key), [[1 + i % 200 for i in range(100 if classifier else 600)]] * 200)
+            if classifier:
+                with open(folder.at(f"{key}.labels"), "wb") as f:
+                    f.write(struct.pack("<200i", *(i % 2 for i in range(200))))
             sets += ["--set", f"data.{key}={folder.at(key)}"]
-    if match := re.search(r"^  pretrained: (\S+)$", text, re.M):
+    if match := re.search(r"^  pretrained: (\S+)", text, re.M):
         os.makedirs(folder.at("model"))
         with open(folder.at("model", "config.json"), "w", encoding="utf-8") as f:
             json.dump(PRETRAINED[match.group(1)], f)
@@ -65,7 +71,7 @@ def test_dry_run(folder, name, ranks):
 
 @pytest.mark.parametrize("name", CONFIGS)
 def test_the_plan_has_the_right_size(folder, name):
-    """As many parameters as the model is known for."""
+    """The plan has the number of parameters that the model is known for."""
     os.symlink(os.path.join(ROOT, "configs"), folder.at("configs"))
     done = folder.ztrain("plan", "--config", os.path.join(ROOT, "configs", name), "--world", 4,
                          *prepare(folder, name), "--set", "zero_optimization.stage=3")

@@ -1,4 +1,4 @@
-"""What goes wrong is said in one line, with the right exit code, and before anything is written."""
+"""An error is reported in one line, with the right exit code, and before anything is written."""
 import json
 import os
 import random
@@ -117,23 +117,24 @@ def test_a_folder_and_a_device_as_spec(folder):
     os.makedirs(folder.at("dir.yaml"))
     folder.ztrain("--config", folder.at("dir.yaml"), expect=USAGE)
     folder.ztrain("--config", "/dev/zero", expect=USAGE, seconds=20)
-    os.mkfifo(folder.at("pipe.yaml"))  # that nobody writes
+    os.mkfifo(folder.at("pipe.yaml"))  # without a writer
     folder.ztrain("--config", folder.at("pipe.yaml"), expect=USAGE, seconds=20)
 
 
 @pytest.mark.parametrize("changes, words", [
     ({"bf16": {"enabled": True}, "fp16": {"enabled": True}}, ["bfloat16 and fp16 modes cannot be simultaneously enabled"]),
     ({"fp16": {"enabled": True, "fp16_master_weights_and_grads": True}}, ["fp16_master", "not supported yet"]),
-    ({"zero_optimization": {"stage": 3, "offload_optimizer": {"device": "cpu"}}}, ["offload_optimizer", "not supported yet"]),
+    ({"zero_optimization": {"stage": 3, "offload_optimizer": {"device": "nvme"}}}, ["offload_optimizer to nvme needs nvme_path"]),
+    ({"zero_optimization": {"stage": 3, "zero_quantized_weights": True}}, ["zero_quantized_weights", "not supported yet"]),
     ({"optimizer": {"type": "Lamb"}}, ["Lamb"]),
     ({"scheduler": {"type": "Cosin"}}, ["Cosin", "Cosine"]),
     ({"train_batch_size": None}, ["train_batch_size", "train_micro_batch_size_per_gpu"]),
     ({"train_micro_batch_size_per_gpu": 5}, ["train_batch_size is not equal to micro_batch_per_gpu * gradient_acc_step * world_size"]),
     ({"model": {"pretrained": "x", "config": LLAMA}}, ["pretrained", "config"]),
     ({"model": {"config": {**LLAMA, "model_type": "mamba"}}}, ["mamba"]),
-    ({"model": {"config": {**LLAMA, "rope_scaling": {"rope_type": "yarn", "factor": 4.0}}}}, ["yarn"]),
+    ({"model": {"config": {**LLAMA, "rope_scaling": {"rope_type": "longrope", "factor": 4.0}}}}, ["longrope"]),
     ({"data": {"seq_length": 200}}, ["200", "64"]),
-    ({"wandb": {"enabled": True}}, ["wandb"]),
+    ({"pipeline": {"stages": 2}}, ["pipeline", "zero_optimization stage 3"]),
     ({"train": {"epochs": -1}}, ["epochs"]),
 ], ids=lambda value: None if isinstance(value, dict) else " ".join(value)[:40])
 def test_what_a_spec_asks_for_in_vain(folder, changes, words):
@@ -144,7 +145,7 @@ def test_what_a_spec_asks_for_in_vain(folder, changes, words):
 
 
 def test_a_misspelt_key_of_the_model(folder):
-    """In the spec an error, in somebody's config.json a notice."""
+    """It is an error in the spec, and a notice in a config.json from elsewhere."""
     config = {("hiden_size" if key == "hidden_size" else key): value for key, value in LLAMA.items()}
     words = "'hiden_size' is not a key of a llama config; hint: did you mean 'hidden_size'?"
     spec = folder.spec({"model": {"config": config}})
@@ -156,7 +157,7 @@ def test_a_misspelt_key_of_the_model(folder):
 
 
 def test_a_model_config_that_contradicts_itself(folder):
-    """The run spec's fault where it stands in the spec, else that of the file."""
+    """The error is the run spec's if the config stands in the spec, else the file's."""
     config = {**LLAMA, "num_key_value_heads": 3}
     done = folder.train({"model": {"config": config}}, expect=USAGE)
     assert "num_key_value_heads" in done.last_words and "run-1.yaml" in done.last_words
@@ -186,7 +187,7 @@ def test_cuda_on_a_machine_without(folder):
 @pytest.mark.parametrize("name, meaning", [("ZTRAIN_CUDA_TF32", "fp32 products use TF32"),
                                            ("ZTRAIN_SHARE_GPUS", "ranks may share a GPU")])
 def test_a_switch_in_the_environment_is_1_or_0(folder, name, meaning):
-    """Whether there is a GPU or not: a switch that is silently off would be a run with other numbers."""
+    """Checked whether there is a GPU or not: a switch that is silently off would be a run with other numbers."""
     spec = folder.spec({"train": {"device": "cuda"}})
     done = folder.ztrain("--config", spec, "--local-gpus", 2, env={"CUDA_VISIBLE_DEVICES": "", name: "yes"}, expect=USAGE)
     assert done.err.count(f"{name} is 'yes'; hint: 1 ({meaning}) or 0") == 1, done
@@ -197,7 +198,7 @@ def test_a_switch_in_the_environment_is_1_or_0(folder, name, meaning):
 # --- data -------------------------------------------------------------------------------------------------------------
 
 def damaged(folder, kind):
-    """Makes a training shard with one fault; returns its file name and what the message must say."""
+    """Makes a training shard with one fault; returns its file name and the words of the message."""
     prefix = folder.at("bad")
     tokens = [1 + i % 50 for i in range(40 * SEQUENCE)]
     write_megatron(prefix, [tokens])
@@ -263,7 +264,7 @@ def test_a_token_outside_the_vocabulary(folder, which, ranks):
 
 
 def test_shards_of_another_vocabulary_are_found_before_the_first_step(folder):
-    """A validation set is read only when the first evaluation comes: too late to find out."""
+    """A validation set is read only at the first evaluation, which would be too late to find out."""
     folder.spec()
     write_megatron(folder.at("other"), [[1 + i % 50, VOCABULARY + 7] for i in range(40 * SEQUENCE)])
     done = folder.train({"data": {"validation": folder.at("other")}}, expect=DATA)
@@ -271,7 +272,7 @@ def test_shards_of_another_vocabulary_are_found_before_the_first_step(folder):
 
 
 def test_a_run_spec_that_cannot_be_read_twice(folder):
-    """Several ranks read it themselves."""
+    """It is refused, because several ranks read it themselves."""
     path, pipe = folder.spec(), folder.at("pipe")
     os.mkfifo(pipe)
     with subprocess.Popen(["sh", "-c", f"cat {path} > {pipe}"]) as writer:
@@ -380,7 +381,7 @@ def test_a_checkpoint_of_another_model(folder):
 
 @pytest.mark.parametrize("resume", [False, True])
 def test_a_run_folder_that_cannot_be(folder, resume):
-    """A place that the spec should not have named, found before anything is loaded: 2."""
+    """The spec names an impossible place; that is found before anything is loaded, and ends with 2."""
     more = []
     if resume:
         folder.train({"train": {"max_steps": 1, "epochs": None}}, name="other")
@@ -402,7 +403,8 @@ def test_a_run_folder_that_cannot_be(folder, resume):
 
 @pytest.mark.parametrize("what", ["owner", "run.yaml", "log", "metrics.jsonl"])
 def test_a_disk_that_takes_no_files_of_the_run(folder, what):
-    """As a checkpoint that cannot be written: 4, not the spec's fault. A limit on file size stands in for a full disk."""
+    """It ends with 4, as for a checkpoint that cannot be written: the spec is right. A limit on file size stands in for a
+    full disk."""
     os.makedirs(folder.run_folder())
     limit = {"owner": "0", "run.yaml": "1"}.get(what, "unlimited")
     if what == "log":
@@ -424,7 +426,7 @@ def test_a_disk_that_takes_no_files_of_the_run(folder, what):
     ("resume", None, CHECKPOINT),
 ])
 def test_a_refused_start_leaves_nothing(folder, why, changes, code, ranks):
-    """No run folder, no log: the next try is as the first."""
+    """A start that is refused leaves neither a run folder nor a log, so a second attempt meets the same state as the first."""
     if why == "weights":
         os.mkdir(folder.at("torn"))
         with open(folder.at("torn", "config.json"), "w", encoding="utf-8") as f:
@@ -466,7 +468,7 @@ def test_closed_standard_descriptors_are_not_taken_by_files(folder, closed, rank
 
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_threads_that_cannot_be_started(folder, ranks):
-    """Stacks of 1 GB where there is room for one: no library ends the process with a code of its own."""
+    """Stacks have 1 GB, and there is room for one: no library ends the process with another code."""
     if SLOWNESS > 1:
         return  # an instrumented build's own mappings are over any limit
     command = "ulimit -s 1000000; ulimit -v 1700000; exec \"$0\" \"$@\""

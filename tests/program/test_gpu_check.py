@@ -1,4 +1,4 @@
-"""scripts/gpu-check.sh without a GPU: a part that is none of a program's own runs and judges, on the CPU device."""
+"""scripts/gpu-check.sh without a GPU: its parts that run and judge programs, on the CPU device."""
 import os
 import subprocess
 

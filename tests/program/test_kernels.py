@@ -1,4 +1,4 @@
-"""By which kernels ranks compute on the CPU: all by the same."""
+"""All ranks of a job compute with the same kernels on the CPU."""
 import re
 import subprocess
 
@@ -8,11 +8,11 @@ from harness import FINISHED, USAGE, ZTRAIN, Job
 
 pytestmark = pytest.mark.long
 
-BOTH = [0, 1]  # two ranks, each on a node of its own
+BOTH = [0, 1]  # two ranks, each on its own node
 
 
 def levels():
-    """What this CPU has, the lowest first."""
+    """The instruction-set levels of this CPU, the lowest first."""
     said = subprocess.run([ZTRAIN, "doctor"], capture_output=True, text=True, check=False).stdout
     names = ["baseline", "avx2", "avx512"]
     return names[:names.index(re.search(r"instruction sets +(\w+)", said).group(1)) + 1]
@@ -50,7 +50,7 @@ def needs_bf16():
 
 
 def test_ranks_multiply_bf16_alike(folder):
-    """Some rank widens the numbers: all do."""
+    """If some rank widens the numbers, all do."""
     needs_bf16()
     how = {"variable": "ZTRAIN_CPU_BF16", "bf16": {"enabled": True}}
     for word in ("widen", "dot"):

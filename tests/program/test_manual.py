@@ -49,7 +49,7 @@ def test_the_man_page_is_set_without_a_warning(manual):
 
 
 def complete(manual, line, cwd="/", breaks=" \t\n=:"):
-    """What bash would offer at the end of the line."""
+    """The words that bash would offer at the end of the line."""
     script = """compopt() { :; }
 . "$1"
 COMP_LINE=$2 COMP_POINT=${#2} COMP_WORDBREAKS=$3
@@ -77,7 +77,7 @@ def test_completion(manual, tmp_path):
     assert offered("ztrain plan --set zero_optimization.st") == ["zero_optimization.stage="]
     assert offered("ztrain --set train.device=c") == ["cpu", "cuda"]
     assert offered("ztrain --set train.device=c", breaks=" \t\n") == ["train.device=cpu", "train.device=cuda"]
-    assert offered("ztrain --set bf16.enabled=") == ["true", "false"] and offered("ztrain --set run.seed=") == []
+    assert offered("ztrain --set bf16.enabled=") == ["true", "false", "auto"] and offered("ztrain --set run.seed=") == []
     assert offered("ztrain export --") == ["--dtype", "--help", "--out"] and offered("ztrain export --dtype b") == ["bf16"]
     assert offered("ztrain verify ") == ["runs"] and offered("ztrain --world ") == []
     assert offered("ztrain pl") == ["plan"] and offered("ztrain plan --re") == []

@@ -31,7 +31,7 @@ def test_losses_of_local_ranks_bit_for_bit(folder, nodes):
 # --- errors -----------------------------------------------------------------------------------------------------------
 
 def said_once(done, words):
-    """The words are in one rank's last words, and no other rank says anything."""
+    """The words are in one rank's last words, and no other rank prints anything."""
     speakers = [rank for rank, d in enumerate(done) if "error" in d.err]
     assert len(speakers) == 1 and words in done[speakers[0]].last_words, done
     return speakers[0]
@@ -72,7 +72,7 @@ def test_terminated_before_the_ranks_have_met(folder):
     assert time.monotonic() - started < 3 * SLOWNESS
 
 
-def test_the_network_carries_what_theory_says(folder):
+def test_the_network_carries_the_bytes_of_theory(folder):
     """Two nodes of two ranks: of a gather every rank sends its slice to the other node once, of a reduction its part of
     the slices of both ranks there. What a rank gathers, or gives to a reduction, in a step are three slices."""
     def lines_of(name):
@@ -89,7 +89,7 @@ def test_the_network_carries_what_theory_says(folder):
         assert sent == theory_sent and received == theory_received
         a_step = gathered // 3 + 2 * (reduced // 3)
         count = len(folder.metrics("one").steps)
-        assert count * a_step <= sent <= (count + 2) * a_step  # and what a start, an end and an evaluation need
+        assert count * a_step <= sent <= (count + 2) * a_step  # and the bytes of a start, an end and an evaluation
     assert lines_of("two") == (steps, network)  # nothing depends on time
 
 
@@ -127,7 +127,7 @@ def test_a_rank_that_is_killed_or_stopped_is_named(folder, rank, number):
 
 @pytest.mark.parametrize("rank", [0, 1, 3])
 def test_a_rank_that_fails_alone_gives_its_code_to_all(folder, rank):
-    """It can write no more: rank 0 fails with its metrics, in the middle of a step; another one with its part of a
+    """The rank cannot write any more: rank 0 fails with its metrics, in the middle of a step; another one with its part of a
     checkpoint, which all hear of in order and without which training continues until it is the run's last."""
     job = Job(folder, "--config", spec_of(folder, {**ENDLESS, "checkpoint": {"retry_seconds": 0.5}}))
     wait_for_steps(folder, job.ranks[0], 3)
@@ -164,7 +164,7 @@ def test_a_signal_stops_all_after_the_same_step(folder, number, ranks):
 
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_the_end_of_the_jobs_time(folder, ranks):
-    """Without a signal: a checkpoint is made ahead of it."""
+    """A checkpoint is made ahead of it, without a signal."""
     end = time.time() + 16
     done = folder.train(ENDLESS, ranks=ranks, expect=REQUEUE,
                         env={"SLURM_JOB_ID": "77", "SLURM_JOB_END_TIME": str(int(end))})

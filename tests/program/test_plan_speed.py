@@ -50,12 +50,12 @@ def plan(folder, model, length, micro, accumulation, world=1, stage=0, more=()):
 
 
 def mfu(out):
-    """At the ceiling, and expected."""
+    """Returns the MFU at the ceiling and the expected one."""
     return [float(x) for x in re.search(r"^  MFU +([\d.]+)% +([\d.]+)%$", out, re.M).groups()]
 
 
 def row(out, kind):
-    """Milliseconds at the ceiling and expected."""
+    """Returns a row's milliseconds, at the ceiling and expected."""
     return [float(x) for x in re.search(rf"^  {re.escape(kind)} +([\d.]+) +([\d.]+) ", out, re.M).groups()]
 
 
@@ -128,8 +128,8 @@ def test_what_is_not_known_is_refused(folder, option, value, names):
     assert value in done.err and names in done.err
 
 
-def test_other_steps_have_plans_too(folder):
-    """Recomputation, fp32, fp16, padding, nodes."""
+def test_all_kinds_of_steps_have_plans(folder):
+    """Steps with recomputation, fp32, fp16, padding and several nodes."""
     base = plan(folder, GPT2_124M, 1024, 8, 2)
     spec = folder.spec({"model": {"config": GPT2_124M}, "data": {"seq_length": 1024}}, "other")
     for changes in (["fp16.enabled=true"], ["activation_checkpointing.enabled=true"], ["data.packing=false"]):
@@ -145,9 +145,34 @@ def test_recomputation_is_a_loss(folder):
     spec = folder.spec({"model": {"config": GPT2_124M}, "data": {"seq_length": 1024}, "bf16": {"enabled": True},
                         "activation_checkpointing": {"enabled": True}}, "recompute")
     out = folder.ztrain("plan", "--speed", "--config", spec).out
-    overhead = float(re.search(r"([\d.]+)  blocks that are computed again in backward", out).group(1))
-    kept = folder.ztrain("plan", "--speed", "--config", spec, "--set", "activation_checkpointing.enabled=false").out
+    overhead = float(re.search(r"([\d.]+)  activations that are computed again in backward", out).group(1))
+    kept = folder.ztrain("plan", "--speed", "--config", spec, "--set", "activation_checkpointing.policy=none").out
     assert mfu(kept)[1] - mfu(out)[1] == pytest.approx(overhead, abs=0.11) and overhead > 3
+
+
+@pytest.mark.parametrize("model", [GPT2_124M, {"model_type": "qwen3", "vocab_size": 50304, "hidden_size": 1024,
+                                               "num_hidden_layers": 4, "num_attention_heads": 16, "head_dim": 128,
+                                               "num_key_value_heads": 8, "intermediate_size": 3072}])
+def test_each_policy_saves_bytes_and_costs_time(folder, model):
+    """The table is the same under every policy, its rows are the steps of these policies, and the plan of memory agrees."""
+    policies = ["none", "norms", "mlp", "attention", "block"]
+    spec = folder.spec({"model": {"config": model}, "data": {"seq_length": 1024}, "bf16": {"enabled": True}}, "policies")
+    tables = []
+    for policy in policies:
+        sets = ["--set", f"activation_checkpointing.policy={policy}", "--set", "train.device=cuda"]
+        speed = folder.ztrain("plan", "--speed", "--config", spec, *sets).out
+        table = {name: [float(x) for x in re.search(rf"\n  {name} +([\d.]+) +([\d.]+) +([\d.]+) +([\d.]+)", speed).groups()]
+                 for name in policies}
+        total = float(re.search(r"\n  total +[\d.]+ +([\d.]+)", speed).group(1))
+        assert table[policy][2] == pytest.approx(total, abs=2e-3)
+        memory = folder.ztrain("plan", "--config", spec, *sets).out
+        activations = float(re.search(r"\n  activations +\d+ bytes +([\d.]+) MiB", memory).group(1))
+        row = re.search(rf"\n  {policy} +\d+ bytes +([\d.]+) MiB, ([\d.]+) MiB less", memory).groups()
+        assert float(row[0]) == activations and float(row[1]) == pytest.approx(table[policy][1], abs=0.11)
+        tables.append(table)
+    assert all(table == tables[0] for table in tables)
+    for less, more in zip(policies, policies[1:]):
+        assert tables[0][more][1] > tables[0][less][1] and tables[0][more][3] > tables[0][less][3]
 
 
 def test_long_steps_are_continued_from_shorter_ones(folder):

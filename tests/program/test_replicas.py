@@ -1,4 +1,4 @@
-"""The ranks' copies of the model: what is in a rank's memory is changed while it trains."""
+"""The ranks' copies of the model are compared: these tests change a rank's memory while it trains."""
 import glob
 import os
 import re
@@ -11,7 +11,7 @@ UNMOVED = {"optimizer": {"type": "AdamW", "params": {"lr": 1e-30, "weight_decay"
 
 
 def flip_a_bit(pid, pattern):
-    """Of the first place in the process's own memory where the pattern stands."""
+    """Flips a bit at the first place in the process's private memory that holds the pattern."""
     with open(f"/proc/{pid}/maps", encoding="ascii") as maps, open(f"/proc/{pid}/mem", "r+b", buffering=0) as memory:
         for line in maps:
             begin, end, rights, inode = re.match(r"(\w+)-(\w+) (\S+) \S+ \S+ (\d+)", line).groups()

@@ -57,7 +57,7 @@ def test_interrupted_at_random_steps(folder, model, changes, ranks):
 
 @pytest.mark.long
 def test_from_every_checkpoint_of_a_run(folder):
-    """Also in the middle of an epoch; the spec names another run folder, so nothing is cut off."""
+    """Checkpoints in the middle of an epoch are among them; the spec names another run folder, so nothing is cut off."""
     changes = {"train": {"epochs": 3, "eval_interval_steps": 2}, "checkpoint": {"interval_steps": 1}}
     folder.train(changes, name="whole")
     whole = folder.metrics("whole").numbers()
@@ -148,7 +148,7 @@ def test_other_data_at_the_same_place_are_refused(folder):
 
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_data_and_model_that_were_moved(folder, ranks):
-    """To another file system, say: what counts is what is there."""
+    """They were moved to another file system, say; only their contents count."""
     model = write_config(folder, LLAMA)
     folder.train({**model, "train": {"epochs": 2}}, name="whole", ranks=ranks)
     folder.train({**model, "train": {"max_steps": 2, "epochs": 2}}, ranks=ranks)
@@ -168,7 +168,7 @@ def test_data_and_model_that_were_moved(folder, ranks):
 
 
 def write_config(folder, config):
-    """Random weights by the config.json of a folder: its text may change, its path does not."""
+    """Writes the config.json for random weights: its text may change, its path does not."""
     os.makedirs(folder.at("model"), exist_ok=True)
     with open(folder.at("model", "config.json"), "w", encoding="utf-8") as f:
         json.dump(config, f)
@@ -212,7 +212,7 @@ def test_a_changed_pretrained_model_is_refused(folder):
 
 
 def test_a_pretrained_model_may_move_but_not_become_another(folder):
-    """The configs of a base model and of what was made of it are the same; their folders' names are not."""
+    """A base model and a fine-tuned one have equal configs, but folders of different names."""
     folder.train({"train": {"epochs": 1}}, name="first")
     folder.ztrain("export", folder.run_folder("first"), "--out", folder.at("hub", "base"), "--dtype", "fp32")
     shutil.copytree(folder.at("hub", "base"), folder.at("hub", "base-instruct"))
@@ -296,7 +296,7 @@ def names_in(folder, *place):
 
 
 def killed_after_branching(folder, run, branch):
-    """22 steps; then another learning rate from step 9 on, with no further checkpoint, killed at step 12."""
+    """Trains 22 steps, then from step 9 on with another learning rate, and is killed at step 12 before a checkpoint."""
     folder.spec()
     folder.data(400)  # one epoch has 33 steps
     folder.train({**run, "train": {"max_steps": 22}, "checkpoint": {"interval_steps": 9}})
@@ -316,7 +316,7 @@ def killed_after_branching(folder, run, branch):
 
 @pytest.mark.long
 def test_a_run_has_one_course(folder):
-    """A kill after a resume from further back does not bring the abandoned course back; by name it can be had again."""
+    """A kill after a resume from further back does not bring the abandoned course back; its name does."""
     changes = {"optimizer": {"params": {"lr": 1e-3}}}
     killed_after_branching(folder, {}, changes)
     assert names_in(folder, "checkpoints") == ["latest", "step-00000009", "step-00000018.aside-1",
@@ -331,7 +331,7 @@ def test_a_run_has_one_course(folder):
     said = folder.ztrain("inspect", folder.run_folder()).out
     assert "step 24," in said and "  step-00000022.aside-1        step 22, " in said, said
 
-    # the course that was left, by name: its checkpoint, its lines, and what the run did meanwhile goes aside
+    # the course that was left, by name: its checkpoint and its lines come back, and the steps that the run did meanwhile go aside
     aside = os.path.join(folder.run_folder(), "checkpoints", "step-00000022.aside-1")
     back = {"train": {"max_steps": 26}}
     before = everything_in(folder.run_folder())
@@ -353,7 +353,7 @@ def test_a_run_has_one_course(folder):
 
 @pytest.mark.long
 def test_a_copy_of_a_checkpoint_is_a_course_as_well(folder):
-    """The user's copy, under a name that ztrain does not write: the run folder is resumed from it."""
+    """The user made it under a name that ztrain does not write; the run folder is resumed from it."""
     folder.train({"train": {"epochs": 3}, "checkpoint": {"keep_last": 1}})
     top, copy = os.path.join(folder.run_folder(), "checkpoints"), os.path.join(folder.run_folder(), "good")
     folder.train({"train": {"epochs": 2}}, name="other")
@@ -414,7 +414,7 @@ def test_hints_that_lead_somewhere(folder):
 
 
 def everything_in(path):
-    """{file: bytes} below a folder, the logs and links aside."""
+    """{file: bytes} below a folder, without logs and links."""
     found = {}
     for place, _, names in os.walk(path):
         for name in names:
@@ -460,7 +460,7 @@ def test_a_moved_run_folder_is_continued_where_it_is(folder, ranks):
     assert sorted(os.listdir(os.path.join(moved, "checkpoints"))) == ["epoch-0001", "epoch-0002", "epoch-0003", "latest"]
     with open(os.path.join(moved, "metrics.jsonl"), encoding="utf-8") as f:
         assert [row["step"] for row in map(json.loads, f) if "loss" in row] == list(range(1, 10))
-    # a spec with another name branches off into a folder of its own
+    # a spec with another name branches off into a separate folder
     done = folder.train({"train": {"epochs": 2}}, name="other",
                         more=["--resume", os.path.join(moved, "checkpoints", "epoch-0001")])
     assert [row["step"] for row in folder.metrics("other").steps] == [4, 5, 6]

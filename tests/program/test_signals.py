@@ -39,7 +39,7 @@ def test_a_signal_ends_the_step_writes_a_checkpoint_and_exits_75(folder, number,
 
 @pytest.mark.parametrize("ranks", [1, 2])
 @pytest.mark.parametrize("step, steps", [(2, 4), (3, 6), (3, 3)], ids=["in an epoch", "an epoch's end", "the run's end"])
-def test_an_evaluation_is_broken_off_and_done_when_the_run_goes_on(folder, ranks, step, steps):
+def test_an_evaluation_is_broken_off_and_done_when_the_run_continues(folder, ranks, step, steps):
     """In the end the numbers, that evaluation's and the epoch's among them, are those of a run that was left alone."""
     folder.spec()
     folder.data(int(3000 / SLOWNESS), seed=3, name="much")
@@ -65,14 +65,14 @@ def test_an_evaluation_is_broken_off_and_done_when_the_run_goes_on(folder, ranks
     done = folder.ztrain("--config", spec, *several, "--resume", folder.run_folder(), env=ONE_THREAD)
     assert f"/{last} at step {step}" in done.out, done
     assert folder.metrics().numbers() == folder.metrics("whole").numbers()
-    # as after a kill in or after the evaluation: it is done again, and not told twice
+    # as after a kill in or after the evaluation: it is done again, and not reported twice
     folder.ztrain("--config", spec, *several, "--resume", os.path.join(folder.run_folder(), "checkpoints", first),
                   env=ONE_THREAD)
     assert folder.metrics().numbers() == folder.metrics("whole").numbers()
 
 
 def test_a_signal_to_the_whole_group_counts_once(folder):
-    """As a terminal's ctrl-c or a batch system does it: supervisor and ranks all get it."""
+    """A terminal's ctrl-c and batch systems signal the supervisor and all ranks."""
     process = folder.start("--config", folder.spec(ENDLESS), "--local-gpus", 2)
     wait_for_steps(folder, process, 3)
     os.killpg(process.pid, signal.SIGINT)
@@ -143,7 +143,7 @@ def test_a_second_ctrl_c_ends_at_once(folder, ranks):
 @pytest.mark.parametrize("ranks, level", [(1, 0), (2, 3)])
 def test_killed_at_any_instant(folder, ranks, level):
     """The whole job is killed while it evaluates and writes a checkpoint every step, half of the times anywhere from
-    its start on. Each time the newest checkpoint is whole; in the end the numbers are those of a run that nobody killed."""
+    its start on. Each time the newest checkpoint is whole; in the end the numbers are those of a run that was not killed."""
     rng = random.Random(3 + ranks)
     several = ["--local-gpus", ranks] if ranks > 1 else []
     settings = {**ENDLESS, "checkpoint": {"interval_steps": 1, "keep_last": 2, "compression_level": level},
@@ -165,7 +165,7 @@ def test_killed_at_any_instant(folder, ranks, level):
         folder.ztrain("verify", folder.latest())
         resume = ["--resume", folder.run_folder()]
     assert kills == 30
-    # what was interrupted leaves nothing that would pile up
+    # interrupted saves leave no files that would pile up
     kind, number = os.path.basename(folder.latest()).split("-")
     end = f"train.max_steps={int(number) * {'epoch': 3, 'step': 1}[kind] + 5}"
     folder.ztrain("--config", spec, *several, *resume, "--set", end)
@@ -246,7 +246,7 @@ def test_a_signal_while_the_supervisor_still_reads_the_spec_is_not_lost(folder):
 
 @pytest.mark.parametrize("number, ranks", [(signal.SIGHUP, 1), (signal.SIGHUP, 2), (signal.SIGTSTP, 2)])
 def test_what_was_ignored_stays_ignored(folder, number, ranks):
-    """nohup: the end of the terminal does not stop the run."""
+    """Under nohup the end of the terminal does not stop the run."""
     before = signal.signal(number, signal.SIG_IGN)
     try:
         process = folder.start("--config", folder.spec(ENDLESS), *(["--local-gpus", ranks] if ranks > 1 else []))
@@ -262,7 +262,7 @@ def test_what_was_ignored_stays_ignored(folder, number, ranks):
 
 
 def test_the_ends_of_ranks_are_seen_where_the_caller_ignores_sigchld(folder):
-    """A process that is started so has its children reaped by the kernel."""
+    """In a process that ignores SIGCHLD the kernel reaps the children."""
     before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     try:
         process = folder.start("--config", folder.spec(), "--local-gpus", 2)
@@ -285,7 +285,7 @@ def test_a_restart_waits_for_the_run_folder_of_a_killed_run(folder):
 
 
 def test_a_run_folder_belongs_to_one_run(folder):
-    """A second run is refused while the first lives, and takes over at once when that was killed."""
+    """A second run is refused while the first lives, and takes over at once when the first was killed."""
     process = folder.start("--config", folder.spec({**ENDLESS, "checkpoint": {"interval_steps": 2, "keep_last": 2}}))
     wait_for_steps(folder, process, 4)
     done = folder.train(ENDLESS, more=("--resume", folder.run_folder()), expect=USAGE)
@@ -302,7 +302,7 @@ def test_a_run_folder_belongs_to_one_run(folder):
 
 
 def test_a_run_whose_folder_was_taken_over_publishes_nothing_more(folder):
-    """As on a node that was cut off while its job was requeued elsewhere."""
+    """The run stands for one on a node that was cut off while its job was requeued elsewhere."""
     process = folder.start("--config", folder.spec(ENDLESS), "--local-gpus", 2)
     wait_for_steps(folder, process, 2)
     members = session_members(process.pid)
@@ -349,13 +349,13 @@ def test_two_runs_in_one_folder(folder):
 
 
 WORDY = {**ENDLESS, "wall_clock_breakdown": True}  # two lines a step
-ONE_THREAD = {"OMP_NUM_THREADS": "1"}  # quick steps on busy cores, too
+ONE_THREAD = {"OMP_NUM_THREADS": "1"}  # quick steps on busy cores as well
 UNREAD = 300  # steps whose lines fit neither in a small pipe nor in the queue
 
 
 def start_ranks(folder, way, spec, stdout):
-    """Starts one rank, two under a supervisor or two of a launcher, rank 0's output (the supervisor's) to stdout; all
-    processes."""
+    """Starts one rank, two under a supervisor or two of a launcher, with rank 0's output (the supervisor's) to stdout;
+    returns all processes."""
     if way == "launcher":
         return Job(folder, "--config", spec, nodes=[0, 0], env=ONE_THREAD, stdout_of={0: stdout}).ranks
     several = ["--local-gpus", 2] if way == "supervisor" else []
@@ -364,7 +364,7 @@ def start_ranks(folder, way, spec, stdout):
 
 @pytest.mark.long
 @pytest.mark.parametrize("way", ["one rank", "supervisor", "launcher"])
-def test_output_that_nobody_reads_stops_nothing(folder, way):
+def test_output_without_a_reader_stops_nothing(folder, way):
     """Steps continue, and a signal still ends them with a checkpoint."""
     reader, writer = os.pipe()
     fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, 4096)
@@ -412,7 +412,7 @@ def test_a_reader_that_comes_back_is_told_how_much_is_missing(folder, way):
 
 @pytest.mark.long
 def test_a_terminal_on_hold_stops_nothing(folder):
-    """ctrl-S: training continues, and a signal ends it; ctrl-Q: the terminal shows how far it is."""
+    """After ctrl-S training continues, and a signal ends it; after ctrl-Q the terminal shows the progress."""
     keyboard, terminal = os.openpty()
     shown = []
     threading.Thread(target=read_all, args=(keyboard, shown), daemon=True).start()
@@ -433,7 +433,7 @@ def test_a_terminal_on_hold_stops_nothing(folder):
 
 
 def test_progress_on_a_narrow_terminal(folder):
-    """The line renews itself: it never wraps; the log file has plain lines all the same."""
+    """The line is renewed and never wraps; the log file has plain lines."""
     keyboard, terminal = os.openpty()
     fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 60, 0, 0))
     shown = []

@@ -27,7 +27,7 @@ def tokenize(*arguments, code=0, **options):
 
 
 def read_shard(prefix):
-    """The documents of a shard, every field of its index checked."""
+    """Returns the documents of a shard, and checks every field of its index."""
     with open(f"{prefix}.idx", "rb") as file:
         idx = file.read()
     with open(f"{prefix}.bin", "rb") as file:
@@ -49,7 +49,7 @@ def read_shard(prefix):
 
 
 def texts(prefix):
-    """The documents of a shard of the byte vocabulary, as bytes."""
+    """Returns the documents of a shard of the byte vocabulary, as bytes."""
     documents = read_shard(prefix)
     assert all(document[-1] == END and END not in document[:-1] for document in documents)
     return [bytes(document[:-1]) for document in documents]
@@ -202,7 +202,7 @@ def test_tokenizer_json_folder(tmp_path):
     def end(*arguments):
         tokenize(path, "--output", tmp_path / "o", "--tokenizer", folder, *arguments)
         (document,) = read_shard(tmp_path / "o")
-        assert document[:-1] == [1, 2, 1]
+        assert document[:-1] == [3, 1, 2, 1]  # the tokenizer's own first token
         return document[-1]
 
     assert end() == names["</s>"]  # by its common name
@@ -223,12 +223,104 @@ def test_tokenizer_json_folder(tmp_path):
     assert "cannot read the tokenizer" in tokenize(path, *out, code=3)
 
 
+def read_mask(prefix):
+    with open(f"{prefix}.mask", "rb") as file:
+        return list(file.read())
+
+
+def test_completions_of_bytes(tmp_path):
+    path = write(tmp_path / "in.jsonl", '{"p": "2+2=", "c": "\u00e94"}\n{"p": "x", "c": ""}\n{"p": "", "c": "y"}\n{"p": "", "c": ""}\n')
+    out = tokenize(path, "--output", tmp_path / "o", "--tokenizer", "byte", "--completion", "p,c")
+    assert texts(tmp_path / "o") == ["2+2=\u00e94".encode(), b"x", b"y"]
+    assert read_mask(tmp_path / "o") == [0] * 4 + [1] * 4 + [0, 1] + [1, 1]
+    assert "empty" in out and "7 of them learned from" in out and "2+2=\u27e6\u00e94" in out
+    # without its end of text, the completion that is empty leaves nothing to learn
+    out = tokenize(path, "--output", tmp_path / "o", "--tokenizer", "byte", "--completion", "p,c", "--special", "none")
+    assert read_mask(tmp_path / "o") == [0] * 4 + [1] * 3 + [1] and "dropped    1 documents" in out
+    # a shard without a mask leaves none of an earlier one
+    tokenize(write(tmp_path / "in.txt", "text"), "--output", tmp_path / "o", "--tokenizer", "byte")
+    assert sorted(os.listdir(tmp_path)) == ["in.jsonl", "in.txt", "o.bin", "o.idx"]
+
+
+def test_documents_are_cut(tmp_path):
+    path = write(tmp_path / "in.txt", "abcdef\nab\nabc")
+    arguments = ("--output", tmp_path / "o", "--tokenizer", "byte", "--document", "line", "--max-length", 4)
+    assert "truncated  1 documents, to 4 tokens" in tokenize(path, *arguments)
+    assert read_shard(tmp_path / "o") == [list(b"abcd"), [*b"ab", END], [*b"abc", END]]
+
+
+def test_json_arrays(tmp_path):
+    path = write(tmp_path / "in.json", ' [{"text": "one"},\n {"text": "two"}]')
+    assert byte_run(tmp_path, path) == [b"one", b"two"]
+    path = write(tmp_path / "in.json.gz", gzip.compress(b'[{"text": "one"}]'))
+    assert byte_run(tmp_path, path) == [b"one"]
+    out = ("--output", tmp_path / "o", "--tokenizer", "byte")
+    assert "in.json' element 2: no field 'text'" in tokenize(
+        write(tmp_path / "in.json", '[{"text": "a"}, {}]'), *out, code=3)
+    assert "in.json': not JSON" in tokenize(write(tmp_path / "in.json", '[{"text": "a"}'), *out, code=3)
+
+
+def test_pointers_of_git_lfs(tmp_path):
+    pointer = "version https://git-lfs" + ".example/spec/v1\noid sha256:00\nsize 3\n"
+    for name in ("in.txt", "in.jsonl", "in.parquet", "in.gz"):
+        error = tokenize(write(tmp_path / name, pointer), "--output", tmp_path / "o", "--tokenizer", "byte", code=3)
+        assert name in error and "Git LFS pointer" in error and "git lfs pull" in error
+
+
+@pytest.mark.parametrize("package, arguments", [
+    ("pyarrow", ["in.parquet", "--tokenizer", "byte"]), ("zstandard", ["in.jsonl.zst", "--tokenizer", "byte"]),
+    ("tokenizers", ["in.txt", "--tokenizer", "hf"])])
+def test_packages_that_are_missing(tmp_path, package, arguments):
+    (tmp_path / "absent").mkdir()
+    (tmp_path / "hf").mkdir()
+    write(tmp_path / "hf" / "tokenizer.json", "{}")
+    for name in (package, "compression"):  # Python 3.14 has zstd
+        write(tmp_path / "absent" / f"{name}.py", "raise ImportError")
+    write(tmp_path / "in.parquet", b"PAR1\0PAR1")
+    write(tmp_path / "in.txt", "text")
+    write(tmp_path / "in.jsonl.zst", b"\x28\xb5\x2f\xfd\0")
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path / "absent")}
+    error = tokenize(*arguments, "--output", "o", code=2, cwd=tmp_path, env=environment)
+    assert f"'{package}'" in error and f"pip install {package}" in error
+
+
+@pytest.mark.interop
+def test_parquet(tmp_path):
+    import pyarrow
+    import pyarrow.parquet
+    rows = [{"text": f"number {i}", "n": i} for i in range(3000)]
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / "in.parquet", row_group_size=700)
+    assert byte_run(tmp_path, tmp_path / "in.parquet") == [row["text"].encode() for row in rows]
+    assert byte_run(tmp_path, tmp_path, arguments=("--fields", "n"))[:2] == [b"0", b"1"]  # a folder
+    talk = [{"p": "a", "c": "b"}]
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(talk), tmp_path / "in.parquet")
+    assert byte_run(tmp_path, tmp_path / "in.parquet", arguments=("--completion", "p,c")) == [b"ab"]
+    out = ("--output", tmp_path / "o", "--tokenizer", "byte")
+    assert "no field 'text'; it has: p, c" in tokenize(tmp_path / "in.parquet", *out, code=3)
+    assert "cannot read" in tokenize(write(tmp_path / "in.parquet", b"PAR1 damaged"), *out, code=3)
+
+
+@pytest.mark.interop
+def test_zstd(tmp_path):
+    import zstandard
+    frames = zstandard.compress(b"one\n\ntwo") + zstandard.compress(b"\n\nthree")
+    assert byte_run(tmp_path, write(tmp_path / "in.zst", frames)) == [b"one", b"two", b"three"]
+    path = write(tmp_path / "in.jsonl.zst", zstandard.compress(b'{"text": "one"}'))
+    assert byte_run(tmp_path, path) == [b"one"]
+    out = ("--output", tmp_path / "o", "--tokenizer", "byte")
+    assert "in.zst" in tokenize(write(tmp_path / "in.zst", b"not zstd"), *out, code=3)
+
+
 @pytest.mark.parametrize("arguments", [
     [], ["in.txt"], ["in.txt", "--output", "o"], ["in.txt", "--tokenizer", "byte"],
     *(["in.txt", "--output", "o", "--tokenizer", "byte", *more] for more in (
         ["--validation", "1"], ["--validation", "-0.1"], ["--validation", "nan"], ["--validation", "x"],
         ["--workers", "0"], ["--document", "page"], ["--fields", "text"], ["--fields", "a,,b"], ["--fields", "a,2"],
-        ["--fields", "0"], ["--end-of-text", "x"], ["--unknown"])),
+        ["--fields", "0"], ["--end-of-text", "x"], ["--unknown"], ["--chat-template"], ["--completion", "text"],
+        ["--completion", "text,text", "--fields", "text"], ["--special", "all"], ["--special", "bos"],
+        ["--max-length", "1"], ["--completion", "text,text"])),
+    ["in.csv", "--output", "o", "--tokenizer", "byte", "--completion", "1,2"],
+    ["in.csv", "--output", "o", "--tokenizer", "x", "--completion", "text,text", "--chat-template"],
     ["in.txt", "--output", "o.bin", "--tokenizer", "byte"], ["in.txt", "--output", "o/", "--tokenizer", "byte"],
     ["in.csv", "--output", "o", "--tokenizer", "byte", "--document", "line"],
 ])
@@ -309,10 +401,10 @@ def test_interrupted(tmp_path, number):
 
 
 def test_workers_end_with_a_killed_tokenizer(tmp_path):
-    """As the kernel does where memory is short."""
+    """The kernel kills it so where memory is short."""
     write(tmp_path / "in.txt", b"some words in a line\n\n" * 3000000)
     command = [sys.executable, SCRIPT, "in.txt", "--output", "o", "--tokenizer", "byte", "--workers", "3"]
-    # the workers hold the pipe, too
+    # the workers hold the pipe as well
     process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, start_new_session=True)
     while len(os.listdir(tmp_path)) == 1:
         time.sleep(0.01)
@@ -343,7 +435,7 @@ def test_a_bar_on_a_terminal_only(tmp_path):
 
 
 def test_it_hides_no_module_of_python(tmp_path):
-    """Its name is that of a standard module, which tracebacks and much else import."""
+    """The script has the name of a standard module, which tracebacks and many other modules import."""
     code = f"import runpy, sys; sys.argv = ['tokenize.py', '--help']; sys.path.insert(0, {os.path.dirname(SCRIPT)!r})\n"
     code += f"try: runpy.run_path({SCRIPT!r}, run_name='__main__')\nexcept SystemExit: pass\n"
     code += "import tokenize; assert hasattr(tokenize, 'tok_name')"

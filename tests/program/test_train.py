@@ -1,4 +1,4 @@
-"""Training itself: what a run leaves behind, and that the same run gives the same numbers however it is cut up."""
+"""Training itself: the files of a run, and that the same run gives the same numbers however it is cut up."""
 import json
 import math
 import os
@@ -9,7 +9,7 @@ import pytest
 from harness import (DEVICE, DIVERGED, FINISHED, GPT2, LLAMA, SEQUENCE, USAGE, VOCABULARY, documents,
                      shared_memory_files, write_llmc, write_megatron)
 
-STEP_FIELDS = {"step", "epoch", "loss", "grad_norm", "lr", "loss_scale", "skipped", "tokens", "tokens_per_s", "mfu",
+STEP_FIELDS = {"step", "epoch", "loss", "grad_norm", "lr", "loss_scale", "skipped", "tokens", "targets", "tokens_per_s", "mfu",
                "memory_bytes", "seconds"}
 SECONDS_FIELDS = {"step", "data", "forward", "backward", "reduce", "optimizer", "checkpoint"}
 
@@ -87,7 +87,7 @@ def test_stages_give_the_same_bits(folder, model, ranks):
 
 
 def test_world_sizes_agree(folder):
-    """One global batch, however many ranks share it, with accumulation: within 1e-6."""
+    """The losses of a global batch agree within 1e-6, whatever the number of ranks and of micro-batches."""
     seen = {}
     for ranks, stage in ((1, 0), (2, 2), (3, 3), (4, 1)):
         folder.train({"train": {"epochs": 2}, "train_micro_batch_size_per_gpu": 1,
@@ -105,9 +105,13 @@ def test_accumulation_agrees_with_one_large_batch(folder):
 
 
 def test_recomputation_changes_nothing(folder):
-    folder.train({"train": {"epochs": 1}}, name="kept")
-    folder.train({"train": {"epochs": 1}, "activation_checkpointing": {"enabled": True}}, name="again")
-    assert folder.metrics("again").numbers() == folder.metrics("kept").numbers()
+    """Each policy, with accumulation, evaluation and bf16; enabled alone is policy block."""
+    part = {"train": {"epochs": 1}, "train_micro_batch_size_per_gpu": 3, "bf16": {"enabled": True}}
+    folder.train(part, name="kept")
+    for policy in ("norms", "mlp", "attention", "block", None):
+        section = {"policy": policy} if policy else {"enabled": True}
+        folder.train({**part, "activation_checkpointing": section}, name=f"again-{policy}")
+        assert folder.metrics(f"again-{policy}").numbers() == folder.metrics("kept").numbers(), policy
 
 
 def test_overlap_and_bucket_sizes_change_nothing(folder):
@@ -127,7 +131,7 @@ def test_bf16_learns_as_fp32_does(folder):
 
 
 def test_documents_as_samples(folder):
-    """packing false: a sample is a document, cut to the sequence length; its padding does not count."""
+    """With packing false a sample is a document, cut to the sequence length; its padding does not count."""
     docs = documents(29, seed=5)
     write_megatron(folder.at("docs"), docs)
     changes = {"data": {"train": folder.at("docs"), "validation": folder.at("docs"), "packing": False, "shuffle": False},
@@ -143,7 +147,7 @@ def test_documents_as_samples(folder):
     assert folder.metrics("two").evaluations[0]["eval_tokens"] == evaluation["eval_tokens"]
 
 
-def test_a_mean_over_no_targets_is_no_zero(folder):
+def test_a_mean_over_no_targets_is_not_zero(folder):
     """A global batch, or a validation set, of documents of one token: their loss is null, and they weigh nothing."""
     docs = documents(24, seed=5)
     write_megatron(folder.at("docs"), docs[:12] + [[1]] * 12 + docs[12:])
@@ -347,8 +351,8 @@ def test_a_dry_run_looks_at_the_run_folder(folder):
     assert words not in folder.ztrain("--config", spec, "--dry-run", "--resume", folder.run_folder()).out
 
 
-def test_a_gpu_that_is_not_there_is_said_once(folder):
-    """By the lowest rank, whose messages begin with its name; what helps depends on the build."""
+def test_a_gpu_that_is_not_there_is_reported_once(folder):
+    """The lowest rank reports it, without its name in front; the hint depends on the build."""
     spec = folder.spec({"train": {"device": "cuda"}})
     done = folder.wait(folder.start("--config", spec, "--local-gpus", 2, env={"CUDA_VISIBLE_DEVICES": ""}))
     assert done.code == DEVICE, done
@@ -364,10 +368,10 @@ def test_a_plan_for_gpus_needs_none(folder):
     spec = folder.spec({"train": {"device": "cuda"}, "bf16": {"enabled": True}, "zero_optimization": {"stage": 2}})
     done = folder.wait(folder.start("plan", "--config", spec, "--world", 4, env={"CUDA_VISIBLE_DEVICES": ""}))
     assert done.code == FINISHED, done
-    assert "leaves out cuDNN's workspace" in done.out
-    assert "a GPU of 80 GiB, assumed" in done.out and "% of the 80.0 GiB" in done.out and "workspace" in done.out
+    assert "estimates cuDNN's workspace" in done.out
+    assert "% of the 79.6 GiB of NVIDIA H100 80GB HBM3, assumed" in done.out and "workspace" in done.out
     dry = folder.ztrain("--config", spec, "--dry-run", env={"CUDA_VISIBLE_DEVICES": ""})
-    assert "learning rates" in dry.out and "a GPU of 80 GiB, assumed" in dry.out
+    assert "learning rates" in dry.out and "NVIDIA H100 80GB HBM3, assumed" in dry.out
     large = {"model": {"config": {**GPT2, "n_embd": 32768, "n_head": 512, "n_layer": 40}}, "train": {"device": "cuda"}}
     done = folder.ztrain("plan", "--config", folder.spec(large, "large"), env={"CUDA_VISIBLE_DEVICES": ""})
     assert "does not fit" in done.out + done.err
@@ -394,7 +398,7 @@ def test_wall_clock_breakdown_and_profile(folder):
 
 
 def test_a_finished_run_sums_itself_up(folder):
-    """Over both starts: how long the steps took, the best evaluation, and the checkpoint that is nearest to it."""
+    """The summary covers both starts: the time of the steps, the best evaluation, and the checkpoint nearest to it."""
     changes = {"train": {"eval_interval_steps": 1, "max_steps": 3, "epochs": None},
                "checkpoint": {"interval_steps": 1, "keep_last": 2}}
     folder.train(changes)

@@ -1,4 +1,4 @@
-"""scripts/slurm/train.sbatch without a Slurm: srun, squeue and scontrol are scripts of ours. With one: tests/cluster."""
+"""scripts/slurm/train.sbatch without a Slurm: srun, squeue and scontrol are scripts of this test. tests/cluster has a real one."""
 import os
 import signal
 import subprocess
@@ -44,7 +44,7 @@ BATCH = {"train_batch_size": 12, "train_micro_batch_size_per_gpu": 3, "gradient_
 
 
 def test_all_batch_keys_given_and_another_number_of_tasks(folder, job):
-    """Accumulation adapts when the run continues, whatever the spec gave for the first number of tasks."""
+    """Accumulation adapts when the run continues, whatever the spec sets for the first number of tasks."""
     done = job(1, "--config", folder.spec({**BATCH, "train": {"epochs": 1}}))
     assert done.returncode == FINISHED, done.stdout
     done = job(2, "--config", folder.spec({**BATCH, "train": {"epochs": 2}}), env={"SLURM_RESTART_COUNT": "1"})
@@ -65,7 +65,7 @@ def test_a_split_that_cannot_be(folder, job):
 
 
 def test_srun_ends_with_0_and_the_run_is_not_finished(folder, job):
-    """As after the loss of a node: what counts is a checkpoint of the last step."""
+    """This happens after the loss of a node; only a checkpoint of the last step counts as the end."""
     spec = folder.spec({**BATCH, "train": {"epochs": 1}})
     done = job(1, "--config", spec, env={"SRUN_CODE": "0"})
     assert done.returncode == PEER and "there is no valid checkpoint of the last step, 3" in done.stdout, done.stdout
@@ -112,7 +112,7 @@ def test_two_jobs_with_one_run(folder, job):
 
 
 def test_slurm_ends_the_start_itself(folder, job):
-    """Requeued by an administrator or after the loss of a node, as well as cancelled: the script does nothing."""
+    """If it was requeued by an administrator or after the loss of a node, or cancelled, the script does nothing."""
     done = job(1, "--config", folder.spec({**BATCH, "train": {"epochs": 1}}),
                env={"SRUN_CODE": "137", "STATE": "COMPLETING"})
     assert done.returncode == PEER, done.stdout
@@ -136,7 +136,7 @@ def test_srun_does_not_get_ztrain_going(folder, job):
     for code in (1, 126, 127):
         done = job(1, "--config", spec, env={"SRUN_CODE": str(code)})
         assert done.returncode == code and "was lost" not in done.stdout, done.stdout
-        assert f"srun did not start ztrain (it ended with {code}), which a restart does not mend" in done.stdout
+        assert f"srun did not start ztrain (it ended with {code}), which a restart does not fix" in done.stdout
     assert not calls(folder), "put back into the queue"
     done = job(1, "--config", spec, env={"SRUN_CODE": "1", "SLURM_RESTART_COUNT": "1"})
     assert done.returncode == 1 and "back into the queue, restart 2" in done.stdout, done.stdout
@@ -199,7 +199,7 @@ def test_left_over_variables_of_a_rank(folder, job):
 
 
 def test_the_last_checkpoint(folder, job):
-    """Past the last step, and damaged: the script says which one is there, and believes only in a valid one."""
+    """With a checkpoint past the last step, or a damaged one, the script names it; it accepts only a valid one."""
     assert job(1, "--config", folder.spec(BATCH)).returncode == FINISHED
     done = job(1, "--config", folder.spec({**BATCH, "train": {"epochs": None, "max_steps": 4}}))
     assert done.returncode == FINISHED, done.stdout

@@ -78,7 +78,7 @@ static void body(struct bootstrap *boot, void *context)
             if (kind == 0)
                 comm_all_gather(comm, own, data, count, 0, DTYPE_F32, stream);
             else if (kind == 1)
-                comm_reduce_scatter(comm, data, own, count, 0, DTYPE_F32, false, NULL, stream);
+                comm_reduce_scatter(comm, data, own, count, 0, DTYPE_F32, DTYPE_F32, false, NULL, stream);
             stream_sync(stream);
             enum { BARRIERS = 100 };
             for (int n = 0; kind == 2 && n < BARRIERS; n++)

@@ -31,7 +31,7 @@ struct play {
     const char *fake;     /* FAKE_PMI, or NULL */
     int lacking_fd;       /* PMI_FD of rank 1, which has no library; 0: it has one */
     const char *extra[8]; /* more variables: name, value ("-": unset), … */
-    char folder[64];      /* fake_pmi.c's, and what the ranks say: said.R */
+    char folder[64];      /* of fake_pmi.c, with the ranks' output: said.R */
     pid_t pids[PLAY_MAX];
     int codes[PLAY_MAX]; /* exit codes, 128 + signal */
 };
@@ -159,7 +159,7 @@ static inline void play_run(struct play *play)
     play_wait(play);
 }
 
-/* What a rank has said, or a file of fake_pmi.c; "" if there is none. */
+/* A rank's output, or a file of fake_pmi.c; "" if there is none. */
 static inline const char *play_read(const struct play *play, const char *name, int rank, char *text, size_t size)
 {
     char path[128];

@@ -135,7 +135,7 @@ static enum status case_get_slice(void *context, enum slice_access access, enum 
 
 static struct state_slices case_slices(struct case_state *s)
 {
-    return (struct state_slices){.owner = s, .get = case_get_slice};
+    return (struct state_slices){.owner = s, .count = STATE_KIND_COUNT, .get = case_get_slice};
 }
 
 static void case_state_init(struct case_state *s, const struct tensor_table *table, int rank, int world)
@@ -157,7 +157,7 @@ static void case_state_release(struct case_state *s)
     shard_layout_release(&s->layout);
 }
 
-/* What element i of this rank's slice is after `step` steps; 0 in the padding. */
+/* The value of element i of this rank's slice after `step` steps; 0 in the padding. */
 static float case_expected(const struct case_state *s, int state, int unit, int64_t i, int64_t step)
 {
     int64_t element = s->rank * s->layout.slice[unit] + i;
@@ -172,7 +172,7 @@ static void case_fill(struct case_state *s, int64_t step)
                 case_slice(s, (enum state_kind)state, unit)[i] = case_expected(s, state, unit, i, step);
 }
 
-/* Whether all slices hold what they held after `step` steps, bit for bit. */
+/* Whether all slices have the values after `step` steps, bit for bit. */
 static bool case_holds(struct case_state *s, int64_t step)
 {
     for (int state = 0; state < STATE_KIND_COUNT; state++)
@@ -257,8 +257,8 @@ struct case_save {
     int level;
     bool large;
     const char *tokenizer_dir;
-    struct checkpoint_keeper *keeper; /* of several saves in one process; NULL: one for this save */
-    int64_t file_limit;               /* rank_limited cannot write files of more bytes; 0: no limit */
+    struct checkpoint_save_cache *cache; /* of several saves in one process; NULL: one for this save */
+    int64_t file_limit;                  /* rank_limited cannot write files of more bytes; 0: no limit */
     int rank_limited;
     void (*before)(void); /* in each rank's process */
 };
@@ -278,7 +278,7 @@ static struct train_position case_position(const struct case_save *how)
     return position;
 }
 
-/* One rank's save, in this process. */
+/* Saves as one rank, in this process. */
 static enum status case_save_rank(const struct case_save *how, struct comm *comm, char name[64], int64_t *bytes,
                                   struct error *err)
 {
@@ -289,9 +289,9 @@ static enum status case_save_rank(const struct case_save *how, struct comm *comm
     case_fill(&state, how->step);
     json_t *spec = json_pack("{s:i, s:s, s:f}", "run.seed", 1234, "run.name", "ünï", "optimizer.params.lr", 0.1);
     json_t *model = json_pack("{s:s}", "model_type", "gpt2");
-    struct checkpoint_keeper *keeper = how->keeper;
-    if (comm->rank == 0 && !keeper)
-        TRY(checkpoint_keeper_new(how->tokenizer_dir, &keeper, err));
+    struct checkpoint_save_cache *cache = how->cache;
+    if (comm->rank == 0 && !cache)
+        TRY(checkpoint_save_cache_new(how->tokenizer_dir, &cache, err));
     struct checkpoint_writer writer = {.dir = case_dir,
                                        .compression_level = how->level,
                                        .keep_last = how->keep_last,
@@ -302,18 +302,18 @@ static enum status case_save_rank(const struct case_save *how, struct comm *comm
                                        .spec = spec,
                                        .model = model,
                                        .dtype = DTYPE_BF16,
-                                       .keeper = keeper};
+                                       .cache = cache};
     struct train_position position = case_position(how);
     enum status status = checkpoint_save(&writer, &position, case_slices(&state), name, bytes, err);
-    if (!how->keeper)
-        checkpoint_keeper_free(keeper);
+    if (!how->cache)
+        checkpoint_save_cache_free(cache);
     json_decref(spec);
     json_decref(model);
     case_state_release(&state);
     return status;
 }
 
-/* What a rank's process left: how it returned, or that it was killed. */
+/* The end of a rank's process: its status, or that it was killed. */
 struct case_end {
     enum status status;
     bool killed;
@@ -380,7 +380,7 @@ static void case_save_ranks(const struct case_save *how, struct case_end *ends)
     munmap(shared, sizeof *shared);
 }
 
-/* The same where all ranks must succeed; the checkpoint's path. */
+/* The same where all ranks must succeed; returns the checkpoint's path. */
 static void case_save_ok(const struct case_save *how, char path[FS_PATH_MAX])
 {
     struct case_end ends[CASE_RANKS];

@@ -1,5 +1,5 @@
-/* What DeepSpeed 0.19.8's DynamicLossScaler gave: scales[k] is the loss scale that step k (from 0) used, when the steps
- * in `overflows` overflowed. error_at: the overflow at this step ended the run there; -1: none did. Made from
+/* The loss scales of DeepSpeed 0.19.8's DynamicLossScaler: scales[k] is the loss scale that step k (from 0) used, when
+ * the steps in `overflows` overflowed. error_at: the overflow at this step ended the run there; -1: none did. Made from
  * DeepSpeed's runtime/fp16/loss_scaler.py. */
 static const struct {
     double initial_scale;

@@ -1,5 +1,6 @@
-/* What DeepSpeed 0.19.8's own schedulers gave, driven as its engine drives them: rates[k - 1] is the learning rate that
- * optimizer step k used. Made from DeepSpeed's runtime/lr_schedules.py; the optimizer's lr is 1e-3 throughout. */
+/* The learning rates of DeepSpeed 0.19.8's schedulers, driven as its engine drives them: rates[k - 1] is the learning
+ * rate that optimizer step k used. Made from DeepSpeed's runtime/lr_schedules.py; the optimizer's lr is 1e-3
+ * throughout. */
 static const struct {
     struct schedule_spec schedule;
     double lr;

@@ -2,7 +2,7 @@
 #ifndef ZTRAIN_TESTS_GOLDEN_CASE_H
 #define ZTRAIN_TESTS_GOLDEN_CASE_H
 
-#include "core/model.h"
+#include "core/model_config.h"
 #include "core/tensor_table.h"
 
 #include <glob.h>
@@ -82,7 +82,7 @@ static inline bool golden_place(const struct tensor_table *table, float *const *
     return false;
 }
 
-/* Reads the tensors of tests/golden/NAME/FILES (a pattern) into units[] (fp32, laid out as the table says); all of the
+/* Reads the tensors of tests/golden/NAME/FILES (a pattern) into units[] (fp32, laid out as in the table); all of the
  * table's tensors must be there. */
 static inline void golden_tensors(const char *name, const char *files, const struct tensor_table *table,
                                   float *const *units)

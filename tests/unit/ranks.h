@@ -1,5 +1,5 @@
 /* ranks.h: runs the ranks of a job as forked processes inside a test: those of one supervisor, or of a launcher on
- * several nodes, which are this machine all the same: ranks of two nodes do not share memory and talk over TCP.
+ * several nodes, which are all this machine: ranks of two nodes do not share memory and talk over TCP.
  *
  * The parent opens no device (OpenMP does not survive a fork). A rank that finds an error prints it and exits with
  * 1: cmocka's assertions belong to the parent. */
@@ -7,7 +7,7 @@
 #define ZTRAIN_TESTS_RANKS_H
 
 #include "comm/comm.h"
-#include "comm/control.h"
+#include "comm/control_wait.h"
 #include "comm/launch/bootstrap.h"
 #include "comm/launch/launcher.h"
 #include "core/clock.h"

@@ -15,7 +15,8 @@
 
 #include <cmocka.h>
 
-/* Three lines that are enough for a run; what a case adds starts in line 4. */
+/* Three lines that are enough for a run but for the learning rate, which the loaders below add; the lines that a case
+ * adds start in line 4. */
 #define BASE                                 \
     "model: {pretrained: models/gpt2}\n"     \
     "data: {train: data/a, seq_length: 8}\n" \
@@ -74,12 +75,26 @@ static inline void expect_line(const struct string_list *lines, const char *frag
     }
 }
 
+/* Loads a text with overrides, and with a learning rate unless the text or an override has one. */
+static inline enum status load_case(const char *text, const char *const *sets, int num_sets, struct run_spec **spec,
+                                    struct spec_report *report)
+{
+    const char *all[16] = {"optimizer.params.lr=1e-3"};
+    bool has_lr = strstr(text, " lr:") || strstr(text, "{lr:");
+    assert_true(num_sets < 15);
+    for (int i = 0; i < num_sets; i++) {
+        all[1 + i] = sets[i];
+        has_lr = has_lr || strncmp(sets[i], "optimizer=", 10) == 0;
+    }
+    return spec_load(write_file("run.yaml", text, strlen(text)), NULL, all + has_lr, num_sets + !has_lr, spec, report);
+}
+
 /* Loads a spec that has to be good. */
 static inline struct run_spec *load_good(const char *text, const char *const *sets, int num_sets)
 {
     struct run_spec *spec;
     struct spec_report report = {0};
-    if (spec_load(write_file("run.yaml", text, strlen(text)), NULL, sets, num_sets, &spec, &report) != STATUS_OK) {
+    if (load_case(text, sets, num_sets, &spec, &report) != STATUS_OK) {
         print_error("refused:\n%s\n", text);
         print_lines(&report.errors);
         fail();

@@ -61,7 +61,7 @@ static void job_init(struct job *job, const int *node_of, int world, double time
     }
 }
 
-/* In the child: only the node's own ends may stay open, or a death would not end the connection. */
+/* In the child: keeps only the ends of this node open, or a death would not end the connection. */
 static void play_rank(struct job *job, int rank)
 {
     int node = job->node_of[rank];

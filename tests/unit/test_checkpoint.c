@@ -133,7 +133,7 @@ static void test_machine(void **unused)
         char *text;
         size_t bytes;
         writer.machine = machines[i];
-        enum status status = manifest_encode(&writer, &position, &file, 1, &text, &bytes, &err);
+        enum status status = manifest_encode(&writer, &position, STATE_KIND_COUNT, &file, 1, &text, &bytes, &err);
         assert_int_equal(status, i < 3 ? STATUS_OK : STATUS_CHECKPOINT);
         if (status == STATUS_OK) {
             assert_int_equal(manifest_decode(text, bytes, "m", &manifest, &err), STATUS_OK);
@@ -168,7 +168,8 @@ static void test_losses_that_json_has_no_number_for(void **unused)
         struct error err;
         char *text;
         size_t bytes;
-        assert_int_equal(manifest_encode(&writer, &position, &file, 1, &text, &bytes, &err), STATUS_OK);
+        assert_int_equal(manifest_encode(&writer, &position, STATE_KIND_COUNT, &file, 1, &text, &bytes, &err),
+                         STATUS_OK);
         assert_int_equal(manifest_decode(text, bytes, "m", &manifest, &err), STATUS_OK);
         assert_true(isnan(sums[i]) ? isnan(manifest->position.epoch_loss_sum)
                                    : manifest->position.epoch_loss_sum == sums[i]);
@@ -454,9 +455,9 @@ static void test_a_save_opens_no_older_checkpoint(void **unused)
 {
     (void)unused;
     char events[4096], path[FS_PATH_MAX];
-    struct checkpoint_keeper *keeper;
-    assert_int_equal(checkpoint_keeper_new(NULL, &keeper, NULL), STATUS_OK);
-    struct case_save how = {.world = 1, .keep_last = 5, .keeper = keeper};
+    struct checkpoint_save_cache *cache;
+    assert_int_equal(checkpoint_save_cache_new(NULL, &cache, NULL), STATUS_OK);
+    struct case_save how = {.world = 1, .keep_last = 5, .cache = cache};
     for (how.step = 1; how.step <= 4; how.step++)
         save_here(&how);
     int opens = inotify_init1(IN_NONBLOCK | IN_CLOEXEC);
@@ -479,7 +480,7 @@ static void test_a_save_opens_no_older_checkpoint(void **unused)
     save_here(&how);
     assert_true(case_has("step-00000002") && case_has("step-00000003"));
     assert_int_equal(case_count("step-"), 6);
-    checkpoint_keeper_free(keeper);
+    checkpoint_save_cache_free(cache);
 }
 
 /* The folder may be deleted during a run. */
@@ -487,22 +488,22 @@ static void test_tokenizer_files_are_kept_from_the_start(void **unused)
 {
     (void)unused;
     char source[FS_PATH_MAX], file[FS_PATH_MAX];
-    struct checkpoint_keeper *keeper;
+    struct checkpoint_save_cache *cache;
     struct error err;
     case_path(source, "model");
     assert_int_equal(mkdir(source, 0777), 0);
     case_path(file, "model/tokenizer.json");
     case_write(file, "{}", 2);
-    assert_int_equal(checkpoint_keeper_new(source, &keeper, &err), STATUS_OK);
+    assert_int_equal(checkpoint_save_cache_new(source, &cache, &err), STATUS_OK);
     case_remove(source);
-    struct case_save how = {.world = 1, .step = 1, .keeper = keeper};
+    struct case_save how = {.world = 1, .step = 1, .cache = cache};
     save_here(&how);
-    checkpoint_keeper_free(keeper);
+    checkpoint_save_cache_free(cache);
     assert_true(case_has("step-00000001/tokenizer.json"));
     case_load_ok(case_dir, false, 1, 1);
     assert_int_equal(mkdir(source, 0777), 0);
     assert_int_equal(mkdir(file, 0777), 0);
-    assert_int_equal(checkpoint_keeper_new(source, &keeper, &err), STATUS_DATA);
+    assert_int_equal(checkpoint_save_cache_new(source, &cache, &err), STATUS_DATA);
     assert_non_null(strstr(err.text, "tokenizer.json"));
 }
 
@@ -687,10 +688,10 @@ static void *failing_malloc(size_t bytes)
 static void test_a_manifest_that_memory_was_too_short_for(void **unused)
 {
     (void)unused;
-    struct checkpoint_keeper *keeper;
+    struct checkpoint_save_cache *cache;
     struct error err;
     int failures = 0;
-    assert_int_equal(checkpoint_keeper_new(NULL, &keeper, NULL), STATUS_OK);
+    assert_int_equal(checkpoint_save_cache_new(NULL, &cache, NULL), STATUS_OK);
     struct tensor_table table;
     struct case_state state;
     case_table(&table, false);
@@ -702,7 +703,7 @@ static void test_a_manifest_that_memory_was_too_short_for(void **unused)
                                        .table = &table,
                                        .layout = &state.layout,
                                        .comm = &alone,
-                                       .keeper = keeper,
+                                       .cache = cache,
                                        .host = "here",
                                        .spec = spec,
                                        .model = model};
@@ -725,7 +726,7 @@ static void test_a_manifest_that_memory_was_too_short_for(void **unused)
         checkpoint_close(checkpoint);
     }
     assert_true(failures > 100);
-    checkpoint_keeper_free(keeper);
+    checkpoint_save_cache_free(cache);
     json_decref(spec);
     json_decref(model);
     case_state_release(&state);

@@ -168,7 +168,7 @@ static const struct {
     const char *find, *put, *expected;
 } forgeries[] = {
     {"\"format\": \"ztrain-checkpoint\"", "\"format\": \"zip\"", "format: expected 'ztrain-checkpoint', not 'zip'"},
-    {"\"format_version\": 1", "\"format_version\": 2", "has format version 2; this ztrain reads version 1"},
+    {"\"format_version\": 1", "\"format_version\": 3", "has format version 3; this ztrain reads versions 1 to 2"},
     {"\"format_version\": 1", "\"format_version\": \"1\"", "format_version: expected an integer"},
     {"\"dtype\": \"bf16\"", "\"dtype\": \"int8\"", "dtype: expected fp32, bf16 or fp16, not 'int8'"},
     {"\"world\": 2", "\"world\": 0", "world: expected an integer from 1"},

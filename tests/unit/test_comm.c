@@ -78,30 +78,43 @@ static void test_sums(void **state)
     }
     for (size_t i = 0; i < COUNT; i++)
         out[i] = 3;
-    assert_int_equal(sum_ranks(out, floats, RANKS, COUNT, DTYPE_F32, true), RANK_NONE);
+    assert_int_equal(sum_ranks(out, DTYPE_F32, floats, RANKS, COUNT, DTYPE_F32, true), RANK_NONE);
     for (size_t i = 0; i < COUNT; i++) {
         float sum = in[0][i];
         for (int r = 1; r < RANKS; r++)
             sum += in[r][i];
         assert_true(out[i] == 3 + sum);
     }
-    assert_int_equal(sum_ranks(out, halves, RANKS, COUNT, DTYPE_BF16, false), RANK_NONE);
+    assert_int_equal(sum_ranks(out, DTYPE_F32, halves, RANKS, COUNT, DTYPE_BF16, false), RANK_NONE);
     for (size_t i = 0; i < COUNT; i++) {
         float sum = bf16_to_f32(half[0][i]);
         for (int r = 1; r < RANKS; r++)
             sum += bf16_to_f32(half[r][i]);
         assert_true(out[i] == sum);
     }
+    static uint16_t rounded[COUNT];
+    for (int f16 = 0; f16 < 2; f16++) { /* the sum is rounded once, after the old value was added */
+        for (size_t i = 0; i < COUNT; i++)
+            rounded[i] = f16 ? f16_from_f32(0.5f) : bf16_from_f32(0.5f);
+        assert_int_equal(sum_ranks(rounded, f16 ? DTYPE_F16 : DTYPE_BF16, floats, RANKS, COUNT, DTYPE_F32, true),
+                         RANK_NONE);
+        for (size_t i = 0; i < COUNT; i++) {
+            float sum = in[0][i];
+            for (int r = 1; r < RANKS; r++)
+                sum += in[r][i];
+            assert_int_equal(rounded[i], f16 ? f16_from_f32(0.5f + sum) : bf16_from_f32(0.5f + sum));
+        }
+    }
     /* non-finite values are detected at every position; the largest finite value is not */
     for (size_t at = 0; at < COUNT; at += 7) {
         float old = in[3][at];
         in[3][at] = at % 3 == 0 ? NAN : at % 3 == 1 ? INFINITY : -INFINITY;
-        assert_int_equal(sum_ranks(out, floats, RANKS, COUNT, DTYPE_F32, false), 3);
+        assert_int_equal(sum_ranks(out, DTYPE_F32, floats, RANKS, COUNT, DTYPE_F32, false), 3);
         in[4][at] = INFINITY; /* the lowest rank counts */
-        assert_int_equal(sum_ranks(out, floats, RANKS, COUNT, DTYPE_F32, false), 3);
+        assert_int_equal(sum_ranks(out, DTYPE_F32, floats, RANKS, COUNT, DTYPE_F32, false), 3);
         in[4][at] = 0;
         in[3][at] = 3.4e38f;
-        assert_int_equal(sum_ranks(out, floats, RANKS, COUNT, DTYPE_F32, false), RANK_NONE);
+        assert_int_equal(sum_ranks(out, DTYPE_F32, floats, RANKS, COUNT, DTYPE_F32, false), RANK_NONE);
         in[3][at] = old;
     }
 }
@@ -174,22 +187,26 @@ static void gather_case(struct rank_things *t, char *segment, enum placement pla
 }
 
 static void reduce_case(struct rank_things *t, char *segment, enum placement placement, size_t count, size_t stride,
-                        enum dtype dtype, bool in_place, bool accumulate)
+                        enum dtype dtype, enum dtype recv_dtype, bool in_place, bool accumulate)
 {
     int rank = comm_rank(t->comm), world = comm_world(t->comm);
     size_t size = dtype_size(dtype), pitch = stride ? stride : count, whole = pitch * (size_t)world * size;
     bool outside = placement == STAGED || (placement == MIXED && rank == 0);
     char *send = outside ? malloc(whole) : segment;
-    float *recv = in_place ? (float *)(void *)send + (size_t)rank * pitch : malloc(count * sizeof *recv);
+    const size_t recv_size = dtype_size(recv_dtype);
+    void *recv = in_place ? send + (size_t)rank * pitch * size : malloc(count * recv_size);
+    const float before = 0.75f;
+    const uint16_t half_before = bf16_from_f32(before);
     for (size_t i = 0; i < pitch * (size_t)world; i++) {
         float f = value(rank, i);
         uint16_t h = bf16_from_f32(f);
         memcpy(send + i * size, dtype == DTYPE_F32 ? (void *)&f : (void *)&h, size);
     }
     for (size_t i = 0; !in_place && i < count; i++)
-        recv[i] = 0.75f;
+        memcpy((char *)recv + i * recv_size, recv_dtype == DTYPE_F32 ? (void *)&before : (void *)&half_before,
+               recv_size);
     int32_t bad = RANK_NONE;
-    comm_reduce_scatter(t->comm, send, recv, count, stride, dtype, accumulate, &bad, t->stream);
+    comm_reduce_scatter(t->comm, send, recv, count, stride, dtype, recv_dtype, accumulate, &bad, t->stream);
     stream_sync(t->stream);
     CHECK_OK(comm_status(t->comm, &error));
     CHECK(bad == RANK_NONE);
@@ -200,7 +217,9 @@ static void reduce_case(struct rank_things *t, char *segment, enum placement pla
             values[r] = dtype == DTYPE_F32 ? f : bf16_to_f32(bf16_from_f32(f));
         }
         float sum = add_up(values, world);
-        CHECK(recv[i] == (accumulate ? 0.75f + sum : sum));
+        if (accumulate)
+            sum = before + sum;
+        CHECK(recv_dtype == DTYPE_F32 ? ((float *)recv)[i] == sum : ((uint16_t *)recv)[i] == bf16_from_f32(sum));
     }
     CHECK_OK(comm_barrier(t->comm, &error));
     if (!in_place)
@@ -273,9 +292,11 @@ static void collectives_body(struct bootstrap *bootstrap, void *context)
                 size_t stride = way & 1 ? counts[c] + 3 : 0;
                 gather_case(&t, segment, placement, counts[c], stride, DTYPE_F32, way & 2);
                 gather_case(&t, segment, placement, counts[c], stride, DTYPE_BF16, way & 2);
-                reduce_case(&t, segment, placement, counts[c], stride, DTYPE_F32, way & 2, false);
-                reduce_case(&t, segment, placement, counts[c], stride, DTYPE_F32, false, way & 2);
-                reduce_case(&t, segment, placement, counts[c], stride, DTYPE_BF16, false, way & 2);
+                reduce_case(&t, segment, placement, counts[c], stride, DTYPE_F32, DTYPE_F32, way & 2, false);
+                reduce_case(&t, segment, placement, counts[c], stride, DTYPE_F32, DTYPE_F32, false, way & 2);
+                reduce_case(&t, segment, placement, counts[c], stride, DTYPE_BF16, DTYPE_F32, false, way & 2);
+                reduce_case(&t, segment, placement, counts[c], stride, DTYPE_BF16, DTYPE_BF16, !(way & 2), way & 2);
+                reduce_case(&t, segment, placement, counts[c], stride, DTYPE_F32, DTYPE_BF16, false, way & 2);
             }
     all_reduce_case(&t, segment, 4099);
 
@@ -336,7 +357,7 @@ static void bad_value_body(struct bootstrap *bootstrap, void *context)
     if (bootstrap->rank == 2)
         send[150] = NAN; /* in the slice of rank 1 */
     int32_t bad = RANK_NONE;
-    comm_reduce_scatter(t.comm, send, recv, 100, 0, DTYPE_F32, false, &bad, t.stream);
+    comm_reduce_scatter(t.comm, send, recv, 100, 0, DTYPE_F32, DTYPE_F32, false, &bad, t.stream);
     stream_sync(t.stream);
     CHECK(bad == (bootstrap->rank == 1 ? 2 : RANK_NONE));
     things_close(&t);
@@ -432,7 +453,7 @@ static void fault_body(struct bootstrap *bootstrap, void *context)
             comm_all_gather(t.comm, send, recv, 99, 0, DTYPE_F32, t.stream);
             stream_sync(t.stream);
             CHECK(comm_status(t.comm, &error) == STATUS_BUG);
-            things_close(&t); /* the agent in this process tells the other node the reason, before the process ends */
+            things_close(&t); /* the agent in this process sends the reason to the other node before the process ends */
             return;
         case LATE: /* slow, but making progress */
             for (int i = 0; i < 30; i++) {

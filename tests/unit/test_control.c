@@ -2,6 +2,7 @@
  * other nodes. */
 #include "ranks.h"
 
+#include "comm/peer_watch.h"
 #include "core/liveness.h"
 
 #include <fcntl.h>
@@ -216,7 +217,7 @@ static void test_blame(void **state)
     };
     for (size_t c = 0; c < COUNT_OF(cases); c++) {
         struct control_shape shape = shape_of(2);
-        struct control_watch watch;
+        struct peer_watch watch;
         int fd;
         CHECK_OK(control_create(&shape, &fd, &error));
         struct control *control = attach(fd, 2, 1);
@@ -228,15 +229,15 @@ static void test_blame(void **state)
             control_node_lost(control, 2, NODE_SILENT);
         if (sight == NODE_IS_UNREACHABLE)
             control_node_lost(control, 2, NODE_UNREACHABLE);
-        control_watch_begin(control, 4, &watch);
+        peer_watch_begin(control, 4, &watch);
         if (sight == CONNECTION_OF_THE_DEAD)
             atomic_store(&ranks[4].state, RANK_DEAD);
         if (sight == CONNECTION_LOST || sight == CONNECTION_OF_THE_DEAD)
-            assert_int_equal(control_peer_lost(control, 4, "a test", "Connection reset by peer"), STATUS_PEER);
+            assert_int_equal(peer_lost(control, 4, "a test", "Connection reset by peer"), STATUS_PEER);
         double start = seconds_now();
         for (int round = 0; control_status(control, &error) == STATUS_OK && seconds_now() - start < 2; round++) {
             show(ranks, sight, round);
-            control_watch_look(control, &watch, "a test");
+            peer_watch_look(control, &watch, "a test");
             usleep(20000);
         }
         for (int w = 0; w < 2 && cases[c].words[w]; w++)
@@ -258,13 +259,13 @@ static void test_blame_without_waiting(void **state)
         int fd;
         CHECK_OK(control_create(&shape, &fd, &error));
         struct control *control = attach(fd, 0, 1);
-        control_blame_node(control, 1); /* its agent is alive: nobody is to blame */
+        peer_blame_node(control, 1); /* its agent is alive: no rank is to blame */
         assert_int_equal(control_status(control, &error), STATUS_OK);
         control_node_lost(control, 1, NODE_ENDED);
         if (i == 0)
-            control_blame_node(control, 1);
+            peer_blame_node(control, 1);
         else
-            control_blame_rank(control, 2);
+            peer_blame_rank(control, 2);
         assert_int_equal(control_status(control, &error), STATUS_PEER);
         const char *blamed = i == 0 ? "rank 1 on host1 (process 101) died; hint: its own last words"
                                     : "rank 2 on host0 (process 102) died; hint: its own last words";

@@ -28,7 +28,7 @@ static void test_parsing(void **state)
     tzset();
     assert_true(squeue_parse_end("1795282200", &end) && end == 1795282200);
     assert_true(squeue_parse_end("2026-11-21T17:30:00\n", &end) && end == 1795282200);
-    setenv("TZ", "UTC+1", 1); /* an hour behind */
+    setenv("TZ", "UTC+1", 1); /* an hour earlier */
     tzset();
     assert_true(squeue_parse_end("2026-11-21T17:30:00", &end) && end == 1795285800);
     unsetenv("TZ");
@@ -171,7 +171,7 @@ static void test_asking(void **state)
         deadline_init(&deadline, 1, never);
         assert_true(isinf(deadline.end));
         deadline_release(&deadline);
-        if (strstr(no_answers[i], "sleep"))                  /* it does not answer, and nobody waits for it */
+        if (strstr(no_answers[i], "sleep"))                  /* it does not answer, and no rank waits for it */
             assert_true(atomic_load(counter) - ticks >= 10); /* this rank has kept ticking */
     }
     assert_true(seconds_now() - now < 60);
@@ -274,7 +274,7 @@ static void test_asking_in_vain(void **state)
         assert_true(begin < first - 3600 + 120);
         pause_shortly();
     }
-    assert_true(longest < 2); /* nobody has waited for the one that hung */
+    assert_true(longest < 2); /* no rank has waited for the one that hung */
     char two[128];
     snprintf(two, sizeof two, "%s/two", scene.folder);
     assert_int_equal(access(two, F_OK), -1);

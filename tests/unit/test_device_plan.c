@@ -1,6 +1,5 @@
 /* test_device_plan.c: the GPU of plans, which need not exist: the workspace of its ops against figures computed by
- * hand.
- */
+ * hand. */
 #include "gpu/cuda_workspace.h"
 #include "gpu/plan/device_plan.h"
 
@@ -17,7 +16,7 @@ static void a_plan_knows_the_workspace(void **state)
     (void)state;
     struct error err;
     struct device *device;
-    assert_int_equal(device_plan_open(&device, &err), STATUS_OK);
+    assert_int_equal(device_plan_open(NULL, &device, &err), STATUS_OK);
     assert_int_equal(device->kind, DEVICE_CUDA);
     struct op_limits limits = {.max_tokens = 1000, .C = 64, .D = 16, .H = 4, .max_linear_n = 100};
     /* cublasLt's 32 MiB, and the column sums of two ranges of 512 rows */
@@ -41,7 +40,7 @@ static struct device *open_h100(struct gpu_model *gpu)
     struct error err;
     struct device *device;
     struct plan_settings settings = {.gpu = gpu};
-    assert_int_equal(gpu_model_find("h100", gpu, &err), STATUS_OK);
+    assert_int_equal(gpu_catalog_find("h100", gpu, &err), STATUS_OK);
     assert_int_equal(device_plan_open_timed(&settings, &device, &err), STATUS_OK);
     return device;
 }
@@ -89,11 +88,132 @@ static void a_stream_that_waits_is_set_forward(void **state)
     device_close(device);
 }
 
+/* A host function of the plan: AdamW on the host, as offload calls it. */
+struct host_work {
+    const struct op_table *ops;
+    struct adam_args args;
+    const double *zero; /* host memory of the plan */
+    double *seen;
+};
+
+static void run_host_work(void *argument)
+{
+    const struct host_work *work = argument;
+    *work->seen = *work->zero;
+    work->ops->adam(NULL, &work->args);
+}
+
+/* down ─ copy from the device ─ record ─┐
+ * host ─────────────────────────── wait ┴─ AdamW ─ record ─┐
+ * compute ─────────────────────────────────────────── wait ┴ late by both */
+static void copies_and_the_host_take_time(void **state)
+{
+    (void)state;
+    /* Nothing touches these bytes, but the thread sanitizer has no addresses for a TiB. */
+    const size_t large = (size_t)1 << 35;
+    struct error err;
+    struct gpu_model gpu;
+    struct plan_times times;
+    struct device *device = open_h100(&gpu);
+    struct plan_settings settings = {.gpu = &gpu, .host_link = 50e9, .host_memory = 300e9};
+    struct stream *compute, *down, *host;
+    struct event *lowered, *updated;
+    void *on_device, *on_host;
+    double seen = 1;
+    device_plan_set(device, &settings);
+    assert_int_equal(device_alloc(device, large, &on_device, &err), STATUS_OK);
+    assert_int_equal(device_alloc_host(device, large, &on_host, &err), STATUS_OK);
+    assert_int_equal(stream_new(device, STREAM_COMPUTE, &compute, &err), STATUS_OK);
+    assert_int_equal(stream_new(device, STREAM_COMM, &down, &err), STATUS_OK);
+    assert_int_equal(stream_new(device, STREAM_COMM, &host, &err), STATUS_OK);
+    assert_int_equal(event_new(device, &lowered, &err), STATUS_OK);
+    assert_int_equal(event_new(device, &updated, &err), STATUS_OK);
+
+    const int64_t n = 100 * 1000 * 1000;
+    stream_copy(down, on_host, on_device, (size_t)n * 4); /* 8 ms, after 10 us */
+    event_record(lowered, down);
+    stream_wait(host, lowered);
+    struct host_work work = {device->host_ops, {.n = n, .param_dtype = DTYPE_BF16, .param = on_host}, on_host, &seen};
+    stream_submit(host, run_host_work, &work, sizeof work); /* 30 bytes each: 10 ms, after 20 us */
+    event_record(updated, host);
+    stream_wait(compute, updated);
+    device_plan_times(device, &times);
+    assert_true(seen == 0);
+    assert_true(fabs(times.kinds[PLAN_EXPOSED].expected - 18.03e-3) < 1e-9);
+    assert_true(times.kinds[PLAN_OPTIMIZER].expected == 0);
+    assert_true(fabs(times.seconds - 18.03e-3) < 1e-9);
+
+    stream_copy(down, on_device, on_device, (size_t)1 << 30); /* on the device: read and written */
+    event_record(lowered, down);
+    stream_wait(compute, lowered);
+    device_plan_times(device, &times);
+    double copied = 2 * (double)(1 << 30) / gpu.bytes;
+    assert_true(fabs(times.seconds - fmax(18.03e-3, 8.01e-3 + copied)) < 1e-9);
+    event_free(lowered);
+    event_free(updated);
+    stream_free(compute);
+    stream_free(down);
+    stream_free(host);
+    device_free_host(device, on_host, large);
+    device_free(device, on_device, large);
+    device_close(device);
+}
+
+/* The work of two host functions with a disk of their device: a write of `bytes`, and a read that is waited for. */
+struct disk_work {
+    const struct paper_disk *disk;
+    int64_t bytes;
+    bool write;
+};
+
+static void run_disk_work(void *argument)
+{
+    const struct disk_work *work = argument;
+    double done = work->disk->submit(work->disk->owner, work->write, work->bytes);
+    if (!work->write)
+        work->disk->wait(work->disk->owner, done);
+}
+
+/* host ─ write, nothing waits ─ read: after the write ─ record ─┐
+ * compute ──────────────────────────────────────────────── wait ┴ late by both, on a disk that two ranks share */
+static void a_disk_does_one_transfer_after_the_other(void **state)
+{
+    (void)state;
+    const int64_t bytes = 1 << 30;
+    struct error err;
+    struct gpu_model gpu;
+    struct plan_times times;
+    struct device *device = open_h100(&gpu);
+    struct plan_settings settings = {.gpu = &gpu, .disk_read = 4e9, .disk_write = 2e9, .node_ranks = 2};
+    struct stream *compute, *host;
+    struct event *loaded;
+    device_plan_set(device, &settings);
+    assert_int_equal(stream_new(device, STREAM_COMPUTE, &compute, &err), STATUS_OK);
+    assert_int_equal(stream_new(device, STREAM_COMM, &host, &err), STATUS_OK);
+    assert_int_equal(event_new(device, &loaded, &err), STATUS_OK);
+    struct disk_work work = {.disk = device_plan_disk(device), .bytes = bytes, .write = true};
+    stream_submit(host, run_disk_work, &work, sizeof work);
+    work.write = false;
+    stream_submit(host, run_disk_work, &work, sizeof work);
+    event_record(loaded, host);
+    stream_wait(compute, loaded);
+    device_plan_times(device, &times);
+    const double busy = (double)bytes / 1e9 + (double)bytes / 2e9;
+    assert_true(fabs(times.disk - busy) < 1e-9);
+    assert_true(fabs(times.seconds - busy) < 1e-4); /* and the start of a host function */
+    event_free(loaded);
+    stream_free(compute);
+    stream_free(host);
+    device_close(device);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_plan_knows_the_workspace),
         cmocka_unit_test(a_stream_that_waits_is_set_forward),
+        cmocka_unit_test(copies_and_the_host_take_time),
+        cmocka_unit_test(a_disk_does_one_transfer_after_the_other),
         cmocka_unit_test(column_sums_have_at_most_64_ranges),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

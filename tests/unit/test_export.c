@@ -110,7 +110,7 @@ static enum status slice_of(void *context, enum slice_access access, enum state_
 
 static struct state_slices slices_of(struct model *model)
 {
-    return (struct state_slices){.owner = model, .get = slice_of};
+    return (struct state_slices){.owner = model, .count = STATE_KIND_COUNT, .get = slice_of};
 }
 
 static void model_layout(struct model *model, int world)
@@ -156,8 +156,8 @@ static struct checkpoint *save(struct model *model, const char *config, const ch
     if (comm_open(&alone, &comm_config, &comm, &err) != STATUS_OK)
         fail_msg("%s", err.text);
     json_t *spec = json_object(), *source = json_loads(config, 0, NULL);
-    struct checkpoint_keeper *keeper;
-    if (checkpoint_keeper_new(tokenizer_dir, &keeper, &err) != STATUS_OK)
+    struct checkpoint_save_cache *cache;
+    if (checkpoint_save_cache_new(tokenizer_dir, &cache, &err) != STATUS_OK)
         fail_msg("%s", err.text);
     struct checkpoint_writer writer = {.dir = at("checkpoints"),
                                        .table = &model->table,
@@ -167,13 +167,13 @@ static struct checkpoint *save(struct model *model, const char *config, const ch
                                        .spec = spec,
                                        .model = source,
                                        .dtype = DTYPE_BF16,
-                                       .keeper = keeper};
+                                       .cache = cache};
     struct train_position position = {.step = 3, .optimizer_step = 3, .epoch = 1, .step_in_epoch = 3, .tokens = 9};
     char name[64];
     int64_t bytes;
     if (checkpoint_save(&writer, &position, slices_of(model), name, &bytes, &err) != STATUS_OK)
         fail_msg("%s", err.text);
-    checkpoint_keeper_free(keeper);
+    checkpoint_save_cache_free(cache);
     json_decref(spec);
     json_decref(source);
     comm_close(comm);
@@ -210,7 +210,7 @@ static void check_export(struct model *model, const char *out, enum dtype dtype)
     assert_non_null(json_object_get(again.source, "architectures"));
     model_layout(model, 2);
     for (int rank = 0; rank < 2; rank++) {
-        if (huggingface_load(out, &again, &model->table, &model->layout, rank, slices_of(model), &err) != STATUS_OK)
+        if (huggingface_load(out, &again, &model->table, &model->layout, rank, 1, slices_of(model), &err) != STATUS_OK)
             fail_msg("%s", err.text);
         for (int unit = 0; unit < model->table.num_units; unit++) {
             for (int64_t i = 0; i < model->layout.slice[unit]; i++) {

@@ -1,5 +1,5 @@
-/* test_lr_schedule.c: ztrain's learning rates at points computed by hand, DeepSpeed's against the values of its
- * classes. */
+/* test_lr_schedule.c: ztrain's learning rates at points computed by hand, and all schedules against the values
+ * of DeepSpeed's and transformers' classes. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -12,6 +12,7 @@
 #include "core/lr_schedule.h"
 #include "core/status.h"
 #include "deepspeed_rates.h"
+#include "golden_rates.h"
 
 static void assert_close(double got, double want, double tolerance, const char *what, int64_t k)
 {
@@ -50,8 +51,42 @@ static void test_deepspeed(void **state)
                          deepspeed_rates[i].rates[k - 1], 1e-14, schedule_name(deepspeed_rates[i].schedule.type), k);
 }
 
+static void test_golden(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < COUNT_OF(golden_rates); i++) {
+        const struct schedule_spec *s = &golden_rates[i].schedule;
+        for (int64_t k = 1; k <= GOLDEN_STEPS; k++) {
+            double beta1 = 0, beta2 = 0;
+            assert_close(schedule_lr(s, 1e-3, k), golden_rates[i].rates[k - 1], 1e-17, schedule_name(s->type), k);
+            if (!schedule_has_betas(s))
+                continue;
+            schedule_betas(s, k, &beta1, &beta2);
+            assert_close(beta1, golden_rates[i].beta1[k - 1], 1e-14, "beta1 of OneCycle", k);
+            assert_true(beta2 == 0.99);
+        }
+    }
+}
+
+static void test_dependence(void **state)
+{
+    (void)state;
+    struct schedule_spec ratio = {.type = SCHEDULE_CONSTANT, .warmup_ratio = 0.07, .total_steps = 100};
+    assert_true(schedule_needs_total(&ratio));
+    assert_int_equal(schedule_warmup(&ratio), 8); /* 0.07 x 100 is above 7 in double, as in Python */
+    ratio.warmup_ratio = 0;
+    assert_false(schedule_needs_total(&ratio));
+    for (int type = 0; type < SCHEDULE_COUNT; type++) {
+        struct schedule_spec s = {.type = (enum schedule_type)type};
+        assert_true(schedule_needs_total(&s) == (type != SCHEDULE_CONSTANT && type != SCHEDULE_WARMUP_LR &&
+                                                 type != SCHEDULE_ONE_CYCLE && type != SCHEDULE_LR_RANGE_TEST));
+        assert_false(schedule_has_betas(&s));
+    }
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_own), cmocka_unit_test(test_deepspeed)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_own), cmocka_unit_test(test_deepspeed),
+                                       cmocka_unit_test(test_golden), cmocka_unit_test(test_dependence)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -72,7 +72,7 @@ static void build_json(void)
     _exit(value ? 0 : 3); /* 3: jansson's behaviour without the hook */
 }
 
-/* As the OpenMP runtime does. */
+/* Ends the process as the OpenMP run time does. */
 static void end_as_a_library(void)
 {
     memory_serve_libraries();

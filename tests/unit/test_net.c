@@ -21,7 +21,7 @@
 
 static struct error error;
 
-/* One end. */
+/* One end of the connections. */
 struct end {
     int rank;
     struct control *control;

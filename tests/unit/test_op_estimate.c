@@ -19,7 +19,7 @@ static struct plan_settings settings = {.gpu = &h100};
 static int find_h100(void **state)
 {
     (void)state;
-    return gpu_model_find("H100", &h100, NULL) == STATUS_OK ? 0 : -1;
+    return gpu_catalog_find("H100", &h100, NULL) == STATUS_OK ? 0 : -1;
 }
 
 static void check_near(double value, double expected, double tolerance)
@@ -89,12 +89,12 @@ static void assumptions_take_their_loss_away(void **state)
 static void nothing_is_faster_than_its_ceiling(void **state)
 {
     (void)state;
-    const char *const gpus[] = {"h100", "h100-pcie", "h200", "a100", "b200", "l40s"};
+    const char *const gpus[] = {"h100", "h100-pcie", "h200", "a100", "b200", "l40s", "rtx4090"};
     for (size_t i = 0; i < COUNT_OF(gpus); i++) {
         struct gpu_model gpu;
         struct plan_settings all = {.gpu = &gpu, .assumptions = (1u << PLAN_ASSUMPTION_COUNT) - 1};
         struct linear_fwd_args linear = {.dtype = DTYPE_BF16, .y_dtype = DTYPE_BF16, .M = 8192, .N = 4096, .K = 4096};
-        assert_int_equal(gpu_model_find(gpus[i], &gpu, NULL), STATUS_OK);
+        assert_int_equal(gpu_catalog_find(gpus[i], &gpu, NULL), STATUS_OK);
         assert_true(gpu.bytes > 0 && gpu.flops[DTYPE_BF16] > 0 && gpu.flops[DTYPE_F32] > 0);
         for (unsigned a = 0; a <= all.assumptions; a++) {
             struct plan_settings some = {.gpu = &gpu, .assumptions = a};

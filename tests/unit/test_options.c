@@ -128,7 +128,7 @@ static void test_help_of_plan(void **state)
     options_help_plan(out);
     fclose(out);
     assert_non_null(strstr(text, "--world N           the number of ranks\n"));
-    assert_non_null(strstr(text, "--device NAME       with --speed: the GPU: h100"));
+    assert_non_null(strstr(text, "--device NAME       the GPU: h100"));
     assert_non_null(strstr(text, "\n  no-gaps "));
     for (const char *const *other = (const char *const[]){"--resume", "--profile", "--dry-run", "--version", NULL};
          *other; other++)

@@ -154,7 +154,7 @@ static void test_a_reader_who_pauses(void **state)
     assert_int_equal(end(&child), 0);
 }
 
-/* The last words fit although the queue is full, and the process ends although nobody reads. */
+/* The last words are queued even if the queue is full, and the process ends even if nothing reads its output. */
 static void fill_and_end(const struct child *self)
 {
     for (int i = 0; i < LINES; i++)
@@ -244,7 +244,7 @@ static void test_a_reader_who_is_gone(void **state)
     assert_int_equal(end(&child), 0);
 }
 
-/* A log file whose file system hangs: a pipe that nobody reads. */
+/* A log file whose file system hangs: a pipe without a reader. */
 static void log_slowly(const struct child *self)
 {
     int ends[2];

@@ -279,7 +279,7 @@ static void check_load(const struct model *model, int world)
     slices.shard = malloc(bytes);
     for (int rank = 0; rank < world; rank++) {
         memset(slices.shard, 0x55, bytes);
-        if (huggingface_load(folder, &model->desc, &model->table, &slices.layout, rank, access, &err) != STATUS_OK)
+        if (huggingface_load(folder, &model->desc, &model->table, &slices.layout, rank, 1, access, &err) != STATUS_OK)
             fail_msg("%s", err.text);
         for (int unit = 0; unit < model->table.num_units; unit++) {
             int64_t slice = slices.layout.slice[unit];
@@ -302,7 +302,7 @@ static void expect_fault(const struct model *model, const char *words)
     struct error err = {.text = ""};
     assert_int_equal(shard_layout_init(&slices.layout, &model->table, 2, &err), STATUS_OK);
     slices.shard = malloc((size_t)slices.layout.shard_numel * sizeof(float));
-    enum status status = huggingface_load(folder, &model->desc, &model->table, &slices.layout, 1, access, &err);
+    enum status status = huggingface_load(folder, &model->desc, &model->table, &slices.layout, 1, 1, access, &err);
     if (status != STATUS_DATA || !strstr(err.text, words))
         fail_msg("'%s' expected, not %d '%s'", words, (int)status, err.text);
     free(slices.shard);

@@ -21,7 +21,7 @@ static char folder[] = "/tmp/ztrain-slow-XXXXXX";
 /* ---- a slow file system: definitions that precede libc's ----------------- */
 
 static const char *slow_name; /* the call that is slow; NULL: none */
-static double slow_seconds;   /* INFINITY: the process stops in the call for ever */
+static double slow_seconds;   /* INFINITY: the process stops in the call forever */
 static _Thread_local bool nested;
 
 static void wait_in(const char *name)

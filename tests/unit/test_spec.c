@@ -187,6 +187,40 @@ static void test_spellings(void **state)
     spec_free(spec);
 }
 
+/* enabled alone is policy block, a policy alone enables, and the effective spec has both. */
+static void test_recompute(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text;
+        enum recompute policy;
+    } cases[] = {
+        {"", RECOMPUTE_NONE},
+        {"activation_checkpointing: {enabled: false}\n", RECOMPUTE_NONE},
+        {"activation_checkpointing: {enabled: true}\n", RECOMPUTE_BLOCK},
+        {"activation_checkpointing: {policy: norms}\n", RECOMPUTE_NORMS},
+        {"activation_checkpointing: {enabled: true, policy: mlp}\n", RECOMPUTE_MLP},
+        {"activation_checkpointing: {policy: attention}\n", RECOMPUTE_ATTENTION},
+        {"activation_checkpointing: {policy: block}\n", RECOMPUTE_BLOCK},
+        {"activation_checkpointing: {policy: none}\n", RECOMPUTE_NONE},
+        {"activation_checkpointing: {enabled: true, policy: none}\n", RECOMPUTE_NONE},
+        {"activation_checkpointing: {enabled: false, policy: none}\n", RECOMPUTE_NONE},
+    };
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        char text[512];
+        snprintf(text, sizeof text, BASE "%s", cases[i].text);
+        struct run_spec *spec = load_good(text, NULL, 0);
+        json_t *flat = spec_to_json(spec);
+        assert_int_equal(spec->recompute, cases[i].policy);
+        assert_string_equal(json_string_value(json_object_get(flat, "activation_checkpointing.policy")),
+                            recompute_name(cases[i].policy));
+        assert_int_equal(json_is_true(json_object_get(flat, "activation_checkpointing.enabled")),
+                         cases[i].policy != RECOMPUTE_NONE);
+        json_decref(flat);
+        spec_free(spec);
+    }
+}
+
 /* Names of old and of overrides, both set: the override counts. */
 static void test_two_names(void **state)
 {
@@ -292,7 +326,7 @@ static void test_deepspeed_file(void **state)
 
     assert_int_equal(
         load_deepspeed("model: {pretrained: m}\ndata: {train: a, seq_length: 8}\n"
-                       "zero_optimization: {stage: 3}\n",
+                       "zero_optimization: {stage: 3}\noptimizer: {params: {lr: 1}}\n",
                        "{\"train_micro_batch_size_per_gpu\":4,\"gradient_accumulation_steps\": 2,\n"
                        "\"zero_optimization\": {\"overlap_comm\": false, \"reduce_bucket_size\": \"auto\"}}",
                        &spec, &report),
@@ -301,6 +335,20 @@ static void test_deepspeed_file(void **state)
     assert_int_equal(spec->zero.stage, 3);
     assert_false(spec->zero.overlap_comm);
     assert_int_equal(spec->zero.reduce_bucket_size, 500000000); /* auto */
+    spec_free(spec);
+    spec_report_release(&report);
+
+    /* "auto" leaves the value to the other file, on either side */
+    assert_int_equal(
+        load_deepspeed(
+            "model: {pretrained: m}\ndata: {train: a, seq_length: 8}\n"
+            "train_batch_size: 6\ngradient_clipping: auto\nbf16: {enabled: true}\noptimizer: {params: {lr: 1}}\n",
+            "{\"train_batch_size\": \"auto\", \"gradient_clipping\": 2, \"bf16\": {\"enabled\": "
+            "\"auto\"}, \"fp16\": {\"enabled\": \"auto\"}}",
+            &spec, &report),
+        STATUS_OK);
+    assert_int_equal(spec->train_batch_size, 6);
+    assert_true(spec->gradient_clipping == 2 && spec->dtype == DTYPE_BF16);
     spec_free(spec);
     spec_report_release(&report);
 }
@@ -519,20 +567,6 @@ static void test_steps(void **state)
     spec_free(spec);
 }
 
-static void test_auto(void **state)
-{
-    (void)state;
-    struct run_spec *spec = load_good(BASE "zero_optimization: {stage: 3, stage3_prefetch_bucket_size: auto, "
-                                           "stage3_param_persistence_threshold: auto, reduce_bucket_size: auto}\n"
-                                           "optimizer: {params: {lr: auto}}\n"
-                                           "gradient_accumulation_steps: auto\n",
-                                      NULL, 0);
-    assert_true(spec->optimizer.lr == 1e-3);
-    assert_int_equal(spec->zero.reduce_bucket_size, 500000000);
-    assert_int_equal(spec->gradient_accumulation_steps, 0);
-    spec_free(spec);
-}
-
 /* ---- printing and comparing ---------------------------------------------- */
 
 static char *yaml_of(const struct run_spec *spec, bool all)
@@ -615,6 +649,7 @@ static void test_effective_yaml(void **state)
                               "# gradient_accumulation_steps: 1 # derived\n"
                               "optimizer:\n"
                               "  params:\n"
+                              "    lr: 0.001\n"
                               "    betas: [0.9, 0.95]\n"
                               "scheduler:\n"
                               "  type: Linear\n"
@@ -650,7 +685,7 @@ static void test_compare(void **state)
         {"run.seed=1", "'run.seed' was 1234 in the checkpoint and is 1 now", NULL},
         {"train_batch_size=16", "'train_batch_size' was 8 in the checkpoint and is 16 now", NULL},
         {"bf16.enabled=true", "'bf16.enabled' was false in the checkpoint and is true now", NULL},
-        {"optimizer={type: Adam, params: {adam_w_mode: false}}",
+        {"optimizer={type: Adam, params: {adam_w_mode: false, lr: 1e-3}}",
          "'optimizer.type' was \"AdamW\" in the checkpoint and "
          "is \"Adam\" now",
          NULL},
@@ -742,15 +777,24 @@ static void test_help(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_table),          cmocka_unit_test(test_usual_spec),
-        cmocka_unit_test(test_defaults),       cmocka_unit_test(test_deepspeed_schedule),
-        cmocka_unit_test(test_spellings),      cmocka_unit_test(test_two_names),
-        cmocka_unit_test(test_model_mapping),  cmocka_unit_test(test_overrides),
-        cmocka_unit_test(test_deepspeed_file), cmocka_unit_test(test_batch),
-        cmocka_unit_test(test_batch_twice),    cmocka_unit_test(test_batch_of_a_resumed_run),
-        cmocka_unit_test(test_steps),          cmocka_unit_test(test_auto),
-        cmocka_unit_test(test_round_trip),     cmocka_unit_test(test_effective_yaml),
-        cmocka_unit_test(test_compare),        cmocka_unit_test(test_help),
+        cmocka_unit_test(test_table),
+        cmocka_unit_test(test_usual_spec),
+        cmocka_unit_test(test_defaults),
+        cmocka_unit_test(test_deepspeed_schedule),
+        cmocka_unit_test(test_spellings),
+        cmocka_unit_test(test_recompute),
+        cmocka_unit_test(test_two_names),
+        cmocka_unit_test(test_model_mapping),
+        cmocka_unit_test(test_overrides),
+        cmocka_unit_test(test_deepspeed_file),
+        cmocka_unit_test(test_batch),
+        cmocka_unit_test(test_batch_twice),
+        cmocka_unit_test(test_batch_of_a_resumed_run),
+        cmocka_unit_test(test_steps),
+        cmocka_unit_test(test_round_trip),
+        cmocka_unit_test(test_effective_yaml),
+        cmocka_unit_test(test_compare),
+        cmocka_unit_test(test_help),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

@@ -30,10 +30,13 @@ static const struct bad_case bad_cases[] = {
     /* a part of the name */
     {"model: {pretrained: x}\ndata: {train: a, seq_length: 8, seq_len: 8}\ntrain_batch_size: 8\n",
      {"'seq_len' in 'data'; hint: did you mean 'seq_length'?"}},
+    {BASE "our_16bit_model: 8\n", {"unknown key 'our_16bit_model'; hint: --help-spec lists the keys"}},
     {BASE "train_micro_batch_size: 8\n", {"did you mean 'train_micro_batch_size_per_gpu'?"}},
-    {BASE "train: {batch_size: 8}\n", {"did you mean 'train_batch_size'?"}},
+    {BASE "train: {batch_size: 8}\n",
+     {"unknown key 'batch_size' in 'train'; hint: write train_micro_batch_size_per_gpu"}},
     {BASE "run: {output_dir: x, output: x}\n",
-     {"'output_dir' in 'run'; hint: did you mean 'dir'?", "'output' in 'run'; hint: --help-spec"}},
+     {"'output_dir' in 'run'; hint: write run.dir: the run's folder in it is run.name",
+      "'output' in 'run'; hint: --help-spec"}},
     {BASE "data.train: a\n", {":4:1: unknown key 'data.train'"}},
     {BASE "\"evil\\e[31m\\n\": 1\n", {":4:1: unknown key 'evil\\x1b[31m\\x0a'"}},
     {BASE "fp16: {enabled: false, loss_scal: 0}\n",
@@ -44,7 +47,7 @@ static const struct bad_case bad_cases[] = {
     {BASE "xääääääääääääääääääääääääääääääääääääääääää: 1\n",
      {":4:1: unknown key 'xäääääääääääääääääääääääääääää...'"}},
     /* types and ranges */
-    {BASE "aio: {block_size: big}\n", {":4:19: 'aio.block_size' must be an integer, not 'big'"}},
+    {BASE "aio: {block_size: big}\n", {":4:19: 'aio.block_size' must be an integer from 1 to 1073741824, not 'big'"}},
     {BASE "run: {seed: 1e}\n", {":4:13: 'run.seed' must be an integer of at least 0, not '1e'"}},
     {BASE "run: {seed: -1}\n",
      {":4:13: 'run.seed' must be an integer of at least 0, not '-1'; hint: the default is "
@@ -76,10 +79,16 @@ static const struct bad_case bad_cases[] = {
     {BASE "gradient_clipping: -.inf\n", {":4:20: 'gradient_clipping' must be a finite number, not '-.inf'"}},
     {BASE "gradient_clipping: 1e999\n", {":4:20: 'gradient_clipping' must be a finite number, not '1e999'"}},
     {BASE "gradient_clipping: -1\n", {":4:20: 'gradient_clipping' must be a number of at least 0, not '-1'"}},
-    {BASE "gradient_clipping: auto\n",
-     {":4:20: 'gradient_clipping' cannot be derived from \"auto\"; hint: write a value "
-      "(default: 0)"}},
-    {BASE "bf16: {enabled: auto}\n", {":4:17: 'bf16.enabled' cannot be derived from \"auto\""}},
+    {BASE "run: {seed: auto}\n",
+     {":4:13: 'run.seed' cannot be derived from \"auto\"; hint: write a value (default: 1234)"}},
+    {BASE "checkpoint: {interval_steps: auto}\n", {":4:30: 'checkpoint.interval_steps' cannot be derived"}},
+    {BASE "optimizer: {type: auto}\n", {":4:19: 'optimizer.type' cannot be derived from \"auto\""}},
+    {BASE "scheduler: {type: auto}\n", {":4:19: 'scheduler.type' cannot be derived from \"auto\""}},
+    {BASE "optimizer: {params: {lr: auto}}\n",
+     {":4:26: 'optimizer.params.lr' is \"auto\", and the run spec does not set it; hint: write optimizer: {params: "
+      "{lr: 2e-5}}"}},
+    {BASE "scheduler: {type: WarmupLR, params: {warmup_max_lr: auto}} # lr:\n",
+     {":1:1: 'optimizer.params.lr' is missing; hint: write optimizer: {params: {lr: 2e-5}}"}},
     {BASE "optimizer: {type: AdamW, params: {eps: 0}}\n",
      {":4:40: 'optimizer.params.eps' must be a number from 1e-30 to 1, not '0'"}},
     {BASE "comm: {timeout_seconds: 0}\n", {":4:25: 'comm.timeout_seconds' must be a number above 0 to 86400, not '0'"}},
@@ -102,7 +111,7 @@ static const struct bad_case bad_cases[] = {
      {":4:35: 'optimizer.params.betas' must be a number from 0 to 1, "
       "not 'x'"}},
     {BASE "data_types: {grad_accum_dtype: int8}\n",
-     {":4:32: 'data_types.grad_accum_dtype' must be fp32, bf16 or fp16, "
+     {":4:32: 'data_types.grad_accum_dtype' must be fp32 or bf16, "
       "not 'int8'"}},
     /* absent, or given twice */
     {"run: {name: a}\n",
@@ -111,9 +120,19 @@ static const struct bad_case bad_cases[] = {
       ":1:1: Either train_batch_size or train_micro_batch_size_per_gpu needs to be provided"}},
     {"model: {config: a}\ndata: {train: , seq_length: 8}\ntrain_batch_size: 8\n", {":2:8: 'data.train' has no value"}},
     {"model: {config: a}\ndata: {train: a, seq_length: 1, packing: false}\ntrain_batch_size: 8\n",
-     {":2:30: 'data.seq_length' 1 leaves no target if data.packing is false; hint: use 2 or more"}},
+     {":2:30: 'data.seq_length' 1 leaves no target if data.packing is false or first_fit; hint: use 2 or more"}},
+    {"model: {pretrained: models/gpt2}\ndata: {train: [data/a, x/b.jsonl.gz], validation: 'v*.csv', seq_length: 8}\n"
+     "train_batch_size: 8\n",
+     {":2:15: 'data.train' names text, 'x/b.jsonl.gz', and not token shards; hint: run scripts/tokenize.py "
+      "x/b.jsonl.gz --output x/b --tokenizer models/gpt2 (and --chat-template for conversations), then set data.train: "
+      "x/b",
+      ":2:51: 'data.validation' names text, 'v*.csv', and not token shards; hint: run scripts/tokenize.py v*.csv "
+      "--output v --tokenizer models/gpt2"}},
     {"model: {config: a}\ndata: {train: [], seq_length: 8}\ntrain_batch_size: 8\n",
      {":2:15: 'data.train' must be a path, or a list of at least one path"}},
+    {"model: {config: a}\ndata: {train: [{path: a, weight: 2.0}, b], seq_length: 8}\ntrain_batch_size: 8\n",
+     {":2:16: 'data.train' is a mixture of sources ({path, weight or epochs}), which is not supported yet; hint: list "
+      "the paths alone"}},
     {"model: {config: a}\ndata: {train: [a, [b]], seq_length: 8}\ntrain_batch_size: 8\n",
      {":2:19: 'data.train' must be a path, or a list of paths, not a list"}},
     {"model: {config: a}\ndata: {train: a, seq_length: 8}\ngradient_accumulation_steps: 8\n",
@@ -128,7 +147,7 @@ static const struct bad_case bad_cases[] = {
      {":1:25: .nan is not a finite number"}},
     {BASE "train_batch_size: 9\nrun: {seed: 1, seed: 2}\n",
      {":4:1: 'train_batch_size' is set twice: here and at ", ":5:16: 'seed' is set twice"}},
-    {BASE "bf16: {enabled: true}\nbfloat16: {enabled: true}\n", {":5:12: 'enabled' is set here and at "}},
+    {BASE "bf16: {enabled: true}\nbfloat16: {enabled: false}\n", {":5:12: 'enabled' is set here and at "}},
     /* keys that do not go together */
     {BASE "bf16: {enabled: true}\nfp16: {enabled: true}\n",
      {":5:8: bfloat16 and fp16 modes cannot be simultaneously enabled; hint: "}},
@@ -138,45 +157,78 @@ static const struct bad_case bad_cases[] = {
     {BASE "scheduler: {params: {warmup_steps: 3}}\n", {":1:1: 'scheduler.type' is missing"}},
     {BASE "scheduler: {type: Cosine, params: {warmup_num_steps: 3}}\n",
      {":4:36: 'scheduler.params.warmup_num_steps' is not a parameter of Cosine; hint: its parameters are warmup_steps, "
-      "total_steps, "
-      "min_lr"}},
+      "warmup_ratio, total_steps, min_lr"}},
     {BASE "scheduler: {type: Constant, params: {min_lr: 0}}\n",
      {":4:38: 'scheduler.params.min_lr' is not a parameter of Constant; hint: its parameters are warmup_steps"}},
     {BASE "scheduler: {type: Linear, params: {warmup_steps: 9, total_steps: 8}}\n",
      {":4:50: 'scheduler.params.warmup_steps' 9 is more than total_steps 8"}},
     {BASE "scheduler: {type: WarmupDecayLR, params: {}}\n",
      {":1:1: 'scheduler.params.total_num_steps' is missing: WarmupDecayLR needs it; hint: \"auto\""}},
-    {BASE "scheduler: {type: warmuplr, params: {x: 1}}\n",
-     {":4:19: 'scheduler.type' must be Constant, Linear, Cosine, "
-      "WarmupLR, WarmupDecayLR or WarmupCosineLR, not "
-      "'warmuplr'"}},
+    {BASE "scheduler: {type: warmuplr, params: {x: 1}}\n", {":4:38: unknown key 'x' in 'scheduler.params'"}},
+    {BASE "scheduler: {type: Exponential, params: {x: 1}}\n",
+     {":4:19: 'scheduler.type' must be Constant, Linear, Cosine, WSD, WarmupLR, WarmupDecayLR, WarmupCosineLR, "
+      "OneCycle or LRRangeTest, not 'Exponential'"}},
+    {BASE "activation_checkpointing: {enabled: false, policy: mlp}\n",
+     {":4:44: activation_checkpointing.enabled is false, but its policy is mlp; hint: remove enabled"}},
+    {BASE "activation_checkpointing: {policy: layers}\n",
+     {":4:36: 'activation_checkpointing.policy' must be none, norms, mlp, attention or block, not 'layers'"}},
+    {BASE "activation_checkpointing: {cpu_checkpointing: true}\n",
+     {":4:28: activation_checkpointing.cpu_checkpointing needs activations that are computed again from the blocks' "
+      "inputs; hint: set activation_checkpointing.policy to block"}},
     {BASE "zero_optimization: {stage: 2, offload_param: {device: cpu}}\n",
-     {":4:47: 'zero_optimization.offload_param.device' is not supported yet",
-      ":4:47: offload_param needs zero_optimization stage 3, not 2"}},
+     {":4:47: offload_param needs zero_optimization stage 3, not 2"}},
     {BASE "zero_optimization: {stage: 2, offload_optimizer: {device: nvme}}\n",
-     {":4:51: 'zero_optimization.offload_optimizer.device' is not supported yet",
-      ":4:51: offload_optimizer to nvme needs zero_optimization stage 3, not 2"}},
+     {":4:51: offload_optimizer to nvme needs zero_optimization stage 3, not 2",
+      ":4:51: offload_optimizer to nvme needs nvme_path; hint: a folder on a local disk"}},
     {BASE "zero_optimization: {offload_optimizer: {device: cpu}}\n",
-     {":4:41: 'zero_optimization.offload_optimizer.device' is not supported yet",
-      ":4:41: offload_optimizer needs zero_optimization stage 1, 2 or 3, not 0"}},
-    {BASE "zero_optimization: {stage: 7, offload_param: {device: cpu}}\n",
-     {":4:28: 'zero_optimization.stage' must be an integer from 0 to 3",
-      ":4:47: 'zero_optimization.offload_param.device' is not supported yet"}},
+     {":4:41: offload_optimizer needs zero_optimization stage 1, 2 or 3, not 0"}},
+    {BASE "zero_optimization: {stage: 7, offload_param: {device: nvme}}\n",
+     {":4:28: 'zero_optimization.stage' must be an integer from 0 to 3"}},
+    {BASE "zero_optimization: {stage: 3, offload_param: {device: nvme}}\n",
+     {":4:47: offload_param to nvme needs nvme_path; hint: a folder on a local disk"}},
+    {BASE "zero_optimization: {stage: 3, offload_optimizer: {buffer_count: 0}}\naio: {queue_depth: 0, block_size: 0}\n",
+     {":4:65: 'zero_optimization.offload_optimizer.buffer_count' must be an integer from 1 to 1024, not '0'",
+      ":5:20: 'aio.queue_depth' must be an integer from 1 to 1024, not '0'",
+      ":5:35: 'aio.block_size' must be an integer from 1 to 1073741824, not '0'"}},
+    {BASE "zero_optimization: {cpu_offload_param: true}\n",
+     {":4:21: offload_param needs zero_optimization stage 3, not 0"}},
+    {BASE "zero_optimization: {stage: 3, cpu_offload_param: true, offload_param: {device: none}}\n",
+     {"'device' is set here and at "}},
+    {BASE "zero_optimization: {cpu_offload_params: true, gather_16bit_weights_on_model_save: true}\n",
+     {":4:21: offload_param needs zero_optimization stage 3, not 0"}},
+    {BASE "zero_optimization: {stage: 3, cpu_offload_param: 1}\n",
+     {"'zero_optimization.offload_param' must be a section"}},
     /* DeepSpeed's keys that need more than "not supported" */
-    {BASE "optimizer: {type: Lion, params: {lr: 1, betas: [0.9, 0.99], whatever: 1}}\n",
-     {":4:19: 'optimizer.type' Lion is not supported yet; hint: use AdamW or Adam"}},
+    {BASE "optimizer: {type: Muon, params: {lr: 1, betas: [0.9, 0.99], whatever: 1}}\n",
+     {":4:19: 'optimizer.type' Muon is not supported yet; hint: use AdamW, Adam, Lion or SGD"}},
+    {BASE "optimizer: {type: SGD, params: {lr: 1, betas: [0.9, 0.99], nesterov: false}}\n",
+     {":4:40: 'optimizer.params.betas' is not a parameter of SGD; hint: its parameters are lr, weight_decay, "
+      "weight_decay_all, momentum, dampening, nesterov"}},
+    {BASE "optimizer: {type: SGD, params: {nesterov: true}}\n",
+     {":4:33: 'optimizer.params.nesterov' needs momentum and no dampening"}},
+    {BASE "optimizer: {type: SGD, params: {nesterov: true, momentum: 0.9, dampening: 0.5}}\n",
+     {":4:33: 'optimizer.params.nesterov' needs momentum and no dampening"}},
+    {BASE "optimizer: {params: {momentum: 0.9}}\n",
+     {":4:22: 'optimizer.params.momentum' is not a parameter of AdamW; hint: its parameters are lr, betas, "}},
+    {BASE "bf16: {enabled: true, bf16_master_weights_and_grads: true}\noptimizer: {type: Lion}\n",
+     {":4:23: bf16_master_weights_and_grads is not supported yet with optimizer Lion"}},
     {BASE "optimizer: {type: onebitadam, params: {freeze_step: 3}}\n",
      {":4:19: 'optimizer.type' OneBitAdam is not supported: gradients are reduced exactly; hint: use AdamW"}},
-    {BASE "scheduler: {type: OneCycle, params: {cycle_min_lr: 1}}\n",
-     {":4:19: 'scheduler.type' OneCycle is not "
-      "supported yet"}},
+    {BASE "scheduler: {type: OneCycle, params: {cycle_min_lr: 1, decay_mom_rate: 0.1}}\n",
+     {":1:1: 'scheduler.params.cycle_max_lr' is missing: OneCycle needs it; hint: ",
+      ":4:55: 'scheduler.params.decay_mom_rate' is not supported: beta1 would grow past 1"}},
+    {BASE "scheduler: {type: WSD, params: {warmup_steps: 3, warmup_ratio: 0.1}}\n",
+     {":1:1: 'scheduler.params.decay_steps' is missing: WSD needs it; hint: ",
+      ":4:50: scheduler.params.warmup_steps and warmup_ratio are both set"}},
+    {BASE "scheduler: {type: WSD, params: {warmup_steps: 3, decay_steps: 7, total_steps: 9}}\n",
+     {":4:33: 'scheduler.params.warmup_steps' 3 and decay_steps 7 are more than total_steps 9"}},
+    {BASE "scheduler: {type: OneCycle, params: {cycle_min_lr: 0, cycle_max_lr: 1, cycle_min_mom: 0.9, "
+          "cycle_max_mom: 0.8}}\n",
+     {":4:72: 'scheduler.params.cycle_min_mom' 0.9 is above cycle_max_mom 0.8"}},
     {BASE "optimizer: {params: {max_grad_norm: 0}}\n",
      {":4:22: 'optimizer.params.max_grad_norm' is not supported: "
       "clipping is not an option of the optimizer; hint: use "
       "gradient_clipping"}},
-    {BASE "wandb: {enabled: true, project: x}\n",
-     {":4:1: 'wandb' is not supported: nothing is sent to a service; hint: "
-      "metrics are written to metrics.jsonl"}},
     {BASE "compression_training: {weight_quantization: {shared_parameters: {enabled: true}}}\n",
      {":4:1: 'compression_training' is not supported"}},
     {BASE "pipeline: {stages: auto}\n", {":4:1: 'pipeline' is not supported"}},
@@ -233,7 +285,7 @@ static void test_bad_specs(void **state)
         struct run_spec *spec;
         struct spec_report report = {0};
         const char *text = bad_cases[i].text;
-        assert_int_equal(spec_load_text("run.yaml", text, strlen(text), &spec, &report), STATUS_USAGE);
+        assert_int_equal(load_case(text, NULL, 0, &spec, &report), STATUS_USAGE);
         assert_null(spec);
         expect_errors(&report, bad_cases[i].lines, COUNT_OF(bad_cases[i].lines), text);
         spec_report_release(&report);
@@ -246,12 +298,12 @@ static void test_all_at_once(void **state)
     (void)state;
     static const struct bad_case all = {
         "run: {nme: x}\nmodel: {config: a}\ndata: {seq_length: x, train: a}\nzero_optimization: {stage: 9}\n"
-        "optimizer: {type: SGD}\n",
+        "optimizer: {type: SDG}\n",
         {":1:1: Either", ":1:7: unknown key 'nme'", ":3:20: 'data.seq_length'", ":4:28: 'zero_optimization.stage'",
          ":5:19: 'optimizer.type'"}};
     struct run_spec *spec;
     struct spec_report report = {0};
-    assert_int_equal(spec_load_text("run.yaml", all.text, strlen(all.text), &spec, &report), STATUS_USAGE);
+    assert_int_equal(load_case(all.text, NULL, 0, &spec, &report), STATUS_USAGE);
     expect_errors(&report, all.lines, COUNT_OF(all.lines), all.text);
     spec_report_release(&report);
 }
@@ -265,7 +317,7 @@ static enum status load_with(const char *path, const char *value, struct spec_re
     const char *sets[] = {set};
     struct run_spec *spec;
     snprintf(set, sizeof set, "%s=%s", path, value);
-    enum status status = spec_load(write_file("run.yaml", BASE, strlen(BASE)), NULL, sets, 1, &spec, report);
+    enum status status = load_case(BASE, sets, 1, &spec, report);
     spec_free(spec);
     return status;
 }
@@ -330,8 +382,8 @@ static void test_verdicts(void **state)
         assert_int_equal(report.errors.count + report.notices.count, 0);
         spec_report_release(&report);
     }
-    assert_true(seen[VERDICT_LATER] > 20 && seen[VERDICT_NOTICE] > 40 && seen[VERDICT_REFUSED] > 20 &&
-                seen[VERDICT_PASSIVE] > 30);
+    assert_true(seen[VERDICT_LATER] > 6 && seen[VERDICT_NOTICE] > 40 && seen[VERDICT_REFUSED] > 20 &&
+                seen[VERDICT_PASSIVE] > 10);
 }
 
 /* Keys from DeepSpeed configurations: none may be unknown. */
@@ -362,6 +414,22 @@ static void test_deepspeed_names(void **state)
         "scheduler.params.total_num_steps",
         "scheduler.params.warmup_min_ratio",
         "scheduler.params.cos_min_ratio",
+        "scheduler.params.cycle_min_lr",
+        "scheduler.params.cycle_max_lr",
+        "scheduler.params.decay_lr_rate",
+        "scheduler.params.cycle_first_step_size",
+        "scheduler.params.cycle_second_step_size",
+        "scheduler.params.cycle_first_stair_count",
+        "scheduler.params.cycle_second_stair_count",
+        "scheduler.params.decay_step_size",
+        "scheduler.params.cycle_momentum",
+        "scheduler.params.cycle_min_mom",
+        "scheduler.params.cycle_max_mom",
+        "scheduler.params.decay_mom_rate",
+        "scheduler.params.lr_range_test_min_lr",
+        "scheduler.params.lr_range_test_step_size",
+        "scheduler.params.lr_range_test_step_rate",
+        "scheduler.params.lr_range_test_staircase",
         "bf16.enabled",
         "bfloat16",
         "bf16.check_grad_overflow",
@@ -536,7 +604,7 @@ static void test_many_keys(void **state)
         for (int i = 0; i < count; i++)
             used += (size_t)sprintf(text + used, "key%d: 1\n", i);
         expect_refusal(text, used,
-                       count == 1000 ? "run.yaml: and 804 more; hint: correct these first"
+                       count == 1000 ? "run.yaml: and 805 more; hint: correct these first"
                                      : ":1025:10: a section has more than 1024 keys");
     }
     free(text);
@@ -612,14 +680,16 @@ static void test_bad_deepspeed_file(void **state)
     } cases[] = {
         {"{\"train_batch_size\": 4}", "ds.json:1:2: 'train_batch_size' is set here and at "},
         {"{\n \"gradient_clipping\": 1,\n \"gradient_clipping\": 2}", "ds.json:3:"},
-        {"{\"a\": 1,}", "ds.json:1:"},
-        {"train_batch_size: 4", "ds.json:1:5: not valid JSON"},
-        {"", "ds.json:1:1: not valid JSON"},
+        {"{\"a\": 1,}", "ds.json:1:2: unknown key 'a'"},
+        {"train_batch_size: 4", "ds.json:1:1: 'train_batch_size' is set here and at "},
+        {"", "ds.json:1:1: the file is empty"},
         {"[]", "ds.json:1:1: the file must be a mapping"},
-        {"3", "ds.json:1:1: the file must be a mapping"},
+        {"3", "ds.json:1:2: not valid JSON or Hjson: no ':' after the key '3'"},
         {"{\"gradient_cliping\": 1}", "ds.json:1:2: unknown key 'gradient_cliping'; hint: did you mean"},
-        {"{\"steps_per_print\": \"3\"}",
-         "ds.json:1:21: 'steps_per_print' must be an integer of at least 1, not '3'; hint: the quotes make it text"},
+        {"{\"steps_per_print\": \"3 \"}", "ds.json:1:21: 'steps_per_print' must be an integer of at least 1, not '3 '"},
+        {"{\"log\": 3, \"fp16\": {\"scale\": 1}}",
+         "ds.json:1:2: unknown key 'log'; hint: --help-spec lists the keys; --set log=null leaves it out"},
+        {"{\"log\": 3, \"fp16\": {\"scale\": 1}}", "; --set fp16.scale=null leaves it out"},
     };
     for (size_t i = 0; i < COUNT_OF(cases); i++) {
         struct run_spec *spec;

@@ -175,6 +175,76 @@ static void fingerprint_knows_every_shard(void **state)
     assert_true(fingerprint_of(names) == whole);
 }
 
+static uint64_t fingerprint_of_one(const char *name)
+{
+    uint64_t fingerprint;
+    struct token_set *set = open_one(name);
+    assert_int_equal(token_set_check(set, 1000, &fingerprint, NULL), STATUS_OK);
+    token_set_close(set);
+    return fingerprint;
+}
+
+static void refuses_mask(const char *name, const char *const *words, int num_words)
+{
+    struct error err;
+    struct token_set *set;
+    const char *path = at(name);
+    assert_int_equal(token_set_open(&path, 1, &set, &err), STATUS_DATA);
+    for (int i = 0; i < num_words; i++)
+        if (!strstr(err.text, words[i]))
+            fail_msg("'%s' not in: %s", words[i], err.text);
+}
+
+static void a_mask_belongs_to_its_shard(void **state)
+{
+    (void)state;
+    static const int lengths[] = {4, 3};
+    static const uint8_t mask[] = {0, 1, 1, 0, 1, 0, 1}, expected[] = {0, 1, 1, 0, 1, 0, 1, 1, 1, 1, 1, 1, 1};
+    uint8_t out[13];
+    megatron("masked-a", 2, lengths, 2, 0, 1000);
+    llmc("masked-b.bin", 20240520, 1, 6, 7, 1000);
+    const uint64_t without = fingerprint_of_one("masked-a");
+    write_file("masked-a.mask", mask, sizeof mask);
+    const uint64_t with = fingerprint_of_one("masked-a");
+    assert_true(with != without);
+    patch("masked-a.mask", 6, "\0", 1);
+    assert_true(fingerprint_of_one("masked-a") != with);
+    patch("masked-a.mask", 6, "\1", 1);
+    assert_true(fingerprint_of_one("masked-a") == with);
+
+    struct token_set *set = open_one("masked-*.bin"); /* the second shard has none: all of it counts */
+    assert_true(token_set_has_mask(set));
+    check_counting(set, 1000);
+    for (int first = 0; first < 13; first++)
+        for (int count = 0; count <= 13 - first; count++) {
+            assert_int_equal(token_set_read_mask(set, first, count, out, NULL), STATUS_OK);
+            assert_memory_equal(out, expected + first, count);
+        }
+    struct error err;
+    patch("masked-a.mask", 5, "\2", 1);
+    assert_int_equal(token_set_read_mask(set, 3, 4, out, &err), STATUS_DATA);
+    assert_non_null(strstr(err.text, "masked-a.mask' at byte 5: 2 is neither 0 nor 1"));
+    assert_int_equal(token_set_check(set, 1000, NULL, &err), STATUS_DATA);
+    assert_int_equal(truncate(at("masked-a.mask"), 2), 0);
+    assert_int_equal(token_set_read_mask(set, 0, 4, out, &err), STATUS_DATA);
+    assert_non_null(strstr(err.text, "truncated while in use"));
+    token_set_close(set);
+    refuses_mask("masked-a", (const char *const[]){"masked-a.mask' has 2 bytes", "masked-a.bin' has 7 tokens"}, 2);
+    assert_int_equal(unlink(at("masked-a.mask")), 0);
+    assert_int_equal(mkdir(at("masked-a.mask"), 0777), 0);
+    refuses_mask("masked-a.idx", (const char *const[]){"masked-a.mask' is not a regular file"}, 1);
+
+    llmc("bare-mask", 20240801, 7, 3, 0, 100);
+    write_file("bare-mask.mask", mask, 3);
+    set = open_one("bare-mask");
+    assert_int_equal(token_set_read_mask(set, 0, 3, out, NULL), STATUS_OK);
+    assert_memory_equal(out, mask, 3);
+    token_set_close(set);
+    set = open_one("masked-b.bin");
+    assert_false(token_set_has_mask(set));
+    token_set_close(set);
+}
+
 static void more_shards_than_are_kept_open(void **state)
 {
     (void)state;
@@ -205,8 +275,7 @@ static void more_shards_than_are_kept_open(void **state)
 static void beyond_four_gigabytes(void **state)
 {
     (void)state;
-    /* sparse files: 3 G tokens of 0 in three sequences, except that the last eight count up; and an llm.c file of 6 GB
-     */
+    /* sparse files: 3 G tokens of 0 in three sequences, except that the last eight count up; and an llm.c file, 6 GB */
     int64_t tokens = INT64_C(3) << 30, bytes = 2 * tokens;
     static const int small[] = {1, 1, 1};
     uint16_t tail[8] = {1, 2, 3, 4, 5, 6, 7, 8};
@@ -628,21 +697,14 @@ static void permutation_is_even(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(reads_every_format),
-        cmocka_unit_test(documents_of_several_sequences),
-        cmocka_unit_test(several_files_are_one_stream),
-        cmocka_unit_test(fingerprint_knows_every_shard),
-        cmocka_unit_test(more_shards_than_are_kept_open),
-        cmocka_unit_test(beyond_four_gigabytes),
-        cmocka_unit_test(an_index_too_large_to_check),
-        cmocka_unit_test(damaged_megatron_shards),
-        cmocka_unit_test(damaged_llmc_shards),
-        cmocka_unit_test(absent_and_foreign_files),
-        cmocka_unit_test(ids_outside_the_vocabulary),
-        cmocka_unit_test(a_shard_that_shrinks_in_use),
-        cmocka_unit_test(permutation_is_a_bijection),
-        cmocka_unit_test(permutation_is_even),
-        cmocka_unit_test(reads_what_tokenize_writes),
+        cmocka_unit_test(reads_every_format),           cmocka_unit_test(documents_of_several_sequences),
+        cmocka_unit_test(several_files_are_one_stream), cmocka_unit_test(fingerprint_knows_every_shard),
+        cmocka_unit_test(a_mask_belongs_to_its_shard),  cmocka_unit_test(more_shards_than_are_kept_open),
+        cmocka_unit_test(beyond_four_gigabytes),        cmocka_unit_test(an_index_too_large_to_check),
+        cmocka_unit_test(damaged_megatron_shards),      cmocka_unit_test(damaged_llmc_shards),
+        cmocka_unit_test(absent_and_foreign_files),     cmocka_unit_test(ids_outside_the_vocabulary),
+        cmocka_unit_test(a_shard_that_shrinks_in_use),  cmocka_unit_test(permutation_is_a_bijection),
+        cmocka_unit_test(permutation_is_even),          cmocka_unit_test(reads_what_tokenize_writes),
     };
     return cmocka_run_group_tests_name("token_set", tests, setup, teardown);
 }

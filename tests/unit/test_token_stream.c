@@ -173,6 +173,157 @@ static void documents_are_samples(void **state)
     token_set_close(set);
 }
 
+/* Adds up the targets of all micro-batches of a stream, each of which must be unmasked: token i of the stream is i. */
+static int64_t count_unmasked(const struct token_stream_config *config, const uint8_t *mask, int64_t calls,
+                              int64_t *step_targets)
+{
+    struct token_stream *stream = open_stream(config, 1);
+    int64_t targets = 0;
+    for (int64_t call = 0; call < calls; call++) {
+        struct batch batch;
+        bool end;
+        assert_int_equal(token_stream_next(stream, &batch, &end, NULL), STATUS_OK);
+        assert_false(end);
+        check_shape(config, &batch);
+        for (int32_t s = 0; s < batch.num_seqs; s++)
+            for (int32_t i = batch.seq_start[s]; i < batch.seq_start[s + 1]; i++)
+                assert_int_equal(batch.targets[i], mask[batch.tokens[i] + 1] ? batch.tokens[i] + 1 : -1);
+        targets += batch.num_targets;
+        if (!config->evaluation)
+            step_targets[batch.step - 1] = batch.step_targets;
+    }
+    token_stream_close(stream);
+    return targets;
+}
+
+/* 12 documents of 6 tokens. The last token of each counts, the second to last of every other one; the first global
+ * batch of 4 samples of 3 tokens, in file order, has no target. */
+static void a_mask_leaves_targets_out(void **state)
+{
+    (void)state;
+    enum { DOCUMENTS = 12, LENGTH = 6, ALL = DOCUMENTS * LENGTH, STEP = 4 };
+    int lengths[DOCUMENTS];
+    uint8_t mask[ALL];
+    for (int d = 0; d < DOCUMENTS; d++)
+        lengths[d] = LENGTH;
+    for (int i = 0; i < ALL; i++)
+        mask[i] = i > 12 && (i % LENGTH == 5 || i % (2 * LENGTH) == 4);
+    megatron("answers", 2, lengths, DOCUMENTS, 0, 1000);
+    write_file("answers.mask", mask, sizeof mask);
+    struct token_set *set = open_one("answers");
+    for (int packing = 0; packing < 2; packing++)
+        for (int world = 1; world <= 4; world *= 2)
+            for (int evaluation = 0; evaluation < 2; evaluation++) {
+                const int length = packing ? 3 : 6, samples = packing ? (ALL - 1) / 3 : DOCUMENTS;
+                const int steps = samples / STEP;
+                int64_t got = 0, in_steps[8] = {0}, want[8] = {0}, all = 0;
+                for (int sample = 0; sample < (evaluation ? samples : steps * STEP); sample++)
+                    for (int i = 1; i <= (packing ? 3 : 5); i++) {
+                        int counts = mask[sample * (packing ? 3 : LENGTH) + i];
+                        all += counts;
+                        want[sample / STEP] += counts;
+                    }
+                struct token_stream_config config = {.set = set,
+                                                     .seq_length = length,
+                                                     .vocab_size = 1000,
+                                                     .packing = packing,
+                                                     .world = world,
+                                                     .batch_size = STEP,
+                                                     .micro_batch_size = 1,
+                                                     .token_multiple = 1,
+                                                     .evaluation = evaluation};
+                for (config.rank = 0; config.rank < world; config.rank++)
+                    got += count_unmasked(&config, mask, evaluation ? (samples - 1) / world + 1 : steps * STEP / world,
+                                          in_steps);
+                assert_int_equal(got, all);
+                for (int step = 0; step < steps && !evaluation; step++)
+                    assert_int_equal(in_steps[step], want[step]);
+                if (packing && !evaluation)
+                    assert_int_equal(want[0], 0);
+            }
+    token_set_close(set);
+}
+
+enum { APART_TOKENS = 40, APART_T = 7 };
+
+/* Checks that each sequence of a batch begins with a document, or with a window's first token, and ends with either's
+ * last target; counts its targets in seen[]. Token i of the stream is i. */
+static void check_apart(const struct batch *batch, const int *number, int *seen)
+{
+    for (int32_t s = 0; s < batch->num_seqs; s++) {
+        const int32_t begin = batch->seq_start[s], end = batch->seq_start[s + 1];
+        if (batch->targets[begin] < 0)
+            continue; /* filler */
+        const int32_t first = batch->tokens[begin], last = batch->tokens[end - 1] + 1;
+        assert_true(first % APART_T == 0 || number[first] != number[first - 1]);
+        assert_true(last % APART_T == 0 || last + 1 == APART_TOKENS || number[last] != number[last + 1]);
+        assert_int_equal(number[first], number[last]);
+        for (int32_t i = begin; i < end; i++) {
+            assert_int_equal(batch->tokens[i], first + i - begin);
+            assert_int_equal(batch->targets[i], batch->tokens[i] + 1);
+            seen[batch->targets[i]]++;
+        }
+    }
+}
+
+/* With a document mask every token that follows another of its document is a target exactly once in an evaluation. */
+static void documents_are_apart(void **state)
+{
+    (void)state;
+    static const int lengths[] = {3, 1, 0, 16, 2, 1, 1, 5, 7, 4};
+    int number[APART_TOKENS], filled = 0;
+    for (int d = 0; d < (int)COUNT_OF(lengths); d++)
+        for (int i = 0; i < lengths[d]; i++)
+            number[filled++] = d;
+    assert_int_equal(filled, APART_TOKENS);
+    megatron("apart", 2, lengths, COUNT_OF(lengths), 0, 1000);
+    struct token_set *set = open_one("apart");
+    for (int world = 1; world <= 3; world++)
+        for (int evaluation = 0; evaluation < 2; evaluation++) {
+            int seen[APART_TOKENS] = {0}, in_step = 0, step_targets = -1;
+            for (int rank = 0; rank < world; rank++) {
+                struct token_stream_config config = {.set = set,
+                                                     .seq_length = APART_T,
+                                                     .vocab_size = 1000,
+                                                     .packing = true,
+                                                     .document_mask = true,
+                                                     .rank = rank,
+                                                     .world = world,
+                                                     .batch_size = 3,
+                                                     .micro_batch_size = 3 / world,
+                                                     .token_multiple = 2,
+                                                     .evaluation = evaluation};
+                if (world == 2 && !evaluation)
+                    config.batch_size = 2;
+                assert_int_equal(token_stream_samples(&config), evaluation ? 6 : 5);
+                struct token_stream *stream = open_stream(&config, 1);
+                for (int calls = 0;; calls++) {
+                    struct batch batch;
+                    bool end;
+                    assert_int_equal(token_stream_next(stream, &batch, &end, NULL), STATUS_OK);
+                    if (end)
+                        break;
+                    int64_t max_tokens;
+                    int32_t max_seqs;
+                    token_stream_limits(&config, &max_tokens, &max_seqs);
+                    assert_true(batch.num_tokens <= max_tokens && batch.num_seqs <= max_seqs);
+                    assert_int_equal(batch.num_tokens % 2, 0);
+                    check_apart(&batch, number, seen);
+                    in_step += (int)batch.num_targets;
+                    step_targets = (int)batch.step_targets;
+                    if (!evaluation)
+                        break;
+                }
+                token_stream_close(stream);
+            }
+            for (int i = 1; i < APART_TOKENS && evaluation; i++)
+                assert_int_equal(seen[i], number[i] == number[i - 1]);
+            if (!evaluation)
+                assert_int_equal(step_targets, in_step);
+        }
+    token_set_close(set);
+}
+
 static void limits_are_reached_and_not_passed(void **state)
 {
     (void)state;
@@ -441,6 +592,8 @@ int main(void)
         cmocka_unit_test(out_of_memory_is_an_error), /* first: glibc keeps the stacks of ended threads */
         cmocka_unit_test(order_is_the_world_sizes_business_to_share),
         cmocka_unit_test(documents_are_samples),
+        cmocka_unit_test(a_mask_leaves_targets_out),
+        cmocka_unit_test(documents_are_apart),
         cmocka_unit_test(limits_are_reached_and_not_passed),
         cmocka_unit_test(evaluation_is_one_pass),
         cmocka_unit_test(too_little_data),

@@ -55,7 +55,8 @@ static const struct golden_name {
 } GOLDEN[] = {
     {"gpt2", 16, false},       {"gpt2-inner", 20, false},  {"gpt2-padded", 18, true},  {"llama", 16, false},
     {"llama-bias", 12, false}, {"llama3-rope", 32, false}, {"linear-rope", 24, false}, {"mistral-window", 24, false},
-    {"qwen2", 16, false},      {"qwen3", 16, false},
+    {"qwen2", 16, false},      {"qwen3", 16, false},       {"qwen3-yarn", 24, false},  {"phi3", 16, false},
+    {"granite", 16, false},    {"smollm3", 16, false},     {"olmo2", 16, false},
 };
 
 /* The verbs over whole units. Every call is recorded; the fail_at-th (from 1) fails. */
@@ -110,6 +111,41 @@ static enum status whole_ready(void *self, int unit, struct stream *stream, stru
     return whole_call(self, err, "ready", "", unit);
 }
 
+/* Activation verbs that save a block's input and spoil its buffer until it is fetched. */
+enum { KEPT_BUFFERS = 2, MOST_KEPT = 8 };
+struct kept {
+    void *inputs[MOST_KEPT]; /* NULL: not kept */
+    int64_t next;            /* block whose call is expected */
+    bool backward;
+    int calls;
+};
+
+static void keep_input(void *self, int64_t block, void *buffer, size_t bytes, struct stream *stream)
+{
+    struct kept *kept = self;
+    stream_sync(stream);
+    assert_true(!kept->backward && block == kept->next && block < MOST_KEPT && !kept->inputs[block]);
+    kept->inputs[block] = malloc(bytes);
+    memcpy(kept->inputs[block], buffer, bytes);
+    memset(buffer, 0xff, bytes);
+    kept->next++;
+    kept->calls++;
+}
+
+static void fetch_input(void *self, int64_t block, void *buffer, size_t bytes, struct stream *stream)
+{
+    struct kept *kept = self;
+    stream_sync(stream);
+    kept->backward = true;
+    assert_true(block == kept->next - 1 && kept->inputs[block]);
+    memcpy(buffer, kept->inputs[block], bytes);
+    free(kept->inputs[block]);
+    kept->inputs[block] = NULL;
+    kept->next--;
+    kept->backward = block > 0;
+    kept->calls++;
+}
+
 /* A model of tests/golden with the device, memory and verbs that it needs. */
 struct fixture {
     struct golden_name golden;
@@ -120,6 +156,8 @@ struct fixture {
     struct golden_tokens tokens;
     struct whole whole;
     struct param_verbs verbs;
+    struct kept kept;
+    struct activation_verbs activations;
 
     struct device *device;
     struct stream *stream;
@@ -131,7 +169,9 @@ struct fixture {
 
 struct variant {
     enum dtype dtype;
-    bool evaluation, recompute;
+    bool evaluation;
+    enum recompute recompute;
+    bool away; /* the blocks' inputs are away between forward and backward */
     int64_t logit_chunk;
     int micro_seqs; /* samples in a micro-batch; 0: all */
     int filler;     /* tokens of a last sequence without targets */
@@ -156,6 +196,7 @@ static void fixture_start(struct fixture *f, const struct variant *v)
         .max_position = f->golden.seq_length,
         .training = !v->evaluation,
         .recompute = v->recompute,
+        .activations = v->away ? &f->activations : NULL,
         .logit_chunk = v->logit_chunk,
     };
     assert_int_equal(transformer_new(&config, f->device, &f->transformer, &err), STATUS_OK);
@@ -226,6 +267,8 @@ static void fixture_init(struct fixture *f, const struct golden_name *golden)
     f->tokens = golden_tokens_read(golden->name, "train");
     f->expected = golden_expected(golden->name);
     f->whole.table = &f->table;
+    f->kept = (struct kept){.next = 0};
+    f->activations = (struct activation_verbs){&f->kept, KEPT_BUFFERS, keep_input, fetch_input};
     f->verbs = (struct param_verbs){&f->whole, whole_acquire, whole_release, whole_grads, whole_ready};
     assert_int_equal(device_open(DEVICE_CPU, 0, 2, &f->device, &err), STATUS_OK);
     assert_int_equal(stream_new(f->device, STREAM_COMPUTE, &f->stream, &err), STATUS_OK);
@@ -344,7 +387,7 @@ static void test_golden_fp32(void **state)
         {.dtype = DTYPE_F32, .micro_seqs = 4, .logit_chunk = 7},
         {.dtype = DTYPE_F32, .micro_seqs = 1, .logit_chunk = 1},
         {.dtype = DTYPE_F32, .micro_seqs = 6, .logit_chunk = 100000, .filler = 5},
-        {.dtype = DTYPE_F32, .micro_seqs = 3, .recompute = true},
+        {.dtype = DTYPE_F32, .micro_seqs = 3, .recompute = RECOMPUTE_BLOCK},
     };
     for (size_t i = 0; i < COUNT_OF(GOLDEN); i++) {
         struct fixture f;
@@ -370,7 +413,7 @@ static void test_golden_bf16(void **state)
     (void)state;
     static const struct variant VARIANTS[] = {
         {.dtype = DTYPE_BF16},
-        {.dtype = DTYPE_BF16, .micro_seqs = 3, .logit_chunk = 7, .recompute = true},
+        {.dtype = DTYPE_BF16, .micro_seqs = 3, .logit_chunk = 7, .recompute = RECOMPUTE_BLOCK},
     };
     for (size_t i = 0; i < COUNT_OF(GOLDEN); i++) {
         struct fixture f;
@@ -419,24 +462,79 @@ static bool same_grads(const struct fixture *f, const float *copy)
     return true;
 }
 
+/* Each policy takes less memory than the one before, and none changes a bit of loss and gradients, also if gradients of
+ * a second micro-batch are added and an evaluation comes between, whose activations lie in the same memory. */
 static void test_recompute_changes_no_bit(void **state)
 {
     (void)state;
+    static struct batch_arrays arrays;
     for (size_t i = 0; i < COUNT_OF(GOLDEN); i++) {
-        for (int dtype = DTYPE_F32; dtype <= DTYPE_BF16; dtype++) {
+        for (int dtype = DTYPE_F32; dtype <= DTYPE_F16; dtype++) {
+            struct error err;
             struct fixture f;
             fixture_init(&f, &GOLDEN[i]);
-            struct variant keep = {.dtype = (enum dtype)dtype, .micro_seqs = 6}, again = keep;
-            again.recompute = true;
-            fixture_start(&f, &keep);
-            double loss = train_step(&f, &keep);
+            double loss = 0;
+            float *copy = NULL;
+            size_t bytes = SIZE_MAX;
+            for (int policy = RECOMPUTE_NONE; policy < RECOMPUTE_COUNT; policy++) {
+                struct variant v = {.dtype = (enum dtype)dtype, .micro_seqs = 6, .recompute = (enum recompute)policy};
+                fixture_start(&f, &v);
+                double first = train_step(&f, &v);
+                struct batch batch = make_batch(&f, &f.tokens, 0, 3, 0, &arrays);
+                f.whole.num_calls = 0;
+                assert_int_equal(
+                    transformer_evaluate(f.transformer, &batch, &f.verbs, f.stream, f.loss_sum, NULL, &err), STATUS_OK);
+                f.whole.num_calls = 0;
+                f.whole.accumulate = true;
+                assert_int_equal(
+                    transformer_train(f.transformer, &batch, 1, NULL, &f.verbs, f.stream, f.loss_sum, &err), STATUS_OK);
+                stream_sync(f.stream);
+                if (policy == RECOMPUTE_NONE) {
+                    loss = first + *f.loss_sum;
+                    copy = copy_of_grads(&f);
+                }
+                if (first + *f.loss_sum != loss || !same_grads(&f, copy) || f.memory_bytes >= bytes)
+                    fail_msg("%s, %s, policy %s: %zu bytes after %zu", GOLDEN[i].name, dtype_name((enum dtype)dtype),
+                             recompute_name((enum recompute)policy), f.memory_bytes, bytes);
+                bytes = f.memory_bytes;
+                fixture_stop(&f);
+            }
+            free(copy);
+            fixture_release(&f);
+        }
+    }
+}
+
+/* Between keep and fetch nothing reads a block's input, whatever the policy. A pass without tokens and an evaluation
+ * call neither. */
+static void test_inputs_may_be_away(void **state)
+{
+    (void)state;
+    static struct batch_arrays arrays;
+    for (size_t i = 0; i < COUNT_OF(GOLDEN); i++) {
+        for (int policy = RECOMPUTE_NONE; policy < RECOMPUTE_COUNT; policy++) {
+            struct error err;
+            struct fixture f;
+            struct variant here = {.dtype = DTYPE_F32, .micro_seqs = 6, .recompute = (enum recompute)policy}, v = here;
+            v.away = true;
+            fixture_init(&f, &GOLDEN[i]);
+            fixture_start(&f, &here);
+            double loss = train_step(&f, &here);
             float *copy = copy_of_grads(&f);
-            size_t bytes = f.memory_bytes;
             fixture_stop(&f);
-            fixture_start(&f, &again);
-            assert_true(train_step(&f, &again) == loss);
+            fixture_start(&f, &v);
+            assert_true(train_step(&f, &v) == loss);
             assert_true(same_grads(&f, copy));
-            assert_true(f.memory_bytes < bytes);
+            int calls = f.kept.calls;
+            assert_int_equal(calls, 2 * f.desc.num_layers * (BATCH / v.micro_seqs));
+            struct batch batch = make_batch(&f, &f.tokens, 0, 3, 0, &arrays), empty = {0};
+            f.whole.num_calls = 0;
+            assert_int_equal(transformer_evaluate(f.transformer, &batch, &f.verbs, f.stream, f.loss_sum, NULL, &err),
+                             STATUS_OK);
+            f.whole.num_calls = 0;
+            assert_int_equal(transformer_train(f.transformer, &empty, 1, NULL, &f.verbs, f.stream, f.loss_sum, &err),
+                             STATUS_OK);
+            assert_int_equal(f.kept.calls, calls);
             fixture_stop(&f);
             free(copy);
             fixture_release(&f);
@@ -478,13 +576,14 @@ static void test_evaluation(void **state)
         double want = golden_number(f.expected, "eval_loss", "8", NULL), losses[3];
         size_t bytes[3];
         for (int k = 0; k < 3; k++) {
-            struct variant v = {.dtype = DTYPE_F32, .evaluation = k == 2, .recompute = k == 1};
+            struct variant v = {
+                .dtype = DTYPE_F32, .evaluation = k == 2, .recompute = k == 1 ? RECOMPUTE_BLOCK : RECOMPUTE_NONE};
             fixture_start(&f, &v);
             if (!v.evaluation)
                 train_step(&f, &v);
             struct batch batch = make_batch(&f, &validation, 0, EVAL_SAMPLES, 3, &arrays);
             *f.loss_sum = 0;
-            assert_int_equal(transformer_evaluate(f.transformer, &batch, &f.verbs, f.stream, f.loss_sum, &err),
+            assert_int_equal(transformer_evaluate(f.transformer, &batch, &f.verbs, f.stream, f.loss_sum, NULL, &err),
                              STATUS_OK);
             stream_sync(f.stream);
             losses[k] = *f.loss_sum / (double)batch.num_targets;
@@ -507,7 +606,7 @@ static void assert_calls(const struct whole *whole, const char *const *calls, in
         assert_string_equal(whole->calls[i], calls[i]);
 }
 
-/* Two blocks, in the order that params.h defines. */
+/* Two blocks, in the order that parameter_verbs.h defines. */
 static const char *const TIED_CALLS[] = {
     "acquire f0", "release f0", "acquire f1", "release f1", "acquire f2", "release f2", "acquire b3", "acquire b0",
     "grads 3",    "grads 0",    "release b0", "release b3", "ready 3",    "acquire b2", "grads 2",    "release b2",
@@ -531,10 +630,10 @@ static void test_order_of_verbs(void **state)
 {
     (void)state;
     for (size_t i = 0; i < COUNT_OF(GOLDEN); i++) {
-        for (int recompute = 0; recompute < 2; recompute++) {
+        for (int policy = RECOMPUTE_NONE; policy < RECOMPUTE_COUNT; policy++) {
             struct fixture f;
             struct error err;
-            struct variant v = {.dtype = DTYPE_F32, .recompute = recompute};
+            struct variant v = {.dtype = DTYPE_F32, .recompute = (enum recompute)policy};
             struct batch empty = {0};
             fixture_init(&f, &GOLDEN[i]);
             const char *const *calls = f.desc.tied ? TIED_CALLS : UNTIED_CALLS;
@@ -565,7 +664,7 @@ static void test_order_of_verbs(void **state)
             }
 
             f.whole.num_calls = 0;
-            assert_int_equal(transformer_evaluate(f.transformer, &empty, &f.verbs, f.stream, f.loss_sum, &err),
+            assert_int_equal(transformer_evaluate(f.transformer, &empty, &f.verbs, f.stream, f.loss_sum, NULL, &err),
                              STATUS_OK);
             assert_calls(&f.whole, evaluation, count_evaluation);
             assert_true(*f.loss_sum == 1);
@@ -595,7 +694,7 @@ static void test_failing_verbs(void **state)
                 f.whole.fail_at = n;
                 enum status status =
                     evaluation
-                        ? transformer_evaluate(f.transformer, &batch, &f.verbs, f.stream, f.loss_sum, &err)
+                        ? transformer_evaluate(f.transformer, &batch, &f.verbs, f.stream, f.loss_sum, NULL, &err)
                         : transformer_train(f.transformer, &batch, 1, NULL, &f.verbs, f.stream, f.loss_sum, &err);
                 if (f.whole.num_calls < n)
                     break;
@@ -665,7 +764,7 @@ static void test_no_allocation_in_a_step(void **state)
             assert_int_equal(transformer_train(f.transformer, &batch, 1, NULL, &f.verbs, f.stream, f.loss_sum, &err),
                              STATUS_OK);
             f.whole.num_calls = 0;
-            assert_int_equal(transformer_evaluate(f.transformer, &batch, &f.verbs, f.stream, f.loss_sum, &err),
+            assert_int_equal(transformer_evaluate(f.transformer, &batch, &f.verbs, f.stream, f.loss_sum, NULL, &err),
                              STATUS_OK);
             stream_sync(f.stream);
             assert_int_equal(allocations, before);
@@ -721,8 +820,11 @@ static void test_plan(void **state)
     } CASES[] = {
         {{.dtype = DTYPE_F32}, 49216},
         {{.dtype = DTYPE_BF16}, 24640},
-        {{.dtype = DTYPE_F32, .recompute = true}, 768 * 4},
-        {{.dtype = DTYPE_BF16, .recompute = true}, 768 * 2},
+        {{.dtype = DTYPE_BF16, .recompute = RECOMPUTE_NORMS}, 14 * 768 * 2 + 12 * 4},
+        {{.dtype = DTYPE_BF16, .recompute = RECOMPUTE_MLP}, 6 * 768 * 2 + 12 * 4},
+        {{.dtype = DTYPE_BF16, .recompute = RECOMPUTE_ATTENTION}, 2 * 768 * 2},
+        {{.dtype = DTYPE_F32, .recompute = RECOMPUTE_BLOCK}, 768 * 4},
+        {{.dtype = DTYPE_BF16, .recompute = RECOMPUTE_BLOCK}, 768 * 2},
         {{.dtype = DTYPE_F32, .evaluation = true}, 0},
     };
     for (size_t i = 0; i < COUNT_OF(CASES); i++) {
@@ -796,6 +898,7 @@ int main(void)
         cmocka_unit_test(test_golden_fp32),
         cmocka_unit_test(test_golden_bf16),
         cmocka_unit_test(test_recompute_changes_no_bit),
+        cmocka_unit_test(test_inputs_may_be_away),
         cmocka_unit_test(test_gaps_are_not_written),
         cmocka_unit_test(test_evaluation),
         cmocka_unit_test(test_order_of_verbs),

@@ -321,7 +321,7 @@ static void test_friends(void **state)
         assert_int_equal(read(fd, text, 5), 5);
         assert_string_equal(text, "hello");
         close(fd);
-        /* a rank may come again; data connections have no timeout of their own */
+        /* a rank may come again; data connections have no separate timeout */
         assert_int_equal(wire_connect(&self, 0, "first-host", WIRE_DATA, &host.address, 1, 20, &fd, &error), STATUS_OK);
         wait_taken(&host, 2);
         assert_int_equal(option_of(fd, IPPROTO_TCP, TCP_USER_TIMEOUT), 0);
@@ -661,7 +661,7 @@ static void *connect_early(void *argument)
     return NULL;
 }
 
-/* Nor does it if both start late: refusals do not lengthen the patience. */
+/* It does not delay it if both start late either: refusals do not lengthen the patience. */
 static void test_silent_address_later(void **state)
 {
     (void)state;

@@ -39,7 +39,7 @@ static inline void write_file(const char *name, const void *bytes, size_t count)
     assert_int_equal(fclose(file), 0);
 }
 
-/* Writes bytes over a part of a file, or behind its end. */
+/* Writes bytes over a part of a file, or after its end. */
 static inline void patch(const char *name, int64_t offset, const void *bytes, size_t count)
 {
     int fd = open(at(name), O_WRONLY);

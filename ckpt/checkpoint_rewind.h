@@ -1,0 +1,50 @@
+/* checkpoint_rewind.h: a run has one course. If it resumes from a checkpoint that is not its newest, the newer
+ * checkpoints belong to a course that the run leaves; they and the metrics of that course get a number N and are kept
+ * aside:
+ *
+ *   checkpoints/step-00000012         step-00000012.aside-N     a resume of the run folder never takes it
+ *   metrics.jsonl                     metrics.jsonl.N           has all lines of that course
+ *
+ * Resuming X.aside-N by its name makes its course the run's again: its name becomes X, the lines that led to it come
+ * from metrics.jsonl.N, and the checkpoints and metrics since the two courses parted go aside under another number.
+ *
+ * Only rank 0 calls these functions, under the run folder's lock. Nothing here is collective. */
+#ifndef ZTRAIN_CKPT_CHECKPOINT_REWIND_H
+#define ZTRAIN_CKPT_CHECKPOINT_REWIND_H
+
+#include "ckpt/checkpoint_folders.h"
+
+/* A checkpoint that goes aside. */
+struct rewind_move {
+    char name[CHECKPOINT_NAME_MAX];
+    bool damaged; /* it becomes NAME.damaged-K instead, because a resume has found it damaged */
+    int64_t step; /* as in struct checkpoint_entry */
+};
+
+/* The changes that a resume has to make. */
+struct checkpoint_rewind {
+    char dir[FS_PATH_MAX];          /* <run>/checkpoints */
+    char metrics[FS_PATH_MAX];      /* <run>/metrics.jsonl */
+    char name[CHECKPOINT_NAME_MAX]; /* the resumed checkpoint's name in dir, from now on */
+    char from[CHECKPOINT_NAME_MAX]; /* its name until now, X.aside-N or X.damaged-N; "": the name does not change */
+    char target[FS_PATH_MAX];       /* if it has no name in dir yet: its path in the run folder; else "" */
+    bool taken;                     /* another checkpoint has the name, and goes aside as well */
+    int number;                     /* N of the course that goes aside now */
+    int interrupted;                /* N of an earlier resume that was killed before it took effect; 0: none */
+    int metrics_from; /* N of the metrics whose course is taken up again; 0: the run's own; -1: not found */
+    int count;
+    struct rewind_move *moves; /* [count] owned; oldest first */
+};
+
+/* Plans the changes for a resume of `run` (the run folder) from `checkpoint`, which lies in it, without making them.
+ * newest: the checkpoint was taken as the newest valid one, so all checkpoints ahead of it are damaged. The caller
+ * releases the plan also after an error. STATUS_CHECKPOINT: folders cannot be read. */
+enum status checkpoint_rewind_plan(const char *run, const struct checkpoint *checkpoint, bool newest,
+                                   struct checkpoint_rewind *rewind, struct error *err);
+void checkpoint_rewind_release(struct checkpoint_rewind *rewind);
+
+/* Makes the changes, durably, except for the lines of metrics.jsonl, which metrics_open() replaces. checkpoint_rewind.c
+ * describes the state after a kill. STATUS_CHECKPOINT: a change failed. */
+enum status checkpoint_rewind_apply(const struct checkpoint_rewind *rewind, struct error *err);
+
+#endif

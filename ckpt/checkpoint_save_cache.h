@@ -1,0 +1,26 @@
+/* checkpoint_save_cache.h: what rank 0 reads once for all saves of a run: the tokenizer files, and the list of
+ * checkpoints. For checkpoint_save.c. */
+#ifndef ZTRAIN_CKPT_CHECKPOINT_SAVE_CACHE_H
+#define ZTRAIN_CKPT_CHECKPOINT_SAVE_CACHE_H
+
+#include "ckpt/checkpoint_folders.h"
+
+#include <stddef.h>
+#include <stdint.h>
+
+enum { TOKENIZER_FILES_MAX = 12 };
+
+struct tokenizer_file {
+    const char *name; /* static */
+    char *data;       /* [bytes] owned */
+    size_t bytes;
+    uint64_t checksum; /* XXH3 of data */
+};
+
+struct checkpoint_save_cache {
+    struct tokenizer_file files[TOKENIZER_FILES_MAX];
+    int num_files;
+    struct checkpoint_list known; /* as of the last save; empty before the first one */
+};
+
+#endif

@@ -1,0 +1,407 @@
+/* plan_fit.c: `ztrain plan --fit`.
+ *
+ *   every setting (memory_knobs.h)  ->  built on paper: its bytes  ->  the two largest micro-batches that fit with the
+ *   same knobs  ->  walked through (plan_walk.h): its time  ->  by time
+ *
+ * The time of a setting with offload counts as a little longer, as its estimate is less certain (doubt). Among settings
+ * that then take about the same time the one with the fewest changes to the run spec is the best, and one that rounds
+ * results differently than the run spec asks for is listed, but is the best only if nothing else fits.
+ *
+ * NVMe is searched where the host memory of a node is limited, or where the run spec asks for it: it is slower than
+ * host memory and takes as much of the device. */
+#include "cmd/plan_fit.h"
+
+#include "cmd/train/memory_knobs.h"
+#include "core/log.h"
+#include "core/memory.h"
+#include "core/size_text.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const double same_time = 0.005; /* times that differ by this part are about the same */
+
+struct fit_candidate {
+    struct memory_setting setting;
+    size_t device, node; /* bytes: of a rank's device; of the host memory that a node's ranks take */
+    size_t disk;         /* bytes that a node's ranks take of their disk */
+    int price;
+    bool rounds;
+    double seconds, mfu; /* of a step; 0 until it was walked through */
+};
+
+struct fit_plan {
+    const struct run_spec *spec; /* without train.memory_limit */
+    struct planned_machine machine;
+    int64_t device_limit, node_limit; /* bytes; node_limit 0: none */
+    struct memory_setting given;
+    int64_t samples;               /* of a step on each rank */
+    bool uses_disk;                /* NVMe is searched as well */
+    struct fit_candidate *fitting; /* owned */
+    int fits, built;
+    struct fit_candidate least;      /* least device memory of all; device 0: none was built */
+    struct fit_candidate least_host; /* of those that fit on the device, the least host memory; device 0: none does */
+};
+
+/* ---- the search ---------------------------------------------------------- */
+
+/* Builds a setting on paper, and with `timed` walks through its step. STATUS_USAGE: ztrain refuses the setting. */
+static enum status try_setting(const struct fit_plan *p, struct fit_candidate *c, bool timed, struct error *err)
+{
+    struct run_spec copy;
+    struct plan_walk walk;
+    struct plan_times times;
+    enum status status;
+    memory_setting_apply(&c->setting, p->spec, p->machine.world, &copy);
+    TRY_END(plan_walk_build(&walk, &p->machine, &copy, true, err));
+    c->device = memory_plan_device_bytes(&walk.trainer.plan);
+    c->node = memory_plan_node_bytes(&walk.trainer);
+    c->disk = (size_t)p->machine.link.per_node * (size_t)zero_disk_bytes(walk.trainer.zero);
+    if (timed) {
+        TRY_END(plan_walk_step(&walk, 0, &p->machine.link, &times, err));
+        c->seconds = times.seconds;
+        c->mfu = plan_walk_mfu(&walk, times.seconds);
+    }
+end:
+    plan_walk_release(&walk);
+    return status;
+}
+
+static void keep_fitting(struct fit_plan *p, const struct fit_candidate *c)
+{
+    enum { STEP = 64 };
+    if (p->fits % STEP == 0)
+        p->fitting = memory_resize(p->fitting, (size_t)(p->fits + STEP) * sizeof *p->fitting);
+    p->fitting[p->fits++] = *c;
+}
+
+/* Finds all settings that fit, and the least needs. */
+static enum status find_fitting(struct fit_plan *p, struct error *err)
+{
+    struct fit_candidate c = {.seconds = 0};
+    for (bool more = memory_setting_first(p->spec, p->machine.world, &c.setting); more;
+         more = memory_setting_next(p->spec, p->machine.world, &c.setting)) {
+        if (memory_setting_uses_disk(&c.setting) && !p->uses_disk)
+            continue;
+        enum status status = try_setting(p, &c, false, err);
+        if (status == STATUS_USAGE)
+            continue;
+        TRY(status);
+        p->built++;
+        c.price = memory_setting_price(&c.setting, &p->given, p->samples);
+        c.rounds = memory_setting_rounds(&c.setting, &p->given);
+        if (!p->least.device || c.device < p->least.device)
+            p->least = c;
+        if (c.device > (size_t)p->device_limit)
+            continue;
+        if (!p->least_host.device || c.node < p->least_host.node)
+            p->least_host = c;
+        if (!p->node_limit || c.node <= (size_t)p->node_limit)
+            keep_fitting(p, &c);
+    }
+    return STATUS_OK;
+}
+
+/* Whether at least two larger micro-batches fit with the same knobs. They are hardly slower: a step has fewer of them.
+ */
+static bool has_larger(const struct fit_plan *p, const struct fit_candidate *c)
+{
+    int larger = 0;
+    for (int i = 0; i < p->fits; i++)
+        larger += p->fitting[i].setting.micro > c->setting.micro &&
+                  memcmp(p->fitting[i].setting.values, c->setting.values, sizeof c->setting.values) == 0;
+    return larger >= 2;
+}
+
+/* Whether a candidate that recomputes or offloads less fits as well, with all else equal: it is not slower. */
+static bool has_less(const struct fit_plan *p, const struct fit_candidate *c)
+{
+    for (int i = 0; i < p->fits; i++) {
+        const struct memory_setting *other = &p->fitting[i].setting;
+        bool less = other->micro == c->setting.micro, differs = false;
+        for (int k = 0; k < KNOB_COUNT && less; k++) {
+            const int difference = c->setting.values[k] - other->values[k];
+            less = difference == 0 || (difference > 0 && k != KNOB_STAGE && k != KNOB_STATES);
+            differs |= difference != 0;
+        }
+        if (less && differs)
+            return true;
+    }
+    return false;
+}
+
+static bool is_given(const struct fit_plan *p, const struct fit_candidate *c)
+{
+    return c->setting.micro == p->given.micro && c->price == 0;
+}
+
+static int by_seconds(const void *a, const void *b)
+{
+    const struct fit_candidate *x = a, *y = b;
+    if (x->seconds != y->seconds)
+        return x->seconds < y->seconds ? -1 : 1;
+    return x->price - y->price;
+}
+
+/* Walks through the candidates that may be fast, drops the others, and sorts the rest by time. */
+static enum status walk_fitting(struct fit_plan *p, struct error *err)
+{
+    int kept = 0;
+    for (int i = 0; i < p->fits; i++)
+        if (is_given(p, &p->fitting[i]) || (!has_larger(p, &p->fitting[i]) && !has_less(p, &p->fitting[i])))
+            TRY(try_setting(p, &p->fitting[i], true, err));
+    for (int i = 0; i < p->fits; i++)
+        if (p->fitting[i].seconds > 0)
+            p->fitting[kept++] = p->fitting[i];
+    p->fits = kept;
+    qsort(p->fitting, (size_t)p->fits, sizeof *p->fitting, by_seconds);
+    return STATUS_OK;
+}
+
+/* The seconds of a step by which the best is chosen. */
+static double judged_seconds(const struct fit_candidate *c)
+{
+    return c->seconds * (1 + memory_setting_doubt(&c->setting));
+}
+
+/* The fastest candidate that rounds as the spec asks for, or the cheapest that takes about the same time. Where all of
+ * them round differently, of these. */
+static const struct fit_candidate *best_candidate(const struct fit_plan *p)
+{
+    const struct fit_candidate *best = NULL;
+    double fastest = INFINITY;
+    bool exact = false;
+    for (int i = 0; i < p->fits; i++)
+        exact |= !p->fitting[i].rounds;
+    for (int i = 0; i < p->fits; i++)
+        if (!exact || !p->fitting[i].rounds)
+            fastest = fmin(fastest, judged_seconds(&p->fitting[i]));
+    for (int i = 0; i < p->fits; i++) {
+        const struct fit_candidate *c = &p->fitting[i];
+        if ((exact && c->rounds) || judged_seconds(c) > fastest * (1 + same_time))
+            continue;
+        if (!best || c->price < best->price)
+            best = c;
+    }
+    return best;
+}
+
+/* ---- printing ------------------------------------------------------------ */
+
+static const double gib_bytes = (double)(1 << 30);
+
+static void print_fit_head(const struct fit_plan *p)
+{
+    const struct planned_machine *m = &p->machine;
+    char node[SIZE_TEXT_MAX];
+    printf("fit plan, estimated and not measured: %s, assumed, %d rank%s, %s, train_batch_size %" PRId64 "\n",
+           m->gpu.name, m->world, m->world == 1 ? "" : "s", dtype_name(p->spec->dtype), p->spec->train_batch_size);
+    printf("memory: %.1f GiB of each GPU; of each node, with %d rank%s, %s\n", (double)p->device_limit / gib_bytes,
+           m->link.per_node, m->link.per_node == 1 ? "" : "s",
+           p->node_limit ? size_round(p->node_limit, node) : "as much as it takes");
+    if (p->uses_disk)
+        plan_print_disk(m);
+}
+
+static void print_row(const struct fit_plan *p, const struct fit_candidate *c, const char *mark)
+{
+    const struct run_spec *spec = p->spec;
+    const int64_t tokens = spec->train_batch_size * spec->data.seq_length;
+    printf("%2s %10.1f %10.0f %5.1f %% %11.1f %11.1f", mark, 1e3 * c->seconds, (double)tokens / c->seconds, c->mfu,
+           (double)c->device / gib_bytes, (double)c->node / gib_bytes);
+    if (p->uses_disk)
+        printf(" %10.1f", (double)c->disk / gib_bytes);
+    printf(" %6" PRId64 " %6" PRId64, c->setting.micro, p->samples / c->setting.micro);
+    for (int k = 0; k < KNOB_COUNT; k++)
+        printf(" %10s", c->setting.values[k] < 0 ? "(as given)" : memory_knobs[k].values[c->setting.values[k]].name);
+    printf("%s%s\n", is_given(p, c) ? "  this spec" : "", c->rounds ? "  rounds differently" : "");
+}
+
+/* Whether another candidate is about as fast with fewer changes, at the same micro-batch, or with no more memory. */
+static bool is_needless(const struct fit_plan *p, const struct fit_candidate *c)
+{
+    const double equal = 1.0005;
+    for (int i = 0; i < p->fits; i++) {
+        const struct fit_candidate *other = &p->fitting[i];
+        if (other->price >= c->price || other->rounds > c->rounds || other->seconds > equal * c->seconds)
+            continue;
+        if (other->setting.micro == c->setting.micro || (other->device <= c->device && other->node <= c->node))
+            return true;
+    }
+    return false;
+}
+
+static void print_table(const struct fit_plan *p, const struct fit_candidate *best)
+{
+    enum { SHOWN = 12 };
+    printf("\n%d settings were planned; of those that fit, the fastest:\n\n", p->built);
+    printf("%2s %10s %10s %7s %11s %11s", "", "step, ms", "tokens/s", "MFU", "device, GiB", "node, GiB");
+    if (p->uses_disk)
+        printf(" %10s", "disk, GiB");
+    printf(" %6s %6s", "micro", "accum.");
+    for (int k = 0; k < KNOB_COUNT; k++)
+        printf(" %10s", memory_knobs[k].title);
+    putchar('\n');
+    print_row(p, best, "->");
+    int shown = 1;
+    for (int i = 0; i < p->fits; i++) {
+        const struct fit_candidate *c = &p->fitting[i];
+        if (c != best && ((shown < SHOWN && !is_needless(p, c)) || is_given(p, c))) {
+            print_row(p, c, "");
+            shown++;
+        }
+    }
+}
+
+/* Prints a value as YAML: in quotes if it has characters that may mean something else there, as a path may. */
+static void print_value(const char *value)
+{
+    const bool plain =
+        strspn(value, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_./-") == strlen(value);
+    if (!plain)
+        putchar('"');
+    for (; *value; value++) {
+        if (*value == '"' || *value == '\\')
+            putchar('\\');
+        putchar(*value);
+    }
+    puts(plain ? "" : "\"");
+}
+
+/* Prints "a.b.c=v" as YAML below the sections that `open` has printed already. */
+static void print_yaml(void *context, const char *line)
+{
+    char *open = context; /* the path of the line before */
+    const char *equals = strchr(line, '='), *dot, *start = line;
+    int level = 0;
+    bool same = true;
+    while ((dot = strchr(start, '.')) && dot < equals) {
+        same = same && strncmp(open, line, (size_t)(dot + 1 - line)) == 0;
+        if (!same)
+            printf("%*s%.*s:\n", 2 * level, "", (int)(dot - start), start);
+        start = dot + 1;
+        level++;
+    }
+    printf("%*s%.*s: ", 2 * level, "", (int)(equals - start), start);
+    print_value(equals + 1);
+    memcpy(open, line, (size_t)(equals - line));
+    open[equals - line] = 0;
+}
+
+/* Lines of the run spec, "a.b.c=v". */
+struct spec_lines {
+    char *text[KNOB_COUNT * KNOB_LINES]; /* owned */
+    int count;
+};
+
+static void add_spec_line(void *context, const char *line)
+{
+    struct spec_lines *lines = context;
+    ASSERT(lines->count < (int)COUNT_OF(lines->text));
+    lines->text[lines->count++] = memory_text(line);
+}
+
+static int by_path(const void *a, const void *b)
+{
+    return strcmp(*(char *const *)a, *(char *const *)b);
+}
+
+/* The lines of a setting, whether the spec has them already or not; those of a section one after the other. */
+static void print_lines(const struct fit_plan *p, const struct fit_candidate *best)
+{
+    char open[128] = "";
+    struct spec_lines lines = {.count = 0};
+    struct run_spec copy;
+    memory_setting_apply(&best->setting, p->spec, p->machine.world, &copy);
+    for (int k = 0; k < KNOB_COUNT; k++) {
+        const int value = best->setting.values[k];
+        if (value > 0 || (value == 0 && p->given.values[k] != 0))
+            memory_knob_lines(k, value, &copy, add_spec_line, &lines);
+    }
+    qsort(lines.text, (size_t)lines.count, sizeof *lines.text, by_path);
+    printf("\nthe first one's lines of the run spec, in place of its keys of these names:\n\n");
+    printf("train_batch_size: %" PRId64 "\ntrain_micro_batch_size_per_gpu: %" PRId64
+           "\ngradient_accumulation_steps: %" PRId64 "\n",
+           p->spec->train_batch_size, best->setting.micro, p->samples / best->setting.micro);
+    for (int i = 0; i < lines.count; i++) {
+        print_yaml(open, lines.text[i]);
+        free(lines.text[i]);
+    }
+}
+
+/* ---- nothing fits -------------------------------------------------------- */
+
+static void append_line(void *context, const char *line)
+{
+    enum { ROOM = 512 };
+    char *text = context;
+    size_t used = strlen(text);
+    snprintf(text + used, ROOM - used, "%s%s", used ? ", " : "", line);
+}
+
+static enum status refuse(const struct fit_plan *p, struct error *err)
+{
+    const struct fit_candidate *c = p->least_host.device ? &p->least_host : &p->least;
+    char lines[512] = "", need[SIZE_TEXT_MAX], limit[SIZE_TEXT_MAX];
+    struct run_spec copy;
+    memory_setting_apply(&c->setting, p->spec, p->machine.world, &copy);
+    memory_setting_lines(&c->setting, &p->given, &copy, append_line, lines);
+    const char *with = *lines ? lines : "this spec";
+    if (p->least_host.device)
+        error_set(err, STATUS_DEVICE, "no setting fits: a node needs at least %s of host memory, with %s, and has %s",
+                  size_round((int64_t)c->node, need), with, size_round(p->node_limit, limit));
+    else
+        error_set(err, STATUS_DEVICE, "no setting fits: a rank needs at least %s of device memory, with %s, and has %s",
+                  size_round((int64_t)c->device, need), with, size_round(p->device_limit, limit));
+    return error_hint(err, "more ranks, a shorter data.seq_length or a smaller model take less");
+}
+
+/* ---- the plan ------------------------------------------------------------ */
+
+/* The device memory of a rank: --memory or train.memory_limit, but not more than the GPU has. */
+static enum status find_limit(struct fit_plan *p, const struct fit_question *question, const struct run_spec *spec,
+                              struct error *err)
+{
+    const struct gpu_model *gpu = &p->machine.gpu;
+    const int64_t whole = (int64_t)(gpu->memory_gib * gib_bytes);
+    int64_t asked = spec->train.memory_limit;
+    char size[SIZE_TEXT_MAX];
+    TRY(plan_size("memory", question->memory, &asked, err));
+    p->device_limit = asked && asked < whole ? asked : whole;
+    if (asked > whole)
+        log_info("notice: %s %s is more than the GPU's %.1f GiB: the GPU's memory is the cap",
+                 question->memory ? "--memory" : "train.memory_limit", size_format(asked, size), gpu->memory_gib);
+    return STATUS_OK;
+}
+
+enum status plan_fit(const struct fit_question *question, const struct run_spec *spec, struct error *err)
+{
+    struct run_spec unlimited = *spec;
+    struct fit_plan p = {.spec = &unlimited};
+    enum status status;
+    unlimited.train.memory_limit = 0;
+    TRY(planned_machine_find(&question->machine, &p.machine, err));
+    TRY(find_limit(&p, question, spec, err));
+    TRY(plan_size("node-memory", question->node_memory, &p.node_limit, err));
+    memory_setting_of(&unlimited, &p.given);
+    p.samples = spec->train_batch_size / p.machine.world;
+    p.uses_disk = p.node_limit || memory_setting_uses_disk(&p.given);
+    TRY_END(find_fitting(&p, err));
+    if (p.built == 0) /* the spec's own setting is refused as well: a reason that none of the knobs removes */
+        goto end;
+    if (p.fits == 0) {
+        status = refuse(&p, err);
+        goto end;
+    }
+    TRY_END(walk_fitting(&p, err));
+    const struct fit_candidate *best = best_candidate(&p);
+    print_fit_head(&p);
+    print_table(&p, best);
+    print_lines(&p, best);
+end:
+    free(p.fitting);
+    return status;
+}

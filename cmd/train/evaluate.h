@@ -1,0 +1,12 @@
+/* evaluate.h: the loss of the model on the validation data. */
+#ifndef ZTRAIN_CMD_TRAIN_EVALUATE_H
+#define ZTRAIN_CMD_TRAIN_EVALUATE_H
+
+#include "cmd/train/run_state.h"
+
+/* Collective, with no step under way: computes the mean loss over the validation set (or its train.eval_batches first
+ * batches); rank 0 logs it and writes it to the metrics. If the ranks vote to stop (stop_vote.h), the evaluation is
+ * broken off and run->position.evaluation_due is set: the resumed run does all of it. */
+enum status run_evaluate(struct run *run, struct error *err);
+
+#endif

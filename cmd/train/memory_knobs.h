@@ -1,0 +1,70 @@
+/* memory_knobs.h: the settings of a run spec that decide how much memory a rank takes, as a table: the values of each,
+ * what it costs to turn it that far, and the lines of the run spec. Settings that fit are searched in this table
+ * (memory_limit.h).
+ *
+ * To add a knob: a constant in enum memory_knob_name, its functions and values, and a row. */
+#ifndef ZTRAIN_CMD_TRAIN_MEMORY_KNOBS_H
+#define ZTRAIN_CMD_TRAIN_MEMORY_KNOBS_H
+
+#include "core/spec/spec.h"
+
+enum memory_knob_name { KNOB_STAGE, KNOB_RECOMPUTE, KNOB_OPTIMIZER, KNOB_PARAM, KNOB_INPUTS, KNOB_STATES, KNOB_COUNT };
+
+enum { KNOB_LINES = 3 };
+struct memory_knob_value {
+    const char *name;              /* "block", for tables */
+    const char *lines[KNOB_LINES]; /* "activation_checkpointing.policy=block", as --set takes it; NULL: none; a line
+                                      that ends with "=" takes the spec's nvme_path */
+    int price;    /* how late advice turns the knob that far: the values of one knob cost less than one of a dearer */
+    int moves;    /* the same for each doubling of a step's micro-batches, as something moves in each of them */
+    double doubt; /* part of the step's time by which an estimate may be too short */
+    bool rounds;  /* results are rounded differently from the first value's */
+};
+
+struct memory_knob {
+    const char *title; /* "recompute" */
+    int count;
+    const struct memory_knob_value *values;  /* the first one is DeepSpeed's default */
+    int (*get)(const struct run_spec *spec); /* -1: a value that is not in the table, and that no search changes */
+    void (*set)(struct run_spec *spec, int value);
+};
+extern const struct memory_knob memory_knobs[KNOB_COUNT];
+
+/* A point of the search: samples of a micro-batch, and the value of each knob. */
+struct memory_setting {
+    int64_t micro;
+    int values[KNOB_COUNT];
+};
+
+/* The setting of a spec whose batch sizes are resolved. */
+void memory_setting_of(const struct run_spec *spec, struct memory_setting *setting);
+
+/* Copies the spec with another setting, at the same train_batch_size. *copy borrows what `spec` owns. */
+void memory_setting_apply(const struct memory_setting *setting, const struct run_spec *spec, int world,
+                          struct run_spec *copy);
+
+/* The settings that ztrain can run at the spec's train_batch_size, in no particular order: the first one, and the one
+ * after *setting; false: there are no more. */
+bool memory_setting_first(const struct run_spec *spec, int world, struct memory_setting *setting);
+bool memory_setting_next(const struct run_spec *spec, int world, struct memory_setting *setting);
+
+/* How much a setting costs next to the spec's, for advice. samples: of a step on each rank. */
+int memory_setting_price(const struct memory_setting *setting, const struct memory_setting *from, int64_t samples);
+
+/* Part of the step's time by which an estimate may be too short: copies slow each other down, disks are shared. */
+double memory_setting_doubt(const struct memory_setting *setting);
+
+bool memory_setting_uses_disk(const struct memory_setting *setting);
+
+/* Whether results are rounded differently from those of the spec's setting. */
+bool memory_setting_rounds(const struct memory_setting *setting, const struct memory_setting *from);
+
+/* Calls print(context, line) with each line of a value of knob k, "key=value". copy: the spec with the setting. */
+void memory_knob_lines(int k, int value, const struct run_spec *copy, void (*print)(void *context, const char *line),
+                       void *context);
+
+/* The same with each line that turns the spec's setting `from` into this one. */
+void memory_setting_lines(const struct memory_setting *setting, const struct memory_setting *from,
+                          const struct run_spec *copy, void (*print)(void *context, const char *line), void *context);
+
+#endif

@@ -1,0 +1,209 @@
+/* clang-format off */
+/* rank_main.c: see rank_main.h. The stations of rank_run():
+ *
+ *     comm_open()           the ranks meet                                  on failure: rank_end_unmet()
+ *     run_prepare()         run folder, checkpoint, memory, weights         on failure: end_in_failure()
+ *     run_steps()           the training loop                               on failure: end_in_failure()
+ *     comm_barrier()        all ranks have come this far: 0 or 75           on failure: end_in_failure()
+ *     release_run(), bootstrap_finish()
+ *
+ * Two failures end a rank from outside this order: a thread that is refused memory (abort_exhausted()), and a call on
+ * a file or a device that blocks for too long (end_blocked_rank(), in the thread that watches over the rank). */
+/* clang-format on */
+#include "cmd/train/rank_main.h"
+
+#include "cmd/train/early_error.h"
+#include "cmd/train/loop.h"
+#include "cmd/train/prepare.h"
+#include "cmd/train/retry_together.h"
+#include "cmd/train/stop_signal.h"
+#include "cmd/train/summary.h"
+#include "core/clock.h"
+#include "core/log.h"
+#include "core/memory.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+static const double end_patience = 2; /* seconds for the ranks of a failed job to end by themselves */
+
+/* ---- reports at the end -------------------------------------------------- */
+
+/* Logs the bytes that this rank sent in the newest counted step, and over the network in all, next to the theory's. */
+static void report_volume(struct run *run)
+{
+    int64_t gather, reduce;
+    struct comm_stats rest;
+    if (!run->volume.reduce_scatter_calls) /* one rank, or no step in this process */
+        return;
+    zero_theory(run->trainer.zero, (int)run->spec->gradient_accumulation_steps, &gather, &reduce);
+    log_info("communication of a step and rank: gathered %" PRId64 " bytes (theory %" PRId64 "), reduced %" PRId64
+             " bytes (theory %" PRId64 ")",
+             run->volume.all_gather_bytes, gather, run->volume.reduce_scatter_bytes, reduce);
+    run_read_volume(run, &rest);
+    const struct comm_stats *moved = &run->moved;
+    if (moved->theory_sent + moved->theory_received > 0)
+        log_info("over the network, in all: sent %" PRId64 " bytes (theory %" PRId64 "), received %" PRId64
+                 " bytes (theory %" PRId64 ")",
+                 moved->network_sent, moved->theory_sent, moved->network_received, moved->theory_received);
+}
+
+/* Logs the time of each operation (--profile). */
+static void report_profile(struct run *run)
+{
+    struct op_profile rows[OPS_COUNT];
+    int n = ops_profile_read(run->trainer.device, rows, OPS_COUNT);
+    double total = 0;
+    for (int i = 0; i < n; i++)
+        total += rows[i].seconds;
+    log_info("%-18s %10s %10s %7s %12s %10s", "op", "calls", "seconds", "share", "GFLOP/s", "GB/s");
+    for (int i = 0; i < n; i++)
+        log_info("%-18s %10" PRId64 " %10.4f %6.1f%% %12.1f %10.2f", rows[i].name, rows[i].calls, rows[i].seconds,
+                 total > 0 ? 100 * rows[i].seconds / total : 0,
+                 rows[i].seconds > 0 ? rows[i].flops / rows[i].seconds / 1e9 : 0,
+                 rows[i].seconds > 0 ? rows[i].bytes / rows[i].seconds / 1e9 : 0);
+}
+
+static void report_finish(struct run *run, bool profile)
+{
+    report_volume(run);
+    if (profile)
+        report_profile(run);
+    if (run->boot->rank == 0)
+        summary_log(run->folder.metrics, run->folder.checkpoints, seconds_now() - run->started_at);
+    log_info("finished: %" PRId64 " step%s, %" PRId64 " tokens; run folder %s", run->position.step,
+             run->position.step == 1 ? "" : "s", run->position.tokens, run->folder.path);
+}
+
+/* Rank 0: gives lines that still wait for the disk a last chance, and repeats how many checkpoints were lost. */
+static void close_metrics(struct run *run)
+{
+    if (run->boot->rank != 0)
+        return;
+    deadline_look_again(&run->deadline);
+    double left = deadline_latest(&run->deadline) - seconds_now();
+    if (run->metrics)
+        metrics_drain(run->metrics, fmax(fmin(PATIENCE_INTERVAL, left), 0.1));
+    if (run->checkpoints_lost > 0)
+        log_warn("%d checkpoint%s could not be written in the course of this run: see the warnings above",
+                 run->checkpoints_lost, run->checkpoints_lost == 1 ? "" : "s");
+    metrics_close(run->metrics);
+    run->metrics = NULL;
+}
+
+/* ---- ends ---------------------------------------------------------------- */
+
+void rank_end_unmet(struct bootstrap *boot, enum status status, struct error *err)
+{
+    early_error_print(boot, err);
+    if (!boot->launcher || boot->failed_together)
+        return;
+    bootstrap_abort(boot, status, "the ranks did not meet");
+}
+
+/* The job has failed: prints the error and informs the other ranks at once, then ensures that no process is left. */
+static void end_in_failure(struct run *run, enum status status, struct error *err)
+{
+    struct bootstrap *boot = run->boot;
+    if (!run->agreed)
+        comm_abort(run->comm, err);
+    if (status == STATUS_BROKEN && !err->printed && strncmp(err->text, "rank ", 5) != 0) /* scripts look for the host */
+        error_prefix(err, "rank %d on %s", boot->rank, boot->host);
+    log_error_once(err);
+    if (run->agreed || !boot->launcher || boot->world == 1) /* all end in order, or a supervisor ends them */
+        return;
+    if (!comm_await_end(run->comm, end_patience))
+        bootstrap_abort(boot, status, "a rank of a failed job does not end");
+}
+
+static struct comm *comm_of_process; /* for abort_exhausted(), which has no context */
+
+/* Called in any thread that cannot allocate memory: informs the other ranks. Then the process ends. */
+static void abort_exhausted(const struct error *err)
+{
+    const struct timespec moment = {.tv_nsec = 300 * 1000 * 1000}; /* for the agent to pass it on to the other nodes */
+    comm_abort(comm_of_process, err);
+    if (comm_world(comm_of_process) > 1)
+        nanosleep(&moment, NULL);
+}
+
+/* Called in the thread that watches over this rank, when a file or a device has blocked it for too long: the job has
+ * failed, and as the blocked thread cannot end the process, this one does. */
+static void end_blocked_rank(void *context, const char *text)
+{
+    struct run *run = context;
+    struct error err;
+    error_set(&err, STATUS_PEER, "%s", text);
+    if (run->comm) /* NULL: comm_open() has not returned yet; the other ranks learn of the failure nevertheless */
+        end_in_failure(run, STATUS_PEER, &err);
+    _exit(STATUS_PEER);
+}
+
+/* ---- the rank ------------------------------------------------------------ */
+
+static bool is_failure(enum status status)
+{
+    return status != STATUS_OK && status != STATUS_REQUEUE;
+}
+
+/* From the meeting of the ranks to the last step of all of them. */
+static enum status train_together(struct run *run, bool profile, struct error *err)
+{
+    TRY(run_prepare(run, profile, err));
+    if (run->position.step >= run->trainer.total_steps && !run->position.evaluation_due)
+        log_info("nothing to do: the run of %" PRId64 " steps is complete", run->trainer.total_steps);
+    enum status status = run_steps(run, err);
+    if (is_failure(status))
+        return status;
+    close_metrics(run);
+    TRY(comm_barrier(run->comm, err)); /* no rank is done before all are */
+    if (status == STATUS_OK)
+        report_finish(run, profile);
+    return status;
+}
+
+static void release_run(struct run *run)
+{
+    deadline_release(&run->deadline);
+    token_stream_close(run->stream);
+    metrics_close(run->metrics);
+    json_decref(run->spec_json);
+    json_decref(run->machine);
+    stepper_release(&run->stepper);
+    trainer_release(&run->trainer);
+    memory_on_exhausted(NULL);
+    comm_close(run->comm);
+    checkpoint_save_cache_free(run->save_cache);
+    run_folder_close(&run->folder);
+}
+
+enum status rank_run(const struct rank_options *options, struct bootstrap *boot, struct run_spec *spec,
+                     struct error *err)
+{
+    struct run run = {.resume = options->resume, .started_at = seconds_now(), .spec = spec, .boot = boot};
+    struct comm_config comm = {.timeout_seconds = spec->comm.timeout_seconds,
+                               .io_timeout_seconds = spec->comm.io_timeout_seconds,
+                               .stuck = end_blocked_rank,
+                               .stuck_context = &run,
+                               .interface = spec->comm.interface,
+                               .reduce_within_node = spec->comm.reduce_within_node};
+    enum status status = comm_open(boot, &comm, &run.comm, err);
+    if (status != STATUS_OK) {
+        rank_end_unmet(boot, status, err);
+        return status;
+    }
+    comm_of_process = run.comm;
+    memory_on_exhausted(abort_exhausted);
+    stop_signal_install();
+    status = train_together(&run, options->profile, err);
+    console_break(&run.console);
+    if (is_failure(status))
+        end_in_failure(&run, status, err);
+    release_run(&run);
+    if (!is_failure(status) || run.agreed)
+        bootstrap_finish(boot);
+    return status;
+}

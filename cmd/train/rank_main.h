@@ -1,0 +1,28 @@
+/* rank_main.h: the life of a rank: it meets the others, prepares the run, trains, and ends together with them.
+ *
+ * A rank that fails alone informs the others (comm_abort), so that all end with its exit code; at points that all ranks
+ * reach they agree (comm/agree.h). A rank ends with 0 or 75 only when all ranks have come that far. */
+#ifndef ZTRAIN_CMD_TRAIN_RANK_MAIN_H
+#define ZTRAIN_CMD_TRAIN_RANK_MAIN_H
+
+#include "comm/launch/bootstrap.h"
+#include "core/spec/spec.h"
+
+#include <stdbool.h>
+
+/* What the command line adds to the run spec. */
+struct rank_options {
+    const char *resume; /* --resume DIR (borrowed), or NULL */
+    bool profile;       /* --profile */
+};
+
+/* Runs this process as a rank (or the only one) of a connected job. Leaves the job in order if all ranks end alike. The
+ * error is printed here. */
+enum status rank_run(const struct rank_options *options, struct bootstrap *boot, struct run_spec *spec,
+                     struct error *err);
+
+/* Ends a rank that has no communicator, as the ranks did not all meet: prints the error (early_error_print()) and has
+ * the launcher end the other ranks. */
+void rank_end_unmet(struct bootstrap *boot, enum status status, struct error *err);
+
+#endif

@@ -1,0 +1,45 @@
+/* launcher_environment.h: the variables that launchers have set in the environment, and whether they are consistent.
+ * bootstrap.c chooses among the launchers that claim this process as one of their ranks. */
+#ifndef ZTRAIN_COMM_LAUNCH_LAUNCHER_ENVIRONMENT_H
+#define ZTRAIN_COMM_LAUNCH_LAUNCHER_ENVIRONMENT_H
+
+#include "core/status.h"
+
+#include <stdbool.h>
+
+enum claimant { CLAIM_TORCHRUN, CLAIM_PMI2, CLAIM_PMIX, CLAIM_SLURM, CLAIM_MPIRUN, CLAIM_COUNT };
+
+/* A launcher's variables. */
+struct claim {
+    const char *rank_name, *world_name; /* NULL: not set */
+    int rank, world;                    /* -1: not set */
+};
+
+struct claims {
+    struct claim of[CLAIM_COUNT];
+    int rank, world; /* on which they agree; 0 of 1: alone */
+    bool elastic;    /* torchrun itself started this process: no other claim counts */
+};
+
+/* Reads the environment; refuses one that is incomplete or contradicts itself. On failure rank and world are the best
+ * guess, for the message. */
+enum status claims_read(struct claims *claims, struct error *err);
+
+/* "PMIx", "srun" */
+const char *claimant_name(enum claimant claimant);
+bool claim_is_whole(const struct claim *claim);
+
+/* "SLURM_PROCID=1, SLURM_NTASKS=2" */
+enum { CLAIM_TEXT = 160 };
+const char *claim_print(const struct claim *claim, char text[CLAIM_TEXT]);
+
+/* The line that starts `world` ranks with PMI-2, for hints. */
+enum { SRUN_LINE = 96 };
+const char *srun_line(int world, char line[SRUN_LINE]);
+
+/* A variable that is set and not empty, or NULL. */
+const char *env_variable(const char *name);
+/* A whole non-negative number, or -1. */
+int env_number(const char *text);
+
+#endif

@@ -1,0 +1,382 @@
+/* slice_file.c: see slice_file.h.
+ *
+ * In walks the buffer of a piece follows from its number. One buffer is in use and one is written, so the pieces that
+ * are read ahead are two fewer than the buffers, and at least one where there are two.
+ *
+ * Streams have the buffers after those of walks: first the ones for reading, of which the one with the oldest
+ * read is used next; then each writer has one or two. The buffer in which a piece was read last is noted
+ * when the work is enqueued. Whether it still holds the piece's latest bytes is known only when the work runs: then
+ * record_file.h decides whether to read. */
+#include "comm/zero/slice_file.h"
+
+#include "core/log.h"
+#include "core/memory.h"
+#include "core/round_up.h"
+#include "core/size_text.h"
+#include "core/storage/record_file.h"
+
+#include <stdlib.h>
+
+enum { NO_RECORD = -1, WRITERS_MAX = 2 };
+
+/* A buffer for reading. */
+struct reader {
+    int record;    /* that was last assigned to it; NO_RECORD */
+    uint64_t turn; /* of its last read */
+};
+
+struct slice_file {
+    struct slice_file_config config;
+    int records;
+    int *first;     /* (num_units + 1): the unit's first record */
+    int64_t *bytes; /* (records) */
+    int walkers;    /* buffers of walks */
+    int count;      /* of all buffers */
+    size_t buffer_bytes;
+    struct scratch_folder *folder; /* NULL in a plan, as the two below */
+    struct async_io *io;
+    struct record_file *disk;
+    /* streams; all of it is used when work is enqueued */
+    int num_readers, each_writer; /* buffers for reading, and of each writer */
+    struct reader *readers;
+    uint64_t turn;
+    int next_writer[WRITERS_MAX];
+    int writing[WRITERS_MAX]; /* the buffer of the last slice_file_begin_write() */
+};
+
+/* ---- pieces -------------------------------------------------------------- */
+
+int64_t slice_file_piece(int64_t wanted)
+{
+    return round_up(wanted, SLICE_FILE_ALIGN);
+}
+
+static int record_of(const struct slice_file *file, int unit, int64_t at)
+{
+    ASSERT(unit >= file->config.first && unit < file->config.end && at >= 0 && at < file->config.layout->slice[unit]);
+    return file->first[unit] + (int)(at / file->config.piece);
+}
+
+/* Elements of the piece that begins at `at`. */
+static int64_t piece_count(const struct slice_file *file, int unit, int64_t at)
+{
+    const int64_t rest = file->config.layout->slice[unit] - at;
+    return rest < file->config.piece ? rest : file->config.piece;
+}
+
+static int64_t part_bytes(const struct slice_file *file, int part, int64_t count)
+{
+    return round_up(count * (int64_t)dtype_size(file->config.dtype[part]), ASYNC_IO_ALIGN);
+}
+
+/* Bytes of a record of `count` elements before a part; of all parts: its size. */
+static int64_t part_offset(const struct slice_file *file, int part, int64_t count)
+{
+    int64_t offset = 0;
+    for (int p = 0; p < part; p++)
+        offset += part_bytes(file, p, count);
+    return offset;
+}
+
+/* ---- creation ------------------------------------------------------------ */
+
+static void count_records(struct slice_file *file)
+{
+    const struct slice_file_config *config = &file->config;
+    const int64_t piece = config->piece;
+    const int units = config->layout->num_units;
+    file->first = memory_zeroed((size_t)units + 1, sizeof *file->first);
+    for (int u = 0; u < units; u++) {
+        const bool here = u >= config->first && u < config->end;
+        file->first[u + 1] = file->first[u] + (here ? (int)((config->layout->slice[u] + piece - 1) / piece) : 0);
+    }
+    file->records = file->first[units];
+    file->bytes = memory_zeroed((size_t)file->records, sizeof *file->bytes);
+    for (int u = config->first; u < config->end; u++)
+        for (int64_t at = 0; at < config->layout->slice[u]; at += piece)
+            file->bytes[record_of(file, u, at)] = part_offset(file, config->parts, piece_count(file, u, at));
+    file->buffer_bytes = record_file_buffer_bytes(file->bytes, file->records);
+}
+
+static void count_buffers(struct slice_file *file)
+{
+    const struct slice_file_config *config = &file->config;
+    file->walkers = config->walk_buffers < file->records ? config->walk_buffers : file->records;
+    file->count = file->walkers;
+    if (!config->stream_buffers)
+        return;
+    ASSERT(config->writers > 0 && config->writers <= WRITERS_MAX && config->parts == 1);
+    file->each_writer = config->stream_buffers > 2 * config->writers ? 2 : 1;
+    int rest = config->stream_buffers - config->writers * file->each_writer;
+    file->num_readers = rest > 1 ? rest : 1;
+    file->count += file->num_readers + config->writers * file->each_writer;
+    file->readers = memory_zeroed((size_t)file->num_readers, sizeof *file->readers);
+    for (int i = 0; i < file->num_readers; i++)
+        file->readers[i].record = NO_RECORD;
+}
+
+static enum status open_file(struct slice_file *file, struct error *err)
+{
+    const struct slice_file_config *config = &file->config;
+    char size[SIZE_TEXT_MAX];
+    TRY(async_io_new(&config->io, &file->io, err));
+    if (!config->io.paper)
+        TRY(scratch_folder_new(config->folder, config->rank, &file->folder, err));
+    TRY(record_file_new(file->folder, file->io, config->name, file->bytes, file->records, file->count, &file->disk,
+                        err));
+    if (config->io.paper)
+        return STATUS_OK;
+    log_info("%s: %s in '%s', %s", config->name, size_round(slice_file_bytes(file), size),
+             scratch_folder_path(file->folder), async_io_engine(file->io));
+    if (!record_file_is_direct(file->disk))
+        log_info("notice: the file system of '%s' refuses direct I/O, so %s pass through the page cache",
+                 config->folder, config->name);
+    return STATUS_OK;
+}
+
+enum status slice_file_new(const struct slice_file_config *config, struct slice_file **out, struct error *err)
+{
+    enum status status;
+    ASSERT(config->first < config->end && config->end <= config->layout->num_units);
+    ASSERT(config->parts <= SLICE_FILE_PARTS && config->piece > 0 && config->piece % SLICE_FILE_ALIGN == 0);
+    *out = NULL;
+    struct slice_file *file = memory_zeroed(1, sizeof *file);
+    file->config = *config;
+    count_records(file);
+    count_buffers(file);
+    if (!config->planned)
+        TRY_GOTO(open_file(file, err));
+    *out = file;
+    return STATUS_OK;
+fail:
+    slice_file_free(file);
+    return status;
+}
+
+void slice_file_free(struct slice_file *file)
+{
+    if (!file)
+        return;
+    record_file_free(file->disk);
+    async_io_free(file->io);
+    scratch_folder_free(file->folder);
+    free(file->readers);
+    free(file->first);
+    free(file->bytes);
+    free(file);
+}
+
+enum status slice_file_check_folder(const struct slice_file *file, struct error *err)
+{
+    return scratch_folder_check(file->config.folder, err);
+}
+
+void slice_file_layout(struct slice_file *file, struct arena *host, enum mem_kind kind)
+{
+    char *memory = arena_take(host, kind, (size_t)file->count * file->buffer_bytes + ASYNC_IO_ALIGN);
+    if (memory && file->disk)
+        record_file_set_memory(file->disk, (void *)round_up((int64_t)memory, ASYNC_IO_ALIGN));
+}
+
+int64_t slice_file_bytes(const struct slice_file *file)
+{
+    return record_file_bytes(file->bytes, file->records);
+}
+
+enum status slice_file_status(struct slice_file *file, struct error *err)
+{
+    return file->disk ? record_file_status(file->disk, err) : STATUS_OK;
+}
+
+/* ---- walks --------------------------------------------------------------- */
+
+static int walk_buffer(const struct slice_file *file, int record)
+{
+    return record % file->walkers;
+}
+
+/* Pieces that are read ahead. */
+static int depth(const struct slice_file *file)
+{
+    int most = file->walkers > 2 ? file->walkers - 2 : file->walkers - 1;
+    return file->config.read_ahead ? most : 0;
+}
+
+static void load_from(struct slice_file *file, int record, int count)
+{
+    for (int next = record; next < record + count && next < file->records; next++)
+        record_file_load(file->disk, next, walk_buffer(file, next));
+}
+
+void slice_file_walk_to(struct slice_file *file, int unit, int64_t at, void *parts[])
+{
+    const int record = record_of(file, unit, at);
+    const int64_t within = at % file->config.piece, count = piece_count(file, unit, at - within);
+    load_from(file, record, 1 + depth(file)); /* this one first */
+    char *memory = record_file_use(file->disk, record, walk_buffer(file, record));
+    for (int p = 0; p < file->config.parts; p++)
+        parts[p] = memory + part_offset(file, p, count) + within * (int64_t)dtype_size(file->config.dtype[p]);
+}
+
+void slice_file_walk_store(struct slice_file *file, int unit, int64_t at)
+{
+    struct error ignored; /* it stays in the file's status */
+    const int record = record_of(file, unit, at);
+    record_file_store(file->disk, record, walk_buffer(file, record));
+    if (!file->config.write_behind)
+        (void)record_file_flush(file->disk, &ignored);
+}
+
+void slice_file_walk_ahead(struct slice_file *file)
+{
+    load_from(file, 0, depth(file));
+}
+
+/* ---- streams ------------------------------------------------------------- */
+
+struct record_work {
+    struct record_file *disk;
+    int record, buffer;
+};
+
+static void run_load(void *argument)
+{
+    const struct record_work *work = argument;
+    record_file_load(work->disk, work->record, work->buffer);
+}
+
+static void run_use(void *argument)
+{
+    const struct record_work *work = argument;
+    record_file_use(work->disk, work->record, work->buffer);
+}
+
+static void run_claim(void *argument)
+{
+    const struct record_work *work = argument;
+    record_file_claim(work->disk, work->record, work->buffer);
+}
+
+static void run_store(void *argument)
+{
+    const struct record_work *work = argument;
+    record_file_store(work->disk, work->record, work->buffer);
+}
+
+static void enqueue_work(struct slice_file *file, int record, int buffer, void (*function)(void *),
+                         struct stream *stream)
+{
+    const struct record_work work = {file->disk, record, buffer};
+    if (file->disk)
+        stream_submit(stream, function, &work, sizeof work);
+}
+
+static void *address_of(const struct slice_file *file, int buffer)
+{
+    return file->disk ? record_file_buffer(file->disk, buffer) : NULL;
+}
+
+/* The buffer in which the record was read last, or else the one of the oldest read, which gets the record. */
+static struct reader *reader_of(struct slice_file *file, int record)
+{
+    struct reader *chosen = &file->readers[0];
+    for (int i = 0; i < file->num_readers; i++) {
+        struct reader *reader = &file->readers[i];
+        if (reader->record == record)
+            return reader;
+        if (reader->turn < chosen->turn)
+            chosen = reader;
+    }
+    chosen->record = record;
+    return chosen;
+}
+
+static int reader_buffer(const struct slice_file *file, const struct reader *reader)
+{
+    return file->walkers + (int)(reader - file->readers);
+}
+
+/* Enqueues reads of the unit's pieces from `at` on, as many as `pieces`. */
+static void enqueue_loads(struct slice_file *file, int unit, int64_t at, int pieces, struct stream *stream)
+{
+    const int64_t slice = file->config.layout->slice[unit];
+    for (int i = 0; i < pieces && at < slice; i++, at += file->config.piece) {
+        struct reader *reader = reader_of(file, record_of(file, unit, at));
+        reader->turn = ++file->turn;
+        enqueue_work(file, reader->record, reader_buffer(file, reader), run_load, stream);
+    }
+}
+
+void slice_file_read_ahead(struct slice_file *file, int unit, struct stream *stream)
+{
+    enqueue_loads(file, unit, 0, file->num_readers - 1, stream);
+}
+
+void slice_file_copy_up(struct slice_file *file, int unit, void *memory, struct stream *stream)
+{
+    const int64_t slice = file->config.layout->slice[unit], piece = file->config.piece;
+    const size_t size = dtype_size(file->config.dtype[0]);
+    const int64_t ahead = file->num_readers * piece;
+    enqueue_loads(file, unit, 0, file->num_readers, stream);
+    for (int64_t at = 0; at < slice; at += piece) {
+        const struct reader *reader = reader_of(file, record_of(file, unit, at));
+        const int buffer = reader_buffer(file, reader);
+        enqueue_work(file, reader->record, buffer, run_use, stream);
+        if (file->disk)
+            stream_copy_in_order(stream, (char *)memory + (size_t)at * size, address_of(file, buffer),
+                                 (size_t)piece_count(file, unit, at) * size);
+        enqueue_loads(file, unit, at + ahead, 1, stream);
+    }
+}
+
+void *slice_file_begin_write(struct slice_file *file, int unit, int64_t at, int writer, struct stream *stream)
+{
+    ASSERT(writer >= 0 && writer < file->config.writers && at % file->config.piece == 0);
+    const int turn = file->next_writer[writer]++ % file->each_writer;
+    const int buffer = file->walkers + file->num_readers + writer * file->each_writer + turn;
+    file->writing[writer] = buffer;
+    enqueue_work(file, record_of(file, unit, at), buffer, run_claim, stream);
+    return address_of(file, buffer);
+}
+
+void slice_file_end_write(struct slice_file *file, int unit, int64_t at, int writer, struct stream *stream)
+{
+    enqueue_work(file, record_of(file, unit, at), file->writing[writer], run_store, stream);
+}
+
+void slice_file_copy_down(struct slice_file *file, int unit, int writer, const void *memory, struct stream *stream)
+{
+    const int64_t slice = file->config.layout->slice[unit], piece = file->config.piece;
+    const size_t size = dtype_size(file->config.dtype[0]);
+    for (int64_t at = 0; at < slice; at += piece) {
+        void *address = slice_file_begin_write(file, unit, at, writer, stream);
+        if (file->disk)
+            stream_copy(stream, address, (const char *)memory + (size_t)at * size,
+                        (size_t)piece_count(file, unit, at) * size);
+        slice_file_end_write(file, unit, at, writer, stream);
+    }
+}
+
+/* ---- between steps ------------------------------------------------------- */
+
+static enum status transfer(struct slice_file *file, bool write, int unit, int part, char *memory, struct error *err)
+{
+    const size_t size = dtype_size(file->config.dtype[part]);
+    for (int64_t at = 0; at < file->config.layout->slice[unit]; at += file->config.piece) {
+        const int64_t count = piece_count(file, unit, at), bytes = part_bytes(file, part, count);
+        const int64_t offset = part_offset(file, part, count);
+        TRY((write ? record_file_write_part : record_file_read_part)(file->disk, record_of(file, unit, at), offset,
+                                                                     memory + (size_t)at * size, bytes, err));
+    }
+    return STATUS_OK;
+}
+
+enum status slice_file_get(struct slice_file *file, int unit, int part, void *memory, struct error *err)
+{
+    return transfer(file, false, unit, part, memory, err);
+}
+
+enum status slice_file_put(struct slice_file *file, int unit, int part, void *memory, struct error *err)
+{
+    return transfer(file, true, unit, part, memory, err);
+}

@@ -1,0 +1,323 @@
+/* zero_gather_reduce.c: the four verbs: parameters are gathered before they are used, gradients are reduced while
+ * backward continues.
+ *
+ * Units 0 (embedding), 1 … L (blocks), L+1 (head) come in a known order: forward 0, 1, … L, then the head, then L, … 1;
+ * the embedding's backward needs no parameters. Units share places, so that at stage 3 no rank ever holds the model:
+ *
+ *     place 0    embedding; and the head, unless it is tied to the embedding: then both are needed at once
+ *     place 1    a tied head
+ *     place 2, 3 blocks, in turn: one computes while the next one is gathered
+ *
+ * Rule of gathering: a unit stays in its place until another one is gathered there, a step begins, or the parameters
+ * change; acquiring a unit that is not in its place gathers it. Prefetch only does this one unit earlier, and only
+ * where the order is certain. So the volume follows from the order alone, and zero_theory() walks through that order.
+ *
+ * Stream rule. A gather waits for the release of the place's last unit and for the update of the own slices; compute
+ * waits for the gather. Parameters in host memory are first brought up (zero_offload_params.c), with world 1 straight
+ * into the place. A reduction waits for the unit's gradients; the next writer of a bucket waits for the
+ * reduction. */
+#include "comm/zero/zero_internal.h"
+
+void zero_places_clear(struct zero *z)
+{
+    for (int p = 0; p < PLACES; p++) {
+        ASSERT(z->places[p].holds == 0);
+        z->places[p].unit = -1;
+    }
+}
+
+/* ---- collectives in pieces ----------------------------------------------- */
+
+/* Elements of each rank's slice in one collective. */
+static int64_t piece_size(const struct zero *z, int64_t slice, int64_t bucket)
+{
+    if (bucket <= 0 || bucket >= slice * z->world)
+        return slice;
+    int64_t piece = bucket / z->world / SHARD_ALIGN * SHARD_ALIGN;
+    return piece < SHARD_ALIGN ? SHARD_ALIGN : piece;
+}
+
+void zero_gather(struct zero *z, int unit, const void *send, void *recv, enum dtype dtype)
+{
+    int64_t slice = z->config.layout->slice[unit], piece = piece_size(z, slice, z->config.allgather_bucket_size);
+    for (int64_t at = 0; at < slice; at += piece) {
+        int64_t count = slice - at < piece ? slice - at : piece;
+        size_t offset = (size_t)at * dtype_size(dtype);
+        comm_all_gather(z->comm, (const char *)send + offset, (char *)recv + offset, (size_t)count, (size_t)slice,
+                        dtype, z->stream);
+    }
+}
+
+/* send: the unit's gradients (shard_padded elements of comm_dtype); recv: the own slice's (of dtype) */
+static void reduce_unit(struct zero *z, int unit, const void *send, void *recv, enum dtype dtype, bool accumulate)
+{
+    const size_t sent_size = dtype_size(z->config.comm_dtype), size = dtype_size(dtype);
+    int64_t slice = z->config.layout->slice[unit], piece = piece_size(z, slice, z->config.reduce_bucket_size);
+    for (int64_t at = 0; at < slice; at += piece) {
+        int64_t count = slice - at < piece ? slice - at : piece;
+        comm_reduce_scatter(z->comm, (const char *)send + (size_t)at * sent_size, (char *)recv + (size_t)at * size,
+                            (size_t)count, (size_t)slice, z->config.comm_dtype, dtype, accumulate, &z->bad_rank[unit],
+                            z->stream);
+    }
+}
+
+/* ---- parameters ---------------------------------------------------------- */
+
+/* Gathers the unit into its place, unless it is there. */
+static void gather_into_place(struct zero *z, int unit)
+{
+    struct gather_place *place = &z->places[zero_place(z, unit)];
+    if (place->unit == unit)
+        return;
+    ASSERT(place->holds == 0);
+    place->unit = unit;
+    const void *own;
+    if (zero_offloads_params(z)) {
+        own = zero_bring_up(z, unit, z->stream);
+    } else {
+        own = zero_param(z, unit, zero_own(z, unit));
+        stream_wait(z->stream, zero_is_offloaded(z, unit) ? z->offload.raised[unit] : z->updated);
+    }
+    stream_wait(z->stream, place->released);
+    if (zero_parallel(z))
+        zero_gather(z, unit, own, place->memory, z->config.dtype);
+    event_record(place->gathered, z->stream);
+}
+
+/* The unit that is needed after this one; -1: not certain. */
+static int next_unit(const struct zero *z, int unit, enum param_pass pass)
+{
+    int head = zero_head(z);
+    bool for_head = unit == 0 && z->config.tied && z->places[zero_place(z, head)].holds > 0;
+    if (for_head || (unit == 0 && pass == PASS_BACKWARD))
+        return -1;
+    if (pass != PASS_BACKWARD)
+        return unit < head ? unit + 1 : -1;
+    return unit > 1 || !z->last_micro ? unit - 1 : -1; /* after block 1 the next micro-batch begins */
+}
+
+/* nvme: `unit` will be gathered before it is updated, unless it is in its place; -1: none will. */
+static void read_ahead(struct zero *z, int unit)
+{
+    if (unit >= 0 && z->places[zero_place(z, unit)].unit != unit)
+        zero_read_ahead(z, unit);
+}
+
+static enum status acquire(void *self, int unit, enum param_pass pass, struct stream *stream, const void **params,
+                           struct error *err)
+{
+    struct zero *z = self;
+    ASSERT(unit >= 0 && unit < z->units);
+    if (!zero_gathers_on_demand(z)) {
+        stream_wait(stream, z->fetched[unit]);
+        if (zero_is_offloaded(z, unit) && !zero_parallel(z))
+            stream_wait(stream, z->offload.raised[unit]);
+        *params = zero_param(z, unit, 0);
+        return comm_status(z->comm, err);
+    }
+    struct gather_place *place = &z->places[zero_place(z, unit)];
+    gather_into_place(z, unit);
+    place->holds++;
+    int next = z->config.overlap_comm ? next_unit(z, unit, pass) : -1;
+    if (next >= 0 && z->places[zero_place(z, next)].holds == 0)
+        gather_into_place(z, next);
+    read_ahead(z, next < 0 ? -1 : next_unit(z, next, pass));
+    stream_wait(stream, place->gathered);
+    *params = place->memory;
+    TRY(zero_disk_status(z, err));
+    return comm_status(z->comm, err);
+}
+
+static void release(void *self, int unit, enum param_pass pass, struct stream *stream)
+{
+    (void)pass;
+    struct zero *z = self;
+    if (!zero_gathers_on_demand(z))
+        return;
+    struct gather_place *place = &z->places[zero_place(z, unit)];
+    ASSERT(place->unit == unit && place->holds > 0);
+    place->holds--;
+    event_record(place->released, stream);
+}
+
+/* ---- gradients ----------------------------------------------------------- */
+
+/* Zeroes the gaps that no tensor of the unit covers, where the bucket's last user has left values. */
+static void clear_gaps(const struct zero *z, int unit, float *grads, struct stream *stream)
+{
+    const struct unit_info *info = &z->config.table->units[unit];
+    const struct tensor_info *tensors = z->config.table->tensors + info->first_tensor;
+    int64_t end = 0; /* of the previous tensor */
+    for (int t = 0; t <= info->num_tensors; t++) {
+        int64_t next = t < info->num_tensors ? tensors[t].offset : shard_padded(z->config.layout, unit);
+        if (next > end)
+            stream_fill_zero(stream, grads + end, (size_t)(next - end) * sizeof *grads);
+        if (t < info->num_tensors)
+            end = next + tensors[t].numel;
+    }
+}
+
+/* All blocks have one layout. */
+static bool same_layout(const struct zero *z, int a, int b)
+{
+    return a == b || (a > 0 && b > 0 && a < zero_head(z) && b < zero_head(z));
+}
+
+static enum status grads(void *self, int unit, struct stream *stream, float **out, bool *accumulate, struct error *err)
+{
+    struct zero *z = self;
+    ASSERT(z->config.training && z->micro >= 0 && unit >= 0 && unit < z->units);
+    if (!zero_uses_bucket(z, unit)) {
+        *out = zero_grad(z, unit, 0);
+        *accumulate = z->micro > 0;
+    } else {
+        struct bucket *bucket = &z->buckets[zero_place(z, unit)];
+        bool adds = zero_sums_in_bucket(z, unit) && z->micro > 0;
+        if (!z->open[unit]) {
+            ASSERT(bucket->unit < 0 || !z->open[bucket->unit]);
+            stream_wait(stream, bucket->reduced);
+            if (adds)
+                zero_offload_fill_bucket(z, unit, bucket, stream);
+            else if (bucket->unit >= 0 && !same_layout(z, bucket->unit, unit))
+                clear_gaps(z, unit, bucket->memory, stream);
+            bucket->unit = unit;
+        }
+        *out = bucket->memory;
+        *accumulate = adds;
+    }
+    z->open[unit] = true;
+    return comm_status(z->comm, err);
+}
+
+/* Reduces the unit's gradients (in comm_dtype) into the own slice, at stage 0 into all slices, when they are complete
+ * on the communication stream. */
+static void reduce_grads(struct zero *z, int unit, const void *send)
+{
+    const enum dtype kept = z->config.grad_dtype;
+    const int place = zero_place(z, unit);
+    struct event *sent = zero_narrow_wire(z) ? z->wires[place].sent : z->buckets[place].reduced;
+    if (z->grads_whole) {
+        void *slice = zero_grad(z, unit, zero_own(z, unit));
+        reduce_unit(z, unit, send, slice, kept, false);
+        event_record(sent, z->stream);
+        if (z->config.stage == 0)
+            zero_gather(z, unit, slice, zero_grad(z, unit, 0), kept);
+        event_record(z->reduced[unit], z->stream);
+        if (zero_is_offloaded(z, unit))
+            zero_offload_lower(z, unit, slice, z->reduced[unit], NULL);
+        return;
+    }
+    struct offload_staging *staging = zero_is_offloaded(z, unit) ? zero_offload_staging(z, unit, z->stream) : NULL;
+    void *slice = staging ? staging->memory : zero_grad(z, unit, zero_own(z, unit));
+    reduce_unit(z, unit, send, slice, kept, z->micro > 0);
+    event_record(sent, z->stream);
+    event_record(z->reduced[unit], z->stream);
+    if (staging)
+        zero_offload_lower(z, unit, slice, z->reduced[unit], staging->lowered);
+}
+
+/* Alone, a rank has nothing to reduce: copies an offloaded unit's gradients down. */
+static void lower_grads(struct zero *z, int unit, struct stream *stream)
+{
+    struct bucket *bucket = &z->buckets[zero_place(z, unit)];
+    const void *grads = zero_grad(z, unit, 0);
+    struct event *free_ = NULL;
+    if (zero_sums_in_bucket(z, unit)) {
+        grads = bucket->memory;
+        free_ = bucket->reduced;
+    } else if (!z->grads_whole) {
+        struct offload_staging *staging = zero_offload_round(z, unit, bucket, stream);
+        grads = staging->memory;
+        free_ = staging->lowered;
+    }
+    event_record(z->computed, stream);
+    zero_offload_lower(z, unit, grads, z->computed, free_);
+}
+
+static enum status grads_ready(void *self, int unit, struct stream *stream, struct error *err)
+{
+    struct zero *z = self;
+    ASSERT(z->open[unit]);
+    z->open[unit] = false;
+    if (z->last_micro && unit == zero_head(z))
+        zero_offload_read_ahead(z); /* backward has just begun */
+    const bool leaves = (zero_parallel(z) || zero_is_offloaded(z, unit)) && (z->last_micro || !z->grads_whole);
+    struct bucket *bucket = &z->buckets[zero_place(z, unit)];
+    const void *send = zero_uses_bucket(z, unit) ? bucket->memory : zero_grad(z, unit, 0);
+    if (z->config.grad_dtype != DTYPE_F32 && (z->grads_whole || !leaves))
+        zero_fold_grads(z, unit, bucket->memory, leaves && zero_parallel(z), stream);
+    if (!leaves)
+        return STATUS_OK;
+    if (zero_narrow_wire(z))
+        send = zero_fill_wire(z, zero_place(z, unit), unit, send, stream);
+    if (zero_parallel(z)) {
+        event_record(z->computed, stream);
+        stream_wait(z->stream, z->computed);
+        reduce_grads(z, unit, send);
+    } else {
+        lower_grads(z, unit, stream);
+    }
+    if (!z->config.overlap_comm)
+        stream_wait(stream, z->reduced[unit]);
+    return comm_status(z->comm, err);
+}
+
+const struct param_verbs *zero_verbs(struct zero *z)
+{
+    return &z->verbs;
+}
+
+void zero_verbs_init(struct zero *z)
+{
+    z->verbs = (struct param_verbs){
+        .self = z, .acquire = acquire, .release = release, .grads = grads, .grads_ready = grads_ready};
+}
+
+/* ---- theory -------------------------------------------------------------- */
+
+struct walk {
+    const struct zero *zero;
+    int held[PLACES]; /* unit in each place, -1: none */
+    int64_t elements; /* gathered so far, of one rank's slices */
+};
+
+static void walk_to(struct walk *walk, int unit)
+{
+    int *held = &walk->held[zero_place(walk->zero, unit)];
+    if (*held != unit)
+        walk->elements += walk->zero->config.layout->slice[unit];
+    *held = unit;
+}
+
+/* Elements gathered in micro-batches of the known order, starting with empty places. */
+static int64_t walk_through(const struct zero *z, int micro_batches, bool backward)
+{
+    struct walk walk = {.zero = z, .held = {-1, -1, -1, -1}};
+    for (int micro = 0; micro < micro_batches; micro++) {
+        for (int unit = 0; unit < z->units; unit++)
+            walk_to(&walk, unit);
+        if (z->config.tied)
+            walk_to(&walk, 0);
+        for (int unit = z->units - 2; backward && unit > 0; unit--)
+            walk_to(&walk, unit);
+    }
+    return walk.elements;
+}
+
+void zero_theory(const struct zero *z, int micro_batches, int64_t *gather_bytes, int64_t *reduce_bytes)
+{
+    int64_t own = z->config.layout->shard_numel, others = z->world - 1;
+    int64_t size = (int64_t)dtype_size(z->config.dtype), grad_size = (int64_t)dtype_size(z->config.grad_dtype);
+    int64_t sent_size = (int64_t)dtype_size(z->config.comm_dtype);
+    int64_t gathered = z->config.stage == 3 ? walk_through(z, micro_batches, true) : own;
+    int64_t reports = (z->units + 1) * (int64_t)sizeof(double);
+    *gather_bytes = others * (gathered * (z->config.stage == 0 ? grad_size : size) + reports);
+    *reduce_bytes = others * own * sent_size * (z->config.stage >= 2 ? micro_batches : 1);
+}
+
+int64_t zero_theory_evaluation(const struct zero *z, int micro_batches)
+{
+    if (!zero_gathers_on_demand(z))
+        return 0;
+    return (z->world - 1) * walk_through(z, micro_batches, false) * (int64_t)dtype_size(z->config.dtype);
+}

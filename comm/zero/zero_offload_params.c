@@ -1,0 +1,199 @@
+/* zero_offload_params.c: stage 3's parameters in host memory or on a disk (offload_param.device: cpu, nvme).
+ *
+ * Host memory holds the own slices in the compute dtype: z->params. Device memory holds the places of gathered units,
+ * and for each place a staging slice through which the own slices of its units pass:
+ *
+ *     host memory          device memory
+ *     own slice  ── up ──► staging slice ── all-gather ──► place       before a unit is used
+ *     own slice  ◄─ down ─ staging slice ◄── AdamW                     if the optimizer's state is on the device
+ *
+ * Peers read the staging slices, which therefore lie in the shared segment on the CPU device. With world 1 the place
+ * itself is the staging slice: the copy up replaces the all-gather.
+ *
+ * In fp32, and with master weights in bf16, the parameters are the master weights. If the rest of the optimizer's state
+ * is on the device, the master slice of a unit is brought up, updated in its staging slice and brought down again. In a
+ * smaller dtype, the master weights on the device are rounded into the staging slice. This happens in a skipped step as
+ * well, as the device has decided that and the host does not know it: the values that come down are then the old ones.
+ *
+ * With nvme host memory holds the own slices of the first units alone, as many as max_in_cpu allows. Those of the
+ * others are in a file (slice_file.h) and pass through its buffers in pieces: a slice is read while the unit before it
+ * computes, and written as it comes down. On the device the whole slice is needed, as units are gathered whole.
+ *
+ * Stream rule. A staging slice has one user at a time. The copy up waits until the host's slice holds its latest values
+ * (settled), and until the staging slice is free: its all-gather is over, which means on every carrier that no peer
+ * reads it any more (with world 1: its unit was released), and its values have come down (lowered). */
+#include "comm/zero/zero_internal.h"
+
+#include <stdlib.h>
+
+/* The number of first units of which the own slices have at most max_in_cpu elements. */
+static int units_in_host_memory(const struct zero *z)
+{
+    const struct offload_settings *settings = &z->config.offload_param;
+    int unit = 0;
+    while (unit < z->units &&
+           (settings->device != OFFLOAD_NVME || zero_shard_offset(z->config.layout, unit + 1) <= settings->max_in_cpu))
+        unit++;
+    return unit;
+}
+
+static enum status open_disk(struct zero *z, struct error *err)
+{
+    const struct offload_settings *settings = &z->config.offload_param;
+    z->offloaded_params.piece = slice_file_piece(settings->buffer_size);
+    struct slice_file_config config = {.name = "parameters",
+                                       .folder = settings->nvme_path,
+                                       .rank = z->rank,
+                                       .planned = !z->comm || !z->device->host_ops,
+                                       .layout = z->config.layout,
+                                       .first = z->offloaded_params.resident,
+                                       .end = z->units,
+                                       .parts = 1,
+                                       .dtype = {z->config.dtype},
+                                       .piece = z->offloaded_params.piece,
+                                       .io = z->config.aio,
+                                       .stream_buffers = (int)settings->buffer_count,
+                                       .writers = (z->offload.first_unit > 0) + (z->offload.first_unit < z->units)};
+    return slice_file_new(&config, &z->offloaded_params.disk, err);
+}
+
+enum status zero_offload_params_init(struct zero *z, struct error *err)
+{
+    struct offloaded_params *offload = &z->offloaded_params;
+    if (!zero_offloads_params(z))
+        return STATUS_OK;
+    ASSERT(z->config.stage == 3);
+    offload->resident = units_in_host_memory(z);
+    if (offload->resident < z->units)
+        TRY(open_disk(z, err));
+    offload->settled = calloc((size_t)z->units, sizeof *offload->settled);
+    if (!offload->settled)
+        return error_set(err, STATUS_DEVICE, "out of memory");
+    if (!z->comm)
+        return STATUS_OK;
+    TRY(stream_new(z->device, STREAM_COMM, &offload->up, err));
+    TRY(stream_new(z->device, STREAM_COMM, &offload->down, err));
+    for (int u = 0; u < z->units; u++)
+        TRY(event_new(z->device, &offload->settled[u], err));
+    for (int p = 0; p < PLACES; p++) {
+        TRY(event_new(z->device, &z->places[p].staged, err));
+        TRY(event_new(z->device, &z->places[p].lowered, err));
+    }
+    return STATUS_OK;
+}
+
+static void free_event(struct event *event)
+{
+    if (event)
+        event_free(event);
+}
+
+void zero_offload_params_release(struct zero *z)
+{
+    struct offloaded_params *offload = &z->offloaded_params;
+    if (offload->up)
+        stream_free(offload->up);
+    if (offload->down)
+        stream_free(offload->down);
+    slice_file_free(offload->disk);
+    for (int u = 0; offload->settled && u < z->units; u++)
+        free_event(offload->settled[u]);
+    free(offload->settled);
+    for (int p = 0; p < PLACES; p++) {
+        free_event(z->places[p].staged);
+        free_event(z->places[p].lowered);
+    }
+}
+
+static size_t slice_bytes(const struct zero *z, int unit)
+{
+    return (size_t)z->config.layout->slice[unit] * dtype_size(z->config.dtype);
+}
+
+/* Makes `stream` wait until the staging slice of the place has no user. */
+static void await_staging(const struct zero *z, const struct gather_place *place, struct stream *stream)
+{
+    stream_wait(stream, place->staged); /* brought up ahead, and then perhaps never gathered or released */
+    stream_wait(stream, zero_parallel(z) ? place->gathered : place->released);
+    stream_wait(stream, place->lowered);
+}
+
+void zero_read_ahead(struct zero *z, int unit)
+{
+    struct offloaded_params *offload = &z->offloaded_params;
+    if (!zero_param_on_disk(z, unit))
+        return;
+    stream_wait(offload->up, offload->settled[unit]);
+    slice_file_read_ahead(offload->disk, unit, offload->up);
+}
+
+void *zero_bring_up(struct zero *z, int unit, struct stream *stream)
+{
+    struct gather_place *place = &z->places[zero_place(z, unit)];
+    struct stream *up = z->offloaded_params.up;
+    stream_wait(up, z->offloaded_params.settled[unit]);
+    zero_read_ahead(z, unit); /* while the staging slice has its user */
+    await_staging(z, place, up);
+    if (zero_param_on_disk(z, unit))
+        slice_file_copy_up(z->offloaded_params.disk, unit, place->staging, up);
+    else
+        stream_copy_in_order(up, place->staging, zero_param(z, unit, zero_own(z, unit)), slice_bytes(z, unit));
+    event_record(place->staged, up);
+    stream_wait(stream, place->staged);
+    return place->staging;
+}
+
+/* Copies the staging slice to the host's slice, after the work enqueued on `compute` so far. */
+static void bring_down(struct zero *z, int unit, struct stream *compute)
+{
+    struct gather_place *place = &z->places[zero_place(z, unit)];
+    struct stream *down = z->offloaded_params.down;
+    struct slice_file *disk = zero_param_on_disk(z, unit) ? z->offloaded_params.disk : NULL;
+    event_record(z->computed, compute);
+    stream_wait(down, z->computed);
+    if (disk)
+        slice_file_copy_down(disk, unit, 0, place->staging, down);
+    else
+        stream_copy(down, zero_param(z, unit, zero_own(z, unit)), place->staging, slice_bytes(z, unit));
+    event_record(place->lowered, down);
+    event_record(z->offloaded_params.settled[unit], down);
+    if (!z->config.overlap_comm)
+        stream_wait(compute, place->lowered);
+}
+
+void zero_bring_down_master(struct zero *z, int unit, struct stream *compute)
+{
+    struct gather_place *place = &z->places[zero_place(z, unit)];
+    struct cast_args cast = {.dst_dtype = z->config.dtype,
+                             .src_dtype = DTYPE_F32,
+                             .n = z->config.layout->slice[unit],
+                             .dst = place->staging,
+                             .src = zero_state_at(z, STATE_MASTER, unit, zero_own(z, unit))};
+    await_staging(z, place, compute);
+    z->device->ops->cast(compute, &cast);
+    bring_down(z, unit, compute);
+}
+
+char *zero_begin_update(struct zero *z, int unit, struct stream *compute)
+{
+    return zero_offloads_params(z) && zero_one_copy(z) ? zero_bring_up(z, unit, compute) : NULL;
+}
+
+void zero_end_update(struct zero *z, int unit, struct stream *compute)
+{
+    if (!zero_offloads_params(z))
+        return;
+    if (zero_one_copy(z))
+        bring_down(z, unit, compute);
+    else
+        zero_bring_down_master(z, unit, compute);
+}
+
+enum status zero_disk_status(const struct zero *z, struct error *err)
+{
+    if (z->offload.disk)
+        TRY(slice_file_status(z->offload.disk, err));
+    if (z->offload.grads_disk)
+        TRY(slice_file_status(z->offload.grads_disk, err));
+    return z->offloaded_params.disk ? slice_file_status(z->offloaded_params.disk, err) : STATUS_OK;
+}

@@ -1,0 +1,46 @@
+/* zero_precision.c: gradients in other types than fp32: on their way to their owner (communication_data_type), and
+ * where they are accumulated (grad_accum_dtype).
+ *
+ * A gradient is computed in fp32 and rounded in at most two places:
+ *
+ *     the wire         each rank's contribution to a sum over the ranks is rounded once; the contributions are added up
+ *                      in fp32, in rank order, and the sum is not rounded again
+ *     the accumulator  in bf16: after a micro-batch's gradient, or sum over the ranks, was added to it in fp32
+ *
+ * With accumulators in bf16 the unit's gradients are computed in its bucket. Stages 0 and 1 add those of all
+ * micro-batches but the last to the accumulator, and in the last the accumulator to the bucket, so that the sum goes to
+ * the reduction unrounded. With one micro-batch a gradient is therefore rounded in the same places at every stage. */
+#include "comm/zero/zero_internal.h"
+
+void zero_wire_layout(struct zero *z, const int64_t room[PLACES], struct arena *shared)
+{
+    for (int p = 0; p < PLACES && zero_narrow_wire(z); p++)
+        z->wires[p].memory = arena_take(shared, MEM_COMM, (size_t)room[p] * dtype_size(z->config.comm_dtype));
+}
+
+const void *zero_fill_wire(struct zero *z, int place, int unit, const float *grads, struct stream *stream)
+{
+    struct wire *wire = &z->wires[place];
+    struct accumulate_args args = {.dst_dtype = z->config.comm_dtype,
+                                   .src_dtype = DTYPE_F32,
+                                   .n = shard_padded(z->config.layout, unit),
+                                   .dst = wire->memory,
+                                   .src = grads,
+                                   .scale = zero_grad_factor(z)};
+    stream_wait(stream, wire->sent);
+    z->device->ops->accumulate(stream, &args);
+    return wire->memory;
+}
+
+void zero_fold_grads(struct zero *z, int unit, float *bucket, bool to_bucket, struct stream *stream)
+{
+    struct accumulate_args args = {.dst_dtype = to_bucket ? DTYPE_F32 : z->config.grad_dtype,
+                                   .src_dtype = to_bucket ? z->config.grad_dtype : DTYPE_F32,
+                                   .n = shard_padded(z->config.layout, unit),
+                                   .dst = to_bucket ? bucket : zero_grad(z, unit, 0),
+                                   .src = to_bucket ? zero_grad(z, unit, 0) : bucket,
+                                   .scale = 1,
+                                   .accumulate = z->micro > 0};
+    if (!to_bucket || z->micro > 0)
+        z->device->ops->accumulate(stream, &args);
+}

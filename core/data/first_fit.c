@@ -1,0 +1,141 @@
+/* first_fit.c: see first_fit.h.
+ *
+ * The samples are the leaves of a binary tree whose nodes hold the most room that any leaf below them has. The first
+ * sample with enough room is found on the way down, to the left wherever that is possible. Samples that were not begun
+ * have all their room and lie to the right of the others, so a new one is begun when no other has room enough.
+ *
+ *              12                    room[1]: the root; children of i: 2 i and 2 i + 1
+ *          5        12               a document of 4 tokens goes to the third leaf
+ *        3   2    5    12 */
+#include "core/data/first_fit.h"
+
+#include "core/liveness.h"
+
+#include <stdlib.h>
+
+struct packer {
+    int32_t *length; /* (documents) tokens that are taken of each */
+    int32_t *room;   /* (2 leaves) */
+    uint32_t *where; /* (documents) the sample of each */
+    int64_t leaves;  /* a power of two, at least the number of documents */
+};
+
+enum { TICK = 1 << 16 /* documents between two signs of life */ };
+
+static enum status read_lengths(const struct token_set *set, int64_t seq_length, struct first_fit *fit,
+                                struct packer *packer, struct error *err)
+{
+    const int64_t count = token_set_documents(set);
+    for (int64_t i = 0; i < count; i++) {
+        int64_t first, length;
+        TRY(token_set_document(set, i, &first, &length, err));
+        fit->cut += length > seq_length;
+        packer->length[i] = (int32_t)(length < seq_length ? length : seq_length);
+        if (i % TICK == 0)
+            liveness_tick();
+    }
+    return STATUS_OK;
+}
+
+/* Takes `length` of the room of the first leaf that has so much, and returns the leaf. */
+static int64_t take_room(struct packer *packer, int32_t length)
+{
+    int64_t node = 1;
+    while (node < packer->leaves)
+        node = packer->room[2 * node] >= length ? 2 * node : 2 * node + 1;
+    const int64_t leaf = node - packer->leaves;
+    packer->room[node] -= length;
+    while (node > 1) {
+        node /= 2;
+        const int32_t left = packer->room[2 * node], right = packer->room[2 * node + 1];
+        packer->room[node] = left > right ? left : right;
+    }
+    return leaf;
+}
+
+static void place_documents(struct packer *packer, int64_t count, int64_t seq_length, struct first_fit *fit)
+{
+    for (int64_t i = 1; i < 2 * packer->leaves; i++)
+        packer->room[i] = (int32_t)seq_length;
+    for (int64_t i = 0; i < count; i++) {
+        if (i % TICK == 0)
+            liveness_tick();
+        if (packer->length[i] == 0)
+            continue;
+        const int64_t sample = take_room(packer, packer->length[i]);
+        packer->where[i] = (uint32_t)sample;
+        fit->tokens += packer->length[i];
+        fit->samples = sample >= fit->samples ? sample + 1 : fit->samples;
+    }
+}
+
+/* Sorts the documents by sample: counts them, adds up the counts, then puts each in its place. */
+static void sort_by_sample(const struct packer *packer, int64_t count, struct first_fit *fit)
+{
+    for (int64_t i = 0; i < count; i++)
+        if (packer->length[i] > 0)
+            fit->starts[packer->where[i] + 1]++;
+    for (int64_t s = 0; s < fit->samples; s++)
+        fit->starts[s + 1] += fit->starts[s];
+    const int64_t placed = fit->starts[fit->samples];
+    for (int64_t i = count - 1; i >= 0; i--)
+        if (packer->length[i] > 0)
+            fit->documents[--fit->starts[packer->where[i] + 1]] = (uint32_t)i;
+    for (int64_t s = 0; s < fit->samples; s++) /* until here, entry s + 1 is where sample s begins */
+        fit->starts[s] = fit->starts[s + 1];
+    fit->starts[fit->samples] = placed;
+}
+
+static enum status pack(const struct token_set *set, int64_t seq_length, struct first_fit *fit, struct packer *packer,
+                        struct error *err)
+{
+    const int64_t count = token_set_documents(set);
+    for (packer->leaves = 1; packer->leaves < count;)
+        packer->leaves *= 2;
+    packer->length = malloc((size_t)count * sizeof *packer->length);
+    packer->where = malloc((size_t)count * sizeof *packer->where);
+    packer->room = malloc(2 * (size_t)packer->leaves * sizeof *packer->room);
+    fit->documents = malloc((size_t)count * sizeof *fit->documents);
+    if (!packer->length || !packer->where || !packer->room || !fit->documents)
+        return error_set(err, STATUS_DEVICE, "out of memory while packing %lld documents", (long long)count);
+    TRY(read_lengths(set, seq_length, fit, packer, err));
+    place_documents(packer, count, seq_length, fit);
+    fit->starts = calloc((size_t)fit->samples + 1, sizeof *fit->starts);
+    if (!fit->starts)
+        return error_set(err, STATUS_DEVICE, "out of memory while packing %lld documents", (long long)count);
+    sort_by_sample(packer, count, fit);
+    return STATUS_OK;
+}
+
+enum status first_fit_new(const struct token_set *set, int64_t seq_length, struct first_fit **fit, struct error *err)
+{
+    ASSERT(seq_length > 0 && seq_length <= INT32_MAX);
+    *fit = NULL;
+    if (token_set_documents(set) > UINT32_MAX)
+        return error_set(
+            err, STATUS_DATA,
+            "data.packing first_fit takes up to 2^32 documents, and there are %lld; hint: data.packing true",
+            (long long)token_set_documents(set));
+    struct first_fit *new = calloc(1, sizeof *new);
+    struct packer packer = {.leaves = 0};
+    if (!new)
+        return error_set(err, STATUS_DEVICE, "out of memory while packing documents");
+    enum status status = pack(set, seq_length, new, &packer, err);
+    free(packer.length);
+    free(packer.where);
+    free(packer.room);
+    if (status == STATUS_OK)
+        *fit = new;
+    else
+        first_fit_free(new);
+    return status;
+}
+
+void first_fit_free(struct first_fit *fit)
+{
+    if (!fit)
+        return;
+    free(fit->documents);
+    free(fit->starts);
+    free(fit);
+}

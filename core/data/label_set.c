@@ -1,0 +1,311 @@
+#include "core/data/label_set.h"
+
+#include "core/fsutil.h"
+#include "core/io.h"
+#include "core/liveness.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include <xxhash.h>
+
+enum { PIECE = 1 << 16, MAX_NAMES_BYTES = 16 << 20 };
+
+struct label_set {
+    int64_t documents;
+    int32_t *labels;     /* own (documents) */
+    int32_t *first_text; /* own (documents) tokens before the first one of type 1 */
+    json_t *names;       /* own, or NULL */
+    int64_t classes, longest, longest_document;
+};
+
+/* One shard while it is read. */
+struct shard_labels {
+    const char *prefix; /* the path of the .bin */
+    int length;         /* of the prefix in it */
+    int64_t first, count, tokens;
+};
+
+static enum status companion_path(const struct shard_labels *shard, const char *end, char out[FS_PATH_MAX],
+                                  struct error *err)
+{
+    if (snprintf(out, FS_PATH_MAX, "%.*s%s", shard->length, shard->prefix, end) >= FS_PATH_MAX)
+        return error_set(err, STATUS_DATA, "path too long: '%.200s…'", shard->prefix);
+    return STATUS_OK;
+}
+
+/* ---- labels -------------------------------------------------------------- */
+
+static enum status check_labels(const struct label_set *set, const struct shard_labels *shard, const char *path,
+                                struct error *err)
+{
+    for (int64_t i = 0; i < shard->count; i++)
+        if (set->labels[shard->first + i] < 0)
+            return error_set(err, STATUS_DATA, "'%s' at byte %lld: label %d is negative; hint: labels count from 0",
+                             path, (long long)(4 * i), set->labels[shard->first + i]);
+    return STATUS_OK;
+}
+
+static enum status read_labels(struct label_set *set, const struct shard_labels *shard, struct error *err)
+{
+    char path[FS_PATH_MAX];
+    int fd;
+    int64_t bytes;
+    TRY(companion_path(shard, ".labels", path, err));
+    if (!fs_exists(path))
+        return error_set(err, STATUS_DATA,
+                         "'%s' has no labels: there is no '%s'; hint: scripts/tokenize.py --label COLUMN writes them",
+                         shard->prefix, path);
+    TRY(fs_open_read(path, STATUS_DATA, &fd, &bytes, err));
+    enum status status;
+    if (bytes != 4 * shard->count)
+        status = error_set(err, STATUS_DATA,
+                           "'%s' has %lld bytes, expected 4 for each of the %lld documents of '%s'; hint: the two do "
+                           "not belong together; make both again",
+                           path, (long long)bytes, (long long)shard->count, shard->prefix);
+    else
+        status = fs_pread(fd, path, set->labels + shard->first, (size_t)bytes, 0, STATUS_DATA, err);
+    io_close(fd);
+    TRY(status);
+    return check_labels(set, shard, path, err);
+}
+
+/* ---- types --------------------------------------------------------------- */
+
+/* The reading of a shard's types: pieces of the file, and the document that they are in. */
+struct types_reader {
+    const char *path;
+    int fd;
+    int64_t bytes, begin, end; /* the piece holds bytes begin … end - 1 */
+    uint8_t piece[PIECE];
+};
+
+/* *type = byte `at` of the file; `at` only rises. */
+static enum status type_at(struct types_reader *reader, int64_t at, uint8_t *type, struct error *err)
+{
+    if (at >= reader->end) {
+        reader->begin = at;
+        reader->end = at + PIECE < reader->bytes ? at + PIECE : reader->bytes;
+        TRY(fs_pread(reader->fd, reader->path, reader->piece, (size_t)(reader->end - at), at, STATUS_DATA, err));
+    }
+    *type = reader->piece[at - reader->begin];
+    return STATUS_OK;
+}
+
+/* Counts the tokens of type 0 that begin a document of `length` tokens at byte `first`. */
+static enum status count_first(struct types_reader *reader, int64_t first, int64_t length, int32_t *count,
+                               struct error *err)
+{
+    *count = 0;
+    for (int64_t i = 0; i < length; i++) {
+        uint8_t type;
+        TRY(type_at(reader, first + i, &type, err));
+        if (type > 1 || (type == 0 && *count < i))
+            return error_set(err, STATUS_DATA,
+                             "'%s' at byte %lld: type %d does not continue 0 … 0 1 … 1, the types of a pair of texts",
+                             reader->path, (long long)(first + i), type);
+        *count += type == 0;
+    }
+    return STATUS_OK;
+}
+
+static enum status read_types(struct label_set *set, const struct token_set *tokens, const struct shard_labels *shard,
+                              int64_t first_token, struct error *err)
+{
+    char path[FS_PATH_MAX];
+    TRY(companion_path(shard, ".types", path, err));
+    if (!fs_exists(path))
+        return STATUS_OK;
+    struct types_reader *reader = calloc(1, sizeof *reader);
+    if (!reader)
+        return error_set(err, STATUS_DEVICE, "out of memory while reading '%s'", path);
+    reader->path = path;
+    enum status status = fs_open_read(path, STATUS_DATA, &reader->fd, &reader->bytes, err);
+    if (status != STATUS_OK) {
+        free(reader);
+        return status;
+    }
+    if (reader->bytes != shard->tokens)
+        TRY_END(error_set(err, STATUS_DATA,
+                          "'%s' has %lld bytes, expected one for each of the %lld tokens of '%s'; hint: the two do not "
+                          "belong together; make both again",
+                          path, (long long)reader->bytes, (long long)shard->tokens, shard->prefix));
+    for (int64_t i = 0; i < shard->count; i++) {
+        int64_t first, length;
+        TRY_END(token_set_document(tokens, shard->first + i, &first, &length, err));
+        TRY_END(count_first(reader, first - first_token, length, &set->first_text[shard->first + i], err));
+    }
+end:
+    io_close(reader->fd);
+    free(reader);
+    return status;
+}
+
+/* ---- names --------------------------------------------------------------- */
+
+static enum status check_names(const json_t *names, const char *path, struct error *err)
+{
+    bool good = json_is_object(names) && json_object_size(names) > 0;
+    for (size_t i = 0; good && i < json_object_size(names); i++) {
+        char id[24];
+        snprintf(id, sizeof id, "%zu", i);
+        good = json_is_string(json_object_get(names, id));
+    }
+    if (good)
+        return STATUS_OK;
+    return error_set(err, STATUS_DATA, "'%s': id2label must be an object that maps \"0\", \"1\", … to names", path);
+}
+
+static enum status read_names(struct label_set *set, const struct shard_labels *shard, struct error *err)
+{
+    char path[FS_PATH_MAX], *text;
+    size_t size;
+    TRY(companion_path(shard, ".labels.json", path, err));
+    json_t *names = NULL;
+    if (fs_exists(path)) {
+        TRY(fs_read_file(path, MAX_NAMES_BYTES, STATUS_DATA, &text, &size, err));
+        json_error_t parse;
+        json_t *whole = json_loadb(text, size, JSON_REJECT_DUPLICATES, &parse);
+        free(text);
+        if (!whole)
+            return error_set(err, STATUS_DATA, "%s:%d:%d: not valid JSON: %s", path, parse.line, parse.column,
+                             parse.text);
+        names = json_incref(json_object_get(whole, "id2label"));
+        json_decref(whole);
+        enum status status = check_names(names, path, err);
+        if (status != STATUS_OK) {
+            json_decref(names);
+            return status;
+        }
+    }
+    bool same = shard->first == 0 || (names && set->names ? json_equal(names, set->names) : names == set->names);
+    if (shard->first == 0)
+        set->names = json_incref(names);
+    json_decref(names);
+    if (!same)
+        return error_set(err, STATUS_DATA,
+                         "the shards name their labels differently: '%s' is not like that of the first shard; hint: "
+                         "scripts/tokenize.py --labels-from PREFIX gives further shards the labels of the first",
+                         path);
+    return STATUS_OK;
+}
+
+/* ---- the set ------------------------------------------------------------- */
+
+static enum status measure_documents(struct label_set *set, const struct token_set *tokens, struct error *err)
+{
+    for (int64_t i = 0; i < set->documents; i++) {
+        int64_t first, length;
+        TRY(token_set_document(tokens, i, &first, &length, err));
+        if (length == 0)
+            return error_set(err, STATUS_DATA, "document %lld has a label, but no tokens; hint: make the shard again",
+                             (long long)i);
+        if (i % PIECE == 0)
+            liveness_tick();
+        if (length > set->longest) {
+            set->longest = length;
+            set->longest_document = i;
+        }
+        set->first_text[i] = length < INT32_MAX ? (int32_t)length : INT32_MAX;
+        set->classes = set->labels[i] + (int64_t)1 > set->classes ? set->labels[i] + (int64_t)1 : set->classes;
+    }
+    return STATUS_OK;
+}
+
+static enum status read_shards(struct label_set *set, const struct token_set *tokens, struct error *err)
+{
+    struct shard_labels shard = {.first = 0};
+    for (int i = 0; (shard.prefix = token_set_shard(tokens, i, &shard.count, &shard.tokens)); i++) {
+        shard.length = (int)strlen(shard.prefix) - (fs_has_suffix(shard.prefix, ".bin") ? 4 : 0);
+        TRY(read_labels(set, &shard, err));
+        TRY(read_names(set, &shard, err));
+        shard.first += shard.count;
+    }
+    TRY(measure_documents(set, tokens, err));
+    int64_t token = 0;
+    shard.first = 0;
+    for (int i = 0; (shard.prefix = token_set_shard(tokens, i, &shard.count, &shard.tokens)); i++) {
+        shard.length = (int)strlen(shard.prefix) - (fs_has_suffix(shard.prefix, ".bin") ? 4 : 0);
+        TRY(read_types(set, tokens, &shard, token, err));
+        shard.first += shard.count;
+        token += shard.tokens;
+    }
+    return STATUS_OK;
+}
+
+static enum status check_classes(struct label_set *set, struct error *err)
+{
+    int64_t names = (int64_t)json_object_size(set->names);
+    if (set->names && names < set->classes)
+        return error_set(err, STATUS_DATA, "the data hold label %lld, but names for %lld labels only",
+                         (long long)set->classes - 1, (long long)names);
+    set->classes = set->names ? names : set->classes;
+    return STATUS_OK;
+}
+
+enum status label_set_open(const struct token_set *tokens, struct label_set **labels, struct error *err)
+{
+    enum status status;
+    *labels = NULL;
+    struct label_set *set = calloc(1, sizeof *set);
+    if (!set)
+        return error_set(err, STATUS_DEVICE, "out of memory while reading labels");
+    set->documents = token_set_documents(tokens);
+    set->labels = calloc((size_t)set->documents, sizeof *set->labels);
+    set->first_text = calloc((size_t)set->documents, sizeof *set->first_text);
+    if (!set->labels || !set->first_text)
+        TRY_GOTO(
+            error_set(err, STATUS_DEVICE, "out of memory: the labels of %lld documents", (long long)set->documents));
+    TRY_GOTO(read_shards(set, tokens, err));
+    TRY_GOTO(check_classes(set, err));
+    *labels = set;
+    return STATUS_OK;
+fail:
+    label_set_close(set);
+    return status;
+}
+
+void label_set_close(struct label_set *set)
+{
+    if (!set)
+        return;
+    json_decref(set->names);
+    free(set->labels);
+    free(set->first_text);
+    free(set);
+}
+
+int32_t label_set_label(const struct label_set *set, int64_t document)
+{
+    ASSERT(document >= 0 && document < set->documents);
+    return set->labels[document];
+}
+
+int64_t label_set_first_text(const struct label_set *set, int64_t document)
+{
+    ASSERT(document >= 0 && document < set->documents);
+    return set->first_text[document];
+}
+
+int64_t label_set_classes(const struct label_set *set)
+{
+    return set->classes;
+}
+
+const json_t *label_set_names(const struct label_set *set)
+{
+    return set->names;
+}
+
+int64_t label_set_longest(const struct label_set *set, int64_t *document)
+{
+    *document = set->longest_document;
+    return set->longest;
+}
+
+uint64_t label_set_fingerprint(const struct label_set *set, uint64_t before)
+{
+    const size_t bytes = (size_t)set->documents * sizeof(int32_t);
+    return XXH64(set->first_text, bytes, XXH64(set->labels, bytes, before));
+}

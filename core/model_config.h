@@ -1,0 +1,161 @@
+/* model_config.h: a description of a model, in the names of Hugging Face's config.json.
+ *
+ * Families: GPT-2, and the Llama family (Llama, Mistral, Qwen2, Qwen3, Phi-3, Granite, SmolLM 3, OLMo 2). A feature
+ * that a config asks for and ztrain does not have is refused (STATUS_USAGE) or noted (a line in `notices`), never
+ * ignored. A damaged config.json is STATUS_DATA. */
+#ifndef ZTRAIN_CORE_MODEL_CONFIG_H
+#define ZTRAIN_CORE_MODEL_CONFIG_H
+
+#include "core/dtype.h"
+#include "core/status.h"
+#include "core/string_list.h"
+
+#include <jansson.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum model_family {
+    FAMILY_GPT2,
+    FAMILY_LLAMA,
+    FAMILY_MISTRAL,
+    FAMILY_QWEN2,
+    FAMILY_QWEN3,
+    FAMILY_PHI3,
+    FAMILY_GRANITE,
+    FAMILY_SMOLLM3,
+    FAMILY_OLMO2,
+    FAMILY_COUNT
+};
+enum model_task { TASK_CAUSAL_LM, TASK_SEQUENCE_CLASSIFICATION };
+enum norm_kind { NORM_LAYER, NORM_RMS };
+/* Where a block has its norms: on the input of attention and MLP, or on their output (OLMo 2). */
+enum norm_place { NORM_BEFORE, NORM_AFTER };
+/* RMSNorm of q and k before RoPE: of every head (Qwen3), or over all heads together (OLMo 2). */
+enum qk_norm_kind { QK_NORM_NONE, QK_NORM_HEADS, QK_NORM_PROJECTION };
+enum mlp_kind { MLP_GELU, /* gelu_new (tanh form), two matrices */ MLP_SWIGLU /* silu(gate) · up, three matrices */ };
+enum rope_kind { ROPE_NONE, /* learned positions instead */ ROPE_PLAIN, ROPE_LINEAR, ROPE_LLAMA3, ROPE_YARN };
+
+struct rope_desc {
+    enum rope_kind kind;
+    double theta;
+    double factor;                            /* linear, llama3, yarn */
+    double low_freq_factor, high_freq_factor; /* llama3 */
+    int64_t original_max_positions;           /* llama3, yarn */
+    double beta_fast, beta_slow;              /* yarn: turns within the original length */
+    bool untruncated;                         /* yarn: the bounds of the blend are not rounded to whole pairs */
+    double attention_factor;                  /* multiplies cosines and sines: 1 but for yarn */
+};
+
+/* What may differ from layer to layer. */
+struct layer_desc {
+    int64_t window; /* 0: none; else a query sees itself and the window-1 positions before it */
+    bool no_rope;   /* q and k are not turned (SmolLM 3) */
+};
+
+/* Rates of dropout in training, 0 … 1; 0: none. */
+struct dropout_rates {
+    double embedding; /* GPT-2: of the sum of the embeddings */
+    double attention; /* of the weights after the softmax */
+    double residual;  /* GPT-2: of the outputs of attention and MLP */
+};
+
+struct model_desc {
+    enum model_family family;
+    int64_t vocab_size;        /* V */
+    int64_t hidden_size;       /* C */
+    int64_t intermediate_size; /* F: columns of the MLP's inner layer (of gate and of up each) */
+    int64_t num_layers;        /* L */
+    int64_t num_heads;         /* H */
+    int64_t num_kv_heads;      /* KV: divides H */
+    int64_t head_dim;          /* D */
+    int64_t rotary_dim;        /* the first elements of a head are turned by RoPE; even; 0: learned positions */
+    int64_t max_positions;     /* P: longest sequence; rows of wpe where positions are learned */
+    enum norm_kind norm;
+    enum norm_place norm_place;
+    double norm_eps;
+    enum mlp_kind mlp;
+    bool weights_in_out; /* GPT-2's Conv1D: matrices of blocks are stored (in, out); else (out, in) */
+    bool fused_qkv;      /* q, k and v are one tensor (GPT-2, Phi-3) */
+    bool fused_gate_up;  /* gate and up are one tensor (Phi-3) */
+    bool qkv_bias, o_bias, mlp_bias;
+    enum qk_norm_kind qk_norm;
+    bool tied; /* the head uses the token embedding as its matrix */
+    struct rope_desc rope;
+    struct layer_desc *layers;   /* [L] owned */
+    double embedding_multiplier; /* of the embedding's rows; 1, as the next two, but for Granite */
+    double residual_multiplier;  /* of what attention and MLP add to the residual stream */
+    double logit_multiplier;     /* of the logits */
+    double attention_scale;      /* of the scores: 1/sqrt(D), unless the config has another */
+    double initializer_range;
+    bool scale_residual_init; /* GPT-2: c_proj weights ~ N(0, initializer_range / sqrt(2 L)) */
+    bool has_torch_dtype;
+    enum dtype torch_dtype;
+    int64_t num_labels; /* of a classifier (…ForSequenceClassification): rows of the head; 0: a causal language model */
+    bool new_head;      /* model_desc_classify() made it a classifier: folders of this config have no head for it */
+    struct dropout_rates dropout;
+    int64_t padding_token;      /* Llama family's pad_token_id: its embedding starts as zeros; -1: none */
+    json_t *source;             /* config.json as it was read (owned), for export */
+    struct string_list notices; /* lines for the user ("logit_scale 2: this key has no effect") */
+};
+
+/* Reads config.json at `path` (a file, or a folder with one; at most 1 MiB). On success *desc owns its members. */
+enum status model_desc_load(const char *path, struct model_desc *desc, struct error *err);
+
+/* The same from parsed JSON (borrowed); `where` names the source in messages. */
+enum status model_desc_from_json(const json_t *config, const char *where, struct model_desc *desc, struct error *err);
+
+/* The same from a run spec's model.config. It is written by hand, so a misspelt key is an error instead of a notice,
+ * and all its faults are those of the run spec, STATUS_USAGE. */
+enum status model_desc_from_spec(const json_t *config, struct model_desc *desc, struct error *err);
+
+void model_desc_release(struct model_desc *desc);
+
+/* Whether the family's classifier is supported: its class in transformers is the family's blocks and the matrix
+ * `score`. */
+bool model_family_classifies(enum model_family family);
+#define MODEL_CLASSIFYING_FAMILIES "gpt2, llama, mistral, qwen2, qwen3, phi3 and smollm3"
+
+/* Makes the description of a causal language model that of a classifier with num_labels labels, which are called
+ * LABEL_0, LABEL_1, …: the head is the matrix `score`, untied, and the source gets the keys that transformers'
+ * …ForSequenceClassification reads: architectures, id2label, label2id, and pad_token_id (by default the end-of-text
+ * token; without one a notice). A classifier keeps its labels; num_labels must then be the same (STATUS_USAGE).
+ * STATUS_USAGE as well for a family that does not classify. */
+enum status model_desc_classify(struct model_desc *desc, int64_t num_labels, struct error *err);
+
+/* Gives a classifier the names of `id2label`. Names that the source has already must be the same, unless they are
+ * LABEL_0, LABEL_1, … (STATUS_USAGE). */
+enum status model_desc_name_labels(struct model_desc *desc, const json_t *id2label, struct error *err);
+
+/* The id of the token that transformers takes for padding in a classifier's input; -1: none. */
+int64_t model_desc_padding(const struct model_desc *desc);
+
+/* "LlamaForSequenceClassification"; in other causal folders: "LlamaForCausalLM", "GPT2LMHeadModel". */
+enum { MODEL_CLASS_MAX = 64 };
+void model_desc_class(const struct model_desc *desc, char name[MODEL_CLASS_MAX]);
+
+/* Sets all rates that the family has; the notices no longer speak of dropout. */
+void model_desc_set_dropout(struct model_desc *desc, double rate);
+
+/* "gpt2", "llama", …: config.json's model_type */
+const char *model_family_name(enum model_family family);
+
+/* The config as transformers should read it for export: the source's keys, with architectures, model_type and the dtype
+ * of the written weights set ("torch_dtype" if the source used that name, else "dtype"). Caller decrefs. */
+json_t *model_desc_export_config(const struct model_desc *desc, enum dtype dtype);
+
+/* The names of all families, for messages: "gpt2, llama, … and smollm3". */
+const char *model_family_list(char *text, size_t size);
+
+/* RoPE's inverse frequencies, rotary_dim / 2 values, scaling applied, with the roundings of transformers, which
+ * computes them in float32. */
+void model_rope_frequencies(const struct model_desc *desc, float *inv_freq);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,39 @@
+/* offload_settings.h: the run spec's settings of offload, of the optimizer's state or of the parameters. */
+#ifndef ZTRAIN_CORE_OFFLOAD_SETTINGS_H
+#define ZTRAIN_CORE_OFFLOAD_SETTINGS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+enum offload_device { OFFLOAD_NONE, OFFLOAD_CPU, OFFLOAD_NVME };
+
+struct offload_settings {
+    enum offload_device device;
+    bool pin_memory; /* page-locked host memory, from and to which a GPU copies by itself */
+    double ratio;    /* optimizer: the fraction of its state that is offloaded */
+    char *nvme_path; /* a folder, or NULL; in the spec's arena */
+    int64_t buffer_count;
+    int64_t buffer_size;                /* parameters, nvme: elements of a buffer */
+    int64_t max_in_cpu;                 /* parameters, nvme: elements that stay in host memory */
+    bool pipeline_read, pipeline_write; /* optimizer */
+};
+
+/* A disk that exists on paper: its transfers move nothing and take time on the clock of whoever submits them and waits.
+ */
+struct paper_disk {
+    void *owner;
+    double (*submit)(void *owner, bool write, int64_t bytes); /* returns the time at which the transfer is done */
+    void (*wait)(void *owner, double done);                   /* the caller goes on at that time at the earliest */
+};
+
+/* The most elements that the optimizer updates at a time where they pass through buffers. */
+enum { SUB_GROUP_MAX = 1 << 21 };
+
+/* Asynchronous I/O on the disk of nvme_path (core/storage/async_io.h). */
+struct aio_settings {
+    int64_t block_size;             /* bytes of a transfer, at least 1; rounded up to ASYNC_IO_ALIGN */
+    int64_t queue_depth;            /* transfers in flight, 1 … ASYNC_IO_DEPTH_MAX */
+    const struct paper_disk *paper; /* of a plan of speed, borrowed; else NULL */
+};
+
+#endif

@@ -1,0 +1,414 @@
+/* spec_hjson.c: parses a DeepSpeed configuration into a spec's tree.
+ *
+ * DeepSpeed reads its configurations with a reader for Hjson (Hjson's syntax: hjson.github.io/syntax.html), so that
+ * files with more than strict JSON are in use. The grammar here, of which JSON is a part:
+ *
+ *   file      blank ( object | list | members ) blank        the braces around the whole may be absent
+ *   object    '{' members '}'
+ *   members   { key blank ':' value [','] }                  a comma may be absent, also after the last value
+ *   list      '[' { value [','] } ']'
+ *   key       quoted, or characters other than , : [ ] { } and blanks
+ *   value     blank ( object | list | quoted | bare )
+ *   quoted    "..." or '...' with JSON's escapes, on one line
+ *   bare      a literal up to the next of , ] } # or //, else text up to the end of the line
+ *   literal   null, true, false or a number
+ *   blank     blanks, ends of lines and comments: # and // up to the end of the line, slash-star to star-slash
+ *
+ * Two things differ from Hjson. Text in three quotes over several lines is refused: no key here has such a value. So is
+ * bare text that ends with punctuation or has a comment behind it, as these characters would be parts of the text.
+ *
+ * Limits are those of spec_yaml.c. The depth is bounded, and so is the recursion. Each byte is looked at a bounded
+ * number of times. */
+#include "core/spec/spec_tree.h"
+
+#include <jansson.h>
+#include <string.h>
+
+struct reader {
+    struct spec_context *ctx;
+    int source;
+    const char *text, *end, *at; /* at: the next byte */
+    const char *mark;            /* the place that line and column belong to */
+    int line, column, depth, num_nodes;
+};
+
+static struct spec_pos here(struct reader *r)
+{
+    for (; r->mark < r->at; r->mark++) {
+        if (*r->mark == '\n') {
+            r->line++;
+            r->column = 1;
+        } else if (((unsigned char)*r->mark & 0xc0) != 0x80) {
+            r->column++;
+        }
+    }
+    return (struct spec_pos){r->source, r->line, r->column};
+}
+
+#define FAIL_AT(r, pos, ...)                                                \
+    do {                                                                    \
+        spec_error((r)->ctx, pos, "not valid JSON or Hjson: " __VA_ARGS__); \
+        return false;                                                       \
+    } while (0)
+#define FAIL(r, ...) FAIL_AT(r, here(r), __VA_ARGS__)
+
+/* ---- blanks and comments ------------------------------------------------- */
+
+static bool is_blank(char c)
+{
+    return c == ' ' || c == '\t' || c == '\n' || c == '\r';
+}
+
+/* Whether the text at `at` begins with `word`. */
+static bool ahead(const struct reader *r, const char *at, const char *word)
+{
+    size_t length = strlen(word);
+    return (size_t)(r->end - at) >= length && memcmp(at, word, length) == 0;
+}
+
+static const char *line_end(const struct reader *r, const char *at)
+{
+    while (at < r->end && *at != '\n' && *at != '\r')
+        at++;
+    return at;
+}
+
+static bool skip_blank(struct reader *r)
+{
+    for (;;) {
+        while (r->at < r->end && is_blank(*r->at))
+            r->at++;
+        if (ahead(r, r->at, "#") || ahead(r, r->at, "//")) {
+            r->at = line_end(r, r->at);
+        } else if (ahead(r, r->at, "/*")) {
+            const char *close = r->at + 2;
+            while (close < r->end && !ahead(r, close, "*/"))
+                close++;
+            if (close == r->end)
+                FAIL(r, "this comment has no end; hint: close it with */");
+            r->at = close + 2;
+        } else {
+            return true;
+        }
+    }
+}
+
+/* ---- text ---------------------------------------------------------------- */
+
+/* Appends a character of Unicode as UTF-8; returns the end. */
+static char *append_utf8(char *out, unsigned point)
+{
+    if (point < 0x80) {
+        *out++ = (char)point;
+    } else {
+        int rest = point < 0x800 ? 1 : point < 0x10000 ? 2 : 3;
+        *out++ = (char)((0xffu << (7 - rest) & 0xff) | point >> 6 * rest);
+        while (rest-- > 0)
+            *out++ = (char)(0x80 | (point >> 6 * rest & 0x3f));
+    }
+    return out;
+}
+
+/* Four hexadecimal digits, or -1. */
+static int hex4(const struct reader *r, const char *at)
+{
+    int value = 0;
+    for (int i = 0; i < 4; i++) {
+        const char *digits = "0123456789abcdef", *digit;
+        char c = at + i < r->end ? at[i] : 0;
+        if (c >= 'A' && c <= 'F')
+            c = (char)(c - 'A' + 'a');
+        if (!c || !(digit = strchr(digits, c)))
+            return -1;
+        value = value << 4 | (int)(digit - digits);
+    }
+    return value;
+}
+
+/* Reads the escape after a backslash and appends its character. */
+static bool read_escape(struct reader *r, char **out)
+{
+    static const char names[] = "\"'\\/bfnrt", values[] = "\"'\\/\b\f\n\r\t";
+    const char *name = r->at < r->end && *r->at ? strchr(names, *r->at) : NULL;
+    if (name) {
+        r->at++;
+        *(*out)++ = values[name - names];
+        return true;
+    }
+    int unit = ahead(r, r->at, "u") ? hex4(r, r->at + 1) : -1;
+    if (unit < 0)
+        FAIL(r, "an unknown escape after a backslash; hint: write a backslash as \\\\");
+    unsigned point = (unsigned)unit;
+    r->at += 5;
+    if (point >= 0xd800 && point < 0xdc00 && ahead(r, r->at, "\\u")) {
+        int low = hex4(r, r->at + 2);
+        if (low >= 0xdc00 && low < 0xe000) {
+            point = 0x10000 + ((point - 0xd800) << 10) + ((unsigned)low - 0xdc00);
+            r->at += 6;
+        }
+    }
+    if (point == 0 || (point >= 0xd800 && point < 0xe000))
+        FAIL(r, "this escape is no character");
+    *out = append_utf8(*out, point);
+    return true;
+}
+
+/* A text in quotes; NULL after an error. */
+static const char *read_quoted(struct reader *r)
+{
+    struct spec_pos start = here(r);
+    const char quote = *r->at++;
+    size_t length = 0; /* escapes become shorter, so the text fits up to its closing quote */
+    for (const char *p = r->at; p < r->end && *p != quote && *p != '\n'; p++, length++)
+        if (*p == '\\' && p + 1 < r->end && p[1] != '\n') {
+            p++;
+            length++;
+        }
+    char *text = spec_arena_alloc(r->ctx->arena, length + 1), *out = text;
+    while (r->at < r->end && *r->at != quote && (unsigned char)*r->at >= 0x20) {
+        char c = *r->at++;
+        if (c != '\\')
+            *out++ = c;
+        else if (!read_escape(r, &out))
+            return NULL;
+    }
+    if (r->at == r->end || *r->at != quote) {
+        bool control = r->at < r->end && *r->at != '\n' && *r->at != '\r';
+        spec_error(r->ctx, control ? here(r) : start, "not valid JSON or Hjson: %s",
+                   control ? "a control character in quotes; hint: remove it" : "this quote has no end in its line");
+        return NULL;
+    }
+    r->at++;
+    return text;
+}
+
+/* ---- values -------------------------------------------------------------- */
+
+static bool read_value(struct reader *r, struct spec_node **value);
+
+static bool is_punctuation(char c)
+{
+    return c && strchr("{}[],:", c);
+}
+
+/* Whether a comment starts after a blank within bare text. */
+static bool has_comment(const char *text)
+{
+    for (const char *p = text; *p; p++)
+        if (is_blank(*p) && (p[1] == '#' || (p[1] == '/' && (p[2] == '/' || p[2] == '*'))))
+            return true;
+    return false;
+}
+
+/* Bare text: a literal up to the next punctuation or comment, else everything up to the line's end. */
+static bool read_bare(struct reader *r, struct spec_node *node)
+{
+    const char *start = r->at, *stop = start;
+    while (stop < r->end && !strchr(",]}#\n\r", *stop) && !ahead(r, stop, "//") && !ahead(r, stop, "/*"))
+        stop++;
+    for (int whole = 0; whole < 2; whole++) {
+        if (whole) /* only here: a line of many literals is looked at once */
+            stop = line_end(r, stop);
+        const char *end = stop;
+        while (end > start && is_blank(end[-1]))
+            end--;
+        node->text = spec_arena_copy(r->ctx->arena, start, (size_t)(end - start));
+        node->kind = NODE_STRING;
+        spec_resolve_plain(node);
+        r->at = stop;
+        if (node->kind != NODE_STRING)
+            return true;
+    }
+    size_t length = strlen(node->text);
+    if (strchr(",]}", node->text[length - 1]) || has_comment(node->text))
+        FAIL_AT(r, node->pos,
+                "text without quotes reaches to the end of its line, so that '%s' is all text; hint: put the text in "
+                "quotes",
+                spec_show(r->ctx, node->text));
+    return true;
+}
+
+static bool read_key(struct reader *r, struct spec_node **key)
+{
+    struct spec_node *node = spec_arena_alloc(r->ctx->arena, sizeof *node);
+    node->key_pos = here(r);
+    if (r->at < r->end && (*r->at == '"' || *r->at == '\'')) {
+        node->key = read_quoted(r);
+    } else {
+        const char *start = r->at;
+        while (r->at < r->end && !is_blank(*r->at) && !is_punctuation(*r->at))
+            r->at++;
+        if (r->at > start)
+            node->key = spec_arena_copy(r->ctx->arena, start, (size_t)(r->at - start));
+        else if (r->at == r->end)
+            FAIL(r, "the file ends within a section; hint: is a closing brace missing?");
+        else
+            FAIL(r, "'%c' where a key is expected", *r->at);
+    }
+    if (!node->key)
+        return false;
+    if (!*node->key)
+        FAIL_AT(r, node->key_pos, "a key has no name");
+    *key = node;
+    return skip_blank(r);
+}
+
+static void append(struct spec_node *parent, struct spec_node *node)
+{
+    if (parent->last)
+        parent->last->next = node;
+    else
+        parent->first = node;
+    parent->last = node;
+    parent->count++;
+}
+
+/* key: value. A key that is set twice is an error, but reading continues: there may be more. */
+static bool read_member(struct reader *r, struct spec_node *mapping)
+{
+    struct spec_node *key, *value;
+    if (!read_key(r, &key))
+        return false;
+    if (r->at == r->end || *r->at != ':')
+        FAIL(r, "no ':' after the key '%s'", spec_show(r->ctx, key->key));
+    r->at++;
+    if (!read_value(r, &value))
+        return false;
+    value->key = key->key;
+    value->key_pos = key->key_pos;
+    const struct spec_node *twin = spec_child(mapping, key->key);
+    if (twin) {
+        spec_error(r->ctx, value->key_pos, "'%s' is set twice: here and at %s; hint: keep one of the two",
+                   spec_show(r->ctx, key->key), spec_pos_text(r->ctx, twin->key_pos));
+        return true;
+    }
+    if (mapping->count == SPEC_MAX_MAPPING)
+        FAIL_AT(r, value->key_pos, "a section has more than %d keys", SPEC_MAX_MAPPING);
+    append(mapping, value);
+    return true;
+}
+
+/* The members up to `close`, which is read as well; 0: up to the file's end. */
+static bool read_members(struct reader *r, struct spec_node *node, char close)
+{
+    for (;;) {
+        if (!skip_blank(r))
+            return false;
+        if (r->at == r->end && close)
+            FAIL_AT(r, node->pos, "this %s has no end", node->kind == NODE_LIST ? "list" : "section");
+        if (r->at == r->end)
+            return true;
+        if (*r->at == close) {
+            r->at++;
+            return true;
+        }
+        struct spec_node *item;
+        if (node->kind == NODE_MAPPING) {
+            if (!read_member(r, node))
+                return false;
+        } else {
+            if (!read_value(r, &item))
+                return false;
+            append(node, item);
+        }
+        if (!skip_blank(r))
+            return false;
+        if (r->at < r->end && *r->at == ',')
+            r->at++;
+    }
+}
+
+static bool read_container(struct reader *r, struct spec_node *node)
+{
+    bool list = *r->at++ == '[';
+    if (r->depth == SPEC_MAX_DEPTH)
+        FAIL_AT(r, node->pos, "nested deeper than %d levels; hint: a configuration has only a few", SPEC_MAX_DEPTH);
+    node->kind = list ? NODE_LIST : NODE_MAPPING;
+    r->depth++;
+    bool good = read_members(r, node, list ? ']' : '}');
+    r->depth--;
+    return good;
+}
+
+static bool read_value(struct reader *r, struct spec_node **value)
+{
+    if (!skip_blank(r))
+        return false;
+    struct spec_node *node = spec_arena_alloc(r->ctx->arena, sizeof *node);
+    node->pos = here(r);
+    *value = node;
+    if (++r->num_nodes > SPEC_MAX_NODES)
+        FAIL(r, "more than %d keys and values; hint: is this a configuration?", SPEC_MAX_NODES);
+    if (r->at == r->end)
+        FAIL(r, "the file ends where a value is expected");
+    if (*r->at == '{' || *r->at == '[')
+        return read_container(r, node);
+    if (is_punctuation(*r->at))
+        FAIL(r, "'%c' where a value is expected", *r->at);
+    if (ahead(r, r->at, "'''"))
+        FAIL(r, "text in three quotes is not supported; hint: write it in one line and in double quotes");
+    node->kind = NODE_STRING;
+    if (*r->at == '"' || *r->at == '\'')
+        return (node->text = read_quoted(r)) != NULL;
+    node->plain = true;
+    return read_bare(r, node);
+}
+
+/* ---- the whole file ------------------------------------------------------ */
+
+static bool is_text(const char *text, size_t size)
+{
+    json_t *string = memchr(text, 0, size) ? NULL : json_stringn(text, size);
+    json_decref(string);
+    return string != NULL;
+}
+
+/* Whether the file is text in UTF-8; else reports its first byte that is not. */
+static bool check_text(struct reader *r)
+{
+    if (is_text(r->text, (size_t)(r->end - r->text)))
+        return true;
+    for (size_t length = 1; r->at < r->end; r->at += length, length = 1) {
+        while (length < 4 && r->at + length < r->end && ((unsigned char)r->at[length] & 0xc0) == 0x80)
+            length++;
+        if (!is_text(r->at, length))
+            break;
+    }
+    spec_error(r->ctx, here(r), "not a text file in UTF-8; hint: --deepspeed takes a DeepSpeed configuration in JSON");
+    return false;
+}
+
+static bool read_file(struct reader *r, struct spec_node **root)
+{
+    if (!skip_blank(r))
+        return false;
+    if (r->at == r->end) {
+        spec_error(r->ctx, (struct spec_pos){r->source, 1, 1},
+                   "the file is empty; hint: --deepspeed takes a DeepSpeed configuration in JSON");
+        return false;
+    }
+    if (*r->at == '{' || *r->at == '[') {
+        if (!read_value(r, root) || !skip_blank(r))
+            return false;
+        if (r->at < r->end)
+            FAIL(r, "the file goes on after its end; hint: are there as many braces as there should be?");
+        return true;
+    }
+    struct spec_node *members = spec_arena_alloc(r->ctx->arena, sizeof *members);
+    *members = (struct spec_node){.kind = NODE_MAPPING, .pos = here(r)};
+    *root = members;
+    return read_members(r, members, 0);
+}
+
+struct spec_node *spec_parse_json(struct spec_context *ctx, int source, const char *text, size_t size)
+{
+    struct reader r = {.ctx = ctx, .source = source, .line = 1, .column = 1};
+    if (size >= 3 && memcmp(text, "\xef\xbb\xbf", 3) == 0) { /* a byte order mark, as some editors write it */
+        text += 3;
+        size -= 3;
+    }
+    r.text = r.at = r.mark = text;
+    r.end = text + size;
+    struct spec_node *root = NULL;
+    return check_text(&r) && read_file(&r, &root) ? root : NULL;
+}

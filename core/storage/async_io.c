@@ -1,0 +1,125 @@
+/* async_io.c: chooses the engine, and waits for requests. See async_io.h. */
+#include "core/storage/async_io.h"
+
+#include "core/env_switch.h"
+#include "core/liveness.h"
+#include "core/memory.h"
+#include "core/round_up.h"
+#include "core/storage/io_engine.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { ENGINE_URING, ENGINE_THREADS };
+static const char *const engine_names[] = {"io_uring", "threads"};
+
+struct async_io {
+    struct io_queue queue;
+    struct uring_engine *uring;
+    struct thread_engine *threads;
+    const struct paper_disk *paper; /* NULL: a real disk */
+    char engine[160];
+};
+
+static enum status start_engine(struct async_io *io, int depth, struct error *err)
+{
+    int wanted, refusal = 0;
+    TRY(env_choice("ZTRAIN_AIO", engine_names, COUNT_OF(engine_names), &wanted, err));
+    if (wanted != ENGINE_THREADS) {
+        TRY(uring_engine_start(&io->queue, depth, &io->uring, &refusal, err));
+        snprintf(io->engine, sizeof io->engine, "io_uring, %d blocks in flight", depth);
+        if (!refusal)
+            return STATUS_OK;
+    }
+    if (wanted == ENGINE_URING) {
+        error_system(err, STATUS_USAGE, refusal, "io_uring cannot be used here");
+        return error_hint(err, "without ZTRAIN_AIO, threads are used instead");
+    }
+    snprintf(io->engine, sizeof io->engine, "%d threads with pread and pwrite (%s%s)", depth,
+             refusal ? "io_uring: " : "ZTRAIN_AIO=threads", refusal ? strerror(refusal) : "");
+    return thread_engine_start(&io->queue, depth, &io->threads, err);
+}
+
+enum status async_io_new(const struct aio_settings *settings, struct async_io **out, struct error *err)
+{
+    enum status status;
+    ASSERT(settings->block_size > 0 && settings->queue_depth > 0 && settings->queue_depth <= ASYNC_IO_DEPTH_MAX);
+    *out = NULL;
+    struct async_io *io = memory_zeroed(1, sizeof *io);
+    io_queue_init(&io->queue, round_up(settings->block_size, ASYNC_IO_ALIGN));
+    io->paper = settings->paper;
+    if (!io->paper)
+        TRY_GOTO(start_engine(io, (int)settings->queue_depth, err));
+    *out = io;
+    return STATUS_OK;
+fail:
+    async_io_free(io);
+    return status;
+}
+
+void async_io_free(struct async_io *io)
+{
+    if (!io)
+        return;
+    io_queue_end(&io->queue);
+    uring_engine_stop(io->uring);
+    thread_engine_stop(io->threads);
+    io_queue_release(&io->queue);
+    free(io);
+}
+
+const char *async_io_engine(const struct async_io *io)
+{
+    return io->engine;
+}
+
+void async_io_submit(struct async_io *io, struct io_request *request, const struct io_transfer *transfer)
+{
+    ASSERT(transfer->bytes > 0 && transfer->offset >= 0);
+    if (io->paper) {
+        request->active = true;
+        request->done_at = io->paper->submit(io->paper->owner, transfer->write, transfer->bytes);
+        return;
+    }
+    io_queue_add(&io->queue, request, transfer);
+}
+
+static enum status transfer_error(const struct io_transfer *transfer, int code, int64_t offset, struct error *err)
+{
+    if (code == ENODATA)
+        return error_set(err, STATUS_BROKEN, "'%s' ends at offset %" PRId64 "; hint: another program has cut it",
+                         transfer->path, offset);
+    return error_system(err, STATUS_BROKEN, code, "cannot %s '%s' at offset %" PRId64,
+                        transfer->write ? "write" : "read", transfer->path, offset);
+}
+
+enum status async_io_wait(struct async_io *io, struct io_request *request, struct error *err)
+{
+    struct io_queue *queue = &io->queue;
+    struct slow_call slow;
+    if (io->paper) {
+        if (request->active)
+            io->paper->wait(io->paper->owner, request->done_at);
+        request->active = false;
+        return STATUS_OK;
+    }
+    pthread_mutex_lock(&queue->mutex);
+    const bool active = request->active;
+    const struct io_transfer transfer = request->transfer;
+    pthread_mutex_unlock(&queue->mutex);
+    if (!active)
+        return STATUS_OK;
+    liveness_slow_begin(&slow, transfer.write ? "writing" : "reading", transfer.path, -1);
+    pthread_mutex_lock(&queue->mutex);
+    while (request->active && request->pending > 0)
+        pthread_cond_wait(&queue->done, &queue->mutex);
+    const int code = request->active ? request->code : 0;
+    const int64_t failed_at = request->failed_at;
+    request->active = false;
+    pthread_mutex_unlock(&queue->mutex);
+    liveness_slow_end(&slow);
+    return code ? transfer_error(&transfer, code, failed_at, err) : STATUS_OK;
+}

@@ -1,0 +1,68 @@
+/* async_io.h: asynchronous reads and writes of large pieces of files, for state that is kept on a local disk.
+ *
+ * A request moves a range of a file to or from memory. It is cut into blocks of `block_size` bytes, of which up to
+ * `queue_depth` are in flight at a time, those of earlier requests first:
+ *
+ *     async_io_submit ─> | request | request | …  ─ blocks ─>  engine: io_uring, or threads with pread() and pwrite()
+ *     async_io_wait   <─────────────── the last block of the request is done, or one of them has failed
+ *
+ * The engine is io_uring where the kernel allows it. Containers often forbid it (EPERM, ENOSYS; ENOMEM where little
+ * memory may be locked), and kernels before 5.6 lack its reads and writes: there it is a pool of `queue_depth` threads.
+ * ZTRAIN_AIO=io_uring or ZTRAIN_AIO=threads chooses one.
+ *
+ * A transfer that ends early is continued, as POSIX allows it to end early anywhere. A file that ends before the range
+ * is an error. On files opened with O_DIRECT memory, offset and length are multiples of ASYNC_IO_ALIGN.
+ *
+ * With aio_settings.paper there is no engine: a transfer moves nothing, and both calls go to that disk.
+ *
+ * Any thread may submit and wait; nothing is allocated after async_io_new(). A rank that waits counts as alive for up
+ * to comm.io_timeout_seconds, as in any slow call (core/liveness.h). */
+#ifndef ZTRAIN_CORE_STORAGE_ASYNC_IO_H
+#define ZTRAIN_CORE_STORAGE_ASYNC_IO_H
+
+#include "core/offload_settings.h"
+#include "core/status.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+enum { ASYNC_IO_ALIGN = 4096, ASYNC_IO_DEPTH_MAX = 1024 };
+
+struct async_io;
+
+struct io_transfer {
+    bool write;
+    int fd;
+    const char *path; /* for messages */
+    void *data;
+    int64_t bytes, offset; /* of the range in the file */
+};
+
+/* The caller owns the struct, all zero at first, and keeps it, the path and the memory until async_io_wait() has
+ * returned. Only async_io.c and io_queue.c look into it. */
+struct io_request {
+    struct io_transfer transfer;
+    bool active;             /* submitted, not waited for yet */
+    int64_t issued, pending; /* bytes that the engine has taken; bytes that are not done */
+    int code;                /* the errno of the failure at the lowest offset; 0: none */
+    int64_t failed_at;       /* offset in the file */
+    double done_at;          /* on a disk on paper */
+    struct io_request *next;
+};
+
+/* STATUS_USAGE: ZTRAIN_AIO is wrong, or it names io_uring and the kernel refuses that. */
+enum status async_io_new(const struct aio_settings *settings, struct async_io **io, struct error *err);
+/* Waits until all requests are done; may be NULL. */
+void async_io_free(struct async_io *io);
+
+/* For the log: "io_uring, …" or "8 threads with pread and pwrite, because …". Valid while io lives. */
+const char *async_io_engine(const struct async_io *io);
+
+/* Starts a transfer; the request is not active. */
+void async_io_submit(struct async_io *io, struct io_request *request, const struct io_transfer *transfer);
+
+/* Waits until a request is done and makes it inactive; returns at once if it is not active. STATUS_BROKEN: the
+ * first failure of its blocks. Of several threads that wait for one request, only one gets the failure. */
+enum status async_io_wait(struct async_io *io, struct io_request *request, struct error *err);
+
+#endif

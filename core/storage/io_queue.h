@@ -1,0 +1,42 @@
+/* io_queue.h: the queue between those who submit requests (async_io.h) and the engine that moves their blocks. */
+#ifndef ZTRAIN_CORE_STORAGE_IO_QUEUE_H
+#define ZTRAIN_CORE_STORAGE_IO_QUEUE_H
+
+#include "core/storage/async_io.h"
+
+#include <pthread.h>
+#include <sys/types.h>
+
+struct io_queue {
+    int64_t block_size;
+    pthread_mutex_t mutex;
+    pthread_cond_t arrived;   /* a request, or the end */
+    pthread_cond_t done;      /* a request is done */
+    struct io_request *first; /* with blocks that the engine has not taken; in the order of submission */
+    struct io_request **last; /* where the next request is linked */
+    bool end;
+};
+
+/* A part of a request, or the rest of it after a short transfer. */
+struct io_block {
+    struct io_request *request; /* NULL: none */
+    bool write;
+    int fd;
+    char *data;
+    int64_t bytes, offset;
+};
+
+void io_queue_init(struct io_queue *queue, int64_t block_size);
+void io_queue_release(struct io_queue *queue);
+
+void io_queue_add(struct io_queue *queue, struct io_request *request, const struct io_transfer *transfer);
+void io_queue_end(struct io_queue *queue); /* the engine ends once the queue is empty */
+
+/* Takes the next block. wait: for one to arrive. Returns false if there is none; after waiting that means the end. */
+bool io_queue_take(struct io_queue *queue, bool wait, struct io_block *block);
+
+/* Accounts for a transfer of a block: the number of bytes, or a negative errno. Returns false if the block is done or
+ * has failed, and true if it holds a rest that has to be transferred. */
+bool io_queue_moved(struct io_queue *queue, struct io_block *block, int64_t result);
+
+#endif

@@ -1,0 +1,70 @@
+/* record_file.h: records of fixed sizes in a scratch file, and the memory through which they pass.
+ *
+ *     file      | record 0 | record 1 | record 2 | …                  each starts at a multiple of ASYNC_IO_ALIGN
+ *     buffers   | as large as the largest record | … |                memory of the caller
+ *
+ * The caller chooses the buffer of each transfer, so it also decides how many records are read ahead:
+ *
+ *     load    starts to read a record into a buffer, unless it is there
+ *     use     waits until the record is in the buffer; its bytes may then be read and changed
+ *     claim   the same without reading: all bytes will be overwritten
+ *     store   starts to write the buffer to its record; the bytes may be read meanwhile, but not changed
+ *
+ * A buffer keeps its record until another one is loaded or claimed there, and a record that is loaded again while it is
+ * there is not read. load, use and claim wait for an earlier write of the buffer, and a load for a write of its record
+ * in another buffer. A record that was never stored reads as zeros.
+ *
+ * The first failure stays: use then returns memory with unknown bytes, and record_file_status() the error, so that the
+ * callers in host functions of streams need no way back for errors.
+ *
+ * Several threads may use the file at a time, each with buffers of its own. */
+#ifndef ZTRAIN_CORE_STORAGE_RECORD_FILE_H
+#define ZTRAIN_CORE_STORAGE_RECORD_FILE_H
+
+#include "core/storage/async_io.h"
+#include "core/storage/scratch_folder.h"
+
+#include <stddef.h>
+
+struct record_file;
+
+/* The place that records of these sizes need in the file, and the bytes of one buffer. */
+int64_t record_file_bytes(const int64_t *bytes, int records);
+size_t record_file_buffer_bytes(const int64_t *bytes, int records);
+
+/* Makes the file, with its space reserved. bytes: (records), copied; a record of 0 bytes is never used. The folder and
+ * io outlive the file. folder NULL: no file is made, as io is that of a disk on paper. */
+enum status record_file_new(const struct scratch_folder *folder, struct async_io *io, const char *name,
+                            const int64_t *bytes, int records, int buffers, struct record_file **file,
+                            struct error *err);
+/* Waits for all transfers and closes the file; may be NULL. */
+void record_file_free(struct record_file *file);
+
+/* memory: buffers × record_file_buffer_bytes(), aligned to ASYNC_IO_ALIGN, of the caller. */
+void record_file_set_memory(struct record_file *file, void *memory);
+bool record_file_is_direct(const struct record_file *file);
+
+void record_file_load(struct record_file *file, int record, int buffer);
+void *record_file_use(struct record_file *file, int record, int buffer);
+void *record_file_claim(struct record_file *file, int record, int buffer);
+void record_file_store(struct record_file *file, int record, int buffer);
+
+/* The memory of a buffer, whose bytes are those of a record only between use or claim and the next load or claim. */
+void *record_file_buffer(const struct record_file *file, int buffer);
+
+/* Reads or writes a part of a record, at once and past the buffers. offset, bytes and memory are aligned to
+ * ASYNC_IO_ALIGN. No transfer of the record may be started meanwhile. */
+enum status record_file_read_part(struct record_file *file, int record, int64_t offset, void *memory, int64_t bytes,
+                                  struct error *err);
+enum status record_file_write_part(struct record_file *file, int record, int64_t offset, void *memory, int64_t bytes,
+                                   struct error *err);
+
+/* Waits for all transfers. */
+enum status record_file_flush(struct record_file *file, struct error *err);
+/* The first failure so far, without waiting. */
+enum status record_file_status(struct record_file *file, struct error *err);
+
+/* Bytes read and written since the file was made. */
+void record_file_traffic(const struct record_file *file, int64_t *read, int64_t *written);
+
+#endif

@@ -1,0 +1,124 @@
+#include "gpu/activation_store.h"
+
+#include <stdlib.h>
+
+/* With two, forward would wait for each copy down to end before the next block could begin. */
+enum { BUFFERS = 3 };
+
+struct buffer {
+    void *memory;       /* borrowed: as keep was called with it */
+    struct event *down; /* the input that keep was last called for is in host memory (the store's stream) */
+    struct event *up;   /* the input that is to be read next is here (the store's stream) */
+};
+
+struct activation_store {
+    struct device *device; /* borrowed */
+    struct activation_verbs verbs;
+    int64_t blocks;
+    size_t bytes; /* of the largest input */
+    char *host;   /* (copied_blocks(), bytes), borrowed from the arena */
+    struct stream *stream;
+    struct event *computed; /* a point of the compute stream that the store's stream waits for */
+    struct buffer buffers[BUFFERS];
+};
+
+/* The first blocks, whose inputs leave the device. */
+static int64_t copied_blocks(const struct activation_store *s)
+{
+    return s->blocks > BUFFERS ? s->blocks - BUFFERS : 0;
+}
+
+static char *host_input(const struct activation_store *s, int64_t block)
+{
+    return s->host + (size_t)block * s->bytes;
+}
+
+/* The store's next copy waits for all work that was enqueued on `stream` so far. */
+static void follow(struct activation_store *s, struct stream *stream)
+{
+    event_record(s->computed, stream);
+    stream_wait(s->stream, s->computed);
+}
+
+static void store_keep(void *self, int64_t block, void *memory, size_t bytes, struct stream *stream)
+{
+    struct activation_store *s = self;
+    struct buffer *buffer = &s->buffers[block % BUFFERS];
+    ASSERT(bytes <= s->bytes && block < s->blocks);
+    buffer->memory = memory;
+    if (block < copied_blocks(s)) {
+        follow(s, stream);
+        stream_copy(s->stream, host_input(s, block), memory, bytes);
+        event_record(buffer->down, s->stream);
+    }
+    if (block + 1 >= BUFFERS && block + 1 < s->blocks) /* the next block's buffer holds an input that goes down */
+        stream_wait(stream, s->buffers[(block + 1) % BUFFERS].down);
+}
+
+static void store_fetch(void *self, int64_t block, void *memory, size_t bytes, struct stream *stream)
+{
+    struct activation_store *s = self;
+    const struct buffer *buffer = &s->buffers[block % BUFFERS];
+    ASSERT(bytes <= s->bytes && block < s->blocks && memory == buffer->memory);
+    if (block < copied_blocks(s))
+        stream_wait(stream, buffer->up);
+    int64_t next = block + 1 - BUFFERS; /* shares its buffer with the block whose backward was enqueued before */
+    if (next < 0 || next >= copied_blocks(s))
+        return;
+    const struct buffer *freed = &s->buffers[next % BUFFERS];
+    follow(s, stream);
+    stream_copy_in_order(s->stream, freed->memory, host_input(s, next), bytes);
+    event_record(freed->up, s->stream);
+}
+
+enum status activation_store_new(struct device *device, int64_t blocks, size_t bytes, struct activation_store **store,
+                                 struct error *err)
+{
+    enum status status;
+    *store = NULL;
+    struct activation_store *s = calloc(1, sizeof *s);
+    if (!s)
+        return error_set(err, STATUS_DEVICE, "cannot offload activations: out of memory");
+    s->device = device;
+    s->blocks = blocks;
+    s->bytes = bytes;
+    s->verbs = (struct activation_verbs){.self = s, .buffers = BUFFERS, .keep = store_keep, .fetch = store_fetch};
+    TRY_GOTO(stream_new(device, STREAM_COMM, &s->stream, err));
+    TRY_GOTO(event_new(device, &s->computed, err));
+    for (int i = 0; i < BUFFERS; i++) {
+        TRY_GOTO(event_new(device, &s->buffers[i].down, err));
+        TRY_GOTO(event_new(device, &s->buffers[i].up, err));
+    }
+    *store = s;
+    return STATUS_OK;
+fail:
+    activation_store_free(s);
+    return status;
+}
+
+void activation_store_free(struct activation_store *s)
+{
+    if (!s)
+        return;
+    if (s->stream)
+        stream_free(s->stream);
+    if (s->computed)
+        event_free(s->computed);
+    for (int i = 0; i < BUFFERS; i++) {
+        if (s->buffers[i].down)
+            event_free(s->buffers[i].down);
+        if (s->buffers[i].up)
+            event_free(s->buffers[i].up);
+    }
+    free(s);
+}
+
+void activation_store_layout(struct activation_store *s, struct arena *host)
+{
+    s->host = arena_take(host, MEM_ACTIVATIONS, (size_t)copied_blocks(s) * s->bytes);
+}
+
+const struct activation_verbs *activation_store_verbs(const struct activation_store *s)
+{
+    return &s->verbs;
+}

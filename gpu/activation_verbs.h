@@ -1,0 +1,23 @@
+/* activation_verbs.h: the two verbs by which the transformer lets activations leave the device between forward and
+ * backward. It computes the same whether or not they do; gpu/activation_store.h implements the verbs over host memory.
+ *
+ *   keep   forward has enqueued its last read of the block's input, which lies in `buffer`. From now on the buffer of
+ *          the next block may be written
+ *   fetch  work enqueued on `stream` from now on may read the block's input in `buffer`, where forward had it
+ *
+ * The inputs of the blocks lie in `buffers` buffers in turn: block l's in buffer l % buffers. In a training micro-batch
+ * with tokens keep is called for blocks 0 … L-1 and then fetch for L-1 … 0, each after the work of the block before it
+ * was enqueued; in other passes neither. */
+#ifndef ZTRAIN_GPU_ACTIVATION_VERBS_H
+#define ZTRAIN_GPU_ACTIVATION_VERBS_H
+
+#include "gpu/device.h"
+
+struct activation_verbs {
+    void *self;
+    int buffers; /* at least 2 */
+    void (*keep)(void *self, int64_t block, void *buffer, size_t bytes, struct stream *stream);
+    void (*fetch)(void *self, int64_t block, void *buffer, size_t bytes, struct stream *stream);
+};
+
+#endif

@@ -1,0 +1,158 @@
+#include "gpu/op_cost.h"
+
+enum { FLOAT_BYTES = sizeof(float) };
+
+static double size_of(enum dtype dtype)
+{
+    return (double)dtype_size(dtype);
+}
+
+struct op_cost op_cost_embedding_fwd(const struct embedding_fwd_args *a)
+{
+    return (struct op_cost){0, (double)a->M * (double)a->C * size_of(a->dtype) * (a->wpe ? 3 : 2)};
+}
+
+struct op_cost op_cost_embedding_bwd(const struct embedding_bwd_args *a)
+{
+    double rows = (double)a->M * (double)a->C;
+    double zeroed = (a->accumulate_wte ? 0.0 : (double)a->V) + (a->dwpe && !a->accumulate_wpe ? (double)a->P : 0.0);
+    return (struct op_cost){0, rows * size_of(a->dtype) + rows * 8 * (a->dwpe ? 2 : 1) + zeroed * (double)a->C * 4};
+}
+
+struct op_cost op_cost_norm_fwd(const struct norm_fwd_args *a)
+{
+    return (struct op_cost){0, (double)a->M * (double)a->C * size_of(a->dtype) * (a->delta ? 4 : 2)};
+}
+
+struct op_cost op_cost_norm_bwd(const struct norm_bwd_args *a)
+{
+    return (struct op_cost){0, (double)a->M * (double)a->C * size_of(a->dtype) * (a->dres ? 4 : 3)};
+}
+
+/* A product of M x N x K whose three matrices are read or written once. The bytes are those of an element of (M, N), of
+ * (N, K) and of (M, K). */
+static struct op_cost linear_work(int64_t M, int64_t N, int64_t K, double mn, double nk, double mk)
+{
+    double m = (double)M, n = (double)N, k = (double)K;
+    return (struct op_cost){2 * m * n * k, m * n * mn + n * k * nk + m * k * mk};
+}
+
+struct op_cost op_cost_linear_fwd(const struct linear_fwd_args *a)
+{
+    double size = size_of(a->dtype);
+    return linear_work(a->M, a->N, a->K, size_of(a->y_dtype) + (a->gelu ? size : 0), size, size);
+}
+
+struct op_cost op_cost_linear_bwd_input(const struct linear_bwd_input_args *a)
+{
+    double size = size_of(a->dtype);
+    return linear_work(a->M, a->N, a->K, size, size, size * (a->gelu_aux || a->accumulate ? 2 : 1));
+}
+
+struct op_cost op_cost_linear_bwd_weight(const struct linear_bwd_weight_args *a)
+{
+    double size = size_of(a->dtype);
+    return linear_work(a->M, a->N, a->K, size, FLOAT_BYTES * (a->accumulate ? 2 : 1), size);
+}
+
+struct op_cost op_cost_head_norm_fwd(const struct head_norm_fwd_args *a)
+{
+    return (struct op_cost){0, (double)a->M * (double)(a->heads * a->D) * size_of(a->dtype) * 2};
+}
+
+struct op_cost op_cost_head_norm_bwd(const struct head_norm_bwd_args *a)
+{
+    return (struct op_cost){0, (double)a->M * (double)(a->heads * a->D) * size_of(a->dtype) * 3};
+}
+
+struct op_cost op_cost_rope(const struct rope_args *a)
+{
+    return (struct op_cost){0, (double)a->M * (double)(a->heads * a->R) * size_of(a->dtype) * 2};
+}
+
+/* The number of query-key pairs that are computed if all sequences are as long as the longest. */
+static double attention_pairs(int64_t M, int32_t max_seq, int64_t window)
+{
+    if (window > 0 && window < max_seq)
+        return (double)M * (double)window;
+    return (double)M * ((double)max_seq + 1) / 2;
+}
+
+struct op_cost op_cost_attention_fwd(const struct attention_fwd_args *a)
+{
+    double pairs = attention_pairs(a->M, a->max_seq, a->window) * (double)(a->H * a->D);
+    return (struct op_cost){4 * pairs, (double)a->M * (double)(2 * (a->H + a->KV) * a->D) * size_of(a->dtype)};
+}
+
+struct op_cost op_cost_attention_bwd(const struct attention_bwd_args *a)
+{
+    double pairs = attention_pairs(a->M, a->max_seq, a->window) * (double)(a->H * a->D);
+    return (struct op_cost){10 * pairs, (double)a->M * (double)(4 * (a->H + a->KV) * a->D) * size_of(a->dtype)};
+}
+
+struct op_cost op_cost_swiglu_fwd(const struct swiglu_fwd_args *a)
+{
+    return (struct op_cost){0, (double)a->M * (double)a->F * size_of(a->dtype) * 3};
+}
+
+struct op_cost op_cost_swiglu_bwd(const struct swiglu_bwd_args *a)
+{
+    return (struct op_cost){0, (double)a->M * (double)a->F * size_of(a->dtype) * 5};
+}
+
+struct op_cost op_cost_cross_entropy(const struct cross_entropy_args *a)
+{
+    double n = (double)a->M * (double)a->V;
+    return (struct op_cost){0, n * size_of(a->logits_dtype) + (a->dlogits ? n * size_of(a->dtype) : 0)};
+}
+
+struct op_cost op_cost_dropout(const struct dropout_args *a)
+{
+    return (struct op_cost){0, (double)a->M * (double)a->C * size_of(a->dtype) * 2};
+}
+
+struct op_cost op_cost_add(const struct add_args *a)
+{
+    return (struct op_cost){0, (double)a->n * size_of(a->dtype) * 3};
+}
+
+struct op_cost op_cost_cast(const struct cast_args *a)
+{
+    return (struct op_cost){0, (double)a->n * (size_of(a->dst_dtype) + size_of(a->src_dtype))};
+}
+
+struct op_cost op_cost_accumulate(const struct accumulate_args *a)
+{
+    return (struct op_cost){0,
+                            (double)a->n * (size_of(a->dst_dtype) * (a->accumulate ? 2 : 1) + size_of(a->src_dtype))};
+}
+
+struct op_cost op_cost_sumsq(const struct sumsq_args *a)
+{
+    return (struct op_cost){0, (double)a->n * size_of(a->dtype)};
+}
+
+struct op_cost op_cost_decide_step(const struct decide_step_args *a)
+{
+    return (struct op_cost){0, (double)a->world * (a->units + 1) * 8};
+}
+
+struct op_cost op_cost_find_nonfinite(const struct find_nonfinite_args *a)
+{
+    (void)a; /* only a skipped step reads anything */
+    return (struct op_cost){0, 0};
+}
+
+struct op_cost op_cost_adam(const struct adam_args *a)
+{
+    double states = 2 * size_of(a->master_dtype) + 4 * size_of(a->moment_dtype); /* read and written */
+    return (struct op_cost){0, (double)a->n *
+                                   (states + size_of(a->grad_dtype) + (a->param ? size_of(a->param_dtype) : 0))};
+}
+
+struct op_cost op_cost_momentum(const struct momentum_args *a)
+{
+    double states = a->m ? 16 : 8; /* fp32, read and written */
+    return (struct op_cost){0, (double)a->n *
+                                   (states + size_of(a->grad_dtype) + (a->param ? size_of(a->param_dtype) : 0))};
+}

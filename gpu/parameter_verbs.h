@@ -1,0 +1,40 @@
+/* parameter_verbs.h: the four verbs through which the transformer uses parameters, whatever the ZeRO stage. This floor
+ * declares them, comm/zero implements them.
+ *
+ *   acquire      work enqueued on `stream` from now on may read the unit's parameters
+ *   release      no further work will read them; the memory may be reused after the work enqueued so far
+ *   grads        returns the memory for the unit's gradients (fp32, laid out as the unit). accumulate: add to its
+ *                values; else overwrite every element of every tensor (gaps may stay unwritten or become zeros)
+ *   grads_ready  all work that writes the unit's gradients in this micro-batch is enqueued; their reduction may start
+ *                after it
+ *
+ * The order of calls in a micro-batch, with blocks 1 … L and head L+1. Each unit is acquired and released, where
+ * nothing else is written:
+ *
+ *   training     PASS_FORWARD   0, 1 … L
+ *                PASS_BACKWARD  L+1, forward and backward (tied: while 0 is acquired as well), then L … 1; each calls
+ *                               grads before its ops and grads_ready after its release. Last 0: grads and grads_ready
+ *                               only, it is not acquired
+ *   evaluation   PASS_EVALUATION  0, 1 … L, L+1 (tied: while 0 is acquired as well)
+ *
+ * grads may be called several times before grads_ready and returns the same each time (tied: head first, embedding
+ * last); the caller overwrites a tensor only in its first use. After an error no verb is called any more. */
+#ifndef ZTRAIN_GPU_PARAMETER_VERBS_H
+#define ZTRAIN_GPU_PARAMETER_VERBS_H
+
+#include "gpu/device.h"
+
+enum param_pass { PASS_FORWARD, PASS_BACKWARD, PASS_EVALUATION };
+
+struct param_verbs {
+    void *self;
+    /* *params: the unit's flat range, in the compute dtype */
+    enum status (*acquire)(void *self, int unit, enum param_pass pass, struct stream *stream, const void **params,
+                           struct error *err);
+    void (*release)(void *self, int unit, enum param_pass pass, struct stream *stream);
+    enum status (*grads)(void *self, int unit, struct stream *stream, float **grads, bool *accumulate,
+                         struct error *err);
+    enum status (*grads_ready)(void *self, int unit, struct stream *stream, struct error *err);
+};
+
+#endif

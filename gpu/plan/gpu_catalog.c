@@ -1,0 +1,53 @@
+#include "gpu/plan/gpu_catalog.h"
+
+#include "gpu/peaks.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <strings.h>
+
+/* Multiprocessors, L2 and links (PCIe 4 or 5 x 16 to the host) are from NVIDIA's data sheets and the white papers of
+ * GA100, GH100, AD102 and the Blackwell architecture. `sustained` of the H100 is 700 of 989 TFLOP/s, the rate of large
+ * cublasLt products at 700 W with random values; the A100 reaches more of its lower peak. The others are assumed
+ * to be like their nearest relative. */
+static const struct {
+    const char *option, *name;
+    double memory_gib;
+    int sms;
+    double l2_mib, link, host_link, sustained;
+} models[] = {
+    {"h100", "NVIDIA H100 80GB HBM3", 79.6, 132, 50, 450e9, 64e9, 0.7075},
+    {"h100-pcie", "NVIDIA H100 PCIe", 79.6, 114, 50, 64e9, 64e9, 0.60},
+    {"h200", "NVIDIA H200", 140.4, 132, 50, 450e9, 64e9, 0.7075},
+    {"a100", "NVIDIA A100-SXM4-80GB", 79.3, 108, 40, 300e9, 32e9, 0.82},
+    {"b200", "NVIDIA B200", 178.4, 148, 126, 900e9, 64e9, 0.70},
+    {"rtx4090", "NVIDIA GeForce RTX 4090", 23.6, 128, 72, 32e9, 32e9, 0.75},
+    {"l40s", "NVIDIA L40S", 44.4, 142, 96, 32e9, 32e9, 0.75},
+};
+
+const char gpu_catalog_usual[] = "h100";
+
+enum status gpu_catalog_find(const char *option, struct gpu_model *model, struct error *err)
+{
+    char names[256] = "";
+    for (size_t i = 0; i < COUNT_OF(models); i++) {
+        if (strcasecmp(option, models[i].option) == 0) {
+            *model = (struct gpu_model){.option = models[i].option,
+                                        .name = models[i].name,
+                                        .memory_gib = models[i].memory_gib,
+                                        .sms = models[i].sms,
+                                        .l2_mib = models[i].l2_mib,
+                                        .link = models[i].link,
+                                        .host_link = models[i].host_link,
+                                        .sustained = models[i].sustained,
+                                        .bytes = peaks_bytes(models[i].name)};
+            for (int dtype = 0; dtype < DTYPE_COUNT; dtype++)
+                model->flops[dtype] = peaks_flops(model->name, (enum dtype)dtype, false);
+            return STATUS_OK;
+        }
+        size_t used = strlen(names);
+        snprintf(names + used, sizeof names - used, "%s%s", used ? ", " : "", models[i].option);
+    }
+    error_set(err, STATUS_USAGE, "--device: no GPU '%s' is known", option);
+    return error_hint(err, "one of %s", names);
+}

@@ -1,0 +1,29 @@
+/* gpu_catalog.h: GPUs by name, for plans of a GPU that need not be here. Peaks come from gpu/peaks.h. */
+#ifndef ZTRAIN_GPU_PLAN_GPU_CATALOG_H
+#define ZTRAIN_GPU_PLAN_GPU_CATALOG_H
+
+#include "core/dtype.h"
+#include "core/status.h"
+
+#include <stddef.h>
+
+struct gpu_model {
+    const char *option; /* "h100" */
+    const char *name;   /* as its driver names it */
+    double memory_gib;  /* that the driver reports */
+    int sms;            /* multiprocessors */
+    double l2_mib;
+    double host_link;          /* bytes/s between it and the host, each way: PCIe, by the data sheet */
+    double link;               /* bytes/s that it sends and receives at the same time: NVLink, else PCIe */
+    double sustained;          /* part of its peak that products of bf16 sustain within its power limit */
+    double flops[DTYPE_COUNT]; /* FLOP/s of products by the data sheet (fp32: without TF32) */
+    double bytes;              /* bytes/s of its memory by the data sheet */
+};
+
+/* The GPU of a plan that names none: "h100". */
+extern const char gpu_catalog_usual[];
+
+/* Fills *model with the GPU that --device names, e.g. "h100", in any case. STATUS_USAGE lists the names. */
+enum status gpu_catalog_find(const char *option, struct gpu_model *model, struct error *err);
+
+#endif

@@ -1,0 +1,85 @@
+"""A classifier that ztrain exports, transformers loads without missing keys and predicts with alike; and the other way round.
+
+Needs torch and transformers: .ci/run makes a virtual environment for it.
+"""
+import json
+import os
+import struct
+
+import pytest
+import torch
+from transformers import AutoConfig, AutoModelForSequenceClassification
+
+from harness import GPT2, LLAMA, SEQUENCE, write_megatron
+
+pytestmark = pytest.mark.interop
+
+FAMILIES = {
+    "gpt2": GPT2,
+    "llama": LLAMA,
+    "phi3": {**LLAMA, "model_type": "phi3", "architectures": ["Phi3ForCausalLM"], "partial_rotary_factor": 0.5},
+    "smollm3": {**LLAMA, "model_type": "smollm3", "architectures": ["SmolLM3ForCausalLM"], "no_rope_layer_interval": 2},
+    "qwen3": {**LLAMA, "model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"], "head_dim": 16},
+}
+TASK = {"task": "sequence_classification"}
+
+
+def write_documents(folder, name, count, seed):
+    """Documents of 1 to SEQUENCE tokens other than 0, which pads, with one of three labels."""
+    random = torch.Generator().manual_seed(seed)
+    lengths = torch.randint(1, SEQUENCE + 1, (count,), generator=random).tolist()
+    docs = [torch.randint(1, 60, (n,), generator=random).tolist() for n in lengths]
+    labels = [sum(doc) % 3 for doc in docs]
+    write_megatron(folder.at(name), docs)
+    with open(folder.at(name + ".labels"), "wb") as f:
+        f.write(struct.pack(f"<{count}i", *labels))
+    return docs, labels
+
+
+def scores(model, docs, labels):
+    """Mean loss and accuracy on right-padded documents."""
+    ids = torch.zeros(len(docs), SEQUENCE, dtype=torch.long)
+    for row, doc in enumerate(docs):
+        ids[row, :len(doc)] = torch.tensor(doc)
+    with torch.no_grad():
+        logits = model(ids, attention_mask=(ids != 0).long()).logits
+    targets = torch.tensor(labels)
+    return torch.nn.functional.cross_entropy(logits, targets).item(), (logits.argmax(-1) == targets).float().mean().item()
+
+
+def load(path):
+    model, info = AutoModelForSequenceClassification.from_pretrained(path, output_loading_info=True)
+    assert not any(info[kind] for kind in ("missing_keys", "unexpected_keys", "mismatched_keys")), info
+    return model.eval()
+
+
+def last_evaluation(folder, name="run"):
+    with open(os.path.join(folder.run_folder(name), "metrics.jsonl"), encoding="utf-8") as f:
+        return [row for row in map(json.loads, f) if "eval_loss" in row][-1]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_an_export_loads_and_predicts_alike(folder, family):
+    write_documents(folder, "train", 36, seed=1)
+    docs, labels = write_documents(folder, "validation", 31, seed=2)
+    folder.train({"model": {**TASK, "config": {**FAMILIES[family], "pad_token_id": 0}}, "data": {"packing": False}})
+    folder.ztrain("export", folder.run_folder(), "--out", folder.at("out"))
+    loss, accuracy = scores(load(folder.at("out")), docs, labels)
+    row = last_evaluation(folder)
+    assert abs(row["eval_loss"] - loss) < 1e-5 and abs(row["accuracy"] - accuracy) < 1e-6
+
+
+@pytest.mark.parametrize("family", ["gpt2", "llama"])
+def test_what_transformers_saves_is_read(folder, family):
+    """A learning rate of nearly 0 leaves the weights as they were read."""
+    write_documents(folder, "train", 36, seed=1)
+    docs, labels = write_documents(folder, "validation", 31, seed=2)
+    torch.manual_seed(5)
+    config = {k: v for k, v in FAMILIES[family].items() if k != "architectures"}
+    model = AutoModelForSequenceClassification.from_config(AutoConfig.for_model(**config, pad_token_id=0, num_labels=3)).eval()
+    model.save_pretrained(folder.at("saved"))
+    folder.train({"model": {**TASK, "config": None, "pretrained": folder.at("saved")}, "data": {"packing": False},
+                  "optimizer": {"params": {"lr": 1e-12, "weight_decay": 0.0}}})
+    loss, accuracy = scores(model, docs, labels)
+    row = last_evaluation(folder)
+    assert abs(row["eval_loss"] - loss) < 1e-5 and abs(row["accuracy"] - accuracy) < 1e-6

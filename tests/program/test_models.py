@@ -1,0 +1,66 @@
+"""Families of models, end to end: an import and an export without training in between changes no byte of a tensor; what is
+not supported is refused by name."""
+import json
+import os
+import shutil
+import struct
+
+import pytest
+
+from harness import DATA, ROOT, USAGE
+
+GOLDEN = os.path.join(ROOT, "tests", "golden")
+FAMILIES = ["qwen3-yarn", "phi3", "granite", "smollm3", "olmo2"]
+
+
+def tensors_of(folder):
+    """{name: (dtype, shape, bytes)} of a folder's model.safetensors."""
+    with open(os.path.join(folder, "model.safetensors"), "rb") as f:
+        raw = f.read()
+    (size,) = struct.unpack_from("<Q", raw)
+    header, start = json.loads(raw[8:8 + size]), 8 + size
+    header.pop("__metadata__", None)
+    return {name: (entry["dtype"], entry["shape"], raw[start + entry["data_offsets"][0]:start + entry["data_offsets"][1]])
+            for name, entry in header.items()}
+
+
+@pytest.mark.parametrize("case", FAMILIES)
+def test_a_round_trip_without_training_keeps_every_byte(folder, case):
+    """The rate is so small that no weight changes."""
+    place = os.path.join(GOLDEN, case)
+    folder.train({"model": {"config": None, "pretrained": place}, "train": {"max_steps": 1},
+                  "data": {"train": f"{place}/train", "validation": None, "seq_length": 8},
+                  "optimizer": {"params": {"lr": 1e-30, "weight_decay": 0.0}}, "zero_optimization": {"stage": 3}}, ranks=2)
+    folder.ztrain("export", folder.run_folder(), "--out", folder.at("hf"), "--dtype", "bf16")
+    assert tensors_of(folder.at("hf")) == tensors_of(place)
+    with open(os.path.join(place, "config.json"), encoding="utf-8") as f:
+        before = json.load(f)
+    with open(folder.at("hf", "config.json"), encoding="utf-8") as f:
+        after = json.load(f)
+    assert {key: after[key] for key in before} == before and set(after) - set(before) <= {"dtype"}
+
+
+def test_a_lora_folder_is_refused_by_name(folder):
+    os.mkdir(folder.at("adapter"))
+    with open(folder.at("adapter", "adapter_config.json"), "w", encoding="utf-8") as f:
+        json.dump({"peft_type": "LORA"}, f)
+    done = folder.train({"model": {"config": None, "pretrained": folder.at("adapter")}}, expect=USAGE)
+    assert "holds a LoRA adapter (adapter_config.json), not a model" in done.err and "merge_and_unload" in done.err
+
+
+def test_an_adapter_beside_a_config_has_no_weights(folder):
+    shutil.copytree(os.path.join(GOLDEN, "phi3"), folder.at("adapter"))
+    os.rename(folder.at("adapter", "model.safetensors"), folder.at("adapter", "adapter_model.safetensors"))
+    done = folder.train({"model": {"config": None, "pretrained": folder.at("adapter")}}, expect=DATA)
+    assert "no weights" in done.err and "LoRA adapter" in done.err
+
+
+@pytest.mark.parametrize("model_type, kind", [("mixtral", "a mixture of experts (MoE)"), ("qwen2_5_vl", "a multimodal model")])
+def test_kinds_of_models_are_refused_by_name(folder, model_type, kind):
+    done = folder.train({"model": {"config": {"model_type": model_type}}}, expect=USAGE)
+    assert f"model_type '{model_type}' is {kind}, which is not supported" in done.err
+
+
+def test_an_unknown_model_type_gets_the_list(folder):
+    done = folder.train({"model": {"config": {"model_type": "mamba"}}}, expect=USAGE)
+    assert "'mamba' is not supported; hint: gpt2, llama, mistral, qwen2, qwen3, phi3, granite" in done.err

@@ -1,0 +1,226 @@
+"""Offload to a local disk: the numbers of the same run without it, folders that end with their run, disks that are full,
+slow or fail, and a model that is larger than the memory of the machine."""
+import os
+import re
+import shutil
+import signal
+import subprocess
+
+import pytest
+
+from harness import (BROKEN, BadDisk, DEVICE, FINISHED, GPT2, REQUEUE, ROOT, SLOWNESS, USAGE, ZTRAIN,
+                     count_lines, wait_for_steps, wait_until)
+
+
+def several(ranks):
+    return ["--local-gpus", ranks] if ranks > 1 else []
+
+
+def nvme(folder, changes=None, params=True, **keys):
+    """Changes of a spec that put everything on a disk."""
+    os.makedirs(folder.at("disk"), exist_ok=True)
+    where = {"device": "nvme", "nvme_path": folder.at("disk")}
+    offload = {"stage": 3, "offload_optimizer": {**where, **keys}}
+    if params:
+        offload["offload_param"] = {**where, "max_in_cpu": 0}
+    return {**(changes or {}), "zero_optimization": offload, "aio": {"block_size": 8192, "queue_depth": 4}}
+
+
+def left_on_disk(folder):
+    return sorted(os.listdir(folder.at("disk")))
+
+
+@pytest.mark.parametrize("ranks, changes, engine", [
+    (1, {}, "io_uring"),
+    (2, {"bf16": {"enabled": True}, "train_micro_batch_size_per_gpu": 2}, "threads"),
+], ids=["fp32", "bf16-2-ranks-threads"])
+def test_the_numbers_are_those_of_a_run_without_offload(folder, ranks, changes, engine):
+    """With evaluations, an interruption, a resume with offload, and one without."""
+    changes = {**changes, "train": {"epochs": 3, "eval_interval_steps": 2}, "checkpoint": {"interval_steps": 2}}
+    folder.train({**changes, "zero_optimization": {"stage": 3}}, name="whole", ranks=ranks)
+    short = nvme(folder, {**changes, "train": {"epochs": None, "max_steps": 4, "eval_interval_steps": 2}})
+    done = folder.train(short, name="disk", ranks=ranks, env={"ZTRAIN_AIO": engine})
+    assert re.search(rf"optimizer: [0-9.]+ [KMG]iB in '{folder.at('disk')}/ztrain-offload-00000-\w+', .*{engine}|{engine}", done.out)
+    assert engine.split("_")[-1] in done.out and left_on_disk(folder) == []
+    folder.train(nvme(folder, changes), name="disk", ranks=ranks, more=["--resume", folder.run_folder("disk")])
+    assert folder.metrics("disk").numbers() == folder.metrics("whole").numbers()
+    checkpoint = os.path.join(folder.run_folder("disk"), "checkpoints", "step-00000004")
+    folder.train({**changes, "zero_optimization": {"stage": 1}}, name="other", ranks=ranks, more=["--resume", checkpoint])
+    assert folder.metrics("other").losses[-1] == pytest.approx(folder.metrics("whole").losses[-1], abs=1e-6)
+    assert left_on_disk(folder) == []
+
+
+LONG = {"train": {"epochs": None, "max_steps": 1000000}, "checkpoint": {"interval_steps": 1}}
+
+
+def test_two_jobs_share_a_disk_and_a_killed_one_leaves_nothing_that_stays(folder):
+    alive = folder.start("--config", folder.spec(nvme(folder, LONG), "alive"))
+    killed = folder.start("--config", folder.spec(nvme(folder, LONG), "killed"))
+    wait_for_steps(folder, alive, 1, "alive")
+    wait_for_steps(folder, killed, 1, "killed")
+    both = left_on_disk(folder)
+    os.killpg(killed.pid, signal.SIGKILL)
+    killed.wait()
+    assert left_on_disk(folder) == both and len(both) > 0
+    done = folder.train(nvme(folder, {"train": {"epochs": None, "max_steps": 2}}), name="next")
+    assert len(re.findall(r"deleted '[^']*', which a process that ended early has left", done.out)) == len(both) // 2
+    assert len(left_on_disk(folder)) == len(both) // 2
+    alive.send_signal(signal.SIGTERM)
+    assert folder.wait(alive).code == REQUEUE
+    assert left_on_disk(folder) == []
+
+
+def test_a_full_disk_is_an_error_at_the_start(folder):
+    disk = BadDisk(folder)
+    disk.fails("fallocate ENOSPC ztrain-offload-")
+    done = folder.train(nvme(folder), expect=DEVICE, env=disk.env)
+    assert "cannot reserve" in done.last_words and "No space left on device; hint: " in done.last_words, done
+    assert re.search(r"hint: the disk has [0-9.]+ [KMGT]iB free", done.last_words) and left_on_disk(folder) == []
+    assert not folder.checkpoints()
+
+
+@pytest.mark.parametrize("more", [[], ["--dry-run"]], ids=["run", "dry-run"])
+def test_a_missing_folder_is_an_error_and_is_not_made(folder, more):
+    """An empty mount point would put the files on the disk of the system."""
+    changes = nvme(folder)
+    os.rmdir(folder.at("disk"))
+    done = folder.ztrain("--config", folder.spec(changes), *more, expect=DEVICE)
+    assert f"cannot use nvme_path '{folder.at('disk')}': No such file or directory; hint: mount the disk, or make the folder" in done.err
+    assert not os.path.exists(folder.at("disk"))
+    folder.ztrain("plan", "--config", folder.spec(changes))  # for another machine
+
+
+def test_a_path_without_files_has_a_notice(folder):
+    for device in ({}, {"device": "none"}, {"device": "cpu"}):
+        where = {**device, "nvme_path": "/nowhere"}
+        changes = {"zero_optimization": {"stage": 3, "offload_optimizer": where, "offload_param": where}}
+        done = folder.ztrain("--config", folder.spec(changes), "--dry-run")
+        for section in ("offload_optimizer", "offload_param"):
+            words = f"'zero_optimization.{section}.nvme_path' has no effect with device {device.get('device', 'none')}: nothing is on a disk"
+            assert words in done.out, done
+
+
+def test_host_memory_does_not_grow_with_the_model(folder):
+    """GPT-2 and one with 16 times its parameters: the plan's host memory but for the slice that checkpoints read."""
+    planned = []
+    for width, layers in ((768, 12), (3072, 12)):
+        model = {**GPT2, "vocab_size": 50257, "n_positions": 1024, "n_embd": width, "n_layer": layers, "n_head": width // 64}
+        done = folder.ztrain("plan", "--config", folder.spec({**nvme(folder), "model": {"config": model}, "bf16": {"enabled": True}}))
+        host = {kind: int(size) for kind, size in re.findall(r"host memory: (\w+) +(\d+) bytes", done.out)}
+        host.pop("total")
+        assert host.pop("workspace") < 4 * (50257 + 1024) * width + (16 << 10), done
+        planned.append(host)
+    assert planned[0] == planned[1] and sum(planned[0].values()) < 200 << 20, planned
+
+
+@pytest.mark.parametrize("ranks, line", [(1, "pwrite ENOSPC /optimizer"), (2, "pread EIO /optimizer")])
+def test_a_disk_that_fails_ends_the_run_and_no_checkpoint(folder, ranks, line):
+    disk = BadDisk(folder)
+    env = {**disk.env, "ZTRAIN_AIO": "threads"}
+    job = folder.start("--config", folder.spec(nvme(folder, LONG)), *several(ranks), env=env)
+    wait_for_steps(folder, job, 2)
+    disk.fails(line)
+    done = folder.wait(job)
+    assert done.code == BROKEN, done
+    assert re.search(r"ztrain: error: .*cannot (read|write) '[^']*/ztrain-offload-0000\d-\w+/optimizer' at offset \d+: ", done.err), done
+    assert left_on_disk(folder) == []
+    folder.ztrain("verify", folder.run_folder())
+    disk.works()
+    steps = len(folder.metrics().steps) + 3
+    folder.train(nvme(folder, {"train": {"epochs": None, "max_steps": steps}}), ranks=ranks, more=["--resume", folder.run_folder()])
+    folder.train({"train": {"epochs": None, "max_steps": steps}, "zero_optimization": {"stage": 3}}, name="whole", ranks=ranks)
+    assert folder.metrics().losses == folder.metrics("whole").losses
+
+
+@pytest.mark.long
+@pytest.mark.skipif(SLOWNESS > 1, reason="a sanitizer's run time has to be the first library")
+def test_a_slow_disk_is_no_silent_rank(folder):
+    library = folder.at("slow_files.so")
+    subprocess.run(["cc", "-std=c11", "-D_GNU_SOURCE", "-shared", "-fPIC", "-o", library,
+                    os.path.join(ROOT, "tests/program/slow_files.c"), "-ldl"], check=True)
+    env = {"LD_PRELOAD": library, "SLOW_RANK": "1", "SLOW_CALL": "pread", "SLOW_FILE": "/optimizer", "SLOW_SECONDS": "3",
+           "ZTRAIN_AIO": "threads"}
+    spec = folder.spec(nvme(folder, {"comm": {"timeout_seconds": 1}, "train": {"epochs": 1}}, buffer_count=1))
+    done = folder.wait(folder.start("--config", spec, "--local-gpus", 2, env=env), 60)
+    assert done.code == FINISHED and done.seconds >= 3, done
+
+
+@pytest.mark.parametrize("changes, words", [
+    ({"zero_optimization": {"stage": 2, "offload_optimizer": {"device": "nvme", "nvme_path": "/tmp"}}}, "needs zero_optimization stage 3"),
+    ({"zero_optimization": {"stage": 3, "offload_optimizer": {"device": "nvme"}}}, "nvme_path"),
+    ({"zero_optimization": {"stage": 3, "offload_param": {"device": "nvme"}}}, "nvme_path"),
+])
+def test_a_spec_without_stage_or_path_is_refused(folder, changes, words):
+    done = folder.train(changes, expect=USAGE)
+    assert words in done.err, done
+
+
+def sizes_of(folder):
+    """Bytes of the files of offload."""
+    return [os.path.getsize(os.path.join(top, name)) for top, _, names in os.walk(folder.at("disk")) for name in names]
+
+
+class MemoryGroup:
+    """A memory cgroup in which a command runs, where this process may make one; else its data is limited (RLIMIT_DATA)."""
+
+    def __init__(self, limit):
+        self.path, self.prefix = None, ["prlimit", f"--data={limit}"]
+        for top, key in (("/sys/fs/cgroup", "memory.max"), ("/sys/fs/cgroup/memory", "memory.limit_in_bytes")):
+            path = os.path.join(top, f"ztrain-test-{os.getpid()}")
+            if not os.path.exists(os.path.join(top, "cgroup.procs")):
+                continue
+            try:
+                os.mkdir(path)
+                self.path = path
+                with open(os.path.join(path, key), "r+", encoding="ascii") as f:
+                    f.write(str(limit))
+            except OSError:
+                self.close()
+                continue
+            self.prefix = ["sh", "-c", f'echo $$ >{path}/cgroup.procs && exec "$@"', "sh"]
+            return
+
+    def close(self):
+        if self.path:
+            wait_until(self.removed, 10, "an empty group")
+            self.path = None
+
+    def removed(self):
+        try:
+            os.rmdir(self.path)
+        except OSError:  # its processes are still ending
+            return False
+        return True
+
+
+@pytest.mark.long
+def test_a_model_larger_than_the_memory(folder):
+    """Master weights, m and v alone are larger than the memory that the run may have: 300 MiB, or $ZTRAIN_TEST_LARGER_THAN_MEMORY,
+    a number of GiB or 'free' for what the machine has. That takes minutes, and one and a half times that memory on the disk."""
+    chosen = os.environ.get("ZTRAIN_TEST_LARGER_THAN_MEMORY")
+    with open("/proc/meminfo", encoding="utf-8") as facts:
+        free = int(re.search(r"MemAvailable: +(\d+)", facts.read())[1]) << 10
+    memory = 300 << 20 if not chosen else free if chosen == "free" else int(float(chosen) * (1 << 30))
+    width = 256 if memory < 1 << 30 else 768 if memory < 8 << 30 else 2048
+    block = 12 * width * width
+    layers = memory // (12 * block) + 1
+    model = {**GPT2, "n_embd": width, "n_layer": layers, "n_head": width // 64}
+    spec = folder.spec({**nvme(folder, LONG), "model": {"config": model}, "train_batch_size": 1, "checkpoint": None, "aio": None})
+    group = MemoryGroup(memory)
+    try:
+        with open(folder.at("out"), "wb") as out:
+            job = subprocess.Popen([*group.prefix, ZTRAIN, "--config", spec], stdout=out, stderr=out, cwd=folder.path,
+                                   start_new_session=True)
+        folder.adopt(job)
+        path = os.path.join(folder.run_folder(), "metrics.jsonl")
+        try:
+            wait_until(lambda: count_lines(path) >= 3 or job.poll() is not None, 3000 if chosen else 120, "two steps")
+            with open(folder.at("out"), encoding="utf-8") as out:
+                assert job.poll() is None and len(folder.metrics().steps) >= 2, out.read()[-3000:]
+            assert max(sizes_of(folder)) > memory
+        finally:
+            os.killpg(job.pid, signal.SIGKILL)
+            job.wait()
+            shutil.rmtree(folder.at("disk"), ignore_errors=True)
+    finally:
+        group.close()

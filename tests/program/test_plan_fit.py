@@ -1,0 +1,254 @@
+"""`ztrain plan --fit`: the settings with which a run fits into the memory of GPUs that are not here."""
+import json
+import os
+import re
+
+import pytest
+
+from harness import DEVICE, USAGE, merged
+
+# Hundreds of plans on paper: the sanitizers see their code in the tests of train.memory_limit.
+pytestmark = pytest.mark.long
+
+LLAMA_1B = {"model_type": "llama", "hidden_size": 4096, "intermediate_size": 16384, "num_attention_heads": 32,
+            "num_key_value_heads": 8, "num_hidden_layers": 4, "vocab_size": 32000, "rms_norm_eps": 1e-5,
+            "max_position_embeddings": 4096, "rope_theta": 5e5, "tie_word_embeddings": False}
+BASE = {"model": {"config": LLAMA_1B}, "data": {"seq_length": 2048}, "bf16": {"enabled": True}, "train_batch_size": 64,
+        "train_micro_batch_size_per_gpu": 8, "zero_optimization": {"stage": 1}, "train": {"device": "cuda"}}
+ROW = re.compile(r"^(->|  ) +([\d.]+) +(\d+) +[\d.]+ % +([\d.]+) +([\d.]+) +(?:[\d.]+\.\d +)?(\d+) +(\d+) +(.*)$", re.M)
+
+
+class Fit:
+    """What a plan printed: rows of (best, milliseconds, GiB of device, GiB of a node, micro, accumulation, knobs), best first, and
+    the lines to paste as a mapping."""
+
+    def __init__(self, out):
+        self.rows = [(mark == "->", float(ms), float(device), float(node), int(micro), int(accumulation), rest.split())
+                     for mark, ms, _, device, node, micro, accumulation, rest in ROW.findall(out)]
+        self.lines, path = {}, []
+        for line in out.split("in place of its keys of these names:\n\n")[1].splitlines():
+            level, (key, value) = (len(line) - len(line.lstrip())) // 2, line.strip().split(":")
+            path[level:] = [key]
+            inner = self.lines
+            for section in path[:-1]:
+                inner = inner.setdefault(section, {})
+            if value:
+                word = value.strip() if '"' in value else value.split(" #")[0].strip()
+                inner[key] = json.loads(word) if word.isdigit() or word[0] == '"' else {"true": True, "false": False}.get(word, word)
+
+
+def fit(folder, *more, changes=None, world=8, base=BASE):
+    out = folder.ztrain("plan", "--fit", "--config", folder.spec(merged(base, changes or {}), "fit"), "--world", world, *more).out
+    assert "estimated and not measured" in out
+    return Fit(out)
+
+
+@pytest.mark.parametrize("memory, changes", [("80GiB", {}), ("16GiB", {}), ("7GiB", {}), ("16GiB", {"zero_optimization": {
+    "stage": 3, "offload_optimizer": {"device": "cpu"}}}), ("16GiB", {"activation_checkpointing": {"enabled": True}}),
+    ("7GiB", {"activation_checkpointing": {"enabled": False}})])
+def test_the_lines_fit_when_they_are_pasted(folder, memory, changes):
+    found = fit(folder, "--memory", memory, changes=changes)
+    best, ms, device, _, micro, accumulation, _ = found.rows[0]
+    assert best and device <= float(memory[:-3])
+    assert found.lines["train_batch_size"] == 64 == micro * accumulation * 8
+    # about the fastest, but offload has to gain 2 % for each part that it moves; a step that rounds differently is never the best
+    exact = [row for row in found.rows if "rounds" not in row[-1]]
+    assert ms <= 1.07 * min(row[1] for row in exact)
+    out = pasted(folder, BASE, changes, found, 8, memory)
+    total, reserve = (int(re.search(rf"^  {kind} +(\d+) bytes", out, re.M).group(1)) for kind in ("total", "reserve"))
+    assert (total + reserve) / 2**30 == pytest.approx(device, abs=0.2)
+    assert f"= train_micro_batch_size_per_gpu {micro} x gradient_accumulation_steps {accumulation} x" in out
+
+
+def pasted(folder, base, changes, found, world, memory):
+    """The plan of the spec with the lines: both the plan and a dry run take them under that cap."""
+    spec = folder.spec(merged(merged(base, changes), {**found.lines, "train": {"memory_limit": memory}}), "pasted")
+    dry = folder.ztrain("--config", spec, "--dry-run", "--local-gpus", world)
+    assert "# end of the run spec" in dry.out
+    return folder.ztrain("plan", "--config", spec, "--world", world).out
+
+
+def qwen(hidden, inner, heads, kv_heads, layers, vocabulary, tied):
+    return {"model_type": "qwen2", "hidden_size": hidden, "intermediate_size": inner, "num_attention_heads": heads,
+            "num_key_value_heads": kv_heads, "num_hidden_layers": layers, "vocab_size": vocabulary, "rms_norm_eps": 1e-6,
+            "max_position_embeddings": 32768, "rope_theta": 1e6, "tie_word_embeddings": tied}
+
+
+LLAMA_8B = {**LLAMA_1B, "intermediate_size": 14336, "num_hidden_layers": 32, "vocab_size": 128256, "max_position_embeddings": 8192}
+QWEN_1_5B = qwen(1536, 8960, 12, 2, 28, 151936, True)
+QWEN_7B = qwen(3584, 18944, 28, 4, 28, 152064, False)
+
+
+@pytest.mark.parametrize("model, length, world, memory, offloads, stages", [
+    (LLAMA_8B, 4096, 1, "79GiB", {"optimizer"}, {1}), (QWEN_1_5B, 2048, 1, "24GiB", {"optimizer"}, {1}),
+    (QWEN_7B, 2048, 2, "79GiB", set(), {3}), (QWEN_7B, 2048, 4, "79GiB", set(), {2, 3}), (LLAMA_8B, 4096, 8, "79GiB", set(), {2, 3})],
+    ids=["8B-on-1", "1.5B-on-24GiB", "7B-on-2", "7B-on-4", "8B-on-8"])
+def test_well_known_models_get_sensible_settings(folder, model, length, world, memory, offloads, stages):
+    """One GPU offloads the optimizer alone, and at stage 1, where gradients move once in a step; from two on states are divided
+    instead. The lines are taken as they are."""
+    base = {**BASE, "model": {"config": model}, "data": {"seq_length": length}, "train_micro_batch_size_per_gpu": 1}
+    found = fit(folder, "--memory", memory, base=base, world=world)
+    zero = found.lines["zero_optimization"]
+    assert {name for name in ("optimizer", "param") if f"offload_{name}" in zero} == offloads and zero["stage"] in stages
+    out = pasted(folder, base, {}, found, world, memory)
+    total, reserve = (int(re.search(rf"^  {kind} +(\d+) bytes", out, re.M).group(1)) for kind in ("total", "reserve"))
+    assert total + reserve <= int(memory[:-3]) * 2**30
+
+
+def test_a_7b_model_fits_one_gpu_with_bf16_states(folder):
+    """As LLM.Q trains it: 8 bytes a parameter on the device, no offload, listed next to the best that rounds as usual."""
+    base = {**BASE, "model": {"config": QWEN_7B}, "train_micro_batch_size_per_gpu": 1}
+    rows = fit(folder, base=base, world=1).rows
+    states = [row for row in rows if row[-1][-4:-2] == ["bf16", "all"] and row[-1][2:5] == ["device", "device", "device"]]
+    assert states and 8 * 7.6e9 / 2**30 < min(row[2] for row in states) and "rounds" not in rows[0][-1]
+
+
+def test_less_memory_turns_more_knobs_and_takes_longer(folder):
+    times = []
+    for memory in ("80GiB", "16GiB", "7GiB"):
+        found = fit(folder, "--memory", memory, world=2)
+        assert all(row[2] <= float(memory[:-3]) for row in found.rows)
+        times.append(min(row[1] for row in found.rows))
+    assert times == sorted(times) and times[-1] > 1.1 * times[0]
+    assert found.rows[0][3] > 5  # GiB that had to move to the host
+
+
+def test_train_memory_limit_and_the_gpu_are_the_caps(folder):
+    assert fit(folder, changes={"train": {"memory_limit": "16GiB"}}).rows == fit(folder, "--memory", "16GiB").rows
+    assert max(row[2] for row in fit(folder, "--device", "l40s").rows) <= 44.4
+
+
+def test_the_spec_is_among_the_rows(folder):
+    found = fit(folder)
+    given = [row for row in found.rows if row[-1][-2:] == ["this", "spec"]]
+    assert len(given) == 1 and given[0][4:6] == (8, 1)
+
+
+def test_bf16_states_are_offloaded_as_well(folder):
+    changes = {"bf16": {"bf16_master_weights_and_grads": True, "bf16_optimizer_states": True}}
+    usual, small = (fit(folder, "--memory", "7GiB", changes=c, world=1) for c in ({}, changes))
+    assert small.rows[0][-1][2] == "host" and small.rows[0][-1][-2:] == ["bf16", "all"]
+    assert small.rows[0][3] < 0.6 * usual.rows[0][3]  # GiB of host memory: 8 instead of 18 bytes a parameter
+    pasted(folder, BASE, changes, small, 1, "7GiB")
+
+
+@pytest.mark.parametrize("name", ["Lion", "SGD"])
+def test_other_optimizers_have_fewer_states(folder, name):
+    optimizer = {"type": name, "params": {"lr": 1e-4, **({"momentum": 0.9} if name == "SGD" else {})}}
+    rows, usual = (fit(folder, "--memory", "20GiB", changes=changes, world=1).rows for changes in ({"optimizer": optimizer}, {}))
+    assert all(row[-1][-4:-2] not in (["bf16", "all"], ["bf16", "w+g"]) for row in rows)
+    assert rows[0][1] <= usual[0][1] and any(row[-1][-4:-2] == ["bf16", "all"] for row in usual)
+
+
+def test_less_precise_states_are_listed_and_not_chosen(folder):
+    found = fit(folder, "--memory", "9GiB")
+    rounding = [row for row in found.rows if "rounds" in row[-1]]
+    assert rounding and min(row[1] for row in rounding) < found.rows[0][1] and "rounds" not in found.rows[0][-1]
+    assert "data_types" not in found.lines
+    asked = fit(folder, "--memory", "9GiB", changes={"data_types": {"grad_accum_dtype": "bf16"}})
+    assert "bf16" in asked.rows[0][-1] and "rounds" not in asked.rows[0][-1]
+    assert asked.lines["data_types"] == {"grad_accum_dtype": "bf16"}
+    small = fit(folder, "--memory", "9GiB", changes={"bf16": {"bf16_master_weights_and_grads": True, "bf16_optimizer_states": True}})
+    assert small.rows[0][-1][-2:] == ["bf16", "all"] and small.rows[0][1] < found.rows[0][1]
+    assert small.lines["bf16"] == {"bf16_master_weights_and_grads": True, "bf16_optimizer_states": True}
+
+
+def test_nvme_is_the_last_resort(folder):
+    """Where host memory is limited as well; nothing is written to the disk."""
+    free = fit(folder, "--memory", "7GiB", world=2)
+    assert all("nvme" not in row[-1] for row in free.rows)
+    roomy = fit(folder, "--memory", "7GiB", "--node-memory", "1TiB", world=2)
+    assert roomy.rows[0] == free.rows[0] and roomy.lines == free.lines
+    tight = fit(folder, "--memory", "7GiB", "--node-memory", "20GiB", world=2)
+    exact = [row for row in tight.rows if "rounds" not in row[-1]]
+    assert all("nvme" in row[-1] for row in exact) and exact[0][1] > 1.2 * free.rows[0][1]
+    assert tight.lines["zero_optimization"]["offload_optimizer"] == {"device": "nvme", "nvme_path": "/local_nvme"}
+    assert tight.lines["zero_optimization"]["stage"] == 3 and max(row[3] for row in tight.rows) <= 20
+    out = folder.ztrain("plan", "--config", folder.spec(merged(BASE, tight.lines)), "--world", 2).out
+    assert re.search(r"^  disk +\d+ bytes", out, re.M)
+
+
+def on_disk(folder, what):
+    os.makedirs(folder.at("disk #1"), exist_ok=True)
+    away = {"device": "nvme", "nvme_path": folder.at("disk #1")}  # a comment in YAML, without quotes
+    return {"zero_optimization": {"stage": 3, **{f"offload_{name}": away for name in what}}, "train_micro_batch_size_per_gpu": 16}
+
+
+def test_the_disk_of_the_spec_is_searched_and_named(folder):
+    found = fit(folder, "--memory", "9GiB", changes=on_disk(folder, ["optimizer"]), world=2)
+    given = [row for row in found.rows if row[-1][-2:] == ["this", "spec"]]
+    assert not given or "nvme" in given[0][-1]
+    assert found.lines["zero_optimization"]["offload_optimizer"] == {"device": "cpu"}  # which is faster, and fits
+    tight = fit(folder, "--memory", "7GiB", "--node-memory", "20GiB", changes=on_disk(folder, ["optimizer"]), world=2)
+    assert tight.lines["zero_optimization"]["offload_optimizer"]["nvme_path"] == folder.at("disk #1")
+    assert os.listdir(folder.at("disk #1")) == []
+
+
+def test_the_disk_takes_time(folder):
+    """12 bytes a parameter of state are written once in a step, 4 of gradients once in a micro-batch, and both are read as
+    often, but for what still is in a buffer. The ranks share the disk."""
+    spec = folder.spec(merged(BASE, on_disk(folder, ["optimizer"])), "disk")
+
+    def speed(world, *more):
+        out = folder.ztrain("plan", "--speed", "--config", spec, "--world", world, *more).out
+        return [float(re.search(rf"{words} +([\d.]+)", out).group(1)) for words in ("the disk is busy for", r"total +[\d.]+")]
+    params = int(re.search(r"(\d+) parameters$", folder.ztrain("plan", "--config", spec).out, re.M).group(1))
+    for world, rates in ((1, (6.5, 3.5)), (4, (6.5, 3.5)), (1, (20, 10))):
+        more = [] if rates[0] == 6.5 else ["--assume", f"disk-read={rates[0]}GB,disk-write={rates[1]}GB"]
+        busy, total = speed(world, *more)
+        micro_batches = 64 / 16 / world
+        whole = 1e3 * (12 + 4 * micro_batches) * params * (1e-9 / rates[0] + 1e-9 / rates[1])
+        assert 0.75 * whole < busy < 1.001 * whole
+        assert total >= 0.999 * busy
+    assert speed(1, "--assume", "disk-read=1GB")[1] > speed(1)[1] > speed(1, "--assume", "disk-read=50GB,disk-write=50GB")[1]
+    both = folder.spec(merged(BASE, on_disk(folder, ["optimizer", "param"])), "both")
+    out = folder.ztrain("plan", "--speed", "--config", both).out
+    assert "disk of each node, shared by 1 rank: 6.5 GB/s read, 3.5 GB/s written" in out and os.listdir(folder.at("disk #1")) == []
+
+
+def test_what_fits_nowhere_ends_with_5_and_the_smallest_need(folder):
+    spec = folder.spec(BASE, "fit")
+    done = folder.ztrain("plan", "--fit", "--config", spec, "--world", 8, "--memory", "1GiB", expect=DEVICE)
+    need = re.search(r"a rank needs at least ([\d.]+) GiB of device memory, with (\S+=\S+,? ?)+, and has 1.0 GiB", done.err)
+    assert fit(folder, "--memory", f"{float(need.group(1)) + 0.06:.2f}GiB").rows
+    done = folder.ztrain("plan", "--fit", "--config", spec, "--world", 8, "--memory", f"{float(need.group(1)) - 0.06:.2f}GiB",
+                         expect=DEVICE)
+    assert need.group(1) in done.err
+
+
+def test_the_memory_of_a_node_is_a_cap_as_well(folder):
+    spec = folder.spec(BASE, "fit")
+    free = fit(folder, "--memory", "7GiB", world=2)
+    assert min(row[3] for row in free.rows) > 5
+    done = folder.ztrain("plan", "--fit", "--config", spec, "--world", 2, "--memory", "7GiB", "--node-memory", "100MiB", expect=DEVICE)
+    assert "a node needs at least" in done.err and "of host memory" in done.err
+    halves = fit(folder, "--memory", "7GiB", "--local-gpus", 1, world=2)
+    assert min(row[3] for row in halves.rows) == pytest.approx(min(row[3] for row in free.rows) / 2, abs=0.11)
+
+
+def test_slow_links_to_the_host_cost_time(folder):
+    fast, slow, poor = (min(row[1] for row in fit(folder, "--memory", "7GiB", "--assume", rate, world=2).rows)
+                        for rate in ("host-link=400GB,host-memory=400GB", "host-link=2GB,host-memory=400GB",
+                                     "host-link=400GB,host-memory=1GB"))
+    assert slow > 1.2 * fast and poor > 1.2 * fast
+
+
+@pytest.mark.parametrize("arguments, words", [
+    (["plan", "--fit", "--memory", "80G"], "--memory: '80G' is not a size"),
+    (["plan", "--fit", "--node-memory", "lots"], "--node-memory: 'lots' is not a size"),
+    (["plan", "--fit", "--assume", "host-link=fast"], "host-link='fast' is not a rate"),
+    (["plan", "--fit", "--assume", "host-disk=2GB"], "host-memory"),
+    (["plan", "--fit", "--speed"], "one of the two"),
+    (["plan", "--speed", "--node-memory", "80GiB"], "plan --fit"), (["--fit"], "ztrain plan --fit"),
+    (["--memory", "80GiB"], "train.memory_limit")])
+def test_wrong_questions_are_refused(folder, arguments, words):
+    done = folder.ztrain(*arguments, "--config", folder.spec(), expect=USAGE)
+    assert words in done.err
+
+
+def test_on_one_rank_offload_is_tried_at_both_kinds_of_stages(folder):
+    """Stage 1 keeps gradients on the device and moves them once in a step; from stage 2 on they move in each micro-batch."""
+    for stage in (0, 3):
+        rows = fit(folder, "--memory", "12GiB", changes={"zero_optimization": {"stage": stage}}, world=1).rows
+        stages = {row[-1][0] for row in rows if row[-1][2:4] == ["host", "device"]}
+        assert "1" in stages and stages & {"2", "3"}, (stage, rows)

@@ -1,0 +1,128 @@
+"""`ztrain plan`: its bytes in columns, next to the cap of the GPU, of the run spec or of --memory, and the host memory of a node."""
+import re
+
+import pytest
+
+from harness import DEVICE, USAGE, merged
+
+LLAMA_1B = {"model_type": "llama", "hidden_size": 4096, "intermediate_size": 16384, "num_attention_heads": 32,
+            "num_key_value_heads": 8, "num_hidden_layers": 4, "vocab_size": 32000, "rms_norm_eps": 1e-5,
+            "max_position_embeddings": 4096, "rope_theta": 5e5, "tie_word_embeddings": False}
+BASE = {"model": {"config": LLAMA_1B}, "data": {"seq_length": 2048}, "bf16": {"enabled": True}, "train_batch_size": 64,
+        "train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": 3}, "train": {"device": "cuda"}}
+AWAY = {"zero_optimization": {"offload_optimizer": {"device": "cpu"}, "offload_param": {"device": "cpu"}}}
+
+
+def plan(folder, *more, changes=None, expect=0):
+    done = folder.ztrain("plan", "--config", folder.spec(merged(BASE, changes or {})), *more, expect=expect,
+                         env={"CUDA_VISIBLE_DEVICES": ""})
+    return done.out + done.err
+
+
+def share(out):
+    """Percent of the cap, with the reserve, and the cap."""
+    found = re.search(r"^  ([\d.]+) % of (.*), with the reserve ([\d.]+) %$", out, re.M)
+    return float(found.group(1)), float(found.group(3)), found.group(2)
+
+
+def test_the_share_is_that_of_the_cap(folder):
+    out = plan(folder, "--world", 8)
+    total, reserve = (int(re.search(rf"^  {kind} +(\d+) bytes", out, re.M).group(1)) for kind in ("total", "reserve"))
+    caps = {(): (79.6 * 2**30, "the 79.6 GiB of NVIDIA H100 80GB HBM3, assumed"), ("--memory", "24GiB"): (24 * 2**30, "train.memory_limit 24GiB"),
+            ("--set", "train.memory_limit=40GB"): (40e9, "train.memory_limit 40GB"),
+            ("--device", "l40s"): (44.4 * 2**30, "the 44.4 GiB of NVIDIA L40S, assumed")}
+    for option, (cap, name) in caps.items():
+        plain, whole, named = share(plan(folder, "--world", 8, *option))
+        assert named == name
+        assert plain == pytest.approx(100 * total / cap, abs=0.06)
+        assert whole == pytest.approx(100 * (total + reserve) / cap, abs=1)  # cuDNN's workspace depends on the GPU
+
+
+def test_a_cap_above_the_gpu_is_named_and_changes_nothing(folder):
+    for option in (("--memory", "80GiB"), ("--set", "train.memory_limit=90GB")):
+        out = plan(folder, "--world", 8, *option)
+        assert "more than the GPU's 79.6 GiB: the GPU's memory is the cap" in out and "% of the 79.6 GiB of NVIDIA H100" in out
+    large = {"train_micro_batch_size_per_gpu": 64, "train": {"memory_limit": "200GiB"}}
+    assert "of device memory on each rank, more than the GPU's" in plan(folder, changes=large, expect=DEVICE)
+
+
+def test_more_than_the_cap_ends_with_5_and_with_what_fits(folder):
+    out = plan(folder, "--memory", "20GiB", "--world", 1, expect=DEVICE)
+    assert "more than train.memory_limit 20GiB" in out and "it fits with" in out
+
+
+def test_lines_are_columns_and_host_memory_has_its_sum(folder):
+    out = plan(folder, "--world", 8, "--local-gpus", 4, changes=AWAY)
+    rows = re.findall(r"^  ((?:host memory: )?\w+) +(\d+) bytes +([\d.]+) MiB", out, re.M)
+    ends = {(line.index(" bytes "), line.index(" MiB")) for line in out.splitlines() if re.match(r"^  \S.* \d+ bytes +[\d.]+ MiB", line)}
+    assert len(ends) == 1, out
+    host = {label.removeprefix("host memory: "): int(size) for label, size, _ in rows if label.startswith("host memory: ")}
+    total = host.pop("total")
+    assert total == pytest.approx(sum(host.values()), abs=4096) and {"parameters", "gradients", "optimizer"} <= set(host)
+    ranks, each, node = re.search(r"memory of a node: (\d+) ranks x ([\d.]+) GiB = ([\d.]+) GiB$", out, re.M).groups()
+    assert int(ranks) == 4
+    assert float(each) == pytest.approx(total / 2**30, abs=0.06) and float(node) == pytest.approx(4 * total / 2**30, abs=0.06)
+
+
+@pytest.mark.parametrize("arguments, words", [
+    (["--memory", "80G"], "--memory: '80G' is not a size"), (["--device", "h1000"], "no GPU 'h1000' is known"),
+    (["--speed", "--memory", "80GiB"], "--memory is an option of plan and plan --fit"),
+    (["--node-memory", "80GiB"], "--node-memory is an option of plan --fit"), (["--link", "400Gbit"], "plan --speed and --fit")])
+def test_wrong_questions_are_refused(folder, arguments, words):
+    assert words in plan(folder, *arguments, expect=USAGE)
+
+
+# --- DeepSpeed's estimators -------------------------------------------------------------------------------------------
+# estimate_zero2_model_states_mem_needs (deepspeed/runtime/zero/stage_1_and_2.py) and estimate_zero3_model_states_mem_needs
+# (deepspeed/runtime/zero/stage3.py), with additional_buffer_factor 1 and zero_init: bytes of a GPU and of a node's host memory.
+
+def estimate_zero2(params, gpus_per_node, nodes, cpu_offload):
+    gpus = nodes * gpus_per_node
+    if cpu_offload:
+        return 2 * params, params * max(4 * gpus, 16)
+    return 4 * params + 16 * params / gpus, params * 4 * gpus_per_node
+
+
+def estimate_zero3(params, largest_layer, gpus_per_node, nodes, cpu_offload, cpu_offload_params):
+    largest, gpus = 4 * largest_layer, nodes * gpus_per_node
+    if not cpu_offload:
+        return largest + 18 * params / gpus, None
+    if cpu_offload_params:
+        return largest, 18 * params / nodes
+    return largest + 2 * params / gpus, 16 * params / nodes
+
+
+def states(folder, world, per_node, stage, optimizer, param):
+    """The parameters, their largest layer, and the bytes of model states on a device and on a node."""
+    zero = {"stage": stage, "offload_optimizer": {"device": optimizer}, "offload_param": {"device": param}}
+    out = plan(folder, "--world", world, "--local-gpus", per_node, changes={"zero_optimization": zero})
+    kinds = ("parameters", "gradients", "optimizer")
+    device, host = ({kind: int(size) for kind, size in re.findall(rf"^  {place}(\w+) +(\d+) bytes", out, re.M)}
+                    for place in ("", "host memory: "))
+    params = int(re.search(r"(\d+) parameters$", out, re.M).group(1))
+    return params, sum(device[kind] for kind in kinds), per_node * sum(host.get(kind, 0) for kind in kinds)
+
+
+@pytest.mark.parametrize("nodes, per_node", [(1, 1), (1, 8), (2, 4)])
+@pytest.mark.parametrize("optimizer, param", [("none", "none"), ("cpu", "none"), ("cpu", "cpu")])
+def test_stage_3_takes_what_deepspeed_estimates(folder, optimizer, param, nodes, per_node):
+    params, device, host = states(folder, nodes * per_node, per_node, 3, optimizer, param)
+    # DeepSpeed's 4 x the largest layer is a buffer, which ztrain counts as communication
+    gpu, cpu = estimate_zero3(params, 0, per_node, nodes, optimizer == "cpu", param == "cpu")
+    assert device == pytest.approx(gpu, rel=1e-3, abs=1e-3 * params)
+    assert host == pytest.approx(cpu or 0, rel=1e-3)  # without offload DeepSpeed's host memory is that of loading the model
+
+
+@pytest.mark.parametrize("nodes, per_node", [(1, 1), (1, 4), (2, 4)])
+@pytest.mark.parametrize("offload", [False, True])
+def test_stage_2_takes_what_deepspeed_estimates_or_less(folder, offload, nodes, per_node):
+    gpus = nodes * per_node
+    params, device, host = states(folder, gpus, per_node, 2, "cpu" if offload else "none", "none")
+    gpu, cpu = estimate_zero2(params, per_node, nodes, offload)
+    if offload:
+        assert device == pytest.approx(gpu, rel=1e-3)
+        # all ranks of a node; DeepSpeed counts the whole state on each node, and 4 bytes a parameter on every rank from 5 ranks on
+        assert host == pytest.approx(16 * params / nodes, rel=1e-3) and host <= 1.001 * cpu
+    else:
+        # DeepSpeed's bf16 gradients are whole on each rank; ztrain's are divided as they are reduced
+        assert device == pytest.approx(gpu - 2 * params, rel=1e-3) and host == 0

@@ -1,0 +1,154 @@
+/* test_checkpoint_race.c: the newest checkpoint of a run that deletes and replaces it in the meantime. Hooks in the
+ * reading of manifests and in the export play that run. */
+#include "ckpt/manifest.h"
+#include "tests/unit/checkpoint_case.h"
+
+static void (*meanwhile)(int calls);
+static int loads, exports;
+
+static enum status manifest_load_and_meanwhile(const char *dir, struct manifest **manifest, struct error *err)
+{
+    loads++;
+    if (meanwhile)
+        meanwhile(loads);
+    return manifest_load(dir, manifest, err);
+}
+
+#define manifest_load manifest_load_and_meanwhile
+#include "ckpt/checkpoint_folders.c"
+#include "ckpt/checkpoint_read.c"
+#undef manifest_load
+
+static void save(int step)
+{
+    char path[FS_PATH_MAX];
+    struct case_save how = {.world = 1, .step = step, .keep_last = 1};
+    case_save_ok(&how, path);
+}
+
+/* An export reads everything again, from files that it opens anew. */
+static int64_t exported_step;
+
+static enum status read_again(const struct checkpoint *checkpoint, const char *out, enum dtype dtype, int64_t bytes,
+                              struct error *err)
+{
+    (void)out, (void)dtype, (void)bytes;
+    if (exports++ == 0)
+        save(2);
+    close_files(reader_of(checkpoint));
+    exported_step = checkpoint->position.step;
+    return checkpoint_verify(checkpoint, err);
+}
+
+#define huggingface_export read_again
+#include "cmd/export.c"
+#include "cmd/unknown_word.c"
+#undef huggingface_export
+
+static int doomed; /* the call during which the newest checkpoint is replaced by the next */
+
+static void train_on(int calls)
+{
+    if (calls != doomed)
+        return;
+    meanwhile = NULL;
+    save(2);
+}
+
+/* The checkpoint is deleted while it is listed, or while it is opened. */
+static void test_a_newest_one_that_is_deleted_is_taken_again(void **unused)
+{
+    (void)unused;
+    for (doomed = 1; doomed <= 2; doomed++) {
+        struct checkpoint *checkpoint;
+        struct error err = {.code = STATUS_OK};
+        case_remove(case_dir);
+        assert_int_equal(mkdir(case_dir, 0777), 0);
+        save(1);
+        loads = 0;
+        meanwhile = train_on;
+        if (checkpoint_open(case_dir, true, &checkpoint, &err) != STATUS_OK)
+            fail_msg("deleted at call %d: %s", doomed, err.text);
+        assert_int_equal(checkpoint->position.step, 2);
+        checkpoint_close(checkpoint);
+        case_load_ok(case_dir, false, 1, 2);
+    }
+}
+
+static void test_one_that_stays_and_is_damaged_is_read_once(void **unused)
+{
+    (void)unused;
+    struct checkpoint *checkpoint;
+    struct error err;
+    char path[FS_PATH_MAX];
+    size_t bytes;
+    save(1);
+    case_path(path, "step-00000001/rank-00000.zst");
+    char *data = case_read(path, &bytes);
+    data[bytes / 2] ^= 1;
+    case_write(path, data, bytes);
+    free(data);
+    loads = 0;
+    assert_int_equal(checkpoint_open(case_dir, true, &checkpoint, &err), STATUS_CHECKPOINT);
+    assert_non_null(strstr(err.text, "none of the 1 checkpoints in"));
+    assert_int_equal(loads, 2); /* once when it is listed, once when it is opened */
+}
+
+static int newest;
+
+static void train_faster(int calls)
+{
+    (void)calls;
+    void (*again)(int) = meanwhile;
+    meanwhile = NULL;
+    save(++newest);
+    meanwhile = again;
+}
+
+static void test_it_is_not_taken_again_for_ever(void **unused)
+{
+    (void)unused;
+    struct checkpoint *checkpoint;
+    struct error err;
+    save(newest = 1);
+    meanwhile = train_faster;
+    assert_int_equal(checkpoint_open(case_dir, true, &checkpoint, &err), STATUS_CHECKPOINT);
+    meanwhile = NULL;
+    assert_true(newest <= 1 + 3 * CHECKPOINT_TRIES);
+}
+
+static void test_an_export_takes_the_newest_again(void **unused)
+{
+    (void)unused;
+    struct error err = {.code = STATUS_OK};
+    char name[] = "export", dir[FS_PATH_MAX], option[] = "--out", out[] = "unused";
+    char *argv[] = {name, dir, option, out};
+    save(1);
+    snprintf(dir, sizeof dir, "%s", case_dir);
+    exports = 0;
+    if (cmd_export(4, argv, &err) != STATUS_OK)
+        fail_msg("%s", err.text);
+    assert_int_equal(exports, 2);
+    assert_int_equal(exported_step, 2);
+}
+
+static int setup(void **state)
+{
+    meanwhile = NULL;
+    return case_setup(state);
+}
+
+int main(void)
+{
+#ifdef _OPENMP
+    omp_set_num_threads(1); /* this process forks */
+#endif
+#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, case_teardown)
+    const struct CMUnitTest tests[] = {
+        TEST(test_a_newest_one_that_is_deleted_is_taken_again),
+        TEST(test_one_that_stays_and_is_damaged_is_read_once),
+        TEST(test_it_is_not_taken_again_for_ever),
+        TEST(test_an_export_takes_the_newest_again),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,97 @@
+/* test_cuda_reserve.c: what a GPU's memory holds outside of a plan, against figures computed by hand. */
+#include "gpu/cuda_reserve.h"
+#include "gpu/plan/device_plan.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+static const size_t mib = 1 << 20;
+
+static struct device *open_gpu(void) /* an H100, assumed */
+{
+    struct error err;
+    struct device *device;
+    assert_int_equal(device_plan_open(NULL, &device, &err), STATUS_OK);
+    return device;
+}
+
+static struct op_limits attention_of(int32_t sequences, int32_t length, enum dtype dtype)
+{
+    struct op_limits limits = {.dtype = dtype, .max_tokens = (int64_t)sequences * length};
+    limits.attention_bwd = (struct attention_bwd_args){
+        .dtype = dtype, .M = limits.max_tokens, .H = 32, .KV = 8, .D = 128, .num_seqs = sequences, .max_seq = length};
+    return limits;
+}
+
+static size_t cudnn_part(struct device *device, int32_t sequences, int32_t length, enum dtype dtype, size_t workspace)
+{
+    struct cuda_reserve reserve;
+    struct op_limits limits = attention_of(sequences, length, dtype);
+    cuda_reserve_fill(&reserve, device, 1, &limits, workspace);
+    assert_int_equal(reserve.parts[CUDA_RESERVE_NCCL], 0);
+    return reserve.parts[CUDA_RESERVE_CUDNN];
+}
+
+static void cudnn_keeps_a_square_for_each_head_of_a_piece(void **state)
+{
+    (void)state;
+    struct device *device = open_gpu();
+    /* 32 heads x 1024 x 1024 x 2 bytes = 64 MiB a sequence; 4 of them are below 79.6 GiB / 256 = 318 MiB, 8 take 2
+     * pieces; and two floats for each row of each head */
+    assert_int_equal(cudnn_part(device, 1, 1024, DTYPE_BF16, 0), 64 * mib + 2 * 4 * 32 * 1024);
+    assert_int_equal(cudnn_part(device, 4, 1024, DTYPE_F16, 0), 256 * mib + 4 * 2 * 4 * 32 * 1024);
+    assert_int_equal(cudnn_part(device, 8, 1024, DTYPE_BF16, 0), 256 * mib + 8 * 2 * 4 * 32 * 1024);
+    assert_int_equal(cudnn_part(device, 4, 1024, DTYPE_BF16, 56 * mib), 200 * mib + 4 * 2 * 4 * 32 * 1024);
+    assert_int_equal(cudnn_part(device, 4, 1024, DTYPE_BF16, 500 * mib), 0);
+    assert_int_equal(cudnn_part(device, 4, 1024, DTYPE_F32, 0), 0);
+    /* 32 x 8192 x 8192 x 2 = 4 GiB are one piece; 16 GiB are more than 1/16 of the memory: ztrain's kernels */
+    assert_int_equal(cudnn_part(device, 1, 8192, DTYPE_BF16, 0), 4096 * mib + 2 * 4 * 32 * 8192);
+    assert_int_equal(cudnn_part(device, 1, 16384, DTYPE_BF16, 0), 0);
+    strcpy(device->capability, "9.0"); /* a GPU that is here: its plans are in the workspace */
+    assert_int_equal(cudnn_part(device, 4, 1024, DTYPE_BF16, 0), 0);
+    device_close(device);
+}
+
+static void ranks_have_buffers_and_the_total_is_the_sum(void **state)
+{
+    (void)state;
+    struct device *device = open_gpu();
+    struct op_limits limits = attention_of(1, 1024, DTYPE_BF16);
+    size_t before = 0;
+    for (int world = 1; world <= 3; world++) {
+        struct cuda_reserve reserve;
+        size_t sum = 0;
+        cuda_reserve_fill(&reserve, device, world, &limits, 0);
+        for (int i = 0; i < CUDA_RESERVE_PARTS; i++)
+            sum += reserve.parts[i];
+        assert_int_equal(reserve.total, sum);
+        assert_true(reserve.parts[CUDA_RESERVE_CONTEXT] > 0 && reserve.total > before);
+        before = reserve.total;
+    }
+    device_close(device);
+}
+
+static void the_cpu_has_no_reserve(void **state)
+{
+    (void)state;
+    struct device cpu = {.kind = DEVICE_CPU};
+    struct cuda_reserve reserve = {.total = 1};
+    struct op_limits limits = attention_of(1, 1024, DTYPE_BF16);
+    cuda_reserve_fill(&reserve, &cpu, 8, &limits, 0);
+    assert_int_equal(reserve.total, 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(cudnn_keeps_a_square_for_each_head_of_a_piece),
+        cmocka_unit_test(ranks_have_buffers_and_the_total_is_the_sum),
+        cmocka_unit_test(the_cpu_has_no_reserve),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

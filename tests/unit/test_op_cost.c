@@ -1,0 +1,72 @@
+/* test_op_cost.c: FLOPs and bytes of ops against figures computed by hand; fp32 outputs count four bytes an
+ * element. */
+#include "gpu/op_cost.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+enum { M = 100, N = 30, K = 7 };
+
+static void check(struct op_cost work, double flops, double bytes)
+{
+    if (work.flops != flops || work.bytes != bytes)
+        fail_msg("%g FLOPs and %g bytes; expected %g and %g", work.flops, work.bytes, flops, bytes);
+}
+
+static void products_count_outputs_in_their_dtype(void **state)
+{
+    (void)state;
+    const double flops = 2.0 * M * N * K, x = 2 * M * K, w = 2 * N * K, y = 2 * M * N;
+    struct linear_fwd_args fwd = {.dtype = DTYPE_BF16, .y_dtype = DTYPE_BF16, .M = M, .N = N, .K = K};
+    check(op_cost_linear_fwd(&fwd), flops, x + w + y);
+    fwd.gelu = true; /* aux is a second output */
+    check(op_cost_linear_fwd(&fwd), flops, x + w + 2 * y);
+    fwd.gelu = false;
+    fwd.y_dtype = DTYPE_F32; /* logits */
+    check(op_cost_linear_fwd(&fwd), flops, x + w + 2 * y);
+    fwd.dtype = DTYPE_F32;
+    check(op_cost_linear_fwd(&fwd), flops, 2 * (x + w + y));
+
+    struct linear_bwd_weight_args weight = {.dtype = DTYPE_BF16, .M = M, .N = N, .K = K};
+    check(op_cost_linear_bwd_weight(&weight), flops, x + y + 2 * w);
+    weight.accumulate = true; /* the gradient is read as well */
+    check(op_cost_linear_bwd_weight(&weight), flops, x + y + 4 * w);
+
+    struct linear_bwd_input_args input = {.dtype = DTYPE_BF16, .M = M, .N = N, .K = K};
+    check(op_cost_linear_bwd_input(&input), flops, x + w + y);
+    input.gelu_aux = &input;
+    check(op_cost_linear_bwd_input(&input), flops, 2 * x + w + y);
+    input.gelu_aux = NULL;
+    input.accumulate = true;
+    check(op_cost_linear_bwd_input(&input), flops, 2 * x + w + y);
+}
+
+static void other_ops_count_what_they_touch(void **state)
+{
+    (void)state;
+    struct cross_entropy_args loss = {.dtype = DTYPE_BF16, .logits_dtype = DTYPE_F32, .M = M, .V = N};
+    check(op_cost_cross_entropy(&loss), 0, 4.0 * M * N);
+    loss.dlogits = &loss;
+    check(op_cost_cross_entropy(&loss), 0, 6.0 * M * N);
+    struct adam_args adam = {.n = N, .param = &adam, .param_dtype = DTYPE_BF16};
+    check(op_cost_adam(&adam), 0, 30.0 * N); /* master, m, v: read and written; grad read; the parameter written */
+    struct momentum_args lion = {.n = N, .m = (float *)&adam, .param = &adam, .param_dtype = DTYPE_BF16};
+    check(op_cost_momentum(&lion), 0, 22.0 * N);
+    lion.m = NULL;
+    check(op_cost_momentum(&lion), 0, 14.0 * N);
+    struct attention_fwd_args attention = {.dtype = DTYPE_BF16, .M = 8, .H = 4, .KV = 2, .D = 16, .max_seq = 4};
+    check(op_cost_attention_fwd(&attention), 4 * 8 * 2.5 * 64, 8 * 12 * 16 * 2);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(products_count_outputs_in_their_dtype),
+        cmocka_unit_test(other_ops_count_what_they_touch),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
