@@ -43,6 +43,9 @@ $(error unknown SANITIZE '$(SANITIZE)'; hint: address, thread or fuzzer)
 endif
 CFLAGS_ALL += $(SANITIZERS_$(SANITIZE)) -fno-omit-frame-pointer -DZTRAIN_FAULTS=1
 LDFLAGS_ALL += $(SANITIZERS_$(SANITIZE))
+ifeq ($(SANITIZE),fuzzer) # keeps the input after an abort, but not after an exit
+CFLAGS_ALL += -DZTRAIN_BUG_ABORTS=1
+endif
 endif
 # Neither tool understands the OpenMP run time, so these builds ignore the pragmas.
 ifneq ($(filter thread fuzzer,$(SANITIZE)),)

@@ -4,6 +4,7 @@
 #include <poll.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -144,5 +145,8 @@ void bug_abort(const char *file, int line, const char *format, ...)
             (void)ignored;
             break;
         }
+#if ZTRAIN_BUG_ABORTS
+    abort();
+#endif
     _exit(STATUS_BUG);
 }

@@ -27,7 +27,7 @@ for target in "$build"/fuzz/fuzz_*; do
     else
         failed=$((failed + 1))
         echo "FAIL $name: see $log"
-        grep -E 'ERROR|SUMMARY|runtime error|Test unit written' "$log" | head -10
+        grep -E 'ztrain: bug|ERROR|SUMMARY|runtime error|Test unit written' "$log" | head -10
     fi
 done
 [ $((passed + failed)) -gt 0 ] || { echo "no fuzz targets in $build/fuzz; hint: make fuzz" && failed=1; }

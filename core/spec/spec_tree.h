@@ -91,13 +91,13 @@ void spec_problems_print(struct spec_context *ctx, struct spec_problems *problem
 /* Reads a whole file of at most SPEC_MAX_BYTES. NULL after an error. A NUL follows the *size bytes. */
 char *spec_read_file(struct spec_context *ctx, int source, size_t *size);
 
-/* Parses YAML text. NULL after an error. */
+/* Parses YAML text. NULL after an error that ends the reading; a key set twice is an error after which it goes on. */
 struct spec_node *spec_parse_yaml(struct spec_context *ctx, int source, const char *text, size_t size);
 
 /* Gives a scalar without quotes its kind: a NODE_STRING becomes null, a bool or a number if its text is one. */
 void spec_resolve_plain(struct spec_node *node);
 
-/* Parses JSON, or Hjson (spec_hjson.c). NULL after an error. */
+/* Parses JSON, or Hjson (spec_hjson.c). NULL as with YAML. */
 struct spec_node *spec_parse_json(struct spec_context *ctx, int source, const char *text, size_t size);
 
 /* The child of a mapping with this key, or NULL (also if node is NULL or not a mapping). */

@@ -45,7 +45,7 @@ static void read_json(const char *text, size_t size)
     const char *sources[] = {"run.yaml", "ds.json"};
     struct spec_context ctx = {.arena = &arena, .sources = sources, .num_sources = 2};
     const struct spec_node *root = spec_parse_json(&ctx, 1, text, size);
-    ASSERT((root != NULL) == (ctx.errors.count == 0));
+    ASSERT(root || ctx.errors.count > 0); /* a key set twice is an error beside a tree */
     spec_arena_release(&arena);
 }
 
