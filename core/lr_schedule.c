@@ -24,8 +24,8 @@ const char *schedule_name(enum schedule_type type)
 bool schedule_needs_total(const struct schedule_spec *s)
 {
     switch (s->type) {
-    case SCHEDULE_CONSTANT: return s->warmup_ratio > 0;
-    case SCHEDULE_WARMUP_LR:
+    case SCHEDULE_CONSTANT:
+    case SCHEDULE_WARMUP_LR: return s->warmup_ratio > 0;
     case SCHEDULE_ONE_CYCLE:
     case SCHEDULE_LR_RANGE_TEST: return false;
     default: return true;
@@ -70,7 +70,7 @@ static double warmup_gamma(const struct schedule_spec *s, int64_t i, int64_t war
 
 static double deepspeed_lr(const struct schedule_spec *s, double lr, int64_t k)
 {
-    int64_t warmup = s->warmup_steps < 2 ? 2 : s->warmup_steps; /* DeepSpeed takes at least 2 */
+    int64_t given = schedule_warmup(s), warmup = given < 2 ? 2 : given; /* DeepSpeed takes at least 2 */
     int64_t i = k - 2;
     if (s->type == SCHEDULE_WARMUP_COSINE_LR) {
         if (i < 0)

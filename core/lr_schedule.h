@@ -38,7 +38,7 @@ enum decay_type { DECAY_COSINE, DECAY_LINEAR, DECAY_SQRT };
 struct schedule_spec {
     enum schedule_type type;
     int64_t warmup_steps;                   /* ztrain's: 0 = none; DeepSpeed's warmup_num_steps: default 1000 */
-    double warmup_ratio;                    /* ztrain's: the warm-up as a fraction of total_steps; 0: warmup_steps */
+    double warmup_ratio;                    /* the warm-up as a fraction of total_steps; 0: warmup_steps */
     int64_t total_steps;                    /* 0: the length of the run */
     double min_lr;                          /* Linear, Cosine, WSD */
     int64_t decay_steps;                    /* WSD: D */
@@ -67,7 +67,7 @@ const char *schedule_name(enum schedule_type type);
 /* Whether its rates depend on total_steps. */
 bool schedule_needs_total(const struct schedule_spec *schedule);
 
-/* W of ztrain's schedules, once total_steps is known. */
+/* The steps of the warm-up, once total_steps is known (of DeepSpeed's schedules: before they are raised to 2). */
 int64_t schedule_warmup(const struct schedule_spec *schedule);
 
 /* The learning rate of optimizer step k (from 1); lr is the optimizer's. */

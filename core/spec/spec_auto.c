@@ -98,6 +98,13 @@ void spec_auto_record(struct spec_full *full, const struct spec_key *key, const 
     *link = filled;
 }
 
+void spec_auto_origin(struct spec_full *full, const struct spec_key *key, const char *from)
+{
+    for (struct spec_auto *filled = full->autos; filled; filled = filled->next)
+        if (filled->key == key)
+            filled->from = spec_arena_copy(&full->arena, from, strlen(from));
+}
+
 bool spec_auto_is_derived(const struct spec_full *full, const struct spec_key *key)
 {
     for (const struct spec_auto *filled = full->autos; filled; filled = filled->next)
@@ -126,10 +133,24 @@ void spec_resolve_model(struct run_spec *spec, int64_t hidden_size)
     }
 }
 
+/* Whether a key is the steps of a warm-up that is given as a ratio. */
+static bool follows_ratio(const struct spec_full *full, const char *path)
+{
+    return full->spec.scheduler.warmup_ratio > 0 && (strcmp(path, "scheduler.params.warmup_steps") == 0 ||
+                                                     strcmp(path, "scheduler.params.warmup_num_steps") == 0);
+}
+
+/* The steps of a warm-up that is given as a ratio; NULL: the length of the run is not known. */
+static json_t *warmup_value(const struct schedule_spec *schedule)
+{
+    return schedule->total_steps ? json_integer(schedule_warmup(schedule)) : NULL;
+}
+
 /* The value that "auto" has become, as text that the caller frees. */
 static char *value_text(const struct spec_full *full, const struct spec_auto *filled)
 {
-    json_t *value = filled->key->size ? spec_key_fetch(full, filled->key)
+    json_t *value = follows_ratio(full, filled->key->path) ? warmup_value(&full->spec.scheduler)
+                    : filled->key->size                    ? spec_key_fetch(full, filled->key)
                     : filled->derived ? json_integer(from_hidden_size(filled->key, full->hidden_size))
                                       : spec_auto_value(filled->key);
     if (!value && strcmp(spec_key_leaf(filled->key->path), "warmup_max_lr") == 0)

@@ -292,6 +292,29 @@ static const char *optimizer_params(struct spec_context *ctx, enum optimizer_typ
     return names;
 }
 
+/* A parameter that the optimizer or scheduler in use does not have. "auto" asks for nothing, so it is left out. */
+static void refuse_param(struct spec_context *ctx, const struct spec_key *key, const struct spec_node *node,
+                         const char *type, const char *params)
+{
+    if (spec_is_auto(node))
+        spec_notice(ctx, node->key_pos, "'%s' is \"auto\" and is left out: it is not a parameter of %s", key->path,
+                    type);
+    else
+        spec_error(ctx, node->key_pos, "'%s' is not a parameter of %s; hint: its parameters are %s", key->path, type,
+                   params);
+}
+
+/* What to write where a section has a single value, as other trainers have it: `bf16: true`, `optimizer: adamw_torch`.
+ */
+static const char *section_hint(struct spec_context *ctx, const struct spec_key *key, const struct spec_node *node)
+{
+    const char *member = node->kind == NODE_STRING && !spec_is_auto(node) ? "type" : "enabled";
+    bool scalar = node->kind == NODE_STRING || node->kind == NODE_BOOL;
+    if (scalar && spec_key_find(spec_arena_printf(ctx->arena, "%s.%s", key->path, member)))
+        return spec_arena_printf(ctx->arena, "write %s: {%s: %s}", key->path, member, spec_show(ctx, node->text));
+    return "--help-spec lists them";
+}
+
 static void check_row(struct spec_context *ctx, struct spec_full *full, const struct spec_node *root,
                       const struct spec_key *key)
 {
@@ -314,19 +337,17 @@ static void check_row(struct spec_context *ctx, struct spec_full *full, const st
         return;
     if (key->type == KEY_SECTION) {
         if (node->kind != NODE_MAPPING && node->kind != NODE_NULL)
-            spec_error(ctx, node->pos,
-                       "'%s' must be a section: keys with values, indented below it; hint: --help-spec lists them",
-                       key->path);
+            spec_error(ctx, node->pos, "'%s' must be a section: keys with values, indented below it; hint: %s",
+                       key->path, section_hint(ctx, key, node));
     } else if (key->type == KEY_FOREIGN) {
         if (foreign_is_on(node))
             apply_verdict(ctx, key, node);
     } else if (foreign_schedule) {
         if (spec_find(root, "scheduler.type"))
-            spec_error(ctx, node->key_pos, "'%s' is not a parameter of %s; hint: its parameters are %s", key->path,
-                       schedule_name(schedule), schedule_params(ctx, schedule));
+            refuse_param(ctx, key, node, schedule_name(schedule), schedule_params(ctx, schedule));
     } else if (key->optimizers && !(key->optimizers & 1u << full->spec.optimizer.type)) {
-        spec_error(ctx, node->key_pos, "'%s' is not a parameter of %s; hint: its parameters are %s", key->path,
-                   optimizer_name(full->spec.optimizer.type), optimizer_params(ctx, full->spec.optimizer.type));
+        enum optimizer_type type = full->spec.optimizer.type;
+        refuse_param(ctx, key, node, optimizer_name(type), optimizer_params(ctx, type));
     } else if (key->type != KEY_ALIAS) {
         check_value(ctx, full, key, node);
         if (key->flags & KEY_REQUIRED && node->kind == NODE_NULL)
@@ -487,6 +508,21 @@ static void check_cycle(struct spec_context *ctx, const struct spec_full *full, 
                     "DeepSpeed; cycle_momentum: false keeps them");
 }
 
+/* The steps of the warm-up follow from its ratio; the key of the steps may be absent, 0 or "auto". */
+static void check_warmup_ratio(struct spec_context *ctx, struct spec_full *full, const struct spec_node *root)
+{
+    const char *paths[] = {"scheduler.params.warmup_steps", "scheduler.params.warmup_num_steps"};
+    for (size_t i = 0; i < COUNT_OF(paths); i++) {
+        const struct spec_node *steps = spec_find(root, paths[i]);
+        if (spec_is_auto(steps))
+            spec_auto_origin(full, spec_key_find(paths[i]), "scheduler.params.warmup_ratio");
+        else if (is_set(steps) && full->spec.scheduler.warmup_steps > 0)
+            spec_error(ctx, later_pos(steps, spec_find(root, "scheduler.params.warmup_ratio")),
+                       "%s and warmup_ratio are both set; hint: keep one of them", paths[i]);
+    }
+    full->spec.scheduler.warmup_steps = 0;
+}
+
 static void check_scheduler(struct spec_context *ctx, struct spec_full *full, const struct spec_node *root)
 {
     const struct spec_node *scheduler = spec_find(root, "scheduler"), *type = spec_find(root, "scheduler.type");
@@ -505,7 +541,6 @@ static void check_scheduler(struct spec_context *ctx, struct spec_full *full, co
                    "'scheduler.params.warmup_steps' %lld is more than total_steps %lld; hint: the "
                    "warm-up is part of the total",
                    (long long)s->warmup_steps, (long long)s->total_steps);
-    const struct spec_node *ratio = spec_find(root, "scheduler.params.warmup_ratio");
     if (s->type == SCHEDULE_WSD && s->total_steps && s->decay_steps > s->total_steps - s->warmup_steps)
         spec_error(ctx, (warmup ? warmup : spec_find(root, "scheduler.params.decay_steps"))->key_pos,
                    "'scheduler.params.warmup_steps' %lld and decay_steps %lld are more than total_steps %lld; hint: "
@@ -513,9 +548,8 @@ static void check_scheduler(struct spec_context *ctx, struct spec_full *full, co
                    (long long)s->warmup_steps, (long long)s->decay_steps, (long long)s->total_steps);
     if (s->type == SCHEDULE_ONE_CYCLE)
         check_cycle(ctx, full, root);
-    if (s->warmup_ratio > 0 && s->warmup_steps > 0)
-        spec_error(ctx, later_pos(warmup, ratio),
-                   "scheduler.params.warmup_steps and warmup_ratio are both set; hint: keep one of them");
+    if (s->warmup_ratio > 0)
+        check_warmup_ratio(ctx, full, root);
     const struct spec_node *min_lr = spec_find(root, "scheduler.params.min_lr");
     if ((s->type == SCHEDULE_LINEAR || s->type == SCHEDULE_COSINE || s->type == SCHEDULE_WSD) && is_set(min_lr) &&
         s->min_lr > full->spec.optimizer.lr)

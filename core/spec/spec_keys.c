@@ -13,6 +13,7 @@
 #define O(name) (1u << OPTIMIZER_##name)
 #define ADAMS (O(ADAMW) | O(ADAM))
 #define OWN_SCHEDULES (S(CONSTANT) | S(LINEAR) | S(COSINE) | S(WSD))
+#define WARMUP_SCHEDULES (S(WARMUP_LR) | S(WARMUP_DECAY_LR) | S(WARMUP_COSINE_LR))
 
 #define SECTION(path_, help_)                              \
     {                                                      \
@@ -400,8 +401,8 @@ const struct spec_key spec_keys[] = {
      .flags = KEY_AUTO, .schedules = OWN_SCHEDULES, .min = 0, .max = MAX_COUNT},
     {USED("scheduler.params.warmup_ratio", KEY_REAL, spec.scheduler.warmup_ratio, "0", NOTICE,
           "the warm-up as a fraction of total_steps (of the run's length), rounded up, as in transformers' Trainer; 0: "
-          "warmup_steps counts"),
-     .schedules = OWN_SCHEDULES, .min = 0, .max = 1},
+          "warmup_steps (warmup_num_steps) counts"),
+     .schedules = OWN_SCHEDULES | WARMUP_SCHEDULES, .min = 0, .max = 1},
     {USED("scheduler.params.total_steps", KEY_INT, spec.scheduler.total_steps, NULL, NOTICE,
           "the step at which min_lr is reached; default: the length of the run"),
      .flags = KEY_AUTO, .schedules = S(LINEAR) | S(COSINE) | S(WSD), .min = 1, .max = MAX_COUNT},
@@ -415,11 +416,10 @@ const struct spec_key spec_keys[] = {
      .choices = decay_choices, .schedules = S(WSD)},
     {USED("scheduler.params.warmup_num_steps", KEY_INT, spec.scheduler.warmup_steps, "1000", NOTICE,
           "steps of the warm-up, at least 2 as in DeepSpeed; auto: 0, as Trainer's warmup_steps"),
-     .flags = KEY_AUTO, .schedules = S(WARMUP_LR) | S(WARMUP_DECAY_LR) | S(WARMUP_COSINE_LR), .min = 0,
-     .max = MAX_COUNT},
+     .flags = KEY_AUTO, .schedules = WARMUP_SCHEDULES, .min = 0, .max = MAX_COUNT},
     {USED("scheduler.params.warmup_type", KEY_CHOICE, spec.scheduler.warmup_linear, "log", NOTICE,
           "shape of the warm-up"),
-     .choices = warmup_choices, .schedules = S(WARMUP_LR) | S(WARMUP_DECAY_LR) | S(WARMUP_COSINE_LR)},
+     .choices = warmup_choices, .schedules = WARMUP_SCHEDULES},
     {USED("scheduler.params.total_num_steps", KEY_INT, spec.scheduler.total_steps, NULL, NOTICE,
           "steps until the end of the decay; required; auto: the length of the run"),
      .flags = KEY_AUTO, .schedules = S(WARMUP_DECAY_LR) | S(WARMUP_COSINE_LR), .min = 1, .max = MAX_COUNT},

@@ -142,6 +142,9 @@ json_t *spec_auto_value(const struct spec_key *key);
 /* Records that a key was "auto" and where its value comes from; NULL: from where spec_auto.c says. */
 void spec_auto_record(struct spec_full *full, const struct spec_key *key, const char *from);
 
+/* Corrects where the value of a recorded key comes from; a key that is not recorded stays so. */
+void spec_auto_origin(struct spec_full *full, const struct spec_key *key, const char *from);
+
 /* Whether the key is "auto" and its value follows from the model. */
 bool spec_auto_is_derived(const struct spec_full *full, const struct spec_key *key);
 

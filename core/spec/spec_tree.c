@@ -255,8 +255,37 @@ static bool same_value(const struct spec_node *a, const struct spec_node *b)
     return !x && !y;
 }
 
-void spec_merge(struct spec_context *ctx, struct spec_node *into, struct spec_node *from)
+/* The sections around two that are merged, from the inside out; a key of NULL: the top level. */
+struct around {
+    const struct around *next;
+    const char *key;
+};
+
+/* The path of a key, for a message. */
+static const char *path_shown(struct spec_context *ctx, const struct around *sections, const char *key)
 {
+    const char *path = spec_show(ctx, key);
+    for (; sections && sections->key; sections = sections->next)
+        path = spec_arena_printf(ctx->arena, "%s.%s", spec_show(ctx, sections->key), path);
+    return path;
+}
+
+static void refuse_both(struct spec_context *ctx, const char *path, const struct spec_node *a,
+                        const struct spec_node *b)
+{
+    bool values = a->kind != NODE_MAPPING && a->kind != NODE_LIST && b->kind != NODE_MAPPING && b->kind != NODE_LIST;
+    if (values)
+        spec_error(ctx, a->key_pos, "'%s' is %s here and %s at %s; hint: keep one of the two", path,
+                   spec_show(ctx, a->text), spec_show(ctx, b->text), spec_pos_text(ctx, b->key_pos));
+    else
+        spec_error(ctx, a->key_pos, "'%s' is set here and at %s; hint: keep one of the two", path,
+                   spec_pos_text(ctx, b->key_pos));
+}
+
+static void merge(struct spec_context *ctx, struct spec_node *into, struct spec_node *from,
+                  const struct around *sections)
+{
+    const struct around here = {sections, into->key};
     for (struct spec_node *child = from->first, *next; child; child = next) {
         next = child->next;
         struct spec_node *twin = spec_child(into, child->key);
@@ -267,15 +296,19 @@ void spec_merge(struct spec_context *ctx, struct spec_node *into, struct spec_no
         } else if (yields(twin)) {
             fill(twin, child);
         } else if (twin->kind == NODE_MAPPING && child->kind == NODE_MAPPING) {
-            spec_merge(ctx, twin, child);
+            merge(ctx, twin, child, &here);
         } else if (child->key_pos.source >= 2 || twin->key_pos.source >= 2) {
             if (child->key_pos.source > twin->key_pos.source) /* the last --set wins */
                 replace_value(twin, child);
         } else if (!same_value(child, twin)) {
-            spec_error(ctx, child->key_pos, "'%s' is set here and at %s; hint: keep one of the two",
-                       spec_show(ctx, child->key), spec_pos_text(ctx, twin->key_pos));
+            refuse_both(ctx, path_shown(ctx, &here, child->key), child, twin);
         }
     }
+}
+
+void spec_merge(struct spec_context *ctx, struct spec_node *into, struct spec_node *from)
+{
+    merge(ctx, into, from, NULL);
 }
 
 void spec_override(struct spec_context *ctx, struct spec_node *root, const char *assignment,

@@ -76,6 +76,19 @@ static void test_dependence(void **state)
     assert_int_equal(schedule_warmup(&ratio), 8); /* 0.07 x 100 is above 7 in double, as in Python */
     ratio.warmup_ratio = 0;
     assert_false(schedule_needs_total(&ratio));
+    static const enum schedule_type warm_ups[] = {SCHEDULE_WARMUP_LR, SCHEDULE_WARMUP_DECAY_LR,
+                                                  SCHEDULE_WARMUP_COSINE_LR};
+    for (size_t i = 0; i < COUNT_OF(warm_ups); i++) {
+        struct schedule_spec by_ratio = {.type = warm_ups[i],
+                                         .warmup_ratio = 0.07,
+                                         .total_steps = 100,
+                                         .warmup_max_lr = -1},
+                             by_steps = {
+                                 .type = warm_ups[i], .warmup_steps = 8, .total_steps = 100, .warmup_max_lr = -1};
+        assert_true(schedule_needs_total(&by_ratio));
+        for (int64_t k = 1; k <= 100; k++)
+            assert_true(schedule_lr(&by_ratio, 1e-3, k) == schedule_lr(&by_steps, 1e-3, k));
+    }
     for (int type = 0; type < SCHEDULE_COUNT; type++) {
         struct schedule_spec s = {.type = (enum schedule_type)type};
         assert_true(schedule_needs_total(&s) == (type != SCHEDULE_CONSTANT && type != SCHEDULE_WARMUP_LR &&

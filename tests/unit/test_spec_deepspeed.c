@@ -202,10 +202,11 @@ static void test_same_values(void **state)
         const char *yaml, *json, *fragment;
     } conflicts[] = {
         {"gradient_clipping: 1\n", "{\"gradient_clipping\": 1.5}",
-         "ds.json:1:2: 'gradient_clipping' is set here and at "},
-        {"bf16: {enabled: true}\n", "{\"bf16\": {\"enabled\": false}}", "ds.json:1:11: 'enabled' is set here and at "},
+         "ds.json:1:2: 'gradient_clipping' is 1.5 here and 1 at "},
+        {"bf16: {enabled: true}\n", "{\"bf16\": {\"enabled\": false}}",
+         "ds.json:1:11: 'bf16.enabled' is false here and true at "},
         {"data_types: {grad_accum_dtype: bf16}\n", "{\"data_types\": {\"grad_accum_dtype\": \"fp32\"}}",
-         "'grad_accum_dtype' is set here and at "},
+         "'data_types.grad_accum_dtype' is fp32 here and bf16 at "},
         {"wandb: [1, 2]\n", "{\"wandb\": [1]}", "'wandb' is set here and at "},
         {"wandb: [1]\n", "{\"wandb\": 1}", "'wandb' is set here and at "},
         {"wandb: true\n", "{\"wandb\": {}}", "'wandb' is set here and at "},
@@ -292,6 +293,73 @@ static void test_aio_in_the_wrong_section(void **state)
     assert_true(spec->aio.block_size == 262144 && spec->aio.queue_depth == 32 && spec->zero.overlap_comm);
     spec_free(spec);
     spec_report_release(&report);
+}
+
+/* "auto" asks for nothing, so an optimizer or scheduler may lack the parameter; a value asks for it. */
+static void test_auto_of_absent_parameters(void **state)
+{
+    (void)state;
+    static const char json[] =
+        "{\"optimizer\": {\"type\": \"SGD\", \"params\": {\"lr\": \"auto\", \"betas\": \"auto\", \"eps\": \"auto\", "
+        "\"weight_decay\": \"auto\"}},\n\"scheduler\": {\"type\": \"WarmupLR\", \"params\": {\"total_num_steps\": "
+        "\"auto\"}}, \"zero_optimization\": {\"stage\": 3, \"zero_hpz_partition_size\": \"auto\"}}";
+    struct spec_report report = {0};
+    struct run_spec *spec = load_both(ARGUMENTS, json, &report);
+    assert_int_equal(spec->optimizer.type, OPTIMIZER_SGD);
+    assert_true(spec->optimizer.lr == 2e-5);
+    static const char *const notices[] = {
+        "ds.json:1:56: 'optimizer.params.betas' is \"auto\" and is left out: it is not a parameter of SGD",
+        "ds.json:1:73: 'optimizer.params.eps' is \"auto\" and is left out: it is not a parameter of SGD",
+        "ds.json:2:46: 'scheduler.params.total_num_steps' is \"auto\" and is left out: it is not a parameter of "
+        "WarmupLR",
+    };
+    for (size_t i = 0; i < COUNT_OF(notices); i++)
+        expect_line(&report.notices, notices[i]);
+    assert_int_equal(report.notices.count, COUNT_OF(notices));
+    struct string_list lines = auto_lines(spec);
+    assert_null(find_line(&lines, "betas"));
+    string_list_release(&lines);
+    spec_free(spec);
+    spec_report_release(&report);
+    assert_int_equal(
+        load_deepspeed(ARGUMENTS, "{\"optimizer\": {\"type\": \"Lion\", \"params\": {\"eps\": 1e-8}}}", &spec, &report),
+        STATUS_USAGE);
+    expect_line(&report.errors,
+                "'optimizer.params.eps' is not a parameter of Lion; hint: its parameters are lr, betas");
+    spec_report_release(&report);
+}
+
+/* Trainer's warmup_ratio fills DeepSpeed's warmup_num_steps, and the effective spec says the same again. */
+static void test_warmup_ratio_fills_auto(void **state)
+{
+    (void)state;
+    static const char *const types[] = {"WarmupLR", "WarmupDecayLR", "WarmupCosineLR"};
+    for (size_t i = 0; i < COUNT_OF(types); i++) {
+        char json[256];
+        snprintf(json, sizeof json,
+                 "{\"scheduler\": {\"type\": \"%s\", \"params\": {\"warmup_num_steps\": \"auto\"%s}}}", types[i],
+                 i ? ", \"total_num_steps\": \"auto\"" : "");
+        struct spec_report report = {0};
+        struct run_spec *spec = load_both(ARGUMENTS "scheduler: {params: {warmup_ratio: 0.07}}\n", json, &report);
+        assert_int_equal(report.notices.count, 0);
+        struct string_list lines = auto_lines(spec);
+        expect_line(&lines, "scheduler.params.warmup_num_steps: auto → 4, from scheduler.params.warmup_ratio");
+        string_list_release(&lines);
+        assert_int_equal(schedule_warmup(&spec->scheduler), 4); /* of 50 */
+        char *text = NULL;
+        size_t size = 0;
+        FILE *out = open_memstream(&text, &size);
+        assert_non_null(out);
+        spec_write_yaml(spec, out, true);
+        fclose(out);
+        struct run_spec *again;
+        assert_int_equal(spec_load(write_file("run.yaml", text, size), NULL, NULL, 0, &again, &report), STATUS_OK);
+        assert_true(again->scheduler.warmup_ratio == 0.07 && again->scheduler.warmup_steps == 0);
+        free(text);
+        spec_free(again);
+        spec_free(spec);
+        spec_report_release(&report);
+    }
 }
 
 /* Values of DeepSpeed's that mean nothing here. The same in the run spec is an error. */
@@ -463,6 +531,8 @@ int main(void)
         cmocka_unit_test(test_taken_with_a_notice),
         cmocka_unit_test(test_aio_in_the_wrong_section),
         cmocka_unit_test(test_removed_keys),
+        cmocka_unit_test(test_auto_of_absent_parameters),
+        cmocka_unit_test(test_warmup_ratio_fills_auto),
         cmocka_unit_test(test_shapes),
         cmocka_unit_test(test_values_without_meaning),
         cmocka_unit_test(test_names_of_other_trainers),
