@@ -66,3 +66,9 @@ def test_classification(tmp_path):
     printed = follow("classification.md", tmp_path)
     check_promises("classification.md", printed)
     assert printed[-1].splitlines() == ["is our boat ready -> question", "our boat is ready -> statement"]
+
+
+def test_from_deepspeed(tmp_path):
+    printed = follow("from-deepspeed.md", tmp_path)
+    check_promises("from-deepspeed.md", printed)
+    assert {"model.safetensors", "tokenizer.json"} <= set(os.listdir(tmp_path / "build" / "moving" / "tuned"))
