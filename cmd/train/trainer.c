@@ -140,6 +140,15 @@ static enum status open_device(struct trainer *t, int threads, struct error *err
     return STATUS_OK;
 }
 
+/* A classifier's few logits are read by the host, too. */
+static enum dtype logits_dtype(const struct trainer *t)
+{
+    const struct run_spec *spec = t->spec;
+    if (t->desc.num_labels)
+        return DTYPE_F32;
+    return spec->train.logits_dtype == DTYPE_COUNT ? spec->dtype : (enum dtype)spec->train.logits_dtype;
+}
+
 static struct transformer_config configure_transformer(const struct trainer *t)
 {
     const struct run_spec *spec = t->spec;
@@ -154,6 +163,7 @@ static struct transformer_config configure_transformer(const struct trainer *t)
         .dropout = t->desc.dropout,
         .dropout_seed = spec->run.seed,
         .label_smoothing = (float)spec->train.label_smoothing,
+        .logits_dtype = logits_dtype(t),
         .inputs = t->graphs ? (int32_t)spec->gradient_accumulation_steps : 1,
     };
     token_stream_limits(&t->train_config, &config.max_tokens, &config.max_seqs);

@@ -62,6 +62,7 @@ struct run_spec {
         enum spec_device device;
         enum spec_graphs cuda_graphs;
         double label_smoothing; /* 0: none */
+        int logits_dtype;       /* enum dtype: DTYPE_F32 or DTYPE_BF16; DTYPE_COUNT: auto */
         int64_t memory_limit;   /* bytes of device memory that a rank may take; 0: unset */
     } train;
     struct {

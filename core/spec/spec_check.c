@@ -576,6 +576,14 @@ static void check_precision(struct spec_context *ctx, struct spec_full *full, co
                    (long long)full->initial_scale_power, spec->loss_scaler.min_scale);
 }
 
+static void check_logits(struct spec_context *ctx, const struct spec_full *full, const struct spec_node *root)
+{
+    const struct run_spec *spec = &full->spec;
+    if (spec->train.logits_dtype == DTYPE_BF16 && spec->dtype != DTYPE_BF16)
+        spec_error(ctx, spec_find(root, "train.logits_dtype")->pos,
+                   "'train.logits_dtype' bf16 needs bf16.enabled; hint: use auto, the type that the run computes in");
+}
+
 /* States in bf16. Accumulators follow them, unless the spec gives their type. */
 static void check_states(struct spec_context *ctx, struct spec_full *full, const struct spec_node *root)
 {
@@ -808,6 +816,7 @@ void spec_check(struct spec_context *ctx, struct spec_full *full, struct spec_no
     check_learning_rate(ctx, full, root);
     check_scheduler(ctx, full, root);
     check_precision(ctx, full, root);
+    check_logits(ctx, full, root);
     check_states(ctx, full, root);
     check_reduction(ctx, full, root);
     check_offload(ctx, full, root);

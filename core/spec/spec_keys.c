@@ -129,6 +129,12 @@ static const struct spec_choice dtype_choices[] = {
     {"float16", 0, VERDICT_ALIAS, "fp16"},   {0},
 };
 
+static const struct spec_choice logits_choices[] = {
+    {"auto", DTYPE_COUNT, VERDICT_USED, NULL}, {"bf16", DTYPE_BF16, VERDICT_USED, NULL},
+    {"fp32", DTYPE_F32, VERDICT_USED, NULL},   {"bfloat16", 0, VERDICT_ALIAS, "bf16"},
+    {"float32", 0, VERDICT_ALIAS, "fp32"},     {0},
+};
+
 static const struct spec_choice accumulator_choices[] = {
     {"fp32", DTYPE_F32, VERDICT_USED, NULL},
     {"bf16", DTYPE_BF16, VERDICT_USED, NULL},
@@ -236,6 +242,11 @@ const struct spec_key spec_keys[] = {
           "(label_smoothing_factor) and torch's cross_entropy; as in Trainer, eval_loss is smoothed as well, and its "
           "perplexity is not that of the tokens"),
      .min = 0, .max = 1},
+    {USED("train.logits_dtype", KEY_CHOICE, spec.train.logits_dtype, "auto", NOTICE,
+          "the type in which the head writes its logits, from which the loss is computed in fp32; auto: the type that "
+          "the run computes in, as with transformers under autocast; fp32: twice the memory traffic, and a slower "
+          "product of the head on a GPU; bf16 needs bf16.enabled; a classifier's logits are always fp32"),
+     .choices = logits_choices},
     {USED("train.max_skipped_steps", KEY_INT, spec.max_skipped_steps, "10", NOTICE,
           "end the run (exit code 7) after this many consecutive steps with non-finite gradients"),
      .min = 1, .max = MAX_COUNT},

@@ -84,6 +84,7 @@ enum status transformer_new(const struct transformer_config *config, struct devi
     ASSERT(desc->num_layers > 0 && config->max_tokens > 0 && config->max_seqs > 0 && config->max_seq > 0);
     ASSERT(config->logit_chunk >= 0 && config->max_seq <= config->max_position && config->inputs >= 0);
     ASSERT(config->max_position <= desc->max_positions);
+    ASSERT(config->logits_dtype == DTYPE_F32 || config->logits_dtype == config->dtype);
     *transformer = NULL;
     if (device->kind == DEVICE_CUDA && desc->head_dim > CUDA_MAX_HEAD_DIM)
         return error_set(err, STATUS_DEVICE,

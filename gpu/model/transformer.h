@@ -25,8 +25,9 @@ struct transformer_config {
     int32_t inputs;               /* micro-batches that transformer_load() holds at a time; 0: one */
     struct dropout_rates dropout; /* in training */
     uint64_t dropout_seed;
-    float label_smoothing; /* of the loss, in training and evaluation */
-    int64_t logit_chunk;   /* rows of logits that exist at a time; 0: chosen (transformer_layout.c) */
+    float label_smoothing;   /* of the loss, in training and evaluation */
+    enum dtype logits_dtype; /* DTYPE_F32, or dtype: the cross-entropy computes in fp32 from either */
+    int64_t logit_chunk;     /* rows of logits that exist at a time; 0: chosen (transformer_layout.c) */
 };
 
 struct transformer;
@@ -63,8 +64,9 @@ enum status transformer_train(struct transformer *transformer, const struct batc
                               double *loss_sum, struct error *err);
 
 /* Forward only: *loss_sum (device scalar) += the sum of the losses. logits: NULL, or host memory (num_targets, classes)
- * for the logits of the rows with a target, in their order, valid after stream_sync(); the batch's arrays must then be
- * those of the stream, not those of transformer_load(). classes: the model's labels, or its vocabulary. */
+ * for the logits (config.logits_dtype must be DTYPE_F32) of the rows with a target, in their order, valid after
+ * stream_sync(); the batch's arrays must then be those of the stream, not those of transformer_load(). classes: the
+ * model's labels, or its vocabulary. */
 enum status transformer_evaluate(struct transformer *transformer, const struct batch *batch,
                                  const struct param_verbs *verbs, struct stream *stream, double *loss_sum,
                                  float *logits, struct error *err);

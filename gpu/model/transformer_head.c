@@ -1,7 +1,7 @@
 /* transformer_head.c: final norm, logits and loss.
  *
- * Logits exist for `chunk` rows at a time, in fp32. In training, each chunk goes forward and backward before the next
- * one:
+ * Logits exist for `chunk` rows at a time, in fp32 or in the type of the activations. In training, each chunk goes
+ * forward and backward before the next one:
  *
  *     final_norm rows ─► logits ─► loss, dlogits in place ─► gradient of the head's matrix (adds up over chunks)
  *                                                       └──► gradient of the rows, over final_norm's rows
@@ -50,16 +50,16 @@ static void final_norm_forward(const struct pass *pass, const struct unit *unit)
     norm_forward(pass, unit, final_norm(t), t->blocks[t->L - 1].res2, t->delta);
 }
 
-/* Elements of dt between the rows of dlogits, which lie over the fp32 logits. */
+/* Elements of dt between the rows of dlogits, which lie over the logits. */
 static int64_t ld_dlogits(const struct transformer *t)
 {
-    return t->ld_logits * (int64_t)(sizeof(float) / dtype_size(t->dtype));
+    return t->ld_logits * (int64_t)(dtype_size(t->config.logits_dtype) / dtype_size(t->dtype));
 }
 
 struct linear_fwd_args head_fwd_args(const struct transformer *t, const struct unit *unit, int64_t M, const void *x)
 {
     struct linear_fwd_args args = linear_fwd_args(t, unit, LINEAR_HEAD, M, t->logits, x, NULL);
-    args.y_dtype = DTYPE_F32;
+    args.y_dtype = t->config.logits_dtype;
     args.ld_y = t->ld_logits;
     return args;
 }
@@ -88,7 +88,7 @@ static void chunk_forward(const struct pass *pass, const struct unit *unit, int6
     t->device->ops->linear_fwd(pass->stream, &logits);
     struct cross_entropy_args loss = {
         .dtype = t->dtype,
-        .logits_dtype = DTYPE_F32,
+        .logits_dtype = t->config.logits_dtype,
         .M = rows,
         .V = t->classes,
         .V_padded = t->linears[LINEAR_HEAD].N,
@@ -137,6 +137,7 @@ enum status head_evaluate(const struct pass *pass)
 {
     struct head_units units;
     int64_t copied = 0;
+    ASSERT(!pass->host_logits || pass->transformer->config.logits_dtype == DTYPE_F32);
     TRY(head_acquire(pass, &units, PASS_EVALUATION));
     if (pass->M > 0)
         final_norm_forward(pass, &units.norm);

@@ -135,7 +135,7 @@ static int64_t choose_chunk(const struct transformer *t)
     if (rows == 0) {
         int64_t bytes = cuda ? (int64_t)t->device->memory_bytes / CUDA_SHARE : CPU_BYTES;
         int64_t limit = cuda ? CUDA_ROWS : CPU_ROWS, multiple = cuda ? CUDA_ROW_MULTIPLE : ROW_MULTIPLE;
-        int64_t most = bytes / (t->ld_logits * (int64_t)sizeof(float));
+        int64_t most = bytes / (t->ld_logits * (int64_t)dtype_size(t->config.logits_dtype));
         most = most > limit ? limit : max64(most, MIN_ROWS);
         int64_t chunks = (M + most - 1) / most;
         rows = (M + chunks - 1) / chunks;
@@ -170,7 +170,8 @@ void transformer_layout(struct transformer *t, struct arena *arena)
     }
     t->final_mean = config->desc->norm == NORM_LAYER ? take_f32(arena, M, 1) : NULL;
     t->final_rstd = take_f32(arena, M, 1);
-    t->logits = take_f32(arena, t->chunk, t->ld_logits);
+    size_t logit_bytes = (size_t)t->chunk * (size_t)t->ld_logits * dtype_size(config->logits_dtype);
+    t->logits = arena_take(arena, MEM_ACTIVATIONS, logit_bytes);
 
     bool rope = config->desc->rope.kind != ROPE_NONE;
     size_t table = (size_t)config->max_position * (size_t)(t->R / 2) * sizeof(float);

@@ -80,7 +80,7 @@ struct transformer {
     void *dbranch;                /* dt (M, C) gradient of what attention or MLP adds to it; where that is not dres */
     void *final_res, *final_norm; /* dt (M, C) input and output of the final norm */
     float *final_mean, *final_rstd;
-    void *logits; /* fp32 (chunk, ld_logits); their gradients are written over them */
+    void *logits; /* config.logits_dtype (chunk, ld_logits); their gradients are written over them */
     int64_t chunk, ld_logits;
     float *rope_cos, *rope_sin; /* (max_position, R / 2), or NULL */
     struct input *inputs;       /* [num_inputs] owned; their arrays lie in the arena */

@@ -11,6 +11,7 @@ import pytest
 from harness import USAGE
 
 LLMQ_STEP = "bf16-logits,bf16-gradients,fused-bias"
+FP32_LOGITS = ["--set", "train.logits_dtype=fp32"]
 LLMQ_TOKENS, LLMQ_LENGTH = 524288, 1024
 
 
@@ -34,7 +35,7 @@ LLAMA_8B = {"model_type": "llama", "hidden_size": 4096, "intermediate_size": 143
             "num_key_value_heads": 8, "num_hidden_layers": 32, "vocab_size": 128256, "rms_norm_eps": 1e-5,
             "max_position_embeddings": 8192, "rope_theta": 5e5, "tie_word_embeddings": False}
 
-# model, sequence length, micro batch, accumulation, ranks, stage; by hand: MFU at the ceiling, expected, in percent
+# model, sequence length, micro batch, accumulation, ranks, stage; by hand, with fp32 logits: MFU at the ceiling, expected, in percent
 BY_HAND = {
     "GPT-2 124M": (GPT2_124M, 1024, 32, 1, 1, 0, 56, 38),
     "GPT-2 1558M": (GPT2_1558M, 1024, 16, 32, 1, 0, 67, 51),
@@ -70,12 +71,12 @@ def test_the_published_speed_of_another_trainer(folder, name):
 @pytest.mark.parametrize("name", BY_HAND)
 def test_estimates_made_by_hand(folder, name):
     *step, ceiling, expected = BY_HAND[name]
-    out = plan(folder, *step)
+    out = plan(folder, *step, more=FP32_LOGITS)
     assert abs(mfu(out)[0] - ceiling) <= 2 and abs(mfu(out)[1] - expected) <= 3, out
 
 
 def test_every_kind_of_op_has_its_time(folder):
-    out = plan(folder, GPT2_124M, 1024, 32, 1)
+    out = plan(folder, GPT2_124M, 1024, 32, 1, more=FP32_LOGITS)
     kinds = ("GEMM forward", "GEMM dgrad", "GEMM wgrad", "bias gradients", "attention forward", "attention backward", "norms",
              "head GEMMs", "cross-entropy", "embedding", "optimizer")
     for kind in kinds:
@@ -90,9 +91,9 @@ def test_every_kind_of_op_has_its_time(folder):
 
 
 def test_an_overhead_that_is_assumed_away_is_gained(folder):
-    plain = plan(folder, GPT2_124M, 1024, 32, 1)
+    plain = plan(folder, GPT2_124M, 1024, 32, 1, more=FP32_LOGITS)
     overhead = float(re.search(r"([\d.]+)  fp32 logits", plain).group(1))
-    gained = plan(folder, GPT2_124M, 1024, 32, 1, more=["--assume", "bf16-logits"])
+    gained = plan(folder, GPT2_124M, 1024, 32, 1, more=[*FP32_LOGITS, "--assume", "bf16-logits"])
     assert mfu(gained)[1] - mfu(plain)[1] == pytest.approx(overhead, abs=0.11)
     assert "assumed: bf16-logits" in gained and "assumed: " not in plain
 

@@ -125,3 +125,14 @@ def test_loss_curves_stay_together(folder):
     assert len(set(means.values())) == len(modes)  # they do round
     for name, mean in means.items():
         assert abs(mean / means["fp32"] - 1) < 0.02, means
+
+
+def test_logits_follow_the_run_unless_fp32_is_asked_for(folder):
+    """In bf16 they round otherwise than in fp32, by little; a checkpoint of one continues with the other, and it is told."""
+    spec = {**BASE, "bf16": {"enabled": True}, "train": {"max_steps": 4}}
+    for name, dtype in ("own", "auto"), ("named", "bf16"), ("wide", "fp32"):
+        folder.train(spec, name, sets=[f"train.logits_dtype={dtype}"])
+    own, named, wide = (folder.metrics(name).losses for name in ("own", "named", "wide"))
+    assert own == named and own != wide and own == pytest.approx(wide, abs=0.01)
+    done = folder.train(spec, "wide", sets=["train.max_steps=5"], more=["--resume", folder.run_folder("wide")])
+    assert "train.logits_dtype" in done.err + done.out

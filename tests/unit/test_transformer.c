@@ -173,6 +173,7 @@ struct variant {
     enum recompute recompute;
     bool away; /* the blocks' inputs are away between forward and backward */
     int64_t logit_chunk;
+    enum dtype logits_dtype;
     int micro_seqs; /* samples in a micro-batch; 0: all */
     int filler;     /* tokens of a last sequence without targets */
 };
@@ -198,6 +199,7 @@ static void fixture_start(struct fixture *f, const struct variant *v)
         .recompute = v->recompute,
         .activations = v->away ? &f->activations : NULL,
         .logit_chunk = v->logit_chunk,
+        .logits_dtype = v->logits_dtype,
     };
     assert_int_equal(transformer_new(&config, f->device, &f->transformer, &err), STATUS_OK);
     struct arena arena;
@@ -413,7 +415,11 @@ static void test_golden_bf16(void **state)
     (void)state;
     static const struct variant VARIANTS[] = {
         {.dtype = DTYPE_BF16},
-        {.dtype = DTYPE_BF16, .micro_seqs = 3, .logit_chunk = 7, .recompute = RECOMPUTE_BLOCK},
+        {.dtype = DTYPE_BF16,
+         .micro_seqs = 3,
+         .logit_chunk = 7,
+         .logits_dtype = DTYPE_BF16,
+         .recompute = RECOMPUTE_BLOCK},
     };
     for (size_t i = 0; i < COUNT_OF(GOLDEN); i++) {
         struct fixture f;
