@@ -37,6 +37,23 @@ static void print_batch(const struct run_spec *spec, int world, const char *sour
            source);
 }
 
+/* The sources of a mixture, as far as the run spec has them. */
+static void print_mixture(const struct run_spec *spec)
+{
+    const bool weighs = spec->data.amount == SPEC_AMOUNT_WEIGHT;
+    double sum = 0;
+    for (int i = 0; spec->data.amount && i < spec->data.train.count; i++)
+        sum += spec->data.amounts[i];
+    for (int i = 0; spec->data.amount && i < spec->data.train.count; i++) {
+        const double amount = spec->data.amounts[i];
+        printf("mixture: %s: ", PRINTABLE(spec->data.train.items[i]));
+        if (weighs)
+            printf("weight %.6g, %.4g %% of the samples\n", amount, 100 * amount / sum);
+        else
+            printf("%.6g epochs in each epoch of the run\n", amount);
+    }
+}
+
 /* Prints the bytes that each policy of recomputation would save. */
 static enum status print_policies(const struct trainer *t, struct error *err)
 {
@@ -88,6 +105,7 @@ enum status plan_dry_run(struct run_spec *spec, int world, const char *world_sou
     spec_write_yaml(spec, stdout, true);
     printf("# end of the run spec\n");
     print_batch(spec, world, world_source);
+    print_mixture(spec);
     print_schedule(&trainer, data_known);
     if (!data_known)
         printf("data: %s\n", PRINTABLE(data_error.text));
@@ -137,6 +155,7 @@ enum status cmd_plan(int argc, char **argv, struct error *err)
         TRY_END(trainer_build(&trainer, spec, 0, world, NULL, bootstrap_threads(bootstrap_cores(), options.local_gpus),
                               err));
         print_batch(spec, world, "planned");
+        print_mixture(spec);
         trainer_memory_print(&trainer);
         TRY_END(print_policies(&trainer, err));
     }

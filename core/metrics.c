@@ -541,6 +541,34 @@ static enum status line_write(struct metrics *metrics, struct line *line, struct
 
 enum { EXACT = 17, ROUGH = 6 };
 
+/* The sources of a mixture as JSON, {"PATH":{"samples":…,"epochs":…,"targets":…},…}: paths have any length. */
+static char *sources_text(const struct step_metrics *m)
+{
+    json_t *all = json_object();
+    for (int i = 0; i < m->num_sources; i++) {
+        const struct source_metrics *s = &m->sources[i];
+        json_object_set_new(all, s->path,
+                            json_pack("{sIsfsI}", "samples", (json_int_t)s->samples, "epochs", s->epochs, "targets",
+                                      (json_int_t)s->targets));
+    }
+    char *text = json_dumps(all, JSON_COMPACT | JSON_REAL_PRECISION(ROUGH));
+    json_decref(all);
+    ASSERT(text); /* the spec's paths are UTF-8 */
+    return text;
+}
+
+/* Writes a line that ends with the sources of a mixture. */
+static enum status line_write_sources(struct metrics *metrics, struct line *line, const struct step_metrics *m,
+                                      struct error *err)
+{
+    char *sources = sources_text(m);
+    char *whole = memory_printf("%.*s,\"sources\":%s}\n", (int)line->used, line->text, sources);
+    enum status status = line_queue_add(&metrics->queue, whole, strlen(whole), err);
+    free(whole);
+    free(sources);
+    return status;
+}
+
 enum status metrics_step(struct metrics *metrics, const struct step_metrics *m, struct error *err)
 {
     struct line line = {.used = 0};
@@ -563,6 +591,8 @@ enum status metrics_step(struct metrics *metrics, const struct step_metrics *m, 
     line_real(&line, "optimizer", m->seconds.optimizer, ROUGH);
     line_real(&line, "checkpoint", m->seconds.checkpoint, ROUGH);
     line_add(&line, "}");
+    if (m->num_sources > 0)
+        return line_write_sources(metrics, &line, m, err);
     return line_write(metrics, &line, err);
 }
 

@@ -11,12 +11,22 @@
 
 struct metrics;
 
+/* A source of a mixture (data.train). */
+struct source_metrics {
+    const char *path; /* as data.train names it (borrowed) */
+    int64_t samples;  /* taken since the start of the run */
+    double epochs;    /* passes over the source that they are */
+    int64_t targets;  /* of this step */
+};
+
 struct step_metrics {
     int64_t step, epoch, tokens, targets;                      /* targets: of this step, the divisor of its loss */
     double loss, grad_norm, lr, loss_scale, tokens_per_s, mfu; /* mfu < 0: unknown (null) */
     double of_ceiling; /* like mfu, but relative to this device's measured peak; for the console */
     bool skipped;
     int64_t memory_device, memory_host;
+    const struct source_metrics *sources; /* (num_sources) borrowed */
+    int num_sources;                      /* of a mixture; else 0 */
     struct {
         /* forward to optimizer: NAN if they were not timed (null) */
         double step, data, forward, backward, reduce, optimizer, checkpoint;

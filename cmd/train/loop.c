@@ -27,6 +27,22 @@
 
 /* ---- a step -------------------------------------------------------------- */
 
+/* Notes what a step took from each source of a mixture. */
+static void note_sources(const struct run *run, const struct batch *last, struct pending_step *pending)
+{
+    const struct mixture *mixture = run->trainer.train_config.mixture;
+    if (!mixture)
+        return;
+    pending->metrics.sources = pending->sources;
+    pending->metrics.num_sources = mixture->order.count;
+    for (int i = 0; i < mixture->order.count; i++)
+        pending->sources[i] =
+            (struct source_metrics){.path = run->spec->data.train.items[i],
+                                    .samples = last->source_samples[i],
+                                    .epochs = (double)last->source_samples[i] / (double)mixture->sizes[i],
+                                    .targets = last->source_targets[i]};
+}
+
 /* Notes the facts of a step that are known as soon as it is enqueued. */
 static void note_step(struct run *run, const struct step_enqueued *step, struct pending_step *pending)
 {
@@ -36,6 +52,7 @@ static void note_step(struct run *run, const struct step_enqueued *step, struct 
     m->epoch = step->last.epoch;
     pending->targets = step->last.step_targets;
     pending->tokens = step->last.step_tokens;
+    note_sources(run, &step->last, pending);
     m->seconds.data = step->data_seconds;
     transformer_times(t->transformer, &m->seconds.forward, &m->seconds.backward);
     zero_times(t->zero, &m->seconds.reduce, &m->seconds.optimizer);

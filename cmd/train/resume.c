@@ -1,8 +1,6 @@
 #include "cmd/train/resume.h"
 
 #include "cmd/train/trainer.h"
-#include "cmd/train/trainer_labels.h"
-#include "core/data/token_set.h"
 #include "core/io.h"
 #include "core/log.h"
 #include "core/printable.h"
@@ -89,24 +87,20 @@ static bool same_pretrained_name(const struct checkpoint *checkpoint, const stru
     return length_was == length_now && memcmp(was, now, length_now) == 0;
 }
 
-/* Whether data.train names the data that the run began with, wherever they are now. False for data that cannot be read
- * and for checkpoints that do not record a fingerprint: other checks judge those. */
+/* Whether data.train names the data that the run began with, wherever they are now, mixed in the same way. False for
+ * data that cannot be read and for checkpoints that do not record a fingerprint: other checks judge those. */
 static bool same_data_elsewhere(const struct checkpoint *checkpoint, const struct run_spec *spec)
 {
     json_t *whole = spec_to_json(spec);
     bool changed = !json_equal(json_object_get(whole, "data.train"), json_object_get(checkpoint->spec, "data.train"));
     json_decref(whole);
-    struct error unread;
-    struct token_set *set;
-    uint64_t fingerprint;
-    const struct string_list *now = &spec->data.train;
-    const char *const *patterns = (const char *const *)now->items;
-    if (!changed || !checkpoint->data_fingerprint || token_set_open(patterns, now->count, &set, &unread) != STATUS_OK)
+    if (!changed || !checkpoint->data_fingerprint)
         return false;
-    bool same = token_set_check(set, INT32_MAX, &fingerprint, &unread) == STATUS_OK &&
-                trainer_labels_fingerprint(spec, set, &fingerprint, &unread) == STATUS_OK &&
-                fingerprint == checkpoint->data_fingerprint;
-    token_set_close(set);
+    struct error unread;
+    struct train_sources sources;
+    bool same = train_sources_open(spec, INT32_MAX, &sources, &unread) == STATUS_OK &&
+                sources.fingerprint == checkpoint->data_fingerprint;
+    train_sources_release(&sources);
     return same;
 }
 

@@ -23,7 +23,8 @@
 
 /* A step that was given to the device and whose results are not collected yet. */
 struct pending_step {
-    struct step_metrics metrics; /* as far as they are known */
+    struct step_metrics metrics;                     /* as far as they are known */
+    struct source_metrics sources[SPEC_MAX_SOURCES]; /* of a mixture: metrics.sources */
     int64_t targets, tokens;
     double start; /* seconds */
 };

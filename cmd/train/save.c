@@ -42,7 +42,7 @@ static enum status write_checkpoint(struct run *run, char name[64], int64_t *byt
         .spec = run->spec_json,
         .model = t->desc.source,
         .machine = run->machine,
-        .data_fingerprint = t->data_fingerprint,
+        .data_fingerprint = t->sources.fingerprint,
         .dtype = run->spec->dtype,
         .cache = run->save_cache,
         .still_owner = run_folder_still_ours,

@@ -7,6 +7,7 @@
 #include "cmd/train/trainer_memory.h"
 #include "comm/agree.h"
 #include "core/log.h"
+#include "core/printable.h"
 #include "gpu/open/device_open.h"
 #include "gpu/peaks.h"
 #include "gpu/plan/device_plan.h"
@@ -276,7 +277,7 @@ static enum status check_schedule(const struct trainer *t, struct error *err)
 /* With a loss mask each step has a divisor of its own, and a graph would have that of the step it was captured from. */
 static enum status check_graphs(struct trainer *t, struct error *err)
 {
-    if (!t->graphs || !token_set_has_mask(t->train_set))
+    if (!t->graphs || !train_sources_have_mask(&t->sources))
         return STATUS_OK;
     if (t->spec->train.cuda_graphs == SPEC_GRAPHS_ON)
         return error_set(
@@ -289,62 +290,94 @@ static enum status check_graphs(struct trainer *t, struct error *err)
     return STATUS_OK;
 }
 
-/* data.packing first_fit: packs the documents of a stream's token set. */
-static enum status pack_documents(struct trainer *t, const char *key, struct token_stream_config *config,
+/* data.packing first_fit: packs the documents of a token set, which `key` names in the log. */
+static enum status pack_documents(const struct trainer *t, const char *key, const struct token_set *set,
                                   struct first_fit **fit, struct error *err)
 {
+    const int64_t length = t->spec->data.seq_length;
     if (t->spec->data.packing != SPEC_PACKING_FIRST_FIT)
         return STATUS_OK;
-    TRY(first_fit_new(config->set, config->seq_length, fit, err));
-    config->fit = *fit;
+    TRY(first_fit_new(set, length, fit, err));
     if (t->rank == 0 && !t->quiet && (*fit)->samples > 0)
         log_info("%s: %" PRId64 " documents in %" PRId64 " samples, which they fill to %.1f %%; %" PRId64
                  " documents are longer than data.seq_length and are cut",
-                 key, token_set_documents(config->set), (*fit)->samples,
-                 100.0 * (double)(*fit)->tokens / ((double)(*fit)->samples * (double)config->seq_length), (*fit)->cut);
+                 key, token_set_documents(set), (*fit)->samples,
+                 100.0 * (double)(*fit)->tokens / ((double)(*fit)->samples * (double)length), (*fit)->cut);
+    return STATUS_OK;
+}
+
+/* Opens data.train: one stream of shards, or a mixture of several. */
+static enum status open_training_data(struct trainer *t, struct error *err)
+{
+    const struct run_spec *spec = t->spec;
+    const bool mixed = spec->data.amount != SPEC_AMOUNT_NONE;
+    TRY(train_sources_open(spec, t->desc.vocab_size, &t->sources, err));
+    TRY(check_graphs(t, err));
+    for (int i = 0; i < t->sources.count; i++) {
+        const char *name = mixed ? PRINTABLE(spec->data.train.items[i]) : "data.train";
+        TRY(pack_documents(t, name, t->sources.sets[i], &t->sources.fits[i], err));
+        if (t->desc.num_labels > 0)
+            TRY(trainer_take_labels(t, t->sources.labels[i], err));
+    }
+    if (!mixed) {
+        t->train_config.set = t->sources.sets[0];
+        t->train_config.labels = t->sources.labels[0];
+        t->train_config.fit = t->sources.fits[0];
+        return STATUS_OK;
+    }
+    TRY(train_sources_mix(&t->sources, spec, &t->train_config, &t->mixture, err));
+    t->train_config.mixture = &t->mixture;
+    if (t->rank == 0 && !t->quiet)
+        train_sources_print(spec, &t->mixture);
+    return STATUS_OK;
+}
+
+static enum status open_validation_data(struct trainer *t, struct error *err)
+{
+    const struct run_spec *spec = t->spec;
+    struct token_stream_config *config = &t->validation_config;
+    TRY(token_set_open((const char *const *)spec->data.validation.items, spec->data.validation.count,
+                       &t->validation_set, err));
+    TRY(token_set_check(t->validation_set, t->desc.vocab_size, NULL, err));
+    TRY(pack_documents(t, "data.validation", t->validation_set, &t->validation_fit, err));
+    if (t->desc.num_labels > 0) {
+        TRY(label_set_open(t->validation_set, &t->validation_labels, err));
+        TRY(trainer_take_labels(t, t->validation_labels, err));
+    }
+    config->set = t->validation_set;
+    config->labels = t->validation_labels;
+    config->fit = t->validation_fit;
+    for (int i = 0; i < t->sources.count; i++) {
+        const char *both = token_set_common(t->sources.sets[i], t->validation_set);
+        if (both)
+            log_info("'%s' is in data.train and in data.validation: the evaluation's loss is not that of unseen text",
+                     both);
+    }
+    if (token_stream_samples(config) < 1)
+        return error_set(err, STATUS_DATA,
+                         "data.validation holds no whole sample of %" PRId64
+                         " tokens; hint: add validation data, or set a shorter data.seq_length",
+                         spec->data.seq_length);
     return STATUS_OK;
 }
 
 enum status trainer_open_data(struct trainer *t, struct error *err)
 {
     const struct run_spec *spec = t->spec;
-    TRY(token_set_open((const char *const *)spec->data.train.items, spec->data.train.count, &t->train_set, err));
-    TRY(token_set_check(t->train_set, t->desc.vocab_size, &t->data_fingerprint, err));
-    TRY(check_graphs(t, err));
-    t->train_config.set = t->train_set;
-    TRY(pack_documents(t, "data.train", &t->train_config, &t->train_fit, err));
-    if (t->desc.num_labels > 0)
-        TRY(trainer_open_labels(t, t->train_set, &t->train_labels, &t->train_config, err));
-    if (t->train_labels)
-        t->data_fingerprint = label_set_fingerprint(t->train_labels, t->data_fingerprint);
+    TRY(open_training_data(t, err));
     t->steps_per_epoch = token_stream_steps_per_epoch(&t->train_config);
     if (t->steps_per_epoch < 1)
         return error_set(err, STATUS_DATA,
-                         "data.train holds %" PRId64 " samples, fewer than one train_batch_size of %" PRId64
+                         "data.train holds %" PRId64 " samples%s, fewer than one train_batch_size of %" PRId64
                          "; hint: add data, or set a smaller train_batch_size or a shorter data.seq_length",
-                         token_stream_samples(&t->train_config), spec->train_batch_size);
+                         token_stream_samples(&t->train_config), t->train_config.mixture ? " an epoch" : "",
+                         spec->train_batch_size);
     t->total_steps = spec_resolve_steps(t->spec, t->steps_per_epoch);
     TRY(check_schedule(t, err));
-    if (spec->data.validation.count) {
-        TRY(token_set_open((const char *const *)spec->data.validation.items, spec->data.validation.count,
-                           &t->validation_set, err));
-        TRY(token_set_check(t->validation_set, t->desc.vocab_size, NULL, err));
-        t->validation_config.set = t->validation_set;
-        TRY(pack_documents(t, "data.validation", &t->validation_config, &t->validation_fit, err));
-        if (t->desc.num_labels > 0)
-            TRY(trainer_open_labels(t, t->validation_set, &t->validation_labels, &t->validation_config, err));
-        const char *both = token_set_common(t->train_set, t->validation_set);
-        if (both)
-            log_info("'%s' is in data.train and in data.validation: the evaluation's loss is not that of unseen text",
-                     both);
-        if (token_stream_samples(&t->validation_config) < 1)
-            return error_set(err, STATUS_DATA,
-                             "data.validation holds no whole sample of %" PRId64
-                             " tokens; hint: add validation data, or set a shorter data.seq_length",
-                             spec->data.seq_length);
-    } else if (spec->train.eval_interval_steps) {
+    if (spec->data.validation.count)
+        return open_validation_data(t, err);
+    if (spec->train.eval_interval_steps)
         log_info("train.eval_interval_steps is set, but there is no data.validation: nothing is evaluated");
-    }
     return STATUS_OK;
 }
 
@@ -362,14 +395,10 @@ void trainer_release(struct trainer *t)
     trainer_memory_free(t);
     if (t->device)
         device_close(t->device);
-    label_set_close(t->train_labels);
+    train_sources_release(&t->sources);
     label_set_close(t->validation_labels);
-    if (t->train_set)
-        token_set_close(t->train_set);
-    if (t->validation_set)
-        token_set_close(t->validation_set);
-    first_fit_free(t->train_fit);
     first_fit_free(t->validation_fit);
+    token_set_close(t->validation_set);
     shard_layout_release(&t->layout);
     tensor_table_release(&t->table);
     model_desc_release(&t->desc);

@@ -8,6 +8,7 @@
 #define ZTRAIN_CMD_TRAIN_TRAINER_H
 
 #include "ckpt/checkpoint.h"
+#include "cmd/train/train_sources.h"
 #include "cmd/train/trainer_memory.h"
 #include "comm/comm.h"
 #include "comm/launch/bootstrap.h"
@@ -45,16 +46,17 @@ struct trainer {
     bool graphs; /* steps are launched as graphs: stepper.h */
     struct memory_plan plan;
 
-    void *memory;          /* the arena: plan.local.used bytes */
-    void *host_memory;     /* plan.host.used bytes; NULL without offload */
-    bool host_is_ordinary; /* not pinned, on a GPU: pin_memory is false */
-    double *loss_sum;      /* in the arena: sum of losses of this rank's targets, one step or one evaluation */
-    struct token_set *train_set, *validation_set;       /* validation may be NULL */
-    struct label_set *train_labels, *validation_labels; /* of a classifier's documents; else NULL */
-    struct first_fit *train_fit, *validation_fit;       /* owned; NULL unless data.packing is first_fit */
+    void *memory;                 /* the arena: plan.local.used bytes */
+    void *host_memory;            /* plan.host.used bytes; NULL without offload */
+    bool host_is_ordinary;        /* not pinned, on a GPU: pin_memory is false */
+    double *loss_sum;             /* in the arena: sum of losses of this rank's targets, one step or one evaluation */
+    struct train_sources sources; /* data.train */
+    struct mixture mixture;       /* of the sources, if data.train is one: order.count 0: it is none */
+    struct token_set *validation_set;    /* NULL: no validation data */
+    struct label_set *validation_labels; /* of a classifier's documents; else NULL */
+    struct first_fit *validation_fit;    /* NULL unless data.packing is first_fit */
     struct token_stream_config train_config, validation_config;
     int64_t steps_per_epoch, total_steps;
-    uint64_t data_fingerprint; /* of the training data */
 };
 
 /* Reads the config of the model that the spec names. `notices`: logs what the config asks for and ztrain ignores. */
@@ -70,7 +72,7 @@ enum status trainer_build(struct trainer *trainer, struct run_spec *spec, int ra
 enum status trainer_activation_bytes(const struct trainer *trainer, enum recompute policy, size_t *bytes,
                                      struct error *err);
 
-/* Opens the token shards; fills steps_per_epoch, total_steps and data_fingerprint. */
+/* Opens the token shards; fills steps_per_epoch and total_steps. */
 enum status trainer_open_data(struct trainer *trainer, struct error *err);
 
 void trainer_release(struct trainer *trainer);

@@ -4,14 +4,12 @@
 
 enum status trainer_count_labels(const struct run_spec *spec, int64_t *classes, struct error *err)
 {
-    struct token_set *set;
-    struct label_set *labels;
-    TRY(token_set_open((const char *const *)spec->data.train.items, spec->data.train.count, &set, err));
-    enum status status = label_set_open(set, &labels, err);
-    token_set_close(set);
+    struct train_sources sources;
+    enum status status = train_sources_open(spec, INT32_MAX, &sources, err);
+    if (status == STATUS_OK)
+        *classes = train_sources_classes(&sources);
+    train_sources_release(&sources);
     TRY(status);
-    *classes = label_set_classes(labels);
-    label_set_close(labels);
     if (*classes < 2)
         return error_set(err, STATUS_DATA,
                          "all documents of data.train have the label 0: a classifier needs two labels or more; hint: "
@@ -36,25 +34,10 @@ static enum status check_labels(const struct trainer *t, const struct label_set 
     return STATUS_OK;
 }
 
-enum status trainer_open_labels(struct trainer *t, const struct token_set *set, struct label_set **labels,
-                                struct token_stream_config *config, struct error *err)
+enum status trainer_take_labels(struct trainer *t, const struct label_set *labels, struct error *err)
 {
-    TRY(label_set_open(set, labels, err));
-    config->labels = *labels;
-    TRY(check_labels(t, *labels, err));
-    if (label_set_names(*labels))
-        TRY(model_desc_name_labels(&t->desc, label_set_names(*labels), err));
-    return STATUS_OK;
-}
-
-enum status trainer_labels_fingerprint(const struct run_spec *spec, const struct token_set *set, uint64_t *fingerprint,
-                                       struct error *err)
-{
-    struct label_set *labels;
-    if (spec->model.task == TASK_CAUSAL_LM)
-        return STATUS_OK;
-    TRY(label_set_open(set, &labels, err));
-    *fingerprint = label_set_fingerprint(labels, *fingerprint);
-    label_set_close(labels);
+    TRY(check_labels(t, labels, err));
+    if (label_set_names(labels))
+        TRY(model_desc_name_labels(&t->desc, label_set_names(labels), err));
     return STATUS_OK;
 }

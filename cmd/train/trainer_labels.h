@@ -7,13 +7,8 @@
 /* *classes = the number of labels of data.train. */
 enum status trainer_count_labels(const struct run_spec *spec, int64_t *classes, struct error *err);
 
-/* Opens the labels of `set` for a stream, checks them and the documents' lengths, and gives the model their names.
+/* Checks labels and the lengths of their documents, and gives the model the labels' names, if they have some.
  * STATUS_DATA: a label that the model does not have, a document longer than data.seq_length. */
-enum status trainer_open_labels(struct trainer *t, const struct token_set *set, struct label_set **labels,
-                                struct token_stream_config *config, struct error *err);
-
-/* Continues the fingerprint of a token set of documents with labels (STATUS_OK for a language model's, unchanged). */
-enum status trainer_labels_fingerprint(const struct run_spec *spec, const struct token_set *set, uint64_t *fingerprint,
-                                       struct error *err);
+enum status trainer_take_labels(struct trainer *t, const struct label_set *labels, struct error *err);
 
 #endif

@@ -29,11 +29,23 @@ struct slot {
     int32_t *seq_start;                    /* (max_seqs + 1) */
     uint64_t *numbers;                     /* (max_tokens) */
     uint64_t first_number;                 /* of the sequence that is added */
+    int64_t *samples, *step_targets;       /* (sources) of a mixture: struct batch, source_samples, source_targets */
+};
+
+/* What a mixture adds to a stream; used by the thread only. */
+struct mixing {
+    struct mixture_cursor begin, next;             /* the first sample of stream->step; the next sample to take */
+    int64_t samples[INTERLEAVE_SOURCES];           /* of stream->step: source_samples of struct batch */
+    int64_t targets[INTERLEAVE_SOURCES];           /* the same: source_targets */
+    int64_t counts[SLOTS][2 * INTERLEAVE_SOURCES]; /* the slots' */
 };
 
 struct token_stream {
     struct token_stream_config config;
-    int64_t samples; /* of an epoch, or of the pass */
+    struct token_source only;          /* the source of a stream that is no mixture */
+    const struct token_source *source; /* used by the thread only: of the sample that is read */
+    struct mixing *mixing;             /* owned; NULL: no mixture */
+    int64_t samples;                   /* of an epoch, or of the pass */
     int64_t steps_per_epoch;
     int64_t micros;    /* of a step, or of the pass, for each rank */
     int32_t *memory;   /* owned: the slots' arrays and scratch */
@@ -87,14 +99,25 @@ void token_stream_limits(const struct token_stream_config *config, int64_t *max_
     *max_seqs = (int32_t)count + filler;
 }
 
-int64_t token_stream_samples(const struct token_stream_config *config)
+int64_t token_source_samples(const struct token_stream_config *config, const struct token_source *source)
 {
-    const int64_t tokens = token_set_tokens(config->set);
-    if (config->fit)
-        return config->fit->samples;
+    const int64_t tokens = token_set_tokens(source->set);
+    if (source->fit)
+        return source->fit->samples;
     if (config->packing && config->document_mask && config->evaluation) /* the last sample may be shorter */
         return tokens < 2 ? 0 : (tokens - 2) / config->seq_length + 1;
-    return token_set_samples(config->set, config->seq_length, config->packing);
+    return token_set_samples(source->set, config->seq_length, config->packing);
+}
+
+static struct token_source only_source(const struct token_stream_config *config)
+{
+    return (struct token_source){.set = config->set, .labels = config->labels, .fit = config->fit};
+}
+
+int64_t token_stream_samples(const struct token_stream_config *config)
+{
+    const struct token_source only = only_source(config);
+    return config->mixture ? config->mixture->epoch_samples : token_source_samples(config, &only);
 }
 
 int64_t token_stream_steps_per_epoch(const struct token_stream_config *config)
@@ -139,9 +162,8 @@ static int64_t labelled_token(const struct token_stream *stream, int64_t length)
 /* Adds document `number`, whose tokens are in the stream's scratch memory, with its label. */
 static void add_document(const struct token_stream *stream, struct slot *slot, int64_t number, int64_t length)
 {
-    const struct token_stream_config *config = &stream->config;
     struct batch *batch = &slot->batch;
-    int64_t start = batch->num_tokens, first_text = label_set_first_text(config->labels, number);
+    int64_t start = batch->num_tokens, first_text = label_set_first_text(stream->source->labels, number);
     for (int64_t i = 0; i < length; i++) {
         slot->tokens[start + i] = stream->scratch[i];
         slot->targets[start + i] = -1;
@@ -149,7 +171,7 @@ static void add_document(const struct token_stream *stream, struct slot *slot, i
         slot->numbers[start + i] = slot->first_number + (uint64_t)i;
         slot->types[start + i] = i >= first_text;
     }
-    slot->targets[start + labelled_token(stream, length)] = label_set_label(config->labels, number);
+    slot->targets[start + labelled_token(stream, length)] = label_set_label(stream->source->labels, number);
     batch->num_tokens += length;
     batch->num_targets++;
     batch->num_seqs++;
@@ -163,14 +185,14 @@ static enum status take_document(const struct token_stream *stream, struct slot 
 {
     const struct token_stream_config *config = &stream->config;
     int64_t first, length;
-    TRY(token_set_document(config->set, number, &first, &length, err));
+    TRY(token_set_document(stream->source->set, number, &first, &length, err));
     if (length < 1 || length > config->seq_length)
         return error_set(err, STATUS_DATA,
                          "document %lld has %lld tokens, expected 1 to data.seq_length %lld; hint: "
                          "scripts/tokenize.py --max-length %lld cuts texts and keeps their special tokens",
                          (long long)number, (long long)length, (long long)config->seq_length,
                          (long long)config->seq_length);
-    TRY(token_set_read(config->set, first, length, config->vocab_size, stream->scratch, err));
+    TRY(token_set_read(stream->source->set, first, length, config->vocab_size, stream->scratch, err));
     add_document(stream, slot, number, length);
     return STATUS_OK;
 }
@@ -182,12 +204,12 @@ static enum status locate(const struct token_stream *stream, int64_t number, int
 {
     int64_t limit = stream->config.seq_length;
     if (stream->config.packing) {
-        const int64_t left = token_set_tokens(stream->config.set) - number * limit;
+        const int64_t left = token_set_tokens(stream->source->set) - number * limit;
         *first = number * limit;
         *length = left < limit + 1 ? left : limit + 1;
         return STATUS_OK;
     }
-    TRY(token_set_document(stream->config.set, number, first, length, err));
+    TRY(token_set_document(stream->source->set, number, first, length, err));
     *length = *length < limit ? *length : limit;
     return STATUS_OK;
 }
@@ -197,11 +219,11 @@ static enum status locate(const struct token_stream *stream, int64_t number, int
 static enum status read_part(struct token_stream *stream, int64_t first, int64_t count, bool read_tokens,
                              int64_t position, struct error *err)
 {
-    const struct token_stream_config *config = &stream->config;
+    const struct token_set *set = stream->source->set;
     if (read_tokens)
-        TRY(token_set_read(config->set, first, count, config->vocab_size, stream->scratch + position, err));
+        TRY(token_set_read(set, first, count, stream->config.vocab_size, stream->scratch + position, err));
     if (stream->mask)
-        TRY(token_set_read_mask(config->set, first, count, stream->mask + position, err));
+        TRY(token_set_read_mask(set, first, count, stream->mask + position, err));
     return STATUS_OK;
 }
 
@@ -230,7 +252,7 @@ static enum status find_document(const struct token_set *set, int64_t token, int
 /* Notes where the documents end in the packed sample of `length` tokens from token `first` of the set on. */
 static enum status add_document_ends(struct token_stream *stream, int64_t first, int64_t length, struct error *err)
 {
-    const struct token_set *set = stream->config.set;
+    const struct token_set *set = stream->source->set;
     int64_t number, end = first;
     TRY(find_document(set, first, &number, err));
     for (; end < first + length && number < token_set_documents(set); number++) {
@@ -249,7 +271,7 @@ static enum status add_document_ends(struct token_stream *stream, int64_t first,
 static enum status read_sample(struct token_stream *stream, int64_t sample, bool read_tokens, int64_t *length,
                                struct error *err)
 {
-    const struct first_fit *fit = stream->config.fit;
+    const struct first_fit *fit = stream->source->fit;
     int64_t begin = fit ? fit->starts[sample] : sample, end = fit ? fit->starts[sample + 1] : sample + 1;
     const struct token_stream_config *config = &stream->config;
     *length = 0;
@@ -270,12 +292,31 @@ static enum status read_sample(struct token_stream *stream, int64_t sample, bool
     return STATUS_OK;
 }
 
-static int64_t training_sample(const struct token_stream *stream, int64_t ordinal, int64_t epoch)
+/* The number of the sample at a place of the epoch, in stream->source, which a mixture sets. The samples of a mixture
+ * are taken one after the other, from the place on that mix_from() was given. */
+static int64_t training_sample(struct token_stream *stream, int64_t ordinal, int64_t epoch)
 {
     const struct token_stream_config *config = &stream->config;
+    if (stream->mixing) {
+        int64_t sample;
+        stream->source = &config->mixture->sources[mixture_next(&stream->mixing->next, &sample)];
+        return sample;
+    }
     if (!config->shuffle)
         return ordinal;
     return (int64_t)permute_index((uint64_t)ordinal, (uint64_t)stream->samples, config->seed, (uint64_t)epoch);
+}
+
+/* The next sample of a mixture is the one at `place` of stream->step. */
+static void mix_from(struct token_stream *stream, int64_t place)
+{
+    struct mixing *mixing = stream->mixing;
+    const int64_t first = (stream->step - 1) * stream->config.batch_size;
+    if (mixing->next.at.place == first + place) /* after the micro-batch before this one */
+        return;
+    mixture_seek(&mixing->begin, first);
+    mixing->next = mixing->begin;
+    mixture_seek(&mixing->next, first + place);
 }
 
 /* The targets that count in the sample that was read last. The first token of each of its sequences is none. */
@@ -301,21 +342,51 @@ static void add_sample(const struct token_stream *stream, struct slot *slot)
     }
 }
 
+/* Adds a sample of the global batch to the sums, without reading its tokens. */
+static enum status sum_sample(struct token_stream *stream, int64_t sample, struct error *err)
+{
+    const struct token_stream_config *config = &stream->config;
+    int64_t length = config->seq_length + 1, targets = config->seq_length;
+    if (!config->packing || stream->mask || config->document_mask) {
+        TRY(read_sample(stream, sample, false, &length, err));
+        targets = config->classification ? 1 : count_targets(stream);
+    }
+    stream->step_tokens += config->packing ? length - 1 : length;
+    stream->step_targets += targets;
+    if (stream->mixing)
+        stream->mixing->targets[stream->source - config->mixture->sources] += targets;
+    return STATUS_OK;
+}
+
 /* Computes the sums over the global batch of stream->step from the index and the mask, without reading tokens. */
 static enum status sum_step(struct token_stream *stream, int64_t first_ordinal, int64_t epoch, struct error *err)
 {
     const struct token_stream_config *config = &stream->config;
+    struct mixing *mixing = stream->mixing;
     stream->step_targets = stream->step_tokens = config->batch_size * config->seq_length;
-    if (config->packing && !stream->mask && !config->document_mask)
+    if (config->packing && !stream->mask && !config->document_mask && !mixing)
         return STATUS_OK;
     stream->step_targets = stream->step_tokens = 0;
-    for (int64_t i = 0; i < config->batch_size && !stream->stop; i++) {
-        int64_t length;
-        TRY(read_sample(stream, training_sample(stream, first_ordinal + i, epoch), false, &length, err));
-        stream->step_tokens += config->packing ? length - 1 : length;
-        stream->step_targets += config->classification ? 1 : count_targets(stream);
-    }
+    if (mixing)
+        memset(mixing->targets, 0, sizeof mixing->targets);
+    if (mixing)
+        mix_from(stream, 0);
+    for (int64_t i = 0; i < config->batch_size && !stream->stop; i++)
+        TRY(sum_sample(stream, training_sample(stream, first_ordinal + i, epoch), err));
+    if (mixing)
+        memcpy(mixing->samples, mixing->next.at.taken, sizeof mixing->samples);
     return STATUS_OK;
+}
+
+/* Gives a batch the counts by source of its step. */
+static void copy_counts(const struct token_stream *stream, struct slot *slot)
+{
+    const struct mixing *mixing = stream->mixing;
+    const size_t bytes = (size_t)stream->config.mixture->order.count * sizeof *slot->samples;
+    memcpy(slot->samples, mixing->samples, bytes);
+    memcpy(slot->step_targets, mixing->targets, bytes);
+    slot->batch.source_samples = slot->samples;
+    slot->batch.source_targets = slot->step_targets;
 }
 
 /* The number of the first sample of micro-batch (step, micro) of this rank, over all steps and ranks. */
@@ -357,7 +428,12 @@ static enum status fill(struct token_stream *stream, struct slot *slot, struct e
             TRY(sum_step(stream, batch_start, batch->epoch, err));
         batch->step_targets = stream->step_targets;
         batch->step_tokens = stream->step_tokens;
-        first_ordinal = batch_start + config->batch_size / config->world * config->rank + stream->micro * count;
+        const int64_t place = config->batch_size / config->world * config->rank + stream->micro * count;
+        first_ordinal = batch_start + place;
+        if (stream->mixing)
+            mix_from(stream, place);
+        if (stream->mixing)
+            copy_counts(stream, slot);
     }
 
     for (int64_t i = 0; i < count && !stream->stop; i++) {
@@ -430,7 +506,13 @@ static enum status check_samples(const struct token_stream *stream, struct error
     int64_t needed = config->evaluation ? 1 : config->batch_size;
     if (stream->samples >= needed)
         return STATUS_OK;
-    long long samples = stream->samples, tokens = token_set_tokens(config->set), length = config->seq_length;
+    long long samples = stream->samples, length = config->seq_length;
+    if (config->mixture)
+        return error_set(err, STATUS_DATA,
+                         "an epoch of the mixture data.train has %lld samples, fewer than one global batch of %lld; "
+                         "hint: more data or epochs, or a smaller train_batch_size or data.seq_length",
+                         samples, (long long)config->batch_size);
+    long long tokens = token_set_tokens(config->set);
     if (config->evaluation)
         return error_set(err, STATUS_DATA,
                          "the validation data has %lld tokens, too few for one sample (data.seq_length %lld, and one "
@@ -440,6 +522,28 @@ static enum status check_samples(const struct token_stream *stream, struct error
                      "the training data has %lld samples (%lld tokens, data.seq_length %lld), fewer than one global "
                      "batch of %lld; hint: more data, or a smaller train_batch_size or data.seq_length",
                      samples, tokens, length, (long long)config->batch_size);
+}
+
+/* Whether any source has a loss mask; with classification a label always counts. */
+static bool has_mask(const struct token_stream_config *config)
+{
+    if (config->classification)
+        return false;
+    return config->mixture ? mixture_has_mask(config->mixture) : token_set_has_mask(config->set);
+}
+
+static enum status begin_mixing(struct token_stream *stream, struct error *err)
+{
+    struct mixing *mixing = stream->mixing = calloc(1, sizeof *mixing);
+    if (!mixing)
+        return error_set(err, STATUS_DEVICE, "out of memory while opening a token stream");
+    mixture_begin(&mixing->begin, stream->config.mixture);
+    mixing->next = mixing->begin;
+    for (int i = 0; i < SLOTS; i++) {
+        stream->slots[i].samples = mixing->counts[i];
+        stream->slots[i].step_targets = mixing->counts[i] + INTERLEAVE_SOURCES;
+    }
+    return STATUS_OK;
 }
 
 /* Allocates one block for all arrays, so that the thread allocates nothing. */
@@ -461,7 +565,7 @@ static enum status allocate(struct token_stream *stream, struct error *err)
             all = SLOTS * per_slot + 2 * (config->seq_length + 1);
     stream->memory = malloc((size_t)all * sizeof *stream->memory);
     stream->numbers = malloc((size_t)(SLOTS * max_tokens) * sizeof *stream->numbers);
-    bool masked = !config->classification && token_set_has_mask(config->set); /* a label always counts */
+    bool masked = has_mask(config);
     if (masked)
         stream->mask = malloc((size_t)config->seq_length + 1);
     if (!stream->memory || !stream->numbers || (masked && !stream->mask))
@@ -486,10 +590,11 @@ enum status token_stream_open(const struct token_stream_config *config, int64_t 
                               struct token_stream **stream, struct error *err)
 {
     ASSERT(!config->fit || !config->packing);
-    ASSERT(config->set && config->seq_length > 0 && config->micro_batch_size > 0 && first_step >= 1);
+    ASSERT(config->mixture ? !config->set && !config->evaluation : config->set != NULL);
+    ASSERT(config->seq_length > 0 && config->micro_batch_size > 0 && first_step >= 1);
     ASSERT(config->world > 0 && config->rank >= 0 && config->rank < config->world && config->token_multiple > 0);
     ASSERT(config->vocab_size > 0 && config->vocab_size <= INT32_MAX);
-    ASSERT(!config->classification || (config->labels && !config->packing));
+    ASSERT(!config->classification || ((config->labels || config->mixture) && !config->packing));
     ASSERT(config->evaluation ? first_step == 1 && config->max_samples >= 0 : config->max_samples == 0);
     enum status status;
     *stream = NULL;
@@ -500,10 +605,14 @@ enum status token_stream_open(const struct token_stream_config *config, int64_t 
     if (!new)
         return error_set(err, STATUS_DEVICE, "out of memory while opening a token stream");
     new->config = *config;
+    new->only = only_source(config);
+    new->source = &new->only;
     new->samples = token_stream_samples(config);
     new->step = first_step;
     TRY_GOTO(check_samples(new, err));
     TRY_GOTO(allocate(new, err));
+    if (config->mixture)
+        TRY_GOTO(begin_mixing(new, err));
     if (config->evaluation) {
         if (config->max_samples > 0 && config->max_samples < new->samples)
             new->samples = config->max_samples;
@@ -530,6 +639,7 @@ fail:
     free(new->memory);
     free(new->numbers);
     free(new->mask);
+    free(new->mixing);
     free(new);
     return status;
 }
@@ -572,5 +682,6 @@ void token_stream_close(struct token_stream *stream)
     free(stream->memory);
     free(stream->numbers);
     free(stream->mask);
+    free(stream->mixing);
     free(stream);
 }

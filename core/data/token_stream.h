@@ -8,6 +8,9 @@
  * part, micro-batch by micro-batch. So the order never depends on the world size, and the position is (epoch, step in
  * the epoch), which follows from the global step. An epoch is floor(samples / B) steps, the permutation is new in each.
  *
+ * A mixture (mixture.h) has taken (k-1)·B samples before global step k. Its epochs are floor(epoch_samples / B) steps,
+ * and the passes over its sources go on from one to the next, so that no sample is left out.
+ *
  * With document_mask a sample is one sequence for each of its documents, so that attention stays within documents and
  * positions begin anew. The last token of a document has no target then and is not computed. Evaluation, packed, has
  * one more sample for the tokens after the last whole one, so that every target counts once.
@@ -30,9 +33,11 @@
 
 #include "core/data/first_fit.h"
 #include "core/data/label_set.h"
+#include "core/data/mixture.h"
 #include "core/data/token_set.h"
 
 struct token_stream_config {
+    const struct mixture *mixture;  /* borrowed; training: takes the place of set, labels and fit; may be NULL */
     struct token_set *set;          /* borrowed */
     bool classification;            /* the targets are the documents' labels; packing must be false */
     bool label_first;               /* classification: a document's first token has the target, else its last one */
@@ -76,6 +81,10 @@ struct batch {
                                * batch: ((step - 1) · B + place of the sample in the step) · T + place in the sample */
     const int32_t *types;     /* (M) classification: 1 in the second text of a pair, else 0; otherwise NULL */
     const int32_t *seq_start; /* (num_seqs + 1) */
+
+    /* A mixture (else NULL), (sources): samples since the start of the run, this step's included; targets that count in
+     * this step. Both of the global batch. */
+    const int64_t *source_samples, *source_targets;
 };
 
 struct token_stream;
@@ -84,7 +93,8 @@ struct token_stream;
  * config->set is not used). */
 void token_stream_limits(const struct token_stream_config *config, int64_t *max_tokens, int32_t *max_seqs);
 
-/* Starts the prefetching thread at global step `first_step` (1: the beginning; evaluation: always 1), in constant time.
+/* Starts the prefetching thread at global step `first_step` (1: the beginning; evaluation: always 1), in constant time
+ * (of a mixture: in that of mixture_seek(), and in the thread).
  * STATUS_DATA: there are too few samples for one global batch (evaluation: none). STATUS_USAGE: a micro-batch has 2^31
  * tokens or more, or packing is false and T < 2. */
 enum status token_stream_open(const struct token_stream_config *config, int64_t first_step,
@@ -96,10 +106,13 @@ enum status token_stream_next(struct token_stream *stream, struct batch *batch, 
 
 void token_stream_close(struct token_stream *stream);
 
-/* Samples of the set as the configuration packs it. */
+/* Samples of the set as the configuration packs it; of a mixture's epoch. */
 int64_t token_stream_samples(const struct token_stream_config *config);
 
 /* Steps of one epoch: floor(samples / B). */
 int64_t token_stream_steps_per_epoch(const struct token_stream_config *config);
+
+/* Samples of one source, packed as the configuration says. */
+int64_t token_source_samples(const struct token_stream_config *config, const struct token_source *source);
 
 #endif

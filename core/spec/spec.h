@@ -31,6 +31,10 @@
 
 enum spec_graphs { SPEC_GRAPHS_AUTO, SPEC_GRAPHS_ON, SPEC_GRAPHS_OFF };
 enum spec_packing { SPEC_PACKING_NONE, SPEC_PACKING_CUT, SPEC_PACKING_FIRST_FIT };
+enum { SPEC_MAX_SOURCES = 64 }; /* of a mixture */
+
+/* What the numbers of a mixture are. NONE: data.train is no mixture, its shards form one stream. */
+enum spec_amount { SPEC_AMOUNT_NONE, SPEC_AMOUNT_WEIGHT, SPEC_AMOUNT_EPOCHS };
 enum spec_device { SPEC_DEVICE_AUTO, SPEC_DEVICE_CPU, SPEC_DEVICE_CUDA };
 
 struct run_spec {
@@ -51,6 +55,8 @@ struct run_spec {
     } model;
     struct {
         struct string_list train, validation; /* in the spec's arena; validation.count 0: none */
+        enum spec_amount amount;              /* of data.train */
+        double *amounts; /* (train.count) in the spec's arena: of each source, above 0; NULL unless a mixture */
         int64_t seq_length;
         bool shuffle, document_mask;
         enum spec_packing packing;

@@ -101,7 +101,9 @@ static const char metrics[] =
     "`mfu` (null if the peak of the device is unknown), `memory_bytes` "
     "{`device`: the total of the memory plan, `host`: the resident memory of the process, on the CPU device with the "
     "plan's}, `seconds` {`step`, `data`, `forward`, `backward`, `reduce`, `optimizer`, `checkpoint`} (the "
-    "middle four are null if the step was launched as a CUDA graph) |\n"
+    "middle four are null if the step was launched as a CUDA graph); of a mixture also `sources` {PATH: {`samples` "
+    "(taken "
+    "since the start of the run), `epochs` (passes over the source that they are), `targets` (of this step)}} |\n"
     "| an evaluation | `step`, `epoch`, `eval_loss`, `perplexity`, `eval_tokens`; of a classifier `accuracy`, `f1` and "
     "`eval_samples` instead of the last two |\n"
     "| the end of an epoch | `epoch_end` (its number), `step`, `train_loss` (mean over the epoch's targets on all "
@@ -124,6 +126,7 @@ static const char *const type_names[KEY_TYPE_COUNT] = {
     [KEY_SIZE] = "size",
     [KEY_STRING] = "text",
     [KEY_STRING_LIST] = "text or list",
+    [KEY_SOURCES] = "text or list",
     [KEY_CHOICE] = "choice",
     [KEY_MODEL_CONFIG] = "path or mapping",
     [KEY_ANY] = "any",

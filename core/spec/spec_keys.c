@@ -191,10 +191,13 @@ const struct spec_key spec_keys[] = {
      .min = 0, .max = 1},
 
     SECTION("data", "the token shards to train and evaluate on"),
-    {USED("data.train", KEY_STRING_LIST, spec.data.train, NULL, CONTENTS,
-          "a Megatron-LM prefix (.bin and .idx), an llm.c .bin file, a glob, or a list of these; the shards form one "
-          "stream in this order (the matches of a glob are sorted); PREFIX.mask beside PREFIX.bin, a byte for each "
-          "token, is the loss mask: only the prediction of tokens with 1 counts"),
+    {USED(
+         "data.train", KEY_SOURCES, spec.data.train, NULL, CONTENTS,
+         "a Megatron-LM prefix (.bin and .idx), an llm.c .bin file, a glob, or a list of these; the shards form one "
+         "stream in this order (the matches of a glob are sorted); PREFIX.mask beside PREFIX.bin, a byte for each "
+         "token, is the loss mask: only the prediction of tokens with 1 counts; or a mixture, a list of sources that "
+         "samples are taken from in turn, with a weight ({path: A, weight: 2.0}: shares of all samples) or with epochs "
+         "({path: A, epochs: 0.5}: passes over the source in one epoch of the run): docs/mixtures.md"),
      .flags = KEY_REQUIRED},
     {USED("data.validation", KEY_STRING_LIST, spec.data.validation, NULL, NOTICE,
           "the token shards for evaluation, given in the same way; unset: no evaluation")},

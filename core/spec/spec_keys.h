@@ -20,6 +20,7 @@ enum spec_key_type {
     KEY_SIZE, /* bytes: size_text.h; its JSON is the shortest text; int64_t, 0: unset */
     KEY_STRING,
     KEY_STRING_LIST, /* one string, or a list of them */
+    KEY_SOURCES,     /* the same, or a list of mappings: spec_sources.c */
     KEY_CHOICE,
     KEY_MODEL_CONFIG, /* a path, or a mapping */
     KEY_ANY,          /* any value; it is not read */
@@ -118,6 +119,13 @@ bool spec_is_quoted_value(const struct spec_key *key, const struct spec_node *no
 
 /* Whether `text` names this choice of a row. */
 bool spec_choice_is(const struct spec_key *key, const struct spec_choice *choice, const char *text);
+
+/* KEY_SOURCES (spec_sources.c): whether the list is a mixture; its value as JSON, as spec_key_convert(); the fields
+ * data.train, data.amount and data.amounts of a spec from JSON, and their JSON (new reference), NULL: unset. */
+bool spec_sources_is_mixture(const struct spec_node *node);
+json_t *spec_sources_convert(struct spec_context *ctx, const struct spec_key *key, const struct spec_node *node);
+void spec_sources_store(struct spec_full *full, const json_t *value);
+json_t *spec_sources_fetch(const struct spec_full *full);
 
 /* The default as JSON (new reference), or NULL where the key may be unset. */
 json_t *spec_key_default(const struct spec_key *key);

@@ -172,7 +172,9 @@ void spec_write_yaml(const struct run_spec *spec, FILE *out, bool all)
             if (is_auto)
                 fputs("auto", out);
             else
-                write_flow(out, json_array_size(value) == 1 ? json_array_get(value, 0) : value);
+                write_flow(out, json_is_string(json_array_get(value, 0)) && json_array_size(value) == 1
+                                    ? json_array_get(value, 0)
+                                    : value);
             if (is_derived(full, key) && value) {
                 fputs(is_auto ? " # derived: " : " # derived", out);
                 if (is_auto)

@@ -170,11 +170,10 @@ static json_t *convert_list(struct spec_context *ctx, const struct spec_key *key
     json_t *list = json_array();
     for (const struct spec_node *child = node->first; child; child = child->next) {
         if (child->kind == NODE_MAPPING && spec_child(child, "path")) {
-            spec_error(
-                ctx, child->pos,
-                "'%s' is a mixture of sources ({path, weight or epochs}), which is not supported yet; hint: list "
-                "the paths alone, and the shards form one stream",
-                key->path);
+            spec_error(ctx, child->pos,
+                       "'%s' cannot be a mixture of sources, as data.train can; hint: list the paths alone, and the "
+                       "shards form one stream",
+                       key->path);
             json_decref(list);
             return NULL;
         }
@@ -259,6 +258,8 @@ json_t *spec_key_convert(struct spec_context *ctx, const struct spec_key *key, c
     case KEY_SIZE: return convert_size(ctx, key, node);
     case KEY_STRING: return convert_string(ctx, key, node, "text");
     case KEY_STRING_LIST: return convert_list(ctx, key, node);
+    case KEY_SOURCES:
+        return spec_sources_is_mixture(node) ? spec_sources_convert(ctx, key, node) : convert_list(ctx, key, node);
     case KEY_CHOICE: return convert_choice(ctx, key, node);
     case KEY_MODEL_CONFIG:
         if (node->kind == NODE_MAPPING)
@@ -338,6 +339,11 @@ void spec_key_store(struct spec_full *full, const struct spec_key *key, const js
         return;
     case KEY_STRING: *(char **)(void *)field = copy; return;
     case KEY_STRING_LIST: store_list(full, (struct string_list *)(void *)field, value); return;
+    case KEY_SOURCES:
+        spec_sources_store(full, value);
+        if (!full->spec.data.amount)
+            store_list(full, (struct string_list *)(void *)field, value);
+        return;
     case KEY_CHOICE: store_choice(field, key, text ? text : json_is_true(value) ? "true" : "false"); return;
     case KEY_MODEL_CONFIG:
         full->spec.model.config_path = copy;
@@ -401,6 +407,9 @@ json_t *spec_key_fetch(const struct spec_full *full, const struct spec_key *key)
         return text ? json_string(text) : NULL;
     }
     case KEY_STRING_LIST: return fetch_list((const struct string_list *)(const void *)field);
+    case KEY_SOURCES:
+        return full->spec.data.amount ? spec_sources_fetch(full)
+                                      : fetch_list((const struct string_list *)(const void *)field);
     case KEY_CHOICE: return fetch_choice(field, key);
     case KEY_MODEL_CONFIG:
         if (full->spec.model.config)

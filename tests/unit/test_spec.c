@@ -756,6 +756,51 @@ static void test_compare(void **state)
     json_decref(stored);
 }
 
+/* The YAML and the JSON of a mixture read back to the same sources; what a resumed run has to have again. */
+static void test_mixture(void **state)
+{
+    (void)state;
+    static const char *const mixtures[] = {"data.train=[{path: a, weight: 2}, {weight: 0.5, path: 'b/*.bin'}]",
+                                           "data.train=[{path: a, epochs: 2.5}]"};
+    for (int i = 0; i < 2; i++) {
+        struct run_spec *spec = load_good(BASE, &mixtures[i], 1);
+        assert_int_equal(spec->data.train.count, 2 - i);
+        assert_int_equal(spec->data.amount, i ? SPEC_AMOUNT_EPOCHS : SPEC_AMOUNT_WEIGHT);
+        assert_string_equal(spec->data.train.items[0], "a");
+        assert_true(spec->data.amounts[0] == (i ? 2.5 : 2));
+        if (i == 0)
+            assert_string_equal(spec->data.train.items[1], "b/*.bin");
+        if (i == 0)
+            assert_true(spec->data.amounts[1] == 0.5);
+        resolve(spec);
+        char *text = yaml_of(spec, false);
+        struct run_spec *again = load_good(text, NULL, 0);
+        resolve(again);
+        json_t *before = spec_to_json(spec), *after = spec_to_json(again);
+        assert_true(json_equal(json_object_get(before, "data.train"), json_object_get(after, "data.train")));
+        assert_true(json_is_object(json_array_get(json_object_get(after, "data.train"), 0)));
+        struct spec_report report = {0};
+        assert_int_equal(spec_compare(again, before, true, false, &report), STATUS_OK);
+        assert_int_equal(report.notices.count, 0);
+        spec_free(again);
+
+        const char *other = i ? "data.train=[{path: a, epochs: 2}]" : "data.train=[a, 'b/*.bin']";
+        again = load_good(BASE, &other, 1);
+        assert_int_equal(again->data.amount, i ? SPEC_AMOUNT_EPOCHS : SPEC_AMOUNT_NONE);
+        resolve(again);
+        assert_int_equal(spec_compare(again, before, true, false, &report), STATUS_USAGE);
+        expect_line(&report.errors, i ? "'data.train' was [{\"path\":\"a\",\"epochs\":2.5}] in the checkpoint and is "
+                                        "[{\"path\":\"a\",\"epochs\":2.0}] now: that would change the run"
+                                      : "and is [\"a\",\"b/*.bin\"] now: that would change the run");
+        spec_report_release(&report);
+        spec_free(again);
+        spec_free(spec);
+        json_decref(before);
+        json_decref(after);
+        free(text);
+    }
+}
+
 static void test_help(void **state)
 {
     (void)state;
@@ -777,23 +822,15 @@ static void test_help(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_table),
-        cmocka_unit_test(test_usual_spec),
-        cmocka_unit_test(test_defaults),
-        cmocka_unit_test(test_deepspeed_schedule),
-        cmocka_unit_test(test_spellings),
-        cmocka_unit_test(test_recompute),
-        cmocka_unit_test(test_two_names),
-        cmocka_unit_test(test_model_mapping),
-        cmocka_unit_test(test_overrides),
-        cmocka_unit_test(test_deepspeed_file),
-        cmocka_unit_test(test_batch),
-        cmocka_unit_test(test_batch_twice),
-        cmocka_unit_test(test_batch_of_a_resumed_run),
-        cmocka_unit_test(test_steps),
-        cmocka_unit_test(test_round_trip),
-        cmocka_unit_test(test_effective_yaml),
-        cmocka_unit_test(test_compare),
+        cmocka_unit_test(test_table),          cmocka_unit_test(test_usual_spec),
+        cmocka_unit_test(test_defaults),       cmocka_unit_test(test_deepspeed_schedule),
+        cmocka_unit_test(test_spellings),      cmocka_unit_test(test_mixture),
+        cmocka_unit_test(test_recompute),      cmocka_unit_test(test_two_names),
+        cmocka_unit_test(test_model_mapping),  cmocka_unit_test(test_overrides),
+        cmocka_unit_test(test_deepspeed_file), cmocka_unit_test(test_batch),
+        cmocka_unit_test(test_batch_twice),    cmocka_unit_test(test_batch_of_a_resumed_run),
+        cmocka_unit_test(test_steps),          cmocka_unit_test(test_round_trip),
+        cmocka_unit_test(test_effective_yaml), cmocka_unit_test(test_compare),
         cmocka_unit_test(test_help),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);

@@ -4,8 +4,8 @@
 /* ---- refusals: one line per mistake, with its place ---------------------- */
 
 struct bad_case {
-    const char *text;     /* the whole spec */
-    const char *lines[6]; /* fragments of the expected lines, in this order; there are no other lines */
+    const char *text;      /* the whole spec */
+    const char *lines[12]; /* fragments of the expected lines, in this order; there are no other lines */
 };
 
 static const struct bad_case bad_cases[] = {
@@ -133,8 +133,35 @@ static const struct bad_case bad_cases[] = {
     {"model: {config: a}\ndata: {train: [], seq_length: 8}\ntrain_batch_size: 8\n",
      {":2:15: 'data.train' must be a path, or a list of at least one path"}},
     {"model: {config: a}\ndata: {train: [{path: a, weight: 2.0}, b], seq_length: 8}\ntrain_batch_size: 8\n",
-     {":2:16: 'data.train' is a mixture of sources ({path, weight or epochs}), which is not supported yet; hint: list "
-      "the paths alone"}},
+     {":2:40: 'data.train' is a mixture, so that each of its entries needs a path and a weight or epochs; hint: write "
+      "{path: b, weight: 1}, or list paths only"}},
+    {"model: {config: a}\ndata: {train: {path: a, weight: 2.0}, seq_length: 8}\ntrain_batch_size: 8\n",
+     {":2:15: 'data.train' must be a path, or a list of paths or sources, not a mapping; hint: a mixture is a list"}},
+    {"model: {config: a}\ndata:\n  seq_length: 8\n  train:\n  - {path: a, wieght: 2.0}\n  - {weight: 1}\n  - {path: "
+     "c}\n"
+     "  - {path: d, weight: 1, epochs: 1}\n  - {path: e, weight: 0}\n  - {path: f, weight: -1.5}\n"
+     "  - {path: g, weight: .inf}\n  - {path: h, weight: much}\n  - {path: i, weight: 1e7}\n  - {path: [j], weight: "
+     "1}\n"
+     "  - {path: '', weight: 1}\ntrain_batch_size: 8\n",
+     {":5:15: unknown key 'wieght' in a source of 'data.train'; hint: did you mean 'weight'?",
+      ":6:5: a source of 'data.train' has no path; hint: write {path: …, weight: …}",
+      ":7:5: a source of 'data.train' has neither a weight nor epochs; hint: weight: its share of the samples",
+      ":8:5: a source of 'data.train' has both a weight and epochs",
+      ":9:23: 'weight' of a source of 'data.train' must be a number above 0, up to 1000000; hint: leave out a source",
+      ":10:23: 'weight' of a source of 'data.train' must be a number above 0",
+      ":11:23: 'weight' of a source of 'data.train' must be a number above 0",
+      ":12:23: 'weight' of a source of 'data.train' must be a number above 0",
+      ":13:23: 'weight' of a source of 'data.train' must be a number above 0",
+      ":14:12: the path of a source of 'data.train' must be one text",
+      ":15:12: the path of a source of 'data.train' must be one text"}},
+    {"model: {config: a}\ndata:\n  seq_length: 8\n  train:\n  - {path: a, weight: 2}\n  - {path: b, epochs: 1}\n"
+     "  - {path: a, weight: 1}\n  - {path: x.jsonl, weight: 1}\ntrain_batch_size: 8\n",
+     {":6:5: 'data.train' has a source with epochs after one with weight: the two do not mix",
+      ":7:5: 'data.train' has the source 'a' twice; hint: name it once, with a larger weight"}},
+    {"model: {config: a}\ndata: {train: [{path: x.jsonl, weight: 1}], seq_length: 8}\ntrain_batch_size: 8\n",
+     {":2:15: 'data.train' names text, 'x.jsonl', and not token shards"}},
+    {"model: {config: a}\ndata: {train: a, validation: [{path: a, weight: 2.0}], seq_length: 8}\ntrain_batch_size: 8\n",
+     {":2:31: 'data.validation' cannot be a mixture of sources, as data.train can; hint: list the paths alone"}},
     {"model: {config: a}\ndata: {train: [a, [b]], seq_length: 8}\ntrain_batch_size: 8\n",
      {":2:19: 'data.train' must be a path, or a list of paths, not a list"}},
     {"model: {config: a}\ndata: {train: a, seq_length: 8}\ngradient_accumulation_steps: 8\n",

@@ -1,0 +1,37 @@
+/* train_sources.h: the data of data.train, opened: one stream of shards, or the sources of a mixture. */
+#ifndef ZTRAIN_CMD_TRAIN_TRAIN_SOURCES_H
+#define ZTRAIN_CMD_TRAIN_TRAIN_SOURCES_H
+
+#include "core/data/token_stream.h"
+#include "core/spec/spec.h"
+
+struct train_sources {
+    int count; /* 1 unless a mixture */
+    struct token_set *sets[SPEC_MAX_SOURCES];
+    struct label_set *labels[SPEC_MAX_SOURCES]; /* of a classifier's documents; else NULL */
+    struct first_fit *fits[SPEC_MAX_SOURCES];   /* the caller's to fill, with data.packing first_fit; else NULL */
+    uint64_t fingerprint;                       /* of all data in order, and of the weights or epochs of a mixture */
+};
+
+/* Opens everything that data.train names, checks the first tokens of every shard against the vocabulary, and reads the
+ * labels of a classifier. STATUS_DATA: token_set_open(), token_set_check() and label_set_open(); a shard is in two
+ * sources; two sources name their labels differently. On failure too, the caller releases `sources`. */
+enum status train_sources_open(const struct run_spec *spec, int64_t vocab_size, struct train_sources *sources,
+                               struct error *err);
+void train_sources_release(struct train_sources *sources); /* all zero: nothing */
+
+/* Whether any of them has a loss mask. */
+bool train_sources_have_mask(const struct train_sources *sources);
+
+/* The number of labels: the most that any of them has. */
+int64_t train_sources_classes(const struct train_sources *sources);
+
+/* How a mixture takes its samples; config: how they are packed (the source and mixture in it are not read).
+ * STATUS_DATA: a source has no whole sample, or its epochs are less than one. */
+enum status train_sources_mix(const struct train_sources *sources, const struct run_spec *spec,
+                              const struct token_stream_config *config, struct mixture *mixture, struct error *err);
+
+/* Logs each source of a mixture: its samples, and what an epoch of the run takes of them. */
+void train_sources_print(const struct run_spec *spec, const struct mixture *mixture);
+
+#endif
