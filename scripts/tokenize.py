@@ -697,6 +697,21 @@ def load_chat_template(folder):
         raise Failure(DATA, str(error))
 
 
+ROLE = "role "  # begins the name of the count of conversations without anything to learn in which a role speaks
+
+
+def role_names(key):
+    """The names of counts for the roles of a conversation, which is given as JSON."""
+    roles = {message.get("role", message.get("from")) for message in json.loads(key)["messages"] if isinstance(message, dict)}
+    return {ROLE + str(role)[:32] for role in roles}
+
+
+def roles_shown(counts):
+    """"; the roles in them: bot, user", as those conversations have them for which role_names() was called."""
+    roles = sorted(name[len(ROLE):] for name in counts if name.startswith(ROLE))
+    return "; the roles in them: " + ", ".join(roles[:8]) + ", …" * (len(roles) > 8) if roles else ""
+
+
 class Encoder:
     """Tokenizes batches and sorts the documents into training (0) and validation (1)."""
 
@@ -814,6 +829,7 @@ class Encoder:
                 raise Failure(DATA, f"a document of {len(ids):,} tokens is too long; hint: --document paragraph")
             if mask is not None and not any(mask):
                 counts["dropped"] += 1
+                counts.update(role_names(key) if self.form == "chat" else [])
                 continue
             tokens, lengths, masks = parts[self.side(key)]
             tokens.extend(ids)
@@ -1209,7 +1225,7 @@ def run(args):
         if total == 0 and counts["dropped"]:
             raise Failure(DATA, f"nothing to learn from in {counts['dropped']:,} documents: "
                                 + ("the assistant says nothing in them" if args.form == "chat" else "no completion")
-                                + ", or --max-length cuts it off")
+                                + ", or --max-length cuts it off" + roles_shown(counts))
         if total == 0:
             raise Failure(DATA, "the inputs hold no text")
         if len(shards) == 2:
@@ -1235,7 +1251,7 @@ def run(args):
     if counts["empty"] or skipped:
         print(f"left out   {counts['empty']:,} empty documents, {skipped:,} binary files")
     if counts["dropped"]:
-        print(f"dropped    {counts['dropped']:,} documents with nothing to learn from")
+        print(f"dropped    {counts['dropped']:,} documents with nothing to learn from{roles_shown(counts)}")
     if counts["truncated"]:
         print(f"truncated  {counts['truncated']:,} documents, to {args.max_length:,} tokens")
     if counts["not UTF-8"]:

@@ -244,7 +244,11 @@ static void check_value(struct spec_context *ctx, struct spec_full *full, const 
                         const struct spec_node *node)
 {
     if (node->kind == NODE_NULL && (!key->fallback || key->verdict != VERDICT_USED || key->flags & KEY_NULL))
-        return; /* these have no value anyway */
+        return;                                             /* these have no value anyway */
+    if (node->kind == NODE_NULL && node->pos.source == 1) { /* Python's None; an empty value in a run spec is a slip */
+        spec_notice(ctx, node->pos, "'%s' is null and is taken as the default, %s", key->path, key->fallback);
+        return;
+    }
     if (spec_is_auto(node) && stands_for_another(key)) {
         check_auto(ctx, full, key, node);
         return;

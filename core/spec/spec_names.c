@@ -22,6 +22,7 @@ const struct spec_foreign_name spec_foreign_names[] = {
     {"max_steps", "train.max_steps", NULL},
     {"max_train_steps", "train.max_steps", NULL},
     {"max_iters", "train.max_steps", NULL},
+    {"train_iters", "train.max_steps", NULL},
     {"max_steps_per_epoch", "train.max_steps", "it counts the steps of the whole run"},
     /* batches */
     {"per_device_train_batch_size", "train_micro_batch_size_per_gpu", NULL},
@@ -146,6 +147,8 @@ const struct spec_foreign_name spec_foreign_names[] = {
     {"ddp_find_unused_parameters", NULL, "every parameter is used"},
     {"stage", "zero_optimization.stage", "0 to 3; LLaMA-Factory's pt and sft differ in the data alone"},
     {"pure_bf16", "bf16.bf16_master_weights_and_grads", "with bf16.enabled"},
+    {"gradient_accumulation_dtype", "data_types.grad_accum_dtype", NULL},
+    {"fp32_allreduce", "communication_data_type", "fp32 is the default"},
     {"zero_stage", "zero_optimization.stage", NULL},
     {"offload_optimizer_device", "zero_optimization.offload_optimizer.device", NULL},
     {"offload_param_device", "zero_optimization.offload_param.device", NULL},

@@ -5,7 +5,9 @@
  * that DeepSpeed or Python takes are converted. What a person could not expect is a notice. */
 #include "core/spec/spec_keys.h"
 
+#include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 /* `cpu_offload: true` stands for a section with `device: cpu`. */
 static void normalise_offload(struct spec_context *ctx, struct spec_node *node)
@@ -48,6 +50,21 @@ static void normalise_clipping(struct spec_context *ctx, struct spec_node *node)
     node->finite = true;
     node->real = node->boolean;
     node->text = number;
+}
+
+/* Accelerate's way to print nothing: `steps_per_print: Infinity`. */
+static void normalise_print(struct spec_context *ctx, struct spec_node *node)
+{
+    static const char never[] = "1000000000";
+    if (!node || node->kind != NODE_REAL || node->finite ||
+        strncasecmp(node->text + strspn(node->text, "+."), "inf", 3) != 0)
+        return;
+    spec_notice(ctx, node->pos, "'steps_per_print' %s is taken as %s", node->text, never);
+    node->kind = NODE_INT;
+    node->integer = strtoll(never, NULL, 10);
+    node->real = (double)node->integer;
+    node->finite = true;
+    node->text = never;
 }
 
 static void unlink_child(struct spec_node *parent, const struct spec_node *child)
@@ -131,6 +148,7 @@ void spec_normalise(struct spec_context *ctx, struct spec_node *root)
 {
     normalise_stage(ctx, spec_child(root, "zero_optimization"));
     normalise_clipping(ctx, spec_child(root, "gradient_clipping"));
+    normalise_print(ctx, spec_child(root, "steps_per_print"));
     leave_out_zeros(ctx, root);
     move_aio(ctx, root);
     for (int i = 0; i < spec_num_keys; i++) {

@@ -229,6 +229,17 @@ def test_long_conversations_are_cut(tmp_path):
     assert "cuts it off" in prepare(tmp_path, tmp_path / "hf", rows, "--chat-template", "--max-length", 3, code=3)
 
 
+def test_roles_of_other_names_are_named(tmp_path):
+    """A conversation without an assistant is dropped, and the summary says who speaks in it."""
+    make_folder(tmp_path / "hf", bare(CHATML))
+    bot = {"messages": [{"role": "user", "content": TALK[0]}, {"role": "bot", "content": TALK[3]}]}
+    shared = {"messages": [{"from": "human", "value": TALK[0]}, {"from": "model", "value": TALK[3]}]}
+    _, out = prepare(tmp_path, tmp_path / "hf", [{"messages": CHATS[0]}, bot, shared], "--chat-template")
+    assert "dropped    2 documents with nothing to learn from; the roles in them: bot, human, model, user\n" in out
+    error = prepare(tmp_path, tmp_path / "hf", [bot], "--chat-template", code=3)
+    assert "the assistant says nothing in them, or --max-length cuts it off; the roles in them: bot, user" in error
+
+
 def test_a_model_of_the_local_cache(tmp_path, monkeypatch):
     monkeypatch.setenv("HF_HOME", str(tmp_path / "home"))
     model = tmp_path / "home" / "hub" / "models--some--model"

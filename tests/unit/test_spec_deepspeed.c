@@ -295,6 +295,34 @@ static void test_aio_in_the_wrong_section(void **state)
     spec_report_release(&report);
 }
 
+/* Python's None and infinity, as json.dump writes them. */
+static void test_null_and_infinity(void **state)
+{
+    (void)state;
+    static const char json[] =
+        "{\"steps_per_print\": Infinity, \"gradient_clipping\": null, \"bf16\": null,\n"
+        "\"zero_optimization\": {\"stage\": 3, \"offload_param\": {\"device\": null, \"nvme_path\": null}}}";
+    struct spec_report report = {0};
+    struct run_spec *spec = load_both(ARGUMENTS, json, &report);
+    expect_line(&report.notices, "ds.json:1:21: 'steps_per_print' Infinity is taken as 1000000000");
+    expect_line(&report.notices, "ds.json:1:52: 'gradient_clipping' is null and is taken as the default, 0");
+    expect_line(&report.notices,
+                "ds.json:2:63: 'zero_optimization.offload_param.device' is null and is taken as the default, none");
+    assert_int_equal(report.notices.count, 3);
+    assert_int_equal(spec->steps_per_print, 1000000000);
+    assert_int_equal(spec->zero.offload_param.device, OFFLOAD_NONE);
+    spec_free(spec);
+    spec_report_release(&report);
+    static const char *const wrong[] = {"NaN", "-Infinity", "1e999"};
+    for (size_t i = 0; i < COUNT_OF(wrong); i++) {
+        char text[64];
+        snprintf(text, sizeof text, "{\"steps_per_print\": %s}", wrong[i]);
+        assert_int_equal(load_deepspeed(ARGUMENTS, text, &spec, &report), STATUS_USAGE);
+        expect_line(&report.errors, "'steps_per_print' must be an integer of at least 1");
+        spec_report_release(&report);
+    }
+}
+
 /* "auto" asks for nothing, so an optimizer or scheduler may lack the parameter; a value asks for it. */
 static void test_auto_of_absent_parameters(void **state)
 {
@@ -531,6 +559,7 @@ int main(void)
         cmocka_unit_test(test_taken_with_a_notice),
         cmocka_unit_test(test_aio_in_the_wrong_section),
         cmocka_unit_test(test_removed_keys),
+        cmocka_unit_test(test_null_and_infinity),
         cmocka_unit_test(test_auto_of_absent_parameters),
         cmocka_unit_test(test_warmup_ratio_fills_auto),
         cmocka_unit_test(test_shapes),
