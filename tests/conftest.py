@@ -11,6 +11,8 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "pro
 
 from harness import Folder  # noqa: E402
 
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # threads that spin take the cores from other ranks, and cost much more
+
 
 def pytest_addoption(parser):
     parser.addoption("--sample", type=int, default=1, metavar="N",

@@ -5,6 +5,7 @@
 set -uo pipefail
 build=${1:-build} pattern=${2:-test_*}
 limit=${UNIT_SECONDS:-300}
+export OMP_WAIT_POLICY=${OMP_WAIT_POLICY:-passive} # spinning threads take the cores from the other programs
 results=$(mktemp -d)
 trap 'rm -rf "$results"' EXIT
 

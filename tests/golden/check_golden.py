@@ -8,12 +8,15 @@
     tests/golden/check_golden.py --modes --sample 8             every mode x ranks 1, 2 x fp32, bf16, fp16, one in 8 of these
     tests/golden/check_golden.py --case llama --keep DIR        leaves the runs in DIR
 
+As many runs as there are cores go side by side; --jobs changes that. The lines come in the order of the runs.
 A case is a folder with expected.json (tests/golden/README.md describes it). Each run trains from the
 case's weights on the case's tokens, exports, and must agree in: the loss, gradient norm and learning rate of every
 step, every evaluation, the names, shapes and values of the final weights. Standard library only.
 """
 import argparse
 import array
+import concurrent.futures
+import functools
 import itertools
 import json
 import math
@@ -228,6 +231,21 @@ def runs_of(arguments, cases):
             yield one
 
 
+def outcome(arguments, top, one):
+    """Whether a run passed, and its line."""
+    case, dtype, stage, ranks, mode = one
+    name = f"{case} {dtype} stage {stage} ranks {ranks}" + (f" {mode}" if mode != "plain" else "")
+    out = os.path.join(top, name.replace(" ", "-"))
+    try:
+        wrong, strayed = check(arguments, case, stage, ranks, dtype, mode, out)
+    except (OSError, ValueError, KeyError, RuntimeError, subprocess.TimeoutExpired) as error:
+        wrong, strayed = [f"{type(error).__name__}: {error}"], {}
+    if not arguments.keep:
+        shutil.rmtree(out, ignore_errors=True)
+    figures = " ".join(f"{key.replace(' ', '_')} {value:.0e}" for key, value in strayed.items())
+    return not wrong, f"{'FAIL' if wrong else 'ok  '} {name}: {figures} {'; '.join(wrong)}".rstrip()
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--ztrain", default="build/ztrain")
@@ -241,9 +259,11 @@ def main():
                         help=f"places of the state, recomputation, precision of states: {', '.join(MODES)}")
     parser.add_argument("--modes", action="store_true", help="every mode but plain, on 1 and 2 ranks, and every dtype")
     parser.add_argument("--sample", type=int, default=1, metavar="N", help="one run in N")
+    parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)), metavar="N", help="runs side by side")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="passed on to ztrain")
     parser.add_argument("--keep", metavar="DIR", help="leave the runs here")
     arguments = parser.parse_args()
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # spinning threads take the cores from the other runs
     if arguments.matrix:
         arguments.stage, arguments.ranks, arguments.dtype = [0, 1, 2, 3], [1, 2, 3, 4, 6], ["fp32", "bf16", "fp16"]
     if arguments.modes:
@@ -259,18 +279,10 @@ def main():
 
     top = arguments.keep or tempfile.mkdtemp(prefix="ztrain-golden-")
     passed = failed = 0
-    for case, dtype, stage, ranks, mode in runs_of(arguments, cases):
-        name = f"{case} {dtype} stage {stage} ranks {ranks}" + (f" {mode}" if mode != "plain" else "")
-        out = os.path.join(top, name.replace(" ", "-"))
-        try:
-            wrong, strayed = check(arguments, case, stage, ranks, dtype, mode, out)
-        except (OSError, ValueError, KeyError, RuntimeError, subprocess.TimeoutExpired) as error:
-            wrong, strayed = [f"{type(error).__name__}: {error}"], {}
-        passed, failed = passed + (not wrong), failed + bool(wrong)
-        figures = " ".join(f"{key.replace(' ', '_')} {value:.0e}" for key, value in strayed.items())
-        print(f"{'FAIL' if wrong else 'ok  '} {name}: {figures} {'; '.join(wrong)}".rstrip(), flush=True)
-        if not arguments.keep:
-            shutil.rmtree(out, ignore_errors=True)
+    with concurrent.futures.ThreadPoolExecutor(arguments.jobs) as pool:
+        for good, line in pool.map(functools.partial(outcome, arguments, top), runs_of(arguments, cases)):
+            passed, failed = passed + good, failed + (not good)
+            print(line, flush=True)
     if not arguments.keep:
         shutil.rmtree(top, ignore_errors=True)
     print(f"{passed} passed, {failed} failed")
