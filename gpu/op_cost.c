@@ -9,14 +9,17 @@ static double size_of(enum dtype dtype)
 
 struct op_cost op_cost_embedding_fwd(const struct embedding_fwd_args *a)
 {
-    return (struct op_cost){0, (double)a->M * (double)a->C * size_of(a->dtype) * (a->wpe ? 3 : 2)};
+    return (struct op_cost){0, (double)a->M * (double)a->C * size_of(a->dtype) *
+                                   (2 + (a->wpe != NULL) + (a->wse != NULL))};
 }
 
 struct op_cost op_cost_embedding_bwd(const struct embedding_bwd_args *a)
 {
     double rows = (double)a->M * (double)a->C;
-    double zeroed = (a->accumulate_wte ? 0.0 : (double)a->V) + (a->dwpe && !a->accumulate_wpe ? (double)a->P : 0.0);
-    return (struct op_cost){0, rows * size_of(a->dtype) + rows * 8 * (a->dwpe ? 2 : 1) + zeroed * (double)a->C * 4};
+    double zeroed = (a->accumulate_wte ? 0.0 : (double)a->V) + (a->dwpe && !a->accumulate_wpe ? (double)a->P : 0.0) +
+                    (a->dwse && !a->accumulate_wse ? (double)a->S : 0.0);
+    int tables = 1 + (a->dwpe != NULL) + (a->dwse != NULL);
+    return (struct op_cost){0, rows * size_of(a->dtype) + rows * 8 * tables + zeroed * (double)a->C * 4};
 }
 
 struct op_cost op_cost_norm_fwd(const struct norm_fwd_args *a)
@@ -71,8 +74,10 @@ struct op_cost op_cost_rope(const struct rope_args *a)
 }
 
 /* The number of query-key pairs that are computed if all sequences are as long as the longest. */
-static double attention_pairs(int64_t M, int32_t max_seq, int64_t window)
+static double attention_pairs(int64_t M, int32_t max_seq, int64_t window, bool bidirectional)
 {
+    if (bidirectional)
+        return (double)M * (double)max_seq;
     if (window > 0 && window < max_seq)
         return (double)M * (double)window;
     return (double)M * ((double)max_seq + 1) / 2;
@@ -80,13 +85,13 @@ static double attention_pairs(int64_t M, int32_t max_seq, int64_t window)
 
 struct op_cost op_cost_attention_fwd(const struct attention_fwd_args *a)
 {
-    double pairs = attention_pairs(a->M, a->max_seq, a->window) * (double)(a->H * a->D);
+    double pairs = attention_pairs(a->M, a->max_seq, a->window, a->bidirectional) * (double)(a->H * a->D);
     return (struct op_cost){4 * pairs, (double)a->M * (double)(2 * (a->H + a->KV) * a->D) * size_of(a->dtype)};
 }
 
 struct op_cost op_cost_attention_bwd(const struct attention_bwd_args *a)
 {
-    double pairs = attention_pairs(a->M, a->max_seq, a->window) * (double)(a->H * a->D);
+    double pairs = attention_pairs(a->M, a->max_seq, a->window, a->bidirectional) * (double)(a->H * a->D);
     return (struct op_cost){10 * pairs, (double)a->M * (double)(4 * (a->H + a->KV) * a->D) * size_of(a->dtype)};
 }
 
@@ -98,6 +103,16 @@ struct op_cost op_cost_swiglu_fwd(const struct swiglu_fwd_args *a)
 struct op_cost op_cost_swiglu_bwd(const struct swiglu_bwd_args *a)
 {
     return (struct op_cost){0, (double)a->M * (double)a->F * size_of(a->dtype) * 5};
+}
+
+struct op_cost op_cost_tanh_fwd(const struct tanh_fwd_args *a)
+{
+    return (struct op_cost){0, (double)a->n * size_of(a->dtype) * 2};
+}
+
+struct op_cost op_cost_tanh_bwd(const struct tanh_bwd_args *a)
+{
+    return (struct op_cost){0, (double)a->n * size_of(a->dtype) * 3};
 }
 
 struct op_cost op_cost_cross_entropy(const struct cross_entropy_args *a)

@@ -30,7 +30,7 @@
 extern "C" {
 #endif
 
-/* out[i] = scale · (wte[tokens[i]] + wpe[positions[i]]) */
+/* out[i] = scale · (wte[tokens[i]] + wpe[positions[i]] + wse[types[i]]) */
 struct embedding_fwd_args {
     enum dtype dtype;
     int64_t M, C;
@@ -39,9 +39,12 @@ struct embedding_fwd_args {
     const void *wte;                   /* dt (V, C) */
     const void *wpe;                   /* dt (P, C) or NULL */
     float scale;
+    const int32_t *types; /* (M) with wse */
+    const void *wse;      /* dt (S, C), of the types (segments) of tokens, or NULL */
 };
 
-/* dwte[tokens[i]] += scale · dout[i]; dwpe[positions[i]] += scale · dout[i]. Rows are added in the order of i. */
+/* dwte[tokens[i]] += scale · dout[i]; the same for dwpe by positions and dwse by types. Rows are added in the order of
+ * i. */
 struct embedding_bwd_args {
     enum dtype dtype;
     int64_t M, C, V, P;
@@ -51,6 +54,10 @@ struct embedding_bwd_args {
     const void *dout; /* dt (M, C) */
     const int32_t *tokens, *positions;
     float scale;
+    int64_t S;
+    const int32_t *types; /* (M) with dwse */
+    float *dwse;          /* (S, C) or NULL */
+    bool accumulate_wse;
 };
 
 /* Residual add and norm in one pass, over rows of C: x_out = x + delta_scale · delta; y = norm(x_out) · weight + bias.
@@ -86,7 +93,8 @@ struct norm_bwd_args {
 };
 
 /* y = x · W + bias. W is stored (N, K), as in torch.nn.Linear, or (K, N) with weights_in_out, as in GPT-2's Conv1D.
- * With `gelu`: aux = x · W + bias, y = gelu_tanh(aux). y_dtype is dt, or DTYPE_F32 (logits). */
+ * With `gelu`: aux = x · W + bias, y = gelu_tanh(aux), or with `gelu_erf` gelu_erf(aux) = aux · (1 + erf(aux /
+ * sqrt(2))) / 2. y_dtype is dt, or DTYPE_F32 (logits). */
 struct linear_fwd_args {
     enum dtype dtype, y_dtype;
     bool weights_in_out;
@@ -97,11 +105,12 @@ struct linear_fwd_args {
     const void *w;    /* dt */
     const void *bias; /* dt (N) or NULL */
     bool gelu;
-    void *aux; /* dt (M, N) with gelu, else NULL */
+    void *aux;     /* dt (M, N) with gelu, else NULL */
+    bool gelu_erf; /* with gelu: in the form of erf */
 };
 
 /* dx (+)= dy · Wᵀ. With gelu_aux, which is dt (M, K), the aux of the layer before: dx = (dy · Wᵀ) ·
- * gelu_tanh'(gelu_aux). */
+ * gelu_tanh'(gelu_aux), or gelu_erf'(gelu_aux). */
 struct linear_bwd_input_args {
     enum dtype dtype;
     bool weights_in_out;
@@ -112,6 +121,7 @@ struct linear_bwd_input_args {
     const void *w;
     const void *gelu_aux; /* or NULL */
     bool accumulate;      /* not allowed with gelu_aux */
+    bool gelu_erf;        /* with gelu_aux: the layer before has gelu_erf */
 };
 
 /* dw (+)= dyᵀ · x, stored as W is; dbias (+)= sum of dy over rows */
@@ -162,9 +172,10 @@ struct rope_args {
     bool inverse;
 };
 
-/* Causal attention within each sequence, without the full score matrix (online softmax over blocks of keys). Query head
- * h uses key/value head h / (H / KV). window > 0: a query at position p sees the keys p-window+1 … p. On a GPU, D is at
- * most CUDA_MAX_HEAD_DIM: a tile with this many columns fills the registers. */
+/* Attention within each sequence, without the full score matrix (online softmax over blocks of keys). Query head h uses
+ * key/value head h / (H / KV). A query at position p sees the keys 0 … p; window > 0: the keys p-window+1 … p;
+ * bidirectional: all keys of its sequence (then window is 0). On a GPU, D is at most CUDA_MAX_HEAD_DIM: a tile with
+ * this many columns fills the registers. */
 enum { CUDA_MAX_HEAD_DIM = 256 };
 struct attention_fwd_args {
     enum dtype dtype;
@@ -179,6 +190,7 @@ struct attention_fwd_args {
     void *out;                /* dt (M, H, D) */
     float *lse;               /* (H, M): log of the sum of the exponentials of a row's scaled scores, for backward */
     struct dropout dropout;   /* of the weights, after the softmax; lse is without it */
+    bool bidirectional;
 };
 
 struct attention_bwd_args {
@@ -194,14 +206,16 @@ struct attention_bwd_args {
     const float *lse;
     void *dq, *dk, *dv; /* dt; overwritten */
     struct dropout dropout;
+    bool bidirectional;
 };
 
 /* The arguments of the forward op that a backward op belongs to, without its outputs out and lse. */
 static inline struct attention_fwd_args attention_forward_of(const struct attention_bwd_args *a)
 {
-    struct attention_fwd_args forward = {a->dtype, a->M,    a->H,     a->KV,     a->D,        a->ld_q,    a->ld_k,
-                                         a->ld_v,  a->ld_o, a->scale, a->window, a->num_seqs, a->max_seq, a->seq_start,
-                                         a->q,     a->k,    a->v,     NULL,      NULL,        a->dropout};
+    struct attention_fwd_args forward = {
+        a->dtype, a->M,    a->H,     a->KV,     a->D,        a->ld_q,    a->ld_k,
+        a->ld_v,  a->ld_o, a->scale, a->window, a->num_seqs, a->max_seq, a->seq_start,
+        a->q,     a->k,    a->v,     NULL,      NULL,        a->dropout, a->bidirectional};
     return forward;
 }
 
@@ -239,6 +253,22 @@ struct cross_entropy_args {
     float smoothing;         /* of the labels, 0 … 1 */
     const float *loss_scale; /* device scalar that multiplies `scale`; NULL: 1 */
     double *loss_sum;
+};
+
+/* y = tanh(x), n elements. y may be x. */
+struct tanh_fwd_args {
+    enum dtype dtype;
+    int64_t n;
+    void *y;
+    const void *x;
+};
+
+/* dx = dy · (1 - y²), n elements; y is the result of tanh_fwd. dx may be dy. */
+struct tanh_bwd_args {
+    enum dtype dtype;
+    int64_t n;
+    void *dx;
+    const void *dy, *y;
 };
 
 /* y = a + b, n elements. y may be a or b. */
@@ -395,6 +425,8 @@ struct momentum_args {
     X(attention_bwd)     \
     X(swiglu_fwd)        \
     X(swiglu_bwd)        \
+    X(tanh_fwd)          \
+    X(tanh_bwd)          \
     X(cross_entropy)     \
     X(add)               \
     X(dropout)           \

@@ -30,6 +30,7 @@ struct epilogue {
     void *aux;            /* (m, n), rows ld_aux apart, or NULL: gets the sum, and C gets its GELU */
     const void *gelu_aux; /* (m, n), rows ld_aux apart, or NULL: C = sum · gelu'(gelu_aux) */
     int64_t ld_aux;
+    bool gelu_erf;   /* the GELU of aux and gelu_aux is that of erf, else that of tanh */
     bool accumulate; /* C += */
     bool streamed;   /* C is large and not read soon: stores go past the caches, unless they accumulate */
 };
@@ -47,11 +48,12 @@ static ALWAYS_INLINE void epilogue_row(const struct epilogue *e, const float *su
             x += vf_get(at(e->bias, column, dtype), j, n, dtype);
         if (e->aux) {
             vf_put(at(e->aux, row * e->ld_aux + column, dtype), j, n, x, dtype);
-            x = vf_gelu(x, dtype != DTYPE_F32);
+            x = e->gelu_erf ? vf_gelu_erf(x, dtype != DTYPE_F32) : vf_gelu(x, dtype != DTYPE_F32);
         }
-        if (e->gelu_aux)
-            x *=
-                vf_gelu_grad(vf_get(at(e->gelu_aux, row * e->ld_aux + column, dtype), j, n, dtype), dtype != DTYPE_F32);
+        if (e->gelu_aux) {
+            vf u = vf_get(at(e->gelu_aux, row * e->ld_aux + column, dtype), j, n, dtype);
+            x *= e->gelu_erf ? vf_gelu_erf_grad(u, dtype != DTYPE_F32) : vf_gelu_grad(u, dtype != DTYPE_F32);
+        }
         if (e->accumulate)
             x += vf_get(c, j, n, c_dtype);
         if (c_dtype == DTYPE_F32 && e->streamed && n - j >= VF)

@@ -1,4 +1,4 @@
-/* ops_cpu_attention.h: causal attention without the score matrix, forward and backward. A template, see ops_cpu.h.
+/* ops_cpu_attention.h: attention without the score matrix, forward and backward. A template, see ops_cpu.h.
  *
  * A block of NR queries (or, for the gradients of k and v, of NR keys) lies in the lanes of the micro-kernel
  * (gemm_cpu_micro.h), and the other side runs through its rows. Scores, probabilities and sums over keys then need no
@@ -9,8 +9,9 @@
  *     dk, dv    S (queries, lanes) = Q · Kᵀ, dP = dO · Vᵀ, dS     dVᵀ (D, lanes) += dOᵀ · P    dKᵀ += Qᵀ · dS
  *
  * P in backward is exp(scale S - lse); delta is the sum of out · dout over a row. Blocks above the diagonal or outside
- * the window are skipped. Backward computes S and dP twice, which costs two products in seven, so that every block is
- * independent of the others: any number of threads gives the same bits, without atomics.
+ * the window are skipped, unless attention is bidirectional. Backward computes S and dP twice, which costs two products
+ * in seven, so that every block is independent of the others: any number of threads gives the same bits, without
+ * atomics.
  *
  * If the tensors are bf16 and their numbers are multiplied in pairs (cpu_bf16.h), the same holds for P and dS: a block
  * of them is rounded to bf16, and pairs of its rows are interleaved, before it becomes an operand. Sums stay fp32.
@@ -29,6 +30,7 @@ struct attention {
     float scale;
     const int32_t *seq_start;
     struct dropout dropout;
+    bool bidirectional;
 };
 
 struct attention_unit {
@@ -55,7 +57,8 @@ static struct attention attention_of(struct stream *stream, const struct attenti
                               args->window,
                               args->scale,
                               args->seq_start,
-                              args->dropout};
+                              args->dropout,
+                              args->bidirectional};
 }
 
 /* The number of units for `elements` numbers of k. */
@@ -206,15 +209,25 @@ static ALWAYS_INLINE vi sees(vi query, vi key, int64_t window)
 }
 
 /* Whether every query of q_first … q_last sees every key of k_first … k_last. */
-static bool all_seen(int64_t q_first, int64_t q_last, int64_t k_first, int64_t k_last, int64_t window)
+static bool all_seen(int64_t q_first, int64_t q_last, int64_t k_first, int64_t k_last, const struct attention *a)
 {
-    return k_last <= q_first && (window <= 0 || q_last - k_first < window);
+    return a->bidirectional || (k_last <= q_first && (a->window <= 0 || q_last - k_first < a->window));
 }
 
-static int64_t first_key_of(int64_t query, int64_t window)
+/* The keys [first, end) that queries q_first … q_last of a unit see; `first` is a multiple of MR. */
+static struct range keys_of(int64_t q_first, int64_t q_last, const struct attention_unit *u, const struct attention *a)
 {
-    int64_t key = window > 0 && query - window + 1 > 0 ? query - window + 1 : 0;
-    return key / MR * MR;
+    int64_t key = a->window > 0 && q_first - a->window + 1 > 0 ? q_first - a->window + 1 : 0;
+    return (struct range){key / MR * MR, a->bidirectional ? u->length : q_last + 1};
+}
+
+/* The queries [first, end) that see keys k_first … k_last of a unit; `first` is a multiple of MR. */
+static struct range queries_of(int64_t k_first, int64_t k_last, const struct attention_unit *u,
+                               const struct attention *a)
+{
+    if (a->bidirectional)
+        return (struct range){0, u->length};
+    return (struct range){k_first / MR * MR, a->window > 0 ? min_i64(u->length, k_last + a->window) : u->length};
 }
 
 /* ---- dropout ------------------------------------------------------------- */
@@ -317,11 +330,12 @@ static void attention_fwd_block(const struct attention_fwd_args *args, const str
     }
     memset(t.sum_a, 0, (size_t)(a->padded_d * NR) * sizeof *t.sum_a);
     pack_lanes(t.lanes_a, at(args->q, row * args->ld_q + h * a->D, a->dtype), args->ld_q, count, a);
-    for (int64_t key = first_key_of(query, a->window); key <= last; key += ATTENTION_ROWS) {
-        int64_t rows = min_i64(ATTENTION_ROWS, last + 1 - key);
+    const struct range seen = keys_of(query, last, u, a);
+    for (int64_t key = seen.first; key < seen.end; key += ATTENTION_ROWS) {
+        int64_t rows = min_i64(ATTENTION_ROWS, seen.end - key);
         multiply_rows(t.scores, keys + key * units_of(a, a->D), t.lanes_a, rows, a);
-        softmax_block(t.scores, rows, key, query, !all_seen(query, last, key, key + rows - 1, a->window), highest, sum,
-                      keep, a);
+        softmax_block(t.scores, rows, key, query, !all_seen(query, last, key, key + rows - 1, a), highest, sum, keep,
+                      a);
         drop_weights(t.scores, rows, key, query, false, h, u, a);
         add_columns(t.sum_a, values, t.scores, key, rows, u->length, keep, a);
     }
@@ -344,6 +358,7 @@ static int64_t attention_batch(int64_t unit_floats)
 static void op_attention_fwd(struct stream *stream, const struct attention_fwd_args *args)
 {
     const struct attention a = attention_of(stream, args);
+    ASSERT(!a.bidirectional || a.window == 0);
     liveness_tick();
     if (a.M == 0)
         return;
@@ -518,13 +533,14 @@ static void attention_bwd_queries(const struct attention_bwd_args *args, const s
     memset(t.sum_a, 0, (size_t)(a->padded_d * NR) * sizeof *t.sum_a);
     pack_lanes(t.lanes_a, at(args->q, row * args->ld_q + h * a->D, a->dtype), args->ld_q, count, a);
     pack_lanes(t.lanes_b, at(args->dout, row * args->ld_o + h * a->D, a->dtype), args->ld_o, count, a);
-    for (int64_t key = first_key_of(query, a->window); key <= last; key += ATTENTION_ROWS) {
-        int64_t rows = min_i64(ATTENTION_ROWS, last + 1 - key);
+    const struct range seen = keys_of(query, last, u, a);
+    for (int64_t key = seen.first; key < seen.end; key += ATTENTION_ROWS) {
+        int64_t rows = min_i64(ATTENTION_ROWS, seen.end - key);
         multiply_rows(t.scores, o.k_tokens + key * units_of(a, a->D), t.lanes_a, rows, a);
         multiply_rows(t.products, o.v_tokens + key * units_of(a, a->D), t.lanes_b, rows, a);
         drop_weights(t.products, rows, key, query, false, h, u, a);
-        gradient_block_by_query(t.scores, t.products, rows, key, query,
-                                !all_seen(query, last, key, key + rows - 1, a->window), lse, delta, a);
+        gradient_block_by_query(t.scores, t.products, rows, key, query, !all_seen(query, last, key, key + rows - 1, a),
+                                lse, delta, a);
         add_columns(t.sum_a, o.k_columns, t.scores, key, rows, u->length, NULL, a);
     }
     store_lanes(at(args->dq, row * args->ld_dq + h * a->D, a->dtype), args->ld_dq, count, t.sum_a, NULL, t.turned, a);
@@ -535,7 +551,7 @@ static void attention_bwd_keys(const struct attention_bwd_args *args, const stru
                                const struct attention_unit *u, int64_t key, float *unit, struct attention_scratch t)
 {
     const int64_t row = u->start + key, count = min_i64(NR, u->length - key), last = key + count - 1;
-    int64_t end = a->window > 0 ? min_i64(u->length, last + a->window) : u->length; /* queries that see a key */
+    const struct range seeing = queries_of(key, last, u, a);
     memset(t.sum_a, 0, (size_t)(a->padded_d * NR) * sizeof *t.sum_a);
     memset(t.sum_b, 0, (size_t)(a->padded_d * NR) * sizeof *t.sum_b);
     pack_lanes(t.lanes_a, at(args->k, row * args->ld_k + u->kv * a->D, a->dtype), args->ld_k, count, a);
@@ -544,14 +560,13 @@ static void attention_bwd_keys(const struct attention_bwd_args *args, const stru
         struct attention_operands o = attention_operands_of(unit, head, a);
         const int64_t h = u->kv * a->group + head;
         const float *lse = args->lse + h * a->M + u->start;
-        for (int64_t query = key / MR * MR; query < end; query += ATTENTION_ROWS) {
-            int64_t rows = min_i64(ATTENTION_ROWS, end - query);
+        for (int64_t query = seeing.first; query < seeing.end; query += ATTENTION_ROWS) {
+            int64_t rows = min_i64(ATTENTION_ROWS, seeing.end - query);
             multiply_rows(t.scores, o.q_tokens + query * units_of(a, a->D), t.lanes_a, rows, a);
             multiply_rows(t.products, o.dout_tokens + query * units_of(a, a->D), t.lanes_b, rows, a);
             drop_weights(t.products, rows, key, query, true, h, u, a);
             gradient_block_by_key(t.scores, t.products, rows, query, key,
-                                  !all_seen(query, query + rows - 1, key, last, a->window), lse + query,
-                                  o.deltas + query, a);
+                                  !all_seen(query, query + rows - 1, key, last, a), lse + query, o.deltas + query, a);
             drop_weights(t.scores, rows, key, query, true, h, u, a);
             add_columns(t.sum_a, o.q_columns, t.products, query, rows, u->length, NULL, a);
             add_columns(t.sum_b, o.dout_columns, t.scores, query, rows, u->length, NULL, a);
@@ -567,6 +582,7 @@ static void op_attention_bwd(struct stream *stream, const struct attention_bwd_a
 {
     const struct attention_fwd_args forward = attention_forward_of(args);
     const struct attention a = attention_of(stream, &forward);
+    ASSERT(!a.bidirectional || a.window == 0);
     liveness_tick();
     if (a.M == 0)
         return;

@@ -6,10 +6,13 @@ static ALWAYS_INLINE void embedding_fwd_rows(const struct embedding_fwd_args *a,
         void *out = at(a->out, i * a->C, dtype);
         const void *token = at(a->wte, a->tokens[i] * a->C, dtype);
         const void *position = a->wpe ? at(a->wpe, a->positions[i] * a->C, dtype) : NULL;
+        const void *type = a->wse ? at(a->wse, a->types[i] * a->C, dtype) : NULL;
         for (int64_t j = 0; j < a->C; j += VF) {
             vf x = vf_get(token, j, a->C, dtype);
             if (position)
                 x += vf_get(position, j, a->C, dtype);
+            if (type)
+                x += vf_get(type, j, a->C, dtype);
             vf_put(out, j, a->C, x * a->scale, dtype);
         }
     }
@@ -34,11 +37,14 @@ static ALWAYS_INLINE void embedding_bwd_columns(const struct embedding_bwd_args 
         const void *dout = at(a->dout, i * a->C, dtype);
         float *token = a->dwte + a->tokens[i] * a->C;
         float *position = a->dwpe ? a->dwpe + a->positions[i] * a->C : NULL;
+        float *type = a->dwse ? a->dwse + a->types[i] * a->C : NULL;
         for (int64_t j = columns.first; j < columns.end; j += VF) {
             vf d = vf_get(dout, j, columns.end, dtype) * a->scale;
             vf_put(token, j, columns.end, vf_get(token, j, columns.end, DTYPE_F32) + d, DTYPE_F32);
             if (position)
                 vf_put(position, j, columns.end, vf_get(position, j, columns.end, DTYPE_F32) + d, DTYPE_F32);
+            if (type)
+                vf_put(type, j, columns.end, vf_get(type, j, columns.end, DTYPE_F32) + d, DTYPE_F32);
         }
     }
 }
@@ -61,6 +67,8 @@ static void op_embedding_bwd(struct stream *stream, const struct embedding_bwd_a
         zero_floats(a->dwte, a->V * a->C);
     if (a->dwpe && !a->accumulate_wpe)
         zero_floats(a->dwpe, a->P * a->C);
+    if (a->dwse && !a->accumulate_wse)
+        zero_floats(a->dwse, a->S * a->C);
 #pragma omp parallel if (a->M * a->C > WORTH_THREADS)
     {
         struct range columns = range_mine(a->C, 16);

@@ -77,6 +77,7 @@ static void op_linear_fwd(struct stream *stream, const struct linear_fwd_args *a
                          .ldc = a->ld_y ? a->ld_y : a->N,
                          .bias = a->bias,
                          .aux = a->gelu ? a->aux : NULL,
+                         .gelu_erf = a->gelu_erf,
                          .ld_aux = a->N};
     ASSERT(a->y_dtype == DTYPE_F32 || a->y_dtype == a->dtype);
     product(stream, &p, &e);
@@ -98,6 +99,7 @@ static void op_linear_bwd_input(struct stream *stream, const struct linear_bwd_i
                          .c = a->dx,
                          .ldc = a->K,
                          .gelu_aux = a->gelu_aux,
+                         .gelu_erf = a->gelu_erf,
                          .ld_aux = a->K,
                          .accumulate = a->accumulate};
     ASSERT(!(a->accumulate && a->gelu_aux));

@@ -1,4 +1,4 @@
-/* ops_cpu_pointwise.h: RoPE, SwiGLU, add, dropout, cast, accumulate. A template, see ops_cpu.h. */
+/* ops_cpu_pointwise.h: RoPE, SwiGLU, tanh, add, dropout, cast, accumulate. A template, see ops_cpu.h. */
 
 /* ---- single elements ----------------------------------------------------- */
 
@@ -97,6 +97,44 @@ static void op_swiglu_bwd(struct stream *stream, const struct swiglu_bwd_args *a
     {
         struct range rows = range_mine(a->M, 1);
         WITH_DTYPE(a->dtype, swiglu_bwd_rows(a, rows, DT));
+    }
+}
+
+/* ---- tanh ---------------------------------------------------------------- */
+
+static ALWAYS_INLINE void tanh_fwd_part(const struct tanh_fwd_args *a, struct range part, enum dtype dtype)
+{
+    for (int64_t i = part.first; i < part.end; i += VF)
+        vf_put(a->y, i, part.end, vf_tanh(vf_get(a->x, i, part.end, dtype)), dtype);
+}
+
+static void op_tanh_fwd(struct stream *stream, const struct tanh_fwd_args *a)
+{
+    (void)stream;
+    liveness_tick();
+#pragma omp parallel if (a->n > WORTH_THREADS)
+    {
+        struct range part = range_mine(a->n, 64);
+        WITH_DTYPE(a->dtype, tanh_fwd_part(a, part, DT));
+    }
+}
+
+static ALWAYS_INLINE void tanh_bwd_part(const struct tanh_bwd_args *a, struct range part, enum dtype dtype)
+{
+    for (int64_t i = part.first; i < part.end; i += VF) {
+        vf y = vf_get(a->y, i, part.end, dtype);
+        vf_put(a->dx, i, part.end, vf_get(a->dy, i, part.end, dtype) * (1.0f - y * y), dtype);
+    }
+}
+
+static void op_tanh_bwd(struct stream *stream, const struct tanh_bwd_args *a)
+{
+    (void)stream;
+    liveness_tick();
+#pragma omp parallel if (a->n > WORTH_THREADS)
+    {
+        struct range part = range_mine(a->n, 64);
+        WITH_DTYPE(a->dtype, tanh_bwd_part(a, part, DT));
     }
 }
 

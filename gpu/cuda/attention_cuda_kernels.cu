@@ -1,4 +1,4 @@
-/* attention_cuda_kernels.cu: causal attention without the score matrix, forward and backward, for every shape and
+/* attention_cuda_kernels.cu: attention without the score matrix, forward and backward, for every shape and
  * dtype.
  *
  * A block of threads owns a tile of rows (of queries, or of keys for the gradients of k and v) of one head of one
@@ -9,9 +9,10 @@
  *     dk, dv    Sᵀ = K · Qᵀ, dPᵀ = V · dOᵀ, dSᵀ               dV += Pᵀ · dO     dK += scale dSᵀ · Q
  *
  * In backward, P is exp(scale S - lse). The dq kernel leaves delta, the sum of out * dout of each row, in the workspace
- * for the dk, dv kernel: float (H, M). Tiles above the diagonal or outside of the window are not visited. Backward
- * computes S and dP twice, which is two products of seven; in return no sums cross blocks, so that bits repeat without
- * atomics. A block of the dk, dv kernel goes through the query heads of its key/value head in order.
+ * for the dk, dv kernel: float (H, M). Tiles above the diagonal or outside of the window are not visited, unless
+ * attention is bidirectional. Backward computes S and dP twice, which is two products of seven; in return no sums cross
+ * blocks, so that bits repeat without atomics. A block of the dk, dv kernel goes through the query heads of its
+ * key/value head in order.
  *
  * In all products, a warp owns 16 rows of the block's tile; the tiles of the other side are shared by the block. P and
  * dS go from registers to operands through shared memory, rounded to the tensors' dtype. */
@@ -59,6 +60,7 @@ struct walk {
     int window; /* keys that a query sees at most */
     int depth;  /* of tiles: D, rounded up */
     bool vectors;
+    bool bidirectional;
 };
 
 /* The tile of rows that a block owns, and the rows of it that a warp owns. */
@@ -83,15 +85,18 @@ __device__ __forceinline__ bool place_of(struct place *place, const int32_t *seq
     return place->first < place->length;
 }
 
-__device__ __forceinline__ bool visible(int query, int key, int length, int window)
+__device__ __forceinline__ bool visible(int query, int key, int length, const struct walk &walk)
 {
-    return key <= query && query - key < window && query < length;
+    if (walk.bidirectional)
+        return key < length && query < length;
+    return key <= query && query - key < walk.window && query < length;
 }
 
 /* Whether each of `queries` queries from `query` on sees each of `keys` keys from `key` on. */
-__device__ __forceinline__ bool all_visible(int query, int queries, int key, int keys, int length, int window)
+__device__ __forceinline__ bool all_visible(int query, int queries, int key, int keys, int length,
+                                            const struct walk &walk)
 {
-    return visible(query, key + keys - 1, length, window) && visible(query + queries - 1, key, length, window);
+    return visible(query, key + keys - 1, length, walk) && visible(query + queries - 1, key, length, walk);
 }
 
 __device__ __forceinline__ struct tile_source source_of(int64_t ld, int rows, int64_t D, const struct walk &walk)
@@ -125,7 +130,26 @@ __device__ __forceinline__ void store_rows(void *matrix, int64_t ld, int64_t D, 
 /* The first key that a query of the block sees, rounded down to a multiple of `tile`. */
 __device__ __forceinline__ int first_key(const struct place &at, const struct walk &walk, int tile)
 {
-    return max(at.first - walk.window + 1, 0) / tile * tile;
+    return walk.bidirectional ? 0 : max(at.first - walk.window + 1, 0) / tile * tile;
+}
+
+/* The end of the keys that the block's `rows` queries see. */
+__device__ __forceinline__ int end_of_keys(const struct place &at, const struct walk &walk, int rows)
+{
+    return walk.bidirectional ? at.length : min(at.first + rows, at.length);
+}
+
+/* The first query that sees a key of the block, rounded down to a multiple of `tile`. */
+__device__ __forceinline__ int first_query(const struct place &at, const struct walk &walk, int tile)
+{
+    return walk.bidirectional ? 0 : at.first / tile * tile;
+}
+
+/* The end of the queries that see the block's `rows` keys. */
+__device__ __forceinline__ int end_of_queries(const struct place &at, const struct walk &walk, int rows)
+{
+    const int64_t last = static_cast<int64_t>(at.first) + rows - 1; /* the sum with the window may exceed an int */
+    return walk.bidirectional ? at.length : static_cast<int>(min(last + walk.window, static_cast<int64_t>(at.length)));
 }
 
 /* e^x, for x up to a little above 0 */
@@ -206,15 +230,15 @@ template <typename T> struct softmax_rows {
 template <int K, int DP, typename T>
 __device__ __forceinline__ void softmax_step(struct softmax_rows<T> *softmax, struct tile_sum<T, K> *scores,
                                              struct tile_sum<T, DP> *out, float scale, int query, int key, int length,
-                                             int window)
+                                             const struct walk &walk)
 {
-    const bool whole = all_visible(query, WARP_ROWS, key, K, length, window);
+    const bool whole = all_visible(query, WARP_ROWS, key, K, length, walk);
 #pragma unroll
     for (int i = 0; i < ROWS<T>; i++) {
         float highest = -INFINITY;
 #pragma unroll
         for (int j = 0; j < K / LANES<T>; j++) {
-            if (!whole && !visible(query + tile_row<T>(i), key + score_column<T>(j), length, window))
+            if (!whole && !visible(query + tile_row<T>(i), key + score_column<T>(j), length, walk))
                 scores->at[i][j] = -INFINITY;
             highest = fmaxf(highest, scores->at[i][j]);
         }
@@ -258,7 +282,7 @@ __global__ void __launch_bounds__(threads_of(FWD_SHAPE<T, DP>), 1)
         softmax.top[i] = -INFINITY;
         softmax.sum[i] = 0;
     }
-    const int end = min(at.first + Q, at.length);
+    const int end = end_of_keys(at, walk, Q);
     for (int key = first_key(at, walk, K); key < end; key += K) {
         __syncthreads();
         load_rows<K, DP>(k, a.k, a.ld_k, kv_head, a.D, key, at, walk);
@@ -267,7 +291,7 @@ __global__ void __launch_bounds__(threads_of(FWD_SHAPE<T, DP>), 1)
         struct tile_sum<T, K> scores;
         tile_zero(&scores);
         multiply_rows<K, DP>(&scores, my_q, k, walk.depth);
-        softmax_step<K>(&softmax, &scores, &out, a.scale, query, key, at.length, walk.window);
+        softmax_step<K>(&softmax, &scores, &out, a.scale, query, key, at.length, walk);
         if (a.dropout.threshold)
             drop_scores<false>(&scores, my_p, a.dropout, at, at.head, query, key);
         put_scores<K>(my_p, scores);
@@ -344,7 +368,7 @@ __global__ void __launch_bounds__(threads_of(BWD_SHAPE<T, DP>), 1)
 
     struct tile_sum<T, DP> dq;
     tile_zero(&dq);
-    const int end = min(at.first + Q, at.length);
+    const int end = end_of_keys(at, walk, Q);
     for (int key = first_key(at, walk, K); key < end; key += K) {
         __syncthreads();
         load_rows<K, DP>(k, a.k, a.ld_k, kv_head, a.D, key, at, walk);
@@ -357,13 +381,12 @@ __global__ void __launch_bounds__(threads_of(BWD_SHAPE<T, DP>), 1)
         multiply_rows<K, DP>(&dp, my_dout, v, walk.depth);
         if (a.dropout.threshold)
             drop_scores<false>(&dp, my_ds, a.dropout, at, at.head, query, key);
-        const bool whole = all_visible(query, WARP_ROWS, key, K, at.length, walk.window);
+        const bool whole = all_visible(query, WARP_ROWS, key, K, at.length, walk);
 #pragma unroll
         for (int i = 0; i < ROWS<T>; i++) {
 #pragma unroll
             for (int j = 0; j < K / LANES<T>; j++) {
-                const bool seen =
-                    whole || visible(query + tile_row<T>(i), key + score_column<T>(j), at.length, walk.window);
+                const bool seen = whole || visible(query + tile_row<T>(i), key + score_column<T>(j), at.length, walk);
                 p.at[i][j] = seen ? exponential(fmaf(p.at[i][j], a.scale, -row_lse[i])) : 0;
                 p.at[i][j] *= dp.at[i][j] - row_delta[i];
             }
@@ -377,15 +400,15 @@ __global__ void __launch_bounds__(threads_of(BWD_SHAPE<T, DP>), 1)
 /* Turns a tile of scores, the warp's keys by Q queries, into probabilities. `lse`: of the queries. */
 template <int Q, typename T>
 __device__ __forceinline__ void probabilities_by_key(struct tile_sum<T, Q> *scores, const float *lse, float scale,
-                                                     int key, int query, int length, int window)
+                                                     int key, int query, int length, const struct walk &walk)
 {
-    const bool whole = all_visible(query, Q, key, WARP_ROWS, length, window);
+    const bool whole = all_visible(query, Q, key, WARP_ROWS, length, walk);
 #pragma unroll
     for (int i = 0; i < ROWS<T>; i++) {
 #pragma unroll
         for (int j = 0; j < Q / LANES<T>; j++) {
             const int column = score_column<T>(j);
-            const bool seen = whole || visible(query + column, key + tile_row<T>(i), length, window);
+            const bool seen = whole || visible(query + column, key + tile_row<T>(i), length, walk);
             scores->at[i][j] = seen ? exponential(fmaf(scores->at[i][j], scale, -lse[column])) : 0;
         }
     }
@@ -425,12 +448,10 @@ __global__ void __launch_bounds__(threads_of(BWD_SHAPE<T, DP>), 1)
     struct tile_sum<T, DP> dk, dv;
     tile_zero(&dk);
     tile_zero(&dv);
-    const int end =
-        static_cast<int>(min(static_cast<int64_t>(at.first) + K - 1 + walk.window, /* the sum may exceed an int */
-                             static_cast<int64_t>(at.length)));
+    const int end = end_of_queries(at, walk, K);
     for (int64_t head = static_cast<int64_t>(at.head) * group; head < static_cast<int64_t>(at.head + 1) * group;
          head++) {
-        for (int query = at.first / Q * Q; query < end; query += Q) {
+        for (int query = first_query(at, walk, Q); query < end; query += Q) {
             __syncthreads();
             load_rows<Q, DP>(q, a.q, a.ld_q, head, a.D, query, at, walk);
             load_rows<Q, DP>(dout, a.dout, a.ld_o, head, a.D, query, at, walk);
@@ -440,7 +461,7 @@ __global__ void __launch_bounds__(threads_of(BWD_SHAPE<T, DP>), 1)
             struct tile_sum<T, Q> scores;
             tile_zero(&scores);
             multiply_rows<Q, DP>(&scores, my_k, q, walk.depth);
-            probabilities_by_key<Q>(&scores, query_lse, a.scale, key, query, at.length, walk.window);
+            probabilities_by_key<Q>(&scores, query_lse, a.scale, key, query, at.length, walk);
             if (OUTPUTS & OUTPUT_DV) {
                 if (OUTPUTS == OUTPUT_DV && a.dropout.threshold)
                     drop_scores<true>(&scores, my_p, a.dropout, at, head, key, query);
@@ -477,13 +498,15 @@ __global__ void __launch_bounds__(threads_of(BWD_SHAPE<T, DP>), 1)
 
 /* ---- launchers ----------------------------------------------------------- */
 
-template <typename T> struct walk walk_of(int64_t D, int64_t window, int32_t max_seq, int rows, bool aligned)
+template <typename T>
+struct walk walk_of(int64_t D, int64_t window, bool bidirectional, int32_t max_seq, int rows, bool aligned)
 {
     struct walk walk = {};
     walk.blocks = static_cast<int>(ceil_div(max_seq, rows));
     walk.window = window > 0 && window < max_seq ? static_cast<int>(window) : max_seq;
     walk.depth = static_cast<int>(ceil_div(D, TILE_STEP<T>) * TILE_STEP<T>);
     walk.vectors = aligned && D % VECTOR<T> == 0;
+    walk.bidirectional = bidirectional;
     return walk;
 }
 
@@ -510,7 +533,7 @@ template <typename T, int DP> void fwd_launch(struct stream *stream, const struc
     constexpr int bytes = shared_bytes<T, DP>(shape, 1, 2);
     const int64_t size = sizeof(T);
     const struct walk walk =
-        walk_of<T>(a->D, a->window, a->max_seq, shape.rows,
+        walk_of<T>(a->D, a->window, a->bidirectional, a->max_seq, shape.rows,
                    aligned16(a->q, a->k, a->v, a->out, a->ld_q * size, a->ld_k * size, a->ld_v * size, a->ld_o * size));
     LAUNCH_TILES(stream, "attention_fwd", (attention_fwd_kernel<T, DP>), grid_for(walk, a->num_seqs, a->H),
                  threads_of(shape), bytes, *a, walk);
@@ -523,7 +546,7 @@ template <typename T, int DP> void bwd_launch(struct stream *stream, const struc
     const int64_t size = sizeof(T);
     struct cuda_scratch scratch = cuda_scratch_of(stream);
     float *delta = cuda_scratch_take<float>(&scratch, a->H * a->M);
-    const struct walk walk = walk_of<T>(a->D, a->window, a->max_seq, shape.rows,
+    const struct walk walk = walk_of<T>(a->D, a->window, a->bidirectional, a->max_seq, shape.rows,
                                         aligned16(a->q, a->k, a->v, a->out, a->dout, a->dq, a->dk, a->dv) &&
                                             aligned16(a->ld_q * size, a->ld_k * size, a->ld_v * size, a->ld_o * size,
                                                       a->ld_dq * size, a->ld_dk * size, a->ld_dv * size));
@@ -590,6 +613,7 @@ void exchange_leading(struct stream *stream, float *out, const float *in, int64_
 
 void attention_own_fwd(struct stream *stream, const struct attention_fwd_args *a)
 {
+    ASSERT(!a->bidirectional || a->window == 0);
     ASSERT(a->D > 0 && a->D <= CUDA_MAX_HEAD_DIM && a->KV > 0 && a->H % a->KV == 0 && a->M <= INT32_MAX / 2);
     if (a->M > 0 && a->num_seqs > 0)
         DISPATCH(a->dtype, attention_fwd, stream, a);
@@ -597,6 +621,7 @@ void attention_own_fwd(struct stream *stream, const struct attention_fwd_args *a
 
 void attention_own_bwd(struct stream *stream, const struct attention_bwd_args *a)
 {
+    ASSERT(!a->bidirectional || a->window == 0);
     ASSERT(a->D > 0 && a->D <= CUDA_MAX_HEAD_DIM && a->KV > 0 && a->H % a->KV == 0 && a->M <= INT32_MAX / 2);
     if (a->M > 0 && a->num_seqs > 0)
         DISPATCH(a->dtype, attention_bwd, stream, a);

@@ -129,6 +129,8 @@ static struct attention_plan *new_plan_of(struct attention_cudnn *a, const struc
         status = error_set(&err, STATUS_DEVICE, "cuDNN computes attention in 16 bits only");
     else if (M != shape->B * shape->T)
         status = error_set(&err, STATUS_DEVICE, "the sequences of a micro-batch differ in length");
+    else if (shape->bidirectional)
+        status = error_set(&err, STATUS_DEVICE, "the plans of cuDNN are causal, this attention is not");
     else if (!attention_shape_is_aligned(shape))
         status = error_set(&err, STATUS_DEVICE, "rows are not aligned to %d bytes", (int)ATTENTION_ALIGN);
     struct slow_call slow; /* cuDNN loads libraries and compiles */

@@ -16,6 +16,7 @@ struct attention_shape {
     int64_t B, T, H, KV, D, window;
     int64_t ld_q, ld_k, ld_v, ld_o, ld_dq, ld_dk, ld_dv; /* ld_dq, ld_dk, ld_dv: 0 in forward */
     double scale;
+    int64_t bidirectional; /* 1: there is no plan for it */
 };
 
 /* The tensors of the graphs in memory: ids for cudnn_plan_execute(). */

@@ -29,6 +29,7 @@ struct attention_shape attention_shape_fwd(const struct attention_fwd_args *args
     shape.ld_v = args->ld_v;
     shape.ld_o = args->ld_o;
     shape.scale = (double)args->scale;
+    shape.bidirectional = args->bidirectional;
     return shape;
 }
 

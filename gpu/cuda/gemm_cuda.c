@@ -104,12 +104,18 @@ void cuda_linear_fwd(struct stream *stream, const struct linear_fwd_args *a)
     if (a->M == 0 || a->N == 0)
         return;
     struct gemm_product p = gemm_product_fwd(g->tf32, a);
-    if (run_product(stream, &p, "linear_fwd"))
-        return;
-    struct gemm_product plain = gemm_product_without_epilogue(&p);
-    run_plain(stream, &plain, "linear_fwd");
-    if (a->bias || a->gelu)
-        cuda_bias_gelu(stream, a->M, a->N, a->y, a->y_dtype, p.key.ldd, a->bias, a->gelu ? a->aux : NULL, a->dtype);
+    const void *bias = a->bias; /* that is still to be added */
+    void *aux = a->gelu ? a->aux : NULL;
+    if (run_product(stream, &p, "linear_fwd")) {
+        if (!aux || !a->gelu_erf)
+            return;
+        bias = NULL;
+    } else {
+        struct gemm_product plain = gemm_product_without_epilogue(&p);
+        run_plain(stream, &plain, "linear_fwd");
+    }
+    if (bias || aux)
+        cuda_bias_gelu(stream, a->M, a->N, a->y, a->y_dtype, p.key.ldd, bias, aux, a->gelu_erf, a->dtype);
 }
 
 void cuda_linear_bwd_input(struct stream *stream, const struct linear_bwd_input_args *a)
@@ -119,12 +125,15 @@ void cuda_linear_bwd_input(struct stream *stream, const struct linear_bwd_input_
     if (a->M == 0 || a->K == 0)
         return;
     struct gemm_product p = gemm_product_bwd_input(g->tf32, a);
-    if (run_product(stream, &p, "linear_bwd_input"))
-        return;
-    struct gemm_product plain = gemm_product_without_epilogue(&p);
-    run_plain(stream, &plain, "linear_bwd_input");
+    if (run_product(stream, &p, "linear_bwd_input")) {
+        if (!a->gelu_aux || !a->gelu_erf)
+            return;
+    } else {
+        struct gemm_product plain = gemm_product_without_epilogue(&p);
+        run_plain(stream, &plain, "linear_bwd_input");
+    }
     if (a->gelu_aux)
-        cuda_gelu_backward(stream, a->M * a->K, a->dx, a->gelu_aux, a->dtype);
+        cuda_gelu_backward(stream, a->M * a->K, a->dx, a->gelu_aux, a->gelu_erf, a->dtype);
 }
 
 void cuda_linear_bwd_weight(struct stream *stream, const struct linear_bwd_weight_args *a)

@@ -62,6 +62,18 @@ __device__ inline float gelu_derivative(float x)
     return 0.5f * (1.0f + t) + 0.5f * x * (1.0f - t * t) * inner;
 }
 
+constexpr float kRootHalf = 0.7071067811865476f, kBell = 0.3989422804014327f; /* sqrt(1 / 2), 1 / sqrt(2 pi) */
+
+__device__ inline float gelu_erf(float x)
+{
+    return 0.5f * x * erfcf(-kRootHalf * x);
+}
+
+__device__ inline float gelu_erf_derivative(float x)
+{
+    return fmaf(kBell * x, expf(-0.5f * x * x), 0.5f * erfcf(-kRootHalf * x));
+}
+
 int blocks_for(int64_t n)
 {
     constexpr int64_t kMost = 1 << 16;
@@ -71,7 +83,7 @@ int blocks_for(int64_t n)
 
 template <typename Y, typename T>
 __global__ void __launch_bounds__(kThreads)
-    bias_gelu_kernel(int64_t M, int64_t N, Y *y, int64_t ld_y, const T *bias, T *aux)
+    bias_gelu_kernel(int64_t M, int64_t N, Y *y, int64_t ld_y, const T *bias, T *aux, bool erf_form)
 {
     for (int64_t i = blockIdx.x * static_cast<int64_t>(kThreads) + threadIdx.x; i < M * N;
          i += gridDim.x * static_cast<int64_t>(kThreads)) {
@@ -81,14 +93,19 @@ __global__ void __launch_bounds__(kThreads)
             x += to_float(bias[column]);
         if (aux) {
             aux[i] = from_float<T>(x);
-            x = gelu(x);
+            x = erf_form ? gelu_erf(x) : gelu(x);
         }
         y[row * ld_y + column] = from_float<Y>(x);
     }
 }
 
+template <bool ERF> __device__ inline float slope(float x)
+{
+    return ERF ? gelu_erf_derivative(x) : gelu_derivative(x);
+}
+
 /* `packs` of 16 bytes, then the remaining ones of the n elements */
-template <typename T>
+template <typename T, bool ERF>
 __global__ void __launch_bounds__(kThreads) gelu_backward_kernel(int64_t n, int64_t packs, T *dx, const T *aux)
 {
     using P = Pack<T>;
@@ -98,11 +115,11 @@ __global__ void __launch_bounds__(kThreads) gelu_backward_kernel(int64_t n, int6
         P d = reinterpret_cast<P *>(dx)[i], a = reinterpret_cast<const P *>(aux)[i];
 #pragma unroll
         for (int j = 0; j < P::kSize; j++)
-            d.at[j] = from_float<T>(to_float(d.at[j]) * gelu_derivative(to_float(a.at[j])));
+            d.at[j] = from_float<T>(to_float(d.at[j]) * slope<ERF>(to_float(a.at[j])));
         reinterpret_cast<P *>(dx)[i] = d;
     }
     for (int64_t i = packs * P::kSize + start; i < n; i += step)
-        dx[i] = from_float<T>(to_float(dx[i]) * gelu_derivative(to_float(aux[i])));
+        dx[i] = from_float<T>(to_float(dx[i]) * slope<ERF>(to_float(aux[i])));
 }
 
 /* partial (ranges, N): block (x, y) adds up range y of rows for kColumnThreads · V columns. */
@@ -176,26 +193,37 @@ __global__ void __launch_bounds__(kThreads) fill_random_kernel(int64_t words, ui
 
 template <typename T>
 void bias_gelu(struct stream *stream, int64_t M, int64_t N, void *y, bool wide, int64_t ld_y, const void *bias,
-               void *aux)
+               void *aux, bool erf_form)
 {
     cudaStream_t handle = cuda_stream_of(stream)->handle;
     const T *b = static_cast<const T *>(bias);
     T *a = static_cast<T *>(aux);
     cudaError_t code = wide ? CUDA_LAUNCH((bias_gelu_kernel<float, T>), dim3(blocks_for(M * N)), dim3(kThreads), 0,
-                                          handle, M, N, static_cast<float *>(y), ld_y, b, a)
+                                          handle, M, N, static_cast<float *>(y), ld_y, b, a, erf_form)
                             : CUDA_LAUNCH((bias_gelu_kernel<T, T>), dim3(blocks_for(M * N)), dim3(kThreads), 0, handle,
-                                          M, N, static_cast<T *>(y), ld_y, b, a);
+                                          M, N, static_cast<T *>(y), ld_y, b, a, erf_form);
     cuda_check(cuda_device_of(stream), code, "linear_fwd (bias, GELU)");
 }
 
-template <typename T> void gelu_backward(struct stream *stream, int64_t n, void *dx, const void *aux)
+template <typename T, bool ERF> void gelu_backward(struct stream *stream, int64_t n, void *dx, const void *aux)
 {
     bool aligned = (reinterpret_cast<uintptr_t>(dx) | reinterpret_cast<uintptr_t>(aux)) % 16 == 0;
     int64_t packs = aligned ? n / Pack<T>::kSize : 0;
     cudaError_t code =
-        CUDA_LAUNCH((gelu_backward_kernel<T>), dim3(blocks_for(aligned ? packs + 1 : n)), dim3(kThreads), 0,
+        CUDA_LAUNCH((gelu_backward_kernel<T, ERF>), dim3(blocks_for(aligned ? packs + 1 : n)), dim3(kThreads), 0,
                     cuda_stream_of(stream)->handle, n, packs, static_cast<T *>(dx), static_cast<const T *>(aux));
     cuda_check(cuda_device_of(stream), code, "linear_bwd_input (GELU)");
+}
+
+template <bool ERF> void gelu_backward_of(struct stream *stream, int64_t n, void *dx, const void *aux, enum dtype dtype)
+{
+    switch (dtype) {
+    case DTYPE_F32: gelu_backward<float, ERF>(stream, n, dx, aux); return;
+    case DTYPE_BF16: gelu_backward<__nv_bfloat16, ERF>(stream, n, dx, aux); return;
+    case DTYPE_F16: gelu_backward<__half, ERF>(stream, n, dx, aux); return;
+    case DTYPE_COUNT: break;
+    }
+    BUG("dtype %d", static_cast<int>(dtype));
 }
 
 template <typename T, int V>
@@ -219,31 +247,28 @@ cudaError_t column_sums(cudaStream_t handle, int64_t M, int64_t N, const void *d
 } // namespace
 
 void cuda_bias_gelu(struct stream *stream, int64_t M, int64_t N, void *y, enum dtype y_dtype, int64_t ld_y,
-                    const void *bias, void *aux, enum dtype dtype)
+                    const void *bias, void *aux, bool erf_form, enum dtype dtype)
 {
     ASSERT(y_dtype == dtype || y_dtype == DTYPE_F32);
     if (M == 0 || N == 0)
         return;
     switch (dtype) {
-    case DTYPE_F32: bias_gelu<float>(stream, M, N, y, true, ld_y, bias, aux); return;
-    case DTYPE_BF16: bias_gelu<__nv_bfloat16>(stream, M, N, y, y_dtype == DTYPE_F32, ld_y, bias, aux); return;
-    case DTYPE_F16: bias_gelu<__half>(stream, M, N, y, y_dtype == DTYPE_F32, ld_y, bias, aux); return;
+    case DTYPE_F32: bias_gelu<float>(stream, M, N, y, true, ld_y, bias, aux, erf_form); return;
+    case DTYPE_BF16: bias_gelu<__nv_bfloat16>(stream, M, N, y, y_dtype == DTYPE_F32, ld_y, bias, aux, erf_form); return;
+    case DTYPE_F16: bias_gelu<__half>(stream, M, N, y, y_dtype == DTYPE_F32, ld_y, bias, aux, erf_form); return;
     case DTYPE_COUNT: break;
     }
     BUG("dtype %d", static_cast<int>(dtype));
 }
 
-void cuda_gelu_backward(struct stream *stream, int64_t n, void *dx, const void *aux, enum dtype dtype)
+void cuda_gelu_backward(struct stream *stream, int64_t n, void *dx, const void *aux, bool erf_form, enum dtype dtype)
 {
     if (n == 0)
         return;
-    switch (dtype) {
-    case DTYPE_F32: gelu_backward<float>(stream, n, dx, aux); return;
-    case DTYPE_BF16: gelu_backward<__nv_bfloat16>(stream, n, dx, aux); return;
-    case DTYPE_F16: gelu_backward<__half>(stream, n, dx, aux); return;
-    case DTYPE_COUNT: break;
-    }
-    BUG("dtype %d", static_cast<int>(dtype));
+    if (erf_form)
+        gelu_backward_of<true>(stream, n, dx, aux, dtype);
+    else
+        gelu_backward_of<false>(stream, n, dx, aux, dtype);
 }
 
 void cuda_column_sums(struct stream *stream, int64_t M, int64_t N, float *sums, const void *dy, int64_t ld,

@@ -11,12 +11,12 @@ extern "C" {
 #endif
 
 /* y (M, N; y_dtype; rows ld_y apart) += bias (N; dtype) unless NULL; with aux (M, N; dtype): aux = y, then y =
- * gelu_tanh(y). */
+ * gelu_tanh(y), or gelu_erf(y). */
 void cuda_bias_gelu(struct stream *stream, int64_t M, int64_t N, void *y, enum dtype y_dtype, int64_t ld_y,
-                    const void *bias, void *aux, enum dtype dtype);
+                    const void *bias, void *aux, bool erf_form, enum dtype dtype);
 
-/* dx (n; dtype) *= gelu_tanh'(aux (n; dtype)) */
-void cuda_gelu_backward(struct stream *stream, int64_t n, void *dx, const void *aux, enum dtype dtype);
+/* dx (n; dtype) *= gelu_tanh'(aux (n; dtype)), or gelu_erf'(aux) */
+void cuda_gelu_backward(struct stream *stream, int64_t n, void *dx, const void *aux, bool erf_form, enum dtype dtype);
 
 /* sums (N) (+)= sums of dy (M, N; dtype; rows ld apart) over its rows, in an order that depends on M and N alone.
  * scratch: cuda_column_sums_bytes(M, N) (gpu/cuda_workspace.h). */

@@ -1,4 +1,4 @@
-/* gemm_cuda_product.c: see gemm_cuda_product.h. */
+/* gemm_cuda_product.c: see gemm_cuda_product.h. cublasLt's GELU is that of tanh; the other one has a kernel. */
 #include "gpu/cuda/gemm_cuda_product.h"
 
 static int64_t alignment(const void *pointer)
@@ -17,37 +17,40 @@ static void set_alignments(struct gemm_product *p)
 
 struct gemm_product gemm_product_fwd(bool tf32, const struct linear_fwd_args *a)
 {
-    struct gemm_product p = {.a = a->w, .b = a->x, .d = a->y, .vector = (void *)(uintptr_t)a->bias, .aux = a->aux};
+    const bool gelu = a->gelu && !a->gelu_erf;
+    struct gemm_product p = {
+        .a = a->w, .b = a->x, .d = a->y, .vector = (void *)(uintptr_t)a->bias, .aux = gelu ? a->aux : NULL};
     p.key = (struct gemm_key){.m = a->N,
                               .n = a->M,
                               .k = a->K,
                               .lda = a->weights_in_out ? a->N : a->K,
                               .ldb = a->K,
                               .ldd = a->ld_y ? a->ld_y : a->N,
-                              .ld_aux = a->gelu ? a->N : 0,
+                              .ld_aux = gelu ? a->N : 0,
                               .transpose_a = !a->weights_in_out,
                               .input = a->dtype,
                               .output = a->y_dtype,
                               .tf32 = tf32 && a->dtype == DTYPE_F32};
-    p.key.epilogue = a->gelu ? (a->bias ? GEMM_GELU_AUX_BIAS : GEMM_GELU_AUX) : a->bias ? GEMM_BIAS : GEMM_PLAIN;
+    p.key.epilogue = gelu ? (a->bias ? GEMM_GELU_AUX_BIAS : GEMM_GELU_AUX) : a->bias ? GEMM_BIAS : GEMM_PLAIN;
     set_alignments(&p);
     return p;
 }
 
 struct gemm_product gemm_product_bwd_input(bool tf32, const struct linear_bwd_input_args *a)
 {
-    struct gemm_product p = {.a = a->w, .b = a->dy, .d = a->dx, .aux = (void *)(uintptr_t)a->gelu_aux};
+    const void *aux = a->gelu_erf ? NULL : a->gelu_aux;
+    struct gemm_product p = {.a = a->w, .b = a->dy, .d = a->dx, .aux = (void *)(uintptr_t)aux};
     p.key = (struct gemm_key){.m = a->K,
                               .n = a->M,
                               .k = a->N,
                               .lda = a->weights_in_out ? a->N : a->K,
                               .ldb = a->ld_dy ? a->ld_dy : a->N,
                               .ldd = a->K,
-                              .ld_aux = a->gelu_aux ? a->K : 0,
+                              .ld_aux = aux ? a->K : 0,
                               .transpose_a = a->weights_in_out,
                               .input = a->dtype,
                               .output = a->dtype,
-                              .epilogue = a->gelu_aux ? GEMM_DGELU : GEMM_PLAIN,
+                              .epilogue = aux ? GEMM_DGELU : GEMM_PLAIN,
                               .accumulate = a->accumulate,
                               .tf32 = tf32 && a->dtype == DTYPE_F32};
     set_alignments(&p);

@@ -38,13 +38,15 @@ __global__ void __launch_bounds__(THREADS) embedding_fwd_kernel(struct embedding
     struct table_walk walk = table_walk_start(columns);
     for (; walk.row < a.M; table_walk_next(&walk, columns)) {
         const int64_t j = static_cast<int64_t>(walk.column) * V;
-        float x[V], position[V] = {0};
+        float x[V], position[V] = {0}, type[V] = {0};
         load(static_cast<const T *>(a.wte) + a.tokens[walk.row] * a.C + j, x);
         if (a.wpe)
             load(static_cast<const T *>(a.wpe) + a.positions[walk.row] * a.C + j, position);
+        if (a.wse)
+            load(static_cast<const T *>(a.wse) + a.types[walk.row] * a.C + j, type);
 #pragma unroll
         for (int v = 0; v < V; v++)
-            x[v] = (x[v] + position[v]) * a.scale;
+            x[v] = (x[v] + position[v] + type[v]) * a.scale;
         store(static_cast<T *>(a.out) + walk.row * a.C + j, x);
     }
 }
@@ -52,7 +54,7 @@ __global__ void __launch_bounds__(THREADS) embedding_fwd_kernel(struct embedding
 template <typename T> void embedding_fwd(struct stream *stream, const struct embedding_fwd_args *a)
 {
     constexpr int V = VECTOR<T>;
-    const bool aligned = aligned16(a->out, a->wte, a->wpe, a->C * static_cast<int64_t>(sizeof(T)));
+    const bool aligned = aligned16(a->out, a->wte, a->wpe, a->wse, a->C * static_cast<int64_t>(sizeof(T)));
     if (a->M == 0)
         return;
     LAUNCH(stream, "embedding_fwd", (aligned ? embedding_fwd_kernel<T, V> : embedding_fwd_kernel<T, 1>),
@@ -295,6 +297,17 @@ void add_rows(struct stream *stream, const struct embedding_bwd_args *a, const s
            scratch->carried, sorted, C);
 }
 
+/* The sums of all of the op's tables. */
+template <typename T, int V>
+void add_tables(struct stream *stream, const struct embedding_bwd_args *a, const struct embedding_scratch *scratch)
+{
+    add_rows<T, V>(stream, a, scratch, a->dwte, a->tokens, a->V);
+    if (a->dwpe)
+        add_rows<T, V>(stream, a, scratch, a->dwpe, a->positions, a->P);
+    if (a->dwse)
+        add_rows<T, V>(stream, a, scratch, a->dwse, a->types, a->S);
+}
+
 template <typename T> void embedding_bwd(struct stream *stream, const struct embedding_bwd_args *a)
 {
     constexpr int V = VECTOR<T>;
@@ -308,16 +321,11 @@ template <typename T> void embedding_bwd(struct stream *stream, const struct emb
     scratch.starts = cuda_scratch_take<int>(&pieces, DIGITS);
     scratch.carried = cuda_scratch_take<float>(&pieces, ceil_div(a->M, TILE_ROWS) * a->C);
     const int64_t row_bytes = a->C * static_cast<int64_t>(sizeof(T));
-    const bool aligned = aligned16(a->dout, a->dwte, a->dwpe, scratch.carried, row_bytes);
-    if (aligned) {
-        add_rows<T, V>(stream, a, &scratch, a->dwte, a->tokens, a->V);
-        if (a->dwpe)
-            add_rows<T, V>(stream, a, &scratch, a->dwpe, a->positions, a->P);
-    } else {
-        add_rows<T, 1>(stream, a, &scratch, a->dwte, a->tokens, a->V);
-        if (a->dwpe)
-            add_rows<T, 1>(stream, a, &scratch, a->dwpe, a->positions, a->P);
-    }
+    const bool aligned = aligned16(a->dout, a->dwte, a->dwpe, a->dwse, scratch.carried, row_bytes);
+    if (aligned)
+        add_tables<T, V>(stream, a, &scratch);
+    else
+        add_tables<T, 1>(stream, a, &scratch);
 }
 
 } // namespace
@@ -334,6 +342,8 @@ void cuda_embedding_bwd(struct stream *stream, const struct embedding_bwd_args *
         stream_fill_zero(stream, a->dwte, static_cast<size_t>(a->V * a->C) * sizeof(float));
     if (a->dwpe && !a->accumulate_wpe)
         stream_fill_zero(stream, a->dwpe, static_cast<size_t>(a->P * a->C) * sizeof(float));
+    if (a->dwse && !a->accumulate_wse)
+        stream_fill_zero(stream, a->dwse, static_cast<size_t>(a->S * a->C) * sizeof(float));
     if (a->M > 0)
         DISPATCH(a->dtype, embedding_bwd, stream, a);
 }

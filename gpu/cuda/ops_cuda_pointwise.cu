@@ -1,4 +1,4 @@
-/* ops_cuda_pointwise.cu: RoPE, SwiGLU forward and backward, add, cast, accumulate: every element is computed
+/* ops_cuda_pointwise.cu: RoPE, SwiGLU and tanh forward and backward, add, cast, accumulate: every element is computed
  * independently.
  *
  * The grid's threads walk side by side over vectors of 16 bytes; the first threads compute the elements after a
@@ -167,6 +167,61 @@ template <typename T> void add(struct stream *stream, const struct add_args *a)
            static_cast<T *>(a->y), static_cast<const T *>(a->a), static_cast<const T *>(a->b), n, whole);
 }
 
+/* ---- tanh ---------------------------------------------------------------- */
+
+template <int V, typename T> __device__ __forceinline__ void tanh_at(T *y, const T *x, int64_t i)
+{
+    float z[V];
+    load(x + i, z);
+#pragma unroll
+    for (int v = 0; v < V; v++)
+        z[v] = tanhf(z[v]);
+    store(y + i, z);
+}
+
+template <typename T>
+__global__ void __launch_bounds__(THREADS) tanh_fwd_kernel(T *y, const T *x, int64_t n, int64_t whole)
+{
+    for (int64_t i = grid_thread() * VECTOR<T>; i < whole; i += grid_threads() * VECTOR<T>)
+        tanh_at<VECTOR<T>>(y, x, i);
+    for (int64_t i = whole + grid_thread(); i < n; i += grid_threads())
+        tanh_at<1>(y, x, i);
+}
+
+template <typename T> void tanh_fwd(struct stream *stream, const struct tanh_fwd_args *a)
+{
+    const int64_t n = a->n, whole = aligned16(a->y, a->x) ? n / VECTOR<T> * VECTOR<T> : 0;
+    LAUNCH(stream, "tanh_fwd", tanh_fwd_kernel<T>, grid_of(stream, ceil_div(n, THREADS * VECTOR<T>), BLOCKS_PER_SM),
+           THREADS, static_cast<T *>(a->y), static_cast<const T *>(a->x), n, whole);
+}
+
+template <int V, typename T> __device__ __forceinline__ void tanh_slope_at(T *dx, const T *dy, const T *y, int64_t i)
+{
+    float d[V], z[V];
+    load(dy + i, d);
+    load(y + i, z);
+#pragma unroll
+    for (int v = 0; v < V; v++)
+        d[v] *= fmaf(-z[v], z[v], 1.0f);
+    store(dx + i, d);
+}
+
+template <typename T>
+__global__ void __launch_bounds__(THREADS) tanh_bwd_kernel(T *dx, const T *dy, const T *y, int64_t n, int64_t whole)
+{
+    for (int64_t i = grid_thread() * VECTOR<T>; i < whole; i += grid_threads() * VECTOR<T>)
+        tanh_slope_at<VECTOR<T>>(dx, dy, y, i);
+    for (int64_t i = whole + grid_thread(); i < n; i += grid_threads())
+        tanh_slope_at<1>(dx, dy, y, i);
+}
+
+template <typename T> void tanh_bwd(struct stream *stream, const struct tanh_bwd_args *a)
+{
+    const int64_t n = a->n, whole = aligned16(a->dx, a->dy, a->y) ? n / VECTOR<T> * VECTOR<T> : 0;
+    LAUNCH(stream, "tanh_bwd", tanh_bwd_kernel<T>, grid_of(stream, ceil_div(n, THREADS * VECTOR<T>), BLOCKS_PER_SM),
+           THREADS, static_cast<T *>(a->dx), static_cast<const T *>(a->dy), static_cast<const T *>(a->y), n, whole);
+}
+
 /* ---- cast ---------------------------------------------------------------- */
 
 template <int V, typename To, typename From>
@@ -293,6 +348,18 @@ void cuda_swiglu_fwd(struct stream *stream, const struct swiglu_fwd_args *a)
 void cuda_swiglu_bwd(struct stream *stream, const struct swiglu_bwd_args *a)
 {
     DISPATCH(a->dtype, swiglu_bwd, stream, a);
+}
+
+void cuda_tanh_fwd(struct stream *stream, const struct tanh_fwd_args *a)
+{
+    if (a->n > 0)
+        DISPATCH(a->dtype, tanh_fwd, stream, a);
+}
+
+void cuda_tanh_bwd(struct stream *stream, const struct tanh_bwd_args *a)
+{
+    if (a->n > 0)
+        DISPATCH(a->dtype, tanh_bwd, stream, a);
 }
 
 void cuda_add(struct stream *stream, const struct add_args *a)

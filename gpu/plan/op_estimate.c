@@ -6,7 +6,8 @@
  * compiled code: from 1.9 TB/s (norm_bwd) to 2.7 TB/s (SwiGLU).
  *
  * Attention has the published figures of cuDNN 9 and FlashAttention-3 for causal attention, by head size and sequence
- * length. A backward pass whose results repeat bit for bit moves T x T values per head through memory.
+ * length; bidirectional attention computes twice the pairs at the same rate. A backward pass whose results repeat bit
+ * for bit moves T x T values per head through memory.
  *
  * A launch leaves 1.5 us between the end of a kernel and the start of the next one in a full queue.
  *
@@ -78,6 +79,12 @@ static struct op_estimate product(const struct plan_settings *s, enum plan_kind 
     return one_part(kind, ceiling, fast ? ceiling : gemm + extra, 1);
 }
 
+/* Seconds of the GELU of erf, which no epilogue has: a kernel that moves a matrix of so many bytes three times. */
+static double gelu_pass(const struct plan_settings *s, double bytes)
+{
+    return 3 * bytes / (share_pointwise * s->gpu->bytes);
+}
+
 /* The head's products are those whose row distance is given. */
 static enum plan_kind kind_of_product(int64_t row_distance, enum plan_kind otherwise)
 {
@@ -91,7 +98,9 @@ struct op_estimate op_estimate_linear_fwd(const struct plan_settings *s, const s
         args.y_dtype = a->dtype;
     double gemm = gemm_estimate(s->gpu, a->dtype, a->M, a->N, a->K, size_in_bytes(args.y_dtype));
     double aux = a->gelu ? (double)a->M * (double)a->N * size_in_bytes(a->dtype) : 0; /* stored next to y */
-    double extra = plan_assumes(s, ASSUME_FUSED_GELU) ? 0 : aux * 0.6 / s->gpu->bytes;
+    double extra = a->gelu_erf ? gelu_pass(s, aux) : aux * 0.6 / s->gpu->bytes;
+    if (plan_assumes(s, ASSUME_FUSED_GELU))
+        extra = 0;
     return product(s, kind_of_product(a->ld_y, PLAN_GEMM_FORWARD), a->dtype, op_cost_linear_fwd(&args), gemm, extra);
 }
 
@@ -99,7 +108,9 @@ struct op_estimate op_estimate_linear_bwd_input(const struct plan_settings *s, c
 {
     double size = size_in_bytes(a->dtype), gemm = gemm_estimate(s->gpu, a->dtype, a->M, a->K, a->N, size);
     double aux = a->gelu_aux ? (double)a->M * (double)a->K * size : 0; /* read by older kernels */
-    double extra = plan_assumes(s, ASSUME_FUSED_GELU) ? 0 : aux / (0.6 * s->gpu->bytes);
+    double extra = a->gelu_erf ? gelu_pass(s, aux) : aux / (0.6 * s->gpu->bytes);
+    if (plan_assumes(s, ASSUME_FUSED_GELU))
+        extra = 0;
     return product(s, kind_of_product(a->ld_dy, PLAN_GEMM_DGRAD), a->dtype, op_cost_linear_bwd_input(a), gemm, extra);
 }
 
@@ -181,6 +192,8 @@ MEMORY_BOUND(head_norm_bwd, PLAN_NORMS, share_head_norm, 2)
 MEMORY_BOUND(rope, PLAN_ROPE_SWIGLU, share_rope, 1)
 MEMORY_BOUND(swiglu_fwd, PLAN_ROPE_SWIGLU, share_pointwise, 1)
 MEMORY_BOUND(swiglu_bwd, PLAN_ROPE_SWIGLU, share_pointwise, 1)
+MEMORY_BOUND(tanh_fwd, PLAN_HEAD, share_pointwise, 1)
+MEMORY_BOUND(tanh_bwd, PLAN_HEAD, share_pointwise, 1)
 MEMORY_BOUND(add, PLAN_NORMS, share_pointwise, 1)
 MEMORY_BOUND(dropout, PLAN_NORMS, share_pointwise, 1)
 

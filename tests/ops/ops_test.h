@@ -32,7 +32,10 @@ enum case_flags {
     EXTREME = 1 << 12,   /* large values */
     PERF = 1 << 13,      /* sized for timing on a CPU; not for the naive reference */
     HALVES = 1 << 15,    /* from one 16-bit dtype to the other */
-    GPU_PERF = 1 << 14,  /* sized for timing on a GPU: its L2 cache does not hold the tensors */
+    BIDIRECTIONAL = 1 << 16,
+    ERF = 1 << 17,      /* with GELU: in the form of erf */
+    TYPES = 1 << 18,    /* embeddings of the tokens' types */
+    GPU_PERF = 1 << 14, /* sized for timing on a GPU: its L2 cache does not hold the tensors */
 };
 
 enum { MAX_SEQS = 8 };
@@ -86,9 +89,9 @@ struct harness {
     int count;
     struct tensor tensors[MAX_TENSORS];
     struct tensor *x, *y, *w, *b, *aux, *dx, *dy, *dw, *db, *res, *mean, *rstd; /* the driver's names for them */
-    struct tensor *q, *k, *v, *o, *dout, *lse, *dq, *dk, *dv, *loss;
-    int32_t *index_a, *index_b; /* host copies of tokens, positions, targets, seq_start */
-    double *scratch_pool;       /* host memory of references, released with the case */
+    struct tensor *q, *k, *v, *o, *dout, *lse, *dq, *dk, *dv, *loss, *types, *dtypes;
+    int32_t *index_a, *index_b, *index_c; /* host copies of tokens, positions, types, targets, seq_start */
+    double *scratch_pool;                 /* host memory of references, released with the case */
 };
 
 struct gradient_pair {
@@ -123,7 +126,7 @@ void *host_memory(struct harness *h, size_t bytes);                /* zeroed; fr
 
 /* ---- references: float64, naive, row-major, dense by default ------------- */
 
-double ref_gelu(double x), ref_gelu_grad(double x), ref_sigmoid(double x);
+double ref_gelu(double x, bool erf_form), ref_gelu_grad(double x, bool erf_form), ref_sigmoid(double x);
 void ref_linear(int64_t M, int64_t N, int64_t K, bool in_out, const double *x, const double *w, const double *b,
                 double *y);
 /* b NULL with rms; mean may be NULL */
@@ -143,6 +146,7 @@ struct ref_attention {
     const double *q, *k, *v;
     /* the factor of dropout for query and key `q` and `k` of a sequence that starts at row `start`; NULL: none */
     double (*kept)(int64_t start, int64_t q, int64_t k, int64_t h);
+    bool bidirectional;
 };
 void ref_attention(const struct ref_attention *a, double *out, double *lse);
 /* dq, dk and dv are overwritten; their rows are as far apart as those of q, k and v. */

@@ -36,47 +36,62 @@
         .op = name, .M = 2048, .N = 2048, .K = 2048, .flags = (extra) | PERF                 \
     }
 
-#define ATTENTION_CASES(name)                                                                                     \
-    {.op = name, .M = 1, .H = 1, .KV = 1, .D = 8, .lengths = {1}},                                                \
-        {.op = name, .M = 17, .H = 7, .KV = 1, .D = 14, .lengths = {17}},                                         \
-        {.op = name, .M = 20, .H = 4, .KV = 2, .D = 16, .lengths = {1, 12, 7}, .pad = 8},                         \
-        {.op = name, .M = 100, .H = 2, .KV = 2, .D = 64, .lengths = {100}},                                       \
-        {.op = name, .M = 150, .H = 4, .KV = 2, .D = 64, .lengths = {33, 1, 116}, .pad = 4},                      \
-        {.op = name, .M = 70, .H = 2, .KV = 1, .D = 64, .lengths = {70}, .window = 12},                           \
-        {.op = name, .M = 70, .H = 2, .KV = 1, .D = 8, .lengths = {40, 30}, .window = 1},                         \
-        {.op = name, .M = 300, .H = 2, .KV = 1, .D = 128, .lengths = {300}, .window = 100},                       \
-        {.op = name, .M = 290, .H = 1, .KV = 1, .D = 48, .lengths = {290}},                                       \
-        {.op = name, .M = 200, .H = 6, .KV = 2, .D = 64, .lengths = {100, 100}, .pad = 8},                        \
-        {.op = name, .M = 192, .H = 2, .KV = 1, .D = 128, .lengths = {96, 96}, .window = 50},                     \
-        {.op = name, .M = 64, .H = 2, .KV = 2, .D = 8, .lengths = {32, 32}, .pad = 4},                            \
-        {.op = name, .M = 90, .H = 2, .KV = 1, .D = 96, .lengths = {31, 59}},                                     \
-        {.op = name, .M = 75, .H = 2, .KV = 1, .D = 160, .lengths = {75}, .window = 33},                          \
-        {.op = name, .M = 130, .H = 2, .KV = 2, .D = 256, .lengths = {65, 65}, .pad = 8},                         \
-        {.op = name, .M = 60, .H = 3, .KV = 1, .D = 250, .lengths = {13, 47}},                                    \
-        {.op = name, .M = 130, .H = 2, .KV = 1, .D = 64, .lengths = {130}, .flags = EXTREME},                     \
-        {.op = name, .M = 17, .H = 7, .KV = 1, .D = 14, .lengths = {17}, .flags = L2},                            \
-        {.op = name, .M = 150, .H = 4, .KV = 2, .D = 64, .lengths = {33, 1, 116}, .pad = 4, .flags = L2},         \
-        {.op = name, .M = 75, .H = 2, .KV = 1, .D = 160, .lengths = {75}, .window = 33, .flags = L2},             \
-        {.op = name, .M = 130, .H = 2, .KV = 2, .D = 128, .lengths = {65, 65}, .window = 50, .flags = L2},        \
-        {.op = name, .M = 1024, .H = 12, .KV = 12, .D = 64, .lengths = {256, 256, 256, 256}, .flags = L2 | PERF}, \
-        {.op = name, .M = 1024, .H = 12, .KV = 12, .D = 64, .lengths = {256, 256, 256, 256}, .flags = PERF},      \
-        {.op = name, .M = 256, .H = 12, .KV = 12, .D = 64, .lengths = {64, 64, 64, 64}, .flags = PERF},           \
-        {.op = name,                                                                                              \
-         .M = 8192,                                                                                               \
-         .H = 12,                                                                                                 \
-         .KV = 12,                                                                                                \
-         .D = 64,                                                                                                 \
-         .lengths = {1024, 1024, 1024, 1024, 1024, 1024, 1024, 1024},                                             \
-         .flags = GPU_PERF},                                                                                      \
-        {.op = name, .M = 8192, .H = 32, .KV = 8, .D = 128, .lengths = {4096, 4096}, .flags = GPU_PERF},          \
-    {                                                                                                             \
-        .op = name, .M = 2048, .H = 16, .KV = 4, .D = 128, .lengths = {2048}, .flags = PERF                       \
+#define ATTENTION_CASES(name)                                                                                        \
+    {.op = name, .M = 1, .H = 1, .KV = 1, .D = 8, .lengths = {1}},                                                   \
+        {.op = name, .M = 17, .H = 7, .KV = 1, .D = 14, .lengths = {17}},                                            \
+        {.op = name, .M = 20, .H = 4, .KV = 2, .D = 16, .lengths = {1, 12, 7}, .pad = 8},                            \
+        {.op = name, .M = 100, .H = 2, .KV = 2, .D = 64, .lengths = {100}},                                          \
+        {.op = name, .M = 150, .H = 4, .KV = 2, .D = 64, .lengths = {33, 1, 116}, .pad = 4},                         \
+        {.op = name, .M = 70, .H = 2, .KV = 1, .D = 64, .lengths = {70}, .window = 12},                              \
+        {.op = name, .M = 70, .H = 2, .KV = 1, .D = 8, .lengths = {40, 30}, .window = 1},                            \
+        {.op = name, .M = 300, .H = 2, .KV = 1, .D = 128, .lengths = {300}, .window = 100},                          \
+        {.op = name, .M = 290, .H = 1, .KV = 1, .D = 48, .lengths = {290}},                                          \
+        {.op = name, .M = 200, .H = 6, .KV = 2, .D = 64, .lengths = {100, 100}, .pad = 8},                           \
+        {.op = name, .M = 192, .H = 2, .KV = 1, .D = 128, .lengths = {96, 96}, .window = 50},                        \
+        {.op = name, .M = 64, .H = 2, .KV = 2, .D = 8, .lengths = {32, 32}, .pad = 4},                               \
+        {.op = name, .M = 90, .H = 2, .KV = 1, .D = 96, .lengths = {31, 59}},                                        \
+        {.op = name, .M = 75, .H = 2, .KV = 1, .D = 160, .lengths = {75}, .window = 33},                             \
+        {.op = name, .M = 130, .H = 2, .KV = 2, .D = 256, .lengths = {65, 65}, .pad = 8},                            \
+        {.op = name, .M = 60, .H = 3, .KV = 1, .D = 250, .lengths = {13, 47}},                                       \
+        {.op = name, .M = 130, .H = 2, .KV = 1, .D = 64, .lengths = {130}, .flags = EXTREME},                        \
+        {.op = name, .M = 17, .H = 7, .KV = 1, .D = 14, .lengths = {17}, .flags = L2},                               \
+        {.op = name, .M = 150, .H = 4, .KV = 2, .D = 64, .lengths = {33, 1, 116}, .pad = 4, .flags = L2},            \
+        {.op = name, .M = 75, .H = 2, .KV = 1, .D = 160, .lengths = {75}, .window = 33, .flags = L2},                \
+        {.op = name, .M = 130, .H = 2, .KV = 2, .D = 128, .lengths = {65, 65}, .window = 50, .flags = L2},           \
+        {.op = name, .M = 17, .H = 7, .KV = 1, .D = 14, .lengths = {17}, .flags = BIDIRECTIONAL},                    \
+        {.op = name, .M = 150, .H = 4, .KV = 2, .D = 64, .lengths = {33, 1, 116}, .pad = 4, .flags = BIDIRECTIONAL}, \
+        {.op = name, .M = 290, .H = 1, .KV = 1, .D = 48, .lengths = {290}, .flags = BIDIRECTIONAL},                  \
+        {.op = name, .M = 130, .H = 2, .KV = 2, .D = 128, .lengths = {65, 65}, .flags = BIDIRECTIONAL | L2},         \
+        {.op = name, .M = 75, .H = 2, .KV = 1, .D = 160, .lengths = {70, 5}, .flags = BIDIRECTIONAL | L2},           \
+        {.op = name, .M = 130, .H = 2, .KV = 1, .D = 64, .lengths = {130}, .flags = BIDIRECTIONAL | EXTREME},        \
+        {.op = name,                                                                                                 \
+         .M = 1024,                                                                                                  \
+         .H = 12,                                                                                                    \
+         .KV = 12,                                                                                                   \
+         .D = 64,                                                                                                    \
+         .lengths = {256, 256, 256, 256},                                                                            \
+         .flags = BIDIRECTIONAL | PERF},                                                                             \
+        {.op = name, .M = 1024, .H = 12, .KV = 12, .D = 64, .lengths = {256, 256, 256, 256}, .flags = L2 | PERF},    \
+        {.op = name, .M = 1024, .H = 12, .KV = 12, .D = 64, .lengths = {256, 256, 256, 256}, .flags = PERF},         \
+        {.op = name, .M = 256, .H = 12, .KV = 12, .D = 64, .lengths = {64, 64, 64, 64}, .flags = PERF},              \
+        {.op = name,                                                                                                 \
+         .M = 8192,                                                                                                  \
+         .H = 12,                                                                                                    \
+         .KV = 12,                                                                                                   \
+         .D = 64,                                                                                                    \
+         .lengths = {1024, 1024, 1024, 1024, 1024, 1024, 1024, 1024},                                                \
+         .flags = GPU_PERF},                                                                                         \
+        {.op = name, .M = 8192, .H = 32, .KV = 8, .D = 128, .lengths = {4096, 4096}, .flags = GPU_PERF},             \
+    {                                                                                                                \
+        .op = name, .M = 2048, .H = 16, .KV = 4, .D = 128, .lengths = {2048}, .flags = PERF                          \
     }
 
 const struct op_case op_cases[] = {
     {.op = "embedding_fwd", .M = 1, .N = 1, .K = 5, .P = 3},
     {.op = "embedding_fwd", .M = 3, .N = 7, .K = 258, .P = 16, .flags = WPE},
     {.op = "embedding_fwd", .M = 17, .N = 48, .K = 320, .P = 16, .flags = WPE},
+    {.op = "embedding_fwd", .M = 17, .N = 48, .K = 320, .P = 20, .flags = WPE | TYPES},
+    {.op = "embedding_fwd", .M = 3, .N = 7, .K = 258, .P = 16, .flags = WPE | TYPES, .factor = 1.5},
     {.op = "embedding_fwd", .M = 0, .N = 48, .K = 320, .P = 16},
     {.op = "embedding_fwd", .M = 700, .N = 16, .K = 50, .P = 700, .flags = WPE},
     {.op = "embedding_fwd", .M = 17, .N = 50, .K = 320, .P = 1, .factor = 12.5},
@@ -91,6 +106,9 @@ const struct op_case op_cases[] = {
     {.op = "embedding_bwd", .M = 70, .N = 264, .K = 2, .P = 40, .flags = WPE},     /* two runs */
     {.op = "embedding_bwd", .M = 2100, .N = 8, .K = 1100, .P = 513, .flags = WPE}, /* several blocks sort */
     {.op = "embedding_bwd", .M = 1100, .N = 3, .K = 262200, .P = 5, .flags = ACCUMULATE}, /* in three passes */
+    {.op = "embedding_bwd", .M = 170, .N = 136, .K = 9, .P = 5, .flags = WPE | TYPES | ACCUMULATE},
+    {.op = "embedding_bwd", .M = 70, .N = 5, .K = 9, .P = 40, .flags = WPE | TYPES},
+    {.op = "embedding_bwd", .M = 0, .N = 48, .K = 20, .P = 16, .flags = WPE | TYPES},
     {.op = "embedding_bwd", .M = 170, .N = 50, .K = 9, .P = 1, .factor = 12.5},
     {.op = "embedding_bwd", .M = 0, .N = 48, .K = 20, .P = 16, .flags = WPE},
     {.op = "embedding_bwd", .M = 0, .N = 48, .K = 20, .P = 16, .flags = WPE | ACCUMULATE},
@@ -139,6 +157,8 @@ const struct op_case op_cases[] = {
     LINEAR_CASES("linear_fwd", 0),
     LINEAR_CASES("linear_fwd", BIAS),
     LINEAR_CASES("linear_fwd", BIAS | GELU),
+    LINEAR_CASES("linear_fwd", BIAS | GELU | ERF),
+    {.op = "linear_fwd", .M = 17, .N = 56, .K = 48, .flags = GELU | ERF},
     LINEAR_CASES("linear_fwd", WIDE_OUT),
     {.op = "linear_fwd", .M = 5, .N = 50304, .K = 16},
     {.op = "linear_fwd", .M = 100, .N = 300, .K = 4500}, /* few rows, several blocks of k and of columns */
@@ -150,6 +170,7 @@ const struct op_case op_cases[] = {
     LINEAR_CASES("linear_bwd_input", 0),
     LINEAR_CASES("linear_bwd_input", ACCUMULATE),
     LINEAR_CASES("linear_bwd_input", GELU),
+    LINEAR_CASES("linear_bwd_input", GELU | ERF),
     {.op = "linear_bwd_input", .M = 5, .N = 50304, .K = 16},
     LINEAR_PERF("linear_bwd_input", 0),
     {.op = "linear_bwd_input", .M = 1024, .N = 768, .K = 3072, .flags = GELU | IN_OUT | PERF},
@@ -212,6 +233,21 @@ const struct op_case op_cases[] = {
     {.op = "swiglu_bwd", .M = 0, .N = 56},
     {.op = "swiglu_bwd", .M = 1024, .N = 2048, .flags = PERF},
     {.op = "swiglu_bwd", .M = 8192, .N = 14336, .flags = GPU_PERF},
+
+    {.op = "tanh_fwd", .N = 0},
+    {.op = "tanh_fwd", .N = 1},
+    {.op = "tanh_fwd", .N = 1003},
+    {.op = "tanh_fwd", .N = 40001, .flags = IN_PLACE},
+    {.op = "tanh_fwd", .N = 1003, .flags = EXTREME},
+    {.op = "tanh_fwd", .N = 20000000, .flags = PERF},
+    {.op = "tanh_fwd", .N = 200000000, .flags = GPU_PERF},
+
+    {.op = "tanh_bwd", .N = 0},
+    {.op = "tanh_bwd", .N = 1},
+    {.op = "tanh_bwd", .N = 1003},
+    {.op = "tanh_bwd", .N = 40001, .flags = IN_PLACE},
+    {.op = "tanh_bwd", .N = 20000000, .flags = PERF},
+    {.op = "tanh_bwd", .N = 200000000, .flags = GPU_PERF},
 
     {.op = "cross_entropy", .M = 1, .N = 2},
     {.op = "cross_entropy", .M = 3, .N = 7, .pad = 9, .flags = IN_PLACE},

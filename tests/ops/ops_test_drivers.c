@@ -57,6 +57,8 @@ static double factor_of(const struct op_case *c)
 
 /* ---- embedding: K is the vocabulary -------------------------------------- */
 
+enum { TYPE_COUNT = 3 };
+
 static void embedding_fwd_setup(struct harness *h)
 {
     const struct op_case *c = h->c;
@@ -66,6 +68,8 @@ static void embedding_fwd_setup(struct harness *h)
     h->index_b = random_ints(h, c->M, c->P);
     h->w = weight(h, "wte", c->K * c->N);
     h->b = has(h, WPE) ? weight(h, "wpe", c->P * c->N) : NULL;
+    h->types = has(h, TYPES) ? weight(h, "wse", TYPE_COUNT * c->N) : NULL;
+    h->index_c = has(h, TYPES) ? random_ints(h, c->M, TYPE_COUNT) : NULL;
     h->y = tensor_out(h, "out", h->dtype, c->M * c->N, false);
     h->args.embedding_fwd = (struct embedding_fwd_args){h->dtype,
                                                         c->M,
@@ -75,7 +79,9 @@ static void embedding_fwd_setup(struct harness *h)
                                                         device_ints(h, h->index_b, c->M),
                                                         h->w->device,
                                                         h->b ? h->b->device : NULL,
-                                                        (float)factor_of(c)};
+                                                        (float)factor_of(c),
+                                                        h->types ? device_ints(h, h->index_c, c->M) : NULL,
+                                                        h->types ? h->types->device : NULL};
 }
 
 static void embedding_values(struct harness *h, double *out)
@@ -84,7 +90,8 @@ static void embedding_values(struct harness *h, double *out)
     for (int64_t i = 0; i < h->c->M; i++)
         for (int64_t j = 0; j < C; j++)
             out[i * C + j] =
-                factor_of(h->c) * (h->w->host[h->index_a[i] * C + j] + (h->b ? h->b->host[h->index_b[i] * C + j] : 0));
+                factor_of(h->c) * (h->w->host[h->index_a[i] * C + j] + (h->b ? h->b->host[h->index_b[i] * C + j] : 0) +
+                                   (h->types ? h->types->host[h->index_c[i] * C + j] : 0));
 }
 
 static void embedding_fwd_reference(struct harness *h)
@@ -101,9 +108,12 @@ static void embedding_bwd_setup(struct harness *h)
     h->index_b = random_ints(h, c->M, c->P);
     h->w = weight(h, "wte", c->K * c->N);
     h->b = has(h, WPE) ? weight(h, "wpe", c->P * c->N) : NULL;
+    h->types = has(h, TYPES) ? weight(h, "wse", TYPE_COUNT * c->N) : NULL;
+    h->index_c = has(h, TYPES) ? random_ints(h, c->M, TYPE_COUNT) : NULL;
     h->dout = input(h, "dout", c->M * c->N);
     h->dw = output(h, "dwte", DTYPE_F32, c->K * c->N);
     h->db = has(h, WPE) ? output(h, "dwpe", DTYPE_F32, c->P * c->N) : NULL;
+    h->dtypes = has(h, TYPES) ? output(h, "dwse", DTYPE_F32, TYPE_COUNT * c->N) : NULL;
     h->args.embedding_bwd = (struct embedding_bwd_args){h->dtype,
                                                         c->M,
                                                         c->N,
@@ -116,7 +126,11 @@ static void embedding_bwd_setup(struct harness *h)
                                                         h->dout->device,
                                                         device_ints(h, h->index_a, c->M),
                                                         device_ints(h, h->index_b, c->M),
-                                                        (float)factor_of(c)};
+                                                        (float)factor_of(c),
+                                                        TYPE_COUNT,
+                                                        h->dtypes ? device_ints(h, h->index_c, c->M) : NULL,
+                                                        h->dtypes ? h->dtypes->device : NULL,
+                                                        has(h, ACCUMULATE)};
 }
 
 static void embedding_bwd_reference(struct harness *h)
@@ -125,8 +139,12 @@ static void embedding_bwd_reference(struct harness *h)
     start_sum(h, h->dw);
     if (h->db)
         start_sum(h, h->db);
+    if (h->dtypes)
+        start_sum(h, h->dtypes);
     for (int64_t i = 0; i < h->c->M; i++) {
         for (int64_t j = 0; j < C; j++) {
+            if (h->dtypes)
+                h->dtypes->expected[h->index_c[i] * C + j] += factor_of(h->c) * h->dout->host[i * C + j];
             h->dw->expected[h->index_a[i] * C + j] += factor_of(h->c) * h->dout->host[i * C + j];
             if (h->db)
                 h->db->expected[h->index_b[i] * C + j] += factor_of(h->c) * h->dout->host[i * C + j];
@@ -139,6 +157,17 @@ static double embedding_loss(struct harness *h)
     double *out = host_memory(h, (size_t)h->dout->n * sizeof *out);
     embedding_values(h, out);
     return sum_of_products(out, h->dout->host, h->dout->n);
+}
+
+static int embedding_pairs(struct harness *h, struct gradient_pair *pairs)
+{
+    int count = 0;
+    pairs[count++] = (struct gradient_pair){h->w, h->dw};
+    if (h->db)
+        pairs[count++] = (struct gradient_pair){h->b, h->db};
+    if (h->dtypes)
+        pairs[count++] = (struct gradient_pair){h->types, h->dtypes};
+    return count;
 }
 
 static int weight_pairs(struct harness *h, struct gradient_pair *pairs)
@@ -298,6 +327,7 @@ static void linear_fwd_setup(struct harness *h)
                                                   .w = h->w->device,
                                                   .bias = h->b ? h->b->device : NULL,
                                                   .gelu = has(h, GELU),
+                                                  .gelu_erf = has(h, ERF),
                                                   .aux = h->aux ? h->aux->device : NULL};
 }
 
@@ -312,7 +342,7 @@ static void linear_fwd_reference(struct harness *h)
             double v = y[i * c->N + j];
             if (h->aux)
                 h->aux->expected[i * c->N + j] = v;
-            h->y->expected[i * ld + j] = h->aux ? ref_gelu(v) : v;
+            h->y->expected[i * ld + j] = h->aux ? ref_gelu(v, has(h, ERF)) : v;
         }
     }
 }
@@ -343,6 +373,7 @@ static void linear_bwd_input_setup(struct harness *h)
                                                               .ld_dy = c->pad ? c->N + c->pad : 0,
                                                               .w = h->w->device,
                                                               .gelu_aux = has(h, GELU) ? h->x->device : NULL,
+                                                              .gelu_erf = has(h, ERF),
                                                               .accumulate = has(h, ACCUMULATE)};
 }
 
@@ -354,7 +385,7 @@ static void linear_bwd_input_reference(struct harness *h)
     ref_linear(c->M, c->K, c->N, !has(h, IN_OUT), dy, h->w->host, NULL, dx);
     start_sum(h, h->dx);
     for (int64_t i = 0; i < h->dx->n; i++)
-        h->dx->expected[i] += has(h, GELU) ? dx[i] * ref_gelu_grad(h->x->host[i]) : dx[i];
+        h->dx->expected[i] += has(h, GELU) ? dx[i] * ref_gelu_grad(h->x->host[i], has(h, ERF)) : dx[i];
 }
 
 static double linear_loss(struct harness *h)
@@ -364,7 +395,7 @@ static double linear_loss(struct harness *h)
     double *y = dy + c->M * c->N, *x = y + c->M * c->N;
     dense_dy(h, dy);
     for (int64_t i = 0; i < c->M * c->K; i++)
-        x[i] = has(h, GELU) ? ref_gelu(h->x->host[i]) : h->x->host[i];
+        x[i] = has(h, GELU) ? ref_gelu(h->x->host[i], has(h, ERF)) : h->x->host[i];
     ref_linear(c->M, c->N, c->K, has(h, IN_OUT), x, h->w->host, h->db ? h->b->host : NULL, y);
     return sum_of_products(y, dy, c->M * c->N);
 }
@@ -666,7 +697,8 @@ static struct ref_attention attention_of(struct harness *h)
                                   h->q->host,
                                   h->k->host,
                                   h->v->host,
-                                  has(h, L2) ? attention_kept : NULL};
+                                  has(h, L2) ? attention_kept : NULL,
+                                  has(h, BIDIRECTIONAL)};
 }
 
 static void attention_inputs(struct harness *h)
@@ -703,7 +735,8 @@ static void attention_fwd_setup(struct harness *h)
                                                         .v = h->v->device,
                                                         .out = h->o->device,
                                                         .lse = h->lse->device,
-                                                        .dropout = dropout_of_case(h, DROPOUT_ATTENTION)};
+                                                        .dropout = dropout_of_case(h, DROPOUT_ATTENTION),
+                                                        .bidirectional = has(h, BIDIRECTIONAL)};
     h->limits.attention_fwd = h->args.attention_fwd;
 }
 
@@ -765,7 +798,8 @@ static void attention_bwd_setup(struct harness *h)
                                                         .dq = h->dq->device,
                                                         .dk = h->dk->device,
                                                         .dv = h->dv->device,
-                                                        .dropout = dropout_of_case(h, DROPOUT_ATTENTION)};
+                                                        .dropout = dropout_of_case(h, DROPOUT_ATTENTION),
+                                                        .bidirectional = has(h, BIDIRECTIONAL)};
     h->limits.attention_bwd = h->args.attention_bwd;
 }
 
@@ -846,6 +880,46 @@ static double swiglu_loss(struct harness *h)
     double *y = host_memory(h, (size_t)h->dy->n * sizeof *y);
     swiglu_values(h, y);
     return sum_of_products(y, h->dy->host, h->dy->n);
+}
+
+/* ---- tanh ---------------------------------------------------------------- */
+
+static void tanh_fwd_setup(struct harness *h)
+{
+    h->x = input(h, "x", h->c->N);
+    h->y = output_over(h, h->x, "y", h->c->N);
+    h->args.tanh_fwd = (struct tanh_fwd_args){h->dtype, h->c->N, h->y->device, h->x->device};
+}
+
+static void tanh_fwd_reference(struct harness *h)
+{
+    for (int64_t i = 0; i < h->c->N; i++)
+        h->y->expected[i] = tanh(h->x->host[i]);
+}
+
+static void tanh_bwd_setup(struct harness *h)
+{
+    h->x = tensor_in(h, "forward x", DTYPE_F32, h->c->N, 2); /* for the gradient check only */
+    h->w = tensor_in(h, "y", h->dtype, h->c->N, 1);
+    for (int64_t i = 0; !h->timing && i < h->c->N; i++)
+        tensor_set(h->w, i, tanh(h->x->host[i]));
+    h->dy = input(h, "dy", h->c->N);
+    h->dx = output_over(h, h->dy, "dx", h->c->N);
+    h->args.tanh_bwd = (struct tanh_bwd_args){h->dtype, h->c->N, h->dx->device, h->dy->device, h->w->device};
+}
+
+static void tanh_bwd_reference(struct harness *h)
+{
+    for (int64_t i = 0; i < h->c->N; i++)
+        h->dx->expected[i] = h->dy->host[i] * (1 - h->w->host[i] * h->w->host[i]);
+}
+
+static double tanh_loss(struct harness *h)
+{
+    double loss = 0;
+    for (int64_t i = 0; i < h->c->N; i++)
+        loss += tanh(h->x->host[i]) * h->dy->host[i];
+    return loss;
 }
 
 /* ---- cross-entropy: N is the vocabulary, K the padded one (or 0); L2: smoothed labels ---- */
@@ -1267,7 +1341,7 @@ static void momentum_reference(struct harness *h)
     }
 const struct driver op_drivers[OPS_COUNT] = {
     FORWARD(embedding_fwd),
-    BACKWARD(embedding_bwd, embedding_loss, weight_pairs),
+    BACKWARD(embedding_bwd, embedding_loss, embedding_pairs),
     FORWARD(norm_fwd),
     BACKWARD(norm_bwd, norm_loss, input_and_weight_pairs),
     FORWARD(linear_fwd),
@@ -1280,6 +1354,8 @@ const struct driver op_drivers[OPS_COUNT] = {
     BACKWARD(attention_bwd, attention_loss, attention_pairs),
     FORWARD(swiglu_fwd),
     BACKWARD(swiglu_bwd, swiglu_loss, input_pairs),
+    FORWARD(tanh_fwd),
+    BACKWARD(tanh_bwd, tanh_loss, input_pairs),
     BACKWARD(cross_entropy, cross_entropy_loss, cross_entropy_pairs),
     FORWARD(add),
     FORWARD(dropout),

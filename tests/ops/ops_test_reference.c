@@ -8,13 +8,17 @@ double ref_sigmoid(double x)
     return 1 / (1 + exp(-x));
 }
 
-double ref_gelu(double x)
+double ref_gelu(double x, bool erf_form)
 {
+    if (erf_form)
+        return 0.5 * x * erfc(-x / sqrt(2));
     return 0.5 * x * (1 + tanh(sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
 }
 
-double ref_gelu_grad(double x)
+double ref_gelu_grad(double x, bool erf_form)
 {
+    if (erf_form)
+        return 0.5 * erfc(-x / sqrt(2)) + x * exp(-0.5 * x * x) / sqrt(2 * M_PI);
     double t = tanh(sqrt(2 / M_PI) * (x + 0.044715 * x * x * x));
     return 0.5 * (1 + t) + 0.5 * x * (1 - t * t) * sqrt(2 / M_PI) * (1 + 3 * 0.044715 * x * x);
 }
@@ -89,15 +93,21 @@ void ref_rope(int64_t M, int64_t heads, int64_t D, int64_t R, int64_t ld, double
     }
 }
 
-/* Probabilities of one row's keys, first … row; returns the log of the sum of exponentials. */
-static double probabilities(const struct ref_attention *a, int64_t start, int64_t row, int64_t h, int64_t *first,
-                            double *p)
+/* The last key that a row of sequence s sees. */
+static int64_t last_key(const struct ref_attention *a, int s, int64_t row)
+{
+    return a->bidirectional ? a->seq_start[s + 1] - 1 : row;
+}
+
+/* Probabilities of one row's keys, first … last; returns the log of the sum of exponentials. */
+static double probabilities(const struct ref_attention *a, int64_t start, int64_t row, int64_t last, int64_t h,
+                            int64_t *first, double *p)
 {
     const double *q = a->q + row * a->ld_q + h * a->D;
     int64_t kv = h / (a->H / a->KV);
     *first = a->window > 0 && row - a->window + 1 > start ? row - a->window + 1 : start;
     double highest = -INFINITY, sum = 0;
-    for (int64_t key = *first; key <= row; key++) {
+    for (int64_t key = *first; key <= last; key++) {
         const double *k = a->k + key * a->ld_k + kv * a->D;
         double score = 0;
         for (int64_t j = 0; j < a->D; j++)
@@ -105,9 +115,9 @@ static double probabilities(const struct ref_attention *a, int64_t start, int64_
         p[key - *first] = score * a->scale;
         highest = fmax(highest, score * a->scale);
     }
-    for (int64_t key = *first; key <= row; key++)
+    for (int64_t key = *first; key <= last; key++)
         sum += exp(p[key - *first] - highest);
-    for (int64_t key = *first; key <= row; key++)
+    for (int64_t key = *first; key <= last; key++)
         p[key - *first] = exp(p[key - *first] - highest) / sum;
     return highest + log(sum);
 }
@@ -123,16 +133,16 @@ void ref_attention(const struct ref_attention *a, double *out, double *lse)
     for (int s = 0; s < a->num_seqs; s++) {
         for (int64_t row = a->seq_start[s]; row < a->seq_start[s + 1]; row++) {
             for (int64_t h = 0; h < a->H; h++) {
-                int64_t first, kv = h / (a->H / a->KV);
+                int64_t first, last = last_key(a, s, row), kv = h / (a->H / a->KV);
                 double *o = out + row * a->ld_o + h * a->D;
-                double l = probabilities(a, a->seq_start[s], row, h, &first, p);
+                double l = probabilities(a, a->seq_start[s], row, last, h, &first, p);
                 if (lse)
                     lse[h * a->M + row] = l;
-                for (int64_t key = first; key <= row; key++)
+                for (int64_t key = first; key <= last; key++)
                     p[key - first] *= kept(a, a->seq_start[s], row, key, h);
                 for (int64_t j = 0; j < a->D; j++) {
                     o[j] = 0;
-                    for (int64_t key = first; key <= row; key++)
+                    for (int64_t key = first; key <= last; key++)
                         o[j] += p[key - first] * a->v[key * a->ld_v + kv * a->D + j];
                 }
             }
@@ -153,11 +163,11 @@ void ref_attention_bwd(const struct ref_attention *a, const double *dout, double
     for (int s = 0; s < a->num_seqs; s++) {
         for (int64_t row = a->seq_start[s]; row < a->seq_start[s + 1]; row++) {
             for (int64_t h = 0; h < a->H; h++) {
-                int64_t first, kv = h / (a->H / a->KV);
+                int64_t first, last = last_key(a, s, row), kv = h / (a->H / a->KV);
                 const double *d = dout + row * a->ld_o + h * a->D;
                 double delta = 0;
-                probabilities(a, a->seq_start[s], row, h, &first, p);
-                for (int64_t key = first; key <= row; key++) {
+                probabilities(a, a->seq_start[s], row, last, h, &first, p);
+                for (int64_t key = first; key <= last; key++) {
                     const double factor = kept(a, a->seq_start[s], row, key, h);
                     dp[key - first] = 0;
                     for (int64_t j = 0; j < a->D; j++) {
@@ -166,7 +176,7 @@ void ref_attention_bwd(const struct ref_attention *a, const double *dout, double
                     }
                     delta += p[key - first] * dp[key - first];
                 }
-                for (int64_t key = first; key <= row; key++) {
+                for (int64_t key = first; key <= last; key++) {
                     double ds = p[key - first] * (dp[key - first] - delta) * a->scale;
                     for (int64_t j = 0; j < a->D; j++) {
                         dq[row * a->ld_q + h * a->D + j] += ds * a->k[key * a->ld_k + kv * a->D + j];
