@@ -26,7 +26,7 @@ static const char *obstacle(const struct graph_question *q)
         return "the CPU device has none";
     if (q->spec->data.packing != SPEC_PACKING_CUT)
         return "with data.packing other than true no two steps are alike";
-    if (q->spec->data.document_mask)
+    if (q->spec->data.document_mask == SPEC_DOCUMENT_MASK_ON)
         return "with data.document_mask no two steps are alike";
     if (q->spec->zero.offload_param.device != OFFLOAD_NONE)
         return "zero_optimization.offload_param moves data on streams of its own";

@@ -85,6 +85,22 @@ void train_sources_release(struct train_sources *sources)
     *sources = (struct train_sources){.count = 0};
 }
 
+bool train_sources_probe_mask(const struct run_spec *spec)
+{
+    const struct string_list *train = &spec->data.train;
+    const bool mixed = spec->data.amount != SPEC_AMOUNT_NONE;
+    bool found = false;
+    for (int i = 0; i < (mixed ? train->count : 1) && !found; i++) {
+        struct error unread;
+        struct token_set *set;
+        const char *const *patterns = (const char *const *)train->items + i;
+        found =
+            token_set_open(patterns, mixed ? 1 : train->count, &set, &unread) == STATUS_OK && token_set_has_mask(set);
+        token_set_close(set);
+    }
+    return found;
+}
+
 bool train_sources_have_mask(const struct train_sources *sources)
 {
     for (int i = 0; i < sources->count; i++)

@@ -20,6 +20,10 @@ enum status train_sources_open(const struct run_spec *spec, int64_t vocab_size, 
                                struct error *err);
 void train_sources_release(struct train_sources *sources); /* all zero: nothing */
 
+/* Whether data.train has a loss mask, from the names and headers of its files. Data that cannot be opened count as
+ * without: a plan needs no data, and train_sources_open() says what is wrong with them. */
+bool train_sources_probe_mask(const struct run_spec *spec);
+
 /* Whether any of them has a loss mask. */
 bool train_sources_have_mask(const struct train_sources *sources);
 

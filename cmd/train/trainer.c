@@ -79,7 +79,7 @@ static void configure_streams(struct trainer *t)
         .vocab_size = t->desc.vocab_size,
         .shuffle = spec->data.shuffle,
         .packing = spec->data.packing == SPEC_PACKING_CUT,
-        .document_mask = spec->data.document_mask,
+        .document_mask = spec->data.document_mask == SPEC_DOCUMENT_MASK_ON,
         .classification = t->desc.num_labels > 0,
         .padding_token = model_desc_padding(&t->desc),
         .seed = spec->run.seed,
@@ -87,9 +87,10 @@ static void configure_streams(struct trainer *t)
         .world = t->world,
         .batch_size = spec->train_batch_size,
         .micro_batch_size = spec->train_micro_batch_size_per_gpu,
-        .token_multiple = spec->data.packing == SPEC_PACKING_CUT && !spec->data.document_mask ? 1
-                          : spec->data.seq_length < TOKEN_MULTIPLE                            ? spec->data.seq_length
-                                                                                              : TOKEN_MULTIPLE,
+        .token_multiple = spec->data.packing == SPEC_PACKING_CUT && spec->data.document_mask != SPEC_DOCUMENT_MASK_ON
+                              ? 1
+                          : spec->data.seq_length < TOKEN_MULTIPLE ? spec->data.seq_length
+                                                                   : TOKEN_MULTIPLE,
     };
     t->validation_config = t->train_config;
     t->validation_config.evaluation = true;
@@ -110,6 +111,11 @@ static enum status describe_shards(struct trainer *t, struct error *err)
     spec_resolve_model(t->spec, t->desc.hidden_size);
     TRY(tensor_table_build(&t->desc, &t->table, err));
     TRY(shard_layout_init(&t->layout, &t->table, t->world, err));
+    if (t->spec->data.document_mask == SPEC_DOCUMENT_MASK_AUTO) {
+        t->found_mask = train_sources_probe_mask(t->spec);
+        t->probed = true;
+        spec_resolve_document_mask(t->spec, t->found_mask);
+    }
     configure_streams(t);
     return STATUS_OK;
 }
@@ -306,12 +312,38 @@ static enum status pack_documents(const struct trainer *t, const char *key, cons
     return STATUS_OK;
 }
 
+/* Says where data.document_mask comes from if it was auto and the data have masks, and that masks are not used if so.
+ */
+static enum status check_masks(const struct trainer *t, struct error *err)
+{
+    const bool leads = t->rank == 0 && !t->quiet, masked = train_sources_have_mask(&t->sources);
+    const bool apart = t->spec->data.document_mask == SPEC_DOCUMENT_MASK_ON;
+    if (t->probed && t->found_mask != masked)
+        return error_set(err, STATUS_DATA,
+                         "the loss masks of data.train appeared or vanished while the run began; hint: start it again "
+                         "when the data are complete");
+    if (!masked || !leads)
+        return STATUS_OK;
+    if (t->desc.num_labels > 0)
+        log_warn(
+            "the loss masks beside data.train are not used: with model.task sequence_classification a document has "
+            "one target, its label");
+    else if (spec_document_mask_was_auto(t->spec) && t->probed && apart)
+        log_info(
+            "data.document_mask: true, as data.train has loss masks; false lets the documents of a sample attend to "
+            "each other");
+    else if (spec_document_mask_was_auto(t->spec) && !t->probed && t->spec->data.packing != SPEC_PACKING_NONE)
+        log_info("data.document_mask: %s, as the run began", apart ? "true" : "false");
+    return STATUS_OK;
+}
+
 /* Opens data.train: one stream of shards, or a mixture of several. */
 static enum status open_training_data(struct trainer *t, struct error *err)
 {
     const struct run_spec *spec = t->spec;
     const bool mixed = spec->data.amount != SPEC_AMOUNT_NONE;
     TRY(train_sources_open(spec, t->desc.vocab_size, &t->sources, err));
+    TRY(check_masks(t, err));
     TRY(check_graphs(t, err));
     for (int i = 0; i < t->sources.count; i++) {
         const char *name = mixed ? PRINTABLE(spec->data.train.items[i]) : "data.train";

@@ -56,6 +56,7 @@ struct trainer {
     struct label_set *validation_labels; /* of a classifier's documents; else NULL */
     struct first_fit *validation_fit;    /* NULL unless data.packing is first_fit */
     struct token_stream_config train_config, validation_config;
+    bool probed, found_mask; /* data.document_mask was auto: whether data.train has loss masks */
     int64_t steps_per_epoch, total_steps;
 };
 

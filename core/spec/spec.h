@@ -35,6 +35,7 @@ enum { SPEC_MAX_SOURCES = 64 }; /* of a mixture */
 
 /* What the numbers of a mixture are. NONE: data.train is no mixture, its shards form one stream. */
 enum spec_amount { SPEC_AMOUNT_NONE, SPEC_AMOUNT_WEIGHT, SPEC_AMOUNT_EPOCHS };
+enum spec_document_mask { SPEC_DOCUMENT_MASK_OFF, SPEC_DOCUMENT_MASK_ON, SPEC_DOCUMENT_MASK_AUTO };
 enum spec_device { SPEC_DEVICE_AUTO, SPEC_DEVICE_CPU, SPEC_DEVICE_CUDA };
 
 struct run_spec {
@@ -58,8 +59,9 @@ struct run_spec {
         enum spec_amount amount;              /* of data.train */
         double *amounts; /* (train.count) in the spec's arena: of each source, above 0; NULL unless a mixture */
         int64_t seq_length;
-        bool shuffle, document_mask;
+        bool shuffle;
         enum spec_packing packing;
+        enum spec_document_mask document_mask; /* AUTO until spec_resolve_document_mask() */
     } data;
     struct {
         int64_t epochs;                            /* 0: unset */
@@ -147,6 +149,17 @@ double spec_comm_factor(const struct run_spec *spec, int world);
 /* Called once the data are known: returns the number of optimizer steps of the whole run, from epochs and max_steps,
  * and fills in scheduler.total_steps if it was absent or "auto". steps_per_epoch > 0. */
 int64_t spec_resolve_steps(struct run_spec *spec, int64_t steps_per_epoch);
+
+/* Replaces data.document_mask auto once it is known whether data.train has loss masks: on with them, if it has an
+ * effect (samples of several documents, a language model), else off. Of a value that is no longer auto nothing changes.
+ */
+void spec_resolve_document_mask(struct run_spec *spec, bool has_masks);
+
+/* Replaces it by the value of the run that is resumed (its spec_to_json()): a run goes on as it began. */
+void spec_resolve_document_mask_resumed(struct run_spec *spec, const json_t *stored);
+
+/* Whether data.document_mask was auto. */
+bool spec_document_mask_was_auto(const struct run_spec *spec);
 
 /* Called once the model is known: fills in the sizes that are "auto" and follow from its hidden size, with the formulas
  * of Hugging Face's Trainer. */

@@ -62,6 +62,13 @@ static const struct spec_choice packing_choices[] = {
     {0},
 };
 
+static const struct spec_choice document_mask_choices[] = {
+    {"auto", SPEC_DOCUMENT_MASK_AUTO, VERDICT_USED, NULL},
+    {"true", SPEC_DOCUMENT_MASK_ON, VERDICT_USED, NULL},
+    {"false", SPEC_DOCUMENT_MASK_OFF, VERDICT_USED, NULL},
+    {0},
+};
+
 static const struct spec_choice graph_choices[] = {
     {"auto", SPEC_GRAPHS_AUTO, VERDICT_USED, NULL},
     {"true", SPEC_GRAPHS_ON, VERDICT_USED, NULL},
@@ -210,9 +217,12 @@ const struct spec_key spec_keys[] = {
           "documents, each in the first sample with room for it, in file order; false: each document is one sample; "
           "with the latter two, documents are cut to seq_length, and padding has no part in the loss"),
      .choices = packing_choices},
-    {USED("data.document_mask", KEY_BOOL, spec.data.document_mask, "false", ERROR,
-          "attention stays within the documents of a sample, positions begin anew in each, and the last token of a "
-          "document predicts nothing; with packing false it is so anyway")},
+    {USED(
+         "data.document_mask", KEY_CHOICE, spec.data.document_mask, "auto", ERROR,
+         "true: attention stays within the documents of a sample, positions begin anew in each, and the last token of "
+         "a document predicts nothing; with packing false it is so anyway; auto: true where data.train has a loss mask "
+         "(PREFIX.mask), else false, and a resumed run keeps what it began with"),
+     .choices = document_mask_choices},
 
     SECTION("train", "the length of the run, evaluation, the device"),
     {USED("train.epochs", KEY_INT, spec.train.epochs, NULL, NOTICE,

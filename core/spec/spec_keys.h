@@ -92,6 +92,7 @@ struct spec_full {
     int64_t initial_scale_power;
     int64_t given_batch[3];    /* train, micro, accumulation as given; 0: derived by spec_resolve_batch() */
     int64_t given_total_steps; /* 0: derived by spec_resolve_steps() */
+    bool auto_document_mask;   /* data.document_mask is auto, or was it until it was resolved */
     const char *batch_where;   /* the place of the batch keys, for messages */
     struct spec_auto *autos;   /* in the order of the table */
     int64_t hidden_size;       /* of the model; 0 before spec_resolve_model() */

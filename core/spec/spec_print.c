@@ -142,6 +142,8 @@ static bool is_derived(const struct spec_full *full, const struct spec_key *key)
            (field == (const char *)&spec->train_micro_batch_size_per_gpu && !full->given_batch[1]) ||
            (field == (const char *)&spec->gradient_accumulation_steps && !full->given_batch[2]) ||
            (field == (const char *)&spec->scheduler.total_steps && !full->given_total_steps) ||
+           (field == (const char *)&spec->data.document_mask && full->auto_document_mask &&
+            spec->data.document_mask != SPEC_DOCUMENT_MASK_AUTO) ||
            spec_auto_is_derived(full, key);
 }
 
@@ -242,6 +244,10 @@ enum status spec_compare(const struct run_spec *spec, const json_t *stored, bool
         if (spec_auto_is_derived(full, key)) /* from the model, which is compared by itself */
             continue;
         json_t *now = follows ? NULL : spec_key_fetch(full, key), *usual = spec_key_default(key);
+        if (key->offset == offsetof(struct spec_full, spec.data.document_mask)) { /* before there was such a key */
+            json_decref(usual);
+            usual = json_false();
+        }
         const json_t *was = json_object_get(stored, key->path);
         /* a run whose checkpoint does not have the key ran with its default */
         bool same = (!was && !now) || (was && now && same_value(was, now)) || (!was && usual && json_equal(now, usual));

@@ -5,7 +5,7 @@
  *         - {path: data/code, weight: 2.0}        or all of them      - {path: data/code, epochs: 0.5}
  *         - {path: data/prose, weight: 1.0}                           - {path: data/prose, epochs: 3}
  *
- * The JSON form is the same list. */
+ * The JSON form is the same list. Also data.document_mask, whose value may follow from the data. */
 #include "core/edit_distance.h"
 #include "core/spec/spec_keys.h"
 
@@ -196,4 +196,30 @@ json_t *spec_sources_fetch(const struct spec_full *full)
         json_array_append_new(list, json_pack("{sssf}", "path", full->spec.data.train.items[i],
                                               amount_names[full->spec.data.amount], full->spec.data.amounts[i]));
     return list;
+}
+
+/* ---- data.document_mask -------------------------------------------------- */
+
+static void set_document_mask(struct run_spec *spec, bool on)
+{
+    if (spec->data.document_mask != SPEC_DOCUMENT_MASK_AUTO)
+        return;
+    spec_full(spec)->auto_document_mask = true;
+    spec->data.document_mask = on ? SPEC_DOCUMENT_MASK_ON : SPEC_DOCUMENT_MASK_OFF;
+}
+
+void spec_resolve_document_mask(struct run_spec *spec, bool has_masks)
+{
+    const bool matters = spec->data.packing != SPEC_PACKING_NONE && spec->model.task == TASK_CAUSAL_LM;
+    set_document_mask(spec, has_masks && matters);
+}
+
+void spec_resolve_document_mask_resumed(struct run_spec *spec, const json_t *stored)
+{
+    set_document_mask(spec, json_is_true(json_object_get(stored, "data.document_mask")));
+}
+
+bool spec_document_mask_was_auto(const struct run_spec *spec)
+{
+    return spec_full(spec)->auto_document_mask;
 }

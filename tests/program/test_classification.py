@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from harness import DATA, GPT2, LLAMA, SEQUENCE, USAGE, VOCABULARY, read_safetensors, write_megatron
+from harness import DATA, GPT2, LLAMA, SEQUENCE, USAGE, VOCABULARY, read_safetensors, write_mask, write_megatron
 
 TASK = {"model": {"task": "sequence_classification"}, "data": {"packing": False}}
 
@@ -65,6 +65,13 @@ def test_learns_names_labels_and_evaluates_each_sample_once(labelled):
     assert config["label2id"] == {"sad": 0, "so-so": 1, "happy": 2}
     tensors = read_safetensors(labelled.at("out", "model.safetensors"))
     assert "score.weight" in tensors and "lm_head.weight" not in tensors
+
+
+def test_a_loss_mask_is_not_used(labelled):
+    changes = with_task(train={"epochs": 1})
+    assert "loss masks" not in labelled.train(changes).err
+    write_mask(labelled.at("train"), os.path.getsize(labelled.at("train.bin")) // 2, lambda i: False)
+    assert "the loss masks beside data.train are not used" in labelled.train(changes, name="masked", more=["--dry-run"]).err
 
 
 @pytest.mark.parametrize("model", [LLAMA, GPT2], ids=["llama", "gpt2"])

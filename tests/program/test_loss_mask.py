@@ -7,6 +7,7 @@ from harness import DATA, GPT2, SEQUENCE, USAGE, write_mask
 
 TOKENS = 40 * SEQUENCE + 1
 STEP = 12  # samples
+TOGETHER = {"document_mask": False}  # a sample's documents attend to each other
 
 
 def answer(i):
@@ -26,7 +27,7 @@ def targets_of(counts, first, samples):
 
 def test_targets_are_those_of_the_mask(folder):
     masked(folder)
-    folder.train({"data": {"shuffle": False}, "train": {"epochs": 1}, "train_micro_batch_size_per_gpu": 2}, ranks=2)
+    folder.train({"data": {"shuffle": False, **TOGETHER}, "train": {"epochs": 1}, "train_micro_batch_size_per_gpu": 2}, ranks=2)
     metrics = folder.metrics()
     assert [row["targets"] for row in metrics.steps] == [targets_of(answer, STEP * k, STEP) for k in range(3)]
     assert [row["tokens"] for row in metrics.steps] == [STEP * SEQUENCE * k for k in (1, 2, 3)]
@@ -36,7 +37,7 @@ def test_targets_are_those_of_the_mask(folder):
 def test_a_mask_of_ones_changes_no_bit(folder):
     folder.train(name="bare")
     masked(folder, lambda i: True)
-    folder.train(name="ones")
+    folder.train({"data": TOGETHER}, name="ones")
     assert folder.metrics("ones").numbers() == folder.metrics("bare").numbers()
 
 
@@ -68,7 +69,7 @@ def test_micro_batches_are_weighted_by_their_targets(folder):
 def test_a_step_without_targets(folder):
     """Its loss is null and its gradient 0; the weights move on with the optimizer's momentum, and the run goes on."""
     masked(folder, lambda i: i > STEP * SEQUENCE)
-    changes = {"data": {"shuffle": False}, "train": {"epochs": 2}, "train_micro_batch_size_per_gpu": 3}
+    changes = {"data": {"shuffle": False, **TOGETHER}, "train": {"epochs": 2}, "train_micro_batch_size_per_gpu": 3}
     folder.train(changes, ranks=2)
     rows = folder.metrics().steps
     assert [row["targets"] for row in rows] == [0, STEP * SEQUENCE, STEP * SEQUENCE] * 2
@@ -109,3 +110,27 @@ def test_a_mask_that_does_not_fit(folder):
     done = folder.train(expect=DATA)
     assert "train.mask" in done.last_words and str(TOKENS) in done.last_words
     folder.train(sets=["train.cuda_graphs=true"], expect=USAGE)
+
+
+def test_documents_are_apart_where_there_is_a_mask(folder):
+    """data.document_mask is true by default with a loss mask and false without; a resumed run keeps what it began with."""
+    changes, said = {"train": {"epochs": 2}, "checkpoint": {"interval_steps": 3}}, "data.document_mask: true, as data.train has"
+    assert said not in folder.train(changes, name="bare").out
+    masked(folder)
+    assert said in folder.train(changes, name="auto").out
+    for value in (True, False):
+        done = folder.train({**changes, "data": {"document_mask": value}}, name=str(value))
+        assert "data.document_mask:" not in done.out
+    auto, apart, together = (folder.metrics(name).numbers() for name in ("auto", "True", "False"))
+    assert auto == apart != together and auto[0]["targets"] < together[0]["targets"]
+    with open(folder.at("runs", "auto", "run.yaml"), encoding="utf-8") as f:
+        assert "# document_mask: true # derived" in f.read()
+    assert "document_mask: false" in folder.train({**changes, "data": {"packing": False}}, more=["--dry-run"]).out
+
+    begun = os.path.join(folder.run_folder("False"), "checkpoints", "epoch-0001")
+    done = folder.train(changes, name="goes-on", more=["--resume", begun])
+    assert "data.document_mask: false, as the run began" in done.out
+    rest = folder.metrics("goes-on").numbers()
+    assert rest == together[-len(rest):] and rest[0]["step"] == 4
+    done = folder.train({**changes, "data": {"document_mask": True}}, name="other", more=["--resume", begun], expect=USAGE)
+    assert "'data.document_mask' was false in the checkpoint and is true now" in done.err

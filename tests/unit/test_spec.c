@@ -756,6 +756,61 @@ static void test_compare(void **state)
     json_decref(stored);
 }
 
+/* data.document_mask follows from the data, or from the run that is resumed, where it is not given. */
+static void test_document_mask(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *set;
+        bool masks;
+        enum spec_document_mask value;
+    } cases[] = {
+        {"data.shuffle=true", true, SPEC_DOCUMENT_MASK_ON},
+        {"data.shuffle=true", false, SPEC_DOCUMENT_MASK_OFF},
+        {"data.packing=first_fit", true, SPEC_DOCUMENT_MASK_ON},
+        {"data.packing=false", true, SPEC_DOCUMENT_MASK_OFF},
+        {"data.document_mask=auto", true, SPEC_DOCUMENT_MASK_ON},
+        {"data.document_mask=false", true, SPEC_DOCUMENT_MASK_OFF},
+        {"data.document_mask=true", false, SPEC_DOCUMENT_MASK_ON},
+    };
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        struct run_spec *spec = load_good(BASE, &cases[i].set, 1);
+        const bool given = spec->data.document_mask != SPEC_DOCUMENT_MASK_AUTO;
+        spec_resolve_document_mask(spec, cases[i].masks);
+        assert_int_equal(spec->data.document_mask, cases[i].value);
+        assert_int_equal(spec_document_mask_was_auto(spec), !given);
+        spec_resolve_document_mask(spec, !cases[i].masks); /* once */
+        assert_int_equal(spec->data.document_mask, cases[i].value);
+        char *text = yaml_of(spec, true);
+        assert_non_null(strstr(text, given ? "\n  document_mask: "
+                                     : cases[i].value == SPEC_DOCUMENT_MASK_ON
+                                         ? "\n  # document_mask: true # derived\n"
+                                         : "\n  # document_mask: false # derived\n"));
+        free(text);
+        spec_free(spec);
+    }
+    const char *packed = "data.document_mask=true";
+    struct run_spec *before = load_good(BASE, &packed, 1);
+    resolve(before);
+    json_t *stored = spec_to_json(before);
+    for (int i = 0; i < 3; i++) { /* true, false, and a checkpoint from before there was the key */
+        struct run_spec *spec = load_good(BASE, NULL, 0);
+        resolve(spec);
+        spec_resolve_document_mask_resumed(spec, stored);
+        assert_int_equal(spec->data.document_mask, i == 0 ? SPEC_DOCUMENT_MASK_ON : SPEC_DOCUMENT_MASK_OFF);
+        struct spec_report report = {0};
+        assert_int_equal(spec_compare(spec, stored, true, true, &report), STATUS_OK);
+        assert_int_equal(report.notices.count, 0);
+        spec_free(spec);
+        if (i == 0)
+            json_object_set_new(stored, "data.document_mask", json_false());
+        else
+            json_object_del(stored, "data.document_mask");
+    }
+    json_decref(stored);
+    spec_free(before);
+}
+
 /* The YAML and the JSON of a mixture read back to the same sources; what a resumed run has to have again. */
 static void test_mixture(void **state)
 {
@@ -822,15 +877,25 @@ static void test_help(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_table),          cmocka_unit_test(test_usual_spec),
-        cmocka_unit_test(test_defaults),       cmocka_unit_test(test_deepspeed_schedule),
-        cmocka_unit_test(test_spellings),      cmocka_unit_test(test_mixture),
-        cmocka_unit_test(test_recompute),      cmocka_unit_test(test_two_names),
-        cmocka_unit_test(test_model_mapping),  cmocka_unit_test(test_overrides),
-        cmocka_unit_test(test_deepspeed_file), cmocka_unit_test(test_batch),
-        cmocka_unit_test(test_batch_twice),    cmocka_unit_test(test_batch_of_a_resumed_run),
-        cmocka_unit_test(test_steps),          cmocka_unit_test(test_round_trip),
-        cmocka_unit_test(test_effective_yaml), cmocka_unit_test(test_compare),
+        cmocka_unit_test(test_table),
+        cmocka_unit_test(test_usual_spec),
+        cmocka_unit_test(test_defaults),
+        cmocka_unit_test(test_deepspeed_schedule),
+        cmocka_unit_test(test_spellings),
+        cmocka_unit_test(test_mixture),
+        cmocka_unit_test(test_document_mask),
+        cmocka_unit_test(test_recompute),
+        cmocka_unit_test(test_two_names),
+        cmocka_unit_test(test_model_mapping),
+        cmocka_unit_test(test_overrides),
+        cmocka_unit_test(test_deepspeed_file),
+        cmocka_unit_test(test_batch),
+        cmocka_unit_test(test_batch_twice),
+        cmocka_unit_test(test_batch_of_a_resumed_run),
+        cmocka_unit_test(test_steps),
+        cmocka_unit_test(test_round_trip),
+        cmocka_unit_test(test_effective_yaml),
+        cmocka_unit_test(test_compare),
         cmocka_unit_test(test_help),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
