@@ -13,6 +13,7 @@ import pytest
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 EMULATION = os.path.join(ROOT, "build", "emulation")
 ADDRESS = os.path.join(EMULATION, "address")
+FEW = ["--steps", "4"]
 
 
 def run(command, code=0, **environment):
@@ -53,12 +54,12 @@ def test_ops(folder, way):
 
 @pytest.mark.parametrize("case", ["llama-bias", "llama3-rope", "qwen3"])
 def test_golden_through_cudnn(case):
-    golden(case, "--dtype", "bf16", ZTRAIN_CUDA_ATTENTION="cudnn")
+    golden(case, "--dtype", "bf16", *FEW, ZTRAIN_CUDA_ATTENTION="cudnn")
 
 
 @pytest.mark.parametrize("dtype", ["bf16", "fp16"])
 def test_golden_with_own_kernels(dtype):
-    golden("qwen3", "--dtype", dtype, ZTRAIN_CUDA_ATTENTION="own")
+    golden("qwen3", "--dtype", dtype, *FEW, ZTRAIN_CUDA_ATTENTION="own")
 
 
 def test_says_that_cudnn_is_used(tmp_path):

@@ -10,7 +10,7 @@ import subprocess
 
 import pytest
 
-from test_training import ROOT, ZTRAIN, golden, train
+from test_training import FEW, ROOT, ZTRAIN, golden, train
 
 TWO_MICRO_BATCHES = "train_micro_batch_size_per_gpu=6"
 
@@ -56,7 +56,7 @@ def test_graphs_change_no_bit(tmp_path, settings):
 
 
 def test_golden_without_graphs():
-    golden("gpt2", "--set", "train.cuda_graphs=false")
+    golden("gpt2", *FEW, "--set", "train.cuda_graphs=false")
 
 
 def test_same_bits_in_any_order(tmp_path, monkeypatch):

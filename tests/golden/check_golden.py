@@ -6,6 +6,7 @@
     tests/golden/check_golden.py --matrix                       stages 0-3 x ranks 1, 2, 3, 4, 6 x fp32, bf16, fp16
     tests/golden/check_golden.py --mode cpu,nvme --dtype bf16   with offload, at stage 3; the modes are below
     tests/golden/check_golden.py --modes --sample 8             every mode x ranks 1, 2 x fp32, bf16, fp16, one in 8 of these
+    tests/golden/check_golden.py --case llama --steps 4         four steps only, whose numbers are compared: no final weights
     tests/golden/check_golden.py --case llama --keep DIR        leaves the runs in DIR
 
 As many runs as there are cores go side by side; --jobs changes that. The lines come in the order of the runs.
@@ -143,13 +144,16 @@ def worst_of(values):
     return max((math.inf if math.isnan(value) else value for value in values), default=0.0)
 
 
-def compare_predictions(expected, rows, dtype):
-    """A classifier's accuracy and F1: equal in fp32; in the other types a sample or two may be predicted otherwise."""
+def compare_predictions(expected, rows, dtype, count):
+    """A classifier's accuracy and F1 in the first `count` steps: equal in fp32; in the other types a sample or two may be
+    predicted otherwise."""
     evaluations = {row["step"]: row for row in rows if "eval_loss" in row}
     allowed = 1e-12 if dtype == "fp32" else 2.5 / expected.get("eval_samples", 1)
     wrong = []
     for key in ("accuracy", "f1"):
         for step, want in expected.get(key, {}).items():
+            if int(step) > count:
+                continue
             have = evaluations.get(int(step), {}).get(key, math.inf)
             if not abs(have - want) <= allowed:
                 wrong.append(f"{key} after step {step} is {have}, {want} expected")
@@ -159,11 +163,12 @@ def compare_predictions(expected, rows, dtype):
     return wrong
 
 
-def compare(expected, rows, tensors, reference, dtype):
-    """What a run got wrong, as a list of lines; and how far it strayed, as a dict."""
+def compare(expected, rows, tensors, reference, dtype, most_steps):
+    """What a run got wrong, as a list of lines; and how far it strayed, as a dict. A run that ended early, after most_steps
+    (0: none did), has other weights than the reference, but their names and shapes."""
     steps = {row["step"]: row for row in rows if "loss" in row}
     evaluations = {row["step"]: row["eval_loss"] for row in rows if "eval_loss" in row}
-    count = len(expected["loss"])
+    count = min(len(expected["loss"]), most_steps or len(expected["loss"]))
     if sorted(steps) != list(range(1, count + 1)):
         return [f"steps {sorted(steps)} in metrics.jsonl, 1 to {count} expected"], {}
     skipped = [step for step, row in steps.items() if row.get("skipped")]
@@ -178,11 +183,11 @@ def compare(expected, rows, tensors, reference, dtype):
         "loss": worst_of(losses),
         "mean loss": sum(losses) / count,
         "eval_loss": worst_of(abs(evaluations.get(int(step), math.inf) - want)
-                              for step, want in expected["eval_loss"].items()),
+                              for step, want in expected["eval_loss"].items() if int(step) <= count),
         "grad_norm": worst_of(abs(have / want - 1) for have, want in column("grad_norm")),
         "lr": worst_of(abs(have - want) for have, want in column("lr")),
     }
-    wrong = compare_predictions(expected, rows, dtype)
+    wrong = compare_predictions(expected, rows, dtype, count)
     missing = sorted(set(reference) - set(tensors))
     extra = sorted(set(tensors) - set(reference) - {"lm_head.weight"})  # a tied head may be written out
     if missing:
@@ -200,11 +205,13 @@ def compare(expected, rows, tensors, reference, dtype):
         error = worst_of([relative_error(tensors[name][1], reference[name][1])]) / (4 if name in quiet else 1)
         if error > worst_error:
             worst, worst_error = name, error
-    strayed["final weights"] = worst_error
-    for key, bound in bounds(expected, dtype).items():
-        if not strayed[key] <= bound:
+    if count == len(expected["loss"]):
+        strayed["final weights"] = worst_error
+    allowed = bounds(expected, dtype)
+    for key, value in strayed.items():
+        if not value <= allowed[key]:
             where = f" ({worst})" if key == "final weights" else ""
-            wrong.append(f"{key} off by {strayed[key]:.1e}, bound {bound:.1e}{where}")
+            wrong.append(f"{key} off by {value:.1e}, bound {allowed[key]:.1e}{where}")
     return wrong, strayed
 
 
@@ -215,8 +222,10 @@ def check(arguments, case, stage, ranks, dtype, mode, out):
     if "nvme" in mode:
         os.makedirs(f"{out}/disk")
     extra = [setting.format(out=out) for setting in MODES[mode][1]] + arguments.set
+    if arguments.steps:
+        extra.append(f"train.max_steps={arguments.steps}")
     rows, tensors = train(arguments.ztrain, folder, out, stage, ranks, dtype, extra)
-    return compare(expected, rows, tensors, read_safetensors(f"{folder}/final.safetensors"), dtype)
+    return compare(expected, rows, tensors, read_safetensors(f"{folder}/final.safetensors"), dtype, arguments.steps)
 
 
 def numbers(text):
@@ -262,6 +271,7 @@ def main():
     parser.add_argument("--modes", action="store_true", help="every mode but plain, on 1 and 2 ranks, and every dtype")
     parser.add_argument("--sample", type=int, default=1, metavar="N", help="one run in N")
     parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)), metavar="N", help="runs side by side")
+    parser.add_argument("--steps", type=int, default=0, metavar="N", help="end after N steps (at least 4, the first evaluation's)")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="passed on to ztrain")
     parser.add_argument("--keep", metavar="DIR", help="leave the runs here")
     arguments = parser.parse_args()
@@ -270,6 +280,8 @@ def main():
         arguments.stage, arguments.ranks, arguments.dtype = [0, 1, 2, 3], [1, 2, 3, 4, 6], ["fp32", "bf16", "fp16"]
     if arguments.modes:
         arguments.mode, arguments.ranks, arguments.dtype = list(MODES)[1:], [1, 2], ["fp32", "bf16", "fp16"]
+    if arguments.steps and arguments.steps < 4:
+        parser.error("--steps: at least 4")
     unknown = [mode for mode in arguments.mode if mode not in MODES]
     if unknown:
         parser.error(f"no mode '{unknown[0]}'; hint: {', '.join(MODES)}")
