@@ -103,6 +103,11 @@ bool comm_can_capture(const struct comm *comm)
     return comm->world == 1 || (comm->gpu && comm_device_can_capture(comm->gpu));
 }
 
+bool comm_takes_pieces(const struct comm *comm)
+{
+    return !comm->plan && (!comm->gpu || comm_device_takes_pieces(comm->gpu));
+}
+
 void comm_launch(struct comm *comm, struct graph *graph)
 {
     if (comm->gpu)

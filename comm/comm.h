@@ -61,6 +61,10 @@ void comm_detach_device(struct comm *comm);
 /* Whether data operations may be captured in a graph of the device: only where the host has no part in them. */
 bool comm_can_capture(const struct comm *comm);
 
+/* Whether slices may be sent in pieces (stride > count), after comm_attach_device(). Not over NCCL, which gathers and
+ * reduces whole slices, as many bytes as there are, without memory of its own for them. */
+bool comm_takes_pieces(const struct comm *comm);
+
 /* Launches a graph that contains data operations, unless the job has failed. */
 void comm_launch(struct comm *comm, struct graph *graph);
 
@@ -72,7 +76,7 @@ int comm_world(const struct comm *comm);
 enum status comm_share(struct comm *comm, size_t bytes, void **memory, struct error *err);
 
 /* Data operations. Slices of `count` elements start `stride` elements apart, stride >= count (0: count), so that a long
- * slice can be sent in pieces. */
+ * slice can be sent in pieces, where comm_takes_pieces(). */
 
 /* recv[r × stride …] (count elements) = rank r's send buffer (count), for all r. send may be recv + rank × stride. */
 void comm_all_gather(struct comm *comm, const void *send, void *recv, size_t count, size_t stride, enum dtype dtype,

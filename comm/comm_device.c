@@ -101,6 +101,11 @@ bool comm_device_can_capture(const struct comm_device *gpu)
     return gpu->nccl != NULL;
 }
 
+bool comm_device_takes_pieces(const struct comm_device *gpu)
+{
+    return gpu->nccl == NULL;
+}
+
 void comm_device_launch(struct comm_device *gpu, struct graph *graph)
 {
     ASSERT(gpu->nccl);

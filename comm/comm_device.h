@@ -17,6 +17,8 @@ void comm_device_free(struct comm_device *gpu);
 
 /* Whether operations may be captured in a graph: with NCCL only. */
 bool comm_device_can_capture(const struct comm_device *gpu);
+/* comm_takes_pieces() */
+bool comm_device_takes_pieces(const struct comm_device *gpu);
 void comm_device_launch(struct comm_device *gpu, struct graph *graph);
 
 /* Puts the operation into the stream's order. */

@@ -1,7 +1,7 @@
 /* comm_nccl.c: see comm_nccl.h.
  *
- * Slices that lie one after the other go through ncclAllGather and ncclReduceScatter; slices with a stride (pieces of a
- * long one) through a group of broadcasts or reductions, which NCCL merges into one launch.
+ * Operations are ncclAllGather and ncclReduceScatter of whole slices, which lie one after the other. Pieces of slices
+ * would need a broadcast or a reduction for each rank, and NCCL has no buffers that would grow with a slice.
  *
  * The communicator is non-blocking: a call may return ncclInProgress, and the next call waits until it has ended, the
  * job has failed or time is up. So no call of NCCL's can block a rank forever.
@@ -329,29 +329,14 @@ static void finish_call(struct comm_nccl *n, ncclResult_t result, const char *wh
 
 static ncclResult_t enqueue_gather(struct comm_nccl *n, const struct data_op *op, cudaStream_t stream)
 {
-    const struct nccl_functions *f = n->nccl;
-    if (op->stride == op->count)
-        return f->ncclAllGather(op->send, op->recv, op->count, nccl_type_of(op->dtype), n->handle, stream);
-    ncclResult_t result = f->ncclGroupStart();
-    for (int r = 0; r < n->comm->world && is_fine(result); r++)
-        result = f->ncclBroadcast(op->send, (char *)op->recv + (size_t)r * op->stride * dtype_size(op->dtype),
-                                  op->count, nccl_type_of(op->dtype), r, n->handle, stream);
-    ncclResult_t ended = f->ncclGroupEnd();
-    return is_fine(result) ? ended : result;
+    return n->nccl->ncclAllGather(op->send, op->recv, op->count, nccl_type_of(op->dtype), n->handle, stream);
 }
 
 /* Sums the slices, each on its owner: in place of the owner's contribution, or in `recv`. */
 static ncclResult_t enqueue_reduce(struct comm_nccl *n, const struct data_op *op, void *recv, cudaStream_t stream)
 {
-    const struct nccl_functions *f = n->nccl;
-    if (op->stride == op->count)
-        return f->ncclReduceScatter(op->send, recv, op->count, nccl_type_of(op->dtype), ncclSum, n->handle, stream);
-    ncclResult_t result = f->ncclGroupStart();
-    for (int r = 0; r < n->comm->world && is_fine(result); r++)
-        result = f->ncclReduce((const char *)op->send + (size_t)r * op->stride * dtype_size(op->dtype), recv, op->count,
-                               nccl_type_of(op->dtype), ncclSum, r, n->handle, stream);
-    ncclResult_t ended = f->ncclGroupEnd();
-    return is_fine(result) ? ended : result;
+    ncclDataType_t type = nccl_type_of(op->dtype);
+    return n->nccl->ncclReduceScatter(op->send, recv, op->count, type, ncclSum, n->handle, stream);
 }
 
 static bool is_usable(const struct comm_nccl *n)
@@ -369,8 +354,9 @@ void comm_nccl_launch(struct comm_nccl *n, struct graph *graph)
 
 void comm_nccl_submit(struct comm_nccl *n, const struct data_op *op, struct stream *stream)
 {
+    ASSERT(op->stride == op->count); /* comm_takes_pieces() */
     cudaStream_t handle = cuda_stream_of(stream)->handle;
-    char *slice = (char *)(uintptr_t)op->send + (size_t)n->comm->rank * op->stride * dtype_size(op->dtype);
+    char *slice = (char *)(uintptr_t)op->send + (size_t)n->comm->rank * op->count * dtype_size(op->dtype);
     const bool add = op->accumulate || op->dtype != op->recv_dtype; /* NCCL does neither */
     void *recv = add ? slice : op->recv;
     pthread_mutex_lock(&n->mutex);

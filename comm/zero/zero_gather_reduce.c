@@ -31,7 +31,7 @@ void zero_places_clear(struct zero *z)
 /* Elements of each rank's slice in one collective. */
 static int64_t piece_size(const struct zero *z, int64_t slice, int64_t bucket)
 {
-    if (bucket <= 0 || bucket >= slice * z->world)
+    if (bucket <= 0 || bucket >= slice * z->world || !comm_takes_pieces(z->comm))
         return slice;
     int64_t piece = bucket / z->world / SHARD_ALIGN * SHARD_ALIGN;
     return piece < SHARD_ALIGN ? SHARD_ALIGN : piece;

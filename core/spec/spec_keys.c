@@ -573,10 +573,11 @@ const struct spec_key spec_keys[] = {
     {USED("zero_optimization.overlap_comm", KEY_BOOL, spec.zero.overlap_comm, "true", NOTICE,
           "overlap communication with computation")},
     {USED("zero_optimization.reduce_bucket_size", KEY_INT, spec.zero.reduce_bucket_size, "5e8", NOTICE,
-          "the largest number of elements that are reduced at once; auto: the model's hidden size, squared"),
+          "the largest number of elements that are reduced at once; auto: the model's hidden size, squared; over NCCL, "
+          "which needs no buffers for them, the gradients of a block always are reduced at once"),
      .flags = KEY_AUTO, .min = 1, .max = MAX_COUNT},
     {USED("zero_optimization.allgather_bucket_size", KEY_INT, spec.zero.allgather_bucket_size, "5e8", NOTICE,
-          "the largest number of elements that are gathered at once"),
+          "the largest number of elements that are gathered at once; over NCCL always a block's"),
      .min = 1, .max = MAX_COUNT},
     NOTICE("zero_optimization.stage3_prefetch_bucket_size", INT, "5e7", "stage 3 prefetches the whole next block"),
     NOTICE("zero_optimization.stage3_param_persistence_threshold", INT, "1e5",

@@ -76,11 +76,7 @@ extern "C" {
     X(ncclCommAbort)          \
     X(ncclAllGather)          \
     X(ncclReduceScatter)      \
-    X(ncclAllReduce)          \
-    X(ncclBroadcast)          \
-    X(ncclReduce)             \
-    X(ncclGroupStart)         \
-    X(ncclGroupEnd)
+    X(ncclAllReduce)
 
 #ifdef __cplusplus
 #define CUDA_LIBRARY_MEMBER(name) decltype(&::name) name;

@@ -37,7 +37,7 @@ namespace
 enum { MAX_RANKS = 64, WINDOW = 1 << 18 };
 
 struct signature { /* of a collective; the same on all ranks */
-    int64_t kind, count, type, reduction, root;
+    int64_t kind, count, type, reduction;
 };
 
 struct segment {
@@ -67,8 +67,6 @@ struct ncclComm {
 namespace
 {
 std::atomic<const char *> last_message{""};
-thread_local int group_depth;
-thread_local ncclComm *grouped_comm;
 
 /* Aborted communicators are kept: a graph may still contain their collectives. */
 std::vector<ncclComm *> &aborted = *new std::vector<ncclComm *>;
@@ -86,7 +84,7 @@ const char *mistake(const char *name)
 /* A call of this communicator begins, and ends. */
 void begin(ncclComm *c, const char *name)
 {
-    if (!group_depth && c->in_progress)
+    if (c->in_progress)
         report("NCCL: %s while a call before it is in progress", name);
 }
 
@@ -94,10 +92,6 @@ ncclResult_t end(ncclComm *c)
 {
     if (c->blocking)
         return ncclSuccess;
-    if (group_depth) {
-        grouped_comm = c;
-        return ncclSuccess;
-    }
     c->in_progress = static_cast<int>(1 + c->collectives % 3);
     return ncclInProgress;
 }
@@ -209,9 +203,9 @@ void reduce(ncclComm *c, const signature &s, size_t first, size_t n, char *to)
     }
 }
 
-enum { GATHER, SCATTER, REDUCE, REDUCE_ONE, BROADCAST };
+enum { GATHER, SCATTER, REDUCE };
 
-/* Every rank's piece of `bytes` (or all of them, for BROADCAST the root's) is in the windows while take() runs. */
+/* Every rank's piece is in the windows while take() runs. */
 template <typename Give, typename Take> bool exchange_piece(ncclComm *c, const signature &s, Give give, Take take)
 {
     c->shared->doing[c->rank] = s;
@@ -244,7 +238,7 @@ void run_collective(ncclComm *c, const signature &s, const char *send, char *rec
                 if (s.kind == SCATTER)
                     for (size_t r = 0; r < world; r++)
                         memcpy(own + r * n * size, send + (r * count + at) * size, n * size);
-                else if (s.kind != BROADCAST || s.root == c->rank)
+                else
                     memcpy(own, send + at * size, n * size);
             },
             [&] {
@@ -254,12 +248,7 @@ void run_collective(ncclComm *c, const signature &s, const char *send, char *rec
                         memcpy(receive + (r * count + at) * size, window(c, static_cast<int>(r)), n * size);
                     break;
                 case SCATTER: reduce(c, s, static_cast<size_t>(c->rank) * n, n, receive + at * size); break;
-                case REDUCE_ONE:
-                    if (s.root != c->rank)
-                        break;
-                    [[fallthrough]];
-                case REDUCE: reduce(c, s, 0, n, receive + at * size); break;
-                default: memcpy(receive + at * size, window(c, static_cast<int>(s.root)), n * size); break;
+                default: reduce(c, s, 0, n, receive + at * size); break;
                 }
             });
         if (!good)
@@ -421,14 +410,14 @@ ncclResult_t ncclCommAbort(ncclComm_t comm)
 ncclResult_t ncclAllGather(const void *send, void *receive, size_t count, ncclDataType_t type, ncclComm_t comm,
                            cudaStream_t stream)
 {
-    const signature s = {GATHER, static_cast<int64_t>(count), type, 0, 0};
+    const signature s = {GATHER, static_cast<int64_t>(count), type, 0};
     return collective("ncclAllGather", s, count, count * static_cast<size_t>(comm->world), send, receive, comm, stream);
 }
 
 ncclResult_t ncclReduceScatter(const void *send, void *receive, size_t count, ncclDataType_t type,
                                ncclRedOp_t reduction, ncclComm_t comm, cudaStream_t stream)
 {
-    const signature s = {SCATTER, static_cast<int64_t>(count), type, reduction, 0};
+    const signature s = {SCATTER, static_cast<int64_t>(count), type, reduction};
     return collective("ncclReduceScatter", s, count * static_cast<size_t>(comm->world), count, send, receive, comm,
                       stream);
 }
@@ -436,40 +425,8 @@ ncclResult_t ncclReduceScatter(const void *send, void *receive, size_t count, nc
 ncclResult_t ncclAllReduce(const void *send, void *receive, size_t count, ncclDataType_t type, ncclRedOp_t reduction,
                            ncclComm_t comm, cudaStream_t stream)
 {
-    const signature s = {REDUCE, static_cast<int64_t>(count), type, reduction, 0};
+    const signature s = {REDUCE, static_cast<int64_t>(count), type, reduction};
     return collective("ncclAllReduce", s, count, count, send, receive, comm, stream);
-}
-
-ncclResult_t ncclReduce(const void *send, void *receive, size_t count, ncclDataType_t type, ncclRedOp_t reduction,
-                        int root, ncclComm_t comm, cudaStream_t stream)
-{
-    const signature s = {REDUCE_ONE, static_cast<int64_t>(count), type, reduction, root};
-    bool mine = comm->rank == root; /* the others' receive buffer is not looked at */
-    return collective("ncclReduce", s, count, mine ? count : 0, send, mine ? receive : const_cast<void *>(send), comm,
-                      stream);
-}
-
-ncclResult_t ncclBroadcast(const void *send, void *receive, size_t count, ncclDataType_t type, int root,
-                           ncclComm_t comm, cudaStream_t stream)
-{
-    const signature s = {BROADCAST, static_cast<int64_t>(count), type, 0, root};
-    return collective("ncclBroadcast", s, count, count, comm->rank == root ? send : receive, receive, comm, stream);
-}
-
-ncclResult_t ncclGroupStart(void)
-{
-    group_depth++;
-    return ncclSuccess;
-}
-
-ncclResult_t ncclGroupEnd(void)
-{
-    if (group_depth < 1)
-        return fail(ncclInvalidUsage, "no group was begun");
-    ncclComm *member = grouped_comm;
-    if (--group_depth == 0)
-        grouped_comm = nullptr;
-    return member ? end(member) : ncclSuccess;
 }
 }
 #endif
