@@ -74,8 +74,14 @@ static const char *foreign_suggestion(struct spec_context *ctx, const char *name
     const struct spec_foreign_name *foreign = spec_foreign_name_find(name);
     if (!foreign || !foreign->key)
         return foreign ? foreign->note : NULL;
-    return spec_arena_printf(ctx->arena, "write %s%s%s", foreign->key, foreign->note ? ": " : "",
-                             foreign->note ? foreign->note : "");
+    return foreign->note ? spec_arena_printf(ctx->arena, "write %s (%s)", foreign->key, foreign->note)
+                         : spec_arena_printf(ctx->arena, "write %s", foreign->key);
+}
+
+/* A single word, such as debug, may mean anything: it leads to no key of another section that has no effect here. */
+static bool is_word(const char *name)
+{
+    return !strchr(name, '_');
 }
 
 static const char *suggestion(struct spec_context *ctx, const char *section, const char *name)
@@ -84,7 +90,7 @@ static const char *suggestion(struct spec_context *ctx, const char *section, con
     if (foreign)
         return foreign;
     const char *places = sections_with(ctx, name, true);
-    if (!places)
+    if (!places && !is_word(name))
         places = sections_with(ctx, name, false);
     if (places)
         return spec_arena_printf(ctx->arena, "this key belongs %s", places);
@@ -95,7 +101,8 @@ static const char *suggestion(struct spec_context *ctx, const char *section, con
         for (int i = 0; i < spec_num_keys; i++) {
             const struct spec_key *key = &spec_keys[i];
             const char *leaf = spec_key_leaf(key->path);
-            if (in_section(key, section) != !elsewhere || key->type == KEY_ALIAS || is_unavailable(key))
+            if (in_section(key, section) != !elsewhere || key->type == KEY_ALIAS || is_unavailable(key) ||
+                (elsewhere && is_word(name) && key->verdict != VERDICT_USED))
                 continue;
             bool part = key->type != KEY_SECTION && is_part(name, leaf, !elsewhere);
             int distance = part ? 1 : edit_distance(name, leaf);
@@ -308,15 +315,33 @@ static void refuse_param(struct spec_context *ctx, const struct spec_key *key, c
                    params);
 }
 
+/* Whether ztrain has the optimizer or schedule of this name; true for keys of other types. */
+static bool is_available(const struct spec_key *type, const char *name)
+{
+    for (const struct spec_choice *choice = type->choices; choice && choice->name; choice++)
+        if (spec_choice_is(type, choice, name))
+            return choice->verdict == VERDICT_USED || choice->verdict == VERDICT_ALIAS;
+    return !type->choices;
+}
+
 /* What to write where a section has a single value, as other trainers have it: `bf16: true`, `optimizer: adamw_torch`.
  */
 static const char *section_hint(struct spec_context *ctx, const struct spec_key *key, const struct spec_node *node)
 {
     const char *member = node->kind == NODE_STRING && !spec_is_auto(node) ? "type" : "enabled";
-    bool scalar = node->kind == NODE_STRING || node->kind == NODE_BOOL;
-    if (scalar && spec_key_find(spec_arena_printf(ctx->arena, "%s.%s", key->path, member)))
-        return spec_arena_printf(ctx->arena, "write %s: {%s: %s}", key->path, member, spec_show(ctx, node->text));
-    return "--help-spec lists them";
+    const struct spec_key *inner = spec_key_find(spec_arena_printf(ctx->arena, "%s.%s", key->path, member));
+    if (!inner || (node->kind != NODE_STRING && node->kind != NODE_BOOL))
+        return "--help-spec lists them";
+    bool available = is_available(inner, node->text);
+    return spec_arena_printf(ctx->arena, "write %s: {%s: %s}%s", key->path, member,
+                             available ? spec_show(ctx, node->text) : inner->fallback,
+                             available ? "" : ", or another one that --help-spec lists");
+}
+
+/* The first part of a key's help, up to a semicolon: what the value is. */
+static const char *help_beginning(struct spec_context *ctx, const struct spec_key *key)
+{
+    return spec_arena_printf(ctx->arena, "%.*s", (int)strcspn(key->help, ";"), key->help);
 }
 
 static void check_row(struct spec_context *ctx, struct spec_full *full, const struct spec_node *root,
@@ -331,7 +356,7 @@ static void check_row(struct spec_context *ctx, struct spec_full *full, const st
         json_decref(usual);
     }
     if (!node && key->flags & KEY_REQUIRED) {
-        spec_error(ctx, (struct spec_pos){0, 1, 1}, "'%s' is missing; hint: %s", key->path, key->help);
+        spec_error(ctx, (struct spec_pos){0, 1, 1}, "'%s' is missing; hint: %s", key->path, help_beginning(ctx, key));
         return;
     }
     if (!node)
@@ -355,7 +380,7 @@ static void check_row(struct spec_context *ctx, struct spec_full *full, const st
     } else if (key->type != KEY_ALIAS) {
         check_value(ctx, full, key, node);
         if (key->flags & KEY_REQUIRED && node->kind == NODE_NULL)
-            spec_error(ctx, node->key_pos, "'%s' has no value; hint: %s", key->path, key->help);
+            spec_error(ctx, node->key_pos, "'%s' has no value; hint: %s", key->path, help_beginning(ctx, key));
     }
 }
 

@@ -35,7 +35,7 @@ static const struct bad_case bad_cases[] = {
     {BASE "train: {batch_size: 8}\n",
      {"unknown key 'batch_size' in 'train'; hint: write train_micro_batch_size_per_gpu"}},
     {BASE "run: {output_dir: x, output: x}\n",
-     {"'output_dir' in 'run'; hint: write run.dir: the run's folder in it is run.name",
+     {"'output_dir' in 'run'; hint: write run.dir (the run's folder in it is run.name)",
       "'output' in 'run'; hint: --help-spec"}},
     {BASE "data.train: a\n", {":4:1: unknown key 'data.train'"}},
     {BASE "\"evil\\e[31m\\n\": 1\n", {":4:1: unknown key 'evil\\x1b[31m\\x0a'"}},
@@ -262,6 +262,14 @@ static const struct bad_case bad_cases[] = {
       ":6:12: 'scheduler' must be a section: keys with values, indented below it; hint: write scheduler: {type: "
       "cosine}",
       ":7:7: 'fp16' must be a section: keys with values, indented below it; hint: write fp16: {enabled: auto}"}},
+    {BASE "debug: true\n", {":4:1: unknown key 'debug'; hint: --help-spec lists the keys"}},
+    {BASE "scheduler: constant_with_warmup\n",
+     {":4:12: 'scheduler' must be a section: keys with values, indented below it; hint: write scheduler: {type: "
+      "Constant}, or another one that --help-spec lists"}},
+    {"train_batch_size: 4\nmodel: {pretrained: m}\ndata: {seq_length: 8}\n",
+     {":1:1: 'data.train' is missing; hint: a Megatron-LM prefix (.bin and .idx), an llm.c .bin file, a glob, or a "
+      "list "
+      "of these"}},
     {BASE "run: true\ntrain: fast\n",
      {":4:6: 'run' must be a section: keys with values, indented below it; hint: --help-spec lists them",
       ":5:8: 'train' must be a section"}},
