@@ -25,7 +25,7 @@ static void print_schedule(const struct trainer *t, bool data_known)
         return;
     }
     for (int64_t k = 1; k <= 5; k++)
-        printf(" %.9g", schedule_lr(&spec->scheduler, spec->optimizer.lr, k));
+        printf(" %.9g", schedule_lr(&spec->scheduler, optimizer_base_lr(&spec->optimizer), k));
     putchar('\n');
 }
 

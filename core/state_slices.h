@@ -7,8 +7,8 @@
 
 #include "core/status.h"
 
-/* Each is one fp32 value for each parameter: the master weights, Adam's m (Lion's and SGD's momentum) and Adam's v. A
- * run has the first ones: as many as its optimizer needs (optimizer_moments()). */
+/* Each is one fp32 value for each parameter: the master weights, Adam's m (Lion's, SGD's and Muon's momentum) and
+ * Adam's v (of Muon's matrices 0). A run has the first ones: as many as its optimizer needs (optimizer_moments()). */
 enum state_kind { STATE_MASTER, STATE_EXP_AVG, STATE_EXP_AVG_SQ, STATE_KIND_COUNT };
 
 /* "master", "exp_avg", "exp_avg_sq": in checkpoints and messages. */

@@ -171,3 +171,21 @@ struct op_cost op_cost_momentum(const struct momentum_args *a)
     return (struct op_cost){0, (double)a->n *
                                    (states + size_of(a->grad_dtype) + (a->param ? size_of(a->param_dtype) : 0))};
 }
+
+struct op_cost op_cost_muon_momentum(const struct muon_momentum_args *a)
+{
+    return (struct op_cost){0, (double)a->n * (8 + size_of(a->grad_dtype) + size_of(DTYPE_BF16))};
+}
+
+/* Of n rows of k elements: the Gram matrix, its square, and its polynomial times the matrix. */
+struct op_cost op_cost_orthogonalize(const struct orthogonalize_args *a)
+{
+    const bool tall = a->rows > a->cols;
+    const double n = (double)(tall ? a->cols : a->rows), k = (double)(tall ? a->rows : a->cols);
+    return (struct op_cost){a->steps * (4 * n * n * k + 2 * n * n * n), 2 * n * k * size_of(DTYPE_BF16)};
+}
+
+struct op_cost op_cost_muon_update(const struct muon_update_args *a)
+{
+    return (struct op_cost){0, (double)a->n * (8 + size_of(DTYPE_BF16) + (a->param ? size_of(a->param_dtype) : 0))};
+}

@@ -410,6 +410,53 @@ struct momentum_args {
     bool nesterov;
 };
 
+/* Muon (Jordan et al. 2024; as torch.optim.Muon) takes three ops. The first one, n elements, any range of a matrix:
+ *   g = grad · grad_scale;  m = momentum · m + (1-momentum) g;  update = nesterov ? momentum · m + (1-momentum) g : m
+ * If step->skipped, nothing is read or written. */
+struct muon_momentum_args {
+    int64_t n;
+    float *m;
+    const void *grad;
+    enum dtype grad_dtype; /* DTYPE_F32 or DTYPE_BF16 */
+    const struct step_state *step;
+    void *update; /* bf16 (n), rounded to nearest even */
+    float momentum;
+    bool nesterov;
+};
+
+/* The second one: y = a matrix near U Vᵀ, where x = U S Vᵀ, by Newton-Schulz iterations in bf16. With X (n, k) = x,
+ * transposed if it has more rows than columns, divided by the larger of its Frobenius norm (rounded to bf16) and 1e-7,
+ * each step computes, all but the sums of the products rounded to bf16,
+ *   A = X Xᵀ;  B = -4.775 A + 2.0315 A A;  X = 3.4445 X + B X
+ * The singular values of y lie between about 0.7 and 1.2. y may be x. */
+struct orthogonalize_args {
+    int64_t rows, cols;
+    int32_t steps;    /* 1 or more */
+    const void *x;    /* bf16 (rows, cols) */
+    void *y;          /* bf16 (rows, cols) */
+    float *product;   /* scratch (rows · cols) */
+    void *iterate;    /* scratch, bf16 (rows · cols); not x or y */
+    void *gram;       /* scratch, bf16 (n · n), n = min(rows, cols) */
+    void *polynomial; /* scratch, bf16 (n · n) */
+    double *sum;      /* scratch */
+};
+static const float orthogonalize_a = 3.4445f, orthogonalize_b = -4.775f, orthogonalize_c = 2.0315f;
+static const float orthogonalize_eps = 1e-7f;
+
+/* The third one, n elements, any range: w -= lr · lr_factor · weight_decay · w;  w -= lr · lr_factor · adjust · update
+ * If step->skipped, nothing is read or written. */
+struct muon_update_args {
+    int64_t n;
+    float *master;
+    const void *update; /* bf16 (n): the orthogonal matrix */
+    const struct step_state *step;
+    void *param; /* param_dtype (n), or NULL: gets the rounded master */
+    enum dtype param_dtype;
+    float weight_decay;
+    double lr_factor; /* of step->lr */
+    double adjust;    /* by the shape of the matrix */
+};
+
 #define OPS_LIST(X)      \
     X(embedding_fwd)     \
     X(embedding_bwd)     \
@@ -436,7 +483,10 @@ struct momentum_args {
     X(decide_step)       \
     X(find_nonfinite)    \
     X(adam)              \
-    X(momentum)
+    X(momentum)          \
+    X(muon_momentum)     \
+    X(orthogonalize)     \
+    X(muon_update)
 
 #define OPS_COUNT_ONE(name) +1
 enum { OPS_COUNT = 0 OPS_LIST(OPS_COUNT_ONE) };

@@ -191,7 +191,11 @@ static bool is_sensible(const struct memory_setting *s, const struct run_spec *s
     if (stage < least || (s->values[KNOB_INPUTS] && !s->values[KNOB_RECOMPUTE]))
         return false;
     const int states = s->values[KNOB_STATES];
-    if (states > 1 && optimizer_moments(&spec->optimizer) != 2) /* only AdamW and Adam round to bf16 weights */
+    const bool muon = spec->optimizer.type == OPTIMIZER_MUON;
+    if (muon && (optimizer != ON_DEVICE || param != ON_DEVICE))
+        return false;
+    if (states > 1 &&
+        (muon || optimizer_moments(&spec->optimizer) != 2)) /* only AdamW and Adam round to bf16 weights */
         return false;
     if (states != 0 && spec->dtype != DTYPE_BF16)
         return false;

@@ -189,7 +189,7 @@ static struct step_rates rates_of(const struct run_spec *spec, int64_t k)
     double beta1 = spec->optimizer.beta1, beta2 = spec->optimizer.beta2;
     if (schedule_has_betas(&spec->scheduler))
         schedule_betas(&spec->scheduler, k, &beta1, &beta2);
-    return (struct step_rates){.lr = schedule_lr(&spec->scheduler, spec->optimizer.lr, k),
+    return (struct step_rates){.lr = schedule_lr(&spec->scheduler, optimizer_base_lr(&spec->optimizer), k),
                                .beta1 = beta1,
                                .beta2 = beta2,
                                .correction1 = correct ? 1.0 - pow(beta1, (double)k) : 1.0,

@@ -21,28 +21,52 @@ static int64_t clamp(int64_t x, int64_t low, int64_t high)
     return x < low ? low : x > high ? high : x;
 }
 
-/* Cuts the state kept here into ranges with the same weight decay; a gap belongs to the tensor before it. */
+/* Whether Muon updates the tensor: a matrix of a block. */
+static bool is_muon_matrix(const struct zero *z, const struct tensor_info *tensor)
+{
+    return z->muon.on && tensor->ndim == 2 && tensor->unit > 0 && tensor->unit < z->units - 1;
+}
+
+static bool same_range(const struct zero *z, const struct tensor_info *a, const struct tensor_info *b)
+{
+    const bool all = z->config.optimizer.weight_decay_all;
+    return tensor_decays(a, all) == tensor_decays(b, all) && !is_muon_matrix(z, a) && !is_muon_matrix(z, b);
+}
+
+/* Adds a range; Muon's second moments lie in the order of the ranges that have them, aligned as the others. */
+static void add_range(struct zero *z, int *n, struct decay_range range)
+{
+    range.second = z->muon.seconds;
+    if (!range.matrix)
+        z->muon.seconds += round_up(range.count, SHARD_ALIGN);
+    z->ranges[(*n)++] = range;
+}
+
+/* Cuts the state kept here into ranges with the same weight decay; a gap belongs to the tensor before it, or to none if
+ * that is Muon's. */
 static void build_ranges(struct zero *z)
 {
     const struct tensor_table *table = z->config.table;
     const struct shard_layout *layout = z->config.layout;
     bool whole = z->state_whole[STATE_EXP_AVG];
     int n = 0;
+    z->muon.seconds = 0;
     for (int u = 0; u < z->units; u++) {
         const struct unit_info *unit = &table->units[u];
         const struct tensor_info *tensors = table->tensors + unit->first_tensor;
         int64_t first = whole ? 0 : zero_own(z, u), end = first + (whole ? shard_padded(layout, u) : layout->slice[u]);
         z->first_range[u] = n;
         for (int t = 0; t < unit->num_tensors;) {
+            const struct tensor_info *matrix = is_muon_matrix(z, &tensors[t]) ? &tensors[t] : NULL;
             bool decays = tensor_decays(&tensors[t], z->config.optimizer.weight_decay_all);
             int next = t + 1;
-            while (next < unit->num_tensors &&
-                   tensor_decays(&tensors[next], z->config.optimizer.weight_decay_all) == decays)
+            while (next < unit->num_tensors && same_range(z, &tensors[t], &tensors[next]))
                 next++;
             int64_t from = clamp(t == 0 ? 0 : tensors[t].offset, first, end);
-            int64_t to = clamp(next < unit->num_tensors ? tensors[next].offset : shard_padded(layout, u), first, end);
+            int64_t to = next < unit->num_tensors ? tensors[next].offset : shard_padded(layout, u);
+            to = clamp(matrix ? matrix->offset + matrix->numel : to, first, end);
             if (from < to)
-                z->ranges[n++] = (struct decay_range){from, to - from, decays};
+                add_range(z, &n, (struct decay_range){from, to - from, decays, matrix, 0});
             t = next;
         }
     }
@@ -97,6 +121,9 @@ enum status zero_new(const struct zero_config *config, struct device *device, st
     z->state_whole[STATE_EXP_AVG] = z->state_whole[STATE_EXP_AVG_SQ] = config->stage == 0 && config->training;
     z->state_whole[STATE_MASTER] = zero_one_copy(z) ? z->params_whole : z->state_whole[STATE_EXP_AVG];
     z->offload.first_unit = zero_offload_first(config);
+    z->muon.on = config->training && config->optimizer.type == OPTIMIZER_MUON && z->units > 2;
+    ASSERT(!z->muon.on || (z->offload.first_unit == z->units && !zero_offloads_params(z) &&
+                           config->moment_dtype == DTYPE_F32 && config->master_dtype == DTYPE_F32));
     ASSERT(config->moment_dtype == DTYPE_F32 || config->master_dtype == DTYPE_BF16);
     ASSERT(config->master_dtype == DTYPE_F32 || config->dtype == DTYPE_BF16);
     ASSERT(z->offload.first_unit == z->units || config->stage > 0);
@@ -280,6 +307,8 @@ void zero_layout(struct zero *z, struct arena *local, struct arena *shared, stru
         const size_t state_size = dtype_size(zero_state_dtype(z, (enum state_kind)k));
         if (k == STATE_MASTER && zero_one_copy(z))
             z->state[k] = z->params;
+        else if (k == STATE_EXP_AVG_SQ && z->muon.on)
+            z->state[k] = arena_take(local, MEM_OPTIMIZER, (size_t)z->muon.seconds * state_size);
         else if (k == STATE_MASTER || config->training)
             z->state[k] = arena_take(local, MEM_OPTIMIZER, (size_t)(z->state_whole[k] ? whole : kept) * state_size);
     }
@@ -293,6 +322,7 @@ void zero_layout(struct zero *z, struct arena *local, struct arena *shared, stru
         z->bad_index = arena_take(local, MEM_WORKSPACE, sizeof *z->bad_index);
     }
     lay_out_places(z, local, shared);
+    zero_muon_layout(z, local, shared);
     zero_offload_layout(z, local, host);
     lay_out_host_slice(z, host);
 }
@@ -336,6 +366,12 @@ static enum status write_back(struct zero *z, struct error *err)
     const void *source = narrow ? (void *)z->host_halves : z->host_slice;
     const size_t bytes = (size_t)written.count * dtype_size(written.dtype);
     z->written = (struct written_slice){0};
+    if (written.sparse) {
+        zero_muon_copy_seconds(z, written.unit, zero_own(z, written.unit), written.count, z->host_slice, true,
+                               z->stream);
+        stream_sync(z->stream);
+        return STATUS_OK;
+    }
     for (int64_t i = 0; narrow && i < written.count; i++)
         z->host_halves[i] = bf16_from_f32(z->host_slice[i]);
     if (written.disk)
@@ -413,6 +449,23 @@ static enum status slice_in_memory(struct zero *z, enum slice_access access, con
     return STATUS_OK;
 }
 
+/* The slice's values pass through the host's buffer; those that the state does not have are zeros there. */
+static enum status slice_of_ranges(struct zero *z, enum slice_access access, const struct written_slice *place,
+                                   float **slice, struct error *err)
+{
+    TRY(zero_host_buffer(z, err));
+    *slice = z->host_slice;
+    if (access == SLICE_WRITE) {
+        z->written = *place;
+        z->written.sparse = true;
+        return STATUS_OK;
+    }
+    memset(z->host_slice, 0, (size_t)place->count * sizeof *z->host_slice);
+    zero_muon_copy_seconds(z, place->unit, zero_own(z, place->unit), place->count, z->host_slice, false, z->stream);
+    stream_sync(z->stream);
+    return device_check(z->device, err);
+}
+
 static bool is_in_host_memory(const struct zero *z, enum state_kind state, int unit)
 {
     return z->device->kind == DEVICE_CPU || zero_is_offloaded(z, unit) ||
@@ -441,6 +494,8 @@ static enum status host_slice(void *owner, enum slice_access access, enum state_
     TRY(zero_disk_status(z, err)); /* a failed read may have made state in memory, or on another disk, wrong */
     if (place.disk)
         return slice_on_disk(z, access, &place, slice, err);
+    if (zero_is_sparse(z, state, unit))
+        return slice_of_ranges(z, access, &place, slice, err);
     place.slice = zero_slice(z, state, unit);
     if (!place.host || place.dtype != DTYPE_F32)
         return slice_in_memory(z, access, &place, slice, err);
@@ -473,7 +528,9 @@ static void cast_unit(struct zero *z, int unit, struct stream *compute)
 static void gather_state(struct zero *z, int unit)
 {
     for (int s = 0; s < zero_states(z); s++)
-        if (z->state[s] && z->state_whole[s] && !zero_is_offloaded(z, unit))
+        if (z->state[s] && z->state_whole[s] && zero_is_sparse(z, (enum state_kind)s, unit))
+            zero_muon_gather_seconds(z, unit);
+        else if (z->state[s] && z->state_whole[s] && !zero_is_offloaded(z, unit))
             zero_gather(z, unit, zero_slice(z, s, unit), zero_state_at(z, s, unit, 0),
                         zero_state_dtype(z, (enum state_kind)s));
 }

@@ -19,6 +19,8 @@
  * device before the unit is gathered, with world 1 as well (zero_offload_params.c). In fp32 these are the master
  * weights.
  *
+ * With the optimizer Muon the updates of a block's matrices are gathered and made orthogonal by one rank: zero_muon.c.
+ *
  * Gradients are fp32 unless comm_dtype (on their way to their owner) or grad_dtype (where they are accumulated; then
  * every stage has buckets) names another type: see zero_precision.c.
  *
@@ -169,7 +171,10 @@ void zero_times(struct zero *zero, double *reduce, double *optimizer);
  *   stage 1   gather all parameters; reduce all gradients
  *   stage 2   gather all parameters; reduce all gradients in each micro-batch
  *   stage 3   as 2, but a unit's parameters are gathered when it is acquired and not in its place: see
- * zero_gather_reduce.c */
+ * zero_gather_reduce.c
+ *
+ * With Muon the blocks' updates in bf16 are gathered once (before they are orthogonal, at stage 0 after that) and
+ * reduced once as well. */
 void zero_theory(const struct zero *zero, int micro_batches, int64_t *gather_bytes, int64_t *reduce_bytes);
 
 /* Bytes gathered by an evaluation of `micro_batches` right after a step or zero_params_changed() (0 below stage 3). */

@@ -48,17 +48,28 @@ void zero_gather(struct zero *z, int unit, const void *send, void *recv, enum dt
     }
 }
 
-/* send: the unit's gradients (shard_padded elements of comm_dtype); recv: the own slice's (of dtype) */
-static void reduce_unit(struct zero *z, int unit, const void *send, void *recv, enum dtype dtype, bool accumulate)
+/* send: the unit's values (shard_padded elements of sent_dtype); recv: the own slice's (of dtype) */
+static void reduce_pieces(struct zero *z, int unit, const void *send, enum dtype sent_dtype, void *recv,
+                          enum dtype dtype, bool accumulate, int32_t *bad_rank)
 {
-    const size_t sent_size = dtype_size(z->config.comm_dtype), size = dtype_size(dtype);
+    const size_t sent_size = dtype_size(sent_dtype), size = dtype_size(dtype);
     int64_t slice = z->config.layout->slice[unit], piece = piece_size(z, slice, z->config.reduce_bucket_size);
     for (int64_t at = 0; at < slice; at += piece) {
         int64_t count = slice - at < piece ? slice - at : piece;
         comm_reduce_scatter(z->comm, (const char *)send + (size_t)at * sent_size, (char *)recv + (size_t)at * size,
-                            (size_t)count, (size_t)slice, z->config.comm_dtype, dtype, accumulate, &z->bad_rank[unit],
-                            z->stream);
+                            (size_t)count, (size_t)slice, sent_dtype, dtype, accumulate, bad_rank, z->stream);
     }
+}
+
+/* send: the unit's gradients (of comm_dtype) */
+static void reduce_unit(struct zero *z, int unit, const void *send, void *recv, enum dtype dtype, bool accumulate)
+{
+    reduce_pieces(z, unit, send, z->config.comm_dtype, recv, dtype, accumulate, &z->bad_rank[unit]);
+}
+
+void zero_sum_halves(struct zero *z, int unit, const void *send, void *recv)
+{
+    reduce_pieces(z, unit, send, DTYPE_BF16, recv, DTYPE_BF16, false, NULL);
 }
 
 /* ---- parameters ---------------------------------------------------------- */
@@ -311,8 +322,9 @@ void zero_theory(const struct zero *z, int micro_batches, int64_t *gather_bytes,
     int64_t sent_size = (int64_t)dtype_size(z->config.comm_dtype);
     int64_t gathered = z->config.stage == 3 ? walk_through(z, micro_batches, true) : own;
     int64_t reports = (z->units + 1) * (int64_t)sizeof(double);
-    *gather_bytes = others * (gathered * (z->config.stage == 0 ? grad_size : size) + reports);
-    *reduce_bytes = others * own * sent_size * (z->config.stage >= 2 ? micro_batches : 1);
+    const int64_t updates = z->muon.on ? z->config.layout->slice[1] * (z->units - 2) * 2 : 0;
+    *gather_bytes = others * (gathered * (z->config.stage == 0 ? grad_size : size) + reports + updates);
+    *reduce_bytes = others * (own * sent_size * (z->config.stage >= 2 ? micro_batches : 1) + updates);
 }
 
 int64_t zero_theory_evaluation(const struct zero *z, int micro_batches)

@@ -2,7 +2,8 @@
  * (creation, memory, access to slices) -> zero_gather_reduce.c (the four verbs: gathering and reducing) <- zero_step.c
  * (the end of a step: norm, clipping, update); all but the first -> zero_offload.c (the optimizer's state in host
  * memory), zero_offload_params.c (parameters in host memory), zero_precision.c (gradients in other types than fp32);
- * zero_step.c and zero_offload.c -> zero_update.c (the optimizer's op). */
+ * zero_step.c and zero_offload.c -> zero_update.c (the optimizer's op); zero.c and zero_step.c -> zero_muon.c (the
+ * optimizer Muon) -> zero_gather_reduce.c. */
 #ifndef ZTRAIN_COMM_ZERO_ZERO_INTERNAL_H
 #define ZTRAIN_COMM_ZERO_ZERO_INTERNAL_H
 
@@ -55,6 +56,16 @@ struct step_record {
 struct decay_range {
     int64_t offset, count;
     bool decays;
+    const struct tensor_info *matrix; /* that Muon updates, of which this is all or a part; NULL: another optimizer's */
+    int64_t second; /* optimizer Muon, matrix NULL: the element of state[STATE_EXP_AVG_SQ] with its first value */
+};
+
+/* Optimizer Muon: zero_muon.c. */
+struct zero_muon {
+    bool on;           /* there are matrices that it updates; else the rest is unused */
+    int64_t seconds;   /* elements of state[STATE_EXP_AVG_SQ]: the matrices have no second moments */
+    uint16_t *updates; /* bf16, a block's updates (shard_padded elements); world > 1: twice, and peers read them */
+    struct orthogonalize_args scratch; /* device, room for the largest matrix */
 };
 
 enum { OFFLOAD_BUFFERS = 2 }; /* one is copied while the next one is written */
@@ -100,6 +111,7 @@ struct written_slice {
     enum dtype dtype;
     struct slice_file *disk; /* or there; NULL: none */
     int unit, part;
+    bool sparse; /* zero_is_sparse(): its values go to their places one range after the other */
 };
 
 struct zero {
@@ -144,6 +156,7 @@ struct zero {
     bool positioned;                 /* zero_set_position() was called */
     struct stopwatch *stopwatch;     /* owned; NULL in a plan */
     struct zero_offload offload;
+    struct zero_muon muon;
 
     float *host_slice; /* pinned, as large as the largest slice; NULL until a device with its own memory or a disk needs
                           it; aligned for the disk, in host_slice_memory */
@@ -209,10 +222,28 @@ static inline bool zero_one_copy(const struct zero *zero)
     return zero->config.master_dtype == zero->config.dtype;
 }
 
+/* Whether this state of the unit has values for a part of its elements only, in the order of its ranges. */
+static inline bool zero_is_sparse(const struct zero *zero, enum state_kind state, int unit)
+{
+    return zero->muon.on && state == STATE_EXP_AVG_SQ && unit > 0 && unit < zero->units - 1;
+}
+
+/* The second moments of a range of AdamW's. */
+static inline float *zero_second_at(const struct zero *zero, const struct decay_range *range)
+{
+    ASSERT(zero->muon.on && !range->matrix);
+    return (float *)zero->state[STATE_EXP_AVG_SQ] + range->second;
+}
+
 /* In host memory if the unit is offloaded; then the element must lie in the own slice. */
 static inline void *zero_state_at(const struct zero *zero, enum state_kind state, int unit, int64_t offset)
 {
     const size_t size = dtype_size(zero_state_dtype(zero, state));
+    ASSERT(!zero_is_sparse(zero, state, unit));
+    if (zero->muon.on && state == STATE_EXP_AVG_SQ) {
+        const struct decay_range *range = &zero->ranges[zero->first_range[unit]];
+        return zero_second_at(zero, range) + (offset - range->offset);
+    }
     if (zero_is_offloaded(zero, unit))
         return zero->offload.state[state] + (size_t)(zero_index(zero, false, unit, offset) -
                                                      zero->config.layout->shard_offset[zero->offload.first_unit]) *
@@ -384,6 +415,27 @@ void zero_offload_sync(struct zero *zero);
 
 /* nvme: starts to read the first pieces of the state, before the update needs it. */
 void zero_offload_read_ahead(struct zero *zero);
+
+/* Buffers of the optimizer Muon. */
+void zero_muon_layout(struct zero *zero, struct arena *local, struct arena *shared);
+
+/* Computes the updates of the blocks from `unit` on, one for each rank: the momentum of all, and the orthogonal
+ * matrices of the one that is this rank's. */
+void zero_muon_begin(struct zero *zero, int unit, struct stream *compute);
+
+/* Then, for each of them in turn: gets the unit's updates from their rank and applies them to its matrices. */
+void zero_muon_update(struct zero *zero, int unit, struct stream *compute);
+
+/* Copies the second moments that lie in [first, first + count) of a sparse unit to `values` (fp32, of element `first`),
+ * whose other elements it leaves alone, or back. */
+void zero_muon_copy_seconds(struct zero *zero, int unit, int64_t first, int64_t count, float *values, bool back,
+                            struct stream *stream);
+
+/* Stage 0, world > 1: gathers a sparse unit's second moments from the own slices. */
+void zero_muon_gather_seconds(struct zero *zero, int unit);
+
+/* Sums a unit's bf16 values (shard_padded elements) over the ranks; `recv`, the own slice, may lie in `send`. */
+void zero_sum_halves(struct zero *zero, int unit, const void *send, void *recv);
 
 /* Gathers `unit` from the own slice `send` of every rank into `recv` (shard_padded elements), cut into pieces. */
 void zero_gather(struct zero *zero, int unit, const void *send, void *recv, enum dtype dtype);

@@ -401,7 +401,7 @@ static void update_on_host(const struct zero *z, struct host_piece piece, void *
         const int64_t last = range->offset - own + range->count < end ? range->offset - own + range->count : end;
         if (first >= last)
             continue;
-        const struct decay_range part = {own + first, last - first, range->decays};
+        const struct decay_range part = {.offset = own + first, .count = last - first, .decays = range->decays};
         const struct update_place place = {
             .master = element(state[STATE_MASTER], first - piece.at, config->master_dtype),
             .m = element(state[STATE_EXP_AVG], first - piece.at, config->moment_dtype),

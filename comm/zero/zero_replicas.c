@@ -65,13 +65,9 @@ static uint64_t hash_memory(uint64_t hash, const char *memory, size_t bytes)
     return hash;
 }
 
-/* Continues *hash over elements of a unit, copied from the device if necessary. */
-static enum status hash_range(struct zero *z, int array, int unit, int64_t offset, int64_t count, uint64_t *hash,
-                              struct error *err)
+/* Continues *hash over memory, copied from the device if necessary. */
+static enum status hash_bytes(struct zero *z, const char *memory, size_t bytes, uint64_t *hash, struct error *err)
 {
-    size_t element;
-    const char *memory = array_at(z, array, unit, offset, &element);
-    size_t bytes = (size_t)count * element;
     if (z->device->kind == DEVICE_CPU) {
         *hash = hash_memory(*hash, memory, bytes);
         return STATUS_OK;
@@ -84,6 +80,33 @@ static enum status hash_range(struct zero *z, int array, int unit, int64_t offse
         *hash = hash_memory(*hash, (const char *)z->host_slice, n);
     }
     return device_check(z->device, err);
+}
+
+/* The same over those elements of a sparse unit that have a second moment. */
+static enum status hash_seconds(struct zero *z, int unit, int64_t offset, int64_t count, uint64_t *hash,
+                                struct error *err)
+{
+    for (int i = z->first_range[unit]; i < z->first_range[unit + 1]; i++) {
+        const struct decay_range *range = &z->ranges[i];
+        int64_t from = range->offset > offset ? range->offset : offset, end = range->offset + range->count;
+        end = end < offset + count ? end : offset + count;
+        if (range->matrix || from >= end)
+            continue;
+        const float *values = zero_second_at(z, range) + (from - range->offset);
+        TRY(hash_bytes(z, (const char *)values, (size_t)(end - from) * sizeof *values, hash, err));
+    }
+    return STATUS_OK;
+}
+
+/* The same over elements of a unit. */
+static enum status hash_range(struct zero *z, int array, int unit, int64_t offset, int64_t count, uint64_t *hash,
+                              struct error *err)
+{
+    size_t element;
+    if (array != ARRAY_PARAMS && zero_is_sparse(z, (enum state_kind)(array - ARRAY_STATE), unit))
+        return hash_seconds(z, unit, offset, count, hash, err);
+    const char *memory = array_at(z, array, unit, offset, &element);
+    return hash_bytes(z, memory, (size_t)count * element, hash, err);
 }
 
 /* Whether all ranks have the same hash. If not, fills difference->other, a rank with the most frequent hash (in a tie

@@ -117,10 +117,12 @@ static void update_unit(struct zero *z, int unit, struct stream *compute)
     char *staged = zero_begin_update(z, unit, compute);
     for (int i = z->first_range[unit]; i < z->first_range[unit + 1]; i++) {
         const struct decay_range *range = &z->ranges[i];
+        if (range->matrix)
+            continue; /* zero_muon_update() */
         struct update_place place = {
             .master = zero_state_at(z, STATE_MASTER, unit, range->offset),
             .m = state_or_none(z, STATE_EXP_AVG, unit, range->offset),
-            .v = state_or_none(z, STATE_EXP_AVG_SQ, unit, range->offset),
+            .v = z->muon.on ? zero_second_at(z, range) : state_or_none(z, STATE_EXP_AVG_SQ, unit, range->offset),
             .grad = zero_grad(z, unit, range->offset),
             .grad_dtype = z->config.grad_dtype,
             .rounding = {z->config.rounding_seed, unit, range->offset},
@@ -154,6 +156,11 @@ static void update_all(struct zero *z, struct stream *compute)
     bool gathers = zero_parallel(z) && (z->config.stage == 1 || z->config.stage == 2);
     zero_offload_begin_update(z, compute);
     for (int u = 0; u < z->units; u++) { /* in the order in which the next forward needs them */
+        const bool muon = z->muon.on && u > 0 && u < zero_head(z);
+        if (muon && (u - 1) % z->world == 0)
+            zero_muon_begin(z, u, compute);
+        if (muon)
+            zero_muon_update(z, u, compute);
         if (zero_is_offloaded(z, u))
             zero_offload_update(z, u, false);
         else

@@ -20,7 +20,7 @@ static void update_by_adam(const struct zero *z, const struct op_table *ops, con
         .param_dtype = z->config.dtype,
         .eps = (float)optimizer->eps,
         .weight_decay = range->decays ? (float)optimizer->weight_decay : 0,
-        .adamw = optimizer->type == OPTIMIZER_ADAMW,
+        .adamw = optimizer->type != OPTIMIZER_ADAM,
     };
     ops->adam(stream, &args);
 }

@@ -468,6 +468,10 @@ static void check_learning_rate(struct spec_context *ctx, struct spec_full *full
     const struct schedule_spec *s = &full->spec.scheduler;
     if (is_set(lr) && !spec_is_auto(lr))
         return;
+    if (full->spec.optimizer.muon_lr > 0 && full->spec.optimizer.adam_lr > 0) { /* it would not be used */
+        full->spec.optimizer.lr = full->spec.optimizer.muon_lr;
+        return;
+    }
     if ((s->type == SCHEDULE_WARMUP_LR || s->type == SCHEDULE_WARMUP_DECAY_LR) && s->warmup_max_lr >= 0) {
         full->spec.optimizer.lr = s->warmup_max_lr;
         if (lr)
@@ -488,13 +492,55 @@ static void check_optimizer(struct spec_context *ctx, struct spec_full *full, co
     else if (full->spec.optimizer.type == OPTIMIZER_ADAMW && !full->adam_w_mode)
         spec_error(ctx, mode->key_pos, "AdamW without adam_w_mode is Adam; hint: set optimizer.type to Adam");
     const struct spec_node *nesterov = spec_find(root, "optimizer.params.nesterov");
-    if (full->spec.optimizer.nesterov && (full->spec.optimizer.momentum == 0 || full->spec.optimizer.dampening != 0))
+    if (full->spec.optimizer.type == OPTIMIZER_SGD && full->spec.optimizer.nesterov &&
+        (full->spec.optimizer.momentum == 0 || full->spec.optimizer.dampening != 0))
         spec_error(ctx, nesterov->key_pos,
                    "'optimizer.params.nesterov' needs momentum and no dampening, as in PyTorch; hint: set momentum, or "
                    "remove nesterov");
     if (full->spec.optimizer.beta1 >= 1 || full->spec.optimizer.beta2 >= 1)
         spec_error(ctx, spec_find(root, "optimizer.params.betas")->pos,
                    "'optimizer.params.betas' must be below 1; hint: [0.9, 0.999] is usual");
+}
+
+/* The schedule gives learning rates that are not relative to the optimizer's. */
+static bool schedule_sets_lr(const struct schedule_spec *s)
+{
+    bool warms_up = s->type == SCHEDULE_WARMUP_LR || s->type == SCHEDULE_WARMUP_DECAY_LR;
+    return s->type == SCHEDULE_ONE_CYCLE || s->type == SCHEDULE_LR_RANGE_TEST || (warms_up && s->warmup_max_lr >= 0);
+}
+
+/* The defaults of Muon's parameters, which are those of torch and DeepSpeed, and the rules for them. spec_write_yaml()
+ * writes all of them, for the table has other defaults. */
+static void check_muon(struct spec_context *ctx, struct spec_full *full, const struct spec_node *root)
+{
+    struct optimizer_settings *optimizer = &full->spec.optimizer;
+    const struct spec_node *momentum = spec_find(root, "optimizer.params.momentum"),
+                           *muon_lr = spec_find(root, "optimizer.params.muon_lr"),
+                           *adam_lr = spec_find(root, "optimizer.params.adam_lr");
+    if (optimizer->type != OPTIMIZER_MUON)
+        return;
+    if (!is_set(momentum))
+        optimizer->momentum = 0.95;
+    if (!is_set(spec_find(root, "optimizer.params.nesterov")))
+        optimizer->nesterov = true;
+    if (!is_set(spec_find(root, "optimizer.params.betas")))
+        optimizer->beta2 = 0.95;
+    if (!is_set(spec_find(root, "optimizer.params.eps")))
+        optimizer->eps = 1e-10;
+    if (optimizer->momentum >= 1)
+        spec_error(ctx, momentum->pos, "'optimizer.params.momentum' of Muon must be below 1; hint: 0.95 is usual");
+    if (optimizer->muon_lr == 0 && optimizer->adam_lr == 0)
+        return;
+    const struct spec_node *given = optimizer->muon_lr > 0 ? muon_lr : adam_lr;
+    if (schedule_sets_lr(&full->spec.scheduler)) {
+        spec_notice(ctx, given->key_pos,
+                    "'optimizer.params.muon_lr' and adam_lr have no effect with this schedule, which sets the learning "
+                    "rate of all parameters, as in DeepSpeed");
+        optimizer->muon_lr = optimizer->adam_lr = 0;
+    } else if (optimizer_base_lr(optimizer) == 0) {
+        spec_error(ctx, given->key_pos,
+                   "'optimizer.params.lr' is 0, so AdamW would not learn and Muon would; hint: set a learning rate");
+    }
 }
 
 /* The parameters that a schedule cannot do without. */
@@ -621,7 +667,7 @@ static void check_states(struct spec_context *ctx, struct spec_full *full, const
                            *moments = spec_find(root, "bf16.bf16_optimizer_states");
     if (spec->bf16_master && spec->dtype != DTYPE_BF16)
         spec_error(ctx, master->key_pos, "bf16_master_weights_and_grads needs bf16; hint: set bf16.enabled to true");
-    if (spec->bf16_master && optimizer_moments(&spec->optimizer) != 2)
+    if (spec->bf16_master && (optimizer_moments(&spec->optimizer) != 2 || spec->optimizer.type == OPTIMIZER_MUON))
         spec_error(ctx, master->key_pos,
                    "bf16_master_weights_and_grads is not supported yet with optimizer %s; hint: remove the key, or use "
                    "AdamW",
@@ -703,6 +749,22 @@ static void check_pinning(struct spec_context *ctx, const struct spec_node *root
             path);
 }
 
+/* Muon's updates need whole matrices on the device. */
+static void check_muon_offload(struct spec_context *ctx, const struct spec_full *full, const struct spec_node *root)
+{
+    static const char *const names[] = {"offload_optimizer", "offload_param"};
+    const enum offload_device devices[] = {full->spec.zero.offload_optimizer.device,
+                                           full->spec.zero.offload_param.device};
+    for (size_t i = 0; i < COUNT_OF(names); i++) {
+        const char *path = spec_arena_printf(ctx->arena, "zero_optimization.%s.device", names[i]);
+        const struct spec_node *device = spec_find(root, path);
+        if (full->spec.optimizer.type == OPTIMIZER_MUON && devices[i] != OFFLOAD_NONE)
+            spec_error(ctx, device ? device->key_pos : top,
+                       "%s is not supported yet with optimizer Muon; hint: set its device to none, or use AdamW",
+                       names[i]);
+    }
+}
+
 static void check_offload(struct spec_context *ctx, struct spec_full *full, const struct spec_node *root)
 {
     const struct spec_node *optimizer = spec_find(root, "zero_optimization.offload_optimizer.device"),
@@ -731,6 +793,7 @@ static void check_offload(struct spec_context *ctx, struct spec_full *full, cons
         spec_error(ctx, param->key_pos,
                    "offload_param needs zero_optimization stage 3, not %d; hint: set stage 3, or use offload_optimizer",
                    stage);
+    check_muon_offload(ctx, full, root);
     if (has_text(optimizer, "nvme") && !full->spec.zero.offload_optimizer.nvme_path)
         spec_error(ctx, optimizer->key_pos,
                    "offload_optimizer to nvme needs nvme_path; hint: a folder on a local disk");
@@ -843,6 +906,7 @@ void spec_check(struct spec_context *ctx, struct spec_full *full, struct spec_no
     check_batch(ctx, full, root);
     check_optimizer(ctx, full, root);
     check_learning_rate(ctx, full, root);
+    check_muon(ctx, full, root);
     check_scheduler(ctx, full, root);
     check_precision(ctx, full, root);
     check_logits(ctx, full, root);

@@ -155,6 +155,13 @@ static bool wants_auto(const struct spec_full *full, const struct spec_key *key)
     return length || spec_auto_is_derived(full, key);
 }
 
+/* Whether it is written even if it equals the table's default. Muon has other defaults: check_muon(). */
+static bool always_written(const struct spec_full *full, const struct spec_key *key)
+{
+    const bool muon = full->spec.optimizer.type == OPTIMIZER_MUON && key->optimizers & 1u << OPTIMIZER_MUON;
+    return muon || key->flags & KEY_ALWAYS;
+}
+
 void spec_write_yaml(const struct run_spec *spec, FILE *out, bool all)
 {
     const struct spec_full *full = spec_full(spec);
@@ -166,7 +173,7 @@ void spec_write_yaml(const struct run_spec *spec, FILE *out, bool all)
         if (!value && !is_auto)
             continue;
         json_t *usual = spec_key_default(key);
-        if (all || is_auto || key->flags & KEY_ALWAYS || !usual || !json_equal(value, usual)) {
+        if (all || is_auto || always_written(full, key) || !usual || !json_equal(value, usual)) {
             int level = open_sections(out, key->path, previous);
             previous = key->path;
             indent(out, level);

@@ -33,6 +33,8 @@
 
 #include "gpu/cpu/ops_cpu_linear.h"
 
+#include "gpu/cpu/ops_cpu_muon.h"
+
 #include "gpu/cpu/ops_cpu_attention.h"
 
 #include "gpu/cpu/gemm_cpu_rates.h"

@@ -212,6 +212,26 @@ OPTIMIZER(decide_step, 1)
 OPTIMIZER(find_nonfinite, 2)
 OPTIMIZER(adam, 1)
 OPTIMIZER(momentum, 1)
+OPTIMIZER(muon_momentum, 1)
+OPTIMIZER(muon_update, 1)
+
+/* Three products with fp32 results a step, and the kernels that round these: 14 bytes an element of the n x n matrices,
+ * 8 of the n x k one. */
+struct op_estimate op_estimate_orthogonalize(const struct plan_settings *s, const struct orthogonalize_args *a)
+{
+    const bool tall = a->rows > a->cols;
+    const int64_t n = tall ? a->cols : a->rows, k = tall ? a->rows : a->cols;
+    struct op_estimate none = {.count = 0};
+    if (plan_assumes(s, ASSUME_NO_OPTIMIZER))
+        return none;
+    const double ceiling = at_ceiling(s, DTYPE_BF16, op_cost_orthogonalize(a));
+    const double products = gemm_estimate(s->gpu, DTYPE_BF16, n, n, k, sizeof(float)) +
+                            gemm_estimate(s->gpu, DTYPE_BF16, n, n, n, sizeof(float)) +
+                            gemm_estimate(s->gpu, DTYPE_BF16, n, k, n, sizeof(float));
+    const double rounded =
+        (14.0 * (double)n * (double)n + 8.0 * (double)n * (double)k) / (share_pointwise * s->gpu->bytes);
+    return one_part(PLAN_OPTIMIZER, ceiling, a->steps * (products + rounded), 3 + 6 * a->steps);
+}
 
 /* Logits are read again for dlogits: from L2 where the rows in work fit, else from memory. */
 struct op_estimate op_estimate_cross_entropy(const struct plan_settings *s, const struct cross_entropy_args *a)

@@ -124,10 +124,11 @@ def test_golden(stage):
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
 
 
-@pytest.mark.parametrize("stage", [1, 3])
-def test_every_way_gives_the_same_bits(folder, stage):
+@pytest.mark.parametrize("stage, optimizer", [(1, "AdamW"), (3, "AdamW"), (2, "Muon")])
+def test_every_way_gives_the_same_bits(folder, stage, optimizer):
     """The ways lead through host memory and over NCCL, with and without overlap, in one piece and in many."""
-    zero = {"zero_optimization": {"stage": stage}}
+    section = {"type": optimizer, "params": {"lr": 3e-3}}
+    zero = {"zero_optimization": {"stage": stage}, "optimizer": section}
     done = train(folder, zero, "shared", env=SHARED)
     assert f"2 ranks on {HOST} share 1 GPU (ZTRAIN_SHARE_GPUS=1)" in done.err
     assert "collectives: through host memory: ranks share a GPU" in done.out
@@ -136,7 +137,7 @@ def test_every_way_gives_the_same_bits(folder, stage):
     counted = re.search(r"gathered (\d+) bytes \(theory (\d+)\), reduced (\d+) bytes \(theory (\d+)\)", done.out)
     assert counted[1] == counted[2] and counted[3] == counted[4]
     train(folder, {"zero_optimization": {"stage": stage, "overlap_comm": False, "reduce_bucket_size": 1000,
-                                         "allgather_bucket_size": 1000}}, "serial",
+                                         "allgather_bucket_size": 1000}, "optimizer": section}, "serial",
           env={**TWO, "ZTRAIN_EMULATION_ORDER": "starve"})
     numbers = [folder.metrics(name).numbers() for name in ("shared", "nccl", "serial")]
     assert numbers[0] == numbers[1] == numbers[2]

@@ -361,5 +361,31 @@ const struct op_case op_cases[] = {
     {.op = "momentum", .N = 20000000, .flags = PERF},
     {.op = "momentum", .N = 20000000, .flags = L2 | PERF},
     {.op = "momentum", .N = 200000000, .flags = GPU_PERF},
+
+    {.op = "muon_momentum", .N = 0},
+    {.op = "muon_momentum", .N = 1},
+    {.op = "muon_momentum", .N = 1003},
+    {.op = "muon_momentum", .N = 40001, .flags = IN_PLACE}, /* Nesterov */
+    {.op = "muon_momentum", .N = 1003, .flags = IN_PLACE | HALVES},
+    {.op = "muon_momentum", .N = 1003, .flags = EXTREME}, /* skipped */
+    {.op = "muon_momentum", .N = 200000000, .flags = GPU_PERF},
+
+    {.op = "orthogonalize", .M = 1, .N = 1, .K = 5},
+    {.op = "orthogonalize", .M = 16, .N = 48, .K = 5},
+    {.op = "orthogonalize", .M = 48, .N = 16, .K = 5}, /* more rows than columns */
+    {.op = "orthogonalize", .M = 13, .N = 37, .K = 5, .flags = IN_PLACE},
+    {.op = "orthogonalize", .M = 45, .N = 11, .K = 1, .flags = IN_PLACE},
+    {.op = "orthogonalize", .M = 24, .N = 24, .K = 3},
+    {.op = "orthogonalize", .M = 8, .N = 12, .K = 5, .flags = EXTREME}, /* zeros stay zeros */
+    {.op = "orthogonalize", .M = 1024, .N = 1024, .K = 5, .flags = PERF},
+    {.op = "orthogonalize", .M = 4096, .N = 14336, .K = 5, .flags = GPU_PERF},
+
+    {.op = "muon_update", .N = 0},
+    {.op = "muon_update", .N = 1},
+    {.op = "muon_update", .N = 1003, .flags = WIDE_OUT},
+    {.op = "muon_update", .N = 40001},
+    {.op = "muon_update", .N = 1003, .flags = LOSS_ONLY}, /* no second copy of the parameters */
+    {.op = "muon_update", .N = 1003, .flags = EXTREME},   /* skipped */
+    {.op = "muon_update", .N = 200000000, .flags = GPU_PERF},
 };
 const int op_case_count = (int)COUNT_OF(op_cases);

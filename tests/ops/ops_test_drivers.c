@@ -1,6 +1,7 @@
 /* ops_test_drivers.c: the inputs and the expected outputs of each op. See ops_test.h for the terms. */
 #include "core/philox.h"
 #include "tests/ops/ops_test.h"
+#include "tests/unit/orthogonalize_reference.h"
 
 #include <math.h>
 #include <string.h>
@@ -1331,6 +1332,95 @@ static void momentum_reference(struct harness *h)
     }
 }
 
+/* IN_PLACE: with Nesterov's momentum; HALVES: gradients in bf16; EXTREME: a skipped step. */
+static void muon_momentum_setup(struct harness *h)
+{
+    const int64_t n = h->c->N;
+    h->q = tensor_in(h, "m", DTYPE_F32, n, 0.1);
+    h->x = tensor_in(h, "grad", has(h, HALVES) ? DTYPE_BF16 : DTYPE_F32, n, 1);
+    h->y = has(h, EXTREME) ? tensor_in(h, "update", DTYPE_BF16, n, 1) : tensor_out(h, "update", DTYPE_BF16, n, false);
+    h->q->output = h->y->output = true;
+    const struct step_state step = {.grad_scale = 0.625f, .skipped = has(h, EXTREME)};
+    h->args.muon_momentum = (struct muon_momentum_args){.n = n,
+                                                        .m = h->q->device,
+                                                        .grad = h->x->device,
+                                                        .grad_dtype = h->x->dtype,
+                                                        .step = device_bytes(h, &step, sizeof step),
+                                                        .update = h->y->device,
+                                                        .momentum = 0.875f,
+                                                        .nesterov = has(h, IN_PLACE)};
+}
+
+static void muon_momentum_reference(struct harness *h)
+{
+    for (int64_t i = 0; i < h->c->N && !has(h, EXTREME); i++) {
+        double g = h->x->host[i] * 0.625, m = 0.875 * h->q->host[i] + 0.125 * g;
+        h->q->expected[i] = m;
+        h->y->expected[i] = has(h, IN_PLACE) ? 0.875 * m + 0.125 * g : m;
+    }
+}
+
+/* (M, N) matrix, K iterations. IN_PLACE: y is x; EXTREME: x is 0. */
+static void orthogonalize_setup(struct harness *h)
+{
+    const int64_t numel = h->c->M * h->c->N, n = h->c->M < h->c->N ? h->c->M : h->c->N;
+    h->x = tensor_in(h, "x", DTYPE_BF16, numel, has(h, EXTREME) ? 0 : 3);
+    h->y = h->x;
+    if (!has(h, IN_PLACE))
+        h->y = tensor_out(h, "y", DTYPE_BF16, numel, false);
+    h->y->output = true;
+    h->y->tolerance = 0.03; /* a value that rounds the other way changes all that follow */
+    h->args.orthogonalize = (struct orthogonalize_args){
+        .rows = h->c->M,
+        .cols = h->c->N,
+        .steps = (int32_t)h->c->K,
+        .x = h->x->device,
+        .y = h->y->device,
+        .product = arena_take(&h->arena, MEM_WORKSPACE, (size_t)numel * sizeof(float)),
+        .iterate = arena_take(&h->arena, MEM_WORKSPACE, (size_t)numel * sizeof(uint16_t)),
+        .gram = arena_take(&h->arena, MEM_WORKSPACE, (size_t)(n * n) * sizeof(uint16_t)),
+        .polynomial = arena_take(&h->arena, MEM_WORKSPACE, (size_t)(n * n) * sizeof(uint16_t)),
+        .sum = arena_take(&h->arena, MEM_WORKSPACE, sizeof(double)),
+    };
+}
+
+static void orthogonalize_reference(struct harness *h)
+{
+    reference_orthogonalize(h->y->expected, h->x->host, h->c->M, h->c->N, h->c->K);
+}
+
+/* WIDE_OUT: the parameter is fp32; LOSS_ONLY: there is none; EXTREME: a skipped step */
+static void muon_update_setup(struct harness *h)
+{
+    const int64_t n = h->c->N;
+    h->w = tensor_in(h, "master", DTYPE_F32, n, 1);
+    h->x = tensor_in(h, "update", DTYPE_BF16, n, 1);
+    h->y = has(h, LOSS_ONLY) ? NULL : tensor_out(h, "param", wide_dtype(h), n, false);
+    h->w->output = true;
+    const struct step_state step = {.lr = 1e-2, .skipped = has(h, EXTREME)};
+    h->args.muon_update = (struct muon_update_args){.n = n,
+                                                    .master = h->w->device,
+                                                    .update = h->x->device,
+                                                    .step = device_bytes(h, &step, sizeof step),
+                                                    .param = h->y ? h->y->device : NULL,
+                                                    .param_dtype = wide_dtype(h),
+                                                    .weight_decay = 0.25f,
+                                                    .lr_factor = 5,
+                                                    .adjust = 1.75};
+}
+
+static void muon_update_reference(struct harness *h)
+{
+    for (int64_t i = 0; i < h->c->N && !has(h, EXTREME); i++) {
+        double w = h->w->host[i];
+        w -= 0.05 * 0.25 * w;
+        w -= 0.05 * 1.75 * h->x->host[i];
+        h->w->expected[i] = w;
+        if (h->y)
+            h->y->expected[i] = w;
+    }
+}
+
 #define FORWARD(name)                                     \
     {                                                     \
 #name, name##_setup, name##_reference, NULL, NULL \
@@ -1366,4 +1456,7 @@ const struct driver op_drivers[OPS_COUNT] = {
     FORWARD(find_nonfinite),
     FORWARD(adam),
     FORWARD(momentum),
+    FORWARD(muon_momentum),
+    FORWARD(orthogonalize),
+    FORWARD(muon_update),
 };

@@ -9,18 +9,19 @@ from harness import ROOT, USAGE
 
 with open(os.path.join(ROOT, "tests", "golden", "optimizers.json"), encoding="utf-8") as file:
     GOLDEN = json.load(file)["cases"]
-CASE = os.path.join(ROOT, "tests", "golden", "llama")
 NAMES = [case["name"] for case in GOLDEN]
 MOMENTUM = {"optimizer": {"type": "SGD", "params": {"lr": 0.05, "momentum": 0.9, "weight_decay": 0.1}}}
 LION = {"optimizer": {"type": "Lion", "params": {"lr": 1e-3, "weight_decay": 0.1}}}
+MUON = {"optimizer": {"type": "Muon", "params": {"lr": 1e-3, "muon_lr": 0.01, "weight_decay": 0.1}}}
 
 
 def golden_run(folder, case, name, ranks=1, stage=0, more=()):
-    """The losses of 50 steps of the golden case llama."""
-    sets = [f"run.dir={folder.at('runs')}", f"run.name={name}", f"model.pretrained={CASE}", f"data.train={CASE}/train",
+    """The losses of 50 steps of a golden case."""
+    model = os.path.join(ROOT, "tests", "golden", case.get("case", "llama"))
+    sets = [f"run.dir={folder.at('runs')}", f"run.name={name}", f"model.pretrained={model}", f"data.train={model}/train",
             "data.validation=null", "train.max_steps=50", "checkpoint.interval_steps=0",
             f"optimizer={json.dumps(case['optimizer'])}", 'scheduler={"type": "Constant"}', f"zero_optimization.stage={stage}", *more]
-    arguments = ["--config", os.path.join(CASE, "run.yaml")]
+    arguments = ["--config", os.path.join(model, "run.yaml")]
     if ranks > 1:
         arguments += ["--local-gpus", ranks]
     for setting in sets:
@@ -36,7 +37,7 @@ def test_fifty_steps(folder, case):
     assert max(abs(a - b) for a, b in zip(losses, case["loss"])) < 1e-5 + 4 * case["strays"]
 
 
-@pytest.mark.parametrize("changes", [LION, MOMENTUM], ids=["Lion", "SGD"])
+@pytest.mark.parametrize("changes", [LION, MOMENTUM, MUON], ids=["Lion", "SGD", "Muon"])
 def test_stages_and_resume(folder, changes):
     """Two micro-batches of one rank each: every stage has the same bits; so has a run that continues at another stage."""
     losses = []
@@ -78,6 +79,25 @@ def test_the_plan_and_the_checkpoint_have_what_the_optimizer_has(folder):
         folder.ztrain("export", folder.run_folder(name), "--out", folder.at(name + "-hf"))
     assert optimizer_bytes["AdamW"] == 2 * optimizer_bytes["Lion"] > 0 and optimizer_bytes["SGD"] == 0
     assert states == {"AdamW": ["master", "exp_avg", "exp_avg_sq"], "Lion": ["master", "exp_avg"], "SGD": ["master"]}
+
+
+def test_muon_continues_with_another_number_of_ranks(folder):
+    """Checkpoints hold second moments of all parameters, zeros for the matrices of the blocks, which keep none in memory."""
+    folder.train({**MUON, "zero_optimization": {"stage": 1}}, "run", ranks=2, sets=["train.max_steps=3"])
+    with open(os.path.join(folder.latest("run"), "manifest.json"), encoding="utf-8") as manifest:
+        assert json.load(manifest)["states"] == ["master", "exp_avg", "exp_avg_sq"]
+    folder.ztrain("verify", folder.latest("run"))
+    folder.train({**MUON, "zero_optimization": {"stage": 3}}, "run", ranks=3, more=["--resume", folder.run_folder("run")])
+    folder.train(MUON, "alone")
+    pairs = list(zip(folder.metrics("run").losses, folder.metrics("alone").losses))
+    assert len(pairs) > 3 and max(abs(a - b) for a, b in pairs) < 2e-3
+    run_yaml = os.path.join(folder.run_folder("run"), "run.yaml")
+    with open(run_yaml, encoding="utf-8") as file:
+        assert "momentum: 0.95" in file.read()
+    plans = {name: folder.ztrain("plan", "--config", folder.spec({"optimizer": optimizer}, name)).out
+             for name, optimizer in (("muon", MUON["optimizer"]), ("adamw", {"type": "AdamW", "params": {"lr": 1e-3}}))}
+    kept = {name: int(re.search(r"^ *optimizer +(\d+) bytes", plan, re.MULTILINE).group(1)) for name, plan in plans.items()}
+    assert 0 < kept["muon"] < kept["adamw"]
 
 
 def test_another_optimizer_is_another_run(folder):

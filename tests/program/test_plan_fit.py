@@ -140,6 +140,13 @@ def test_other_optimizers_have_fewer_states(folder, name):
     assert rows[0][1] <= usual[0][1] and any(row[-1][-4:-2] == ["bf16", "all"] for row in usual)
 
 
+def test_muon_stays_on_the_device(folder):
+    """It runs neither with offload nor with states in bf16."""
+    rows = fit(folder, "--memory", "40GiB", changes={"optimizer": {"type": "Muon", "params": {"lr": 1e-4}}}, world=2).rows
+    assert rows and all("nvme" not in row[-1] and row[-1][-4:-2] not in (["bf16", "all"], ["bf16", "w+g"]) for row in rows)
+    assert all(row[-1][2:4] == ["device", "device"] for row in rows)
+
+
 def test_less_precise_states_are_listed_and_not_chosen(folder):
     found = fit(folder, "--memory", "9GiB")
     rounding = [row for row in found.rows if "rounds" in row[-1]]

@@ -58,6 +58,13 @@ static void other_ops_count_what_they_touch(void **state)
     check(op_cost_momentum(&lion), 0, 22.0 * N);
     lion.m = NULL;
     check(op_cost_momentum(&lion), 0, 14.0 * N);
+    struct muon_momentum_args muon = {.n = N};
+    check(op_cost_muon_momentum(&muon), 0, 14.0 * N);
+    struct orthogonalize_args wide = {.rows = 8, .cols = 24, .steps = 5}, tall = {.rows = 24, .cols = 8, .steps = 5};
+    check(op_cost_orthogonalize(&wide), 5 * (2 * 2 * 8 * 8 * 24 + 2 * 8 * 8 * 8), 4 * 8 * 24);
+    check(op_cost_orthogonalize(&tall), 5 * (2 * 2 * 8 * 8 * 24 + 2 * 8 * 8 * 8), 4 * 8 * 24);
+    struct muon_update_args update = {.n = N, .param = &adam, .param_dtype = DTYPE_BF16};
+    check(op_cost_muon_update(&update), 0, 12.0 * N);
     struct attention_fwd_args attention = {.dtype = DTYPE_BF16, .M = 8, .H = 4, .KV = 2, .D = 16, .max_seq = 4};
     check(op_cost_attention_fwd(&attention), 4 * 8 * 2.5 * 64, 8 * 12 * 16 * 2);
 }

@@ -567,6 +567,41 @@ static void test_steps(void **state)
     spec_free(spec);
 }
 
+/* Muon's own defaults, and its two learning rates. */
+static void test_muon(void **state)
+{
+    (void)state;
+    struct run_spec *spec = load_good(BASE "optimizer: {type: muon, params: {lr: 0.004, muon_lr: 0.02}}\n", NULL, 0);
+    const struct optimizer_settings *muon = &spec->optimizer;
+    assert_int_equal(muon->type, OPTIMIZER_MUON);
+    assert_true(muon->momentum == 0.95 && muon->nesterov && muon->ns_steps == 5 && muon->weight_decay == 0);
+    assert_true(muon->beta1 == 0.9 && muon->beta2 == 0.95 && muon->eps == 1e-10 && muon->bias_correction);
+    assert_int_equal(muon->adjust_lr_fn, ADJUST_ORIGINAL);
+    assert_true(optimizer_base_lr(muon) == 0.004 && optimizer_muon_factor(muon) == 5);
+    spec_free(spec);
+    static const char *const none[] = {"optimizer={type: Muon, params: {muon_lr: 0.02, adam_lr: 0.01}}"};
+    spec = load_good(BASE, none, 1); /* lr would not be used */
+    assert_true(optimizer_base_lr(&spec->optimizer) == 0.01 && optimizer_muon_factor(&spec->optimizer) == 2);
+    spec_free(spec);
+    static const char *const half[] = {"optimizer={type: Muon, params: {muon_lr: 0.02}}"};
+    struct spec_report report = {0};
+    assert_int_equal(load_case(BASE, half, 1, &spec, &report), STATUS_USAGE);
+    expect_line(&report.errors, "'optimizer.params.lr' is missing");
+    spec_report_release(&report);
+    report = (struct spec_report){0};
+    assert_int_equal(load_case(BASE "optimizer: {type: Muon, params: {lr: 1e-3, muon_lr: 0.02, ns_method: gram}}\n"
+                                    "scheduler: {type: WarmupLR, params: {warmup_max_lr: 0.003}}\n"
+                                    "zero_optimization: {save_muon_momentum_buffer_in_memory: true}\n",
+                               NULL, 0, &spec, &report),
+                     STATUS_OK);
+    expect_line(&report.notices, "'optimizer.params.muon_lr' and adam_lr have no effect with this schedule");
+    expect_line(&report.notices, "'optimizer.params.ns_method' has no effect here: the iteration is the standard one");
+    expect_line(&report.notices, "'zero_optimization.save_muon_momentum_buffer_in_memory' has no effect here");
+    assert_true(optimizer_muon_factor(&spec->optimizer) == 1);
+    spec_report_release(&report);
+    spec_free(spec);
+}
+
 /* ---- printing and comparing ---------------------------------------------- */
 
 static char *yaml_of(const struct run_spec *spec, bool all)
@@ -600,6 +635,10 @@ static void test_round_trip(void **state)
         BASE "scheduler: {type: Linear, params: {min_lr: 5e-324}}\ntrain: {epochs: 3}\ngradient_clipping: 1e20\n",
         BASE "scheduler: {type: WarmupCosineLR, params: {total_num_steps: 9, cos_min_ratio: 0.3333333333333333}}\n"
              "optimizer: {type: Adam, params: {adam_w_mode: false, weight_decay_all: true, eps: 1e-30}}\n",
+        /* values that are the table's defaults, and not Muon's */
+        BASE "optimizer: {type: Muon, params: {lr: 1e-3, momentum: 0, nesterov: false, betas: [0.9, 0.999], eps: "
+             "1e-8}}\n",
+        BASE "optimizer: {type: Muon, params: {muon_lr: 0.02, adam_lr: 1e-3}}\n",
         "data: {train: [a, '1e5', .inf, ~a, 'null', /b/c.bin, ../d, '0123'], seq_length: 8}\n"
         "train_micro_batch_size_per_gpu: 2\nzero_optimization: {stage: 3, reduce_bucket_size: auto}\nbf16: {enabled: "
         "true}\n"
@@ -608,7 +647,7 @@ static void test_round_trip(void **state)
     for (size_t i = 0; i < COUNT_OF(texts) * 4; i++) {
         const char *text = texts[i / 4];
         bool all = i & 1;
-        if (i / 4 == 5)
+        if (i / 4 == COUNT_OF(texts) - 1)
             text = "data: {train: [a, '1e5', '.inf', '~', 'null', /b/c.bin, ../d, '0123'], seq_length: 8}\n"
                    "train_micro_batch_size_per_gpu: 2\nzero_optimization: {stage: 3}\nbf16: {enabled: true}\n"
                    "model: {config: {a: 1.0, b: [1, 2.5, null, true, 'yes', {}], \"k: \\n\": '', c: 1e300, d: -0.0}}\n";
@@ -893,6 +932,7 @@ int main(void)
         cmocka_unit_test(test_batch_twice),
         cmocka_unit_test(test_batch_of_a_resumed_run),
         cmocka_unit_test(test_steps),
+        cmocka_unit_test(test_muon),
         cmocka_unit_test(test_round_trip),
         cmocka_unit_test(test_effective_yaml),
         cmocka_unit_test(test_compare),

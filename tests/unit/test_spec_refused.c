@@ -228,8 +228,27 @@ static const struct bad_case bad_cases[] = {
     {BASE "zero_optimization: {stage: 3, cpu_offload_param: 1}\n",
      {"'zero_optimization.offload_param' must be a section"}},
     /* DeepSpeed's keys that need more than "not supported" */
-    {BASE "optimizer: {type: Muon, params: {lr: 1, betas: [0.9, 0.99], whatever: 1}}\n",
-     {":4:19: 'optimizer.type' Muon is not supported yet; hint: use AdamW, Adam, Lion or SGD"}},
+    {BASE "optimizer: {type: Adagrad, params: {lr: 1, betas: [0.9, 0.99], whatever: 1}}\n",
+     {":4:19: 'optimizer.type' Adagrad is not supported yet; hint: use AdamW, Adam, Lion, SGD or Muon"}},
+    {BASE
+     "optimizer: {type: Muon, params: {lr: 1, dampening: 0.1, ns_steps: 100, adjust_lr_fn: rms, ns_method: svd}}\n",
+     {":4:41: 'optimizer.params.dampening' is not a parameter of Muon; hint: its parameters are lr, betas, eps, ",
+      ":4:67: 'optimizer.params.ns_steps' must be an integer from 1 to 99, not '100'",
+      ":4:86: 'optimizer.params.adjust_lr_fn' must be original, match_rms_adamw or spectral_unclamped, not 'rms'",
+      ":4:102: 'optimizer.params.ns_method' must be standard or gram, not 'svd'"}},
+    {BASE "optimizer: {type: Muon, params: {lr: 1, momentum: 1}}\n",
+     {":4:51: 'optimizer.params.momentum' of Muon must be below 1; hint: 0.95 is usual"}},
+    {BASE "optimizer: {type: Muon, params: {lr: 0, muon_lr: 1}}\n",
+     {":4:41: 'optimizer.params.lr' is 0, so AdamW would not learn and Muon would"}},
+    {BASE "optimizer: {params: {muon_lr: 0.1}}\n", {":4:22: 'optimizer.params.muon_lr' is not a parameter of AdamW"}},
+    {BASE "optimizer: {type: Muon}\nzero_optimization: {stage: 1, offload_optimizer: {device: cpu}}\n",
+     {":5:51: offload_optimizer is not supported yet with optimizer Muon; hint: set its device to none, or use AdamW"}},
+    {BASE "optimizer: {type: Muon}\nzero_optimization: {stage: 3, offload_param: {device: cpu}}\n",
+     {":5:47: offload_param is not supported yet with optimizer Muon; hint: set its device to none, or use AdamW"}},
+    {BASE "optimizer: {type: Muon}\nzero_optimization: {stage: 3, offload_optimizer: {device: nvme, nvme_path: /d}}\n",
+     {":5:51: offload_optimizer is not supported yet with optimizer Muon"}},
+    {BASE "bf16: {enabled: true, bf16_master_weights_and_grads: true}\noptimizer: {type: Muon}\n",
+     {":4:23: bf16_master_weights_and_grads is not supported yet with optimizer Muon"}},
     {BASE "optimizer: {type: SGD, params: {lr: 1, betas: [0.9, 0.99], nesterov: false}}\n",
      {":4:40: 'optimizer.params.betas' is not a parameter of SGD; hint: its parameters are lr, weight_decay, "
       "weight_decay_all, momentum, dampening, nesterov"}},
@@ -402,7 +421,7 @@ static void test_verdicts(void **state)
         const struct spec_key *key = &spec_keys[i];
         if (key->type == KEY_SECTION || key->type == KEY_ALIAS || key->verdict == VERDICT_USED)
             continue;
-        if (key->schedules) /* belongs to a scheduler that the base does not have */
+        if (key->schedules || key->optimizers) /* of a scheduler or an optimizer that the base does not have */
             continue;
         seen[key->verdict]++;
         char buffer[32], fragment[256];
@@ -451,6 +470,11 @@ static void test_deepspeed_names(void **state)
         "optimizer.type",
         "optimizer.params.lr",
         "optimizer.params.betas",
+        "optimizer.params.muon_lr",
+        "optimizer.params.adam_lr",
+        "optimizer.params.momentum",
+        "optimizer.params.ns_method",
+        "zero_optimization.save_muon_momentum_buffer_in_memory",
         "optimizer.params.eps",
         "optimizer.params.weight_decay",
         "optimizer.params.bias_correction",

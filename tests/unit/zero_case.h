@@ -6,6 +6,7 @@
 #ifndef ZTRAIN_TESTS_ZERO_CASE_H
 #define ZTRAIN_TESTS_ZERO_CASE_H
 
+#include "orthogonalize_reference.h"
 #include "ranks.h"
 
 #include "comm/zero/zero.h"
@@ -21,6 +22,18 @@ enum { STEPS = 3, MAX_ELEMENTS = 1 << 15, CLIP = 5 };
 
 static const struct optimizer_settings adamw = {
     .type = OPTIMIZER_ADAMW, .beta1 = 0.9f, .beta2 = 0.99f, .eps = 1e-8f, .weight_decay = 0.1f};
+
+/* adam_lr is that of rates_of(). */
+static const struct optimizer_settings muon = {.type = OPTIMIZER_MUON,
+                                               .lr = 0.1f,
+                                               .adam_lr = 0.01f,
+                                               .beta1 = 0.9f,
+                                               .beta2 = 0.99f,
+                                               .eps = 1e-8f,
+                                               .weight_decay = 0.1f,
+                                               .momentum = 0.875,
+                                               .nesterov = true,
+                                               .ns_steps = 5};
 
 /* The ranks' results for the parent; arrays by element of the whole layout (world × shard_numel). */
 struct outcome {
@@ -41,6 +54,7 @@ struct setting {
     enum dtype comm_dtype, grad_dtype, master_dtype, moment_dtype;
     bool lonely;       /* only rank 0 has gradients: their sum is exact at any world size */
     float comm_factor; /* 0: 1 */
+    bool muon;         /* its optimizer is `muon`, not `adamw` */
     struct outcome *outcome;
 };
 
@@ -91,6 +105,8 @@ struct run {
     const struct param_verbs *verbs;
     struct arena plan[3]; /* local, shared, host */
     void *memory[3];
+    void *workspace; /* of the compute stream, for matrix products */
+    size_t workspace_bytes;
     double *loss_sum;              /* device */
     int64_t made;                  /* optimizer steps */
     double *master, *m, *v, *grad; /* the reference, by element of the whole layout */
@@ -130,7 +146,7 @@ static inline void run_open(struct run *run, struct bootstrap *bootstrap, const 
                                .overlap_comm = setting->overlap,
                                .reduce_bucket_size = setting->bucket,
                                .allgather_bucket_size = setting->bucket,
-                               .optimizer = adamw,
+                               .optimizer = setting->muon ? muon : adamw,
                                .clip = CLIP,
                                .table = &run->table,
                                .layout = &run->layout,
@@ -160,6 +176,10 @@ static inline void run_open(struct run *run, struct bootstrap *bootstrap, const 
     for (int i = 0; i < 3; i++)
         arena_finish(&arenas[i]);
     run->verbs = zero_verbs(run->zero);
+    const struct op_limits limits = {.dtype = DTYPE_BF16};
+    run->workspace_bytes = setting->muon ? ops_workspace_bytes(run->device, &limits) : 0;
+    CHECK_OK(device_alloc(run->device, run->workspace_bytes, &run->workspace, &error));
+    stream_set_workspace(run->compute, run->workspace, run->workspace_bytes);
 
     size_t elements = (size_t)(run->layout.shard_numel * run->world);
     CHECK(elements <= MAX_ELEMENTS);
@@ -190,6 +210,7 @@ static inline void run_close(struct run *run)
     zero_free(run->zero);
     stream_free(run->compute);
     device_free(run->device, run->memory[0], run->plan[0].used);
+    device_free(run->device, run->workspace, run->workspace_bytes);
     device_free_host(run->device, run->memory[2], run->plan[2].used);
     device_close(run->device);
     comm_close(run->comm);
@@ -214,6 +235,8 @@ static inline void use(struct run *run, int unit, enum param_pass pass)
         float x = bf16 ? bf16_to_f32(((const uint16_t *)params)[i]) : ((const float *)params)[i];
         double expected = run->master[whole_index(run, unit, i)];
         double tolerance = run->setting->master_dtype == DTYPE_BF16 ? 0.03 : bf16 ? 0.005 : 2e-5;
+        if (run->setting->muon) /* updates are a hundredth to a tenth; what rounds the other way in bf16 changes them */
+            tolerance += 0.002;
         if (fabs(x - expected) > tolerance * (1 + fabs(expected))) {
             fprintf(stderr, "unit %d element %d: %.9g, expected %.9g\n", unit, (int)i, (double)x, expected);
             CHECK(!"the parameters are the reference's");
@@ -385,6 +408,32 @@ static inline double reference_gradient(const struct run *run, int step, int uni
     return (double)g / (double)factor;
 }
 
+/* Whether Muon updates the tensor, and not AdamW. */
+static inline bool is_muon_matrix(const struct run *run, const struct tensor_info *tensor)
+{
+    return run->setting->muon && tensor->ndim == 2 && tensor->unit > 0 && tensor->unit < run->table.num_units - 1;
+}
+
+/* Muon's update of a whole matrix; `scale`: of its gradients. */
+static inline void reference_matrix(struct run *run, const struct tensor_info *tensor, double scale)
+{
+    const int64_t at = whole_index(run, tensor->unit, tensor->offset);
+    const double rows = (double)tensor->shape[0], columns = (double)tensor->shape[1];
+    double *update = calloc((size_t)tensor->numel, sizeof *update);
+    CHECK(update != NULL);
+    for (int64_t i = 0; i < tensor->numel; i++) {
+        double taken = (1 - muon.momentum) * run->grad[at + i] * scale;
+        run->m[at + i] = muon.momentum * run->m[at + i] + taken;
+        update[i] = reference_halves(muon.momentum * run->m[at + i] + taken);
+    }
+    reference_orthogonalize(update, update, tensor->shape[0], tensor->shape[1], muon.ns_steps);
+    for (int64_t i = 0; i < tensor->numel; i++) {
+        run->master[at + i] -= muon.lr * muon.weight_decay * run->master[at + i];
+        run->master[at + i] -= muon.lr * sqrt(fmax(1, rows / columns)) * update[i];
+    }
+    free(update);
+}
+
 /* Computes the same step in double, on the whole model. Returns the norm. */
 static inline double reference_step(struct run *run, int step)
 {
@@ -402,6 +451,10 @@ static inline double reference_step(struct run *run, int step)
     for (int t = 0; t < run->table.num_tensors; t++) {
         const struct tensor_info *tensor = &run->table.tensors[t];
         double decay = tensor->ndim >= 2 ? adamw.weight_decay : 0;
+        if (is_muon_matrix(run, tensor)) {
+            reference_matrix(run, tensor, scale);
+            continue;
+        }
         for (int64_t i = tensor->offset; i < tensor->offset + tensor->numel; i++) {
             int64_t at = whole_index(run, tensor->unit, i);
             double g = run->grad[at] * scale;

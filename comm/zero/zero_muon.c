@@ -1,0 +1,200 @@
+/* zero_muon.c: the optimizer Muon, whose update of a matrix needs the whole matrix, on slices of it.
+ *
+ * Blocks take turns in rounds of as many as there are ranks, so that each rank has one block whose matrices it makes
+ * orthogonal while the others do the same with theirs:
+ *
+ *     for each block of the round      momentum of the own slice, rounded to bf16; gathered by all ranks, of which the
+ *                                      block's keeps the result
+ *     one block on each rank           its matrices, in place (op orthogonalize)
+ *     for each block of the round      summed over the ranks, of which all but the block's give zeros: each rank gets
+ *                                      its own slice of the matrices and updates its slice of the weights
+ *
+ * At stage 0 every rank has the momentum of all slices, so nothing is gathered at first; the slices are at the end.
+ * With one rank a round is one block, and nothing is communicated. The product that takes nearly all of the time is
+ * done once, and not on every rank; docs/performance.md has the figures.
+ *
+ * Everything that is not a matrix of a block is AdamW's, and only that has second moments: zero_is_sparse(). */
+#include "comm/zero/zero_internal.h"
+
+#include <math.h>
+
+/* The rank that makes the block's matrices orthogonal. */
+static bool is_mine(const struct zero *z, int unit)
+{
+    return (unit - 1) % z->world == z->rank;
+}
+
+/* The block's updates: a rank has its own block in the first half, and the others in turn in the second. */
+static uint16_t *updates_of(const struct zero *z, int unit)
+{
+    return z->muon.updates + (is_mine(z, unit) ? 0 : shard_padded(z->config.layout, unit));
+}
+
+void zero_muon_layout(struct zero *z, struct arena *local, struct arena *shared)
+{
+    if (!z->muon.on)
+        return;
+    struct orthogonalize_args *scratch = &z->muon.scratch;
+    const struct unit_info *block = &z->config.table->units[1]; /* all blocks have the same layout */
+    const size_t padded = (size_t)shard_padded(z->config.layout, 1);
+    int64_t largest = 0, side = 0;
+    for (int t = 0; t < block->num_tensors; t++) {
+        const struct tensor_info *tensor = &z->config.table->tensors[block->first_tensor + t];
+        int64_t less = tensor->shape[0] < tensor->shape[1] ? tensor->shape[0] : tensor->shape[1];
+        largest = tensor->numel > largest ? tensor->numel : largest;
+        side = tensor->ndim == 2 && less > side ? less : side;
+    }
+    const size_t halves = sizeof *z->muon.updates, square = (size_t)(side * side);
+    z->muon.updates = zero_parallel(z) ? arena_take(shared, MEM_COMM, 2 * padded * halves)
+                                       : arena_take(local, MEM_WORKSPACE, padded * halves);
+    scratch->product = arena_take(local, MEM_WORKSPACE, (size_t)largest * sizeof *scratch->product);
+    scratch->iterate = arena_take(local, MEM_WORKSPACE, (size_t)largest * halves);
+    scratch->gram = arena_take(local, MEM_WORKSPACE, square * halves);
+    scratch->polynomial = arena_take(local, MEM_WORKSPACE, square * halves);
+    scratch->sum = arena_take(local, MEM_WORKSPACE, sizeof *scratch->sum);
+}
+
+/* The communication stream waits for what `compute` has done so far, and the other way round. */
+static void begin_exchange(struct zero *z, struct stream *compute)
+{
+    event_record(z->computed, compute);
+    stream_wait(z->stream, z->computed);
+}
+
+static void end_exchange(struct zero *z, struct stream *compute)
+{
+    event_record(z->drained, z->stream);
+    stream_wait(compute, z->drained);
+}
+
+/* ---- a round ------------------------------------------------------------- */
+
+/* Updates the momentum of the slices kept here, and rounds it for the exchange. */
+static void take_momentum(struct zero *z, int unit, struct stream *compute)
+{
+    const struct optimizer_settings *optimizer = &z->config.optimizer;
+    for (int i = z->first_range[unit]; i < z->first_range[unit + 1]; i++) {
+        const struct decay_range *range = &z->ranges[i];
+        if (!range->matrix)
+            continue;
+        const struct muon_momentum_args args = {.n = range->count,
+                                                .m = zero_state_at(z, STATE_EXP_AVG, unit, range->offset),
+                                                .grad = zero_grad(z, unit, range->offset),
+                                                .grad_dtype = z->config.grad_dtype,
+                                                .step = z->step,
+                                                .update = updates_of(z, unit) + range->offset,
+                                                .momentum = (float)optimizer->momentum,
+                                                .nesterov = optimizer->nesterov};
+        z->device->ops->muon_momentum(compute, &args);
+    }
+}
+
+/* Makes the block's matrices orthogonal, which are whole. */
+static void orthogonalize_block(struct zero *z, int unit, struct stream *compute)
+{
+    const struct unit_info *block = &z->config.table->units[unit];
+    for (int t = 0; t < block->num_tensors; t++) {
+        const struct tensor_info *tensor = &z->config.table->tensors[block->first_tensor + t];
+        if (tensor->ndim != 2)
+            continue;
+        struct orthogonalize_args args = z->muon.scratch;
+        args.rows = tensor->shape[0];
+        args.cols = tensor->shape[1];
+        args.steps = (int32_t)z->config.optimizer.ns_steps;
+        args.y = updates_of(z, unit) + tensor->offset;
+        args.x = args.y;
+        z->device->ops->orthogonalize(compute, &args);
+    }
+}
+
+void zero_muon_begin(struct zero *z, int unit, struct stream *compute)
+{
+    int mine = 0;
+    for (int u = unit; u < unit + z->world && u < zero_head(z); u++) {
+        uint16_t *updates = updates_of(z, u);
+        mine = is_mine(z, u) ? u : mine;
+        take_momentum(z, u, compute);
+        if (!zero_parallel(z) || z->config.stage == 0)
+            continue;
+        begin_exchange(z, compute);
+        zero_gather(z, u, updates + zero_own(z, u), updates, DTYPE_BF16);
+        end_exchange(z, compute);
+    }
+    if (mine)
+        orthogonalize_block(z, mine, compute);
+}
+
+/* Every rank gets its slice of the block's matrices, at stage 0 all of them. */
+static void deal_out(struct zero *z, int unit, struct stream *compute)
+{
+    uint16_t *updates = updates_of(z, unit), *own = updates + zero_own(z, unit);
+    if (!is_mine(z, unit))
+        stream_fill_zero(compute, updates, (size_t)shard_padded(z->config.layout, unit) * sizeof *updates);
+    begin_exchange(z, compute);
+    zero_sum_halves(z, unit, updates, own);
+    if (z->config.stage == 0)
+        zero_gather(z, unit, own, updates, DTYPE_BF16);
+    end_exchange(z, compute);
+}
+
+/* The factor of the learning rate for a matrix. */
+static double adjustment(const struct zero *z, const struct tensor_info *matrix)
+{
+    const double rows = (double)matrix->shape[0], columns = (double)matrix->shape[1];
+    switch (z->config.optimizer.adjust_lr_fn) {
+    case ADJUST_ORIGINAL: break;
+    case ADJUST_MATCH_RMS_ADAMW: return 0.2 * sqrt(fmax(rows, columns));
+    case ADJUST_SPECTRAL: return sqrt(rows / columns);
+    }
+    return sqrt(fmax(1, rows / columns));
+}
+
+void zero_muon_update(struct zero *z, int unit, struct stream *compute)
+{
+    const struct optimizer_settings *optimizer = &z->config.optimizer;
+    if (zero_parallel(z))
+        deal_out(z, unit, compute);
+    for (int i = z->first_range[unit]; i < z->first_range[unit + 1]; i++) {
+        const struct decay_range *range = &z->ranges[i];
+        if (!range->matrix)
+            continue;
+        const struct muon_update_args args = {
+            .n = range->count,
+            .master = zero_state_at(z, STATE_MASTER, unit, range->offset),
+            .update = updates_of(z, unit) + range->offset,
+            .step = z->step,
+            .param = zero_one_copy(z) ? NULL : zero_param(z, unit, range->offset),
+            .param_dtype = z->config.dtype,
+            .weight_decay = (float)optimizer->weight_decay,
+            .lr_factor = optimizer_muon_factor(optimizer),
+            .adjust = adjustment(z, range->matrix),
+        };
+        z->device->ops->muon_update(compute, &args);
+    }
+}
+
+/* ---- second moments ------------------------------------------------------ */
+
+void zero_muon_copy_seconds(struct zero *z, int unit, int64_t first, int64_t count, float *values, bool back,
+                            struct stream *stream)
+{
+    ASSERT(zero_is_sparse(z, STATE_EXP_AVG_SQ, unit));
+    for (int i = z->first_range[unit]; i < z->first_range[unit + 1]; i++) {
+        const struct decay_range *range = &z->ranges[i];
+        int64_t from = range->offset > first ? range->offset : first, end = range->offset + range->count;
+        end = end < first + count ? end : first + count;
+        if (range->matrix || from >= end)
+            continue;
+        float *seconds = zero_second_at(z, range) + (from - range->offset), *there = values + (from - first);
+        stream_copy(stream, back ? seconds : there, back ? there : seconds, (size_t)(end - from) * sizeof *seconds);
+    }
+}
+
+/* The two halves of muon.updates have room for the block in fp32. */
+void zero_muon_gather_seconds(struct zero *z, int unit)
+{
+    float *whole = (float *)z->muon.updates, *own = whole + zero_own(z, unit);
+    zero_muon_copy_seconds(z, unit, zero_own(z, unit), z->config.layout->slice[unit], own, false, z->stream);
+    zero_gather(z, unit, own, whole, DTYPE_F32);
+    zero_muon_copy_seconds(z, unit, 0, shard_padded(z->config.layout, unit), whole, true, z->stream);
+}

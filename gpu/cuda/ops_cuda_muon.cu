@@ -1,0 +1,217 @@
+/* ops_cuda_muon.cu: Muon: momentum, Newton-Schulz iterations over the linear ops, update. */
+#include "gpu/cuda/cuda_kernels.cuh"
+
+namespace
+{
+
+enum { THREADS = 256, V = VECTOR<float> };
+
+/* ---- momentum ------------------------------------------------------------ */
+
+template <typename G, int N>
+__device__ __forceinline__ void momentum_at(const struct muon_momentum_args &a, float scale, int64_t i)
+{
+    const float taken = 1 - a.momentum;
+    float g[N], m[N];
+    load(static_cast<const G *>(a.grad) + i, g);
+    load(a.m + i, m);
+#pragma unroll
+    for (int j = 0; j < N; j++) {
+        g[j] = taken * (g[j] * scale);
+        m[j] = fmaf(a.momentum, m[j], g[j]);
+        g[j] = a.nesterov ? fmaf(a.momentum, m[j], g[j]) : m[j];
+    }
+    store(a.m + i, m);
+    store(static_cast<__nv_bfloat16 *>(a.update) + i, g);
+}
+
+template <typename G>
+__global__ void __launch_bounds__(THREADS) muon_momentum_kernel(struct muon_momentum_args a, int64_t whole)
+{
+    if (a.step->skipped)
+        return;
+    const float scale = a.step->grad_scale;
+    for (int64_t i = grid_thread() * V; i < whole; i += grid_threads() * V)
+        momentum_at<G, V>(a, scale, i);
+    for (int64_t i = whole + grid_thread(); i < a.n; i += grid_threads())
+        momentum_at<G, 1>(a, scale, i);
+}
+
+template <typename G> void muon_momentum(struct stream *stream, const struct muon_momentum_args *a)
+{
+    const int64_t whole = aligned16(a->m, a->grad, a->update) ? a->n / V * V : 0;
+    LAUNCH(stream, "muon_momentum", muon_momentum_kernel<G>, grid_of(stream, ceil_div(a->n, THREADS * V), 8), THREADS,
+           *a, whole);
+}
+
+/* ---- Newton-Schulz ------------------------------------------------------- */
+
+/* y = bf16(a · x + b · p), n elements; y may be x. */
+struct blend {
+    int64_t n;
+    __nv_bfloat16 *y;
+    const __nv_bfloat16 *x;
+    const float *p;
+    float a, b;
+};
+
+template <int N> __device__ __forceinline__ void blend_at(const struct blend &k, int64_t i)
+{
+    float x[N], p[N];
+    load(k.x + i, x);
+    load(k.p + i, p);
+#pragma unroll
+    for (int j = 0; j < N; j++)
+        x[j] = fmaf(k.b, p[j], k.a * x[j]);
+    store(k.y + i, x);
+}
+
+__global__ void __launch_bounds__(THREADS) blend_kernel(struct blend k, int64_t whole)
+{
+    for (int64_t i = grid_thread() * V; i < whole; i += grid_threads() * V)
+        blend_at<V>(k, i);
+    for (int64_t i = whole + grid_thread(); i < k.n; i += grid_threads())
+        blend_at<1>(k, i);
+}
+
+void blend(struct stream *stream, int64_t n, void *y, float a, const void *x, float b, const float *p)
+{
+    const struct blend k = {n, static_cast<__nv_bfloat16 *>(y), static_cast<const __nv_bfloat16 *>(x), p, a, b};
+    const int64_t whole = aligned16(y, x, p) ? n / V * V : 0;
+    LAUNCH(stream, "orthogonalize", blend_kernel, grid_of(stream, ceil_div(n, THREADS * V), 8), THREADS, k, whole);
+}
+
+/* y = bf16(x / norm), n elements */
+__global__ void __launch_bounds__(THREADS)
+    normalise_kernel(int64_t n, __nv_bfloat16 *y, const __nv_bfloat16 *x, const double *sum)
+{
+    const float norm = to_float(rounded<__nv_bfloat16>(static_cast<float>(sqrt(*sum))));
+    const float least = to_float(rounded<__nv_bfloat16>(orthogonalize_eps));
+    const float divisor = norm < least ? least : norm;
+    for (int64_t i = grid_thread(); i < n; i += grid_threads())
+        y[i] = rounded<__nv_bfloat16>(to_float(x[i]) / divisor);
+}
+
+/* y (M, N) fp32 = x (M, K) · w, which is stored (K, N), or (N, K) if transposed. */
+void product(struct stream *stream, int64_t M, int64_t N, int64_t K, const void *x, const void *w, bool transposed,
+             float *y)
+{
+    struct linear_fwd_args args = {};
+    args.dtype = DTYPE_BF16;
+    args.y_dtype = DTYPE_F32;
+    args.weights_in_out = !transposed;
+    args.M = M;
+    args.N = N;
+    args.K = K;
+    args.y = y;
+    args.x = x;
+    args.w = w;
+    cuda_linear_fwd(stream, &args);
+}
+
+/* product = X Xᵀ, or with more rows than columns Xᵀ X */
+void gram_of(struct stream *stream, const struct orthogonalize_args *a)
+{
+    if (a->rows <= a->cols) {
+        product(stream, a->rows, a->rows, a->cols, a->iterate, a->iterate, true, a->product);
+        return;
+    }
+    struct linear_bwd_weight_args args = {};
+    args.dtype = DTYPE_BF16;
+    args.M = a->rows;
+    args.N = args.K = a->cols;
+    args.dw = a->product;
+    args.dy = args.x = a->iterate;
+    cuda_linear_bwd_weight(stream, &args);
+}
+
+/* One iteration, whose result goes to `y`. */
+void iterate(struct stream *stream, const struct orthogonalize_args *a, void *y)
+{
+    const int64_t n = a->rows < a->cols ? a->rows : a->cols;
+    struct cast_args round = {};
+    round.dst_dtype = DTYPE_BF16;
+    round.src_dtype = DTYPE_F32;
+    round.n = n * n;
+    round.dst = a->gram;
+    round.src = a->product;
+    gram_of(stream, a);
+    cuda_cast(stream, &round);
+    product(stream, n, n, n, a->gram, a->gram, false, a->product);
+    blend(stream, n * n, a->polynomial, orthogonalize_b, a->gram, orthogonalize_c, a->product);
+    if (a->rows > a->cols)
+        product(stream, a->rows, n, n, a->iterate, a->polynomial, false, a->product);
+    else
+        product(stream, n, a->cols, n, a->polynomial, a->iterate, false, a->product);
+    blend(stream, a->rows * a->cols, y, orthogonalize_a, a->iterate, 1, a->product);
+}
+
+/* ---- update -------------------------------------------------------------- */
+
+template <typename P, int N>
+__device__ __forceinline__ void update_at(const struct muon_update_args &a, float decay, float step, int64_t i)
+{
+    float w[N], o[N];
+    load(a.master + i, w);
+    load(static_cast<const __nv_bfloat16 *>(a.update) + i, o);
+#pragma unroll
+    for (int j = 0; j < N; j++)
+        w[j] = fmaf(step, o[j], fmaf(decay, w[j], w[j]));
+    store(a.master + i, w);
+    if (a.param)
+        store(static_cast<P *>(a.param) + i, w);
+}
+
+template <typename P>
+__global__ void __launch_bounds__(THREADS) muon_update_kernel(struct muon_update_args a, int64_t whole)
+{
+    if (a.step->skipped)
+        return;
+    const double lr = a.step->lr * a.lr_factor;
+    const float decay = -static_cast<float>(lr) * a.weight_decay, step = -static_cast<float>(lr * a.adjust);
+    for (int64_t i = grid_thread() * V; i < whole; i += grid_threads() * V)
+        update_at<P, V>(a, decay, step, i);
+    for (int64_t i = whole + grid_thread(); i < a.n; i += grid_threads())
+        update_at<P, 1>(a, decay, step, i);
+}
+
+template <typename P> void muon_update(struct stream *stream, const struct muon_update_args *a)
+{
+    const int64_t whole = aligned16(a->master, a->update, a->param) ? a->n / V * V : 0;
+    LAUNCH(stream, "muon_update", muon_update_kernel<P>, grid_of(stream, ceil_div(a->n, THREADS * V), 8), THREADS, *a,
+           whole);
+}
+
+} // namespace
+
+void cuda_muon_momentum(struct stream *stream, const struct muon_momentum_args *a)
+{
+    if (a->n == 0)
+        return;
+    if (a->grad_dtype == DTYPE_F32)
+        muon_momentum<float>(stream, a);
+    else
+        muon_momentum<__nv_bfloat16>(stream, a);
+}
+
+void cuda_orthogonalize(struct stream *stream, const struct orthogonalize_args *a)
+{
+    struct sumsq_args squares = {};
+    squares.dtype = DTYPE_BF16;
+    squares.n = a->rows * a->cols;
+    squares.x = a->x;
+    squares.out = a->sum;
+    ASSERT(a->steps >= 1);
+    cuda_sumsq(stream, &squares);
+    LAUNCH(stream, "orthogonalize", normalise_kernel, grid_of(stream, ceil_div(squares.n, THREADS), 8), THREADS,
+           squares.n, static_cast<__nv_bfloat16 *>(a->iterate), static_cast<const __nv_bfloat16 *>(a->x),
+           static_cast<const double *>(a->sum));
+    for (int32_t step = 1; step <= a->steps; step++)
+        iterate(stream, a, step < a->steps ? a->iterate : a->y);
+}
+
+void cuda_muon_update(struct stream *stream, const struct muon_update_args *a)
+{
+    if (a->n > 0)
+        DISPATCH(a->param ? a->param_dtype : DTYPE_F32, muon_update, stream, a);
+}
