@@ -169,6 +169,16 @@ extern const int spec_num_foreign_names;
 /* The row of a name, or NULL. */
 const struct spec_foreign_name *spec_foreign_name_find(const char *name);
 
+/* The hint for an unknown key of a section ("": of the top level). */
+const char *spec_hint_unknown(struct spec_context *ctx, const char *section, const char *name);
+
+/* What to write where a section has a single value, as other trainers have it: `bf16: true`, `optimizer: adamw_torch`.
+ */
+const char *spec_hint_section(struct spec_context *ctx, const struct spec_key *key, const struct spec_node *node);
+
+/* What the value of a missing key is: its help, up to the first semicolon. */
+const char *spec_hint_missing(struct spec_context *ctx, const struct spec_key *key);
+
 /* The table of names as Markdown. */
 void spec_print_names(FILE *out);
 
