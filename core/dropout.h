@@ -23,7 +23,13 @@
 enum { DROPOUT_BLOCK = 8, DROPOUT_QUERIES = 2, DROPOUT_KEYS = 4 };
 
 /* Where a model drops. */
-enum dropout_kind { DROPOUT_EMBEDDING, DROPOUT_ATTENTION, DROPOUT_ATTENTION_OUTPUT, DROPOUT_MLP_OUTPUT };
+enum dropout_kind {
+    DROPOUT_EMBEDDING,
+    DROPOUT_ATTENTION,
+    DROPOUT_ATTENTION_OUTPUT,
+    DROPOUT_MLP_OUTPUT,
+    DROPOUT_POOLED
+};
 
 struct dropout {
     const uint64_t *tokens; /* device (M): numbers of the tokens */

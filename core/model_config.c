@@ -10,6 +10,7 @@
 
 #include "core/fsutil.h"
 #include "core/memory.h"
+#include "core/model_encoder.h"
 #include "core/model_layers.h"
 #include "core/model_rope.h"
 
@@ -48,6 +49,7 @@ static const struct family_facts FAMILIES[] = {
     [FAMILY_GRANITE] = {"granite", "GraniteForCausalLM",    32000, 4096, 11008, 32, 32,  0,   0,   2048, false, -1,     1e-6, {1e4, false, true}, NO_WINDOW},
     [FAMILY_SMOLLM3] = {"smollm3", "SmolLM3ForCausalLM",   128256, 2048, 11008, 36, 16,  4,   0,  32768, true,  128004, 1e-6, {2e6, false, true}, {WINDOW_NOPE, 0, true}},
     [FAMILY_OLMO2]   = {"olmo2", "Olmo2ForCausalLM",        50304, 4096, 11008, 32, 32,  0,   0,   2048, false, 1,      1e-5, {1e4, false, true}, NO_WINDOW},
+    [FAMILY_BERT]    = {"bert", "BertForMaskedLM",          30522,  768,  3072, 12, 12,  0,   0,    512, false, 0,     1e-12, {0},                NO_WINDOW},
 };
 #undef NO_WINDOW
 /* clang-format on */
@@ -80,7 +82,8 @@ const char *model_family_list(char *text, size_t size)
 
 enum { GPT2 = 1 << FAMILY_GPT2, LLAMA = 1 << FAMILY_LLAMA, MISTRAL = 1 << FAMILY_MISTRAL, QWEN2 = 1 << FAMILY_QWEN2 };
 enum { QWEN3 = 1 << FAMILY_QWEN3, PHI3 = 1 << FAMILY_PHI3, GRANITE = 1 << FAMILY_GRANITE };
-enum { SMOLLM3 = 1 << FAMILY_SMOLLM3, OLMO2 = 1 << FAMILY_OLMO2, ALL = (1 << FAMILY_COUNT) - 1, ROTARY = ALL & ~GPT2 };
+enum { SMOLLM3 = 1 << FAMILY_SMOLLM3, OLMO2 = 1 << FAMILY_OLMO2, BERT = 1 << FAMILY_BERT };
+enum { ALL = (1 << FAMILY_COUNT) - 1, CAUSAL = ALL & ~BERT, ROTARY = CAUSAL & ~GPT2 };
 
 /* Keys whose only supported value is `wanted` (JSON), or null, or absence. */
 static const struct refusal {
@@ -91,10 +94,13 @@ static const struct refusal {
 } REFUSALS[] = {
     {"quantization_config", ALL, "null", "use the model's unquantized weights"},
     {"is_encoder_decoder", ALL, "false", "ztrain trains decoders only"},
-    {"is_causal", ALL, "true", "ztrain trains causal models only"},
+    {"is_causal", CAUSAL, "true", "ztrain trains causal models only"},
+    {"is_causal", BERT, "false", "BERT looks both ways"},
+    {"is_decoder", BERT, "false", "BERT is trained as an encoder"},
+    {"position_embedding_type", BERT, "\"absolute\"", "positions are absolute in BERT"},
     {"per_layer_config", ALL, "null", "all blocks must be alike"},
     {"pruned_heads", ALL, "{}", "use the unpruned model"},
-    {"add_cross_attention", GPT2, "false", "ztrain trains decoders without cross-attention only"},
+    {"add_cross_attention", GPT2 | BERT, "false", "ztrain trains decoders without cross-attention only"},
     {"scale_attn_weights", GPT2, "true", "attention scores are always scaled by 1/sqrt(head size)"},
     {"scale_attn_by_inverse_layer_idx", GPT2, "false", "attention scores are not scaled by the layer's number"},
     {"use_mrope", ROTARY, "false", "multimodal RoPE is not supported"},
@@ -113,22 +119,22 @@ static const struct remark {
     /* keys that another of the families reads */
     {"attention_bias", MISTRAL | QWEN2 | PHI3, "false", NO_EFFECT},
     {"mlp_bias", MISTRAL | QWEN2 | QWEN3 | PHI3 | OLMO2, "false", NO_EFFECT},
-    {"sliding_window", GPT2 | LLAMA | GRANITE | OLMO2, "null", NO_EFFECT},
-    {"use_sliding_window", GPT2 | LLAMA | GRANITE | OLMO2, "false", NO_EFFECT},
+    {"sliding_window", BERT | GPT2 | LLAMA | GRANITE | OLMO2, "null", NO_EFFECT},
+    {"use_sliding_window", BERT | GPT2 | LLAMA | GRANITE | OLMO2, "false", NO_EFFECT},
     {"use_sliding_window", MISTRAL | PHI3, "true", NO_EFFECT},
     {"hidden_act", GPT2, "null", NO_EFFECT},
     {"intermediate_size", GPT2, "null", NO_EFFECT},
-    {"num_key_value_heads", GPT2, "null", NO_EFFECT},
-    {"head_dim", GPT2, "null", NO_EFFECT},
-    {"rope_theta", GPT2, "null", NO_EFFECT},
-    {"rope_scaling", GPT2, "null", NO_EFFECT},
-    {"rope_parameters", GPT2, "null", NO_EFFECT},
-    {"rms_norm_eps", GPT2, "null", NO_EFFECT},
-    {"activation_function", ROTARY, "null", NO_EFFECT},
-    {"n_inner", ROTARY, "null", NO_EFFECT},
-    {"layer_norm_epsilon", ROTARY, "null", NO_EFFECT},
+    {"num_key_value_heads", GPT2 | BERT, "null", NO_EFFECT},
+    {"head_dim", GPT2 | BERT, "null", NO_EFFECT},
+    {"rope_theta", GPT2 | BERT, "null", NO_EFFECT},
+    {"rope_scaling", GPT2 | BERT, "null", NO_EFFECT},
+    {"rope_parameters", GPT2 | BERT, "null", NO_EFFECT},
+    {"rms_norm_eps", GPT2 | BERT, "null", NO_EFFECT},
+    {"activation_function", ROTARY | BERT, "null", NO_EFFECT},
+    {"n_inner", ROTARY | BERT, "null", NO_EFFECT},
+    {"layer_norm_epsilon", ROTARY | BERT, "null", NO_EFFECT},
     /* keys with which other families change the mathematics */
-    {"layer_norm_eps", ALL, "null", NO_EFFECT},
+    {"layer_norm_eps", CAUSAL, "null", NO_EFFECT},
     {"attn_logit_softcapping", ALL, "null", NO_EFFECT},
     {"final_logit_softcapping", ALL, "null", NO_EFFECT},
     {"query_pre_attn_scalar", ALL, "null", NO_EFFECT},
@@ -183,6 +189,10 @@ static const struct dropout_key {
     {"attn_pdrop", GPT2, offsetof(struct dropout_rates, attention), 0.1},
     {"resid_pdrop", PHI3, offsetof(struct dropout_rates, residual), 0},
     {"attention_dropout", ROTARY, offsetof(struct dropout_rates, attention), 0},
+    {"hidden_dropout_prob", BERT, offsetof(struct dropout_rates, embedding), 0.1},
+    {"hidden_dropout_prob", BERT, offsetof(struct dropout_rates, residual), 0},
+    {"attention_probs_dropout_prob", BERT, offsetof(struct dropout_rates, attention), 0.1},
+    {"classifier_dropout", BERT, offsetof(struct dropout_rates, pooled), 0}, /* null: hidden_dropout_prob */
 };
 
 #define DROPOUT_NOTICE "dropout: config.json does not have "
@@ -207,6 +217,8 @@ static void read_dropout(struct config_reader *reader, struct model_desc *desc)
     }
     if (desc->family == FAMILY_PHI3)
         reader_get(reader, "embd_pdrop"); /* transformers does not use it */
+    if (!reader_get(reader, "classifier_dropout"))
+        desc->dropout.pooled = desc->pooler ? desc->dropout.residual : 0;
     if (*list)
         config_notice(desc,
                       DROPOUT_NOTICE "%s, so nothing is dropped there (transformers: 0.1); hint: model.dropout sets it",
@@ -239,7 +251,8 @@ bool model_family_classifies(enum model_family family)
     case FAMILY_QWEN2:
     case FAMILY_QWEN3:
     case FAMILY_PHI3:
-    case FAMILY_SMOLLM3: return true;
+    case FAMILY_SMOLLM3:
+    case FAMILY_BERT: return true;
     default: return false;
     }
 }
@@ -247,7 +260,7 @@ bool model_family_classifies(enum model_family family)
 /* The class of a family's classifier: "LlamaForCausalLM" gives "LlamaForSequenceClassification". */
 static void classifier_name(enum model_family family, char name[MODEL_CLASS_MAX])
 {
-    static const char *const ends[] = {"ForCausalLM", "LMHeadModel"};
+    static const char *const ends[] = {"ForCausalLM", "LMHeadModel", "ForMaskedLM"};
     const char *causal = FAMILIES[family].architecture;
     size_t length = strlen(causal);
     for (size_t i = 0; i < COUNT_OF(ends); i++)
@@ -295,8 +308,8 @@ static void read_num_labels(struct config_reader *reader, struct model_desc *des
 /* Families of encoders, which people use as classifiers. */
 static bool is_encoder(const char *type)
 {
-    static const char *const names[] = {"bert",       "roberta", "xlm-roberta", "distilbert", "albert",
-                                        "deberta-v2", "electra", "camembert",   "modernbert"};
+    static const char *const names[] = {"roberta",    "xlm-roberta", "distilbert", "albert",
+                                        "deberta-v2", "electra",     "camembert",  "modernbert"};
     for (size_t i = 0; i < COUNT_OF(names); i++)
         if (strcmp(type, names[i]) == 0)
             return true;
@@ -367,6 +380,8 @@ static void read_family(struct config_reader *reader, struct model_desc *desc)
         reader_fail(reader, STATUS_DATA, "architectures must be a list of names, not %s", reader_show(list, text));
     else if (is_classifier(desc->family, json_string_value(first)))
         read_num_labels(reader, desc);
+    else if (desc->family == FAMILY_BERT && model_encoder_is_base(json_string_value(first)))
+        return;
     else if (strcmp(json_string_value(first), FAMILIES[family].architecture) != 0)
         reader_fail(reader, STATUS_USAGE, "architectures %s is not supported with model_type '%s'; hint: %s is",
                     reader_show(list, text), type, FAMILIES[family].architecture);
@@ -398,7 +413,7 @@ static void read_sizes(struct config_reader *reader, struct model_desc *desc)
     desc->intermediate_size =
         gpt2 ? reader_int(reader, "n_inner", 4 * desc->hidden_size, 1, MAX_INTERMEDIATE)
              : reader_int(reader, "intermediate_size", facts->intermediate_size, 1, MAX_INTERMEDIATE);
-    if (gpt2) {
+    if (gpt2 || desc->family == FAMILY_BERT) {
         desc->num_kv_heads = desc->num_heads;
     } else {
         /* an explicit null means num_attention_heads; an absent key, the family's default */
@@ -421,7 +436,7 @@ static void read_sizes(struct config_reader *reader, struct model_desc *desc)
                     "num_attention_heads %" PRId64 " is not a multiple of num_key_value_heads %" PRId64 "%s", H,
                     desc->num_kv_heads,
                     reader_get(reader, "num_key_value_heads") ? "" : " (the default of this model_type)");
-    if (!gpt2 && desc->head_dim % 2 != 0)
+    if (1 << desc->family & ROTARY && desc->head_dim % 2 != 0)
         reader_fail(reader, STATUS_DATA, "head_dim is %" PRId64 ", but RoPE needs an even number", desc->head_dim);
     if (H * desc->head_dim > MAX_INTERMEDIATE)
         reader_fail(reader, STATUS_DATA, "%" PRId64 " heads of size %" PRId64 " are more than the supported %" PRId64,
@@ -467,8 +482,9 @@ static void read_padding(struct config_reader *reader, struct model_desc *desc)
         return;
     int64_t id = reader_int(reader, "pad_token_id", absent, -V, V - 1);
     desc->padding_token = id < 0 ? id + V : id;
-    config_notice(desc, "pad_token_id %" PRId64 "%s: its embedding is trained like the others", id,
-                  by_default ? " by default" : "");
+    if (!desc->bidirectional) /* an encoder's samples do not hold it */
+        config_notice(desc, "pad_token_id %" PRId64 "%s: its embedding is trained like the others", id,
+                      by_default ? " by default" : "");
 }
 
 static void read_gpt2(struct config_reader *reader, struct model_desc *desc)
@@ -542,11 +558,13 @@ static void read_parts(struct config_reader *reader, struct model_desc *desc)
     if (!desc->layers)
         return;
     check_tables(reader, desc);
-    read_dropout(reader, desc);
     if (desc->family == FAMILY_GPT2)
         read_gpt2(reader, desc);
+    else if (desc->family == FAMILY_BERT)
+        model_encoder_read(reader, FAMILIES[FAMILY_BERT].norm_eps, desc);
     else
         read_llama_family(reader, desc);
+    read_dropout(reader, desc);
     model_layers_read(reader, &FAMILIES[desc->family].layers, desc);
     read_padding(reader, desc);
     read_dtype(reader, desc);
@@ -569,7 +587,7 @@ static enum status read_config(const json_t *config, bool spec, const char *wher
     read_parts(&reader, desc);
     desc->tied = reader_bool(&reader, "tie_word_embeddings", FAMILIES[desc->family].tied);
     desc->initializer_range = reader_positive(&reader, "initializer_range", 0.02);
-    desc->tied = desc->tied && desc->num_labels == 0; /* a classifier's head is a separate matrix */
+    desc->tied = desc->tied && desc->num_labels == 0 && !desc->bidirectional; /* a classifier's head is its own */
     reader_check_spelling(&reader, desc);
     if (reader.status == STATUS_OK && !(desc->source = json_deep_copy(config)))
         reader_fail(&reader, STATUS_DEVICE, "out of memory for a copy of the configuration");

@@ -1,8 +1,8 @@
 /* model_config.h: a description of a model, in the names of Hugging Face's config.json.
  *
- * Families: GPT-2, and the Llama family (Llama, Mistral, Qwen2, Qwen3, Phi-3, Granite, SmolLM 3, OLMo 2). A feature
- * that a config asks for and ztrain does not have is refused (STATUS_USAGE) or noted (a line in `notices`), never
- * ignored. A damaged config.json is STATUS_DATA. */
+ * Families: GPT-2, the Llama family (Llama, Mistral, Qwen2, Qwen3, Phi-3, Granite, SmolLM 3, OLMo 2), and BERT, which
+ * looks both ways and is trained as a classifier only. A feature that a config asks for and ztrain does not have is
+ * refused (STATUS_USAGE) or noted (a line in `notices`), never ignored. A damaged config.json is STATUS_DATA. */
 #ifndef ZTRAIN_CORE_MODEL_CONFIG_H
 #define ZTRAIN_CORE_MODEL_CONFIG_H
 
@@ -28,15 +28,21 @@ enum model_family {
     FAMILY_GRANITE,
     FAMILY_SMOLLM3,
     FAMILY_OLMO2,
+    FAMILY_BERT,
     FAMILY_COUNT
 };
 enum model_task { TASK_CAUSAL_LM, TASK_SEQUENCE_CLASSIFICATION };
 enum norm_kind { NORM_LAYER, NORM_RMS };
-/* Where a block has its norms: on the input of attention and MLP, or on their output (OLMo 2). */
-enum norm_place { NORM_BEFORE, NORM_AFTER };
+/* Where a block has its norms: on the input of attention and MLP; on their output (OLMo 2); or on the sum of their
+ * input and output, so that the residual stream itself is normed and no norm is left for the end (BERT). */
+enum norm_place { NORM_BEFORE, NORM_AFTER, NORM_AFTER_RESIDUAL };
 /* RMSNorm of q and k before RoPE: of every head (Qwen3), or over all heads together (OLMo 2). */
 enum qk_norm_kind { QK_NORM_NONE, QK_NORM_HEADS, QK_NORM_PROJECTION };
-enum mlp_kind { MLP_GELU, /* gelu_new (tanh form), two matrices */ MLP_SWIGLU /* silu(gate) · up, three matrices */ };
+enum mlp_kind {
+    MLP_GELU,     /* gelu_new (tanh form), two matrices */
+    MLP_GELU_ERF, /* gelu (erf form), two matrices */
+    MLP_SWIGLU    /* silu(gate) · up, three matrices */
+};
 enum rope_kind { ROPE_NONE, /* learned positions instead */ ROPE_PLAIN, ROPE_LINEAR, ROPE_LLAMA3, ROPE_YARN };
 
 struct rope_desc {
@@ -58,9 +64,10 @@ struct layer_desc {
 
 /* Rates of dropout in training, 0 … 1; 0: none. */
 struct dropout_rates {
-    double embedding; /* GPT-2: of the sum of the embeddings */
+    double embedding; /* GPT-2: of the sum of the embeddings; BERT: of its norm */
     double attention; /* of the weights after the softmax */
-    double residual;  /* GPT-2: of the outputs of attention and MLP */
+    double residual;  /* GPT-2, BERT: of the outputs of attention and MLP */
+    double pooled;    /* BERT: of the pooler's output */
 };
 
 struct model_desc {
@@ -74,6 +81,11 @@ struct model_desc {
     int64_t head_dim;          /* D */
     int64_t rotary_dim;        /* the first elements of a head are turned by RoPE; even; 0: learned positions */
     int64_t max_positions;     /* P: longest sequence; rows of wpe where positions are learned */
+    int64_t num_types;         /* S: rows of the embedding of token types (segments); 0: there is none */
+    bool bidirectional;        /* attention sees all tokens of a sequence, not only those before */
+    bool embedding_norm;       /* the sum of the embeddings is normed */
+    bool pooler;               /* a classifier predicts from tanh of a matrix times the first token's state, and has
+                                * biases; else from the last token's state */
     enum norm_kind norm;
     enum norm_place norm_place;
     double norm_eps;
@@ -94,7 +106,8 @@ struct model_desc {
     bool scale_residual_init; /* GPT-2: c_proj weights ~ N(0, initializer_range / sqrt(2 L)) */
     bool has_torch_dtype;
     enum dtype torch_dtype;
-    int64_t num_labels; /* of a classifier (…ForSequenceClassification): rows of the head; 0: a causal language model */
+    int64_t num_labels; /* of a classifier (…ForSequenceClassification): rows of the head; 0: a language model, or a
+                         * model without a head */
     bool new_head;      /* model_desc_classify() made it a classifier: folders of this config have no head for it */
     struct dropout_rates dropout;
     int64_t padding_token;      /* Llama family's pad_token_id: its embedding starts as zeros; -1: none */
@@ -115,15 +128,18 @@ enum status model_desc_from_spec(const json_t *config, struct model_desc *desc, 
 void model_desc_release(struct model_desc *desc);
 
 /* Whether the family's classifier is supported: its class in transformers is the family's blocks and the matrix
- * `score`. */
+ * `score`, or BERT's. */
 bool model_family_classifies(enum model_family family);
-#define MODEL_CLASSIFYING_FAMILIES "gpt2, llama, mistral, qwen2, qwen3, phi3 and smollm3"
+#define MODEL_CLASSIFYING_FAMILIES "gpt2, llama, mistral, qwen2, qwen3, phi3, smollm3 and bert"
 
-/* Makes the description of a causal language model that of a classifier with num_labels labels, which are called
- * LABEL_0, LABEL_1, …: the head is the matrix `score`, untied, and the source gets the keys that transformers'
- * …ForSequenceClassification reads: architectures, id2label, label2id, and pad_token_id (by default the end-of-text
- * token; without one a notice). A classifier keeps its labels; num_labels must then be the same (STATUS_USAGE).
- * STATUS_USAGE as well for a family that does not classify. */
+/* STATUS_USAGE, with a hint, if the description cannot be trained as a causal language model: it looks both ways. */
+enum status model_desc_check_causal(const struct model_desc *desc, struct error *err);
+
+/* Makes the description of a language model that of a classifier with num_labels labels, which are called
+ * LABEL_0, LABEL_1, …: the head is the matrix `score` (BERT: `classifier`), untied, and the source gets the keys that
+ * transformers' …ForSequenceClassification reads: architectures, id2label, label2id, and pad_token_id (by default the
+ * end-of-text token; without one a notice). A classifier keeps its labels; num_labels must then be the same
+ * (STATUS_USAGE). STATUS_USAGE as well for a family that does not classify. */
 enum status model_desc_classify(struct model_desc *desc, int64_t num_labels, struct error *err);
 
 /* Gives a classifier the names of `id2label`. Names that the source has already must be the same, unless they are

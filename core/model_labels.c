@@ -42,7 +42,7 @@ int64_t model_desc_padding(const struct model_desc *desc)
 static void set_padding(struct model_desc *desc)
 {
     const json_t *end = json_object_get(desc->source, "eos_token_id");
-    if (model_desc_padding(desc) >= 0)
+    if (model_desc_padding(desc) >= 0 || desc->pooler) /* a pooler takes the first token */
         return;
     if (json_is_array(end))
         end = json_array_get(end, 0);
@@ -78,8 +78,18 @@ enum status model_desc_classify(struct model_desc *desc, int64_t num_labels, str
     set_names(desc, names);
     json_decref(names);
     set_padding(desc);
-    string_list_add(&desc->notices, "the head 'score' starts from random values (run.seed)");
+    string_list_add(&desc->notices, desc->pooler ? "the head 'classifier' starts from random values (run.seed)"
+                                                 : "the head 'score' starts from random values (run.seed)");
     return STATUS_OK;
+}
+
+enum status model_desc_check_causal(const struct model_desc *desc, struct error *err)
+{
+    if (!desc->bidirectional)
+        return STATUS_OK;
+    error_set(err, STATUS_USAGE, "model_type '%s' looks both ways, so it cannot be trained as a causal language model",
+              model_family_name(desc->family));
+    return error_hint(err, "model.task: sequence_classification trains it as a classifier");
 }
 
 enum status model_desc_name_labels(struct model_desc *desc, const json_t *id2label, struct error *err)

@@ -25,7 +25,8 @@ enum dim {
     DIM_F,
     DIM_W /* (H + 2 KV) D */,
     DIM_2F,
-    DIM_LABELS
+    DIM_LABELS,
+    DIM_S
 };
 
 enum presence {
@@ -133,6 +134,43 @@ static const struct tensor_rule LLAMA_BLOCK[] = {
     {ROLE_DOWN_B,         "mlp.down_proj.bias",                DIM_C,    DIM_1,    WITH_MLP_BIAS,  INIT_ZERO,    0},
 };
 
+static const struct tensor_rule BERT_EMBEDDING[] = {
+    /* role               name                                            rows   columns presence    init          trait */
+    {ROLE_WTE,            "bert.embeddings.word_embeddings.weight",       DIM_V, DIM_C,  ALWAYS,     INIT_NORMAL,  0},
+    {ROLE_WPE,            "bert.embeddings.position_embeddings.weight",   DIM_P, DIM_C,  ALWAYS,     INIT_NORMAL,  0},
+    {ROLE_WSE,            "bert.embeddings.token_type_embeddings.weight", DIM_S, DIM_C,  ALWAYS,     INIT_NORMAL,  0},
+    {ROLE_EMBED_NORM_W,   "bert.embeddings.LayerNorm.weight",             DIM_C, DIM_1,  ALWAYS,     INIT_ONE,     0},
+    {ROLE_EMBED_NORM_B,   "bert.embeddings.LayerNorm.bias",               DIM_C, DIM_1,  ALWAYS,     INIT_ZERO,    0},
+};
+
+static const struct tensor_rule BERT_BLOCK[] = {
+    /* role               name                                 rows      columns   presence        init          trait */
+    {ROLE_Q_W,            "attention.self.query.weight",       DIM_HD,   DIM_C,    ALWAYS,         INIT_NORMAL,  0},
+    {ROLE_K_W,            "attention.self.key.weight",         DIM_KVD,  DIM_C,    ALWAYS,         INIT_NORMAL,  JOINED},
+    {ROLE_V_W,            "attention.self.value.weight",       DIM_KVD,  DIM_C,    ALWAYS,         INIT_NORMAL,  JOINED},
+    {ROLE_Q_B,            "attention.self.query.bias",         DIM_HD,   DIM_1,    ALWAYS,         INIT_ZERO,    0},
+    {ROLE_K_B,            "attention.self.key.bias",           DIM_KVD,  DIM_1,    ALWAYS,         INIT_ZERO,    JOINED},
+    {ROLE_V_B,            "attention.self.value.bias",         DIM_KVD,  DIM_1,    ALWAYS,         INIT_ZERO,    JOINED},
+    {ROLE_O_W,            "attention.output.dense.weight",     DIM_C,    DIM_HD,   ALWAYS,         INIT_NORMAL,  RESIDUAL},
+    {ROLE_O_B,            "attention.output.dense.bias",       DIM_C,    DIM_1,    ALWAYS,         INIT_ZERO,    0},
+    {ROLE_POST1_W,        "attention.output.LayerNorm.weight", DIM_C,    DIM_1,    ALWAYS,         INIT_ONE,     0},
+    {ROLE_POST1_B,        "attention.output.LayerNorm.bias",   DIM_C,    DIM_1,    ALWAYS,         INIT_ZERO,    0},
+    {ROLE_UP_W,           "intermediate.dense.weight",         DIM_F,    DIM_C,    ALWAYS,         INIT_NORMAL,  0},
+    {ROLE_UP_B,           "intermediate.dense.bias",           DIM_F,    DIM_1,    ALWAYS,         INIT_ZERO,    0},
+    {ROLE_DOWN_W,         "output.dense.weight",               DIM_C,    DIM_F,    ALWAYS,         INIT_NORMAL,  RESIDUAL},
+    {ROLE_DOWN_B,         "output.dense.bias",                 DIM_C,    DIM_1,    ALWAYS,         INIT_ZERO,    0},
+    {ROLE_POST2_W,        "output.LayerNorm.weight",           DIM_C,    DIM_1,    ALWAYS,         INIT_ONE,     0},
+    {ROLE_POST2_B,        "output.LayerNorm.bias",             DIM_C,    DIM_1,    ALWAYS,         INIT_ZERO,    0},
+};
+
+static const struct tensor_rule BERT_HEAD[] = {
+    /* role               name                                 rows      columns   presence        init          trait */
+    {ROLE_POOLER_W,       "bert.pooler.dense.weight",          DIM_C,    DIM_C,    ALWAYS,         INIT_NORMAL,  0},
+    {ROLE_POOLER_B,       "bert.pooler.dense.bias",            DIM_C,    DIM_1,    ALWAYS,         INIT_ZERO,    0},
+    {ROLE_SCORE_W,        "classifier.weight",                 DIM_LABELS, DIM_C,  WITH_SCORE,     INIT_NORMAL,  0},
+    {ROLE_SCORE_B,        "classifier.bias",                   DIM_LABELS, DIM_1,  WITH_SCORE,     INIT_ZERO,    0},
+};
+
 static const struct tensor_rule LLAMA_HEAD[] = {
     /* role               name                                 rows      columns   presence        init          trait */
     {ROLE_FINAL_NORM_W,   "model.norm.weight",                 DIM_C,    DIM_1,    ALWAYS,         INIT_ONE,     0},
@@ -150,9 +188,16 @@ static const struct family_rules GPT2_RULES = {"transformer.h.%d.", RULES(GPT2_E
 static const struct family_rules LLAMA_RULES = {"model.layers.%d.", RULES(LLAMA_EMBEDDING), RULES(LLAMA_BLOCK),
                                                 RULES(LLAMA_HEAD)};
 
+static const struct family_rules BERT_RULES = {"bert.encoder.layer.%d.", RULES(BERT_EMBEDDING), RULES(BERT_BLOCK),
+                                               RULES(BERT_HEAD)};
+
 static const struct family_rules *rules_of(enum model_family family)
 {
-    return family == FAMILY_GPT2 ? &GPT2_RULES : &LLAMA_RULES;
+    switch (family) {
+    case FAMILY_GPT2: return &GPT2_RULES;
+    case FAMILY_BERT: return &BERT_RULES;
+    default: return &LLAMA_RULES;
+    }
 }
 
 static int64_t dim_value(const struct model_desc *desc, enum dim dim)
@@ -168,6 +213,7 @@ static int64_t dim_value(const struct model_desc *desc, enum dim dim)
     case DIM_D: return desc->head_dim;
     case DIM_F: return desc->intermediate_size;
     case DIM_LABELS: return desc->num_labels;
+    case DIM_S: return desc->num_types;
     case DIM_W: return (desc->num_heads + 2 * desc->num_kv_heads) * desc->head_dim;
     case DIM_2F: return 2 * desc->intermediate_size;
     }

@@ -22,10 +22,15 @@ enum { TENSOR_ALIGN = 64 }; /* elements: 128 bytes of bf16 */
 enum tensor_role {
     ROLE_WTE,          /* (V, C) */
     ROLE_WPE,          /* (P, C) */
+    ROLE_WSE,          /* (S, C): the embedding of token types */
+    ROLE_EMBED_NORM_W, /* (C) */
+    ROLE_EMBED_NORM_B, /* (C) */
     ROLE_NORM1_W,      /* (C) */
     ROLE_NORM1_B,      /* (C) */
-    ROLE_POST1_W,      /* (C): the norm of what attention adds */
-    ROLE_POST2_W,      /* (C): the norm of what the MLP adds */
+    ROLE_POST1_W,      /* (C): the norm of what attention adds, or of the residual stream after that */
+    ROLE_POST1_B,      /* (C) */
+    ROLE_POST2_W,      /* (C): the norm of what the MLP adds, or of the residual stream after that */
+    ROLE_POST2_B,      /* (C) */
     ROLE_QKV_W,        /* GPT-2's c_attn: (C, 3C); Phi-3's qkv_proj: ((H + 2 KV) D, C) */
     ROLE_QKV_B,        /* (3C) */
     ROLE_Q_W,          /* (H D, C); first of the fused group q, k, v */
@@ -49,7 +54,10 @@ enum tensor_role {
     ROLE_FINAL_NORM_W, /* (C) */
     ROLE_FINAL_NORM_B, /* (C) */
     ROLE_LM_HEAD,      /* (V, C); absent if tied, and in a classifier */
+    ROLE_POOLER_W,     /* (C, C) of the first token's state, before the head of a classifier */
+    ROLE_POOLER_B,     /* (C) */
     ROLE_SCORE_W,      /* (num_labels, C) the head of a classifier */
+    ROLE_SCORE_B,      /* (num_labels) */
     ROLE_COUNT
 };
 

@@ -16,6 +16,7 @@
 
 #include "core/fsutil.h"
 #include "core/io.h"
+#include "core/log.h"
 #include "core/string_list.h"
 
 #include <float.h>
@@ -26,7 +27,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { STAGING = 256 << 10, MAX_INDEX_BYTES = 64 << 20 };
+enum { STAGING = 256 << 10, MAX_INDEX_BYTES = 64 << 20, TENSOR_NAME_MAX = sizeof(((struct tensor_info *)0)->name) };
 
 static const char LM_HEAD[] = "lm_head.weight";
 static const char SINGLE_FILE[] = "model.safetensors", INDEX_FILE[] = "model.safetensors.index.json";
@@ -49,6 +50,8 @@ struct import {
     struct source tied_head; /* LM_HEAD of a tied model: the embedding, or the embedding again */
     json_t *weight_map;      /* of the index, or NULL */
     size_t seen;             /* tensors in the files, skipped ones included */
+    int left_out;            /* tensors of heads that the model does not have */
+    bool new_pooler;         /* the files have no pooler, and need none */
     int fd, open_file;       /* the file that is open for reading, -1: none */
     char open_path[FS_PATH_MAX];
     void *staging;
@@ -149,9 +152,17 @@ static bool ends_with(const char *name, const char *suffix)
     return n >= m && strcmp(name + n - m, suffix) == 0;
 }
 
+/* Whether a tensor is of a head of BERT's pretraining, which a new classifier does not have. */
+static bool is_pretraining_head(const struct model_desc *desc, const char *name)
+{
+    return desc->family == FAMILY_BERT && desc->new_head && strncmp(name, "cls.", 4) == 0;
+}
+
 /* Whether a tensor is a buffer and not a parameter. */
 static bool is_skipped(const struct model_desc *desc, const char *name)
 {
+    if (desc->family == FAMILY_BERT && ends_with(name, "embeddings.position_ids"))
+        return true;
     if (desc->family == FAMILY_GPT2 && (ends_with(name, ".attn.bias") || ends_with(name, ".attn.masked_bias")))
         return true;
     if (desc->num_labels > 0 && desc->new_head && strcmp(name, LM_HEAD) == 0) /* a classifier has another head */
@@ -159,20 +170,35 @@ static bool is_skipped(const struct model_desc *desc, const char *name)
     return ends_with(name, "rotary_emb.inv_freq");
 }
 
-/* Whether the tensor is the head of a classifier that starts from a language model's folder, which has none. */
-static bool starts_fresh(const struct model_desc *desc, const struct tensor_info *tensor)
+/* Whether the tensor is the head of a classifier that starts from a language model's folder, which has none; or the
+ * pooler, which a folder of BertForMaskedLM lacks. */
+static bool starts_fresh(const struct import *import, const struct tensor_info *tensor)
 {
-    return desc->new_head && tensor->role == ROLE_SCORE_W;
+    const bool pooler = tensor->role == ROLE_POOLER_W || tensor->role == ROLE_POOLER_B;
+    const bool head = tensor->role == ROLE_SCORE_W || tensor->role == ROLE_SCORE_B;
+    return import->desc->new_head && (head || (pooler && import->new_pooler));
 }
 
-/* The table's tensor for a name in a file; GPT-2's hub files lack the prefix. */
+/* A name's new ending in place of an old one; false: it has another ending, or is too long. */
+static bool exchange_end(const char *name, const char *old, const char *new, char out[TENSOR_NAME_MAX])
+{
+    int kept = (int)(strlen(name) - strlen(old));
+    return ends_with(name, old) && snprintf(out, TENSOR_NAME_MAX, "%.*s%s", kept, name, new) < TENSOR_NAME_MAX;
+}
+
+/* The table's tensor for a name in a file. GPT-2's hub files, and those of BertModel, lack the prefix; old files of
+ * BERT have other names in its norms. */
 static const struct tensor_info *find_tensor(const struct import *import, const char *name)
 {
+    char current[TENSOR_NAME_MAX], prefixed[TENSOR_NAME_MAX];
+    const bool bert = import->desc->family == FAMILY_BERT;
+    if (bert && (exchange_end(name, "LayerNorm.gamma", "LayerNorm.weight", current) ||
+                 exchange_end(name, "LayerNorm.beta", "LayerNorm.bias", current)))
+        name = current;
     const struct tensor_info *tensor = find_name(import, name);
-    if (tensor || import->desc->family != FAMILY_GPT2)
+    if (tensor || !(bert || import->desc->family == FAMILY_GPT2))
         return tensor;
-    char prefixed[sizeof tensor->name];
-    int n = snprintf(prefixed, sizeof prefixed, "transformer.%s", name);
+    int n = snprintf(prefixed, sizeof prefixed, "%s.%s", bert ? "bert" : "transformer", name);
     return n < (int)sizeof prefixed ? find_name(import, prefixed) : NULL;
 }
 
@@ -190,10 +216,14 @@ static enum status match_entry(struct import *import, int file, const char *path
     }
     if (is_skipped(import->desc, entry->name))
         return STATUS_OK;
+    if (is_pretraining_head(import->desc, entry->name)) {
+        import->left_out++;
+        return STATUS_OK;
+    }
     bool tied_head = import->desc->tied && strcmp(entry->name, LM_HEAD) == 0;
     const struct tensor_info *tensor =
         tied_head ? tensor_find(import->table, 0, ROLE_WTE) : find_tensor(import, entry->name);
-    if (!tensor || starts_fresh(import->desc, tensor)) {
+    if (!tensor || starts_fresh(import, tensor)) {
         error_set(err, STATUS_DATA, "%s: tensor '%.200s' is not part of this model", path, entry->name);
         return error_hint(err, "config.json must be that of the weights (model_type %s, %" PRId64 " layers)",
                           model_family_name(import->desc->family), import->desc->num_layers);
@@ -244,12 +274,32 @@ static void resolve_tied_head(struct import *import)
     }
 }
 
+/* A new classifier whose files have no tensor of the pooler gets a new one. */
+static void resolve_pooler(struct import *import)
+{
+    const int head = import->table->num_units - 1;
+    const struct tensor_info *pooler[] = {tensor_find(import->table, head, ROLE_POOLER_W),
+                                          tensor_find(import->table, head, ROLE_POOLER_B)};
+    import->new_pooler = import->desc->new_head && import->desc->pooler;
+    for (size_t i = 0; import->new_pooler && i < COUNT_OF(pooler); i++)
+        import->new_pooler = import->sources[pooler[i] - import->table->tensors].file < 0;
+}
+
+static void tell_differences(const struct import *import)
+{
+    if (import->left_out)
+        log_info("model: left out the heads of pretraining in '%s': %d tensor%s, cls.…", import->dir, import->left_out,
+                 import->left_out == 1 ? "" : "s");
+    if (import->new_pooler)
+        log_info("model: '%s' has no pooler: 'bert.pooler' starts from random values (run.seed)", import->dir);
+}
+
 static enum status check_complete(const struct import *import, struct error *err)
 {
     const struct tensor_info *first = NULL;
     int missing = 0;
     for (int i = 0; i < import->table->num_tensors; i++) {
-        if (import->sources[i].file < 0 && !starts_fresh(import->desc, &import->table->tensors[i])) {
+        if (import->sources[i].file < 0 && !starts_fresh(import, &import->table->tensors[i])) {
             first = first ? first : &import->table->tensors[i];
             missing++;
         }
@@ -372,7 +422,7 @@ static enum status read_unit(struct import *import, int unit, int64_t begin, int
         float *part = out + (from - begin);
         const struct source *source = &import->sources[i];
         filled = to;
-        if (starts_fresh(import->desc, tensor)) {
+        if (starts_fresh(import, tensor)) {
             tensor_init_range(import->table, i, import->seed, from - tensor->offset, to - from, part);
             continue;
         }
@@ -410,6 +460,9 @@ enum status huggingface_load(const char *dir, const struct model_desc *desc, con
     for (int file = 0; file < import.files.count; file++)
         TRY_END(match_file(&import, file, err));
     resolve_tied_head(&import);
+    resolve_pooler(&import);
+    if (rank == 0)
+        tell_differences(&import);
     TRY_END(check_complete(&import, err));
     for (int unit = 0; unit < table->num_units; unit++) {
         float *own;

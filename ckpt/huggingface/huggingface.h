@@ -12,7 +12,9 @@
  * files may lack the "transformer." prefix. The tensors rotary_emb.inv_freq, attn.bias and attn.masked_bias are
  * skipped. A tied model's lm_head.weight may replace the embedding, or repeat it. STATUS_DATA names a tensor that is
  * missing, extra, misshapen or truncated, or has a NaN or an infinity, and a tied head that is not the embedding. With
- * desc->new_head, lm_head.weight is skipped, and the classifier's head gets initial values that depend on `seed`. */
+ * desc->new_head, lm_head.weight is skipped, and the classifier's head gets initial values that depend on `seed`.
+ * BERT's files may lack the "bert." prefix and have LayerNorm.gamma and .beta; with new_head their heads of pretraining
+ * (cls.…) are left out, and a pooler that they lack gets initial values: rank 0 logs both. */
 enum status huggingface_load(const char *dir, const struct model_desc *desc, const struct tensor_table *table,
                              const struct shard_layout *layout, int rank, uint64_t seed, struct state_slices slices,
                              struct error *err);

@@ -27,7 +27,7 @@ static enum status apply_task(const struct run_spec *spec, struct model_desc *de
         return error_hint(err, "model.task: sequence_classification, or the folder of a language model");
     }
     if (spec->model.task == TASK_CAUSAL_LM)
-        return STATUS_OK;
+        return model_desc_check_causal(desc, err);
     if (num_labels == 0)
         num_labels = desc->num_labels;
     if (num_labels == 0)
@@ -57,9 +57,12 @@ enum status trainer_describe_model(const struct run_spec *spec, bool notices, st
     for (int i = 0; notices && i < desc->notices.count; i++)
         log_info("model: %s", desc->notices.items[i]);
     const struct dropout_rates *rates = &desc->dropout;
-    if (notices && (rates->embedding > 0 || rates->attention > 0 || rates->residual > 0))
-        log_info("model: dropout in training: embeddings %g, attention weights %g, residual branches %g",
-                 rates->embedding, rates->attention, rates->residual);
+    char pooled[48] = "";
+    if (desc->pooler)
+        snprintf(pooled, sizeof pooled, ", pooled output %g", rates->pooled);
+    if (notices && (rates->embedding > 0 || rates->attention > 0 || rates->residual > 0 || rates->pooled > 0))
+        log_info("model: dropout in training: embeddings %g, attention weights %g, residual branches %g%s",
+                 rates->embedding, rates->attention, rates->residual, pooled);
     if (spec->data.seq_length > desc->max_positions) {
         error_set(err, STATUS_USAGE, "data.seq_length %" PRId64 " is longer than the model's %" PRId64 " positions",
                   spec->data.seq_length, desc->max_positions);
@@ -81,6 +84,7 @@ static void configure_streams(struct trainer *t)
         .packing = spec->data.packing == SPEC_PACKING_CUT,
         .document_mask = spec->data.document_mask == SPEC_DOCUMENT_MASK_ON,
         .classification = t->desc.num_labels > 0,
+        .label_first = t->desc.pooler,
         .padding_token = model_desc_padding(&t->desc),
         .seed = spec->run.seed,
         .rank = t->rank,

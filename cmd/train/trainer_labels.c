@@ -25,6 +25,10 @@ static enum status check_labels(const struct trainer *t, const struct label_set 
                          "the data have %" PRId64 " labels, the model has %" PRId64
                          "; hint: set model.num_labels to %" PRId64 ", or check --label of scripts/tokenize.py",
                          classes, t->desc.num_labels, classes);
+    if (t->desc.num_types == 1 && label_set_pairs(labels) > 0)
+        return error_set(err, STATUS_DATA,
+                         "the data hold pairs of texts, but the model has one token type (type_vocab_size 1); hint: "
+                         "remove PREFIX.types, so that all tokens are of type 0");
     if (length > t->spec->data.seq_length)
         return error_set(err, STATUS_DATA,
                          "document %" PRId64 " of the data has %" PRId64 " tokens, more than data.seq_length %" PRId64

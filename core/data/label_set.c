@@ -17,7 +17,7 @@ struct label_set {
     int32_t *labels;     /* own (documents) */
     int32_t *first_text; /* own (documents) tokens before the first one of type 1 */
     json_t *names;       /* own, or NULL */
-    int64_t classes, longest, longest_document;
+    int64_t classes, longest, longest_document, pairs;
 };
 
 /* One shard while it is read. */
@@ -135,6 +135,7 @@ static enum status read_types(struct label_set *set, const struct token_set *tok
         int64_t first, length;
         TRY_END(token_set_document(tokens, shard->first + i, &first, &length, err));
         TRY_END(count_first(reader, first - first_token, length, &set->first_text[shard->first + i], err));
+        set->pairs += set->first_text[shard->first + i] < length;
     }
 end:
     io_close(reader->fd);
@@ -286,6 +287,11 @@ int64_t label_set_first_text(const struct label_set *set, int64_t document)
 {
     ASSERT(document >= 0 && document < set->documents);
     return set->first_text[document];
+}
+
+int64_t label_set_pairs(const struct label_set *set)
+{
+    return set->pairs;
 }
 
 int64_t label_set_classes(const struct label_set *set)

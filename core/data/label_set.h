@@ -30,6 +30,9 @@ int32_t label_set_label(const struct label_set *labels, int64_t document);
 /* Tokens of the document's first text; all of them if it is a single text. */
 int64_t label_set_first_text(const struct label_set *labels, int64_t document);
 
+/* Documents that have a second text. */
+int64_t label_set_pairs(const struct label_set *labels);
+
 /* The number of classes: that of the names, else the largest label + 1. */
 int64_t label_set_classes(const struct label_set *labels);
 

@@ -21,12 +21,15 @@ enum field_type {
     FIELD_WINDOWS,
     FIELD_ROPE_LAYERS,
     FIELD_ROTARY_DIM,
-    FIELD_SCALE
+    FIELD_SCALE,
+    FIELD_ACTIVATION,
+    FIELD_POSITIONS
 };
 
 /* clang-format off */
 static const struct field {
-    const char *key, *gpt2_key; /* in config.json; NULL: not a matter of this family */
+    const char *key, *gpt2_key; /* in config.json; NULL: not a matter of this family. Keys of BERT only are absent in
+                                 * the descriptions of others */
     enum field_type type;
     size_t offset; /* in struct model_desc */
 } FIELDS[] = {
@@ -40,7 +43,10 @@ static const struct field {
     FIELD("num_key_value_heads", NULL, INT, num_kv_heads),
     FIELD("head_dim", NULL, INT, head_dim),
     FIELD(NULL, "n_positions", INT, max_positions),
+    FIELD("max_position_embeddings", NULL, POSITIONS, max_positions),
     FIELD("rms_norm_eps", "layer_norm_epsilon", REAL, norm_eps),
+    FIELD("type_vocab_size", NULL, INT, num_types),
+    FIELD("hidden_act", NULL, ACTIVATION, mlp),
     FIELD("attention_bias", NULL, BOOL, qkv_bias),
     FIELD("mlp_bias", NULL, BOOL, mlp_bias),
     FIELD("tie_word_embeddings", "tie_word_embeddings", BOOL, tied),
@@ -104,6 +110,7 @@ static json_t *value_of(const struct model_desc *desc, const struct field *field
                                              [ROPE_LINEAR] = "linear",
                                              [ROPE_LLAMA3] = "llama3",
                                              [ROPE_YARN] = "yarn"};
+    static const char *const ACTIVATIONS[] = {[MLP_GELU] = "gelu_new", [MLP_GELU_ERF] = "gelu", [MLP_SWIGLU] = "silu"};
     const void *member = (const char *)desc + field->offset;
     switch (field->type) {
     case FIELD_FAMILY: return json_string(model_family_name(*(const enum model_family *)member));
@@ -111,6 +118,9 @@ static json_t *value_of(const struct model_desc *desc, const struct field *field
     case FIELD_REAL: return *(const double *)member != 0 ? json_real(*(const double *)member) : NULL;
     case FIELD_BOOL: return json_boolean(*(const bool *)member);
     case FIELD_ROPE_TYPE: return json_string(ROPE_TYPES[*(const enum rope_kind *)member]);
+    case FIELD_ACTIVATION: return json_string(ACTIVATIONS[*(const enum mlp_kind *)member]);
+    case FIELD_POSITIONS: /* the rows of an embedding, or only a limit */
+        return desc->rope.kind == ROPE_NONE ? json_integer(*(const int64_t *)member) : NULL;
     case FIELD_WINDOWS: return windows_of(desc);
     case FIELD_ROPE_LAYERS: return rope_layers_of(desc);
     /* these two follow from head_dim, unless the config says otherwise */

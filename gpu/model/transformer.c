@@ -26,12 +26,15 @@ static void fill_linear_shapes(const struct model_desc *desc, struct linear_shap
     shapes[LINEAR_UP] = (struct linear_shape){gated ? ROLE_GATE_W : ROLE_UP_W, gated ? ROLE_GATE_B : ROLE_UP_B,
                                               gated ? 2 * F : F, C, in_out};
     shapes[LINEAR_DOWN] = (struct linear_shape){ROLE_DOWN_W, ROLE_DOWN_B, C, F, in_out};
-    /* the token embedding is stored (V, C) in every family; no family has a bias here */
+    /* the token embedding is stored (V, C) in every family; no language model has a bias here */
     bool classifier = desc->num_labels > 0;
     shapes[LINEAR_HEAD] = (struct linear_shape){classifier   ? ROLE_SCORE_W
                                                 : desc->tied ? ROLE_WTE
                                                              : ROLE_LM_HEAD,
-                                                ROLE_COUNT, classifier ? desc->num_labels : desc->vocab_size, C, false};
+                                                classifier ? ROLE_SCORE_B : ROLE_COUNT,
+                                                classifier ? desc->num_labels : desc->vocab_size, C, false};
+    shapes[LINEAR_POOLER] =
+        (struct linear_shape){ROLE_POOLER_W, ROLE_POOLER_B, desc->pooler ? C : 0, desc->pooler ? C : 0, false};
 }
 
 double transformer_flops_per_token(const struct model_desc *desc, int64_t seq_length)
@@ -40,11 +43,12 @@ double transformer_flops_per_token(const struct model_desc *desc, int64_t seq_le
     fill_linear_shapes(desc, shapes);
     double parameters = 0;
     for (int i = 0; i < LINEAR_COUNT; i++) {
-        double times = i == LINEAR_HEAD ? 1 : (double)desc->num_layers;
+        bool once = i == LINEAR_POOLER || (i == LINEAR_HEAD && desc->pooler); /* for a sample, not for each token */
+        double times = once ? 1 / (double)seq_length : i == LINEAR_HEAD ? 1 : (double)desc->num_layers;
         parameters += times * (double)shapes[i].N * (double)shapes[i].K;
     }
     double attention = (double)desc->num_layers * (double)(desc->num_heads * desc->head_dim) * (double)seq_length;
-    return 6 * parameters + 6 * attention;
+    return 6 * parameters + (desc->bidirectional ? 12 : 6) * attention;
 }
 
 /* Finds where each role's tensor starts in its unit. All blocks have the layout of block 1. */
@@ -115,7 +119,8 @@ enum status transformer_new(const struct transformer_config *config, struct devi
     t->R = desc->rotary_dim;
     t->W = (t->H + 2 * t->KV) * t->D;
     t->qk_norm = desc->qk_norm != QK_NORM_NONE;
-    t->norms_after = desc->norm_place == NORM_AFTER;
+    t->norms_after = desc->norm_place != NORM_BEFORE;
+    t->post_norm = desc->norm_place == NORM_AFTER_RESIDUAL;
     t->eps = (float)desc->norm_eps;
     t->blocks = blocks;
     t->inputs = inputs;
@@ -159,11 +164,15 @@ void transformer_load(struct transformer *t, int number, struct batch *batch, st
         stream_copy(stream, input->targets, batch->targets, bytes);
         stream_copy(stream, input->positions, batch->positions, bytes);
         stream_copy(stream, input->seq_start, batch->seq_start, ((size_t)batch->num_seqs + 1) * sizeof(int32_t));
+        ASSERT(!input->types || batch->types || !batch->tokens); /* a plan has no data */
+        if (input->types)
+            stream_copy(stream, input->types, batch->types, bytes);
     }
     if (batch->num_tokens > 0 && input->numbers && batch->numbers)
         stream_copy(stream, input->numbers, batch->numbers, (size_t)batch->num_tokens * sizeof *input->numbers);
     batch->numbers = batch->numbers ? input->numbers : NULL;
     batch->tokens = input->tokens;
+    batch->types = input->types;
     batch->targets = input->targets;
     batch->positions = input->positions;
     batch->seq_start = input->seq_start;
@@ -211,7 +220,7 @@ enum status transformer_train(struct transformer *t, const struct batch *batch, 
     stopwatch_mark(t->stopwatch, stream, STOPWATCH_NO_LANE);
     trace_begin("forward");
     pass_start(&pass, batch);
-    ASSERT(!transformer_drops(t) || pass.batch.numbers || pass.M == 0);
+    ASSERT(!transformer_drops(t) || pass.batch.numbers || pass.M == 0 || !batch->tokens); /* a plan has no data */
     TRY(body_forward(&pass, PASS_FORWARD));
     trace_end();
     stopwatch_mark(t->stopwatch, stream, LANE_FORWARD);

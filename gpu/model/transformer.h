@@ -1,5 +1,5 @@
-/* transformer.h: GPT-2 and the Llama family over the op table, forward and backward, on any device and at any ZeRO
- * stage. */
+/* transformer.h: GPT-2, the Llama family and BERT over the op table, forward and backward, on any device and at any
+ * ZeRO stage. */
 #ifndef ZTRAIN_GPU_MODEL_TRANSFORMER_H
 #define ZTRAIN_GPU_MODEL_TRANSFORMER_H
 
@@ -76,7 +76,8 @@ enum status transformer_evaluate(struct transformer *transformer, const struct b
 void transformer_times(struct transformer *transformer, double *forward, double *backward);
 
 /* FLOPs per token in training, forward and backward, as in the formula of MFU: 6 · matmul parameters + 6 · layers · H ·
- * D · T (causal). The head counts as a matmul even if it is tied; the embedding does not. */
+ * D · T (causal; twice that if attention looks both ways). The head counts as a matmul even if it is tied; the
+ * embedding does not. A pooler and the head after it count once for the seq_length tokens of a sample. */
 double transformer_flops_per_token(const struct model_desc *desc, int64_t seq_length);
 
 #endif

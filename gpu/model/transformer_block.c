@@ -4,6 +4,9 @@
  *     res1, delta ─► + ─► res2 ─► norm2 ─► up + GELU, or gate | up + SwiGLU ─► down ─► delta
  *
  * With norms after (OLMo 2) there is no norm1 and no norm2, and o and down write out1 and out2, whose norms are delta.
+ * With norms after the residual (BERT) the stream itself is normed, and a block leaves its input to the next one:
+ *
+ *     res1, delta ─► + ─► out1 ─► norm ─► res2        res2, delta ─► + ─► out2 ─► norm ─► res1 of the next block
  *
  * A norm and the residual add before it are one op, so a block ends with res2 and delta apart; the next block's first
  * norm, or the final norm, adds them. Backward runs in the opposite order on dres, the gradient of the residual stream:
@@ -29,15 +32,23 @@ static const struct layer_desc *layer_of(const struct transformer *t, const stru
     return &t->config.desc->layers[b - t->blocks];
 }
 
-/* The norms of what attention and the MLP add, where the norms come after them. */
+/* The norms of what attention and the MLP add, or of the residual stream after that, where norms come after them. */
 static struct norm first_post_norm(const struct transformer *t, const struct block_buffers *b)
 {
-    return (struct norm){ROLE_POST1_W, ROLE_COUNT, b->out1, t->delta, NULL, b->post1};
+    return (struct norm){ROLE_POST1_W,  ROLE_POST1_B, b->out1, t->post_norm ? b->res2 : t->delta,
+                         b->post1_mean, b->post1};
 }
 
 static struct norm second_post_norm(const struct transformer *t, const struct block_buffers *b)
 {
-    return (struct norm){ROLE_POST2_W, ROLE_COUNT, b->out2, t->delta, NULL, b->post2};
+    return (struct norm){ROLE_POST2_W, ROLE_POST2_B, b->out2, t->delta, b->post2_mean, b->post2};
+}
+
+/* Where a block with norms after the residual leaves the stream: the next block's input, or the head's. */
+static void *stream_after(const struct transformer *t, const struct block_buffers *b)
+{
+    const int64_t next = b - t->blocks + 1;
+    return next < t->L ? t->blocks[next].res1 : t->final_norm;
 }
 
 /* The inputs of attention and of the MLP. */
@@ -178,6 +189,7 @@ struct attention_bwd_args attention_bwd_sizes(const struct transformer *t, int64
         .window = t->config.desc->layers[block].window,
         .num_seqs = num_seqs,
         .max_seq = max_seq,
+        .bidirectional = t->config.desc->bidirectional,
     };
 }
 
@@ -255,7 +267,7 @@ static void attention_backward(const struct pass *pass, const struct unit *unit,
 
 bool block_runs_up_again(const struct transformer *t)
 {
-    return t->config.desc->mlp == MLP_GELU;
+    return t->config.desc->mlp != MLP_SWIGLU;
 }
 
 /* From inner (M, 2F) to hidden (M, F). */
@@ -276,7 +288,7 @@ static void swiglu_forward(const struct pass *pass, const struct block_buffers *
 static void mlp_forward(const struct pass *pass, const struct unit *unit, const struct block_buffers *b)
 {
     const struct transformer *t = pass->transformer;
-    if (t->config.desc->mlp == MLP_GELU) {
+    if (t->config.desc->mlp != MLP_SWIGLU) {
         linear_forward(pass, unit, LINEAR_UP, b->hidden, mlp_input(t, b), b->inner);
         return;
     }
@@ -289,7 +301,7 @@ static void mlp_backward(const struct pass *pass, const struct unit *unit, const
                          const void *dy, void *dx)
 {
     const struct transformer *t = pass->transformer;
-    if (t->config.desc->mlp == MLP_GELU) {
+    if (t->config.desc->mlp != MLP_SWIGLU) {
         linear_backward(pass, unit, LINEAR_DOWN, t->wide, dy, b->hidden, b->inner);
         linear_backward(pass, unit, LINEAR_UP, dx, t->wide, mlp_input(t, b), NULL);
         return;
@@ -312,7 +324,11 @@ static void block_inside(const struct pass *pass, const struct unit *unit, const
 {
     const struct transformer *t = pass->transformer;
     attention_forward(pass, unit, b);
-    if (t->norms_after) {
+    if (t->post_norm) {
+        linear_forward(pass, unit, LINEAR_O, t->delta, b->att, NULL);
+        drop(pass, DROPOUT_ATTENTION_OUTPUT, unit->index, t->delta, t->delta);
+        norm_forward(pass, unit, first_post_norm(t, b), b->res1, t->delta);
+    } else if (t->norms_after) {
         linear_forward(pass, unit, LINEAR_O, b->out1, b->att, NULL);
         norm_forward(pass, unit, first_post_norm(t, b), NULL, NULL);
         drop(pass, DROPOUT_ATTENTION_OUTPUT, unit->index, t->delta, t->delta);
@@ -323,6 +339,17 @@ static void block_inside(const struct pass *pass, const struct unit *unit, const
         norm_forward(pass, unit, second_norm(b), b->res1, t->delta);
     }
     mlp_forward(pass, unit, b);
+}
+
+/* The end of a block with norms after the residual: from hidden to `out`, the stream after the block. */
+static void post_norm_end(const struct pass *pass, const struct unit *unit, const struct block_buffers *b, void *out)
+{
+    const struct transformer *t = pass->transformer;
+    struct norm norm = second_post_norm(t, b);
+    norm.y = out;
+    linear_forward(pass, unit, LINEAR_DOWN, t->delta, b->hidden, NULL);
+    drop(pass, DROPOUT_MLP_OUTPUT, unit->index, t->delta, t->delta);
+    norm_forward(pass, unit, norm, b->res2, t->delta);
 }
 
 /* From hidden to delta, what the MLP adds, before dropout: backward, which repeats this, has no use for delta. */
@@ -345,7 +372,9 @@ static void compute_again(const struct pass *pass, const struct unit *unit, cons
         norm_forward(pass, unit, first_norm(b), NULL, NULL);
     if (policy == RECOMPUTE_BLOCK) {
         block_inside(pass, unit, b);
-        if (t->norms_after)
+        if (t->post_norm) /* the next block's input is there no more: nothing reads `wide` yet */
+            post_norm_end(pass, unit, b, t->wide);
+        else if (t->norms_after)
             block_end(pass, unit, b);
         return;
     }
@@ -387,15 +416,22 @@ static const void *branch_gradient(const struct pass *pass, const struct unit *u
     const struct transformer *t = pass->transformer;
     if (!t->norms_after)
         return drop(pass, kind, unit->index, scratch, scaled_gradient(pass));
+    if (t->post_norm) { /* dbranch is the gradient of the sum: of the stream before and of the branch */
+        norm_backward(pass, unit, post, t->dbranch, t->dres, NULL);
+        return drop(pass, kind, unit->index, scratch, t->dbranch);
+    }
     norm_backward(pass, unit, post, t->dbranch, drop(pass, kind, unit->index, scratch, t->dres), NULL);
     return t->dbranch;
 }
 
-/* Adds the gradient in delta, of the input of attention or MLP, to dres: through `norm`, if that comes before them. */
+/* Adds the gradient in delta, of the input of attention or MLP, to that of the residual stream, for dres: through
+ * `norm`, if that comes before them. */
 static void add_input_gradient(const struct pass *pass, const struct unit *unit, struct norm norm)
 {
     const struct transformer *t = pass->transformer;
-    if (t->norms_after)
+    if (t->post_norm)
+        add_rows(pass, t->dres, t->dbranch, t->delta);
+    else if (t->norms_after)
         add_rows(pass, t->dres, t->dres, t->delta);
     else
         norm_backward(pass, unit, norm, t->dres, t->delta, t->dres);
@@ -407,6 +443,8 @@ static void block_start(const struct pass *pass, const struct unit *unit, int64_
     const struct transformer *t = pass->transformer;
     const struct block_buffers *b = &t->blocks[block];
     const void *before = block > 0 ? t->blocks[block - 1].res2 : NULL, *delta = block > 0 ? t->delta : NULL;
+    if (t->post_norm) /* the block before has written it */
+        return;
     if (!t->norms_after)
         norm_forward(pass, unit, first_norm(b), before, delta);
     else if (block > 0)
@@ -432,8 +470,12 @@ enum status block_forward(const struct pass *pass, int64_t block, enum param_pas
         block_inside(pass, &unit, b);
         if (verbs && kind == PASS_FORWARD)
             verbs->keep(verbs->self, block, b->res1, input_bytes(pass), pass->stream);
-        block_end(pass, &unit, b);
-        drop(pass, DROPOUT_MLP_OUTPUT, unit.index, t->delta, t->delta);
+        if (t->post_norm) { /* after keep: the next block's input may lie where one was that leaves */
+            post_norm_end(pass, &unit, b, stream_after(t, b));
+        } else {
+            block_end(pass, &unit, b);
+            drop(pass, DROPOUT_MLP_OUTPUT, unit.index, t->delta, t->delta);
+        }
     }
     unit_release(pass, &unit);
     return STATUS_OK;

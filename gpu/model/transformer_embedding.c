@@ -2,6 +2,24 @@
 
 #include "gpu/model/transformer_layers.h"
 
+static struct norm embedding_norm(const struct transformer *t)
+{
+    return (struct norm){ROLE_EMBED_NORM_W, ROLE_EMBED_NORM_B, t->embedded,
+                         t->blocks[0].res1, t->embedded_mean,  t->embedded_rstd};
+}
+
+/* Keeps the weight of the norm for backward. */
+static void keep_norm_weight(const struct pass *pass, const struct unit *unit)
+{
+    const struct transformer *t = pass->transformer;
+    struct cast_args args = {.dst_dtype = t->dtype,
+                             .src_dtype = t->dtype,
+                             .n = t->C,
+                             .dst = t->embedding_norm_weight,
+                             .src = unit_param(t, unit, ROLE_EMBED_NORM_W)};
+    t->device->ops->cast(pass->stream, &args);
+}
+
 enum status embedding_forward(const struct pass *pass, enum param_pass kind)
 {
     const struct transformer *t = pass->transformer;
@@ -12,15 +30,21 @@ enum status embedding_forward(const struct pass *pass, enum param_pass kind)
             .dtype = t->dtype,
             .M = pass->M,
             .C = t->C,
-            .out = t->blocks[0].res1,
+            .out = t->embedded ? t->embedded : t->blocks[0].res1,
             .tokens = pass->batch.tokens,
             .positions = pass->batch.positions,
             .wte = unit_param(t, &unit, ROLE_WTE),
             .wpe = unit_param(t, &unit, ROLE_WPE),
             .scale = (float)t->config.desc->embedding_multiplier,
+            .types = pass->batch.types,
+            .wse = unit_param(t, &unit, ROLE_WSE),
         };
         t->device->ops->embedding_fwd(pass->stream, &args);
-        drop(pass, DROPOUT_EMBEDDING, 0, args.out, args.out);
+        if (t->embedded)
+            norm_forward(pass, &unit, embedding_norm(t), NULL, NULL);
+        if (t->embedding_norm_weight)
+            keep_norm_weight(pass, &unit);
+        drop(pass, DROPOUT_EMBEDDING, 0, t->blocks[0].res1, t->blocks[0].res1);
     }
     unit_release(pass, &unit);
     return STATUS_OK;
@@ -32,6 +56,11 @@ enum status embedding_backward(const struct pass *pass)
     struct unit unit = {.index = 0, .kind = PASS_BACKWARD};
     TRY(unit_grads(pass, &unit));
     if (pass->M > 0) {
+        const void *dout = drop(pass, DROPOUT_EMBEDDING, 0, t->dres, t->dres);
+        if (t->embedded) {
+            norm_backward_with(pass, &unit, embedding_norm(t), t->embedding_norm_weight, t->dbranch, dout);
+            dout = t->dbranch;
+        }
         struct embedding_bwd_args args = {
             .dtype = t->dtype,
             .M = pass->M,
@@ -42,10 +71,14 @@ enum status embedding_backward(const struct pass *pass)
             .dwpe = unit_grad(t, &unit, ROLE_WPE),
             .accumulate_wte = unit.accumulate || t->config.desc->tied,
             .accumulate_wpe = unit.accumulate,
-            .dout = drop(pass, DROPOUT_EMBEDDING, 0, t->dres, t->dres),
+            .dout = dout,
             .tokens = pass->batch.tokens,
             .positions = pass->batch.positions,
             .scale = (float)t->config.desc->embedding_multiplier,
+            .S = t->config.desc->num_types,
+            .types = pass->batch.types,
+            .dwse = unit_grad(t, &unit, ROLE_WSE),
+            .accumulate_wse = unit.accumulate,
         };
         t->device->ops->embedding_bwd(pass->stream, &args);
     }

@@ -1,4 +1,4 @@
-/* transformer_head.c: final norm, logits and loss.
+/* transformer_head.c: final norm, pooler, logits and loss.
  *
  * Logits exist for `chunk` rows at a time, in fp32 or in the type of the activations. In training, each chunk goes
  * forward and backward before the next one:
@@ -7,7 +7,12 @@
  *                                                       └──► gradient of the rows, over final_norm's rows
  *
  * so that the head's parameters are acquired once. The matrix of a tied head is the token embedding of unit 0, which is
- * acquired together with the head; the head writes its gradient first, and the embedding adds to it at the end. */
+ * acquired together with the head; the head writes its gradient first, and the embedding adds to it at the end.
+ *
+ * With norms after the residual (BERT) there is no final norm: final_norm is the last block's output, and the gradient
+ * of its rows goes to dres. A pooler stands between them and the logits: rows ─► matrix ─► tanh ─► dropout. It computes
+ * all rows, although only the first token of a sample has a target: the gradients of the others are 0, and the rows
+ * cost a twelfth of what one block's matrices do. */
 #include "gpu/model/transformer_head.h"
 
 #include "gpu/model/transformer_layers.h"
@@ -47,7 +52,8 @@ static struct norm final_norm(const struct transformer *t)
 static void final_norm_forward(const struct pass *pass, const struct unit *unit)
 {
     const struct transformer *t = pass->transformer;
-    norm_forward(pass, unit, final_norm(t), t->blocks[t->L - 1].res2, t->delta);
+    if (!t->post_norm)
+        norm_forward(pass, unit, final_norm(t), t->blocks[t->L - 1].res2, t->delta);
 }
 
 /* Elements of dt between the rows of dlogits, which lie over the logits. */
@@ -80,11 +86,58 @@ struct linear_bwd_input_args head_bwd_input_args(const struct transformer *t, co
     return args;
 }
 
-/* Computes the logits of rows [first, first + rows) and their loss; with `gradient`, writes dlogits over them. */
-static void chunk_forward(const struct pass *pass, const struct unit *unit, int64_t first, int64_t rows, bool gradient)
+/* Drops from x (rows, C) to y, which may be x: the pooler's output of rows from `first` on, or its gradient. Returns y;
+ * x where nothing is dropped. */
+static void *drop_pooled(const struct pass *pass, int64_t first, int64_t rows, void *y, void *x)
 {
     const struct transformer *t = pass->transformer;
-    struct linear_fwd_args logits = head_fwd_args(t, unit, rows, row_at(t, t->final_norm, first, t->C));
+    struct dropout_args args = {
+        .dtype = t->dtype, .M = rows, .C = t->C, .y = y, .x = x, .dropout = dropout_at(pass, DROPOUT_POOLED, t->L + 1)};
+    if (!args.dropout.threshold)
+        return x;
+    if (args.dropout.tokens) /* a plan has none */
+        args.dropout.tokens += first;
+    t->device->ops->dropout(pass->stream, &args);
+    return y;
+}
+
+/* The input of the head's matrix for rows [first, first + rows): the pooler's output, if there is a pooler. */
+static const void *pooler_forward(const struct pass *pass, const struct unit *unit, int64_t first, int64_t rows)
+{
+    const struct transformer *t = pass->transformer;
+    void *normed = row_at(t, t->final_norm, first, t->C);
+    if (!t->pooled)
+        return normed;
+    struct linear_fwd_args product = linear_fwd_args(t, unit, LINEAR_POOLER, rows, t->pooled, normed, NULL);
+    t->device->ops->linear_fwd(pass->stream, &product);
+    struct tanh_fwd_args curve = {.dtype = t->dtype, .n = rows * t->C, .y = t->pooled, .x = t->pooled};
+    t->device->ops->tanh_fwd(pass->stream, &curve);
+    return drop_pooled(pass, first, rows, t->kept, t->pooled);
+}
+
+/* From the gradient of the pooler's output in `kept`, which it overwrites, to that of its input, `dx`. */
+static void pooler_backward(const struct pass *pass, const struct unit *unit, int64_t first, int64_t rows, void *dx)
+{
+    const struct transformer *t = pass->transformer;
+    drop_pooled(pass, first, rows, t->kept, t->kept);
+    struct tanh_bwd_args curve = {.dtype = t->dtype, .n = rows * t->C, .dx = t->kept, .dy = t->kept, .y = t->pooled};
+    t->device->ops->tanh_bwd(pass->stream, &curve);
+    struct linear_bwd_weight_args weight =
+        linear_bwd_weight_args(t, unit, LINEAR_POOLER, rows, t->kept, row_at(t, t->final_norm, first, t->C));
+    weight.accumulate = unit->accumulate || first > 0;
+    t->device->ops->linear_bwd_weight(pass->stream, &weight);
+    struct linear_bwd_input_args input = linear_bwd_input_args(t, unit, LINEAR_POOLER, rows, dx, t->kept, NULL);
+    t->device->ops->linear_bwd_input(pass->stream, &input);
+}
+
+/* Computes the logits of rows [first, first + rows) and their loss; with `gradient`, writes dlogits over them. Returns
+ * the input of the head's matrix. */
+static const void *chunk_forward(const struct pass *pass, const struct unit *unit, int64_t first, int64_t rows,
+                                 bool gradient)
+{
+    const struct transformer *t = pass->transformer;
+    const void *x = pooler_forward(pass, unit, first, rows);
+    struct linear_fwd_args logits = head_fwd_args(t, unit, rows, x);
     t->device->ops->linear_fwd(pass->stream, &logits);
     struct cross_entropy_args loss = {
         .dtype = t->dtype,
@@ -104,17 +157,21 @@ static void chunk_forward(const struct pass *pass, const struct unit *unit, int6
         .loss_sum = pass->loss_sum,
     };
     t->device->ops->cross_entropy(pass->stream, &loss);
+    return x;
 }
 
-static void chunk_backward(const struct pass *pass, const struct unit *unit, int64_t first, int64_t rows)
+/* x: what chunk_forward() returned. */
+static void chunk_backward(const struct pass *pass, const struct unit *unit, int64_t first, int64_t rows, const void *x)
 {
     const struct transformer *t = pass->transformer;
-    void *normed = row_at(t, t->final_norm, first, t->C);
-    struct linear_bwd_weight_args weight = head_bwd_weight_args(t, unit, rows, normed);
+    void *dx = row_at(t, t->post_norm ? t->dres : t->final_norm, first, t->C);
+    struct linear_bwd_weight_args weight = head_bwd_weight_args(t, unit, rows, x);
     weight.accumulate = unit->accumulate || first > 0;
     t->device->ops->linear_bwd_weight(pass->stream, &weight);
-    struct linear_bwd_input_args input = head_bwd_input_args(t, unit, rows, normed);
+    struct linear_bwd_input_args input = head_bwd_input_args(t, unit, rows, t->pooled ? t->kept : dx);
     t->device->ops->linear_bwd_input(pass->stream, &input);
+    if (t->pooled)
+        pooler_backward(pass, unit, first, rows, dx);
 }
 
 static int64_t chunk_rows(const struct pass *pass, int64_t first)
@@ -162,12 +219,12 @@ enum status head_train(const struct pass *pass)
         final_norm_forward(pass, &units.norm);
     for (int64_t first = 0; first < pass->M; first += t->chunk) {
         int64_t rows = chunk_rows(pass, first);
-        chunk_forward(pass, units.matrix, first, rows, true);
+        const void *x = chunk_forward(pass, units.matrix, first, rows, true);
         stopwatch_mark(t->stopwatch, pass->stream, LANE_FORWARD);
-        chunk_backward(pass, units.matrix, first, rows);
+        chunk_backward(pass, units.matrix, first, rows, x);
         stopwatch_mark(t->stopwatch, pass->stream, LANE_BACKWARD);
     }
-    if (pass->M > 0)
+    if (pass->M > 0 && !t->post_norm)
         norm_backward(pass, &units.norm, final_norm(t), t->dres, t->final_norm, NULL);
     head_release(pass, &units);
     return unit_ready(pass, &units.norm);

@@ -17,6 +17,7 @@ struct linear_fwd_args linear_fwd_args(const struct transformer *t, const struct
         .bias = unit_param(t, unit, linear->bias),
         .gelu = aux != NULL,
         .aux = aux,
+        .gelu_erf = aux && t->config.desc->mlp == MLP_GELU_ERF,
     };
 }
 
@@ -53,6 +54,7 @@ struct linear_bwd_input_args linear_bwd_input_args(const struct transformer *t, 
         .dy = dy,
         .w = unit_param(t, unit, linear->weight),
         .gelu_aux = gelu_aux,
+        .gelu_erf = gelu_aux && t->config.desc->mlp == MLP_GELU_ERF,
     };
 }
 
@@ -79,6 +81,7 @@ struct dropout dropout_at(const struct pass *pass, enum dropout_kind kind, int64
     const struct transformer_config *config = &pass->transformer->config;
     const double rate = kind == DROPOUT_EMBEDDING   ? config->dropout.embedding
                         : kind == DROPOUT_ATTENTION ? config->dropout.attention
+                        : kind == DROPOUT_POOLED    ? config->dropout.pooled
                                                     : config->dropout.residual;
     struct dropout dropout = dropout_of(pass->training ? rate : 0, config->dropout_seed, kind, layer);
     dropout.tokens = pass->batch.numbers;
@@ -118,8 +121,8 @@ void norm_forward(const struct pass *pass, const struct unit *unit, struct norm 
     t->device->ops->norm_fwd(pass->stream, &args);
 }
 
-void norm_backward(const struct pass *pass, const struct unit *unit, struct norm norm, void *dx, const void *dy,
-                   const void *dres)
+static void norm_gradients(const struct pass *pass, const struct unit *unit, struct norm norm, const void *weight,
+                           void *dx, const void *dy, const void *dres)
 {
     const struct transformer *t = pass->transformer;
     struct norm_bwd_args args = {
@@ -131,7 +134,7 @@ void norm_backward(const struct pass *pass, const struct unit *unit, struct norm
         .dres = dres,
         .dy = dy,
         .x = norm.res,
-        .weight = unit_param(t, unit, norm.weight),
+        .weight = weight,
         .mean = norm.mean,
         .rstd = norm.rstd,
         .dweight = unit_grad(t, unit, norm.weight),
@@ -139,4 +142,16 @@ void norm_backward(const struct pass *pass, const struct unit *unit, struct norm
         .accumulate = unit->accumulate,
     };
     t->device->ops->norm_bwd(pass->stream, &args);
+}
+
+void norm_backward(const struct pass *pass, const struct unit *unit, struct norm norm, void *dx, const void *dy,
+                   const void *dres)
+{
+    norm_gradients(pass, unit, norm, unit_param(pass->transformer, unit, norm.weight), dx, dy, dres);
+}
+
+void norm_backward_with(const struct pass *pass, const struct unit *unit, struct norm norm, const void *weight,
+                        void *dx, const void *dy)
+{
+    norm_gradients(pass, unit, norm, weight, dx, dy, NULL);
 }

@@ -48,4 +48,8 @@ void norm_forward(const struct pass *pass, const struct unit *unit, struct norm 
 void norm_backward(const struct pass *pass, const struct unit *unit, struct norm norm, void *dx, const void *dy,
                    const void *dres);
 
+/* The same without dres in a unit that is not acquired, with a copy of the norm's weight (C). */
+void norm_backward_with(const struct pass *pass, const struct unit *unit, struct norm norm, const void *weight,
+                        void *dx, const void *dy);
+
 #endif

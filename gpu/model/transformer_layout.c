@@ -17,6 +17,7 @@
  *     q, k_rstd     (H + KV) f  -         head norms, qk_norm only                                   norms
  *     lse           H f         H f       attention                                                  attention
  *     out1, out2    2 C s       -         norms after attention and MLP, where there are such        block
+ *     post1, post2  2, or 4 f   -         the same norms: mean (LayerNorm), rstd                     block
  *
  * All of GPT-2: 16 C s + (4 + H) f, at 124M 49,216 bytes per token and block in fp32, 24,640 in bf16. Llama family:
  * (4 C + W + H D + 3 F) s + (2 + H) f.
@@ -30,7 +31,8 @@
  *     none                   | r1 K1 | r2 K2 | … | rL KL |      + gradients
  *     norms, mlp, attention  | X | r1 K1 | r2 K2 | … | rL KL |  + gradients   X: of the current block, filled again
  *     block                  | X | r1 | r2 | … | rL |           + gradients   in backward
- *     evaluation             | r X |                            res2 is res1: the residual add is in place
+ *     evaluation             | r X |                            res2 is res1: the residual add is in place (not with
+ *                                                               norms after the residual)
  *
  * With activation verbs (gpu/activation_verbs.h) the blocks' inputs lie in a few buffers in turn: r1 r2 r3 r1 r2 …
  *
@@ -68,13 +70,13 @@ static void layout_group(const struct transformer *t, struct arena *arena, enum 
     switch (policy) {
     case RECOMPUTE_NORMS:
         b->norm1 = t->norms_after ? NULL : take_dt(t, arena, M, t->C);
-        b->mean1 = layer_norm ? take_f32(arena, M, 1) : NULL;
+        b->mean1 = layer_norm && !t->norms_after ? take_f32(arena, M, 1) : NULL;
         b->rstd1 = t->norms_after ? NULL : take_f32(arena, M, 1);
         b->qk = t->qk_norm ? take_dt(t, arena, M, (t->H + t->KV) * t->D) : NULL;
         b->q_rstd = t->qk_norm ? take_f32(arena, M, t->H) : NULL;
         b->k_rstd = t->qk_norm ? take_f32(arena, M, t->KV) : NULL;
         b->norm2 = t->norms_after ? NULL : take_dt(t, arena, M, t->C);
-        b->mean2 = layer_norm ? take_f32(arena, M, 1) : NULL;
+        b->mean2 = layer_norm && !t->norms_after ? take_f32(arena, M, 1) : NULL;
         b->rstd2 = t->norms_after ? NULL : take_f32(arena, M, 1);
         break;
     case RECOMPUTE_MLP:
@@ -93,6 +95,8 @@ static void layout_group(const struct transformer *t, struct arena *arena, enum 
         b->out2 = t->norms_after ? take_dt(t, arena, M, t->C) : NULL;
         b->post1 = t->norms_after ? take_f32(arena, M, 1) : NULL;
         b->post2 = t->norms_after ? take_f32(arena, M, 1) : NULL;
+        b->post1_mean = layer_norm && t->norms_after ? take_f32(arena, M, 1) : NULL;
+        b->post2_mean = layer_norm && t->norms_after ? take_f32(arena, M, 1) : NULL;
         if (!block_runs_up_again(t))
             b->inner = take_dt(t, arena, M, t->linears[LINEAR_UP].N);
         break;
@@ -109,6 +113,8 @@ static void layout_blocks(struct transformer *t, struct arena *arena)
     for (int group = RECOMPUTE_NORMS; group <= (int)shared_up_to; group++)
         layout_group(t, arena, (enum recompute)group, &shared);
     shared.res1 = shared.res2;
+    if (t->post_norm && !t->config.training) /* a norm may not write over its input */
+        shared.res1 = take_dt(t, arena, t->config.max_tokens, t->C);
     for (int64_t l = 0; l < t->L; l++) {
         struct block_buffers *b = &t->blocks[l];
         *b = shared;
@@ -144,6 +150,23 @@ static int64_t choose_chunk(const struct transformer *t)
     return rows < M ? rows : M;
 }
 
+/* The buffers of the embedding's norm and of the pooler. */
+static void layout_encoder(struct transformer *t, struct arena *arena)
+{
+    const struct model_desc *desc = t->config.desc;
+    int64_t M = t->config.max_tokens;
+    if (desc->embedding_norm) {
+        t->embedded = t->config.training ? take_dt(t, arena, M, t->C) : t->delta;
+        t->embedded_mean = desc->norm == NORM_LAYER ? take_f32(arena, M, 1) : NULL;
+        t->embedded_rstd = take_f32(arena, M, 1);
+        t->embedding_norm_weight = t->config.training ? take_dt(t, arena, 1, t->C) : NULL;
+    }
+    if (desc->pooler) {
+        t->pooled = take_dt(t, arena, t->chunk, t->C);
+        t->kept = t->config.training ? take_dt(t, arena, t->chunk, t->C) : NULL;
+    }
+}
+
 void transformer_layout(struct transformer *t, struct arena *arena)
 {
     const struct transformer_config *config = &t->config;
@@ -168,10 +191,11 @@ void transformer_layout(struct transformer *t, struct arena *arena)
         t->final_res = t->blocks[t->L - 1].res2;
         t->final_norm = t->norms_after ? t->blocks[t->L - 1].out1 : t->blocks[t->L - 1].norm2;
     }
-    t->final_mean = config->desc->norm == NORM_LAYER ? take_f32(arena, M, 1) : NULL;
-    t->final_rstd = take_f32(arena, M, 1);
+    t->final_mean = config->desc->norm == NORM_LAYER && !t->post_norm ? take_f32(arena, M, 1) : NULL;
+    t->final_rstd = t->post_norm ? NULL : take_f32(arena, M, 1);
     size_t logit_bytes = (size_t)t->chunk * (size_t)t->ld_logits * dtype_size(config->logits_dtype);
     t->logits = arena_take(arena, MEM_ACTIVATIONS, logit_bytes);
+    layout_encoder(t, arena);
 
     bool rope = config->desc->rope.kind != ROPE_NONE;
     size_t table = (size_t)config->max_position * (size_t)(t->R / 2) * sizeof(float);
@@ -182,6 +206,7 @@ void transformer_layout(struct transformer *t, struct arena *arena)
         input->tokens = arena_take(arena, MEM_DATA, (size_t)M * sizeof(int32_t));
         input->targets = arena_take(arena, MEM_DATA, (size_t)M * sizeof(int32_t));
         input->positions = arena_take(arena, MEM_DATA, (size_t)M * sizeof(int32_t));
+        input->types = config->desc->num_types ? arena_take(arena, MEM_DATA, (size_t)M * sizeof(int32_t)) : NULL;
         input->numbers = transformer_drops(t) ? arena_take(arena, MEM_DATA, (size_t)M * sizeof *input->numbers) : NULL;
         input->seq_start = arena_take(arena, MEM_DATA, ((size_t)config->max_seqs + 1) * sizeof(int32_t));
     }

@@ -6,7 +6,7 @@
 #include "gpu/model/transformer_head.h"
 #include "gpu/model/transformer_layers.h"
 
-enum { ROW_COUNTS = 2, MAX_SHAPES = LINEAR_COUNT - 1 + ROW_COUNTS };
+enum { ROW_COUNTS = 2, MAX_SHAPES = LINEAR_HEAD + 2 * ROW_COUNTS };
 
 /* Stands for any buffer of the arena: not NULL, and aligned. */
 static void *somewhere(void)
@@ -24,7 +24,7 @@ struct products {
 static void add_block(struct products *p, const struct transformer *t, const struct unit *unit, enum linear which)
 {
     int64_t M = t->config.max_tokens;
-    bool gelu = t->config.desc->mlp == MLP_GELU;
+    bool gelu = t->config.desc->mlp != MLP_SWIGLU;
     void *up_aux = gelu && which == LINEAR_UP ? somewhere() : NULL;
     void *down_aux = gelu && which == LINEAR_DOWN ? somewhere() : NULL;
     p->fwd[p->num_fwd++] = linear_fwd_args(t, unit, which, M, somewhere(), somewhere(), up_aux);
@@ -37,6 +37,12 @@ static void add_head(struct products *p, const struct transformer *t, const stru
     p->fwd[p->num_fwd++] = head_fwd_args(t, unit, rows, somewhere());
     p->bwd_input[p->num_bwd_input++] = head_bwd_input_args(t, unit, rows, somewhere());
     p->bwd_weight[p->num_bwd_weight++] = head_bwd_weight_args(t, unit, rows, somewhere());
+    if (!t->config.desc->pooler)
+        return;
+    p->fwd[p->num_fwd++] = linear_fwd_args(t, unit, LINEAR_POOLER, rows, somewhere(), somewhere(), NULL);
+    p->bwd_input[p->num_bwd_input++] =
+        linear_bwd_input_args(t, unit, LINEAR_POOLER, rows, somewhere(), somewhere(), NULL);
+    p->bwd_weight[p->num_bwd_weight++] = linear_bwd_weight_args(t, unit, LINEAR_POOLER, rows, somewhere(), somewhere());
 }
 
 enum status transformer_prepare(const struct transformer *t, bool accumulates, struct error *err)

@@ -3,9 +3,9 @@
  *   transformer.c            creation, the order of units in a micro-batch, times, FLOPs
  *   transformer_layout.c     where activations lie in memory (with a picture), RoPE tables, limits
  *   transformer_prepare.c    announces the matrix products of a step to the device
- *   transformer_embedding.c  unit 0: token and position embeddings
+ *   transformer_embedding.c  unit 0: embeddings of tokens, positions and types
  *   transformer_block.c      units 1 … L: one block, forward and backward
- *   transformer_head.c       unit L+1: final norm, logits and loss in chunks of rows
+ *   transformer_head.c       unit L+1: final norm, pooler, logits and loss in chunks of rows
  *   transformer_layers.c     matrix products and norms, as block and head use them
  *   transformer_unit.c       a unit in use: its parameters and gradients, through the four verbs
  *
@@ -18,7 +18,7 @@
 #include "gpu/stopwatch.h"
 
 /* The matrices. q, k and v form one, and so do gate and up (fused groups of the tensor table). */
-enum linear { LINEAR_QKV, LINEAR_O, LINEAR_UP, LINEAR_DOWN, LINEAR_HEAD, LINEAR_COUNT };
+enum linear { LINEAR_QKV, LINEAR_O, LINEAR_UP, LINEAR_DOWN, LINEAR_HEAD, LINEAR_POOLER /* or N = 0 */, LINEAR_COUNT };
 
 struct linear_shape {
     enum tensor_role weight, bias; /* the first tensor of the group; the model may have no bias */
@@ -49,13 +49,16 @@ struct block_buffers {
     float *mean2, *rstd2; /* (M) */
     void *inner;          /* dt (M, F) before GELU, or (M, 2F) gate | up */
     void *hidden;         /* dt (M, F) the input of the down matrix */
-    void *out1, *out2; /* dt (M, C) attention's and the MLP's output before their norms; NORM_AFTER only, else NULL */
+    void *out1, *out2;    /* dt (M, C) with norms after, else NULL: the inputs of these norms, which are attention's and
+                           * the    MLP's output, or (NORM_AFTER_RESIDUAL) the residual stream with it */
     float *post1, *post2; /* (M) rstd of these norms */
+    float *post1_mean, *post2_mean; /* (M) LayerNorm only, else NULL */
 };
 
 /* A micro-batch on the device. (max_tokens) each; seq_start: (max_seqs + 1). */
 struct input {
     int32_t *tokens, *targets, *positions, *seq_start;
+    int32_t *types;    /* if the model has types, else NULL */
     uint64_t *numbers; /* with dropout, else NULL */
 };
 
@@ -67,7 +70,8 @@ struct transformer {
     int64_t classes;  /* what the head chooses from: V tokens, or the labels of a classifier */
     int64_t R;        /* rotary_dim of the description */
     bool qk_norm;     /* q and k are normed */
-    bool norms_after; /* NORM_AFTER */
+    bool norms_after; /* NORM_AFTER or NORM_AFTER_RESIDUAL */
+    bool post_norm;   /* NORM_AFTER_RESIDUAL */
     float eps;
     int64_t offset[ROLE_COUNT]; /* where a role's tensor starts in its unit, elements; -1: the model has none */
     struct linear_shape linears[LINEAR_COUNT];
@@ -78,8 +82,16 @@ struct transformer {
     void *wide;                   /* dt (M, max(W, F)) backward: gradients of qkv, inner, hidden; training only */
     void *dres;                   /* dt (M, C) gradient of the residual stream; training only */
     void *dbranch;                /* dt (M, C) gradient of what attention or MLP adds to it; where that is not dres */
-    void *final_res, *final_norm; /* dt (M, C) input and output of the final norm */
+    void *final_res, *final_norm; /* dt (M, C) input and output of the final norm; with post_norm final_norm is the
+                                   * last block's output, and the others are not used */
     float *final_mean, *final_rstd;
+    /* embedding_norm only, else NULL */
+    void *embedded;                       /* dt (M, C) the sum of the embeddings */
+    float *embedded_mean, *embedded_rstd; /* (M) */
+    void *embedding_norm_weight;          /* dt (C) as forward read it: backward does not acquire unit 0 */
+    /* pooler only, else NULL */
+    void *pooled; /* dt (chunk, C) tanh of the pooler's product */
+    void *kept;   /* dt (chunk, C) the same after dropout; backward: gradients */
     void *logits; /* config.logits_dtype (chunk, ld_logits); their gradients are written over them */
     int64_t chunk, ld_logits;
     float *rope_cos, *rope_sin; /* (max_position, R / 2), or NULL */
@@ -93,7 +105,8 @@ struct transformer {
 static inline bool transformer_drops(const struct transformer *t)
 {
     const struct dropout_rates *rates = &t->config.dropout;
-    return t->config.training && (rates->embedding > 0 || rates->attention > 0 || rates->residual > 0);
+    return t->config.training &&
+           (rates->embedding > 0 || rates->attention > 0 || rates->residual > 0 || rates->pooled > 0);
 }
 
 /* The address of a row of `width` elements of dt. */

@@ -13,10 +13,10 @@ import random
 import sys
 
 import torch
-from transformers import AutoModelForCausalLM, CONFIG_MAPPING
+from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, CONFIG_MAPPING
 
 CASES = 10
-FAMILIES = ("gpt2", "llama", "mistral", "qwen2", "qwen3", "phi3", "granite", "smollm3", "olmo2")
+FAMILIES = ("gpt2", "llama", "mistral", "qwen2", "qwen3", "phi3", "granite", "smollm3", "olmo2", "bert")
 YARN = {"factor": 4.0, "original_max_position_embeddings": 16}
 LLAMA3 = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 64}
 
@@ -33,6 +33,19 @@ def gpt2(r, i):
         config["tie_word_embeddings"] = False
     if i % 5 == 2:          # the general names of the same sizes
         config = {{"n_embd": "hidden_size", "n_head": "num_attention_heads"}.get(k, k): v for k, v in config.items()}
+    return config
+
+
+def bert(r, i):
+    """A classifier: BERT is trained as nothing else."""
+    heads = r.choice([1, 2, 4])
+    config = {"architectures": ["BertForSequenceClassification"], "hidden_size": heads * r.choice([5, 8]),
+              "num_attention_heads": heads, "num_hidden_layers": r.randint(1, 3), "intermediate_size": r.randint(20, 90),
+              "vocab_size": r.randint(50, 600), "max_position_embeddings": r.choice([16, 40]), "num_labels": 2 + i % 3}
+    if i % 2:
+        config["type_vocab_size"] = [1, 3][i // 2 % 2]
+    if i % 3 == 1:
+        config["layer_norm_eps"] = 1e-5
     return config
 
 
@@ -102,12 +115,15 @@ def llama_like(r, i, family):
 def case(family, config):
     config = dict(config, model_type=family)
     cfg = CONFIG_MAPPING[family].from_dict(json.loads(json.dumps(config)))
+    auto = AutoModelForSequenceClassification if family == "bert" else AutoModelForCausalLM
     with torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(cfg)
-    out = {"config": config, "tied": cfg.tie_word_embeddings,
+        model = auto.from_config(cfg)
+    out = {"config": config, "tied": cfg.tie_word_embeddings and family != "bert",
            "tensors": {n: list(p.shape) for n, p in model.named_parameters()}}     # tied ones are there once
     if family == "gpt2":
         out["eps"] = cfg.layer_norm_epsilon
+    elif family == "bert":
+        out["eps"] = cfg.layer_norm_eps
     else:
         out["eps"] = cfg.rms_norm_eps
         rotary = type(model.model.rotary_emb)(cfg)
@@ -127,9 +143,12 @@ def main():
     folder = sys.argv[1] if len(sys.argv) > 1 else os.path.join(os.path.dirname(os.path.abspath(__file__)), "names")
     for family in FAMILIES:
         r = random.Random(family)
-        configs = [gpt2(r, i) if family == "gpt2" else llama_like(r, i, family) for i in range(CASES)]
+        own = {"gpt2": gpt2, "bert": bert}.get(family)
+        configs = [own(r, i) if own else llama_like(r, i, family) for i in range(CASES)]
         # almost everything left to the defaults
         configs.append({"n_layer": 1} if family == "gpt2" else {"num_hidden_layers": 1})
+        if family == "bert":
+            configs[-1]["architectures"] = ["BertForSequenceClassification"]
         cases = [case(family, c) for c in configs]
         with open(f"{folder}/{family}.json", "w") as f:
             f.write("[\n" + ",\n".join(json.dumps(c) for c in cases) + "\n]\n")

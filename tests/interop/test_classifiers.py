@@ -8,6 +8,7 @@ import struct
 
 import pytest
 import torch
+import transformers
 from transformers import AutoConfig, AutoModelForSequenceClassification
 
 from harness import GPT2, LLAMA, SEQUENCE, write_megatron
@@ -21,6 +22,10 @@ FAMILIES = {
     "smollm3": {**LLAMA, "model_type": "smollm3", "architectures": ["SmolLM3ForCausalLM"], "no_rope_layer_interval": 2},
     "qwen3": {**LLAMA, "model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"], "head_dim": 16},
 }
+BERT = {"model_type": "bert", "vocab_size": 61, "hidden_size": 32, "intermediate_size": 56, "num_hidden_layers": 3,
+        "num_attention_heads": 4, "max_position_embeddings": 64, "initializer_range": 0.1, "hidden_dropout_prob": 0.0,
+        "attention_probs_dropout_prob": 0.0}
+FAMILIES["bert"] = BERT
 TASK = {"task": "sequence_classification"}
 
 
@@ -69,7 +74,7 @@ def test_an_export_loads_and_predicts_alike(folder, family):
     assert abs(row["eval_loss"] - loss) < 1e-5 and abs(row["accuracy"] - accuracy) < 1e-6
 
 
-@pytest.mark.parametrize("family", ["gpt2", "llama"])
+@pytest.mark.parametrize("family", ["gpt2", "llama", "bert"])
 def test_what_transformers_saves_is_read(folder, family):
     """A learning rate of nearly 0 leaves the weights as they were read."""
     write_documents(folder, "train", 36, seed=1)
@@ -83,3 +88,23 @@ def test_what_transformers_saves_is_read(folder, family):
     loss, accuracy = scores(model, docs, labels)
     row = last_evaluation(folder)
     assert abs(row["eval_loss"] - loss) < 1e-5 and abs(row["accuracy"] - accuracy) < 1e-6
+
+
+@pytest.mark.parametrize("name", ["BertModel", "BertForMaskedLM", "BertForPreTraining"])
+def test_folders_of_pretraining_are_starts(folder, name):
+    """The blocks are those that transformers saved, to a learning rate of nearly 0; the export has nothing missing."""
+    write_documents(folder, "train", 36, seed=1)
+    docs, labels = write_documents(folder, "validation", 31, seed=2)
+    torch.manual_seed(6)
+    model = getattr(transformers, name)(AutoConfig.for_model(**BERT))
+    model.save_pretrained(folder.at("saved"))
+    folder.train({"model": {**TASK, "config": None, "pretrained": folder.at("saved")}, "data": {"packing": False},
+                  "optimizer": {"params": {"lr": 1e-12, "weight_decay": 0.0}}})
+    folder.ztrain("export", folder.run_folder(), "--out", folder.at("out"))
+    exported = load(folder.at("out"))
+    body = model if name == "BertModel" else model.bert
+    for key, value in body.state_dict().items():
+        assert torch.allclose(exported.bert.state_dict()[key], value, atol=1e-6), key
+    assert (name == "BertForMaskedLM") == (body.pooler is None)
+    loss, _ = scores(exported, docs, labels)
+    assert abs(last_evaluation(folder)["eval_loss"] - loss) < 1e-5

@@ -65,7 +65,10 @@ def test_fine_tuning(tmp_path):
 def test_classification(tmp_path):
     printed = follow("classification.md", tmp_path)
     check_promises("classification.md", printed)
-    assert printed[-1].splitlines() == ["is our boat ready -> question", "our boat is ready -> statement"]
+    printed = [text.splitlines() for text in printed]
+    assert ["is our boat ready -> question", "our boat is ready -> statement"] in printed
+    assert printed[-1] == ["is the boat ready the plan is new -> question first",
+                           "the boat is ready is the plan new -> statement first"]
 
 
 def test_from_deepspeed(tmp_path):

@@ -17,6 +17,13 @@ PRETRAINED = {
                     "n_positions": 1024, "n_embd": 768, "n_layer": 12, "n_head": 12, "activation_function": "gelu_new",
                     "attn_pdrop": 0.1, "embd_pdrop": 0.1, "resid_pdrop": 0.1, "layer_norm_epsilon": 1e-5,
                     "initializer_range": 0.02, "summary_type": "cls_index", "bos_token_id": 50256, "eos_token_id": 50256},
+    "models/bert-base-uncased": {"model_type": "bert", "architectures": ["BertForMaskedLM"],
+                                 "attention_probs_dropout_prob": 0.1, "gradient_checkpointing": False,
+                                 "hidden_act": "gelu", "hidden_dropout_prob": 0.1, "hidden_size": 768,
+                                 "initializer_range": 0.02, "intermediate_size": 3072, "layer_norm_eps": 1e-12,
+                                 "max_position_embeddings": 512, "num_attention_heads": 12, "num_hidden_layers": 12,
+                                 "pad_token_id": 0, "position_embedding_type": "absolute", "type_vocab_size": 2,
+                                 "use_cache": True, "vocab_size": 30522},
     "models/qwen2.5-0.5b": {"model_type": "qwen2", "architectures": ["Qwen2ForCausalLM"], "vocab_size": 151936,
                             "hidden_size": 896, "intermediate_size": 4864, "num_hidden_layers": 24,
                             "num_attention_heads": 14, "num_key_value_heads": 2, "hidden_act": "silu",
@@ -28,7 +35,7 @@ PRETRAINED = {
 # millions of parameters that the plan must come to
 MILLIONS = {"quickstart.yaml": (1, 3), "gpt2-124m.yaml": (124, 125), "llama-1b.yaml": (1235, 1237),
             "agnews-gpt2.yaml": (124, 125), "agnews-qwen2.5-0.5b.yaml": (494, 495),
-            "mrpc-gpt2.yaml": (124, 125)}
+            "mrpc-bert.yaml": (109, 110), "mrpc-gpt2.yaml": (124, 125)}
 
 
 def prepare(folder, name):

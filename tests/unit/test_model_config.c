@@ -140,6 +140,7 @@ static void test_golden(void **state)
 #define SMOLLM3                                                                                                       \
     "\"model_type\":\"smollm3\",\"hidden_size\":32,\"num_attention_heads\":4,\"num_hidden_layers\":2,\"vocab_size\":" \
     "50"
+#define BERT "\"model_type\":\"bert\",\"hidden_size\":32,\"num_attention_heads\":4,\"num_hidden_layers\":2"
 #define GPT2 "\"model_type\":\"gpt2\",\"n_embd\":32,\"n_head\":4,\"n_layer\":2"
 
 #define CLASSIFIER LLAMA ",\"architectures\":[\"LlamaForSequenceClassification\"]"
@@ -152,9 +153,19 @@ static const struct {
     {"[]", STATUS_DATA, "expected a JSON object"},
     {"{}", STATUS_DATA, "model_type is missing"},
     {"{\"model_type\": 3}", STATUS_DATA, "model_type must be a string, not 3"},
-    {"{\"model_type\": \"bert\"}", STATUS_USAGE, "sequence_classification is not supported yet for 'bert'"},
+    {"{\"model_type\": \"roberta\"}", STATUS_USAGE, "sequence_classification is not supported yet for 'roberta'"},
+    {"{" BERT ",\"hidden_act\":\"relu\"}", STATUS_USAGE, "hidden_act 'relu' is not supported; hint: gelu or gelu_new"},
+    {"{" BERT ",\"position_embedding_type\":\"relative_key\"}", STATUS_USAGE,
+     "position_embedding_type \"relative_key\" is not supported; hint: positions are absolute"},
+    {"{" BERT ",\"is_decoder\":true}", STATUS_USAGE, "is_decoder true is not supported"},
+    {"{" BERT ",\"add_cross_attention\":true}", STATUS_USAGE, "add_cross_attention true is not supported"},
+    {"{" BERT ",\"type_vocab_size\":0}", STATUS_DATA, "type_vocab_size"},
+    {"{" BERT ",\"hidden_dropout_prob\":2}", STATUS_DATA, "hidden_dropout_prob must be a number from 0 to 1"},
+    {"{" BERT ",\"num_attention_heads\":5}", STATUS_DATA, "hidden size 32 is not a multiple of the 5 attention heads"},
+    {"{" BERT ",\"architectures\":[\"BertForQuestionAnswering\"]}", STATUS_USAGE,
+     "architectures [\"BertForQuestionAnswering\"] is not supported with model_type 'bert'"},
     {"{\"model_type\": \"mamba\"}", STATUS_USAGE,
-     "'mamba' is not supported; hint: gpt2, llama, mistral, qwen2, qwen3, phi3, granite, smollm3 and olmo2 are"},
+     "'mamba' is not supported; hint: gpt2, llama, mistral, qwen2, qwen3, phi3, granite, smollm3, olmo2 and bert are"},
     {"{" LLAMA ",\"architectures\":[\"LlamaForTokenClassification\"]}", STATUS_USAGE, "LlamaForCausalLM is"},
     {"{" LLAMA ",\"architectures\":[\"GPT2ForSequenceClassification\"]}", STATUS_USAGE, "LlamaForCausalLM is"},
     {"{" CLASSIFIER ",\"id2label\":{\"0\":\"a\"}}", STATUS_USAGE, "a classifier with 1 label is not supported"},
@@ -562,6 +573,58 @@ static void test_classifier_of_a_language_model(void **state)
     model_desc_release(&desc);
 }
 
+/* BERT's: from a folder without a head, with the rates of dropout as transformers reads them. */
+static void test_classifier_of_an_encoder(void **state)
+{
+    (void)state;
+    static const char *const base[] = {"BertModel", "BertForMaskedLM", "BertForPreTraining"};
+    for (size_t i = 0; i < COUNT_OF(base); i++) {
+        char text[256], lines[1024];
+        struct model_desc desc;
+        struct error err;
+        snprintf(text, sizeof text, "{" BERT ",\"architectures\":[\"%s\"]}", base[i]);
+        load_good(text, &desc);
+        assert_true(desc.num_labels == 0 && !desc.tied && desc.bidirectional && desc.pooler && desc.num_types == 2);
+        assert_int_equal(model_desc_check_causal(&desc, &err), STATUS_USAGE);
+        assert_non_null(strstr(err.text, "cannot be trained as a causal language model; hint: model.task: sequence_"));
+        assert_int_equal(model_desc_classify(&desc, 3, &err), STATUS_OK);
+        assert_true(desc.new_head && desc.num_labels == 3);
+        json_t *exported = model_desc_export_config(&desc, DTYPE_F32);
+        assert_string_equal(json_string_value(json_array_get(json_object_get(exported, "architectures"), 0)),
+                            "BertForSequenceClassification");
+        assert_non_null(strstr(join_notices(&desc, lines, sizeof lines),
+                               "the head 'classifier' starts from random values (run.seed)"));
+        assert_non_null(strstr(lines, "dropout: config.json does not have hidden_dropout_prob, "
+                                      "attention_probs_dropout_prob, so nothing is dropped there"));
+        json_decref(exported);
+        model_desc_release(&desc);
+    }
+}
+
+static void check_rates(const char *keys, double hidden, double attention, double pooled)
+{
+    char text[256];
+    struct model_desc desc;
+    snprintf(text, sizeof text, "{" BERT "%s}", keys);
+    load_good(text, &desc);
+    assert_true(desc.dropout.embedding == hidden && desc.dropout.residual == hidden);
+    assert_true(desc.dropout.attention == attention && desc.dropout.pooled == pooled);
+    model_desc_set_dropout(&desc, 0.3);
+    assert_true(desc.dropout.embedding == 0.3 && desc.dropout.residual == 0.3);
+    assert_true(desc.dropout.attention == 0.3 && desc.dropout.pooled == 0.3);
+    model_desc_release(&desc);
+}
+
+static void test_dropout_of_an_encoder(void **state)
+{
+    (void)state;
+    check_rates("", 0, 0, 0);
+    check_rates(",\"hidden_dropout_prob\":0.25,\"attention_probs_dropout_prob\":0.5", 0.25, 0.5, 0.25);
+    check_rates(",\"hidden_dropout_prob\":0.25,\"classifier_dropout\":null", 0.25, 0, 0.25);
+    check_rates(",\"hidden_dropout_prob\":0.25,\"classifier_dropout\":0.0", 0.25, 0, 0);
+    check_rates(",\"classifier_dropout\":0.125", 0, 0, 0.125);
+}
+
 static void test_classifier_folders(void **state)
 {
     (void)state;
@@ -657,6 +720,8 @@ int main(void)
         cmocka_unit_test(test_spelling_beside),
         cmocka_unit_test(test_classifier_of_a_language_model),
         cmocka_unit_test(test_classifier_folders),
+        cmocka_unit_test(test_classifier_of_an_encoder),
+        cmocka_unit_test(test_dropout_of_an_encoder),
         cmocka_unit_test(test_real_keys),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -129,12 +129,34 @@ static void mfu_of_llama(void **state)
     assert_true(fabs(peaks_mfu(flops, 12302.6, 1, 989.4e12) - 0.64) < 1e-5);
 }
 
+/* BERT base, 2 labels: 12 blocks of 12 · 768² in products; attention sees all tokens, twice the causal pairs; the
+ * pooler's 768² and the head's 2 · 768 count once for the 128 tokens of a sample. */
+static void flops_of_bert(void **state)
+{
+    (void)state;
+    struct model_desc desc = {.family = FAMILY_BERT,
+                              .mlp = MLP_GELU_ERF,
+                              .bidirectional = true,
+                              .pooler = true,
+                              .num_labels = 2,
+                              .vocab_size = 30522,
+                              .hidden_size = 768,
+                              .num_layers = 12,
+                              .num_heads = 12,
+                              .num_kv_heads = 12,
+                              .head_dim = 64,
+                              .intermediate_size = 3072,
+                              .max_positions = 512};
+    const double once = (768.0 * 768 + 2 * 768) / 128;
+    assert_true(transformer_flops_per_token(&desc, 128) == 6 * (84934656.0 + once) + 12 * 12 * 768 * 128);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(names_find_their_peak), cmocka_unit_test(names_find_their_memory),
         cmocka_unit_test(other_names_have_none), cmocka_unit_test(mfu_of_gpt2),
-        cmocka_unit_test(mfu_of_llama),
+        cmocka_unit_test(mfu_of_llama),          cmocka_unit_test(flops_of_bert),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
