@@ -10,6 +10,7 @@
 #include "core/data/token_stream.h"
 
 #include "core/data/permute.h"
+#include "core/data/sample_reader.h"
 #include "core/liveness.h"
 #include "core/round_up.h"
 #include "core/thread.h"
@@ -42,18 +43,14 @@ struct mixing {
 
 struct token_stream {
     struct token_stream_config config;
-    struct token_source only;          /* the source of a stream that is no mixture */
-    const struct token_source *source; /* used by the thread only: of the sample that is read */
-    struct mixing *mixing;             /* owned; NULL: no mixture */
-    int64_t samples;                   /* of an epoch, or of the pass */
+    struct token_source only; /* the source of a stream that is no mixture */
+    struct mixing *mixing;    /* owned; NULL: no mixture */
+    int64_t samples;          /* of an epoch, or of the pass */
     int64_t steps_per_epoch;
-    int64_t micros;    /* of a step, or of the pass, for each rank */
-    int32_t *memory;   /* owned: the slots' arrays and scratch */
-    int32_t *scratch;  /* (T + 1) the sample that was read last */
-    uint64_t *numbers; /* owned: the slots' */
-    uint8_t *mask;     /* (T + 1) owned: its loss mask; NULL: every target counts */
-    int32_t *ends;     /* (T + 1) where its sequences end in the scratch memory: one, or one for each document */
-    int num_ends;
+    int64_t micros;              /* of a step, or of the pass, for each rank */
+    int32_t *memory;             /* owned: the slots' arrays and the reader's tokens and ends */
+    uint64_t *numbers;           /* owned: the slots' */
+    struct sample_reader reader; /* used by the thread only; its mask is owned */
     struct slot slots[SLOTS];
 
     int64_t step, micro;               /* used by the thread only: the micro-batch that it fills next */
@@ -149,29 +146,29 @@ static void add_sequence(struct slot *slot, const int32_t *tokens, const uint8_t
     slot->seq_start[batch->num_seqs] = (int32_t)batch->num_tokens;
 }
 
-/* The token that has the label, among `length` in the scratch memory. transformers' classifiers look for the last token
+/* The token that has the label, among the reader's `length`. transformers' classifiers look for the last token
  * that is not padding in the same way, and take the first one if all are. */
 static int64_t labelled_token(const struct token_stream *stream, int64_t length)
 {
     int64_t last = stream->config.label_first ? 0 : length - 1;
-    while (last > 0 && stream->scratch[last] == stream->config.padding_token)
+    while (last > 0 && stream->reader.tokens[last] == stream->config.padding_token)
         last--;
     return last;
 }
 
-/* Adds document `number`, whose tokens are in the stream's scratch memory, with its label. */
+/* Adds document `number`, whose tokens the reader has, with its label. */
 static void add_document(const struct token_stream *stream, struct slot *slot, int64_t number, int64_t length)
 {
     struct batch *batch = &slot->batch;
-    int64_t start = batch->num_tokens, first_text = label_set_first_text(stream->source->labels, number);
+    int64_t start = batch->num_tokens, first_text = label_set_first_text(stream->reader.source->labels, number);
     for (int64_t i = 0; i < length; i++) {
-        slot->tokens[start + i] = stream->scratch[i];
+        slot->tokens[start + i] = stream->reader.tokens[i];
         slot->targets[start + i] = -1;
         slot->positions[start + i] = (int32_t)i;
         slot->numbers[start + i] = slot->first_number + (uint64_t)i;
         slot->types[start + i] = i >= first_text;
     }
-    slot->targets[start + labelled_token(stream, length)] = label_set_label(stream->source->labels, number);
+    slot->targets[start + labelled_token(stream, length)] = label_set_label(stream->reader.source->labels, number);
     batch->num_tokens += length;
     batch->num_targets++;
     batch->num_seqs++;
@@ -185,121 +182,26 @@ static enum status take_document(const struct token_stream *stream, struct slot 
 {
     const struct token_stream_config *config = &stream->config;
     int64_t first, length;
-    TRY(token_set_document(stream->source->set, number, &first, &length, err));
+    TRY(token_set_document(stream->reader.source->set, number, &first, &length, err));
     if (length < 1 || length > config->seq_length)
         return error_set(err, STATUS_DATA,
                          "document %lld has %lld tokens, expected 1 to data.seq_length %lld; hint: "
                          "scripts/tokenize.py --max-length %lld cuts texts and keeps their special tokens",
                          (long long)number, (long long)length, (long long)config->seq_length,
                          (long long)config->seq_length);
-    TRY(token_set_read(stream->source->set, first, length, config->vocab_size, stream->scratch, err));
+    TRY(token_set_read(stream->reader.source->set, first, length, config->vocab_size, stream->reader.tokens, err));
     add_document(stream, slot, number, length);
     return STATUS_OK;
 }
 
-/* Finds a sample, or a document of it, in the token set: its first token and its length, which is at most T (packed:
- * T + 1). */
-static enum status locate(const struct token_stream *stream, int64_t number, int64_t *first, int64_t *length,
-                          struct error *err)
-{
-    int64_t limit = stream->config.seq_length;
-    if (stream->config.packing) {
-        const int64_t left = token_set_tokens(stream->source->set) - number * limit;
-        *first = number * limit;
-        *length = left < limit + 1 ? left : limit + 1;
-        return STATUS_OK;
-    }
-    TRY(token_set_document(stream->source->set, number, first, length, err));
-    *length = *length < limit ? *length : limit;
-    return STATUS_OK;
-}
-
-/* Reads `count` tokens of a sample from token `first` of the set on, and their mask, to `position` of the scratch
- * memory; read_tokens false: the mask only. */
-static enum status read_part(struct token_stream *stream, int64_t first, int64_t count, bool read_tokens,
-                             int64_t position, struct error *err)
-{
-    const struct token_set *set = stream->source->set;
-    if (read_tokens)
-        TRY(token_set_read(set, first, count, stream->config.vocab_size, stream->scratch + position, err));
-    if (stream->mask)
-        TRY(token_set_read_mask(set, first, count, stream->mask + position, err));
-    return STATUS_OK;
-}
-
-static void add_end(struct token_stream *stream, int64_t end)
-{
-    if (stream->num_ends == 0 || stream->ends[stream->num_ends - 1] < end)
-        stream->ends[stream->num_ends++] = (int32_t)end;
-}
-
-/* The document that holds a token of the set: the last one that begins at or before it. */
-static enum status find_document(const struct token_set *set, int64_t token, int64_t *number, struct error *err)
-{
-    int64_t low = 0, high = token_set_documents(set) - 1;
-    while (low < high) {
-        int64_t middle = low + (high - low + 1) / 2, first, length;
-        TRY(token_set_document(set, middle, &first, &length, err));
-        if (first <= token)
-            low = middle;
-        else
-            high = middle - 1;
-    }
-    *number = low;
-    return STATUS_OK;
-}
-
-/* Notes where the documents end in the packed sample of `length` tokens from token `first` of the set on. */
-static enum status add_document_ends(struct token_stream *stream, int64_t first, int64_t length, struct error *err)
-{
-    const struct token_set *set = stream->source->set;
-    int64_t number, end = first;
-    TRY(find_document(set, first, &number, err));
-    for (; end < first + length && number < token_set_documents(set); number++) {
-        int64_t start, count;
-        TRY(token_set_document(set, number, &start, &count, err));
-        end = start + count < first + length ? start + count : first + length;
-        if (end > first)
-            add_end(stream, end - first);
-    }
-    add_end(stream, length); /* tokens after the last document belong to none */
-    return STATUS_OK;
-}
-
-/* Reads a sample to the scratch memory, its documents one after the other: *length tokens in all; notes where its
- * sequences end. */
-static enum status read_sample(struct token_stream *stream, int64_t sample, bool read_tokens, int64_t *length,
-                               struct error *err)
-{
-    const struct first_fit *fit = stream->source->fit;
-    int64_t begin = fit ? fit->starts[sample] : sample, end = fit ? fit->starts[sample + 1] : sample + 1;
-    const struct token_stream_config *config = &stream->config;
-    *length = 0;
-    stream->num_ends = 0;
-    for (int64_t i = begin; i < end; i++) {
-        int64_t first, count;
-        TRY(locate(stream, fit ? fit->documents[i] : i, &first, &count, err));
-        ASSERT(!fit || *length + count <= stream->config.seq_length);
-        TRY(read_part(stream, first, count, read_tokens, *length, err));
-        *length += count;
-        if (config->document_mask && config->packing)
-            TRY(add_document_ends(stream, first, count, err));
-        else if (config->document_mask && count > 0)
-            add_end(stream, *length);
-    }
-    if (!config->document_mask && *length > 0)
-        add_end(stream, *length);
-    return STATUS_OK;
-}
-
-/* The number of the sample at a place of the epoch, in stream->source, which a mixture sets. The samples of a mixture
- * are taken one after the other, from the place on that mix_from() was given. */
+/* The number of the sample at a place of the epoch, in the reader's source, which a mixture sets. The samples of a
+ * mixture are taken one after the other, from the place on that mix_from() was given. */
 static int64_t training_sample(struct token_stream *stream, int64_t ordinal, int64_t epoch)
 {
     const struct token_stream_config *config = &stream->config;
     if (stream->mixing) {
         int64_t sample;
-        stream->source = &config->mixture->sources[mixture_next(&stream->mixing->next, &sample)];
+        stream->reader.source = &config->mixture->sources[mixture_next(&stream->mixing->next, &sample)];
         return sample;
     }
     if (!config->shuffle)
@@ -319,26 +221,14 @@ static void mix_from(struct token_stream *stream, int64_t place)
     mixture_seek(&mixing->next, first + place);
 }
 
-/* The targets that count in the sample that was read last. The first token of each of its sequences is none. */
-static int64_t count_targets(const struct token_stream *stream)
-{
-    int64_t targets = 0;
-    for (int s = 0, begin = 0; s < stream->num_ends; begin = stream->ends[s++]) {
-        if (!stream->mask)
-            targets += stream->ends[s] - begin - 1;
-        for (int i = begin + 1; stream->mask && i < stream->ends[s]; i++)
-            targets += stream->mask[i];
-    }
-    return targets;
-}
-
 /* Adds the sequences of the sample that was read last. */
 static void add_sample(const struct token_stream *stream, struct slot *slot)
 {
-    for (int s = 0, begin = 0; s < stream->num_ends; begin = stream->ends[s++]) {
-        const int32_t *tokens = stream->scratch + begin;
-        if (stream->ends[s] - begin >= 2)
-            add_sequence(slot, tokens, stream->mask ? stream->mask + begin : NULL, stream->ends[s] - begin - 1);
+    for (int s = 0, begin = 0; s < stream->reader.num_ends; begin = stream->reader.ends[s++]) {
+        const int32_t *tokens = stream->reader.tokens + begin;
+        if (stream->reader.ends[s] - begin >= 2)
+            add_sequence(slot, tokens, stream->reader.mask ? stream->reader.mask + begin : NULL,
+                         stream->reader.ends[s] - begin - 1);
     }
 }
 
@@ -347,14 +237,14 @@ static enum status sum_sample(struct token_stream *stream, int64_t sample, struc
 {
     const struct token_stream_config *config = &stream->config;
     int64_t length = config->seq_length + 1, targets = config->seq_length;
-    if (!config->packing || stream->mask || config->document_mask) {
-        TRY(read_sample(stream, sample, false, &length, err));
-        targets = config->classification ? 1 : count_targets(stream);
+    if (!config->packing || stream->reader.mask || config->document_mask) {
+        TRY(sample_read(&stream->reader, sample, false, &length, err));
+        targets = config->classification ? 1 : sample_targets(&stream->reader);
     }
     stream->step_tokens += config->packing ? length - 1 : length;
     stream->step_targets += targets;
     if (stream->mixing)
-        stream->mixing->targets[stream->source - config->mixture->sources] += targets;
+        stream->mixing->targets[stream->reader.source - config->mixture->sources] += targets;
     return STATUS_OK;
 }
 
@@ -364,7 +254,7 @@ static enum status sum_step(struct token_stream *stream, int64_t first_ordinal, 
     const struct token_stream_config *config = &stream->config;
     struct mixing *mixing = stream->mixing;
     stream->step_targets = stream->step_tokens = config->batch_size * config->seq_length;
-    if (config->packing && !stream->mask && !config->document_mask && !mixing)
+    if (config->packing && !stream->reader.mask && !config->document_mask && !mixing)
         return STATUS_OK;
     stream->step_targets = stream->step_tokens = 0;
     if (mixing)
@@ -445,7 +335,7 @@ static enum status fill(struct token_stream *stream, struct slot *slot, struct e
             TRY(take_document(stream, slot, sample, err));
             continue;
         }
-        TRY(read_sample(stream, sample, true, &length, err));
+        TRY(sample_read(&stream->reader, sample, true, &length, err));
         add_sample(stream, slot);
     }
     bool varies = !config->packing || config->document_mask;
@@ -567,8 +457,8 @@ static enum status allocate(struct token_stream *stream, struct error *err)
     stream->numbers = malloc((size_t)(SLOTS * max_tokens) * sizeof *stream->numbers);
     bool masked = has_mask(config);
     if (masked)
-        stream->mask = malloc((size_t)config->seq_length + 1);
-    if (!stream->memory || !stream->numbers || (masked && !stream->mask))
+        stream->reader.mask = malloc((size_t)config->seq_length + 1);
+    if (!stream->memory || !stream->numbers || (masked && !stream->reader.mask))
         return error_set(err, STATUS_DEVICE,
                          "out of memory: cannot allocate %lld bytes for micro-batches of %lld tokens",
                          (long long)all * 4, (long long)max_tokens);
@@ -581,8 +471,8 @@ static enum status allocate(struct token_stream *stream, struct error *err)
         slot->types = config->classification ? slot->positions + max_tokens : NULL;
         slot->seq_start = slot->positions + (config->classification ? 2 : 1) * max_tokens;
     }
-    stream->scratch = stream->memory + SLOTS * per_slot;
-    stream->ends = stream->scratch + config->seq_length + 1;
+    stream->reader.tokens = stream->memory + SLOTS * per_slot;
+    stream->reader.ends = stream->reader.tokens + config->seq_length + 1;
     return STATUS_OK;
 }
 
@@ -606,7 +496,8 @@ enum status token_stream_open(const struct token_stream_config *config, int64_t 
         return error_set(err, STATUS_DEVICE, "out of memory while opening a token stream");
     new->config = *config;
     new->only = only_source(config);
-    new->source = &new->only;
+    new->reader.config = &new->config;
+    new->reader.source = &new->only;
     new->samples = token_stream_samples(config);
     new->step = first_step;
     TRY_GOTO(check_samples(new, err));
@@ -638,7 +529,7 @@ enum status token_stream_open(const struct token_stream_config *config, int64_t 
 fail:
     free(new->memory);
     free(new->numbers);
-    free(new->mask);
+    free(new->reader.mask);
     free(new->mixing);
     free(new);
     return status;
@@ -681,7 +572,7 @@ void token_stream_close(struct token_stream *stream)
     pthread_mutex_destroy(&stream->mutex);
     free(stream->memory);
     free(stream->numbers);
-    free(stream->mask);
+    free(stream->reader.mask);
     free(stream->mixing);
     free(stream);
 }

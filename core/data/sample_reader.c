@@ -1,0 +1,106 @@
+#include "core/data/sample_reader.h"
+
+/* Finds a sample, or a document of it, in the token set: its first token and its length, which is at most T (packed:
+ * T + 1). */
+static enum status locate(const struct sample_reader *reader, int64_t number, int64_t *first, int64_t *length,
+                          struct error *err)
+{
+    int64_t limit = reader->config->seq_length;
+    if (reader->config->packing) {
+        const int64_t left = token_set_tokens(reader->source->set) - number * limit;
+        *first = number * limit;
+        *length = left < limit + 1 ? left : limit + 1;
+        return STATUS_OK;
+    }
+    TRY(token_set_document(reader->source->set, number, first, length, err));
+    *length = *length < limit ? *length : limit;
+    return STATUS_OK;
+}
+
+/* Reads `count` tokens of a sample from token `first` of the set on, and their mask, to `position` of the sample;
+ * read_tokens false: the mask only. */
+static enum status read_part(struct sample_reader *reader, int64_t first, int64_t count, bool read_tokens,
+                             int64_t position, struct error *err)
+{
+    const struct token_set *set = reader->source->set;
+    if (read_tokens)
+        TRY(token_set_read(set, first, count, reader->config->vocab_size, reader->tokens + position, err));
+    if (reader->mask)
+        TRY(token_set_read_mask(set, first, count, reader->mask + position, err));
+    return STATUS_OK;
+}
+
+static void add_end(struct sample_reader *reader, int64_t end)
+{
+    if (reader->num_ends == 0 || reader->ends[reader->num_ends - 1] < end)
+        reader->ends[reader->num_ends++] = (int32_t)end;
+}
+
+/* The document that holds a token of the set: the last one that begins at or before it. */
+static enum status find_document(const struct token_set *set, int64_t token, int64_t *number, struct error *err)
+{
+    int64_t low = 0, high = token_set_documents(set) - 1;
+    while (low < high) {
+        int64_t middle = low + (high - low + 1) / 2, first, length;
+        TRY(token_set_document(set, middle, &first, &length, err));
+        if (first <= token)
+            low = middle;
+        else
+            high = middle - 1;
+    }
+    *number = low;
+    return STATUS_OK;
+}
+
+/* Notes where the documents end in the packed sample of `length` tokens from token `first` of the set on. */
+static enum status add_document_ends(struct sample_reader *reader, int64_t first, int64_t length, struct error *err)
+{
+    const struct token_set *set = reader->source->set;
+    int64_t number, end = first;
+    TRY(find_document(set, first, &number, err));
+    for (; end < first + length && number < token_set_documents(set); number++) {
+        int64_t start, count;
+        TRY(token_set_document(set, number, &start, &count, err));
+        end = start + count < first + length ? start + count : first + length;
+        if (end > first)
+            add_end(reader, end - first);
+    }
+    add_end(reader, length); /* tokens after the last document belong to none */
+    return STATUS_OK;
+}
+
+enum status sample_read(struct sample_reader *reader, int64_t sample, bool read_tokens, int64_t *length,
+                        struct error *err)
+{
+    const struct first_fit *fit = reader->source->fit;
+    int64_t begin = fit ? fit->starts[sample] : sample, end = fit ? fit->starts[sample + 1] : sample + 1;
+    const struct token_stream_config *config = reader->config;
+    *length = 0;
+    reader->num_ends = 0;
+    for (int64_t i = begin; i < end; i++) {
+        int64_t first, count;
+        TRY(locate(reader, fit ? fit->documents[i] : i, &first, &count, err));
+        ASSERT(!fit || *length + count <= reader->config->seq_length);
+        TRY(read_part(reader, first, count, read_tokens, *length, err));
+        *length += count;
+        if (config->document_mask && config->packing)
+            TRY(add_document_ends(reader, first, count, err));
+        else if (config->document_mask && count > 0)
+            add_end(reader, *length);
+    }
+    if (!config->document_mask && *length > 0)
+        add_end(reader, *length);
+    return STATUS_OK;
+}
+
+int64_t sample_targets(const struct sample_reader *reader)
+{
+    int64_t targets = 0;
+    for (int s = 0, begin = 0; s < reader->num_ends; begin = reader->ends[s++]) {
+        if (!reader->mask)
+            targets += reader->ends[s] - begin - 1;
+        for (int i = begin + 1; reader->mask && i < reader->ends[s]; i++)
+            targets += reader->mask[i];
+    }
+    return targets;
+}

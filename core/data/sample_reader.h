@@ -1,0 +1,30 @@
+/* sample_reader.h: reads one sample at a time, as the documents or windows that its sequences are made of.
+ *
+ *     tokens   | document ... | document ..... | document . |
+ *     mask     | 0 0 1 1 ...  | ...
+ *     ends                    ^ 0              ^ 1          ^ 2
+ *
+ * Without document_mask there is one end. Only the thread of the token stream uses a reader. */
+#ifndef ZTRAIN_CORE_DATA_SAMPLE_READER_H
+#define ZTRAIN_CORE_DATA_SAMPLE_READER_H
+
+#include "core/data/token_stream.h"
+
+struct sample_reader {
+    const struct token_stream_config *config; /* borrowed */
+    const struct token_source *source;        /* borrowed; of the sample that is read */
+    int32_t *tokens;                          /* (T + 1) borrowed */
+    uint8_t *mask;                            /* (T + 1) borrowed: the loss mask; NULL: every target counts */
+    int32_t *ends;                            /* (T + 1) borrowed: where the sequences end, one or one a document */
+    int num_ends;
+};
+
+/* Reads a sample of the source, its documents one after the other: *length tokens in all; notes where its sequences
+ * end. read_tokens false: the mask and the ends only. STATUS_DATA as token_set_read(). */
+enum status sample_read(struct sample_reader *reader, int64_t sample, bool read_tokens, int64_t *length,
+                        struct error *err);
+
+/* The targets that count in the sample that was read last. The first token of each of its sequences is none. */
+int64_t sample_targets(const struct sample_reader *reader);
+
+#endif
