@@ -194,7 +194,7 @@ def test_an_asynchronous_error_ends_all(folder):
                env_of={0: {"CUDA_VISIBLE_DEVICES": "1"},
                        1: {"CUDA_VISIBLE_DEVICES": "0", "ZTRAIN_EMULATION_NCCL": "error=60"}}).train(PEER)
     assert "NCCL: a" in done[1].err and "the network has gone away" in done[1].err
-    assert "rank 1 on" in done[0].err and all(d.seconds < 40 * SLOWNESS for d in done)
+    assert "rank 1 on" in done[0].err and all(d.seconds < 120 * SLOWNESS for d in done)
 
 
 def test_a_device_that_fails_after_the_start(folder):
@@ -245,7 +245,7 @@ def test_a_rank_lost_in_a_step(folder, how, words, graphs):
     os.kill(job.ranks[1].pid, how)
     started = time.monotonic()
     done = folder.wait(job.ranks[0], 30)
-    assert time.monotonic() - started < (TIMEOUT + 4) * SLOWNESS, done
+    assert time.monotonic() - started < (TIMEOUT + 30) * SLOWNESS, done
     assert done.code == PEER and re.search(rf"rank 1 on {HOST} \(process \d+\) {words}", done.last_words), done
 
 

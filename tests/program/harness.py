@@ -15,6 +15,7 @@ import time
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 ZTRAIN = os.path.abspath(os.path.join(ROOT, os.environ.get("ZTRAIN", "build/ztrain")))
 SLOWNESS = float(os.environ.get("ZTRAIN_TEST_SLOWNESS", "1"))
+PATIENCE = 60  # no limit is shorter: what takes a second may take many on a busy machine
 
 # Exit codes
 FINISHED, USAGE, DATA, CHECKPOINT, DEVICE, PEER, DIVERGED, BROKEN, BUG, REQUEUE = 0, 2, 3, 4, 5, 6, 7, 8, 70, 75
@@ -206,9 +207,9 @@ class Folder:
         self.processes.append(process)
 
     def wait(self, process, seconds=60):
-        """Waits for its end within the time limit; returns its output."""
+        """Waits for its end within the time limit, which a busy machine may need to be PATIENCE; returns its output."""
         try:
-            process.wait(seconds * SLOWNESS)
+            process.wait(max(seconds, PATIENCE) * SLOWNESS)
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
@@ -319,9 +320,16 @@ NODES = [0, 0, 1, 1]  # ranks 0 and 2 have the agents
 
 
 def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
+    """A port that nobody uses, and that the kernel gives nobody until a rank listens there: it is below those of
+    net.ipv4.ip_local_port_range. Tests that run at the same time begin their search at different places."""
+    while True:
+        port = random.SystemRandom().randrange(10000, 32000)
+        with socket.socket() as s:
+            try:
+                s.bind(("127.0.0.1", port))
+                return port
+            except OSError:
+                continue
 
 
 class Job:
@@ -359,7 +367,7 @@ class Job:
 
 def wait_until(condition, seconds=30, what="the condition"):
     """Polls until condition() is true (returned) or the time is over."""
-    end = time.monotonic() + seconds * SLOWNESS
+    end = time.monotonic() + max(seconds, PATIENCE) * SLOWNESS
     while True:
         if value := condition():
             return value
@@ -425,3 +433,8 @@ def session_members(session):
 
 def shared_memory_files():
     return set(os.listdir("/dev/shm"))
+
+
+def nothing_new_in_shared_memory(before):
+    """Waits until all files are gone that were not there before; a program of somebody else may have made some."""
+    wait_until(lambda: shared_memory_files() <= before, what="the end of all new files in /dev/shm")

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from harness import BadDisk, CHECKPOINT, FINISHED, Job, REQUEUE, USAGE, wait_for_steps, wait_for_words, wait_until
+from harness import BadDisk, CHECKPOINT, FINISHED, Job, REQUEUE, SLOWNESS, USAGE, wait_for_steps, wait_for_words, wait_until
 
 pytestmark = pytest.mark.long
 
@@ -209,7 +209,7 @@ def test_metrics_that_waited_do_not_go_into_the_file_of_another_job(folder):
     os.rename(owner + ".new", owner)
     with open(metrics, "rb") as f:
         before = f.read()
-    time.sleep(0.3)  # an attempt that asked for the owner just before the change fails while the disk still does
+    time.sleep(0.3 * SLOWNESS)  # an attempt that asked for the owner just before the change fails while the disk still does
     disk.works()
     done = folder.wait(process)
     assert done.code == USAGE and "another job has taken over this run folder" in done.last_words, done

@@ -69,7 +69,7 @@ def test_terminated_before_the_ranks_have_met(folder):
     started = time.monotonic()
     job.ranks[0].terminate()
     assert job.wait()[0].code == -signal.SIGTERM
-    assert time.monotonic() - started < 3 * SLOWNESS
+    assert time.monotonic() - started < 20 * SLOWNESS
 
 
 def test_the_network_carries_the_bytes_of_theory(folder):
@@ -114,7 +114,7 @@ def test_a_rank_that_is_killed_or_stopped_is_named(folder, rank, number):
     start = time.monotonic()
     others = [r for r in range(4) if r != rank]
     done = {r: folder.wait(job.ranks[r], 20) for r in others}
-    assert time.monotonic() - start < (TIMEOUT + 8) * SLOWNESS
+    assert time.monotonic() - start < (TIMEOUT + 30) * SLOWNESS
     for r in others:
         assert done[r].code == PEER, done
         assert done[r].err.count("ztrain: error: ") == 1, done
@@ -165,7 +165,7 @@ def test_a_signal_stops_all_after_the_same_step(folder, number, ranks):
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_the_end_of_the_jobs_time(folder, ranks):
     """A checkpoint is made ahead of it, without a signal."""
-    end = time.time() + 16
+    end = time.time() + (16 if SLOWNESS == 1 else 30)  # less than it takes to start would be no job's time
     done = folder.train(ENDLESS, ranks=ranks, expect=REQUEUE,
                         env={"SLURM_JOB_ID": "77", "SLURM_JOB_END_TIME": str(int(end))})
     assert time.time() < end

@@ -16,7 +16,7 @@ import time
 import pytest
 
 from harness import (BadDisk, FINISHED, Job, INTERRUPTED, PEER, REQUEUE, SLOWNESS, USAGE, ZTRAIN, children, count_lines,
-                     session_members, shared_memory_files, wait_for_steps, wait_until)
+                     nothing_new_in_shared_memory, session_members, shared_memory_files, wait_for_steps, wait_until)
 
 ENDLESS = {"train": {"epochs": None, "max_steps": 1000000}}
 
@@ -184,12 +184,12 @@ def test_a_rank_that_dies_is_named_and_ends_the_job(folder, number):
     started = time.monotonic()
     os.kill(victim, number)
     done = folder.wait(process, 20)
-    assert time.monotonic() - started < 5 * SLOWNESS
+    assert time.monotonic() - started < 30 * SLOWNESS
     assert done.code == PEER, done
     assert "rank 1" in done.err and os.uname().nodename in done.err
     assert number.name in done.err or f"signal {int(number)}" in done.err, done
     assert session_members(process.pid) == []
-    assert shared_memory_files() == before
+    nothing_new_in_shared_memory(before)
 
 
 def test_a_rank_that_stands_still_is_named(folder):
@@ -214,7 +214,7 @@ def test_a_supervisor_that_is_killed_leaves_nothing(folder, when):
     process.kill()
     process.wait()
     wait_until(lambda: not session_members(process.pid), 5, "the end of every rank")
-    assert shared_memory_files() == before
+    nothing_new_in_shared_memory(before)
 
 
 def test_a_signal_before_the_first_step_still_ends_the_run(folder):

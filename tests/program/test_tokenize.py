@@ -394,7 +394,7 @@ def test_interrupted(tmp_path, number):
         time.sleep(0.01)
     time.sleep(0.3)
     os.killpg(process.pid, number) if number == signal.SIGINT else process.send_signal(number)
-    _, error = process.communicate(timeout=30)
+    _, error = process.communicate(timeout=120)
     assert process.returncode == 128 + number
     assert "interrupted, nothing written" in error and "Traceback" not in error
     assert os.listdir(tmp_path) == ["in.txt"]
@@ -411,7 +411,7 @@ def test_workers_end_with_a_killed_tokenizer(tmp_path):
     time.sleep(0.3)
     process.kill()
     try:
-        process.communicate(timeout=30)
+        process.communicate(timeout=120)
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGKILL)
         raise

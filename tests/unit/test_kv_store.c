@@ -48,7 +48,7 @@ static void note_end(void *context, enum status code, const char *text)
 
 static bool comes_true(atomic_int *number, int value)
 {
-    for (int i = 0; i < 500 && atomic_load(number) != value; i++)
+    for (int i = 0; i < 6000 && atomic_load(number) != value; i++)
         usleep(10000);
     return atomic_load(number) == value;
 }
@@ -337,7 +337,7 @@ static void test_slow_client(void **state)
         usleep(1000);
     }
     enum status status = STATUS_PEER;
-    for (int i = 0; i < 500 && status != STATUS_OK; i++, usleep(10000))
+    for (int i = 0; i < 6000 && status != STATUS_OK; i++, usleep(10000))
         status = kv_get(s.clients[0], 1, "key", value, 10, &error);
     assert_int_equal(status, STATUS_OK);
     assert_string_equal(value, "v");

@@ -429,7 +429,7 @@ static void test_abort(void **state)
         char text[256];
         play_start(&play);
         if (by == BY_PMI2 || by == BY_PMIX) { /* the library informs the launcher, which would end rank 0 */
-            for (int i = 0; i < 500 && !*play_read(&play, "abort", -1, text, sizeof text); i++)
+            for (int i = 0; i < 3000 && !*play_read(&play, "abort", -1, text, sizeof text); i++)
                 usleep(20000);
             assert_string_equal(text,
                                 by == BY_PMI2 ? "first line, then,a second one" : "3 first line, then,a second one");

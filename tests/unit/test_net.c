@@ -231,7 +231,7 @@ static void test_job_fails(void **state)
     double start = seconds_now();
     control_fail(ends[0].control, 1, STATUS_DATA, "cannot read 'x'");
     pthread_join(ends[0].thread, NULL);
-    assert_true(seconds_now() - start < 1);
+    assert_true(seconds_now() - start < 20);
     assert_failed(&ends[0], STATUS_DATA, "cannot read 'x'");
     ends_close(ends);
 }

@@ -240,7 +240,7 @@ static void test_deaths(void **state)
             fail_msg("%s: exit code %d\n%s", cases[i].scenario, code, scene.text);
         expect(&scene, cases[i].words[0]);
         expect(&scene, cases[i].words[1]);
-        assert_true(seconds_now() - scene.started < 6.5);
+        assert_true(seconds_now() - scene.started < 30);
         if (!strcmp(cases[i].scenario, "killed")) /* the survivors have the reason as well */
             expect(&scene, "last words: rank 1 on ");
     }
@@ -280,7 +280,7 @@ static void test_no_orphans(void **state)
     int ranks = 0;
     for (const char *at = scene.text; (at = strstr(at, "ready ")) != NULL; at++) {
         pid_t pid = atoi(at + 6);
-        for (int i = 0; i < 200 && kill(pid, 0) == 0; i++) {
+        for (int i = 0; i < 6000 && kill(pid, 0) == 0; i++) {
             char path[64], name[64] = "";
             snprintf(path, sizeof path, "/proc/%d/stat", (int)pid); /* unreaped: a zombie counts as gone */
             FILE *file = fopen(path, "r");
@@ -292,7 +292,7 @@ static void test_no_orphans(void **state)
             if (kind == 'Z' || kind == 'X')
                 break;
             usleep(10000);
-            assert_true(i < 199);
+            assert_true(i < 5999);
         }
         ranks++;
     }

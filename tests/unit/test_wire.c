@@ -397,7 +397,7 @@ static void test_strangers(void **state)
     for (size_t i = 0; i < COUNT_OF(many); i++)
         many[i] = plain_connect(&host.address);
     assert_int_equal(connect_as(&self, &host.address, 10, &fd), STATUS_OK);
-    assert_true(seconds_now() - start < 1.9);
+    assert_true(seconds_now() - start < 8); /* one after the other they would take 600 s */
     wait_taken(&host, 1);
     close(fd);
     int slow = plain_connect(&host.address);
@@ -411,7 +411,7 @@ static void test_strangers(void **state)
     assert_false(open);
     assert_true(seconds_now() - start > 1.5);
     for (size_t i = 0; i < COUNT_OF(many); i++) {
-        assert_true(closed_silently(many[i], 2));
+        assert_true(closed_silently(many[i], 20));
         close(many[i]);
     }
     close(slow);
@@ -435,7 +435,7 @@ static void test_too_many_strangers(void **state)
     double start = seconds_now();
     for (int i = 0; i < MANY; i++)
         many[i] = plain_connect(&host.address);
-    assert_true(closed_silently(many[0], 1.5));
+    assert_true(closed_silently(many[0], 1.9));
     int fd;
     assert_int_equal(connect_as(&self, &host.address, 10, &fd), STATUS_OK);
     assert_true(seconds_now() - start < 5);
