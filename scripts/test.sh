@@ -57,6 +57,14 @@ find_python() {
 scripts/install-deps.sh --test --quiet || exit 1
 find_python || { echo "test.sh: no Python here has pytest; hint: scripts/install-deps.sh --test" && exit 1; }
 
+# The whole-program tests, in two halves side by side, because most of their time is waiting. Arguments: pytest's.
+program() {
+    local tests=("$python" -m pytest -q -p no:cacheprovider "$@" tests/program)
+    part_parallel program-1 1800 "${tests[@]}" --shard 1/2
+    part program-2 1800 "${tests[@]}" --shard 2/2
+    parts_join
+}
+
 jobs=$(nproc)
 part build 900 make -s -j"$jobs" SANITIZE="$sanitize" all all-tests "$build/ops-test" || { parts_end && exit 0 || exit 1; }
 [ -n "$sanitize" ] || part layers 60 scripts/check-layers.py
@@ -67,7 +75,7 @@ if [ "$sanitize" != thread ]; then # that build has no OpenMP: its ops run on on
 fi
 if [ $quick = 1 ]; then
     part golden 900 tests/golden/check_golden.py --ztrain "$ZTRAIN" --stage 3 --ranks 2
-    part program 1800 "$python" -m pytest -q -p no:cacheprovider --sample "$sample" -m 'not long and not interop' tests/program
+    program --sample "$sample" -m 'not long and not interop'
 else
     part golden-one-rank 600 tests/golden/check_golden.py --ztrain "$ZTRAIN" --dtype fp32,bf16
     part golden-stages 900 tests/golden/check_golden.py --ztrain "$ZTRAIN" --stage 0,1,2,3 --ranks 2
@@ -85,6 +93,6 @@ else
     else
         echo "amx: left out: its emulation needs a CPU with AVX-512"
     fi
-    part program 1800 "$python" -m pytest -q -p no:cacheprovider -m 'not interop' tests/program
+    program -m 'not interop'
 fi
 parts_end

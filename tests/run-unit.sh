@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # Runs the C test programs of a build, each with a time limit: tests/run-unit.sh [BUILD [PATTERN]]
-# It runs as many at a time as there are cores. It prints the output of a program that failed, one line for one that passed,
+# It runs one more at a time than there are cores, as many of them wait. It prints the output of a program that failed, one line for one that passed,
 # and 'N passed, M failed' last.
 set -uo pipefail
 build=${1:-build} pattern=${2:-test_*}
-limit=${UNIT_SECONDS:-300}
+limit=${UNIT_SECONDS:-600}
 export OMP_WAIT_POLICY=${OMP_WAIT_POLICY:-passive} # spinning threads take the cores from the other programs
 results=$(mktemp -d)
 trap 'rm -rf "$results"' EXIT
@@ -36,7 +36,7 @@ done
 [ ${#programs[@]} -gt 0 ] || { echo "no test programs in $build/tests; hint: make all-tests" && echo "0 passed, 1 failed" && exit 1; }
 
 for program in "${programs[@]}"; do
-    while [ "$(jobs -rp | wc -l)" -ge "$(nproc)" ]; do wait -n; done
+    while [ "$(jobs -rp | wc -l)" -gt "$(nproc)" ]; do wait -n; done
     run "$program" &
 done
 wait
