@@ -524,6 +524,19 @@ static const struct {
      "\"offload_optimizer\": {\"device\": \"none\"}, \"offload_param\": {\"device\": \"none\"}}, "
      "\"gradient_accumulation_steps\": 1, \"gradient_clipping\": true, \"steps_per_print\": 10}",
      3},
+    {"Accelerate, as its launcher writes the file",
+     "{\"zero_optimization\": {\"stage\": 3, \"stage3_gather_16bit_weights_on_model_save\": \"auto\", "
+     "\"offload_optimizer\": {\"device\": \"none\", \"nvme_path\": null}, \"offload_param\": {\"device\": null}}, "
+     "\"fp16\": "
+     "{\"enabled\": \"auto\"}, " AUTO_SIZES "\"steps_per_print\": Infinity, \"zero_allow_untested_optimizer\": true}",
+     3},
+    {"DeepSpeed-Chat, with features switched off",
+     "{\"train_batch_size\": 6, \"zero_optimization\": {\"stage\": 2, \"offload_param\": {\"device\": \"none\"}, "
+     "\"stage3_param_persistence_threshold\": 1e4, \"stage3_max_live_parameters\": 3e7, \"memory_efficient_linear\": "
+     "false}, \"fp16\": {\"enabled\": true, \"loss_scale_window\": 100}, \"prescale_gradients\": false, "
+     "\"hybrid_engine\": "
+     "{\"enabled\": false, \"max_out_tokens\": 512}, \"tensorboard\": {\"enabled\": false, \"output_path\": \"logs\"}}",
+     2},
     {"a tutorial of DeepSpeed, in Hjson",
      "# for one node\n{\n  zero_optimization: true // stage 1\n  optimizer: {type: \"adam\", params: {lr: 0.00002, "
      "\"betas\": "
