@@ -2,6 +2,7 @@
 #include "comm/comm.h"
 
 #include "comm/comm_device.h"
+#include "comm/comm_device_check.h"
 #include "comm/comm_internal.h"
 #include "comm/control_wait.h"
 #include "core/liveness.h"
@@ -89,7 +90,8 @@ enum status comm_attach_device(struct comm *comm, struct device *device, bool ma
     *way = NULL;
     if (device->kind == DEVICE_CPU || comm->world == 1)
         return STATUS_OK;
-    return comm_device_new(comm, device, may_share, &comm->gpu, way, err);
+    TRY(comm_device_new(comm, device, may_share, &comm->gpu, way, err));
+    return comm_device_check(comm, comm->gpu, device, err);
 }
 
 void comm_detach_device(struct comm *comm)

@@ -12,7 +12,7 @@
  *
  * ZTRAIN_EMULATION_NCCL: a fault of this process's NCCL: version=N (another version), deaf (it never finds its peers),
  * refuse (it joins no communicator), error=N (the Nth collective hangs with an asynchronous error), cuda=N (the same with
- * an error of the GPU), reject=N (the Nth collective is refused). */
+ * an error of the GPU), reject=N (the Nth collective is refused), forgets (sums lack the last rank). */
 #include "emulation_host.h"
 #include "emulation_queue.h"
 
@@ -188,9 +188,11 @@ void store(ncclDataType_t type, char *p, size_t i, double x)
 void reduce(ncclComm *c, const signature &s, size_t first, size_t n, char *to)
 {
     ncclDataType_t type = static_cast<ncclDataType_t>(s.type);
+    const bool forgets = mistake("forgets"); /* the last rank's contributions */
+    const int world = c->world - (forgets ? 1 : 0);
     for (size_t i = 0; i < n; i++) {
         double x = load(type, window(c, 0), first + i);
-        for (int r = 1; r < c->world; r++) {
+        for (int r = 1; r < world; r++) {
             double y = load(type, window(c, r), first + i);
             switch (s.reduction) {
             case ncclMax: x = y > x || y != y ? y : x; break;

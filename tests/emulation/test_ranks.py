@@ -188,6 +188,12 @@ def test_a_communicator_that_does_not_come_about(folder):
     assert all("no progress for 9.5 s, although all ranks are alive" in d.err for d in done)
 
 
+def test_wrong_sums_end_the_run_before_it_begins(folder):
+    done = train(folder, env={**TWO, "ZTRAIN_EMULATION_NCCL": "forgets"}, expect=DEVICE)
+    assert "a reduce-scatter of 2 ranks in fp32 gave 0 in element " in done.err and "nccl-tests" in done.err
+    assert not folder.checkpoints()
+
+
 def test_an_asynchronous_error_ends_all(folder):
     """The ranks are on two nodes with one GPU each."""
     done = Job(folder, "--config", spec_of(folder, ENDLESS), nodes=[0, 1], env=TWO,
@@ -221,9 +227,9 @@ def test_an_asynchronous_error_of_the_device_ends_all(folder):
     assert "uncorrectable ECC error" in done.err
 
 
-@pytest.mark.parametrize("call", [7, 16])
+@pytest.mark.parametrize("call", [13, 22])
 def test_a_collective_that_is_not_taken_ends_all(folder, call):
-    """16 is the last collective of the run: none of its results may become a checkpoint."""
+    """22 is the last collective of the run: none of its results may become a checkpoint."""
     done = train(folder, {"zero_optimization": {"stage": 1}, "train": {"max_steps": 1}}, expect=PEER,
                  env={**TWO, "ZTRAIN_EMULATION_NCCL": f"reject={call}"})
     assert "NCCL: a" in done.err and "it does not like this one" in done.err and not folder.checkpoints()

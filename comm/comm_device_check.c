@@ -1,0 +1,136 @@
+#include "comm/comm_device_check.h"
+
+#include "comm/comm_device.h"
+#include "core/memory.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Elements of a slice, and of all slices of a long operation: NCCL moves long and short ones by other algorithms. */
+enum { COUNT = 64, LONG_COUNT = 2 << 20 };
+
+struct check {
+    struct comm *comm;
+    struct comm_device *gpu;
+    struct stream *stream;
+    size_t bytes;      /* of each buffer */
+    void *send, *recv; /* device memory */
+    void *host;        /* host memory */
+};
+
+/* Small integers, which all types hold: sums over the ranks are exact in any order. In a reduction one rank contributes
+ * to each element, so that a contribution that is lost, repeated or in a wrong place is seen. */
+static float contribution(int world, int rank, int slice, size_t i)
+{
+    return (i + (size_t)slice) % (size_t)world == (size_t)rank ? (float)(1 + i % 3) : 0.0f;
+}
+
+static float gathered(int rank, size_t i)
+{
+    return (float)(1 + ((size_t)rank + i) % 7);
+}
+
+static void put(void *values, size_t i, float x, enum dtype dtype)
+{
+    switch (dtype) {
+    case DTYPE_F32: ((float *)values)[i] = x; break;
+    case DTYPE_BF16: ((uint16_t *)values)[i] = bf16_from_f32(x); break;
+    default: ((uint16_t *)values)[i] = f16_from_f32(x); break;
+    }
+}
+
+static float get(const void *values, size_t i, enum dtype dtype)
+{
+    return dtype == DTYPE_F32    ? ((const float *)values)[i]
+           : dtype == DTYPE_BF16 ? bf16_to_f32(((const uint16_t *)values)[i])
+                                 : f16_to_f32(((const uint16_t *)values)[i]);
+}
+
+/* Runs the operation with slices of `count` elements; `host` has what is sent, and then the result. */
+static enum status run(struct check *c, enum op_kind kind, enum dtype dtype, size_t count, struct error *err)
+{
+    const size_t slice = count * dtype_size(dtype), all = slice * (size_t)c->comm->world;
+    const bool gathers = kind == OP_ALL_GATHER;
+    const struct data_op op = {.comm = c->comm,
+                               .kind = kind,
+                               .dtype = dtype,
+                               .recv_dtype = dtype,
+                               .send = c->send,
+                               .recv = c->recv,
+                               .count = count,
+                               .stride = count};
+    stream_copy(c->stream, c->send, c->host, gathers ? slice : all);
+    stream_sync(c->stream);
+    comm_device_submit(c->gpu, &op, c->stream);
+    stream_sync(c->stream);
+    TRY(comm_status(c->comm, err));
+    stream_copy(c->stream, c->host, c->recv, gathers ? all : slice);
+    stream_sync(c->stream);
+    return comm_status(c->comm, err);
+}
+
+static enum status compare(const struct check *c, enum op_kind kind, enum dtype dtype, size_t i, float want,
+                           struct error *err)
+{
+    const float have = get(c->host, i, dtype);
+    if (have == want)
+        return STATUS_OK;
+    error_set(err, STATUS_DEVICE, "%s of %d ranks in %s gave %g in element %zu of rank %d, where %g is right",
+              operation_name(kind), c->comm->world, dtype_name(dtype), (double)have, i, c->comm->rank, (double)want);
+    return error_hint(err, "the communication library, a GPU or a link between GPUs is faulty: nccl-tests shows which, "
+                           "and NCCL_P2P_DISABLE=1 in the environment avoids the links between GPUs");
+}
+
+static enum status check_gather(struct check *c, size_t count, struct error *err)
+{
+    const enum dtype dtype = DTYPE_F32;
+    for (size_t i = 0; i < count; i++)
+        put(c->host, i, gathered(c->comm->rank, i), dtype);
+    TRY(run(c, OP_ALL_GATHER, dtype, count, err));
+    for (int r = 0; r < c->comm->world; r++)
+        for (size_t i = 0; i < count; i++)
+            TRY(compare(c, OP_ALL_GATHER, dtype, (size_t)r * count + i, gathered(r, i), err));
+    return STATUS_OK;
+}
+
+static enum status check_reduce(struct check *c, enum dtype dtype, size_t count, struct error *err)
+{
+    const int world = c->comm->world;
+    for (int s = 0; s < world; s++)
+        for (size_t i = 0; i < count; i++)
+            put(c->host, (size_t)s * count + i, contribution(world, c->comm->rank, s, i), dtype);
+    TRY(run(c, OP_REDUCE_SCATTER, dtype, count, err));
+    for (size_t i = 0; i < count; i++)
+        TRY(compare(c, OP_REDUCE_SCATTER, dtype, i, (float)(1 + i % 3), err));
+    return STATUS_OK;
+}
+
+static enum status check_all(struct check *c, struct device *device, struct error *err)
+{
+    TRY(stream_new(device, STREAM_COMM, &c->stream, err));
+    TRY(device_alloc(device, c->bytes, &c->send, err));
+    TRY(device_alloc(device, c->bytes, &c->recv, err));
+    TRY(check_gather(c, COUNT, err));
+    for (int dtype = 0; dtype < DTYPE_COUNT; dtype++)
+        TRY(check_reduce(c, (enum dtype)dtype, COUNT, err));
+    const size_t slice = LONG_COUNT / (size_t)c->comm->world;
+    TRY(check_gather(c, slice, err));
+    return check_reduce(c, DTYPE_F32, slice, err);
+}
+
+enum status comm_device_check(struct comm *comm, struct comm_device *gpu, struct device *device, struct error *err)
+{
+    const size_t shortest = COUNT * (size_t)comm->world;
+    const size_t bytes = (shortest > LONG_COUNT ? shortest : LONG_COUNT) * sizeof(float);
+    struct check c = {.comm = comm, .gpu = gpu, .bytes = bytes, .host = memory_zeroed(1, bytes)};
+    enum status status = check_all(&c, device, err);
+    if (c.stream)
+        stream_free(c.stream);
+    if (c.recv)
+        device_free(device, c.recv, bytes);
+    if (c.send)
+        device_free(device, c.send, bytes);
+    free(c.host);
+    return status;
+}
