@@ -384,7 +384,9 @@ static void read_family(struct config_reader *reader, struct model_desc *desc)
         return;
     else if (strcmp(json_string_value(first), FAMILIES[family].architecture) != 0)
         reader_fail(reader, STATUS_USAGE, "architectures %s is not supported with model_type '%s'; hint: %s is",
-                    reader_show(list, text), type, FAMILIES[family].architecture);
+                    reader_show(list, text), type,
+                    family == FAMILY_BERT ? "BertForSequenceClassification or BertForPreTraining"
+                                          : FAMILIES[family].architecture);
 }
 
 /* GPT-2 has its own names for sizes; transformers accepts the general ones as well. */

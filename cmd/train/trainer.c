@@ -183,12 +183,22 @@ static struct transformer_config configure_transformer(const struct trainer *t)
     return config;
 }
 
+/* Logs why attention on a GPU does not go through cuDNN, if the model is the reason. */
+static void describe_attention(const struct trainer *t)
+{
+    if (t->device->kind != DEVICE_CUDA || t->rank != 0 || t->quiet)
+        return;
+    if (t->desc.bidirectional)
+        log_info("attention: looking both ways takes ztrain's kernels, which are slower than cuDNN's");
+    else if (t->desc.dropout.attention > 0)
+        log_info("attention: dropout of its weights takes ztrain's kernels, which are slower than cuDNN's; hint: "
+                 "model.dropout: 0, or an attention rate of 0 in config.json");
+}
+
 /* The transformer, and the store of its blocks' inputs. */
 static enum status build_transformer(struct trainer *t, struct error *err)
 {
-    if (t->device->kind == DEVICE_CUDA && t->desc.dropout.attention > 0 && t->rank == 0 && !t->quiet)
-        log_info("attention: dropout of its weights takes ztrain's kernels, which are slower than cuDNN's; hint: "
-                 "model.dropout: 0, or an attention rate of 0 in config.json");
+    describe_attention(t);
     struct transformer_config config = configure_transformer(t);
     if (t->spec->cpu_checkpointing && t->spec->recompute != RECOMPUTE_NONE) {
         size_t bytes = (size_t)config.max_tokens * (size_t)t->desc.hidden_size * dtype_size(config.dtype);

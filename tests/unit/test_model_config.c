@@ -163,7 +163,7 @@ static const struct {
     {"{" BERT ",\"hidden_dropout_prob\":2}", STATUS_DATA, "hidden_dropout_prob must be a number from 0 to 1"},
     {"{" BERT ",\"num_attention_heads\":5}", STATUS_DATA, "hidden size 32 is not a multiple of the 5 attention heads"},
     {"{" BERT ",\"architectures\":[\"BertForQuestionAnswering\"]}", STATUS_USAGE,
-     "architectures [\"BertForQuestionAnswering\"] is not supported with model_type 'bert'"},
+     "is not supported with model_type 'bert'; hint: BertForSequenceClassification or BertForPreTraining is"},
     {"{\"model_type\": \"mamba\"}", STATUS_USAGE,
      "'mamba' is not supported; hint: gpt2, llama, mistral, qwen2, qwen3, phi3, granite, smollm3, olmo2 and bert are"},
     {"{" LLAMA ",\"architectures\":[\"LlamaForTokenClassification\"]}", STATUS_USAGE, "LlamaForCausalLM is"},
