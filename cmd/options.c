@@ -253,7 +253,7 @@ void options_help_plan(FILE *out)
 void options_help(FILE *out)
 {
     fputs("ztrain trains causal language models: the families of GPT-2, Llama, Mistral, Qwen, Phi-3,\nGranite, "
-          "SmolLM and OLMo; sharded by ZeRO stage 0 to 3.\n"
+          "SmolLM, OLMo and Gemma; sharded by ZeRO stage 0 to 3.\n"
           "\n"
           "  ztrain --config run.yaml                    train on one rank\n"
           "  ztrain --config run.yaml --local-gpus 2     train on two ranks of this machine\n"

@@ -41,15 +41,17 @@ struct family_facts {
 #define NO_WINDOW {WINDOW_NONE, 0, false}
 static const struct family_facts FAMILIES[] = {
     [FAMILY_GPT2]    = {"gpt2", "GPT2LMHeadModel",          50257,  768,     0, 12, 12,  0,   0,   1024, true,  -1,     1e-5, {0},                NO_WINDOW},
-    [FAMILY_LLAMA]   = {"llama", "LlamaForCausalLM",        32000, 4096, 11008, 32, 32,  0,   0,   2048, false, -1,     1e-6, {1e4, false, true}, NO_WINDOW},
-    [FAMILY_MISTRAL] = {"mistral", "MistralForCausalLM",    32000, 4096, 14336, 32, 32,  8,   0, 131072, false, -1,     1e-6, {1e4, false, true}, {WINDOW_ALL, 4096, false}},
-    [FAMILY_QWEN2]   = {"qwen2", "Qwen2ForCausalLM",       151936, 4096, 22016, 32, 32, 32,   0,  32768, false, -1,     1e-6, {1e4, false, true}, {WINDOW_FROM, 4096, false}},
-    [FAMILY_QWEN3]   = {"qwen3", "Qwen3ForCausalLM",       151936, 4096, 22016, 32, 32, 32, 128,  32768, false, -1,     1e-6, {1e4, false, true}, {WINDOW_FROM, 4096, false}},
-    [FAMILY_PHI3]    = {"phi3", "Phi3ForCausalLM",          32064, 3072,  8192, 32, 32,  0,   0,   4096, false, 32000,  1e-5, {1e4, true, false}, {WINDOW_ALL, 0, false}},
-    [FAMILY_GRANITE] = {"granite", "GraniteForCausalLM",    32000, 4096, 11008, 32, 32,  0,   0,   2048, false, -1,     1e-6, {1e4, false, true}, NO_WINDOW},
-    [FAMILY_SMOLLM3] = {"smollm3", "SmolLM3ForCausalLM",   128256, 2048, 11008, 36, 16,  4,   0,  32768, true,  128004, 1e-6, {2e6, false, true}, {WINDOW_NOPE, 0, true}},
-    [FAMILY_OLMO2]   = {"olmo2", "Olmo2ForCausalLM",        50304, 4096, 11008, 32, 32,  0,   0,   2048, false, 1,      1e-5, {1e4, false, true}, NO_WINDOW},
+    [FAMILY_LLAMA]   = {"llama", "LlamaForCausalLM",        32000, 4096, 11008, 32, 32,  0,   0,   2048, false, -1,     1e-6, {1e4, false, true, 0}, NO_WINDOW},
+    [FAMILY_MISTRAL] = {"mistral", "MistralForCausalLM",    32000, 4096, 14336, 32, 32,  8,   0, 131072, false, -1,     1e-6, {1e4, false, true, 0}, {WINDOW_ALL, 4096, false}},
+    [FAMILY_QWEN2]   = {"qwen2", "Qwen2ForCausalLM",       151936, 4096, 22016, 32, 32, 32,   0,  32768, false, -1,     1e-6, {1e4, false, true, 0}, {WINDOW_FROM, 4096, false}},
+    [FAMILY_QWEN3]   = {"qwen3", "Qwen3ForCausalLM",       151936, 4096, 22016, 32, 32, 32, 128,  32768, false, -1,     1e-6, {1e4, false, true, 0}, {WINDOW_FROM, 4096, false}},
+    [FAMILY_PHI3]    = {"phi3", "Phi3ForCausalLM",          32064, 3072,  8192, 32, 32,  0,   0,   4096, false, 32000,  1e-5, {1e4, true, false, 0}, {WINDOW_ALL, 0, false}},
+    [FAMILY_GRANITE] = {"granite", "GraniteForCausalLM",    32000, 4096, 11008, 32, 32,  0,   0,   2048, false, -1,     1e-6, {1e4, false, true, 0}, NO_WINDOW},
+    [FAMILY_SMOLLM3] = {"smollm3", "SmolLM3ForCausalLM",   128256, 2048, 11008, 36, 16,  4,   0,  32768, true,  128004, 1e-6, {2e6, false, true, 0}, {WINDOW_NOPE, 0, true}},
+    [FAMILY_OLMO2]   = {"olmo2", "Olmo2ForCausalLM",        50304, 4096, 11008, 32, 32,  0,   0,   2048, false, 1,      1e-5, {1e4, false, true, 0}, NO_WINDOW},
     [FAMILY_BERT]    = {"bert", "BertForMaskedLM",          30522,  768,  3072, 12, 12,  0,   0,    512, false, 0,     1e-12, {0},                NO_WINDOW},
+    [FAMILY_GEMMA2]  = {"gemma2", "Gemma2ForCausalLM",     256000, 2304,  9216, 26,  8,  4, 256,   8192, true,  0,      1e-6, {1e4, false, true, 0}, {WINDOW_EVERY_OTHER, 4096, false}},
+    [FAMILY_GEMMA3]  = {"gemma3_text", "Gemma3ForCausalLM", 262208, 2304,  9216, 26,  8,  4, 256, 131072, true,  0,      1e-6, {1e6, false, true, 1e4}, {WINDOW_PATTERN, 4096, false}},
 };
 #undef NO_WINDOW
 /* clang-format on */
@@ -83,6 +85,7 @@ const char *model_family_list(char *text, size_t size)
 enum { GPT2 = 1 << FAMILY_GPT2, LLAMA = 1 << FAMILY_LLAMA, MISTRAL = 1 << FAMILY_MISTRAL, QWEN2 = 1 << FAMILY_QWEN2 };
 enum { QWEN3 = 1 << FAMILY_QWEN3, PHI3 = 1 << FAMILY_PHI3, GRANITE = 1 << FAMILY_GRANITE };
 enum { SMOLLM3 = 1 << FAMILY_SMOLLM3, OLMO2 = 1 << FAMILY_OLMO2, BERT = 1 << FAMILY_BERT };
+enum { GEMMA2 = 1 << FAMILY_GEMMA2, GEMMA3 = 1 << FAMILY_GEMMA3, GEMMA = GEMMA2 | GEMMA3 };
 enum { ALL = (1 << FAMILY_COUNT) - 1, CAUSAL = ALL & ~BERT, ROTARY = CAUSAL & ~GPT2 };
 
 /* Keys whose only supported value is `wanted` (JSON), or null, or absence. */
@@ -104,6 +107,7 @@ static const struct refusal {
     {"scale_attn_weights", GPT2, "true", "attention scores are always scaled by 1/sqrt(head size)"},
     {"scale_attn_by_inverse_layer_idx", GPT2, "false", "attention scores are not scaled by the layer's number"},
     {"use_mrope", ROTARY, "false", "multimodal RoPE is not supported"},
+    {"use_bidirectional_attention", GEMMA, "false", "ztrain trains causal models only"},
 };
 
 #define NO_EFFECT "has no effect in this family, as in transformers"
@@ -118,11 +122,13 @@ static const struct remark {
     {"pretraining_tp", ROTARY, "1", "matrices are not split: the mathematics is the same, the rounding differs"},
     /* keys that another of the families reads */
     {"attention_bias", MISTRAL | QWEN2 | PHI3, "false", NO_EFFECT},
-    {"mlp_bias", MISTRAL | QWEN2 | QWEN3 | PHI3 | OLMO2, "false", NO_EFFECT},
+    {"mlp_bias", MISTRAL | QWEN2 | QWEN3 | PHI3 | OLMO2 | GEMMA, "false", NO_EFFECT},
     {"sliding_window", BERT | GPT2 | LLAMA | GRANITE | OLMO2, "null", NO_EFFECT},
     {"use_sliding_window", BERT | GPT2 | LLAMA | GRANITE | OLMO2, "false", NO_EFFECT},
-    {"use_sliding_window", MISTRAL | PHI3, "true", NO_EFFECT},
+    {"use_sliding_window", MISTRAL | PHI3 | GEMMA, "true", NO_EFFECT},
     {"hidden_act", GPT2, "null", NO_EFFECT},
+    {"hidden_act", GEMMA, "\"gelu_pytorch_tanh\"", NO_EFFECT},
+    {"hidden_activation", ALL & ~GEMMA, "null", NO_EFFECT},
     {"intermediate_size", GPT2, "null", NO_EFFECT},
     {"num_key_value_heads", GPT2 | BERT, "null", NO_EFFECT},
     {"head_dim", GPT2 | BERT, "null", NO_EFFECT},
@@ -135,9 +141,9 @@ static const struct remark {
     {"layer_norm_epsilon", ROTARY | BERT, "null", NO_EFFECT},
     /* keys with which other families change the mathematics */
     {"layer_norm_eps", CAUSAL, "null", NO_EFFECT},
-    {"attn_logit_softcapping", ALL, "null", NO_EFFECT},
-    {"final_logit_softcapping", ALL, "null", NO_EFFECT},
-    {"query_pre_attn_scalar", ALL, "null", NO_EFFECT},
+    {"attn_logit_softcapping", ALL & ~GEMMA2, "null", NO_EFFECT},
+    {"final_logit_softcapping", ALL & ~GEMMA, "null", NO_EFFECT},
+    {"query_pre_attn_scalar", ALL & ~GEMMA, "null", NO_EFFECT},
     {"logit_scale", ALL, "1", NO_EFFECT},
     {"logits_scaling", ALL & ~GRANITE, "1", NO_EFFECT},
     {"attention_multiplier", ALL & ~GRANITE, "1", NO_EFFECT},
@@ -150,6 +156,8 @@ static const struct remark {
     {"alibi", ALL, "false", NO_EFFECT},
     {"rotary_pct", ALL, "1", NO_EFFECT},
     {"no_rope_layers", ALL & ~SMOLLM3, "null", NO_EFFECT},
+    {"rope_local_base_freq", ALL & ~GEMMA3, "null", NO_EFFECT},
+    {"sliding_window_pattern", ALL & ~GEMMA3, "null", NO_EFFECT},
     {"attention_chunk_size", ALL, "null", NO_EFFECT},
     {"num_experts", ALL, "null", NO_EFFECT},
     {"num_local_experts", ALL, "null", NO_EFFECT},
@@ -252,16 +260,19 @@ bool model_family_classifies(enum model_family family)
     case FAMILY_QWEN3:
     case FAMILY_PHI3:
     case FAMILY_SMOLLM3:
-    case FAMILY_BERT: return true;
+    case FAMILY_BERT:
+    case FAMILY_GEMMA2:
+    case FAMILY_GEMMA3: return true;
     default: return false;
     }
 }
 
-/* The class of a family's classifier: "LlamaForCausalLM" gives "LlamaForSequenceClassification". */
+/* The class of a family's classifier: "LlamaForCausalLM" gives "LlamaForSequenceClassification". (Gemma 3's without
+ * Text takes images.) */
 static void classifier_name(enum model_family family, char name[MODEL_CLASS_MAX])
 {
     static const char *const ends[] = {"ForCausalLM", "LMHeadModel", "ForMaskedLM"};
-    const char *causal = FAMILIES[family].architecture;
+    const char *causal = family == FAMILY_GEMMA3 ? "Gemma3TextForCausalLM" : FAMILIES[family].architecture;
     size_t length = strlen(causal);
     for (size_t i = 0; i < COUNT_OF(ends); i++)
         if (length > strlen(ends[i]) && strcmp(causal + length - strlen(ends[i]), ends[i]) == 0)
@@ -321,22 +332,33 @@ static const struct unsupported {
     const char *part, *kind, *hint;
 } UNSUPPORTED[] = {
 #define EXPERTS "a mixture of experts (MoE)", "ztrain trains dense models only"
-    {"moe", EXPERTS},         {"mixtral", EXPERTS},    {"deepseek_v2", EXPERTS},
-    {"deepseek_v3", EXPERTS}, {"gpt_oss", EXPERTS},    {"llama4", EXPERTS},
-    {"dbrx", EXPERTS},        {"qwen3_next", EXPERTS},
+    {"moe", EXPERTS},
+    {"mixtral", EXPERTS},
+    {"deepseek_v2", EXPERTS},
+    {"deepseek_v3", EXPERTS},
+    {"gpt_oss", EXPERTS},
+    {"llama4", EXPERTS},
+    {"dbrx", EXPERTS},
+    {"qwen3_next", EXPERTS},
 #undef EXPERTS
 #define IMAGES "a multimodal model", "ztrain trains text models only"
-    {"gemma3", IMAGES},       {"_vl", IMAGES},         {"llava", IMAGES},
-    {"mllama", IMAGES},       {"pixtral", IMAGES},     {"phi4_multimodal", IMAGES},
-    {"mistral3", IMAGES},     {"paligemma", IMAGES},
+    {"gemma3n", IMAGES},
+    {"_vl", IMAGES},
+    {"llava", IMAGES},
+    {"mllama", IMAGES},
+    {"pixtral", IMAGES},
+    {"phi4_multimodal", IMAGES},
+    {"mistral3", IMAGES},
+    {"paligemma", IMAGES},
 #undef IMAGES
+    {"gemma3", "a multimodal model (Gemma3ForConditionalGeneration)", "gemma3_text (Gemma3ForCausalLM) is"},
 };
 
 static void refuse_type(struct config_reader *reader, const char *type)
 {
     char list[256];
     for (size_t i = 0; i < COUNT_OF(UNSUPPORTED); i++) {
-        if (!strstr(type, UNSUPPORTED[i].part) || strcmp(type, "gemma3_text") == 0)
+        if (!strstr(type, UNSUPPORTED[i].part))
             continue;
         reader_fail(reader, STATUS_USAGE, "model_type '%.100s' is %s, which is not supported; hint: %s", type,
                     UNSUPPORTED[i].kind, UNSUPPORTED[i].hint);
@@ -427,8 +449,8 @@ static void read_sizes(struct config_reader *reader, struct model_desc *desc)
     if (reader->status != STATUS_OK)
         return;
     int64_t C = desc->hidden_size, H = desc->num_heads;
-    /* transformers requires the first for Llama in any case */
-    if (C % H != 0 && (desc->head_dim == 0 || desc->family == FAMILY_LLAMA))
+    /* transformers requires this of some families in any case */
+    if (C % H != 0 && (desc->head_dim == 0 || 1 << desc->family & (LLAMA | GEMMA)))
         reader_fail(reader, STATUS_DATA, "hidden size %" PRId64 " is not a multiple of the %" PRId64 " attention heads",
                     C, H);
     if (desc->head_dim == 0)
@@ -508,7 +530,7 @@ static void read_biases(struct config_reader *reader, struct model_desc *desc)
 {
     if (desc->family == FAMILY_QWEN2)
         desc->qkv_bias = true;
-    if (1 << desc->family & (LLAMA | QWEN3 | GRANITE | SMOLLM3 | OLMO2))
+    if (1 << desc->family & (LLAMA | QWEN3 | GRANITE | SMOLLM3 | OLMO2 | GEMMA))
         desc->qkv_bias = desc->o_bias = reader_bool(reader, "attention_bias", false);
     if (1 << desc->family & (LLAMA | GRANITE | SMOLLM3))
         desc->mlp_bias = reader_bool(reader, "mlp_bias", false);
@@ -523,13 +545,43 @@ static void read_multipliers(struct config_reader *reader, struct model_desc *de
     desc->logit_multiplier = 1 / reader_positive(reader, "logits_scaling", 1);
 }
 
+/* A soft cap; null: none. */
+static double read_softcap(struct config_reader *reader, const char *key, double absent)
+{
+    return reader_positive(reader, key, reader_is_null(reader, key) ? 0 : absent);
+}
+
+/* Gemma's. Its query_pre_attn_scalar takes the place of head_dim in 1/sqrt(head_dim). */
+static void read_gemma(struct config_reader *reader, struct model_desc *desc)
+{
+    desc->norm_place = NORM_BOTH;
+    desc->norm_offset = 1;
+    desc->embedding_multiplier = sqrt((double)desc->hidden_size);
+    desc->embedding_rounds = true;
+    desc->attention_scale = 1 / sqrt(reader_positive(reader, "query_pre_attn_scalar", 256));
+    if (desc->family == FAMILY_GEMMA2)
+        desc->attention_softcap = read_softcap(reader, "attn_logit_softcapping", 50);
+    else
+        desc->qk_norm = QK_NORM_HEADS;
+    double softcap = read_softcap(reader, "final_logit_softcapping", desc->family == FAMILY_GEMMA2 ? 30 : 0);
+    desc->logit_softcap = desc->num_labels ? 0 : softcap; /* a classifier has none */
+}
+
+static void read_gated_mlp(struct config_reader *reader, struct model_desc *desc)
+{
+    static const char *const silu[] = {"silu", "swish", NULL};
+    static const char *const gelu[] = {"gelu_pytorch_tanh", "gelu_new",      "gelu_fast",
+                                       "gelu_python_tanh",  "gelu_accurate", NULL};
+    bool gemma = 1 << desc->family & GEMMA;
+    desc->mlp = gemma ? MLP_GEGLU : MLP_SWIGLU;
+    check_activation(reader, gemma ? "hidden_activation" : "hidden_act", gemma ? gelu : silu);
+}
+
 static void read_llama_family(struct config_reader *reader, struct model_desc *desc)
 {
     desc->norm = NORM_RMS;
     desc->norm_eps = reader_positive(reader, "rms_norm_eps", FAMILIES[desc->family].norm_eps);
-    desc->mlp = MLP_SWIGLU;
-    static const char *const activations[] = {"silu", "swish", NULL};
-    check_activation(reader, "hidden_act", activations);
+    read_gated_mlp(reader, desc);
     read_biases(reader, desc);
     if (desc->family == FAMILY_QWEN3)
         desc->qk_norm = QK_NORM_HEADS;
@@ -540,6 +592,8 @@ static void read_llama_family(struct config_reader *reader, struct model_desc *d
     desc->fused_qkv = desc->fused_gate_up = desc->family == FAMILY_PHI3;
     if (desc->family == FAMILY_GRANITE)
         read_multipliers(reader, desc);
+    if (1 << desc->family & GEMMA)
+        read_gemma(reader, desc);
     model_rope_read(reader, &FAMILIES[desc->family].rope, desc);
 }
 

@@ -1,8 +1,9 @@
 /* model_config.h: a description of a model, in the names of Hugging Face's config.json.
  *
- * Families: GPT-2, the Llama family (Llama, Mistral, Qwen2, Qwen3, Phi-3, Granite, SmolLM 3, OLMo 2), and BERT, which
- * looks both ways and is trained as a classifier only. A feature that a config asks for and ztrain does not have is
- * refused (STATUS_USAGE) or noted (a line in `notices`), never ignored. A damaged config.json is STATUS_DATA. */
+ * Families: GPT-2, the Llama family (Llama, Mistral, Qwen2, Qwen3, Phi-3, Granite, SmolLM 3, OLMo 2, Gemma 2, Gemma 3's
+ * text models), and BERT, which looks both ways and is trained as a classifier only. A feature that a config asks for
+ * and ztrain does not have is refused (STATUS_USAGE) or noted (a line in `notices`), never ignored. A damaged
+ * config.json is STATUS_DATA. */
 #ifndef ZTRAIN_CORE_MODEL_CONFIG_H
 #define ZTRAIN_CORE_MODEL_CONFIG_H
 
@@ -29,20 +30,28 @@ enum model_family {
     FAMILY_SMOLLM3,
     FAMILY_OLMO2,
     FAMILY_BERT,
+    FAMILY_GEMMA2,
+    FAMILY_GEMMA3,
     FAMILY_COUNT
 };
 enum model_task { TASK_CAUSAL_LM, TASK_SEQUENCE_CLASSIFICATION };
 enum norm_kind { NORM_LAYER, NORM_RMS };
-/* Where a block has its norms: on the input of attention and MLP; on their output (OLMo 2); or on the sum of their
- * input and output, so that the residual stream itself is normed and no norm is left for the end (BERT). */
-enum norm_place { NORM_BEFORE, NORM_AFTER, NORM_AFTER_RESIDUAL };
-/* RMSNorm of q and k before RoPE: of every head (Qwen3), or over all heads together (OLMo 2). */
+/* Where a block has its norms: on the input of attention and MLP; on their output (OLMo 2); on both (Gemma); or on the
+ * sum of their input and output, so that the residual stream itself is normed and no norm is left for the end (BERT).
+ */
+enum norm_place { NORM_BEFORE, NORM_AFTER, NORM_BOTH, NORM_AFTER_RESIDUAL };
+/* RMSNorm of q and k before RoPE: of every head (Qwen3, Gemma 3), or over all heads together (OLMo 2). */
 enum qk_norm_kind { QK_NORM_NONE, QK_NORM_HEADS, QK_NORM_PROJECTION };
 enum mlp_kind {
     MLP_GELU,     /* gelu_new (tanh form), two matrices */
     MLP_GELU_ERF, /* gelu (erf form), two matrices */
-    MLP_SWIGLU    /* silu(gate) · up, three matrices */
+    MLP_SWIGLU,   /* silu(gate) · up, three matrices */
+    MLP_GEGLU     /* gelu_new(gate) · up, three matrices */
 };
+static inline bool mlp_is_gated(enum mlp_kind kind)
+{
+    return kind == MLP_SWIGLU || kind == MLP_GEGLU;
+}
 enum rope_kind { ROPE_NONE, /* learned positions instead */ ROPE_PLAIN, ROPE_LINEAR, ROPE_LLAMA3, ROPE_YARN };
 
 struct rope_desc {
@@ -58,8 +67,9 @@ struct rope_desc {
 
 /* What may differ from layer to layer. */
 struct layer_desc {
-    int64_t window; /* 0: none; else a query sees itself and the window-1 positions before it */
-    bool no_rope;   /* q and k are not turned (SmolLM 3) */
+    int64_t window;  /* 0: none; else a query sees itself and the window-1 positions before it */
+    bool no_rope;    /* q and k are not turned (SmolLM 3) */
+    bool local_rope; /* they are turned by the description's local_rope (Gemma 3's layers with a window) */
 };
 
 /* Rates of dropout in training, 0 … 1; 0: none. */
@@ -89,6 +99,7 @@ struct model_desc {
     enum norm_kind norm;
     enum norm_place norm_place;
     double norm_eps;
+    double norm_offset; /* added to the weights of all norms: 1 in Gemma, else 0 */
     enum mlp_kind mlp;
     bool weights_in_out; /* GPT-2's Conv1D: matrices of blocks are stored (in, out); else (out, in) */
     bool fused_qkv;      /* q, k and v are one tensor (GPT-2, Phi-3) */
@@ -97,10 +108,14 @@ struct model_desc {
     enum qk_norm_kind qk_norm;
     bool tied; /* the head uses the token embedding as its matrix */
     struct rope_desc rope;
+    struct rope_desc local_rope; /* of the layers that have it; ROPE_NONE: no layer has */
     struct layer_desc *layers;   /* [L] owned */
-    double embedding_multiplier; /* of the embedding's rows; 1, as the next two, but for Granite */
-    double residual_multiplier;  /* of what attention and MLP add to the residual stream */
+    double embedding_multiplier; /* of the embedding's rows; 1 but for Granite and Gemma */
+    bool embedding_rounds;       /* the multiplier is rounded to the compute dtype before it is used (Gemma) */
+    double residual_multiplier;  /* of what attention and MLP add to the residual stream; 1, as the next, but Granite */
     double logit_multiplier;     /* of the logits */
+    double logit_softcap;        /* c: the logits become c · tanh(logit / c); 0: none, as the next, but for Gemma */
+    double attention_softcap;    /* the same of the scores of attention */
     double attention_scale;      /* of the scores: 1/sqrt(D), unless the config has another */
     double initializer_range;
     bool scale_residual_init; /* GPT-2: c_proj weights ~ N(0, initializer_range / sqrt(2 L)) */
@@ -130,7 +145,7 @@ void model_desc_release(struct model_desc *desc);
 /* Whether the family's classifier is supported: its class in transformers is the family's blocks and the matrix
  * `score`, or BERT's. */
 bool model_family_classifies(enum model_family family);
-#define MODEL_CLASSIFYING_FAMILIES "gpt2, llama, mistral, qwen2, qwen3, phi3, smollm3 and bert"
+#define MODEL_CLASSIFYING_FAMILIES "gpt2, llama, mistral, qwen2, qwen3, phi3, smollm3, bert, gemma2 and gemma3_text"
 
 /* STATUS_USAGE, with a hint, if the description cannot be trained as a causal language model: it looks both ways. */
 enum status model_desc_check_causal(const struct model_desc *desc, struct error *err);
@@ -166,9 +181,9 @@ json_t *model_desc_export_config(const struct model_desc *desc, enum dtype dtype
 /* The names of all families, for messages: "gpt2, llama, … and smollm3". */
 const char *model_family_list(char *text, size_t size);
 
-/* RoPE's inverse frequencies, rotary_dim / 2 values, scaling applied, with the roundings of transformers, which
- * computes them in float32. */
-void model_rope_frequencies(const struct model_desc *desc, float *inv_freq);
+/* The inverse frequencies of a description's RoPE, rotary_dim / 2 values, scaling applied, with the roundings of
+ * transformers, which computes them in float32. */
+void model_rope_frequencies(const struct rope_desc *rope, int64_t rotary_dim, float *inv_freq);
 
 #ifdef __cplusplus
 }

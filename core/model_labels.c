@@ -72,6 +72,7 @@ enum status model_desc_classify(struct model_desc *desc, int64_t num_labels, str
     desc->num_labels = num_labels;
     desc->new_head = true;
     desc->tied = false;
+    desc->logit_softcap = 0;
     model_desc_class(desc, class);
     json_object_set_new(desc->source, "architectures", json_pack("[s]", class));
     json_t *names = default_names(num_labels);

@@ -1,4 +1,4 @@
-/* model_layers.c: which layers have a sliding window, and which have no RoPE. */
+/* model_layers.c: which layers have a sliding window, and which have no RoPE, or one of their own. */
 #include "core/model_layers.h"
 
 #include <inttypes.h>
@@ -39,6 +39,8 @@ static int64_t read_window(struct config_reader *reader, const struct layer_fact
     if (facts->windows == WINDOW_NONE || (optional && !reader_bool(reader, "use_sliding_window", false)))
         return 0;
     int64_t absent = reader_is_null(reader, "sliding_window") ? 0 : facts->window;
+    if ((facts->windows == WINDOW_EVERY_OTHER || facts->windows == WINDOW_PATTERN) && absent == 0)
+        reader_fail(reader, STATUS_DATA, "sliding_window is null, but a %s model has layers with one", reader->family);
     return reader_int(reader, "sliding_window", absent, 1, INT32_MAX);
 }
 
@@ -48,9 +50,13 @@ static void read_windows(struct config_reader *reader, const struct layer_facts 
     int64_t window = read_window(reader, facts), from = 0;
     if (facts->windows == WINDOW_FROM)
         from = reader_int(reader, "max_window_layers", 28, INT32_MIN, INT32_MAX);
+    int64_t pattern = facts->windows == WINDOW_EVERY_OTHER ? 2 : 0; /* every pattern-th layer has none */
+    if (facts->windows == WINDOW_PATTERN)
+        pattern = reader_int(reader, "sliding_window_pattern", 6, 1, INT32_MAX);
     for (int64_t i = 0; i < desc->num_layers; i++) {
         struct layer_desc *layer = &desc->layers[i];
-        bool sliding = i >= from && (facts->windows != WINDOW_NOPE || layer->no_rope);
+        bool sliding =
+            i >= from && (facts->windows != WINDOW_NOPE || layer->no_rope) && (pattern == 0 || (i + 1) % pattern != 0);
         layer->window = sliding ? window : 0;
     }
     if (types)
@@ -83,4 +89,6 @@ void model_layers_read(struct config_reader *reader, const struct layer_facts *f
     if (facts->nope)
         read_nope(reader, desc);
     read_windows(reader, facts, desc);
+    for (int64_t i = 0; i < desc->num_layers; i++)
+        desc->layers[i].local_rope = desc->local_rope.kind != ROPE_NONE && desc->layers[i].window > 0;
 }

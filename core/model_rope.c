@@ -3,7 +3,8 @@
  * There are two dialects. transformers 4: rope_theta, partial_rotary_factor, and rope_scaling {type or rope_type,
  * factor, …} or null. transformers 5: rope_parameters {rope_type, rope_theta, …}. rope_scaling wins where both are
  * present; theta and the partial factor inside the object win over those outside, and original_max_position_embeddings
- * outside over one inside. */
+ * outside over one inside. Gemma 3 has two RoPEs: transformers 4 adds rope_local_base_freq, the theta of layers with a
+ * window, and in transformers 5 rope_parameters has an object for each type of layer. */
 #include "core/model_rope.h"
 
 #include <math.h>
@@ -27,6 +28,7 @@ struct rope_object {
     struct config_reader *members;
     const char *key; /* the object's name, for messages */
     const struct rope_facts *facts;
+    struct rope_desc *rope; /* which it describes */
 };
 
 static void read_rotary_dim(struct config_reader *reader, struct rope_object object, struct model_desc *desc)
@@ -125,7 +127,7 @@ static void read_yarn(struct rope_object object, struct rope_desc *rope)
 /* The members of the object; `reader` reads what stands outside of it. */
 static void read_object(struct config_reader *reader, struct rope_object object, struct model_desc *desc)
 {
-    struct rope_desc *rope = &desc->rope;
+    struct rope_desc *rope = object.rope;
     rope->theta = reader_positive(object.members, "rope_theta", rope->theta);
     read_rotary_dim(reader, object, desc);
     read_type(object, rope);
@@ -142,18 +144,14 @@ static void read_object(struct config_reader *reader, struct rope_object object,
         object.members->status = reader->status;
 }
 
-void model_rope_read(struct config_reader *reader, const struct rope_facts *facts, struct model_desc *desc)
+/* Reads one RoPE: `theta` where `parameters`, the object called `key`, has none; NULL: there is no object. */
+static void read_rope(struct config_reader *reader, const struct rope_facts *facts, const char *key,
+                      const json_t *parameters, double theta, struct model_desc *desc, struct rope_desc *rope)
 {
-    char text[64], scope[32];
-    const json_t *scaling = reader_get(reader, "rope_scaling");
-    const char *key =
-        scaling && !(json_is_object(scaling) && json_object_size(scaling) == 0) ? "rope_scaling" : "rope_parameters";
-    const json_t *parameters = reader_get(reader, key);
-    desc->rope.kind = ROPE_PLAIN;
-    desc->rope.attention_factor = 1;
-    desc->rope.theta = reader_positive(reader, "rope_theta", facts->theta);
+    char text[64], scope[64];
+    *rope = (struct rope_desc){.kind = ROPE_PLAIN, .theta = theta, .attention_factor = 1};
     if (!parameters) {
-        read_rotary_dim(reader, (struct rope_object){reader, "", facts}, desc);
+        read_rotary_dim(reader, (struct rope_object){reader, "", facts, rope}, desc);
         return;
     }
     if (!json_is_object(parameters)) {
@@ -171,9 +169,54 @@ void model_rope_read(struct config_reader *reader, const struct rope_facts *fact
     members.object = parameters;
     members.asked = &asked;
     members.scope = scope;
-    read_object(reader, (struct rope_object){&members, key, facts}, desc);
+    read_object(reader, (struct rope_object){&members, key, facts, rope}, desc);
     reader_check_spelling(&members, desc);
     reader->status = members.status;
+}
+
+/* The object of a type of layer; NULL: it is absent or null. */
+static const json_t *object_of_type(const json_t *parameters, const char *type)
+{
+    const json_t *object = json_object_get(parameters, type);
+    return json_is_null(object) ? NULL : object;
+}
+
+/* A family with a RoPE of its own for layers with a window. */
+static void read_both(struct config_reader *reader, const struct rope_facts *facts, const json_t *scaling,
+                      struct model_desc *desc)
+{
+    const json_t *types = reader_get(reader, "rope_parameters");
+    const json_t *full = object_of_type(types, "full_attention"), *local = object_of_type(types, "sliding_attention");
+    double theta = reader_positive(reader, "rope_theta", facts->theta);
+    double local_theta = reader_positive(reader, "rope_local_base_freq", facts->local);
+    char text[64];
+    if (types &&
+        (!json_is_object(types) || json_object_size(types) != (size_t)(!!json_object_get(types, "full_attention") +
+                                                                       !!json_object_get(types, "sliding_attention"))))
+        reader_fail(reader, STATUS_DATA,
+                    "rope_parameters must have the members full_attention and sliding_attention, not %s",
+                    reader_show(types, text));
+    else if (types && scaling)
+        reader_fail(reader, STATUS_DATA, "rope_scaling and rope_parameters contradict each other; hint: remove one");
+    if (reader->status != STATUS_OK)
+        return;
+    read_rope(reader, facts, types ? "rope_parameters.full_attention" : "rope_scaling", types ? full : scaling, theta,
+              desc, &desc->rope);
+    read_rope(reader, facts, "rope_parameters.sliding_attention", local, local_theta, desc, &desc->local_rope);
+}
+
+void model_rope_read(struct config_reader *reader, const struct rope_facts *facts, struct model_desc *desc)
+{
+    const json_t *scaling = reader_get(reader, "rope_scaling");
+    if (json_is_object(scaling) && json_object_size(scaling) == 0)
+        scaling = NULL;
+    if (facts->local > 0) {
+        read_both(reader, facts, scaling, desc);
+        return;
+    }
+    const char *key = scaling ? "rope_scaling" : "rope_parameters";
+    double theta = reader_positive(reader, "rope_theta", facts->theta);
+    read_rope(reader, facts, key, reader_get(reader, key), theta, desc, &desc->rope);
 }
 
 /* ---- frequencies --------------------------------------------------------- */
@@ -227,10 +270,8 @@ static float yarn_frequency(const struct rope_desc *rope, struct yarn_range rang
 
 /* In float32, operation by operation as torch computes it: a rounding here changes the angle at every position, and
  * models were trained with torch's roundings. */
-void model_rope_frequencies(const struct model_desc *desc, float *inv_freq)
+void model_rope_frequencies(const struct rope_desc *rope, int64_t dim, float *inv_freq)
 {
-    const struct rope_desc *rope = &desc->rope;
-    const int64_t dim = desc->rotary_dim;
     ASSERT(rope->kind != ROPE_NONE && dim > 0 && dim % 2 == 0);
     struct yarn_range range = {0, 1};
     if (rope->kind == ROPE_YARN)

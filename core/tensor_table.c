@@ -41,7 +41,9 @@ enum presence {
     WITH_HEAD_NORMS,
     WITH_PROJECTION_NORMS,
     NORMS_BEFORE,
+    NORMS_BEFORE_ONLY,
     NORMS_AFTER,
+    NORMS_BOTH,
     UNTIED,
     WITH_SCORE
 };
@@ -123,7 +125,8 @@ static const struct tensor_rule LLAMA_BLOCK[] = {
     {ROLE_O_W,            "self_attn.o_proj.weight",           DIM_C,    DIM_HD,   ALWAYS,         INIT_NORMAL,  RESIDUAL},
     {ROLE_O_B,            "self_attn.o_proj.bias",             DIM_C,    DIM_1,    WITH_O_BIAS,    INIT_ZERO,    0},
     {ROLE_POST1_W,        "post_attention_layernorm.weight",   DIM_C,    DIM_1,    NORMS_AFTER,    INIT_ONE,     0},
-    {ROLE_NORM2_W,        "post_attention_layernorm.weight",   DIM_C,    DIM_1,    NORMS_BEFORE,   INIT_ONE,     0},
+    {ROLE_NORM2_W,        "post_attention_layernorm.weight",   DIM_C,    DIM_1,    NORMS_BEFORE_ONLY, INIT_ONE,  0},
+    {ROLE_NORM2_W,        "pre_feedforward_layernorm.weight",  DIM_C,    DIM_1,    NORMS_BOTH,     INIT_ONE,     0},
     {ROLE_POST2_W,        "post_feedforward_layernorm.weight", DIM_C,    DIM_1,    NORMS_AFTER,    INIT_ONE,     0},
     {ROLE_GATE_W,         "mlp.gate_up_proj.weight",           DIM_2F,   DIM_C,    FUSED_GATE_UP,  INIT_NORMAL,  0},
     {ROLE_GATE_W,         "mlp.gate_proj.weight",              DIM_F,    DIM_C,    SEPARATE_GATE_UP, INIT_NORMAL, 0},
@@ -233,8 +236,10 @@ static bool is_present(const struct model_desc *desc, enum presence presence)
     case WITH_MLP_BIAS: return desc->mlp_bias;
     case WITH_HEAD_NORMS: return desc->qk_norm == QK_NORM_HEADS;
     case WITH_PROJECTION_NORMS: return desc->qk_norm == QK_NORM_PROJECTION;
-    case NORMS_BEFORE: return desc->norm_place == NORM_BEFORE;
-    case NORMS_AFTER: return desc->norm_place == NORM_AFTER;
+    case NORMS_BEFORE: return desc->norm_place != NORM_AFTER;
+    case NORMS_BEFORE_ONLY: return desc->norm_place == NORM_BEFORE;
+    case NORMS_AFTER: return desc->norm_place != NORM_BEFORE;
+    case NORMS_BOTH: return desc->norm_place == NORM_BOTH;
     case UNTIED: return !desc->tied && desc->num_labels == 0;
     case WITH_SCORE: return desc->num_labels > 0;
     }
@@ -263,7 +268,7 @@ static void add_unit(struct tensor_table *table, const struct model_desc *desc, 
         tensor->shape[1] = dim_value(desc, rule->columns);
         tensor->numel = tensor->shape[0] * tensor->shape[1];
         tensor->offset = rule->trait == JOINED ? end : round_up(end, TENSOR_ALIGN);
-        tensor->init = rule->init;
+        tensor->init = rule->init == INIT_ONE && desc->norm_offset == 1 ? INIT_ZERO : rule->init;
         tensor->init_std = rule->init == INIT_NORMAL ? desc->initializer_range : 0;
         if (rule->trait == RESIDUAL && desc->scale_residual_init)
             tensor->init_std /= sqrt(2.0 * (double)desc->num_layers);

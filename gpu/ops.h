@@ -60,8 +60,8 @@ struct embedding_bwd_args {
     bool accumulate_wse;
 };
 
-/* Residual add and norm in one pass, over rows of C: x_out = x + delta_scale · delta; y = norm(x_out) · weight + bias.
- * Without delta, x_out is not written and x is normed. x_out may be x. */
+/* Residual add and norm in one pass, over rows of C: x_out = x + delta_scale · delta; y = norm(x_out) · (weight_offset
+ * + weight) + bias. Without delta, x_out is not written and x is normed. x_out may be x. */
 struct norm_fwd_args {
     enum dtype dtype;
     enum norm_kind kind;
@@ -73,6 +73,7 @@ struct norm_fwd_args {
     const void *delta;         /* dt (M, C) or NULL */
     float delta_scale;         /* with delta */
     const void *weight, *bias; /* dt (C); bias NULL for RMS */
+    float weight_offset;       /* added to the weights; 0, or 1 (Gemma) */
     float *mean, *rstd;        /* (M), written; mean: NORM_LAYER only, else NULL */
 };
 
@@ -87,6 +88,7 @@ struct norm_bwd_args {
     const void *dy;   /* dt (M, C) */
     const void *x;    /* dt (M, C) */
     const void *weight;
+    float weight_offset;
     const float *mean, *rstd;
     float *dweight, *dbias; /* (C); dbias NULL for RMS */
     bool accumulate;
@@ -138,7 +140,7 @@ struct linear_bwd_weight_args {
 };
 
 /* RMSNorm of every head, over D (or with heads 1 of all heads together, D being their elements): y[i, h] = x[i, h] ·
- * rstd · weight. Rows of x are ld_x elements apart, rows of y ld_y. */
+ * rstd · (weight_offset + weight). Rows of x are ld_x elements apart, rows of y ld_y. */
 struct head_norm_fwd_args {
     enum dtype dtype;
     int64_t M, heads, D, ld_x, ld_y;
@@ -146,7 +148,8 @@ struct head_norm_fwd_args {
     void *y;            /* dt (M, heads, D) */
     const void *x;      /* dt (M, heads, D) */
     const void *weight; /* dt (D) */
-    float *rstd;        /* (M, heads) */
+    float weight_offset;
+    float *rstd; /* (M, heads) */
 };
 
 /* dx = the gradient with respect to x; dx may be dy. dweight (D): sum over rows and heads. */
@@ -155,6 +158,7 @@ struct head_norm_bwd_args {
     int64_t M, heads, D, ld_x, ld_dy, ld_dx;
     void *dx;
     const void *dy, *x, *weight;
+    float weight_offset;
     const float *rstd;
     float *dweight;
     bool accumulate;
@@ -174,21 +178,23 @@ struct rope_args {
 
 /* Attention within each sequence, without the full score matrix (online softmax over blocks of keys). Query head h uses
  * key/value head h / (H / KV). A query at position p sees the keys 0 … p; window > 0: the keys p-window+1 … p;
- * bidirectional: all keys of its sequence (then window is 0). On a GPU, D is at most CUDA_MAX_HEAD_DIM: a tile with
- * this many columns fills the registers. */
+ * bidirectional: all keys of its sequence (then window is 0). softcap > 0: the softmax is of softcap · tanh(scale ·
+ * score / softcap), as in Gemma 2. On a GPU, D is at most CUDA_MAX_HEAD_DIM: a tile with this many columns fills the
+ * registers. */
 enum { CUDA_MAX_HEAD_DIM = 256 };
 struct attention_fwd_args {
     enum dtype dtype;
     int64_t M, H, KV, D;
     int64_t ld_q, ld_k, ld_v, ld_o; /* elements between rows (tokens) */
     float scale;                    /* of the scores, as 1/sqrt(D) */
+    float softcap;                  /* 0: none */
     int64_t window;
     int32_t num_seqs, max_seq;
     const int32_t *seq_start; /* (num_seqs + 1) */
     const void *q;            /* dt (M, H, D) */
     const void *k, *v;        /* dt (M, KV, D) */
     void *out;                /* dt (M, H, D) */
-    float *lse;               /* (H, M): log of the sum of the exponentials of a row's scaled scores, for backward */
+    float *lse;               /* (H, M): log of the sum of the exponentials of a row's scaled (and capped) scores */
     struct dropout dropout;   /* of the weights, after the softmax; lse is without it */
     bool bidirectional;
 };
@@ -198,7 +204,7 @@ struct attention_bwd_args {
     int64_t M, H, KV, D;
     int64_t ld_q, ld_k, ld_v, ld_o; /* of q, k, v, out and dout */
     int64_t ld_dq, ld_dk, ld_dv;
-    float scale;
+    float scale, softcap;
     int64_t window;
     int32_t num_seqs, max_seq;
     const int32_t *seq_start;
@@ -213,18 +219,20 @@ struct attention_bwd_args {
 static inline struct attention_fwd_args attention_forward_of(const struct attention_bwd_args *a)
 {
     struct attention_fwd_args forward = {
-        a->dtype, a->M,    a->H,     a->KV,     a->D,        a->ld_q,    a->ld_k,
-        a->ld_v,  a->ld_o, a->scale, a->window, a->num_seqs, a->max_seq, a->seq_start,
-        a->q,     a->k,    a->v,     NULL,      NULL,        a->dropout, a->bidirectional};
+        a->dtype, a->M,     a->H,       a->KV,     a->D,        a->ld_q,         a->ld_k,      a->ld_v,
+        a->ld_o,  a->scale, a->softcap, a->window, a->num_seqs, a->max_seq,      a->seq_start, a->q,
+        a->k,     a->v,     NULL,       NULL,      a->dropout,  a->bidirectional};
     return forward;
 }
 
-/* h = silu(gate) · up. A row of gate_up (M, 2F) consists of F elements of gate and F of up. */
+/* h = silu(gate) · up, or with `gelu` h = gelu_tanh(gate) · up (GeGLU). A row of gate_up (M, 2F) consists of F elements
+ * of gate and F of up. */
 struct swiglu_fwd_args {
     enum dtype dtype;
     int64_t M, F;
     void *h;             /* dt (M, F) */
     const void *gate_up; /* dt (M, 2F) */
+    bool gelu;
 };
 
 /* The gradient of gate and up, laid out as gate_up; dgate_up may be gate_up. */
@@ -233,6 +241,7 @@ struct swiglu_bwd_args {
     int64_t M, F;
     void *dgate_up;
     const void *dh, *gate_up;
+    bool gelu;
 };
 
 /* *loss_sum += the sum over rows with target >= 0 of the cross-entropy of softmax(z) and of the row's wanted

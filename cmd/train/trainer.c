@@ -190,6 +190,8 @@ static void describe_attention(const struct trainer *t)
         return;
     if (t->desc.bidirectional)
         log_info("attention: looking both ways takes ztrain's kernels, which are slower than cuDNN's");
+    else if (t->desc.attention_softcap > 0)
+        log_info("attention: the soft cap of its scores takes ztrain's kernels, which are slower than cuDNN's");
     else if (t->desc.dropout.attention > 0)
         log_info("attention: dropout of its weights takes ztrain's kernels, which are slower than cuDNN's; hint: "
                  "model.dropout: 0, or an attention rate of 0 in config.json");

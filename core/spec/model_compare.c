@@ -22,6 +22,7 @@ enum field_type {
     FIELD_ROPE_LAYERS,
     FIELD_ROTARY_DIM,
     FIELD_SCALE,
+    FIELD_QUERY_SCALE,
     FIELD_ACTIVATION,
     FIELD_POSITIONS
 };
@@ -63,14 +64,33 @@ static const struct field {
     FIELD("beta_slow", NULL, REAL, rope.beta_slow),
     FIELD("truncate", NULL, BOOL, rope.untruncated),
     FIELD("attention_factor", NULL, REAL, rope.attention_factor),
+    FIELD("rope_local_base_freq", NULL, REAL, local_rope.theta),
+    FIELD("sliding_attention.rope_type", NULL, ROPE_TYPE, local_rope.kind),
+    FIELD("sliding_attention.factor", NULL, REAL, local_rope.factor),
+    FIELD("sliding_attention.low_freq_factor", NULL, REAL, local_rope.low_freq_factor),
+    FIELD("sliding_attention.high_freq_factor", NULL, REAL, local_rope.high_freq_factor),
+    FIELD("sliding_attention.original_max_position_embeddings", NULL, INT, local_rope.original_max_positions),
+    FIELD("sliding_attention.beta_fast", NULL, REAL, local_rope.beta_fast),
+    FIELD("sliding_attention.beta_slow", NULL, REAL, local_rope.beta_slow),
+    FIELD("sliding_attention.truncate", NULL, BOOL, local_rope.untruncated),
+    FIELD("sliding_attention.attention_factor", NULL, REAL, local_rope.attention_factor),
     FIELD("partial_rotary_factor", NULL, ROTARY_DIM, rotary_dim),
     FIELD("embedding_multiplier", NULL, REAL, embedding_multiplier),
     FIELD("residual_multiplier", NULL, REAL, residual_multiplier),
     FIELD("attention_multiplier", NULL, SCALE, attention_scale),
+    FIELD("query_pre_attn_scalar", NULL, QUERY_SCALE, attention_scale),
+    FIELD("attn_logit_softcapping", NULL, REAL, attention_softcap),
+    FIELD("final_logit_softcapping", NULL, REAL, logit_softcap),
     FIELD("logits_scaling", NULL, REAL, logit_multiplier),
 #undef FIELD
 };
 /* clang-format on */
+
+/* Whether the config has query_pre_attn_scalar instead of a multiplier. */
+static bool is_gemma(const struct model_desc *desc)
+{
+    return desc->family == FAMILY_GEMMA2 || desc->family == FAMILY_GEMMA3;
+}
 
 /* The window that all layers have, a list if they differ, NULL if there is none. */
 static json_t *windows_of(const struct model_desc *desc)
@@ -110,7 +130,8 @@ static json_t *value_of(const struct model_desc *desc, const struct field *field
                                              [ROPE_LINEAR] = "linear",
                                              [ROPE_LLAMA3] = "llama3",
                                              [ROPE_YARN] = "yarn"};
-    static const char *const ACTIVATIONS[] = {[MLP_GELU] = "gelu_new", [MLP_GELU_ERF] = "gelu", [MLP_SWIGLU] = "silu"};
+    static const char *const ACTIVATIONS[] = {
+        [MLP_GELU] = "gelu_new", [MLP_GELU_ERF] = "gelu", [MLP_SWIGLU] = "silu", [MLP_GEGLU] = "gelu_pytorch_tanh"};
     const void *member = (const char *)desc + field->offset;
     switch (field->type) {
     case FIELD_FAMILY: return json_string(model_family_name(*(const enum model_family *)member));
@@ -127,7 +148,11 @@ static json_t *value_of(const struct model_desc *desc, const struct field *field
     case FIELD_ROTARY_DIM:
         return desc->rotary_dim == desc->head_dim ? NULL : json_real((double)desc->rotary_dim / (double)desc->head_dim);
     case FIELD_SCALE:
-        return desc->attention_scale == 1 / sqrt((double)desc->head_dim) ? NULL : json_real(desc->attention_scale);
+        return is_gemma(desc) || desc->attention_scale == 1 / sqrt((double)desc->head_dim)
+                   ? NULL
+                   : json_real(desc->attention_scale);
+    case FIELD_QUERY_SCALE:
+        return is_gemma(desc) ? json_real(rint(1 / (desc->attention_scale * desc->attention_scale))) : NULL;
     }
     return NULL;
 }

@@ -8,6 +8,8 @@
  *     dq        S, and dP (keys, lanes) = V · dOᵀ   dS = P (dP - delta) scale         dQᵀ (D, lanes) += Kᵀ · dS
  *     dk, dv    S (queries, lanes) = Q · Kᵀ, dP = dO · Vᵀ, dS     dVᵀ (D, lanes) += dOᵀ · P    dKᵀ += Qᵀ · dS
  *
+ * With a soft cap, scale S becomes Z = cap · tanh(scale S / cap), and dS has the factor dZ/d(scale S) = 1 - (Z / cap)².
+ *
  * P in backward is exp(scale S - lse); delta is the sum of out · dout over a row. Blocks above the diagonal or outside
  * the window are skipped, unless attention is bidirectional. Backward computes S and dP twice, which costs two products
  * in seven, so that every block is independent of the others: any number of threads gives the same bits, without
@@ -27,7 +29,7 @@ struct attention {
     enum unit_kind kind;                  /* of packed operands */
     int64_t M, H, KV, D, group, padded_d; /* padded_d: D rounded up to MR */
     int64_t max_seq, window;
-    float scale;
+    float scale, softcap;
     const int32_t *seq_start;
     struct dropout dropout;
     bool bidirectional;
@@ -56,6 +58,7 @@ static struct attention attention_of(struct stream *stream, const struct attenti
                               args->max_seq,
                               args->window,
                               args->scale,
+                              args->softcap,
                               args->seq_start,
                               args->dropout,
                               args->bidirectional};
@@ -280,17 +283,44 @@ static struct attention_scratch attention_scratch_of(float *floats, const struct
     return t;
 }
 
-/* Turns a block of scores into weights exp(scale · S - highest). highest and sum are updated; keep is the factor for
+/* What the softmax is taken of: the scaled score, or with `capped`, a constant, its soft cap. */
+static ALWAYS_INLINE vf score_of(vf product, const struct attention *a, bool capped)
+{
+    vf x = product * a->scale;
+    return capped ? a->softcap * vf_tanh(x / a->softcap) : x;
+}
+
+/* The gradient of the product from the gradient of z = score_of(product). */
+static ALWAYS_INLINE vf product_gradient(vf dz, vf z, const struct attention *a, bool capped)
+{
+    vf t = z / a->softcap;
+    return capped ? dz * a->scale * (1.0f - t * t) : dz * a->scale;
+}
+
+/* Calls FUNCTION with its last arguments, two constants: whether numbers are halves, and whether scores are capped. */
+#define WITH_SCORES(a, FUNCTION, ...)                    \
+    do {                                                 \
+        if ((a)->dtype == DTYPE_F32 && (a)->softcap > 0) \
+            FUNCTION(__VA_ARGS__, a, false, true);       \
+        else if ((a)->dtype == DTYPE_F32)                \
+            FUNCTION(__VA_ARGS__, a, false, false);      \
+        else if ((a)->softcap > 0)                       \
+            FUNCTION(__VA_ARGS__, a, true, true);        \
+        else                                             \
+            FUNCTION(__VA_ARGS__, a, true, false);       \
+    } while (0)
+
+/* Turns a block of scores into weights exp(score - highest). highest and sum are updated; keep is the factor for
  * earlier sums. All are per lane. */
 static ALWAYS_INLINE void softmax_block_of(float *scores, int64_t count, int64_t key, int64_t query, bool masked,
                                            float *highest, float *sum, float *keep, const struct attention *a,
-                                           bool half)
+                                           bool half, bool capped)
 {
     for (int64_t v = 0; v < NV; v++) {
         vf before = vf_load(highest, v * VF, DTYPE_F32), top = before;
         vi queries = lane_tokens(query, v);
         for (int64_t i = 0; i < count; i++) {
-            vf x = vf_load(scores, i * NR + v * VF, DTYPE_F32) * a->scale;
+            vf x = score_of(vf_load(scores, i * NR + v * VF, DTYPE_F32), a, capped);
             if (masked)
                 x = vf_select(sees(queries, (vi){0} + (int32_t)(key + i), a->window), x, vf_set(-INFINITY));
             vf_store(scores, i * NR + v * VF, x, DTYPE_F32);
@@ -312,10 +342,7 @@ static ALWAYS_INLINE void softmax_block_of(float *scores, int64_t count, int64_t
 static void softmax_block(float *scores, int64_t count, int64_t key, int64_t query, bool masked, float *highest,
                           float *sum, float *keep, const struct attention *a)
 {
-    if (a->dtype == DTYPE_F32)
-        softmax_block_of(scores, count, key, query, masked, highest, sum, keep, a, false);
-    else
-        softmax_block_of(scores, count, key, query, masked, highest, sum, keep, a, true);
+    WITH_SCORES(a, softmax_block_of, scores, count, key, query, masked, highest, sum, keep);
 }
 
 static void attention_fwd_block(const struct attention_fwd_args *args, const struct attention *a,
@@ -402,17 +429,18 @@ static void op_attention_fwd(struct stream *stream, const struct attention_fwd_a
 /* scores (rows, NR) become dS; products hold dP. The lanes are queries: lse and delta are per lane. */
 static ALWAYS_INLINE void gradient_by_query(float *scores, const float *products, int64_t count, int64_t key,
                                             int64_t query, bool masked, const float *lse, const float *delta,
-                                            const struct attention *a, bool half)
+                                            const struct attention *a, bool half, bool capped)
 {
     for (int64_t v = 0; v < NV; v++) {
         vf base = vf_load(lse, v * VF, DTYPE_F32), d = vf_load(delta, v * VF, DTYPE_F32);
         vi queries = lane_tokens(query, v);
         for (int64_t i = 0; i < count; i++) {
             int64_t at_lane = i * NR + v * VF;
-            vf p = vf_exp_for(vf_load(scores, at_lane, DTYPE_F32) * a->scale - base, half);
+            vf z = score_of(vf_load(scores, at_lane, DTYPE_F32), a, capped), p = vf_exp_for(z - base, half);
             if (masked)
                 p = vf_select(sees(queries, (vi){0} + (int32_t)(key + i), a->window), p, vf_zero());
-            vf_store(scores, at_lane, p * (vf_load(products, at_lane, DTYPE_F32) - d) * a->scale, DTYPE_F32);
+            vf dz = p * (vf_load(products, at_lane, DTYPE_F32) - d);
+            vf_store(scores, at_lane, product_gradient(dz, z, a, capped), DTYPE_F32);
         }
     }
 }
@@ -420,26 +448,24 @@ static ALWAYS_INLINE void gradient_by_query(float *scores, const float *products
 static void gradient_block_by_query(float *scores, const float *products, int64_t count, int64_t key, int64_t query,
                                     bool masked, const float *lse, const float *delta, const struct attention *a)
 {
-    if (a->dtype == DTYPE_F32)
-        gradient_by_query(scores, products, count, key, query, masked, lse, delta, a, false);
-    else
-        gradient_by_query(scores, products, count, key, query, masked, lse, delta, a, true);
+    WITH_SCORES(a, gradient_by_query, scores, products, count, key, query, masked, lse, delta);
 }
 
 /* The same with keys in the lanes: lse and delta are per row; scores become P, and products become dS. */
 static ALWAYS_INLINE void gradient_by_key(float *scores, float *products, int64_t count, int64_t query, int64_t key,
                                           bool masked, const float *lse, const float *delta, const struct attention *a,
-                                          bool half)
+                                          bool half, bool capped)
 {
     for (int64_t i = 0; i < count; i++) {
         vf base = vf_set(lse[i]), d = vf_set(delta[i]);
         for (int64_t v = 0; v < NV; v++) {
             int64_t at_lane = i * NR + v * VF;
-            vf p = vf_exp_for(vf_load(scores, at_lane, DTYPE_F32) * a->scale - base, half);
+            vf z = score_of(vf_load(scores, at_lane, DTYPE_F32), a, capped), p = vf_exp_for(z - base, half);
             if (masked)
                 p = vf_select(sees((vi){0} + (int32_t)(query + i), lane_tokens(key, v), a->window), p, vf_zero());
             vf_store(scores, at_lane, p, DTYPE_F32);
-            vf_store(products, at_lane, p * (vf_load(products, at_lane, DTYPE_F32) - d) * a->scale, DTYPE_F32);
+            vf dz = p * (vf_load(products, at_lane, DTYPE_F32) - d);
+            vf_store(products, at_lane, product_gradient(dz, z, a, capped), DTYPE_F32);
         }
     }
 }
@@ -447,10 +473,7 @@ static ALWAYS_INLINE void gradient_by_key(float *scores, float *products, int64_
 static void gradient_block_by_key(float *scores, float *products, int64_t count, int64_t query, int64_t key,
                                   bool masked, const float *lse, const float *delta, const struct attention *a)
 {
-    if (a->dtype == DTYPE_F32)
-        gradient_by_key(scores, products, count, query, key, masked, lse, delta, a, false);
-    else
-        gradient_by_key(scores, products, count, query, key, masked, lse, delta, a, true);
+    WITH_SCORES(a, gradient_by_key, scores, products, count, query, key, masked, lse, delta);
 }
 
 /* delta (length) of one head of one sequence */

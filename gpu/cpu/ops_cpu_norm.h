@@ -40,7 +40,7 @@ static ALWAYS_INLINE void norm_fwd_row(const struct norm_fwd_args *a, int64_t i,
     a->rstd[i] = rstd;
     void *y = at(a->y, i * C, dtype);
     for (int64_t j = 0; j < C; j += VF) {
-        vf v = (vf_get(x, j, C, dtype) - mean) * rstd * vf_get(a->weight, j, C, dtype);
+        vf v = (vf_get(x, j, C, dtype) - mean) * rstd * (vf_get(a->weight, j, C, dtype) + a->weight_offset);
         if (a->bias)
             v += vf_get(a->bias, j, C, dtype);
         vf_put(y, j, C, v, dtype);
@@ -59,7 +59,7 @@ static void op_norm_fwd(struct stream *stream, const struct norm_fwd_args *a)
 }
 
 /* clang-format off */
-/* The gradient of a norm, one row at a time, in two passes. With n = (x - mean) · rstd and g = dy · weight:
+/* The gradient of a norm, one row at a time, in two passes. With n = (x - mean) · rstd and g = dy · (weight_offset + weight):
  *
  *     norm_bwd_sums     adds dy · n to dweight and dy to dbias (a part's sums); returns mean(g · n), and for LayerNorm
  *                       mean(g), which is 0 for RMSNorm
@@ -77,9 +77,9 @@ static ALWAYS_INLINE struct norm_bwd_means norm_bwd_sums(const struct norm_bwd_a
     vf sum_g = vf_zero(), sum_gn = vf_zero();
     for (int64_t j = 0; j < C; j += VF) {
         vf d = vf_get(dy, j, C, dtype), n = (vf_get(x, j, C, dtype) - mean) * rstd;
-        vf g = d * vf_get(a->weight, j, C, dtype);
+        vf g = d * (vf_get(a->weight, j, C, dtype) + a->weight_offset);
         sum_g += g;
-        sum_gn += g * n; /* g is zero in the lanes beyond C */
+        sum_gn += g * n; /* d and g are zero in the lanes beyond C */
         vf_put(dweight, j, C, vf_get(dweight, j, C, DTYPE_F32) + d * n, DTYPE_F32);
         if (dbias)
             vf_put(dbias, j, C, vf_get(dbias, j, C, DTYPE_F32) + d, DTYPE_F32);
@@ -97,7 +97,8 @@ static ALWAYS_INLINE void norm_bwd_input(const struct norm_bwd_args *a, int64_t 
     void *dx = at(a->dx, i * C, dtype);
     for (int64_t j = 0; j < C; j += VF) {
         vf n = (vf_get(x, j, C, dtype) - mean) * rstd;
-        vf v = rstd * (vf_get(dy, j, C, dtype) * vf_get(a->weight, j, C, dtype) - means.g - n * means.gn);
+        vf g = vf_get(dy, j, C, dtype) * (vf_get(a->weight, j, C, dtype) + a->weight_offset);
+        vf v = rstd * (g - means.g - n * means.gn);
         if (dres)
             v += vf_get(dres, j, C, dtype);
         vf_put(dx, j, C, v, dtype);
@@ -165,7 +166,8 @@ static ALWAYS_INLINE void head_norm_fwd_rows(const struct head_norm_fwd_args *a,
             float rstd = 1.0f / sqrtf(vf_sum(square) / (float)D + a->eps);
             a->rstd[i * a->heads + h] = rstd;
             for (int64_t j = 0; j < D; j += VF)
-                vf_put(y, j, D, vf_get(x, j, D, dtype) * rstd * vf_get(a->weight, j, D, dtype), dtype);
+                vf_put(y, j, D, vf_get(x, j, D, dtype) * rstd * (vf_get(a->weight, j, D, dtype) + a->weight_offset),
+                       dtype);
         }
     }
 }
@@ -193,13 +195,13 @@ static ALWAYS_INLINE void head_norm_bwd_rows(const struct head_norm_bwd_args *a,
             vf sum = vf_zero();
             for (int64_t j = 0; j < D; j += VF) {
                 vf d = vf_get(dy, j, D, dtype), n = vf_get(x, j, D, dtype) * rstd;
-                sum += d * vf_get(a->weight, j, D, dtype) * n;
+                sum += d * (vf_get(a->weight, j, D, dtype) + a->weight_offset) * n;
                 vf_put(dweight, j, D, vf_get(dweight, j, D, DTYPE_F32) + d * n, DTYPE_F32);
             }
             float mean = vf_sum(sum) / (float)D;
             for (int64_t j = 0; j < D; j += VF) {
                 vf n = vf_get(x, j, D, dtype) * rstd;
-                vf g = vf_get(dy, j, D, dtype) * vf_get(a->weight, j, D, dtype);
+                vf g = vf_get(dy, j, D, dtype) * (vf_get(a->weight, j, D, dtype) + a->weight_offset);
                 vf_put(dx, j, D, rstd * (g - n * mean), dtype);
             }
         }

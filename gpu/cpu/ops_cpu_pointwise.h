@@ -1,4 +1,4 @@
-/* ops_cpu_pointwise.h: RoPE, SwiGLU, tanh, add, dropout, cast, accumulate. A template, see ops_cpu.h. */
+/* ops_cpu_pointwise.h: RoPE, SwiGLU and GeGLU, tanh, add, dropout, cast, accumulate. A template, see ops_cpu.h. */
 
 /* ---- single elements ----------------------------------------------------- */
 
@@ -49,16 +49,19 @@ static void op_rope(struct stream *stream, const struct rope_args *a)
     }
 }
 
-/* ---- SwiGLU -------------------------------------------------------------- */
+/* ---- SwiGLU, GeGLU ------------------------------------------------------- */
 
-static ALWAYS_INLINE void swiglu_fwd_rows(const struct swiglu_fwd_args *a, struct range rows, enum dtype dtype)
+/* `gelu`, a constant: of the gate, in place of silu. */
+static ALWAYS_INLINE void swiglu_fwd_rows(const struct swiglu_fwd_args *a, struct range rows, enum dtype dtype,
+                                          bool gelu)
 {
+    const bool half = dtype != DTYPE_F32;
     for (int64_t i = rows.first; i < rows.end; i++) {
         const void *gate = at(a->gate_up, i * 2 * a->F, dtype), *up = at(gate, a->F, dtype);
         void *h = at(a->h, i * a->F, dtype);
         for (int64_t j = 0; j < a->F; j += VF) {
             vf g = vf_get(gate, j, a->F, dtype), u = vf_get(up, j, a->F, dtype);
-            vf_put(h, j, a->F, g * vf_sigmoid(g, dtype != DTYPE_F32) * u, dtype);
+            vf_put(h, j, a->F, (gelu ? vf_gelu(g, half) : g * vf_sigmoid(g, half)) * u, dtype);
         }
     }
 }
@@ -70,21 +73,26 @@ static void op_swiglu_fwd(struct stream *stream, const struct swiglu_fwd_args *a
 #pragma omp parallel if (a->M * a->F > WORTH_THREADS)
     {
         struct range rows = range_mine(a->M, 1);
-        WITH_DTYPE(a->dtype, swiglu_fwd_rows(a, rows, DT));
+        if (a->gelu)
+            WITH_DTYPE(a->dtype, swiglu_fwd_rows(a, rows, DT, true));
+        else
+            WITH_DTYPE(a->dtype, swiglu_fwd_rows(a, rows, DT, false));
     }
 }
 
-static ALWAYS_INLINE void swiglu_bwd_rows(const struct swiglu_bwd_args *a, struct range rows, enum dtype dtype)
+static ALWAYS_INLINE void swiglu_bwd_rows(const struct swiglu_bwd_args *a, struct range rows, enum dtype dtype,
+                                          bool gelu)
 {
+    const bool half = dtype != DTYPE_F32;
     for (int64_t i = rows.first; i < rows.end; i++) {
         const void *gate = at(a->gate_up, i * 2 * a->F, dtype), *up = at(gate, a->F, dtype);
         void *dgate = at(a->dgate_up, i * 2 * a->F, dtype), *dup = at(dgate, a->F, dtype);
         const void *dh = at(a->dh, i * a->F, dtype);
         for (int64_t j = 0; j < a->F; j += VF) {
             vf g = vf_get(gate, j, a->F, dtype), u = vf_get(up, j, a->F, dtype), d = vf_get(dh, j, a->F, dtype);
-            vf s = vf_sigmoid(g, dtype != DTYPE_F32);
-            vf_put(dgate, j, a->F, d * u * s * (1.0f + g * (1.0f - s)), dtype);
-            vf_put(dup, j, a->F, d * g * s, dtype);
+            vf s = gelu ? vf_zero() : vf_sigmoid(g, half);
+            vf_put(dgate, j, a->F, gelu ? d * u * vf_gelu_grad(g, half) : d * u * s * (1.0f + g * (1.0f - s)), dtype);
+            vf_put(dup, j, a->F, gelu ? d * vf_gelu(g, half) : d * g * s, dtype);
         }
     }
 }
@@ -96,7 +104,10 @@ static void op_swiglu_bwd(struct stream *stream, const struct swiglu_bwd_args *a
 #pragma omp parallel if (a->M * a->F > WORTH_THREADS)
     {
         struct range rows = range_mine(a->M, 1);
-        WITH_DTYPE(a->dtype, swiglu_bwd_rows(a, rows, DT));
+        if (a->gelu)
+            WITH_DTYPE(a->dtype, swiglu_bwd_rows(a, rows, DT, true));
+        else
+            WITH_DTYPE(a->dtype, swiglu_bwd_rows(a, rows, DT, false));
     }
 }
 

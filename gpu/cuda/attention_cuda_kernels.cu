@@ -8,6 +8,8 @@
  *     dq        S, and dP = dO · Vᵀ         dS = P (dP - delta)             dQ += scale dS · K
  *     dk, dv    Sᵀ = K · Qᵀ, dPᵀ = V · dOᵀ, dSᵀ               dV += Pᵀ · dO     dK += scale dSᵀ · Q
  *
+ * With a soft cap, scale S becomes Z = cap · tanh(scale S / cap) in place, and dS has the factor 1 - (Z / cap)².
+ *
  * In backward, P is exp(scale S - lse). The dq kernel leaves delta, the sum of out * dout of each row, in the workspace
  * for the dk, dv kernel: float (H, M). Tiles above the diagonal or outside of the window are not visited, unless
  * attention is bidirectional. Backward computes S and dP twice, which is two products of seven; in return no sums cross
@@ -217,6 +219,39 @@ __device__ __forceinline__ void drop_scores(struct tile_sum<T, N> *scores, T *ti
     }
 }
 
+/* ---- soft cap ------------------------------------------------------------ */
+
+/* Turns scores into capped ones, if there is a cap. Returns the factor that they still lack: 1, or without a cap
+ * `scale`.
+ */
+template <int N, typename T>
+__device__ __forceinline__ float cap_scores(struct tile_sum<T, N> *scores, float scale, float cap)
+{
+    if (cap == 0)
+        return scale;
+    const float inner = scale / cap;
+#pragma unroll
+    for (int i = 0; i < ROWS<T>; i++) {
+#pragma unroll
+        for (int j = 0; j < N / LANES<T>; j++)
+            scores->at[i][j] = cap * tanhf(scores->at[i][j] * inner);
+    }
+    return 1;
+}
+
+/* The derivative of the cap, from the capped score. */
+__device__ __forceinline__ float cap_slope(float score, float cap)
+{
+    const float t = score / cap;
+    return fmaf(-t, t, 1.0f);
+}
+
+/* The same from p = exp(score - lse), which saves the registers of a second tile; 0 where p is 0. */
+__device__ __forceinline__ float cap_slope_of_weight(float p, float lse, float cap)
+{
+    return p > 0 ? cap_slope(logf(p) + lse, cap) : 0;
+}
+
 /* ---- forward ------------------------------------------------------------- */
 
 /* The running softmax of the warp's rows: the maximum of the scaled scores so far, and this lane's part of the sum of
@@ -291,7 +326,8 @@ __global__ void __launch_bounds__(threads_of(FWD_SHAPE<T, DP>), 1)
         struct tile_sum<T, K> scores;
         tile_zero(&scores);
         multiply_rows<K, DP>(&scores, my_q, k, walk.depth);
-        softmax_step<K>(&softmax, &scores, &out, a.scale, query, key, at.length, walk);
+        const float scale = cap_scores(&scores, a.scale, a.softcap);
+        softmax_step<K>(&softmax, &scores, &out, scale, query, key, at.length, walk);
         if (a.dropout.threshold)
             drop_scores<false>(&scores, my_p, a.dropout, at, at.head, query, key);
         put_scores<K>(my_p, scores);
@@ -382,13 +418,15 @@ __global__ void __launch_bounds__(threads_of(BWD_SHAPE<T, DP>), 1)
         if (a.dropout.threshold)
             drop_scores<false>(&dp, my_ds, a.dropout, at, at.head, query, key);
         const bool whole = all_visible(query, WARP_ROWS, key, K, at.length, walk);
+        const float scale = cap_scores(&p, a.scale, a.softcap);
 #pragma unroll
         for (int i = 0; i < ROWS<T>; i++) {
 #pragma unroll
             for (int j = 0; j < K / LANES<T>; j++) {
                 const bool seen = whole || visible(query + tile_row<T>(i), key + score_column<T>(j), at.length, walk);
-                p.at[i][j] = seen ? exponential(fmaf(p.at[i][j], a.scale, -row_lse[i])) : 0;
-                p.at[i][j] *= dp.at[i][j] - row_delta[i];
+                const float slope = a.softcap == 0 ? 1 : cap_slope(p.at[i][j], a.softcap);
+                p.at[i][j] = seen ? exponential(fmaf(p.at[i][j], scale, -row_lse[i])) : 0;
+                p.at[i][j] *= (dp.at[i][j] - row_delta[i]) * slope;
             }
         }
         put_scores<K>(my_ds, p);
@@ -461,7 +499,8 @@ __global__ void __launch_bounds__(threads_of(BWD_SHAPE<T, DP>), 1)
             struct tile_sum<T, Q> scores;
             tile_zero(&scores);
             multiply_rows<Q, DP>(&scores, my_k, q, walk.depth);
-            probabilities_by_key<Q>(&scores, query_lse, a.scale, key, query, at.length, walk);
+            const float scale = cap_scores(&scores, a.scale, a.softcap);
+            probabilities_by_key<Q>(&scores, query_lse, scale, key, query, at.length, walk);
             if (OUTPUTS & OUTPUT_DV) {
                 if (OUTPUTS == OUTPUT_DV && a.dropout.threshold)
                     drop_scores<true>(&scores, my_p, a.dropout, at, head, key, query);
@@ -477,8 +516,12 @@ __global__ void __launch_bounds__(threads_of(BWD_SHAPE<T, DP>), 1)
 #pragma unroll
                 for (int i = 0; i < ROWS<T>; i++) {
 #pragma unroll
-                    for (int j = 0; j < Q / LANES<T>; j++)
-                        scores.at[i][j] *= dp.at[i][j] - query_delta[score_column<T>(j)];
+                    for (int j = 0; j < Q / LANES<T>; j++) {
+                        const int column = score_column<T>(j);
+                        const float p = scores.at[i][j], gradient = p * (dp.at[i][j] - query_delta[column]);
+                        scores.at[i][j] =
+                            a.softcap == 0 ? gradient : gradient * cap_slope_of_weight(p, query_lse[column], a.softcap);
+                    }
                 }
                 put_scores<Q>(my_p, scores);
                 multiply_columns<Q, DP>(&dk, my_p, q, walk.depth);

@@ -156,7 +156,7 @@ __global__ void __launch_bounds__(MAX_THREADS, 1)
                 load(bias + j * V, b);
 #pragma unroll
             for (int v = 0; v < V; v++)
-                w[v] = fmaf((held[k][v] - mean) * rstd, w[v], b[v]);
+                w[v] = fmaf((held[k][v] - mean) * rstd, w[v] + a.weight_offset, b[v]);
             store(y + j * V, w);
         });
     }
@@ -235,7 +235,7 @@ template <int V> __device__ __forceinline__ void keep_in_part(float *part, float
     }
 }
 
-/* Adds g and g · n of V elements of a row to sums; w: the weight. */
+/* Adds g and g · n of V elements of a row to sums; w: the weight, with its offset. */
 template <typename T, int V>
 __device__ __forceinline__ void add_sums(float (&sums)[2], const pack<T, V> &x, const pack<T, V> &dy,
                                          const float (&w)[V], float mean, float rstd)
@@ -248,8 +248,18 @@ __device__ __forceinline__ void add_sums(float (&sums)[2], const pack<T, V> &x, 
     }
 }
 
-/* With n = (x - mean) · rstd and g = dy · weight: dx = rstd · (g - mean(g) - n · mean(g · n)), the middle term for
- * LayerNorm only. */
+/* w = the weights from column `at` on, with their offset. */
+template <typename T, int V>
+__device__ __forceinline__ void load_weight(float (&w)[V], const struct norm_bwd_args &a, int at)
+{
+    load(static_cast<const T *>(a.weight) + at, w);
+#pragma unroll
+    for (int v = 0; v < V; v++)
+        w[v] += a.weight_offset;
+}
+
+/* With n = (x - mean) · rstd and g = dy · (weight_offset + weight): dx = rstd · (g - mean(g) - n · mean(g · n)), the
+ * middle term for LayerNorm only. */
 template <typename T, int V, bool WHOLE>
 __global__ void __launch_bounds__(MAX_THREADS, 1)
     norm_bwd_kernel(struct norm_bwd_args a, int rows, struct row_layout layout_x, struct row_layout layout_dy,
@@ -284,7 +294,7 @@ __global__ void __launch_bounds__(MAX_THREADS, 1)
             float w[V];
             if (!WHOLE)
                 read(k, j);
-            load(static_cast<const T *>(a.weight) + j * V, w);
+            load_weight<T>(w, a, j * V);
             add_sums(sums, held_x[k], held_dy[k], w, mean, rstd);
         });
         sum_over_row(sums, slots, &turn);
@@ -294,7 +304,7 @@ __global__ void __launch_bounds__(MAX_THREADS, 1)
             float w[V];
             if (!WHOLE)
                 read(k, j);
-            load(static_cast<const T *>(a.weight) + j * V, w);
+            load_weight<T>(w, a, j * V);
 #pragma unroll
             for (int v = 0; v < V; v++) {
                 float d = to_float(held_dy[k].at[v]), n = (to_float(held_x[k].at[v]) - mean) * rstd;
@@ -399,6 +409,7 @@ void cuda_head_norm_fwd(struct stream *stream, const struct head_norm_fwd_args *
     norm.y = a->y;
     norm.x = a->x;
     norm.weight = a->weight;
+    norm.weight_offset = a->weight_offset;
     norm.rstd = a->rstd;
     const int heads = static_cast<int>(a->heads);
     const struct row_layout layout_x = {heads, a->ld_x}, layout_y = {heads, a->ld_y};
@@ -416,6 +427,7 @@ void cuda_head_norm_bwd(struct stream *stream, const struct head_norm_bwd_args *
     norm.dy = a->dy;
     norm.x = a->x;
     norm.weight = a->weight;
+    norm.weight_offset = a->weight_offset;
     norm.rstd = a->rstd;
     norm.dweight = a->dweight;
     norm.accumulate = a->accumulate;

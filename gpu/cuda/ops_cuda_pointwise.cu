@@ -61,11 +61,24 @@ template <typename T> void rope(struct stream *stream, const struct rope_args *a
         rope_launch<T, 1>(stream, a);
 }
 
-/* ---- SwiGLU -------------------------------------------------------------- */
+/* ---- SwiGLU, GeGLU ------------------------------------------------------- */
 
 __device__ __forceinline__ float sigmoid(float x)
 {
     return 1.0f / (1.0f + expf(-x));
+}
+
+/* What gelu_tanh(x) = x · share multiplies x by, and its derivative. */
+struct gelu_parts {
+    float share, derivative;
+};
+
+__device__ __forceinline__ struct gelu_parts gelu_of(float x)
+{
+    constexpr float SCALE = 0.7978845608028654f, CUBIC = 0.044715f; /* sqrt(2 / pi) */
+    const float t = tanhf(SCALE * fmaf(CUBIC * x * x, x, x)), inner = SCALE * fmaf(3.0f * CUBIC * x, x, 1.0f);
+    const float share = 0.5f * (1.0f + t);
+    return {share, share + 0.5f * x * (1.0f - t * t) * inner};
 }
 
 template <typename T, int V> __global__ void __launch_bounds__(THREADS) swiglu_fwd_kernel(struct swiglu_fwd_args a)
@@ -80,7 +93,7 @@ template <typename T, int V> __global__ void __launch_bounds__(THREADS) swiglu_f
         load(from + a.F, up);
 #pragma unroll
         for (int v = 0; v < V; v++)
-            up[v] *= gate[v] * sigmoid(gate[v]);
+            up[v] *= gate[v] * (a.gelu ? gelu_of(gate[v]).share : sigmoid(gate[v]));
         store(static_cast<T *>(a.h) + walk.row * a.F + j, up);
     }
 }
@@ -99,9 +112,16 @@ template <typename T, int V> __global__ void __launch_bounds__(THREADS) swiglu_b
         load(static_cast<const T *>(a.dh) + walk.row * a.F + j, dh);
 #pragma unroll
         for (int v = 0; v < V; v++) {
-            const float g = gate[v], s = sigmoid(g);
-            gate[v] = dh[v] * up[v] * s * fmaf(g, 1.0f - s, 1.0f);
-            up[v] = dh[v] * g * s;
+            const float g = gate[v];
+            if (a.gelu) {
+                const struct gelu_parts gelu = gelu_of(g);
+                gate[v] = dh[v] * up[v] * gelu.derivative;
+                up[v] = dh[v] * g * gelu.share;
+            } else {
+                const float s = sigmoid(g);
+                gate[v] = dh[v] * up[v] * s * fmaf(g, 1.0f - s, 1.0f);
+                up[v] = dh[v] * g * s;
+            }
         }
         store(to, gate);
         store(to + a.F, up);

@@ -19,7 +19,7 @@ static void fill_linear_shapes(const struct model_desc *desc, struct linear_shap
 {
     int64_t C = desc->hidden_size, F = desc->intermediate_size, HD = desc->num_heads * desc->head_dim;
     int64_t W = HD + 2 * desc->num_kv_heads * desc->head_dim;
-    bool in_out = desc->weights_in_out, one_qkv = desc->fused_qkv, gated = desc->mlp == MLP_SWIGLU;
+    bool in_out = desc->weights_in_out, one_qkv = desc->fused_qkv, gated = mlp_is_gated(desc->mlp);
     shapes[LINEAR_QKV] =
         (struct linear_shape){one_qkv ? ROLE_QKV_W : ROLE_Q_W, one_qkv ? ROLE_QKV_B : ROLE_Q_B, W, C, in_out};
     shapes[LINEAR_O] = (struct linear_shape){ROLE_O_W, ROLE_O_B, C, HD, in_out};
@@ -80,6 +80,15 @@ static void pad_vocabulary(struct transformer *t)
         head->N = padded;
 }
 
+/* The embedding's multiplier as an op takes it. */
+static float embedding_scale_of(const struct model_desc *desc, enum dtype dtype)
+{
+    const float scale = (float)desc->embedding_multiplier;
+    if (!desc->embedding_rounds || dtype == DTYPE_F32)
+        return scale;
+    return dtype == DTYPE_BF16 ? bf16_to_f32(bf16_from_f32(scale)) : f16_to_f32(f16_from_f32(scale));
+}
+
 enum status transformer_new(const struct transformer_config *config, struct device *device,
                             struct transformer **transformer, struct error *err)
 {
@@ -119,9 +128,11 @@ enum status transformer_new(const struct transformer_config *config, struct devi
     t->R = desc->rotary_dim;
     t->W = (t->H + 2 * t->KV) * t->D;
     t->qk_norm = desc->qk_norm != QK_NORM_NONE;
+    t->norms_before = desc->norm_place == NORM_BEFORE || desc->norm_place == NORM_BOTH;
     t->norms_after = desc->norm_place != NORM_BEFORE;
     t->post_norm = desc->norm_place == NORM_AFTER_RESIDUAL;
     t->eps = (float)desc->norm_eps;
+    t->embedding_scale = embedding_scale_of(desc, config->dtype);
     t->blocks = blocks;
     t->inputs = inputs;
     t->num_inputs = num_inputs;

@@ -1,10 +1,11 @@
 /* transformer_block.c: a block, forward and backward.
  *
  *     x, delta ─► + ─► res1 ─► norm1 ─► qkv ─► (head norms) ─► RoPE ─► attention ─► o ─► delta
- *     res1, delta ─► + ─► res2 ─► norm2 ─► up + GELU, or gate | up + SwiGLU ─► down ─► delta
+ *     res1, delta ─► + ─► res2 ─► norm2 ─► up + GELU, or gate | up + SwiGLU or GeGLU ─► down ─► delta
  *
- * With norms after (OLMo 2) there is no norm1 and no norm2, and o and down write out1 and out2, whose norms are delta.
- * With norms after the residual (BERT) the stream itself is normed, and a block leaves its input to the next one:
+ * With norms after attention and MLP (OLMo 2, Gemma) o and down write out1 and out2, whose norms are delta; without
+ * norms before them (OLMo 2) there is no norm1 and no norm2. With norms after the residual (BERT) the stream itself is
+ * normed, and a block leaves its input to the next one:
  *
  *     res1, delta ─► + ─► out1 ─► norm ─► res2        res2, delta ─► + ─► out2 ─► norm ─► res1 of the next block
  *
@@ -54,12 +55,12 @@ static void *stream_after(const struct transformer *t, const struct block_buffer
 /* The inputs of attention and of the MLP. */
 static void *attention_input(const struct transformer *t, const struct block_buffers *b)
 {
-    return t->norms_after ? b->res1 : b->norm1;
+    return t->norms_before ? b->norm1 : b->res1;
 }
 
 static void *mlp_input(const struct transformer *t, const struct block_buffers *b)
 {
-    return t->norms_after ? b->res2 : b->norm2;
+    return t->norms_before ? b->norm2 : b->res2;
 }
 
 /* y = a + b, rows of the residual stream. */
@@ -75,7 +76,9 @@ static void add_rows(const struct pass *pass, void *y, const void *a, const void
 static void rotate(const struct pass *pass, const struct block_buffers *b, void *x, int64_t ld, bool inverse)
 {
     const struct transformer *t = pass->transformer;
-    if (!t->rope_cos || layer_of(t, b)->no_rope)
+    const struct layer_desc *layer = layer_of(t, b);
+    const struct rope_table *table = layer->local_rope ? &t->local_rope : &t->rope;
+    if (!table->cosines || layer->no_rope)
         return;
     struct rope_args args = {
         .dtype = t->dtype,
@@ -86,8 +89,8 @@ static void rotate(const struct pass *pass, const struct block_buffers *b, void 
         .R = t->R,
         .x = x,
         .positions = pass->batch.positions,
-        .cos_table = t->rope_cos,
-        .sin_table = t->rope_sin,
+        .cos_table = table->cosines,
+        .sin_table = table->sines,
         .inverse = inverse,
     };
     t->device->ops->rope(pass->stream, &args);
@@ -116,6 +119,7 @@ static void head_norm_forward(const struct pass *pass, const struct unit *unit, 
         .y = row_at(t, b->qk, heads.first, t->D),
         .x = row_at(t, b->qkv, heads.first, t->D),
         .weight = unit_param(t, unit, heads.weight),
+        .weight_offset = (float)t->config.desc->norm_offset,
         .rstd = heads.rstd,
     };
     t->device->ops->head_norm_fwd(pass->stream, &args);
@@ -139,6 +143,7 @@ static void head_norm_backward(const struct pass *pass, const struct unit *unit,
         .dy = dx,
         .x = row_at(t, b->qkv, heads.first, t->D),
         .weight = unit_param(t, unit, heads.weight),
+        .weight_offset = (float)t->config.desc->norm_offset,
         .rstd = heads.rstd,
         .dweight = unit_grad(t, unit, heads.weight),
         .accumulate = unit->accumulate,
@@ -186,6 +191,7 @@ struct attention_bwd_args attention_bwd_sizes(const struct transformer *t, int64
         .ld_dk = t->W,
         .ld_dv = t->W,
         .scale = (float)t->config.desc->attention_scale,
+        .softcap = (float)t->config.desc->attention_softcap,
         .window = t->config.desc->layers[block].window,
         .num_seqs = num_seqs,
         .max_seq = max_seq,
@@ -267,11 +273,11 @@ static void attention_backward(const struct pass *pass, const struct unit *unit,
 
 bool block_runs_up_again(const struct transformer *t)
 {
-    return t->config.desc->mlp != MLP_SWIGLU;
+    return !transformer_gates(t);
 }
 
-/* From inner (M, 2F) to hidden (M, F). */
-static void swiglu_forward(const struct pass *pass, const struct block_buffers *b)
+/* From inner (M, 2F) to hidden (M, F), by SwiGLU or GeGLU. */
+static void gated_forward(const struct pass *pass, const struct block_buffers *b)
 {
     const struct transformer *t = pass->transformer;
     struct swiglu_fwd_args args = {
@@ -280,6 +286,7 @@ static void swiglu_forward(const struct pass *pass, const struct block_buffers *
         .F = t->F,
         .h = b->hidden,
         .gate_up = b->inner,
+        .gelu = t->config.desc->mlp == MLP_GEGLU,
     };
     t->device->ops->swiglu_fwd(pass->stream, &args);
 }
@@ -288,12 +295,12 @@ static void swiglu_forward(const struct pass *pass, const struct block_buffers *
 static void mlp_forward(const struct pass *pass, const struct unit *unit, const struct block_buffers *b)
 {
     const struct transformer *t = pass->transformer;
-    if (t->config.desc->mlp != MLP_SWIGLU) {
+    if (!transformer_gates(t)) {
         linear_forward(pass, unit, LINEAR_UP, b->hidden, mlp_input(t, b), b->inner);
         return;
     }
     linear_forward(pass, unit, LINEAR_UP, b->inner, mlp_input(t, b), NULL);
-    swiglu_forward(pass, b);
+    gated_forward(pass, b);
 }
 
 /* From dy (M, C), the gradient of the down matrix's output, to dx (M, C), that of the up matrix's input. */
@@ -301,7 +308,7 @@ static void mlp_backward(const struct pass *pass, const struct unit *unit, const
                          const void *dy, void *dx)
 {
     const struct transformer *t = pass->transformer;
-    if (t->config.desc->mlp != MLP_SWIGLU) {
+    if (!transformer_gates(t)) {
         linear_backward(pass, unit, LINEAR_DOWN, t->wide, dy, b->hidden, b->inner);
         linear_backward(pass, unit, LINEAR_UP, dx, t->wide, mlp_input(t, b), NULL);
         return;
@@ -314,6 +321,7 @@ static void mlp_backward(const struct pass *pass, const struct unit *unit, const
         .dgate_up = b->inner,
         .dh = t->wide,
         .gate_up = b->inner,
+        .gelu = t->config.desc->mlp == MLP_GEGLU,
     };
     t->device->ops->swiglu_bwd(pass->stream, &args);
     linear_backward(pass, unit, LINEAR_UP, dx, b->inner, mlp_input(t, b), NULL);
@@ -324,20 +332,17 @@ static void block_inside(const struct pass *pass, const struct unit *unit, const
 {
     const struct transformer *t = pass->transformer;
     attention_forward(pass, unit, b);
-    if (t->post_norm) {
-        linear_forward(pass, unit, LINEAR_O, t->delta, b->att, NULL);
-        drop(pass, DROPOUT_ATTENTION_OUTPUT, unit->index, t->delta, t->delta);
-        norm_forward(pass, unit, first_post_norm(t, b), b->res1, t->delta);
-    } else if (t->norms_after) {
-        linear_forward(pass, unit, LINEAR_O, b->out1, b->att, NULL);
+    const bool alone = t->norms_after && !t->post_norm; /* the norm is of what attention adds */
+    linear_forward(pass, unit, LINEAR_O, alone ? b->out1 : t->delta, b->att, NULL);
+    if (alone)
         norm_forward(pass, unit, first_post_norm(t, b), NULL, NULL);
-        drop(pass, DROPOUT_ATTENTION_OUTPUT, unit->index, t->delta, t->delta);
-        add_rows(pass, b->res2, b->res1, t->delta);
-    } else {
-        linear_forward(pass, unit, LINEAR_O, t->delta, b->att, NULL);
-        drop(pass, DROPOUT_ATTENTION_OUTPUT, unit->index, t->delta, t->delta);
+    drop(pass, DROPOUT_ATTENTION_OUTPUT, unit->index, t->delta, t->delta);
+    if (t->post_norm)
+        norm_forward(pass, unit, first_post_norm(t, b), b->res1, t->delta);
+    else if (t->norms_before)
         norm_forward(pass, unit, second_norm(b), b->res1, t->delta);
-    }
+    else
+        add_rows(pass, b->res2, b->res1, t->delta);
     mlp_forward(pass, unit, b);
 }
 
@@ -368,7 +373,7 @@ static void compute_again(const struct pass *pass, const struct unit *unit, cons
     enum recompute policy = t->config.recompute;
     if (policy == RECOMPUTE_NONE)
         return;
-    if (!t->norms_after)
+    if (t->norms_before)
         norm_forward(pass, unit, first_norm(b), NULL, NULL);
     if (policy == RECOMPUTE_BLOCK) {
         block_inside(pass, unit, b);
@@ -382,12 +387,12 @@ static void compute_again(const struct pass *pass, const struct unit *unit, cons
         attention_forward(pass, unit, b);
     else if (t->qk_norm)
         rotated_forward(pass, unit, b);
-    if (!t->norms_after)
+    if (t->norms_before)
         norm_forward(pass, unit, second_norm(b), NULL, NULL);
     if (policy >= RECOMPUTE_MLP && block_runs_up_again(t))
         mlp_forward(pass, unit, b);
     else if (policy >= RECOMPUTE_MLP)
-        swiglu_forward(pass, b);
+        gated_forward(pass, b);
 }
 
 /* dres times the multiplier of what the block adds to the residual stream. */
@@ -429,12 +434,10 @@ static const void *branch_gradient(const struct pass *pass, const struct unit *u
 static void add_input_gradient(const struct pass *pass, const struct unit *unit, struct norm norm)
 {
     const struct transformer *t = pass->transformer;
-    if (t->post_norm)
-        add_rows(pass, t->dres, t->dbranch, t->delta);
-    else if (t->norms_after)
-        add_rows(pass, t->dres, t->dres, t->delta);
-    else
+    if (t->norms_before)
         norm_backward(pass, unit, norm, t->dres, t->delta, t->dres);
+    else
+        add_rows(pass, t->dres, t->post_norm ? t->dbranch : t->dres, t->delta);
 }
 
 /* Fills res1: the embedding has written the first block's. */
@@ -445,7 +448,7 @@ static void block_start(const struct pass *pass, const struct unit *unit, int64_
     const void *before = block > 0 ? t->blocks[block - 1].res2 : NULL, *delta = block > 0 ? t->delta : NULL;
     if (t->post_norm) /* the block before has written it */
         return;
-    if (!t->norms_after)
+    if (t->norms_before)
         norm_forward(pass, unit, first_norm(b), before, delta);
     else if (block > 0)
         add_rows(pass, b->res1, before, delta);

@@ -35,7 +35,7 @@ enum status embedding_forward(const struct pass *pass, enum param_pass kind)
             .positions = pass->batch.positions,
             .wte = unit_param(t, &unit, ROLE_WTE),
             .wpe = unit_param(t, &unit, ROLE_WPE),
-            .scale = (float)t->config.desc->embedding_multiplier,
+            .scale = t->embedding_scale,
             .types = pass->batch.types,
             .wse = unit_param(t, &unit, ROLE_WSE),
         };
@@ -74,7 +74,7 @@ enum status embedding_backward(const struct pass *pass)
             .dout = dout,
             .tokens = pass->batch.tokens,
             .positions = pass->batch.positions,
-            .scale = (float)t->config.desc->embedding_multiplier,
+            .scale = t->embedding_scale,
             .S = t->config.desc->num_types,
             .types = pass->batch.types,
             .dwse = unit_grad(t, &unit, ROLE_WSE),

@@ -151,6 +151,7 @@ static const void *chunk_forward(const struct pass *pass, const struct unit *uni
         .dlogits = gradient ? t->logits : NULL,
         .targets = pass->batch.targets + first,
         .logit_scale = (float)t->config.desc->logit_multiplier,
+        .softcap = (float)t->config.desc->logit_softcap,
         .scale = pass->grad_scale,
         .smoothing = t->config.label_smoothing,
         .loss_scale = pass->loss_scale,

@@ -11,7 +11,7 @@
  *     att           H D s       C         attention, weights of o                                    attention
  *     res2          C s         C         norm2                                                      block
  *     norm2         C s         C         weights of gate, up                                        norms
- *     inner         F or 2F s   4 C       GELU, SwiGLU; SwiGLU's gradient is written over it         block; GELU: mlp
+ *     inner         F or 2F s   4 C       GELU, SwiGLU; a gated unit's gradient is written over it   block; GELU: mlp
  *     hidden        F s         4 C       weights of down                                            mlp
  *     mean, rstd    4, or 2 f   4 f       norms (f: 4 bytes)                                         norms
  *     q, k_rstd     (H + KV) f  -         head norms, qk_norm only                                   norms
@@ -23,7 +23,7 @@
  * (4 C + W + H D + 3 F) s + (2 + H) f.
  *
  * GELU is a part of the product before it, and is computed from sums that are not rounded to dt yet. The same bits
- * therefore need that product again, which gives inner as well; SwiGLU's output needs inner alone.
+ * therefore need that product again, which gives inner as well; the output of SwiGLU and GeGLU needs inner alone.
  *
  * They are laid out in one of four ways; r is the residual stream at a block's input, K a block's other kept buffers,
  * X those that are computed again:
@@ -69,15 +69,15 @@ static void layout_group(const struct transformer *t, struct arena *arena, enum 
     bool layer_norm = t->config.desc->norm == NORM_LAYER;
     switch (policy) {
     case RECOMPUTE_NORMS:
-        b->norm1 = t->norms_after ? NULL : take_dt(t, arena, M, t->C);
-        b->mean1 = layer_norm && !t->norms_after ? take_f32(arena, M, 1) : NULL;
-        b->rstd1 = t->norms_after ? NULL : take_f32(arena, M, 1);
+        b->norm1 = t->norms_before ? take_dt(t, arena, M, t->C) : NULL;
+        b->mean1 = layer_norm && t->norms_before ? take_f32(arena, M, 1) : NULL;
+        b->rstd1 = t->norms_before ? take_f32(arena, M, 1) : NULL;
         b->qk = t->qk_norm ? take_dt(t, arena, M, (t->H + t->KV) * t->D) : NULL;
         b->q_rstd = t->qk_norm ? take_f32(arena, M, t->H) : NULL;
         b->k_rstd = t->qk_norm ? take_f32(arena, M, t->KV) : NULL;
-        b->norm2 = t->norms_after ? NULL : take_dt(t, arena, M, t->C);
-        b->mean2 = layer_norm && !t->norms_after ? take_f32(arena, M, 1) : NULL;
-        b->rstd2 = t->norms_after ? NULL : take_f32(arena, M, 1);
+        b->norm2 = t->norms_before ? take_dt(t, arena, M, t->C) : NULL;
+        b->mean2 = layer_norm && t->norms_before ? take_f32(arena, M, 1) : NULL;
+        b->rstd2 = t->norms_before ? take_f32(arena, M, 1) : NULL;
         break;
     case RECOMPUTE_MLP:
         b->hidden = take_dt(t, arena, M, t->F);
@@ -167,6 +167,17 @@ static void layout_encoder(struct transformer *t, struct arena *arena)
     }
 }
 
+static struct rope_table take_rope_table(const struct transformer *t, struct arena *arena, const struct rope_desc *rope)
+{
+    struct rope_table table = {NULL, NULL};
+    size_t bytes = (size_t)t->config.max_position * (size_t)(t->R / 2) * sizeof(float);
+    if (rope->kind != ROPE_NONE) {
+        table.cosines = arena_take(arena, MEM_DATA, bytes);
+        table.sines = arena_take(arena, MEM_DATA, bytes);
+    }
+    return table;
+}
+
 void transformer_layout(struct transformer *t, struct arena *arena)
 {
     const struct transformer_config *config = &t->config;
@@ -189,7 +200,7 @@ void transformer_layout(struct transformer *t, struct arena *arena)
         t->final_norm = t->wide ? (char *)t->wide + second : NULL;
     } else {
         t->final_res = t->blocks[t->L - 1].res2;
-        t->final_norm = t->norms_after ? t->blocks[t->L - 1].out1 : t->blocks[t->L - 1].norm2;
+        t->final_norm = t->norms_before ? t->blocks[t->L - 1].norm2 : t->blocks[t->L - 1].out1;
     }
     t->final_mean = config->desc->norm == NORM_LAYER && !t->post_norm ? take_f32(arena, M, 1) : NULL;
     t->final_rstd = t->post_norm ? NULL : take_f32(arena, M, 1);
@@ -197,10 +208,8 @@ void transformer_layout(struct transformer *t, struct arena *arena)
     t->logits = arena_take(arena, MEM_ACTIVATIONS, logit_bytes);
     layout_encoder(t, arena);
 
-    bool rope = config->desc->rope.kind != ROPE_NONE;
-    size_t table = (size_t)config->max_position * (size_t)(t->R / 2) * sizeof(float);
-    t->rope_cos = rope ? arena_take(arena, MEM_DATA, table) : NULL;
-    t->rope_sin = rope ? arena_take(arena, MEM_DATA, table) : NULL;
+    t->rope = take_rope_table(t, arena, &config->desc->rope);
+    t->local_rope = take_rope_table(t, arena, &config->desc->local_rope);
     for (int i = 0; i < t->num_inputs; i++) {
         struct input *input = &t->inputs[i];
         input->tokens = arena_take(arena, MEM_DATA, (size_t)M * sizeof(int32_t));
@@ -245,9 +254,13 @@ void transformer_op_limits(const struct transformer *t, struct op_limits *limits
         .P = config->desc->max_positions,
         .max_seqs = config->max_seqs,
         .max_seq = config->max_seq,
-        .attention_fwd = attention_fwd_sizes(t, usual_block(t), config->max_tokens, config->max_seqs, config->max_seq),
     };
-    if (config->training && config->dropout.attention == 0) /* else no kernel is compiled for the shape */
+    /* no kernel is compiled for the shape where there is a soft cap, nor for backward with dropout of the weights */
+    bool compiled = config->desc->attention_softcap == 0;
+    if (compiled)
+        limits->attention_fwd =
+            attention_fwd_sizes(t, usual_block(t), config->max_tokens, config->max_seqs, config->max_seq);
+    if (compiled && config->training && config->dropout.attention == 0)
         limits->attention_bwd =
             attention_bwd_sizes(t, usual_block(t), config->max_tokens, config->max_seqs, config->max_seq);
     for (int i = 0; i < LINEAR_COUNT; i++) {
@@ -258,18 +271,19 @@ void transformer_op_limits(const struct transformer *t, struct op_limits *limits
 
 /* Angles are fp32 products of position and frequency, as in Hugging Face transformers; their cosines and sines are
  * computed in double and rounded to fp32, and so are their products with YaRN's factor. */
-enum status transformer_start(struct transformer *t, struct stream *stream, struct error *err)
+static enum status fill_rope_table(const struct transformer *t, const struct rope_desc *rope, struct rope_table table,
+                                   struct stream *stream, struct error *err)
 {
-    if (!t->rope_cos)
+    if (!table.cosines)
         return STATUS_OK;
     int64_t half = t->R / 2, P = t->config.max_position;
-    float magnitude = (float)t->config.desc->rope.attention_factor;
+    float magnitude = (float)rope->attention_factor;
     float *host = calloc((size_t)(1 + 2 * P) * (size_t)half, sizeof(float));
     if (!host)
         return error_set(err, STATUS_DEVICE, "cannot compute RoPE tables for %lld positions: out of memory",
                          (long long)P);
     float *frequency = host, *cosine = host + half, *sine = cosine + P * half;
-    model_rope_frequencies(t->config.desc, frequency);
+    model_rope_frequencies(rope, t->R, frequency);
     for (int64_t p = 0; p < P; p++) {
         for (int64_t i = 0; i < half; i++) {
             float angle = (float)p * frequency[i];
@@ -277,9 +291,15 @@ enum status transformer_start(struct transformer *t, struct stream *stream, stru
             sine[p * half + i] = (float)sin((double)angle) * magnitude;
         }
     }
-    stream_copy(stream, t->rope_cos, cosine, (size_t)(P * half) * sizeof(float));
-    stream_copy(stream, t->rope_sin, sine, (size_t)(P * half) * sizeof(float));
+    stream_copy(stream, table.cosines, cosine, (size_t)(P * half) * sizeof(float));
+    stream_copy(stream, table.sines, sine, (size_t)(P * half) * sizeof(float));
     stream_sync(stream);
     free(host);
     return STATUS_OK;
+}
+
+enum status transformer_start(struct transformer *t, struct stream *stream, struct error *err)
+{
+    TRY(fill_rope_table(t, &t->config.desc->rope, t->rope, stream, err));
+    return fill_rope_table(t, &t->config.desc->local_rope, t->local_rope, stream, err);
 }

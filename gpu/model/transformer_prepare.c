@@ -24,7 +24,7 @@ struct products {
 static void add_block(struct products *p, const struct transformer *t, const struct unit *unit, enum linear which)
 {
     int64_t M = t->config.max_tokens;
-    bool gelu = t->config.desc->mlp != MLP_SWIGLU;
+    bool gelu = !transformer_gates(t);
     void *up_aux = gelu && which == LINEAR_UP ? somewhere() : NULL;
     void *down_aux = gelu && which == LINEAR_DOWN ? somewhere() : NULL;
     p->fwd[p->num_fwd++] = linear_fwd_args(t, unit, which, M, somewhere(), somewhere(), up_aux);

@@ -36,7 +36,7 @@ enum { LANE_FORWARD, LANE_BACKWARD };
  * again. */
 struct block_buffers {
     void *res1;           /* dt (M, C) residual stream at the block's input, the input of norm1 */
-    void *norm1;          /* dt (M, C); norms before only, as mean, rstd, norm2; else NULL */
+    void *norm1;          /* dt (M, C); with norms_before, as mean, rstd, norm2; else NULL */
     float *mean1, *rstd1; /* (M); mean: LayerNorm only, else NULL */
     void *qkv;            /* dt (M, W) q | k | v; q and k after RoPE, unless qk_norm */
     void *qk;             /* dt (M, (H + KV) D) q | k after their norms and RoPE; qk_norm only, else NULL */
@@ -50,9 +50,14 @@ struct block_buffers {
     void *inner;          /* dt (M, F) before GELU, or (M, 2F) gate | up */
     void *hidden;         /* dt (M, F) the input of the down matrix */
     void *out1, *out2;    /* dt (M, C) with norms after, else NULL: the inputs of these norms, which are attention's and
-                           * the    MLP's output, or (NORM_AFTER_RESIDUAL) the residual stream with it */
+                           * the MLP's output, or (NORM_AFTER_RESIDUAL) the residual stream with it */
     float *post1, *post2; /* (M) rstd of these norms */
     float *post1_mean, *post2_mean; /* (M) LayerNorm only, else NULL */
+};
+
+/* Cosines and sines of the angles of a RoPE. */
+struct rope_table {
+    float *cosines, *sines; /* (max_position, R / 2), or NULL */
 };
 
 /* A micro-batch on the device. (max_tokens) each; seq_start: (max_seqs + 1). */
@@ -67,12 +72,14 @@ struct transformer {
     struct device *device; /* borrowed; device->ops may change between steps (ops_profile.c) */
     enum dtype dtype;
     int64_t C, F, H, KV, D, V, L, W;
-    int64_t classes;  /* what the head chooses from: V tokens, or the labels of a classifier */
-    int64_t R;        /* rotary_dim of the description */
-    bool qk_norm;     /* q and k are normed */
-    bool norms_after; /* NORM_AFTER or NORM_AFTER_RESIDUAL */
-    bool post_norm;   /* NORM_AFTER_RESIDUAL */
+    int64_t classes;   /* what the head chooses from: V tokens, or the labels of a classifier */
+    int64_t R;         /* rotary_dim of the description */
+    bool qk_norm;      /* q and k are normed */
+    bool norms_before; /* NORM_BEFORE or NORM_BOTH */
+    bool norms_after;  /* all but NORM_BEFORE */
+    bool post_norm;    /* NORM_AFTER_RESIDUAL */
     float eps;
+    float embedding_scale;
     int64_t offset[ROLE_COUNT]; /* where a role's tensor starts in its unit, elements; -1: the model has none */
     struct linear_shape linears[LINEAR_COUNT];
 
@@ -94,12 +101,18 @@ struct transformer {
     void *kept;   /* dt (chunk, C) the same after dropout; backward: gradients */
     void *logits; /* config.logits_dtype (chunk, ld_logits); their gradients are written over them */
     int64_t chunk, ld_logits;
-    float *rope_cos, *rope_sin; /* (max_position, R / 2), or NULL */
-    struct input *inputs;       /* [num_inputs] owned; their arrays lie in the arena */
+    struct rope_table rope, local_rope;
+    struct input *inputs; /* [num_inputs] owned; their arrays lie in the arena */
     int num_inputs;
 
     struct stopwatch *stopwatch; /* owned */
 };
+
+/* Whether the MLP has a gate. */
+static inline bool transformer_gates(const struct transformer *t)
+{
+    return mlp_is_gated(t->config.desc->mlp);
+}
 
 /* Whether anything is dropped in training. */
 static inline bool transformer_drops(const struct transformer *t)

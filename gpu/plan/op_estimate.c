@@ -7,7 +7,9 @@
  *
  * Attention has the published figures of cuDNN 9 and FlashAttention-3 for causal attention, by head size and sequence
  * length; bidirectional attention computes twice the pairs at the same rate. A backward pass whose results repeat bit
- * for bit moves T x T values per head through memory.
+ * for bit moves T x T values per head through memory. Attention with a soft cap is computed by ztrain's kernels, which
+ * need no such values; they are given half of that speed, as FlashAttention-2, whose tensor-core instructions they use,
+ * has it next to FlashAttention-3 on an H100 (Shah and others 2024: 1.5 to 2.0 times as fast).
  *
  * A launch leaves 1.5 us between the end of a kernel and the start of the next one in a full queue.
  *
@@ -142,18 +144,20 @@ static const struct attention_rate forward_rate = {0.367, 0.617, 600}, backward_
 enum { ORDERED_BY_WORKSPACE = 2048 };
 static const double share_workspace = 0.686, share_of_turns = 0.745;
 
+static const double share_of_own = 0.5; /* ztrain's kernels next to cuDNN's */
+
 static double attention_flops(const struct plan_settings *s, const struct attention_rate *rate, enum dtype dtype,
-                              int64_t D, int32_t T)
+                              int64_t D, int32_t T, bool own)
 {
     double share = (D <= 64 ? rate->narrow : rate->wide) * (double)T / ((double)T + rate->half);
-    return share * s->gpu->flops[dtype];
+    return share * s->gpu->flops[dtype] * (own ? share_of_own : 1);
 }
 
 struct op_estimate op_estimate_attention_fwd(const struct plan_settings *s, const struct attention_fwd_args *a)
 {
     struct op_cost work = op_cost_attention_fwd(a);
     double ceiling = at_ceiling(s, a->dtype, work);
-    double expected = work.flops / attention_flops(s, &forward_rate, a->dtype, a->D, a->max_seq);
+    double expected = work.flops / attention_flops(s, &forward_rate, a->dtype, a->D, a->max_seq, a->softcap > 0);
     return one_part(PLAN_ATTENTION_FORWARD, ceiling, plan_assumes(s, ASSUME_FAST_ATTENTION) ? 0 : expected, 1);
 }
 
@@ -161,11 +165,12 @@ struct op_estimate op_estimate_attention_bwd(const struct plan_settings *s, cons
 {
     struct op_cost work = op_cost_attention_bwd(a);
     double bandwidth = s->gpu->bytes, ceiling = at_ceiling(s, a->dtype, work);
-    double expected = work.flops / attention_flops(s, &backward_rate, a->dtype, a->D, a->max_seq);
+    const bool own = a->softcap > 0;
+    double expected = work.flops / attention_flops(s, &backward_rate, a->dtype, a->D, a->max_seq, own);
     double workspace = (double)a->M * (double)a->max_seq * (double)a->H * size_in_bytes(a->dtype);
     if (plan_assumes(s, ASSUME_FAST_ATTENTION))
         expected = ceiling;
-    if (!plan_assumes(s, ASSUME_UNORDERED_ATTENTION)) {
+    if (!own && !plan_assumes(s, ASSUME_UNORDERED_ATTENTION)) {
         if (a->max_seq <= ORDERED_BY_WORKSPACE) {
             ceiling += workspace / (ceiling_bytes * bandwidth);
             expected += workspace / (share_workspace * bandwidth);

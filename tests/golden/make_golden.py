@@ -99,9 +99,18 @@ CASES = {
         tie_word_embeddings=True, rope_theta=None, rope_parameters=rope("default", 1e6), attention_bias=False)),
     "olmo2": dict(family="olmo2", T=16, micro=2, config=llama(
         num_attention_heads=4, num_key_value_heads=2, pad_token_id=NULL)),
+    "gemma2": dict(family="gemma2", T=24, micro=2, style=4, scale_mean=0, config=llama(
+        num_attention_heads=4, num_key_value_heads=2, head_dim=10, pad_token_id=NULL, sliding_window=5,
+        query_pre_attn_scalar=6, attn_logit_softcapping=1.5, final_logit_softcapping=2.5, tie_word_embeddings=True)),
+    "gemma3": dict(family="gemma3_text", T=24, micro=3, scale_mean=0, config=llama(
+        num_attention_heads=4, num_key_value_heads=2, head_dim=10, pad_token_id=NULL, sliding_window=5, rope_theta=None,
+        layer_types=["sliding_attention", "full_attention"], query_pre_attn_scalar=6, final_logit_softcapping=2.5,
+        rope_parameters={"full_attention": rope("linear", 1e6, factor=4.0), "sliding_attention": rope("default", 50.0)},
+        tie_word_embeddings=True)),
 }
 DEFAULTS = dict(lr=2e-3, betas=[0.9, 0.999], eps=1e-8, decay=0.1, clip=1.0, schedule=dict(type="Constant"),
-                padded=False, hub_names=False, store=torch.bfloat16, shards=1, style=5, decay_all=False, masked=False, apart=False)
+                padded=False, hub_names=False, store=torch.bfloat16, shards=1, style=5, decay_all=False, masked=False, apart=False,
+                scale_mean=1)
 
 
 class Case:
@@ -202,7 +211,7 @@ class Case:
         for name, p in model.named_parameters():
             normal = torch.randn(p.shape, generator=random)
             scale = p.dim() == 1 and name.endswith("weight")
-            p.data = (1 + 0.2 * normal if scale else (0.1 if p.dim() == 1 else 0.15) * normal).bfloat16().float()
+            p.data = (self.scale_mean + 0.2 * normal if scale else (0.1 if p.dim() == 1 else 0.15) * normal).bfloat16().float()
         return model
 
     def auto_class(self):

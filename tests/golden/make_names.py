@@ -5,7 +5,7 @@
 
 Each file is a list of cases: a config as it may stand in a config.json (keys left out, both dialects), and what
 transformers makes of it: names and shapes of all parameters, RoPE's inverse frequencies, the sliding window of each
-layer, the norm's epsilon, whether the head is tied. Models are built on the meta device: no weights are computed.
+layer, the norm's epsilon, whether the head is tied, soft caps. Models are built on the meta device: no weights are computed.
 """
 import json
 import os
@@ -16,7 +16,8 @@ import torch
 from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, CONFIG_MAPPING
 
 CASES = 10
-FAMILIES = ("gpt2", "llama", "mistral", "qwen2", "qwen3", "phi3", "granite", "smollm3", "olmo2", "bert")
+FAMILIES = ("gpt2", "llama", "mistral", "qwen2", "qwen3", "phi3", "granite", "smollm3", "olmo2", "bert", "gemma2",
+            "gemma3_text")
 YARN = {"factor": 4.0, "original_max_position_embeddings": 16}
 LLAMA3 = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 64}
 
@@ -76,11 +77,11 @@ def llama_like(r, i, family):
               "num_hidden_layers": r.randint(1, 3), "intermediate_size": r.randint(20, 90),
               "vocab_size": r.randint(50, 600), "num_key_value_heads": kv,
               "tie_word_embeddings": bool(i % 2), "max_position_embeddings": r.choice([64, 100, 256])}
-    if i % 5 == 4 and family != "mistral":
+    if i % 5 == 4 and family not in ("mistral", "gemma2", "gemma3_text"):
         config["num_key_value_heads"] = None
     if i % 4 == 1:
         del config["tie_word_embeddings"]
-    if i % 3 == 2 and family not in ("qwen2", "phi3"):
+    if i % 3 == 2 and family not in ("qwen2", "phi3") or family in ("gemma2", "gemma3_text"):
         config["head_dim"] = r.choice([4, 10, 24])
     if i % 2:
         config["rms_norm_eps"] = 1e-5
@@ -108,8 +109,47 @@ def llama_like(r, i, family):
                        {"use_sliding_window": True, "sliding_window": 9, "max_window_layers": 1},
                        {"use_sliding_window": True, "layer_types": ["sliding_attention"] * config["num_hidden_layers"]},
                        {"use_sliding_window": True, "sliding_window": None}][i % 6])
-    rope(r, i, family, config)
+    if family == "gemma2":
+        layers = config["num_hidden_layers"]
+        config.update([{}, {"query_pre_attn_scalar": 64, "sliding_window": 9},
+                       {"attn_logit_softcapping": None, "final_logit_softcapping": None, "attention_bias": True},
+                       {"attn_logit_softcapping": 20.0, "final_logit_softcapping": 15.0},
+                       {"layer_types": ["full_attention"] + ["sliding_attention"] * (layers - 1)}][i % 5])
+    if family == "gemma3_text":
+        gemma3(i, config)
+    else:
+        rope(r, i, family, config)
     return config
+
+
+def gemma3(i, config):
+    """Windows and the two RoPEs, in both dialects."""
+    layers = config["num_hidden_layers"]
+    config.update([{}, {"query_pre_attn_scalar": 64, "sliding_window": 9, "sliding_window_pattern": 2},
+                   {"final_logit_softcapping": 15.0, "attention_bias": True},
+                   {"layer_types": ["full_attention"] + ["sliding_attention"] * (layers - 1)},
+                   {"layer_types": ["full_attention"] * layers}][i % 5])
+    config.update([{}, {"rope_theta": 5e5, "rope_local_base_freq": 250.0, "rope_scaling": {"rope_type": "linear", "factor": 8.0}},
+                   {"rope_parameters": {"full_attention": {"rope_type": "linear", "rope_theta": 1e6, "factor": 8.0},
+                                        "sliding_attention": {"rope_type": "default", "rope_theta": 1e4}}},
+                   {"rope_local_base_freq": 500.0, "rope_scaling": dict(YARN, rope_type="yarn")},
+                   {"rope_parameters": {"full_attention": {"rope_type": "default", "rope_theta": 5e5},
+                                        "sliding_attention": dict(LLAMA3, rope_type="llama3", rope_theta=2e4)}},
+                   {"rope_theta": 2e6, "rope_parameters": {"full_attention": None,
+                                                           "sliding_attention": dict(YARN, rope_type="yarn")}}][i % 6])
+
+
+def put_frequencies(out, family, cfg, rotary_class):
+    if family != "gemma3_text":
+        rotary = rotary_class(cfg)
+        out["inv_freq"] = [float(x) for x in rotary.inv_freq.double()]
+        out["rope_factor"] = rotary.attention_scaling
+        return
+    types, cfg.layer_types = cfg.layer_types, ["full_attention", "sliding_attention"]  # both, also where a model has one
+    rotary, cfg.layer_types = rotary_class(cfg), types
+    for prefix, kind in (("", "full_attention"), ("local_", "sliding_attention")):
+        out[f"{prefix}inv_freq"] = [float(x) for x in getattr(rotary, f"{kind}_inv_freq").double()]
+        out[f"{prefix}rope_factor"] = getattr(rotary, f"{kind}_attention_scaling")
 
 
 def case(family, config):
@@ -126,10 +166,11 @@ def case(family, config):
         out["eps"] = cfg.layer_norm_eps
     else:
         out["eps"] = cfg.rms_norm_eps
-        rotary = type(model.model.rotary_emb)(cfg)
-        out["inv_freq"] = [float(x) for x in rotary.inv_freq.double()]
-        out["rope_factor"] = rotary.attention_scaling
+        put_frequencies(out, family, cfg, type(model.model.rotary_emb))
         out["scale"] = model.model.layers[0].self_attn.scaling
+        if family in ("gemma2", "gemma3_text"):
+            out["embedding"] = model.model.embed_tokens.scalar_embed_scale
+            out["softcaps"] = [cfg.attn_logit_softcapping, cfg.final_logit_softcapping]
         if family == "smollm3":
             out["no_rope"] = [not x for x in cfg.no_rope_layers]
         window = cfg.sliding_window if family not in ("llama", "granite", "olmo2") else None

@@ -20,6 +20,10 @@ FAMILIES = {
     "llama": LLAMA,
     "phi3": {**LLAMA, "model_type": "phi3", "architectures": ["Phi3ForCausalLM"], "partial_rotary_factor": 0.5},
     "smollm3": {**LLAMA, "model_type": "smollm3", "architectures": ["SmolLM3ForCausalLM"], "no_rope_layer_interval": 2},
+    "gemma2": {**LLAMA, "model_type": "gemma2", "architectures": ["Gemma2ForCausalLM"], "head_dim": 16, "sliding_window": 9,
+               "attn_logit_softcapping": 2.0, "final_logit_softcapping": 0.5, "bos_token_id": None, "eos_token_id": None},
+    "gemma3": {**LLAMA, "model_type": "gemma3_text", "architectures": ["Gemma3ForCausalLM"], "head_dim": 16,
+               "sliding_window": 9, "sliding_window_pattern": 2, "bos_token_id": None, "eos_token_id": None},
     "qwen3": {**LLAMA, "model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"], "head_dim": 16},
 }
 BERT = {"model_type": "bert", "vocab_size": 61, "hidden_size": 32, "intermediate_size": 56, "num_hidden_layers": 3,

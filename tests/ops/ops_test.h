@@ -20,7 +20,7 @@ enum case_flags {
     ACCUMULATE = 1 << 0,
     IN_PLACE = 1 << 1,
     IN_OUT = 1 << 2,   /* weights_in_out */
-    GELU = 1 << 3,     /* with the GELU epilogue, or gelu_aux */
+    GELU = 1 << 3,     /* with the GELU epilogue, or gelu_aux; GeGLU instead of SwiGLU */
     BIAS = 1 << 4,     /* bias, dbias */
     RESIDUAL = 1 << 5, /* delta, dres */
     RMS = 1 << 6,
@@ -47,7 +47,8 @@ struct op_case {
     int64_t pad;               /* elements between the end of a row and the next one */
     int32_t lengths[MAX_SEQS]; /* of sequences; 0 ends the list */
     double factor;             /* of embeddings, of delta, of logits; 0: 1 */
-    double cap;                /* the soft cap of logits; 0: none */
+    double cap;                /* the soft cap of logits, or of attention's scores; 0: none */
+    double offset;             /* of the weights of norms */
     unsigned flags;
 };
 extern const struct op_case op_cases[];
@@ -140,7 +141,7 @@ void ref_rope(int64_t M, int64_t heads, int64_t D, int64_t R, int64_t ld, double
 
 struct ref_attention {
     int64_t M, H, KV, D, ld_q, ld_k, ld_v, ld_o, window;
-    double scale;
+    double scale, cap; /* cap 0: none */
     int num_seqs;
     const int32_t *seq_start;
     const double *q, *k, *v;

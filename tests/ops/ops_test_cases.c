@@ -71,6 +71,21 @@
          .D = 64,                                                                                                    \
          .lengths = {256, 256, 256, 256},                                                                            \
          .flags = BIDIRECTIONAL | PERF},                                                                             \
+        {.op = name, .M = 17, .H = 7, .KV = 1, .D = 14, .lengths = {17}, .cap = 2},                                  \
+        {.op = name, .M = 100, .H = 4, .KV = 2, .D = 64, .lengths = {33, 1, 66}, .pad = 4, .cap = 1.5},              \
+        {.op = name, .M = 130, .H = 2, .KV = 1, .D = 128, .lengths = {65, 65}, .window = 50, .cap = 3},              \
+        {.op = name, .M = 60, .H = 2, .KV = 1, .D = 256, .lengths = {13, 47}, .cap = 50},                            \
+        {.op = name, .M = 70, .H = 2, .KV = 1, .D = 64, .lengths = {70}, .cap = 20, .flags = EXTREME},               \
+        {.op = name, .M = 75, .H = 2, .KV = 1, .D = 48, .lengths = {75}, .window = 33, .cap = 2, .flags = L2},       \
+        {.op = name, .M = 70, .H = 2, .KV = 1, .D = 48, .lengths = {70}, .cap = 2, .flags = BIDIRECTIONAL},          \
+        {.op = name,                                                                                                 \
+         .M = 1024,                                                                                                  \
+         .H = 12,                                                                                                    \
+         .KV = 12,                                                                                                   \
+         .D = 64,                                                                                                    \
+         .lengths = {256, 256, 256, 256},                                                                            \
+         .cap = 50,                                                                                                  \
+         .flags = PERF},                                                                                             \
         {.op = name, .M = 1024, .H = 12, .KV = 12, .D = 64, .lengths = {256, 256, 256, 256}, .flags = L2 | PERF},    \
         {.op = name, .M = 1024, .H = 12, .KV = 12, .D = 64, .lengths = {256, 256, 256, 256}, .flags = PERF},         \
         {.op = name, .M = 256, .H = 12, .KV = 12, .D = 64, .lengths = {64, 64, 64, 64}, .flags = PERF},              \
@@ -129,6 +144,8 @@ const struct op_case op_cases[] = {
      .flags = RESIDUAL | IN_PLACE}, /* a row is longer than the threads of a block hold */
     {.op = "norm_fwd", .M = 3, .N = 2300, .flags = RMS},
     {.op = "norm_fwd", .M = 17, .N = 72, .flags = RMS | RESIDUAL | IN_PLACE, .factor = 0.22},
+    {.op = "norm_fwd", .M = 17, .N = 75, .flags = RMS | RESIDUAL, .offset = 1},
+    {.op = "norm_fwd", .M = 3, .N = 16392, .flags = RMS, .offset = 1},
     {.op = "norm_fwd", .M = 0, .N = 56, .flags = RMS},
     {.op = "norm_fwd", .M = 1024, .N = 768, .flags = RESIDUAL | PERF},
     {.op = "norm_fwd", .M = 65536, .N = 768, .flags = RESIDUAL | GPU_PERF},
@@ -148,6 +165,8 @@ const struct op_case op_cases[] = {
      .N = 8200,
      .flags = RESIDUAL | IN_PLACE | ACCUMULATE}, /* longer than what threads hold */
     {.op = "norm_bwd", .M = 3, .N = 2051, .flags = RMS},
+    {.op = "norm_bwd", .M = 33, .N = 75, .flags = RMS | RESIDUAL | IN_PLACE, .offset = 1},
+    {.op = "norm_bwd", .M = 3, .N = 8200, .flags = RMS | ACCUMULATE, .offset = 1},
     {.op = "norm_bwd", .M = 0, .N = 56, .flags = RESIDUAL},
     {.op = "norm_bwd", .M = 0, .N = 56, .flags = RMS | ACCUMULATE},
     {.op = "norm_bwd", .M = 1024, .N = 768, .flags = RESIDUAL | IN_PLACE | PERF},
@@ -187,6 +206,7 @@ const struct op_case op_cases[] = {
     {.op = "head_norm_fwd", .M = 17, .H = 7, .D = 14, .pad = 10},
     {.op = "head_norm_fwd", .M = 130, .H = 2, .D = 128},
     {.op = "head_norm_fwd", .M = 70, .H = 3, .D = 256, .pad = 16},
+    {.op = "head_norm_fwd", .M = 17, .H = 3, .D = 24, .pad = 8, .offset = 1},
     {.op = "head_norm_fwd", .M = 0, .H = 2, .D = 64},
     {.op = "head_norm_fwd", .M = 1024, .H = 16, .D = 64, .flags = PERF},
     {.op = "head_norm_fwd", .M = 16384, .H = 32, .D = 128, .flags = GPU_PERF},
@@ -195,6 +215,7 @@ const struct op_case op_cases[] = {
     {.op = "head_norm_bwd", .M = 17, .H = 7, .D = 14, .pad = 10, .flags = ACCUMULATE},
     {.op = "head_norm_bwd", .M = 130, .H = 2, .D = 128, .flags = IN_PLACE},
     {.op = "head_norm_bwd", .M = 70, .H = 3, .D = 256, .pad = 16, .flags = ACCUMULATE},
+    {.op = "head_norm_bwd", .M = 17, .H = 3, .D = 24, .pad = 8, .flags = IN_PLACE, .offset = 1},
     {.op = "head_norm_bwd", .M = 0, .H = 2, .D = 64},
     {.op = "head_norm_bwd", .M = 1024, .H = 16, .D = 64, .flags = PERF},
     {.op = "head_norm_bwd", .M = 16384, .H = 32, .D = 128, .flags = GPU_PERF},
@@ -223,6 +244,8 @@ const struct op_case op_cases[] = {
     {.op = "swiglu_fwd", .M = 1, .N = 1},
     {.op = "swiglu_fwd", .M = 17, .N = 56},
     {.op = "swiglu_fwd", .M = 70, .N = 258, .flags = EXTREME},
+    {.op = "swiglu_fwd", .M = 17, .N = 59, .flags = GELU},
+    {.op = "swiglu_fwd", .M = 70, .N = 256, .flags = GELU | EXTREME},
     {.op = "swiglu_fwd", .M = 0, .N = 56},
     {.op = "swiglu_fwd", .M = 1024, .N = 2048, .flags = PERF},
     {.op = "swiglu_fwd", .M = 8192, .N = 14336, .flags = GPU_PERF},
@@ -230,6 +253,8 @@ const struct op_case op_cases[] = {
     {.op = "swiglu_bwd", .M = 1, .N = 1},
     {.op = "swiglu_bwd", .M = 17, .N = 56, .flags = IN_PLACE},
     {.op = "swiglu_bwd", .M = 70, .N = 258},
+    {.op = "swiglu_bwd", .M = 17, .N = 59, .flags = GELU | IN_PLACE},
+    {.op = "swiglu_bwd", .M = 70, .N = 256, .flags = GELU},
     {.op = "swiglu_bwd", .M = 0, .N = 56},
     {.op = "swiglu_bwd", .M = 1024, .N = 2048, .flags = PERF},
     {.op = "swiglu_bwd", .M = 8192, .N = 14336, .flags = GPU_PERF},

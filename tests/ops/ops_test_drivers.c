@@ -187,6 +187,15 @@ static enum norm_kind norm_kind_of(struct harness *h)
     return has(h, RMS) ? NORM_RMS : NORM_LAYER;
 }
 
+/* The factors of the normed values: the weights, with their offset. */
+static const double *norm_factors(struct harness *h)
+{
+    double *factors = host_memory(h, (size_t)h->w->n * sizeof *factors);
+    for (int64_t i = 0; i < h->w->n; i++)
+        factors[i] = h->w->host[i] + h->c->offset;
+    return factors;
+}
+
 static void norm_fwd_setup(struct harness *h)
 {
     const struct op_case *c = h->c;
@@ -211,6 +220,7 @@ static void norm_fwd_setup(struct harness *h)
                                               .delta = h->res ? h->res->device : NULL,
                                               .delta_scale = (float)factor_of(c),
                                               .weight = h->w->device,
+                                              .weight_offset = (float)h->c->offset,
                                               .bias = h->b ? h->b->device : NULL,
                                               .mean = h->mean ? h->mean->device : NULL,
                                               .rstd = h->rstd->device};
@@ -224,7 +234,7 @@ static void norm_fwd_reference(struct harness *h)
             h->o->expected[i] = tensor_round(h->o, h->x->host[i] + factor_of(h->c) * h->res->host[i]);
         x = h->o->expected;
     }
-    ref_norm(has(h, RMS), h->c->M, h->c->N, 1e-3f, x, h->w->host, h->b ? h->b->host : NULL, h->y->expected,
+    ref_norm(has(h, RMS), h->c->M, h->c->N, 1e-3f, x, norm_factors(h), h->b ? h->b->host : NULL, h->y->expected,
              h->mean ? h->mean->expected : NULL, h->rstd->expected);
 }
 
@@ -245,7 +255,7 @@ static void norm_bwd_setup(struct harness *h)
     h->rstd = tensor_in(h, "rstd", DTYPE_F32, c->M, 1);
     if (!h->timing) {
         double *y = host_memory(h, (size_t)(n + 2 * c->M) * sizeof *y), *mean = y + n, *rstd = mean + c->M;
-        ref_norm(has(h, RMS), c->M, c->N, 1e-3f, h->x->host, h->w->host, NULL, y, mean, rstd);
+        ref_norm(has(h, RMS), c->M, c->N, 1e-3f, h->x->host, norm_factors(h), NULL, y, mean, rstd);
         for (int64_t i = 0; i < c->M; i++) {
             if (h->mean)
                 tensor_set(h->mean, i, mean[i]);
@@ -261,6 +271,7 @@ static void norm_bwd_setup(struct harness *h)
                                               .dy = h->dy->device,
                                               .x = h->x->device,
                                               .weight = h->w->device,
+                                              .weight_offset = (float)h->c->offset,
                                               .mean = h->mean ? h->mean->device : NULL,
                                               .rstd = h->rstd->device,
                                               .dweight = h->dw->device,
@@ -273,8 +284,9 @@ static void norm_bwd_reference(struct harness *h)
     start_sum(h, h->dw);
     if (h->db)
         start_sum(h, h->db);
-    ref_norm_bwd(has(h, RMS), h->c->M, h->c->N, h->x->host, h->w->host, h->dy->host, h->mean ? h->mean->host : NULL,
-                 h->rstd->host, h->dx->expected, h->dw->expected, h->db ? h->db->expected : NULL);
+    ref_norm_bwd(has(h, RMS), h->c->M, h->c->N, h->x->host, norm_factors(h), h->dy->host,
+                 h->mean ? h->mean->host : NULL, h->rstd->host, h->dx->expected, h->dw->expected,
+                 h->db ? h->db->expected : NULL);
     for (int64_t i = 0; h->res && i < h->dx->n; i++)
         h->dx->expected[i] += h->res->host[i];
 }
@@ -282,7 +294,8 @@ static void norm_bwd_reference(struct harness *h)
 static double norm_loss(struct harness *h)
 {
     double *y = host_memory(h, (size_t)h->x->n * sizeof *y);
-    ref_norm(has(h, RMS), h->c->M, h->c->N, 1e-3f, h->x->host, h->w->host, h->db ? h->b->host : NULL, y, NULL, NULL);
+    ref_norm(has(h, RMS), h->c->M, h->c->N, 1e-3f, h->x->host, norm_factors(h), h->db ? h->b->host : NULL, y, NULL,
+             NULL);
     double loss = sum_of_products(y, h->dy->host, h->x->n);
     return loss + (h->res ? sum_of_products(h->x->host, h->res->host, h->x->n) : 0);
 }
@@ -482,6 +495,7 @@ static void head_norm_fwd_setup(struct harness *h)
                                                         .y = h->y->device,
                                                         .x = h->x->device,
                                                         .weight = h->w->device,
+                                                        .weight_offset = (float)h->c->offset,
                                                         .rstd = h->rstd->device};
 }
 
@@ -491,7 +505,7 @@ static void head_norm_fwd_reference(struct harness *h)
     int64_t n = c->M * c->H * c->D;
     double *x = host_memory(h, (size_t)(2 * n) * sizeof *x), *y = x + n;
     dense_rows(c, h->x->host, x);
-    ref_norm(true, c->M * c->H, c->D, 1e-3f, x, h->w->host, NULL, y, NULL, h->rstd->expected);
+    ref_norm(true, c->M * c->H, c->D, 1e-3f, x, norm_factors(h), NULL, y, NULL, h->rstd->expected);
     spread_rows(c, y, h->y->expected);
 }
 
@@ -508,7 +522,7 @@ static void head_norm_bwd_setup(struct harness *h)
     if (!h->timing) {
         double *x = host_memory(h, (size_t)(3 * n) * sizeof *x), *y = x + n, *rstd = y + n;
         dense_rows(c, h->x->host, x);
-        ref_norm(true, c->M * c->H, c->D, 1e-3f, x, h->w->host, NULL, y, NULL, rstd);
+        ref_norm(true, c->M * c->H, c->D, 1e-3f, x, norm_factors(h), NULL, y, NULL, rstd);
         for (int64_t i = 0; i < c->M * c->H; i++)
             tensor_set(h->rstd, i, rstd[i]);
     }
@@ -523,6 +537,7 @@ static void head_norm_bwd_setup(struct harness *h)
                                                         .dy = h->dy->device,
                                                         .x = h->x->device,
                                                         .weight = h->w->device,
+                                                        .weight_offset = (float)h->c->offset,
                                                         .rstd = h->rstd->device,
                                                         .dweight = h->dw->device,
                                                         .accumulate = has(h, ACCUMULATE)};
@@ -536,7 +551,7 @@ static void head_norm_bwd_reference(struct harness *h)
     dense_rows(c, h->x->host, x);
     dense_rows(c, h->dy->host, dy);
     start_sum(h, h->dw);
-    ref_norm_bwd(true, c->M * c->H, c->D, x, h->w->host, dy, NULL, h->rstd->host, dx, h->dw->expected, NULL);
+    ref_norm_bwd(true, c->M * c->H, c->D, x, norm_factors(h), dy, NULL, h->rstd->host, dx, h->dw->expected, NULL);
     spread_rows(c, dx, h->dx->expected);
 }
 
@@ -547,7 +562,7 @@ static double head_norm_loss(struct harness *h)
     double *x = host_memory(h, (size_t)(3 * n) * sizeof *x), *dy = x + n, *y = dy + n;
     dense_rows(c, h->x->host, x);
     dense_rows(c, h->dy->host, dy);
-    ref_norm(true, c->M * c->H, c->D, 1e-3f, x, h->w->host, NULL, y, NULL, NULL);
+    ref_norm(true, c->M * c->H, c->D, 1e-3f, x, norm_factors(h), NULL, y, NULL, NULL);
     return sum_of_products(y, dy, n);
 }
 
@@ -693,6 +708,7 @@ static struct ref_attention attention_of(struct harness *h)
                                   c->H * c->D,
                                   c->window,
                                   1 / sqrt((double)c->D),
+                                  c->cap,
                                   count,
                                   seq_start,
                                   h->q->host,
@@ -727,6 +743,7 @@ static void attention_fwd_setup(struct harness *h)
                                                         .ld_v = r.ld_v,
                                                         .ld_o = r.ld_o,
                                                         .scale = (float)r.scale,
+                                                        .softcap = (float)c->cap,
                                                         .window = c->window,
                                                         .num_seqs = r.num_seqs,
                                                         .max_seq = h->limits.max_seq,
@@ -786,6 +803,7 @@ static void attention_bwd_setup(struct harness *h)
                                                         .ld_dk = r.ld_k,
                                                         .ld_dv = r.ld_v,
                                                         .scale = (float)r.scale,
+                                                        .softcap = (float)c->cap,
                                                         .window = c->window,
                                                         .num_seqs = r.num_seqs,
                                                         .max_seq = h->limits.max_seq,
@@ -826,7 +844,7 @@ static int attention_pairs(struct harness *h, struct gradient_pair *pairs)
     return 3;
 }
 
-/* ---- SwiGLU -------------------------------------------------------------- */
+/* ---- SwiGLU, GeGLU ------------------------------------------------------- */
 
 static void swiglu_fwd_setup(struct harness *h)
 {
@@ -834,7 +852,19 @@ static void swiglu_fwd_setup(struct harness *h)
     h->limits.F = c->N;
     h->x = input(h, "gate_up", c->M * 2 * c->N);
     h->y = tensor_out(h, "h", h->dtype, c->M * c->N, false);
-    h->args.swiglu_fwd = (struct swiglu_fwd_args){h->dtype, c->M, c->N, h->y->device, h->x->device};
+    h->args.swiglu_fwd = (struct swiglu_fwd_args){h->dtype, c->M, c->N, h->y->device, h->x->device, has(h, GELU)};
+}
+
+/* What multiplies `up`. */
+static double gate_value(const struct harness *h, double g)
+{
+    return has(h, GELU) ? ref_gelu(g, false) : g * ref_sigmoid(g);
+}
+
+static double gate_slope(const struct harness *h, double g)
+{
+    const double s = ref_sigmoid(g);
+    return has(h, GELU) ? ref_gelu_grad(g, false) : s + g * s * (1 - s);
 }
 
 static void swiglu_values(struct harness *h, double *out)
@@ -843,7 +873,7 @@ static void swiglu_values(struct harness *h, double *out)
     for (int64_t i = 0; i < h->c->M; i++) {
         for (int64_t j = 0; j < F; j++) {
             double g = h->x->host[i * 2 * F + j], u = h->x->host[i * 2 * F + F + j];
-            out[i * F + j] = g * ref_sigmoid(g) * u;
+            out[i * F + j] = gate_value(h, g) * u;
         }
     }
 }
@@ -860,7 +890,8 @@ static void swiglu_bwd_setup(struct harness *h)
     h->x = input(h, "gate_up", c->M * 2 * c->N);
     h->dy = input(h, "dh", c->M * c->N);
     h->dx = output_over(h, h->x, "dgate_up", c->M * 2 * c->N);
-    h->args.swiglu_bwd = (struct swiglu_bwd_args){h->dtype, c->M, c->N, h->dx->device, h->dy->device, h->x->device};
+    h->args.swiglu_bwd =
+        (struct swiglu_bwd_args){h->dtype, c->M, c->N, h->dx->device, h->dy->device, h->x->device, has(h, GELU)};
 }
 
 static void swiglu_bwd_reference(struct harness *h)
@@ -868,10 +899,10 @@ static void swiglu_bwd_reference(struct harness *h)
     int64_t F = h->c->N;
     for (int64_t i = 0; i < h->c->M; i++) {
         for (int64_t j = 0; j < F; j++) {
-            double g = h->x->host[i * 2 * F + j], u = h->x->host[i * 2 * F + F + j], s = ref_sigmoid(g);
+            double g = h->x->host[i * 2 * F + j], u = h->x->host[i * 2 * F + F + j];
             double d = h->dy->host[i * F + j];
-            h->dx->expected[i * 2 * F + j] = d * u * (s + g * s * (1 - s));
-            h->dx->expected[i * 2 * F + F + j] = d * g * s;
+            h->dx->expected[i * 2 * F + j] = d * u * gate_slope(h, g);
+            h->dx->expected[i * 2 * F + F + j] = d * gate_value(h, g);
         }
     }
 }

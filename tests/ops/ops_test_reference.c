@@ -93,6 +93,22 @@ void ref_rope(int64_t M, int64_t heads, int64_t D, int64_t R, int64_t ld, double
     }
 }
 
+/* What the softmax is taken of. */
+static double capped(const struct ref_attention *a, double score)
+{
+    return a->cap > 0 ? a->cap * tanh(score * a->scale / a->cap) : score * a->scale;
+}
+
+/* The derivative of capped() with respect to the score of two rows. */
+static double capped_slope(const struct ref_attention *a, const double *q, const double *k)
+{
+    double score = 0;
+    for (int64_t j = 0; j < a->D; j++)
+        score += q[j] * k[j];
+    double c = a->cap > 0 ? cosh(score * a->scale / a->cap) : 1;
+    return a->scale / (c * c);
+}
+
 /* The last key that a row of sequence s sees. */
 static int64_t last_key(const struct ref_attention *a, int s, int64_t row)
 {
@@ -112,8 +128,8 @@ static double probabilities(const struct ref_attention *a, int64_t start, int64_
         double score = 0;
         for (int64_t j = 0; j < a->D; j++)
             score += q[j] * k[j];
-        p[key - *first] = score * a->scale;
-        highest = fmax(highest, score * a->scale);
+        p[key - *first] = capped(a, score);
+        highest = fmax(highest, p[key - *first]);
     }
     for (int64_t key = *first; key <= last; key++)
         sum += exp(p[key - *first] - highest);
@@ -177,7 +193,8 @@ void ref_attention_bwd(const struct ref_attention *a, const double *dout, double
                     delta += p[key - first] * dp[key - first];
                 }
                 for (int64_t key = first; key <= last; key++) {
-                    double ds = p[key - first] * (dp[key - first] - delta) * a->scale;
+                    double slope = capped_slope(a, a->q + row * a->ld_q + h * a->D, a->k + key * a->ld_k + kv * a->D);
+                    double ds = p[key - first] * (dp[key - first] - delta) * slope;
                     for (int64_t j = 0; j < a->D; j++) {
                         dq[row * a->ld_q + h * a->D + j] += ds * a->k[key * a->ld_k + kv * a->D + j];
                         dk[key * a->ld_k + kv * a->D + j] += ds * a->q[row * a->ld_q + h * a->D + j];

@@ -2,6 +2,7 @@
 not supported is refused by name."""
 import json
 import os
+import re
 import shutil
 import struct
 
@@ -10,7 +11,7 @@ import pytest
 from harness import DATA, ROOT, USAGE
 
 GOLDEN = os.path.join(ROOT, "tests", "golden")
-FAMILIES = ["qwen3-yarn", "phi3", "granite", "smollm3", "olmo2"]
+FAMILIES = ["qwen3-yarn", "phi3", "granite", "smollm3", "olmo2", "gemma2", "gemma3"]
 
 
 def tensors_of(folder):
@@ -40,6 +41,41 @@ def test_a_round_trip_without_training_keeps_every_byte(folder, case):
     assert {key: after[key] for key in before} == before and set(after) - set(before) <= {"dtype"}
 
 
+def plan_of(folder, model, *options):
+    spec = folder.spec({"model": {"config": model}, "data": {"seq_length": 2048}, "bf16": {"enabled": True},
+                        "train_batch_size": 1, "zero_optimization": {"stage": 3}}, "plan")
+    return folder.ztrain("plan", *options, "--config", spec).out
+
+
+def milliseconds(out, kind):
+    """A row of plan --speed: at the ceiling, expected."""
+    return [float(x) for x in re.search(rf"^  {kind} +([\d.]+) +([\d.]+) ", out, re.M).groups()]
+
+
+# transformers' defaults, which are those of a published model: its number of parameters; its layers, heads and their size
+DEFAULTS = {"gemma2": (2614341888, 26, 8, 256), "gemma3_text": (2628658432, 26, 8, 256)}
+
+
+@pytest.mark.parametrize("family", DEFAULTS)
+def test_plans_of_the_published_size(folder, family):
+    """Parameters, and FLOPs of attention counted by hand: 4 for each pair of tokens and column, 80 % of 989 TFLOP/s."""
+    parameters, layers, heads, size = DEFAULTS[family]
+    assert f"{parameters} parameters" in plan_of(folder, {"model_type": family})
+    ceiling, expected = milliseconds(plan_of(folder, {"model_type": family}, "--speed"), "attention forward")
+    flops = layers * 4 * (2048 * 2049 / 2) * heads * size
+    assert ceiling == pytest.approx(flops / (0.8 * 989.4e12) * 1e3, rel=2e-3)
+    assert expected > ceiling
+
+
+def test_a_soft_cap_is_not_planned_at_the_speed_of_cudnn(folder):
+    capped = plan_of(folder, {"model_type": "gemma2"}, "--speed")
+    free = plan_of(folder, {"model_type": "gemma2", "attn_logit_softcapping": None}, "--speed")
+    line = "attention: the soft cap of its scores takes ztrain's kernels, which are slower than cuDNN's"
+    assert line in capped and line not in free
+    assert milliseconds(capped, "attention forward")[1] == pytest.approx(
+        2 * milliseconds(free, "attention forward")[1], rel=2e-3)
+
+
 def test_a_lora_folder_is_refused_by_name(folder):
     os.mkdir(folder.at("adapter"))
     with open(folder.at("adapter", "adapter_config.json"), "w", encoding="utf-8") as f:
@@ -55,7 +91,8 @@ def test_an_adapter_beside_a_config_has_no_weights(folder):
     assert "no weights" in done.err and "LoRA adapter" in done.err
 
 
-@pytest.mark.parametrize("model_type, kind", [("mixtral", "a mixture of experts (MoE)"), ("qwen2_5_vl", "a multimodal model")])
+@pytest.mark.parametrize("model_type, kind", [("mixtral", "a mixture of experts (MoE)"), ("qwen2_5_vl", "a multimodal model"),
+                                              ("gemma3", "a multimodal model (Gemma3ForConditionalGeneration)")])
 def test_kinds_of_models_are_refused_by_name(folder, model_type, kind):
     done = folder.train({"model": {"config": {"model_type": model_type}}}, expect=USAGE)
     assert f"model_type '{model_type}' is {kind}, which is not supported" in done.err

@@ -69,6 +69,19 @@ static const struct {
      "residual_multiplier: 1.0 -> 0.5, attention_multiplier: 1.0 -> 0.25"},
     {LLAMA, ",\"model_type\":\"phi3\"", ",\"model_type\":\"phi3\",\"partial_rotary_factor\":0.5",
      "partial_rotary_factor: unset -> 0.5"},
+    {LLAMA, ",\"model_type\":\"gemma2\"",
+     ",\"model_type\":\"gemma2\",\"query_pre_attn_scalar\":8,\"attn_logit_softcapping\":20,"
+     "\"final_logit_softcapping\":null",
+     "query_pre_attn_scalar: 256.0 -> 8.0, attn_logit_softcapping: 50.0 -> 20.0, final_logit_softcapping: 30.0 -> "
+     "unset"},
+    {LLAMA, ",\"model_type\":\"gemma3_text\"",
+     ",\"model_type\":\"gemma3_text\",\"rope_local_base_freq\":5,\"rope_theta\":7,\"sliding_window_pattern\":2",
+     "sliding_window: 4096 -> [4096,0], rope_theta: 1000000.0 -> 7.0, rope_local_base_freq: 10000.0 -> 5.0"},
+    {LLAMA, ",\"model_type\":\"gemma3_text\",\"rope_theta\":7",
+     ",\"model_type\":\"gemma3_text\",\"rope_parameters\":{\"full_attention\":{\"rope_theta\":7},\"sliding_attention\":"
+     "{"
+     "\"rope_type\":\"linear\",\"factor\":2}}",
+     "sliding_attention.rope_type: \"default\" -> \"linear\", sliding_attention.factor: unset -> 2.0"},
     {LLAMA, "", ",\"model_type\":\"mistral\",\"intermediate_size\":11008,\"sliding_window\":null",
      "model_type: \"llama\" -> \"mistral\""},
     {QWEN2, "", ",\"model_type\":\"llama\",\"intermediate_size\":22016,\"vocab_size\":151936",

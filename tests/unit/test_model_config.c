@@ -56,11 +56,11 @@ static void check_frequency(const float *inv_freq, int64_t i, double want)
         fail_msg("inverse frequency %d: %.9g, %.9g expected", (int)i, inv_freq[i], want);
 }
 
-static void check_rope(const struct model_desc *desc, const json_t *expected)
+static void check_rope(const struct model_desc *desc, const struct rope_desc *rope, const json_t *expected)
 {
     assert_int_equal(desc->rotary_dim / 2, json_array_size(expected));
     float *inv_freq = malloc((size_t)desc->rotary_dim / 2 * sizeof *inv_freq);
-    model_rope_frequencies(desc, inv_freq);
+    model_rope_frequencies(rope, desc->rotary_dim, inv_freq);
     for (int64_t i = 0; i < desc->rotary_dim / 2; i++) {
         check_frequency(inv_freq, i, json_real_value(json_array_get(expected, (size_t)i)));
     }
@@ -85,12 +85,25 @@ static void check_case(const json_t *golden)
     for (int64_t i = 0; i < desc.num_layers; i++)
         assert_int_equal(desc.layers[i].no_rope, json_is_true(json_array_get(nope, (size_t)i)));
     if (desc.rope.kind != ROPE_NONE) {
-        check_rope(&desc, json_object_get(golden, "inv_freq"));
+        check_rope(&desc, &desc.rope, json_object_get(golden, "inv_freq"));
         assert_true(fabs(desc.rope.attention_factor - json_number_value(json_object_get(golden, "rope_factor"))) <
                     1e-12);
     }
+    const json_t *local = json_object_get(golden, "local_inv_freq");
+    assert_int_equal(desc.local_rope.kind != ROPE_NONE, local != NULL);
+    if (local) {
+        const json_t *factor = json_object_get(golden, "local_rope_factor");
+        check_rope(&desc, &desc.local_rope, local);
+        assert_true(fabs(desc.local_rope.attention_factor - json_number_value(factor)) < 1e-12);
+    }
+    for (int64_t i = 0; i < desc.num_layers; i++)
+        assert_int_equal(desc.layers[i].local_rope, local && desc.layers[i].window > 0);
     const json_t *scale = json_object_get(golden, "scale");
     assert_true(!scale || fabs(desc.attention_scale - json_number_value(scale)) < 1e-12);
+    const json_t *caps = json_object_get(golden, "softcaps"), *embedding = json_object_get(golden, "embedding");
+    assert_true(desc.attention_softcap == json_number_value(json_array_get(caps, 0)));
+    assert_true(desc.logit_softcap == json_number_value(json_array_get(caps, 1)));
+    assert_true(!embedding || fabs(desc.embedding_multiplier - json_number_value(embedding)) < 1e-12);
     tensor_table_release(&table);
     model_desc_release(&desc);
 }
@@ -109,8 +122,8 @@ static void test_rope_rounding(void **state)
                  {1e6, 5.3088464483153075e-05, 160, 57}};
     for (size_t i = 0; i < COUNT_OF(cases); i++) {
         float inv_freq[80];
-        struct model_desc desc = {.rotary_dim = cases[i].head_dim, .rope = {ROPE_PLAIN, .theta = cases[i].theta}};
-        model_rope_frequencies(&desc, inv_freq);
+        struct rope_desc rope = {ROPE_PLAIN, .theta = cases[i].theta};
+        model_rope_frequencies(&rope, cases[i].head_dim, inv_freq);
         check_frequency(inv_freq, cases[i].i, cases[i].want);
     }
 }
@@ -141,6 +154,8 @@ static void test_golden(void **state)
     "\"model_type\":\"smollm3\",\"hidden_size\":32,\"num_attention_heads\":4,\"num_hidden_layers\":2,\"vocab_size\":" \
     "50"
 #define BERT "\"model_type\":\"bert\",\"hidden_size\":32,\"num_attention_heads\":4,\"num_hidden_layers\":2"
+#define GEMMA2 "\"model_type\":\"gemma2\",\"hidden_size\":32,\"num_attention_heads\":4,\"num_hidden_layers\":2"
+#define GEMMA3 "\"model_type\":\"gemma3_text\",\"hidden_size\":32,\"num_attention_heads\":4,\"num_hidden_layers\":2"
 #define GPT2 "\"model_type\":\"gpt2\",\"n_embd\":32,\"n_head\":4,\"n_layer\":2"
 
 #define CLASSIFIER LLAMA ",\"architectures\":[\"LlamaForSequenceClassification\"]"
@@ -165,7 +180,8 @@ static const struct {
     {"{" BERT ",\"architectures\":[\"BertForQuestionAnswering\"]}", STATUS_USAGE,
      "is not supported with model_type 'bert'; hint: BertForSequenceClassification or BertForPreTraining is"},
     {"{\"model_type\": \"mamba\"}", STATUS_USAGE,
-     "'mamba' is not supported; hint: gpt2, llama, mistral, qwen2, qwen3, phi3, granite, smollm3, olmo2 and bert are"},
+     "'mamba' is not supported; hint: gpt2, llama, mistral, qwen2, qwen3, phi3, granite, smollm3, olmo2, bert, gemma2 "
+     "and gemma3_text are"},
     {"{" LLAMA ",\"architectures\":[\"LlamaForTokenClassification\"]}", STATUS_USAGE, "LlamaForCausalLM is"},
     {"{" LLAMA ",\"architectures\":[\"GPT2ForSequenceClassification\"]}", STATUS_USAGE, "LlamaForCausalLM is"},
     {"{" CLASSIFIER ",\"id2label\":{\"0\":\"a\"}}", STATUS_USAGE, "a classifier with 1 label is not supported"},
@@ -242,8 +258,13 @@ static const struct {
     {"{\"model_type\":\"granite\",\"logits_scaling\":0}", STATUS_DATA, "logits_scaling must be a number above 0"},
     /* kinds of models */
     {"{\"model_type\":\"mixtral\"}", STATUS_USAGE, "'mixtral' is a mixture of experts (MoE), which is not supported"},
-    {"{\"model_type\":\"gemma3\"}", STATUS_USAGE, "'gemma3' is a multimodal model, which is not supported"},
-    {"{\"model_type\":\"gemma3_text\"}", STATUS_USAGE, "'gemma3_text' is not supported; hint: gpt2, llama"},
+    {"{\"model_type\":\"gemma3\"}", STATUS_USAGE,
+     "'gemma3' is a multimodal model (Gemma3ForConditionalGeneration), which is not supported; hint: gemma3_text "
+     "(Gemma3ForCausalLM) is"},
+    {"{\"model_type\":\"gemma3n\"}", STATUS_USAGE, "'gemma3n' is a multimodal model, which is not supported"},
+    {"{" GEMMA3 ",\"architectures\":[\"Gemma3ForConditionalGeneration\"]}", STATUS_USAGE, "hint: Gemma3ForCausalLM is"},
+    {"{" GEMMA3 ",\"architectures\":[\"Gemma3ForSequenceClassification\"]}", STATUS_USAGE,
+     "hint: Gemma3ForCausalLM is"},
     {"{\"model_type\":\"qwen3_moe\"}", STATUS_USAGE, "'qwen3_moe' is a mixture of experts"},
     {"{\"model_type\":\"qwen2_5_vl\"}", STATUS_USAGE, "'qwen2_5_vl' is a multimodal model, which is not supported"},
     {"{" LLAMA ",\"rope_parameters\":{\"rope_type\":1}}", STATUS_DATA, "rope_parameters.rope_type must be a string"},
@@ -259,6 +280,31 @@ static const struct {
      STATUS_DATA, "rope_parameters.original_max_position_embeddings is 0"},
     /* windows */
     {"{" MISTRAL ",\"sliding_window\":0}", STATUS_DATA, "sliding_window is 0"},
+    {"{" GEMMA2 ",\"sliding_window\":null}", STATUS_DATA, "sliding_window is null, but a gemma2 model has layers"},
+    {"{" GEMMA2 ",\"layer_types\":[\"full_attention\"]}", STATUS_DATA, "layer_types must be a list of 2 names"},
+    /* Gemma */
+    {"{" GEMMA2 ",\"hidden_activation\":\"gelu\"}", STATUS_USAGE,
+     "hidden_activation 'gelu' is not supported; hint: gelu_pytorch_tanh or gelu_new is"},
+    {"{" GEMMA2 ",\"use_bidirectional_attention\":true}", STATUS_USAGE, "use_bidirectional_attention true is not"},
+    {"{" GEMMA3 ",\"use_bidirectional_attention\":true}", STATUS_USAGE, "use_bidirectional_attention true is not"},
+    {"{" GEMMA3 ",\"sliding_window\":null}", STATUS_DATA, "sliding_window is null, but a gemma3_text model has layers"},
+    {"{" GEMMA3 ",\"sliding_window_pattern\":0}", STATUS_DATA, "sliding_window_pattern is 0"},
+    {"{" GEMMA3 ",\"rope_local_base_freq\":0}", STATUS_DATA, "rope_local_base_freq must be a number above 0"},
+    {"{" GEMMA3 ",\"rope_parameters\":{\"rope_type\":\"default\",\"rope_theta\":1e6}}", STATUS_DATA,
+     "rope_parameters must have the members full_attention and sliding_attention, not"},
+    {"{" GEMMA3 ",\"rope_parameters\":{\"full_attention\":{}},\"rope_scaling\":{\"type\":\"linear\",\"factor\":8}}",
+     STATUS_DATA, "rope_scaling and rope_parameters contradict each other"},
+    {"{" GEMMA3 ",\"rope_parameters\":{\"sliding_attention\":{\"rope_type\":\"dynamic\",\"factor\":2}}}", STATUS_USAGE,
+     "rope_parameters.sliding_attention: rope_type 'dynamic' is not supported"},
+    {"{" GEMMA3 ",\"rope_parameters\":{\"full_attention\":{\"rope_type\":\"linear\"}}}", STATUS_DATA,
+     "rope_parameters.full_attention.factor is missing"},
+    {"{" GEMMA3 ",\"rope_parameters\":{\"full_attention\":7}}", STATUS_DATA, "full_attention must be an object, not 7"},
+    {"{" GEMMA3 ",\"partial_rotary_factor\":0.5}", STATUS_USAGE, "partial_rotary_factor 0.5 is not supported"},
+    {"{" GEMMA2 ",\"attn_logit_softcapping\":0}", STATUS_DATA, "attn_logit_softcapping must be a number above 0"},
+    {"{" GEMMA2 ",\"final_logit_softcapping\":-1}", STATUS_DATA, "final_logit_softcapping must be a number above 0"},
+    {"{" GEMMA2 ",\"query_pre_attn_scalar\":\"8\"}", STATUS_DATA, "query_pre_attn_scalar must be a number above 0"},
+    {"{\"model_type\":\"gemma2\",\"hidden_size\":30,\"num_attention_heads\":4}", STATUS_DATA,
+     "not a multiple of the 4"},
     {"{" MISTRAL ",\"layer_types\":[\"sliding_attention\",\"full_attention\"]}", STATUS_DATA, "has full attention"},
     {"{" MISTRAL ",\"layer_types\":[\"full_attention\",\"full_attention\"]}", STATUS_DATA, "has full attention"},
     {"{" QWEN2 ",\"layer_types\":[\"sliding_attention\",\"sliding_attention\"]}", STATUS_DATA, "no sliding window"},
@@ -311,6 +357,16 @@ static const struct {
      "use_sliding_window false: has no effect in this family, as in transformers"},
     {"{" GPT2 ",\"hidden_act\":\"relu\",\"attn_pdrop\":0,\"resid_pdrop\":0,\"embd_pdrop\":0}",
      "hidden_act \"relu\": has no effect in this family, as in transformers"},
+    {"{" GEMMA2 ",\"pad_token_id\":null,\"hidden_act\":\"gelu_pytorch_tanh\",\"cache_implementation\":\"hybrid\"}", ""},
+    {"{" GEMMA2 ",\"pad_token_id\":null,\"hidden_act\":\"silu\",\"mlp_bias\":true}",
+     "mlp_bias true: has no effect in this family, as in transformers\n"
+     "hidden_act \"silu\": has no effect in this family, as in transformers"},
+    {"{" GEMMA3 ",\"pad_token_id\":null,\"attn_logit_softcapping\":50}",
+     "attn_logit_softcapping 50: has no effect in this family, as in transformers"},
+    {"{" LLAMA ",\"rope_local_base_freq\":5}",
+     "rope_local_base_freq 5: has no effect in this family, as in transformers"},
+    {"{" LLAMA ",\"hidden_activation\":\"gelu\"}",
+     "hidden_activation \"gelu\": has no effect in this family, as in transformers"},
     {"{" LLAMA ",\"pad_token_id\":0}", "pad_token_id 0: its embedding is trained like the others"},
     {"{" GPT2 ",\"pad_token_id\":0,\"attn_pdrop\":0,\"resid_pdrop\":0,\"embd_pdrop\":0}", ""},
 };

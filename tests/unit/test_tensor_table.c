@@ -84,7 +84,7 @@ static void test_layout(void **state)
         for (int unit = 0; unit < table.num_units; unit++) {
             assert_int_equal(table.units[unit].first_tensor, tensors);
             tensors += table.units[unit].num_tensors;
-            check_unit(&table, unit, desc.mlp == MLP_SWIGLU);
+            check_unit(&table, unit, mlp_is_gated(desc.mlp));
         }
         assert_int_equal(tensors, table.num_tensors);
         for (int i = 0; i < table.num_tensors; i++) {
