@@ -51,6 +51,8 @@ static void read_windows(struct config_reader *reader, const struct layer_facts 
     if (facts->windows == WINDOW_FROM)
         from = reader_int(reader, "max_window_layers", 28, INT32_MIN, INT32_MAX);
     int64_t pattern = facts->windows == WINDOW_EVERY_OTHER ? 2 : 0; /* every pattern-th layer has none */
+    if (facts->windows == WINDOW_PATTERN) /* transformers writes the key with the underscore, and does not read it */
+        reader_get(reader, "_sliding_window_pattern");
     if (facts->windows == WINDOW_PATTERN)
         pattern = reader_int(reader, "sliding_window_pattern", 6, 1, INT32_MAX);
     for (int64_t i = 0; i < desc->num_layers; i++) {

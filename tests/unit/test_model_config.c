@@ -363,6 +363,7 @@ static const struct {
      "hidden_act \"silu\": has no effect in this family, as in transformers"},
     {"{" GEMMA3 ",\"pad_token_id\":null,\"attn_logit_softcapping\":50}",
      "attn_logit_softcapping 50: has no effect in this family, as in transformers"},
+    {"{" GEMMA3 ",\"pad_token_id\":null,\"_sliding_window_pattern\":6,\"cache_implementation\":\"hybrid\"}", ""},
     {"{" LLAMA ",\"rope_local_base_freq\":5}",
      "rope_local_base_freq 5: has no effect in this family, as in transformers"},
     {"{" LLAMA ",\"hidden_activation\":\"gelu\"}",
