@@ -237,6 +237,18 @@ static bool same_value(const json_t *a, const json_t *b)
     return json_equal(a, b);
 }
 
+/* What a run did whose checkpoint does not have the key, a new reference: the key's default, or what was done before
+ * there was such a key. NULL: nothing. */
+static json_t *value_before(const struct run_spec *spec, const struct spec_key *key)
+{
+    if (key->offset == offsetof(struct spec_full, spec.data.document_mask))
+        return json_false();
+    if (key->offset == offsetof(struct spec_full, spec.train.logits_dtype) && spec->dtype != DTYPE_F32 &&
+        spec->model.task == TASK_CAUSAL_LM)
+        return json_string("fp32");
+    return spec_key_default(key);
+}
+
 enum status spec_compare(const struct run_spec *spec, const json_t *stored, bool same_model, bool same_data,
                          struct spec_report *report)
 {
@@ -250,13 +262,8 @@ enum status spec_compare(const struct run_spec *spec, const json_t *stored, bool
         bool follows = key->offset == offsetof(struct spec_full, spec.scheduler.total_steps) && is_derived(full, key);
         if (spec_auto_is_derived(full, key)) /* from the model, which is compared by itself */
             continue;
-        json_t *now = follows ? NULL : spec_key_fetch(full, key), *usual = spec_key_default(key);
-        if (key->offset == offsetof(struct spec_full, spec.data.document_mask)) { /* before there was such a key */
-            json_decref(usual);
-            usual = json_false();
-        }
+        json_t *now = follows ? NULL : spec_key_fetch(full, key), *usual = value_before(spec, key);
         const json_t *was = json_object_get(stored, key->path);
-        /* a run whose checkpoint does not have the key ran with its default */
         bool same = (!was && !now) || (was && now && same_value(was, now)) || (!was && usual && json_equal(now, usual));
         bool is_data = key->offset == offsetof(struct spec_full, spec.data.train);
         bool moved = key->resume == RESUME_CONTENTS && (is_data ? same_data : same_model);

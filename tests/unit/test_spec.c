@@ -795,6 +795,35 @@ static void test_compare(void **state)
     json_decref(stored);
 }
 
+/* A checkpoint from before train.logits_dtype wrote its logits in fp32, which a run in half precision does no more. */
+static void test_logits_of_an_older_run(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *sets[2];
+        bool changes;
+    } cases[] = {
+        {{"bf16.enabled=true", "train.logits_dtype=auto"}, true},
+        {{"fp16.enabled=true", "train.logits_dtype=auto"}, true},
+        {{"bf16.enabled=true", "train.logits_dtype=fp32"}, false},
+        {{"bf16.enabled=false", "train.logits_dtype=auto"}, false},
+    };
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        struct run_spec *spec = load_good(BASE, cases[i].sets, 2);
+        resolve(spec);
+        json_t *stored = spec_to_json(spec);
+        json_object_del(stored, "train.logits_dtype");
+        struct spec_report report = {0};
+        assert_int_equal(spec_compare(spec, stored, true, true, &report), STATUS_OK);
+        assert_int_equal(report.notices.count, cases[i].changes);
+        if (cases[i].changes)
+            expect_line(&report.notices, "'train.logits_dtype' was unset in the checkpoint and is \"auto\" now");
+        spec_report_release(&report);
+        json_decref(stored);
+        spec_free(spec);
+    }
+}
+
 /* data.document_mask follows from the data, or from the run that is resumed, where it is not given. */
 static void test_document_mask(void **state)
 {
@@ -922,6 +951,7 @@ int main(void)
         cmocka_unit_test(test_deepspeed_schedule),
         cmocka_unit_test(test_spellings),
         cmocka_unit_test(test_mixture),
+        cmocka_unit_test(test_logits_of_an_older_run),
         cmocka_unit_test(test_document_mask),
         cmocka_unit_test(test_recompute),
         cmocka_unit_test(test_two_names),
