@@ -74,7 +74,7 @@ __global__ void __launch_bounds__(THREADS) blend_kernel(struct blend k, int64_t 
         blend_at<1>(k, i);
 }
 
-void blend(struct stream *stream, int64_t n, void *y, float a, const void *x, float b, const float *p)
+void enqueue_blend(struct stream *stream, int64_t n, void *y, float a, const void *x, float b, const float *p)
 {
     const struct blend k = {n, static_cast<__nv_bfloat16 *>(y), static_cast<const __nv_bfloat16 *>(x), p, a, b};
     const int64_t whole = aligned16(y, x, p) ? n / V * V : 0;
@@ -138,12 +138,12 @@ void iterate(struct stream *stream, const struct orthogonalize_args *a, void *y)
     gram_of(stream, a);
     cuda_cast(stream, &round);
     product(stream, n, n, n, a->gram, a->gram, false, a->product);
-    blend(stream, n * n, a->polynomial, orthogonalize_b, a->gram, orthogonalize_c, a->product);
+    enqueue_blend(stream, n * n, a->polynomial, orthogonalize_b, a->gram, orthogonalize_c, a->product);
     if (a->rows > a->cols)
         product(stream, a->rows, n, n, a->iterate, a->polynomial, false, a->product);
     else
         product(stream, n, a->cols, n, a->polynomial, a->iterate, false, a->product);
-    blend(stream, a->rows * a->cols, y, orthogonalize_a, a->iterate, 1, a->product);
+    enqueue_blend(stream, a->rows * a->cols, y, orthogonalize_a, a->iterate, 1, a->product);
 }
 
 /* ---- update -------------------------------------------------------------- */
