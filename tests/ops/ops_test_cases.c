@@ -215,7 +215,7 @@ const struct op_case op_cases[] = {
     {.op = "head_norm_bwd", .M = 17, .H = 7, .D = 14, .pad = 10, .flags = ACCUMULATE},
     {.op = "head_norm_bwd", .M = 130, .H = 2, .D = 128, .flags = IN_PLACE},
     {.op = "head_norm_bwd", .M = 70, .H = 3, .D = 256, .pad = 16, .flags = ACCUMULATE},
-    {.op = "head_norm_bwd", .M = 17, .H = 3, .D = 24, .pad = 8, .flags = IN_PLACE, .offset = 1},
+    {.op = "head_norm_bwd", .M = 17, .H = 3, .D = 24, .flags = IN_PLACE, .offset = 1},
     {.op = "head_norm_bwd", .M = 0, .H = 2, .D = 64},
     {.op = "head_norm_bwd", .M = 1024, .H = 16, .D = 64, .flags = PERF},
     {.op = "head_norm_bwd", .M = 16384, .H = 32, .D = 128, .flags = GPU_PERF},
