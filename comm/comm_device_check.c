@@ -1,5 +1,6 @@
 #include "comm/comm_device_check.h"
 
+#include "comm/agree.h"
 #include "comm/comm_device.h"
 #include "core/memory.h"
 
@@ -106,17 +107,29 @@ static enum status check_reduce(struct check *c, enum dtype dtype, size_t count,
     return STATUS_OK;
 }
 
-static enum status check_all(struct check *c, struct device *device, struct error *err)
+static enum status allocate(struct check *c, struct device *device, struct error *err)
 {
     TRY(stream_new(device, STREAM_COMM, &c->stream, err));
     TRY(device_alloc(device, c->bytes, &c->send, err));
-    TRY(device_alloc(device, c->bytes, &c->recv, err));
-    TRY(check_gather(c, COUNT, err));
-    for (int dtype = 0; dtype < DTYPE_COUNT; dtype++)
-        TRY(check_reduce(c, (enum dtype)dtype, COUNT, err));
-    const size_t slice = LONG_COUNT / (size_t)c->comm->world;
-    TRY(check_gather(c, slice, err));
-    return check_reduce(c, DTYPE_F32, slice, err);
+    return device_alloc(device, c->bytes, &c->recv, err);
+}
+
+/* Every rank runs all operations, also after a wrong result, which *err keeps: the others wait for it. */
+static enum status check_all(struct check *c, struct error *err)
+{
+    enum { SHORT, LONG, LENGTHS };
+    const size_t counts[LENGTHS] = {COUNT, LONG_COUNT / (size_t)c->comm->world};
+    struct error found = {.code = STATUS_OK}, *at = &found, ignored;
+    for (int length = 0; length < LENGTHS; length++) {
+        if (check_gather(c, counts[length], at) != STATUS_OK)
+            at = &ignored;
+        for (int dtype = 0; dtype < (length == SHORT ? DTYPE_COUNT : 1); dtype++)
+            if (check_reduce(c, (enum dtype)dtype, counts[length], at) != STATUS_OK)
+                at = &ignored;
+    }
+    if (found.code != STATUS_OK)
+        *err = found;
+    return found.code;
 }
 
 enum status comm_device_check(struct comm *comm, struct comm_device *gpu, struct device *device, struct error *err)
@@ -124,7 +137,9 @@ enum status comm_device_check(struct comm *comm, struct comm_device *gpu, struct
     const size_t shortest = COUNT * (size_t)comm->world;
     const size_t bytes = (shortest > LONG_COUNT ? shortest : LONG_COUNT) * sizeof(float);
     struct check c = {.comm = comm, .gpu = gpu, .bytes = bytes, .host = memory_zeroed(1, bytes)};
-    enum status status = check_all(&c, device, err);
+    enum status status = agree(comm, allocate(&c, device, err), err);
+    if (status == STATUS_OK)
+        status = check_all(&c, err);
     if (c.stream)
         stream_free(c.stream);
     if (c.recv)
