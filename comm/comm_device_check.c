@@ -1,6 +1,5 @@
 #include "comm/comm_device_check.h"
 
-#include "comm/agree.h"
 #include "comm/comm_device.h"
 #include "core/memory.h"
 
@@ -114,6 +113,18 @@ static enum status allocate(struct check *c, struct device *device, struct error
     return device_alloc(device, c->bytes, &c->recv, err);
 }
 
+/* Whether every rank has its memory. If one has not, its caller tells the others. */
+static enum status all_are_ready(struct comm *comm, enum status own, bool *ready, struct error *err)
+{
+    int32_t code = (int32_t)own, *codes = memory_zeroed((size_t)comm->world, sizeof *codes);
+    enum status status = comm_exchange(comm, &code, sizeof code, codes, err);
+    *ready = status == STATUS_OK;
+    for (int r = 0; r < comm->world; r++)
+        *ready = *ready && codes[r] == STATUS_OK;
+    free(codes);
+    return status;
+}
+
 /* Every rank runs all operations, also after a wrong result, which *err keeps: the others wait for it. */
 static enum status check_all(struct check *c, struct error *err)
 {
@@ -137,9 +148,15 @@ enum status comm_device_check(struct comm *comm, struct comm_device *gpu, struct
     const size_t shortest = COUNT * (size_t)comm->world;
     const size_t bytes = (shortest > LONG_COUNT ? shortest : LONG_COUNT) * sizeof(float);
     struct check c = {.comm = comm, .gpu = gpu, .bytes = bytes, .host = memory_zeroed(1, bytes)};
-    enum status status = agree(comm, allocate(&c, device, err), err);
-    if (status == STATUS_OK)
+    struct error other;
+    bool ready;
+    enum status status = allocate(&c, device, err), exchanged = all_are_ready(comm, status, &ready, &other);
+    if (status == STATUS_OK && exchanged != STATUS_OK) {
+        *err = other;
+        status = exchanged;
+    } else if (ready) {
         status = check_all(&c, err);
+    }
     if (c.stream)
         stream_free(c.stream);
     if (c.recv)

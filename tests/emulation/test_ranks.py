@@ -236,9 +236,14 @@ def test_a_collective_that_is_not_taken_ends_all(folder, call):
 
 
 def test_a_rank_that_ends_alone_takes_the_others_with_it(folder):
+    """Without the memory of the plan; and without that of the collectives' check, which no rank begins then."""
+    wide = {"model": {"config": {**harness.LLAMA, "hidden_size": 512, "num_attention_heads": 4, "intermediate_size": 1024}}}
+    done = Job(folder, "--config", spec_of(folder, wide), nodes=[0, 0], env=TWO,
+               env_of={1: {"ZTRAIN_EMULATION_MEMORY": "20"}}).train(DEVICE)
+    assert "cannot allocate" in done[1].err and f"rank 1 on {HOST} ended: cannot allocate" in done[0].err
     done = Job(folder, "--config", spec_of(folder), nodes=[0, 0], env=TWO,
                env_of={1: {"ZTRAIN_EMULATION_MEMORY": "1"}}).train(DEVICE)
-    assert "cannot allocate" in done[1].err and f"rank 1 on {HOST} ended: cannot allocate" in done[0].err
+    assert f"rank 1 on {HOST}: cannot allocate" in done[1].err
 
 
 @pytest.mark.parametrize("how, words, graphs", [(signal.SIGKILL, "died", False), (signal.SIGKILL, "died", True),
