@@ -40,10 +40,12 @@ def train(folder, *settings, code=0, **environment):
     return run(command, code, **environment)
 
 
-@pytest.mark.parametrize("folder", [EMULATION, ADDRESS], ids=["shadow", "address"])
-@pytest.mark.parametrize("way", ["cudnn", "own"])
-def test_ops(folder, way):
-    output = run([os.path.join(folder, "ops-test"), "test", "--device", "cuda", "--op", "attention"],
+@pytest.mark.parametrize("folder, way, more", [(EMULATION, "cudnn", ()), (ADDRESS, "own", ()),
+                                               (EMULATION, "own", ("--dtype", "bf16"))],
+                         ids=["cudnn-shadow", "own-address", "own-shadow"])
+def test_ops(folder, way, more):
+    """Next to the run over all ops, which takes cuDNN where it can and, in fp32, the own kernels with shadow memory."""
+    output = run([os.path.join(folder, "ops-test"), "test", "--device", "cuda", "--op", "attention", *more],
                  ZTRAIN_CUDA_ATTENTION=way)
     assert re.search(r"^[1-9]\d* passed, 0 failed$", output, re.M)
     if way == "own":
