@@ -338,8 +338,8 @@ static void test_auto_of_absent_parameters(void **state)
     static const char *const notices[] = {
         "ds.json:1:56: 'optimizer.params.betas' is \"auto\" and is left out: it is not a parameter of SGD",
         "ds.json:1:73: 'optimizer.params.eps' is \"auto\" and is left out: it is not a parameter of SGD",
-        "ds.json:2:46: 'scheduler.params.total_num_steps' is \"auto\" and is left out: it is not a parameter of "
-        "WarmupLR",
+        ("ds.json:2:46: 'scheduler.params.total_num_steps' is \"auto\" and is left out: it is not a parameter of "
+         "WarmupLR"),
     };
     for (size_t i = 0; i < COUNT_OF(notices); i++)
         expect_line(&report.notices, notices[i]);
