@@ -10,10 +10,14 @@ from ctypes.util import find_library
 
 import pytest
 
+from test_training import FEW
+
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 EMULATION = os.path.join(ROOT, "build", "emulation")
 ADDRESS = os.path.join(EMULATION, "address")
-FEW = ["--steps", "4"]
+OPS = [(EMULATION, "cudnn", ()), (ADDRESS, "own", ()), (EMULATION, "own", ("--dtype", "bf16"))]
+if os.environ.get("ZTRAIN_TEST_WHOLE"):
+    OPS = [(folder, way, ()) for folder in (EMULATION, ADDRESS) for way in ("cudnn", "own")]
 
 
 def run(command, code=0, **environment):
@@ -40,9 +44,7 @@ def train(folder, *settings, code=0, **environment):
     return run(command, code, **environment)
 
 
-@pytest.mark.parametrize("folder, way, more", [(EMULATION, "cudnn", ()), (ADDRESS, "own", ()),
-                                               (EMULATION, "own", ("--dtype", "bf16"))],
-                         ids=["cudnn-shadow", "own-address", "own-shadow"])
+@pytest.mark.parametrize("folder, way, more", OPS, ids=[f"{way}-{os.path.basename(folder)}" for folder, way, _ in OPS])
 def test_ops(folder, way, more):
     """Next to the run over all ops, which takes cuDNN where it can and, in fp32, the own kernels with shadow memory."""
     output = run([os.path.join(folder, "ops-test"), "test", "--device", "cuda", "--op", "attention", *more],

@@ -15,7 +15,7 @@ CASES = sorted(name for name in os.listdir(os.path.join(ROOT, "tests", "golden")
                if os.path.exists(os.path.join(ROOT, "tests", "golden", name, "expected.json")))
 
 
-FEW = ["--steps", "4"]
+FEW = [] if os.environ.get("ZTRAIN_TEST_WHOLE") else ["--steps", "4"]
 
 
 def run(command, **environment):
