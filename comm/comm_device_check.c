@@ -3,9 +3,7 @@
 #include "comm/comm_device.h"
 #include "core/memory.h"
 
-#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 /* Elements of a slice, and of all slices of a long operation: NCCL moves long and short ones by other algorithms. */
 enum { COUNT = 64, LONG_COUNT = 2 << 20 };
