@@ -6,7 +6,7 @@
 #include <inttypes.h>
 #include <string.h>
 
-/* Whether `name` is X.replaced-N while X exists: then the replaced checkpoint is no longer needed. */
+/* Whether `name` is X.replaced-N and X exists, so that the replaced checkpoint is no longer needed. */
 static bool is_replaced(const char *dir, const char *name)
 {
     char path[FS_PATH_MAX];

@@ -144,7 +144,8 @@ static void read_object(struct config_reader *reader, struct rope_object object,
         object.members->status = reader->status;
 }
 
-/* Reads one RoPE: `theta` where `parameters`, the object called `key`, has none; NULL: there is no object. */
+/* Reads one RoPE from `parameters`, the object that config.json calls `key`, or NULL if it is absent. `theta` is the
+ * base if the object does not give one. */
 static void read_rope(struct config_reader *reader, const struct rope_facts *facts, const char *key,
                       const json_t *parameters, double theta, struct model_desc *desc, struct rope_desc *rope)
 {

@@ -23,7 +23,7 @@ struct offload_settings {
 struct paper_disk {
     void *owner;
     double (*submit)(void *owner, bool write, int64_t bytes); /* returns the time at which the transfer is done */
-    void (*wait)(void *owner, double done);                   /* the caller goes on at that time at the earliest */
+    void (*wait)(void *owner, double done);                   /* the caller continues at that time at the earliest */
 };
 
 /* The most elements that the optimizer updates at a time where they pass through buffers. */

@@ -21,7 +21,7 @@ enum status train_sources_open(const struct run_spec *spec, int64_t vocab_size, 
 void train_sources_release(struct train_sources *sources); /* all zero: nothing */
 
 /* Whether data.train has a loss mask, from the names and headers of its files. Data that cannot be opened count as
- * without: a plan needs no data, and train_sources_open() says what is wrong with them. */
+ * data without one: a plan needs no data, and train_sources_open() reports the error. */
 bool train_sources_probe_mask(const struct run_spec *spec);
 
 /* Whether any of them has a loss mask. */

@@ -2,8 +2,9 @@
  *
  * interleave.h names the source of each sample t = 0, 1, … of the run, so that each source has its share at any time.
  * Source s gives its samples pass by pass: its j-th one of the run, j = 0, 1, …, is perm[j mod N] of the N that it has,
- * perm a keyed permutation (of the seed, s and the pass j / N), identity without shuffle. A pass goes on where an epoch
- * of the run ends, and a source that has ended begins its next pass, so each of its samples is given equally often. */
+ * perm a keyed permutation (of the seed, s and the pass j / N), identity without shuffle. A pass continues from one
+ * epoch of the run to the next, and a source that has ended begins its next pass, so that each of its samples is given
+ * equally often. */
 #ifndef ZTRAIN_CORE_DATA_MIXTURE_H
 #define ZTRAIN_CORE_DATA_MIXTURE_H
 

@@ -43,7 +43,7 @@ struct mixing {
 
 struct token_stream {
     struct token_stream_config config;
-    struct token_source only; /* the source of a stream that is no mixture */
+    struct token_source only; /* the one source of a stream that is not a mixture */
     struct mixing *mixing;    /* owned; NULL: no mixture */
     int64_t samples;          /* of an epoch, or of the pass */
     int64_t steps_per_epoch;

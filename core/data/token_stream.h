@@ -9,7 +9,7 @@
  * the epoch), which follows from the global step. An epoch is floor(samples / B) steps, the permutation is new in each.
  *
  * A mixture (mixture.h) has taken (k-1)·B samples before global step k. Its epochs are floor(epoch_samples / B) steps,
- * and the passes over its sources go on from one to the next, so that no sample is left out.
+ * and the passes over its sources continue from one epoch to the next, so that no sample is left out.
  *
  * With document_mask a sample is one sequence for each of its documents, so that attention stays within documents and
  * positions begin anew. The last token of a document has no target then and is not computed. Evaluation, packed, has

@@ -33,7 +33,7 @@ enum spec_graphs { SPEC_GRAPHS_AUTO, SPEC_GRAPHS_ON, SPEC_GRAPHS_OFF };
 enum spec_packing { SPEC_PACKING_NONE, SPEC_PACKING_CUT, SPEC_PACKING_FIRST_FIT };
 enum { SPEC_MAX_SOURCES = 64 }; /* of a mixture */
 
-/* What the numbers of a mixture are. NONE: data.train is no mixture, its shards form one stream. */
+/* The unit of a mixture's amounts. NONE: data.train is not a mixture, and its shards form one stream. */
 enum spec_amount { SPEC_AMOUNT_NONE, SPEC_AMOUNT_WEIGHT, SPEC_AMOUNT_EPOCHS };
 enum spec_document_mask { SPEC_DOCUMENT_MASK_OFF, SPEC_DOCUMENT_MASK_ON, SPEC_DOCUMENT_MASK_AUTO };
 enum spec_device { SPEC_DEVICE_AUTO, SPEC_DEVICE_CPU, SPEC_DEVICE_CUDA };
@@ -151,8 +151,7 @@ double spec_comm_factor(const struct run_spec *spec, int world);
 int64_t spec_resolve_steps(struct run_spec *spec, int64_t steps_per_epoch);
 
 /* Replaces data.document_mask auto once it is known whether data.train has loss masks: on with them, if it has an
- * effect (samples of several documents, a language model), else off. Of a value that is no longer auto nothing changes.
- */
+ * effect (samples of several documents, a language model), else off. A value other than auto stays as it is. */
 void spec_resolve_document_mask(struct run_spec *spec, bool has_masks);
 
 /* Replaces it by the value of the run that is resumed (its spec_to_json()): a run goes on as it began. */
