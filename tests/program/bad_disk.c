@@ -3,8 +3,8 @@
  * ZTRAIN_TEST_DISK names a file, which may come and go while the program runs. Its lines:
  *
  *   CALL ERRNO PART    CALL is write, fsync, pread, pwrite, fallocate, open, stat, access or mkdir: those of a file whose path has PART in
- *                      it fail with that errno; a write of more than one byte first writes one of them, as on a disk
- *                      that fills up
+ *                      it fail with that errno; of a write of more than one byte the first byte is written, and the
+ *                      next write to the file fails, as on a disk that fills up
  *   CALL hold PART     they wait until the file has no such line any more
  *   CALL slow PART     they take 15 ms */
 #define _GNU_SOURCE
@@ -12,6 +12,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -64,14 +65,17 @@ static int verdict_of(const char *call, int fd)
     return getenv("ZTRAIN_TEST_DISK") ? verdict(call, path) : 0;
 }
 
+static atomic_int written_in_part = -1; /* the descriptor whose last write wrote one byte */
+
 ssize_t write(int fd, const void *data, size_t bytes)
 {
     int code = verdict_of("write", fd);
     ssize_t (*real)(int, const void *, size_t) = REAL(ssize_t(*)(int, const void *, size_t), "write");
     if (!code)
         return real(fd, data, bytes);
-    if (bytes > 1)
+    if (bytes > 1 && atomic_exchange(&written_in_part, fd) != fd)
         return real(fd, data, 1);
+    atomic_store(&written_in_part, -1);
     errno = code;
     return -1;
 }

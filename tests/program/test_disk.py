@@ -207,9 +207,9 @@ def test_metrics_that_waited_do_not_go_into_the_file_of_another_job(folder):
     with open(owner + ".new", "w", encoding="utf-8") as f:
         json.dump({**record, "nonce": "00", "host": "elsewhere"}, f)
     os.rename(owner + ".new", owner)
+    time.sleep(0.3 * SLOWNESS)  # an attempt that asked for the owner just before the change fails while the disk still does
     with open(metrics, "rb") as f:
         before = f.read()
-    time.sleep(0.3 * SLOWNESS)  # an attempt that asked for the owner just before the change fails while the disk still does
     disk.works()
     done = folder.wait(process)
     assert done.code == USAGE and "another job has taken over this run folder" in done.last_words, done
