@@ -76,14 +76,17 @@ LIB_SOURCES = $(foreach room,$(ROOMS),$(wildcard $(room)/*.c))
 CMD_SOURCES = $(foreach room,$(CMD_ROOMS),$(wildcard $(room)/*.c))
 UNIT_SOURCES = $(wildcard tests/unit/test_*.c)
 
-# CUDA. The .cu files are compiled for these architectures, and to PTX of the last one, which newer GPUs translate. The
-# run time is linked statically and the other libraries are opened when needed: the binary starts without a driver.
+# CUDA. The .cu files are compiled for these architectures as far as nvcc knows them, and to PTX of the last one, which
+# newer GPUs translate (100: also 12.x). Code for 80 also serves 8.6 and 8.9. The run time is linked statically and the
+# other libraries are opened when needed: the binary starts without a driver.
 NVCC ?= $(firstword $(shell command -v nvcc) $(wildcard /usr/local/cuda/bin/nvcc))
 CUDA ?= $(if $(and $(NVCC),$(shell command -v $(CXX)),$(if $(SANITIZE),,1)),1,0)
-CUDA_ARCHITECTURES ?= 80 90 100
 ifeq ($(CUDA),1)
 ifeq ($(NVCC),)
 $(error CUDA=1, but there is no nvcc; hint: NVCC=/path/to/nvcc, or CUDA=0)
+endif
+ifeq ($(origin CUDA_ARCHITECTURES),undefined)
+CUDA_ARCHITECTURES := $(patsubst compute_%,%,$(filter compute_80 compute_90 compute_100,$(shell $(NVCC) --list-gpu-arch)))
 endif
 CUDA_HOME ?= $(patsubst %/bin/,%,$(dir $(realpath $(NVCC))))
 CU_SOURCES = $(wildcard gpu/cuda/*.cu)

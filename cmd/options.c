@@ -43,7 +43,8 @@ static const struct option_row {
     {"fit", NULL, OPTION_FLAG, IN_PLAN, offsetof(struct options, fit),
      "with plan: search the settings with which the run fits into the memory of such GPUs, the fastest first"},
     {"device", "NAME", OPTION_STRING, IN_PLAN, offsetof(struct options, device),
-     "with plan: the GPU: h100 (the default), h100-pcie, h200, a100, b200, l40s, rtx4090"},
+     "with plan: the GPU: h100 (the default), h100-pcie, h200, a100, b200, l40s, rtx3090, rtx4090, rtx5090, rtx-a6000, "
+     "rtx6000-ada"},
     {"link", "RATE", OPTION_STRING, IN_PLAN, offsetof(struct options, link),
      "with plan --speed or --fit: bandwidth of a GPU's link: of the network if there are several nodes (e.g. 400Gbit), "
      "else "

@@ -18,8 +18,8 @@
 #   --seconds N   for all parts together (default: 530); a part for which no time is left has failed
 #   --quick       fewer golden cases, shorter turns of the benchmark
 #
-# CUDA's libraries are also found in Python's site-packages. The last line is 'N passed, M failed'; SUMMARY in the output
-# folder has the tables of this run.
+# ztrain also finds CUDA's libraries in Python's site-packages (docs/cuda.md). The last line is 'N passed, M failed'; SUMMARY in
+# the output folder has the tables of this run.
 set -uo pipefail
 from=$PWD
 cd "$(dirname "$0")/.." || exit 1
@@ -58,10 +58,6 @@ export LOGS=$out/log
 . scripts/parts.sh
 
 python=$(command -v python3)
-packages=$("$python" -c 'import glob, os, site
-for top in site.getsitepackages():
-    print(":".join(sorted(glob.glob(os.path.join(top, "nvidia", "*", "lib")))), end=":")' 2>/dev/null)
-export LD_LIBRARY_PATH=$packages${LD_LIBRARY_PATH:-}
 # Parts that are functions see exported variables; the parts ranks and resume have several ranks on one GPU; the choices of GEMM
 # kernels are kept with the results.
 export build device python ZTRAIN_SHARE_GPUS=1

@@ -1,9 +1,8 @@
-/* cuda_libraries.c: opens the libraries of cuda_libraries.h: the places that are searched, and the message when a
- * library is missing. */
+/* cuda_libraries.c: opens the libraries of cuda_libraries.h, and says what is wrong with one that is missing. */
 #include "gpu/cuda/cuda_libraries.h"
 
 #include "core/liveness.h"
-#include "core/memory.h"
+#include "gpu/library_places.h"
 
 #include <dlfcn.h>
 #include <pthread.h>
@@ -75,42 +74,22 @@ static struct library libraries[CUDA_LIBRARY_COUNT] = {
 
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER; /* protects `libraries` */
 
-/* Opens the library from the dynamic linker's places or a toolkit's folder. NULL: `why` is its first message. */
-static void *open_somewhere(const char *file, char *why, size_t size)
-{
-    const char *const folders[] = {getenv("CUDA_HOME"), getenv("CUDA_PATH"), "/usr/local/cuda"};
-    const char *reason;
-    void *handle = memory_dlopen(file, RTLD_NOW | RTLD_LOCAL, &reason);
-    if (handle)
-        return handle;
-    snprintf(why, size, "%s", reason);
-    for (size_t i = 0; !handle && i < COUNT_OF(folders); i++) {
-        char path[4096];
-        if (!folders[i] || snprintf(path, sizeof path, "%s/lib64/%s", folders[i], file) >= (int)sizeof path)
-            continue;
-        handle = memory_dlopen(path, RTLD_NOW | RTLD_LOCAL, NULL);
-    }
-    return handle;
-}
-
 static enum status bind_library(struct library *library)
 {
     char why[512];
-    void *handle = open_somewhere(library->file, why, sizeof why);
+    void *handle = library_places_open(library->file, why, sizeof why);
     if (!handle) {
         error_set(&library->error, STATUS_DEVICE, "cannot open %s %s: %s", library->name, library->file, why);
         for (size_t i = 0; i < COUNT_OF(library->other); i++) {
             const char *other = library->other[i];
-            if (!other || !strcmp(other, library->file) || !(handle = open_somewhere(other, why, sizeof why)))
+            if (!other || !strcmp(other, library->file) || !(handle = library_places_open(other, why, sizeof why)))
                 continue;
             dlclose(handle);
             error_set(&library->error, STATUS_DEVICE, "cannot open %s %s: this machine has another version, %s",
                       library->name, library->file, other);
         }
-        return error_hint(
-            &library->error,
-            "install %s %s, or add the folder of %s, which may be that of a Python package, to LD_LIBRARY_PATH",
-            library->name, library->built_with, library->file);
+        return error_hint(&library->error, "install %s %s, or name the folder of %s in ZTRAIN_CUDA_LIBRARIES",
+                          library->name, library->built_with, library->file);
     }
     for (int i = 0; i < library->count; i++) {
         library->functions[i] = dlsym(handle, library->symbols[i]);

@@ -2,8 +2,8 @@
  *
  * Each library is a table of pointers to the functions that ztrain calls, typed by the library's own header: a list
  * below names them once. A library is opened once per process and stays open; its major version must be that of the
- * header (its file's name contains it). The dynamic linker's places (LD_LIBRARY_PATH, ld.so.conf) are searched, then
- * $CUDA_HOME/lib64, $CUDA_PATH/lib64, /usr/local/cuda/lib64.
+ * header (its file's name contains it). gpu/library_places.h has the places that are searched: a Python's
+ * packages are among them.
  *
  * A toolkit without cuDNN's or NCCL's header builds as well; code that needs the library then fails with the message
  * that this build has none. */

@@ -89,7 +89,8 @@ static void assumptions_take_their_loss_away(void **state)
 static void nothing_is_faster_than_its_ceiling(void **state)
 {
     (void)state;
-    const char *const gpus[] = {"h100", "h100-pcie", "h200", "a100", "b200", "l40s", "rtx4090"};
+    const char *const gpus[] = {"h100",    "h100-pcie", "h200",    "a100",      "b200",       "l40s",
+                                "rtx3090", "rtx4090",   "rtx5090", "rtx-a6000", "rtx6000-ada"};
     for (size_t i = 0; i < COUNT_OF(gpus); i++) {
         struct gpu_model gpu;
         struct plan_settings all = {.gpu = &gpu, .assumptions = (1u << PLAN_ASSUMPTION_COUNT) - 1};

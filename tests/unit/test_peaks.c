@@ -44,6 +44,8 @@ static void names_find_their_peak(void **state)
     check_peak("NVIDIA GeForce RTX 4090", 165.2, 82.6, 82.6);
     check_peak("NVIDIA GeForce RTX 3090 Ti", 80, 40, 40);
     check_peak("NVIDIA GeForce RTX 3090", 71, 35.6, 35.6);
+    check_peak("NVIDIA GeForce RTX 5090", 209.5, 104.8, 104.8);
+    check_peak("NVIDIA RTX A6000", 154.8, 77.4, 38.7);
     check_peak("NVIDIA RTX 6000 Ada Generation", 364.2, 182.1, 91.1);
     check_peak("NVIDIA RTX PRO 6000 Blackwell Workstation Edition", 503.8, 251.9, 126);
 }
@@ -54,9 +56,20 @@ static void names_find_their_memory(void **state)
     static const struct {
         const char *name;
         double rate; /* GB/s */
-    } cases[] = {{"NVIDIA H100 80GB HBM3", 3352}, {"NVIDIA H100 PCIe", 2039},      {"NVIDIA H200", 4800},
-                 {"NVIDIA A100-SXM4-80GB", 2039}, {"NVIDIA A100 80GB PCIe", 1935}, {"NVIDIA A100-PCIE-40GB", 1555},
-                 {"NVIDIA A100-SXM4-40GB", 1555}, {"NVIDIA B200", 7700},           {"NVIDIA L40S", 864},
+    } cases[] = {{"NVIDIA H100 80GB HBM3", 3352},
+                 {"NVIDIA H100 PCIe", 2039},
+                 {"NVIDIA H200", 4800},
+                 {"NVIDIA A100-SXM4-80GB", 2039},
+                 {"NVIDIA A100 80GB PCIe", 1935},
+                 {"NVIDIA A100-PCIE-40GB", 1555},
+                 {"NVIDIA A100-SXM4-40GB", 1555},
+                 {"NVIDIA B200", 7700},
+                 {"NVIDIA L40S", 864},
+                 {"NVIDIA GeForce RTX 3090", 936},
+                 {"NVIDIA GeForce RTX 4090", 1008},
+                 {"NVIDIA GeForce RTX 5090", 1792},
+                 {"NVIDIA RTX A6000", 768},
+                 {"NVIDIA RTX 6000 Ada Generation", 960},
                  {"Tesla V100-SXM2-16GB", 0}};
     for (size_t i = 0; i < COUNT_OF(cases); i++)
         if (fabs(peaks_bytes(cases[i].name) - cases[i].rate * 1e9) > 1)

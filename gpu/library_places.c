@@ -1,0 +1,126 @@
+/* library_places.c: the places of library_places.h, one after the other. */
+#include "gpu/library_places.h"
+
+#include "core/memory.h"
+#include "core/status.h"
+
+#include <dlfcn.h>
+#include <glob.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* Of a site-packages folder. */
+#define IN_PACKAGES "/nvidia/*/lib"
+/* Of a prefix: Debian's own Python has dist-packages, Fedora's a lib64 next to lib. */
+#define IN_PREFIX "/lib*/python3*/*-packages" IN_PACKAGES
+
+struct search {
+    const char *file;
+    char *why; /* (size) */
+    size_t size;
+    bool refused; /* `why` is that of a file that is there */
+};
+
+/* `folder` as a part of a pattern of glob(); the caller frees it. */
+static char *literal(const char *folder)
+{
+    char *text = memory_alloc(2 * strlen(folder) + 1), *at = text;
+    for (; *folder; folder++) {
+        if (strchr("*?[]\\", *folder))
+            *at++ = '\\';
+        *at++ = *folder;
+    }
+    *at = '\0';
+    return text;
+}
+
+/* Opens the first file that is in a folder of the pattern `folder``below`, of which `below` may have wildcards. */
+static void *open_below(struct search *search, const char *folder, const char *below)
+{
+    if (!folder || !*folder)
+        return NULL;
+    glob_t found;
+    void *handle = NULL;
+    char *start = literal(folder), *pattern = memory_printf("%s%s/%s", start, below, search->file);
+    int rc = glob(pattern, 0, NULL, &found);
+    if (rc == GLOB_NOSPACE)
+        memory_exhausted(0);
+    for (size_t i = 0; rc == 0 && !handle && i < found.gl_pathc; i++) {
+        const char *reason = NULL;
+        handle = memory_dlopen(found.gl_pathv[i], RTLD_NOW | RTLD_LOCAL, &reason);
+        if (!handle && !search->refused)
+            snprintf(search->why, search->size, "%s", reason);
+        search->refused = search->refused || !handle;
+    }
+    if (rc == 0)
+        globfree(&found);
+    free(start);
+    free(pattern);
+    return handle;
+}
+
+static void *open_named(struct search *search)
+{
+    const char *list = getenv("ZTRAIN_CUDA_LIBRARIES");
+    void *handle = NULL;
+    while (list && *list && !handle && !search->refused) {
+        size_t length = strcspn(list, ":");
+        char *folder = memory_printf("%.*s", (int)length, list);
+        handle = open_below(search, folder, "");
+        if (!handle && !search->refused)
+            handle = open_below(search, folder, IN_PACKAGES);
+        free(folder);
+        list += length + (list[length] == ':');
+    }
+    return handle;
+}
+
+/* The folder above that of the python3 of PATH, as it is named there: a virtual environment's is not the one to which
+ * its link points. The caller frees it; NULL: there is none. */
+static char *python_prefix(void)
+{
+    for (const char *path = getenv("PATH"); path && *path;) {
+        size_t length = strcspn(path, ":");
+        char *program = memory_printf("%.*s/python3", (int)length, path);
+        bool there = access(program, X_OK) == 0;
+        free(program);
+        if (there)
+            return memory_printf("%.*s/..", (int)length, path);
+        path += length + (path[length] == ':');
+    }
+    return NULL;
+}
+
+static void *open_packaged(struct search *search)
+{
+    const char *home = getenv("HOME");
+    char *python = python_prefix(), *local = memory_printf("%s/.local", home ? home : "");
+    const char *const prefixes[] = {getenv("VIRTUAL_ENV"), getenv("CONDA_PREFIX"), python,
+                                    home ? local : NULL,   "/usr/local",           "/usr"};
+    void *handle = open_below(search, getenv("CONDA_PREFIX"), "/lib");
+    for (size_t i = 0; !handle && i < COUNT_OF(prefixes); i++)
+        handle = open_below(search, prefixes[i], IN_PREFIX);
+    free(python);
+    free(local);
+    return handle;
+}
+
+void *library_places_open(const char *file, char *why, size_t size)
+{
+    struct search search = {.file = file, .why = why, .size = size};
+    const char *const toolkits[] = {getenv("CUDA_HOME"), getenv("CUDA_PATH"), "/usr/local/cuda"};
+    const char *reason = NULL;
+    void *handle = open_named(&search);
+    if (handle || search.refused)
+        return handle;
+    handle = memory_dlopen(file, RTLD_NOW | RTLD_LOCAL, &reason);
+    if (handle)
+        return handle;
+    snprintf(why, size, "%s", reason);
+    for (size_t i = 0; !handle && i < COUNT_OF(toolkits); i++)
+        handle = open_below(&search, toolkits[i], "/lib64");
+    return handle ? handle : open_packaged(&search);
+}

@@ -1,0 +1,23 @@
+/* library_places.h: finds NVIDIA's libraries where a machine may have them, so that one with PyTorch needs no toolkit.
+ *
+ * Searched in this order, until a file opens:
+ *
+ *   1. the folders of $ZTRAIN_CUDA_LIBRARIES, separated by colons: each has the libraries itself, or is a Python's
+ *      site-packages folder. A file that is there and does not open ends the search: it was asked for.
+ *   2. the dynamic linker's places (LD_LIBRARY_PATH, ld.so.conf)
+ *   3. a toolkit: $CUDA_HOME/lib64, $CUDA_PATH/lib64, /usr/local/cuda/lib64
+ *   4. $CONDA_PREFIX/lib, and the site-packages folders below $VIRTUAL_ENV, $CONDA_PREFIX, the prefix of the python3 of
+ *      PATH, ~/.local, /usr/local and /usr
+ *
+ * In a site-packages folder the packages of PyPI on which PyTorch depends have their libraries in nvidia/NAME/lib: NAME
+ * is cublas, cudnn and nccl for CUDA 12, and cu13, cudnn and nccl for CUDA 13. */
+#ifndef ZTRAIN_GPU_LIBRARY_PLACES_H
+#define ZTRAIN_GPU_LIBRARY_PLACES_H
+
+#include <stddef.h>
+
+/* Opens `file`, a soname (libnccl.so.2), with RTLD_NOW | RTLD_LOCAL. NULL: `why` (size bytes) is the reason of the
+ * first file of that name that did not open, or else the dynamic linker's. Any thread. */
+void *library_places_open(const char *file, char *why, size_t size);
+
+#endif
