@@ -27,6 +27,12 @@ void device_free(struct device *device, void *memory, size_t bytes)
         device_backend_of(device)->free(device, memory, bytes);
 }
 
+bool device_available_bytes(struct device *device, size_t *bytes)
+{
+    const struct device_backend *backend = device_backend_of(device);
+    return backend->available && backend->available(device, bytes);
+}
+
 enum status device_alloc_host(struct device *device, size_t bytes, void **memory, struct error *err)
 {
     *memory = NULL;

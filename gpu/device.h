@@ -59,6 +59,10 @@ enum { DEVICE_UUID_BYTES = 16 };
 enum status device_alloc(struct device *device, size_t bytes, void **memory, struct error *err);
 void device_free(struct device *device, void *memory, size_t bytes);
 
+/* Bytes of the device's memory that are free now, as its driver reports them. False: the device has none of its own
+ * (the CPU, a GPU on paper), or the driver does not answer. */
+bool device_available_bytes(struct device *device, size_t *bytes);
+
 /* Allocates zeroed host memory that the device can read and write by itself (CUDA: pinned; CPU: plain memory). Copies
  * between it and device memory are asynchronous in both directions: until a copy is done, the memory must not be freed,
  * and a source must keep its value. */

@@ -14,6 +14,7 @@ struct device_backend {
     void (*close)(struct device *device);
     enum status (*alloc)(struct device *device, size_t bytes, void **memory, struct error *err);
     void (*free)(struct device *device, void *memory, size_t bytes);
+    bool (*available)(struct device *device, size_t *bytes); /* or NULL */
     enum status (*alloc_host)(struct device *device, size_t bytes, void **memory, struct error *err);
     void (*free_host)(struct device *device, void *memory, size_t bytes);
     enum status (*pin_host)(struct device *device, void *memory, size_t bytes, struct error *err);

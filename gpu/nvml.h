@@ -3,6 +3,7 @@
 #ifndef ZTRAIN_GPU_NVML_H
 #define ZTRAIN_GPU_NVML_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -19,6 +20,21 @@ struct nvml_gpu {
  * (at least 256 bytes) gets the reason. driver gets the driver's version, or "". file: NULL for the driver's
  * library. */
 int nvml_read(const char *file, struct nvml_gpu *gpus, int max, char *driver, size_t driver_size, char *why);
+
+/* A process that computes on a GPU. */
+struct nvml_process {
+    unsigned pid;   /* on the host: in a container it is another number than the process's own */
+    uint64_t bytes; /* of the GPU's memory; 0: not known */
+    char name[64];  /* of its program; "": not known */
+};
+
+/* Fills at most `max` entries with the processes that compute on a GPU, this one left out, and returns how many they
+ * are in all; -1: NVML does not say. id: the GPU's UUID in hexadecimal digits (struct device); file: see nvml_read().
+ */
+int nvml_processes(const char *file, const char *id, struct nvml_process *processes, int max);
+
+/* Reads the reasons for lower clocks of a GPU (nvml_throttle_text()). False: NVML does not say. */
+bool nvml_read_throttle(const char *file, const char *id, uint64_t *throttle);
 
 /* Writes the reasons for lower clocks ("power cap, hot (driver)"), or "no" if no reason costs speed. Returns text. */
 const char *nvml_throttle_text(uint64_t throttle, char *text, size_t size);

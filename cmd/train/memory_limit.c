@@ -18,6 +18,7 @@ struct found {
 
 struct search {
     const struct trainer *trainer;
+    size_t limit; /* bytes of device memory, reserve included */
     struct memory_setting given;
     struct found cheapest;   /* that fits */
     struct found same_micro; /* the cheapest that fits with the spec's micro-batch */
@@ -73,7 +74,6 @@ static enum status find_surplus(const struct trainer *t, size_t *surplus, struct
 static enum status search(struct search *s, struct error *err)
 {
     const struct trainer *t = s->trainer;
-    const size_t limit = (size_t)memory_plan_cap(t);
     const uint64_t most = memory_plan_node_limit(t);
     const int64_t samples = t->spec->train_batch_size / t->world;
     struct found found;
@@ -92,7 +92,7 @@ static enum status search(struct search *s, struct error *err)
         found.price = memory_setting_price(&found.setting, &s->given, samples);
         if (!s->least.bytes || found.bytes < s->least.bytes)
             s->least = found;
-        if (found.bytes > limit || node > most)
+        if (found.bytes > s->limit || node > most)
             continue;
         keep_better(&s->cheapest, &found);
         if (found.setting.micro == s->given.micro)
@@ -146,7 +146,7 @@ enum status memory_limit_check(const struct trainer *t, struct error *err)
 {
     const int64_t limit = t->spec->train.memory_limit, cap = memory_plan_cap(t);
     const size_t need = memory_plan_device_bytes(&t->plan);
-    struct search s = {.trainer = t};
+    struct search s = {.trainer = t, .limit = (size_t)cap};
     char needed[SIZE_TEXT_MAX], reserve[64] = "", text[SIZE_TEXT_MAX], size[SIZE_TEXT_MAX];
     if (!limit || need <= (size_t)cap)
         return STATUS_OK;
@@ -157,4 +157,11 @@ enum status memory_limit_check(const struct trainer *t, struct error *err)
               size_round((int64_t)need, needed), need, reserve, cap == limit ? "train.memory_limit" : "the GPU's",
               size_format(cap, text));
     return add_advice(&s, err);
+}
+
+enum status memory_limit_advise(const struct trainer *t, size_t limit, struct error *err)
+{
+    struct search s = {.trainer = t, .limit = limit};
+    struct error ignored;
+    return search(&s, &ignored) == STATUS_OK ? add_advice(&s, err) : err->code;
 }

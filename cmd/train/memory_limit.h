@@ -9,4 +9,8 @@
  * setting takes. Not collective; the outcome is the same on all ranks. */
 enum status memory_limit_check(const struct trainer *trainer, struct error *err);
 
+/* Adds to an error the hint which settings fit into `limit` bytes of device memory, reserve included. Returns err's
+ * code. */
+enum status memory_limit_advise(const struct trainer *trainer, size_t limit, struct error *err);
+
 #endif

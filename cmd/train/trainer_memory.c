@@ -83,12 +83,16 @@ static enum status allocate_host(struct trainer *t, struct error *err)
     return STATUS_OK;
 }
 
+enum status trainer_memory_prepare(const struct trainer *t, struct error *err)
+{
+    return transformer_prepare(t->transformer, t->spec->gradient_accumulation_steps > 1, err);
+}
+
 enum status trainer_memory_allocate(struct trainer *t, struct error *err)
 {
     struct arena local, shared, host;
     arena_init_dry(&shared); /* a rank alone shares nothing */
     arena_init(&host, NULL, 0);
-    TRY(transformer_prepare(t->transformer, t->spec->gradient_accumulation_steps > 1, err));
     TRY(device_alloc(t->device, t->plan.local.used, &t->memory, err));
     arena_init(&local, t->memory, t->plan.local.used);
     if (t->plan.shared.used) {

@@ -38,6 +38,10 @@ uint64_t memory_plan_node_limit(const struct trainer *trainer);
 /* Fills trainer->plan; the device, ZeRO and the transformer exist. trainer_build() calls it. */
 void trainer_memory_plan(struct trainer *trainer);
 
+/* Lets the device load libraries and choose kernels for the step (ops_prepare()), which takes memory of its own: before
+ * trainer_memory_allocate(), and not in a plan. */
+enum status trainer_memory_prepare(const struct trainer *trainer, struct error *err);
+
 /* Allocates the plan's memory, which trainer_memory_free() frees, and lays everything out in it. Collective, if the
  * plan has a shared segment: the communicator owns that. */
 enum status trainer_memory_allocate(struct trainer *trainer, struct error *err);

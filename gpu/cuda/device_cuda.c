@@ -35,6 +35,7 @@ static const struct device_backend cuda_backend = {
     .close = cuda_close,
     .alloc = cuda_alloc,
     .free = cuda_free,
+    .available = cuda_available,
     .alloc_host = cuda_alloc_host,
     .free_host = cuda_free_host,
     .pin_host = cuda_pin_host,

@@ -76,6 +76,16 @@ enum status cuda_alloc(struct device *device, size_t bytes, void **memory, struc
     return status;
 }
 
+bool cuda_available(struct device *device, size_t *bytes)
+{
+    size_t total;
+    (void)device;
+    if (cudaMemGetInfo(bytes, &total) == cudaSuccess)
+        return true;
+    cudaGetLastError();
+    return false;
+}
+
 void cuda_free(struct device *device, void *memory, size_t bytes)
 {
     (void)bytes;

@@ -13,6 +13,7 @@ extern "C" {
 
 /* The backend's entries: see device_alloc(), device_alloc_host() and device_pin_host() in device.h. */
 enum status cuda_alloc(struct device *device, size_t bytes, void **memory, struct error *err);
+bool cuda_available(struct device *device, size_t *bytes);
 void cuda_free(struct device *device, void *memory, size_t bytes);
 enum status cuda_alloc_host(struct device *device, size_t bytes, void **memory, struct error *err);
 void cuda_free_host(struct device *device, void *memory, size_t bytes);

@@ -10,6 +10,7 @@
  *     emulation_cublaslt.cc   matrix products as plain loops
  *     emulation_cudnn.cc      operation graphs, operation by operation
  *     emulation_nccl.cc       collectives between processes, in shared memory
+ *     emulation_nvml.cc       NVML's answers
  *     emulation_libraries.cc  a dynamic linker that finds those libraries in the program
  *
  * Work is queued by the cuda… calls and runs later: inside a call that waits, in an order that the program's events and

@@ -1,7 +1,7 @@
 /* emulation_libraries.cc: the dynamic linker as the emulated machine has it: NVIDIA's libraries are this program itself.
  *
  * ZTRAIN_EMULATION_WITHOUT: the file name of a library that is missing (libnccl.so.2); ZTRAIN_EMULATION_LACKS: a function
- * that is missing in a library, as in an older version. */
+ * that is missing in a library, as in an older version. ZTRAIN_EMULATION_NVML: emulation_nvml.cc. */
 #include "emulation_queue.h"
 
 #include <cublasLt.h>
@@ -23,6 +23,8 @@ void *__wrap_dlopen(const char *file, int flags)
     static const char *const here[] = {"libcublasLt.so." TEXT(CUBLAS_VER_MAJOR), "libnccl.so.2", "libcudnn.so.9"};
     const char *absent = getenv("ZTRAIN_EMULATION_WITHOUT");
     const char *slash = file ? strrchr(file, '/') : nullptr, *name = slash ? slash + 1 : file;
+    if (name && !strncmp(name, "libnvidia-ml.", 13) && getenv("ZTRAIN_EMULATION_NVML"))
+        return __real_dlopen(nullptr, flags);
     bool emulated = name && (!strncmp(name, "libcublasLt.", 12) || !strncmp(name, "libnccl.", 8) ||
                              !strncmp(name, "libcudnn.", 9));
     if (!emulated)

@@ -236,14 +236,27 @@ def test_a_collective_that_is_not_taken_ends_all(folder, call):
 
 
 def test_a_rank_that_ends_alone_takes_the_others_with_it(folder):
-    """Without the memory of the plan; and without that of the collectives' check, which no rank begins then."""
-    wide = {"model": {"config": {**harness.LLAMA, "hidden_size": 512, "num_attention_heads": 4, "intermediate_size": 1024}}}
-    done = Job(folder, "--config", spec_of(folder, wide), nodes=[0, 0], env=TWO,
-               env_of={1: {"ZTRAIN_EMULATION_MEMORY": "20"}}).train(DEVICE)
-    assert "cannot allocate" in done[1].err and f"rank 1 on {HOST} ended: cannot allocate" in done[0].err
+    """Without the memory of the collectives' check, which no rank begins then; and without that of the plan."""
     done = Job(folder, "--config", spec_of(folder), nodes=[0, 0], env=TWO,
                env_of={1: {"ZTRAIN_EMULATION_MEMORY": "1"}}).train(DEVICE)
     assert f"rank 1 on {HOST}: cannot allocate" in done[1].err
+    done = Job(folder, "--config", spec_of(folder), nodes=[0, 0], env=TWO,
+               env_of={1: {"ZTRAIN_EMULATION_MEMORY": "20", "ZTRAIN_EMULATION_NVML": "others=2"}}).train(DEVICE)
+    assert re.search(r"the plan takes [\d.]+ MiB \(\d+ bytes\) of device memory, but only [\d.]+ MiB of the 4.0 GiB of emulated GPU "
+                     r"are free; on it are processes 4711 \(python3, 3.0 GiB\), 4712 \(unknown\); hint: ", done[1].err), done[1]
+    assert "error" not in done[0].err  # one message for all
+
+
+def test_a_gpu_with_too_little_memory(folder):
+    """What would fit is named; ranks that share a GPU count together."""
+    large = {"train_batch_size": 40, "train_micro_batch_size_per_gpu": 40}
+    done = train(folder, large, ranks=1, env={"ZTRAIN_EMULATION_MEMORY": "20"}, expect=DEVICE)
+    assert "cannot allocate" not in done.err and "on it are processes" not in done.err
+    need = int(re.search(r"the plan takes [\d.]+ MiB \((\d+) bytes\)", done.err)[1]) // 2**20
+    done = train(folder, large, ranks=1, env={"ZTRAIN_EMULATION_MEMORY": str(need - 1)}, expect=DEVICE)
+    assert "; hint: it fits with train_micro_batch_size_per_gpu=" in done.err and "`ztrain plan --fit` finds" in done.err, done
+    done = train(folder, env={**SHARED, "ZTRAIN_EMULATION_MEMORY": str(need)}, expect=DEVICE)
+    assert "the plans of 2 ranks take " in done.err, done
 
 
 @pytest.mark.parametrize("how, words, graphs", [(signal.SIGKILL, "died", False), (signal.SIGKILL, "died", True),
