@@ -11,6 +11,8 @@
 #define ZTRAIN_CKPT_CHECKPOINT_H
 
 #include "comm/comm.h"
+#include "core/early_stop.h"
+#include "core/eval_metric.h"
 #include "core/loss_scaler.h"
 #include "core/retry.h"
 #include "core/shard.h"
@@ -28,10 +30,13 @@ struct train_position {
     int64_t skipped_in_row;
     double epoch_loss_sum; /* sum of the losses of this epoch's steps over all ranks; with epoch_targets: train_loss */
     int64_t epoch_targets;
-    int64_t tokens;            /* trained on since the start of the run */
-    struct loss_scaler scaler; /* for the next step; scale 0: the checkpoint has none */
-    bool epoch_end;            /* this checkpoint ends `epoch` and is named after it: epoch-NNNN */
-    bool evaluation_due;       /* the run stopped before the evaluation after `step`, which is still to be done */
+    int64_t tokens;             /* trained on since the start of the run */
+    struct loss_scaler scaler;  /* for the next step; scale 0: the checkpoint has none */
+    bool epoch_end;             /* this checkpoint ends `epoch` and is named after it: epoch-NNNN */
+    bool evaluation_due;        /* the run stopped before the evaluation after `step`, which is still to be done */
+    struct eval_scores scores;  /* of the evaluation after `step`, if there was one */
+    struct early_stop stopping; /* counts the evaluations that have not improved */
+    bool stopped_early;         /* the run has ended here because of them */
 };
 
 /* Data that rank 0 keeps from one save of a run to the next: the tokenizer files, read once, because their folder may
@@ -44,10 +49,19 @@ enum status checkpoint_save_cache_new(const char *tokenizer_dir, struct checkpoi
                                       struct error *err);
 void checkpoint_save_cache_free(struct checkpoint_save_cache *cache); /* NULL is allowed */
 
+/* Which checkpoints stay when a new one is complete. All zero: all of them. */
+struct checkpoint_keep {
+    int64_t last;        /* this many newest ones; 0: all */
+    int64_t best;        /* and this many with the best scores */
+    int64_t every_steps; /* and those of its multiples; 0: none */
+    enum eval_metric metric;
+    enum eval_mode mode;
+};
+
 struct checkpoint_writer {
     const char *dir;       /* <run>/checkpoints; created if absent */
     int compression_level; /* level of zstd; 0: no compression (frames of raw blocks) */
-    int64_t keep_last;     /* this many newest checkpoints; 0: all */
+    struct checkpoint_keep keep;
     const struct tensor_table *table;
     const struct shard_layout *layout;
     struct comm *comm; /* required with one rank as well */
@@ -68,17 +82,23 @@ struct checkpoint_writer {
 /* Writes a checkpoint; collective. Reads this rank's `slices`, each of which is used before the next is asked for. On
  * success *name (at least 64 bytes) is the name of the checkpoint's folder and *bytes its size over all ranks.
  *
- * With keep_last every rank reads its file back from the disk and compares it with its checksums before the checkpoint
- * is published; after `latest` has moved, the old checkpoints beyond keep_last are deleted (checkpoint_retention.h), if
- * they have names that ztrain writes. Stale .tmp- folders are deleted first. An existing folder of the same name is
- * replaced if it is valid and of the same step, else moved aside: as NAME.damaged-N if it is damaged, as NAME.aside-N
- * if it is of another step. Checkpoints of later steps, which belong to a course that this run has left, are moved
- * aside as well.
+ * With keep.last every rank reads its file back from the disk and compares it with its checksums before the checkpoint
+ * is published; after `latest` and `best` have moved, the old checkpoints that `keep` does not name are deleted
+ * (checkpoint_retention.h), if they have names that ztrain writes. Stale .tmp- folders are deleted first. An existing
+ * folder of the same name is replaced if it is valid and of the same step, else moved aside: as NAME.damaged-N if it is
+ * damaged, as NAME.aside-N if it is of another step. Checkpoints of later steps, which belong to a course that this run
+ * has left, are moved aside as well.
  *
  * STATUS_CHECKPOINT, with file and errno, is the same on every rank; the previous checkpoint stays valid.
  * checkpoint_save.c describes the order of the steps and the state after a kill. */
 enum status checkpoint_save(const struct checkpoint_writer *writer, const struct train_position *position,
                             struct state_slices slices, char *name, int64_t *bytes, struct error *err);
+
+/* Whether a checkpoint of this position would be among the keep->best best ones of the folder `dir`, where the scores
+ * of the others are read from their manifests (with `cache`, of new ones only). true if they cannot be read, with a
+ * warning. Called on rank 0 alone. */
+bool checkpoint_is_among_best(struct checkpoint_save_cache *cache, const char *dir, const struct checkpoint_keep *keep,
+                              const struct train_position *position);
 
 /* How often a reader looks for the newest checkpoint again if a run that is training has deleted or replaced it. */
 enum { CHECKPOINT_TRIES = 5 };
@@ -104,6 +124,10 @@ struct checkpoint {
  * the manifest and the file sizes (the contents are verified while they are loaded). STATUS_CHECKPOINT names the file
  * and, if there is one, the offset. */
 enum status checkpoint_open(const char *dir, bool full, struct checkpoint **checkpoint, struct error *err);
+/* Opens the checkpoint of a run folder with the best evaluation, by the checkpoint.metric and checkpoint.mode of the
+ * run's newest one; of equal ones the earliest. STATUS_CHECKPOINT: none was written after an evaluation, or the best
+ * one is damaged. STATUS_USAGE: dir is one checkpoint. */
+enum status checkpoint_open_best(const char *dir, bool full, struct checkpoint **checkpoint, struct error *err);
 /* Whether the checkpoint's folder was deleted or replaced since it was opened: a failed read is not damage then. */
 bool checkpoint_is_gone(const struct checkpoint *checkpoint);
 void checkpoint_close(struct checkpoint *checkpoint);

@@ -170,6 +170,7 @@ static enum status entry_read(struct checkpoint_entry *entry, const char *path, 
         entry->epoch_end = manifest->position.epoch_end;
         entry->epoch = manifest->position.epoch;
         entry->bytes = manifest->bytes;
+        entry->scores = manifest->position.scores;
         manifest_free(manifest);
         return STATUS_OK;
     }
@@ -335,20 +336,39 @@ enum status checkpoint_sync(const char *dir, struct error *err)
     return status;
 }
 
-void checkpoint_point_latest(const char *dir, const char *name)
+void checkpoint_point(const char *dir, const char *link, const char *name)
 {
-    char link[FS_PATH_MAX], fresh[FS_PATH_MAX];
+    char path[FS_PATH_MAX], fresh[FS_PATH_MAX], hidden[CHECKPOINT_NAME_MAX], now[CHECKPOINT_NAME_MAX];
     struct error err;
-    if (fs_join(link, dir, "latest", STATUS_CHECKPOINT, &err) != STATUS_OK ||
-        fs_join(fresh, dir, TMP_PREFIX "latest", STATUS_CHECKPOINT, &err) != STATUS_OK) {
+    snprintf(hidden, sizeof hidden, TMP_PREFIX "%s", link);
+    if (fs_join(path, dir, link, STATUS_CHECKPOINT, &err) != STATUS_OK ||
+        fs_join(fresh, dir, hidden, STATUS_CHECKPOINT, &err) != STATUS_OK) {
         log_warn("%s", err.text);
         return;
     }
-    if ((fault_remove(fresh) && errno != ENOENT) || fault_symlink(name, fresh) || fault_rename(fresh, link, 0)) {
-        log_warn("cannot point '%s' at %s: %s; the checkpoint itself is complete", link, name, strerror(errno));
+    ssize_t length = readlink(path, now, sizeof now);
+    if (length == (ssize_t)strlen(name) && !memcmp(now, name, (size_t)length))
+        return;
+    if ((fault_remove(fresh) && errno != ENOENT) || fault_symlink(name, fresh) || fault_rename(fresh, path, 0)) {
+        log_warn("cannot point '%s' at %s: %s; the checkpoint itself is complete", path, name, strerror(errno));
         fault_remove(fresh);
     } else if (checkpoint_sync(dir, &err) != STATUS_OK)
         log_warn("%s", err.text);
+}
+
+void checkpoint_unpoint(const char *dir, const char *link)
+{
+    char path[FS_PATH_MAX];
+    struct stat target;
+    struct error err;
+    if (fs_join(path, dir, link, STATUS_CHECKPOINT, &err) != STATUS_OK) {
+        log_warn("%s", err.text);
+        return;
+    }
+    if (io_stat(path, &target) == 0 || errno != ENOENT)
+        return;
+    if (fault_remove(path) && errno != ENOENT)
+        log_warn("cannot remove the link '%s': %s", path, strerror(errno));
 }
 
 enum status checkpoint_move_aside(const char *dir, const char *name, const char *kind, char *to, struct error *err)

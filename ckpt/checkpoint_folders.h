@@ -8,7 +8,7 @@
  *                               call: it counts as a checkpoint until the new X exists
  *   X.damaged-N, X.aside-N      moved out of the way; never read again, unless the user names it
  *   .tmp-…                      half written or half deleted; never read, and deleted by the next save
- *   latest                      a link for people and scripts; ztrain itself reads the folders */
+ *   latest, best                links for people and scripts; ztrain itself reads the folders */
 #ifndef ZTRAIN_CKPT_CHECKPOINT_FOLDERS_H
 #define ZTRAIN_CKPT_CHECKPOINT_FOLDERS_H
 
@@ -22,16 +22,17 @@ enum { CHECKPOINT_NAME_MAX = 256 };
 /* A checkpoint folder, with the facts from its manifest. */
 struct checkpoint_entry {
     char name[CHECKPOINT_NAME_MAX];
-    bool ok;             /* the manifest and the file sizes are right; the contents were not read */
-    bool unread;         /* not ok, because it could not be read (EIO, EACCES), which is not damage */
-    int64_t step;        /* from the manifest; if that cannot be read, from a step-N name; else INT64_MAX */
-    bool evaluation_due; /* from the manifest: a checkpoint after the evaluation of this step is newer */
-    bool epoch_end;      /* from the manifest; if that cannot be read, from an epoch-N name */
-    int64_t epoch;       /* likewise; 0: unknown */
-    int64_t bytes;       /* from the manifest */
-    char *damage;        /* owned; the damage, or the reason why it could not be read; NULL if ok */
-    int cause;           /* if it could not be read: the errno */
-    uint64_t inode;      /* of the folder: a folder of this name with another inode is another checkpoint */
+    bool ok;                   /* the manifest and the file sizes are right; the contents were not read */
+    bool unread;               /* not ok, because it could not be read (EIO, EACCES), which is not damage */
+    int64_t step;              /* from the manifest; if that cannot be read, from a step-N name; else INT64_MAX */
+    bool evaluation_due;       /* from the manifest: a checkpoint after the evaluation of this step is newer */
+    bool epoch_end;            /* from the manifest; if that cannot be read, from an epoch-N name */
+    int64_t epoch;             /* likewise; 0: unknown */
+    int64_t bytes;             /* from the manifest */
+    struct eval_scores scores; /* from the manifest: of the evaluation after `step` */
+    char *damage;              /* owned; the damage, or the reason why it could not be read; NULL if ok */
+    int cause;                 /* if it could not be read: the errno */
+    uint64_t inode;            /* of the folder: a folder of this name with another inode is another checkpoint */
 };
 
 struct checkpoint_list {
@@ -70,9 +71,11 @@ enum status checkpoint_sync(const char *dir, struct error *err);
 /* dir/NAME becomes dir/NAME.KIND-N with the first free N. `to` (may be NULL): the new path. */
 enum status checkpoint_move_aside(const char *dir, const char *name, const char *kind, char *to, struct error *err);
 
-/* Points dir/latest at NAME: the link is made under another name, then renamed. The link serves people only, so a
- * failure is a warning. */
-void checkpoint_point_latest(const char *dir, const char *name);
+/* Points dir/LINK ("latest", "best") at NAME: the link is made under another name, then renamed. The link serves people
+ * only, so a failure is a warning. */
+void checkpoint_point(const char *dir, const char *link, const char *name);
+/* Removes dir/LINK if it points at nothing. */
+void checkpoint_unpoint(const char *dir, const char *link);
 
 /* Deletes a checkpoint: renamed to .tmp-delete-NAME first, so that a half-deleted folder is never taken for a
  * checkpoint. */

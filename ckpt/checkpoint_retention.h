@@ -1,14 +1,25 @@
-/* checkpoint_retention.h: which checkpoints of a run stay after a save (checkpoint.keep_last). */
+/* checkpoint_retention.h: which checkpoints of a run stay after a save (checkpoint.keep_last, keep_best,
+ * keep_every_steps). */
 #ifndef ZTRAIN_CKPT_CHECKPOINT_RETENTION_H
 #define ZTRAIN_CKPT_CHECKPOINT_RETENTION_H
 
 #include "ckpt/checkpoint_folders.h"
 
-/* After `name` of `step` was saved in dir: deletes the oldest valid checkpoints until keep_last are left (0: all stay;
- * `name` always stays), and those that are X.replaced-N although X exists. Checkpoints of later steps, which would hide
- * the new one from a resume, are moved aside; damaged ones stay. Failures are warnings, because the new checkpoint is
- * complete. `known` is brought up to date (checkpoint_list_update). Called on rank 0 alone. */
-void checkpoint_retention_apply(const char *dir, const char *name, int64_t step, int64_t keep_last,
+/* After `name` of `step` was saved in dir: deletes the valid checkpoints that `keep` does not name (`name` itself
+ * always stays), and those that are X.replaced-N although X exists. With keep->best it first points the link `best` at
+ * the best one. Checkpoints of later steps, which would hide the new one from a resume, are moved aside; damaged ones
+ * stay. Failures are warnings, because the new checkpoint is complete. `known` is brought up to date
+ * (checkpoint_list_update). Called on rank 0 alone. */
+void checkpoint_retention_apply(const char *dir, const char *name, int64_t step, const struct checkpoint_keep *keep,
                                 struct checkpoint_list *known);
+
+/* How many other steps of at most `newest` have a checkpoint with a better score than `value`, that of `step`. Of equal
+ * scores the earlier one is the better. */
+int64_t checkpoint_rank(const struct checkpoint_list *list, const struct checkpoint_keep *keep, int64_t newest,
+                        int64_t step, double value);
+
+/* The best entry of at most this step; NULL: none has a score. */
+const struct checkpoint_entry *checkpoint_best(const struct checkpoint_list *list, const struct checkpoint_keep *keep,
+                                               int64_t newest);
 
 #endif

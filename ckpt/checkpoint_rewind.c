@@ -330,6 +330,7 @@ enum status checkpoint_rewind_apply(const struct checkpoint_rewind *rewind, stru
         TRY(give_way(rewind, &rewind->moves[i], err));
     }
     TRY(checkpoint_sync(rewind->dir, err));
-    checkpoint_point_latest(rewind->dir, rewind->name);
+    checkpoint_point(rewind->dir, "latest", rewind->name);
+    checkpoint_unpoint(rewind->dir, "best"); /* the next save points it at the best of those that are left */
     return STATUS_OK;
 }

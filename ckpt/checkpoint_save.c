@@ -227,7 +227,7 @@ static enum status write_rank_file(const struct save *save, struct state_slices 
     TRY_END(rankfile_writer_finish(file, facts, err));
 end:
     rankfile_writer_free(file);
-    if (status == STATUS_OK && writer->keep_last)
+    if (status == STATUS_OK && writer->keep.last)
         status = read_back_rank_file(path, &shape, facts, err);
     return status;
 }
@@ -392,7 +392,7 @@ static void tidy(const struct save *save)
     struct error err;
     if (save->exchanged && checkpoint_remove_tree(save->tmp, &err) != STATUS_OK)
         log_warn("%s", err.text);
-    checkpoint_retention_apply(writer->dir, save->name, save->position->step, writer->keep_last, &writer->cache->known);
+    checkpoint_retention_apply(writer->dir, save->name, save->position->step, &writer->keep, &writer->cache->known);
 }
 
 /* Steps 3 to 7. */
@@ -405,7 +405,7 @@ static enum status publish(struct save *save, const struct report *reports, stru
     TRY(collect_rank_files(save, reports, err));
     TRY(copy_tokenizer(save, err));
     TRY(write_manifest(save, err));
-    if (save->writer->keep_last && (status = read_back(save, err)) != STATUS_OK) {
+    if (save->writer->keep.last && (status = read_back(save, err)) != STATUS_OK) {
         error_prefix(err, "reading the new checkpoint back");
         return status;
     }
@@ -414,7 +414,7 @@ static enum status publish(struct save *save, const struct report *reports, stru
     bool ours;
     TRY(owner_of_published(save, &ours, err));
     if (ours)
-        checkpoint_point_latest(save->writer->dir, save->name); /* step 6 */
+        checkpoint_point(save->writer->dir, "latest", save->name); /* step 6 */
     TRY(owner_of_published(save, &ours, err));
     if (ours)
         tidy(save); /* step 7 */

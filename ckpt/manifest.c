@@ -87,6 +87,25 @@ static json_t *hex_to_json(uint64_t x)
     return json_string(digits);
 }
 
+static json_t *scores_to_json(const struct eval_scores *scores)
+{
+    json_t *object = json_object();
+    for (int i = 0; i < EVAL_METRIC_COUNT; i++)
+        if (!isnan(scores->values[i]))
+            json_object_set_new(object, eval_metric_name((enum eval_metric)i), real_to_json(scores->values[i]));
+    return object;
+}
+
+static json_t *stopping_to_json(const struct early_stop *stopping, bool stopped)
+{
+    json_t *object = json_object();
+    json_object_set_new(object, "metric", json_string(eval_metric_name(stopping->metric)));
+    json_object_set_new(object, "best", real_to_json(stopping->best));
+    json_object_set_new(object, "evaluations", json_integer(stopping->evaluations));
+    json_object_set_new(object, "stopped", json_boolean(stopped));
+    return object;
+}
+
 static json_t *position_to_json(const struct train_position *position, enum dtype dtype)
 {
     json_t *object = json_object();
@@ -99,6 +118,10 @@ static json_t *position_to_json(const struct train_position *position, enum dtyp
     json_object_set_new(object, "epoch_end", json_boolean(position->epoch_end));
     if (position->evaluation_due)
         json_object_set_new(object, "evaluation_due", json_true());
+    if (position->scores.known)
+        json_object_set_new(object, "evaluation", scores_to_json(&position->scores));
+    if (position->stopping.begun)
+        json_object_set_new(object, "early_stopping", stopping_to_json(&position->stopping, position->stopped_early));
     const struct loss_scaler *scaler = &position->scaler;
     if (dtype == DTYPE_F16) {
         json_t *inner = json_object();
@@ -284,6 +307,52 @@ static enum status read_loss_scaler(const struct place *top, const json_t *objec
     return STATUS_OK;
 }
 
+/* May be absent: there was no evaluation after this step. */
+static enum status read_scores(const struct place *top, const json_t *object, struct eval_scores *scores,
+                               struct error *err)
+{
+    struct place at = {top->path, "position.evaluation", -1};
+    if (!object)
+        return STATUS_OK;
+    if (!json_is_object(object))
+        return wrong(&at, "", err, "expected an object");
+    scores->known = true;
+    for (int i = 0; i < EVAL_METRIC_COUNT; i++) {
+        const char *name = eval_metric_name((enum eval_metric)i);
+        scores->values[i] = NAN;
+        if (json_object_get(object, name))
+            TRY(get_real(&at, object, name, &scores->values[i], err));
+    }
+    return STATUS_OK;
+}
+
+/* May be absent: the run has no train.early_stopping. */
+static enum status read_stopping(const struct place *top, const json_t *object, struct train_position *position,
+                                 struct error *err)
+{
+    struct place at = {top->path, "position.early_stopping", -1};
+    struct early_stop *stopping = &position->stopping;
+    int metric = 0;
+    if (!object)
+        return STATUS_OK;
+    if (!json_is_object(object))
+        return wrong(&at, "", err, "expected an object");
+    const char *name = json_string_value(json_object_get(object, "metric"));
+    while (name && metric < EVAL_METRIC_COUNT && strcmp(name, eval_metric_name((enum eval_metric)metric)) != 0)
+        metric++;
+    if (!name || metric == EVAL_METRIC_COUNT)
+        return wrong(&at, "metric", err, "expected the name of a metric");
+    stopping->metric = (enum eval_metric)metric;
+    TRY(get_real(&at, object, "best", &stopping->best, err));
+    TRY(get_integer(&at, object, "evaluations", 0, NUMBER_MAX, &stopping->evaluations, err));
+    const json_t *stopped = json_object_get(object, "stopped");
+    if (!json_is_boolean(stopped))
+        return wrong(&at, "stopped", err, "expected true or false");
+    position->stopped_early = json_is_true(stopped);
+    stopping->begun = true;
+    return STATUS_OK;
+}
+
 static enum status read_position(const struct place *top, struct manifest *manifest, struct error *err)
 {
     struct place at = {top->path, "position", -1};
@@ -304,6 +373,8 @@ static enum status read_position(const struct place *top, struct manifest *manif
     if (due && !json_is_boolean(due))
         return wrong(&at, "evaluation_due", err, "expected true or false");
     position->evaluation_due = json_is_true(due);
+    TRY(read_scores(top, json_object_get(object, "evaluation"), &position->scores, err));
+    TRY(read_stopping(top, json_object_get(object, "early_stopping"), position, err));
     const json_t *scaler = json_object_get(object, "loss_scaler");
     return scaler ? read_loss_scaler(top, scaler, &position->scaler, err) : STATUS_OK;
 }
@@ -556,6 +627,20 @@ static bool same_real(double a, double b)
     return a == b || (isnan(a) && isnan(b));
 }
 
+static bool same_scores(const struct eval_scores *a, const struct eval_scores *b)
+{
+    bool same = a->known == b->known;
+    for (int i = 0; same && a->known && i < EVAL_METRIC_COUNT; i++)
+        same = same_real(a->values[i], b->values[i]);
+    return same;
+}
+
+static bool same_stopping(const struct early_stop *a, const struct early_stop *b)
+{
+    return a->begun == b->begun &&
+           (!a->begun || (a->metric == b->metric && same_real(a->best, b->best) && a->evaluations == b->evaluations));
+}
+
 static bool same_position(const struct train_position *a, const struct train_position *b, enum dtype dtype)
 {
     for (size_t i = 0; i < COUNT_OF(position_fields); i++)
@@ -563,7 +648,8 @@ static bool same_position(const struct train_position *a, const struct train_pos
                    sizeof(int64_t)) != 0)
             return false;
     return same_real(a->epoch_loss_sum, b->epoch_loss_sum) && a->epoch_end == b->epoch_end &&
-           a->evaluation_due == b->evaluation_due &&
+           a->evaluation_due == b->evaluation_due && same_scores(&a->scores, &b->scores) &&
+           same_stopping(&a->stopping, &b->stopping) && (!a->stopping.begun || a->stopped_early == b->stopped_early) &&
            (dtype != DTYPE_F16 ||
             (same_real(a->scaler.scale, b->scaler.scale) && a->scaler.steps == b->scaler.steps &&
              a->scaler.last_overflow == b->scaler.last_overflow && a->scaler.hysteresis == b->scaler.hysteresis));

@@ -1,4 +1,5 @@
-/* export.c: `ztrain export DIR --out HFDIR --dtype fp32|bf16` writes a checkpoint as a Hugging Face folder. */
+/* export.c: `ztrain export DIR --out HFDIR [--best] [--dtype fp32|bf16]` writes a checkpoint as a Hugging Face folder.
+ */
 #include "ckpt/huggingface/huggingface.h"
 #include "cmd/commands.h"
 #include "cmd/unknown_word.h"
@@ -8,8 +9,8 @@
 #include <string.h>
 #include <strings.h>
 
-static const char *const OPTIONS[] = {"out", "dtype", "help"};
-static const char USAGE[] = "usage: ztrain export DIR --out HFDIR [--dtype fp32|bf16]\n"
+static const char *const OPTIONS[] = {"out", "dtype", "best", "help"};
+static const char USAGE[] = "usage: ztrain export DIR --out HFDIR [--best] [--dtype fp32|bf16]\n"
                             "\n"
                             "Writes the weights of a checkpoint as a folder that Hugging Face transformers loads:\n"
                             "safetensors, config.json, and the tokenizer files that came with the model.\n"
@@ -17,11 +18,13 @@ static const char USAGE[] = "usage: ztrain export DIR --out HFDIR [--dtype fp32|
                             "  DIR             a checkpoint, or a run folder (its newest valid checkpoint)\n"
                             "  --out HFDIR     the folder to write; created if it does not exist\n"
                             "                  (llama.cpp's convert_hf_to_gguf.py makes a GGUF file from it)\n"
+                            "  --best          of a run folder: the checkpoint with the best evaluation, by the run's\n"
+                            "                  checkpoint.metric and checkpoint.mode\n"
                             "  --dtype TYPE    dtype of the weights: fp32 or bf16 (default: the run's)\n";
 
 struct arguments {
     const char *dir, *out, *dtype;
-    bool help;
+    bool best, help;
 };
 
 /* The value of option `name` at argv[*i], as "--name VALUE" or "--name=VALUE"; moves *i to its last word. *matched:
@@ -59,6 +62,10 @@ static enum status parse(int argc, char **argv, struct arguments *arguments, str
         if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0) {
             arguments->help = true;
             return STATUS_OK;
+        }
+        if (strcmp(argv[i], "--best") == 0) {
+            arguments->best = true;
+            continue;
         }
         if (argv[i][0] == '-')
             return unknown_option("export", argv[i], OPTIONS, COUNT_OF(OPTIONS), err);
@@ -103,7 +110,7 @@ static enum status export_once(const struct arguments *arguments, const enum dty
     struct checkpoint *checkpoint;
     *again = false;
     /* verified first: in a run folder a damaged newest checkpoint is passed over before anything is written */
-    TRY(checkpoint_open(arguments->dir, true, &checkpoint, err));
+    TRY((arguments->best ? checkpoint_open_best : checkpoint_open)(arguments->dir, true, &checkpoint, err));
     enum dtype dtype = chosen ? *chosen : checkpoint->dtype;
     enum status status = huggingface_export(checkpoint, arguments->out, dtype, 0, err);
     if (status == STATUS_OK)

@@ -126,6 +126,24 @@ static void print_others(const char *dir)
     checkpoint_list_release(&aside);
 }
 
+/* The results of the evaluation at this checkpoint, and the run's early end. */
+static void print_evaluation(const struct train_position *position)
+{
+    const struct early_stop *stopping = &position->stopping;
+    const char *before = "evaluation   ";
+    for (int i = 0; position->scores.known && i < EVAL_METRIC_COUNT; i++) {
+        if (isnan(position->scores.values[i]))
+            continue;
+        printf("%s%s %.6g", before, eval_metric_name((enum eval_metric)i), position->scores.values[i]);
+        before = ", ";
+    }
+    if (*before == ',')
+        putchar('\n');
+    if (position->stopped_early)
+        printf("ended early  %s has not improved on %.6g in %" PRId64 " evaluations\n",
+               eval_metric_name(stopping->metric), stopping->best, stopping->evaluations);
+}
+
 static void print_summary(const struct checkpoint *checkpoint, const char *dir)
 {
     const json_t *manifest = checkpoint->manifest, *tensors = json_object_get(manifest, "tensors");
@@ -147,6 +165,7 @@ static void print_summary(const struct checkpoint *checkpoint, const char *dir)
     printf("position     step %" PRId64 ", %s epoch %" PRId64 ", %" PRId64 " optimizer steps, %" PRId64 " tokens%s\n",
            position->step, position->epoch_end ? "end of" : "in", position->epoch, position->optimizer_step,
            position->tokens, position->evaluation_due ? ", before its evaluation" : "");
+    print_evaluation(position);
     printf("model        %s, %" PRId64 " parameters in %zu tensors\n",
            PRINTABLE(string_of(checkpoint->model, "model_type")), params, json_array_size(tensors));
     printf("trained in   %s on %d rank%s\n", dtype_name(checkpoint->dtype), checkpoint->world, world == 1 ? "" : "s");

@@ -613,12 +613,35 @@ enum status metrics_eval(struct metrics *metrics, int64_t step, int64_t epoch, d
     return line_write(metrics, &line, err);
 }
 
+/* kind: "epoch_end" or "epoch_part". */
+static enum status write_epoch(struct metrics *metrics, const char *kind, int64_t epoch, int64_t step,
+                               double train_loss, struct error *err)
+{
+    struct line line = {.used = 0};
+    line_add(&line, "{\"%s\":%" PRId64 ",\"step\":%" PRId64, kind, epoch, step);
+    line_real(&line, "train_loss", train_loss, EXACT);
+    return line_write(metrics, &line, err);
+}
+
 enum status metrics_epoch_end(struct metrics *metrics, int64_t epoch, int64_t step, double train_loss,
                               struct error *err)
 {
+    return write_epoch(metrics, "epoch_end", epoch, step, train_loss, err);
+}
+
+enum status metrics_epoch_part(struct metrics *metrics, int64_t epoch, int64_t step, double train_loss,
+                               struct error *err)
+{
+    return write_epoch(metrics, "epoch_part", epoch, step, train_loss, err);
+}
+
+enum status metrics_early_stop(struct metrics *metrics, int64_t step, const struct early_stop *stopping,
+                               struct error *err)
+{
     struct line line = {.used = 0};
-    line_add(&line, "{\"epoch_end\":%" PRId64 ",\"step\":%" PRId64, epoch, step);
-    line_real(&line, "train_loss", train_loss, EXACT);
+    line_add(&line, "{\"early_stop\":\"%s\",\"step\":%" PRId64, eval_metric_name(stopping->metric), step);
+    line_real(&line, "best", stopping->best, EXACT);
+    line_add(&line, ",\"evaluations\":%" PRId64, stopping->evaluations);
     return line_write(metrics, &line, err);
 }
 

@@ -4,6 +4,7 @@
 #define ZTRAIN_CORE_METRICS_H
 
 #include "core/class_scores.h"
+#include "core/early_stop.h"
 #include "core/status.h"
 
 #include <stdbool.h>
@@ -92,6 +93,14 @@ enum status metrics_step(struct metrics *metrics, const struct step_metrics *m, 
 /* targets: how many the loss is the mean of. scores: of a classifier, whose targets are samples; else NULL. */
 enum status metrics_eval(struct metrics *metrics, int64_t step, int64_t epoch, double eval_loss, int64_t targets,
                          const struct class_scores *scores, struct error *err);
+/* The mean training loss of the steps of an epoch so far, where the run ends or stops inside it. */
+enum status metrics_epoch_part(struct metrics *metrics, int64_t epoch, int64_t step, double train_loss,
+                               struct error *err);
+
+/* The run ends early after `step`. */
+enum status metrics_early_stop(struct metrics *metrics, int64_t step, const struct early_stop *stopping,
+                               struct error *err);
+
 enum status metrics_epoch_end(struct metrics *metrics, int64_t epoch, int64_t step, double train_loss,
                               struct error *err);
 enum status metrics_checkpoint(struct metrics *metrics, const char *folder, int64_t step, int64_t bytes,

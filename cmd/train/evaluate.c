@@ -85,14 +85,30 @@ static enum status evaluate_stream(struct run *run, struct token_stream *stream,
     }
 }
 
-/* Writes the result, on the rank that has the metrics. */
+/* Puts the result into the position, the same on all ranks. */
+static void note_scores(struct train_position *position, double loss, const struct class_scores *scores)
+{
+    const double values[EVAL_METRIC_COUNT] = {
+        [EVAL_METRIC_LOSS] = loss,
+        [EVAL_METRIC_ACCURACY] = scores ? scores->accuracy : NAN,
+        [EVAL_METRIC_F1] = scores ? scores->f1 : NAN,
+    };
+    position->scores.known = true;
+    for (int i = 0; i < EVAL_METRIC_COUNT; i++)
+        position->scores.values[i] = isfinite(values[i]) ? values[i] : NAN;
+}
+
+/* Notes the result, and writes it on the rank that has the metrics. */
 static enum status report(struct run *run, const struct evaluation *e, struct error *err)
 {
-    const struct train_position *position = &run->position;
+    struct train_position *position = &run->position;
     double loss = run_mean_loss(e->sums[0], e->sums[1]);
     struct class_scores scores;
     if (e->counts)
         scores = class_scores_of(e->counts, e->classes);
+    note_scores(position, loss, e->counts ? &scores : NULL);
+    if (!run->metrics)
+        return STATUS_OK;
     TRY(metrics_eval(run->metrics, position->step, position->epoch, loss, (int64_t)e->sums[1],
                      e->counts ? &scores : NULL, err));
     console_break(&run->console);
@@ -126,7 +142,7 @@ static enum status evaluate(struct run *run, struct evaluation *e, struct error 
     TRY(status);
     e->sums[0] = read_loss_sum(t);
     TRY(sum_over_ranks(run->comm, e, err));
-    return run->metrics && !run->position.evaluation_due ? report(run, e, err) : STATUS_OK;
+    return run->position.evaluation_due ? STATUS_OK : report(run, e, err);
 }
 
 enum status run_evaluate(struct run *run, struct error *err)

@@ -138,6 +138,7 @@ static void advance_position(struct train_position *position, const struct pendi
 {
     position->step++;
     position->step_in_epoch++;
+    position->scores.known = position->stopped_early = false;
     position->tokens += pending->tokens;
     position->optimizer_step = result->optimizer_step;
     position->scaler = result->scaler;
@@ -205,16 +206,22 @@ struct due {
     bool evaluation, epoch_end, checkpoint, run_end;
 };
 
+static bool is_multiple(int64_t step, int64_t interval)
+{
+    return interval && step % interval == 0;
+}
+
 static struct due due_now(const struct run *run)
 {
     const struct run_spec *spec = run->spec;
     const struct trainer *t = &run->trainer;
-    int64_t step = run->enqueued, eval_interval = spec->train.eval_interval_steps;
+    int64_t step = run->enqueued;
     struct due due = {.epoch_end = step % t->steps_per_epoch == 0, .run_end = step == t->total_steps};
     bool end = due.epoch_end || due.run_end;
-    due.evaluation = t->validation_set && (end || (eval_interval && step % eval_interval == 0));
-    due.checkpoint =
-        end || run->stop || (spec->checkpoint.interval_steps && step % spec->checkpoint.interval_steps == 0);
+    due.evaluation = t->validation_set && (end || is_multiple(step, spec->train.eval_interval_steps));
+    due.checkpoint = due.run_end || run->stop || (due.epoch_end && spec->checkpoint.save_at_epoch_end) ||
+                     is_multiple(step, spec->checkpoint.interval_steps) ||
+                     is_multiple(step, spec->checkpoint.keep_every_steps);
     return due;
 }
 
@@ -234,8 +241,52 @@ static enum status report_epoch_end(struct run *run, struct error *err)
     return STATUS_OK;
 }
 
+/* An epoch that the run does not finish: its mean loss so far. */
+static enum status report_epoch_part(struct run *run, struct error *err)
+{
+    const struct train_position *position = &run->position;
+    double loss = run_mean_loss(position->epoch_loss_sum, (double)position->epoch_targets);
+    if (!run->metrics || position->step_in_epoch == 0)
+        return STATUS_OK;
+    TRY(metrics_epoch_part(run->metrics, position->epoch, position->step, loss, err));
+    console_break(&run->console);
+    log_info("epoch %" PRId64 " so far, %" PRId64 " of its %" PRId64 " steps  train_loss %.4f", position->epoch,
+             position->step_in_epoch, run->trainer.steps_per_epoch, loss);
+    return STATUS_OK;
+}
+
+static enum status report_early_stop(struct run *run, struct error *err)
+{
+    const struct early_stop *stopping = &run->position.stopping;
+    if (!run->metrics)
+        return STATUS_OK;
+    TRY(metrics_early_stop(run->metrics, run->position.step, stopping, err));
+    console_break(&run->console);
+    log_info("the run ends early, after step %" PRId64 " of %" PRId64 ": %s has not improved on %.4f in %" PRId64
+             " evaluations",
+             run->position.step, run->trainer.total_steps, eval_metric_name(stopping->metric), stopping->best,
+             stopping->evaluations);
+    return STATUS_OK;
+}
+
+/* An evaluation may end the run, and makes a checkpoint due if it is one of the best. */
+static enum status judge_evaluation(struct run *run, struct due *due, struct error *err)
+{
+    struct train_position *position = &run->position;
+    const struct early_stop_rules *rules = &run->spec->train.early_stopping;
+    early_stop_update(&position->stopping, rules, &position->scores);
+    position->stopped_early = early_stop_reached(&position->stopping, rules) && !due->run_end;
+    if (position->stopped_early)
+        TRY(report_early_stop(run, err));
+    due->run_end |= position->stopped_early;
+    if (!due->checkpoint)
+        TRY(save_is_due_for_scores(run, &due->checkpoint, err));
+    due->checkpoint |= due->run_end;
+    return STATUS_OK;
+}
+
 /* Evaluation, the epoch's end, the checkpoint, in this order: a checkpoint records that the others are done. */
-static enum status between_steps(struct run *run, const struct due *due, struct error *err)
+static enum status between_steps(struct run *run, struct due *due, struct error *err)
 {
     struct train_position *position = &run->position;
     position->evaluation_due = false;
@@ -243,8 +294,12 @@ static enum status between_steps(struct run *run, const struct due *due, struct 
         TRY(run_evaluate(run, err));
     if (position->evaluation_due)
         return save_checkpoint(run, true, err);
+    if (due->evaluation)
+        TRY(judge_evaluation(run, due, err));
     if (due->epoch_end)
         TRY(report_epoch_end(run, err));
+    else if (due->run_end || run->stop)
+        TRY(report_epoch_part(run, err));
     position->epoch_end = due->epoch_end;
     if (due->checkpoint || run->stop)
         TRY(save_checkpoint(run, due->run_end, err));
@@ -257,7 +312,8 @@ static enum status between_steps(struct run *run, const struct due *due, struct 
 static enum status stop_status(struct run *run)
 {
     const struct train_position *position = &run->position;
-    if (!run->stop || (run->enqueued == run->trainer.total_steps && !position->evaluation_due))
+    bool done = run->enqueued == run->trainer.total_steps || position->stopped_early;
+    if (!run->stop || (done && !position->evaluation_due))
         return STATUS_OK;
     console_break(&run->console);
     log_info("stopped %s after step %" PRId64 " of %" PRId64 "%s; continue with --resume %s",
@@ -270,8 +326,10 @@ static enum status stop_status(struct run *run)
 static enum status stop_within_step(struct run *run, struct error *err)
 {
     TRY(collect_steps(run, 0, err));
-    if (run->saved_step != run->position.step)
+    if (run->saved_step != run->position.step) {
+        TRY(report_epoch_part(run, err));
         TRY(save_checkpoint(run, true, err));
+    }
     return stop_status(run);
 }
 
@@ -293,7 +351,7 @@ enum status run_steps(struct run *run, struct error *err)
     run->enqueued = run->position.step;
     if (run->position.evaluation_due)
         TRY(evaluate_first(run, err));
-    while (run->enqueued < total_steps && !run->stop) {
+    while (run->enqueued < total_steps && !run->stop && !run->position.stopped_early) {
         bool broken_off;
         TRY(train_step(run, &broken_off, err));
         if (broken_off)

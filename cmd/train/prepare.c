@@ -99,8 +99,8 @@ static enum status open_resume(struct run *run, struct checkpoint **checkpoint, 
 static enum status take_position(struct run *run, const struct checkpoint *checkpoint, struct error *err)
 {
     struct loss_scaler initial = run->position.scaler;
-    TRY(resume_position(checkpoint, run->trainer.steps_per_epoch, run->trainer.sources.fingerprint, &run->position,
-                        err));
+    TRY(resume_position(checkpoint, &run->spec->train.early_stopping, run->trainer.steps_per_epoch,
+                        run->trainer.sources.fingerprint, &run->position, err));
     size_t folder = strlen(run->folder.checkpoints);
     bool here = !strncmp(checkpoint->path, run->folder.checkpoints, folder) && checkpoint->path[folder] == '/';
     run->newest_step = here ? run->position.step : -1;

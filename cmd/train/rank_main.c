@@ -153,7 +153,11 @@ static bool is_failure(enum status status)
 static enum status train_together(struct run *run, bool profile, struct error *err)
 {
     TRY(run_prepare(run, profile, err));
-    if (run->position.step >= run->trainer.total_steps && !run->position.evaluation_due)
+    if (run->position.stopped_early)
+        log_info("nothing to do: the run has ended early, after step %" PRId64 " of %" PRId64
+                 "; hint: a larger train.early_stopping.patience lets it go on",
+                 run->position.step, run->trainer.total_steps);
+    else if (run->position.step >= run->trainer.total_steps && !run->position.evaluation_due)
         log_info("nothing to do: the run of %" PRId64 " steps is complete", run->trainer.total_steps);
     enum status status = run_steps(run, err);
     if (is_failure(status))

@@ -175,8 +175,9 @@ void begin_next_epoch(struct train_position *position)
     position->epoch_end = false;
 }
 
-enum status resume_position(const struct checkpoint *checkpoint, int64_t steps_per_epoch, uint64_t data_fingerprint,
-                            struct train_position *position, struct error *err)
+enum status resume_position(const struct checkpoint *checkpoint, const struct early_stop_rules *rules,
+                            int64_t steps_per_epoch, uint64_t data_fingerprint, struct train_position *position,
+                            struct error *err)
 {
     if (checkpoint->data_fingerprint && checkpoint->data_fingerprint != data_fingerprint)
         return error_set(err, STATUS_DATA,
@@ -185,6 +186,7 @@ enum status resume_position(const struct checkpoint *checkpoint, int64_t steps_p
                          "hint: put the shards back, or start a new run with model.pretrained from 'ztrain export'",
                          checkpoint->path);
     *position = checkpoint->position;
+    position->stopped_early = position->stopped_early && early_stop_reached(&position->stopping, rules);
     if (position->epoch_end)
         begin_next_epoch(position);
     int64_t epoch = position->step / steps_per_epoch + 1, step_in_epoch = position->step % steps_per_epoch;

@@ -9,6 +9,31 @@
 #include <math.h>
 #include <string.h>
 
+static struct checkpoint_keep checkpoint_keep_of(const struct run_spec *spec)
+{
+    return (struct checkpoint_keep){
+        .last = spec->checkpoint.keep_last,
+        .best = spec->checkpoint.keep_best,
+        .every_steps = spec->checkpoint.keep_every_steps,
+        .metric = spec->checkpoint.metric,
+        .mode = spec->checkpoint.mode,
+    };
+}
+
+enum status save_is_due_for_scores(struct run *run, bool *due, struct error *err)
+{
+    const struct checkpoint_keep keep = checkpoint_keep_of(run->spec);
+    double best = 0;
+    *due = false;
+    if (!keep.best)
+        return STATUS_OK;
+    if (run->boot->rank == 0)
+        best = checkpoint_is_among_best(run->save_cache, run->folder.checkpoints, &keep, &run->position);
+    TRY(comm_sum(run->comm, &best, 1, err));
+    *due = best > 0;
+    return STATUS_OK;
+}
+
 /* A checkpoint takes a slice from each rank: if their copies of the model had drifted apart it would be a mixture. */
 static enum status check_replicas(struct run *run, struct error *err)
 {
@@ -34,7 +59,7 @@ static enum status write_checkpoint(struct run *run, char name[64], int64_t *byt
     struct checkpoint_writer writer = {
         .dir = run->folder.checkpoints,
         .compression_level = run->spec->checkpoint.compression_level,
-        .keep_last = run->spec->checkpoint.keep_last,
+        .keep = checkpoint_keep_of(run->spec),
         .table = &t->table,
         .layout = &t->layout,
         .comm = run->comm,

@@ -10,4 +10,8 @@
  * model have drifted apart. */
 enum status save_checkpoint(struct run *run, bool last, struct error *err);
 
+/* Collective, after an evaluation: whether its scores are among the checkpoint.keep_best best ones, so that a
+ * checkpoint is due. The same on all ranks. */
+enum status save_is_due_for_scores(struct run *run, bool *due, struct error *err);
+
 #endif

@@ -14,6 +14,8 @@
 #define ZTRAIN_CORE_SPEC_SPEC_H
 
 #include "core/dtype.h"
+#include "core/early_stop.h"
+#include "core/eval_metric.h"
 #include "core/loss_scaler.h"
 #include "core/lr_schedule.h"
 #include "core/model_config.h"
@@ -72,9 +74,16 @@ struct run_spec {
         double label_smoothing; /* 0: none */
         int logits_dtype;       /* enum dtype: DTYPE_F32 or DTYPE_BF16; DTYPE_COUNT: auto */
         int64_t memory_limit;   /* bytes of device memory that a rank may take; 0: unset */
+        struct early_stop_rules early_stopping;
     } train;
     struct {
-        int64_t interval_steps, keep_last; /* 0: only at the ends; 0: keep all */
+        int64_t interval_steps;   /* 0: only at the ends */
+        int64_t keep_last;        /* 0: keep all */
+        int64_t keep_best;        /* 0: none for its scores */
+        int64_t keep_every_steps; /* 0: none for its step */
+        enum eval_metric metric;
+        enum eval_mode mode;
+        bool save_at_epoch_end;
         double retry_seconds;
         int compression_level;
     } checkpoint;

@@ -155,6 +155,23 @@ static const struct spec_choice logits_choices[] = {
     {"float32", 0, VERDICT_ALIAS, "fp32"},     {0},
 };
 
+static const struct spec_choice metric_choices[] = {
+    {"eval_loss", EVAL_METRIC_LOSS, VERDICT_USED, NULL},
+    {"accuracy", EVAL_METRIC_ACCURACY, VERDICT_USED, NULL},
+    {"f1", EVAL_METRIC_F1, VERDICT_USED, NULL},
+    {"loss", 0, VERDICT_ALIAS, "eval_loss"},
+    {"eval_accuracy", 0, VERDICT_ALIAS, "accuracy"},
+    {"eval_f1", 0, VERDICT_ALIAS, "f1"},
+    {0},
+};
+
+static const struct spec_choice mode_choices[] = {
+    {"auto", EVAL_MODE_AUTO, VERDICT_USED, NULL},
+    {"min", EVAL_MODE_MIN, VERDICT_USED, NULL},
+    {"max", EVAL_MODE_MAX, VERDICT_USED, NULL},
+    {0},
+};
+
 static const struct spec_choice accumulator_choices[] = {
     {"fp32", DTYPE_F32, VERDICT_USED, NULL},
     {"bf16", DTYPE_BF16, VERDICT_USED, NULL},
@@ -277,13 +294,42 @@ const struct spec_key spec_keys[] = {
           "end the run (exit code 7) after this many consecutive steps with non-finite gradients"),
      .min = 1, .max = MAX_COUNT},
 
+    SECTION("train.early_stopping", "ends a run whose evaluations do not improve any more"),
+    {USED("train.early_stopping.patience", KEY_INT, spec.train.early_stopping.patience, "0", SILENT,
+          "end the run, with exit code 0, after this many evaluations in a row that have not improved on the best one; "
+          "0: only epochs and max_steps end it"),
+     .min = 0, .max = MAX_COUNT},
+    {USED("train.early_stopping.metric", KEY_CHOICE, spec.train.early_stopping.metric, "eval_loss", SILENT,
+          "the metric that has to improve: a lower eval_loss, or a classifier's higher accuracy or f1"),
+     .choices = metric_choices},
+    {USED("train.early_stopping.min_delta", KEY_REAL, spec.train.early_stopping.min_delta, "0", SILENT,
+          "an improvement by no more than this does not count"),
+     .min = 0, .max = MAX_COUNT},
+
     SECTION("checkpoint", "when checkpoints are written and how many are kept"),
     {USED("checkpoint.interval_steps", KEY_INT, spec.checkpoint.interval_steps, "0", SILENT,
           "steps between two checkpoints, in addition to those at the end of each epoch and of the run; 0: only those"),
      .min = 0, .max = MAX_COUNT},
     {USED("checkpoint.keep_last", KEY_INT, spec.checkpoint.keep_last, "0", SILENT,
-          "keep this many newest checkpoints, epoch and step together; 0: keep all"),
+          "keep this many newest checkpoints, epoch and step together, and of the older ones those that keep_best and "
+          "keep_every_steps name; 0: keep all"),
      .min = 0, .max = MAX_COUNT},
+    {USED("checkpoint.keep_best", KEY_INT, spec.checkpoint.keep_best, "0", SILENT,
+          "keep this many checkpoints with the best evaluations, however old they are; an evaluation that is one of "
+          "them is followed by a checkpoint, and the link checkpoints/best points at the best; 0: none"),
+     .min = 0, .max = MAX_COUNT},
+    {USED("checkpoint.metric", KEY_CHOICE, spec.checkpoint.metric, "eval_loss", SILENT,
+          "the metric by which keep_best and `ztrain export --best` choose; accuracy and f1 are a classifier's"),
+     .choices = metric_choices},
+    {USED("checkpoint.mode", KEY_CHOICE, spec.checkpoint.mode, "auto", SILENT,
+          "whether the least or the greatest value of the metric is the best; auto: min for eval_loss, else max"),
+     .choices = mode_choices},
+    {USED("checkpoint.keep_every_steps", KEY_INT, spec.checkpoint.keep_every_steps, "0", SILENT,
+          "write a checkpoint at each multiple of this many steps and keep it for good; 0: none"),
+     .min = 0, .max = MAX_COUNT},
+    {USED("checkpoint.save_at_epoch_end", KEY_BOOL, spec.checkpoint.save_at_epoch_end, "true", SILENT,
+          "write a checkpoint at the end of each epoch; false: only where another key asks for one, and at the run's "
+          "end")},
     {USED("checkpoint.retry_seconds", KEY_REAL, spec.checkpoint.retry_seconds, "600", SILENT,
           "how long the run's last checkpoint (at its end, or when it is asked to stop) is retried while the disk is "
           "full or fails, but never past the end of the Slurm job; an earlier checkpoint is retried for 30 s, then "

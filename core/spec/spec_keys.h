@@ -137,6 +137,9 @@ void spec_key_store(struct spec_full *full, const struct spec_key *key, const js
 /* The value of the field (new reference), or NULL if it is unset or not a parameter of the scheduler in use. */
 json_t *spec_key_fetch(const struct spec_full *full, const struct spec_key *key);
 
+/* The rules of checkpoint.keep_best, checkpoint.metric and train.early_stopping (spec_choosing.c). */
+void spec_check_choosing(struct spec_context *ctx, const struct spec_full *full, const struct spec_node *root);
+
 /* "auto" is in spec_auto.c. */
 
 /* Whether the node's value is "auto" (node may be NULL). */

@@ -10,7 +10,7 @@
 #define LORA "all weights are trained, and there are no adapters"
 #define QUANTIZED "weights are not quantized"
 #define TOKENIZE "data are tokenized beforehand, by scripts/tokenize.py"
-#define BEST "the run's end names its best checkpoint, which `ztrain export` takes by its folder"
+#define BEST "`ztrain export RUN --best` takes the best checkpoint"
 #define PACKING "first_fit, with data.document_mask: true, packs whole documents that do not see each other"
 #define SERVICE "nothing is sent to a service; metrics.jsonl in the run's folder has all metrics"
 
@@ -60,10 +60,11 @@ const struct spec_foreign_name spec_foreign_names[] = {
     {"save_steps", "checkpoint.interval_steps", NULL},
     {"saves_per_epoch", "checkpoint.interval_steps", "it is a number of steps; each epoch ends with a checkpoint"},
     {"save_total_limit", "checkpoint.keep_last", NULL},
-    {"load_best_model_at_end", NULL, BEST},
-    {"metric_for_best_model", NULL, BEST},
-    {"greater_is_better", NULL, BEST},
-    {"early_stopping_patience", NULL, "a run ends after train.epochs or train.max_steps"},
+    {"load_best_model_at_end", "checkpoint.keep_best", BEST},
+    {"metric_for_best_model", "checkpoint.metric", "it is eval_loss, accuracy or f1"},
+    {"greater_is_better", "checkpoint.mode", "it is min or max"},
+    {"early_stopping_patience", "train.early_stopping.patience", NULL},
+    {"early_stopping_threshold", "train.early_stopping.min_delta", NULL},
     {"save_strategy", "checkpoint.interval_steps", "it is a number of steps; each epoch ends with a checkpoint"},
     {"save_only_model", NULL, "checkpoints are whole; `ztrain export` writes the model alone"},
     {"resume_from_checkpoint", NULL, "--resume DIR continues from a checkpoint or a run folder"},

@@ -92,6 +92,17 @@ def test_srun_ends_with_0_and_the_last_evaluation_is_to_be_done(folder, job):
     assert len(folder.metrics().evaluations) == 1 and "before" not in folder.ztrain("inspect", folder.run_folder()).out
 
 
+def test_a_run_that_ends_early_is_finished(folder, job):
+    spec = folder.spec({**BATCH, "train": {"epochs": 2, "eval_interval_steps": 1,
+                                           "early_stopping": {"patience": 1, "min_delta": 100}}})
+    for again in (False, True):
+        done = job(1, "--config", spec)
+        assert done.returncode == FINISHED, done.stdout
+        assert "finished: the checkpoint of step 2 is there; the run has ended early: eval_loss has not improved on" \
+            in done.stdout, done.stdout
+        assert ("nothing to do: the run has ended early" in done.stdout) == again
+
+
 def test_two_jobs_with_one_run(folder, job):
     """The second one leaves the folder, and the first one's record in it, alone."""
     spec = folder.spec({**BATCH, "train": {"epochs": 1}})

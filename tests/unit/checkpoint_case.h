@@ -253,7 +253,8 @@ struct case_save {
     int world;
     int64_t step, epoch; /* epoch > 0: this save ends it */
     bool evaluation_due;
-    int64_t keep_last;
+    int64_t keep_last, keep_best, keep_every_steps;
+    double eval_loss; /* of the evaluation at this step; 0: there was none */
     int level;
     bool large;
     const char *tokenizer_dir;
@@ -275,6 +276,11 @@ static struct train_position case_position(const struct case_save *how)
                                       .tokens = how->step * 12345678901,
                                       .epoch_end = how->epoch > 0,
                                       .evaluation_due = how->evaluation_due};
+    if (how->eval_loss != 0) {
+        position.scores = (struct eval_scores){.known = true, .values = {how->eval_loss, NAN, 0.25}};
+        position.stopping = (struct early_stop){.begun = true, .best = how->eval_loss - 1, .evaluations = how->step};
+        position.stopped_early = how->step % 2;
+    }
     return position;
 }
 
@@ -292,17 +298,18 @@ static enum status case_save_rank(const struct case_save *how, struct comm *comm
     struct checkpoint_save_cache *cache = how->cache;
     if (comm->rank == 0 && !cache)
         TRY(checkpoint_save_cache_new(how->tokenizer_dir, &cache, err));
-    struct checkpoint_writer writer = {.dir = case_dir,
-                                       .compression_level = how->level,
-                                       .keep_last = how->keep_last,
-                                       .table = &table,
-                                       .layout = &state.layout,
-                                       .comm = comm,
-                                       .host = "here",
-                                       .spec = spec,
-                                       .model = model,
-                                       .dtype = DTYPE_BF16,
-                                       .cache = cache};
+    struct checkpoint_writer writer = {
+        .dir = case_dir,
+        .compression_level = how->level,
+        .keep = {.last = how->keep_last, .best = how->keep_best, .every_steps = how->keep_every_steps},
+        .table = &table,
+        .layout = &state.layout,
+        .comm = comm,
+        .host = "here",
+        .spec = spec,
+        .model = model,
+        .dtype = DTYPE_BF16,
+        .cache = cache};
     struct train_position position = case_position(how);
     enum status status = checkpoint_save(&writer, &position, case_slices(&state), name, bytes, err);
     if (!how->cache)

@@ -366,6 +366,70 @@ static void test_keep_last(void **unused)
     assert_int_equal(case_count("step-") + case_count("epoch-"), 1);
 }
 
+/* Where the link `best` points; "": nowhere. */
+static const char *best_link(void)
+{
+    static char name[64];
+    char path[FS_PATH_MAX];
+    case_path(path, "best");
+    ssize_t n = readlink(path, name, sizeof name - 1);
+    name[n > 0 ? n : 0] = '\0';
+    return name;
+}
+
+static void test_keep_best(void **unused)
+{
+    (void)unused;
+    char path[FS_PATH_MAX];
+    const double losses[] = {0, 5, 4, NAN, 0, 4, 4.5, 3, 6, 7}; /* of steps 1 to 9; of step 4 there is none */
+    for (int i = 1; i <= 9; i++) {
+        struct case_save how = {
+            .world = 1, .step = i, .keep_last = 1, .keep_best = 2, .keep_every_steps = 4, .eval_loss = losses[i]};
+        case_save_ok(&how, path);
+    }
+    assert_true(case_has("step-00000009") && case_has("step-00000008") && case_has("step-00000004"));
+    assert_true(case_has("step-00000007") && case_has("step-00000002")); /* 5 is as good as 2, but later */
+    assert_int_equal(case_count("step-"), 5);
+    assert_string_equal(best_link(), "step-00000007");
+    /* back at step 6: 7 is of another course */
+    struct case_save again = {.world = 1, .step = 6, .keep_last = 1, .keep_best = 2, .eval_loss = 4.2};
+    case_save_ok(&again, path);
+    assert_true(case_has("step-00000007.aside-1") && case_has("step-00000002") && case_has("step-00000006"));
+    assert_false(case_has("step-00000004"));
+    assert_string_equal(best_link(), "step-00000002");
+    struct case_save none = {.world = 1, .step = 10, .keep_last = 1, .eval_loss = 9};
+    case_save_ok(&none, path);
+    assert_false(case_has("step-00000002"));
+    assert_string_equal(best_link(), ""); /* it would point at nothing */
+}
+
+static void test_scores_are_read_back(void **unused)
+{
+    (void)unused;
+    char path[FS_PATH_MAX];
+    struct error err;
+    struct checkpoint *checkpoint;
+    for (int i = 1; i <= 3; i++) {
+        struct case_save how = {.world = 1, .step = i, .eval_loss = i == 3 ? NAN : 4 + 0.1 * i};
+        case_save_ok(&how, path);
+        assert_int_equal(checkpoint_open(path, true, &checkpoint, &err), STATUS_OK);
+        const struct train_position *position = &checkpoint->position;
+        assert_true(position->scores.known && isnan(position->scores.values[EVAL_METRIC_ACCURACY]));
+        assert_true(i == 3 ? isnan(position->scores.values[0]) : position->scores.values[0] == how.eval_loss);
+        assert_true(position->scores.values[EVAL_METRIC_F1] == 0.25 && position->stopped_early == (i % 2 == 1));
+        assert_true(position->stopping.begun && position->stopping.evaluations == i);
+        checkpoint_close(checkpoint);
+    }
+    assert_int_equal(checkpoint_open_best(case_dir, true, &checkpoint, &err), STATUS_OK);
+    assert_int_equal(checkpoint->position.step, 1);
+    checkpoint_close(checkpoint);
+    assert_int_equal(checkpoint_open_best(path, true, &checkpoint, &err), STATUS_USAGE);
+    assert_non_null(strstr(err.text, "name the run folder"));
+    damage("step-00000001/rank-00000.zst");
+    assert_int_equal(checkpoint_open_best(case_dir, true, &checkpoint, &err), STATUS_CHECKPOINT);
+    assert_non_null(strstr(err.text, "step-00000001"));
+}
+
 static void test_names_in_the_way(void **unused)
 {
     (void)unused;
@@ -848,6 +912,8 @@ int main(void)
         TEST(test_newest_valid_one),
         TEST(test_what_is_no_checkpoint),
         TEST(test_keep_last),
+        TEST(test_keep_best),
+        TEST(test_scores_are_read_back),
         TEST(test_names_of_users),
         TEST(test_a_save_opens_no_older_checkpoint),
         TEST(test_tokenizer_files_are_kept_from_the_start),
