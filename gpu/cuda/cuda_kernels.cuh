@@ -81,9 +81,28 @@ template <int N, typename T> __device__ __forceinline__ struct pack<T, N> load_p
     return *reinterpret_cast<const pack<T, N> *>(from);
 }
 
+template <int N, typename T>
+__device__ __forceinline__ void store_pack(T *to, const struct pack<T, N> &from)
+{
+    *reinterpret_cast<pack<T, N> *>(to) = from;
+}
+
+/* A vector that is used again later is held in its 16 bytes from here on: without this the compiler may hold each
+ * element in a register, or converted ones. */
+template <int N, typename T> __device__ __forceinline__ void keep_packed(struct pack<T, N> *vector)
+{
+#ifdef __CUDA_ARCH__
+    if constexpr (sizeof *vector == 16) {
+        uint4 *words = reinterpret_cast<uint4 *>(vector);
+        asm volatile("" : "+r"(words->x), "+r"(words->y), "+r"(words->z), "+r"(words->w));
+    }
+#else
+    (void)vector;
+#endif
+}
+
 /* Elements of one access where N elements are accessed in several. */
-template <typename T, int N>
-constexpr int ACCESS = N < VECTOR<T> ? N : VECTOR<T>;
+template <typename T, int N> constexpr int ACCESS = N < VECTOR<T> ? N : VECTOR<T>;
 
 /* N elements, `from` aligned to min(16 bytes, N elements) */
 template <int N, typename T> __device__ __forceinline__ void load(const T *from, float (&to)[N])
@@ -107,7 +126,7 @@ template <int N, typename T> __device__ __forceinline__ void store(T *to, const 
 #pragma unroll
         for (int j = 0; j < P; j++)
             from_float(from[i + j], &part.at[j]);
-        *reinterpret_cast<pack<T, P> *>(to + i) = part;
+        store_pack(to + i, part);
     }
 }
 

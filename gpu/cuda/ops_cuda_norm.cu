@@ -21,6 +21,7 @@ enum {
     MANY_ROWS = 256,   /* threads of a block of several rows */
     FWD_HELD = 4,      /* vectors of a row that a thread holds */
     BWD_HELD = 2,
+    FWD_RESIDENT = 1024, /* threads that a multiprocessor has room for: 64 registers each */
     MAX_PARTS = CUDA_NORM_PARTS,
     SUM_GROUPS = 16, /* of parts, summed side by side */
 };
@@ -85,24 +86,20 @@ template <int N> __device__ __forceinline__ void sum_over_row(float (&x)[N], flo
 
 /* ---- forward ------------------------------------------------------------- */
 
-/* held = V elements of x from `at` on; with delta, x + delta_scale · delta, which is stored: the norm sees the rounded
- * values. */
+/* x = x + scale · delta, rounded to T. */
 template <typename T, int V>
-__device__ __forceinline__ void read_with_delta(float (&held)[V], const struct norm_fwd_args &a, int64_t at)
+__device__ __forceinline__ void add_delta(pack<T, V> *x, const pack<T, V> &delta, float scale)
 {
-    load(static_cast<const T *>(a.x) + at, held);
-    if (a.delta) {
-        float d[V];
-        load(static_cast<const T *>(a.delta) + at, d);
 #pragma unroll
-        for (int v = 0; v < V; v++)
-            held[v] = to_float(rounded<T>(fmaf(d[v], a.delta_scale, held[v])));
-        store(static_cast<T *>(a.x_out) + at, held);
-    }
+    for (int v = 0; v < V; v++)
+        x->at[v] = rounded<T>(fmaf(to_float(delta.at[v]), scale, to_float(x->at[v])));
 }
 
+/* A row is read once if it is whole, and held in T: with delta the norm sees the rounded sum, which T holds exactly.
+ * All reads of a row are under way before the first sum is stored. Registers for FWD_RESIDENT threads of a
+ * multiprocessor. */
 template <typename T, int V, bool WHOLE>
-__global__ void __launch_bounds__(MAX_THREADS, 1)
+__global__ void __launch_bounds__(MAX_THREADS, FWD_RESIDENT / MAX_THREADS)
     norm_fwd_kernel(struct norm_fwd_args a, int rows, struct row_layout layout_x, struct row_layout layout_y)
 {
     SHARED(float, slots, [2][1][MAX_WARPS]);
@@ -114,29 +111,51 @@ __global__ void __launch_bounds__(MAX_THREADS, 1)
          first += static_cast<int>(gridDim.x * blockDim.y)) {
         const int row = first + static_cast<int>(threadIdx.y), mine = row < rows ? vectors : 0;
         const int64_t at_x = row_offset(layout_x, row, C), at_y = row_offset(layout_y, row, C);
-        const T *x = static_cast<const T *>(a.x) + at_x;
-        T *y = static_cast<T *>(a.y) + at_y;
-        float held[FWD_HELD][V], sum[1] = {0}, mean = 0;
+        const T *x = static_cast<const T *>(a.x) + at_x, *delta = static_cast<const T *>(a.delta) + at_x;
+        T *x_out = static_cast<T *>(a.x_out) + at_x, *y = static_cast<T *>(a.y) + at_y;
+        pack<T, V> held[FWD_HELD], held_delta[FWD_HELD];
+        float sum[1] = {0}, mean = 0;
 
+        auto read = [&](int k, int j) {
+            held[k] = load_pack<V>(x + j * V);
+            keep_packed(&held[k]);
+            if (a.delta) {
+                held_delta[k] = load_pack<V>(delta + j * V);
+                keep_packed(&held_delta[k]);
+            }
+        };
+        if (WHOLE)
+            each_vector<FWD_HELD, WHOLE>(mine, read);
         each_vector<FWD_HELD, WHOLE>(mine, [&](int k, int j) {
-            read_with_delta<T>(held[k], a, at_x + j * V);
+            if (!WHOLE)
+                read(k, j);
+            if (a.delta) {
+                add_delta(&held[k], held_delta[k], a.delta_scale);
+                keep_packed(&held[k]);
+                store_pack(x_out + j * V, held[k]);
+            }
 #pragma unroll
-            for (int v = 0; v < V; v++)
-                sum[0] = layer ? sum[0] + held[k][v] : fmaf(held[k][v], held[k][v], sum[0]);
+            for (int v = 0; v < V; v++) {
+                const float z = to_float(held[k].at[v]);
+                sum[0] = layer ? sum[0] + z : fmaf(z, z, sum[0]);
+            }
         });
         sum_over_row(sum, slots, &turn);
         if (a.delta)
-            x = static_cast<const T *>(a.x_out) + at_x;
+            x = x_out;
 
         if (layer) {
             mean = sum[0] / static_cast<float>(C);
             sum[0] = 0;
             each_vector<FWD_HELD, WHOLE>(mine, [&](int k, int j) {
                 if (!WHOLE)
-                    load(x + j * V, held[k]);
+                    held[k] = load_pack<V>(x + j * V);
+                keep_packed(&held[k]);
 #pragma unroll
-                for (int v = 0; v < V; v++)
-                    sum[0] = fmaf(held[k][v] - mean, held[k][v] - mean, sum[0]);
+                for (int v = 0; v < V; v++) {
+                    const float z = to_float(held[k].at[v]) - mean;
+                    sum[0] = fmaf(z, z, sum[0]);
+                }
             });
             sum_over_row(sum, slots, &turn);
         }
@@ -150,13 +169,14 @@ __global__ void __launch_bounds__(MAX_THREADS, 1)
         each_vector<FWD_HELD, WHOLE>(mine, [&](int k, int j) {
             float w[V], b[V] = {0};
             if (!WHOLE)
-                load(x + j * V, held[k]);
+                held[k] = load_pack<V>(x + j * V);
+            keep_packed(&held[k]);
             load(weight + j * V, w);
             if (bias)
                 load(bias + j * V, b);
 #pragma unroll
             for (int v = 0; v < V; v++)
-                w[v] = fmaf((held[k][v] - mean) * rstd, w[v] + a.weight_offset, b[v]);
+                w[v] = fmaf((to_float(held[k].at[v]) - mean) * rstd, w[v] + a.weight_offset, b[v]);
             store(y + j * V, w);
         });
     }
@@ -176,7 +196,8 @@ void norm_fwd_launch(struct stream *stream, const struct norm_fwd_args *a, struc
 {
     int64_t rows = a->M * layout_x.heads;
     dim3 block = block_of(a->C / V, FWD_HELD);
-    unsigned grid = grid_of(stream, ceil_div(rows, block.y), 2048 / static_cast<int>(block.x * block.y));
+    /* as many blocks as run at a time, so that none waits for others to end */
+    unsigned grid = grid_of(stream, ceil_div(rows, block.y), FWD_RESIDENT / static_cast<int>(block.x * block.y));
     bool whole = a->C / V <= static_cast<int64_t>(block.x) * FWD_HELD;
     LAUNCH(stream, "norm_fwd", (whole ? norm_fwd_kernel<T, V, true> : norm_fwd_kernel<T, V, false>), grid, block, *a,
            static_cast<int>(rows), layout_x, layout_y);

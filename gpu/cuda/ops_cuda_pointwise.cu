@@ -12,42 +12,67 @@ enum { THREADS = 256, BLOCKS_PER_SM = 8 };
 
 /* ---- RoPE ---------------------------------------------------------------- */
 
-/* A block works on one token at a time: threads along x walk over the vectors of the half of what is turned, along y
- * over heads. V elements of the low half are rotated with those of the high half; sines and cosines serve all heads of
- * the token. */
-template <typename T, int V> __global__ void __launch_bounds__(THREADS, 1) rope_kernel(struct rope_args a)
+enum { ROPE_PER_SM = 4 }; /* blocks that a multiprocessor has room for: 64 registers a thread */
+
+/* A block works on blockDim.z tokens at a time: threads along x walk over the vectors of the half of what is turned,
+ * along y over heads. V elements of the low half are rotated with those of the high half; a thread loads its sines and
+ * cosines once for all its heads, and a head before it has stored the one before it. */
+template <typename T, int V> __global__ void __launch_bounds__(THREADS, ROPE_PER_SM) rope_kernel(struct rope_args a)
 {
     const int D = static_cast<int>(a.D), half = static_cast<int>(a.R) / 2, heads = static_cast<int>(a.heads);
-    for (int64_t i = blockIdx.x; i < a.M; i += gridDim.x) {
-        const int64_t angles = static_cast<int64_t>(a.positions[i]) * half;
+    const int tokens = static_cast<int>(gridDim.x * blockDim.z), step = static_cast<int>(blockDim.y);
+    for (int64_t i = blockIdx.x * blockDim.z + threadIdx.z; i < a.M; i += tokens) {
         for (int j = static_cast<int>(threadIdx.x) * V; j < half; j += static_cast<int>(blockDim.x) * V) {
+            int h = static_cast<int>(threadIdx.y); /* below heads */
+            T *at = static_cast<T *>(a.x) + i * a.ld + static_cast<int64_t>(h) * D + j;
+            pack<T, V> low = load_pack<V>(at), high = load_pack<V>(at + half), next_low, next_high;
+            const int64_t angles = static_cast<int64_t>(a.positions[i]) * half + j;
             float c[V], s[V];
-            load(a.cos_table + angles + j, c);
-            load(a.sin_table + angles + j, s);
-            for (int h = static_cast<int>(threadIdx.y); h < heads; h += static_cast<int>(blockDim.y)) {
-                T *at = static_cast<T *>(a.x) + i * a.ld + static_cast<int64_t>(h) * D + j;
-                float low[V], high[V];
-                load(at, low);
-                load(at + half, high);
+            load(a.cos_table + angles, c);
+            load(a.sin_table + angles, s);
+            for (; h < heads; h += step, at += static_cast<int64_t>(step) * D) {
+                if (h + step < heads) {
+                    next_low = load_pack<V>(at + static_cast<int64_t>(step) * D);
+                    next_high = load_pack<V>(at + static_cast<int64_t>(step) * D + half);
+                }
 #pragma unroll
                 for (int v = 0; v < V; v++) {
-                    float sine = a.inverse ? -s[v] : s[v], x = low[v], y = high[v];
-                    low[v] = fmaf(x, c[v], -y * sine);
-                    high[v] = fmaf(y, c[v], x * sine);
+                    const float sine = a.inverse ? -s[v] : s[v], x = to_float(low.at[v]), y = to_float(high.at[v]);
+                    from_float(fmaf(x, c[v], -y * sine), &low.at[v]);
+                    from_float(fmaf(y, c[v], x * sine), &high.at[v]);
                 }
-                store(at, low);
-                store(at + half, high);
+                store_pack(at, low);
+                store_pack(at + half, high);
+                low = next_low;
+                high = next_high;
             }
         }
     }
+}
+
+/* Heads that threads of a token turn side by side: of three to five passes over the heads those whose last one is
+ * fullest, the most of them where they are alike. */
+int64_t heads_of_a_pass(int64_t heads)
+{
+    int64_t best = ceil_div(heads, 5), passes = 5;
+    for (int64_t fewer = 4; fewer >= 3; fewer--) {
+        const int64_t wide = ceil_div(heads, fewer);
+        if (wide * fewer < best * passes) {
+            best = wide;
+            passes = fewer;
+        }
+    }
+    return best;
 }
 
 template <typename T, int V> void rope_launch(struct stream *stream, const struct rope_args *a)
 {
     unsigned x = threads_for(a->R / 2 / V);
     x = x < THREADS ? x : static_cast<unsigned>(THREADS);
-    unsigned y = a->heads < THREADS / x ? static_cast<unsigned>(a->heads) : THREADS / x;
-    LAUNCH(stream, "rope", (rope_kernel<T, V>), grid_of(stream, a->M, 32), dim3(x, y), *a);
+    unsigned y = static_cast<unsigned>(heads_of_a_pass(a->heads));
+    y = y < THREADS / x ? y : THREADS / x;
+    const dim3 block(x, y, THREADS / (x * y) < 64 ? THREADS / (x * y) : 64);
+    LAUNCH(stream, "rope", (rope_kernel<T, V>), grid_of(stream, ceil_div(a->M, block.z), ROPE_PER_SM), block, *a);
 }
 
 template <typename T> void rope(struct stream *stream, const struct rope_args *a)
