@@ -47,6 +47,9 @@ struct plan_case {
 static const struct plan_case cases[] = {
     {DTYPE_BF16, 8, 1024, 12, 12, 64, 0, false},    /* GPT-2 */
     {DTYPE_F16, 8, 1024, 12, 12, 64, 0, false},     /* the same */
+    {DTYPE_BF16, 16, 1024, 25, 25, 64, 0, false},   /* GPT-2 1558M */
+    {DTYPE_BF16, 32, 1024, 14, 2, 64, 0, false},    /* Qwen2.5 0.5B */
+    {DTYPE_BF16, 1, 8192, 32, 8, 128, 0, false},    /* Llama 8B */
     {DTYPE_BF16, 2, 4096, 32, 8, 128, 0, false},    /* Llama 8B */
     {DTYPE_BF16, 2, 4096, 32, 8, 128, 1024, false}, /* Mistral's window */
     {DTYPE_BF16, 1, 1024, 16, 16, 160, 0, false},   /* wide heads */

@@ -160,3 +160,18 @@ def test_plans_of_the_real_library():
         pytest.skip(f"no {missing} of cuDNN on this machine: {output.strip()}")
     assert output.count("H200 forward") == output.count("H200 backward") >= 9, output
     assert output.rstrip().endswith("as it should be"), output
+    check_workspaces(output)
+
+
+def check_workspaces(output):
+    """Forward needs none; backward, whose bits repeat, at most a 16-bit T x T for each head and dk, dv for each query head:
+    what the plan of a run without a GPU counts (gpu/cuda_reserve.c) and pieces of the batch divide."""
+    row = re.compile(r"H200 (\w+) +\w+, (\d+) x (\d+) tokens, (\d+) heads of (\d+), \d+ of keys, window \d+: engine \d+, ([\d.]+) MiB of workspace")
+    rows = [(found[0], *map(int, found[1:5]), float(found[5])) for found in row.findall(output)]
+    models = {(16, 1024, 25, 64), (32, 1024, 14, 64), (1, 8192, 32, 128), (8, 1024, 12, 64)}
+    for way in ("forward", "backward"):
+        assert models <= {found[1:5] for found in rows if found[0] == way}, output
+    for way, batch, length, heads, width, mib in rows:
+        padded = -(-length // 128) * 128
+        most = 0 if way == "forward" else 2 * batch * heads * padded * (padded + 2 * width)
+        assert mib <= most / 2**20 + 0.1, (way, batch, length, heads, width, mib)

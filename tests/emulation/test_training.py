@@ -18,12 +18,16 @@ CASES = sorted(name for name in os.listdir(os.path.join(ROOT, "tests", "golden")
 FEW = [] if os.environ.get("ZTRAIN_TEST_WHOLE") else ["--steps", "4"]
 
 
-def run(command, **environment):
+def finish(command, **environment):
     environment.setdefault("ZTRAIN_GEMM_CACHE", os.path.join(ROOT, "build", "emulation", "gemm-cache"))
     result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=900,
                             env={**os.environ, **environment})
     assert result.returncode == 0, result.stdout[-2000:] + result.stderr[-4000:]
-    return result.stdout
+    return result
+
+
+def run(command, **environment):
+    return finish(command, **environment).stdout
 
 
 def golden(case, *arguments, ztrain=ZTRAIN, **environment):

@@ -126,3 +126,30 @@ def test_stage_2_takes_what_deepspeed_estimates_or_less(folder, offload, nodes, 
     else:
         # DeepSpeed's bf16 gradients are whole on each rank; ztrain's are divided as they are reduced
         assert device == pytest.approx(gpu - 2 * params, rel=1e-3) and host == 0
+
+
+GPT2_1558M = {"model_type": "gpt2", "vocab_size": 50257, "n_positions": 1024, "n_embd": 1600, "n_layer": 48, "n_head": 25}
+LLAMA_8B = {"model_type": "llama", "hidden_size": 4096, "intermediate_size": 14336, "num_attention_heads": 32,
+            "num_key_value_heads": 8, "num_hidden_layers": 32, "vocab_size": 128256, "rms_norm_eps": 1e-5,
+            "max_position_embeddings": 8192, "rope_theta": 5e5, "tie_word_embeddings": False}
+# model, sequence length, micro batch, ranks, stage, percent of 80 GB at most, a micro batch that is too large
+FITS = {
+    "GPT-2 1558M": (GPT2_1558M, 1024, 16, 1, 0, 90, 24),
+    "Llama 8B": (LLAMA_8B, 8192, 1, 8, 3, 90, 3),
+}
+
+
+@pytest.mark.parametrize("name", FITS)
+def test_the_models_of_the_estimates_fit_into_80_gb(folder, name):
+    """Without recomputation and offload, with the reserve; the steps are those of docs/performance.md."""
+    model, length, micro, ranks, stage, most, too_large = FITS[name]
+
+    def planned(batch):
+        spec = folder.spec({"model": {"config": model}, "data": {"seq_length": length}, "bf16": {"enabled": True},
+                            "train_batch_size": 2 * batch * ranks, "train_micro_batch_size_per_gpu": batch,
+                            "zero_optimization": {"stage": stage}, "train": {"device": "cuda"}}, "fits")
+        return share(folder.ztrain("plan", "--config", spec, "--world", ranks, "--device", "h100").out)
+
+    plain, whole, cap = planned(micro)
+    assert "79.6 GiB of NVIDIA H100" in cap and plain < whole <= most
+    assert planned(too_large)[0] > 100

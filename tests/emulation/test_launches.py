@@ -1,0 +1,36 @@
+"""What a micro-batch launches on the emulated GPU: a kernel more for each block costs every step of a small model time."""
+import re
+
+import pytest
+
+from test_training import ZTRAIN, finish
+
+# Golden case: kernels and products (cublasLt's and cuDNN's) of a micro-batch, at most. Each has two blocks.
+MOST = {"gpt2": (42, 27), "llama": (37, 27)}
+
+
+def launched(folder, case, *settings):
+    """(kernels, products) that one more micro-batch of a step launches."""
+    counts = []
+    for micro_batches in (1, 2):
+        command = [ZTRAIN, "--config", f"tests/golden/{case}/run.yaml"]
+        for setting in ("train.device=cuda", f"run.dir={folder}", f"run.name={case}-{micro_batches}", "bf16.enabled=true",
+                        "train.max_steps=1", "train.cuda_graphs=false", "train.eval_interval_steps=0", "train_micro_batch_size_per_gpu=1",
+                        f"gradient_accumulation_steps={micro_batches}", f"train_batch_size={micro_batches}", *settings):
+            command += ["--set", setting]
+        said = finish(command, ZTRAIN_EMULATION_STATS="1", ZTRAIN_GEMM_CACHE="").stderr
+        kernels, products = re.search(r"emulation: (\d+) kernels, \d+ copies and fills, (\d+) products", said).groups()
+        counts.append((int(kernels), int(products)))
+    return tuple(b - a for a, b in zip(*counts))
+
+
+@pytest.mark.parametrize("case", MOST)
+def test_launches_of_a_micro_batch(tmp_path, case):
+    kernels, products = launched(tmp_path, case)
+    assert 0 < kernels <= MOST[case][0] and 0 < products <= MOST[case][1], (kernels, products)
+
+
+def test_a_step_that_launches_more_is_found(tmp_path):
+    """Norms that are computed again are launches that the limit does not have."""
+    kernels, _ = launched(tmp_path, "llama", "activation_checkpointing.policy=norms")
+    assert kernels > MOST["llama"][0]
