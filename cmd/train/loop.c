@@ -285,6 +285,22 @@ static enum status judge_evaluation(struct run *run, struct due *due, struct err
     return STATUS_OK;
 }
 
+/* Logs the time of each operation (--profile). It comes before the run's last checkpoint, which may take long. */
+static void report_profile(const struct run *run)
+{
+    struct op_profile rows[OPS_COUNT];
+    int n = ops_profile_read(run->trainer.device, rows, OPS_COUNT);
+    double total = 0;
+    for (int i = 0; i < n; i++)
+        total += rows[i].seconds;
+    log_info("%-18s %10s %10s %7s %12s %10s", "op", "calls", "seconds", "share", "GFLOP/s", "GB/s");
+    for (int i = 0; i < n; i++)
+        log_info("%-18s %10" PRId64 " %10.4f %6.1f%% %12.1f %10.2f", rows[i].name, rows[i].calls, rows[i].seconds,
+                 total > 0 ? 100 * rows[i].seconds / total : 0,
+                 rows[i].seconds > 0 ? rows[i].flops / rows[i].seconds / 1e9 : 0,
+                 rows[i].seconds > 0 ? rows[i].bytes / rows[i].seconds / 1e9 : 0);
+}
+
 /* Evaluation, the epoch's end, the checkpoint, in this order: a checkpoint records that the others are done. */
 static enum status between_steps(struct run *run, struct due *due, struct error *err)
 {
@@ -301,6 +317,8 @@ static enum status between_steps(struct run *run, struct due *due, struct error 
     else if (due->run_end || run->stop)
         TRY(report_epoch_part(run, err));
     position->epoch_end = due->epoch_end;
+    if (due->run_end && run->trainer.profile)
+        report_profile(run);
     if (due->checkpoint || run->stop)
         TRY(save_checkpoint(run, due->run_end, err));
     if (due->epoch_end)

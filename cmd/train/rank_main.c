@@ -51,27 +51,9 @@ static void report_volume(struct run *run)
                  moved->network_sent, moved->theory_sent, moved->network_received, moved->theory_received);
 }
 
-/* Logs the time of each operation (--profile). */
-static void report_profile(struct run *run)
-{
-    struct op_profile rows[OPS_COUNT];
-    int n = ops_profile_read(run->trainer.device, rows, OPS_COUNT);
-    double total = 0;
-    for (int i = 0; i < n; i++)
-        total += rows[i].seconds;
-    log_info("%-18s %10s %10s %7s %12s %10s", "op", "calls", "seconds", "share", "GFLOP/s", "GB/s");
-    for (int i = 0; i < n; i++)
-        log_info("%-18s %10" PRId64 " %10.4f %6.1f%% %12.1f %10.2f", rows[i].name, rows[i].calls, rows[i].seconds,
-                 total > 0 ? 100 * rows[i].seconds / total : 0,
-                 rows[i].seconds > 0 ? rows[i].flops / rows[i].seconds / 1e9 : 0,
-                 rows[i].seconds > 0 ? rows[i].bytes / rows[i].seconds / 1e9 : 0);
-}
-
-static void report_finish(struct run *run, bool profile)
+static void report_finish(struct run *run)
 {
     report_volume(run);
-    if (profile)
-        report_profile(run);
     if (run->boot->rank == 0)
         summary_log(run->folder.metrics, run->folder.checkpoints, seconds_now() - run->started_at);
     log_info("finished: %" PRId64 " step%s, %" PRId64 " tokens; run folder %s", run->position.step,
@@ -165,7 +147,7 @@ static enum status train_together(struct run *run, bool profile, struct error *e
     close_metrics(run);
     TRY(comm_barrier(run->comm, err)); /* no rank is done before all are */
     if (status == STATUS_OK)
-        report_finish(run, profile);
+        report_finish(run);
     return status;
 }
 

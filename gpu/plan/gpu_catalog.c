@@ -36,7 +36,7 @@ enum status gpu_catalog_find(const char *option, struct gpu_model *model, struct
 {
     char names[256] = "";
     for (size_t i = 0; i < COUNT_OF(models); i++) {
-        if (strcasecmp(option, models[i].option) == 0) {
+        if (strcasecmp(option, models[i].option) == 0 || strcasecmp(option, models[i].name) == 0) {
             *model = (struct gpu_model){.option = models[i].option,
                                         .name = models[i].name,
                                         .memory_gib = models[i].memory_gib,

@@ -23,7 +23,8 @@ struct gpu_model {
 /* The GPU of a plan that names none: "h100". */
 extern const char gpu_catalog_usual[];
 
-/* Fills *model with the GPU that --device names, e.g. "h100", in any case. STATUS_USAGE lists the names. */
+/* Fills *model with the GPU that --device names, e.g. "h100" or, as its driver has it, "NVIDIA H100 80GB HBM3", in any
+ * case. STATUS_USAGE lists the names. */
 enum status gpu_catalog_find(const char *option, struct gpu_model *model, struct error *err);
 
 #endif

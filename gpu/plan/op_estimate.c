@@ -39,9 +39,9 @@ static const double fast_bytes = 0.85;                        /* of the bandwidt
 static const double gap_seconds = 1.5e-6;
 
 /* Shares of the memory's bandwidth. Two of them are those of kernels that were changed for it, estimated, not measured:
- * norm_fwd, 64 registers a thread, launches as many blocks as run at a time (before, 78 registers left 3 of the 8 blocks
- * a multiprocessor that it launched running, 2.67 waves in the time of three); RoPE has no pass over the heads that is
- * mostly idle, and 32 more bytes a thread on their way. */
+ * norm_fwd, 64 registers a thread, launches as many blocks as run at a time (before, 78 registers left 3 of the 8
+ * blocks a multiprocessor that it launched running, 2.67 waves in the time of three); RoPE has no pass over the heads
+ * that is mostly idle, and 32 more bytes a thread on their way. */
 static const double share_norm_fwd = 0.79, share_norm_bwd = 0.563, share_head_norm = 0.6, share_rope = 0.746,
                     share_pointwise = 0.805, share_loss = 0.626, share_embedding = 0.45, share_optimizer = 0.746,
                     share_columns = 0.626;
