@@ -28,7 +28,13 @@ static const struct option_row {
     {"local-gpus", "N", OPTION_COUNT, IN_BOTH, offsetof(struct options, local_gpus),
      "start and supervise N ranks on this machine (on the CPU device: N processes that share the cores)"},
     {"resume", "DIR", OPTION_STRING, IN_TRAINING, offsetof(struct options, resume),
-     "continue from a checkpoint, or from the newest valid one of a run folder"},
+     "continue from a checkpoint, or from the newest valid one of a run folder; auto: from the newest of this run's "
+     "own "
+     "folder, or from the beginning if it holds none"},
+    {"max-restarts", "K", OPTION_COUNT, IN_TRAINING, offsetof(struct options, max_restarts),
+     "with --local-gpus: start the ranks again, up to K times, when one was killed or its device failed, unless the "
+     "last "
+     "restart has gained no step"},
     {"set", "KEY=VALUE", OPTION_LIST, IN_BOTH, offsetof(struct options, set),
      "override a key of the run spec, e.g. train.max_steps=30 (repeatable; VALUE is YAML)"},
     {"deepspeed", "FILE", OPTION_STRING, IN_BOTH, offsetof(struct options, deepspeed),
@@ -259,6 +265,7 @@ void options_help(FILE *out)
           "  ztrain --config run.yaml                    train on one rank\n"
           "  ztrain --config run.yaml --local-gpus 2     train on two ranks of this machine\n"
           "  ztrain --config run.yaml --resume DIR       continue from a checkpoint or a run folder\n"
+          "  ztrain --config run.yaml --resume auto      start, or continue if there is a checkpoint\n"
           "  ztrain plan --config run.yaml [--world N]   print the bytes per rank, by kind\n"
           "  ztrain plan --speed --config run.yaml [--device h100] [--world N]\n"
           "                                              estimate a step's time by kind of op, MFU and overheads\n"

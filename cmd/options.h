@@ -14,12 +14,13 @@ struct options {
     bool plan;                        /* of `ztrain plan`, not of training */
     const char *config;               /* --config FILE */
     const char *deepspeed;            /* --deepspeed FILE, or NULL */
-    const char *resume;               /* --resume DIR, or NULL */
+    const char *resume;               /* --resume DIR or "auto", or NULL */
     const char *set[OPTIONS_MAX_SET]; /* --set KEY=VALUE */
     int num_set;
-    int local_gpus;  /* --local-gpus N; 0: not given */
-    int world;       /* plan --world N; 0: not given */
-    bool speed, fit; /* plan --speed, --fit */
+    int local_gpus;   /* --local-gpus N; 0: not given */
+    int max_restarts; /* --max-restarts K; 0: not given */
+    int world;        /* plan --world N; 0: not given */
+    bool speed, fit;  /* plan --speed, --fit */
     const char *device, *link,
         *assume;                      /* plan --speed and --fit: --device NAME, --link RATE, --assume WORDS; or NULL */
     const char *memory, *node_memory; /* plan --fit: --memory SIZE, --node-memory SIZE; or NULL */

@@ -11,6 +11,7 @@
 #include "cmd/plan.h"
 #include "cmd/train/early_error.h"
 #include "cmd/train/rank_main.h"
+#include "cmd/train/restart.h"
 #include "cmd/train/resume.h"
 #include "cmd/train/run_place.h"
 #include "cmd/train/stop_signal.h"
@@ -39,12 +40,24 @@ static enum status start_ranks(const struct options *options, char **argv, const
             "every rank reads the run spec, and '%s' is not a file that can be read again; hint: write it to "
             "a file",
             options->config);
-    TRY(supervise(options->local_gpus, argv, spec->comm.timeout_seconds, &exit_code, err));
-    if (exit_code != STATUS_OK) {
-        error_set(err, (enum status)exit_code, "the ranks have ended with exit code %d", exit_code);
+    struct run_place place;
+    struct restart last;
+    char cause[SUPERVISE_CAUSE_BYTES];
+    if (options->max_restarts) {
+        TRY(run_place_find(spec, options->resume, &place, err));
+        TRY(restart_check(options->resume, &place, err));
+        restart_read(&last);
+    }
+    enum status status = supervise(options->local_gpus, argv, spec->comm.timeout_seconds, &exit_code, cause, err);
+    if (status == STATUS_OK && exit_code != STATUS_OK) {
+        status = error_set(err, (enum status)exit_code, "the ranks have ended with exit code %d", exit_code);
         error_mark_printed(err);
     }
-    return (enum status)exit_code;
+    if (status != STATUS_OK && options->max_restarts) {
+        log_error_once(err);
+        restart_after(&last, options->max_restarts, status, *cause ? cause : err->text, &place, argv);
+    }
+    return status;
 }
 
 /* A hash of the input that has to be the same on all ranks. */
@@ -132,14 +145,16 @@ static enum status run_command(const struct options *options, char **argv, struc
     if (options->dry_run) {
         struct run_place place;
         TRY(print_place(spec, options->resume, &place, err));
-        if (options->resume)
-            TRY(resume_dry(options->resume, &place, spec, world, source, err));
+        const char *resume = run_place_resume(&place, options->resume);
+        if (resume)
+            TRY(resume_dry(resume, &place, spec, world, source, err));
         else
             TRY(spec_resolve_batch(spec, world, source, err));
         return plan_dry_run(spec, world, source, boot->cores, err);
     }
     if (!supervises) {
-        const struct rank_options rank = {.resume = options->resume, .profile = options->profile};
+        const struct rank_options rank = {
+            .resume = options->resume, .profile = options->profile, .restarts = options->max_restarts > 0};
         return rank_run(&rank, boot, spec, err);
     }
     if (!options->resume) /* a resumed run's batch also depends on its checkpoint */
@@ -157,6 +172,10 @@ static enum status check_options(const struct options *options, const struct boo
     if (options->local_gpus && boot->world > 1 && !bootstrap_is_local_rank())
         return error_set(err, STATUS_USAGE, "--local-gpus %d inside %s with %d ranks; hint: one of the two",
                          options->local_gpus, boot->source, boot->world);
+    if (options->max_restarts && !options->local_gpus)
+        return error_set(err, STATUS_USAGE,
+                         "--max-restarts needs --local-gpus N; hint: under Slurm, scripts/slurm/train.sbatch puts the "
+                         "job back into the queue");
     bool alone = boot->world == 1 && !options->local_gpus && !bootstrap_is_local_rank();
     return alone && !options->dry_run ? bootstrap_check_alone(err) : STATUS_OK;
 }

@@ -656,6 +656,15 @@ enum status metrics_checkpoint(struct metrics *metrics, const char *folder, int6
     return line_write(metrics, &line, err);
 }
 
+enum status metrics_restart(struct metrics *metrics, int number, int64_t step, int code, const char *cause,
+                            struct error *err)
+{
+    struct line line = {.used = 0};
+    line_add(&line, "{\"restart\":%d,\"step\":%" PRId64 ",\"exit_code\":%d,", number, step, code);
+    line_string(&line, "cause", cause);
+    return line_write(metrics, &line, err);
+}
+
 enum status metrics_resume(struct metrics *metrics, const char *folder, int64_t step, struct error *err)
 {
     struct line line = {.used = 0};

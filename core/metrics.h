@@ -93,6 +93,10 @@ enum status metrics_step(struct metrics *metrics, const struct step_metrics *m, 
 /* targets: how many the loss is the mean of. scores: of a classifier, whose targets are samples; else NULL. */
 enum status metrics_eval(struct metrics *metrics, int64_t step, int64_t epoch, double eval_loss, int64_t targets,
                          const struct class_scores *scores, struct error *err);
+/* The ranks were started again after a failure (--max-restarts): the number of this restart, the step from which it
+ * continues, the exit code and the cause of the failure. */
+enum status metrics_restart(struct metrics *metrics, int number, int64_t step, int code, const char *cause,
+                            struct error *err);
 /* The mean training loss of the steps of an epoch so far, where the run ends or stops inside it. */
 enum status metrics_epoch_part(struct metrics *metrics, int64_t epoch, int64_t step, double train_loss,
                                struct error *err);

@@ -40,6 +40,7 @@ static enum status find_folder(struct run *run, bool *there, struct error *err)
     TRY(comm_broadcast(run->comm, there, sizeof *there, 0, err));
     if (run->boot->rank == 0 && run->place.moved)
         log_info("the run folder was moved: the run continues in %s", run->place.path);
+    run->resume = run_place_resume(&run->place, run->resume);
     run_folder_init(&run->folder, &run->place);
     return STATUS_OK;
 }
@@ -220,6 +221,9 @@ static enum status open_files(struct run *run, const struct checkpoint *checkpoi
         TRY(commit_rewind(run, checkpoint, err));
     else
         TRY(metrics_open(run->folder.metrics, NULL, &run->metrics, err));
+    if (run->restart.number > 0)
+        TRY(metrics_restart(run->metrics, run->restart.number, run->position.step, run->restart.code,
+                            run->restart.cause, err));
     metrics_ask_owner(run->metrics, run_folder_still_ours, &run->folder);
     return STATUS_OK;
 }

@@ -176,6 +176,8 @@ enum status rank_run(const struct rank_options *options, struct bootstrap *boot,
                                .stuck_context = &run,
                                .interface = spec->comm.interface,
                                .reduce_within_node = spec->comm.reduce_within_node};
+    if (options->restarts)
+        restart_read(&run.restart);
     enum status status = comm_open(boot, &comm, &run.comm, err);
     if (status != STATUS_OK) {
         rank_end_unmet(boot, status, err);

@@ -12,8 +12,9 @@
 
 /* What the command line adds to the run spec. */
 struct rank_options {
-    const char *resume; /* --resume DIR (borrowed), or NULL */
+    const char *resume; /* --resume DIR (borrowed) or "auto", or NULL */
     bool profile;       /* --profile */
+    bool restarts;      /* --max-restarts: the supervisor may have started the ranks again */
 };
 
 /* Runs this process as a rank (or the only one) of a connected job. Leaves the job in order if all ranks end alike. The

@@ -74,6 +74,39 @@ static bool find_moved(const char *resume, const char *name, char path[FS_PATH_M
     return false;
 }
 
+/* Whether some checkpoint was not moved aside. */
+static bool holds_course(const char *checkpoints)
+{
+    struct checkpoint_list list;
+    if (checkpoint_list_init(&list, checkpoints, NULL) != STATUS_OK)
+        return true;
+    bool holds = list.count > 0;
+    checkpoint_list_release(&list);
+    return holds;
+}
+
+static bool is_auto(const char *resume)
+{
+    return resume && !strcmp(resume, RUN_PLACE_AUTO);
+}
+
+const char *run_place_resume(const struct run_place *place, const char *resume)
+{
+    if (place->start == RUN_NEW)
+        return NULL;
+    return is_auto(resume) ? place->path : resume;
+}
+
+/* --resume auto: by the checkpoints that the folder holds now. One that cannot be read counts, and is reported when it
+ * is opened. */
+static enum status choose_start(struct run_place *place, struct error *err)
+{
+    char checkpoints[FS_PATH_MAX];
+    TRY(fs_join(checkpoints, place->path, "checkpoints", STATUS_USAGE, err));
+    place->start = checkpoint_any(checkpoints) && holds_course(checkpoints) ? RUN_RESUMED : RUN_NEW;
+    return STATUS_OK;
+}
+
 enum status run_place_find(const struct run_spec *spec, const char *resume, struct run_place *place, struct error *err)
 {
     struct real_place real;
@@ -83,6 +116,8 @@ enum status run_place_find(const struct run_spec *spec, const char *resume, stru
     if (n < 0 || (size_t)n >= sizeof place->path)
         return error_set(err, STATUS_USAGE, "run.dir and run.name: the path is longer than %zu bytes",
                          sizeof place->path - 1);
+    if (is_auto(resume))
+        return choose_start(place, err);
     place->start = resume ? RUN_RESUMED : RUN_NEW;
     if (!resume || !find_real_place(resume, &real) || belongs_to(&real, place->path))
         return STATUS_OK; /* opening it will report that it does not exist */
@@ -95,17 +130,6 @@ enum status run_place_find(const struct run_spec *spec, const char *resume, stru
     if (n < 0 || (size_t)n >= sizeof place->path)
         return error_set(err, STATUS_USAGE, "--resume: the path is longer than %zu bytes", sizeof place->path - 1);
     return STATUS_OK;
-}
-
-/* Whether some checkpoint was not moved aside. */
-static bool holds_course(const char *checkpoints)
-{
-    struct checkpoint_list list;
-    if (checkpoint_list_init(&list, checkpoints, NULL) != STATUS_OK)
-        return true;
-    bool holds = list.count > 0;
-    checkpoint_list_release(&list);
-    return holds;
 }
 
 enum status run_place_check(const struct run_place *place, struct error *err)

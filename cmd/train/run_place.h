@@ -20,11 +20,17 @@ struct run_place {
     bool moved; /* not <run.dir>/<run.name>: --resume names a run folder that was moved */
 };
 
+/* --resume RUN_PLACE_AUTO: from the newest checkpoint of the run's folder, or from the beginning if it holds none. */
+#define RUN_PLACE_AUTO "auto"
+
 /* Decides on the folder. It is <run.dir>/<run.name>, with one exception: if that does not exist and `resume` (--resume
  * DIR; NULL: not given) lies in a run folder whose run.yaml has the same run.name, that folder has been moved, and the
  * run continues in it. Links are followed: `resume` belongs to the folder that it really lies in. STATUS_USAGE: the
  * path is too long, or run_place_check(). */
 enum status run_place_find(const struct run_spec *spec, const char *resume, struct run_place *place, struct error *err);
+
+/* The folder or checkpoint to resume from, once the place is known; NULL: the run begins. */
+const char *run_place_resume(const struct run_place *place, const char *resume);
 
 /* STATUS_USAGE if the folder holds checkpoints that the run would overwrite: it does not continue from any of them. */
 enum status run_place_check(const struct run_place *place, struct error *err);

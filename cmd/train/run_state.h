@@ -10,6 +10,7 @@
 #include "ckpt/checkpoint_save_cache.h"
 #include "cmd/train/console.h"
 #include "cmd/train/deadline.h"
+#include "cmd/train/restart.h"
 #include "cmd/train/run_folder.h"
 #include "cmd/train/run_place.h"
 #include "cmd/train/stepper.h"
@@ -38,7 +39,8 @@ struct vote {
 
 struct run {
     /* Given. */
-    const char *resume;     /* --resume DIR (borrowed), or NULL */
+    const char *resume;     /* --resume DIR (borrowed), or NULL; never "auto" once the run folder is found */
+    struct restart restart; /* the failure after which a supervisor has started the ranks again; number 0: none */
     struct run_spec *spec;  /* borrowed */
     struct bootstrap *boot; /* borrowed */
     struct comm *comm;      /* owned by rank_main.c */

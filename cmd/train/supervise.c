@@ -401,11 +401,22 @@ static void job_close(struct job *job)
         close(job->signals);
 }
 
-enum status supervise(int ranks, char **argv, double timeout_seconds, int *exit_code, struct error *err)
+/* The text of the failure that ended the job; "": it has not failed. */
+static void copy_cause(const struct job *job, char cause[SUPERVISE_CAUSE_BYTES])
+{
+    const struct control_block *block = control_block(job->control);
+    *cause = '\0';
+    if (atomic_load(&block->failed) == 2)
+        snprintf(cause, SUPERVISE_CAUSE_BYTES, "%.*s", SUPERVISE_CAUSE_BYTES - 1, block->text);
+}
+
+enum status supervise(int ranks, char **argv, double timeout_seconds, int *exit_code, char cause[SUPERVISE_CAUSE_BYTES],
+                      struct error *err)
 {
     ASSERT(timeout_seconds > 0 && ranks >= 1 && ranks <= SUPERVISE_MAX_RANKS);
     TRY(bootstrap_check_launcher(err));
     struct job *job = memory_alloc(sizeof *job);
+    *cause = '\0';
     struct error unsaid;
     sigset_t mask;
     job_init(job, ranks, argv, timeout_seconds);
@@ -416,6 +427,7 @@ enum status supervise(int ranks, char **argv, double timeout_seconds, int *exit_
         status = run_ranks(job, err);
     if (status == STATUS_OK) {
         *exit_code = job_exit_code(job, &unsaid);
+        copy_cause(job, cause);
         if (unsaid.code != STATUS_OK && err)
             *err = unsaid;
         status = unsaid.code;

@@ -4,12 +4,17 @@
 
 #include "core/status.h"
 
-enum { SUPERVISE_MAX_RANKS = 64 }; /* on one machine, with two pipes each */
+enum {
+    SUPERVISE_MAX_RANKS = 64, /* on one machine, with two pipes each */
+    SUPERVISE_CAUSE_BYTES = 512
+};
 
 /* Runs `ranks` (1 to SUPERVISE_MAX_RANKS) copies of this program with the same arguments (argv, NULL-terminated) and
  * waits for them. STATUS_OK: the ranks have printed their errors, and *exit_code is the job's. Otherwise err is an
  * error that no rank could print (a rank was killed, could not be started, left early), and its code is the job's.
- * timeout_seconds: how long the others may continue after a rank has left without their agreement. */
-enum status supervise(int ranks, char **argv, double timeout_seconds, int *exit_code, struct error *err);
+ * timeout_seconds: how long the others may continue after a rank has left without their agreement. cause: the error of
+ * a job that has failed, whoever has printed it; else "". */
+enum status supervise(int ranks, char **argv, double timeout_seconds, int *exit_code, char cause[SUPERVISE_CAUSE_BYTES],
+                      struct error *err);
 
 #endif

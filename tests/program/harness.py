@@ -311,7 +311,7 @@ class Metrics:
         kept = ("step", "epoch", "loss", "grad_norm", "lr", "loss_scale", "skipped", "tokens", "targets", "eval_loss",
                 "eval_tokens", "perplexity", "epoch_end", "train_loss")
         return [{key: row[key] for key in kept if key in row} for row in self.rows
-                if not {"checkpoint", "resumed_from", "epoch_part"} & row.keys()]
+                if not {"checkpoint", "resumed_from", "epoch_part", "restart"} & row.keys()]
 
 
 # --- ranks of a launcher ----------------------------------------------------------------------------------------------

@@ -1,0 +1,100 @@
+"""--resume auto: one command to start and to continue. --max-restarts: the supervisor starts the ranks again."""
+import os
+import signal
+
+import pytest
+
+from harness import FINISHED, PEER, REQUEUE, USAGE, children, wait_for_steps, wait_until
+
+LONG = {"train": {"epochs": None, "max_steps": 400}, "checkpoint": {"interval_steps": 5, "keep_last": 2}}
+
+
+def test_one_command_to_start_and_to_continue(folder):
+    auto = ("--resume", "auto")
+    plan = folder.train(more=(*auto, "--dry-run")).out
+    assert "would resume" not in plan
+    folder.train({"train": {"epochs": 1}}, more=auto)
+    assert not folder.metrics().kinds("resumed_from")
+    assert "would resume from" in folder.train({"train": {"epochs": 2}}, more=(*auto, "--dry-run")).out
+    folder.train({"train": {"epochs": 2}}, more=auto, ranks=2)
+    assert [row["step"] for row in folder.metrics().kinds("resumed_from")] == [3]
+    again = folder.train({"train": {"epochs": 2}}, more=auto)
+    assert "nothing to do: the run of 6 steps is complete" in again.out
+    # the newest valid one: a damaged one is passed over
+    with open(os.path.join(folder.latest(), "rank-00000.zst"), "r+b") as f:
+        f.truncate(100)
+    done = folder.train({"train": {"epochs": 2}}, more=auto)
+    assert "epoch-0002' is not used" in done.err and "resumed from" in done.out and len(folder.metrics().steps) == 6
+
+
+def test_a_start_that_was_killed_before_its_first_checkpoint(folder):
+    process = folder.start("--config", folder.spec(LONG), "--resume", "auto", "--set", "checkpoint.interval_steps=0")
+    wait_for_steps(folder, process, 3)
+    process.kill()
+    folder.wait(process)
+    folder.train({"train": {"epochs": 1}}, more=("--resume", "auto"))
+    assert [row["step"] for row in folder.metrics().steps] == [1, 2, 3]
+
+
+def kill_rank(process, rank=1):
+    os.kill(sorted(children(process.pid))[rank], signal.SIGKILL)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("more", [(), ("--resume", "auto")])
+def test_the_ranks_are_started_again(folder, more):
+    """Twice a rank is killed; the run ends with the numbers of one that was not disturbed."""
+    folder.train(LONG, "whole", ranks=2)
+    process = folder.start("--config", folder.spec(LONG), "--local-gpus", 2, "--max-restarts", 3, *more)
+    for number in (1, 2):
+        wait_for_steps(folder, process, 20 * number)
+        kill_rank(process)
+        wait_until(lambda n=number: f"restart {n} of 3 from step " in folder.said(process).out, what="the restart")
+        wait_until(lambda n=number: folder.said(process).out.count("resumed from") == n, what="the resume")
+    done = folder.wait(process)
+    assert done.code == FINISHED, done
+    metrics = folder.metrics()
+    restarts = metrics.kinds("restart")
+    assert [row["restart"] for row in restarts] == [1, 2] and {row["exit_code"] for row in restarts} == {PEER}
+    assert all("was killed by signal 9" in row["cause"] and 0 in (row["step"] % 5, row["step"] % 3) for row in restarts)
+    assert metrics.numbers() == folder.metrics("whole").numbers()
+
+
+def test_it_gives_up_when_no_step_was_gained(folder):
+    """A step that kills its rank each time."""
+    slow = {**LONG, "checkpoint": {"save_at_epoch_end": False}}
+    process = folder.start("--config", folder.spec(slow), "--local-gpus", 2, "--max-restarts", 5)
+    wait_for_steps(folder, process, 5)
+    kill_rank(process)
+    wait_until(lambda: "restart 1 of 5 from the beginning, as the ranks have ended with exit code 6: rank 1 on"
+               in folder.said(process).out, what="the restart")
+    wait_until(lambda: folder.said(process).out.count("run folder ") >= 2, what="the second start")
+    wait_for_steps(folder, process, 5)
+    kill_rank(process)
+    done = folder.wait(process)
+    assert done.code == PEER and "the ranks are not started again: restart 1 has gained no step, the newest checkpoint " \
+                                 "is still none; hint: a shorter checkpoint.interval_steps" in done.err, done
+
+
+@pytest.mark.long
+def test_what_no_restart_mends(folder):
+    process = folder.start("--config", folder.spec(LONG), "--local-gpus", 2, "--max-restarts", 1)
+    wait_for_steps(folder, process, 8)
+    kill_rank(process)
+    wait_until(lambda: folder.said(process).out.count("resumed from") == 1, what="the resume")
+    wait_for_steps(folder, process, 30)
+    kill_rank(process)
+    done = folder.wait(process)
+    assert done.code == PEER and "not started again: --max-restarts 1 has been used up" in done.err, done
+    wild = {"train": {"epochs": 20}, "optimizer": {"params": {"lr": 1e6, "weight_decay": 1.0}}}
+    done = folder.train(wild, "wild", more=("--max-restarts", 3), ranks=2, expect=7)
+    assert "restart 1 of" not in done.out
+    process = folder.start("--config", folder.spec(LONG, "asked"), "--local-gpus", 2, "--max-restarts", 3)
+    wait_for_steps(folder, process, 3, name="asked")
+    process.send_signal(signal.SIGTERM)
+    assert folder.wait(process).code == REQUEUE
+    one = folder.latest("asked")
+    done = folder.train(LONG, "asked", more=("--max-restarts", 3, "--resume", one), ranks=2, expect=USAGE)
+    assert "--max-restarts continues from the newest checkpoint, and --resume names" in done.last_words
+    done = folder.train(LONG, "alone", more=("--max-restarts", 3), expect=USAGE)
+    assert "--max-restarts needs --local-gpus N" in done.last_words
