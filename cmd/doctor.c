@@ -3,6 +3,7 @@
 #include "cmd/commands.h"
 #include "cmd/doctor_line.h"
 #include "cmd/gpu_ceilings.h"
+#include "cmd/gpu_test_report.h"
 #include "cmd/libraries.h"
 #include "comm/launch/bootstrap.h"
 #include "core/clock.h"
@@ -228,15 +229,26 @@ static void report_gpu(void)
     }
 }
 
+static void print_help(void)
+{
+    puts(
+        "usage: ztrain doctor [--gpu-test]\n\n"
+        "Prints what ztrain finds on this machine: CPU, memory, libraries, Slurm, GPUs.\n\n"
+        "  --gpu-test   compares every op of the first visible GPU with the CPU's on small shapes, and a step that is\n"
+        "               launched as a CUDA graph with the same step op by op; exit code 5 if one is wrong");
+}
+
 enum status cmd_doctor(int argc, char **argv, struct error *err)
 {
     if (argc == 2 && (!strcmp(argv[1], "--help") || !strcmp(argv[1], "-h"))) {
-        printf(
-            "usage: ztrain doctor\n\nPrints what ztrain finds on this machine: CPU, memory, libraries, Slurm, GPUs.\n");
+        print_help();
         return STATUS_OK;
     }
+    if (argc == 2 && !strcmp(argv[1], "--gpu-test"))
+        return gpu_test_report(err);
     if (argc > 1)
-        return error_set(err, STATUS_USAGE, "doctor: unexpected argument '%s'; hint: it takes none", argv[1]);
+        return error_set(err, STATUS_USAGE, "doctor: unexpected argument '%s'; hint: it takes --gpu-test or nothing",
+                         argv[1]);
     char host[256] = "unknown";
     gethostname(host, sizeof host - 1);
     printf("ztrain %s on %s\n", ZTRAIN_VERSION, PRINTABLE(host));

@@ -2,6 +2,7 @@
 #include "gpu/device.h"
 
 #include "core/env_switch.h"
+#include "gpu/device_avoid.h"
 #include "gpu/device_backend.h"
 
 enum status device_cuda_wants_tf32(bool *wants, struct error *err)
@@ -58,6 +59,18 @@ void device_unpin_host(struct device *device, void *memory, size_t bytes)
 enum status device_check(struct device *device, struct error *err)
 {
     return device_backend_of(device)->check(device, err);
+}
+
+const char *device_part_name(unsigned part)
+{
+    return part == DEVICE_EPILOGUES ? "fused epilogues of matrix products" : "CUDA graphs";
+}
+
+void device_avoid(struct device *device, unsigned parts)
+{
+    const struct device_backend *backend = device_backend_of(device);
+    if (backend->avoid)
+        backend->avoid(device, parts);
 }
 
 enum status stream_new(struct device *device, enum stream_kind kind, struct stream **stream, struct error *err)

@@ -42,7 +42,7 @@ struct gemm_cache {
 
 /* ---- where it is --------------------------------------------------------- */
 
-static bool choose_folder(char *folder, size_t size)
+bool gemm_cache_folder(char *folder, size_t size)
 {
     const char *own = getenv("ZTRAIN_GEMM_CACHE"), *xdg = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
     if (own)
@@ -55,7 +55,7 @@ static bool choose_folder(char *folder, size_t size)
 struct gemm_cache *gemm_cache_open(const char *gpu, size_t cublaslt_version)
 {
     struct gemm_cache *cache = calloc(1, sizeof *cache);
-    if (!cache || !choose_folder(cache->folder, sizeof cache->folder)) {
+    if (!cache || !gemm_cache_folder(cache->folder, sizeof cache->folder)) {
         free(cache);
         return NULL;
     }
@@ -274,6 +274,13 @@ static void make_folders(const char *path)
         *slash = '/';
     }
     mkdir(part, 0777); /* a failure shows when the lock file is opened */
+}
+
+void gemm_cache_make_folder(void)
+{
+    char folder[PATH_SIZE];
+    if (gemm_cache_folder(folder, sizeof folder))
+        make_folders(folder);
 }
 
 void gemm_cache_lock(struct gemm_cache *cache)

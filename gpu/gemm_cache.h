@@ -52,6 +52,10 @@ struct gemm_algorithm {
 
 struct gemm_cache;
 
+/* Finds the folder of the caches; false: there is none. The second makes it, if it can. */
+bool gemm_cache_folder(char *folder, size_t size);
+void gemm_cache_make_folder(void);
+
 /* Finds the name of the file, which gemm_cache_lock() reads. NULL: there is no cache. */
 struct gemm_cache *gemm_cache_open(const char *gpu, size_t cublaslt_version);
 void gemm_cache_close(struct gemm_cache *cache);

@@ -11,6 +11,7 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "pro
 
 from harness import Folder  # noqa: E402
 
+os.environ.setdefault("ZTRAIN_GPU_TEST", "never")  # but for tests/emulation/test_gpu_test.py: calls of the GPU are counted
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # threads that spin take the cores from other ranks, and cost much more
 
 

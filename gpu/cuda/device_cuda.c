@@ -43,6 +43,7 @@ static const struct device_backend cuda_backend = {
     .prepare = ops_cuda_prepare,
     .workspace_bytes = ops_cuda_workspace_bytes,
     .describe = ops_cuda_describe,
+    .avoid = ops_cuda_avoid,
     .check = cuda_device_check,
     .stream_new = cuda_stream_new,
     .stream_free = cuda_stream_free,

@@ -47,6 +47,11 @@ bool gemm_cuda_uses_tf32(const struct gemm_cuda *g)
     return g->tf32;
 }
 
+void gemm_cuda_avoid_epilogues(struct gemm_cuda *g)
+{
+    g->plain = true;
+}
+
 void gemm_cuda_free(struct gemm_cuda *g)
 {
     if (!g)
@@ -73,6 +78,8 @@ static bool run_product(struct stream *stream, const struct gemm_product *p, con
 {
     struct cuda_device *cuda = cuda_device_of(stream);
     struct gemm_cuda *g = cuda->gemm;
+    if (g->plain && p->key.epilogue != GEMM_PLAIN)
+        return false;
     struct gemm_plan *plan = gemm_plan_get(g, &p->key);
     if (!plan) {
         cuda_fail(cuda, "%s: out of memory", op);

@@ -9,6 +9,9 @@
 enum status gemm_cuda_new(struct cuda_device *cuda, struct gemm_cuda **gemm, struct error *err);
 void gemm_cuda_free(struct gemm_cuda *gemm); /* may be NULL */
 
+/* From now on bias, GELU and bias gradients are computed by ztrain's kernels after the products. */
+void gemm_cuda_avoid_epilogues(struct gemm_cuda *gemm);
+
 /* Whether fp32 products use TF32: device_cuda_wants_tf32() when it was made. */
 bool gemm_cuda_uses_tf32(const struct gemm_cuda *gemm);
 

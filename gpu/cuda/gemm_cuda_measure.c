@@ -151,9 +151,13 @@ static void choose_algorithm(struct bench *bench, const struct gemm_product *p)
 /* Chooses for the product, and for the product without its epilogue where the library refuses the whole. */
 static void choose_both(struct bench *bench, const struct gemm_product *p)
 {
-    choose_algorithm(bench, p);
-    const struct gemm_plan *plan = gemm_plan_find(bench->gemm, &p->key);
-    if (plan && !plan->supported && p->key.epilogue != GEMM_PLAIN) {
+    const struct gemm_plan *plan = NULL;
+    const bool avoided = bench->gemm->plain && p->key.epilogue != GEMM_PLAIN;
+    if (!avoided) {
+        choose_algorithm(bench, p);
+        plan = gemm_plan_find(bench->gemm, &p->key);
+    }
+    if (avoided || (plan && !plan->supported && p->key.epilogue != GEMM_PLAIN)) {
         struct gemm_product plain = gemm_product_without_epilogue(p);
         choose_algorithm(bench, &plain);
     }

@@ -29,6 +29,7 @@ struct gemm_cuda {
     cublasLtHandle_t handle;
     struct gemm_cache *cache; /* owned; NULL: there is none, and nothing is measured */
     bool tf32;
+    bool plain;                                 /* no product has an epilogue */
     struct gemm_plan *plans[GEMM_PLAN_BUCKETS]; /* owned */
 };
 

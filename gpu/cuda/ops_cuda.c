@@ -2,8 +2,10 @@
 #include "gpu/cuda/ops_cuda.h"
 
 #include "gpu/cuda/attention_cudnn.h"
+#include "gpu/cuda/gemm_cuda.h"
 #include "gpu/cuda/gemm_cuda_measure.h"
 #include "gpu/cuda_workspace.h"
+#include "gpu/device_avoid.h"
 
 #define OPS_CUDA_ENTRY(op) .op = cuda_##op,
 const struct op_table ops_cuda_table = {OPS_LIST(OPS_CUDA_ENTRY)};
@@ -21,6 +23,13 @@ enum status ops_cuda_prepare(struct device *device, const struct linear_products
     struct cuda_device *cuda = device->private_;
     TRY(gemm_cuda_prepare(device, products, err));
     return attention_cudnn_prepare(cuda->attention, err);
+}
+
+void ops_cuda_avoid(struct device *device, unsigned parts)
+{
+    const struct cuda_device *cuda = device->private_;
+    if (parts & DEVICE_EPILOGUES)
+        gemm_cuda_avoid_epilogues(cuda->gemm);
 }
 
 void ops_cuda_describe(struct device *device, char *text, size_t size)

@@ -1,0 +1,41 @@
+#include "cmd/gpu_test_report.h"
+
+#include "cmd/doctor_line.h"
+#include "cmd/train/gpu_test.h"
+#include "gpu/device_avoid.h"
+#include "gpu/open/device_open.h"
+
+#include <stdio.h>
+
+static void print_check(void *context, const char *check, const char *differs)
+{
+    (void)context;
+    printf("  %-24s %s%s\n", check, *differs ? "WRONG: " : "right", differs);
+}
+
+static enum status test_and_print(struct device *device, struct error *err)
+{
+    unsigned avoid;
+    doctor_line("gpu", "%s; %s", device->name, device->detail);
+    TRY(gpu_test_run(device, print_check, NULL, &avoid, err));
+    for (unsigned part = 1; part <= DEVICE_PARTS_LAST; part <<= 1)
+        if (avoid & part)
+            doctor_line("runs do without", "%s", device_part_name(part));
+    doctor_line("at each start", "runs check the collectives of several GPUs, and cuDNN's attention for their shapes");
+    return STATUS_OK;
+}
+
+enum status gpu_test_report(struct error *err)
+{
+    struct device *device;
+    char why[256];
+    if (!device_cuda_available(why)) {
+        error_set(err, STATUS_DEVICE, "doctor --gpu-test: there is no GPU to test: %s", why);
+        return error_hint(err, "`ztrain doctor` shows what this machine has");
+    }
+    puts("gpu test");
+    TRY(device_open(DEVICE_CUDA, 0, 0, &device, err));
+    enum status status = test_and_print(device, err);
+    device_close(device);
+    return status;
+}

@@ -1,0 +1,315 @@
+#include "gpu/model/step_check.h"
+
+#include "core/model_config.h"
+#include "core/tensor_table.h"
+#include "gpu/arena.h"
+#include "gpu/model/transformer.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MAX_UNITS = 8, SEQUENCES = 2, LENGTH = 24, TOKENS = SEQUENCES * LENGTH, VOCABULARY = 104, STEPS = 2 };
+
+/* A model with its optimizer's state, and the memory of both. */
+struct small_model {
+    struct device *device; /* borrowed */
+    struct stream *stream;
+    struct model_desc desc;
+    struct tensor_table table;
+    struct transformer *transformer;
+    void *memory; /* the arena */
+    size_t bytes, workspace;
+    void *params[MAX_UNITS]; /* bf16 */
+    float *grads[MAX_UNITS], *master[MAX_UNITS], *m[MAX_UNITS], *v[MAX_UNITS];
+    double *loss;
+    struct step_state *state;
+    struct batch batch;
+};
+
+/* ---- verbs --------------------------------------------------------------- */
+
+static enum status small_acquire(void *self, int unit, enum param_pass pass, struct stream *stream, const void **params,
+                                 struct error *err)
+{
+    (void)pass, (void)stream, (void)err;
+    *params = ((struct small_model *)self)->params[unit];
+    return STATUS_OK;
+}
+
+static void small_release(void *self, int unit, enum param_pass pass, struct stream *stream)
+{
+    (void)self, (void)unit, (void)pass, (void)stream;
+}
+
+static enum status small_grads(void *self, int unit, struct stream *stream, float **grads, bool *accumulate,
+                               struct error *err)
+{
+    (void)stream, (void)err;
+    *grads = ((struct small_model *)self)->grads[unit];
+    *accumulate = false;
+    return STATUS_OK;
+}
+
+static enum status small_grads_ready(void *self, int unit, struct stream *stream, struct error *err)
+{
+    (void)self, (void)unit, (void)stream, (void)err;
+    return STATUS_OK;
+}
+
+/* ---- the model ----------------------------------------------------------- */
+
+static enum status describe(struct small_model *s, struct error *err)
+{
+    json_t *config = json_pack("{s:s, s:i, s:i, s:i, s:i, s:i}", "model_type", "gpt2", "n_embd", 64, "n_layer", 2,
+                               "n_head", 4, "n_positions", LENGTH, "vocab_size", VOCABULARY);
+    if (!config)
+        return error_set(err, STATUS_DEVICE, "cannot check graphs: out of memory");
+    enum status status = model_desc_from_spec(config, &s->desc, err);
+    json_decref(config);
+    TRY(status);
+    TRY(tensor_table_build(&s->desc, &s->table, err));
+    ASSERT(s->table.num_units <= MAX_UNITS);
+    const struct transformer_config config_of = {.desc = &s->desc,
+                                                 .table = &s->table,
+                                                 .dtype = DTYPE_BF16,
+                                                 .max_tokens = TOKENS,
+                                                 .max_seqs = SEQUENCES,
+                                                 .max_seq = LENGTH,
+                                                 .max_position = LENGTH,
+                                                 .training = true,
+                                                 .recompute = RECOMPUTE_NONE,
+                                                 .inputs = 1,
+                                                 .logits_dtype = DTYPE_BF16};
+    return transformer_new(&config_of, s->device, &s->transformer, err);
+}
+
+static void lay_out_small(struct small_model *s, struct arena *arena)
+{
+    for (int u = 0; u < s->table.num_units; u++) {
+        const size_t n = (size_t)s->table.units[u].numel;
+        s->params[u] = arena_take(arena, MEM_PARAMS, n * dtype_size(DTYPE_BF16));
+        s->grads[u] = arena_take(arena, MEM_GRADS, n * sizeof(float));
+        s->master[u] = arena_take(arena, MEM_OPTIMIZER, n * sizeof(float));
+        s->m[u] = arena_take(arena, MEM_OPTIMIZER, n * sizeof(float));
+        s->v[u] = arena_take(arena, MEM_OPTIMIZER, n * sizeof(float));
+    }
+    s->loss = arena_take(arena, MEM_WORKSPACE, sizeof *s->loss);
+    s->state = arena_take(arena, MEM_OPTIMIZER, sizeof *s->state);
+    transformer_layout(s->transformer, arena);
+    void *workspace = arena_take(arena, MEM_WORKSPACE, s->workspace);
+    if (arena->base)
+        stream_set_workspace(s->stream, workspace, s->workspace);
+}
+
+static enum status allocate_small(struct small_model *s, struct error *err)
+{
+    struct op_limits limits;
+    struct arena arena;
+    transformer_op_limits(s->transformer, &limits);
+    limits.attention_fwd.M = limits.attention_bwd.M = 0; /* no plan of cuDNN's for this shape */
+    s->workspace = ops_workspace_bytes(s->device, &limits);
+    TRY(stream_new(s->device, STREAM_COMPUTE, &s->stream, err));
+    arena_init_dry(&arena);
+    lay_out_small(s, &arena);
+    TRY(device_alloc(s->device, arena.used, &s->memory, err));
+    s->bytes = arena.used;
+    arena_init(&arena, s->memory, s->bytes);
+    lay_out_small(s, &arena);
+    arena_finish(&arena);
+    return transformer_start(s->transformer, s->stream, err);
+}
+
+static void release_small(struct small_model *s)
+{
+    transformer_free(s->transformer);
+    stream_free(s->stream);
+    device_free(s->device, s->memory, s->bytes);
+    tensor_table_release(&s->table);
+    model_desc_release(&s->desc);
+}
+
+/* ---- steps --------------------------------------------------------------- */
+
+/* Weights between -0.1 and 0.1 (norms included), the optimizer's state, and the tokens: the same each time. */
+static enum status begin(struct small_model *s, struct error *err)
+{
+    const struct step_state state = {.optimizer_step = 1,
+                                     .lr = 1e-2,
+                                     .correction1 = 0.1,
+                                     .correction2 = 0.001,
+                                     .beta1 = 0.9,
+                                     .beta2 = 0.999,
+                                     .loss_scale = 1,
+                                     .used_loss_scale = 1,
+                                     .grad_scale = 1,
+                                     .bad_unit = -1,
+                                     .bad_loss_rank = -1};
+    uint32_t random = 1;
+    stream_copy(s->stream, s->state, &state, sizeof state);
+    for (int u = 0; u < s->table.num_units; u++) {
+        const size_t n = (size_t)s->table.units[u].numel, bytes = n * sizeof(float);
+        float *values = malloc(bytes ? bytes : 1);
+        if (!values)
+            return error_set(err, STATUS_DEVICE, "cannot check graphs: out of memory");
+        for (size_t i = 0; i < n; i++) {
+            random = random * 1664525 + 1013904223; /* Numerical Recipes' generator */
+            values[i] = (float)(int32_t)random * 0x1p-31f * 0.1f;
+        }
+        stream_copy(s->stream, s->master[u], values, bytes);
+        stream_sync(s->stream);
+        free(values);
+        s->device->ops->cast(s->stream, &(struct cast_args){.dst_dtype = DTYPE_BF16,
+                                                            .src_dtype = DTYPE_F32,
+                                                            .n = (int64_t)n,
+                                                            .dst = s->params[u],
+                                                            .src = s->master[u]});
+        stream_fill_zero(s->stream, s->grads[u], bytes);
+        stream_fill_zero(s->stream, s->m[u], bytes);
+        stream_fill_zero(s->stream, s->v[u], bytes);
+    }
+    return STATUS_OK;
+}
+
+static void load_tokens(struct small_model *s)
+{
+    int32_t tokens[TOKENS], targets[TOKENS], positions[TOKENS], seq_start[SEQUENCES + 1];
+    uint64_t numbers[TOKENS];
+    for (int i = 0; i < TOKENS; i++) {
+        tokens[i] = 7 * i % VOCABULARY;
+        targets[i] = 7 * (i + 1) % VOCABULARY;
+        positions[i] = i % LENGTH;
+        numbers[i] = (uint64_t)i;
+    }
+    for (int i = 0; i <= SEQUENCES; i++)
+        seq_start[i] = i * LENGTH;
+    s->batch = (struct batch){.step = 1,
+                              .epoch = 1,
+                              .last_micro = true,
+                              .num_seqs = SEQUENCES,
+                              .max_seq = LENGTH,
+                              .num_tokens = TOKENS,
+                              .num_targets = TOKENS,
+                              .step_targets = TOKENS,
+                              .step_tokens = TOKENS,
+                              .tokens = tokens,
+                              .targets = targets,
+                              .positions = positions,
+                              .numbers = numbers,
+                              .seq_start = seq_start};
+    transformer_load(s->transformer, 0, &s->batch, s->stream);
+}
+
+/* Forward, backward, update: what is captured. */
+static enum status enqueue_step(struct small_model *s, struct error *err)
+{
+    const struct param_verbs verbs = {s, small_acquire, small_release, small_grads, small_grads_ready};
+    stream_fill_zero(s->stream, s->loss, sizeof *s->loss);
+    TRY(transformer_train(s->transformer, &s->batch, 1.0f / TOKENS, NULL, &verbs, s->stream, s->loss, err));
+    for (int u = 0; u < s->table.num_units; u++)
+        s->device->ops->adam(s->stream, &(struct adam_args){.n = s->table.units[u].numel,
+                                                            .master = s->master[u],
+                                                            .m = s->m[u],
+                                                            .v = s->v[u],
+                                                            .grad = s->grads[u],
+                                                            .grad_dtype = DTYPE_F32,
+                                                            .step = s->state,
+                                                            .param = s->params[u],
+                                                            .param_dtype = DTYPE_BF16,
+                                                            .eps = 1e-8f,
+                                                            .weight_decay = 0.1f,
+                                                            .adamw = true});
+    return STATUS_OK;
+}
+
+static enum status run_eager(struct small_model *s, struct error *err)
+{
+    for (int i = 0; i < STEPS; i++)
+        TRY(enqueue_step(s, err));
+    stream_sync(s->stream);
+    return device_check(s->device, err);
+}
+
+/* A capture that fails is what is looked for, and no error: *captured. */
+static enum status run_captured(struct small_model *s, bool *captured, struct error *why, struct error *err)
+{
+    struct graph *graph;
+    *captured = false;
+    if (graph_begin(&s->stream, 1, &graph, why) != STATUS_OK)
+        return STATUS_OK;
+    enum status status = enqueue_step(s, err), ended = graph_end(graph, why);
+    if (status != STATUS_OK || ended != STATUS_OK)
+        return status;
+    *captured = true;
+    for (int i = 0; i < STEPS; i++)
+        graph_launch(graph);
+    stream_sync(s->stream);
+    graph_free(graph);
+    return device_check(s->device, err);
+}
+
+/* ---- comparison ---------------------------------------------------------- */
+
+/* Copies loss, gradients and weights to the host; returns the number of bytes. */
+static size_t fetch(struct small_model *s, char *out)
+{
+    size_t at = 0;
+    stream_copy(s->stream, out, s->loss, sizeof *s->loss);
+    at += sizeof *s->loss;
+    for (int u = 0; u < s->table.num_units; u++) {
+        const size_t bytes = (size_t)s->table.units[u].numel * sizeof(float);
+        stream_copy(s->stream, out + at, s->grads[u], bytes);
+        stream_copy(s->stream, out + at + bytes, s->master[u], bytes);
+        at += 2 * bytes;
+    }
+    stream_sync(s->stream);
+    return at;
+}
+
+static enum status compare_steps(struct small_model *s, char *results[2], char *differs, size_t size, struct error *err)
+{
+    struct error why = {.text = ""};
+    bool captured;
+    TRY(begin(s, err));
+    load_tokens(s);
+    TRY(run_eager(s, err));
+    const size_t bytes = fetch(s, results[0]);
+    TRY(begin(s, err));
+    TRY(run_captured(s, &captured, &why, err));
+    if (!captured) {
+        snprintf(differs, size, "a step of a small model cannot be captured: %s", why.text);
+        return STATUS_OK;
+    }
+    fetch(s, results[1]);
+    if (memcmp(results[0], results[1], sizeof(double)) != 0)
+        snprintf(differs, size, "a captured step of a small model has another loss than the same step op by op");
+    else if (memcmp(results[0], results[1], bytes) != 0)
+        snprintf(differs, size,
+                 "a captured step of a small model has other gradients or weights than the same step op by op");
+    return STATUS_OK;
+}
+
+enum status step_check(struct device *device, char *differs, size_t size, struct error *err)
+{
+    struct small_model s = {.device = device};
+    char *results[2] = {NULL, NULL};
+    enum status status;
+    differs[0] = '\0';
+    ASSERT(device_has_graphs(device));
+    TRY_END(describe(&s, err));
+    TRY_END(allocate_small(&s, err));
+    size_t bytes = sizeof(double);
+    for (int u = 0; u < s.table.num_units; u++)
+        bytes += 2 * (size_t)s.table.units[u].numel * sizeof(float);
+    for (int i = 0; i < 2; i++)
+        if (!(results[i] = malloc(bytes))) {
+            status = error_set(err, STATUS_DEVICE, "cannot check graphs: out of memory");
+            goto end;
+        }
+    status = compare_steps(&s, results, differs, size, err);
+end:
+    free(results[0]);
+    free(results[1]);
+    release_small(&s);
+    return status;
+}

@@ -1,0 +1,14 @@
+/* step_check.h: a step of a small model as a graph, compared with the same step op by op. */
+#ifndef ZTRAIN_GPU_MODEL_STEP_CHECK_H
+#define ZTRAIN_GPU_MODEL_STEP_CHECK_H
+
+#include "gpu/device.h"
+
+#include <stddef.h>
+
+/* Takes a GPT-2 of two blocks through two steps (forward, backward, AdamW) in bf16, twice from the same start: op by
+ * op, and captured once and launched twice. `differs` gets "" if losses, gradients and weights have the same bits, else
+ * what is wrong. The device has graphs. An error is that of the device. */
+enum status step_check(struct device *device, char *differs, size_t size, struct error *err);
+
+#endif

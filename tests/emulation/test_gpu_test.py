@@ -1,0 +1,87 @@
+"""The self-test of a GPU finds planted faults of the emulated one: what has an alternative is switched off, else it is exit 5."""
+import os
+import re
+
+import pytest
+
+import harness
+from harness import DEVICE, ROOT, USAGE
+
+FUSED = "fused epilogues of matrix products"
+
+
+@pytest.fixture(autouse=True)
+def emulated(monkeypatch, tmp_path):
+    monkeypatch.setattr(harness, "ZTRAIN", os.path.join(ROOT, "build", "emulation", "ztrain"))
+    monkeypatch.setenv("ZTRAIN_GEMM_CACHE", str(tmp_path / "cache"))
+    monkeypatch.delenv("ZTRAIN_GPU_TEST", raising=False)
+
+
+def spec_of(folder, name="run", **train):
+    changes = {"data": {"validation": None}, "train_batch_size": 4, "train_micro_batch_size_per_gpu": 2,
+               "bf16": {"enabled": True}, "train": {"epochs": None, "max_steps": 1, "device": "cuda", **train}}
+    return folder.spec(changes, name)
+
+
+def test_every_check_has_a_line(folder):
+    out = folder.ztrain("doctor", "--gpu-test").out
+    with open(os.path.join(ROOT, "gpu", "ops.h"), encoding="utf-8") as f:
+        ops = re.findall(r"X\((\w+)\)", f.read().split("#define OPS_LIST(X)")[1].split("#define")[0])
+    assert len(ops) > 20
+    for op in ops:
+        assert re.search(rf"^  op {op} +right$", out, re.M), (op, out)
+    assert re.search(r"^  a captured step +right$", out, re.M) and "WRONG" not in out and "do without" not in out, out
+
+
+def test_no_gpu(folder):
+    done = folder.ztrain("doctor", "--gpu-test", env={"ZTRAIN_EMULATION_GPUS": "0"}, expect=DEVICE)
+    assert "doctor --gpu-test: there is no GPU to test: the NVIDIA driver shows no GPU" in done.err
+    done = folder.ztrain("doctor", "--gpu-tset", expect=USAGE)
+    assert "--gpu-tset" in done.err
+
+
+def test_a_wrong_op_ends_the_run(folder):
+    lost = {"ZTRAIN_EMULATION_LOSES": "adam"}
+    done = folder.ztrain("doctor", "--gpu-test", env=lost, expect=DEVICE)
+    assert re.search(r"^  op adam +WRONG: in fp32, variant 0: element \d+ of \d+ is ", done.out, re.M), done
+    assert re.search(r"^  op muon_update +right$", done.out, re.M), done
+    done = folder.ztrain("--config", spec_of(folder), env=lost, expect=DEVICE)
+    assert "the self-test of emulated GPU failed: op adam: in fp32, variant 0: element " in done.err, done
+    assert "`ztrain doctor --gpu-test` shows every check" in done.err and not folder.checkpoints()
+
+
+def test_a_wrong_epilogue_is_left_out(folder):
+    """By all ranks, also if one of them alone finds it, and without a new test the next time."""
+    wrong = {"ZTRAIN_EMULATION_EPILOGUES": "wrong"}
+    out = folder.ztrain("doctor", "--gpu-test", env=wrong).out
+    assert re.search(rf"^  op linear_fwd +WRONG: in .*\n  op linear_fwd without {FUSED} +right$", out, re.M), out
+    assert re.search(rf"^  runs do without +{FUSED}$", out, re.M), out
+    warning = f"the self-test of emulated GPU found wrong results with {FUSED}: the run does without, and is slower"
+    right = folder.ztrain("--config", spec_of(folder, "right"))
+    assert "GPU self-test: " in right.out and warning not in right.err
+    assert "GPU self-test: " not in folder.ztrain("--config", spec_of(folder, "again")).out
+    job = harness.Job(folder, "--config", spec_of(folder, "first"), nodes=[0, 0], env={"ZTRAIN_EMULATION_GPUS": "2"},
+                      env_of={1: {**wrong, "ZTRAIN_GPU_TEST": "always"}})
+    assert warning in job.train()[0].err
+    with open(os.path.join(os.environ["ZTRAIN_GEMM_CACHE"], "gpu-test-emulated-GPU.txt"), encoding="utf-8") as f:
+        assert sorted(line.split()[1] for line in f) == ["0", "0", "1"]  # alone; two ranks, which have NCCL as well
+    job = harness.Job(folder, "--config", spec_of(folder, "second"), nodes=[0, 0], env={"ZTRAIN_EMULATION_GPUS": "2"})
+    done = job.train()
+    assert warning in done[0].err and "GPU self-test: " not in done[0].out
+
+
+def test_a_wrong_graph_is_left_out(folder):
+    wrong = {"ZTRAIN_EMULATION_GRAPH_LOSES": "adam"}
+    out = folder.ztrain("doctor", "--gpu-test", env=wrong).out
+    assert re.search("WRONG: a captured step of a small model has .* than the same step op by op", out), out
+    done = folder.ztrain("--config", spec_of(folder, cuda_graphs="auto"), env=wrong)
+    assert "found wrong results with CUDA graphs: the run does without" in done.err, done
+    done = folder.ztrain("--config", spec_of(folder, "demanded", cuda_graphs=True), env=wrong, expect=DEVICE)
+    assert "train.cuda_graphs is true, but in the self-test of emulated GPU a captured step differed" in done.err, done
+
+
+def test_the_test_can_be_left_out(folder):
+    lost = {"ZTRAIN_EMULATION_LOSES": "muon_update", "ZTRAIN_GPU_TEST": "never"}
+    assert "GPU self-test" not in folder.ztrain("--config", spec_of(folder), env=lost).out
+    done = folder.ztrain("--config", spec_of(folder, "other"), env={"ZTRAIN_GPU_TEST": "sometimes"}, expect=USAGE)
+    assert "ZTRAIN_GPU_TEST must be never or always, not 'sometimes'" in done.err
