@@ -42,13 +42,15 @@ def test_a_signal_ends_the_step_writes_a_checkpoint_and_exits_75(folder, number,
 def test_an_evaluation_is_broken_off_and_done_when_the_run_continues(folder, ranks, step, steps):
     """In the end the numbers, that evaluation's and the epoch's among them, are those of a run that was left alone."""
     folder.spec()
-    folder.data(int(3000 / SLOWNESS), seed=3, name="much")
+    folder.data(600, seed=3, name="much")
+    disk = BadDisk(folder)
     changes = {"train": {"epochs": None, "max_steps": steps, "eval_interval_steps": step},
                "data": {"validation": folder.at("much")}}
     several = ["--local-gpus", ranks] if ranks > 1 else []
     spec = folder.spec(changes)
     folder.ztrain("--config", folder.spec(changes, "whole"), *several, env=ONE_THREAD)
-    process = folder.start("--config", spec, *several, env=ONE_THREAD)
+    disk.fails("pread slow much.bin")  # an evaluation takes seconds
+    process = folder.start("--config", spec, *several, env={**ONE_THREAD, **disk.env})
     wait_for_steps(folder, process, step)
     process.send_signal(signal.SIGTERM)
     done = folder.wait(process, 60)

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from harness import BROKEN, FINISHED, PEER, REQUEUE, ROOT, USAGE, ZTRAIN, wait_for_steps
+from harness import BadDisk, BROKEN, FINISHED, PEER, REQUEUE, ROOT, USAGE, ZTRAIN, wait_for_steps
 
 SCRIPT = os.path.join(ROOT, "scripts", "slurm", "train.sbatch")
 COMMANDS = {
@@ -78,9 +78,11 @@ def test_srun_ends_with_0_and_the_run_is_not_finished(folder, job):
 
 def test_srun_ends_with_0_and_the_last_evaluation_is_to_be_done(folder, job):
     folder.spec()
-    folder.data(5000, seed=3, name="much")
+    folder.data(600, seed=3, name="much")
+    disk = BadDisk(folder)
+    disk.fails("pread slow much.bin")  # the evaluation takes seconds
     spec = folder.spec({**BATCH, "train": {"epochs": 1}, "data": {"validation": folder.at("much")}})
-    process = folder.start("--config", spec)
+    process = folder.start("--config", spec, env=disk.env)
     wait_for_steps(folder, process, 3)
     process.send_signal(signal.SIGTERM)
     assert folder.wait(process).code == REQUEUE
