@@ -102,7 +102,7 @@ static void a_norm_takes_as_long_as_its_bytes(void **state)
     assert_int_equal(estimate.count, 1);
     assert_int_equal(estimate.parts[0].kind, PLAN_NORMS);
     check_near(estimate.parts[0].ceiling, bytes / 3.0e12, 0.01);
-    check_near(estimate.parts[0].expected, bytes / 2.5e12, 0.01);
+    check_near(estimate.parts[0].expected, bytes / 2.65e12, 0.01);
 }
 
 static void assumptions_take_their_loss_away(void **state)
