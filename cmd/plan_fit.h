@@ -3,7 +3,7 @@
 #ifndef ZTRAIN_CMD_PLAN_FIT_H
 #define ZTRAIN_CMD_PLAN_FIT_H
 
-#include "cmd/plan_walk.h"
+#include "cmd/train/plan_walk.h"
 
 struct fit_question {
     struct machine_question machine;

@@ -73,6 +73,12 @@ void device_avoid(struct device *device, unsigned parts)
         backend->avoid(device, parts);
 }
 
+const char *device_attention_obstacle(struct device *device)
+{
+    const struct device_backend *backend = device_backend_of(device);
+    return backend->attention_obstacle ? backend->attention_obstacle(device) : NULL;
+}
+
 enum status stream_new(struct device *device, enum stream_kind kind, struct stream **stream, struct error *err)
 {
     *stream = NULL;

@@ -21,6 +21,10 @@ const char *device_part_name(unsigned part);
 /* From now on the device does without these parts (bits of enum device_part). */
 void device_avoid(struct device *device, unsigned parts);
 
+/* Why the attention of the run's shapes is computed by slower kernels than it could be on this device: a library that
+ * is missing, or that refuses them. NULL: it is not. To be called after ops_prepare(); borrowed. */
+const char *device_attention_obstacle(struct device *device);
+
 #ifdef __cplusplus
 }
 #endif

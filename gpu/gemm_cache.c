@@ -28,6 +28,7 @@ struct entry {
     struct gemm_key key;
     struct gemm_algorithm algorithm;
     double microseconds;
+    bool stale; /* not to be found: it is measured again */
 };
 
 struct gemm_cache {
@@ -35,7 +36,8 @@ struct gemm_cache {
     size_t version;
     char path[PATH_SIZE], folder[PATH_SIZE];
     int lock_fd; /* -1: not locked */
-    bool changed;
+    bool changed, again;
+    struct timespec opened;
     struct entry *entries; /* owned (count) */
     int count, room;
 };
@@ -60,6 +62,7 @@ struct gemm_cache *gemm_cache_open(const char *gpu, size_t cublaslt_version)
         return NULL;
     }
     cache->lock_fd = -1;
+    clock_gettime(CLOCK_REALTIME, &cache->opened);
     cache->version = cublaslt_version;
     snprintf(cache->gpu, sizeof cache->gpu, "%s", gpu);
     char name[sizeof cache->gpu];
@@ -104,7 +107,7 @@ bool gemm_cache_find(const struct gemm_cache *cache, const struct gemm_key *key,
                      double *microseconds)
 {
     const struct entry *entry = cache ? find(cache, key) : NULL;
-    if (!entry)
+    if (!entry || entry->stale)
         return false;
     *algorithm = entry->algorithm;
     if (microseconds)
@@ -135,9 +138,21 @@ void gemm_cache_put(struct gemm_cache *cache, const struct gemm_key *key, const 
 {
     if (!cache)
         return;
-    struct entry entry = {*key, *algorithm, microseconds};
+    struct entry entry = {*key, *algorithm, microseconds, false};
     set(cache, &entry);
     cache->changed = true;
+}
+
+void gemm_cache_measure_again(struct gemm_cache *cache)
+{
+    if (cache)
+        cache->again = true;
+}
+
+void gemm_cache_do_not_keep(struct gemm_cache *cache)
+{
+    if (cache)
+        cache->changed = false;
 }
 
 /* ---- lines --------------------------------------------------------------- */
@@ -206,6 +221,16 @@ static int print_head(const struct gemm_cache *cache, char *head, size_t size)
     return snprintf(head, size, "%s\ngpu %s\ncublaslt %zu\n", magic, cache->gpu, cache->version);
 }
 
+/* Whether the file's choices are older than this process. */
+static bool is_older(const struct gemm_cache *cache, FILE *file)
+{
+    struct stat info;
+    if (fstat(fileno(file), &info) != 0)
+        return true;
+    const struct timespec *opened = &cache->opened, *written = &info.st_mtim;
+    return written->tv_sec != opened->tv_sec ? written->tv_sec < opened->tv_sec : written->tv_nsec < opened->tv_nsec;
+}
+
 static void read_file(struct gemm_cache *cache)
 {
     char line[LINE_SIZE], expected[LINE_SIZE], head[LINE_SIZE] = "";
@@ -225,8 +250,9 @@ static void read_file(struct gemm_cache *cache)
         fclose(file);
         return;
     }
+    const bool stale = cache->again && is_older(cache, file);
     while (fgets(line, sizeof line, file)) {
-        struct entry entry;
+        struct entry entry = {.stale = stale};
         size_t length = strcspn(line, "\n");
         bool whole = line[length] == '\n';
         line[length] = '\0';

@@ -71,6 +71,13 @@ void gemm_cache_unlock(struct gemm_cache *cache);
 bool gemm_cache_find(const struct gemm_cache *cache, const struct gemm_key *key, struct gemm_algorithm *algorithm,
                      double *microseconds);
 
+/* From now on choices of the file are as if they were not there, unless they were written after gemm_cache_open(): by
+ * another rank that measures again. Choices of other products stay in the file. */
+void gemm_cache_measure_again(struct gemm_cache *cache);
+
+/* Choices that were added since the lock will not be written, and are measured again next time. */
+void gemm_cache_do_not_keep(struct gemm_cache *cache);
+
 /* Adds a choice, or replaces one that the library no longer accepts. */
 void gemm_cache_put(struct gemm_cache *cache, const struct gemm_key *key, const struct gemm_algorithm *algorithm,
                     double microseconds);

@@ -21,6 +21,10 @@ struct nvml_gpu {
  * library. */
 int nvml_read(const char *file, struct nvml_gpu *gpus, int max, char *driver, size_t driver_size, char *why);
 
+/* The reasons that are those of a machine in trouble: hardware slowdown, heat, power brake. A power cap is usual where
+ * every unit computes. */
+enum { NVML_THROTTLE_FAULTS = 1 << 3 | 1 << 5 | 1 << 6 | 1 << 7 };
+
 /* A process that computes on a GPU. */
 struct nvml_process {
     unsigned pid;   /* on the host: in a container it is another number than the process's own */

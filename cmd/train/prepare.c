@@ -1,5 +1,6 @@
 #include "cmd/train/prepare.h"
 
+#include "cmd/train/attention_price.h"
 #include "cmd/train/gpu_test.h"
 #include "cmd/train/machine_record.h"
 #include "cmd/train/memory_free.h"
@@ -253,6 +254,7 @@ static enum status prepare_from(struct run *run, const struct checkpoint *checkp
         deadline_init(&run->deadline, (double)t->table.num_params * checkpoint_bytes / slow_disk, deadline_period);
     TRY(gpu_test_before_run(t, err));
     TRY(run_agree(run, trainer_memory_prepare(t, err), err));
+    attention_price_warn(t);
     TRY(run_agree(run, memory_free_check(t, err), err));
     TRY(trainer_memory_allocate(t, err));
     TRY(describe_machine(run, checkpoint, err));

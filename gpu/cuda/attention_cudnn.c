@@ -264,6 +264,16 @@ enum status attention_cudnn_prepare(struct attention_cudnn *a, struct error *err
     return STATUS_OK;
 }
 
+const char *attention_cudnn_obstacle(const struct attention_cudnn *a)
+{
+    if (a->off)
+        return NULL;
+    for (const struct attention_plan *plan = a->plans; plan; plan = plan->next)
+        if (plan->state == ATTENTION_REFUSED)
+            return *a->why ? a->why : plan->why;
+    return NULL;
+}
+
 void attention_cudnn_describe(const struct attention_cudnn *a, char *text, size_t size)
 {
     int used = 0, refused = 0;
@@ -330,6 +340,12 @@ bool attention_cudnn_bwd(struct stream *stream, const struct attention_bwd_args 
     (void)stream;
     (void)args;
     return false;
+}
+
+const char *attention_cudnn_obstacle(const struct attention_cudnn *attention)
+{
+    (void)attention;
+    return "this build has no cuDNN: it was built without its header";
 }
 
 void attention_cudnn_describe(const struct attention_cudnn *attention, char *text, size_t size)

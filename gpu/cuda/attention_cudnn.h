@@ -25,6 +25,10 @@ enum status attention_cudnn_prepare(struct attention_cudnn *attention, struct er
 bool attention_cudnn_fwd(struct stream *stream, const struct attention_fwd_args *args);
 bool attention_cudnn_bwd(struct stream *stream, const struct attention_bwd_args *args);
 
+/* Why shapes that were announced are not computed by cuDNN, unless the environment asks for that: the library cannot be
+ * opened, or refuses one. NULL: it computes them. Borrowed. */
+const char *attention_cudnn_obstacle(const struct attention_cudnn *attention);
+
 /* One line for people: "attention: cuDNN for 4 of 6 shapes, ztrain's kernels for the others". */
 void attention_cudnn_describe(const struct attention_cudnn *attention, char *text, size_t size);
 

@@ -44,6 +44,7 @@ static const struct device_backend cuda_backend = {
     .workspace_bytes = ops_cuda_workspace_bytes,
     .describe = ops_cuda_describe,
     .avoid = ops_cuda_avoid,
+    .attention_obstacle = ops_cuda_attention_obstacle,
     .check = cuda_device_check,
     .stream_new = cuda_stream_new,
     .stream_free = cuda_stream_free,

@@ -10,11 +10,13 @@
  * epilogue overwrites. The stream's workspace: | cublasLt | sums of columns |. */
 #include "gpu/cuda/gemm_cuda.h"
 
+#include "core/env_switch.h"
 #include "gpu/cuda/device_cuda_error.h"
 #include "gpu/cuda/gemm_cuda_kernels.h"
 #include "gpu/cuda/gemm_cuda_plan.h"
 #include "gpu/cuda/ops_cuda.h"
 #include "gpu/cuda_workspace.h"
+#include "gpu/gemm_trial.h"
 
 #include <stdlib.h>
 
@@ -27,6 +29,9 @@ enum status gemm_cuda_new(struct cuda_device *cuda, struct gemm_cuda **gemm, str
     g->lt = cuda->cublaslt;
     enum status status;
     TRY_GOTO(device_cuda_wants_tf32(&g->tf32, err));
+    static const char *const words[] = {"again"};
+    int again;
+    TRY_GOTO(env_choice("ZTRAIN_GEMM_MEASURE", words, 1, &again, err));
     cublasStatus_t code = g->lt->cublasLtCreate(&g->handle);
     if (code != CUBLAS_STATUS_SUCCESS) {
         status =
@@ -35,6 +40,9 @@ enum status gemm_cuda_new(struct cuda_device *cuda, struct gemm_cuda **gemm, str
         goto fail;
     }
     g->cache = gemm_cache_open(cuda->device.name, g->lt->cublasLtGetVersion());
+    g->trial = g->cache ? gemm_trial_open(gemm_cache_path(g->cache)) : NULL;
+    if (again == 0)
+        gemm_cache_measure_again(g->cache);
     return STATUS_OK;
 fail:
     free(g);
@@ -58,6 +66,7 @@ void gemm_cuda_free(struct gemm_cuda *g)
         return;
     gemm_plans_free(g);
     g->lt->cublasLtDestroy(g->handle);
+    gemm_trial_close(g->trial);
     gemm_cache_close(g->cache);
     free(g);
 }

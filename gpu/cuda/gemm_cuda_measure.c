@@ -1,21 +1,28 @@
 /* gemm_cuda_measure.c: the algorithms of announced products, chosen by measuring (gemm_cuda_measure.h).
  *
  * Up to GEMM_CANDIDATES proposals of the library are timed once each, and the FINALISTS fastest of them REPEATS times
- * more, on memory that is freed again. The choice is kept in the cache on disk (gpu/gemm_cache.h), whose lock is held
- * meanwhile: one process of a machine measures, the others wait and read. */
+ * more, on memory that is freed again, after a tenth of a second of products: a GPU that was idle has lower clocks.
+ * Before a proposal runs for the first time it is noted on disk (gpu/gemm_trial.h). The choice is kept in the cache on
+ * disk (gpu/gemm_cache.h), whose lock is held meanwhile: one process of a machine measures, the others wait and read.
+ */
 #include "gpu/cuda/gemm_cuda_measure.h"
 
 #include "core/clock.h"
 #include "core/liveness.h"
 #include "core/log.h"
 #include "core/round_up.h"
+#include "gpu/cuda/device_cuda_error.h"
 #include "gpu/cuda/gemm_cuda_kernels.h"
 #include "gpu/cuda/gemm_cuda_plan.h"
+#include "gpu/gemm_trial.h"
+#include "gpu/nvml.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 enum { FINALISTS = 6, REPEATS = 8 };
+static const double warm_up_seconds = 0.1;
 
 /* Memory that products are timed on. */
 struct bench {
@@ -26,7 +33,9 @@ struct bench {
     size_t bytes;
     struct gemm_product product; /* of the plan being measured, with pointers into memory */
     int measured;
-    bool no_memory;
+    bool no_memory, warm;
+    bool failed;       /* a kernel has faulted: nothing runs on this GPU any more */
+    uint64_t throttle; /* reasons for lower clocks, before and after */
 };
 
 /* A part begins at a multiple of 256 bytes, as memory of cudaMalloc() does. */
@@ -72,6 +81,26 @@ static bool bench_place(struct bench *bench, const struct gemm_plan *plan)
     return true;
 }
 
+static void note(const struct bench *bench, const struct gemm_key *key, const cublasLtMatmulAlgo_t *algo)
+{
+    struct gemm_algorithm algorithm;
+    memcpy(&algorithm, algo, sizeof algorithm);
+    gemm_trial_note(bench->gemm->trial, key, &algorithm);
+}
+
+/* Names the product whose algorithm has faulted, which stays noted. */
+static void fail_trial(struct bench *bench, const struct gemm_key *key, const cublasLtMatmulAlgo_t *algorithm,
+                       cudaError_t code)
+{
+    char call[256];
+    note(bench, key, algorithm);
+    snprintf(call, sizeof call,
+             "a kernel on trial for the matrix product m %lld n %lld k %lld (start again: it is left out then)",
+             (long long)key->m, (long long)key->n, (long long)key->k);
+    bench->failed = true;
+    cuda_check(bench->gemm->cuda, code, call);
+}
+
 /* Seconds of one run, the mean of `repeats`; < 0: the algorithm does not run. */
 static double bench_time(struct bench *bench, const struct gemm_plan *plan, const cublasLtMatmulAlgo_t *algorithm,
                          int repeats)
@@ -79,13 +108,53 @@ static double bench_time(struct bench *bench, const struct gemm_plan *plan, cons
     const struct gemm_cuda *g = bench->gemm;
     cudaStream_t stream = cuda_stream_of(bench->stream)->handle;
     float milliseconds = 0;
-    bool ok = cudaEventRecord(bench->start, stream) == cudaSuccess;
+    bool ok = !bench->failed;
+    cudaError_t code = ok ? cudaEventRecord(bench->start, stream) : cudaSuccess;
     for (int i = 0; i < repeats && ok; i++)
         ok = gemm_plan_run(g, plan, algorithm, &bench->product, bench->memory, stream) == CUBLAS_STATUS_SUCCESS;
-    ok = ok && cudaEventRecord(bench->end, stream) == cudaSuccess && cudaEventSynchronize(bench->end) == cudaSuccess &&
-         cudaEventElapsedTime(&milliseconds, bench->start, bench->end) == cudaSuccess;
+    if (ok && code == cudaSuccess)
+        code = cudaEventRecord(bench->end, stream);
+    if (ok && code == cudaSuccess)
+        code = cudaEventSynchronize(bench->end);
+    if (ok && code == cudaSuccess)
+        code = cudaEventElapsedTime(&milliseconds, bench->start, bench->end);
+    if (!ok)
+        cudaGetLastError(); /* the library refuses the algorithm, which is left out */
+    else if (code != cudaSuccess)
+        fail_trial(bench, &plan->key, algorithm, code);
     liveness_tick();
-    return ok ? 1e-3 * (double)milliseconds / repeats : -1;
+    return ok && code == cudaSuccess ? 1e-3 * (double)milliseconds / repeats : -1;
+}
+
+/* Runs an algorithm for the first time, which loads its kernel. */
+static bool try_algorithm(struct bench *bench, const struct gemm_plan *plan, const cublasLtMatmulAlgo_t *algo)
+{
+    if (bench->failed)
+        return false;
+    note(bench, &plan->key, algo);
+    const bool runs = bench_time(bench, plan, algo, 1) >= 0;
+    if (!bench->failed)
+        gemm_trial_done(bench->gemm->trial);
+    return runs;
+}
+
+static uint64_t read_throttle(const struct bench *bench)
+{
+    uint64_t throttle = 0;
+    nvml_read_throttle(NULL, bench->gemm->cuda->device.id, &throttle);
+    return throttle & NVML_THROTTLE_FAULTS;
+}
+
+/* Before the first time that counts. */
+static void warm_up(struct bench *bench, const struct gemm_plan *plan, const cublasLtMatmulAlgo_t *algorithm)
+{
+    const double start = seconds_now();
+    if (bench->warm)
+        return;
+    bench->warm = true;
+    while (seconds_now() - start < warm_up_seconds && bench_time(bench, plan, algorithm, REPEATS) >= 0)
+        ;
+    bench->throttle = read_throttle(bench);
 }
 
 struct contender {
@@ -110,6 +179,8 @@ static void measure_candidates(struct bench *bench, struct gemm_plan *plan)
     if (!plan->supported)
         return;
     plan->algorithm = results[0].algo;
+    if (bench->failed)
+        return;
     if (bench->no_memory || !bench_place(bench, plan)) {
         bench->no_memory = true;
         return;
@@ -117,7 +188,9 @@ static void measure_candidates(struct bench *bench, struct gemm_plan *plan)
     if (!gemm_plan_set_pointers(g, plan, bench->product.vector, bench->product.aux))
         return;
     for (int i = 0; i < candidates; i++) {
-        bench_time(bench, plan, &results[i].algo, 1); /* loads the kernel */
+        if (!try_algorithm(bench, plan, &results[i].algo))
+            continue;
+        warm_up(bench, plan, &results[i].algo);
         double seconds = bench_time(bench, plan, &results[i].algo, 1);
         if (seconds >= 0)
             contenders[runners++] = (struct contender){i, seconds};
@@ -128,7 +201,7 @@ static void measure_candidates(struct bench *bench, struct gemm_plan *plan)
     for (int i = 0; i < runners; i++)
         contenders[i].seconds = bench_time(bench, plan, &results[contenders[i].index].algo, REPEATS);
     qsort(contenders, (size_t)runners, sizeof *contenders, by_seconds);
-    if (runners == 0)
+    if (runners == 0 || bench->failed)
         return;
     plan->algorithm = results[contenders[0].index].algo;
     struct gemm_algorithm chosen;
@@ -223,6 +296,7 @@ static void bench_close(struct bench *bench, struct device *device)
 static void bench_run(struct bench *bench, const struct linear_products *products)
 {
     const double start = seconds_now();
+    char text[128];
     choose_all(bench, products);
     if (products->num_fwd > 0)
         measure_ceiling(bench, products->fwd[0].dtype);
@@ -230,7 +304,13 @@ static void bench_run(struct bench *bench, const struct linear_products *product
     if (bench->no_memory)
         log_warn(
             "the GPU has too little memory to measure all matrix products; the library's first proposals are used");
-    if (bench->measured)
+    if (bench->measured && (bench->throttle |= read_throttle(bench))) {
+        log_warn(
+            "the GPU is throttled (%s): the kernels chosen for %d matrix products are not kept, and measured again "
+            "next time",
+            nvml_throttle_text(bench->throttle, text, sizeof text), bench->measured);
+        gemm_cache_do_not_keep(bench->gemm->cache);
+    } else if (bench->measured)
         log_info("measured %d matrix products in %.1f s; their kernels are kept in %s", bench->measured,
                  seconds_now() - start, gemm_cache_path(bench->gemm->cache));
 }
@@ -242,6 +322,7 @@ enum status gemm_cuda_prepare(struct device *device, const struct linear_product
     if (!cuda->gemm->cache)
         return STATUS_OK;
     gemm_cache_lock(cuda->gemm->cache);
+    gemm_trial_begin(cuda->gemm->trial);
     enum status status = bench_open(&bench, device, err);
     if (status == STATUS_OK) {
         bench_run(&bench, products);

@@ -1,6 +1,8 @@
 /* gemm_cuda_plan.c: see gemm_cuda_plan.h. */
 #include "gpu/cuda/gemm_cuda_plan.h"
 
+#include "gpu/gemm_trial.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -124,13 +126,21 @@ static int ask_heuristics(const struct gemm_cuda *g, const struct gemm_plan *pla
     return found;
 }
 
+/* Whether a process ended while it tried the algorithm. */
+static bool is_faulty(const struct gemm_cuda *g, const struct gemm_plan *plan, const cublasLtMatmulAlgo_t *algo)
+{
+    struct gemm_algorithm algorithm;
+    memcpy(&algorithm, algo, sizeof algorithm);
+    return gemm_trial_is_faulty(g->trial, &plan->key, &algorithm);
+}
+
 int gemm_plan_propose(const struct gemm_cuda *g, const struct gemm_plan *plan, cublasLtMatmulHeuristicResult_t *results)
 {
     int kept = 0;
     for (int split = 1; split >= 0 && kept == 0; split--) {
         int found = ask_heuristics(g, plan, split != 0, results);
         for (int i = 0; i < found; i++)
-            if (is_acceptable(g, &results[i]))
+            if (is_acceptable(g, &results[i]) && !is_faulty(g, plan, &results[i].algo))
                 results[kept++] = results[i];
     }
     return kept;

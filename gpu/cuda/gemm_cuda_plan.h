@@ -28,6 +28,7 @@ struct gemm_cuda {
     const struct cublaslt_functions *lt;
     cublasLtHandle_t handle;
     struct gemm_cache *cache; /* owned; NULL: there is none, and nothing is measured */
+    struct gemm_trial *trial; /* owned; may be NULL */
     bool tf32;
     bool plain;                                 /* no product has an epilogue */
     struct gemm_plan *plans[GEMM_PLAN_BUCKETS]; /* owned */

@@ -32,6 +32,12 @@ void ops_cuda_avoid(struct device *device, unsigned parts)
         gemm_cuda_avoid_epilogues(cuda->gemm);
 }
 
+const char *ops_cuda_attention_obstacle(struct device *device)
+{
+    const struct cuda_device *cuda = device->private_;
+    return attention_cudnn_obstacle(cuda->attention);
+}
+
 void ops_cuda_describe(struct device *device, char *text, size_t size)
 {
     const struct cuda_device *cuda = device->private_;

@@ -23,6 +23,7 @@ OPS_LIST(OPS_CUDA_LAUNCHER)
 extern const struct op_table ops_cuda_table;
 size_t ops_cuda_workspace_bytes(struct device *device, const struct op_limits *limits);
 enum status ops_cuda_prepare(struct device *device, const struct linear_products *products, struct error *err);
+const char *ops_cuda_attention_obstacle(struct device *device);
 void ops_cuda_avoid(struct device *device, unsigned parts);
 void ops_cuda_describe(struct device *device, char *text, size_t size);
 

@@ -160,7 +160,8 @@ struct op_estimate op_estimate_attention_fwd(const struct plan_settings *s, cons
 {
     struct op_cost work = op_cost_attention_fwd(a);
     double ceiling = at_ceiling(s, a->dtype, work);
-    double expected = work.flops / attention_flops(s, &forward_rate, a->dtype, a->D, a->max_seq, a->softcap > 0);
+    double expected =
+        work.flops / attention_flops(s, &forward_rate, a->dtype, a->D, a->max_seq, s->own_attention || a->softcap > 0);
     return one_part(PLAN_ATTENTION_FORWARD, ceiling, plan_assumes(s, ASSUME_FAST_ATTENTION) ? 0 : expected, 1);
 }
 
@@ -168,7 +169,7 @@ struct op_estimate op_estimate_attention_bwd(const struct plan_settings *s, cons
 {
     struct op_cost work = op_cost_attention_bwd(a);
     double bandwidth = s->gpu->bytes, ceiling = at_ceiling(s, a->dtype, work);
-    const bool own = a->softcap > 0;
+    const bool own = s->own_attention || a->softcap > 0;
     double expected = work.flops / attention_flops(s, &backward_rate, a->dtype, a->D, a->max_seq, own);
     double workspace = (double)a->M * (double)a->max_seq * (double)a->H * size_in_bytes(a->dtype);
     if (plan_assumes(s, ASSUME_FAST_ATTENTION))

@@ -59,6 +59,7 @@ struct plan_settings {
     double host_memory;           /* bytes/s that the host reads and writes for one rank; 0: usual */
     double disk_read, disk_write; /* bytes/s of the disk of a node, which its ranks share; 0: usual */
     int node_ranks;               /* that share it; 0: one */
+    bool own_attention;           /* by ztrain's kernels: there is no cuDNN */
 };
 
 /* The rates that --assume sets by their words: "host-link=50GB". */

@@ -10,6 +10,7 @@
 #include <cublasLt.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 using namespace emulation;
 
@@ -228,6 +229,19 @@ cublasStatus_t check_product(const matmul &op, const layout &a, const layout &b,
     return CUBLAS_STATUS_SUCCESS;
 }
 
+/* Planted faults of the algorithm that splits k. ZTRAIN_EMULATION_GEMM=refuses: it returns an error; dies: with the first
+ * product's shape, it takes the process with it. */
+cublasStatus_t plant_fault(const product &p)
+{
+    static const char *const fault = getenv("ZTRAIN_EMULATION_GEMM");
+    static const layout first = p.d_layout;
+    if (!fault || !p.split)
+        return CUBLAS_STATUS_SUCCESS;
+    if (!strcmp(fault, "dies") && first.rows == p.d_layout.rows && first.columns == p.d_layout.columns)
+        _exit(99);
+    return strcmp(fault, "refuses") ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_EXECUTION_FAILED;
+}
+
 template <typename T> cublasStatus_t set(T *to, const void *value, size_t size)
 {
     if (size != sizeof *to)
@@ -430,6 +444,9 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t desc, const
         report("cublasLtMatmul: an algorithm whose results do not repeat, or lose precision, was taken");
     if (how.scheme && (workspace_bytes < 1 << 20 || !is_aligned(workspace)))
         return CUBLAS_STATUS_INVALID_VALUE;
+    code = plant_fault(p);
+    if (code != CUBLAS_STATUS_SUCCESS)
+        return code;
     operation op;
     op.name =
         "cublasLtMatmul (m " + std::to_string(p.d_layout.rows) + ", n " + std::to_string(p.d_layout.columns) + ")";

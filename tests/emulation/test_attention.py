@@ -116,6 +116,8 @@ def test_without_the_library(tmp_path):
     absent = {"ZTRAIN_EMULATION_WITHOUT": "libcudnn.so.9"}
     output = train(tmp_path / "without", **absent)
     assert re.search(r"attention forward, bf16, .*: ztrain's kernels: cannot open cuDNN", output)
+    assert re.search(r"warning: attention runs on ztrain's kernels, not on cuDNN's; by `ztrain plan --speed`, a step takes about "
+                     r"\d+ % longer for it \(on an H100\): cannot open cuDNN", output), output
     output = train(tmp_path / "demanded", code=5, ZTRAIN_CUDA_ATTENTION="cudnn", **absent)
     assert "ZTRAIN_CUDA_ATTENTION asks for cuDNN: cannot open cuDNN libcudnn.so.9" in output
 
@@ -126,7 +128,8 @@ def test_warns_where_cudnn_was_asked_for(tmp_path):
 
 
 def test_fp32_is_for_own_kernels(tmp_path):
-    assert "ztrain's kernels: cuDNN computes attention in 16 bits only" in train(tmp_path, "bf16.enabled=false")
+    output = train(tmp_path, "bf16.enabled=false")
+    assert "ztrain's kernels: cuDNN computes attention in 16 bits only" in output and "not on cuDNN's" not in output
 
 
 def test_sequences_of_different_lengths(tmp_path):

@@ -11,6 +11,7 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -247,6 +248,40 @@ static void the_environment_says_where(void **state)
     setenv("ZTRAIN_GEMM_CACHE", folder, 1);
 }
 
+/* As if the file had been written `seconds` from now. */
+static void date_file(const struct gemm_cache *cache, int seconds)
+{
+    const struct timespec at = {.tv_sec = time(NULL) + seconds}, times[2] = {at, at};
+    assert_int_equal(utimensat(AT_FDCWD, gemm_cache_path(cache), times, 0), 0);
+}
+
+static void choices_are_measured_again(void **state)
+{
+    (void)state;
+    struct gemm_cache *cache = open_cache("NVIDIA Again");
+    put(cache, 1, 1);
+    put(cache, 2, 2);
+    close_cache(cache);
+    cache = gemm_cache_open("NVIDIA Again", 130100);
+    gemm_cache_measure_again(cache);
+    date_file(cache, -1000);
+    gemm_cache_lock(cache);
+    assert_int_equal(get(cache, 1), 0);
+    put(cache, 1, 11);
+    assert_int_equal(get(cache, 1), 11);
+    gemm_cache_unlock(cache);
+    date_file(cache, 1000); /* another rank has measured meanwhile */
+    gemm_cache_lock(cache);
+    assert_int_equal(get(cache, 1), 11);
+    assert_int_equal(get(cache, 2), 2); /* of another product: still in the file */
+    put(cache, 1, 12);
+    gemm_cache_do_not_keep(cache);
+    close_cache(cache);
+    cache = open_cache("NVIDIA Again");
+    assert_int_equal(get(cache, 1), 11);
+    close_cache(cache);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -256,6 +291,7 @@ int main(void)
         cmocka_unit_test(long_and_binary_lines_are_skipped),
         cmocka_unit_test(a_folder_that_cannot_be_written_is_survived),
         cmocka_unit_test(the_environment_says_where),
+        cmocka_unit_test(choices_are_measured_again),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

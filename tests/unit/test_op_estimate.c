@@ -131,6 +131,20 @@ static void assumptions_take_their_loss_away(void **state)
     assert_int_equal(op_estimate_adam(&endless, &adam).count, 0);
 }
 
+static void attention_without_cudnn_takes_longer(void **state)
+{
+    (void)state;
+    const struct attention_bwd_args backward = {
+        .dtype = DTYPE_BF16, .M = 32768, .H = 32, .KV = 8, .D = 128, .max_seq = 8192};
+    const struct attention_fwd_args forward = attention_forward_of(&backward);
+    struct plan_settings own = settings;
+    own.own_attention = true;
+    check_near(op_estimate_attention_fwd(&own, &forward).parts[0].expected,
+               2 * op_estimate_attention_fwd(&settings, &forward).parts[0].expected, 0.01);
+    assert_true(op_estimate_attention_bwd(&own, &backward).parts[0].expected >
+                op_estimate_attention_bwd(&settings, &backward).parts[0].expected);
+}
+
 static void nothing_is_faster_than_its_ceiling(void **state)
 {
     (void)state;
@@ -153,9 +167,9 @@ static void nothing_is_faster_than_its_ceiling(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(products_follow_the_offline_model),  cmocka_unit_test(products_are_above_400_tflops),
-        cmocka_unit_test(a_norm_takes_as_long_as_its_bytes),  cmocka_unit_test(assumptions_take_their_loss_away),
-        cmocka_unit_test(nothing_is_faster_than_its_ceiling),
+        cmocka_unit_test(products_follow_the_offline_model),    cmocka_unit_test(products_are_above_400_tflops),
+        cmocka_unit_test(a_norm_takes_as_long_as_its_bytes),    cmocka_unit_test(assumptions_take_their_loss_away),
+        cmocka_unit_test(attention_without_cudnn_takes_longer), cmocka_unit_test(nothing_is_faster_than_its_ceiling),
     };
     return cmocka_run_group_tests(tests, find_h100, NULL);
 }

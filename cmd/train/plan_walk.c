@@ -3,7 +3,7 @@
  * The transformer and ZeRO enqueue their ops on a device that counts their estimated time instead of computing
  * (gpu/plan/device_plan.h), with ranks that exist on paper (comm/comm_plan.h). A later step is measured, because the
  * first has no work left over from a step before. */
-#include "cmd/plan_walk.h"
+#include "cmd/train/plan_walk.h"
 
 #include "core/log.h"
 #include "core/size_text.h"

@@ -1,7 +1,7 @@
 /* plan_walk.h: walks through the step of a run on GPUs that need not be here, and finds how long it takes. Estimated,
  * not measured. */
-#ifndef ZTRAIN_CMD_PLAN_WALK_H
-#define ZTRAIN_CMD_PLAN_WALK_H
+#ifndef ZTRAIN_CMD_TRAIN_PLAN_WALK_H
+#define ZTRAIN_CMD_TRAIN_PLAN_WALK_H
 
 #include "cmd/train/trainer.h"
 #include "comm/comm_plan.h"
