@@ -111,6 +111,7 @@ static enum status report(struct run *run, const struct evaluation *e, struct er
         return STATUS_OK;
     TRY(metrics_eval(run->metrics, position->step, position->epoch, loss, (int64_t)e->sums[1],
                      e->counts ? &scores : NULL, err));
+    monitor_evaluation(run->monitor, position->step, &position->scores);
     console_break(&run->console);
     if (e->counts)
         log_info("step %" PRId64 "  eval_loss %.4f  accuracy %.4f  f1 %.4f  (%.0f samples)", position->step, loss,

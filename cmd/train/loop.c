@@ -186,6 +186,7 @@ static enum status collect_step(struct run *run, struct error *err)
         TRY(run_lock_check_quickly(run->folder.lock, err));
     if (run->metrics)
         TRY(metrics_step(run->metrics, &pending->metrics, err));
+    monitor_step(run->monitor, &pending->metrics);
     console_step(&run->console, &pending->metrics);
     enum status status = check_divergence(run, &result, err);
     return status == STATUS_OK ? STATUS_OK : run_agree(run, status, err); /* all ranks come to the same result */

@@ -74,6 +74,8 @@ static void close_metrics(struct run *run)
                  run->checkpoints_lost, run->checkpoints_lost == 1 ? "" : "s");
     metrics_close(run->metrics);
     run->metrics = NULL;
+    monitor_close(run->monitor);
+    run->monitor = NULL;
 }
 
 /* ---- ends ---------------------------------------------------------------- */
@@ -156,6 +158,7 @@ static void release_run(struct run *run)
     deadline_release(&run->deadline);
     token_stream_close(run->stream);
     metrics_close(run->metrics);
+    monitor_close(run->monitor);
     json_decref(run->spec_json);
     json_decref(run->machine);
     stepper_release(&run->stepper);

@@ -10,6 +10,7 @@
 #include "ckpt/checkpoint_save_cache.h"
 #include "cmd/train/console.h"
 #include "cmd/train/deadline.h"
+#include "cmd/train/monitor.h"
 #include "cmd/train/restart.h"
 #include "cmd/train/run_folder.h"
 #include "cmd/train/run_place.h"
@@ -52,6 +53,7 @@ struct run {
     struct run_place place;
     struct run_folder folder;
     struct metrics *metrics;                  /* owned; rank 0, else NULL */
+    struct monitor *monitor;                  /* owned; rank 0 where the spec enables one, else NULL */
     struct checkpoint_save_cache *save_cache; /* owned; rank 0, else NULL */
     struct console console;
     struct deadline deadline; /* rank 0's */

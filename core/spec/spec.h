@@ -87,6 +87,10 @@ struct run_spec {
         double retry_seconds;
         int compression_level;
     } checkpoint;
+    struct monitor_settings {
+        bool enabled;
+        char *output_path, *job_name; /* or NULL: in the run's folder; the run's name */
+    } tensorboard, csv_monitor;
     struct {
         double timeout_seconds, io_timeout_seconds;
         char *interface; /* or NULL */
