@@ -1,13 +1,17 @@
 /* ops_cuda_loss.cu: cross-entropy with its gradient in place.
  *
- * A block works on one row of logits at a time and reads it twice: once for the maximum and the sum of exponentials
- * together (each thread corrects its sum when its maximum grows), once for the gradient, which may overwrite it. The
- * number of blocks is limited so that their rows stay in the L2 cache between the two. Losses of rows go to the
- * workspace, double (M), and are added up by one block in an order that depends on M only.
+ * A block works on one row of logits at a time. It reads the row once, for the maximum and the sum of exponentials
+ * together (each thread corrects its sum when its maximum grows), and keeps it in shared memory for the gradient, which
+ * may overwrite it. Of a row that does not fit the first part is kept, and the rest is read again: the number of blocks
+ * is limited so that it stays in the L2 cache meanwhile. A multiprocessor runs two blocks of 512 threads, so that one
+ * reads while the other computes or writes; a row of which it cannot keep two has a block of 1024 threads. How many
+ * threads share a row follows from the row's bytes alone, and what is kept changes no bit.
+ *
+ * Losses of rows go to the workspace, double (M), and are added up by one block in an order that depends on M only.
  *
  * Where the gradient is narrower than the logits and lies over them, element j lands on the logits of element j / 2 or
- * j / 4, which another thread reads: the block goes from left to right in tiles, and a tile is written after the
- * barrier at which all threads have read it. Tiles further to the right are not affected. */
+ * j / 4, which another thread reads: in the part that is read again the block goes from left to right in tiles, and a
+ * tile is written after the barrier at which all threads have read it. Tiles further to the right are not affected. */
 #include "gpu/cuda/cuda_kernels.cuh"
 
 #include <float.h>
@@ -15,30 +19,38 @@
 namespace
 {
 
-enum { THREADS = 512, WARPS = THREADS / WARP_SIZE, SUM_THREADS = 256 };
+enum {
+    NARROW = 512, /* threads of a row of at most NARROW_ROW bytes; of longer ones */
+    WIDE = 1024,
+    NARROW_ROW = 112 << 10, /* an H100 keeps two of them */
+    RESIDENT = 1024,        /* threads that a multiprocessor has room for: 64 registers each */
+    MAX_WARPS = WIDE / WARP_SIZE,
+    SUM_THREADS = 256,
+    OTHER_SHARED = 2048, /* bytes of a block's shared memory that hold no logits; 1 KiB is CUDA's */
+};
 
 /* Every thread gets the maximum of x over the block. */
-__device__ __forceinline__ float block_max(float x, float *slots)
+template <int THREADS> __device__ __forceinline__ float block_max(float x, float *slots)
 {
     x = max_over_lanes(x);
     if (threadIdx.x % WARP_SIZE == 0)
         slots[threadIdx.x / WARP_SIZE] = x;
     __syncthreads();
     x = slots[0];
-    for (int warp = 1; warp < WARPS; warp++)
+    for (int warp = 1; warp < THREADS / WARP_SIZE; warp++)
         x = fmaxf(x, slots[warp]);
     return x;
 }
 
 /* Every thread gets the sum of x over the block. */
-__device__ __forceinline__ float block_sum(float x, float *slots)
+template <int THREADS> __device__ __forceinline__ float block_sum(float x, float *slots)
 {
     x = sum_over_lanes(x, WARP_SIZE);
     if (threadIdx.x % WARP_SIZE == 0)
         slots[threadIdx.x / WARP_SIZE] = x;
     __syncthreads();
     x = 0;
-    for (int warp = 0; warp < WARPS; warp++)
+    for (int warp = 0; warp < THREADS / WARP_SIZE; warp++)
         x += slots[warp];
     return x;
 }
@@ -52,105 +64,189 @@ struct logit_map {
     float scale, cap; /* cap 0: none */
 };
 
-__device__ __forceinline__ float logit_of(float x, struct logit_map map)
+template <int V> __device__ __forceinline__ void to_logits(float (&x)[V], struct logit_map map)
 {
-    const float z = x * map.scale;
-    return map.cap > 0 ? map.cap * tanhf(z / map.cap) : z;
+#pragma unroll
+    for (int v = 0; v < V; v++)
+        x[v] *= map.scale;
+    if (map.cap > 0) {
+#pragma unroll
+        for (int v = 0; v < V; v++)
+            x[v] = map.cap * tanhf(x[v] / map.cap);
+    }
 }
 
-/* dz/dx for z = logit_of(x) */
-__device__ __forceinline__ float slope_at(float z, struct logit_map map)
+/* Gradients by z to gradients by x, where z are the logits of x. */
+template <int V>
+__device__ __forceinline__ void times_slope(float (&gradient)[V], const float (&z)[V], struct logit_map map)
 {
-    const float t = map.cap > 0 ? z / map.cap : 0;
-    return map.scale * (1 - t * t);
+#pragma unroll
+    for (int v = 0; v < V; v++)
+        gradient[v] *= map.scale;
+    if (map.cap > 0) {
+#pragma unroll
+        for (int v = 0; v < V; v++)
+            gradient[v] *= 1 - z[v] / map.cap * (z[v] / map.cap);
+    }
 }
 
-template <int V> __device__ __forceinline__ void softmax_add(struct softmax_sum *softmax, const float (&x)[V])
+/* exp(x) of the difference x of two logits that were stored as L, x <= 0. The error of __expf, 2^-21 where the result
+ * counts, is small next to the rounding of logits of 16 bits. */
+template <typename L> __device__ __forceinline__ float exp_of(float x)
+{
+    return sizeof(L) == 2 ? __expf(x) : expf(x);
+}
+
+template <typename L, int V>
+__device__ __forceinline__ void softmax_add(struct softmax_sum *softmax, const float (&x)[V])
 {
     float highest = softmax->highest;
 #pragma unroll
     for (int v = 0; v < V; v++)
         highest = fmaxf(highest, x[v]);
     if (highest > softmax->highest) {
-        softmax->sum *= expf(softmax->highest - highest);
+        softmax->sum *= exp_of<L>(softmax->highest - highest);
         softmax->highest = highest;
     }
 #pragma unroll
     for (int v = 0; v < V; v++)
-        softmax->sum += expf(x[v] - highest);
+        softmax->sum += exp_of<L>(x[v] - highest);
 }
 
-template <int V>
-__device__ __forceinline__ void to_gradient(float (&x)[V], struct logit_map map, float highest, float factor,
-                                            float shift)
+/* What a thread finds in its share of a row. */
+struct row_share {
+    struct softmax_sum softmax;
+    float total; /* of the logits, for smoothed labels */
+};
+
+/* Reads this thread's share of a row's first `whole` elements; the first `held` of them stay in `kept`. Several loads
+ * are under way at a time. */
+template <typename L, int V, int THREADS>
+__device__ __forceinline__ void read_row(struct row_share *share, const L *logits, L *kept, int whole, int held,
+                                         struct logit_map map, bool smooth)
 {
+    constexpr int P = ACCESS<L, V>, LOADS = P == V ? 3 : 2, STEP = THREADS * V;
+    for (int tile = static_cast<int>(threadIdx.x) * V; tile < whole; tile += LOADS * STEP) {
+        pack<L, P> raw[LOADS][V / P];
+#pragma unroll
+        for (int k = 0; k < LOADS; k++)
+#pragma unroll
+            for (int p = 0; p < V / P; p++)
+                if (tile + k * STEP < whole) {
+                    raw[k][p] = load_pack<P>(logits + tile + k * STEP + p * P);
+                    keep_packed(&raw[k][p]);
+                }
+#pragma unroll
+        for (int k = 0; k < LOADS; k++) {
+            const int j = tile + k * STEP;
+            float x[V];
+            if (j >= whole)
+                continue;
+#pragma unroll
+            for (int v = 0; v < V; v++)
+                x[v] = to_float(raw[k][v / P].at[v % P]);
+#pragma unroll
+            for (int p = 0; p < V / P; p++)
+                if (j < held)
+                    store_pack(kept + j + p * P, raw[k][p]);
+            to_logits(x, map);
+            softmax_add<L>(&share->softmax, x);
+#pragma unroll
+            for (int v = 0; v < V && smooth; v++)
+                share->total += x[v];
+        }
+    }
+}
+
+/* What turns logits into gradients. */
+struct row_gradient {
+    struct logit_map map;
+    float highest, factor, shift;
+};
+
+template <typename L, int V> __device__ __forceinline__ void to_gradient(float (&x)[V], const struct row_gradient &row)
+{
+    float z[V];
+    to_logits(x, row.map);
 #pragma unroll
     for (int v = 0; v < V; v++) {
-        const float z = logit_of(x[v], map);
-        x[v] = (expf(z - highest) * factor - shift) * slope_at(z, map);
+        z[v] = x[v];
+        x[v] = exp_of<L>(z[v] - row.highest) * row.factor - row.shift;
     }
+    times_slope(x, z, row.map);
 }
 
-/* The gradient of a row's first `whole` elements; all threads of the block call it. */
-template <typename T, typename L, int V>
-__device__ __forceinline__ void put_gradient(T *dlogits, const L *logits, int whole, struct logit_map map,
-                                             float highest, float factor, float shift)
+/* The gradient of a row's first `whole` elements; all threads of the block call it. What is not kept is read one vector
+ * ahead. */
+template <typename T, typename L, int V, int THREADS>
+__device__ __forceinline__ void put_gradient(T *dlogits, const L *logits, const L *kept, int whole, int held,
+                                             const struct row_gradient &row)
 {
-    const int first = static_cast<int>(threadIdx.x) * V, step = THREADS * V;
-    float x[V];
-    if (sizeof(T) == sizeof(L)) {
-        for (int j = first; j < whole; j += step) {
-            load(logits + j, x);
-            to_gradient(x, map, highest, factor, shift);
-            store(dlogits + j, x);
-        }
-        return;
+    constexpr int STEP = THREADS * V;
+    const int first = static_cast<int>(threadIdx.x) * V;
+    float x[V], next[V];
+    for (int j = first; j < held; j += STEP) {
+        load(kept + j, x);
+        to_gradient<L>(x, row);
+        store(dlogits + j, x);
     }
-    float next[V];
-    if (first < whole)
-        load(logits + first, next);
-    for (int tile = 0; tile < whole; tile += step) {
+    int tile = held / STEP * STEP;
+    if (tile + first >= held && tile + first < whole)
+        load(logits + tile + first, next);
+    for (; tile < whole; tile += STEP) {
         const int j = tile + first;
 #pragma unroll
         for (int v = 0; v < V; v++)
             x[v] = next[v];
-        if (j + step < whole)
-            load(logits + j + step, next);
-        __syncthreads();
-        if (j < whole) {
-            to_gradient(x, map, highest, factor, shift);
+        if (j + STEP < whole)
+            load(logits + j + STEP, next);
+        if (sizeof(T) != sizeof(L))
+            __syncthreads();
+        if (j >= held && j < whole) {
+            to_gradient<L>(x, row);
             store(dlogits + j, x);
         }
     }
 }
 
-/* This thread's share of the sum of x - highest over a row. */
-template <typename L, int V>
-__device__ __forceinline__ float sum_below(const L *logits, int columns, int whole, struct logit_map map, float highest)
+/* The gradient of a row that does not count. */
+template <typename T, int V, int THREADS>
+__device__ __forceinline__ void put_zeros(T *dlogits, int columns, int whole, int padded)
 {
-    float sum = 0;
-    for (int j = static_cast<int>(threadIdx.x) * V; j < whole; j += THREADS * V) {
-        float x[V];
-        load(logits + j, x);
-#pragma unroll
-        for (int v = 0; v < V; v++)
-            sum += logit_of(x[v], map) - highest;
-    }
-    const int rest = whole + static_cast<int>(threadIdx.x);
-    return rest < columns ? sum + (logit_of(to_float(logits[rest]), map) - highest) : sum;
+    const float zeros[V] = {};
+    for (int j = static_cast<int>(threadIdx.x) * V; j < whole; j += THREADS * V)
+        store(dlogits + j, zeros);
+    for (int j = whole + static_cast<int>(threadIdx.x); j < (padded > columns ? padded : columns); j += THREADS)
+        from_float(0, &dlogits[j]);
 }
 
-/* V elements at a time: 16 bytes of the narrower type. losses: (M) */
-template <typename T, typename L, int V>
-__global__ void __launch_bounds__(THREADS, 2) cross_entropy_kernel(struct cross_entropy_args a, double *losses)
+/* The target's gradient, q - p, which may be tiny, from p in double. */
+template <typename T>
+__device__ __forceinline__ void put_target(T *dlogits, float logit, float sum, const struct row_gradient &row,
+                                           float scale, float smoothing)
 {
-    SHARED(float, slots, [3][WARPS]); /* used in turn: each is read before the barrier of the other */
+    const double p = exp(static_cast<double>(logit) - static_cast<double>(row.highest)) / static_cast<double>(sum);
+    const double wanted = 1 - static_cast<double>(smoothing);
+    const float z[1] = {logit};
+    float gradient[1] = {
+        static_cast<float>(static_cast<double>(scale) * (p - wanted) - static_cast<double>(row.shift))};
+    times_slope(gradient, z, row.map);
+    from_float(gradient[0], dlogits);
+}
+
+/* V elements at a time: 16 bytes of the narrower type. losses: (M). The first `held` elements of a row, whole vectors,
+ * are kept in the dynamic shared memory. */
+template <typename T, typename L, int V, int THREADS>
+__global__ void __launch_bounds__(THREADS, RESIDENT / THREADS)
+    cross_entropy_kernel(struct cross_entropy_args a, double *losses, int held)
+{
+    SHARED(float, slots, [3][MAX_WARPS]); /* used in turn: each is read before the barrier of the other */
+    DYN_SHARED(L, kept);
     const int columns = static_cast<int>(a.V), whole = columns / V * V;
     const int padded = static_cast<int>(a.V_padded);
     const int rest = whole + static_cast<int>(threadIdx.x); /* this thread's element after the whole vectors */
-    const struct logit_map map = {a.logit_scale, a.softcap};
     const float scale = a.loss_scale ? a.scale * *a.loss_scale : a.scale;
-    const float shift = scale * a.smoothing / static_cast<float>(columns);
+    struct row_gradient row = {{a.logit_scale, a.softcap}, 0, 0, scale * a.smoothing / static_cast<float>(columns)};
     for (int64_t i = blockIdx.x; i < a.M; i += gridDim.x) {
         const L *logits = static_cast<const L *>(a.logits) + i * a.ld_logits;
         T *dlogits = static_cast<T *>(a.dlogits) + (a.dlogits ? i * a.ld_dlogits : 0);
@@ -158,55 +254,47 @@ __global__ void __launch_bounds__(THREADS, 2) cross_entropy_kernel(struct cross_
         if (target < 0) {
             if (threadIdx.x == 0)
                 losses[i] = 0;
-            const float zeros[V] = {};
-            for (int j = static_cast<int>(threadIdx.x) * V; j < whole && a.dlogits; j += THREADS * V)
-                store(dlogits + j, zeros);
-            if (rest < columns && a.dlogits)
-                from_float(0, &dlogits[rest]);
-            for (int j = columns + static_cast<int>(threadIdx.x); j < padded && a.dlogits; j += THREADS)
-                from_float(0, &dlogits[j]);
+            if (a.dlogits)
+                put_zeros<T, V, THREADS>(dlogits, columns, whole, padded);
             continue;
         }
-        struct softmax_sum softmax = {-FLT_MAX, 0};
-        const float logit = logit_of(to_float(logits[target]), map);
-        float last[1] = {-FLT_MAX};
-        for (int j = static_cast<int>(threadIdx.x) * V; j < whole; j += THREADS * V) {
-            float x[V];
-            load(logits + j, x);
-#pragma unroll
-            for (int v = 0; v < V; v++)
-                x[v] = logit_of(x[v], map);
-            softmax_add(&softmax, x);
+        struct row_share share = {{-FLT_MAX, 0}, 0};
+        float logit[1] = {0}, last[1] = {0};
+        if (threadIdx.x == 0) {
+            logit[0] = to_float(logits[target]);
+            to_logits(logit, row.map);
         }
+        read_row<L, V, THREADS>(&share, logits, kept, whole, held, row.map, a.smoothing > 0);
         if (rest < columns) {
-            last[0] = logit_of(to_float(logits[rest]), map);
-            softmax_add(&softmax, last);
+            float z[1] = {to_float(logits[rest])};
+            last[0] = z[0];
+            to_logits(z, row.map);
+            softmax_add<L>(&share.softmax, z);
+            share.total += z[0];
         }
-        const float highest = block_max(softmax.highest, slots[0]);
-        const float sum = block_sum(softmax.sum * expf(softmax.highest - highest), slots[1]);
+        row.highest = block_max<THREADS>(share.softmax.highest, slots[0]);
+        const float sum =
+            block_sum<THREADS>(share.softmax.sum * exp_of<L>(share.softmax.highest - row.highest), slots[1]);
         float below = 0; /* the mean of the logits, less the highest */
         if (a.smoothing > 0)
-            below = block_sum(sum_below<L, V>(logits, columns, whole, map, highest), slots[2]) /
-                    static_cast<float>(columns);
+            below = block_sum<THREADS>(share.total, slots[2]) / static_cast<float>(columns) - row.highest;
         if (threadIdx.x == 0) {
             const double smoothing = static_cast<double>(a.smoothing);
             losses[i] = log(static_cast<double>(sum)) - smoothing * static_cast<double>(below) +
-                        (1 - smoothing) * (static_cast<double>(highest) - static_cast<double>(logit));
+                        (1 - smoothing) * (static_cast<double>(row.highest) - static_cast<double>(logit[0]));
         }
         if (a.dlogits) {
-            put_gradient<T, L, V>(dlogits, logits, whole, map, highest, scale / sum, shift);
-            if (rest < columns)
-                from_float((expf(last[0] - highest) * (scale / sum) - shift) * slope_at(last[0], map), &dlogits[rest]);
+            row.factor = scale / sum;
+            put_gradient<T, L, V, THREADS>(dlogits, logits, kept, whole, held, row);
+            if (rest < columns) {
+                to_gradient<L>(last, row);
+                from_float(last[0], &dlogits[rest]);
+            }
             __syncthreads(); /* the target's element was written, the logits were read */
             for (int j = columns + static_cast<int>(threadIdx.x); j < padded; j += THREADS)
                 from_float(0, &dlogits[j]);
-            if (threadIdx.x == 0) { /* q - p, which may be tiny, from p in double */
-                double p = exp(static_cast<double>(logit) - static_cast<double>(highest)) / static_cast<double>(sum);
-                const double wanted = 1 - static_cast<double>(a.smoothing);
-                from_float(static_cast<float>(static_cast<double>(scale) * (p - wanted) - static_cast<double>(shift)) *
-                               slope_at(logit, map),
-                           &dlogits[target]);
-            }
+            if (threadIdx.x == 0)
+                put_target(&dlogits[target], logit[0], sum, row, scale, a.smoothing);
         }
     }
 }
@@ -228,17 +316,53 @@ __global__ void __launch_bounds__(SUM_THREADS) sum_losses_kernel(double *loss_su
     *loss_sum = sum;
 }
 
+/* The elements of a row that a block keeps in shared memory if `blocks` of them share a multiprocessor. */
+template <typename L> int elements_to_keep(struct cuda_device *cuda, int64_t whole, int vector, int blocks)
+{
+    int block = 0, multiprocessor = 0;
+    cuda_check(cuda, cudaDeviceGetAttribute(&block, cudaDevAttrMaxSharedMemoryPerBlockOptin, cuda->index),
+               "cross_entropy");
+    cuda_check(cuda, cudaDeviceGetAttribute(&multiprocessor, cudaDevAttrMaxSharedMemoryPerMultiprocessor, cuda->index),
+               "cross_entropy");
+    multiprocessor /= blocks;
+    const int bytes = (block < multiprocessor ? block : multiprocessor) - OTHER_SHARED;
+    const int most = bytes > 0 ? bytes / static_cast<int>(sizeof(L)) / vector * vector : 0;
+    return whole < most ? static_cast<int>(whole) : most;
+}
+
+template <typename T, typename L, int V, int THREADS>
+void cross_entropy_rows(struct stream *stream, const struct cross_entropy_args *a, double *losses)
+{
+    constexpr int BLOCKS = RESIDENT / THREADS;
+    struct cuda_device *cuda = cuda_device_of(stream);
+    const int held = a->dlogits ? elements_to_keep<L>(cuda, a->V / V * V, V, BLOCKS) : 0;
+    const size_t bytes = static_cast<size_t>(held) * sizeof(L);
+    if (cuda_check(cuda, CUDA_ALLOW_DYN_SHARED((cross_entropy_kernel<T, L, V, THREADS>), bytes), "cross_entropy"))
+        cuda_check(cuda,
+                   CUDA_LAUNCH((cross_entropy_kernel<T, L, V, THREADS>), grid_of(stream, a->M, BLOCKS), THREADS, bytes,
+                               cuda_stream_of(stream)->handle, *a, losses, held),
+                   "cross_entropy");
+}
+
+template <typename T, typename L, int V>
+void cross_entropy_by_length(struct stream *stream, const struct cross_entropy_args *a, double *losses)
+{
+    if (a->V * static_cast<int64_t>(sizeof(L)) <= NARROW_ROW)
+        cross_entropy_rows<T, L, V, NARROW>(stream, a, losses);
+    else
+        cross_entropy_rows<T, L, V, WIDE>(stream, a, losses);
+}
+
 template <typename T, typename L> void cross_entropy_launch(struct stream *stream, const struct cross_entropy_args *a)
 {
     constexpr int V = VECTOR < T >> VECTOR<L> ? VECTOR<T> : VECTOR<L>;
-    const int64_t row_bytes = a->ld_logits * static_cast<int64_t>(sizeof(L));
     struct cuda_scratch scratch = cuda_scratch_of(stream);
     double *losses = cuda_scratch_take<double>(&scratch, a->M);
-    unsigned grid = grid_of(stream, a->M, row_bytes > 128 * 1024 ? 1 : 2);
-    bool aligned =
-        aligned16(a->logits, a->dlogits, row_bytes, a->dlogits ? a->ld_dlogits * static_cast<int64_t>(sizeof(T)) : 0);
-    LAUNCH(stream, "cross_entropy", (aligned ? cross_entropy_kernel<T, L, V> : cross_entropy_kernel<T, L, 1>), grid,
-           THREADS, *a, losses);
+    if (aligned16(a->logits, a->dlogits, a->ld_logits * static_cast<int64_t>(sizeof(L)),
+                  a->dlogits ? a->ld_dlogits * static_cast<int64_t>(sizeof(T)) : 0))
+        cross_entropy_by_length<T, L, V>(stream, a, losses);
+    else
+        cross_entropy_by_length<T, L, 1>(stream, a, losses);
     LAUNCH(stream, "sum_losses", sum_losses_kernel, 1, SUM_THREADS, a->loss_sum, losses, a->M);
 }
 

@@ -6,28 +6,28 @@
 #include <string.h>
 #include <strings.h>
 
-/* Multiprocessors, L2 and links (PCIe 4 or 5 x 16 to the host) are from NVIDIA's data sheets and the white papers of
- * GA100, GA102, GH100, AD102, GB202 and the Blackwell architecture; GPUs without NVLink talk over PCIe. Rates of
- * products and memory are those of gpu/peaks.c. `sustained` of the H100 is 700 of 989 TFLOP/s, the rate of large
- * cublasLt products at 700 W with random values; the A100 reaches more of its lower peak. The others are assumed
- * to be like their nearest relative. */
+/* Multiprocessors, their shared memory, L2 and links (PCIe 4 or 5 x 16 to the host) are from NVIDIA's data sheets and
+ * the white papers of GA100, GA102, GH100, AD102, GB202 and the Blackwell architecture; GPUs without NVLink talk over
+ * PCIe. Rates of products and memory are those of gpu/peaks.c. `sustained` of the H100 is 700 of 989 TFLOP/s, the rate
+ * of large cublasLt products at 700 W with random values; the A100 reaches more of its lower peak. The others are
+ * assumed to be like their nearest relative. */
 static const struct {
     const char *option, *name;
     double memory_gib;
-    int sms;
+    int sms, shared_kib;
     double l2_mib, link, host_link, sustained;
 } models[] = {
-    {"h100", "NVIDIA H100 80GB HBM3", 79.6, 132, 50, 450e9, 64e9, 0.7075},
-    {"h100-pcie", "NVIDIA H100 PCIe", 79.6, 114, 50, 64e9, 64e9, 0.60},
-    {"h200", "NVIDIA H200", 140.4, 132, 50, 450e9, 64e9, 0.7075},
-    {"a100", "NVIDIA A100-SXM4-80GB", 79.3, 108, 40, 300e9, 32e9, 0.82},
-    {"b200", "NVIDIA B200", 178.4, 148, 126, 900e9, 64e9, 0.70},
-    {"l40s", "NVIDIA L40S", 44.4, 142, 96, 32e9, 32e9, 0.75},
-    {"rtx3090", "NVIDIA GeForce RTX 3090", 23.6, 82, 6, 32e9, 32e9, 0.75},
-    {"rtx4090", "NVIDIA GeForce RTX 4090", 23.6, 128, 72, 32e9, 32e9, 0.75},
-    {"rtx5090", "NVIDIA GeForce RTX 5090", 31.3, 170, 96, 64e9, 64e9, 0.75},
-    {"rtx-a6000", "NVIDIA RTX A6000", 47.4, 84, 6, 32e9, 32e9, 0.75},
-    {"rtx6000-ada", "NVIDIA RTX 6000 Ada Generation", 47.4, 142, 96, 32e9, 32e9, 0.75},
+    {"h100", "NVIDIA H100 80GB HBM3", 79.6, 132, 228, 50, 450e9, 64e9, 0.7075},
+    {"h100-pcie", "NVIDIA H100 PCIe", 79.6, 114, 228, 50, 64e9, 64e9, 0.60},
+    {"h200", "NVIDIA H200", 140.4, 132, 228, 50, 450e9, 64e9, 0.7075},
+    {"a100", "NVIDIA A100-SXM4-80GB", 79.3, 108, 164, 40, 300e9, 32e9, 0.82},
+    {"b200", "NVIDIA B200", 178.4, 148, 228, 126, 900e9, 64e9, 0.70},
+    {"l40s", "NVIDIA L40S", 44.4, 142, 100, 96, 32e9, 32e9, 0.75},
+    {"rtx3090", "NVIDIA GeForce RTX 3090", 23.6, 82, 100, 6, 32e9, 32e9, 0.75},
+    {"rtx4090", "NVIDIA GeForce RTX 4090", 23.6, 128, 100, 72, 32e9, 32e9, 0.75},
+    {"rtx5090", "NVIDIA GeForce RTX 5090", 31.3, 170, 100, 96, 64e9, 64e9, 0.75},
+    {"rtx-a6000", "NVIDIA RTX A6000", 47.4, 84, 100, 6, 32e9, 32e9, 0.75},
+    {"rtx6000-ada", "NVIDIA RTX 6000 Ada Generation", 47.4, 142, 100, 96, 32e9, 32e9, 0.75},
 };
 
 const char gpu_catalog_usual[] = "h100";
@@ -41,6 +41,7 @@ enum status gpu_catalog_find(const char *option, struct gpu_model *model, struct
                                         .name = models[i].name,
                                         .memory_gib = models[i].memory_gib,
                                         .sms = models[i].sms,
+                                        .shared_kib = models[i].shared_kib,
                                         .l2_mib = models[i].l2_mib,
                                         .link = models[i].link,
                                         .host_link = models[i].host_link,

@@ -38,12 +38,13 @@ static const double ceiling_flops = 0.8, ceiling_bytes = 0.9; /* of the data she
 static const double fast_bytes = 0.85;                        /* of the bandwidth, with ASSUME_FAST_MEMORY */
 static const double gap_seconds = 1.5e-6;
 
-/* Shares of the memory's bandwidth. Two of them are those of kernels that were changed for it, estimated, not measured:
- * norm_fwd, 64 registers a thread, launches as many blocks as run at a time (before, 78 registers left 3 of the 8
- * blocks a multiprocessor that it launched running, 2.67 waves in the time of three); RoPE has no pass over the heads
- * that is mostly idle, and 32 more bytes a thread on their way. */
+/* Shares of the memory's bandwidth. Three of them are those of kernels that were changed for it, estimated, not
+ * measured: norm_fwd, 64 registers a thread, launches as many blocks as run at a time (before, 78 registers left 3 of
+ * the 8 blocks a multiprocessor that it launched running, 2.67 waves in the time of three); RoPE has no pass over the
+ * heads that is mostly idle, and 32 more bytes a thread on their way; the loss has 48 KiB a multiprocessor on their
+ * way, 16 before, and spends a third of the instructions on an exponential. */
 static const double share_norm_fwd = 0.79, share_norm_bwd = 0.563, share_head_norm = 0.6, share_rope = 0.746,
-                    share_pointwise = 0.805, share_loss = 0.626, share_embedding = 0.45, share_optimizer = 0.746,
+                    share_pointwise = 0.805, share_loss = 0.716, share_embedding = 0.45, share_optimizer = 0.746,
                     share_columns = 0.626;
 
 static double size_in_bytes(enum dtype dtype)
@@ -242,16 +243,24 @@ struct op_estimate op_estimate_orthogonalize(const struct plan_settings *s, cons
     return one_part(PLAN_OPTIMIZER, ceiling, a->steps * (products + rounded), 3 + 6 * a->steps);
 }
 
-/* Logits are read again for dlogits: from L2 where the rows in work fit, else from memory. */
+/* Bytes of each row that ops_cuda_loss.cu reads a second time from memory for dlogits: what its blocks do not keep in
+ * shared memory, unless it fits half of L2, through which the gradients pass as well. */
+static double logits_read_again(const struct gpu_model *gpu, double row)
+{
+    const double own = 2048, narrow = 112 * 1024; /* of a block's shared memory; rows that two blocks share */
+    const int blocks = row <= narrow ? 2 : 1;
+    const double rest = fmax(0, row - (gpu->shared_kib * 1024.0 / blocks - own));
+    return rest * blocks * gpu->sms > gpu->l2_mib * 1048576 / 2 ? rest : 0;
+}
+
 struct op_estimate op_estimate_cross_entropy(const struct plan_settings *s, const struct cross_entropy_args *a)
 {
     struct cross_entropy_args args = *a;
     if (plan_assumes(s, ASSUME_BF16_LOGITS))
         args.logits_dtype = a->dtype;
-    double row = (double)a->V * size_in_bytes(args.logits_dtype);
-    bool again = a->dlogits && row * s->gpu->sms > s->gpu->l2_mib * 1048576;
-    return memory_bound(s, PLAN_CROSS_ENTROPY, op_cost_cross_entropy(&args), again ? row * (double)a->M : 0, share_loss,
-                        2);
+    const double row = (double)a->V * size_in_bytes(args.logits_dtype);
+    const double again = a->dlogits ? logits_read_again(s->gpu, row) * (double)a->M : 0;
+    return memory_bound(s, PLAN_CROSS_ENTROPY, op_cost_cross_entropy(&args), again, share_loss, 2);
 }
 
 /* Pinned copies reach 55 of PCIe 5 x 16's 64 GB/s on H100 hosts (NVIDIA's nvbandwidth). */

@@ -105,6 +105,21 @@ static void a_norm_takes_as_long_as_its_bytes(void **state)
     check_near(estimate.parts[0].expected, bytes / 2.65e12, 0.01);
 }
 
+static void a_loss_reads_again_what_it_does_not_keep(void **state)
+{
+    (void)state;
+    struct cross_entropy_args args = {
+        .dtype = DTYPE_BF16, .logits_dtype = DTYPE_BF16, .M = 8192, .V = 128256, .dlogits = &args};
+    check_near(op_estimate_cross_entropy(&settings, &args).parts[0].expected, 8192.0 * 128256 * 4 / 2.4e12, 0.01);
+    /* 226 KiB of a row stay in shared memory, and half of L2 has no room for the others */
+    args.logits_dtype = DTYPE_F32;
+    const double again = 4 * 128256 - 226 * 1024;
+    check_near(op_estimate_cross_entropy(&settings, &args).parts[0].expected, 8192 * (128256 * 6.0 + again) / 2.4e12,
+               0.01);
+    args.dlogits = NULL;
+    check_near(op_estimate_cross_entropy(&settings, &args).parts[0].expected, 8192.0 * 128256 * 4 / 2.4e12, 0.01);
+}
+
 static void assumptions_take_their_loss_away(void **state)
 {
     (void)state;
@@ -167,9 +182,13 @@ static void nothing_is_faster_than_its_ceiling(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(products_follow_the_offline_model),    cmocka_unit_test(products_are_above_400_tflops),
-        cmocka_unit_test(a_norm_takes_as_long_as_its_bytes),    cmocka_unit_test(assumptions_take_their_loss_away),
-        cmocka_unit_test(attention_without_cudnn_takes_longer), cmocka_unit_test(nothing_is_faster_than_its_ceiling),
+        cmocka_unit_test(products_follow_the_offline_model),
+        cmocka_unit_test(products_are_above_400_tflops),
+        cmocka_unit_test(a_norm_takes_as_long_as_its_bytes),
+        cmocka_unit_test(assumptions_take_their_loss_away),
+        cmocka_unit_test(a_loss_reads_again_what_it_does_not_keep),
+        cmocka_unit_test(attention_without_cudnn_takes_longer),
+        cmocka_unit_test(nothing_is_faster_than_its_ceiling),
     };
     return cmocka_run_group_tests(tests, find_h100, NULL);
 }
