@@ -6,6 +6,7 @@
  *     emulation_memory.cc     device memory, pinned memory, the handler of bad accesses
  *     emulation_block.cc      a block's threads as fibers; barriers, shuffles, votes, shared memory
  *     emulation_shadow.cc     last writer and reader of every two bytes of memory: races, bad indices, uninitialised reads
+ *     emulation_traffic.cc    the bytes that kernels move, counted
  *     emulation_arena.cc      red zones between the pieces of an arena
  *     emulation_cublaslt.cc   matrix products as plain loops
  *     emulation_cudnn.cc      operation graphs, operation by operation

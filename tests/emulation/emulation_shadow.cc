@@ -17,6 +17,7 @@
  * Pages whose cells are all alike have one cell only, so that large fills and copies are cheap. Without
  * EMULATION_SHADOW (the build with AddressSanitizer) all of this is empty. */
 #include "emulation.h"
+#include "emulation_traffic.h"
 
 #include <algorithm>
 #include <map>
@@ -411,6 +412,8 @@ inline void check_access(bool write, const void *p, size_t bytes, bool aligned, 
 {
     uint32_t who = me();
     stats.checked++;
+    if (traffic_counts && is_device(p))
+        traffic_access(write, p, bytes);
     const cell *c = cells_at(p, bytes);
     if (c && bytes > 1 && reinterpret_cast<uintptr_t>(p) % 2 == 0) {
         const cell *end = c + (bytes + 1) / 2;
@@ -501,6 +504,8 @@ void shadow_range(const operation &op, const range &range)
 {
     (void)op;
     const access a = {range.write ? "writes" : "reads", range.p, range.bytes, nullptr};
+    if (traffic_counts && is_device(range.p))
+        traffic_access(range.write, range.p, range.bytes);
     if (is_device(range.p))
         for_range(offset_of(range.p), range.bytes,
                   [&](cell *c) { range.write ? write_cell(c, WHO_OPERATION, a) : read_cell(c, WHO_OPERATION, a); });

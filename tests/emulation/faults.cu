@@ -7,6 +7,7 @@
 extern "C" {
 #include "gpu/arena.h"
 }
+#include "tests/emulation/emulation_traffic.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -59,6 +60,16 @@ __global__ void add_one(float *p, const float *from)
 {
     if (blockIdx.x == 0)
         p[threadIdx.x] = from[threadIdx.x] + 1;
+}
+
+/* to = from + 1; a bad kernel reads and writes everything twice, a barrier apart. */
+__global__ void add_one_twice(float *to, const float *from, bool bad)
+{
+    for (int times = bad ? 2 : 1; times > 0; times--) {
+        if (blockIdx.x == 0)
+            to[threadIdx.x] = from[threadIdx.x] + 1;
+        __syncthreads();
+    }
 }
 
 __global__ void block_reverse(float *p, bool bad)
@@ -573,6 +584,25 @@ void run_copy_too_long(float *p)
     check(cudaMemcpy(p, from.data(), (N + (fault ? 1 : 0)) * sizeof(float), cudaMemcpyHostToDevice));
 }
 
+/* Not a mistake that ends a program by itself: the bytes that are counted show it. */
+void run_bytes_twice(float *p)
+{
+    const double floor = 2.0 * N * sizeof(float);
+    struct emulation_traffic traffic;
+    float *q = device_floats(N);
+    emulation_traffic_begin();
+    LAUNCH(add_one_twice, nullptr, q, p, fault);
+    check(cudaDeviceSynchronize());
+    emulation_traffic_end(&traffic);
+    check(cudaFree(q));
+    if (traffic.moved == 0) /* the build without a shadow counts nothing */
+        return;
+    fprintf(stderr, "moved %g, touched %g, shared %g\n", traffic.moved / floor, traffic.touched / floor,
+            traffic.shared / floor);
+    if (traffic.moved != floor)
+        exit(1);
+}
+
 struct program {
     const char *name;
     void (*run)(float *p);
@@ -612,6 +642,7 @@ const program programs[] = {
     {"host-function-calls", run_host_function_calls},
     {"leak", run_leak},
     {"copy-too-long", run_copy_too_long},
+    {"bytes-twice", run_bytes_twice},
 };
 } // namespace
 

@@ -4,6 +4,7 @@
  *     ops_test_cases.c       the one list of cases
  *     ops_test_drivers.c     for each op: its tensors and arguments, its reference, its loss for finite differences
  *     ops_test_reference.c   naive float64 mathematics
+ *     ops_test_bytes.c       bytes that kernels move, where the device is the emulated GPU
  *
  * A driver describes an op as a set of tensors: `host` holds their values before the op (in double, but representable
  * in the tensor's dtype), `expected` the values that the reference computes, `actual` those that the op computed.
@@ -36,6 +37,9 @@ enum case_flags {
     ERF = 1 << 17,      /* with GELU: in the form of erf */
     TYPES = 1 << 18,    /* embeddings of the tokens' types */
     GPU_PERF = 1 << 14, /* sized for timing on a GPU: its L2 cache does not hold the tensors */
+    COUNTED = 1 << 19,  /* sized for counting bytes on the emulated GPU: the floor is all but what rows share */
+    READS_AGAIN =
+        1 << 20, /* with COUNTED: rows so long that the kernel must read them again, which the count must show */
 };
 
 enum { MAX_SEQS = 8 };
@@ -152,5 +156,12 @@ struct ref_attention {
 void ref_attention(const struct ref_attention *a, double *out, double *lse);
 /* dq, dk and dv are overwritten; their rows are as far apart as those of q, k and v. */
 void ref_attention_bwd(const struct ref_attention *a, const double *dout, double *dq, double *dk, double *dv);
+
+/* ---- bytes that kernels move --------------------------------------------- */
+
+bool bytes_are_counted(const struct device *device); /* whether this device can */
+void bytes_begin(void);                              /* the device is idle, here and at the end */
+/* Prints what was moved since, and returns whether it is what the case expects; floor: the bytes of op_cost.h */
+bool bytes_end(const struct op_case *c, const char *text, double floor);
 
 #endif

@@ -147,6 +147,10 @@ const struct op_case op_cases[] = {
     {.op = "norm_fwd", .M = 17, .N = 75, .flags = RMS | RESIDUAL, .offset = 1},
     {.op = "norm_fwd", .M = 3, .N = 16392, .flags = RMS, .offset = 1},
     {.op = "norm_fwd", .M = 0, .N = 56, .flags = RMS},
+    {.op = "norm_fwd", .M = 80, .N = 768, .flags = RESIDUAL | COUNTED},
+    {.op = "norm_fwd", .M = 40, .N = 4096, .flags = RMS | RESIDUAL | COUNTED},
+    {.op = "norm_fwd", .M = 80, .N = 1600, .flags = COUNTED},
+    {.op = "norm_fwd", .M = 24, .N = 16392, .flags = RMS | COUNTED | READS_AGAIN},
     {.op = "norm_fwd", .M = 1024, .N = 768, .flags = RESIDUAL | PERF},
     {.op = "norm_fwd", .M = 65536, .N = 768, .flags = RESIDUAL | GPU_PERF},
     {.op = "norm_fwd", .M = 16384, .N = 4096, .flags = RMS | RESIDUAL | GPU_PERF},
@@ -208,6 +212,7 @@ const struct op_case op_cases[] = {
     {.op = "head_norm_fwd", .M = 70, .H = 3, .D = 256, .pad = 16},
     {.op = "head_norm_fwd", .M = 17, .H = 3, .D = 24, .pad = 8, .offset = 1},
     {.op = "head_norm_fwd", .M = 0, .H = 2, .D = 64},
+    {.op = "head_norm_fwd", .M = 70, .H = 8, .D = 128, .flags = COUNTED},
     {.op = "head_norm_fwd", .M = 1024, .H = 16, .D = 64, .flags = PERF},
     {.op = "head_norm_fwd", .M = 16384, .H = 32, .D = 128, .flags = GPU_PERF},
 
@@ -229,6 +234,8 @@ const struct op_case op_cases[] = {
     {.op = "rope", .M = 17, .H = 3, .D = 96, .K = 72, .P = 20, .pad = 16}, /* part of a head */
     {.op = "rope", .M = 17, .H = 3, .D = 14, .K = 6, .P = 20, .flags = INVERSE},
     {.op = "rope", .M = 0, .H = 2, .D = 64, .P = 20},
+    {.op = "rope", .M = 70, .H = 40, .D = 128, .P = 4, .flags = COUNTED},
+    {.op = "rope", .M = 200, .H = 14, .D = 64, .P = 4, .flags = INVERSE | COUNTED},
     {.op = "rope", .M = 1024, .H = 16, .D = 64, .P = 1024, .flags = PERF},
     {.op = "rope", .M = 16384, .H = 32, .D = 128, .P = 4096, .flags = GPU_PERF},
 
@@ -247,6 +254,7 @@ const struct op_case op_cases[] = {
     {.op = "swiglu_fwd", .M = 17, .N = 59, .flags = GELU},
     {.op = "swiglu_fwd", .M = 70, .N = 256, .flags = GELU | EXTREME},
     {.op = "swiglu_fwd", .M = 0, .N = 56},
+    {.op = "swiglu_fwd", .M = 17, .N = 1408, .flags = COUNTED},
     {.op = "swiglu_fwd", .M = 1024, .N = 2048, .flags = PERF},
     {.op = "swiglu_fwd", .M = 8192, .N = 14336, .flags = GPU_PERF},
 
@@ -256,6 +264,7 @@ const struct op_case op_cases[] = {
     {.op = "swiglu_bwd", .M = 17, .N = 59, .flags = GELU | IN_PLACE},
     {.op = "swiglu_bwd", .M = 70, .N = 256, .flags = GELU},
     {.op = "swiglu_bwd", .M = 0, .N = 56},
+    {.op = "swiglu_bwd", .M = 17, .N = 1408, .flags = IN_PLACE | COUNTED},
     {.op = "swiglu_bwd", .M = 1024, .N = 2048, .flags = PERF},
     {.op = "swiglu_bwd", .M = 8192, .N = 14336, .flags = GPU_PERF},
 
@@ -264,6 +273,7 @@ const struct op_case op_cases[] = {
     {.op = "tanh_fwd", .N = 1003},
     {.op = "tanh_fwd", .N = 40001, .flags = IN_PLACE},
     {.op = "tanh_fwd", .N = 1003, .flags = EXTREME},
+    {.op = "tanh_fwd", .N = 40004, .flags = COUNTED},
     {.op = "tanh_fwd", .N = 20000000, .flags = PERF},
     {.op = "tanh_fwd", .N = 200000000, .flags = GPU_PERF},
 
@@ -271,6 +281,7 @@ const struct op_case op_cases[] = {
     {.op = "tanh_bwd", .N = 1},
     {.op = "tanh_bwd", .N = 1003},
     {.op = "tanh_bwd", .N = 40001, .flags = IN_PLACE},
+    {.op = "tanh_bwd", .N = 40004, .flags = COUNTED},
     {.op = "tanh_bwd", .N = 20000000, .flags = PERF},
     {.op = "tanh_bwd", .N = 200000000, .flags = GPU_PERF},
 
@@ -299,6 +310,14 @@ const struct op_case op_cases[] = {
     {.op = "cross_entropy", .M = 3, .N = 9003, .K = 9008, .pad = 5, .flags = L2 | IN_PLACE},
     {.op = "cross_entropy", .M = 17, .N = 320, .flags = L2 | LOSS_ONLY},
     {.op = "cross_entropy", .M = 20, .N = 40, .flags = L2 | EXTREME},
+    /* more than a GPU's shared memory holds, partly in 16 bits */
+    {.op = "cross_entropy", .M = 2, .N = 118006, .pad = 2, .flags = IN_PLACE | WIDE_OUT},
+    {.op = "cross_entropy", .M = 2, .N = 118008, .flags = IN_PLACE | L2},
+    {.op = "cross_entropy", .M = 2, .N = 50304, .flags = IN_PLACE | COUNTED},
+    {.op = "cross_entropy", .M = 2, .N = 50257, .pad = 47, .flags = IN_PLACE | WIDE_OUT | COUNTED},
+    {.op = "cross_entropy", .M = 2, .N = 50304, .flags = L2 | IN_PLACE | COUNTED},
+    {.op = "cross_entropy", .M = 2, .N = 50304, .flags = LOSS_ONLY | COUNTED},
+    {.op = "cross_entropy", .M = 1, .N = 400000, .flags = IN_PLACE | COUNTED | READS_AGAIN},
     {.op = "cross_entropy", .M = 256, .N = 50304, .flags = IN_PLACE | PERF},
     {.op = "cross_entropy", .M = 256, .N = 50304, .flags = IN_PLACE | WIDE_OUT | PERF},
     {.op = "cross_entropy", .M = 8192, .N = 50304, .flags = IN_PLACE | WIDE_OUT | GPU_PERF},
@@ -308,6 +327,7 @@ const struct op_case op_cases[] = {
     {.op = "add", .N = 1},
     {.op = "add", .N = 1003},
     {.op = "add", .N = 40001, .flags = IN_PLACE},
+    {.op = "add", .N = 40004, .flags = COUNTED},
     {.op = "add", .N = 20000000, .flags = PERF},
     {.op = "add", .N = 200000000, .flags = GPU_PERF},
 
@@ -318,6 +338,7 @@ const struct op_case op_cases[] = {
     {.op = "cast", .N = 1003, .flags = IN_PLACE}, /* both of the same dtype */
     {.op = "cast", .N = 1003, .flags = EXTREME},
     {.op = "cast", .N = 1003, .flags = EXTREME | HALVES},
+    {.op = "cast", .N = 40004, .flags = COUNTED},
     {.op = "cast", .N = 20000000, .flags = PERF},
     {.op = "cast", .N = 200000000, .flags = GPU_PERF},
 
@@ -328,6 +349,8 @@ const struct op_case op_cases[] = {
     {.op = "accumulate", .N = 1003, .flags = EXTREME}, /* scaled */
     {.op = "accumulate", .N = 1003, .flags = ACCUMULATE | WIDE_OUT},
     {.op = "accumulate", .N = 1003, .flags = WIDE_OUT},
+    {.op = "accumulate", .N = 40004, .flags = COUNTED},
+    {.op = "accumulate", .N = 40004, .flags = ACCUMULATE | COUNTED},
     {.op = "accumulate", .N = 20000000, .flags = ACCUMULATE | PERF},
     {.op = "accumulate", .N = 200000000, .flags = ACCUMULATE | GPU_PERF},
 
@@ -337,6 +360,7 @@ const struct op_case op_cases[] = {
     {.op = "sumsq", .N = 700001},
     {.op = "sumsq", .N = 1003, .flags = EXTREME},
     {.op = "sumsq", .N = 40003, .flags = HALVES},
+    {.op = "sumsq", .N = 700004, .flags = COUNTED},
     {.op = "sumsq", .N = 40000000, .flags = PERF},
     {.op = "sumsq", .N = 200000000, .flags = GPU_PERF},
 
@@ -366,6 +390,8 @@ const struct op_case op_cases[] = {
     {.op = "adam", .N = 1003, .flags = HALVES | EXTREME},
     {.op = "adam", .N = 1600, .pad = 48, .flags = HALVES | INVERSE}, /* exactly the keyed bits */
     {.op = "adam", .N = 1003, .pad = 5, .flags = HALVES | INVERSE},
+    {.op = "adam", .N = 40004, .flags = COUNTED},
+    {.op = "adam", .N = 40004, .flags = HALVES | COUNTED},
     {.op = "adam", .N = 20000000, .flags = PERF},
     {.op = "adam", .N = 20000000, .flags = HALVES | PERF},
     {.op = "adam", .N = 200000000, .flags = GPU_PERF},
@@ -383,6 +409,7 @@ const struct op_case op_cases[] = {
     {.op = "momentum", .N = 1003, .flags = L2 | IN_PLACE},    /* Nesterov */
     {.op = "momentum", .N = 1003, .flags = L2 | RMS | HALVES},
     {.op = "momentum", .N = 1003, .flags = L2 | EXTREME},
+    {.op = "momentum", .N = 40004, .flags = COUNTED},
     {.op = "momentum", .N = 20000000, .flags = PERF},
     {.op = "momentum", .N = 20000000, .flags = L2 | PERF},
     {.op = "momentum", .N = 200000000, .flags = GPU_PERF},
@@ -393,6 +420,7 @@ const struct op_case op_cases[] = {
     {.op = "muon_momentum", .N = 40001, .flags = IN_PLACE}, /* Nesterov */
     {.op = "muon_momentum", .N = 1003, .flags = IN_PLACE | HALVES},
     {.op = "muon_momentum", .N = 1003, .flags = EXTREME}, /* skipped */
+    {.op = "muon_momentum", .N = 40004, .flags = COUNTED},
     {.op = "muon_momentum", .N = 200000000, .flags = GPU_PERF},
 
     {.op = "orthogonalize", .M = 1, .N = 1, .K = 5},
@@ -411,6 +439,7 @@ const struct op_case op_cases[] = {
     {.op = "muon_update", .N = 40001},
     {.op = "muon_update", .N = 1003, .flags = LOSS_ONLY}, /* no second copy of the parameters */
     {.op = "muon_update", .N = 1003, .flags = EXTREME},   /* skipped */
+    {.op = "muon_update", .N = 40004, .flags = COUNTED},
     {.op = "muon_update", .N = 200000000, .flags = GPU_PERF},
 };
 const int op_case_count = (int)COUNT_OF(op_cases);

@@ -2,7 +2,8 @@
  *
  *     ops-test test [OPTION …]   every case against its float64 reference, twice: the bits must repeat
  *     ops-test grad [OPTION …]   backward ops against finite differences of their forward's reference
- *     ops-test perf [OPTION …]   the large cases: time, GB/s, TFLOP/s, percent of the ceilings, which are measured
+ *     ops-test bytes --device cuda   on the emulated GPU: the bytes that kernels move, at most 1.05 times those they
+ * must ops-test perf [OPTION …]   the large cases: time, GB/s, TFLOP/s, percent of the ceilings, which are measured
  *     ops-test list [OPTION …]   the cases
  *         --device cpu|cuda   --threads N   --op TEXT (cases whose line contains TEXT)   --dtype fp32|bf16|fp16
  *
@@ -595,15 +596,29 @@ static bool run_perf(struct harness *h, const struct op_case *c, enum dtype dtyp
     return true;
 }
 
+static bool run_bytes(struct harness *h, const struct op_case *c, enum dtype dtype, const char *text)
+{
+    struct error err;
+    const double floor = prepare(h, c, dtype).bytes;
+    stream_sync(h->stream);
+    bytes_begin();
+    launch(h, op_of_case(c));
+    stream_sync(h->stream);
+    if (device_check(h->device, &err) == STATUS_OK)
+        return bytes_end(c, text, floor);
+    printf("FAILED %s: %s\n", text, err.text);
+    return false;
+}
+
 /* ---- command line -------------------------------------------------------- */
 
-enum mode { MODE_TEST, MODE_GRAD, MODE_PERF, MODE_LIST, MODE_COUNT };
-static const char *const mode_names[MODE_COUNT] = {"test", "grad", "perf", "list"};
+enum mode { MODE_TEST, MODE_GRAD, MODE_BYTES, MODE_PERF, MODE_LIST, MODE_COUNT };
+static const char *const mode_names[MODE_COUNT] = {"test", "grad", "bytes", "perf", "list"};
 
 static int usage(const char *what)
 {
     fprintf(stderr,
-            "ops-test: %s\nusage: ops-test test|grad|perf|list [--device cpu|cuda] [--threads N] [--op TEXT] "
+            "ops-test: %s\nusage: ops-test test|grad|bytes|perf|list [--device cpu|cuda] [--threads N] [--op TEXT] "
             "[--dtype fp32|bf16|fp16]\n",
             what);
     return STATUS_USAGE;
@@ -650,18 +665,25 @@ static bool options_parse(int argc, char **argv, struct options *o, const char *
 static void run_case(struct harness *h, const struct options *o, const struct op_case *c, enum dtype dtype,
                      struct ceilings *ceilings, struct score *score)
 {
-    const bool perf = c->flags & (PERF | GPU_PERF), timed = c->flags & (o->kind == DEVICE_CUDA ? GPU_PERF : PERF);
+    const bool perf = c->flags & (PERF | GPU_PERF | COUNTED),
+               timed = c->flags & (o->kind == DEVICE_CUDA ? GPU_PERF : PERF);
     char text[256];
     bool passed;
     case_describe(c, dtype, text, sizeof text);
     if (!strstr(text, o->op) || !strstr(dtype_name(dtype), o->dtype))
         return;
     if (o->mode == MODE_LIST) {
-        printf("%s%s\n", text, !perf ? "" : c->flags & PERF ? " (perf)" : " (GPU perf)");
+        printf("%s%s\n", text,
+               !perf                 ? ""
+               : c->flags & PERF     ? " (perf)"
+               : c->flags & GPU_PERF ? " (GPU perf)"
+                                     : " (bytes)");
         return;
     }
     if (o->mode == MODE_PERF && timed)
         passed = run_perf(h, c, dtype, text, ceilings);
+    else if (o->mode == MODE_BYTES && c->flags & COUNTED)
+        passed = run_bytes(h, c, dtype, text);
     else if (o->mode == MODE_TEST && !perf)
         passed = run_test(h, c, dtype, text);
     else if (o->mode == MODE_GRAD && !perf && dtype == DTYPE_F32 && op_drivers[op_of_case(c)].loss)
@@ -694,6 +716,11 @@ static int run_on_device(struct harness *h, const struct options *o)
         device_alloc(h->device, capacity, &memory, &err) != STATUS_OK) {
         fprintf(stderr, "ops-test: %s\n", err.text);
         return (int)err.code;
+    }
+    if (o->mode == MODE_BYTES && !bytes_are_counted(h->device)) {
+        fprintf(stderr, "ops-test: %s cannot count the bytes that its kernels move; hint: build/emulation/ops-test\n",
+                h->device->name);
+        return STATUS_USAGE;
     }
     printf("%s: %s, %d threads\n", h->device->name, h->device->detail, h->device->threads);
     arena_init(&h->arena, memory, capacity);
