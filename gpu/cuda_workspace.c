@@ -15,11 +15,21 @@ static size_t embedding_bytes(const struct op_limits *limits)
            cuda_scratch_size(digits * sizeof(int32_t)) + cuda_scratch_size(tiles * (size_t)limits->C * sizeof(float));
 }
 
+int64_t cuda_norm_parts(int64_t C)
+{
+    return C <= CUDA_NORM_WIDE ? CUDA_NORM_PARTS : CUDA_NORM_PARTS / 2;
+}
+
+static size_t norm_sums_bytes(int64_t C)
+{
+    return cuda_scratch_size((size_t)(CUDA_NORM_SUMS * cuda_norm_parts(C) * C) * sizeof(float));
+}
+
 static size_t norm_bytes(const struct op_limits *limits)
 {
     const int64_t head = limits->max_head_norm > limits->D ? limits->max_head_norm : limits->D;
-    const int64_t widest = limits->C > head ? limits->C : head;
-    return cuda_scratch_size((size_t)(2 * CUDA_NORM_PARTS * widest) * sizeof(float));
+    const size_t of_rows = norm_sums_bytes(limits->C), of_heads = norm_sums_bytes(head);
+    return of_rows > of_heads ? of_rows : of_heads;
 }
 
 /* A double for each row. */
@@ -28,20 +38,30 @@ static size_t loss_bytes(const struct op_limits *limits)
     return cuda_scratch_size((size_t)limits->max_tokens * sizeof(double));
 }
 
-int64_t cuda_column_ranges(int64_t M)
+int64_t cuda_column_ranges(int64_t M, int64_t N)
 {
-    const int64_t ranges = blocks_of(M, CUDA_COLUMN_ROWS);
-    return ranges < CUDA_COLUMN_RANGES ? ranges : CUDA_COLUMN_RANGES;
+    const int64_t most = blocks_of(M, CUDA_COLUMN_ROWS), columns = blocks_of(N, CUDA_COLUMN_WIDTH);
+    const int64_t wanted = columns > 0 ? blocks_of(CUDA_COLUMN_BLOCKS, columns) : 0;
+    return wanted < most ? wanted : most;
 }
 
 size_t cuda_column_sums_bytes(int64_t M, int64_t N)
 {
-    return (size_t)cuda_column_ranges(M) * (size_t)N * sizeof(float);
+    return (size_t)cuda_column_ranges(M, N) * (size_t)N * sizeof(float);
+}
+
+/* Bytes that suffice for the sums of up to N columns of up to M rows. */
+static size_t column_sums_most(int64_t M, int64_t N)
+{
+    const int64_t by_rows = blocks_of(M, CUDA_COLUMN_ROWS) * N;
+    const int64_t by_blocks = CUDA_COLUMN_BLOCKS * CUDA_COLUMN_WIDTH + N + CUDA_COLUMN_WIDTH;
+    return (size_t)(by_rows < by_blocks ? by_rows : by_blocks) * sizeof(float);
 }
 
 static size_t linear_bytes(const struct op_limits *limits)
 {
-    return CUDA_GEMM_WORKSPACE + cuda_column_sums_bytes(limits->max_tokens, limits->max_linear_n) + CUDA_SCRATCH_ALIGN;
+    const int64_t widest = limits->max_linear_n > limits->max_linear_k ? limits->max_linear_n : limits->max_linear_k;
+    return CUDA_GEMM_WORKSPACE + column_sums_most(limits->max_tokens, widest) + CUDA_SCRATCH_ALIGN;
 }
 
 /* A float for each row of each head: the sum of out * dout. */

@@ -17,9 +17,12 @@ enum {
     CUDA_SORT_ITEMS = 1024,         /* tokens that a block sorts */
     CUDA_TILE_ROWS = 16,            /* sorted rows of the embedding's gradient that a block adds up */
     CUDA_NORM_PARTS = 512,          /* partial sums of a norm's gradients: about four for each multiprocessor */
+    CUDA_NORM_WIDE = 4096,          /* in longer rows half as many, */
+    CUDA_NORM_SUMS = 3,             /* each of at most three sums */
     CUDA_SUM_PARTS = 1024,          /* partial results of sumsq and find_nonfinite */
-    CUDA_COLUMN_ROWS = 512,         /* rows of a range of column sums, */
-    CUDA_COLUMN_RANGES = 64,        /* of which there are at most that many */
+    CUDA_COLUMN_BLOCKS = 1024,      /* of column sums: about eight for each multiprocessor, */
+    CUDA_COLUMN_WIDTH = 256,        /* of so many columns */
+    CUDA_COLUMN_ROWS = 64,          /* and at least so many rows each */
     CUDA_GEMM_WORKSPACE = 32 << 20, /* bytes that cublasLt's kernels for Hopper ask for */
 };
 
@@ -29,8 +32,11 @@ static inline size_t cuda_scratch_size(size_t bytes)
     return (bytes + CUDA_SCRATCH_ALIGN - 1) / CUDA_SCRATCH_ALIGN * CUDA_SCRATCH_ALIGN;
 }
 
-/* Ranges of rows that the column sums of M rows are computed in, and the bytes of their partial sums of N columns. */
-int64_t cuda_column_ranges(int64_t M);
+/* Parts at most that the rows of a norm of C columns are summed in. */
+int64_t cuda_norm_parts(int64_t C);
+
+/* Ranges of rows that the sums of N columns of M rows are computed in, and the bytes of their partial sums. */
+int64_t cuda_column_ranges(int64_t M, int64_t N);
 size_t cuda_column_sums_bytes(int64_t M, int64_t N);
 
 /* Bytes that a stream needs for every op within the limits, with ztrain's own kernels for attention. cuDNN's plans may

@@ -78,7 +78,8 @@ struct norm_fwd_args {
 };
 
 /* dx = dres + the gradient of the norm with respect to its input x, which is x_out of forward. dres NULL: 0. dx may be
- * dres. dweight and dbias are sums over rows. */
+ * dres. dweight and dbias are sums over rows, and so is dx_sums: of dx as it is stored, which is the gradient of the
+ * bias of a layer whose output was added to x. */
 struct norm_bwd_args {
     enum dtype dtype;
     enum norm_kind kind;
@@ -91,7 +92,9 @@ struct norm_bwd_args {
     float weight_offset;
     const float *mean, *rstd;
     float *dweight, *dbias; /* (C); dbias NULL for RMS */
-    bool accumulate;
+    float *dx_sums;         /* (C) or NULL */
+    bool accumulate;        /* dweight and dbias */
+    bool accumulate_sums;   /* dx_sums */
 };
 
 /* y = x · W + bias. W is stored (N, K), as in torch.nn.Linear, or (K, N) with weights_in_out, as in GPT-2's Conv1D.
@@ -112,7 +115,8 @@ struct linear_fwd_args {
 };
 
 /* dx (+)= dy · Wᵀ. With gelu_aux, which is dt (M, K), the aux of the layer before: dx = (dy · Wᵀ) ·
- * gelu_tanh'(gelu_aux), or gelu_erf'(gelu_aux). */
+ * gelu_tanh'(gelu_aux), or gelu_erf'(gelu_aux). With dbias: dbias (+)= sum of dx, as it is stored, over rows, the
+ * gradient of the bias of the layer before. */
 struct linear_bwd_input_args {
     enum dtype dtype;
     bool weights_in_out;
@@ -122,8 +126,10 @@ struct linear_bwd_input_args {
     int64_t ld_dy;  /* elements; 0: N */
     const void *w;
     const void *gelu_aux; /* or NULL */
-    bool accumulate;      /* not allowed with gelu_aux */
+    bool accumulate;      /* dx; not allowed with gelu_aux or dbias */
     bool gelu_erf;        /* with gelu_aux: the layer before has gelu_erf */
+    float *dbias;         /* (K) or NULL */
+    bool accumulate_dbias;
 };
 
 /* dw (+)= dyᵀ · x, stored as W is; dbias (+)= sum of dy over rows */

@@ -34,8 +34,8 @@ size_t ops_cpu_workspace_bytes(struct device *device, const struct op_limits *l)
 {
     size_t threads = (size_t)device->threads, bytes = 0;
     size_t widest = larger(larger((size_t)l->C, (size_t)l->D), (size_t)l->max_head_norm) + SUMS_GRAIN;
-    bytes = larger(bytes, ROW_PARTS_MAX * 2 * widest * sizeof(float)); /* norm_bwd */
-    bytes = larger(bytes, (size_t)l->max_tokens * sizeof(double));     /* cross_entropy */
+    bytes = larger(bytes, ROW_PARTS_MAX * NORM_SUMS * widest * sizeof(float)); /* norm_bwd */
+    bytes = larger(bytes, (size_t)l->max_tokens * sizeof(double));             /* cross_entropy */
     if (l->KV > 0 && l->D > 0) {
         size_t unit = (size_t)ATTENTION_UNIT_FLOATS(l->D, l->max_seq, l->H / l->KV);
         size_t packed = larger(unit, ATTENTION_BATCH_FLOATS);

@@ -83,6 +83,28 @@ static void op_linear_fwd(struct stream *stream, const struct linear_fwd_args *a
     product(stream, &p, &e);
 }
 
+static ALWAYS_INLINE void column_sums(float *sums, const void *x, int64_t ld, int64_t rows, struct range columns,
+                                      enum dtype dtype, bool accumulate)
+{
+    for (int64_t j = columns.first; j < columns.end; j += VF) {
+        vf sum = accumulate ? vf_get(sums, j, columns.end, DTYPE_F32) : vf_zero();
+        for (int64_t i = 0; i < rows; i++)
+            sum += vf_get(at(x, i * ld, dtype), j, columns.end, dtype);
+        vf_put(sums, j, columns.end, sum, DTYPE_F32);
+    }
+}
+
+/* sums (+)= the sums of x (rows, n; rows ld apart) over its rows */
+static void sum_columns(float *sums, const void *x, int64_t ld, int64_t rows, int64_t n, enum dtype dtype,
+                        bool accumulate)
+{
+#pragma omp parallel if (rows * n > WORTH_THREADS)
+    {
+        struct range columns = range_mine(n, 64);
+        WITH_DTYPE(dtype, column_sums(sums, x, ld, rows, columns, DT, accumulate));
+    }
+}
+
 static void op_linear_bwd_input(struct stream *stream, const struct linear_bwd_input_args *a)
 {
     struct product p = {false,
@@ -102,19 +124,10 @@ static void op_linear_bwd_input(struct stream *stream, const struct linear_bwd_i
                          .gelu_erf = a->gelu_erf,
                          .ld_aux = a->K,
                          .accumulate = a->accumulate};
-    ASSERT(!(a->accumulate && a->gelu_aux));
+    ASSERT(!a->accumulate || (!a->gelu_aux && !a->dbias));
     product(stream, &p, &e);
-}
-
-static ALWAYS_INLINE void column_sums(float *sums, const void *x, int64_t ld, int64_t rows, struct range columns,
-                                      enum dtype dtype, bool accumulate)
-{
-    for (int64_t j = columns.first; j < columns.end; j += VF) {
-        vf sum = accumulate ? vf_get(sums, j, columns.end, DTYPE_F32) : vf_zero();
-        for (int64_t i = 0; i < rows; i++)
-            sum += vf_get(at(x, i * ld, dtype), j, columns.end, dtype);
-        vf_put(sums, j, columns.end, sum, DTYPE_F32);
-    }
+    if (a->dbias)
+        sum_columns(a->dbias, a->dx, a->K, a->M, a->K, a->dtype, a->accumulate_dbias);
 }
 
 static void op_linear_bwd_weight(struct stream *stream, const struct linear_bwd_weight_args *a)
@@ -134,11 +147,6 @@ static void op_linear_bwd_weight(struct stream *stream, const struct linear_bwd_
         return;
     }
     product(stream, &p, &e);
-    if (!a->dbias)
-        return;
-#pragma omp parallel if (a->M * a->N > WORTH_THREADS)
-    {
-        struct range columns = range_mine(a->N, 64);
-        WITH_DTYPE(a->dtype, column_sums(a->dbias, a->dy, ld_dy, a->M, columns, DT, a->accumulate));
-    }
+    if (a->dbias)
+        sum_columns(a->dbias, a->dy, ld_dy, a->M, a->N, a->dtype, a->accumulate);
 }

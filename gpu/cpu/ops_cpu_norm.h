@@ -63,7 +63,7 @@ static void op_norm_fwd(struct stream *stream, const struct norm_fwd_args *a)
  *
  *     norm_bwd_sums     adds dy · n to dweight and dy to dbias (a part's sums); returns mean(g · n), and for LayerNorm
  *                       mean(g), which is 0 for RMSNorm
- *     norm_bwd_input    dx = dres + rstd · (g - mean(g) - n · mean(g · n)) */
+ *     norm_bwd_input    dx = dres + rstd · (g - mean(g) - n · mean(g · n)); adds dx, rounded, to dx_sums unless NULL */
 /* clang-format on */
 struct norm_bwd_means {
     float g, gn;
@@ -89,7 +89,7 @@ static ALWAYS_INLINE struct norm_bwd_means norm_bwd_sums(const struct norm_bwd_a
 }
 
 static ALWAYS_INLINE void norm_bwd_input(const struct norm_bwd_args *a, int64_t i, float mean, float rstd,
-                                         struct norm_bwd_means means, enum dtype dtype)
+                                         struct norm_bwd_means means, float *dx_sums, enum dtype dtype)
 {
     const int64_t C = a->C;
     const void *x = at(a->x, i * C, dtype), *dy = at(a->dy, i * C, dtype);
@@ -102,15 +102,18 @@ static ALWAYS_INLINE void norm_bwd_input(const struct norm_bwd_args *a, int64_t 
         if (dres)
             v += vf_get(dres, j, C, dtype);
         vf_put(dx, j, C, v, dtype);
+        if (dx_sums)
+            vf_put(dx_sums, j, C, vf_get(dx_sums, j, C, DTYPE_F32) + vf_get(dx, j, C, dtype), DTYPE_F32);
     }
 }
 
+/* Adds to the sums of a part of the rows, of which those of biases may be NULL. */
 static ALWAYS_INLINE void norm_bwd_row(const struct norm_bwd_args *a, int64_t i, float *dweight, float *dbias,
-                                       enum dtype dtype)
+                                       float *dx_sums, enum dtype dtype)
 {
     float mean = a->kind == NORM_LAYER ? a->mean[i] : 0, rstd = a->rstd[i];
     struct norm_bwd_means means = norm_bwd_sums(a, i, mean, rstd, dweight, dbias, dtype);
-    norm_bwd_input(a, i, mean, rstd, means, dtype);
+    norm_bwd_input(a, i, mean, rstd, means, dx_sums, dtype);
 }
 
 /* out (+)= sum over parts of partial (parts, stride), of n elements those of `columns` */
@@ -130,22 +133,26 @@ static void op_norm_bwd(struct stream *stream, const struct norm_bwd_args *a)
     liveness_tick();
     struct scratch scratch = scratch_of(stream);
     const int64_t stride = round_up(a->C, SUMS_GRAIN), parts = row_parts(a->M);
-    float *partial = scratch_take(&scratch, (size_t)(parts * 2 * stride) * sizeof *partial);
+    float *partial = scratch_take(&scratch, (size_t)(parts * NORM_SUMS * stride) * sizeof *partial);
 #pragma omp parallel if (a->M * a->C > WORTH_THREADS)
     {
 #pragma omp for schedule(static)
         for (int64_t part = 0; part < parts; part++) {
-            float *dweight = partial + part * 2 * stride, *dbias = a->dbias ? dweight + stride : NULL;
-            memset(dweight, 0, (size_t)(2 * stride) * sizeof *dweight);
+            float *dweight = partial + part * NORM_SUMS * stride, *dbias = a->dbias ? dweight + stride : NULL;
+            float *dx_sums = a->dx_sums ? dweight + 2 * stride : NULL;
+            memset(dweight, 0, (size_t)(NORM_SUMS * stride) * sizeof *dweight);
             struct range rows = range_part(a->M, 1, parts, part);
             for (int64_t i = rows.first; i < rows.end; i++) {
-                WITH_DTYPE(a->dtype, norm_bwd_row(a, i, dweight, dbias, DT));
+                WITH_DTYPE(a->dtype, norm_bwd_row(a, i, dweight, dbias, dx_sums, DT));
             }
         }
         struct range columns = range_mine(a->C, 16);
-        sum_partials(a->dweight, partial, 2 * stride, parts, a->C, columns, a->accumulate);
+        const int64_t part = NORM_SUMS * stride;
+        sum_partials(a->dweight, partial, part, parts, a->C, columns, a->accumulate);
         if (a->dbias)
-            sum_partials(a->dbias, partial + stride, 2 * stride, parts, a->C, columns, a->accumulate);
+            sum_partials(a->dbias, partial + stride, part, parts, a->C, columns, a->accumulate);
+        if (a->dx_sums)
+            sum_partials(a->dx_sums, partial + 2 * stride, part, parts, a->C, columns, a->accumulate_sums);
     }
 }
 

@@ -14,6 +14,7 @@ enum {
     WORTH_THREADS = 1 << 14, /* elements: below, starting a team costs more than it saves */
     SUMSQ_PARTS = 512,       /* of a sum of squares */
     ROW_PARTS_MAX = 128,     /* of a sum over rows … */
+    NORM_SUMS = 3,           /* of norm_bwd: dweight, dbias, dx_sums */
     ROWS_OF_PART = 32,       /* … and the rows that a part should have */
 };
 

@@ -82,6 +82,13 @@ static void *gemm_workspace_of(struct stream *stream, size_t bytes)
     return memory + skip;
 }
 
+/* Where the partial sums of the columns of (M, N) go. */
+static float *sums_scratch_of(struct stream *stream, int64_t M, int64_t N)
+{
+    const size_t bytes = cuda_column_sums_bytes(M, N);
+    return (float *)((char *)gemm_workspace_of(stream, GEMM_WORKSPACE + bytes) + GEMM_WORKSPACE);
+}
+
 /* Enqueues the product; false: the library has no algorithm for it. Other failures become the device's error. */
 static bool run_product(struct stream *stream, const struct gemm_product *p, const char *op)
 {
@@ -134,22 +141,38 @@ void cuda_linear_fwd(struct stream *stream, const struct linear_fwd_args *a)
         cuda_bias_gelu(stream, a->M, a->N, a->y, a->y_dtype, p.key.ldd, bias, aux, a->gelu_erf, a->dtype);
 }
 
+/* dbias from dx, which is first multiplied by the slopes of GELU at `aux`, unless NULL. */
+static void input_sums(struct stream *stream, const struct linear_bwd_input_args *a, const void *aux)
+{
+    float *scratch = sums_scratch_of(stream, a->M, a->K);
+    if (aux)
+        cuda_gelu_backward_sums(stream, a->M, a->K, a->dx, aux, a->gelu_erf, a->dtype, a->dbias, a->accumulate_dbias,
+                                scratch);
+    else
+        cuda_column_sums(stream, a->M, a->K, a->dbias, a->dx, a->K, a->dtype, a->accumulate_dbias, scratch);
+}
+
 void cuda_linear_bwd_input(struct stream *stream, const struct linear_bwd_input_args *a)
 {
     struct gemm_cuda *g = cuda_device_of(stream)->gemm;
-    ASSERT(!a->accumulate || !a->gelu_aux);
-    if (a->M == 0 || a->K == 0)
+    ASSERT(!a->accumulate || (!a->gelu_aux && !a->dbias));
+    if (a->M == 0 || a->K == 0) {
+        if (a->dbias && !a->accumulate_dbias)
+            stream_fill_zero(stream, a->dbias, (size_t)a->K * sizeof *a->dbias);
         return;
+    }
     struct gemm_product p = gemm_product_bwd_input(g->tf32, a);
+    const void *aux = a->gelu_aux; /* whose slopes dx is still to be multiplied by */
     if (run_product(stream, &p, "linear_bwd_input")) {
-        if (!a->gelu_aux || !a->gelu_erf)
-            return;
+        aux = a->gelu_erf ? aux : NULL;
     } else {
         struct gemm_product plain = gemm_product_without_epilogue(&p);
         run_plain(stream, &plain, "linear_bwd_input");
     }
-    if (a->gelu_aux)
-        cuda_gelu_backward(stream, a->M * a->K, a->dx, a->gelu_aux, a->gelu_erf, a->dtype);
+    if (a->dbias)
+        input_sums(stream, a, aux);
+    else if (aux)
+        cuda_gelu_backward(stream, a->M * a->K, a->dx, aux, a->gelu_erf, a->dtype);
 }
 
 void cuda_linear_bwd_weight(struct stream *stream, const struct linear_bwd_weight_args *a)
@@ -163,9 +186,7 @@ void cuda_linear_bwd_weight(struct stream *stream, const struct linear_bwd_weigh
         }
         return;
     }
-    size_t sums_bytes = cuda_column_sums_bytes(a->M, a->N);
-    float *scratch =
-        a->dbias ? (float *)((char *)gemm_workspace_of(stream, GEMM_WORKSPACE + sums_bytes) + GEMM_WORKSPACE) : NULL;
+    float *scratch = a->dbias ? sums_scratch_of(stream, a->M, a->N) : NULL;
     float *sums = a->dbias && a->accumulate ? scratch : a->dbias;
     struct gemm_product p = gemm_product_bwd_weight(g->tf32, a, sums);
     if (run_product(stream, &p, "linear_bwd_weight")) {

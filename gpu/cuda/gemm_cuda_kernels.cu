@@ -12,7 +12,7 @@ namespace
 {
 
 constexpr int kThreads = 256;
-constexpr int kColumnThreads = 32, kRowThreads = kThreads / kColumnThreads;
+constexpr int kColumnThreads = 32, kRowThreads = kThreads / kColumnThreads, kRangeGroups = 16;
 
 template <typename T> __device__ float to_float(T x);
 template <> __device__ inline float to_float(float x)
@@ -122,26 +122,57 @@ __global__ void __launch_bounds__(kThreads) gelu_backward_kernel(int64_t n, int6
         dx[i] = from_float<T>(to_float(dx[i]) * slope<ERF>(to_float(aux[i])));
 }
 
-/* partial (ranges, N): block (x, y) adds up range y of rows for kColumnThreads · V columns. */
-template <typename T, int V>
-__global__ void __launch_bounds__(kThreads)
-    column_sums_kernel(int64_t M, int64_t N, const T *dy, int64_t ld, int64_t rows, float *partial)
+/* V elements in one access */
+template <typename T, int V> struct alignas(V * sizeof(T)) Elements {
+    T at[V];
+};
+
+/* What column sums are of: a matrix, or its product with the slopes of GELU at `aux`, which replaces it. */
+enum { kPlain, kTanh, kErf };
+
+/* One row's V columns of the sums. */
+template <typename T, int V, int FORM>
+__device__ inline void add_elements(float (&sum)[V], Elements<T, V> &d, const Elements<T, V> &aux)
 {
+#pragma unroll
+    for (int j = 0; j < V; j++) {
+        if constexpr (FORM != kPlain)
+            d.at[j] = from_float<T>(to_float(d.at[j]) * slope<FORM == kErf>(to_float(aux.at[j])));
+        sum[j] += to_float(d.at[j]);
+    }
+}
+
+/* partial (ranges, N): block (x, y) adds up range y of rows for kColumnThreads · V columns. Every thread has several
+ * loads under way at a time. */
+template <typename T, int V, int FORM>
+__global__ void __launch_bounds__(kThreads)
+    column_sums_kernel(int64_t M, int64_t N, T *dy, int64_t ld, const T *aux, int64_t rows, float *partial)
+{
+    constexpr int kDepth = FORM == kPlain ? 4 : 2;
+    using E = Elements<T, V>;
     SHARED(float, sums, [kRowThreads][kColumnThreads * V]);
     int tx = threadIdx.x % kColumnThreads, ty = threadIdx.x / kColumnThreads;
     int64_t column = (blockIdx.x * static_cast<int64_t>(kColumnThreads) + tx) * V;
     int64_t first = blockIdx.y * rows, last = first + rows < M ? first + rows : M;
     float sum[V] = {};
-    if (column < N) {
-        for (int64_t row = first + ty; row < last; row += kRowThreads) {
-            if constexpr (V > 1) {
-                Pack<T> pack = *reinterpret_cast<const Pack<T> *>(dy + row * ld + column);
+    for (int64_t row = first + ty; row < last && column < N; row += kDepth * kRowThreads) {
+        E d[kDepth], a[kDepth];
 #pragma unroll
-                for (int j = 0; j < V; j++)
-                    sum[j] += to_float(pack.at[j]);
-            } else {
-                sum[0] += to_float(dy[row * ld + column]);
+        for (int i = 0; i < kDepth; i++) {
+            const int64_t at = (row + i * kRowThreads) * ld + column;
+            if (row + i * kRowThreads < last) {
+                d[i] = *reinterpret_cast<const E *>(dy + at);
+                if constexpr (FORM != kPlain)
+                    a[i] = *reinterpret_cast<const E *>(aux + at);
             }
+        }
+#pragma unroll
+        for (int i = 0; i < kDepth; i++) {
+            if (row + i * kRowThreads >= last)
+                break;
+            add_elements<T, V, FORM>(sum, d[i], a[i]);
+            if constexpr (FORM != kPlain)
+                *reinterpret_cast<E *>(dy + (row + i * kRowThreads) * ld + column) = d[i];
         }
     }
 #pragma unroll
@@ -159,15 +190,22 @@ __global__ void __launch_bounds__(kThreads)
     }
 }
 
-__global__ void __launch_bounds__(kThreads)
+/* sums (+)= the sum over ranges: kRangeGroups sums of every kRangeGroups-th range side by side, then those in order. */
+__global__ void __launch_bounds__(kColumnThreads *kRangeGroups)
     add_ranges_kernel(int64_t N, int ranges, const float *partial, float *sums, bool accumulate)
 {
-    int64_t column = blockIdx.x * static_cast<int64_t>(kThreads) + threadIdx.x;
-    if (column >= N)
-        return;
+    SHARED(float, groups, [kRangeGroups][kColumnThreads]);
+    int64_t column = blockIdx.x * static_cast<int64_t>(kColumnThreads) + threadIdx.x;
     float total = 0;
-    for (int r = 0; r < ranges; r++)
+    for (int r = threadIdx.y; r < ranges && column < N; r += kRangeGroups)
         total += partial[r * N + column];
+    groups[threadIdx.y][threadIdx.x] = total;
+    __syncthreads();
+    if (threadIdx.y != 0 || column >= N)
+        return;
+    total = 0;
+    for (int group = 0; group < kRangeGroups; group++)
+        total += groups[group][threadIdx.x];
     sums[column] = accumulate ? sums[column] + total : total;
 }
 
@@ -226,22 +264,52 @@ template <bool ERF> void gelu_backward_of(struct stream *stream, int64_t n, void
     BUG("dtype %d", static_cast<int>(dtype));
 }
 
-template <typename T, int V>
-cudaError_t launch_column_sums(cudaStream_t handle, int64_t M, int64_t N, const void *dy, int64_t ld, float *partial)
+/* A matrix (M, N), rows ld apart, whose columns are summed; `aux` and `erf_form` with GELU's slopes, then ld is N. */
+struct columns {
+    int64_t M, N, ld;
+    const void *matrix, *aux;
+    bool erf_form;
+};
+
+template <typename T, int V, int FORM>
+cudaError_t launch_sums(cudaStream_t handle, const struct columns *c, float *partial)
 {
-    int64_t ranges = cuda_column_ranges(M), rows = (M + ranges - 1) / ranges, columns = kColumnThreads * V;
-    dim3 grid(static_cast<unsigned>((N + columns - 1) / columns), static_cast<unsigned>(ranges));
-    return CUDA_LAUNCH((column_sums_kernel<T, V>), grid, dim3(kThreads), 0, handle, M, N, static_cast<const T *>(dy),
-                       ld, rows, partial);
+    int64_t ranges = cuda_column_ranges(c->M, c->N), rows = (c->M + ranges - 1) / ranges, width = kColumnThreads * V;
+    dim3 grid(static_cast<unsigned>((c->N + width - 1) / width), static_cast<unsigned>(ranges));
+    return CUDA_LAUNCH((column_sums_kernel<T, V, FORM>), grid, dim3(kThreads), 0, handle, c->M, c->N,
+                       static_cast<T *>(const_cast<void *>(c->matrix)), c->ld, static_cast<const T *>(c->aux), rows,
+                       partial);
 }
 
-template <typename T>
-cudaError_t column_sums(cudaStream_t handle, int64_t M, int64_t N, const void *dy, int64_t ld, float *partial)
+template <typename T, int V> cudaError_t launch_form(cudaStream_t handle, const struct columns *c, float *partial)
+{
+    if (!c->aux)
+        return launch_sums<T, V, kPlain>(handle, c, partial);
+    return c->erf_form ? launch_sums<T, V, kErf>(handle, c, partial) : launch_sums<T, V, kTanh>(handle, c, partial);
+}
+
+template <typename T> cudaError_t column_sums(cudaStream_t handle, const struct columns *c, float *partial)
 {
     constexpr int kPack = Pack<T>::kSize;
-    bool packs = N % kPack == 0 && ld % kPack == 0 && reinterpret_cast<uintptr_t>(dy) % 16 == 0;
-    return packs ? launch_column_sums<T, kPack>(handle, M, N, dy, ld, partial)
-                 : launch_column_sums<T, 1>(handle, M, N, dy, ld, partial);
+    uintptr_t addresses = reinterpret_cast<uintptr_t>(c->matrix) | reinterpret_cast<uintptr_t>(c->aux);
+    bool packs = c->N % kPack == 0 && c->ld % kPack == 0 && addresses % 16 == 0;
+    return packs ? launch_form<T, kPack>(handle, c, partial) : launch_form<T, 1>(handle, c, partial);
+}
+
+void sum_columns(struct stream *stream, const struct columns *c, float *sums, enum dtype dtype, bool accumulate,
+                 void *scratch)
+{
+    cudaStream_t handle = cuda_stream_of(stream)->handle;
+    float *partial = static_cast<float *>(scratch);
+    cudaError_t code = dtype == DTYPE_F32    ? column_sums<float>(handle, c, partial)
+                       : dtype == DTYPE_BF16 ? column_sums<__nv_bfloat16>(handle, c, partial)
+                                             : column_sums<__half>(handle, c, partial);
+    if (cuda_check(cuda_device_of(stream), code, "a bias' gradient")) {
+        code = CUDA_LAUNCH(add_ranges_kernel, dim3(static_cast<unsigned>((c->N + kColumnThreads - 1) / kColumnThreads)),
+                           dim3(kColumnThreads, kRangeGroups), 0, handle, c->N,
+                           static_cast<int>(cuda_column_ranges(c->M, c->N)), partial, sums, accumulate);
+        cuda_check(cuda_device_of(stream), code, "a bias' gradient");
+    }
 }
 
 } // namespace
@@ -274,19 +342,17 @@ void cuda_gelu_backward(struct stream *stream, int64_t n, void *dx, const void *
 void cuda_column_sums(struct stream *stream, int64_t M, int64_t N, float *sums, const void *dy, int64_t ld,
                       enum dtype dtype, bool accumulate, void *scratch)
 {
-    cudaStream_t handle = cuda_stream_of(stream)->handle;
-    float *partial = static_cast<float *>(scratch);
-    if (M == 0 || N == 0)
-        return;
-    cudaError_t code = dtype == DTYPE_F32    ? column_sums<float>(handle, M, N, dy, ld, partial)
-                       : dtype == DTYPE_BF16 ? column_sums<__nv_bfloat16>(handle, M, N, dy, ld, partial)
-                                             : column_sums<__half>(handle, M, N, dy, ld, partial);
-    if (cuda_check(cuda_device_of(stream), code, "linear_bwd_weight (bias)")) {
-        code =
-            CUDA_LAUNCH(add_ranges_kernel, dim3(static_cast<unsigned>((N + kThreads - 1) / kThreads)), dim3(kThreads),
-                        0, handle, N, static_cast<int>(cuda_column_ranges(M)), partial, sums, accumulate);
-        cuda_check(cuda_device_of(stream), code, "linear_bwd_weight (bias)");
-    }
+    const struct columns columns = {M, N, ld, dy, nullptr, false};
+    if (M > 0 && N > 0)
+        sum_columns(stream, &columns, sums, dtype, accumulate, scratch);
+}
+
+void cuda_gelu_backward_sums(struct stream *stream, int64_t M, int64_t N, void *dx, const void *aux, bool erf_form,
+                             enum dtype dtype, float *sums, bool accumulate, void *scratch)
+{
+    const struct columns columns = {M, N, N, dx, aux, erf_form};
+    if (M > 0 && N > 0)
+        sum_columns(stream, &columns, sums, dtype, accumulate, scratch);
 }
 
 void cuda_add_f32(struct stream *stream, int64_t n, float *sums, const float *x)

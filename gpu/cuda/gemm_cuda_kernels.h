@@ -23,6 +23,11 @@ void cuda_gelu_backward(struct stream *stream, int64_t n, void *dx, const void *
 void cuda_column_sums(struct stream *stream, int64_t M, int64_t N, float *sums, const void *dy, int64_t ld,
                       enum dtype dtype, bool accumulate, void *scratch);
 
+/* dx (M, N) *= gelu'(aux (M, N)) as cuda_gelu_backward() does, and sums (N) (+)= sums of the result over its rows as
+ * cuda_column_sums() does: in one pass over dx. */
+void cuda_gelu_backward_sums(struct stream *stream, int64_t M, int64_t N, void *dx, const void *aux, bool erf_form,
+                             enum dtype dtype, float *sums, bool accumulate, void *scratch);
+
 /* sums (n) += x (n) */
 void cuda_add_f32(struct stream *stream, int64_t n, float *sums, const float *x);
 

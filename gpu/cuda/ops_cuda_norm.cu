@@ -5,11 +5,14 @@
  * blockDim.x, … of its row and holds some of them in registers between the passes over the row; a row that is too long
  * for that (WHOLE false; then the block has one row) is read again in each pass.
  *
- * Backward also sums over rows for dweight and dbias: every thread over its block's rows in registers, then the rows
- * side by side in a block through shared memory, then the blocks, whose sums lie in the workspace:
+ * Backward also sums over rows, for dweight, and where they are wanted for dbias and dx_sums: every thread over its
+ * block's rows in registers, then the rows side by side in a block through shared memory, then the blocks, whose sums
+ * lie in the workspace:
  *
- *     float (parts, 2, C)    part p: block p's dweight, then its dbias
+ *     float (parts, SUMS, C)    part p: block p's dweight, then its dbias, then its dx_sums
  *
+ * The sums, not the rows, fill the registers: a thread holds one vector of a row, and a second one only in rows that
+ * are longer than ROW_THREADS vectors. Kernels have all three sums, or with vectors only the first.
  * The number of parts depends on the shape only, so results do not depend on the size of the GPU. */
 #include "gpu/cuda/cuda_kernels.cuh"
 
@@ -17,12 +20,12 @@ namespace
 {
 
 enum {
-    MAX_THREADS = 512, /* threads that share a row */
-    MANY_ROWS = 256,   /* threads of a block of several rows */
-    FWD_HELD = 4,      /* vectors of a row that a thread holds */
-    BWD_HELD = 2,
+    MAX_THREADS = 512,   /* threads that share a row */
+    MANY_ROWS = 256,     /* threads of a block of several rows */
+    FWD_HELD = 4,        /* vectors of a row that a thread holds */
+    BWD_HELD = 2,        /* at most */
     FWD_RESIDENT = 1024, /* threads that a multiprocessor has room for: 64 registers each */
-    MAX_PARTS = CUDA_NORM_PARTS,
+    MAX_SUMS = CUDA_NORM_SUMS,
     SUM_GROUPS = 16, /* of parts, summed side by side */
 };
 
@@ -221,13 +224,13 @@ void norm_fwd(struct stream *stream, const struct norm_fwd_args *a, struct row_l
 /* ---- backward ------------------------------------------------------------ */
 
 /* Sums of this thread's columns over the blockDim.y rows of a block; threads of the first row put them into `part`. */
-template <int V>
-__device__ __forceinline__ void put_part(float *part, const float (&sums)[BWD_HELD][V], int vectors,
+template <int HELD, int V>
+__device__ __forceinline__ void put_part(float *part, const float (&sums)[HELD][V], int vectors,
                                          float (*shared)[MAX_THREADS])
 {
     const int thread = static_cast<int>(threadIdx.y * blockDim.x + threadIdx.x), width = static_cast<int>(blockDim.x);
 #pragma unroll
-    for (int k = 0; k < BWD_HELD; k++) {
+    for (int k = 0; k < HELD; k++) {
         const int j = static_cast<int>(threadIdx.x) + k * width;
         __syncthreads();
 #pragma unroll
@@ -279,10 +282,16 @@ __device__ __forceinline__ void load_weight(float (&w)[V], const struct norm_bwd
         w[v] += a.weight_offset;
 }
 
+/* The sums of a thread's columns over its rows, in the order of a part. */
+enum { SUM_WEIGHT, SUM_BIAS, SUM_DX };
+
+/* Threads at most that hold vectors of a row: as many as leave room for their registers. */
+template <int SUMS> constexpr int ROW_THREADS = SUMS == 1 ? int{MAX_THREADS} : 384;
+
 /* With n = (x - mean) · rstd and g = dy · (weight_offset + weight): dx = rstd · (g - mean(g) - n · mean(g · n)), the
  * middle term for LayerNorm only. */
-template <typename T, int V, bool WHOLE>
-__global__ void __launch_bounds__(MAX_THREADS, 1)
+template <typename T, int V, int HELD, int SUMS, bool WHOLE>
+__global__ void __launch_bounds__(WHOLE &&V > 1 ? ROW_THREADS<SUMS> : int{MAX_THREADS}, HELD == 1 ? 2 : 1)
     norm_bwd_kernel(struct norm_bwd_args a, int rows, struct row_layout layout_x, struct row_layout layout_dy,
                     struct row_layout layout_dx, float *parts)
 {
@@ -290,8 +299,8 @@ __global__ void __launch_bounds__(MAX_THREADS, 1)
     SHARED(float, shared, [V][MAX_THREADS]);
     const int C = static_cast<int>(a.C), vectors = C / V;
     const bool layer = a.kind == NORM_LAYER;
-    float *part = parts + static_cast<int64_t>(blockIdx.x) * 2 * C;
-    float dweight[BWD_HELD][V] = {}, dbias[BWD_HELD][V] = {};
+    float *part = parts + static_cast<int64_t>(blockIdx.x) * SUMS * C;
+    float over_rows[SUMS][HELD][V] = {};
     int turn = 0;
     for (int first = static_cast<int>(blockIdx.x * blockDim.y); first < rows;
          first += static_cast<int>(gridDim.x * blockDim.y)) {
@@ -300,7 +309,7 @@ __global__ void __launch_bounds__(MAX_THREADS, 1)
         const T *dy = static_cast<const T *>(a.dy) + row_offset(layout_dy, row, C);
         const int64_t at_dx = row_offset(layout_dx, row, C);
         const float mean = layer && mine ? a.mean[row] : 0, rstd = mine ? a.rstd[row] : 0;
-        pack<T, V> held_x[BWD_HELD], held_dy[BWD_HELD], held_dres[BWD_HELD];
+        pack<T, V> held_x[HELD], held_dy[HELD], held_dres[HELD];
         float sums[2] = {0, 0}; /* g, g · n */
 
         auto read = [&](int k, int j) {
@@ -310,8 +319,8 @@ __global__ void __launch_bounds__(MAX_THREADS, 1)
                 held_dres[k] = load_pack<V>(static_cast<const T *>(a.dres) + at_dx + j * V);
         };
         if (WHOLE)
-            each_vector<BWD_HELD, WHOLE>(mine, read);
-        each_vector<BWD_HELD, WHOLE>(mine, [&](int k, int j) {
+            each_vector<HELD, WHOLE>(mine, read);
+        each_vector<HELD, WHOLE>(mine, [&](int k, int j) {
             float w[V];
             if (!WHOLE)
                 read(k, j);
@@ -321,7 +330,7 @@ __global__ void __launch_bounds__(MAX_THREADS, 1)
         sum_over_row(sums, slots, &turn);
         const float mean_g = layer ? sums[0] / static_cast<float>(C) : 0, mean_gn = sums[1] / static_cast<float>(C);
 
-        each_vector<BWD_HELD, WHOLE>(mine, [&](int k, int j) {
+        each_vector<HELD, WHOLE>(mine, [&](int k, int j) {
             float w[V];
             if (!WHOLE)
                 read(k, j);
@@ -329,36 +338,53 @@ __global__ void __launch_bounds__(MAX_THREADS, 1)
 #pragma unroll
             for (int v = 0; v < V; v++) {
                 float d = to_float(held_dy[k].at[v]), n = (to_float(held_x[k].at[v]) - mean) * rstd;
-                dweight[k][v] = fmaf(d, n, dweight[k][v]);
-                dbias[k][v] += d;
+                over_rows[SUM_WEIGHT][k][v] = fmaf(d, n, over_rows[SUM_WEIGHT][k][v]);
+                if constexpr (SUMS > SUM_BIAS)
+                    over_rows[SUM_BIAS][k][v] += d;
                 w[v] = rstd * (fmaf(d, w[v], -mean_g) - n * mean_gn);
                 if (a.dres)
                     w[v] += to_float(held_dres[k].at[v]);
+                if constexpr (SUMS > SUM_DX)
+                    over_rows[SUM_DX][k][v] += to_float(rounded<T>(w[v]));
             }
             store(static_cast<T *>(a.dx) + at_dx + j * V, w);
-            if (!WHOLE) { /* the registers serve the next vector: the sums are kept in the workspace */
-                keep_in_part(part, dweight[k], j, first == static_cast<int>(blockIdx.x));
-                keep_in_part(part + C, dbias[k], j, first == static_cast<int>(blockIdx.x));
-            }
+            if (!WHOLE) /* the registers serve the next vector: the sums are kept in the workspace */
+#pragma unroll
+                for (int s = 0; s < SUMS; s++)
+                    keep_in_part(part + s * C, over_rows[s][k], j, first == static_cast<int>(blockIdx.x));
         });
     }
-    if (WHOLE) {
-        put_part(part, dweight, vectors, shared);
-        put_part(part + C, dbias, vectors, shared);
-    }
+    if (WHOLE)
+#pragma unroll
+        for (int s = 0; s < SUMS; s++)
+            put_part<HELD>(part + s * C, over_rows[s], vectors, shared);
 }
 
-/* dweight and dbias (blockIdx.y 0 and 1) (+)= the sum over parts: SUM_GROUPS sums of every SUM_GROUPS-th part side by
- * side, then those in order. */
+/* Where the sums of the parts go; NULL: nowhere. */
+struct sum_outputs {
+    float *to[MAX_SUMS];
+    bool accumulate[MAX_SUMS];
+};
+
+/* Output blockIdx.y (+)= the sum over parts, each of gridDim.y sums: SUM_GROUPS sums of every SUM_GROUPS-th part side
+ * by side, then those in order. */
 __global__ void __launch_bounds__(WARP_SIZE *SUM_GROUPS)
-    sum_parts_kernel(float *dweight, float *dbias, const float *parts, int count, int C, bool accumulate)
+    sum_parts_kernel(struct sum_outputs outputs, const float *parts, int count, int C)
 {
     SHARED(float, sums, [SUM_GROUPS][WARP_SIZE]);
     const int column = static_cast<int>(blockIdx.x * WARP_SIZE + threadIdx.x);
     const float *from = parts + static_cast<int64_t>(blockIdx.y) * C + column;
-    float *out = blockIdx.y ? dbias : dweight, sum = 0;
+    float *out = nullptr, sum = 0;
+    bool accumulate = false;
+#pragma unroll
+    for (unsigned s = 0; s < MAX_SUMS; s++) { /* no index that is unknown: the arguments stay where they are */
+        out = s == blockIdx.y ? outputs.to[s] : out;
+        accumulate = s == blockIdx.y ? outputs.accumulate[s] : accumulate;
+    }
+    if (!out)
+        return;
     for (int part = static_cast<int>(threadIdx.y); part < count && column < C; part += SUM_GROUPS)
-        sum += from[static_cast<int64_t>(part) * 2 * C];
+        sum += from[static_cast<int64_t>(part) * gridDim.y * C];
     sums[threadIdx.y][threadIdx.x] = sum;
     __syncthreads();
     if (threadIdx.y != 0 || column >= C)
@@ -369,18 +395,48 @@ __global__ void __launch_bounds__(WARP_SIZE *SUM_GROUPS)
     out[column] = sum;
 }
 
-template <typename T, int V>
-int norm_bwd_launch(struct stream *stream, const struct norm_bwd_args *a, struct row_layout layout_x,
-                    struct row_layout layout_dy, struct row_layout layout_dx, float *parts)
+/* The layouts of x, dy and dx. */
+struct bwd_layouts {
+    struct row_layout x, dy, dx;
+};
+
+/* Launches the kernel; returns the number of parts. */
+template <typename T, int V, int HELD, int SUMS, bool WHOLE>
+int norm_bwd_launch(struct stream *stream, const struct norm_bwd_args *a, const struct bwd_layouts *layouts,
+                    float *parts)
 {
-    int64_t rows = a->M * layout_x.heads;
-    dim3 block = block_of(a->C / V, BWD_HELD);
-    int64_t blocks = ceil_div(rows, block.y);
-    int count = blocks < MAX_PARTS ? static_cast<int>(blocks) : static_cast<int>(MAX_PARTS);
-    bool whole = a->C / V <= static_cast<int64_t>(block.x) * BWD_HELD;
-    LAUNCH(stream, "norm_bwd", (whole ? norm_bwd_kernel<T, V, true> : norm_bwd_kernel<T, V, false>), count, block, *a,
-           static_cast<int>(rows), layout_x, layout_dy, layout_dx, parts);
-    return count;
+    const int64_t rows = a->M * layouts->x.heads, most = cuda_norm_parts(a->C);
+    const dim3 block = block_of(a->C / V, HELD);
+    const int64_t blocks = ceil_div(rows, block.y), count = blocks < most ? blocks : most;
+    LAUNCH(stream, "norm_bwd", (norm_bwd_kernel<T, V, HELD, SUMS, WHOLE>), static_cast<unsigned>(count), block, *a,
+           static_cast<int>(rows), layouts->x, layouts->dy, layouts->dx, parts);
+    return static_cast<int>(count);
+}
+
+/* Vectors of 16 bytes. */
+template <typename T, int SUMS>
+int norm_bwd_vectors(struct stream *stream, const struct norm_bwd_args *a, const struct bwd_layouts *layouts,
+                     float *parts)
+{
+    constexpr int V = VECTOR<T>;
+    if (a->C / V <= ROW_THREADS<SUMS>)
+        return norm_bwd_launch<T, V, 1, SUMS, true>(stream, a, layouts, parts);
+    return norm_bwd_launch<T, V, BWD_HELD, SUMS, true>(stream, a, layouts, parts);
+}
+
+template <typename T>
+int norm_bwd_parts(struct stream *stream, const struct norm_bwd_args *a, const struct bwd_layouts *layouts,
+                   bool aligned, int sums, float *parts)
+{
+    constexpr int V = VECTOR<T>;
+    if (!aligned)
+        return a->C <= static_cast<int64_t>(MAX_THREADS) * BWD_HELD
+                   ? norm_bwd_launch<T, 1, BWD_HELD, MAX_SUMS, true>(stream, a, layouts, parts)
+                   : norm_bwd_launch<T, 1, BWD_HELD, MAX_SUMS, false>(stream, a, layouts, parts);
+    if (a->C / V > static_cast<int64_t>(sums == 1 ? ROW_THREADS<1> : ROW_THREADS<MAX_SUMS>) * BWD_HELD)
+        return norm_bwd_launch<T, V, BWD_HELD, MAX_SUMS, false>(stream, a, layouts, parts);
+    return sums == 1 ? norm_bwd_vectors<T, 1>(stream, a, layouts, parts)
+                     : norm_bwd_vectors<T, MAX_SUMS>(stream, a, layouts, parts);
 }
 
 template <typename T>
@@ -390,18 +446,17 @@ void norm_bwd(struct stream *stream, const struct norm_bwd_args *a, struct row_l
     const int64_t size = sizeof(T);
     ASSERT(a->M * layout_x.heads <= INT32_MAX / 2 && a->C <= INT32_MAX / 2);
     struct cuda_scratch scratch = cuda_scratch_of(stream);
-    float *parts = cuda_scratch_take<float>(&scratch, static_cast<int64_t>(MAX_PARTS) * 2 * a->C);
-    int count = 0;
-    if (a->M == 0)
-        ; /* the sums are 0 */
-    else if (aligned16(a->dx, a->dres, a->dy, a->x, a->weight, a->C * size, layout_x.ld * size, layout_dy.ld * size,
-                       layout_dx.ld * size))
-        count = norm_bwd_launch<T, VECTOR<T>>(stream, a, layout_x, layout_dy, layout_dx, parts);
-    else
-        count = norm_bwd_launch<T, 1>(stream, a, layout_x, layout_dy, layout_dx, parts);
-    LAUNCH(stream, "sum_parts", sum_parts_kernel,
-           dim3(static_cast<unsigned>(ceil_div(a->C, WARP_SIZE)), a->dbias ? 2 : 1), dim3(WARP_SIZE, SUM_GROUPS),
-           a->dweight, a->dbias, parts, count, static_cast<int>(a->C), a->accumulate);
+    const struct bwd_layouts layouts = {layout_x, layout_dy, layout_dx};
+    const struct sum_outputs outputs = {{a->dweight, a->dbias, a->dx_sums},
+                                        {a->accumulate, a->accumulate, a->accumulate_sums}};
+    const bool aligned = aligned16(a->dx, a->dres, a->dy, a->x, a->weight, a->C * size, layout_x.ld * size,
+                                   layout_dy.ld * size, layout_dx.ld * size);
+    const bool vectors = aligned && a->C / VECTOR<T> <= static_cast<int64_t>(ROW_THREADS<1>) * BWD_HELD;
+    const int sums = vectors && !a->dbias && !a->dx_sums ? 1 : MAX_SUMS;
+    float *parts = cuda_scratch_take<float>(&scratch, cuda_norm_parts(a->C) * sums * a->C);
+    const int count = a->M == 0 ? 0 : norm_bwd_parts<T>(stream, a, &layouts, aligned, sums, parts);
+    LAUNCH(stream, "sum_parts", sum_parts_kernel, dim3(static_cast<unsigned>(ceil_div(a->C, WARP_SIZE)), sums),
+           dim3(WARP_SIZE, SUM_GROUPS), outputs, parts, count, static_cast<int>(a->C));
 }
 
 } // namespace

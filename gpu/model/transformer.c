@@ -65,6 +65,17 @@ static void find_tensors(struct transformer *t)
     }
 }
 
+/* A norm's backward sums the gradient that it writes over rows. That is the gradient of what the o or down matrix
+ * added, unless dropout or a multiplier come between the two (norms of the branch itself come after dropout). The op
+ * that goes back through a GELU of erf, which no library's product does, sums what it writes as well. */
+static void find_summed_biases(struct transformer *t)
+{
+    const bool dropped = t->config.dropout.residual > 0, scaled = t->config.desc->residual_multiplier != 1;
+    const bool alone = t->norms_after && !t->post_norm, summed = alone || (!dropped && !scaled);
+    t->bias_summed[LINEAR_UP] = t->config.desc->mlp == MLP_GELU_ERF;
+    t->bias_summed[LINEAR_O] = t->bias_summed[LINEAR_DOWN] = summed;
+}
+
 /* GPUs multiply fast if sizes are multiples of 8, or better 128. On a GPU the head's products therefore include the
  * rows that follow the head's matrix in its unit, up to the next multiple. Their logits are ignored and their dlogits
  * are 0, so that products which add to gradients leave these rows as they are; a product that overwrites gradients sets
@@ -138,6 +149,7 @@ enum status transformer_new(const struct transformer_config *config, struct devi
     t->num_inputs = num_inputs;
     fill_linear_shapes(desc, t->linears);
     find_tensors(t);
+    find_summed_biases(t);
     pad_vocabulary(t);
     if (stopwatch_new(device, &t->stopwatch, err) != STATUS_OK) {
         transformer_free(t);

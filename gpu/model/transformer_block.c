@@ -11,9 +11,12 @@
  *
  * A norm and the residual add before it are one op, so a block ends with res2 and delta apart; the next block's first
  * norm, or the final norm, adds them. Backward runs in the opposite order on dres, the gradient of the residual stream:
- * each half of the block adds the gradient that came through its norm. Dropout, if the model has any, is of the weights
- * of attention and of each delta. Before backward runs, it computes the buffers again that the policy of recomputation
- * does not keep, except for the last block, whose buffers are still filled. */
+ * each half of the block adds the gradient that came through its norm. The sums of a gradient over its rows are those
+ * of the bias of the matrix whose output it belongs to, and the norm that writes the gradient gives them: of dres, for
+ * o and for down of the block before, or with norms after o and down, of what goes back into these. Where dropout or a
+ * multiplier comes between, the sums are a pass of their own, as they are for q, k, v. Dropout, if the model has any,
+ * is of the weights of attention and of each delta. Before backward runs, it computes the buffers again that the policy
+ * of recomputation does not keep, except for the last block, whose buffers are still filled. */
 #include "gpu/model/transformer_block.h"
 
 #include "gpu/model/transformer_layers.h"
@@ -413,29 +416,51 @@ static const void *scaled_gradient(const struct pass *pass)
     return t->dbranch;
 }
 
-/* The gradient of the o or down matrix's output, from dres, the residual stream's. `scratch` (M, C) is for dropout
- * `kind`; no family has both norms after attention and MLP and a multiplier. */
-static const void *branch_gradient(const struct pass *pass, const struct unit *unit, struct norm post,
-                                   enum dropout_kind kind, void *scratch)
+/* The gradient of the down matrix's bias from dres_sums: the norm that wrote dres left them. */
+static void take_row_sums(const struct pass *pass, const struct unit *unit)
 {
     const struct transformer *t = pass->transformer;
+    const struct row_sums sums = bias_sums(t, unit, LINEAR_DOWN);
+    if (!sums.to)
+        return;
+    struct accumulate_args args = {
+        .dst_dtype = DTYPE_F32,
+        .src_dtype = DTYPE_F32,
+        .n = t->C,
+        .dst = sums.to,
+        .src = t->dres_sums,
+        .scale = 1,
+        .accumulate = sums.accumulate,
+    };
+    t->device->ops->accumulate(pass->stream, &args);
+}
+
+/* The gradient of the output of `which`, the o or down matrix, from dres, the residual stream's; with norms after it,
+ * also that of its bias. `scratch` (M, C) is for dropout; no family has both norms after attention and MLP and a
+ * multiplier. */
+static const void *branch_gradient(const struct pass *pass, const struct unit *unit, struct norm post,
+                                   enum linear which, void *scratch)
+{
+    const struct transformer *t = pass->transformer;
+    const enum dropout_kind kind = which == LINEAR_O ? DROPOUT_ATTENTION_OUTPUT : DROPOUT_MLP_OUTPUT;
     if (!t->norms_after)
         return drop(pass, kind, unit->index, scratch, scaled_gradient(pass));
+    const struct row_sums sums = bias_sums(t, unit, which);
     if (t->post_norm) { /* dbranch is the gradient of the sum: of the stream before and of the branch */
-        norm_backward(pass, unit, post, t->dbranch, t->dres, NULL);
+        norm_backward(pass, unit, post, t->dbranch, t->dres, NULL, sums);
         return drop(pass, kind, unit->index, scratch, t->dbranch);
     }
-    norm_backward(pass, unit, post, t->dbranch, drop(pass, kind, unit->index, scratch, t->dres), NULL);
+    norm_backward(pass, unit, post, t->dbranch, drop(pass, kind, unit->index, scratch, t->dres), NULL, sums);
     return t->dbranch;
 }
 
 /* Adds the gradient in delta, of the input of attention or MLP, to that of the residual stream, for dres: through
- * `norm`, if that comes before them. */
-static void add_input_gradient(const struct pass *pass, const struct unit *unit, struct norm norm)
+ * `norm`, if that comes before them, which then leaves the sums of dres over rows. */
+static void add_input_gradient(const struct pass *pass, const struct unit *unit, struct norm norm, struct row_sums sums)
 {
     const struct transformer *t = pass->transformer;
     if (t->norms_before)
-        norm_backward(pass, unit, norm, t->dres, t->delta, t->dres);
+        norm_backward(pass, unit, norm, t->dres, t->delta, t->dres, sums);
     else
         add_rows(pass, t->dres, t->post_norm ? t->dbranch : t->dres, t->delta);
 }
@@ -497,14 +522,18 @@ enum status block_backward(const struct pass *pass, int64_t block)
             verbs->fetch(verbs->self, block, b->res1, input_bytes(pass), pass->stream);
         if (block != t->L - 1)
             compute_again(pass, &unit, b);
-        mlp_backward(pass, &unit, b, branch_gradient(pass, &unit, second_post_norm(t, b), DROPOUT_MLP_OUTPUT, t->delta),
+        const struct row_sums none = {0}, of_o = t->norms_after ? none : bias_sums(t, &unit, LINEAR_O);
+        const struct row_sums of_down_before = {.to = block > 0 ? t->dres_sums : NULL};
+        if (t->dres_sums)
+            take_row_sums(pass, &unit);
+        mlp_backward(pass, &unit, b, branch_gradient(pass, &unit, second_post_norm(t, b), LINEAR_DOWN, t->delta),
                      t->delta);
-        add_input_gradient(pass, &unit, second_norm(b));
-        const void *dout = branch_gradient(pass, &unit, first_post_norm(t, b), DROPOUT_ATTENTION_OUTPUT, t->wide);
+        add_input_gradient(pass, &unit, second_norm(b), of_o);
+        const void *dout = branch_gradient(pass, &unit, first_post_norm(t, b), LINEAR_O, t->wide);
         linear_backward(pass, &unit, LINEAR_O, t->delta, dout, b->att, NULL);
         attention_backward(pass, &unit, b, t->delta, t->wide);
         linear_backward(pass, &unit, LINEAR_QKV, t->delta, t->wide, attention_input(t, b), NULL);
-        add_input_gradient(pass, &unit, first_norm(b));
+        add_input_gradient(pass, &unit, first_norm(b), of_down_before);
     }
     unit_release(pass, &unit);
     return unit_ready(pass, &unit);

@@ -226,7 +226,8 @@ enum status head_train(const struct pass *pass)
         stopwatch_mark(t->stopwatch, pass->stream, LANE_BACKWARD);
     }
     if (pass->M > 0 && !t->post_norm)
-        norm_backward(pass, &units.norm, final_norm(t), t->dres, t->final_norm, NULL);
+        norm_backward(pass, &units.norm, final_norm(t), t->dres, t->final_norm, NULL,
+                      (struct row_sums){.to = t->dres_sums});
     head_release(pass, &units);
     return unit_ready(pass, &units.norm);
 }

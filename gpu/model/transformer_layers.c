@@ -32,11 +32,17 @@ struct linear_bwd_weight_args linear_bwd_weight_args(const struct transformer *t
         .N = linear->N,
         .K = linear->K,
         .dw = unit_grad(t, unit, linear->weight),
-        .dbias = unit_grad(t, unit, linear->bias),
+        .dbias = t->bias_summed[which] ? NULL : unit_grad(t, unit, linear->bias),
         .dy = dy,
         .x = x,
         .accumulate = unit->accumulate,
     };
+}
+
+struct row_sums bias_sums(const struct transformer *t, const struct unit *unit, enum linear which)
+{
+    float *gradient = unit_grad(t, unit, t->linears[which].bias);
+    return (struct row_sums){t->bias_summed[which] ? gradient : NULL, unit->accumulate};
 }
 
 struct linear_bwd_input_args linear_bwd_input_args(const struct transformer *t, const struct unit *unit,
@@ -44,6 +50,7 @@ struct linear_bwd_input_args linear_bwd_input_args(const struct transformer *t, 
                                                    const void *gelu_aux)
 {
     const struct linear_shape *linear = &t->linears[which];
+    const struct row_sums sums = gelu_aux ? bias_sums(t, unit, LINEAR_UP) : (struct row_sums){0};
     return (struct linear_bwd_input_args){
         .dtype = t->dtype,
         .weights_in_out = linear->in_out,
@@ -55,6 +62,8 @@ struct linear_bwd_input_args linear_bwd_input_args(const struct transformer *t, 
         .w = unit_param(t, unit, linear->weight),
         .gelu_aux = gelu_aux,
         .gelu_erf = gelu_aux && t->config.desc->mlp == MLP_GELU_ERF,
+        .dbias = sums.to,
+        .accumulate_dbias = sums.accumulate,
     };
 }
 
@@ -123,7 +132,7 @@ void norm_forward(const struct pass *pass, const struct unit *unit, struct norm 
 }
 
 static void norm_gradients(const struct pass *pass, const struct unit *unit, struct norm norm, const void *weight,
-                           void *dx, const void *dy, const void *dres)
+                           void *dx, const void *dy, const void *dres, struct row_sums sums)
 {
     const struct transformer *t = pass->transformer;
     struct norm_bwd_args args = {
@@ -141,19 +150,21 @@ static void norm_gradients(const struct pass *pass, const struct unit *unit, str
         .rstd = norm.rstd,
         .dweight = unit_grad(t, unit, norm.weight),
         .dbias = unit_grad(t, unit, norm.bias),
+        .dx_sums = sums.to,
         .accumulate = unit->accumulate,
+        .accumulate_sums = sums.accumulate,
     };
     t->device->ops->norm_bwd(pass->stream, &args);
 }
 
 void norm_backward(const struct pass *pass, const struct unit *unit, struct norm norm, void *dx, const void *dy,
-                   const void *dres)
+                   const void *dres, struct row_sums sums)
 {
-    norm_gradients(pass, unit, norm, unit_param(pass->transformer, unit, norm.weight), dx, dy, dres);
+    norm_gradients(pass, unit, norm, unit_param(pass->transformer, unit, norm.weight), dx, dy, dres, sums);
 }
 
 void norm_backward_with(const struct pass *pass, const struct unit *unit, struct norm norm, const void *weight,
                         void *dx, const void *dy)
 {
-    norm_gradients(pass, unit, norm, weight, dx, dy, NULL);
+    norm_gradients(pass, unit, norm, weight, dx, dy, NULL, (struct row_sums){0});
 }

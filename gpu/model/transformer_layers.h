@@ -19,8 +19,9 @@ struct linear_bwd_input_args linear_bwd_input_args(const struct transformer *t, 
 void linear_forward(const struct pass *pass, const struct unit *unit, enum linear which, void *y, const void *x,
                     void *aux);
 
-/* The gradients of weight and bias from dy and x, then dx = dy · Wᵀ. With `gelu_aux`, the aux of the product whose GELU
- * x is: dx also goes back through that GELU. */
+/* The gradients of weight and bias (unless bias_summed) from dy and x, then dx = dy · Wᵀ. With `gelu_aux`, the aux of
+ * the up product whose GELU x is: dx also goes back through that GELU, and the gradient of that product's bias comes
+ * with it if it is bias_summed. */
 void linear_backward(const struct pass *pass, const struct unit *unit, enum linear which, void *dx, const void *dy,
                      const void *x, const void *gelu_aux);
 
@@ -44,9 +45,18 @@ struct norm {
 /* res = x + residual_multiplier · delta, y = norm(res). delta NULL: res holds the sum already, and x is not read. */
 void norm_forward(const struct pass *pass, const struct unit *unit, struct norm norm, const void *x, const void *delta);
 
+/* Where a norm's backward leaves the sums of dx over rows; `to` (C), NULL: nowhere. */
+struct row_sums {
+    float *to;
+    bool accumulate;
+};
+
+/* The gradient of the product's bias, if it is bias_summed. */
+struct row_sums bias_sums(const struct transformer *t, const struct unit *unit, enum linear which);
+
 /* dx = dres (NULL: 0) + the gradient that comes through the norm from dy, the gradient of its output. */
 void norm_backward(const struct pass *pass, const struct unit *unit, struct norm norm, void *dx, const void *dy,
-                   const void *dres);
+                   const void *dres, struct row_sums sums);
 
 /* The same without dres in a unit that is not acquired, with a copy of the norm's weight (C). */
 void norm_backward_with(const struct pass *pass, const struct unit *unit, struct norm norm, const void *weight,

@@ -36,10 +36,10 @@
  *
  * With activation verbs (gpu/activation_verbs.h) the blocks' inputs lie in a few buffers in turn: r1 r2 r3 r1 r2 …
  *
- * All blocks share the gradients of activations: dres (C), delta (C: norm outputs, att), wide (W, F), and with a
- * residual multiplier or norms after the branches dbranch (C). In forward, delta
- * holds the next summand of the residual stream, the output of attention or MLP. The final norm's input and output are
- * needed from the end of forward to the start of backward, when wide is free: they lie in it. */
+ * All blocks share the gradients of activations: dres (C; and its C sums over rows, where a bias needs them), delta (C:
+ * norm outputs, att), wide (W, F), and with a residual multiplier or norms after the branches dbranch (C). In forward,
+ * delta holds the next summand of the residual stream, the output of attention or MLP. The final norm's input and
+ * output are needed from the end of forward to the start of backward, when wide is free: they lie in it. */
 #include "gpu/model/transformer_block.h"
 
 #include <math.h>
@@ -188,6 +188,8 @@ void transformer_layout(struct transformer *t, struct arena *arena)
     t->delta = take_dt(t, arena, M, max64(t->C, t->H * t->D));
     if (config->training) {
         t->dres = take_dt(t, arena, M, t->C);
+        bool summed = !t->norms_after && t->bias_summed[LINEAR_DOWN] && t->offset[ROLE_DOWN_B] >= 0;
+        t->dres_sums = summed ? take_f32(arena, 1, t->C) : NULL;
         bool differs = t->norms_after || config->desc->residual_multiplier != 1;
         t->dbranch = differs ? take_dt(t, arena, M, t->C) : NULL;
         size_t stream_bytes = (size_t)M * (size_t)t->C * dtype_size(t->dtype);

@@ -82,13 +82,16 @@ struct transformer {
     float embedding_scale;
     int64_t offset[ROLE_COUNT]; /* where a role's tensor starts in its unit, elements; -1: the model has none */
     struct linear_shape linears[LINEAR_COUNT];
+    bool bias_summed[LINEAR_COUNT]; /* the op that writes the gradient of the product gives that of its bias as well */
 
     struct block_buffers *blocks; /* [L] owned; their memory: transformer_layout.c */
     void *delta;                  /* dt (M, max(C, H D)) forward: the next summand of the residual stream;
                                    * backward: gradients of norm outputs and of att */
     void *wide;                   /* dt (M, max(W, F)) backward: gradients of qkv, inner, hidden; training only */
     void *dres;                   /* dt (M, C) gradient of the residual stream; training only */
-    void *dbranch;                /* dt (M, C) gradient of what attention or MLP adds to it; where that is not dres */
+    float *dres_sums; /* (C) sums of dres over rows, the gradient of the bias of the down matrix of the block
+                       * before; where a norm gives it, else NULL */
+    void *dbranch;    /* dt (M, C) gradient of what attention or MLP adds to it; where that is not dres */
     void *final_res, *final_norm; /* dt (M, C) input and output of the final norm; with post_norm final_norm is the
                                    * last block's output, and the others are not used */
     float *final_mean, *final_rstd;

@@ -3,7 +3,7 @@
  * Efficiencies are those of an H100 (3.35 TB/s, 989 TFLOP/s in bf16). None was measured on ztrain itself.
  *
  * Memory-bound kernels reach the share of the bandwidth that their accesses and registers allow, judged from their
- * compiled code: from 1.9 TB/s (norm_bwd) to 2.7 TB/s (SwiGLU).
+ * compiled code: from 2.0 TB/s (head norms) to 2.7 TB/s (SwiGLU).
  *
  * Attention has the published figures of cuDNN 9 and FlashAttention-3 for causal attention, by head size and sequence
  * length; bidirectional attention computes twice the pairs at the same rate. A backward pass whose results repeat bit
@@ -38,14 +38,16 @@ static const double ceiling_flops = 0.8, ceiling_bytes = 0.9; /* of the data she
 static const double fast_bytes = 0.85;                        /* of the bandwidth, with ASSUME_FAST_MEMORY */
 static const double gap_seconds = 1.5e-6;
 
-/* Shares of the memory's bandwidth. Three of them are those of kernels that were changed for it, estimated, not
+/* Shares of the memory's bandwidth. Some of them are those of kernels that were changed for it, estimated, not
  * measured: norm_fwd, 64 registers a thread, launches as many blocks as run at a time (before, 78 registers left 3 of
  * the 8 blocks a multiprocessor that it launched running, 2.67 waves in the time of three); RoPE has no pass over the
  * heads that is mostly idle, and 32 more bytes a thread on their way; the loss has 48 KiB a multiprocessor on their
- * way, 16 before, and spends a third of the instructions on an exponential. */
-static const double share_norm_fwd = 0.79, share_norm_bwd = 0.563, share_head_norm = 0.6, share_rope = 0.746,
+ * way, 16 before, and spends a third of the instructions on an exponential; norm_bwd has 24 or 32 warps a
+ * multiprocessor on their way, where 127 registers left room for 16; column sums have four 16-byte loads a thread under
+ * way. */
+static const double share_norm_fwd = 0.79, share_norm_bwd = 0.686, share_head_norm = 0.6, share_rope = 0.746,
                     share_pointwise = 0.805, share_loss = 0.716, share_embedding = 0.45, share_optimizer = 0.746,
-                    share_columns = 0.626;
+                    share_columns = 0.805;
 
 static double size_in_bytes(enum dtype dtype)
 {
@@ -91,6 +93,15 @@ static double gelu_pass(const struct plan_settings *s, double bytes)
     return 3 * bytes / (share_pointwise * s->gpu->bytes);
 }
 
+/* A bias gradient that is a pass of its own over a matrix (M, N). */
+static void add_column_sums(const struct plan_settings *s, struct op_estimate *estimate, enum dtype dtype, int64_t M,
+                            int64_t N)
+{
+    const struct op_cost sums = {0, (double)M * (double)N * size_in_bytes(dtype)};
+    if (!plan_assumes(s, ASSUME_FUSED_BIAS))
+        estimate->parts[estimate->count++] = memory_bound(s, PLAN_BIAS, sums, 0, share_columns, 2).parts[0];
+}
+
 /* The head's products are those whose row distance is given. */
 static enum plan_kind kind_of_product(int64_t row_distance, enum plan_kind otherwise)
 {
@@ -117,7 +128,13 @@ struct op_estimate op_estimate_linear_bwd_input(const struct plan_settings *s, c
     double extra = a->gelu_erf ? gelu_pass(s, aux) : aux / (0.6 * s->gpu->bytes);
     if (plan_assumes(s, ASSUME_FUSED_GELU))
         extra = 0;
-    return product(s, kind_of_product(a->ld_dy, PLAN_GEMM_DGRAD), a->dtype, op_cost_linear_bwd_input(a), gemm, extra);
+    struct op_estimate estimate =
+        product(s, kind_of_product(a->ld_dy, PLAN_GEMM_DGRAD), a->dtype, op_cost_linear_bwd_input(a), gemm, extra);
+    if (a->gelu_aux && a->gelu_erf) /* the pass over GELU's matrices gives the sums as well, but for their last step */
+        estimate.parts[0].launches += a->dbias ? 2 : 1;
+    else if (a->dbias)
+        add_column_sums(s, &estimate, a->dtype, a->M, a->K);
+    return estimate;
 }
 
 struct op_estimate op_estimate_linear_bwd_weight(const struct plan_settings *s, const struct linear_bwd_weight_args *a)
@@ -127,10 +144,8 @@ struct op_estimate op_estimate_linear_bwd_weight(const struct plan_settings *s, 
     double gemm = gemm_estimate(s->gpu, a->dtype, a->N, a->K, a->M, size * (a->accumulate ? 2 : 1));
     struct op_estimate estimate =
         product(s, kind_of_product(a->ld_dy, PLAN_GEMM_WGRAD), a->dtype, op_cost_linear_bwd_weight(a), gemm, 0);
-    if (!a->dbias || plan_assumes(s, ASSUME_FUSED_BIAS))
-        return estimate;
-    struct op_cost sums = {0, (double)a->M * (double)a->N * size_in_bytes(a->dtype)};
-    estimate.parts[estimate.count++] = memory_bound(s, PLAN_BIAS, sums, 0, share_columns, 2).parts[0];
+    if (a->dbias)
+        add_column_sums(s, &estimate, a->dtype, a->M, a->N);
     return estimate;
 }
 
@@ -216,7 +231,6 @@ MEMORY_BOUND(dropout, PLAN_NORMS, share_pointwise, 1)
         return memory_bound(s, PLAN_OPTIMIZER, op_cost_##op(a), 0, share_optimizer, launches);    \
     }
 OPTIMIZER(cast, 1)
-OPTIMIZER(accumulate, 1)
 OPTIMIZER(sumsq, 2)
 OPTIMIZER(decide_step, 1)
 OPTIMIZER(find_nonfinite, 2)
@@ -224,6 +238,16 @@ OPTIMIZER(adam, 1)
 OPTIMIZER(momentum, 1)
 OPTIMIZER(muon_momentum, 1)
 OPTIMIZER(muon_update, 1)
+
+/* Parameters' gradients change their dtype; the model's own sums and multiples have one. */
+struct op_estimate op_estimate_accumulate(const struct plan_settings *s, const struct accumulate_args *a)
+{
+    const struct op_estimate none = {.count = 0};
+    const bool of_model = a->dst_dtype == a->src_dtype;
+    if (!of_model && plan_assumes(s, ASSUME_NO_OPTIMIZER))
+        return none;
+    return memory_bound(s, of_model ? PLAN_NORMS : PLAN_OPTIMIZER, op_cost_accumulate(a), 0, share_optimizer, 1);
+}
 
 /* Three products with fp32 results a step, and the kernels that round these: 14 bytes an element of the n x n matrices,
  * 8 of the n x k one. */

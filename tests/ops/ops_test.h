@@ -22,7 +22,7 @@ enum case_flags {
     IN_PLACE = 1 << 1,
     IN_OUT = 1 << 2,   /* weights_in_out */
     GELU = 1 << 3,     /* with the GELU epilogue, or gelu_aux; GeGLU instead of SwiGLU */
-    BIAS = 1 << 4,     /* bias, dbias */
+    BIAS = 1 << 4,     /* bias, dbias, dx_sums */
     RESIDUAL = 1 << 5, /* delta, dres */
     RMS = 1 << 6,
     WPE = 1 << 7,
@@ -95,6 +95,7 @@ struct harness {
     struct tensor tensors[MAX_TENSORS];
     struct tensor *x, *y, *w, *b, *aux, *dx, *dy, *dw, *db, *res, *mean, *rstd; /* the driver's names for them */
     struct tensor *q, *k, *v, *o, *dout, *lse, *dq, *dk, *dv, *loss, *types, *dtypes;
+    struct tensor *shift, *sums; /* zeros that a layer before adds to each row of x, and the gradient of them */
     int32_t *index_a, *index_b, *index_c; /* host copies of tokens, positions, types, targets, seq_start */
     double *scratch_pool;                 /* host memory of references, released with the case */
 };

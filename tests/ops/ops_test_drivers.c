@@ -35,6 +35,45 @@ static struct tensor *output_over(struct harness *h, struct tensor *over, const 
     return over;
 }
 
+/* The sums of dx over rows, the gradient of the bias of the layer before, if the case has them. */
+static void sums_setup(struct harness *h, int64_t C)
+{
+    if (!has(h, BIAS))
+        return;
+    h->shift = tensor_in(h, "shift", DTYPE_F32, C, 0);
+    h->sums = output(h, "sums", DTYPE_F32, C);
+    h->sums->tolerance = h->dtype == DTYPE_F32 ? 0 : h->dtype == DTYPE_BF16 ? 1.6e-2 : 2e-3; /* of rounded values */
+}
+
+static void sums_reference(const struct harness *h, int64_t rows, const double *dx)
+{
+    const int64_t C = h->sums ? h->sums->n : 0;
+    for (int64_t j = 0; j < C; j++) {
+        h->sums->expected[j] = h->sums->accumulated ? h->sums->host[j] : 0;
+        for (int64_t i = 0; i < rows; i++)
+            h->sums->expected[j] += tensor_round(h->dx, dx[i * C + j]);
+    }
+}
+
+/* x (rows, C) as the loss has it: with the shift. */
+static const double *shifted(struct harness *h, int64_t rows, int64_t C)
+{
+    if (!h->shift)
+        return h->x->host;
+    double *x = host_memory(h, (size_t)(rows * C) * sizeof *x);
+    for (int64_t i = 0; i < rows * C; i++)
+        x[i] = h->x->host[i] + h->shift->host[i % C];
+    return x;
+}
+
+/* The last pair: the shift and its gradient. Returns the number of pairs. */
+static int with_sums(const struct harness *h, struct gradient_pair *pairs, int count)
+{
+    if (h->sums)
+        pairs[count++] = (struct gradient_pair){h->shift, h->sums};
+    return count;
+}
+
 static double sum_of_products(const double *a, const double *b, int64_t n)
 {
     double sum = 0;
@@ -251,6 +290,7 @@ static void norm_bwd_setup(struct harness *h)
     h->dx = h->res ? output_over(h, h->res, "dx", n) : tensor_out(h, "dx", h->dtype, n, false);
     h->dw = output(h, "dweight", DTYPE_F32, c->N);
     h->db = has(h, RMS) ? NULL : output(h, "dbias", DTYPE_F32, c->N);
+    sums_setup(h, c->N);
     h->mean = has(h, RMS) ? NULL : tensor_in(h, "mean", DTYPE_F32, c->M, 0.1);
     h->rstd = tensor_in(h, "rstd", DTYPE_F32, c->M, 1);
     if (!h->timing) {
@@ -276,7 +316,9 @@ static void norm_bwd_setup(struct harness *h)
                                               .rstd = h->rstd->device,
                                               .dweight = h->dw->device,
                                               .dbias = h->db ? h->db->device : NULL,
-                                              .accumulate = has(h, ACCUMULATE)};
+                                              .dx_sums = h->sums ? h->sums->device : NULL,
+                                              .accumulate = has(h, ACCUMULATE),
+                                              .accumulate_sums = has(h, ACCUMULATE)};
 }
 
 static void norm_bwd_reference(struct harness *h)
@@ -289,21 +331,22 @@ static void norm_bwd_reference(struct harness *h)
                  h->db ? h->db->expected : NULL);
     for (int64_t i = 0; h->res && i < h->dx->n; i++)
         h->dx->expected[i] += h->res->host[i];
+    sums_reference(h, h->c->M, h->dx->expected);
 }
 
 static double norm_loss(struct harness *h)
 {
+    const double *x = shifted(h, h->c->M, h->c->N);
     double *y = host_memory(h, (size_t)h->x->n * sizeof *y);
-    ref_norm(has(h, RMS), h->c->M, h->c->N, 1e-3f, h->x->host, norm_factors(h), h->db ? h->b->host : NULL, y, NULL,
-             NULL);
+    ref_norm(has(h, RMS), h->c->M, h->c->N, 1e-3f, x, norm_factors(h), h->db ? h->b->host : NULL, y, NULL, NULL);
     double loss = sum_of_products(y, h->dy->host, h->x->n);
-    return loss + (h->res ? sum_of_products(h->x->host, h->res->host, h->x->n) : 0);
+    return loss + (h->res ? sum_of_products(x, h->res->host, h->x->n) : 0);
 }
 
 static int input_and_weight_pairs(struct harness *h, struct gradient_pair *pairs)
 {
     pairs[0] = (struct gradient_pair){h->x, h->dx};
-    return 1 + weight_pairs(h, pairs + 1);
+    return with_sums(h, pairs, 1 + weight_pairs(h, pairs + 1));
 }
 
 /* ---- linear -------------------------------------------------------------- */
@@ -376,7 +419,9 @@ static void linear_bwd_input_setup(struct harness *h)
     h->dy = input(h, "dy", c->M * (c->N + c->pad));
     h->w = weight(h, "w", c->N * c->K);
     h->x = input(h, has(h, GELU) ? "gelu_aux" : "x", c->M * c->K);
-    h->dx = output(h, "dx", h->dtype, c->M * c->K);
+    const bool adds = has(h, ACCUMULATE) && !has(h, BIAS);
+    h->dx = tensor_out(h, "dx", h->dtype, c->M * c->K, adds);
+    sums_setup(h, c->K);
     h->args.linear_bwd_input = (struct linear_bwd_input_args){.dtype = h->dtype,
                                                               .weights_in_out = has(h, IN_OUT),
                                                               .M = c->M,
@@ -388,7 +433,9 @@ static void linear_bwd_input_setup(struct harness *h)
                                                               .w = h->w->device,
                                                               .gelu_aux = has(h, GELU) ? h->x->device : NULL,
                                                               .gelu_erf = has(h, ERF),
-                                                              .accumulate = has(h, ACCUMULATE)};
+                                                              .accumulate = adds,
+                                                              .dbias = h->sums ? h->sums->device : NULL,
+                                                              .accumulate_dbias = has(h, ACCUMULATE)};
 }
 
 static void linear_bwd_input_reference(struct harness *h)
@@ -397,9 +444,11 @@ static void linear_bwd_input_reference(struct harness *h)
     double *dy = host_memory(h, (size_t)(c->M * (c->N + c->K)) * sizeof *dy), *dx = dy + c->M * c->N;
     dense_dy(h, dy);
     ref_linear(c->M, c->K, c->N, !has(h, IN_OUT), dy, h->w->host, NULL, dx);
-    start_sum(h, h->dx);
-    for (int64_t i = 0; i < h->dx->n; i++)
+    for (int64_t i = 0; i < h->dx->n; i++) {
+        h->dx->expected[i] = h->dx->accumulated ? h->dx->host[i] : 0;
         h->dx->expected[i] += has(h, GELU) ? dx[i] * ref_gelu_grad(h->x->host[i], has(h, ERF)) : dx[i];
+    }
+    sums_reference(h, c->M, h->dx->expected);
 }
 
 static double linear_loss(struct harness *h)
@@ -407,9 +456,10 @@ static double linear_loss(struct harness *h)
     const struct op_case *c = h->c;
     double *dy = host_memory(h, (size_t)(2 * c->M * c->N + c->M * c->K) * sizeof *dy);
     double *y = dy + c->M * c->N, *x = y + c->M * c->N;
+    const double *before = shifted(h, c->M, c->K);
     dense_dy(h, dy);
     for (int64_t i = 0; i < c->M * c->K; i++)
-        x[i] = has(h, GELU) ? ref_gelu(h->x->host[i], has(h, ERF)) : h->x->host[i];
+        x[i] = has(h, GELU) ? ref_gelu(before[i], has(h, ERF)) : before[i];
     ref_linear(c->M, c->N, c->K, has(h, IN_OUT), x, h->w->host, h->db ? h->b->host : NULL, y);
     return sum_of_products(y, dy, c->M * c->N);
 }
@@ -417,7 +467,7 @@ static double linear_loss(struct harness *h)
 static int input_pairs(struct harness *h, struct gradient_pair *pairs)
 {
     pairs[0] = (struct gradient_pair){h->x, h->dx};
-    return 1;
+    return with_sums(h, pairs, 1);
 }
 
 static void linear_bwd_weight_setup(struct harness *h)

@@ -318,6 +318,7 @@ static void case_setup(struct harness *h, const struct op_case *c, enum dtype dt
     h->c = c;
     h->dtype = dtype;
     h->count = 0;
+    h->shift = h->sums = NULL;
     h->random = 1;
     h->limits = (struct op_limits){.dtype = dtype,
                                    .max_tokens = c->M,
