@@ -5,11 +5,12 @@
  *             and 448 MiB on a B200's 148; rounded up
  *   kernels   cublasLt's, cuDNN's and ztrain's, which CUDA loads when they are first called. PyTorch's whole process
  *             has about 300 MiB outside of its allocator (github.com/pytorch/pytorch, issue 107667); assumed
- *   cuDNN     backward that repeats bit for bit keeps dS, T x T for each head of a piece, in the compute dtype; a piece
- * is chosen so that this is at most 1/256 of the GPU's memory, or one sequence (attention_cudnn_plan.c); where one
- * sequence takes more than 1/16, ztrain's kernels compute it NCCL      544 MiB with two ranks and 688 with more, on
- * four A100 over NVLink with 24 channels (github.com/NVIDIA/nccl, issue 964); it does not grow with further nodes
- * (issue 986)
+ *   cuDNN     backward that repeats bit for bit keeps dS, T x T for each head of a piece, in the compute dtype; an
+ *             unordered one the sums of dq, T x D in fp32; a piece is chosen so that this is at most 1/256 of the GPU's
+ *             memory, or one sequence (attention_cudnn_plan.c); where one sequence takes more than 1/16, ztrain's
+ *             kernels compute it
+ *   NCCL      544 MiB with two ranks and 688 with more, on four A100 over NVLink with 24 channels
+ *             (github.com/NVIDIA/nccl, issue 964); it does not grow with further nodes (issue 986)
  *
  * None of them has been measured with ztrain yet. */
 #include "gpu/cuda_reserve.h"
@@ -20,18 +21,28 @@ const char *const cuda_reserve_names[CUDA_RESERVE_PARTS] = {CUDA_RESERVE_LIST(CU
 static const size_t mib = 1 << 20;
 enum { CONTEXT_MIB = 450, KERNELS_MIB = 128, NCCL_TWO_MIB = 544, NCCL_MORE_MIB = 688 };
 
+/* What cuDNN keeps for a sequence: dS, or the sums of dq. */
+static size_t cudnn_sequence(const struct attention_bwd_args *a)
+{
+    const size_t rows = (size_t)a->H * (size_t)a->max_seq;
+    return a->unordered ? rows * (size_t)a->D * sizeof(float) : rows * (size_t)a->max_seq * dtype_size(a->dtype);
+}
+
 /* lse and delta are a float for each row of each head. */
 static size_t cudnn_bytes(size_t memory, const struct attention_bwd_args *a)
 {
-    const size_t length = (size_t)a->max_seq, rows = (size_t)(a->M * a->H);
-    const size_t sequence = (size_t)a->H * length * length * dtype_size(a->dtype);
+    const size_t length = (size_t)a->max_seq, sequence = cudnn_sequence(a);
+    size_t most = (size_t)a->num_seqs;
     if (sequence > memory / 16)
         return 0;
-    size_t piece = (size_t)a->num_seqs * sequence;
-    for (size_t pieces = 2; pieces <= (size_t)a->num_seqs && piece > memory / 256; pieces++)
-        if ((size_t)a->num_seqs % pieces == 0)
-            piece = (size_t)a->num_seqs / pieces * sequence;
-    return 2 * rows * sizeof(float) + piece;
+    if (a->ragged && most > 2 * (((size_t)a->M + length - 1) / length))
+        most = 2 * (((size_t)a->M + length - 1) / length);
+    size_t piece = most;
+    for (size_t fewer = most; --fewer > 0 && piece * sequence > memory / 256;)
+        if (a->ragged || most % fewer == 0)
+            piece = fewer;
+    const size_t rows = (a->ragged ? piece : most) * length * (size_t)a->H;
+    return 2 * rows * sizeof(float) + piece * sequence;
 }
 
 void cuda_reserve_fill(struct cuda_reserve *reserve, const struct device *device, int world,

@@ -203,6 +203,7 @@ struct attention_fwd_args {
     float *lse;               /* (H, M): log of the sum of the exponentials of a row's scaled (and capped) scores */
     struct dropout dropout;   /* of the weights, after the softmax; lse is without it */
     bool bidirectional;
+    bool ragged; /* the sequences may differ in length; without it a device may prepare for equal ones alone */
 };
 
 struct attention_bwd_args {
@@ -218,16 +219,17 @@ struct attention_bwd_args {
     const float *lse;
     void *dq, *dk, *dv; /* dt; overwritten */
     struct dropout dropout;
-    bool bidirectional;
+    bool bidirectional, ragged;
+    bool unordered; /* the sums of dq need not have a fixed order, so that the results need not repeat bit for bit */
 };
 
 /* The arguments of the forward op that a backward op belongs to, without its outputs out and lse. */
 static inline struct attention_fwd_args attention_forward_of(const struct attention_bwd_args *a)
 {
     struct attention_fwd_args forward = {
-        a->dtype, a->M,     a->H,       a->KV,     a->D,        a->ld_q,         a->ld_k,      a->ld_v,
-        a->ld_o,  a->scale, a->softcap, a->window, a->num_seqs, a->max_seq,      a->seq_start, a->q,
-        a->k,     a->v,     NULL,       NULL,      a->dropout,  a->bidirectional};
+        a->dtype, a->M,     a->H,       a->KV,     a->D,        a->ld_q,          a->ld_k,      a->ld_v,
+        a->ld_o,  a->scale, a->softcap, a->window, a->num_seqs, a->max_seq,       a->seq_start, a->q,
+        a->k,     a->v,     NULL,       NULL,      a->dropout,  a->bidirectional, a->ragged};
     return forward;
 }
 

@@ -175,6 +175,8 @@ static struct transformer_config configure_transformer(const struct trainer *t)
         .dropout_seed = spec->run.seed,
         .label_smoothing = (float)spec->train.label_smoothing,
         .logits_dtype = logits_dtype(t),
+        .ragged = !t->train_config.packing || t->train_config.document_mask || t->train_config.classification,
+        .unordered_attention = !spec->train.deterministic,
         .inputs = t->graphs ? (int32_t)spec->gradient_accumulation_steps : 1,
     };
     token_stream_limits(&t->train_config, &config.max_tokens, &config.max_seqs);
@@ -183,14 +185,29 @@ static struct transformer_config configure_transformer(const struct trainer *t)
     return config;
 }
 
+/* Logs what train.deterministic: false does here; `own`: ztrain's kernels compute attention's backward pass. */
+static void describe_determinism(const struct trainer *t, bool own)
+{
+    if (t->spec->train.deterministic)
+        return;
+    if (t->device->kind != DEVICE_CUDA || own || t->spec->dtype == DTYPE_F32)
+        log_info("train.deterministic: false has no effect %s: results repeat bit for bit",
+                 t->device->kind != DEVICE_CUDA ? "on the CPU device" : "on ztrain's kernels for attention");
+    else
+        log_info(
+            "train.deterministic: false: the backward pass of attention by cuDNN adds in any order; results do not "
+            "repeat bit for bit, and ranks, stages and resumed runs agree to rounding");
+}
+
 /* Logs why attention on a GPU does not go through cuDNN, if the model is the reason. */
 static void describe_attention(const struct trainer *t)
 {
-    if (t->device->kind != DEVICE_CUDA || t->rank != 0 || t->quiet)
+    if (t->rank != 0 || t->quiet)
         return;
-    if (t->desc.bidirectional)
-        log_info("attention: looking both ways takes ztrain's kernels, which are slower than cuDNN's");
-    else if (t->desc.attention_softcap > 0)
+    describe_determinism(t, t->desc.attention_softcap > 0 || t->desc.dropout.attention > 0);
+    if (t->device->kind != DEVICE_CUDA)
+        return;
+    if (t->desc.attention_softcap > 0)
         log_info("attention: the soft cap of its scores takes ztrain's kernels, which are slower than cuDNN's");
     else if (t->desc.dropout.attention > 0)
         log_info("attention: dropout of its weights takes ztrain's kernels, which are slower than cuDNN's; hint: "

@@ -71,6 +71,7 @@ struct run_spec {
         int64_t eval_interval_steps, eval_batches; /* 0: only at the ends; 0: all */
         enum spec_device device;
         enum spec_graphs cuda_graphs;
+        bool deterministic;     /* false: a GPU's attention may add in any order */
         double label_smoothing; /* 0: none */
         int logits_dtype;       /* enum dtype: DTYPE_F32 or DTYPE_BF16; DTYPE_COUNT: auto */
         int64_t memory_limit;   /* bytes of device memory that a rank may take; 0: unset */

@@ -276,6 +276,12 @@ const struct spec_key spec_keys[] = {
           "CPU device, with data.packing other than true, with --profile, with offload, and where ranks share a GPU"),
      .choices = graph_choices},
     {USED(
+        "train.deterministic", KEY_BOOL, spec.train.deterministic, "true", NOTICE,
+        "false: the backward pass of attention by cuDNN adds in the order in which parts of its sums are ready, which "
+        "is "
+        "faster; then two runs, a resumed run, ranks and ZeRO stages agree to rounding, no longer bit for bit; on the "
+        "CPU device, and where ztrain's own kernels compute attention, it changes nothing")},
+    {USED(
         "train.memory_limit", KEY_SIZE, spec.train.memory_limit, NULL, SILENT,
         "the most device memory that a rank may take, on any device (e.g. 300MiB, 80GiB, or a number of bytes): a plan "
         "that needs more ends the run before its first step (exit code 5) with what would fit; on a GPU the plan's "

@@ -2,7 +2,8 @@
  *
  *     ops_workspace_bytes()  announces a shape -> a plan is made, or refused with a reason       PLANNED or REFUSED
  *     ops_prepare()          each plan runs next to ztrain's kernels on test data                VERIFIED or REFUSED
- *     an op                  the plan of exactly its shape, else ztrain's kernels
+ *     an op                  the plan of exactly its shape, or one for ragged sequences that holds it, else ztrain's
+ *                            kernels
  *
  * So nothing is chosen, allocated or loaded in a step. Plans live as long as the device. The engine of a plan depends
  * on the shape, the GPU and the library alone, never on timing: all ranks and a resumed run compute with the same
@@ -127,10 +128,8 @@ static struct attention_plan *new_plan_of(struct attention_cudnn *a, const struc
     enum status status = STATUS_OK;
     if (shape->dtype == DTYPE_F32)
         status = error_set(&err, STATUS_DEVICE, "cuDNN computes attention in 16 bits only");
-    else if (M != shape->B * shape->T)
+    else if (!shape->ragged && M != shape->B * shape->T)
         status = error_set(&err, STATUS_DEVICE, "the sequences of a micro-batch differ in length");
-    else if (shape->bidirectional)
-        status = error_set(&err, STATUS_DEVICE, "the plans of cuDNN are causal, this attention is not");
     else if (!attention_shape_is_aligned(shape))
         status = error_set(&err, STATUS_DEVICE, "rows are not aligned to %d bytes", (int)ATTENTION_ALIGN);
     struct slow_call slow; /* cuDNN loads libraries and compiles */
@@ -173,11 +172,29 @@ size_t attention_cudnn_workspace_bytes(struct attention_cudnn *a, const struct o
 
 /* ---- the ops ------------------------------------------------------------- */
 
+/* A plan for ragged sequences that are at least as long; NULL: there is none. */
+static struct attention_plan *find_ragged(const struct attention_cudnn *a, const struct attention_shape *shape,
+                                          enum attention_direction direction)
+{
+    for (struct attention_plan *plan = a->plans; plan; plan = plan->next) {
+        struct attention_shape alike = *shape;
+        alike.B = plan->shape.B;
+        alike.T = plan->shape.T;
+        if (plan->direction == direction && shape->T <= alike.T && !memcmp(&plan->shape, &alike, sizeof alike))
+            return plan;
+    }
+    return NULL;
+}
+
 /* The plan for an op; NULL: there is none. */
 static struct attention_plan *plan_for(const struct attention_cudnn *a, const struct attention_shape *shape, int64_t M,
                                        enum attention_direction direction)
 {
-    struct attention_plan *plan = M > 0 && M == shape->B * shape->T ? find_shape(a, shape, direction) : NULL;
+    struct attention_plan *plan = NULL;
+    if (M > 0 && shape->ragged)
+        plan = find_ragged(a, shape, direction);
+    else if (M > 0 && M == shape->B * shape->T)
+        plan = find_shape(a, shape, direction);
     return plan && plan->cudnn_plan ? plan : NULL;
 }
 
@@ -224,26 +241,35 @@ bool attention_cudnn_bwd(struct stream *stream, const struct attention_bwd_args 
 static void describe_plan(const struct attention_cudnn *a, const struct attention_plan *plan, char *text, size_t size)
 {
     int version = a->target.version;
+    char pieces[64];
+    int64_t count = plan->piece > 0 ? plan->shape.B / plan->piece : 0;
+    if (plan->shape.ragged)
+        snprintf(pieces, sizeof pieces, "%lld at a time", (long long)plan->piece);
+    else
+        snprintf(pieces, sizeof pieces, "in %lld piece%s", (long long)count, count == 1 ? "" : "s");
     if (plan->state == ATTENTION_REFUSED)
         snprintf(text, size, "ztrain's kernels: %s", plan->why);
     else
-        snprintf(text, size, "cuDNN %d.%d.%d, engine %lld, %.1f MiB of workspace, in %lld piece%s", version / 10000,
+        snprintf(text, size, "cuDNN %d.%d.%d, engine %lld, %.1f MiB of workspace, %s", version / 10000,
                  version / 100 % 100, version % 100, (long long)cudnn_plan_engine(plan->cudnn_plan),
-                 (double)cudnn_plan_workspace_bytes(plan->cudnn_plan) / (1 << 20), (long long)plan->pieces,
-                 plan->pieces == 1 ? "" : "s");
+                 (double)cudnn_plan_workspace_bytes(plan->cudnn_plan) / (1 << 20), pieces);
 }
 
 static void log_plan(const struct attention_cudnn *a, struct attention_plan *plan)
 {
-    char how[768], text[1024];
+    char how[768], text[1024], sequences[96];
     const struct attention_shape *s = &plan->shape;
     if (plan->logged)
         return;
     plan->logged = true;
     describe_plan(a, plan, how, sizeof how);
-    snprintf(text, sizeof text, "attention %s, %s, %lld x %lld tokens, %lld heads of %lld, %lld of keys: %s",
-             direction_names[plan->direction], dtype_name((enum dtype)s->dtype), (long long)s->B, (long long)s->T,
-             (long long)s->H, (long long)s->D, (long long)s->KV, how);
+    if (s->ragged)
+        snprintf(sequences, sizeof sequences, "sequences of up to %lld tokens", (long long)s->T);
+    else
+        snprintf(sequences, sizeof sequences, "%lld x %lld tokens", (long long)s->B, (long long)s->T);
+    snprintf(text, sizeof text, "attention %s%s, %s, %s, %lld heads of %lld, %lld of keys: %s",
+             direction_names[plan->direction], s->unordered ? " (unordered)" : "", dtype_name((enum dtype)s->dtype),
+             sequences, (long long)s->H, (long long)s->D, (long long)s->KV, how);
     if (a->demanded && plan->state == ATTENTION_REFUSED)
         log_warn("%s", text);
     else

@@ -1,4 +1,4 @@
-/* attention_cudnn_graph.c: causal attention, forward and backward, as cuDNN's operation graphs.
+/* attention_cudnn_graph.c: attention, forward and backward, as cuDNN's operation graphs.
  *
  * cuDNN has fused kernels for these graphs and recognises them by their form: which tensors are virtual, k as its
  * transpose, lse subtracted before the mask in backward. Each key/value head serves H / KV query heads; products
@@ -8,8 +8,11 @@
  *     backward   delta = rows of sum(dout · out)         P = exp(mask(scale Q·Kᵀ - lse))
  *                dV = Pᵀ·dout    dS = scale P (dout·Vᵀ - delta)    dK = dSᵀ·Q    dQ = dS·K
  *
+ * mask() hides the keys after a query (not bidirectional), those before its window, and of ragged sequences everything
+ * after the end. Ragged tensors begin at offsets and products have lengths, all of which lie in device memory.
+ *
  * dQ is the direct result of its product, not a sum in the caller's fp32 memory: this form selects the kernels of cuDNN
- * that add in a fixed order. */
+ * that add in a fixed order. An unordered backward pass has the other form, with faster kernels. */
 #include "gpu/cuda/attention_cudnn_graph.h"
 
 #if ZTRAIN_HAVE_CUDNN
@@ -31,36 +34,94 @@ static const struct cudnn_pointwise ROW = {CUDNN_POINTWISE_GEN_INDEX, CUDNN_DATA
 static const struct cudnn_pointwise COLUMN = {CUDNN_POINTWISE_GEN_INDEX, CUDNN_DATA_FLOAT, CUDNN_DATA_INT32, 3};
 static const struct cudnn_pointwise GREATER_EQUAL = {CUDNN_POINTWISE_CMP_GE, CUDNN_DATA_BOOLEAN, CUDNN_DATA_BOOLEAN, 0};
 static const struct cudnn_pointwise GREATER = {CUDNN_POINTWISE_CMP_GT, CUDNN_DATA_BOOLEAN, CUDNN_DATA_BOOLEAN, 0};
+static const struct cudnn_pointwise LESS = {CUDNN_POINTWISE_CMP_LT, CUDNN_DATA_BOOLEAN, CUDNN_DATA_BOOLEAN, 0};
+static const struct cudnn_pointwise AND = {CUDNN_POINTWISE_LOGICAL_AND, CUDNN_DATA_BOOLEAN, CUDNN_DATA_BOOLEAN, 0};
+static const struct cudnn_pointwise SAME = {CUDNN_POINTWISE_IDENTITY, CUDNN_DATA_FLOAT, CUDNN_DATA_FLOAT, 0};
 static const struct cudnn_pointwise SELECT = {CUDNN_POINTWISE_BINARY_SELECT, CUDNN_DATA_FLOAT, CUDNN_DATA_FLOAT, 0};
+
+/* A graph under construction. */
+struct builder {
+    struct cudnn_graph *g;
+    const struct attention_shape *s;
+    int version;
+    struct cudnn_tensor lengths, offsets[ATTENTION_STRIDES]; /* ragged: in memory */
+    int64_t strides[ATTENTION_STRIDES];
+    int count;
+};
 
 static cudnnDataType_t cudnn_type_of(const struct attention_shape *s)
 {
     return s->dtype == DTYPE_BF16 ? CUDNN_DATA_BFLOAT16 : CUDNN_DATA_HALF;
 }
 
+/* ---- sequences of unequal length ----------------------------------------- */
+
+int attention_strides(const struct attention_shape *s, int64_t strides[ATTENTION_STRIDES])
+{
+    const int64_t all[ATTENTION_STRIDES] = {s->ld_q, s->ld_k, s->ld_v, s->ld_o, s->ld_dq, s->ld_dk, s->ld_dv};
+    int count = 0;
+    for (int i = 0; i < ATTENTION_STRIDES; i++) {
+        int same = 0;
+        while (same < count && strides[same] != all[i])
+            same++;
+        if (same == count && all[i] > 0)
+            strides[count++] = all[i];
+    }
+    return count;
+}
+
+/* The lengths and the offsets of ragged sequences, in memory. */
+static void describe_sequences(struct builder *b)
+{
+    const int64_t count[CUDNN_RANK] = {b->s->B, 1, 1, 1}, ends[CUDNN_RANK] = {b->s->B + 1, 1, 1, 1};
+    const int64_t dense[CUDNN_RANK] = {1, 1, 1, 1};
+    if (!b->s->ragged)
+        return;
+    b->lengths = cudnn_memory(b->g, ATTENTION_LENGTHS, CUDNN_DATA_INT32, count, dense);
+    b->count = attention_strides(b->s, b->strides);
+    for (int i = 0; i < b->count; i++)
+        b->offsets[i] = cudnn_memory(b->g, ATTENTION_OFFSETS + i, CUDNN_DATA_INT64, ends, dense);
+}
+
+/* The offsets of a tensor whose rows are ld apart; NULL: it is not ragged. */
+static const struct cudnn_tensor *offsets_of(const struct builder *b, int64_t ld)
+{
+    for (int i = 0; i < b->count; i++)
+        if (b->strides[i] == ld)
+            return &b->offsets[i];
+    return NULL;
+}
+
+static const struct cudnn_tensor *lengths_of(const struct builder *b)
+{
+    return b->s->ragged ? &b->lengths : NULL;
+}
+
 /* ---- tensors ------------------------------------------------------------- */
 
 /* A tensor (B, heads, T, D) in memory, whose rows (tokens) are ld elements apart. */
-static struct cudnn_tensor rows(struct cudnn_graph *g, const struct attention_shape *s, enum attention_pointer id,
-                                int64_t heads, int64_t ld)
+static struct cudnn_tensor rows(struct builder *b, enum attention_pointer id, int64_t heads, int64_t ld)
 {
+    const struct attention_shape *s = b->s;
     const int64_t dims[CUDNN_RANK] = {s->B, heads, s->T, s->D}, strides[CUDNN_RANK] = {s->T * ld, s->D, ld, 1};
-    return cudnn_memory(g, id, cudnn_type_of(s), dims, strides);
+    return cudnn_ragged(b->g, id, cudnn_type_of(s), dims, strides, offsets_of(b, ld));
 }
 
 /* The same memory as (B, heads, D, T). */
-static struct cudnn_tensor columns(struct cudnn_graph *g, const struct attention_shape *s, enum attention_pointer id,
-                                   int64_t heads, int64_t ld)
+static struct cudnn_tensor columns(struct builder *b, enum attention_pointer id, int64_t heads, int64_t ld)
 {
+    const struct attention_shape *s = b->s;
     const int64_t dims[CUDNN_RANK] = {s->B, heads, s->D, s->T}, strides[CUDNN_RANK] = {s->T * ld, s->D, 1, ld};
-    return cudnn_memory(g, id, cudnn_type_of(s), dims, strides);
+    return cudnn_ragged(b->g, id, cudnn_type_of(s), dims, strides, offsets_of(b, ld));
 }
 
-/* One value for each query, dense (B, H, T, 1). */
-static struct cudnn_tensor row_values(struct cudnn_graph *g, const struct attention_shape *s, enum attention_pointer id)
+/* `width` floats for each query, dense (B, H, T, width). */
+static struct cudnn_tensor row_values(struct builder *b, enum attention_pointer id, int64_t width)
 {
-    const int64_t dims[CUDNN_RANK] = {s->B, s->H, s->T, 1}, strides[CUDNN_RANK] = {s->H * s->T, s->T, 1, 1};
-    return cudnn_memory(g, id, CUDNN_DATA_FLOAT, dims, strides);
+    const struct attention_shape *s = b->s;
+    const int64_t dims[CUDNN_RANK] = {s->B, s->H, s->T, width};
+    const int64_t strides[CUDNN_RANK] = {s->H * s->T * width, s->T * width, width, 1};
+    return cudnn_memory(b->g, id, CUDNN_DATA_FLOAT, dims, strides);
 }
 
 /* The sum or the maximum of every row. */
@@ -72,71 +133,102 @@ static struct cudnn_tensor reduce_rows(struct cudnn_graph *g, cudnnReduceTensorO
     return out;
 }
 
-/* a (B, H, m, k) · b (B, H or KV, k, n) -> (B, H, m, n) */
-static struct cudnn_tensor matrix_product(struct cudnn_graph *g, cudnnDataType_t type, const struct cudnn_tensor *a,
-                                          const struct cudnn_tensor *b)
+/* ---- products ------------------------------------------------------------ */
+
+/* a (B, H, T, D) · b (B, H or KV, D, T) -> scores (B, H, T, T) */
+static struct cudnn_tensor score_product(struct builder *b, const struct cudnn_tensor *x, const struct cudnn_tensor *y)
 {
-    const int64_t dims[CUDNN_RANK] = {a->dims[0], a->dims[1], a->dims[2], b->dims[3]};
-    struct cudnn_tensor out = cudnn_virtual(g, type, dims);
-    cudnn_matmul(g, a, b, &out);
+    const int64_t dims[CUDNN_RANK] = {x->dims[0], x->dims[1], x->dims[2], y->dims[3]};
+    const struct cudnn_lengths lengths = {.m = lengths_of(b), .n = lengths_of(b)};
+    struct cudnn_tensor out = cudnn_virtual(b->g, CUDNN_DATA_FLOAT, dims);
+    cudnn_matmul(b->g, x, y, &lengths, &out);
     return out;
+}
+
+/* scores (B, H, T, T) · y (B, H or KV, T, D) -> out (B, H, T, D) */
+static void row_product(struct builder *b, const struct cudnn_tensor *scores, const struct cudnn_tensor *y,
+                        const struct cudnn_tensor *out)
+{
+    const struct cudnn_lengths lengths = {.m = lengths_of(b), .k = lengths_of(b)};
+    cudnn_matmul(b->g, scores, y, &lengths, out);
 }
 
 /* ---- parts of the formulas ----------------------------------------------- */
 
 /* The scores where `mask` holds, elsewhere the value whose probability becomes 0. */
-static struct cudnn_tensor keep_where(struct cudnn_graph *g, int version, const struct cudnn_tensor *scores,
+static struct cudnn_tensor keep_where(struct builder *b, const struct cudnn_tensor *scores,
                                       const struct cudnn_tensor *mask)
 {
-    struct cudnn_tensor nothing = cudnn_scalar(g, version >= INF_FROM ? -INFINITY : -FLT_MAX);
-    return cudnn_pointwise(g, &SELECT, scores, &nothing, mask);
+    struct cudnn_tensor nothing = cudnn_scalar(b->g, b->version >= INF_FROM ? -INFINITY : -FLT_MAX);
+    return cudnn_pointwise(b->g, &SELECT, scores, &nothing, mask);
+}
+
+/* Ragged: masks queries and keys after the end of the sequence. */
+static struct cudnn_tensor masked_after_end(struct builder *b, struct cudnn_tensor scores)
+{
+    if (!b->s->ragged)
+        return scores;
+    struct cudnn_tensor row = cudnn_pointwise(b->g, &ROW, &scores, NULL, NULL);
+    struct cudnn_tensor column = cudnn_pointwise(b->g, &COLUMN, &scores, NULL, NULL);
+    row = cudnn_pointwise(b->g, &LESS, &row, &b->lengths, NULL);
+    column = cudnn_pointwise(b->g, &LESS, &column, &b->lengths, NULL);
+    struct cudnn_tensor mask = cudnn_pointwise(b->g, &AND, &row, &column, NULL);
+    return keep_where(b, &scores, &mask);
 }
 
 /* Masks keys after the query: row >= column stays. With a window, column + window > row stays. */
-static struct cudnn_tensor masked(struct cudnn_graph *g, int version, const struct attention_shape *s,
-                                  struct cudnn_tensor scores)
+static struct cudnn_tensor masked_after_query(struct builder *b, struct cudnn_tensor scores)
 {
-    struct cudnn_tensor row = cudnn_pointwise(g, &ROW, &scores, NULL, NULL);
-    struct cudnn_tensor column = cudnn_pointwise(g, &COLUMN, &scores, NULL, NULL);
-    struct cudnn_tensor mask = cudnn_pointwise(g, &GREATER_EQUAL, &row, &column, NULL);
-    scores = keep_where(g, version, &scores, &mask);
+    const struct attention_shape *s = b->s;
+    if (s->bidirectional)
+        return scores;
+    struct cudnn_tensor row = cudnn_pointwise(b->g, &ROW, &scores, NULL, NULL);
+    struct cudnn_tensor column = cudnn_pointwise(b->g, &COLUMN, &scores, NULL, NULL);
+    struct cudnn_tensor mask = cudnn_pointwise(b->g, &GREATER_EQUAL, &row, &column, NULL);
+    scores = keep_where(b, &scores, &mask);
     if (s->window <= 0 || s->window >= s->T)
         return scores;
-    struct cudnn_tensor window = cudnn_scalar(g, (float)s->window);
-    row = cudnn_pointwise(g, &ROW, &scores, NULL, NULL);
-    column = cudnn_pointwise(g, &COLUMN, &scores, NULL, NULL);
-    column = cudnn_pointwise(g, &ADD, &column, &window, NULL);
-    mask = cudnn_pointwise(g, &GREATER, &column, &row, NULL);
-    return keep_where(g, version, &scores, &mask);
+    struct cudnn_tensor window = cudnn_scalar(b->g, (float)s->window);
+    row = cudnn_pointwise(b->g, &ROW, &scores, NULL, NULL);
+    column = cudnn_pointwise(b->g, &COLUMN, &scores, NULL, NULL);
+    column = cudnn_pointwise(b->g, &ADD, &column, &window, NULL);
+    mask = cudnn_pointwise(b->g, &GREATER, &column, &row, NULL);
+    return keep_where(b, &scores, &mask);
 }
 
 /* The gradient of k or v (B, KV, T, D): Pᵀ or dSᵀ (B, H, T, T) times `rows` (B, H, T, D), added up over the heads that
  * share one. */
-static void key_gradient(struct cudnn_graph *g, const struct attention_shape *s, const struct cudnn_tensor *transposed,
-                         const struct cudnn_tensor *of, const struct cudnn_tensor *gradient)
+static void key_gradient(struct builder *b, const struct cudnn_tensor *transposed, const struct cudnn_tensor *of,
+                         const struct cudnn_tensor *gradient)
 {
+    const struct attention_shape *s = b->s;
+    const int64_t dims[CUDNN_RANK] = {s->B, s->H, s->T, s->D};
     if (s->H == s->KV) {
-        cudnn_matmul(g, transposed, of, gradient);
+        row_product(b, transposed, of, gradient);
         return;
     }
-    struct cudnn_tensor of_heads = matrix_product(g, cudnn_type_of(s), transposed, of);
-    cudnn_reduce(g, CUDNN_REDUCE_TENSOR_ADD, &of_heads, gradient);
+    struct cudnn_tensor of_heads = cudnn_virtual(b->g, cudnn_type_of(s), dims);
+    row_product(b, transposed, of, &of_heads);
+    cudnn_reduce(b->g, CUDNN_REDUCE_TENSOR_ADD, &of_heads, gradient);
 }
 
 /* ---- the graphs ---------------------------------------------------------- */
 
-static void build_fwd(struct cudnn_graph *g, int version, const struct attention_shape *s)
+static void build_fwd(struct builder *b)
 {
-    struct cudnn_tensor q = rows(g, s, ATTENTION_Q, s->H, s->ld_q);
-    struct cudnn_tensor k = columns(g, s, ATTENTION_K, s->KV, s->ld_k);
-    struct cudnn_tensor v = rows(g, s, ATTENTION_V, s->KV, s->ld_v);
-    struct cudnn_tensor out = rows(g, s, ATTENTION_OUT, s->H, s->ld_o);
-    struct cudnn_tensor lse = row_values(g, s, ATTENTION_LSE);
+    const struct attention_shape *s = b->s;
+    struct cudnn_graph *g = b->g;
+    struct cudnn_tensor q = rows(b, ATTENTION_Q, s->H, s->ld_q);
+    struct cudnn_tensor k = columns(b, ATTENTION_K, s->KV, s->ld_k);
+    struct cudnn_tensor v = rows(b, ATTENTION_V, s->KV, s->ld_v);
+    struct cudnn_tensor out = rows(b, ATTENTION_OUT, s->H, s->ld_o);
+    struct cudnn_tensor lse = row_values(b, ATTENTION_LSE, 1);
     struct cudnn_tensor scale = cudnn_scalar(g, (float)s->scale);
 
-    struct cudnn_tensor scores = matrix_product(g, CUDNN_DATA_FLOAT, &q, &k);
+    struct cudnn_tensor scores = score_product(b, &q, &k);
     scores = cudnn_pointwise(g, &MUL, &scores, &scale, NULL);
-    scores = masked(g, version, s, scores);
+    scores = masked_after_end(b, scores);
+    scores = masked_after_query(b, scores);
 
     struct cudnn_tensor maximum = reduce_rows(g, CUDNN_REDUCE_TENSOR_MAX, &scores);
     scores = cudnn_pointwise(g, &SUB, &scores, &maximum, NULL);
@@ -148,21 +240,37 @@ static void build_fwd(struct cudnn_graph *g, int version, const struct attention
     struct cudnn_pointwise rounded = DIV;
     rounded.gives = cudnn_type_of(s);
     struct cudnn_tensor probabilities = cudnn_pointwise(g, &rounded, &exponentials, &sum, NULL);
-    cudnn_matmul(g, &probabilities, &v, &out);
+    row_product(b, &probabilities, &v, &out);
 }
 
-static void build_bwd(struct cudnn_graph *g, int version, const struct attention_shape *s)
+/* dQ (B, H, T, D) from dS and k (B, KV, D, T). */
+static void query_gradient(struct builder *b, const struct cudnn_tensor *ds, const struct cudnn_tensor *k)
 {
-    struct cudnn_tensor q = rows(g, s, ATTENTION_Q, s->H, s->ld_q);
-    struct cudnn_tensor k = columns(g, s, ATTENTION_K, s->KV, s->ld_k);
-    struct cudnn_tensor v = columns(g, s, ATTENTION_V, s->KV, s->ld_v);
-    struct cudnn_tensor out = rows(g, s, ATTENTION_OUT, s->H, s->ld_o);
-    struct cudnn_tensor dout = rows(g, s, ATTENTION_DOUT, s->H, s->ld_o);
-    struct cudnn_tensor lse = row_values(g, s, ATTENTION_LSE);
-    struct cudnn_tensor delta = row_values(g, s, ATTENTION_DELTA);
-    struct cudnn_tensor dq = rows(g, s, ATTENTION_DQ, s->H, s->ld_dq);
-    struct cudnn_tensor dk = rows(g, s, ATTENTION_DK, s->KV, s->ld_dk);
-    struct cudnn_tensor dv = rows(g, s, ATTENTION_DV, s->KV, s->ld_dv);
+    const struct attention_shape *s = b->s;
+    struct cudnn_tensor k_rows = cudnn_transpose(b->g, k, cudnn_type_of(s), offsets_of(b, s->ld_k));
+    struct cudnn_tensor dq = rows(b, ATTENTION_DQ, s->H, s->ld_dq);
+    if (!s->unordered) {
+        row_product(b, ds, &k_rows, &dq);
+        return;
+    }
+    struct cudnn_tensor sums = row_values(b, ATTENTION_SUMS, s->D);
+    row_product(b, ds, &k_rows, &sums);
+    cudnn_pointwise_into(b->g, &SAME, &sums, NULL, NULL, &dq);
+}
+
+static void build_bwd(struct builder *b)
+{
+    const struct attention_shape *s = b->s;
+    struct cudnn_graph *g = b->g;
+    struct cudnn_tensor q = rows(b, ATTENTION_Q, s->H, s->ld_q);
+    struct cudnn_tensor k = columns(b, ATTENTION_K, s->KV, s->ld_k);
+    struct cudnn_tensor v = columns(b, ATTENTION_V, s->KV, s->ld_v);
+    struct cudnn_tensor out = rows(b, ATTENTION_OUT, s->H, s->ld_o);
+    struct cudnn_tensor dout = rows(b, ATTENTION_DOUT, s->H, s->ld_o);
+    struct cudnn_tensor lse = row_values(b, ATTENTION_LSE, 1);
+    struct cudnn_tensor delta = row_values(b, ATTENTION_DELTA, 1);
+    struct cudnn_tensor dk = rows(b, ATTENTION_DK, s->KV, s->ld_dk);
+    struct cudnn_tensor dv = rows(b, ATTENTION_DV, s->KV, s->ld_dv);
     struct cudnn_tensor scale = cudnn_scalar(g, (float)s->scale), one = cudnn_scalar(g, 1);
 
     /* The product with 1 takes the place of dropout's factor, which the recognised form has. */
@@ -170,23 +278,22 @@ static void build_bwd(struct cudnn_graph *g, int version, const struct attention
     struct cudnn_tensor sums = reduce_rows(g, CUDNN_REDUCE_TENSOR_ADD, &products);
     cudnn_pointwise_into(g, &MUL, &sums, &one, NULL, &delta);
 
-    struct cudnn_tensor scores = matrix_product(g, CUDNN_DATA_FLOAT, &q, &k);
+    struct cudnn_tensor scores = score_product(b, &q, &k);
     scores = cudnn_pointwise(g, &MUL, &scores, &scale, NULL);
+    scores = masked_after_end(b, scores);
     scores = cudnn_pointwise(g, &SUB, &scores, &lse, NULL);
-    scores = masked(g, version, s, scores);
+    scores = masked_after_query(b, scores);
     struct cudnn_tensor probabilities = cudnn_pointwise(g, &EXP, &scores, NULL, NULL);
-    struct cudnn_tensor transposed = cudnn_transpose(g, &probabilities, cudnn_type_of(s));
-    key_gradient(g, s, &transposed, &dout, &dv);
+    struct cudnn_tensor transposed = cudnn_transpose(g, &probabilities, cudnn_type_of(s), NULL);
+    key_gradient(b, &transposed, &dout, &dv);
 
-    struct cudnn_tensor ds = matrix_product(g, CUDNN_DATA_FLOAT, &dout, &v);
+    struct cudnn_tensor ds = score_product(b, &dout, &v);
     ds = cudnn_pointwise(g, &SUB, &ds, &delta, NULL);
     ds = cudnn_pointwise(g, &MUL, &ds, &probabilities, NULL);
     ds = cudnn_pointwise(g, &MUL, &ds, &scale, NULL);
-    transposed = cudnn_transpose(g, &ds, cudnn_type_of(s));
-    key_gradient(g, s, &transposed, &q, &dk);
-
-    struct cudnn_tensor k_rows = cudnn_transpose(g, &k, cudnn_type_of(s));
-    cudnn_matmul(g, &ds, &k_rows, &dq);
+    transposed = cudnn_transpose(g, &ds, cudnn_type_of(s), NULL);
+    key_gradient(b, &transposed, &q, &dk);
+    query_gradient(b, &ds, &k);
 }
 
 /* ---- plans --------------------------------------------------------------- */
@@ -202,7 +309,7 @@ static enum status check_shape(const struct cudnn_target *target, const struct a
     if (s->D % 8 != 0)
         return error_set(err, STATUS_DEVICE, "cuDNN needs a head_dim that is a multiple of 8, not %lld",
                          (long long)s->D);
-    if (s->T < 2 || (version <= ODD_LENGTHS_WRONG && s->T % 128 != 0))
+    if (s->T < 2 || (version <= ODD_LENGTHS_WRONG && s->T % 128 != 0 && !s->ragged))
         return error_set(err, STATUS_DEVICE, "cuDNN %d.%d.%d cannot compute sequences of %lld tokens", version / 10000,
                          version / 100 % 100, version % 100, (long long)s->T);
     return STATUS_OK;
@@ -217,11 +324,13 @@ enum status attention_graph_plan(const struct cudnn_target *target, enum attenti
     struct cudnn_graph *graph = cudnn_graph_new(target);
     if (!graph)
         return error_set(err, STATUS_DEVICE, "cannot make a plan of cuDNN: out of memory");
+    struct builder builder = {.g = graph, .s = shape, .version = target->version};
+    describe_sequences(&builder);
     if (direction == ATTENTION_FORWARD)
-        build_fwd(graph, target->version, shape);
+        build_fwd(&builder);
     else
-        build_bwd(graph, target->version, shape);
-    return cudnn_plan_new(graph, most_workspace, plan, err);
+        build_bwd(&builder);
+    return cudnn_plan_new(graph, shape->unordered, most_workspace, plan, err);
 }
 
 #endif

@@ -13,23 +13,30 @@ enum { WORKSPACE_ALIGN = 256 };
 
 /* ---- shapes -------------------------------------------------------------- */
 
+static int64_t sequences_of_piece(const struct attention_fwd_args *args)
+{
+    int64_t full = args->max_seq > 0 ? 2 * ((args->M + args->max_seq - 1) / args->max_seq) : 0;
+    return full < args->num_seqs ? full : args->num_seqs;
+}
+
 struct attention_shape attention_shape_fwd(const struct attention_fwd_args *args)
 {
     struct attention_shape shape;
     memset(&shape, 0, sizeof shape);
     shape.dtype = args->dtype;
-    shape.B = args->num_seqs;
+    shape.B = args->ragged ? sequences_of_piece(args) : args->num_seqs;
     shape.T = args->max_seq;
     shape.H = args->H;
     shape.KV = args->KV;
     shape.D = args->D;
-    shape.window = args->window > 0 && args->window < args->max_seq ? args->window : 0;
+    shape.window = args->window > 0 && (args->ragged || args->window < args->max_seq) ? args->window : 0;
     shape.ld_q = args->ld_q;
     shape.ld_k = args->ld_k;
     shape.ld_v = args->ld_v;
     shape.ld_o = args->ld_o;
     shape.scale = (double)args->scale;
     shape.bidirectional = args->bidirectional;
+    shape.ragged = args->ragged;
     return shape;
 }
 
@@ -40,6 +47,7 @@ struct attention_shape attention_shape_bwd(const struct attention_bwd_args *args
     shape.ld_dq = args->ld_dq;
     shape.ld_dk = args->ld_dk;
     shape.ld_dv = args->ld_dv;
+    shape.unordered = args->unordered;
     return shape;
 }
 
@@ -66,23 +74,45 @@ void attention_plan_refuse(struct attention_plan *plan, const char *why)
 static enum status make_cudnn_plan(struct attention_plan *plan, size_t most_workspace, struct error *err)
 {
     struct attention_shape piece = plan->shape;
-    piece.B /= plan->pieces;
+    piece.B = plan->piece;
     return attention_graph_plan(plan->target, plan->direction, &piece, most_workspace, &plan->cudnn_plan, err);
 }
 
-/* Backward needs a workspace of T x T for every head: it goes through the micro-batch in the number of equal pieces
- * that makes the workspace a small part of the memory, and is refused where one sequence alone takes a large part. */
+static size_t workspace_aligned(size_t bytes)
+{
+    return (bytes + WORKSPACE_ALIGN - 1) / WORKSPACE_ALIGN * WORKSPACE_ALIGN;
+}
+
+/* Bytes of the sums of dq for so many sequences. */
+static size_t sums_bytes(const struct attention_shape *shape, int64_t sequences)
+{
+    return shape->unordered ? workspace_aligned((size_t)(sequences * shape->H * shape->T * shape->D) * sizeof(float))
+                            : 0;
+}
+
+/* Whether the micro-batch may go through cuDNN in parts of so many sequences; each part of lse is aligned, as rows are.
+ */
+static bool may_be_piece(const struct attention_shape *s, int64_t sequences)
+{
+    return s->ragged ||
+           (s->B % sequences == 0 && sequences * s->H * s->T * (int64_t)sizeof(float) % ATTENTION_ALIGN == 0);
+}
+
+/* Backward needs a workspace of T x T for every head, or the sums of dq: it goes through the micro-batch in the
+ * smallest number of pieces that makes both a small part of the memory, and is refused where one sequence alone takes a
+ * large part. */
 enum status attention_plan_make(struct attention_plan *plan, size_t memory, struct error *err)
 {
     const size_t small = memory / 256, large = memory / 16;
     const struct attention_shape *s = &plan->shape;
-    plan->pieces = 1;
+    plan->piece = s->B;
     TRY(make_cudnn_plan(plan, SIZE_MAX, err));
-    size_t workspace = cudnn_plan_workspace_bytes(plan->cudnn_plan);
-    for (int64_t pieces = 2; pieces <= s->B && workspace / (size_t)plan->pieces > small; pieces++)
-        if (s->B % pieces == 0 && s->B / pieces * s->H * s->T * (int64_t)sizeof(float) % ATTENTION_ALIGN == 0)
-            plan->pieces = pieces; /* each piece of lse is aligned, as rows are */
-    if (plan->pieces == 1 && workspace <= large)
+    size_t sequence =
+        (cudnn_plan_workspace_bytes(plan->cudnn_plan) + sums_bytes(s, s->B)) / (size_t)(s->B > 0 ? s->B : 1);
+    for (int64_t piece = s->B - 1; piece >= 1 && sequence * (size_t)plan->piece > small; piece--)
+        if (may_be_piece(s, piece))
+            plan->piece = piece;
+    if (plan->piece == s->B && sequence * (size_t)s->B <= large)
         return STATUS_OK;
     cudnn_plan_free(plan->cudnn_plan);
     return make_cudnn_plan(plan, large, err);
@@ -90,37 +120,54 @@ enum status attention_plan_make(struct attention_plan *plan, size_t memory, stru
 
 /* ---- workspace ----------------------------------------------------------- */
 
-static size_t workspace_aligned(size_t bytes)
-{
-    return (bytes + WORKSPACE_ALIGN - 1) / WORKSPACE_ALIGN * WORKSPACE_ALIGN;
-}
+/* Where the parts of the workspace begin, in bytes from its aligned begin; cuDNN's part is the last one. */
+struct workspace_plan {
+    size_t delta, lengths, offsets, sums, cudnn;
+    int64_t pitch; /* elements between two arrays of offsets */
+};
 
-/* Bytes of lse, and of delta. */
-static size_t row_values_bytes(const struct attention_shape *shape)
+static struct workspace_plan plan_workspace(const struct attention_plan *plan)
 {
-    return workspace_aligned((size_t)(shape->B * shape->H * shape->T) * sizeof(float));
+    const struct attention_shape *s = &plan->shape;
+    const int64_t sequences = s->ragged ? plan->piece : s->B, pitch = (plan->piece + 2) / 2 * 2;
+    const size_t rows = workspace_aligned((size_t)(sequences * s->H * s->T) * sizeof(float));
+    struct workspace_plan w = {.delta = rows, .lengths = 2 * rows, .pitch = pitch};
+    w.offsets = w.lengths + (s->ragged ? workspace_aligned((size_t)plan->piece * sizeof(int32_t)) : 0);
+    w.sums = w.offsets + (s->ragged ? workspace_aligned((size_t)(ATTENTION_STRIDES * pitch) * sizeof(int64_t)) : 0);
+    w.cudnn = w.sums + sums_bytes(s, plan->piece);
+    return w;
 }
 
 /* cuDNN's part begins at a multiple of WORKSPACE_ALIGN, wherever the stream's workspace begins. */
 size_t attention_plan_workspace_bytes(const struct attention_plan *plan)
 {
-    return 2 * row_values_bytes(&plan->shape) + workspace_aligned(cudnn_plan_workspace_bytes(plan->cudnn_plan)) +
+    return plan_workspace(plan).cudnn + workspace_aligned(cudnn_plan_workspace_bytes(plan->cudnn_plan)) +
            WORKSPACE_ALIGN;
 }
 
 struct attention_workspace {
-    float *lse, *delta;
+    float *lse, *delta, *sums;
+    int32_t *lengths;
+    int64_t *offsets, pitch;
     char *cudnn;
 };
 
 static struct attention_workspace attention_workspace_of(const struct stream *stream, const struct attention_plan *plan)
 {
-    size_t bytes, row_values = row_values_bytes(&plan->shape);
+    size_t bytes;
+    const struct workspace_plan w = plan_workspace(plan);
     char *base = stream_workspace(stream, &bytes);
     ASSERT(attention_plan_workspace_bytes(plan) <= bytes);
     base += -(uintptr_t)base % WORKSPACE_ALIGN;
-    return (struct attention_workspace){(float *)(void *)base, (float *)(void *)(base + row_values),
-                                        base + 2 * row_values};
+    return (struct attention_workspace){
+        .lse = (float *)(void *)base,
+        .delta = (float *)(void *)(base + w.delta),
+        .sums = (float *)(void *)(base + w.sums),
+        .lengths = (int32_t *)(void *)(base + w.lengths),
+        .offsets = (int64_t *)(void *)(base + w.offsets),
+        .pitch = w.pitch,
+        .cudnn = base + w.cudnn,
+    };
 }
 
 /* ---- execution ----------------------------------------------------------- */
@@ -152,22 +199,96 @@ static bool reorders(const struct attention_shape *shape)
     return shape->B > 1 && shape->H > 1;
 }
 
+/* The pointers of forward, for all pieces of ragged sequences, or for the one that begins at token `first`. */
+static void point_at_fwd(void *pointers[ATTENTION_POINTERS], const struct attention_fwd_args *args, int64_t first)
+{
+    pointers[ATTENTION_Q] = rows_from(args->q, first, args->ld_q);
+    pointers[ATTENTION_K] = rows_from(args->k, first, args->ld_k);
+    pointers[ATTENTION_V] = rows_from(args->v, first, args->ld_v);
+    pointers[ATTENTION_OUT] = rows_from(args->out, first, args->ld_o);
+}
+
+static void point_at_bwd(void *pointers[ATTENTION_POINTERS], const struct attention_bwd_args *args, int64_t first)
+{
+    pointers[ATTENTION_Q] = rows_from(args->q, first, args->ld_q);
+    pointers[ATTENTION_K] = rows_from(args->k, first, args->ld_k);
+    pointers[ATTENTION_V] = rows_from(args->v, first, args->ld_v);
+    pointers[ATTENTION_OUT] = rows_from(args->out, first, args->ld_o);
+    pointers[ATTENTION_DOUT] = rows_from(args->dout, first, args->ld_o);
+    pointers[ATTENTION_DQ] = rows_from(args->dq, first, args->ld_dq);
+    pointers[ATTENTION_DK] = rows_from(args->dk, first, args->ld_dk);
+    pointers[ATTENTION_DV] = rows_from(args->dv, first, args->ld_dv);
+}
+
+/* The lengths and offsets of a piece, computed on the stream. */
+static void describe_part(const struct attention_plan *plan, struct stream *stream, const struct attention_part *part,
+                          const struct attention_workspace *workspace, void *pointers[ATTENTION_POINTERS])
+{
+    int64_t strides[ATTENTION_STRIDES];
+    const int count = attention_strides(&plan->shape, strides);
+    attention_part_describe(stream, part, workspace->lengths, workspace->offsets, workspace->pitch, strides, count);
+    pointers[ATTENTION_LENGTHS] = workspace->lengths;
+    for (int i = 0; i < count; i++)
+        pointers[ATTENTION_OFFSETS + i] = workspace->offsets + i * workspace->pitch;
+}
+
+static struct attention_part first_part(const struct attention_plan *plan, const struct attention_fwd_args *args)
+{
+    return (struct attention_part){.seq_start = args->seq_start,
+                                   .M = args->M,
+                                   .num_seqs = args->num_seqs,
+                                   .B = plan->piece,
+                                   .H = args->H,
+                                   .T = plan->shape.T};
+}
+
+static const char *run_ragged_fwd(const struct attention_plan *plan, struct stream *stream,
+                                  const struct attention_fwd_args *args)
+{
+    struct attention_workspace workspace = attention_workspace_of(stream, plan);
+    struct attention_part part = first_part(plan, args);
+    void *pointers[ATTENTION_POINTERS] = {[ATTENTION_LSE] = workspace.lse};
+    const char *failed = NULL;
+    point_at_fwd(pointers, args, 0);
+    for (; part.first < args->num_seqs && !failed; part.first += part.B) {
+        describe_part(plan, stream, &part, &workspace, pointers);
+        failed = run_piece(plan, stream, pointers, workspace.cudnn);
+        if (!failed)
+            attention_part_store_lse(stream, &part, args->lse, workspace.lse);
+    }
+    return failed;
+}
+
+static const char *run_ragged_bwd(const struct attention_plan *plan, struct stream *stream,
+                                  const struct attention_bwd_args *args)
+{
+    struct attention_workspace workspace = attention_workspace_of(stream, plan);
+    struct attention_fwd_args forward = attention_forward_of(args);
+    struct attention_part part = first_part(plan, &forward);
+    void *pointers[ATTENTION_POINTERS] = {
+        [ATTENTION_LSE] = workspace.lse, [ATTENTION_DELTA] = workspace.delta, [ATTENTION_SUMS] = workspace.sums};
+    const char *failed = NULL;
+    point_at_bwd(pointers, args, 0);
+    for (; part.first < args->num_seqs && !failed; part.first += part.B) {
+        describe_part(plan, stream, &part, &workspace, pointers);
+        attention_part_load_lse(stream, &part, workspace.lse, args->lse);
+        failed = run_piece(plan, stream, pointers, workspace.cudnn);
+    }
+    return failed;
+}
+
 const char *attention_plan_run_fwd(const struct attention_plan *plan, struct stream *stream,
                                    const struct attention_fwd_args *args)
 {
     const struct attention_shape *s = &plan->shape;
+    if (s->ragged)
+        return run_ragged_fwd(plan, stream, args);
     struct attention_workspace workspace = attention_workspace_of(stream, plan);
     float *lse = reorders(s) ? workspace.lse : args->lse;
     const char *failed = NULL;
-    for (int64_t i = 0; i < plan->pieces && !failed; i++) {
-        int64_t first = i * (s->B / plan->pieces) * s->T;
-        void *pointers[ATTENTION_POINTERS] = {
-            [ATTENTION_Q] = rows_from(args->q, first, s->ld_q),
-            [ATTENTION_K] = rows_from(args->k, first, s->ld_k),
-            [ATTENTION_V] = rows_from(args->v, first, s->ld_v),
-            [ATTENTION_OUT] = rows_from(args->out, first, s->ld_o),
-            [ATTENTION_LSE] = lse + first * s->H,
-        };
+    for (int64_t i = 0; i < s->B && !failed; i += plan->piece) {
+        void *pointers[ATTENTION_POINTERS] = {[ATTENTION_LSE] = lse + i * s->T * s->H};
+        point_at_fwd(pointers, args, i * s->T);
         failed = run_piece(plan, stream, pointers, workspace.cudnn);
     }
     if (!failed && reorders(s))
@@ -179,25 +300,18 @@ const char *attention_plan_run_bwd(const struct attention_plan *plan, struct str
                                    const struct attention_bwd_args *args)
 {
     const struct attention_shape *s = &plan->shape;
+    if (s->ragged)
+        return run_ragged_bwd(plan, stream, args);
     struct attention_workspace workspace = attention_workspace_of(stream, plan);
     const float *lse = reorders(s) ? workspace.lse : args->lse;
     const char *failed = NULL;
     if (reorders(s))
         attention_lse_by_sequence(stream, workspace.lse, args->lse, s->B, s->H, s->T);
-    for (int64_t i = 0; i < plan->pieces && !failed; i++) {
-        int64_t first = i * (s->B / plan->pieces) * s->T;
-        void *pointers[ATTENTION_POINTERS] = {
-            [ATTENTION_Q] = rows_from(args->q, first, s->ld_q),
-            [ATTENTION_K] = rows_from(args->k, first, s->ld_k),
-            [ATTENTION_V] = rows_from(args->v, first, s->ld_v),
-            [ATTENTION_OUT] = rows_from(args->out, first, s->ld_o),
-            [ATTENTION_DOUT] = rows_from(args->dout, first, s->ld_o),
-            [ATTENTION_LSE] = (void *)(lse + first * s->H),
-            [ATTENTION_DELTA] = workspace.delta + first * s->H,
-            [ATTENTION_DQ] = rows_from(args->dq, first, s->ld_dq),
-            [ATTENTION_DK] = rows_from(args->dk, first, s->ld_dk),
-            [ATTENTION_DV] = rows_from(args->dv, first, s->ld_dv),
-        };
+    for (int64_t i = 0; i < s->B && !failed; i += plan->piece) {
+        void *pointers[ATTENTION_POINTERS] = {[ATTENTION_LSE] = (void *)(lse + i * s->T * s->H),
+                                              [ATTENTION_DELTA] = workspace.delta + i * s->T * s->H,
+                                              [ATTENTION_SUMS] = workspace.sums};
+        point_at_bwd(pointers, args, i * s->T);
         failed = run_piece(plan, stream, pointers, workspace.cudnn);
     }
     return failed;

@@ -2,11 +2,17 @@
  *
  * The stream's workspace, of attention_plan_workspace_bytes():
  *
- *     | lse (B, H, T) | delta (B, H, T) | workspace of cuDNN's plan |
+ *     | lse (B, H, T) | delta (B, H, T) | sums of dq, if unordered | workspace of cuDNN's plan |
+ *
+ * and for ragged sequences, of one piece, b sequences:
+ *
+ *     | lse (b, H, T) | delta (b, H, T) | lengths, offsets | sums of dq, if unordered | workspace of cuDNN's plan |
  *
  * A plan whose workspace would be large is made for an equal part of the sequences (a piece) and runs once per piece.
- * Ops have lse as (H, B * T); where that is another order than cuDNN's (B, H, T), lse goes through the workspace. q, k,
- * v and their gradients are used where they lie. One thread: the device's. */
+ * Ragged sequences always go in pieces, the last of which is filled up with empty ones: so one plan serves
+ * micro-batches of any number of sequences, and what a sequence gives does not depend on the others. Ops have lse as
+ * (H, M); where that is another order than cuDNN's (B, H, T), lse goes through the workspace. q, k, v and their
+ * gradients are used where they lie. One thread: the device's. */
 #ifndef ZTRAIN_GPU_CUDA_ATTENTION_CUDNN_PLAN_H
 #define ZTRAIN_GPU_CUDA_ATTENTION_CUDNN_PLAN_H
 
@@ -27,13 +33,14 @@ struct attention_plan {
     enum attention_direction direction;
     enum attention_plan_state state;
     struct cudnn_plan *cudnn_plan; /* owned; NULL: ATTENTION_REFUSED */
-    int64_t pieces;                /* cudnn_plan is for a micro-batch of B / pieces sequences */
+    int64_t piece;                 /* sequences that cudnn_plan computes at a time; a divisor of B, unless ragged */
     char why[512];                 /* ATTENTION_REFUSED: the reason */
     bool logged;
     struct attention_plan *next; /* in the list of struct attention_cudnn */
 };
 
-/* The shape of an op, by which its plan is found. */
+/* The shape of an op, by which its plan is found. Ragged: B is the most sequences that a piece should have, for which
+ * half of the places of a full micro-batch may be empty, and T the length of the longest sequence. */
 struct attention_shape attention_shape_fwd(const struct attention_fwd_args *args);
 struct attention_shape attention_shape_bwd(const struct attention_bwd_args *args);
 

@@ -1,8 +1,9 @@
 /* attention_cudnn_verify.c: a plan of cuDNN's on trial, before the first step uses it.
  *
- * On test tensors, filled with a fixed pattern, the plan runs twice and must give the same bits; then ztrain's
- * kernels compute the same, and the results must be close. A cuDNN that computes something else than the op is thus
- * noticed before it trains a model. */
+ * On test tensors, filled with a fixed pattern, the plan runs twice and must give the same bits, unless it is an
+ * unordered one; then ztrain's kernels compute the same, and the results must be close. Ragged sequences are one more
+ * than a piece has, and of several lengths, so that one is as long as it may be and the second piece has empty places.
+ * A cuDNN that computes something else than the op is thus noticed before it trains a model. */
 #include "gpu/cuda/attention_cudnn_verify.h"
 
 #if ZTRAIN_HAVE_CUDNN
@@ -39,6 +40,7 @@ struct trial {
     struct arena arena;
     void *pattern; /* host (PATTERN) 16-bit values */
     char *host[2]; /* host, owned: a piece of the first and of the second result */
+    int64_t sequences, M;
     struct attention_fwd_args fwd;
     struct attention_bwd_args bwd;
     struct outcome outcomes[3];
@@ -72,15 +74,15 @@ static void *take_outcome(struct trial *t, const char *name, int64_t heads, int6
     const struct attention_shape *s = &t->plan->shape;
     struct outcome *outcome = &t->outcomes[t->count++];
     *outcome = (struct outcome){.name = name, .ld = ld, .width = heads * s->D, .row = s->D};
-    outcome->first = take_pattern(t, s->B * s->T * ld);
-    outcome->second = take_pattern(t, s->B * s->T * ld);
+    outcome->first = take_pattern(t, t->M * ld);
+    outcome->second = take_pattern(t, t->M * ld);
     return outcome->first;
 }
 
 static void *take_lse(struct trial *t)
 {
     const struct attention_shape *s = &t->plan->shape;
-    const int64_t M = s->B * s->T;
+    const int64_t M = t->M;
     struct outcome *outcome = &t->outcomes[t->count++];
     *outcome = (struct outcome){.name = "lse", .ld = M, .width = M, .row = M, .is_lse = true};
     outcome->first = take_pattern(t, 2 * s->H * M);
@@ -88,17 +90,33 @@ static void *take_lse(struct trial *t)
     return outcome->first;
 }
 
+/* Tokens of sequence i. Ragged: as many as there may be, one, then several. */
+static int32_t sequence_length(const struct attention_shape *s, int64_t i)
+{
+    if (!s->ragged || i == 0)
+        return (int32_t)s->T;
+    return i == 1 || s->T < 8 ? 1 : (int32_t)(s->T / (1 + i % 5));
+}
+
+static void count_tokens(struct trial *t)
+{
+    const struct attention_shape *s = &t->plan->shape;
+    t->sequences = s->ragged ? t->plan->piece + 1 : s->B;
+    for (int64_t i = 0; i < t->sequences; i++)
+        t->M += sequence_length(s, i);
+}
+
 /* Takes all tensors out of the arena; a dry arena only counts. */
 static void trial_lay_out(struct trial *t)
 {
     const struct attention_shape *s = &t->plan->shape;
-    int64_t M = s->B * s->T;
     t->count = 0;
-    int32_t *seq_start = arena_take(&t->arena, MEM_DATA, (size_t)(s->B + 1) * sizeof *seq_start);
-    for (int32_t i = 0; t->arena.base && i <= s->B; i++) {
-        int32_t start = i * (int32_t)s->T;
-        stream_copy(t->stream, seq_start + i, &start, sizeof start);
-    }
+    int32_t *seq_start = arena_take(&t->arena, MEM_DATA, (size_t)(t->sequences + 1) * sizeof *seq_start);
+    int32_t start = 0;
+    for (int64_t i = 0; i <= t->sequences; start += sequence_length(s, i), i++)
+        if (t->arena.base)
+            stream_copy(t->stream, seq_start + i, &start, sizeof start);
+    const int64_t M = t->M;
     t->bwd = (struct attention_bwd_args){.dtype = (enum dtype)s->dtype,
                                          .M = M,
                                          .H = s->H,
@@ -113,9 +131,11 @@ static void trial_lay_out(struct trial *t)
                                          .ld_dv = s->ld_dv,
                                          .scale = (float)s->scale,
                                          .window = s->window,
-                                         .num_seqs = (int32_t)s->B,
+                                         .num_seqs = (int32_t)t->sequences,
                                          .max_seq = (int32_t)s->T,
                                          .seq_start = seq_start,
+                                         .bidirectional = s->bidirectional != 0,
+                                         .ragged = s->ragged != 0,
                                          .q = take_pattern(t, M * s->ld_q),
                                          .k = take_pattern(t, M * s->ld_k),
                                          .v = take_pattern(t, M * s->ld_v)};
@@ -216,11 +236,21 @@ static bool are_close(const struct trial *t, const struct outcome *outcome, int6
     return true;
 }
 
-/* Whether the two results of a piece of an outcome differ. A piece is a sequence; of lse, a head. */
+/* The first row of a piece. */
+static int64_t row_of(const struct trial *t, const struct outcome *outcome, int64_t piece)
+{
+    if (outcome->is_lse)
+        return piece;
+    return t->plan->shape.ragged && piece > 0 ? t->M - t->plan->shape.T : piece * t->plan->shape.T;
+}
+
+/* Whether the two results of a piece of an outcome differ. A piece is T rows: a sequence, or of ragged sequences the
+ * first and the last rows; of lse, a head. */
 static bool piece_differs(struct trial *t, const struct outcome *outcome, int64_t piece, bool exactly)
 {
     const int64_t rows = outcome->is_lse ? 1 : t->plan->shape.T;
-    const size_t bytes = (size_t)(rows * outcome->ld) * value_bytes(outcome), at = (size_t)piece * bytes;
+    const size_t row = (size_t)outcome->ld * value_bytes(outcome), bytes = (size_t)rows * row;
+    const size_t at = (size_t)row_of(t, outcome, piece) * row;
     stream_copy(t->stream, t->host[0], outcome->first + at, bytes);
     stream_copy(t->stream, t->host[1], outcome->second + at, bytes);
     stream_sync(t->stream);
@@ -233,7 +263,7 @@ static const char *find_difference(struct trial *t, bool exactly)
     const struct attention_shape *s = &t->plan->shape;
     for (int i = 0; i < t->count; i++) {
         const struct outcome *outcome = &t->outcomes[i];
-        const int64_t pieces = outcome->is_lse ? s->H : s->B;
+        const int64_t pieces = outcome->is_lse ? s->H : t->sequences;
         if (piece_differs(t, outcome, 0, exactly) || (pieces > 1 && piece_differs(t, outcome, pieces - 1, exactly)))
             return outcome->name;
     }
@@ -255,7 +285,7 @@ static const char *try_plan(struct trial *t, char *text, size_t size)
         snprintf(text, size, "cuDNN cannot run its plan: %s", failed);
         return text;
     }
-    if ((different = find_difference(t, true))) {
+    if (!t->plan->shape.unordered && (different = find_difference(t, true))) {
         snprintf(text, size, "cuDNN's %s does not repeat bit for bit", different);
         return text;
     }
@@ -274,8 +304,9 @@ static enum status trial_open(struct trial *t, struct device *device, struct err
 {
     struct error ignored;
     const struct attention_shape *s = &t->plan->shape;
+    count_tokens(t);
     const size_t piece = (size_t)(s->T * (s->ld_o + s->ld_dq + s->ld_dk + s->ld_dv)) * sizeof(uint16_t) +
-                         (size_t)(s->B * s->T) * sizeof(float); /* more than any piece that is compared */
+                         (size_t)t->M * sizeof(float); /* more than any piece that is compared */
     const size_t workspace = attention_plan_workspace_bytes(t->plan);
     t->device = device;
     arena_init_dry(&t->arena);

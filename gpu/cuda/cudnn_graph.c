@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_DESCRIPTORS = 320, MAX_OPERATIONS = 64, MAX_CONSTANTS = 8, MAX_CONFIGS = 32, MAX_NOTES = 16 };
+enum { MAX_DESCRIPTORS = 400, MAX_OPERATIONS = 80, MAX_CONSTANTS = 8, MAX_CONFIGS = 32, MAX_NOTES = 16 };
 enum { FIRST_CONSTANT = 100, FIRST_VIRTUAL = 200, ALIGNMENT = 16 };
 
 struct cudnn_graph {
@@ -110,7 +110,8 @@ static void finalize_descriptor(struct cudnn_graph *graph, cudnnBackendDescripto
 
 enum tensor_kind { IN_MEMORY, VIRTUAL, ON_HOST };
 
-static void make_tensor(struct cudnn_graph *graph, enum tensor_kind kind, int64_t id, struct cudnn_tensor *tensor)
+static void make_tensor(struct cudnn_graph *graph, enum tensor_kind kind, int64_t id, struct cudnn_tensor *tensor,
+                        const struct cudnn_tensor *offsets)
 {
     static const char what[] = "a tensor";
     int64_t alignment = ALIGNMENT;
@@ -123,18 +124,26 @@ static void make_tensor(struct cudnn_graph *graph, enum tensor_kind kind, int64_
     bool is_virtual = kind == VIRTUAL, is_value = kind == ON_HOST;
     set_attribute(graph, d, CUDNN_ATTR_TENSOR_IS_VIRTUAL, CUDNN_TYPE_BOOLEAN, 1, &is_virtual, what);
     set_attribute(graph, d, CUDNN_ATTR_TENSOR_IS_BY_VALUE, CUDNN_TYPE_BOOLEAN, 1, &is_value, what);
+    if (offsets)
+        set_descriptor(graph, d, CUDNN_ATTR_TENSOR_RAGGED_OFFSET_DESC, offsets->descriptor, what);
     finalize_descriptor(graph, d, what);
 }
 
 struct cudnn_tensor cudnn_memory(struct cudnn_graph *graph, int id, cudnnDataType_t type, const int64_t *dims,
                                  const int64_t *strides)
 {
+    return cudnn_ragged(graph, id, type, dims, strides, NULL);
+}
+
+struct cudnn_tensor cudnn_ragged(struct cudnn_graph *graph, int id, cudnnDataType_t type, const int64_t *dims,
+                                 const int64_t *strides, const struct cudnn_tensor *offsets)
+{
     struct cudnn_tensor tensor = {.type = type};
     ASSERT(id >= 0 && id < CUDNN_MAX_POINTERS && !graph->used[id]);
     graph->used[id] = true;
     memcpy(tensor.dims, dims, sizeof tensor.dims);
     memcpy(tensor.strides, strides, sizeof tensor.strides);
-    make_tensor(graph, IN_MEMORY, id + 1, &tensor);
+    make_tensor(graph, IN_MEMORY, id + 1, &tensor, offsets);
     return tensor;
 }
 
@@ -144,7 +153,7 @@ struct cudnn_tensor cudnn_virtual(struct cudnn_graph *graph, cudnnDataType_t typ
     memcpy(tensor.dims, dims, sizeof tensor.dims);
     for (int64_t i = CUDNN_RANK - 1, stride = 1; i >= 0; stride *= dims[i--])
         tensor.strides[i] = stride;
-    make_tensor(graph, VIRTUAL, FIRST_VIRTUAL + graph->num_virtual++, &tensor);
+    make_tensor(graph, VIRTUAL, FIRST_VIRTUAL + graph->num_virtual++, &tensor, NULL);
     return tensor;
 }
 
@@ -153,7 +162,7 @@ struct cudnn_tensor cudnn_scalar(struct cudnn_graph *graph, float value)
     struct cudnn_tensor tensor = {.type = CUDNN_DATA_FLOAT, .dims = {1, 1, 1, 1}, .strides = {1, 1, 1, 1}};
     ASSERT(graph->num_constants < MAX_CONSTANTS);
     graph->constants[graph->num_constants] = value;
-    make_tensor(graph, ON_HOST, FIRST_CONSTANT + graph->num_constants++, &tensor);
+    make_tensor(graph, ON_HOST, FIRST_CONSTANT + graph->num_constants++, &tensor, NULL);
     return tensor;
 }
 
@@ -197,8 +206,16 @@ struct cudnn_tensor cudnn_pointwise(struct cudnn_graph *graph, const struct cudn
     return out;
 }
 
+/* Lengths of m, n or k in a matrix product; NULL: those of the dimension. */
+static void set_lengths(struct cudnn_graph *graph, cudnnBackendDescriptor_t operation, cudnnBackendAttributeName_t name,
+                        const struct cudnn_tensor *lengths, const char *what)
+{
+    if (lengths)
+        set_descriptor(graph, operation, name, lengths->descriptor, what);
+}
+
 void cudnn_matmul(struct cudnn_graph *graph, const struct cudnn_tensor *a, const struct cudnn_tensor *b,
-                  const struct cudnn_tensor *out)
+                  const struct cudnn_lengths *lengths, const struct cudnn_tensor *out)
 {
     static const char what[] = "a matrix product";
     const cudnnDataType_t computed_in = CUDNN_DATA_FLOAT;
@@ -211,6 +228,11 @@ void cudnn_matmul(struct cudnn_graph *graph, const struct cudnn_tensor *a, const
     set_descriptor(graph, operation, CUDNN_ATTR_OPERATION_MATMUL_BDESC, b->descriptor, what);
     set_descriptor(graph, operation, CUDNN_ATTR_OPERATION_MATMUL_CDESC, out->descriptor, what);
     set_descriptor(graph, operation, CUDNN_ATTR_OPERATION_MATMUL_DESC, d, what);
+    if (lengths) {
+        set_lengths(graph, operation, CUDNN_ATTR_OPERATION_MATMUL_GEMM_M_OVERRIDE_DESC, lengths->m, what);
+        set_lengths(graph, operation, CUDNN_ATTR_OPERATION_MATMUL_GEMM_N_OVERRIDE_DESC, lengths->n, what);
+        set_lengths(graph, operation, CUDNN_ATTR_OPERATION_MATMUL_GEMM_K_OVERRIDE_DESC, lengths->k, what);
+    }
     add_operation(graph, operation, what);
 }
 
@@ -231,13 +253,14 @@ void cudnn_reduce(struct cudnn_graph *graph, cudnnReduceTensorOp_t how, const st
     add_operation(graph, operation, what);
 }
 
-struct cudnn_tensor cudnn_transpose(struct cudnn_graph *graph, const struct cudnn_tensor *x, cudnnDataType_t type)
+struct cudnn_tensor cudnn_transpose(struct cudnn_graph *graph, const struct cudnn_tensor *x, cudnnDataType_t type,
+                                    const struct cudnn_tensor *offsets)
 {
     static const char what[] = "a transposition";
     struct cudnn_tensor out = {.type = type,
                                .dims = {x->dims[0], x->dims[1], x->dims[3], x->dims[2]},
                                .strides = {x->strides[0], x->strides[1], x->strides[3], x->strides[2]}};
-    make_tensor(graph, VIRTUAL, FIRST_VIRTUAL + graph->num_virtual++, &out);
+    make_tensor(graph, VIRTUAL, FIRST_VIRTUAL + graph->num_virtual++, &out, offsets);
     cudnnBackendDescriptor_t operation = create_descriptor(graph, CUDNN_BACKEND_OPERATION_RESHAPE_DESCRIPTOR, what);
     set_descriptor(graph, operation, CUDNN_ATTR_OPERATION_RESHAPE_XDESC, x->descriptor, what);
     set_descriptor(graph, operation, CUDNN_ATTR_OPERATION_RESHAPE_YDESC, out.descriptor, what);
@@ -319,14 +342,14 @@ static cudnnBackendDescriptor_t try_config(struct cudnn_graph *graph, cudnnBacke
 /* Fills the plan from the heuristics of one mode; false: no engine is acceptable, and `why` gives the reason of the
  * last one. */
 static bool choose_engine(struct cudnn_plan *plan, cudnnBackendDescriptor_t operations, cudnnBackendHeurMode_t mode,
-                          size_t most_workspace)
+                          bool unordered, size_t most_workspace)
 {
     struct cudnn_graph *graph = plan->graph;
     cudnnBackendDescriptor_t configs[MAX_CONFIGS];
     int count = propose_engines(graph, operations, mode, configs);
     graph->status = CUDNN_STATUS_SUCCESS; /* the other mode may succeed; `why` has the failure of this one */
     for (int i = 0; i < count; i++) {
-        if (!is_deterministic(graph, configs[i], &plan->engine)) {
+        if (!is_deterministic(graph, configs[i], &plan->engine) && !unordered) {
             snprintf(graph->why, sizeof graph->why, "no engine's results repeat bit for bit");
             continue;
         }
@@ -344,7 +367,8 @@ static bool choose_engine(struct cudnn_plan *plan, cudnnBackendDescriptor_t oper
     return false;
 }
 
-enum status cudnn_plan_new(struct cudnn_graph *graph, size_t most_workspace, struct cudnn_plan **out, struct error *err)
+enum status cudnn_plan_new(struct cudnn_graph *graph, bool unordered, size_t most_workspace, struct cudnn_plan **out,
+                           struct error *err)
 {
     static const char what[] = "the graph of operations";
     struct cudnn_plan *plan = *out = calloc(1, sizeof *plan);
@@ -361,8 +385,8 @@ enum status cudnn_plan_new(struct cudnn_graph *graph, size_t most_workspace, str
                   graph->num_operations, graph->operations, what);
     finalize_descriptor(graph, operations, what);
     if (graph->status == CUDNN_STATUS_SUCCESS &&
-        (choose_engine(plan, operations, CUDNN_HEUR_MODE_A, most_workspace) ||
-         choose_engine(plan, operations, CUDNN_HEUR_MODE_FALLBACK, most_workspace)))
+        (choose_engine(plan, operations, CUDNN_HEUR_MODE_A, unordered, most_workspace) ||
+         choose_engine(plan, operations, CUDNN_HEUR_MODE_FALLBACK, unordered, most_workspace)))
         return STATUS_OK;
     error_set(err, STATUS_DEVICE, "cuDNN %d.%d.%d has no plan: %s", graph->target.version / 10000,
               graph->target.version / 100 % 100, graph->target.version % 100,

@@ -44,9 +44,13 @@ void cudnn_graph_free(struct cudnn_graph *graph);                       /* may b
 
 /* cudnn_memory() adds a tensor in memory, whose pointer is `id` (from 0) in cudnn_plan_execute(); cudnn_virtual() a
  * virtual one that is dense, the last dimension innermost; cudnn_scalar() a value on the host. */
-enum { CUDNN_MAX_POINTERS = 16 };
+enum { CUDNN_MAX_POINTERS = 20 };
 struct cudnn_tensor cudnn_memory(struct cudnn_graph *graph, int id, cudnnDataType_t type, const int64_t *dims,
                                  const int64_t *strides);
+/* Sequences of unequal length: sequence b of the tensor begins offsets[b] elements after its pointer, not b times the
+ * first stride. `offsets` is a tensor in memory, int32 or int64 (B + 1, 1, 1, 1). */
+struct cudnn_tensor cudnn_ragged(struct cudnn_graph *graph, int id, cudnnDataType_t type, const int64_t *dims,
+                                 const int64_t *strides, const struct cudnn_tensor *offsets);
 struct cudnn_tensor cudnn_virtual(struct cudnn_graph *graph, cudnnDataType_t type, const int64_t *dims);
 struct cudnn_tensor cudnn_scalar(struct cudnn_graph *graph, float value);
 
@@ -61,16 +65,24 @@ void cudnn_pointwise_into(struct cudnn_graph *graph, const struct cudnn_pointwis
 struct cudnn_tensor cudnn_pointwise(struct cudnn_graph *graph, const struct cudnn_pointwise *how,
                                     const struct cudnn_tensor *x, const struct cudnn_tensor *b,
                                     const struct cudnn_tensor *t);
+/* The lengths of a product's m, n and k for every matrix of the batch, int32 (B, 1, 1, 1) in memory; NULL: that of the
+ * dimension. */
+struct cudnn_lengths {
+    const struct cudnn_tensor *m, *n, *k;
+};
+/* lengths may be NULL. */
 void cudnn_matmul(struct cudnn_graph *graph, const struct cudnn_tensor *a, const struct cudnn_tensor *b,
-                  const struct cudnn_tensor *out);
+                  const struct cudnn_lengths *lengths, const struct cudnn_tensor *out);
 void cudnn_reduce(struct cudnn_graph *graph, cudnnReduceTensorOp_t how, const struct cudnn_tensor *x,
                   const struct cudnn_tensor *out);
-/* x with its two last dimensions exchanged, rounded to `type`. */
-struct cudnn_tensor cudnn_transpose(struct cudnn_graph *graph, const struct cudnn_tensor *x, cudnnDataType_t type);
+/* x with its two last dimensions exchanged, rounded to `type`; offsets: those of x, NULL if it is not ragged. */
+struct cudnn_tensor cudnn_transpose(struct cudnn_graph *graph, const struct cudnn_tensor *x, cudnnDataType_t type,
+                                    const struct cudnn_tensor *offsets);
 
-/* Makes a plan of the first engine whose results repeat bit for bit and whose workspace is at most `most_workspace`
- * bytes. Takes the graph over, on failure as well (STATUS_DEVICE: the refusal, in the library's words). */
-enum status cudnn_plan_new(struct cudnn_graph *graph, size_t most_workspace, struct cudnn_plan **plan,
+/* Makes a plan of the first engine whose results repeat bit for bit (`unordered`: whether or not they do) and whose
+ * workspace is at most `most_workspace` bytes. Takes the graph over, on failure as well (STATUS_DEVICE: the refusal, in
+ * the library's words). */
+enum status cudnn_plan_new(struct cudnn_graph *graph, bool unordered, size_t most_workspace, struct cudnn_plan **plan,
                            struct error *err);
 void cudnn_plan_free(struct cudnn_plan *plan); /* may be NULL */
 size_t cudnn_plan_workspace_bytes(const struct cudnn_plan *plan);

@@ -17,6 +17,8 @@ struct transformer_config {
     enum dtype dtype;                 /* of parameters and activations */
     int64_t max_tokens;               /* largest M of a micro-batch (token_stream_limits()) */
     int32_t max_seqs, max_seq;
+    bool ragged;              /* sequences may differ in length */
+    bool unordered_attention; /* its backward pass need not repeat bit for bit */
     int64_t max_position;     /* rows of the RoPE tables: the sequence length */
     bool training;            /* activations are kept for backward */
     enum recompute recompute; /* the activations that are not kept: backward computes them again */

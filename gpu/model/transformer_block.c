@@ -199,6 +199,8 @@ struct attention_bwd_args attention_bwd_sizes(const struct transformer *t, int64
         .num_seqs = num_seqs,
         .max_seq = max_seq,
         .bidirectional = t->config.desc->bidirectional,
+        .ragged = t->config.ragged,
+        .unordered = t->config.unordered_attention,
     };
 }
 

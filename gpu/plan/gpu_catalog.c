@@ -16,18 +16,19 @@ static const struct {
     double memory_gib;
     int sms, shared_kib;
     double l2_mib, link, host_link, sustained;
+    bool hopper;
 } models[] = {
-    {"h100", "NVIDIA H100 80GB HBM3", 79.6, 132, 228, 50, 450e9, 64e9, 0.7075},
-    {"h100-pcie", "NVIDIA H100 PCIe", 79.6, 114, 228, 50, 64e9, 64e9, 0.60},
-    {"h200", "NVIDIA H200", 140.4, 132, 228, 50, 450e9, 64e9, 0.7075},
-    {"a100", "NVIDIA A100-SXM4-80GB", 79.3, 108, 164, 40, 300e9, 32e9, 0.82},
-    {"b200", "NVIDIA B200", 178.4, 148, 228, 126, 900e9, 64e9, 0.70},
-    {"l40s", "NVIDIA L40S", 44.4, 142, 100, 96, 32e9, 32e9, 0.75},
-    {"rtx3090", "NVIDIA GeForce RTX 3090", 23.6, 82, 100, 6, 32e9, 32e9, 0.75},
-    {"rtx4090", "NVIDIA GeForce RTX 4090", 23.6, 128, 100, 72, 32e9, 32e9, 0.75},
-    {"rtx5090", "NVIDIA GeForce RTX 5090", 31.3, 170, 100, 96, 64e9, 64e9, 0.75},
-    {"rtx-a6000", "NVIDIA RTX A6000", 47.4, 84, 100, 6, 32e9, 32e9, 0.75},
-    {"rtx6000-ada", "NVIDIA RTX 6000 Ada Generation", 47.4, 142, 100, 96, 32e9, 32e9, 0.75},
+    {"h100", "NVIDIA H100 80GB HBM3", 79.6, 132, 228, 50, 450e9, 64e9, 0.7075, true},
+    {"h100-pcie", "NVIDIA H100 PCIe", 79.6, 114, 228, 50, 64e9, 64e9, 0.60, true},
+    {"h200", "NVIDIA H200", 140.4, 132, 228, 50, 450e9, 64e9, 0.7075, true},
+    {"a100", "NVIDIA A100-SXM4-80GB", 79.3, 108, 164, 40, 300e9, 32e9, 0.82, false},
+    {"b200", "NVIDIA B200", 178.4, 148, 228, 126, 900e9, 64e9, 0.70, false},
+    {"l40s", "NVIDIA L40S", 44.4, 142, 100, 96, 32e9, 32e9, 0.75, false},
+    {"rtx3090", "NVIDIA GeForce RTX 3090", 23.6, 82, 100, 6, 32e9, 32e9, 0.75, false},
+    {"rtx4090", "NVIDIA GeForce RTX 4090", 23.6, 128, 100, 72, 32e9, 32e9, 0.75, false},
+    {"rtx5090", "NVIDIA GeForce RTX 5090", 31.3, 170, 100, 96, 64e9, 64e9, 0.75, false},
+    {"rtx-a6000", "NVIDIA RTX A6000", 47.4, 84, 100, 6, 32e9, 32e9, 0.75, false},
+    {"rtx6000-ada", "NVIDIA RTX 6000 Ada Generation", 47.4, 142, 100, 96, 32e9, 32e9, 0.75, false},
 };
 
 const char gpu_catalog_usual[] = "h100";

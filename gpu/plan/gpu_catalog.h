@@ -13,6 +13,7 @@ struct gpu_model {
     double memory_gib;  /* that the driver reports */
     int sms;            /* multiprocessors */
     int shared_kib;     /* shared memory of each */
+    bool hopper;        /* of compute capability 9.0 */
     double l2_mib;
     double host_link;          /* bytes/s between it and the host, each way: PCIe, by the data sheet */
     double link;               /* bytes/s that it sends and receives at the same time: NVLink, else PCIe */

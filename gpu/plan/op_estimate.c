@@ -165,6 +165,14 @@ static const double share_workspace = 0.686, share_of_turns = 0.745;
 
 static const double share_of_own = 0.5; /* ztrain's kernels next to cuDNN's */
 
+/* What cuDNN has no plan for. `ragged_backward`: of sequences of unequal length in a fixed order, which cuDNN has for
+ * Hopper alone. */
+static bool takes_own_kernels(const struct plan_settings *s, const struct attention_fwd_args *a, bool ragged_backward)
+{
+    return s->own_attention || a->softcap > 0 || a->dropout.threshold > 0 || a->D % 8 != 0 ||
+           (ragged_backward && !s->gpu->hopper);
+}
+
 static double attention_flops(const struct plan_settings *s, const struct attention_rate *rate, enum dtype dtype,
                               int64_t D, int32_t T, bool own)
 {
@@ -177,7 +185,7 @@ struct op_estimate op_estimate_attention_fwd(const struct plan_settings *s, cons
     struct op_cost work = op_cost_attention_fwd(a);
     double ceiling = at_ceiling(s, a->dtype, work);
     double expected =
-        work.flops / attention_flops(s, &forward_rate, a->dtype, a->D, a->max_seq, s->own_attention || a->softcap > 0);
+        work.flops / attention_flops(s, &forward_rate, a->dtype, a->D, a->max_seq, takes_own_kernels(s, a, false));
     return one_part(PLAN_ATTENTION_FORWARD, ceiling, plan_assumes(s, ASSUME_FAST_ATTENTION) ? 0 : expected, 1);
 }
 
@@ -185,12 +193,13 @@ struct op_estimate op_estimate_attention_bwd(const struct plan_settings *s, cons
 {
     struct op_cost work = op_cost_attention_bwd(a);
     double bandwidth = s->gpu->bytes, ceiling = at_ceiling(s, a->dtype, work);
-    const bool own = s->own_attention || a->softcap > 0;
+    const struct attention_fwd_args forward = attention_forward_of(a);
+    const bool own = takes_own_kernels(s, &forward, a->ragged);
     double expected = work.flops / attention_flops(s, &backward_rate, a->dtype, a->D, a->max_seq, own);
     double workspace = (double)a->M * (double)a->max_seq * (double)a->H * size_in_bytes(a->dtype);
     if (plan_assumes(s, ASSUME_FAST_ATTENTION))
         expected = ceiling;
-    if (!own && !plan_assumes(s, ASSUME_UNORDERED_ATTENTION)) {
+    if (!own && !a->unordered && !plan_assumes(s, ASSUME_UNORDERED_ATTENTION)) {
         if (a->max_seq <= ORDERED_BY_WORKSPACE) {
             ceiling += workspace / (ceiling_bytes * bandwidth);
             expected += workspace / (share_workspace * bandwidth);

@@ -42,6 +42,7 @@ struct plan_case {
     enum dtype dtype;
     int64_t B, T, H, KV, D, window;
     bool refused; /* ztrain refuses forward and backward itself */
+    bool ragged, bidirectional, unordered;
 };
 
 static const struct plan_case cases[] = {
@@ -57,6 +58,14 @@ static const struct plan_case cases[] = {
     {DTYPE_BF16, 3, 100, 4, 2, 8, 0, false},        /* the small models of tests */
     {DTYPE_BF16, 2, 1000, 14, 2, 64, 0, false},     /* an odd length */
     {DTYPE_BF16, 1, 64, 2, 2, 20, 0, true},         /* not a multiple of 8 */
+    /* sequences that differ in length, and BERT */
+    {.dtype = DTYPE_BF16, .B = 8, .T = 1024, .H = 12, .KV = 12, .D = 64, .ragged = true},
+    {.dtype = DTYPE_F16, .B = 2, .T = 1000, .H = 32, .KV = 8, .D = 128, .window = 128, .ragged = true},
+    {.dtype = DTYPE_BF16, .B = 3, .T = 100, .H = 4, .KV = 2, .D = 8, .ragged = true, .unordered = true},
+    {.dtype = DTYPE_BF16, .B = 32, .T = 512, .H = 12, .KV = 12, .D = 64, .ragged = true, .bidirectional = true},
+    {.dtype = DTYPE_F16, .B = 32, .T = 512, .H = 12, .KV = 12, .D = 64, .bidirectional = true},
+    /* sums in any order */
+    {.dtype = DTYPE_BF16, .B = 2, .T = 4096, .H = 32, .KV = 8, .D = 128, .unordered = true},
 };
 
 /* The transformer's layout: q, k and v next to each other in rows of (H + 2 KV) D. */
@@ -77,6 +86,9 @@ static struct attention_shape shape_of(const struct plan_case *c, bool backward)
     if (backward)
         shape.ld_dq = shape.ld_dk = shape.ld_dv = wide;
     shape.scale = 0.125;
+    shape.ragged = c->ragged;
+    shape.bidirectional = c->bidirectional;
+    shape.unordered = backward && c->unordered;
     return shape;
 }
 
@@ -90,9 +102,10 @@ static bool try_case(const struct cudnn_target *target, const struct gpu *gpu, c
                                               &plan, &err);
     bool good = status == STATUS_OK ? !c->refused : c->refused || !gpu->required;
     printf("%s %-8s %s, %" PRId64 " x %" PRId64 " tokens, %" PRId64 " heads of %" PRId64 ", %" PRId64
-           " of keys, window %" PRId64 ": ",
+           " of keys, window %" PRId64 "%s%s%s: ",
            gpu->name, backward ? "backward" : "forward", dtype_name(c->dtype), c->B, c->T, c->H, c->D, c->KV,
-           c->window);
+           c->window, c->ragged ? ", ragged" : "", c->bidirectional ? ", bidirectional" : "",
+           shape.unordered ? ", unordered" : "");
     if (status == STATUS_OK)
         printf("engine %" PRId64 ", %.1f MiB of workspace%s\n", cudnn_plan_engine(plan),
                (double)cudnn_plan_workspace_bytes(plan) / (1 << 20), good ? "" : "  WRONG: should be refused");

@@ -147,6 +147,7 @@ struct operation {
     clock_vector after; /* the operations that come before it, and itself */
     std::vector<range> ranges;
     std::function<void()> run;
+    std::function<void(std::vector<range> &)> more_ranges; /* called before run(): those that depend on device memory */
     bool kernel = false; /* device memory must be open */
     /* run() is called without the lock, on the thread of host functions, or if `collective` on that of collectives */
     bool on_host_thread = false;

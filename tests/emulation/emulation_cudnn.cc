@@ -1,15 +1,17 @@
-/* emulation_cudnn.cc: the functions of cuDNN that ztrain calls (gpu/cuda/cuda_libraries.h): operation graphs of the backend
- * API, computed operation by operation as they are written down.
+/* emulation_cudnn.cc: the functions of cuDNN that ztrain calls (gpu/cuda/cuda_libraries.h): operation graphs of the
+ * backend API, computed operation by operation as they are written down.
  *
  * Descriptors keep their attributes. A plan copies its graph; executing it computes every operation in double, rounds
  * the results to the tensor's type, and honours dimensions and strides as given; a dimension of an operand that is a
- * fraction of the result's is shared by groups (of heads). Whether cuDNN would recognise the whole graph is not decided
- * here: tests/emulation/cudnn_plans.c asks the real library.
+ * fraction of the result's is shared by groups (of heads). What lies outside of the lengths of a product, or after the
+ * end of a ragged sequence, is NaN: a graph that lets it into a result is noticed. Whether cuDNN would recognise the
+ * whole graph is not decided here: tests/emulation/cudnn_plans.c asks the real library.
  *
- * Three engines are proposed for every graph: one whose bits do not repeat, which may not be taken, one that has no plan,
- * and one that works. ZTRAIN_EMULATION_CUDNN adds a fault to the library: "none" proposes no engine, "wrong" returns
- * results that are a quarter too large, "restless" returns other bits each time, "broken" fails in execution, "greedy"
- * needs more workspace than the GPU has memory, "large" needs 12 MiB for every sequence, "old" is an old version. */
+ * Three engines are proposed for every graph: one whose bits do not repeat, which only a graph with sums of its own in
+ * memory may take, one that has no plan, and one that works. ZTRAIN_EMULATION_CUDNN adds a fault to the library: "none"
+ * proposes no engine, "wrong" returns results that are a quarter too large, "restless" returns other bits each time,
+ * "broken" fails in execution, "greedy" needs more workspace than the GPU has memory, "large" needs 12 MiB for every
+ * sequence, "old" is an old version. */
 #include "emulation_host.h"
 #include "emulation_queue.h"
 
@@ -60,6 +62,7 @@ struct tensor {
     int64_t id, dims[RANK], strides[RANK];
     cudnnDataType_t type;
     bool is_virtual, by_value;
+    int offsets; /* the index of the tensor with the offsets of its sequences; -1: it is not ragged */
 };
 
 enum node_kind { POINTWISE, MATMUL, REDUCTION, RESHAPE };
@@ -68,6 +71,7 @@ struct node {
     int mode; /* cudnnPointwiseMode_t, cudnnReduceTensorOp_t */
     int64_t axis;
     int x, b, t, y; /* indices of tensors; -1: none */
+    int lengths[3]; /* MATMUL: of m, n and k; indices, -1: none */
 };
 
 struct graph {
@@ -127,9 +131,12 @@ const descriptor *child(const descriptor *d, int name, cudnnBackendDescriptorTyp
 
 /* ---- compiling ----------------------------------------------------------- */
 
+int operand(graph &g, const descriptor *operation, int name);
+
 int add_tensor(graph &g, const descriptor *d)
 {
     tensor t;
+    t.offsets = operand(g, d, CUDNN_ATTR_TENSOR_RAGGED_OFFSET_DESC);
     t.id = get<int64_t>(d, CUDNN_ATTR_TENSOR_UNIQUE_ID);
     t.type = get<cudnnDataType_t>(d, CUDNN_ATTR_TENSOR_DATA_TYPE);
     for (size_t i = 0; i < RANK; i++) {
@@ -153,7 +160,7 @@ int operand(graph &g, const descriptor *operation, int name)
 node compile_node(graph &g, const descriptor *o)
 {
     node n = {};
-    n.b = n.t = -1;
+    n.b = n.t = n.lengths[0] = n.lengths[1] = n.lengths[2] = -1;
     switch (o->type) {
     case CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR: {
         const descriptor *how =
@@ -173,6 +180,9 @@ node compile_node(graph &g, const descriptor *o)
         n.x = operand(g, o, CUDNN_ATTR_OPERATION_MATMUL_ADESC);
         n.b = operand(g, o, CUDNN_ATTR_OPERATION_MATMUL_BDESC);
         n.y = operand(g, o, CUDNN_ATTR_OPERATION_MATMUL_CDESC);
+        n.lengths[0] = operand(g, o, CUDNN_ATTR_OPERATION_MATMUL_GEMM_M_OVERRIDE_DESC);
+        n.lengths[1] = operand(g, o, CUDNN_ATTR_OPERATION_MATMUL_GEMM_N_OVERRIDE_DESC);
+        n.lengths[2] = operand(g, o, CUDNN_ATTR_OPERATION_MATMUL_GEMM_K_OVERRIDE_DESC);
         break;
     case CUDNN_BACKEND_OPERATION_REDUCTION_DESCRIPTOR:
         n.kind = REDUCTION;
@@ -241,6 +251,7 @@ size_t element_size(cudnnDataType_t type)
     switch (type) {
     case CUDNN_DATA_FLOAT:
     case CUDNN_DATA_INT32: return 4;
+    case CUDNN_DATA_INT64: return 8;
     case CUDNN_DATA_HALF:
     case CUDNN_DATA_BFLOAT16: return 2;
     default: return 1;
@@ -264,6 +275,8 @@ double load(cudnnDataType_t type, const char *p)
     case CUDNN_DATA_HALF: return static_cast<double>(__half2float(*reinterpret_cast<const __half *>(p)));
     case CUDNN_DATA_BFLOAT16: return static_cast<double>(__bfloat162float(*reinterpret_cast<const __nv_bfloat16 *>(p)));
     case CUDNN_DATA_FLOAT: return static_cast<double>(*reinterpret_cast<const float *>(p));
+    case CUDNN_DATA_INT32: return static_cast<double>(*reinterpret_cast<const int32_t *>(p));
+    case CUDNN_DATA_INT64: return static_cast<double>(*reinterpret_cast<const int64_t *>(p));
     default: report("cuDNN: a tensor in memory of type %d", static_cast<int>(type));
     }
 }
@@ -318,6 +331,39 @@ int64_t offset_at(const tensor &t, const place &p)
 
 typedef std::vector<double> values; /* of a tensor, dense */
 
+/* Whether the element of a ragged tensor comes before the end of its sequence; *offset: its place. */
+bool ragged_offset(const tensor &t, const values &offsets, const place &p, int64_t *offset)
+{
+    const size_t b = static_cast<size_t>(p.at[0]);
+    const int64_t begin = static_cast<int64_t>(offsets[b]), end = static_cast<int64_t>(offsets[b + 1]);
+    const int64_t inside = p.at[1] * t.strides[1] + p.at[2] * t.strides[2] + p.at[3] * t.strides[3];
+    *offset = begin + inside;
+    return inside < end - begin;
+}
+
+/* The same of any tensor in memory. */
+bool is_there(const std::vector<values> &all, const tensor &t, const place &p, int64_t *offset)
+{
+    if (t.offsets >= 0)
+        return ragged_offset(t, all[static_cast<size_t>(t.offsets)], p, offset);
+    *offset = offset_at(t, p);
+    return true;
+}
+
+/* The values of a tensor in memory; NaN after the end of a ragged sequence. */
+void load_tensor(const graph &g, std::vector<values> &all, size_t i, const std::vector<char *> &places)
+{
+    const tensor &t = g.tensors[i];
+    all[i].resize(static_cast<size_t>(volume(t)));
+    for_each_place(t.dims, [&](int64_t number, const place &p) {
+        int64_t offset;
+        all[i][static_cast<size_t>(number)] =
+            is_there(all, t, p, &offset)
+                ? load(t.type, open_alias(places[i]) + offset * static_cast<int64_t>(element_size(t.type)))
+                : NAN;
+    });
+}
+
 double pointwise(int mode, double x, double b, bool t)
 {
     switch (mode) {
@@ -329,6 +375,9 @@ double pointwise(int mode, double x, double b, bool t)
     case CUDNN_POINTWISE_LOG: return log(x);
     case CUDNN_POINTWISE_CMP_GE: return x >= b;
     case CUDNN_POINTWISE_CMP_GT: return x > b;
+    case CUDNN_POINTWISE_CMP_LT: return x < b;
+    case CUDNN_POINTWISE_LOGICAL_AND: return x != 0 && b != 0;
+    case CUDNN_POINTWISE_IDENTITY: return x;
     case CUDNN_POINTWISE_BINARY_SELECT: return t ? x : b;
     default: report("cuDNN: pointwise mode %d, which the emulation does not know", mode);
     }
@@ -355,13 +404,18 @@ void compute_matmul(const graph &g, const node &n, std::vector<values> &all)
     const tensor &a = g.tensors[static_cast<size_t>(n.x)], &b = g.tensors[static_cast<size_t>(n.b)],
                  &y = g.tensors[static_cast<size_t>(n.y)];
     const double *a_values = all[static_cast<size_t>(n.x)].data(), *b_values = all[static_cast<size_t>(n.b)].data();
-    const int64_t k = a.dims[3], columns = y.dims[3];
+    const int64_t columns = y.dims[3];
+    auto length = [&](int which, const place &p, int64_t whole) {
+        const int i = n.lengths[which];
+        return i < 0 ? whole : static_cast<int64_t>(all[static_cast<size_t>(i)][static_cast<size_t>(p.at[0])]);
+    };
     for_each_place(y.dims, [&](int64_t number, const place &p) {
-        double sum = 0;
+        const int64_t k = length(2, p, a.dims[3]);
+        double sum = p.at[2] < length(0, p, y.dims[2]) && p.at[3] < length(1, p, columns) ? 0 : NAN;
         const int64_t a_matrix = p.at[0] * a.dims[0] / y.dims[0] * a.dims[1] + p.at[1] * a.dims[1] / y.dims[1];
         const int64_t b_matrix = p.at[0] * b.dims[0] / y.dims[0] * b.dims[1] + p.at[1] * b.dims[1] / y.dims[1];
-        const double *row = a_values + (a_matrix * a.dims[2] + p.at[2]) * k;
-        const double *column = b_values + b_matrix * k * columns + p.at[3];
+        const double *row = a_values + (a_matrix * a.dims[2] + p.at[2]) * a.dims[3];
+        const double *column = b_values + b_matrix * b.dims[2] * columns + p.at[3];
         for (int64_t i = 0; i < k; i++)
             sum += row[i] * column[i * columns];
         all[static_cast<size_t>(n.y)][static_cast<size_t>(number)] = sum;
@@ -398,7 +452,7 @@ void compute_reshape(const graph &g, const node &n, std::vector<values> &all)
     });
 }
 
-void compute(const graph &g, const std::vector<char *> &places, const std::vector<float> &scalars)
+void compute(const graph &g, const std::vector<char *> &places, const std::vector<float> &scalars, bool restless)
 {
     static uint64_t executions;
     std::vector<values> all(g.tensors.size());
@@ -412,10 +466,7 @@ void compute(const graph &g, const std::vector<char *> &places, const std::vecto
         if (t.by_value)
             all[i][0] = static_cast<double>(scalars[i]);
         else if (!t.is_virtual && !written[i])
-            for_each_place(t.dims, [&](int64_t number, const place &p) {
-                all[i][static_cast<size_t>(number)] =
-                    load(t.type, open_alias(places[i]) + offset_at(t, p) * static_cast<int64_t>(element_size(t.type)));
-            });
+            load_tensor(g, all, i, places);
     }
     for (const node &n : g.nodes) {
         switch (n.kind) {
@@ -428,17 +479,30 @@ void compute(const graph &g, const std::vector<char *> &places, const std::vecto
         for (double &x : all[static_cast<size_t>(n.y)])
             x = rounded(type, x);
     }
-    const double factor = asked_for("wrong")      ? 1.25
-                          : asked_for("restless") ? 1 + 0.01 * static_cast<double>(++executions % 2)
-                                                  : 1;
+    const double factor = asked_for("wrong")                  ? 1.25
+                          : asked_for("restless") || restless ? 1 + 0.005 * static_cast<double>(++executions % 3)
+                                                              : 1;
     for (size_t i = 0; i < g.tensors.size(); i++) {
         const tensor &t = g.tensors[i];
         if (!t.is_virtual && written[i])
             for_each_place(t.dims, [&](int64_t number, const place &p) {
-                store(t.type, open_alias(places[i]) + offset_at(t, p) * static_cast<int64_t>(element_size(t.type)),
-                      factor * all[i][static_cast<size_t>(number)]);
+                int64_t offset;
+                if (is_there(all, t, p, &offset))
+                    store(t.type, open_alias(places[i]) + offset * static_cast<int64_t>(element_size(t.type)),
+                          factor * all[i][static_cast<size_t>(number)]);
             });
     }
+}
+
+/* Whether the graph keeps sums of its own in memory, to which an engine may add in any order. */
+bool has_sums(const graph &g)
+{
+    for (const node &n : g.nodes) {
+        const tensor &y = g.tensors[static_cast<size_t>(n.y)];
+        if (n.kind == MATMUL && !y.is_virtual && y.type == CUDNN_DATA_FLOAT)
+            return true;
+    }
+    return false;
 }
 
 /* ---- what an execution touches ------------------------------------------- */
@@ -472,6 +536,27 @@ void add_ranges(std::vector<range> &ranges, const tensor &t, char *base, bool wr
     ranges.push_back({begin, static_cast<size_t>(end - begin), write});
 }
 
+/* The bytes of a ragged tensor, when its offsets are known. */
+void add_ragged_ranges(std::vector<range> &ranges, const graph &g, size_t i, const std::vector<char *> &places,
+                       bool write)
+{
+    const tensor &t = g.tensors[i];
+    const int64_t size = static_cast<int64_t>(element_size(t.type));
+    std::vector<values> all(g.tensors.size());
+    load_tensor(g, all, static_cast<size_t>(t.offsets), places);
+    for_each_place(t.dims, [&](int64_t, const place &p) {
+        int64_t offset;
+        if (!is_there(all, t, p, &offset))
+            return;
+        char *at = places[i] + offset * size;
+        range *last = ranges.empty() ? nullptr : &ranges.back();
+        if (last && last->write == write && static_cast<const char *>(last->p) + last->bytes == at)
+            last->bytes += static_cast<size_t>(size);
+        else
+            ranges.push_back({at, static_cast<size_t>(size), write});
+    });
+}
+
 void *pointer_of(const descriptor *pack, int64_t id)
 {
     const size_t count = static_cast<size_t>(pack->attributes.at(CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS).count);
@@ -483,7 +568,7 @@ void *pointer_of(const descriptor *pack, int64_t id)
 
 int64_t workspace_of(const graph &g)
 {
-    const int64_t sequences = g.tensors[0].dims[0];
+    const int64_t sequences = g.tensors[static_cast<size_t>(g.nodes[0].y)].dims[0];
     return asked_for("greedy") ? INT64_C(1) << 50 : asked_for("large") ? sequences * (12 << 20) : WORKSPACE;
 }
 } // namespace
@@ -618,7 +703,8 @@ cudnnStatus_t cudnnBackendExecute(cudnnHandle_t handle, cudnnBackendDescriptor_t
     const graph g = of(plan)->compiled;
     if (asked_for("broken"))
         return fail(CUDNN_STATUS_BAD_PARAM, "it was asked to fail");
-    if (of(plan)->engine_number != ENGINE_GOOD)
+    const bool restless = of(plan)->engine_number == ENGINE_RESTLESS;
+    if (restless && !has_sums(g))
         report("cuDNN: an engine whose results do not repeat was taken");
     operation op;
     op.name = "cudnnBackendExecute (" + std::to_string(g.nodes.size()) + " operations)";
@@ -634,15 +720,20 @@ cudnnStatus_t cudnnBackendExecute(cudnnHandle_t handle, cudnnBackendDescriptor_t
         places[i] = static_cast<char *>(pointer_of(of(pack), t.id));
         if (t.by_value)
             memcpy(&scalars[i], places[i], sizeof scalars[i]);
-        else
+        else if (t.offsets < 0)
             add_ranges(op.ranges, t, places[i], written[i]);
     }
     void *workspace = get<void *>(of(pack), CUDNN_ATTR_VARIANT_PACK_WORKSPACE);
     check_range("cuDNN: workspace", workspace, static_cast<size_t>(workspace_of(g)));
     op.ranges.push_back({workspace, 64, true}); /* its first bytes represent the whole */
-    op.run = [g, places, scalars, workspace] {
+    op.more_ranges = [g, places, written](std::vector<range> &ranges) {
+        for (size_t i = 0; i < g.tensors.size(); i++)
+            if (!g.tensors[i].is_virtual && g.tensors[i].offsets >= 0)
+                add_ragged_ranges(ranges, g, i, places, written[i]);
+    };
+    op.run = [g, places, scalars, workspace, restless] {
         memset(open_alias(workspace), 0xff, 64);
-        compute(g, places, scalars);
+        compute(g, places, scalars, restless);
     };
     enqueue(lock, stream_of(handle->stream), std::move(op));
     return CUDNN_STATUS_SUCCESS;

@@ -134,6 +134,8 @@ void run_head(guard &lock, stream_state &s)
     if (op.kernel)
         open_for_kernels();
     shadow_operation(op);
+    if (op.more_ranges)
+        op.more_ranges(op.ranges);
     for (const range &r : op.ranges)
         shadow_range(op, r);
     if (!is_lost(op))

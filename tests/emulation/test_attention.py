@@ -132,9 +132,45 @@ def test_fp32_is_for_own_kernels(tmp_path):
     assert "ztrain's kernels: cuDNN computes attention in 16 bits only" in output and "not on cuDNN's" not in output
 
 
+def losses(folder):
+    return re.findall(r'"loss": ?([^,}]+)', (folder / "run" / "metrics.jsonl").read_text(encoding="utf-8"))
+
+
+RAGGED = ("data.packing=false", "train.max_steps=2")
+
+
 def test_sequences_of_different_lengths(tmp_path):
-    output = train(tmp_path, "data.packing=false")
-    assert "ztrain's kernels: the sequences of a micro-batch differ in length" in output
+    """They go through one plan, in as many pieces as it takes, with the same bits whatever the size of a piece."""
+    output = train(tmp_path / "whole", *RAGGED)
+    for direction in ("forward", "backward"):
+        assert re.search(rf"attention {direction}, bf16, sequences of up to \d+ tokens, .*: cuDNN .*, \d+ at a time", output)
+    output = train(tmp_path / "single", *RAGGED, ZTRAIN_EMULATION_CUDNN="large")
+    assert output.count("12.0 MiB of workspace, 1 at a time") == 2, output
+    assert losses(tmp_path / "whole") == losses(tmp_path / "single") and len(losses(tmp_path / "whole")) >= 2
+
+
+@pytest.mark.parametrize("fault", ["wrong", "restless"])
+def test_trial_of_ragged_sequences(tmp_path, fault):
+    output = train(tmp_path, *RAGGED, ZTRAIN_EMULATION_CUDNN=fault)
+    for direction in ("forward", "backward"):
+        assert re.search(rf"attention {direction}, bf16, .*: ztrain's kernels: .*{FAULTS[fault]}", output), output
+
+
+@pytest.mark.parametrize("setting", ["data.packing=true", "data.packing=false"])
+def test_unordered(tmp_path, setting):
+    """The first engine, whose bits do not repeat, is taken for backward, but never where its results are wrong."""
+    settings = (setting, "train.deterministic=false")
+    output = train(tmp_path / "unordered", *settings)
+    assert "the backward pass of attention by cuDNN adds in any order" in output
+    assert re.search(r"attention forward, bf16, .*: cuDNN \d+\.\d+\.\d+, engine 3", output)
+    assert re.search(r"attention backward \(unordered\), bf16, .*: cuDNN \d+\.\d+\.\d+, engine 1", output)
+    output = train(tmp_path / "wrong", *settings, ZTRAIN_EMULATION_CUDNN="wrong")
+    assert re.search(rf"attention backward \(unordered\), .*: ztrain's kernels: {FAULTS['wrong']}", output)
+
+
+def test_unordered_has_no_effect_on_own_kernels(tmp_path):
+    output = train(tmp_path, "train.deterministic=false", "bf16.enabled=false")
+    assert "train.deterministic: false has no effect on ztrain's kernels for attention" in output
 
 
 def test_unknown_way(tmp_path):
@@ -169,7 +205,7 @@ def test_plans_of_the_real_library():
 def check_workspaces(output):
     """Forward needs none; backward, whose bits repeat, at most a 16-bit T x T for each head and dk, dv for each query head:
     what the plan of a run without a GPU counts (gpu/cuda_reserve.c) and pieces of the batch divide."""
-    row = re.compile(r"H200 (\w+) +\w+, (\d+) x (\d+) tokens, (\d+) heads of (\d+), \d+ of keys, window \d+: engine \d+, ([\d.]+) MiB of workspace")
+    row = re.compile(r"H200 (\w+) +\w+, (\d+) x (\d+) tokens, (\d+) heads of (\d+), \d+ of keys, window \d+(?:, ragged)?(?:, bidirectional)?: engine \d+, ([\d.]+) MiB of workspace")
     rows = [(found[0], *map(int, found[1:5]), float(found[5])) for found in row.findall(output)]
     models = {(16, 1024, 25, 64), (32, 1024, 14, 64), (1, 8192, 32, 128), (8, 1024, 12, 64)}
     for way in ("forward", "backward"):

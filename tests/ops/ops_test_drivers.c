@@ -804,7 +804,8 @@ static void attention_fwd_setup(struct harness *h)
                                                         .out = h->o->device,
                                                         .lse = h->lse->device,
                                                         .dropout = dropout_of_case(h, DROPOUT_ATTENTION),
-                                                        .bidirectional = has(h, BIDIRECTIONAL)};
+                                                        .bidirectional = has(h, BIDIRECTIONAL),
+                                                        .ragged = c->M != r.num_seqs * (int64_t)h->limits.max_seq};
     h->limits.attention_fwd = h->args.attention_fwd;
 }
 
@@ -868,7 +869,8 @@ static void attention_bwd_setup(struct harness *h)
                                                         .dk = h->dk->device,
                                                         .dv = h->dv->device,
                                                         .dropout = dropout_of_case(h, DROPOUT_ATTENTION),
-                                                        .bidirectional = has(h, BIDIRECTIONAL)};
+                                                        .bidirectional = has(h, BIDIRECTIONAL),
+                                                        .ragged = c->M != r.num_seqs * (int64_t)h->limits.max_seq};
     h->limits.attention_bwd = h->args.attention_bwd;
 }
 

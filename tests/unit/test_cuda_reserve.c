@@ -52,6 +52,35 @@ static void cudnn_keeps_a_square_for_each_head_of_a_piece(void **state)
     /* 32 x 8192 x 8192 x 2 = 4 GiB are one piece; 16 GiB are more than 1/16 of the memory: ztrain's kernels */
     assert_int_equal(cudnn_part(device, 1, 8192, DTYPE_BF16, 0), 4096 * mib + 2 * 4 * 32 * 8192);
     assert_int_equal(cudnn_part(device, 1, 16384, DTYPE_BF16, 0), 0);
+    device_close(device);
+}
+
+static void ragged_and_unordered_attention_keep_less(void **state)
+{
+    (void)state;
+    struct device *device = open_gpu();
+    struct cuda_reserve reserve;
+    struct op_limits limits = attention_of(8, 1024, DTYPE_BF16);
+    /* the sums of dq, 32 heads x 1024 x 128 floats = 16 MiB a sequence, and two floats for each row of each head */
+    limits.attention_bwd.unordered = true;
+    cuda_reserve_fill(&reserve, device, 1, &limits, 0);
+    assert_int_equal(reserve.parts[CUDA_RESERVE_CUDNN], 8 * 16 * mib + 8 * 2 * 4 * 32 * 1024);
+    /* 8192 tokens of up to 4096 sequences: 16 places would do, but only 4 squares of 64 MiB are below 318 MiB */
+    limits.attention_bwd.unordered = false;
+    limits.attention_bwd.ragged = true;
+    limits.attention_bwd.num_seqs = 4096;
+    cuda_reserve_fill(&reserve, device, 1, &limits, 0);
+    assert_int_equal(reserve.parts[CUDA_RESERVE_CUDNN], 4 * 64 * mib + 4 * 2 * 4 * 32 * 1024);
+    limits.attention_bwd.unordered = true; /* 16 x 16 MiB */
+    cuda_reserve_fill(&reserve, device, 1, &limits, 0);
+    assert_int_equal(reserve.parts[CUDA_RESERVE_CUDNN], 16 * 16 * mib + 16 * 2 * 4 * 32 * 1024);
+    device_close(device);
+}
+
+static void a_gpu_that_is_here_has_its_plans_in_the_workspace(void **state)
+{
+    (void)state;
+    struct device *device = open_gpu();
     strcpy(device->capability, "9.0"); /* a GPU that is here: its plans are in the workspace */
     assert_int_equal(cudnn_part(device, 4, 1024, DTYPE_BF16, 0), 0);
     device_close(device);
@@ -90,6 +119,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(cudnn_keeps_a_square_for_each_head_of_a_piece),
+        cmocka_unit_test(ragged_and_unordered_attention_keep_less),
+        cmocka_unit_test(a_gpu_that_is_here_has_its_plans_in_the_workspace),
         cmocka_unit_test(ranks_have_buffers_and_the_total_is_the_sum),
         cmocka_unit_test(the_cpu_has_no_reserve),
     };

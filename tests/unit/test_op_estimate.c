@@ -140,6 +140,10 @@ static void assumptions_take_their_loss_away(void **state)
     double workspace = 8192.0 * 1024 * 12 * 2; /* T x T bf16 values for each head */
     check_near(ordered - op_estimate_attention_bwd(&unordered, &attention).parts[0].expected, workspace / 2.3e12, 0.01);
 
+    attention.unordered = true; /* train.deterministic: false */
+    assert_true(op_estimate_attention_bwd(&settings, &attention).parts[0].expected ==
+                op_estimate_attention_bwd(&unordered, &attention).parts[0].expected);
+
     struct adam_args adam = {.n = 1000, .param_dtype = DTYPE_BF16};
     struct plan_settings endless = {.gpu = &h100, .assumptions = 1u << ASSUME_NO_OPTIMIZER};
     assert_int_equal(op_estimate_adam(&settings, &adam).count, 1);
@@ -158,6 +162,25 @@ static void attention_without_cudnn_takes_longer(void **state)
                2 * op_estimate_attention_fwd(&settings, &forward).parts[0].expected, 0.01);
     assert_true(op_estimate_attention_bwd(&own, &backward).parts[0].expected >
                 op_estimate_attention_bwd(&settings, &backward).parts[0].expected);
+}
+
+/* Dropout of the weights, and in backward ragged sequences on other GPUs than Hopper's, take ztrain's kernels. */
+static void own_attention_takes_longer(void **state)
+{
+    (void)state;
+    struct gpu_model a100;
+    assert_int_equal(gpu_catalog_find("a100", &a100, NULL), STATUS_OK);
+    const struct plan_settings older = {.gpu = &a100};
+    struct attention_bwd_args bwd = {
+        .dtype = DTYPE_BF16, .M = 8192, .H = 12, .KV = 12, .D = 64, .max_seq = 1024, .unordered = true};
+    struct attention_fwd_args fwd = attention_forward_of(&bwd);
+    const double forward = op_estimate_attention_fwd(&settings, &fwd).parts[0].expected;
+    const double backward = op_estimate_attention_bwd(&older, &bwd).parts[0].expected;
+    fwd.ragged = bwd.ragged = true;
+    check_near(op_estimate_attention_fwd(&settings, &fwd).parts[0].expected, forward, 1e-9);
+    check_near(op_estimate_attention_bwd(&older, &bwd).parts[0].expected, 2 * backward, 1e-9);
+    fwd.dropout.threshold = 1u << 30;
+    check_near(op_estimate_attention_fwd(&settings, &fwd).parts[0].expected, 2 * forward, 1e-9);
 }
 
 static void nothing_is_faster_than_its_ceiling(void **state)
@@ -189,6 +212,7 @@ int main(void)
         cmocka_unit_test(a_loss_reads_again_what_it_does_not_keep),
         cmocka_unit_test(attention_without_cudnn_takes_longer),
         cmocka_unit_test(nothing_is_faster_than_its_ceiling),
+        cmocka_unit_test(own_attention_takes_longer),
     };
     return cmocka_run_group_tests(tests, find_h100, NULL);
 }

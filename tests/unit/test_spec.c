@@ -107,6 +107,7 @@ static void test_defaults(void **state)
     assert_true(spec->data.shuffle && spec->data.packing);
     assert_int_equal(spec->train.device, SPEC_DEVICE_AUTO);
     assert_int_equal(spec->train.cuda_graphs, SPEC_GRAPHS_AUTO);
+    assert_true(spec->train.deterministic);
     assert_int_equal(spec->train.max_steps, 0);
     assert_int_equal(spec->checkpoint.compression_level, 3);
     assert_true(spec->comm.timeout_seconds == 10);
@@ -274,6 +275,7 @@ static void test_overrides(void **state)
     static const char *const sets[] = {
         "train.max_steps=30",
         "train.cuda_graphs=true",
+        "train.deterministic=false",
         "optimizer.params.betas=[0.8, 0.9]",
         "zero_optimization.stage=2",
         "zero_optimization.stage=3",
@@ -289,6 +291,7 @@ static void test_overrides(void **state)
         load_good(BASE "zero_optimization: true\nbfloat16: {enabled: false}\nrun:\n", sets, COUNT_OF(sets));
     assert_int_equal(spec->train.max_steps, 30);
     assert_int_equal(spec->train.cuda_graphs, SPEC_GRAPHS_ON);
+    assert_false(spec->train.deterministic);
     assert_true(spec->optimizer.beta1 == 0.8 && spec->optimizer.beta2 == 0.9);
     assert_int_equal(spec->zero.stage, 3);
     assert_int_equal(spec->data.train.count, 2);
@@ -795,6 +798,23 @@ static void test_compare(void **state)
     json_decref(stored);
 }
 
+/* A run may go on with sums in any order, and says so. */
+static void test_determinism_on_resume(void **state)
+{
+    (void)state;
+    const char *const sets[] = {"train.deterministic=false"};
+    struct run_spec *spec = load_good(BASE, NULL, 0), *changed = load_good(BASE, sets, 1);
+    struct spec_report report = {0};
+    json_t *stored = spec_to_json(spec);
+    assert_int_equal(spec_compare(changed, stored, true, true, &report), STATUS_OK);
+    assert_int_equal(report.notices.count, 1);
+    expect_line(&report.notices, "'train.deterministic'");
+    spec_report_release(&report);
+    json_decref(stored);
+    spec_free(spec);
+    spec_free(changed);
+}
+
 /* A checkpoint from before train.logits_dtype wrote its logits in fp32, which a run in half precision does no more. */
 static void test_logits_of_an_older_run(void **state)
 {
@@ -951,6 +971,7 @@ int main(void)
         cmocka_unit_test(test_deepspeed_schedule),
         cmocka_unit_test(test_spellings),
         cmocka_unit_test(test_mixture),
+        cmocka_unit_test(test_determinism_on_resume),
         cmocka_unit_test(test_logits_of_an_older_run),
         cmocka_unit_test(test_document_mask),
         cmocka_unit_test(test_recompute),

@@ -113,6 +113,7 @@ static const struct bad_case bad_cases[] = {
     {BASE "data_types: {grad_accum_dtype: int8}\n",
      {":4:32: 'data_types.grad_accum_dtype' must be fp32 or bf16, "
       "not 'int8'"}},
+    {BASE "train: {deterministic: maybe}\n", {":4:24: 'train.deterministic' must be true or false, not 'maybe'"}},
     {BASE "train: {logits_dtype: bf16}\n", {":4:23: 'train.logits_dtype' bf16 needs bf16.enabled; hint: use auto"}},
     {BASE "train: {logits_dtype: fp16}\n", {":4:23: 'train.logits_dtype' must be auto, bf16 or fp32, not 'fp16'"}},
     /* absent, or given twice */
