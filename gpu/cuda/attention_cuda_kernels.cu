@@ -666,8 +666,10 @@ __global__ void part_describe_kernel(attention_part part, int32_t *lengths, int6
     const int32_t start = part.seq_start[s < part.num_seqs ? s : part.num_seqs];
     if (i < part.B)
         lengths[i] = s < part.num_seqs ? part.seq_start[s + 1] - start : 0;
-    for (int j = 0; j < strides.count; j++)
-        offsets[j * pitch + i] = start * strides.value[j];
+#pragma unroll
+    for (int j = 0; j < ATTENTION_PART_STRIDES; j++) /* unrolled, so that the strides need no local memory */
+        if (j < strides.count)
+            offsets[j * pitch + i] = start * strides.value[j];
 }
 
 /* to_sequences: padded (B, H, T) from lse, else lse from padded. */
