@@ -110,7 +110,10 @@ static enum status export_once(const struct arguments *arguments, const enum dty
     struct checkpoint *checkpoint;
     *again = false;
     /* verified first: in a run folder a damaged newest checkpoint is passed over before anything is written */
-    TRY((arguments->best ? checkpoint_open_best : checkpoint_open)(arguments->dir, true, &checkpoint, err));
+    if (arguments->best)
+        TRY(checkpoint_open_best(arguments->dir, true, &checkpoint, err));
+    else
+        TRY(checkpoint_open(arguments->dir, true, &checkpoint, err));
     enum dtype dtype = chosen ? *chosen : checkpoint->dtype;
     enum status status = huggingface_export(checkpoint, arguments->out, dtype, 0, err);
     if (status == STATUS_OK)
