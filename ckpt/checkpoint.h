@@ -56,6 +56,7 @@ struct checkpoint_keep {
     int64_t every_steps; /* and those of its multiples; 0: none */
     enum eval_metric metric;
     enum eval_mode mode;
+    uint64_t data; /* of which evaluations the scores compare: eval_scores.data */
 };
 
 struct checkpoint_writer {

@@ -1,5 +1,6 @@
 /* checkpoint_best.c: opens the checkpoint of a run that had the best evaluation. */
 #include "ckpt/checkpoint_retention.h"
+#include "core/log.h"
 
 #include <string.h>
 
@@ -21,20 +22,42 @@ static enum status read_choice(const char *dir, struct checkpoint_keep *keep, st
     return STATUS_OK;
 }
 
-/* Opens the best of the listed checkpoints. */
-static enum status open_listed(const char *folder, const struct checkpoint_list *list,
-                               const struct checkpoint_keep *keep, bool full, struct checkpoint **checkpoint,
-                               struct error *err)
+/* Scores compare with those of the newest evaluation: of the data that the run evaluates on now. Warns of checkpoints
+ * whose scores cannot be read. */
+static void read_list(const char *folder, const struct checkpoint_list *list, struct checkpoint_keep *keep)
+{
+    bool found = false;
+    for (int i = 0; i < list->count; i++) {
+        const struct checkpoint_entry *entry = &list->entries[i];
+        if (!entry->ok)
+            log_warn("the checkpoint '%s/%s' is not used: %s", folder, entry->name, entry->damage);
+        if (!found && entry->ok && entry->scores.known)
+            keep->data = entry->scores.data;
+        found |= entry->ok && entry->scores.known;
+    }
+}
+
+/* Opens the best of the listed checkpoints. *again: the run has deleted or replaced it meanwhile. */
+static enum status open_listed(const char *folder, const struct checkpoint_list *list, struct checkpoint_keep *keep,
+                               bool full, struct checkpoint **checkpoint, bool *again, struct error *err)
 {
     char path[FS_PATH_MAX];
+    struct stat identity;
+    read_list(folder, list, keep);
     const struct checkpoint_entry *best = checkpoint_best(list, keep, INT64_MAX);
+    *again = false;
     if (!best) {
         error_set(err, STATUS_CHECKPOINT, "no checkpoint in '%s' was written after an evaluation with %s", folder,
                   eval_metric_name(keep->metric));
         return error_hint(err, "checkpoint.keep_best writes one at each of the best evaluations");
     }
     TRY(fs_join(path, folder, best->name, STATUS_CHECKPOINT, err));
-    return checkpoint_open(path, full, checkpoint, err);
+    bool known = checkpoint_identify(path, &identity);
+    enum status status = checkpoint_open(path, full, checkpoint, err);
+    *again = status == STATUS_CHECKPOINT && (!known || !checkpoint_is_still(path, &identity));
+    if (status == STATUS_CHECKPOINT && !*again)
+        error_hint(err, "without --best the newest one is taken; 'ztrain verify' shows which ones are whole");
+    return status;
 }
 
 enum status checkpoint_open_best(const char *dir, bool full, struct checkpoint **checkpoint, struct error *err)
@@ -50,8 +73,12 @@ enum status checkpoint_open_best(const char *dir, bool full, struct checkpoint *
                          "folder, or leave out --best",
                          dir);
     TRY(read_choice(folder, &keep, err));
-    TRY(checkpoint_list_init(&list, folder, err));
-    enum status status = open_listed(folder, &list, &keep, full, checkpoint, err);
-    checkpoint_list_release(&list);
+    enum status status = STATUS_OK;
+    bool again = true;
+    for (int i = 0; i < CHECKPOINT_TRIES && again; i++) {
+        TRY(checkpoint_list_init(&list, folder, err));
+        status = open_listed(folder, &list, &keep, full, checkpoint, &again, err);
+        checkpoint_list_release(&list);
+    }
     return status;
 }

@@ -356,16 +356,18 @@ void checkpoint_point(const char *dir, const char *link, const char *name)
         log_warn("%s", err.text);
 }
 
-void checkpoint_unpoint(const char *dir, const char *link)
+void checkpoint_unpoint(const char *dir, const char *link, bool always)
 {
     char path[FS_PATH_MAX];
-    struct stat target;
+    struct stat own, target;
     struct error err;
     if (fs_join(path, dir, link, STATUS_CHECKPOINT, &err) != STATUS_OK) {
         log_warn("%s", err.text);
         return;
     }
-    if (io_stat(path, &target) == 0 || errno != ENOENT)
+    if (io_lstat(path, &own) != 0 || !S_ISLNK(own.st_mode))
+        return;
+    if (!always && (io_stat(path, &target) == 0 || errno != ENOENT))
         return;
     if (fault_remove(path) && errno != ENOENT)
         log_warn("cannot remove the link '%s': %s", path, strerror(errno));

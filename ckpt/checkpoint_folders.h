@@ -74,8 +74,8 @@ enum status checkpoint_move_aside(const char *dir, const char *name, const char 
 /* Points dir/LINK ("latest", "best") at NAME: the link is made under another name, then renamed. The link serves people
  * only, so a failure is a warning. */
 void checkpoint_point(const char *dir, const char *link, const char *name);
-/* Removes dir/LINK if it points at nothing. */
-void checkpoint_unpoint(const char *dir, const char *link);
+/* Removes the link dir/LINK if it points at nothing, or `always`. */
+void checkpoint_unpoint(const char *dir, const char *link, bool always);
 
 /* Deletes a checkpoint: renamed to .tmp-delete-NAME first, so that a half-deleted folder is never taken for a
  * checkpoint. */

@@ -32,7 +32,8 @@ static enum status move_later_aside(const char *dir, const struct checkpoint_ent
 /* The score that counts; NAN: the checkpoint has none. */
 static double score(const struct checkpoint_entry *entry, const struct checkpoint_keep *keep)
 {
-    return entry->ok && !entry->evaluation_due ? eval_scores_value(&entry->scores, keep->metric) : NAN;
+    bool counts = entry->ok && !entry->evaluation_due && entry->scores.data == keep->data;
+    return counts ? eval_scores_value(&entry->scores, keep->metric) : NAN;
 }
 
 int64_t checkpoint_rank(const struct checkpoint_list *list, const struct checkpoint_keep *keep, int64_t newest,
@@ -86,7 +87,7 @@ static bool is_kept(const struct checkpoint_list *list, const struct checkpoint_
                     const struct checkpoint_entry *entry)
 {
     double value = score(entry, keep);
-    if (keep->every_steps && entry->step % keep->every_steps == 0)
+    if (keep->every_steps && entry->step % keep->every_steps == 0 && !entry->evaluation_due)
         return true;
     return keep->best && !isnan(value) && checkpoint_rank(list, keep, newest, entry->step, value) < keep->best;
 }
@@ -97,6 +98,8 @@ static void point_best(const char *dir, const struct checkpoint_list *list, cons
     const struct checkpoint_entry *best = keep->best ? checkpoint_best(list, keep, newest) : NULL;
     if (best)
         checkpoint_point(dir, "best", best->name);
+    else
+        checkpoint_unpoint(dir, "best", true);
 }
 
 void checkpoint_retention_apply(const char *dir, const char *name, int64_t step, const struct checkpoint_keep *keep,
@@ -123,5 +126,5 @@ void checkpoint_retention_apply(const char *dir, const char *name, int64_t step,
         if (status != STATUS_OK)
             log_warn("%s", err.text);
     }
-    checkpoint_unpoint(dir, "best");
+    checkpoint_unpoint(dir, "best", false);
 }

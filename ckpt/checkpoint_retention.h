@@ -7,9 +7,9 @@
 
 /* After `name` of `step` was saved in dir: deletes the valid checkpoints that `keep` does not name (`name` itself
  * always stays), and those that are X.replaced-N although X exists. With keep->best it first points the link `best` at
- * the best one. Checkpoints of later steps, which would hide the new one from a resume, are moved aside; damaged ones
- * stay. Failures are warnings, because the new checkpoint is complete. `known` is brought up to date
- * (checkpoint_list_update). Called on rank 0 alone. */
+ * the best one, else it removes the link. Checkpoints of later steps, which would hide the new one from a resume, are
+ * moved aside; damaged ones stay. Failures are warnings, because the new checkpoint is complete. `known` is brought up
+ * to date (checkpoint_list_update). Called on rank 0 alone. */
 void checkpoint_retention_apply(const char *dir, const char *name, int64_t step, const struct checkpoint_keep *keep,
                                 struct checkpoint_list *known);
 

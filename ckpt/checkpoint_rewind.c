@@ -331,6 +331,6 @@ enum status checkpoint_rewind_apply(const struct checkpoint_rewind *rewind, stru
     }
     TRY(checkpoint_sync(rewind->dir, err));
     checkpoint_point(rewind->dir, "latest", rewind->name);
-    checkpoint_unpoint(rewind->dir, "best"); /* the next save points it at the best of those that are left */
+    checkpoint_unpoint(rewind->dir, "best", false); /* the next save points it at the best of those that are left */
     return STATUS_OK;
 }

@@ -90,6 +90,7 @@ static json_t *hex_to_json(uint64_t x)
 static json_t *scores_to_json(const struct eval_scores *scores)
 {
     json_t *object = json_object();
+    json_object_set_new(object, "data", hex_to_json(scores->data));
     for (int i = 0; i < EVAL_METRIC_COUNT; i++)
         if (!isnan(scores->values[i]))
             json_object_set_new(object, eval_metric_name((enum eval_metric)i), real_to_json(scores->values[i]));
@@ -99,6 +100,7 @@ static json_t *scores_to_json(const struct eval_scores *scores)
 static json_t *stopping_to_json(const struct early_stop *stopping, bool stopped)
 {
     json_t *object = json_object();
+    json_object_set_new(object, "data", hex_to_json(stopping->data));
     json_object_set_new(object, "metric", json_string(eval_metric_name(stopping->metric)));
     json_object_set_new(object, "best", real_to_json(stopping->best));
     json_object_set_new(object, "evaluations", json_integer(stopping->evaluations));
@@ -317,6 +319,7 @@ static enum status read_scores(const struct place *top, const json_t *object, st
     if (!json_is_object(object))
         return wrong(&at, "", err, "expected an object");
     scores->known = true;
+    TRY(get_checksum(&at, object, "data", &scores->data, err));
     for (int i = 0; i < EVAL_METRIC_COUNT; i++) {
         const char *name = eval_metric_name((enum eval_metric)i);
         scores->values[i] = NAN;
@@ -343,6 +346,7 @@ static enum status read_stopping(const struct place *top, const json_t *object, 
     if (!name || metric == EVAL_METRIC_COUNT)
         return wrong(&at, "metric", err, "expected the name of a metric");
     stopping->metric = (enum eval_metric)metric;
+    TRY(get_checksum(&at, object, "data", &stopping->data, err));
     TRY(get_real(&at, object, "best", &stopping->best, err));
     TRY(get_integer(&at, object, "evaluations", 0, NUMBER_MAX, &stopping->evaluations, err));
     const json_t *stopped = json_object_get(object, "stopped");
@@ -629,7 +633,7 @@ static bool same_real(double a, double b)
 
 static bool same_scores(const struct eval_scores *a, const struct eval_scores *b)
 {
-    bool same = a->known == b->known;
+    bool same = a->known == b->known && (!a->known || a->data == b->data);
     for (int i = 0; same && a->known && i < EVAL_METRIC_COUNT; i++)
         same = same_real(a->values[i], b->values[i]);
     return same;
@@ -637,8 +641,8 @@ static bool same_scores(const struct eval_scores *a, const struct eval_scores *b
 
 static bool same_stopping(const struct early_stop *a, const struct early_stop *b)
 {
-    return a->begun == b->begun &&
-           (!a->begun || (a->metric == b->metric && same_real(a->best, b->best) && a->evaluations == b->evaluations));
+    return a->begun == b->begun && (!a->begun || (a->metric == b->metric && a->data == b->data &&
+                                                  same_real(a->best, b->best) && a->evaluations == b->evaluations));
 }
 
 static bool same_position(const struct train_position *a, const struct train_position *b, enum dtype dtype)

@@ -43,17 +43,19 @@ static enum status start_ranks(const struct options *options, char **argv, const
     struct run_place place;
     struct restart last;
     char cause[SUPERVISE_CAUSE_BYTES];
+    bool asked;
     if (options->max_restarts) {
         TRY(run_place_find(spec, options->resume, &place, err));
         TRY(restart_check(options->resume, &place, err));
         restart_read(&last);
     }
-    enum status status = supervise(options->local_gpus, argv, spec->comm.timeout_seconds, &exit_code, cause, err);
+    enum status status =
+        supervise(options->local_gpus, argv, spec->comm.timeout_seconds, &exit_code, cause, &asked, err);
     if (status == STATUS_OK && exit_code != STATUS_OK) {
         status = error_set(err, (enum status)exit_code, "the ranks have ended with exit code %d", exit_code);
         error_mark_printed(err);
     }
-    if (status != STATUS_OK && options->max_restarts) {
+    if (status != STATUS_OK && options->max_restarts && !asked) {
         log_error_once(err);
         restart_after(&last, options->max_restarts, status, *cause ? cause : err->text, &place, argv);
     }

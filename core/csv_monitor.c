@@ -21,17 +21,18 @@ struct series {
 
 struct csv_monitor {
     char *folder;
-    int64_t first_step;
+    struct csv_course course;
     int count;
     struct series series[SERIES_MAX];
 };
 
-enum status csv_monitor_open(const char *folder, int64_t step, struct csv_monitor **out, struct error *err)
+enum status csv_monitor_open(const char *folder, const struct csv_course *course, struct csv_monitor **out,
+                             struct error *err)
 {
     TRY(fs_mkdirs(folder, STATUS_CHECKPOINT, err));
     struct csv_monitor *m = memory_alloc(sizeof *m);
     m->folder = memory_text(folder);
-    m->first_step = step;
+    m->course = *course;
     m->count = 0;
     *out = m;
     return STATUS_OK;
@@ -61,7 +62,7 @@ static size_t kept_bytes(const char *text, size_t bytes, int64_t first_step)
 }
 
 /* Cuts the file at the first row that the run repeats. *empty: nothing is left, or nothing was there. */
-static enum status cut(const struct csv_monitor *m, const char *path, bool *empty, struct error *err)
+static enum status cut(int64_t first_step, const char *path, bool *empty, struct error *err)
 {
     char *text;
     size_t bytes;
@@ -69,7 +70,7 @@ static enum status cut(const struct csv_monitor *m, const char *path, bool *empt
     if (*empty)
         return STATUS_OK;
     TRY(fs_read_file(path, FILE_BYTES_MAX, STATUS_CHECKPOINT, &text, &bytes, err));
-    size_t kept = kept_bytes(text, bytes, m->first_step);
+    size_t kept = kept_bytes(text, bytes, first_step);
     free(text);
     *empty = kept == 0;
     int fd = kept < bytes ? io_open(path, O_WRONLY | O_CLOEXEC) : -1;
@@ -96,7 +97,8 @@ static enum status open_series(struct csv_monitor *m, const char *tag, struct se
         if (*c == '/' || *c == ' ')
             *c = '_';
     TRY(fs_join(path, m->folder, name, STATUS_CHECKPOINT, err));
-    TRY(cut(m, path, &empty, err));
+    bool evaluates = !strncmp(tag, "Eval", strlen("Eval"));
+    TRY(cut(evaluates ? m->course.first_eval : m->course.first_train, path, &empty, err));
     int fd = io_open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
     if (fd < 0)
         return error_system(err, STATUS_CHECKPOINT, errno, "cannot create '%s'", path);

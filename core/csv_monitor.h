@@ -10,9 +10,15 @@
 
 struct csv_monitor;
 
-/* Creates `folder`. step: of the first row to come: rows of this and later steps, which a resumed run repeats, are cut
- * from the files that are there. STATUS_CHECKPOINT: cannot create it. */
-enum status csv_monitor_open(const char *folder, int64_t step, struct csv_monitor **out, struct error *err);
+/* The first steps that a resumed run repeats: of tags that begin with "Eval", and of all others. */
+struct csv_course {
+    int64_t first_train, first_eval;
+};
+
+/* Creates `folder`. Rows of the steps that the run repeats are cut from the files that are there. STATUS_CHECKPOINT:
+ * cannot create it. */
+enum status csv_monitor_open(const char *folder, const struct csv_course *course, struct csv_monitor **out,
+                             struct error *err);
 
 /* A row in the file of each scalar that is finite. STATUS_CHECKPOINT: cannot write. */
 enum status csv_monitor_scalars(struct csv_monitor *m, int64_t step, const struct scalar *scalars, int count,

@@ -12,11 +12,13 @@ static bool improves(const struct early_stop_rules *rules, double value, double 
 
 void early_stop_update(struct early_stop *state, const struct early_stop_rules *rules, const struct eval_scores *scores)
 {
-    if (!rules->patience)
+    if (!rules->patience) {
+        *state = (struct early_stop){.begun = false};
         return;
+    }
     double value = eval_scores_value(scores, rules->metric);
-    if (!state->begun || state->metric != rules->metric)
-        *state = (struct early_stop){.begun = true, .metric = rules->metric, .best = NAN};
+    if (!state->begun || state->metric != rules->metric || state->data != scores->data)
+        *state = (struct early_stop){.begun = true, .metric = rules->metric, .data = scores->data, .best = NAN};
     if (improves(rules, value, state->best)) {
         state->best = value;
         state->evaluations = 0;

@@ -16,11 +16,12 @@ struct early_stop_rules {
 struct early_stop {
     bool begun;
     enum eval_metric metric; /* that `best` is of */
+    uint64_t data;           /* likewise: eval_scores.data */
     double best;             /* the best value so far; NAN: no evaluation gave a number */
     int64_t evaluations;     /* since then */
 };
 
-/* Counts an evaluation. Rules of another metric than before begin anew. */
+/* Counts an evaluation. Another metric or other data than before begin anew; without patience nothing is counted. */
 void early_stop_update(struct early_stop *state, const struct early_stop_rules *rules,
                        const struct eval_scores *scores);
 

@@ -3,6 +3,7 @@
 #define ZTRAIN_CORE_EVAL_METRIC_H
 
 #include <stdbool.h>
+#include <stdint.h>
 
 /* accuracy and f1 are those of a classifier (core/class_scores.h). */
 enum eval_metric { EVAL_METRIC_LOSS, EVAL_METRIC_ACCURACY, EVAL_METRIC_F1, EVAL_METRIC_COUNT };
@@ -14,6 +15,7 @@ enum eval_mode { EVAL_MODE_AUTO, EVAL_MODE_MIN, EVAL_MODE_MAX };
 /* What an evaluation gave. */
 struct eval_scores {
     bool known;                       /* false: there was no evaluation */
+    uint64_t data;                    /* a fingerprint of the samples: only scores of the same data compare */
     double values[EVAL_METRIC_COUNT]; /* NAN: it has no such metric, or the value is not finite */
 };
 

@@ -46,12 +46,19 @@ static void add_resume(struct metrics_summary *s, const json_t *line, bool begin
     s->starts++;
 }
 
-static void add_evaluation(struct metrics_summary *s, const json_t *line)
+static double best_value(const struct metrics_summary *s, enum eval_metric metric)
 {
-    const json_t *loss = json_object_get(line, "eval_loss"); /* null: there was nothing to predict */
-    if (!json_is_number(loss) || (s->best_step && json_number_value(loss) >= s->best_loss))
+    const double values[EVAL_METRIC_COUNT] = {s->best_loss, s->best_accuracy, s->best_f1};
+    return values[metric];
+}
+
+static void add_evaluation(struct metrics_summary *s, const json_t *line, enum eval_metric metric, enum eval_mode mode)
+{
+    const json_t *value = json_object_get(line, eval_metric_name(metric)); /* null: there was nothing to predict */
+    if (!json_is_number(value) ||
+        (s->best_step && !eval_metric_better(metric, mode, json_number_value(value), best_value(s, metric))))
         return;
-    s->best_loss = json_number_value(loss);
+    s->best_loss = json_number_value(json_object_get(line, "eval_loss"));
     s->best_step = integer_of(line, "step");
     const json_t *accuracy = json_object_get(line, "accuracy");
     s->best_accuracy = json_is_number(accuracy) ? json_number_value(accuracy) : NAN;
@@ -73,8 +80,8 @@ static void add_checkpoint(struct metrics_summary *s, const json_t *line, const 
     s->checkpoint_step = step;
 }
 
-enum status metrics_summarise(const char *path, const char *checkpoints, struct metrics_summary *summary,
-                              struct error *err)
+enum status metrics_summarise(const char *path, const char *checkpoints, enum eval_metric metric, enum eval_mode mode,
+                              struct metrics_summary *summary, struct error *err)
 {
     *summary = (struct metrics_summary){.starts = 1, .best_loss = NAN};
     FILE *file = memory_fopen(path, "re");
@@ -100,7 +107,7 @@ enum status metrics_summarise(const char *path, const char *checkpoints, struct 
             else if (json_object_get(line, "loss"))
                 add_step(summary, line, &tokens_before);
             else if (json_object_get(line, "eval_loss"))
-                add_evaluation(summary, line);
+                add_evaluation(summary, line, metric, mode);
             else if (json_object_get(line, "resumed_from"))
                 add_resume(summary, line, begins_file);
             begins_file = begins_file && !line;

@@ -86,14 +86,15 @@ static enum status evaluate_stream(struct run *run, struct token_stream *stream,
 }
 
 /* Puts the result into the position, the same on all ranks. */
-static void note_scores(struct train_position *position, double loss, const struct class_scores *scores)
+static void note_scores(struct run *run, double loss, const struct class_scores *scores)
 {
     const double values[EVAL_METRIC_COUNT] = {
         [EVAL_METRIC_LOSS] = loss,
         [EVAL_METRIC_ACCURACY] = scores ? scores->accuracy : NAN,
         [EVAL_METRIC_F1] = scores ? scores->f1 : NAN,
     };
-    position->scores.known = true;
+    struct train_position *position = &run->position;
+    position->scores = (struct eval_scores){.known = true, .data = run->trainer.evaluation_data};
     for (int i = 0; i < EVAL_METRIC_COUNT; i++)
         position->scores.values[i] = isfinite(values[i]) ? values[i] : NAN;
 }
@@ -101,12 +102,12 @@ static void note_scores(struct train_position *position, double loss, const stru
 /* Notes the result, and writes it on the rank that has the metrics. */
 static enum status report(struct run *run, const struct evaluation *e, struct error *err)
 {
-    struct train_position *position = &run->position;
+    const struct train_position *position = &run->position;
     double loss = run_mean_loss(e->sums[0], e->sums[1]);
     struct class_scores scores;
     if (e->counts)
         scores = class_scores_of(e->counts, e->classes);
-    note_scores(position, loss, e->counts ? &scores : NULL);
+    note_scores(run, loss, e->counts ? &scores : NULL);
     if (!run->metrics)
         return STATUS_OK;
     TRY(metrics_eval(run->metrics, position->step, position->epoch, loss, (int64_t)e->sums[1],

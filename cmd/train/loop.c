@@ -270,14 +270,15 @@ static enum status report_early_stop(struct run *run, struct error *err)
     return STATUS_OK;
 }
 
-/* An evaluation may end the run, and makes a checkpoint due if it is one of the best. */
+/* An evaluation may end the run, and makes a checkpoint due if it is one of the best. While steps are skipped, it is
+ * check_divergence() that ends the run. */
 static enum status judge_evaluation(struct run *run, struct due *due, struct error *err)
 {
     struct train_position *position = &run->position;
     const struct early_stop_rules *rules = &run->spec->train.early_stopping;
     early_stop_update(&position->stopping, rules, &position->scores);
-    position->stopped_early = early_stop_reached(&position->stopping, rules) && !due->run_end;
-    if (position->stopped_early)
+    position->stopped_early = early_stop_reached(&position->stopping, rules) && !position->skipped_in_row;
+    if (position->stopped_early && !due->run_end)
         TRY(report_early_stop(run, err));
     due->run_end |= position->stopped_early;
     if (!due->checkpoint)

@@ -13,8 +13,9 @@
 struct monitor;
 
 /* Opens the monitors that the spec enables; NULL: it enables none. Without output_path they are in the run's folder
- * `run`. step: after which the run begins or continues. */
-struct monitor *monitor_open(const struct run_spec *spec, const char *run, int64_t step);
+ * `run`. step: after which the run begins (0) or continues; evaluation_due: this
+ * step's evaluation is still to come. What a resumed run repeats is dropped. */
+struct monitor *monitor_open(const struct run_spec *spec, const char *run, int64_t step, bool evaluation_due);
 
 void monitor_step(struct monitor *monitor, const struct step_metrics *m); /* NULL is allowed, here and below */
 void monitor_evaluation(struct monitor *monitor, int64_t step, const struct eval_scores *scores);

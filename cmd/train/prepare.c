@@ -227,7 +227,7 @@ static enum status open_files(struct run *run, const struct checkpoint *checkpoi
         TRY(metrics_restart(run->metrics, run->restart.number, run->position.step, run->restart.code,
                             run->restart.cause, err));
     metrics_ask_owner(run->metrics, run_folder_still_ours, &run->folder);
-    run->monitor = monitor_open(run->spec, run->folder.path, run->position.step);
+    run->monitor = monitor_open(run->spec, run->folder.path, run->position.step, run->position.evaluation_due);
     return STATUS_OK;
 }
 

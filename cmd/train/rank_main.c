@@ -55,7 +55,7 @@ static void report_finish(struct run *run)
 {
     report_volume(run);
     if (run->boot->rank == 0)
-        summary_log(run->folder.metrics, run->folder.checkpoints, seconds_now() - run->started_at);
+        summary_log(run->spec, run->folder.metrics, run->folder.checkpoints, seconds_now() - run->started_at);
     log_info("finished: %" PRId64 " step%s, %" PRId64 " tokens; run folder %s", run->position.step,
              run->position.step == 1 ? "" : "s", run->position.tokens, run->folder.path);
 }

@@ -94,8 +94,10 @@ static void execute_again(const struct restart *next, const struct run_place *pl
     free(text);
     char *run = next->step >= 0 ? memory_text(place->path) : NULL, **arguments = next_arguments(argv, run);
     output_drain();
-    execv("/proc/self/exe", arguments);
-    log_warn("cannot start the ranks again: %s", strerror(errno));
+    if (!stop_signal_pending()) /* asked to stop since the ranks have ended: then not */
+        execv("/proc/self/exe", arguments);
+    log_warn("the ranks are not started again: %s",
+             stop_signal_pending() ? "the run was asked to stop" : strerror(errno));
     free(arguments);
     free(run);
 }
@@ -103,28 +105,31 @@ static void execute_again(const struct restart *next, const struct run_place *pl
 void restart_after(const struct restart *last, int most, int code, const char *cause, const struct run_place *place,
                    char **argv)
 {
-    if ((code != STATUS_PEER && code != STATUS_BROKEN) || stop_signal_pending())
+    char newest[64] = "none";
+    if (code != STATUS_PEER && code != STATUS_BROKEN)
         return;
     struct restart next = {.number = last->number + 1, .step = newest_step(place), .code = code};
     snprintf(next.cause, sizeof next.cause, "%s", cause);
     for (char *c = next.cause; *c; c++)
         if ((unsigned char)*c < ' ')
             *c = ' ';
+    if (next.step >= 0)
+        snprintf(newest, sizeof newest, "of step %" PRId64, next.step);
     if (next.number > most) {
         log_warn("the ranks are not started again: --max-restarts %d has been used up", most);
         return;
     }
     if (last->number > 0 && next.step <= last->step) {
-        log_warn("the ranks are not started again: restart %d has gained no step, the newest checkpoint is still "
-                 "%s%.0" PRId64 "; hint: a shorter checkpoint.interval_steps, if the failures have different causes",
-                 last->number, next.step < 0 ? "none" : "of step ", next.step < 0 ? 0 : next.step);
+        log_warn("the ranks are not started again: restart %d has gained no step, the newest checkpoint is still %s; "
+                 "hint: a shorter checkpoint.interval_steps, if the failures have different causes",
+                 last->number, newest);
         return;
     }
     if (next.step >= 0)
         log_info("restart %d of %d from step %" PRId64 ", as the ranks have ended with exit code %d: %s", next.number,
                  most, next.step, code, next.cause);
     else
-        log_info("restart %d of %d from the beginning, as the ranks have ended with exit code %d: %s", next.number,
-                 most, code, next.cause);
+        log_info("restart %d of %d, again from where the run began, as the ranks have ended with exit code %d: %s",
+                 next.number, most, code, next.cause);
     execute_again(&next, place, argv);
 }

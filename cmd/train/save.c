@@ -9,20 +9,22 @@
 #include <math.h>
 #include <string.h>
 
-static struct checkpoint_keep checkpoint_keep_of(const struct run_spec *spec)
+static struct checkpoint_keep checkpoint_keep_of(const struct run *run)
 {
+    const struct run_spec *spec = run->spec;
     return (struct checkpoint_keep){
         .last = spec->checkpoint.keep_last,
         .best = spec->checkpoint.keep_best,
         .every_steps = spec->checkpoint.keep_every_steps,
         .metric = spec->checkpoint.metric,
         .mode = spec->checkpoint.mode,
+        .data = run->trainer.evaluation_data,
     };
 }
 
 enum status save_is_due_for_scores(struct run *run, bool *due, struct error *err)
 {
-    const struct checkpoint_keep keep = checkpoint_keep_of(run->spec);
+    const struct checkpoint_keep keep = checkpoint_keep_of(run);
     double best = 0;
     *due = false;
     if (!keep.best)
@@ -59,7 +61,7 @@ static enum status write_checkpoint(struct run *run, char name[64], int64_t *byt
     struct checkpoint_writer writer = {
         .dir = run->folder.checkpoints,
         .compression_level = run->spec->checkpoint.compression_level,
-        .keep = checkpoint_keep_of(run->spec),
+        .keep = checkpoint_keep_of(run),
         .table = &t->table,
         .layout = &t->layout,
         .comm = run->comm,

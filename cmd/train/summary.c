@@ -59,11 +59,12 @@ static void log_best(const struct metrics_summary *s, const char *checkpoints)
                  s->best_loss, s->best_accuracy, s->best_f1, where);
 }
 
-void summary_log(const char *metrics_path, const char *checkpoints, double process_seconds)
+void summary_log(const struct run_spec *spec, const char *metrics_path, const char *checkpoints, double process_seconds)
 {
     struct metrics_summary summary;
     struct error err;
-    if (metrics_summarise(metrics_path, checkpoints, &summary, &err) != STATUS_OK) {
+    if (metrics_summarise(metrics_path, checkpoints, spec->checkpoint.metric, spec->checkpoint.mode, &summary, &err) !=
+        STATUS_OK) {
         log_warn("the run's summary: %s", err.text);
         return;
     }

@@ -69,6 +69,7 @@ struct job {
     double failed_at, left_at; /* monotonic seconds; INFINITY: not yet */
     double interrupted_at;     /* the same of the newest SIGINT */
     bool interrupted;          /* a second one came: the ranks are killed */
+    bool asked;                /* a signal has asked the job to stop */
     int left_rank;             /* the rank that left early */
     int first_code;            /* of the first rank that ended with an error */
     bool told_term;
@@ -277,8 +278,10 @@ static void take_signals(struct job *job)
         if (info.ssi_signo == SIGINT)
             take_interrupt(job);
         for (size_t i = 0; i < COUNT_OF(forwarded); i++)
-            if ((int)info.ssi_signo == forwarded[i].from)
+            if ((int)info.ssi_signo == forwarded[i].from) {
+                job->asked = true;
                 signal_ranks(job, forwarded[i].to, false);
+            }
         if (info.ssi_signo == SIGTSTP) {
             signal_ranks(job, SIGSTOP, false);
             raise(SIGSTOP);
@@ -411,7 +414,7 @@ static void copy_cause(const struct job *job, char cause[SUPERVISE_CAUSE_BYTES])
 }
 
 enum status supervise(int ranks, char **argv, double timeout_seconds, int *exit_code, char cause[SUPERVISE_CAUSE_BYTES],
-                      struct error *err)
+                      bool *asked, struct error *err)
 {
     ASSERT(timeout_seconds > 0 && ranks >= 1 && ranks <= SUPERVISE_MAX_RANKS);
     TRY(bootstrap_check_launcher(err));
@@ -432,6 +435,7 @@ enum status supervise(int ranks, char **argv, double timeout_seconds, int *exit_
             *err = unsaid;
         status = unsaid.code;
     }
+    *asked = job->asked;
     job_close(job);
     signal(SIGPIPE, old_pipe);
     sigprocmask(SIG_SETMASK, &job->old_mask, NULL);

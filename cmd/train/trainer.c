@@ -13,6 +13,7 @@
 #include "gpu/plan/device_plan.h"
 
 #include <inttypes.h>
+#include <xxhash.h>
 
 /* packing false or first_fit: batches are rounded up to this many tokens (at most seq_length), so that GEMMs see few
  * different shapes */
@@ -403,7 +404,10 @@ static enum status open_validation_data(struct trainer *t, struct error *err)
     struct token_stream_config *config = &t->validation_config;
     TRY(token_set_open((const char *const *)spec->data.validation.items, spec->data.validation.count,
                        &t->validation_set, err));
-    TRY(token_set_check(t->validation_set, t->desc.vocab_size, NULL, err));
+    uint64_t facts[] = {0, (uint64_t)config->max_samples, (uint64_t)spec->data.seq_length,
+                        (uint64_t)spec->data.packing};
+    TRY(token_set_check(t->validation_set, t->desc.vocab_size, &facts[0], err));
+    t->evaluation_data = XXH3_64bits(facts, sizeof facts);
     TRY(pack_documents(t, "data.validation", t->validation_set, &t->validation_fit, err));
     if (t->desc.num_labels > 0) {
         TRY(label_set_open(t->validation_set, &t->validation_labels, err));

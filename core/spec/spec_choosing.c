@@ -1,16 +1,17 @@
 /* spec_choosing.c: the rules of the keys that choose a checkpoint, or the run's end, by its evaluations. */
 #include "core/spec/spec_keys.h"
 
-/* A key that reads evaluations: it needs data to evaluate on, and a metric that the task has. */
+/* A key that reads evaluations: it needs data to evaluate on if it is used, and in any case a metric that the task
+ * has. */
 static void check_metric(struct spec_context *ctx, const struct spec_full *full, const struct spec_node *root,
-                         const char *key, const char *metric_key, enum eval_metric metric)
+                         const char *key, bool used, const char *metric_key, enum eval_metric metric)
 {
     const struct spec_node *node = spec_find(root, key), *named = spec_find(root, metric_key);
-    if (!full->spec.data.validation.count)
+    if (used && !full->spec.data.validation.count)
         spec_error(ctx, node->key_pos,
                    "'%s' needs evaluations, and there is no data.validation; hint: name a shard that is not trained on",
                    key);
-    if (metric != EVAL_METRIC_LOSS && full->spec.model.task != TASK_SEQUENCE_CLASSIFICATION)
+    if (metric != EVAL_METRIC_LOSS && named && full->spec.model.task != TASK_SEQUENCE_CLASSIFICATION)
         spec_error(ctx, named->pos,
                    "'%s' %s is measured with model.task sequence_classification only; hint: use eval_loss", metric_key,
                    eval_metric_name(metric));
@@ -34,9 +35,8 @@ void spec_check_choosing(struct spec_context *ctx, const struct spec_full *full,
 {
     const struct run_spec *spec = &full->spec;
     check_patience(ctx, root);
-    if (spec->train.early_stopping.patience)
-        check_metric(ctx, full, root, "train.early_stopping.patience", "train.early_stopping.metric",
-                     spec->train.early_stopping.metric);
-    if (spec->checkpoint.keep_best)
-        check_metric(ctx, full, root, "checkpoint.keep_best", "checkpoint.metric", spec->checkpoint.metric);
+    check_metric(ctx, full, root, "train.early_stopping.patience", spec->train.early_stopping.patience > 0,
+                 "train.early_stopping.metric", spec->train.early_stopping.metric);
+    check_metric(ctx, full, root, "checkpoint.keep_best", spec->checkpoint.keep_best > 0, "checkpoint.metric",
+                 spec->checkpoint.metric);
 }

@@ -95,6 +95,47 @@ def test_a_run_ends_when_it_no_longer_improves(folder):
     assert len(folder.metrics().steps) == 36
 
 
+def test_scores_of_other_data_do_not_compare(folder):
+    """The run goes on with other validation data, on which every loss is higher."""
+    patient = {"train": {"early_stopping": {"patience": 6}}, "checkpoint": {"keep_last": 1, "keep_best": 1}}
+    easy = eager(folder, {**patient, "data": {"train": folder.at("few"), "validation": folder.at("few")}})
+    folder.train({**easy, "train": {**easy["train"], "max_steps": 12}})
+    assert step_of(os.path.join(folder.run_folder(), "checkpoints", "best")) == 12
+    folder.train({**eager(folder, patient), "train": {**eager(folder, patient)["train"], "max_steps": 18}},
+                 more=("--resume", folder.run_folder()))
+    rows = folder.metrics().evaluations
+    assert min(row["eval_loss"] for row in rows[12:]) > rows[11]["eval_loss"] and not folder.metrics().kinds("early_stop")
+    best = 12 + best_steps([{**row, "step": row["step"] - 12} for row in rows[12:]], 1)[0]
+    assert step_of(os.path.join(folder.run_folder(), "checkpoints", "best")) == best
+    assert f"best evaluation: after step" in folder.train(
+        {**eager(folder, patient), "train": {**eager(folder, patient)["train"], "max_steps": 18}},
+        more=("--resume", folder.run_folder())).out
+
+
+def test_an_early_end_at_the_last_step_is_one(folder):
+    losses = [row["eval_loss"] for row in
+              (folder.train(eager(folder, {}), name="whole"), folder.metrics("whole"))[1].evaluations]
+    end = next(k for k in range(5, STEPS) if min(losses[k - 4:k]) >= min(losses[:k - 4]))
+    patient = {"train": {"early_stopping": {"patience": 4}, "max_steps": end}}
+    folder.train(eager(folder, patient))
+    patient["train"].pop("max_steps")
+    done = folder.train(eager(folder, patient), more=("--resume", folder.run_folder()))
+    assert f"nothing to do: the run has ended early, after step {end} of {STEPS}" in done.out
+
+
+def test_export_names_the_checkpoints_that_it_cannot_compare(folder):
+    folder.train(eager(folder, {"checkpoint": {"keep_last": 2, "keep_best": 2}}))
+    best = os.path.realpath(os.path.join(folder.run_folder(), "checkpoints", "best"))
+    with open(os.path.join(best, "rank-00000.zst"), "r+b") as f:
+        f.seek(200)
+        f.write(b"????")
+    done = folder.ztrain("export", folder.run_folder(), "--best", "--out", folder.at("out"), expect=CHECKPOINT)
+    assert "; hint: without --best the newest one is taken" in done.last_words, done
+    os.remove(os.path.join(best, "manifest.json"))
+    done = folder.ztrain("export", folder.run_folder(), "--best", "--out", folder.at("out"))
+    assert f"{os.path.basename(best)}' is not used: " in done.err and "exported" in done.out
+
+
 def test_a_resumed_run_goes_on_counting(folder):
     """Stopped on request somewhere, it ends after the same step as a run that was not."""
     patient = eager(folder, {"train": {"early_stopping": {"patience": 4, "min_delta": 0.001}}})

@@ -109,6 +109,14 @@ def test_a_resumed_run_goes_on_in_both(folder):
     assert [int(step) for step, _ in rows[1:]] == [12 * k for k in range(1, 9)]
 
 
+def test_a_new_run_appends_to_the_rows_of_another(folder):
+    place = {"csv_monitor": {"enabled": True, "output_path": folder.at("logs"), "job_name": "both"}}
+    for name in ("one", "two"):
+        folder.train({"train": {"epochs": 1}, **place}, name)
+    rows = rows_of(folder, "Train_Samples_lr.csv", folder.at("logs", "both"))
+    assert [row[0] for row in rows] == ["step", "12", "24", "36", "12", "24", "36"]
+
+
 def test_places_of_their_own(folder):
     place = {"enabled": True, "output_path": folder.at("logs"), "job_name": "one"}
     folder.train({"train": {"epochs": 1}, "tensorboard": place, "csv_monitor": {**place, "job_name": None}})

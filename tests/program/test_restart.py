@@ -69,7 +69,7 @@ def test_it_gives_up_when_no_step_was_gained(folder):
     process = folder.start("--config", folder.spec(slow), "--local-gpus", 2, "--max-restarts", 5)
     wait_for_steps(folder, process, 5)
     kill_rank(process)
-    wait_until(lambda: "restart 1 of 5 from the beginning, as the ranks have ended with exit code 6: rank 1 on"
+    wait_until(lambda: "restart 1 of 5, again from where the run began, as the ranks have ended with exit code 6: rank 1 on"
                in folder.said(process).out, what="the restart")
     wait_until(lambda: folder.said(process).out.count("run folder ") >= 2, what="the second start")
     wait_for_steps(folder, process, 5)
@@ -77,6 +77,23 @@ def test_it_gives_up_when_no_step_was_gained(folder):
     done = folder.wait(process)
     assert done.code == PEER and "the ranks are not started again: restart 1 has gained no step, the newest checkpoint " \
                                  "is still none; hint: a shorter checkpoint.interval_steps" in done.err, done
+
+
+@pytest.mark.long
+def test_a_run_that_was_asked_to_stop_is_not_started_again(folder):
+    """A rank is killed while it writes the checkpoint of a stop."""
+    disk = BadDisk(folder)
+    process = folder.start("--config", folder.spec(LONG), "--local-gpus", 2, "--max-restarts", 3, env=disk.env)
+    wait_for_steps(folder, process, 6)
+    disk.fails("fsync hold rank-0000")
+    wait_until(lambda: any(name.startswith(".tmp-") for name in
+                           os.listdir(os.path.join(folder.run_folder(), "checkpoints"))), what="a checkpoint that waits")
+    process.send_signal(signal.SIGINT)
+    wait_until(lambda: "a second Ctrl-C ends it at once" in folder.said(process).err, what="the supervisor's answer")
+    kill_rank(process)
+    disk.works()
+    done = folder.wait(process)
+    assert done.code == PEER and "restart" not in done.out.replace(folder.path, ""), done
 
 
 @pytest.mark.long

@@ -63,6 +63,25 @@ static void test_values_that_are_no_numbers(void **unused)
     assert_int_equal(ends_at(&rules, values, 6), 6);
 }
 
+/* Without patience nothing is counted, and counting begins anew afterwards; so it does with other data. */
+static void test_counting_begins_anew(void **unused)
+{
+    (void)unused;
+    struct early_stop state = {.begun = false};
+    struct early_stop_rules rules = {.patience = 2};
+    struct eval_scores scores = scores_of(1, NAN);
+    early_stop_update(&state, &rules, &scores);
+    scores.values[0] = 2;
+    early_stop_update(&state, &rules, &scores);
+    assert_int_equal(state.evaluations, 1);
+    scores.data = 7;
+    early_stop_update(&state, &rules, &scores);
+    assert_true(state.best == 2 && state.evaluations == 0 && state.data == 7);
+    rules.patience = 0;
+    early_stop_update(&state, &rules, &scores);
+    assert_false(state.begun);
+}
+
 /* The state of another metric is of no use. */
 static void test_another_metric(void **unused)
 {
@@ -102,6 +121,7 @@ int main(void)
         cmocka_unit_test(test_a_metric_that_rises),
         cmocka_unit_test(test_values_that_are_no_numbers),
         cmocka_unit_test(test_another_metric),
+        cmocka_unit_test(test_counting_begins_anew),
         cmocka_unit_test(test_better),
     };
     return cmocka_run_group_tests_name("early_stop", tests, NULL, NULL);

@@ -26,7 +26,7 @@ static struct metrics_summary summarise(const char *text)
     assert_non_null(file);
     fputs(text, file);
     fclose(file);
-    if (metrics_summarise(path, folder, &summary, &err) != STATUS_OK)
+    if (metrics_summarise(path, folder, EVAL_METRIC_LOSS, EVAL_MODE_AUTO, &summary, &err) != STATUS_OK)
         fail_msg("%s", err.text);
     return summary;
 }
@@ -118,7 +118,8 @@ static void test_nothing_to_say(void **state)
     assert_int_equal(summarise("[]\n\n{}\nnull\n{\"loss\":").steps, 0);
     struct metrics_summary s;
     struct error err;
-    assert_int_equal(metrics_summarise("/nowhere/metrics.jsonl", folder, &s, &err), STATUS_CHECKPOINT);
+    assert_int_equal(metrics_summarise("/nowhere/metrics.jsonl", folder, EVAL_METRIC_LOSS, EVAL_MODE_AUTO, &s, &err),
+                     STATUS_CHECKPOINT);
     assert_non_null(strstr(err.text, "/nowhere/metrics.jsonl"));
 }
 

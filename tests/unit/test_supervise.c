@@ -125,7 +125,8 @@ static int play_supervisor(char **argv)
 {
     int code = 0;
     char cause[SUPERVISE_CAUSE_BYTES];
-    enum status status = supervise(3, argv, 1.0, &code, cause, &error);
+    bool asked;
+    enum status status = supervise(3, argv, 1.0, &code, cause, &asked, &error);
     output_drain(); /* as main() does: the ranks' last lines may still be queued */
     if (status == STATUS_OK)
         return code;
@@ -306,9 +307,10 @@ static void test_refusals(void **state)
     char *argv[] = {(char *)"x", NULL};
     int code;
     char cause[SUPERVISE_CAUSE_BYTES];
+    bool asked;
     setenv("RANK", "1", 1);
     setenv("WORLD_SIZE", "2", 1);
-    assert_int_equal(supervise(2, argv, 1, &code, cause, &error), STATUS_USAGE);
+    assert_int_equal(supervise(2, argv, 1, &code, cause, &asked, &error), STATUS_USAGE);
     assert_non_null(strstr(error.text, "WORLD_SIZE=2"));
     unsetenv("RANK");
     unsetenv("WORLD_SIZE");
