@@ -107,7 +107,7 @@ def test_scores_of_other_data_do_not_compare(folder):
     assert min(row["eval_loss"] for row in rows[12:]) > rows[11]["eval_loss"] and not folder.metrics().kinds("early_stop")
     best = 12 + best_steps([{**row, "step": row["step"] - 12} for row in rows[12:]], 1)[0]
     assert step_of(os.path.join(folder.run_folder(), "checkpoints", "best")) == best
-    assert f"best evaluation: after step" in folder.train(
+    assert "best evaluation: after step" in folder.train(
         {**eager(folder, patient), "train": {**eager(folder, patient)["train"], "max_steps": 18}},
         more=("--resume", folder.run_folder())).out
 
