@@ -10,12 +10,9 @@ static enum status read_choice(const char *dir, struct checkpoint_keep *keep, st
 {
     struct checkpoint *newest;
     TRY(checkpoint_open(dir, false, &newest, err));
-    const char *metric = json_string_value(json_object_get(newest->spec, "checkpoint.metric"));
+    enum eval_metric metric = eval_metric_find(json_string_value(json_object_get(newest->spec, "checkpoint.metric")));
     const char *mode = json_string_value(json_object_get(newest->spec, "checkpoint.mode"));
-    *keep = (struct checkpoint_keep){.metric = EVAL_METRIC_LOSS};
-    for (int i = 0; metric && i < EVAL_METRIC_COUNT; i++)
-        if (!strcmp(metric, eval_metric_name((enum eval_metric)i)))
-            keep->metric = (enum eval_metric)i;
+    *keep = (struct checkpoint_keep){.metric = metric == EVAL_METRIC_COUNT ? EVAL_METRIC_LOSS : metric};
     if (mode && strcmp(mode, "auto") != 0)
         keep->mode = strcmp(mode, "min") ? EVAL_MODE_MAX : EVAL_MODE_MIN;
     checkpoint_close(newest);

@@ -335,17 +335,13 @@ static enum status read_stopping(const struct place *top, const json_t *object, 
 {
     struct place at = {top->path, "position.early_stopping", -1};
     struct early_stop *stopping = &position->stopping;
-    int metric = 0;
     if (!object)
         return STATUS_OK;
     if (!json_is_object(object))
         return wrong(&at, "", err, "expected an object");
-    const char *name = json_string_value(json_object_get(object, "metric"));
-    while (name && metric < EVAL_METRIC_COUNT && strcmp(name, eval_metric_name((enum eval_metric)metric)) != 0)
-        metric++;
-    if (!name || metric == EVAL_METRIC_COUNT)
+    stopping->metric = eval_metric_find(json_string_value(json_object_get(object, "metric")));
+    if (stopping->metric == EVAL_METRIC_COUNT)
         return wrong(&at, "metric", err, "expected the name of a metric");
-    stopping->metric = (enum eval_metric)metric;
     TRY(get_checksum(&at, object, "data", &stopping->data, err));
     TRY(get_real(&at, object, "best", &stopping->best, err));
     TRY(get_integer(&at, object, "evaluations", 0, NUMBER_MAX, &stopping->evaluations, err));

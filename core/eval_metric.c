@@ -1,11 +1,20 @@
 #include "core/eval_metric.h"
 
 #include <math.h>
+#include <string.h>
 
 const char *eval_metric_name(enum eval_metric metric)
 {
     static const char *const names[EVAL_METRIC_COUNT] = {"eval_loss", "accuracy", "f1"};
     return names[metric];
+}
+
+enum eval_metric eval_metric_find(const char *name)
+{
+    int metric = 0;
+    while (metric < EVAL_METRIC_COUNT && (!name || strcmp(name, eval_metric_name((enum eval_metric)metric)) != 0))
+        metric++;
+    return (enum eval_metric)metric;
 }
 
 bool eval_metric_better(enum eval_metric metric, enum eval_mode mode, double a, double b)

@@ -22,6 +22,9 @@ struct eval_scores {
 /* "eval_loss", "accuracy", "f1", as in metrics.jsonl. */
 const char *eval_metric_name(enum eval_metric metric);
 
+/* The metric of this name (NULL is allowed); EVAL_METRIC_COUNT: there is none. */
+enum eval_metric eval_metric_find(const char *name);
+
 /* Whether value `a` is better than `b`. A NAN is worse than every number, and no better than another NAN. */
 bool eval_metric_better(enum eval_metric metric, enum eval_mode mode, double a, double b);
 
