@@ -12,7 +12,8 @@ struct early_stop_rules {
     double min_delta; /* an improvement by no more than this does not count */
 };
 
-/* Part of a checkpoint's position, so that a resumed run goes on counting. All zero: there was no evaluation yet. */
+/* The count so far. A checkpoint's position contains it, so that a resumed run continues the count. All zero: there has
+ * been no evaluation yet. */
 struct early_stop {
     bool begun;
     enum eval_metric metric; /* that `best` is of */

@@ -21,8 +21,8 @@ enum {
     CUDA_NORM_SUMS = 3,             /* each of at most three sums */
     CUDA_SUM_PARTS = 1024,          /* partial results of sumsq and find_nonfinite */
     CUDA_COLUMN_BLOCKS = 1024,      /* of column sums: about eight for each multiprocessor, */
-    CUDA_COLUMN_WIDTH = 256,        /* of so many columns */
-    CUDA_COLUMN_ROWS = 64,          /* and at least so many rows each */
+    CUDA_COLUMN_WIDTH = 256,        /* columns of each block */
+    CUDA_COLUMN_ROWS = 64,          /* rows of each block, at least */
     CUDA_GEMM_WORKSPACE = 32 << 20, /* bytes that cublasLt's kernels for Hopper ask for */
 };
 

@@ -18,7 +18,7 @@
 
 enum { RECORD_PATH = 4096, RECORD_LINE = 80 };
 
-/* The file for this model of GPU; false: there is no folder. */
+/* Sets the path of the record of this model of GPU. Returns false if there is no folder for records. */
 static bool record_path(const struct device *device, char *path, size_t size)
 {
     char folder[RECORD_PATH], name[sizeof device->name];

@@ -139,7 +139,7 @@ static enum status train_together(struct run *run, bool profile, struct error *e
     TRY(run_prepare(run, profile, err));
     if (run->position.stopped_early)
         log_info("nothing to do: the run has ended early, after step %" PRId64 " of %" PRId64
-                 "; hint: a larger train.early_stopping.patience lets it go on",
+                 "; hint: with a larger train.early_stopping.patience it continues",
                  run->position.step, run->trainer.total_steps);
     else if (run->position.step >= run->trainer.total_steps && !run->position.evaluation_due)
         log_info("nothing to do: the run of %" PRId64 " steps is complete", run->trainer.total_steps);

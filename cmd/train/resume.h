@@ -30,7 +30,7 @@ enum status resume_dry(const char *resume, const struct run_place *place, struct
                        const char *source, struct error *err);
 
 /* The position at which training continues; steps_per_epoch and data_fingerprint are those of the data now. A run that
- * has ended early goes on if the rules have more patience now. */
+ * has ended early continues if `rules` have a larger patience now. */
 enum status resume_position(const struct checkpoint *checkpoint, const struct early_stop_rules *rules,
                             int64_t steps_per_epoch, uint64_t data_fingerprint, struct train_position *position,
                             struct error *err);

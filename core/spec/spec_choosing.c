@@ -8,9 +8,10 @@ static void check_metric(struct spec_context *ctx, const struct spec_full *full,
 {
     const struct spec_node *node = spec_find(root, key), *named = spec_find(root, metric_key);
     if (used && !full->spec.data.validation.count)
-        spec_error(ctx, node->key_pos,
-                   "'%s' needs evaluations, and there is no data.validation; hint: name a shard that is not trained on",
-                   key);
+        spec_error(
+            ctx, node->key_pos,
+            "'%s' needs evaluations, and data.validation is not set; hint: set it to a shard that is not in data.train",
+            key);
     if (metric != EVAL_METRIC_LOSS && named && full->spec.model.task != TASK_SEQUENCE_CLASSIFICATION)
         spec_error(ctx, named->pos,
                    "'%s' %s is measured with model.task sequence_classification only; hint: use eval_loss", metric_key,

@@ -83,15 +83,15 @@ static size_t workspace_aligned(size_t bytes)
     return (bytes + WORKSPACE_ALIGN - 1) / WORKSPACE_ALIGN * WORKSPACE_ALIGN;
 }
 
-/* Bytes of the sums of dq for so many sequences. */
+/* Bytes of the fp32 sums of dq for this number of sequences; 0 if dq is computed in a fixed order. */
 static size_t sums_bytes(const struct attention_shape *shape, int64_t sequences)
 {
     return shape->unordered ? workspace_aligned((size_t)(sequences * shape->H * shape->T * shape->D) * sizeof(float))
                             : 0;
 }
 
-/* Whether the micro-batch may go through cuDNN in parts of so many sequences; each part of lse is aligned, as rows are.
- */
+/* Whether the micro-batch may go through cuDNN in pieces of this number of sequences: each piece of lse has to be
+ * aligned as rows are. */
 static bool may_be_piece(const struct attention_shape *s, int64_t sequences)
 {
     return s->ragged ||
