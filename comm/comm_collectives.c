@@ -2,6 +2,7 @@
  * where one is attached, else the host's (comm_host.c). */
 #include "comm/comm_device.h"
 #include "comm/comm_internal.h"
+#include "comm/comm_log_internal.h"
 #include "comm/comm_plan.h"
 
 static void count_op(const struct data_op *op)
@@ -27,10 +28,12 @@ static void data_op_submit(const struct data_op *op, struct stream *stream)
     }
     if (comm->world > 1)
         count_op(op);
+    int number = comm_log_begin(comm->log, op, stream);
     if (comm->gpu)
         comm_device_submit(comm->gpu, op, stream);
     else
         comm_host_submit(op, stream);
+    comm_log_end(comm->log, number);
 }
 
 void comm_all_gather(struct comm *comm, const void *send, void *recv, size_t count, size_t stride, enum dtype dtype,

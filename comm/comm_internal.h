@@ -3,6 +3,7 @@
  *     comm.c                      opening, closing, attaching a GPU
  *     comm_nodes.c                how the ranks of several nodes are joined
  *     comm_collectives.c          the public data operations, handed to their carrier
+ *     comm_log.c                  the time and bytes of data operations, compared between ranks
  *     comm_device.c, comm_nccl.c  carriers between GPUs: staged through host memory, NCCL
  *     comm_host.c                 carrier within a node: reads the neighbours' memory
  *     comm_network.c              carrier between nodes: TCP
@@ -33,6 +34,8 @@ struct comm {
     struct agent *agent;     /* NULL: one node, or not its first rank */
     struct comm_device *gpu; /* NULL: data operations work on the host's memory */
     struct comm_plan *plan;  /* NULL: the ranks exist (comm_plan.h) */
+    struct comm_log *log;    /* owned; NULL: operations are not recorded (comm_log.h) */
+    int purpose, unit;       /* of the operations that are submitted next: comm_use() */
     bool reduce_within_node;
     int own_fd;           /* the node's memory, unless a supervisor made it; else -1 */
     char *segments;       /* local_world × segment_stride, or NULL */

@@ -34,6 +34,8 @@ static const char *obstacle(const struct graph_question *q)
         return "activation_checkpointing.cpu_checkpointing copies on a stream that is not captured";
     if (q->profile)
         return "--profile times each op";
+    if (q->spec->comms_logger.enabled)
+        return "comms_logger times each collective";
     if (q->spec->zero.offload_optimizer.device != OFFLOAD_NONE)
         return "with zero_optimization.offload_optimizer the host updates parameters in each step";
     if (q->comm && !comm_can_capture(q->comm))

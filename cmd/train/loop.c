@@ -12,6 +12,7 @@
 /* clang-format on */
 #include "cmd/train/loop.h"
 
+#include "cmd/train/comms_report.h"
 #include "cmd/train/evaluate.h"
 #include "cmd/train/resume.h"
 #include "cmd/train/save.h"
@@ -177,6 +178,7 @@ static enum status collect_step(struct run *run, struct error *err)
     struct pending_step *pending = &run->pending[run->position.step % ZERO_STEPS];
     struct zero_result result;
     TRY(zero_collect(run->trainer.zero, &result, err));
+    TRY(comms_report_step(run, err));
     advance_position(&run->position, pending, &result);
     if (result.skipped)
         warn_of_skipped_step(run, &result);
@@ -369,6 +371,7 @@ enum status run_steps(struct run *run, struct error *err)
 {
     int64_t total_steps = run->trainer.total_steps, ahead = run->trainer.device->kind == DEVICE_CUDA ? 1 : 0;
     run->enqueued = run->position.step;
+    TRY(comms_report_start(run, err));
     if (run->position.evaluation_due)
         TRY(evaluate_first(run, err));
     while (run->enqueued < total_steps && !run->stop && !run->position.stopped_early) {

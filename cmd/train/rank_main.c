@@ -12,12 +12,14 @@
 /* clang-format on */
 #include "cmd/train/rank_main.h"
 
+#include "cmd/train/comms_report.h"
 #include "cmd/train/early_error.h"
 #include "cmd/train/loop.h"
 #include "cmd/train/prepare.h"
 #include "cmd/train/retry_together.h"
 #include "cmd/train/stop_signal.h"
 #include "cmd/train/summary.h"
+#include "comm/comm_log.h"
 #include "core/clock.h"
 #include "core/log.h"
 #include "core/memory.h"
@@ -146,6 +148,7 @@ static enum status train_together(struct run *run, bool profile, struct error *e
     enum status status = run_steps(run, err);
     if (is_failure(status))
         return status;
+    TRY(comms_report_finish(run, err));
     close_metrics(run);
     TRY(comm_barrier(run->comm, err)); /* no rank is done before all are */
     if (status == STATUS_OK)
@@ -162,6 +165,7 @@ static void release_run(struct run *run)
     json_decref(run->spec_json);
     json_decref(run->machine);
     stepper_release(&run->stepper);
+    comm_log_stop(run->comm);
     trainer_release(&run->trainer);
     memory_on_exhausted(NULL);
     comm_close(run->comm);

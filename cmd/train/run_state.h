@@ -68,6 +68,7 @@ struct run {
     double collected_at;      /* seconds; when the last step was collected */
     struct comm_stats volume; /* sent by this rank in a step: the newest step whose operations were counted */
     struct comm_stats moved;  /* over the network since the start of this process */
+    int64_t comms_from;       /* the last step before those whose collectives are recorded (comms_report.h) */
     struct vote vote;
     bool stop;          /* some rank was asked to stop, or the job's end is near; the same on all ranks */
     bool deadline_near; /* the job's end is near; the same on all ranks */

@@ -531,7 +531,7 @@ static void gather_state(struct zero *z, int unit)
         if (z->state[s] && z->state_whole[s] && zero_is_sparse(z, (enum state_kind)s, unit))
             zero_muon_gather_seconds(z, unit);
         else if (z->state[s] && z->state_whole[s] && !zero_is_offloaded(z, unit))
-            zero_gather(z, unit, zero_slice(z, s, unit), zero_state_at(z, s, unit, 0),
+            zero_gather(z, COMM_OTHER, unit, zero_slice(z, s, unit), zero_state_at(z, s, unit, 0),
                         zero_state_dtype(z, (enum state_kind)s));
 }
 
@@ -566,7 +566,7 @@ enum status zero_params_changed(struct zero *z, struct stream *compute, struct e
     stream_wait(z->stream, z->computed);
     for (int u = 0; zero_parallel(z) && z->params_whole && u < z->units; u++)
         if (zero_is_offloaded(z, u) || cast_own)
-            zero_gather(z, u, zero_param(z, u, zero_own(z, u)), zero_param(z, u, 0), z->config.dtype);
+            zero_gather(z, COMM_PARAMETERS, u, zero_param(z, u, zero_own(z, u)), zero_param(z, u, 0), z->config.dtype);
     if (zero_offloads_params(z))
         stream_sync(z->offloaded_params.down);
     zero_offload_sync(z);

@@ -37,8 +37,9 @@ static int64_t piece_size(const struct zero *z, int64_t slice, int64_t bucket)
     return piece < SHARD_ALIGN ? SHARD_ALIGN : piece;
 }
 
-void zero_gather(struct zero *z, int unit, const void *send, void *recv, enum dtype dtype)
+void zero_gather(struct zero *z, enum comm_purpose purpose, int unit, const void *send, void *recv, enum dtype dtype)
 {
+    comm_use(z->comm, purpose, unit);
     int64_t slice = z->config.layout->slice[unit], piece = piece_size(z, slice, z->config.allgather_bucket_size);
     for (int64_t at = 0; at < slice; at += piece) {
         int64_t count = slice - at < piece ? slice - at : piece;
@@ -64,11 +65,13 @@ static void reduce_pieces(struct zero *z, int unit, const void *send, enum dtype
 /* send: the unit's gradients (of comm_dtype) */
 static void reduce_unit(struct zero *z, int unit, const void *send, void *recv, enum dtype dtype, bool accumulate)
 {
+    comm_use(z->comm, COMM_GRADIENTS, unit);
     reduce_pieces(z, unit, send, z->config.comm_dtype, recv, dtype, accumulate, &z->bad_rank[unit]);
 }
 
 void zero_sum_halves(struct zero *z, int unit, const void *send, void *recv)
 {
+    comm_use(z->comm, COMM_UPDATES, unit);
     reduce_pieces(z, unit, send, DTYPE_BF16, recv, DTYPE_BF16, false, NULL);
 }
 
@@ -91,7 +94,7 @@ static void gather_into_place(struct zero *z, int unit)
     }
     stream_wait(z->stream, place->released);
     if (zero_parallel(z))
-        zero_gather(z, unit, own, place->memory, z->config.dtype);
+        zero_gather(z, COMM_PARAMETERS, unit, own, place->memory, z->config.dtype);
     event_record(place->gathered, z->stream);
 }
 
@@ -212,7 +215,7 @@ static void reduce_grads(struct zero *z, int unit, const void *send)
         reduce_unit(z, unit, send, slice, kept, false);
         event_record(sent, z->stream);
         if (z->config.stage == 0)
-            zero_gather(z, unit, slice, zero_grad(z, unit, 0), kept);
+            zero_gather(z, COMM_GRADIENTS, unit, slice, zero_grad(z, unit, 0), kept);
         event_record(z->reduced[unit], z->stream);
         if (zero_is_offloaded(z, unit))
             zero_offload_lower(z, unit, slice, z->reduced[unit], NULL);

@@ -7,6 +7,7 @@
 #ifndef ZTRAIN_COMM_ZERO_ZERO_INTERNAL_H
 #define ZTRAIN_COMM_ZERO_ZERO_INTERNAL_H
 
+#include "comm/comm_log.h"
 #include "comm/zero/slice_file.h"
 #include "comm/zero/zero.h"
 #include "gpu/stopwatch.h"
@@ -438,6 +439,7 @@ void zero_muon_gather_seconds(struct zero *zero, int unit);
 void zero_sum_halves(struct zero *zero, int unit, const void *send, void *recv);
 
 /* Gathers `unit` from the own slice `send` of every rank into `recv` (shard_padded elements), cut into pieces. */
-void zero_gather(struct zero *zero, int unit, const void *send, void *recv, enum dtype dtype);
+void zero_gather(struct zero *zero, enum comm_purpose purpose, int unit, const void *send, void *recv,
+                 enum dtype dtype);
 
 #endif

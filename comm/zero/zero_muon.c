@@ -117,7 +117,7 @@ void zero_muon_begin(struct zero *z, int unit, struct stream *compute)
         if (!zero_parallel(z) || z->config.stage == 0)
             continue;
         begin_exchange(z, compute);
-        zero_gather(z, u, updates + zero_own(z, u), updates, DTYPE_BF16);
+        zero_gather(z, COMM_UPDATES, u, updates + zero_own(z, u), updates, DTYPE_BF16);
         end_exchange(z, compute);
     }
     if (mine)
@@ -133,7 +133,7 @@ static void deal_out(struct zero *z, int unit, struct stream *compute)
     begin_exchange(z, compute);
     zero_sum_halves(z, unit, updates, own);
     if (z->config.stage == 0)
-        zero_gather(z, unit, own, updates, DTYPE_BF16);
+        zero_gather(z, COMM_UPDATES, unit, own, updates, DTYPE_BF16);
     end_exchange(z, compute);
 }
 
@@ -195,6 +195,6 @@ void zero_muon_gather_seconds(struct zero *z, int unit)
 {
     float *whole = (float *)z->muon.updates, *own = whole + zero_own(z, unit);
     zero_muon_copy_seconds(z, unit, zero_own(z, unit), z->config.layout->slice[unit], own, false, z->stream);
-    zero_gather(z, unit, own, whole, DTYPE_F32);
+    zero_gather(z, COMM_OTHER, unit, own, whole, DTYPE_F32);
     zero_muon_copy_seconds(z, unit, 0, shard_padded(z->config.layout, unit), whole, true, z->stream);
 }

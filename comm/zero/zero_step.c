@@ -85,6 +85,7 @@ static void report_sums(struct zero *z, const double *loss_sum, struct stream *c
     event_record(z->computed, compute);
     stream_wait(z->stream, z->computed);
     size_t words = (size_t)row * (sizeof *own / sizeof(float));
+    comm_use(z->comm, COMM_REPORTS, -1);
     comm_all_gather(z->comm, own, z->reports, words, 0, DTYPE_F32, z->stream);
     event_record(z->drained, z->stream); /* peers have read the own slices, so these may change */
     stream_wait(compute, z->drained);
@@ -145,7 +146,8 @@ static void gather_updated(struct zero *z, int unit, struct stream *compute)
         event_record(z->computed, compute);
         stream_wait(z->stream, z->computed);
     }
-    zero_gather(z, unit, zero_param(z, unit, zero_own(z, unit)), zero_param(z, unit, 0), z->config.dtype);
+    zero_gather(z, COMM_PARAMETERS, unit, zero_param(z, unit, zero_own(z, unit)), zero_param(z, unit, 0),
+                z->config.dtype);
     event_record(z->fetched[unit], z->stream);
     if (!z->config.overlap_comm)
         stream_wait(compute, z->fetched[unit]);

@@ -93,6 +93,12 @@ struct run_spec {
         char *output_path, *job_name; /* or NULL: in the run's folder; the run's name */
     } tensorboard, csv_monitor;
     struct {
+        bool enabled;
+        bool verbose;                /* also log each collective */
+        bool prof_all, debug;        /* record all collectives; show each block */
+        struct string_list prof_ops; /* in the spec's arena: names of collectives to record unless prof_all */
+    } comms_logger;
+    struct {
         double timeout_seconds, io_timeout_seconds;
         char *interface; /* or NULL */
         bool reduce_within_node;

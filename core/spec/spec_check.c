@@ -783,6 +783,7 @@ void spec_check(struct spec_context *ctx, struct spec_full *full, struct spec_no
     check_names(ctx, full, root);
     check_documents(ctx, full, root);
     spec_check_choosing(ctx, full, root);
+    spec_check_profiling(ctx, full, root);
     check_shards(ctx, full, root, "data.train", &full->spec.data.train);
     check_shards(ctx, full, root, "data.validation", &full->spec.data.validation);
 }

@@ -140,6 +140,9 @@ json_t *spec_key_fetch(const struct spec_full *full, const struct spec_key *key)
 /* The rules of checkpoint.keep_best, checkpoint.metric and train.early_stopping (spec_choosing.c). */
 void spec_check_choosing(struct spec_context *ctx, const struct spec_full *full, const struct spec_node *root);
 
+/* The rules of comms_logger (spec_profiling.c). */
+void spec_check_profiling(struct spec_context *ctx, const struct spec_full *full, const struct spec_node *root);
+
 /* "auto" is in spec_auto.c. */
 
 /* Whether the node's value is "auto" (node may be NULL). */

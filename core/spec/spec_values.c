@@ -163,8 +163,9 @@ static json_t *convert_string(struct spec_context *ctx, const struct spec_key *k
 
 static json_t *convert_list(struct spec_context *ctx, const struct spec_key *key, const struct spec_node *node)
 {
+    const char *expected = strncmp(key->path, "data.", 5) ? "a name, or a list of names" : "a path, or a list of paths";
     if (node->kind != NODE_LIST) {
-        json_t *only = convert_string(ctx, key, node, "a path, or a list of paths");
+        json_t *only = convert_string(ctx, key, node, expected);
         return only ? json_pack("[o]", only) : NULL;
     }
     json_t *list = json_array();
@@ -177,7 +178,7 @@ static json_t *convert_list(struct spec_context *ctx, const struct spec_key *key
             json_decref(list);
             return NULL;
         }
-        json_t *item = convert_string(ctx, key, child, "a path, or a list of paths");
+        json_t *item = convert_string(ctx, key, child, expected);
         if (!item) {
             json_decref(list);
             return NULL;

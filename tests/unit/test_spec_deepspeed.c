@@ -231,7 +231,8 @@ static void test_taken_with_a_notice(void **state)
         "\"optimizer\": {\"type\": \"fusedadam\", \"params\": {\"lr\": \"2e-5\"}},\n"
         "\"scheduler\": {\"type\": \"warmuplr\"}, \"communication_data_type\": \"bfp16\",\n"
         "\"fp16\": {\"enabled\": \"false\", \"opt_level\": \"O2\"}, \"wandb\": {\"enabled\": true},\n"
-        "\"comms_logger\": {\"enabled\": true}, \"compile\": {\"disable\": false}, \"bf16\": {\"loss_scale\": 0}}";
+        "\"comms_logger\": {\"prof_all\": false, \"enabled\": true}, \"compile\": {\"disable\": false}, \"bf16\": "
+        "{\"loss_scale\": 0}}";
     static const char yaml[] = "model: {pretrained: m}\ndata: {train: a, seq_length: 8}\n"
                                "train_micro_batch_size_per_gpu: 2\n"
                                "zero_optimization: {offload_optimizer: {pin_memory: true}}\n";
@@ -254,9 +255,9 @@ static void test_taken_with_a_notice(void **state)
         ":6:21: 'fp16.enabled' is text in quotes and is taken as false",
         ":6:30: 'fp16.opt_level' has no effect here",
         ":6:50: 'wandb' has no effect here",
-        ":7:18: 'comms_logger.enabled' has no effect here",
-        ":7:36: 'compile' has no effect here",
-        ":7:76: 'bf16.loss_scale' has no effect here",
+        ":7:18: 'comms_logger.prof_all' false without prof_ops records nothing",
+        ":7:55: 'compile' has no effect here",
+        ":7:95: 'bf16.loss_scale' has no effect here",
     };
     for (size_t i = 0; i < COUNT_OF(notices); i++)
         expect_line(&report.notices, notices[i]);
