@@ -68,7 +68,7 @@ endif
 
 # The rooms of the house (docs/architecture.md): its library, and the program around it.
 ROOMS = core core/spec core/data core/storage gpu gpu/cpu gpu/cuda gpu/plan gpu/open gpu/model comm comm/wire comm/launch comm/zero ckpt ckpt/huggingface
-CMD_ROOMS = cmd cmd/train
+CMD_ROOMS = cmd cmd/train cmd/report
 # Files that only a build with CUDA has.
 CUDA_ONLY_C = $(wildcard gpu/cuda/*.c) comm/comm_nccl.c
 CUDA_ONLY_TESTS = $(foreach word,cuda cudnn nccl,$(wildcard tests/unit/test_*$(word)*.c))

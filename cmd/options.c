@@ -275,6 +275,7 @@ void options_help(FILE *out)
           "                                              write a checkpoint as a Hugging Face folder\n"
           "  ztrain verify DIR                           check every byte of a checkpoint, or of a run's checkpoints\n"
           "  ztrain inspect DIR [--tensors]              print what a checkpoint holds\n"
+          "  ztrain report RUN…                          show the curves of runs, also while they train\n"
           "  ztrain doctor [--gpu-test]                  print what ztrain finds on this machine; test its GPU\n"
           "  ztrain version                              print the versions of ztrain and of the libraries in use\n"
           "\n",

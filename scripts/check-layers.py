@@ -38,7 +38,8 @@ ROOMS = {
     "ckpt": CORE + GPU + COMM,
     "ckpt/huggingface": CORE + GPU + COMM + ["ckpt"],
     "cmd/train": CORE + GPU + COMM + CKPT,
-    "cmd": CORE + GPU + COMM + CKPT + ["cmd/train"],
+    "cmd/report": CORE + GPU + COMM + CKPT + ["cmd/train"],
+    "cmd": CORE + GPU + COMM + CKPT + ["cmd/train", "cmd/report"],
 }
 # A closed room: what files of other rooms may include of it.
 DOORS = {

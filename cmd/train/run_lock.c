@@ -741,3 +741,18 @@ void run_lock_release(struct run_lock *lock)
     pthread_mutex_destroy(&lock->mutex);
     free(lock);
 }
+
+bool run_lock_in_use(const char *folder)
+{
+    struct run_lock_config config;
+    struct reading reading;
+    struct stat facts;
+    struct run_lock lock;
+    if (fs_join(lock.owner_path, folder, OWNER_NAME, STATUS_CHECKPOINT, NULL) != STATUS_OK ||
+        owner_read(&lock, &reading, NULL) != STATUS_OK || io_stat(lock.owner_path, &facts) || !reading.owner.nonce[0])
+        return false;
+    run_lock_config_init(&config);
+    if (same_machine(&config.self, &reading.owner))
+        return is_alive(&reading.owner, GRIP_NONE);
+    return difftime(time(NULL), facts.st_mtime) < (SILENT_PERIODS + 1) * reading.owner.period;
+}

@@ -50,6 +50,11 @@ enum status run_lock_check(struct run_lock *lock, struct error *err);
 /* The same without reading the disk, by the last reading of the refreshing thread, which reads once a period. */
 enum status run_lock_check_quickly(struct run_lock *lock, struct error *err);
 
+/* Whether a run lives in `folder`, for a reader that takes no lock: on this machine its process lives; on another one
+ * it refreshed the owner file not long ago, by the clocks of both. A run that was killed there seems to live for half a
+ * minute. */
+bool run_lock_in_use(const char *folder);
+
 /* Deletes the owner file if it is this run's, and unlocks. NULL is allowed. */
 void run_lock_release(struct run_lock *lock);
 

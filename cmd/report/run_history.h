@@ -1,0 +1,117 @@
+/* run_history.h: what a metrics.jsonl tells of a run, thinned, in memory that does not grow with the file.
+ *
+ * The file may be growing, and a resume may replace it: run_history_read() goes on where it stopped, or begins anew. */
+#ifndef ZTRAIN_CMD_REPORT_RUN_HISTORY_H
+#define ZTRAIN_CMD_REPORT_RUN_HISTORY_H
+
+#include "cmd/report/metrics_line.h"
+#include "cmd/report/thin.h"
+#include "core/eval_metric.h"
+#include "core/status.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+enum {
+    HISTORY_BUCKETS = 2048,
+    HISTORY_EVENTS = 512,  /* of a kind; of more, every second, fourth, … is kept */
+    HISTORY_SAMPLES = 240, /* the newest ones */
+    HISTORY_TEXT = 2000,   /* bytes of a sample's prompt and text */
+    HISTORY_LINE = 8 << 20 /* bytes of a line: a longer one is damaged */
+};
+
+/* The values of an evaluation, and where it lies on the axes. */
+#define EVAL_SERIES(X)          \
+    X(TOKENS, "")               \
+    X(TIME, "")                 \
+    X(LOSS, "eval_loss")        \
+    X(PERPLEXITY, "perplexity") \
+    X(ACCURACY, "accuracy")     \
+    X(F1, "f1")
+
+enum eval_series {
+#define EVAL_ENUM(name, member) EVAL_##name,
+    EVAL_SERIES(EVAL_ENUM)
+#undef EVAL_ENUM
+        EVAL_SERIES_COUNT
+};
+
+/* X(NAME, the word for it) */
+#define HISTORY_EVENT_KINDS(X)  \
+    X(CHECKPOINT, "checkpoint") \
+    X(RESUME, "resume")         \
+    X(RESTART, "restart")       \
+    X(SKIPPED, "skipped step")  \
+    X(EPOCH, "end of an epoch") \
+    X(EARLY, "early stopping")
+
+enum history_event_kind {
+#define EVENT_ENUM(name, word) HISTORY_##name,
+    HISTORY_EVENT_KINDS(EVENT_ENUM)
+#undef EVENT_ENUM
+        HISTORY_EVENT_COUNT
+};
+
+struct history_event {
+    int64_t step, tokens;
+    double seconds;
+    char text[96]; /* a checkpoint's name, a restart's cause, …; "" */
+};
+
+struct history_events {
+    struct history_event *items; /* (HISTORY_EVENTS) owned; NULL: none */
+    int count;
+    int64_t total, stride; /* total: also those that were left out */
+};
+
+struct history_sample {
+    int64_t step, number; /* number: which prompt */
+    char *prompt, *text;  /* owned; text: token ids where there is no text */
+    bool ids;
+};
+
+struct run_history {
+    char *path; /* of metrics.jsonl; owned */
+    struct thin steps, evals;
+    struct history_events events[HISTORY_EVENT_COUNT];
+    struct history_sample *samples; /* (HISTORY_SAMPLES) owned, a ring of the newest */
+    int64_t num_samples;            /* all of them */
+
+    int64_t lines, damaged, first_damaged; /* lines; those that are no object with a step; the first one's number */
+    int64_t unordered;                     /* lines of steps that had come before; they are left out */
+    bool torn;                             /* the last line has no end */
+
+    int64_t step_lines, last_step, epoch, tokens, epochs_ended, steps_per_epoch;
+    double seconds;                 /* of the steps, without evaluations and checkpoints */
+    double last[STEP_SERIES_COUNT]; /* of the last step; NAN: it has none */
+    double last_eval[EVAL_SERIES_COUNT];
+    int64_t last_eval_step; /* 0: none */
+    enum eval_metric metric;
+    enum eval_mode mode;
+    double best;       /* NAN: there was no evaluation */
+    int64_t best_step; /* the first that has it */
+
+    dev_t device; /* the file that was read, and how far */
+    ino_t inode;
+    int64_t offset;
+};
+
+/* metric, mode: by which the best evaluation is chosen. path is copied. */
+void run_history_init(struct run_history *history, const char *path, enum eval_metric metric, enum eval_mode mode);
+void run_history_release(struct run_history *history);
+
+/* Reads the lines that were added since the last call; *changed: there were any. STATUS_CHECKPOINT: the file is absent
+ * or cannot be read. */
+enum status run_history_read(struct run_history *history, bool *changed, struct error *err);
+
+/* Takes one line, without its line end (for tests). */
+void run_history_line(struct run_history *history, const char *text, size_t bytes);
+
+const char *history_event_word(enum history_event_kind kind);
+const char *eval_series_name(enum eval_series series);
+
+/* The i-th of the samples that are kept, from the oldest; NULL: there are no more. */
+const struct history_sample *history_sample_at(const struct run_history *history, int i);
+
+#endif

@@ -1,0 +1,117 @@
+#include "cmd/report/terminal.h"
+
+#include "core/memory.h"
+
+#include <langinfo.h>
+#include <locale.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+enum { FEWEST_COLUMNS = 60, MOST_COLUMNS = 180, USUAL_COLUMNS = 100 };
+
+/* ---- style --------------------------------------------------------------- */
+
+struct terminal_style terminal_style_of_stdout(void)
+{
+    struct winsize size;
+    const char *columns = getenv("COLUMNS"), *term = getenv("TERM"), *no_colour = getenv("NO_COLOR");
+    const bool terminal = isatty(STDOUT_FILENO), dumb = term && !strcmp(term, "dumb");
+    struct terminal_style style = {.columns = columns ? atoi(columns) : 0};
+    if (style.columns <= 0 && ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0)
+        style.columns = size.ws_col;
+    if (style.columns <= 0)
+        style.columns = USUAL_COLUMNS;
+    style.columns = style.columns < FEWEST_COLUMNS ? FEWEST_COLUMNS
+                    : style.columns > MOST_COLUMNS ? MOST_COLUMNS
+                                                   : style.columns;
+    setlocale(LC_CTYPE, ""); /* numbers stay as they are */
+    style.utf8 = !dumb && !strcmp(nl_langinfo(CODESET), "UTF-8");
+    style.colour = terminal && !dumb && !(no_colour && *no_colour);
+    return style;
+}
+
+int terminal_width(const char *text)
+{
+    int n = 0;
+    for (; *text; text++)
+        n += ((unsigned char)*text & 0xC0) != 0x80;
+    return n;
+}
+
+/* Prints `characters` characters of a text; without UTF-8 those that are not ASCII as "?". */
+static void put_characters(FILE *out, bool utf8, const char *text, int characters)
+{
+    for (; *text && characters > 0; characters--) {
+        const bool ascii = !(*text & 0x80);
+        fputc(ascii || utf8 ? *text : '?', out);
+        for (text++; ((unsigned char)*text & 0xC0) == 0x80; text++)
+            if (utf8)
+                fputc(*text, out);
+    }
+}
+
+void terminal_put(FILE *out, const struct terminal_style *style, enum ink ink, int columns, const char *text)
+{
+    static const char *const codes[] = {"", "\033[1m", "\033[2m", "\033[32m", "\033[33m", "\033[36m"};
+    const int room = abs(columns), width = terminal_width(text), cut = room && width > room;
+    const int blanks = cut || !room ? 0 : room - width;
+    fprintf(out, "%*s%s", columns < 0 ? blanks : 0, "", style->colour ? codes[ink] : "");
+    put_characters(out, style->utf8, text, cut ? room - 1 : width);
+    fputs(!cut ? "" : style->utf8 ? "…" : "~", out);
+    fprintf(out, "%s%*s", style->colour && ink ? "\033[0m" : "", columns > 0 ? blanks : 0, "");
+}
+
+/* ---- sparklines ---------------------------------------------------------- */
+
+/* The buckets of one column. */
+static struct thin_cell column_of(const struct thin *thin, int series, int column, int columns)
+{
+    struct thin_cell all = {.count = 0};
+    const int64_t n = thin->count;
+    const int first = (int)(n * column / columns), past = (int)(n * (column + 1) / columns);
+    for (int b = first; b < (past > first ? past : first + 1) && b < thin->count; b++)
+        thin_join(&all, thin_at(thin, b, series));
+    return all;
+}
+
+/* The mean of a column, on the scale of the line; NAN if it has none. */
+static double height_of(const struct thin_cell *cell, bool log_scale)
+{
+    const double mean = thin_mean(cell);
+    return log_scale ? log(mean) : mean;
+}
+
+char *sparkline(const struct thin *thin, int series, int columns, bool log_scale, bool utf8)
+{
+    static const char *const blocks[] = {"▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"};
+    static const char *const signs[] = {"_", ".", ":", "-", "=", "+", "*", "#"};
+    const struct thin_cell total = thin_total(thin, series);
+    if (columns > thin->count)
+        columns = thin->count;
+    log_scale = log_scale && total.min > 0;
+    double low = INFINITY, high = -INFINITY;
+    for (int c = 0; c < columns; c++) {
+        const struct thin_cell cell = column_of(thin, series, c, columns);
+        low = cell.count ? fmin(low, height_of(&cell, log_scale)) : low;
+        high = cell.count ? fmax(high, height_of(&cell, log_scale)) : high;
+    }
+    char *text;
+    size_t bytes;
+    FILE *out = memory_stream(&text, &bytes);
+    for (int c = 0; c < columns; c++) {
+        const struct thin_cell cell = column_of(thin, series, c, columns);
+        const char *mark = " ";
+        if (cell.bad)
+            mark = utf8 ? "×" : "!";
+        else if (cell.count) {
+            const int level = high > low ? (int)((height_of(&cell, log_scale) - low) / (high - low) * 7.999) : 3;
+            mark = utf8 ? blocks[level] : signs[level];
+        }
+        fputs(mark, out);
+    }
+    fclose(out);
+    return text;
+}

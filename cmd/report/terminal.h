@@ -1,0 +1,33 @@
+/* terminal.h: fields and sparklines for a terminal of any kind. */
+#ifndef ZTRAIN_CMD_REPORT_TERMINAL_H
+#define ZTRAIN_CMD_REPORT_TERMINAL_H
+
+#include "cmd/report/thin.h"
+
+#include <stdbool.h>
+#include <stdio.h>
+
+struct terminal_style {
+    int columns;
+    bool utf8, colour;
+};
+
+enum ink { INK_PLAIN, INK_BOLD, INK_DIM, INK_GOOD, INK_BAD, INK_LINE };
+
+/* The style for stdout: $COLUMNS or the terminal's width (100 where there is none), block characters where the locale
+ * is UTF-8 and TERM is not "dumb", colours on a terminal without NO_COLOR. Sets the locale of characters. */
+struct terminal_style terminal_style_of_stdout(void);
+
+/* Characters of a text in UTF-8. */
+int terminal_width(const char *text);
+
+/* Prints a text in a field of |columns| characters (0: as long as it is): to its right end if `columns` is negative,
+ * else to its left end; cut if it is longer. Without UTF-8, characters that are not ASCII become "?". */
+void terminal_put(FILE *out, const struct terminal_style *style, enum ink ink, int columns, const char *text);
+
+/* A line of at most `columns` characters for a series: the mean of each part, from the lowest to the highest; "×" ("!"
+ * without UTF-8) where a part has a value that is not finite, a blank where it has none. log_scale counts where all
+ * values are positive. The caller frees the line. */
+char *sparkline(const struct thin *thin, int series, int columns, bool log_scale, bool utf8);
+
+#endif

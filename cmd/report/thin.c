@@ -1,0 +1,113 @@
+#include "cmd/report/thin.h"
+
+#include "core/memory.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+void thin_init(struct thin *thin, int num_series, int capacity)
+{
+    ASSERT(num_series > 0 && num_series <= 64 && capacity >= 2 && capacity % 2 == 0);
+    *thin = (struct thin){.num_series = num_series, .capacity = capacity, .per = 1};
+    thin->buckets = memory_zeroed((size_t)capacity, sizeof *thin->buckets);
+    thin->cells = memory_zeroed((size_t)capacity * (size_t)num_series, sizeof *thin->cells);
+}
+
+void thin_release(struct thin *thin)
+{
+    free(thin->buckets);
+    free(thin->cells);
+    *thin = (struct thin){.count = 0};
+}
+
+static struct thin_cell *cells_of(const struct thin *thin, int bucket)
+{
+    return thin->cells + (size_t)bucket * (size_t)thin->num_series;
+}
+
+void thin_join(struct thin_cell *into, const struct thin_cell *from)
+{
+    if (from->count && (!into->count || from->min < into->min))
+        into->min = from->min;
+    if (from->count && (!into->count || from->max > into->max))
+        into->max = from->max;
+    into->sum += from->sum;
+    into->count += from->count;
+    into->bad += from->bad;
+}
+
+/* Moves a bucket into another one: in front of its own place, into an empty one, or to the end of its neighbour. */
+static void move_bucket(struct thin *thin, int from, int into, bool empty)
+{
+    struct thin_bucket *target = &thin->buckets[into], source = thin->buckets[from];
+    if (empty) {
+        *target = source;
+        memmove(cells_of(thin, into), cells_of(thin, from), (size_t)thin->num_series * sizeof *thin->cells);
+        return;
+    }
+    target->last = source.last;
+    target->rows += source.rows;
+    for (int s = 0; s < thin->num_series; s++)
+        thin_join(&cells_of(thin, into)[s], &cells_of(thin, from)[s]);
+}
+
+/* Merges each two neighbours; an odd last bucket stays as it is, half full. */
+static void halve(struct thin *thin)
+{
+    for (int i = 0; i < thin->count; i++)
+        if (i)
+            move_bucket(thin, i, i / 2, i % 2 == 0);
+    thin->count = (thin->count + 1) / 2;
+    thin->per *= 2;
+}
+
+void thin_reduce(struct thin *thin, int count)
+{
+    ASSERT(count >= 1);
+    while (thin->count > count)
+        halve(thin);
+}
+
+void thin_add(struct thin *thin, int64_t step, const double *values, uint64_t present)
+{
+    bool open = thin->count && thin->buckets[thin->count - 1].rows < thin->per;
+    if (!open && thin->count == thin->capacity) {
+        halve(thin);
+        open = thin->buckets[thin->count - 1].rows < thin->per;
+    }
+    if (!open) {
+        thin->buckets[thin->count] = (struct thin_bucket){.first = step};
+        memset(cells_of(thin, thin->count), 0, (size_t)thin->num_series * sizeof *thin->cells);
+        thin->count++;
+    }
+    struct thin_bucket *bucket = &thin->buckets[thin->count - 1];
+    bucket->last = step;
+    bucket->rows++;
+    for (int s = 0; s < thin->num_series; s++) {
+        const double x = values[s];
+        const struct thin_cell one =
+            isfinite(x) ? (struct thin_cell){.min = x, .max = x, .sum = x, .count = 1} : (struct thin_cell){.bad = 1};
+        if (present >> s & 1)
+            thin_join(&cells_of(thin, thin->count - 1)[s], &one);
+    }
+}
+
+const struct thin_cell *thin_at(const struct thin *thin, int bucket, int series)
+{
+    ASSERT(bucket >= 0 && bucket < thin->count && series >= 0 && series < thin->num_series);
+    return &cells_of(thin, bucket)[series];
+}
+
+double thin_mean(const struct thin_cell *cell)
+{
+    return cell->count ? cell->sum / (double)cell->count : NAN;
+}
+
+struct thin_cell thin_total(const struct thin *thin, int series)
+{
+    struct thin_cell all = {.count = 0};
+    for (int b = 0; b < thin->count; b++)
+        thin_join(&all, thin_at(thin, b, series));
+    return all;
+}

@@ -1,0 +1,239 @@
+#include "cmd/report/watched_run.h"
+
+#include "ckpt/checkpoint.h"
+#include "cmd/train/run_lock.h"
+#include "core/fsutil.h"
+#include "core/io.h"
+#include "core/log.h"
+#include "core/memory.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+
+const char *run_state_word(enum run_state state)
+{
+    static const char *const words[] = {"running", "finished", "ended early", "stopped", "over"};
+    return words[state];
+}
+
+/* ---- the newest checkpoint ----------------------------------------------- */
+
+static int64_t count_parameters(const json_t *tensors)
+{
+    int64_t all = 0;
+    size_t i, d;
+    json_t *tensor, *size;
+    json_array_foreach(tensors, i, tensor)
+    {
+        int64_t numel = 1;
+        json_array_foreach(json_object_get(tensor, "shape"), d, size) numel *= json_integer_value(size);
+        all += numel;
+    }
+    return all;
+}
+
+/* Reads the manifest, again after each new checkpoint. A run without a checkpoint has none. */
+static void read_model(struct watched_run *run)
+{
+    struct checkpoint *checkpoint;
+    char folder[FS_PATH_MAX];
+    const int64_t events = run->history.events[HISTORY_CHECKPOINT].total;
+    if ((run->model.known && run->model.events == events) ||
+        fs_join(folder, run->folder, "checkpoints", STATUS_CHECKPOINT, NULL) != STATUS_OK || !checkpoint_any(folder) ||
+        checkpoint_open(run->folder, false, &checkpoint, NULL) != STATUS_OK)
+        return;
+    const char *type = json_string_value(json_object_get(checkpoint->model, "model_type"));
+    run->model.known = true;
+    run->model.events = events;
+    run->model.parameters = count_parameters(json_object_get(checkpoint->manifest, "tensors"));
+    run->model.world = checkpoint->world;
+    snprintf(run->model.model_type, sizeof run->model.model_type, "%s", type ? type : "?");
+    snprintf(run->model.dtype, sizeof run->model.dtype, "%s", dtype_name(checkpoint->dtype));
+    checkpoint_close(checkpoint);
+}
+
+/* ---- former files -------------------------------------------------------- */
+
+enum { EDGE_BYTES = 1 << 16 };
+
+/* Reads up to EDGE_BYTES from the beginning of a file (or up to its end) into `data`. Returns how many; 0: none. */
+static size_t read_edge(const char *path, bool end, char *data)
+{
+    int fd;
+    int64_t bytes;
+    if (fs_open_read(path, STATUS_CHECKPOINT, &fd, &bytes, NULL) != STATUS_OK)
+        return 0;
+    size_t n = bytes < EDGE_BYTES ? (size_t)bytes : EDGE_BYTES;
+    if (fs_pread(fd, path, data, n, end ? bytes - (int64_t)n : 0, STATUS_CHECKPOINT, NULL) != STATUS_OK)
+        n = 0;
+    io_close(fd);
+    return n;
+}
+
+/* The last step that has a line at the end of a file. */
+static int64_t last_step_of(const char *data, size_t bytes)
+{
+    int64_t last = 0;
+    struct step_line line;
+    for (const char *at = data, *end; (end = memchr(at, '\n', bytes - (size_t)(at - data))); at = end + 1)
+        if (quick_step_line(at, (size_t)(end - at), &line) && line.step > last)
+            last = line.step;
+    return last;
+}
+
+static void read_former(struct watched_run *run, int number)
+{
+    char *path = memory_printf("%s.%d", run->history.path, number);
+    char *own = memory_alloc(EDGE_BYTES), *other = memory_alloc(EDGE_BYTES);
+    size_t n = read_edge(run->history.path, false, own), m = read_edge(path, false, other);
+    const char *line = memchr(own, '\n', n);
+    const size_t length = line ? (size_t)(line - own) + 1 : 0;
+    struct former_file *former = &run->formers[run->num_formers++];
+    former->number = number;
+    former->same_course = length && length <= m && !memcmp(own, other, length);
+    m = read_edge(path, true, other);
+    former->last_step = last_step_of(other, m);
+    free(own);
+    free(other);
+    free(path);
+}
+
+static int compare_formers(const void *a, const void *b)
+{
+    const struct former_file *one = a, *two = b;
+    return (one->number > two->number) - (one->number < two->number);
+}
+
+static void read_formers(struct watched_run *run)
+{
+    DIR *entries = io_opendir(run->folder);
+    run->num_formers = 0;
+    for (struct dirent *entry; entries && (entry = io_readdir(entries)) && run->num_formers < WATCHED_FORMERS;) {
+        static const char name[] = "metrics.jsonl.";
+        char *end;
+        if (strncmp(entry->d_name, name, sizeof name - 1) != 0)
+            continue;
+        long number = strtol(entry->d_name + sizeof name - 1, &end, 10);
+        if (!*end && number > 0 && number < INT_MAX)
+            read_former(run, (int)number);
+    }
+    if (entries)
+        io_closedir(entries);
+    qsort(run->formers, (size_t)run->num_formers, sizeof *run->formers, compare_formers);
+}
+
+/* ---- the state ----------------------------------------------------------- */
+
+static int64_t spec_integer(const struct watched_run *run, const char *key)
+{
+    const char *text = spec_pairs_find(&run->spec, key);
+    return text ? strtoll(text, NULL, 10) : 0;
+}
+
+/* The run's length: by train.max_steps, and by train.epochs once an epoch has ended. */
+static int64_t length_of(const struct watched_run *run)
+{
+    int64_t most = spec_integer(run, "train.max_steps"), epochs = spec_integer(run, "train.epochs");
+    int64_t by_epochs = epochs * run->history.steps_per_epoch;
+    return most > 0 && (by_epochs <= 0 || most < by_epochs) ? most : by_epochs > 0 ? by_epochs : 0;
+}
+
+static enum run_state state_of(const struct watched_run *run)
+{
+    const struct history_events *early = &run->history.events[HISTORY_EARLY];
+    if (run_lock_in_use(run->folder))
+        return RUN_RUNNING;
+    if (early->count && early->items[early->count - 1].step >= run->history.last_step)
+        return RUN_ENDED_EARLY;
+    if (!run->total_steps)
+        return RUN_UNKNOWN;
+    return run->history.last_step >= run->total_steps ? RUN_FINISHED : RUN_STOPPED;
+}
+
+/* ---- the folder ---------------------------------------------------------- */
+
+static void warn_about_lines(const struct run_history *h, int64_t damaged_before, int64_t unordered_before)
+{
+    if (h->damaged > damaged_before)
+        log_warn("'%s': %" PRId64 " damaged line%s left out, the first is line %" PRId64, h->path, h->damaged,
+                 h->damaged == 1 ? " is" : "s are", h->first_damaged);
+    if (h->unordered > unordered_before)
+        log_warn("'%s': %" PRId64 " line%s left out, whose steps had come before", h->path, h->unordered,
+                 h->unordered == 1 ? " is" : "s are");
+}
+
+enum status watched_run_refresh(struct watched_run *run, bool *changed, struct error *err)
+{
+    struct run_history *h = &run->history;
+    const int64_t damaged = h->damaged, unordered = h->unordered;
+    const enum run_state state = run->state;
+    const ino_t inode = h->inode;
+    TRY(run_history_read(h, changed, err));
+    warn_about_lines(h, h->inode == inode ? damaged : 0, h->inode == inode ? unordered : 0);
+    if (h->lines && h->damaged == h->lines)
+        return error_set(err, STATUS_CHECKPOINT,
+                         "'%s' has no sound line; hint: it should be the metrics.jsonl of a run", h->path);
+    if (h->inode != inode)
+        read_formers(run);
+    read_model(run);
+    run->total_steps = length_of(run);
+    run->state = state_of(run);
+    *changed = *changed || run->state != state;
+    return STATUS_OK;
+}
+
+enum status watched_run_open(struct watched_run *run, const char *folder, struct error *err)
+{
+    char path[FS_PATH_MAX], real[PATH_MAX];
+    struct error why;
+    bool changed;
+    *run = (struct watched_run){.folder = memory_text(folder), .name = memory_text("")};
+    for (size_t n = strlen(run->folder); n > 1 && run->folder[n - 1] == '/'; n--)
+        run->folder[n - 1] = 0;
+    if (!fs_is_dir(folder))
+        return error_set(err, STATUS_CHECKPOINT, "there is no folder '%s'; hint: ztrain report takes run folders",
+                         folder);
+    TRY(fs_join(path, folder, "metrics.jsonl", STATUS_CHECKPOINT, err));
+    if (!fs_exists(path))
+        return error_set(err, STATUS_CHECKPOINT,
+                         "'%s' has no metrics.jsonl; hint: ztrain report takes run folders, such as runs/NAME", folder);
+    free(run->name);
+    run->name = memory_text(fs_base_name(realpath(run->folder, real) ? real : run->folder));
+    char spec[FS_PATH_MAX];
+    TRY(fs_join(spec, folder, "run.yaml", STATUS_CHECKPOINT, err));
+    if (spec_pairs_read(&run->spec, spec, &why) != STATUS_OK)
+        log_warn("%s; the report goes without the run's spec", why.text);
+    const char *mode = spec_pairs_find(&run->spec, "checkpoint.mode");
+    const enum eval_metric metric = eval_metric_find(spec_pairs_find(&run->spec, "checkpoint.metric"));
+    run_history_init(&run->history, path, metric == EVAL_METRIC_COUNT ? EVAL_METRIC_LOSS : metric,
+                     mode && !strcmp(mode, "min")   ? EVAL_MODE_MIN
+                     : mode && !strcmp(mode, "max") ? EVAL_MODE_MAX
+                                                    : EVAL_MODE_AUTO);
+    return watched_run_refresh(run, &changed, err);
+}
+
+void watched_run_close(struct watched_run *run)
+{
+    run_history_release(&run->history);
+    spec_pairs_release(&run->spec);
+    free(run->folder);
+    free(run->name);
+    *run = (struct watched_run){.folder = NULL};
+}
+
+void watched_runs_name(struct watched_run *runs, int count)
+{
+    for (int i = 0; i < count; i++) {
+        bool alone = true;
+        for (int k = 0; k < count && alone; k++)
+            alone = k == i || strcmp(runs[i].name, fs_base_name(runs[k].folder)) != 0;
+        if (alone)
+            continue;
+        free(runs[i].name);
+        runs[i].name = memory_text(runs[i].folder);
+    }
+}

@@ -1,0 +1,63 @@
+/* watched_run.h: a run folder as the report sees it: its metrics.jsonl, its spec, its newest checkpoint, and whether
+ * the run is still going on. Nothing in the folder is changed. */
+#ifndef ZTRAIN_CMD_REPORT_WATCHED_RUN_H
+#define ZTRAIN_CMD_REPORT_WATCHED_RUN_H
+
+#include "cmd/report/run_history.h"
+#include "cmd/report/spec_pairs.h"
+#include "core/status.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+enum run_state {
+    RUN_RUNNING,
+    RUN_FINISHED,    /* it reached its last step */
+    RUN_ENDED_EARLY, /* by train.early_stopping */
+    RUN_STOPPED,     /* before its last step, by a request or a failure */
+    RUN_UNKNOWN      /* it is over, and run.yaml does not give its length */
+};
+
+/* A metrics.jsonl.N. */
+struct former_file {
+    int number;
+    int64_t last_step; /* 0: it has no step */
+    bool
+        same_course; /* it begins with the first step of metrics.jsonl: a resume left it; else it is an earlier run's */
+};
+
+enum { WATCHED_FORMERS = 64 };
+
+struct watched_run {
+    char *folder, *name; /* name: the last part of the path; in a report of several runs as much of it as tells them
+                            apart; owned */
+    struct run_history history;
+    struct spec_pairs spec;
+    enum run_state state;
+    int64_t total_steps; /* 0: unknown */
+    struct {             /* of the newest checkpoint */
+        bool known;
+        int64_t parameters;
+        int world;
+        char model_type[64], dtype[16];
+        int64_t events; /* the checkpoints that the metrics had when it was read */
+    } model;
+    struct former_file formers[WATCHED_FORMERS];
+    int num_formers;
+};
+
+/* Reads the folder. STATUS_CHECKPOINT: there is no such folder or no metrics.jsonl in it, or the file has lines and
+ * none of them is sound. Damaged lines and a missing run.yaml are warnings. */
+enum status watched_run_open(struct watched_run *run, const char *folder, struct error *err);
+
+/* Reads what was added; *changed: something was. */
+enum status watched_run_refresh(struct watched_run *run, bool *changed, struct error *err);
+void watched_run_close(struct watched_run *run);
+
+/* Gives several runs names that tell them apart. */
+void watched_runs_name(struct watched_run *runs, int count);
+
+/* "running", … */
+const char *run_state_word(enum run_state state);
+
+#endif
