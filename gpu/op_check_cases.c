@@ -466,12 +466,13 @@ static bool check_decide_step(struct op_check_bed *b)
     return true;
 }
 
+static const struct decay_segment decay_segments[] = {{8, 0}, {COUNT / 16 * 8, 0.1f}, {COUNT, 0}};
+
 static bool check_adam(struct op_check_bed *b)
 {
     if (!only_once(b, 2)) /* gradients in fp32 and bf16 */
         return false;
     struct adam_args a = {.n = COUNT, .grad_dtype = b->variant ? DTYPE_BF16 : DTYPE_F32, .eps = 1e-8f, .adamw = true};
-    a.weight_decay = 0.1f;
     a.param_dtype = DTYPE_BF16;
     a.master = bed_changed(b, DTYPE_F32, COUNT, 1);
     a.m = bed_changed(b, DTYPE_F32, COUNT, 0.1);
@@ -480,6 +481,7 @@ static bool check_adam(struct op_check_bed *b)
     a.grad = bed_input(b, a.grad_dtype, COUNT, 1);
     a.step = bed_bytes(b, &state_before, sizeof state_before);
     a.param = bed_output(b, DTYPE_BF16, COUNT);
+    a.segments = bed_bytes(b, decay_segments, sizeof decay_segments);
     RUN(b, adam, &a);
     return true;
 }
@@ -488,7 +490,7 @@ static bool check_momentum(struct op_check_bed *b)
 {
     if (!only_once(b, 2)) /* SGD, Lion */
         return false;
-    struct momentum_args a = {.n = COUNT, .grad_dtype = DTYPE_F32, .weight_decay = 0.1f, .momentum = 0.9f};
+    struct momentum_args a = {.n = COUNT, .grad_dtype = DTYPE_F32, .momentum = 0.9f};
     a.rule = b->variant ? OPTIMIZER_LION : OPTIMIZER_SGD;
     a.master = bed_changed(b, DTYPE_F32, COUNT, 1);
     a.m = bed_changed(b, DTYPE_F32, COUNT, 0.1);
@@ -496,6 +498,7 @@ static bool check_momentum(struct op_check_bed *b)
     a.step = bed_bytes(b, &state_before, sizeof state_before);
     a.param_dtype = DTYPE_BF16;
     a.param = bed_output(b, DTYPE_BF16, COUNT);
+    a.segments = bed_bytes(b, decay_segments, sizeof decay_segments);
     RUN(b, momentum, &a);
     return true;
 }

@@ -387,6 +387,14 @@ struct find_nonfinite_args {
     int64_t *index;
 };
 
+/* Elements before `end` that no segment before it has. Segments of an op lie in the memory of its other operands; their
+ * ends rise, are multiples of DECAY_ALIGN, and the last one is n or more. */
+enum { DECAY_ALIGN = 8 };
+struct decay_segment {
+    int64_t end;
+    float weight_decay;
+};
+
 /* Adam and AdamW (Kingma and Ba 2015; Loshchilov and Hutter 2019), n elements, one pass:
  *   g = grad · grad_scale;  adamw: w -= lr · weight_decay · w, else g += weight_decay · w;
  *   m = β1 m + (1-β1) g;  v = β2 v + (1-β2) g²;  w -= lr · (m / correction1) / (sqrt(v / correction2) + eps)
@@ -404,6 +412,7 @@ struct adam_args {
     void *param; /* param_dtype (n), or NULL: gets the rounded master */
     enum dtype param_dtype;
     float eps, weight_decay;
+    const struct decay_segment *segments; /* not NULL: they have the weight decay, and weight_decay is unused */
     bool adamw;
 };
 
@@ -424,6 +433,7 @@ struct momentum_args {
     void *param; /* param_dtype (n), or NULL: gets the rounded master */
     enum dtype param_dtype;
     float weight_decay, momentum, dampening;
+    const struct decay_segment *segments; /* as in adam_args */
     bool nesterov;
 };
 

@@ -66,11 +66,12 @@ static void build_ranges(struct zero *z)
             int64_t to = next < unit->num_tensors ? tensors[next].offset : shard_padded(layout, u);
             to = clamp(matrix ? matrix->offset + matrix->numel : to, first, end);
             if (from < to)
-                add_range(z, &n, (struct decay_range){from, to - from, decays, matrix, 0});
+                add_range(z, &n, (struct decay_range){from, to - from, decays, matrix, 0, 0});
             t = next;
         }
     }
     z->first_range[z->units] = n;
+    zero_join_ranges(z);
 }
 
 static enum status make_events(struct zero *z, struct error *err)
@@ -137,7 +138,9 @@ enum status zero_new(const struct zero_config *config, struct device *device, st
     z->bad_rank_records = calloc(ZERO_STEPS * units, sizeof *z->bad_rank_records);
     z->ranges = calloc((size_t)table->num_tensors, sizeof *z->ranges);
     z->first_range = calloc(units + 1, sizeof *z->first_range);
-    if (!z->reduced || !z->fetched || !z->open || !z->bad_rank_records || !z->ranges || !z->first_range) {
+    z->segments = calloc((size_t)table->num_tensors, sizeof *z->segments);
+    if (!z->reduced || !z->fetched || !z->open || !z->bad_rank_records || !z->ranges || !z->first_range ||
+        !z->segments) {
         status = error_set(err, STATUS_DEVICE, "out of memory");
         goto fail;
     }
@@ -194,6 +197,7 @@ void zero_free(struct zero *z)
     free(z->bad_rank_records);
     free(z->ranges);
     free(z->first_range);
+    free(z->segments);
     free(z);
 }
 
@@ -320,6 +324,8 @@ void zero_layout(struct zero *z, struct arena *local, struct arena *shared, stru
         z->step = arena_take(local, MEM_WORKSPACE, sizeof *z->step);
         z->schedule = arena_take(local, MEM_WORKSPACE, sizeof *z->schedule);
         z->bad_index = arena_take(local, MEM_WORKSPACE, sizeof *z->bad_index);
+        z->range_segments =
+            arena_take(local, MEM_WORKSPACE, (size_t)z->first_range[z->units] * sizeof *z->range_segments);
     }
     lay_out_places(z, local, shared);
     zero_muon_layout(z, local, shared);

@@ -59,6 +59,7 @@ struct decay_range {
     bool decays;
     const struct tensor_info *matrix; /* that Muon updates, of which this is all or a part; NULL: another optimizer's */
     int64_t second; /* optimizer Muon, matrix NULL: the element of state[STATE_EXP_AVG_SQ] with its first value */
+    int joined;     /* ranges, this one and those after it, that one launch updates; 0: a range before it has it */
 };
 
 /* Optimizer Muon: zero_muon.c. */
@@ -149,6 +150,8 @@ struct zero {
     int32_t *bad_rank;          /* (units): the lowest that contributed a non-finite value to the own slice */
     struct decay_range *ranges; /* of the state kept here; those of unit u: first_range[u] up to first_range[u + 1] */
     int *first_range;           /* (units + 1) */
+    struct decay_segment *segments;       /* (ranges): the weight decay of each, with its end in the joined ranges */
+    struct decay_segment *range_segments; /* device: the same */
 
     struct step_record *records; /* (ZERO_STEPS), pinned host memory: step n in records[n % ZERO_STEPS] */
     int32_t *bad_rank_records;   /* (ZERO_STEPS, units): bad_rank of step n from n % ZERO_STEPS · units */
@@ -377,9 +380,16 @@ struct update_place {
     struct rounding_place rounding;
 };
 
-/* Runs the optimizer's op of `ops` on a range of a unit (zero_update.c). */
+/* Fills `joined` of all ranges, and z->segments (zero_update.c). */
+void zero_join_ranges(struct zero *zero);
+
+/* Runs the optimizer's op of `ops` on a range of a unit, whose `joined` is 1 (zero_update.c). */
 void zero_update_range(const struct zero *zero, const struct op_table *ops, const struct decay_range *range,
                        const struct update_place *place, struct stream *stream);
+
+/* Runs it on all ranges that are joined to one of z->ranges, on the device. `place` is that of the first element. */
+void zero_update_joined(const struct zero *zero, const struct decay_range *range, const struct update_place *place,
+                        struct stream *stream);
 
 /* The first unit whose state is in host memory: the last units are, at least the fraction `ratio` of the state. */
 int zero_offload_first(const struct zero_config *config);

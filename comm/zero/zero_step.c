@@ -29,6 +29,7 @@ void zero_set_position(struct zero *z, int64_t optimizer_step, const struct loss
     struct step_state state = {.optimizer_step = optimizer_step, .scaler = *scaler, .loss_scale = (float)scaler->scale};
     ASSERT(z->config.training && !z->begun && scaler->scale > 0);
     stream_copy(compute, z->step, &state, sizeof state);
+    stream_copy(compute, z->range_segments, z->segments, (size_t)z->first_range[z->units] * sizeof *z->segments);
     z->positioned = true;
 }
 
@@ -118,8 +119,8 @@ static void update_unit(struct zero *z, int unit, struct stream *compute)
     char *staged = zero_begin_update(z, unit, compute);
     for (int i = z->first_range[unit]; i < z->first_range[unit + 1]; i++) {
         const struct decay_range *range = &z->ranges[i];
-        if (range->matrix)
-            continue; /* zero_muon_update() */
+        if (range->matrix || range->joined == 0)
+            continue; /* zero_muon_update(); a range before it */
         struct update_place place = {
             .master = zero_state_at(z, STATE_MASTER, unit, range->offset),
             .m = state_or_none(z, STATE_EXP_AVG, unit, range->offset),
@@ -132,7 +133,7 @@ static void update_unit(struct zero *z, int unit, struct stream *compute)
         };
         if (staged)
             place.master = staged + (size_t)(range->offset - zero_own(z, unit)) * dtype_size(z->config.master_dtype);
-        zero_update_range(z, z->device->ops, range, &place, compute);
+        zero_update_joined(z, range, &place, compute);
     }
     zero_end_update(z, unit, compute);
 }

@@ -98,6 +98,25 @@ static void op_find_nonfinite(struct stream *stream, const struct find_nonfinite
     *a->index = i;
 }
 
+/* ---- segments of weight decay -------------------------------------------- */
+
+/* The part of [*first, end) that one segment has, and its weight decay; goes on to the next part. */
+static inline struct range next_segment(const struct decay_segment *segments, int64_t *first, int64_t end,
+                                        float *weight_decay)
+{
+    struct range part = {*first, end};
+    const struct decay_segment *s = segments;
+    while (s && s->end <= *first)
+        s++;
+    if (s) {
+        ASSERT(s->end % DECAY_ALIGN == 0 || s->end >= end);
+        part.end = s->end < end ? s->end : end;
+        *weight_decay = s->weight_decay;
+    }
+    *first = part.end;
+    return part;
+}
+
 /* ---- Adam ---------------------------------------------------------------- */
 
 /* Rounds where the GPU's kernel does (ops_cuda_optimizer.cu), at every level with FMA: state that moves between host
@@ -223,11 +242,15 @@ static void op_adam(struct stream *stream, const struct adam_args *a)
     ASSERT(wide || (a->master_dtype == DTYPE_BF16 && !a->param));
 #pragma omp parallel if (a->n > WORTH_THREADS)
     {
-        struct range part = range_mine(a->n, 64);
-        if (!wide || a->grad_dtype != DTYPE_F32)
-            adam_part_narrow(a, part);
-        else
-            WITH_DTYPE(a->param_dtype, adam_part(a, part, DT));
+        const struct range mine = range_mine(a->n, 64);
+        struct adam_args one = *a;
+        for (int64_t first = mine.first; first < mine.end;) {
+            const struct range part = next_segment(a->segments, &first, mine.end, &one.weight_decay);
+            if (!wide || a->grad_dtype != DTYPE_F32)
+                adam_part_narrow(&one, part);
+            else
+                WITH_DTYPE(a->param_dtype, adam_part(&one, part, DT));
+        }
     }
 }
 
@@ -290,10 +313,14 @@ static void op_momentum(struct stream *stream, const struct momentum_args *a)
         return;
 #pragma omp parallel if (a->n > WORTH_THREADS)
     {
-        struct range part = range_mine(a->n, 64);
-        if (a->grad_dtype == DTYPE_F32)
-            momentum_part(a, part, DTYPE_F32);
-        else
-            momentum_part(a, part, DTYPE_BF16);
+        const struct range mine = range_mine(a->n, 64);
+        struct momentum_args one = *a;
+        for (int64_t first = mine.first; first < mine.end;) {
+            const struct range part = next_segment(a->segments, &first, mine.end, &one.weight_decay);
+            if (a->grad_dtype == DTYPE_F32)
+                momentum_part(&one, part, DTYPE_F32);
+            else
+                momentum_part(&one, part, DTYPE_BF16);
+        }
     }
 }

@@ -154,10 +154,35 @@ __global__ void __launch_bounds__(THREADS)
         *a.index = least;
 }
 
+/* ---- segments of weight decay -------------------------------------------- */
+
+/* The segment that a thread is in, whose elements rise: its number, and its end in units of DECAY_ALIGN elements. */
+struct decay_place {
+    int32_t number, end;
+    float weight_decay;
+};
+
+__device__ __forceinline__ struct decay_place decay_start(const struct decay_segment *segments, float weight_decay)
+{
+    return {-1, segments ? 0 : INT32_MAX, weight_decay};
+}
+
+/* Goes on to the segment of element i. */
+__device__ __forceinline__ float decay_at(struct decay_place *place, const struct decay_segment *segments, int64_t i)
+{
+    const int32_t at = static_cast<int32_t>(i / DECAY_ALIGN);
+    while (at >= place->end) {
+        const struct decay_segment *next = &segments[++place->number];
+        place->end = static_cast<int32_t>((next->end + DECAY_ALIGN - 1) / DECAY_ALIGN);
+        place->weight_decay = next->weight_decay;
+    }
+    return place->weight_decay;
+}
+
 /* ---- Adam ---------------------------------------------------------------- */
 
 struct adam_numbers {
-    float scale, decay, l2, lr, beta1, rest1, beta2, rest2, inv_correction1, inv_root_correction2;
+    float scale, lr, beta1, rest1, beta2, rest2, inv_correction1, inv_root_correction2;
 };
 
 /* Stores N elements of a state, from element i on. */
@@ -187,8 +212,10 @@ __device__ __forceinline__ void store_state(__nv_bfloat16 *to, const float (&fro
 
 /* P: of the parameters, G: of the gradients, W and S: of the master weights and of the moments */
 template <typename P, typename G, typename W, typename S, int N>
-__device__ __forceinline__ void adam_at(const struct adam_args &a, const struct adam_numbers &k, int64_t i)
+__device__ __forceinline__ void adam_at(const struct adam_args &a, const struct adam_numbers &k, float weight_decay,
+                                        int64_t i)
 {
+    const float decay = a.adamw ? k.lr * weight_decay : 0, l2 = a.adamw ? 0 : weight_decay;
     W *master = static_cast<W *>(a.master);
     S *moment1 = static_cast<S *>(a.m), *moment2 = static_cast<S *>(a.v);
     float w[N], g[N], m[N], v[N];
@@ -198,8 +225,8 @@ __device__ __forceinline__ void adam_at(const struct adam_args &a, const struct 
     load(moment2 + i, v);
 #pragma unroll
     for (int j = 0; j < N; j++) {
-        g[j] = fmaf(k.l2, w[j], g[j] * k.scale);
-        w[j] = fmaf(-k.decay, w[j], w[j]);
+        g[j] = fmaf(l2, w[j], g[j] * k.scale);
+        w[j] = fmaf(-decay, w[j], w[j]);
         m[j] = fmaf(k.beta1, m[j], k.rest1 * g[j]);
         v[j] = fmaf(k.beta2, v[j], k.rest2 * g[j] * g[j]);
         w[j] -= k.lr * (m[j] * k.inv_correction1) / fmaf(sqrtf(v[j]), k.inv_root_correction2, a.eps);
@@ -214,8 +241,8 @@ __device__ __forceinline__ void adam_at(const struct adam_args &a, const struct 
 /* Elements of one access: those of a block of random words, where states are in bf16. */
 template <typename W> constexpr int ADAM_VECTOR = sizeof(W) == sizeof(float) ? int{V} : int{ROUNDING_BLOCK};
 
-/* Blocks that a multiprocessor holds at least (Philox needs registers); 0: the compiler chooses. */
-template <typename W> constexpr int ADAM_RESIDENT = sizeof(W) == sizeof(float) ? 0 : 3;
+/* Blocks that a multiprocessor holds at least (Philox needs registers): 64 KiB of loads are under way with four. */
+template <typename W> constexpr int ADAM_RESIDENT = sizeof(W) == sizeof(float) ? 4 : 3;
 
 template <typename P, typename G, typename W, typename S>
 __global__ void __launch_bounds__(THREADS, ADAM_RESIDENT<W>) adam_kernel(struct adam_args a, int64_t whole)
@@ -226,18 +253,17 @@ __global__ void __launch_bounds__(THREADS, ADAM_RESIDENT<W>) adam_kernel(struct 
     struct adam_numbers k;
     k.scale = a.step->grad_scale;
     k.lr = static_cast<float>(a.step->lr);
-    k.decay = a.adamw ? k.lr * a.weight_decay : 0;
-    k.l2 = a.adamw ? 0 : a.weight_decay;
     k.beta1 = static_cast<float>(a.step->beta1);
     k.rest1 = static_cast<float>(1 - a.step->beta1);
     k.beta2 = static_cast<float>(a.step->beta2);
     k.rest2 = static_cast<float>(1 - a.step->beta2);
     k.inv_correction1 = static_cast<float>(1 / a.step->correction1);
     k.inv_root_correction2 = static_cast<float>(1 / sqrt(a.step->correction2));
+    struct decay_place place = decay_start(a.segments, a.weight_decay);
     for (int64_t i = grid_thread() * N; i < whole; i += grid_threads() * N)
-        adam_at<P, G, W, S, N>(a, k, i);
+        adam_at<P, G, W, S, N>(a, k, decay_at(&place, a.segments, i), i);
     for (int64_t i = whole + grid_thread(); i < a.n; i += grid_threads())
-        adam_at<P, G, W, S, 1>(a, k, i);
+        adam_at<P, G, W, S, 1>(a, k, decay_at(&place, a.segments, i), i);
 }
 
 template <typename P, typename G, typename W, typename S>
@@ -270,13 +296,15 @@ template <typename G> void adam_narrow(struct stream *stream, const struct adam_
 /* ---- Lion, SGD ----------------------------------------------------------- */
 
 struct momentum_numbers {
-    float scale, lr, decay, beta1, rest1, beta2, rest2; /* Lion */
-    float kept, taken;                                  /* SGD */
+    float scale, lr, beta1, rest1, beta2, rest2; /* Lion */
+    float kept, taken;                           /* SGD */
 };
 
 template <typename P, typename G, int N>
-__device__ __forceinline__ void momentum_at(const struct momentum_args &a, const struct momentum_numbers &k, int64_t i)
+__device__ __forceinline__ void momentum_at(const struct momentum_args &a, const struct momentum_numbers &k,
+                                            float weight_decay, int64_t i)
 {
+    const float decay = k.lr * weight_decay;
     float w[N], g[N], m[N] = {0};
     load(a.master + i, w);
     load(static_cast<const G *>(a.grad) + i, g);
@@ -288,9 +316,9 @@ __device__ __forceinline__ void momentum_at(const struct momentum_args &a, const
         if (a.rule == OPTIMIZER_LION) {
             const float c = fmaf(k.beta1, m[j], k.rest1 * g[j]);
             m[j] = fmaf(k.beta2, m[j], k.rest2 * g[j]);
-            w[j] = fmaf(-k.decay, w[j], w[j]) - (c > 0 ? k.lr : c < 0 ? -k.lr : 0.0f);
+            w[j] = fmaf(-decay, w[j], w[j]) - (c > 0 ? k.lr : c < 0 ? -k.lr : 0.0f);
         } else {
-            g[j] = fmaf(a.weight_decay, w[j], g[j]);
+            g[j] = fmaf(weight_decay, w[j], g[j]);
             if (a.m) {
                 m[j] = fmaf(k.kept, m[j], k.taken * g[j]);
                 g[j] = a.nesterov ? fmaf(a.momentum, m[j], g[j]) : m[j];
@@ -314,17 +342,17 @@ __global__ void __launch_bounds__(THREADS) momentum_kernel(struct momentum_args 
     struct momentum_numbers k;
     k.scale = a.step->grad_scale;
     k.lr = static_cast<float>(a.step->lr);
-    k.decay = k.lr * a.weight_decay;
     k.beta1 = static_cast<float>(a.step->beta1);
     k.rest1 = static_cast<float>(1 - a.step->beta1);
     k.beta2 = static_cast<float>(a.step->beta2);
     k.rest2 = static_cast<float>(1 - a.step->beta2);
     k.kept = first ? 0 : a.momentum;
     k.taken = first ? 1 : 1 - a.dampening;
+    struct decay_place place = decay_start(a.segments, a.weight_decay);
     for (int64_t i = grid_thread() * V; i < whole; i += grid_threads() * V)
-        momentum_at<P, G, V>(a, k, i);
+        momentum_at<P, G, V>(a, k, decay_at(&place, a.segments, i), i);
     for (int64_t i = whole + grid_thread(); i < a.n; i += grid_threads())
-        momentum_at<P, G, 1>(a, k, i);
+        momentum_at<P, G, 1>(a, k, decay_at(&place, a.segments, i), i);
 }
 
 template <typename P, typename G> void momentum_launch(struct stream *stream, const struct momentum_args *a)

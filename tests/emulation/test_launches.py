@@ -1,4 +1,4 @@
-"""What a micro-batch launches on the emulated GPU: a kernel more for each block costs every step of a small model time."""
+"""What a micro-batch and a step launch on the emulated GPU: a kernel more for each block costs every step of a small model time."""
 import re
 
 import pytest
@@ -7,15 +7,17 @@ from test_training import ZTRAIN, finish
 
 # Golden case: kernels and products (cublasLt's and cuDNN's) of a micro-batch, at most. Each has two blocks.
 MOST = {"gpt2": (42, 27), "llama": (37, 27)}
+# The kernels of a step of one micro-batch, at most: for each of the four units sums of squares (2) and the optimizer
+STEP_MOST = {"gpt2": 51, "llama": 52}
 
 
-def launched(folder, case, *settings):
-    """(kernels, products) that one more micro-batch of a step launches."""
+def launched(folder, case, *settings, steps=(1, 1), micro=(1, 2)):
+    """(kernels, products) by which two runs of so many steps and micro-batches differ: those of a micro-batch."""
     counts = []
-    for micro_batches in (1, 2):
+    for max_steps, micro_batches in zip(steps, micro):
         command = [ZTRAIN, "--config", f"tests/golden/{case}/run.yaml"]
-        for setting in ("train.device=cuda", f"run.dir={folder}", f"run.name={case}-{micro_batches}", "bf16.enabled=true",
-                        "train.max_steps=1", "train.cuda_graphs=false", "train.eval_interval_steps=0", "train_micro_batch_size_per_gpu=1",
+        for setting in ("train.device=cuda", f"run.dir={folder}", f"run.name={case}-{max_steps}-{micro_batches}", "bf16.enabled=true",
+                        f"train.max_steps={max_steps}", "train.cuda_graphs=false", "train.eval_interval_steps=0", "train_micro_batch_size_per_gpu=1",
                         f"gradient_accumulation_steps={micro_batches}", f"train_batch_size={micro_batches}", *settings):
             command += ["--set", setting]
         said = finish(command, ZTRAIN_EMULATION_STATS="1", ZTRAIN_GEMM_CACHE="").stderr
@@ -28,6 +30,13 @@ def launched(folder, case, *settings):
 def test_launches_of_a_micro_batch(tmp_path, case):
     kernels, products = launched(tmp_path, case)
     assert 0 < kernels <= MOST[case][0] and 0 < products <= MOST[case][1], (kernels, products)
+
+
+@pytest.mark.parametrize("case", STEP_MOST)
+def test_launches_of_a_step(tmp_path, case):
+    """The optimizer updates a unit in one launch, whatever parts of it have weight decay."""
+    kernels, _ = launched(tmp_path, case, steps=(1, 2), micro=(1, 1))
+    assert 0 < kernels <= STEP_MOST[case], kernels
 
 
 def test_a_step_that_launches_more_is_found(tmp_path):

@@ -402,6 +402,10 @@ const struct op_case op_cases[] = {
     {.op = "adam", .N = 1003, .flags = HALVES | EXTREME},
     {.op = "adam", .N = 1600, .pad = 48, .flags = HALVES | INVERSE}, /* exactly the keyed bits */
     {.op = "adam", .N = 1003, .pad = 5, .flags = HALVES | INVERSE},
+    {.op = "adam", .N = 1003, .flags = TYPES}, /* segments with and without weight decay */
+    {.op = "adam", .N = 1003, .flags = TYPES | L2},
+    {.op = "adam", .N = 1003, .flags = TYPES | IN_PLACE | WIDE_OUT},
+    {.op = "adam", .N = 40001, .pad = 5, .flags = TYPES | HALVES},
     {.op = "adam", .N = 40004, .flags = COUNTED},
     {.op = "adam", .N = 40004, .flags = HALVES | COUNTED},
     {.op = "adam", .N = 20000000, .flags = PERF},
@@ -421,6 +425,8 @@ const struct op_case op_cases[] = {
     {.op = "momentum", .N = 1003, .flags = L2 | IN_PLACE},    /* Nesterov */
     {.op = "momentum", .N = 1003, .flags = L2 | RMS | HALVES},
     {.op = "momentum", .N = 1003, .flags = L2 | EXTREME},
+    {.op = "momentum", .N = 1003, .flags = TYPES}, /* segments with and without weight decay */
+    {.op = "momentum", .N = 40001, .flags = TYPES | L2 | HALVES},
     {.op = "momentum", .N = 40004, .flags = COUNTED},
     {.op = "momentum", .N = 20000000, .flags = PERF},
     {.op = "momentum", .N = 20000000, .flags = L2 | PERF},

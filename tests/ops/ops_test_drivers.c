@@ -1268,6 +1268,30 @@ static void find_nonfinite_reference(struct harness *h)
         h->y->expected[0] = (double)(has(h, EXTREME) ? h->c->N / 2 : h->c->N);
 }
 
+/* TYPES: five segments of weight decay, in elements 0 … n - 1; the second and the fourth have it. */
+enum { DECAY_SEGMENTS = 5 };
+static struct decay_segment decay_segment_of(int64_t n, int s)
+{
+    const int64_t ends[DECAY_SEGMENTS] = {8, 64, n / 32 * 8, n / 16 * 8, n};
+    return (struct decay_segment){ends[s], s % 2 ? 0.1f : 0};
+}
+
+static const struct decay_segment *decay_segments_of(struct harness *h)
+{
+    struct decay_segment segments[DECAY_SEGMENTS];
+    for (int s = 0; s < DECAY_SEGMENTS; s++)
+        segments[s] = decay_segment_of(h->c->N, s);
+    return has(h, TYPES) ? device_bytes(h, segments, sizeof segments) : NULL;
+}
+
+static double decay_of_element(const struct harness *h, int64_t i, float weight_decay)
+{
+    int s = 0;
+    while (has(h, TYPES) && i >= decay_segment_of(h->c->N, s).end)
+        s++;
+    return (double)(has(h, TYPES) ? decay_segment_of(h->c->N, s).weight_decay : weight_decay);
+}
+
 enum { ROUNDED_SEED = 1234, ROUNDED_STEP = 7, ROUNDED_UNIT = 5 };
 
 /* WIDE_OUT: the parameter is fp32; LOSS_ONLY: there is none; else it has the case's dtype. EXTREME: a skipped step.
@@ -1308,7 +1332,8 @@ static void adam_setup(struct harness *h)
                                       .param = h->y ? h->y->device : NULL,
                                       .param_dtype = wide_dtype(h),
                                       .eps = 1e-6f,
-                                      .weight_decay = exact ? 0 : 0.1f,
+                                      .weight_decay = exact || has(h, TYPES) ? 0 : 0.1f,
+                                      .segments = decay_segments_of(h),
                                       .adamw = !has(h, L2)};
 }
 
@@ -1338,9 +1363,9 @@ static void adam_reference(struct harness *h)
     for (int64_t i = 0; i < a->n && !has(h, EXTREME); i++) {
         double w = h->w->host[i], g = h->x->host[i] * scale;
         if (a->adamw)
-            w -= lr * (double)a->weight_decay * w;
+            w -= lr * decay_of_element(h, i, a->weight_decay) * w;
         else
-            g += (double)a->weight_decay * w;
+            g += decay_of_element(h, i, a->weight_decay) * w;
         double m = beta1 * h->q->host[i] + (1 - beta1) * g;
         double v = beta2 * h->v->host[i] + (1 - beta2) * g * g;
         w -= lr * (m / (1 - 0.9 * 0.9)) / (sqrt(v / (1 - 0.999 * 0.999)) + (double)a->eps);
@@ -1385,7 +1410,8 @@ static void momentum_setup(struct harness *h)
         .step = device_bytes(h, &step, sizeof step),
         .param = h->y ? h->y->device : NULL,
         .param_dtype = wide_dtype(h),
-        .weight_decay = 0.1f,
+        .weight_decay = has(h, TYPES) ? 0 : 0.1f,
+        .segments = decay_segments_of(h),
         .momentum = plain ? 0 : 0.75f,
         .dampening = has(h, IN_PLACE) || plain ? 0 : 0.25f,
         .nesterov = has(h, IN_PLACE),
@@ -1395,9 +1421,10 @@ static void momentum_setup(struct harness *h)
 static void momentum_reference(struct harness *h)
 {
     const struct momentum_args *a = &h->args.momentum;
-    const double lr = (double)1e-2f, decay = (double)a->weight_decay, momentum = (double)a->momentum;
+    const double lr = (double)1e-2f, momentum = (double)a->momentum;
     for (int64_t i = 0; i < a->n && !has(h, EXTREME); i++) {
         double w = h->w->host[i], g = h->x->host[i] * 0.625, m = h->q ? h->q->host[i] : 0;
+        const double decay = decay_of_element(h, i, a->weight_decay);
         if (a->rule == OPTIMIZER_LION) {
             double c = 0.9 * m + 0.1 * g;
             w -= lr * decay * w + lr * (c > 0 ? 1 : c < 0 ? -1 : 0);
