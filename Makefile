@@ -67,7 +67,7 @@ CFLAGS_gpu_cpu_ops_cpu_isa_avx512 += -march=x86-64-v4 -mprefer-vector-width=512
 endif
 
 # The rooms of the house (docs/architecture.md): its library, and the program around it.
-ROOMS = core core/spec core/data core/storage gpu gpu/cpu gpu/cuda gpu/plan gpu/open gpu/model comm comm/wire comm/launch comm/zero ckpt ckpt/huggingface
+ROOMS = core core/spec core/data core/storage core/text gpu gpu/cpu gpu/cuda gpu/plan gpu/open gpu/model comm comm/wire comm/launch comm/zero ckpt ckpt/huggingface
 CMD_ROOMS = cmd cmd/train cmd/report
 # Files that only a build with CUDA has.
 CUDA_ONLY_C = $(wildcard gpu/cuda/*.c) comm/comm_nccl.c
@@ -107,7 +107,7 @@ LIB_OBJECTS = $(LIB_SOURCES:%.c=$(BUILD)/obj/%.o) $(CU_SOURCES:%.cu=$(BUILD)/obj
 CMD_OBJECTS = $(CMD_SOURCES:%.c=$(BUILD)/obj/%.o)
 UNIT_TESTS = $(UNIT_SOURCES:tests/unit/%.c=$(BUILD)/tests/%)
 FUZZ_TARGETS = $(patsubst tests/fuzz/%.c,$(BUILD)/fuzz/%,$(wildcard tests/fuzz/fuzz_*.c))
-C_FILES = $(foreach folder,$(ROOMS) $(CMD_ROOMS) tests/unit tests/ops tests/fuzz tests/faults,$(wildcard $(folder)/*.[ch] $(folder)/*.cu $(folder)/*.cuh))
+C_FILES = $(foreach folder,$(ROOMS) $(CMD_ROOMS) tests/unit tests/ops tests/fuzz tests/faults tests/text,$(wildcard $(folder)/*.[ch] $(folder)/*.cu $(folder)/*.cuh))
 
 .DELETE_ON_ERROR:
 .PHONY: FORCE gpu-build all all-objects all-tests bench check-docs check-format check-layers clean doc fault-tools format fuzz fuzz-targets help install manual \
@@ -182,6 +182,11 @@ $(BUILD)/ops-test: $(OPS_TEST_OBJECTS) $(BUILD)/libztrain.a
 
 unit-tests: $(UNIT_TESTS)
 	tests/run-unit.sh $(BUILD)
+
+# What the tests of tests/interop compare with `tokenizers`.
+$(BUILD)/tokens-of: tests/text/tokens_of.c $(BUILD)/libztrain.a $(BUILD)/settings Makefile
+	$(call say,LINK,$@)
+	$(Q)$(CC) $(CFLAGS_ALL) -MF $@.d $< $(BUILD)/libztrain.a $(LDFLAGS_ALL) $(LDFLAGS) $(LDLIBS_ALL) -o $@
 
 #: test           every test that needs no GPU and no cluster (scripts/test.sh)
 test:

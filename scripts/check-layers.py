@@ -16,7 +16,7 @@ import re
 import sys
 
 # Room: the rooms that its files may include, in addition to its own.
-CORE = ["core", "core/spec", "core/data", "core/storage"]
+CORE = ["core", "core/spec", "core/data", "core/storage", "core/text"]
 GPU = ["gpu", "gpu/cpu", "gpu/cuda", "gpu/plan", "gpu/open", "gpu/model"]
 COMM = ["comm", "comm/wire", "comm/launch", "comm/zero"]
 CKPT = ["ckpt", "ckpt/huggingface"]
@@ -25,6 +25,7 @@ ROOMS = {
     "core/spec": ["core"],
     "core/data": ["core"],
     "core/storage": ["core"],
+    "core/text": ["core"],
     "gpu": CORE,
     "gpu/cpu": CORE + ["gpu"],
     "gpu/cuda": CORE + ["gpu"],

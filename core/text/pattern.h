@@ -1,0 +1,37 @@
+/* pattern.h: the regular expressions of pre-tokenizers, with the meaning that Oniguruma gives them.
+ *
+ * Known is what published tokenizers use: alternatives, groups (?:…) and (…), (?i:…) for ASCII letters, lookahead (?=…)
+ * and (?!…), character classes, \p{…} by general category, \s \S \d \D, escapes, and the quantifiers ? * + {n} {n,}
+ * {n,m} after a single character or class (also possessive: ?+ *+ ++), and ? after a group. Whatever else there is
+ * (anchors, look-behind, back references, lazy quantifiers, …) is refused by its name, so that no text is ever cut in
+ * a way that the author of the expression did not mean.
+ *
+ * The first alternative that matches counts, as in Perl. Only single characters repeat, so the program has no loops,
+ * and the depth of the recursion is bounded by its length. */
+#ifndef ZTRAIN_CORE_TEXT_PATTERN_H
+#define ZTRAIN_CORE_TEXT_PATTERN_H
+
+#include "core/status.h"
+
+#include <stddef.h>
+#include <stdint.h>
+
+struct pattern;
+
+/* STATUS_USAGE: something that this reader does not know; STATUS_DATA: no regular expression. */
+enum status pattern_compile(const char *expression, struct pattern **out, struct error *err);
+void pattern_free(struct pattern *pattern); /* NULL: nothing */
+
+/* Where a search in `text` (UTF-8) goes on. {0} is the start. */
+struct pattern_search {
+    size_t at;       /* the next match begins here or later */
+    size_t last_end; /* of the match before */
+    bool found;      /* there was one */
+};
+
+/* Finds the next match [*start, *end) in text[0, count), and moves on. *start == count + 1: there is none. A match may
+ * be empty, but not at the end of the one before. STATUS_DATA: the search takes too long. */
+enum status pattern_next(const struct pattern *pattern, const char *text, size_t count, struct pattern_search *search,
+                         size_t *start, size_t *end, struct error *err);
+
+#endif

@@ -1,0 +1,68 @@
+/* tokenizer.h: text to token ids and back, as the tokenizer.json of a Hugging Face folder says.
+ *
+ * Read are tokenizers of byte-level BPE as GPT-2, Llama 3 and Qwen have them, and the ids are those of the Rust package
+ * `tokenizers`, token for token. What it is made of, in the order of an encoding:
+ *
+ *   added tokens    <|endoftext|> and its like are found in the text first (added_tokens.h)
+ *   normalizer      none, or NFC (nfc.h)
+ *   pre-tokenizer   ByteLevel, Split by a regular expression, Digits, and sequences of them, which cut the text into
+ *                   words (pre_tokenizer.h, pattern.h)
+ *   model           BPE over the bytes of a word (bpe.h)
+ *   post-processor  ByteLevel, TemplateProcessing (the first token of Llama 3), and sequences of them
+ *   decoder         ByteLevel
+ *
+ * Everything else is refused by its name, with STATUS_USAGE: callers then work with token ids, and say why.
+ * `truncation` and `padding` have no effect, as in transformers, which sets them for each call.
+ *
+ * A tokenizer never changes after it was opened; any thread may use it. */
+#ifndef ZTRAIN_CORE_TEXT_TOKENIZER_H
+#define ZTRAIN_CORE_TEXT_TOKENIZER_H
+
+#include "core/status.h"
+#include "core/text/text_buffer.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct tokenizer;
+
+/* Opens a tokenizer.json, or the one of a folder, or a folder's vocab.json and merges.txt (taken for GPT-2's). From the
+ * folder's tokenizer_config.json, if it has one, come the names of the first and the last token of a text.
+ * STATUS_USAGE: there is no tokenizer that this reader knows (none at all; SentencePiece, WordPiece, Unigram; a
+ * component that it does not have); STATUS_DATA: a file is damaged, or cannot be read. */
+enum status tokenizer_open(const char *path, struct tokenizer **out, struct error *err);
+void tokenizer_free(struct tokenizer *tokenizer); /* NULL: nothing */
+
+/* Appends the ids of a text to `out`. Tokens like <|endoftext|> are recognised in the text. add_special: with what the
+ * post-processor puts around a text. STATUS_USAGE: the text is not UTF-8 (the message has the byte's place);
+ * STATUS_DATA: the tokenizer's expression takes too long for this text. */
+enum status tokenizer_encode(const struct tokenizer *tokenizer, const char *text, size_t bytes, bool add_special,
+                             struct token_list *out, struct error *err);
+
+/* Appends the text of the ids to `out`. Bytes that are no UTF-8 become U+FFFD as in `tokenizers` (one for each maximal
+ * part of a sequence), and ids without a token are nothing. skip_special: special tokens are left out. */
+void tokenizer_decode(const struct tokenizer *tokenizer, const int32_t *ids, size_t count, bool skip_special,
+                      struct text *out);
+
+/* The same one id at a time, for output that is shown as it comes: a character that is not complete waits for its last
+ * byte. What push and end have appended is, in sum, what tokenizer_decode() gives for all ids. {0} is a new stream. */
+struct text_stream {
+    unsigned char waiting[4]; /* the beginning of a character */
+    int count;
+};
+void text_stream_push(struct text_stream *stream, const struct tokenizer *tokenizer, int32_t id, bool skip_special,
+                      struct text *out);
+void text_stream_end(struct text_stream *stream, struct text *out);
+
+/* The largest id + 1; ids without a token count. */
+int32_t tokenizer_size(const struct tokenizer *tokenizer);
+
+/* The id of a token by its content, as in the file ("<|endoftext|>", "Ġthe"); -1: there is none. */
+int32_t tokenizer_id(const struct tokenizer *tokenizer, const char *content);
+
+/* The first and the last token of a text by tokenizer_config.json; -1: not known. */
+int32_t tokenizer_bos(const struct tokenizer *tokenizer);
+int32_t tokenizer_eos(const struct tokenizer *tokenizer);
+
+#endif

@@ -1,0 +1,23 @@
+/* tokenizer_parts.h: what a tokenizer is made of; tokenizer_file.c fills it, tokenizer.c uses it. */
+#ifndef ZTRAIN_CORE_TEXT_TOKENIZER_PARTS_H
+#define ZTRAIN_CORE_TEXT_TOKENIZER_PARTS_H
+
+#include "core/text/added_tokens.h"
+#include "core/text/bpe.h"
+#include "core/text/pre_tokenizer.h"
+
+#include <jansson.h>
+
+struct tokenizer {
+    struct added_tokens added;
+    bool nfc; /* the normalizer; false: none */
+    struct pre_tokenizer cutter;
+    struct bpe bpe;
+    struct token_list before, after; /* what the post-processor puts around a text */
+    int32_t bos, eos;                /* -1: not known */
+};
+
+/* Makes a tokenizer of the contents of a tokenizer.json. `where` names the file in messages. */
+enum status tokenizer_from_json(const json_t *json, const char *where, struct tokenizer **out, struct error *err);
+
+#endif
