@@ -57,11 +57,12 @@ find_python() {
 scripts/install-deps.sh --test --quiet || exit 1
 find_python || { echo "test.sh: no Python here has pytest; hint: scripts/install-deps.sh --test" && exit 1; }
 
-# The whole-program tests, in two halves side by side, because most of their time is waiting. Arguments: pytest's.
+# The whole-program tests, in three thirds side by side, because much of their time is waiting. Arguments: pytest's.
 program() {
     local tests=("$python" -m pytest -q -p no:cacheprovider "$@" tests/program)
-    part_parallel program-1 1800 "${tests[@]}" --shard 1/2
-    part program-2 1800 "${tests[@]}" --shard 2/2
+    part_parallel program-1 1800 "${tests[@]}" --shard 1/3
+    part_parallel program-2 1800 "${tests[@]}" --shard 2/3
+    part program-3 1800 "${tests[@]}" --shard 3/3
     parts_join
 }
 

@@ -5,7 +5,8 @@
  *     ops-test bytes --device cuda   on the emulated GPU: the bytes that kernels move, at most 1.05 times those they
  * must ops-test perf [OPTION …]   the large cases: time, GB/s, TFLOP/s, percent of the ceilings, which are measured
  *     ops-test list [OPTION …]   the cases
- *         --device cpu|cuda   --threads N   --op TEXT (cases whose line contains TEXT)   --dtype fp32|bf16|fp16
+ *         --device cpu|cuda   --threads N   --op TEXT (cases whose line contains TEXT)   --except TEXT (those whose
+ * line does not)   --dtype fp32|bf16|fp16
  *
  * Prints a line per failed case and 'N passed, M failed' at the end; exits 1 if a case failed. */
 #include "core/clock.h"
@@ -620,7 +621,7 @@ static int usage(const char *what)
 {
     fprintf(stderr,
             "ops-test: %s\nusage: ops-test test|grad|bytes|perf|list [--device cpu|cuda] [--threads N] [--op TEXT] "
-            "[--dtype fp32|bf16|fp16]\n",
+            "[--except TEXT] [--dtype fp32|bf16|fp16]\n",
             what);
     return STATUS_USAGE;
 }
@@ -632,8 +633,8 @@ struct score {
 struct options {
     int mode;
     enum device_kind kind;
-    int threads; /* 0: all cores */
-    const char *op, *dtype;
+    int threads;                     /* 0: all cores */
+    const char *op, *except, *dtype; /* except: NULL: no case */
 };
 
 /* Returns whether the command line is right; *wrong is the argument that is not. */
@@ -654,6 +655,8 @@ static bool options_parse(int argc, char **argv, struct options *o, const char *
             o->threads = atoi(value);
         else if (strcmp(argv[i], "--op") == 0)
             o->op = value;
+        else if (strcmp(argv[i], "--except") == 0 && *value)
+            o->except = value;
         else if (strcmp(argv[i], "--dtype") == 0)
             o->dtype = value;
         else
@@ -671,7 +674,7 @@ static void run_case(struct harness *h, const struct options *o, const struct op
     char text[256];
     bool passed;
     case_describe(c, dtype, text, sizeof text);
-    if (!strstr(text, o->op) || !strstr(dtype_name(dtype), o->dtype))
+    if (!strstr(text, o->op) || (o->except && strstr(text, o->except)) || !strstr(dtype_name(dtype), o->dtype))
         return;
     if (o->mode == MODE_LIST) {
         printf("%s%s\n", text,
