@@ -6,11 +6,11 @@
  *   kernels   cublasLt's, cuDNN's and ztrain's, which CUDA loads when they are first called. PyTorch's whole process
  *             has about 300 MiB outside of its allocator (github.com/pytorch/pytorch, issue 107667); assumed
  *   cuDNN     backward that repeats bit for bit keeps dS, T x T for each head of a piece, in the compute dtype; an
- *             unordered one the sums of dq, T x D in fp32; a piece is chosen so that this is at most 1/256 of the GPU's
- *             memory, or one sequence (attention_cudnn_plan.c); where one sequence takes more than 1/16, ztrain's
- *             kernels compute it
- *   NCCL      544 MiB with two ranks and 688 with more, on four A100 over NVLink with 24 channels
- *             (github.com/NVIDIA/nccl, issue 964); it does not grow with further nodes (issue 986)
+ *             unordered one the sums of dq, T x D in fp32; dropout of the weights needs T x T as dS does; a piece is
+ * chosen so that this is at most 1/256 of the GPU's memory, or one sequence (attention_cudnn_plan.c); where one
+ * sequence takes more than 1/16, ztrain's kernels compute it NCCL      544 MiB with two ranks and 688 with more, on
+ * four A100 over NVLink with 24 channels (github.com/NVIDIA/nccl, issue 964); it does not grow with further nodes
+ * (issue 986)
  *
  * None of them has been measured with ztrain yet. */
 #include "gpu/cuda_reserve.h"
@@ -21,11 +21,11 @@ const char *const cuda_reserve_names[CUDA_RESERVE_PARTS] = {CUDA_RESERVE_LIST(CU
 static const size_t mib = 1 << 20;
 enum { CONTEXT_MIB = 450, KERNELS_MIB = 128, NCCL_TWO_MIB = 544, NCCL_MORE_MIB = 688 };
 
-/* What cuDNN keeps for a sequence: dS, or the sums of dq. */
+/* What cuDNN keeps for a sequence: dS, or the sums of dq; and which weights dropout keeps. */
 static size_t cudnn_sequence(const struct attention_bwd_args *a)
 {
-    const size_t rows = (size_t)a->H * (size_t)a->max_seq;
-    return a->unordered ? rows * (size_t)a->D * sizeof(float) : rows * (size_t)a->max_seq * dtype_size(a->dtype);
+    const size_t rows = (size_t)a->H * (size_t)a->max_seq, scores = rows * (size_t)a->max_seq * dtype_size(a->dtype);
+    return (a->unordered ? rows * (size_t)a->D * sizeof(float) : scores) + (a->dropout.threshold ? scores : 0);
 }
 
 /* lse and delta are a float for each row of each head. */

@@ -534,7 +534,8 @@ struct op_limits {
     int64_t max_linear_k, max_linear_n; /* the largest K and N of a matrix product */
     int32_t max_seqs, max_seq;
     /* The attention of a full micro-batch, without its pointers; M 0: none. A device that can compile a kernel for just
-     * this shape prepares it; other shapes are computed by general kernels. */
+     * this shape prepares it; other shapes are computed by general kernels. Backward's dropout is also that of the
+     * forward pass in training, attention_fwd is that of evaluation. */
     struct attention_fwd_args attention_fwd;
     struct attention_bwd_args attention_bwd;
 };

@@ -46,8 +46,7 @@ void attention_price_warn(const struct trainer *t)
     const struct model_desc *desc = &t->desc;
     char price[160];
     /* these have no alternative, which another line states */
-    if (t->rank != 0 || t->device->kind != DEVICE_CUDA || t->spec->dtype == DTYPE_F32 || desc->attention_softcap > 0 ||
-        desc->dropout.attention > 0)
+    if (t->rank != 0 || t->device->kind != DEVICE_CUDA || t->spec->dtype == DTYPE_F32 || desc->attention_softcap > 0)
         return;
     const char *why = device_attention_obstacle(t->device);
     if (!why)

@@ -205,14 +205,11 @@ static void describe_attention(const struct trainer *t)
 {
     if (t->rank != 0 || t->quiet)
         return;
-    describe_determinism(t, t->desc.attention_softcap > 0 || t->desc.dropout.attention > 0);
+    describe_determinism(t, t->desc.attention_softcap > 0);
     if (t->device->kind != DEVICE_CUDA)
         return;
     if (t->desc.attention_softcap > 0)
         log_info("attention: the soft cap of its scores takes ztrain's kernels, which are slower than cuDNN's");
-    else if (t->desc.dropout.attention > 0)
-        log_info("attention: dropout of its weights takes ztrain's kernels, which are slower than cuDNN's; hint: "
-                 "model.dropout: 0, or an attention rate of 0 in config.json");
 }
 
 /* The transformer, and the store of its blocks' inputs. */

@@ -631,74 +631,6 @@ template <typename T> void attention_bwd(struct stream *stream, const struct att
         bwd_launch<T, 256>(stream, a);
 }
 
-/* out (n, m, T) = in (m, n, T) */
-__global__ void exchange_leading_kernel(float *out, const float *in, int64_t n, int64_t m, int64_t T)
-{
-    for (int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < n * m * T;
-         i += static_cast<int64_t>(gridDim.x) * blockDim.x) {
-        const int64_t row = i / T, a = row / m, b = row % m;
-        out[i] = in[(b * n + a) * T + i % T];
-    }
-}
-
-void exchange_leading(struct stream *stream, float *out, const float *in, int64_t n, int64_t m, int64_t T)
-{
-    constexpr int THREADS = 256, MOST_BLOCKS = 4096;
-    const int64_t blocks = ceil_div(n * m * T, THREADS);
-    cuda_check(cuda_device_of(stream),
-               CUDA_LAUNCH(exchange_leading_kernel,
-                           dim3(static_cast<unsigned>(blocks < MOST_BLOCKS ? blocks : MOST_BLOCKS)), dim3(THREADS), 0,
-                           cuda_stream_of(stream)->handle, out, in, n, m, T),
-               "attention, the order of lse");
-}
-
-struct part_strides {
-    int64_t value[ATTENTION_PART_STRIDES];
-    int count;
-};
-
-__global__ void part_describe_kernel(attention_part part, int32_t *lengths, int64_t *offsets, int64_t pitch,
-                                     part_strides strides)
-{
-    const int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x, s = part.first + i;
-    if (i > part.B)
-        return;
-    const int32_t start = part.seq_start[s < part.num_seqs ? s : part.num_seqs];
-    if (i < part.B)
-        lengths[i] = s < part.num_seqs ? part.seq_start[s + 1] - start : 0;
-#pragma unroll
-    for (int j = 0; j < ATTENTION_PART_STRIDES; j++) /* unrolled, so that the strides need no local memory */
-        if (j < strides.count)
-            offsets[j * pitch + i] = start * strides.value[j];
-}
-
-/* to_sequences: padded (B, H, T) from lse, else lse from padded. */
-__global__ void part_lse_kernel(attention_part part, float *lse, float *padded, bool to_sequences)
-{
-    const int64_t rows = part.B * part.H;
-    for (int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < rows * part.T;
-         i += static_cast<int64_t>(gridDim.x) * blockDim.x) {
-        const int64_t row = i / part.T, t = i % part.T, s = part.first + row / part.H;
-        const int32_t start = s < part.num_seqs ? part.seq_start[s] : 0;
-        const int32_t length = s < part.num_seqs ? part.seq_start[s + 1] - start : 0;
-        const int64_t at = row % part.H * part.M + start + t;
-        if (to_sequences)
-            padded[i] = t < length ? lse[at] : 0;
-        else if (t < length)
-            lse[at] = padded[i];
-    }
-}
-
-void part_lse(struct stream *stream, const struct attention_part *part, float *lse, float *padded, bool to_sequences)
-{
-    constexpr int THREADS = 256, MOST_BLOCKS = 4096;
-    const int64_t blocks = ceil_div(part->B * part->H * part->T, THREADS);
-    cuda_check(cuda_device_of(stream),
-               CUDA_LAUNCH(part_lse_kernel, dim3(static_cast<unsigned>(blocks < MOST_BLOCKS ? blocks : MOST_BLOCKS)),
-                           dim3(THREADS), 0, cuda_stream_of(stream)->handle, *part, lse, padded, to_sequences),
-               "attention, lse of ragged sequences");
-}
-
 } // namespace
 
 void attention_own_fwd(struct stream *stream, const struct attention_fwd_args *a)
@@ -715,41 +647,4 @@ void attention_own_bwd(struct stream *stream, const struct attention_bwd_args *a
     ASSERT(a->D > 0 && a->D <= CUDA_MAX_HEAD_DIM && a->KV > 0 && a->H % a->KV == 0 && a->M <= INT32_MAX / 2);
     if (a->M > 0 && a->num_seqs > 0)
         DISPATCH(a->dtype, attention_bwd, stream, a);
-}
-
-void attention_lse_by_sequence(struct stream *stream, float *by_sequence, const float *lse, int64_t B, int64_t H,
-                               int64_t T)
-{
-    exchange_leading(stream, by_sequence, lse, B, H, T);
-}
-
-void attention_lse_by_head(struct stream *stream, float *lse, const float *by_sequence, int64_t B, int64_t H, int64_t T)
-{
-    exchange_leading(stream, lse, by_sequence, H, B, T);
-}
-
-void attention_part_describe(struct stream *stream, const struct attention_part *part, int32_t *lengths,
-                             int64_t *offsets, int64_t pitch, const int64_t *strides, int count)
-{
-    constexpr int THREADS = 128;
-    part_strides all = {};
-    ASSERT(count <= ATTENTION_PART_STRIDES && pitch > part->B);
-    for (all.count = 0; all.count < count; all.count++)
-        all.value[all.count] = strides[all.count];
-    cuda_check(cuda_device_of(stream),
-               CUDA_LAUNCH(part_describe_kernel, dim3(static_cast<unsigned>(ceil_div(part->B + 1, THREADS))),
-                           dim3(THREADS), 0, cuda_stream_of(stream)->handle, *part, lengths, offsets, pitch, all),
-               "attention, ragged sequences");
-}
-
-void attention_part_load_lse(struct stream *stream, const struct attention_part *part, float *by_sequence,
-                             const float *lse)
-{
-    part_lse(stream, part, const_cast<float *>(lse), by_sequence, true);
-}
-
-void attention_part_store_lse(struct stream *stream, const struct attention_part *part, float *lse,
-                              const float *by_sequence)
-{
-    part_lse(stream, part, lse, const_cast<float *>(by_sequence), false);
 }

@@ -154,20 +154,30 @@ static size_t announce(struct attention_cudnn *a, const struct attention_shape *
     return plan && plan->cudnn_plan ? attention_plan_workspace_bytes(plan) : 0;
 }
 
+static size_t announce_fwd(struct attention_cudnn *a, const struct attention_fwd_args *args)
+{
+    struct attention_shape shape = attention_shape_fwd(args);
+    return args->M > 0 ? announce(a, &shape, args->M, ATTENTION_FORWARD) : 0;
+}
+
+static size_t announce_bwd(struct attention_cudnn *a, const struct attention_bwd_args *args)
+{
+    struct attention_shape shape = attention_shape_bwd(args);
+    return args->M > 0 ? announce(a, &shape, args->M, ATTENTION_BACKWARD) : 0;
+}
+
+/* With dropout, forward has two shapes: that of training, and without dropout that of evaluation. */
 size_t attention_cudnn_workspace_bytes(struct attention_cudnn *a, const struct op_limits *limits)
 {
-    size_t forward = 0, backward = 0;
+    const struct attention_fwd_args trained = attention_forward_of(&limits->attention_bwd);
     if (a->off)
         return 0;
-    if (limits->attention_fwd.M > 0) {
-        struct attention_shape shape = attention_shape_fwd(&limits->attention_fwd);
-        forward = announce(a, &shape, limits->attention_fwd.M, ATTENTION_FORWARD);
-    }
-    if (limits->attention_bwd.M > 0) {
-        struct attention_shape shape = attention_shape_bwd(&limits->attention_bwd);
-        backward = announce(a, &shape, limits->attention_bwd.M, ATTENTION_BACKWARD);
-    }
-    return forward > backward ? forward : backward;
+    size_t sizes[] = {announce_fwd(a, &limits->attention_fwd), announce_bwd(a, &limits->attention_bwd),
+                      trained.dropout.threshold ? announce_fwd(a, &trained) : 0};
+    size_t most = 0;
+    for (size_t i = 0; i < COUNT_OF(sizes); i++)
+        most = sizes[i] > most ? sizes[i] : most;
+    return most;
 }
 
 /* ---- the ops ------------------------------------------------------------- */
@@ -257,6 +267,7 @@ static void describe_plan(const struct attention_cudnn *a, const struct attentio
 
 static void log_plan(const struct attention_cudnn *a, struct attention_plan *plan)
 {
+    static const char *const notes[] = {"", " (unordered)", " (dropout)", " (unordered, dropout)"};
     char how[768], text[1024], sequences[96];
     const struct attention_shape *s = &plan->shape;
     if (plan->logged)
@@ -268,8 +279,8 @@ static void log_plan(const struct attention_cudnn *a, struct attention_plan *pla
     else
         snprintf(sequences, sizeof sequences, "%lld x %lld tokens", (long long)s->B, (long long)s->T);
     snprintf(text, sizeof text, "attention %s%s, %s, %s, %lld heads of %lld, %lld of keys: %s",
-             direction_names[plan->direction], s->unordered ? " (unordered)" : "", dtype_name((enum dtype)s->dtype),
-             sequences, (long long)s->H, (long long)s->D, (long long)s->KV, how);
+             direction_names[plan->direction], notes[(s->unordered ? 1 : 0) + (s->dropout ? 2 : 0)],
+             dtype_name((enum dtype)s->dtype), sequences, (long long)s->H, (long long)s->D, (long long)s->KV, how);
     if (a->demanded && plan->state == ATTENTION_REFUSED)
         log_warn("%s", text);
     else

@@ -8,8 +8,14 @@
  *     backward   delta = rows of sum(dout · out)         P = exp(mask(scale Q·Kᵀ - lse))
  *                dV = Pᵀ·dout    dS = scale P (dout·Vᵀ - delta)    dK = dSᵀ·Q    dQ = dS·K
  *
+ *     dropout    out = (factor P · kept)·V     dV = (factor P · kept)ᵀ·dout     dS = scale factor P (kept (dout·Vᵀ) -
+ *                delta / factor)
+ *
  * mask() hides the keys after a query (not bidirectional), those before its window, and of ragged sequences everything
  * after the end. Ragged tensors begin at offsets and products have lengths, all of which lie in device memory.
+ *
+ * `kept` is a tensor of ones and zeros in memory, of the type of the others; with one of 8 bits cuDNN 9.19 ends the
+ * process. cuDNN's own generator gives other numbers than core/dropout.h.
  *
  * dQ is the direct result of its product, not a sum in the caller's fp32 memory: this form selects the kernels of cuDNN
  * that add in a fixed order. An unordered backward pass has the other form, with faster kernels. */
@@ -47,6 +53,7 @@ struct builder {
     struct cudnn_tensor lengths, offsets[ATTENTION_STRIDES]; /* ragged: in memory */
     int64_t strides[ATTENTION_STRIDES];
     int count;
+    struct cudnn_tensor kept, factor; /* dropout */
 };
 
 static cudnnDataType_t cudnn_type_of(const struct attention_shape *s)
@@ -122,6 +129,42 @@ static struct cudnn_tensor row_values(struct builder *b, enum attention_pointer 
     const int64_t dims[CUDNN_RANK] = {s->B, s->H, s->T, width};
     const int64_t strides[CUDNN_RANK] = {s->H * s->T * width, s->T * width, width, 1};
     return cudnn_memory(b->g, id, CUDNN_DATA_FLOAT, dims, strides);
+}
+
+int64_t attention_kept_ld(const struct attention_shape *s)
+{
+    const int64_t step = 8;
+    return (s->T + step - 1) / step * step;
+}
+
+/* The factor of the weights that dropout keeps. */
+static float dropout_factor(const struct attention_shape *s)
+{
+    return 65536 / (float)(65536 - s->dropout);
+}
+
+/* The tensors of dropout. */
+static void describe_dropout(struct builder *b)
+{
+    const struct attention_shape *s = b->s;
+    const int64_t ld = attention_kept_ld(s), dims[CUDNN_RANK] = {s->B, s->H, s->T, s->T};
+    const int64_t strides[CUDNN_RANK] = {s->H * s->T * ld, s->T * ld, ld, 1};
+    if (!s->dropout)
+        return;
+    b->kept = cudnn_memory(b->g, ATTENTION_KEPT, cudnn_type_of(s), dims, strides);
+    b->factor = cudnn_scalar(b->g, dropout_factor(s));
+}
+
+/* x where dropout keeps the weight, 0 elsewhere. */
+static struct cudnn_tensor dropped(struct builder *b, const struct cudnn_tensor *x)
+{
+    return b->s->dropout ? cudnn_pointwise(b->g, &MUL, x, &b->kept, NULL) : *x;
+}
+
+/* x times the factor of dropout. */
+static struct cudnn_tensor raised(struct builder *b, const struct cudnn_tensor *x)
+{
+    return b->s->dropout ? cudnn_pointwise(b->g, &MUL, x, &b->factor, NULL) : *x;
 }
 
 /* The sum or the maximum of every row. */
@@ -212,6 +255,19 @@ static void key_gradient(struct builder *b, const struct cudnn_tensor *transpose
     cudnn_reduce(b->g, CUDNN_REDUCE_TENSOR_ADD, &of_heads, gradient);
 }
 
+/* The weights as V is multiplied with them, rounded: exponentials / sum, after dropout. */
+static struct cudnn_tensor weights_of(struct builder *b, const struct cudnn_tensor *exponentials,
+                                      const struct cudnn_tensor *sum)
+{
+    struct cudnn_pointwise last = b->s->dropout ? MUL : DIV;
+    last.gives = cudnn_type_of(b->s);
+    if (!b->s->dropout)
+        return cudnn_pointwise(b->g, &last, exponentials, sum, NULL);
+    struct cudnn_tensor weights = cudnn_pointwise(b->g, &DIV, exponentials, sum, NULL);
+    weights = raised(b, &weights);
+    return cudnn_pointwise(b->g, &last, &weights, &b->kept, NULL);
+}
+
 /* ---- the graphs ---------------------------------------------------------- */
 
 static void build_fwd(struct builder *b)
@@ -237,9 +293,7 @@ static void build_fwd(struct builder *b)
     struct cudnn_tensor log_sum = cudnn_pointwise(g, &LOG, &sum, NULL, NULL);
     cudnn_pointwise_into(g, &ADD, &maximum, &log_sum, NULL, &lse);
 
-    struct cudnn_pointwise rounded = DIV;
-    rounded.gives = cudnn_type_of(s);
-    struct cudnn_tensor probabilities = cudnn_pointwise(g, &rounded, &exponentials, &sum, NULL);
+    struct cudnn_tensor probabilities = weights_of(b, &exponentials, &sum);
     row_product(b, &probabilities, &v, &out);
 }
 
@@ -271,12 +325,13 @@ static void build_bwd(struct builder *b)
     struct cudnn_tensor delta = row_values(b, ATTENTION_DELTA, 1);
     struct cudnn_tensor dk = rows(b, ATTENTION_DK, s->KV, s->ld_dk);
     struct cudnn_tensor dv = rows(b, ATTENTION_DV, s->KV, s->ld_dv);
-    struct cudnn_tensor scale = cudnn_scalar(g, (float)s->scale), one = cudnn_scalar(g, 1);
+    struct cudnn_tensor scale = cudnn_scalar(g, (float)s->scale);
+    struct cudnn_tensor inverse = cudnn_scalar(g, s->dropout ? 1 / dropout_factor(s) : 1);
 
-    /* The product with 1 takes the place of dropout's factor, which the recognised form has. */
+    /* The recognised form has the product with the inverse of dropout's factor, with or without dropout. */
     struct cudnn_tensor products = cudnn_pointwise(g, &MUL, &dout, &out, NULL);
     struct cudnn_tensor sums = reduce_rows(g, CUDNN_REDUCE_TENSOR_ADD, &products);
-    cudnn_pointwise_into(g, &MUL, &sums, &one, NULL, &delta);
+    cudnn_pointwise_into(g, &MUL, &sums, &inverse, NULL, &delta);
 
     struct cudnn_tensor scores = score_product(b, &q, &k);
     scores = cudnn_pointwise(g, &MUL, &scores, &scale, NULL);
@@ -284,12 +339,16 @@ static void build_bwd(struct builder *b)
     scores = cudnn_pointwise(g, &SUB, &scores, &lse, NULL);
     scores = masked_after_query(b, scores);
     struct cudnn_tensor probabilities = cudnn_pointwise(g, &EXP, &scores, NULL, NULL);
-    struct cudnn_tensor transposed = cudnn_transpose(g, &probabilities, cudnn_type_of(s), NULL);
+    struct cudnn_tensor weights = dropped(b, &probabilities);
+    weights = raised(b, &weights);
+    struct cudnn_tensor transposed = cudnn_transpose(g, &weights, cudnn_type_of(s), NULL);
     key_gradient(b, &transposed, &dout, &dv);
 
     struct cudnn_tensor ds = score_product(b, &dout, &v);
+    ds = dropped(b, &ds);
     ds = cudnn_pointwise(g, &SUB, &ds, &delta, NULL);
     ds = cudnn_pointwise(g, &MUL, &ds, &probabilities, NULL);
+    ds = raised(b, &ds);
     ds = cudnn_pointwise(g, &MUL, &ds, &scale, NULL);
     transposed = cudnn_transpose(g, &ds, cudnn_type_of(s), NULL);
     key_gradient(b, &transposed, &q, &dk);
@@ -309,6 +368,8 @@ static enum status check_shape(const struct cudnn_target *target, const struct a
     if (s->D % 8 != 0)
         return error_set(err, STATUS_DEVICE, "cuDNN needs a head_dim that is a multiple of 8, not %lld",
                          (long long)s->D);
+    if (s->dropout >= 65536)
+        return error_set(err, STATUS_DEVICE, "dropout drops every weight");
     if (s->T < 2 || (version <= ODD_LENGTHS_WRONG && s->T % 128 != 0 && !s->ragged))
         return error_set(err, STATUS_DEVICE, "cuDNN %d.%d.%d cannot compute sequences of %lld tokens", version / 10000,
                          version / 100 % 100, version % 100, (long long)s->T);
@@ -326,6 +387,7 @@ enum status attention_graph_plan(const struct cudnn_target *target, enum attenti
         return error_set(err, STATUS_DEVICE, "cannot make a plan of cuDNN: out of memory");
     struct builder builder = {.g = graph, .s = shape, .version = target->version};
     describe_sequences(&builder);
+    describe_dropout(&builder);
     if (direction == ATTENTION_FORWARD)
         build_fwd(&builder);
     else

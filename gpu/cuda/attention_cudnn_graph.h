@@ -17,6 +17,7 @@ struct attention_shape {
     int64_t ld_q, ld_k, ld_v, ld_o, ld_dq, ld_dk, ld_dv; /* ld_dq, ld_dk, ld_dv: 0 in forward */
     double scale;
     int64_t bidirectional, ragged, unordered; /* 0, 1; unordered: 0 in forward */
+    int64_t dropout;                          /* of the weights: the threshold of core/dropout.h; 0: none */
 };
 
 /* Ragged tensors have an array of offsets for each distance between rows that occurs in the shape; there are at most
@@ -40,8 +41,13 @@ enum attention_pointer {
     ATTENTION_OFFSETS, /* ragged: and the ids after it, int64 (B + 1): seq_start times a distance of attention_strides()
                         */
     ATTENTION_SUMS = ATTENTION_OFFSETS + ATTENTION_STRIDES, /* unordered: float (B, H, T, D), the sums of dq */
+    ATTENTION_KEPT, /* dropout: (B, H, T, attention_kept_ld()) of dtype: 1 for a weight that is kept, 0 for the others
+                     */
     ATTENTION_POINTERS
 };
+
+/* Elements between the rows of ATTENTION_KEPT, which are aligned as those of the other tensors. */
+int64_t attention_kept_ld(const struct attention_shape *shape);
 
 /* A plan of cuDNN's for the target. STATUS_DEVICE, with the reason: this version of cuDNN cannot compute the shape, is
  * known to compute it wrongly, or needs more than `most_workspace` bytes. */

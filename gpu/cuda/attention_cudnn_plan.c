@@ -3,7 +3,7 @@
 
 #if ZTRAIN_HAVE_CUDNN
 
-#include "gpu/cuda/attention_cuda_kernels.h"
+#include "gpu/cuda/attention_cudnn_kernels.h"
 #include "gpu/cuda/device_cuda.h"
 
 #include <stdio.h>
@@ -37,6 +37,7 @@ struct attention_shape attention_shape_fwd(const struct attention_fwd_args *args
     shape.scale = (double)args->scale;
     shape.bidirectional = args->bidirectional;
     shape.ragged = args->ragged;
+    shape.dropout = args->dropout.threshold;
     return shape;
 }
 
@@ -90,6 +91,19 @@ static size_t sums_bytes(const struct attention_shape *shape, int64_t sequences)
                             : 0;
 }
 
+/* Bytes of the tensor that says which weights of this number of sequences are kept; 0 without dropout. */
+static size_t kept_bytes(const struct attention_shape *shape, int64_t sequences)
+{
+    const int64_t count = sequences * shape->H * shape->T * attention_kept_ld(shape);
+    return shape->dropout ? workspace_aligned((size_t)count * sizeof(uint16_t)) : 0;
+}
+
+/* What cuDNN and the graph's own scratch tensors take for this number of sequences. */
+static size_t extra_bytes(const struct attention_shape *shape, int64_t sequences)
+{
+    return sums_bytes(shape, sequences) + kept_bytes(shape, sequences);
+}
+
 /* Whether the micro-batch may go through cuDNN in pieces of this number of sequences: each piece of lse has to be
  * aligned as rows are. */
 static bool may_be_piece(const struct attention_shape *s, int64_t sequences)
@@ -98,9 +112,9 @@ static bool may_be_piece(const struct attention_shape *s, int64_t sequences)
            (s->B % sequences == 0 && sequences * s->H * s->T * (int64_t)sizeof(float) % ATTENTION_ALIGN == 0);
 }
 
-/* Backward needs a workspace of T x T for every head, or the sums of dq: it goes through the micro-batch in the
- * smallest number of pieces that makes both a small part of the memory, and is refused where one sequence alone takes a
- * large part. */
+/* Backward needs a workspace of T x T for every head, or the sums of dq, and dropout a tensor of T x T: they go through
+ * the micro-batch in the smallest number of pieces that makes all of that a small part of the memory, and are refused
+ * where one sequence alone takes a large part. */
 enum status attention_plan_make(struct attention_plan *plan, size_t memory, struct error *err)
 {
     const size_t small = memory / 256, large = memory / 16;
@@ -108,21 +122,26 @@ enum status attention_plan_make(struct attention_plan *plan, size_t memory, stru
     plan->piece = s->B;
     TRY(make_cudnn_plan(plan, SIZE_MAX, err));
     size_t sequence =
-        (cudnn_plan_workspace_bytes(plan->cudnn_plan) + sums_bytes(s, s->B)) / (size_t)(s->B > 0 ? s->B : 1);
+        (cudnn_plan_workspace_bytes(plan->cudnn_plan) + extra_bytes(s, s->B)) / (size_t)(s->B > 0 ? s->B : 1);
     for (int64_t piece = s->B - 1; piece >= 1 && sequence * (size_t)plan->piece > small; piece--)
         if (may_be_piece(s, piece))
             plan->piece = piece;
     if (plan->piece == s->B && sequence * (size_t)s->B <= large)
         return STATUS_OK;
     cudnn_plan_free(plan->cudnn_plan);
-    return make_cudnn_plan(plan, large, err);
+    plan->cudnn_plan = NULL;
+    const size_t kept = kept_bytes(s, plan->piece);
+    if (kept > large)
+        return error_set(err, STATUS_DEVICE, "dropout of the weights would need %.3f GiB for a sequence",
+                         (double)kept / (1 << 30));
+    return make_cudnn_plan(plan, large - kept, err);
 }
 
 /* ---- workspace ----------------------------------------------------------- */
 
 /* Where the parts of the workspace begin, in bytes from its aligned begin; cuDNN's part is the last one. */
 struct workspace_plan {
-    size_t delta, lengths, offsets, sums, cudnn;
+    size_t delta, lengths, offsets, sums, kept, cudnn;
     int64_t pitch; /* elements between two arrays of offsets */
 };
 
@@ -134,7 +153,8 @@ static struct workspace_plan plan_workspace(const struct attention_plan *plan)
     struct workspace_plan w = {.delta = rows, .lengths = 2 * rows, .pitch = pitch};
     w.offsets = w.lengths + (s->ragged ? workspace_aligned((size_t)plan->piece * sizeof(int32_t)) : 0);
     w.sums = w.offsets + (s->ragged ? workspace_aligned((size_t)(ATTENTION_STRIDES * pitch) * sizeof(int64_t)) : 0);
-    w.cudnn = w.sums + sums_bytes(s, plan->piece);
+    w.kept = w.sums + sums_bytes(s, plan->piece);
+    w.cudnn = w.kept + kept_bytes(s, plan->piece);
     return w;
 }
 
@@ -149,6 +169,7 @@ struct attention_workspace {
     float *lse, *delta, *sums;
     int32_t *lengths;
     int64_t *offsets, pitch;
+    void *kept;
     char *cudnn;
 };
 
@@ -166,8 +187,15 @@ static struct attention_workspace attention_workspace_of(const struct stream *st
         .lengths = (int32_t *)(void *)(base + w.lengths),
         .offsets = (int64_t *)(void *)(base + w.offsets),
         .pitch = w.pitch,
+        .kept = base + w.kept,
         .cudnn = base + w.cudnn,
     };
+}
+
+void attention_plan_spoil(const struct attention_plan *plan, struct stream *stream)
+{
+    if (plan->shape.dropout)
+        attention_part_spoil(stream, attention_workspace_of(stream, plan).kept, kept_bytes(&plan->shape, plan->piece));
 }
 
 /* ---- execution ----------------------------------------------------------- */
@@ -232,6 +260,19 @@ static void describe_part(const struct attention_plan *plan, struct stream *stre
         pointers[ATTENTION_OFFSETS + i] = workspace->offsets + i * workspace->pitch;
 }
 
+/* With dropout: which weights of the piece are kept, computed on the stream. */
+static void keep_weights(const struct attention_plan *plan, struct stream *stream, const struct attention_part *part,
+                         const struct dropout *dropout, const struct attention_workspace *workspace,
+                         void *pointers[ATTENTION_POINTERS])
+{
+    const struct attention_shape *s = &plan->shape;
+    if (!s->dropout)
+        return;
+    pointers[ATTENTION_KEPT] = workspace->kept;
+    attention_part_keep(stream, part, dropout, (enum dtype)s->dtype, !s->bidirectional, workspace->kept,
+                        attention_kept_ld(s));
+}
+
 static struct attention_part first_part(const struct attention_plan *plan, const struct attention_fwd_args *args)
 {
     return (struct attention_part){.seq_start = args->seq_start,
@@ -252,6 +293,7 @@ static const char *run_ragged_fwd(const struct attention_plan *plan, struct stre
     point_at_fwd(pointers, args, 0);
     for (; part.first < args->num_seqs && !failed; part.first += part.B) {
         describe_part(plan, stream, &part, &workspace, pointers);
+        keep_weights(plan, stream, &part, &args->dropout, &workspace, pointers);
         failed = run_piece(plan, stream, pointers, workspace.cudnn);
         if (!failed)
             attention_part_store_lse(stream, &part, args->lse, workspace.lse);
@@ -272,6 +314,7 @@ static const char *run_ragged_bwd(const struct attention_plan *plan, struct stre
     for (; part.first < args->num_seqs && !failed; part.first += part.B) {
         describe_part(plan, stream, &part, &workspace, pointers);
         attention_part_load_lse(stream, &part, workspace.lse, args->lse);
+        keep_weights(plan, stream, &part, &args->dropout, &workspace, pointers);
         failed = run_piece(plan, stream, pointers, workspace.cudnn);
     }
     return failed;
@@ -284,11 +327,14 @@ const char *attention_plan_run_fwd(const struct attention_plan *plan, struct str
     if (s->ragged)
         return run_ragged_fwd(plan, stream, args);
     struct attention_workspace workspace = attention_workspace_of(stream, plan);
+    struct attention_part part = first_part(plan, args);
     float *lse = reorders(s) ? workspace.lse : args->lse;
     const char *failed = NULL;
     for (int64_t i = 0; i < s->B && !failed; i += plan->piece) {
         void *pointers[ATTENTION_POINTERS] = {[ATTENTION_LSE] = lse + i * s->T * s->H};
+        part.first = i;
         point_at_fwd(pointers, args, i * s->T);
+        keep_weights(plan, stream, &part, &args->dropout, &workspace, pointers);
         failed = run_piece(plan, stream, pointers, workspace.cudnn);
     }
     if (!failed && reorders(s))
@@ -303,6 +349,8 @@ const char *attention_plan_run_bwd(const struct attention_plan *plan, struct str
     if (s->ragged)
         return run_ragged_bwd(plan, stream, args);
     struct attention_workspace workspace = attention_workspace_of(stream, plan);
+    const struct attention_fwd_args forward = attention_forward_of(args);
+    struct attention_part part = first_part(plan, &forward);
     const float *lse = reorders(s) ? workspace.lse : args->lse;
     const char *failed = NULL;
     if (reorders(s))
@@ -311,7 +359,9 @@ const char *attention_plan_run_bwd(const struct attention_plan *plan, struct str
         void *pointers[ATTENTION_POINTERS] = {[ATTENTION_LSE] = (void *)(lse + i * s->T * s->H),
                                               [ATTENTION_DELTA] = workspace.delta + i * s->T * s->H,
                                               [ATTENTION_SUMS] = workspace.sums};
+        part.first = i;
         point_at_bwd(pointers, args, i * s->T);
+        keep_weights(plan, stream, &part, &args->dropout, &workspace, pointers);
         failed = run_piece(plan, stream, pointers, workspace.cudnn);
     }
     return failed;

@@ -2,11 +2,14 @@
  *
  * The stream's workspace, of attention_plan_workspace_bytes():
  *
- *     | lse (B, H, T) | delta (B, H, T) | sums of dq, if unordered | workspace of cuDNN's plan |
+ *     | lse (B, H, T) | delta (B, H, T) | sums of dq, if unordered | kept, of a piece | workspace of cuDNN's plan |
  *
  * and for ragged sequences, of one piece, b sequences:
  *
- *     | lse (b, H, T) | delta (b, H, T) | lengths, offsets | sums of dq, if unordered | workspace of cuDNN's plan |
+ *     | lse (b, H, T) | delta (b, H, T) | lengths, offsets | sums of dq, if unordered | kept | workspace of cuDNN's
+ * plan |
+ *
+ * `kept`, with dropout of the weights: which of them stay, 16 bits each (b, H, T, T), b sequences of a piece.
  *
  * A plan whose workspace would be large is made for an equal part of the sequences (a piece) and runs once per piece.
  * Ragged sequences always go in pieces, the last of which is filled up with empty ones: so one plan serves
@@ -57,6 +60,9 @@ size_t attention_plan_workspace_bytes(const struct attention_plan *plan);
 enum { ATTENTION_ALIGN = 16 };
 bool attention_pointer_is_aligned(const void *pointer);
 bool attention_shape_is_aligned(const struct attention_shape *shape); /* rows are aligned if the first one is */
+
+/* For a trial: what dropout leaves of the stream's workspace is NaN now, until the next op. */
+void attention_plan_spoil(const struct attention_plan *plan, struct stream *stream);
 
 /* Enqueue the op on the stream. NULL, or the reason of a failure in cuDNN's words. */
 const char *attention_plan_run_fwd(const struct attention_plan *plan, struct stream *stream,

@@ -3,6 +3,8 @@
  * On test tensors, filled with a fixed pattern, the plan runs twice and must give the same bits, unless it is an
  * unordered one; then ztrain's kernels compute the same, and the results must be close. Ragged sequences are one more
  * than a piece has, and of several lengths, so that one is as long as it may be and the second piece has empty places.
+ * With dropout, tiles of the tensor of kept weights that have no visible pair are NaN.
+ *
  * A cuDNN that computes something else than the op is thus noticed before it trains a model. */
 #include "gpu/cuda/attention_cudnn_verify.h"
 
@@ -106,6 +108,25 @@ static void count_tokens(struct trial *t)
         t->M += sequence_length(s, i);
 }
 
+/* Dropout as the plan has it. Numbers of tokens are read at the begin of sequences alone. */
+static struct dropout take_dropout(struct trial *t)
+{
+    const struct attention_shape *s = &t->plan->shape;
+    struct dropout dropout = {.key = {1, 2}};
+    if (!s->dropout)
+        return dropout;
+    dropout.threshold = (uint32_t)s->dropout;
+    dropout.scale = 65536 / (float)(65536 - s->dropout);
+    uint64_t *tokens = arena_take(&t->arena, MEM_DATA, (size_t)t->M * sizeof *tokens);
+    int64_t start = 0;
+    for (int64_t i = 0; i < t->sequences && t->arena.base; start += sequence_length(s, i), i++) {
+        const uint64_t number = (uint64_t)start;
+        stream_copy(t->stream, tokens + start, &number, sizeof number);
+    }
+    dropout.tokens = tokens;
+    return dropout;
+}
+
 /* Takes all tensors out of the arena; a dry arena only counts. */
 static void trial_lay_out(struct trial *t)
 {
@@ -134,6 +155,7 @@ static void trial_lay_out(struct trial *t)
                                          .num_seqs = (int32_t)t->sequences,
                                          .max_seq = (int32_t)s->T,
                                          .seq_start = seq_start,
+                                         .dropout = take_dropout(t),
                                          .bidirectional = s->bidirectional != 0,
                                          .ragged = s->ragged != 0,
                                          .q = take_pattern(t, M * s->ld_q),
@@ -171,6 +193,7 @@ static void use_second(struct trial *t)
 /* NULL, or the reason of a failure in cuDNN's words. */
 static const char *run_cudnn(struct trial *t)
 {
+    attention_plan_spoil(t->plan, t->stream);
     if (t->plan->direction == ATTENTION_FORWARD)
         return attention_plan_run_fwd(t->plan, t->stream, &t->fwd);
     return attention_plan_run_bwd(t->plan, t->stream, &t->bwd);

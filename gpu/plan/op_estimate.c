@@ -11,6 +11,12 @@
  * need no such values; they are given half of that speed, as FlashAttention-2, whose tensor-core instructions they use,
  * has it next to FlashAttention-3 on an H100 (Shah and others 2024: 1.5 to 2.0 times as fast).
  *
+ * Dropout of the weights: cuDNN reads which weights are kept, 16 bits each, which a kernel writes before
+ * (core/dropout.h; its loop has 14 instructions a weight), each at a copy's share of the bandwidth. ztrain's kernels
+ * have the numbers where they need them, in 18 instructions a weight and pass: one pass forward, three backward, which
+ * then computes eight products instead of seven. Instructions are counted in the sources, at 128 a clock of 1.7 GHz and
+ * multiprocessor.
+ *
  * A launch leaves 1.5 us between the end of a kernel and the start of the next one in a full queue.
  *
  * As a whole the model was compared with LLM.Q's published speed (tests/program/test_plan_speed.py). */
@@ -169,7 +175,7 @@ static const double share_of_own = 0.5; /* ztrain's kernels next to cuDNN's */
  * Hopper alone. */
 static bool takes_own_kernels(const struct plan_settings *s, const struct attention_fwd_args *a, bool ragged_backward)
 {
-    return s->own_attention || a->softcap > 0 || a->dropout.threshold > 0 || a->D % 8 != 0 ||
+    return s->own_attention || a->softcap > 0 || a->dropout.threshold >= 65536 || a->D % 8 != 0 ||
            (ragged_backward && !s->gpu->hopper);
 }
 
@@ -180,13 +186,50 @@ static double attention_flops(const struct plan_settings *s, const struct attent
     return share * s->gpu->flops[dtype] * (own ? share_of_own : 1);
 }
 
+/* ---- dropout of the weights ---------------------------------------------- */
+
+static const double own_instructions = 18, kept_instructions = 14; /* for a weight */
+static const double own_products = 8.0 / 7;                        /* of backward, to those without dropout */
+
+static double instruction_seconds(const struct plan_settings *s, double instructions)
+{
+    const double lanes = 128, clock = 1.7e9;
+    return instructions / (lanes * clock * s->gpu->sms);
+}
+
+/* A kernel that writes which weights are kept, in tiles of 256 queries and keys, and the reads of these by cuDNN. */
+static double kept_seconds(const struct plan_settings *s, const struct attention_fwd_args *a, double weights)
+{
+    const double tile = 256, T = a->max_seq, bandwidth = share_pointwise * s->gpu->bytes, size = 2;
+    const double keys = a->bidirectional ? T : fmin(T, (T + tile) / 2), written = (double)(a->M * a->H) * keys;
+    return fmax(size * written / bandwidth, instruction_seconds(s, kept_instructions * written)) +
+           size * weights / bandwidth;
+}
+
+/* `weights`: those of visible keys; `passes`: times that ztrain's kernels need the numbers. */
+static double dropout_seconds(const struct plan_settings *s, const struct attention_fwd_args *a, double weights,
+                              int passes, bool own)
+{
+    if (!a->dropout.threshold || plan_assumes(s, ASSUME_FAST_ATTENTION))
+        return 0;
+    return own ? instruction_seconds(s, own_instructions * passes * weights) : kept_seconds(s, a, weights);
+}
+
+static int dropout_launches(const struct attention_fwd_args *a)
+{
+    return a->dropout.threshold ? 1 : 0;
+}
+
 struct op_estimate op_estimate_attention_fwd(const struct plan_settings *s, const struct attention_fwd_args *a)
 {
     struct op_cost work = op_cost_attention_fwd(a);
     double ceiling = at_ceiling(s, a->dtype, work);
-    double expected =
-        work.flops / attention_flops(s, &forward_rate, a->dtype, a->D, a->max_seq, takes_own_kernels(s, a, false));
-    return one_part(PLAN_ATTENTION_FORWARD, ceiling, plan_assumes(s, ASSUME_FAST_ATTENTION) ? 0 : expected, 1);
+    const bool own = takes_own_kernels(s, a, false);
+    double expected = work.flops / attention_flops(s, &forward_rate, a->dtype, a->D, a->max_seq, own);
+    if (plan_assumes(s, ASSUME_FAST_ATTENTION))
+        expected = 0;
+    expected += dropout_seconds(s, a, work.flops / (4 * (double)a->D), 1, own);
+    return one_part(PLAN_ATTENTION_FORWARD, ceiling, expected, 1 + (own ? 0 : dropout_launches(a)));
 }
 
 struct op_estimate op_estimate_attention_bwd(const struct plan_settings *s, const struct attention_bwd_args *a)
@@ -196,6 +239,8 @@ struct op_estimate op_estimate_attention_bwd(const struct plan_settings *s, cons
     const struct attention_fwd_args forward = attention_forward_of(a);
     const bool own = takes_own_kernels(s, &forward, a->ragged);
     double expected = work.flops / attention_flops(s, &backward_rate, a->dtype, a->D, a->max_seq, own);
+    if (own && a->dropout.threshold)
+        expected *= own_products;
     double workspace = (double)a->M * (double)a->max_seq * (double)a->H * size_in_bytes(a->dtype);
     if (plan_assumes(s, ASSUME_FAST_ATTENTION))
         expected = ceiling;
@@ -207,7 +252,8 @@ struct op_estimate op_estimate_attention_bwd(const struct plan_settings *s, cons
             expected /= share_of_turns;
         }
     }
-    return one_part(PLAN_ATTENTION_BACKWARD, ceiling, expected, 3);
+    expected += dropout_seconds(s, &forward, work.flops / (10 * (double)a->D), 3, own);
+    return one_part(PLAN_ATTENTION_BACKWARD, ceiling, expected, 3 + (own ? 0 : dropout_launches(&forward)));
 }
 
 /* ---- ops that move bytes ------------------------------------------------- */

@@ -43,6 +43,7 @@ struct plan_case {
     int64_t B, T, H, KV, D, window;
     bool refused; /* ztrain refuses forward and backward itself */
     bool ragged, bidirectional, unordered;
+    int64_t dropout; /* of 65536 */
 };
 
 static const struct plan_case cases[] = {
@@ -66,6 +67,11 @@ static const struct plan_case cases[] = {
     {.dtype = DTYPE_F16, .B = 32, .T = 512, .H = 12, .KV = 12, .D = 64, .bidirectional = true},
     /* sums in any order */
     {.dtype = DTYPE_BF16, .B = 2, .T = 4096, .H = 32, .KV = 8, .D = 128, .unordered = true},
+    /* dropout of the weights: GPT-2, a window and shared keys, BERT */
+    {.dtype = DTYPE_BF16, .B = 8, .T = 1024, .H = 12, .KV = 12, .D = 64, .dropout = 6554},
+    {.dtype = DTYPE_F16, .B = 1, .T = 4096, .H = 32, .KV = 8, .D = 128, .window = 1024, .dropout = 6554},
+    {.dtype = DTYPE_BF16, .B = 8, .T = 512, .H = 12, .KV = 12, .D = 64, .ragged = true, .bidirectional = true,
+     .dropout = 6554},
 };
 
 /* The transformer's layout: q, k and v next to each other in rows of (H + 2 KV) D. */
@@ -89,6 +95,7 @@ static struct attention_shape shape_of(const struct plan_case *c, bool backward)
     shape.ragged = c->ragged;
     shape.bidirectional = c->bidirectional;
     shape.unordered = backward && c->unordered;
+    shape.dropout = c->dropout;
     return shape;
 }
 
@@ -102,10 +109,10 @@ static bool try_case(const struct cudnn_target *target, const struct gpu *gpu, c
                                               &plan, &err);
     bool good = status == STATUS_OK ? !c->refused : c->refused || !gpu->required;
     printf("%s %-8s %s, %" PRId64 " x %" PRId64 " tokens, %" PRId64 " heads of %" PRId64 ", %" PRId64
-           " of keys, window %" PRId64 "%s%s%s: ",
+           " of keys, window %" PRId64 "%s%s%s%s: ",
            gpu->name, backward ? "backward" : "forward", dtype_name(c->dtype), c->B, c->T, c->H, c->D, c->KV,
            c->window, c->ragged ? ", ragged" : "", c->bidirectional ? ", bidirectional" : "",
-           shape.unordered ? ", unordered" : "");
+           shape.unordered ? ", unordered" : "", shape.dropout ? ", dropout" : "");
     if (status == STATUS_OK)
         printf("engine %" PRId64 ", %.1f MiB of workspace%s\n", cudnn_plan_engine(plan),
                (double)cudnn_plan_workspace_bytes(plan) / (1 << 20), good ? "" : "  WRONG: should be refused");

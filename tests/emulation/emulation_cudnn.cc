@@ -11,7 +11,7 @@
  * memory may take, one that has no plan, and one that works. ZTRAIN_EMULATION_CUDNN adds a fault to the library: "none"
  * proposes no engine, "wrong" returns results that are a quarter too large, "restless" returns other bits each time,
  * "broken" fails in execution, "greedy" needs more workspace than the GPU has memory, "large" needs 12 MiB for every
- * sequence, "old" is an old version. */
+ * sequence, "old" is an old version, "whole" reads whole matrices of dropout, also the tiles without a visible pair. */
 #include "emulation_host.h"
 #include "emulation_queue.h"
 
@@ -383,8 +383,31 @@ double pointwise(int mode, double x, double b, bool t)
     }
 }
 
+/* Whether the graph hides keys after a query. */
+bool is_causal(const graph &g)
+{
+    for (const node &n : g.nodes)
+        if (n.kind == POINTWISE && n.mode == CUDNN_POINTWISE_CMP_GE)
+            return true;
+    return false;
+}
+
+const int64_t TILE = 256; /* queries and keys: of the matrices in memory, tiles without a visible pair are not read */
+
+/* Whether the tensor is a matrix in memory for each head that scores are multiplied with: of dropout. */
+bool is_matrix_of_scores(const graph &g, int i)
+{
+    for (const node &n : g.nodes)
+        if (i >= 0 && n.kind == POINTWISE && n.b == i && n.x != i && !g.tensors[static_cast<size_t>(i)].is_virtual &&
+            g.tensors[static_cast<size_t>(i)].dims[3] > 1 && g.tensors[static_cast<size_t>(n.y)].is_virtual &&
+            n.mode == CUDNN_POINTWISE_MUL && g.tensors[static_cast<size_t>(n.x)].is_virtual)
+            return true;
+    return false;
+}
+
 void compute_pointwise(const graph &g, const node &n, std::vector<values> &all)
 {
+    const bool in_tiles = !asked_for("whole") && is_causal(g) && is_matrix_of_scores(g, n.b);
     const tensor &y = g.tensors[static_cast<size_t>(n.y)];
     auto value = [&](int source, const place &p) {
         if (source < 0)
@@ -394,8 +417,9 @@ void compute_pointwise(const graph &g, const node &n, std::vector<values> &all)
     };
     for_each_place(y.dims, [&](int64_t number, const place &p) {
         all[static_cast<size_t>(n.y)][static_cast<size_t>(number)] =
-            n.mode == CUDNN_POINTWISE_GEN_INDEX ? static_cast<double>(p.at[n.axis])
-                                                : pointwise(n.mode, value(n.x, p), value(n.b, p), value(n.t, p) != 0);
+            in_tiles && p.at[3] / TILE > p.at[2] / TILE ? 0
+            : n.mode == CUDNN_POINTWISE_GEN_INDEX       ? static_cast<double>(p.at[n.axis])
+                                                        : pointwise(n.mode, value(n.x, p), value(n.b, p), value(n.t, p) != 0);
     });
 }
 
@@ -554,6 +578,32 @@ void add_ragged_ranges(std::vector<range> &ranges, const graph &g, size_t i, con
             last->bytes += static_cast<size_t>(size);
         else
             ranges.push_back({at, static_cast<size_t>(size), write});
+    });
+}
+
+/* The bytes of a matrix of scores that are read, when the lengths of the sequences are known. */
+void add_tiles(std::vector<range> &ranges, const graph &g, size_t i, const std::vector<char *> &places)
+{
+    const tensor &t = g.tensors[i];
+    const bool causal = is_causal(g);
+    std::vector<values> all(g.tensors.size());
+    int lengths = -1;
+    for (const node &n : g.nodes)
+        if (n.kind == MATMUL && n.lengths[0] >= 0)
+            lengths = n.lengths[0];
+    if (lengths >= 0)
+        load_tensor(g, all, static_cast<size_t>(lengths), places);
+    const int64_t rows[RANK] = {t.dims[0], t.dims[1], t.dims[2], 1};
+    for_each_place(rows, [&](int64_t, const place &p) {
+        int64_t end = t.dims[3];
+        if (lengths >= 0)
+            end = static_cast<int64_t>(all[static_cast<size_t>(lengths)][static_cast<size_t>(p.at[0])]);
+        if (p.at[2] / TILE * TILE >= end)
+            return;
+        end = (end + TILE - 1) / TILE * TILE;
+        end = std::min(t.dims[3], causal ? std::min(end, (p.at[2] / TILE + 1) * TILE) : end);
+        const int64_t size = static_cast<int64_t>(element_size(t.type));
+        ranges.push_back({places[i] + offset_at(t, p) * size, static_cast<size_t>(end * size), false});
     });
 }
 
@@ -720,16 +770,19 @@ cudnnStatus_t cudnnBackendExecute(cudnnHandle_t handle, cudnnBackendDescriptor_t
         places[i] = static_cast<char *>(pointer_of(of(pack), t.id));
         if (t.by_value)
             memcpy(&scalars[i], places[i], sizeof scalars[i]);
-        else if (t.offsets < 0)
+        else if (t.offsets < 0 && !is_matrix_of_scores(g, static_cast<int>(i)))
             add_ranges(op.ranges, t, places[i], written[i]);
     }
     void *workspace = get<void *>(of(pack), CUDNN_ATTR_VARIANT_PACK_WORKSPACE);
     check_range("cuDNN: workspace", workspace, static_cast<size_t>(workspace_of(g)));
     op.ranges.push_back({workspace, 64, true}); /* its first bytes represent the whole */
     op.more_ranges = [g, places, written](std::vector<range> &ranges) {
-        for (size_t i = 0; i < g.tensors.size(); i++)
-            if (!g.tensors[i].is_virtual && g.tensors[i].offsets >= 0)
+        for (size_t i = 0; i < g.tensors.size(); i++) {
+            if (is_matrix_of_scores(g, static_cast<int>(i)))
+                add_tiles(ranges, g, i, places);
+            else if (!g.tensors[i].is_virtual && g.tensors[i].offsets >= 0)
                 add_ragged_ranges(ranges, g, i, places, written[i]);
+        }
     };
     op.run = [g, places, scalars, workspace, restless] {
         memset(open_alias(workspace), 0xff, 64);

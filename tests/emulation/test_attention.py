@@ -173,6 +173,36 @@ def test_unordered_has_no_effect_on_own_kernels(tmp_path):
     assert "train.deterministic: false has no effect on ztrain's kernels for attention" in output
 
 
+DROPOUT = ("model.dropout=0.2", "train.max_steps=2")
+
+
+@pytest.mark.parametrize("setting", ["data.packing=true", "data.packing=false"])
+def test_dropout_of_the_weights(tmp_path, setting):
+    """cuDNN reads the same numbers as ztrain's kernels, whatever the size of a piece; an evaluation is without."""
+    runs = {"cudnn": {}, "pieces": {"ZTRAIN_EMULATION_CUDNN": "large"}, "own": {"ZTRAIN_CUDA_ATTENTION": "own"}}
+    outputs = {name: train(tmp_path / name, setting, *DROPOUT, **more) for name, more in runs.items()}
+    for name in ("cudnn", "pieces"):
+        for shape in ("forward", r"forward \(dropout\)", r"backward \(dropout\)"):
+            assert re.search(rf"attention {shape}, bf16, .*: cuDNN \d+\.\d+\.\d+, engine 3", outputs[name]), outputs[name]
+    assert losses(tmp_path / "cudnn") == losses(tmp_path / "pieces")
+    values = [[float(x) for x in losses(tmp_path / name)] for name in ("cudnn", "own")]
+    assert len(values[0]) >= 2 and values[0] == pytest.approx(values[1], rel=2e-3)
+
+
+def test_dropout_on_trial(tmp_path):
+    """A kernel that reads weights of hidden keys, which nothing has written, is refused."""
+    settings = ("model.dropout=0.2", "data.seq_length=288", "train_batch_size=1", "train_micro_batch_size_per_gpu=1")
+    assert "(dropout), bf16, 1 x 288 tokens, 4 heads of 8, 2 of keys: cuDNN" in train(tmp_path / "tiles", *settings)
+    output = train(tmp_path / "whole", *settings, ZTRAIN_EMULATION_CUDNN="whole")
+    for direction in ("forward", "backward"):
+        assert re.search(rf"attention {direction} \(dropout\), .*: ztrain's kernels: {FAULTS['wrong']}", output), output
+
+
+def test_dropout_of_all_weights(tmp_path):
+    output = train(tmp_path, "model.dropout=1")
+    assert "attention backward (dropout), bf16" in output and "ztrain's kernels: dropout drops every weight" in output
+
+
 def test_unknown_way(tmp_path):
     output = train(tmp_path, code=2, ZTRAIN_CUDA_ATTENTION="flash")
     assert "ZTRAIN_CUDA_ATTENTION must be own or cudnn, not 'flash'" in output
@@ -205,7 +235,7 @@ def test_plans_of_the_real_library():
 def check_workspaces(output):
     """Forward needs none; backward, whose bits repeat, at most a 16-bit T x T for each head and dk, dv for each query head:
     what the plan of a run without a GPU counts (gpu/cuda_reserve.c) and pieces of the batch divide."""
-    row = re.compile(r"H200 (\w+) +\w+, (\d+) x (\d+) tokens, (\d+) heads of (\d+), \d+ of keys, window \d+(?:, ragged)?(?:, bidirectional)?: engine \d+, ([\d.]+) MiB of workspace")
+    row = re.compile(r"H200 (\w+) +\w+, (\d+) x (\d+) tokens, (\d+) heads of (\d+), \d+ of keys, window \d+(?:, \w+)*: engine \d+, ([\d.]+) MiB of workspace")
     rows = [(found[0], *map(int, found[1:5]), float(found[5])) for found in row.findall(output)]
     models = {(16, 1024, 25, 64), (32, 1024, 14, 64), (1, 8192, 32, 128), (8, 1024, 12, 64)}
     for way in ("forward", "backward"):

@@ -58,6 +58,7 @@
         {.op = name, .M = 150, .H = 4, .KV = 2, .D = 64, .lengths = {33, 1, 116}, .pad = 4, .flags = L2},            \
         {.op = name, .M = 75, .H = 2, .KV = 1, .D = 160, .lengths = {75}, .window = 33, .flags = L2},                \
         {.op = name, .M = 130, .H = 2, .KV = 2, .D = 128, .lengths = {65, 65}, .window = 50, .flags = L2},           \
+        {.op = name, .M = 290, .H = 1, .KV = 1, .D = 48, .lengths = {290}, .flags = L2},                             \
         {.op = name, .M = 17, .H = 7, .KV = 1, .D = 14, .lengths = {17}, .flags = BIDIRECTIONAL},                    \
         {.op = name, .M = 150, .H = 4, .KV = 2, .D = 64, .lengths = {33, 1, 116}, .pad = 4, .flags = BIDIRECTIONAL}, \
         {.op = name, .M = 290, .H = 1, .KV = 1, .D = 48, .lengths = {290}, .flags = BIDIRECTIONAL},                  \
