@@ -4,6 +4,7 @@
 #include "core/log.h"
 #include "gpu/device_avoid.h"
 
+#include <math.h>
 #include <stdio.h>
 
 /* The times of a step with cuDNN, and without, in seconds. */
@@ -17,9 +18,10 @@ static enum status walk_both(const struct trainer *t, const char *gpu, double *w
     enum status status;
     TRY(planned_machine_find(&question, &machine, err));
     TRY_END(plan_walk_build(&walk, &machine, &copy, true, err));
+    machine.settings.attention = PLAN_ATTENTION_CUDNN;
     TRY_END(plan_walk_step(&walk, 0, &machine.link, &times, err));
     *with = times.seconds;
-    machine.settings.own_attention = true;
+    machine.settings.attention = PLAN_ATTENTION_OWN;
     TRY_END(plan_walk_step(&walk, 0, &machine.link, &times, err));
     *without = times.seconds;
 end:
@@ -38,19 +40,28 @@ static void estimate(const struct trainer *t, char *text, size_t size)
     text[0] = '\0';
     if (walk_both(t, gpu, &with, &without, &ignored) == STATUS_OK && with > 0)
         snprintf(text, size, "; by `ztrain plan --speed`, a step takes about %.0f %% longer for it%s",
-                 100 * (without / with - 1), gpu ? "" : " (on an H100)");
+                 fmax(0, 100 * (without / with - 1)), gpu ? "" : " (on an H100)");
+}
+
+/* What of the run cuDNN cannot compute on any machine; NULL: nothing. */
+static const char *obstacle_of_run(const struct trainer *t)
+{
+    if (t->spec->dtype == DTYPE_F32)
+        return "cuDNN computes attention in 16 bits only; hint: bf16: {enabled: true}";
+    return t->desc.attention_softcap > 0 ? "cuDNN has no soft cap of the scores" : NULL;
 }
 
 void attention_price_warn(const struct trainer *t)
 {
-    const struct model_desc *desc = &t->desc;
     char price[160];
-    /* these have no alternative, which another line states */
-    if (t->rank != 0 || t->device->kind != DEVICE_CUDA || t->spec->dtype == DTYPE_F32 || desc->attention_softcap > 0)
+    if (t->rank != 0 || t->device->kind != DEVICE_CUDA)
         return;
-    const char *why = device_attention_obstacle(t->device);
+    const char *chosen = obstacle_of_run(t), *why = chosen ? chosen : device_attention_obstacle(t->device);
     if (!why)
         return;
     estimate(t, price, sizeof price);
-    log_warn("attention runs on ztrain's kernels, not on cuDNN's%s: %s", price, why);
+    if (chosen)
+        log_info("attention runs on ztrain's kernels, not on cuDNN's%s: %s", price, why);
+    else
+        log_warn("attention runs on ztrain's kernels, not on cuDNN's%s: %s", price, why);
 }

@@ -7,9 +7,9 @@
  *
  * Attention has the published figures of cuDNN 9 and FlashAttention-3 for causal attention, by head size and sequence
  * length; bidirectional attention computes twice the pairs at the same rate. A backward pass whose results repeat bit
- * for bit moves T x T values per head through memory. Attention with a soft cap is computed by ztrain's kernels, which
- * need no such values; they are given half of that speed, as FlashAttention-2, whose tensor-core instructions they use,
- * has it next to FlashAttention-3 on an H100 (Shah and others 2024: 1.5 to 2.0 times as fast).
+ * for bit moves T x T values per head through memory. Attention with a soft cap, or in fp32, is computed by ztrain's
+ * kernels, which need no such values; they are given half of that speed, as FlashAttention-2, whose tensor-core
+ * instructions they use, has it next to FlashAttention-3 on an H100 (Shah and others 2024: 1.5 to 2.0 times as fast).
  *
  * Dropout of the weights: cuDNN reads which weights are kept, 16 bits each, which a kernel writes before
  * (core/dropout.h; its loop has 14 instructions a weight), each at a copy's share of the bandwidth. ztrain's kernels
@@ -171,17 +171,21 @@ static const double share_workspace = 0.686, share_of_turns = 0.745;
 
 static const double share_of_own = 0.5; /* ztrain's kernels next to cuDNN's */
 
-/* What cuDNN has no plan for. `ragged_backward`: of sequences of unequal length in a fixed order, which cuDNN has for
- * Hopper alone. */
+/* The kernel is chosen by the op, unless the settings choose it. What cuDNN has no plan for. `ragged_backward`: of
+ * sequences of unequal length in a fixed order, which cuDNN has for Hopper alone. */
 static bool takes_own_kernels(const struct plan_settings *s, const struct attention_fwd_args *a, bool ragged_backward)
 {
-    return s->own_attention || a->softcap > 0 || a->dropout.threshold >= 65536 || a->D % 8 != 0 ||
+    if (s->attention != PLAN_ATTENTION_USUAL)
+        return s->attention == PLAN_ATTENTION_OWN;
+    return a->dtype == DTYPE_F32 || a->softcap > 0 || a->dropout.threshold >= 65536 || a->D % 8 != 0 ||
            (ragged_backward && !s->gpu->hopper);
 }
 
 static double attention_flops(const struct plan_settings *s, const struct attention_rate *rate, enum dtype dtype,
                               int64_t D, int32_t T, bool own)
 {
+    if (s->attention == PLAN_ATTENTION_CUDNN && dtype == DTYPE_F32)
+        dtype = DTYPE_BF16;
     double share = (D <= 64 ? rate->narrow : rate->wide) * (double)T / ((double)T + rate->half);
     return share * s->gpu->flops[dtype] * (own ? share_of_own : 1);
 }

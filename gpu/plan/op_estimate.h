@@ -51,6 +51,10 @@ extern const char *const plan_kind_names[PLAN_KIND_COUNT];
 extern const char *const plan_assumption_words[PLAN_ASSUMPTION_COUNT];     /* "bf16-logits" */
 extern const char *const plan_assumption_overheads[PLAN_ASSUMPTION_COUNT]; /* "fp32 logits" */
 
+/* What computes attention: what would compute it on that GPU, ztrain's kernels, or cuDNN whatever the op is, in 16
+ * bits. */
+enum plan_attention { PLAN_ATTENTION_USUAL, PLAN_ATTENTION_OWN, PLAN_ATTENTION_CUDNN };
+
 /* A GPU and the assumptions about the step: bit 1 << enum plan_assumption. */
 struct plan_settings {
     const struct gpu_model *gpu;
@@ -59,7 +63,7 @@ struct plan_settings {
     double host_memory;           /* bytes/s that the host reads and writes for one rank; 0: usual */
     double disk_read, disk_write; /* bytes/s of the disk of a node, which its ranks share; 0: usual */
     int node_ranks;               /* that share it; 0: one */
-    bool own_attention;           /* by ztrain's kernels: there is no cuDNN */
+    enum plan_attention attention;
 };
 
 /* The rates that --assume sets by their words: "host-link=50GB". */

@@ -157,11 +157,31 @@ static void attention_without_cudnn_takes_longer(void **state)
         .dtype = DTYPE_BF16, .M = 32768, .H = 32, .KV = 8, .D = 128, .max_seq = 8192};
     const struct attention_fwd_args forward = attention_forward_of(&backward);
     struct plan_settings own = settings;
-    own.own_attention = true;
+    own.attention = PLAN_ATTENTION_OWN;
     check_near(op_estimate_attention_fwd(&own, &forward).parts[0].expected,
                2 * op_estimate_attention_fwd(&settings, &forward).parts[0].expected, 0.01);
     assert_true(op_estimate_attention_bwd(&own, &backward).parts[0].expected >
                 op_estimate_attention_bwd(&settings, &backward).parts[0].expected);
+}
+
+/* A soft cap and fp32 have a price, which is the difference to what cuDNN would take if it could compute them. */
+static void attention_that_cudnn_lacks_has_a_price(void **state)
+{
+    (void)state;
+    struct attention_fwd_args fwd = {.dtype = DTYPE_BF16, .M = 8192, .H = 12, .KV = 12, .D = 64, .max_seq = 1024};
+    struct plan_settings cudnn = settings;
+    cudnn.attention = PLAN_ATTENTION_CUDNN;
+    const double usual = op_estimate_attention_fwd(&settings, &fwd).parts[0].expected;
+    check_near(op_estimate_attention_fwd(&cudnn, &fwd).parts[0].expected, usual, 1e-9);
+    fwd.softcap = 50;
+    check_near(op_estimate_attention_fwd(&settings, &fwd).parts[0].expected, 2 * usual, 1e-9);
+    check_near(op_estimate_attention_fwd(&cudnn, &fwd).parts[0].expected, usual, 1e-9);
+    fwd.softcap = 0;
+    fwd.dtype = DTYPE_F32;
+    const double peaks = settings.gpu->flops[DTYPE_BF16] / settings.gpu->flops[DTYPE_F32];
+    check_near(op_estimate_attention_fwd(&settings, &fwd).parts[0].expected, 2 * peaks * usual, 1e-9);
+    check_near(op_estimate_attention_fwd(&cudnn, &fwd).parts[0].expected,
+               fmax(usual, op_estimate_attention_fwd(&cudnn, &fwd).parts[0].ceiling), 1e-9);
 }
 
 /* Ragged sequences take ztrain's kernels in backward on other GPUs than Hopper's. */
@@ -192,7 +212,7 @@ static void dropout_of_weights_takes_time(void **state)
     const double forward = op_estimate_attention_fwd(&settings, &fwd).parts[0].expected;
     const double backward = op_estimate_attention_bwd(&settings, &bwd).parts[0].expected;
     struct plan_settings own = settings;
-    own.own_attention = true;
+    own.attention = PLAN_ATTENTION_OWN;
     const double own_forward = op_estimate_attention_fwd(&own, &fwd).parts[0].expected;
     bwd.dropout.threshold = 6554;
     const struct attention_fwd_args dropped = attention_forward_of(&bwd);
@@ -237,6 +257,7 @@ int main(void)
         cmocka_unit_test(attention_without_cudnn_takes_longer),
         cmocka_unit_test(nothing_is_faster_than_its_ceiling),
         cmocka_unit_test(own_attention_takes_longer),
+        cmocka_unit_test(attention_that_cudnn_lacks_has_a_price),
         cmocka_unit_test(dropout_of_weights_takes_time),
     };
     return cmocka_run_group_tests(tests, find_h100, NULL);
