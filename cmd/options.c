@@ -276,6 +276,8 @@ void options_help(FILE *out)
           "  ztrain verify DIR                           check every byte of a checkpoint, or of a run's checkpoints\n"
           "  ztrain inspect DIR [--tensors]              print what a checkpoint holds\n"
           "  ztrain report RUN…                          show the curves of runs, also while they train\n"
+          "  ztrain sample DIR --prompt-tokens 1,2,3     continue a prompt with a checkpoint, a run or a Hugging Face "
+          "folder\n"
           "  ztrain doctor [--gpu-test]                  print what ztrain finds on this machine; test its GPU\n"
           "  ztrain version                              print the versions of ztrain and of the libraries in use\n"
           "\n",

@@ -276,6 +276,28 @@ static bool check_attention_bwd(struct op_check_bed *b)
     return true;
 }
 
+/* Plain; with a window; with a soft cap; storing alone. */
+static bool check_attention_decode(struct op_check_bed *b)
+{
+    enum { NEW = 3, HELD = 21, ROOM = 29 };
+    if (b->variant > 3)
+        return false;
+    struct attention_decode_args a = {
+        .dtype = b->dtype, .M = NEW, .H = H, .KV = KV, .D = D, .scale = 0.25f, .start = HELD, .capacity = ROOM};
+    a.ld_q = a.ld_o = H * D;
+    a.ld_k = a.ld_v = KV * D;
+    a.window = b->variant == 1 ? 5 : 0;
+    a.softcap = b->variant == 2 ? 2 : 0;
+    a.q = b->variant < 3 ? bed_input(b, b->dtype, NEW * H * D, 1) : NULL;
+    a.k = bed_input(b, b->dtype, NEW * KV * D, 1);
+    a.v = bed_input(b, b->dtype, NEW * KV * D, 1);
+    a.k_cache = bed_changed(b, b->dtype, KV * ROOM * D, 1);
+    a.v_cache = bed_changed(b, b->dtype, KV * ROOM * D, 1);
+    a.out = b->variant < 3 ? bed_output(b, b->dtype, NEW * H * D) : NULL;
+    RUN(b, attention_decode, &a);
+    return true;
+}
+
 /* ---- the MLP, the loss, elements ----------------------------------------- */
 
 static bool check_swiglu_fwd(struct op_check_bed *b)

@@ -95,6 +95,25 @@ struct op_cost op_cost_attention_bwd(const struct attention_bwd_args *a)
     return (struct op_cost){10 * pairs, (double)a->M * (double)(4 * (a->H + a->KV) * a->D) * size_of(a->dtype)};
 }
 
+/* The first key that a query at a position sees. */
+static double first_key(const struct attention_decode_args *a, int64_t position)
+{
+    return a->window > 0 && position >= a->window ? (double)(position - a->window + 1) : 0;
+}
+
+/* The cached keys and values are read once, by the last query's window or from the start; those of the new tokens are
+ * read and written. */
+struct op_cost op_cost_attention_decode(const struct attention_decode_args *a)
+{
+    const double heads = (double)(a->H * a->D), kv = (double)(a->KV * a->D), m = (double)a->M;
+    double pairs = 0;
+    for (int64_t i = 0; a->q && i < a->M; i++)
+        pairs += (double)(a->start + i + 1) - first_key(a, a->start + i);
+    const double cached = a->q && a->M ? (double)(a->start + a->M) - first_key(a, a->start) : 0;
+    const double elements = 4 * m * kv + 2 * cached * kv + (a->q ? 2 * m * heads : 0);
+    return (struct op_cost){4 * pairs * heads, elements * size_of(a->dtype)};
+}
+
 struct op_cost op_cost_swiglu_fwd(const struct swiglu_fwd_args *a)
 {
     return (struct op_cost){0, (double)a->M * (double)a->F * size_of(a->dtype) * 3};

@@ -233,6 +233,23 @@ static inline struct attention_fwd_args attention_forward_of(const struct attent
     return forward;
 }
 
+/* Attention of M new tokens of one sequence over the keys and values of all its tokens, which are kept in a cache: for
+ * generation, without a gradient. The cache holds those of `start` tokens; k and v of the new ones, which have the
+ * positions start … start + M - 1, are stored behind them. Then the query at position p sees the keys 0 … p, or with a
+ * window those of p-window+1 … p. Without q, nothing but the storing is done. */
+struct attention_decode_args {
+    enum dtype dtype;
+    int64_t M, H, KV, D;
+    int64_t ld_q, ld_k, ld_v, ld_o; /* elements between rows (tokens) */
+    float scale, softcap;           /* as in attention_fwd */
+    int64_t window;
+    int64_t start, capacity; /* tokens; start + M is at most capacity */
+    const void *q;           /* dt (M, H, D), or NULL */
+    const void *k, *v;       /* dt (M, KV, D) of the new tokens */
+    void *k_cache, *v_cache; /* dt (KV, capacity, D) */
+    void *out;               /* dt (M, H, D), with q */
+};
+
 /* h = silu(gate) · up, or with `gelu` h = gelu_tanh(gate) · up (GeGLU). A row of gate_up (M, 2F) consists of F elements
  * of gate and F of up. */
 struct swiglu_fwd_args {
@@ -497,6 +514,7 @@ struct muon_update_args {
     X(rope)              \
     X(attention_fwd)     \
     X(attention_bwd)     \
+    X(attention_decode)  \
     X(swiglu_fwd)        \
     X(swiglu_bwd)        \
     X(tanh_fwd)          \

@@ -1,4 +1,4 @@
-/* ops_cpu_linear.h: the three matrix products of a linear layer, by oneDNN or the built-in product. A template, see
+/* ops_cpu_linear.h: the three matrix products of a linear layer, by oneDNN or the built-in products. A template, see
  * ops_cpu.h. */
 
 /* Does the parts of an epilogue that oneDNN's product did not do, row by row over C, or over aux if aux holds the
@@ -80,7 +80,10 @@ static void op_linear_fwd(struct stream *stream, const struct linear_fwd_args *a
                          .gelu_erf = a->gelu_erf,
                          .ld_aux = a->N};
     ASSERT(a->y_dtype == DTYPE_F32 || a->y_dtype == a->dtype);
-    product(stream, &p, &e);
+    if (a->M == 1)
+        row_product(stream, a, &e);
+    else
+        product(stream, &p, &e);
 }
 
 static ALWAYS_INLINE void column_sums(float *sums, const void *x, int64_t ld, int64_t rows, struct range columns,

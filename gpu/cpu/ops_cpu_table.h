@@ -31,11 +31,15 @@
 
 #include "gpu/cpu/gemm_cpu_product.h"
 
+#include "gpu/cpu/gemm_cpu_row.h"
+
 #include "gpu/cpu/ops_cpu_linear.h"
 
 #include "gpu/cpu/ops_cpu_muon.h"
 
 #include "gpu/cpu/ops_cpu_attention.h"
+
+#include "gpu/cpu/ops_cpu_decode.h"
 
 #include "gpu/cpu/gemm_cpu_rates.h"
 

@@ -2,6 +2,7 @@
  *
  *     training      embedding, block 1 … L (forward), head (forward and backward), block L … 1 (backward), embedding
  *     evaluation    embedding, block 1 … L, head
+ *     generation    the same, with a cache of keys and values, and the logits of the last token alone
  *
  * For a micro-batch without tokens no op runs, but units are acquired and gradients handed over in the same order,
  * because other ranks wait for these collectives. Every op is enqueued on the caller's stream; nothing is allocated in
@@ -273,6 +274,19 @@ enum status transformer_evaluate(struct transformer *t, const struct batch *batc
     pass_start(&pass, batch);
     TRY(body_forward(&pass, PASS_EVALUATION));
     TRY(head_evaluate(&pass));
+    trace_end();
+    return STATUS_OK;
+}
+
+enum status transformer_continue(struct transformer *t, const struct batch *batch, const struct kv_cache *cache,
+                                 const struct param_verbs *verbs, struct stream *stream, void *logits,
+                                 struct error *err)
+{
+    struct pass pass = {.transformer = t, .verbs = verbs, .stream = stream, .err = err, .cache = cache};
+    trace_begin("generation");
+    pass_start(&pass, batch);
+    TRY(body_forward(&pass, PASS_EVALUATION));
+    TRY(head_next(&pass, logits));
     trace_end();
     return STATUS_OK;
 }

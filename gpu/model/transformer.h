@@ -73,6 +73,21 @@ enum status transformer_evaluate(struct transformer *transformer, const struct b
                                  const struct param_verbs *verbs, struct stream *stream, double *loss_sum,
                                  float *logits, struct error *err);
 
+/* The keys and values of a sequence that is being generated (generate.h). */
+struct kv_cache {
+    void *keys, *values; /* dt (layers, KV, capacity, D) */
+    int64_t capacity;    /* tokens */
+    int64_t held;        /* tokens so far */
+};
+
+/* Forward of the batch's one sequence, which continues the one whose keys and values are in the cache: they are stored
+ * behind them, and cache->held is the caller's to raise. logits: host memory for the `classes` logits of the last
+ * token, in config.logits_dtype, as the head's matrix gives them; valid after stream_sync(). The batch's positions
+ * begin at cache->held. */
+enum status transformer_continue(struct transformer *transformer, const struct batch *batch,
+                                 const struct kv_cache *cache, const struct param_verbs *verbs, struct stream *stream,
+                                 void *logits, struct error *err);
+
 /* The seconds that forward and backward took on the device since the last call, including the time they waited for the
  * verbs. On a GPU, work that is not finished counts in a later call. */
 void transformer_times(struct transformer *transformer, double *forward, double *backward);

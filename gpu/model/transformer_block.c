@@ -19,6 +19,7 @@
  * of recomputation does not keep, except for the last block, whose buffers are still filled. */
 #include "gpu/model/transformer_block.h"
 
+#include "gpu/model/transformer_cache.h"
 #include "gpu/model/transformer_layers.h"
 
 static struct norm first_norm(const struct block_buffers *b)
@@ -245,7 +246,10 @@ static void attention_forward(const struct pass *pass, const struct unit *unit, 
     args.out = b->att;
     args.lse = b->lse;
     args.dropout = dropout_at(pass, DROPOUT_ATTENTION, unit->index);
-    t->device->ops->attention_fwd(pass->stream, &args);
+    if (pass->cache)
+        cached_attention(pass, b - t->blocks, &args);
+    else
+        t->device->ops->attention_fwd(pass->stream, &args);
 }
 
 /* From datt (M, H D) to dqkv (M, W), the gradient of q | k | v as the matrix product wrote them. */

@@ -208,6 +208,19 @@ enum status head_evaluate(const struct pass *pass)
     return STATUS_OK;
 }
 
+enum status head_next(const struct pass *pass, void *logits)
+{
+    const struct transformer *t = pass->transformer;
+    struct head_units units;
+    TRY(head_acquire(pass, &units, PASS_EVALUATION));
+    final_norm_forward(pass, &units.norm);
+    struct linear_fwd_args product = head_fwd_args(t, units.matrix, 1, row_at(t, t->final_norm, pass->M - 1, t->C));
+    t->device->ops->linear_fwd(pass->stream, &product);
+    stream_copy(pass->stream, logits, t->logits, (size_t)t->classes * dtype_size(t->config.logits_dtype));
+    head_release(pass, &units);
+    return STATUS_OK;
+}
+
 enum status head_train(const struct pass *pass)
 {
     struct transformer *t = pass->transformer;

@@ -1,11 +1,13 @@
 /* transformer_state.h: the transformer's state, its activations and its matrices, below all of its files:
  *
+ *   generate.c               a sequence that grows token by token, and its keys and values
  *   transformer.c            creation, the order of units in a micro-batch, times, FLOPs
  *   transformer_layout.c     where activations lie in memory (with a picture), RoPE tables, limits
  *   transformer_prepare.c    announces the matrix products of a step to the device
  *   transformer_embedding.c  unit 0: embeddings of tokens, positions and types
  *   transformer_block.c      units 1 … L: one block, forward and backward
  *   transformer_head.c       unit L+1: final norm, pooler, logits and loss in chunks of rows
+ *   transformer_cache.c      attention over the keys and values of the tokens before
  *   transformer_layers.c     matrix products and norms, as block and head use them
  *   transformer_unit.c       a unit in use: its parameters and gradients, through the four verbs
  *

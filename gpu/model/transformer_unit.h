@@ -19,6 +19,7 @@ struct pass {
     /* evaluation of a classifier: the batch's targets, and where the logits of rows with a target go; else NULL */
     const int32_t *host_targets;
     float *host_logits;
+    const struct kv_cache *cache; /* generation: of the tokens before these, and gets these; else NULL */
 };
 
 /* A unit between unit_acquire() and unit_release(), its gradients between unit_grads() and unit_ready(). */

@@ -260,6 +260,16 @@ struct op_estimate op_estimate_attention_bwd(const struct plan_settings *s, cons
     return one_part(PLAN_ATTENTION_BACKWARD, ceiling, expected, 3 + (own ? 0 : dropout_launches(&forward)));
 }
 
+/* One block of threads for each query and head reads the cache, so that a short sequence of few heads leaves
+ * multiprocessors idle; keys and values that several heads share come from the L2 cache the second time. */
+struct op_estimate op_estimate_attention_decode(const struct plan_settings *s, const struct attention_decode_args *a)
+{
+    const double blocks = (double)(a->M * a->H), sms = (double)s->gpu->sms;
+    const double busy = a->q && blocks > 0 && blocks < sms ? blocks / sms : 1;
+    return memory_bound(s, PLAN_ATTENTION_FORWARD, op_cost_attention_decode(a), 0, share_head_norm * busy,
+                        a->q ? 2 : 1);
+}
+
 /* ---- ops that move bytes ------------------------------------------------- */
 
 #define MEMORY_BOUND(op, kind, share, launches)                                                   \

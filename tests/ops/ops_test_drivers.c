@@ -815,6 +815,90 @@ static void attention_fwd_reference(struct harness *h)
     ref_attention(&r, h->o->expected, h->lse->expected);
 }
 
+/* P: the tokens that the cache holds already; K: its capacity. LOSS_ONLY: the new tokens are stored, no more. */
+static void attention_decode_setup(struct harness *h)
+{
+    const struct op_case *c = h->c;
+    const int64_t cache = c->KV * c->K * c->D;
+    h->q = tensor_in(h, "q", h->dtype, c->M * (c->H * c->D + c->pad), has(h, EXTREME) ? 6 : 1.5);
+    h->k = tensor_in(h, "k", h->dtype, c->M * (c->KV * c->D + c->pad), has(h, EXTREME) ? 6 : 1.5);
+    h->v = tensor_in(h, "v", h->dtype, c->M * (c->KV * c->D + 2 * c->pad), 1);
+    h->dk = tensor_out(h, "k_cache", h->dtype, cache, true);
+    h->dv = tensor_out(h, "v_cache", h->dtype, cache, true);
+    h->dk->exact = h->dv->exact = true;
+    h->o = has(h, LOSS_ONLY) ? NULL : tensor_out(h, "out", h->dtype, c->M * c->H * c->D, false);
+    h->limits.max_seq = (int32_t)c->K;
+    h->args.attention_decode = (struct attention_decode_args){.dtype = h->dtype,
+                                                              .M = c->M,
+                                                              .H = c->H,
+                                                              .KV = c->KV,
+                                                              .D = c->D,
+                                                              .ld_q = c->H * c->D + c->pad,
+                                                              .ld_k = c->KV * c->D + c->pad,
+                                                              .ld_v = c->KV * c->D + 2 * c->pad,
+                                                              .ld_o = c->H * c->D,
+                                                              .scale = (float)(1 / sqrt((double)c->D)),
+                                                              .softcap = (float)c->cap,
+                                                              .window = c->window,
+                                                              .start = c->P,
+                                                              .capacity = c->K,
+                                                              .q = h->o ? h->q->device : NULL,
+                                                              .k = h->k->device,
+                                                              .v = h->v->device,
+                                                              .k_cache = h->dk->device,
+                                                              .v_cache = h->dv->device,
+                                                              .out = h->o ? h->o->device : NULL};
+}
+
+/* The cache with the new tokens, and a row for each token as ordinary attention has it. */
+static void decode_fill(const struct op_case *c, const struct tensor *cache, const struct tensor *rows, int64_t ld,
+                        double *all)
+{
+    for (int64_t i = 0; i < cache->n; i++)
+        cache->expected[i] = cache->host[i];
+    for (int64_t kv = 0; kv < c->KV; kv++) {
+        double *head = cache->expected + kv * c->K * c->D;
+        for (int64_t i = 0; i < c->M * c->D; i++)
+            head[c->P * c->D + i] = rows->host[i / c->D * ld + kv * c->D + i % c->D];
+        for (int64_t i = 0; i < (c->P + c->M) * c->D; i++)
+            all[(i / c->D * c->KV + kv) * c->D + i % c->D] = head[i];
+    }
+}
+
+/* Ordinary attention of the whole sequence, of which the last rows count. */
+static void attention_decode_reference(struct harness *h)
+{
+    const struct op_case *c = h->c;
+    const struct attention_decode_args *a = &h->args.attention_decode;
+    const int64_t T = c->P + c->M, heads = c->H * c->D, kv = c->KV * c->D;
+    const int32_t seq_start[] = {0, (int32_t)T};
+    double *q = host_memory(h, (size_t)(T * (2 * heads + 2 * kv) + 1) * sizeof *q), *out = q + T * heads;
+    double *k = out + T * heads, *v = k + T * kv;
+    decode_fill(c, h->dk, h->k, a->ld_k, k);
+    decode_fill(c, h->dv, h->v, a->ld_v, v);
+    for (int64_t i = 0; i < c->M * heads; i++)
+        q[c->P * heads + i] = h->q->host[i / heads * a->ld_q + i % heads];
+    const struct ref_attention r = {.M = T,
+                                    .H = c->H,
+                                    .KV = c->KV,
+                                    .D = c->D,
+                                    .ld_q = heads,
+                                    .ld_k = kv,
+                                    .ld_v = kv,
+                                    .ld_o = heads,
+                                    .window = c->window,
+                                    .scale = 1 / sqrt((double)c->D),
+                                    .cap = c->cap,
+                                    .num_seqs = 1,
+                                    .seq_start = seq_start,
+                                    .q = q,
+                                    .k = k,
+                                    .v = v};
+    ref_attention(&r, out, NULL);
+    for (int64_t i = 0; h->o && i < c->M * heads; i++)
+        h->o->expected[i] = out[c->P * heads + i];
+}
+
 static void attention_bwd_setup(struct harness *h)
 {
     const struct op_case *c = h->c;
@@ -1552,6 +1636,7 @@ const struct driver op_drivers[OPS_COUNT] = {
     BACKWARD(rope, rope_loss, rope_pairs),
     FORWARD(attention_fwd),
     BACKWARD(attention_bwd, attention_loss, attention_pairs),
+    FORWARD(attention_decode),
     FORWARD(swiglu_fwd),
     BACKWARD(swiglu_bwd, swiglu_loss, input_pairs),
     FORWARD(tanh_fwd),

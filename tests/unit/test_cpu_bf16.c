@@ -118,15 +118,16 @@ static void a_run_keeps_its_choice(void **state)
 
 enum { SMALLEST = 1 /* 2^-133 */, TWO_TO_100 = 0x7180, WORKSPACE = 64 << 20 };
 
+/* Of two rows: a single one is no matrix product (gemm_cpu_row.h). */
 static float small_times_large(struct device *device, struct stream *stream)
 {
-    const uint16_t x[2] = {SMALLEST, SMALLEST}, w[2] = {TWO_TO_100, TWO_TO_100};
-    float y = -1;
+    const uint16_t x[4] = {SMALLEST, SMALLEST, SMALLEST, SMALLEST}, w[2] = {TWO_TO_100, TWO_TO_100};
+    float y[2] = {-1, -1};
     const struct linear_fwd_args product = {
-        .dtype = DTYPE_BF16, .y_dtype = DTYPE_F32, .M = 1, .N = 1, .K = 2, .y = &y, .x = x, .w = w};
+        .dtype = DTYPE_BF16, .y_dtype = DTYPE_F32, .M = 2, .N = 1, .K = 2, .y = y, .x = x, .w = w};
     device->ops->linear_fwd(stream, &product);
     stream_sync(stream);
-    return y;
+    return y[0];
 }
 
 /* Returns the value of a single token. */

@@ -1,0 +1,303 @@
+/* sample.c: `ztrain sample DIR --prompt-tokens 1,2,3` continues a prompt with a trained model. */
+#include "cmd/commands.h"
+#include "cmd/sample_model.h"
+#include "cmd/unknown_word.h"
+#include "core/memory.h"
+#include "core/printable.h"
+#include "core/sampler.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const char USAGE[] =
+    "usage: ztrain sample DIR --prompt-tokens 1,2,3 [options]\n"
+    "\n"
+    "Continues a prompt with a trained model, and prints the continuation as it comes, until the model ends it\n"
+    "(eos_token_id), --max-tokens are there, or the model's context is full.\n"
+    "\n"
+    "  DIR                  a checkpoint, a run folder (its newest valid checkpoint), or a Hugging Face folder\n"
+    "  --best               of a run folder: the checkpoint with the best evaluation\n"
+    "  --prompt-tokens IDS  the prompt as token ids with commas; the continuation is printed in the same way\n"
+    "  --max-tokens N       at most this many tokens (default: 128)\n"
+    "  --temperature X      0: always the most probable token (greedy); higher: more even. Default: 0, or 1 with one "
+    "of\n"
+    "                       the next three\n"
+    "  --top-k K            draw from the K most probable tokens (default: 0, all)\n"
+    "  --top-p P            draw from the most probable tokens that together reach P (default: 1, all)\n"
+    "  --seed S             of the random numbers (default: 1234): the same seed draws the same tokens\n"
+    "  --device NAME        auto, cpu or cuda (default: auto)\n"
+    "  --dtype TYPE         fp32, bf16 or fp16 (default: what the run computes in; of a Hugging Face folder fp32 on "
+    "the\n"
+    "                       CPU, and on a GPU the dtype of its config.json)\n";
+
+static const char *const OPTIONS[] = {"prompt-tokens", "max-tokens", "temperature", "top-k", "top-p",
+                                      "seed",          "device",     "dtype",       "best",  "help"};
+
+struct arguments {
+    const char *dir;
+    const char *prompt_tokens, *max_tokens, *temperature, *top_k, *top_p, *seed, *device, *dtype; /* or NULL */
+    bool best, help;
+};
+
+/* A prompt and how to continue it. */
+struct task {
+    int32_t *prompt; /* owned */
+    int64_t num_prompt, max_tokens;
+    struct sampler_settings settings;
+};
+
+/* ---- the command line ---------------------------------------------------- */
+
+/* The value of option `name` at argv[*i], as "--name VALUE" or "--name=VALUE"; moves *i to its last word. *matched:
+ * argv[*i] is that option. */
+static const char *value_of_option(const char *name, int argc, char **argv, int *i, bool *matched)
+{
+    size_t n = strlen(name);
+    *matched = strncmp(argv[*i], "--", 2) == 0 && strncmp(argv[*i] + 2, name, n) == 0 &&
+               (argv[*i][n + 2] == '\0' || argv[*i][n + 2] == '=');
+    if (!*matched)
+        return NULL;
+    if (argv[*i][n + 2] == '=')
+        return argv[*i] + n + 3;
+    return *i + 1 < argc ? argv[++*i] : NULL;
+}
+
+static enum status parse(int argc, char **argv, struct arguments *a, struct error *err)
+{
+    const char **const values[] = {&a->prompt_tokens, &a->max_tokens, &a->temperature, &a->top_k,
+                                   &a->top_p,         &a->seed,       &a->device,      &a->dtype};
+    for (int i = 1; i < argc; i++) {
+        bool matched = false;
+        for (size_t k = 0; k < COUNT_OF(values) && !matched; k++) {
+            const char *value = value_of_option(OPTIONS[k], argc, argv, &i, &matched);
+            if (matched && (!value || !*value))
+                return error_set(err, STATUS_USAGE, "option --%s needs a value; hint: ztrain sample --help",
+                                 OPTIONS[k]);
+            if (matched)
+                *values[k] = value;
+        }
+        if (matched)
+            continue;
+        if (!strcmp(argv[i], "--help") || !strcmp(argv[i], "-h")) {
+            a->help = true;
+            return STATUS_OK;
+        }
+        if (!strcmp(argv[i], "--best")) {
+            a->best = true;
+            continue;
+        }
+        if (argv[i][0] == '-')
+            return unknown_option("sample", argv[i], OPTIONS, COUNT_OF(OPTIONS), err);
+        if (a->dir)
+            return error_set(err, STATUS_USAGE, "one folder expected, '%s' is a second one; hint: ztrain sample --help",
+                             PRINTABLE(argv[i]));
+        a->dir = argv[i];
+    }
+    if (!a->dir || !a->prompt_tokens)
+        return error_set(err, STATUS_USAGE, "%s is missing; hint: ztrain sample DIR --prompt-tokens 1,2,3",
+                         a->dir ? "the prompt" : "the folder of the model");
+    return STATUS_OK;
+}
+
+static enum status read_integer(const char *option, const char *text, int64_t least, int64_t most, int64_t *value,
+                                struct error *err)
+{
+    char *end;
+    if (!text)
+        return STATUS_OK;
+    errno = 0;
+    const long long n = strtoll(text, &end, 10);
+    if (*end || end == text || errno || n < least || n > most)
+        return error_set(err, STATUS_USAGE, "--%s must be a whole number from %" PRId64 " to %" PRId64 ", not '%s'",
+                         option, least, most, PRINTABLE(text));
+    *value = n;
+    return STATUS_OK;
+}
+
+static enum status read_number(const char *option, const char *text, double *value, struct error *err)
+{
+    char *end;
+    if (!text)
+        return STATUS_OK;
+    const double x = strtod(text, &end);
+    if (*end || end == text || !isfinite(x))
+        return error_set(err, STATUS_USAGE, "--%s must be a number, not '%s'", option, PRINTABLE(text));
+    *value = x;
+    return STATUS_OK;
+}
+
+static enum status read_settings(const struct arguments *a, struct task *task, struct error *err)
+{
+    const bool draws = a->top_k || a->top_p || a->seed;
+    struct sampler_settings *s = &task->settings;
+    int64_t seed = 1234;
+    *s = (struct sampler_settings){.temperature = draws ? 1 : 0, .top_p = 1};
+    task->max_tokens = 128;
+    TRY(read_integer("max-tokens", a->max_tokens, 1, INT32_MAX, &task->max_tokens, err));
+    TRY(read_integer("top-k", a->top_k, 0, INT32_MAX, &s->top_k, err));
+    TRY(read_integer("seed", a->seed, 0, INT64_MAX, &seed, err));
+    TRY(read_number("temperature", a->temperature, &s->temperature, err));
+    TRY(read_number("top-p", a->top_p, &s->top_p, err));
+    s->seed = (uint64_t)seed;
+    if (s->temperature < 0)
+        return error_set(err, STATUS_USAGE, "--temperature must be 0 (greedy) or higher, not %s", a->temperature);
+    if (!(s->top_p > 0 && s->top_p <= 1))
+        return error_set(err, STATUS_USAGE, "--top-p must be above 0 and at most 1, not %s", a->top_p);
+    if (s->temperature == 0 && draws) {
+        error_set(err, STATUS_USAGE,
+                  "--temperature 0 takes the most probable token: --top-k, --top-p and --seed have no "
+                  "effect with it");
+        return error_hint(err, "leave them out, or set a temperature above 0");
+    }
+    return STATUS_OK;
+}
+
+static bool is_one_of(const char *text, const char *const *names, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        if (!strcmp(text, names[i]))
+            return true;
+    return false;
+}
+
+static enum status check_words(const struct arguments *a, struct error *err)
+{
+    static const char *const devices[] = {"auto", "cpu", "cuda"}, *const dtypes[] = {"fp32", "bf16", "fp16"};
+    if (a->device && !is_one_of(a->device, devices, COUNT_OF(devices)))
+        return error_set(err, STATUS_USAGE, "--device must be auto, cpu or cuda, not '%s'", PRINTABLE(a->device));
+    if (a->dtype && !is_one_of(a->dtype, dtypes, COUNT_OF(dtypes)))
+        return error_set(err, STATUS_USAGE, "--dtype must be fp32, bf16 or fp16, not '%s'", PRINTABLE(a->dtype));
+    return STATUS_OK;
+}
+
+/* ---- the prompt ---------------------------------------------------------- */
+
+/* "1,2,3", with blanks around the numbers if the caller likes. */
+static enum status read_ids(const char *text, struct task *task, struct error *err)
+{
+    size_t room = 1;
+    for (const char *c = text; *c; c++)
+        room += *c == ',';
+    task->prompt = memory_alloc(room * sizeof *task->prompt);
+    for (const char *at = text;;) {
+        char *end;
+        errno = 0;
+        const long long id = strtoll(at, &end, 10);
+        const size_t blanks = strspn(end, " \n");
+        if (end == at || errno || id < 0 || id > INT32_MAX || (end[blanks] && end[blanks] != ','))
+            return error_set(err, STATUS_USAGE,
+                             "--prompt-tokens: token ids with commas expected, as in 1,2,3, not '%s'", PRINTABLE(text));
+        task->prompt[task->num_prompt++] = (int32_t)id;
+        if (!end[blanks])
+            return STATUS_OK;
+        at = end + blanks + 1;
+    }
+}
+
+/* Against the model: ids and context. */
+static enum status check_prompt(const struct sample_model *model, const struct task *task, struct error *err)
+{
+    for (int64_t i = 0; i < task->num_prompt; i++)
+        if (task->prompt[i] >= model->desc.vocab_size)
+            return error_set(err, STATUS_USAGE,
+                             "token %" PRId32 " of the prompt is not in the model's vocabulary: ids are "
+                             "0 to %" PRId64,
+                             task->prompt[i], model->desc.vocab_size - 1);
+    if (task->num_prompt == 0)
+        return error_set(err, STATUS_USAGE, "the prompt is empty, and there is no token to continue");
+    if (task->num_prompt >= model->desc.max_positions) {
+        error_set(err, STATUS_USAGE,
+                  "the prompt has %" PRId64 " tokens, and the model's context of %" PRId64 " has no room for one more",
+                  task->num_prompt, model->desc.max_positions);
+        return error_hint(err, "shorten the prompt");
+    }
+    return STATUS_OK;
+}
+
+/* ---- the continuation ---------------------------------------------------- */
+
+static enum status print_id(int64_t number, int64_t token, struct error *err)
+{
+    if (printf("%s%" PRId64, number ? "," : "", token) < 0 || fflush(stdout))
+        return error_set(err, STATUS_USAGE, "cannot write to standard output: %s", strerror(errno));
+    return STATUS_OK;
+}
+
+/* Draws and prints tokens, at most `most` of them. */
+static enum status continue_prompt(struct sample_model *model, const struct task *task, int64_t most,
+                                   struct sampler *sampler, struct error *err)
+{
+    float *logits;
+    TRY(generator_feed(model->generator, task->prompt, task->num_prompt, &model->verbs, model->stream, &logits, err));
+    for (int64_t i = 0; i < most; i++) {
+        const int64_t token = sampler_choose(sampler, logits, (uint64_t)i);
+        if (token < 0)
+            return error_set(err, STATUS_DATA,
+                             "the logits of token %" PRId64 " are not finite numbers; hint: is the "
+                             "model damaged, or does it need --dtype fp32?",
+                             i + 1);
+        TRY(print_id(i, token, err));
+        const int32_t next = (int32_t)token;
+        if (sample_model_ends(model, token) || i + 1 == most)
+            break;
+        TRY(generator_feed(model->generator, &next, 1, &model->verbs, model->stream, &logits, err));
+    }
+    putchar('\n');
+    return STATUS_OK;
+}
+
+/* Everything but the words: reads the model, and checks the prompt against it. *most: the tokens that can follow. */
+static enum status prepare(struct sample_model *model, const struct arguments *a, const struct task *task,
+                           int64_t *most, struct error *err)
+{
+    TRY(sample_model_open(model, a->dir, a->best, err));
+    TRY(check_prompt(model, task, err));
+    const int64_t room = model->desc.max_positions - task->num_prompt;
+    *most = task->max_tokens < room ? task->max_tokens : room;
+    const struct sample_request request = {.device = a->device ? a->device : "auto",
+                                           .dtype = a->dtype,
+                                           .prompt = task->num_prompt,
+                                           .context = task->num_prompt + *most};
+    return sample_model_start(model, &request, err);
+}
+
+static enum status sample(struct sample_model *model, const struct arguments *a, struct task *task, struct error *err)
+{
+    struct sampler *sampler;
+    int64_t most = 0;
+    enum status status = STATUS_OK;
+    bool again = true;
+    TRY(read_settings(a, task, err));
+    TRY(check_words(a, err));
+    TRY(read_ids(a->prompt_tokens, task, err));
+    for (int i = 0; i < CHECKPOINT_TRIES && again; i++) { /* a run that trains meanwhile deletes checkpoints */
+        sample_model_close(model);
+        status = prepare(model, a, task, &most, err);
+        again = status == STATUS_CHECKPOINT && model->checkpoint && checkpoint_is_gone(model->checkpoint);
+    }
+    TRY(status);
+    TRY(sampler_new(&task->settings, model->desc.vocab_size, &sampler, err));
+    status = continue_prompt(model, task, most, sampler, err);
+    sampler_free(sampler);
+    return status;
+}
+
+enum status cmd_sample(int argc, char **argv, struct error *err)
+{
+    struct arguments arguments = {0};
+    struct sample_model model = {0};
+    struct task task = {0};
+    TRY(parse(argc, argv, &arguments, err));
+    if (arguments.help) {
+        fputs(USAGE, stdout);
+        return STATUS_OK;
+    }
+    const enum status status = sample(&model, &arguments, &task, err);
+    free(task.prompt);
+    sample_model_close(&model);
+    return status;
+}

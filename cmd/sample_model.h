@@ -1,0 +1,60 @@
+/* sample_model.h: a trained model that generates: its weights from a checkpoint, a run or a Hugging Face folder, alone
+ * on one device.
+ *
+ *   sample_model_open    finds the folder and reads the description: what is asked of the model can be checked
+ *   sample_model_start   plans and allocates the memory, and reads the weights
+ */
+#ifndef ZTRAIN_CMD_SAMPLE_MODEL_H
+#define ZTRAIN_CMD_SAMPLE_MODEL_H
+
+#include "ckpt/checkpoint.h"
+#include "core/model_config.h"
+#include "core/shard.h"
+#include "core/tensor_table.h"
+#include "gpu/arena.h"
+#include "gpu/model/generate.h"
+
+enum { SAMPLE_MAX_EOS = 64 };
+
+struct sample_model {
+    const char *folder; /* borrowed by sample_model_open(), or checkpoint->path: config.json, tokenizer.json … */
+    struct checkpoint *checkpoint; /* owned; NULL: a Hugging Face folder */
+    struct model_desc desc;
+    int64_t eos[SAMPLE_MAX_EOS]; /* the tokens that end a text */
+    int num_eos;
+
+    enum dtype dtype;
+    struct tensor_table table;
+    struct shard_layout layout; /* of one rank: its slices are whole units */
+    struct device *device;
+    struct stream *stream;
+    struct transformer *transformer;
+    struct generator *generator;
+    void *memory; /* the arena */
+    size_t bytes; /* its size */
+    void **units; /* owned [num_units]: the units' parameters, in the arena */
+    void *workspace;
+    struct param_verbs verbs;
+};
+
+/* Opens `dir`: a checkpoint, a run (its newest valid checkpoint; `best`: the one with the best evaluation), or a
+ * Hugging Face folder. STATUS_USAGE: the model is a classifier, or looks both ways. Afterwards, and after an error,
+ * sample_model_close() frees everything. */
+enum status sample_model_open(struct sample_model *model, const char *dir, bool best, struct error *err);
+
+struct sample_request {
+    const char *device;      /* "auto", "cpu", "cuda" */
+    const char *dtype;       /* "fp32", "bf16", "fp16"; NULL: the run's; of a folder fp32 on a CPU, else its own */
+    int64_t prompt, context; /* tokens: of the prompt, and of the whole sequence */
+};
+
+/* Opens the device and reads the weights. */
+enum status sample_model_start(struct sample_model *model, const struct sample_request *request, struct error *err);
+
+/* Whether the token ends a text. */
+bool sample_model_ends(const struct sample_model *model, int64_t token);
+
+/* A model of zeros is allowed; zeros are left. */
+void sample_model_close(struct sample_model *model);
+
+#endif

@@ -1,0 +1,31 @@
+/* sampler.h: the choice of the next token from the logits of a language model.
+ *
+ * In the order of transformers' generate: the logits are divided by the temperature; the top_k highest stay (and those
+ * that equal the last of them); of these, the most probable ones stay whose probabilities together reach top_p; the
+ * token is drawn from what is left. Temperature 0 takes the highest logit, of equal ones the first. Random numbers are
+ * counter-based (philox.h): the token depends on the logits, the settings and the number of the draw alone. */
+#ifndef ZTRAIN_CORE_SAMPLER_H
+#define ZTRAIN_CORE_SAMPLER_H
+
+#include "core/status.h"
+
+#include <stdint.h>
+
+struct sampler_settings {
+    double temperature; /* 0: greedy */
+    int64_t top_k;      /* 0: all */
+    double top_p;       /* above 0; 1: all */
+    uint64_t seed;
+};
+
+struct sampler;
+
+/* A sampler for `count` logits. STATUS_DEVICE: out of memory. */
+enum status sampler_new(const struct sampler_settings *settings, int64_t count, struct sampler **sampler,
+                        struct error *err);
+void sampler_free(struct sampler *sampler); /* NULL is allowed */
+
+/* Returns draw number `index` from logits (count); -1 if one is NaN or positive infinity. */
+int64_t sampler_choose(struct sampler *sampler, const float *logits, uint64_t index);
+
+#endif

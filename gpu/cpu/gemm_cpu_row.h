@@ -1,0 +1,75 @@
+/* gemm_cpu_row.h: the product of a single row with a matrix, which is what generation multiplies. A template, see
+ * ops_cpu.h.
+ *
+ * Each number of the matrix is used once, so the bandwidth of the memory is the limit: nothing is packed, and every
+ * thread reads a part of the matrix in order. One thread sums an output, in an order that depends on K alone. */
+
+enum {
+    ROW_COLUMNS = 1024,
+    ROW_DOTS = 4
+}; /* outputs that are finished at a time; rows of W that are read side by side */
+
+/* sums[0 … count) = x (K) · W, whose rows of K elements begin at w. */
+static ALWAYS_INLINE void row_dots(float *sums, const float *x, const void *w, int64_t count, int64_t K,
+                                   enum dtype dtype)
+{
+    for (int64_t n = 0; n < count; n += ROW_DOTS) {
+        const int64_t last = count - n < ROW_DOTS ? count - n - 1 : ROW_DOTS - 1;
+        vf sum[ROW_DOTS] = {{0}};
+        for (int64_t k = 0; k < K; k += VF) {
+            const vf values = vf_get(x, k, K, DTYPE_F32);
+            for (int64_t i = 0; i < ROW_DOTS; i++) /* a row after the last one is the last one again */
+                sum[i] = vf_fma(values, vf_get(at(w, (n + (i < last ? i : last)) * K, dtype), k, K, dtype), sum[i]);
+        }
+        for (int64_t i = 0; i <= last; i++)
+            sums[n + i] = vf_sum(sum[i]);
+    }
+}
+
+/* sums[0 … count) = x (K) · W, whose K rows begin at w, ld apart. */
+static ALWAYS_INLINE void row_combination(float *sums, const float *x, const void *w, int64_t count, int64_t K,
+                                          int64_t ld, enum dtype dtype)
+{
+    memset(sums, 0, (size_t)count * sizeof *sums);
+    int64_t k = 0;
+    for (; k + 8 <= K; k += 8) {
+        for (int64_t n = 0; n < count; n += VF) {
+            vf sum = vf_get(sums, n, count, DTYPE_F32);
+            for (int64_t i = 0; i < 8; i++)
+                sum = vf_fma(vf_set(x[k + i]), vf_get(at(w, (k + i) * ld, dtype), n, count, dtype), sum);
+            vf_put(sums, n, count, sum, DTYPE_F32);
+        }
+    }
+    for (; k < K; k++)
+        for (int64_t n = 0; n < count; n += VF)
+            vf_put(
+                sums, n, count,
+                vf_fma(vf_set(x[k]), vf_get(at(w, k * ld, dtype), n, count, dtype), vf_get(sums, n, count, DTYPE_F32)),
+                DTYPE_F32);
+}
+
+/* y = x · W with one row of x, which is the product of generation. */
+static void row_product(struct stream *stream, const struct linear_fwd_args *a, const struct epilogue *e)
+{
+    struct scratch scratch = scratch_of(stream);
+    float *x = scratch_take(&scratch, (size_t)round_up(a->K, VF) * sizeof *x);
+    for (int64_t k = 0; k < a->K; k += VF) {
+        WITH_DTYPE(a->dtype, vf_put(x, k, a->K, vf_get(a->x, k, a->K, DT), DTYPE_F32));
+    }
+    liveness_tick();
+#pragma omp parallel if (a->N * a->K > WORTH_THREADS)
+    {
+        _Alignas(64) float sums[ROW_COLUMNS];
+        const struct range mine = range_mine(a->N, 64);
+        for (int64_t n = mine.first; n < mine.end; n += ROW_COLUMNS) {
+            const int64_t count = min_i64(ROW_COLUMNS, mine.end - n);
+            if (a->weights_in_out) {
+                WITH_DTYPE(a->dtype, row_combination(sums, x, at(a->w, n, DT), count, a->K, a->N, DT));
+            } else {
+                WITH_DTYPE(a->dtype, row_dots(sums, x, at(a->w, n * a->K, DT), count, a->K, DT));
+            }
+            epilogue_rows(e, sums, ROW_COLUMNS, NULL, 0, 0, n, 1, count);
+        }
+    }
+    liveness_tick();
+}

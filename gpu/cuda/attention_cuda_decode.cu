@@ -1,0 +1,149 @@
+/* attention_cuda_decode.cu: attention of a few new tokens over a cache of keys and values, without a gradient.
+ *
+ * A first kernel stores the new keys and values. In the second one a block of threads computes one head of one query.
+ * Its warps take the keys in turn, KEYS at a time, and each has a softmax of its own: its lanes share the elements of a
+ * head, so that reads of a key are contiguous, and a score is a sum over lanes. At the end the first warps add up the
+ * warps' sums, in the order of the warps. */
+#include "gpu/cuda/cuda_kernels.cuh"
+
+namespace
+{
+
+enum {
+    THREADS = 256,
+    WARPS = THREADS / WARP_SIZE,
+    KEYS = 4,                              /* of a warp, under way at a time */
+    SLOTS = CUDA_MAX_HEAD_DIM / WARP_SIZE, /* elements of a head for each lane */
+    STORE_PER_SM = 8,
+};
+
+template <typename T> __global__ void __launch_bounds__(THREADS) store_kernel(struct attention_decode_args a)
+{
+    const int64_t D = a.D, width = a.KV * D, count = a.M * width;
+    for (int64_t i = grid_thread(); i < count; i += grid_threads()) {
+        const int64_t row = i / width, column = i - row * width, kv = column / D, element = column - kv * D;
+        const int64_t to = (kv * a.capacity + a.start + row) * D + element;
+        static_cast<T *>(a.k_cache)[to] = static_cast<const T *>(a.k)[row * a.ld_k + column];
+        static_cast<T *>(a.v_cache)[to] = static_cast<const T *>(a.v)[row * a.ld_v + column];
+    }
+}
+
+/* A softmax under way, as a lane has it: `values` are its elements of the sum of the weighted values. */
+struct decode_sums {
+    float highest, sum, values[SLOTS];
+};
+
+/* Adds the weights of `count` scores (the same in all lanes) to the sums. */
+template <typename T>
+__device__ __forceinline__ void add_keys(struct decode_sums *s, const float (&scores)[KEYS], int count, const T *values,
+                                         int D)
+{
+    float top = s->highest;
+#pragma unroll
+    for (int i = 0; i < KEYS; i++)
+        top = i < count ? fmaxf(top, scores[i]) : top;
+    const float keep = expf(s->highest - top); /* 0 at first, when highest is -infinity */
+    s->sum *= keep;
+#pragma unroll
+    for (int slot = 0; slot < SLOTS; slot++)
+        s->values[slot] *= keep;
+#pragma unroll
+    for (int i = 0; i < KEYS; i++) {
+        const float weight = i < count ? expf(scores[i] - top) : 0;
+        s->sum += weight;
+#pragma unroll
+        for (int slot = 0; slot < SLOTS; slot++) {
+            const int d = static_cast<int>(threadIdx.x) % WARP_SIZE + slot * WARP_SIZE;
+            if (i < count && d < D)
+                s->values[slot] += weight * to_float(values[static_cast<int64_t>(i) * D + d]);
+        }
+    }
+    s->highest = top;
+}
+
+/* The score of a key, the same in all lanes. */
+template <typename T>
+__device__ __forceinline__ float score_of(const float (&q)[SLOTS], const T *key, const struct attention_decode_args &a)
+{
+    float sum = 0;
+#pragma unroll
+    for (int slot = 0; slot < SLOTS; slot++) {
+        const int d = static_cast<int>(threadIdx.x) % WARP_SIZE + slot * WARP_SIZE;
+        if (d < a.D)
+            sum += q[slot] * to_float(key[d]);
+    }
+    sum = sum_over_lanes(sum, WARP_SIZE) * a.scale;
+    return a.softcap > 0 ? a.softcap * tanhf(sum / a.softcap) : sum;
+}
+
+/* Writes the sum of what the block's warps have. */
+template <typename T> __device__ void finish(const struct decode_sums &mine, T *out, int D)
+{
+    SHARED(float, values, [WARPS][CUDA_MAX_HEAD_DIM]);
+    SHARED(float, highest, [WARPS]);
+    SHARED(float, sums, [WARPS]);
+    const int warp = static_cast<int>(threadIdx.x) / WARP_SIZE, lane = static_cast<int>(threadIdx.x) % WARP_SIZE;
+    if (lane == 0) {
+        highest[warp] = mine.highest;
+        sums[warp] = mine.sum;
+    }
+#pragma unroll
+    for (int slot = 0; slot < SLOTS; slot++)
+        if (lane + slot * WARP_SIZE < D)
+            values[warp][lane + slot * WARP_SIZE] = mine.values[slot];
+    __syncthreads();
+    float top = highest[0], total = 0;
+    for (int w = 1; w < WARPS; w++)
+        top = fmaxf(top, highest[w]);
+    for (int w = 0; w < WARPS; w++)
+        total += sums[w] * expf(highest[w] - top);
+    for (int d = static_cast<int>(threadIdx.x); d < D; d += THREADS) {
+        float sum = 0;
+        for (int w = 0; w < WARPS; w++)
+            sum += values[w][d] * expf(highest[w] - top);
+        from_float(sum / total, out + d);
+    }
+}
+
+template <typename T> __global__ void __launch_bounds__(THREADS) decode_kernel(struct attention_decode_args a)
+{
+    const int D = static_cast<int>(a.D), warp = static_cast<int>(threadIdx.x) / WARP_SIZE;
+    const int64_t h = blockIdx.x, row = blockIdx.y, position = a.start + row, head = h / (a.H / a.KV) * a.capacity * D;
+    const T *q = static_cast<const T *>(a.q) + row * a.ld_q + h * D;
+    const T *keys = static_cast<const T *>(a.k_cache) + head, *values = static_cast<const T *>(a.v_cache) + head;
+    const int64_t first = a.window > 0 && position >= a.window ? position - a.window + 1 : 0;
+    struct decode_sums sums = {-INFINITY, 0, {}};
+    float query[SLOTS];
+#pragma unroll
+    for (int slot = 0; slot < SLOTS; slot++) {
+        const int d = static_cast<int>(threadIdx.x) % WARP_SIZE + slot * WARP_SIZE;
+        query[slot] = d < D ? to_float(q[d]) : 0;
+    }
+    for (int64_t key = first + warp * KEYS; key <= position; key += WARPS * KEYS) {
+        const int count = position + 1 - key < KEYS ? static_cast<int>(position + 1 - key) : KEYS;
+        float scores[KEYS];
+#pragma unroll
+        for (int i = 0; i < KEYS; i++)
+            scores[i] = i < count ? score_of(query, keys + (key + i) * D, a) : 0;
+        add_keys(&sums, scores, count, values + key * D, D);
+    }
+    finish(sums, static_cast<T *>(a.out) + row * a.ld_o + h * D, D);
+}
+
+template <typename T> void launch(struct stream *stream, const struct attention_decode_args &a)
+{
+    LAUNCH(stream, "attention_decode", store_kernel<T>,
+           grid_of(stream, ceil_div(a.M * a.KV * a.D, THREADS), STORE_PER_SM), THREADS, a);
+    if (a.q)
+        LAUNCH(stream, "attention_decode", decode_kernel<T>,
+               dim3(static_cast<unsigned>(a.H), static_cast<unsigned>(a.M)), THREADS, a);
+}
+
+} // namespace
+
+void cuda_attention_decode(struct stream *stream, const struct attention_decode_args *args)
+{
+    ASSERT(args->start >= 0 && args->start + args->M <= args->capacity && args->D <= CUDA_MAX_HEAD_DIM);
+    if (args->M > 0)
+        DISPATCH(args->dtype, launch, stream, *args);
+}

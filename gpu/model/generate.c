@@ -1,0 +1,109 @@
+#include "gpu/model/generate.h"
+
+#include "gpu/model/transformer_state.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+struct generator {
+    struct transformer *transformer; /* borrowed */
+    struct kv_cache cache;           /* its memory lies in the arena */
+    int32_t *positions, *no_targets; /* owned (capacity): 0, 1, 2 …, and -1 for each token */
+    void *raw;                       /* owned (V) of the transformer's logits_dtype */
+    float *logits;                   /* owned (V) */
+};
+
+enum status generator_new(struct transformer *t, int64_t capacity, struct generator **generator, struct error *err)
+{
+    ASSERT(capacity > 0 && capacity <= t->config.max_position && capacity <= INT32_MAX);
+    ASSERT(!t->config.desc->bidirectional && t->config.desc->num_labels == 0);
+    struct generator *g = calloc(1, sizeof *g);
+    *generator = g;
+    if (g) {
+        g->transformer = t;
+        g->cache.capacity = capacity;
+        g->positions = calloc((size_t)capacity, sizeof *g->positions);
+        g->no_targets = calloc((size_t)capacity, sizeof *g->no_targets);
+        g->raw = calloc((size_t)t->V, dtype_size(t->config.logits_dtype));
+        g->logits = calloc((size_t)t->V, sizeof *g->logits);
+    }
+    if (!g || !g->positions || !g->no_targets || !g->raw || !g->logits) {
+        generator_free(g);
+        *generator = NULL;
+        return error_set(err, STATUS_DEVICE, "cannot generate sequences of %lld tokens: out of memory",
+                         (long long)capacity);
+    }
+    for (int64_t i = 0; i < capacity; i++) {
+        g->positions[i] = (int32_t)i;
+        g->no_targets[i] = -1;
+    }
+    return STATUS_OK;
+}
+
+void generator_free(struct generator *g)
+{
+    if (!g)
+        return;
+    free(g->positions);
+    free(g->no_targets);
+    free(g->raw);
+    free(g->logits);
+    free(g);
+}
+
+void generator_layout(struct generator *g, struct arena *arena)
+{
+    const struct transformer *t = g->transformer;
+    const size_t elements = (size_t)t->L * (size_t)t->KV * (size_t)g->cache.capacity * (size_t)t->D;
+    g->cache.keys = arena_take(arena, MEM_ACTIVATIONS, elements * dtype_size(t->dtype));
+    g->cache.values = arena_take(arena, MEM_ACTIVATIONS, elements * dtype_size(t->dtype));
+}
+
+void generator_reset(struct generator *g)
+{
+    g->cache.held = 0;
+}
+
+int64_t generator_held(const struct generator *g)
+{
+    return g->cache.held;
+}
+
+/* From the head's product to the values whose softmax is the distribution of the next token. */
+static void finish_logits(struct generator *g)
+{
+    const struct transformer *t = g->transformer;
+    const float scale = (float)t->config.desc->logit_multiplier, cap = (float)t->config.desc->logit_softcap;
+    const float *single = g->raw;
+    const uint16_t *half = g->raw;
+    for (int64_t i = 0; i < t->V; i++) {
+        float x = t->config.logits_dtype == DTYPE_F32    ? single[i]
+                  : t->config.logits_dtype == DTYPE_BF16 ? bf16_to_f32(half[i])
+                                                         : f16_to_f32(half[i]);
+        x *= scale;
+        g->logits[i] = cap > 0 ? cap * tanhf(x / cap) : x;
+    }
+}
+
+enum status generator_feed(struct generator *g, const int32_t *tokens, int64_t count, const struct param_verbs *verbs,
+                           struct stream *stream, float **logits, struct error *err)
+{
+    const int32_t seq_start[] = {0, (int32_t)count};
+    ASSERT(count > 0 && g->cache.held + count <= g->cache.capacity);
+    const struct batch batch = {
+        .num_seqs = 1,
+        .max_seq = (int32_t)count,
+        .num_tokens = count,
+        .tokens = tokens,
+        .targets = g->no_targets,
+        .positions = g->positions + g->cache.held,
+        .seq_start = seq_start,
+    };
+    TRY(transformer_continue(g->transformer, &batch, &g->cache, verbs, stream, g->raw, err));
+    g->cache.held += count;
+    stream_sync(stream);
+    TRY(device_check(g->transformer->device, err));
+    finish_logits(g);
+    *logits = g->logits;
+    return STATUS_OK;
+}

@@ -1,0 +1,40 @@
+/* generate.h: the next token's logits, one token after the other: a transformer and the keys and values of the sequence
+ * that it continues.
+ *
+ *     generator_new ─ generator_layout (twice: arena.h) ─ generator_reset ─ generator_feed(prompt) ─
+ * generator_feed(token) …
+ *
+ * The transformer may be one that trains: between two steps generation uses its activations, and changes nothing that a
+ * step reads. Each call reads all parameters through the verbs, in the order of an evaluation; where the ranks of a run
+ * share the parameters, all of them make the same calls. Which token comes next is the caller's choice
+ * (core/sampler.h). */
+#ifndef ZTRAIN_GPU_MODEL_GENERATE_H
+#define ZTRAIN_GPU_MODEL_GENERATE_H
+
+#include "gpu/model/transformer.h"
+
+struct generator;
+
+/* A generator of sequences of up to `capacity` tokens, prompt included; at most the transformer's max_position. The
+ * transformer is borrowed; its model is a causal language model. Host memory alone is allocated. */
+enum status generator_new(struct transformer *transformer, int64_t capacity, struct generator **generator,
+                          struct error *err);
+void generator_free(struct generator *generator); /* NULL is allowed */
+
+/* Takes the memory of the keys and values: layers · 2 · capacity · num_kv_heads · head_dim elements of the
+ * transformer's dtype. */
+void generator_layout(struct generator *generator, struct arena *arena);
+
+/* Forgets the sequence. */
+void generator_reset(struct generator *generator);
+
+/* The tokens of the sequence so far. */
+int64_t generator_held(const struct generator *generator);
+
+/* Appends `count` tokens (ids of the vocabulary; at most the transformer's max_tokens and max_seq) and sets *logits
+ * (vocab_size), which the generator owns, to those of the token that comes after them, with the model's multiplier and
+ * soft cap. Waits for the device. */
+enum status generator_feed(struct generator *generator, const int32_t *tokens, int64_t count,
+                           const struct param_verbs *verbs, struct stream *stream, float **logits, struct error *err);
+
+#endif
