@@ -9,21 +9,33 @@ enum {
     ROW_DOTS = 4
 }; /* outputs that are finished at a time; rows of W that are read side by side */
 
-/* sums[0 … count) = x (K) · W, whose rows of K elements begin at w. */
+/* sums[0 … rows) = x (K) · W, whose rows of K elements begin at w; `rows`, a constant, are read side by side. */
+static ALWAYS_INLINE void row_dots_of(float *sums, const float *x, const void *w, int rows, int64_t K, enum dtype dtype)
+{
+    vf sum[ROW_DOTS] = {{0}};
+    int64_t k = 0;
+    for (; k + VF <= K; k += VF) {
+        const vf values = vf_load(x, k, DTYPE_F32);
+        for (int i = 0; i < rows; i++)
+            sum[i] = vf_fma(values, vf_load(w, i * K + k, dtype), sum[i]);
+    }
+    if (k < K) {
+        const vf values = vf_load_part(x, k, K - k, DTYPE_F32);
+        for (int i = 0; i < rows; i++)
+            sum[i] = vf_fma(values, vf_load_part(w, i * K + k, K - k, dtype), sum[i]);
+    }
+    for (int i = 0; i < rows; i++)
+        sums[i] = vf_sum(sum[i]);
+}
+
 static ALWAYS_INLINE void row_dots(float *sums, const float *x, const void *w, int64_t count, int64_t K,
                                    enum dtype dtype)
 {
-    for (int64_t n = 0; n < count; n += ROW_DOTS) {
-        const int64_t last = count - n < ROW_DOTS ? count - n - 1 : ROW_DOTS - 1;
-        vf sum[ROW_DOTS] = {{0}};
-        for (int64_t k = 0; k < K; k += VF) {
-            const vf values = vf_get(x, k, K, DTYPE_F32);
-            for (int64_t i = 0; i < ROW_DOTS; i++) /* a row after the last one is the last one again */
-                sum[i] = vf_fma(values, vf_get(at(w, (n + (i < last ? i : last)) * K, dtype), k, K, dtype), sum[i]);
-        }
-        for (int64_t i = 0; i <= last; i++)
-            sums[n + i] = vf_sum(sum[i]);
-    }
+    int64_t n = 0;
+    for (; n + ROW_DOTS <= count; n += ROW_DOTS)
+        row_dots_of(sums + n, x, at(w, n * K, dtype), ROW_DOTS, K, dtype);
+    for (; n < count; n++)
+        row_dots_of(sums + n, x, at(w, n * K, dtype), 1, K, dtype);
 }
 
 /* sums[0 … count) = x (K) · W, whose K rows begin at w, ld apart. */
