@@ -66,7 +66,7 @@ static const char *value_of_option(const char *name, int argc, char **argv, int 
     return *i + 1 < argc ? argv[++*i] : NULL;
 }
 
-static enum status parse(int argc, char **argv, struct arguments *a, struct error *err)
+static enum status parse_words(int argc, char **argv, struct arguments *a, struct error *err)
 {
     const char **const values[] = {&a->prompt_tokens, &a->max_tokens, &a->temperature, &a->top_k,
                                    &a->top_p,         &a->seed,       &a->device,      &a->dtype};
@@ -291,7 +291,7 @@ enum status cmd_sample(int argc, char **argv, struct error *err)
     struct arguments arguments = {0};
     struct sample_model model = {0};
     struct task task = {0};
-    TRY(parse(argc, argv, &arguments, err));
+    TRY(parse_words(argc, argv, &arguments, err));
     if (arguments.help) {
         fputs(USAGE, stdout);
         return STATUS_OK;
