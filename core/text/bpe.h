@@ -10,7 +10,7 @@
 
 #include <stdbool.h>
 
-enum { BPE_MAX_ID = (1 << 24) - 1 };
+enum { BPE_MAX_ID = (1 << 22) - 1 };
 
 struct bpe_entry { /* a token of the vocabulary */
     size_t at;     /* of its text in `texts` */

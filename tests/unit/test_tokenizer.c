@@ -285,7 +285,7 @@ static const struct {
     {{.model = MODEL("[]", "[]")}, "no 'vocab'"},
     {{.model = MODEL("{\"a\":0}", "7")}, "no 'merges'"},
     {{.model = MODEL("{\"a\":99999999999}", "[]")}, "id of 'a'"},
-    {{.model = MODEL("{\"a\":16777216}", "[]")}, "id of 'a'"},
+    {{.model = MODEL("{\"a\":4194304}", "[]")}, "id of 'a'"},
     {{.model = MODEL("{\"a\":-1}", "[]")}, "id of 'a'"},
     {{.model = MODEL("{\"a\":\"0\"}", "[]")}, "id of 'a'"},
     {{.model = MODEL("{\"a\":1,\"b\":1}", "[]")}, "two tokens have the id 1"},
