@@ -12,7 +12,7 @@
 #define TOKENIZE "data are tokenized beforehand, by scripts/tokenize.py"
 #define BEST "`ztrain export RUN --best` takes the best checkpoint"
 #define PACKING "first_fit, with data.document_mask: true, packs whole documents that do not see each other"
-#define SERVICE "nothing is sent to a service; metrics.jsonl in the run's folder has all metrics"
+#define SERVICE "nothing is sent to a service while training; scripts/to_wandb.py RUN sends a run's folder"
 
 const struct spec_foreign_name spec_foreign_names[] = {
     /* length of the run */
