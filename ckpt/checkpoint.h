@@ -11,6 +11,7 @@
 #define ZTRAIN_CKPT_CHECKPOINT_H
 
 #include "comm/comm.h"
+#include "core/data/token_set.h"
 #include "core/early_stop.h"
 #include "core/eval_metric.h"
 #include "core/loss_scaler.h"
@@ -67,12 +68,12 @@ struct checkpoint_writer {
     const struct shard_layout *layout;
     struct comm *comm; /* required with one rank as well */
     const char *host;
-    const json_t *spec;        /* spec_to_json() (borrowed) */
-    const json_t *model;       /* config.json of the model (borrowed) */
-    const json_t *machine;     /* the hardware and libraries of the run: an object of texts, integers and booleans
-                                  (borrowed); may be NULL */
-    uint64_t data_fingerprint; /* token_set_check() of the training data */
-    enum dtype dtype;          /* compute dtype of the run: for information, and the default dtype of an export */
+    const json_t *spec;    /* spec_to_json() (borrowed) */
+    const json_t *model;   /* config.json of the model (borrowed) */
+    const json_t *machine; /* the hardware and libraries of the run: an object of texts, integers and booleans
+                              (borrowed); may be NULL */
+    struct data_fingerprint data_fingerprint; /* token_set_check() of the training data */
+    enum dtype dtype; /* compute dtype of the run: for information, and the default dtype of an export */
     struct checkpoint_save_cache *cache; /* on rank 0; on other ranks NULL */
     /* On rank 0: checks that the run folder still belongs to this run; NULL: it always does. Called right before the
      * checkpoint gets its name, before `latest` moves, and before anything is deleted. An error ends the save. */
@@ -109,11 +110,11 @@ struct checkpoint {
     char path[4096]; /* its folder */
     json_t *manifest;
     struct train_position position;
-    json_t *spec;              /* borrowed from manifest */
-    json_t *model;             /* borrowed: config.json */
-    json_t *machine;           /* borrowed: the hardware and libraries of the run; NULL: not in the manifest */
-    uint64_t data_fingerprint; /* 0: not in the manifest */
-    int world;                 /* number of ranks that wrote it */
+    json_t *spec;    /* borrowed from manifest */
+    json_t *model;   /* borrowed: config.json */
+    json_t *machine; /* borrowed: the hardware and libraries of the run; NULL: not in the manifest */
+    struct data_fingerprint data_fingerprint; /* 0: not in the manifest */
+    int world;                                /* number of ranks that wrote it */
     int64_t bytes;
     enum dtype dtype;
     struct retry retry; /* how checkpoint_read() and checkpoint_load() retry a failing disk; all zero: they do not */

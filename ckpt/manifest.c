@@ -256,6 +256,17 @@ static enum status get_checksum(const struct place *at, const json_t *object, co
     return STATUS_OK;
 }
 
+/* Both members may be absent. */
+static enum status read_data_fingerprint(const struct place *at, const json_t *object,
+                                         struct data_fingerprint *fingerprint, struct error *err)
+{
+    if (json_object_get(object, "data_fingerprint"))
+        TRY(get_checksum(at, object, "data_fingerprint", &fingerprint->first, err));
+    if (json_object_get(object, "data_sample_fingerprint"))
+        TRY(get_checksum(at, object, "data_sample_fingerprint", &fingerprint->sampled, err));
+    return STATUS_OK;
+}
+
 static enum status get_real(const struct place *at, const json_t *object, const char *member, double *out,
                             struct error *err)
 {
@@ -413,8 +424,7 @@ static enum status read_head(const struct place *top, struct manifest *manifest,
                          top->path, version, MANIFEST_VERSION);
     TRY(get_int(top, manifest->root, "world", 1, MANIFEST_MAX_WORLD, &manifest->world, err));
     TRY(get_int(top, manifest->root, "compression_level", 0, 100, &manifest->compression_level, err));
-    if (json_object_get(manifest->root, "data_fingerprint"))
-        TRY(get_checksum(top, manifest->root, "data_fingerprint", &manifest->data_fingerprint, err));
+    TRY(read_data_fingerprint(top, manifest->root, &manifest->data_fingerprint, err));
     TRY(get_string(top, manifest->root, "dtype", &dtype, err));
     manifest->dtype = DTYPE_COUNT;
     for (int d = 0; d < DTYPE_COUNT; d++)
@@ -693,7 +703,8 @@ static enum status check_encoded(const char *text, size_t bytes, const struct ch
     if (status == STATUS_OK) {
         bool same = manifest->num_states == num_states && manifest->world == writer->layout->world &&
                     manifest->dtype == writer->dtype && manifest->compression_level == writer->compression_level &&
-                    manifest->data_fingerprint == writer->data_fingerprint &&
+                    manifest->data_fingerprint.first == writer->data_fingerprint.first &&
+                    manifest->data_fingerprint.sampled == writer->data_fingerprint.sampled &&
                     same_position(&manifest->position, position, writer->dtype) && same_table(manifest, writer) &&
                     same_files(manifest, files, num_files) && json_equal(manifest->spec, writer->spec) &&
                     json_equal(manifest->model, writer->model) &&
@@ -739,8 +750,10 @@ enum status manifest_encode(const struct checkpoint_writer *writer, const struct
     write_member(out, false, "model", json_incref((json_t *)writer->model));
     if (writer->machine)
         write_member(out, false, "machine", json_incref((json_t *)writer->machine));
-    if (writer->data_fingerprint)
-        write_member(out, false, "data_fingerprint", hex_to_json(writer->data_fingerprint));
+    if (writer->data_fingerprint.first)
+        write_member(out, false, "data_fingerprint", hex_to_json(writer->data_fingerprint.first));
+    if (writer->data_fingerprint.sampled)
+        write_member(out, false, "data_sample_fingerprint", hex_to_json(writer->data_fingerprint.sampled));
     write_member(out, false, "units", units_to_json(writer->table, writer->layout));
     write_member(out, false, "tensors", tensors_to_json(writer->table));
     write_member(out, false, "files", files_to_json(files, num_files));

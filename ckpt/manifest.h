@@ -44,8 +44,8 @@ struct manifest {
     struct train_position position;
     enum dtype dtype;
     int world, compression_level;
-    uint64_t data_fingerprint; /* 0: absent */
-    int num_states;            /* the first ones of enum state_kind */
+    struct data_fingerprint data_fingerprint; /* 0: absent */
+    int num_states;                           /* the first ones of enum state_kind */
     int num_units, num_tensors, num_files;
     struct manifest_unit *units;     /* [num_units] owned */
     int64_t *slice;                  /* [num_units] owned: elements of each unit's slice */

@@ -103,7 +103,7 @@ static enum status take_position(struct run *run, const struct checkpoint *check
 {
     struct loss_scaler initial = run->position.scaler;
     TRY(resume_position(checkpoint, &run->spec->train.early_stopping, run->trainer.steps_per_epoch,
-                        run->trainer.sources.fingerprint, &run->position, err));
+                        &run->trainer.sources.fingerprint, &run->position, err));
     size_t folder = strlen(run->folder.checkpoints);
     bool here = !strncmp(checkpoint->path, run->folder.checkpoints, folder) && checkpoint->path[folder] == '/';
     run->newest_step = here ? run->position.step : -1;

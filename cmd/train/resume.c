@@ -94,12 +94,12 @@ static bool same_data_elsewhere(const struct checkpoint *checkpoint, const struc
     json_t *whole = spec_to_json(spec);
     bool changed = !json_equal(json_object_get(whole, "data.train"), json_object_get(checkpoint->spec, "data.train"));
     json_decref(whole);
-    if (!changed || !checkpoint->data_fingerprint)
+    if (!changed || !checkpoint->data_fingerprint.first)
         return false;
     struct error unread;
     struct train_sources sources;
     bool same = train_sources_open(spec, INT32_MAX, &sources, &unread) == STATUS_OK &&
-                sources.fingerprint == checkpoint->data_fingerprint;
+                data_fingerprint_equal(&sources.fingerprint, &checkpoint->data_fingerprint);
     train_sources_release(&sources);
     return same;
 }
@@ -176,10 +176,10 @@ void begin_next_epoch(struct train_position *position)
 }
 
 enum status resume_position(const struct checkpoint *checkpoint, const struct early_stop_rules *rules,
-                            int64_t steps_per_epoch, uint64_t data_fingerprint, struct train_position *position,
-                            struct error *err)
+                            int64_t steps_per_epoch, const struct data_fingerprint *data_fingerprint,
+                            struct train_position *position, struct error *err)
 {
-    if (checkpoint->data_fingerprint && checkpoint->data_fingerprint != data_fingerprint)
+    if (checkpoint->data_fingerprint.first && !data_fingerprint_equal(&checkpoint->data_fingerprint, data_fingerprint))
         return error_set(err, STATUS_DATA,
                          "data.train holds other data than when checkpoint '%s' was written (other sizes, tokens or "
                          "loss masks); "

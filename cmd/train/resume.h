@@ -32,8 +32,8 @@ enum status resume_dry(const char *resume, const struct run_place *place, struct
 /* The position at which training continues; steps_per_epoch and data_fingerprint are those of the data now. A run that
  * has ended early continues if `rules` have a larger patience now. */
 enum status resume_position(const struct checkpoint *checkpoint, const struct early_stop_rules *rules,
-                            int64_t steps_per_epoch, uint64_t data_fingerprint, struct train_position *position,
-                            struct error *err);
+                            int64_t steps_per_epoch, const struct data_fingerprint *data_fingerprint,
+                            struct train_position *position, struct error *err);
 
 /* Moves a position from the end of an epoch to the beginning of the next. */
 void begin_next_epoch(struct train_position *position);

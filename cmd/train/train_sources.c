@@ -14,7 +14,7 @@ static const double largest_epoch = 0x1p61; /* samples: interleave_init() */
 
 /* Opens source `index`: the whole list of data.train, or one entry of a mixture. */
 static enum status open_source(const struct run_spec *spec, int index, int64_t vocab_size,
-                               struct train_sources *sources, uint64_t *fingerprint, struct error *err)
+                               struct train_sources *sources, struct data_fingerprint *fingerprint, struct error *err)
 {
     const struct string_list *train = &spec->data.train;
     const bool mixed = spec->data.amount != SPEC_AMOUNT_NONE;
@@ -24,7 +24,8 @@ static enum status open_source(const struct run_spec *spec, int index, int64_t v
     if (spec->model.task == TASK_CAUSAL_LM)
         return STATUS_OK;
     TRY(label_set_open(sources->sets[index], &sources->labels[index], err));
-    *fingerprint = label_set_fingerprint(sources->labels[index], *fingerprint);
+    fingerprint->first = label_set_fingerprint(sources->labels[index], fingerprint->first);
+    fingerprint->sampled = label_set_fingerprint(sources->labels[index], fingerprint->sampled);
     return STATUS_OK;
 }
 
@@ -53,23 +54,30 @@ static enum status check_source(const struct run_spec *spec, const struct train_
     return STATUS_OK;
 }
 
+/* Continues the hash of a mixture with that of a source and its weight or epochs. */
+static uint64_t mix_hash(uint64_t hash, uint64_t source, double amount)
+{
+    hash = XXH64(&source, sizeof source, hash);
+    return XXH64(&amount, sizeof amount, hash);
+}
+
 enum status train_sources_open(const struct run_spec *spec, int64_t vocab_size, struct train_sources *sources,
                                struct error *err)
 {
     *sources = (struct train_sources){.count = spec->data.amount ? spec->data.train.count : 1};
     if (!spec->data.amount)
         return open_source(spec, 0, vocab_size, sources, &sources->fingerprint, err);
-    uint64_t hash = (uint64_t)spec->data.amount;
+    struct data_fingerprint hash = {(uint64_t)spec->data.amount, (uint64_t)spec->data.amount};
     for (int i = 0; i < sources->count; i++) {
-        uint64_t one;
+        struct data_fingerprint one;
         enum status status = open_source(spec, i, vocab_size, sources, &one, err);
         if (status != STATUS_OK) {
             error_prefix(err, "source '%s' of data.train", spec->data.train.items[i]);
             return status;
         }
         TRY(check_source(spec, sources, i, err));
-        hash = XXH64(&one, sizeof one, hash);
-        hash = XXH64(&spec->data.amounts[i], sizeof spec->data.amounts[i], hash);
+        hash.first = mix_hash(hash.first, one.first, spec->data.amounts[i]);
+        hash.sampled = mix_hash(hash.sampled, one.sampled, spec->data.amounts[i]);
     }
     sources->fingerprint = hash;
     return STATUS_OK;

@@ -10,12 +10,12 @@ struct train_sources {
     struct token_set *sets[SPEC_MAX_SOURCES];
     struct label_set *labels[SPEC_MAX_SOURCES]; /* of a classifier's documents; else NULL */
     struct first_fit *fits[SPEC_MAX_SOURCES];   /* the caller's to fill, with data.packing first_fit; else NULL */
-    uint64_t fingerprint;                       /* of all data in order, and of the weights or epochs of a mixture */
+    struct data_fingerprint fingerprint;        /* of all data in order, and of the weights or epochs of a mixture */
 };
 
-/* Opens everything that data.train names, checks the first tokens of every shard against the vocabulary, and reads the
- * labels of a classifier. STATUS_DATA: token_set_open(), token_set_check() and label_set_open(); a shard is in two
- * sources; two sources name their labels differently. On failure too, the caller releases `sources`. */
+/* Opens everything that data.train names, checks the first tokens and a sample of every shard against the vocabulary,
+ * and reads the labels of a classifier. STATUS_DATA: token_set_open(), token_set_check() and label_set_open(); a shard
+ * is in two sources; two sources name their labels differently. On failure too, the caller releases `sources`. */
 enum status train_sources_open(const struct run_spec *spec, int64_t vocab_size, struct train_sources *sources,
                                struct error *err);
 void train_sources_release(struct train_sources *sources); /* all zero: nothing */

@@ -401,9 +401,10 @@ static enum status open_validation_data(struct trainer *t, struct error *err)
     struct token_stream_config *config = &t->validation_config;
     TRY(token_set_open((const char *const *)spec->data.validation.items, spec->data.validation.count,
                        &t->validation_set, err));
-    uint64_t facts[] = {0, (uint64_t)config->max_samples, (uint64_t)spec->data.seq_length,
-                        (uint64_t)spec->data.packing};
-    TRY(token_set_check(t->validation_set, t->desc.vocab_size, &facts[0], err));
+    struct data_fingerprint tokens;
+    TRY(token_set_check(t->validation_set, t->desc.vocab_size, &tokens, err));
+    const uint64_t facts[] = {tokens.first, (uint64_t)config->max_samples, (uint64_t)spec->data.seq_length,
+                              (uint64_t)spec->data.packing};
     t->evaluation_data = XXH3_64bits(facts, sizeof facts);
     TRY(pack_documents(t, "data.validation", t->validation_set, &t->validation_fit, err));
     if (t->desc.num_labels > 0) {

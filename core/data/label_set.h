@@ -42,7 +42,7 @@ const json_t *label_set_names(const struct label_set *labels);
 /* The document with the most tokens, and how many it has. */
 int64_t label_set_longest(const struct label_set *labels, int64_t *document);
 
-/* A hash of `before`, the labels and the types: continues that of token_set_check(). */
+/* A hash of `before`, the labels and the types: continues those of token_set_check(). */
 uint64_t label_set_fingerprint(const struct label_set *labels, uint64_t before);
 
 #endif

@@ -21,6 +21,7 @@
  * samples do not need the index. All integers are little-endian, as is every machine that ztrain is built for. */
 #include "core/data/token_set.h"
 
+#include "core/data/permute.h"
 #include "core/fsutil.h"
 #include "core/io.h"
 #include "core/liveness.h"
@@ -697,28 +698,70 @@ enum status token_set_read_mask(const struct token_set *set, int64_t first, int6
     return STATUS_OK;
 }
 
-enum status token_set_check(const struct token_set *set, int64_t vocab_size, uint64_t *fingerprint, struct error *err)
+bool data_fingerprint_equal(const struct data_fingerprint *a, const struct data_fingerprint *b)
 {
-    enum { MOST = 4096, FEWEST = 64, IN_ALL = 16 * MOST }; /* tokens of a shard, of all shards while they are few */
-    int32_t ids[MOST];
-    uint8_t counts[MOST];
-    uint64_t hash = 0;
-    int each = IN_ALL / set->num_shards;
-    each = each > MOST ? MOST : each < FEWEST ? FEWEST : each;
+    return a->first == b->first && (!a->sampled || !b->sampled || a->sampled == b->sampled);
+}
+
+enum { CHECK_BLOCK = 4096 }; /* tokens that are checked at once */
+
+/* Continues *hash with the tokens [start, start + count) of a shard, and with their loss masks. */
+static enum status check_block(const struct shard *shard, int64_t start, int64_t count, int64_t vocab_size,
+                               uint64_t *hash, struct error *err)
+{
+    int32_t ids[CHECK_BLOCK];
+    uint8_t counts[CHECK_BLOCK];
+    TRY(shard_read(shard, start, count, vocab_size, ids, err));
+    liveness_tick();
+    *hash = XXH64(ids, (size_t)count * sizeof *ids, *hash);
+    if (!shard->mask.path)
+        return STATUS_OK;
+    TRY(shard_read_mask(shard, start, count, counts, err));
+    *hash = XXH64(counts, (size_t)count, *hash);
+    return STATUS_OK;
+}
+
+/* The same with the start of a shard. Checkpoints have this hash: what it covers must not change. */
+static enum status check_first(const struct token_set *set, int index, int64_t vocab_size, uint64_t *hash,
+                               struct error *err)
+{
+    enum { FEWEST = 64, IN_ALL = 16 * CHECK_BLOCK }; /* tokens of a shard, of all shards while they are few */
+    int64_t each = IN_ALL / set->num_shards;
+    each = each > CHECK_BLOCK ? CHECK_BLOCK : each < FEWEST ? FEWEST : each;
+    const int64_t tokens = set->shards[index].tokens;
+    return check_block(&set->shards[index], 0, tokens < each ? tokens : each, vocab_size, hash, err);
+}
+
+/* The same with blocks from anywhere in a shard. Checkpoints have this hash, too. */
+static enum status check_sampled(const struct token_set *set, int index, int64_t vocab_size, uint64_t *hash,
+                                 struct error *err)
+{
+    enum { IN_ALL = 128, SEED = 1 }; /* blocks of all shards while they are fewer */
+    const struct shard *shard = &set->shards[index];
+    const int64_t blocks = (shard->tokens + CHECK_BLOCK - 1) / CHECK_BLOCK;
+    int64_t sampled = set->num_shards < IN_ALL ? IN_ALL / set->num_shards : 1;
+    sampled = sampled < blocks ? sampled : blocks;
+    for (int64_t i = 0; i < sampled; i++) {
+        const int64_t start =
+            CHECK_BLOCK * (int64_t)permute_index((uint64_t)i, (uint64_t)blocks, SEED, (uint64_t)index);
+        const int64_t rest = shard->tokens - start;
+        TRY(check_block(shard, start, rest < CHECK_BLOCK ? rest : CHECK_BLOCK, vocab_size, hash, err));
+    }
+    return STATUS_OK;
+}
+
+enum status token_set_check(const struct token_set *set, int64_t vocab_size, struct data_fingerprint *fingerprint,
+                            struct error *err)
+{
+    struct data_fingerprint hash = {0};
     for (int i = 0; i < set->num_shards; i++) {
         const int64_t sizes[2] = {set->shards[i].tokens, set->shards[i].documents};
-        hash = XXH64(sizes, sizeof sizes, hash);
+        hash.first = XXH64(sizes, sizeof sizes, hash.first);
     }
+    hash.sampled = hash.first;
     for (int i = 0; i < set->num_shards; i++) {
-        const struct shard *shard = &set->shards[i];
-        const int64_t count = shard->tokens < each ? shard->tokens : each;
-        TRY(shard_read(shard, 0, count, vocab_size, ids, err));
-        liveness_tick();
-        hash = XXH64(ids, (size_t)count * sizeof *ids, hash);
-        if (!shard->mask.path)
-            continue;
-        TRY(shard_read_mask(shard, 0, count, counts, err));
-        hash = XXH64(counts, (size_t)count, hash);
+        TRY(check_first(set, i, vocab_size, &hash.first, err));
+        TRY(check_sampled(set, i, vocab_size, &hash.sampled, err));
     }
     if (fingerprint)
         *fingerprint = hash;

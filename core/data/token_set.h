@@ -41,10 +41,21 @@ bool token_set_has_mask(const struct token_set *set);
 enum status token_set_read_mask(const struct token_set *set, int64_t first, int64_t count, uint8_t *out,
                                 struct error *err);
 
-/* Reads the first tokens of every shard, so that a set made for another vocabulary is refused before the run begins.
- * *fingerprint (may be NULL) is a hash of these tokens, of their loss masks and of the shards' sizes, in order, but not
- * of their names: it shows whether data were replaced. Errors as for token_set_read(). */
-enum status token_set_check(const struct token_set *set, int64_t vocab_size, uint64_t *fingerprint, struct error *err);
+/* Shows whether data were replaced: hashes of the shards' sizes, tokens and loss masks in order, but not of their
+ * names. Neither hash is 0 by intention: 0 stands for a hash that is not known. */
+struct data_fingerprint {
+    uint64_t first;   /* of the first tokens of each shard */
+    uint64_t sampled; /* of blocks from anywhere in each shard; shards of few tokens count whole */
+};
+
+/* Whether what is known of both is equal: checkpoints of earlier versions have no `sampled`. */
+bool data_fingerprint_equal(const struct data_fingerprint *a, const struct data_fingerprint *b);
+
+/* Reads the first tokens of every shard, and blocks of up to half a million tokens at places that a keyed permutation
+ * chooses (permute.h), at least one block a shard: a set made for another vocabulary is refused before the run begins.
+ * *fingerprint (may be NULL): of what was read. Errors as for token_set_read(). */
+enum status token_set_check(const struct token_set *set, int64_t vocab_size, struct data_fingerprint *fingerprint,
+                            struct error *err);
 
 /* The path of a shard that is in both sets, as written; NULL: none. */
 const char *token_set_common(const struct token_set *a, const struct token_set *b);

@@ -143,6 +143,15 @@ def test_other_data_at_the_same_place_are_refused(folder):
     assert "holds other data" in done.last_words and "step-00000002" in done.last_words
     for name in ("train.bin", "train.idx"):
         shutil.move(folder.at("kept-" + name), folder.at(name))
+    with open(folder.at("train.bin"), "r+b") as file:  # one token, far from the first ones
+        file.seek(-2, os.SEEK_END)
+        last = file.read()
+        file.seek(-2, os.SEEK_END)
+        file.write(bytes((last[0] ^ 1, last[1])))
+    folder.train({"train": {"max_steps": 4}}, more=["--resume", folder.run_folder()], expect=DATA)
+    with open(folder.at("train.bin"), "r+b") as file:
+        file.seek(-2, os.SEEK_END)
+        file.write(last)
     folder.train({"train": {"max_steps": 4}}, more=["--resume", folder.run_folder()])
 
 

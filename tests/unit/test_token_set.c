@@ -136,12 +136,12 @@ static void several_files_are_one_stream(void **state)
 
 enum { EQUAL_SHARDS = 40 };
 
-static uint64_t fingerprint_of(char (*names)[16])
+static struct data_fingerprint fingerprint_of(char (*names)[16])
 {
     char paths[EQUAL_SHARDS][128];
     const char *patterns[EQUAL_SHARDS];
     struct token_set *set;
-    uint64_t fingerprint;
+    struct data_fingerprint fingerprint;
     for (int i = 0; i < EQUAL_SHARDS; i++) {
         snprintf(paths[i], sizeof paths[i], "%s", at(names[i]));
         patterns[i] = paths[i];
@@ -161,27 +161,66 @@ static void fingerprint_knows_every_shard(void **state)
         llmc(names[i], 20240520, 1, 30, i, 60);
     }
     _Atomic uint64_t *counter = atomic_load(&liveness_counter);
-    const uint64_t ticks = atomic_load(counter), whole = fingerprint_of(names);
+    const uint64_t ticks = atomic_load(counter);
+    const struct data_fingerprint whole = fingerprint_of(names);
     assert_true(atomic_load(counter) - ticks >= 2 * EQUAL_SHARDS); /* opening ticks: shards may be on a slow disk */
     for (int i = 1; i < EQUAL_SHARDS; i++) {
         memcpy(moved, names[i], sizeof moved);
         memcpy(names[i], names[i - 1], sizeof moved);
         memcpy(names[i - 1], moved, sizeof moved);
-        if (fingerprint_of(names) == whole)
+        const struct data_fingerprint other = fingerprint_of(names);
+        if (other.first == whole.first || other.sampled == whole.sampled)
             fail_msg("shards %d and %d may change places", i - 1, i);
         memcpy(names[i - 1], names[i], sizeof moved);
         memcpy(names[i], moved, sizeof moved);
     }
-    assert_true(fingerprint_of(names) == whole);
+    const struct data_fingerprint again = fingerprint_of(names);
+    assert_true(again.first == whole.first && again.sampled == whole.sampled);
 }
 
-static uint64_t fingerprint_of_one(const char *name)
+static struct data_fingerprint fingerprint_of_one(const char *name)
 {
-    uint64_t fingerprint;
+    struct data_fingerprint fingerprint;
     struct token_set *set = open_one(name);
     assert_int_equal(token_set_check(set, 1000, &fingerprint, NULL), STATUS_OK);
     token_set_close(set);
     return fingerprint;
+}
+
+/* Whether token `at` of an llm.c shard of 16-bit tokens counts in the two hashes. */
+static void check_token_counts(const char *name, long token, bool in_first, bool in_sampled)
+{
+    enum { HEADER = 1024 };
+    const struct data_fingerprint before = fingerprint_of_one(name);
+    patch(name, HEADER + 2 * token, "\1\3", 2); /* 769, which no token of the shard is */
+    const struct data_fingerprint after = fingerprint_of_one(name);
+    if ((before.first != after.first) != in_first || (before.sampled != after.sampled) != in_sampled)
+        fail_msg("token %ld of '%s'", token, name);
+    assert_int_equal(data_fingerprint_equal(&before, &after), !in_first && !in_sampled);
+}
+
+static void fingerprint_knows_tokens_anywhere(void **state)
+{
+    (void)state;
+    enum { SMALL = 4096 * 5 + 100, LARGE = 4096 * 300, PART = LARGE / 16 };
+    llmc("few.bin", 20240520, 1, SMALL, 0, 700); /* every token counts */
+    static const long places[] = {0, 4095, 4096, 9000, 4096 * 4 - 1, 4096 * 5, SMALL - 1};
+    for (size_t i = 0; i < COUNT_OF(places); i++)
+        check_token_counts("few.bin", places[i], places[i] < 4096, true);
+
+    llmc("many.bin", 20240520, 1, LARGE, 0, 700); /* 128 of 300 blocks count; every sixteenth of the shard has some */
+    static const char other[2 * PART];            /* zeros */
+    const struct data_fingerprint whole = fingerprint_of_one("many.bin");
+    for (int part = 0; part < 16; part++) {
+        llmc("many.bin", 20240520, 1, LARGE, 0, 700);
+        patch("many.bin", 1024 + 2 * part * PART, other, sizeof other);
+        const struct data_fingerprint changed = fingerprint_of_one("many.bin");
+        assert_int_equal(changed.first == whole.first, part > 0);
+        assert_true(changed.sampled != whole.sampled);
+    }
+
+    const struct data_fingerprint earlier = {.first = whole.first}; /* of a checkpoint without the sample */
+    assert_true(data_fingerprint_equal(&earlier, &whole) && data_fingerprint_equal(&whole, &earlier));
 }
 
 static void refuses_mask(const char *name, const char *const *words, int num_words)
@@ -203,14 +242,16 @@ static void a_mask_belongs_to_its_shard(void **state)
     uint8_t out[13];
     megatron("masked-a", 2, lengths, 2, 0, 1000);
     llmc("masked-b.bin", 20240520, 1, 6, 7, 1000);
-    const uint64_t without = fingerprint_of_one("masked-a");
+    const struct data_fingerprint without = fingerprint_of_one("masked-a");
     write_file("masked-a.mask", mask, sizeof mask);
-    const uint64_t with = fingerprint_of_one("masked-a");
-    assert_true(with != without);
+    const struct data_fingerprint with = fingerprint_of_one("masked-a");
+    assert_true(with.first != without.first && with.sampled != without.sampled);
     patch("masked-a.mask", 6, "\0", 1);
-    assert_true(fingerprint_of_one("masked-a") != with);
+    const struct data_fingerprint other = fingerprint_of_one("masked-a");
+    assert_true(other.first != with.first && other.sampled != with.sampled);
     patch("masked-a.mask", 6, "\1", 1);
-    assert_true(fingerprint_of_one("masked-a") == with);
+    const struct data_fingerprint again = fingerprint_of_one("masked-a");
+    assert_true(again.first == with.first && again.sampled == with.sampled);
 
     struct token_set *set = open_one("masked-*.bin"); /* the second shard has none: all of it counts */
     assert_true(token_set_has_mask(set));
@@ -697,14 +738,23 @@ static void permutation_is_even(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(reads_every_format),           cmocka_unit_test(documents_of_several_sequences),
-        cmocka_unit_test(several_files_are_one_stream), cmocka_unit_test(fingerprint_knows_every_shard),
-        cmocka_unit_test(a_mask_belongs_to_its_shard),  cmocka_unit_test(more_shards_than_are_kept_open),
-        cmocka_unit_test(beyond_four_gigabytes),        cmocka_unit_test(an_index_too_large_to_check),
-        cmocka_unit_test(damaged_megatron_shards),      cmocka_unit_test(damaged_llmc_shards),
-        cmocka_unit_test(absent_and_foreign_files),     cmocka_unit_test(ids_outside_the_vocabulary),
-        cmocka_unit_test(a_shard_that_shrinks_in_use),  cmocka_unit_test(permutation_is_a_bijection),
-        cmocka_unit_test(permutation_is_even),          cmocka_unit_test(reads_what_tokenize_writes),
+        cmocka_unit_test(reads_every_format),
+        cmocka_unit_test(documents_of_several_sequences),
+        cmocka_unit_test(several_files_are_one_stream),
+        cmocka_unit_test(fingerprint_knows_every_shard),
+        cmocka_unit_test(fingerprint_knows_tokens_anywhere),
+        cmocka_unit_test(a_mask_belongs_to_its_shard),
+        cmocka_unit_test(more_shards_than_are_kept_open),
+        cmocka_unit_test(beyond_four_gigabytes),
+        cmocka_unit_test(an_index_too_large_to_check),
+        cmocka_unit_test(damaged_megatron_shards),
+        cmocka_unit_test(damaged_llmc_shards),
+        cmocka_unit_test(absent_and_foreign_files),
+        cmocka_unit_test(ids_outside_the_vocabulary),
+        cmocka_unit_test(a_shard_that_shrinks_in_use),
+        cmocka_unit_test(permutation_is_a_bijection),
+        cmocka_unit_test(permutation_is_even),
+        cmocka_unit_test(reads_what_tokenize_writes),
     };
     return cmocka_run_group_tests_name("token_set", tests, setup, teardown);
 }
