@@ -144,6 +144,10 @@ $(BUILD)/obj/%.o: %.c $(BUILD)/settings Makefile | $(BUILD)/headers
 	$(call say,CC,$<)
 	$(Q)$(CC) $(CFLAGS_ALL) $(CFLAGS_$(subst /,_,$*)) -c $< -o $@
 
+# The assembler puts these files into the object (.incbin), which no list of headers mentions.
+PAGE_FILES = $(addprefix cmd/report/page.,html css js)
+$(BUILD)/obj/cmd/report/page_text.o: $(PAGE_FILES)
+
 $(BUILD)/obj/%.o: %.cu $(BUILD)/settings Makefile
 	@mkdir -p $(@D)
 	$(call say,NVCC,$<)

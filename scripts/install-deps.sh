@@ -3,7 +3,7 @@
 #
 #   scripts/install-deps.sh             what building and running needs: compiler, libraries, python3
 #   scripts/install-deps.sh --test      also what scripts/test.sh needs: cmocka, pytest
-#   scripts/install-deps.sh --check     also what .ci/run needs: clang, sanitizer run times, linters, venv
+#   scripts/install-deps.sh --check     also what .ci/run needs: clang, sanitizer run times, linters, venv; Chromium where apt has it
 #   scripts/install-deps.sh --slurm     also Slurm, PMI and network tools, for make test-slurm; an installed Slurm stays
 #   scripts/install-deps.sh --fresh     also debootstrap, for tests/run-fresh.sh
 #   scripts/install-deps.sh --bench     also the libraries that make PyTorch fast, for scripts/bench-peers.sh
@@ -66,10 +66,22 @@ if [ $slurm_packages = 1 ]; then
     fi
 fi
 
+# candidate PACKAGE: whether the package lists have a version to install
+candidate() {
+    apt-cache policy "$1" 2>/dev/null | grep -q 'Candidate: [^(]'
+}
+
 missing=()
+# Chromium, for tests of a page, is a package of Debian's, but not of Ubuntu's: .ci/run goes without it.
+add_chromium() {
+    if [ $check_packages = 1 ] && [[ " ${missing[*]} " != *" chromium "* ]] && ! command -v chromium >/dev/null && candidate chromium; then
+        missing+=(chromium)
+    fi
+}
 for package in "${packages[@]}"; do
     installed "$package" || missing+=("$package")
 done
+add_chromium
 # oneDNN, the GEMM library of the CPU device, is opened at run time; its package carries the version in its name.
 need_onednn=1
 for package in $(dpkg-query -W -f '${binary:Package}:${db:Status-Status}\n' 'libdnnl[0-9]*' 2>/dev/null || true); do
@@ -91,10 +103,6 @@ if [ "$(id -u)" != 0 ]; then
     as_root=(sudo)
 fi
 
-# candidate PACKAGE: whether the package lists have a version to install
-candidate() {
-    apt-cache policy "$1" 2>/dev/null | grep -q 'Candidate: [^(]'
-}
 onednn_package() {
     apt-cache search --names-only '^libdnnl[0-9.]+$' 2>/dev/null | awk '{print $1}' | sort -V | tail -1
 }
@@ -133,7 +141,10 @@ run_apt() {
     rm -f "$log"
 }
 
-[ $update = 0 ] || run_apt update
+if [ $update = 1 ]; then
+    run_apt update
+    add_chromium # the lists may have been empty
+fi
 if [ $need_onednn = 1 ]; then
     onednn=$(onednn_package)
     if [ -n "$onednn" ]; then

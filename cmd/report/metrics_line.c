@@ -19,6 +19,11 @@ static const struct {
 };
 STATIC_ASSERT(COUNT_OF(fields) == STEP_SERIES_COUNT, "each series has a row");
 
+const char *step_series_name(enum step_series series)
+{
+    return fields[series].member;
+}
+
 static void line_clear(struct step_line *line)
 {
     *line = (struct step_line){.step = -1, .targets = -1};

@@ -42,6 +42,9 @@ struct step_line {
     uint64_t present; /* bits of the series that the line has; NAN where it has null for "not finite" */
 };
 
+/* The member's name, "tokens_per_s"; of a part of a step's time "forward"; the time axis has none: "". */
+const char *step_series_name(enum step_series series);
+
 /* Reads the line of a step as ztrain writes it, without an allocation. Returns false for every other line, also a
  * sound one with members in it that this reader does not expect: json_step_line() decides then. */
 bool quick_step_line(const char *text, size_t bytes, struct step_line *line);

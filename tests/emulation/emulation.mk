@@ -34,6 +34,8 @@ EMU_CMD_OBJECTS = $(patsubst %.c,$(EMU)/obj/%.o,$(foreach room,$(CMD_ROOMS),$(wi
 EMU_UNIT_TESTS = $(CUDA_ONLY_TESTS:tests/unit/%.c=$(EMU)/tests/%)
 EMU_OPS_OBJECTS = $(patsubst %.c,$(EMU)/obj/%.o,$(wildcard tests/ops/*.c))
 
+$(EMU)/obj/cmd/report/page_text.o: $(PAGE_FILES)
+
 # Red zones between the pieces of an arena: see tests/emulation/emulation_arena.cc.
 # NVIDIA's libraries are found in the program itself: tests/emulation/emulation_libraries.cc.
 EMU_LINK_FLAGS = $(EMU_SANITIZE) -fopenmp -rdynamic $(foreach function,arena_init arena_take dlopen dlsym,-Wl,--wrap=$(function))

@@ -1,5 +1,7 @@
 """ztrain report: the summary in the terminal, the page, and what they make of damaged files."""
+import json
 import os
+import re
 import sys
 
 import pytest
@@ -104,3 +106,77 @@ def test_a_run_without_a_step_or_a_spec(folder):
     append(run, "")
     done = folder.ztrain("report", run, env=UTF8)
     assert "young  over, no step yet" in done.out and "run.yaml" in done.err
+
+
+# --- the page ---------------------------------------------------------------------------------------------------------
+
+def page_of(folder, *runs, name="page.html"):
+    """The text of the page, and the data in it."""
+    done = folder.ztrain("report", *runs, "--out", folder.at(name))
+    assert not done.out
+    with open(folder.at(name), encoding="utf-8") as f:
+        text = f.read()
+    return text, json.loads(re.search(r'<script type="application/json" id="data">(.*?)</script>', text, re.S).group(1))
+
+
+def test_the_page_has_the_numbers(folder):
+    run = demo(folder, spike=30)
+    append(run, "garbage\n")
+    data = page_of(folder, run)[1]
+    with open(os.path.join(run, "metrics.jsonl"), encoding="utf-8") as f:
+        rows = [json.loads(line) for line in f if line.startswith("{")]
+    steps, evals = ([row for row in rows if key in row] for key in ("loss", "eval_loss"))
+    made = data["runs"][0]
+    series = made["steps"]["series"]
+    assert made["steps"]["first"] == made["steps"]["last"] == [row["step"] for row in steps] and made["steps"]["per"] == 1
+    for name, values in (("loss", [row["loss"] for row in steps]), ("lr", [row["lr"] for row in steps]),
+                         ("forward", [row["seconds"]["forward"] for row in steps]), ("host", [row["memory_bytes"]["host"] for row in steps])):
+        assert series[name]["mean"] == pytest.approx(values, rel=1e-5) and not series[name]["bad"] and "low" not in series[name]
+    assert series["grad_norm"]["bad"] == [[i, 1] for i, row in enumerate(steps) if row["grad_norm"] is None] != []
+    assert made["evals"]["series"]["eval_loss"]["mean"] == pytest.approx([row["eval_loss"] for row in evals], rel=1e-5)
+    assert made["best"] == pytest.approx(min(row["eval_loss"] for row in evals), rel=1e-5) and made["state"] == "finished"
+    assert made["totals"]["checkpoint"] == 15 and made["totals"]["restart"] == 1 and made["damaged"] == 1
+    assert [event["step"] for event in made["events"] if event["kind"] == "skipped step"] == [3, 5, 30]
+    assert len(made["samples"]) == 30 and made["samples"][0]["prompt"] == "The committee said on Monday"
+
+
+def test_the_page_is_one_file_that_needs_no_network(folder):
+    text = page_of(folder, demo(folder), demo(folder, "other"))[0]
+    assert not re.search(r"https?:|\bsrc=|@import|url\((?!#)|<link(?! rel=\"icon\" href=\"data:,\")", text)
+    assert "default-src 'none'" in text and text.count("<script") == 2 == text.count("</script")
+    assert os.listdir(folder.at()).count("page.html") == 1 and not [name for name in os.listdir(folder.at()) if "tmp" in name]
+
+
+def test_hostile_text_stays_in_the_data(folder):
+    evil = "</script><script>alert(1)</script><!--<script>]]>&\"'\\\u2028"
+    run = demo(folder, evil.replace("/", "\\"))
+    append(run, json.dumps({"step": 60, "sample": 0, "prompt": evil, "text": evil}) + "\n")
+    append(run, json.dumps({"step": 60, "checkpoint": "a/b" + evil.replace("/", "\\"), "bytes": 1}) + "\n")
+    with open(os.path.join(run, "run.yaml"), "a", encoding="utf-8") as f:
+        f.write("evil: " + json.dumps(evil) + "\n")
+    text, data = page_of(folder, run, demo(folder, "other"))
+    assert text.count("<script") == 2 == text.count("</script") and "<!--" not in text
+    assert data["runs"][0]["samples"][-1]["text"] == evil == dict((key, value) for key, value, _ in data["differences"])["evil"]
+    assert "<script>" in data["runs"][0]["name"]
+
+
+def test_many_runs_share_the_room_of_the_page(folder):
+    run = Demo("long", 5000, 0.001, 3.0, 1000, 1, spike=3001).write(folder.at("runs"))
+    lines = open(os.path.join(run, "metrics.jsonl"), encoding="utf-8").read().splitlines()
+    top = max(json.loads(line)["loss"] for line in lines if '"loss"' in line and 2990 < json.loads(line)["step"] < 3100)
+    text, data = page_of(folder, *[run] * 12)
+    assert len(text) < 3_500_000
+    for made in data["runs"]:
+        steps = made["steps"]
+        assert steps["per"] == 16 and 256 < len(steps["last"]) <= 512
+        spike = next(i for i, last in enumerate(steps["last"]) if last >= 3001)
+        assert max(steps["series"]["loss"]["high"][spike:spike + 8]) == pytest.approx(top, rel=1e-5)
+
+
+@pytest.mark.parametrize("out, code, words", [("absent/page.html", CHECKPOINT, "page.html"), ("runs", CHECKPOINT, "runs"),
+                                              ("", USAGE, "--out needs a value")], ids=["no folder", "a folder", "no name"])
+def test_a_page_that_cannot_be_written(folder, out, code, words):
+    run = demo(folder)
+    done = folder.ztrain("report", run, "--out", folder.at(out) if out else "", expect=code)
+    assert words in done.last_words
+    assert sorted(os.listdir(run)) == ["metrics.jsonl", "run.yaml"]

@@ -1,0 +1,886 @@
+(() => {
+'use strict';
+/* The report's page. All text of the runs reaches the page through textContent or setAttribute, never as HTML.
+ *
+ *   data    what ztrain wrote: runs with their curves, events, samples
+ *   view    what the reader chose: axis, smoothing, zoom, …; it is kept in the address behind the #
+ *   panels  one chart each; draw() makes its SVG from data and view, hover() moves the crosshair in all of them */
+
+const data = JSON.parse(document.getElementById('data').textContent);
+const runs = data.runs;
+const NS = new DOMParser().parseFromString('<svg></svg>', 'text/html').querySelector('svg').namespaceURI;
+const byId = id => document.getElementById(id);
+const several = runs.length > 1;
+
+function element(tag, attributes, ...children) {
+  const made = document.createElement(tag);
+  for (const [name, value] of Object.entries(attributes || {})) {
+    if (name === 'class') made.className = value;
+    else if (name.startsWith('on')) made.addEventListener(name.slice(2), value);
+    else if (value !== false && value !== null && value !== undefined) made.setAttribute(name, value === true ? '' : value);
+  }
+  made.append(...children.filter(child => child !== null && child !== undefined));
+  return made;
+}
+
+function shape(tag, attributes, ...children) {
+  const made = document.createElementNS(NS, tag);
+  for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, value);
+  made.append(...children);
+  return made;
+}
+
+/* ---- numbers ------------------------------------------------------------- */
+
+const PREFIXES = [[1e15, 'P'], [1e12, 'T'], [1e9, 'G'], [1e6, 'M'], [1e3, 'k'], [1, '']];
+const known = value => value !== null && value !== undefined && Number.isFinite(value);
+
+function plain(value) {
+  if (!known(value)) return '–';
+  const size = Math.abs(value);
+  if (value === 0) return '0';
+  if (size < 1e-3 || size >= 1e7) return value.toExponential(2).replace('e+', 'e');
+  return String(Number(value.toPrecision(size >= 1000 ? 6 : 5)));
+}
+
+function prefixed(value, unit) {
+  if (!known(value)) return '–';
+  const [scale, prefix] = PREFIXES.find(([s]) => Math.abs(value) >= s * 0.9995) || [1, ''];
+  const digits = Math.abs(value) / scale >= 99.95 ? 1 : 2;
+  const text = prefix || value % 1 ? (value / scale).toFixed(digits) : String(value);
+  return text + (prefix || unit ? '\u00a0' + prefix + unit : '');
+}
+
+const count = value => known(value) ? Math.round(value).toLocaleString('en-US') : '–';
+const percent = value => known(value) ? (100 * value).toFixed(1) + '\u00a0%' : '–';
+
+function seconds(value) {
+  if (!known(value)) return '–';
+  const size = Math.abs(value);
+  if (size < 1e-9) return '0 s';
+  if (size < 1e-3) return Number((value * 1e6).toPrecision(3)) + ' µs';
+  if (size < 1) return Number((value * 1e3).toPrecision(3)) + ' ms';
+  return Number(value.toPrecision(3)) + ' s';
+}
+
+function duration(value) {
+  if (!known(value)) return '–';
+  const s = Math.round(value), days = Math.floor(s / 86400), two = n => String(n).padStart(2, '0');
+  const clock = s >= 3600 ? Math.floor(s % 86400 / 3600) + ':' + two(Math.floor(s / 60) % 60) + ':' + two(s % 60) : Math.floor(s / 60) + ':' + two(s % 60);
+  return days ? days + ' d ' + clock : clock;
+}
+
+const FORMATS = {
+  plain, percent, seconds, count, duration,
+  si: value => prefixed(value, ''),
+  bytes: value => prefixed(value, 'B'),
+};
+
+/* Round values from low to high, about `wanted` of them. */
+function ticks(low, high, wanted, base = 10) {
+  const raw = (high - low) / Math.max(1, wanted), power = Math.pow(base, Math.floor(Math.log(raw) / Math.log(base)));
+  const factors = base === 10 ? [1, 2, 2.5, 5, 10] : [1, 2, 5, 10, 15, 30, 60];
+  const step = power * factors.find(f => f * power >= raw * 0.999), found = [];
+  for (let i = Math.ceil(low / step - 1e-9); i * step <= high + step * 1e-9; i++) found.push(i * step || 0);
+  return {step, found};
+}
+
+/* The decimals that a step of the ticks needs. */
+function decimals(step) {
+  let digits = 0;
+  while (digits < 9 && Math.abs(step * Math.pow(10, digits) - Math.round(step * Math.pow(10, digits))) > 1e-4) digits++;
+  return digits;
+}
+
+/* Labels for ticks, all with the same unit and as many digits as tell them apart. */
+function tickLabels(found, step, format) {
+  const largest = Math.max(...found.map(Math.abs), 0);
+  if (format === 'percent') return found.map(v => (100 * v).toFixed(decimals(100 * step)) + ' %');
+  if (format === 'duration') return found.map(duration);
+  if (format === 'count' && largest < 1e5) return found.map(v => decimals(step) ? '' : count(v));
+  let scale = 1, unit = '';
+  if (format === 'seconds') [scale, unit] = largest < 1e-3 ? [1e-6, ' µs'] : largest < 1 ? [1e-3, ' ms'] : [1, ' s'];
+  else if (['bytes', 'si', 'count'].includes(format) || largest >= 1e4) {
+    [scale, unit] = PREFIXES.find(([s]) => largest >= s) || [1, ''];
+    unit = unit || format === 'bytes' ? ' ' + unit + (format === 'bytes' ? 'B' : '') : '';
+  } else if (largest > 0 && largest < 1e-2) {
+    const power = Math.floor(Math.log10(largest) + 1e-9), ten = Math.pow(10, power);
+    return found.map(v => v === 0 ? '0' : (v / ten).toFixed(decimals(step / ten)) + 'e' + power);
+  }
+  return found.map(v => v === 0 ? '0' : (v / scale).toFixed(decimals(step / scale)) + unit);
+}
+
+/* ---- the view ------------------------------------------------------------ */
+
+const AXES = {step: {label: 'step', format: 'count'}, tokens: {label: 'tokens', format: 'si'}, time: {label: 'time of the steps', format: 'duration'}};
+const view = {axis: 'step', smoothing: several ? 0.6 : 0.5, log: false, marks: true, zoom: null, theme: '', off: new Set()};
+
+function readView() {
+  const wanted = new URLSearchParams(location.hash.slice(1));
+  if (AXES[wanted.get('axis')]) view.axis = wanted.get('axis');
+  if (wanted.has('smoothing')) view.smoothing = Math.min(0.99, Math.max(0, Number(wanted.get('smoothing')) || 0));
+  view.log = wanted.get('log') === '1';
+  view.marks = wanted.get('marks') !== '0';
+  if (['light', 'dark'].includes(wanted.get('theme'))) view.theme = wanted.get('theme');
+  const zoom = (wanted.get('zoom') || '').split('~').map(Number);
+  view.zoom = zoom.length === 2 && zoom.every(Number.isFinite) && zoom[0] < zoom[1] ? zoom : null;
+  view.off = new Set((wanted.get('off') || '').split('.').filter(Boolean).map(Number).filter(r => r >= 0 && r < runs.length));
+}
+
+function keepView() {
+  const kept = new URLSearchParams({axis: view.axis, smoothing: String(view.smoothing), log: view.log ? '1' : '0', marks: view.marks ? '1' : '0'});
+  if (view.zoom) kept.set('zoom', view.zoom.map(v => Number(v.toPrecision(7))).join('~'));
+  if (view.theme) kept.set('theme', view.theme);
+  if (view.off.size) kept.set('off', [...view.off].join('.'));
+  history.replaceState(null, '', '#' + kept);
+}
+
+/* ---- curves -------------------------------------------------------------- */
+
+for (const run of runs)
+  for (const curves of [run.steps, run.evals]) curves.step = curves.last;
+
+/* The exponential mean of the values, freed of its start at zero. */
+function smooth(values, weight) {
+  if (!(weight > 0)) return values;
+  let mean = 0, share = 0;
+  return values.map(value => {
+    if (!known(value)) return null;
+    mean = weight * mean + (1 - weight) * value;
+    share = weight * share + (1 - weight);
+    return mean / share;
+  });
+}
+
+/* The first index with xs[i] >= x. */
+function search(xs, x) {
+  let low = 0, high = xs.length;
+  while (low < high) {
+    const middle = (low + high) >> 1;
+    if (xs[middle] < x) low = middle + 1;
+    else high = middle;
+  }
+  return low;
+}
+
+function nearest(xs, x) {
+  const i = search(xs, x);
+  return i > 0 && (i === xs.length || x - xs[i - 1] < xs[i] - x) ? i - 1 : i;
+}
+
+const PANELS = [
+  {id: 'loss', title: 'Loss', wide: true, log: true, format: 'plain', lines: [['steps', 'loss', 'training'], ['evals', 'eval_loss', 'evaluation']]},
+  {id: 'accuracy', title: 'Accuracy', unit: 'evaluation', format: 'percent', lines: [['evals', 'accuracy', 'accuracy']]},
+  {id: 'f1', title: 'F1', unit: 'evaluation', format: 'plain', lines: [['evals', 'f1', 'F1']]},
+  {id: 'perplexity', title: 'Perplexity', unit: 'evaluation', log: true, format: 'plain', lines: [['evals', 'perplexity', 'perplexity']]},
+  {id: 'lr', title: 'Learning rate', log: true, format: 'plain', exact: true, lines: [['steps', 'lr', 'lr']]},
+  {id: 'grad_norm', title: 'Gradient norm', unit: 'before clipping', log: true, format: 'plain', lines: [['steps', 'grad_norm', 'norm']]},
+  {id: 'rate', title: 'Throughput', unit: 'tokens/s', format: 'si', lines: [['steps', 'tokens_per_s', 'tokens/s']]},
+  {id: 'mfu', title: 'MFU', unit: 'of the peak', format: 'percent', lines: [['steps', 'mfu', 'MFU']]},
+  {id: 'memory', title: 'Memory', unit: 'rank 0', format: 'bytes', exact: true, zero: true, lines: [['steps', 'device', 'device'], ['steps', 'host', 'host']]},
+];
+const PARTS = ['data', 'forward', 'backward', 'reduce', 'optimizer', 'checkpoint', 'rest'];
+const PART_COLOURS = [5, 1, 2, 3, 4, 0, 6];
+const EVENTS = {
+  'checkpoint': {colour: '--soft', plural: 'checkpoints'}, 'resume': {colour: '--accent', plural: 'resumes'},
+  'restart': {colour: '--bad', plural: 'restarts'}, 'skipped step': {colour: '--warn', plural: 'skipped steps'},
+  'end of an epoch': {colour: '--soft', plural: 'epochs ended'}, 'early stopping': {colour: '--good', plural: ''},
+};
+
+const colourOf = i => `var(--c${i % 8})`;
+
+/* The lines of a panel's definition that have data. */
+function linesOf(definition) {
+  const found = [];
+  runs.forEach((run, r) => definition.lines.forEach(([source, name, label], l) => {
+    const curves = run[source], series = curves.series[name];
+    if (!series || !curves.step.length) return;
+    found.push({
+      run: r, curves, series, points: source === 'evals', dash: several && l > 0 && source !== 'evals' ? '6 4' : '',
+      colour: colourOf(several ? r : l), label: several ? run.name + (definition.lines.length > 1 ? ' · ' + label : '') : label,
+    });
+  }));
+  return found;
+}
+
+/* The seconds of each part of a step: the parts that were measured, and the rest of the step. */
+function partsOf(run) {
+  const series = run.steps.series, step = series.step;
+  if (!step || !step.mean.some(known)) return null;
+  const values = PARTS.map(name => series[name] ? series[name].mean.map(v => known(v) ? Math.max(0, v) : 0) : step.mean.map(() => 0));
+  const rest = PARTS.length - 1, saves = PARTS.indexOf('checkpoint');
+  step.mean.forEach((all, i) => {
+    const measured = values.reduce((sum, part, p) => p === rest || p === saves ? sum : sum + part[i], 0);
+    values[rest][i] = known(all) ? Math.max(0, all - measured) : 0;
+  });
+  return values;
+}
+
+/* ---- panels -------------------------------------------------------------- */
+
+class Panel {
+  constructor(definition) {
+    Object.assign(this, definition);
+    this.legend = element('div', {class: 'legend'});
+    this.svg = shape('svg', {role: 'img', 'aria-label': this.title});
+    this.tip = element('div', {class: 'tip', hidden: true});
+    this.root = element('section', {class: 'panel' + (this.wide ? ' wide' : ''), id: 'panel-' + this.id},
+      element('div', {class: 'head'}, element('h3', {}, this.title, this.unit ? element('span', {class: 'unit'}, ' · ' + this.unit) : null), this.legend),
+      this.svg, this.tip);
+    this.listen();
+  }
+
+  listen() {
+    const svg = this.svg;
+    svg.addEventListener('pointermove', event => this.move(event));
+    svg.addEventListener('pointerleave', () => { if (!this.drag) hover(null); });
+    svg.addEventListener('pointerdown', event => {
+      if (event.button) return;
+      this.drag = {from: this.place(event).x};
+      if (event.pointerType === 'mouse') svg.setPointerCapture(event.pointerId);
+      this.move(event);
+    });
+    svg.addEventListener('pointerup', event => this.drop(event));
+    svg.addEventListener('pointercancel', () => { this.drag = null; this.showSelection(); hover(null); });
+    svg.addEventListener('dblclick', () => zoomTo(null));
+  }
+
+  /* Where the pointer is: in pixels, and on the axis. */
+  place(event) {
+    const box = this.svg.getBoundingClientRect(), {left, right} = this.frame;
+    const x = Math.min(right, Math.max(left, event.clientX - box.left));
+    return {x, value: this.domain[0] + (x - left) / (right - left) * (this.domain[1] - this.domain[0])};
+  }
+
+  move(event) {
+    if (!this.frame) return;
+    const at = this.place(event);
+    if (this.drag) this.drag.to = at.x;
+    this.showSelection();
+    hover({panel: this, value: at.value});
+  }
+
+  drop(event) {
+    const drag = this.drag;
+    this.drag = null;
+    this.showSelection();
+    if (!drag || !known(drag.to) || Math.abs(drag.to - drag.from) < 8) return;
+    const {left, right} = this.frame, [low, high] = this.domain;
+    zoomTo([drag.from, drag.to].sort((a, b) => a - b).map(x => low + (x - left) / (right - left) * (high - low)));
+    if (event.pointerType !== 'mouse') hover(null);
+  }
+
+  showSelection() {
+    if (!this.selection) return;
+    const drag = this.drag && known(this.drag.to) ? this.drag : {from: 0, to: 0};
+    this.selection.setAttribute('x', Math.min(drag.from, drag.to));
+    this.selection.setAttribute('width', Math.abs(drag.to - drag.from));
+  }
+
+  visible() {
+    return this.all.filter(line => !view.off.has(line.run));
+  }
+
+  draw() {
+    this.hide();
+    const width = Math.max(200, this.svg.clientWidth || this.root.clientWidth - 24), height = this.wide && this.lines ? 300 : 196;
+    this.svg.setAttribute('viewBox', `0 0 ${width} ${height}`);
+    this.svg.setAttribute('height', height);
+    this.svg.replaceChildren();
+    this.domain = domainOfAxis();
+    this.values = this.prepare();
+    this.range = this.rangeOfValues();
+    this.scale(width, height);
+    this.drawGrid();
+    const clip = 'clip-' + this.id;
+    this.svg.append(shape('clipPath', {id: clip}, shape('rect', {x: this.frame.left, y: this.frame.top - 3, width: this.frame.right - this.frame.left, height: this.frame.bottom - this.frame.top + 6})));
+    this.plot = shape('g', {'clip-path': `url(#${clip})`});
+    this.signs = shape('g', {});
+    this.svg.append(this.plot, this.signs);
+    this.drawMarks();
+    this.drawCurves();
+    this.cross = shape('g', {class: 'hover'});
+    this.selection = shape('rect', {class: 'select', x: 0, y: this.frame.top, width: 0, height: this.frame.bottom - this.frame.top});
+    this.svg.append(this.cross, this.selection);
+    this.drawLegend();
+  }
+
+  hide() {
+    this.tip.hidden = true;
+  }
+
+  /* The indices from the bucket before the domain to the one behind it. */
+  window(xs) {
+    return [Math.max(0, search(xs, this.domain[0]) - 1), Math.min(xs.length, search(xs, this.domain[1]) + 1)];
+  }
+
+  prepare() {
+    return this.visible().map(line => {
+      const xs = line.curves[view.axis], weight = line.points || this.exact ? 0 : view.smoothing;
+      const [from, to] = this.window(xs);
+      return {...line, xs, from, to, ys: smooth(line.series.mean, weight), raw: weight > 0 ? line.series.mean : null};
+    });
+  }
+
+  get logarithmic() {
+    return view.log && this.log;
+  }
+
+  rangeOfValues() {
+    let low = Infinity, high = -Infinity;
+    const take = v => {
+      if (!known(v) || (this.logarithmic && v <= 0)) return;
+      low = Math.min(low, v);
+      high = Math.max(high, v);
+    };
+    for (const line of this.values)
+      for (let i = line.from; i < line.to; i++) {
+        if (line.xs[i] < this.domain[0] || line.xs[i] > this.domain[1]) continue;
+        take(line.series.mean[i]);
+        take(line.ys[i]);
+        if (line.series.low) take(line.series.low[i]);
+        if (line.series.high) take(line.series.high[i]);
+      }
+    if (this.zero) low = Math.min(0, low);
+    return this.widen(low, high);
+  }
+
+  widen(low, high) {
+    if (!(low <= high)) return [0, 1];
+    if (this.logarithmic) return low === high ? [low / 2, high * 2] : [low / Math.pow(high / low, 0.04), high * Math.pow(high / low, 0.04)];
+    if (low === high) return low === 0 ? [0, 1] : [low - Math.abs(low) * 0.1, high + Math.abs(high) * 0.1];
+    const room = (high - low) * 0.05;
+    return [low >= 0 && low < room * 2 ? 0 : low - room, high + room];
+  }
+
+  scale(width, height) {
+    const [low, high] = this.range, top = 10, bottom = height - 24;
+    this.ticks = this.valueTicks(low, high, Math.max(2, Math.round((bottom - top) / 46)));
+    const longest = Math.max(...this.ticks.map(t => t.label.length), 3);
+    const left = Math.round(longest * 6.3 + 12), right = width - 12;
+    this.frame = {left, right, top, bottom, width, height};
+    const span = this.domain[1] - this.domain[0] || 1;
+    this.x = v => left + (v - this.domain[0]) / span * (right - left);
+    this.y = this.logarithmic ? v => v > 0 ? bottom - (Math.log(v) - Math.log(low)) / (Math.log(high) - Math.log(low)) * (bottom - top) : bottom + 99
+      : v => bottom - (v - low) / (high - low) * (bottom - top);
+  }
+
+  valueTicks(low, high, wanted) {
+    if (!this.logarithmic || high / low < 3) {
+      const {step, found} = ticks(low, high, wanted), labels = tickLabels(found, step, this.format);
+      return found.map((value, i) => ({value, label: labels[i]}));
+    }
+    let fine = [];
+    for (const factors of [[1, 2, 3, 4, 5, 6, 7, 8, 9], [1, 2, 3, 5], [1, 2, 5], [1]]) {
+      fine = [];
+      for (let power = Math.floor(Math.log10(low)); power <= Math.ceil(Math.log10(high)); power++)
+        for (const factor of factors) {
+          const value = Number(factor + 'e' + power);
+          if (value >= low && value <= high) fine.push({value});
+        }
+      if (fine.length <= wanted + 2) break;
+    }
+    const every = Math.ceil(fine.length / (wanted + 2));
+    return fine.filter((_, i) => i % every === 0).map(t => ({value: t.value, label: FORMATS[this.format](t.value)}));
+  }
+
+  drawGrid() {
+    const {left, right, top, bottom, height} = this.frame;
+    for (const {value, label} of this.ticks) {
+      const y = this.y(value).toFixed(1);
+      this.svg.append(shape('line', {class: 'grid', x1: left, x2: right, y1: y, y2: y}),
+        shape('text', {class: 'tick', x: left - 6, y: Number(y) + 4, 'text-anchor': 'end'}, label));
+    }
+    const format = AXES[view.axis].format, time = format === 'duration';
+    const {step, found} = ticks(this.domain[0], this.domain[1], Math.max(2, Math.floor((right - left) / 76)), time && this.domain[1] - this.domain[0] > 60 ? 60 : 10);
+    const labels = tickLabels(found, step, format);
+    found.forEach((value, i) => {
+      const x = this.x(value), anchor = x - left < 14 ? 'start' : right - x < 22 ? 'end' : 'middle';
+      this.svg.append(shape('line', {class: 'axis', x1: x.toFixed(1), x2: x.toFixed(1), y1: bottom, y2: bottom + 4}),
+        shape('text', {class: 'tick', x: x.toFixed(1), y: height - 6, 'text-anchor': anchor}, labels[i]));
+    });
+    this.svg.append(shape('line', {class: 'axis', x1: left, x2: right, y1: bottom, y2: bottom}));
+  }
+
+  drawMarks() {
+    if (!view.marks) return;
+    const {top, bottom} = this.frame;
+    runs.forEach((run, r) => {
+      if (view.off.has(r) || (this.runs && !this.runs.includes(r))) return;
+      const last = {};
+      for (const event of run.events) {
+        const value = event[view.axis], x = this.x(value);
+        if (value < this.domain[0] || value > this.domain[1] || x - (last[event.kind] ?? -9) < 3) continue;
+        last[event.kind] = x;
+        this.signs.append(mark(event.kind, x, top, bottom, several ? colourOf(r) : `var(${EVENTS[event.kind].colour})`));
+      }
+    });
+  }
+
+  /* An SVG path through the values, with gaps where there are none. */
+  path(xs, ys, from, to) {
+    let text = '', open = false;
+    for (let i = from; i < to; i++) {
+      if (!known(ys[i]) || (this.logarithmic && ys[i] <= 0)) {
+        open = false;
+        continue;
+      }
+      text += (open ? 'L' : 'M') + this.x(xs[i]).toFixed(1) + ' ' + this.y(ys[i]).toFixed(1);
+      open = true;
+    }
+    return text;
+  }
+
+  /* The area between the extremes of buckets that hold several steps. */
+  band(line) {
+    let there = '', back = '';
+    for (let i = line.from; i < line.to; i++) {
+      const low = line.series.low[i], high = line.series.high[i];
+      if (!known(low) || (this.logarithmic && low <= 0)) continue;
+      const x = this.x(line.xs[i]).toFixed(1);
+      there += (there ? 'L' : 'M') + x + ' ' + this.y(high).toFixed(1);
+      back = 'L' + x + ' ' + this.y(low).toFixed(1) + back;
+    }
+    return there && there + back + 'Z';
+  }
+
+  drawCurves() {
+    for (const line of this.values) {
+      if (line.series.low) this.plot.append(shape('path', {class: 'band', d: this.band(line), fill: line.colour, 'fill-opacity': 0.22}));
+      if (line.raw) this.plot.append(shape('path', {class: 'raw', d: this.path(line.xs, line.raw, line.from, line.to), fill: 'none', stroke: line.colour, 'stroke-opacity': 0.3, 'stroke-width': 1}));
+    }
+    for (const line of this.values) {
+      this.plot.append(shape('path', {class: 'curve', d: this.path(line.xs, line.ys, line.from, line.to), fill: 'none', stroke: line.colour,
+        'stroke-width': 1.7, 'stroke-linejoin': 'round', 'stroke-dasharray': line.dash}));
+      if (line.points) this.drawPoints(line);
+      this.drawBad(line);
+    }
+  }
+
+  drawPoints(line) {
+    if (line.to - line.from > 120) return;
+    for (let i = line.from; i < line.to; i++)
+      if (known(line.ys[i])) this.plot.append(shape('circle', {cx: this.x(line.xs[i]).toFixed(1), cy: this.y(line.ys[i]).toFixed(1), r: 3, fill: 'var(--card)', stroke: line.colour, 'stroke-width': 1.6}));
+  }
+
+  /* A cross at the top for values that are not finite. */
+  drawBad(line) {
+    let last = -9;
+    for (const [i] of line.series.bad) {
+      const x = this.x(line.xs[i]);
+      if (line.xs[i] < this.domain[0] || line.xs[i] > this.domain[1] || x - last < 4) continue;
+      last = x;
+      this.signs.append(shape('path', {class: 'bad', d: cross(x, this.frame.top + 3, 3.2), stroke: 'var(--bad)', 'stroke-width': 1.8, fill: 'none'}));
+    }
+  }
+
+  entries() {
+    return this.values.map(line => ({label: line.label, colour: line.colour, dash: line.dash, points: line.points, line}));
+  }
+
+  drawLegend() {
+    this.legend.replaceChildren();
+    this.shown = this.entries().map(entry => {
+      const value = element('b', {});
+      this.legend.append(element('span', {title: entry.label}, swatch(entry), element('em', {}, entry.label), value));
+      return {...entry, value};
+    });
+    this.showValues(null);
+  }
+
+  /* The value of a legend's entry at x, or its last one. */
+  valueAt(entry, x) {
+    const {xs, ys, series} = entry.line;
+    const i = x === null ? ys.findLastIndex(known) : nearest(xs, x);
+    if (i < 0 || (x !== null && (x > xs[xs.length - 1] + (this.domain[1] - this.domain[0]) * 0.02))) return {text: '–', i: -1};
+    const bad = series.bad.find(([at]) => at === i);
+    return {text: known(ys[i]) ? FORMATS[this.format](ys[i]) : bad ? 'not finite' : '–', i, bad};
+  }
+
+  showValues(x) {
+    for (const entry of this.shown) {
+      const {text} = this.valueAt(entry, x);
+      entry.longest = Math.max(entry.longest || 4, text.length); /* so that the legend does not move with the pointer */
+      entry.value.style.minWidth = entry.longest + 'ch';
+      entry.value.textContent = text;
+    }
+  }
+
+  hover(at, own) {
+    this.showValues(at);
+    this.cross.replaceChildren();
+    if (at === null || at < this.domain[0] || at > this.domain[1]) {
+      this.hide();
+      return;
+    }
+    const {top, bottom} = this.frame, x = this.x(at);
+    this.cross.append(shape('line', {class: 'cross', x1: x, x2: x, y1: top, y2: bottom}));
+    for (const entry of this.shown) {
+      const {i} = this.valueAt(entry, at), y = i >= 0 && this.heightOf(entry, i);
+      if (known(y)) this.cross.append(shape('circle', {cx: this.x(entry.line.xs[i]), cy: y, r: 3.5, fill: entry.colour, stroke: 'var(--card)', 'stroke-width': 1.5}));
+    }
+    if (own) this.showTip(at, x);
+    else this.hide();
+  }
+
+  heightOf(entry, i) {
+    return known(entry.line.ys[i]) ? this.y(entry.line.ys[i]) : null;
+  }
+
+  /* The extremes and the single value behind a smoothed one. */
+  detail(entry, i) {
+    const {series, raw} = entry.line, format = FORMATS[this.format];
+    if (series.low && known(series.low[i])) return `${format(series.low[i])} to ${format(series.high[i])}`;
+    return raw && known(raw[i]) ? 'single: ' + format(raw[i]) : '';
+  }
+
+  showTip(at, x) {
+    this.tip.replaceChildren(element('div', {class: 'what'}, whereText(at)));
+    for (const entry of this.shown) {
+      const {text, i, bad} = this.valueAt(entry, at);
+      if (i < 0) continue;
+      const detail = this.detail(entry, i);
+      this.tip.append(element('div', {class: 'row'}, swatch(entry), entry.label, detail ? element('small', {}, detail) : null, element('b', {}, text)));
+      if (bad) this.tip.append(element('div', {class: 'what'}, `${count(bad[1])} not finite`));
+    }
+    for (const text of eventsNear(at, (this.domain[1] - this.domain[0]) * 5 / (this.frame.right - this.frame.left), this.runs))
+      this.tip.append(element('div', {class: 'what'}, text));
+    this.tip.hidden = false;
+    const width = this.tip.offsetWidth, offset = this.svg.offsetLeft, box = this.root.clientWidth;
+    const left = offset + x + 14 + width <= box ? offset + x + 14 : Math.max(4, offset + x - 14 - width);
+    this.tip.style.left = Math.min(left, Math.max(4, box - width - 4)) + 'px';
+    this.tip.style.top = this.svg.offsetTop + 14 + 'px';
+  }
+}
+
+/* Where a step's time goes, for one run. */
+class StackPanel extends Panel {
+  prepare() {
+    const run = runs[this.runs[0]], xs = run.steps[view.axis], [from, to] = this.window(xs);
+    const used = PARTS.map((_, p) => p).filter(p => this.seconds[p].some(v => v > 0));
+    let below = xs.map(() => 0);
+    return used.map(p => {
+      const single = smooth(this.seconds[p], view.smoothing), under = below;
+      below = below.map((v, i) => v + (single[i] || 0));
+      return {run: this.runs[0], part: p, xs, from, to, ys: single, under, over: below, series: {bad: []}, label: PARTS[p], colour: `var(--p${PART_COLOURS[p]})`};
+    });
+  }
+
+  rangeOfValues() {
+    const top = this.values[this.values.length - 1], inside = top ? top.over.filter((_, i) => i >= top.from && i < top.to) : [];
+    return [0, inside.reduce((most, v) => Math.max(most, v), 0) * 1.05 || 1];
+  }
+
+  drawCurves() {
+    for (const part of this.values) {
+      let there = '', back = '';
+      for (let i = part.from; i < part.to; i++) {
+        const x = this.x(part.xs[i]).toFixed(1);
+        there += (there ? 'L' : 'M') + x + ' ' + this.y(part.over[i]).toFixed(1);
+        back = 'L' + x + ' ' + this.y(part.under[i]).toFixed(1) + back;
+      }
+      this.plot.append(shape('path', {class: 'curve', d: there && there + back + 'Z', fill: part.colour, stroke: 'var(--card)', 'stroke-width': 0.4}));
+    }
+  }
+
+  /* Without a pointer: the part's share of the time that is shown. */
+  valueAt(entry, x) {
+    if (x !== null) return super.valueAt(entry, x);
+    const sum = line => line.ys.slice(line.from, line.to).reduce((all, v) => all + (v || 0), 0);
+    return {text: percent(sum(entry.line) / this.values.reduce((all, part) => all + sum(part), 0)), i: -1};
+  }
+
+  entries() {
+    return this.values.map(part => ({label: part.label, colour: part.colour, block: true, line: part})).reverse();
+  }
+
+  heightOf() {
+    return null;
+  }
+
+  detail(entry, i) {
+    const all = this.values[this.values.length - 1].over[i];
+    return all > 0 ? percent(entry.line.ys[i] / all) : '';
+  }
+}
+
+function cross(x, y, size) {
+  return `M${x - size} ${y - size}L${x + size} ${y + size}M${x - size} ${y + size}L${x + size} ${y - size}`;
+}
+
+function mark(kind, x, top, bottom, colour) {
+  if (kind === 'checkpoint') return shape('path', {class: 'mark', d: `M${x} ${bottom - 6}l3.5 6h-7Z`, fill: colour});
+  if (kind === 'skipped step') return shape('path', {class: 'mark', d: `M${x} ${top + 6}l3.5 -6h-7Z`, fill: colour});
+  const dash = kind === 'end of an epoch' ? '' : kind === 'resume' ? '5 3' : kind === 'restart' ? '2 2' : '8 3 2 3';
+  return shape('line', {class: 'mark', x1: x, x2: x, y1: top, y2: bottom, stroke: colour, 'stroke-width': 1.4, 'stroke-opacity': kind === 'end of an epoch' ? 0.35 : 1, 'stroke-dasharray': dash});
+}
+
+function swatch(entry) {
+  const svg = shape('svg', {width: 18, height: 10, 'aria-hidden': 'true'});
+  if (entry.block) svg.append(shape('rect', {x: 4, y: 0, width: 10, height: 10, rx: 2, fill: entry.colour}));
+  else svg.append(shape('line', {x1: 0, x2: 18, y1: 5, y2: 5, stroke: entry.colour, 'stroke-width': 2, 'stroke-dasharray': entry.dash || ''}));
+  if (entry.points) svg.append(shape('circle', {cx: 9, cy: 5, r: 3, fill: 'var(--card)', stroke: entry.colour, 'stroke-width': 1.6}));
+  return svg;
+}
+
+/* ---- the axis ------------------------------------------------------------ */
+
+function domainOfAxis() {
+  let low = Infinity, high = -Infinity;
+  runs.forEach((run, r) => {
+    const xs = run.steps[view.axis].length ? run.steps[view.axis] : run.evals[view.axis];
+    if (view.off.has(r) || !xs.length) return;
+    low = Math.min(low, xs[0]);
+    high = Math.max(high, xs[xs.length - 1]);
+  });
+  if (!(low <= high)) return [0, 1];
+  if (low - 0 < (high - low) * 0.05) low = 0;
+  if (low === high) return [low - 1, high + 1];
+  if (!view.zoom) return [low, high];
+  const zoom = [Math.max(low, view.zoom[0]), Math.min(high, view.zoom[1])];
+  return zoom[0] < zoom[1] ? zoom : [low, high];
+}
+
+/* The pointer's place on all axes, by the first run that is shown. */
+function whereText(at) {
+  const texts = [];
+  const r = runs.findIndex((run, i) => !view.off.has(i) && run.steps.step.length && run.steps[view.axis][run.steps.step.length - 1] >= at);
+  if (r < 0) return FORMATS[AXES[view.axis].format](at);
+  const curves = runs[r].steps, i = nearest(curves[view.axis], at);
+  texts.push(curves.first[i] === curves.last[i] ? 'step ' + count(curves.last[i]) : `steps ${count(curves.first[i])} to ${count(curves.last[i])}`);
+  if (known(curves.tokens[i])) texts.push(prefixed(curves.tokens[i], '') + ' tokens');
+  if (curves.time[i] > 0) texts.push(duration(curves.time[i]));
+  return texts.join(' · ');
+}
+
+function eventsNear(at, reach, only) {
+  const texts = [];
+  runs.forEach((run, r) => {
+    if (!view.marks || view.off.has(r) || (only && !only.includes(r))) return;
+    for (const event of run.events)
+      if (Math.abs(event[view.axis] - at) <= reach && texts.length < 6)
+        texts.push((several ? run.name + ': ' : '') + `${event.kind} at step ${count(event.step)}` + (event.text ? ` (${event.text})` : ''));
+  });
+  return texts;
+}
+
+/* ---- the page ------------------------------------------------------------ */
+
+/* Before the next frame, or soon where there is none (a tab in the background). */
+function soon(work) {
+  let done = false;
+  const once = () => {
+    if (done) return;
+    done = true;
+    work();
+  };
+  requestAnimationFrame(once);
+  setTimeout(once, 100);
+}
+
+const panels = [];
+let hovered = null, waiting = false;
+
+function hover(at) {
+  hovered = at;
+  if (waiting) return;
+  waiting = true;
+  soon(() => {
+    waiting = false;
+    for (const panel of panels) if (panel.frame) panel.hover(hovered && hovered.value, hovered && hovered.panel === panel);
+  });
+}
+
+function draw() {
+  for (const panel of panels) {
+    const lines = panel.visible();
+    panel.root.hidden = !lines.length;
+    if (lines.length) panel.draw();
+  }
+  byId('reset').disabled = !view.zoom;
+}
+
+let drawing = false;
+function redraw() {
+  keepView();
+  if (drawing) return;
+  drawing = true;
+  soon(() => {
+    drawing = false;
+    draw();
+  });
+}
+
+function zoomTo(zoom) {
+  view.zoom = zoom;
+  redraw();
+}
+
+function showTheme() {
+  if (view.theme) document.documentElement.dataset.theme = view.theme;
+  else delete document.documentElement.dataset.theme;
+  byId('theme').textContent = view.theme === 'dark' ? 'dark' : view.theme === 'light' ? 'light' : 'light/dark: auto';
+}
+
+function makeControls() {
+  const axes = [...document.querySelectorAll('[data-axis]')];
+  const show = () => {
+    for (const button of axes) button.setAttribute('aria-pressed', String(button.dataset.axis === view.axis));
+    byId('smoothing').value = view.smoothing;
+    byId('smoothing-value').textContent = view.smoothing > 0 ? view.smoothing.toFixed(2) : 'off';
+    byId('log').checked = view.log;
+    byId('marks').checked = view.marks;
+    byId('key').hidden = !view.marks;
+  };
+  for (const button of axes)
+    button.addEventListener('click', () => {
+      if (view.axis !== button.dataset.axis) view.zoom = null;
+      view.axis = button.dataset.axis;
+      show();
+      redraw();
+    });
+  byId('smoothing').addEventListener('input', event => { view.smoothing = Number(event.target.value); show(); redraw(); });
+  byId('log').addEventListener('change', event => { view.log = event.target.checked; redraw(); });
+  byId('marks').addEventListener('change', event => { view.marks = event.target.checked; show(); redraw(); });
+  byId('reset').addEventListener('click', () => zoomTo(null));
+  byId('theme').addEventListener('click', () => {
+    view.theme = view.theme === '' ? 'dark' : view.theme === 'dark' ? 'light' : '';
+    showTheme();
+    keepView();
+  });
+  addEventListener('keydown', event => { if (event.key === 'Escape' && view.zoom) zoomTo(null); });
+  show();
+}
+
+function makeKey() {
+  const kinds = Object.keys(EVENTS).filter(kind => runs.some(run => run.totals[kind]));
+  for (const kind of kinds) {
+    const svg = shape('svg', {width: 12, height: 14, 'aria-hidden': 'true'});
+    svg.append(mark(kind, 6, kind === 'skipped step' ? 4 : 0, kind === 'checkpoint' ? 10 : 14, `var(${several ? '--soft' : EVENTS[kind].colour})`));
+    byId('key').append(element('span', {}, svg, kind));
+  }
+  const names = PANELS.flatMap(panel => panel.lines);
+  if (runs.some(run => names.some(([source, name]) => run[source].series[name] && run[source].series[name].bad.length)))
+    byId('key').append(element('span', {}, shape('svg', {width: 12, height: 14}, shape('path', {d: cross(6, 7, 3.2), stroke: 'var(--bad)', 'stroke-width': 1.8, fill: 'none'})), 'not finite'));
+  if (runs.some(run => run.steps.per > 1))
+    byId('key').append(element('span', {}, shape('svg', {width: 18, height: 14}, shape('rect', {x: 1, y: 2, width: 16, height: 10, fill: 'var(--c0)', 'fill-opacity': 0.22})),
+      `lowest to highest of ${[...new Set(runs.map(run => count(run.steps.per)))].join(' or ')} steps, around their mean`));
+}
+
+function fact(list, name, value, more) {
+  if (value === null || value === undefined || value === '–') return;
+  list.append(element('div', {}, element('dt', {}, name), element('dd', {}, value, more ? element('small', {}, more) : null)));
+}
+
+function eventText(run) {
+  return Object.entries(EVENTS).filter(([kind, {plural}]) => run.totals[kind] && plural)
+    .map(([kind, {plural}]) => count(run.totals[kind]) + ' ' + (run.totals[kind] > 1 ? plural : kind === 'end of an epoch' ? 'epoch ended' : kind)).join(', ');
+}
+
+function makeCard(run, r) {
+  const list = element('dl', {}), state = run.state === 'over' ? '' : run.state;
+  const shown = several ? element('input', {type: 'checkbox', checked: !view.off.has(r), 'aria-label': 'show ' + run.name}) : null;
+  if (shown) shown.addEventListener('change', () => { if (shown.checked) view.off.delete(r); else view.off.add(r); redraw(); });
+  const card = element('article', {class: 'card'},
+    element('div', {class: 'title'}, shown, element('span', {class: 'swatch', style: `background: ${colourOf(r)}`}), element('b', {title: run.folder}, run.name),
+      state ? element('span', {class: 'state ' + state.split(' ')[0]}, state) : null));
+  if (run.length) card.append(element('div', {class: 'progress'}, element('i', {style: `width: ${Math.min(100, 100 * run.step / run.length)}%; background: ${colourOf(r)}`})));
+  fact(list, 'step', count(run.step) + (run.length ? ' of ' + count(run.length) : ''), run.epoch ? 'epoch ' + count(run.epoch) : '');
+  fact(list, 'last loss', plain(run.loss));
+  if (run.best_step)
+    fact(list, 'best ' + run.metric, run.metric === 'accuracy' ? percent(run.best) : plain(run.best), 'step ' + count(run.best_step) + (known(run.perplexity) ? ', perplexity ' + plain(run.perplexity) : ''));
+  fact(list, 'tokens', prefixed(run.trained_tokens, ''), known(run.rate) ? prefixed(run.rate, '') + ' tokens/s' + (known(run.mfu) ? ', MFU ' + percent(run.mfu) : '') : '');
+  fact(list, 'time of the steps', duration(run.seconds));
+  if (run.parameters) fact(list, 'model', prefixed(run.parameters, '') + ' parameters', `${run.model_type}, ${run.dtype}, ${count(run.world)} rank${run.world > 1 ? 's' : ''}`);
+  card.append(list);
+  const notes = [eventText(run)];
+  for (const former of run.formers) notes.push(`metrics.jsonl.${former.number}: ${former.same ? 'a part that a resume left' : 'an earlier run'}, up to step ${count(former.step)}`);
+  if (run.damaged) notes.push(`${count(run.damaged)} damaged line${run.damaged > 1 ? 's are' : ' is'} left out`);
+  if (run.unordered) notes.push(`${count(run.unordered)} line${run.unordered > 1 ? 's' : ''} whose steps had come before ${run.unordered > 1 ? 'are' : 'is'} left out`);
+  const text = notes.filter(Boolean).join(' · ');
+  if (text) card.append(element('p', {}, text));
+  return card;
+}
+
+function makePanels() {
+  for (const definition of PANELS) {
+    const all = linesOf(definition);
+    if (all.length) panels.push(new Panel({...definition, all}));
+  }
+  runs.forEach((run, r) => {
+    const parts = partsOf(run);
+    if (parts) panels.push(new StackPanel({id: 'time-' + r, title: 'Time of a step', unit: several ? run.name : 'and of its checkpoint', wide: !several, format: 'seconds', runs: [r], all: [{run: r}], seconds: parts}));
+  });
+  byId('panels').append(...panels.map(panel => panel.root));
+  if (!panels.length) byId('panels').append(element('p', {class: 'note'}, 'There is no step yet.'));
+}
+
+function makeDifferences() {
+  if (!several) return;
+  byId('differences').hidden = false;
+  const table = byId('differences').querySelector('table');
+  if (!data.differences.length) {
+    table.append(element('tr', {}, element('td', {}, 'The specs do not differ.')));
+    return;
+  }
+  table.append(element('tr', {}, element('th', {}, 'key'), ...runs.map((run, r) => element('th', {}, element('span', {class: 'swatch', style: `display: inline-block; margin-right: 6px; background: ${colourOf(r)}`}), run.name))));
+  for (const [key, ...values] of data.differences)
+    table.append(element('tr', {}, element('td', {class: 'key-name'}, key), ...values.map(value => element('td', {class: 'value'}, value === null ? '–' : value))));
+}
+
+/* The samples as a table: the newest step first, and for each step its prompts. */
+function makeSamples() {
+  const sampled = runs.filter(run => run.samples.length);
+  if (!sampled.length) return;
+  byId('samples').hidden = false;
+  const table = byId('samples').querySelector('table'), filters = byId('samples').querySelector('.filters');
+  const prompts = [...new Set(sampled.flatMap(run => run.samples.map(sample => sample.number)))].sort((a, b) => a - b);
+  const prompt = element('select', {'aria-label': 'prompt'}, element('option', {value: ''}, 'all prompts'),
+    ...prompts.map(number => element('option', {value: String(number)}, 'prompt ' + (number + 1))));
+  const fill = () => {
+    const rows = sampled.flatMap(run => run.samples.map(sample => ({run, sample}))).filter(row => prompt.value === '' || row.sample.number === Number(prompt.value));
+    rows.sort((a, b) => b.sample.step - a.sample.step || a.sample.number - b.sample.number);
+    table.replaceChildren(element('tr', {}, element('th', {}, 'step'), several ? element('th', {}, 'run') : null, element('th', {}, 'prompt and continuation')));
+    let before = null;
+    for (const {run, sample} of rows) {
+      table.append(element('tr', {}, element('td', {class: 'number'}, sample.step === before ? '' : count(sample.step)), several ? element('td', {}, run.name) : null,
+        element('td', {class: 'text'}, element('i', {}, sample.prompt), sample.ids ? ' [' + sample.text + ']' : sample.text)));
+      before = sample.step;
+    }
+  };
+  prompt.addEventListener('change', fill);
+  if (prompts.length > 1) filters.append(prompt);
+  const left = sampled.reduce((sum, run) => sum + run.num_samples - run.samples.length, 0);
+  if (left) filters.append(element('span', {}, `${count(left)} earlier samples are left out.`));
+  fill();
+}
+
+/* A run that goes on writes the page again: load it again, but not under the reader's finger. */
+function reloadLater() {
+  if (!data.reload) return;
+  setTimeout(function again() {
+    if (document.hidden || panels.some(panel => panel.drag)) setTimeout(again, 500);
+    else location.reload();
+  }, data.reload * 1000);
+}
+
+readView();
+showTheme();
+document.title = runs.map(run => run.name).join(', ') + ' – ztrain report';
+byId('made').textContent = 'ztrain report, ' + data.made + (data.reload ? ' · renewed while the run lasts' : '');
+byId('runs').append(...runs.map(makeCard));
+makeControls();
+makeKey();
+makePanels();
+makeDifferences();
+makeSamples();
+draw();
+let drawnWidth = byId('panels').clientWidth; /* the height changes where a legend needs another line */
+new ResizeObserver(() => {
+  if (byId('panels').clientWidth === drawnWidth) return;
+  drawnWidth = byId('panels').clientWidth;
+  soon(draw);
+}).observe(byId('panels'));
+addEventListener('hashchange', () => location.reload());
+reloadLater();
+})();

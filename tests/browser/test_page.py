@@ -1,0 +1,164 @@
+"""The page of `ztrain report` in a headless Chromium: it draws, answers the pointer and the controls, and complains of nothing.
+
+.ci/run browser runs this where there is a `chromium`; $CHROMIUM names another one.
+"""
+import html
+import json
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+
+from harness import PATIENCE, ROOT, SLOWNESS
+
+sys.path.insert(0, os.path.join(ROOT, "scripts"))
+from demo_runs import Demo, demos  # noqa: E402
+
+# The tests' script, at the page's end. It acts as a reader would, and leaves what it sees in an attribute.
+PROBE = """<script>
+addEventListener('load', () => setTimeout(async () => {
+  const seen = {}, frame = () => new Promise(done => setTimeout(done, 150));
+  const all = (selector, root) => [...(root || document).querySelectorAll(selector)];
+  const panel = id => document.getElementById('panel-' + id);
+  const paths = id => all('path.curve', panel(id)).map(path => path.getAttribute('d'));
+  const point = (id, type, share, more) => {
+    const svg = panel(id).querySelector(':scope > svg'), box = svg.getBoundingClientRect();
+    svg.dispatchEvent(new PointerEvent(type, {clientX: box.left + box.width * share, clientY: box.top + 60, bubbles: true, pointerType: 'touch', ...more}));
+  };
+  const shown = () => all('.panel').filter(p => !p.hidden).map(p => p.id.slice(6));
+  const ticks = id => all('text.tick', panel(id)).map(text => text.textContent);
+  try {
+    PLAN
+  } catch (error) {
+    seen.error = String(error) + error.stack;
+  }
+  document.body.setAttribute('data-seen', JSON.stringify(seen));
+}, 100));
+</script>"""
+
+
+def look(page, plan, fragment="", size="1200,900"):
+    """Opens the page, runs the plan in it, and returns (what it saw, the page's elements as text)."""
+    probed = page + ".probe.html"
+    with open(page, encoding="utf-8") as f:
+        text = f.read()
+    with open(probed, "w", encoding="utf-8") as f:
+        f.write(text.replace("</body>", PROBE.replace("PLAN", plan) + "</body>"))
+    done = subprocess.run([os.environ.get("CHROMIUM", "chromium"), "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage",
+                           "--no-first-run", "--disable-background-networking", "--user-data-dir=" + page + ".profile", "--window-size=" + size,
+                           "--virtual-time-budget=20000", "--enable-logging=stderr", "--v=0", "--dump-dom", "file://" + probed + fragment],
+                          stdout=subprocess.PIPE, stderr=subprocess.PIPE, check=True, timeout=PATIENCE * SLOWNESS, text=True)
+    complaints = [line for line in done.stderr.splitlines() if "CONSOLE" in line]
+    assert not complaints, complaints
+    found = re.search(r'data-seen="([^"]*)"', done.stdout)
+    assert found, done.stdout[-2000:] + done.stderr[-2000:]
+    seen = json.loads(html.unescape(found.group(1)))
+    assert "error" not in seen, seen
+    return seen, done.stdout
+
+
+@pytest.fixture
+def pages(folder):
+    """page(runs…) writes the page of these demo runs and returns its path."""
+    def page(*runs):
+        made = [run if isinstance(run, str) else run.write(folder.at("runs")) for run in runs]
+        folder.ztrain("report", *made, "--out", folder.at("page.html"))
+        return folder.at("page.html")
+    return page
+
+
+def test_a_run_is_drawn_and_answers(pages):
+    """2500 steps are thinned: bands; a spike; skipped steps. Pointer, zoom, axis, log scale, smoothing, marks, theme."""
+    seen, dom = look(pages(Demo("one", 2500, 0.001, 3.0, 400_000, 3, spike=900)), """
+      seen.shown = shown();
+      seen.curves = Object.fromEntries(seen.shown.map(id => [id, paths(id).map(d => d.length)]));
+      seen.bands = all('path.band', panel('loss')).length;
+      seen.bad = all('path.bad', panel('grad_norm')).length;
+      seen.marks = all('.mark', panel('loss')).length;
+      point('loss', 'pointermove', 0.5); await frame();
+      seen.tip = panel('loss').querySelector('.tip').innerText;
+      seen.crosses = all('line.cross').length;
+      point('loss', 'pointerleave', 0.5); await frame();
+      seen.away = all('line.cross').length;
+      const before = paths('lr')[0];
+      point('loss', 'pointerdown', 0.3, {button: 0}); point('loss', 'pointermove', 0.5); point('loss', 'pointerup', 0.5); await frame();
+      seen.zoomed = location.hash; seen.moved = paths('lr')[0] !== before; seen.zoomTicks = ticks('lr');
+      document.getElementById('reset').click(); await frame();
+      seen.back = paths('lr')[0] === before; seen.reset = location.hash;
+      const smooth = paths('loss')[0], slider = document.getElementById('smoothing');
+      slider.value = 0.95; slider.dispatchEvent(new Event('input')); await frame();
+      seen.smoother = paths('loss')[0] !== smooth && location.hash.includes('smoothing=0.95');
+      document.getElementById('log').click(); await frame();
+      seen.log = ticks('loss');
+      document.querySelector('[data-axis=tokens]').click(); await frame();
+      seen.tokens = ticks('loss');
+      document.querySelector('[data-axis=time]').click(); await frame();
+      seen.time = ticks('loss');
+      document.getElementById('marks').click(); await frame();
+      seen.unmarked = all('.mark', panel('loss')).length;
+      document.getElementById('theme').click();
+      seen.dark = getComputedStyle(document.body).backgroundColor; seen.hash = location.hash;
+      seen.samples = all('#samples tr').length;
+      seen.wide = document.documentElement.scrollWidth;
+    """)
+    assert seen["shown"] == ["loss", "perplexity", "lr", "grad_norm", "rate", "mfu", "memory", "time-0"]
+    assert all(length > 60 for lengths in seen["curves"].values() for length in lengths) and len(seen["curves"]["loss"]) == 2
+    assert seen["bands"] == 1 and seen["bad"] == 2 and seen["marks"] >= 10
+    assert "training" in seen["tip"] and "evaluation" in seen["tip"] and re.match(r"steps? 1,\d\d\d", seen["tip"]), seen["tip"]
+    assert seen["crosses"] == len(seen["shown"]) and seen["away"] == 0
+    assert "zoom=" in seen["zoomed"] and seen["moved"] and "0" not in seen["zoomTicks"][-3:]
+    assert seen["back"] and "zoom=" not in seen["reset"] and seen["smoother"]
+    assert seen["unmarked"] == 0 and any(text.endswith("M") for text in seen["tokens"]) and any(":" in text for text in seen["time"])
+    assert seen["dark"] == "rgb(16, 21, 27)" and all(word in seen["hash"] for word in ("axis=time", "log=1", "marks=0", "theme=dark"))
+    assert seen["samples"] > 20 and seen["wide"] <= 1200
+    assert "NaN" not in dom.split("<script")[0] and "undefined" not in dom.split("<script")[0]
+
+
+def test_runs_are_laid_over_each_other_on_a_phone(pages):
+    """Also: a run can be hidden, and the address brings the view back."""
+    seen, _ = look(pages(*demos(300)), """
+      seen.wide = Math.max(...all('body *').filter(e => !e.closest('.scroll') && !e.closest('svg')).map(e => Math.round(e.getBoundingClientRect().right)));
+      seen.axis = document.querySelector('[aria-pressed=true]').dataset.axis;
+      seen.log = document.getElementById('log').checked;
+      seen.curves = paths('loss').length; seen.ticks = ticks('loss');
+      seen.theme = document.documentElement.dataset.theme;
+      seen.keys = all('#differences td.key-name').map(cell => cell.textContent);
+      document.querySelector('#runs input').click(); await frame();
+      seen.fewer = paths('loss').length; seen.hidden = panel('time-0').hidden; seen.hash = location.hash;
+    """, "#axis=step&log=1&zoom=100~200&theme=light&smoothing=0", "390,900")
+    assert seen["wide"] <= 500 and seen["axis"] == "step" and seen["log"] and seen["theme"] == "light"  # 500: headless windows are no narrower
+    assert seen["curves"] == 6 and seen["fewer"] == 4 and seen["hidden"] and "off=0" in seen["hash"]
+    assert "120" in seen["ticks"] and "0" not in seen["ticks"]
+    assert seen["keys"] == ["model.config", "optimizer.params.lr", "zero_optimization.stage"]
+
+
+def test_hostile_text_does_nothing(folder, pages):
+    evil = "</script><script>document.title='pwned'</script><img src=x onerror=\"document.title='pwned'\">"
+    runs = []
+    for name in ("a", "b"):
+        run = Demo("same", 20, 0.001, 3.0, 1000, 1).write(folder.at("runs", name, *evil.split("/")))
+        with open(os.path.join(run, "metrics.jsonl"), "a", encoding="utf-8") as f:
+            f.write(json.dumps({"step": 20, "sample": 0, "prompt": evil, "text": evil}) + "\n")
+            f.write(json.dumps({"step": 20, "checkpoint": evil, "bytes": 1}) + "\n")
+        with open(os.path.join(run, "run.yaml"), "a", encoding="utf-8") as f:
+            f.write(f"\"{name}{evil.replace(chr(34), chr(39))}\": \"{evil.replace(chr(34), chr(39))}\"\n")
+        runs.append(run)
+    seen, _ = look(pages(*runs), """
+      await frame(); seen.title = document.title; seen.images = all('img').length; seen.scripts = all('script').length;
+      point('loss', 'pointermove', 0.99); await frame();
+      seen.tip = panel('loss').querySelector('.tip').textContent;
+      seen.text = document.getElementById('samples').textContent + document.getElementById('differences').textContent;
+    """)
+    assert seen["title"] != "pwned" and evil[:9] in seen["title"] and seen["images"] == 0 and seen["scripts"] == 3  # data, page, probe
+    assert evil in seen["text"] and "<img src" in seen["tip"]
+
+
+def test_a_run_without_a_step(folder, pages):
+    run = folder.at("young")
+    os.mkdir(run)
+    with open(os.path.join(run, "metrics.jsonl"), "w", encoding="utf-8"):
+        pass
+    seen, _ = look(pages(run), "seen.text = document.getElementById('panels').textContent;")
+    assert "no step yet" in seen["text"]
