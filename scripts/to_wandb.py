@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Sends a run's metrics to Weights & Biases: the trainer itself has no network beyond its ranks.
 
-    scripts/to_wandb.py RUN [--project NAME] [--entity NAME] [--name NAME] [--id ID] [--offline] [--watch] [--interval SECONDS]
+    scripts/to_wandb.py RUN [--project NAME] [--entity NAME] [--name NAME] [--id ID] [--offline] [--watch]
+                        [--interval SECONDS] [--patience SECONDS]
 
 RUN is a run folder. What metrics.jsonl has goes under the names that TensorBoard's event files use (Train/Samples/train_loss, …,
 Eval/Samples/eval_loss, …), over the number of samples; the effective spec, run.yaml, becomes the run's config. Nothing in the run
@@ -12,6 +13,8 @@ folder is changed.
 --id        the run's id at wandb: with the id of an earlier call the same run is continued there, and what it has is left out
 --offline   writes a folder wandb/offline-run-… in the current folder, which `wandb sync` sends later from a machine with a network
 --interval  seconds between two looks at metrics.jsonl (5)
+--patience  with --watch: for how many seconds the run's process may be gone until the run counts as over (30), because ranks that
+            --max-restarts starts again need a moment
 
 It needs the Python package wandb (pip install wandb), and without --offline a login (wandb login, or WANDB_API_KEY).
 
@@ -185,16 +188,24 @@ class Sender:
         self.sent += 1
 
 
+def follow(arguments, follower, sender):
+    """Sends what there is, and with --watch what comes until the run is over."""
+    seen = time.monotonic()
+    while True:
+        now = time.monotonic()  # before the lines are read, so that none is missed at the end
+        if arguments.watch and is_running(arguments.run):
+            seen = now
+        for row in follower.rows():
+            sender.take(row)
+        if not arguments.watch or now - seen >= arguments.patience:
+            return
+        time.sleep(arguments.interval)
+
+
 def send(arguments, run, sender):
     follower = Follower(arguments.run)
     try:
-        while True:
-            running = arguments.watch and is_running(arguments.run)  # before the lines are read: none is missed at the end
-            for row in follower.rows():
-                sender.take(row)
-            if not running:
-                return
-            time.sleep(arguments.interval)
+        follow(arguments, follower, sender)
     finally:
         run.finish()
         print(f"to_wandb.py: {sender.sent} rows sent"
@@ -229,7 +240,10 @@ def parse():
     parser.add_argument("--offline", action="store_true")
     parser.add_argument("--watch", action="store_true")
     parser.add_argument("--interval", type=float, default=5.0, metavar="SECONDS")
+    parser.add_argument("--patience", type=float, default=30.0, metavar="SECONDS")
     arguments = parser.parse_args()
+    if not arguments.patience >= 0:
+        raise Failure(USAGE, "--patience is 0 seconds or more")
     if not 0.05 <= arguments.interval <= 3600:
         raise Failure(USAGE, "--interval is 0.05 to 3600 seconds")
     return arguments

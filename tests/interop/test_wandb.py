@@ -91,7 +91,7 @@ def test_a_run_is_sent_with_its_spec_under_tensorboards_names(folder):
 def test_a_run_is_followed_to_its_end(folder):
     process = folder.start("--config", folder.spec({"train": {"epochs": None, "max_steps": 1000000}}))
     wait_for_steps(folder, process, 1)
-    watcher = start(folder, "--watch", "--interval", "0.1")
+    watcher = start(folder, "--watch", "--interval", "0.1", "--patience", "0.5")
     folder.adopt(watcher)
     wait_until(lambda: glob.glob(folder.at("wandb", "offline-run-*", "run-*.wandb")), 60, "the beginning of the watch")
     wait_for_steps(folder, process, count_lines(os.path.join(folder.run_folder(), "metrics.jsonl")) + 20)

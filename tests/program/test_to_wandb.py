@@ -1,4 +1,5 @@
 """scripts/to_wandb.py without wandb: following metrics.jsonl, what is sent in which order, errors. tests/interop has the package."""
+import argparse
 import importlib.util
 import json
 import os
@@ -111,6 +112,23 @@ def test_an_owner_elsewhere_is_alive_as_long_as_it_renews_its_file(tmp_path):
     assert not to_wandb.is_running(tmp_path)
 
 
+def test_ranks_that_are_started_again_are_waited_for(tmp_path, monkeypatch):
+    path, clock, states = tmp_path / "metrics.jsonl", iter(range(0, 1000, 10)), iter([True, False, False, True, False, False, False, False])
+    put(path, [step_line(1)])
+
+    def is_running(_):
+        with open(path, "a", encoding="utf-8") as file:
+            file.write(json.dumps(step_line(path.read_bytes().count(b"\n") + 1)) + "\n")
+        return next(states)
+
+    monkeypatch.setattr(to_wandb, "is_running", is_running)
+    monkeypatch.setattr(to_wandb, "time", argparse.Namespace(monotonic=lambda: next(clock), sleep=lambda seconds: None))
+    arguments = argparse.Namespace(run=str(tmp_path), watch=True, interval=5, patience=30)
+    run = FakeRun()
+    to_wandb.follow(arguments, to_wandb.Follower(tmp_path), to_wandb.Sender(run, 1, False))
+    assert [step for step, _ in run.rows] == list(range(1, 9)) and next(states) is False
+
+
 def call(*arguments, path=""):
     done = subprocess.run([sys.executable, SCRIPT, *map(str, arguments)], capture_output=True, text=True, timeout=120,
                           env={**os.environ, "PYTHONPATH": str(path)})
@@ -124,6 +142,8 @@ def test_errors(tmp_path):
     assert code == 3 and "has no metrics.jsonl" in said
     code, said = call(tmp_path, "--interval", "0")
     assert code == 2 and "--interval" in said
+    code, said = call(tmp_path, "--patience", "nan")
+    assert code == 2 and "--patience" in said
     put(tmp_path / "metrics.jsonl", [step_line(1)])
     for package in ("yaml", "wandb"):
         (tmp_path / f"{package}.py").write_text("raise ImportError\n", encoding="utf-8")
