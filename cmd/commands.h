@@ -14,7 +14,7 @@ enum status cmd_export(int argc, char **argv, struct error *err);  /* ztrain exp
 enum status cmd_verify(int argc, char **argv, struct error *err);  /* ztrain verify DIR */
 enum status cmd_inspect(int argc, char **argv, struct error *err); /* ztrain inspect DIR [--tensors] */
 enum status cmd_report(int argc, char **argv, struct error *err);  /* ztrain report RUN… */
-enum status cmd_sample(int argc, char **argv, struct error *err);  /* ztrain sample DIR --prompt-tokens 1,2,3 */
+enum status cmd_sample(int argc, char **argv, struct error *err);  /* ztrain sample DIR --prompt TEXT */
 enum status cmd_doctor(int argc, char **argv, struct error *err);  /* ztrain doctor */
 enum status cmd_version(int argc, char **argv, struct error *err); /* ztrain version */
 

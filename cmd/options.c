@@ -277,7 +277,7 @@ void options_help(FILE *out)
           "  ztrain inspect DIR [--tensors]              print what a checkpoint holds\n"
           "  ztrain report RUN… [--out FILE.html]        show the curves of runs in the terminal, or write a page for "
           "a browser\n"
-          "  ztrain sample DIR --prompt-tokens 1,2,3     continue a prompt with a checkpoint, a run or a Hugging Face "
+          "  ztrain sample DIR --prompt TEXT             continue a prompt with a checkpoint, a run or a Hugging Face "
           "folder\n"
           "  ztrain doctor [--gpu-test]                  print what ztrain finds on this machine; test its GPU\n"
           "  ztrain version                              print the versions of ztrain and of the libraries in use\n"

@@ -1,8 +1,8 @@
-/* sample.c: `ztrain sample DIR --prompt-tokens 1,2,3` continues a prompt with a trained model. */
+/* sample.c: `ztrain sample DIR --prompt TEXT` continues a prompt with a trained model. */
 #include "cmd/commands.h"
 #include "cmd/sample_model.h"
+#include "cmd/sample_output.h"
 #include "cmd/unknown_word.h"
-#include "core/memory.h"
 #include "core/printable.h"
 #include "core/sampler.h"
 
@@ -14,13 +14,14 @@
 #include <string.h>
 
 static const char USAGE[] =
-    "usage: ztrain sample DIR --prompt-tokens 1,2,3 [options]\n"
+    "usage: ztrain sample DIR --prompt TEXT [options]\n"
     "\n"
     "Continues a prompt with a trained model, and prints the continuation as it comes, until the model ends it\n"
     "(eos_token_id), --max-tokens are there, or the model's context is full.\n"
     "\n"
     "  DIR                  a checkpoint, a run folder (its newest valid checkpoint), or a Hugging Face folder\n"
     "  --best               of a run folder: the checkpoint with the best evaluation\n"
+    "  --prompt TEXT        the prompt; the tokenizer.json of the folder (byte-level BPE) turns it into tokens\n"
     "  --prompt-tokens IDS  the prompt as token ids with commas; the continuation is printed in the same way\n"
     "  --max-tokens N       at most this many tokens (default: 128)\n"
     "  --temperature X      0: always the most probable token (greedy); higher: more even. Default: 0, or 1 with one "
@@ -34,19 +35,20 @@ static const char USAGE[] =
     "the\n"
     "                       CPU, and on a GPU the dtype of its config.json)\n";
 
-static const char *const OPTIONS[] = {"prompt-tokens", "max-tokens", "temperature", "top-k", "top-p",
-                                      "seed",          "device",     "dtype",       "best",  "help"};
+static const char *const OPTIONS[] = {"prompt", "prompt-tokens", "max-tokens", "temperature", "top-k", "top-p",
+                                      "seed",   "device",        "dtype",      "best",        "help"};
 
 struct arguments {
     const char *dir;
-    const char *prompt_tokens, *max_tokens, *temperature, *top_k, *top_p, *seed, *device, *dtype; /* or NULL */
+    const char *prompt, *prompt_tokens, *max_tokens, *temperature, *top_k, *top_p, *seed, *device, *dtype; /* or NULL */
     bool best, help;
 };
 
 /* A prompt and how to continue it. */
 struct task {
-    int32_t *prompt; /* owned */
-    int64_t num_prompt, max_tokens;
+    struct token_list prompt;    /* owned */
+    struct tokenizer *tokenizer; /* owned; NULL: the prompt is given as ids, and so is the continuation */
+    int64_t max_tokens;
     struct sampler_settings settings;
 };
 
@@ -68,8 +70,8 @@ static const char *value_of_option(const char *name, int argc, char **argv, int 
 
 static enum status parse_words(int argc, char **argv, struct arguments *a, struct error *err)
 {
-    const char **const values[] = {&a->prompt_tokens, &a->max_tokens, &a->temperature, &a->top_k,
-                                   &a->top_p,         &a->seed,       &a->device,      &a->dtype};
+    const char **const values[] = {&a->prompt, &a->prompt_tokens, &a->max_tokens, &a->temperature, &a->top_k,
+                                   &a->top_p,  &a->seed,          &a->device,     &a->dtype};
     for (int i = 1; i < argc; i++) {
         bool matched = false;
         for (size_t k = 0; k < COUNT_OF(values) && !matched; k++) {
@@ -97,9 +99,12 @@ static enum status parse_words(int argc, char **argv, struct arguments *a, struc
                              PRINTABLE(argv[i]));
         a->dir = argv[i];
     }
-    if (!a->dir || !a->prompt_tokens)
-        return error_set(err, STATUS_USAGE, "%s is missing; hint: ztrain sample DIR --prompt-tokens 1,2,3",
+    if (!a->dir || (!a->prompt && !a->prompt_tokens))
+        return error_set(err, STATUS_USAGE,
+                         "%s is missing; hint: ztrain sample DIR --prompt TEXT, or --prompt-tokens 1,2,3",
                          a->dir ? "the prompt" : "the folder of the model");
+    if (a->prompt && a->prompt_tokens)
+        return error_set(err, STATUS_USAGE, "--prompt and --prompt-tokens are two prompts; hint: one of the two");
     return STATUS_OK;
 }
 
@@ -179,10 +184,6 @@ static enum status check_words(const struct arguments *a, struct error *err)
 /* "1,2,3", with blanks around the numbers if the caller likes. */
 static enum status read_ids(const char *text, struct task *task, struct error *err)
 {
-    size_t room = 1;
-    for (const char *c = text; *c; c++)
-        room += *c == ',';
-    task->prompt = memory_alloc(room * sizeof *task->prompt);
     for (const char *at = text;;) {
         char *end;
         errno = 0;
@@ -191,28 +192,43 @@ static enum status read_ids(const char *text, struct task *task, struct error *e
         if (end == at || errno || id < 0 || id > INT32_MAX || (end[blanks] && end[blanks] != ','))
             return error_set(err, STATUS_USAGE,
                              "--prompt-tokens: token ids with commas expected, as in 1,2,3, not '%s'", PRINTABLE(text));
-        task->prompt[task->num_prompt++] = (int32_t)id;
+        token_list_add(&task->prompt, (int32_t)id);
         if (!end[blanks])
             return STATUS_OK;
         at = end + blanks + 1;
     }
 }
 
+/* The prompt's text by the tokenizer of the model's folder. */
+static enum status read_text(const struct sample_model *model, const char *text, struct task *task, struct error *err)
+{
+    enum status status = STATUS_OK;
+    token_list_release(&task->prompt);
+    tokenizer_free(task->tokenizer);
+    task->tokenizer = NULL;
+    status = tokenizer_open(model->folder, &task->tokenizer, err);
+    if (status == STATUS_USAGE) /* there is none that ztrain reads */
+        error_hint(err, "--prompt-tokens 1,2,3 takes token ids");
+    TRY(status);
+    return tokenizer_encode(task->tokenizer, text, strlen(text), true, &task->prompt, err);
+}
+
 /* Against the model: ids and context. */
 static enum status check_prompt(const struct sample_model *model, const struct task *task, struct error *err)
 {
-    for (int64_t i = 0; i < task->num_prompt; i++)
-        if (task->prompt[i] >= model->desc.vocab_size)
+    const int64_t num_prompt = (int64_t)task->prompt.count;
+    for (int64_t i = 0; i < num_prompt; i++)
+        if (task->prompt.ids[i] >= model->desc.vocab_size)
             return error_set(err, STATUS_USAGE,
                              "token %" PRId32 " of the prompt is not in the model's vocabulary: ids are "
                              "0 to %" PRId64,
-                             task->prompt[i], model->desc.vocab_size - 1);
-    if (task->num_prompt == 0)
+                             task->prompt.ids[i], model->desc.vocab_size - 1);
+    if (num_prompt == 0)
         return error_set(err, STATUS_USAGE, "the prompt is empty, and there is no token to continue");
-    if (task->num_prompt >= model->desc.max_positions) {
+    if (num_prompt >= model->desc.max_positions) {
         error_set(err, STATUS_USAGE,
                   "the prompt has %" PRId64 " tokens, and the model's context of %" PRId64 " has no room for one more",
-                  task->num_prompt, model->desc.max_positions);
+                  num_prompt, model->desc.max_positions);
         return error_hint(err, "shorten the prompt");
     }
     return STATUS_OK;
@@ -220,19 +236,13 @@ static enum status check_prompt(const struct sample_model *model, const struct t
 
 /* ---- the continuation ---------------------------------------------------- */
 
-static enum status print_id(int64_t number, int64_t token, struct error *err)
-{
-    if (printf("%s%" PRId64, number ? "," : "", token) < 0 || fflush(stdout))
-        return error_set(err, STATUS_USAGE, "cannot write to standard output: %s", strerror(errno));
-    return STATUS_OK;
-}
-
 /* Draws and prints tokens, at most `most` of them. */
 static enum status continue_prompt(struct sample_model *model, const struct task *task, int64_t most,
-                                   struct sampler *sampler, struct error *err)
+                                   struct sampler *sampler, struct sample_output *output, struct error *err)
 {
     float *logits;
-    TRY(generator_feed(model->generator, task->prompt, task->num_prompt, &model->verbs, model->stream, &logits, err));
+    TRY(generator_feed(model->generator, task->prompt.ids, (int64_t)task->prompt.count, &model->verbs, model->stream,
+                       &logits, err));
     for (int64_t i = 0; i < most; i++) {
         const int64_t token = sampler_choose(sampler, logits, (uint64_t)i);
         if (token < 0)
@@ -240,28 +250,31 @@ static enum status continue_prompt(struct sample_model *model, const struct task
                              "the logits of token %" PRId64 " are not finite numbers; hint: is the "
                              "model damaged, or does it need --dtype fp32?",
                              i + 1);
-        TRY(print_id(i, token, err));
         const int32_t next = (int32_t)token;
-        if (sample_model_ends(model, token) || i + 1 == most)
+        const bool ends = sample_model_ends(model, token);
+        TRY(sample_output_token(output, token, ends, err));
+        if (ends || i + 1 == most)
             break;
         TRY(generator_feed(model->generator, &next, 1, &model->verbs, model->stream, &logits, err));
     }
-    putchar('\n');
-    return STATUS_OK;
+    return sample_output_end(output, err);
 }
 
 /* Everything but the words: reads the model, and checks the prompt against it. *most: the tokens that can follow. */
-static enum status prepare(struct sample_model *model, const struct arguments *a, const struct task *task,
-                           int64_t *most, struct error *err)
+static enum status prepare(struct sample_model *model, const struct arguments *a, struct task *task, int64_t *most,
+                           struct error *err)
 {
     TRY(sample_model_open(model, a->dir, a->best, err));
+    if (a->prompt)
+        TRY(read_text(model, a->prompt, task, err));
     TRY(check_prompt(model, task, err));
-    const int64_t room = model->desc.max_positions - task->num_prompt;
+    const int64_t num_prompt = (int64_t)task->prompt.count;
+    const int64_t room = model->desc.max_positions - num_prompt;
     *most = task->max_tokens < room ? task->max_tokens : room;
     const struct sample_request request = {.device = a->device ? a->device : "auto",
                                            .dtype = a->dtype,
-                                           .prompt = task->num_prompt,
-                                           .context = task->num_prompt + *most};
+                                           .prompt = num_prompt,
+                                           .context = num_prompt + *most};
     return sample_model_start(model, &request, err);
 }
 
@@ -273,7 +286,8 @@ static enum status sample(struct sample_model *model, const struct arguments *a,
     bool again = true;
     TRY(read_settings(a, task, err));
     TRY(check_words(a, err));
-    TRY(read_ids(a->prompt_tokens, task, err));
+    if (a->prompt_tokens)
+        TRY(read_ids(a->prompt_tokens, task, err));
     for (int i = 0; i < CHECKPOINT_TRIES && again; i++) { /* a run that trains meanwhile deletes checkpoints */
         sample_model_close(model);
         status = prepare(model, a, task, &most, err);
@@ -281,7 +295,9 @@ static enum status sample(struct sample_model *model, const struct arguments *a,
     }
     TRY(status);
     TRY(sampler_new(&task->settings, model->desc.vocab_size, &sampler, err));
-    status = continue_prompt(model, task, most, sampler, err);
+    struct sample_output output = {.tokenizer = task->tokenizer};
+    status = continue_prompt(model, task, most, sampler, &output, err);
+    sample_output_release(&output);
     sampler_free(sampler);
     return status;
 }
@@ -297,7 +313,8 @@ enum status cmd_sample(int argc, char **argv, struct error *err)
         return STATUS_OK;
     }
     const enum status status = sample(&model, &arguments, &task, err);
-    free(task.prompt);
+    token_list_release(&task.prompt);
+    tokenizer_free(task.tokenizer);
     sample_model_close(&model);
     return status;
 }

@@ -6,7 +6,7 @@ import struct
 
 import pytest
 
-from harness import CHECKPOINT, DATA, DEVICE, ROOT, USAGE
+from harness import CHECKPOINT, DATA, DEVICE, LLAMA, ROOT, USAGE
 
 GOLDEN = os.path.join(ROOT, "tests", "golden")
 with open(os.path.join(GOLDEN, "generate.json"), encoding="utf-8") as golden:
@@ -72,6 +72,59 @@ def test_checkpoints_runs_and_exports(folder):
     assert "rank-00001" in folder.ztrain("sample", folder.latest(), "--prompt-tokens", "1", expect=CHECKPOINT).last_words
 
 
+BYTES = list(range(33, 127)) + list(range(161, 173)) + list(range(174, 256))  # those that stand for themselves
+END = 256
+
+
+def byte_tokenizer():
+    """A tokenizer.json whose tokens are the 256 bytes, in the alphabet of GPT-2, and an end-of-text token."""
+    others = iter(range(256, 512))
+    vocabulary = {chr(byte if byte in BYTES else next(others)): byte for byte in range(256)}
+    end = {"id": END, "content": "<|end|>", "single_word": False, "lstrip": False, "rstrip": False, "normalized": False,
+           "special": True}
+    level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
+    return {"version": "1.0", "truncation": None, "padding": None, "added_tokens": [end], "normalizer": None,
+            "pre_tokenizer": level, "post_processor": None, "decoder": level,
+            "model": {"type": "BPE", "dropout": None, "unk_token": None, "continuing_subword_prefix": None,
+                      "end_of_word_suffix": None, "fuse_unk": False, "byte_fallback": False, "vocab": vocabulary, "merges": []}}
+
+
+def test_text_both_ways(folder):
+    """Through the tokenizer.json of a Hugging Face folder, and of a run that began with it; draws give bytes of any kind."""
+    config = {**LLAMA, "vocab_size": 260, "eos_token_id": END}
+    folder.train({"model": {"config": config}, "train": {"max_steps": 1}}, name="first")
+    model = folder.at("model")
+    folder.ztrain("export", folder.run_folder("first"), "--out", model)
+    text, more = "Zür \u2603", ("--device", "cpu", "--max-tokens", 40, "--temperature", 1.5)
+    ids = commas(text.encode())
+    words = folder.ztrain("sample", model, "--prompt", text, *more, expect=USAGE).last_words  # it has no tokenizer yet
+    assert "has no tokenizer.json; hint: --prompt-tokens 1,2,3 takes token ids" in words
+    with open(os.path.join(model, "tokenizer.json"), "w", encoding="utf-8") as f:
+        json.dump(byte_tokenizer(), f)
+    folder.train({"model": {"config": None, "pretrained": model}, "train": {"max_steps": 1}, "optimizer": {"params": {"lr": 0}}})
+    for seed in range(3):
+        tokens = folder.ztrain("sample", model, "--prompt-tokens", ids, *more, "--seed", seed).out.strip()
+        raw = bytes(token for token in map(int, tokens.split(",")) if token < 256)
+        for place in (model, folder.run_folder()):
+            process = folder.start("sample", place, "--prompt", text, *more, "--seed", seed)
+            assert folder.wait(process).code == 0
+            with open(folder.at(f"{process.number}.out"), "rb") as f:
+                assert f.read() == raw.decode("utf-8", "replace").encode() + b"\n"
+    last = raw[0]
+    drawn = folder.ztrain("sample", model, "--prompt-tokens", ids, *more, "--seed", 2)
+    assert str(last) in drawn.out
+    with open(os.path.join(model, "config.json"), encoding="utf-8") as f:
+        keys = json.load(f)
+    with open(os.path.join(model, "config.json"), "w", encoding="utf-8") as f:
+        json.dump({**keys, "eos_token_id": last}, f)
+    assert folder.ztrain("sample", model, "--prompt", text, *more, "--seed", 2).out == "\n"  # the end token is no text
+    words = folder.ztrain("sample", model, "--prompt", "a" * 80, expect=USAGE).last_words
+    assert "the prompt has 80 tokens, and the model's context of 64" in words
+    with open(os.path.join(model, "tokenizer.json"), "w", encoding="utf-8") as f:
+        json.dump({**byte_tokenizer(), "model": {"type": "WordPiece", "vocab": {}}}, f)
+    assert "WordPiece" in folder.ztrain("sample", model, "--prompt", "a", expect=USAGE).last_words
+
+
 def test_draws_follow_the_settings(folder):
     model = os.path.join(GOLDEN, "llama")
     greedy = sample(folder, model, [1, 2])
@@ -99,6 +152,8 @@ REFUSED = [
     (("--prompt-tokens", "1", "--dtype", "int8"), "--dtype must be fp32, bf16 or fp16"),
     (("--prompt-tokens", "1", "--best"), "--best is for runs"),
     (("--prompt-token", "1"), "unknown option '--prompt-token'; hint: did you mean --prompt-tokens"),
+    (("--prompt-tokens", "1", "--prompt", "a"), "--prompt and --prompt-tokens are two prompts"),
+    (("--prompt", "a"), "has no tokenizer.json; hint: --prompt-tokens 1,2,3"),
     ((), "the prompt is missing"),
 ]
 
