@@ -2,6 +2,8 @@
 
 #include <string.h>
 
+enum { MAX_SHOWN = 100 }; /* bytes of a token in a message */
+
 /* Members that change what BPE does, in ways that byte-level tokenizers do not use. */
 static enum status check_settings(const struct tokenizer_source *source, const json_t *model)
 {
@@ -58,6 +60,12 @@ static bool merge_parts(const json_t *merge, const char *parts[2], size_t bytes[
     return json_array_size(merge) == 2;
 }
 
+static enum status missing_token(const struct tokenizer_source *source, int32_t rank, const char *text, size_t bytes)
+{
+    return tokenizer_damaged(source, "merge %d needs the token '%.*s', which is not in the vocabulary", rank,
+                             bytes < MAX_SHOWN ? (int)bytes : MAX_SHOWN, text);
+}
+
 /* `whole` is room for the text of the two parts together. */
 static enum status read_merge(const struct tokenizer_source *source, const json_t *merge, int32_t rank,
                               struct text *whole, struct bpe *bpe)
@@ -71,12 +79,10 @@ static enum status read_merge(const struct tokenizer_source *source, const json_
     text_add(whole, parts[1], bytes[1]);
     int32_t left = bpe_find(bpe, parts[0], bytes[0]), right = bpe_find(bpe, parts[1], bytes[1]);
     int32_t result = bpe_find(bpe, whole->bytes, whole->count);
-    if (left < 0 || right < 0 || result < 0)
-        return tokenizer_damaged(source, "merge %d needs the token '%.*s', which is not in the vocabulary", rank,
-                                 left < 0 || right < 0 ? (int)bytes[left < 0 ? 0 : 1] % 100 : (int)whole->count % 100,
-                                 left < 0    ? parts[0]
-                                 : right < 0 ? parts[1]
-                                             : whole->bytes);
+    if (left < 0 || right < 0)
+        return missing_token(source, rank, parts[left < 0 ? 0 : 1], bytes[left < 0 ? 0 : 1]);
+    if (result < 0)
+        return missing_token(source, rank, whole->bytes, whole->count);
     bpe_add_merge(bpe, left, right, rank, result);
     return STATUS_OK;
 }
