@@ -42,7 +42,7 @@ static const struct option_row {
     {"dry-run", NULL, OPTION_FLAG, IN_TRAINING, offsetof(struct options, dry_run),
      "check the input and print the effective spec, batch sizes, first learning rates and the memory plan"},
     {"profile", NULL, OPTION_FLAG, IN_TRAINING, offsetof(struct options, profile),
-     "print time and FLOP/s by operation at the end"},
+     "print time, FLOP/s and bytes/s by operation at the end"},
     {"world", "N", OPTION_COUNT, IN_PLAN, offsetof(struct options, world), "with plan: the number of ranks"},
     {"speed", NULL, OPTION_FLAG, IN_PLAN, offsetof(struct options, speed),
      "with plan: estimate the time of a step on a GPU that need not be here"},

@@ -1,28 +1,59 @@
 #include "gpu/trace.h"
 
+#include "gpu/ops_profile.h"
+
+const char *trace_range_name(enum trace_range range)
+{
+    static const char *const names[] = {
+        [TRACE_FORWARD] = "forward",       [TRACE_HEAD] = "head",           [TRACE_BACKWARD] = "backward",
+        [TRACE_REDUCE] = "reduce",         [TRACE_OPTIMIZER] = "optimizer", [TRACE_EVALUATION] = "evaluation",
+        [TRACE_GENERATION] = "generation", [TRACE_OTHER] = "other"};
+    _Static_assert(COUNT_OF(names) == TRACE_RANGE_COUNT, "every range has a name");
+    return names[range];
+}
+
 #if ZTRAIN_CUDA && __has_include(<nvtx3/nvToolsExt.h>)
 
 #include <nvtx3/nvToolsExt.h>
+#include <stdio.h>
 
-void trace_begin(const char *name)
+static void push_range(enum trace_range range, int unit)
 {
-    nvtxRangePushA(name);
+    char text[48];
+    if (unit == TRACE_WHOLE) {
+        nvtxRangePushA(trace_range_name(range));
+        return;
+    }
+    snprintf(text, sizeof text, "%s unit %d", trace_range_name(range), unit);
+    nvtxRangePushA(text);
 }
 
-void trace_end(void)
+static void pop_range(void)
 {
     nvtxRangePop();
 }
 
 #else
 
-void trace_begin(const char *name)
+static void push_range(enum trace_range range, int unit)
 {
-    (void)name;
+    (void)range, (void)unit;
 }
 
-void trace_end(void)
+static void pop_range(void)
 {
 }
 
 #endif
+
+void trace_begin(struct stream *stream, enum trace_range range, int unit)
+{
+    push_range(range, unit);
+    ops_profile_enter(stream, range, unit);
+}
+
+void trace_end(struct stream *stream)
+{
+    ops_profile_leave(stream);
+    pop_range();
+}

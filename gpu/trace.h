@@ -1,11 +1,31 @@
-/* trace.h: named ranges of the calling thread for profilers: NVTX ranges, which Nsight Systems shows above the kernels
- * that were launched in them. A range costs a few nanoseconds while no profiler is attached, and nothing in builds
- * without CUDA. */
+/* trace.h: named ranges of a step: its phases, and in them the units of the model.
+ *
+ * A profiler sees them as NVTX ranges of the calling thread, which Nsight Systems shows above the kernels that were
+ * launched in them, and the profile of ops (ops_profile.h) as the place of each op. A range costs a few nanoseconds
+ * while neither is on. */
 #ifndef ZTRAIN_GPU_TRACE_H
 #define ZTRAIN_GPU_TRACE_H
 
-/* Ranges nest. A range that is still open after an error does no harm. */
-void trace_begin(const char *name);
-void trace_end(void);
+#include "gpu/device.h"
+
+enum trace_range {
+    TRACE_FORWARD,
+    TRACE_HEAD, /* forward and backward; in it the two as ranges of their own */
+    TRACE_BACKWARD,
+    TRACE_REDUCE,
+    TRACE_OPTIMIZER,
+    TRACE_EVALUATION,
+    TRACE_GENERATION,
+    TRACE_OTHER, /* outside of all ranges */
+    TRACE_RANGE_COUNT
+};
+enum { TRACE_WHOLE = -1 /* instead of a unit: the phase as a whole */ };
+
+const char *trace_range_name(enum trace_range range);
+
+/* Ranges nest, for a stream and the thread that enqueues its work. A range that is still open after an error does no
+ * harm. */
+void trace_begin(struct stream *stream, enum trace_range range, int unit);
+void trace_end(struct stream *stream);
 
 #endif

@@ -260,7 +260,7 @@ def alone(arguments, top, dtype, length, ceiling):
     table = done.stdout.splitlines()
     for i, text in enumerate(table):
         if text.startswith("op "):
-            rows = [row for row in table[i:] if len(row.split()) == 6]
+            rows = [row for row in table[i:] if len(row.split()) == 9 or row.startswith("op ")]
             print("\n".join("  " + row for row in rows), flush=True)
             break
 

@@ -170,7 +170,7 @@ def speed(run, seconds, limit):
 
 def profile(run, limit):
     """Seconds of each op in the run, or None and why."""
-    row = re.compile(r"^(?:\[0\] )?(\w+) +\d+ +([\d.]+) +[\d.]+% +[\d.]+ +[\d.]+$", re.M)
+    row = re.compile(r"^(?:\[0\] )?(\w+) +\d+ +([\d.]+) +[\d.]+% .*$", re.M)
     end = re.compile(r"^(?:\[0\] )?(?:adam|momentum) +\d+ .*\n", re.M)  # the last row
     why = run.watch(run.command("--profile", **{"train.max_steps": PROFILED}), lambda: end.search(run.said()), limit)
     return (None, why) if why else ({name: float(seconds) for name, seconds in row.findall(run.said())}, None)

@@ -14,17 +14,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-const char *unit_name(int unit, int units, char text[UNIT_NAME])
-{
-    if (unit < 0)
-        snprintf(text, UNIT_NAME, "-");
-    else if (unit == 0 || unit == units - 1)
-        snprintf(text, UNIT_NAME, "%s", unit ? "head" : "embedding");
-    else
-        snprintf(text, UNIT_NAME, "block %d", unit);
-    return text;
-}
-
 /* ---- recording ----------------------------------------------------------- */
 
 static double algorithm_bandwidth(int64_t bytes, double seconds)
@@ -37,15 +26,19 @@ static double bus_bandwidth(int64_t bytes, double seconds, int world)
     return algorithm_bandwidth(bytes, seconds) * (world - 1) / world;
 }
 
+static const char *name_of(const struct trainer *t, int unit)
+{
+    return unit < 0 ? "-" : t->table.units[unit].name;
+}
+
 /* verbose: a line for each collective of rank 0. */
 static void log_op(void *context, const struct comm_log_op *op)
 {
     const struct run *run = context;
-    char name[UNIT_NAME];
     log_info("comm op: %s | for: %s | unit: %s | time (ms): %.3f | bytes: %" PRId64
              " | algbw (GB/s): %.3f | busbw (GB/s): %.3f",
-             op->collective, comm_purpose_name(op->purpose), unit_name(op->unit, run->trainer.table.num_units, name),
-             1e3 * op->seconds, op->bytes, algorithm_bandwidth(op->bytes, op->seconds),
+             op->collective, comm_purpose_name(op->purpose), name_of(&run->trainer, op->unit), 1e3 * op->seconds,
+             op->bytes, algorithm_bandwidth(op->bytes, op->seconds),
              bus_bandwidth(op->bytes, op->seconds, run->boot->world));
 }
 
@@ -88,6 +81,7 @@ enum status comms_report_step(struct run *run, struct error *err)
 struct comms {
     const struct comm_log_row *rows;
     const struct comm_log_rank *ranks;
+    const struct trainer *trainer;
     int num_rows, world, units;
     int64_t skipped, steps;
 };
@@ -108,7 +102,6 @@ static void log_row(const struct comms *c, const struct comm_log_row *row, const
 /* The rows of the blocks of one collective for one purpose follow each other: unless each is to be shown, their sum. */
 static void log_table(const struct comms *c, bool each_block)
 {
-    char name[UNIT_NAME];
     log_info("collectives of %" PRId64
              " step%s; seconds of a rank, of them waited for the last one; bandwidths without "
              "the wait",
@@ -118,7 +111,7 @@ static void log_table(const struct comms *c, bool each_block)
     for (int i = 0; i < c->num_rows; i++) {
         struct comm_log_row row = c->rows[i];
         if (each_block || !is_block(c, &row)) {
-            log_row(c, &row, unit_name(row.unit, c->units, name));
+            log_row(c, &row, name_of(c->trainer, row.unit));
             continue;
         }
         for (; i + 1 < c->num_rows && is_block(c, &c->rows[i + 1]) && c->rows[i + 1].purpose == row.purpose &&
@@ -146,16 +139,15 @@ static int find_straggler(const struct comms *c)
 static json_t *rows_to_json(const struct comms *c)
 {
     json_t *list = json_array();
-    char name[UNIT_NAME];
     for (int i = 0; i < c->num_rows; i++) {
         const struct comm_log_row *row = &c->rows[i];
         double moving = row->seconds - row->waited;
-        json_array_append_new(
-            list, json_pack("{sssssssIsIsfsfsfsf}", "collective", row->collective, "for",
-                            comm_purpose_name(row->purpose), "unit", unit_name(row->unit, c->units, name), "calls",
-                            (json_int_t)row->calls, "bytes", (json_int_t)row->bytes, "seconds", row->seconds,
-                            "waited_seconds", row->waited, "algbw_gb_per_s", algorithm_bandwidth(row->bytes, moving),
-                            "busbw_gb_per_s", bus_bandwidth(row->bytes, moving, c->world)));
+        json_array_append_new(list, json_pack("{sssssssIsIsfsfsfsf}", "collective", row->collective, "for",
+                                              comm_purpose_name(row->purpose), "unit", name_of(c->trainer, row->unit),
+                                              "calls", (json_int_t)row->calls, "bytes", (json_int_t)row->bytes,
+                                              "seconds", row->seconds, "waited_seconds", row->waited, "algbw_gb_per_s",
+                                              algorithm_bandwidth(row->bytes, moving), "busbw_gb_per_s",
+                                              bus_bandwidth(row->bytes, moving, c->world)));
     }
     return list;
 }
@@ -204,6 +196,7 @@ static void log_straggler(const struct run *run, const struct comms *c)
 enum status comms_report_finish(struct run *run, struct error *err)
 {
     struct comms c = {.world = run->boot->world,
+                      .trainer = &run->trainer,
                       .units = run->trainer.table.num_units,
                       .steps = run->position.step - run->comms_from};
     TRY(comm_log_share(run->comm, true, err));

@@ -15,8 +15,4 @@ enum status comms_report_step(struct run *run, struct error *err);
  * warning. Collective. */
 enum status comms_report_finish(struct run *run, struct error *err);
 
-/* The name of a unit of the model: "embedding", "block 1", …, "head"; "-" for unit -1. */
-enum { UNIT_NAME = 24 };
-const char *unit_name(int unit, int units, char text[UNIT_NAME]);
-
 #endif

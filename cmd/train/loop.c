@@ -14,6 +14,7 @@
 
 #include "cmd/train/comms_report.h"
 #include "cmd/train/evaluate.h"
+#include "cmd/train/flops_report.h"
 #include "cmd/train/resume.h"
 #include "cmd/train/save.h"
 #include "cmd/train/stop_vote.h"
@@ -289,22 +290,6 @@ static enum status judge_evaluation(struct run *run, struct due *due, struct err
     return STATUS_OK;
 }
 
-/* Logs the time of each operation (--profile). It comes before the run's last checkpoint, which may take long. */
-static void report_profile(const struct run *run)
-{
-    struct op_profile rows[OPS_COUNT];
-    int n = ops_profile_read(run->trainer.device, rows, OPS_COUNT);
-    double total = 0;
-    for (int i = 0; i < n; i++)
-        total += rows[i].seconds;
-    log_info("%-18s %10s %10s %7s %12s %10s", "op", "calls", "seconds", "share", "GFLOP/s", "GB/s");
-    for (int i = 0; i < n; i++)
-        log_info("%-18s %10" PRId64 " %10.4f %6.1f%% %12.1f %10.2f", rows[i].name, rows[i].calls, rows[i].seconds,
-                 total > 0 ? 100 * rows[i].seconds / total : 0,
-                 rows[i].seconds > 0 ? rows[i].flops / rows[i].seconds / 1e9 : 0,
-                 rows[i].seconds > 0 ? rows[i].bytes / rows[i].seconds / 1e9 : 0);
-}
-
 /* Evaluation, the epoch's end, the checkpoint, in this order: a checkpoint records that the others are done. */
 static enum status between_steps(struct run *run, struct due *due, struct error *err)
 {
@@ -321,8 +306,8 @@ static enum status between_steps(struct run *run, struct due *due, struct error 
     else if (due->run_end || run->stop)
         TRY(report_epoch_part(run, err));
     position->epoch_end = due->epoch_end;
-    if (due->run_end && run->trainer.profile)
-        report_profile(run);
+    if (due->run_end && run->trainer.profile) /* before the last checkpoint, which may take long */
+        flops_report_run(run);
     if (due->checkpoint || run->stop)
         TRY(save_checkpoint(run, due->run_end, err));
     if (due->epoch_end)
@@ -357,6 +342,18 @@ static enum status stop_within_step(struct run *run, struct error *err)
 
 /* ---- the loop ------------------------------------------------------------ */
 
+/* A step, and the measurements that are made of it alone. */
+static enum status train_measured_step(struct run *run, bool *broken_off, struct error *err)
+{
+    if (!flops_report_is_due(run))
+        return train_step(run, broken_off, err);
+    TRY(collect_steps(run, 0, err));
+    flops_report_begin(run);
+    TRY(train_step(run, broken_off, err));
+    flops_report_end(run, *broken_off);
+    return STATUS_OK;
+}
+
 /* Makes up for the evaluation that a stop broke off in the run before this one. */
 static enum status evaluate_first(struct run *run, struct error *err)
 {
@@ -374,9 +371,10 @@ enum status run_steps(struct run *run, struct error *err)
     TRY(comms_report_start(run, err));
     if (run->position.evaluation_due)
         TRY(evaluate_first(run, err));
+    flops_report_announce(run);
     while (run->enqueued < total_steps && !run->stop && !run->position.stopped_early) {
         bool broken_off;
-        TRY(train_step(run, &broken_off, err));
+        TRY(train_measured_step(run, &broken_off, err));
         if (broken_off)
             return stop_within_step(run, err);
         struct due due = due_now(run);

@@ -205,7 +205,7 @@ enum status stepper_enqueue(struct stepper *s, struct token_stream *stream, int6
         schedule.rates[i] = rates_of(t->spec, made + 1 + i);
     *enqueued = (struct step_enqueued){.counted = true};
     zero_begin_step(t->zero, &schedule, t->compute);
-    if (s->graphs && s->warm)
+    if (s->graphs && s->warm && !s->eager)
         TRY(run_as_graph(s, stream, enqueued, err));
     else
         TRY(run_as_data_come(s, stream, look, enqueued, err));

@@ -14,6 +14,7 @@ struct stepper {
     struct trainer *trainer; /* borrowed */
     bool graphs;             /* steps are launched as graphs */
     bool warm;               /* a step was enqueued already */
+    bool eager;              /* set by the caller: the next step is enqueued op by op all the same */
     struct graph *graph;     /* owned; NULL: not captured */
     struct batch *batches;   /* (gradient_accumulation_steps) owned, with graphs: loaded */
     int64_t tokens, targets; /* of each captured micro-batch; of the step */

@@ -160,6 +160,7 @@ static void update_all(struct zero *z, struct stream *compute)
     zero_offload_begin_update(z, compute);
     for (int u = 0; u < z->units; u++) { /* in the order in which the next forward needs them */
         const bool muon = z->muon.on && u > 0 && u < zero_head(z);
+        trace_begin(compute, TRACE_OPTIMIZER, u);
         if (muon && (u - 1) % z->world == 0)
             zero_muon_begin(z, u, compute);
         if (muon)
@@ -170,6 +171,7 @@ static void update_all(struct zero *z, struct stream *compute)
             update_unit(z, u, compute);
         if (gathers)
             gather_updated(z, u, compute);
+        trace_end(compute);
     }
     event_record(z->updated, zero_offloads_params(z) ? z->offloaded_params.down : compute);
 }
@@ -198,16 +200,16 @@ enum status zero_finish_step(struct zero *z, const double *loss_sum, struct stre
 {
     ASSERT(z->config.training && z->micro >= 0 && z->last_micro && z->begun == z->ended + 1);
     stopwatch_mark(z->stopwatch, compute, STOPWATCH_NO_LANE);
-    trace_begin("reduce");
+    trace_begin(compute, TRACE_REDUCE, TRACE_WHOLE);
     report_sums(z, loss_sum, compute);
-    trace_end();
+    trace_end(compute);
     stopwatch_mark(z->stopwatch, compute, LANE_REDUCE);
-    trace_begin("optimizer");
+    trace_begin(compute, TRACE_OPTIMIZER, TRACE_WHOLE);
     decide_step(z, compute);
     update_all(z, compute);
     zero_places_clear(z);
     look_for_nonfinite(z, compute);
-    trace_end();
+    trace_end(compute);
     stopwatch_mark(z->stopwatch, compute, LANE_OPTIMIZER);
     return comm_status(z->comm, err);
 }

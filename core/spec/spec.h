@@ -99,6 +99,12 @@ struct run_spec {
         struct string_list prof_ops; /* in the spec's arena: names of collectives to record unless prof_all */
     } comms_logger;
     struct {
+        bool enabled, detailed;
+        int64_t profile_step;
+        int64_t module_depth, top_modules; /* -1: all */
+        char *output_file;                 /* or NULL: the log */
+    } flops_profiler;
+    struct {
         double timeout_seconds, io_timeout_seconds;
         char *interface; /* or NULL */
         bool reduce_within_node;

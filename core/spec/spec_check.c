@@ -96,8 +96,7 @@ static void apply_verdict(struct spec_context *ctx, const struct spec_key *key, 
     switch (key->verdict) {
     case VERDICT_USED:
     case VERDICT_ALIAS:
-    case VERDICT_SYNONYM:
-    case VERDICT_PASSIVE: return;
+    case VERDICT_SYNONYM: return;
     case VERDICT_LATER:
         spec_error(ctx, node->key_pos, "'%s' is not supported yet: %s; hint: remove it%s%s", key->path, key->help,
                    key->fallback ? " or leave it at " : "", key->fallback ? key->fallback : "");
@@ -130,7 +129,7 @@ static void check_auto(struct spec_context *ctx, struct spec_full *full, const s
                    key->fallback ? " (default: " : "", key->fallback ? key->fallback : "", key->fallback ? ")" : "");
         return;
     }
-    if (key->verdict == VERDICT_PASSIVE || key->flags & KEY_NEEDED) /* KEY_NEEDED: by the rule that needs it */
+    if (key->flags & KEY_NEEDED) /* by the rule that needs it */
         return;
     if (key->size) {
         json_t *value = spec_auto_value(key);

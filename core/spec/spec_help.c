@@ -244,7 +244,6 @@ static void print_text(FILE *out)
     print_verdict(out, VERDICT_LATER, "DeepSpeed's keys that are not supported yet:");
     print_verdict(out, VERDICT_NOTICE, "DeepSpeed's keys that have no effect here (accepted, with a notice):");
     print_verdict(out, VERDICT_REFUSED, "DeepSpeed's keys that are refused when switched on:");
-    print_verdict(out, VERDICT_PASSIVE, "DeepSpeed's keys of features that are not supported yet (accepted):");
     fputs("\nOld names:\n", out);
     for (int i = 0; i < spec_num_keys; i++)
         if (spec_keys[i].type == KEY_ALIAS)
@@ -302,11 +301,10 @@ static void markdown_verdict(FILE *out, enum spec_verdict verdict, const char *t
         const struct spec_key *key = &spec_keys[i];
         if (key->verdict != verdict || key->type == KEY_SECTION || key->type == KEY_ALIAS)
             continue;
-        const char *accepted = key->type == KEY_FOREIGN     ? "enabled: false"
-                               : verdict == VERDICT_PASSIVE ? type_names[key->type]
-                               : verdict == VERDICT_NOTICE  ? "any"
-                               : key->fallback              ? key->fallback
-                                                            : "-";
+        const char *accepted = key->type == KEY_FOREIGN    ? "enabled: false"
+                               : verdict == VERDICT_NOTICE ? "any"
+                               : key->fallback             ? key->fallback
+                                                           : "-";
         fprintf(out, "| `%s` | %s | ", key->path, accepted);
         print_cell(out, key->help);
         fputs(" |\n", out);
@@ -337,8 +335,6 @@ static void print_markdown(FILE *out)
         out, VERDICT_NOTICE, "No effect here",
         "Accepted; if the value differs from DeepSpeed's default, a notice gives the reason why it has no effect.");
     markdown_verdict(out, VERDICT_REFUSED, "Refused", "Switching one on is an error, which gives the reason.");
-    markdown_verdict(out, VERDICT_PASSIVE, "Parts of features that are not supported yet",
-                     "Accepted as long as the feature is switched off; their types are checked.");
     fputs("\n### Old names\n\n", out);
     for (int i = 0; i < spec_num_keys; i++)
         if (spec_keys[i].type == KEY_ALIAS)

@@ -34,7 +34,6 @@
 #define LATER(...) NO_FIELD(LATER, __VA_ARGS__)
 #define NOTICE(...) NO_FIELD(NOTICE, __VA_ARGS__)
 #define REFUSED(...) NO_FIELD(REFUSED, __VA_ARGS__)
-#define PASSIVE(...) NO_FIELD(PASSIVE, __VA_ARGS__)
 
 #define NO_SCALE "bf16 has the range of fp32 and needs no loss scale"
 #define MAX_COUNT 1e15
@@ -273,7 +272,8 @@ const struct spec_key spec_keys[] = {
     {USED("train.cuda_graphs", KEY_CHOICE, spec.train.cuda_graphs, "auto", SILENT,
           "capture a GPU's step once and launch it as one CUDA graph: the same bits with less work for the host; auto: "
           "do so if launching the kernels takes about as long as running them (small models); true is refused on the "
-          "CPU device, with data.packing other than true, with --profile, with offload, and where ranks share a GPU"),
+          "CPU device, with data.packing other than true, with --profile or comms_logger, with offload, and where "
+          "ranks share a GPU"),
      .choices = graph_choices},
     {USED(
         "train.deterministic", KEY_BOOL, spec.train.deterministic, "true", NOTICE,
@@ -865,15 +865,24 @@ const struct spec_key spec_keys[] = {
     NOTICE("wandb", FOREIGN, NULL,
            "nothing is sent to a service while training; scripts/to_wandb.py RUN sends a run's folder"),
     NOTICE("comet", FOREIGN, NULL, "nothing is sent to a service; metrics.jsonl in the run's folder has all metrics"),
-    SECTION("flops_profiler", "DeepSpeed's profiler"),
-    NOTICE("flops_profiler.enabled", BOOL, "false",
-           "there is no table of FLOP/s by operation yet; wall_clock_breakdown and --profile show times"),
-    PASSIVE("flops_profiler.profile_step", INT, "1", "step"),
-    PASSIVE("flops_profiler.module_depth", INT, "-1", "levels"),
-    PASSIVE("flops_profiler.top_modules", INT, "1", "rows"),
-    PASSIVE("flops_profiler.detailed", BOOL, "true", "all rows"),
-    PASSIVE("flops_profiler.output_file", STRING, NULL, "file"),
-    PASSIVE("flops_profiler.recompute_fwd_factor", REAL, "0.0", "fraction of forward that is recomputed"),
+    SECTION("flops_profiler", "time and FLOP/s of one step"),
+    {USED("flops_profiler.enabled", KEY_BOOL, spec.flops_profiler.enabled, "false", SILENT,
+          "profile one step: a table of the ops with time, FLOP/s, bytes/s and share of the peak, and tables of the "
+          "modules, forward and backward; the step is slower, with the same bits")},
+    {USED("flops_profiler.profile_step", KEY_INT, spec.flops_profiler.profile_step, "1", SILENT,
+          "the step; the first one also loads kernels and touches memory"),
+     .min = 1, .max = MAX_COUNT},
+    {USED("flops_profiler.module_depth", KEY_INT, spec.flops_profiler.module_depth, "-1", SILENT,
+          "levels of the modules' tables: 0 the model, 1 embedding, blocks and head, 2 each block; -1: all"),
+     .min = -1, .max = MAX_COUNT},
+    {USED("flops_profiler.top_modules", KEY_INT, spec.flops_profiler.top_modules, "1", SILENT,
+          "modules of each level that are named for their parameters, MACs and time"),
+     .min = 1, .max = MAX_COUNT},
+    {USED("flops_profiler.detailed", KEY_BOOL, spec.flops_profiler.detailed, "true", SILENT, "a row for each block")},
+    {USED("flops_profiler.output_file", KEY_STRING, spec.flops_profiler.output_file, NULL, SILENT,
+          "write the tables there instead of logging them")},
+    NOTICE("flops_profiler.recompute_fwd_factor", REAL, "0.0",
+           "what activation_checkpointing computes again is counted as it runs"),
 
     /* ---- DeepSpeed's features that ztrain does not have ------------------ */
     LATER("elasticity", FOREIGN, NULL,

@@ -32,7 +32,6 @@ enum spec_verdict {
     VERDICT_LATER,   /* any value but the default: "not supported yet" */
     VERDICT_NOTICE,  /* any value but the default: a notice with the reason why it has no effect */
     VERDICT_REFUSED, /* any value but the default: an error with the reason */
-    VERDICT_PASSIVE, /* matters only if its feature is on; the verdict on that is in the row of the feature's switch */
     VERDICT_ALIAS,   /* a choice under another name: it is taken as `why`, with a notice */
     VERDICT_SYNONYM  /* not a choice, but likely to be tried: did you mean `why`? */
 };

@@ -222,9 +222,28 @@ static void pass_start(struct pass *pass, const struct batch *batch)
 /* The part that training and evaluation share: up to res2 and delta of the last block. */
 static enum status body_forward(const struct pass *pass, enum param_pass kind)
 {
+    enum trace_range range = pass->training ? TRACE_FORWARD : TRACE_EVALUATION;
+    trace_begin(pass->stream, range, 0);
     TRY(embedding_forward(pass, kind));
-    for (int64_t block = 0; block < pass->transformer->L; block++)
+    trace_end(pass->stream);
+    for (int64_t block = 0; block < pass->transformer->L; block++) {
+        trace_begin(pass->stream, range, (int)block + 1);
         TRY(block_forward(pass, block, kind));
+        trace_end(pass->stream);
+    }
+    return STATUS_OK;
+}
+
+static enum status body_backward(const struct pass *pass)
+{
+    for (int64_t block = pass->transformer->L - 1; block >= 0; block--) {
+        trace_begin(pass->stream, TRACE_BACKWARD, (int)block + 1);
+        TRY(block_backward(pass, block));
+        trace_end(pass->stream);
+    }
+    trace_begin(pass->stream, TRACE_BACKWARD, 0);
+    TRY(embedding_backward(pass));
+    trace_end(pass->stream);
     return STATUS_OK;
 }
 
@@ -242,20 +261,18 @@ enum status transformer_train(struct transformer *t, const struct batch *batch, 
                         .loss_scale = loss_scale,
                         .loss_sum = loss_sum};
     stopwatch_mark(t->stopwatch, stream, STOPWATCH_NO_LANE);
-    trace_begin("forward");
+    trace_begin(stream, TRACE_FORWARD, TRACE_WHOLE);
     pass_start(&pass, batch);
     ASSERT(!transformer_drops(t) || pass.batch.numbers || pass.M == 0 || !batch->tokens); /* a plan has no data */
     TRY(body_forward(&pass, PASS_FORWARD));
-    trace_end();
+    trace_end(stream);
     stopwatch_mark(t->stopwatch, stream, LANE_FORWARD);
-    trace_begin("head");
+    trace_begin(stream, TRACE_HEAD, TRACE_WHOLE);
     TRY(head_train(&pass));
-    trace_end();
-    trace_begin("backward");
-    for (int64_t block = t->L - 1; block >= 0; block--)
-        TRY(block_backward(&pass, block));
-    TRY(embedding_backward(&pass));
-    trace_end();
+    trace_end(stream);
+    trace_begin(stream, TRACE_BACKWARD, TRACE_WHOLE);
+    TRY(body_backward(&pass));
+    trace_end(stream);
     stopwatch_mark(t->stopwatch, stream, LANE_BACKWARD);
     return STATUS_OK;
 }
@@ -270,11 +287,13 @@ enum status transformer_evaluate(struct transformer *t, const struct batch *batc
                         .loss_sum = loss_sum,
                         .host_targets = batch->targets,
                         .host_logits = logits};
-    trace_begin("evaluation");
+    trace_begin(stream, TRACE_EVALUATION, TRACE_WHOLE);
     pass_start(&pass, batch);
     TRY(body_forward(&pass, PASS_EVALUATION));
+    trace_begin(stream, TRACE_EVALUATION, (int)t->L + 1);
     TRY(head_evaluate(&pass));
-    trace_end();
+    trace_end(stream);
+    trace_end(stream);
     return STATUS_OK;
 }
 
@@ -283,10 +302,10 @@ enum status transformer_continue(struct transformer *t, const struct batch *batc
                                  struct error *err)
 {
     struct pass pass = {.transformer = t, .verbs = verbs, .stream = stream, .err = err, .cache = cache};
-    trace_begin("generation");
+    trace_begin(pass.stream, TRACE_GENERATION, TRACE_WHOLE);
     pass_start(&pass, batch);
     TRY(body_forward(&pass, PASS_EVALUATION));
     TRY(head_next(&pass, logits));
-    trace_end();
+    trace_end(pass.stream);
     return STATUS_OK;
 }

@@ -1,11 +1,11 @@
-"""comms_logger: its tables have what the run has done, and the numbers are those of a run without it."""
+"""comms_logger, flops_profiler: their tables have what the run has done, and the numbers are those of a run without."""
 import json
 import os
 import re
 
 import pytest
 
-from harness import BadDisk, FINISHED
+from harness import BadDisk, FINISHED, SEQUENCE, VOCABULARY
 
 TWO = ["--local-gpus", "2"]
 SHORT = {"train": {"max_steps": 3, "epochs": None}, "data": {"validation": None}}
@@ -48,7 +48,7 @@ def test_collectives_are_those_of_the_stage(folder, stage):
     assert 0 <= gradients / (3 * 4 * parameters) - 1 < 0.2  # fp32, and some padding
     assert (total(comms, "all_gather", **{"for": "gradients"}) == gradients) == (stage == 0)
     assert (total(comms, "all_gather", **{"for": "parameters"}) > 0) == (stage > 0)
-    assert {row["unit"] for row in comms["collectives"]} == {"-", "embedding", "block 1", "block 2", "block 3", "head"}
+    assert {row["unit"] for row in comms["collectives"]} == {"-", "embedding", "block 0", "block 1", "block 2", "head"}
     for row in comms["collectives"]:
         assert row["calls"] > 0 and row["seconds"] >= row["waited_seconds"] >= 0
         assert row["busbw_gb_per_s"] == pytest.approx(row["algbw_gb_per_s"] / 2)
@@ -79,3 +79,74 @@ def test_a_table_that_cannot_be_written_costs_a_warning(folder):
     disk.fails("write ENOSPC comms.json")
     done = folder.train(with_changes(comms_logger={"enabled": True}), more=TWO, env=disk.env)
     assert done.code == FINISHED and "comms.json is not written" in done.err
+
+
+# --- flops_profiler, --profile ----------------------------------------------------------------------------------------
+
+OP = re.compile(r"^(?:\[0\] )?(\w+) +(\d+) +([\d.]+) +([\d.]+)% +([\d.e+-]+) +([\d.]+) +([\d.e+-]+) +([\d.]+) +(-|[\d.]+%)$", re.M)
+MODULE = re.compile(r"^(?:\[0\] )?(model|embedding|blocks|block \d+|head) +(\d+) +([\d.e+-]+) +([\d.]+) +[\d.]+ +([\d.]+) +[\d.]+ +([\d.]+) +([\d.]+)%$", re.M)
+MATRICES = 3 * (64 * 32 + 32 * 32 + 112 * 32 + 32 * 56) + VOCABULARY * 32  # of LLAMA
+
+
+def profiled(**more):
+    return with_changes(flops_profiler={"enabled": True, "profile_step": 2, **more})
+
+
+def ops_of(text):
+    return {row[0]: {"calls": int(row[1]), "seconds": float(row[2]), "share": float(row[3]), "gflop": float(row[4])}
+            for row in OP.findall(text)}
+
+
+def modules_of(text):
+    return {row[0]: {"params": int(row[1]), "gmacs": float(row[2]), "forward": float(row[3]), "backward": float(row[4])}
+            for row in MODULE.findall(text)}
+
+
+@pytest.mark.parametrize("stage", [0, 3])
+def test_a_profiled_step(folder, stage):
+    changes = with_changes(zero_optimization={"stage": stage}, gradient_accumulation_steps=2)
+    folder.train(changes, name="plain", more=TWO)
+    done = folder.train({**changes, **profiled(top_modules=2)}, more=TWO)
+    assert folder.metrics().numbers() == folder.metrics("plain").numbers()
+    assert done.out.count("flops_profiler: step 2, rank 0 of 2") == 1
+    ops, modules = ops_of(done.out), modules_of(done.out)
+    tokens = 12 * SEQUENCE / 2
+    assert ops["linear_fwd"]["gflop"] == pytest.approx(2e-9 * MATRICES * tokens, rel=1e-3)
+    assert ops["linear_fwd"]["calls"] == 2 * (4 * 3 + 1)  # micro-batches x (q, k and v are one)
+    assert sum(op["share"] for op in ops.values()) == pytest.approx(100, abs=1.5)
+    parameters = int(re.search(r"(\d+) parameters", done.out)[1])
+    assert list(modules) == ["model", "embedding", "block 0", "block 1", "block 2", "head"]
+    assert modules["model"]["params"] == parameters == sum(m["params"] for m in modules.values()) / 2
+    assert modules["block 0"]["gmacs"] == modules["block 2"]["gmacs"] > 0
+    assert sum(m["gmacs"] for m in modules.values()) / 2 == pytest.approx(modules["model"]["gmacs"], rel=1e-2)
+    assert all(m["forward"] >= 0 and m["backward"] >= 0 for m in modules.values())
+    forward = float(re.search(r"fwd MACs: +([\d.]+) GMACs", done.out)[1])
+    assert forward == pytest.approx(modules["model"]["gmacs"], rel=1e-2)
+    assert f"params of model:        {parameters}\n" in done.out
+    assert re.search(r"depth 1: top 2 in params: blocks: \d+, head: \d+\n", done.out)
+    assert re.search(r"depth 2: top 2 in fwd MACs: block 0: \d+, block 1: \d+\n", done.out)
+
+
+def test_modules_by_depth_in_a_file(folder):
+    """Resumed before the step, which recomputes its blocks; with --profile the run's table counts all steps of the process."""
+    path = folder.at("profile.txt")
+    first = {**SHORT["train"], "max_steps": 1}
+    policy = {"activation_checkpointing": {"policy": "block"}}
+    folder.train({**profiled(), **policy, "train": {**first, "max_steps": 3}, "checkpoint": {"interval_steps": 1}})
+    resumed = {**profiled(profile_step=3, module_depth=1, detailed=False, output_file=path), **policy}
+    done = folder.train(resumed, more=["--profile", "--resume", folder.at("runs", "run", "checkpoints", "step-00000001")])
+    assert f"flops_profiler: {path} has the tables of step 3" in done.out
+    with open(path, encoding="utf-8") as f:
+        text = f.read()
+    assert list(modules_of(text)) == ["model", "embedding", "blocks", "head"]
+    assert "depth 1: top 1 in fwd latency: " in text and "depth 2" not in text
+    step, run = ops_of(text), ops_of(done.out)
+    assert step["adam"]["calls"] * 2 == run["adam"]["calls"]
+    assert step["linear_fwd"]["calls"] * 2 == run["linear_fwd"]["calls"] > step["linear_bwd_input"]["calls"] * 2
+
+
+def test_a_step_that_does_not_come_and_a_file_that_cannot_be(folder):
+    done = folder.train(profiled(profile_step=9))
+    assert "profile_step 9 is none of the steps 1 to 3" in done.err and "fwd MACs" not in done.out
+    done = folder.train(profiled(output_file=folder.at("no", "such", "folder", "x")), name="other")
+    assert "the tables are logged: " in done.err and "fwd MACs" in done.out

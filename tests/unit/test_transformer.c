@@ -5,6 +5,7 @@
 #include "core/dtype.h"
 #include "gpu/model/transformer.h"
 #include "gpu/open/device_open.h"
+#include "gpu/ops_profile.h"
 #include "tests/unit/golden_case.h"
 
 #include <math.h>
@@ -721,6 +722,39 @@ static void test_failing_verbs(void **state)
     }
 }
 
+/* The profile by unit: each has a part in both directions, and together the parts are what the ops did. */
+static void expect_modules(const struct fixture *f, const struct op_profile *ops, int num_ops)
+{
+    const struct module_profile *parts;
+    const int units = (int)f->desc.num_layers + 2, num_parts = ops_profile_modules(f->device, &parts);
+    double flops = 0, seconds = 0;
+    int64_t calls = 0;
+    bool seen[2][64] = {{false}};
+    assert_true(units <= 64);
+    for (int i = 0; i < num_ops; i++) {
+        calls += ops[i].calls;
+        flops += ops[i].flops;
+        seconds += ops[i].seconds;
+    }
+    for (int i = 0; i < num_parts; i++) {
+        const struct module_profile *part = &parts[i];
+        assert_true(part->range == TRACE_FORWARD || part->range == TRACE_BACKWARD);
+        assert_true(part->unit >= 0 && part->unit < units);
+        seen[part->range == TRACE_BACKWARD][part->unit] = true;
+        calls -= part->calls;
+        flops -= part->flops;
+        seconds -= part->seconds;
+        for (int j = 0; j < i; j++) /* blocks are alike */
+            if (parts[j].range == part->range && parts[j].unit > 0 && part->unit > parts[j].unit &&
+                part->unit < units - 1)
+                assert_true(parts[j].flops == part->flops && parts[j].calls == part->calls);
+    }
+    for (int u = 0; u < units; u++)
+        assert_true(seen[0][u] && seen[1][u]);
+    assert_true(calls == 0 && fabs(flops) < 1 && fabs(seconds) < 1e-9);
+    assert_int_equal(ops_profile_modules(f->device, &parts), 0); /* reading resets */
+}
+
 /* The stopwatch runs, and the profile counts the ops. */
 static void test_times(void **state)
 {
@@ -740,6 +774,7 @@ static void test_times(void **state)
     ops_profile_enable(f.device, true);
     train_step(&f, &v);
     int entries = ops_profile_read(f.device, profile, OPS_COUNT), seen = 0;
+    expect_modules(&f, profile, entries);
     ops_profile_enable(f.device, false);
     for (int i = 0; i < entries; i++)
         seen += profile[i].calls > 0;
