@@ -353,8 +353,8 @@ template <typename To> void accumulate_to(struct stream *stream, const struct ac
 
 /* ---- dropout ------------------------------------------------------------- */
 
-/* A thread drops from one block of random words at a time. */
-template <typename T> __global__ void __launch_bounds__(THREADS) dropout_kernel(struct dropout_args a)
+/* A thread drops from one block of random words at a time. WHOLE: rows are blocks of aligned elements. */
+template <typename T, bool WHOLE> __global__ void __launch_bounds__(THREADS) dropout_kernel(struct dropout_args a)
 {
     const int64_t blocks = (a.C + DROPOUT_BLOCK - 1) / DROPOUT_BLOCK;
     for (int64_t i = grid_thread(); i < a.M * blocks; i += grid_threads()) {
@@ -363,18 +363,30 @@ template <typename T> __global__ void __launch_bounds__(THREADS) dropout_kernel(
         T *y = static_cast<T *>(a.y) + row * a.C + first;
         uint32_t words[4];
         dropout_words(&a.dropout, a.dropout.tokens[row], static_cast<uint32_t>(first / DROPOUT_BLOCK), 0, words);
+        if constexpr (WHOLE) {
+            float values[DROPOUT_BLOCK];
+            load(x, values);
 #pragma unroll
-        for (int e = 0; e < DROPOUT_BLOCK; e++)
-            if (first + e < a.C)
-                y[e] = rounded<T>(dropout_keeps(&a.dropout, words, e) ? to_float(x[e]) * a.dropout.scale : 0.0f);
+            for (int e = 0; e < DROPOUT_BLOCK; e++)
+                values[e] = dropout_keeps(&a.dropout, words, e) ? values[e] * a.dropout.scale : 0.0f;
+            store(y, values);
+        } else {
+#pragma unroll
+            for (int e = 0; e < DROPOUT_BLOCK; e++)
+                if (first + e < a.C)
+                    y[e] = rounded<T>(dropout_keeps(&a.dropout, words, e) ? to_float(x[e]) * a.dropout.scale : 0.0f);
+        }
     }
 }
 
 template <typename T> void drop_rows(struct stream *stream, const struct dropout_args *a)
 {
     const int64_t blocks = a->M * ceil_div(a->C, DROPOUT_BLOCK);
-    LAUNCH(stream, "dropout", dropout_kernel<T>, grid_of(stream, ceil_div(blocks, THREADS), BLOCKS_PER_SM), THREADS,
-           *a);
+    const dim3 grid = grid_of(stream, ceil_div(blocks, THREADS), BLOCKS_PER_SM);
+    if (a->C % DROPOUT_BLOCK == 0 && aligned16(a->x, a->y))
+        LAUNCH(stream, "dropout", (dropout_kernel<T, true>), grid, THREADS, *a);
+    else
+        LAUNCH(stream, "dropout", (dropout_kernel<T, false>), grid, THREADS, *a);
 }
 
 } // namespace

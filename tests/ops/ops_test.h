@@ -162,7 +162,8 @@ void ref_attention_bwd(const struct ref_attention *a, const double *dout, double
 
 bool bytes_are_counted(const struct device *device); /* whether this device can */
 void bytes_begin(void);                              /* the device is idle, here and at the end */
-/* Prints what was moved since, and returns whether it is what the case expects; floor: the bytes of op_cost.h */
+/* Prints what was moved since, and returns whether it is what the case expects; floor: the bytes of op_cost.h, and of
+ * what the op's kernels leave for each other */
 bool bytes_end(const struct op_case *c, const char *text, double floor);
 
 #endif

@@ -184,6 +184,8 @@ const struct op_case op_cases[] = {
     {.op = "norm_bwd", .M = 0, .N = 56, .flags = RESIDUAL},
     {.op = "norm_bwd", .M = 0, .N = 56, .flags = RMS | ACCUMULATE},
     {.op = "norm_bwd", .M = 1024, .N = 768, .flags = RESIDUAL | IN_PLACE | PERF},
+    {.op = "norm_bwd", .M = 1024, .N = 768, .flags = RMS | RESIDUAL | IN_PLACE | COUNTED},
+    {.op = "norm_bwd", .M = 1024, .N = 768, .flags = BIAS | RESIDUAL | IN_PLACE | COUNTED},
     {.op = "norm_bwd", .M = 65536, .N = 768, .flags = RESIDUAL | IN_PLACE | GPU_PERF},
     {.op = "norm_bwd", .M = 16384, .N = 4096, .flags = RMS | RESIDUAL | IN_PLACE | GPU_PERF},
 
@@ -214,6 +216,7 @@ const struct op_case op_cases[] = {
     LINEAR_CASES("linear_bwd_input", BIAS | GELU | ERF | ACCUMULATE),
     {.op = "linear_bwd_input", .M = 17, .N = 56, .K = 48, .flags = BIAS},
     {.op = "linear_bwd_input", .M = 5, .N = 50304, .K = 16},
+    {.op = "linear_bwd_input", .M = 1000, .N = 16, .K = 768, .flags = BIAS | COUNTED},
     LINEAR_PERF("linear_bwd_input", 0),
     {.op = "linear_bwd_input", .M = 1024, .N = 768, .K = 3072, .flags = GELU | IN_OUT | PERF},
     {.op = "linear_bwd_input", .M = 16384, .N = 768, .K = 3072, .flags = GELU | IN_OUT | GPU_PERF},
@@ -286,6 +289,8 @@ const struct op_case op_cases[] = {
     {.op = "dropout", .M = 1, .N = 1, .flags = L2},
     {.op = "dropout", .M = 17, .N = 43, .flags = L2},
     {.op = "dropout", .M = 70, .N = 768, .flags = L2 | IN_PLACE},
+    {.op = "dropout", .M = 3, .N = 64, .flags = L2},
+    {.op = "dropout", .M = 40, .N = 768, .flags = L2 | COUNTED},
     {.op = "dropout", .M = 8192, .N = 768, .flags = L2 | IN_PLACE | PERF},
 
     {.op = "swiglu_fwd", .M = 1, .N = 1},

@@ -11,6 +11,7 @@
  * Prints a line per failed case and 'N passed, M failed' at the end; exits 1 if a case failed. */
 #include "core/clock.h"
 #include "gpu/cpu/cpu_bf16.h"
+#include "gpu/cuda_workspace.h"
 #include "tests/ops/ops_test.h"
 
 #include <math.h>
@@ -598,10 +599,24 @@ static bool run_perf(struct harness *h, const struct op_case *c, enum dtype dtyp
     return true;
 }
 
+/* The partial sums of a norm's backward, which its kernels write and read: one for each weight, with biases three. */
+static double partial_sums_bytes(const struct op_case *c)
+{
+    const int64_t sums = c->flags & BIAS ? 3 : 1;
+    return strcmp(c->op, "norm_bwd") ? 0 : 2.0 * (double)(cuda_norm_parts(c->N) * sums * c->N) * sizeof(float);
+}
+
+/* A bias gradient without an epilogue, which is a pass of its own over dx. */
+static double bias_pass_bytes(const struct op_case *c, enum dtype dtype)
+{
+    const bool passes = !strcmp(c->op, "linear_bwd_input") && c->flags & BIAS;
+    return passes ? (double)(c->M * c->K) * (double)dtype_size(dtype) : 0;
+}
+
 static bool run_bytes(struct harness *h, const struct op_case *c, enum dtype dtype, const char *text)
 {
     struct error err;
-    const double floor = prepare(h, c, dtype).bytes;
+    const double floor = prepare(h, c, dtype).bytes + partial_sums_bytes(c) + bias_pass_bytes(c, dtype);
     stream_sync(h->stream);
     bytes_begin();
     launch(h, op_of_case(c));
