@@ -2,6 +2,7 @@
 
 #include "cmd/doctor_line.h"
 #include "cmd/train/gpu_test.h"
+#include "core/clock.h"
 #include "gpu/device_avoid.h"
 #include "gpu/open/device_open.h"
 
@@ -16,11 +17,13 @@ static void print_check(void *context, const char *check, const char *differs)
 static enum status test_and_print(struct device *device, struct error *err)
 {
     unsigned avoid;
+    const double start = seconds_now();
     doctor_line("gpu", "%s; %s", device->name, device->detail);
     TRY(gpu_test_run(device, print_check, NULL, &avoid, err));
     for (unsigned part = 1; part <= DEVICE_PARTS_LAST; part <<= 1)
         if (avoid & part)
             doctor_line("runs do without", "%s", device_part_name(part));
+    doctor_line("time", "%.1f s", seconds_now() - start);
     doctor_line("at each start", "runs check the collectives of several GPUs, and cuDNN's attention for their shapes");
     return STATUS_OK;
 }

@@ -21,8 +21,9 @@ struct nvml_gpu {
  * library. */
 int nvml_read(const char *file, struct nvml_gpu *gpus, int max, char *driver, size_t driver_size, char *why);
 
-/* The reasons that are those of a machine in trouble: hardware slowdown, heat, power brake. A power cap is usual where
- * every unit computes. */
+/* The reasons that are those of a machine in trouble: hardware slowdown, heat, power brake. The software's power cap is
+ * none of them: large products hold a healthy GPU at its power limit, so choices would never be kept; and steps run
+ * under the same cap, so that what is faster under it is faster in a step. */
 enum { NVML_THROTTLE_FAULTS = 1 << 3 | 1 << 5 | 1 << 6 | 1 << 7 };
 
 /* A process that computes on a GPU. */

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Everything that only a machine with an NVIDIA GPU can show: scripts/gpu-check.sh [OPTION…] [PART…]
 #
-#   doctor      GPU, driver, libraries, measured ceilings
+#   doctor      the self-test of the GPU; GPU, driver, libraries, measured ceilings
 #   ops         every op against its float64 reference, in fp32, bf16 and fp16; attention also with ztrain's own kernels
 #   perf        the large ops: GB/s, TFLOP/s, share of the measured ceilings; attention with cuDNN and without
 #   golden      every golden case in fp32 (without TF32), bf16 and fp16; some also without cuDNN
@@ -171,7 +171,10 @@ sanitizer() {
 
 for name in "$@"; do
     case $name in
-    doctor) gpu_part doctor 60 "$build/ztrain" doctor ;;
+    doctor)
+        [ "$device" = cpu ] || gpu_part gpu-test 60 "$build/ztrain" doctor --gpu-test
+        gpu_part doctor 60 "$build/ztrain" doctor
+        ;;
     ops)
         gpu_part ops 120 "$build/ops-test" test --device "$device"
         gpu_part ops-own-attention 60 env ZTRAIN_CUDA_ATTENTION=own "$build/ops-test" test --device "$device" --op attention

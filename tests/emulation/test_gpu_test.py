@@ -33,6 +33,16 @@ def test_every_check_has_a_line(folder):
     assert re.search(r"^  a captured step +right$", out, re.M) and "WRONG" not in out and "do without" not in out, out
 
 
+def test_takes_two_seconds_by_what_it_does(folder):
+    """Assumed costs (docs/cuda.md) of what the emulated GPU counts: a kernel and a product are loaded when they first run."""
+    done = folder.ztrain("doctor", "--gpu-test", env={"ZTRAIN_EMULATION_STATS": "1"})
+    assert re.search(r"^  time +\d+\.\d s$", done.out, re.M), done.out
+    kernels, copies, products, waits = map(int, re.search(
+        r"emulation: (\d+) kernels, (\d+) copies and fills, (\d+) products, .* (\d+) waits", done.err).groups())
+    seconds = 1e-3 * kernels + 5e-3 * products + 5e-5 * (copies + waits)
+    assert 0.1 < seconds <= 2, (kernels, copies, products, waits)
+
+
 def test_no_gpu(folder):
     done = folder.ztrain("doctor", "--gpu-test", env={"ZTRAIN_EMULATION_GPUS": "0"}, expect=DEVICE)
     assert "doctor --gpu-test: there is no GPU to test: the NVIDIA driver shows no GPU" in done.err
