@@ -153,3 +153,11 @@ def test_the_models_of_the_estimates_fit_into_80_gb(folder, name):
     plain, whole, cap = planned(micro)
     assert "79.6 GiB of NVIDIA H100" in cap and plain < whole <= most
     assert planned(too_large)[0] > 100
+
+
+def test_an_embedding_beyond_the_bucket_needs_no_memory_on_gpus(folder):
+    """NCCL gathers and reduces whole slices in place: an embedding of 131 million elements costs the same with any bucket."""
+    sizes = ("reduce_bucket_size", "allgather_bucket_size")
+    outs = [plan(folder, "--world", 8, *(word for name in sizes for word in ("--set", f"zero_optimization.{name}={size}")))
+            for size in (100000, 500000000)]
+    assert outs[0] == outs[1] and re.search(r"^  communication +[1-9]", outs[0], re.M)
