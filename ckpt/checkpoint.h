@@ -73,7 +73,9 @@ struct checkpoint_writer {
     const json_t *machine; /* the hardware and libraries of the run: an object of texts, integers and booleans
                               (borrowed); may be NULL */
     struct data_fingerprint data_fingerprint; /* token_set_check() of the training data */
-    enum dtype dtype; /* compute dtype of the run: for information, and the default dtype of an export */
+    const json_t *evaluation_part; /* of the evaluation that is due: eval_part_to_json() (borrowed); NULL: nothing of it
+                                      is done */
+    enum dtype dtype;              /* compute dtype of the run: for information, and the default dtype of an export */
     struct checkpoint_save_cache *cache; /* on rank 0; on other ranks NULL */
     /* On rank 0: checks that the run folder still belongs to this run; NULL: it always does. Called right before the
      * checkpoint gets its name, before `latest` moves, and before anything is deleted. An error ends the save. */
@@ -110,9 +112,10 @@ struct checkpoint {
     char path[4096]; /* its folder */
     json_t *manifest;
     struct train_position position;
-    json_t *spec;    /* borrowed from manifest */
-    json_t *model;   /* borrowed: config.json */
-    json_t *machine; /* borrowed: the hardware and libraries of the run; NULL: not in the manifest */
+    json_t *spec;            /* borrowed from manifest */
+    json_t *model;           /* borrowed: config.json */
+    json_t *machine;         /* borrowed: the hardware and libraries of the run; NULL: not in the manifest */
+    json_t *evaluation_part; /* borrowed: for eval_part_from_json(), which accepts it; NULL: not in the manifest */
     struct data_fingerprint data_fingerprint; /* 0: not in the manifest */
     int world;                                /* number of ranks that wrote it */
     int64_t bytes;

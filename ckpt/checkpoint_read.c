@@ -67,6 +67,7 @@ static enum status open_folder(const char *folder, struct checkpoint **out, stru
     checkpoint->spec = manifest->spec;
     checkpoint->model = manifest->model;
     checkpoint->machine = manifest->machine;
+    checkpoint->evaluation_part = manifest->evaluation_part;
     checkpoint->world = manifest->world;
     checkpoint->data_fingerprint = manifest->data_fingerprint;
     checkpoint->bytes = manifest->bytes;

@@ -14,6 +14,7 @@
  * further checks. Numbers are below 2^53, because other programs may read them as doubles. */
 #include "ckpt/manifest.h"
 
+#include "core/eval_part.h"
 #include "core/fsutil.h"
 #include "core/io.h"
 #include "core/memory.h"
@@ -411,6 +412,18 @@ static enum status read_machine(const struct place *top, struct manifest *manife
     return STATUS_OK;
 }
 
+/* May be absent: no evaluation was broken off, or nothing of it was done. */
+static enum status read_evaluation_part(const struct place *top, struct manifest *manifest, struct error *err)
+{
+    struct eval_part part;
+    manifest->evaluation_part = json_object_get(manifest->root, "evaluation_part");
+    if (!manifest->evaluation_part)
+        return STATUS_OK;
+    enum status status = eval_part_from_json(manifest->evaluation_part, top->path, &part, err);
+    eval_part_release(&part);
+    return status;
+}
+
 static enum status read_head(const struct place *top, struct manifest *manifest, struct error *err)
 {
     const char *format, *dtype;
@@ -577,6 +590,7 @@ enum status manifest_decode(const char *text, size_t bytes, const char *path, st
     manifest->bytes = (int64_t)bytes;
     TRY_GOTO(read_head(&top, manifest, err));
     TRY_GOTO(read_machine(&top, manifest, err));
+    TRY_GOTO(read_evaluation_part(&top, manifest, err));
     TRY_GOTO(read_position(&top, manifest, err));
     TRY_GOTO(read_units(&top, manifest, err));
     TRY_GOTO(read_tensors(&top, manifest, err));
@@ -691,6 +705,12 @@ static bool same_files(const struct manifest *manifest, const struct manifest_fi
     return same;
 }
 
+/* Of members that may be absent. */
+static bool same_json(const json_t *a, const json_t *b)
+{
+    return a && b ? json_equal(a, b) : a == b;
+}
+
 /* Reads the text as a resume does and compares it with the state that it describes: without memory jansson's functions
  * may leave out a member. */
 static enum status check_encoded(const char *text, size_t bytes, const struct checkpoint_writer *writer,
@@ -707,8 +727,8 @@ static enum status check_encoded(const char *text, size_t bytes, const struct ch
                     manifest->data_fingerprint.sampled == writer->data_fingerprint.sampled &&
                     same_position(&manifest->position, position, writer->dtype) && same_table(manifest, writer) &&
                     same_files(manifest, files, num_files) && json_equal(manifest->spec, writer->spec) &&
-                    json_equal(manifest->model, writer->model) &&
-                    (!writer->machine ? !manifest->machine : json_equal(manifest->machine, writer->machine));
+                    json_equal(manifest->model, writer->model) && same_json(manifest->machine, writer->machine) &&
+                    same_json(manifest->evaluation_part, writer->evaluation_part);
         manifest_free(manifest);
         if (same)
             return STATUS_OK;
@@ -750,6 +770,8 @@ enum status manifest_encode(const struct checkpoint_writer *writer, const struct
     write_member(out, false, "model", json_incref((json_t *)writer->model));
     if (writer->machine)
         write_member(out, false, "machine", json_incref((json_t *)writer->machine));
+    if (writer->evaluation_part)
+        write_member(out, false, "evaluation_part", json_incref((json_t *)writer->evaluation_part));
     if (writer->data_fingerprint.first)
         write_member(out, false, "data_fingerprint", hex_to_json(writer->data_fingerprint.first));
     if (writer->data_fingerprint.sampled)

@@ -54,6 +54,7 @@ struct manifest {
     int64_t bytes;                   /* of all files, including the manifest */
     json_t *spec, *model;            /* borrowed from root */
     json_t *machine;                 /* borrowed from root: printable texts, integers, booleans; or NULL */
+    json_t *evaluation_part;         /* borrowed from root: for eval_part_from_json(), which accepts it; or NULL */
 };
 
 /* Encodes a manifest of a checkpoint with num_states kinds of state; the text has been decoded again and compared with

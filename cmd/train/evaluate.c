@@ -2,11 +2,13 @@
 #include "cmd/train/evaluate.h"
 
 #include "cmd/train/stop_vote.h"
+#include "core/eval_part.h"
 #include "core/log.h"
 
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 /* The device's *loss_sum, once all work enqueued before is done. */
 static double read_loss_sum(struct trainer *t)
@@ -24,6 +26,8 @@ struct evaluation {
     double *counts; /* (CLASS_COUNT_ROWS, classes) of class_scores.h, in sums; NULL: a language model */
     float *logits;  /* owned (max_seqs, classes) of a batch; NULL: a language model */
     int64_t classes;
+    int64_t first_sample; /* those before it were counted before a stop broke the evaluation off */
+    int64_t batches;      /* that are counted since */
 };
 
 static enum status evaluation_init(struct evaluation *e, const struct trainer *t, struct error *err)
@@ -62,7 +66,7 @@ static void count_predictions(struct evaluation *e, const struct batch *batch, s
 }
 
 /* Adds up the losses of a stream on the device, and its targets and predictions in e. A stop breaks it off and leaves
- * the whole evaluation to the resumed run (position.evaluation_due). */
+ * the rest of the evaluation to the resumed run (position.evaluation_due). */
 static enum status evaluate_stream(struct run *run, struct token_stream *stream, struct evaluation *e,
                                    struct error *err)
 {
@@ -81,6 +85,7 @@ static enum status evaluate_stream(struct run *run, struct token_stream *stream,
         e->sums[1] += (double)batch.num_targets;
         if (e->counts)
             count_predictions(e, &batch, t->compute);
+        e->batches++;
         TRY(stop_vote(run, err));
     }
 }
@@ -132,19 +137,104 @@ static enum status sum_over_ranks(struct comm *comm, struct evaluation *e, struc
     return STATUS_OK;
 }
 
+/* ---- an evaluation in parts ---------------------------------------------- */
+
+/* The samples of the whole evaluation. */
+static int64_t samples_in_all(const struct trainer *t)
+{
+    const struct token_stream_config *config = &t->validation_config;
+    const int64_t samples = token_stream_samples(config);
+    return config->max_samples > 0 && config->max_samples < samples ? config->max_samples : samples;
+}
+
+/* Starts from the sums of a part, if it belongs to this evaluation. With as many ranks as before each continues its own
+ * sum of losses; otherwise rank 0 continues them all. */
+static void start_from(struct run *run, const struct eval_part *part, struct evaluation *e)
+{
+    const struct trainer *t = &run->trainer;
+    const int64_t all = samples_in_all(t);
+    const bool leads = t->rank == 0;
+    if (part->data != t->evaluation_data || part->num_counts != e->num_sums - 1 || part->samples > all) {
+        if (leads)
+            log_info("the evaluation after step %" PRId64 " begins anew: the validation data are others than when it "
+                     "was broken off",
+                     run->position.step);
+        return;
+    }
+    if (leads)
+        log_info("the evaluation after step %" PRId64 " continues: %" PRId64 " of %" PRId64 " samples are done",
+                 run->position.step, part->samples, all);
+    e->first_sample = part->samples;
+    if (part->world == run->boot->world)
+        e->sums[0] = part->losses[t->rank];
+    for (int r = 0; leads && part->world != run->boot->world && r < part->world; r++)
+        e->sums[0] += part->losses[r];
+    if (leads)
+        memcpy(e->sums + 1, part->counts, (size_t)part->num_counts * sizeof *part->counts);
+}
+
+static enum status continue_part(struct run *run, struct evaluation *e, struct error *err)
+{
+    struct eval_part part = {.samples = 0};
+    if (!run->evaluation_part)
+        return STATUS_OK;
+    enum status status = eval_part_from_json(run->evaluation_part, "the checkpoint", &part, err);
+    if (status == STATUS_OK)
+        start_from(run, &part, e);
+    eval_part_release(&part);
+    json_decref(run->evaluation_part);
+    run->evaluation_part = NULL;
+    return status;
+}
+
+/* Keeps what is done of an evaluation that was broken off, for its checkpoint. Without it (a loss is not finite) all of
+ * the evaluation is done again. */
+static enum status keep_part(struct run *run, struct evaluation *e, struct error *err)
+{
+    const struct token_stream_config *config = &run->trainer.validation_config;
+    const int64_t all = samples_in_all(&run->trainer),
+                  done = e->first_sample + e->batches * config->micro_batch_size * config->world;
+    struct eval_part part = {.samples = done < all ? done : all,
+                             .data = run->trainer.evaluation_data,
+                             .world = config->world,
+                             .num_counts = e->num_sums - 1,
+                             .counts = e->sums + 1};
+    if (!done)
+        return STATUS_OK;
+    part.losses = calloc((size_t)part.world, sizeof *part.losses);
+    if (!part.losses)
+        return error_set(err, STATUS_DEVICE, "out of memory: the part of an evaluation");
+    enum status status = comm_exchange(run->comm, &e->sums[0], sizeof e->sums[0], part.losses, err);
+    if (status == STATUS_OK)
+        status = sum_over_ranks(run->comm, e, err);
+    if (status == STATUS_OK)
+        run->evaluation_part = eval_part_to_json(&part);
+    free(part.losses);
+    if (run->evaluation_part && run->boot->rank == 0)
+        log_info("the evaluation after step %" PRId64 " is broken off: %" PRId64 " of %" PRId64 " samples are done",
+                 run->position.step, part.samples, all);
+    return status;
+}
+
 /* Runs the stream and adds up the ranks' results. */
 static enum status evaluate(struct run *run, struct evaluation *e, struct error *err)
 {
     struct trainer *t = &run->trainer;
     struct token_stream *stream = NULL;
-    stream_fill_zero(t->compute, t->loss_sum, sizeof *t->loss_sum);
-    TRY(token_stream_open(&t->validation_config, 1, &stream, err));
+    TRY(continue_part(run, e, err));
+    struct token_stream_config rest = t->validation_config;
+    rest.first_sample = e->first_sample;
+    stream_copy(t->compute, t->loss_sum, &e->sums[0], sizeof e->sums[0]);
+    stream_sync(t->compute);
+    TRY(token_stream_open(&rest, 1, &stream, err));
     enum status status = evaluate_stream(run, stream, e, err);
     token_stream_close(stream);
     TRY(status);
     e->sums[0] = read_loss_sum(t);
+    if (run->position.evaluation_due)
+        return keep_part(run, e, err);
     TRY(sum_over_ranks(run->comm, e, err));
-    return run->position.evaluation_due ? STATUS_OK : report(run, e, err);
+    return report(run, e, err);
 }
 
 enum status run_evaluate(struct run *run, struct error *err)

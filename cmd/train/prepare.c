@@ -106,6 +106,7 @@ static enum status take_position(struct run *run, const struct checkpoint *check
                         &run->trainer.sources.fingerprint, &run->position, err));
     size_t folder = strlen(run->folder.checkpoints);
     bool here = !strncmp(checkpoint->path, run->folder.checkpoints, folder) && checkpoint->path[folder] == '/';
+    run->evaluation_part = run->position.evaluation_due ? json_incref(checkpoint->evaluation_part) : NULL;
     run->newest_step = here ? run->position.step : -1;
     run->saved_step = here && !run->position.evaluation_due ? run->position.step : -1;
     if (!run->spec->loss_scaler.dynamic) /* a fixed scale is the spec's */

@@ -164,6 +164,7 @@ static void release_run(struct run *run)
     monitor_close(run->monitor);
     json_decref(run->spec_json);
     json_decref(run->machine);
+    json_decref(run->evaluation_part);
     stepper_release(&run->stepper);
     comm_log_stop(run->comm);
     trainer_release(&run->trainer);

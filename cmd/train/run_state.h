@@ -59,7 +59,8 @@ struct run {
     struct console console;
     struct deadline deadline; /* rank 0's */
     struct token_stream *stream;
-    json_t *spec_json, *machine;       /* owned; as checkpoints record them */
+    json_t *spec_json, *machine; /* owned; as checkpoints record them */
+    json_t *evaluation_part; /* owned: what is done of an evaluation that was broken off (core/eval_part.h), or NULL */
     struct cpu_kernels kernels_before; /* that computed the checkpoint to resume from, if it records them */
 
     /* The loop's. */

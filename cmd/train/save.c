@@ -69,6 +69,7 @@ static enum status write_checkpoint(struct run *run, char name[64], int64_t *byt
         .spec = run->spec_json,
         .model = t->desc.source,
         .machine = run->machine,
+        .evaluation_part = run->position.evaluation_due ? run->evaluation_part : NULL,
         .data_fingerprint = t->sources.fingerprint,
         .dtype = run->spec->dtype,
         .cache = run->save_cache,

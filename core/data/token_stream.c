@@ -308,7 +308,7 @@ static enum status fill(struct token_stream *stream, struct slot *slot, struct e
     slot->seq_start[0] = 0;
 
     if (config->evaluation) {
-        first_ordinal = (stream->micro * config->world + config->rank) * count;
+        first_ordinal = config->first_sample + (stream->micro * config->world + config->rank) * count;
         int64_t left = stream->samples - first_ordinal;
         count = left < 0 ? 0 : left < count ? left : count;
     } else {
@@ -486,6 +486,7 @@ enum status token_stream_open(const struct token_stream_config *config, int64_t 
     ASSERT(config->vocab_size > 0 && config->vocab_size <= INT32_MAX);
     ASSERT(!config->classification || ((config->labels || config->mixture) && !config->packing));
     ASSERT(config->evaluation ? first_step == 1 && config->max_samples >= 0 : config->max_samples == 0);
+    ASSERT(config->first_sample >= 0 && (config->evaluation || config->first_sample == 0));
     enum status status;
     *stream = NULL;
     if (!config->packing && config->seq_length < 2)
@@ -507,8 +508,9 @@ enum status token_stream_open(const struct token_stream_config *config, int64_t 
     if (config->evaluation) {
         if (config->max_samples > 0 && config->max_samples < new->samples)
             new->samples = config->max_samples;
-        int64_t batches = (new->samples - 1) / config->micro_batch_size + 1;
-        new->micros = (batches - 1) / config->world + 1;
+        const int64_t left = new->samples > config->first_sample ? new->samples - config->first_sample : 0;
+        new->micros =
+            round_up(left, config->micro_batch_size * config->world) / (config->micro_batch_size * config->world);
     } else {
         int64_t together = config->micro_batch_size * config->world;
         ASSERT(config->batch_size > 0 && config->batch_size % together == 0);

@@ -57,8 +57,9 @@ struct token_stream_config {
                                * than a sequence may be */
     int64_t max_samples;      /* evaluation: the largest number of samples in all, 0: no limit; the last batch may be
                                * partial; training: must be 0, whole batches only */
-    bool evaluation; /* one pass in file order over all whole samples; the ranks get micro-batches in turn, all the
-                      * same number of them, some possibly with fewer or no sequences (num_tokens 0) */
+    int64_t first_sample; /* evaluation: the pass begins with this sample; the number of samples in all: it is over */
+    bool evaluation;      /* one pass in file order over all whole samples; the ranks get micro-batches in turn, all the
+                           * same number of them, some possibly with fewer or no sequences (num_tokens 0) */
 };
 
 struct batch {

@@ -16,7 +16,7 @@ import time
 import pytest
 
 from harness import (BadDisk, FINISHED, Job, INTERRUPTED, PEER, REQUEUE, SLOWNESS, USAGE, ZTRAIN, children, count_lines,
-                     nothing_new_in_shared_memory, session_members, shared_memory_files, wait_for_steps, wait_until)
+                     nothing_new_in_shared_memory, session_members, shared_memory_files, wait_for_steps, wait_for_words, wait_until)
 
 ENDLESS = {"train": {"epochs": None, "max_steps": 1000000}}
 
@@ -71,6 +71,56 @@ def test_an_evaluation_is_broken_off_and_done_when_the_run_continues(folder, ran
     folder.ztrain("--config", spec, *several, "--resume", os.path.join(folder.run_folder(), "checkpoints", first),
                   env=ONE_THREAD)
     assert folder.metrics().numbers() == folder.metrics("whole").numbers()
+
+
+def test_an_evaluation_longer_than_a_job_is_done_in_parts(folder):
+    """Each start does some of it. Its result is that of a run that was left alone, bit for bit with as many ranks; a part of
+    other validation data does not count."""
+    folder.spec()
+    folder.data(3000, seed=3, name="much")  # an evaluation takes many seconds of a slow disk
+    folder.data(3000, seed=4, name="other")
+    disk = BadDisk(folder)
+    changes = {"train": {"epochs": None, "max_steps": 2}, "data": {"validation": folder.at("much")}}
+    spec = folder.spec(changes)
+    folder.ztrain("--config", folder.spec(changes, "whole"), "--local-gpus", 2, env=ONE_THREAD)
+    disk.fails("pread slow much.bin", "pread slow other.bin")
+
+    def part(ranks, *more, words=None):
+        process = folder.start("--config", spec, "--local-gpus", ranks, *more, env={**ONE_THREAD, **disk.env})
+        if words:
+            wait_for_words(folder, process, words)
+        else:
+            wait_for_steps(folder, process, 2)
+        process.send_signal(signal.SIGTERM)
+        done = folder.wait(process)
+        assert done.code == REQUEUE, done
+        found = re.search(r"is broken off: (\d+) of \d+ samples are done", done.out)
+        return int(found[1]) if found else 0  # the signal may come right before the evaluation
+
+    resume = ["--resume", folder.run_folder()]
+    first = part(2)
+    second = part(2, *resume, words=f"continues: {first} of" if first else "resumed from")
+    assert first < second
+    shutil.copytree(folder.run_folder(), folder.at("kept"))
+    third = part(1, *resume, words=f"continues: {second} of")  # another number of ranks
+    assert second < third
+    disk.works()
+    done = folder.ztrain("--config", spec, *resume, env=ONE_THREAD)
+    assert f"continues: {third} of" in done.out, done
+    whole, alike = folder.metrics("whole").evaluations[-1], folder.metrics().evaluations
+    assert len(alike) == 1 and alike[0]["eval_tokens"] == whole["eval_tokens"]
+    assert alike[0]["eval_loss"] == pytest.approx(whole["eval_loss"], rel=1e-12)
+
+    shutil.rmtree(folder.run_folder())
+    shutil.copytree(folder.at("kept"), folder.run_folder())
+    folder.ztrain("--config", spec, *resume, "--local-gpus", 2, env=ONE_THREAD)
+    assert folder.metrics().numbers() == folder.metrics("whole").numbers()
+
+    shutil.rmtree(folder.run_folder())
+    shutil.copytree(folder.at("kept"), folder.run_folder())
+    done = folder.ztrain("--config", spec, *resume, "--set", f"data.validation={folder.at('other')}", env=ONE_THREAD)
+    assert "begins anew: the validation data are others" in done.out, done
+    assert folder.metrics().evaluations[-1]["eval_loss"] != whole["eval_loss"]
 
 
 def test_a_signal_to_the_whole_group_counts_once(folder):

@@ -3,6 +3,7 @@
 #include "tests/unit/checkpoint_case.h"
 
 #include "ckpt/manifest.h"
+#include "core/eval_part.h"
 #include "core/faults.h"
 
 #include <sys/inotify.h>
@@ -763,6 +764,10 @@ static void test_a_manifest_that_memory_was_too_short_for(void **unused)
     case_fill(&state, 1);
     struct comm alone = {.rank = 0, .world = 1};
     json_t *spec = json_pack("{s:i, s:s}", "run.seed", 1234, "run.name", "x"), *model = json_pack("{s:s}", "a", "b");
+    double part_sums[] = {1.0 / 3, 7, 123456789};
+    const struct eval_part part = {
+        .samples = 5, .data = 77, .world = 1, .losses = part_sums, .num_counts = 2, .counts = part_sums + 1};
+    json_t *evaluation_part = eval_part_to_json(&part);
     struct checkpoint_writer writer = {.dir = case_dir,
                                        .table = &table,
                                        .layout = &state.layout,
@@ -770,7 +775,8 @@ static void test_a_manifest_that_memory_was_too_short_for(void **unused)
                                        .cache = cache,
                                        .host = "here",
                                        .spec = spec,
-                                       .model = model};
+                                       .model = model,
+                                       .evaluation_part = evaluation_part};
     for (int n = 1; json_allocations_left <= 0; n++) {
         char name[64], path[FS_PATH_MAX];
         int64_t bytes;
@@ -787,12 +793,14 @@ static void test_a_manifest_that_memory_was_too_short_for(void **unused)
         if (checkpoint_open(path, true, &checkpoint, &err) != STATUS_OK)
             fail_msg("allocation %d: %s", n, err.text);
         assert_true(json_equal(checkpoint->spec, spec) && checkpoint->position.evaluation_due);
+        assert_true(json_equal(checkpoint->evaluation_part, evaluation_part));
         checkpoint_close(checkpoint);
     }
     assert_true(failures > 100);
     checkpoint_save_cache_free(cache);
     json_decref(spec);
     json_decref(model);
+    json_decref(evaluation_part);
     case_state_release(&state);
 }
 

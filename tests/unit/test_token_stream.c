@@ -409,6 +409,66 @@ static void evaluation_is_one_pass(void **state)
     token_set_close(set);
 }
 
+/* The targets of a pass over the validation data from sample `first` on; the first target of each micro-batch that has
+ * one goes to seen[] (calls * world). */
+static int64_t pass_from(struct token_stream_config *config, int64_t first, int64_t calls, int64_t *seen)
+{
+    int64_t targets = 0;
+    config->first_sample = first;
+    for (config->rank = 0; config->rank < config->world; config->rank++) {
+        struct token_stream *stream = open_stream(config, 1);
+        int64_t call = 0;
+        for (;; call++) {
+            struct batch batch;
+            bool end;
+            assert_int_equal(token_stream_next(stream, &batch, &end, NULL), STATUS_OK);
+            if (end)
+                break;
+            assert_true(call < calls);
+            seen[call * config->world + config->rank] = batch.num_tokens ? batch.targets[0] : -1;
+            targets += batch.num_targets;
+        }
+        assert_int_equal(call, calls);
+        token_stream_close(stream);
+    }
+    return targets;
+}
+
+/* An evaluation that begins where another was broken off goes through the rest of its micro-batches. */
+static void evaluation_in_parts(void **state)
+{
+    (void)state;
+    static const int lengths[] = {3, 2, 6, 2, 4, 9, 5, 7, 3, 3, 2};
+    megatron("parts", 2, lengths, COUNT_OF(lengths), 0, 1000);
+    struct token_set *set = open_one("parts");
+    for (int packing = 0; packing < 2; packing++)
+        for (int world = 1; world <= 3; world++)
+            for (int micro = 1; micro <= 2; micro++) {
+                struct token_stream_config config = {.set = set,
+                                                     .seq_length = T,
+                                                     .vocab_size = 1000,
+                                                     .packing = packing,
+                                                     .world = world,
+                                                     .batch_size = 100,
+                                                     .micro_batch_size = micro,
+                                                     .token_multiple = 1,
+                                                     .max_samples = 10,
+                                                     .evaluation = true};
+                int64_t whole[64], rest[64], samples = token_stream_samples(&config);
+                samples = samples < 10 ? samples : 10;
+                const int64_t together = world * micro, calls = (samples + together - 1) / together;
+                const int64_t targets = pass_from(&config, 0, calls, whole);
+                for (int64_t done = 1; done <= calls; done++) {
+                    const int64_t first = done * together < samples ? done * together : samples;
+                    const int64_t left = pass_from(&config, first, calls - done, rest);
+                    assert_true(done == calls ? left == 0 : left > 0 && left < targets);
+                    for (int64_t i = 0; i < (calls - done) * world; i++)
+                        assert_int_equal(rest[i], whole[done * world + i]);
+                }
+            }
+    token_set_close(set);
+}
+
 static void too_little_data(void **state)
 {
     (void)state;
@@ -597,6 +657,7 @@ int main(void)
         cmocka_unit_test(documents_are_apart),
         cmocka_unit_test(limits_are_reached_and_not_passed),
         cmocka_unit_test(evaluation_is_one_pass),
+        cmocka_unit_test(evaluation_in_parts),
         cmocka_unit_test(too_little_data),
         cmocka_unit_test(errors_come_in_their_turn),
         cmocka_unit_test(reads_ahead_and_keeps_what_is_held),

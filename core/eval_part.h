@@ -1,0 +1,29 @@
+/* eval_part.h: the beginning of an evaluation that a stop broke off, as a checkpoint keeps it. The run that continues
+ * from the checkpoint does the rest, so that an evaluation may take longer than a job. */
+#ifndef ZTRAIN_CORE_EVAL_PART_H
+#define ZTRAIN_CORE_EVAL_PART_H
+
+#include "core/status.h"
+
+#include <jansson.h>
+#include <stdint.h>
+
+struct eval_part {
+    int64_t samples; /* that are counted, by all ranks together: the first ones in the order of the validation data */
+    uint64_t data;   /* a fingerprint of all samples of the evaluation: only a part of the same data continues */
+    int world;
+    double *losses; /* [world] owned: each rank's sum, so that the same ranks come to the same bits in the end */
+    int num_counts;
+    double *counts; /* [num_counts] owned: whole numbers, over all ranks: targets, then the counts of class_scores.h */
+};
+
+/* Returns a new object. NULL: out of memory, or a number is not finite. */
+json_t *eval_part_to_json(const struct eval_part *part);
+
+/* Reads such an object. path: of its file, for messages. The caller releases *part, after an error as well.
+ * STATUS_CHECKPOINT: it is none, or numbers in it are out of range; STATUS_DEVICE: out of memory. */
+enum status eval_part_from_json(const json_t *object, const char *path, struct eval_part *part, struct error *err);
+
+void eval_part_release(struct eval_part *part); /* all zero: nothing */
+
+#endif
