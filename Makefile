@@ -284,7 +284,7 @@ install: all manual
 	install -D -m 755 scripts/slurm/train.sbatch $(SHARE)/ztrain/scripts/slurm/train.sbatch
 	for f in $(filter-out configs/quickstart.yaml,$(wildcard configs/*.yaml configs/models/*.json)); do install -D -m 644 $$f $(SHARE)/ztrain/$$f || exit 1; done
 	sed -i 's|config: configs/models/|config: $(PREFIX)/share/ztrain/configs/models/|' $(SHARE)/ztrain/configs/*.yaml
-	for f in *.md docs/*.md; do install -D -m 644 $$f $(SHARE)/doc/ztrain/$$f || exit 1; done
+	for f in *.md docs/*.md docs/pictures/*.png; do install -D -m 644 $$f $(SHARE)/doc/ztrain/$$f || exit 1; done
 
 #: clean          removes build/
 clean:

@@ -60,8 +60,11 @@ int main(int argc, char **argv)
     }
     if (!found)
         status = cmd_train(argc, argv, &err);
+    const bool lost = ferror(stdout); /* an earlier write of a long text; its errno is gone */
     if (fflush(stdout) && status == STATUS_OK)
         status = error_set(&err, STATUS_USAGE, "cannot write to standard output: %s", strerror(errno));
+    else if (lost && status == STATUS_OK)
+        status = error_set(&err, STATUS_USAGE, "cannot write to standard output");
     if (status != STATUS_OK && status != STATUS_REQUEUE)
         log_error_once(&err);
     log_close();

@@ -275,7 +275,7 @@ void options_help(FILE *out)
           "                                              write a checkpoint as a Hugging Face folder\n"
           "  ztrain verify DIR                           check every byte of a checkpoint, or of a run's checkpoints\n"
           "  ztrain inspect DIR [--tensors]              print what a checkpoint holds\n"
-          "  ztrain report RUN… [--out FILE.html]        show the curves of runs in the terminal, or write a page for "
+          "  ztrain report RUN… [--out FILE [--watch]]   show the curves of runs in the terminal, or write a page for "
           "a browser\n"
           "  ztrain sample DIR --prompt TEXT             continue a prompt with a checkpoint, a run or a Hugging Face "
           "folder\n"

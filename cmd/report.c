@@ -4,17 +4,24 @@
 #include "cmd/report/report_page.h"
 #include "cmd/report/report_terminal.h"
 #include "cmd/unknown_word.h"
+#include "core/clock.h"
 #include "core/memory.h"
+#include "core/printable.h"
 
+#include <inttypes.h>
+#include <math.h>
+#include <signal.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 enum { REPORT_RUNS = 32 };
 
-static const char *const OPTIONS[] = {"out", "help"};
+static const char *const OPTIONS[] = {"out", "watch", "interval", "help"};
 static const char USAGE[] =
-    "usage: ztrain report RUN… [--out FILE]\n"
+    "usage: ztrain report RUN… [--out FILE [--watch] [--interval SECONDS]]\n"
     "\n"
     "Shows what the metrics.jsonl of runs tells, also while they train: a summary of one run with a sparkline for\n"
     "each metric, or a table of several runs with what differs in their specs. The text fits the terminal's width\n"
@@ -23,14 +30,18 @@ static const char USAGE[] =
     "Exit code 4: a folder is absent or has no metrics.jsonl, the file has no sound line, or FILE cannot be written.\n"
     "A torn last line and damaged lines are left out, with a warning for the latter.\n"
     "\n"
-    "  RUN           a run folder, such as runs/NAME\n"
-    "  --out FILE    write a page with the curves, an HTML file that needs no other file and no network\n";
+    "  RUN                   a run folder, such as runs/NAME\n"
+    "  --out FILE            write a page with the curves, an HTML file that needs no other file and no network\n"
+    "  --watch               write it again while one of the runs lasts; an open page loads itself again. The end of\n"
+    "                        the last run ends this command with 0, and a signal (Ctrl-C) with 130\n"
+    "  --interval SECONDS    with --watch: how often; default 5\n";
 
 struct report_options {
     const char *runs[REPORT_RUNS];
     int count;
-    const char *out;
-    bool help;
+    const char *out, *interval;
+    double seconds; /* between two pages */
+    bool help, watch;
 };
 
 /* Whether argv[*i] is NAME VALUE or NAME=VALUE; *value: NULL if it is missing. Moves *i to the value. */
@@ -46,6 +57,19 @@ static bool takes(const char *name, int argc, char **argv, int *i, const char **
     return true;
 }
 
+static enum status check_watch(struct report_options *options, struct error *err)
+{
+    char *end = NULL;
+    options->seconds = options->interval ? strtod(options->interval, &end) : 5;
+    if (end && (*end || end == options->interval || !(options->seconds >= 0.1 && options->seconds <= 86400)))
+        return error_set(err, STATUS_USAGE, "--interval takes 0.1 to 86400 seconds, not '%s'", options->interval);
+    if (options->interval && !options->watch)
+        return error_set(err, STATUS_USAGE, "--interval is an option of --watch");
+    if (options->watch && !options->out)
+        return error_set(err, STATUS_USAGE, "--watch writes a page; hint: ztrain report RUN --out report.html --watch");
+    return STATUS_OK;
+}
+
 static enum status parse(int argc, char **argv, struct report_options *options, struct error *err)
 {
     *options = (struct report_options){.count = 0};
@@ -55,6 +79,11 @@ static enum status parse(int argc, char **argv, struct report_options *options, 
         else if (takes("--out", argc, argv, &i, &options->out)) {
             if (!options->out || !*options->out)
                 return error_set(err, STATUS_USAGE, "--out needs a value: --out FILE");
+        } else if (!strcmp(argv[i], "--watch"))
+            options->watch = true;
+        else if (takes("--interval", argc, argv, &i, &options->interval)) {
+            if (!options->interval)
+                return error_set(err, STATUS_USAGE, "--interval needs a value: --interval SECONDS");
         } else if (argv[i][0] == '-')
             return unknown_option("report", argv[i], OPTIONS, COUNT_OF(OPTIONS), err);
         else if (options->count == REPORT_RUNS)
@@ -64,8 +93,88 @@ static enum status parse(int argc, char **argv, struct report_options *options, 
     }
     if (!options->count && !options->help)
         return error_set(err, STATUS_USAGE, "no run was named; hint: ztrain report runs/NAME");
+    return options->help ? STATUS_OK : check_watch(options, err);
+}
+
+/* ---- watching ------------------------------------------------------------ */
+
+static volatile sig_atomic_t asked_to_end;
+
+static void ask_to_end(int number)
+{
+    (void)number;
+    asked_to_end = 1;
+}
+
+/* From here on a signal ends the watching, after the page is whole. */
+static void catch_signals(void)
+{
+    const struct sigaction action = {.sa_handler = ask_to_end};
+    struct sigaction before;
+    sigaction(SIGINT, &action, NULL);
+    sigaction(SIGTERM, &action, NULL);
+    if (sigaction(SIGHUP, NULL, &before) == 0 && before.sa_handler != SIG_IGN) /* nohup */
+        sigaction(SIGHUP, &action, NULL);
+}
+
+/* In pieces, for a signal that comes right before a sleep does not shorten it. */
+static void pause_for(double seconds)
+{
+    for (double end = seconds_now() + seconds, left; !asked_to_end && (left = end - seconds_now()) > 0;) {
+        const double piece = fmin(left, 0.25);
+        nanosleep(&(struct timespec){.tv_nsec = (long)(piece * 1e9)}, NULL);
+    }
+}
+
+static bool any_runs(const struct watched_run *runs, int count)
+{
+    for (int r = 0; r < count; r++)
+        if (runs[r].state == RUN_RUNNING)
+            return true;
+    return false;
+}
+
+/* Reads what was added; a run that has ended meanwhile once more, for its last lines. */
+static enum status refresh_runs(struct watched_run *runs, int count, bool *changed, struct error *err)
+{
+    *changed = false;
+    for (int r = 0; r < count; r++) {
+        const bool was_running = runs[r].state == RUN_RUNNING;
+        bool more = false;
+        TRY(watched_run_refresh(&runs[r], &more, err));
+        *changed = *changed || more;
+        if (was_running && runs[r].state != RUN_RUNNING)
+            TRY(watched_run_refresh(&runs[r], &more, err));
+    }
     return STATUS_OK;
 }
+
+/* Writes the page again and again. The last page does not load itself again. */
+static enum status watch_runs(const struct report_options *options, struct watched_run *runs, struct error *err)
+{
+    bool changed = true;
+    catch_signals();
+    if (any_runs(runs, options->count))
+        printf("writing %s every %g s while the run lasts; Ctrl-C ends this\n", PRINTABLE(options->out),
+               options->seconds);
+    while (any_runs(runs, options->count) && !asked_to_end) {
+        if (changed)
+            TRY(report_page(options->out, runs, options->count, options->seconds, err));
+        fflush(stdout);
+        pause_for(options->seconds);
+        TRY(refresh_runs(runs, options->count, &changed, err));
+    }
+    TRY(report_page(options->out, runs, options->count, 0, err));
+    for (int r = 0; r < options->count; r++)
+        printf("%s: %s, step %" PRId64 "\n", PRINTABLE(runs[r].name), run_state_word(runs[r].state),
+               runs[r].history.last_step);
+    if (!asked_to_end)
+        return STATUS_OK;
+    error_set(err, STATUS_INTERRUPTED, "ended by a signal");
+    return error_mark_printed(err); /* as the user wished: no error to print */
+}
+
+/* ---- the command --------------------------------------------------------- */
 
 enum status cmd_report(int argc, char **argv, struct error *err)
 {
@@ -84,7 +193,9 @@ enum status cmd_report(int argc, char **argv, struct error *err)
     }
     if (status == STATUS_OK)
         watched_runs_name(runs, options.count);
-    if (status == STATUS_OK && options.out)
+    if (status == STATUS_OK && options.watch)
+        status = watch_runs(&options, runs, err);
+    else if (status == STATUS_OK && options.out)
         status = report_page(options.out, runs, options.count, 0, err);
     else if (status == STATUS_OK) {
         const struct terminal_style style = terminal_style_of_stdout();

@@ -546,10 +546,11 @@ class Panel {
     for (const text of eventsNear(at, (this.domain[1] - this.domain[0]) * 5 / (this.frame.right - this.frame.left), this.runs))
       this.tip.append(element('div', {class: 'what'}, text));
     this.tip.hidden = false;
-    const width = this.tip.offsetWidth, offset = this.svg.offsetLeft, box = this.root.clientWidth;
+    const frame = this.root.getBoundingClientRect(), inner = this.svg.getBoundingClientRect();
+    const width = this.tip.offsetWidth, offset = inner.left - frame.left, box = this.root.clientWidth;
     const left = offset + x + 14 + width <= box ? offset + x + 14 : Math.max(4, offset + x - 14 - width);
     this.tip.style.left = Math.min(left, Math.max(4, box - width - 4)) + 'px';
-    this.tip.style.top = this.svg.offsetTop + 14 + 'px';
+    this.tip.style.top = inner.top - frame.top + 14 + 'px';
   }
 }
 
@@ -788,8 +789,8 @@ function makeCard(run, r) {
   fact(list, 'step', count(run.step) + (run.length ? ' of ' + count(run.length) : ''), run.epoch ? 'epoch ' + count(run.epoch) : '');
   fact(list, 'last loss', plain(run.loss));
   if (run.best_step)
-    fact(list, 'best ' + run.metric, run.metric === 'accuracy' ? percent(run.best) : plain(run.best), 'step ' + count(run.best_step) + (known(run.perplexity) ? ', perplexity ' + plain(run.perplexity) : ''));
-  fact(list, 'tokens', prefixed(run.trained_tokens, ''), known(run.rate) ? prefixed(run.rate, '') + ' tokens/s' + (known(run.mfu) ? ', MFU ' + percent(run.mfu) : '') : '');
+    fact(list, 'best ' + run.metric, run.metric === 'accuracy' ? percent(run.best) : plain(run.best), 'step ' + count(run.best_step) + (known(run.perplexity) ? ', perplexity\u00a0' + plain(run.perplexity) : ''));
+  fact(list, 'tokens', prefixed(run.trained_tokens, ''), known(run.rate) ? prefixed(run.rate, '') + ' tokens/s' + (known(run.mfu) ? ', MFU\u00a0' + percent(run.mfu) : '') : '');
   fact(list, 'time of the steps', duration(run.seconds));
   if (run.parameters) fact(list, 'model', prefixed(run.parameters, '') + ' parameters', `${run.model_type}, ${run.dtype}, ${count(run.world)} rank${run.world > 1 ? 's' : ''}`);
   card.append(list);

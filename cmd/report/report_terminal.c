@@ -201,7 +201,8 @@ static void put_samples(FILE *out, const struct terminal_style *style, const str
     for (int i = 0; last && (sample = history_sample_at(h, i)); i++) {
         if (sample->step != last->step)
             continue;
-        char *text = memory_printf("%s %s %s", sample->prompt, style->utf8 ? "→" : "->", sample->text);
+        char *text = memory_printf("%s %s %s", sample->prompt, style->utf8 ? "→" : "->",
+                                   sample->text + (sample->text[0] == ' '));
         fputs("    ", out);
         put_line(out, style, style->columns - 4, text);
         free(text);

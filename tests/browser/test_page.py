@@ -79,6 +79,8 @@ def test_a_run_is_drawn_and_answers(pages):
       seen.marks = all('.mark', panel('loss')).length;
       point('loss', 'pointermove', 0.5); await frame();
       seen.tip = panel('loss').querySelector('.tip').innerText;
+      const tip = panel('loss').querySelector('.tip').getBoundingClientRect(), chart = panel('loss').querySelector(':scope > svg').getBoundingClientRect();
+      seen.inside = tip.top >= chart.top && tip.top < chart.top + 60 && tip.left > chart.left + chart.width / 2 && tip.right <= chart.right + 12;
       seen.crosses = all('line.cross').length;
       point('loss', 'pointerleave', 0.5); await frame();
       seen.away = all('line.cross').length;
@@ -97,7 +99,7 @@ def test_a_run_is_drawn_and_answers(pages):
       document.querySelector('[data-axis=time]').click(); await frame();
       seen.time = ticks('loss');
       document.getElementById('marks').click(); await frame();
-      seen.unmarked = all('.mark', panel('loss')).length;
+      seen.unmarked = all('.mark', panel('loss')).length + document.getElementById('key').offsetHeight;
       document.getElementById('theme').click();
       seen.dark = getComputedStyle(document.body).backgroundColor; seen.hash = location.hash;
       seen.samples = all('#samples tr').length;
@@ -107,6 +109,7 @@ def test_a_run_is_drawn_and_answers(pages):
     assert all(length > 60 for lengths in seen["curves"].values() for length in lengths) and len(seen["curves"]["loss"]) == 2
     assert seen["bands"] == 1 and seen["bad"] == 2 and seen["marks"] >= 10
     assert "training" in seen["tip"] and "evaluation" in seen["tip"] and re.match(r"steps? 1,\d\d\d", seen["tip"]), seen["tip"]
+    assert seen["inside"]
     assert seen["crosses"] == len(seen["shown"]) and seen["away"] == 0
     assert "zoom=" in seen["zoomed"] and seen["moved"] and "0" not in seen["zoomTicks"][-3:]
     assert seen["back"] and "zoom=" not in seen["reset"] and seen["smoother"]
@@ -162,3 +165,25 @@ def test_a_run_without_a_step(folder, pages):
         pass
     seen, _ = look(pages(run), "seen.text = document.getElementById('panels').textContent;")
     assert "no step yet" in seen["text"]
+
+
+def test_a_page_that_loads_itself_again_keeps_the_view(pages):
+    page = pages(Demo("one", 50, 0.001, 3.0, 400_000, 3))
+    with open(page, encoding="utf-8") as f:
+        text = f.read()
+    assert text.count('"reload":0,') == 1
+    with open(page, "w", encoding="utf-8") as f:
+        f.write(text.replace('"reload":0,', '"reload":1,'))
+    seen, _ = look(page, """
+      if (!sessionStorage.getItem('again')) {
+        sessionStorage.setItem('again', '1');
+        document.querySelector('[data-axis=tokens]').click();
+        point('loss', 'pointerdown', 0.3, {button: 0}); point('loss', 'pointermove', 0.6); point('loss', 'pointerup', 0.6); await frame();
+        sessionStorage.setItem('hash', location.hash);
+        await new Promise(() => {}); // until the page loads itself again
+      }
+      Object.defineProperty(document, 'hidden', {value: true}); // a hidden page waits
+      seen.hash = location.hash; seen.before = sessionStorage.getItem('hash');
+      seen.axis = document.querySelector('[aria-pressed=true]').dataset.axis; seen.zoomed = !document.getElementById('reset').disabled;
+    """)
+    assert seen["hash"] == seen["before"] and "zoom=" in seen["hash"] and seen["axis"] == "tokens" and seen["zoomed"]

@@ -2,11 +2,12 @@
 import json
 import os
 import re
+import signal
 import sys
 
 import pytest
 
-from harness import CHECKPOINT, ROOT, USAGE
+from harness import CHECKPOINT, FINISHED, INTERRUPTED, ROOT, USAGE, wait_until
 
 sys.path.insert(0, os.path.join(ROOT, "scripts"))
 from demo_runs import Demo, demos  # noqa: E402
@@ -180,3 +181,67 @@ def test_a_page_that_cannot_be_written(folder, out, code, words):
     done = folder.ztrain("report", run, "--out", folder.at(out) if out else "", expect=code)
     assert words in done.last_words
     assert sorted(os.listdir(run)) == ["metrics.jsonl", "run.yaml"]
+
+
+# --- watching ---------------------------------------------------------------------------------------------------------
+
+def begin(run):
+    """Makes the run one that goes on, on another machine: its owner file was refreshed just now. Returns the file."""
+    path = os.path.join(run, "owner")
+    with open(path, "w", encoding="utf-8") as f:
+        json.dump({"nonce": "0" * 32, "host": "elsewhere", "boot": "another", "pid_space": "another", "pid": 1, "began": 1, "cluster": "",
+                   "job": "", "step": "", "restarts": 0, "locked": False, "period": 3600.0}, f)
+    return path
+
+
+def watch(folder, *runs):
+    """Starts watching; returns the process and a function that reads the page's data."""
+    process = folder.start("report", *runs, "--out", folder.at("page.html"), "--watch", "--interval", "0.1")
+
+    def data():
+        try:
+            with open(folder.at("page.html"), encoding="utf-8") as f:
+                return json.loads(re.search(r'id="data">(.*?)</script>', f.read(), re.S).group(1))
+        except FileNotFoundError:
+            return {"runs": [{"step": 0}]}
+    return process, data
+
+
+def test_watching_ends_with_the_run(folder):
+    run = demo(folder)
+    owner = begin(run)
+    process, data = watch(folder, run, demo(folder, "old"))
+    wait_until(lambda: data()["runs"][0]["step"] == 60, what="the first page")
+    assert data()["reload"] == 0.1 and [made["state"] for made in data()["runs"]] == ["running", "finished"]
+    append(run, '{"step":61,"loss":2.5}\n{"step":62,"lo')
+    wait_until(lambda: data()["runs"][0]["step"] == 61, what="the second page")
+    append(run, 'ss":2.25}\n')
+    os.unlink(owner)
+    done = folder.wait(process)
+    assert done.code == FINISHED and "demo: finished, step 62\n" in done.out and not done.err
+    assert data()["reload"] == 0 and data()["runs"][0]["loss"] == 2.25 and data()["runs"][0]["state"] == "finished"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_watching(folder, number):
+    run = demo(folder)
+    begin(run)
+    process, data = watch(folder, run)
+    wait_until(lambda: data()["runs"][0]["step"] == 60, what="the first page")
+    os.kill(process.pid, number)
+    done = folder.wait(process)
+    assert done.code == INTERRUPTED and not done.err and data()["reload"] == 0
+    assert not [name for name in os.listdir(folder.at()) if name.startswith("page.html.")]
+
+
+def test_watching_a_run_that_is_over_writes_one_page(folder):
+    process, data = watch(folder, demo(folder))
+    done = folder.wait(process)
+    assert done.code == FINISHED and done.out == "demo: finished, step 60\n" and data()["reload"] == 0
+
+
+@pytest.mark.parametrize("arguments, words", [(["--watch"], "--watch writes a page"), (["--out", "x", "--interval", "1"], "an option of --watch"),
+                                              (["--out", "x", "--watch", "--interval", "0"], "0.1 to 86400"),
+                                              (["--out", "x", "--watch", "--interval=soon"], "not 'soon'")], ids=["out", "watch", "0", "soon"])
+def test_wrong_options_of_watching(folder, arguments, words):
+    assert words in folder.ztrain("report", demo(folder), *arguments, expect=USAGE).last_words
