@@ -251,7 +251,7 @@ static enum status continue_prompt(struct sample_model *model, const struct task
                              "model damaged, or does it need --dtype fp32?",
                              i + 1);
         const int32_t next = (int32_t)token;
-        const bool ends = sample_model_ends(model, token);
+        const bool ends = end_tokens_have(&model->ends, token);
         TRY(sample_output_token(output, token, ends, err));
         if (ends || i + 1 == most)
             break;

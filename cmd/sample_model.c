@@ -26,50 +26,6 @@ static bool is_hugging_face(const char *dir)
     return has_file(dir, "config.json") && !has_file(dir, "manifest.json") && !has_file(dir, "checkpoints");
 }
 
-static enum status add_eos(struct sample_model *m, const json_t *value, const char *where, struct error *err)
-{
-    if (!value || json_is_null(value))
-        return STATUS_OK;
-    if (!json_is_integer(value) || json_integer_value(value) < 0)
-        return error_set(err, STATUS_DATA, "%s: eos_token_id must be a token id or a list of them", where);
-    if (m->num_eos == SAMPLE_MAX_EOS)
-        return error_set(err, STATUS_DATA, "%s: eos_token_id has more than %d ids", where, (int)SAMPLE_MAX_EOS);
-    m->eos[m->num_eos++] = json_integer_value(value);
-    return STATUS_OK;
-}
-
-static enum status read_eos(struct sample_model *m, const json_t *config, const char *where, struct error *err)
-{
-    const json_t *value = json_object_get(config, "eos_token_id");
-    if (!json_is_array(value))
-        return add_eos(m, value, where, err);
-    for (size_t i = 0; i < json_array_size(value); i++)
-        TRY(add_eos(m, json_array_get(value, i), where, err));
-    return STATUS_OK;
-}
-
-/* As transformers' generate: those of generation_config.json, or where there is none, of config.json. */
-static enum status find_eos(struct sample_model *m, struct error *err)
-{
-    enum { MAX_BYTES = 1 << 20 };
-    char path[FS_PATH_MAX], *data;
-    size_t size;
-    TRY(fs_join(path, m->folder, "generation_config.json", STATUS_DATA, err));
-    if (!fs_exists(path))
-        return read_eos(m, m->desc.source, "config.json", err);
-    TRY(fs_read_file(path, MAX_BYTES, STATUS_DATA, &data, &size, err));
-    json_error_t why;
-    json_t *config = json_loadb(data, size, JSON_REJECT_DUPLICATES, &why);
-    free(data);
-    if (!json_is_object(config)) {
-        json_decref(config);
-        return error_set(err, STATUS_DATA, "'%s' is not a JSON object", PRINTABLE(path));
-    }
-    const enum status status = read_eos(m, config, "generation_config.json", err);
-    json_decref(config);
-    return status;
-}
-
 static enum status read_description(struct sample_model *m, const char *dir, bool best, struct error *err)
 {
     if (is_hugging_face(dir)) {
@@ -107,15 +63,7 @@ enum status sample_model_open(struct sample_model *m, const char *dir, bool best
                   PRINTABLE(m->folder), model_family_name(m->desc.family));
         return error_hint(err, "name a causal language model");
     }
-    return find_eos(m, err);
-}
-
-bool sample_model_ends(const struct sample_model *m, int64_t token)
-{
-    for (int i = 0; i < m->num_eos; i++)
-        if (m->eos[i] == token)
-            return true;
-    return false;
+    return end_tokens_read(m->folder, m->desc.source, &m->ends, err);
 }
 
 /* ---- device and memory --------------------------------------------------- */

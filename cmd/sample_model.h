@@ -8,20 +8,18 @@
 #define ZTRAIN_CMD_SAMPLE_MODEL_H
 
 #include "ckpt/checkpoint.h"
+#include "core/end_tokens.h"
 #include "core/model_config.h"
 #include "core/shard.h"
 #include "core/tensor_table.h"
 #include "gpu/arena.h"
 #include "gpu/model/generate.h"
 
-enum { SAMPLE_MAX_EOS = 64 };
-
 struct sample_model {
     const char *folder; /* borrowed by sample_model_open(), or checkpoint->path: config.json, tokenizer.json … */
     struct checkpoint *checkpoint; /* owned; NULL: a Hugging Face folder */
     struct model_desc desc;
-    int64_t eos[SAMPLE_MAX_EOS]; /* the tokens that end a text */
-    int num_eos;
+    struct end_tokens ends;
 
     enum dtype dtype;
     struct tensor_table table;
@@ -50,9 +48,6 @@ struct sample_request {
 
 /* Opens the device and reads the weights. */
 enum status sample_model_start(struct sample_model *model, const struct sample_request *request, struct error *err);
-
-/* Whether the token ends a text. */
-bool sample_model_ends(const struct sample_model *model, int64_t token);
 
 /* A model of zeros is allowed; zeros are left. */
 void sample_model_close(struct sample_model *model);

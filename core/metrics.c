@@ -152,8 +152,8 @@ static const char *checkpoint_of(const struct reader *reader, const char *member
 /* Whether the line reports an evaluation, the end of an epoch, or a checkpoint that was written after those. */
 static bool follows_evaluation(const struct reader *reader)
 {
-    return json_object_get(reader->object, "eval_loss") || json_object_get(reader->object, "epoch_end") ||
-           !strncmp(checkpoint_of(reader, "checkpoint"), "epoch-", 6) ||
+    return json_object_get(reader->object, "eval_loss") || json_object_get(reader->object, "sample") ||
+           json_object_get(reader->object, "epoch_end") || !strncmp(checkpoint_of(reader, "checkpoint"), "epoch-", 6) ||
            !strncmp(checkpoint_of(reader, "resumed_from"), "epoch-", 6);
 }
 
@@ -633,6 +633,31 @@ enum status metrics_epoch_part(struct metrics *metrics, int64_t epoch, int64_t s
                                struct error *err)
 {
     return write_epoch(metrics, "epoch_part", epoch, step, train_loss, err);
+}
+
+static json_t *token_array(const int32_t *tokens, int64_t count)
+{
+    json_t *array = json_array();
+    for (int64_t i = 0; i < count; i++)
+        json_array_append_new(array, json_integer(tokens[i]));
+    return array;
+}
+
+enum status metrics_sample(struct metrics *metrics, int64_t step, int64_t epoch, const struct sample_metrics *s,
+                           struct error *err)
+{
+    json_t *line = json_pack("{sIsIsi}", "step", (json_int_t)step, "epoch", (json_int_t)epoch, "sample", s->number);
+    json_object_set_new(line, s->prompt ? "prompt" : "prompt_tokens",
+                        s->prompt ? json_string(s->prompt) : token_array(s->prompt_tokens, s->num_prompt));
+    json_object_set_new(line, s->prompt ? "text" : "tokens",
+                        s->prompt ? json_string(s->text) : token_array(s->tokens, s->num_tokens));
+    char *object = json_dumps(line, JSON_COMPACT | JSON_PRESERVE_ORDER);
+    char *whole = memory_printf("%s\n", object ? object : "{}");
+    const enum status status = line_queue_add(&metrics->queue, whole, strlen(whole), err);
+    free(whole);
+    free(object);
+    json_decref(line);
+    return status;
 }
 
 enum status metrics_early_stop(struct metrics *metrics, int64_t step, const struct early_stop *stopping,

@@ -93,6 +93,15 @@ enum status metrics_step(struct metrics *metrics, const struct step_metrics *m, 
 /* targets: how many the loss is the mean of. scores: of a classifier, whose targets are samples; else NULL. */
 enum status metrics_eval(struct metrics *metrics, int64_t step, int64_t epoch, double eval_loss, int64_t targets,
                          const struct class_scores *scores, struct error *err);
+/* A continuation of train.samples, in the number's turn from 1. */
+struct sample_metrics {
+    int number;
+    const char *prompt, *text; /* of a prompt that is text: UTF-8 without NUL; else NULL, and the tokens count */
+    const int32_t *prompt_tokens, *tokens;
+    int64_t num_prompt, num_tokens;
+};
+enum status metrics_sample(struct metrics *metrics, int64_t step, int64_t epoch, const struct sample_metrics *sample,
+                           struct error *err);
 /* The ranks were started again after a failure (--max-restarts): the number of this restart, the step from which it
  * continues, the exit code and the cause of the failure. */
 enum status metrics_restart(struct metrics *metrics, int number, int64_t step, int code, const char *cause,

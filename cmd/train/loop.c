@@ -16,6 +16,7 @@
 #include "cmd/train/evaluate.h"
 #include "cmd/train/flops_report.h"
 #include "cmd/train/resume.h"
+#include "cmd/train/run_samples.h"
 #include "cmd/train/save.h"
 #include "cmd/train/stop_vote.h"
 #include "core/clock.h"
@@ -299,6 +300,8 @@ static enum status between_steps(struct run *run, struct due *due, struct error 
         TRY(run_evaluate(run, err));
     if (position->evaluation_due)
         return save_checkpoint(run, true, err);
+    if (due->evaluation)
+        TRY(run_samples(run, err));
     if (due->evaluation)
         TRY(judge_evaluation(run, due, err));
     if (due->epoch_end)

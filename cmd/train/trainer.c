@@ -114,6 +114,7 @@ static enum status describe_shards(struct trainer *t, struct error *err)
 {
     TRY(trainer_describe_model(t->spec, t->rank == 0 && !t->quiet, &t->desc, err));
     spec_resolve_model(t->spec, t->desc.hidden_size);
+    TRY(trainer_samples_new(t->spec, &t->desc, &t->samples, err));
     TRY(tensor_table_build(&t->desc, &t->table, err));
     TRY(shard_layout_init(&t->layout, &t->table, t->world, err));
     if (t->spec->data.document_mask == SPEC_DOCUMENT_MASK_AUTO) {
@@ -222,7 +223,8 @@ static enum status build_transformer(struct trainer *t, struct error *err)
         TRY(activation_store_new(t->device, t->desc.num_layers, bytes, &t->activations, err));
         config.activations = activation_store_verbs(t->activations);
     }
-    return transformer_new(&config, t->device, &t->transformer, err);
+    TRY(transformer_new(&config, t->device, &t->transformer, err));
+    return t->samples ? trainer_samples_attach(t->samples, t->transformer, err) : STATUS_OK;
 }
 
 enum status trainer_build(struct trainer *t, struct run_spec *spec, int rank, int world, struct comm *comm, int threads,
@@ -445,11 +447,14 @@ enum status trainer_open_data(struct trainer *t, struct error *err)
         return open_validation_data(t, err);
     if (spec->train.eval_interval_steps)
         log_info("train.eval_interval_steps is set, but there is no data.validation: nothing is evaluated");
+    if (t->samples && t->rank == 0)
+        log_info("train.samples is set, but there is no data.validation: samples come with evaluations");
     return STATUS_OK;
 }
 
 void trainer_release(struct trainer *t)
 {
+    trainer_samples_free(t->samples);
     if (t->transformer)
         transformer_free(t->transformer);
     activation_store_free(t->activations);

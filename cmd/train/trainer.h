@@ -10,6 +10,7 @@
 #include "ckpt/checkpoint.h"
 #include "cmd/train/train_sources.h"
 #include "cmd/train/trainer_memory.h"
+#include "cmd/train/trainer_samples.h"
 #include "comm/comm.h"
 #include "comm/launch/bootstrap.h"
 #include "comm/zero/zero.h"
@@ -43,7 +44,8 @@ struct trainer {
     struct zero *zero;
     struct activation_store *activations; /* NULL unless cpu_checkpointing */
     struct transformer *transformer;
-    bool graphs; /* steps are launched as graphs: stepper.h */
+    struct trainer_samples *samples; /* NULL: train.samples has none */
+    bool graphs;                     /* steps are launched as graphs: stepper.h */
     struct memory_plan plan;
 
     void *memory;                 /* the arena: plan.local.used bytes */

@@ -22,6 +22,8 @@ static void lay_out(struct trainer *t, struct arena *local, struct arena *shared
     if (t->activations)
         activation_store_layout(t->activations, host);
     transformer_layout(t->transformer, local);
+    if (t->samples)
+        generator_layout(t->samples->generator, local);
     t->loss_sum = arena_take(local, MEM_WORKSPACE, sizeof *t->loss_sum);
     void *workspace = arena_take(local, MEM_WORKSPACE, t->plan.workspace);
     if (local->base)

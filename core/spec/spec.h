@@ -40,6 +40,13 @@ enum spec_amount { SPEC_AMOUNT_NONE, SPEC_AMOUNT_WEIGHT, SPEC_AMOUNT_EPOCHS };
 enum spec_document_mask { SPEC_DOCUMENT_MASK_OFF, SPEC_DOCUMENT_MASK_ON, SPEC_DOCUMENT_MASK_AUTO };
 enum spec_device { SPEC_DEVICE_AUTO, SPEC_DEVICE_CPU, SPEC_DEVICE_CUDA };
 
+/* A prompt of train.samples. */
+struct spec_prompt {
+    const char *text; /* NULL: token ids */
+    int32_t *tokens;  /* (count) */
+    int64_t count;
+};
+
 struct run_spec {
     char *path; /* path of the file, as given */
     struct {
@@ -76,6 +83,9 @@ struct run_spec {
         int logits_dtype;       /* enum dtype: DTYPE_F32 or DTYPE_BF16; DTYPE_COUNT: auto */
         int64_t memory_limit;   /* bytes of device memory that a rank may take; 0: unset */
         struct early_stop_rules early_stopping;
+        struct spec_prompt *samples; /* (num_samples) in the spec's arena: continued at each evaluation */
+        int num_samples;             /* 0: none */
+        int64_t sample_tokens;       /* at most, of a continuation */
     } train;
     struct {
         int64_t interval_steps;   /* 0: only at the ends */

@@ -118,7 +118,8 @@ static bool has_choice(const struct spec_key *key, const char *name)
 static bool stands_for_another(const struct spec_key *key)
 {
     return key->type != KEY_STRING && key->type != KEY_STRING_LIST && key->type != KEY_SOURCES &&
-           key->type != KEY_MODEL_CONFIG && key->type != KEY_ANY && !has_choice(key, "auto");
+           key->type != KEY_PROMPTS && key->type != KEY_MODEL_CONFIG && key->type != KEY_ANY &&
+           !has_choice(key, "auto");
 }
 
 static void check_auto(struct spec_context *ctx, struct spec_full *full, const struct spec_key *key,

@@ -107,6 +107,8 @@ static const char metrics[] =
     "since the start of the run), `epochs` (passes over the source that they are), `targets` (of this step)}} |\n"
     "| an evaluation | `step`, `epoch`, `eval_loss`, `perplexity`, `eval_tokens`; of a classifier `accuracy`, `f1` and "
     "`eval_samples` instead of the last two |\n"
+    "| a continuation of `train.samples`, after an evaluation | `step`, `epoch`, `sample` (the number of the prompt, "
+    "from 1), `prompt`, `text`; of a prompt of token ids `prompt_tokens`, `tokens` |\n"
     "| the end of an epoch | `epoch_end` (its number), `step`, `train_loss` (mean over the epoch's targets on all "
     "ranks) |\n"
     "| an epoch inside which the run ends or stops | `epoch_part` (its number), `step`, `train_loss` (mean over its "
@@ -133,6 +135,7 @@ static const char *const type_names[KEY_TYPE_COUNT] = {
     [KEY_STRING] = "text",
     [KEY_STRING_LIST] = "text or list",
     [KEY_SOURCES] = "text or list",
+    [KEY_PROMPTS] = "list",
     [KEY_CHOICE] = "choice",
     [KEY_MODEL_CONFIG] = "path or mapping",
     [KEY_ANY] = "any",

@@ -300,6 +300,14 @@ const struct spec_key spec_keys[] = {
           "end the run (exit code 7) after this many consecutive steps with non-finite gradients"),
      .min = 1, .max = MAX_COUNT},
 
+    {USED("train.samples", KEY_PROMPTS, spec.train.samples, NULL, SILENT,
+          "prompts that the model continues at each evaluation, with the most probable tokens: texts (model.pretrained "
+          "has a tokenizer.json) or lists of token ids, [\"Stocks rose\", [15496, 995]]; the continuations are lines "
+          "of metrics.jsonl; training is the same bit for bit with and without them")},
+    {USED("train.sample_tokens", KEY_INT, spec.train.sample_tokens, "64", SILENT,
+          "the largest number of tokens of such a continuation; prompt and continuation are at most data.seq_length"),
+     .min = 1, .max = MAX_COUNT},
+
     SECTION("train.early_stopping", "ends a run whose evaluations do not improve any more"),
     {USED("train.early_stopping.patience", KEY_INT, spec.train.early_stopping.patience, "0", SILENT,
           "end the run, with exit code 0, after this many evaluations in a row that have not improved on the best one; "

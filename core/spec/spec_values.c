@@ -261,6 +261,7 @@ json_t *spec_key_convert(struct spec_context *ctx, const struct spec_key *key, c
     case KEY_STRING_LIST: return convert_list(ctx, key, node);
     case KEY_SOURCES:
         return spec_sources_is_mixture(node) ? spec_sources_convert(ctx, key, node) : convert_list(ctx, key, node);
+    case KEY_PROMPTS: return spec_prompts_convert(ctx, key, node);
     case KEY_CHOICE: return convert_choice(ctx, key, node);
     case KEY_MODEL_CONFIG:
         if (node->kind == NODE_MAPPING)
@@ -345,6 +346,7 @@ void spec_key_store(struct spec_full *full, const struct spec_key *key, const js
         if (!full->spec.data.amount)
             store_list(full, (struct string_list *)(void *)field, value);
         return;
+    case KEY_PROMPTS: spec_prompts_store(full, value); return;
     case KEY_CHOICE: store_choice(field, key, text ? text : json_is_true(value) ? "true" : "false"); return;
     case KEY_MODEL_CONFIG:
         full->spec.model.config_path = copy;
@@ -411,6 +413,7 @@ json_t *spec_key_fetch(const struct spec_full *full, const struct spec_key *key)
     case KEY_SOURCES:
         return full->spec.data.amount ? spec_sources_fetch(full)
                                       : fetch_list((const struct string_list *)(const void *)field);
+    case KEY_PROMPTS: return spec_prompts_fetch(full);
     case KEY_CHOICE: return fetch_choice(field, key);
     case KEY_MODEL_CONFIG:
         if (full->spec.model.config)

@@ -1,0 +1,118 @@
+#include "cmd/train/run_samples.h"
+
+#include "cmd/train/stop_vote.h"
+#include "cmd/train/trainer_samples.h"
+#include "core/log.h"
+#include "core/printable.h"
+#include "core/sampler.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* The prompt and its continuation, as the metrics have them. */
+static void describe_sample(const struct trainer_samples *s, const struct spec_prompt *prompt, int number,
+                            const struct token_list *tokens, const char *text, struct sample_metrics *line)
+{
+    *line = (struct sample_metrics){
+        .number = number + 1,
+        .prompt = prompt->text,
+        .text = text,
+        .prompt_tokens = s->prompts[number].ids,
+        .num_prompt = (int64_t)s->prompts[number].count,
+        .tokens = tokens->ids,
+        .num_tokens = (int64_t)tokens->count,
+    };
+}
+
+/* On the console: the beginning of the continuation. */
+static void log_sample(const struct run *run, const struct sample_metrics *line)
+{
+    enum { SHOWN = 60, SHOWN_IDS = 10 };
+    char shown[PRINTABLE_SIZE] = "";
+    size_t used = 0;
+    if (line->text) {
+        snprintf(shown, sizeof shown, "%.*s", SHOWN, line->text);
+        for (char *c = shown; *c; c++)
+            *c = *c == '\n' ? ' ' : *c;
+        used = strlen(shown);
+        while (line->text[used] && used > 0 && ((unsigned char)line->text[used] & 0xc0) == 0x80) /* half a character */
+            shown[--used] = '\0';
+    }
+    for (int64_t i = 0; !line->text && i < line->num_tokens && i < SHOWN_IDS; i++)
+        used += (size_t)snprintf(shown + used, sizeof shown - used, "%s%" PRId32, i ? "," : "", line->tokens[i]);
+    const bool cut = line->text ? line->text[used] != '\0' : line->num_tokens > SHOWN_IDS;
+    log_info("step %" PRId64 "  sample %d: %s%s", run->position.step, line->number, PRINTABLE(shown), cut ? "…" : "");
+}
+
+static enum status report_sample(struct run *run, int number, const struct token_list *tokens, struct error *err)
+{
+    const struct trainer_samples *s = run->trainer.samples;
+    const struct spec_prompt *prompt = &run->spec->train.samples[number];
+    struct text text = {0};
+    struct sample_metrics line;
+    if (!run->metrics)
+        return STATUS_OK;
+    text_add(&text, "", 0);
+    if (prompt->text)
+        tokenizer_decode(s->tokenizer, tokens->ids, tokens->count, true, &text);
+    for (size_t i = 0; i < text.count; i++) /* a line of metrics.jsonl has no NUL */
+        text.bytes[i] = text.bytes[i] ? text.bytes[i] : ' ';
+    describe_sample(s, prompt, number, tokens, prompt->text ? text.bytes ? text.bytes : "" : NULL, &line);
+    const enum status status = metrics_sample(run->metrics, run->position.step, run->position.epoch, &line, err);
+    console_break(&run->console);
+    log_sample(run, &line);
+    text_release(&text);
+    return status;
+}
+
+/* Appends the continuation of a prompt to `tokens`. */
+static enum status continue_prompt(struct run *run, int number, struct sampler *sampler, struct token_list *tokens,
+                                   struct error *err)
+{
+    struct trainer *t = &run->trainer;
+    struct trainer_samples *s = t->samples;
+    const struct token_list *prompt = &s->prompts[number];
+    const struct param_verbs *verbs = zero_verbs(t->zero);
+    float *logits;
+    const int64_t room = run->spec->data.seq_length - (int64_t)prompt->count;
+    const int64_t most = s->max_tokens < room ? s->max_tokens : room;
+    generator_reset(s->generator);
+    TRY(generator_feed(s->generator, prompt->ids, (int64_t)prompt->count, verbs, t->compute, &logits, err));
+    for (;;) {
+        int64_t token = sampler_choose(sampler, logits, 0);
+        TRY(comm_broadcast(run->comm, &token, sizeof token, 0, err));
+        if (token < 0) {
+            if (run->boot->rank == 0)
+                log_warn("sample %d ends early: the model's logits are not finite numbers", number + 1);
+            return STATUS_OK;
+        }
+        const int32_t next = (int32_t)token;
+        token_list_add(tokens, next);
+        if (end_tokens_have(&s->ends, token) || (int64_t)tokens->count == most)
+            return STATUS_OK;
+        TRY(generator_feed(s->generator, &next, 1, verbs, t->compute, &logits, err));
+    }
+}
+
+enum status run_samples(struct run *run, struct error *err)
+{
+    const struct sampler_settings greedy = {.temperature = 0, .top_p = 1};
+    struct sampler *sampler;
+    enum status status = STATUS_OK;
+    if (!run->trainer.samples)
+        return STATUS_OK;
+    TRY(sampler_new(&greedy, run->trainer.desc.vocab_size, &sampler, err));
+    for (int i = 0; i < run->trainer.samples->count && status == STATUS_OK && !run->stop; i++) {
+        struct token_list tokens = {0};
+        status = continue_prompt(run, i, sampler, &tokens, err);
+        if (status == STATUS_OK)
+            status = report_sample(run, i, &tokens, err);
+        if (status == STATUS_OK)
+            status = stop_vote(run, err);
+        token_list_release(&tokens);
+    }
+    sampler_free(sampler);
+    return status;
+}

@@ -1,0 +1,24 @@
+/* end_tokens.h: the tokens with which a model ends a text, as transformers' generate finds them. */
+#ifndef ZTRAIN_CORE_END_TOKENS_H
+#define ZTRAIN_CORE_END_TOKENS_H
+
+#include "core/status.h"
+
+#include <jansson.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+enum { END_TOKENS_MAX = 64 };
+
+struct end_tokens {
+    int64_t ids[END_TOKENS_MAX];
+    int count;
+};
+
+/* Reads eos_token_id, one id or a list, of <dir>/generation_config.json, or where there is no such file (or dir is
+ * NULL), of `config`, a model's config.json. STATUS_DATA: it is something else, or the file is damaged. */
+enum status end_tokens_read(const char *dir, const json_t *config, struct end_tokens *tokens, struct error *err);
+
+bool end_tokens_have(const struct end_tokens *tokens, int64_t id);
+
+#endif
