@@ -31,14 +31,17 @@ static void print_head(const struct plan_walk *p)
 static void print_kinds(const struct plan_walk *p, const struct plan_times *times)
 {
     double ceiling = 0;
+    int64_t launches = 0;
     printf("\n  %-24s %12s %12s %7s\n", "a step, ms", "at ceiling", "expected", "share");
     for (int k = 0; k < PLAN_KIND_COUNT; k++) {
         ceiling += times->kinds[k].ceiling;
+        launches += times->kinds[k].launches;
         if (times->kinds[k].expected > 0)
             printf("  %-24s %12.3f %12.3f %5.1f %%\n", plan_kind_names[k], 1e3 * times->kinds[k].ceiling,
                    1e3 * times->kinds[k].expected, 100 * times->kinds[k].expected / times->seconds);
     }
     printf("  %-24s %12.3f %12.3f\n", "total", 1e3 * ceiling, 1e3 * times->seconds);
+    printf("  %-24s %12s %12" PRId64 "\n", "launches", "", launches);
     if (times->disk > 0)
         printf("  the disk is busy for %.3f ms\n", 1e3 * times->disk);
     printf("  %-24s %11.1f%% %11.1f%%\n", "MFU", plan_walk_mfu(p, ceiling), plan_walk_mfu(p, times->seconds));

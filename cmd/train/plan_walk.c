@@ -228,6 +228,7 @@ static enum status walk_long_step(struct plan_walk *w, struct plan_times *times,
     for (int k = 0; k < PLAN_KIND_COUNT; k++) {
         times->kinds[k].ceiling += more * (times->kinds[k].ceiling - few.kinds[k].ceiling);
         times->kinds[k].expected += more * (times->kinds[k].expected - few.kinds[k].expected);
+        times->kinds[k].launches += llround(more * (double)(times->kinds[k].launches - few.kinds[k].launches));
     }
     times->communication += more * (times->communication - few.communication);
     times->disk += more * (times->disk - few.disk);

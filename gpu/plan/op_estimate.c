@@ -22,6 +22,7 @@
  * As a whole the model was compared with LLM.Q's published speed (tests/program/test_plan_speed.py). */
 #include "gpu/plan/op_estimate.h"
 
+#include "gpu/cuda_workspace.h"
 #include "gpu/op_cost.h"
 
 #include <math.h>
@@ -99,7 +100,7 @@ static double gelu_pass(const struct plan_settings *s, double bytes)
     return 3 * bytes / (share_pointwise * s->gpu->bytes);
 }
 
-/* A bias gradient that is a pass of its own over a matrix (M, N). */
+/* A bias gradient that is a pass of its own over a matrix (M, N): partial sums, then their sums. */
 static void add_column_sums(const struct plan_settings *s, struct op_estimate *estimate, enum dtype dtype, int64_t M,
                             int64_t N)
 {
@@ -152,6 +153,8 @@ struct op_estimate op_estimate_linear_bwd_weight(const struct plan_settings *s, 
         product(s, kind_of_product(a->ld_dy, PLAN_GEMM_WGRAD), a->dtype, op_cost_linear_bwd_weight(a), gemm, 0);
     if (a->dbias)
         add_column_sums(s, &estimate, a->dtype, a->M, a->N);
+    if (a->dbias && a->accumulate && plan_assumes(s, ASSUME_FUSED_BIAS))
+        estimate.parts[0].launches++; /* an epilogue overwrites, so its sums are added by a kernel */
     return estimate;
 }
 
@@ -170,6 +173,9 @@ enum { ORDERED_BY_WORKSPACE = 2048 };
 static const double share_workspace = 0.686, share_of_turns = 0.745;
 
 static const double share_of_own = 0.5; /* ztrain's kernels next to cuDNN's */
+
+/* Kernels of a backward pass: cuDNN's sums of out x dout, gradients, and the conversion of dq, ztrain's two. */
+enum { cudnn_backward = 3, own_backward = 2 };
 
 /* The kernel is chosen by the op, unless the settings choose it. What cuDNN has no plan for. `ragged_backward`: of
  * sequences of unequal length in a fixed order, which cuDNN has for Hopper alone. */
@@ -257,7 +263,8 @@ struct op_estimate op_estimate_attention_bwd(const struct plan_settings *s, cons
         }
     }
     expected += dropout_seconds(s, &forward, work.flops / (10 * (double)a->D), 3, own);
-    return one_part(PLAN_ATTENTION_BACKWARD, ceiling, expected, 3 + (own ? 0 : dropout_launches(&forward)));
+    return one_part(PLAN_ATTENTION_BACKWARD, ceiling, expected,
+                    own ? own_backward : cudnn_backward + dropout_launches(&forward));
 }
 
 /* One block of threads for each query and head reads the cache, so that a short sequence of few heads leaves
@@ -278,7 +285,6 @@ struct op_estimate op_estimate_attention_decode(const struct plan_settings *s, c
         return memory_bound(s, kind, op_cost_##op(a), 0, share, launches);                        \
     }
 MEMORY_BOUND(embedding_fwd, PLAN_EMBEDDING, share_embedding, 1)
-MEMORY_BOUND(embedding_bwd, PLAN_EMBEDDING, share_embedding, 9)
 MEMORY_BOUND(norm_fwd, PLAN_NORMS, share_norm_fwd, 1)
 MEMORY_BOUND(norm_bwd, PLAN_NORMS, share_norm_bwd, 2)
 MEMORY_BOUND(head_norm_fwd, PLAN_NORMS, share_head_norm, 1)
@@ -290,6 +296,26 @@ MEMORY_BOUND(tanh_fwd, PLAN_HEAD, share_pointwise, 1)
 MEMORY_BOUND(tanh_bwd, PLAN_HEAD, share_pointwise, 1)
 MEMORY_BOUND(add, PLAN_NORMS, share_pointwise, 1)
 MEMORY_BOUND(dropout, PLAN_NORMS, share_pointwise, 1)
+
+/* Kernels that add M rows to a table by keys below `keys`: three for each digit that they are sorted by, two for the
+ * sums; and the fill of a table that is not added to. */
+static int embedding_launches(const float *table, int64_t keys, bool accumulates)
+{
+    int digits = 1;
+    if (!table)
+        return 0;
+    while (keys > (int64_t)1 << (digits * CUDA_SORT_BITS))
+        digits++;
+    return 3 * digits + 2 + !accumulates;
+}
+
+struct op_estimate op_estimate_embedding_bwd(const struct plan_settings *s, const struct embedding_bwd_args *a)
+{
+    const int launches = embedding_launches(a->dwte, a->V, a->accumulate_wte) +
+                         embedding_launches(a->dwpe, a->P, a->accumulate_wpe) +
+                         embedding_launches(a->dwse, a->S, a->accumulate_wse);
+    return memory_bound(s, PLAN_EMBEDDING, op_cost_embedding_bwd(a), 0, share_embedding, launches);
+}
 
 #define OPTIMIZER(op, launches)                                                                   \
     struct op_estimate op_estimate_##op(const struct plan_settings *s, const struct op##_args *a) \

@@ -1,4 +1,7 @@
-"""What a micro-batch and a step launch on the emulated GPU: a kernel more for each block costs every step of a small model time."""
+"""What a micro-batch and a step launch on the emulated GPU, next to what `ztrain plan --speed` counts.
+
+A kernel more for each block costs every step of a small model time.
+"""
 import re
 
 import pytest
@@ -11,32 +14,51 @@ MOST = {"gpt2": (42, 27), "llama": (37, 27)}
 STEP_MOST = {"gpt2": 51, "llama": 52}
 
 
-def launched(folder, case, *settings, steps=(1, 1), micro=(1, 2)):
-    """(kernels, products) by which two runs of so many steps and micro-batches differ: those of a micro-batch."""
+def command_of(program, folder, case, name, max_steps, micro_batches, *settings):
+    command = [*program, "--config", f"tests/golden/{case}/run.yaml"]
+    for setting in ("train.device=cuda", f"run.dir={folder}", f"run.name={name}", "bf16.enabled=true",
+                    f"train.max_steps={max_steps}", "train.cuda_graphs=false", "train.eval_interval_steps=0",
+                    "train_micro_batch_size_per_gpu=1", f"gradient_accumulation_steps={micro_batches}",
+                    f"train_batch_size={micro_batches}", *settings):
+        command += ["--set", setting]
+    return command
+
+
+def counted(folder, case, *settings, steps=(1, 1), micro=(1, 2)):
+    """(kernels, copies and fills, products) by which two runs of so many steps and micro-batches differ: those of a micro-batch."""
     counts = []
     for max_steps, micro_batches in zip(steps, micro):
-        command = [ZTRAIN, "--config", f"tests/golden/{case}/run.yaml"]
-        for setting in ("train.device=cuda", f"run.dir={folder}", f"run.name={case}-{max_steps}-{micro_batches}", "bf16.enabled=true",
-                        f"train.max_steps={max_steps}", "train.cuda_graphs=false", "train.eval_interval_steps=0", "train_micro_batch_size_per_gpu=1",
-                        f"gradient_accumulation_steps={micro_batches}", f"train_batch_size={micro_batches}", *settings):
-            command += ["--set", setting]
+        command = command_of([ZTRAIN], folder, case, f"{case}-{max_steps}-{micro_batches}", max_steps, micro_batches, *settings)
         said = finish(command, ZTRAIN_EMULATION_STATS="1", ZTRAIN_GEMM_CACHE="").stderr
-        kernels, products = re.search(r"emulation: (\d+) kernels, \d+ copies and fills, (\d+) products", said).groups()
-        counts.append((int(kernels), int(products)))
+        counts.append([int(n) for n in re.search(r"emulation: (\d+) kernels, (\d+) copies and fills, (\d+) products", said).groups()])
     return tuple(b - a for a, b in zip(*counts))
+
+
+def launched(folder, case, *settings, **runs):
+    kernels, _, products = counted(folder, case, *settings, **runs)
+    return kernels, products
+
+
+def planned(folder, case, micro_batches):
+    """The launches of a step by `ztrain plan --speed`. The emulated cublasLt has epilogues for bias gradients."""
+    command = command_of([ZTRAIN, "plan", "--speed", "--assume", "fused-bias"], folder, case, case, 1, micro_batches)
+    return int(re.search(r"^  launches +(\d+)$", finish(command).stdout, re.M).group(1))
 
 
 @pytest.mark.parametrize("case", MOST)
 def test_launches_of_a_micro_batch(tmp_path, case):
-    kernels, products = launched(tmp_path, case)
+    """At most so many, and as many as the plan counts."""
+    kernels, small, products = counted(tmp_path, case)
     assert 0 < kernels <= MOST[case][0] and 0 < products <= MOST[case][1], (kernels, products)
+    assert kernels + small + products == planned(tmp_path, case, 2) - planned(tmp_path, case, 1), (kernels, small, products)
 
 
 @pytest.mark.parametrize("case", STEP_MOST)
 def test_launches_of_a_step(tmp_path, case):
-    """The optimizer updates a unit in one launch, whatever parts of it have weight decay."""
-    kernels, _ = launched(tmp_path, case, steps=(1, 2), micro=(1, 1))
-    assert 0 < kernels <= STEP_MOST[case], kernels
+    """The optimizer updates a unit in one launch, whatever parts of it have weight decay. The plan counts what a step launches."""
+    step = counted(tmp_path, case, steps=(1, 2), micro=(1, 1))
+    assert 0 < step[0] <= STEP_MOST[case], step
+    assert sum(step) == planned(tmp_path, case, 1), step
 
 
 def test_a_step_that_launches_more_is_found(tmp_path):

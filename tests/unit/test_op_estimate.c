@@ -150,6 +150,21 @@ static void assumptions_take_their_loss_away(void **state)
     assert_int_equal(op_estimate_adam(&endless, &adam).count, 0);
 }
 
+/* Keys of up to nine bits are sorted in one pass. */
+static void launches_of_the_embedding_follow_its_keys(void **state)
+{
+    (void)state;
+    float table = 0;
+    struct embedding_bwd_args args = {.dtype = DTYPE_BF16, .M = 64, .C = 8, .V = 50257, .P = 512, .dwte = &table};
+    assert_int_equal(op_estimate_embedding_bwd(&settings, &args).parts[0].launches, 2 * 3 + 2 + 1);
+    args.accumulate_wte = true;
+    assert_int_equal(op_estimate_embedding_bwd(&settings, &args).parts[0].launches, 2 * 3 + 2);
+    args.dwpe = &table;
+    assert_int_equal(op_estimate_embedding_bwd(&settings, &args).parts[0].launches, 2 * 3 + 2 + 3 + 2 + 1);
+    args.P = 513;
+    assert_int_equal(op_estimate_embedding_bwd(&settings, &args).parts[0].launches, 2 * (2 * 3 + 2) + 1);
+}
+
 static void attention_without_cudnn_takes_longer(void **state)
 {
     (void)state;
@@ -254,6 +269,7 @@ int main(void)
         cmocka_unit_test(a_norm_takes_as_long_as_its_bytes),
         cmocka_unit_test(assumptions_take_their_loss_away),
         cmocka_unit_test(a_loss_reads_again_what_it_does_not_keep),
+        cmocka_unit_test(launches_of_the_embedding_follow_its_keys),
         cmocka_unit_test(attention_without_cudnn_takes_longer),
         cmocka_unit_test(nothing_is_faster_than_its_ceiling),
         cmocka_unit_test(own_attention_takes_longer),
