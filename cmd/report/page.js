@@ -181,10 +181,11 @@ const PANELS = [
 ];
 const PARTS = ['data', 'forward', 'backward', 'reduce', 'optimizer', 'checkpoint', 'rest'];
 const PART_COLOURS = [5, 1, 2, 3, 4, 0, 6];
+/* room: the least pixels between two marks of a kind. The box at the pointer names them all. */
 const EVENTS = {
-  'checkpoint': {colour: '--soft', plural: 'checkpoints'}, 'resume': {colour: '--accent', plural: 'resumes'},
-  'restart': {colour: '--bad', plural: 'restarts'}, 'skipped step': {colour: '--warn', plural: 'skipped steps'},
-  'end of an epoch': {colour: '--soft', plural: 'epochs ended'}, 'early stopping': {colour: '--good', plural: ''},
+  'checkpoint': {room: 8, colour: '--soft', plural: 'checkpoints'}, 'resume': {room: 3, colour: '--accent', plural: 'resumes'},
+  'restart': {room: 3, colour: '--bad', plural: 'restarts'}, 'skipped step': {room: 4, colour: '--warn', plural: 'skipped steps'},
+  'end of an epoch': {room: 32, colour: '--soft', plural: 'epochs ended'}, 'early stopping': {room: 3, colour: '--good', plural: ''},
 };
 
 const colourOf = i => `var(--c${i % 8})`;
@@ -410,7 +411,7 @@ class Panel {
       const last = {};
       for (const event of run.events) {
         const value = event[view.axis], x = this.x(value);
-        if (value < this.domain[0] || value > this.domain[1] || x - (last[event.kind] ?? -9) < 3) continue;
+        if (value < this.domain[0] || value > this.domain[1] || x - (last[event.kind] ?? -99) < EVENTS[event.kind].room) continue;
         last[event.kind] = x;
         this.signs.append(mark(event.kind, x, top, bottom, several ? colourOf(r) : `var(${EVENTS[event.kind].colour})`));
       }
@@ -808,9 +809,10 @@ function makePanels() {
     const all = linesOf(definition);
     if (all.length) panels.push(new Panel({...definition, all}));
   }
+  const odd = panels.filter(panel => !panel.wide).length % 2 === 1; /* then there is a gap for one more */
   runs.forEach((run, r) => {
     const parts = partsOf(run);
-    if (parts) panels.push(new StackPanel({id: 'time-' + r, title: 'Time of a step', unit: several ? run.name : 'and of its checkpoint', wide: !several, format: 'seconds', runs: [r], all: [{run: r}], seconds: parts}));
+    if (parts) panels.push(new StackPanel({id: 'time-' + r, title: 'Time of a step', unit: several ? run.name : 'and of its checkpoint', wide: !several && !odd, format: 'seconds', runs: [r], all: [{run: r}], seconds: parts}));
   });
   byId('panels').append(...panels.map(panel => panel.root));
   if (!panels.length) byId('panels').append(element('p', {class: 'note'}, 'There is no step yet.'));

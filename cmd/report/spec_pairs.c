@@ -84,6 +84,7 @@ static void walk_mapping(struct walk *walk, const char *prefix, int depth)
             return;
         }
         char *leaf = scalar_text(&name), *key = memory_printf("%s%s", prefix, leaf);
+        yaml_event_delete(&name);
         yaml_event_t value = next_event(walk);
         if (value.type == YAML_MAPPING_START_EVENT) {
             char *inner = memory_printf("%s.", key);

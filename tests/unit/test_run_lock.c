@@ -421,6 +421,26 @@ static void test_refreshing(void **state)
     run_lock_release(next);
 }
 
+static void test_a_reader_sees_whether_a_run_lives(void **state)
+{
+    (void)state;
+    struct run_owner owner = config_of(NULL, 0, NULL, 0).self;
+    assert_false(run_lock_in_use(folder));
+    leave_owner(owner); /* this process */
+    assert_true(run_lock_in_use(folder));
+    owner.began++; /* its pid was another process's */
+    leave_owner(owner);
+    assert_false(run_lock_in_use(folder));
+    strcpy(owner.boot, "another machine");
+    leave_owner(owner);
+    assert_true(run_lock_in_use(folder));
+    const struct timespec long_ago[2] = {{.tv_sec = 1000000000}, {.tv_sec = 1000000000}};
+    assert_int_equal(utimensat(AT_FDCWD, at("owner"), long_ago, 0), 0);
+    assert_false(run_lock_in_use(folder));
+    put("owner", "?");
+    assert_false(run_lock_in_use(folder));
+}
+
 static void test_owner_files_that_say_nothing(void **state)
 {
     (void)state;
@@ -583,6 +603,7 @@ int main(void)
         TEST(test_a_requeued_job_takes_over_at_once),
         TEST(test_an_owner_without_a_file_has_lost_it),
         TEST(test_refreshing),
+        TEST(test_a_reader_sees_whether_a_run_lives),
         TEST(test_owner_files_that_say_nothing),
         TEST(test_file_systems_without_locks),
         TEST(test_process_locks),
