@@ -79,7 +79,7 @@ class Demo:
                             "checkpoint": 1.9 * seconds if (step - 1) % self.spec["every"] == 0 and step > 1 else 0.0}}
 
     def sample_lines(self, step):
-        for i, prompt in enumerate(PROMPTS):
+        for i, prompt in enumerate(PROMPTS, 1):
             words = [self.random.choice(WORDS) for _ in range(14)]
             yield {"step": step, "epoch": 1, "sample": i, "prompt": prompt, "text": " " + " ".join(words) + "."}
 

@@ -839,7 +839,7 @@ function makeSamples() {
   const table = byId('samples').querySelector('table'), filters = byId('samples').querySelector('.filters');
   const prompts = [...new Set(sampled.flatMap(run => run.samples.map(sample => sample.number)))].sort((a, b) => a - b);
   const prompt = element('select', {'aria-label': 'prompt'}, element('option', {value: ''}, 'all prompts'),
-    ...prompts.map(number => element('option', {value: String(number)}, 'prompt ' + (number + 1))));
+    ...prompts.map(number => element('option', {value: String(number)}, 'prompt ' + number)));
   const fill = () => {
     const rows = sampled.flatMap(run => run.samples.map(sample => ({run, sample}))).filter(row => prompt.value === '' || row.sample.number === Number(prompt.value));
     rows.sort((a, b) => b.sample.step - a.sample.step || a.sample.number - b.sample.number);
@@ -847,7 +847,7 @@ function makeSamples() {
     let before = null;
     for (const {run, sample} of rows) {
       table.append(element('tr', {}, element('td', {class: 'number'}, sample.step === before ? '' : count(sample.step)), several ? element('td', {}, run.name) : null,
-        element('td', {class: 'text'}, element('i', {}, sample.prompt), sample.ids ? ' [' + sample.text + ']' : sample.text)));
+        element('td', {class: 'text'}, element('i', {}, sample.ids && sample.prompt ? '[' + sample.prompt + ']' : sample.prompt), sample.ids ? ' [' + sample.text + ']' : sample.text)));
       before = sample.step;
     }
   };

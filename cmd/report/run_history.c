@@ -153,7 +153,7 @@ static void take_eval(struct run_history *history, const json_t *object, int64_t
     take_best(history, values, step);
 }
 
-/* The ids of a sample without text, "17, 4, 99". */
+/* The ids of a prompt or a sample without text, "17, 4, 99". */
 static char *ids_text(const json_t *ids)
 {
     char *text;
@@ -183,7 +183,7 @@ static void take_sample(struct run_history *history, const json_t *object, int64
     sample_release(sample);
     sample->step = step;
     sample->number = json_integer_value(json_object_get(object, "sample"));
-    sample->prompt = cut_text(prompt ? prompt : "");
+    sample->prompt = prompt ? cut_text(prompt) : ids_text(json_object_get(object, "prompt_tokens"));
     sample->ids = !json_is_string(text);
     sample->text = sample->ids ? ids_text(ids) : cut_text(json_string_value(text));
 }

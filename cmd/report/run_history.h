@@ -66,8 +66,8 @@ struct history_events {
 };
 
 struct history_sample {
-    int64_t step, number; /* number: which prompt */
-    char *prompt, *text;  /* owned; text: token ids where there is no text */
+    int64_t step, number; /* number: which prompt, from 1 */
+    char *prompt, *text;  /* owned; token ids where there is no text */
     bool ids;
 };
 

@@ -143,7 +143,7 @@ def test_hostile_text_does_nothing(folder, pages):
     for name in ("a", "b"):
         run = Demo("same", 20, 0.001, 3.0, 1000, 1).write(folder.at("runs", name, *evil.split("/")))
         with open(os.path.join(run, "metrics.jsonl"), "a", encoding="utf-8") as f:
-            f.write(json.dumps({"step": 20, "sample": 0, "prompt": evil, "text": evil}) + "\n")
+            f.write(json.dumps({"step": 20, "sample": 1, "prompt": evil, "text": evil}) + "\n")
             f.write(json.dumps({"step": 20, "checkpoint": evil, "bytes": 1}) + "\n")
         with open(os.path.join(run, "run.yaml"), "a", encoding="utf-8") as f:
             f.write(f"\"{name}{evil.replace(chr(34), chr(39))}\": \"{evil.replace(chr(34), chr(39))}\"\n")

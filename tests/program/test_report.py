@@ -68,7 +68,7 @@ def test_damaged_lines_are_left_out(folder):
 
 def test_hostile_text_is_shown_as_text(folder):
     run = demo(folder, "a\033[2Jb")
-    append(run, '{"step":60,"sample":0,"prompt":"\\u001b]0;x\\u0007","text":"\\n\\u009b"}\n')
+    append(run, '{"step":60,"sample":1,"prompt":"\\u001b]0;x\\u0007","text":"\\n\\u009b"}\n')
     for runs in ([run], [run, demo(folder, "c")]):
         text = folder.ztrain("report", *runs, env=UTF8).out
         assert "\033" not in text and "\x07" not in text and "\x9b" not in text and "a\\x1b[2Jb" in text, text
@@ -151,7 +151,7 @@ def test_the_page_is_one_file_that_needs_no_network(folder):
 def test_hostile_text_stays_in_the_data(folder):
     evil = "</script><script>alert(1)</script><!--<script>]]>&\"'\\\u2028"
     run = demo(folder, evil.replace("/", "\\"))
-    append(run, json.dumps({"step": 60, "sample": 0, "prompt": evil, "text": evil}) + "\n")
+    append(run, json.dumps({"step": 60, "sample": 1, "prompt": evil, "text": evil}) + "\n")
     append(run, json.dumps({"step": 60, "checkpoint": "a/b" + evil.replace("/", "\\"), "bytes": 1}) + "\n")
     with open(os.path.join(run, "run.yaml"), "a", encoding="utf-8") as f:
         f.write("evil: " + json.dumps(evil) + "\n")

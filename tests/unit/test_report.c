@@ -172,7 +172,7 @@ static void test_lines_of_all_kinds(void **state)
     add(&h, "{\"epoch_end\":2,\"step\":12,\"train_loss\":3}");
     add(&h, "{\"early_stop\":\"eval_loss\",\"step\":12,\"best\":1,\"evaluations\":3}");
     add(&h, "{\"step\":12,\"epoch\":2,\"sample\":0,\"prompt\":\"p\",\"text\":\"t\"}");
-    add(&h, "{\"step\":12,\"epoch\":2,\"sample\":1,\"tokens\":[4,5]}");
+    add(&h, "{\"step\":12,\"epoch\":2,\"sample\":2,\"prompt_tokens\":[7,8],\"tokens\":[4,5]}");
     add(&h, "{\"step\":12,\"something\":\"new\"}");
     add(&h, "garbage");
     add(&h, "{\"loss\":1}");
@@ -186,7 +186,8 @@ static void test_lines_of_all_kinds(void **state)
     assert_true(h.events[HISTORY_EARLY].total == 1 && h.events[HISTORY_RESUME].items[0].tokens == 4096);
     assert_string_equal(history_sample_at(&h, 0)->text, "t");
     assert_string_equal(history_sample_at(&h, 1)->text, "4, 5");
-    assert_true(history_sample_at(&h, 1)->ids && !history_sample_at(&h, 2));
+    assert_string_equal(history_sample_at(&h, 1)->prompt, "7, 8");
+    assert_true(history_sample_at(&h, 1)->ids && history_sample_at(&h, 1)->number == 2 && !history_sample_at(&h, 2));
     run_history_release(&h);
 }
 
