@@ -23,7 +23,7 @@ enum {
     CUDA_COLUMN_BLOCKS = 1024,      /* of column sums: about eight for each multiprocessor, */
     CUDA_COLUMN_WIDTH = 256,        /* columns of each block */
     CUDA_COLUMN_ROWS = 64,          /* rows of each block, at least */
-    CUDA_GEMM_WORKSPACE = 32 << 20, /* bytes that cublasLt's kernels for Hopper ask for */
+    CUDA_GEMM_WORKSPACE = 64 << 20, /* bytes that cublasLt's kernels may ask for, to add up parts of a split k */
 };
 
 /* Bytes of a piece of scratch memory, rounded up to where the next one starts. */

@@ -19,12 +19,12 @@ static void a_plan_knows_the_workspace(void **state)
     assert_int_equal(device_plan_open(NULL, &device, &err), STATUS_OK);
     assert_int_equal(device->kind, DEVICE_CUDA);
     struct op_limits limits = {.max_tokens = 1000, .C = 64, .D = 16, .H = 4, .max_linear_n = 100};
-    /* cublasLt's 32 MiB, and the column sums of 16 ranges of 64 rows */
-    assert_int_equal(ops_workspace_bytes(device, &limits), (32 << 20) + 16 * 100 * 4 + 256);
+    /* cublasLt's 64 MiB, and the column sums of 16 ranges of 64 rows */
+    assert_int_equal(ops_workspace_bytes(device, &limits), (64 << 20) + 16 * 100 * 4 + 256);
     limits.max_linear_k = 200; /* the matrix that GELU's gradient is in may be the wider one */
-    assert_int_equal(ops_workspace_bytes(device, &limits), (32 << 20) + 16 * 200 * 4 + 256);
-    limits.max_tokens = 1 << 20; /* the embedding's: sort 4 x 4 MiB, counts of 1024 blocks, 65536 tiles of C floats */
-    assert_int_equal(ops_workspace_bytes(device, &limits), (16 << 20) + 1024 * 512 * 4 + 512 * 4 + 65536 * 64 * 4);
+    assert_int_equal(ops_workspace_bytes(device, &limits), (64 << 20) + 16 * 200 * 4 + 256);
+    limits.max_tokens = 1 << 22; /* the embedding's: sort 4 x 16 MiB, counts of 4096 blocks, 262144 tiles of C floats */
+    assert_int_equal(ops_workspace_bytes(device, &limits), (64 << 20) + 4096 * 512 * 4 + 512 * 4 + 262144 * 64 * 4);
     device_close(device);
 }
 
