@@ -52,6 +52,17 @@ def train(folder, name, *settings, resume=None, case="llama"):
     return rows, weights
 
 
+@pytest.mark.parametrize("case", ["gpt2", "gemma2"])
+def test_generation(case):
+    """The first tokens of transformers' generate: products of one row, and attention over kept keys and values."""
+    with open(os.path.join(ROOT, "tests", "golden", "generate.json"), encoding="utf-8") as f:
+        expected = next(c for c in json.load(f)["cases"] if c["case"] == case and len(c["prompt"]) > 1)
+    prompt = ",".join(map(str, expected["prompt"]))
+    said = run([ZTRAIN, "sample", f"tests/golden/{case}", "--prompt-tokens", prompt, "--max-tokens", "6", "--dtype", "fp32",
+                "--device", "cuda"])
+    assert said.strip() == ",".join(map(str, expected["tokens"][:6]))
+
+
 @pytest.mark.parametrize("case", CASES)
 def test_golden(case):
     """Four steps, of which all but the first are graphs, and an evaluation; of two cases all eight steps and the final weights."""
