@@ -25,7 +25,8 @@ struct options {
         *assume;                      /* plan --speed and --fit: --device NAME, --link RATE, --assume WORDS; or NULL */
     const char *memory, *node_memory; /* plan --fit: --memory SIZE, --node-memory SIZE; or NULL */
     bool dry_run, help, help_spec, markdown, version;
-    bool profile; /* print the time of each op at the end */
+    bool profile;                    /* print the time of each op at the end */
+    const char *trace, *trace_steps; /* --trace FILE, --trace-steps A-B, or NULL */
 };
 
 /* Parses argv[1 …]; argv[0] is "plan" for that command; the strings are borrowed. STATUS_USAGE names the option. */

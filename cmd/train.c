@@ -16,6 +16,7 @@
 #include "cmd/train/run_place.h"
 #include "cmd/train/stop_signal.h"
 #include "cmd/train/supervise.h"
+#include "cmd/train/trace_file.h"
 #include "comm/agree.h"
 #include "core/log.h"
 #include "core/output.h"
@@ -155,8 +156,11 @@ static enum status run_command(const struct options *options, char **argv, struc
         return plan_dry_run(spec, world, source, boot->cores, err);
     }
     if (!supervises) {
-        const struct rank_options rank = {
-            .resume = options->resume, .profile = options->profile, .restarts = options->max_restarts > 0};
+        const struct rank_options rank = {.resume = options->resume,
+                                          .profile = options->profile,
+                                          .trace = options->trace,
+                                          .trace_steps = options->trace_steps,
+                                          .restarts = options->max_restarts > 0};
         return rank_run(&rank, boot, spec, err);
     }
     if (!options->resume) /* a resumed run's batch also depends on its checkpoint */
@@ -174,6 +178,11 @@ static enum status check_options(const struct options *options, const struct boo
     if (options->local_gpus && boot->world > 1 && !bootstrap_is_local_rank())
         return error_set(err, STATUS_USAGE, "--local-gpus %d inside %s with %d ranks; hint: one of the two",
                          options->local_gpus, boot->source, boot->world);
+    int64_t first, last;
+    if (options->trace_steps && !options->trace)
+        return error_set(err, STATUS_USAGE, "--trace-steps needs --trace FILE");
+    if (options->trace_steps)
+        TRY(trace_steps_parse(options->trace_steps, &first, &last, err));
     if (options->max_restarts && !options->local_gpus)
         return error_set(err, STATUS_USAGE,
                          "--max-restarts needs --local-gpus N; hint: under Slurm, scripts/slurm/train.sbatch puts the "

@@ -2,8 +2,10 @@
  * where one is attached, else the host's (comm_host.c). */
 #include "comm/comm_device.h"
 #include "comm/comm_internal.h"
+#include "comm/comm_log.h"
 #include "comm/comm_log_internal.h"
 #include "comm/comm_plan.h"
+#include "gpu/ops_profile.h"
 
 static void count_op(const struct data_op *op)
 {
@@ -17,6 +19,20 @@ static void count_op(const struct data_op *op)
     pthread_mutex_unlock(&comm->mutex);
 }
 
+/* Of a trace (gpu/ops_profile.h); bytes of all ranks' slices together. */
+static int trace_op(const struct data_op *op, struct stream *stream)
+{
+    static const char *const names[2][COMM_PURPOSE_COUNT] = {
+        {"all_gather", "all_gather parameters", "all_gather gradients", "all_gather updates", "all_gather reports"},
+        {"reduce_scatter", "reduce_scatter parameters", "reduce_scatter gradients", "reduce_scatter updates",
+         "reduce_scatter reports"}};
+    const struct comm *comm = op->comm;
+    int64_t bytes = (int64_t)(op->count * dtype_size(op->dtype)) * comm->world;
+    if (comm->world == 1)
+        return -1;
+    return ops_trace_begin(stream, names[op->kind == OP_REDUCE_SCATTER][comm->purpose], comm->unit, bytes);
+}
+
 static void data_op_submit(const struct data_op *op, struct stream *stream)
 {
     struct comm *comm = op->comm;
@@ -28,11 +44,12 @@ static void data_op_submit(const struct data_op *op, struct stream *stream)
     }
     if (comm->world > 1)
         count_op(op);
-    int number = comm_log_begin(comm->log, op, stream);
+    int number = comm_log_begin(comm->log, op, stream), traced = trace_op(op, stream);
     if (comm->gpu)
         comm_device_submit(comm->gpu, op, stream);
     else
         comm_host_submit(op, stream);
+    ops_trace_end(stream, traced);
     comm_log_end(comm->log, number);
 }
 

@@ -14,7 +14,7 @@ struct spans {
     void (*sink)(void *context, const struct span *span);
     void *context;
     struct event *base; /* owned */
-    bool based;
+    struct event *zero; /* `base` or that of others; NULL: there is none */
     int64_t head, tail; /* spans [head, tail) are undelivered; both only grow */
     int capacity;
     struct span_slot slots[];
@@ -67,7 +67,13 @@ void spans_base(struct spans *s, struct stream *stream)
     stream_sync(stream);
     event_record(s->base, stream);
     event_sync(s->base);
-    s->based = true;
+    s->zero = s->base;
+}
+
+void spans_base_as(struct spans *s, const struct spans *other)
+{
+    ASSERT(s->head == s->tail && other->zero);
+    s->zero = other->zero;
 }
 
 /* Delivers the oldest span if it is over. */
@@ -76,7 +82,8 @@ static bool deliver_oldest(struct spans *s)
     struct span_slot *slot = &s->slots[s->head % s->capacity];
     if (s->head == s->tail || !slot->ended || !event_elapsed(slot->begin, slot->end, &slot->span.seconds))
         return false;
-    if (s->based && !event_elapsed(s->base, slot->begin, &slot->span.start))
+    if (s->zero && (!event_elapsed(s->zero, slot->begin, &slot->span.start) ||
+                    !event_elapsed(s->zero, slot->end, &slot->span.end)))
         return false;
     s->head++;
     s->sink(s->context, &slot->span);
@@ -90,7 +97,8 @@ int spans_begin(struct spans *s, struct stream *stream, const struct span *what)
     if (s->tail - s->head == s->capacity)
         spans_collect(s, false);
     if (s->tail - s->head == s->capacity) {
-        ASSERT(s->slots[s->head % s->capacity].ended);
+        if (!s->slots[s->head % s->capacity].ended)
+            return -1;
         event_sync(s->slots[s->head % s->capacity].end);
         if (!deliver_oldest(s)) /* the device has failed */
             s->head++;
@@ -99,7 +107,7 @@ int spans_begin(struct spans *s, struct stream *stream, const struct span *what)
     struct span_slot *slot = &s->slots[number];
     slot->span = *what;
     slot->span.stream = slot->stream = stream;
-    slot->span.start = slot->span.seconds = 0;
+    slot->span.start = slot->span.end = slot->span.seconds = 0;
     slot->ended = false;
     event_record(slot->begin, stream);
     return number;

@@ -17,7 +17,7 @@ struct span {
     int64_t bytes;
     double flops;
     const struct stream *stream;
-    double start, seconds; /* set on delivery; start: since spans_base() */
+    double start, end, seconds; /* set on delivery; start and end: since spans_base() */
 };
 
 struct spans;
@@ -29,11 +29,15 @@ enum status spans_new(struct device *device, int capacity, void (*sink)(void *co
 void spans_free(struct spans *spans); /* undelivered spans are dropped; may be NULL */
 
 /* Makes the point that `stream` has reached the zero of `start`, after it has waited for the stream. Before it, `start`
- * is 0 in every span. Nothing may be undelivered. */
+ * and `end` are 0 in every span. Nothing may be undelivered. */
 void spans_base(struct spans *spans, struct stream *stream);
 
+/* The zero of `start` becomes that of `other`, which has one and is freed later. */
+void spans_base_as(struct spans *spans, const struct spans *other);
+
 /* Begins a span, of which name, kind, unit, bytes and flops are copied; returns its number for spans_end(), or -1
- * during a capture. Where there is no room, it waits until the oldest span is over. */
+ * during a capture. Where there is no room, it waits until the oldest span is over, and returns -1 if that has not even
+ * been ended. */
 int spans_begin(struct spans *spans, struct stream *stream, const struct span *what);
 void spans_end(struct spans *spans, int number); /* -1: nothing */
 

@@ -2,16 +2,6 @@
 
 #include "gpu/ops_profile.h"
 
-const char *trace_range_name(enum trace_range range)
-{
-    static const char *const names[] = {
-        [TRACE_FORWARD] = "forward",       [TRACE_HEAD] = "head",           [TRACE_BACKWARD] = "backward",
-        [TRACE_REDUCE] = "reduce",         [TRACE_OPTIMIZER] = "optimizer", [TRACE_EVALUATION] = "evaluation",
-        [TRACE_GENERATION] = "generation", [TRACE_OTHER] = "other"};
-    _Static_assert(COUNT_OF(names) == TRACE_RANGE_COUNT, "every range has a name");
-    return names[range];
-}
-
 #if ZTRAIN_CUDA && __has_include(<nvtx3/nvToolsExt.h>)
 
 #include <nvtx3/nvToolsExt.h>

@@ -1,8 +1,8 @@
 /* trace.h: named ranges of a step: its phases, and in them the units of the model.
  *
  * A profiler sees them as NVTX ranges of the calling thread, which Nsight Systems shows above the kernels that were
- * launched in them, and the profile of ops (ops_profile.h) as the place of each op. A range costs a few nanoseconds
- * while neither is on. */
+ * launched in them, and the profile and the trace of ops (ops_profile.h) as the place of each op. A range costs a few
+ * nanoseconds while none of them is on. */
 #ifndef ZTRAIN_GPU_TRACE_H
 #define ZTRAIN_GPU_TRACE_H
 

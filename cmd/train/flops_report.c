@@ -338,7 +338,7 @@ void flops_report_begin(struct run *run)
 void flops_report_end(struct run *run, bool broken_off)
 {
     struct trainer *t = &run->trainer;
-    run->stepper.eager = false;
+    run->stepper.eager = trace_file_is_on(run->trace);
     stream_sync(t->compute);
     stream_sync(zero_stream(t->zero));
     if (!broken_off)

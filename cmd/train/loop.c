@@ -179,7 +179,9 @@ static enum status collect_step(struct run *run, struct error *err)
 {
     struct pending_step *pending = &run->pending[run->position.step % ZERO_STEPS];
     struct zero_result result;
+    double start = seconds_now();
     TRY(zero_collect(run->trainer.zero, &result, err));
+    trace_file_host(run->trace, "wait for step", start, run->position.step + 1);
     TRY(comms_report_step(run, err));
     advance_position(&run->position, pending, &result);
     if (result.skipped)
@@ -296,8 +298,11 @@ static enum status between_steps(struct run *run, struct due *due, struct error 
 {
     struct train_position *position = &run->position;
     position->evaluation_due = false;
-    if (due->evaluation)
+    double start = seconds_now();
+    if (due->evaluation) {
         TRY(run_evaluate(run, err));
+        trace_file_host(run->trace, "evaluation after step", start, position->step);
+    }
     if (position->evaluation_due)
         return save_checkpoint(run, true, err);
     if (due->evaluation)
@@ -311,8 +316,11 @@ static enum status between_steps(struct run *run, struct due *due, struct error 
     position->epoch_end = due->epoch_end;
     if (due->run_end && run->trainer.profile) /* before the last checkpoint, which may take long */
         flops_report_run(run);
-    if (due->checkpoint || run->stop)
+    start = seconds_now();
+    if (due->checkpoint || run->stop) {
         TRY(save_checkpoint(run, due->run_end, err));
+        trace_file_host(run->trace, "checkpoint of step", start, position->step);
+    }
     if (due->epoch_end)
         begin_next_epoch(position);
     return STATUS_OK;
@@ -348,13 +356,29 @@ static enum status stop_within_step(struct run *run, struct error *err)
 /* A step, and the measurements that are made of it alone. */
 static enum status train_measured_step(struct run *run, bool *broken_off, struct error *err)
 {
-    if (!flops_report_is_due(run))
-        return train_step(run, broken_off, err);
-    TRY(collect_steps(run, 0, err));
-    flops_report_begin(run);
+    const bool profiled = flops_report_is_due(run), begins = trace_file_begins(run->trace, run->enqueued + 1);
+    if (profiled || begins)
+        TRY(collect_steps(run, 0, err));
+    if (begins)
+        TRY(trace_file_begin(run->trace, &run->trainer, err));
+    run->stepper.eager = trace_file_is_on(run->trace);
+    if (profiled)
+        flops_report_begin(run);
+    double start = seconds_now();
     TRY(train_step(run, broken_off, err));
-    flops_report_end(run, *broken_off);
+    trace_file_host(run->trace, "step", start, run->enqueued);
+    if (profiled)
+        flops_report_end(run, *broken_off);
     return STATUS_OK;
+}
+
+/* After the last step of a trace, and what followed it. */
+static enum status end_trace(struct run *run, struct error *err)
+{
+    if (!trace_file_ends(run->trace, run->enqueued))
+        return STATUS_OK;
+    TRY(collect_steps(run, 0, err));
+    return trace_file_end(run->trace, err);
 }
 
 /* Makes up for the evaluation that a stop broke off in the run before this one. */
@@ -375,6 +399,9 @@ enum status run_steps(struct run *run, struct error *err)
     if (run->position.evaluation_due)
         TRY(evaluate_first(run, err));
     flops_report_announce(run);
+    if (run->trace_path)
+        run->trace = trace_file_new(run->trace_path, run->trace_steps, run->position.step, total_steps);
+    run->stepper.trace = run->trace;
     while (run->enqueued < total_steps && !run->stop && !run->position.stopped_early) {
         bool broken_off;
         TRY(train_measured_step(run, &broken_off, err));
@@ -385,6 +412,7 @@ enum status run_steps(struct run *run, struct error *err)
         TRY(collect_steps(run, pause ? 0 : ahead, err));
         if (pause)
             TRY(between_steps(run, &due, err));
+        TRY(end_trace(run, err));
     }
     return stop_status(run);
 }

@@ -148,6 +148,9 @@ static enum status train_together(struct run *run, bool profile, struct error *e
     enum status status = run_steps(run, err);
     if (is_failure(status))
         return status;
+    TRY(trace_file_end(run->trace, err));
+    if (run->boot->rank == 0)
+        trace_file_check(run->trace);
     TRY(comms_report_finish(run, err));
     close_metrics(run);
     TRY(comm_barrier(run->comm, err)); /* no rank is done before all are */
@@ -167,6 +170,7 @@ static void release_run(struct run *run)
     json_decref(run->evaluation_part);
     stepper_release(&run->stepper);
     comm_log_stop(run->comm);
+    trace_file_free(run->trace);
     trainer_release(&run->trainer);
     memory_on_exhausted(NULL);
     comm_close(run->comm);
@@ -177,7 +181,12 @@ static void release_run(struct run *run)
 enum status rank_run(const struct rank_options *options, struct bootstrap *boot, struct run_spec *spec,
                      struct error *err)
 {
-    struct run run = {.resume = options->resume, .started_at = seconds_now(), .spec = spec, .boot = boot};
+    struct run run = {.resume = options->resume,
+                      .trace_path = options->trace,
+                      .trace_steps = options->trace_steps,
+                      .started_at = seconds_now(),
+                      .spec = spec,
+                      .boot = boot};
     struct comm_config comm = {.timeout_seconds = spec->comm.timeout_seconds,
                                .io_timeout_seconds = spec->comm.io_timeout_seconds,
                                .stuck = end_blocked_rank,

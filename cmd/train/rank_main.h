@@ -12,9 +12,10 @@
 
 /* What the command line adds to the run spec. */
 struct rank_options {
-    const char *resume; /* --resume DIR (borrowed) or "auto", or NULL */
-    bool profile;       /* --profile */
-    bool restarts;      /* --max-restarts: the supervisor may have started the ranks again */
+    const char *resume;              /* --resume DIR (borrowed) or "auto", or NULL */
+    bool profile;                    /* --profile */
+    const char *trace, *trace_steps; /* --trace, --trace-steps (borrowed), or NULL */
+    bool restarts;                   /* --max-restarts: the supervisor may have started the ranks again */
 };
 
 /* Runs this process as a rank (or the only one) of a connected job. Leaves the job in order if all ranks end alike. The

@@ -15,6 +15,7 @@
 #include "cmd/train/run_folder.h"
 #include "cmd/train/run_place.h"
 #include "cmd/train/stepper.h"
+#include "cmd/train/trace_file.h"
 #include "cmd/train/trainer.h"
 #include "core/metrics.h"
 #include "gpu/cpu/cpu_kernels.h"
@@ -44,9 +45,10 @@ struct run {
     const char *resume;     /* --resume DIR (borrowed), or NULL; never "auto" once the run folder is found */
     struct restart restart; /* the failure after which a supervisor has started the ranks again; number 0: none */
     struct run_spec *spec;  /* borrowed */
-    struct bootstrap *boot; /* borrowed */
-    struct comm *comm;      /* owned by rank_main.c */
-    double started_at;      /* seconds; when this process began to prepare the run */
+    const char *trace_path, *trace_steps; /* --trace, --trace-steps (borrowed), or NULL */
+    struct bootstrap *boot;               /* borrowed */
+    struct comm *comm;                    /* owned by rank_main.c */
+    double started_at;                    /* seconds; when this process began to prepare the run */
 
     /* Built by run_prepare(). */
     struct trainer trainer;
@@ -57,6 +59,7 @@ struct run {
     struct monitor *monitor;                  /* owned; rank 0 where the spec enables one, else NULL */
     struct checkpoint_save_cache *save_cache; /* owned; rank 0, else NULL */
     struct console console;
+    struct trace_file *trace; /* owned; NULL without --trace */
     struct deadline deadline; /* rank 0's */
     struct token_stream *stream;
     json_t *spec_json, *machine; /* owned; as checkpoints record them */

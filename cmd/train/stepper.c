@@ -1,5 +1,7 @@
 #include "cmd/train/stepper.h"
 
+#include "cmd/train/trace_file.h"
+
 #include "core/clock.h"
 #include "core/log.h"
 
@@ -46,13 +48,15 @@ void stepper_release(struct stepper *s)
 
 /* ---- op by op ------------------------------------------------------------ */
 
-static enum status next_batch(struct token_stream *stream, struct step_enqueued *enqueued, struct error *err)
+static enum status next_batch(struct stepper *s, struct token_stream *stream, struct step_enqueued *enqueued,
+                              struct error *err)
 {
     bool end = false;
     double start = seconds_now();
     TRY(token_stream_next(stream, &enqueued->last, &end, err));
     ASSERT(!end);
     enqueued->data_seconds += seconds_now() - start;
+    trace_file_host(s->trace, "wait for data", start, 0);
     return STATUS_OK;
 }
 
@@ -97,7 +101,7 @@ static enum status run_as_data_come(struct stepper *s, struct token_stream *stre
     bool stop = false;
     stream_fill_zero(t->compute, t->loss_sum, sizeof *t->loss_sum);
     do {
-        TRY(next_batch(stream, enqueued, err));
+        TRY(next_batch(s, stream, enqueued, err));
         TRY(train_micro(t, &enqueued->last, err));
         if (!enqueued->last.last_micro)
             TRY(look->look(look->context, s, &stop, err));
@@ -113,7 +117,7 @@ static enum status load_all(struct stepper *s, struct token_stream *stream, stru
     struct trainer *t = s->trainer;
     int i = 0;
     do {
-        TRY(next_batch(stream, enqueued, err));
+        TRY(next_batch(s, stream, enqueued, err));
         ASSERT(i < t->spec->gradient_accumulation_steps);
         s->batches[i] = enqueued->last;
         transformer_load(t->transformer, i, &s->batches[i], t->compute);

@@ -1,11 +1,11 @@
-"""comms_logger, flops_profiler: their tables have what the run has done, and the numbers are those of a run without."""
+"""comms_logger, flops_profiler, --trace: what they show is what the run has done, and its numbers are those of a run without."""
 import json
 import os
 import re
 
 import pytest
 
-from harness import BadDisk, FINISHED, SEQUENCE, VOCABULARY
+from harness import BadDisk, FINISHED, SEQUENCE, USAGE, VOCABULARY
 
 TWO = ["--local-gpus", "2"]
 SHORT = {"train": {"max_steps": 3, "epochs": None}, "data": {"validation": None}}
@@ -150,3 +150,79 @@ def test_a_step_that_does_not_come_and_a_file_that_cannot_be(folder):
     assert "profile_step 9 is none of the steps 1 to 3" in done.err and "fwd MACs" not in done.out
     done = folder.train(profiled(output_file=folder.at("no", "such", "folder", "x")), name="other")
     assert "the tables are logged: " in done.err and "fwd MACs" in done.out
+
+
+# --- --trace ----------------------------------------------------------------------------------------------------------
+
+HOST, COMPUTE, COMMUNICATION = range(3)
+
+
+def trace_of(path):
+    with open(path, encoding="utf-8") as f:
+        return json.load(f)["traceEvents"]
+
+
+def expect_nesting(events):
+    """Of two pieces of work in a row, one is over before the other begins, or one is within the other. In ns."""
+    open_until = []
+    times = sorted((round(1e3 * e["ts"]), -round(1e3 * e["dur"])) for e in events)
+    for start, length in times:
+        assert start >= 0 and length <= 0
+        while open_until and open_until[-1] <= start:
+            open_until.pop()
+        assert not open_until or start - length <= open_until[-1]
+        open_until.append(start - length)
+
+
+@pytest.mark.parametrize("stage", [0, 1, 2, 3])
+def test_a_trace(folder, stage):
+    path = folder.at("trace.json")
+    changes = with_changes(zero_optimization={"stage": stage}, comms_logger={"enabled": True})
+    folder.train(with_changes(zero_optimization={"stage": stage}), name="plain", more=TWO)
+    done = folder.train(changes, more=[*TWO, "--trace", path, "--trace-steps", "1-3"])
+    assert folder.metrics().numbers() == folder.metrics("plain").numbers()
+    assert f"--trace: {path} has steps 1 to 3" in done.out
+    events = trace_of(path)
+    work = [e for e in events if e["ph"] == "X"]
+    assert {e["ph"] for e in events} == {"X", "M"} and {e["pid"] for e in work} == {0, 1}
+    names = {(e["pid"], e["tid"]): e["args"]["name"] for e in events if e["name"] == "thread_name"}
+    assert names[1, COMPUTE] == "compute stream" and names[0, COMMUNICATION] == "communication stream"
+    for rank in range(2):
+        rows = [[e for e in work if e["pid"] == rank and e["tid"] == row] for row in range(3)]
+        for row in rows:
+            expect_nesting(row)
+        for phase in ("forward", "head", "backward", "reduce", "optimizer", "backward block 2"):
+            assert sum(e["name"] == phase and e["cat"] == "phase" for e in rows[COMPUTE]) == 3, phase
+        assert sum(e["name"] == "linear_fwd" for e in rows[COMPUTE]) == 3 * 13
+        assert {e["args"].get("unit") for e in rows[COMPUTE] if e["name"] == "attention_fwd"} == {f"block {i}" for i in range(3)}
+        assert [e["name"] for e in rows[HOST] if e["name"].startswith("step ")] == ["step 1", "step 2", "step 3"]
+        assert {"wait for data", "wait for step 2", "checkpoint of step 3"} <= {e["name"] for e in rows[HOST]}
+        for collective in ("all_gather", "reduce_scatter"):  # both count all collectives of the three steps
+            of_rank = sum(e["args"]["bytes"] for e in rows[COMMUNICATION] if e["name"].startswith(collective))
+            assert of_rank == total(comms_of(folder), collective) == 2 * 3 * volume(done.out)[collective]
+
+
+def test_three_steps_are_traced_unless_others_are_asked_for(folder):
+    """Of one rank, with an evaluation among them; the file cannot always be written."""
+    path, full = folder.at("trace.json"), folder.at("full.json")
+    os.symlink("/dev/full", full)
+    longer = {"train": {"max_steps": 6, "epochs": None}, "flops_profiler": {"enabled": True, "profile_step": 4}}
+    done = folder.train(longer, more=["--trace", path])
+    assert f"--trace: {path} has steps 3 to 5" in done.out and "fwd MACs" in done.out
+    work = [e for e in trace_of(path) if e["ph"] == "X"]
+    assert {"evaluation", "evaluation after step 3", "step 4"} <= {e["name"] for e in work}
+    assert {e["tid"] for e in work} == {HOST, COMPUTE}
+    expect_nesting([e for e in work if e["tid"] == COMPUTE])
+    for name, file, why in (("full", full, "No space left on device"), ("none", folder.at("no", "x.json"), "No such file or directory")):
+        done = folder.train(SHORT, name=name, more=["--trace", file])
+        assert f"--trace: '{file}' is not written: {why}" in done.err
+    done = folder.train(SHORT, name="later", more=["--trace", path, "--trace-steps", "7"])
+    assert f"none of the steps 7 to 7 was run, and '{path}' is not written" in done.err
+
+
+@pytest.mark.parametrize("options, words", [
+    (["--trace-steps", "1-2"], "--trace-steps needs --trace FILE"),
+    (["--trace", "x", "--trace-steps", "5-3"], "--trace-steps must be a range of steps such as 10-12, not '5-3'"),
+    (["--trace", "x", "--trace-steps", "0"], "not '0'"), (["--trace", "x", "--trace-steps", "1-2x"], "not '1-2x'")])
+def test_steps_that_are_none(folder, options, words):
+    assert words in folder.ztrain("--config", folder.spec(), *options, expect=USAGE).err

@@ -1,0 +1,44 @@
+/* trace_file.h: --trace: a few steps of all ranks in Chrome's trace format, which Perfetto and chrome://tracing show.
+ *
+ * A rank is a process of the trace, and its rows are threads: the host, the compute stream with phases, units and ops,
+ * the communication stream with its collectives. A rank keeps up to TRACE_RECORDS_MAX pieces of work; rank 0 collects
+ * them after the last traced step and writes the file. Nothing that fails here ends the run. */
+#ifndef ZTRAIN_CMD_TRAIN_TRACE_FILE_H
+#define ZTRAIN_CMD_TRAIN_TRACE_FILE_H
+
+#include "core/status.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct trainer;
+struct trace_file;
+enum { TRACE_RECORDS_MAX = 200000 };
+
+/* "A-B" or "A": steps from 1. STATUS_USAGE. */
+enum status trace_steps_parse(const char *text, int64_t *first, int64_t *last, struct error *err);
+
+/* path: for rank 0, borrowed. steps: a text that trace_steps_parse() takes, or NULL: three steps, from the third after
+ * `done` on. The caller frees it with trace_file_free(). */
+struct trace_file *trace_file_new(const char *path, const char *steps, int64_t done, int64_t total);
+void trace_file_free(struct trace_file *trace); /* before the device is closed; may be NULL */
+
+/* Whether recording has to begin before `step`, or to end after it; the same on all ranks. trace may be NULL, as below.
+ */
+bool trace_file_begins(const struct trace_file *trace, int64_t step);
+bool trace_file_ends(const struct trace_file *trace, int64_t step);
+
+/* Collective; no step is under way. */
+enum status trace_file_begin(struct trace_file *trace, struct trainer *trainer, struct error *err);
+bool trace_file_is_on(const struct trace_file *trace);
+
+/* Work of the host from `start` (seconds_now()) to now; step 0: of none. Nothing unless recording is on. */
+void trace_file_host(struct trace_file *trace, const char *name, double start, int64_t step);
+
+/* Ends the recording, if it is on, and has rank 0 write the file. Collective; no step is under way. */
+enum status trace_file_end(struct trace_file *trace, struct error *err);
+
+/* At the end of the run: a warning on rank 0 if no step was recorded. */
+void trace_file_check(const struct trace_file *trace);
+
+#endif
