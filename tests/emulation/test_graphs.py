@@ -88,6 +88,29 @@ def test_collectives_in_graphs(tmp_path, monkeypatch, stage):
     assert numbers(rows["true"]) == numbers(rows["false"])
 
 
+def test_a_measured_step_is_no_graph(tmp_path, monkeypatch):
+    """A step with flops_profiler and --trace runs op by op between two graphs, with the same bits; so do ranks with comms_logger."""
+    monkeypatch.setenv("ZTRAIN_EMULATION_GPUS", "2")
+    rows, path = {}, tmp_path / "trace.json"
+    settings = ("train.max_steps=4", "train.cuda_graphs=true", "zero_optimization.stage=1", "train_micro_batch_size_per_gpu=3")
+    profiler = ("flops_profiler.enabled=true", "flops_profiler.profile_step=3")
+    more = {"plain": ([], []), "measured": (profiler, ["--trace", str(path), "--trace-steps", "3-3"]),
+            "logged": (["comms_logger.enabled=true", "train.cuda_graphs=auto"], [])}
+    for name, (keys, options) in more.items():
+        said = short_run(tmp_path, *settings, f"run.name={name}", *keys, arguments=["--local-gpus", "2", *options])
+        assert ("fwd MACs: " in said) == (name == "measured")
+        with open(tmp_path / name / "metrics.jsonl", encoding="utf-8") as f:
+            rows[name] = [json.loads(line) for line in f]
+    assert numbers(rows["plain"]) == numbers(rows["measured"]) == numbers(rows["logged"])
+    assert [graph_steps(rows[name]) for name in more] == [[2, 3, 4], [2, 4], []]
+    with open(path, encoding="utf-8") as f:
+        work = [event for event in json.load(f)["traceEvents"] if event["ph"] == "X"]
+    assert {(event["pid"], event["tid"]) for event in work} == {(rank, row) for rank in range(2) for row in range(3)}
+    assert {"forward", "linear_fwd", "all_gather parameters", "step 3"} <= {event["name"] for event in work}
+    with open(tmp_path / "logged" / "comms.json", encoding="utf-8") as f:
+        assert json.load(f)["steps"] == 4
+
+
 def test_resume_in_graphs(tmp_path):
     plain, weights = train(tmp_path, "plain", "train.max_steps=6", "checkpoint.interval_steps=3", TWO_MICRO_BATCHES,
                            "train.cuda_graphs=false")
