@@ -178,12 +178,12 @@ int ops_profile_modules(struct device *device, const struct module_profile **mod
 static struct ops_profiler *wrap_ops(struct device *device)
 {
     struct ops_profiler **profiler = profiler_of(device);
-    if (*profiler)
-        return *profiler;
-    *profiler = memory_zeroed(1, sizeof **profiler);
-    (*profiler)->inner = device->ops;
-    module_index(*profiler, TRACE_OTHER, TRACE_WHOLE);
-    device->ops = &profiled;
+    if (!*profiler) {
+        *profiler = memory_zeroed(1, sizeof **profiler);
+        (*profiler)->inner = device->ops;
+        module_index(*profiler, TRACE_OTHER, TRACE_WHOLE);
+        device->ops = &profiled;
+    }
     return *profiler;
 }
 

@@ -37,9 +37,9 @@ enum status tokenizer_flag(const struct tokenizer_source *source, const json_t *
                            bool *out)
 {
     const json_t *value = json_object_get(object, key);
+    *out = json_is_boolean(value) ? json_is_true(value) : absent;
     if (value && !json_is_null(value) && !json_is_boolean(value))
         return tokenizer_damaged(source, "'%s' is neither true nor false", key);
-    *out = json_is_boolean(value) ? json_is_true(value) : absent;
     return STATUS_OK;
 }
 
