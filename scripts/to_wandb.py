@@ -25,6 +25,7 @@ import argparse
 import json
 import math
 import os
+import re
 import socket
 import sys
 import time
@@ -33,6 +34,8 @@ USAGE, DATA, INTERRUPTED = 2, 3, 130
 TRAIN = (("train_loss", "loss"), ("lr", "lr"), ("loss_scale", "loss_scale"), ("grad_norm", "grad_norm"),
          ("tokens_per_s", "tokens_per_s"), ("mfu", "mfu"))
 EVAL = ("eval_loss", "perplexity", "accuracy", "f1")
+# A real number in YAML 1.2, which is what ztrain writes: 1e-05 is none in YAML 1.1, which PyYAML reads, but text.
+REAL = re.compile(r"[-+]?(?:(?:\.[0-9]+|[0-9]+\.[0-9]*)(?:[eE][-+]?[0-9]+)?|[0-9]+[eE][-+]?[0-9]+)$")
 SILENT_PERIODS = 4  # of an owner on another machine: then it is gone
 
 
@@ -51,9 +54,14 @@ def read_config(folder):
         import yaml  # wandb brings it along
     except ImportError:
         raise Failure(USAGE, "this needs the Python package 'wandb'; hint: pip install wandb") from None
+
+    class Loader(yaml.SafeLoader):
+        pass
+
+    Loader.add_implicit_resolver("tag:yaml.org,2002:float", REAL, list("-+.0123456789"))
     try:
         with open(os.path.join(folder, "run.yaml"), encoding="utf-8") as file:
-            config = yaml.safe_load(file)
+            config = yaml.load(file, Loader)
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, yaml.YAMLError) as error:
@@ -96,6 +104,13 @@ def is_running(folder):
         return time.time() - os.stat(path).st_mtime < SILENT_PERIODS * owner["period"]
     except (OSError, ValueError, KeyError, TypeError):
         return False
+
+
+def wait_for_config(arguments):
+    """With --watch: a process that has just begun in the folder has still to write run.yaml."""
+    path = os.path.join(arguments.run, "run.yaml")
+    while arguments.watch and not os.path.exists(path) and is_running(arguments.run):
+        time.sleep(arguments.interval)
 
 
 class Follower:
@@ -160,7 +175,10 @@ def scalars(row, scaled):
 
 
 def is_finite(value):
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    try:
+        return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    except OverflowError:  # an integer that is no float
+        return False
 
 
 class Sender:
@@ -255,6 +273,7 @@ def main():
         raise Failure(DATA, f"there is no run folder '{arguments.run}'")
     if not os.path.exists(os.path.join(arguments.run, "metrics.jsonl")) and not (arguments.watch and is_running(arguments.run)):
         raise Failure(DATA, f"'{arguments.run}' has no metrics.jsonl; hint: RUN is the folder of a run, such as runs/NAME")
+    wait_for_config(arguments)
     config = read_config(arguments.run)
     batch = config.get("train_batch_size")
     if not isinstance(batch, int) or batch <= 0:

@@ -86,6 +86,7 @@ def test_a_run_is_sent_with_its_spec_under_tensorboards_names(folder):
     assert (run.project, run.display_name) == ("tests", "first")
     config = {item.key: json.loads(item.value_json) for item in run.config.update}
     assert config["train_batch_size"] == 12 and config["optimizer"]["params"]["lr"] == 3e-3
+    assert config["optimizer"]["params"]["eps"] == 1e-8  # written as 1e-08, which YAML 1.1 takes for text
 
 
 def test_a_run_is_followed_to_its_end(folder):

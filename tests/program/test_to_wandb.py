@@ -83,6 +83,38 @@ def test_what_wandb_has_already_and_what_is_not_finite_is_left_out():
     assert "Train/Samples/loss_scale" not in sent_by([step_line(1, loss_scale=1.0)])[0][0][1]
 
 
+def test_numbers_that_no_float_has_are_left_out():
+    sent, _ = sent_by([step_line(1, loss=10**400, grad_norm=-10**309, mfu=7, tokens_per_s=True)])
+    assert sent == [(4, {"Train/Samples/lr": 0.1, "Train/Samples/mfu": 7, "Train/Samples/step_seconds": 0.5})]
+
+
+def test_real_numbers_are_those_of_yaml_1_2():
+    for text in ("1e-05", "1E5", "-3e+2", "1.5", "1.", ".5", "+.5e3", "2.5e-7", "1.e2"):
+        assert to_wandb.REAL.match(text) and isinstance(float(text), float), text
+    for text in ("1", "08", "1e", "e5", ".", ".e5", "1e5x", "1_0.5", "1.2.3", "-", "", "12:30", "0x1e5", "1e-05 m"):
+        assert not to_wandb.REAL.match(text), text
+
+
+def test_run_yaml_is_waited_for_while_the_process_is_there(tmp_path, monkeypatch):
+    alive, naps = iter([True, True, True, False]), []
+
+    def sleep(seconds):
+        naps.append(seconds)
+        if len(naps) == 2:
+            (tmp_path / "run.yaml").write_text("{}", encoding="utf-8")
+
+    monkeypatch.setattr(to_wandb, "is_running", lambda _: next(alive))
+    monkeypatch.setattr(to_wandb, "time", argparse.Namespace(sleep=sleep))
+    arguments = argparse.Namespace(run=str(tmp_path), watch=True, interval=5)
+    to_wandb.wait_for_config(arguments)
+    assert naps == [5, 5]
+    (tmp_path / "run.yaml").unlink()
+    to_wandb.wait_for_config(argparse.Namespace(run=str(tmp_path), watch=False, interval=5))
+    assert naps == [5, 5]
+    to_wandb.wait_for_config(arguments)  # it ends without one
+    assert naps == [5, 5, 5] and next(alive, None) is None
+
+
 def test_a_run_is_seen_while_it_lasts(folder):
     spec = folder.spec({"train": {"epochs": None, "max_steps": 1000000}})
     process = folder.start("--config", spec)
@@ -151,9 +183,15 @@ def test_errors(tmp_path):
     assert code == 2 and "pip install wandb" in said
 
 
+YAML = """class YAMLError(Exception): pass
+class SafeLoader: add_implicit_resolver = print
+def load(file, loader): return eval(file.read())
+"""
+
+
 def test_run_yaml_has_to_name_the_batch(tmp_path):
     put(tmp_path / "metrics.jsonl", [step_line(1)])
-    (tmp_path / "yaml.py").write_text("class YAMLError(Exception): pass\ndef safe_load(f): return eval(f.read())\n", encoding="utf-8")
+    (tmp_path / "yaml.py").write_text(YAML, encoding="utf-8")
     for text, part in (("{}", "no train_batch_size"), ("{'train_batch_size': 0}", "no train_batch_size"), (b"\xff", "cannot read")):
         (tmp_path / "run.yaml").write_bytes(text if isinstance(text, bytes) else text.encode())
         code, said = call(tmp_path, path=tmp_path)
