@@ -11,7 +11,7 @@
 enum { SAMPLER_STREAM = 0x73616d70 }; /* of philox.h: other random numbers than those of training with the same seed */
 
 struct candidate {
-    double weight; /* first the logit by the temperature, then exp(that - the highest) */
+    double weight; /* first (the logit - the highest) / temperature, which is at most 0; then exp() of that */
     int64_t token;
 };
 
@@ -121,15 +121,16 @@ int64_t sampler_choose(struct sampler *s, const float *logits, uint64_t index)
             return -1;
         best = logits[i] > logits[best] ? i : best;
     }
-    if (s->settings.temperature == 0)
+    if (s->settings.temperature == 0 || logits[best] == -INFINITY) /* so are all the others */
         return best;
+    /* Without the highest, a tiny temperature would make infinities of several logits, which nothing tells apart. */
+    const double highest = logits[best];
     for (int64_t i = 0; i < s->count; i++)
-        if (logits[i] > -INFINITY || i == best)
-            s->candidates[n++] = (struct candidate){(double)logits[i] / s->settings.temperature, i};
+        if (logits[i] > -INFINITY)
+            s->candidates[n++] = (struct candidate){((double)logits[i] - highest) / s->settings.temperature, i};
     n = keep_top_k(s->candidates, n, s->settings.top_k);
-    const double highest = (double)logits[best] / s->settings.temperature;
-    for (int64_t i = 0; i < n; i++) /* -infinity, if all are */
-        s->candidates[i].weight = isfinite(highest) ? exp(s->candidates[i].weight - highest) : 1;
+    for (int64_t i = 0; i < n; i++)
+        s->candidates[i].weight = exp(s->candidates[i].weight);
     n = keep_top_p(s->candidates, n, s->settings.top_p);
     return draw(s->candidates, n, s->settings.seed, index);
 }

@@ -90,6 +90,32 @@ static void greedy_takes_the_first_of_the_highest(void **state)
     sampler_free(s);
 }
 
+static void a_tiny_temperature_takes_the_highest(void **state)
+{
+    (void)state;
+    const double temperatures[] = {1e-30, 1e-300, 1e-310, 5e-324};
+    const float high[TOKENS] = {-1, 2, 0.5F, 1.75F, -INFINITY, 1},
+                low[TOKENS] = {-9, -2, -5, -2.25F, -INFINITY, -1e30F};
+    const float equal[TOKENS] = {2, -3, 1, 2, 0, -INFINITY},
+                none[TOKENS] = {-INFINITY, -INFINITY, -INFINITY, -INFINITY, -INFINITY, -INFINITY};
+    for (size_t t = 0; t < sizeof temperatures / sizeof *temperatures; t++)
+        for (int64_t top_k = 0; top_k <= 2; top_k++)
+            for (int part = 0; part < 2; part++) {
+                struct sampler *s = sampler(temperatures[t], top_k, part ? 0.9 : 1, 3);
+                int64_t last = 0;
+                for (uint64_t i = 0; i < 50; i++) {
+                    assert_int_equal(sampler_choose(s, high, i), 1);
+                    assert_int_equal(sampler_choose(s, low, i), 1);
+                    assert_int_equal(sampler_choose(s, none, i), 0);
+                    const int64_t token = sampler_choose(s, equal, i); /* either of the two highest */
+                    assert_true(token == 0 || token == 3);
+                    last += token == 3;
+                }
+                assert_true(last > 10 && last < 40);
+                sampler_free(s);
+            }
+}
+
 static void logits_that_are_no_numbers_are_refused(void **state)
 {
     (void)state;
@@ -140,6 +166,7 @@ int main(void)
         cmocka_unit_test(top_k_leaves_the_highest_and_their_equals),
         cmocka_unit_test(top_p_leaves_what_reaches_it),
         cmocka_unit_test(greedy_takes_the_first_of_the_highest),
+        cmocka_unit_test(a_tiny_temperature_takes_the_highest),
         cmocka_unit_test(logits_that_are_no_numbers_are_refused),
         cmocka_unit_test(a_draw_depends_on_seed_and_number_alone),
     };
