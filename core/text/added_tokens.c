@@ -9,7 +9,10 @@
 
 void added_tokens_add(struct added_tokens *tokens, struct added_token token)
 {
-    tokens->items = memory_resize(tokens->items, (tokens->count + 1) * sizeof *tokens->items);
+    if (tokens->count == tokens->room) {
+        tokens->room = tokens->room ? 2 * tokens->room : 16;
+        tokens->items = memory_resize(tokens->items, tokens->room * sizeof *tokens->items);
+    }
     tokens->items[tokens->count++] = token;
 }
 

@@ -20,8 +20,8 @@ struct added_token {
 
 /* {0} is empty. */
 struct added_tokens {
-    struct added_token *items; /* own (count), in the order of the file */
-    size_t count;
+    struct added_token *items; /* own (room), in the order of the file */
+    size_t count, room;
     /* For each set (0: as it came, 1: normalized) the items by first byte, the longest first, equal ones in order:
      * those of byte b are order[set][first[set][b]] … order[set][first[set][b + 1] - 1]. */
     size_t *order[2];

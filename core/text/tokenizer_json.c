@@ -174,25 +174,33 @@ enum status tokenizer_read_decoder(const struct tokenizer_source *source, const 
 
 /* ---- added tokens -------------------------------------------------------- */
 
+/* What the added tokens were given so far. */
+struct added_ids {
+    struct bpe seen; /* a table of their contents */
+    int32_t next;    /* of a token that is not in the vocabulary */
+};
+
 /* The id that `tokenizers` gives to a token: the vocabulary's, or the next one. It ignores the file's. */
-static enum status check_id(const struct tokenizer_source *source, const struct tokenizer *tokenizer,
-                            const char *content, json_int_t id)
+static enum status check_id(const struct tokenizer_source *source, const struct bpe *vocabulary, const char *content,
+                            json_int_t id, struct added_ids *ids)
 {
-    int32_t known = bpe_find(&tokenizer->bpe, content, strlen(content)), next = (int32_t)tokenizer->bpe.entry_count;
-    for (size_t i = 0; i < tokenizer->added.count; i++) {
-        if (strcmp(tokenizer->added.items[i].content, content) == 0)
-            return tokenizer_damaged(source, "the added token '%.100s' is there twice", content);
-        if (tokenizer->added.items[i].id >= next)
-            next = tokenizer->added.items[i].id + 1;
-    }
-    int32_t expected = known >= 0 ? known : next;
-    if (id == expected)
-        return STATUS_OK;
-    return tokenizer_damaged(source, "the added token '%.100s' has the id %lld, but %s %d", content, (long long)id,
-                             known >= 0 ? "in the vocabulary" : "the next id is", expected);
+    const size_t bytes = strlen(content);
+    const int32_t known = bpe_find(vocabulary, content, bytes), expected = known >= 0 ? known : ids->next;
+    if (bpe_find(&ids->seen, content, bytes) >= 0)
+        return tokenizer_damaged(source, "the added token '%.100s' is there twice", content);
+    if (id != expected)
+        return tokenizer_damaged(source, "the added token '%.100s' has the id %lld, but %s %d", content, (long long)id,
+                                 known >= 0 ? "in the vocabulary" : "the next id is", expected);
+    if (expected > BPE_MAX_ID)
+        return tokenizer_damaged(source, "the added token '%.100s' has the id %d, and the largest is %d", content,
+                                 expected, BPE_MAX_ID);
+    bpe_add_token(&ids->seen, content, bytes, expected);
+    ids->next = expected >= ids->next ? expected + 1 : ids->next;
+    return STATUS_OK;
 }
 
-static enum status read_added(const struct tokenizer_source *source, const json_t *item, struct tokenizer *out)
+static enum status read_added(const struct tokenizer_source *source, const json_t *item, struct added_ids *ids,
+                              struct tokenizer *out)
 {
     const char *content = json_string_value(json_object_get(item, "content"));
     const json_t *id = json_object_get(item, "id");
@@ -201,7 +209,7 @@ static enum status read_added(const struct tokenizer_source *source, const json_
         return tokenizer_damaged(source, "an added token without 'content' or 'id'");
     if (!content[0])
         return STATUS_OK; /* matches nowhere */
-    TRY(check_id(source, out, content, json_integer_value(id)));
+    TRY(check_id(source, &out->bpe, content, json_integer_value(id), ids));
     TRY(tokenizer_flag(source, item, "special", false, &token.special));
     TRY(tokenizer_flag(source, item, "single_word", false, &token.single_word));
     TRY(tokenizer_flag(source, item, "lstrip", false, &token.lstrip));
@@ -220,11 +228,14 @@ static enum status read_added(const struct tokenizer_source *source, const json_
 
 enum status tokenizer_read_added(const struct tokenizer_source *source, const json_t *added, struct tokenizer *out)
 {
-    const json_t *item;
-    size_t i;
     if (!is_absent(added) && !json_is_array(added))
         return tokenizer_damaged(source, "'added_tokens' is no list");
-    json_array_foreach((json_t *)added, i, item) TRY(read_added(source, item, out));
+    struct added_ids ids = {.next = (int32_t)out->bpe.entry_count};
+    enum status status = STATUS_OK;
+    for (size_t i = 0; i < json_array_size(added) && status == STATUS_OK; i++)
+        status = read_added(source, json_array_get(added, i), &ids, out);
+    bpe_release(&ids.seen);
+    TRY(status);
     added_tokens_index(&out->added);
     return STATUS_OK;
 }

@@ -307,6 +307,10 @@ static const struct {
     {{.more = MORE("\"added_tokens\":[{\"content\":\"x\",\"id\":9}]")}, "the next id is 3"},
     {{.more = MORE("\"added_tokens\":[{\"content\":\"b\",\"id\":3}]")}, "in the vocabulary 1"},
     {{.more = MORE("\"added_tokens\":[{\"content\":\"x\",\"id\":3},{\"content\":\"x\",\"id\":3}]")}, "there twice"},
+    {{.more = MORE("\"added_tokens\":[{\"content\":\"x\",\"id\":3},{\"content\":\"b\",\"id\":1},"
+                   "{\"content\":\"y\",\"id\":4},{\"content\":\"z\",\"id\":4}]")},
+     "the added token 'z' has the id 4, but the next id is 5"},
+    {{.more = MORE("\"added_tokens\":[{\"content\":\"x\",\"id\":4294967299}]")}, "has the id 4294967299, but"},
     {{.more = TEMPLATE("\"single\":[]")}, "the text 0 times"},
     {{.more = TEMPLATE("\"single\":[{\"Sequence\":{\"id\":\"B\"}}]")}, "neither a SpecialToken"},
     {{.more = TEMPLATE("\"single\":[{\"SpecialToken\":{\"id\":\"s\"}}]")}, "'s' has no ids"},
