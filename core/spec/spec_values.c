@@ -86,14 +86,22 @@ static json_t *wrong(struct spec_context *ctx, const struct spec_key *key, const
     return NULL;
 }
 
+/* Whether a value breaks an upper limit that is too high to be worth a word otherwise. */
+static bool is_too_high(const struct spec_key *key, const struct spec_node *node)
+{
+    const double value = node->kind == NODE_INT ? (double)node->integer : node->kind == NODE_REAL ? node->real : 0;
+    return value > key->max && key->max < 0x1p63; /* above, it is no int64 in any case */
+}
+
 /* "an integer from 0 to 3", "a number above 0" */
-static const char *expected_number(struct spec_context *ctx, const struct spec_key *key)
+static const char *expected_number(struct spec_context *ctx, const struct spec_key *key, const struct spec_node *node)
 {
     const char *noun = key->type == KEY_INT ? "an integer" : "a number";
     if (!(key->min < key->max))
         return noun;
-    const char *from = key->flags & KEY_ABOVE_MIN ? "above" : key->max >= 1e15 ? "of at least" : "from";
-    const char *to = key->max >= 1e15 ? "" : spec_arena_printf(ctx->arena, " to %.15g", key->max);
+    const bool endless = key->max >= 1e15 && !is_too_high(key, node);
+    const char *from = key->flags & KEY_ABOVE_MIN ? "above" : endless ? "of at least" : "from";
+    const char *to = endless ? "" : spec_arena_printf(ctx->arena, " to %.15g", key->max);
     return spec_arena_printf(ctx->arena, "%s %s %.15g%s", noun, from, key->min, to);
 }
 
@@ -111,8 +119,8 @@ static json_t *convert_int(struct spec_context *ctx, const struct spec_key *key,
     if (node->kind == NODE_REAL && node->finite && fabs(node->real) < 0x1p63 && node->real == floor(node->real))
         value = (int64_t)node->real;
     else if (node->kind != NODE_INT)
-        return wrong(ctx, key, node, expected_number(ctx, key));
-    return in_range(key, (double)value) ? json_integer(value) : wrong(ctx, key, node, expected_number(ctx, key));
+        return wrong(ctx, key, node, expected_number(ctx, key, node));
+    return in_range(key, (double)value) ? json_integer(value) : wrong(ctx, key, node, expected_number(ctx, key, node));
 }
 
 static json_t *convert_real(struct spec_context *ctx, const struct spec_key *key, const struct spec_node *node)
@@ -121,7 +129,7 @@ static json_t *convert_real(struct spec_context *ctx, const struct spec_key *key
         return wrong(ctx, key, node, "a finite number");
     double value = node->kind == NODE_INT ? (double)node->integer : node->real;
     if ((node->kind != NODE_INT && node->kind != NODE_REAL) || !in_range(key, value))
-        return wrong(ctx, key, node, expected_number(ctx, key));
+        return wrong(ctx, key, node, expected_number(ctx, key, node));
     return json_real(value);
 }
 

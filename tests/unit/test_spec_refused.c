@@ -102,6 +102,9 @@ static const struct bad_case bad_cases[] = {
     {BASE "train: {epochs: 0, max_steps: 0}\n",
      {":4:17: 'train.epochs' must be an integer of at least 1, not '0'",
       ":4:31: 'train.max_steps' must be an integer of at least 1, not '0'"}},
+    {BASE "train: {max_steps: 9223372036854775807}\n",
+     {":4:20: 'train.max_steps' must be an integer from 1 to 1e+15, not '9223372036854775807'"}},
+    {BASE "train: {max_steps: 1e30}\n", {":4:20: 'train.max_steps' must be an integer from 1 to 1e+15, not '1e30'"}},
     {BASE "checkpoint: {compression_level: 23}\n",
      {":4:33: 'checkpoint.compression_level' must be an integer from 0 to "
       "22"}},
