@@ -5,12 +5,13 @@
  *             and 448 MiB on a B200's 148; rounded up
  *   kernels   cublasLt's, cuDNN's and ztrain's, which CUDA loads when they are first called. PyTorch's whole process
  *             has about 300 MiB outside of its allocator (github.com/pytorch/pytorch, issue 107667); assumed
- *   cuDNN     backward that repeats bit for bit keeps dS, T x T for each head of a piece, in the compute dtype; an
- *             unordered one the sums of dq, T x D in fp32; dropout of the weights needs T x T as dS does; a piece is
- * chosen so that this is at most 1/256 of the GPU's memory, or one sequence (attention_cudnn_plan.c); where one
- * sequence takes more than 1/16, ztrain's kernels compute it NCCL      544 MiB with two ranks and 688 with more, on
- * four A100 over NVLink with 24 channels (github.com/NVIDIA/nccl, issue 964); it does not grow with further nodes
- * (issue 986)
+ *   cuDNN     a backward pass that repeats bit for bit keeps dS, T x T for each head of a piece, in the compute dtype;
+ *             an unordered one keeps the sums of dq, T x D in fp32; dropout of the weights needs T x T as dS does. A
+ *             piece is chosen so that this is at most 1/256 of the GPU's memory, or it is one sequence
+ *             (attention_cudnn_plan.c); where one sequence takes more than 1/16, ztrain's kernels compute it
+ *
+ *   NCCL      544 MiB with two ranks and 688 with more, on four A100 over NVLink with 24 channels
+ *             (github.com/NVIDIA/nccl, issue 964); it does not grow with further nodes (issue 986)
  *
  * None of them has been measured with ztrain yet. */
 #include "gpu/cuda_reserve.h"
