@@ -6,6 +6,7 @@
 #include "cmd/unknown_word.h"
 #include "core/clock.h"
 #include "core/memory.h"
+#include "core/named_file.h"
 #include "core/printable.h"
 
 #include <inttypes.h>
@@ -31,7 +32,8 @@ static const char USAGE[] =
     "A torn last line and damaged lines are left out, with a warning for the latter.\n"
     "\n"
     "  RUN                   a run folder, such as runs/NAME\n"
-    "  --out FILE            write a page with the curves, an HTML file that needs no other file and no network\n"
+    "  --out FILE            write a page with the curves, an HTML file that needs no other file and no network;\n"
+    "                        FILE may be a link, and without --watch a pipe or a device\n"
     "  --watch               write it again while one of the runs lasts; an open page loads itself again. The end of\n"
     "                        the last run ends this command with 0, and a signal (Ctrl-C) with 130\n"
     "  --interval SECONDS    with --watch: how often; default 5\n";
@@ -153,6 +155,9 @@ static enum status refresh_runs(struct watched_run *runs, int count, bool *chang
 static enum status watch_runs(const struct report_options *options, struct watched_run *runs, struct error *err)
 {
     bool changed = true;
+    if (named_file_is_special(options->out))
+        return error_set(err, STATUS_CHECKPOINT, "--watch replaces the page before it, but '%s' is no regular file",
+                         options->out);
     catch_signals();
     if (any_runs(runs, options->count))
         printf("writing %s every %g s while the run lasts; Ctrl-C ends this\n", PRINTABLE(options->out),

@@ -73,8 +73,10 @@ const char *figure_count(int64_t value, char out[FIGURE_MAX])
 
 const char *figure_time(double seconds, char out[FIGURE_MAX])
 {
-    const int64_t s = seconds > 0 ? (int64_t)(seconds + 0.5) : 0;
-    if (s >= 3600)
+    const int64_t s = seconds > 0 ? (int64_t)(fmin(seconds, 1e15) + 0.5) : 0;
+    if (!isfinite(seconds))
+        snprintf(out, FIGURE_MAX, "-");
+    else if (s >= 3600)
         snprintf(out, FIGURE_MAX, "%" PRId64 ":%02d:%02d", s / 3600, (int)(s / 60 % 60), (int)(s % 60));
     else
         snprintf(out, FIGURE_MAX, "%d:%02d", (int)(s / 60), (int)(s % 60));

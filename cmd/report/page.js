@@ -33,7 +33,11 @@ function shape(tag, attributes, ...children) {
 /* ---- numbers ------------------------------------------------------------- */
 
 const PREFIXES = [[1e15, 'P'], [1e12, 'T'], [1e9, 'G'], [1e6, 'M'], [1e3, 'k'], [1, '']];
-const known = value => value !== null && value !== undefined && Number.isFinite(value);
+/* Values of 1e300 and more only damaged lines have. They count as absent, so that no difference overflows. */
+const known = value => value !== null && value !== undefined && Math.abs(value) < 1e300;
+
+/* Whether two values are the same but for rounding: closer than ticks and pixels can tell apart. */
+const alike = (low, high) => high - low <= 1e-9 * Math.max(Math.abs(low), Math.abs(high));
 
 function plain(value) {
   if (!known(value)) return '–';
@@ -76,12 +80,13 @@ const FORMATS = {
   bytes: value => prefixed(value, 'B'),
 };
 
-/* Round values from low to high, about `wanted` of them. */
+/* Round values from low to high, about `wanted` of them; none if the two are alike. */
 function ticks(low, high, wanted, base = 10) {
+  if (!(high > low) || alike(low, high)) return {step: 1, found: []};
   const raw = (high - low) / Math.max(1, wanted), power = Math.pow(base, Math.floor(Math.log(raw) / Math.log(base)));
   const factors = base === 10 ? [1, 2, 2.5, 5, 10] : [1, 2, 5, 10, 15, 30, 60];
   const step = power * factors.find(f => f * power >= raw * 0.999), found = [];
-  for (let i = Math.ceil(low / step - 1e-9); i * step <= high + step * 1e-9; i++) found.push(i * step || 0);
+  for (let i = Math.ceil(low / step - 1e-9); i * step <= high + step * 1e-9 && found.length < 100; i++) found.push(i * step || 0);
   return {step, found};
 }
 
@@ -117,7 +122,7 @@ const view = {axis: 'step', smoothing: several ? 0.6 : 0.5, log: false, marks: t
 
 function readView() {
   const wanted = new URLSearchParams(location.hash.slice(1));
-  if (AXES[wanted.get('axis')]) view.axis = wanted.get('axis');
+  if (Object.hasOwn(AXES, wanted.get('axis'))) view.axis = wanted.get('axis');
   if (wanted.has('smoothing')) view.smoothing = Math.min(0.99, Math.max(0, Number(wanted.get('smoothing')) || 0));
   view.log = wanted.get('log') === '1';
   view.marks = wanted.get('marks') !== '0';
@@ -218,6 +223,8 @@ function partsOf(run) {
 }
 
 /* ---- panels -------------------------------------------------------------- */
+
+const SMALLEST = 1e-290; /* smaller ones are drawn as zero; 1 / SMALLEST and the room around it are no overflow */
 
 class Panel {
   constructor(definition) {
@@ -348,8 +355,13 @@ class Panel {
 
   widen(low, high) {
     if (!(low <= high)) return [0, 1];
-    if (this.logarithmic) return low === high ? [low / 2, high * 2] : [low / Math.pow(high / low, 0.04), high * Math.pow(high / low, 0.04)];
-    if (low === high) return low === 0 ? [0, 1] : [low - Math.abs(low) * 0.1, high + Math.abs(high) * 0.1];
+    if (Math.max(Math.abs(low), Math.abs(high)) < SMALLEST) return this.logarithmic ? [SMALLEST, 1] : [0, 1];
+    if (this.logarithmic) {
+      low = Math.max(low, SMALLEST);
+      const room = alike(low, high) ? 2 : Math.exp((Math.log(high) - Math.log(low)) * 0.04);
+      return [Math.max(1e-305, low / room), Math.min(1e305, high * room)];
+    }
+    if (alike(low, high)) return [low - Math.abs(low) * 0.1, high + Math.abs(high) * 0.1];
     const room = (high - low) * 0.05;
     return [low >= 0 && low < room * 2 ? 0 : low - room, high + room];
   }
@@ -361,9 +373,10 @@ class Panel {
     const left = Math.round(longest * 6.3 + 12), right = width - 12;
     this.frame = {left, right, top, bottom, width, height};
     const span = this.domain[1] - this.domain[0] || 1;
-    this.x = v => left + (v - this.domain[0]) / span * (right - left);
-    this.y = this.logarithmic ? v => v > 0 ? bottom - (Math.log(v) - Math.log(low)) / (Math.log(high) - Math.log(low)) * (bottom - top) : bottom + 99
-      : v => bottom - (v - low) / (high - low) * (bottom - top);
+    const bounded = v => Math.max(-1e9, Math.min(1e9, v)); /* what SVG takes, for values far outside */
+    this.x = v => bounded(left + (v - this.domain[0]) / span * (right - left));
+    this.y = this.logarithmic ? v => v > 0 ? bounded(bottom - (Math.log(v) - Math.log(low)) / (Math.log(high) - Math.log(low)) * (bottom - top)) : bottom + 99
+      : v => bounded(bottom - (v - low) / (high - low) * (bottom - top));
   }
 
   valueTicks(low, high, wanted) {
@@ -437,7 +450,7 @@ class Panel {
     let there = '', back = '';
     for (let i = line.from; i < line.to; i++) {
       const low = line.series.low[i], high = line.series.high[i];
-      if (!known(low) || (this.logarithmic && low <= 0)) continue;
+      if (!known(low) || !known(high) || (this.logarithmic && low <= 0)) continue;
       const x = this.x(line.xs[i]).toFixed(1);
       there += (there ? 'L' : 'M') + x + ' ' + this.y(high).toFixed(1);
       back = 'L' + x + ' ' + this.y(low).toFixed(1) + back;
@@ -570,7 +583,8 @@ class StackPanel extends Panel {
 
   rangeOfValues() {
     const top = this.values[this.values.length - 1], inside = top ? top.over.filter((_, i) => i >= top.from && i < top.to) : [];
-    return [0, inside.reduce((most, v) => Math.max(most, v), 0) * 1.05 || 1];
+    const most = inside.reduce((all, v) => Math.max(all, v), 0);
+    return [0, most < SMALLEST ? 1 : Math.min(most, 1e300) * 1.05];
   }
 
   drawCurves() {
@@ -637,10 +651,10 @@ function domainOfAxis() {
   });
   if (!(low <= high)) return [0, 1];
   if (low - 0 < (high - low) * 0.05) low = 0;
-  if (low === high) return [low - 1, high + 1];
+  if (alike(low, high)) return [low - Math.max(1, Math.abs(low) * 1e-6), high + Math.max(1, Math.abs(high) * 1e-6)];
   if (!view.zoom) return [low, high];
   const zoom = [Math.max(low, view.zoom[0]), Math.min(high, view.zoom[1])];
-  return zoom[0] < zoom[1] ? zoom : [low, high];
+  return zoom[0] < zoom[1] && !alike(...zoom) ? zoom : [low, high];
 }
 
 /* The pointer's place on all axes, by the first run that is shown. */
@@ -713,7 +727,9 @@ function redraw() {
   });
 }
 
+/* A part too narrow for its ends to differ is not zoomed into. */
 function zoomTo(zoom) {
+  if (zoom && alike(...zoom)) return;
   view.zoom = zoom;
   redraw();
 }

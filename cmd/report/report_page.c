@@ -2,8 +2,8 @@
 
 #include "cmd/report/page_text.h"
 #include "cmd/report/spec_differences.h"
-#include "core/fsutil.h"
 #include "core/memory.h"
+#include "core/named_file.h"
 #include "core/printable.h"
 
 #include <inttypes.h>
@@ -325,7 +325,7 @@ enum status report_page(const char *path, struct watched_run *runs, int count, d
     FILE *out = memory_stream(&text, &bytes);
     put_page(out, runs, count, reload);
     fclose(out);
-    enum status status = fs_write_file(path, text, bytes, STATUS_CHECKPOINT, err);
+    enum status status = named_file_write(path, text, bytes, STATUS_CHECKPOINT, err);
     free(text);
     return status;
 }

@@ -12,6 +12,9 @@
 #include <string.h>
 #include <unistd.h>
 
+/* More than any run has, and few enough for an int64_t: a damaged line may have any number. */
+static const double MOST_TOKENS = 9e18, MOST_SECONDS = 1e15;
+
 static const char *const eval_names[] = {
 #define EVAL_NAME(name, member) member,
     EVAL_SERIES(EVAL_NAME)
@@ -106,11 +109,13 @@ static void take_step(struct run_history *history, struct step_line *line)
         return;
     }
     if (isfinite(line->values[STEP_STEP]) && line->values[STEP_STEP] > 0)
-        history->seconds += line->values[STEP_STEP];
+        history->seconds = fmin(history->seconds + line->values[STEP_STEP], MOST_SECONDS);
     line->values[STEP_TIME] = history->seconds;
     line->present |= 1ULL << STEP_TIME;
-    if (isfinite(line->values[STEP_TOKENS]))
+    if (isfinite(line->values[STEP_TOKENS])) {
+        line->values[STEP_TOKENS] = fmax(0, fmin(line->values[STEP_TOKENS], MOST_TOKENS));
         history->tokens = (int64_t)line->values[STEP_TOKENS];
+    }
     thin_add(&history->steps, line->step, line->values, line->present);
     memcpy(history->last, line->values, sizeof history->last);
     history->step_lines++;

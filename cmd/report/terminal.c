@@ -2,6 +2,7 @@
 
 #include "core/memory.h"
 
+#include <float.h>
 #include <langinfo.h>
 #include <locale.h>
 #include <math.h>
@@ -77,11 +78,20 @@ static struct thin_cell column_of(const struct thin *thin, int series, int colum
     return all;
 }
 
-/* The mean of a column, on the scale of the line; NAN if it has none. */
+/* The mean of a column, on the scale of the line, within what a double holds; NAN if it has none. */
 static double height_of(const struct thin_cell *cell, bool log_scale)
 {
     const double mean = thin_mean(cell);
-    return log_scale ? log(mean) : mean;
+    const double height = log_scale ? log(mean) : mean;
+    return isinf(height) ? copysign(DBL_MAX, height) : height;
+}
+
+/* Which of the eight signs stands for a height between low and high. Halves, for a difference may be too large for a
+ * double. */
+static int level_of(double height, double low, double high)
+{
+    const double share = (height / 2 - low / 2) / (high / 2 - low / 2);
+    return !(high > low && isfinite(share)) ? 3 : share < 0 ? 0 : share > 1 ? 7 : (int)(share * 7.999);
 }
 
 char *sparkline(const struct thin *thin, int series, int columns, bool log_scale, bool utf8)
@@ -103,11 +113,12 @@ char *sparkline(const struct thin *thin, int series, int columns, bool log_scale
     FILE *out = memory_stream(&text, &bytes);
     for (int c = 0; c < columns; c++) {
         const struct thin_cell cell = column_of(thin, series, c, columns);
+        const double height = height_of(&cell, log_scale);
         const char *mark = " ";
-        if (cell.bad)
+        if (cell.bad || (cell.count && isnan(height)))
             mark = utf8 ? "×" : "!";
         else if (cell.count) {
-            const int level = high > low ? (int)((height_of(&cell, log_scale) - low) / (high - low) * 7.999) : 3;
+            const int level = level_of(height, low, high);
             mark = utf8 ? blocks[level] : signs[level];
         }
         fputs(mark, out);

@@ -1,9 +1,9 @@
 #include "cmd/train/flops_report.h"
 
 #include "core/clock.h"
-#include "core/fsutil.h"
 #include "core/log.h"
 #include "core/memory.h"
+#include "core/named_file.h"
 #include "gpu/ops_profile.h"
 
 #include <inttypes.h>
@@ -274,7 +274,7 @@ static void deliver(struct run *run, char *text, size_t bytes)
 {
     const char *path = run->spec->flops_profiler.output_file;
     struct error err;
-    if (path && fs_write_file(path, text, bytes, STATUS_CHECKPOINT, &err) == STATUS_OK) {
+    if (path && named_file_write(path, text, bytes, STATUS_CHECKPOINT, &err) == STATUS_OK) {
         console_break(&run->console);
         log_info("flops_profiler: %s has the tables of step %" PRId64, path, run->spec->flops_profiler.profile_step);
         return;

@@ -158,6 +158,30 @@ def test_hostile_text_does_nothing(folder, pages):
     assert evil in seen["text"] and "<img src" in seen["tip"]
 
 
+def write_losses(folder, name, losses):
+    run = folder.at(name)
+    os.mkdir(run)
+    with open(os.path.join(run, "metrics.jsonl"), "w", encoding="utf-8") as f:
+        for step, loss in enumerate(losses, start=1):
+            f.write(json.dumps({"step": step, "loss": loss, "lr": 1e-4, "tokens": 1000 * step, "seconds": {"step": 1.0}}) + "\n")
+    return run
+
+
+@pytest.mark.parametrize("losses", [[10.0002], [10.0002] * 40, [1.7e308, -1.7e308, 1e-320, 2.5], [1e-300, 1e299], [1e-320]],
+                         ids=["one step", "constant", "huge", "far apart", "tiny"])
+def test_equal_and_extreme_values_are_drawn(folder, pages, losses):
+    """Values that differ by rounding alone, or by more than a double holds; and a view from the address that names no axis."""
+    runs = [write_losses(folder, name, losses) for name in ("a", "b")]
+    seen, dom = look(pages(*runs), """
+      seen.curves = paths('loss'); seen.axis = document.querySelector('[aria-pressed=true]').dataset.axis; seen.ticks = ticks('loss').length;
+      document.getElementById('log').click(); await frame();
+      seen.log = paths('loss');
+    """, "#axis=constructor&zoom=1~1.0000000001")
+    assert len(seen["curves"]) == len(seen["log"]) == 2 and seen["axis"] == "step" and 2 <= seen["ticks"] <= 60
+    assert all("M" in path and "NaN" not in path and "Infinity" not in path for path in seen["curves"] + seen["log"] if max(losses) > 1e-300)
+    assert "NaN" not in dom.split("<script")[0]
+
+
 def test_a_run_without_a_step(folder, pages):
     run = folder.at("young")
     os.mkdir(run)

@@ -3,6 +3,8 @@ import json
 import os
 import re
 import signal
+import stat
+import subprocess
 import sys
 
 import pytest
@@ -181,6 +183,30 @@ def test_a_page_that_cannot_be_written(folder, out, code, words):
     done = folder.ztrain("report", run, "--out", folder.at(out) if out else "", expect=code)
     assert words in done.last_words
     assert sorted(os.listdir(run)) == ["metrics.jsonl", "run.yaml"]
+
+
+def test_a_page_goes_through_a_link_and_into_a_pipe(folder):
+    """What is at the path stays what it is; --watch, which replaces pages, takes no pipe."""
+    run = demo(folder)
+    os.symlink("target.html", folder.at("link.html"))
+    assert page_of(folder, run, name="link.html")[0] and os.path.islink(folder.at("link.html")) and os.path.isfile(folder.at("target.html"))
+    os.mkfifo(folder.at("pipe"))
+    assert "pipe" in folder.ztrain("report", run, "--out", folder.at("pipe"), expect=CHECKPOINT).last_words
+    assert "--watch" in folder.ztrain("report", run, "--out", folder.at("pipe"), "--watch", expect=CHECKPOINT).last_words
+    reader = subprocess.Popen(["cat", folder.at("pipe")], stdout=subprocess.PIPE)
+    holder = os.open(folder.at("pipe"), os.O_WRONLY)  # waits for the reader
+    folder.ztrain("report", run, "--out", folder.at("pipe"))
+    os.close(holder)
+    assert b"</html>" in reader.communicate()[0] and stat.S_ISFIFO(os.stat(folder.at("pipe")).st_mode)
+
+
+def test_damaged_lines_with_extreme_values(folder):
+    run = demo(folder)
+    for step, loss in enumerate((-1.7e308, 1.7e308, -1.7e308), start=61):
+        append(run, json.dumps({"step": step, "loss": loss, "tokens": 1e300, "seconds": {"step": 1.5e308}}) + "\n")
+    text = folder.ztrain("report", run, env=UTF8).out
+    assert "277777777777:46:40" in text and "step 63 of 60" in text
+    assert "nan" not in text and page_of(folder, run)[1]["runs"][0]["seconds"] == 1e15
 
 
 # --- watching ---------------------------------------------------------------------------------------------------------

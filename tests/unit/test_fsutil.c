@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include "core/fsutil.h"
+#include "core/named_file.h"
 
 static char folder[64];
 static struct error err;
@@ -171,6 +172,45 @@ static void test_write(void **state)
     assert_true(fs_exists(at("here")));
 }
 
+/* Links stay, their targets are replaced or made; pipes and devices are written into. */
+static void test_output(void **state)
+{
+    (void)state;
+    struct stat st;
+    char *data, text[9] = "";
+    size_t size;
+    put("file", "old", 3);
+    assert_int_equal(symlink("file", at("link")), 0);
+    assert_int_equal(symlink("made", at("dangling")), 0);
+    static const char *const names[][2] = {{"link", "file"}, {"dangling", "made"}, {"plain", "plain"}};
+    for (size_t i = 0; i < COUNT_OF(names); i++) {
+        assert_int_equal(named_file_write(at(names[i][0]), names[i][0], strlen(names[i][0]), STATUS_DATA, &err),
+                         STATUS_OK);
+        assert_int_equal(lstat(at(names[i][0]), &st), 0);
+        assert_int_equal(S_ISLNK(st.st_mode), i < 2);
+        assert_int_equal(fs_read_file(at(names[i][1]), 9, STATUS_DATA, &data, &size, &err), STATUS_OK);
+        assert_string_equal(data, names[i][0]);
+        free(data);
+    }
+    assert_int_equal(mkfifo(at("pipe"), 0600), 0);
+    assert_true(named_file_is_special(at("pipe")) && named_file_is_special(folder) &&
+                !named_file_is_special(at("link")));
+    assert_false(named_file_is_special(at("none")));
+    expect(named_file_write(at("pipe"), "x", 1, STATUS_DATA, &err), STATUS_DATA, "a pipe needs its reader first");
+    int reader = open(at("pipe"), O_RDONLY | O_NONBLOCK);
+    assert_true(reader >= 0);
+    assert_int_equal(named_file_write(at("pipe"), "text", 4, STATUS_DATA, &err), STATUS_OK);
+    assert_int_equal(read(reader, text, sizeof text), 4);
+    assert_string_equal(text, "text");
+    close(reader);
+    assert_int_equal(lstat(at("pipe"), &st), 0);
+    assert_true(S_ISFIFO(st.st_mode));
+    assert_int_equal(symlink("none/file", at("lost")), 0);
+    expect(named_file_write(at("lost"), "x", 1, STATUS_DATA, &err), STATUS_DATA, "cannot create what the link '");
+    assert_int_equal(mkdir(at("folder"), 0700), 0);
+    expect(named_file_write(at("folder"), "x", 1, STATUS_DATA, &err), STATUS_DATA, "cannot open '");
+}
+
 /* A limit on file sizes stands in for a full disk. */
 static void test_full_disk(void **state)
 {
@@ -221,7 +261,7 @@ static void test_copy(void **state)
 int main(void)
 {
 #define CASE(test) cmocka_unit_test_setup_teardown(test, setup, teardown)
-    const struct CMUnitTest tests[] = {CASE(test_join),  CASE(test_kinds),     CASE(test_read), CASE(test_mkdirs),
-                                       CASE(test_write), CASE(test_full_disk), CASE(test_copy)};
+    const struct CMUnitTest tests[] = {CASE(test_join),  CASE(test_kinds),  CASE(test_read),      CASE(test_mkdirs),
+                                       CASE(test_write), CASE(test_output), CASE(test_full_disk), CASE(test_copy)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -297,6 +297,9 @@ static void test_figures(void **state)
     assert_string_equal(FIGURE(count, -1000), "-1,000");
     assert_string_equal(FIGURE(time, 3753), "1:02:33");
     assert_string_equal(FIGURE(time, 59.6), "1:00");
+    assert_string_equal(FIGURE(time, INFINITY), "-");
+    assert_string_equal(FIGURE(time, NAN), "-");
+    assert_string_equal(FIGURE(time, 1.7e308), "277777777777:46:40");
 }
 
 static void test_sparklines(void **state)
@@ -316,6 +319,59 @@ static void test_sparklines(void **state)
     thin_release(&thin);
 }
 
+/* A damaged line may have any number: neither a difference nor a sum of the values may lead out of the signs. */
+static void test_sparklines_of_extreme_values(void **state)
+{
+    (void)state;
+    static const struct {
+        double values[4];
+        const char *line;
+        bool log_scale;
+    } cases[] = {
+        {{-1.7e308, 1.7e308, -1.7e308, 1.7e308}, "_#_#", false},
+        {{-1.7e308, 0, 1.7e308, 1e308}, "_-#*", false},
+        {{5e-324, 1.7e308, 5e-324, 1.7e308}, "_#_#", true},
+        {{1, 1, 1, 1}, "----", false},
+    };
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        struct thin thin;
+        thin_init(&thin, 1, 4);
+        for (int v = 0; v < 4; v++)
+            thin_add(&thin, v, &cases[i].values[v], 1);
+        char *line = sparkline(&thin, 0, 4, cases[i].log_scale, false);
+        assert_string_equal(line, cases[i].line);
+        free(line);
+        line = sparkline(&thin, 0, 1, cases[i].log_scale, false); /* sums of all values, which may overflow */
+        assert_int_equal(strlen(line), 1);
+        free(line);
+        thin_release(&thin);
+    }
+    struct thin sums; /* a mean of inf - inf */
+    thin_init(&sums, 1, 2);
+    const double values[] = {1.7e308, 1.7e308, -1.7e308, -1.7e308};
+    for (int v = 0; v < 4; v++)
+        thin_add(&sums, v, &values[v], 1);
+    char *both = sparkline(&sums, 0, 2, false, false), *one = sparkline(&sums, 0, 1, false, false);
+    assert_string_equal(both, "#_");
+    assert_string_equal(one, "!");
+    free(both);
+    free(one);
+    thin_release(&sums);
+}
+
+/* Tokens and seconds beyond what the sums hold. */
+static void test_a_line_with_extreme_values(void **state)
+{
+    (void)state;
+    struct run_history h;
+    run_history_init(&h, "x", EVAL_METRIC_LOSS, EVAL_MODE_AUTO);
+    add(&h, "{\"step\":1,\"loss\":1,\"tokens\":1e300,\"seconds\":{\"step\":1e308}}");
+    assert_true(h.tokens == 9000000000000000000 && h.seconds == 1e15 && h.last[STEP_TOKENS] == 9e18);
+    add(&h, "{\"step\":2,\"loss\":1,\"tokens\":-1e300,\"seconds\":{\"step\":1e308}}");
+    assert_true(h.tokens == 0 && h.seconds == 1e15 && h.step_lines == 2 && h.damaged == 0);
+    run_history_release(&h);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -329,6 +385,8 @@ int main(void)
         cmocka_unit_test(test_a_spec_as_pairs),
         cmocka_unit_test(test_figures),
         cmocka_unit_test(test_sparklines),
+        cmocka_unit_test(test_sparklines_of_extreme_values),
+        cmocka_unit_test(test_a_line_with_extreme_values),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

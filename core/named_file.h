@@ -1,0 +1,17 @@
+/* named_file.h: a file for output that a user names, which may be a link, a pipe or a device. */
+#ifndef ZTRAIN_CORE_NAMED_FILE_H
+#define ZTRAIN_CORE_NAMED_FILE_H
+
+#include "core/status.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+
+/* Whether there is something at `path`, behind links, that is no regular file: a pipe, a device, a folder. */
+bool named_file_is_special(const char *path);
+
+/* Writes a whole file as fs_write_file() does; the target of a link is replaced, not the link, and into a pipe or a
+ * device `data` is written. A pipe that nobody reads is an error, not a wait. */
+enum status named_file_write(const char *path, const void *data, size_t size, enum status code, struct error *err);
+
+#endif
