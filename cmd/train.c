@@ -71,6 +71,9 @@ static uint64_t fingerprint(const struct options *options, const struct run_spec
     XXH64_hash_t hash = text ? XXH3_64bits(text, strlen(text)) : 0;
     if (options->resume)
         hash = XXH3_64bits_withSeed(options->resume, strlen(options->resume), hash);
+    const char *const traced[] = {options->trace ? "trace" : "", options->trace_steps ? options->trace_steps : ""};
+    for (size_t i = 0; i < COUNT_OF(traced); i++) /* whether there is a trace: the file may differ, rank 0 writes it */
+        hash = XXH3_64bits_withSeed(traced[i], strlen(traced[i]), hash);
     free(text);
     json_decref(all);
     return hash;

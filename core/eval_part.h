@@ -10,7 +10,8 @@
 
 struct eval_part {
     int64_t samples; /* that are counted, by all ranks together: the first ones in the order of the validation data */
-    uint64_t data;   /* a fingerprint of all samples of the evaluation: only a part of the same data continues */
+    uint64_t data;   /* a fingerprint of the evaluation's samples, as far as they are sampled (token_set_check()), and
+                        of how they are cut: only a part of the same data continues */
     int world;
     double *losses; /* [world] owned: each rank's sum, so that the same ranks come to the same bits in the end */
     int num_counts;

@@ -154,7 +154,7 @@ static void start_from(struct run *run, const struct eval_part *part, struct eva
     const struct trainer *t = &run->trainer;
     const int64_t all = samples_in_all(t);
     const bool leads = t->rank == 0;
-    if (part->data != t->evaluation_data || part->num_counts != e->num_sums - 1 || part->samples > all) {
+    if (part->data != t->evaluation_part_data || part->num_counts != e->num_sums - 1 || part->samples > all) {
         if (leads)
             log_info("the evaluation after step %" PRId64 " begins anew: the validation data are others than when it "
                      "was broken off",
@@ -195,7 +195,7 @@ static enum status keep_part(struct run *run, struct evaluation *e, struct error
     const int64_t all = samples_in_all(&run->trainer),
                   done = e->first_sample + e->batches * config->micro_batch_size * config->world;
     struct eval_part part = {.samples = done < all ? done : all,
-                             .data = run->trainer.evaluation_data,
+                             .data = run->trainer.evaluation_part_data,
                              .world = config->world,
                              .num_counts = e->num_sums - 1,
                              .counts = e->sums + 1};

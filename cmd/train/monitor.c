@@ -18,12 +18,15 @@ struct monitor {
     struct csv_monitor *csv;
 };
 
-/* output_path/job_name, or a folder of this name in the run's. */
+/* output_path/job_name, or a folder of this name in the run's, and in it job_name if there is one. */
 static enum status monitor_place(const struct monitor_settings *settings, const struct run_spec *spec, const char *run,
                                  const char *name, char folder[FS_PATH_MAX], struct error *err)
 {
-    if (!settings->output_path)
-        return fs_join(folder, run, name, STATUS_CHECKPOINT, err);
+    if (!settings->output_path) {
+        char own[FS_PATH_MAX];
+        TRY(fs_join(own, run, name, STATUS_CHECKPOINT, err));
+        return fs_join(folder, own, settings->job_name ? settings->job_name : ".", STATUS_CHECKPOINT, err);
+    }
     return fs_join(folder, settings->output_path, settings->job_name ? settings->job_name : spec->run.name,
                    STATUS_CHECKPOINT, err);
 }

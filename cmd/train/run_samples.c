@@ -11,6 +11,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum { TOKENS_OF_A_VOTE = 16 }; /* the ranks vote on a stop once in so many tokens */
+
 /* The prompt and its continuation, as the metrics have them. */
 static void describe_sample(const struct trainer_samples *s, const struct spec_prompt *prompt, int number,
                             const struct token_list *tokens, const char *text, struct sample_metrics *line)
@@ -67,7 +69,7 @@ static enum status report_sample(struct run *run, int number, const struct token
     return status;
 }
 
-/* Appends the continuation of a prompt to `tokens`. */
+/* Appends the continuation of a prompt to `tokens`. A stop breaks it off. */
 static enum status continue_prompt(struct run *run, int number, struct sampler *sampler, struct token_list *tokens,
                                    struct error *err)
 {
@@ -80,7 +82,7 @@ static enum status continue_prompt(struct run *run, int number, struct sampler *
     const int64_t most = s->max_tokens < room ? s->max_tokens : room;
     generator_reset(s->generator);
     TRY(generator_feed(s->generator, prompt->ids, (int64_t)prompt->count, verbs, t->compute, &logits, err));
-    for (;;) {
+    while (!run->stop) {
         int64_t token = sampler_choose(sampler, logits, 0);
         TRY(comm_broadcast(run->comm, &token, sizeof token, 0, err));
         if (token < 0) {
@@ -93,7 +95,19 @@ static enum status continue_prompt(struct run *run, int number, struct sampler *
         if (end_tokens_have(&s->ends, token) || (int64_t)tokens->count == most)
             return STATUS_OK;
         TRY(generator_feed(s->generator, &next, 1, verbs, t->compute, &logits, err));
+        if (tokens->count % TOKENS_OF_A_VOTE == 0)
+            TRY(stop_vote(run, err));
     }
+    return STATUS_OK;
+}
+
+/* Samples that a stop leaves out are not made up for by the run that continues, because the next evaluation has newer
+ * ones. */
+static void log_left_out(const struct run *run, int first)
+{
+    if (run->stop && run->boot->rank == 0 && first < run->trainer.samples->count)
+        log_info("step %" PRId64 ": the stop leaves out the samples %d to %d", run->position.step, first + 1,
+                 run->trainer.samples->count);
 }
 
 enum status run_samples(struct run *run, struct error *err)
@@ -104,15 +118,20 @@ enum status run_samples(struct run *run, struct error *err)
     if (!run->trainer.samples)
         return STATUS_OK;
     TRY(sampler_new(&greedy, run->trainer.desc.vocab_size, &sampler, err));
-    for (int i = 0; i < run->trainer.samples->count && status == STATUS_OK && !run->stop; i++) {
+    int i = 0;
+    for (; i < run->trainer.samples->count && status == STATUS_OK && !run->stop; i++) {
         struct token_list tokens = {0};
         status = continue_prompt(run, i, sampler, &tokens, err);
-        if (status == STATUS_OK)
+        const bool broken_off = run->stop;
+        if (status == STATUS_OK && !broken_off)
             status = report_sample(run, i, &tokens, err);
-        if (status == STATUS_OK)
+        if (status == STATUS_OK && !broken_off)
             status = stop_vote(run, err);
         token_list_release(&tokens);
+        if (broken_off)
+            break;
     }
+    log_left_out(run, i);
     sampler_free(sampler);
     return status;
 }

@@ -413,6 +413,9 @@ static enum status open_validation_data(struct trainer *t, struct error *err)
         TRY(label_set_open(t->validation_set, &t->validation_labels, err));
         TRY(trainer_take_labels(t, t->validation_labels, err));
     }
+    const uint64_t more[] = {t->evaluation_data, tokens.sampled, config->document_mask,
+                             t->validation_labels ? label_set_fingerprint(t->validation_labels, 0) : 0};
+    t->evaluation_part_data = XXH3_64bits(more, sizeof more);
     config->set = t->validation_set;
     config->labels = t->validation_labels;
     config->fit = t->validation_fit;

@@ -55,7 +55,8 @@ struct trainer {
     struct train_sources sources; /* data.train */
     struct mixture mixture;       /* of the sources, if data.train is one: order.count 0: it is none */
     struct token_set *validation_set;    /* NULL: no validation data */
-    uint64_t evaluation_data;            /* a fingerprint of the samples of an evaluation */
+    uint64_t evaluation_data;            /* a fingerprint of the samples of an evaluation: whether scores compare */
+    uint64_t evaluation_part_data;       /* a stricter one, of what is sampled of them all: whether a part continues */
     struct label_set *validation_labels; /* of a classifier's documents; else NULL */
     struct first_fit *validation_fit;    /* NULL unless data.packing is first_fit */
     struct token_stream_config train_config, validation_config;

@@ -35,13 +35,14 @@ enum status tokenizer_from_json(const json_t *json, const char *where, struct to
 
 /* ---- files --------------------------------------------------------------- */
 
-static enum status read_json(const char *path, json_t **out, struct error *err)
+/* flags: of jansson. */
+static enum status read_json(const char *path, size_t flags, json_t **out, struct error *err)
 {
     char *text;
     size_t bytes;
     json_error_t fault;
     TRY(fs_read_file(path, MAX_FILE, STATUS_DATA, &text, &bytes, err));
-    *out = json_loadb(text, bytes, JSON_REJECT_DUPLICATES, &fault);
+    *out = json_loadb(text, bytes, JSON_REJECT_DUPLICATES | flags, &fault);
     free(text);
     if (!*out)
         return error_set(err, STATUS_DATA, "'%s' is not JSON: line %d: %s", path, fault.line, fault.text);
@@ -51,7 +52,7 @@ static enum status read_json(const char *path, json_t **out, struct error *err)
 static enum status open_json(const char *path, struct tokenizer **out, struct error *err)
 {
     json_t *json;
-    TRY(read_json(path, &json, err));
+    TRY(read_json(path, 0, &json, err));
     enum status status = tokenizer_from_json(json, path, out, err);
     json_decref(json);
     return status;
@@ -103,7 +104,7 @@ static enum status open_pair(const char *vocabulary_path, const char *merges_pat
         return error_set(err, STATUS_USAGE,
                          "'%s' is the vocabulary of a %.100s, and without a tokenizer.json only GPT2Tokenizer is known",
                          vocabulary_path, class);
-    TRY(read_json(vocabulary_path, &vocabulary, err));
+    TRY(read_json(vocabulary_path, 0, &vocabulary, err));
     enum status status = read_lines(merges_path, &merges, err);
     if (status != STATUS_OK) {
         json_decref(vocabulary);
@@ -149,7 +150,8 @@ enum status tokenizer_open(const char *path, struct tokenizer **out, struct erro
         fs_parent(path, folder);
     TRY(fs_join(config_path, folder, "tokenizer_config.json", STATUS_DATA, err));
     if (fs_exists(config_path))
-        TRY(read_json(config_path, &config, err));
+        /* save_pretrained writes a model_max_length of 10^30, which is no integer of C */
+        TRY(read_json(config_path, JSON_DECODE_INT_AS_REAL, &config, err));
     enum status status = whole_folder ? open_folder(path, config, out, err) : open_json(path, out, err);
     if (status == STATUS_OK) {
         (*out)->bos = named_token(*out, config, "bos_token");

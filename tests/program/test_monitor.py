@@ -122,6 +122,8 @@ def test_places_of_their_own(folder):
     folder.train({"train": {"epochs": 1}, "tensorboard": place, "csv_monitor": {**place, "job_name": None}})
     assert len(os.listdir(folder.at("logs", "one"))) == 1
     assert "Train_Samples_lr.csv" in os.listdir(folder.at("logs", "run"))
+    folder.train({"train": {"epochs": 1}, "csv_monitor": {"enabled": True, "job_name": "one"}}, "job")
+    assert "Train_Samples_lr.csv" in os.listdir(os.path.join(folder.run_folder("job"), "csv_monitor", "one"))
 
 
 def test_a_monitor_that_cannot_write_ends_no_run(folder):

@@ -1,10 +1,12 @@
 """train.samples: what the model that trains says at each evaluation."""
 import json
 import os
+import re
+import signal
 
 import pytest
 
-from harness import LLAMA, USAGE
+from harness import LLAMA, REQUEUE, USAGE, wait_for_words
 from test_sample import END, byte_tokenizer, commas
 
 IDS = [[5, 6, 7], [9]]
@@ -106,3 +108,18 @@ def test_the_plan_has_their_memory(folder):
 
     cache = 2 * LLAMA["num_hidden_layers"] * (3 + 8) * LLAMA["num_key_value_heads"] * 8 * 4
     assert cache <= total({"samples": IDS, "sample_tokens": 8}) - total({}) <= cache + 256
+
+
+def test_a_stop_leaves_out_the_samples_that_are_left(folder):
+    """The run ends soon, says so, and continues with the next step."""
+    prompts = [[5, 6, 7]] * 1500  # they would take seconds
+    spec = folder.spec({"train": {**CHANGES["train"], "samples": prompts, "sample_tokens": 20}})
+    process = folder.start("--config", spec)
+    wait_for_words(folder, process, "step 2  sample 1: ")
+    process.send_signal(signal.SIGTERM)
+    done = folder.wait(process)
+    assert done.code == REQUEUE, done
+    first = int(re.search(r"step 2: the stop leaves out the samples (\d+) to 1500", done.out)[1])
+    assert len(lines(folder)) == first - 1 > 0
+    folder.ztrain("--config", spec, "--resume", folder.run_folder(), "--set", "train.samples=[[9]]")
+    assert [row["step"] for row in lines(folder)] == [2] * (first - 1) + [3]
