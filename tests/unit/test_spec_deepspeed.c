@@ -314,12 +314,16 @@ static void test_null_and_infinity(void **state)
     assert_int_equal(spec->zero.offload_param.device, OFFLOAD_NONE);
     spec_free(spec);
     spec_report_release(&report);
-    static const char *const wrong[] = {"NaN", "-Infinity", "1e999"};
+    static const char *const wrong[][2] = {
+        {"NaN", "'steps_per_print' must be an integer of at least 1, not"},
+        {"-Infinity", "'steps_per_print' must be an integer of at least 1, not"},
+        {"1e999", "'steps_per_print' must be an integer from 1 to 1e+15, not"},
+    };
     for (size_t i = 0; i < COUNT_OF(wrong); i++) {
         char text[64];
-        snprintf(text, sizeof text, "{\"steps_per_print\": %s}", wrong[i]);
+        snprintf(text, sizeof text, "{\"steps_per_print\": %s}", wrong[i][0]);
         assert_int_equal(load_deepspeed(ARGUMENTS, text, &spec, &report), STATUS_USAGE);
-        expect_line(&report.errors, "'steps_per_print' must be an integer of at least 1");
+        expect_line(&report.errors, wrong[i][1]);
         spec_report_release(&report);
     }
 }
