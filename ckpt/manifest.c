@@ -16,6 +16,7 @@
 
 #include "core/eval_part.h"
 #include "core/fsutil.h"
+#include "core/hash_digits.h"
 #include "core/io.h"
 #include "core/memory.h"
 #include "core/version.h"
@@ -35,7 +36,7 @@
 #define FORMAT "ztrain-checkpoint"
 #define CHECKSUM_HEAD ",\n \"checksum\": \""
 #define CHECKSUM_TAIL "\"\n}\n"
-enum { CHECKSUM_DIGITS = 16, TAIL_BYTES = CHECKSUM_DIGITS + sizeof CHECKSUM_TAIL - 1 };
+enum { TAIL_BYTES = HASH_DIGITS + sizeof CHECKSUM_TAIL - 1 };
 #define NUMBER_MAX ((int64_t)1 << 53)
 
 /* Version 2 has fewer states, for optimizers other than Adam; a checkpoint with all states has version 1. */
@@ -83,9 +84,7 @@ static json_t *real_to_json(double x)
 
 static json_t *hex_to_json(uint64_t x)
 {
-    char digits[CHECKSUM_DIGITS + 1];
-    snprintf(digits, sizeof digits, "%016" PRIx64, x);
-    return json_string(digits);
+    return json_string(hash_digits(x).text);
 }
 
 static json_t *scores_to_json(const struct eval_scores *scores)
@@ -251,10 +250,8 @@ static enum status get_checksum(const struct place *at, const json_t *object, co
 {
     const char *digits;
     TRY(get_string(at, object, member, &digits, err));
-    if (strlen(digits) != CHECKSUM_DIGITS || strspn(digits, "0123456789abcdef") != CHECKSUM_DIGITS)
-        return wrong(at, member, err, "expected %d hexadecimal digits", CHECKSUM_DIGITS);
-    *out = strtoull(digits, NULL, 16);
-    return STATUS_OK;
+    return hash_digits_parse(digits, out) ? STATUS_OK
+                                          : wrong(at, member, err, "expected %d hexadecimal digits", HASH_DIGITS);
 }
 
 /* Both members may be absent. */
@@ -564,12 +561,11 @@ static enum status check_end(const char *text, size_t bytes, const char *path, s
         return error_set(err, STATUS_CHECKPOINT, "'%s' is damaged at offset %zu: it is truncated", path, bytes);
     size_t covered = bytes - TAIL_BYTES, head = sizeof CHECKSUM_HEAD - 1;
     if (covered < head || memcmp(text + covered - head, CHECKSUM_HEAD, head) != 0 ||
-        memcmp(text + covered + CHECKSUM_DIGITS, CHECKSUM_TAIL, sizeof CHECKSUM_TAIL - 1) != 0)
+        memcmp(text + covered + HASH_DIGITS, CHECKSUM_TAIL, sizeof CHECKSUM_TAIL - 1) != 0)
         return error_set(err, STATUS_CHECKPOINT, "'%s' is damaged at offset %zu: it does not end with its checksum",
                          path, covered);
-    char digits[CHECKSUM_DIGITS + 1];
-    snprintf(digits, sizeof digits, "%016" PRIx64, (uint64_t)XXH3_64bits(text, covered));
-    if (memcmp(digits, text + covered, CHECKSUM_DIGITS) != 0)
+    const struct hash_digits digits = hash_digits(XXH3_64bits(text, covered));
+    if (memcmp(digits.text, text + covered, HASH_DIGITS) != 0)
         return error_set(err, STATUS_CHECKPOINT,
                          "'%s' is damaged at offset 0: its %zu bytes do not match the checksum at offset %zu", path,
                          covered, covered);
@@ -781,7 +777,7 @@ enum status manifest_encode(const struct checkpoint_writer *writer, const struct
     write_member(out, false, "files", files_to_json(files, num_files));
     fputs(CHECKSUM_HEAD, out);
     if (fflush(out) == 0)
-        fprintf(out, "%016" PRIx64 CHECKSUM_TAIL, (uint64_t)XXH3_64bits(*text, *bytes));
+        fprintf(out, "%s" CHECKSUM_TAIL, hash_digits(XXH3_64bits(*text, *bytes)).text);
     if (fclose(out)) {
         free(*text);
         *text = NULL;

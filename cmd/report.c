@@ -156,7 +156,7 @@ static enum status watch_runs(const struct report_options *options, struct watch
 {
     bool changed = true;
     if (named_file_is_special(options->out))
-        return error_set(err, STATUS_CHECKPOINT, "--watch replaces the page before it, but '%s' is no regular file",
+        return error_set(err, STATUS_CHECKPOINT, "--watch replaces the page before it, but '%s' is not a regular file",
                          options->out);
     catch_signals();
     if (any_runs(runs, options->count))

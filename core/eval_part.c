@@ -1,5 +1,7 @@
 #include "core/eval_part.h"
 
+#include "core/hash_digits.h"
+
 #include <inttypes.h>
 #include <limits.h>
 #include <math.h>
@@ -7,7 +9,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { HASH_DIGITS = 16 };
 static const double largest_count = 0x1p53; /* up to here every whole number is a double */
 
 /* NULL: a value is not finite. */
@@ -24,11 +25,9 @@ static json_t *reals_to_json(const double *values, int count)
 
 json_t *eval_part_to_json(const struct eval_part *part)
 {
-    char digits[HASH_DIGITS + 1];
-    snprintf(digits, sizeof digits, "%016" PRIx64, part->data);
     json_t *object = json_object();
     if (json_object_set_new(object, "samples", json_integer(part->samples)) ||
-        json_object_set_new(object, "data", json_string(digits)) ||
+        json_object_set_new(object, "data", json_string(hash_digits(part->data).text)) ||
         json_object_set_new(object, "losses", reals_to_json(part->losses, part->world)) ||
         json_object_set_new(object, "counts", reals_to_json(part->counts, part->num_counts))) {
         json_decref(object);
@@ -69,9 +68,8 @@ enum status eval_part_from_json(const json_t *object, const char *path, struct e
     *part = (struct eval_part){.samples = json_integer_value(samples)};
     if (part->samples < 1)
         return bad_member(path, "samples", "a positive integer", err);
-    if (!digits || strlen(digits) != HASH_DIGITS || strspn(digits, "0123456789abcdef") != HASH_DIGITS)
+    if (!digits || !hash_digits_parse(digits, &part->data))
         return bad_member(path, "data", "16 hexadecimal digits", err);
-    part->data = strtoull(digits, NULL, 16);
     TRY(read_reals(json_object_get(object, "losses"), path, "losses", &part->world, &part->losses, err));
     TRY(read_reals(json_object_get(object, "counts"), path, "counts", &part->num_counts, &part->counts, err));
     for (int i = 0; i < part->num_counts; i++)

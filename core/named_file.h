@@ -7,7 +7,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-/* Whether there is something at `path`, behind links, that is no regular file: a pipe, a device, a folder. */
+/* Whether `path`, followed through links, names something other than a regular file: a pipe, a device or a folder. */
 bool named_file_is_special(const char *path);
 
 /* Writes a whole file as fs_write_file() does; the target of a link is replaced, not the link, and into a pipe or a

@@ -49,7 +49,7 @@ const char *step_series_name(enum step_series series);
  * sound one with members in it that this reader does not expect: json_step_line() decides then. */
 bool quick_step_line(const char *text, size_t bytes, struct step_line *line);
 
-/* The same from a parsed object. Returns false if it is no step's. */
+/* The same from a parsed object. Returns false if it is not a step's. */
 bool json_step_line(const json_t *object, struct step_line *line);
 
 #endif

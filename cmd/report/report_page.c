@@ -31,7 +31,7 @@ static void put_string(FILE *out, const char *text)
     fputc('"', out);
 }
 
-/* "name":"text", with a comma behind it. */
+/* "name":"text", followed by a comma. */
 static void put_text(FILE *out, const char *name, const char *text)
 {
     fprintf(out, "\"%s\":", name);
@@ -128,7 +128,7 @@ static void put_axis(FILE *out, const struct thin *thin, int tokens, int time)
     fputs("\"series\":{", out);
 }
 
-/* Ends an object whose last member has a comma behind it. */
+/* Ends an object whose last member is followed by a comma. */
 static void put_end(FILE *out)
 {
     fputs("\"end\":0}", out);
@@ -284,7 +284,7 @@ static void put_data(FILE *out, const struct watched_run *runs, int count, doubl
 
 /* ---- the page ------------------------------------------------------------ */
 
-/* Writes the text from *at up to the mark, and moves *at behind it. */
+/* Writes the text from *at up to the mark, and moves *at after it. */
 static void put_up_to(FILE *out, const char **at, const char *end, const char *mark)
 {
     const char *found = memmem(*at, (size_t)(end - *at), mark, strlen(mark));

@@ -146,7 +146,7 @@ static void put_metrics(FILE *out, const struct terminal_style *style, const str
     }
 }
 
-/* Prints a text (owned) behind a blank, or on a new line if it does not fit. Returns the column behind it. */
+/* Prints a text (owned) after a blank, or on a new line if it does not fit. Returns the column after it. */
 static int put_word(FILE *out, const struct terminal_style *style, int column, char *text)
 {
     const int width = terminal_width(text);

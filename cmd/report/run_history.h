@@ -78,7 +78,7 @@ struct run_history {
     struct history_sample *samples; /* (HISTORY_SAMPLES) owned, a ring of the newest */
     int64_t num_samples;            /* all of them */
 
-    int64_t lines, damaged, first_damaged; /* lines; those that are no object with a step; the first one's number */
+    int64_t lines, damaged, first_damaged; /* lines; those that are not an object with a step; the first one's number */
     int64_t unordered;                     /* lines of steps that had come before; they are left out */
     bool torn;                             /* the last line has no end */
 

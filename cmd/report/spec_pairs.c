@@ -134,7 +134,7 @@ enum status spec_pairs_read(struct spec_pairs *pairs, const char *path, struct e
     if (!walk.failed)
         return STATUS_OK;
     spec_pairs_release(pairs);
-    return error_set(err, STATUS_CHECKPOINT, "'%s' is no run spec", path);
+    return error_set(err, STATUS_CHECKPOINT, "'%s' is not a run spec", path);
 }
 
 void spec_pairs_release(struct spec_pairs *pairs)

@@ -16,7 +16,7 @@ struct spec_pairs {
     int count;
 };
 
-/* STATUS_CHECKPOINT: the file is absent, cannot be read or is no YAML mapping; then `pairs` is empty. */
+/* STATUS_CHECKPOINT: the file is absent, cannot be read or is not a YAML mapping; then `pairs` is empty. */
 enum status spec_pairs_read(struct spec_pairs *pairs, const char *path, struct error *err);
 void spec_pairs_release(struct spec_pairs *pairs);
 

@@ -305,10 +305,10 @@ static enum status between_steps(struct run *run, struct due *due, struct error 
     }
     if (position->evaluation_due)
         return save_checkpoint(run, true, err);
-    if (due->evaluation)
+    if (due->evaluation) {
         TRY(run_samples(run, err));
-    if (due->evaluation)
         TRY(judge_evaluation(run, due, err));
+    }
     if (due->epoch_end)
         TRY(report_epoch_end(run, err));
     else if (due->run_end || run->stop)

@@ -118,20 +118,18 @@ enum status run_samples(struct run *run, struct error *err)
     if (!run->trainer.samples)
         return STATUS_OK;
     TRY(sampler_new(&greedy, run->trainer.desc.vocab_size, &sampler, err));
-    int i = 0;
-    for (; i < run->trainer.samples->count && status == STATUS_OK && !run->stop; i++) {
+    int reported = 0;
+    while (reported < run->trainer.samples->count && status == STATUS_OK && !run->stop) {
         struct token_list tokens = {0};
-        status = continue_prompt(run, i, sampler, &tokens, err);
-        const bool broken_off = run->stop;
-        if (status == STATUS_OK && !broken_off)
-            status = report_sample(run, i, &tokens, err);
-        if (status == STATUS_OK && !broken_off)
-            status = stop_vote(run, err);
+        status = continue_prompt(run, reported, sampler, &tokens, err);
+        if (status == STATUS_OK && !run->stop) {
+            status = report_sample(run, reported++, &tokens, err);
+            if (status == STATUS_OK)
+                status = stop_vote(run, err);
+        }
         token_list_release(&tokens);
-        if (broken_off)
-            break;
     }
-    log_left_out(run, i);
+    log_left_out(run, reported);
     sampler_free(sampler);
     return status;
 }

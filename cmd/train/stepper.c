@@ -1,7 +1,6 @@
 #include "cmd/train/stepper.h"
 
 #include "cmd/train/trace_file.h"
-
 #include "core/clock.h"
 #include "core/log.h"
 
