@@ -5,6 +5,8 @@
 #include "cmd/report/report_terminal.h"
 #include "cmd/unknown_word.h"
 #include "core/clock.h"
+#include "core/fsutil.h"
+#include "core/log.h"
 #include "core/memory.h"
 #include "core/named_file.h"
 #include "core/printable.h"
@@ -152,25 +154,26 @@ static enum status refresh_runs(struct watched_run *runs, int count, bool *chang
 }
 
 /* Writes the page again and again. The last page does not load itself again. */
-static enum status watch_runs(const struct report_options *options, struct watched_run *runs, struct error *err)
+static enum status watch_runs(const struct report_options *options, struct watched_run *runs, int count,
+                              struct error *err)
 {
     bool changed = true;
     if (named_file_is_special(options->out))
         return error_set(err, STATUS_CHECKPOINT, "--watch replaces the page before it, but '%s' is not a regular file",
                          options->out);
     catch_signals();
-    if (any_runs(runs, options->count))
+    if (any_runs(runs, count))
         printf("writing %s every %g s while the run lasts; Ctrl-C ends this\n", PRINTABLE(options->out),
                options->seconds);
-    while (any_runs(runs, options->count) && !asked_to_end) {
+    while (any_runs(runs, count) && !asked_to_end) {
         if (changed)
-            TRY(report_page(options->out, runs, options->count, options->seconds, err));
+            TRY(report_page(options->out, runs, count, options->seconds, err));
         fflush(stdout);
         pause_for(options->seconds);
-        TRY(refresh_runs(runs, options->count, &changed, err));
+        TRY(refresh_runs(runs, count, &changed, err));
     }
-    TRY(report_page(options->out, runs, options->count, 0, err));
-    for (int r = 0; r < options->count; r++)
+    TRY(report_page(options->out, runs, count, 0, err));
+    for (int r = 0; r < count; r++)
         printf("%s: %s, step %" PRId64 "\n", PRINTABLE(runs[r].name), run_state_word(runs[r].state),
                runs[r].history.last_step);
     if (!asked_to_end)
@@ -181,6 +184,48 @@ static enum status watch_runs(const struct report_options *options, struct watch
 
 /* ---- the command --------------------------------------------------------- */
 
+static enum status check_out(const char *out, struct error *err)
+{
+    if (!out || !fs_is_dir(out))
+        return STATUS_OK;
+    const size_t length = strlen(out);
+    error_set(err, STATUS_CHECKPOINT, "--out: '%s' is a folder", out);
+    return error_hint(err, "name a file in it, --out %s%sreport.html", out, out[length - 1] == '/' ? "" : "/");
+}
+
+/* Opens the runs, each once. *opened: how many there are to close, after an error too. */
+static enum status open_runs(const struct report_options *options, struct watched_run *runs, int *opened,
+                             struct error *err)
+{
+    for (int i = 0; i < options->count; i++) {
+        struct watched_run *run = &runs[*opened];
+        ++*opened;
+        TRY(watched_run_open(run, options->runs[i], err));
+        for (struct watched_run *other = runs; other < run; other++)
+            if (watched_run_is(run, other)) {
+                log_warn("'%s' is the same run as '%s', and is shown once", PRINTABLE(options->runs[i]),
+                         PRINTABLE(other->folder));
+                watched_run_close(run);
+                --*opened;
+                break;
+            }
+    }
+    watched_runs_name(runs, *opened);
+    return STATUS_OK;
+}
+
+static enum status show_runs(const struct report_options *options, struct watched_run *runs, int count,
+                             struct error *err)
+{
+    if (options->watch)
+        return watch_runs(options, runs, count, err);
+    if (options->out)
+        return report_page(options->out, runs, count, 0, err);
+    const struct terminal_style style = terminal_style_of_stdout();
+    report_terminal(stdout, &style, runs, count);
+    return STATUS_OK;
+}
+
 enum status cmd_report(int argc, char **argv, struct error *err)
 {
     struct report_options options;
@@ -190,22 +235,12 @@ enum status cmd_report(int argc, char **argv, struct error *err)
         return STATUS_OK;
     }
     struct watched_run *runs = memory_zeroed((size_t)options.count, sizeof *runs);
-    enum status status = STATUS_OK;
     int opened = 0;
-    while (status == STATUS_OK && opened < options.count) {
-        status = watched_run_open(&runs[opened], options.runs[opened], err);
-        opened++;
-    }
+    enum status status = check_out(options.out, err);
     if (status == STATUS_OK)
-        watched_runs_name(runs, options.count);
-    if (status == STATUS_OK && options.watch)
-        status = watch_runs(&options, runs, err);
-    else if (status == STATUS_OK && options.out)
-        status = report_page(options.out, runs, options.count, 0, err);
-    else if (status == STATUS_OK) {
-        const struct terminal_style style = terminal_style_of_stdout();
-        report_terminal(stdout, &style, runs, options.count);
-    }
+        status = open_runs(&options, runs, &opened, err);
+    if (status == STATUS_OK)
+        status = show_runs(&options, runs, opened, err);
     for (int r = 0; r < opened; r++)
         watched_run_close(&runs[r]);
     free(runs);

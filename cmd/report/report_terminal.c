@@ -17,86 +17,109 @@ static enum ink state_ink(enum run_state state)
     return state == RUN_STOPPED ? INK_BAD : state == RUN_UNKNOWN ? INK_PLAIN : INK_GOOD;
 }
 
+/* Prints a text (owned) as a part of the line. */
+static void put_part(struct terminal_line *line, enum ink ink, char *text)
+{
+    terminal_line_put(line, ink, text);
+    free(text);
+}
+
 static void put_title(FILE *out, const struct terminal_style *style, const struct watched_run *run)
 {
     const struct run_history *h = &run->history;
-    terminal_put(out, style, INK_BOLD, 0, PRINTABLE(run->name));
-    fputs("  ", out);
-    terminal_put(out, style, state_ink(run->state), 0, run_state_word(run->state));
+    struct terminal_line line = {.out = out, .style = style};
+    const char *name = PRINTABLE(run->name);
+    terminal_put(out, style, INK_BOLD, terminal_width(name) > style->columns ? style->columns : 0, name);
+    line.column = terminal_width(name);
+    line.indent = 2;
+    put_part(&line, state_ink(run->state), memory_printf("  %s", run_state_word(run->state)));
     if (!h->step_lines)
-        fputs(", no step yet", out);
+        terminal_line_put(&line, INK_PLAIN, ", no step yet");
     else
-        fprintf(out, ", step %s", FIGURE(count, h->last_step));
+        put_part(&line, INK_PLAIN, memory_printf(", step %s", FIGURE(count, h->last_step)));
     if (h->step_lines && run->total_steps)
-        fprintf(out, " of %s (%s)", FIGURE(count, run->total_steps),
-                FIGURE(percent, (double)h->last_step / (double)run->total_steps));
+        put_part(&line, INK_PLAIN,
+                 memory_printf(" of %s (%s)", FIGURE(count, run->total_steps),
+                               FIGURE(percent, (double)h->last_step / (double)run->total_steps)));
     if (h->epoch)
-        fprintf(out, ", epoch %" PRId64, h->epoch);
+        put_part(&line, INK_PLAIN, memory_printf(", epoch %" PRId64, h->epoch));
     fputs("\n", out);
 }
 
-static void put_label(FILE *out, const struct terminal_style *style, const char *label)
+enum { LABEL = 14 }; /* columns of a label and the blanks around it */
+
+/* Begins a line after a label. */
+static struct terminal_line put_label(FILE *out, const struct terminal_style *style, const char *label)
 {
     fputs("  ", out);
-    terminal_put(out, style, INK_DIM, 12, label);
+    terminal_put(out, style, INK_DIM, LABEL - 2, label);
+    return (struct terminal_line){.out = out, .style = style, .indent = LABEL, .column = LABEL};
+}
+
+/* A line of a label and a text (owned). */
+static void put_fact(FILE *out, const struct terminal_style *style, const char *label, char *text)
+{
+    struct terminal_line line = put_label(out, style, label);
+    put_part(&line, INK_PLAIN, text);
+    fputs("\n", out);
 }
 
 static void put_model(FILE *out, const struct terminal_style *style, const struct watched_run *run)
 {
-    if (!run->model.known)
-        return;
-    put_label(out, style, "model");
-    fprintf(out, "%s, %s parameters, %s on %d rank%s\n", PRINTABLE(run->model.model_type),
-            FIGURE(si, (double)run->model.parameters), run->model.dtype, run->model.world,
-            run->model.world == 1 ? "" : "s");
+    if (run->model.known)
+        put_fact(out, style, "model",
+                 memory_printf("%s, %s parameters, %s on %d rank%s", PRINTABLE(run->model.model_type),
+                               FIGURE(si, (double)run->model.parameters), run->model.dtype, run->model.world,
+                               run->model.world == 1 ? "" : "s"));
 }
 
 static void put_trained(FILE *out, const struct terminal_style *style, const struct run_history *h)
 {
     struct thin_cell rate = thin_total(&h->steps, STEP_RATE);
-    if (!h->step_lines)
-        return;
-    put_label(out, style, "trained on");
-    fprintf(out, "%s tokens in %s of steps, %s tokens/s on average\n", FIGURE(si, (double)h->tokens),
-            FIGURE(time, h->seconds), FIGURE(si, thin_mean(&rate)));
+    if (h->step_lines)
+        put_fact(out, style, "trained on",
+                 memory_printf("%s tokens in %s of steps, %s tokens/s on average", FIGURE(si, (double)h->tokens),
+                               FIGURE(time, h->seconds), FIGURE(si, thin_mean(&rate))));
 }
 
 static void put_best(FILE *out, const struct terminal_style *style, const struct run_history *h)
 {
     if (!h->best_step)
         return;
-    put_label(out, style, "best");
-    fprintf(out, "%s %s after step %s", eval_metric_name(h->metric), FIGURE(plain, h->best),
-            FIGURE(count, h->best_step));
-    if (h->metric == EVAL_METRIC_LOSS && h->best < 700 && isfinite(h->last_eval[EVAL_PERPLEXITY]))
-        fprintf(out, " (perplexity %s)", FIGURE(plain, exp(h->best)));
-    fputs("\n", out);
+    const bool loss = h->metric == EVAL_METRIC_LOSS && h->best < 700 && isfinite(h->last_eval[EVAL_PERPLEXITY]);
+    char *perplexity = loss ? memory_printf(" (perplexity %s)", FIGURE(plain, exp(h->best))) : memory_text("");
+    put_fact(out, style, "best",
+             memory_printf("%s %s after step %s%s", eval_metric_name(h->metric), FIGURE(plain, h->best),
+                           FIGURE(count, h->best_step), perplexity));
+    free(perplexity);
 }
 
 static void put_events(FILE *out, const struct terminal_style *style, const struct watched_run *run)
 {
     static const char *const plurals[] = {"checkpoints", "resumes", "restarts", "skipped steps", "epochs ended", NULL};
     STATIC_ASSERT(COUNT_OF(plurals) == HISTORY_EVENT_COUNT, "each kind has its plural");
-    const char *before = "";
+    char *text = memory_text("");
     for (int k = 0; k < HISTORY_EVENT_COUNT; k++) {
         const int64_t n = run->history.events[k].total;
         if (!n || !plurals[k])
             continue;
-        if (!*before)
-            put_label(out, style, "events");
-        fprintf(out, "%s%s %s", before, FIGURE(count, n),
-                n > 1                ? plurals[k]
-                : k == HISTORY_EPOCH ? "epoch ended"
-                                     : history_event_word((enum history_event_kind)k));
-        before = ", ";
+        const char *word = n > 1                ? plurals[k]
+                           : k == HISTORY_EPOCH ? "epoch ended"
+                                                : history_event_word((enum history_event_kind)k);
+        char *more = memory_printf("%s%s%s %s", text, *text ? ", " : "", FIGURE(count, n), word);
+        free(text);
+        text = more;
     }
-    if (*before)
-        fputs("\n", out);
+    if (*text)
+        put_fact(out, style, "events", text);
+    else
+        free(text);
     for (int i = 0; i < run->num_formers; i++) {
         const struct former_file *former = &run->formers[i];
-        put_label(out, style, i ? "" : "left out");
-        fprintf(out, "metrics.jsonl.%d: %s, up to step %s\n", former->number,
-                former->same_course ? "a part that a resume left" : "an earlier run", FIGURE(count, former->last_step));
+        put_fact(out, style, i ? "" : "left out",
+                 memory_printf("metrics.jsonl.%d: %s, up to step %s", former->number,
+                               former->same_course ? "a part that a resume left" : "an earlier run",
+                               FIGURE(count, former->last_step)));
     }
 }
 
@@ -126,7 +149,9 @@ static void put_metrics(FILE *out, const struct terminal_style *style, const str
     if (!h->steps.count && !h->evals.count)
         return;
     fputs("\n  ", out);
-    terminal_put(out, style, INK_DIM, 0, "                    last     lowest    highest\n");
+    const bool extremes = style->columns >= 60;
+    terminal_put(out, style, INK_DIM, 0,
+                 extremes ? "                    last     lowest    highest\n" : "                    last\n");
     for (size_t i = 0; i < COUNT_OF(rows); i++) {
         const struct thin *thin = rows[i].eval ? &h->evals : &h->steps;
         const struct thin_cell all = thin_total(thin, rows[i].series);
@@ -136,24 +161,17 @@ static void put_metrics(FILE *out, const struct terminal_style *style, const str
         terminal_put(out, style, INK_PLAIN, 13, rows[i].label);
         terminal_put(out, style, INK_BOLD, -11,
                      rows[i].figure(rows[i].eval ? h->last_eval[rows[i].series] : h->last[rows[i].series], text));
-        terminal_put(out, style, INK_PLAIN, -11, rows[i].figure(all.count ? all.min : NAN, text));
-        terminal_put(out, style, INK_PLAIN, -11, rows[i].figure(all.count ? all.max : NAN, text));
-        char *line = sparkline(thin, rows[i].series, style->columns - 51, rows[i].log_scale, style->utf8);
+        if (extremes) {
+            terminal_put(out, style, INK_PLAIN, -11, rows[i].figure(all.count ? all.min : NAN, text));
+            terminal_put(out, style, INK_PLAIN, -11, rows[i].figure(all.count ? all.max : NAN, text));
+        }
+        char *line =
+            sparkline(thin, rows[i].series, style->columns - (extremes ? 51 : 29), rows[i].log_scale, style->utf8);
         fputs("  ", out);
         terminal_put(out, style, INK_LINE, 0, line);
         fputs("\n", out);
         free(line);
     }
-}
-
-/* Prints a text (owned) after a blank, or on a new line if it does not fit. Returns the column after it. */
-static int put_word(FILE *out, const struct terminal_style *style, int column, char *text)
-{
-    const int width = terminal_width(text);
-    const bool fits = column + 1 + width <= style->columns;
-    fprintf(out, "%s%s", fits ? " " : "\n              ", text);
-    free(text);
-    return (fits ? column + 1 : 14) + width;
 }
 
 /* Where a step's time goes, on average. */
@@ -170,21 +188,23 @@ static void put_time(FILE *out, const struct terminal_style *style, const struct
     if (all <= 0)
         return;
     fputs("\n", out);
-    put_label(out, style, "a step");
-    int column = 14 + fprintf(out, "%s s:", FIGURE(plain, all / (double)step.count));
+    struct terminal_line line = put_label(out, style, "a step");
+    put_part(&line, INK_PLAIN, memory_printf("%s s:", FIGURE(plain, all / (double)step.count)));
     for (size_t i = 0; i < COUNT_OF(parts); i++) {
         const struct thin_cell part = thin_total(&h->steps, parts[i].series);
         if (part.count)
-            column =
-                put_word(out, style, column, memory_printf("%s %s,", parts[i].label, FIGURE(percent, part.sum / all)));
+            put_part(&line, INK_PLAIN, memory_printf(" %s %s,", parts[i].label, FIGURE(percent, part.sum / all)));
         rest -= part.sum / all;
     }
-    put_word(out, style, column, memory_printf("rest %s\n", FIGURE(percent, fmax(rest, 0))));
+    put_part(&line, INK_PLAIN, memory_printf(" rest %s", FIGURE(percent, fmax(rest, 0))));
+    fputs("\n", out);
 }
 
-/* A text on a line of its own, cut at its end. */
-static void put_line(FILE *out, const struct terminal_style *style, int columns, const char *text)
+/* A text on a line of its own, cut at its end, with blanks for its line ends and tabs. */
+static void put_line(FILE *out, const struct terminal_style *style, int columns, char *text)
 {
+    for (char *c = text; (c = strpbrk(c, "\n\r\t"));)
+        *c = ' ';
     const char *safe = PRINTABLE(text);
     terminal_put(out, style, INK_PLAIN, terminal_width(safe) > columns ? columns : 0, safe);
     fputs("\n", out);
@@ -250,21 +270,27 @@ static void fill_fields(const struct watched_run *run, char fields[][FIELD_TEXT]
         snprintf(fields[f], FIELD_TEXT, "%s", texts[f]);
 }
 
-/* A row of a table whose first `left` fields are set to the left. */
+/* A row of a table whose first `left` fields are set to the left; those of width 0 are left out. */
 static void put_row(FILE *out, const struct terminal_style *style, enum ink ink, const int *widths, int count, int left,
                     char fields[][FIELD_TEXT])
 {
     for (int f = 0; f < count; f++) {
+        if (!widths[f])
+            continue;
         fputs(f ? "  " : "", out);
         terminal_put(out, style, ink, f < left ? widths[f] : -widths[f], fields[f]);
     }
 }
 
-static void put_table(FILE *out, const struct terminal_style *style, const struct watched_run *runs, int count)
+/* The widths of the table's fields, with 0 for those that the terminal has no room for. Returns their sum, with two
+ * blanks for each. */
+static int choose_widths(int columns, const struct watched_run *runs, int count, int widths[])
 {
+    static const char *const spare[] = {"mfu",     "time",     "tokens",
+                                        "at step", "tokens/s", "best eval"}; /* left out first */
     char fields[MOST_FIELDS][FIELD_TEXT];
-    int widths[MOST_FIELDS], all = 0;
     const int n = COUNT_OF(heads);
+    int all = 0;
     for (int f = 0; f < n; f++)
         widths[f] = terminal_width(heads[f]);
     for (int r = 0; r < count; r++) {
@@ -274,6 +300,23 @@ static void put_table(FILE *out, const struct terminal_style *style, const struc
     }
     for (int f = 0; f < n; f++)
         all += widths[f] + 2;
+    for (size_t i = 0; i < COUNT_OF(spare); i++)
+        for (int f = 0; f < n && all - 2 > columns; f++)
+            if (!strcmp(heads[f], spare[i])) {
+                all -= widths[f] + 2;
+                widths[f] = 0;
+            }
+    const int over = all - 2 - columns, most = widths[0] > 8 ? widths[0] - 8 : 0; /* the name keeps 8 characters */
+    const int cut = over < 0 ? 0 : over < most ? over : most;
+    widths[0] -= cut;
+    return all - cut;
+}
+
+static void put_table(FILE *out, const struct terminal_style *style, const struct watched_run *runs, int count)
+{
+    char fields[MOST_FIELDS][FIELD_TEXT];
+    int widths[MOST_FIELDS];
+    const int n = COUNT_OF(heads), all = choose_widths(style->columns, runs, count, widths);
     for (int f = 0; f < n; f++)
         snprintf(fields[f], FIELD_TEXT, "%s", heads[f]);
     put_row(out, style, INK_DIM, widths, n, 2, fields);
@@ -306,25 +349,42 @@ static void put_values(FILE *out, const struct terminal_style *style, int key_wi
     fputs("\n", out);
 }
 
+/* A key, and below it a line for each run, where the terminal has no room for values side by side. */
+static void put_values_below(FILE *out, const struct terminal_style *style, const struct watched_run *runs, int count,
+                             const char *key)
+{
+    terminal_put(out, style, INK_DIM, terminal_width(key) > style->columns ? style->columns : 0, PRINTABLE(key));
+    for (int r = 0; r < count; r++) {
+        const char *value = spec_pairs_find(&runs[r].spec, key);
+        struct terminal_line line = {.out = out, .style = style, .indent = 4};
+        fputs("\n", out);
+        put_part(&line, INK_PLAIN, memory_printf("  %s: %s", PRINTABLE(runs[r].name), value ? PRINTABLE(value) : "-"));
+    }
+    fputs("\n", out);
+}
+
 static void put_differences(FILE *out, const struct terminal_style *style, const struct watched_run *runs, int count)
 {
+    enum { LEAST_VALUE = 8, MOST_VALUE = 32, LEAST_KEY = 12, MOST_KEY = 40 };
     const struct spec_differences all = spec_differences(runs, count);
-    int key_width = 12, value_width = 8;
+    int key_width = LEAST_KEY;
     for (int i = 0; i < all.count; i++) {
         const int width = terminal_width(all.keys[i]);
         key_width = width > key_width ? width : key_width;
     }
-    key_width = key_width > 40 ? 40 : key_width;
-    if ((style->columns - key_width) / count - 2 > value_width)
-        value_width = (style->columns - key_width) / count - 2;
-    value_width = value_width > 32 ? 32 : value_width;
+    key_width = key_width > MOST_KEY ? MOST_KEY : key_width;
+    const int room = (style->columns - key_width) / count - 2, value_width = room > MOST_VALUE ? MOST_VALUE : room;
     fputs("\n", out);
-    if (all.count)
-        put_values(out, style, key_width, value_width, runs, count, NULL);
-    else
+    if (!all.count)
         fputs("The runs' specs do not differ.\n", out);
-    for (int i = 0; i < all.count; i++)
-        put_values(out, style, key_width, value_width, runs, count, all.keys[i]);
+    else if (room >= LEAST_VALUE)
+        put_values(out, style, key_width, value_width, runs, count, NULL);
+    for (int i = 0; i < all.count; i++) {
+        if (room >= LEAST_VALUE)
+            put_values(out, style, key_width, value_width, runs, count, all.keys[i]);
+        else
+            put_values_below(out, style, runs, count, all.keys[i]);
+    }
     free(all.keys);
 }
 

@@ -2,6 +2,7 @@
 
 #include "core/memory.h"
 
+#include <ctype.h>
 #include <float.h>
 #include <langinfo.h>
 #include <locale.h>
@@ -11,7 +12,7 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
-enum { FEWEST_COLUMNS = 60, MOST_COLUMNS = 180, USUAL_COLUMNS = 100 };
+enum { FEWEST_COLUMNS = 40, MOST_COLUMNS = 180, USUAL_COLUMNS = 100 };
 
 /* ---- style --------------------------------------------------------------- */
 
@@ -65,6 +66,59 @@ void terminal_put(FILE *out, const struct terminal_style *style, enum ink ink, i
     fprintf(out, "%s%*s", style->colour && ink ? "\033[0m" : "", columns > 0 ? blanks : 0, "");
 }
 
+/* ---- lines --------------------------------------------------------------- */
+
+/* Bytes up to the end of a phrase, with the comma or colon that ends it; or up to a blank in it that may become the end
+ * of a line. */
+static size_t piece_length(const char *text, bool word)
+{
+    size_t n = 0;
+    for (; text[n]; n++) {
+        const char before = n ? text[n - 1] : ' ';
+        const bool together = isdigit((unsigned char)before) && isalpha((unsigned char)text[n + 1]);
+        if (text[n] == ' ' && (word ? !together : before == ',' || before == ':'))
+            break;
+    }
+    return n;
+}
+
+/* Prints `bytes` of the text after `blanks`, on the next line if this one has no room for them. */
+static void put_piece(struct terminal_line *line, enum ink ink, size_t blanks, const char *text, size_t bytes)
+{
+    char *piece = memory_printf("%.*s", (int)bytes, text);
+    const int width = terminal_width(piece), most = line->style->columns, room = most - line->indent;
+    if (line->column > line->indent && line->column + (int)blanks + width > most) {
+        fprintf(line->out, "\n%*s", line->indent, "");
+        line->column = line->indent;
+        blanks = 0;
+    }
+    fprintf(line->out, "%*s", (int)blanks, "");
+    terminal_put(line->out, line->style, ink, width > room ? room : 0, piece);
+    line->column += (int)blanks + (width > room ? room : width);
+    free(piece);
+}
+
+void terminal_line_put(struct terminal_line *line, enum ink ink, const char *text)
+{
+    while (*text) {
+        const size_t blanks = strspn(text, " ");
+        text += blanks;
+        const size_t bytes = piece_length(text, false);
+        char *phrase = memory_printf("%.*s", (int)bytes, text);
+        const bool whole = terminal_width(phrase) <= line->style->columns - line->indent;
+        size_t done = 0, before = blanks;
+        while (done < bytes) {
+            const size_t n = whole ? bytes : piece_length(phrase + done, true);
+            put_piece(line, ink, before, phrase + done, n);
+            done += n;
+            before = strspn(phrase + done, " ");
+            done += before;
+        }
+        free(phrase);
+        text += bytes;
+    }
+}
+
 /* ---- sparklines ---------------------------------------------------------- */
 
 /* The buckets of one column. */
@@ -84,6 +138,12 @@ static double height_of(const struct thin_cell *cell, bool log_scale)
     const double mean = thin_mean(cell);
     const double height = log_scale ? log(mean) : mean;
     return isinf(height) ? copysign(DBL_MAX, height) : height;
+}
+
+/* Whether heights differ by rounding alone, as page.js has it: by less than 1e-9 of the values. */
+static bool alike(double low, double high, bool log_scale)
+{
+    return high / 2 - low / 2 <= 0.5e-9 * (log_scale ? 1 : fmax(fabs(low), fabs(high)));
 }
 
 /* Which of the eight signs stands for a height between low and high. Halves, for a difference may be too large for a
@@ -108,6 +168,8 @@ char *sparkline(const struct thin *thin, int series, int columns, bool log_scale
         low = cell.count ? fmin(low, height_of(&cell, log_scale)) : low;
         high = cell.count ? fmax(high, height_of(&cell, log_scale)) : high;
     }
+    if (alike(low, high, log_scale))
+        low = high;
     char *text;
     size_t bytes;
     FILE *out = memory_stream(&text, &bytes);

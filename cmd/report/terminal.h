@@ -14,8 +14,9 @@ struct terminal_style {
 
 enum ink { INK_PLAIN, INK_BOLD, INK_DIM, INK_GOOD, INK_BAD, INK_LINE };
 
-/* The style for stdout: $COLUMNS or the terminal's width (100 where there is none), block characters where the locale
- * is UTF-8 and TERM is not "dumb", colours on a terminal without NO_COLOR. Sets the locale of characters. */
+/* The style for stdout: $COLUMNS or the terminal's width (100 where there is none), from 40 to 180; block characters
+ * where the locale is UTF-8 and TERM is not "dumb", colours on a terminal without NO_COLOR. Sets the locale of
+ * characters. */
 struct terminal_style terminal_style_of_stdout(void);
 
 /* Characters of a text in UTF-8. */
@@ -29,5 +30,17 @@ void terminal_put(FILE *out, const struct terminal_style *style, enum ink ink, i
  * without UTF-8) where a part has a value that is not finite, a blank where it has none. log_scale counts where all
  * values are positive. The caller frees the line. */
 char *sparkline(const struct thin *thin, int series, int columns, bool log_scale, bool utf8);
+
+/* A line that continues on the next one, after `indent` blanks, where it would be wider than the terminal. */
+struct terminal_line {
+    FILE *out;
+    const struct terminal_style *style;
+    int indent, column; /* column: where the line has come to */
+};
+
+/* Prints a text of phrases, which end with a comma or colon. A phrase that the line has no room for begins the next
+ * one; one that is longer than a line is broken at its blanks, but not between a number and the word after it, and a
+ * word that is longer still is cut. A text that begins with blanks is apart from the one before it. */
+void terminal_line_put(struct terminal_line *line, enum ink ink, const char *text);
 
 #endif

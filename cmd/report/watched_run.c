@@ -194,6 +194,13 @@ enum status watched_run_open(struct watched_run *run, const char *folder, struct
     *run = (struct watched_run){.folder = memory_text(folder), .name = memory_text("")};
     for (size_t n = strlen(run->folder); n > 1 && run->folder[n - 1] == '/'; n--)
         run->folder[n - 1] = 0;
+    if (!fs_is_dir(folder) && fs_exists(folder)) {
+        const char *name = fs_base_name(run->folder);
+        error_set(err, STATUS_CHECKPOINT, "'%s' is a file", folder);
+        return error_hint(err, "its folder: ztrain report %.*s",
+                          name > run->folder + 1 ? (int)(name - run->folder) - 1 : 1,
+                          name > run->folder ? run->folder : ".");
+    }
     if (!fs_is_dir(folder))
         return error_set(err, STATUS_CHECKPOINT, "there is no folder '%s'; hint: ztrain report takes run folders",
                          folder);
@@ -223,6 +230,12 @@ void watched_run_close(struct watched_run *run)
     free(run->folder);
     free(run->name);
     *run = (struct watched_run){.folder = NULL};
+}
+
+bool watched_run_is(const struct watched_run *run, const struct watched_run *other)
+{
+    const struct run_history *a = &run->history, *b = &other->history;
+    return a->device == b->device && a->inode == b->inode;
 }
 
 void watched_runs_name(struct watched_run *runs, int count)

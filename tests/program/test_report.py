@@ -2,6 +2,7 @@
 import json
 import os
 import re
+import shutil
 import signal
 import stat
 import subprocess
@@ -51,6 +52,22 @@ def test_what_the_terminal_can_show(folder, env, blocks):
         assert "\033" not in text and max(map(len, text.splitlines())) <= 90, text
 
 
+@pytest.mark.parametrize("columns", [40, 52, 60, 71])
+def test_no_line_is_wider_than_a_narrow_terminal(folder, columns):
+    """COLUMNS below 40 counts as 40. The values of three runs stand below their keys where there is no room beside."""
+    runs = [each.write(folder.at("runs"), 30 if each.name == "wide" else None) for each in demos(60)]
+    append(runs[1], '{"step":60,"sample":1,"prompt":"One\\nline","text":"and\\tanother\\r\\none"}\n')
+    for arguments in (runs[1:2], runs[:2], runs):
+        for wanted in {columns, 7 if columns == 40 else columns}:
+            text = folder.ztrain("report", *arguments, env={**UTF8, "COLUMNS": str(wanted)}).out
+            assert max(map(len, text.splitlines())) <= columns, text
+            assert "large-lr" in text and "\\x0" not in text
+    assert ("\n  large-lr: 0.001\n" in text) == (columns < 60)
+    text = folder.ztrain("report", runs[1], env={**UTF8, "COLUMNS": str(columns)}).out
+    assert "checkpoint" in text and ("highest" in text) == (columns >= 60) and "█" in text
+    assert "    One line → and another  one\n" in text
+
+
 def test_a_table_of_several_runs(folder):
     runs = [each.write(folder.at("runs"), 30 if each.name == "wide" else None) for each in demos(60)]
     text = folder.ztrain("report", *runs, env=UTF8).out
@@ -98,7 +115,8 @@ def test_errors(folder):
             ([folder.at("absent")], CHECKPOINT, "there is no folder"),
             ([empty], CHECKPOINT, "has no metrics.jsonl"),
             ([garbage], CHECKPOINT, "has no sound line"),
-            ([demo(folder), empty], CHECKPOINT, "has no metrics.jsonl")):
+            ([demo(folder), empty], CHECKPOINT, "has no metrics.jsonl"),
+            ([os.path.join(garbage, "metrics.jsonl")], CHECKPOINT, f"metrics.jsonl' is a file; hint: its folder: ztrain report {garbage}")):
         done = folder.ztrain("report", *arguments, expect=code)
         assert words in done.last_words and not done.out
 
@@ -167,7 +185,8 @@ def test_many_runs_share_the_room_of_the_page(folder):
     run = Demo("long", 5000, 0.001, 3.0, 1000, 1, spike=3001).write(folder.at("runs"))
     lines = open(os.path.join(run, "metrics.jsonl"), encoding="utf-8").read().splitlines()
     top = max(json.loads(line)["loss"] for line in lines if '"loss"' in line and 2990 < json.loads(line)["step"] < 3100)
-    text, data = page_of(folder, *[run] * 12)
+    runs = [run, *(shutil.copytree(run, folder.at("runs", f"long-{number}")) for number in range(11))]
+    text, data = page_of(folder, *runs)
     assert len(text) < 3_500_000
     for made in data["runs"]:
         steps = made["steps"]
@@ -176,13 +195,26 @@ def test_many_runs_share_the_room_of_the_page(folder):
         assert max(steps["series"]["loss"]["high"][spike:spike + 8]) == pytest.approx(top, rel=1e-5)
 
 
-@pytest.mark.parametrize("out, code, words", [("absent/page.html", CHECKPOINT, "page.html"), ("runs", CHECKPOINT, "runs"),
+@pytest.mark.parametrize("out, code, words", [("absent/page.html", CHECKPOINT, "page.html"), ("runs", CHECKPOINT, "is a folder"),
                                               ("", USAGE, "--out needs a value")], ids=["no folder", "a folder", "no name"])
 def test_a_page_that_cannot_be_written(folder, out, code, words):
     run = demo(folder)
     done = folder.ztrain("report", run, "--out", folder.at(out) if out else "", expect=code)
     assert words in done.last_words
     assert sorted(os.listdir(run)) == ["metrics.jsonl", "run.yaml"]
+
+
+@pytest.mark.parametrize("more", [[], ["--watch"]], ids=["once", "watch"])
+def test_a_folder_takes_no_page(folder, more):
+    done = folder.ztrain("report", demo(folder), "--out", folder.at(), *more, expect=CHECKPOINT)
+    assert "is a folder; hint: name a file in it, --out " + folder.at("report.html") in done.last_words
+
+
+def test_the_same_run_is_shown_once(folder):
+    run = demo(folder)
+    os.symlink(run, folder.at("link"))
+    done = folder.ztrain("report", run, folder.at("link"), run + "/", env=UTF8)
+    assert done.err.count("is the same run as") == 2 and done.out.startswith("demo  finished, step 60")
 
 
 def test_a_page_goes_through_a_link_and_into_a_pipe(folder):

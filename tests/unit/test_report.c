@@ -319,6 +319,30 @@ static void test_sparklines(void **state)
     thin_release(&thin);
 }
 
+/* What rounding alone tells apart is one height, as on the page; a little more is not. */
+static void test_sparklines_of_constant_values(void **state)
+{
+    (void)state;
+    static const struct {
+        double base, step;
+        bool log_scale;
+        const char *line;
+    } cases[] = {{0.1, 1e-17, false, "----"}, {3e9, 1e-6, false, "----"}, {5, 1e-10, true, "----"},
+                 {-2, 1e-10, false, "----"},  {0.1, 1e-9, false, "_:+#"}, {5, 1e-7, true, "_:+#"}};
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        struct thin thin;
+        thin_init(&thin, 1, 4);
+        for (int k = 0; k < 4; k++) {
+            const double value = cases[i].base + k * cases[i].step;
+            thin_add(&thin, k, &value, 1);
+        }
+        char *line = sparkline(&thin, 0, 4, cases[i].log_scale, false);
+        assert_string_equal(line, cases[i].line);
+        free(line);
+        thin_release(&thin);
+    }
+}
+
 /* A damaged line may have any number: neither a difference nor a sum of the values may lead out of the signs. */
 static void test_sparklines_of_extreme_values(void **state)
 {
@@ -385,6 +409,7 @@ int main(void)
         cmocka_unit_test(test_a_spec_as_pairs),
         cmocka_unit_test(test_figures),
         cmocka_unit_test(test_sparklines),
+        cmocka_unit_test(test_sparklines_of_constant_values),
         cmocka_unit_test(test_sparklines_of_extreme_values),
         cmocka_unit_test(test_a_line_with_extreme_values),
     };
