@@ -15,6 +15,7 @@
 #include "core/early_stop.h"
 #include "core/eval_metric.h"
 #include "core/loss_scaler.h"
+#include "core/loss_spike.h"
 #include "core/retry.h"
 #include "core/shard.h"
 #include "core/state_slices.h"
@@ -37,6 +38,7 @@ struct train_position {
     bool evaluation_due;        /* the run stopped before the evaluation after `step`, which is still to be done */
     struct eval_scores scores;  /* of the evaluation after `step`, if there was one */
     struct early_stop stopping; /* counts the evaluations that have not improved */
+    struct loss_mean mean_loss; /* of the losses so far, with train.spike_factor; else all zero */
     bool stopped_early;         /* the run has ended here because of them */
 };
 

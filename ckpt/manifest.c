@@ -108,6 +108,14 @@ static json_t *stopping_to_json(const struct early_stop *stopping, bool stopped)
     return object;
 }
 
+static json_t *mean_to_json(const struct loss_mean *mean)
+{
+    json_t *object = json_object();
+    json_object_set_new(object, "mean", real_to_json(mean->mean));
+    json_object_set_new(object, "steps", json_integer(mean->steps));
+    return object;
+}
+
 static json_t *position_to_json(const struct train_position *position, enum dtype dtype)
 {
     json_t *object = json_object();
@@ -124,6 +132,8 @@ static json_t *position_to_json(const struct train_position *position, enum dtyp
         json_object_set_new(object, "evaluation", scores_to_json(&position->scores));
     if (position->stopping.begun)
         json_object_set_new(object, "early_stopping", stopping_to_json(&position->stopping, position->stopped_early));
+    if (position->mean_loss.steps)
+        json_object_set_new(object, "mean_loss", mean_to_json(&position->mean_loss));
     const struct loss_scaler *scaler = &position->scaler;
     if (dtype == DTYPE_F16) {
         json_t *inner = json_object();
@@ -362,6 +372,19 @@ static enum status read_stopping(const struct place *top, const json_t *object, 
     return STATUS_OK;
 }
 
+/* May be absent: the run has no train.spike_factor. */
+static enum status read_mean_loss(const struct place *top, const json_t *object, struct loss_mean *mean,
+                                  struct error *err)
+{
+    struct place at = {top->path, "position.mean_loss", -1};
+    if (!object)
+        return STATUS_OK;
+    if (!json_is_object(object))
+        return wrong(&at, "", err, "expected an object");
+    TRY(get_real(&at, object, "mean", &mean->mean, err));
+    return get_integer(&at, object, "steps", 1, NUMBER_MAX, &mean->steps, err);
+}
+
 static enum status read_position(const struct place *top, struct manifest *manifest, struct error *err)
 {
     struct place at = {top->path, "position", -1};
@@ -384,6 +407,7 @@ static enum status read_position(const struct place *top, struct manifest *manif
     position->evaluation_due = json_is_true(due);
     TRY(read_scores(top, json_object_get(object, "evaluation"), &position->scores, err));
     TRY(read_stopping(top, json_object_get(object, "early_stopping"), position, err));
+    TRY(read_mean_loss(top, json_object_get(object, "mean_loss"), &position->mean_loss, err));
     const json_t *scaler = json_object_get(object, "loss_scaler");
     return scaler ? read_loss_scaler(top, scaler, &position->scaler, err) : STATUS_OK;
 }
@@ -670,6 +694,7 @@ static bool same_position(const struct train_position *a, const struct train_pos
     return same_real(a->epoch_loss_sum, b->epoch_loss_sum) && a->epoch_end == b->epoch_end &&
            a->evaluation_due == b->evaluation_due && same_scores(&a->scores, &b->scores) &&
            same_stopping(&a->stopping, &b->stopping) && (!a->stopping.begun || a->stopped_early == b->stopped_early) &&
+           a->mean_loss.steps == b->mean_loss.steps && same_real(a->mean_loss.mean, b->mean_loss.mean) &&
            (dtype != DTYPE_F16 ||
             (same_real(a->scaler.scale, b->scaler.scale) && a->scaler.steps == b->scaler.steps &&
              a->scaler.last_overflow == b->scaler.last_overflow && a->scaler.hysteresis == b->scaler.hysteresis));

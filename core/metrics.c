@@ -660,6 +660,36 @@ enum status metrics_sample(struct metrics *metrics, int64_t step, int64_t epoch,
     return status;
 }
 
+/* The numbers of the samples from one source of a mixture, or (-1) of all samples. */
+static json_t *sample_numbers(const struct spike_metrics *spike, int source)
+{
+    json_t *array = json_array();
+    for (int64_t i = 0; i < spike->num_samples; i++)
+        if (source < 0 || spike->sources[i] == source)
+            json_array_append_new(array, json_integer(spike->samples[i]));
+    return array;
+}
+
+enum status metrics_spike(struct metrics *metrics, const struct spike_metrics *spike, struct error *err)
+{
+    struct line line = {.used = 0};
+    json_t *samples = spike->num_sources ? json_object() : sample_numbers(spike, -1);
+    for (int s = 0; s < spike->num_sources; s++)
+        json_object_set_new(samples, spike->paths[s], sample_numbers(spike, s));
+    char *text = json_dumps(samples, JSON_COMPACT);
+    line_add(&line, "{\"loss_spike\":%.*g,\"step\":%" PRId64 ",\"epoch\":%" PRId64, ROUGH, spike->factor, spike->step,
+             spike->epoch);
+    line_real(&line, "spike_loss", spike->loss, EXACT);
+    line_real(&line, "mean_loss", spike->mean, EXACT);
+    line_real(&line, "spike_grad_norm", spike->grad_norm, EXACT);
+    char *whole = memory_printf("%s,\"samples\":%s}\n", line.text, text ? text : "[]");
+    const enum status status = line_queue_add(&metrics->queue, whole, strlen(whole), err);
+    free(whole);
+    free(text);
+    json_decref(samples);
+    return status;
+}
+
 enum status metrics_early_stop(struct metrics *metrics, int64_t step, const struct early_stop *stopping,
                                struct error *err)
 {

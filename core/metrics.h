@@ -114,6 +114,18 @@ enum status metrics_epoch_part(struct metrics *metrics, int64_t epoch, int64_t s
 enum status metrics_early_stop(struct metrics *metrics, int64_t step, const struct early_stop *stopping,
                                struct error *err);
 
+/* A loss that stands out (loss_spike.h), and the samples of its step. */
+struct spike_metrics {
+    int64_t step, epoch;
+    double loss, mean, factor, grad_norm; /* mean: of the losses before it; NAN: there are none */
+    int64_t num_samples;
+    const int64_t *samples;   /* (num_samples) their numbers (step_samples.h) */
+    const int *sources;       /* (num_samples) of a mixture */
+    int num_sources;          /* 0: no mixture */
+    const char *const *paths; /* (num_sources) */
+};
+enum status metrics_spike(struct metrics *metrics, const struct spike_metrics *spike, struct error *err);
+
 enum status metrics_epoch_end(struct metrics *metrics, int64_t epoch, int64_t step, double train_loss,
                               struct error *err);
 enum status metrics_checkpoint(struct metrics *metrics, const char *folder, int64_t step, int64_t bytes,

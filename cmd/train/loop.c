@@ -18,6 +18,7 @@
 #include "cmd/train/resume.h"
 #include "cmd/train/run_samples.h"
 #include "cmd/train/save.h"
+#include "cmd/train/spike_report.h"
 #include "cmd/train/stop_vote.h"
 #include "core/clock.h"
 #include "core/log.h"
@@ -192,6 +193,7 @@ static enum status collect_step(struct run *run, struct error *err)
         TRY(run_lock_check_quickly(run->folder.lock, err));
     if (run->metrics)
         TRY(metrics_step(run->metrics, &pending->metrics, err));
+    TRY(spike_report_step(run, &pending->metrics, err));
     monitor_step(run->monitor, &pending->metrics);
     console_step(&run->console, &pending->metrics);
     enum status status = check_divergence(run, &result, err);

@@ -517,6 +517,15 @@ static void check_precision(struct spec_context *ctx, struct spec_full *full, co
                    (long long)full->initial_scale_power, spec->loss_scaler.min_scale);
 }
 
+/* A factor below 1 would report nearly every step. */
+static void check_spikes(struct spec_context *ctx, const struct spec_full *full, const struct spec_node *root)
+{
+    const double factor = full->spec.train.spike_factor;
+    if (factor > 0 && factor < 1)
+        spec_error(ctx, spec_find(root, "train.spike_factor")->pos,
+                   "'train.spike_factor' %g is below 1: it multiplies the mean loss; hint: 2, or 0: off", factor);
+}
+
 static void check_logits(struct spec_context *ctx, const struct spec_full *full, const struct spec_node *root)
 {
     const struct run_spec *spec = &full->spec;
@@ -776,6 +785,7 @@ void spec_check(struct spec_context *ctx, struct spec_full *full, struct spec_no
     check_scheduler(ctx, full, root);
     check_precision(ctx, full, root);
     check_logits(ctx, full, root);
+    check_spikes(ctx, full, root);
     check_states(ctx, full, root);
     check_reduction(ctx, full, root);
     check_offload(ctx, full, root);

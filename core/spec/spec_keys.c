@@ -300,6 +300,13 @@ const struct spec_key spec_keys[] = {
           "end the run (exit code 7) after this many consecutive steps with non-finite gradients"),
      .min = 1, .max = MAX_COUNT},
 
+    {USED(
+         "train.spike_factor", KEY_REAL, spec.train.spike_factor, "0", SILENT,
+         "report a loss above this times the running mean of the losses (at least 1; 2 or 3 is usual), or a loss that "
+         "is not finite: a line of metrics.jsonl with the samples of that step, and a warning in the log; the run goes "
+         "on; 0: off"),
+     .min = 0, .max = MAX_COUNT},
+
     {USED("train.samples", KEY_PROMPTS, spec.train.samples, NULL, SILENT,
           "prompts that the model continues at each evaluation, with the most probable tokens: texts (model.pretrained "
           "has a tokenizer.json) or lists of token ids, [\"Stocks rose\", [15496, 995]]; the continuations are lines "

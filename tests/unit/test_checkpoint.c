@@ -419,6 +419,8 @@ static void test_scores_are_read_back(void **unused)
         assert_true(i == 3 ? isnan(position->scores.values[0]) : position->scores.values[0] == how.eval_loss);
         assert_true(position->scores.values[EVAL_METRIC_F1] == 0.25 && position->stopped_early == (i % 2 == 1));
         assert_true(position->stopping.begun && position->stopping.evaluations == i);
+        assert_true(position->mean_loss.steps == (i == 2 ? 2 : 0));
+        assert_true(position->mean_loss.mean == (i == 2 ? 1.0 / 3 + 2 : 0));
         checkpoint_close(checkpoint);
     }
     assert_int_equal(checkpoint_open_best(case_dir, true, &checkpoint, &err), STATUS_OK);
