@@ -112,14 +112,14 @@ def test_the_plan_has_their_memory(folder):
 
 def test_a_stop_leaves_out_the_samples_that_are_left(folder):
     """The run ends soon, says so, and continues with the next step."""
-    prompts = [[5, 6, 7]] * 1500  # they would take seconds
+    prompts = [[5, 6, 7]] * 8000  # they would take a quarter of a minute, and longer under load
     spec = folder.spec({"train": {**CHANGES["train"], "samples": prompts, "sample_tokens": 20}})
     process = folder.start("--config", spec)
     wait_for_words(folder, process, "step 2  sample 1: ")
     process.send_signal(signal.SIGTERM)
     done = folder.wait(process)
     assert done.code == REQUEUE, done
-    first = int(re.search(r"step 2: the stop leaves out the samples (\d+) to 1500", done.out)[1])
+    first = int(re.search(r"step 2: the stop leaves out the samples (\d+) to 8000", done.out)[1])
     assert len(lines(folder)) == first - 1 > 0
     folder.ztrain("--config", spec, "--resume", folder.run_folder(), "--set", "train.samples=[[9]]")
     assert [row["step"] for row in lines(folder)] == [2] * (first - 1) + [3]
