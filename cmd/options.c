@@ -34,7 +34,7 @@ static const struct option_row {
     {"max-restarts", "K", OPTION_COUNT, IN_TRAINING, offsetof(struct options, max_restarts),
      "with --local-gpus: start the ranks again, up to K times, when one was killed or its device failed, unless the "
      "last "
-     "restart has gained no step"},
+     "restart has gained no checkpoint"},
     {"set", "KEY=VALUE", OPTION_LIST, IN_BOTH, offsetof(struct options, set),
      "override a key of the run spec, e.g. train.max_steps=30 (repeatable; VALUE is YAML)"},
     {"deepspeed", "FILE", OPTION_STRING, IN_BOTH, offsetof(struct options, deepspeed),
@@ -42,7 +42,7 @@ static const struct option_row {
     {"dry-run", NULL, OPTION_FLAG, IN_TRAINING, offsetof(struct options, dry_run),
      "check the input and print the effective spec, batch sizes, first learning rates and the memory plan"},
     {"profile", NULL, OPTION_FLAG, IN_TRAINING, offsetof(struct options, profile),
-     "print time, FLOP/s and bytes/s by operation at the end"},
+     "print time, FLOP/s and bytes/s of all steps by operation, before the last checkpoint"},
     {"trace", "FILE", OPTION_STRING, IN_TRAINING, offsetof(struct options, trace),
      "write a few steps in Chrome's trace format (Perfetto, chrome://tracing)"},
     {"trace-steps", "A-B", OPTION_STRING, IN_TRAINING, offsetof(struct options, trace_steps),

@@ -720,6 +720,35 @@ enum status metrics_restart(struct metrics *metrics, int number, int64_t step, i
     return line_write(metrics, &line, err);
 }
 
+/* Appends a whole line to a file that a killed process may have left with half a line at its end. */
+static enum status append_line(const char *path, const struct line *line, struct error *err)
+{
+    char last = '\n';
+    struct stat facts;
+    const int fd = io_open(path, O_RDWR | O_APPEND | O_NOCTTY | O_CLOEXEC);
+    enum status status = STATUS_OK;
+    if (fd < 0)
+        return error_system(err, STATUS_CHECKPOINT, errno, "cannot open '%s'", path);
+    if (io_stat(path, &facts) == 0 && facts.st_size > 0 && io_pread(fd, &last, 1, facts.st_size - 1) == 1 &&
+        last != '\n')
+        status = fs_write(fd, path, "\n", 1, STATUS_CHECKPOINT, err);
+    if (status == STATUS_OK)
+        status = fs_write(fd, path, line->text, line->used, STATUS_CHECKPOINT, err);
+    if (io_close(fd) != 0 && status == STATUS_OK)
+        status = error_system(err, STATUS_CHECKPOINT, errno, "cannot close '%s'", path);
+    return status;
+}
+
+enum status metrics_gave_up(const char *path, int restarts, int64_t step, int code, const char *cause,
+                            struct error *err)
+{
+    struct line line = {.used = 0};
+    line_add(&line, "{\"gave_up\":%d,\"step\":%" PRId64 ",\"exit_code\":%d,", restarts, step, code);
+    line_string(&line, "cause", cause);
+    line_add(&line, "}\n");
+    return append_line(path, &line, err);
+}
+
 enum status metrics_resume(struct metrics *metrics, const char *folder, int64_t step, struct error *err)
 {
     struct line line = {.used = 0};

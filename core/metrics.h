@@ -106,6 +106,11 @@ enum status metrics_sample(struct metrics *metrics, int64_t step, int64_t epoch,
  * continues, the exit code and the cause of the failure. */
 enum status metrics_restart(struct metrics *metrics, int number, int64_t step, int code, const char *cause,
                             struct error *err);
+/* The supervisor starts the ranks no more: after how many restarts, the step of the newest checkpoint (0: there is
+ * none), the exit code and the cause of the last failure. Appends the line to the file at `path`, which no rank has
+ * open any more. */
+enum status metrics_gave_up(const char *path, int restarts, int64_t step, int code, const char *cause,
+                            struct error *err);
 /* The mean training loss of the steps of an epoch so far, where the run ends or stops inside it. */
 enum status metrics_epoch_part(struct metrics *metrics, int64_t epoch, int64_t step, double train_loss,
                                struct error *err);

@@ -191,6 +191,7 @@ const EVENTS = {
   'checkpoint': {room: 8, colour: '--soft', plural: 'checkpoints'}, 'resume': {room: 3, colour: '--accent', plural: 'resumes'},
   'restart': {room: 3, colour: '--bad', plural: 'restarts'}, 'skipped step': {room: 4, colour: '--warn', plural: 'skipped steps'},
   'end of an epoch': {room: 32, colour: '--soft', plural: 'epochs ended'}, 'early stopping': {room: 3, colour: '--good', plural: ''},
+  'failure': {room: 3, colour: '--bad', plural: 'failures'},
 };
 
 const colourOf = i => `var(--c${i % 8})`;

@@ -96,7 +96,8 @@ static void put_best(FILE *out, const struct terminal_style *style, const struct
 
 static void put_events(FILE *out, const struct terminal_style *style, const struct watched_run *run)
 {
-    static const char *const plurals[] = {"checkpoints", "resumes", "restarts", "skipped steps", "epochs ended", NULL};
+    static const char *const plurals[] = {"checkpoints",  "resumes", "restarts", "skipped steps",
+                                          "epochs ended", NULL,      NULL};
     STATIC_ASSERT(COUNT_OF(plurals) == HISTORY_EVENT_COUNT, "each kind has its plural");
     char *text = memory_text("");
     for (int k = 0; k < HISTORY_EVENT_COUNT; k++) {
@@ -114,6 +115,9 @@ static void put_events(FILE *out, const struct terminal_style *style, const stru
         put_fact(out, style, "events", text);
     else
         free(text);
+    const struct history_events *failures = &run->history.events[HISTORY_FAILURE];
+    if (failures->count && run->state == RUN_STOPPED)
+        put_fact(out, style, "failed", memory_text(PRINTABLE(failures->items[failures->count - 1].text)));
     for (int i = 0; i < run->num_formers; i++) {
         const struct former_file *former = &run->formers[i];
         put_fact(out, style, i ? "" : "left out",

@@ -209,13 +209,14 @@ static void take_epoch_end(struct run_history *history, const json_t *number, in
     add_event(history, HISTORY_EPOCH, step, text);
 }
 
-static void take_restart(struct run_history *history, const json_t *object, int64_t step)
+/* A restart after a failure, or the failure that no restart followed. */
+static void take_failure(struct run_history *history, enum history_event_kind kind, const json_t *object, int64_t step)
 {
     const char *cause = json_string_value(json_object_get(object, "cause"));
     char *text =
         memory_printf("exit code %" JSON_INTEGER_FORMAT "%s%s",
                       json_integer_value(json_object_get(object, "exit_code")), cause ? ": " : "", cause ? cause : "");
-    add_event(history, HISTORY_RESTART, step, text);
+    add_event(history, kind, step, text);
     free(text);
 }
 
@@ -234,7 +235,9 @@ static void take_object_line(struct run_history *history, const json_t *object, 
     else if (json_is_string(member = json_object_get(object, "resumed_from")))
         add_event(history, HISTORY_RESUME, step, fs_base_name(json_string_value(member)));
     else if (json_object_get(object, "restart"))
-        take_restart(history, object, step);
+        take_failure(history, HISTORY_RESTART, object, step);
+    else if (json_object_get(object, "gave_up")) /* where the steps have come to; `step` is that of a checkpoint */
+        take_failure(history, HISTORY_FAILURE, object, history->last_step);
     else if (json_object_get(object, "sample"))
         take_sample(history, object, step);
 }

@@ -44,7 +44,8 @@ enum eval_series {
     X(RESTART, "restart")       \
     X(SKIPPED, "skipped step")  \
     X(EPOCH, "end of an epoch") \
-    X(EARLY, "early stopping")
+    X(EARLY, "early stopping")  \
+    X(FAILURE, "failure")
 
 enum history_event_kind {
 #define EVENT_ENUM(name, word) HISTORY_##name,

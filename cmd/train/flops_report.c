@@ -252,7 +252,7 @@ static void print_totals(const struct step_profile *p)
     fprintf(p->out, "flops_profiler: step %" PRId64 ", rank %d of %d; each op was timed by itself\n", p->step, t->rank,
             t->world);
     fprintf(p->out, "params of model:        %" PRId64 "\n", t->table.num_params);
-    fprintf(p->out, "params of this rank:    %" PRId64 " (whose update it computes)\n",
+    fprintf(p->out, "updated by this rank:   %" PRId64 " params\n",
             t->spec->zero.stage == 0 ? t->table.num_params : t->layout.shard_numel);
     fprintf(p->out, "fwd MACs:               %.6g GMACs\n", m->forward.flops / 2e9);
     fprintf(p->out, "fwd flops:              %.6g G\n", m->forward.flops / 1e9);

@@ -1,10 +1,12 @@
 #include "cmd/train/restart.h"
 
 #include "ckpt/checkpoint_folders.h"
+#include "cmd/train/run_lock.h"
 #include "cmd/train/stop_signal.h"
 #include "core/fsutil.h"
 #include "core/log.h"
 #include "core/memory.h"
+#include "core/metrics.h"
 #include "core/output.h"
 
 #include <errno.h>
@@ -102,6 +104,19 @@ static void execute_again(const struct restart *next, const struct run_place *pl
     free(run);
 }
 
+/* Writes the failure that no restart follows into the run's metrics, if it has any, as restarts write theirs. */
+static void record_failure(const struct restart *next, const struct run_place *place)
+{
+    char path[FS_PATH_MAX];
+    struct error why;
+    if (fs_join(path, place->path, "metrics.jsonl", STATUS_CHECKPOINT, NULL) != STATUS_OK || !fs_exists(path) ||
+        run_lock_in_use(place->path)) /* another start has begun already */
+        return;
+    const int64_t step = next->step < 0 ? 0 : next->step;
+    if (metrics_gave_up(path, next->number - 1, step, next->code, next->cause, &why) != STATUS_OK)
+        log_warn("the cause is not in the metrics: %s", why.text);
+}
+
 void restart_after(const struct restart *last, int most, int code, const char *cause, const struct run_place *place,
                    char **argv)
 {
@@ -117,12 +132,14 @@ void restart_after(const struct restart *last, int most, int code, const char *c
         snprintf(newest, sizeof newest, "of step %" PRId64, next.step);
     if (next.number > most) {
         log_warn("the ranks are not started again: --max-restarts %d has been used up", most);
+        record_failure(&next, place);
         return;
     }
     if (last->number > 0 && next.step <= last->step) {
-        log_warn("the ranks are not started again: restart %d has gained no step, the newest checkpoint is still %s; "
+        log_warn("the ranks are not started again: restart %d has gained no checkpoint, the newest one is still %s; "
                  "hint: a shorter checkpoint.interval_steps, if the failures have different causes",
                  last->number, newest);
+        record_failure(&next, place);
         return;
     }
     if (next.step >= 0)

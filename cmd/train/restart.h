@@ -26,8 +26,8 @@ void restart_read(struct restart *last);
 enum status restart_check(const char *resume, const struct run_place *place, struct error *err);
 
 /* After a start that has failed with `code`, because of `cause`: executes this program again and does not return, or
- * returns why not: the failure is of another kind, `most` restarts are used up, or the last one has gained no step,
- * which are lines in the log. */
+ * returns: the failure is of another kind, `most` restarts are used up, or the last one has gained no checkpoint. The
+ * last two are lines in the log, and the cause is one of metrics.jsonl. */
 void restart_after(const struct restart *last, int most, int code, const char *cause, const struct run_place *place,
                    char **argv);
 

@@ -121,6 +121,8 @@ static const char metrics[] =
     "| a checkpoint | `checkpoint` (its folder), `step`, `bytes`, `seconds_stalled` |\n"
     "| a resume | `resumed_from`, `step` |\n"
     "| a restart of the ranks (`--max-restarts`) | `restart` (its number), `step`, `exit_code`, `cause` |\n"
+    "| the failure after which the ranks are not started again | `gave_up` (after how many restarts), `step` (of the "
+    "newest checkpoint, or 0), `exit_code`, `cause` |\n"
     "\n"
     "`loss`, `grad_norm`, `lr` and `eval_loss` are printed with enough digits to compare runs bit for bit. A\n"
     "loss that is not finite, or that is a mean over no targets (documents of one token, or a loss mask of zeros), is "

@@ -75,8 +75,12 @@ def test_it_gives_up_when_no_step_was_gained(folder):
     wait_for_steps(folder, process, 5)
     kill_rank(process)
     done = folder.wait(process)
-    assert done.code == PEER and "the ranks are not started again: restart 1 has gained no step, the newest checkpoint " \
-                                 "is still none; hint: a shorter checkpoint.interval_steps" in done.err, done
+    assert done.code == PEER and "the ranks are not started again: restart 1 has gained no checkpoint, the newest " \
+                                 "one is still none; hint: a shorter checkpoint.interval_steps" in done.err, done
+    last = folder.metrics().kinds("gave_up")
+    assert [(row["gave_up"], row["step"], row["exit_code"]) for row in last] == [(1, 0, PEER)] and "killed by signal 9" in last[0]["cause"]
+    text = folder.ztrain("report", folder.run_folder(), env={"COLUMNS": "180"}).out
+    assert "  failed      exit code 6: rank 1 on" in text and "was killed by signal 9" in text, text
 
 
 @pytest.mark.long
@@ -106,6 +110,8 @@ def test_what_no_restart_mends(folder):
     kill_rank(process)
     done = folder.wait(process)
     assert done.code == PEER and "not started again: --max-restarts 1 has been used up" in done.err, done
+    (last,) = folder.metrics().kinds("gave_up")
+    assert last["gave_up"] == 1 and last["step"] >= 5 and "killed by signal 9" in last["cause"]
     wild = {"train": {"epochs": 20}, "optimizer": {"params": {"lr": 1e6, "weight_decay": 1.0}}}
     done = folder.train(wild, "wild", more=("--max-restarts", 3), ranks=2, expect=7)
     assert "restart 1 of" not in done.out

@@ -329,6 +329,27 @@ static void test_holes(void **state)
     assert_string_equal(warnings_of_resume(8), "");
 }
 
+/* The supervisor's line, after ranks that were killed: it begins a line of its own, whatever they have left. */
+static void test_a_last_failure(void **state)
+{
+    (void)state;
+    static const char *const left[] = {"", "{\"step\":1}\n", "{\"step\":1}\n{\"st"};
+    const char *line = "{\"gave_up\":2,\"step\":5,\"exit_code\":6,\"cause\":\"a \\\"rank\\\"\"}\n";
+    struct error err;
+    char expected[256];
+    for (size_t i = 0; i < COUNT_OF(left); i++) {
+        FILE *file = fopen(path, "w");
+        fputs(left[i], file);
+        fclose(file);
+        assert_int_equal(metrics_gave_up(path, 2, 5, 6, "a \"rank\"", &err), STATUS_OK);
+        snprintf(expected, sizeof expected, "%s%s%s", left[i], i == 2 ? "\n" : "", line);
+        assert_string_equal(read_file(path), expected);
+    }
+    assert_int_equal(metrics_gave_up("/nonexistent/metrics.jsonl", 2, 5, 6, "", &err), STATUS_CHECKPOINT);
+    assert_non_null(strstr(err.text, "cannot open '/nonexistent/metrics.jsonl'"));
+    unlink(path);
+}
+
 static void test_errors(void **state)
 {
     (void)state;
@@ -393,6 +414,7 @@ int main(void)
                                        cmocka_unit_test(test_the_lines_of_another_course),
                                        cmocka_unit_test(test_resume_cuts_an_evaluation_that_is_due),
                                        cmocka_unit_test(test_holes),
+                                       cmocka_unit_test(test_a_last_failure),
                                        cmocka_unit_test(test_errors)};
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }
