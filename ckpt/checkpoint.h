@@ -100,6 +100,33 @@ struct checkpoint_writer {
 enum status checkpoint_save(const struct checkpoint_writer *writer, const struct train_position *position,
                             struct state_slices slices, char *name, int64_t *bytes, struct error *err);
 
+/* The same in parts, for a caller that has the disk's work done in another thread than the one that communicates:
+ *
+ *     checkpoint_saving_new();
+ *     do {
+ *         checkpoint_saving_work();        this rank's share of a part; any thread, without the communicator
+ *         checkpoint_saving_agree();       collective, once every rank's share is done
+ *     } while (!complete);                 or until an error
+ *     checkpoint_saving_free();
+ *
+ * What checkpoint_saving_new() gets apart from the position is borrowed until checkpoint_saving_free(): `writer` and
+ * what it points to must not change. The slices must be those of the position for as long as shares are under way. The
+ * cache is used by rank 0's shares. */
+struct checkpoint_saving;
+
+void checkpoint_saving_new(const struct checkpoint_writer *writer, const struct train_position *position,
+                           struct state_slices slices, struct checkpoint_saving **saving);
+void checkpoint_saving_work(struct checkpoint_saving *saving);
+/* *complete: the checkpoint is published. An error is the same on all ranks, as in checkpoint_save(), and ends the
+ * save. */
+enum status checkpoint_saving_agree(struct checkpoint_saving *saving, bool *complete, struct error *err);
+/* The folder's name; and the size over all ranks of a complete one. */
+const char *checkpoint_saving_name(const struct checkpoint_saving *saving);
+int64_t checkpoint_saving_bytes(const struct checkpoint_saving *saving);
+/* clean: deletes what a save that failed has left on the disk, unless a rank that is lost may still write there; else
+ * the next save deletes it. Any thread. NULL is allowed. */
+void checkpoint_saving_free(struct checkpoint_saving *saving, bool clean);
+
 /* Whether a checkpoint of this position would be among the keep->best best ones of the folder `dir`, where the scores
  * of the others are read from their manifests (with `cache`, of new ones only). true if they cannot be read, with a
  * warning. Called on rank 0 alone. */

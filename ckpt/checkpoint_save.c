@@ -32,6 +32,10 @@
  * Checkpoints of later steps belong to a course that this run has left by resuming from further back: they become
  * X.aside-1 as well, because a resume of the run folder would take them for the newest.
  *
+ * A save is an object (struct checkpoint_saving). checkpoint_saving_work() does a rank's share of a part and uses no
+ * communicator, so it may run in a thread beside the training; checkpoint_saving_agree() is the exchange after it, in
+ * the thread that communicates. checkpoint_save() calls both in turn. cmd/train/background_save.h has them apart.
+ *
  * A failure of one rank is a failure of all: after each of the three parts (folder, rank files, publication) the ranks
  * exchange their outcomes, and all return the error of the lowest rank that has one. Rank 0 then removes .tmp-…. A
  * failure after step 5 (`latest`, deleting) is a warning, because the checkpoint is complete.
@@ -65,20 +69,6 @@
 
 enum { UNIQUE_BYTES = 17 }; /* 16 hexadecimal digits */
 
-/* One save on this rank. */
-struct save {
-    const struct checkpoint_writer *writer;
-    const struct train_position *position;
-    int rank, world, num_states;
-    char name[64], unique[UNIQUE_BYTES];
-    char tmp[FS_PATH_MAX], final[FS_PATH_MAX]; /* folders */
-    bool exchanged;                            /* the folder under `tmp` now was under `final` before */
-    struct manifest_file *files;               /* [world + the cache's files] owned; rank 0 */
-    int num_files;
-    int64_t bytes;  /* of all files and the manifest; rank 0 */
-    bool peer_lost; /* others may still write under tmp: the next save sweeps it away */
-};
-
 /* What ranks exchange after a part. */
 struct report {
     struct outcome outcome;
@@ -90,29 +80,51 @@ struct report {
 };
 _Static_assert(sizeof(struct report) <= COMM_EXCHANGE_MAX, "a report must fit in one exchange");
 
-/* Exchanges the outcomes of a part. If it failed anywhere, every rank gets the error of the lowest rank that failed.
- * reports: [world]. */
-static enum status finish_part(struct save *save, enum status status, const struct rankfile_facts *facts,
-                               struct report *reports, struct error *err)
+/* The parts of a save; the ranks exchange their outcomes after each. */
+enum part { PART_FOLDER, PART_RANK_FILES, PART_PUBLICATION, PARTS };
+
+/* One save on this rank. */
+struct checkpoint_saving {
+    const struct checkpoint_writer *writer;
+    struct train_position position;
+    struct state_slices slices;
+    enum part part; /* to be done next; PARTS: all are done */
+    enum status status;
+    struct error err;            /* of this rank's share of `part` */
+    struct rankfile_facts facts; /* of this rank's file */
+    struct report *reports;      /* [world] owned: of the part before */
+    bool made, complete;         /* the folder `tmp` was made by this rank; the checkpoint is published */
+    int rank, world, num_states;
+    char name[64], unique[UNIQUE_BYTES];
+    char tmp[FS_PATH_MAX], final[FS_PATH_MAX]; /* folders */
+    bool exchanged;                            /* the folder under `tmp` now was under `final` before */
+    struct manifest_file *files;               /* [world + the cache's files] owned; rank 0 */
+    int num_files;
+    int64_t bytes;  /* of all files and the manifest; rank 0 */
+    bool peer_lost; /* others may still write under tmp: the next save sweeps it away */
+};
+
+/* Exchanges the outcomes of a part. If it failed anywhere, every rank gets the error of the lowest rank that failed. */
+static enum status finish_part(struct checkpoint_saving *save, struct error *err)
 {
-    struct report own = {.bytes = save->bytes};
+    struct report own = {.bytes = save->bytes, .facts = save->facts};
+    enum status status = save->status;
     int lowest;
+    *err = save->err;
     snprintf(own.host, sizeof own.host, "%s", save->writer->host ? save->writer->host : "");
     if (status != STATUS_OK) {
         own.cause = err->cause;
         snprintf(own.text, sizeof own.text, "%.1500s", err->text);
     }
-    if (facts)
-        own.facts = *facts;
     memcpy(own.unique, save->unique, sizeof own.unique);
-    status = agree_with(save->writer->comm, &own.outcome, sizeof own, reports, status, &lowest, err);
+    status = agree_with(save->writer->comm, &own.outcome, sizeof own, save->reports, status, &lowest, err);
     save->peer_lost = status != STATUS_OK && lowest < 0;
     if (lowest < 0)
         return status;
-    error_set(err, status, "%s", reports[lowest].text);
+    error_set(err, status, "%s", save->reports[lowest].text);
     if (save->world > 1)
-        error_prefix(err, "rank %d on %s", lowest, reports[lowest].host);
-    error_cause(err, reports[lowest].cause);
+        error_prefix(err, "rank %d on %s", lowest, save->reports[lowest].host);
+    error_cause(err, save->reports[lowest].cause);
     return status;
 }
 
@@ -146,7 +158,7 @@ static enum status put_file(const char *folder, const char *name, const void *da
 }
 
 /* .tmp-NAME-UNIQUE: no rank of another start, cut off from this one, can write there. */
-static enum status name_folders(struct save *save, struct error *err)
+static enum status name_folders(struct checkpoint_saving *save, struct error *err)
 {
     char hidden[sizeof save->name + UNIQUE_BYTES + 8];
     snprintf(hidden, sizeof hidden, ".tmp-%s-%s", save->name, save->unique);
@@ -155,7 +167,7 @@ static enum status name_folders(struct save *save, struct error *err)
 }
 
 /* Step 1. */
-static enum status make_folder(struct save *save, struct error *err)
+static enum status make_folder(struct checkpoint_saving *save, struct error *err)
 {
     const char *dir = save->writer->dir;
     uint64_t random;
@@ -170,7 +182,8 @@ static enum status make_folder(struct save *save, struct error *err)
         TRY(checkpoint_sync(parent, err));
     }
     checkpoint_sweep(dir);
-    return fault_mkdir(save->tmp, 0777) ? io_error("make the folder", save->tmp, err) : STATUS_OK;
+    save->made = fault_mkdir(save->tmp, 0777) == 0;
+    return save->made ? STATUS_OK : io_error("make the folder", save->tmp, err);
 }
 
 /* Drops the cached pages of a file that is on disk, so that the next read comes from there. If that does not work, the
@@ -202,10 +215,10 @@ static enum status read_back_rank_file(const char *path, const struct rankfile_s
 }
 
 /* Step 2. */
-static enum status write_rank_file(const struct save *save, struct state_slices slices, struct rankfile_facts *facts,
-                                   struct error *err)
+static enum status write_rank_file(struct checkpoint_saving *save, struct error *err)
 {
     const struct checkpoint_writer *writer = save->writer;
+    const struct state_slices slices = save->slices;
     enum status status = STATUS_OK;
     struct rankfile_writer *file = NULL;
     char name[MANIFEST_NAME_MAX], path[FS_PATH_MAX];
@@ -224,19 +237,20 @@ static enum status write_rank_file(const struct save *save, struct state_slices 
             TRY_END(state_slice(slices, SLICE_READ, (enum state_kind)s, unit, &own, err));
             TRY_END(rankfile_writer_slice(file, s, unit, own, err));
         }
-    TRY_END(rankfile_writer_finish(file, facts, err));
+    TRY_END(rankfile_writer_finish(file, &save->facts, err));
 end:
     rankfile_writer_free(file);
     if (status == STATUS_OK && writer->keep.last)
-        status = read_back_rank_file(path, &shape, facts, err);
+        status = read_back_rank_file(path, &shape, &save->facts, err);
     return status;
 }
 
 /* ---- publishing (rank 0) ------------------------------------------------- */
 
 /* Collects the rank files as the ranks reported them; this rank must see them as well. */
-static enum status collect_rank_files(struct save *save, const struct report *reports, struct error *err)
+static enum status collect_rank_files(struct checkpoint_saving *save, struct error *err)
 {
+    const struct report *reports = save->reports;
     for (int rank = 0; rank < save->world; rank++) {
         struct manifest_file *file = &save->files[save->num_files++];
         char path[FS_PATH_MAX];
@@ -261,7 +275,7 @@ static enum status collect_rank_files(struct save *save, const struct report *re
 }
 
 /* Step 3. */
-static enum status copy_tokenizer(struct save *save, struct error *err)
+static enum status copy_tokenizer(struct checkpoint_saving *save, struct error *err)
 {
     const struct checkpoint_save_cache *cache = save->writer->cache;
     for (int i = 0; i < cache->num_files; i++) {
@@ -278,11 +292,11 @@ static enum status copy_tokenizer(struct save *save, struct error *err)
 }
 
 /* Step 4. */
-static enum status write_manifest(struct save *save, struct error *err)
+static enum status write_manifest(struct checkpoint_saving *save, struct error *err)
 {
     char *text;
     size_t bytes;
-    TRY(manifest_encode(save->writer, save->position, save->num_states, save->files, save->num_files, &text, &bytes,
+    TRY(manifest_encode(save->writer, &save->position, save->num_states, save->files, save->num_files, &text, &bytes,
                         err));
     enum status status = put_file(save->tmp, MANIFEST_NAME, text, bytes, err);
     free(text);
@@ -292,7 +306,7 @@ static enum status write_manifest(struct save *save, struct error *err)
 }
 
 /* Reads the other files back, as read_back_rank_file() does with this rank's file. */
-static enum status read_back(const struct save *save, struct error *err)
+static enum status read_back(const struct checkpoint_saving *save, struct error *err)
 {
     char path[FS_PATH_MAX], *data;
     size_t bytes;
@@ -315,7 +329,7 @@ static enum status read_back(const struct save *save, struct error *err)
 }
 
 /* Step 5. Every byte of an old folder of that name is verified before its fate is decided. */
-static enum status give_name(struct save *save, struct error *err)
+static enum status give_name(struct checkpoint_saving *save, struct error *err)
 {
     const char *dir = save->writer->dir;
     char aside[FS_PATH_MAX] = "";
@@ -329,7 +343,7 @@ static enum status give_name(struct save *save, struct error *err)
         struct error damage;
         enum status found = checkpoint_open(save->final, true, &old, &damage);
         if (found == STATUS_OK) {
-            replaces = old->position.step == save->position->step;
+            replaces = old->position.step == save->position.step;
             checkpoint_close(old);
         } else if (found != STATUS_CHECKPOINT || error_is_unreadable(&damage)) {
             error_set(err, found, "%s", damage.text);
@@ -363,14 +377,14 @@ static enum status give_name(struct save *save, struct error *err)
 }
 
 /* Another job may have taken over the run folder while this one was cut off or stopped. */
-static enum status still_owner(const struct save *save, struct error *err)
+static enum status still_owner(const struct checkpoint_saving *save, struct error *err)
 {
     const struct checkpoint_writer *writer = save->writer;
     return writer->still_owner ? writer->still_owner(writer->owner, err) : STATUS_OK;
 }
 
 /* The same once the checkpoint is complete. *ours is false if the owner could not be read: only a warning by now. */
-static enum status owner_of_published(const struct save *save, bool *ours, struct error *err)
+static enum status owner_of_published(const struct checkpoint_saving *save, bool *ours, struct error *err)
 {
     struct error unread;
     enum status status = still_owner(save, &unread);
@@ -386,23 +400,23 @@ static enum status owner_of_published(const struct save *save, bool *ours, struc
 }
 
 /* Removes the checkpoint that had the new one's name, and applies the limit. */
-static void tidy(const struct save *save)
+static void tidy(const struct checkpoint_saving *save)
 {
     const struct checkpoint_writer *writer = save->writer;
     struct error err;
     if (save->exchanged && checkpoint_remove_tree(save->tmp, &err) != STATUS_OK)
         log_warn("%s", err.text);
-    checkpoint_retention_apply(writer->dir, save->name, save->position->step, &writer->keep, &writer->cache->known);
+    checkpoint_retention_apply(writer->dir, save->name, save->position.step, &writer->keep, &writer->cache->known);
 }
 
 /* Steps 3 to 7. */
-static enum status publish(struct save *save, const struct report *reports, struct error *err)
+static enum status publish(struct checkpoint_saving *save, struct error *err)
 {
     enum status status;
     save->files = calloc((size_t)save->world + TOKENIZER_FILES_MAX, sizeof *save->files);
     if (!save->files)
         return error_set(err, STATUS_DEVICE, "out of memory for the checkpoint's manifest");
-    TRY(collect_rank_files(save, reports, err));
+    TRY(collect_rank_files(save, err));
     TRY(copy_tokenizer(save, err));
     TRY(write_manifest(save, err));
     if (save->writer->keep.last && (status = read_back(save, err)) != STATUS_OK) {
@@ -423,48 +437,90 @@ static enum status publish(struct save *save, const struct report *reports, stru
 
 /* ---- save ---------------------------------------------------------------- */
 
-enum status checkpoint_save(const struct checkpoint_writer *writer, const struct train_position *position,
-                            struct state_slices slices, char *name, int64_t *bytes, struct error *err)
+void checkpoint_saving_new(const struct checkpoint_writer *writer, const struct train_position *position,
+                           struct state_slices slices, struct checkpoint_saving **saving)
 {
-    enum status status = STATUS_OK;
-    struct error local = {.code = STATUS_OK}, *why = err ? err : &local;
-    struct rankfile_facts facts = {0};
-    struct save save = {
+    struct checkpoint_saving *save = memory_zeroed(1, sizeof *save);
+    *save = (struct checkpoint_saving){
         .writer = writer,
-        .position = position,
+        .position = *position,
+        .slices = slices,
         .rank = comm_rank(writer->comm),
         .world = comm_world(writer->comm),
         .num_states = slices.count,
     };
-    ASSERT(save.rank != 0 || writer->cache);
-    ASSERT(writer->layout->world == save.world && writer->layout->num_units == writer->table->num_units);
+    ASSERT(save->rank != 0 || writer->cache);
+    ASSERT(writer->layout->world == save->world && writer->layout->num_units == writer->table->num_units);
     ASSERT(position->step >= 0 && position->epoch >= position->epoch_end);
-    struct report *reports = memory_alloc((size_t)save.world * sizeof *reports);
-    checkpoint_name(position, save.name);
+    save->reports = memory_zeroed((size_t)save->world, sizeof *save->reports);
+    checkpoint_name(position, save->name);
+    *saving = save;
+}
 
-    status = save.rank == 0 ? make_folder(&save, why) : STATUS_OK;
-    status = finish_part(&save, status, NULL, reports, why);
-    if (status == STATUS_OK && save.rank != 0) {
-        memcpy(save.unique, reports[0].unique, sizeof save.unique);
-        status = name_folders(&save, why); /* the name is as long as rank 0's, so this cannot fail on this rank alone */
+void checkpoint_saving_work(struct checkpoint_saving *save)
+{
+    const bool leads = save->rank == 0;
+    save->status = STATUS_OK;
+    if (save->part == PART_FOLDER && leads)
+        save->status = make_folder(save, &save->err);
+    else if (save->part == PART_RANK_FILES)
+        save->status = write_rank_file(save, &save->err);
+    else if (save->part == PART_PUBLICATION && leads)
+        save->status = publish(save, &save->err);
+}
+
+enum status checkpoint_saving_agree(struct checkpoint_saving *save, bool *complete, struct error *err)
+{
+    struct error local, *why = err ? err : &local;
+    *complete = false;
+    TRY(finish_part(save, why));
+    if (save->part == PART_FOLDER && save->rank != 0) {
+        memcpy(save->unique, save->reports[0].unique, sizeof save->unique);
+        TRY(name_folders(save, why)); /* the name is as long as rank 0's, so this cannot fail on this rank alone */
     }
-    if (status == STATUS_OK) {
-        status = write_rank_file(&save, slices, &facts, why);
-        status = finish_part(&save, status, &facts, reports, why);
+    save->part++;
+    *complete = save->complete = save->part == PARTS;
+    return STATUS_OK;
+}
+
+const char *checkpoint_saving_name(const struct checkpoint_saving *save)
+{
+    return save->name;
+}
+
+int64_t checkpoint_saving_bytes(const struct checkpoint_saving *save)
+{
+    return save->reports[0].bytes;
+}
+
+void checkpoint_saving_free(struct checkpoint_saving *save, bool clean)
+{
+    struct error leftover;
+    if (!save)
+        return;
+    if (clean && save->made && !save->complete && !save->peer_lost &&
+        checkpoint_remove_tree(save->tmp, &leftover) != STATUS_OK)
+        log_warn("%s", leftover.text);
+    free(save->files);
+    free(save->reports);
+    free(save);
+}
+
+enum status checkpoint_save(const struct checkpoint_writer *writer, const struct train_position *position,
+                            struct state_slices slices, char *name, int64_t *bytes, struct error *err)
+{
+    enum status status = STATUS_OK;
+    struct checkpoint_saving *save;
+    bool complete = false;
+    checkpoint_saving_new(writer, position, slices, &save);
+    while (status == STATUS_OK && !complete) {
+        checkpoint_saving_work(save);
+        status = checkpoint_saving_agree(save, &complete, err);
     }
-    if (status == STATUS_OK) {
-        status = save.rank == 0 ? publish(&save, reports, why) : STATUS_OK;
-        status = finish_part(&save, status, NULL, reports, why);
+    if (complete) {
+        strcpy(name, save->name);
+        *bytes = checkpoint_saving_bytes(save);
     }
-    if (status == STATUS_OK) {
-        strcpy(name, save.name);
-        *bytes = reports[0].bytes;
-    } else if (save.rank == 0 && !save.peer_lost) {
-        struct error leftover;
-        if (checkpoint_remove_tree(save.tmp, &leftover) != STATUS_OK)
-            log_warn("%s", leftover.text);
-    }
-    free(save.files);
-    free(reports);
+    checkpoint_saving_free(save, true);
     return status;
 }
