@@ -26,6 +26,7 @@ enum mem_kind {
     MEM_COMM,        /* gathered units, gradient buckets, staging */
     MEM_WORKSPACE,   /* scratch of ops */
     MEM_DATA,        /* token batches */
+    MEM_SNAPSHOT,    /* host memory: the rank's slices as the checkpoint that is being written has them */
     MEM_KIND_COUNT
 };
 const char *mem_kind_name(enum mem_kind kind); /* "parameters", "gradients", … */

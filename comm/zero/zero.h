@@ -95,6 +95,22 @@ void *zero_slice(struct zero *zero, enum state_kind state, int unit);
  * that change are written. On the CPU a slice is the state itself, on a GPU a pinned copy. */
 struct state_slices zero_slices(struct zero *zero);
 
+/* A copy of this rank's slices in host memory, of zero_snapshot_bytes() bytes: zero_snapshot.c. Whether there
+ * is one is decided before zero_snapshot_layout(). */
+void zero_keep_snapshot(struct zero *zero, bool keep);
+bool zero_has_snapshot(const struct zero *zero);
+int64_t zero_snapshot_bytes(const struct zero *zero);
+
+/* Takes the snapshot's memory, if there is to be one, from the host's arena; first dry, then real. */
+void zero_snapshot_layout(struct zero *zero, struct arena *host);
+
+/* Between steps: copies the slices, and returns when all of them are copied. Not collective. */
+enum status zero_take_snapshot(struct zero *zero, struct error *err);
+
+/* The slices as they were copied last, to be read by one thread at a time: a thread beside the training may do it,
+ * until the next zero_take_snapshot(). */
+struct state_slices zero_snapshot(struct zero *zero);
+
 /* Call it after the own slices were written (initialisation, import, resume): computes everything else from them
  * (casts, gathers, stage 0's whole copies of master, m, v). Collective. */
 enum status zero_params_changed(struct zero *zero, struct stream *compute, struct error *err);

@@ -3,7 +3,7 @@
  * (the end of a step: norm, clipping, update); all but the first -> zero_offload.c (the optimizer's state in host
  * memory), zero_offload_params.c (parameters in host memory), zero_precision.c (gradients in other types than fp32);
  * zero_step.c and zero_offload.c -> zero_update.c (the optimizer's op); zero.c and zero_step.c -> zero_muon.c (the
- * optimizer Muon) -> zero_gather_reduce.c. */
+ * optimizer Muon) -> zero_gather_reduce.c. zero_snapshot.c (a copy of the slices) calls zero.c. */
 #ifndef ZTRAIN_COMM_ZERO_ZERO_INTERNAL_H
 #define ZTRAIN_COMM_ZERO_ZERO_INTERNAL_H
 
@@ -168,6 +168,8 @@ struct zero {
     size_t host_slice_bytes;
     void *host_slice_memory;
     uint16_t *host_halves;        /* after host_slice: the slice as it is on the device, if that is bf16 */
+    bool has_snapshot;            /* zero_snapshot.c */
+    float *snapshot;              /* in host memory; NULL: none, or not laid out yet */
     struct written_slice written; /* to which host_slice has to be copied */
 };
 

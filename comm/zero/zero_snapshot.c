@@ -1,0 +1,94 @@
+/* zero_snapshot.c: a copy of this rank's slices in host memory, as they are between two steps. A checkpoint can then be
+ * written from it while training changes the slices (cmd/train/background_save.h).
+ *
+ * The copy has the values of zero_slices(), in fp32, kind by kind and unit by unit:
+ *
+ *     | master: unit 0, unit 1, … | exp_avg: unit 0, … | exp_avg_sq: … |      shard_numel floats each
+ *
+ * fp32 slices in device memory are copied straight into it, one after the other without waiting; all others come
+ * through zero_slices(): from host memory, from a disk, or widened from bf16. */
+#include "comm/zero/zero_internal.h"
+#include "core/liveness.h"
+#include "core/memory.h"
+
+#include <string.h>
+
+void zero_keep_snapshot(struct zero *zero, bool keep)
+{
+    zero->has_snapshot = keep;
+}
+
+bool zero_has_snapshot(const struct zero *zero)
+{
+    return zero->has_snapshot;
+}
+
+int64_t zero_snapshot_bytes(const struct zero *zero)
+{
+    return zero_states(zero) * zero->config.layout->shard_numel * (int64_t)sizeof *zero->snapshot;
+}
+
+void zero_snapshot_layout(struct zero *zero, struct arena *host)
+{
+    if (!zero->has_snapshot)
+        return;
+    zero->snapshot = arena_take(host, MEM_SNAPSHOT, (size_t)zero_snapshot_bytes(zero));
+    /* Host memory of the CPU device has no pages until it is written: the first checkpoint would wait for them. */
+    if (zero->snapshot && zero->device->kind == DEVICE_CPU)
+        memset(zero->snapshot, 0, (size_t)zero_snapshot_bytes(zero));
+}
+
+static float *snapshot_at(const struct zero *zero, enum state_kind kind, int unit)
+{
+    const struct shard_layout *layout = zero->config.layout;
+    return zero->snapshot + kind * layout->shard_numel + zero_shard_offset(layout, unit);
+}
+
+/* Whether the slice is fp32 in the memory of a GPU. */
+static bool copies_directly(const struct zero *zero, enum state_kind kind, int unit)
+{
+    return zero->device->kind != DEVICE_CPU && !zero_is_offloaded(zero, unit) && !zero_is_sparse(zero, kind, unit) &&
+           zero_state_dtype(zero, kind) == DTYPE_F32 &&
+           !(zero_offloads_params(zero) && zero->state[kind] == zero->params);
+}
+
+static enum status copy_slice(struct zero *zero, enum state_kind kind, int unit, struct error *err)
+{
+    const size_t bytes = (size_t)zero->config.layout->slice[unit] * sizeof *zero->snapshot;
+    float *to = snapshot_at(zero, kind, unit), *from;
+    liveness_tick();
+    if (copies_directly(zero, kind, unit)) {
+        stream_copy(zero->stream, to, zero_slice(zero, kind, unit), bytes);
+        return STATUS_OK;
+    }
+    TRY(state_slice(zero_slices(zero), SLICE_READ, kind, unit, &from, err));
+    memcpy(to, from, bytes);
+    return STATUS_OK;
+}
+
+enum status zero_take_snapshot(struct zero *zero, struct error *err)
+{
+    ASSERT(zero->snapshot);
+    stream_wait(zero->stream, zero->updated);
+    for (int kind = 0; kind < zero_states(zero); kind++)
+        for (int unit = 0; unit < zero->units; unit++)
+            TRY(copy_slice(zero, (enum state_kind)kind, unit, err));
+    stream_sync(zero->stream);
+    TRY(zero_disk_status(zero, err));
+    return device_check(zero->device, err);
+}
+
+static enum status get_slice(void *owner, enum slice_access access, enum state_kind kind, int unit, float **slice,
+                             struct error *err)
+{
+    (void)err;
+    ASSERT(access == SLICE_READ);
+    *slice = snapshot_at(owner, kind, unit);
+    return STATUS_OK;
+}
+
+struct state_slices zero_snapshot(struct zero *zero)
+{
+    ASSERT(zero->snapshot);
+    return (struct state_slices){.owner = zero, .count = zero_states(zero), .get = get_slice};
+}
