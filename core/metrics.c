@@ -301,7 +301,7 @@ static bool has_line(const char *path, int number, const struct metrics_checkpoi
     while (other.file && reader_next_good(&other)) {
         same =
             same && reader_next_good(&own) && own.length == other.length && !memcmp(own.text, other.text, own.length);
-        if (same)
+        if (same && step_of(&other) > *branch_step) /* a checkpoint's line may come after those of later steps */
             *branch_step = step_of(&other);
         if (step_of(&other) == line->step && !strcmp(checkpoint_of(&other, "checkpoint"), line->name) &&
             json_integer_value(json_object_get(other.object, "bytes")) == line->bytes)

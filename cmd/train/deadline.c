@@ -90,7 +90,8 @@ bool deadline_is_near(struct deadline *deadline, double now)
     }
     deadline->looked = now;
     deadline->saved = 0;
-    return now + step_slack * deadline->longest + checkpoint_slack * deadline->checkpoint + reserve >= deadline->end;
+    const double checkpoints = (deadline->under_way ? 2 : 1) * checkpoint_slack * deadline->checkpoint;
+    return now + step_slack * deadline->longest + checkpoints + reserve >= deadline->end;
 }
 
 double deadline_latest(const struct deadline *deadline)
@@ -103,9 +104,19 @@ void deadline_waited(struct deadline *deadline, double seconds)
     deadline->saved += seconds;
 }
 
+void deadline_expect(struct deadline *deadline, bool under_way)
+{
+    deadline->under_way = under_way;
+}
+
 void deadline_checkpoint(struct deadline *deadline, double seconds)
 {
     deadline->saved += seconds;
+    deadline_measured(deadline, seconds);
+}
+
+void deadline_measured(struct deadline *deadline, double seconds)
+{
     deadline->checkpoint = seconds > deadline->checkpoint || deadline->checkpoint <= 0
                                ? seconds
                                : 0.5 * (deadline->checkpoint + seconds); /* the expectation wears off */

@@ -12,6 +12,7 @@
 /* clang-format on */
 #include "cmd/train/loop.h"
 
+#include "cmd/train/background_save.h"
 #include "cmd/train/comms_report.h"
 #include "cmd/train/evaluate.h"
 #include "cmd/train/flops_report.h"
@@ -346,6 +347,7 @@ static enum status stop_status(struct run *run)
 static enum status stop_within_step(struct run *run, struct error *err)
 {
     TRY(collect_steps(run, 0, err));
+    TRY(background_save_wait(run, true, err)); /* it may be the one of this step */
     if (run->saved_step != run->position.step) {
         TRY(report_epoch_part(run, err));
         TRY(save_checkpoint(run, true, err));
@@ -416,5 +418,6 @@ enum status run_steps(struct run *run, struct error *err)
             TRY(between_steps(run, &due, err));
         TRY(end_trace(run, err));
     }
+    TRY(background_save_wait(run, true, err));
     return stop_status(run);
 }

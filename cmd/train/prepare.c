@@ -1,6 +1,7 @@
 #include "cmd/train/prepare.h"
 
 #include "cmd/train/attention_price.h"
+#include "cmd/train/background_save.h"
 #include "cmd/train/gpu_test.h"
 #include "cmd/train/machine_record.h"
 #include "cmd/train/memory_free.h"
@@ -263,6 +264,7 @@ static enum status prepare_from(struct run *run, const struct checkpoint *checkp
     TRY(run_agree(run, trainer_weights_load(t, checkpoint, err), err));
     TRY(trainer_weights_spread(t, err));
     TRY(stepper_init(&run->stepper, t, err));
+    TRY(run_agree(run, background_save_start(run, err), err));
     zero_set_position(t->zero, run->position.optimizer_step, &run->position.scaler, t->compute);
     if (!there)
         TRY(open_run_folder(run, err));

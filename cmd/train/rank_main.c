@@ -12,6 +12,7 @@
 /* clang-format on */
 #include "cmd/train/rank_main.h"
 
+#include "cmd/train/background_save.h"
 #include "cmd/train/comms_report.h"
 #include "cmd/train/early_error.h"
 #include "cmd/train/loop.h"
@@ -135,6 +136,15 @@ static bool is_failure(enum status status)
     return status != STATUS_OK && status != STATUS_REQUEUE;
 }
 
+/* The ranks have agreed to fail: the checkpoint that is under way is still completed. */
+static enum status end_saves(struct run *run, enum status status)
+{
+    struct error ignored;
+    if (run->agreed && comm_status(run->comm, NULL) == STATUS_OK)
+        background_save_wait(run, true, &ignored);
+    return status;
+}
+
 /* From the meeting of the ranks to the last step of all of them. */
 static enum status train_together(struct run *run, bool profile, struct error *err)
 {
@@ -147,7 +157,7 @@ static enum status train_together(struct run *run, bool profile, struct error *e
         log_info("nothing to do: the run of %" PRId64 " steps is complete", run->trainer.total_steps);
     enum status status = run_steps(run, err);
     if (is_failure(status))
-        return status;
+        return end_saves(run, status);
     TRY(trace_file_end(run->trace, err));
     if (run->boot->rank == 0)
         trace_file_check(run->trace);
@@ -207,6 +217,8 @@ enum status rank_run(const struct rank_options *options, struct bootstrap *boot,
     console_break(&run.console);
     if (is_failure(status))
         end_in_failure(&run, status, err);
+    if (!background_save_end(&run, end_patience)) /* it uses what release_run() frees */
+        _exit(status);
     release_run(&run);
     if (!is_failure(status) || run.agreed)
         bootstrap_finish(boot);

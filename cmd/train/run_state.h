@@ -82,6 +82,7 @@ struct run {
     bool deadline_near; /* the job's end is near; the same on all ranks */
 
     /* The checkpoints'. */
+    struct background_save *background; /* owned: background_save.h; NULL: training waits for checkpoints */
     int checkpoints_lost;      /* could not be written */
     double checkpoint_seconds; /* stalled in checkpoints since the last step's line */
     int64_t newest_step;       /* of the newest checkpoint in the run's folder; -1: none */

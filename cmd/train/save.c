@@ -1,6 +1,8 @@
 #include "cmd/train/save.h"
 
+#include "cmd/train/background_save.h"
 #include "cmd/train/retry_together.h"
+#include "cmd/train/save_parts.h"
 #include "core/clock.h"
 #include "core/fsutil.h"
 #include "core/log.h"
@@ -9,26 +11,15 @@
 #include <math.h>
 #include <string.h>
 
-static struct checkpoint_keep checkpoint_keep_of(const struct run *run)
-{
-    const struct run_spec *spec = run->spec;
-    return (struct checkpoint_keep){
-        .last = spec->checkpoint.keep_last,
-        .best = spec->checkpoint.keep_best,
-        .every_steps = spec->checkpoint.keep_every_steps,
-        .metric = spec->checkpoint.metric,
-        .mode = spec->checkpoint.mode,
-        .data = run->trainer.evaluation_data,
-    };
-}
-
 enum status save_is_due_for_scores(struct run *run, bool *due, struct error *err)
 {
-    const struct checkpoint_keep keep = checkpoint_keep_of(run);
-    double best = 0;
+    const struct checkpoint_keep keep = save_keep_of(run);
+    double best = 0, start = seconds_now();
     *due = false;
     if (!keep.best)
         return STATUS_OK;
+    TRY(background_save_wait(run, false, err)); /* it would be compared with the checkpoints before it alone */
+    run->checkpoint_seconds += seconds_now() - start;
     if (run->boot->rank == 0)
         best = checkpoint_is_among_best(run->save_cache, run->folder.checkpoints, &keep, &run->position);
     TRY(comm_sum(run->comm, &best, 1, err));
@@ -57,26 +48,8 @@ static enum status check_replicas(struct run *run, struct error *err)
 /* One attempt. */
 static enum status write_checkpoint(struct run *run, char name[64], int64_t *bytes, struct error *err)
 {
-    struct trainer *t = &run->trainer;
-    struct checkpoint_writer writer = {
-        .dir = run->folder.checkpoints,
-        .compression_level = run->spec->checkpoint.compression_level,
-        .keep = checkpoint_keep_of(run),
-        .table = &t->table,
-        .layout = &t->layout,
-        .comm = run->comm,
-        .host = run->boot->host,
-        .spec = run->spec_json,
-        .model = t->desc.source,
-        .machine = run->machine,
-        .evaluation_part = run->position.evaluation_due ? run->evaluation_part : NULL,
-        .data_fingerprint = t->sources.fingerprint,
-        .dtype = run->spec->dtype,
-        .cache = run->save_cache,
-        .still_owner = run_folder_still_ours,
-        .owner = &run->folder,
-    };
-    return checkpoint_save(&writer, &run->position, zero_slices(t->zero), name, bytes, err);
+    struct checkpoint_writer writer = save_writer_of(run);
+    return checkpoint_save(&writer, &run->position, zero_slices(run->trainer.zero), name, bytes, err);
 }
 
 /* The run ends without its last checkpoint: adds for how long it was tried, and where the run can be resumed. */
@@ -101,13 +74,6 @@ static enum status explain_last_lost(const struct run *run, const struct retry_t
     return err->code;
 }
 
-/* Whether a save failed because of the disk: another attempt may succeed, and training can continue without the
- * checkpoint. Other causes are fatal: a folder that another run has taken over (STATUS_USAGE), memory, a peer. */
-static bool is_disk_error(const struct error *err)
-{
-    return err->code == STATUS_CHECKPOINT || error_is_transient(err);
-}
-
 /* Makes attempts for as long as `patience` allows. Then a checkpoint that is not the run's last is given up, which is a
  * warning (*written: false). All ranks have the same error. */
 static enum status write_patiently(struct run *run, struct retry_together *patience, char name[64], int64_t *bytes,
@@ -123,7 +89,7 @@ static enum status write_patiently(struct run *run, struct retry_together *patie
             deadline_checkpoint(&run->deadline, seconds_now() - start);
         if (*written && attempt > 1 && leads)
             log_info("attempt %d wrote the checkpoint", attempt);
-        if (*written || comm_status(run->comm, NULL) != STATUS_OK || !is_disk_error(err))
+        if (*written || comm_status(run->comm, NULL) != STATUS_OK || !save_is_disk_error(err))
             return status;
         if (leads && attempt == 1)
             log_warn("the checkpoint of step %" PRId64 " is tried again for %.0f s: %s", run->position.step,
@@ -147,12 +113,9 @@ static enum status write_patiently(struct run *run, struct retry_together *patie
     }
 }
 
-enum status save_checkpoint(struct run *run, bool last, struct error *err)
+/* Writes the checkpoint while training waits. */
+static enum status save_in_foreground(struct run *run, bool last, double start, struct error *err)
 {
-    double start = seconds_now();
-    TRY(check_replicas(run, err));
-    if (run->metrics)
-        TRY(metrics_flush(run->metrics, err));
     char name[64];
     int64_t bytes;
     bool written;
@@ -161,6 +124,8 @@ enum status save_checkpoint(struct run *run, bool last, struct error *err)
                                       .limit = fmin(PATIENCE_INTERVAL, run->spec->checkpoint.retry_seconds),
                                       .last_limit = run->spec->checkpoint.retry_seconds,
                                       .last = last || run->stop};
+    if (run->metrics)
+        TRY(metrics_flush(run->metrics, err));
     enum status status = write_patiently(run, &patience, name, &bytes, &written, err);
     if (status != STATUS_OK)
         return comm_status(run->comm, NULL) == STATUS_OK ? run_agree(run, status, err) : status;
@@ -168,13 +133,16 @@ enum status save_checkpoint(struct run *run, bool last, struct error *err)
     run->checkpoint_seconds += seconds;
     if (!written)
         return STATUS_OK;
-    run->saved_step = run->newest_step = run->position.step;
-    if (run->metrics) {
-        char folder[3400];
-        snprintf(folder, sizeof folder, "%s/%s", run->folder.checkpoints, name);
-        TRY(metrics_checkpoint(run->metrics, folder, run->position.step, bytes, seconds, err));
-        console_break(&run->console);
-        log_info("checkpoint %s  %.1f MB in %.2f s", folder, (double)bytes / 1e6, seconds);
-    }
-    return STATUS_OK;
+    const struct saved saved = {name, run->position.step, bytes, seconds, seconds};
+    return save_report(run, &saved, err);
+}
+
+enum status save_checkpoint(struct run *run, bool last, struct error *err)
+{
+    double start = seconds_now();
+    TRY(background_save_wait(run, last || run->stop, err));
+    TRY(check_replicas(run, err));
+    if (run->background && !last && !run->stop)
+        return background_save_begin(run, start, err);
+    return save_in_foreground(run, last, start, err);
 }

@@ -5,7 +5,8 @@
 
 #include "cmd/train/run_state.h"
 
-/* Collective, with no step under way: writes a checkpoint of run->position. last: the run ends with it, so that failing
+/* Collective, with no step under way: writes a checkpoint of run->position, or begins to write it beside the training
+ * (background_save.h) unless the run ends with it. last: the run ends with it, so that failing
  * to write it is an error; any other checkpoint may be lost (a warning). STATUS_DIVERGED: the ranks' copies of the
  * model have drifted apart. */
 enum status save_checkpoint(struct run *run, bool last, struct error *err);

@@ -1,6 +1,7 @@
 /* stop_vote.c: see stop_vote.h. */
 #include "cmd/train/stop_vote.h"
 
+#include "cmd/train/background_save.h"
 #include "cmd/train/stop_signal.h"
 #include "core/clock.h"
 
@@ -22,12 +23,14 @@ static double next_vote(struct vote *vote)
 enum status stop_vote(struct run *run, struct error *err)
 {
     bool leads = run->boot->rank == 0, near = leads && deadline_is_near(&run->deadline, seconds_now());
-    double stops[3] = {stop_signal_pending() ? 1.0 : 0.0, near ? 1.0 : 0.0, leads ? next_vote(&run->vote) : 0};
+    double stops[3 + BACKGROUND_VOTES] = {stop_signal_pending() ? 1.0 : 0.0, near ? 1.0 : 0.0,
+                                          leads ? next_vote(&run->vote) : 0};
+    background_save_vote(run, &stops[3]);
     TRY(comm_sum(run->comm, stops, COUNT_OF(stops), err));
     run->deadline_near = stops[1] > 0;
     run->stop = stops[0] > 0 || run->deadline_near;
     run->vote.interval = run->vote.left = (int64_t)stops[2];
-    return STATUS_OK;
+    return background_save_advance(run, &stops[3], err);
 }
 
 enum status stop_vote_within_step(void *context, struct stepper *stepper, bool *stop, struct error *err)

@@ -276,8 +276,7 @@ enum status trainer_build(struct trainer *t, struct run_spec *spec, int rank, in
     TRY(zero_new(&zero, t->device, t->planned ? t->planned_comm : comm, &t->zero, err));
 
     TRY(build_transformer(t, err));
-    trainer_memory_plan(t);
-    return STATUS_OK;
+    return trainer_memory_plan(t, err);
 }
 
 enum status trainer_activation_bytes(const struct trainer *t, enum recompute policy, size_t *bytes, struct error *err)

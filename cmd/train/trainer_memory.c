@@ -21,6 +21,7 @@ static void lay_out(struct trainer *t, struct arena *local, struct arena *shared
     zero_layout(t->zero, local, peers_read ? shared : local, host);
     if (t->activations)
         activation_store_layout(t->activations, host);
+    zero_snapshot_layout(t->zero, host);
     transformer_layout(t->transformer, local);
     if (t->samples)
         generator_layout(t->samples->generator, local);
@@ -30,7 +31,7 @@ static void lay_out(struct trainer *t, struct arena *local, struct arena *shared
         stream_set_workspace(t->compute, workspace, t->plan.workspace);
 }
 
-void trainer_memory_plan(struct trainer *t)
+static void fill_plan(struct trainer *t)
 {
     struct op_limits limits;
     transformer_op_limits(t->transformer, &limits);
@@ -42,15 +43,69 @@ void trainer_memory_plan(struct trainer *t)
     cuda_reserve_fill(&t->plan.reserve, t->device, t->world, &limits, t->plan.workspace);
 }
 
-size_t memory_plan_device_bytes(const struct memory_plan *plan)
-{
-    return plan->local.used + plan->shared.used + plan->reserve.total;
-}
-
 /* The ranks of this rank's node. */
 static size_t ranks_of_node(const struct trainer *t)
 {
     return (size_t)(t->node_ranks ? t->node_ranks : t->world);
+}
+
+/* On the CPU device train.memory_limit counts the snapshot as well. */
+static bool snapshot_exceeds_limit(const struct trainer *t)
+{
+    const int64_t limit = t->spec->train.memory_limit;
+    return t->device->kind == DEVICE_CPU && limit &&
+           memory_plan_device_bytes(&t->plan) + (size_t)zero_snapshot_bytes(t->zero) > (size_t)limit;
+}
+
+/* Whether the snapshot fits into the host memory of this rank's node: into all that there is and, if the machine is one
+ * of the run's, into what is free. */
+static bool snapshot_fits(const struct trainer *t)
+{
+    struct machine_memory machine = {.available = UINT64_MAX};
+    const size_t node = memory_plan_node_bytes(t);
+    if (t->comm)
+        machine_memory("", &machine);
+    return node <= memory_plan_node_limit(t) && node <= machine.available && !snapshot_exceeds_limit(t);
+}
+
+static enum status refuse_snapshot(const struct trainer *t, struct error *err)
+{
+    char size[SIZE_TEXT_MAX];
+    error_set(err, STATUS_DEVICE,
+              "checkpoint.writer.decoupled: a copy of %s (%" PRId64 " bytes) of each rank's state in host memory does "
+              "not fit into %s",
+              size_round(zero_snapshot_bytes(t->zero), size), zero_snapshot_bytes(t->zero),
+              snapshot_exceeds_limit(t) ? "train.memory_limit" : "a node's memory");
+    return error_hint(err, "auto writes checkpoints in the background only where memory allows it, false never");
+}
+
+enum status trainer_memory_plan(struct trainer *t, struct error *err)
+{
+    const enum spec_decoupled decoupled = t->spec->checkpoint.decoupled;
+    char size[SIZE_TEXT_MAX];
+    zero_keep_snapshot(t->zero, decoupled != SPEC_DECOUPLED_OFF);
+    fill_plan(t);
+    if (decoupled == SPEC_DECOUPLED_OFF)
+        return STATUS_OK;
+    double lacking = snapshot_fits(t) ? 0 : 1;
+    if (t->comm)
+        TRY(comm_sum(t->comm, &lacking, 1, err));
+    if (lacking == 0)
+        return STATUS_OK;
+    if (decoupled == SPEC_DECOUPLED_ON)
+        return refuse_snapshot(t, err);
+    zero_keep_snapshot(t->zero, false);
+    fill_plan(t);
+    if (!t->quiet)
+        log_info("training waits for checkpoints (checkpoint.writer.decoupled): the host memory does not suffice for a "
+                 "copy of %s on each rank",
+                 size_round(zero_snapshot_bytes(t->zero), size));
+    return STATUS_OK;
+}
+
+size_t memory_plan_device_bytes(const struct memory_plan *plan)
+{
+    return plan->local.used + plan->shared.used + plan->reserve.total;
 }
 
 size_t memory_plan_node_bytes(const struct trainer *t)
@@ -235,7 +290,7 @@ void trainer_memory_print(const struct trainer *t)
     size_t total = t->plan.local.used + t->plan.shared.used;
     log_info("memory plan: rank %d of %d, ZeRO stage %d, %s, %" PRId64 " parameters", t->rank, t->world,
              t->spec->zero.stage, dtype_name(t->spec->dtype), t->table.num_params);
-    for (int k = 0; k < MEM_KIND_COUNT; k++)
+    for (int k = 0; k < MEM_SNAPSHOT; k++) /* that is in host memory alone */
         print_bytes(t, "", mem_kind_name((enum mem_kind)k), t->plan.local.by_kind[k] + t->plan.shared.by_kind[k]);
     log_info("  %-*s %16zu bytes  %10.1f MiB, %.1f MiB of it shared between ranks", LABEL_WIDTH, "total", total,
              (double)total / 1048576, (double)t->plan.shared.used / 1048576);

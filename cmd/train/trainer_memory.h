@@ -16,7 +16,7 @@
 struct memory_plan {
     struct arena local;          /* dry: the rank's own arena, workspace included */
     struct arena shared;         /* dry: its segment that peers read */
-    struct arena host;           /* dry: host memory that offload takes; no part of the device's memory */
+    struct arena host;           /* dry: host memory of offload and of a snapshot; no part of the device's memory */
     size_t workspace;            /* part of local */
     struct cuda_reserve reserve; /* of a GPU, outside of the arenas; estimated */
 };
@@ -29,14 +29,17 @@ size_t memory_plan_device_bytes(const struct memory_plan *plan);
 /* The device memory that a rank may take, in bytes: train.memory_limit or the GPU's memory, the smaller; 0: no cap. */
 int64_t memory_plan_cap(const struct trainer *trainer);
 
-/* Host memory that the ranks of a node take by their plan: for offload, and on the CPU device everything. */
+/* Host memory that the ranks of a node take by their plan: for offload and snapshots, and on the CPU device everything.
+ */
 size_t memory_plan_node_bytes(const struct trainer *trainer);
 
 /* Host memory of this machine, where the plan is for it; else UINT64_MAX. */
 uint64_t memory_plan_node_limit(const struct trainer *trainer);
 
-/* Fills trainer->plan; the device, ZeRO and the transformer exist. trainer_build() calls it. */
-void trainer_memory_plan(struct trainer *trainer);
+/* Fills trainer->plan; the device, ZeRO and the transformer exist. trainer_build() calls it. Decides whether there is a
+ * snapshot for checkpoints beside the training (checkpoint.writer.decoupled). Collective in a run. STATUS_DEVICE: there
+ * has to be one, and it does not fit. */
+enum status trainer_memory_plan(struct trainer *trainer, struct error *err);
 
 /* Lets the device load libraries and choose kernels for the step (ops_prepare()), which takes memory of its own: before
  * trainer_memory_allocate(), and not in a plan. */

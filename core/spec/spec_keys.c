@@ -68,6 +68,13 @@ static const struct spec_choice document_mask_choices[] = {
     {0},
 };
 
+static const struct spec_choice decoupled_choices[] = {
+    {"auto", SPEC_DECOUPLED_AUTO, VERDICT_USED, NULL},
+    {"true", SPEC_DECOUPLED_ON, VERDICT_USED, NULL},
+    {"false", SPEC_DECOUPLED_OFF, VERDICT_USED, NULL},
+    {0},
+};
+
 static const struct spec_choice graph_choices[] = {
     {"auto", SPEC_GRAPHS_AUTO, VERDICT_USED, NULL},
     {"true", SPEC_GRAPHS_ON, VERDICT_USED, NULL},
@@ -371,7 +378,11 @@ const struct spec_key spec_keys[] = {
     SECTION("checkpoint.parallel_write", "how DeepSpeed divides the writing among ranks"),
     NOTICE("checkpoint.parallel_write.pipeline_stage", BOOL, "false", "every rank writes its own shard"),
     SECTION("checkpoint.writer", "DeepSpeed's checkpoint writer"),
-    LATER("checkpoint.writer.decoupled", BOOL, "false", "writing checkpoints while training continues"),
+    {USED("checkpoint.writer.decoupled", KEY_CHOICE, spec.checkpoint.decoupled, "false", SILENT,
+          "write checkpoints in the background: training waits only while a rank's slices are copied into host memory, "
+          "of which that takes as many bytes as the slices have in fp32; the last checkpoint of a run, and one that is "
+          "due while another is being written, wait; auto: true if the host memory suffices"),
+     .choices = decoupled_choices},
     NOTICE("checkpoint.writer.type", ANY, NULL, "there is one writer: shards compressed by zstd"),
     NOTICE("checkpoint.writer.io_buffer_size", INT, NULL, "the writer chooses the size of its buffers"),
     NOTICE("checkpoint.writer.io_buffer_double", BOOL, "true", "the writer chooses its buffers"),
