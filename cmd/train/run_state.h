@@ -83,10 +83,10 @@ struct run {
 
     /* The checkpoints'. */
     struct background_save *background; /* owned: background_save.h; NULL: training waits for checkpoints */
-    int checkpoints_lost;      /* could not be written */
-    double checkpoint_seconds; /* stalled in checkpoints since the last step's line */
-    int64_t newest_step;       /* of the newest checkpoint in the run's folder; -1: none */
-    int64_t saved_step;        /* of the newest checkpoint in the run's folder, if it is known to be there; else -1 */
+    int checkpoints_lost;               /* could not be written */
+    double checkpoint_seconds;          /* stalled in checkpoints since the last step's line */
+    int64_t newest_step;                /* of the newest checkpoint in the run's folder; -1: none */
+    int64_t saved_step; /* of the newest checkpoint in the run's folder, if it is known to be there; else -1 */
 
     bool agreed; /* all ranks know that all of them end with an error */
 };

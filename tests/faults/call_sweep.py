@@ -13,7 +13,7 @@ import signal
 import subprocess
 import time
 
-from lab import BROKEN, CHECKPOINT, DATA, DEVICE, ENVIRONMENT, FINISHED, TO_DISK, USAGE, Metrics, Sweep, differences, state_of
+from lab import BESIDE, BROKEN, CHECKPOINT, DATA, DEVICE, ENVIRONMENT, FINISHED, TO_DISK, USAGE, Metrics, Sweep, differences, state_of
 
 BREAKER = "call_breaker"
 ERRORS = {
@@ -86,7 +86,7 @@ class Breaker:
 
 def run_errors(options):
     sweep = Sweep("calls", options)
-    plain, disk = Breaker(sweep, options), Breaker(sweep, options, TO_DISK)
+    plain, beside, disk = (Breaker(sweep, options, more) for more in ((), BESIDE, TO_DISK))
     if not plain.exists:
         print("calls: left out: call_breaker is built on x86-64 only")
         return sweep
@@ -114,7 +114,7 @@ def run_errors(options):
         sweep.run(f"{name} ({len(calls)} calls)", sweep.sample(cases, share), check)
     for name, breaker, template, arguments, share in (
             ("train", plain, sweep.template, START, 0.12), ("resume", plain, plain.half, RESUME, 0.12),
-            ("nvme", disk, sweep.template, [*START, *TO_DISK], 0.03)):
+            ("beside", beside, sweep.template, [*START, *BESIDE], 0.06), ("nvme", disk, sweep.template, [*START, *TO_DISK], 0.03)):
         if not options.only or options.only in name:
             part(name, breaker, template, arguments, share)
     sweep.close()
@@ -124,7 +124,8 @@ def run_errors(options):
 def run_kills(options):
     sweep = Sweep("kills", options)
     ranks = ["--local-gpus", "2"]
-    alone, both, disk = (Breaker(sweep, options, more) for more in ((), ranks, TO_DISK))
+    alone, both, disk, beside, both_beside = (
+        Breaker(sweep, options, more) for more in ((), ranks, TO_DISK, BESIDE, [*ranks, *BESIDE]))
 
     def at_calls(name, breaker, template, arguments, share):
         calls = breaker.calls(template, arguments)
@@ -175,6 +176,8 @@ def run_kills(options):
         for name, breaker, template, arguments, share in (
                 ("train", alone, sweep.template, START, 0.2), ("resume", alone, alone.half, RESUME, 0.2),
                 ("two ranks", both, sweep.template, [*START, *ranks], 0.03),
+                ("beside", beside, sweep.template, [*START, *BESIDE], 0.1),
+                ("beside, two ranks", both_beside, sweep.template, [*START, *ranks, *BESIDE], 0.02),
                 ("nvme", disk, sweep.template, [*START, *TO_DISK], 0.06)):
             if not options.only or options.only in name:
                 at_calls(name, breaker, template, arguments, share)
@@ -184,6 +187,8 @@ def run_kills(options):
     if not options.only or options.only in "random instants":
         at_random("at random instants", alone, count)
         at_random("two ranks, at random instants", both, count // 5)
+    if not options.only or options.only in "beside, at random instants":
+        at_random("beside, at random instants", both_beside, count // 5)
     if not options.only or options.only in "nvme, at random instants":
         at_random("nvme, at random instants", disk, count // 8)
     sweep.close()

@@ -53,6 +53,9 @@ TO_HOST = settings(optimizer="cpu", param="cpu")
 TO_DISK = [*settings(optimizer="nvme", param="nvme"), "--set", "zero_optimization.offload_param.max_in_cpu=0"]
 
 
+BESIDE = ["--set", "checkpoint.writer.decoupled=true"]  # checkpoints are written beside the training
+
+
 class Result:
     """A command that has ended. code: its exit status; -N: killed by signal N; None: it hung and was ended."""
 

@@ -8,7 +8,7 @@ import re
 import struct
 import subprocess
 
-from lab import DEVICE, FINISHED, TO_DISK, TO_HOST, Sweep, differences, state_of
+from lab import BESIDE, DEVICE, FINISHED, TO_DISK, TO_HOST, Sweep, differences, state_of
 
 LIBRARY = "failing_malloc.so"
 
@@ -30,6 +30,7 @@ def commands(sweep):
     return {
         "train": (sweep.template, start),
         "two ranks": (sweep.template, [*start, "--local-gpus", "2"]),
+        "beside": (sweep.template, [*start, *BESIDE]),
         "resume": (half.path, [*start, "--resume", "runs/run"]),
         "offload": (sweep.template, [*start, *TO_HOST]),
         "nvme": (sweep.template, [*start, *TO_DISK]),
@@ -141,7 +142,7 @@ class MallocSweep:
             return "the checkpoint that it was resumed from is gone"
         if name == "nvme":
             return place.finish(TO_DISK)
-        if name in ("train", "resume", "offload") and place.has_checkpoints():
+        if name in ("train", "resume", "offload", "beside") and place.has_checkpoints():
             verified = place.run(["verify", "runs/run"])
             if verified.code != FINISHED:
                 return f"a damaged checkpoint: {verified.out}{verified.err}"
@@ -166,7 +167,7 @@ def run(options):
                 whole.part(f"{name}, in {'the supervisor' if rank == '-' else 'rank ' + rank}", template, arguments, rank, 0.03)
         else:
             # doctor opens CUDA's libraries, with a great many requests, each time
-            share = {"doctor": 0.005, "offload": 0.04, "nvme": 0.04}.get(name, 0.12)
+            share = {"doctor": 0.005, "offload": 0.04, "nvme": 0.04, "beside": 0.06}.get(name, 0.12)
             whole.part(name, template, arguments, share=share)
     whole.sweep.close()
     return whole.sweep

@@ -14,7 +14,7 @@ import shutil
 import subprocess
 
 from call_sweep import START, Breaker
-from lab import ENVIRONMENT, FINISHED, Place, Sweep
+from lab import BESIDE, ENVIRONMENT, FINISHED, Place, Sweep
 
 CLONE_NEWNS = 0x20000
 IMAGE_BYTES = 16 << 20
@@ -99,24 +99,27 @@ def check_copy(sweep, breaker, device, call):
         os.unlink(image)
 
 
+def break_power(sweep, breaker, name, how, share):
+    device, arguments = Device(sweep, name.replace(", ", "-"), how), [*START, *breaker.more]
+    try:
+        calls = breaker.calls(sweep.template, arguments)
+        chosen = sorted(sweep.sample([number for number, _, _ in calls], share))
+        taken = device.run(breaker, chosen, arguments)
+        sweep.run(f"{name} ({len(calls)} calls)", list(taken.values()), lambda _, call: check_copy(sweep, breaker, device, call))
+    finally:
+        unmount(device.folder)
+
+
 def run(options):
     sweep = Sweep("power", options)
-    breaker = Breaker(sweep, options)
-    why = left_out(breaker)
+    breakers = {"": Breaker(sweep, options), ", beside": Breaker(sweep, options, BESIDE)}
+    why = left_out(breakers[""])
     if why:
         print(f"power: left out: {why}", flush=True)
         return sweep
     for name, how in OPTIONS.items():
-        if options.only and options.only not in name:
-            continue
-        device = Device(sweep, name, how)
-        try:
-            calls = breaker.calls(sweep.template, START)
-            chosen = sorted(sweep.sample([number for number, _, _ in calls], 0.12))
-            taken = device.run(breaker, chosen, START)
-            sweep.run(f"{name} ({len(calls)} calls)", list(taken.values()),
-                      lambda _, call, device=device: check_copy(sweep, breaker, device, call))
-        finally:
-            unmount(device.folder)
+        for suffix, breaker in breakers.items():
+            if not options.only or options.only in name + suffix:
+                break_power(sweep, breaker, name + suffix, how, 0.06 if breaker.more else 0.12)
     sweep.close()
     return sweep
