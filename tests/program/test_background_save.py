@@ -6,7 +6,8 @@ import signal
 
 import pytest
 
-from harness import BadDisk, CHECKPOINT, DEVICE, FINISHED, REQUEUE, wait_for_steps, wait_for_words, wait_until
+from harness import (BadDisk, CHECKPOINT, DEVICE, DIVERGED, FINISHED, Job, PEER, REQUEUE, merged, wait_for_steps,
+                     wait_for_words, wait_until)
 
 pytestmark = pytest.mark.long
 
@@ -154,3 +155,60 @@ def test_the_plan_has_the_copy(folder):
     assert "snapshot" not in done.out and "training waits for checkpoints (checkpoint.writer.decoupled): " in done.out, done
     done = plan(True, total + copy - 1, expect=DEVICE)
     assert f"({copy} bytes) of each rank's state in host memory does not fit into train.memory_limit" in done.last_words, done
+
+
+@pytest.mark.parametrize("ranks, changes", [
+    (1, {"checkpoint": {"keep_best": 1, "keep_last": 1}, "train": {"eval_interval_steps": 1}}),
+    (2, {"zero_optimization": {"stage": 1, "offload_optimizer": {"device": "cpu"}}}),
+    (2, {"zero_optimization": {"stage": 3, "offload_optimizer": {"device": "nvme", "nvme_path": "/dev/shm"}}})])
+def test_the_best_checkpoints_and_offloaded_state(folder, ranks, changes):
+    spec = merged({"train": {"epochs": 2}, "checkpoint": {"interval_steps": 2}}, changes)
+    folder.train(spec, name="waits", ranks=ranks)
+    folder.train(merged(spec, BESIDE), ranks=ranks)
+    names = folder.checkpoints()
+    assert names == folder.checkpoints("waits") and names
+    for name in names:
+        assert contents(checkpoint(folder, name)) == contents(checkpoint(folder, name, "waits"))
+    links = [{link: os.readlink(checkpoint(folder, link, run)) for link in ("latest", "best")
+              if os.path.islink(checkpoint(folder, link, run))} for run in ("run", "waits")]
+    assert links[0] == links[1] and "latest" in links[0]
+
+
+def test_ranks_of_several_nodes(folder):
+    folder.train({"train": {"epochs": 2}}, name="waits", ranks=2)
+    Job(folder, "--config", folder.spec({**BESIDE, "train": {"epochs": 2}}), nodes=[0, 1]).train()
+    assert folder.checkpoints() == ["epoch-0001", "epoch-0002"]
+    for name in folder.checkpoints():
+        for rank in "rank-00000.zst", "rank-00001.zst":
+            assert contents(checkpoint(folder, name))[rank] == contents(checkpoint(folder, name, "waits"))[rank]
+
+
+@pytest.mark.parametrize("stuck", [0, 1])
+def test_a_rank_that_dies_during_the_save(folder, stuck):
+    """Rank 1 is killed while the disk of one of them stands still: the other ends soon, even if its own writer cannot."""
+    disk = BadDisk(folder)
+    folder.train({"train": {"epochs": 1}}, ranks=2)
+    job = Job(folder, "--config", folder.spec({**ENDLESS, "comm": {"timeout_seconds": 20}}), "--resume", folder.run_folder(),
+              nodes=[0, 0], env=disk.env)
+    wait_for_steps(folder, job.ranks[0], 4)
+    disk.fails(f"write hold rank-0000{stuck}.zst")
+    wait_until(lambda: leftovers(folder), what="a save")
+    os.kill(job.ranks[1].pid, signal.SIGKILL)
+    done = folder.wait(job.ranks[0])
+    assert done.code == PEER and "rank 1" in done.last_words, done
+    disk.works()
+    folder.wait(job.ranks[1])
+    folder.ztrain("verify", folder.run_folder())
+
+
+def test_a_run_that_diverges_completes_the_save(folder):
+    disk = BadDisk(folder)
+    wild = {"train": {"epochs": None, "max_steps": 1000, "max_skipped_steps": 2}, "optimizer": {"params": {"lr": 1e6, "weight_decay": 1.0}},
+            "checkpoint": {**BESIDE["checkpoint"], "save_at_epoch_end": False, "keep_every_steps": 2}}
+    disk.fails("write hold rank-00000.zst")
+    process = folder.start("--config", folder.spec(wild), *several(2), env=disk.env)
+    wait_for_words(folder, process, "the step is skipped (2 in a row, 2 end the run")
+    disk.works()
+    assert folder.wait(process).code == DIVERGED
+    assert folder.checkpoints() == ["step-00000002"] and not leftovers(folder)
+    folder.ztrain("verify", folder.run_folder())
