@@ -113,7 +113,7 @@ def test_a_save_that_fails_is_tried_again_from_the_copy(folder, ranks, line):
     disk.fails(line)
     process = folder.start("--config", folder.spec(ENDLESS), *several(ranks), env=disk.env)
     wait_for_words(folder, process, "the checkpoint of step 3 is tried again for ")
-    wait_for_steps(folder, process, 6)
+    wait_for_steps(folder, process, 4)
     disk.works()
     wait_until(lambda: folder.checkpoints(), what="the checkpoint")
     process.send_signal(signal.SIGTERM)
