@@ -45,8 +45,7 @@ def leftovers(folder):
     return [name for _, folders, files in os.walk(folder.run_folder()) for name in folders + files if ".tmp" in name]
 
 
-@pytest.mark.parametrize("ranks, changes", [(1, {}), (2, {"zero_optimization": {"stage": 2}}),
-                                            (2, {"zero_optimization": {"stage": 3}, "bf16": {"enabled": True}})])
+@pytest.mark.parametrize("ranks, changes", [(1, {}), (2, {"zero_optimization": {"stage": 3}, "bf16": {"enabled": True}})])
 def test_the_files_and_the_numbers_are_those_of_a_run_that_waits(folder, ranks, changes):
     every = {**changes, "train": {"epochs": 2}, "checkpoint": {"interval_steps": 1, "keep_last": 4}}
     beside = {**every, "checkpoint": {**every["checkpoint"], **BESIDE["checkpoint"]}}
@@ -66,12 +65,11 @@ def test_the_files_and_the_numbers_are_those_of_a_run_that_waits(folder, ranks, 
         contents(checkpoint(folder, "epoch-0002"))["rank-00000.zst"]
 
 
-@pytest.mark.parametrize("ranks", [1, 2])
-def test_training_goes_on_meanwhile_and_a_stop_waits(folder, ranks):
+def test_training_goes_on_meanwhile_and_a_stop_waits(folder):
     """The disk stands still during the first save: training comes as far as the second, which has to wait."""
     disk = BadDisk(folder)
-    disk.fails(f"write hold rank-0000{ranks - 1}.zst")
-    process = folder.start("--config", folder.spec(ENDLESS), *several(ranks), env=disk.env)
+    disk.fails("write hold rank-00001.zst")
+    process = folder.start("--config", folder.spec(ENDLESS), *several(2), env=disk.env)
     wait_for_steps(folder, process, 6)
     assert not folder.checkpoints() and not lines_of_checkpoints(folder)
     process.send_signal(signal.SIGTERM)
@@ -105,7 +103,7 @@ def test_a_kill_during_the_save_leaves_the_checkpoint_before_it(folder):
         contents(checkpoint(folder, "epoch-0004", "whole"))["rank-00000.zst"]
 
 
-@pytest.mark.parametrize("ranks, line", [(1, "write ENOSPC .zst"), (2, "fsync EIO rank-00001.zst"), (2, "mkdir ESTALE /.tmp-")])
+@pytest.mark.parametrize("ranks, line", [(1, "write ENOSPC .zst"), (2, "fsync EIO rank-00001.zst")])
 def test_a_save_that_fails_is_tried_again_from_the_copy(folder, ranks, line):
     """Training has gone on, so that the copy is older than the state."""
     disk = BadDisk(folder)
