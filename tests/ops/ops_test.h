@@ -1,8 +1,12 @@
 /* ops_test.h: what the files of the ops test program share.
  *
- *     ops_test_main.c        modes, command line, comparison, timing
+ *     ops_test_main.c        modes, command line, comparison
+ *     ops_test_perf.c        timing
+ *     ops_test_tensors.c     memory, random numbers and tensors of a case
  *     ops_test_cases.c       the one list of cases
- *     ops_test_drivers.c     for each op: its tensors and arguments, its reference, its loss for finite differences
+ *     ops_test_norm.c, ops_test_linear.c, ops_test_attention.c, ops_test_loss.c, ops_test_update.c
+ *                            for each op: its tensors and arguments, its reference, its loss for finite differences
+ *     ops_test_drivers.c     the drivers by op, and what they have in common
  *     ops_test_reference.c   naive float64 mathematics
  *     ops_test_bytes.c       bytes that kernels move, where the device is the emulated GPU
  *
@@ -111,7 +115,7 @@ struct driver {
     double (*loss)(struct harness *h);                            /* of the host values; NULL: no gradient check */
     int (*pairs)(struct harness *h, struct gradient_pair *pairs); /* at most 4 */
 };
-extern const struct driver op_drivers[OPS_COUNT]; /* in the order of OPS_LIST */
+extern const struct driver *const op_drivers[OPS_COUNT]; /* in the order of OPS_LIST */
 
 /* Tensors of the current case. An input has random values; an output NaN, or random values that the op adds to. */
 struct tensor *tensor_in(struct harness *h, const char *name, enum dtype dtype, int64_t n, double scale);
@@ -129,6 +133,36 @@ int32_t *device_ints(struct harness *h, const int32_t *values, int64_t n);
 int32_t *random_ints(struct harness *h, int64_t n, int64_t below); /* host; freed with the case */
 double random_uniform(struct harness *h);                          /* -1 … 1 */
 void *host_memory(struct harness *h, size_t bytes);                /* zeroed; freed with the case */
+
+/* The tensor between its guards, to the device. */
+void upload(struct harness *h, const struct tensor *t);
+/* Small random values in a short cycle: enough for timing. */
+void upload_pattern(struct harness *h, const struct tensor *t);
+/* From the device; returns whether the guards around the tensor are unchanged. */
+bool download(struct harness *h, struct tensor *t);
+int host_blocks(void); /* the number of blocks of host memory that are held */
+/* Frees all of them but the first `first`. */
+void host_release_from(int first);
+
+/* ---- cases --------------------------------------------------------------- */
+
+int op_of_case(const struct op_case *c); /* its place in OPS_LIST */
+void case_setup(struct harness *h, const struct op_case *c, enum dtype dtype, int op);
+void case_launch(struct harness *h, int op);
+/* Sets a case up for timing; returns the work of one launch. */
+struct op_profile case_prepare(struct harness *h, const struct op_case *c, enum dtype dtype);
+
+struct ceilings {
+    double copy;               /* bytes read and written per second */
+    double flops[DTYPE_COUNT]; /* of a large matrix product; 0: not measured yet */
+};
+/* Bytes read and written per second by the faster of the device's copy and a cast to the same dtype. */
+double copy_ceiling(struct harness *h);
+/* The rates of a CPU's bf16 instructions and tiles. */
+void print_bf16_rates(const struct device *device);
+/* Prints the case's time; measures the ceiling of products of its type first. Returns false if the device fails. */
+bool run_perf(struct harness *h, const struct op_case *c, enum dtype dtype, const char *text,
+              struct ceilings *ceilings);
 
 /* ---- references: float64, naive, row-major, dense by default ------------- */
 

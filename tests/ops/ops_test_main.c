@@ -1,16 +1,16 @@
+/* clang-format off */
 /* ops_test_main.c: the ops test program.
  *
  *     ops-test test [OPTION …]   every case against its float64 reference, twice: the bits must repeat
  *     ops-test grad [OPTION …]   backward ops against finite differences of their forward's reference
- *     ops-test bytes --device cuda   on the emulated GPU: the bytes that kernels move, at most 1.05 times those they
- * must ops-test perf [OPTION …]   the large cases: time, GB/s, TFLOP/s, percent of the ceilings, which are measured
+ *     ops-test bytes --device cuda   on the emulated GPU: the bytes that kernels move, next to those that they must
+ *     ops-test perf [OPTION …]   the large cases: time, GB/s, TFLOP/s, percent of the ceilings, which are measured
  *     ops-test list [OPTION …]   the cases
- *         --device cpu|cuda   --threads N   --op TEXT (cases whose line contains TEXT)   --except TEXT (those whose
- * line does not)   --dtype fp32|bf16|fp16
+ *         --device cpu|cuda   --threads N   --dtype fp32|bf16|fp16
+ *         --op TEXT (the cases whose line contains TEXT)   --except TEXT (those whose line does not)
  *
  * Prints a line per failed case and 'N passed, M failed' at the end; exits 1 if a case failed. */
-#include "core/clock.h"
-#include "gpu/cpu/cpu_bf16.h"
+/* clang-format on */
 #include "gpu/cuda_workspace.h"
 #include "tests/ops/ops_test.h"
 
@@ -18,241 +18,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#ifdef ZTRAIN_EMULATION
-enum { DEVICE_GUARD = 0 }; /* the emulated GPU has red zones */
-#else
-enum { DEVICE_GUARD = 256 }; /* bytes before and after a tensor, which show writes out of bounds */
-#endif
-enum { GUARD_BYTE = 0xa5, MAX_BLOCKS = 4096 };
-
-/* ---- memory and random numbers of a case --------------------------------- */
-
-static void *host_blocks[MAX_BLOCKS];
-static int host_block_count;
-
-void *host_memory(struct harness *h, size_t bytes)
-{
-    (void)h;
-    ASSERT(host_block_count < MAX_BLOCKS);
-    void *block = calloc(1, bytes ? bytes : 1);
-    ASSERT(block);
-    return host_blocks[host_block_count++] = block;
-}
-
-static void host_release_from(int first)
-{
-    while (host_block_count > first)
-        free(host_blocks[--host_block_count]);
-}
-
-static uint64_t random_bits(struct harness *h)
-{
-    uint64_t z = h->random += 0x9e3779b97f4a7c15u; /* splitmix64 */
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-    return z ^ (z >> 31);
-}
-
-double random_uniform(struct harness *h)
-{
-    return (double)(int64_t)random_bits(h) * 0x1p-63;
-}
-
-int32_t *random_ints(struct harness *h, int64_t n, int64_t below)
-{
-    int32_t *ints = host_memory(h, (size_t)n * sizeof *ints);
-    for (int64_t i = 0; i < n; i++)
-        ints[i] = (int32_t)(random_bits(h) % (uint64_t)below);
-    return ints;
-}
-
-/* ---- tensors ------------------------------------------------------------- */
-
-static size_t element_size(const struct tensor *t)
-{
-    return t->is_double || t->is_index ? sizeof(double) : dtype_size(t->dtype);
-}
-
-double tensor_round(const struct tensor *t, double x)
-{
-    if (t->is_double || t->is_index)
-        return x;
-    switch (t->dtype) {
-    case DTYPE_F32: return (double)(float)x;
-    case DTYPE_BF16: return (double)bf16_to_f32(bf16_from_f32((float)x));
-    default: return (double)f16_to_f32(f16_from_f32((float)x));
-    }
-}
-
-void tensor_set(struct tensor *t, int64_t i, double value)
-{
-    t->host[i] = tensor_round(t, value);
-}
-
-static struct tensor *tensor_new(struct harness *h, const char *name, enum dtype dtype, int64_t n, bool is_double)
-{
-    ASSERT(h->count < MAX_TENSORS);
-    struct tensor *t = &h->tensors[h->count++];
-    memset(t, 0, sizeof *t);
-    t->name = name;
-    t->dtype = dtype;
-    t->n = n;
-    t->is_double = is_double;
-    t->device = (char *)arena_take(&h->arena, MEM_DATA, (size_t)n * element_size(t) + 2 * DEVICE_GUARD) + DEVICE_GUARD;
-    if (!h->timing) {
-        t->host = host_memory(h, 3 * (size_t)n * sizeof *t->host);
-        t->expected = t->host + n;
-        t->actual = t->expected + n;
-    }
-    return t;
-}
-
-struct tensor *tensor_in(struct harness *h, const char *name, enum dtype dtype, int64_t n, double scale)
-{
-    struct tensor *t = tensor_new(h, name, dtype, n, false);
-    for (int64_t i = 0; !h->timing && i < n; i++)
-        tensor_set(t, i, scale * random_uniform(h));
-    return t;
-}
-
-struct tensor *tensor_out(struct harness *h, const char *name, enum dtype dtype, int64_t n, bool accumulate)
-{
-    struct tensor *t = tensor_new(h, name, dtype, n, false);
-    t->output = true;
-    t->accumulated = accumulate;
-    for (int64_t i = 0; !h->timing && i < n; i++)
-        tensor_set(t, i, accumulate ? random_uniform(h) : NAN);
-    return t;
-}
-
-struct tensor *tensor_double(struct harness *h, const char *name, double value)
-{
-    struct tensor *t = tensor_new(h, name, DTYPE_F32, 1, true);
-    t->output = true;
-    if (!h->timing)
-        t->host[0] = value;
-    return t;
-}
-
-struct tensor *tensor_doubles_in(struct harness *h, const char *name, int64_t n)
-{
-    struct tensor *t = tensor_new(h, name, DTYPE_F32, n, true);
-    for (int64_t i = 0; !h->timing && i < n; i++)
-        tensor_set(t, i, fabs(random_uniform(h)));
-    return t;
-}
-
-struct tensor *tensor_index(struct harness *h, const char *name, int64_t value)
-{
-    struct tensor *t = tensor_double(h, name, (double)value);
-    t->is_double = false;
-    t->is_index = true;
-    return t;
-}
-
-struct tensor *tensor_alias(struct harness *h, const char *name, void *device, int64_t n, bool is_double)
-{
-    struct tensor *t = tensor_new(h, name, DTYPE_F32, n, is_double);
-    t->device = device;
-    t->output = t->alias = true;
-    return t;
-}
-
-void *device_bytes(struct harness *h, const void *bytes, size_t size)
-{
-    void *memory = arena_take(&h->arena, MEM_DATA, size);
-    stream_copy(h->stream, memory, bytes, size);
-    stream_sync(h->stream);
-    return memory;
-}
-
-int32_t *device_ints(struct harness *h, const int32_t *values, int64_t n)
-{
-    int32_t *ints = arena_take(&h->arena, MEM_DATA, (size_t)(n ? n : 1) * sizeof *ints);
-    stream_copy(h->stream, ints, values, (size_t)n * sizeof *ints);
-    stream_sync(h->stream);
-    return ints;
-}
-
-/* Reads one value from the tensor's memory. */
-static void encode(const struct tensor *t, double value, unsigned char *to)
-{
-    float f = (float)value;
-    int64_t index = t->is_index ? (int64_t)value : 0;
-    uint16_t half = t->dtype == DTYPE_BF16 ? bf16_from_f32(f) : f16_from_f32(f);
-    const void *from = &half;
-    if (t->is_double)
-        from = &value;
-    else if (t->is_index)
-        from = &index;
-    else if (t->dtype == DTYPE_F32)
-        from = &f;
-    memcpy(to, from, element_size(t));
-}
-
-static double decode(const struct tensor *t, const unsigned char *from)
-{
-    double value;
-    float f;
-    int64_t index;
-    uint16_t half;
-    if (t->is_double) {
-        memcpy(&value, from, sizeof value);
-        return value;
-    }
-    if (t->is_index) {
-        memcpy(&index, from, sizeof index);
-        return (double)index;
-    }
-    if (t->dtype == DTYPE_F32) {
-        memcpy(&f, from, sizeof f);
-        return f;
-    }
-    memcpy(&half, from, sizeof half);
-    return t->dtype == DTYPE_BF16 ? bf16_to_f32(half) : f16_to_f32(half);
-}
-
-/* The tensor between its guards. */
-static void upload(struct harness *h, const struct tensor *t)
-{
-    size_t size = element_size(t), bytes = (size_t)t->n * size;
-    unsigned char *staging = host_memory(h, bytes + 2 * DEVICE_GUARD);
-    memset(staging, GUARD_BYTE, bytes + 2 * DEVICE_GUARD);
-    for (int64_t i = 0; i < t->n; i++)
-        encode(t, t->host[i], staging + DEVICE_GUARD + (size_t)i * size);
-    stream_copy(h->stream, (char *)t->device - DEVICE_GUARD, staging, bytes + 2 * DEVICE_GUARD);
-    stream_sync(h->stream);
-}
-
-/* Small random values in a short cycle: enough for timing. */
-static void upload_pattern(struct harness *h, const struct tensor *t)
-{
-    enum { PATTERN = 1 << 17 };
-    size_t size = element_size(t), bytes = (size_t)t->n * size;
-    unsigned char *pattern = host_memory(h, PATTERN * size);
-    for (size_t i = 0; i < PATTERN && i < (size_t)t->n; i++)
-        encode(t, t->is_double || t->is_index ? 0 : 0.1 * random_uniform(h), pattern + i * size);
-    for (size_t done = 0; done < bytes; done += PATTERN * size)
-        stream_copy(h->stream, (char *)t->device + done, pattern,
-                    bytes - done < PATTERN * size ? bytes - done : PATTERN * size);
-    stream_sync(h->stream);
-}
-
-/* Whether the guards around the tensor are unchanged. */
-static bool download(struct harness *h, struct tensor *t)
-{
-    size_t size = element_size(t), bytes = (size_t)t->n * size, guard = t->alias ? 0 : DEVICE_GUARD;
-    unsigned char *staging = host_memory(h, bytes + 2 * guard);
-    stream_copy(h->stream, staging, (char *)t->device - guard, bytes + 2 * guard);
-    stream_sync(h->stream);
-    for (int64_t i = 0; i < t->n; i++)
-        t->actual[i] = decode(t, staging + guard + (size_t)i * size);
-    bool whole = true;
-    for (size_t i = 0; i < guard; i++)
-        whole = whole && staging[i] == GUARD_BYTE && staging[guard + bytes + i] == GUARD_BYTE;
-    return whole;
-}
 
 /* ---- a case -------------------------------------------------------------- */
 
@@ -294,7 +59,7 @@ static void case_describe(const struct op_case *c, enum dtype dtype, char *text,
 #define OP_INDEX(name) INDEX_##name,
 enum { OPS_LIST(OP_INDEX) };
 
-static void launch(struct harness *h, int op)
+void case_launch(struct harness *h, int op)
 {
 #define OP_LAUNCH(name) \
     case INDEX_##name: h->device->ops->name(h->stream, &h->args.name); break;
@@ -304,15 +69,15 @@ static void launch(struct harness *h, int op)
     }
 }
 
-static int op_of_case(const struct op_case *c)
+int op_of_case(const struct op_case *c)
 {
     for (int op = 0; op < OPS_COUNT; op++)
-        if (strcmp(op_drivers[op].op, c->op) == 0)
+        if (strcmp(op_drivers[op]->op, c->op) == 0)
             return op;
     BUG("a case names the op '%s'", c->op);
 }
 
-static void case_setup(struct harness *h, const struct op_case *c, enum dtype dtype, int op)
+void case_setup(struct harness *h, const struct op_case *c, enum dtype dtype, int op)
 {
     void *base = h->arena.base;
     size_t capacity = h->arena.capacity;
@@ -329,7 +94,7 @@ static void case_setup(struct harness *h, const struct op_case *c, enum dtype dt
                                    .D = c->D,
                                    .P = c->P}; /* the drivers set the rest */
     memset(&h->args, 0, sizeof h->args);
-    op_drivers[op].setup(h);
+    op_drivers[op]->setup(h);
     size_t workspace = ops_workspace_bytes(h->device, &h->limits);
     stream_set_workspace(h->stream, arena_take(&h->arena, MEM_WORKSPACE, workspace), workspace);
     for (int i = 0; i < h->count; i++)
@@ -383,7 +148,7 @@ static bool repeats(struct harness *h, const struct op_case *c, enum dtype dtype
     int count = h->count, op = op_of_case(c);
     memcpy(first, h->tensors, sizeof first);
     case_setup(h, c, dtype, op);
-    launch(h, op);
+    case_launch(h, op);
     for (int i = 0; i < count; i++) {
         struct tensor *t = &h->tensors[i];
         download(h, t);
@@ -402,8 +167,8 @@ static bool run_test(struct harness *h, const struct op_case *c, enum dtype dtyp
     case_setup(h, c, dtype, op);
     for (int i = 0; i < h->count; i++)
         memcpy(h->tensors[i].expected, h->tensors[i].host, (size_t)h->tensors[i].n * sizeof(double));
-    op_drivers[op].reference(h);
-    launch(h, op);
+    op_drivers[op]->reference(h);
+    case_launch(h, op);
     bool right = true;
     for (int i = 0; i < h->count && right; i++) {
         struct tensor *t = &h->tensors[i];
@@ -437,26 +202,26 @@ static bool run_grad(struct harness *h, const struct op_case *c, enum dtype dtyp
     const double step = 1e-4, tolerance = 1e-3;
     int op = op_of_case(c);
     case_setup(h, c, dtype, op);
-    launch(h, op);
+    case_launch(h, op);
     struct gradient_pair pairs[MAX_PAIRS];
-    int count = op_drivers[op].pairs(h, pairs);
+    int count = op_drivers[op]->pairs(h, pairs);
     bool right = true;
     for (int p = 0; p < count && right; p++) {
         struct tensor *input = pairs[p].input, *gradient = pairs[p].gradient;
         download(h, gradient);
         double rms = mean_square_root(gradient->actual, gradient->n);
         for (int sample = 0; sample < SAMPLES && gradient->n && right; sample++) {
-            int blocks = host_block_count;
-            int64_t i = (int64_t)(random_bits(h) % (uint64_t)gradient->n);
+            const int blocks = host_blocks();
+            const int64_t i = *random_ints(h, 1, gradient->n);
             double before = input->host[i], actual = gradient->actual[i];
             if (isnan(gradient->host[i]) && isnan(actual) && c->pad)
                 continue; /* between rows */
             if (gradient->accumulated)
                 actual -= gradient->host[i];
             input->host[i] = before + step;
-            double above = op_drivers[op].loss(h);
+            double above = op_drivers[op]->loss(h);
             input->host[i] = before - step;
-            double below = op_drivers[op].loss(h);
+            double below = op_drivers[op]->loss(h);
             input->host[i] = before;
             double expected = (above - below) / (2 * step);
             right = fabs(actual - expected) <= tolerance * (fabs(expected) + rms) + gradient->absolute;
@@ -467,136 +232,6 @@ static bool run_grad(struct harness *h, const struct op_case *c, enum dtype dtyp
         }
     }
     return right;
-}
-
-/* ---- timing -------------------------------------------------------------- */
-
-struct ceilings {
-    double copy;               /* bytes read and written per second */
-    double flops[DTYPE_COUNT]; /* of a large matrix product; 0: not measured yet */
-};
-
-/* Returns the seconds of one `work(h, op)`: the best of several batches, which are long enough that the time to start
- * and to wait does not count. */
-static double best_seconds(struct harness *h, void (*work)(struct harness *h, int op), int op)
-{
-    const double limit =
-        h->device->kind == DEVICE_CUDA ? 0.1 : 1; /* timings on a GPU vary little, and it has many cases */
-    double best = 1e30, start = seconds_now();
-    for (int i = 0, batch = 1; i < 3 || (i < 200 && seconds_now() - start < limit); i++) {
-        double before = seconds_now();
-        for (int j = 0; j < batch; j++)
-            work(h, op);
-        stream_sync(h->stream);
-        double seconds = (seconds_now() - before) / batch;
-        best = i > 0 && seconds < best ? seconds : best; /* the first warms up */
-        if (seconds * batch < 5e-3 && batch < 64)
-            batch *= 4;
-    }
-    return best;
-}
-
-/* Lets the device choose its kernel for a product first. */
-static enum status announce(struct harness *h, int op, struct error *err)
-{
-    struct linear_products products = {.fwd = &h->args.linear_fwd,
-                                       .bwd_input = &h->args.linear_bwd_input,
-                                       .bwd_weight = &h->args.linear_bwd_weight,
-                                       .num_fwd = op == INDEX_linear_fwd,
-                                       .num_bwd_input = op == INDEX_linear_bwd_input,
-                                       .num_bwd_weight = op == INDEX_linear_bwd_weight};
-    return ops_prepare(h->device, &products, err);
-}
-
-/* Sets a case up for timing; returns the work of one launch. */
-static struct op_profile prepare(struct harness *h, const struct op_case *c, enum dtype dtype)
-{
-    struct op_profile work = {0};
-    struct error err;
-    int op = op_of_case(c);
-    h->timing = true;
-    case_setup(h, c, dtype, op);
-    h->timing = false;
-    if (announce(h, op, &err) != STATUS_OK)
-        printf("FAILED: %s\n", err.text);
-    ops_profile_enable(h->device, true);
-    launch(h, op);
-    if (ops_profile_read(h->device, &work, 1) != 1)
-        BUG("a profile without '%s'", c->op);
-    ops_profile_enable(h->device, false);
-    return work;
-}
-
-static void copy_half(struct harness *h, int op)
-{
-    size_t half = h->arena.capacity / 2;
-    (void)op;
-    stream_copy(h->stream, h->arena.base + half, h->arena.base, half);
-}
-
-/* Bytes read and written per second by the faster of the device's copy and a cast to the same dtype. */
-static double copy_ceiling(struct harness *h)
-{
-    const struct op_case cast = {.op = "cast", .N = (int64_t)(h->arena.capacity / 10), .flags = IN_PLACE};
-    double copied = 2 * (double)(h->arena.capacity / 2) / best_seconds(h, copy_half, 0);
-    double bytes = prepare(h, &cast, DTYPE_F32).bytes, rate = bytes / best_seconds(h, launch, op_of_case(&cast));
-    return copied > rate ? copied : rate;
-}
-
-/* FLOP/s of a large matrix product. */
-static double product_ceiling(struct harness *h, enum dtype dtype)
-{
-    const int64_t size = h->device->kind == DEVICE_CUDA ? 8192 : 2048;
-    const struct op_case product = {.op = "linear_fwd", .M = size, .N = size, .K = size};
-    double flops = prepare(h, &product, dtype).flops;
-    return flops / best_seconds(h, launch, op_of_case(&product));
-}
-
-static void print_rate(double flops)
-{
-    bool large = flops >= 1e12;
-    printf("%8.1f %cFLOP/s", (large ? 1e-12 : 1e-9) * flops, large ? 'T' : 'G');
-}
-
-/* The rates of a CPU's bf16 instructions and tiles. */
-static void print_bf16_rates(const struct device *device)
-{
-    struct cpu_kernels has;
-    struct cpu_bf16_rates rates;
-    struct error err;
-    char text[CPU_BF16_TEXT];
-    if (device->kind == DEVICE_CPU && cpu_kernels_detect(&has, &err) == STATUS_OK &&
-        cpu_bf16_measure(&has, &rates, &err) == STATUS_OK)
-        printf("ceiling: bf16 from the caches: %s\n", cpu_bf16_rates_text(&rates, text));
-}
-
-static bool run_perf(struct harness *h, const struct op_case *c, enum dtype dtype, const char *text,
-                     struct ceilings *ceilings)
-{
-    struct error err;
-    struct op_profile work = prepare(h, c, dtype);
-    if (work.flops > 0 && ceilings->flops[dtype] == 0) {
-        ceilings->flops[dtype] = product_ceiling(h, dtype);
-        printf("ceiling: a large product of %s ", dtype_name(dtype));
-        print_rate(ceilings->flops[dtype]);
-        printf("\n");
-        prepare(h, c, dtype);
-    }
-    double seconds = best_seconds(h, launch, op_of_case(c));
-    if (device_check(h->device, &err) != STATUS_OK) {
-        printf("FAILED %s: %s\n", text, err.text);
-        return false;
-    }
-    if (work.flops > 0) {
-        printf("%-100s %9.3f ms ", text, 1e3 * seconds);
-        print_rate(work.flops / seconds);
-        printf(" %4.0f%% of a large product\n", 100 * work.flops / seconds / ceilings->flops[dtype]);
-    } else {
-        printf("%-100s %9.3f ms %8.1f GB/s    %4.0f%% of a copy\n", text, 1e3 * seconds, 1e-9 * work.bytes / seconds,
-               100 * work.bytes / seconds / ceilings->copy);
-    }
-    fflush(stdout);
-    return true;
 }
 
 /* The partial sums of a norm's backward, which its kernels write and read: one for each weight, with biases three. */
@@ -616,10 +251,10 @@ static double bias_pass_bytes(const struct op_case *c, enum dtype dtype)
 static bool run_bytes(struct harness *h, const struct op_case *c, enum dtype dtype, const char *text)
 {
     struct error err;
-    const double floor = prepare(h, c, dtype).bytes + partial_sums_bytes(c) + bias_pass_bytes(c, dtype);
+    const double floor = case_prepare(h, c, dtype).bytes + partial_sums_bytes(c) + bias_pass_bytes(c, dtype);
     stream_sync(h->stream);
     bytes_begin();
-    launch(h, op_of_case(c));
+    case_launch(h, op_of_case(c));
     stream_sync(h->stream);
     if (device_check(h->device, &err) == STATUS_OK)
         return bytes_end(c, text, floor);
@@ -705,7 +340,7 @@ static void run_case(struct harness *h, const struct options *o, const struct op
         passed = run_bytes(h, c, dtype, text);
     else if (o->mode == MODE_TEST && !perf)
         passed = run_test(h, c, dtype, text);
-    else if (o->mode == MODE_GRAD && !perf && dtype == DTYPE_F32 && op_drivers[op_of_case(c)].loss)
+    else if (o->mode == MODE_GRAD && !perf && dtype == DTYPE_F32 && op_drivers[op_of_case(c)]->loss)
         passed = run_grad(h, c, dtype, text);
     else
         return;

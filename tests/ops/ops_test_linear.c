@@ -1,0 +1,326 @@
+/* ops_test_linear.c: drivers of linear layers, RoPE, SwiGLU and tanh. See ops_test.h for the terms. */
+#include "tests/ops/ops_test_drivers.h"
+
+/* ---- linear -------------------------------------------------------------- */
+
+static void linear_limits(struct harness *h)
+{
+    h->limits.max_linear_n = h->c->N;
+    h->limits.max_linear_k = h->c->K;
+}
+
+static void linear_fwd_setup(struct harness *h)
+{
+    const struct op_case *c = h->c;
+    int64_t ld = c->N + c->pad;
+    linear_limits(h);
+    h->x = input(h, "x", c->M * c->K);
+    h->w = weight(h, "w", c->N * c->K);
+    h->b = has(h, BIAS) ? input(h, "bias", c->N) : NULL;
+    h->y = tensor_out(h, "y", wide_dtype(h), c->M * ld, false);
+    h->aux = has(h, GELU) ? tensor_out(h, "aux", h->dtype, c->M * c->N, false) : NULL;
+    h->args.linear_fwd = (struct linear_fwd_args){.dtype = h->dtype,
+                                                  .y_dtype = wide_dtype(h),
+                                                  .weights_in_out = has(h, IN_OUT),
+                                                  .M = c->M,
+                                                  .N = c->N,
+                                                  .K = c->K,
+                                                  .y = h->y->device,
+                                                  .ld_y = c->pad ? ld : 0,
+                                                  .x = h->x->device,
+                                                  .w = h->w->device,
+                                                  .bias = h->b ? h->b->device : NULL,
+                                                  .gelu = has(h, GELU),
+                                                  .gelu_erf = has(h, ERF),
+                                                  .aux = h->aux ? h->aux->device : NULL};
+}
+
+static void linear_fwd_reference(struct harness *h)
+{
+    const struct op_case *c = h->c;
+    int64_t ld = c->N + c->pad;
+    double *y = host_memory(h, (size_t)(c->M * c->N) * sizeof *y);
+    ref_linear(c->M, c->N, c->K, has(h, IN_OUT), h->x->host, h->w->host, h->b ? h->b->host : NULL, y);
+    for (int64_t i = 0; i < c->M; i++) {
+        for (int64_t j = 0; j < c->N; j++) {
+            double v = y[i * c->N + j];
+            if (h->aux)
+                h->aux->expected[i * c->N + j] = v;
+            h->y->expected[i * ld + j] = h->aux ? ref_gelu(v, has(h, ERF)) : v;
+        }
+    }
+}
+
+/* dy, with `pad` elements between its rows */
+static void dense_dy(struct harness *h, double *dense)
+{
+    const struct op_case *c = h->c;
+    for (int64_t i = 0; i < c->M; i++)
+        memcpy(dense + i * c->N, h->dy->host + i * (c->N + c->pad), (size_t)c->N * sizeof *dense);
+}
+
+static void linear_bwd_input_setup(struct harness *h)
+{
+    const struct op_case *c = h->c;
+    linear_limits(h);
+    h->dy = input(h, "dy", c->M * (c->N + c->pad));
+    h->w = weight(h, "w", c->N * c->K);
+    h->x = input(h, has(h, GELU) ? "gelu_aux" : "x", c->M * c->K);
+    const bool adds = has(h, ACCUMULATE) && !has(h, BIAS);
+    h->dx = tensor_out(h, "dx", h->dtype, c->M * c->K, adds);
+    sums_setup(h, c->K);
+    h->args.linear_bwd_input = (struct linear_bwd_input_args){.dtype = h->dtype,
+                                                              .weights_in_out = has(h, IN_OUT),
+                                                              .M = c->M,
+                                                              .N = c->N,
+                                                              .K = c->K,
+                                                              .dx = h->dx->device,
+                                                              .dy = h->dy->device,
+                                                              .ld_dy = c->pad ? c->N + c->pad : 0,
+                                                              .w = h->w->device,
+                                                              .gelu_aux = has(h, GELU) ? h->x->device : NULL,
+                                                              .gelu_erf = has(h, ERF),
+                                                              .accumulate = adds,
+                                                              .dbias = h->sums ? h->sums->device : NULL,
+                                                              .accumulate_dbias = has(h, ACCUMULATE)};
+}
+
+static void linear_bwd_input_reference(struct harness *h)
+{
+    const struct op_case *c = h->c;
+    double *dy = host_memory(h, (size_t)(c->M * (c->N + c->K)) * sizeof *dy), *dx = dy + c->M * c->N;
+    dense_dy(h, dy);
+    ref_linear(c->M, c->K, c->N, !has(h, IN_OUT), dy, h->w->host, NULL, dx);
+    for (int64_t i = 0; i < h->dx->n; i++) {
+        h->dx->expected[i] = h->dx->accumulated ? h->dx->host[i] : 0;
+        h->dx->expected[i] += has(h, GELU) ? dx[i] * ref_gelu_grad(h->x->host[i], has(h, ERF)) : dx[i];
+    }
+    sums_reference(h, c->M, h->dx->expected);
+}
+
+static double linear_loss(struct harness *h)
+{
+    const struct op_case *c = h->c;
+    double *dy = host_memory(h, (size_t)(2 * c->M * c->N + c->M * c->K) * sizeof *dy);
+    double *y = dy + c->M * c->N, *x = y + c->M * c->N;
+    const double *before = shifted(h, c->M, c->K);
+    dense_dy(h, dy);
+    for (int64_t i = 0; i < c->M * c->K; i++)
+        x[i] = has(h, GELU) ? ref_gelu(before[i], has(h, ERF)) : before[i];
+    ref_linear(c->M, c->N, c->K, has(h, IN_OUT), x, h->w->host, h->db ? h->b->host : NULL, y);
+    return sum_of_products(y, dy, c->M * c->N);
+}
+
+static void linear_bwd_weight_setup(struct harness *h)
+{
+    const struct op_case *c = h->c;
+    linear_limits(h);
+    h->dy = input(h, "dy", c->M * (c->N + c->pad));
+    h->x = input(h, "x", c->M * c->K);
+    h->w = weight(h, "w", c->N * c->K);
+    h->b = weight(h, "bias", c->N);
+    h->dw = output(h, "dw", DTYPE_F32, c->N * c->K);
+    h->db = has(h, BIAS) ? output(h, "dbias", DTYPE_F32, c->N) : NULL;
+    h->args.linear_bwd_weight = (struct linear_bwd_weight_args){.dtype = h->dtype,
+                                                                .weights_in_out = has(h, IN_OUT),
+                                                                .M = c->M,
+                                                                .N = c->N,
+                                                                .K = c->K,
+                                                                .dw = h->dw->device,
+                                                                .dbias = h->db ? h->db->device : NULL,
+                                                                .dy = h->dy->device,
+                                                                .ld_dy = c->pad ? c->N + c->pad : 0,
+                                                                .x = h->x->device,
+                                                                .accumulate = has(h, ACCUMULATE)};
+}
+
+static void linear_bwd_weight_reference(struct harness *h)
+{
+    const struct op_case *c = h->c;
+    int64_t ld = c->N + c->pad;
+    start_sum(h, h->dw);
+    if (h->db)
+        start_sum(h, h->db);
+    for (int64_t i = 0; i < c->M; i++) {
+        for (int64_t j = 0; j < c->N; j++) {
+            double d = h->dy->host[i * ld + j];
+            for (int64_t l = 0; l < c->K; l++)
+                h->dw->expected[has(h, IN_OUT) ? l * c->N + j : j * c->K + l] += d * h->x->host[i * c->K + l];
+            if (h->db)
+                h->db->expected[j] += d;
+        }
+    }
+}
+
+/* ---- RoPE ---------------------------------------------------------------- */
+
+static int64_t rotary_of(const struct op_case *c)
+{
+    return c->K ? c->K : c->D;
+}
+
+static void rope_setup(struct harness *h)
+{
+    const struct op_case *c = h->c;
+    int64_t ld = c->H * c->D + c->pad;
+    h->index_b = random_ints(h, c->M, c->P);
+    h->q = tensor_in(h, "cos_table", DTYPE_F32, c->P * rotary_of(c) / 2, 1);
+    h->k = tensor_in(h, "sin_table", DTYPE_F32, c->P * rotary_of(c) / 2, 1);
+    h->x = tensor_in(h, "forward x", DTYPE_F32, c->M * ld, 1); /* for the gradient check only */
+    h->y = input(h, "x", c->M * ld);
+    h->y->output = true;
+    h->args.rope = (struct rope_args){.dtype = h->dtype,
+                                      .M = c->M,
+                                      .heads = c->H,
+                                      .D = c->D,
+                                      .ld = ld,
+                                      .R = rotary_of(c),
+                                      .x = h->y->device,
+                                      .positions = device_ints(h, h->index_b, c->M),
+                                      .cos_table = h->q->device,
+                                      .sin_table = h->k->device,
+                                      .inverse = has(h, INVERSE)};
+}
+
+static void rope_reference(struct harness *h)
+{
+    const struct op_case *c = h->c;
+    ref_rope(c->M, c->H, c->D, rotary_of(c), c->H * c->D + c->pad, h->y->expected, h->index_b, h->q->host, h->k->host,
+             has(h, INVERSE));
+}
+
+/* With `inverse`, in place on a gradient, the op is its own backward. */
+static double rope_loss(struct harness *h)
+{
+    const struct op_case *c = h->c;
+    double *y = host_memory(h, (size_t)h->x->n * sizeof *y);
+    memcpy(y, h->x->host, (size_t)h->x->n * sizeof *y);
+    ref_rope(c->M, c->H, c->D, rotary_of(c), c->H * c->D + c->pad, y, h->index_b, h->q->host, h->k->host,
+             !has(h, INVERSE));
+    return sum_of_products(y, h->y->host, h->x->n);
+}
+
+static int rope_pairs(struct harness *h, struct gradient_pair *pairs)
+{
+    pairs[0] = (struct gradient_pair){h->x, h->y};
+    return 1;
+}
+
+/* ---- SwiGLU, GeGLU ------------------------------------------------------- */
+
+static void swiglu_fwd_setup(struct harness *h)
+{
+    const struct op_case *c = h->c;
+    h->limits.F = c->N;
+    h->x = input(h, "gate_up", c->M * 2 * c->N);
+    h->y = tensor_out(h, "h", h->dtype, c->M * c->N, false);
+    h->args.swiglu_fwd = (struct swiglu_fwd_args){h->dtype, c->M, c->N, h->y->device, h->x->device, has(h, GELU)};
+}
+
+/* What multiplies `up`. */
+static double gate_value(const struct harness *h, double g)
+{
+    return has(h, GELU) ? ref_gelu(g, false) : g * ref_sigmoid(g);
+}
+
+static double gate_slope(const struct harness *h, double g)
+{
+    const double s = ref_sigmoid(g);
+    return has(h, GELU) ? ref_gelu_grad(g, false) : s + g * s * (1 - s);
+}
+
+static void swiglu_values(struct harness *h, double *out)
+{
+    int64_t F = h->c->N;
+    for (int64_t i = 0; i < h->c->M; i++) {
+        for (int64_t j = 0; j < F; j++) {
+            double g = h->x->host[i * 2 * F + j], u = h->x->host[i * 2 * F + F + j];
+            out[i * F + j] = gate_value(h, g) * u;
+        }
+    }
+}
+
+static void swiglu_fwd_reference(struct harness *h)
+{
+    swiglu_values(h, h->y->expected);
+}
+
+static void swiglu_bwd_setup(struct harness *h)
+{
+    const struct op_case *c = h->c;
+    h->limits.F = c->N;
+    h->x = input(h, "gate_up", c->M * 2 * c->N);
+    h->dy = input(h, "dh", c->M * c->N);
+    h->dx = output_over(h, h->x, "dgate_up", c->M * 2 * c->N);
+    h->args.swiglu_bwd =
+        (struct swiglu_bwd_args){h->dtype, c->M, c->N, h->dx->device, h->dy->device, h->x->device, has(h, GELU)};
+}
+
+static void swiglu_bwd_reference(struct harness *h)
+{
+    int64_t F = h->c->N;
+    for (int64_t i = 0; i < h->c->M; i++) {
+        for (int64_t j = 0; j < F; j++) {
+            double g = h->x->host[i * 2 * F + j], u = h->x->host[i * 2 * F + F + j];
+            double d = h->dy->host[i * F + j];
+            h->dx->expected[i * 2 * F + j] = d * u * gate_slope(h, g);
+            h->dx->expected[i * 2 * F + F + j] = d * gate_value(h, g);
+        }
+    }
+}
+
+static double swiglu_loss(struct harness *h)
+{
+    double *y = host_memory(h, (size_t)h->dy->n * sizeof *y);
+    swiglu_values(h, y);
+    return sum_of_products(y, h->dy->host, h->dy->n);
+}
+
+/* ---- tanh ---------------------------------------------------------------- */
+
+static void tanh_fwd_setup(struct harness *h)
+{
+    h->x = input(h, "x", h->c->N);
+    h->y = output_over(h, h->x, "y", h->c->N);
+    h->args.tanh_fwd = (struct tanh_fwd_args){h->dtype, h->c->N, h->y->device, h->x->device};
+}
+
+static void tanh_fwd_reference(struct harness *h)
+{
+    for (int64_t i = 0; i < h->c->N; i++)
+        h->y->expected[i] = tanh(h->x->host[i]);
+}
+
+static void tanh_bwd_setup(struct harness *h)
+{
+    h->x = tensor_in(h, "forward x", DTYPE_F32, h->c->N, 2); /* for the gradient check only */
+    h->w = tensor_in(h, "y", h->dtype, h->c->N, 1);
+    for (int64_t i = 0; !h->timing && i < h->c->N; i++)
+        tensor_set(h->w, i, tanh(h->x->host[i]));
+    h->dy = input(h, "dy", h->c->N);
+    h->dx = output_over(h, h->dy, "dx", h->c->N);
+    h->args.tanh_bwd = (struct tanh_bwd_args){h->dtype, h->c->N, h->dx->device, h->dy->device, h->w->device};
+}
+
+static void tanh_bwd_reference(struct harness *h)
+{
+    for (int64_t i = 0; i < h->c->N; i++)
+        h->dx->expected[i] = h->dy->host[i] * (1 - h->w->host[i] * h->w->host[i]);
+}
+
+static double tanh_loss(struct harness *h)
+{
+    double loss = 0;
+    for (int64_t i = 0; i < h->c->N; i++)
+        loss += tanh(h->x->host[i]) * h->dy->host[i];
+    return loss;
+}
+
+FORWARD(linear_fwd);
+BACKWARD(linear_bwd_input, linear_loss, input_pairs);
+BACKWARD(linear_bwd_weight, linear_loss, weight_pairs);
+BACKWARD(rope, rope_loss, rope_pairs);
+FORWARD(swiglu_fwd);
+BACKWARD(swiglu_bwd, swiglu_loss, input_pairs);
+FORWARD(tanh_fwd);
+BACKWARD(tanh_bwd, tanh_loss, input_pairs);

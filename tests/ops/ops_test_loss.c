@@ -1,0 +1,275 @@
+/* ops_test_loss.c: drivers of cross-entropy, sums, and what is computed element by element. See ops_test.h for the
+ * terms. */
+#include "tests/ops/ops_test_drivers.h"
+
+/* ---- cross-entropy: N is the vocabulary, K the padded one (or 0); L2: smoothed labels ---- */
+
+static double cross_entropy_smoothing(const struct harness *h)
+{
+    return has(h, L2) ? (double)0.1f : 0;
+}
+
+/* The wanted probability of column j in row i. */
+static double cross_entropy_wanted(const struct harness *h, int64_t i, int64_t j)
+{
+    const double smoothing = cross_entropy_smoothing(h);
+    return (1 - smoothing) * (j == h->index_a[i]) + smoothing / (double)h->c->N;
+}
+
+/* The factor of dlogits; WIDE_OUT: without a loss scale. */
+static const float cross_entropy_scale = 0.125f;
+static const float cross_entropy_loss_scale = 2;
+
+static double cross_entropy_factor(const struct harness *h)
+{
+    return (double)cross_entropy_scale * (has(h, WIDE_OUT) ? 1 : (double)cross_entropy_loss_scale);
+}
+
+static void cross_entropy_setup(struct harness *h)
+{
+    const struct op_case *c = h->c;
+    h->limits.V = c->N;
+    int64_t ld = c->N + c->pad, bytes = (int64_t)dtype_size(wide_dtype(h));
+    int64_t ld_dlogits = has(h, IN_PLACE) ? ld * bytes / (int64_t)dtype_size(h->dtype) : c->N;
+    h->index_a = random_ints(h, c->M, c->N);
+    for (int64_t i = 2; i < c->M; i += 5)
+        h->index_a[i] = -1;
+    h->x = tensor_in(h, "logits", wide_dtype(h), c->M * ld, has(h, EXTREME) ? 80 : 4);
+    h->loss = tensor_double(h, "loss_sum", 0.5);
+    h->k = tensor_in(h, "loss_scale", DTYPE_F32, 1, 1);
+    if (!h->timing)
+        tensor_set(h->k, 0, cross_entropy_loss_scale);
+    h->dx = NULL;
+    if (!has(h, LOSS_ONLY)) {
+        h->dx = tensor_out(h, "dlogits", h->dtype, c->M * ld_dlogits, false);
+        if (has(h, IN_PLACE)) {
+            h->dx->device = h->x->device;
+            h->dx->alias = true;
+            h->dx->name = "dlogits in place";
+        }
+    }
+    h->args.cross_entropy = (struct cross_entropy_args){.dtype = h->dtype,
+                                                        .logits_dtype = wide_dtype(h),
+                                                        .M = c->M,
+                                                        .V = c->N,
+                                                        .V_padded = c->K,
+                                                        .ld_logits = ld,
+                                                        .ld_dlogits = ld_dlogits,
+                                                        .logits = h->x->device,
+                                                        .dlogits = h->dx ? h->dx->device : NULL,
+                                                        .targets = device_ints(h, h->index_a, c->M),
+                                                        .logit_scale = (float)factor_of(c),
+                                                        .softcap = (float)c->cap,
+                                                        .scale = cross_entropy_scale,
+                                                        .smoothing = (float)cross_entropy_smoothing(h),
+                                                        .loss_scale = has(h, WIDE_OUT) ? NULL : h->k->device,
+                                                        .loss_sum = h->loss->device};
+}
+
+/* The value whose softmax is taken; *slope: its derivative. */
+static double mapped_logit(const struct op_case *c, double x, double *slope)
+{
+    double z = factor_of(c) * x, t = c->cap > 0 ? tanh(z / c->cap) : 0;
+    *slope = factor_of(c) * (1 - t * t);
+    return c->cap > 0 ? c->cap * t : z;
+}
+
+static double row_lse(const struct op_case *c, const double *x)
+{
+    double highest = -INFINITY, sum = 0, slope;
+    for (int64_t j = 0; j < c->N; j++)
+        highest = fmax(highest, mapped_logit(c, x[j], &slope));
+    for (int64_t j = 0; j < c->N; j++)
+        sum += exp(mapped_logit(c, x[j], &slope) - highest);
+    return highest + log(sum);
+}
+
+static double cross_entropy_sum(struct harness *h)
+{
+    double sum = 0, slope;
+    for (int64_t i = 0; i < h->c->M; i++) {
+        const double *row = h->x->host + i * (h->c->N + h->c->pad);
+        const double lse = h->index_a[i] >= 0 ? row_lse(h->c, row) : 0;
+        for (int64_t j = 0; h->index_a[i] >= 0 && j < h->c->N; j++)
+            sum += cross_entropy_wanted(h, i, j) * (lse - mapped_logit(h->c, row[j], &slope));
+    }
+    return sum;
+}
+
+static void cross_entropy_reference(struct harness *h)
+{
+    const struct op_case *c = h->c;
+    h->loss->expected[0] = h->loss->host[0] + cross_entropy_sum(h);
+    for (int64_t i = 0; h->dx && i < c->M; i++) {
+        const double *row = h->x->host + i * (c->N + c->pad);
+        double *dx = h->dx->expected + i * h->args.cross_entropy.ld_dlogits, lse = row_lse(c, row), slope;
+        for (int64_t j = 0; j < c->N; j++) {
+            double p = exp(mapped_logit(c, row[j], &slope) - lse);
+            dx[j] = h->index_a[i] < 0 ? 0 : cross_entropy_factor(h) * (p - cross_entropy_wanted(h, i, j)) * slope;
+        }
+        for (int64_t j = c->N; j < c->K; j++)
+            dx[j] = 0;
+    }
+}
+
+static double cross_entropy_loss(struct harness *h)
+{
+    return cross_entropy_factor(h) * cross_entropy_sum(h);
+}
+
+static int cross_entropy_pairs(struct harness *h, struct gradient_pair *pairs)
+{
+    pairs[0] = (struct gradient_pair){h->x, h->dx};
+    return h->dx && h->x->n == h->dx->n && !h->c->pad; /* the same element of both */
+}
+
+/* ---- element by element -------------------------------------------------- */
+
+static void add_setup(struct harness *h)
+{
+    h->x = input(h, "a", h->c->N);
+    h->w = input(h, "b", h->c->N);
+    h->y = output_over(h, h->x, "y", h->c->N);
+    h->args.add = (struct add_args){h->dtype, h->c->N, h->y->device, h->x->device, h->w->device};
+}
+
+static void add_reference(struct harness *h)
+{
+    for (int64_t i = 0; i < h->c->N; i++)
+        h->y->expected[i] = h->x->host[i] + h->w->host[i];
+}
+
+/* fp32 to the case's dtype; with WIDE_OUT back; with IN_PLACE from the dtype to itself (not really in place); with
+ * HALVES from bf16 to fp16, or back. Rounds to nearest and does nothing else. */
+static void cast_setup(struct harness *h)
+{
+    enum dtype src = has(h, WIDE_OUT) || has(h, IN_PLACE) ? h->dtype : DTYPE_F32;
+    enum dtype dst = has(h, WIDE_OUT) ? DTYPE_F32 : h->dtype;
+    if (has(h, HALVES) && h->dtype != DTYPE_F32)
+        src = h->dtype == DTYPE_BF16 ? DTYPE_F16 : DTYPE_BF16;
+    h->x = tensor_in(h, "src", src, h->c->N, has(h, EXTREME) ? 3.3e38 : 1);
+    for (int64_t i = 3; has(h, EXTREME) && !h->timing && i < h->c->N; i += 7)
+        tensor_set(h->x, i, i % 2 ? NAN : INFINITY);
+    h->y = tensor_out(h, "dst", dst, h->c->N, false);
+    h->y->exact = true;
+    h->args.cast = (struct cast_args){dst, src, h->c->N, h->y->device, h->x->device};
+}
+
+static void cast_reference(struct harness *h)
+{
+    for (int64_t i = 0; i < h->c->N; i++)
+        h->y->expected[i] = tensor_round(h->y, h->x->host[i]);
+}
+
+/* fp32 into the case's dtype; with WIDE_OUT the other way. */
+static void accumulate_setup(struct harness *h)
+{
+    enum dtype src = has(h, WIDE_OUT) ? h->dtype : DTYPE_F32, dst = has(h, WIDE_OUT) ? DTYPE_F32 : h->dtype;
+    h->x = tensor_in(h, "src", src, h->c->N, 1);
+    h->y = tensor_out(h, "dst", dst, h->c->N, has(h, ACCUMULATE));
+    h->y->exact = true;
+    h->args.accumulate = (struct accumulate_args){
+        dst, src, h->c->N, h->y->device, h->x->device, has(h, EXTREME) ? 1 / 3.0f : 1, has(h, ACCUMULATE)};
+}
+
+static void accumulate_reference(struct harness *h)
+{
+    const double scale = (double)h->args.accumulate.scale;
+    for (int64_t i = 0; i < h->c->N; i++) {
+        double x = h->x->host[i] * scale + (has(h, ACCUMULATE) ? h->y->host[i] : 0);
+        h->y->expected[i] = tensor_round(h->y, (double)(float)x); /* in fp32 first */
+    }
+}
+
+static void sumsq_setup(struct harness *h)
+{
+    h->x = tensor_in(h, "x", has(h, HALVES) ? DTYPE_BF16 : DTYPE_F32, h->c->N, has(h, EXTREME) ? 1e30 : 1);
+    h->loss = tensor_double(h, "out", NAN);
+    h->loss->tolerance = 1e-12;
+    h->args.sumsq = (struct sumsq_args){h->x->dtype, h->c->N, h->x->device, h->loss->device};
+}
+
+static void sumsq_reference(struct harness *h)
+{
+    h->loss->expected[0] = sum_of_products(h->x->host, h->x->host, h->c->N);
+}
+
+static const struct step_schedule schedule = {.base = 7,
+                                              .rates = {{1e-3, 0.1, 0.01, 0.9, 0.99}, {2e-3, 0.2, 0.02, 0.8, 0.98}}};
+
+/* M units, K ranks; window: the clip. EXTREME: a slice overflowed; ACCUMULATE: one update was made that the base
+ * does not count; LOSS_ONLY: no loss scaling; HALVES: gradients are 4 times as large */
+static void decide_step_setup(struct harness *h)
+{
+    const struct op_case *c = h->c;
+    bool scaled = !has(h, LOSS_ONLY);
+    h->x = tensor_doubles_in(h, "reports", c->K * (c->M + 1));
+    if (has(h, EXTREME) && !h->timing)
+        tensor_set(h->x, (c->K - 1) * (c->M + 1) + c->M / 2, INFINITY);
+    struct step_state state = {.optimizer_step = has(h, ACCUMULATE) ? 8 : 7,
+                               .scaler = {.scale = scaled ? 64 : 1, .steps = 9, .last_overflow = 5, .hysteresis = 1}};
+    struct step_state *device = device_bytes(h, &state, sizeof state);
+    h->y = tensor_alias(h, "loss_sum, grad_norm, lr, corrections, betas", &device->loss_sum, 7, true);
+    h->w = tensor_alias(h, "loss scales, grad_scale", &device->loss_scale, 3, false);
+    h->args.decide_step = (struct decide_step_args){
+        .world = (int32_t)c->K,
+        .units = (int32_t)c->M,
+        .reports = h->x->device,
+        .grad_factor = has(h, HALVES) ? 4 : 1,
+        .clip = (double)c->window,
+        .scaler = {.dynamic = scaled, .hysteresis = 2, .window = 3, .min_scale = 1},
+        .schedule = device_bytes(h, &schedule, sizeof schedule),
+        .state = device,
+    };
+}
+
+static void decide_step_reference(struct harness *h)
+{
+    const struct decide_step_args *a = &h->args.decide_step;
+    double sum = 0, loss = 0, scale = a->scaler.dynamic ? 64 : 1;
+    for (int r = 0; r < a->world; r++) {
+        for (int u = 0; u < a->units; u++)
+            sum += h->x->host[r * (a->units + 1) + u];
+        loss += h->x->host[r * (a->units + 1) + a->units];
+    }
+    const struct step_rates *rates = &schedule.rates[has(h, ACCUMULATE) ? 1 : 0];
+    double norm = sqrt(sum) / scale / a->grad_factor,
+           clip = a->clip > 0 && norm > a->clip ? a->clip / (norm + 1e-6) : 1;
+    const double y[] = {loss, norm, rates->lr, rates->correction1, rates->correction2, rates->beta1, rates->beta2};
+    memcpy(h->y->expected, y, sizeof y);
+    /* step 9: an overflow takes the last of the hysteresis; without one, the window of 3 is full */
+    h->w->expected[0] = scale * (!a->scaler.dynamic ? 1 : isfinite(sum) ? 2 : 0.5);
+    h->w->expected[1] = scale;
+    h->w->expected[2] = clip / scale / a->grad_factor;
+}
+
+/* EXTREME: two elements are not finite; LOSS_ONLY: not enabled; HALVES: in bf16 */
+static void find_nonfinite_setup(struct harness *h)
+{
+    int64_t n = h->c->N;
+    int32_t enabled = !has(h, LOSS_ONLY);
+    h->x = tensor_in(h, "x", has(h, HALVES) ? DTYPE_BF16 : DTYPE_F32, n, 1);
+    if (has(h, EXTREME) && !h->timing) {
+        tensor_set(h->x, n / 2, -INFINITY);
+        tensor_set(h->x, n - 1, NAN);
+    }
+    h->y = tensor_index(h, "index", -7);
+    h->args.find_nonfinite =
+        (struct find_nonfinite_args){h->x->dtype, n, h->x->device, device_ints(h, &enabled, 1), h->y->device};
+}
+
+static void find_nonfinite_reference(struct harness *h)
+{
+    if (!has(h, LOSS_ONLY))
+        h->y->expected[0] = (double)(has(h, EXTREME) ? h->c->N / 2 : h->c->N);
+}
+
+/* TYPES: five segments of weight decay, in elements 0 … n - 1; the second and the fourth have it. */
+
+BACKWARD(cross_entropy, cross_entropy_loss, cross_entropy_pairs);
+FORWARD(add);
+FORWARD(cast);
+FORWARD(accumulate);
+FORWARD(sumsq);
+FORWARD(decide_step);
+FORWARD(find_nonfinite);
