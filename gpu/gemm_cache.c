@@ -22,12 +22,11 @@
 /* MAX_ENTRIES bounds the memory that a file can take; a run has about fifty products. */
 enum { MAX_ENTRIES = 1 << 16, LINE_SIZE = 1024, PATH_SIZE = 4096, LOCK_POLL_MS = 20 };
 
-static const char magic[] = "ztrain gemm cache 1";
+static const char magic[] = "ztrain gemm cache 2";
 
 struct entry {
     struct gemm_key key;
-    struct gemm_algorithm algorithm;
-    double microseconds;
+    struct gemm_choice choice;
     bool stale; /* not to be found: it is measured again */
 };
 
@@ -103,15 +102,12 @@ static struct entry *find(const struct gemm_cache *cache, const struct gemm_key 
     return NULL;
 }
 
-bool gemm_cache_find(const struct gemm_cache *cache, const struct gemm_key *key, struct gemm_algorithm *algorithm,
-                     double *microseconds)
+bool gemm_cache_find(const struct gemm_cache *cache, const struct gemm_key *key, struct gemm_choice *choice)
 {
     const struct entry *entry = cache ? find(cache, key) : NULL;
     if (!entry || entry->stale)
         return false;
-    *algorithm = entry->algorithm;
-    if (microseconds)
-        *microseconds = entry->microseconds;
+    *choice = entry->choice;
     return true;
 }
 
@@ -133,12 +129,11 @@ static void set(struct gemm_cache *cache, const struct entry *entry)
     cache->entries[cache->count++] = *entry;
 }
 
-void gemm_cache_put(struct gemm_cache *cache, const struct gemm_key *key, const struct gemm_algorithm *algorithm,
-                    double microseconds)
+void gemm_cache_put(struct gemm_cache *cache, const struct gemm_key *key, const struct gemm_choice *choice)
 {
     if (!cache)
         return;
-    struct entry entry = {*key, *algorithm, microseconds, false};
+    struct entry entry = {*key, *choice, false};
     set(cache, &entry);
     cache->changed = true;
 }
@@ -165,9 +160,11 @@ static int print_entry(const struct entry *entry, char *line, size_t size)
     int n = 0;
     for (int i = 0; i < GEMM_KEY_FIELDS; i++)
         n += snprintf(line + n, size - (size_t)n, "%" PRId64 " ", fields[i]);
-    for (size_t i = 0; i < COUNT_OF(entry->algorithm.data); i++)
-        n += snprintf(line + n, size - (size_t)n, "%016" PRIx64, entry->algorithm.data[i]);
-    n += snprintf(line + n, size - (size_t)n, " %.2f", entry->microseconds);
+    const struct gemm_choice *choice = &entry->choice;
+    n += snprintf(line + n, size - (size_t)n, "%d ", (int)choice->way);
+    for (size_t i = 0; i < COUNT_OF(choice->algorithm.data); i++)
+        n += snprintf(line + n, size - (size_t)n, "%016" PRIx64, choice->algorithm.data[i]);
+    n += snprintf(line + n, size - (size_t)n, " %.2f", choice->microseconds);
     ASSERT(n > 0 && n < (int)size);
     return n;
 }
@@ -190,13 +187,13 @@ static bool parse_hex(const char **text, uint64_t *value)
 /* Parses a line, which comes without its newline. */
 static bool parse_entry(const char *line, struct entry *entry)
 {
-    int64_t fields[GEMM_KEY_FIELDS];
+    int64_t fields[GEMM_KEY_FIELDS + 1]; /* and the way */
     uint64_t checksum;
     const char *last = strrchr(line, ' '), *text = last ? last + 1 : NULL;
     if (!last || !parse_hex(&text, &checksum) || *text || XXH64(line, (size_t)(last - line), 0) != checksum)
         return false;
     text = line;
-    for (int i = 0; i < GEMM_KEY_FIELDS; i++) {
+    for (size_t i = 0; i < COUNT_OF(fields); i++) {
         char *end;
         errno = 0;
         fields[i] = strtoll(text, &end, 10);
@@ -204,13 +201,16 @@ static bool parse_entry(const char *line, struct entry *entry)
             return false;
         text = end + 1;
     }
-    for (size_t i = 0; i < COUNT_OF(entry->algorithm.data); i++)
-        if (!parse_hex(&text, &entry->algorithm.data[i]))
+    struct gemm_choice *choice = &entry->choice;
+    for (size_t i = 0; i < COUNT_OF(choice->algorithm.data); i++)
+        if (!parse_hex(&text, &choice->algorithm.data[i]))
             return false;
     char *end;
-    entry->microseconds = strtod(text, &end);
-    memcpy(&entry->key, fields, sizeof fields);
-    return end == last && *text == ' ' && entry->microseconds >= 0;
+    const int64_t way = fields[GEMM_KEY_FIELDS];
+    choice->microseconds = strtod(text, &end);
+    choice->way = (enum gemm_way)way;
+    memcpy(&entry->key, fields, sizeof entry->key);
+    return end == last && *text == ' ' && choice->microseconds >= 0 && way >= 0 && way < GEMM_WAY_COUNT;
 }
 
 /* ---- the file ------------------------------------------------------------ */

@@ -3,10 +3,13 @@
  * There is one text file for each GPU model and library version, gemm-NAME-VERSION.txt, in $ZTRAIN_GEMM_CACHE, or else
  * in $XDG_CACHE_HOME/ztrain, or else in ~/.cache/ztrain. An empty ZTRAIN_GEMM_CACHE means no cache and no measuring.
  *
- *     ztrain gemm cache 1
+ *     ztrain gemm cache 2
  *     gpu NVIDIA H200
  *     cublaslt 130100
- *     KEY… ALGORITHM MICROSECONDS CHECKSUM      one line per product: numbers; 128 hexadecimal digits; 16 of XXH64
+ *     KEY… WAY ALGORITHM MICROSECONDS CHECKSUM  one line per product: numbers; enum gemm_way; 128 hexadecimal digits;
+ *                                               16 of XXH64
+ *
+ * Version 1 had no WAY. Its files are replaced, and their products measured again.
  *
  * Entries are permanent: a choice that another process wrote earlier is used instead of a new measurement, so that all
  * ranks of a machine, and a run that continues tomorrow, compute with the same kernels and get the same bits. Between
@@ -50,6 +53,21 @@ struct gemm_algorithm {
     uint64_t data[8];
 };
 
+/* How a product with an epilogue is computed. */
+enum gemm_way {
+    GEMM_WAY_UNTIMED, /* the two were not timed against each other, or there is no epilogue */
+    GEMM_WAY_FUSED,   /* by the epilogue */
+    GEMM_WAY_UNFUSED, /* by the product without it, and a kernel */
+    GEMM_WAY_COUNT
+};
+
+/* What was chosen for a product. */
+struct gemm_choice {
+    struct gemm_algorithm algorithm;
+    enum gemm_way way;
+    double microseconds; /* of the product by this algorithm, when it was measured */
+};
+
 struct gemm_cache;
 
 /* Finds the folder of the caches; false: there is none. The second makes it, if it can. */
@@ -67,9 +85,8 @@ void gemm_cache_lock(struct gemm_cache *cache);
  * continue. */
 void gemm_cache_unlock(struct gemm_cache *cache);
 
-/* Whether the cache has a choice. microseconds: the time of the product when it was measured; may be NULL. */
-bool gemm_cache_find(const struct gemm_cache *cache, const struct gemm_key *key, struct gemm_algorithm *algorithm,
-                     double *microseconds);
+/* Whether the cache has a choice. */
+bool gemm_cache_find(const struct gemm_cache *cache, const struct gemm_key *key, struct gemm_choice *choice);
 
 /* From now on choices of the file are as if they were not there, unless they were written after gemm_cache_open(): by
  * another rank that measures again. Choices of other products stay in the file. */
@@ -79,8 +96,7 @@ void gemm_cache_measure_again(struct gemm_cache *cache);
 void gemm_cache_do_not_keep(struct gemm_cache *cache);
 
 /* Adds a choice, or replaces one that the library no longer accepts. */
-void gemm_cache_put(struct gemm_cache *cache, const struct gemm_key *key, const struct gemm_algorithm *algorithm,
-                    double microseconds);
+void gemm_cache_put(struct gemm_cache *cache, const struct gemm_key *key, const struct gemm_choice *choice);
 
 const char *gemm_cache_path(const struct gemm_cache *cache);
 

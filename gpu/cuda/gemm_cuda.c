@@ -3,10 +3,11 @@
  *     gemm_cuda_product.c     an op's arguments -> the product that cublasLt computes
  *     gemm_cuda_plan.c        a product -> its descriptors and algorithm
  *     gemm_cuda_measure.c     before the first step: the fastest algorithm of each announced product
+ *     gemm_cuda_ways.c        and whether its epilogue is faster than a kernel of its own
  *     gemm_cuda_kernels.cu    bias, GELU and sums of columns where cublasLt cannot fuse them
  *
- * Where the library has no algorithm for a product with its epilogue, the product is computed without it, and a kernel
- * of gemm_cuda_kernels.cu does the rest. A bias gradient that is accumulated goes to scratch memory first, because the
+ * Where the library has no algorithm for a product with its epilogue, or the epilogue is the slower way
+ * (gemm_cuda_ways.c), the product is computed without it, and a kernel of gemm_cuda_kernels.cu does the rest. A bias gradient that is accumulated goes to scratch memory first, because the
  * epilogue overwrites. The stream's workspace: | cublasLt | sums of columns |. */
 #include "gpu/cuda/gemm_cuda.h"
 
@@ -29,9 +30,11 @@ enum status gemm_cuda_new(struct cuda_device *cuda, struct gemm_cuda **gemm, str
     g->lt = cuda->cublaslt;
     enum status status;
     TRY_GOTO(device_cuda_wants_tf32(&g->tf32, err));
-    static const char *const words[] = {"again"};
-    int again;
-    TRY_GOTO(env_choice("ZTRAIN_GEMM_MEASURE", words, 1, &again, err));
+    static const char *const words[] = {"again"}, *const ways[] = {"fused", "unfused"};
+    int again, way;
+    TRY_GOTO(env_choice("ZTRAIN_GEMM_MEASURE", words, COUNT_OF(words), &again, err));
+    TRY_GOTO(env_choice("ZTRAIN_GEMM_EPILOGUES", ways, COUNT_OF(ways), &way, err));
+    g->forced = way < 0 ? GEMM_WAY_UNTIMED : way == 0 ? GEMM_WAY_FUSED : GEMM_WAY_UNFUSED;
     cublasStatus_t code = g->lt->cublasLtCreate(&g->handle);
     if (code != CUBLAS_STATUS_SUCCESS) {
         status =
@@ -57,7 +60,7 @@ bool gemm_cuda_uses_tf32(const struct gemm_cuda *g)
 
 void gemm_cuda_avoid_epilogues(struct gemm_cuda *g)
 {
-    g->plain = true;
+    g->forced = GEMM_WAY_UNFUSED;
 }
 
 void gemm_cuda_free(struct gemm_cuda *g)
@@ -89,19 +92,20 @@ static float *sums_scratch_of(struct stream *stream, int64_t M, int64_t N)
     return (float *)((char *)gemm_workspace_of(stream, GEMM_WORKSPACE + bytes) + GEMM_WORKSPACE);
 }
 
-/* Enqueues the product; false: the library has no algorithm for it. Other failures become the device's error. */
+/* Enqueues the product; false: it has to be computed without its epilogue, or the library has no algorithm for it. Other
+ * failures become the device's error. */
 static bool run_product(struct stream *stream, const struct gemm_product *p, const char *op)
 {
     struct cuda_device *cuda = cuda_device_of(stream);
     struct gemm_cuda *g = cuda->gemm;
-    if (g->plain && p->key.epilogue != GEMM_PLAIN)
+    if (g->forced == GEMM_WAY_UNFUSED && p->key.epilogue != GEMM_PLAIN)
         return false;
     struct gemm_plan *plan = gemm_plan_get(g, &p->key);
     if (!plan) {
         cuda_fail(cuda, "%s: out of memory", op);
         return true;
     }
-    if (!plan->supported)
+    if (!gemm_plan_is_taken(g, plan))
         return false;
     cublasStatus_t code = gemm_plan_set_pointers(g, plan, p->vector, p->aux)
                               ? gemm_plan_run(g, plan, &plan->algorithm, p, gemm_workspace_of(stream, GEMM_WORKSPACE),

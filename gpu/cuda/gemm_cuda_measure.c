@@ -2,7 +2,8 @@
  *
  * Up to GEMM_CANDIDATES proposals of the library are timed once each, and the FINALISTS fastest of them REPEATS times
  * more, on memory that is freed again, after a tenth of a second of products: a GPU that was idle has lower clocks.
- * Before a proposal runs for the first time it is noted on disk (gpu/gemm_trial.h). The choice is kept in the cache on
+ * Before a proposal runs for the first time it is noted on disk (gpu/gemm_trial.h). A product with an epilogue is then
+ * timed as the whole op, with and without the epilogue (gemm_cuda_ways.h). The choice is kept in the cache on
  * disk (gpu/gemm_cache.h), whose lock is held meanwhile: one process of a machine measures, the others wait and read.
  */
 #include "gpu/cuda/gemm_cuda_measure.h"
@@ -14,6 +15,7 @@
 #include "gpu/cuda/device_cuda_error.h"
 #include "gpu/cuda/gemm_cuda_kernels.h"
 #include "gpu/cuda/gemm_cuda_plan.h"
+#include "gpu/cuda/gemm_cuda_ways.h"
 #include "gpu/gemm_trial.h"
 #include "gpu/nvml.h"
 
@@ -204,56 +206,97 @@ static void measure_candidates(struct bench *bench, struct gemm_plan *plan)
     if (runners == 0 || bench->failed)
         return;
     plan->algorithm = results[contenders[0].index].algo;
-    struct gemm_algorithm chosen;
-    memcpy(&chosen, &plan->algorithm, sizeof chosen);
-    gemm_cache_put(g->cache, &plan->key, &chosen, 1e6 * contenders[0].seconds);
+    struct gemm_choice chosen = {.microseconds = 1e6 * contenders[0].seconds};
+    memcpy(&chosen.algorithm, &plan->algorithm, sizeof chosen.algorithm);
+    gemm_cache_put(g->cache, &plan->key, &chosen);
     bench->measured++;
 }
 
 static void choose_algorithm(struct bench *bench, const struct gemm_product *p)
 {
     struct gemm_cuda *g = bench->gemm;
-    struct gemm_algorithm known;
+    struct gemm_choice known;
     struct gemm_plan *plan = gemm_plan_find(g, &p->key);
     if (plan || !(plan = gemm_plan_new(g, &p->key)) || !plan->supported)
         return;
-    if (!gemm_cache_find(g->cache, &p->key, &known, NULL) || !gemm_plan_take_known(g, plan, &known))
+    if (!gemm_cache_find(g->cache, &p->key, &known) || !gemm_plan_take_known(g, plan, &known))
         measure_candidates(bench, plan);
 }
 
-/* Chooses for the product, and for the product without its epilogue where the library refuses the whole. */
-static void choose_both(struct bench *bench, const struct gemm_product *p)
+/* ---- with the epilogue or without ---------------------------------------- */
+
+static const char *const epilogue_names[] = {
+    [GEMM_BIAS] = "a bias",        [GEMM_GELU_AUX] = "GELU",      [GEMM_GELU_AUX_BIAS] = "a bias and GELU",
+    [GEMM_DGELU] = "GELU's slope", [GEMM_BGRADA] = "bias gradients", [GEMM_BGRADB] = "bias gradients",
+};
+_Static_assert(COUNT_OF(epilogue_names) == GEMM_EPILOGUE_COUNT, "every epilogue has a name");
+
+/* The way of the product that differs in whether it adds to D: stages of ZeRO differ in that as well, and have to give
+ * the same bits. */
+static enum gemm_way way_of_twin(const struct gemm_cuda *g, const struct gemm_key *key)
 {
-    const struct gemm_plan *plan = NULL;
-    const bool avoided = bench->gemm->plain && p->key.epilogue != GEMM_PLAIN;
-    if (!avoided) {
-        choose_algorithm(bench, p);
-        plan = gemm_plan_find(bench->gemm, &p->key);
+    struct gemm_key twin = *key;
+    struct gemm_choice choice;
+    twin.accumulate = !twin.accumulate;
+    return gemm_cache_find(g->cache, &twin, &choice) ? choice.way : GEMM_WAY_UNTIMED;
+}
+
+/* Chooses the way of a product whose algorithm, and that of the product without the epilogue, have been measured. */
+static void choose_way(struct bench *bench, struct gemm_plan *plan, const struct gemm_op *op)
+{
+    struct gemm_cuda *g = bench->gemm;
+    const struct gemm_key *key = &plan->key;
+    const struct gemm_clock clock = {bench->stream, bench->start, bench->end};
+    struct gemm_ways_result result;
+    struct gemm_choice choice;
+    enum gemm_way way = way_of_twin(g, key);
+    if (bench->failed || bench->no_memory || !gemm_cache_find(g->cache, key, &choice))
+        return;
+    if (!gemm_ways_compare(g, &clock, plan, op, way == GEMM_WAY_UNTIMED, &result)) {
+        bench->no_memory = true; /* or the GPU has failed, which gemm_cuda_prepare() finds */
+        return;
     }
-    if (avoided || (plan && !plan->supported && p->key.epilogue != GEMM_PLAIN)) {
-        struct gemm_product plain = gemm_product_without_epilogue(p);
+    if (way == GEMM_WAY_UNTIMED)
+        way = result.fused <= result.unfused ? GEMM_WAY_FUSED : GEMM_WAY_UNFUSED;
+    if (*result.differs) {
+        log_warn("the matrix product m %lld n %lld k %lld with %s as its epilogue computes something else than without "
+                 "(%s): it is left out from now on",
+                 (long long)key->m, (long long)key->n, (long long)key->k, epilogue_names[key->epilogue],
+                 result.differs);
+        way = GEMM_WAY_UNFUSED;
+    }
+    plan->way = choice.way = way;
+    gemm_cache_put(g->cache, key, &choice);
+    bench->measured++;
+}
+
+/* Chooses for the op's product; for the product without its epilogue where it may be computed in this way; then
+ * between the two. */
+static void choose_for(struct bench *bench, const struct gemm_op *op)
+{
+    struct gemm_cuda *g = bench->gemm;
+    const struct gemm_product p = gemm_op_product(g, op), plain = gemm_product_without_epilogue(&p);
+    if (p.key.epilogue == GEMM_PLAIN || g->forced == GEMM_WAY_UNFUSED) {
         choose_algorithm(bench, &plain);
+        return;
     }
+    choose_algorithm(bench, &p);
+    struct gemm_plan *plan = gemm_plan_find(g, &p.key);
+    if (!plan || (plan->supported && (g->forced == GEMM_WAY_FUSED || plan->way == GEMM_WAY_FUSED)))
+        return;
+    choose_algorithm(bench, &plain);
+    if (plan->supported && plan->way == GEMM_WAY_UNTIMED)
+        choose_way(bench, plan, op);
 }
 
 static void choose_all(struct bench *bench, const struct linear_products *products)
 {
-    const struct gemm_cuda *g = bench->gemm;
-    struct gemm_product p;
-    for (int i = 0; i < products->num_fwd; i++) {
-        p = gemm_product_fwd(g->tf32, &products->fwd[i]);
-        choose_both(bench, &p);
-    }
-    for (int i = 0; i < products->num_bwd_input; i++) {
-        p = gemm_product_bwd_input(g->tf32, &products->bwd_input[i]);
-        choose_both(bench, &p);
-    }
-    for (int i = 0; i < products->num_bwd_weight; i++) {
-        const struct linear_bwd_weight_args *args = &products->bwd_weight[i];
-        float *scratch = args->dbias ? (float *)(uintptr_t)16 : NULL; /* as aligned as the op's scratch memory */
-        p = gemm_product_bwd_weight(g->tf32, args, args->accumulate ? scratch : args->dbias);
-        choose_both(bench, &p);
-    }
+    for (int i = 0; i < products->num_fwd; i++)
+        choose_for(bench, &(struct gemm_op){.fwd = &products->fwd[i]});
+    for (int i = 0; i < products->num_bwd_input; i++)
+        choose_for(bench, &(struct gemm_op){.bwd_input = &products->bwd_input[i]});
+    for (int i = 0; i < products->num_bwd_weight; i++)
+        choose_for(bench, &(struct gemm_op){.bwd_weight = &products->bwd_weight[i]});
 }
 
 /* Times a large square product, which multiplies as fast as this GPU can: the console compares steps with it. */
@@ -263,16 +306,15 @@ static void measure_ceiling(struct bench *bench, enum dtype dtype)
     const size_t least_memory = (size_t)8 << 30;
     struct gemm_cuda *g = bench->gemm;
     struct device *device = &g->cuda->device;
-    struct gemm_algorithm known;
-    double microseconds = 0;
+    struct gemm_choice known;
     int64_t side = dtype == DTYPE_F32 ? SIDE_F32 : SIDE;
     struct linear_fwd_args args = {.dtype = dtype, .y_dtype = dtype, .M = side, .N = side, .K = side};
     if (device->memory_bytes < least_memory)
         return;
     struct gemm_product p = gemm_product_fwd(g->tf32, &args);
     choose_algorithm(bench, &p);
-    if (gemm_cache_find(g->cache, &p.key, &known, &microseconds) && microseconds > 0)
-        device->ceiling_flops[dtype] = 2.0 * (double)side * (double)side * (double)side / (1e-6 * microseconds);
+    if (gemm_cache_find(g->cache, &p.key, &known) && known.microseconds > 0)
+        device->ceiling_flops[dtype] = 2.0 * (double)side * (double)side * (double)side / (1e-6 * known.microseconds);
 }
 
 static enum status bench_open(struct bench *bench, struct device *device, struct error *err)

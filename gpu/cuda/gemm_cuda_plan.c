@@ -146,12 +146,22 @@ int gemm_plan_propose(const struct gemm_cuda *g, const struct gemm_plan *plan, c
     return kept;
 }
 
-bool gemm_plan_take_known(const struct gemm_cuda *g, struct gemm_plan *plan, const struct gemm_algorithm *known)
+bool gemm_plan_is_taken(const struct gemm_cuda *g, const struct gemm_plan *plan)
+{
+    const int64_t epilogue = plan->key.epilogue;
+    const bool usual = epilogue != GEMM_BGRADA && epilogue != GEMM_BGRADB;
+    const enum gemm_way way = g->forced != GEMM_WAY_UNTIMED ? g->forced : plan->way;
+    if (!plan->supported || epilogue == GEMM_PLAIN)
+        return plan->supported;
+    return way == GEMM_WAY_UNTIMED ? usual : way == GEMM_WAY_FUSED;
+}
+
+bool gemm_plan_take_known(const struct gemm_cuda *g, struct gemm_plan *plan, const struct gemm_choice *known)
 {
     cublasLtMatmulHeuristicResult_t result;
     cublasLtMatmulAlgo_t algorithm;
     memset(&result, 0, sizeof result);
-    memcpy(&algorithm, known, sizeof algorithm);
+    memcpy(&algorithm, &known->algorithm, sizeof algorithm);
     if (g->lt->cublasLtMatmulAlgoCheck(g->handle, plan->operation, plan->a, plan->b, plan->d, plan->d, &algorithm,
                                        &result) != CUBLAS_STATUS_SUCCESS)
         return false;
@@ -159,6 +169,7 @@ bool gemm_plan_take_known(const struct gemm_cuda *g, struct gemm_plan *plan, con
     if (!is_acceptable(g, &result))
         return false;
     plan->algorithm = algorithm;
+    plan->way = known->way;
     return true;
 }
 
@@ -201,11 +212,11 @@ struct gemm_plan *gemm_plan_new(struct gemm_cuda *g, const struct gemm_key *key)
 struct gemm_plan *gemm_plan_get(struct gemm_cuda *g, const struct gemm_key *key)
 {
     cublasLtMatmulHeuristicResult_t results[GEMM_CANDIDATES];
-    struct gemm_algorithm known;
+    struct gemm_choice known;
     struct gemm_plan *plan = gemm_plan_find(g, key);
     if (plan || !(plan = gemm_plan_new(g, key)) || !plan->supported)
         return plan;
-    if (gemm_cache_find(g->cache, key, &known, NULL) && gemm_plan_take_known(g, plan, &known))
+    if (gemm_cache_find(g->cache, key, &known) && gemm_plan_take_known(g, plan, &known))
         return plan;
     plan->supported = gemm_plan_propose(g, plan, results) > 0;
     if (plan->supported)

@@ -17,6 +17,7 @@ enum { GEMM_CANDIDATES = 32, GEMM_PLAN_BUCKETS = 1024 };
 struct gemm_plan {
     struct gemm_key key;
     bool supported;
+    enum gemm_way way; /* of a product with an epilogue */
     cublasLtMatmulDesc_t operation; /* owned */
     cublasLtMatrixLayout_t a, b, d; /* owned */
     cublasLtMatmulAlgo_t algorithm;
@@ -30,7 +31,7 @@ struct gemm_cuda {
     struct gemm_cache *cache; /* owned; NULL: there is none, and nothing is measured */
     struct gemm_trial *trial; /* owned; may be NULL */
     bool tf32;
-    bool plain;                                 /* no product has an epilogue */
+    enum gemm_way forced;                       /* of every product with an epilogue; untimed: as timed, or usual */
     struct gemm_plan *plans[GEMM_PLAN_BUCKETS]; /* owned */
 };
 
@@ -44,8 +45,15 @@ struct gemm_plan *gemm_plan_new(struct gemm_cuda *gemm, const struct gemm_key *k
  * proposal, so that nothing is measured in a step. NULL: out of memory. */
 struct gemm_plan *gemm_plan_get(struct gemm_cuda *gemm, const struct gemm_key *key);
 
-/* Sets the plan's algorithm to one from the cache. False: the library no longer accepts it. */
-bool gemm_plan_take_known(const struct gemm_cuda *gemm, struct gemm_plan *plan, const struct gemm_algorithm *known);
+/* Sets the plan's algorithm and way to those from the cache. False: the library no longer accepts the algorithm. */
+bool gemm_plan_take_known(const struct gemm_cuda *gemm, struct gemm_plan *plan, const struct gemm_choice *known);
+
+/* Whether the product is computed as it is: the library has an algorithm, and an epilogue is forced, was the faster
+ * way, or where the two were not timed is the usual way. That is the epilogue for bias, GELU and its derivative, since
+ * it saves a pass or two over the matrix for a part of their time. It is not for bias gradients: the kernel's pass is a
+ * known part of the product's time, but products with BGRADA or BGRADB have been seen to take much longer than without
+ * (github.com/NVIDIA/CUDALibrarySamples/issues/90). */
+bool gemm_plan_is_taken(const struct gemm_cuda *gemm, const struct gemm_plan *plan);
 
 /* Acceptable algorithms in the library's order, at most GEMM_CANDIDATES; returns their number. */
 int gemm_plan_propose(const struct gemm_cuda *gemm, const struct gemm_plan *plan,

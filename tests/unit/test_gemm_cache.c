@@ -54,6 +54,11 @@ static struct gemm_algorithm algorithm_of(uint64_t n)
     return (struct gemm_algorithm){{n, ~n, 0, UINT64_MAX, n << 32, 5, 6, 7}};
 }
 
+static enum gemm_way way_of(uint64_t n)
+{
+    return (enum gemm_way)(n % GEMM_WAY_COUNT);
+}
+
 static struct gemm_cache *open_cache(const char *gpu)
 {
     struct gemm_cache *cache = gemm_cache_open(gpu, 130100);
@@ -71,22 +76,22 @@ static void close_cache(struct gemm_cache *cache)
 static void put(struct gemm_cache *cache, int64_t m, uint64_t algorithm)
 {
     struct gemm_key key = key_of(m);
-    struct gemm_algorithm a = algorithm_of(algorithm);
-    gemm_cache_put(cache, &key, &a, 12.5);
+    struct gemm_choice choice = {algorithm_of(algorithm), way_of(algorithm), 12.5};
+    gemm_cache_put(cache, &key, &choice);
 }
 
 /* The number of the algorithm (algorithm_of()) that the cache has; 0: none. */
 static uint64_t get(const struct gemm_cache *cache, int64_t m)
 {
     struct gemm_key key = key_of(m);
-    struct gemm_algorithm a, whole;
-    double microseconds = 0;
-    if (!gemm_cache_find(cache, &key, &a, &microseconds))
+    struct gemm_choice choice;
+    if (!gemm_cache_find(cache, &key, &choice))
         return 0;
-    whole = algorithm_of(a.data[0]);
-    assert_memory_equal(&a, &whole, sizeof a);
-    assert_true(microseconds == 12.5);
-    return a.data[0];
+    const struct gemm_algorithm whole = algorithm_of(choice.algorithm.data[0]);
+    assert_memory_equal(&choice.algorithm, &whole, sizeof whole);
+    assert_int_equal(choice.way, way_of(whole.data[0]));
+    assert_true(choice.microseconds == 12.5);
+    return whole.data[0];
 }
 
 static void choices_are_found_again(void **state)
@@ -205,6 +210,35 @@ static void long_and_binary_lines_are_skipped(void **state)
     close_cache(cache);
 }
 
+/* Files of version 1 had no way: they are replaced, not read. */
+static void an_older_file_is_measured_again(void **state)
+{
+    (void)state;
+    static char bytes[4096];
+    struct gemm_cache *cache = open_cache("NVIDIA Older");
+    put(cache, 1, 1);
+    char path[512];
+    snprintf(path, sizeof path, "%s", gemm_cache_path(cache));
+    close_cache(cache);
+    FILE *file = fopen(path, "r+");
+    assert_non_null(file);
+    size_t size = fread(bytes, 1, sizeof bytes - 1, file);
+    char *version = strstr(bytes, "ztrain gemm cache 2\n");
+    assert_ptr_equal(version, bytes);
+    bytes[strlen("ztrain gemm cache ")] = '1';
+    rewind(file);
+    assert_int_equal(fwrite(bytes, 1, size, file), size);
+    fclose(file);
+    cache = open_cache("NVIDIA Older");
+    assert_int_equal(get(cache, 1), 0);
+    put(cache, 2, 2);
+    close_cache(cache);
+    cache = open_cache("NVIDIA Older");
+    assert_int_equal(get(cache, 1), 0);
+    assert_int_equal(get(cache, 2), 2);
+    close_cache(cache);
+}
+
 static void a_folder_that_cannot_be_written_is_survived(void **state)
 {
     (void)state;
@@ -289,6 +323,7 @@ int main(void)
         cmocka_unit_test(the_first_writer_wins),
         cmocka_unit_test(damage_is_never_believed),
         cmocka_unit_test(long_and_binary_lines_are_skipped),
+        cmocka_unit_test(an_older_file_is_measured_again),
         cmocka_unit_test(a_folder_that_cannot_be_written_is_survived),
         cmocka_unit_test(the_environment_says_where),
         cmocka_unit_test(choices_are_measured_again),

@@ -1,0 +1,306 @@
+/* gemm_cuda_ways.c: see gemm_cuda_ways.h.
+ *
+ * Memory: | workspace of the op | its operands and results |. Before each of the two runs that are compared everything
+ * but the workspace is filled with the same random values, since ops may add to their results. Samples of the results
+ * are compared on the host: the beginning, the middle and the end of each. */
+#include "gpu/cuda/gemm_cuda_ways.h"
+
+#include "core/liveness.h"
+#include "core/round_up.h"
+#include "gpu/cuda/device_cuda_error.h"
+#include "gpu/cuda/gemm_cuda_kernels.h"
+#include "gpu/cuda/ops_cuda.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { ROUNDS = 3, REPEATS = 4, MOST_BUFFERS = 5, SAMPLES = 3, SAMPLE_BYTES = 64 << 10 };
+
+/* An operand or a result: where its pointer is kept, and what it points to. */
+struct buffer {
+    void **pointer;
+    enum dtype dtype;
+    int64_t count;
+    const char *name; /* of a result; NULL: an operand */
+};
+
+/* A copy of the op with pointers of its own. */
+struct trial {
+    struct linear_fwd_args fwd;
+    struct linear_bwd_input_args bwd_input;
+    struct linear_bwd_weight_args bwd_weight;
+    struct gemm_op op; /* points to one of them */
+    struct buffer buffers[MOST_BUFFERS];
+    int count;
+    size_t workspace; /* bytes */
+    char *memory;     /* owned */
+    size_t bytes;
+    char *samples[2]; /* owned; of each way: SAMPLES * SAMPLE_BYTES for each buffer */
+};
+
+struct gemm_product gemm_op_product(const struct gemm_cuda *g, const struct gemm_op *op)
+{
+    if (op->fwd)
+        return gemm_product_fwd(g->tf32, op->fwd);
+    if (op->bwd_input)
+        return gemm_product_bwd_input(g->tf32, op->bwd_input);
+    const struct linear_bwd_weight_args *a = op->bwd_weight;
+    float *scratch = a->dbias ? (float *)(uintptr_t)CUDA_SCRATCH_ALIGN : NULL;
+    return gemm_product_bwd_weight(g->tf32, a, a->accumulate ? scratch : a->dbias);
+}
+
+/* ---- memory -------------------------------------------------------------- */
+
+/* `pointer` is that of any object, e.g. of floats. A NULL in it has no memory. */
+static void add_buffer(struct trial *t, void *pointer, enum dtype dtype, int64_t count, const char *name)
+{
+    void *announced;
+    memcpy(&announced, pointer, sizeof announced);
+    ASSERT(t->count < MOST_BUFFERS);
+    if (announced)
+        t->buffers[t->count++] = (struct buffer){pointer, dtype, count, name};
+}
+
+static void add_fwd(struct trial *t, const struct linear_fwd_args *args)
+{
+    struct linear_fwd_args *a = &t->fwd;
+    *a = *args;
+    t->op.fwd = a;
+    add_buffer(t, &a->x, a->dtype, a->M * a->K, NULL);
+    add_buffer(t, &a->w, a->dtype, a->N * a->K, NULL);
+    add_buffer(t, &a->bias, a->dtype, a->N, NULL);
+    add_buffer(t, &a->y, a->y_dtype, a->M * (a->ld_y ? a->ld_y : a->N), "y");
+    add_buffer(t, &a->aux, a->dtype, a->M * a->N, "aux");
+}
+
+static void add_bwd_input(struct trial *t, const struct linear_bwd_input_args *args)
+{
+    struct linear_bwd_input_args *a = &t->bwd_input;
+    *a = *args;
+    t->op.bwd_input = a;
+    t->workspace = a->dbias ? cuda_column_sums_bytes(a->M, a->K) : 0;
+    add_buffer(t, &a->dy, a->dtype, a->M * (a->ld_dy ? a->ld_dy : a->N), NULL);
+    add_buffer(t, &a->w, a->dtype, a->N * a->K, NULL);
+    add_buffer(t, &a->gelu_aux, a->dtype, a->M * a->K, NULL);
+    add_buffer(t, &a->dx, a->dtype, a->M * a->K, "dx");
+    add_buffer(t, &a->dbias, DTYPE_F32, a->K, "dbias");
+}
+
+static void add_bwd_weight(struct trial *t, const struct linear_bwd_weight_args *args)
+{
+    struct linear_bwd_weight_args *a = &t->bwd_weight;
+    *a = *args;
+    t->op.bwd_weight = a;
+    t->workspace = a->dbias ? cuda_column_sums_bytes(a->M, a->N) : 0;
+    add_buffer(t, &a->dy, a->dtype, a->M * (a->ld_dy ? a->ld_dy : a->N), NULL);
+    add_buffer(t, &a->x, a->dtype, a->M * a->K, NULL);
+    add_buffer(t, &a->dw, DTYPE_F32, a->N * a->K, "dw");
+    add_buffer(t, &a->dbias, DTYPE_F32, a->N, "dbias");
+}
+
+static size_t buffer_bytes(const struct buffer *b)
+{
+    return (size_t)b->count * dtype_size(b->dtype);
+}
+
+/* Room for a buffer at any alignment. */
+static size_t room_of(const struct buffer *b)
+{
+    return (size_t)round_up((int64_t)buffer_bytes(b) + 16, CUDA_SCRATCH_ALIGN);
+}
+
+/* Each pointer keeps its announced alignment, on which the plan of the product depends. */
+static void place_buffers(const struct trial *t)
+{
+    char *at = t->memory + t->workspace;
+    for (int i = 0; i < t->count; at += room_of(&t->buffers[i++])) {
+        uintptr_t announced;
+        memcpy(&announced, t->buffers[i].pointer, sizeof announced);
+        char *placed = at + announced % 16;
+        memcpy(t->buffers[i].pointer, &placed, sizeof placed);
+    }
+}
+
+static void trial_close(struct trial *t, struct gemm_cuda *g, const struct gemm_clock *clock)
+{
+    stream_sync(clock->stream);
+    stream_set_workspace(clock->stream, NULL, 0);
+    device_free(&g->cuda->device, t->memory, t->bytes);
+    free(t->samples[0]);
+    free(t->samples[1]);
+}
+
+static bool trial_open(struct trial *t, struct gemm_cuda *g, const struct gemm_clock *clock, const struct gemm_op *op)
+{
+    struct error ignored;
+    if (op->fwd)
+        add_fwd(t, op->fwd);
+    else if (op->bwd_input)
+        add_bwd_input(t, op->bwd_input);
+    else
+        add_bwd_weight(t, op->bwd_weight);
+    t->workspace = (size_t)round_up((int64_t)(t->workspace + GEMM_WORKSPACE), CUDA_SCRATCH_ALIGN);
+    size_t bytes = t->workspace;
+    for (int i = 0; i < t->count; i++)
+        bytes += room_of(&t->buffers[i]);
+    for (int i = 0; i < 2; i++)
+        t->samples[i] = calloc((size_t)t->count * SAMPLES, SAMPLE_BYTES);
+    if (!t->samples[0] || !t->samples[1] ||
+        device_alloc(&g->cuda->device, bytes, (void **)&t->memory, &ignored) != STATUS_OK)
+        return false;
+    t->bytes = bytes;
+    stream_set_workspace(clock->stream, t->memory, t->workspace);
+    place_buffers(t);
+    return true;
+}
+
+/* ---- one way ------------------------------------------------------------- */
+
+static void enqueue(const struct gemm_clock *clock, const struct gemm_op *op)
+{
+    if (op->fwd)
+        cuda_linear_fwd(clock->stream, op->fwd);
+    else if (op->bwd_input)
+        cuda_linear_bwd_input(clock->stream, op->bwd_input);
+    else
+        cuda_linear_bwd_weight(clock->stream, op->bwd_weight);
+}
+
+/* Seconds of the op; < 0: the GPU does not work any more. */
+static double time_way(struct gemm_cuda *g, const struct gemm_clock *clock, const struct gemm_op *op)
+{
+    cudaStream_t handle = cuda_stream_of(clock->stream)->handle;
+    float milliseconds = 0;
+    cudaError_t code = cudaEventRecord(clock->start, handle);
+    for (int i = 0; i < REPEATS; i++)
+        enqueue(clock, op);
+    if (code == cudaSuccess)
+        code = cudaEventRecord(clock->end, handle);
+    if (code == cudaSuccess)
+        code = cudaEventSynchronize(clock->end);
+    if (code == cudaSuccess)
+        code = cudaEventElapsedTime(&milliseconds, clock->start, clock->end);
+    liveness_tick();
+    return cuda_check(g->cuda, code, "timing a matrix product") ? 1e-3 * (double)milliseconds / REPEATS : -1;
+}
+
+/* Bytes of each sample of a buffer, whose parts of 16 bytes are whole. */
+static size_t sample_bytes(const struct buffer *b)
+{
+    const size_t bytes = buffer_bytes(b);
+    return bytes < SAMPLE_BYTES ? bytes : SAMPLE_BYTES;
+}
+
+static size_t sample_start(const struct buffer *b, int sample)
+{
+    const size_t last = buffer_bytes(b) - sample_bytes(b);
+    return sample == 0 ? 0 : sample == 1 ? last / 2 / sizeof(float) * sizeof(float) : last;
+}
+
+static char *sample_of(const struct trial *t, int way, int buffer, int sample)
+{
+    return t->samples[way] + (size_t)(buffer * SAMPLES + sample) * SAMPLE_BYTES;
+}
+
+/* Runs the op on random values and fetches samples of its results. */
+static void fetch_samples(const struct trial *t, const struct gemm_clock *clock, int way)
+{
+    cuda_fill_random(clock->stream, t->memory + t->workspace, t->bytes - t->workspace, 1);
+    enqueue(clock, &t->op);
+    for (int i = 0; i < t->count; i++) {
+        const struct buffer *b = &t->buffers[i];
+        const char *memory;
+        memcpy(&memory, b->pointer, sizeof memory);
+        for (int s = 0; s < SAMPLES && b->name; s++)
+            stream_copy(clock->stream, sample_of(t, way, i, s), memory + sample_start(b, s), sample_bytes(b));
+    }
+    stream_sync(clock->stream);
+}
+
+/* ---- comparison ---------------------------------------------------------- */
+
+static double element_of(const char *at, enum dtype dtype, size_t i)
+{
+    float x;
+    uint16_t half;
+    if (dtype == DTYPE_F32) {
+        memcpy(&x, at + i * sizeof x, sizeof x);
+        return (double)x;
+    }
+    memcpy(&half, at + i * sizeof half, sizeof half);
+    return (double)(dtype == DTYPE_BF16 ? bf16_to_f32(half) : f16_to_f32(half));
+}
+
+/* Of a value and of the root mean square: one way rounds once where the other rounds up to three times, sums have other
+ * orders, and the library's tanh has about 11 bits. */
+static double tolerance_of(enum dtype dtype)
+{
+    return dtype == DTYPE_BF16 ? 0x1p-6 : 0x1p-8;
+}
+
+/* Compares a sample; false: `text` says where it differs. */
+static bool compare_sample(const struct trial *t, int buffer, int sample, char *text, size_t size)
+{
+    const struct buffer *b = &t->buffers[buffer];
+    const char *fused = sample_of(t, 0, buffer, sample), *unfused = sample_of(t, 1, buffer, sample);
+    const size_t n = sample_bytes(b) / dtype_size(b->dtype);
+    double squares = 0;
+    for (size_t i = 0; i < n; i++)
+        squares += pow(element_of(unfused, b->dtype, i), 2);
+    const double rms = sqrt(squares / (double)n), tolerance = tolerance_of(b->dtype);
+    for (size_t i = 0; i < n; i++) {
+        const double x = element_of(fused, b->dtype, i), y = element_of(unfused, b->dtype, i);
+        if (fabs(x - y) <= tolerance * (fabs(y) + rms))
+            continue;
+        snprintf(text, size, "element %lld of %s is %g, and %g without the epilogue",
+                 (long long)(sample_start(b, sample) / dtype_size(b->dtype) + i), b->name, x, y);
+        return false;
+    }
+    return true;
+}
+
+static void compare_samples(const struct trial *t, struct gemm_ways_result *result)
+{
+    for (int i = 0; i < t->count; i++)
+        for (int s = 0; s < SAMPLES && t->buffers[i].name; s++)
+            if (!compare_sample(t, i, s, result->differs, sizeof result->differs))
+                return;
+}
+
+/* The least of ROUNDS times each, taken in turns. False: the GPU does not work any more. */
+static bool time_both(const struct trial *t, struct gemm_cuda *g, const struct gemm_clock *clock,
+                      struct gemm_plan *plan, struct gemm_ways_result *result)
+{
+    result->fused = result->unfused = INFINITY;
+    for (int round = 0; round < ROUNDS; round++) {
+        plan->way = GEMM_WAY_FUSED;
+        result->fused = fmin(result->fused, time_way(g, clock, &t->op));
+        plan->way = GEMM_WAY_UNFUSED;
+        result->unfused = fmin(result->unfused, time_way(g, clock, &t->op));
+    }
+    return result->fused >= 0 && result->unfused >= 0;
+}
+
+bool gemm_ways_compare(struct gemm_cuda *g, const struct gemm_clock *clock, struct gemm_plan *plan,
+                       const struct gemm_op *op, bool timed, struct gemm_ways_result *result)
+{
+    struct trial t = {0};
+    struct error ignored;
+    const enum gemm_way before = plan->way;
+    *result = (struct gemm_ways_result){0};
+    ASSERT(g->forced == GEMM_WAY_UNTIMED);
+    bool ok = trial_open(&t, g, clock, op);
+    if (ok) {
+        plan->way = GEMM_WAY_FUSED;
+        fetch_samples(&t, clock, 0);
+        plan->way = GEMM_WAY_UNFUSED;
+        fetch_samples(&t, clock, 1);
+        ok = device_check(&g->cuda->device, &ignored) == STATUS_OK && (!timed || time_both(&t, g, clock, plan, result));
+        compare_samples(&t, result);
+    }
+    plan->way = before;
+    trial_close(&t, g, clock);
+    return ok;
+}
