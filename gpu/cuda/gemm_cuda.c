@@ -7,8 +7,9 @@
  *     gemm_cuda_kernels.cu    bias, GELU and sums of columns where cublasLt cannot fuse them
  *
  * Where the library has no algorithm for a product with its epilogue, or the epilogue is the slower way
- * (gemm_cuda_ways.c), the product is computed without it, and a kernel of gemm_cuda_kernels.cu does the rest. A bias gradient that is accumulated goes to scratch memory first, because the
- * epilogue overwrites. The stream's workspace: | cublasLt | sums of columns |. */
+ * (gemm_cuda_ways.c), the product is computed without it, and a kernel of gemm_cuda_kernels.cu does the rest. A bias
+ * gradient that is accumulated goes to scratch memory first, because the epilogue overwrites. The stream's workspace: |
+ * cublasLt | sums of columns |. */
 #include "gpu/cuda/gemm_cuda.h"
 
 #include "core/env_switch.h"
@@ -92,8 +93,8 @@ static float *sums_scratch_of(struct stream *stream, int64_t M, int64_t N)
     return (float *)((char *)gemm_workspace_of(stream, GEMM_WORKSPACE + bytes) + GEMM_WORKSPACE);
 }
 
-/* Enqueues the product; false: it has to be computed without its epilogue, or the library has no algorithm for it. Other
- * failures become the device's error. */
+/* Enqueues the product; false: it has to be computed without its epilogue, or the library has no algorithm for it.
+ * Other failures become the device's error. */
 static bool run_product(struct stream *stream, const struct gemm_product *p, const char *op)
 {
     struct cuda_device *cuda = cuda_device_of(stream);

@@ -226,7 +226,7 @@ static void choose_algorithm(struct bench *bench, const struct gemm_product *p)
 /* ---- with the epilogue or without ---------------------------------------- */
 
 static const char *const epilogue_names[] = {
-    [GEMM_BIAS] = "a bias",        [GEMM_GELU_AUX] = "GELU",      [GEMM_GELU_AUX_BIAS] = "a bias and GELU",
+    [GEMM_BIAS] = "a bias",        [GEMM_GELU_AUX] = "GELU",         [GEMM_GELU_AUX_BIAS] = "a bias and GELU",
     [GEMM_DGELU] = "GELU's slope", [GEMM_BGRADA] = "bias gradients", [GEMM_BGRADB] = "bias gradients",
 };
 _Static_assert(COUNT_OF(epilogue_names) == GEMM_EPILOGUE_COUNT, "every epilogue has a name");

@@ -17,7 +17,7 @@ enum { GEMM_CANDIDATES = 32, GEMM_PLAN_BUCKETS = 1024 };
 struct gemm_plan {
     struct gemm_key key;
     bool supported;
-    enum gemm_way way; /* of a product with an epilogue */
+    enum gemm_way way;              /* of a product with an epilogue */
     cublasLtMatmulDesc_t operation; /* owned */
     cublasLtMatrixLayout_t a, b, d; /* owned */
     cublasLtMatmulAlgo_t algorithm;

@@ -607,7 +607,8 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream)
     e->capture = 0;
     e->recorded = true;
     e->at = after_of(s);
-    e->when = std::chrono::steady_clock::now();
+    e->when = std::chrono::steady_clock::now() +
+              std::chrono::duration_cast<std::chrono::steady_clock::duration>(std::chrono::duration<double>(planted_seconds));
     return cudaSuccess;
 }
 

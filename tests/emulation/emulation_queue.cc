@@ -28,6 +28,7 @@ namespace emulation
 {
 std::mutex big_lock;
 stream_state streams[MAX_STREAMS];
+double planted_seconds;
 
 namespace
 {

@@ -34,6 +34,9 @@ struct event_state {
 };
 extern stream_state streams[MAX_STREAMS]; /* 0: the default stream */
 
+/* Seconds by which the times of events are later than the clock: planted costs of what was enqueued before. */
+extern double planted_seconds;
+
 /* Pinned memory of a copy, closed until the host knows that it is done. */
 struct pinned_copy {
     const void *p;

@@ -5,7 +5,7 @@ import os
 import pytest
 
 import harness
-from harness import ROOT, USAGE
+from harness import GPT2, ROOT, USAGE
 
 
 @pytest.fixture(autouse=True)
@@ -54,3 +54,60 @@ def test_a_throttled_gpu_keeps_no_choice(folder):
 def test_a_wrong_word_is_refused(folder):
     done = folder.ztrain("--config", spec_of(folder), env={"ZTRAIN_GEMM_MEASURE": "yes"}, expect=USAGE)
     assert "ZTRAIN_GEMM_MEASURE must be again, not 'yes'" in done.err
+
+
+# ---- with the epilogue, or without it and with a kernel ----
+
+UNTIMED, FUSED, UNFUSED = range(3)
+EPILOGUES = BIAS, GELU_AUX_BIAS, DGELU, BGRADA = 1, 3, 4, 5  # of GPT-2's products
+EPILOGUE_FIELD, WAY_FIELD = 11, 18
+
+
+def ways(name=""):
+    """The ways of the products in the cache by their epilogue."""
+    found = {}
+    for line in cache()[name].splitlines()[3:]:
+        fields = line.split()
+        found.setdefault(int(fields[EPILOGUE_FIELD]), set()).add(int(fields[WAY_FIELD]))
+    assert set(found) == {0, *EPILOGUES} and found[0] == {UNTIMED}, found
+    return set.union(*(found[epilogue] for epilogue in EPILOGUES))
+
+
+def trained(folder, name, **env):
+    """What a run of two micro-batches in bf16 computed, and what it said."""
+    spec = folder.spec({"model": {"config": GPT2}, "data": {"validation": None, "seq_length": 16}, "bf16": {"enabled": True},
+                        "train_batch_size": 4, "train_micro_batch_size_per_gpu": 2,
+                        "train": {"epochs": None, "max_steps": 1, "device": "cuda"}}, name)
+    done = folder.ztrain("--config", spec, env=env)
+    return folder.metrics(name).numbers(), done
+
+
+def test_the_faster_way_is_kept_and_obeyed(folder, tmp_path, monkeypatch):
+    """Both ways give the same within rounding. The cache decides between them, whatever would be faster today; a way that was
+    forced is not kept."""
+    fast, done = trained(folder, "fast", ZTRAIN_EMULATION_EPILOGUES="fast")
+    assert "measured " in done.out and "epilogue" not in done.err and ways() == {FUSED}, done
+    again, done = trained(folder, "again", ZTRAIN_EMULATION_EPILOGUES="slow")
+    assert again == fast and "measured " not in done.out and ways() == {FUSED}, done
+    monkeypatch.setenv("ZTRAIN_GEMM_CACHE", str(tmp_path / "other"))
+    forced, done = trained(folder, "forced", ZTRAIN_EMULATION_EPILOGUES="slow", ZTRAIN_GEMM_EPILOGUES="fused")
+    assert "measured " in done.out and ways() == {UNTIMED}, done
+    slow, done = trained(folder, "slow", ZTRAIN_EMULATION_EPILOGUES="slow")
+    assert "measured " in done.out and ways() == {UNFUSED} and slow != forced, done
+    for numbers in (fast, forced):
+        step, other = numbers[0], slow[0]
+        assert step["loss"] == pytest.approx(other["loss"], rel=2e-3)
+        assert step["grad_norm"] == pytest.approx(other["grad_norm"], rel=2e-2)
+
+
+def test_a_wrong_epilogue_is_named_and_left_out(folder):
+    found, done = trained(folder, "wrong", ZTRAIN_EMULATION_EPILOGUES="wrong", ZTRAIN_GPU_TEST="never")
+    for name in ("a bias", "a bias and GELU", "GELU's slope", "bias gradients"):
+        assert f" with {name} as its epilogue computes something else than without (element " in done.err, done
+    assert ways() == {UNFUSED}
+    assert trained(folder, "right", ZTRAIN_GEMM_EPILOGUES="unfused")[0] == found
+
+
+def test_a_wrong_way_is_refused(folder):
+    done = folder.ztrain("--config", spec_of(folder), env={"ZTRAIN_GEMM_EPILOGUES": "yes"}, expect=USAGE)
+    assert "ZTRAIN_GEMM_EPILOGUES must be fused or unfused, not 'yes'" in done.err
