@@ -31,12 +31,15 @@ static bool record_path(const struct device *device, char *path, size_t size)
     return snprintf(path, size, "%.3900s/gpu-test-%s.txt", folder, name) < (int)size;
 }
 
-/* What a test is valid for: the GPU itself, its driver, the libraries, this ztrain. */
+/* What a test is valid for: the GPU itself, its driver, the libraries, this ztrain, and which epilogues it tried. */
 static uint64_t hash_of_machine(const struct device *device)
 {
     json_t *machine = machine_record_to_json(device);
     char *text = json_dumps(machine, JSON_SORT_KEYS | JSON_COMPACT);
+    const char *epilogues = getenv("ZTRAIN_GEMM_EPILOGUES");
     XXH64_hash_t hash = XXH64(device->id, strlen(device->id), 0);
+    if (epilogues && *epilogues)
+        hash = XXH64(epilogues, strlen(epilogues), hash);
     if (text)
         hash = XXH64(text, strlen(text), hash);
     free(text);

@@ -256,8 +256,12 @@ static void choose_way(struct bench *bench, struct gemm_plan *plan, const struct
         bench->no_memory = true; /* or the GPU has failed, which gemm_cuda_prepare() finds */
         return;
     }
-    if (way == GEMM_WAY_UNTIMED)
+    if (way == GEMM_WAY_UNTIMED) {
+        log_debug("m %lld n %lld k %lld with %s: %.1f us as its epilogue, %.1f us without", (long long)key->m,
+                  (long long)key->n, (long long)key->k, epilogue_names[key->epilogue], 1e6 * result.fused,
+                  1e6 * result.unfused);
         way = result.fused <= result.unfused ? GEMM_WAY_FUSED : GEMM_WAY_UNFUSED;
+    }
     if (*result.differs) {
         log_warn("the matrix product m %lld n %lld k %lld with %s as its epilogue computes something else than without "
                  "(%s): it is left out from now on",

@@ -17,6 +17,10 @@
  * then computes eight products instead of seven. Instructions are counted in the sources, at 128 a clock of 1.7 GHz and
  * multiprocessor.
  *
+ * Epilogues of products: the ways that are taken where nothing is measured (gpu/cuda/gemm_cuda_plan.h). A GPU times
+ * both ways, so a step is not slower for it. What a bias gradient costs as an epilogue is not known, so it counts as a
+ * pass of its own; ASSUME_FUSED_BIAS is the other end.
+ *
  * A launch leaves 1.5 us between the end of a kernel and the start of the next one in a full queue.
  *
  * As a whole the model was compared with LLM.Q's published speed (tests/program/test_plan_speed.py). */
