@@ -218,6 +218,12 @@ bool is_aligned(const void *p)
     return reinterpret_cast<uintptr_t>(p) % 16 == 0;
 }
 
+/* Whether the bias or its gradient has the type that the library's manual pairs with D: the type of D itself. */
+bool has_type_of(const matmul &op, const layout &d)
+{
+    return op.bias_type == static_cast<int32_t>(d.type);
+}
+
 /* Whether there is an algorithm at all. */
 cublasStatus_t check_product(const matmul &op, const layout &a, const layout &b, const layout &d)
 {
@@ -233,6 +239,8 @@ cublasStatus_t check_product(const matmul &op, const layout &a, const layout &b,
     if (has_aux(e) && (op.aux_ld % 8 || op.aux_ld < m || a.type == CUDA_R_32F || !is_aligned(op.aux)))
         return CUBLAS_STATUS_NOT_SUPPORTED;
     if (has_gradient(e) && (a.type == CUDA_R_32F || !is_aligned(op.bias)))
+        return CUBLAS_STATUS_NOT_SUPPORTED;
+    if ((has_bias(e) || has_gradient(e)) && !has_type_of(op, d))
         return CUBLAS_STATUS_NOT_SUPPORTED;
     return CUBLAS_STATUS_SUCCESS;
 }
