@@ -53,14 +53,20 @@ struct gemm_product gemm_op_product(const struct gemm_cuda *g, const struct gemm
 
 /* ---- memory -------------------------------------------------------------- */
 
-/* `pointer` is that of any object, e.g. of floats. A NULL in it has no memory. */
+/* `pointer` is that of any object, e.g. of floats; what it points to need not exist yet, when it is NULL. */
 static void add_buffer(struct trial *t, void *pointer, enum dtype dtype, int64_t count, const char *name)
+{
+    ASSERT(t->count < MOST_BUFFERS);
+    t->buffers[t->count++] = (struct buffer){pointer, dtype, count, name};
+}
+
+/* The same of what an op may lack, for which NULL stands. */
+static void add_optional(struct trial *t, void *pointer, enum dtype dtype, int64_t count, const char *name)
 {
     void *announced;
     memcpy(&announced, pointer, sizeof announced);
-    ASSERT(t->count < MOST_BUFFERS);
     if (announced)
-        t->buffers[t->count++] = (struct buffer){pointer, dtype, count, name};
+        add_buffer(t, pointer, dtype, count, name);
 }
 
 static void add_fwd(struct trial *t, const struct linear_fwd_args *args)
@@ -70,9 +76,9 @@ static void add_fwd(struct trial *t, const struct linear_fwd_args *args)
     t->op.fwd = a;
     add_buffer(t, &a->x, a->dtype, a->M * a->K, NULL);
     add_buffer(t, &a->w, a->dtype, a->N * a->K, NULL);
-    add_buffer(t, &a->bias, a->dtype, a->N, NULL);
+    add_optional(t, &a->bias, a->dtype, a->N, NULL);
     add_buffer(t, &a->y, a->y_dtype, a->M * (a->ld_y ? a->ld_y : a->N), "y");
-    add_buffer(t, &a->aux, a->dtype, a->M * a->N, "aux");
+    add_optional(t, &a->aux, a->dtype, a->M * a->N, "aux");
 }
 
 static void add_bwd_input(struct trial *t, const struct linear_bwd_input_args *args)
@@ -83,9 +89,9 @@ static void add_bwd_input(struct trial *t, const struct linear_bwd_input_args *a
     t->workspace = a->dbias ? cuda_column_sums_bytes(a->M, a->K) : 0;
     add_buffer(t, &a->dy, a->dtype, a->M * (a->ld_dy ? a->ld_dy : a->N), NULL);
     add_buffer(t, &a->w, a->dtype, a->N * a->K, NULL);
-    add_buffer(t, &a->gelu_aux, a->dtype, a->M * a->K, NULL);
+    add_optional(t, &a->gelu_aux, a->dtype, a->M * a->K, NULL);
     add_buffer(t, &a->dx, a->dtype, a->M * a->K, "dx");
-    add_buffer(t, &a->dbias, DTYPE_F32, a->K, "dbias");
+    add_optional(t, &a->dbias, DTYPE_F32, a->K, "dbias");
 }
 
 static void add_bwd_weight(struct trial *t, const struct linear_bwd_weight_args *args)
@@ -97,7 +103,7 @@ static void add_bwd_weight(struct trial *t, const struct linear_bwd_weight_args 
     add_buffer(t, &a->dy, a->dtype, a->M * (a->ld_dy ? a->ld_dy : a->N), NULL);
     add_buffer(t, &a->x, a->dtype, a->M * a->K, NULL);
     add_buffer(t, &a->dw, DTYPE_F32, a->N * a->K, "dw");
-    add_buffer(t, &a->dbias, DTYPE_F32, a->N, "dbias");
+    add_optional(t, &a->dbias, DTYPE_F32, a->N, "dbias");
 }
 
 static size_t buffer_bytes(const struct buffer *b)
