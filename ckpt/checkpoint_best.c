@@ -69,7 +69,7 @@ enum status checkpoint_open_best(const char *dir, bool full, struct checkpoint *
                          "'%s' is one checkpoint, and the best is chosen among those of a run; hint: name the run "
                          "folder, or leave out --best",
                          dir);
-    TRY(read_choice(folder, &keep, err));
+    TRY(read_choice(dir, &keep, err));
     enum status status = STATUS_OK;
     bool again = true;
     for (int i = 0; i < CHECKPOINT_TRIES && again; i++) {

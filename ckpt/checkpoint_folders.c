@@ -128,8 +128,7 @@ enum status checkpoint_locate(const char *dir, bool *is_checkpoint, char folder[
     TRY(fs_join(path, dir, "run.yaml", STATUS_CHECKPOINT, err)); /* a run without a checkpoint so far */
     if (fs_exists(path)) {
         error_set(err, STATUS_CHECKPOINT, "run folder '%s' holds no checkpoint yet", dir);
-        error_hint(err, "until then, start the run as the first time: without --resume, or with the checkpoint of "
-                        "another run that it branched off from");
+        error_hint(err, "%s", CHECKPOINT_NONE_HINT);
         return STATUS_CHECKPOINT;
     }
     error_set(err, STATUS_CHECKPOINT, "'%s' is neither a checkpoint (there is no " MANIFEST_NAME ") nor a run folder",

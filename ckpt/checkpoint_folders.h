@@ -19,6 +19,12 @@
 
 enum { CHECKPOINT_NAME_MAX = 256 };
 
+/* The hint where a run has no checkpoint so far. */
+#define CHECKPOINT_NONE_HINT                                                                                         \
+    "a run writes one every checkpoint.interval_steps, at the end of an epoch, and when it is asked to stop; until " \
+    "then "                                                                                                          \
+    "it starts as the first time (--resume auto does either)"
+
 /* A checkpoint folder, with the facts from its manifest. */
 struct checkpoint_entry {
     char name[CHECKPOINT_NAME_MAX];

@@ -145,6 +145,8 @@ static void hint_aside(const char *dir, bool damaged, struct error *err)
                    dir, found->name, found->step, aside.count);
     else if (damaged)
         error_hint(err, "another run.name starts a new run");
+    else
+        error_hint(err, "%s", CHECKPOINT_NONE_HINT);
     checkpoint_list_release(&aside);
 }
 

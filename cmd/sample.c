@@ -21,7 +21,8 @@ static const char USAGE[] =
     "\n"
     "  DIR                  a checkpoint, a run folder (its newest valid checkpoint), or a Hugging Face folder\n"
     "  --best               of a run folder: the checkpoint with the best evaluation\n"
-    "  --prompt TEXT        the prompt; the tokenizer.json of the folder (byte-level BPE) turns it into tokens\n"
+    "  --prompt TEXT        the prompt; the tokenizer.json of the folder (byte-level BPE) turns it into tokens; an\n"
+    "                       empty one begins from the tokenizer's or the model's first token (bos_token_id)\n"
     "  --prompt-tokens IDS  the prompt as token ids with commas; the continuation is printed in the same way\n"
     "  --max-tokens N       at most this many tokens (default: 128)\n"
     "  --temperature X      0: always the most probable token (greedy); higher: more even. Default: 0, or 1 with one "
@@ -76,7 +77,7 @@ static enum status parse_words(int argc, char **argv, struct arguments *a, struc
         bool matched = false;
         for (size_t k = 0; k < COUNT_OF(values) && !matched; k++) {
             const char *value = value_of_option(OPTIONS[k], argc, argv, &i, &matched);
-            if (matched && (!value || !*value))
+            if (matched && (!value || (!*value && values[k] != &a->prompt)))
                 return error_set(err, STATUS_USAGE, "option --%s needs a value; hint: ztrain sample --help",
                                  OPTIONS[k]);
             if (matched)
@@ -199,7 +200,8 @@ static enum status read_ids(const char *text, struct task *task, struct error *e
     }
 }
 
-/* The prompt's text by the tokenizer of the model's folder. */
+/* The prompt's text by the tokenizer of the model's folder; an empty one begins with the model's bos_token_id, if the
+ * tokenizer puts nothing before it. */
 static enum status read_text(const struct sample_model *model, const char *text, struct task *task, struct error *err)
 {
     enum status status = STATUS_OK;
@@ -210,7 +212,10 @@ static enum status read_text(const struct sample_model *model, const char *text,
     if (status == STATUS_USAGE) /* there is none that ztrain reads */
         error_hint(err, "--prompt-tokens 1,2,3 takes token ids");
     TRY(status);
-    return tokenizer_encode(task->tokenizer, text, strlen(text), true, &task->prompt, err);
+    TRY(tokenizer_encode(task->tokenizer, text, strlen(text), true, &task->prompt, err));
+    if (task->prompt.count == 0 && model->ends.begin >= 0 && model->ends.begin <= INT32_MAX)
+        token_list_add(&task->prompt, (int32_t)model->ends.begin);
+    return STATUS_OK;
 }
 
 /* Against the model: ids and context. */
@@ -224,7 +229,8 @@ static enum status check_prompt(const struct sample_model *model, const struct t
                              "0 to %" PRId64,
                              task->prompt.ids[i], model->desc.vocab_size - 1);
     if (num_prompt == 0)
-        return error_set(err, STATUS_USAGE, "the prompt is empty, and there is no token to continue");
+        return error_set(err, STATUS_USAGE,
+                         "the prompt is empty, and the model has no bos_token_id to begin from; hint: give it a text");
     if (num_prompt >= model->desc.max_positions) {
         error_set(err, STATUS_USAGE,
                   "the prompt has %" PRId64 " tokens, and the model's context of %" PRId64 " has no room for one more",

@@ -19,7 +19,8 @@ static enum status add_id(struct end_tokens *tokens, const json_t *value, const 
 
 static enum status add_ids(struct end_tokens *tokens, const json_t *config, const char *where, struct error *err)
 {
-    const json_t *value = json_object_get(config, "eos_token_id");
+    const json_t *value = json_object_get(config, "eos_token_id"), *begin = json_object_get(config, "bos_token_id");
+    tokens->begin = json_is_integer(begin) && json_integer_value(begin) >= 0 ? json_integer_value(begin) : -1;
     if (!json_is_array(value))
         return add_id(tokens, value, where, err);
     for (size_t i = 0; i < json_array_size(value); i++)
@@ -32,7 +33,7 @@ enum status end_tokens_read(const char *dir, const json_t *config, struct end_to
     enum { MAX_BYTES = 1 << 20 };
     char path[FS_PATH_MAX], *data;
     size_t size;
-    tokens->count = 0;
+    *tokens = (struct end_tokens){.begin = -1};
     if (dir)
         TRY(fs_join(path, dir, "generation_config.json", STATUS_DATA, err));
     if (!dir || !fs_exists(path))

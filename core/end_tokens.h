@@ -1,4 +1,5 @@
-/* end_tokens.h: the tokens with which a model ends a text, as transformers' generate finds them. */
+/* end_tokens.h: the tokens with which a model ends a text, and the one with which it begins an empty one, as
+ * transformers' generate finds them. */
 #ifndef ZTRAIN_CORE_END_TOKENS_H
 #define ZTRAIN_CORE_END_TOKENS_H
 
@@ -13,10 +14,12 @@ enum { END_TOKENS_MAX = 64 };
 struct end_tokens {
     int64_t ids[END_TOKENS_MAX];
     int count;
+    int64_t begin; /* bos_token_id; -1: there is none */
 };
 
-/* Reads eos_token_id, one id or a list, of <dir>/generation_config.json, or where there is no such file (or dir is
- * NULL), of `config`, a model's config.json. STATUS_DATA: it is something else, or the file is damaged. */
+/* Reads eos_token_id, one id or a list, and bos_token_id of <dir>/generation_config.json, or where there is no such
+ * file (or dir is NULL), of `config`, a model's config.json. STATUS_DATA: it is something else, or the file is damaged.
+ */
 enum status end_tokens_read(const char *dir, const json_t *config, struct end_tokens *tokens, struct error *err);
 
 bool end_tokens_have(const struct end_tokens *tokens, int64_t id);

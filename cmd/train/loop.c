@@ -124,16 +124,18 @@ static void warn_of_skipped_step(const struct run *run, const struct zero_result
 static enum status check_divergence(const struct run *run, const struct zero_result *result, struct error *err)
 {
     const struct train_position *position = &run->position;
+    const char *again = run->newest_step >= 0 ? "resume from an earlier checkpoint"
+                                              : "the run has no checkpoint: start it again as it was started, but";
     if (result->scaler.exhausted)
         return error_set(err, STATUS_DIVERGED,
                          "step %" PRId64 ": gradients overflow in fp16 at the smallest loss scale, %g"
-                         "; hint: bf16 needs no loss scale; or resume with a lower learning rate or gradient_clipping",
-                         position->step, result->loss_scale);
+                         "; hint: bf16 needs no loss scale; or %s with a lower learning rate or gradient_clipping",
+                         position->step, result->loss_scale, again);
     if (!run->spec->loss_scaler.dynamic && position->skipped_in_row >= run->spec->max_skipped_steps)
         return error_set(err, STATUS_DIVERGED,
                          "step %" PRId64 ": %" PRId64 " steps in a row had non-finite gradients"
-                         "; hint: resume from an earlier checkpoint with a lower learning rate or gradient_clipping",
-                         position->step, position->skipped_in_row);
+                         "; hint: %s with a lower learning rate or gradient_clipping",
+                         position->step, position->skipped_in_row, again);
     return STATUS_OK;
 }
 
@@ -165,7 +167,7 @@ static void complete_metrics(struct run *run, struct pending_step *pending, cons
     m->loss_scale = result->loss_scale;
     m->tokens = run->position.tokens;
     m->targets = pending->targets;
-    m->grad_norm = result->grad_norm;
+    m->grad_norm = run_number(result->grad_norm);
     m->skipped = result->skipped;
     m->memory_device = (int64_t)(t->plan.local.used + t->plan.shared.used);
     m->memory_host = resident_bytes();

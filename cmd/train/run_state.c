@@ -11,9 +11,14 @@ enum status run_agree(struct run *run, enum status status, struct error *err)
     return status;
 }
 
+double run_number(double value)
+{
+    return isnan(value) ? NAN : value;
+}
+
 double run_mean_loss(double sum, double targets)
 {
-    return targets > 0 ? sum / targets : NAN;
+    return targets > 0 ? run_number(sum / targets) : NAN;
 }
 
 void run_read_volume(struct run *run, struct comm_stats *volume)

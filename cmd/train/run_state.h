@@ -94,6 +94,9 @@ struct run {
 /* Collective, at a point that all ranks reach: agree() (comm/agree.h) on the outcome so far. */
 enum status run_agree(struct run *run, enum status status, struct error *err);
 
+/* The value, with every NaN as NAN, which prints as "nan": the one that a division leaves may print as "-nan". */
+double run_number(double value);
+
 /* The mean loss of `targets` targets. NaN (null in metrics.jsonl) if there are none: documents of one token, or only
  * losses that are not finite. */
 double run_mean_loss(double sum, double targets);

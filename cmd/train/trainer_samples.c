@@ -16,6 +16,11 @@ static enum status read_prompt(const struct run_spec *spec, const struct model_d
         token_list_add(tokens, prompt->tokens[k]);
     if (prompt->text)
         TRY(tokenizer_encode(s->tokenizer, prompt->text, strlen(prompt->text), true, tokens, err));
+    if (tokens->count == 0 && s->ends.begin >= 0 && s->ends.begin <= INT32_MAX)
+        token_list_add(tokens, (int32_t)s->ends.begin);
+    if (tokens->count == 0)
+        return error_set(err, STATUS_USAGE,
+                         "it is empty, and the model has no bos_token_id to begin from; hint: give it a text");
     for (size_t k = 0; k < tokens->count; k++)
         if (tokens->ids[k] >= desc->vocab_size)
             return error_set(err, STATUS_USAGE,

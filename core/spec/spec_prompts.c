@@ -22,7 +22,7 @@ static bool is_id(const struct spec_node *node)
 /* A text or a list of ids as JSON; NULL after an error. */
 static json_t *convert_prompt(struct spec_context *ctx, const struct spec_key *key, const struct spec_node *node)
 {
-    if (node->kind == NODE_STRING && *node->text)
+    if (node->kind == NODE_STRING)
         return json_string(node->text);
     if (node->kind != NODE_LIST || !node->count)
         return wrong_prompt(ctx, key, node);

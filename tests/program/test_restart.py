@@ -4,7 +4,7 @@ import signal
 
 import pytest
 
-from harness import BadDisk, FINISHED, PEER, REQUEUE, USAGE, children, wait_for_steps, wait_until
+from harness import BadDisk, CHECKPOINT, FINISHED, PEER, REQUEUE, USAGE, children, wait_for_steps, wait_until
 
 LONG = {"train": {"epochs": None, "max_steps": 1000000}, "checkpoint": {"interval_steps": 5, "keep_last": 2}}
 
@@ -115,6 +115,12 @@ def test_what_no_restart_mends(folder):
     wild = {"train": {"epochs": 20}, "optimizer": {"params": {"lr": 1e6, "weight_decay": 1.0}}}
     done = folder.train(wild, "wild", more=("--max-restarts", 3), ranks=2, expect=7)
     assert "restart 1 of" not in done.out
+    assert "-nan" not in done.out and "the run has no checkpoint" not in done.last_words
+    done = folder.train({**wild, "checkpoint": {"save_at_epoch_end": False}}, "lost", ranks=2, expect=7)
+    assert "hint: the run has no checkpoint: start it again as it was started, but with a lower learning rate" in done.last_words
+    for more in ((), ("--best",)):
+        words = folder.ztrain("export", folder.run_folder("lost"), "--out", folder.at("out"), *more, expect=CHECKPOINT).last_words
+        assert "holds no checkpoint yet; hint: a run writes one every checkpoint.interval_steps, at the end of an epoch" in words
     process = folder.start("--config", folder.spec(LONG, "asked"), "--local-gpus", 2, "--max-restarts", 3)
     wait_for_steps(folder, process, 3, name="asked")
     process.send_signal(signal.SIGTERM)

@@ -115,8 +115,14 @@ def test_text_both_ways(folder):
     last = raw[0]
     drawn = folder.ztrain("sample", model, "--prompt-tokens", ids, *more, "--seed", 2)
     assert str(last) in drawn.out
+    words = folder.ztrain("sample", model, "--prompt", "", expect=USAGE).last_words
+    assert "the prompt is empty, and the model has no bos_token_id to begin from; hint: give it a text" in words
     with open(os.path.join(model, "config.json"), encoding="utf-8") as f:
         keys = json.load(f)
+    with open(os.path.join(model, "config.json"), "w", encoding="utf-8") as f:
+        json.dump({**keys, "bos_token_id": 65}, f)
+    empty, same = (folder.ztrain("sample", model, "--prompt", text, *more, "--seed", 1).out for text in ("", "A"))
+    assert empty == same != "\n"
     with open(os.path.join(model, "config.json"), "w", encoding="utf-8") as f:
         json.dump({**keys, "eos_token_id": last}, f)
     assert folder.ztrain("sample", model, "--prompt", text, *more, "--seed", 2).out == "\n"  # the end token is no text

@@ -76,17 +76,20 @@ def test_text_ends_with_the_end_token(folder):
     assert text["prompt"] == "Zürich" and isinstance(text["text"], str) and ids["prompt_tokens"] == [65, 66]
     said = folder.ztrain("sample", folder.run_folder(), "--prompt", "Zürich", "--max-tokens", 17, "--device", "cpu")
     first = ids["tokens"][0]
+    words = folder.train({**changes, "train": {"samples": ["x", ""]}}, name="empty", expect=USAGE).last_words
+    assert "train.samples: prompt 2: it is empty, and the model has no bos_token_id to begin from; hint: give it a text" in words
     assert said.out.replace("\0", " ") == text["text"] + "\n" and len(ids["tokens"]) == 22  # data.seq_length is 24
     with open(os.path.join(model, "generation_config.json"), "w", encoding="utf-8") as f:
-        json.dump({"eos_token_id": [first, 3]}, f)
-    folder.train(changes, name="ends")
-    assert lines(folder, "ends")[1]["tokens"] == [first]
+        json.dump({"eos_token_id": [first, 3], "bos_token_id": 65}, f)
+    folder.train({**changes, "train": {"epochs": 1, "samples": ["", [65, 66], "A"]}}, name="ends")
+    empty, ids, same = lines(folder, "ends")
+    assert ids["tokens"] == [first] and empty["prompt"] == "" and empty["text"] == same["text"]
 
 
 REFUSED = [
     ({"samples": [[1, 61]]}, "train.samples: prompt 1: token 61 is not in the model's vocabulary: ids are 0 to 60"),
     ({"samples": [[1], [1] * 24]}, "train.samples: prompt 2: 24 tokens leave no room in data.seq_length 24"),
-    ({"samples": ["text"]}, "train.samples has a text, and model.config has no tokenizer; hint: give prompts as lists"),
+    ({"samples": ["text", ""]}, "train.samples has a text, and model.config has no tokenizer; hint: give prompts as lists"),
 ]
 
 
@@ -95,7 +98,7 @@ def test_refusals(folder, changes, message):
     assert message in folder.train({"train": changes}, expect=USAGE).last_words
 
 
-@pytest.mark.parametrize("value", ["[[]]", "[[1, x]]", "[-1]", "5", "[{a: 1}]", '[""]'])
+@pytest.mark.parametrize("value", ["[[]]", "[[1, x]]", "[-1]", "5", "[{a: 1}]"])
 def test_malformed_prompts(folder, value):
     done = folder.train({}, sets=[f"train.samples={value}"], expect=USAGE)
     assert "'train.samples' must be a list of prompts, each a text or a list of token ids" in done.err
