@@ -280,7 +280,7 @@ install: all manual
 	install -D -m 644 $(COMPLETION) $(SHARE)/bash-completion/completions/ztrain
 	install -D -m 755 scripts/tokenize.py $(SHARE)/ztrain/scripts/tokenize.py
 	install -D -m 755 scripts/to_wandb.py $(SHARE)/ztrain/scripts/to_wandb.py
-	install -D -m 644 scripts/chat_template.py $(SHARE)/ztrain/scripts/chat_template.py
+	for f in scripts/tokenization/*.py; do install -D -m 644 $$f $(SHARE)/ztrain/$$f || exit 1; done
 	install -D -m 755 scripts/slurm/train.sbatch $(SHARE)/ztrain/scripts/slurm/train.sbatch
 	for f in $(filter-out configs/quickstart.yaml,$(wildcard configs/*.yaml configs/models/*.json)); do install -D -m 644 $$f $(SHARE)/ztrain/$$f || exit 1; done
 	sed -i 's|config: configs/models/|config: $(PREFIX)/share/ztrain/configs/models/|' $(SHARE)/ztrain/configs/*.yaml

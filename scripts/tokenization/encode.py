@@ -1,0 +1,169 @@
+"""What is done with a batch of documents: tokens, masks or labels, cut, and sorted into training and validation."""
+import array
+import collections
+import hashlib
+import itertools
+import json
+import sys
+
+from . import chat_template
+from .errors import DATA, Failure, USAGE
+from .tokenizer import find_folder, open_tokenizer, typecode
+
+MAX_DOCUMENT = 2**31 - 1  # tokens; the index has 32 bits for it
+
+
+ROLE = "role "  # begins the name of the count of conversations without anything to learn in which a role speaks
+
+
+def role_names(key):
+    """The names of counts for the roles of a conversation, which is given as JSON."""
+    roles = {message.get("role", message.get("from")) for message in json.loads(key)["messages"] if isinstance(message, dict)}
+    return {ROLE + str(role)[:32] for role in roles}
+
+
+def roles_shown(counts):
+    """"; the roles in them: bot, user", as those conversations have them for which role_names() was called."""
+    roles = sorted(name[len(ROLE):] for name in counts if name.startswith(ROLE))
+    return "; the roles in them: " + ", ".join(roles[:8]) + ", …" * (len(roles) > 8) if roles else ""
+
+
+def load_chat_template(folder):
+    try:
+        return chat_template.ChatTemplate(folder)
+    except ImportError:
+        raise Failure(USAGE, "--chat-template needs the Python package 'jinja2', 3.1 or newer; hint: pip install jinja2")
+    except chat_template.ChatError as error:
+        raise Failure(DATA, str(error))
+
+
+class Encoder:
+    """Tokenizes batches and sorts the documents into training (0) and validation (1)."""
+
+    def __init__(self, args):
+        self.tokenizer = open_tokenizer(args.tokenizer, args.end_of_text, args.form == "label")
+        self.add_special = args.special != "none"
+        self.typecode = typecode(self.tokenizer.vocabulary)
+        self.threshold = int(args.validation * 2**64)
+        self.form, self.max_length = args.form, args.max_length
+        if self.form == "chat":
+            self.template = load_chat_template(find_folder(args.tokenizer))
+        self.before, self.after = self.special(args.special)
+
+    def special(self, wanted):
+        """The tokens to put before and after a document that does not have them."""
+        if wanted in ("bos", "both") and self.tokenizer.begin is None:
+            raise Failure(USAGE, f"--special {wanted}: the tokenizer has no token that begins a text")
+        begin, end = [self.tokenizer.begin], [self.tokenizer.end]
+        if self.form == "label":
+            return [], []
+        if wanted == "auto" and self.form != "chat":
+            before, after = self.tokenizer.own
+            return before, after if end[0] in after else after + end
+        return {"auto": ([], []), "none": ([], []), "bos": (begin, []), "eos": ([], end), "both": (begin, end)}[wanted]
+
+    def read_chat(self, item):
+        where, row = json.loads(item)
+        try:
+            text, spans = self.template.render(row, self.tokenizer.special_texts) if row["messages"] else ("", [])
+        except chat_template.ChatError as error:
+            raise Failure(DATA, f"{where}: {error}")
+        return json.dumps(row).encode(), text, spans
+
+    @staticmethod
+    def read_completion(item):
+        prompt, completion = json.loads(item)
+        return item, prompt + completion, [(len(prompt), len(prompt) + len(completion))]
+
+    def tokens_of(self, items):
+        """(what decides the side, tokens, mask or None, whether the mask counts the end-of-text token) of each item: text as
+        bytes, or JSON as chat_documents and completion_documents make it."""
+        if self.form == "text":
+            for text, ids in zip(items, self.tokenizer.encode(items)):
+                yield text, ids, None, False
+            return
+        read = self.read_chat if self.form == "chat" else self.read_completion
+        found = [read(item) for item in items]
+        encoded_texts = self.tokenizer.encode_marked([text for _, text, _ in found], [spans for _, _, spans in found])
+        for (key, text, spans), (ids, mask) in zip(found, encoded_texts):
+            yield key, ids, mask, bool(spans) and spans[-1][1] >= len(text.rstrip())
+
+    def completed(self, ids, mask, ends):
+        """The document with its special tokens, cut to the length that is allowed."""
+        before, after = self.before, self.after
+        if before and list(ids[: len(before)]) == before:
+            before = []
+        if after and list(ids[-len(after) :]) == after:
+            after = []
+        whole = array.array(self.typecode, before)
+        whole.extend(ids if ids.typecode == self.typecode else array.array(self.typecode, ids))
+        whole.extend(array.array(self.typecode, after))
+        if mask is not None:
+            mask = bytes(len(before)) + bytes(mask) + bytes([ends] * len(after))
+        if self.max_length and len(whole) > self.max_length:
+            return whole[: self.max_length], mask and mask[: self.max_length], True
+        return whole, mask, False
+
+    def encode_labels(self, items):
+        """What encode() gives, for rows with labels: the third part has the segments, a fourth the labels."""
+        parts = [(array.array(self.typecode), array.array("i"), bytearray(), []) for _ in range(2)]
+        counts, rows = collections.Counter(), [json.loads(item) for item in items]
+        texts = [row[1:] for row in rows]
+        found = self.tokenizer.encode_labelled(texts, self.add_special, self.max_length)
+        for (label, *_), text, (ids, types, cut) in zip(rows, texts, found):
+            if not ids:
+                counts["empty"] += 1
+                continue
+            counts["truncated"] += cut
+            tokens, lengths, segments, labels = parts[self.side(json.dumps(text).encode())]
+            tokens.extend(array.array(self.typecode, ids))
+            lengths.append(len(ids))
+            segments.extend(types)
+            labels.append(label)
+        for tokens, *_ in parts:
+            if sys.byteorder == "big":
+                tokens.byteswap()
+        return [(tokens.tobytes(), lengths, bytes(types), labels) for tokens, lengths, types, labels in parts], counts, None
+
+    def sample(self, ids, mask):
+        """[(whether it is learned from, text)] of the parts of a document."""
+        parts, first = [], 0
+        for learned, run in itertools.groupby(mask):
+            last = first + len(list(run))
+            parts.append((bool(learned), self.tokenizer.decode(ids[first:last])))
+            first = last
+        return parts
+
+    def side(self, text):
+        digest = hashlib.blake2b(text, digest_size=8).digest()
+        return 1 if int.from_bytes(digest, "little") < self.threshold else 0
+
+    def encode(self, items):
+        """[(token bytes, document lengths, mask), the same for validation]; counts of documents; a sample or None"""
+        if self.form == "label":
+            return self.encode_labels(items)
+        parts = [(array.array(self.typecode), array.array("i"), bytearray()) for _ in range(2)]
+        counts, sample, replaced = collections.Counter(), None, self.tokenizer.replaced
+        for key, ids, mask, ends in self.tokens_of(items):
+            if not ids:
+                counts["empty"] += 1
+                continue
+            ids, mask, cut = self.completed(ids, mask, ends)
+            counts["truncated"] += cut
+            if len(ids) > MAX_DOCUMENT:
+                raise Failure(DATA, f"a document of {len(ids):,} tokens is too long; hint: --document paragraph")
+            if mask is not None and not any(mask):
+                counts["dropped"] += 1
+                counts.update(role_names(key) if self.form == "chat" else [])
+                continue
+            tokens, lengths, masks = parts[self.side(key)]
+            tokens.extend(ids)
+            lengths.append(len(ids))
+            if mask is not None:
+                masks.extend(mask)
+                sample = sample or self.sample(ids, mask)
+        for tokens, _, _ in parts:
+            if sys.byteorder == "big":
+                tokens.byteswap()
+        counts["not UTF-8"] = self.tokenizer.replaced - replaced
+        return [(tokens.tobytes(), lengths, bytes(masks)) for tokens, lengths, masks in parts], counts, sample

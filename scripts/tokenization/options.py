@@ -1,0 +1,155 @@
+"""The command line of scripts/tokenize.py, and the text of its --help."""
+import argparse
+import os
+
+DESCRIPTION = """\
+Turn text into token shards for ztrain: PREFIX.bin and PREFIX.idx (Megatron-LM's format), and, with --validation,
+PREFIX-validation.bin and .idx. Conversations and completions get a loss mask as well, PREFIX.mask, and documents with
+--label their labels, PREFIX.labels."""
+
+DETAILS = """\
+inputs
+  The end of a file's name determines its kind (each may be followed by .gz or .zst):
+    .jsonl .ndjson .json   an object on each line, each one document; or a JSON array of them
+    .csv .tsv              a row is a document
+    .parquet               a row is a document
+    any other              text, cut by --document
+  A folder stands for all files in it and below, sorted by name; hidden and binary files in it are skipped.
+
+documents
+  Empty documents are left out. In text files a document is
+    --document paragraph   the text between blank lines (the default)
+    --document line        a line
+    --document file        a whole file
+  In jsonl, csv and parquet files --fields chooses the fields that are the text, joined by a blank:
+    --fields title,description   names: keys of the objects, or columns that the csv file's first row names
+    --fields 2,3                 numbers: columns from 1 of a csv file without such a row
+  Without --fields the text is the field "text".
+  --max-length N cuts documents after N tokens.
+
+conversations
+  --chat-template takes the field "messages" of each object, a list of {"role": "user", "content": "…"} ("conversations"
+  with "from" and "value" works as well; --fields names another), renders it with the chat template of the tokenizer folder
+  (chat_template.jinja, or chat_template in tokenizer_config.json), and marks in PREFIX.mask what the assistant said: by the
+  template's {% generation %} blocks if it has them, else all turns of the role "assistant" with the token that ends them.
+  "tools" and "documents" of an object go to the template. Conversations in which the assistant says nothing are dropped.
+  --completion PROMPT,COMPLETION names two fields; the document is one after the other, and the completion with the
+  end-of-text token is what is learned from.
+  A sample is shown at the end, with what is learned from in green (or between ⟦ and ⟧).
+
+labels
+  --label COLUMN is for classification (model.task: sequence_classification): each row is a document with a label, and
+  --fields names one text or a pair of texts (default: text); --label 1 --fields 2,3 are columns of a csv file without names. Labels are the numbers from 0 on, or else texts, which are
+  sorted and numbered; PREFIX.labels has the number of each document, PREFIX.labels.json the names. A document has the
+  special tokens that the tokenizer adds to a text or a pair, and no others; PREFIX.types has the segment of each token of
+  a pair. --max-length cuts the longer text first and keeps the special tokens. --labels-from PREFIX gives a second file,
+  such as the validation data, the numbers of the first.
+
+special tokens
+  --special auto   what the tokenizer itself adds to a text, and the end-of-text token after each document if that is not
+                   among it; with --chat-template nothing: the template has them (the default)
+  --special none   nothing; bos, eos, both: the one that begins a text, the end-of-text token, or both, once
+
+tokenizers
+  byte   256 bytes and the end-of-text token 256 (vocab_size 257); no files are needed
+  DIR    a Hugging Face folder with tokenizer.json, or with vocab.json and merges.txt (GPT-2's kind); needs the Python
+         package "tokenizers". The end-of-text token is the folder's eos token; --end-of-text names another.
+  NAME   a model in the local Hugging Face cache, such as Qwen/Qwen2.5-0.5B; nothing is downloaded
+  The summary at the end has the smallest vocab_size that the model needs. Tokens are stored as uint16 where the
+  vocabulary has at most 65,536 entries, as int32 otherwise.
+
+validation
+  --validation 0.02 puts about 2 % of the documents into PREFIX-validation instead of PREFIX. A hash of its text decides
+  for each document, so every run decides alike, and equal documents are never on both sides.
+
+examples
+  scripts/tokenize.py book.txt --output data/book --tokenizer byte --validation 0.05
+  scripts/tokenize.py /usr/include --output data/headers --tokenizer byte --document file
+  scripts/tokenize.py ag_news.csv --fields 2,3 --output data/news --tokenizer models/gpt2 --validation 0.02
+  scripts/tokenize.py chats.jsonl --chat-template --output data/chats --tokenizer models/llama-instruct
+  scripts/tokenize.py mrpc.jsonl --label label --fields sentence1,sentence2 --output data/mrpc --tokenizer models/bert
+  scripts/tokenize.py part-*.jsonl.gz --fields text --output data/web --tokenizer models/llama --workers 16
+
+exit codes
+  0 done; 2 wrong usage (or the package is missing); 3 an input or tokenizer cannot be read or is damaged;
+  130 or 143 interrupted by SIGINT or SIGTERM
+"""
+
+
+def parse(arguments):
+    parser = argparse.ArgumentParser(
+        prog="tokenize.py",
+        description=DESCRIPTION,
+        epilog=DETAILS,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("inputs", metavar="INPUT", nargs="+", help="text, jsonl or csv file, or a folder of such files")
+    parser.add_argument("--output", metavar="PREFIX", required=True, help="writes PREFIX.bin and PREFIX.idx")
+    parser.add_argument("--tokenizer", metavar="byte|DIR", required=True,
+                        help="byte, or a Hugging Face tokenizer folder")
+    parser.add_argument("--fields", metavar="LIST", help="fields of jsonl, csv and parquet (default: text)")
+    parser.add_argument("--chat-template", action="store_true",
+                        help="render messages with the tokenizer folder's chat template, and write a loss mask")
+    parser.add_argument("--completion", metavar="LIST", help="two fields: a prompt, and the completion to learn")
+    parser.add_argument("--label", metavar="COLUMN", help="the field with the label of each row, for classification")
+    parser.add_argument("--labels-from", metavar="PREFIX", help="number the labels as in this shard")
+    parser.add_argument("--special", choices=("auto", "none", "bos", "eos", "both"), default="auto",
+                        help="special tokens around each document (default: auto)")
+    parser.add_argument("--max-length", metavar="N", type=int, default=0, help="cut documents after N tokens")
+    parser.add_argument("--document", choices=("line", "paragraph", "file"),
+                        help="what one document of a text file is (default: paragraph)")
+    parser.add_argument("--validation", metavar="SHARE", type=float, default=0.0,
+                        help="share of the documents for PREFIX-validation (default: 0, none)")
+    parser.add_argument("--workers", metavar="N", type=int, default=len(os.sched_getaffinity(0)),
+                        help="processes (default: one per core)")
+    parser.add_argument("--end-of-text", metavar="TOKEN", help="end-of-text token of a tokenizer folder")
+    args = parser.parse_args(arguments)
+
+    args.fields_given, args.document_given = args.fields is not None, args.document is not None
+    args.document = args.document or "paragraph"
+    args.form = ("chat" if args.chat_template else "completion" if args.completion is not None
+                 else "label" if args.label is not None else "text")
+    if args.chat_template and args.completion is not None:
+        parser.error("--chat-template and --completion are two forms of data: choose one")
+    if args.label is not None and args.form != "label":
+        parser.error("--label does not go with --chat-template and --completion")
+    if args.labels_from and args.form != "label":
+        parser.error("--labels-from goes with --label")
+    if args.form == "label" and args.special not in ("auto", "none"):
+        parser.error("--special: with --label auto or none")
+    if args.form == "label" and args.end_of_text is not None:
+        parser.error("--end-of-text: with --label documents have the tokenizer's own special tokens only")
+    if args.completion is not None and args.fields_given:
+        parser.error("--completion names the fields; --fields does not go with it")
+    if args.chat_template and args.tokenizer == "byte":
+        parser.error("--chat-template: the byte vocabulary has no chat template; name a tokenizer folder")
+    args.fields = [field.strip() for field in (args.completion or args.fields or "text").split(",")]
+    if args.form == "completion" and len(args.fields) != 2:
+        parser.error("--completion: two fields, PROMPT,COMPLETION")
+    if args.form == "chat" and len(args.fields) != 1:
+        parser.error("--fields: with --chat-template one field, the messages")
+    if args.form == "label" and (len(args.fields) > 2 or not args.label):
+        parser.error("--fields: with --label one text, or a pair of texts")
+    if args.max_length < 0 or args.max_length == 1:
+        parser.error("--max-length: at least 2")
+    if not all(args.fields):
+        parser.error("--fields: an empty name")
+    numbers = [field.isdecimal() for field in args.fields]
+    if args.form == "label" and any(numbers + [args.label.isdecimal()]):
+        if not all(numbers + [args.label.isdecimal()]) or not args.fields_given or args.label == "0":
+            parser.error("--label, --fields: names, or column numbers from 1 of csv files without a first row of names")
+    elif any(numbers) and args.form != "text":
+        parser.error("column numbers go with plain text only; name the fields")
+    if any(numbers) and not all(numbers):
+        parser.error("--fields: names or column numbers, not both")
+    if all(numbers) and min(map(int, args.fields)) < 1:
+        parser.error("--fields: columns are counted from 1")
+    if not 0 <= args.validation < 1:
+        parser.error("--validation: a share from 0 up to, not including, 1 (0.02 for two percent)")
+    if args.workers < 1:
+        parser.error("--workers: at least 1")
+    if os.path.basename(args.output) == "":
+        parser.error(f"--output: '{args.output}' is a folder; expected a prefix such as {args.output or 'data/'}train")
+    if args.output.endswith((".bin", ".idx", ".mask", ".labels")):
+        parser.error("--output: a prefix, without .bin, .idx or .mask")
+    return args

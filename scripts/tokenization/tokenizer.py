@@ -1,0 +1,221 @@
+"""From text to tokens: a token for each byte, or the tokenizer of a Hugging Face folder."""
+import array
+import itertools
+import json
+import os
+import sys
+
+from .errors import DATA, Failure, USAGE
+from .inputs import LFS_POINTER, refuse_pointer
+
+EOS_NAMES = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<|im_end|>", "<eos>", "[EOS]", "<|eot_id|>")
+
+
+class ByteTokenizer:
+    """A token per byte."""
+
+    vocabulary, end, begin, replaced = 257, 256, None, 0
+    own = ([], [])  # tokens that the tokenizer itself puts before and after a text
+    special_texts = ()
+
+    def encode(self, texts):
+        """Token arrays of without the end-of-text token."""
+        for text in texts:
+            wide = bytearray(2 * len(text))
+            wide[0 if sys.byteorder == "little" else 1 :: 2] = text
+            ids = array.array("H")
+            ids.frombytes(wide)
+            yield ids
+
+    def encode_labelled(self, rows, special, max_length):
+        """(token array, segment of each token, whether it was cut) of [text] or [text, text]: the end-of-text token stands
+        between two texts."""
+        for row in rows:
+            texts = [text.encode("utf-8", "replace") for text in row]
+            between = [self.end] if special and len(texts) == 2 else []
+            whole = sum(map(len, texts)) + len(between)
+            while max_length and sum(map(len, texts)) + len(between) > max_length:  # the longer one, else the last one
+                longest = 0 if len(texts) == 1 or len(texts[0]) > len(texts[1]) else 1
+                texts[longest] = texts[longest][:-1]
+            ids = array.array("H", itertools.chain(texts[0], between, *texts[1:]))
+            first = len(texts[0]) + len(between)
+            yield ids, bytes(first) + bytes([1]) * (len(ids) - first), len(ids) < whole
+
+    def encode_marked(self, texts, spans):
+        """(token array, mask) of each text (str), whose spans of characters (start, end) have 1 in the mask."""
+        for text, marked in zip(texts, spans):
+            mask, whole = bytearray(), text.encode("utf-8", "replace")
+            for start, end in marked:
+                first, last = (len(text[:n].encode("utf-8", "replace")) for n in (start, end))
+                mask += bytes(first - len(mask)) + b"\1" * (last - first)
+            yield next(self.encode([whole])), mask + bytes(len(whole) - len(mask))
+
+    @staticmethod
+    def decode(ids):
+        return bytes(i for i in ids if i < 256).decode("utf-8", "replace") + "<256>" * (256 in ids)
+
+
+class FolderTokenizer:
+    """A tokenizer of Hugging Face's `tokenizers` package."""
+
+    replaced = 0  # documents that were not UTF-8
+
+    def __init__(self, folder, end_of_text, labelled):
+        os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # the worker processes are the parallelism
+        try:
+            import tokenizers
+        except ImportError:
+            raise Failure(USAGE, "--tokenizer DIR needs the Python package 'tokenizers'; hint: pip install tokenizers")
+        whole, vocab, merges = (os.path.join(folder, n) for n in ("tokenizer.json", "vocab.json", "merges.txt"))
+        for path in (whole, vocab, merges):
+            if os.path.exists(path):
+                with open(path, "rb") as file:
+                    refuse_pointer(path, file.read(len(LFS_POINTER)))
+        try:
+            if os.path.exists(whole):
+                self.tokenizer = tokenizers.Tokenizer.from_file(whole)
+                self.tokenizer.no_truncation()
+                self.tokenizer.no_padding()
+            else:
+                self.tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE.from_file(vocab, merges))
+                self.tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+        except Exception as error:  # the package raises plain Exception
+            raise Failure(DATA, f"cannot read the tokenizer in '{folder}': {' '.join(str(error).split())}")
+        ids = self.tokenizer.get_vocab(with_added_tokens=True)
+        self.vocabulary = max(ids.values(), default=-1) + 1
+        if labelled:  # its own post-processor adds the special tokens, to pairs as well
+            self.end, self.own, self.begin = None, ([], []), None
+            return
+        self.end = self.end_token(folder, ids, end_of_text)
+        self.own = self.own_tokens(folder)
+        begin = self.configured(folder, "bos_token")
+        self.begin = ids.get(begin, self.own[0][0] if self.own[0] else None)
+        added = self.tokenizer.get_added_tokens_decoder().values()
+        self.special_texts = tuple(token.content for token in added if token.special)
+
+    def own_tokens(self, folder):
+        """The tokens that the tokenizer puts before and after a text. From here on it leaves them to the caller, and the
+        offsets of its tokens are exact: some post-processors leave blanks out of them."""
+        bare = self.tokenizer.encode("a", add_special_tokens=False).ids
+        whole = self.tokenizer.encode("a").ids
+        for start in range(len(whole) - len(bare) + 1):
+            if whole[start : start + len(bare)] == bare:
+                self.tokenizer.post_processor = None
+                return whole[:start], whole[start + len(bare) :]
+        raise Failure(DATA, f"the tokenizer in '{folder}' changes a text when it adds special tokens; hint: --special none")
+
+    @staticmethod
+    def configured(folder, key):
+        try:
+            with open(os.path.join(folder, "tokenizer_config.json"), encoding="utf-8") as file:
+                value = json.load(file).get(key)
+        except (OSError, ValueError, AttributeError, RecursionError):
+            return None
+        return value.get("content") if isinstance(value, dict) else value
+
+    def encode_labelled(self, rows, special, max_length):
+        """(token array, segment of each token, whether it was cut) of [text] or [text, text], as the tokenizer's own
+        post-processor puts them together."""
+        if max_length:
+            try:
+                self.tokenizer.enable_truncation(max_length, strategy="longest_first")
+            except Exception as error:  # too short for the special tokens
+                raise Failure(USAGE, f"--max-length {max_length}: {' '.join(str(error).split())}")
+        rows = [[text.encode("utf-8", "replace").decode() for text in row] for row in rows]
+        texts = [tuple(row) if len(row) == 2 else row[0] for row in rows]
+        for encoding in self.tokenizer.encode_batch(texts, add_special_tokens=special):
+            types = bytes(encoding.type_ids)
+            if types.strip(b"\0").strip(b"\1"):
+                raise Failure(DATA, "the tokenizer's token types are not 0 in the first text and 1 in the second, which is "
+                                    "not supported")
+            yield array.array("i", encoding.ids), types, bool(encoding.overflowing)
+
+    def encode_marked(self, texts, spans):
+        """(token array, mask) of each text (str): a token has 1 in the mask if any of its characters is in a span."""
+        texts = [text.encode("utf-8", "replace").decode() for text in texts]
+        for encoding, marked in zip(self.tokenizer.encode_batch(texts, add_special_tokens=False), spans):
+            mask, i = bytearray(len(encoding.ids)), 0
+            for position, (start, end) in enumerate(encoding.offsets):
+                while i < len(marked) and marked[i][1] <= start:
+                    i += 1
+                mask[position] = i < len(marked) and start < marked[i][1] and end > marked[i][0]
+            yield array.array("i", encoding.ids), mask
+
+    def decode(self, ids):
+        return self.tokenizer.decode(list(ids), skip_special_tokens=False)
+
+    @staticmethod
+    def end_token(folder, ids, name):
+        if name is not None:
+            if name not in ids:
+                raise Failure(USAGE, f"--end-of-text '{name}' is not in the vocabulary of '{folder}'")
+            return ids[name]
+        for file, key in (("tokenizer_config.json", "eos_token"), ("special_tokens_map.json", "eos_token"),
+                          ("generation_config.json", "eos_token_id"), ("config.json", "eos_token_id")):
+            path = os.path.join(folder, file)
+            if not os.path.exists(path):
+                continue
+            try:
+                with open(path, encoding="utf-8") as opened:
+                    value = json.load(opened).get(key)
+            except (OSError, ValueError, AttributeError, RecursionError) as error:
+                raise Failure(DATA, f"cannot read '{path}': {error}")
+            if isinstance(value, dict):
+                value = value.get("content")
+            if isinstance(value, list) and value:
+                value = value[0]
+            if isinstance(value, str) and value in ids:
+                return ids[value]
+            if type(value) is int and 0 <= value < max(ids.values()) + 1:
+                return value
+        for name in EOS_NAMES:
+            if name in ids:
+                return ids[name]
+        raise Failure(DATA, f"the tokenizer in '{folder}' names no end-of-text token; hint: --end-of-text TOKEN")
+
+    def encode(self, texts):
+        decoded = []
+        for text in texts:
+            try:
+                decoded.append(text.decode())
+            except UnicodeDecodeError:
+                decoded.append(text.decode("utf-8", "replace"))
+                self.replaced += 1
+        for encoding in self.tokenizer.encode_batch(decoded, add_special_tokens=False):
+            yield array.array("i", encoding.ids)
+
+
+def find_folder(name):
+    """A tokenizer folder, or the folder of a model in the local Hugging Face cache."""
+    if os.path.isdir(name):
+        return name
+    home = os.environ.get("HF_HOME") or os.path.join(
+        os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "huggingface")
+    cache = os.environ.get("HF_HUB_CACHE") or os.path.join(home, "hub")
+    model = os.path.join(cache, "models--" + name.replace("/", "--"))
+    try:
+        with open(os.path.join(model, "refs", "main"), encoding="ascii") as file:
+            revision = file.read().strip()
+    except (OSError, ValueError):
+        raise Failure(DATA, f"no tokenizer folder '{name}', and no model of that name in the local cache '{cache}'; "
+                            "hint: --tokenizer byte needs none")
+    folder = os.path.join(model, "snapshots", revision)
+    if not os.path.isdir(folder):
+        raise Failure(DATA, f"the local cache names the snapshot '{folder}', which does not exist; hint: download the model again")
+    return folder
+
+
+def open_tokenizer(name, end_of_text, labelled=False):
+    if name == "byte":
+        if end_of_text is not None:
+            raise Failure(USAGE, "--end-of-text goes with a tokenizer folder; the byte vocabulary's is 256")
+        return ByteTokenizer()
+    name = find_folder(name)
+    have = [n for n in ("tokenizer.json", "vocab.json", "merges.txt") if os.path.exists(os.path.join(name, n))]
+    if "tokenizer.json" not in have and len(have) < 2:
+        raise Failure(DATA, f"'{name}' has neither tokenizer.json nor vocab.json and merges.txt")
+    return FolderTokenizer(name, end_of_text, labelled)
+
+
+def typecode(vocabulary):
+    return "H" if vocabulary <= 65536 else "i"
