@@ -33,7 +33,7 @@ static int trace_op(const struct data_op *op, struct stream *stream)
     return ops_trace_begin(stream, names[op->kind == OP_REDUCE_SCATTER][comm->purpose], comm->unit, bytes);
 }
 
-static void data_op_submit(const struct data_op *op, struct stream *stream)
+static void data_op_submit(struct data_op *op, struct stream *stream)
 {
     struct comm *comm = op->comm;
     if (op->count == 0)
@@ -42,6 +42,8 @@ static void data_op_submit(const struct data_op *op, struct stream *stream)
         comm_plan_submit(op, stream);
         return;
     }
+    op->unit = comm->unit;
+    op->number = ++comm->submitted;
     if (comm->world > 1)
         count_op(op);
     int number = comm_log_begin(comm->log, op, stream), traced = trace_op(op, stream);

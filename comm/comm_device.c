@@ -7,6 +7,7 @@
 #include "comm/comm_device.h"
 
 #include "comm/comm_nccl.h"
+#include "core/flight.h"
 #include "core/log.h"
 #include "core/memory.h"
 
@@ -154,6 +155,7 @@ void comm_device_submit(struct comm_device *gpu, const struct data_op *op, struc
 {
     ASSERT(stream_device(stream) == gpu->device);
     if (gpu->nccl) {
+        flight_end(comm_flight_begin(op)); /* when it was enqueued: the host does not see its end */
         comm_nccl_submit(gpu->nccl, op, stream);
         return;
     }

@@ -4,11 +4,17 @@
  * at k+1, and they arrive there only after they have read slot k. The slots of ranks on other nodes are filled by the
  * agents (agent.h), which write them where a rank of this node would. */
 #include "comm/comm_internal.h"
+#include "core/flight.h"
 #include "core/liveness.h"
 
 #include <string.h>
 
 _Static_assert((int)COMM_EXCHANGE_MAX == (int)CONTROL_SLOT_BYTES, "an exchange fits a slot");
+
+static enum flight_kind flight_kind_of(enum op_kind kind)
+{
+    return kind == OP_BARRIER ? FLIGHT_BARRIER : kind == OP_BROADCAST ? FLIGHT_BROADCAST : FLIGHT_EXCHANGE;
+}
 
 /* Every rank puts `bytes` of `own` (NULL: nothing) into its slot; on return comm->slots are those of this turn. */
 static enum status exchange(struct comm *comm, enum op_kind kind, const void *own, size_t bytes, struct error *err)
@@ -21,7 +27,11 @@ static enum status exchange(struct comm *comm, enum op_kind kind, const void *ow
     if (own)
         memcpy(comm->slots[comm->rank], own, bytes);
     struct control_op op = {.kind = kind, .count = bytes, .offset = CONTROL_STAGED, .slot_bytes = own ? bytes : 0};
+    const uint64_t entry = flight_begin(flight_kind_of(kind), -1, (int64_t)(bytes * (size_t)comm->world),
+                                        (int64_t)comm->operations[CHANNEL_CONTROL] + 1);
     enum status status = comm_start_operation(comm, CHANNEL_CONTROL, &op, NULL);
+    if (status == STATUS_OK)
+        flight_end(entry); /* one that has failed stays open: the rank has waited in it */
     liveness_tick();
     return status == STATUS_OK ? STATUS_OK : control_status(comm->control, err);
 }

@@ -11,6 +11,7 @@
  * arrival and the end of the operation its send buffer is only read. */
 #include "comm/comm_internal.h"
 #include "core/clock.h"
+#include "core/flight.h"
 #include "core/liveness.h"
 
 #include <signal.h>
@@ -187,8 +188,11 @@ static void data_op_run(void *argument)
 {
     const struct data_op *op = argument;
     double start = seconds_now();
-    data_op_meet(op);
     struct comm *comm = op->comm;
+    const bool runs = control_status(comm->control, NULL) == STATUS_OK;
+    uint64_t entry = runs ? comm_flight_begin(op) : 0;
+    if (data_op_meet(op) == STATUS_OK)
+        flight_end(entry);
     pthread_mutex_lock(&comm->mutex);
     comm->stats.seconds += seconds_now() - start;
     if (comm->net) { /* traffic and theory grow together, when the operation is over: neither is ahead of the other */

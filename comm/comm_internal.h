@@ -9,6 +9,7 @@
  *     comm_network.c              carrier between nodes: TCP
  *     comm_share.c                shared segments
  *     comm_exchange.c             the control channel: barrier, exchange, sum, broadcast
+ *     comm_flight.c               what ranks have in the flight recorder
  *     comm_meet.c                 the job's status; how ranks meet in an operation
  *
  * Below them: control_wait.h, peer_watch.h, control.h, net.h, agent.h. */
@@ -45,6 +46,7 @@ struct comm {
     void *stuck_context;
     uint32_t arrivals[CHANNEL_COUNT];   /* this rank's; each used by its channel's thread */
     uint64_t operations[CHANNEL_COUNT]; /* started so far */
+    int64_t submitted;                  /* data operations */
 
     /* the data channel's thread only */
     struct control_op *peers; /* (local_world): the data operations of this node's ranks */
@@ -73,6 +75,8 @@ struct data_op {
     size_t stride; /* elements between two slices */
     bool accumulate;
     int32_t *bad_rank;
+    int unit;       /* of the model; -1: none */
+    int64_t number; /* of the operation, from 1: the same on all ranks */
 };
 _Static_assert(sizeof(struct data_op) <= STREAM_ARGUMENT_MAX, "a data operation is a stream argument");
 
@@ -103,6 +107,11 @@ enum status comm_start_operation(struct comm *comm, enum control_channel channel
                                  struct control_op *peers);
 /* Arrives on the data channel and waits for this node's ranks. */
 enum status comm_meet(struct comm *comm, enum op_kind kind);
+
+/* ---- comm_flight.c ------------------------------------------------------- */
+
+/* flight_begin() for a data operation. */
+uint64_t comm_flight_begin(const struct data_op *op);
 
 /* ---- comm_nodes.c -------------------------------------------------------- */
 

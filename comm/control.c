@@ -2,6 +2,7 @@
 #include "comm/control.h"
 
 #include "core/clock.h"
+#include "core/flight.h"
 #include "core/liveness.h"
 #include "core/memory.h"
 #include "core/round_up.h"
@@ -30,9 +31,10 @@ static const double join_timeout = 10, join_per_rank = 0.25; /* seconds until al
 
 struct control {
     struct control_block *block;
-    char *memory; /* block, slots and staging */
+    char *memory; /* block, slots, staging and the flight recorders' rings */
     size_t slots; /* byte offsets in it */
     size_t staging;
+    size_t rings;
     size_t segments;
     int fd, rank, world, node;
     int local_world, num_nodes;
@@ -56,9 +58,14 @@ static size_t staging_offset(int world)
     return block_bytes(world) + (size_t)world * 2 * CONTROL_SLOT_BYTES;
 }
 
+static size_t rings_offset(int world, int local_world)
+{
+    return staging_offset(world) + (size_t)local_world * CONTROL_STAGING_BYTES;
+}
+
 static size_t segments_offset(int world, int local_world)
 {
-    size_t bytes = staging_offset(world) + (size_t)local_world * CONTROL_STAGING_BYTES;
+    size_t bytes = rings_offset(world, local_world) + (size_t)local_world * FLIGHT_RING_BYTES;
     return (size_t)round_up((int64_t)bytes, SEGMENT_ALIGN);
 }
 
@@ -70,6 +77,12 @@ char *control_slot(const struct control *control, int rank, int turn)
 char *control_staging(const struct control *control, int local_rank)
 {
     return control->memory + control->staging + (size_t)local_rank * CONTROL_STAGING_BYTES;
+}
+
+struct flight_ring *control_flight_ring(const struct control *control, int local_rank)
+{
+    ASSERT(local_rank >= 0 && local_rank < control->local_world);
+    return (struct flight_ring *)(void *)(control->memory + control->rings) + local_rank;
 }
 
 size_t control_segments_offset(const struct control *control)
@@ -208,11 +221,14 @@ static enum status not_this_job(int fd, int world, struct error *err)
     return error_hint(err, "local ranks are started by --local-gpus N, not by hand");
 }
 
-/* Maps the block; of shared memory also slots and staging. */
+/* Maps the block and the rings; of shared memory also slots and staging. */
 static enum status map_memory(struct control *c, struct error *err)
 {
     size_t bytes = block_bytes(c->world);
-    if (c->fd >= 0) {
+    if (c->fd < 0) {
+        c->rings = bytes;
+        bytes += FLIGHT_RING_BYTES;
+    } else {
         struct stat info;
         struct control_block head;
         if (fstat(c->fd, &info) != 0 || (size_t)info.st_size < bytes ||
@@ -223,6 +239,7 @@ static enum status map_memory(struct control *c, struct error *err)
         c->num_nodes = (int)head.num_nodes;
         c->slots = bytes;
         c->staging = staging_offset(c->world);
+        c->rings = rings_offset(c->world, c->local_world);
         bytes = c->segments = segments_offset(c->world, c->local_world);
         if ((size_t)info.st_size < bytes)
             return not_this_job(c->fd, c->world, err);

@@ -84,6 +84,7 @@ struct control_block {
 };
 
 struct control;
+struct flight_ring;
 
 /* ---- making and attaching ------------------------------------------------ */
 
@@ -134,6 +135,9 @@ bool control_process_gone(const struct control *control, int local_rank);
  * the segments in the memfd, in bytes. Not for private memory. */
 char *control_slot(const struct control *control, int rank, int turn);
 char *control_staging(const struct control *control, int local_rank);
+/* The ring of a local rank's flight recorder (core/flight.h), which its neighbours can read when its process is gone;
+ * also of private memory. */
+struct flight_ring *control_flight_ring(const struct control *control, int local_rank);
 size_t control_segments_offset(const struct control *control);
 
 /* ---- arriving ------------------------------------------------------------ */

@@ -56,19 +56,42 @@ void liveness_slow_end(struct slow_call *call)
     errno = reason;
 }
 
-/* "no progress for 600 s in reading '/data/x.bin' (comm.io_timeout_seconds); hint: …" */
-static void slow_call_text(const struct slow_call *call, char *text, size_t size)
+/* file = " '/data/x.bin'", or "" if a call has none. */
+static void name_file(const struct slow_call *call, char *file, size_t size)
 {
-    char link[64], file[2048] = "";
+    char link[64];
+    file[0] = 0;
     if (call->path) {
-        snprintf(file, sizeof file, " '%.2000s'", call->path);
+        snprintf(file, size, " '%.2000s'", call->path);
     } else if (call->fd >= 0) { /* the kernel has the name without asking the file system */
         char target[2000];
         snprintf(link, sizeof link, "/proc/self/fd/%d", call->fd);
         ssize_t length = readlink(link, target, sizeof target);
         if (length > 0)
-            snprintf(file, sizeof file, " '%.*s'", (int)length, target);
+            snprintf(file, size, " '%.*s'", (int)length, target);
     }
+}
+
+void liveness_slow_describe(char *text, size_t size)
+{
+    char file[2048];
+    text[0] = 0;
+    pthread_mutex_lock(&slow.mutex);
+    const struct slow_call *call = slow.calls;
+    while (call && call->next)
+        call = call->next;
+    if (call) {
+        name_file(call, file, sizeof file);
+        snprintf(text, size, "%s%s", call->doing, file);
+    }
+    pthread_mutex_unlock(&slow.mutex);
+}
+
+/* "no progress for 600 s in reading '/data/x.bin' (comm.io_timeout_seconds); hint: …" */
+static void slow_call_text(const struct slow_call *call, char *text, size_t size)
+{
+    char file[2048];
+    name_file(call, file, sizeof file);
     snprintf(text, size,
              "no progress for %.3g s in %s%s (comm.io_timeout_seconds); hint: its file system or device hangs; raise "
              "comm.io_timeout_seconds if it is only slow",

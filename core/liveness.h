@@ -13,6 +13,7 @@
 
 #include <stdatomic.h>
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 extern _Atomic(_Atomic uint64_t *) liveness_counter; /* points at a private counter until comm/ moves it */
@@ -37,6 +38,9 @@ struct slow_call {
  * core/io.h has the system calls on files with both around them. */
 void liveness_slow_begin(struct slow_call *call, const char *doing, const char *path, int fd);
 void liveness_slow_end(struct slow_call *call);
+
+/* text = "reading '/data/x.bin'", the call in progress that began first; "" if there is none. */
+void liveness_slow_describe(char *text, size_t size);
 
 /* Starts the watch: every tick_seconds it ticks if a slow call younger than limit_seconds is in progress. For an older
  * one the watch's thread calls stuck(), once; text names the operation and the file. Returns 0 or an errno. There is

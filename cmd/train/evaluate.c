@@ -3,6 +3,7 @@
 
 #include "cmd/train/stop_vote.h"
 #include "core/eval_part.h"
+#include "core/flight.h"
 #include "core/log.h"
 
 #include <inttypes.h>
@@ -241,6 +242,7 @@ enum status run_evaluate(struct run *run, struct error *err)
 {
     struct trainer *t = &run->trainer;
     struct evaluation e;
+    flight_phase(FLIGHT_EVALUATION);
     TRY(evaluation_init(&e, t, err));
     enum status status = evaluate(run, &e, err);
     evaluation_release(&e);

@@ -15,6 +15,7 @@
 #include "cmd/train/background_save.h"
 #include "cmd/train/comms_report.h"
 #include "cmd/train/evaluate.h"
+#include "cmd/train/flight_recorder.h"
 #include "cmd/train/flops_report.h"
 #include "cmd/train/resume.h"
 #include "cmd/train/run_samples.h"
@@ -22,6 +23,7 @@
 #include "cmd/train/spike_report.h"
 #include "cmd/train/stop_vote.h"
 #include "core/clock.h"
+#include "core/flight.h"
 #include "core/log.h"
 #include "core/memory.h"
 
@@ -77,6 +79,7 @@ static enum status train_step(struct run *run, bool *broken_off, struct error *e
     struct comm_stats uncounted;
 
     *pending = (struct pending_step){.start = seconds_now()};
+    flight_step(run->enqueued + 1);
     run_read_volume(run, &uncounted); /* an evaluation's volume is not the step's */
     TRY(stepper_enqueue(&run->stepper, run->stream, run->position.optimizer_step, &look, &step, err));
     *broken_off = step.broken_off;
@@ -118,6 +121,14 @@ static void warn_of_skipped_step(const struct run *run, const struct zero_result
         snprintf(scale, sizeof scale, "%" PRId64 " in a row, %" PRId64 " end the run", run->position.skipped_in_row,
                  run->spec->max_skipped_steps);
     log_warn("step %" PRId64 ": non-finite value%s%s; the step is skipped (%s)", run->position.step, where, who, scale);
+}
+
+/* For the flight recorder. Skipping is how fp16 finds its scale: that is nothing to explain. */
+static void note_bad_step(const struct run *run, const struct zero_result *result)
+{
+    if (!run->spec->loss_scaler.dynamic || result->scaler.exhausted)
+        flight_recorder_bad_step(run->position.step, run->position.skipped_in_row <= 1, result->bad_rank,
+                                 result->bad_tensor ? result->bad_tensor->name : "");
 }
 
 /* STATUS_DIVERGED if too many steps in a row were skipped. */
@@ -183,13 +194,17 @@ static enum status collect_step(struct run *run, struct error *err)
 {
     struct pending_step *pending = &run->pending[run->position.step % ZERO_STEPS];
     struct zero_result result;
+    const uint64_t entry = flight_begin(FLIGHT_COLLECT, -1, 0, -1);
     double start = seconds_now();
     TRY(zero_collect(run->trainer.zero, &result, err));
     trace_file_host(run->trace, "wait for step", start, run->position.step + 1);
+    flight_end(entry);
     TRY(comms_report_step(run, err));
     advance_position(&run->position, pending, &result);
-    if (result.skipped)
+    if (result.skipped) {
         warn_of_skipped_step(run, &result);
+        note_bad_step(run, &result);
+    }
     complete_metrics(run, pending, &result);
 
     if (run->folder.lock) /* a job that has lost its run folder writes nothing more */

@@ -2,6 +2,7 @@
 
 #include "cmd/train/attention_price.h"
 #include "cmd/train/background_save.h"
+#include "cmd/train/flight_recorder.h"
 #include "cmd/train/gpu_test.h"
 #include "cmd/train/machine_record.h"
 #include "cmd/train/memory_free.h"
@@ -66,7 +67,7 @@ static enum status check_shared(struct run *run, struct error *err)
     return status;
 }
 
-/* Rank 0 makes the folder and locks it; then all open their logs in it. */
+/* Rank 0 makes the folder and locks it; then all open their logs in it, and record their flight. */
 static enum status open_run_folder(struct run *run, struct error *err)
 {
     enum status status = STATUS_OK;
@@ -74,7 +75,9 @@ static enum status open_run_folder(struct run *run, struct error *err)
         status = run_folder_open(&run->folder, &run->place, err);
     TRY(run_agree(run, status, err));
     TRY(run_agree(run, run_folder_open_log(&run->folder, run->boot->rank, err), err));
-    return run->boot->num_nodes > 1 ? check_shared(run, err) : STATUS_OK;
+    if (run->boot->num_nodes > 1)
+        TRY(check_shared(run, err));
+    return flight_recorder_start(run, err);
 }
 
 /* ---- the checkpoint to resume from --------------------------------------- */

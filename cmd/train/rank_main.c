@@ -15,6 +15,7 @@
 #include "cmd/train/background_save.h"
 #include "cmd/train/comms_report.h"
 #include "cmd/train/early_error.h"
+#include "cmd/train/flight_recorder.h"
 #include "cmd/train/loop.h"
 #include "cmd/train/prepare.h"
 #include "cmd/train/retry_together.h"
@@ -22,6 +23,7 @@
 #include "cmd/train/summary.h"
 #include "comm/comm_log.h"
 #include "core/clock.h"
+#include "core/flight.h"
 #include "core/log.h"
 #include "core/memory.h"
 
@@ -100,6 +102,7 @@ static void end_in_failure(struct run *run, enum status status, struct error *er
     if (status == STATUS_BROKEN && !err->printed && strncmp(err->text, "rank ", 5) != 0) /* scripts look for the host */
         error_prefix(err, "rank %d on %s", boot->rank, boot->host);
     log_error_once(err);
+    flight_recorder_fail(status, err);
     if (run->agreed || !boot->launcher || boot->world == 1) /* all end in order, or a supervisor ends them */
         return;
     if (!comm_await_end(run->comm, end_patience))
@@ -158,6 +161,7 @@ static enum status train_together(struct run *run, bool profile, struct error *e
     enum status status = run_steps(run, err);
     if (is_failure(status))
         return end_saves(run, status);
+    flight_phase(FLIGHT_FINISH);
     TRY(trace_file_end(run->trace, err));
     if (run->boot->rank == 0)
         trace_file_check(run->trace);
@@ -217,6 +221,7 @@ enum status rank_run(const struct rank_options *options, struct bootstrap *boot,
     console_break(&run.console);
     if (is_failure(status))
         end_in_failure(&run, status, err);
+    flight_recorder_stop();
     if (!background_save_end(&run, end_patience)) /* it uses what release_run() frees */
         _exit(status);
     release_run(&run);

@@ -2,7 +2,7 @@
  *
  *   run.yaml          the effective spec              metrics.jsonl   a line per step
  *   checkpoints/      see ckpt/checkpoint.h           log/            rank-00000.log, …
- *   lock, owner       its owner: run_lock.h
+ *   lock, owner       its owner: run_lock.h           flight/         flight_recorder.h
  */
 #ifndef ZTRAIN_CMD_TRAIN_RUN_FOLDER_H
 #define ZTRAIN_CMD_TRAIN_RUN_FOLDER_H

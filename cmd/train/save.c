@@ -4,6 +4,7 @@
 #include "cmd/train/retry_together.h"
 #include "cmd/train/save_parts.h"
 #include "core/clock.h"
+#include "core/flight.h"
 #include "core/fsutil.h"
 #include "core/log.h"
 
@@ -32,7 +33,9 @@ static enum status check_replicas(struct run *run, struct error *err)
 {
     struct replica_difference d;
     const struct rank_place *places = run->boot->places;
+    const uint64_t entry = flight_begin(FLIGHT_REPLICAS, -1, 0, -1);
     TRY(zero_compare_replicas(run->trainer.zero, &d, err));
+    flight_end(entry);
     if (d.rank < 0)
         return STATUS_OK;
     error_set(err, STATUS_DIVERGED,
@@ -49,7 +52,10 @@ static enum status check_replicas(struct run *run, struct error *err)
 static enum status write_checkpoint(struct run *run, char name[64], int64_t *bytes, struct error *err)
 {
     struct checkpoint_writer writer = save_writer_of(run);
-    return checkpoint_save(&writer, &run->position, zero_slices(run->trainer.zero), name, bytes, err);
+    const uint64_t entry = flight_begin(FLIGHT_SAVE, -1, 0, -1);
+    enum status status = checkpoint_save(&writer, &run->position, zero_slices(run->trainer.zero), name, bytes, err);
+    flight_end(entry);
+    return status;
 }
 
 /* The run ends without its last checkpoint: adds for how long it was tried, and where the run can be resumed. */
@@ -140,6 +146,7 @@ static enum status save_in_foreground(struct run *run, bool last, double start, 
 enum status save_checkpoint(struct run *run, bool last, struct error *err)
 {
     double start = seconds_now();
+    flight_phase(FLIGHT_CHECKPOINT);
     TRY(background_save_wait(run, last || run->stop, err));
     TRY(check_replicas(run, err));
     if (run->background && !last && !run->stop)

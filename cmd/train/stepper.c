@@ -2,10 +2,13 @@
 
 #include "cmd/train/trace_file.h"
 #include "core/clock.h"
+#include "core/flight.h"
 #include "core/log.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <time.h>
 
 /* ---- life ---------------------------------------------------------------- */
 
@@ -52,17 +55,39 @@ static enum status next_batch(struct stepper *s, struct token_stream *stream, st
 {
     bool end = false;
     double start = seconds_now();
+    const uint64_t entry = flight_begin(FLIGHT_DATA, -1, 0, -1);
     TRY(token_stream_next(stream, &enqueued->last, &end, err));
+    flight_end(entry);
     ASSERT(!end);
     enqueued->data_seconds += seconds_now() - start;
     trace_file_host(s->trace, "wait for data", start, 0);
     return STATUS_OK;
 }
 
+#ifdef ZTRAIN_FAULTS
+/* Test builds: ZTRAIN_STEP_FAULT=RANK:STEP:MILLISECONDS has a rank come late to each micro-batch from that step on. */
+static void fault_in_step(int rank, int64_t step)
+{
+    const char *fault = getenv("ZTRAIN_STEP_FAULT");
+    long long at;
+    int who, ms;
+    if (!fault || sscanf(fault, "%d:%lld:%d", &who, &at, &ms) != 3 || who != rank || step < at)
+        return;
+    const struct timespec pause = {.tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000L};
+    nanosleep(&pause, NULL);
+}
+#else
+static void fault_in_step(int rank, int64_t step)
+{
+    (void)rank, (void)step;
+}
+#endif
+
 /* Forward and backward; adds up this rank's losses on the device. */
 static enum status train_micro(struct trainer *t, const struct batch *batch, struct error *err)
 {
     float scale = batch->step_targets ? (float)(1.0 / (double)batch->step_targets) : 0.0f;
+    fault_in_step(t->rank, batch->step);
     zero_begin_micro(t->zero, batch->last_micro);
     return transformer_train(t->transformer, batch, scale, zero_loss_scale(t->zero), zero_verbs(t->zero), t->compute,
                              t->loss_sum, err);
@@ -99,7 +124,9 @@ static enum status run_as_data_come(struct stepper *s, struct token_stream *stre
     struct trainer *t = s->trainer;
     bool stop = false;
     stream_fill_zero(t->compute, t->loss_sum, sizeof *t->loss_sum);
+    int64_t micro = 0;
     do {
+        flight_micro(++micro);
         TRY(next_batch(s, stream, enqueued, err));
         TRY(train_micro(t, &enqueued->last, err));
         if (!enqueued->last.last_micro)
@@ -131,8 +158,10 @@ static enum status run_loaded(struct stepper *s, struct error *err)
 {
     struct trainer *t = s->trainer;
     stream_fill_zero(t->compute, t->loss_sum, sizeof *t->loss_sum);
-    for (int64_t i = 0; i < t->spec->gradient_accumulation_steps; i++)
+    for (int64_t i = 0; i < t->spec->gradient_accumulation_steps; i++) {
+        flight_micro(i + 1);
         TRY(train_micro(t, &s->batches[i], err));
+    }
     return finish(s, err);
 }
 

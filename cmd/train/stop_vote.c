@@ -4,6 +4,7 @@
 #include "cmd/train/background_save.h"
 #include "cmd/train/stop_signal.h"
 #include "core/clock.h"
+#include "core/flight.h"
 
 #include <math.h>
 
@@ -26,7 +27,9 @@ enum status stop_vote(struct run *run, struct error *err)
     double stops[3 + BACKGROUND_VOTES] = {stop_signal_pending() ? 1.0 : 0.0, near ? 1.0 : 0.0,
                                           leads ? next_vote(&run->vote) : 0};
     background_save_vote(run, &stops[3]);
+    const uint64_t entry = flight_begin(FLIGHT_VOTE, -1, 0, -1);
     TRY(comm_sum(run->comm, stops, COUNT_OF(stops), err));
+    flight_end(entry);
     run->deadline_near = stops[1] > 0;
     run->stop = stops[0] > 0 || run->deadline_near;
     run->vote.interval = run->vote.left = (int64_t)stops[2];

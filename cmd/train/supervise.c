@@ -4,7 +4,7 @@
  * children, each with a share of the cores, and then sits in one poll() loop over their output and a signalfd. It never
  * waits for a reader of its output (core/output.h).
  *
- *   - SIGINT, SIGTERM and SIGUSR1 are passed on to the ranks, once each: the ranks are in other process groups, so
+ *   - SIGINT, SIGTERM, SIGUSR1 and SIGQUIT are passed on to the ranks, once each: they are in other process groups, so
  *     that a Ctrl-C on the terminal reaches only the supervisor. SIGHUP (the terminal is gone) is passed on as SIGTERM.
  *     Ranks start with these signals blocked, so that none is lost before they listen. SIGTSTP and SIGCONT stop and
  *     continue the ranks. SIGHUP and SIGTSTP stay ignored if they were (nohup): blocked, they would still reach the
@@ -48,7 +48,7 @@ static const double term_after = 1.5, kill_after = 3.5;
 /* The signals that arrive here, and the ones that the ranks get for them. */
 static const struct {
     int from, to;
-} forwarded[] = {{SIGINT, SIGINT}, {SIGTERM, SIGTERM}, {SIGUSR1, SIGUSR1}, {SIGHUP, SIGTERM}};
+} forwarded[] = {{SIGINT, SIGINT}, {SIGTERM, SIGTERM}, {SIGUSR1, SIGUSR1}, {SIGHUP, SIGTERM}, {SIGQUIT, SIGQUIT}};
 
 struct child {
     pid_t pid;
@@ -279,7 +279,7 @@ static void take_signals(struct job *job)
             take_interrupt(job);
         for (size_t i = 0; i < COUNT_OF(forwarded); i++)
             if ((int)info.ssi_signo == forwarded[i].from) {
-                job->asked = true;
+                job->asked |= info.ssi_signo != SIGQUIT; /* which only asks for the flight records */
                 signal_ranks(job, forwarded[i].to, false);
             }
         if (info.ssi_signo == SIGTSTP) {
