@@ -6,7 +6,7 @@
 #include "core/status.h"
 
 /* The words that ztrain takes as its first; each is run by cmd_WORD(). */
-#define COMMANDS(X) X(plan) X(export) X(verify) X(inspect) X(report) X(sample) X(doctor) X(version)
+#define COMMANDS(X) X(plan) X(export) X(verify) X(inspect) X(report) X(sample) X(why) X(doctor) X(version)
 
 enum status cmd_train(int argc, char **argv, struct error *err);   /* ztrain --config run.yaml … */
 enum status cmd_plan(int argc, char **argv, struct error *err);    /* ztrain plan --config run.yaml … */
@@ -15,6 +15,7 @@ enum status cmd_verify(int argc, char **argv, struct error *err);  /* ztrain ver
 enum status cmd_inspect(int argc, char **argv, struct error *err); /* ztrain inspect DIR [--tensors] */
 enum status cmd_report(int argc, char **argv, struct error *err);  /* ztrain report RUN… */
 enum status cmd_sample(int argc, char **argv, struct error *err);  /* ztrain sample DIR --prompt TEXT */
+enum status cmd_why(int argc, char **argv, struct error *err);     /* ztrain why RUN */
 enum status cmd_doctor(int argc, char **argv, struct error *err);  /* ztrain doctor */
 enum status cmd_version(int argc, char **argv, struct error *err); /* ztrain version */
 

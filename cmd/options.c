@@ -283,6 +283,7 @@ void options_help(FILE *out)
           "a browser\n"
           "  ztrain sample DIR --prompt TEXT             continue a prompt with a checkpoint, a run or a Hugging Face "
           "folder\n"
+          "  ztrain why RUN                              name the rank that a run failed by, or that it waits for\n"
           "  ztrain doctor [--gpu-test]                  print what ztrain finds on this machine; test its GPU\n"
           "  ztrain version                              print the versions of ztrain and of the libraries in use\n"
           "\n",

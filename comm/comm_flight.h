@@ -11,9 +11,9 @@
 /* A rank of this node. */
 struct flight_peer {
     int rank, pid;
-    const char *host;               /* borrowed from comm */
-    const struct flight_ring *ring; /* mapped until this process ends */
-    bool left;                      /* the job, in order */
+    const char *host; /* mapped until this process ends, as is the ring */
+    const struct flight_ring *ring;
+    bool left; /* the job, in order */
 };
 
 /* Ranks on this node, and the one with that local rank. */

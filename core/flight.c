@@ -34,6 +34,7 @@ const char *flight_kind_name(enum flight_kind kind)
                                         [FLIGHT_VOTE] = "stop vote",
                                         [FLIGHT_REPLICAS] = "comparison of replicas",
                                         [FLIGHT_SAVE] = "writing of a checkpoint",
+                                        [FLIGHT_GRAPH] = "launch of the step's graph",
                                         [FLIGHT_ALL_GATHER] = "all-gather",
                                         [FLIGHT_REDUCE_SCATTER] = "reduce-scatter",
                                         [FLIGHT_BARRIER] = "barrier",

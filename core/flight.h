@@ -35,6 +35,7 @@ enum flight_kind {
     FLIGHT_VOTE,    /* on stopping */
     FLIGHT_REPLICAS,
     FLIGHT_SAVE,       /* of this rank's shard, and the meeting of all ranks around it */
+    FLIGHT_GRAPH,      /* the launch of a whole step as a CUDA graph; its collectives have no entries */
     FLIGHT_ALL_GATHER, /* operations of the data channel, numbered from 1 */
     FLIGHT_REDUCE_SCATTER,
     FLIGHT_BARRIER, /* operations of the control channel, numbered from 1 */
@@ -50,6 +51,11 @@ static inline bool flight_is_data_op(int kind)
 static inline bool flight_is_control_op(int kind)
 {
     return kind >= FLIGHT_BARRIER && kind <= FLIGHT_BROADCAST;
+}
+/* 0: an operation of the data channel, 1: of the control channel, -1: another piece of work. */
+static inline int flight_channel(int kind)
+{
+    return flight_is_data_op(kind) ? 0 : flight_is_control_op(kind) ? 1 : -1;
 }
 
 enum { FLIGHT_ENTRIES = 2048, FLIGHT_ENTRY_WORDS = 8, FLIGHT_STEP_TIMES = 16 };

@@ -34,8 +34,9 @@ static struct {
     pthread_mutex_t mutex; /* guards what follows up to `head` */
     pthread_cond_t changed;
     bool runs, ended, stop, failed, written; /* failed: a record of the failure is asked for; written: it was */
+    bool abandoned;                          /* the thread hangs in a write, and comm may be gone when that returns */
     struct flight_head head;
-    struct comm *comm; /* borrowed, as is its ring, which stays mapped */
+    struct comm *comm; /* borrowed; its ring stays mapped until the process ends */
     struct flight_ring *ring;
     double timeout;
     char folder[PATH_BYTES], start[40];
@@ -118,31 +119,46 @@ static char process_state(int pid)
     return state == 'Z' || state == 'x' ? 'X' : state == 't' ? 'T' : state;
 }
 
+/* The neighbour with local rank `local`, if there is one and comm is still there. */
+static bool take_peer(int local, struct flight_peer *peer)
+{
+    pthread_mutex_lock(&recorder.mutex);
+    const bool there = !recorder.abandoned && local < comm_flight_peers(recorder.comm);
+    if (there)
+        *peer = comm_flight_peer(recorder.comm, local);
+    pthread_mutex_unlock(&recorder.mutex);
+    return there;
+}
+
+static void write_neighbour(const struct flight_peer *peer, char state)
+{
+    char path[PATH_BYTES + 64];
+    struct flight_head head = {.rank = peer->rank,
+                               .world = recorder.copy.world,
+                               .pid = peer->pid,
+                               .speaker = -1,
+                               .witness = recorder.copy.rank,
+                               .process = state,
+                               .bad_rank = -1,
+                               .interval = recorder.copy.interval};
+    snprintf(head.host, sizeof head.host, "%s", peer->host);
+    stamp(&head);
+    flight_copy(peer->ring, &recorder.image);
+    record_path(peer->rank, path);
+    if (flight_file_create(&recorder.other, path, &head, &recorder.image) == 0)
+        flight_file_close(&recorder.other);
+}
+
 /* Writes the records of neighbours that cannot do it: their processes are gone, stopped, or stuck in the kernel. */
 static void write_neighbours(void)
 {
-    char path[PATH_BYTES + 64];
-    for (int l = 0; l < comm_flight_peers(recorder.comm); l++) {
-        const struct flight_peer peer = comm_flight_peer(recorder.comm, l);
+    struct flight_peer peer;
+    for (int l = 0; take_peer(l, &peer); l++) {
         if (peer.rank == recorder.copy.rank || peer.left)
             continue;
         const char state = process_state(peer.pid);
-        if (state != 'X' && state != 'T' && state != 'D')
-            continue;
-        struct flight_head head = {.rank = peer.rank,
-                                   .world = recorder.copy.world,
-                                   .pid = peer.pid,
-                                   .speaker = -1,
-                                   .witness = recorder.copy.rank,
-                                   .process = state,
-                                   .bad_rank = -1,
-                                   .interval = recorder.copy.interval};
-        snprintf(head.host, sizeof head.host, "%s", peer.host);
-        stamp(&head);
-        flight_copy(peer.ring, &recorder.image);
-        record_path(peer.rank, path);
-        if (flight_file_create(&recorder.other, path, &head, &recorder.image) == 0)
-            flight_file_close(&recorder.other);
+        if (state == 'X' || state == 'T' || state == 'D')
+            write_neighbour(&peer, state);
     }
 }
 
@@ -383,6 +399,7 @@ void flight_recorder_stop(void)
     pthread_cond_broadcast(&recorder.changed);
     await(&recorder.ended, stop_patience);
     const bool ended = recorder.ended;
+    recorder.abandoned = !ended;
     pthread_mutex_unlock(&recorder.mutex);
     if (ended)
         pthread_join(recorder.thread, NULL);

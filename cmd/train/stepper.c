@@ -208,7 +208,9 @@ static enum status run_as_graph(struct stepper *s, struct token_stream *stream, 
     if (!s->graph)
         return run_loaded(s, err);
     enqueued->launched = true;
+    const uint64_t entry = flight_begin(FLIGHT_GRAPH, -1, 0, -1);
     comm_launch(t->comm, s->graph);
+    flight_end(entry);
     return STATUS_OK;
 }
 

@@ -123,6 +123,8 @@ def test_a_rank_that_is_killed_or_stopped_is_named(folder, rank, number):
     if number == signal.SIGSTOP:
         job.ranks[rank].send_signal(signal.SIGKILL)
     job.wait()
+    said = " ".join(folder.ztrain("why", folder.run_folder()).out.split())
+    assert re.match(rf"Rank {rank} on \S+ \(process {job.ranks[rank].pid}\) (was killed|stood still)", said), said
 
 
 @pytest.mark.parametrize("rank", [0, 1, 3])

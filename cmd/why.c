@@ -1,0 +1,349 @@
+/* why.c: `ztrain why RUN` reads the flight records of a run's ranks, and names the rank that died, stood still or
+ * diverged, with what it did last. It changes nothing, and works while the run lasts. */
+#include "cmd/commands.h"
+#include "cmd/unknown_word.h"
+#include "core/clock.h"
+#include "core/flight_verdict.h"
+#include "core/fsutil.h"
+#include "core/log.h"
+#include "core/memory.h"
+#include "core/printable.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { MOST_ROWS = 64, LAST_ENTRIES = 40 };
+
+static const char *const OPTIONS[] = {"start", "rank", "help"};
+static const char USAGE[] =
+    "usage: ztrain why RUN [--start NAME] [--rank R]\n"
+    "\n"
+    "Names the rank of a run that was killed, stood still, was slow or diverged, with what it did last, from the "
+    "flight\n"
+    "records of all ranks in RUN/flight. Works while the run lasts, too; SIGQUIT makes the ranks write them at once.\n"
+    "\n"
+    "  RUN             a run folder\n"
+    "  --start NAME    an earlier start of the run, by its folder in RUN/flight; default: the newest\n"
+    "  --rank R        also print what this rank recorded last\n";
+
+struct question {
+    const char *run, *start;
+    long rank; /* -1: none */
+};
+
+/* ---- reading ------------------------------------------------------------- */
+
+/* The records of one start. */
+struct flight_records {
+    char folder[FS_PATH_MAX];
+    struct flight_record *records; /* (count) owned */
+    int count, world;
+    struct flight_view *views; /* (world) owned */
+};
+
+static void records_release(struct flight_records *all)
+{
+    for (int i = 0; i < all->count; i++)
+        flight_record_release(&all->records[i]);
+    free(all->records);
+    free(all->views);
+}
+
+static int is_start(const struct dirent *entry)
+{
+    return entry->d_name[0] >= '0' && entry->d_name[0] <= '9';
+}
+
+static int is_record(const struct dirent *entry)
+{
+    return !strncmp(entry->d_name, "rank-", 5) && fs_has_suffix(entry->d_name, ".ring");
+}
+
+static void free_names(struct dirent **names, int count)
+{
+    for (int i = 0; i < count; i++)
+        free(names[i]);
+    free(names);
+}
+
+static enum status no_records(const char *folder, struct error *err)
+{
+    error_set(err, STATUS_CHECKPOINT, "there are no flight records in '%s'", folder);
+    return error_hint(err, "RUN is a run folder; ranks write them while a run lasts, and they stay when it fails, not "
+                           "when it ends in order");
+}
+
+/* Lists a folder's entries that `wanted` takes, by name; 0: there are none, also if there is no folder. */
+static enum status list_folder(const char *folder, int (*wanted)(const struct dirent *), struct dirent ***names,
+                               int *count, struct error *err)
+{
+    *names = NULL;
+    *count = scandir(folder, names, wanted, alphasort);
+    if (*count < 0 && errno != ENOENT && errno != ENOTDIR)
+        return error_system(err, STATUS_CHECKPOINT, errno, "cannot read '%s'", folder);
+    *count = *count < 0 ? 0 : *count;
+    return STATUS_OK;
+}
+
+/* The folder of the newest start that has records; the one before it is mentioned. */
+static enum status newest_start(const char *flight, char folder[FS_PATH_MAX], struct error *err)
+{
+    struct dirent **names, **records;
+    int count, found = 0;
+    enum status status = STATUS_OK;
+    TRY(list_folder(flight, is_start, &names, &count, err));
+    int start = count;
+    while (status == STATUS_OK && !found && start-- > 0) {
+        status = fs_join(folder, flight, names[start]->d_name, STATUS_CHECKPOINT, err);
+        if (status == STATUS_OK)
+            status = list_folder(folder, is_record, &records, &found, err);
+        if (status == STATUS_OK)
+            free_names(records, found);
+    }
+    if (status == STATUS_OK && found && start > 0)
+        printf("records of the start %s; of the one before it: --start %s\n\n", PRINTABLE(names[start]->d_name),
+               PRINTABLE(names[start - 1]->d_name));
+    free_names(names, count);
+    return status != STATUS_OK || found ? status : no_records(flight, err);
+}
+
+/* Reads all records that can be read. */
+static enum status read_records(struct flight_records *all, struct error *err)
+{
+    struct dirent **names;
+    char path[FS_PATH_MAX];
+    struct error damage = {.code = STATUS_OK};
+    int count;
+    TRY(list_folder(all->folder, is_record, &names, &count, err));
+    all->records = memory_zeroed((size_t)count + 1, sizeof *all->records);
+    for (int i = 0; i < count; i++) {
+        struct flight_record *record = &all->records[all->count];
+        if (fs_join(path, all->folder, names[i]->d_name, STATUS_CHECKPOINT, &damage) == STATUS_OK &&
+            flight_record_read(path, record, &damage) == STATUS_OK) {
+            all->world = record->head.world > all->world ? record->head.world : all->world;
+            all->count++;
+        } else {
+            log_warn("a record is left out: %s", damage.text);
+        }
+    }
+    free_names(names, count);
+    if (!count)
+        return no_records(all->folder, err);
+    return all->count ? STATUS_OK : error_set(err, STATUS_CHECKPOINT, "%s", damage.text);
+}
+
+/* The state of the process of a record, if it can be seen from here and has not ended with a word. */
+static char state_now(const struct flight_head *head)
+{
+    char host[64] = "", path[64], text[512] = "";
+    gethostname(host, sizeof host - 1);
+    if (strcmp(host, head->host) != 0 || head->reason == FLIGHT_FAILURE || head->reason == FLIGHT_ENDED)
+        return '?';
+    snprintf(path, sizeof path, "/proc/%d/stat", head->pid);
+    FILE *file = memory_fopen(path, "re");
+    if (!file)
+        return errno == ENOENT ? 'X' : '?';
+    text[fread(text, 1, sizeof text - 1, file)] = 0;
+    fclose(file);
+    const char *end = strrchr(text, ')');
+    const char state = end && end[1] ? end[2] : '?';
+    return state == 'Z' ? 'X' : state == 't' ? 'T' : state;
+}
+
+static void make_views(struct flight_records *all)
+{
+    all->views = memory_zeroed((size_t)all->world, sizeof *all->views);
+    for (int i = 0; i < all->count; i++) {
+        const struct flight_record *record = &all->records[i];
+        flight_view_init(&all->views[record->head.rank], record, state_now(&record->head));
+    }
+}
+
+/* ---- printing ------------------------------------------------------------ */
+
+static double wall_now(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+/* "3.2 s", "5 min" */
+static const char *age_text(double seconds, char out[32])
+{
+    if (seconds < 100)
+        snprintf(out, 32, "%.1f s", seconds);
+    else if (seconds < 6000)
+        snprintf(out, 32, "%.0f min", seconds / 60);
+    else
+        snprintf(out, 32, "%.0f h", seconds / 3600);
+    return out;
+}
+
+/* Who wrote a record last, and why. */
+static const char *source_text(const struct flight_view *view, char out[96])
+{
+    static const char *const reasons[] = {[FLIGHT_RUNNING] = "running",
+                                          [FLIGHT_FAILURE] = "failed",
+                                          [FLIGHT_QUIT] = "running, SIGQUIT",
+                                          [FLIGHT_STALL] = "running, slow step",
+                                          [FLIGHT_ENDED] = "ended in order"};
+    _Static_assert(COUNT_OF(reasons) == FLIGHT_REASON_COUNT, "every reason has a text");
+    const struct flight_head *head = &view->record->head;
+    const char *process = view->process == 'X' ? "gone" : view->process == 'T' ? "stopped" : "stuck";
+    if (head->witness >= 0)
+        snprintf(out, 96, "%s; written by rank %d", process, head->witness);
+    else if (view->process == 'X' || view->process == 'T')
+        snprintf(out, 96, "%s", process);
+    else
+        snprintf(out, 96, "%s", reasons[head->reason]);
+    return out;
+}
+
+static void print_row(const struct flight_view *view, int rank, double now, bool marked)
+{
+    char place[160] = "", since[32] = "", age[32], source[96];
+    if (!view->record) {
+        printf("%c %5d  no record\n", marked ? '*' : ' ', rank);
+        return;
+    }
+    const struct flight_entry *entry = view->now;
+    if (entry) {
+        flight_place(entry, place);
+        flight_time(flight_wall(view->record, entry->start), since);
+    } else {
+        snprintf(place, sizeof place, "%s (step %" PRId64 ")", flight_kind_name((enum flight_kind)view->record->phase),
+                 view->record->step);
+        flight_time(flight_wall(view->record, view->record->phase_since), since);
+    }
+    printf("%c %5d  %-16s %8d  %8" PRId64 " %8" PRId64 "  %-44s %-12s  %8s  %s\n", marked ? '*' : ' ', rank,
+           PRINTABLE(view->record->head.host), view->record->head.pid, view->done[0], view->done[1], place, since,
+           age_text(now - view->moved, age), source_text(view, source));
+}
+
+static void print_table(const struct flight_records *all, const struct flight_verdict *verdict)
+{
+    const double now = wall_now();
+    double written = 0;
+    char age[32];
+    for (int i = 0; i < all->count; i++)
+        written = fmax(written, 1e-9 * (double)all->records[i].head.wall);
+    printf("\n  %5s  %-16s %8s  %8s %8s  %-44s %-12s  %8s  %s\n", "rank", "host", "process", "data", "control", "is in",
+           "since", "last sign", "record");
+    for (int r = 0; r < all->world; r++)
+        if (r < MOST_ROWS || r == verdict->rank)
+            print_row(&all->views[r], r, now, r == verdict->rank);
+    if (all->world > MOST_ROWS)
+        printf("  of %d ranks, the first %d\n", all->world, MOST_ROWS);
+    printf("\ndata, control: the last collective of the channel that is over; last sign: ago\n"
+           "records: %s, written %s ago\n",
+           PRINTABLE(all->folder), age_text(now - written, age));
+}
+
+/* The last entries of a rank, the newest last. */
+static enum status print_rank(const struct flight_records *all, long rank, struct error *err)
+{
+    if (rank >= all->world || !all->views[rank].record)
+        return error_set(err, STATUS_USAGE, "--rank %ld: there is no record of this rank", rank);
+    const struct flight_record *record = all->views[rank].record;
+    char place[160], since[32];
+    const int first = record->count > LAST_ENTRIES ? record->count - LAST_ENTRIES : 0;
+    printf("\nrank %ld, its last %d of %" PRId64 " entries%s\n", rank, record->count - first, record->next,
+           record->torn ? "; torn ones are left out" : "");
+    for (int i = first; i < record->count; i++) {
+        const struct flight_entry *entry = &record->entries[i];
+        printf("  %s  ", flight_time(flight_wall(record, entry->start), since));
+        if (entry->end)
+            printf("%10.3f ms", 1e-6 * (double)(entry->end - entry->start));
+        else
+            printf("%13s", "not over");
+        printf("  %s\n", flight_place(entry, place));
+    }
+    return STATUS_OK;
+}
+
+/* Breaks a paragraph into lines. */
+static void print_paragraph(const char *text)
+{
+    int column = 0;
+    for (const char *word = text; *word;) {
+        const int length = (int)strcspn(word, " ");
+        if (column > 0 && column + 1 + length > 110) {
+            putchar('\n');
+            column = 0;
+        }
+        column += printf("%s%.*s", column ? " " : "", length, word);
+        word += length + (word[length] == ' ');
+    }
+    putchar('\n');
+}
+
+/* ---- the command --------------------------------------------------------- */
+
+static enum status answer(const struct question *question, struct flight_records *all, struct error *err)
+{
+    char flight[FS_PATH_MAX];
+    struct flight_verdict verdict;
+    TRY(fs_join(flight, question->run, "flight", STATUS_CHECKPOINT, err));
+    if (question->start)
+        TRY(fs_join(all->folder, flight, question->start, STATUS_CHECKPOINT, err));
+    else
+        TRY(newest_start(flight, all->folder, err));
+    TRY(read_records(all, err));
+    make_views(all);
+    flight_judge(all->views, all->world, &verdict);
+    print_paragraph(PRINTABLE(verdict.text));
+    print_table(all, &verdict);
+    return question->rank >= 0 ? print_rank(all, question->rank, err) : STATUS_OK;
+}
+
+/* Takes the option at argv[*i], with its value. */
+static enum status take_option(char **argv, int argc, int *i, struct question *question, struct error *err)
+{
+    const char *option = argv[*i];
+    const bool start = !strcmp(option, "--start"), rank = !strcmp(option, "--rank");
+    if (!start && !rank)
+        return unknown_option("why", option, OPTIONS, COUNT_OF(OPTIONS), err);
+    if (*i + 1 == argc)
+        return error_set(err, STATUS_USAGE, "%s needs a value; hint: ztrain why --help", option);
+    const char *value = argv[++*i];
+    char *end;
+    if (start) {
+        question->start = value;
+        return STATUS_OK;
+    }
+    question->rank = strtol(value, &end, 10);
+    return *value && !*end && question->rank >= 0 ? STATUS_OK
+                                                  : error_set(err, STATUS_USAGE, "--rank '%s': expected a rank", value);
+}
+
+enum status cmd_why(int argc, char **argv, struct error *err)
+{
+    struct question question = {.rank = -1};
+    for (int i = 1; i < argc; i++) {
+        if (!strcmp(argv[i], "--help") || !strcmp(argv[i], "-h")) {
+            fputs(USAGE, stdout);
+            return STATUS_OK;
+        }
+        if (argv[i][0] == '-')
+            TRY(take_option(argv, argc, &i, &question, err));
+        else if (question.run)
+            return error_set(err, STATUS_USAGE, "one run at a time: '%s' and '%s'; hint: ztrain why --help",
+                             question.run, argv[i]);
+        else
+            question.run = argv[i];
+    }
+    if (!question.run)
+        return error_set(err, STATUS_USAGE, "no run was named; hint: ztrain why RUN");
+    struct flight_records all = {.count = 0};
+    enum status status = answer(&question, &all, err);
+    records_release(&all);
+    return status;
+}

@@ -1,0 +1,96 @@
+#include "core/flight_slow.h"
+
+#include "core/memory.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+static const double slow_share = 0.75;                /* of all waiting is for a slow rank, */
+static const double slow_time = 0.2;                  /* … and this part of the time, */
+static const double slow_mean = 0.002;                /* … and these seconds in each collective */
+enum { SLOW_LEAST = 20, CELLS = 4 * FLIGHT_ENTRIES }; /* collectives that are compared, at least */
+
+/* A collective that is over. It ends for all ranks at about the same time, so the rank that came last was in it for the
+ * shortest time. That needs no common clock. */
+struct cell {
+    int64_t number;
+    int seen, last; /* ranks; the last one */
+    double shortest, sum;
+};
+
+static void add_times(struct cell *cells, const struct flight_record *record)
+{
+    int64_t before[2] = {0, 0};
+    for (int i = 0; record && i < record->count; i++) {
+        const struct flight_entry *entry = &record->entries[i];
+        const int channel = flight_channel(entry->kind);
+        if (channel < 0 || !entry->end || entry->number <= before[channel]) /* or the second piece of one */
+            continue;
+        before[channel] = entry->number;
+        struct cell *cell = &cells[channel * CELLS + entry->number % CELLS];
+        const double seconds = 1e-9 * (double)(entry->end - entry->start);
+        if (cell->seen == 0 || cell->number < entry->number)
+            *cell = (struct cell){.number = entry->number, .shortest = INFINITY};
+        if (cell->number != entry->number)
+            continue;
+        cell->seen++;
+        cell->sum += seconds;
+        if (seconds < cell->shortest) {
+            cell->shortest = seconds;
+            cell->last = record->head.rank;
+        }
+    }
+}
+
+static double span_of(const struct flight_record *record)
+{
+    const int count = record ? record->count : 0;
+    return count ? 1e-9 * (double)(record->entries[count - 1].start - record->entries[0].start) : 0;
+}
+
+/* What a rank has cost the others. */
+struct lateness {
+    int times;
+    double seconds; /* that the others waited for it, on average */
+};
+
+/* Returns the number of collectives that all ranks have recorded. */
+static int add_lateness(const struct cell *cells, int world, struct lateness *late)
+{
+    int compared = 0;
+    for (int c = 0; c < 2 * CELLS; c++) {
+        const struct cell *cell = &cells[c];
+        if (cell->seen != world)
+            continue;
+        compared++;
+        late[cell->last].times++;
+        late[cell->last].seconds += (cell->sum - cell->shortest) / (world - 1) - cell->shortest;
+    }
+    return compared;
+}
+
+bool flight_find_slow(const struct flight_view *views, int world, struct flight_slow *slow)
+{
+    if (world < 2)
+        return false;
+    struct cell *cells = memory_zeroed((size_t)2 * CELLS, sizeof *cells);
+    struct lateness *late = memory_zeroed((size_t)world, sizeof *late);
+    double all = 0;
+    int rank = 0;
+    for (int r = 0; r < world; r++)
+        add_times(cells, views[r].record);
+    const int compared = add_lateness(cells, world, late);
+    for (int r = 0; r < world; r++) {
+        all += late[r].seconds;
+        rank = late[r].seconds > late[rank].seconds ? r : rank;
+    }
+    *slow = (struct flight_slow){.rank = rank,
+                                 .times = late[rank].times,
+                                 .compared = compared,
+                                 .seconds = late[rank].seconds,
+                                 .span = span_of(views[rank].record)};
+    free(cells);
+    free(late);
+    return compared >= SLOW_LEAST && slow->seconds >= slow_share * all && slow->seconds >= slow_time * slow->span &&
+           slow->seconds >= slow_mean * compared;
+}
