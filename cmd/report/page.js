@@ -80,12 +80,12 @@ const FORMATS = {
   bytes: value => prefixed(value, 'B'),
 };
 
-/* Round values from low to high, about `wanted` of them; none if the two are alike. */
-function ticks(low, high, wanted, base = 10) {
+/* Round values from low to high, about `wanted` of them, at least `least` apart; none if the two are alike. */
+function ticks(low, high, wanted, base = 10, least = 0) {
   if (!(high > low) || alike(low, high)) return {step: 1, found: []};
   const raw = (high - low) / Math.max(1, wanted), power = Math.pow(base, Math.floor(Math.log(raw) / Math.log(base)));
   const factors = base === 10 ? [1, 2, 2.5, 5, 10] : [1, 2, 5, 10, 15, 30, 60];
-  const step = power * factors.find(f => f * power >= raw * 0.999), found = [];
+  const step = Math.max(least, power * factors.find(f => f * power >= raw * 0.999)), found = [];
   for (let i = Math.ceil(low / step - 1e-9); i * step <= high + step * 1e-9 && found.length < 100; i++) found.push(i * step || 0);
   return {step, found};
 }
@@ -102,7 +102,7 @@ function tickLabels(found, step, format) {
   const largest = Math.max(...found.map(Math.abs), 0);
   if (format === 'percent') return found.map(v => (100 * v).toFixed(decimals(100 * step)) + ' %');
   if (format === 'duration') return found.map(duration);
-  if (format === 'count' && largest < 1e5) return found.map(v => decimals(step) ? '' : count(v));
+  if (format === 'count' && largest < 1e5) return found.map(count);
   let scale = 1, unit = '';
   if (format === 'seconds') [scale, unit] = largest < 1e-3 ? [1e-6, ' µs'] : largest < 1 ? [1e-3, ' ms'] : [1, ' s'];
   else if (['bytes', 'si', 'count'].includes(format) || largest >= 1e4) {
@@ -406,8 +406,8 @@ class Panel {
       this.svg.append(shape('line', {class: 'grid', x1: left, x2: right, y1: y, y2: y}),
         shape('text', {class: 'tick', x: left - 6, y: Number(y) + 4, 'text-anchor': 'end'}, label));
     }
-    const format = AXES[view.axis].format, time = format === 'duration';
-    const {step, found} = ticks(this.domain[0], this.domain[1], Math.max(2, Math.floor((right - left) / 76)), time && this.domain[1] - this.domain[0] > 60 ? 60 : 10);
+    const format = AXES[view.axis].format, minutes = format === 'duration' && this.domain[1] - this.domain[0] > 60;
+    const {step, found} = ticks(this.domain[0], this.domain[1], Math.max(2, Math.floor((right - left) / 76)), minutes ? 60 : 10, 1); /* whole steps, tokens, seconds */
     const labels = tickLabels(found, step, format);
     found.forEach((value, i) => {
       const x = this.x(value), anchor = x - left < 14 ? 'start' : right - x < 22 ? 'end' : 'middle';
@@ -459,10 +459,29 @@ class Panel {
     return there && there + back + 'Z';
   }
 
+  /* Vertical lines from the curve to extremes that stand out from their neighbours'. In the area or the pale line of
+   * single values such a spike is less than a pixel wide. */
+  spikes(line) {
+    const shown = v => known(v) && !(this.logarithmic && v <= 0), {low = line.raw, high = line.raw} = line.series;
+    if (!low) return '';
+    const reach = [low, high].map(ends => ends.map((end, i) => shown(end) && shown(line.ys[i]) ? Math.abs(this.y(end) - this.y(line.ys[i])) : 0));
+    let text = '';
+    for (let i = line.from; i < line.to; i++)
+      for (const [side, ends] of [low, high].entries()) {
+        const around = reach[side].slice(Math.max(line.from, i - 8), Math.min(line.to, i + 9)).sort((a, b) => a - b);
+        if (reach[side][i] <= Math.max(4, 3 * around[around.length >> 1])) continue;
+        const x = this.x(line.xs[i]).toFixed(1);
+        text += `M${x} ${this.y(line.ys[i]).toFixed(1)}L${x} ${this.y(ends[i]).toFixed(1)}`;
+      }
+    return text;
+  }
+
   drawCurves() {
     for (const line of this.values) {
       if (line.series.low) this.plot.append(shape('path', {class: 'band', d: this.band(line), fill: line.colour, 'fill-opacity': 0.22}));
       if (line.raw) this.plot.append(shape('path', {class: 'raw', d: this.path(line.xs, line.raw, line.from, line.to), fill: 'none', stroke: line.colour, 'stroke-opacity': 0.3, 'stroke-width': 1}));
+      const spikes = this.spikes(line);
+      if (spikes) this.plot.append(shape('path', {class: 'spike', d: spikes, fill: 'none', stroke: line.colour, 'stroke-width': 1.4}));
     }
     for (const line of this.values) {
       this.plot.append(shape('path', {class: 'curve', d: this.path(line.xs, line.ys, line.from, line.to), fill: 'none', stroke: line.colour,
@@ -472,10 +491,11 @@ class Panel {
     }
   }
 
+  /* Not cut at the edges, where the first and the last evaluation are. */
   drawPoints(line) {
     if (line.to - line.from > 120) return;
     for (let i = line.from; i < line.to; i++)
-      if (known(line.ys[i])) this.plot.append(shape('circle', {cx: this.x(line.xs[i]).toFixed(1), cy: this.y(line.ys[i]).toFixed(1), r: 3, fill: 'var(--card)', stroke: line.colour, 'stroke-width': 1.6}));
+      if (known(line.ys[i]) && line.xs[i] >= this.domain[0] && line.xs[i] <= this.domain[1] && this.y(line.ys[i]) <= this.frame.bottom) this.signs.append(shape('circle', {cx: this.x(line.xs[i]).toFixed(1), cy: this.y(line.ys[i]).toFixed(1), r: 3, fill: 'var(--card)', stroke: line.colour, 'stroke-width': 1.6}));
   }
 
   /* A cross at the top for values that are not finite. */
@@ -576,7 +596,7 @@ class StackPanel extends Panel {
     const used = PARTS.map((_, p) => p).filter(p => this.seconds[p].some(v => v > 0));
     let below = xs.map(() => 0);
     return used.map(p => {
-      const single = smooth(this.seconds[p], view.smoothing), under = below;
+      const single = PARTS[p] === 'checkpoint' ? this.seconds[p] : smooth(this.seconds[p], view.smoothing), under = below;
       below = below.map((v, i) => v + (single[i] || 0));
       return {run: this.runs[0], part: p, xs, from, to, ys: single, under, over: below, series: {bad: []}, label: PARTS[p], colour: `var(--p${PART_COLOURS[p]})`};
     });
@@ -584,8 +604,45 @@ class StackPanel extends Panel {
 
   rangeOfValues() {
     const top = this.values[this.values.length - 1], inside = top ? top.over.filter((_, i) => i >= top.from && i < top.to) : [];
-    const most = inside.reduce((all, v) => Math.max(all, v), 0);
-    return [0, most < SMALLEST ? 1 : Math.min(most, 1e300) * 1.05];
+    const most = inside.reduce((all, v) => Math.max(all, v), 0), usual = this.usual(top ? top.from : 0, top ? top.to : 0);
+    this.cut = usual > SMALLEST && most > 2 * usual;
+    return [0, this.cut ? 1.25 * usual : most < SMALLEST ? 1 : Math.min(most, 1e300) * 1.05];
+  }
+
+  /* The time that all but a few steps take, without their checkpoints: those would set the scale for everything else. */
+  usual(from, to) {
+    const steps = [];
+    for (let i = from; i < to; i++)
+      steps.push(this.values.reduce((all, part) => PARTS[part.part] === 'checkpoint' ? all : all + (part.ys[i] || 0), 0));
+    steps.sort((a, b) => a - b);
+    return steps.length ? steps[Math.floor((steps.length - 1) * 0.95)] : 0;
+  }
+
+  /* Lines in the areas of checkpoints, which take the time of single steps, so that they are less than a pixel wide. */
+  drawCheckpoints() {
+    const part = this.values.find(one => PARTS[one.part] === 'checkpoint');
+    let text = '';
+    for (let i = part ? part.from : 0; part && i < part.to; i++)
+      if (part.ys[i] > 0) text += `M${this.x(part.xs[i]).toFixed(1)} ${this.y(part.under[i]).toFixed(1)}V${this.y(part.over[i]).toFixed(1)}`;
+    if (text) this.plot.append(shape('path', {class: 'spike', d: text, stroke: part.colour, 'stroke-width': 1.4}));
+  }
+
+  /* A mark at the top, in the colour of the largest part, for bars that the scale cuts. */
+  drawCut() {
+    let last = -9;
+    const top = this.values[this.values.length - 1];
+    for (let i = top.from; i < top.to; i++) {
+      const x = this.x(top.xs[i]);
+      if (!(top.over[i] > this.range[1]) || top.xs[i] < this.domain[0] || top.xs[i] > this.domain[1] || x - last < 5) continue;
+      last = x;
+      const largest = this.values.reduce((most, part) => (part.ys[i] || 0) > (most.ys[i] || 0) ? part : most);
+      this.signs.append(shape('path', {class: 'cut', d: `M${x.toFixed(1)} ${this.frame.top - 8}l3.5 6h-7Z`, fill: largest.colour}));
+    }
+  }
+
+  drawLegend() {
+    super.drawLegend();
+    if (this.cut) this.legend.prepend(element('span', {}, '▲ beyond the scale'));
   }
 
   drawCurves() {
@@ -598,6 +655,8 @@ class StackPanel extends Panel {
       }
       this.plot.append(shape('path', {class: 'curve', d: there && there + back + 'Z', fill: part.colour, stroke: 'var(--card)', 'stroke-width': 0.4}));
     }
+    this.drawCheckpoints();
+    if (this.cut) this.drawCut();
   }
 
   /* Without a pointer: the part's share of the time that is shown. */

@@ -76,6 +76,7 @@ def test_a_run_is_drawn_and_answers(pages):
       seen.curves = Object.fromEntries(seen.shown.map(id => [id, paths(id).map(d => d.length)]));
       seen.bands = all('path.band', panel('loss')).length;
       seen.bad = all('path.bad', panel('grad_norm')).length;
+      seen.spikes = ['loss', 'grad_norm', 'lr'].map(id => all('path.spike', panel(id)).length);
       seen.marks = all('.mark', panel('loss')).length;
       point('loss', 'pointermove', 0.5); await frame();
       seen.tip = panel('loss').querySelector('.tip').innerText;
@@ -109,7 +110,7 @@ def test_a_run_is_drawn_and_answers(pages):
     assert all(length > 60 for lengths in seen["curves"].values() for length in lengths) and len(seen["curves"]["loss"]) == 2
     assert seen["bands"] == 1 and seen["bad"] == 2 and seen["marks"] >= 10
     assert "training" in seen["tip"] and "evaluation" in seen["tip"] and re.match(r"steps? 1,\d\d\d", seen["tip"]), seen["tip"]
-    assert seen["inside"]
+    assert seen["inside"] and seen["spikes"] == [1, 1, 0]
     assert seen["crosses"] == len(seen["shown"]) and seen["away"] == 0
     assert "zoom=" in seen["zoomed"] and seen["moved"] and "0" not in seen["zoomTicks"][-3:]
     assert seen["back"] and "zoom=" not in seen["reset"] and seen["smoother"]
@@ -180,6 +181,21 @@ def test_equal_and_extreme_values_are_drawn(folder, pages, losses):
     assert len(seen["curves"]) == len(seen["log"]) == 2 and seen["axis"] == "step" and 2 <= seen["ticks"] <= 60
     assert all("M" in path and "NaN" not in path and "Infinity" not in path for path in seen["curves"] + seen["log"] if max(losses) > 1e-300)
     assert "NaN" not in dom.split("<script")[0]
+
+
+def test_a_short_run_with_a_slow_checkpoint(folder, pages):
+    """Whole steps below the axis; the last evaluation's mark is whole; the checkpoint does not set the scale, and is marked."""
+    run = write_losses(folder, "short", [4.0, 3.5, 3.1])
+    with open(os.path.join(run, "metrics.jsonl"), "a", encoding="utf-8") as f:
+        f.write('{"step":3,"eval_loss":3.2,"perplexity":24.5}\n{"step":4,"loss":3.0,"seconds":{"step":1.0,"forward":0.6,"checkpoint":30.0}}\n')
+        f.write('{"step":5,"loss":2.9,"seconds":{"step":1.0,"forward":0.6}}\n{"step":5,"eval_loss":3.0,"perplexity":20}\n')
+    seen, _ = look(pages(run), """
+      seen.steps = ticks('loss').filter(text => /^[1-5]$/.test(text));
+      seen.points = all('circle', panel('loss').querySelector(':scope > svg')).filter(circle => !circle.closest('[clip-path]')).length;
+      seen.scale = ticks('time-0'); seen.cut = all('path.cut', panel('time-0')).length; seen.legend = panel('time-0').querySelector('.legend').textContent;
+    """)
+    assert seen["steps"] == ["1", "2", "3", "4", "5"] and seen["points"] == 2, seen
+    assert seen["cut"] == 1 and "beyond the scale" in seen["legend"] and "1.0 s" in seen["scale"] and "10 s" not in seen["scale"], seen
 
 
 def test_a_run_without_a_step(folder, pages):
