@@ -5,18 +5,18 @@
  * are read. The checkpoints of a run folder are ordered by the steps in their manifests, newest first; `latest` is not
  * used, because it may be stale or dangling after a crash.
  *
- * A range of a unit may lie in the slices of several writers: element e of a unit is in file e / slice, at e % slice.
- * A rank file is opened when it is first needed; at most OPEN_FILES_MAX stay open, so that a checkpoint of a thousand
- * ranks does not need a thousand descriptors. One thread at a time may read from a checkpoint. */
+ * Contents come from a stream (checkpoint_stream.h): a thread reads frames while those before them are verified and
+ * decompressed. One thread at a time may read from a checkpoint. */
 #include "ckpt/checkpoint.h"
 
 #include "ckpt/checkpoint_folders.h"
+#include "ckpt/checkpoint_stream.h"
 #include "ckpt/manifest.h"
-#include "ckpt/rankfile.h"
 #include "core/fsutil.h"
 #include "core/io.h"
 #include "core/liveness.h"
 #include "core/log.h"
+#include "core/memory.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -27,14 +27,13 @@
 #include <unistd.h>
 #include <xxhash.h>
 
-enum { OPEN_FILES_MAX = 64, COPY_BYTES = 1 << 20 };
+enum { COPY_BYTES = 1 << 20 };
 
 /* checkpoint->private_ */
 struct reader {
     struct stat identity;      /* of the folder, before anything was read */
     struct manifest *manifest; /* owned */
-    struct rankfile **files;   /* [world] owned; NULL: not open */
-    int num_open;
+    struct checkpoint_files files;
 };
 
 static struct reader *reader_of(const struct checkpoint *checkpoint)
@@ -59,9 +58,7 @@ static enum status open_folder(const char *folder, struct checkpoint **out, stru
     checkpoint_identify(folder, &reader->identity); /* if it does not exist, reading the manifest fails */
     TRY_GOTO(manifest_load(folder, &reader->manifest, err));
     const struct manifest *manifest = reader->manifest;
-    reader->files = calloc((size_t)manifest->world, sizeof *reader->files);
-    if (!reader->files)
-        TRY_GOTO(error_set(err, STATUS_DEVICE, "out of memory for the checkpoint '%s'", folder));
+    TRY_GOTO(checkpoint_files_init(&reader->files, checkpoint->path, manifest, err));
     checkpoint->manifest = manifest->root;
     checkpoint->position = manifest->position;
     checkpoint->spec = manifest->spec;
@@ -79,25 +76,9 @@ fail:
     return status;
 }
 
-/* Closes a rank's file if it is open; after a failure it is opened anew. */
-static void forget_file(struct reader *reader, int rank)
-{
-    if (!reader->files[rank])
-        return;
-    rankfile_close(reader->files[rank]);
-    reader->files[rank] = NULL;
-    reader->num_open--;
-}
-
 bool checkpoint_is_gone(const struct checkpoint *checkpoint)
 {
     return !checkpoint_is_still(checkpoint->path, &reader_of(checkpoint)->identity);
-}
-
-static void close_files(struct reader *reader)
-{
-    for (int rank = 0; reader->num_open && rank < reader->manifest->world; rank++)
-        forget_file(reader, rank);
 }
 
 void checkpoint_close(struct checkpoint *checkpoint)
@@ -106,8 +87,7 @@ void checkpoint_close(struct checkpoint *checkpoint)
         return;
     struct reader *reader = reader_of(checkpoint);
     if (reader) {
-        close_files(reader);
-        free(reader->files);
+        checkpoint_files_release(&reader->files);
         manifest_free(reader->manifest);
         free(reader);
     }
@@ -283,57 +263,18 @@ enum status checkpoint_open(const char *dir, bool full, struct checkpoint **chec
 
 /* ---- reading ------------------------------------------------------------- */
 
-/* Opens the file of a rank, if it is not open yet, and checks its index. */
-static enum status file_of(const struct checkpoint *checkpoint, int rank, struct rankfile **out, struct error *err)
-{
-    struct reader *reader = reader_of(checkpoint);
-    if (!reader->files[rank]) {
-        const struct manifest_file *file = &reader->manifest->files[rank];
-        struct rankfile_shape shape = manifest_shape(reader->manifest, rank);
-        struct rankfile_facts facts = {file->bytes, file->num_frames, file->checksum};
-        char path[FS_PATH_MAX];
-        if (reader->num_open == OPEN_FILES_MAX)
-            close_files(reader);
-        TRY(fs_join(path, checkpoint->path, file->name, STATUS_CHECKPOINT, err));
-        TRY(rankfile_open(path, &shape, &facts, &reader->files[rank], err));
-        reader->num_open++;
-    }
-    *out = reader->files[rank];
-    return STATUS_OK;
-}
-
-/* Reads elements [first, first + count) of the slice in one writer's file. */
-static enum status read_slice(const struct checkpoint *checkpoint, int rank, enum state_kind state, int unit,
-                              int64_t first, int64_t count, float *out, struct error *err)
-{
-    struct retry retry = checkpoint->retry;
-    enum status status;
-    do {
-        struct rankfile *file;
-        status = file_of(checkpoint, rank, &file, err);
-        if (status == STATUS_OK)
-            status = rankfile_read(file, (int)state, unit, first, count, out, err);
-        if (status != STATUS_OK)
-            forget_file(reader_of(checkpoint), rank);
-    } while (retry_again(&retry, &status, err));
-    return status;
-}
-
 enum status checkpoint_read(const struct checkpoint *checkpoint, enum state_kind state, int unit, int64_t first,
                             int64_t count, float *out, struct error *err)
 {
     const struct manifest *manifest = reader_of(checkpoint)->manifest;
     ASSERT(unit >= 0 && unit < manifest->num_units && first >= 0 && count >= 0);
     ASSERT(count <= manifest->units[unit].numel - first);
-    int64_t slice = manifest->slice[unit];
-    while (count > 0) {
-        int64_t within = first % slice, n = slice - within < count ? slice - within : count;
-        TRY(read_slice(checkpoint, (int)(first / slice), state, unit, within, n, out, err));
-        first += n;
-        count -= n;
-        out += n;
-    }
-    return STATUS_OK;
+    const struct checkpoint_range range = {(int)state, unit, first, count};
+    struct checkpoint_stream *stream;
+    TRY(checkpoint_stream_new(&reader_of(checkpoint)->files, &checkpoint->retry, &range, 1, &stream, err));
+    enum status status = checkpoint_stream_next(stream, out, err);
+    checkpoint_stream_free(stream);
+    return status;
 }
 
 /* Verifies a file that one checksum covers as a whole. */
@@ -371,17 +312,16 @@ end:
 
 enum status checkpoint_verify(const struct checkpoint *checkpoint, struct error *err)
 {
-    const struct manifest *manifest = reader_of(checkpoint)->manifest;
-    for (int i = 0; i < manifest->num_files; i++) {
-        if (i < manifest->world) {
-            struct rankfile *file;
-            TRY(file_of(checkpoint, i, &file, err));
-            TRY(rankfile_verify(file, err));
-        } else {
-            TRY(verify_whole(checkpoint, &manifest->files[i], err));
-        }
-    }
-    return STATUS_OK;
+    struct reader *reader = reader_of(checkpoint);
+    const struct manifest *manifest = reader->manifest;
+    const struct retry never = {.limit = 0};
+    struct checkpoint_stream *stream;
+    TRY(checkpoint_stream_new(&reader->files, &never, NULL, 0, &stream, err));
+    enum status status = checkpoint_stream_verify(stream, err);
+    checkpoint_stream_free(stream);
+    for (int i = manifest->world; i < manifest->num_files && status == STATUS_OK; i++)
+        status = verify_whole(checkpoint, &manifest->files[i], err);
+    return status;
 }
 
 /* ---- loading ------------------------------------------------------------- */
@@ -435,26 +375,49 @@ enum status checkpoint_check_table(const struct checkpoint *checkpoint, const st
     return status;
 }
 
+/* The range of a unit that a rank owns; its slice may have padding after it, or hold nothing else. */
+static struct checkpoint_range own_range(const struct tensor_table *table, const struct shard_layout *layout, int rank,
+                                         int state, int unit)
+{
+    int64_t size = layout->slice[unit], first = size * rank, left = table->units[unit].numel - first;
+    int64_t count = left < 0 ? 0 : left < size ? left : size;
+    return (struct checkpoint_range){state, unit, count ? first : 0, count};
+}
+
+/* Reads the ranges, unit by unit of each state, into the rank's slices. */
+static enum status load_slices(struct checkpoint_stream *stream, const struct checkpoint_range *ranges,
+                               const struct shard_layout *layout, struct state_slices slices, struct error *err)
+{
+    for (int i = 0; i < slices.count * layout->num_units; i++) {
+        const struct checkpoint_range *range = &ranges[i];
+        float *own;
+        TRY(state_slice(slices, SLICE_WRITE, (enum state_kind)range->state, range->unit, &own, err));
+        TRY(checkpoint_stream_next(stream, own, err));
+        memset(own + range->count, 0, (size_t)(layout->slice[range->unit] - range->count) * sizeof *own); /* padding */
+    }
+    return STATUS_OK;
+}
+
 enum status checkpoint_load(const struct checkpoint *checkpoint, const struct tensor_table *table,
                             const struct shard_layout *layout, int rank, struct state_slices slices, struct error *err)
 {
     ASSERT(rank >= 0 && rank < layout->world && layout->num_units == table->num_units);
     TRY(checkpoint_check_table(checkpoint, table, err));
-    const int stored = reader_of(checkpoint)->manifest->num_states;
+    const int stored = reader_of(checkpoint)->manifest->num_states, num = slices.count * layout->num_units;
     if (stored != slices.count)
         return error_set(err, STATUS_USAGE,
                          "the checkpoint '%s' has %d kinds of state, the optimizer of this run %d; hint: set "
                          "optimizer.type and its momentum as they were, or start a new run from an export",
                          checkpoint->path, stored, slices.count);
-    for (int s = 0; s < slices.count; s++) {
-        for (int unit = 0; unit < layout->num_units; unit++) {
-            int64_t size = layout->slice[unit], first = size * rank, left = table->units[unit].numel - first;
-            int64_t count = left < 0 ? 0 : left < size ? left : size;
-            float *own;
-            TRY(state_slice(slices, SLICE_WRITE, (enum state_kind)s, unit, &own, err));
-            TRY(checkpoint_read(checkpoint, (enum state_kind)s, unit, count ? first : 0, count, own, err));
-            memset(own + count, 0, (size_t)(size - count) * sizeof *own); /* the padding */
-        }
-    }
-    return STATUS_OK;
+    struct checkpoint_range *ranges = memory_alloc((size_t)num * sizeof *ranges);
+    for (int i = 0; i < num; i++)
+        ranges[i] = own_range(table, layout, rank, i / layout->num_units, i % layout->num_units);
+    struct checkpoint_stream *stream = NULL;
+    enum status status =
+        checkpoint_stream_new(&reader_of(checkpoint)->files, &checkpoint->retry, ranges, num, &stream, err);
+    if (status == STATUS_OK)
+        status = load_slices(stream, ranges, layout, slices, err);
+    checkpoint_stream_free(stream);
+    free(ranges);
+    return status;
 }

@@ -14,10 +14,12 @@
  * reader that knows the file's size and index checksum finds any changed bit.
  *
  * Readers trust nothing: the table must list exactly the slices that follow from the manifest. OpenMP threads share the
- * work on frames; bytes are written, and faults reported, in order. */
+ * work on frames; bytes are written, and faults reported, in order. While they decompress, a thread reads the next
+ * frames, also those of the next slices and files (a stream). */
 #ifndef ZTRAIN_CKPT_RANKFILE_H
 #define ZTRAIN_CKPT_RANKFILE_H
 
+#include "ckpt/read_ahead.h"
 #include "core/status.h"
 
 #include <stdbool.h>
@@ -67,6 +69,9 @@ struct rankfile;
  * borrowed. */
 enum status rankfile_open(const char *path, const struct rankfile_shape *shape, const struct rankfile_facts *facts,
                           struct rankfile **file, struct error *err);
+/* Another owner, who closes the file as well; the last one does so indeed. Any thread. */
+struct rankfile *rankfile_retain(struct rankfile *file);
+/* NULL is allowed. */
 void rankfile_close(struct rankfile *file);
 
 /* Elements [first, first + count) of a slice. Each frame of the range is verified as a whole. */
@@ -76,6 +81,42 @@ enum status rankfile_read(struct rankfile *file, int state, int unit, int64_t fi
 /* Verifies every frame: its checksum, and that it decompresses to the size in the table. Reports the fault with the
  * lowest offset. */
 enum status rankfile_verify(struct rankfile *file, struct error *err);
+
+/* ---- streams of frames --------------------------------------------------- */
+
+/* Frames of one or more files in an order that the caller chooses: a thread reads them ahead, in that order, while
+ * those before them are verified and decompressed. Memory: 1 MiB for each frame that is read ahead (READ_AHEAD), and 2
+ * MiB for each OpenMP thread. */
+struct rankfile_stream;
+
+/* One frame on its way: the place of a piece (read_ahead.h). */
+struct rankfile_piece {
+    struct rankfile *file; /* an owner of it */
+    int64_t index;         /* of the frame in the file */
+    int64_t from, count;   /* the frame's elements that are wanted; count 0: it is only verified */
+    int64_t at;            /* the place of the first of them in the output */
+};
+
+/* Names the next frame and reads it: with rankfile_fetch(), then rankfile_want() unless it is only verified. Called in
+ * the stream's thread. */
+typedef enum status rankfile_fetch_next(void *context, struct read_ahead_piece *piece, struct error *err);
+
+/* frames: of the whole stream, >= 1. The context is used until rankfile_stream_free(). */
+enum status rankfile_stream_new(void *context, rankfile_fetch_next *fetch, int64_t frames,
+                                struct rankfile_stream **stream, struct error *err);
+/* Unpacks the next `frames` frames into out. An error, that of the first frame that has one, ends the stream. */
+enum status rankfile_stream_next(struct rankfile_stream *stream, int64_t frames, float *out, struct error *err);
+/* Drops what was not taken. NULL is allowed. */
+void rankfile_stream_free(struct rankfile_stream *stream);
+
+/* Reads the stored bytes of a frame; the piece becomes an owner of the file. */
+enum status rankfile_fetch(struct rankfile *file, int64_t index, struct read_ahead_piece *piece, struct error *err);
+/* Elements [first, first + count) of the frame's slice are wanted, as far as the frame has them; the first of the range
+ * has the place `at` in the output. */
+void rankfile_want(struct rankfile_piece *piece, int64_t first, int64_t count, int64_t at);
+/* The frames [*begin, *end) that hold elements [first, first + count) of a slice; count >= 1. */
+void rankfile_frames(const struct rankfile *file, int state, int unit, int64_t first, int64_t count, int64_t *begin,
+                     int64_t *end);
 
 /* ---- arithmetic ---------------------------------------------------------- */
 

@@ -35,7 +35,7 @@ static enum status read_again(const struct checkpoint *checkpoint, const char *o
     (void)out, (void)dtype, (void)bytes;
     if (exports++ == 0)
         save(2);
-    close_files(reader_of(checkpoint));
+    checkpoint_files_close(&reader_of(checkpoint)->files);
     exported_step = checkpoint->position.step;
     return checkpoint_verify(checkpoint, err);
 }

@@ -1,0 +1,207 @@
+#include "ckpt/checkpoint_stream.h"
+
+#include "core/fsutil.h"
+
+#include <stdlib.h>
+
+enum { OPEN_FILES_MAX = 64 };
+
+/* What the thread reads now: frames [frame, end) of one rank's file. */
+struct span {
+    int rank;
+    int64_t frame, end;
+    int64_t first, count, at; /* elements of the rank's slice, and the place of the first one in the range */
+};
+
+struct checkpoint_stream {
+    struct checkpoint_files *files;
+    struct retry retry;
+    const struct checkpoint_range *ranges; /* NULL: all frames of all files */
+    int count, taken;                      /* ranges in all; that the caller has */
+    struct rankfile_stream *frames;        /* NULL: there are none */
+    /* of the thread that reads */
+    int range;    /* that `span` belongs to */
+    int64_t done; /* elements of it before the end of `span` */
+    struct span span;
+};
+
+/* ---- files --------------------------------------------------------------- */
+
+enum status checkpoint_files_init(struct checkpoint_files *files, const char *folder, const struct manifest *manifest,
+                                  struct error *err)
+{
+    *files = (struct checkpoint_files){.folder = folder, .manifest = manifest};
+    files->files = calloc((size_t)manifest->world, sizeof *files->files);
+    if (!files->files)
+        return error_set(err, STATUS_DEVICE, "out of memory for the checkpoint '%s'", folder);
+    return STATUS_OK;
+}
+
+/* Closes a rank's file if it is open; after a failure it is opened anew. */
+static void forget_file(struct checkpoint_files *files, int rank)
+{
+    if (!files->files[rank])
+        return;
+    rankfile_close(files->files[rank]);
+    files->files[rank] = NULL;
+    files->num_open--;
+}
+
+void checkpoint_files_close(struct checkpoint_files *files)
+{
+    for (int rank = 0; files->num_open && rank < files->manifest->world; rank++)
+        forget_file(files, rank);
+}
+
+void checkpoint_files_release(struct checkpoint_files *files)
+{
+    checkpoint_files_close(files);
+    free(files->files);
+}
+
+/* Opens the file of a rank, if it is not open yet, and checks its index. */
+static enum status file_of(struct checkpoint_files *files, int rank, struct rankfile **out, struct error *err)
+{
+    if (!files->files[rank]) {
+        const struct manifest_file *file = &files->manifest->files[rank];
+        struct rankfile_shape shape = manifest_shape(files->manifest, rank);
+        struct rankfile_facts facts = {file->bytes, file->num_frames, file->checksum};
+        char path[FS_PATH_MAX];
+        if (files->num_open == OPEN_FILES_MAX)
+            checkpoint_files_close(files);
+        TRY(fs_join(path, files->folder, file->name, STATUS_CHECKPOINT, err));
+        TRY(rankfile_open(path, &shape, &facts, &files->files[rank], err));
+        files->num_open++;
+    }
+    *out = files->files[rank];
+    return STATUS_OK;
+}
+
+/* ---- the thread's course ------------------------------------------------- */
+
+/* Moves to the next span of the ranges: as much of the range as one writer's slice has. The frames follow once the file
+ * is open. */
+static void next_span(struct checkpoint_stream *stream)
+{
+    while (stream->done == stream->ranges[stream->range].count) {
+        stream->range++;
+        stream->done = 0;
+    }
+    const struct checkpoint_range *range = &stream->ranges[stream->range];
+    int64_t slice = stream->files->manifest->slice[range->unit], first = range->first + stream->done;
+    int64_t left = range->count - stream->done, room = slice - first % slice;
+    stream->span = (struct span){
+        .rank = (int)(first / slice), .first = first % slice, .count = left < room ? left : room, .at = stream->done};
+    stream->done += stream->span.count;
+}
+
+/* Finds the frames of a new span; those of a file that is only verified are known from the manifest. */
+static void find_frames(struct checkpoint_stream *stream, const struct rankfile *file)
+{
+    struct span *span = &stream->span;
+    const struct checkpoint_range *range = &stream->ranges[stream->range];
+    if (span->end == 0)
+        rankfile_frames(file, range->state, range->unit, span->first, span->count, &span->frame, &span->end);
+}
+
+static enum status try_fetch(struct checkpoint_stream *stream, struct read_ahead_piece *piece, struct error *err)
+{
+    struct span *span = &stream->span;
+    struct rankfile *file;
+    TRY(file_of(stream->files, span->rank, &file, err));
+    if (stream->ranges)
+        find_frames(stream, file);
+    TRY(rankfile_fetch(file, span->frame, piece, err));
+    if (stream->ranges)
+        rankfile_want(piece->place, span->first, span->count, span->at);
+    return STATUS_OK;
+}
+
+static enum status fetch_frame(void *context, struct read_ahead_piece *piece, struct error *err)
+{
+    struct checkpoint_stream *stream = context;
+    struct span *span = &stream->span;
+    struct retry retry = stream->retry;
+    enum status status;
+    if (span->end && span->frame == span->end && !stream->ranges)
+        *span = (struct span){.rank = span->rank + 1, .end = stream->files->manifest->files[span->rank + 1].num_frames};
+    else if (span->frame == span->end)
+        next_span(stream);
+    do {
+        status = try_fetch(stream, piece, err);
+        if (status != STATUS_OK)
+            forget_file(stream->files, span->rank);
+    } while (retry_again(&retry, &status, err));
+    span->frame++;
+    return status;
+}
+
+/* ---- the caller's side --------------------------------------------------- */
+
+/* How many frames hold elements [first, first + count) of a slice. */
+static int64_t frames_between(int64_t first, int64_t count)
+{
+    return count ? (first + count - 1) / RANKFILE_FRAME_ELEMENTS - first / RANKFILE_FRAME_ELEMENTS + 1 : 0;
+}
+
+static int64_t frames_of_range(const struct manifest *manifest, const struct checkpoint_range *range)
+{
+    int64_t slice = manifest->slice[range->unit], frames = 0;
+    for (int64_t done = 0; done < range->count;) {
+        int64_t first = (range->first + done) % slice, left = range->count - done;
+        int64_t n = left < slice - first ? left : slice - first;
+        frames += frames_between(first, n);
+        done += n;
+    }
+    return frames;
+}
+
+static int64_t frames_of_files(const struct manifest *manifest)
+{
+    int64_t frames = 0;
+    for (int rank = 0; rank < manifest->world; rank++)
+        frames += manifest->files[rank].num_frames;
+    return frames;
+}
+
+enum status checkpoint_stream_new(struct checkpoint_files *files, const struct retry *retry,
+                                  const struct checkpoint_range *ranges, int count, struct checkpoint_stream **out,
+                                  struct error *err)
+{
+    struct checkpoint_stream *stream = calloc(1, sizeof *stream);
+    if (!stream)
+        return error_set(err, STATUS_DEVICE, "out of memory for the checkpoint '%s'", files->folder);
+    *stream = (struct checkpoint_stream){.files = files, .retry = *retry, .ranges = ranges, .count = count};
+    int64_t frames = ranges ? 0 : frames_of_files(files->manifest);
+    if (!ranges)
+        stream->span.end = files->manifest->files[0].num_frames;
+    for (int i = 0; i < count; i++)
+        frames += frames_of_range(files->manifest, &ranges[i]);
+    enum status status = frames ? rankfile_stream_new(stream, fetch_frame, frames, &stream->frames, err) : STATUS_OK;
+    if (status == STATUS_OK)
+        *out = stream;
+    else
+        free(stream);
+    return status;
+}
+
+enum status checkpoint_stream_next(struct checkpoint_stream *stream, float *out, struct error *err)
+{
+    ASSERT(stream->taken < stream->count);
+    int64_t frames = frames_of_range(stream->files->manifest, &stream->ranges[stream->taken++]);
+    return frames ? rankfile_stream_next(stream->frames, frames, out, err) : STATUS_OK;
+}
+
+enum status checkpoint_stream_verify(struct checkpoint_stream *stream, struct error *err)
+{
+    ASSERT(!stream->ranges);
+    return rankfile_stream_next(stream->frames, frames_of_files(stream->files->manifest), NULL, err);
+}
+
+void checkpoint_stream_free(struct checkpoint_stream *stream)
+{
+    if (!stream)
+        return;
+    rankfile_stream_free(stream->frames);
+    free(stream);
+}

@@ -1,0 +1,48 @@
+/* checkpoint_stream.h: reads ranges of a checkpoint's state, one after the other, while a thread reads ahead; and the
+ * rank files that are open. For checkpoint_read.c.
+ *
+ * A range of a unit may lie in the slices of several writers: element e of a unit is in file e / slice, at e % slice.
+ * A rank file is opened when it is first needed; at most OPEN_FILES_MAX stay open, so that a checkpoint of a thousand
+ * ranks does not need a thousand descriptors. One thread at a time may read from a checkpoint, or one stream. */
+#ifndef ZTRAIN_CKPT_CHECKPOINT_STREAM_H
+#define ZTRAIN_CKPT_CHECKPOINT_STREAM_H
+
+#include "ckpt/manifest.h"
+#include "ckpt/rankfile.h"
+#include "core/retry.h"
+
+/* The rank files of a checkpoint. */
+struct checkpoint_files {
+    const char *folder;              /* borrowed */
+    const struct manifest *manifest; /* borrowed */
+    struct rankfile **files;         /* [manifest->world] owned; NULL: not open */
+    int num_open;
+};
+
+/* STATUS_DEVICE: out of memory. */
+enum status checkpoint_files_init(struct checkpoint_files *files, const char *folder, const struct manifest *manifest,
+                                  struct error *err);
+/* Closes those that are open; they are opened anew when they are needed. No stream may be reading. */
+void checkpoint_files_close(struct checkpoint_files *files);
+void checkpoint_files_release(struct checkpoint_files *files);
+
+/* Elements [first, first + count) of a unit; count may be 0. */
+struct checkpoint_range {
+    int state, unit;
+    int64_t first, count;
+};
+
+struct checkpoint_stream;
+
+/* Begins to read `count` ranges (borrowed until checkpoint_stream_free()). A failing disk is retried by the rules of
+ * `retry`, separately for each frame. NULL instead of ranges: every frame of every file, which are only verified. */
+enum status checkpoint_stream_new(struct checkpoint_files *files, const struct retry *retry,
+                                  const struct checkpoint_range *ranges, int count, struct checkpoint_stream **stream,
+                                  struct error *err);
+/* The next range into `out`, which has room for all of its elements. An error ends the stream. */
+enum status checkpoint_stream_next(struct checkpoint_stream *stream, float *out, struct error *err);
+/* Verifies every frame of a stream without ranges. */
+enum status checkpoint_stream_verify(struct checkpoint_stream *stream, struct error *err);
+void checkpoint_stream_free(struct checkpoint_stream *stream); /* NULL is allowed */
+
+#endif

@@ -1,0 +1,189 @@
+/* rankfile_frames.c: see rankfile_frames.h. */
+#include "ckpt/rankfile_frames.h"
+
+#include <stdlib.h>
+#include <xxhash.h>
+#ifdef _OPENMP
+#include <omp.h>
+#endif
+
+enum { MAX_THREADS = 16 }; /* the disk is the limit; more would only cost memory */
+
+const char rankfile_magic[8] = "ZTRRANK";
+
+static void put_u64(uint8_t *p, uint64_t v)
+{
+    memcpy(p, &v, sizeof v);
+}
+
+enum status rankfile_out_of_memory(const char *path, struct error *err)
+{
+    return error_set(err, STATUS_DEVICE, "out of memory for the checkpoint file '%s'", path);
+}
+
+/* ---- teams --------------------------------------------------------------- */
+
+int rankfile_team_size(void)
+{
+#ifdef _OPENMP
+    int n = omp_get_max_threads();
+    return n < 1 ? 1 : n > MAX_THREADS ? MAX_THREADS : n;
+#else
+    return 1;
+#endif
+}
+
+int rankfile_team_member(void)
+{
+#ifdef _OPENMP
+    return omp_get_thread_num();
+#else
+    return 0;
+#endif
+}
+
+void rankfile_scratch_free(struct frame_scratch *scratch, int threads)
+{
+    if (!scratch)
+        return;
+    for (int i = 0; i < threads; i++) {
+        free(scratch[i].planes);
+        ZSTD_freeCCtx(scratch[i].compress);
+        ZSTD_freeDCtx(scratch[i].decompress);
+    }
+    free(scratch);
+}
+
+/* Byte planes of floats have a skewed distribution of bytes but hardly any repetition: a search for short matches costs
+ * time and finds matches that do not pay. Up to level 3, only long matches are searched, in a small table (2.3 times as
+ * fast as zstd's level 3, and smaller: docs/checkpoint-format.md has the measurements); higher levels are zstd's. */
+static bool set_level(ZSTD_CCtx *compress, int level)
+{
+    bool ok = !ZSTD_isError(ZSTD_CCtx_setParameter(compress, ZSTD_c_compressionLevel, level));
+    if (level <= 3)
+        ok = ok && !ZSTD_isError(ZSTD_CCtx_setParameter(compress, ZSTD_c_strategy, ZSTD_fast)) &&
+             !ZSTD_isError(ZSTD_CCtx_setParameter(compress, ZSTD_c_minMatch, 7)) &&
+             !ZSTD_isError(ZSTD_CCtx_setParameter(compress, ZSTD_c_hashLog, 12));
+    return ok;
+}
+
+struct frame_scratch *rankfile_scratch_new(int threads, int level)
+{
+    struct frame_scratch *scratch = calloc((size_t)threads, sizeof *scratch);
+    for (int i = 0; scratch && i < threads; i++) {
+        struct frame_scratch *s = &scratch[i];
+        s->planes = malloc(FRAME_RAW_BYTES);
+        bool ok = s->planes != NULL;
+        if (level > 0) {
+            s->compress = ZSTD_createCCtx();
+            ok = ok && s->compress && set_level(s->compress, level);
+        } else if (level < 0) {
+            s->decompress = ZSTD_createDCtx();
+            ok = ok && s->decompress;
+        }
+        if (!ok) {
+            rankfile_scratch_free(scratch, threads);
+            return NULL;
+        }
+    }
+    return scratch;
+}
+
+void frame_outcome_init(struct frame_outcome *outcome)
+{
+    outcome->frame = INT64_MAX;
+    outcome->status = STATUS_OK;
+}
+
+void frame_outcome_note(struct frame_outcome *outcome, int64_t frame, enum status status, const struct error *err)
+{
+#pragma omp critical(rankfile_outcome)
+    if (frame < outcome->frame) {
+        outcome->frame = frame;
+        outcome->status = status;
+        outcome->err = *err;
+    }
+}
+
+bool frame_outcome_open(struct frame_outcome *outcome, int64_t frame)
+{
+    bool open;
+#pragma omp critical(rankfile_outcome)
+    open = frame < outcome->frame;
+    return open;
+}
+
+enum status frame_outcome_report(const struct frame_outcome *outcome, struct error *err)
+{
+    if (outcome->status != STATUS_OK && err)
+        *err = outcome->err;
+    return outcome->status;
+}
+
+/* ---- the shape of a file ------------------------------------------------- */
+
+/* The number of elements of all slices of all states, or -1 (overflow). */
+static int64_t shape_elements(const struct rankfile_shape *shape)
+{
+    int64_t sum = 0;
+    for (int unit = 0; unit < shape->num_units; unit++)
+        if (shape->slice[unit] < 1 || __builtin_add_overflow(sum, shape->slice[unit], &sum))
+            return -1;
+    if (__builtin_mul_overflow(sum, (int64_t)shape->num_states, &sum) || sum > INT64_MAX / 8)
+        return -1;
+    return sum;
+}
+
+int64_t rankfile_num_frames(const struct rankfile_shape *shape)
+{
+    if (shape_elements(shape) < 0)
+        return -1;
+    int64_t frames = 0;
+    for (int unit = 0; unit < shape->num_units; unit++)
+        frames += frames_of(shape->slice[unit]);
+    frames *= shape->num_states;
+    return frames <= (int64_t)(UINT32_MAX / ENTRY_BYTES) ? frames : -1;
+}
+
+void rankfile_header_encode(const struct rankfile_shape *shape, uint8_t *header)
+{
+    put_u32(header, SKIPPABLE_HEADER);
+    put_u32(header + 4, HEADER_BYTES - 8);
+    memcpy(header + 8, rankfile_magic, sizeof rankfile_magic);
+    put_u32(header + 16, RANKFILE_VERSION);
+    put_u32(header + 20, (uint32_t)shape->rank);
+    put_u32(header + 24, (uint32_t)shape->world);
+    put_u32(header + 28, (uint32_t)shape->num_states);
+    put_u32(header + 32, (uint32_t)shape->num_units);
+    put_u32(header + 36, RANKFILE_FRAME_ELEMENTS);
+    put_u64(header + 40, (uint64_t)rankfile_num_frames(shape));
+    put_u64(header + 48, (uint64_t)shape_elements(shape));
+    put_u64(header + 56, XXH3_64bits(header, 56));
+}
+
+void rankfile_entry_encode(const struct frame *frame, uint8_t *entry)
+{
+    put_u32(entry, frame->state);
+    put_u32(entry + 4, frame->unit);
+    put_u64(entry + 8, (uint64_t)frame->first);
+    put_u32(entry + 16, frame->count);
+    put_u32(entry + 20, frame->stored);
+    put_u64(entry + 24, (uint64_t)frame->offset);
+    put_u64(entry + 32, frame->checksum);
+}
+
+void rankfile_frame_place(const struct rankfile_shape *shape, const struct frame *before, struct frame *frame)
+{
+    frame->state = before ? before->state : 0;
+    frame->unit = before ? before->unit : 0;
+    frame->first = before ? before->first + before->count : 0;
+    if (frame->first == shape->slice[frame->unit]) {
+        frame->first = 0;
+        if (++frame->unit == (uint32_t)shape->num_units) {
+            frame->unit = 0;
+            frame->state++;
+        }
+    }
+    int64_t left = shape->slice[frame->unit] - frame->first;
+    frame->count = (uint32_t)(left < RANKFILE_FRAME_ELEMENTS ? left : RANKFILE_FRAME_ELEMENTS);
+}

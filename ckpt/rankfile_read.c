@@ -1,0 +1,346 @@
+/* rankfile_read.c: reads and verifies rank files.
+ *
+ * A thread reads frames ahead (read_ahead.h), and a team of threads verifies and decompresses them. */
+#include "ckpt/rankfile_frames.h"
+#include "core/fsutil.h"
+#include "core/io.h"
+#include "core/liveness.h"
+
+#include <inttypes.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <xxhash.h>
+#include <zstd_errors.h>
+
+/* Joins elements [from, from + n) of a frame of `count` elements. */
+static void planes_join(const uint8_t *planes, size_t count, size_t from, size_t n, float *out)
+{
+    const uint8_t *p0 = planes + from, *p1 = p0 + count, *p2 = p1 + count, *p3 = p2 + count;
+    uint8_t *bytes = (uint8_t *)out;
+    for (size_t i = 0; i < n; i++) {
+        bytes[4 * i] = p0[i];
+        bytes[4 * i + 1] = p1[i];
+        bytes[4 * i + 2] = p2[i];
+        bytes[4 * i + 3] = p3[i];
+    }
+}
+
+struct rankfile {
+    char *path;        /* owned */
+    atomic_int owners; /* rankfile_retain() */
+    int fd;
+    struct rankfile_shape shape; /* its arrays are borrowed */
+    int64_t num_frames;
+    struct frame *frames; /* [num_frames] owned; checked */
+    int64_t *first_frame; /* [num_units] owned: first frame of the unit's slice of state 0; one state has
+                           * frames_per_state frames */
+    int64_t frames_per_state;
+};
+
+/* "'path' is damaged at offset N: WHAT" */
+static enum status damaged(const char *path, int64_t offset, const char *what, struct error *err)
+{
+    return error_set(err, STATUS_CHECKPOINT, "'%s' is damaged at offset %" PRId64 ": %s", path, offset, what);
+}
+
+/* Checks the header by itself, so that a wrong index checksum can be blamed on the header or on the table. */
+static enum status header_check(const char *path, const struct rankfile_shape *shape, const uint8_t *header,
+                                struct error *err)
+{
+    uint8_t expected[HEADER_BYTES];
+    if (memcmp(header + 8, rankfile_magic, sizeof rankfile_magic) != 0)
+        return damaged(path, 0, "it does not begin like a rank file", err);
+    if (get_u64(header + 56) != XXH3_64bits(header, 56))
+        return damaged(path, 0, "the header does not match its checksum", err);
+    if (get_u32(header + 16) != RANKFILE_VERSION)
+        return error_set(err, STATUS_CHECKPOINT, "'%s' has format version %u; this ztrain reads %d", path,
+                         get_u32(header + 16), RANKFILE_VERSION);
+    rankfile_header_encode(shape, expected);
+    if (memcmp(header, expected, HEADER_BYTES) != 0)
+        return damaged(path, 0, "it is another rank's or another checkpoint's file", err);
+    return STATUS_OK;
+}
+
+/* Decodes the table and checks that it has the frames of this shape, and that they fill the file up to the table. */
+static enum status table_decode(struct rankfile *file, const uint8_t *table, int64_t table_offset, struct error *err)
+{
+    int64_t offset = HEADER_BYTES;
+    for (int64_t i = 0; i < file->num_frames; i++) {
+        const uint8_t *entry = table + TABLE_HEAD_BYTES + i * ENTRY_BYTES;
+        int64_t at = table_offset + TABLE_HEAD_BYTES + i * ENTRY_BYTES;
+        struct frame *frame = &file->frames[i];
+        rankfile_frame_place(&file->shape, i ? frame - 1 : NULL, frame);
+        if (get_u32(entry) != frame->state || get_u32(entry + 4) != frame->unit ||
+            get_u64(entry + 8) != (uint64_t)frame->first || get_u32(entry + 16) != frame->count)
+            return damaged(file->path, at, "the table names another frame than the one expected here", err);
+        frame->stored = get_u32(entry + 20);
+        frame->offset = offset;
+        frame->checksum = get_u64(entry + 32);
+        if (frame->stored == 0 || frame->stored > FRAME_MAX_STORED || get_u64(entry + 24) != (uint64_t)offset ||
+            frame->stored > table_offset - offset)
+            return damaged(file->path, at, "a frame has an impossible offset or length", err);
+        offset += frame->stored;
+    }
+    if (offset != table_offset)
+        return damaged(file->path, offset, "there are bytes between the last frame and the table", err);
+    return STATUS_OK;
+}
+
+/* Reads and checks header and table. bytes: the size of the file. */
+static enum status index_load(struct rankfile *file, int64_t bytes, const struct rankfile_facts *facts,
+                              struct error *err)
+{
+    enum status status = STATUS_OK;
+    uint8_t *index = NULL; /* header, then table with its head */
+    if (bytes != facts->bytes)
+        return error_set(err, STATUS_CHECKPOINT,
+                         "'%s' is damaged at offset %" PRId64 ": it has %" PRId64
+                         " bytes where the manifest has %" PRId64,
+                         file->path, bytes < facts->bytes ? bytes : facts->bytes, bytes, facts->bytes);
+    int64_t table_bytes = TABLE_HEAD_BYTES + file->num_frames * ENTRY_BYTES;
+    int64_t table_offset = facts->bytes - table_bytes;
+    if (facts->num_frames != file->num_frames || table_offset < HEADER_BYTES + file->num_frames)
+        return damaged(file->path, 0, "its size is impossible for these slices", err);
+
+    index = malloc((size_t)(HEADER_BYTES + table_bytes));
+    file->frames = malloc((size_t)file->num_frames * sizeof *file->frames);
+    if (!index || !file->frames)
+        TRY_END(rankfile_out_of_memory(file->path, err));
+    TRY_END(fs_pread(file->fd, file->path, index, HEADER_BYTES, 0, STATUS_CHECKPOINT, err));
+    TRY_END(fs_pread(file->fd, file->path, index + HEADER_BYTES, (size_t)table_bytes, table_offset, STATUS_CHECKPOINT,
+                     err));
+    TRY_END(header_check(file->path, &file->shape, index, err));
+    if (XXH3_64bits(index, (size_t)(HEADER_BYTES + table_bytes)) != facts->index_checksum)
+        TRY_END(damaged(file->path, table_offset, "the header and the frame table do not match the manifest's checksum",
+                        err));
+    if (get_u32(index + HEADER_BYTES) != SKIPPABLE_TABLE ||
+        get_u32(index + HEADER_BYTES + 4) != (uint32_t)(table_bytes - TABLE_HEAD_BYTES))
+        TRY_END(damaged(file->path, table_offset, "the frame table does not begin here", err));
+    TRY_END(table_decode(file, index + HEADER_BYTES, table_offset, err));
+end:
+    free(index);
+    return status;
+}
+
+enum status rankfile_open(const char *path, const struct rankfile_shape *shape, const struct rankfile_facts *facts,
+                          struct rankfile **out, struct error *err)
+{
+    enum status status = STATUS_OK;
+    struct rankfile *file = calloc(1, sizeof *file);
+    if (!file)
+        return rankfile_out_of_memory(path, err);
+    file->fd = -1;
+    atomic_init(&file->owners, 1);
+    file->shape = *shape;
+    file->num_frames = rankfile_num_frames(shape);
+    ASSERT(file->num_frames > 0);
+    file->path = strdup(path);
+    file->first_frame = malloc((size_t)shape->num_units * sizeof *file->first_frame);
+    if (!file->path || !file->first_frame)
+        TRY_GOTO(rankfile_out_of_memory(path, err));
+    for (int unit = 0; unit < shape->num_units; unit++) {
+        file->first_frame[unit] = file->frames_per_state;
+        file->frames_per_state += frames_of(shape->slice[unit]);
+    }
+    int64_t bytes;
+    TRY_GOTO(fs_open_read(path, STATUS_CHECKPOINT, &file->fd, &bytes, err));
+    TRY_GOTO(index_load(file, bytes, facts, err));
+    *out = file;
+    return STATUS_OK;
+fail:
+    rankfile_close(file);
+    return status;
+}
+
+struct rankfile *rankfile_retain(struct rankfile *file)
+{
+    atomic_fetch_add(&file->owners, 1);
+    return file;
+}
+
+void rankfile_close(struct rankfile *file)
+{
+    if (!file || atomic_fetch_sub(&file->owners, 1) > 1)
+        return;
+    if (file->fd >= 0)
+        io_close(file->fd);
+    free(file->frames);
+    free(file->first_frame);
+    free(file->path);
+    free(file);
+}
+
+/* ---- streams ------------------------------------------------------------- */
+
+struct rankfile_stream {
+    struct read_ahead *ahead; /* owned; its places are struct rankfile_piece */
+    int threads;
+    struct frame_scratch *scratch; /* [threads] owned */
+};
+
+static void release_piece(void *context, struct read_ahead_piece *piece)
+{
+    (void)context;
+    rankfile_close(((struct rankfile_piece *)piece->place)->file);
+}
+
+enum status rankfile_stream_new(void *context, rankfile_fetch_next *fetch, int64_t frames, struct rankfile_stream **out,
+                                struct error *err)
+{
+    enum status status = STATUS_OK;
+    const struct read_ahead_source source = {.context = context,
+                                             .buffer_bytes = FRAME_MAX_STORED,
+                                             .place_bytes = sizeof(struct rankfile_piece),
+                                             .fetch = fetch,
+                                             .release = release_piece};
+    struct rankfile_stream *stream = calloc(1, sizeof *stream);
+    if (!stream)
+        return error_set(err, STATUS_DEVICE, "out of memory for reading a checkpoint");
+    stream->threads = rankfile_team_size() < frames ? rankfile_team_size() : (int)frames;
+    stream->scratch = rankfile_scratch_new(stream->threads, -1);
+    if (!stream->scratch)
+        TRY_GOTO(error_set(err, STATUS_DEVICE, "out of memory for reading a checkpoint"));
+    TRY_GOTO(read_ahead_new(&source, frames, stream->threads, &stream->ahead, err));
+    *out = stream;
+    return STATUS_OK;
+fail:
+    rankfile_stream_free(stream);
+    return status;
+}
+
+void rankfile_stream_free(struct rankfile_stream *stream)
+{
+    if (!stream)
+        return;
+    read_ahead_free(stream->ahead);
+    rankfile_scratch_free(stream->scratch, stream->threads);
+    free(stream);
+}
+
+enum status rankfile_fetch(struct rankfile *file, int64_t index, struct read_ahead_piece *piece, struct error *err)
+{
+    const struct frame *frame = &file->frames[index];
+    TRY(fs_pread(file->fd, file->path, piece->bytes, frame->stored, frame->offset, STATUS_CHECKPOINT, err));
+    struct rankfile_piece *place = piece->place;
+    *place = (struct rankfile_piece){.file = rankfile_retain(file), .index = index};
+    return STATUS_OK;
+}
+
+void rankfile_want(struct rankfile_piece *piece, int64_t first, int64_t count, int64_t at)
+{
+    const struct frame *frame = &piece->file->frames[piece->index];
+    int64_t from = first > frame->first ? first : frame->first, last = frame->first + frame->count;
+    int64_t to = first + count < last ? first + count : last;
+    piece->from = from - frame->first;
+    piece->count = to - from;
+    piece->at = at + (from - first);
+}
+
+/* Verifies a frame and decompresses it into scratch->planes. Called by a team. */
+static enum status frame_unpack(const struct rankfile *file, struct frame_scratch *scratch, const struct frame *frame,
+                                const uint8_t *stored, struct error *err)
+{
+    size_t bytes = (size_t)frame->count * 4;
+    const char *state = file->shape.state_name[frame->state];
+    if (XXH3_64bits(stored, frame->stored) != frame->checksum)
+        return error_set(err, STATUS_CHECKPOINT,
+                         "'%s' is damaged at offset %" PRId64 ": %u bytes (%s, unit %u, elements from %" PRId64
+                         ") do not match their checksum",
+                         file->path, frame->offset, frame->stored, state, frame->unit, frame->first);
+    if (ZSTD_getFrameContentSize(stored, frame->stored) != bytes)
+        return damaged(file->path, frame->offset, "the frame's content size differs from the table's", err);
+    size_t got = ZSTD_decompressDCtx(scratch->decompress, scratch->planes, bytes, stored, frame->stored);
+    if (ZSTD_isError(got) && ZSTD_getErrorCode(got) == ZSTD_error_memory_allocation)
+        return rankfile_out_of_memory(file->path, err);
+    if (got != bytes)
+        return damaged(file->path, frame->offset,
+                       ZSTD_isError(got) ? ZSTD_getErrorName(got) : "the frame ends too early", err);
+    return STATUS_OK;
+}
+
+/* Takes the next frame of a stream, verifies it, and copies what is wanted of it. Called by a team. */
+static void unpack_next(struct rankfile_stream *stream, float *out, struct frame_outcome *outcome)
+{
+    struct read_ahead_piece *piece = read_ahead_take(stream->ahead);
+    if (!piece) /* after the failure of a read, which its piece has noted */
+        return;
+    struct frame_scratch *scratch = &stream->scratch[rankfile_team_member()];
+    const struct rankfile_piece *place = piece->place;
+    if (piece->status != STATUS_OK) {
+        frame_outcome_note(outcome, piece->number, piece->status, &piece->err);
+    } else if (frame_outcome_open(outcome, piece->number)) {
+        const struct frame *frame = &place->file->frames[place->index];
+        struct error bad;
+        enum status status = frame_unpack(place->file, scratch, frame, piece->bytes, &bad);
+        if (status != STATUS_OK)
+            frame_outcome_note(outcome, piece->number, status, &bad);
+        else if (place->count)
+            planes_join(scratch->planes, frame->count, (size_t)place->from, (size_t)place->count, out + place->at);
+    }
+    read_ahead_give(stream->ahead, piece);
+}
+
+enum status rankfile_stream_next(struct rankfile_stream *stream, int64_t frames, float *out, struct error *err)
+{
+    struct frame_outcome outcome;
+    frame_outcome_init(&outcome);
+    int threads = stream->threads < frames ? stream->threads : (int)frames;
+    (void)threads; /* a build without OpenMP has one */
+#pragma omp parallel for schedule(dynamic, 1) num_threads(threads) if (threads > 1)
+    for (int64_t i = 0; i < frames; i++) {
+        unpack_next(stream, out, &outcome);
+        liveness_tick();
+    }
+    return frame_outcome_report(&outcome, err);
+}
+
+/* ---- one file ------------------------------------------------------------ */
+
+/* Frames [next, …) of one file; count 0: they are only verified. */
+struct one_file {
+    struct rankfile *file;
+    int64_t next, first, count;
+};
+
+static enum status fetch_of_one(void *context, struct read_ahead_piece *piece, struct error *err)
+{
+    struct one_file *one = context;
+    TRY(rankfile_fetch(one->file, one->next++, piece, err));
+    if (one->count)
+        rankfile_want(piece->place, one->first, one->count, 0);
+    return STATUS_OK;
+}
+
+static enum status read_one(struct one_file one, int64_t frames, float *out, struct error *err)
+{
+    struct rankfile_stream *stream;
+    TRY(rankfile_stream_new(&one, fetch_of_one, frames, &stream, err));
+    enum status status = rankfile_stream_next(stream, frames, out, err);
+    rankfile_stream_free(stream);
+    return status;
+}
+
+void rankfile_frames(const struct rankfile *file, int state, int unit, int64_t first, int64_t count, int64_t *begin,
+                     int64_t *end)
+{
+    ASSERT(state >= 0 && state < file->shape.num_states && unit >= 0 && unit < file->shape.num_units);
+    ASSERT(first >= 0 && count > 0 && count <= file->shape.slice[unit] - first);
+    int64_t base = state * file->frames_per_state + file->first_frame[unit];
+    *begin = base + first / RANKFILE_FRAME_ELEMENTS;
+    *end = base + (first + count - 1) / RANKFILE_FRAME_ELEMENTS + 1;
+}
+
+enum status rankfile_read(struct rankfile *file, int state, int unit, int64_t first, int64_t count, float *out,
+                          struct error *err)
+{
+    if (count == 0)
+        return STATUS_OK;
+    int64_t begin, end;
+    rankfile_frames(file, state, unit, first, count, &begin, &end);
+    return read_one((struct one_file){file, begin, first, count}, end - begin, out, err);
+}
+
+enum status rankfile_verify(struct rankfile *file, struct error *err)
+{
+    return read_one((struct one_file){.file = file}, file->num_frames, NULL, err);
+}

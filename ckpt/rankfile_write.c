@@ -1,0 +1,273 @@
+/* rankfile_write.c: writes rank files.
+ *
+ * Frames are compressed in batches by a team of threads, and the calling thread appends each batch, so the file is
+ * written front to back. (With an ordered section instead, threads wait for each other at every frame, which is three
+ * times as slow on a busy machine.) */
+#include "ckpt/rankfile_frames.h"
+#include "core/faults.h"
+#include "core/io.h"
+#include "core/liveness.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <unistd.h>
+#include <xxhash.h>
+#include <zstd_errors.h>
+
+enum {
+    BLOCK_BYTES = 128 * 1024, /* zstd's largest block */
+    BATCH_FRAMES = 4,         /* per thread: compressed before they are written */
+};
+
+/* The kernel is told to write back whenever this much has been written; see writer_nudge(). */
+#define NUDGE_BYTES ((int64_t)32 << 20)
+
+/* planes[k · count + i] = byte k of element i */
+static void planes_split(const float *in, size_t count, uint8_t *planes)
+{
+    const uint8_t *bytes = (const uint8_t *)in;
+    uint8_t *p0 = planes, *p1 = p0 + count, *p2 = p1 + count, *p3 = p2 + count;
+    for (size_t i = 0; i < count; i++) {
+        p0[i] = bytes[4 * i];
+        p1[i] = bytes[4 * i + 1];
+        p2[i] = bytes[4 * i + 2];
+        p3[i] = bytes[4 * i + 3];
+    }
+}
+
+/* Writes a zstd frame of raw blocks (single segment, content size in 4 bytes). Returns its length. */
+static size_t raw_frame(const uint8_t *content, size_t bytes, uint8_t *out)
+{
+    uint8_t *p = out;
+    put_u32(p, 0xFD2FB528u);
+    p[4] = 0xA0;
+    put_u32(p + 5, (uint32_t)bytes);
+    p += 9;
+    for (size_t done = 0; done < bytes;) {
+        size_t n = bytes - done < BLOCK_BYTES ? bytes - done : BLOCK_BYTES;
+        uint32_t head = (uint32_t)(n << 3) | (done + n == bytes); /* type 0 (raw), last or not */
+        p[0] = (uint8_t)head, p[1] = (uint8_t)(head >> 8), p[2] = (uint8_t)(head >> 16);
+        memcpy(p + 3, content + done, n);
+        p += 3 + n;
+        done += n;
+    }
+    return (size_t)(p - out);
+}
+
+struct rankfile_writer {
+    char *path; /* owned */
+    int fd;
+    int level;
+    struct rankfile_shape shape; /* its arrays are borrowed */
+    int64_t num_frames, done;    /* frames in all, and written */
+    struct frame *frames;        /* [num_frames] owned */
+    int64_t offset, nudged;      /* bytes written; bytes given to the kernel's write-back */
+    int threads;
+    struct frame_scratch *scratch; /* [threads] owned */
+    uint8_t *batch;                /* [threads · BATCH_FRAMES][FRAME_MAX_STORED] owned */
+    XXH3_state_t *index;           /* hash of the header, and at the end of the table */
+};
+
+static enum status write_error(const char *path, int64_t offset, struct error *err)
+{
+    int code = errno;
+    enum status status =
+        error_set(err, STATUS_CHECKPOINT, "cannot write '%s' at offset %" PRId64 ": %s", path, offset, strerror(code));
+    if (code == ENOSPC || code == EDQUOT)
+        error_hint(err, "free space there, or keep fewer checkpoints (checkpoint.keep_last)");
+    error_cause(err, code);
+    return status;
+}
+
+static enum status writer_append(struct rankfile_writer *writer, const void *data, size_t bytes, struct error *err)
+{
+    const uint8_t *p = data;
+    while (bytes) {
+        ssize_t n = fault_write(writer->fd, p, bytes);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n <= 0)
+            return write_error(writer->path, writer->offset, err);
+        p += n;
+        bytes -= (size_t)n;
+        writer->offset += n;
+    }
+    return STATUS_OK;
+}
+
+/* sync_file_range() as a slow call (liveness.h) */
+static int sync_range(int fd, int64_t from, int64_t bytes, unsigned flags)
+{
+    struct slow_call slow;
+    liveness_slow_begin(&slow, "writing", NULL, fd);
+    int result = sync_file_range(fd, from, bytes, flags);
+    liveness_slow_end(&slow);
+    return result;
+}
+
+/* Starts write-back of the bytes since the last nudge, and waits for the window before that: the fsync at the end then
+ * has little to do, and no single call blocks so long that peers take this rank for dead. */
+static enum status writer_nudge(struct rankfile_writer *writer, struct error *err)
+{
+    if (writer->offset - writer->nudged < NUDGE_BYTES)
+        return STATUS_OK;
+    int64_t from = writer->nudged > NUDGE_BYTES ? writer->nudged - NUDGE_BYTES : 0;
+    if (sync_range(writer->fd, writer->nudged, writer->offset - writer->nudged, SYNC_FILE_RANGE_WRITE) ||
+        (writer->nudged > from &&
+         sync_range(writer->fd, from, writer->nudged - from,
+                    SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WRITE | SYNC_FILE_RANGE_WAIT_AFTER))) {
+        /* if the file system cannot do this, fsync writes everything; but fsync would not report a real error again */
+        if (errno != ENOSYS && errno != EINVAL && errno != ESPIPE && errno != EOPNOTSUPP)
+            return write_error(writer->path, from, err);
+    }
+    writer->nudged = writer->offset;
+    return STATUS_OK;
+}
+
+enum status rankfile_writer_new(const char *path, const struct rankfile_shape *shape, int level,
+                                struct rankfile_writer **out, struct error *err)
+{
+    enum status status = STATUS_OK;
+    struct rankfile_writer *writer = calloc(1, sizeof *writer);
+    if (!writer)
+        return rankfile_out_of_memory(path, err);
+    writer->fd = -1;
+    writer->level = level;
+    writer->shape = *shape;
+    writer->num_frames = rankfile_num_frames(shape);
+    ASSERT(writer->num_frames > 0);
+    writer->threads = rankfile_team_size();
+    writer->path = strdup(path);
+    writer->frames = calloc((size_t)writer->num_frames, sizeof *writer->frames);
+    writer->scratch = rankfile_scratch_new(writer->threads, level);
+    writer->batch = malloc((size_t)writer->threads * BATCH_FRAMES * FRAME_MAX_STORED);
+    writer->index = XXH3_createState();
+    if (!writer->path || !writer->frames || !writer->scratch || !writer->batch || !writer->index)
+        TRY_GOTO(rankfile_out_of_memory(path, err));
+
+    writer->fd = io_open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    if (writer->fd < 0) {
+        int code = errno;
+        status = error_set(err, STATUS_CHECKPOINT, "cannot create '%s': %s", path, strerror(code));
+        error_cause(err, code);
+        if (code == ENOENT)
+            error_hint(err, "all ranks must see the same run folder (run.dir on a shared file system)");
+        goto fail;
+    }
+    uint8_t header[HEADER_BYTES];
+    rankfile_header_encode(shape, header);
+    XXH3_64bits_reset(writer->index);
+    XXH3_64bits_update(writer->index, header, sizeof header);
+    TRY_GOTO(writer_append(writer, header, sizeof header, err));
+    *out = writer;
+    return STATUS_OK;
+fail:
+    rankfile_writer_free(writer);
+    return status;
+}
+
+/* Splits a frame into planes, compresses them into `stored` (FRAME_MAX_STORED bytes), and fills in everything of the
+ * frame but its offset. Called by a team. */
+static enum status frame_compress(const struct rankfile_writer *writer, struct frame_scratch *scratch,
+                                  const float *slice, struct frame *frame, uint8_t *stored, struct error *err)
+{
+    size_t bytes = (size_t)frame->count * 4, length;
+    planes_split(slice + frame->first, frame->count, scratch->planes);
+    if (writer->level == 0) {
+        length = raw_frame(scratch->planes, bytes, stored);
+    } else {
+        length = ZSTD_compress2(scratch->compress, stored, FRAME_MAX_STORED, scratch->planes, bytes);
+        if (ZSTD_isError(length) && ZSTD_getErrorCode(length) == ZSTD_error_memory_allocation)
+            return rankfile_out_of_memory(writer->path, err);
+        if (ZSTD_isError(length))
+            return error_set(err, STATUS_BUG, "cannot compress for '%s': %s", writer->path, ZSTD_getErrorName(length));
+    }
+    frame->stored = (uint32_t)length;
+    frame->checksum = XXH3_64bits(stored, length);
+    return STATUS_OK;
+}
+
+/* Compresses and appends the frames [begin, end), at most one batch. */
+static enum status writer_batch(struct rankfile_writer *writer, int64_t begin, int64_t end, const float *slice,
+                                struct error *err)
+{
+    struct frame_outcome outcome;
+    frame_outcome_init(&outcome);
+#pragma omp parallel for schedule(dynamic, 1) num_threads(writer->threads) if (end - begin > 1)
+    for (int64_t i = begin; i < end; i++) {
+        struct error bad;
+        enum status status = frame_compress(writer, &writer->scratch[rankfile_team_member()], slice, &writer->frames[i],
+                                            writer->batch + (i - begin) * (int64_t)FRAME_MAX_STORED, &bad);
+        if (status != STATUS_OK)
+            frame_outcome_note(&outcome, i, status, &bad);
+        liveness_tick();
+    }
+    TRY(frame_outcome_report(&outcome, err));
+    for (int64_t i = begin; i < end; i++) {
+        struct frame *frame = &writer->frames[i];
+        frame->offset = writer->offset;
+        TRY(writer_append(writer, writer->batch + (i - begin) * (int64_t)FRAME_MAX_STORED, frame->stored, err));
+        TRY(writer_nudge(writer, err));
+        liveness_tick();
+    }
+    return STATUS_OK;
+}
+
+enum status rankfile_writer_slice(struct rankfile_writer *writer, int state, int unit, const float *data,
+                                  struct error *err)
+{
+    int64_t begin = writer->done, end = begin + frames_of(writer->shape.slice[unit]);
+    ASSERT(end <= writer->num_frames);
+    for (int64_t i = begin; i < end; i++)
+        rankfile_frame_place(&writer->shape, i ? &writer->frames[i - 1] : NULL, &writer->frames[i]);
+    ASSERT(writer->frames[begin].state == (uint32_t)state && writer->frames[begin].unit == (uint32_t)unit);
+    int64_t batch = (int64_t)writer->threads * BATCH_FRAMES;
+    for (int64_t i = begin; i < end; i += batch)
+        TRY(writer_batch(writer, i, i + batch < end ? i + batch : end, data, err));
+    writer->done = end;
+    return STATUS_OK;
+}
+
+enum status rankfile_writer_finish(struct rankfile_writer *writer, struct rankfile_facts *facts, struct error *err)
+{
+    ASSERT(writer->done == writer->num_frames);
+    size_t bytes = TABLE_HEAD_BYTES + (size_t)writer->num_frames * ENTRY_BYTES;
+    uint8_t *table = malloc(bytes);
+    if (!table)
+        return rankfile_out_of_memory(writer->path, err);
+    put_u32(table, SKIPPABLE_TABLE);
+    put_u32(table + 4, (uint32_t)(bytes - TABLE_HEAD_BYTES));
+    for (int64_t i = 0; i < writer->num_frames; i++)
+        rankfile_entry_encode(&writer->frames[i], table + TABLE_HEAD_BYTES + i * ENTRY_BYTES);
+    XXH3_64bits_update(writer->index, table, bytes);
+    enum status status = writer_append(writer, table, bytes, err);
+    free(table);
+    TRY(status);
+    if (fault_fsync(writer->fd))
+        return write_error(writer->path, writer->offset, err);
+    liveness_tick();
+    int fd = writer->fd;
+    writer->fd = -1;
+    if (io_close(fd)) /* some network file systems report a full disk only here */
+        return write_error(writer->path, writer->offset, err);
+    facts->bytes = writer->offset;
+    facts->num_frames = writer->num_frames;
+    facts->index_checksum = XXH3_64bits_digest(writer->index);
+    return STATUS_OK;
+}
+
+void rankfile_writer_free(struct rankfile_writer *writer)
+{
+    if (!writer)
+        return;
+    if (writer->fd >= 0)
+        io_close(writer->fd);
+    rankfile_scratch_free(writer->scratch, writer->threads);
+    free(writer->batch);
+    XXH3_freeState(writer->index);
+    free(writer->frames);
+    free(writer->path);
+    free(writer);
+}
