@@ -16,16 +16,18 @@ void added_tokens_add(struct added_tokens *tokens, struct added_token token)
     tokens->items[tokens->count++] = token;
 }
 
-static int by_first_byte(const void *a, const void *b, void *items)
+/* By bytes, a token before those that it begins, equal ones in order. */
+static int by_pattern(const void *a, const void *b, void *items)
 {
     const struct added_token *left = (struct added_token *)items + *(const size_t *)a;
     const struct added_token *right = (struct added_token *)items + *(const size_t *)b;
-    unsigned char first = (unsigned char)left->pattern[0], second = (unsigned char)right->pattern[0];
-    if (first != second)
-        return first < second ? -1 : 1;
+    const size_t common = left->length < right->length ? left->length : right->length;
+    const int order = memcmp(left->pattern, right->pattern, common);
+    if (order)
+        return order;
     if (left->length != right->length)
-        return left->length > right->length ? -1 : 1;
-    return left < right ? -1 : 1;
+        return left->length < right->length ? -1 : 1;
+    return left < right ? -1 : left > right;
 }
 
 static void index_set(struct added_tokens *tokens, int set)
@@ -34,7 +36,7 @@ static void index_set(struct added_tokens *tokens, int set)
     for (size_t i = 0; i < tokens->count; i++)
         if (tokens->items[i].normalized == (set == 1) && tokens->items[i].length > 0)
             order[count++] = i;
-    qsort_r(order, count, sizeof *order, by_first_byte, tokens->items);
+    qsort_r(order, count, sizeof *order, by_pattern, tokens->items);
     for (int byte = 0; byte <= 256; byte++) {
         while (next < count && (unsigned char)tokens->items[order[next]].pattern[0] < byte)
             next++;
@@ -90,17 +92,39 @@ const struct added_token *added_tokens_by_id(const struct added_tokens *tokens, 
 
 /* ---- the search ---------------------------------------------------------- */
 
-/* The longest token that begins at `at`. */
+/* The first of the tokens from `low` to `high` - 1, which agree in their first `depth` bytes, whose next byte is at
+ * least `byte`; a token that ends there comes before all others. */
+static size_t first_with(const struct added_tokens *tokens, int set, size_t low, size_t high, size_t depth, int byte)
+{
+    while (low < high) {
+        const size_t middle = low + (high - low) / 2;
+        const struct added_token *token = &tokens->items[tokens->order[set][middle]];
+        if (token->length <= depth || (unsigned char)token->pattern[depth] < byte)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+/* The longest token that begins at `at`. Two binary searches for each byte of the text narrow the tokens that are left,
+ * until none is. */
 static const struct added_token *token_at(const struct added_tokens *tokens, const struct added_walk *walk, size_t at)
 {
-    unsigned char byte = (unsigned char)walk->text[at];
-    const size_t *first = tokens->first[walk->set];
-    for (size_t i = first[byte]; i < first[byte + 1]; i++) {
-        const struct added_token *token = &tokens->items[tokens->order[walk->set][i]];
-        if (token->length <= walk->count - at && memcmp(token->pattern, walk->text + at, token->length) == 0)
-            return token;
+    const int first = (unsigned char)walk->text[at];
+    size_t low = tokens->first[walk->set][first], high = tokens->first[walk->set][first + 1];
+    const struct added_token *longest = NULL;
+    for (size_t depth = 1; low < high; depth++) {
+        const struct added_token *token = &tokens->items[tokens->order[walk->set][low]];
+        if (token->length == depth)
+            longest = token;
+        if (at + depth == walk->count)
+            break;
+        const int byte = (unsigned char)walk->text[at + depth];
+        low = first_with(tokens, walk->set, low, high, depth, byte);
+        high = first_with(tokens, walk->set, low, high, depth, byte + 1);
     }
-    return NULL;
+    return longest;
 }
 
 static bool inside_word(const struct added_walk *walk, size_t start, size_t end)

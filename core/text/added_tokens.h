@@ -22,8 +22,8 @@ struct added_token {
 struct added_tokens {
     struct added_token *items; /* own (room), in the order of the file */
     size_t count, room;
-    /* For each set (0: as it came, 1: normalized) the items by first byte, the longest first, equal ones in order:
-     * those of byte b are order[set][first[set][b]] … order[set][first[set][b + 1] - 1]. */
+    /* For each set (0: as it came, 1: normalized) the items by their bytes, equal ones in order: those that begin with
+     * byte b are order[set][first[set][b]] … order[set][first[set][b + 1] - 1]. */
     size_t *order[2];
     size_t first[2][257];
     size_t *by_id; /* own (count) the items by id */

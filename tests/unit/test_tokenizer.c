@@ -1,6 +1,7 @@
 /* test_tokenizer.c: core/text/tokenizer.h against what `tokenizers` did (tests/text/encodings.json), streams, long
  * words, and files that are refused or damaged. */
 #include "core/fsutil.h"
+#include "core/text/added_tokens.h"
 #include "core/text/tokenizer_parts.h"
 
 #include <setjmp.h>
@@ -365,6 +366,68 @@ static void a_pair_of_files_is_gpt2(void **state)
     take_away("tokenizer_config.json");
 }
 
+/* ---- added tokens -------------------------------------------------------- */
+
+/* As added_tokens.h has it: the longest at each place, the first of equal ones. */
+static const struct added_token *simple_search(const struct added_tokens *tokens, int set, const char *text,
+                                               size_t left)
+{
+    const struct added_token *longest = NULL;
+    for (size_t i = 0; i < tokens->count; i++) {
+        const struct added_token *token = &tokens->items[i];
+        if (token->normalized == (set == 1) && token->length <= left && !memcmp(token->pattern, text, token->length) &&
+            (!longest || token->length > longest->length))
+            longest = token;
+    }
+    return longest;
+}
+
+static void check_added_tokens(const struct added_tokens *tokens, int set, const char *text, size_t count)
+{
+    struct added_walk walk = {.text = text, .count = count, .set = set};
+    struct added_part part;
+    size_t at = 0, found = 0;
+    while (added_tokens_next(tokens, &walk, &part)) {
+        assert_int_equal(part.start, at);
+        for (; at < part.end && !part.token; at++)
+            assert_null(simple_search(tokens, set, text + at, count - at));
+        if (part.token)
+            assert_ptr_equal(part.token, simple_search(tokens, set, text + at, count - at));
+        found += part.token != NULL;
+        at = part.end;
+    }
+    assert_true(at == count && found > count / 20);
+}
+
+/* A thousand tokens of a few letters, which begin alike, contain each other, and are there twice. */
+static void added_tokens_are_found_as_by_a_simple_search(void **state)
+{
+    (void)state;
+    static const char letters[] = "<<<\xff|a>";
+    struct added_tokens tokens = {0};
+    unsigned random = 7;
+    char text[3000];
+    for (int32_t id = 0; id < 1000; id++) {
+        char pattern[8] = "<";
+        const size_t length = 1 + (random = random * 1664525 + 1013904223) / 65536 % 7;
+        for (size_t i = 1; i < length; i++)
+            pattern[i] = letters[(random = random * 1664525 + 1013904223) / 65536 % 7];
+        pattern[0] = id % 5 ? '<' : letters[id % 7];
+        const struct added_token token = {.content = strdup(pattern),
+                                          .pattern = strdup(pattern),
+                                          .length = length,
+                                          .id = id,
+                                          .normalized = id % 3 == 0};
+        added_tokens_add(&tokens, token);
+    }
+    added_tokens_index(&tokens);
+    for (size_t i = 0; i < sizeof text; i++)
+        text[i] = "<<<\xff|a>bcdefgh"[(random = random * 1664525 + 1013904223) / 65536 % 15];
+    check_added_tokens(&tokens, 0, text, sizeof text);
+    check_added_tokens(&tokens, 1, text, sizeof text);
+    added_tokens_release(&tokens);
+}
+
 static int make_folder(void **state)
 {
     (void)state;
@@ -387,6 +450,7 @@ int main(void)
         cmocka_unit_test(other_kinds_are_refused_by_name),
         cmocka_unit_test(damaged_files_are_named),
         cmocka_unit_test(a_pair_of_files_is_gpt2),
+        cmocka_unit_test(added_tokens_are_found_as_by_a_simple_search),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }
