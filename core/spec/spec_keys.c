@@ -878,18 +878,18 @@ const struct spec_key spec_keys[] = {
         "write event files for TensorBoard, with DeepSpeed's tags (Train/Samples/train_loss, lr) and further ones over "
         "the number of samples; a resumed run begins a new file")},
     {USED("tensorboard.output_path", KEY_STRING, spec.tensorboard.output_path, NULL, SILENT,
-          "the folder that job_name is in; default: the folder tensorboard of the run")},
+          "the folder in which the folder job_name is made; default: RUN/tensorboard, in the folder of the run")},
     {USED("tensorboard.job_name", KEY_STRING, spec.tensorboard.job_name, NULL, SILENT,
-          "the folder of the files in output_path, which is run.name by default, or in the run's folder, which has "
-          "none by default")},
+          "the name of a folder for the files: in output_path, where it is run.name by default; without output_path in "
+          "RUN/tensorboard, where there is none by default")},
     SECTION("csv_monitor", "metrics as CSV"),
     {USED("csv_monitor.enabled", KEY_BOOL, spec.csv_monitor.enabled, "false", SILENT,
           "write a CSV file for each of these tags, as DeepSpeed does")},
     {USED("csv_monitor.output_path", KEY_STRING, spec.csv_monitor.output_path, NULL, SILENT,
-          "the folder that job_name is in; default: the folder csv_monitor of the run")},
+          "the folder in which the folder job_name is made; default: RUN/csv_monitor, in the folder of the run")},
     {USED("csv_monitor.job_name", KEY_STRING, spec.csv_monitor.job_name, NULL, SILENT,
-          "the folder of the files in output_path, which is run.name by default, or in the run's folder, which has "
-          "none by default")},
+          "the name of a folder for the files: in output_path, where it is run.name by default; without output_path in "
+          "RUN/csv_monitor, where there is none by default")},
     NOTICE("wandb", FOREIGN, NULL,
            "nothing is sent to a service while training; scripts/to_wandb.py RUN sends a run's folder"),
     NOTICE("comet", FOREIGN, NULL, "nothing is sent to a service; metrics.jsonl in the run's folder has all metrics"),
